@@ -391,7 +391,7 @@ describe("wrong arguments to", function()
     for problem, try in pairs {
       ["models has no 'swin_t' in this version"] = function() lm.models.swin_t() end,
       ["models has no 'get_model'; lm.models%[name%]%(%) makes one"] = function() lm.models.get_model "resnet18" end,
-      ["no field 'get_params'; T%.functional has what takes numbers of one's own:"] = function()
+      ["no field 'get_params'; T%.functional has functions of given numbers:"] = function()
         lm.vision.transforms.RandomCrop.get_params(x, { 1, 1 })
       end,
       ["tensors have no field or method 'cmul'; it is named 'mul' here"] = function() x:cmul(x) end,

@@ -225,7 +225,8 @@ describe("other objects", function()
       end
       assert.is_nil(object.no_such_field)
     end
-    assert.matches("set:get(i) gives a sample", message(function() return set[3] end), 1, true)
+    assert.matches("set:get(i) returns sample i, #set is the number of samples",
+      message(function() return set[3] end), 1, true)
   end)
 
   it("keep the fields that they are given, numbers too", function()

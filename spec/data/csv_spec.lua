@@ -59,22 +59,23 @@ describe("a CSVDataset", function()
       assert.equal(lm.tensor({expected}):item(), set.features[{i, 1}], text)
     end
     for text in ("1,5 0x10 1e e5 1.2.3 --1 1;2 4e38 1e999 + . 1_0 infin"):gmatch "%S+" do
-      says("no number of float32", data.CSVDataset, write("n.csv", '"' .. text .. '"\n'), {header = false})
+      says("expected a float32 number, got '" .. text .. "'; pass {text = \"<column>\"} to read strings",
+        data.CSVDataset, write("n.csv", '"' .. text .. '"\n'), {header = false})
     end
   end)
 
   it("names line and column of what is wrong", function()
     local function read(text, opts) return data.CSVDataset(write("bad.csv", text), opts) end
     local path = folder .. "/bad.csv"
-    says(path .. ": line 3, column 2 ('b'): '' is a missing value; missing = \"nan\" takes it as NaN", read,
-      "a,b\n1,2\n3,\n")
-    says(path .. ": line 4, column 1 ('a'): 'x' is no number of float32; text = \"<column>\" reads strings",
-      read, 'a,b\n"1",2\n\nx,4\n')
-    says(path .. ": line 3 has 3 fields, the first has 2", read, "a,b\n1,2\n3,4,5\n")
-    says(path .. ": line 2 has 1 field, the first has 2", read, "a,b\n1\n")
-    says(path .. ": line 2, field 2: a quote inside a field without quotes", read, 'a,b\n1,2"\n')
-    says(path .. ": line 3, field 1: its quotes are not closed where the field ends", read, 'a,b\n1,2\n"3,\n4\n')
-    says(path .. ": line 1, field 1: its quotes are not closed where the field ends", read, '"a"x,b\n1,2\n')
+    says(path .. "': line 3, column 2 ('b'): expected a float32 number, got the missing value ''; "
+      .. 'pass {missing = "nan"} to read it as NaN', read, "a,b\n1,2\n3,\n")
+    says(path .. "': line 4, column 1 ('a'): expected a float32 number, got 'x'; pass {text = \"<column>\"} to read "
+      .. "strings", read, 'a,b\n"1",2\n\nx,4\n')
+    says(path .. "': line 3: expected 2 fields as in the first line, got 3", read, "a,b\n1,2\n3,4,5\n")
+    says(path .. "': line 2: expected 2 fields as in the first line, got 1", read, "a,b\n1\n")
+    says(path .. "': line 2, column 2: a quote in an unquoted field", read, 'a,b\n1,2"\n')
+    says(path .. "': line 3, column 1: a quoted field must end with a quote", read, 'a,b\n1,2\n"3,\n4\n')
+    says(path .. "': line 1, column 1: a quoted field must end with a quote", read, '"a"x,b\n1,2\n')
     says(path .. "': line 4, column 2: 'z' is not one of the classes x, y", read, 'a,b\n1,"x"\n2,"y"\n3,z\n',
       {label = "b", classes = {"x", "y"}})
     says("has no lines", read, "\n\r\n")
@@ -105,7 +106,8 @@ describe("a CSVDataset", function()
     for i = 1, 60000 do lines[#lines + 1] = ("%d,%.3f,\"n %d\""):format(i, i / 8, i) end
     lines[40001] = "bad,1,x"
     local text = table.concat(lines, "\n")
-    says("line 40001, column 1 ('x'): 'bad'", data.CSVDataset, write("large.csv", text), {text = "name"})
+    says("line 40001, column 1 ('x'): expected a float32 number, got 'bad'", data.CSVDataset, write("large.csv", text),
+      {text = "name"})
     local set = data.CSVDataset(folder .. "/large.csv", {text = "name", on_error = "skip"})
     assert.same({59999, 1}, {#set, set:skipped()})
     local x, name = set:get(40000)

@@ -265,7 +265,7 @@ describe("a stream's state", function()
     end
   end
 
-  -- Goes on where it was. Counts what it has made since it was.
+  -- Resumes where it was. Counts the samples it has made since.
   local Going = data.IterableDataset:extend("Going")
   function Going:init(n, shards) self.n, self.at, self.first, self.stride, self.made = n, nil, 1, 1, 0
     if shards then

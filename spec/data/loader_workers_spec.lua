@@ -243,7 +243,8 @@ describe("a loader's workers", function()
     assert.same({ "1 2 3", "1 2 3" }, { said(0, "off"), said(1, "off") })
     assert.same({ "3", "2" }, { said(0, "length"), said(1, "length") })
     assert.equal("0", said(0, "warnings"))
-    assert.matches("1 2 3\t.*each of 2 ranks walks all of Shared: {shard_ranks = true}", said(0, "silent"))
+    assert.matches("1 2 3\t.*each of 2 ranks walks all of Shared; pass {shard_ranks = true} to split it by :shard",
+      said(0, "silent"))
     assert.same({ "2", "1" }, { said(0, "steps"), said(1, "steps") })
     assert.matches("the state is for part 2 of 2 of the stream, this is part 1 of 2", said(0, "state"))
     assert.error_matches(function() data.DataLoader(Noisy(3), { shard_ranks = true }) end,

@@ -115,9 +115,14 @@ describe("MNIST's files", function()
     assert.matches("labels", message(data.MNIST, { root = root })) -- continues after its elements
     local path = root .. "/train-labels-idx1-ubyte"
     for bytes, what in pairs {
-      [idx({ 2 }, "\1")] = "cut short", [idx({ 1 }, "\1")] = "labels", [idx({ 2 }, "\1\2\3")] = "goes on",
-      [""] = "cut short", ["hello world"] = "no IDX", [idx({ 2, 1 }, "\1\2")] = "labels",
-      [idx({ 2 ^ 31 }, "\1")] = "more than fit", ["\0\0\13\1\0\0\0\0"] = "0x0d",
+      [idx({ 2 }, "\1")] = path .. "': truncated: 1 bytes are missing", [idx({ 1 }, "\1")] = "labels", [idx({ 2 },
+        "\1\2\3")] = path .. "': malformed IDX data: bytes follow its 2 elements",
+      [""] = path .. "': truncated: 4 bytes are missing",
+      ["hello world"] = path .. "': malformed IDX header at byte 0: it must start with 00 00, got 68 65", [idx({ 2, 1 },
+        "\1\2")] = "labels",
+      [idx({ 2 ^ 31 }, "\1")] =
+        "malformed IDX header at byte 4: shape [2147483648] has more elements than fit in the file",
+          ["\0\0\13\1\0\0\0\0"] = "unsupported IDX element type 0x0d; supported is 0x08",
       ["\31\139\8\0\0\0\0\0\0\3garbage"] = path,
     } do
       temp.write(path, bytes)
@@ -132,7 +137,7 @@ describe("MNIST's files", function()
     local ok, text = temp.run(folder, ("timeout 10 luajit -e 'require(\"luminary\").data.MNIST{root = \"%s\"}'")
       :format(root))
     assert.is_false(ok)
-    assert.matches("cannot read " .. root .. "/train-images-idx3-ubyte: it is a FIFO, not a regular file", text, 1,
+    assert.matches("cannot open '" .. root .. "/train-images-idx3-ubyte': it is a FIFO, not a regular file", text, 1,
       true)
     assert.matches("NUL byte", message(data.MNIST, { root = "a\0b" }))
   end)

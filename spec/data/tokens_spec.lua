@@ -43,15 +43,17 @@ describe("a TokenDataset", function()
     says("u.bin' has 22 bytes, not a multiple of the token", data.TokenDataset, path, {block_size = 3, dtype = "int32"})
     says("u.bin' has 11 tokens; block_size (11)", data.TokenDataset, path, {block_size = 11})
     says("block_size is required", data.TokenDataset, path)
-    says("cannot read " .. folder .. "/none", data.TokenDataset, folder .. "/none", {block_size = 1})
+    says("cannot open '" .. folder .. "/none': No such file or directory", data.TokenDataset, folder .. "/none",
+      {block_size = 1})
     local set = data.TokenDataset(path, {block_size = 3, vocab_size = 100})
     assert.same({31, 41, 51}, plain((set:get(2))))
-    says(path .. ": token 11 of it is 100, not from 0 to 99",
+    says(path .. "': token 11 must be from 0 to 99, got 100",
       data.TokenDataset(path, {block_size = 3, vocab_size = 100, stride = 7}).get,
       data.TokenDataset(path, {block_size = 3, vocab_size = 100, stride = 7}), 2)
     says("index 4 is out of range for 3 samples (indices start at 1)", set.get, set, 4)
-    says("has no block 4611686018427387904", set.get_batch, set, lm.tensor({2 ^ 53}, {dtype = "int64"}):mul(512))
-    says("are not in it", set.get_batch, set, lm.tensor({0}, {dtype = "int64"}))
+    says("': block 4611686018427387904 is out of range", set.get_batch, set, lm.tensor({2 ^ 53}, {dtype =
+      "int64"}):mul(512))
+    says("': bytes -6 to 2 are out of range for a file of 22", set.get_batch, set, lm.tensor({0}, {dtype = "int64"}))
     says("TokenDataset: the list of indices must be a tensor, got 3", set.get_batch, set, 3)
   end)
 
@@ -73,7 +75,7 @@ describe("a TokenDataset", function()
     local set = data.TokenDataset(path, {block_size = 4})
     set:get(1)
     write("v.bin", "short")
-    says(path .. " had 10000 bytes and has 5 now", set.get, set, 1000)
+    says(path .. "': changed while it was read: it had 10000 bytes and has 5 now", set.get, set, 1000)
     for _, kind in ipairs {"thread", "process"} do
       says(path .. "' has changed since the dataset was created: it had 10000 bytes", all, set,
         {num_workers = 1, worker_type = kind})

@@ -1,5 +1,7 @@
 -- The sections about public names (lua/luminary/help/pages), and the reference that is made of them.
 local lm = require "luminary"
+local arguments = require "luminary.base.arguments"
+local options = require "luminary.base.options"
 local entry = require "luminary.help.entry"
 local index = require "luminary.help.index"
 local pages = require "luminary.help.pages"
@@ -184,6 +186,32 @@ describe("docs/reference #lua", function()
     end
     assert.equal("", table.concat(wrong, "\n"))
     assert(count > 1000, count)
+  end)
+
+  it("keeps brackets that are in defaults", function()
+    for _, each in ipairs(index.entries()) do
+      if each.path == "text.BertWordPieceTokenizer" then
+        local parts = entry.parts(each)
+        assert.matches('{unk_token = "[UNK]", sep_token = "[SEP]",', parts.signature, 1, true)
+        assert.same({ "unk_token", '"[UNK]"' }, { parts.arguments[2].name, parts.arguments[2].default })
+        return
+      end
+    end
+    error "no entry"
+  end)
+
+  it("has a type of each argument of vision and of schedules whose kind is a function", function()
+    local without = {}
+    for _, each in ipairs(index.entries()) do
+      if each.path:find "^vision%." or each.path:find "^transforms%." or each.path:find "lr_scheduler%." then
+        for _, row in ipairs(arguments.declared(each.value) or {}) do
+          local kind = arguments.kind_of(row)
+          local known = type(kind) ~= "function" or row[1] == "dtype" or options.kind_text(kind)
+          if not known then without[#without + 1] = each.path .. " " .. row[1] end
+        end
+      end
+    end
+    assert.equal("", table.concat(without, "\n"))
   end)
 
   it("names nothing internal", function()

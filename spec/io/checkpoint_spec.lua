@@ -235,7 +235,7 @@ describe("what is loaded", function()
       os.execute(("truncate -s %d %s"):format(bytes - 1000, path))
     end)
     assert.is_false(ok)
-    assert.matches(path .. " had %d+ bytes and has %d+ now: it was written to while it was read", problem)
+    assert.matches(path .. "': changed while it was read: it had %d+ bytes and has %d+ now", problem)
     ok, problem = load_while(function()
       local file = io.open(path, "r+b")
       file:seek("end", -1)
@@ -243,7 +243,7 @@ describe("what is loaded", function()
       file:close()
     end)
     assert.is_false(ok)
-    assert.matches(path .. " was written to while it was read", problem, 1, true)
+    assert.matches(path .. "': changed while it was read", problem, 1, true)
     assert.is_true((load_while(function() end)))
   end)
 end)
@@ -410,23 +410,24 @@ describe("a dtype that tensors here do not have", function()
         { loaded.i8.dtype, loaded.i16.dtype, loaded.u16.dtype, loaded.u32.dtype })
     end
     temp.write(path, file_of("{" .. entry("a", "I16", "[2]", 0, 8) .. "}", ("x"):rep(8)))
-    assert.matches("'a' of shape [2] and dtype I16 does not fill its 8 bytes", message(lm.load, path), 1, true)
+    assert.matches("malformed safetensors header: 'a' of shape [2] and dtype I16 does not match its 8 bytes",
+      message(lm.load, path), 1, true)
   end)
 
   it("has a header of names and sizes alone, whose values take bounded memory", function()
     local numbers = ("0,"):rep(200000) .. "0"
     temp.write(path, file_of('{"a":{"dtype":"F32","shape":[' .. numbers .. ']}}', ""))
-    assert.matches("the header of %d+ bytes has too many values for names and sizes of tensors", message(lm.load, path))
+    assert.matches("it has 400033 bytes and more values than names and shapes of tensors need", message(lm.load, path))
     local most = 3 * 2 ^ 20
     temp.write(path, file_of('{"__metadata__":{' .. ('"":"",'):rep(most) .. '"":""}}', ""))
-    assert.matches("too many values for names and sizes of tensors", message(lm.load, path))
+    assert.matches("more values than names and shapes of tensors need", message(lm.load, path))
     local described = '{"__metadata__":{"luminary":"{\\"list\\":[' .. ("0,"):rep(most) .. '0]}"}}'
     temp.write(path, file_of(described, ""))
-    assert.matches("malformed description in the metadata: .*more than 3145728 values", message(lm.load, path))
+    assert.matches("malformed description in the metadata: .*at most 3145728 values", message(lm.load, path))
     local function save(metadata) lm.core.safetensors_save(path, {}, metadata, {}) end
     save { x = ("0,"):rep(most) } -- a text is one value
     assert.equal(2 * most, #select(2, lm.core.safetensors_load(path, {})).x)
-    assert.matches("save: what describes 0 tensors .* takes 100000025 bytes, which no reader takes",
+    assert.matches("save: the header of 0 tensors and other values has 100000025 bytes, more than readers accept",
       message(save, { x = ("n"):rep(1e8) }))
     local list, n = {}, 0 -- the shortest that there are
     for i = 1, 300 do
@@ -604,9 +605,9 @@ describe("a file that is none", function()
 
   it("has a zero byte in a name", function()
     temp.write(path, file_of('{"a\\u0000b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', eight))
-    assert.matches("zero byte", message(lm.load, path))
+    assert.matches("a string contains a NUL byte", message(lm.load, path))
     temp.write(path, file_of('{"__metadata__":{"a":"b\\u0000c"},' .. one .. "}", eight))
-    assert.matches("zero byte", message(lm.load, path))
+    assert.matches("a string contains a NUL byte", message(lm.load, path))
     temp.write(path, file_of('{"__metadata__":{"a":"\\\\u0000c"},' .. one .. "}", eight)) -- a backslash, and text
     assert.same({ 2 }, lm.load(path).a.shape)
   end)
@@ -708,8 +709,9 @@ describe("saving through a link", function()
       assert(os.execute(("test -L %s && test -L %s/second"):format(path, folder)) == 0)
     end
     assert(os.execute(("ln -s /nowhere/at/all %s/astray && ln -s circle %s/circle"):format(folder, folder)) == 0)
-    assert.matches("cannot write /nowhere/at/all: No such file", message(lm.save, folder .. "/astray", {}))
-    assert.matches("circle: Too many levels", message(lm.save, folder .. "/circle", {}))
+    assert.matches("cannot write '/nowhere/at/all': No such file or directory", message(lm.save, folder .. "/astray",
+      {}))
+    assert.matches("circle': Too many levels", message(lm.save, folder .. "/circle", {}))
     assert(os.execute(("test -L %s/astray && test -L %s/circle"):format(folder, folder)) == 0)
   end)
 end)

@@ -173,7 +173,7 @@ describe("a mapped file that was cut short", function()
       for _, kind in ipairs {"thread", "process"} do
         path = save(kind .. ".safetensors", 100000)
         gone(path, read, path, 2, kind)
-        pcall(lm.ones, 1) -- threads of one process are told once each
+        pcall(lm.ones, 1) -- each thread of a process reports it once
         local set = lm.data.TensorDataset(lm.load(other, {mmap = true}).x)
         local n = 0
         for x in lm.data.DataLoader(set, {batch_size = 100, num_workers = 2, worker_type = kind}):iter() do

@@ -365,7 +365,7 @@ describe("optim.LBFGS", function()
         optim.LBFGS({ x }, { line_search_fn = "wolfe" })
       end,
       ["LBFGS:step: closure must be a function, got nil"] = function() opt:step() end,
-      ["LBFGS:step: what the closure gives must be a number, got nil"] = function() opt:step(function() end) end,
+      ["LBFGS:step: the loss of closure must be a number, got nil"] = function() opt:step(function() end) end,
     } do
       local ok, message = pcall(try)
       assert(not ok, problem)

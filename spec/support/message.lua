@@ -47,4 +47,16 @@ function message.freed(op)
   return ("%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first"):format(op)
 end
 
+--- `verb` is "open", "read", "write".
+function message.file(verb, path, reason) return ("cannot %s '%s': %s"):format(verb, path, reason) end
+
+--- `at`: the byte, nil for none.
+function message.malformed(path, part, at, reason)
+  return ("'%s': malformed %s%s: %s"):format(path, part, at and (" at byte %d"):format(at) or "", reason)
+end
+
+function message.truncated(path, needed, at, bytes)
+  return ("'%s': truncated: needs %d bytes at byte %d, the file has %d"):format(path, needed, at, bytes)
+end
+
 return message

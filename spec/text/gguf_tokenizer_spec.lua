@@ -95,7 +95,7 @@ describe("a GGUF file's tokenizer", function()
     says("tokenizer.ggml.merges is missing", {merges = false})
     says("tokenizer.ggml.token_type has 1 entries for 331 tokens", {token_type = {1}})
     says("tokenizer.ggml.scores is missing", {name = "llama2", scores = false})
-    says("merge 1 is no pair", {merges = {"no such pair"}})
+    says("merge 1 must be a pair of tokens", {merges = {"no such pair"}})
   end)
 
   local function pieces(tokens, changes)

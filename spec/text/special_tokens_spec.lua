@@ -77,14 +77,15 @@ describe("lm.text.Tokenizer", function()
 
   it("says what is wrong with those files", function()
     for text, message in pairs {
-      ["{"] = "tokenizer_config.json':", ["3"] = "tokenizer_config.json': expected a JSON object",
+      ["{"] = "tokenizer_config.json': malformed JSON at byte 2", ["3"] =
+        "tokenizer_config.json': expected a JSON object",
       ['{"pad_token": 3}'] = "tokenizer_config.json': pad_token must be a token",
       ['{"pad_token": {"lstrip": true}}'] = "tokenizer_config.json': pad_token must be a token",
       ['{"model_max_length": "x"}'] = "tokenizer_config.json': model_max_length must be an integer",
       ['{"model_max_length": 0.5}'] = "tokenizer_config.json': model_max_length must be an integer",
       ['{"added_tokens_decoder": {"5": "<y>", "1e2": "<z>", "4x": "<w>", "nan": 3, "12": "<v>"}}'] =
         "tokenizer_config.json': added_tokens_decoder[nan] must be a token",
-      ['{"eos_token": "a\255"}'] = "tokenizer_config.json': add_tokens: token 1 is not UTF-8",
+      ['{"eos_token": "a\255"}'] = "tokenizer_config.json': add_tokens: token 1 must be valid UTF-8",
       ['{"padding_side": "up"}'] = "tokenizer_config.json': padding_side must be 'left' or 'right'",
       ['{"added_tokens_decoder": {"4": {}}}'] = "tokenizer_config.json': added_tokens_decoder[4]",
       ['{"extra_special_tokens": [1]}'] = "tokenizer_config.json': extra_special_tokens[1] must be",

@@ -59,7 +59,7 @@ describe("lm.text", function()
       local made = net:generate(one("the of").input_ids, {max_new_tokens = 4})
       assert.equal("the of", one:decode(made):sub(1, 6))
       fails("base must be 0 %(as in the file%) or 1, got 2", load, "gpt2", {base = 2})
-      fails("an id 0; they count from 1", one.decode, one, {0})
+      fails("decode: ids must be at least 1, got 0", one.decode, one, {0})
     end)
 
     it("says which bytes of the text each token was made of", function()
@@ -77,7 +77,8 @@ describe("lm.text", function()
     end)
 
     it("trims offsets of a second text by that text, also behind a template", function()
-      local tokenizer = of([[{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "Ġ": 2, "Ġb": 3}, "merges": ["Ġ b"]},
+      local tokenizer = of([[{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "Ġ": 2, "Ġb": 3},
+        "merges": ["Ġ b"]},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
         "post_processor": {"type": "Sequence", "processors": [{"type": "TemplateProcessing",
           "single": [{"Sequence": {"id": "A", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}},
@@ -142,7 +143,7 @@ describe("lm.text", function()
         assert.equal(order[3], one:id_to_token(one:encode("ab").ids[1]))
       end
       fails("has no content", tokenizer.add_tokens, tokenizer, {""})
-      fails("is not UTF%-8", tokenizer.add_tokens, tokenizer, {"\255"})
+      fails("add_tokens: token 1 must be valid UTF%-8", tokenizer.add_tokens, tokenizer, {"\255"})
     end)
 
     it("travels to other threads and processes", function()
@@ -256,7 +257,8 @@ describe("lm.text", function()
         assert(out:seek("set", 1e11)) -- no room is taken
         out:write "}"
         out:close()
-        fails(name:gsub("%p", "%%%0") .. "': it has 100000000001 bytes; at most 268435456", lm.text.Tokenizer, here)
+        fails(name:gsub("%p", "%%%0") .. "': JSON and vocabularies must have at most 268435456 bytes, got 100000000001",
+          lm.text.Tokenizer, here)
         temp.remove(here)
       end
     end)
@@ -264,44 +266,51 @@ describe("lm.text", function()
     it("of files is an error that names them", function()
       fails("none': no such file or folder", lm.text.Tokenizer, folder .. "/none")
       for text, message in pairs {
-        ["{"] = "no JSON at byte",
-        ["[]"] = "no tokenizer.json: it has no 'model'",
-        ['{"model": {"type": "X"}}'] = "model: 'X' is not known here",
-        [small(', "normalizer": {"type": "NFX"}')] = "normalizer: 'NFX' is not known here",
+        ["{"] = "': malformed JSON at byte 2: expected a JSON value",
+        ["[]"] = "not a tokenizer.json: model is missing",
+        ['{"model": {"type": "X"}}'] = "model: unsupported type 'X'",
+        [small(', "normalizer": {"type": "NFX"}')] = "normalizer: unsupported type 'NFX'",
         [small(', "normalizer": {"type": "Replace", "pattern": {"Regex": "("}, "content": ""}')] =
-          "normalizer: Replace: the pattern '%(': missing closing parenthesis",
+          "normalizer: Replace: pattern '%(': missing closing parenthesis",
         [small(', "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[a&&b]"}, "behavior": "Isolated"}')] =
-          "&& in a class is not known here",
+          "pattern '%[a&&b%]': && in a class is not supported",
         [small(', "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(((a{999}){999}){99}){9}"}}')] =
-          "the pattern '.*': ",
-        [small(', "pre_tokenizer": {"type": "Metaspace", "replacement": "ab"}')] = "is not one character",
+          "pattern '.*': ",
+        [small(', "pre_tokenizer": {"type": "Metaspace", "replacement": "ab"}')] =
+          "replacement must be one character, got 'ab'",
         [small(', "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}], '
-          .. '"pair": [], "special_tokens": {}}')] = "'special_tokens' has no ids of 'x'",
+          .. '"pair": [], "special_tokens": {}}')] = "special_tokens must have ids of 'x'",
         [small(', "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}')] =
-          "'precompiled_charsmap' is broken",
+          "precompiled_charsmap must be base64 of a trie and its texts",
         ['{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}}'] =
           "merge 1: 'ab' is not in the vocabulary",
         [small(', "post_processor": {"type": "TemplateProcessing", "single": ['
           .. ('{"SpecialToken": {"id": "x"}},'):rep(200) .. '{"Sequence": {"id": "A"}}], "pair": [], '
           .. '"special_tokens": {"x": {"ids": [' .. ("1,"):rep(99) .. '1]}}}')] =
-          "a template has more than 10000 special tokens",
-        ['{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}'] = "merge 1 is no pair of tokens",
+          "a template must have at most 10000 special tokens",
+        ['{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}'] = "merge 1 must be a pair of tokens",
         [small(', "post_processor": {"type": "TemplateProcessing", "single": ['
           .. ('{"Sequence": {"id": "A"}},'):rep(20) .. '{"Sequence": {"id": "A"}}], "pair": [], '
-          .. '"special_tokens": {}}')] = "'single' has more than 16 pieces that are a Sequence",
-        ['{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'] = "the id of 'a' is %-1; ids are whole",
-        ['{"model": {"type": "BPE", "vocab": {"a": 0.5}, "merges": []}}'] = "the id of 'a' is 0.5; ids are whole",
-        ['{"model": {"type": "BPE", "vocab": {"a": 1e15}, "merges": []}}'] = "the id of 'a' is 1000000000000000; ids",
-        ['{"model": {"type": "BPE", "vocab": {"a": "b"}, "merges": []}}'] = "the id of 'a' is no number; ids",
-        ['{"model": {"type": "BPE", "vocab": {"a": 2e9}, "merges": []}}'] = "1 tokens have ids up to 2000000000",
-        ['{"model": {"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []}}'] = "'dropout' is for training",
-        ['{"model": {"type": "Unigram", "unk_id": 3, "vocab": [["a", 0]]}}'] = "'unk_id' is 3; there are 1 tokens",
-        ['{"model": {"type": "Unigram", "vocab": [["a"]]}}'] = "entry 1 is no list of a token and its score",
-        [small(', "added_tokens": [{"content": "a\0"}]')] = "JSON has no zero byte but as \\u0000",
-        [small(', "added_tokens": [{"content": "a\192\128"}]')] = "is not UTF%-8",
-        ['{"a": "\\u0000", "\\\\u0000": ?}'] = "no JSON at byte 28",
+          .. '"special_tokens": {}}')] = "single must have at most 16 pieces that are a Sequence",
+        ['{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'] =
+          "vocab: the id of 'a' must be an integer from 0 to 2147483646, got %-1",
+        ['{"model": {"type": "BPE", "vocab": {"a": 0.5}, "merges": []}}'] =
+          "the id of 'a' must be an integer from 0 to 2147483646, got 0.5",
+        ['{"model": {"type": "BPE", "vocab": {"a": 1e15}, "merges": []}}'] =
+          "must be an integer from 0 to 2147483646, got 1000000000000000",
+        ['{"model": {"type": "BPE", "vocab": {"a": "b"}, "merges": []}}'] =
+          "the id of 'a' must be an integer from 0 to 2147483646$",
+        ['{"model": {"type": "BPE", "vocab": {"a": 2e9}, "merges": []}}'] =
+          "ids of 1 tokens must be near that number, got 2000000000",
+        ['{"model": {"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []}}'] = "dropout must be null or 0",
+        ['{"model": {"type": "Unigram", "unk_id": 3, "vocab": [["a", 0]]}}'] =
+          "unk_id must be less than the number of tokens %(1%), got 3",
+        ['{"model": {"type": "Unigram", "vocab": [["a"]]}}'] = "vocab: entry 1 must be a list of a token and its score",
+        [small(', "added_tokens": [{"content": "a\0"}]')] = "': malformed JSON: it contains a NUL byte",
+        [small(', "added_tokens": [{"content": "a\192\128"}]')] = "': malformed JSON: it is not valid UTF%-8",
+        ['{"a": "\\u0000", "\\\\u0000": ?}'] = "': malformed JSON at byte 28: expected a JSON value",
       } do
-        fails("tokenizer%.json: .*" .. message, of, text)
+        fails("/tokenizer%.json.*" .. message, of, text)
       end
     end)
 
@@ -327,9 +336,10 @@ describe("lm.text", function()
       assert.equal("_", replaced("\\\\u0061", "a"))
       assert.equal("_", replaced("\\\\Q?a+\\\\E?", "aa"))
       for pattern, message in pairs {
-        ["\\\\u12é"] = "the pattern", ["\\\\u12"] = "the pattern", ["a{2}+"] = "a %+ after {…} is not known here",
-        ["a{2}{3}"] = "a repetition of a repetition", ["a{2}?"] = "a %? after {n}",
-        ["a{1001}"] = "a repetition of more than 1000", ["a{0,99999999999}"] = "a repetition of more than 1000",
+        ["\\\\u12é"] = ": pattern '", ["\\\\u12"] = ": pattern '", ["a{2}+"] =
+          "'a{2}%+': %+ after {…} is not supported",
+        ["a{2}{3}"] = "a repetition of a repetition is not supported", ["a{2}?"] = "%? after {n} is not supported",
+        ["a{1001}"] = "repetitions must be at most 1000", ["a{0,99999999999}"] = "repetitions must be at most 1000",
       } do
         fails(message, replaced, pattern, "a")
       end
@@ -351,7 +361,7 @@ describe("lm.text", function()
         local word = ("%08x"):format(i)
         if bit.band(hash(word), 4095) < 64 then words[#words + 1] = ('"%s": %d'):format(word, #words) end
       end
-      fails("the tokens were made to have the same hashes", of,
+      fails("token '%x+' has the same hash as a thousand others", of,
         '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {' .. table.concat(words, ",") .. "}}}")
 
       local vocab, merges, at = {}, {}, 400
@@ -366,7 +376,7 @@ describe("lm.text", function()
           end
         end
       end
-      fails("merge %d+ has the hash of a thousand others", of, '{"model": {"type": "BPE", "vocab": {'
+      fails("merge %d+ has the same hash as a thousand others", of, '{"model": {"type": "BPE", "vocab": {'
         .. table.concat(vocab, ",") .. '}, "merges": [' .. table.concat(merges, ",") .. "]}}")
     end)
 
@@ -378,19 +388,20 @@ describe("lm.text", function()
         return small((', "added_tokens": [%s], "normalizer": {"type": "Sequence", "normalizers": [%s]}'):format(
           table.concat(added, ","), last))
       end
-      fails("becomes longer than 96 bytes", of, file(table.concat(steps, ",")))
+      fails("added_tokens: text must have at most 96 bytes after normalization", of, file(table.concat(steps, ",")))
       for i = 1, 2000 do added[i] = ('{"content": "%s%d", "normalized": true}'):format(("a"):rep(40), i) end
       fails("takes too long on this text", of,
         file '{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}')
-      fails("a token of 70000 bytes; at most 65536", of, small(', "added_tokens": [{"content": "' .. ("a"):rep(70000)
+      fails("a token must have at most 65536 bytes, got 70000", of, small(', "added_tokens": [{"content": "'
+        .. ("a"):rep(70000)
         .. '"}]'))
     end)
 
     it("of text is an error that says where", function()
       local tokenizer = of(small())
-      fails("the text is not UTF%-8: byte 3 is 0xFF", tokenizer.encode, tokenizer, "ab\255")
-      fails("the text is not UTF%-8: byte 1 is 0xED", tokenizer.encode, tokenizer, "\237\160\128")
-      fails("the second text is not UTF%-8", tokenizer.encode, tokenizer, "a", "\192\128")
+      fails("encode: text must be valid UTF%-8, got 0xFF at byte 3", tokenizer.encode, tokenizer, "ab\255")
+      fails("encode: text must be valid UTF%-8, got 0xED at byte 1", tokenizer.encode, tokenizer, "\237\160\128")
+      fails("encode: pair must be valid UTF%-8, got 0xC0 at byte 1", tokenizer.encode, tokenizer, "a", "\192\128")
       fails("text must be a string, got 3", tokenizer.encode, tokenizer, 3)
       assert.equal(0, tokenizer:encode("").ids:numel())
       assert.equal("", tokenizer:decode {})
@@ -400,14 +411,14 @@ describe("lm.text", function()
         fails("ids%[1%] must be an integer", tokenizer.decode, tokenizer, {id})
         fails("id must be an integer", tokenizer.id_to_token, tokenizer, id)
       end
-      fails("an id %-5; they count from 1", tokenizer.decode, tokenizer, {-5})
+      fails("decode: ids must be at least 1, got %-5", tokenizer.decode, tokenizer, {-5})
       fails("ids must be a list of ids or a tensor, got a table with the field", tokenizer.decode, tokenizer,
         tokenizer "a")
       fails("ids must be a list of ids or a tensor, got a table with the field", tokenizer.decode, tokenizer, {x = 1})
       fails("ids must be a table, got the class Linear itself", tokenizer.decode, tokenizer, lm.nn.Linear)
       assert.is_nil(tokenizer:id_to_token(1e15))
       local without = of('{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"a": 0}}}')
-      fails("'b' has no token, and its unknown token '%?' is not in the vocabulary", without.encode, without, "b")
+      fails("'b' has no token, and unk_token '%?' is not in the vocabulary", without.encode, without, "b")
     end)
 
     it("takes time as the text grows #time", function()
@@ -447,7 +458,7 @@ describe("lm.text", function()
       local slow = of(small(', "pre_tokenizer": {"type": "Split", "behavior": "Isolated", "pattern": '
         .. '{"Regex": "(a+)+(a+)+$"}}'))
       local start = os.clock()
-      fails("the pattern '%(a%+%)%+%(a%+%)%+%$' takes too long on this text", slow.encode, slow, ("a"):rep(5000) .. "b")
+      fails("pattern '%(a%+%)%+%(a%+%)%+%$' takes too long on this text", slow.encode, slow, ("a"):rep(5000) .. "b")
       -- Of which no single match takes long: each place where one might begin does.
       local hostile = (("a"):rep(21) .. "!"):rep(8000) .. "b"
       for part, step in pairs {
@@ -471,7 +482,7 @@ describe("lm.text", function()
           .. '"##a": 1, "##' .. most .. 'b": 2}}}',
       } do
         local one = of(json)
-        fails("the tokens take too long to find in this text", one.encode, one, text)
+        fails("text takes too many steps to tokenize: many long tokens share a prefix", one.encode, one, text)
       end
       local function doubles_of(n)
         local list = {}
@@ -480,13 +491,13 @@ describe("lm.text", function()
       end
       local doubles = '{"type": "Sequence", "%s": [' .. table.concat(doubles_of(60), ",") .. "]}"
       local long = of(small(', "normalizer": ' .. doubles:format "normalizers"))
-      fails("the text becomes longer than", long.encode, long, "a")
+      fails("encode: text must have at most 1048640 bytes after normalization", long.encode, long, "a")
       long = of(small(', "normalizer": {"type": "Sequence", "normalizers": [' .. table.concat(doubles_of(18), ",")
         .. ', {"type": "Replace", "pattern": {"String": "a"}, "content": " bbb"}]}, "pre_tokenizer": '
         .. '{"type": "Metaspace", "replacement": "▁"}'))
-      fails("the text becomes longer than", long.encode, long, "a")
+      fails("encode: text must have at most 1048640 bytes after normalization", long.encode, long, "a")
       long = of(small(', "decoder": ' .. doubles:format "decoders"))
-      fails("becomes longer than", long.decode, long, {2})
+      fails("decode: the text of 1 tokens must have at most %d+ bytes", long.decode, long, {2})
       within(os.clock() - start, 60) -- 1 without sanitizers
       -- A merge whose pairs lead back to its own parts continues no longer than there are pairs.
       local cyclic = of('{"model": {"type": "BPE", "vocab": {"a": 0, "aa": 1, "aaa": 2, "aaaa": 3}, "merges": ["a a", '

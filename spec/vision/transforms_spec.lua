@@ -20,7 +20,7 @@ end
 
 local function farthest(a, b) return (a:double() - b:double()):abs():max():item() end
 
--- Whether f(img) of a batch is what f gives of each image, one after the other, from the same seed.
+-- Whether f(batch) is what f returns for each image, one after the other, from the same seed.
 local function of_each(f, batch)
   lm.manual_seed(5)
   local all = f(batch)
@@ -535,9 +535,9 @@ describe("bad input:", function()
     end
     refuses("uint8, float32 or float64, got int64", F.invert, lm.zeros({ 3, 4, 4 }, { dtype = "int64" }))
     refuses("uint8, float32 or float64, got float16", F.resize, lm.zeros({ 3, 4, 4 }, { dtype = "float16" }), 2)
-    refuses("sides from 1", F.invert, lm.zeros(3, 0, 4))
-    refuses("1 or 3 channels expected, got 2", F.adjust_hue, lm.zeros(2, 3, 3), 0.1)
-    refuses("1 or 3 channels expected, got 4", F.adjust_contrast, lm.zeros(4, 3, 3), 1)
+    refuses("at least 1 channel and H and W from 1 to 16777216, got %[3, 0, 4%]", F.invert, lm.zeros(3, 0, 4))
+    refuses("hue: channels must be 1 or 3, got 2", F.adjust_hue, lm.zeros(2, 3, 3), 0.1)
+    refuses("contrast: channels must be 1 or 3, got 4", F.adjust_contrast, lm.zeros(4, 3, 3), 1)
     refuses("the batch must not be empty, got a tensor %[0, 3, 4, 4%]", T.RandomCrop(2), lm.zeros(0, 3, 4, 4))
   end)
 
@@ -548,17 +548,18 @@ describe("bad input:", function()
     refuses("size must be an integer from 1 to 2%^24, got ", F.resize, x, 2 ^ 40)
     refuses("integer or {height, width}", F.resize, x, { 1, 2, 3 })
     refuses("out of memory", F.resize, x, { 2 ^ 24, 2 ^ 24 })
-    refuses("sides of at most", F.pad, x, 2 ^ 24)
+    refuses("pad: height and width of the result must be at most 16777216, got ", F.pad, x, 2 ^ 24)
     refuses("padding must be an integer from 0 to 2%^24, got %-1", F.pad, x, -1)
     refuses("padding must be an integer, {left and right, top and bottom} or {left, top,", F.pad, x, { 1, 2, 3 })
-    refuses("has to be less than 8", F.pad, x, 8, { padding_mode = "reflect" })
+    refuses("padding on the left must be less than the image's width %(8%) for mode reflect, got 8", F.pad, x, 8,
+      { padding_mode = "reflect" })
     refuses("'constant', 'edge'", F.pad, x, 1, { padding_mode = "wrap" })
     refuses("height must be an integer from 1 to 2%^24, got ", F.crop, x, 0, 0, 0, 4)
     refuses("top must be an integer from %-16777216 to 2%^24, got nan", F.crop, x, nan, 0, 2, 4)
     refuses("the crop, 10 x 4, must not be larger than the padded image, 9 x 8", T.RandomCrop { 10, 4 }, x)
     refuses("rows 8 to 9 and columns 0 to 0 are out of range for an image of 9 x 8", F.erase, x, 8, 0, 2, 1, 0)
     refuses("kernel_size must be odd and at most 4095, got 4", F.gaussian_blur, x, 4)
-    refuses("reaches beyond the reflection", F.gaussian_blur, x, 19)
+    refuses("blur: kernel_size must be less than twice the image's 9 x 8, got 19 x 19", F.gaussian_blur, x, 19)
     refuses("image 2 of the batch became a tensor %[1, 32, 18%] of", T.RandomRotation({ 10, 80 }, { expand = true }),
       lm.zeros(8, 1, 30, 10))
   end)
@@ -569,15 +570,15 @@ describe("bad input:", function()
     refuses("from %-0.5 to 0.5", F.adjust_hue, x, 0.6)
     refuses("std%[2%] must not be 0", F.normalize, x:float(), { 0, 0, 0 }, { 1, 0, 1 })
     refuses("mean and std have 2 channels, the image 3", F.normalize, x:float(), { 0, 0 }, { 1, 1 })
-    refuses("a float image expected, got uint8", F.normalize, x, { 0 }, { 1 })
+    refuses("normalize: x must be floating point, got uint8; convert it with ToDtype", F.normalize, x, { 0 }, { 1 })
     refuses("mean must be a list of one number for each channel, got nil", T.Normalize, nil, { 1 })
     refuses("mean and std must have the same length, got 2 and 3", T.Normalize, { 0, 0 }, { 1, 1, 1 })
     refuses("bits", F.posterize, x, 9)
-    refuses("threshold of at most 255", F.solarize, x, 256)
+    refuses("solarize: threshold must be at most 255 for uint8, got 256", F.solarize, x, 256)
     refuses("sigma must be above 0, got 0", F.gaussian_blur, x, 3, { sigma = 0 })
     refuses("angle must be a number, got inf", F.rotate, x, 1 / 0)
     refuses("scale must be above 0, got 0", F.affine, x, 0, { 0, 0 }, 0, 0)
-    refuses("fill has 2 numbers for 3 channels", F.rotate, x, 10, { fill = { 1, 2 } })
+    refuses("fill must be 1 or 3 numbers, one for each channel, got 2", F.rotate, x, 10, { fill = { 1, 2 } })
     refuses("'nearest', 'bilinear'", F.rotate, x, 10, { interpolation = "bicubic" })
     refuses("no three of the four points may be on one", F.perspective, x, { { 0, 0 }, { 1, 0 }, { 1, 1 }, { 0, 1 } },
       { { 0, 0 }, { 1, 1 }, { 2, 2 }, { 0, 1 } })
@@ -594,22 +595,28 @@ describe("bad input:", function()
 
   it("straight to C", function()
     local transform = lm.core.image_transform
-    refuses("there is none called 'blurr'", transform, "blurr", x, {})
-    refuses("8 numbers expected, got 2", transform, "resize", x, { 1, 2 })
-    refuses("a list expected", transform, "invert", x)
+    refuses("image_transform: name must be a transform, got 'blurr'", transform, "blurr", x, {})
+    refuses("resize: numbers must be a list of 8, got 2", transform, "resize", x, { 1, 2 })
+    refuses("image_transform: numbers must be a list, got nil", transform, "invert", x)
     refuses("numbers", transform, "brightness", x, { "much" })
-    refuses("number 1 is not a finite one", transform, "brightness", x, { nan })
-    refuses("top has to be a whole number from 0 to 8", transform, "resize", x, { 2, 2, 2, 1, 9, 0, 1, 1 })
-    refuses("1 x 5 pixels from row 0 and column 4 on of an image of 9 x 8",
+    refuses("brightness: numbers%[1%] must be finite, got nan", transform, "brightness", x, { nan })
+    refuses("resize: top must be an integer from 0 to 8, got 9", transform, "resize", x, { 2, 2, 2, 1, 9, 0, 1, 1 })
+    refuses("resize: crop must be within the image of 9 x 8, got {0, 4, 1, 5}",
       transform, "resize", x, { 2, 2, 2, 1, 0, 4, 1, 5 })
-    refuses("numbers expected", transform, "affine", x, { 2, 2, 1, 3, 1, 0, 0, 0, 1, 0 })
-    refuses("number of fills", transform, "affine", x, { 2, 2, 1, 9, 1, 0, 0, 0, 1, 0 })
-    refuses("lie side by side", transform, "invert", x:transpose(2, 3), {})
-    refuses("cannot be written to", transform, "invert", x, {}, lm.zeros(3, 9, 8))
-    refuses("cannot be written to", transform, "invert", x, {}, x:narrow(1, 1, 2))
-    refuses("in place", transform, "invert", x, {}, x)
-    refuses("odd sizes", transform, "blur", x, { 3, 3, 1, 1 })
-    refuses("numbers for 3 channels", transform, "normalize", x, { 1, 0, 0, 1, 1 })
+    refuses("affine: numbers must be a list of 13, got 10", transform, "affine", x, { 2, 2, 1, 3, 1, 0, 0, 0, 1, 0 })
+    refuses("affine: the length of fill must be an integer from 0 to 3, got 9", transform, "affine", x, { 2, 2, 1, 9, 1,
+      0, 0, 0, 1, 0 })
+    refuses("invert: rows of x must be contiguous; call :contiguous%(%)", transform, "invert", x:transpose(2, 3), {})
+    refuses("invert: out must be uint8 %[3, 9, 8%] with contiguous rows, got float32 %[3, 9, 8%]", transform, "invert",
+      x, {},
+      lm.zeros(3, 9, 8))
+    refuses("invert: out must be uint8 %[3, 9, 8%] with contiguous rows, got uint8 %[2, 9, 8%]", transform, "invert", x,
+      {}, x:narrow(1, 1, 2))
+    refuses("invert: out must not be x", transform, "invert", x, {}, x)
+    refuses("blur: kernel must be of odd sizes with a weight for each row and column, got 3 x 3 and 2 weights",
+      transform, "blur", x, { 3, 3, 1, 1 })
+    refuses("normalize: mean and std must be 1 or 3 numbers, one for each channel, got 2", transform, "normalize", x,
+      { 1, 0, 0, 1, 1 })
     refuses("quarter turns", transform, "rotate90", x, { 4 })
   end)
 

@@ -118,3 +118,46 @@ lm_status lm_fail_device(const char *op, const char *name, const char *bound, co
 lm_status lm_fail_wait(const char *call, double seconds) {
   return lm_fail(LM_E_STATE, "wait: %s is not done after %g s and continues", call, seconds);
 }
+
+/* ---- files */
+
+enum { PATH_BYTES = 600, REASON_BYTES = 900 }; /* the whole message has at most 1023 */
+
+static void write_path(char out[PATH_BYTES], const char *path) {
+  lm_write(out, PATH_BYTES, "%s", path);
+  for (char *p = out; *p; p++) {
+    if (*p == '\n' || *p == '\t') *p = '?';
+  }
+}
+
+lm_status lm_fail_file(const char *verb, const char *path, const char *reason) {
+  char shown[PATH_BYTES];
+  write_path(shown, path);
+  return lm_fail(LM_E_IO, "cannot %s '%s': %s", verb, shown, reason);
+}
+
+lm_status lm_fail_malformed(const char *path, const char *part, int64_t at, const char *reason, ...) {
+  char shown[PATH_BYTES], text[REASON_BYTES];
+  va_list args;
+  va_start(args, reason);
+  lm_write_v(text, sizeof text, reason, args);
+  va_end(args);
+  write_path(shown, path);
+  if (at == LM_NO_OFFSET) return lm_fail(LM_E_IO, "'%s': malformed %s: %s", shown, part, text);
+  return lm_fail(LM_E_IO, "'%s': malformed %s at byte %lld: %s", shown, part, (long long)at, text);
+}
+
+lm_status lm_fail_truncated(const char *path, uint64_t needed, uint64_t at, uint64_t bytes) {
+  return lm_fail_in_file(LM_E_IO, path, "truncated: needs %llu bytes at byte %llu, the file has %llu",
+                         (unsigned long long)needed, (unsigned long long)at, (unsigned long long)bytes);
+}
+
+lm_status lm_fail_in_file(lm_status status, const char *path, const char *reason, ...) {
+  char shown[PATH_BYTES], text[REASON_BYTES];
+  va_list args;
+  va_start(args, reason);
+  lm_write_v(text, sizeof text, reason, args);
+  va_end(args);
+  write_path(shown, path);
+  return lm_fail(status, "'%s': %s", shown, text);
+}

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "base/message.h"
 #include "base/status.h"
 
 /* As snprintf, into one of eight buffers of this thread, of 256 bytes each. */
@@ -57,5 +58,20 @@ LM_API lm_status lm_fail_length(const char *op, const char *name, int n, const c
 LM_API lm_status lm_fail_device(const char *op, const char *name, const char *bound, const char *got);
 /* wait: CALL is not done after S s and continues. LM_E_STATE. */
 LM_API lm_status lm_fail_wait(const char *call, double seconds);
+
+/* ---- files. Of a path, control characters become '?', newlines too, and a long one loses its middle. Other text from
+ * a file must go through lm_ellipsize. Offsets count from 0; positions in text, such as JSON, from 1. */
+
+/* cannot VERB 'PATH': REASON; VERB is "open", "read", "write", ... LM_E_IO. */
+LM_API lm_status lm_fail_file(const char *verb, const char *path, const char *reason);
+/* 'PATH': malformed PART at byte N: REASON; PART is "safetensors header", "tar member", ... Without "at byte N" where
+ * `at` is LM_NO_OFFSET. LM_E_IO. */
+#define LM_NO_OFFSET (-1)
+LM_API lm_status lm_fail_malformed(const char *path, const char *part, int64_t at, const char *reason, ...)
+    LM_PRINTF(4, 5);
+/* 'PATH': truncated: needs N bytes at byte N2, the file has N3. LM_E_IO. */
+LM_API lm_status lm_fail_truncated(const char *path, uint64_t needed, uint64_t at, uint64_t bytes);
+/* 'PATH': REASON, for all else about a file's contents. */
+LM_API lm_status lm_fail_in_file(lm_status status, const char *path, const char *reason, ...) LM_PRINTF(3, 4);
 
 #endif

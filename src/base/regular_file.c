@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/descriptor.h"
+#include "base/message.h"
 
 const char *lm_file_kind(mode_t mode) {
   switch (mode & S_IFMT) {
@@ -21,15 +22,14 @@ const char *lm_file_kind(mode_t mode) {
 
 static lm_status refused(const char *path) {
   int problem = errno;
-  bool none_left = problem == EMFILE || problem == ENFILE; /* which says nothing about the file */
-  lm_status status = lm_fail(none_left ? LM_E_OOM : LM_E_IO, "%scannot read %s: %s",
-                             none_left ? "no descriptor to be had: " : "", path, strerror(problem));
+  lm_status status = lm_fail_file("open", path, strerror(problem));
+  if (problem == EMFILE || problem == ENFILE) status = LM_E_OOM; /* which says nothing about the file */
   errno = problem;
   return status;
 }
 
 static lm_status not_regular(const char *path, mode_t mode) {
-  lm_status status = lm_fail(LM_E_IO, "cannot read %s: it is %s, not a regular file", path, lm_file_kind(mode));
+  lm_status status = lm_fail_file("open", path, lm_text("it is %s, not a regular file", lm_file_kind(mode)));
   errno = 0;
   return status;
 }
@@ -63,11 +63,11 @@ lm_status lm_file_unchanged(const char *path, int fd, const struct stat *info) {
   struct stat now;
   if (fstat(fd, &now) != 0) return refused(path);
   if (now.st_size != info->st_size) {
-    return lm_fail(LM_E_IO, "%s had %lld bytes and has %lld now: it was written to while it was read", path,
-                   (long long)info->st_size, (long long)now.st_size);
+    return lm_fail_in_file(LM_E_IO, path, "changed while it was read: it had %lld bytes and has %lld now",
+                           (long long)info->st_size, (long long)now.st_size);
   }
   if (now.st_mtim.tv_sec != info->st_mtim.tv_sec || now.st_mtim.tv_nsec != info->st_mtim.tv_nsec) {
-    return lm_fail(LM_E_IO, "%s was written to while it was read", path);
+    return lm_fail_in_file(LM_E_IO, path, "changed while it was read");
   }
   return LM_OK;
 }

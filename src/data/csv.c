@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "op/backend.h"
 
 enum { WORTH_THREADS = 1 << 20 }; /* bytes */
@@ -48,7 +49,7 @@ lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
   }
   lm_put_u64(&found, (uint64_t)c->n);
   if (found.failed) {
-    status = lm_fail(LM_E_OOM, "out of memory: reading %s", c->path);
+    status = lm_fail_in_file(LM_E_OOM, c->path, "out of memory");
     goto done;
   }
   int64_t count = (int64_t)(found.n / sizeof(int64_t));
@@ -95,9 +96,8 @@ static int64_t line_of(const lm_csv *c, const char *at) {
 
 /* What stops next_field at p. */
 static lm_status no_field(const lm_csv *c, const char *p, int column) {
-  return lm_fail(
-      LM_E_IO, "%s: line %lld, field %d: %s", c->path, (long long)line_of(c, p), column,
-      *p == '"' ? "its quotes are not closed where the field ends" : "a quote inside a field without quotes");
+  return lm_fail_in_file(LM_E_IO, c->path, "line %lld, column %d: %s", (long long)line_of(c, p), column,
+                         *p == '"' ? "a quoted field must end with a quote" : "a quote in an unquoted field");
 }
 
 void lm_csv_text(const char *text, int64_t at, int64_t n, lm_bytes *out) {
@@ -127,7 +127,7 @@ lm_status lm_csv_fields(const lm_csv *c, int64_t from, int64_t to, lm_bytes *out
     lm_put_string(out, one.data, one.n);
     ++*count;
   }
-  if (out->failed || one.failed) status = lm_fail(LM_E_OOM, "out of memory: reading %s", c->path);
+  if (out->failed || one.failed) status = lm_fail_in_file(LM_E_OOM, c->path, "out of memory");
   lm_bytes_free(&one);
   return status;
 }
@@ -235,10 +235,11 @@ static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from
         char shown[64];
         const char *name = plan->name ? plan->name[column] : NULL;
         lm_write_bytes(shown, sizeof shown, f.from, (size_t)(f.to - f.from));
-        return lm_fail(LM_E_IO, "%s: line %lld, column %d%s%s%s: '%s' is %s", c->path, (long long)line_of(c, p),
-                       column + 1, name ? " ('" : "", name ? lm_ellipsize(name, 60) : "", name ? "')" : "", shown,
-                       missing ? "a missing value; missing = \"nan\" takes it as NaN"
-                               : "no number of float32; text = \"<column>\" reads strings");
+        return lm_fail_in_file(
+            LM_E_IO, c->path, "line %lld, column %d%s%s%s: expected a float32 number, got %s'%s'; %s",
+            (long long)line_of(c, p), column + 1, name ? " ('" : "", name ? lm_ellipsize(name, 60) : "",
+            name ? "')" : "", missing ? "the missing value " : "", lm_ellipsize(shown, 60),
+            missing ? "pass {missing = \"nan\"} to read it as NaN" : "pass {text = \"<column>\"} to read strings");
       }
       numbers[number] = (float)v;
     }
@@ -248,8 +249,8 @@ static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from
     }
   }
   if (column == plan->columns) return LM_OK;
-  return tell ? lm_fail(LM_E_IO, "%s: line %lld has %d field%s, the first has %d", c->path,
-                        (long long)line_of(c, c->text + from), column, column == 1 ? "" : "s", plan->columns)
+  return tell ? lm_fail_in_file(LM_E_IO, c->path, "line %lld: expected %d fields as in the first line, got %d",
+                                (long long)line_of(c, c->text + from), plan->columns, column)
               : LM_E_IO;
 }
 

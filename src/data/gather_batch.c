@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/message.h"
 #include "op/backend.h"
 #include "op/input_layout.h"
 #include "op/op.h"
@@ -10,21 +11,19 @@
 enum { WORTH_THREADS = 1 << 20 }; /* elements */
 
 static lm_status check_index(const lm_tensor *x, const lm_tensor *index) {
-  if (x->ndim == 0) return lm_fail(LM_E_SHAPE, "gather_rows: a 0-d tensor has no rows");
+  if (x->ndim == 0) return lm_fail_shape("gather_rows", "x", "[N, *]", "[]");
   if (index->dtype != LM_I64 || index->ndim != 1) {
-    return lm_fail(LM_E_DTYPE, "gather_rows: index has to be a 1-d int64 tensor, not %s of dtype %s",
-                   lm_shape_of(index), lm_dtype_name(index->dtype));
+    return lm_fail_dtype("gather_rows", "index", "a 1-d int64 tensor",
+                         lm_text("%s %s", lm_dtype_name(index->dtype), lm_shape_of(index)));
   }
-  if (LM_DEVICE_KIND(x->device) != LM_CPU || LM_DEVICE_KIND(index->device) != LM_CPU) {
-    return lm_fail(LM_E_DEVICE, "gather_rows: rows are gathered on the CPU, not on %s",
-                   lm_device_name(LM_DEVICE_KIND(x->device) != LM_CPU ? x->device : index->device));
+  bool x_is_elsewhere = LM_DEVICE_KIND(x->device) != LM_CPU;
+  if (x_is_elsewhere || LM_DEVICE_KIND(index->device) != LM_CPU) {
+    return lm_fail(LM_E_DEVICE, "gather_rows: %s must be on cpu, got %s", x_is_elsewhere ? "x" : "index",
+                   lm_device_name(x_is_elsewhere ? x->device : index->device));
   }
   const int64_t *at = (const int64_t *)index->data;
   for (int64_t k = 0; k < index->numel; k++) {
-    if (at[k] < 1 || at[k] > x->size[0]) {
-      return lm_fail(LM_E_INDEX, "gather_rows: index %lld at place %lld is not in 1 to %lld", (long long)at[k],
-                     (long long)k + 1, (long long)x->size[0]);
-    }
+    if (at[k] < 1 || at[k] > x->size[0]) { return lm_fail_index("gather_rows", at[k], 1, x->size[0]); }
   }
   return LM_OK;
 }
@@ -139,7 +138,7 @@ static int64_t drawn(uint64_t seed, int64_t i, int64_t below) {
 }
 
 lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out) {
-  if (count > 0 && n < 1) return lm_fail(LM_E_ARG, "draws: nothing to draw from");
+  if (count > 0 && n < 1) return lm_fail_int("draws", "n", "at least 1", n);
   lm_status status = LM_OK;
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/regular_file.h"
 
 enum { PIECE = 1 << 18 };
@@ -70,18 +71,18 @@ static int64_t piece_at(const lm_source *s, int64_t at) {
 /* Into the buffer; the caller looks whether the file is as it was. */
 static lm_status fetch(lm_source *s, int64_t at, int64_t n) {
   if (at < 0 || n < 0 || at > (int64_t)s->info.st_size || n > (int64_t)s->info.st_size - at) {
-    return lm_fail(LM_E_IO, "%s: bytes %lld to %lld are not in it", s->path, (long long)at,
-                   (long long)at + (long long)n);
+    return lm_fail_in_file(LM_E_IO, s->path, "bytes %lld to %lld are out of range for a file of %lld", (long long)at,
+                           (long long)at + (long long)n, (long long)s->info.st_size);
   }
   lm_status status = reserve(s, (size_t)n);
   s->from = s->to = -1;
   for (int64_t done = 0; done < n && status == LM_OK;) {
     ssize_t k = pread(s->fd, s->buffer + done, (size_t)(n - done), (off_t)(at + done));
     if (k < 0 && errno == EINTR) continue;
-    if (k < 0) return lm_fail(LM_E_IO, "cannot read %s: %s", s->path, strerror(errno));
+    if (k < 0) return lm_fail_file("read", s->path, strerror(errno));
     if (k == 0) {
       status = lm_file_unchanged(s->path, s->fd, &s->info);
-      return status != LM_OK ? status : lm_fail(LM_E_IO, "%s ended before all of it was read", s->path);
+      return status != LM_OK ? status : lm_fail_in_file(LM_E_IO, s->path, "truncated while it was read");
     }
     done += k;
   }
@@ -139,7 +140,7 @@ lm_status lm_source_lines(lm_source *s, lm_tensor **out) {
   lm_put_u64(&starts, (uint64_t)total);
   TRY(unchanged(s));
   if (starts.failed) {
-    status = lm_fail(LM_E_OOM, "out of memory: reading %s", s->path);
+    status = lm_fail_in_file(LM_E_OOM, s->path, "out of memory");
     goto done;
   }
   int64_t count = (int64_t)(starts.n / sizeof(int64_t));
@@ -205,8 +206,8 @@ static void widen(int kind, const char *restrict from, int64_t n, int64_t *restr
 static lm_status check_tokens(const lm_source *s, const lm_blocks *b, int64_t first, const int64_t *v) {
   for (int64_t i = 0; i <= b->size; i++) {
     if (v[i] < 0 || v[i] >= b->below) {
-      return lm_fail(LM_E_IO, "%s: token %lld of it is %lld, not from 0 to %lld", s->path, (long long)(first + i + 1),
-                     (long long)v[i], (long long)b->below - 1);
+      return lm_fail_in_file(LM_E_IO, s->path, "token %lld must be from 0 to %lld, got %lld",
+                             (long long)(first + i + 1), (long long)b->below - 1, (long long)v[i]);
     }
   }
   return LM_OK;
@@ -216,14 +217,14 @@ lm_status lm_source_blocks(lm_source *s, const lm_blocks *b, lm_tensor *index, l
   lm_status status = LM_OK;
   int kind = kind_of(b->dtype);
   int64_t *tokens = NULL, item = lm_token_bytes(b->dtype), wanted;
-  if (kind == KINDS) return lm_fail(LM_E_DTYPE, "tokens of dtype %s are not read", lm_ellipsize(b->dtype, 40));
+  if (kind == KINDS) return lm_fail_dtype("Tokens", "dtype", "an integer dtype", lm_ellipsize(b->dtype, 40));
   if (index->dtype != LM_I64 || index->ndim != 1 || !lm_is_contiguous(index) ||
       LM_DEVICE_KIND(index->device) != LM_CPU) {
-    return lm_fail(LM_E_DTYPE, "index has to be a contiguous 1-d int64 tensor on the CPU, not %s of dtype %s",
-                   lm_shape_of(index), lm_dtype_name(index->dtype));
+    return lm_fail_dtype("Tokens", "index", "a contiguous 1-d int64 tensor on cpu",
+                         lm_text("%s %s", lm_dtype_name(index->dtype), lm_shape_of(index)));
   }
   if (__builtin_add_overflow(b->size, 1, &wanted) || __builtin_mul_overflow(wanted, item, &wanted) || b->size < 1) {
-    return lm_fail(LM_E_ARG, "a block of %lld tokens", (long long)b->size);
+    return lm_fail_int("Tokens", "block_size", "at least 1", b->size);
   }
   const int64_t *at = (const int64_t *)index->data, shape[2] = {index->numel, b->size};
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 2, shape, LM_CONTIGUOUS, x));
@@ -237,7 +238,7 @@ lm_status lm_source_blocks(lm_source *s, const lm_blocks *b, lm_tensor *index, l
     int64_t first, byte;
     if (__builtin_mul_overflow(at[k] - 1, b->stride, &first) || __builtin_mul_overflow(first, item, &byte) ||
         __builtin_add_overflow(byte, b->from, &byte)) {
-      status = lm_fail(LM_E_INDEX, "%s has no block %lld", s->path, (long long)at[k]);
+      status = lm_fail_in_file(LM_E_INDEX, s->path, "block %lld is out of range", (long long)at[k]);
       goto done;
     }
     TRY(fetch(s, byte, wanted));

@@ -10,6 +10,7 @@
 
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 enum { DEEPEST = 64 };
 
@@ -74,11 +75,11 @@ static lm_status list(const scan *s, const char *path, names *folders, names *fi
   lm_status status = LM_OK;
   names full = {0};
   DIR *dir = lm_opendir(path);
-  if (!dir) return lm_fail(LM_E_IO, "cannot read the folder %s: %s", path, strerror(errno));
+  if (!dir) return lm_fail_file("open", path, strerror(errno));
   for (;;) {
     errno = 0;
     struct dirent *e = readdir(dir);
-    if (!e && errno) status = lm_fail(LM_E_IO, "cannot read the folder %s: %s", path, strerror(errno));
+    if (!e && errno) status = lm_fail_file("open", path, strerror(errno));
     if (!e) break;
     if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
     bool is_folder = e->d_type == DT_DIR;
@@ -105,14 +106,14 @@ static lm_status walk(scan *s, const char *root, const char *path, int depth, na
   struct stat info;
   TRY(add(&full, root, path));
   if (stat(full.at[0], &info) != 0) {
-    status = lm_fail(LM_E_IO, "cannot read the folder %s: %s", full.at[0], strerror(errno));
+    status = lm_fail_file("open", full.at[0], strerror(errno));
     goto done;
   }
   for (int i = 0; i < depth; i++) {
     if (s->above[i].device == info.st_dev && s->above[i].inode == info.st_ino) goto done; /* a link to what it is in */
   }
   if (depth == DEEPEST) {
-    status = lm_fail(LM_E_IO, "%s: folders nested more than %d deep", full.at[0], DEEPEST);
+    status = lm_fail_in_file(LM_E_IO, full.at[0], "folders must be nested at most %d deep", DEEPEST);
     goto done;
   }
   s->above[depth].device = info.st_dev;

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/regular_file.h"
 
 enum { BLOCK = 512, BUFFER = 1 << 18, PIECE = 1 << 20, LONGEST_NAME = 1 << 20 };
@@ -49,7 +50,7 @@ lm_status lm_tar_open(const char *path, lm_tar **out) {
   t->fd = fd;
   if (!(t->file = gzdopen(fd, "rb"))) {
     close(fd);
-    status = lm_fail(LM_E_OOM, "out of memory: reading %s", path);
+    status = lm_fail_in_file(LM_E_OOM, path, "out of memory");
     goto done;
   }
   gzbuffer(t->file, BUFFER);
@@ -60,16 +61,27 @@ done:
   return status;
 }
 
-static lm_status bad(const lm_tar *t, const char *what) {
-  return lm_fail(LM_E_IO, "%s: at byte %llu: %s", t->path, (unsigned long long)t->begins, what);
+/* Of the member that is read. */
+static lm_status malformed(const lm_tar *t, const char *reason) {
+  return lm_fail_malformed(t->path, "tar member", (int64_t)t->begins, "%s", reason);
+}
+
+static lm_status truncated(const lm_tar *t) {
+  return lm_fail_in_file(LM_E_IO, t->path, "truncated: the tar member at byte %llu is incomplete",
+                         (unsigned long long)t->begins);
+}
+
+static lm_status unsupported(const lm_tar *t, const char *what) {
+  return lm_fail_in_file(LM_E_IO, t->path, "the tar member at byte %llu is %s, which is not supported",
+                         (unsigned long long)t->begins, what);
 }
 
 static lm_status read_exactly(lm_tar *t, void *to, size_t n) {
   for (size_t done = 0; done < n;) {
     int problem, k = gzread(t->file, (char *)to + done, (unsigned)(n - done));
     const char *reason = lm_gz_reason(gzerror(t->file, &problem));
-    if (k < 0 || problem == Z_BUF_ERROR) return bad(t, reason);
-    if (k == 0) return bad(t, "it is cut short");
+    if (k < 0 || problem == Z_BUF_ERROR) return malformed(t, reason);
+    if (k == 0) return truncated(t);
     done += (size_t)k;
     t->at += (uint64_t)k;
   }
@@ -78,9 +90,9 @@ static lm_status read_exactly(lm_tar *t, void *to, size_t n) {
 
 static lm_status skip(lm_tar *t, uint64_t n) {
   if (n == 0) return LM_OK;
-  if (gzdirect(t->file) && n > (uint64_t)t->info.st_size - t->at) return bad(t, "it is cut short");
+  if (gzdirect(t->file) && n > (uint64_t)t->info.st_size - t->at) return truncated(t);
   t->at += n;
-  return gzseek(t->file, (z_off_t)n, SEEK_CUR) < 0 ? bad(t, "it cannot be skipped") : LM_OK;
+  return gzseek(t->file, (z_off_t)n, SEEK_CUR) < 0 ? malformed(t, "its data cannot be skipped") : LM_OK;
 }
 
 /* Octal digits, or GNU's big-endian bytes after a bit. */
@@ -118,7 +130,7 @@ static bool is_zero(const unsigned char *block) {
 static lm_status read_into(lm_tar *t, lm_bytes *to, uint64_t n) {
   lm_status status = LM_OK;
   to->n = 0;
-  while (n > 0 && status == LM_OK) { /* in pieces: the size may be a lie */
+  while (n > 0 && status == LM_OK) { /* in pieces: the size may be wrong */
     size_t k = n < PIECE ? (size_t)n : PIECE;
     if (to->capacity - to->n < k) {
       size_t grown = to->capacity + to->capacity / 2 + k;
@@ -142,12 +154,12 @@ static lm_status read_pax(lm_tar *t, uint64_t *size, bool *sized) {
     size_t length = 0;
     while (p < end && *p >= '0' && *p <= '9' && length < LONGEST_NAME) length = length * 10 + (size_t)(*p++ - '0');
     if (p == digits || p == end || *p != ' ' || length > (size_t)(end - digits) || length < (size_t)(p - digits) + 3) {
-      return bad(t, "its pax header is broken");
+      return malformed(t, "a pax record must be 'LENGTH KEY=VALUE'");
     }
     key = p + 1;
     last = digits + length - 1;
     value = memchr(key, '=', (size_t)(last - key));
-    if (!value || *last != '\n') return bad(t, "its pax header is broken");
+    if (!value || *last != '\n') return malformed(t, "a pax record must be 'LENGTH KEY=VALUE'");
     size_t named = (size_t)(value++ - key), n = (size_t)(last - value);
     if (named == 4 && memcmp(key, "path", 4) == 0) {
       t->name.n = 0;
@@ -155,13 +167,14 @@ static lm_status read_pax(lm_tar *t, uint64_t *size, bool *sized) {
     } else if (named == 4 && memcmp(key, "size", 4) == 0) {
       uint64_t v = 0;
       for (size_t i = 0; i < n; i++) {
-        if (value[i] < '0' || value[i] > '9' || v >> 58) return bad(t, "its pax header has a size that is no number");
+        if (value[i] < '0' || value[i] > '9' || v >> 58)
+          return malformed(t, "the size in its pax header must be an integer");
         v = v * 10 + (uint64_t)(value[i] - '0');
       }
       *size = v;
       *sized = true;
     } else if (named > 11 && memcmp(key, "GNU.sparse.", 11) == 0) {
-      return bad(t, "a sparse file, which is not read");
+      return unsupported(t, "a sparse file");
     }
     p = last + 1;
   }
@@ -175,7 +188,7 @@ static lm_status finish(lm_tar *t) {
   while (n > 0) {
     n = gzread(t->file, rest, sizeof rest);
     const char *reason = lm_gz_reason(gzerror(t->file, &problem));
-    if (n < 0 || problem == Z_BUF_ERROR) return bad(t, reason);
+    if (n < 0 || problem == Z_BUF_ERROR) return malformed(t, reason);
   }
   return lm_file_unchanged(t->path, t->fd, &t->info);
 }
@@ -205,21 +218,22 @@ lm_status lm_tar_next(lm_tar *t, const char **name, size_t *length) {
     TRY(skip(t, t->left + t->after));
     t->left = t->after = 0;
     t->begins = t->at;
-    if (t->name.failed) return lm_fail(LM_E_OOM, "out of memory: reading %s", t->path);
+    if (t->name.failed) return lm_fail_in_file(LM_E_OOM, t->path, "out of memory");
     TRY(read_exactly(t, block, BLOCK));
     if (is_zero(block)) return finish(t);
     if (!is_sum_right(block)) {
-      return bad(t, t->begins ? "no header of a member, by its check sum" : "no tar archive: its first header is none");
+      return malformed(
+          t, t->begins ? "wrong checksum of its header" : "wrong checksum of its header; is it a tar archive?");
     }
-    if (!number_of(block + 124, 12, &size)) return bad(t, "a size that is no number");
+    if (!number_of(block + 124, 12, &size)) return malformed(t, "its size must be an integer up to 2^60");
     char kind = (char)block[156];
     bool is_file = kind == 0 || kind == '0' || kind == '7', is_header = kind == 'x' || kind == 'L';
     if (is_file && sized) size = pax_size;
-    if (size > (uint64_t)1 << 60) return bad(t, "a size that is no number");
+    if (size > (uint64_t)1 << 60) return malformed(t, "its size must be an integer up to 2^60");
     t->left = size;
     t->after = (BLOCK - size % BLOCK) % BLOCK;
     if (is_header) {
-      if (size == 0 || size > LONGEST_NAME) return bad(t, "a header of no bytes, or of more than a MiB");
+      if (size == 0 || size > LONGEST_NAME) return malformed(t, "its extended header must have 1 byte to 1 MiB");
       TRY(read_into(t, &t->headers, size));
       t->left = 0;
       if (kind == 'x') {
@@ -230,14 +244,14 @@ lm_status lm_tar_next(lm_tar *t, const char **name, size_t *length) {
       }
       continue;
     }
-    if (kind == 'S') return bad(t, "a sparse file, which is not read");
+    if (kind == 'S') return unsupported(t, "a sparse file");
     if (is_file) break;
     if (kind == '1' || kind == '2' || kind == '3' || kind == '4' || kind == '6') t->left = t->after = 0; /* no data */
     t->name.n = 0;
     sized = false;
   }
   if (t->name.n == 0) put_name(t, block);
-  if (t->name.failed) return lm_fail(LM_E_OOM, "out of memory: reading %s", t->path);
+  if (t->name.failed) return lm_fail_in_file(LM_E_OOM, t->path, "out of memory");
   *name = t->name.n ? t->name.data : "";
   *length = t->name.n;
 done:
@@ -245,7 +259,7 @@ done:
 }
 
 lm_status lm_tar_read(lm_tar *t, const char **data, size_t *n) {
-  if (t->left > largest) return bad(t, "a file of more than a GiB, which does not fit in a string");
+  if (t->left > largest) return unsupported(t, "a file of more than 1 GiB");
   lm_status status = read_into(t, &t->data, t->left);
   if (status != LM_OK) return status;
   t->left = 0;

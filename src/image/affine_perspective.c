@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/message.h"
 #include "image/transform_job.h"
 
 /* The numbers of a map: bilinear and how many fills there are at `at`, `coefficients` of them, then the fills. */
@@ -10,12 +11,11 @@ static lm_status check_map(lm_image_job *job, int at, int coefficients) {
   int64_t bilinear, fills;
   lm_status status;
   TRY(lm_image_whole(job, at, "bilinear", 0, 1, &bilinear));
-  TRY(lm_image_whole(job, at + 1, "the number of fills", 0, job->x.c, &fills));
+  TRY(lm_image_whole(job, at + 1, "the length of fill", 0, job->x.c, &fills));
   if (job->count != at + 2 + coefficients + (int)fills) {
-    status =
-        lm_fail(LM_E_ARG, "%s: %d numbers expected, got %d", job->name, at + 2 + coefficients + (int)fills, job->count);
+    status = lm_fail_int(job->name, "numbers", lm_text("a list of %d", at + 2 + coefficients + (int)fills), job->count);
   } else if (fills > 1 && fills != job->x.c) {
-    status = lm_fail(LM_E_ARG, "%s: fill has %d numbers for %d channels", job->name, (int)fills, (int)job->x.c);
+    status = lm_fail_int(job->name, "fill", lm_text("1 or %d numbers, one for each channel", (int)job->x.c), fills);
   }
 done:
   return status;

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "image/transform_job.h"
 
 enum { ROWS = 32 }; /* of the result at a time */
@@ -11,15 +12,17 @@ enum { ROWS = 32 }; /* of the result at a time */
 lm_status lm_plan_blur(lm_image_job *job) {
   int64_t kx, ky;
   lm_status status;
-  TRY(lm_image_whole(job, 0, "the kernel's width", 1, LM_MAX_SIDE, &kx));
-  TRY(lm_image_whole(job, 1, "the kernel's height", 1, LM_MAX_SIDE, &ky));
+  TRY(lm_image_whole(job, 0, "kernel width", 1, LM_MAX_SIDE, &kx));
+  TRY(lm_image_whole(job, 1, "kernel height", 1, LM_MAX_SIDE, &ky));
   if (kx % 2 == 0 || ky % 2 == 0 || job->count != 2 + kx + ky) {
-    return lm_fail(LM_E_ARG, "blur: a kernel of odd sizes and its weights expected, got %lld x %lld and %d numbers",
-                   (long long)kx, (long long)ky, job->count - 2);
+    return lm_fail_value("blur", "kernel", "of odd sizes with a weight for each row and column",
+                         lm_text("%lld x %lld and %d weights", (long long)kx, (long long)ky, job->count - 2));
   }
   if (kx / 2 >= job->x.w || ky / 2 >= job->x.h) {
-    return lm_fail(LM_E_SHAPE, "blur: a kernel of %lld x %lld reaches beyond the reflection of an image of %lld x %lld",
-                   (long long)ky, (long long)kx, (long long)job->x.h, (long long)job->x.w);
+    lm_fail_value("blur", "kernel_size",
+                  lm_text("less than twice the image's %lld x %lld", (long long)job->x.h, (long long)job->x.w),
+                  lm_text("%lld x %lld", (long long)ky, (long long)kx));
+    return LM_E_SHAPE;
   }
 done:
   return status;
@@ -89,9 +92,10 @@ lm_status lm_run_blur(const lm_image_job *job) {
 }
 
 lm_status lm_plan_sharpness(lm_image_job *job) {
-  if (job->v[0] < 0) return lm_fail(LM_E_ARG, "sharpness: a factor of at least 0 expected, got %g", job->v[0]);
+  if (job->v[0] < 0) return lm_fail_number("sharpness", "factor", "at least 0", job->v[0]);
   if (job->x.c == 1 || job->x.c == 3) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "sharpness: an image of 1 or 3 channels expected, got %lld", (long long)job->x.c);
+  lm_fail_int("sharpness", "channels", "1 or 3", job->x.c);
+  return LM_E_SHAPE;
 }
 
 /* Pixels at the border stay, except being kept within black and white. */

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "image/transform_job.h"
 
 #define LOOPS LM_PIXEL_LOOPS(job->x.dtype)
@@ -14,11 +15,12 @@ static double white(const lm_image_job *job) { return job->x.dtype == LM_U8 ? 25
 
 static lm_status check_colors(const lm_image_job *job) {
   if (job->x.c == 1 || job->x.c == 3) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: an image of 1 or 3 channels expected, got %lld", job->name, (long long)job->x.c);
+  lm_fail_int(job->name, "channels", "1 or 3", job->x.c);
+  return LM_E_SHAPE;
 }
 
 static lm_status check_factor(const lm_image_job *job) {
-  if (job->v[0] < 0) return lm_fail(LM_E_ARG, "%s: a factor of at least 0 expected, got %g", job->name, job->v[0]);
+  if (job->v[0] < 0) return lm_fail_number(job->name, "factor", "at least 0", job->v[0]);
   return check_colors(job);
 }
 
@@ -72,7 +74,7 @@ lm_status lm_run_saturation(const lm_image_job *job) {
 }
 
 lm_status lm_plan_hue(lm_image_job *job) {
-  if (fabs(job->v[0]) > 0.5) return lm_fail(LM_E_ARG, "hue: a factor from -0.5 to 0.5 expected, got %g", job->v[0]);
+  if (fabs(job->v[0]) > 0.5) return lm_fail_number("hue", "factor", "from -0.5 to 0.5", job->v[0]);
   return check_colors(job);
 }
 
@@ -88,7 +90,7 @@ static lm_status look_up(const lm_image_job *job, const double *table, int64_t s
 }
 
 lm_status lm_plan_gamma(lm_image_job *job) {
-  if (job->v[0] < 0) return lm_fail(LM_E_ARG, "gamma: gamma of at least 0 expected, got %g", job->v[0]);
+  if (job->v[0] < 0) return lm_fail_number("gamma", "gamma", "at least 0", job->v[0]);
   return LM_OK;
 }
 
@@ -107,8 +109,8 @@ lm_status lm_run_gamma(const lm_image_job *job) {
 
 lm_status lm_plan_grayscale(lm_image_job *job) {
   lm_status status = check_colors(job);
-  if (status == LM_OK) status = lm_image_whole(job, 0, "the number of channels", 1, 3, &job->y.c);
-  if (status == LM_OK && job->y.c == 2) return lm_fail(LM_E_ARG, "grayscale: 1 or 3 channels come out, not 2");
+  if (status == LM_OK) status = lm_image_whole(job, 0, "num_output_channels", 1, 3, &job->y.c);
+  if (status == LM_OK && job->y.c == 2) return lm_fail_int("grayscale", "num_output_channels", "1 or 3", 2);
   return status;
 }
 
@@ -145,8 +147,8 @@ lm_status lm_run_posterize(const lm_image_job *job) {
 
 lm_status lm_plan_solarize(lm_image_job *job) {
   if (job->v[0] <= white(job)) return LM_OK;
-  return lm_fail(LM_E_ARG, "solarize: a threshold of at most %g expected for %s, got %g", white(job),
-                 lm_dtype_name(job->x.dtype), job->v[0]);
+  return lm_fail_number("solarize", "threshold", lm_text("at most %g for %s", white(job), lm_dtype_name(job->x.dtype)),
+                        job->v[0]);
 }
 
 lm_status lm_run_solarize(const lm_image_job *job) {
@@ -217,7 +219,7 @@ static void table_of(const int64_t counts[256], double table[256]) {
 
 lm_status lm_plan_equalize(lm_image_job *job) {
   if (job->x.dtype == LM_U8) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "equalize: a uint8 image expected, got %s", lm_dtype_name(job->x.dtype));
+  return lm_fail_dtype("equalize", "x", "uint8", lm_dtype_name(job->x.dtype));
 }
 
 lm_status lm_run_equalize(const lm_image_job *job) {
@@ -247,17 +249,17 @@ lm_status lm_plan_normalize(lm_image_job *job) {
   TRY(lm_image_whole(job, 0, "scale", 0, 1, &scale));
   int numbers = job->count - 1;
   if (numbers != 2 && numbers != 2 * job->x.c) {
-    return lm_fail(LM_E_ARG, "normalize: mean and std have %d numbers for %lld channels", numbers / 2,
-                   (long long)job->x.c);
+    return lm_fail_int("normalize", "mean and std",
+                       lm_text("1 or %lld numbers, one for each channel", (long long)job->x.c), numbers / 2);
   }
   for (int i = 0; i < numbers / 2; i++) {
-    if (job->v[1 + numbers / 2 + i] == 0) return lm_fail(LM_E_ARG, "normalize: std[%d] is 0", i + 1);
+    if (job->v[1 + numbers / 2 + i] == 0) return lm_fail_int("normalize", lm_text("std[%d]", i + 1), "nonzero", 0);
   }
   if (job->x.dtype == LM_U8) {
-    if (!scale)
-      return lm_fail(
-          LM_E_DTYPE,
-          "normalize: a float image expected, got uint8; ToDtype(\"float32\", {scale = true}) before it gives one");
+    if (!scale) {
+      return lm_remedy(lm_fail_dtype("normalize", "x", "floating point", "uint8"),
+                       "convert it with ToDtype(\"float32\", {scale = true})");
+    }
     job->y.dtype = LM_F32;
   }
 done:

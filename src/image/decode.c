@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "image/codec.h"
 
 /* ---- orientations: how the picture as it is seen follows from the one that is stored, by turning over what is stored
@@ -24,10 +25,9 @@ static orientation_change orientation_change_of(int orientation) {
 static const struct {
   const char *start, *name;
   size_t at, n;
-} others[] = {{"GIF8", "a GIF", 0, 4},   {"BM", "a BMP", 0, 2},
-              {"WEBP", "a WebP", 8, 4},  {"II*\0", "a TIFF", 0, 4},
-              {"MM\0*", "a TIFF", 0, 4}, {"ftyp", "a HEIF or AVIF image, or a film", 4, 4},
-              {"<svg", "an SVG", 0, 4},  {"\0\0\1\0", "an icon", 0, 4}};
+} others[] = {{"GIF8", "GIF", 0, 4},   {"BM", "BMP", 0, 2},      {"WEBP", "WebP", 8, 4},
+              {"II*\0", "TIFF", 0, 4}, {"MM\0*", "TIFF", 0, 4},  {"ftyp", "HEIF, AVIF or MP4", 4, 4},
+              {"<svg", "SVG", 0, 4},   {"\0\0\1\0", "ICO", 0, 4}};
 
 static lm_status find_format(lm_image *im) {
   static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'}, jpeg[] = {0xff, 0xd8, 0xff};
@@ -42,15 +42,17 @@ static lm_status find_format(lm_image *im) {
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     size_t end = others[i].at + others[i].n;
     if (im->nbytes >= end && memcmp(im->bytes + others[i].at, others[i].start, others[i].n) == 0) {
-      return lm_fail(LM_E_IO, "%s is %s; JPEG and PNG are read", im->name, others[i].name);
+      return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; supported are JPEG and PNG",
+                             others[i].name);
     }
   }
-  if (im->nbytes == 0) return lm_fail(LM_E_IO, "%s is empty; a JPEG or a PNG is wanted", im->name);
+  if (im->nbytes == 0) return lm_fail_in_file(LM_E_IO, im->name, "the image is empty; supported are JPEG and PNG");
   char start[40] = "";
   for (size_t i = 0; i < 4 && i < im->nbytes; i++) {
     snprintf(start + strlen(start), sizeof start - strlen(start), " %02x", im->bytes[i]);
   }
-  return lm_fail(LM_E_IO, "%s is neither JPEG nor PNG: it starts with%s", im->name, start);
+  return lm_fail_in_file(LM_E_IO, im->name, "unknown image format: it starts with%s; supported are JPEG and PNG",
+                         start);
 }
 
 lm_status lm_image_read_header(lm_image *im) {
@@ -59,8 +61,8 @@ lm_status lm_image_read_header(lm_image *im) {
   TRY(find_format(im));
   TRY(im->format == LM_IMAGE_JPEG ? lm_jpeg_header(im, &h) : lm_png_header(im, &h));
   if (h.height > im->max_pixels / h.width) {
-    return lm_fail(LM_E_IO, "%s is said to have %lld x %lld pixels, more than max_pixels = %lld", im->name,
-                   (long long)h.width, (long long)h.height, (long long)im->max_pixels);
+    return lm_fail_in_file(LM_E_IO, im->name, "the header states %lld x %lld pixels, more than max_pixels (%lld)",
+                           (long long)h.width, (long long)h.height, (long long)im->max_pixels);
   }
   im->channels = h.channels;
   im->orientation = im->upright ? h.orientation : 1;
@@ -92,11 +94,12 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
   lm_image_crop all = {0, 0, im->height, im->width}, part = crop ? *crop : all;
   if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 || part.height > im->height ||
       part.width > im->width || part.top > im->height - part.height || part.left > im->width - part.width) {
-    return lm_fail(LM_E_INDEX,
-                   "crop: rows %lld and %lld more, columns %lld and %lld more are not within %s's %lld x %lld pixels "
-                   "(rows x columns, counted from 0)",
-                   (long long)part.top, (long long)part.height, (long long)part.left, (long long)part.width, im->name,
-                   (long long)im->height, (long long)im->width);
+    return lm_fail_in_file(
+        LM_E_INDEX, im->name,
+        "crop {%lld, %lld, %lld, %lld} (top and left from 0, height, width) must be within the image "
+        "of %lld x %lld",
+        (long long)part.top, (long long)part.left, (long long)part.height, (long long)part.width, (long long)im->height,
+        (long long)im->width);
   }
   orientation_change orientation_change = orientation_change_of(im->orientation);
   /* As it is stored. */
@@ -157,21 +160,22 @@ done:
 
 lm_status lm_pixels_check(const char *who, const lm_tensor *pixels, unsigned channels, int64_t most) {
   if (pixels->dtype != LM_U8) {
-    return lm_fail(LM_E_DTYPE,
-                   "%s: image: uint8 expected, got %s (of one in [0, 1]: image:mul(255):round():to(\"uint8\"))", who,
-                   lm_dtype_name((lm_dtype)pixels->dtype));
+    return lm_remedy(lm_fail_dtype(who, "image", "uint8", lm_dtype_name((lm_dtype)pixels->dtype)),
+                     "convert one in [0, 1] with image:mul(255):round():to(\"uint8\")");
   }
   if (LM_DEVICE_KIND(pixels->device) != LM_CPU) {
-    return lm_fail(LM_E_DEVICE, "%s: image: it has to be on the CPU: image:cpu()", who);
+    return lm_fail(LM_E_DEVICE, "%s: image must be on cpu, got %s; move it with :cpu()", who,
+                   lm_device_name(pixels->device));
   }
   if (pixels->ndim != 3 || pixels->size[0] > 4 || !(channels >> pixels->size[0] & 1)) {
-    return lm_fail(LM_E_SHAPE, "%s: image: [C, H, W] expected, where C is %s, got %s", who,
-                   channels == (1 << 1 | 1 << 3) ? "1 or 3" : "1 to 4", lm_shape_of(pixels));
+    const char *expected =
+        channels == (1 << 1 | 1 << 3) ? "[C, H, W] with C of 1 or 3" : "[C, H, W] with C from 1 to 4";
+    return lm_fail_shape(who, "image", expected, lm_shape_of(pixels));
   }
   for (int d = 1; d <= 2; d++) {
     if (pixels->size[d] < 1 || pixels->size[d] > most) {
-      return lm_fail(LM_E_SHAPE, "%s: image: sides of 1 to %lld pixels can be written, got %s", who, (long long)most,
-                     lm_shape_of(pixels));
+      const char *expected = lm_text("[C, H, W] with H and W from 1 to %lld", (long long)most);
+      return lm_fail_shape(who, "image", expected, lm_shape_of(pixels));
     }
   }
   return LM_OK;

@@ -18,14 +18,14 @@ static void same(const void *const *in, void *const *out, int channels, int64_t 
 }
 
 lm_status lm_run_flip(const lm_image_job *job) {
-  lm_image_job turned = *job;
+  lm_image_job flipped = *job;
   const lm_pixel_loops *loops = LM_PIXEL_LOOPS(job->x.dtype);
   double bytes = (double)lm_dtype_size(job->x.dtype);
   if (job->v[1] != 0) { /* written from the last row up */
-    turned.x.data += (turned.x.h - 1) * turned.x.row;
-    turned.x.row = -turned.x.row;
+    flipped.x.data += (flipped.x.h - 1) * flipped.x.row;
+    flipped.x.row = -flipped.x.row;
   }
-  lm_image_spans(&turned, job->v[0] != 0 ? loops->reverse : same, false, &bytes, 0, 0.03 * bytes);
+  lm_image_spans(&flipped, job->v[0] != 0 ? loops->reverse : same, false, &bytes, 0, 0.03 * bytes);
   return LM_OK;
 }
 

@@ -1,5 +1,7 @@
 #include "image/jpeg.h"
 
+#include "base/message.h"
+
 static void jump(j_common_ptr jpeg) { longjmp(((lm_jpeg_errors *)jpeg->err)->back, 1); }
 
 /* Whether a warning is of pixels that are not what they were. The others are of bytes between segments and of numbers
@@ -40,10 +42,11 @@ void lm_jpeg_give_up(j_common_ptr jpeg, const char *why) {
 lm_status lm_jpeg_problem(j_common_ptr jpeg, const char *name) {
   char text[JMSG_LENGTH_MAX];
   const char *own = ((lm_jpeg_errors *)jpeg->err)->own;
-  if (own) return lm_fail(LM_E_IO, "%s: %s", name, own);
+  if (own) return lm_fail_in_file(LM_E_IO, name, "%s", own);
   int code = jpeg->err->msg_code;
-  if (code == JERR_OUT_OF_MEMORY) return lm_fail(LM_E_OOM, "out of memory: the JPEG %s", name);
+  if (code == JERR_OUT_OF_MEMORY) return lm_fail_in_file(LM_E_OOM, name, "out of memory");
   jpeg->err->format_message(jpeg, text);
-  if (code == JWRN_JPEG_EOF || code == JERR_INPUT_EOF) return lm_fail(LM_E_IO, "%s is cut short (JPEG)", name);
-  return lm_fail(LM_E_IO, "%s is corrupt (JPEG): %s", name, text);
+  if (code == JWRN_JPEG_EOF || code == JERR_INPUT_EOF)
+    return lm_fail_malformed(name, "JPEG", LM_NO_OFFSET, "truncated");
+  return lm_fail_malformed(name, "JPEG", LM_NO_OFFSET, "%s", lm_ellipsize(text, JMSG_LENGTH_MAX));
 }

@@ -64,7 +64,8 @@ lm_status lm_jpeg_header(const lm_image *image, lm_image_header *out) {
 /* ---- pixels */
 
 static void watch(j_common_ptr jpeg) {
-  if (((j_decompress_ptr)jpeg)->input_scan_number > MAX_SCANS) lm_jpeg_give_up(jpeg, "a JPEG of more than 500 scans");
+  if (((j_decompress_ptr)jpeg)->input_scan_number > MAX_SCANS)
+    lm_jpeg_give_up(jpeg, "a JPEG must have at most 500 scans");
 }
 
 /* Adobe's CMYK is stored inverted: c times k, of 255, rounded. */
@@ -101,7 +102,7 @@ static lm_status read_pixels(reading *r, int scale, const lm_region *region, con
   jpeg_start_decompress(jpeg);
   int64_t first = 0;
   if (region->y1 > jpeg->output_height || region->x1 > jpeg->output_width) {
-    lm_jpeg_give_up((j_common_ptr)jpeg, "it has been written to since its header was read");
+    lm_jpeg_give_up((j_common_ptr)jpeg, "changed since its header was read");
   }
   if (region->x1 - region->x0 < jpeg->output_width) {
     int margin = margin_of(jpeg);

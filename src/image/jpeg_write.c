@@ -1,4 +1,5 @@
 #include "base/mem.h"
+#include "base/message.h"
 #include "image/jpeg.h"
 
 enum { PIECE = 1 << 14 };
@@ -57,9 +58,7 @@ lm_status lm_image_encode_jpeg(const lm_tensor *pixels, int quality, lm_tensor *
   int64_t most = JPEG_MAX_DIMENSION;
   lm_jpeg_catch(&w.errors, (j_common_ptr)&w.jpeg, false);
   TRY(lm_pixels_check("encode_jpeg", pixels, 1 << 1 | 1 << 3, most));
-  if (quality < 1 || quality > 100) {
-    return lm_fail(LM_E_ARG, "encode_jpeg: quality has to be from 1 to 100, got %d", quality);
-  }
+  if (quality < 1 || quality > 100) { return lm_fail_int("encode_jpeg", "quality", "from 1 to 100", quality); }
   w.row = lm_malloc((size_t)(pixels->size[0] * pixels->size[2]));
   if (!w.row) return LM_E_OOM;
   status = write_pixels(&w, pixels, quality);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/message.h"
 #include "image/transform_job.h"
 
 enum { LEFT, TOP, RIGHT, BOTTOM, MODE, FILL };
@@ -18,26 +19,28 @@ static int64_t source_of(int64_t i, int64_t n, int mode) {
 }
 
 lm_status lm_plan_pad(lm_image_job *job) {
-  static const char *const sides[] = {"the padding on the left", "the padding on the top", "the padding on the right",
-                                      "the padding at the bottom"};
+  static const char *const sides[] = {"padding on the left", "padding on the top", "padding on the right",
+                                      "padding on the bottom"};
   int64_t by[4], mode, fills = job->count - FILL;
   lm_status status;
   for (int i = 0; i < 4; i++) {
     TRY(lm_image_whole(job, i, sides[i], 0, LM_MAX_SIDE, &by[i]));
     int64_t size = i % 2 ? job->x.h : job->x.w;
     if (job->v[MODE] == LM_BORDER_REFLECT && by[i] >= size) {
-      return lm_fail(LM_E_ARG, "pad: %s has to be less than %lld, the image's size there, for reflect, got %lld",
-                     sides[i], (long long)size, (long long)by[i]);
+      return lm_fail_int(
+          "pad", sides[i],
+          lm_text("less than the image's %s (%lld) for mode reflect", i % 2 ? "height" : "width", (long long)size),
+          by[i]);
     }
   }
-  TRY(lm_image_whole(job, MODE, "the mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
+  TRY(lm_image_whole(job, MODE, "padding_mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
   if (fills != 1 && (fills != job->x.c || mode != LM_BORDER_CONSTANT)) {
-    return lm_fail(LM_E_ARG, "pad: fill has %lld numbers for %lld channels", (long long)fills, (long long)job->x.c);
+    return lm_fail_int("pad", "fill", lm_text("1 or %lld numbers, one for each channel", (long long)job->x.c), fills);
   }
   job->y.w += by[LEFT] + by[RIGHT], job->y.h += by[TOP] + by[BOTTOM];
   if (job->y.w > LM_MAX_SIDE || job->y.h > LM_MAX_SIDE) {
-    return lm_fail(LM_E_ARG, "pad: sides of at most %d expected, got %lld x %lld", LM_MAX_SIDE, (long long)job->y.h,
-                   (long long)job->y.w);
+    return lm_fail_value("pad", "height and width of the result", lm_text("at most %d", LM_MAX_SIDE),
+                         lm_text("%lld x %lld", (long long)job->y.h, (long long)job->y.w));
   }
 done:
   return status;

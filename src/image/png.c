@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 
 void lm_png_fail(png_structp png, png_const_charp text) {
   lm_png_side *side = png_get_error_ptr(png);
@@ -30,6 +31,6 @@ void lm_png_out_of_memory(lm_png_side *side) {
 }
 
 lm_status lm_png_problem(lm_png_side *side, const char *name) {
-  if (side->out_of_memory) return lm_fail(LM_E_OOM, "out of memory: the PNG %s", name);
-  return lm_fail(LM_E_IO, "%s is corrupt (PNG): %s", name, side->text);
+  if (side->out_of_memory) return lm_fail_in_file(LM_E_OOM, name, "out of memory");
+  return lm_fail_malformed(name, "PNG", LM_NO_OFFSET, "%s", lm_ellipsize(side->text, 200));
 }

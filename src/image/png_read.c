@@ -16,7 +16,7 @@ typedef struct reading {
 
 static void take(png_structp png, png_bytep out, size_t n) {
   reading *r = png_get_io_ptr(png);
-  if (n > r->image->nbytes - r->at) png_error(png, "it is cut short");
+  if (n > r->image->nbytes - r->at) png_error(png, "truncated");
   memcpy(out, r->image->bytes + r->at, n);
   r->at += n;
 }
@@ -80,7 +80,7 @@ lm_status lm_png_header(const lm_image *image, lm_image_header *out) {
   return status;
 }
 
-/* libpng's own conversions, in its order; the weights of gray are those that torchvision gives it. */
+/* libpng's own conversions, in its order; the weights of gray are those that torchvision sets. */
 static void convert(reading *r, int channels) {
   kind k = kind_of(r);
   bool color = channels >= 3, alpha = channels % 2 == 0;
@@ -103,7 +103,7 @@ static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane
   int64_t height = png_get_image_height(r->png, r->info), width = png_get_image_width(r->png, r->info);
   size_t row_bytes = png_get_rowbytes(r->png, r->info);
   if (region->y1 > height || region->x1 > width || row_bytes != (size_t)width * (size_t)to->channels) {
-    png_error(r->png, "it has been written to since its header was read");
+    png_error(r->png, "changed since its header was read");
   }
   int64_t kept = passes > 1 ? region->y1 - region->y0 : STRIP;
   size_t bytes;

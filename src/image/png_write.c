@@ -1,4 +1,5 @@
 #include "base/mem.h"
+#include "base/message.h"
 #include "image/png.h"
 
 typedef struct writing {
@@ -43,9 +44,7 @@ lm_status lm_image_encode_png(const lm_tensor *pixels, int level, lm_tensor **ou
   lm_status status = LM_OK;
   writing w = {.png = NULL};
   TRY(lm_pixels_check("encode_png", pixels, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4, PNG_UINT_31_MAX));
-  if (level < 0 || level > 9) {
-    return lm_fail(LM_E_ARG, "encode_png: compression_level has to be from 0 to 9, got %d", level);
-  }
+  if (level < 0 || level > 9) { return lm_fail_int("encode_png", "compression_level", "from 0 to 9", level); }
   w.row = lm_malloc((size_t)(pixels->size[0] * pixels->size[2]));
   if (!w.row) return LM_E_OOM;
   status = write_pixels(&w, pixels, level);

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "image/transform_job.h"
 
 enum { HEIGHT, WIDTH, MODE, ANTIALIAS, TOP, LEFT, FROM_HEIGHT, FROM_WIDTH };
@@ -16,18 +17,18 @@ enum { HEIGHT, WIDTH, MODE, ANTIALIAS, TOP, LEFT, FROM_HEIGHT, FROM_WIDTH };
 lm_status lm_plan_resize(lm_image_job *job) {
   int64_t mode, antialias, top, left;
   lm_status status;
-  TRY(lm_image_whole(job, HEIGHT, "the height", 1, LM_MAX_SIDE, &job->y.h));
-  TRY(lm_image_whole(job, WIDTH, "the width", 1, LM_MAX_SIDE, &job->y.w));
-  TRY(lm_image_whole(job, MODE, "the mode", LM_RESIZE_NEAREST, LM_RESIZE_BICUBIC, &mode));
+  TRY(lm_image_whole(job, HEIGHT, "height", 1, LM_MAX_SIDE, &job->y.h));
+  TRY(lm_image_whole(job, WIDTH, "width", 1, LM_MAX_SIDE, &job->y.w));
+  TRY(lm_image_whole(job, MODE, "interpolation", LM_RESIZE_NEAREST, LM_RESIZE_BICUBIC, &mode));
   TRY(lm_image_whole(job, ANTIALIAS, "antialias", 0, 1, &antialias));
-  TRY(lm_image_whole(job, TOP, "the top", 0, job->x.h - 1, &top));
-  TRY(lm_image_whole(job, LEFT, "the left", 0, job->x.w - 1, &left));
+  TRY(lm_image_whole(job, TOP, "top", 0, job->x.h - 1, &top));
+  TRY(lm_image_whole(job, LEFT, "left", 0, job->x.w - 1, &left));
   const double *v = job->v;
   if (!(v[FROM_HEIGHT] > 0 && v[FROM_HEIGHT] <= (double)(job->x.h - top)) ||
       !(v[FROM_WIDTH] > 0 && v[FROM_WIDTH] <= (double)(job->x.w - left))) {
-    status = lm_fail(LM_E_ARG, "resize: %g x %g pixels from row %lld and column %lld on of an image of %lld x %lld",
-                     v[FROM_HEIGHT], v[FROM_WIDTH], (long long)top, (long long)left, (long long)job->x.h,
-                     (long long)job->x.w);
+    status = lm_fail_value(
+        "resize", "crop", lm_text("within the image of %lld x %lld", (long long)job->x.h, (long long)job->x.w),
+        lm_text("{%lld, %lld, %g, %g}", (long long)top, (long long)left, v[FROM_HEIGHT], v[FROM_WIDTH]));
   }
 done:
   return status;
@@ -58,8 +59,8 @@ static lm_status taps_alloc(lm_taps *t, int64_t out, int64_t most, size_t bytes)
 static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
   double stretch = scale > 1 ? scale : 1, support = (bicubic ? 2 : 1) * stretch;
   for (int64_t o = 0; o < t->out; o++) {
-    double centre = scale * ((double)o + 0.5), total = 0, *own = w + o * t->most;
-    int64_t first = (int64_t)(centre - support + 0.5), end = (int64_t)(centre + support + 0.5);
+    double center = scale * ((double)o + 0.5), total = 0, *own = w + o * t->most;
+    int64_t first = (int64_t)(center - support + 0.5), end = (int64_t)(center + support + 0.5);
     if (first < 0) first = 0;
     if (first > in - 1) first = in - 1;
     if (end > in) end = in;
@@ -67,7 +68,7 @@ static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, b
     if (end <= first) end = first + 1;
     t->first[o] = first, t->count[o] = end - first;
     for (int64_t k = 0; k < end - first; k++) {
-      double x = ((double)(first + k) - centre + 0.5) / stretch;
+      double x = ((double)(first + k) - center + 0.5) / stretch;
       own[k] = bicubic ? cubic(x, -0.5) : triangle(x);
       total += own[k];
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/message.h"
 #include "image/transform_job.h"
 
 /* Every kind takes at most as many numbers as the lists that it reads may have. */
@@ -24,8 +25,7 @@ static const lm_image_kind kinds[] = {
 lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64_t low, int64_t high, int64_t *out) {
   double v = job->v[i];
   if (!(v >= (double)low && v <= (double)high) || v != floor(v)) {
-    return lm_fail(LM_E_ARG, "%s: %s has to be a whole number from %lld to %lld, got %g", job->name, what,
-                   (long long)low, (long long)high, v);
+    return lm_fail_number(job->name, what, lm_text("an integer from %lld to %lld", (long long)low, (long long)high), v);
   }
   *out = (int64_t)v;
   return LM_OK;
@@ -48,25 +48,20 @@ static lm_planes planes_of(const lm_tensor *t) {
 static bool rows_are_dense(const lm_tensor *t) { return t->size[t->ndim - 1] <= 1 || t->stride[t->ndim - 1] == 1; }
 
 static lm_status check_image(const char *name, const lm_tensor *x) {
-  if (x->ndim != 3 && x->ndim != 4) {
-    return lm_fail(LM_E_SHAPE, "%s: an image [C, H, W] or a batch [N, C, H, W] expected, got %s", name, lm_shape_of(x));
-  }
+  if (x->ndim != 3 && x->ndim != 4) { return lm_fail_shape(name, "x", "[C, H, W] or [N, C, H, W]", lm_shape_of(x)); }
   if (x->dtype != LM_U8 && x->dtype != LM_F32 && x->dtype != LM_F64) {
-    return lm_fail(LM_E_DTYPE, "%s: images are uint8, float32 or float64, got %s", name, lm_dtype_name(x->dtype));
+    return lm_fail_dtype(name, "x", "uint8, float32 or float64", lm_dtype_name(x->dtype));
   }
   if (LM_DEVICE_KIND(x->device) != LM_CPU) {
-    return lm_fail(LM_E_DEVICE, "%s: images are transformed on the CPU, this one is on %s", name,
-                   lm_device_name(x->device));
+    return lm_fail(LM_E_DEVICE, "%s: x must be on cpu, got %s; move it with :cpu()", name, lm_device_name(x->device));
   }
   for (int d = 0; d < x->ndim; d++) {
     if (x->size[d] < 1 || (d >= x->ndim - 2 && x->size[d] > LM_MAX_SIDE)) {
-      return lm_fail(LM_E_SHAPE, "%s: an image has at least 1 channel and sides from 1 to %d, got %s", name,
-                     LM_MAX_SIDE, lm_shape_of(x));
+      const char *expected = lm_text("[*, C, H, W] with at least 1 channel and H and W from 1 to %d", LM_MAX_SIDE);
+      return lm_fail_shape(name, "x", expected, lm_shape_of(x));
     }
   }
-  if (!rows_are_dense(x)) {
-    return lm_fail(LM_E_SHAPE, "%s: the pixels of a row have to lie side by side; x:contiguous() makes it so", name);
-  }
+  if (!rows_are_dense(x)) { return lm_fail(LM_E_SHAPE, "%s: rows of x must be contiguous; call :contiguous()", name); }
   return LM_OK;
 }
 
@@ -75,11 +70,13 @@ static lm_status check_given(const char *name, const lm_tensor *given, const lm_
   bool same = given->ndim == x->ndim && given->dtype == (int8_t)dtype && given->device == x->device;
   for (int d = 0; same && d < x->ndim; d++) same = given->size[d] == size[d];
   if (!same || !rows_are_dense(given) || lm_overlaps_itself(given)) {
-    return lm_fail(LM_E_SHAPE, "%s: the result, %s of %s, cannot be written to a tensor %s of %s", name,
-                   lm_shape_text(x->ndim, size), lm_dtype_name(dtype), lm_shape_of(given), lm_dtype_name(given->dtype));
+    lm_fail_value(name, "out",
+                  lm_text("%s %s with contiguous rows", lm_dtype_name(dtype), lm_shape_text(x->ndim, size)),
+                  lm_text("%s %s", lm_dtype_name(given->dtype), lm_shape_of(given)));
+    return LM_E_SHAPE;
   }
   if (given->storage == x->storage && given->data == x->data) {
-    return lm_fail(LM_E_ARG, "%s: an image cannot be transformed in place", name);
+    return lm_fail(LM_E_ARG, "%s: out must not be x", name);
   }
   return LM_OK;
 }
@@ -92,13 +89,13 @@ lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     if (strcmp(kinds[i].name, name) == 0) kind = &kinds[i];
   }
-  if (!kind) return lm_fail(LM_E_ARG, "image_transform: there is none called '%s'", lm_ellipsize(name, 60));
+  if (!kind) return lm_fail_value("image_transform", "name", "a transform", lm_text("'%s'", lm_ellipsize(name, 60)));
   if (n < kind->least || n > kind->most) {
-    return lm_fail(LM_E_ARG, "%s: %s%d numbers expected, got %d", kind->name,
-                   kind->least == kind->most ? "" : "at least ", kind->least, n);
+    return lm_fail_int(kind->name, "numbers",
+                       lm_text("a list of %s%d", kind->least == kind->most ? "" : "at least ", kind->least), n);
   }
   for (int i = 0; i < n; i++) {
-    if (!isfinite(v[i])) return lm_fail(LM_E_ARG, "%s: number %d is not a finite one", kind->name, i + 1);
+    if (!isfinite(v[i])) return lm_fail_number(kind->name, lm_text("numbers[%d]", i + 1), "finite", v[i]);
   }
   TRY(check_image(kind->name, x));
   lm_image_job job = {.name = kind->name, .count = n, .v = v, .x = planes_of(x), .y = planes_of(x)};

@@ -15,10 +15,10 @@
 #include "base/file_size_limit.h"
 #include "base/mapping_guard.h"
 #include "base/mem.h"
+#include "base/message.h"
+#include "base/regular_file.h"
 
-static lm_status refused(const char *what, const char *path) {
-  return lm_fail(LM_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
-}
+static lm_status refused(const char *verb, const char *path) { return lm_fail_file(verb, path, strerror(errno)); }
 
 static char *copy_text(const char *text) {
   size_t bytes = strlen(text) + 1;
@@ -109,7 +109,8 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
   *f = (lm_new_file){.fd = -1};
   bool replaces = stat(path, &info) == 0;
   if (replaces) {
-    if (!S_ISREG(info.st_mode)) return lm_fail(LM_E_IO, "cannot write %s: it is not a regular file", path);
+    if (!S_ISREG(info.st_mode))
+      return lm_fail_file("write", path, lm_text("it is %s, not a regular file", lm_file_kind(info.st_mode)));
   }
   if (replaces ? !realpath(path, target) : !find_target(path, target)) return refused("write", path);
   path = target;

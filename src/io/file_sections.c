@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "io/mapped_file.h"
 
 enum { ALIGNED = 8, PIECE = 1 << 18, MAX_RATIO = 1032 /* of deflate: 258 bytes for two bits */ };
@@ -51,14 +52,13 @@ const char *lm_sections_path(const lm_sections *f) { return f->path; }
 static lm_status check_range(const lm_sections *f, uint64_t at, uint64_t n) {
   uint64_t bytes = lm_sections_bytes(f);
   if (at <= bytes && n <= bytes - at) return LM_OK;
-  return lm_fail(LM_E_IO, "%s ends early: %llu bytes wanted from byte %llu on, of %llu", f->path, (unsigned long long)n,
-                 (unsigned long long)at, (unsigned long long)bytes);
+  return lm_fail_truncated(f->path, n, at, bytes);
 }
 
 static lm_status new_bytes(const lm_sections *f, uint64_t n, lm_tensor **out) {
   int64_t size = (int64_t)n;
   lm_status status = lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out);
-  return status == LM_OK ? status : lm_fail_in(status, f->path);
+  return status == LM_OK ? status : lm_fail_in_file(status, f->path, "%s", lm_error());
 }
 
 lm_status lm_sections_pieces(const lm_sections *f, int n, const lm_piece *pieces) {
@@ -119,11 +119,11 @@ static lm_status inflate_into(lm_sections *f, z_stream *z, uint64_t at, uint64_t
   }
   if (start && filled == n) goto done;
   if (code != Z_STREAM_END || filled != n || z->avail_in > 0 || from < end) {
-    status = lm_fail(LM_E_IO, "%s: what is packed at byte %llu is broken: %s", f->path, (unsigned long long)at,
-                     code == Z_MEM_ERROR ? "out of memory"
-                     : filled > n        ? "it unfolds to more than the file says"
-                     : filled < n        ? (z->msg ? z->msg : "it unfolds to less than the file says")
-                                         : (z->msg ? z->msg : "it does not end where the file says"));
+    const char *reason = code == Z_MEM_ERROR ? "out of memory"
+                         : filled > n        ? "it unpacks to more bytes than the file states"
+                         : filled < n        ? (z->msg ? z->msg : "it unpacks to fewer bytes than the file states")
+                                             : (z->msg ? z->msg : "it does not end where the file states");
+    status = lm_fail_malformed(f->path, "deflate data", (int64_t)at, "%s", reason);
   }
 done:
   return status;
@@ -137,14 +137,14 @@ lm_status lm_sections_inflate(lm_sections *f, uint64_t at, uint64_t packed, uint
   bool open = false;
   TRY(check_range(f, at, packed));
   if (n / MAX_RATIO > packed) {
-    return lm_fail(LM_E_IO, "%s: %llu bytes at byte %llu cannot unfold to %llu", f->path, (unsigned long long)packed,
-                   (unsigned long long)at, (unsigned long long)n);
+    return lm_fail_malformed(f->path, "deflate data", (int64_t)at, "%llu bytes cannot unpack to %llu",
+                             (unsigned long long)packed, (unsigned long long)n);
   }
   if (!(piece = lm_malloc(PIECE))) return LM_E_OOM;
   TRY(new_bytes(f, n, &t));
   open = inflateInit2(&z, -MAX_WBITS) == Z_OK;
   if (!open) {
-    status = lm_fail(LM_E_OOM, "out of memory: reading %s", f->path);
+    status = lm_fail_in_file(LM_E_OOM, f->path, "out of memory");
     goto done;
   }
   TRY(inflate_into(f, &z, at, packed, piece, t->data, n, start));

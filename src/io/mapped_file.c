@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 
 lm_status lm_mapping_open(const char *path, int fd, size_t bytes, lm_mapping **out) {
   lm_mapping *m = lm_malloc(sizeof *m);
@@ -13,7 +14,7 @@ lm_status lm_mapping_open(const char *path, int fd, size_t bytes, lm_mapping **o
   m->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   if (m->data == MAP_FAILED) {
     lm_free(m);
-    return lm_fail(LM_E_IO, "cannot map %s: %s", path, strerror(errno));
+    return lm_fail_file("map", path, strerror(errno));
   }
   atomic_init(&m->rc, 1);
   lm_status status = lm_mapping_guard_new(path, m->data, bytes, &m->watched);

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "base/regular_file.h"
 #include "io/whole_file.h"
 
@@ -22,13 +23,13 @@ static lm_status read_all(const char *path, gzFile file, lm_tensor **out) {
     n = gzread(file, piece, PIECE);
     const char *reason = lm_gz_reason(gzerror(file, &problem));
     if (n < 0 || problem == Z_BUF_ERROR) {
-      status = lm_fail(LM_E_IO, "%s: %s", path, reason);
+      status = lm_fail_malformed(path, "gzip data", LM_NO_OFFSET, "%s", reason);
       goto done;
     }
     lm_put(&all, piece, (size_t)n);
   }
   if (all.failed) {
-    status = lm_fail(LM_E_OOM, "out of memory: reading %s", path);
+    status = lm_fail_in_file(LM_E_OOM, path, "out of memory");
     goto done;
   }
   size = (int64_t)all.n;
@@ -49,7 +50,7 @@ lm_status lm_read_unpacked(const char *path, lm_tensor **out) {
   gzFile file = gzdopen(fd, "rb");
   if (!file) {
     close(fd);
-    return lm_fail(LM_E_OOM, "out of memory: reading %s", path);
+    return lm_fail_in_file(LM_E_OOM, path, "out of memory");
   }
   gzbuffer(file, PIECE);
   TRY(gzdirect(file) ? lm_read_whole(path, &t) : read_all(path, file, &t));

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/message.h"
+
 /* A page cache delivers some GB a second to one thread; starting a thread takes as long as reading 100 KB. */
 enum { PART = 1 << 20, WORTH_A_THREAD = 4 << 20, MAX_THREADS = 8 };
 
@@ -59,7 +61,7 @@ static void *work(void *arg) {
   return NULL;
 }
 
-/* The caller is one of them; without threads to be had it is the only one. */
+/* The caller is one of the threads, and the only one if none can be created. */
 static void work_together(reading *r, size_t bytes, int threads) {
   pthread_t helper[MAX_THREADS];
   int most = threads < MAX_THREADS ? threads : MAX_THREADS, n = 0;
@@ -79,8 +81,8 @@ lm_status lm_read_pieces(const char *path, int fd, const struct stat *info, int 
   size_t bytes = 0;
   for (int i = 0; i < n; i++) bytes += pieces[i].bytes;
   work_together(&r, bytes, threads);
-  if (r.problem != 0) return lm_fail(LM_E_IO, "cannot read %s: %s", path, strerror(r.problem));
+  if (r.problem != 0) return lm_fail_file("read", path, strerror(r.problem));
   lm_status status = lm_file_unchanged(path, fd, info);
-  if (status == LM_OK && r.ended) status = lm_fail(LM_E_IO, "%s ended before all of it was read", path);
+  if (status == LM_OK && r.ended) status = lm_fail_in_file(LM_E_IO, path, "truncated while it was read");
   return status;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 
 const char *const lm_safetensors_dtypes[LM_DTYPE_COUNT] = {
 #define X(id, ...) #id,
@@ -53,8 +54,9 @@ size_t lm_json_values(const char *text, size_t bytes) {
 }
 
 lm_status lm_safetensors_check_name(const char *path, const char *name) {
-  if (!lm_is_utf8(name, strlen(name))) return lm_fail(LM_E_ARG, "%s: a tensor's name is not valid UTF-8", path);
-  if (strcmp(name, "__metadata__") == 0) return lm_fail(LM_E_ARG, "%s: a tensor cannot be named __metadata__", path);
+  if (!lm_is_utf8(name, strlen(name))) return lm_fail_in_file(LM_E_ARG, path, "a tensor's name is not valid UTF-8");
+  if (strcmp(name, "__metadata__") == 0)
+    return lm_fail_in_file(LM_E_ARG, path, "a tensor cannot be named __metadata__");
   return LM_OK;
 }
 
@@ -68,7 +70,7 @@ lm_status lm_safetensors_check_distinct(const char *path, int n, const char *con
   qsort(sorted, (size_t)n, sizeof *sorted, compare);
   for (int i = 1; i < n && status == LM_OK; i++) {
     if (strcmp(sorted[i - 1], sorted[i]) == 0) {
-      status = lm_fail(LM_E_IO, "%s: two tensors are named '%s'", path, lm_ellipsize(sorted[i], 200));
+      status = lm_fail_in_file(LM_E_IO, path, "two tensors are named '%s'", lm_ellipsize(sorted[i], 200));
     }
   }
   lm_free(sorted);

@@ -1,9 +1,11 @@
 #include <cjson/cJSON.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "io/file_sections.h"
 #include "io/safetensors.h"
 #include "io/safetensors_dtypes.h"
@@ -46,23 +48,32 @@ static bool is_count(const cJSON *item, uint64_t *out) {
   return true;
 }
 
+/* What is wrong with an entry of the header, after its name. */
+static lm_status malformed(const lm_safetensors *f, const entry *e, const char *reason, ...) LM_PRINTF(3, 4);
+static lm_status malformed(const lm_safetensors *f, const entry *e, const char *reason, ...) {
+  char text[400];
+  va_list args;
+  va_start(args, reason);
+  lm_write_v(text, sizeof text, reason, args);
+  va_end(args);
+  return lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET, "'%s'%s", called(e), text);
+}
+
 static lm_status read_shape(const lm_safetensors *f, const cJSON *shape, entry *e, uint64_t *numel) {
   *numel = 1;
-  if (!cJSON_IsArray(shape)) return lm_fail(LM_E_IO, "%s: '%s' has no shape", f->path, called(e));
+  if (!cJSON_IsArray(shape)) return malformed(f, e, ": shape must be a list");
   bool empty = false;
   const cJSON *item;
   cJSON_ArrayForEach(item, shape) {
     uint64_t size;
-    if (!is_count(item, &size)) return lm_fail(LM_E_IO, "%s: '%s' has a size that is no count", f->path, called(e));
-    if (e->ndim == LM_MAX_DIMS) {
-      return lm_fail(LM_E_IO, "%s: '%s' has more than %d dims", f->path, called(e), LM_MAX_DIMS);
-    }
+    if (!is_count(item, &size)) return malformed(f, e, ": shape must be non-negative integers");
+    if (e->ndim == LM_MAX_DIMS) return malformed(f, e, " has more than %d dims", LM_MAX_DIMS);
     e->size[e->ndim++] = (int64_t)size;
     empty = empty || size == 0;
   }
   for (int d = 0; d < e->ndim && !empty; d++) {
     if (__builtin_mul_overflow(*numel, (uint64_t)e->size[d], numel)) {
-      return lm_fail(LM_E_IO, "%s: '%s' has too many elements", f->path, called(e));
+      return malformed(f, e, " has more than 2^64 elements");
     }
   }
   if (empty) *numel = 0;
@@ -75,19 +86,19 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   uint64_t numel, from, to, bytes;
   *e = (entry){.name = item->string, .dtype = LM_NO_DTYPE};
   TRY(lm_safetensors_check_name(f->path, e->name));
-  if (!cJSON_IsObject(item)) return lm_fail(LM_E_IO, "%s: '%s' is no object", f->path, called(e));
+  if (!cJSON_IsObject(item)) return malformed(f, e, " must be an object");
   cJSON_ArrayForEach(field, item) {
     const cJSON **position = strcmp(field->string, "dtype") == 0          ? &dtype
                              : strcmp(field->string, "shape") == 0        ? &shape
                              : strcmp(field->string, "data_offsets") == 0 ? &offsets
                                                                           : NULL;
     if (!position || *position) {
-      return lm_fail(LM_E_IO, "%s: '%s' has an unknown or repeated field '%s'", f->path, called(e),
-                     lm_ellipsize(field->string, 60));
+      return malformed(f, e, " has %s field '%s'", position ? "a repeated" : "an unknown",
+                       lm_ellipsize(field->string, 60));
     }
     *position = field;
   }
-  if (!cJSON_IsString(dtype)) return lm_fail(LM_E_IO, "%s: '%s' has no dtype", f->path, called(e));
+  if (!cJSON_IsString(dtype)) return malformed(f, e, ": dtype must be a string");
   for (int d = 0; d < LM_DTYPE_COUNT; d++) {
     if (strcmp(dtype->valuestring, lm_safetensors_dtypes[d]) == 0) e->dtype = (lm_dtype)d;
   }
@@ -97,17 +108,17 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   TRY(read_shape(f, shape, e, &numel));
   if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_count(offsets->child, &from) ||
       !is_count(offsets->child->next, &to)) {
-    return lm_fail(LM_E_IO, "%s: '%s' has no data_offsets", f->path, called(e));
+    return malformed(f, e, ": data_offsets must be two non-negative integers");
   }
   if (from > to || to > data_bytes) {
-    return lm_fail(LM_E_IO, "%s: '%s' lies at bytes %llu to %llu of %zu", f->path, called(e), (unsigned long long)from,
-                   (unsigned long long)to, data_bytes);
+    return malformed(f, e, " is at bytes %llu to %llu of %zu", (unsigned long long)from, (unsigned long long)to,
+                     data_bytes);
   }
   if (e->dtype != LM_NO_DTYPE) {
     size_t item = e->from_u32 ? sizeof(uint32_t) : lm_dtype_size(e->dtype);
     if (__builtin_mul_overflow(numel, (uint64_t)item, &bytes) || bytes != to - from) {
-      return lm_fail(LM_E_IO, "%s: '%s' of shape %s and dtype %s does not fill its %llu bytes", f->path, called(e),
-                     lm_shape_text(e->ndim, e->size), e->stored, (unsigned long long)(to - from));
+      return malformed(f, e, " of shape %s and dtype %s does not match its %llu bytes", lm_shape_text(e->ndim, e->size),
+                       e->stored, (unsigned long long)(to - from));
     }
   }
   e->from = (size_t)from;
@@ -132,20 +143,22 @@ static lm_status check_layout(const lm_safetensors *f, size_t data_bytes) {
   qsort(sorted, (size_t)f->n, sizeof *sorted, by_position);
   for (int i = 0; i < f->n && status == LM_OK; i++) {
     if (sorted[i]->from != at) {
-      status = lm_fail(LM_E_IO, "%s: '%s' starts at byte %zu where %zu is due: a gap or an overlap", f->path,
-                       called(sorted[i]), sorted[i]->from, at);
+      status = malformed(f, sorted[i], " must start at byte %zu of the data, got %zu: a gap or an overlap", at,
+                         sorted[i]->from);
     }
     at = sorted[i]->to;
   }
   if (status == LM_OK && at != data_bytes) {
-    status = lm_fail(LM_E_IO, "%s: its tensors take %zu bytes, the file has %zu", f->path, at, data_bytes);
+    status = lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET,
+                               "the tensors have %zu bytes, the file has %zu", at, data_bytes);
   }
   lm_free(sorted);
   return status;
 }
 
 static lm_status read_metadata(lm_safetensors *f, const cJSON *metadata) {
-  if (!cJSON_IsObject(metadata)) return lm_fail(LM_E_IO, "%s: __metadata__ is no object", f->path);
+  if (!cJSON_IsObject(metadata))
+    return lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET, "__metadata__ must be an object");
   size_t n = (size_t)cJSON_GetArraySize(metadata);
   f->key = lm_calloc(n, sizeof *f->key);
   f->value = lm_calloc(n, sizeof *f->value);
@@ -153,8 +166,8 @@ static lm_status read_metadata(lm_safetensors *f, const cJSON *metadata) {
   const cJSON *item;
   cJSON_ArrayForEach(item, metadata) {
     if (!cJSON_IsString(item)) {
-      return lm_fail(LM_E_IO, "%s: __metadata__ has something other than a string under '%s'", f->path,
-                     lm_ellipsize(item->string, 200));
+      return lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET, "__metadata__: '%s' must be a string",
+                               lm_ellipsize(item->string, 200));
     }
     f->key[f->nmeta] = item->string;
     f->value[f->nmeta++] = item->valuestring;
@@ -169,14 +182,14 @@ static lm_status read_header(const lm_safetensors *f, char **out, uint64_t *leng
   char *text = NULL;
   uint64_t bytes = lm_sections_bytes(f->file);
   if (bytes < 10) {
-    return lm_fail(LM_E_IO, "%s is no safetensors file: it has only %llu bytes", f->path, (unsigned long long)bytes);
+    return lm_fail_in_file(LM_E_IO, f->path, "not a safetensors file: it has %llu bytes", (unsigned long long)bytes);
   }
   TRY(lm_sections_copy(f->file, 0, sizeof prefix, prefix));
   *length = 0;
   for (int i = 0; i < 8; i++) *length |= (uint64_t)prefix[i] << 8 * i;
   if (*length > LM_SAFETENSORS_HEADER || *length > bytes - 8) {
-    return lm_fail(LM_E_IO, "%s is no safetensors file: a header of %llu bytes in a file of %llu", f->path,
-                   (unsigned long long)*length, (unsigned long long)bytes);
+    return lm_fail_in_file(LM_E_IO, f->path, "not a safetensors file: a header of %llu bytes in a file of %llu",
+                           (unsigned long long)*length, (unsigned long long)bytes);
   }
   if (!(text = lm_malloc((size_t)*length))) return LM_E_OOM;
   TRY(lm_sections_copy(f->file, 8, *length, text));
@@ -200,30 +213,31 @@ static lm_status parse(lm_safetensors *f) {
   char *text = NULL;
   TRY(read_header(f, &text, &length));
   if (length == 0 || text[0] != '{') {
-    status = lm_fail(LM_E_IO, "%s: the header does not start with {", f->path);
+    status = lm_fail_malformed(f->path, "safetensors header", 8, "it must start with {");
     goto done;
   }
   if (!lm_is_utf8(text, (size_t)length)) {
-    status = lm_fail(LM_E_IO, "%s: the header is not valid UTF-8", f->path);
+    status = lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET, "it is not valid UTF-8");
     goto done;
   }
   if (lm_json_has_zero(text, (size_t)length)) {
-    status = lm_fail(LM_E_IO, "%s: the header has a zero byte in a name or a text", f->path);
+    status = lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET, "a string contains a NUL byte");
     goto done;
   }
   if (has_too_many_values(text, (size_t)length)) {
-    status = lm_fail(LM_E_IO, "%s: the header of %llu bytes has too many values for names and sizes of tensors",
-                     f->path, (unsigned long long)length);
+    status = lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET,
+                               "it has %llu bytes and more values than names and shapes of tensors need",
+                               (unsigned long long)length);
     goto done;
   }
   f->header = cJSON_ParseWithLengthOpts(text, (size_t)length, &end, 0);
   if (!cJSON_IsObject(f->header)) {
-    status = lm_fail(LM_E_IO, "%s: the header is not valid JSON", f->path);
+    status = lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET, "it is not a JSON object");
     goto done;
   }
   for (; end < text + length; end++) {
     if (*end == ' ') continue;
-    status = lm_fail(LM_E_IO, "%s: the header goes on after its object", f->path);
+    status = lm_fail_malformed(f->path, "safetensors header", 8 + (end - text), "data follows its object");
     goto done;
   }
   f->data_at = 8 + length;
@@ -240,7 +254,7 @@ static lm_status parse(lm_safetensors *f) {
   cJSON_ArrayForEach(item, f->header) {
     if (strcmp(item->string, "__metadata__") == 0) {
       if (f->key) {
-        status = lm_fail(LM_E_IO, "%s: two __metadata__", f->path);
+        status = lm_fail_malformed(f->path, "safetensors header", LM_NO_OFFSET, "__metadata__ appears twice");
         goto done;
       }
       TRY(read_metadata(f, item));
@@ -317,7 +331,7 @@ static void widen(const entry *e, const lm_tensor *t) {
 
 static lm_status new_tensor(const lm_safetensors *f, const entry *e, lm_tensor **out) {
   lm_status status = lm_tensor_empty(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, LM_CONTIGUOUS, out);
-  return status == LM_OK ? status : lm_fail_in(status, f->path);
+  return status == LM_OK ? status : lm_fail_in_file(status, f->path, "%s", lm_error());
 }
 
 /* Over the mapped file, or copied. */
@@ -368,7 +382,7 @@ lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
   const entry *e = &f->entry[i];
   lm_tensor *t = NULL;
   if (e->dtype == LM_NO_DTYPE) {
-    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %s, which this version lacks", f->path, called(e), e->stored);
+    return lm_fail_in_file(LM_E_IO, f->path, "'%s' has unsupported dtype %s", called(e), e->stored);
   }
   if (f->mapped) {
     TRY(map_tensor(f, e, &t));
@@ -381,7 +395,8 @@ lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
   for (int64_t k = 0; e->dtype == LM_BOOL && k < t->numel; k++) {
     int value = (unsigned char)t->data[k];
     if (value <= 1) continue;
-    status = lm_fail(LM_E_IO, "%s: '%s' is of dtype BOOL and holds a %d", f->path, called(e), value);
+    status = lm_fail_malformed(f->path, "safetensors data", LM_NO_OFFSET, "'%s' is bool but has the value %d",
+                               called(e), value);
     goto done;
   }
   *out = t;

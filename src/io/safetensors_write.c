@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "io/atomic_write.h"
 #include "io/safetensors.h"
 #include "io/safetensors_dtypes.h"
@@ -103,13 +104,13 @@ lm_status lm_safetensors_write(const char *path, int n, const char *const *names
   for (int i = 0; i < n; i++) {
     TRY(lm_safetensors_check_name(path, names[i]));
     if (LM_DEVICE_KIND(tensors[i]->device) != LM_CPU) {
-      return lm_fail(LM_E_DEVICE, "save: '%s' is on %s; move it with :cpu()", names[i],
+      return lm_fail(LM_E_DEVICE, "save: '%s' must be on cpu, got %s; move it with :cpu()", lm_ellipsize(names[i], 200),
                      lm_device_name(tensors[i]->device));
     }
   }
   for (int i = 0; i < nmeta; i++) {
     if (!lm_is_utf8(keys[i], strlen(keys[i])) || !lm_is_utf8(values[i], strlen(values[i]))) {
-      return lm_fail(LM_E_ARG, "%s: the metadata is not valid UTF-8", path);
+      return lm_fail_in_file(LM_E_ARG, path, "the metadata must be valid UTF-8");
     }
   }
   TRY(lm_safetensors_check_distinct(path, n, names));
@@ -121,8 +122,8 @@ lm_status lm_safetensors_write(const char *path, int n, const char *const *names
   if (padded > LM_SAFETENSORS_HEADER || lm_json_values(header, length) > LM_JSON_VALUES) {
     status =
         lm_fail(LM_E_ARG,
-                "save: what describes %d tensors and the values beside them takes %zu bytes, which no reader takes; "
-                "tensors hold many numbers (lm.tensor, lm.stack)",
+                "save: the header of %d tensors and other values has %zu bytes, more than readers accept; store many "
+                "numbers in one tensor (lm.tensor, lm.stack)",
                 n, length);
     goto done;
   }

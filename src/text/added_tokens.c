@@ -22,7 +22,7 @@ static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a, uint64_t *w
   lm_pieces p = {0};
   lm_status status;
   lm_free(a->normalized.data);
-  a->normalized = (lm_text){0};
+  a->normalized = (lm_string){0};
   if (!a->is_normalized || t->normalizers.n == 0) return LM_OK;
   TRY(lm_pieces_begin(&p, a->content.data, a->content.n));
   p.work = *work;
@@ -45,7 +45,7 @@ static lm_status build(const lm_added_tokens *a, bool normalized, lm_trie *trie)
   size_t n = 0;
   for (size_t i = 0; i < a->n; i++) {
     const lm_added_token *one = &a->item[i];
-    const lm_text *text = one->normalized.data ? &one->normalized : &one->content;
+    const lm_string *text = one->normalized.data ? &one->normalized : &one->content;
     if (one->is_normalized == normalized)
       keys[n++] = (lm_trie_key){text->data, text->n, (int32_t)i, (int32_t)((one->special ? 2 : 1) * a->n - i)};
   }
@@ -64,7 +64,8 @@ lm_status lm_added_close(lm_tokenizer *t) {
     TRY(normalized_text(t, &a->item[i], &work));
   }
   if ((size_t)ids > 4 * (a->n + t->model.words.count) + (1 << 16)) {
-    TRY(lm_fail(LM_E_ARG, "an added token has the id %d; the model has %zu tokens", ids - 1, t->model.words.count));
+    TRY(lm_fail(LM_E_ARG, "the id of an added token must be near the number of tokens (%zu), got %d",
+                t->model.words.count, ids - 1));
   }
   lm_free(a->by_id);
   a->ids = 0;
@@ -89,7 +90,7 @@ lm_status lm_tokenizer_add(lm_tokenizer *t, const char *text, size_t n, const lm
   lm_added_token made = *as;
   int32_t position = lm_vocabulary_find(&a->position, text, n);
   if (a->next_id < (int32_t)t->model.words.count) a->next_id = (int32_t)t->model.words.count;
-  made.normalized = made.content = (lm_text){0};
+  made.normalized = made.content = (lm_string){0};
   made.id = *id = lm_tokenizer_id(t, text, n);
   if (position >= 0) {
     made.content = a->item[position].content;

@@ -11,7 +11,8 @@
 /* The character at s[0 .. n), n > 0, and how many bytes it takes; 0 where those are no UTF-8 (surrogates and what is
  * beyond U+10FFFF are none). */
 int lm_char_read(const char *s, size_t n, uint32_t *c);
-/* How many bytes, at least 1, one U+FFFD stands for where lm_char_read gave 0: as many as begin a character. */
+/* The number of bytes, at least 1, that one U+FFFD replaces where lm_char_read returned 0: those that could begin a
+ * character. */
 size_t lm_char_broken(const char *s, size_t n);
 /* The first byte of s that is no UTF-8; n if all is. */
 LM_API size_t lm_utf8_check(const char *s, size_t n);

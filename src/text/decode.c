@@ -38,11 +38,11 @@ static const char *text_at(const texts *t, size_t i, size_t *n) {
   return t->data.data + from; /* not to be read if *n is 0 */
 }
 
-static bool begins(const char *text, size_t n, const lm_text *with) {
+static bool begins(const char *text, size_t n, const lm_string *with) {
   return n >= with->n && (with->n == 0 || memcmp(text, with->data, with->n) == 0);
 }
 
-static void put_replaced(texts *to, const char *text, size_t n, const lm_text *old, const char *made) {
+static void put_replaced(texts *to, const char *text, size_t n, const lm_string *old, const char *made) {
   const char *end = text + n, *hit;
   while (n > 0 && old->n > 0 && (hit = memmem(text, (size_t)(end - text), old->data, old->n)) != NULL) {
     put(to, text, (size_t)(hit - text));
@@ -289,8 +289,8 @@ lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, boo
     a = b;
     b = was;
   }
-  if (a.data.failed) TRY(lm_fail(LM_E_OOM, "out of memory: the text of %zu tokens", n));
-  if (a.failed) TRY(lm_fail(LM_E_ARG, "the text of %zu tokens becomes longer than %zu bytes", n, a.most));
+  if (a.data.failed) TRY(lm_fail(LM_E_OOM, "out of memory: decoding %zu tokens", n));
+  if (a.failed) TRY(lm_fail(LM_E_ARG, "the text of %zu tokens must have at most %zu bytes", n, a.most));
   if (a.data.n) lm_put(out, a.data.data, a.data.n);
 done:
   texts_free(&a);

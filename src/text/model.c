@@ -18,15 +18,15 @@ lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n) {
   char shown[64];
   lm_write_bytes(shown, sizeof shown, text, n < 40 ? n : 40);
   if (m->unknown_text.data) {
-    return lm_fail(LM_E_ARG, "'%s' has no token, and its unknown token '%s' is not in the vocabulary", shown,
+    return lm_fail(LM_E_ARG, "'%s' has no token, and unk_token '%s' is not in the vocabulary", lm_ellipsize(shown, 60),
                    lm_ellipsize(m->unknown_text.data, 40));
   }
-  return lm_fail(LM_E_ARG, "'%s' has no token, and the model has none for what is unknown", shown);
+  return lm_fail(LM_E_ARG, "'%s' has no token, and the model has no unk_token", lm_ellipsize(shown, 60));
 }
 
 lm_status lm_model_too_long(void) {
-  return lm_fail(
-      LM_E_ARG, "the tokens take too long to find in this text: long ones begin alike, or are spaces with more spaces");
+  return lm_fail(LM_E_ARG,
+                 "text takes too many steps to tokenize: many long tokens share a prefix or consist of spaces");
 }
 
 static lm_status whole_word(const lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
@@ -104,7 +104,7 @@ void lm_model_free(lm_model *m) {
   lm_vocabulary_free(&m->words);
   lm_trie_free(&m->trie);
   lm_word_cache_free(m->cache);
-  lm_text *texts[] = {&m->unknown_text, &m->prefix, &m->suffix};
+  lm_string *texts[] = {&m->unknown_text, &m->prefix, &m->suffix};
   for (int i = 0; i < 3; i++) lm_free(texts[i]->data);
   lm_free(m->merge);
   lm_free(m->symbol);

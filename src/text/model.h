@@ -36,13 +36,13 @@ typedef struct lm_word_cache lm_word_cache;
 typedef struct lm_model {
   lm_model_kind kind;
   lm_vocabulary words;
-  int32_t unknown;      /* -1: none */
-  lm_text unknown_text; /* that was asked for, for messages */
-  lm_text prefix;       /* of what continues a word */
+  int32_t unknown;        /* -1: none */
+  lm_string unknown_text; /* that was asked for, for messages */
+  lm_string prefix;       /* of what continues a word */
   bool byte_fallback;
   int32_t byte_id[256]; /* of <0x00> and on, or -1 */
   /* BPE */
-  lm_text suffix; /* of a word's end */
+  lm_string suffix; /* of a word's end */
   bool fuse_unknown, ignore_merges;
   lm_merge *merge;
   size_t merge_slots;

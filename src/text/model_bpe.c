@@ -32,7 +32,7 @@ lm_status lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t ran
   uint64_t pair = pair_of(left, right);
   lm_merge *slot = slot_of(m, pair);
   if (lm_is_crowded((size_t)(slot - m->merge), hash_of(pair), m->merge_slots)) {
-    return lm_fail(LM_E_ARG, "merge %d has the hash of a thousand others: they were made for it", rank + 1);
+    return lm_fail(LM_E_ARG, "merge %d has the same hash as a thousand others", rank + 1);
   }
   *slot = (lm_merge){pair, rank, id};
   return LM_OK;
@@ -59,7 +59,7 @@ static bool add_symbol(word *w, int32_t id, size_t bytes) {
 
 /* With the prefix or suffix that the model asks for. */
 static int32_t find_char(const lm_model *m, const char *text, size_t n, bool first, bool last) {
-  const lm_text *prefix = first ? NULL : &m->prefix, *suffix = last ? &m->suffix : NULL;
+  const lm_string *prefix = first ? NULL : &m->prefix, *suffix = last ? &m->suffix : NULL;
   if ((!prefix || prefix->n == 0) && (!suffix || suffix->n == 0)) {
     uint32_t c;
     if (n > 2) return lm_vocabulary_find(&m->words, text, n);
@@ -76,8 +76,9 @@ static int32_t find_char(const lm_model *m, const char *text, size_t n, bool fir
 }
 
 /* Whether all bytes of a character have tokens; those of its prefix and suffix count, as in `tokenizers`. */
-static bool add_bytes(word *w, const lm_text *prefix, const char *text, size_t n, const lm_text *suffix, bool *added) {
-  const lm_text parts[3] = {*prefix, {(char *)text, n}, *suffix};
+static bool add_bytes(word *w, const lm_string *prefix, const char *text, size_t n, const lm_string *suffix,
+                      bool *added) {
+  const lm_string parts[3] = {*prefix, {(char *)text, n}, *suffix};
   for (int pass = 0; pass < 2; pass++) {
     for (int k = 0; k < 3; k++) {
       for (size_t i = 0; i < parts[k].n; i++) {
@@ -92,7 +93,7 @@ static bool add_bytes(word *w, const lm_text *prefix, const char *text, size_t n
 }
 
 static lm_status split_characters(word *w, const char *text, size_t n) {
-  static const lm_text none = {0};
+  static const lm_string none = {0};
   lm_model *m = w->m;
   size_t unknown = 0; /* bytes that wait as one unknown token */
   for (size_t i = 0; i < n;) {

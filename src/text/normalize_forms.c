@@ -94,7 +94,7 @@ lm_status lm_normalize_form(const void *step, lm_rewrite *r) {
     utf8proc_ssize_t n = 1;
     parts[0] = (utf8proc_int32_t)c;
     if (c >= 0xa0) n = utf8proc_decompose_char((utf8proc_int32_t)c, parts, MAX_DECOMPOSED, options, &ignored);
-    if (n < 0 || n > MAX_DECOMPOSED) TRY(lm_fail(LM_E_ARG, "U+%04X cannot be decomposed", c));
+    if (n < 0 || n > MAX_DECOMPOSED) TRY(lm_fail(LM_E_ARG, "cannot decompose U+%04X", c));
     for (utf8proc_ssize_t k = 0; k < n; k++) {
       if (!add(&f, (uint32_t)parts[k], k > 0)) TRY(LM_E_OOM);
     }

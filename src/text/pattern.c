@@ -56,9 +56,9 @@ lm_status lm_pattern_literal(const char *text, size_t n, lm_pattern **out) {
   return LM_OK;
 }
 
-/* ---- Oniguruma's words for PCRE2's */
+/* ---- Oniguruma's syntax, translated to PCRE2's */
 static lm_status refuse(const char *what, const char *text) {
-  return lm_fail(LM_E_ARG, "the pattern '%s': %s", lm_ellipsize(text, 200), what);
+  return lm_fail(LM_E_ARG, "pattern '%s': %s", lm_ellipsize(text, 200), what);
 }
 
 /* PCRE2 takes \p{Han} for what is used with Han too. */
@@ -121,11 +121,11 @@ static size_t put_repeat(const char *t, size_t i, lm_bytes *to, lm_status *statu
   if (two) high = strspn(t + at + 1, "0123456789");
   at += two + high;
   if (t[at] != '}' || low + high == 0) return 0;
-  if (t[at + 1] == '+') *status = refuse("a + after {…} is not known here", t);
-  if (t[at + 1] == '{' || t[at + 1] == '*') *status = refuse("a repetition of a repetition is not known here", t);
-  if (!two && t[at + 1] == '?') *status = refuse("a ? after {n} is not known here", t);
+  if (t[at + 1] == '+') *status = refuse("+ after {…} is not supported", t);
+  if (t[at + 1] == '{' || t[at + 1] == '*') *status = refuse("a repetition of a repetition is not supported", t);
+  if (!two && t[at + 1] == '?') *status = refuse("? after {n} is not supported", t);
   if (low > 9 || high > 9 || atol(t + i + 1) > MAX_REPEAT || (high && atol(t + at - high) > MAX_REPEAT)) {
-    *status = refuse("a repetition of more than 1000", t);
+    *status = refuse("repetitions must be at most 1000", t);
   }
   lm_put(to, low ? "{" : "{0", low ? 1 : 2);
   lm_put(to, t + i + 1, at - i);
@@ -157,8 +157,8 @@ static lm_status translate(const char *t, size_t n, lm_bytes *to) {
     }
     if (in_class) {
       bool posix = t[i] == '[' && i + 1 < n && t[i + 1] == ':';
-      if (t[i] == '[' && !posix) return refuse("a class within a class is not known here", t);
-      if (t[i] == '&' && i + 1 < n && t[i + 1] == '&') return refuse("&& in a class is not known here", t);
+      if (t[i] == '[' && !posix) return refuse("a class within a class is not supported", t);
+      if (t[i] == '&' && i + 1 < n && t[i + 1] == '&') return refuse("&& in a class is not supported", t);
       if (t[i] == ']' && i > class_at) in_class = false;
       const char *end = posix ? strstr(t + i, ":]") : NULL;
       if (end) {
@@ -199,7 +199,7 @@ static lm_status compile(const char *t, const lm_bytes *written, lm_pattern *p) 
   }
   size_t bytes = 0;
   pcre2_pattern_info(p->code, PCRE2_INFO_SIZE, &bytes);
-  if (bytes > MAX_COMPILED) return refuse("too large once its repetitions are written out", t);
+  if (bytes > MAX_COMPILED) return refuse("it is too large once its repetitions are expanded", t);
   uint32_t references = 0;
   pcre2_pattern_info(p->code, PCRE2_INFO_BACKREFMAX, &references);
   p->has_references = references > 0;
@@ -215,7 +215,7 @@ static lm_status compile(const char *t, const lm_bytes *written, lm_pattern *p) 
 }
 
 lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out) {
-  if (n > MAX_PATTERN) return lm_fail(LM_E_ARG, "a pattern of %zu bytes; at most %d", n, MAX_PATTERN);
+  if (n > MAX_PATTERN) return lm_fail(LM_E_ARG, "pattern must have at most %d bytes, got %zu", MAX_PATTERN, n);
   lm_bytes written = {0};
   lm_pattern *p;
   lm_status status = lm_pattern_literal(text, n, &p);
@@ -264,13 +264,15 @@ static lm_status regex_next(const lm_pattern *p, const char *text, size_t n, uin
   if (rc < 0) {
     PCRE2_UCHAR why[200] = "too many steps";
     if (rc != PCRE2_ERROR_CALLOUT) pcre2_get_error_message(rc, why, sizeof why);
-    return lm_fail(LM_E_ARG, "the pattern '%s' takes too long on this text, at byte %zu: %s",
-                   lm_ellipsize(p->text, 200), start + 1, (const char *)why);
+    return lm_fail(LM_E_ARG, "pattern '%s' takes too long on this text at byte %zu: %s", lm_ellipsize(p->text, 200),
+                   start + 1, (const char *)why);
   }
   const PCRE2_SIZE *indices = pcre2_get_ovector_pointer(p->data);
   *from = indices[0];
   *to = indices[1];
-  if (*from > *to || *from < start) return lm_fail(LM_E_ARG, "the pattern has a \\K that goes back");
+  if (*from > *to || *from < start)
+    return lm_fail(LM_E_ARG, "pattern '%s': \\K before the start of a match is not supported",
+                   lm_ellipsize(p->text, 200));
   return LM_OK;
 }
 

@@ -32,8 +32,8 @@ static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
 
 static lm_status status_of(const lm_pieces *p) {
   if (!p->failed) return LM_OK;
-  if (p->too_long) return lm_fail(LM_E_ARG, "the text becomes longer than %zu bytes on its way to tokens", p->most);
-  return lm_fail(LM_E_OOM, "out of memory: a text on its way to tokens");
+  if (p->too_long) return lm_fail(LM_E_ARG, "text must have at most %zu bytes after normalization", p->most);
+  return lm_fail(LM_E_OOM, "out of memory: tokenizing a text");
 }
 
 lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n) {
@@ -41,7 +41,7 @@ lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n) {
   p->count = 0;
   p->work = lm_work_for(n);
   p->most = n < LM_TEXT_MAX / 64 ? 64 * n + (1 << 20) : LM_TEXT_MAX;
-  if (n > LM_TEXT_MAX) return lm_fail(LM_E_ARG, "a text of %zu bytes; at most %d", n, LM_TEXT_MAX);
+  if (n > LM_TEXT_MAX) return lm_fail(LM_E_ARG, "text must have at most %d bytes, got %zu", LM_TEXT_MAX, n);
   if (!reserve(p, &p->now, n) || !lm_list_grow(&p->piece, &p->piece_capacity, 1, sizeof *p->piece)) {
     p->failed = true;
     return status_of(p);

@@ -10,7 +10,7 @@
 #include "text/characters.h"
 #include "text/work.h"
 
-/* Bytes of a text, also while it is worked on; by then also 64 times as many as it had, and a mebibyte. */
+/* Bytes of a text. Normalization may lengthen it to 64 times its bytes plus 1 MiB, but not beyond this either. */
 enum { LM_TEXT_MAX = 1 << 28 };
 
 typedef struct lm_span {

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "text/tokenizer.h"
 
 enum { MAX_STEPS = 256, MAX_AFFIX = 32 };
@@ -56,7 +57,7 @@ static size_t take_text(char *text) {
 }
 
 /* A text for cJSON. */
-static bool add_text(cJSON *object, const char *name, const lm_text *text) {
+static bool add_text(cJSON *object, const char *name, const lm_string *text) {
   lm_bytes hidden = {0};
   for (size_t i = 0; i < text->n; i++) lm_put(&hidden, text->data[i] ? &text->data[i] : ZERO, text->data[i] ? 1 : 2);
   lm_put_u8(&hidden, 0);
@@ -85,13 +86,19 @@ static const cJSON *field(const cJSON *of, const char *name) {
   return found && !cJSON_IsNull(found) ? found : NULL;
 }
 
-static lm_status wrong(const char *name, const char *wanted) { return lm_fail(LM_E_IO, "'%s' is no %s", name, wanted); }
+static lm_status must_be(const char *name, const char *bound) { return lm_fail(LM_E_IO, "%s must be %s", name, bound); }
+
+/* What a field must be, where what it is may be of any kind: "got 'VALUE'" for a string. */
+static lm_status must_be_got(const char *name, const char *bound, const cJSON *item) {
+  if (!cJSON_IsString(item)) return must_be(name, bound);
+  return lm_fail(LM_E_IO, "%s must be %s, got '%s'", name, bound, lm_ellipsize(item->valuestring, 40));
+}
 
 /* Where there is none, *out stays. */
 static lm_status read_bool(const cJSON *of, const char *name, bool *out) {
   const cJSON *found = field(of, name);
   if (!found) return LM_OK;
-  if (!cJSON_IsBool(found)) return wrong(name, "boolean");
+  if (!cJSON_IsBool(found)) return must_be(name, "true or false");
   *out = cJSON_IsTrue(found);
   return LM_OK;
 }
@@ -104,21 +111,21 @@ static bool to_int(const cJSON *item, int32_t *out) {
 
 static lm_status read_int(const cJSON *of, const char *name, int32_t *out) {
   const cJSON *found = field(of, name);
-  return !found || to_int(found, out) ? LM_OK : wrong(name, "whole number from 0");
+  return !found || to_int(found, out) ? LM_OK : must_be(name, "an integer of at least 0");
 }
 
-static lm_status copy_text(const cJSON *item, const char *name, lm_text *out) {
-  if (!cJSON_IsString(item)) return wrong(name, "text");
+static lm_status copy_text(const cJSON *item, const char *name, lm_string *out) {
+  if (!cJSON_IsString(item)) return must_be(name, "a string");
   size_t n = take_text(item->valuestring);
-  if (lm_utf8_check(item->valuestring, n) < n) return lm_fail(LM_E_IO, "'%s' is not UTF-8", name);
+  if (lm_utf8_check(item->valuestring, n) < n) return must_be(name, "valid UTF-8");
   return lm_text_copy(out, item->valuestring, n);
 }
 
 /* missing: what stands for it; NULL: it must be there; "" leaves out->data NULL. */
-static lm_status read_text(const cJSON *of, const char *name, const char *missing, lm_text *out) {
+static lm_status read_text(const cJSON *of, const char *name, const char *missing, lm_string *out) {
   const cJSON *found = field(of, name);
   if (found) return copy_text(found, name, out);
-  if (!missing) return lm_fail(LM_E_IO, "there is no '%s'", name);
+  if (!missing) return lm_fail(LM_E_IO, "%s is missing", name);
   return missing[0] ? lm_text_copy(out, missing, strlen(missing)) : LM_OK;
 }
 
@@ -129,11 +136,12 @@ static lm_status read_word(const cJSON *of, const char *name, const char *const 
   for (int i = 0; words[i] && cJSON_IsString(found); i++) {
     if (strcmp(words[i], found->valuestring) == 0) return (void)(*out = i), LM_OK;
   }
-  return lm_fail(LM_E_IO, "'%s' is '%s', which is not known here", name,
-                 cJSON_IsString(found) ? lm_ellipsize(found->valuestring, 40) : "no text");
+  char list[120] = "one of";
+  for (int i = 0; words[i]; i++) lm_write(list + strlen(list), sizeof list - strlen(list), " '%s'", words[i]);
+  return must_be_got(name, list, found);
 }
 
-static bool is_character(const lm_text *t) { return t->n > 0 && t->n == (size_t)lm_char_size(t->data[0]); }
+static bool is_character(const lm_string *t) { return t->n > 0 && t->n == (size_t)lm_char_size(t->data[0]); }
 
 /* ---- patterns */
 static lm_status read_pattern(const cJSON *of, lm_step *s) {
@@ -144,9 +152,9 @@ static lm_status read_pattern(const cJSON *of, lm_step *s) {
     literal = true;
   }
   if (!one && pattern) one = field(pattern, "Regex");
-  if (!cJSON_IsString(one)) return lm_fail(LM_E_IO, "there is no 'pattern' with a String or a Regex");
+  if (!cJSON_IsString(one)) return must_be("pattern", "a string, or an object with a String or a Regex");
   size_t n = take_text(one->valuestring);
-  if (lm_utf8_check(one->valuestring, n) < n) return lm_fail(LM_E_IO, "'pattern' is not UTF-8");
+  if (lm_utf8_check(one->valuestring, n) < n) return must_be("pattern", "valid UTF-8");
   return (literal ? lm_pattern_literal : lm_pattern_regex)(one->valuestring, n, &s->pattern);
 }
 
@@ -191,7 +199,7 @@ static lm_status read_prepend(const cJSON *of, lm_step *s) { return read_text(of
 static lm_status read_charsmap(const cJSON *of, lm_step *s) {
   const cJSON *found = field(of, "precompiled_charsmap");
   if (!found) return (void)(s->kind = LM_STEP_NONE), LM_OK;
-  if (!cJSON_IsString(found)) return wrong("precompiled_charsmap", "text");
+  if (!cJSON_IsString(found)) return must_be("precompiled_charsmap", "a string");
   size_t length = strlen(found->valuestring), n = 0;
   if (length == 0) return (void)(s->kind = LM_STEP_NONE), LM_OK;
   unsigned char *bytes = lm_malloc(length);
@@ -205,7 +213,7 @@ static lm_status read_charsmap(const cJSON *of, lm_step *s) {
   ok = ok && size >= 4 && size % 4 == 0 && size <= n - 4;
   const char *texts = (const char *)bytes + 4 + size;
   if (!ok || lm_utf8_check(texts, n - 4 - size) < n - 4 - size) {
-    TRY(lm_fail(LM_E_IO, "'precompiled_charsmap' is broken"));
+    TRY(must_be("precompiled_charsmap", "base64 of a trie and its texts"));
   }
   s->nunits = size / 4;
   s->units = lm_malloc(size);
@@ -240,7 +248,7 @@ static lm_status read_metaspace(const cJSON *of, lm_step *s) {
   TRY(read_word(of, "prepend_scheme", words, &position));
   TRY(read_bool(of, "add_prefix_space", &prefix));
   TRY(read_bool(of, "split", &s->on[0]));
-  if (!is_character(&s->text)) TRY(lm_fail(LM_E_IO, "'replacement' is not one character"));
+  if (!is_character(&s->text)) TRY(must_be_got("replacement", "one character", field(of, "replacement")));
   s->prepend = prefix ? (lm_prepend)position : LM_PREPEND_NEVER;
   TRY(lm_pattern_literal(s->text.data, s->text.n, &s->pattern));
 done:
@@ -250,7 +258,7 @@ done:
 static lm_status read_delimiter(const cJSON *of, lm_step *s) {
   lm_status status = read_text(of, "delimiter", NULL, &s->text);
   if (status != LM_OK) return status;
-  if (!is_character(&s->text)) return lm_fail(LM_E_IO, "'delimiter' is not one character");
+  if (!is_character(&s->text)) return must_be_got("delimiter", "one character", field(of, "delimiter"));
   return lm_pattern_literal(s->text.data, s->text.n, &s->pattern);
 }
 
@@ -269,7 +277,7 @@ static lm_status read_digits(const cJSON *of, lm_step *s) { return read_bool(of,
 static lm_status read_fixed_length(const cJSON *of, lm_step *s) {
   s->first = 5;
   lm_status status = read_int(of, "length", &s->first);
-  if (status == LM_OK && s->first == 0) status = lm_fail(LM_E_IO, "'length' is 0");
+  if (status == LM_OK && s->first == 0) status = must_be("length", "at least 1");
   return status;
 }
 
@@ -284,7 +292,7 @@ static bool add_template(lm_template **list, size_t *n, size_t *capacity, lm_tem
 static lm_status read_named_id(const cJSON *of, const char *name, int32_t *id) {
   const cJSON *found = field(of, name);
   if (!cJSON_IsArray(found) || cJSON_GetArraySize(found) != 2 || !to_int(cJSON_GetArrayItem(found, 1), id)) {
-    return lm_fail(LM_E_IO, "'%s' is no list of a token and its id", name);
+    return must_be(name, "a list of a token and its id");
   }
   return LM_OK;
 }
@@ -323,13 +331,13 @@ static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t t
   if (cJSON_IsString(name)) token = field(tokens, name->valuestring);
   const cJSON *ids = token ? field(token, "ids") : NULL;
   if (!cJSON_IsArray(ids)) {
-    return lm_fail(LM_E_IO, "'special_tokens' has no ids of '%s'",
-                   cJSON_IsString(name) ? lm_ellipsize(name->valuestring, 40) : "?");
+    if (!cJSON_IsString(name)) return must_be("id of a SpecialToken", "a string");
+    return lm_fail(LM_E_IO, "special_tokens must have ids of '%s'", lm_ellipsize(name->valuestring, 40));
   }
   cJSON_ArrayForEach(id, ids) {
     lm_template one = {-1, 0, type_id};
-    if (!to_int(id, &one.id)) return wrong("ids", "list of ids");
-    if (*n == MAX_TEMPLATE) return lm_fail(LM_E_IO, "a template has more than %d special tokens", MAX_TEMPLATE);
+    if (!to_int(id, &one.id)) return must_be("ids", "a list of ids");
+    if (*n == MAX_TEMPLATE) return lm_fail(LM_E_IO, "a template must have at most %d special tokens", MAX_TEMPLATE);
     if (!add_template(list, n, capacity, one)) return LM_E_OOM;
   }
   return LM_OK;
@@ -339,9 +347,9 @@ static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_te
   const cJSON *pieces = field(of, name), *tokens = field(of, "special_tokens"), *piece;
   size_t capacity = 0, sequences = 0;
   lm_status status = LM_OK;
-  if (!cJSON_IsArray(pieces)) return wrong(name, "list of pieces");
+  if (!cJSON_IsArray(pieces)) return must_be(name, "a list of pieces");
   if (cJSON_GetArraySize(pieces) > MAX_PIECES)
-    return lm_fail(LM_E_IO, "'%s' has more than %d pieces", name, MAX_PIECES);
+    return lm_fail(LM_E_IO, "%s must have at most %d pieces", name, MAX_PIECES);
   cJSON_ArrayForEach(piece, pieces) {
     const cJSON *special = field(piece, "SpecialToken"), *sequence = field(piece, "Sequence");
     lm_template one = {0, 0, 0};
@@ -353,11 +361,10 @@ static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_te
     const cJSON *id = sequence ? field(sequence, "id") : NULL;
     bool first = cJSON_IsString(id) && strcmp(id->valuestring, "A") == 0;
     if (!first && !(pair && cJSON_IsString(id) && strcmp(id->valuestring, "B") == 0)) {
-      TRY(lm_fail(LM_E_IO, "a piece of '%s' is neither a SpecialToken nor the Sequence A%s", name,
-                  pair ? " or B" : ""));
+      TRY(lm_fail(LM_E_IO, "a piece of %s must be a SpecialToken or the Sequence A%s", name, pair ? " or B" : ""));
     }
     if (++sequences > MAX_SEQUENCES) {
-      TRY(lm_fail(LM_E_IO, "'%s' has more than %d pieces that are a Sequence", name, MAX_SEQUENCES));
+      TRY(lm_fail(LM_E_IO, "%s must have at most %d pieces that are a Sequence", name, MAX_SEQUENCES));
     }
     one.sequence = !first;
     TRY(read_int(sequence, "type_id", &one.type_id));
@@ -386,7 +393,7 @@ static lm_status read_strip_decoder(const cJSON *of, lm_step *s) {
   TRY(read_text(of, "content", NULL, &s->text));
   TRY(read_int(of, "start", &s->first));
   TRY(read_int(of, "stop", &s->second));
-  if (!is_character(&s->text)) TRY(lm_fail(LM_E_IO, "'content' is not one character"));
+  if (!is_character(&s->text)) TRY(must_be_got("content", "one character", field(of, "content")));
 done:
   return status;
 }
@@ -453,16 +460,16 @@ static const step_name decoders[] = {{"BPEDecoder", LM_DECODE_BPE, read_bpe_deco
 static lm_status read_steps(const cJSON *of, const step_name *names, const char *list, lm_steps *out) {
   const cJSON *type = field(of, "type"), *item;
   lm_status status = LM_OK;
-  if (!cJSON_IsString(type)) return lm_fail(LM_E_IO, "there is no 'type'");
+  if (!cJSON_IsString(type)) return lm_fail(LM_E_IO, "type is missing");
   if (strcmp(type->valuestring, "Sequence") == 0) {
     const cJSON *items = field(of, list);
-    if (!cJSON_IsArray(items)) return wrong(list, "list");
+    if (!cJSON_IsArray(items)) return must_be(list, "a list");
     cJSON_ArrayForEach(item, items) TRY(read_steps(item, names, list, out));
     return LM_OK;
   }
   while (names->name && strcmp(names->name, type->valuestring) != 0) names++;
-  if (!names->name) return lm_fail(LM_E_IO, "'%s' is not known here", lm_ellipsize(type->valuestring, 40));
-  if (out->n >= MAX_STEPS) return lm_fail(LM_E_IO, "more than %d steps", MAX_STEPS);
+  if (!names->name) return lm_fail(LM_E_IO, "unsupported type '%s'", lm_ellipsize(type->valuestring, 40));
+  if (out->n >= MAX_STEPS) return lm_fail(LM_E_IO, "a Sequence must have at most %d steps", MAX_STEPS);
   if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return LM_E_OOM;
   lm_step *s = &out->item[out->n++];
   *s = (lm_step){.kind = names->kind};
@@ -477,16 +484,16 @@ static lm_status read_vocabulary(const cJSON *of, lm_model *m) {
   const cJSON *words = field(of, "vocab"), *item;
   lm_status status = LM_OK;
   int32_t id = 0;
-  if (!cJSON_IsObject(words)) return wrong("vocab", "object of tokens and their ids");
+  if (!cJSON_IsObject(words)) return must_be("vocab", "an object of tokens and their ids");
   cJSON_ArrayForEach(item, words) {
     size_t n = take_text(item->string);
     if (!to_int(item, &id)) {
-      char seen[40] = "no number";
-      if (cJSON_IsNumber(item)) snprintf(seen, sizeof seen, "%.17g", item->valuedouble);
-      TRY(lm_fail(LM_E_IO, "'vocab': the id of '%s' is %s; ids are whole numbers from 0 to %d",
-                  lm_ellipsize(item->string, 40), seen, INT32_MAX - 1));
+      char seen[40] = "";
+      if (cJSON_IsNumber(item)) snprintf(seen, sizeof seen, ", got %.17g", item->valuedouble);
+      TRY(lm_fail(LM_E_IO, "vocab: the id of '%s' must be an integer from 0 to %d%s", lm_ellipsize(item->string, 40),
+                  INT32_MAX - 1, seen));
     }
-    if (lm_utf8_check(item->string, n) < n) TRY(lm_fail(LM_E_IO, "'vocab': the token of id %d is not UTF-8", id));
+    if (lm_utf8_check(item->string, n) < n) TRY(lm_fail(LM_E_IO, "vocab: the token of id %d must be valid UTF-8", id));
     TRY(lm_vocabulary_add(&m->words, item->string, n, id));
   }
 done:
@@ -518,7 +525,7 @@ static bool split_merge(const cJSON *item, const char *part[2], size_t n[2]) {
 static lm_status read_merge(lm_model *m, const cJSON *item, int32_t rank, lm_bytes *joined) {
   const char *part[2];
   size_t n[2];
-  if (!split_merge(item, part, n)) return lm_fail(LM_E_IO, "merge %d is no pair of tokens", rank + 1);
+  if (!split_merge(item, part, n)) return lm_fail(LM_E_IO, "merge %d must be a pair of tokens", rank + 1);
   int32_t left = lm_vocabulary_find(&m->words, part[0], n[0]), right = lm_vocabulary_find(&m->words, part[1], n[1]);
   joined->n = 0;
   if (n[0]) lm_put(joined, part[0], n[0]);
@@ -535,7 +542,7 @@ static lm_status read_merge(lm_model *m, const cJSON *item, int32_t rank, lm_byt
                    left < 0    ? n[0]
                    : right < 0 ? n[1]
                                : joined->n);
-    return lm_fail(LM_E_IO, "merge %d: '%s' is not in the vocabulary", rank + 1, text);
+    return lm_fail(LM_E_IO, "merge %d: '%s' is not in the vocabulary", rank + 1, lm_ellipsize(text, 80));
   }
   return lm_bpe_add_merge(m, left, right, rank, id);
 }
@@ -546,7 +553,7 @@ static lm_status read_bpe(const cJSON *of, lm_model *m) {
   lm_status status;
   int32_t rank = 0;
   if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0)) {
-    return lm_fail(LM_E_IO, "'dropout' is for training a tokenizer's model; set it to null");
+    return lm_fail(LM_E_IO, "dropout must be null or 0; it is for training a tokenizer");
   }
   TRY(read_text(of, "unk_token", "", &m->unknown_text));
   TRY(read_text(of, "continuing_subword_prefix", "", &m->prefix));
@@ -555,10 +562,10 @@ static lm_status read_bpe(const cJSON *of, lm_model *m) {
   TRY(read_bool(of, "byte_fallback", &m->byte_fallback));
   TRY(read_bool(of, "ignore_merges", &m->ignore_merges));
   if (m->prefix.n > MAX_AFFIX || m->suffix.n > MAX_AFFIX) {
-    TRY(lm_fail(LM_E_IO, "a prefix or suffix of more than %d bytes", MAX_AFFIX));
+    TRY(lm_fail(LM_E_IO, "a prefix or suffix must have at most %d bytes", MAX_AFFIX));
   }
   TRY(read_vocabulary(of, m));
-  if (!cJSON_IsArray(merges)) TRY(wrong("merges", "list"));
+  if (!cJSON_IsArray(merges)) TRY(must_be("merges", "a list"));
   TRY(lm_bpe_merges(m, (size_t)cJSON_GetArraySize(merges)));
   cJSON_ArrayForEach(item, merges) TRY(read_merge(m, item, rank++, &joined));
 done:
@@ -573,20 +580,21 @@ static lm_status read_unigram(const cJSON *of, lm_model *m) {
   m->unknown = -1;
   TRY(read_int(of, "unk_id", &m->unknown));
   TRY(read_bool(of, "byte_fallback", &m->byte_fallback));
-  if (!cJSON_IsArray(words)) TRY(wrong("vocab", "list of tokens and their scores"));
+  if (!cJSON_IsArray(words)) TRY(must_be("vocab", "a list of tokens and their scores"));
   m->score = lm_malloc((size_t)cJSON_GetArraySize(words) * sizeof *m->score);
   if (!m->score) TRY(LM_E_OOM);
   cJSON_ArrayForEach(item, words) {
     const cJSON *text = cJSON_IsArray(item) ? item->child : NULL, *score = text ? text->next : NULL;
     if (!cJSON_IsString(text) || !cJSON_IsNumber(score) || score->next) {
-      TRY(lm_fail(LM_E_IO, "'vocab': entry %d is no list of a token and its score", id + 1));
+      TRY(lm_fail(LM_E_IO, "vocab: entry %d must be a list of a token and its score", id + 1));
     }
     size_t n = take_text(text->valuestring);
-    if (lm_utf8_check(text->valuestring, n) < n) TRY(lm_fail(LM_E_IO, "'vocab': entry %d is not UTF-8", id + 1));
+    if (lm_utf8_check(text->valuestring, n) < n) TRY(lm_fail(LM_E_IO, "vocab: entry %d must be valid UTF-8", id + 1));
     m->score[id] = score->valuedouble;
     TRY(lm_vocabulary_add(&m->words, text->valuestring, n, id++));
   }
-  if (m->unknown >= id) TRY(lm_fail(LM_E_IO, "'unk_id' is %d; there are %d tokens", m->unknown, id));
+  if (m->unknown >= id)
+    TRY(lm_fail(LM_E_IO, "unk_id must be less than the number of tokens (%d), got %d", id, m->unknown));
 done:
   return status;
 }
@@ -618,7 +626,7 @@ static lm_status read_model(const cJSON *of, lm_model *m) {
                 {"WordPiece", LM_MODEL_WORDPIECE, read_wordpiece},
                 {"Unigram", LM_MODEL_UNIGRAM, read_unigram},
                 {"WordLevel", LM_MODEL_WORD_LEVEL, read_word_level}};
-  if (!cJSON_IsObject(of)) return wrong("model", "object");
+  if (!cJSON_IsObject(of)) return must_be("model", "an object");
   const cJSON *type = field(of, "type");
   const char *name = field(of, "merges")                      ? "BPE"
                      : cJSON_IsArray(field(of, "vocab"))      ? "Unigram"
@@ -632,16 +640,16 @@ static lm_status read_model(const cJSON *of, lm_model *m) {
     lm_status status = models[i].read(of, m);
     return status == LM_OK ? lm_model_close(m) : status;
   }
-  return lm_fail(LM_E_IO, "'%s' is not known here", lm_ellipsize(name, 40));
+  return lm_fail(LM_E_IO, "unsupported type '%s'", lm_ellipsize(name, 40));
 }
 
 /* ---- the whole */
 static lm_status read_added(const cJSON *of, lm_tokenizer *t) {
   const cJSON *item;
   lm_status status = LM_OK;
-  lm_text content = {0};
+  lm_string content = {0};
   int32_t id;
-  if (of && !cJSON_IsArray(of)) return wrong("added_tokens", "list");
+  if (of && !cJSON_IsArray(of)) return must_be("added_tokens", "a list");
   cJSON_ArrayForEach(item, of) {
     lm_added_token as = {.is_normalized = true};
     TRY(read_text(item, "content", NULL, &content));
@@ -659,7 +667,7 @@ done:
   return status;
 }
 
-static lm_status keep_json(const cJSON *of, lm_text *out) {
+static lm_status keep_json(const cJSON *of, lm_string *out) {
   if (!of) return LM_OK;
   lm_bytes text = {0};
   lm_status status = put_json(of, &text) ? lm_text_copy(out, text.data, text.n) : LM_E_OOM;
@@ -681,7 +689,7 @@ static lm_status read_tokenizer(const cJSON *root, lm_tokenizer *t) {
                {"post_processor", "processors", post_processors, offsetof(lm_tokenizer, post_processors)},
                {"decoder", "decoders", decoders, offsetof(lm_tokenizer, decoders)}};
   lm_status status = LM_OK;
-  if (!cJSON_IsObject(root) || !field(root, "model")) return lm_fail(LM_E_IO, "no tokenizer.json: it has no 'model'");
+  if (!cJSON_IsObject(root) || !field(root, "model")) return lm_fail(LM_E_IO, "not a tokenizer.json: model is missing");
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     const cJSON *of = field(root, parts[i].name);
     lm_steps *steps = (lm_steps *)(void *)((char *)t + parts[i].at);
@@ -697,8 +705,9 @@ done:
 }
 
 lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tokenizer **out) {
-  if (memchr(json, 0, n)) return lm_fail(LM_E_IO, "%s: JSON has no zero byte but as \\u0000", name);
-  if (strstr(json, ZERO)) return lm_fail(LM_E_IO, "%s: the JSON is not UTF-8", name);
+  if (memchr(json, 0, n))
+    return lm_fail_malformed(name, "JSON", LM_NO_OFFSET, "it contains a NUL byte; write it as \\u0000");
+  if (strstr(json, ZERO)) return lm_fail_malformed(name, "JSON", LM_NO_OFFSET, "it is not valid UTF-8");
   lm_tokenizer *t = lm_calloc(1, sizeof *t);
   char *hidden = t && strstr(json, WRITTEN_ZERO) ? hide_zeros(json, n) : NULL;
   const char *text = hidden ? hidden : json, *end = NULL;
@@ -707,8 +716,9 @@ lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tok
     return LM_E_OOM;
   }
   cJSON *root = cJSON_ParseWithLengthOpts(text, strlen(text) + 1, &end, 1);
-  lm_status status = root ? read_tokenizer(root, t)
-                          : lm_fail(LM_E_IO, "no JSON at byte %zu", (end ? written_bytes(text, end) : 0) + 1);
+  lm_status status = root ? read_tokenizer(root, t) : LM_E_IO;
+  if (root && status != LM_OK && status != LM_E_OOM) lm_fail_in_file(status, name, "%s", lm_error());
+  if (!root) lm_fail_malformed(name, "JSON", end ? (int64_t)written_bytes(text, end) + 1 : 1, "expected a JSON value");
   cJSON_Delete(root);
   lm_free(hidden);
   if (status == LM_OK) {
@@ -716,7 +726,7 @@ lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tok
     return LM_OK;
   }
   lm_tokenizer_free(t);
-  return status == LM_E_OOM ? status : lm_fail_in(status, name);
+  return status;
 }
 
 /* ---- and back */
@@ -740,5 +750,5 @@ lm_status lm_tokenizer_added_json(const lm_tokenizer *t, lm_bytes *out) {
   }
   ok = ok && put_json(list, out);
   cJSON_Delete(list);
-  return ok ? LM_OK : lm_fail(LM_E_OOM, "out of memory: the text of %zu tokens", t->added.n);
+  return ok ? LM_OK : lm_fail(LM_E_OOM, "out of memory: writing %zu tokens", t->added.n);
 }

@@ -5,12 +5,12 @@
 #include "text/pattern.h"
 #include "text/pieces.h"
 
-typedef struct lm_text {
+typedef struct lm_string {
   char *data; /* with a closing zero */
   size_t n;
-} lm_text;
+} lm_string;
 
-lm_status lm_text_copy(lm_text *to, const char *text, size_t n);
+lm_status lm_text_copy(lm_string *to, const char *text, size_t n);
 
 typedef enum lm_step_kind {
   LM_STEP_NONE, /* does nothing */
@@ -65,8 +65,8 @@ typedef enum lm_prepend { LM_PREPEND_ALWAYS, LM_PREPEND_FIRST, LM_PREPEND_NEVER 
 
 typedef struct lm_step {
   lm_step_kind kind;
-  lm_text text, word;  /* content, prefix, replacement, …; CTC's delimiter */
-  lm_pattern *pattern; /* of Split and Replace; the regular expression or the space of the others */
+  lm_string text, word; /* content, prefix, replacement, …; CTC's delimiter */
+  lm_pattern *pattern;  /* of Split and Replace; the regular expression or the space of the others */
   lm_behavior behavior;
   lm_prepend prepend;
   /* Two numbers and four switches, which mean what the reader of each kind says (read_json.c). */

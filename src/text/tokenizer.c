@@ -3,19 +3,20 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 
 static void free_steps(lm_steps *s) {
   for (size_t i = 0; i < s->n; i++) lm_step_free(&s->item[i]);
   lm_free(s->item);
 }
 
-lm_status lm_text_copy(lm_text *to, const char *text, size_t n) {
+lm_status lm_text_copy(lm_string *to, const char *text, size_t n) {
   char *made = lm_malloc(n + 1);
   if (!made) return LM_E_OOM;
   if (n) memcpy(made, text, n);
   made[n] = 0;
   lm_free(to->data);
-  *to = (lm_text){made, n};
+  *to = (lm_string){made, n};
   return LM_OK;
 }
 
@@ -113,14 +114,15 @@ static lm_status tokenize_piece(lm_tokenizer *t, const lm_piece *piece, int32_t 
   return LM_OK;
 }
 
-static lm_status encode_one(lm_tokenizer *t, const char *what, const char *text, size_t n, int32_t type_id,
+static lm_status encode_one(lm_tokenizer *t, const char *name, const char *text, size_t n, int32_t type_id,
                             lm_tokens *out) {
   lm_pieces *p = &t->pieces;
   lm_status status;
   size_t broken = lm_utf8_check(text, n);
   out->n = 0;
-  if (broken < n)
-    return lm_fail(LM_E_ARG, "%s is not UTF-8: byte %zu is 0x%02X", what, broken + 1, text[broken] & 255u);
+  if (broken < n) {
+    return lm_fail_value("encode", name, "valid UTF-8", lm_text("0x%02X at byte %zu", text[broken] & 255u, broken + 1));
+  }
   TRY(lm_pieces_begin(p, text, n));
   TRY(lm_added_cut(t, p));
   for (size_t i = 0; i < t->pre_tokenizers.n; i++) TRY(lm_pre_tokenize(&t->pre_tokenizers.item[i], p));
@@ -158,7 +160,9 @@ static void shares(size_t a, size_t b, size_t most, size_t *first, size_t *secon
   *second = a <= b ? more : less;
 }
 
-static lm_status truncate(const lm_truncation *how, size_t most, lm_tokens part[2], bool pair) {
+/* To `most` tokens, without the `added` ones. */
+static lm_status truncate(const lm_truncation *how, size_t most, size_t added, lm_tokens part[2], bool pair) {
+  static const char *const names[] = {"longest_first", "only_first", "only_second"};
   size_t total = part[0].n + part[1].n, first, second;
   if (total <= most) return LM_OK;
   if (how->strategy == 0 || most == 0) {
@@ -171,11 +175,13 @@ static lm_status truncate(const lm_truncation *how, size_t most, lm_tokens part[
     shorten(&part[0], first, how->left);
     return LM_OK;
   }
-  if (how->strategy == 2 && !pair) return lm_fail(LM_E_ARG, "truncation of the second text, of which there is none");
+  if (how->strategy == 2 && !pair) {
+    return lm_fail_value("encode", "truncation", "longest_first or only_first without a pair", names[how->strategy]);
+  }
   lm_tokens *one = &part[how->strategy - 1];
   if (one->n <= total - most) {
-    return lm_fail(LM_E_ARG, "%zu tokens are %zu too many, and the text to shorten has %zu", total, total - most,
-                   one->n);
+    const char *bound = lm_text("at least %zu with truncation %s", total - one->n + 1 + added, names[how->strategy]);
+    return lm_fail_int("encode", "max_length", bound, (int64_t)(most + added));
   }
   shorten(one, one->n - (total - most), how->left);
   return LM_OK;
@@ -186,14 +192,15 @@ lm_status lm_tokenizer_encode(lm_tokenizer *t, const char *text, size_t n, const
   const char *const texts[2] = {text, pair};
   lm_tokens part[2] = {{0}, {0}};
   lm_status status;
-  TRY(encode_one(t, "the text", text, n, 0, &part[0]));
-  if (pair) TRY(encode_one(t, "the second text", pair, pair_n, 1, &part[1]));
+  TRY(encode_one(t, "text", text, n, 0, &part[0]));
+  if (pair) TRY(encode_one(t, "pair", pair, pair_n, 1, &part[1]));
   if (truncation->most >= 0) {
     size_t most = (size_t)truncation->most, added = special ? lm_post_added(t, pair != NULL) : 0;
     if (added > most) {
-      TRY(lm_fail(LM_E_ARG, "at most %zu tokens, of which %zu are special ones that go around a text", most, added));
+      const char *bound = lm_text("at least %zu, the number of added special tokens", added);
+      TRY(lm_fail_int("encode", "max_length", bound, (int64_t)most));
     }
-    TRY(truncate(truncation, most - added, part, pair != NULL));
+    TRY(truncate(truncation, most - added, added, part, pair != NULL));
   }
   TRY(lm_post_process(t, texts, part, pair != NULL, special, out));
 done:

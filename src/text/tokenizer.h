@@ -8,7 +8,7 @@
 #include "text/model.h"
 
 typedef struct lm_added_token {
-  lm_text content, normalized; /* normalized.data is NULL where it is the content */
+  lm_string content, normalized; /* normalized.data is NULL where it is the content */
   int32_t id;
   bool single_word, lstrip, rstrip, is_normalized, special;
 } lm_added_token;
@@ -51,7 +51,7 @@ typedef struct lm_truncation {
 typedef struct lm_tokenizer {
   lm_steps normalizers, pre_tokenizers, post_processors, decoders;
   bool has_decoder;
-  lm_text truncation, padding; /* as they stand in the file, or NULL: for those who keep such settings */
+  lm_string truncation, padding; /* as they stand in the file, or NULL: for those who keep such settings */
   lm_model model;
   lm_added_tokens added;
   lm_pieces pieces; /* from here on for encoding */

@@ -45,8 +45,8 @@ static bool grow_slots(lm_vocabulary *v) {
 }
 
 lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_t id) {
-  if (v->count >= MAX_WORDS) return lm_fail(LM_E_ARG, "more than %d tokens", MAX_WORDS);
-  if (n > MAX_BYTES) return lm_fail(LM_E_ARG, "a token of %zu bytes; at most %d", n, MAX_BYTES);
+  if (v->count >= MAX_WORDS) return lm_fail(LM_E_ARG, "a vocabulary must have at most %d tokens", MAX_WORDS);
+  if (n > MAX_BYTES) return lm_fail(LM_E_ARG, "a token must have at most %d bytes, got %zu", MAX_BYTES, n);
   if (v->count * 2 >= v->slots && !grow_slots(v)) return LM_E_OOM;
   if (!lm_list_grow(&v->text, &v->text_capacity, v->bytes + n, 1) ||
       !lm_list_grow(&v->word, &v->word_capacity, v->count + 1, sizeof *v->word)) {
@@ -54,8 +54,7 @@ lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_
   }
   int32_t *slot = slot_of(v, text, n);
   if (lm_is_crowded((size_t)(slot - v->slot), lm_text_hash(text, n), v->slots)) {
-    return lm_fail(LM_E_ARG, "the tokens were made to have the same hashes: '%s' has those of a thousand others",
-                   lm_ellipsize(text, 40));
+    return lm_fail(LM_E_ARG, "token '%s' has the same hash as a thousand others", lm_ellipsize(text, 40));
   }
   if (n) memcpy(v->text + v->bytes, text, n);
   v->word[v->count] = (struct lm_word){v->bytes, n, id};
@@ -70,7 +69,7 @@ lm_status lm_vocabulary_close(lm_vocabulary *v) {
     if (v->word[i].id >= v->ids) v->ids = v->word[i].id + 1;
   }
   if ((size_t)v->ids > 4 * v->count + MAX_IDLE_IDS) {
-    return lm_fail(LM_E_ARG, "%zu tokens have ids up to %d", v->count, v->ids - 1);
+    return lm_fail(LM_E_ARG, "ids of %zu tokens must be near that number, got %d", v->count, v->ids - 1);
   }
   lm_free(v->by_id);
   v->by_id = lm_malloc((size_t)v->ids * sizeof *v->by_id);
@@ -179,7 +178,7 @@ lm_status lm_trie_build(lm_trie *t, lm_trie_key *keys, size_t n) {
     first[children] = b.to;
     int64_t base = find_base(t, child, children, &hint);
     if (base < 0 || base > INT32_MAX / 2 || !lm_list_grow(&stack, &capacity, depth + (size_t)children, sizeof *stack)) {
-      TRY(lm_fail(LM_E_OOM, "out of memory: %zu tokens", n));
+      TRY(lm_fail(LM_E_OOM, "out of memory: a vocabulary of %zu tokens", n));
     }
     t->node[b.node].base = (int32_t)base;
     for (int i = 0; i < children; i++) t->node[base + child[i]].check = b.node;

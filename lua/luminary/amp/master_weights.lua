@@ -1,9 +1,9 @@
 --- What amp.initialize makes of an optimizer (apex/amp/_process_optimizer.py).
 ---
 --- With master weights its groups hold a float32 copy of each low parameter, whose gradient is the parameter's,
---- unscaled; after a step the parameters become their masters' rounded values. A parameter that something else has
---- written since (load_state_dict, the start of DistributedDataParallel) gives its value to its master before the next
---- backward pass.
+--- unscaled; after a step the parameters become their masters' rounded values. Before the next
+--- backward pass, a master takes the value of a parameter that something else has written since (load_state_dict, the
+--- start of DistributedDataParallel).
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local gradients = require "luminary.autograd.zero_gradients"

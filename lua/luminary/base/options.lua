@@ -141,7 +141,33 @@ function options.exclusive(who, a, b, remedy, ...)
   raise(("%s: %s and %s are mutually exclusive"):format(who, a, b), remedy, ...)
 end
 
+<<<<<<< HEAD
 -- Returns a list of two from a number or a list of two: sizes, strides and paddings of images.
+=======
+-- Of files, as base/message.h has them.
+
+--- A path as messages show it: on one line, of a long one the two ends.
+function options.shown_path(path)
+  return (truncate_text(path, 600):gsub("\194[\128-\159]", "?"):gsub("[%c\127]", "?"))
+end
+
+--- 'PATH': REASON. The reason is a format, whose values follow.
+function options.fail_in_file(path, reason, ...)
+  raise(("'%s': %s"):format(options.shown_path(path), select("#", ...) > 0 and reason:format(...) or reason))
+end
+
+--- 'PATH': malformed PART: REASON. PART is "zip archive", "GGUF header", ...
+function options.malformed_file(path, part, reason, ...)
+  options.fail_in_file(path, "malformed %s: %s", part, select("#", ...) > 0 and reason:format(...) or reason)
+end
+
+--- cannot VERB 'PATH': REASON. VERB is "open", "read", "write", ...
+function options.fail_file(verb, path, reason)
+  raise(("cannot %s '%s': %s"):format(verb, options.shown_path(path), reason))
+end
+
+--- A number, or a list of two: what sizes, strides and paddings of images are given as.
+>>>>>>> data
 local function pair(v)
   if type(v) == "number" then return {v, v} end
   local good = type(v) == "table" and type(v[1]) == "number" and type(v[2]) == "number" and #v == 2

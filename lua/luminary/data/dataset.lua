@@ -13,7 +13,7 @@ local fail = options.fail
 --- data.Dataset: Base class for datasets with samples 1 to len. A custom one defines init, get and len.
 local Dataset = class.root("Dataset")
 Dataset.__inner = {"draws", "file_of", "hold", "load", "loader", "one_by_one", "rows"}
-Dataset.__hint = "set:get(i) gives a sample, #set says how many there are"
+Dataset.__hint = "set:get(i) returns sample i, #set is the number of samples"
 
 --- Returns sample i, as one or more values. Every dataset defines it.
 function Dataset:get(_i) fail("%s: define function %s:get(i)", self.__name, self.__name) end
@@ -144,9 +144,9 @@ function Subset:init(set, indices)
   end
 end
 
---- Whether the set it is of gives its samples one by one.
+--- Whether the underlying set returns its samples one by one.
 function Subset:one_by_one() return not gathers(self.set) end
---- Whether the set it is of draws random numbers.
+--- Whether the underlying set draws random numbers.
 function Subset:draws() return draws(self.set) end
 function Subset:len() return self.indices.shape[1] end
 function Subset:get(i) return self.set:get(self.indices:select(1, self:index(i)):item()) end
@@ -193,7 +193,7 @@ function ConcatDataset:get(i)
   return self.sets[which]:get(i - before)
 end
 
--- Each set gives its samples of the batch, which are then put into the order asked for.
+-- Each set returns its samples of the batch, which are then put into the requested order.
 define_get_batch(ConcatDataset, function(self, index)
   local wanted, place, columns, n, sets = {}, {}, {}, 0, 0
   for k, i in ipairs(index:totable()) do

@@ -45,10 +45,10 @@ local function read(self, i)
   if not ok then bad(records.reason(value, "json_decode")) end
   local function check(v, name)
     if self.null ~= nil or not has_null(v) then return end
-    bad(name .. " null, for which Lua has no value; {null = false} has false stand for it")
+    bad(name .. " has no value in Lua; pass {null = false} to read it as false")
   end
   if not self.fields then
-    check(value, "a")
+    check(value, "null")
     return value
   end
   if type(value) ~= "table" then bad(("expected a JSON object, got a %s"):format(type(value))) end
@@ -56,7 +56,7 @@ local function read(self, i)
   for k, name in ipairs(self.fields) do
     values[k] = value[name]
     if value[name] == nil then bad(("it has no field '%s'"):format(tostring(name))) end
-    check(value[name], ("field '%s' has a"):format(tostring(name)))
+    check(value[name], ("null in field '%s'"):format(tostring(name)))
   end
   return unpack(values, 1, #self.fields)
 end

@@ -13,9 +13,9 @@ local fail = options.fail
 
 local DataLoader = class.root("DataLoader")
 DataLoader.__makes = "dataset"
-DataLoader.__hint = "for x, y in loader:iter() do … end walks its batches, #loader says how many there are"
+DataLoader.__hint = "for x, y in loader:iter() do … end walks its batches, #loader is the number of batches"
 
--- A sampler of one's own needs :len() and :iter() (or :indices()).
+-- A custom sampler needs :len() and :iter() (or :indices()).
 local function check_sampler(name, v)
   if not class.has(v, "len", "iter") and not class.has(v, "len", "indices") then
     options.must_be("DataLoader", name, "an object with :iter() and :len()", v)
@@ -83,8 +83,8 @@ local function place(self)
   local shards = self.shard_ranks
   if shards == nil and has_shard then shards = set.shard_ranks end
   if has_shard and shards == nil and ranks > 1 then
-    core.warn(("DataLoader: each of %d ranks walks all of %s: {shard_ranks = true} gives each its part by :shard, "
-      .. "{shard_ranks = false} says that this is meant"):format(ranks, set.__name or "the set"))
+    core.warn(("DataLoader: each of %d ranks walks all of %s; pass {shard_ranks = true} to split it by :shard, "
+      .. "or {shard_ranks = false} to keep this without a warning"):format(ranks, set.__name or "the set"))
   end
   if not shards or ranks == 1 then return 0, 1 end
   return dist.get_rank(), ranks
@@ -261,8 +261,8 @@ local function begin(self, epoch, first, epoch_is_explicit)
   })
 end
 
--- Goes on with the pass of a state that was loaded.
-local function go_on(self)
+-- Resumes the pass of a loaded state.
+local function resume(self)
   local pass, order = self.resumed, order_of(self)
   self.resumed = nil
   if pass.sampler then
@@ -289,8 +289,12 @@ end
 
 --- Returns an iterator over the batches of an epoch, or of the rest of one after load_state_dict.
 function DataLoader:iter()
+<<<<<<< HEAD
   if self.resumed then return go_on(self) end
   warn_of_same_order(self, order_of(self))
+=======
+  if self.resumed then return resume(self) end
+>>>>>>> data
   self.passes = self.passes + 1
   return begin(self, self.passes, 1, false)
 end
@@ -306,7 +310,7 @@ function DataLoader:epoch(n, first)
       fail("DataLoader:epoch: the loaded state resumes in epoch %d after batch %d; call loader:epoch(%d)",
         resumed.epoch, resumed.batch, resumed.epoch)
     end
-    return go_on(self)
+    return resume(self)
   end
   local order = order_of(self)
   if order.set_epoch then order:set_epoch(n) end

@@ -273,7 +273,7 @@ local function put_away(loader, pool)
   pool:begin {carrier.encode("DataLoader", {}, {})}
 end
 
-local MOST_ASKED = 64 -- of a worker at a time: as many as its channel holds, and more
+local MOST_ASKED = 64 -- requests to a worker at a time; more than its channel holds
 
 --- A function that returns the batches after number pass.batch, made by the loader's workers, each behind {batch = its
 --- number, shared, sets}: what pass.from is to be for continuing after it; and whether the next one is there.

@@ -103,8 +103,8 @@ local function decode(set, extension, bytes, name)
     if own then return results_as_list.of_sample("its decoder", own(bytes)) end
     return f(set, bytes)
   end)
-  if not ok then fail("%s: %s", name, records.reason(value, "json_decode")) end
-  if value == nil then fail("%s: the decoder returned nil", name) end
+  if not ok then options.fail_in_file(name, records.reason(value, "json_decode")) end
+  if value == nil then options.fail_in_file(name, "the decoder returned nil") end
   return value
 end
 
@@ -187,7 +187,7 @@ local function walk(self)
     end
     if current.left_out then return done end
     if current.files[extension] then
-      records.attempt(self, list[at], fail, "WebDataset: %s: the sample '%s' has two files .%s", list[at], key,
+      records.attempt(self, list[at], options.fail_in_file, list[at], "the sample '%s' has two files .%s", key,
         extension)
       current.left_out = true
       return done
@@ -246,7 +246,7 @@ local function file_of(sample, extensions)
   for _, extension in ipairs(extensions) do
     if sample.files[extension] then return extension, sample.files[extension] end
   end
-  fail("WebDataset: '%s': sample '%s' has no %s; it has %s", sample.shard, sample.key,
+  options.fail_in_file(sample.shard, "sample '%s' has no %s; it has %s", sample.key,
     table.concat(extensions, " nor "), table.concat(sorted_extensions(sample), ", "))
 end
 

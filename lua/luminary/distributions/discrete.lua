@@ -84,8 +84,8 @@ local function several_init(name, event)
   end)
 end
 
--- Places of the largest of logits with Gumbel noise, [shape…, batch…] (Gumbel 1954).
-local function draw_places(d, shape)
+-- Indices of the largest logits with Gumbel noise, [shape…, batch…] (Gumbel 1954).
+local function draw_categories(d, shape)
   local u = d:noise("rand", shape, d.categories):clamp(1e-38, {max = 1 - 6e-8})
   return (d.logits - (-u:log()):log()):argmax(-1)
 end
@@ -108,11 +108,11 @@ list.Categorical = define "Categorical" {
   mode = function(d) return d.probs:argmax(-1) end,
   mean = function(d) return ops.full(d.batch_shape, 0 / 0) end,
   variance = function(d) return ops.full(d.batch_shape, 0 / 0) end,
-  sample = draw_places, entropy = entropy_of, expand = expand_several,
+  sample = draw_categories, entropy = entropy_of, expand = expand_several,
   log_prob = function(d, x)
     local shape = Distribution.broadcast("Categorical.log_prob", {x.shape, d.batch_shape})
-    local places = x:to("int64"):expand(shape):unsqueeze(-1):contiguous()
-    return ops.gather(d.logits:expand(joined(shape, d.categories)), -1, places):squeeze(-1)
+    local indices = x:to("int64"):expand(shape):unsqueeze(-1):contiguous()
+    return ops.gather(d.logits:expand(joined(shape, d.categories)), -1, indices):squeeze(-1)
   end,
   --- All categories, [n, batch…].
   enumerate_support = function(d)
@@ -129,7 +129,7 @@ list.OneHotCategorical = define "OneHotCategorical" {
   mean = function(d) return d.probs end, variance = function(d) return d.probs * (1 - d.probs) end,
   mode = function(d) return ops.one_hot(d.probs:argmax(-1), d.num_events):to(d:first_parameter().dtype) end,
   sample = function(d, shape)
-    return ops.one_hot(draw_places(d, shape), d.num_events):to(d:first_parameter().dtype)
+    return ops.one_hot(draw_categories(d, shape), d.num_events):to(d:first_parameter().dtype)
   end,
   log_prob = function(d, x) return (x * d.logits:clamp(-1e38)):sum(-1) end,
   entropy = entropy_of, expand = expand_several,

@@ -46,7 +46,7 @@ local function normal(p, q)
   return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ^ 2 - 1 - ratio:log())
 end
 
--- Of what p never gives nothing counts; what q never returns, and p does, is infinitely far.
+-- A category of probability 0 under p counts 0; one of probability 0 under q alone makes the divergence infinite.
 local function categorical(p, q)
   local least = finfo(p.logits).min
   local parts = p.probs * (p.logits:clamp(least) - q.logits:clamp(least))

@@ -174,7 +174,7 @@ local function read_entry(cursor)
 end
 
 -- Tensors lie apart, in the file.
-local function check_places(source, entries, data)
+local function check_ranges(source, entries, data)
   local sorted = {}
   for _, entry in ipairs(entries) do
     if entry.bytes and entry.bytes > 0 then sorted[#sorted + 1] = entry end
@@ -235,7 +235,7 @@ function gguf.load(source)
     source:malformed("GGUF metadata", "general.alignment must be an integer of at least 1")
   end
   local data = math.ceil(cursor.at / alignment) * alignment
-  check_places(source, entries, data)
+  check_ranges(source, entries, data)
   local tensors, lacking = {}, {stored = {}}
   for _, entry in ipairs(entries) do
     local what, at = ("'%s'"):format(printable_name(entry.name, 100)), data + entry.at

@@ -1,6 +1,7 @@
---- Other people's weights, and ours: which reader or writer a file takes. Each is loaded when it is first wanted.
+--- Other people's weights, and ours: which reader or writer a file takes. Each is loaded at its first use.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
+local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 
@@ -65,7 +66,7 @@ local function read_source(source)
   source:fail("unknown format; supported are safetensors, torch.save's .pt, .npy, .npz, .gguf and .t7")
 end
 
--- What is in one file, as formats.load gives it.
+-- The contents of one file, as formats.load returns them.
 local function load_one(path, opts)
   local source = Source.open(path, opts)
   local ok, kind, value, lacking = pcall(read_source, source)
@@ -109,8 +110,8 @@ end
 function formats.save(path, value)
   local ending = (path:match "%.(%w+)$" or ""):lower()
   if unwritten[ending] then
-    core.error_at_caller(("cannot write '%s': unsupported extension .%s; use .safetensors, .pt, .npz or .npy%s")
-      :format(printable_name(path, 200), ending, unwritten[ending]))
+    options.fail_file("write", path, ("unsupported extension .%s; use .safetensors, .pt, .npz or .npy%s"):format(ending,
+      unwritten[ending]))
   end
   local write = writers[ending] or format("safetensors").save
   write(path, value)

@@ -1,5 +1,5 @@
 --- Python's pickles (protocols 0 to 5, Lib/pickletools.py), read as data: a machine that knows plain values and the few
---- names that its caller gives it. Nothing is run: where a pickle asks for anything else, a value is lost, which is
+--- names that its caller passes. Nothing is run: where a pickle asks for anything else, a value is lost, which is
 --- given with its place in the whole.
 ---
 --- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata and beyond that the nearest number,
@@ -310,8 +310,9 @@ local codes = {
 
 local MOST_KEYS = 8
 
--- Where a table's entry is in the whole: its keys, the last of them if there are many.
-local function path_of(places, t, key)
+-- The path of a table's entry from the whole value: its keys, the last of them if there are many.
+-- parents: {table, key} by the table within.
+local function path_of(parents, t, key)
   local keys = {}
   while t do
     if #keys == MOST_KEYS then
@@ -319,8 +320,7 @@ local function path_of(places, t, key)
       break
     end
     table.insert(keys, 1, is_lost(key) and "(a key)" or printable_name(tostring(key), 100))
-    local place = places[t]
-    t, key = place[1], place[2]
+    t, key = unpack(parents[t])
   end
   return table.concat(keys, ".")
 end
@@ -329,16 +329,16 @@ end
 -- which there is a list.
 local function finish(machine, value)
   local null = machine.cursor.source.opts.null
-  local places, todo, all_lost = {}, {}, {}
+  local parents, todo, all_lost = {}, {}, {}
   local function kept(v, t, key)
     if v == NONE then return null end
     if getmetatable(v) == Name then v = refused(v.name) end
     if is_lost(v) then
-      all_lost[#all_lost + 1] = {path = path_of(places, t, key), lost = v}
+      all_lost[#all_lost + 1] = {path = path_of(parents, t, key), lost = v}
       return nil
     end
-    if machine.kind[v] and not places[v] then
-      places[v] = {t, key}
+    if machine.kind[v] and not parents[v] then
+      parents[v] = {t, key}
       todo[#todo + 1] = v
     end
     return v

@@ -149,7 +149,7 @@ end
 
 -- ---- loading
 
-local function bad(path, what) fail("'%s': malformed description in the metadata: %s", path, what) end
+local function bad(path, what) options.malformed_file(path, "description in the metadata", what) end
 
 local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
 

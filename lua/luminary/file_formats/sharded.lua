@@ -10,20 +10,20 @@ local sharded = {}
 
 local function read_index(path)
   local ok, index = pcall(core.json_decode, Source.whole_text(path), false)
-  if not ok then options.fail("'%s': malformed JSON: %s", path, (index:gsub("^.-json_decode: ", ""))) end
+  if not ok then options.fail_in_file(path, (index:gsub("^.-json_decode: ", ""))) end
   local map = type(index) == "table" and index.weight_map
-  if type(map) ~= "table" then options.fail("'%s': malformed index: it has no weight_map", path) end
+  if type(map) ~= "table" then options.malformed_file(path, "index", "it has no weight_map") end
   return map, type(index.metadata) == "table" and index.metadata or {}
 end
 
 --- The tensors by name that the index at `path` lists; its metadata; those that are left out; the files' kind.
---- read(path, opts): what is in one file, as formats.load gives it.
+--- read(path, opts): the contents of one file, as formats.load returns them.
 function sharded.load(path, opts, read)
   local map, metadata = read_index(path)
   local folder, by_file, files = path:match "^(.*/)[^/]*$" or "", {}, {}
   for name, file in pairs(map) do
     if type(name) ~= "string" or type(file) ~= "string" or file:find "[/%z]" or file == "" or file == ".." then
-      options.fail("'%s': malformed index: '%s' is in '%s', which is not a file name", path,
+      options.malformed_file(path, "index", "'%s' is in '%s', which is not a file name",
         printable_name(tostring(name), 100), printable_name(tostring(file), 100))
     end
     if not by_file[file] then
@@ -36,7 +36,7 @@ function sharded.load(path, opts, read)
   local tensors, lacking, kind = {}, {bytes = select(2, core.file_kind(path))}, nil
   for _, file in ipairs(files) do
     if not core.file_kind(folder .. file) then
-      options.fail("'%s': cannot open its shard '%s': no such file", path, printable_name(file, 100))
+      options.fail_in_file(path, "cannot open its shard '%s': no such file", printable_name(file, 100))
     end
     local shard = read(folder .. file, opts)
     lacking.bytes = lacking.bytes + select(2, core.file_kind(folder .. file))
@@ -48,7 +48,8 @@ function sharded.load(path, opts, read)
     lacking.advice, kind = lacking.advice or shard.lacking.advice, kind or shard.kind
     for name in pairs(by_file[file]) do
       if not core.is_tensor(value[name]) and not left_out[name] and not left_out[printable_name(name, 100)] then
-        options.fail("'%s': '%s' is missing in '%s%s'", path, printable_name(name, 100), folder, file)
+        options.fail_in_file(path, "'%s' is missing in '%s'", printable_name(name, 100),
+          options.shown_path(folder .. file))
       end
       tensors[name] = value[name]
     end

@@ -1,5 +1,5 @@
---- What readers of file formats read from: a file or a part of one, by place, in order, and as tensors. All errors name
---- the file. Places count from 0, as formats have them.
+--- What readers of file formats read from: a file or a part of one, by offset, in order, and as tensors. All errors
+--- name the file. Offsets count from 0, as formats have them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
@@ -29,8 +29,8 @@ function Source.whole_text(path)
   local source = Source.open(path, {})
   if source.size > LONGEST_TEXT then
     source:close()
-    options.fail("'%s': it has %.0f bytes; at most %.0f are supported for JSON and vocabularies", path, source.size,
-      LONGEST_TEXT)
+    options.fail_in_file(path, "JSON and vocabularies must have at most %.0f bytes, got %.0f", LONGEST_TEXT,
+      source.size)
   end
   local text = source:text(0, source.size)
   source:close()
@@ -53,18 +53,18 @@ function Source:close()
 end
 
 function Source:fail(format, ...)
-  options.fail("'%s': %s", self.path, format:format(...))
+  options.fail_in_file(self.path, format, ...)
 end
 
 --- An error of a file that is not what its format says: 'PATH': malformed WHAT: REASON.
 function Source:malformed(what, format, ...)
-  self:fail("malformed %s: %s", what, select("#", ...) > 0 and format:format(...) or format)
+  options.malformed_file(self.path, what, format, ...)
 end
 
 --- An error of this source's as a text that does not name it.
 function Source:why(problem)
   local text = tostring(problem)
-  local _, past = text:find("'" .. self.path, 1, true)
+  local _, past = text:find("'" .. options.shown_path(self.path), 1, true)
   if not past then return text end
   return (text:sub(past + 1):gsub("^': ", ""):gsub("^: (.-)': ", "%1: ")) -- the latter of a part: 'PATH: NAME': …
 end
@@ -99,7 +99,7 @@ local function unsigned(text, at, n)
 end
 Source.unsigned = unsigned
 
---- Eight bytes of text from place i (from 1) on as int64 cdata; a number where that holds it.
+--- Eight bytes of text from position i (from 1) on as int64 cdata; a number where that holds it.
 function Source.int64(text, i)
   local value = ffi.new "int64_t[1]"
   ffi.copy(value, text:sub(i, i + 7), 8)
@@ -213,7 +213,7 @@ function Source.dense_strides(sizes, fortran)
   return strides
 end
 
---- Bytes in which each group of `width` is turned around.
+--- Bytes with each group of `width` reversed.
 function Source.swapped(bytes, width)
   if width == 1 or bytes:numel() == 0 then return bytes end
   return bytes:view(-1, width):flip(2):contiguous():view(-1)

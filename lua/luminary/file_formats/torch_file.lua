@@ -171,8 +171,8 @@ local function read_id(id, machine)
   return key, kind.dtype, numel, Source.item_bytes[kind.dtype] or bytes_of_lacking[kind.dtype]
 end
 
--- What stands for a storage; the same for the same key. bytes_of(key, n, width, needed) gives its n bytes, if they are
--- needed.
+-- A function that reads a storage; the same object for the same key. bytes_of(key, n, width, needed) returns its n
+-- bytes, if they are needed.
 local function storage_reader(source, bytes_of)
   local by_key = {}
   return function(id, machine)
@@ -197,8 +197,9 @@ local function storage_reader(source, bytes_of)
   end
 end
 
--- What pickle.load gave, with a list of what is left out as text, and `advice` about it; an error for what may not be.
-local function told(source, value, all_lost)
+-- The value of pickle.load, and a list of descriptions of what is left out, with `advice`; an error for what may not be
+-- left out.
+local function with_lost(source, value, all_lost)
   local list = {}
   for i, each in ipairs(all_lost) do
     local name, lost = each.path == "" and "the whole value" or "'" .. each.path .. "'", each.lost
@@ -239,7 +240,7 @@ function torch_file.load_zip(archive, entry)
     local bytes = archive:bytes(data)
     return order_text == "big" and Source.swapped(bytes, width) or bytes
   end
-  return told(source, pickle.load(archive:read(entry):cursor(0), names, storage_reader(source, bytes_of)))
+  return with_lost(source, pickle.load(archive:read(entry):cursor(0), names, storage_reader(source, bytes_of)))
 end
 
 -- ---- what was before
@@ -251,7 +252,7 @@ function torch_file.load_legacy(source)
   local cursor = source:cursor(0)
   local function plain() -- the next pickle, which has no storages
     local function refuse(_, machine) machine:fail "storage before the value" end
-    return (told(source, pickle.load(cursor, names, refuse)))
+    return (with_lost(source, pickle.load(cursor, names, refuse)))
   end
   if plain() ~= MAGIC then
     source:fail "a pickle that torch.save did not write; in Python: torch.save(net.state_dict(), path)"
@@ -285,13 +286,14 @@ function torch_file.load_legacy(source)
     source:check(storage.at, storage.n)
   end
   if at ~= source.size then source:malformed("file", "%.0f bytes follow its storages", source.size - at) end
-  return told(source, pickle.load(source:cursor(value_at), names, storage_reader(source, function(key, n, width, needed)
+  local function bytes_of(key, n, width, needed)
     local storage = wanted[key]
     if not storage.at then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
     if not needed then return nil end
     local bytes = source:bytes(storage.at, n)
     return swap and Source.swapped(bytes, width) or bytes
-  end)))
+  end
+  return with_lost(source, pickle.load(source:cursor(value_at), names, storage_reader(source, bytes_of)))
 end
 
 -- ---- writing
@@ -340,12 +342,12 @@ function Writer:tensor(t, path)
     fail("save: %s is %s, which torch.save's format does not support; convert it with x:int()", path, t.dtype)
   end
   -- One storage for those that share all of their memory, such as tied weights.
-  local place = ("%s %d %s"):format(tostring(data:data_ptr()), data:numel(), data.dtype)
-  local key = data:numel() > 0 and self.places[place]
+  local memory = ("%s %d %s"):format(tostring(data:data_ptr()), data:numel(), data.dtype)
+  local key = data:numel() > 0 and self.keys_of_memory[memory]
   if not key then
     key = #self.tensors
     self.tensors[key + 1] = data
-    self.places[place] = key
+    self.keys_of_memory[memory] = key
   end
   self:put("ctorch._utils\n_rebuild_tensor_v2\n(", "(")
   self:text "storage"
@@ -471,7 +473,7 @@ end
 --- dicts; an empty one is a dict. State_dicts of optimizers are what torch.optim's load_state_dict takes.
 function torch_file.save(path, value)
   local writer = setmetatable({
-    out = {}, tensors = {}, places = {}, numbers = {}, open = {}, is_list = {}, count = 0,
+    out = {}, tensors = {}, keys_of_memory = {}, numbers = {}, open = {}, is_list = {}, count = 0,
   }, Writer)
   writer:put "\128\2"
   writer:value(value, "", 1)

@@ -81,14 +81,15 @@ end
 -- Returns each name of "x, dim [, {keepdim = false, dtype}]"; those in brackets or braces are optional.
 local function of_call(call)
   local list, depth, seen = {}, 0, {}
-  local text = call:match "%b()" or ""
-  text = text:sub(2, -2):gsub("%b\"\"", function(s) return (s:gsub("[%[%]{}(),]", "_")) end)
+  local whole = (call:match "%b()" or ""):sub(2, -2)
+  local text = whole:gsub("%b\"\"", function(s) return (s:gsub("[%[%]{}(),]", "_")) end) -- as long as `whole`
   for before, name, after in text:gmatch "([^%a_]*)([%a_][%w_%.]*)()" do
     depth = depth + select(2, before:gsub("[%[{]", "")) - select(2, before:gsub("[%]}]", ""))
     local starts = before == "" and #list == 0 or before:find "[,%[{]%s*$"
     if starts and not seen[name] and not name:find "%." then
-      local default = text:sub(after):match "^%s*=%s*([^,%[%]{}]+)"
-      if text:sub(after):find "^%s*=%s*{" then default = text:sub(after):match "^%s*=%s*(%b{})" end
+      local from, to = text:match("^%s*=%s*()[^,%[%]{}]+()", after)
+      if text:find("^%s*=%s*{", after) then from, to = text:match("^%s*=%s*()%b{}()", after) end
+      local default = from and whole:sub(from, to - 1)
       seen[name] = true
       list[#list + 1] = {name = name, default = default, optional = depth > 0}
     end
@@ -142,14 +143,33 @@ local function signature_of(each, list)
   return ("%s(%s)"):format(each.path, table.concat(parts, ", "))
 end
 
+<<<<<<< HEAD
 -- A documented call in valid Lua, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
+=======
+-- Changes what is outside of quotes.
+local function outside_strings(text, change)
+  local strings, i = {}, 0
+  local masked = text:gsub("%b\"\"", function(s)
+    strings[#strings + 1] = s
+    return "\1"
+  end)
+  return (change(masked):gsub("\1", function()
+    i = i + 1
+    return strings[i]
+  end))
+end
+
+-- A documented call as Lua reads it, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
+>>>>>>> data
 local function without_brackets(call)
   local before, list = call:match "^([^%(]*)(%b())"
   local named = list:match "%b{}"
   local text = list:gsub("%b{}", "\0"):gsub("%[%s*,?", ","):gsub("%]", ""):gsub(" = [^,%)]*", "")
   text = text:gsub("%s*,[%s,]*", ", "):gsub("^%(, ", "("):gsub(", %)", ")")
   text = text:gsub("([%w_%)])…", "%1, ..."):gsub("…", "...")
-  named = named and named:gsub("…", "..."):gsub("%s*%[, ", ", "):gsub("%]", "")
+  named = named and outside_strings(named, function(s)
+    return (s:gsub("…", "..."):gsub("%s*%[, ", ", "):gsub("%]", ""))
+  end)
   return before .. text:gsub("%z", function() return named end)
 end
 

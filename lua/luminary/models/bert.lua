@@ -130,7 +130,7 @@ local function mask_of(given, ids)
   return by_query and given:unsqueeze(2) or given:view(n, 1, 1, l)
 end
 
-local function places(self, ids, o)
+local function embedded(self, ids, o)
   local l, types = ids.shape[2], o.token_type_ids
   if l > self.config.max_position_embeddings then
     options.must_be("Bert", "the number of tokens",
@@ -162,7 +162,7 @@ function Bert:forward(ids, opts)
     options.must_be("Bert", "ids", "a tensor with at least one token", ids)
   end
   local body, mask = self.bert or self, mask_of(o.attention_mask, ids)
-  local x = self.dropout(body.embeddings.LayerNorm(places(self, ids, o)))
+  local x = self.dropout(body.embeddings.LayerNorm(embedded(self, ids, o)))
   for _, each in ipairs(body.encoder.layer) do x = each(x, mask) end
   if self.cls then
     local head = self.cls.predictions

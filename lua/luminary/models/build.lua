@@ -155,7 +155,8 @@ end
 local function check_layers(who, spec, from_file, n)
   for name, row in pairs(spec) do
     if row[1] == "count" and name:find "layer" and from_file[name] and from_file[name] > n then
-      fail("%s: %s must be at most %d, the number of tensors in the weights, got %.0f", who, name, n, from_file[name])
+      options.must_be(who, name, ("at most %d, the number of tensors in the weights"):format(n), from_file[name],
+        "pass {strict = false} to load weights that lack tensors")
     end
   end
 end

@@ -34,12 +34,12 @@ architectures.llama = {
     attn_k = function(t, config) return halves(t, config.num_key_value_heads or config.num_attention_heads) end,
   },
   resolve = function(who, path, config, value, rest)
-    local turned, factors = value "rope.dimension_count", rest["rope_freqs.weight"]
+    local rotated, factors = value "rope.dimension_count", rest["rope_freqs.weight"]
     local head = config.head_dim or tonumber(config.hidden_size) and tonumber(config.num_attention_heads)
       and config.hidden_size / config.num_attention_heads
-    if turned and head and turned ~= head then
+    if rotated and head and rotated ~= head then
       fail("%s: '%s' applies RoPE to %s of the %s entries of a head; only all entries are supported", who, path,
-        tostring(turned), tostring(head))
+        tostring(rotated), tostring(head))
     end
     local kind, old = value "rope.scaling.type", value "rope.scale_linear"
     if kind and kind ~= "none" then config.rope_scaling = {rope_type = kind, factor = value "rope.scaling.factor"} end
@@ -50,7 +50,7 @@ architectures.llama = {
   end,
 }
 
-local function turned(t) return t.ndim == 2 and t:t() or t end
+local function transposed(t) return t.ndim == 2 and t:t() or t end
 
 architectures.gpt2 = {
   sizes = {
@@ -64,10 +64,10 @@ architectures.gpt2 = {
     output = "lm_head", attn_norm = "ln_1", attn_qkv = "attn.c_attn", attn_output = "attn.c_proj", ffn_norm = "ln_2",
     ffn_up = "mlp.c_fc", ffn_down = "mlp.c_proj",
   },
-  changes = {attn_qkv = turned, attn_output = turned, ffn_up = turned, ffn_down = turned},
+  changes = {attn_qkv = transposed, attn_output = transposed, ffn_up = transposed, ffn_down = transposed},
 }
 
---- Whether weights are of GGUF: the path of such a file, or what lm.load gives of one.
+--- Whether weights are of GGUF: the path of such a file, or what lm.load returns for one.
 function gguf.is(weights)
   if options.is_plain(weights) then
     return options.is_plain(weights.metadata) and options.is_plain(weights.tensors)
@@ -93,7 +93,7 @@ local function renamed(tensors, of, config)
   return out
 end
 
---- Of what lm.load gives of a GGUF file: what a config.json would say, with model_type its architecture; its weights by
+--- Of what lm.load returns for a GGUF file: a config.json's values, with model_type its architecture; its weights by
 --- Hugging Face's names, where this is known, else nil. path: what errors call it.
 function gguf.read(who, path, file)
   local metadata, rest = file.metadata, {}

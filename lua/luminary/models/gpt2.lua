@@ -135,8 +135,8 @@ function GPT2:forward(ids, opts)
     options.must_be("GPT2", "the number of tokens", ("at most n_positions, %d"):format(self.config.n_positions),
       first + l)
   end
-  local places = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, first + 1, l)
-  local x = body.drop(body.wte(ids) + places)
+  local positions = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, first + 1, l)
+  local x = body.drop(body.wte(ids) + positions)
   for i, block in ipairs(body.h) do x = block(x, o.seen, o.cache and o.cache[i]) end
   if self.lm_head then return self.lm_head(body.ln_f(x)) end
   return ops.linear(body.ln_f(x), body.wte.weight)

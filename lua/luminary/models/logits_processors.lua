@@ -84,8 +84,8 @@ function logits_processors.allowed(scores, ids, rows, made, o, mask)
   if made < o.min_new_tokens then
     local ends = {}
     for token in pairs(o.ends) do ends[#ends + 1] = token <= vocabulary and token or nil end
-    local places = core.tensor(ends, {dtype = "int64", device = scores.device})
-    if #ends > 0 then scores = scores:index_fill(2, places, -math.huge) end
+    local indices = core.tensor(ends, {dtype = "int64", device = scores.device})
+    if #ends > 0 then scores = scores:index_fill(2, indices, -math.huge) end
   end
   local fewer = made < o.min_new_tokens or o.no_repeat_ngram_size > 0 or o.repetition_penalty ~= 1 or o.bad_words_ids
   for i, best_of_row in ipairs(fewer and o.num_beams == 1 and scores:amax(2):totable() or {}) do
@@ -107,17 +107,17 @@ local function best(scores, k)
   return scores:masked_fill(scores:lt(scores:topk(k, 2):narrow(2, k, 1)), -math.huge)
 end
 
--- But for the best whose probabilities make up p, and `least` of them.
+-- Scores with -inf except the best, whose probabilities sum to p, and at least `least` of them.
 local function most_of(scores, p, least)
   if p == 1 then return scores end
-  local sorted, place = scores:sort(2, {descending = true})
+  local sorted, indices = scores:sort(2, {descending = true})
   local weights = sorted:softmax(2)
   local beyond = (weights:cumsum(2) - weights):ge(p)
   beyond:narrow(2, 1, math.min(least, scores.shape[2])):fill_(false)
-  return scores:masked_fill(beyond:scatter(2, place, beyond), -math.huge)
+  return scores:masked_fill(beyond:scatter(2, indices, beyond), -math.huge)
 end
 
--- But for those of at least p times the best one's probability (Nguyen et al. 2024), and the `least` best.
+-- Scores with -inf except those of at least p times the best probability (Nguyen et al. 2024), and the `least` best.
 local function near_best(scores, p, least)
   if p == 0 then return scores end
   local weights = scores:softmax(2)

@@ -44,7 +44,7 @@ function Resnet:forward(x, time)
   return (self.conv_shortcut and self.conv_shortcut(x) or x) + y
 end
 
--- Attention among the places of an image, with a way around.
+-- Attention among the pixels of an image, with a residual connection.
 local Attention = class.define("Attention", nn.Module)
 
 function Attention:init(channels, config, groups)
@@ -55,11 +55,11 @@ function Attention:init(channels, config, groups)
 end
 
 function Attention:forward(x)
-  local n, channels, places = x.shape[1], x.shape[2], x.shape[3] * x.shape[4]
+  local n, channels, pixels = x.shape[1], x.shape[2], x.shape[3] * x.shape[4]
   local y = (self.group_norm and self.group_norm(x) or x):flatten(3):transpose(2, 3)
-  local function heads_of(t) return t:view(n, places, self.heads, channels / self.heads):transpose(2, 3) end
+  local function heads_of(t) return t:view(n, pixels, self.heads, channels / self.heads):transpose(2, 3) end
   y = ops.scaled_dot_product_attention(heads_of(self.to_q(y)), heads_of(self.to_k(y)), heads_of(self.to_v(y)))
-  y = self.to_out[1](y:transpose(2, 3):reshape(n, places, channels))
+  y = self.to_out[1](y:transpose(2, 3):reshape(n, pixels, channels))
   return y:transpose(2, 3):reshape(x.shape) + x
 end
 

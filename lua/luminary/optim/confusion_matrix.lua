@@ -49,8 +49,8 @@ local function count(self, who, predictions, targets)
       options.must_be(who, name, "from 1 to " .. n, each:min():item() < 1 and each:min():item() or each:max():item())
     end
   end
-  local places = ops.add(ops.mul(ops.sub(targets, 1), n), predictions)
-  self.mat:view({n * n}):scatter_add_(1, places, ops.ones({places:numel()}, {dtype = "int64"}))
+  local cells = ops.add(ops.mul(ops.sub(targets, 1), n), predictions)
+  self.mat:view({n * n}):scatter_add_(1, cells, ops.ones({cells:numel()}, {dtype = "int64"}))
 end
 
 --- Adds a sample: its predicted class from 1, or a score for each class, and its target class.

@@ -161,7 +161,7 @@ local function parts_of(entry, rows, params, states)
   return parts
 end
 
--- New states in the places of those that are not there; and what to put where once the step is made.
+-- New states where states are missing, and the list of them to store once the step is done.
 local function lists_made(rows, group, part)
   local lists, made = {}, {}
   for _, row in ipairs(rows) do

@@ -83,8 +83,8 @@ end
 local DECREASE, CURVATURE = 1e-4, 0.9 -- c1 and c2 of the strong Wolfe conditions
 
 -- A point on the line that meets them, by algorithms 3.5 and 3.6 of Nocedal and Wright with cubic interpolation, as
--- minFunc has it: {t, loss, grad, slope}. at(t) evaluates a point; `start` is the one at 0. Gives up after `most`
--- evaluations with the best of its bracket. The second result is how many there were.
+-- minFunc has it: {t, loss, grad, slope}. at(t) evaluates a point; `start` is the one at 0. After `most`
+-- evaluations it returns the best point of its bracket. The second result is the number of evaluations.
 local function strong_wolfe(at, start, t, tolerance, most, size)
   local function too_high(p) return p.loss > start.loss + DECREASE * p.t * start.slope end
   local function flat_enough(p) return abs(p.slope) <= -CURVATURE * start.slope end
@@ -170,7 +170,7 @@ local function iterate(self, closure, state)
   local function evaluate()
     local result = core.enable_grad(closure)
     local loss = core.is_tensor(result) and result:item() or result
-    options.arg("LBFGS:step", "what the closure gives", loss, "number")
+    options.arg("LBFGS:step", "the loss of closure", loss, "number")
     return sign * loss, gradient_of(params, sign), result
   end
 

@@ -29,7 +29,7 @@ local kept = {evalCounter = {"natural"}, t = {"natural"}, v = {"tensor"}, m = {"
 local function evaluate(who, feval, x)
   local loss, grad = core.enable_grad(feval, x)
   local number = core.is_tensor(loss) and loss:numel() == 1 and loss:item() or loss
-  options.arg(who, "the loss that feval gives", number, "number")
+  options.arg(who, "the loss of feval", number, "number")
   if not core.is_tensor(grad) or table.concat(grad.shape, ",") ~= table.concat(x.shape, ",") then
     fail("%s: feval must return a loss and a gradient of the shape of x, %s; the gradient is %s", who,
       options.describe(x), options.describe(grad))
@@ -205,11 +205,11 @@ define("rprop", {
   for i = 1, o.niter do
     local loss, grad = feval()
     local sign = ops.mul(grad, before)
-    local turned = ops.lt(sign, 0)
+    local sign_changed = ops.lt(sign, 0)
     step:mul_(ops.add(ops.mul(ops.gt(sign, 0):to(x.dtype), o.etaplus - 1), 1))
-    step:mul_(ops.add(ops.mul(turned:to(x.dtype), o.etaminus - 1), 1))
+    step:mul_(ops.add(ops.mul(sign_changed:to(x.dtype), o.etaminus - 1), 1))
     step:copy_(ops.clamp_range(step, o.stepsizemin, o.stepsizemax))
-    before:copy_(ops.masked_fill(grad, turned, 0))
+    before:copy_(ops.masked_fill(grad, sign_changed, 0))
     x:sub_(ops.mul(ops.sign(before), step))
     losses[i] = loss
   end

@@ -122,7 +122,8 @@ local function sentence_pieces(path, file, vocab)
     prefix and {type = "Strip", content = " ", start = 1, stop = 0} or nil,
   }
   return {
-    normalizer = {type = "Sequence", normalizers = prefix and {{type = "Prepend", prepend = "▁"}, spaces} or {spaces}},
+    normalizer = {type = "Sequence", normalizers = prefix and {{type = "Prepend", prepend = "▁"},
+      spaces} or {spaces}},
     decoder = {type = "Sequence", decoders = parts},
     model = {type = "BPE", vocab = vocab, fuse_unk = true, byte_fallback = true, unk_token = file.token "unknown"},
   }, merges_by_score(path, file.tokens, vocab, file.list("scores", "number", #file.tokens))
@@ -210,8 +211,8 @@ local parts = {
 local default_ids = {unknown = 0, bos = 1, eos = 2}
 local NO_ID = 2 ^ 32 - 1 -- llama.cpp's -1 for no token, as some files have it
 
---- Of a GGUF file: the text of a tokenizer.json, the tokens that have parts, by these, and, as special.read gives them,
---- whether bos_token and eos_token stand around texts, and the chat_template.
+--- Of a GGUF file: the text of a tokenizer.json, the tokens that have parts, by these, and, as special.read returns
+--- them, whether bos_token and eos_token stand around texts, and the chat_template.
 function vocabulary.read(path)
   local metadata = formats.metadata(path)
   local file = view(path, metadata)

@@ -19,16 +19,18 @@ function padding.settings(path, truncation, pads)
   local function is_count(v) return type(v) == "number" and v >= 0 and v % 1 == 0 and v < 2 ^ 53 end
   if truncation then
     local t = read(truncation)
-    if not is_count(t.max_length) then fail("'%s': truncation has no max_length", path) end
+    if not is_count(t.max_length) then options.fail_in_file(path, "truncation has no max_length") end
     out.truncation, out.max_length = strategies[t.strategy] or "longest_first", t.max_length
     out.truncation_side = sides[t.direction] or "right"
   end
   if pads then
     local p = read(pads)
     local fixed = type(p.strategy) == "table" and p.strategy.Fixed
-    if not is_count(p.pad_id) or fixed and not is_count(fixed) then fail("'%s': padding has no pad_id", path) end
+    if not is_count(p.pad_id) or fixed and not is_count(fixed) then
+      options.fail_in_file(path, "padding has no pad_id")
+    end
     for _, n in ipairs {fixed or 0, is_count(p.pad_to_multiple_of) and p.pad_to_multiple_of or 0} do
-      if n > MOST then fail("'%s': padding must be at most %d tokens, got %.0f", path, MOST, n) end
+      if n > MOST then options.fail_in_file(path, "padding must be at most %d tokens, got %.0f", MOST, n) end
     end
     out.padding, out.pad_id, out.padding_side = fixed or true, p.pad_id, sides[p.direction] or "right"
     out.pad_to_multiple_of = is_count(p.pad_to_multiple_of) and p.pad_to_multiple_of > 0 and p.pad_to_multiple_of or nil

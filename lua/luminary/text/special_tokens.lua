@@ -21,8 +21,8 @@ function special.reason(why) return (tostring(why):gsub("^.-:%d+: ", "")) end
 local function object_in(path)
   if core.file_kind(path) ~= "a regular file" then return {} end
   local ok, value = pcall(core.json_decode, files.read(path), false)
-  if not ok then fail("'%s': %s", path, special.reason(value)) end
-  if type(value) ~= "table" then fail("'%s': expected a JSON object", path) end
+  if not ok then options.fail_in_file(path, (special.reason(value):gsub("^json_decode: ", ""))) end
+  if type(value) ~= "table" then options.fail_in_file(path, "expected a JSON object") end
   return value
 end
 
@@ -32,7 +32,7 @@ local flags = {"single_word", "lstrip", "rstrip", "normalized", "special"}
 local function token_of(path, name, value)
   if not value then return nil end
   local content = type(value) == "table" and value.content or value
-  if type(content) ~= "string" or content == "" then fail("'%s': %s must be a token", path, name) end
+  if type(content) ~= "string" or content == "" then options.fail_in_file(path, "%s must be a token", name) end
   local out = {content = content, special = true}
   for _, flag in ipairs(flags) do
     if type(value) == "table" and value[flag] ~= nil then out[flag] = value[flag] == true end
@@ -43,7 +43,7 @@ end
 -- Lists of them; transformers 4 also wrote tables of names and tokens.
 local function tokens_of(path, name, value)
   local list, names = {}, {}
-  if value and type(value) ~= "table" then fail("'%s': %s must be a list of tokens", path, name) end
+  if value and type(value) ~= "table" then options.fail_in_file(path, "%s must be a list of tokens", name) end
   for key in pairs(value or {}) do names[#names + 1] = key end
   local function place(key) return tonumber(tostring(key):match "^%d+$") or 1 / 0 end
   table.sort(names, function(a, b)
@@ -57,7 +57,7 @@ end
 local function side(path, config, name)
   local value = config[name]
   if not value then return nil end
-  if value ~= "left" and value ~= "right" then fail("'%s': %s must be 'left' or 'right'", path, name) end
+  if value ~= "left" and value ~= "right" then options.fail_in_file(path, "%s must be 'left' or 'right'", name) end
   return value
 end
 
@@ -80,7 +80,7 @@ function special.read(folder)
   end
   local most = config.model_max_length or special.NO_MAXIMUM
   if type(most) ~= "number" or most < 1 or most % 1 ~= 0 then
-    fail("'%s': model_max_length must be an integer of at least 1", path)
+    options.fail_in_file(path, "model_max_length must be an integer of at least 1")
   end
   out.model_max_length = most
   out.padding_side, out.truncation_side = side(path, config, "padding_side"), side(path, config, "truncation_side")
@@ -161,7 +161,7 @@ function special.set(tokenizer, key, value)
   rawset(values, role, value or nil)
 end
 
---- {pad_token = "[PAD]", extra_special_tokens = {…}} as a list of tokens, and a function that gives them their parts;
+--- {pad_token = "[PAD]", extra_special_tokens = {…}} as a list of tokens, and a function that assigns them their parts;
 --- nil where `tokens` names no part.
 function special.named(who, tokens)
   if type(tokens) ~= "table" or not options.is_plain(tokens) or type(next(tokens)) ~= "string" then return nil end

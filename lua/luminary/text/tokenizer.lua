@@ -97,7 +97,7 @@ local function add_missing(self, said)
     if not is_added then missing[#missing + 1] = one end
   end
   local ok, why = pcall(add, self, missing)
-  if not ok then fail("'%s': %s", said.path, special.reason(why)) end
+  if not ok then options.fail_in_file(said.path, special.reason(why)) end
 end
 
 -- Puts bos_token and eos_token around texts from now on, as add_bos_token and add_eos_token say.

@@ -14,7 +14,7 @@ local files = {}
 --- The text of a file, of 2^28 bytes at most.
 function files.read(path)
   local kind = core.file_kind(path)
-  if kind ~= "a regular file" then fail("cannot open '%s': %s", path, kind and "it is " .. kind or "no such file") end
+  if kind ~= "a regular file" then options.fail_file("open", path, kind and "it is " .. kind or "no such file") end
   return Source.whole_text(path)
 end
 local read = files.read
@@ -23,7 +23,7 @@ local function lines_of(path)
   local lines = {}
   for line in (read(path) .. "\n"):gmatch "(.-)\r?\n" do
     lines[#lines + 1] = line
-    if line:find("\0", 1, true) then fail("'%s': line %d contains a NUL byte", path, #lines) end
+    if line:find("\0", 1, true) then options.fail_in_file(path, "line %d contains a NUL byte", #lines) end
   end
   if lines[#lines] == "" then lines[#lines] = nil end
   return lines
@@ -37,7 +37,7 @@ function files.byte_level_json(vocab, merges, o)
   local list = {}
   for i, line in ipairs(lines_of(merges)) do
     if not (i == 1 and line:find "^#version") and line ~= "" then
-      if not line:find "^%S+ %S+$" then fail("'%s': line %d must be a pair of tokens", merges, i) end
+      if not line:find "^%S+ %S+$" then options.fail_in_file(merges, "line %d must be a pair of tokens", i) end
       list[#list + 1] = json(line)
     end
   end
@@ -150,7 +150,7 @@ end
 local function exists(path) return core.file_kind(path) == "a regular file" end
 
 --- The text of a tokenizer.json; or what stands for it in a folder or a GGUF file, and the tokens that have parts there
---- by themselves; of a GGUF file also what special.read gives of a folder.
+--- by themselves; of a GGUF file also what special.read returns of a folder.
 function files.read_any(path)
   if not core.file_kind(path) then
     fail("Tokenizer: cannot open '%s': no such file or folder; nothing is downloaded: %s",

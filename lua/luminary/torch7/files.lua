@@ -4,6 +4,7 @@
 --- memory of its own: those that shared it are apart after reading, except one tensor at several positions.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local printable_name = require "luminary.base.printable_name"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local storage = require "luminary.torch7.storage"
@@ -140,10 +141,12 @@ local function read_number(self)
   text, start = ahead(self, LONGEST_NUMBER + 1)
   local word = text:match("^%S+", start + 1)
   if not word then fail("%s: end of file at byte %.0f of %.0f", self.__typename, self.at, size_of(self)) end
-  if #word > LONGEST_NUMBER then fail("%s: '%s…' is not a number", self.__typename, word:sub(1, LONGEST_NUMBER)) end
+  if #word > LONGEST_NUMBER then
+    fail("%s: '%s…' is not a number", self.__typename, printable_name(word:sub(1, LONGEST_NUMBER)))
+  end
   self.at = self.at + #word
   skip_newline(self)
-  return tonumber(word) or fail("%s: '%s' is not a number", self.__typename, word)
+  return tonumber(word) or fail("%s: '%s' is not a number", self.__typename, printable_name(word))
 end
 
 -- The next n elements, each of `size` bytes, in a tensor.
@@ -374,7 +377,7 @@ local function read_tensor(self, dtype)
 end
 
 -- Takes the file's next value, a table, as an object's fields. One table may be those of many objects: what is copied
--- is at most as many as the file has bytes.
+-- is at most the number of bytes in the file.
 local function read_fields(object, file)
   local fields = file:readObject()
   if type(fields) ~= "table" then fail("torch.load: '%s' has no table of fields", class.typename(object)) end
@@ -390,7 +393,7 @@ local function read_named(self, at, name)
   if kind then
     if kind == "Cuda" then kind = "Float" end
     kind = kind:gsub("^Cuda", "")
-    if not types[kind] then fail("torch.load: unknown type '%s'", name) end
+    if not types[kind] then fail("torch.load: unknown type '%s'", printable_name(name, 100)) end
     local value
     if name:find "Tensor$" then
       value = read_tensor(self, types[kind][2])
@@ -400,14 +403,15 @@ local function read_named(self, at, name)
     self.made[at] = value
     return value
   end
-  local methods = class.by_name[name] or fail("torch.load: luminary.torch7 has no class '%s'", name)
+  local methods = class.by_name[name] or fail("torch.load: luminary.torch7 has no class '%s'",
+    printable_name(name, 100))
   local object = setmetatable({}, methods)
   self.made[at] = object
   local ok, why = pcall(object.read or read_fields, object, self)
   if not ok then
     why = tostring(why)
     if why:find("torch.load: ", 1, true) then error(why, 0) end
-    fail("torch.load: cannot create an object of class %s: %s", name, without_place(why))
+    fail("torch.load: cannot create an object of class %s: %s", printable_name(name, 100), without_place(why))
   end
   return object
 end

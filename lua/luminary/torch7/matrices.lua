@@ -25,12 +25,12 @@ local function several(name, inputs, compute)
     local given, n = {...}, select("#", ...)
     local count = 0
     while tensor.is(given[count + 1]) do count = count + 1 end
-    local places = math.max(count - inputs, 0)
+    local outputs = math.max(count - inputs, 0)
     local list = {}
-    for i = places + 1, n do list[#list + 1] = tensor.is(given[i]) and raw(given[i]) or given[i] end
+    for i = outputs + 1, n do list[#list + 1] = tensor.is(given[i]) and raw(given[i]) or given[i] end
     local results = {compute(unpack(list))}
     for i, r in ipairs(results) do
-      results[i] = i <= places and tensor.put(given[i], r) or wrap(r)
+      results[i] = i <= outputs and tensor.put(given[i], r) or wrap(r)
     end
     return unpack(results)
   end

@@ -441,32 +441,32 @@ function methods.new(object, ...) return tensor.new(raw_of[object].dtype, ...) e
 
 -- ---- new objects
 
-local function gives(name, compute)
+local function wrapped(name, compute)
   methods[name] = function(object, ...) return wrap(compute(raw(object, name), ...)) end
 end
 for _, name in ipairs {"select", "narrow", "transpose", "squeeze", "contiguous", "clone", "t", "unfold"} do
-  if rawget(ops, name) then gives(name, ops[name]) end
+  if rawget(ops, name) then wrapped(name, ops[name]) end
 end
-gives("view", function(x, ...) return ops.view(x, sizes_from(...)) end)
-gives("viewAs", function(x, other) return ops.view(x, raw(other).shape) end)
-gives("reshape", function(x, ...) return ops.clone(ops.reshape(x, sizes_from(...))) end)
-gives("expand", function(x, ...) return ops.expand(x, sizes_from(...)) end)
-gives("expandAs", function(x, other) return ops.expand(x, raw(other).shape) end)
-gives("permute", function(x, ...) return ops.permute(x, sizes_from(...)) end)
-gives("repeatTensor", function(x, ...) return ours.repeat_tensor(x, sizes_from(...)) end)
-gives("index", function(x, dim, index) return ops.index_select(x, dim, raw(index)) end)
-gives("gather", function(x, dim, index) return ops.gather(x, dim, raw(index)) end)
-gives("nonzero", function(x) return ops.nonzero(x) end)
-gives("maskedSelect", function(x, mask)
+wrapped("view", function(x, ...) return ops.view(x, sizes_from(...)) end)
+wrapped("viewAs", function(x, other) return ops.view(x, raw(other).shape) end)
+wrapped("reshape", function(x, ...) return ops.clone(ops.reshape(x, sizes_from(...))) end)
+wrapped("expand", function(x, ...) return ops.expand(x, sizes_from(...)) end)
+wrapped("expandAs", function(x, other) return ops.expand(x, raw(other).shape) end)
+wrapped("permute", function(x, ...) return ops.permute(x, sizes_from(...)) end)
+wrapped("repeatTensor", function(x, ...) return ours.repeat_tensor(x, sizes_from(...)) end)
+wrapped("index", function(x, dim, index) return ops.index_select(x, dim, raw(index)) end)
+wrapped("gather", function(x, dim, index) return ops.gather(x, dim, raw(index)) end)
+wrapped("nonzero", function(x) return ops.nonzero(x) end)
+wrapped("maskedSelect", function(x, mask)
   return ops.index_select(x:reshape {-1}, 1, ops.nonzero(raw(mask):reshape {-1}):reshape {-1})
 end)
-gives("sub", function(x, ...)
+wrapped("sub", function(x, ...)
   local index, given = {}, {...}
   for i = 1, #given, 2 do index[#index + 1] = {given[i], given[i + 1]} end
   return part(x, index)
 end)
 for _, name in ipairs {"lt", "le", "gt", "ge", "eq", "ne"} do
-  gives(name, function(x, other) return ops[name](x, operand(other)) end)
+  wrapped(name, function(x, other) return ops[name](x, operand(other)) end)
 end
 for _, name in ipairs {"split", "chunk"} do
   methods[name] = function(object, n, dim)
@@ -504,8 +504,8 @@ for _, name in ipairs {"max", "min"} do
   methods[name] = function(object, dim)
     local x = raw(object, name)
     if dim == nil then return core[name](x):item() end
-    local values, places = core[name](x, dim, keep)
-    return wrap(values), wrap(places)
+    local values, indices = core[name](x, dim, keep)
+    return wrap(values), wrap(indices)
   end
 end
 methods.norm = function(object, p, dim)
@@ -518,8 +518,8 @@ function methods.any(object) return ops.any(ops.ne(raw(object), 0)):item() end
 
 --- x:topk(k, dim, descending, sorted): the smallest, or with `descending` the largest.
 function methods.topk(object, k, dim, descending)
-  local values, places = ops.topk(raw(object), k, dim or -1, {largest = descending or false})
-  return wrap(values), wrap(places)
+  local values, indices = ops.topk(raw(object), k, dim or -1, {largest = descending or false})
+  return wrap(values), wrap(indices)
 end
 --- x:sort([dim [, descending]]): values in order, and where they were.
 function methods.sort(object, dim, descending)
@@ -535,14 +535,14 @@ for _, name in ipairs {"median", "mode"} do
   --- were.
   methods[name] = function(object, dim)
     local x = raw(object)
-    local values, places = x[name](x, dim or -1, keep)
-    return wrap(values), wrap(places)
+    local values, indices = x[name](x, dim or -1, keep)
+    return wrap(values), wrap(indices)
   end
 end
 --- x:kthvalue(k [, dim]): the k-th smallest along dim, the last by default, which stays with size 1, and where it was.
 function methods.kthvalue(object, k, dim)
-  local values, places = ops.kthvalue(raw(object), k, dim or -1, keep)
-  return wrap(values), wrap(places)
+  local values, indices = ops.kthvalue(raw(object), k, dim or -1, keep)
+  return wrap(values), wrap(indices)
 end
 --- x:dist(y [, p = 2]): the p-norm of x - y.
 function methods.dist(object, other, p) return wrap(ops.sub(raw(object), raw(other, "dist"))):norm(p) end

@@ -9,12 +9,12 @@ local ops, fail = core.ops, options.fail
 local vision = {}
 
 -- A kind of argument: boxes.
-local function boxes_of(who, name, v)
+local boxes_of = options.kind("tensor [N, 4]", function(who, name, v)
   if not core.is_tensor(v) or v.ndim ~= 2 or v.shape[2] ~= 4 then
     options.wrong_shape(who, name, v, "[N, 4]")
   end
   return v
-end
+end)
 
 local function side(boxes, i) return boxes:select(2, i) end
 
@@ -132,7 +132,7 @@ vision.batched_nms = arguments.of({
     options.wrong_shape("batched_nms", "idxs", a.idxs, ("[%d], one for each box"):format(boxes.shape[1]))
   end
   if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
-  local apart = a.idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- classes in places of their own
+  local apart = a.idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- so that boxes of different classes never overlap
   return vision.nms(boxes + apart:unsqueeze(2), a.scores, a.iou_threshold)
 end)
 
@@ -183,9 +183,9 @@ local function line_of(start, each, bins, samples, counts, size)
   at = at:clamp(0)
   local low = ops.floor(at):clamp(nil, size - 1)
   local part = ops.where(ops.ge(low, size - 1), 0, at - low)
-  local places = ops.stack({low, (low + 1):clamp(nil, size - 1)}, -1)
+  local indices = ops.stack({low, (low + 1):clamp(nil, size - 1)}, -1)
   local weight = ops.where(inside, 1, 0):to(how) / counts
-  return places, ops.stack({weight * (1 - part), weight * part}, -1)
+  return indices, ops.stack({weight * (1 - part), weight * part}, -1)
 end
 
 --- vision.roi_align(x, boxes, output_size [, spatial_scale = 1 [, sampling_ratio = -1 [, aligned = false]]]): Performs
@@ -232,10 +232,10 @@ vision.roi_align = arguments.of({
   end
   local function wide(v) return v:to "int64" end
   local first = wide(image - 1):view(1, 1, count, 1, 1) * (height * width) + 1
-  local places = (first + wide(down(y)) * width + wide(across(z))):reshape(1, taps_y * taps_x, -1)
+  local indices = (first + wide(down(y)) * width + wide(across(z))):reshape(1, taps_y * taps_x, -1)
   local weight = (down(y_weight) * across(z_weight)):reshape(1, taps_y * taps_x, -1)
   local pixels = ops.reshape(sizes.channels_last(x), {1, 1, n * height * width, channels})
-  local pooled_rows = ops.gather_weighted(pixels, places, weight):view(count, rows, columns, channels)
+  local pooled_rows = ops.gather_weighted(pixels, indices, weight):view(count, rows, columns, channels)
   return sizes.channels_second(pooled_rows):contiguous()
 end)
 

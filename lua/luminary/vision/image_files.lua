@@ -26,15 +26,15 @@ local function part(opts, rows)
   return some
 end
 
---- vision.Encoded(bytes [, {name = "the image", max_pixels = 178956970, apply_exif_orientation = true, allow_corrupt =
+--- vision.Encoded(bytes [, {name = "image", max_pixels = 178956970, apply_exif_orientation = true, allow_corrupt =
 --- false}]): Reads the header of a JPEG or PNG image, and decodes its pixels later.
 local Encoded = class.root("Encoded")
 Encoded.__makes = "bytes"
-Encoded.__hint = "image:decode() gives its pixels"
+Encoded.__hint = "image:decode() returns its pixels"
 image.Encoded = Encoded
 
 Encoded.init = arguments.takes("Encoded", {
-  {"name", "string", "the image"}, unpack(header_options),
+  {"name", "string", "image"}, unpack(header_options),
 }, function(self, bytes, opts)
   self.bytes, self.name, self.max_pixels = bytes, opts.name, opts.max_pixels
   self.apply_exif_orientation, self.allow_corrupt = opts.apply_exif_orientation, opts.allow_corrupt

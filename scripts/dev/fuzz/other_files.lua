@@ -55,6 +55,7 @@ end
 
 -- Changes one stored entry of an archive, with a matching checksum.
 local function change_stored(text)
+<<<<<<< HEAD
   local entries, from = {}, 1
   while true do
     local at = text:find("PK\1\2", from, true)
@@ -67,6 +68,20 @@ local function change_stored(text)
   local data = at + 30 + number(text, at + 26, 2) + number(text, at + 28, 2)
   assert(data + size - 1 <= #text)
   local change = entry == entries[1] and random(2) == 1 and change_pickle or pick {damage, flip}
+=======
+  local offsets, from = {}, 1
+  while true do
+    local at = text:find("PK\1\2", from, true)
+    if not at then break end
+    offsets[#offsets + 1], from = at, at + 4
+  end
+  if #offsets == 0 then return damage(text) end
+  local entry = offsets[random(2) == 1 and 1 or random(#offsets)]
+  local at, size = number(text, entry + 42, 4) + 1, number(text, entry + 24, 4)
+  local data = at + 30 + number(text, at + 26, 2) + number(text, at + 28, 2)
+  assert(data + size - 1 <= #text)
+  local change = entry == offsets[1] and random(2) == 1 and change_pickle or pick {damage, flip}
+>>>>>>> data
   local changed = change(text:sub(data, data + size - 1))
   changed = (changed .. ("\0"):rep(size)):sub(1, size)
   text = replace(text, data, data + size - 1, changed)
@@ -101,9 +116,8 @@ end
 
 -- What errors say of an archive's directory; behind it are its entries.
 local directory = {
-  "directory", "called otherwise", "reaches into what follows", "two entries", "encrypted", "packed by method",
-  "is stored in", "zip64", "disks of a zip", "data.pkl' is damaged", "no file of weights", "no safetensors file",
-  "TorchScript",
+  "directory", "overlaps what follows", "two entries", "encrypted", "compression method", "is stored in", "zip64",
+  "several disks", "data.pkl' has a wrong checksum", "not a file of weights", "not a safetensors file", "TorchScript",
 }
 local function behind_directory(message)
   for _, words in ipairs(directory) do

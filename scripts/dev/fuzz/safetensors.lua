@@ -131,6 +131,6 @@ return {
   name = "safetensors", share = 2, change = function() return change_safetensors(pick(checkpoints)) end,
   load = function(path) return lm.load(path) end,
   past = function(message)
-    return message:find "its description is broken" or message:find "is of dtype BOOL and holds"
+    return message:find "malformed description" or message:find "malformed safetensors data"
   end,
 }

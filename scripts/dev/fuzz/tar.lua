@@ -67,5 +67,5 @@ end
 
 return {
   name = "tar", share = 1, change = change_tar, load = load_tar,
-  past = function(message) return not message:find "at byte 0:" end,
+  past = function(message) return not message:find "at byte 0[: ]" end,
 }

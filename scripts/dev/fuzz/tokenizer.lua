@@ -97,7 +97,8 @@ local function beside(path)
   temp.write(name, text)
   local ok, result = pcall(lm.text.Tokenizer, path)
   os.remove(name)
-  if not ok then error(tostring(result):find(name, 1, true) and path .. ": " .. result or result, 0) end
+  local quoted = "'" .. name .. "'"
+  if not ok then error(tostring(result):find(quoted, 1, true) and "'" .. path .. "': " .. result or result, 0) end
   return result
 end
 
@@ -133,5 +134,5 @@ end
 
 return {
   name = "tokenizer", share = 2, change = change, load = load,
-  past = function(message) return not message:find "no JSON" and not message:find "line [12] " end,
+  past = function(message) return not message:find "malformed JSON" and not message:find "line [12] " end,
 }

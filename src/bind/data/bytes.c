@@ -3,6 +3,7 @@
  *   bytes_of(path)           uint8 [n]: a file, plain or gzipped        bytes_tensor(text)  the same of a string
  *   count_up(t)              adds one to an int64 tensor of one element, whoever else does meanwhile
  */
+#include "base/message.h"
 #include "bind/bind.h"
 #include "io/maybe_gzipped.h"
 
@@ -15,7 +16,8 @@ static lm_status bytes_of(lua_State *L, lm_lua *s, void *arg) {
 static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **out = arg;
   (void)s;
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_fail(LM_E_ARG, "bytes_tensor: a string expected");
+  if (lua_type(L, 1) != LUA_TSTRING)
+    return lm_fail_value("bytes_tensor", "bytes", "a string", lm_describe_arg(L, s, 1));
   size_t n;
   const char *text = lua_tolstring(L, 1, &n);
   int64_t size = (int64_t)n;

@@ -11,6 +11,7 @@
  *       returns float32 [rows, numbers], int64 [rows, texts, 2] and how many rows of them are filled
  */
 #include "data/csv.h"
+#include "base/message.h"
 
 #include "base/mem.h"
 #include "bind/bind.h"
@@ -33,11 +34,11 @@ static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_ten
   int64_t columns = *meant ? spans->size[1] : 1;
   if (spans->ndim < 2 || spans->ndim > 3 || spans->size[spans->ndim - 1] != 2 || i < 1 || i > spans->size[0] || k < 1 ||
       k > columns) {
-    return lm_fail(LM_E_INDEX, "%s: there is no span %lld, %lld", fn, (long long)i, (long long)k);
+    return lm_fail(LM_E_INDEX, "%s: span %lld, %lld is out of range", fn, (long long)i, (long long)k);
   }
   const int64_t *span = (const int64_t *)spans->data + 2 * ((i - 1) * columns + k - 1), n = (*text)->numel;
   if (span[0] < 0 || span[1] < 0 || span[0] > n || span[1] > n - span[0]) {
-    return lm_fail(LM_E_INDEX, "%s: span %lld is not in the text", fn, (long long)i);
+    return lm_fail(LM_E_INDEX, "%s: span %lld is out of range of the text", fn, (long long)i);
   }
   *out = span;
 done:
@@ -132,8 +133,8 @@ static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_pla
   static const char fn[] = "csv_read";
   lm_status status = LM_OK;
   size_t n = lua_objlen(L, 5);
-  if (n > MAX_COLUMNS) return lm_fail(LM_E_ARG, "csv_read: more than %d columns", MAX_COLUMNS);
-  if (lua_objlen(L, 6) != n) return lm_fail(LM_E_ARG, "csv_read: lists of %zu columns expected", n);
+  if (n > MAX_COLUMNS) return lm_fail(LM_E_ARG, "csv_read: a table must have at most %d columns", MAX_COLUMNS);
+  if (lua_objlen(L, 6) != n) return lm_fail(LM_E_ARG, "csv_read: lists must have %zu entries, one for each column", n);
   bool named = lua_objlen(L, 7) == n;
   v->name = lm_malloc(n * sizeof *v->name);
   v->number = lm_malloc(n * sizeof *v->number);
@@ -145,7 +146,7 @@ static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_pla
       lua_rawgeti(L, list, i + 1);
       TRY(lm_read_int(L, s, lua_gettop(L), fn, "a column", &which));
       lua_pop(L, 1);
-      if (which < 0 || which > (int64_t)n) return lm_fail(LM_E_ARG, "csv_read: a column %lld", (long long)which);
+      if (which < 0 || which > (int64_t)n) return lm_fail_int("csv_read", "column", lm_text("from 0 to %zu", n), which);
       int *most = list == 5 ? &plan->numbers : &plan->texts;
       if (which > *most) *most = (int)which;
       (list == 5 ? v->number : v->text)[i] = (int)which - 1;
@@ -183,7 +184,7 @@ static lm_status csv_read(lua_State *L, lm_lua *s, void *arg) {
   const int64_t *at = (const int64_t *)starts->data;
   bool rising = starts->ndim == 1 && starts->numel > 0;
   for (int64_t i = 0; i < starts->numel && rising; i++) rising = at[i] >= (i ? at[i - 1] : 0) && at[i] <= c.n;
-  if (!rising) TRY(lm_fail(LM_E_ARG, "csv_read: starts do not rise"));
+  if (!rising) TRY(lm_fail(LM_E_ARG, "csv_read: starts must increase"));
   TRY(lm_csv_read(&c, starts, &plan, &out->table));
   out->made[0] = out->table.numbers;
   out->made[1] = out->table.spans;

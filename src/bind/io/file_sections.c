@@ -11,6 +11,7 @@
  */
 #include "io/file_sections.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "io/atomic_write.h"
 #include "op/backend.h"
@@ -48,7 +49,7 @@ static int bind_open(lua_State *L) {
 static lm_status read_count(lua_State *L, lm_lua *s, int i, uint64_t *out) {
   int64_t v;
   lm_status status = lm_read_int(L, s, i, "load", "a place or size", &v);
-  if (status == LM_OK && v < 0) status = lm_fail(LM_E_ARG, "load: a place or size of %lld", (long long)v);
+  if (status == LM_OK && v < 0) status = lm_fail_int("load", "offsets and sizes", "at least 0", v);
   *out = (uint64_t)v;
   return status;
 }
@@ -118,7 +119,7 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
   TRY(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
   TRY(read_count(L, s, 5, &at));
   if (t->dtype != LM_U8 || !lm_is_contiguous(t) || size.n != stride.n) {
-    return lm_fail(LM_E_ARG, "view_as: contiguous uint8 expected, and as many strides as sizes");
+    return lm_fail(LM_E_ARG, "view_as: x must be contiguous uint8, with one stride for each size");
   }
   TRY(lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg));
 done:
@@ -131,7 +132,7 @@ static lm_status read_bytes(lua_State *L, lm_lua *s, int i, const char *fn, lm_t
   lm_status status = lm_read_tensor(L, s, i, fn, "a tensor", out);
   if (status != LM_OK) return status;
   if (LM_DEVICE_KIND((*out)->device) != LM_CPU || !lm_is_contiguous(*out)) {
-    return lm_fail(LM_E_ARG, "%s: a contiguous tensor on the CPU expected", fn);
+    return lm_fail(LM_E_ARG, "%s: x must be contiguous and on cpu", fn);
   }
   return LM_OK;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "io/safetensors_dtypes.h"
 
@@ -68,7 +69,7 @@ static lm_status check_list(lua_State *L, int i, int n) {
     char key[80] = "";
     if (number) snprintf(key, sizeof key, "%.14g", k);
     if (lua_type(L, -2) == LUA_TSTRING) snprintf(key, sizeof key, "'%s'", lm_ellipsize(lua_tostring(L, -2), 60));
-    status = lm_fail(LM_E_ARG, "json_encode: a table mixes a list of %d with the key %s; JSON has lists and objects", n,
+    status = lm_fail(LM_E_ARG, "json_encode: a table must be a list or an object, got a list of %d with the key %s", n,
                      *key ? key : luaL_typename(L, -2));
   }
   if (status != LM_OK) lua_pop(L, 1);
@@ -106,7 +107,7 @@ static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON 
       if (!more) status = LM_E_OOM;
     }
     if (!name) {
-      status = lm_fail(LM_E_ARG, "json_encode: a %s as key; keys are strings, or 1 to n", luaL_typename(L, -2));
+      status = lm_fail_value("json_encode", "keys", "strings, or 1 to n", lm_text("a %s", luaL_typename(L, -2)));
     } else if (strlen(name) != bytes) {
       status = lm_fail(LM_E_ARG, "json_encode: a key contains a NUL byte, '%s\\0...'", lm_ellipsize(name, 60));
     } else if (status == LM_OK) {
@@ -129,9 +130,9 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
   lm_status status = LM_OK;
   *out = NULL;
   if (depth > DEEPEST || !lua_checkstack(L, 8)) {
-    return lm_fail(LM_E_ARG, "json_encode: nested too deep, or a table that contains itself");
+    return lm_fail(LM_E_ARG, "json_encode: tables are nested too deeply, or one contains itself");
   }
-  if (--*left < 0) return lm_fail(LM_E_ARG, "json_encode: more than %d values", MAX_VALUES);
+  if (--*left < 0) return lm_fail(LM_E_ARG, "json_encode: a value must consist of at most %d values", MAX_VALUES);
   switch (lua_type(L, i)) {
     case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
     case LUA_TSTRING:
@@ -141,7 +142,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
       *out = cJSON_CreateString(lua_tostring(L, i));
       break;
     case LUA_TNUMBER:
-      if (!isfinite(lua_tonumber(L, i))) return lm_fail(LM_E_ARG, "json_encode: JSON has no %g", lua_tonumber(L, i));
+      if (!isfinite(lua_tonumber(L, i))) return lm_fail_number("json_encode", "numbers", "finite", lua_tonumber(L, i));
       *out = create_number(lua_tonumber(L, i));
       break;
     case LUA_TTABLE:
@@ -151,7 +152,9 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
       *out = list ? cJSON_CreateArray() : cJSON_CreateObject();
       if (*out) status = (list ? encode_array : encode_object)(L, i, depth, left, *out);
       break;
-    default: return lm_fail(LM_E_ARG, "json_encode: a %s has no JSON", luaL_typename(L, i));
+    default:
+      return lm_fail_value("json_encode", "values", "nil, booleans, numbers, strings or tables",
+                           lm_text("a %s", luaL_typename(L, i)));
   }
   if (!*out) return no_memory();
   if (status != LM_OK) {
@@ -192,7 +195,8 @@ static void push_json(lua_State *L, const cJSON *item) {
       lua_pushstring(L, c->string);
       lua_pushvalue(L, -1);
       lua_rawget(L, -3);
-      if (!lua_isnil(L, -1)) lm_raise_text(L, "json_decode: the key '%s' is there twice", c->string);
+      if (!lua_isnil(L, -1))
+        lm_raise_text(L, "json_decode: malformed JSON: key '%s' appears twice", lm_ellipsize(c->string, 60));
       lua_pop(L, 1);
       push_json(L, c);
       lua_rawset(L, -3);
@@ -206,7 +210,7 @@ static void push_json(lua_State *L, const cJSON *item) {
   } else if (!lua_isnoneornil(L, 2)) {
     lua_pushvalue(L, 2);
   } else {
-    lm_raise_text(L, "json_decode: a null, for which Lua has no value");
+    lm_raise_text(L, "json_decode: null has no value in Lua");
   }
 }
 
@@ -228,19 +232,22 @@ static int depth_at(const char *text, const char *end) {
 
 static int bind_decode(lua_State *L) {
   lua_settop(L, 2);
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "json_decode: text expected, got %s", luaL_typename(L, 1));
+  if (lua_type(L, 1) != LUA_TSTRING)
+    return lm_raise_text(L, "json_decode: text must be a string, got a %s", luaL_typename(L, 1));
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;
   if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string contains a NUL byte");
-  if (lm_json_values(text, n) > MAX_VALUES) return lm_raise_text(L, "json_decode: more than %d values", MAX_VALUES);
+  if (lm_json_values(text, n) > MAX_VALUES)
+    return lm_raise_text(L, "json_decode: JSON must have at most %d values", MAX_VALUES);
   cJSON **tree = lm_object_new(L, &holder_type);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
   if (!*tree) {
     int at = (int)(end ? end - text + 1 : 1);
     if (end && depth_at(text, end) >= CJSON_NESTING_LIMIT) {
-      return lm_raise_text(L, "json_decode: nested more than %d deep at byte %d", CJSON_NESTING_LIMIT, at);
+      return lm_raise_text(L, "json_decode: malformed JSON at byte %d: nested more than %d deep", at,
+                           CJSON_NESTING_LIMIT);
     }
-    return lm_raise_text(L, "json_decode: no JSON at byte %d", at);
+    return lm_raise_text(L, "json_decode: malformed JSON at byte %d", at);
   }
   push_json(L, *tree);
   free_tree(tree);

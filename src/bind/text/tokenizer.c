@@ -13,6 +13,7 @@
  *   tokenizer_added(t)       the tokens beside the model's, as JSON
  */
 #include "text/tokenizer.h"
+#include "base/message.h"
 
 #include "base/mem.h"
 #include "bind/bind.h"
@@ -32,7 +33,7 @@ static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need
 
 static const char *need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
   if (lua_type(L, i) != LUA_TSTRING) {
-    lm_raise_text(L, "%s: %s: text expected, got %s", fn, arg, lm_describe_arg(L, LM_STATE(L), i));
+    lm_raise_text(L, "%s: %s must be a string, got %s", fn, arg, lm_describe_arg(L, LM_STATE(L), i));
   }
   return lua_tolstring(L, i, n);
 }
@@ -137,12 +138,12 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   if (!from) TRY(LM_E_OOM);
   for (int64_t i = 0; i < ids->numel; i++) {
     int64_t id = ((const int64_t *)ids->data)[i];
-    if (id < base) TRY(lm_fail(LM_E_INDEX, "decode: an id %lld; they count from %lld", (long long)id, (long long)base));
+    if (id < base) TRY(lm_fail_int(fn, "ids", lm_text("at least %lld", (long long)base), id));
     from[i] = id - base < INT32_MAX ? (int32_t)(id - base) : INT32_MAX;
   }
   d->made->n = 0;
   TRY(lm_tokenizer_decode(d->t, from, (size_t)ids->numel, skip, d->made));
-  if (d->made->failed) TRY(lm_fail(LM_E_OOM, "out of memory: decode"));
+  if (d->made->failed) TRY(lm_fail(LM_E_OOM, "out of memory: decoding tokens"));
 done:
   lm_free(from);
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
@@ -250,7 +251,7 @@ static int bind_add(lua_State *L) {
   lm_status status = LM_OK;
   for (int i = 1; read_token(L, i, &text, &n, &as); i++) {
     if (n == 0 || lm_utf8_check(text, n) < n) {
-      lm_need(L, lm_fail(LM_E_ARG, "add_tokens: token %d %s", i, n ? "is not UTF-8" : "is empty"));
+      lm_need(L, lm_fail(LM_E_ARG, "add_tokens: token %d must be %s", i, n ? "valid UTF-8" : "non-empty"));
     }
     lua_settop(L, 2);
   }

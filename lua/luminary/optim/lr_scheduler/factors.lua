@@ -6,13 +6,13 @@ local list, schedule = Scheduler.entries()
 
 -- A kind: a factor from 0 to 1; above 0 if `positive`.
 local function factor(positive)
-  return function(who, name, value)
+  return options.kind(positive and "number above 0 and at most 1" or "number from 0 to 1", function(who, name, value)
     options.arg(who, name, value, "number")
     if value > 1 or value < 0 or positive and value == 0 then
       options.must_be(who, name, ("%s 0 and at most 1"):format(positive and "above" or "at least"), value)
     end
     return value
-  end
+  end)
 end
 
 local gamma, total_iters = {"gamma", "number", 0.1}, {"total_iters", "natural", 5}
@@ -108,7 +108,7 @@ schedule "PolynomialLR" {
   end,
 }
 
--- ---- functions of one's own
+-- ---- custom functions
 
 -- A function for each group, of the argument lr_lambda.
 local function take_lambdas(self, optimizer)

@@ -159,12 +159,14 @@ function Scheduler.entries()
 end
 
 local function class_of(entry, path)
-  local new, who, places, named, settings = class.define(entry.name, Scheduler), entry.name, {}, {}, {}
-  places[1] = {"optimizer", function(_, _, optimizer) return Scheduler.optimizer_of(who, optimizer) end}
-  for _, row in ipairs(entry.takes or {}) do places[#places + 1], settings[#settings + 1] = row, row end
+  local new, who, positional, named, settings = class.define(entry.name, Scheduler), entry.name, {}, {}, {}
+  positional[1] = {"optimizer", options.kind("Optimizer", function(_, _, optimizer)
+    return Scheduler.optimizer_of(who, optimizer)
+  end)}
+  for _, row in ipairs(entry.takes or {}) do positional[#positional + 1], settings[#settings + 1] = row, row end
   for _, row in ipairs(entry.options or {}) do named[#named + 1], settings[#settings + 1] = row, row end
   named[#named + 1] = {"last_epoch", "integer", -1}
-  local takes = arguments.of(places, named)
+  local takes = arguments.of(positional, named)
   new.settings = entry.settings or settings
   new.init = takes:constructor(who, function(self)
     if entry.made then entry.made(self, self.optimizer) end

@@ -247,7 +247,7 @@ end)
 
 -- ---- what the gradient alone meets
 
--- A layer that gives its input, and changes the gradient on its way back.
+-- A layer that returns its input, and changes the gradient in backward.
 local function passes(name, init, backward)
   local new, parent = class.new("nn." .. name, "nn.Module")
   function new:__init(...)

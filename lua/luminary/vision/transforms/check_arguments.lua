@@ -96,7 +96,9 @@ end
 
 --- A kind of arguments (see options.arg): a range {least, largest} from low to high.
 function checks.range_within(low, high)
-  return function(who, name, v) return checks.range(who, name, options.arg(who, name, v, "table"), low, high) end
+  return options.kind("list of 2 numbers, {least, largest}", function(who, name, v)
+    return checks.range(who, name, options.arg(who, name, v, "table"), low, high)
+  end)
 end
 
 --- {smaller side} or {height, width}, and max_size.
@@ -171,6 +173,22 @@ function checks.statistics(who, mean, std)
     for i = 1, n do numbers[#numbers + 1] = v[i] end
   end
   return numbers
+end
+
+-- ---- what help calls those that are kinds of arguments
+
+options.kind("number", checks.number)
+options.kind("integer or {height, width}", checks.pair)
+options.kind("number or list of one for each channel", checks.channels)
+options.kind("list of 2 numbers, {x, y}", checks.point)
+options.kind("number or list of 2", checks.angles)
+options.kind("integer or list of 2 or 4", checks.padding)
+options.kind("odd integer or list of 2", checks.kernel_size)
+
+--- A kind of arguments: a number from `low` to `high`, of which either may be nil.
+function checks.number_within(low, high)
+  local text = low and high and ("number from %g to %g"):format(low, high) or low and ("number ≥ %g"):format(low)
+  return options.kind(text or "number", function(who, name, v) return checks.number(who, name, v, low, high) end)
 end
 
 -- ---- options that several have

@@ -118,11 +118,11 @@ transform "GaussianBlur" {
   help = "Blurs an image with a Gaussian kernel.",
 }
 
-local function bits(who, name, v)
+local bits = options.kind("integer from 0 to 8", function(who, name, v)
   checks.whole(who, name, v, 0)
   if v > 8 then options.must_be(who, name, "from 0 to 8", v) end
   return v
-end
+end)
 
 -- With probability p one of C's transforms with the numbers of its argument, if it has one.
 local function random(name, operation, argument, help)
@@ -143,5 +143,5 @@ random("RandomAutocontrast", "autocontrast", nil,
 random("RandomEqualize", "equalize", nil,
   "Equalizes the histogram of each channel of a uint8 image with a given probability.")
 random("RandomAdjustSharpness", "sharpness",
-  {"sharpness_factor", function(who, name, v) return checks.number(who, name, v, 0) end},
+  {"sharpness_factor", checks.number_within(0)},
   "Adjusts the sharpness of an image with a given probability.")

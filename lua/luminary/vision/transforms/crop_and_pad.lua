@@ -35,7 +35,7 @@ function cropping.crop(x, top, left, height, width, fill, out)
 end
 
 --- Top and left of a crop of height x width in the middle of h x w, which may be smaller.
-function cropping.centre(h, w, height, width)
+function cropping.center(h, w, height, width)
   local function first(size, wanted)
     if wanted > size then return -math.floor((wanted - size) / 2) end
     return cropping.round((size - wanted) / 2)

@@ -45,7 +45,7 @@ end
 function F.center_crop(img, output_size)
   local h, w = native.size(check("center_crop", img))
   local height, width = checks.pair("center_crop", "output_size", output_size)
-  local top, left = cropping.centre(h, w, height, width)
+  local top, left = cropping.center(h, w, height, width)
   return cropping.crop(img, top, left, height, width)
 end
 

@@ -71,7 +71,7 @@ local CenterCrop = transform "CenterCrop" {
   takes = {{"size", "any?"}}, made = take_sides,
   apply = function(self, x)
     local h, w = native.size(x)
-    local top, left = cropping.centre(h, w, self.height, self.width)
+    local top, left = cropping.center(h, w, self.height, self.width)
     return cropping.crop(x, top, left, self.height, self.width)
   end,
   help = "Crops an image at the center.",
@@ -81,7 +81,7 @@ local CenterCrop = transform "CenterCrop" {
 function CenterCrop:from_encoded(encoded, opts)
   local h, w = encoded.height, encoded.width
   if self.height > h or self.width > w then return self:_apply(encoded:decode(opts)) end
-  local top, left = cropping.centre(h, w, self.height, self.width)
+  local top, left = cropping.center(h, w, self.height, self.width)
   return decode(encoded, opts, {top, left, self.height, self.width})
 end
 
@@ -194,9 +194,13 @@ transform "RandomRotation" {
 transform "RandomAffine" {
   takes = {{"degrees", checks.angles}}, draws = true,
   options = rows({
-    {"translate", function(who, name, v) return checks.list(who, name, v, {2}, 0, 1) end},
+    {"translate", options.kind("list of 2 numbers from 0 to 1, {along x, along y}", function(who, name, v)
+      return checks.list(who, name, v, {2}, 0, 1)
+    end)},
     {"scale", checks.range_within(1e-6, 1e6)},
-    {"shear", function(who, name, v) return checks.angles(who, name, v, {2, 4}) end},
+    {"shear", options.kind("number or list of 2 or 4", function(who, name, v)
+      return checks.angles(who, name, v, {2, 4})
+    end)},
   }, checks.mapping, {{"center", checks.point}}),
   apply = function(self, x, out)
     local h, w = native.size(x)

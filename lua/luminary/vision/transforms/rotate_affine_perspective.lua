@@ -14,9 +14,9 @@ end
 --- The map from an output's pixel to where it comes from, both counted from the middle: rotated by `angle` degrees,
 --- sheared and scaled about the center, then moved. The inverse of T C R S SHy SHx C^-1, as in torchvision's
 --- _get_inverse_affine_matrix.
-function warping.affine_matrix(angle, translate, scale, shear, centre)
+function warping.affine_matrix(angle, translate, scale, shear, center)
   local rotation, sx, sy = math.rad(angle), math.rad(shear[1]), math.rad(shear[2])
-  local cx, cy = centre[1], centre[2]
+  local cx, cy = center[1], center[2]
   local a = math.cos(rotation - sy) / math.cos(sy)
   local b = -(a * math.tan(sx) + math.sin(rotation))
   local c = math.sin(rotation - sy) / math.cos(sy)
@@ -36,9 +36,9 @@ function warping.affine(x, m, o, height, width, out)
 end
 
 --- center, in pixels from the upper left corner, as counted from the middle.
-function warping.from_middle(x, centre)
+function warping.from_middle(x, center)
   local h, w = native.size(x)
-  return centre and {centre[1] - w / 2, centre[2] - h / 2} or {0, 0}
+  return center and {center[1] - w / 2, center[2] - h / 2} or {0, 0}
 end
 
 -- Height and width that hold an image of h x w after a map.
@@ -55,16 +55,16 @@ local function expanded(m, h, w)
   return math.ceil(cut(bottom)) - math.floor(cut(top)), math.ceil(cut(right)) - math.floor(cut(left))
 end
 
---- Turned by `angle` degrees against the clock, by the options of checks.mapping, expand and center.
+--- x rotated counterclockwise by `angle` degrees, by the options of checks.mapping, expand and center.
 function warping.rotate(x, angle, o, out)
-  local expand, centre = o.expand, o.center
+  local expand, center = o.expand, o.center
   local h, w = native.size(x)
   angle = angle % 360
-  if not centre then
+  if not center then
     if angle == 0 then return x end
     if angle == 180 or angle % 90 == 0 and (expand or h == w) then return run("rotate90", x, {angle / 90}, out) end
   end
-  local m = warping.affine_matrix(-angle, {0, 0}, 1, {0, 0}, warping.from_middle(x, centre))
+  local m = warping.affine_matrix(-angle, {0, 0}, 1, {0, 0}, warping.from_middle(x, center))
   local height, width
   if expand then height, width = expanded(m, h, w) end
   return warping.affine(x, m, o, height, width, out)

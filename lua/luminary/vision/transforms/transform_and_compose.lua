@@ -27,7 +27,7 @@ end))
 for key, method in pairs(class.methods) do Transform[key] = method end
 Transform.is = class.is
 Transform.__missing = {
-  get_params = "T.functional has what takes numbers of one's own: T.functional.crop(x, top, left, height, width)",
+  get_params = "T.functional has functions of given numbers: T.functional.crop(x, top, left, height, width)",
 }
 Transform.strict = true
 
@@ -184,8 +184,8 @@ local function define_container(name)
   return new
 end
 
--- One part after the other from `first` on. What a part of ours has made, and nobody else has, gives its memory up at
--- once, for the next image to be laid in.
+-- Applies the parts from `first` on in order. The memory of an intermediate result that nothing else holds is freed at
+-- once, for the next image.
 local function chain(self, first, x, out)
   local parts, fused = self.transforms, self.fused
   local last, own, i = #parts, false, first
