@@ -45,7 +45,7 @@ describe("a process with CUDA devices", function()
     assert.matches("add: device mismatch: tensors are on cuda:0 and cuda:1", text, 1, true)
     assert.matches("\n2000\ncuda:2\t2\n", text, 1, true)
     assert.matches("false\t[^\n]*LM_CUDA_VIRTUAL", text)
-    assert.matches("cuda devices go from cuda:0 to cuda:", text, 1, true)
+    assert.matches(": cuda devices are cuda:0 to cuda:", text, 1, true)
   end)
 
   it("works with cards that do not reach each other's memory", function()

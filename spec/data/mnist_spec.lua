@@ -132,7 +132,7 @@ describe("MNIST's files", function()
     local ok, text = temp.run(folder, ("timeout 10 luajit -e 'require(\"luminary\").data.MNIST{root = \"%s\"}'")
       :format(root))
     assert.is_false(ok)
-    assert.matches("cannot read " .. root .. "/train-images-idx3-ubyte: it is a FIFO, not a regular file", text, 1,
+    assert.matches("cannot open '" .. root .. "/train-images-idx3-ubyte': it is a FIFO, not a regular file", text, 1,
       true)
     assert.matches("NUL byte", message(data.MNIST, { root = "a\0b" }))
   end)

@@ -43,7 +43,7 @@ describe("a TokenDataset", function()
     says("u.bin' has 22 bytes, not a multiple of the token", data.TokenDataset, path, {block_size = 3, dtype = "int32"})
     says("u.bin' has 11 tokens; block_size (11)", data.TokenDataset, path, {block_size = 11})
     says("block_size is required", data.TokenDataset, path)
-    says("cannot read " .. folder .. "/none", data.TokenDataset, folder .. "/none", {block_size = 1})
+    says("cannot open '" .. folder .. "/none'", data.TokenDataset, folder .. "/none", {block_size = 1})
     local set = data.TokenDataset(path, {block_size = 3, vocab_size = 100})
     assert.same({31, 41, 51}, plain((set:get(2))))
     says(path .. ": token 11 of it is 100, not from 0 to 99",
@@ -73,7 +73,7 @@ describe("a TokenDataset", function()
     local set = data.TokenDataset(path, {block_size = 4})
     set:get(1)
     write("v.bin", "short")
-    says(path .. " had 10000 bytes and has 5 now", set.get, set, 1000)
+    says("cannot read '" .. path .. "': its size changed from 10000 to 5 bytes", set.get, set, 1000)
     for _, kind in ipairs {"thread", "process"} do
       says(path .. "' has changed since the dataset was created: it had 10000 bytes", all, set,
         {num_workers = 1, worker_type = kind})

@@ -84,7 +84,7 @@ describe("lm.text.Tokenizer", function()
       ['{"model_max_length": 0.5}'] = "tokenizer_config.json': model_max_length must be an integer",
       ['{"added_tokens_decoder": {"5": "<y>", "1e2": "<z>", "4x": "<w>", "nan": 3, "12": "<v>"}}'] =
         "tokenizer_config.json': added_tokens_decoder[nan] must be a token",
-      ['{"eos_token": "a\255"}'] = "tokenizer_config.json': add_tokens: token 1 is not UTF-8",
+      ['{"eos_token": "a\255"}'] = "tokenizer_config.json': add_tokens: tokens[1] must be non-empty UTF-8 text",
       ['{"padding_side": "up"}'] = "tokenizer_config.json': padding_side must be 'left' or 'right'",
       ['{"added_tokens_decoder": {"4": {}}}'] = "tokenizer_config.json': added_tokens_decoder[4]",
       ['{"extra_special_tokens": [1]}'] = "tokenizer_config.json': extra_special_tokens[1] must be",

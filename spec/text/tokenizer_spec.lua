@@ -59,7 +59,7 @@ describe("lm.text", function()
       local made = net:generate(one("the of").input_ids, {max_new_tokens = 4})
       assert.equal("the of", one:decode(made):sub(1, 6))
       fails("base must be 0 %(as in the file%) or 1, got 2", load, "gpt2", {base = 2})
-      fails("an id 0; they count from 1", one.decode, one, {0})
+      fails("decode: ids%[1%] must be at least 1, got 0", one.decode, one, {0})
     end)
 
     it("says which bytes of the text each token was made of", function()
@@ -142,7 +142,7 @@ describe("lm.text", function()
         assert.equal(order[3], one:id_to_token(one:encode("ab").ids[1]))
       end
       fails("has no content", tokenizer.add_tokens, tokenizer, {""})
-      fails("is not UTF%-8", tokenizer.add_tokens, tokenizer, {"\255"})
+      fails("tokens%[1%] must be non%-empty UTF%-8 text", tokenizer.add_tokens, tokenizer, {"\255"})
     end)
 
     it("travels to other threads and processes", function()
@@ -400,7 +400,7 @@ describe("lm.text", function()
         fails("ids%[1%] must be an integer", tokenizer.decode, tokenizer, {id})
         fails("id must be an integer", tokenizer.id_to_token, tokenizer, id)
       end
-      fails("an id %-5; they count from 1", tokenizer.decode, tokenizer, {-5})
+      fails("decode: ids%[1%] must be at least 1, got %-5", tokenizer.decode, tokenizer, {-5})
       fails("ids must be a list of ids or a tensor, got a table with the field", tokenizer.decode, tokenizer,
         tokenizer "a")
       fails("ids must be a list of ids or a tensor, got a table with the field", tokenizer.decode, tokenizer, {x = 1})

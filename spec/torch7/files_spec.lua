@@ -281,10 +281,10 @@ describe("torch.save", function()
     os.execute("mkfifo " .. path)
     for _, mode in ipairs { "r", "rw" } do
       assert.error_matches(function() torch.DiskFile(path, mode) end,
-        "torch.DiskFile: cannot read " .. path .. ": it is a FIFO, not a regular file")
-      assert.error_matches(function() torch.DiskFile("/dev/zero", mode) end, "/dev/zero: it is a device")
+        "torch.DiskFile: cannot open '" .. path .. "': it is a FIFO, not a regular file")
+      assert.error_matches(function() torch.DiskFile("/dev/zero", mode) end, "/dev/zero': it is a device")
     end
-    assert.error_matches(function() torch.load(path) end, path .. ": it is a FIFO")
+    assert.error_matches(function() torch.load(path) end, path .. "': it is a FIFO")
     os.remove(path)
     local wide = torch.serialize(torch.FloatTensor(2, 3))
     local strides = "\3" .. ("%z"):rep(7) .. "\1" .. ("%z"):rep(7)

@@ -596,7 +596,7 @@ describe("bad input:", function()
     local transform = lm.core.image_transform
     refuses("there is none called 'blurr'", transform, "blurr", x, {})
     refuses("8 numbers expected, got 2", transform, "resize", x, { 1, 2 })
-    refuses("a list expected", transform, "invert", x)
+    refuses("numbers must be a list, got", transform, "invert", x)
     refuses("numbers", transform, "brightness", x, { "much" })
     refuses("number 1 is not a finite one", transform, "brightness", x, { nan })
     refuses("top has to be a whole number from 0 to 8", transform, "resize", x, { 2, 2, 2, 1, 9, 0, 1, 1 })

@@ -150,10 +150,10 @@ describe("lm.vision", function()
         message(encoded.decode, encoded, {crop = crop}))
     end
     for n, crop in pairs {[0] = {}, [2] = {1, 2}} do
-      assert.matches("crop: {top, left, height, width} expected, got " .. n .. " numbers",
+      assert.matches("crop must be {top, left, height, width}, got " .. n .. " numbers",
         message(encoded.decode, encoded, {crop = crop}), 1, true)
     end
-    assert.matches("at_least: {height, width} expected, got 1 numbers",
+    assert.matches("at_least must be {height, width}, got 1 number",
       message(encoded.decode, encoded, {at_least = {1}}), 1, true)
   end)
 
@@ -246,15 +246,17 @@ describe("lm.vision", function()
     assert.matches("is neither JPEG nor PNG: it starts with 68 65 6c 6c", wrong "hello")
     assert.matches("is a GIF; JPEG and PNG are read", wrong "GIF89a....")
     assert.matches("is a WebP", wrong "RIFF1234WEBPVP8 ")
-    assert.matches("cannot read .*No such file", message(vision.read_image, folder .. "/none.png"))
+    assert.matches("cannot open .*No such file", message(vision.read_image, folder .. "/none.png"))
     assert.matches("it is a folder", message(vision.read_image, folder))
     assert.matches("path must be a string, got nil", message(vision.read_image))
     assert.matches("more than max_pixels = 2000", wrong(text_of(golden["420.jpg"]), {max_pixels = 2000}))
     assert.matches("more than max_pixels = 100", wrong(text_of(golden["rgb 8.png"]), {max_pixels = 100}))
     -- Ten gigapixels by its header: nothing is allocated for them.
     assert.matches("said to have 100000 x 100000 pixels, more than max_pixels = 178956970", wrong(text_of(golden.huge)))
-    assert.matches("a string or a uint8 tensor expected, got nil", message(vision.decode_image))
-    assert.matches("bytes are a string or a uint8 tensor of one dim", message(vision.decode_image, lm.ones(3)))
+    assert.matches("must be a string or a uint8 tensor, got nil", message(vision.decode_image))
+    assert.matches(
+      "bytes must be a string or a contiguous 1%-d uint8 tensor on the CPU, got float32 %[3%] on cpu",
+      message(vision.decode_image, lm.ones(3)))
     assert.matches("did you mean 'rgb'?", message(vision.decode_image, golden["420.jpg"], {mode = "rbg"}), 1, true)
     assert.matches("did you mean 'mode'?", message(vision.decode_image, golden["420.jpg"], {mod = "rgb"}), 1, true)
     assert.matches("encode_png: image: uint8 expected, got float32", message(vision.encode_png, lm.ones(3, 2, 2)), 1,

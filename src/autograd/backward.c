@@ -72,7 +72,8 @@ static lm_status claim(lm_pass *r, lm_node *n) {
   lm_pass *before = NULL;
   if (!atomic_compare_exchange_strong_explicit(&n->run, &before, r, memory_order_acq_rel, memory_order_acquire)) {
     if (before == r) return LM_OK;
-    return lm_fail(LM_E_STATE, "%s: another backward pass is using this graph, in a hook or on another thread",
+    return lm_fail(LM_E_STATE,
+                   "%s: cannot run while another backward pass uses this graph, in a hook or on another thread",
                    r->name);
   }
   if (r->nnodes == r->capacity) {
@@ -454,7 +455,7 @@ lm_status lm_backward_finally(lm_hook hook) {
   lm_status status = LM_OK;
   lm_pass *r = innermost;
   lm_finally *f = NULL;
-  if (!r) TRY(lm_fail(LM_E_STATE, "backward: no backward pass is running"));
+  if (!r) TRY(lm_fail(LM_E_STATE, "backward: cannot add a callback outside of a backward pass"));
   while (r->outer) r = r->outer;
   f = lm_malloc(sizeof *f);
   if (!f) TRY(LM_E_OOM);

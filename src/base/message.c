@@ -1,7 +1,9 @@
 #include "base/message.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/nearest_word.h"
 
@@ -47,6 +49,27 @@ lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, con
                  (long long)divisor);
 }
 
+lm_status lm_fail_too_many(const char *op, int limit, const char *thing, int64_t got) {
+  return lm_fail(LM_E_ARG, "%s: takes at most %d %s%s, got %lld", op, limit, thing, limit == 1 ? "" : "s",
+                 (long long)got);
+}
+
+lm_status lm_fail_twice(const char *op, const char *name) {
+  return lm_fail(LM_E_ARG, "%s: %s is given twice, by position and by name", op, name);
+}
+
+lm_status lm_fail_exclusive(const char *op, const char *a, const char *b) {
+  return lm_fail(LM_E_ARG, "%s: %s and %s are mutually exclusive", op, a, b);
+}
+
+lm_status lm_fail_repeated_dim(const char *op, int dim) { return lm_fail(LM_E_ARG, "%s: dim %d is repeated", op, dim); }
+
+lm_status lm_fail_overlap(const char *op, const char *name, const char *shape) {
+  return lm_fail(LM_E_ARG,
+                 "%s: cannot write in place to %s of shape %s, whose elements share memory; :clone() it first", op,
+                 name, shape);
+}
+
 lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names) {
   const char *near = lm_nearest(option, n, names);
   const char *shown = lm_ellipsize(option, 100);
@@ -64,6 +87,14 @@ lm_status lm_fail_shape(const char *op, const char *name, const char *expected, 
 
 lm_status lm_fail_shapes(const char *op, const char *a, const char *shape_a, const char *b, const char *shape_b) {
   return lm_fail(LM_E_SHAPE, "%s: shapes of %s and %s must match, got %s and %s", op, a, b, shape_a, shape_b);
+}
+
+lm_status lm_fail_broadcast(const char *op, const char *name, const char *shape, const char *target) {
+  return lm_fail(LM_E_SHAPE, "%s: %s of shape %s does not broadcast to %s", op, name, shape, target);
+}
+
+lm_status lm_fail_empty_dim(const char *op, int dim, const char *shape) {
+  return lm_fail(LM_E_SHAPE, "%s: dim %d of %s must not be empty", op, dim, shape);
 }
 
 lm_status lm_fail_index(const char *op, int64_t index, int dim, int64_t size) {
@@ -92,4 +123,24 @@ lm_status lm_fail_missing(const char *op, const char *where) {
 lm_status lm_fail_freed(const char *op) {
   return lm_fail(LM_E_STATE,
                  "%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first", op);
+}
+
+lm_status lm_fail_file_reason(const char *verb, const char *path, const char *reason) {
+  return lm_fail(LM_E_IO, "cannot %s '%s': %s", verb, path, reason);
+}
+
+lm_status lm_fail_file(const char *verb, const char *path, int error) {
+  lm_status status = lm_fail_file_reason(verb, path, strerror(error));
+  return error == EMFILE || error == ENFILE || error == ENOMEM ? LM_E_OOM : status;
+}
+
+lm_status lm_fail_thread(int error) { return lm_fail(LM_E_STATE, "cannot create thread: %s", strerror(error)); }
+
+lm_status lm_fail_memory(const char *format, ...) {
+  char what[512];
+  va_list args;
+  va_start(args, format);
+  lm_write_v(what, sizeof what, format, args);
+  va_end(args);
+  return lm_fail(LM_E_OOM, "cannot allocate %s: out of memory", what);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/descriptor.h"
+#include "base/message.h"
 
 const char *lm_file_kind(mode_t mode) {
   switch (mode & S_IFMT) {
@@ -21,15 +22,13 @@ const char *lm_file_kind(mode_t mode) {
 
 static lm_status refused(const char *path) {
   int problem = errno;
-  bool none_left = problem == EMFILE || problem == ENFILE; /* which says nothing about the file */
-  lm_status status = lm_fail(none_left ? LM_E_OOM : LM_E_IO, "%scannot read %s: %s",
-                             none_left ? "no descriptor to be had: " : "", path, strerror(problem));
+  lm_status status = lm_fail_file("open", path, problem);
   errno = problem;
   return status;
 }
 
 static lm_status not_regular(const char *path, mode_t mode) {
-  lm_status status = lm_fail(LM_E_IO, "cannot read %s: it is %s, not a regular file", path, lm_file_kind(mode));
+  lm_status status = lm_fail_file_reason("open", path, lm_text("it is %s, not a regular file", lm_file_kind(mode)));
   errno = 0;
   return status;
 }
@@ -63,11 +62,12 @@ lm_status lm_file_unchanged(const char *path, int fd, const struct stat *info) {
   struct stat now;
   if (fstat(fd, &now) != 0) return refused(path);
   if (now.st_size != info->st_size) {
-    return lm_fail(LM_E_IO, "%s had %lld bytes and has %lld now: it was written to while it was read", path,
-                   (long long)info->st_size, (long long)now.st_size);
+    return lm_fail_file_reason(
+        "read", path,
+        lm_text("its size changed from %lld to %lld bytes", (long long)info->st_size, (long long)now.st_size));
   }
   if (now.st_mtim.tv_sec != info->st_mtim.tv_sec || now.st_mtim.tv_nsec != info->st_mtim.tv_nsec) {
-    return lm_fail(LM_E_IO, "%s was written to while it was read", path);
+    return lm_fail_file_reason("read", path, "it was written to meanwhile");
   }
   return LM_OK;
 }

@@ -247,8 +247,13 @@ int lm_note_traceback(lua_State *L); /* its handler */
 /* Where ranks wait is given by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
-/* What stands at index i, for messages: "a tensor [2, 3]", "number 0.5", "nil". Thread-local text. */
+/* The value at index i in the words of options.describe (base/options.lua): "a tensor [2, 3]", "0.5", "string 'x'",
+ * "nil", "a table". Thread-local text. */
 const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
+/* FN: ARG must be BOUND, got VALUE, of the value at i. LM_E_ARG. */
+lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound);
+/* The same, raised; for where the C frame owns nothing. */
+int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound);
 /* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
  * says which. The value keeps it alive. */
 const char *lm_to_text(lua_State *L, int i);

@@ -68,7 +68,7 @@ end
 -- Whether an error is about a record of the file, and not a mistake of the script's or a lack of memory or descriptors.
 local function is_fault(problem, file)
   return type(problem) == "string" and problem:find(file, 1, true) and not problem:find("out of memory", 1, true)
-    and not problem:find("no descriptor to be had", 1, true)
+    and not problem:find("Too many open files", 1, true)
 end
 
 local function finish(set, file, ok, ...)

@@ -13,6 +13,7 @@
 #include "data/csv.h"
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 
 /* A buffer that an error in Lua frees. */
@@ -33,11 +34,14 @@ static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_ten
   int64_t columns = *meant ? spans->size[1] : 1;
   if (spans->ndim < 2 || spans->ndim > 3 || spans->size[spans->ndim - 1] != 2 || i < 1 || i > spans->size[0] || k < 1 ||
       k > columns) {
-    return lm_fail(LM_E_INDEX, "%s: there is no span %lld, %lld", fn, (long long)i, (long long)k);
+    return lm_fail_value(fn, "i and k", lm_text("indices of spans of %s", lm_shape_of(spans)),
+                         lm_text("%lld and %lld", (long long)i, (long long)k));
   }
   const int64_t *span = (const int64_t *)spans->data + 2 * ((i - 1) * columns + k - 1), n = (*text)->numel;
   if (span[0] < 0 || span[1] < 0 || span[0] > n || span[1] > n - span[0]) {
-    return lm_fail(LM_E_INDEX, "%s: span %lld is not in the text", fn, (long long)i);
+    return lm_fail_value(fn, lm_text("spans[%lld]", (long long)i),
+                         lm_text("within the %lld bytes of text", (long long)n),
+                         lm_text("{%lld, %lld}", (long long)span[0], (long long)span[1]));
   }
   *out = span;
 done:
@@ -56,7 +60,7 @@ static int bind_span_text(lua_State *L) {
     return 1;
   }
   lm_csv_text((const char *)text->data, span[0], span[1], made);
-  if (made->failed) return lm_raise(L, lm_fail(LM_E_OOM, "out of memory: a field of a table"));
+  if (made->failed) return lm_raise(L, lm_fail_memory("%lld bytes", (long long)span[1]));
   lua_pushlstring(L, made->n ? made->data : "", made->n);
   lm_bytes_free(made);
   return 1;
@@ -107,7 +111,9 @@ static int bind_csv_fields(lua_State *L) {
   int64_t from = lm_need_int(L, 4, fn, "from"), to = lm_need_int(L, 5, fn, "to");
   lm_need(L, read_csv(L, LM_STATE(L), fn, &c));
   if (from < 0 || to < from || to > c.n)
-    return lm_raise_text(L, "csv_fields: bytes %lld to %lld", (long long)from, (long long)to);
+    return lm_raise(L,
+                    lm_fail_value(fn, "from and to", lm_text("a range within the %lld bytes of text", (long long)c.n),
+                                  lm_text("%lld and %lld", (long long)from, (long long)to)));
   lm_need(L, lm_csv_fields(&c, from, to, made, &count));
   lua_createtable(L, count, 0);
   lm_reader r = lm_reader_of(made->data, made->n);
@@ -132,8 +138,9 @@ static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_pla
   static const char fn[] = "csv_read";
   lm_status status = LM_OK;
   size_t n = lua_objlen(L, 5);
-  if (n > MAX_COLUMNS) return lm_fail(LM_E_ARG, "csv_read: more than %d columns", MAX_COLUMNS);
-  if (lua_objlen(L, 6) != n) return lm_fail(LM_E_ARG, "csv_read: lists of %zu columns expected", n);
+  if (n > MAX_COLUMNS) return lm_fail_int(fn, "the number of columns", lm_text("at most %d", MAX_COLUMNS), (int64_t)n);
+  if (lua_objlen(L, 6) != n)
+    return lm_fail_int(fn, "the length of texts", lm_text("%zu, as of numbers", n), (int64_t)lua_objlen(L, 6));
   bool named = lua_objlen(L, 7) == n;
   v->name = lm_malloc(n * sizeof *v->name);
   v->number = lm_malloc(n * sizeof *v->number);
@@ -145,9 +152,9 @@ static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_pla
       lua_rawgeti(L, list, i + 1);
       TRY(lm_read_int(L, s, lua_gettop(L), fn, "a column", &which));
       lua_pop(L, 1);
-      if (which < 0 || which > (int64_t)n) return lm_fail(LM_E_ARG, "csv_read: a column %lld", (long long)which);
-      int *most = list == 5 ? &plan->numbers : &plan->texts;
-      if (which > *most) *most = (int)which;
+      if (which < 0 || which > (int64_t)n) return lm_fail_int(fn, "a column", lm_text("from 0 to %zu", n), which);
+      int *last = list == 5 ? &plan->numbers : &plan->texts;
+      if (which > *last) *last = (int)which;
       (list == 5 ? v->number : v->text)[i] = (int)which - 1;
     }
     lua_rawgeti(L, 7, i + 1);
@@ -183,7 +190,7 @@ static lm_status csv_read(lua_State *L, lm_lua *s, void *arg) {
   const int64_t *at = (const int64_t *)starts->data;
   bool rising = starts->ndim == 1 && starts->numel > 0;
   for (int64_t i = 0; i < starts->numel && rising; i++) rising = at[i] >= (i ? at[i - 1] : 0) && at[i] <= c.n;
-  if (!rising) TRY(lm_fail(LM_E_ARG, "csv_read: starts do not rise"));
+  if (!rising) TRY(lm_fail_value(fn, "starts", "a non-empty ascending list within the text", lm_shape_of(starts)));
   TRY(lm_csv_read(&c, starts, &plan, &out->table));
   out->made[0] = out->table.numbers;
   out->made[1] = out->table.spans;

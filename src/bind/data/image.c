@@ -1,6 +1,7 @@
 /* Encoded images, and files as bytes. */
 #include "image/image.h"
 
+#include "base/message.h"
 #include "bind/bind.h"
 #include "io/whole_file.h"
 
@@ -12,15 +13,13 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
     return LM_OK;
   }
   lm_tensor *t;
-  if (!lm_to_tensor_handle(L, s, i)) {
-    return lm_fail(LM_E_ARG, "%s: %s: a string or a uint8 tensor expected, got %s", fn, arg, lm_describe_arg(L, s, i));
-  }
+  if (!lm_to_tensor_handle(L, s, i)) return lm_fail_arg(L, s, i, fn, arg, "a string or a uint8 tensor");
   lm_status status = lm_read_tensor(L, s, i, fn, arg, &t);
   if (status != LM_OK) return status;
   if (t->dtype != LM_U8 || t->ndim != 1 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
-    return lm_fail(LM_E_ARG,
-                   "%s: %s: bytes are a string or a uint8 tensor of one dim on the CPU, contiguous, got %s %s", fn, arg,
-                   lm_dtype_name((lm_dtype)t->dtype), lm_describe_arg(L, s, i));
+    return lm_fail_value(
+        fn, arg, "a string or a contiguous 1-d uint8 tensor on the CPU",
+        lm_text("%s %s on %s", lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device)));
   }
   *out = (const uint8_t *)t->data;
   *n = (size_t)t->numel;
@@ -68,10 +67,10 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   if (!lua_isnil(L, CROP)) TRY(lm_read_ints(L, s, CROP, fn, "crop", false, &crop));
   if (!lua_isnil(L, AT_LEAST)) TRY(lm_read_ints(L, s, AT_LEAST, fn, "at_least", false, &at_least));
   if (crop.n >= 0 && crop.n != 4) {
-    return lm_fail(LM_E_ARG, "decode: crop: {top, left, height, width} expected, got %d numbers", crop.n);
+    return lm_fail_value(fn, "crop", "{top, left, height, width}", lm_text("%d numbers", crop.n));
   }
   if (at_least.n >= 0 && at_least.n != 2) {
-    return lm_fail(LM_E_ARG, "decode: at_least: {height, width} expected, got %d numbers", at_least.n);
+    return lm_fail_value(fn, "at_least", "{height, width}", lm_text("%d number%s", at_least.n, &"s"[at_least.n == 1]));
   }
   lm_image_crop part = {crop.v[0], crop.v[1], crop.v[2], crop.v[3]};
   TRY(lm_image_decode(&im, (lm_image_mode)mode, crop.n > 0 ? &part : NULL, at_least.n > 0 ? at_least.v : NULL, arg));

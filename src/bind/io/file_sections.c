@@ -11,6 +11,7 @@
  */
 #include "io/file_sections.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "io/atomic_write.h"
 #include "op/backend.h"
@@ -47,8 +48,8 @@ static int bind_open(lua_State *L) {
 
 static lm_status read_count(lua_State *L, lm_lua *s, int i, uint64_t *out) {
   int64_t v;
-  lm_status status = lm_read_int(L, s, i, "load", "a place or size", &v);
-  if (status == LM_OK && v < 0) status = lm_fail(LM_E_ARG, "load: a place or size of %lld", (long long)v);
+  lm_status status = lm_read_int(L, s, i, "load", "an offset or size", &v);
+  if (status == LM_OK && v < 0) status = lm_fail_int("load", "an offset or size", "at least 0", v);
   *out = (uint64_t)v;
   return status;
 }
@@ -60,7 +61,8 @@ static int bind_text(lua_State *L) {
   lm_need(L, read_count(L, LM_STATE(L), 3, &n));
   if (n > lm_sections_bytes(f)) n = lm_sections_bytes(f) + 1; /* the core words the error */
   if (n > (uint64_t)1 << 30) {
-    return lm_raise_text(L, "%s: a description of %.0f bytes is too long", lm_sections_path(f), (double)n);
+    return lm_raise(L, lm_fail_file_reason("read", lm_sections_path(f),
+                                           lm_text("a header of %.0f bytes is longer than 2^30", (double)n)));
   }
   char *to = n <= lm_sections_bytes(f) ? lua_newuserdata(L, (size_t)n + 1) : NULL;
   lm_need(L, lm_sections_copy(f, at, n, to));
@@ -118,7 +120,9 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
   TRY(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
   TRY(read_count(L, s, 5, &at));
   if (t->dtype != LM_U8 || !lm_is_contiguous(t) || size.n != stride.n) {
-    return lm_fail(LM_E_ARG, "view_as: contiguous uint8 expected, and as many strides as sizes");
+    return lm_fail_value(
+        "view_as", "bytes", "contiguous uint8, and strides as long as sizes",
+        lm_text("%s with %d sizes and %d strides", lm_dtype_name((lm_dtype)t->dtype), size.n, stride.n));
   }
   TRY(lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg));
 done:
@@ -131,7 +135,8 @@ static lm_status read_bytes(lua_State *L, lm_lua *s, int i, const char *fn, lm_t
   lm_status status = lm_read_tensor(L, s, i, fn, "a tensor", out);
   if (status != LM_OK) return status;
   if (LM_DEVICE_KIND((*out)->device) != LM_CPU || !lm_is_contiguous(*out)) {
-    return lm_fail(LM_E_ARG, "%s: a contiguous tensor on the CPU expected", fn);
+    return lm_fail_value(fn, "a tensor", "contiguous and on the CPU",
+                         lm_text("one on %s", lm_device_name((*out)->device)));
   }
   return LM_OK;
 }
@@ -172,7 +177,7 @@ done:
 
 static int bind_write_pieces(lua_State *L) {
   lua_settop(L, 2);
-  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "write_pieces: a list expected");
+  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_arg(L, 2, "write_pieces", "pieces", "a list");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
   return 0;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "io/safetensors_dtypes.h"
 
@@ -34,8 +35,10 @@ static int compare_names(const void *a, const void *b) {
   return strcmp(((const named *)a)->name, ((const named *)b)->name);
 }
 
-/* Fails without a message when memory runs out inside cJSON. */
-static lm_status no_memory(void) { return lm_fail(LM_E_OOM, "json_encode: out of memory"); }
+static const char encoder[] = "json_encode", decoder[] = "json_decode";
+
+/* cJSON fails without a message when memory runs out. */
+static lm_status no_memory(void) { return lm_fail_memory("memory for JSON"); }
 
 /* The shortest text that reads back as v: cJSON's own may lose the last bits. In any locale. */
 static cJSON *create_number(double v) {
@@ -68,8 +71,8 @@ static lm_status check_list(lua_State *L, int i, int n) {
     char key[80] = "";
     if (number) snprintf(key, sizeof key, "%.14g", k);
     if (lua_type(L, -2) == LUA_TSTRING) snprintf(key, sizeof key, "'%s'", lm_ellipsize(lua_tostring(L, -2), 60));
-    status = lm_fail(LM_E_ARG, "json_encode: a table mixes a list of %d with the key %s; JSON has lists and objects", n,
-                     *key ? key : luaL_typename(L, -2));
+    status = lm_fail_value(encoder, "a table", "a list or an object",
+                           lm_text("a list of %d with the key %s", n, *key ? key : luaL_typename(L, -2)));
   }
   if (status != LM_OK) lua_pop(L, 1);
   return status;
@@ -106,9 +109,10 @@ static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON 
       if (!more) status = LM_E_OOM;
     }
     if (!name) {
-      status = lm_fail(LM_E_ARG, "json_encode: a %s as key; keys are strings, or 1 to n", luaL_typename(L, -2));
+      status = lm_fail_value(encoder, "a key", "a string, or 1 to n", lm_text("a %s", luaL_typename(L, -2)));
     } else if (strlen(name) != bytes) {
-      status = lm_fail(LM_E_ARG, "json_encode: a key contains a NUL byte, '%s\\0...'", lm_ellipsize(name, 60));
+      status =
+          lm_fail_value(encoder, "a key", "text without a NUL byte", lm_text("'%s\\0...'", lm_ellipsize(name, 60)));
     } else if (status == LM_OK) {
       list[n].name = name;
       status = encode(L, lua_gettop(L), depth + 1, left, &list[n].item);
@@ -129,19 +133,20 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
   lm_status status = LM_OK;
   *out = NULL;
   if (depth > DEEPEST || !lua_checkstack(L, 8)) {
-    return lm_fail(LM_E_ARG, "json_encode: nested too deep, or a table that contains itself");
+    return lm_fail_value(encoder, "tables", lm_text("nested at most %d deep", DEEPEST),
+                         "deeper ones, or a table that contains itself");
   }
-  if (--*left < 0) return lm_fail(LM_E_ARG, "json_encode: more than %d values", MAX_VALUES);
+  if (--*left < 0) return lm_fail_value(encoder, "the number of values", lm_text("at most %d", MAX_VALUES), "more");
   switch (lua_type(L, i)) {
     case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
     case LUA_TSTRING:
       if (strlen(lua_tostring(L, i)) != lua_objlen(L, i)) {
-        return lm_fail(LM_E_ARG, "json_encode: a string contains a NUL byte");
+        return lm_fail_value(encoder, "a string", "text without a NUL byte", "one with a NUL byte");
       }
       *out = cJSON_CreateString(lua_tostring(L, i));
       break;
     case LUA_TNUMBER:
-      if (!isfinite(lua_tonumber(L, i))) return lm_fail(LM_E_ARG, "json_encode: JSON has no %g", lua_tonumber(L, i));
+      if (!isfinite(lua_tonumber(L, i))) return lm_fail_number(encoder, "a number", "finite", lua_tonumber(L, i));
       *out = create_number(lua_tonumber(L, i));
       break;
     case LUA_TTABLE:
@@ -151,7 +156,9 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
       *out = list ? cJSON_CreateArray() : cJSON_CreateObject();
       if (*out) status = (list ? encode_array : encode_object)(L, i, depth, left, *out);
       break;
-    default: return lm_fail(LM_E_ARG, "json_encode: a %s has no JSON", luaL_typename(L, i));
+    default:
+      return lm_fail_value(encoder, "a value", "a table, a string, a number or a boolean",
+                           lm_text("a %s", luaL_typename(L, i)));
   }
   if (!*out) return no_memory();
   if (status != LM_OK) {
@@ -162,7 +169,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
 }
 
 static int bind_encode(lua_State *L) {
-  if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: one value expected");
+  if (lua_gettop(L) != 1) return lm_raise(L, lm_fail_int(encoder, "the number of arguments", "1", lua_gettop(L)));
   cJSON **tree = lm_object_new(L, &holder_type);
   int left = MAX_VALUES;
   lm_need(L, encode(L, 1, 0, &left, tree));
@@ -192,7 +199,7 @@ static void push_json(lua_State *L, const cJSON *item) {
       lua_pushstring(L, c->string);
       lua_pushvalue(L, -1);
       lua_rawget(L, -3);
-      if (!lua_isnil(L, -1)) lm_raise_text(L, "json_decode: the key '%s' is there twice", c->string);
+      if (!lua_isnil(L, -1)) lm_raise_text(L, "json_decode: duplicate key '%s'", c->string);
       lua_pop(L, 1);
       push_json(L, c);
       lua_rawset(L, -3);
@@ -228,11 +235,13 @@ static int depth_at(const char *text, const char *end) {
 
 static int bind_decode(lua_State *L) {
   lua_settop(L, 2);
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "json_decode: text expected, got %s", luaL_typename(L, 1));
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, decoder, "text", "a string");
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;
-  if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string contains a NUL byte");
-  if (lm_json_values(text, n) > MAX_VALUES) return lm_raise_text(L, "json_decode: more than %d values", MAX_VALUES);
+  if (lm_json_has_zero(text, n))
+    return lm_raise(L, lm_fail_value(decoder, "a string", "text without a NUL byte", "one with a NUL byte"));
+  if (lm_json_values(text, n) > MAX_VALUES)
+    return lm_raise(L, lm_fail_value(decoder, "the number of values", lm_text("at most %d", MAX_VALUES), "more"));
   cJSON **tree = lm_object_new(L, &holder_type);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
   if (!*tree) {
@@ -240,7 +249,7 @@ static int bind_decode(lua_State *L) {
     if (end && depth_at(text, end) >= CJSON_NESTING_LIMIT) {
       return lm_raise_text(L, "json_decode: nested more than %d deep at byte %d", CJSON_NESTING_LIMIT, at);
     }
-    return lm_raise_text(L, "json_decode: no JSON at byte %d", at);
+    return lm_raise_text(L, "json_decode: invalid JSON at byte %d", at);
   }
   push_json(L, *tree);
   free_tree(tree);

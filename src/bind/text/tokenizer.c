@@ -31,9 +31,7 @@ static const lm_object_type buffer_type = {"luminary.text_buffer", sizeof(lm_byt
 static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need_held(L, 1, &tokenizer_type, fn); }
 
 static const char *need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
-  if (lua_type(L, i) != LUA_TSTRING) {
-    lm_raise_text(L, "%s: %s: text expected, got %s", fn, arg, lm_describe_arg(L, LM_STATE(L), i));
-  }
+  if (lua_type(L, i) != LUA_TSTRING) { lm_raise_arg(L, i, fn, arg, "a string"); }
   return lua_tolstring(L, i, n);
 }
 
@@ -137,12 +135,15 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   if (!from) TRY(LM_E_OOM);
   for (int64_t i = 0; i < ids->numel; i++) {
     int64_t id = ((const int64_t *)ids->data)[i];
-    if (id < base) TRY(lm_fail(LM_E_INDEX, "decode: an id %lld; they count from %lld", (long long)id, (long long)base));
+    if (id < base)
+      TRY(lm_fail(LM_E_ARG, "decode: ids[%lld] must be at least %lld, got %lld", (long long)i + 1, (long long)base,
+                  (long long)id));
     from[i] = id - base < INT32_MAX ? (int32_t)(id - base) : INT32_MAX;
   }
   d->made->n = 0;
   TRY(lm_tokenizer_decode(d->t, from, (size_t)ids->numel, skip, d->made));
-  if (d->made->failed) TRY(lm_fail(LM_E_OOM, "out of memory: decode"));
+  if (d->made->failed)
+    TRY(lm_fail(LM_E_OOM, "cannot allocate memory for the text of %lld ids: out of memory", (long long)ids->numel));
 done:
   lm_free(from);
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
@@ -250,7 +251,8 @@ static int bind_add(lua_State *L) {
   lm_status status = LM_OK;
   for (int i = 1; read_token(L, i, &text, &n, &as); i++) {
     if (n == 0 || lm_utf8_check(text, n) < n) {
-      lm_need(L, lm_fail(LM_E_ARG, "add_tokens: token %d %s", i, n ? "is not UTF-8" : "is empty"));
+      lm_need(L, lm_fail(LM_E_ARG, "add_tokens: tokens[%d] must be non-empty UTF-8 text, got %s", i,
+                         n ? "bytes that are no UTF-8" : "an empty string"));
     }
     lua_settop(L, 2);
   }
