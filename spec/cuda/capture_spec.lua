@@ -145,7 +145,7 @@ describe("a capture", function()
     local ok, message = pcall(lm.cuda.graph, function() return x:t():mm(x) end, {warmup = 0})
     fail(nil, 0, 0)
     assert.is_false(ok)
-    assert.matches("error 14.*warm up first", message)
+    assert.matches("error 14.*run the same once before the capture", message)
   end)
 
   -- Giving memory back and making handles wait for the whole card, which is the end of a capture there.

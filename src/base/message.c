@@ -116,6 +116,8 @@ lm_status lm_fail_devices(const char *op, const char *a, const char *device_a, c
                  device_b);
 }
 
+lm_status lm_fail_division(const char *op) { return lm_fail(LM_E_ARG, "%s: integer division by zero", op); }
+
 lm_status lm_fail_missing(const char *op, const char *where) {
   return lm_fail(LM_E_MISSING, "%s: not implemented for %s", op, where);
 }
@@ -143,4 +145,12 @@ lm_status lm_fail_memory(const char *format, ...) {
   lm_write_v(what, sizeof what, format, args);
   va_end(args);
   return lm_fail(LM_E_OOM, "cannot allocate %s: out of memory", what);
+}
+
+lm_status lm_fail_call(lm_status status, const char *op, const char *call, int code, const char *name,
+                       const char *text) {
+  char named[96] = "";
+  if (name) snprintf(named, sizeof named, " (%s)", name);
+  return lm_fail(status, "%s%s%.*s: error %d%s%s%s", op ? op : "", op ? ": " : "", (int)strcspn(call, "("), call, code,
+                 named, text && *text ? ": " : "", text ? text : "");
 }

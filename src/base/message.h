@@ -54,6 +54,8 @@ LM_API lm_status lm_fail_dtypes(const char *op, const char *a, const char *dtype
 LM_API lm_status lm_fail_devices(const char *op, const char *a, const char *device_a, const char *b,
                                  const char *device_b);
 
+/* OP: integer division by zero. LM_E_ARG. */
+LM_API lm_status lm_fail_division(const char *op);
 /* OP: not implemented for WHERE (a device, a dtype). LM_E_MISSING. */
 LM_API lm_status lm_fail_missing(const char *op, const char *where);
 /* OP: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first. LM_E_STATE. */
@@ -65,6 +67,10 @@ LM_API lm_status lm_fail_freed(const char *op);
 LM_API lm_status lm_fail_file(const char *verb, const char *path, int error);
 /* The same with a reason in words. LM_E_IO. */
 LM_API lm_status lm_fail_file_reason(const char *verb, const char *path, const char *reason);
+/* OP: CALL: error CODE (NAME): TEXT, of a call of another library; op, name and text may be NULL, and what follows a
+ * parenthesis in `call` is left out. */
+LM_API lm_status lm_fail_call(lm_status status, const char *op, const char *call, int code, const char *name,
+                              const char *text);
 /* cannot create thread: REASON, of an errno. LM_E_STATE. */
 LM_API lm_status lm_fail_thread(int error);
 /* cannot allocate WHAT: out of memory; WHAT is "N bytes", or "memory for ...". LM_E_OOM. */

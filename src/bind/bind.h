@@ -236,9 +236,9 @@ lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *ar
 int lm_raise(lua_State *L, lm_status status);
 /* The same with a message made here. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
-/* "train.lua:12: " of the first level outside our own Lua files, or "". */
-/* Tells autograd that line, for lm_set_anomaly. */
+/* Passes the line of the first level outside our own Lua files to autograd, for lm_set_anomaly. */
 void lm_note_anomaly(lua_State *L);
+/* Pushes "train.lua:12: " of that level, or "". */
 void lm_push_where(lua_State *L);
 /* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
  * end. Allocates nothing of its own in Lua. */
@@ -277,8 +277,8 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name);
 /* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
  * a debug hook may free them. So calls make what they return first, then read, then use. */
-/* x.item() gives nothing for x, x.view(4, -1) a number, and x.add(y) nothing for other: what messages add to say so, or
- * "". */
+/* The hint of messages for a method called with a dot: x.item() passes nothing as x, x.view(4, -1) a number, x.add(y)
+ * nothing as other. "" for other calls. */
 const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type);
 /* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
 const char *lm_equality_hint(int type);

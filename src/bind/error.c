@@ -284,10 +284,11 @@ static bool holds_for(const char *outer, const char *outer_end, const lm_op *inn
   return true;
 }
 
-/* "matmul: mm: dtype mismatch: ..." without the name of the inner op, where that loses nothing. */
+/* "matmul: mm: dtype mismatch: ..." without the name of the inner op, where that loses nothing. Only after an op: a
+ * name after another function's, as in "Queue:put: t: ...", may be an argument's. */
 static void drop_inner_ops(char *message) {
   char *end = strstr(message, ": ");
-  if (!end || strcspn(message, " \"'[(") < (size_t)(end - message)) return;
+  if (!end || !op_named(message, end)) return;
   const char *rest;
   const lm_op *inner = leading_op(end + 2, &rest);
   if (!inner) return;

@@ -318,7 +318,7 @@ lm_status lm_op_unsqueeze(const lm_unsqueeze_args *a, lm_tensor **out) {
   TRY(lm_dim("unsqueeze", a->dim, x->ndim + 1, &dim));
   for (int d = 0; d <= x->ndim; d++) {
     int from = d - (d > dim);
-    /* the stride a size of 1 would have in a contiguous tensor, as PyTorch gives it */
+    /* PyTorch's stride of a size of 1: that of a contiguous tensor */
     size[d] = d == dim ? 1 : x->size[from];
     stride[d] = d != dim ? x->stride[from] : dim < x->ndim ? x->size[dim] * x->stride[dim] : 1;
   }

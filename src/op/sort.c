@@ -37,7 +37,7 @@ done:
   return status;
 }
 
-/* What topk gives of all elements: stable, and NaN counts as the largest. */
+/* topk of all elements: stable, and NaN counts as the largest. */
 lm_status lm_op_sort(const lm_sort_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   int dim;

@@ -176,7 +176,7 @@ static int bind_data_ptr(lua_State *L) {
   return 1;
 }
 
-/* x:free(): the handle gives its memory up now; views and graphs keep what they share. */
+/* x:free() releases the handle's memory now; views and graphs keep what they share. */
 static int bind_free(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);

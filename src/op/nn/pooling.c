@@ -52,7 +52,7 @@ static lm_status check_image(lm_op_id op, const char *arg, int ndim, const int64
                        lm_shape_text(ndim, size));
 }
 
-/* Places in a plane are counted in 32 bits. */
+/* Indices into a plane are 32 bits wide. */
 static lm_status check_plane(lm_op_id op, const int64_t *hw) {
   if (hw[0] * hw[1] <= INT32_MAX) return LM_OK;
   return lm_fail_value(lm_ops[op].name, "H * W", "at most 2^31 - 1",
