@@ -132,7 +132,8 @@ describe("memory", function()
     lm.cuda.set_per_process_memory_fraction(1)
     assert.is_false(ok)
     assert.matches("out of memory", err)
-    assert.error_matches(function() lm.cuda.set_per_process_memory_fraction(2) end, "set_per_process_memory_fraction: fraction must be from 0 to 1, got 2")
+    assert.error_matches(function() lm.cuda.set_per_process_memory_fraction(2) end,
+      "set_per_process_memory_fraction: fraction must be from 0 to 1, got 2")
   end)
 
   it("stays flat over a loop", function()

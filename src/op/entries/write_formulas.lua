@@ -491,8 +491,8 @@ static lm_tensor *grad_$name(lm_rule *r) {
     end
     local mask = #masks > 0 and table.concat(masks, ", ") or "0"
     local fields = {
-      (".kind = LM_RULE_%s"):format(row.each and "EACH" or #row.tensor_args > 1 and "JOINT" or row.kernel and "POINTWISE" or
-        "FORMULA"),
+      (".kind = LM_RULE_%s"):format(row.each and "EACH" or #row.tensor_args > 1 and "JOINT"
+        or row.kernel and "POINTWISE" or "FORMULA"),
       (".touched = {%s}"):format(mask), ".fn = grad_" .. row.name,
     }
     if #sometimes > 0 then
