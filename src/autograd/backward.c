@@ -406,7 +406,9 @@ static lm_status take_edges(lm_pass *r) {
           "%s: the tensor does not require grad; none of its inputs does, or it was made within no_grad or detached",
           r->name);
     }
-    if (!e.node) return lm_fail(LM_E_STATE, "%s: inputs[%d] does not require grad", r->name, i - a->nroots + 1);
+    if (!e.node)
+      return lm_fail_value(r->name, lm_text("inputs[%d]", i - a->nroots + 1), "a tensor that requires grad",
+                           "one that does not");
     r->edge[r->nedges++] = (lm_edge){lm_node_retain(e.node), e.slot};
   }
 done:
