@@ -247,7 +247,8 @@ describe("operators", function()
     assert.error_matches(function() x:add_(0.5) end,
       "add_: the result must be int64 as x, got float32; convert x first")
     assert.error_matches(function() x:div_(2) end, "div_: the result must be int64 as x, got float32; convert x first")
-    assert.error_matches(function() x:add_(lm.ones({ 2, 3 }):long()) end, "add_: expected the result to have shape %[3%], got %[2, 3%]")
+    assert.error_matches(function() x:add_(lm.ones({ 2, 3 }):long()) end,
+      "add_: expected the result to have shape %[3%], got %[2, 3%]")
     local y = lm.zeros(2, 3)
     y:add_(lm.tensor { 1, 2, 3 })
     assert.same({ { 1, 2, 3 }, { 1, 2, 3 } }, y:totable())

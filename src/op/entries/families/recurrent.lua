@@ -14,9 +14,9 @@ op "recurrent_layer" {
   help = "a recurrent layer (cell: rnn_tanh, rnn_relu, gru or lstm) in one direction. gates [steps * N, G * H] are the "
     .. "inputs times weight_ih, one step after the other, with G = 1, 1, 3 (r, z, n) or 4 (i, f, g, o); to them is "
     .. "added weight_hh [G * H, P] times the state, from h0 [N, P], plus bias_hh [G * H]; c0 [N, H]: cells of an "
-    .. "lstm, whose weight_hr [P, H] projects h to P numbers (else P = H). batch_sizes: how many sequences each step has, as "
-    .. "in a PackedSequence. Returns y [steps * N, P], the last h [N, P] and the last cells [N, H], [0] where there are "
-    .. "none. Computed by the CPU; nn.RNN, nn.GRU and nn.LSTM work on every device",
+    .. "lstm, whose weight_hr [P, H] projects h to P numbers (else P = H). batch_sizes: how many sequences each step "
+    .. "has, as in a PackedSequence. Returns y [steps * N, P], the last h [N, P] and the last cells [N, H], [0] "
+    .. "where there are none. Computed by the CPU; nn.RNN, nn.GRU and nn.LSTM work on every device",
 }
 op "recurrent_layer_backward" {
   "weight_hh", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "bias_hh?", "weight_hr?", "batch_sizes?",
