@@ -32,7 +32,7 @@ typedef struct lm_fill_source {
    * probability; … */
   double a, b, stop;
   int64_t from, to; /* arange of whole numbers: start, step; integers: from, to; linspace: -, steps */
-  uint32_t keep;    /* in float: the bits used of each word; of uniform ones as many as the dtype holds exactly */
+  uint32_t keep;    /* in float: the bits used of each word; for uniform numbers those that the dtype holds exactly */
 } lm_fill_source;
 
 #ifdef __cplusplus

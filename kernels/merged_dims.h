@@ -78,7 +78,8 @@ static inline int64_t lm_dims_at(const lm_dims *dims, int side, int64_t u) {
   return offset;
 }
 
-/* Takes the fastest dim out and gives its size; its strides come too. Without dims: 1, and `alone` for each stride. */
+/* Removes the fastest dim and returns its size, with its strides in `stride`. Without dims: 1, and `alone` for each
+ * stride. */
 static inline int64_t lm_dims_pop(lm_dims *dims, int64_t *stride, int64_t alone) {
   int last = dims->ndim - 1;
   for (int s = 0; s < dims->sides; s++) stride[s] = last < 0 ? alone : dims->stride[s][last];

@@ -69,7 +69,7 @@ struct lm_plane_walk {
 
 /* A thread's packs of V elements: total[v] of those at place v. A source S says what is loaded and how an element adds
  * to the two sums; where PIVOTED, distances are taken from a value of the data itself, so that large means cancel.
- * WIDE_FLIGHT: loads at once of packs of 8, as many as registers have room for; of single elements twice as many. */
+ * WIDE_FLIGHT: the number of loads at once of packs of 8 that fit into registers; of single elements twice that. */
 template <int V, class S, class Walk>
 LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, lm_compute<typename S::stored> *center,
                            lm_two *total) {
@@ -146,7 +146,7 @@ typedef struct lm_column_grid {
   lm_shares rows;
 } lm_column_grid;
 
-/* This thread's place. Returns the number of its packs: no memory has room for as many as 2^31. */
+/* This thread's position. Returns the number of its packs, which is below 2^31 in any memory. */
 template <int V>
 LM_DEVICE int lm_column_position(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
   int64_t from = lm_share_begin(grid.rows, blockIdx.y), to = lm_share_begin(grid.rows, (int64_t)blockIdx.y + 1);

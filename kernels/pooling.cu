@@ -266,7 +266,7 @@ LM_KERNEL void lm_pooling_avg_warp(lm_pooling p, lm_grid grid, const T *src, T *
 }
 
 /* Large windows of interleaved channels: a block for `across` packs of one window's channels, its rows of threads
- * sharing the places. */
+ * sharing the positions. */
 template <class T, int V>
 LM_KERNEL void lm_pooling_avg_block(lm_pooling p, lm_grid grid, int across, const T *src, T *dst) {
   typedef lm_compute<T> A;
@@ -418,7 +418,7 @@ int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream)
   });
 }
 
-/* Places in a window, about. */
+/* Positions in a window, about. */
 static int64_t positions_of(const lm_pooling_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
 
 template <class T>

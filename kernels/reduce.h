@@ -33,7 +33,7 @@ typedef struct lm_reduce_job {
   int x_dtype, out_dtype;
   const void *x;
   void *out;         /* NULL where only positions are requested */
-  int64_t *position; /* the places' results, from 1, laid out like out */
+  int64_t *position; /* the positions of the results, from 1, in the layout of out */
 
   lm_dims kept;    /* sides: x, out; at least one element */
   lm_dims reduced; /* side: x; its last dim is the run */

@@ -65,11 +65,11 @@ LM_DEVICE_CODE double lm_stirling_tail(double k) {
 /* Hörmann's BTRS ("The generation of binomial random variates", 1993): count p >= 10, p <= 1/2. */
 LM_DEVICE_CODE double lm_binomial_large(double count, double p, lm_uniforms *u) {
   double deviation = sqrt(count * p * (1 - p)), b = 1.15 + 2.53 * deviation;
-  double a = -0.0873 + 0.0248 * b + 0.01 * p, centre = count * p + 0.5, inner = 0.92 - 4.2 / b;
+  double a = -0.0873 + 0.0248 * b + 0.01 * p, center = count * p + 0.5, inner = 0.92 - 4.2 / b;
   double odds = p / (1 - p), alpha = (2.83 + 5.1 / b) * deviation, mode = floor((count + 1) * p);
   for (;;) {
     double x = lm_next_uniform(u) - 0.5, v = lm_next_uniform(u), edge = 0.5 - fabs(x);
-    double k = floor((2 * a / edge + b) * x + centre);
+    double k = floor((2 * a / edge + b) * x + center);
     if (edge >= 0.07 && v <= inner) return k;
     if (k < 0 || k > count) continue;
     double most = (mode + 0.5) * log((mode + 1) / (odds * (count - mode + 1))) +

@@ -161,7 +161,10 @@ local function add_op_lines(lines, info, section)
     lines[#lines + 1] = "**Dtypes:** " .. DTYPES[info.result_dtype]
   end
   if info.gradient == "" then lines[#lines + 1] = "**Gradient:** none." end
-  if CAST[info.autocast] then lines[#lines + 1] = ("**Autocast:** %s."):format(CAST[info.autocast]) end
+  local in_section = section and section.dtypes and tostring(section.dtypes[1] or section.dtypes):find "autocast"
+  if CAST[info.autocast] and not in_section then
+    lines[#lines + 1] = ("**Autocast:** %s."):format(CAST[info.autocast])
+  end
 end
 
 -- ---- entries

@@ -452,7 +452,7 @@ describe("looking for NaN", function()
   end)
 
   it("names wrong arguments", function()
-    assert.matches("detect_anomaly: a function expected, got true", message(autograd.detect_anomaly, true))
+    assert.matches("detect_anomaly: f must be a function, got true", message(autograd.detect_anomaly, true))
     assert.matches("set_detect_anomaly: on", message(autograd.set_detect_anomaly, 3))
   end)
 end)

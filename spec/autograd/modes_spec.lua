@@ -43,8 +43,8 @@ local function promises(name, run, inside)
   end)
 
   it(name .. " asks for a function", function()
-    assert.error_matches(function() run(3) end, name .. ".*function.*number 3")
-    assert.error_matches(function() run() end, name .. ".*a function expected, got n%a+")
+    assert.error_matches(function() run(3) end, name .. ": f must be a function, got 3; write lm%.")
+    assert.error_matches(function() run() end, name .. ": f must be a function, got n%a+")
   end)
 end
 
@@ -70,7 +70,7 @@ describe("no_grad", function()
     assert.is_false(lm.is_grad_enabled())
     assert.is_false(lm.set_grad_enabled(true))
     assert.is_true(lm.is_grad_enabled())
-    assert.error_matches(function() lm.set_grad_enabled(1) end, "set_grad_enabled: on.*true or false.*number 1")
+    assert.error_matches(function() lm.set_grad_enabled(1) end, "set_grad_enabled: on must be true or false, got 1")
   end)
 end)
 
@@ -315,7 +315,8 @@ describe("x:free()", function()
     assert(lm.memory_allocated("cpu:9") >= before + 4 * 2 ^ 20)
     x:free()
     assert.equal(before, lm.memory_allocated("cpu:9"))
-    assert.error_matches(function() return x + 1 end, "add: x: this tensor was freed by x:free%(%)")
+    assert.error_matches(function() return x + 1 end,
+      "add: x must be a live tensor, got one that was freed by x:free%(%)")
     x:free() -- twice is once
   end)
 
@@ -333,7 +334,7 @@ describe("x:free()", function()
   end)
 
   it("is refused to what is no tensor", function()
-    assert.error_matches(function() lm.ones(1).free(3) end, "free.*tensor.*number 3")
+    assert.error_matches(function() lm.ones(1).free(3) end, "free: x must be a tensor, got 3")
   end)
 end)
 

@@ -180,7 +180,7 @@ describe("wrong arguments to", function()
       end,
       ["totable: x must be a tensor, got nothing .as a method"] = function() lm.ones {}.tolist() end,
       ["to: x must be a tensor, got string 'cpu' .as a method it is x:to"] = function() lm.ones {}.to "cpu" end,
-      ["register_hook: x must be a tensor, got function .as a method"] = function()
+      ["register_hook: x must be a tensor, got a function .as a method"] = function()
         lm.ones {}.register_hook(print)
       end,
       ["add: other must be a tensor or a number, got nothing .as a method it is x:add"] = function()
@@ -193,7 +193,7 @@ describe("wrong arguments to", function()
       end,
       ["add: other must be a tensor or a number, got nothing$"] = function() lm.ones {}:add() end,
       ["detach: x must be a tensor, got nothing .as a method"] = function() lm.ones {}.detach() end,
-      ["view: x must be a tensor, got number 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
+      ["view: x must be a tensor, got 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
       ["cpu: x must be a tensor, got nil"] = function() lm.ones(4).cpu() end,
       ["Own%.forward: call it with a colon: x:forward%(…%), or x%(…%)"] = function() Own().forward(lm.ones { 2 }) end,
       ["Own.loss: call it with a colon: x:loss%(…%)$"] = function() Own().loss(lm.ones { 2 }, 3) end,
@@ -210,7 +210,9 @@ describe("wrong arguments to", function()
       ["Linear: in_features must be .*, got the library nn itself .its functions are called with a dot"] = function()
         nn:Linear(2, 2)
       end,
-      ["a tensor is no text: x:item%(%) is the number of one element"] = function() return "loss " .. lm.ones { 1 } end,
+      ["cannot concatenate a tensor; x:item%(%) is the number of one element"] = function()
+        return "loss " .. lm.ones { 1 }
+      end,
     } do
       local ok, message = pcall(try)
       assert(not ok, problem)
@@ -345,9 +347,9 @@ describe("wrong arguments to", function()
         dist.all_gather_object(Set, 1)
       end,
       ["relu: x must be a tensor, got the class ReLU itself"] = function() lm.relu(nn.ReLU) end,
-      ["relu: x must be a tensor, got an object of class ReLU"] = function() lm.relu(nn.ReLU()) end,
-      ["relu: x must be a tensor, got an object of class Sequential"] = function() lm.relu(nn.Sequential()) end,
-      ["relu: x must be a tensor, got userdata that is no tensor"] = function() lm.relu(io.stdout) end,
+      ["relu: x must be a tensor, got a module, ReLU"] = function() lm.relu(nn.ReLU()) end,
+      ["relu: x must be a tensor, got a module, Sequential"] = function() lm.relu(nn.Sequential()) end,
+      ["relu: x must be a tensor, got a userdata"] = function() lm.relu(io.stdout) end,
       ["DataLoader: this object cannot be called; for x, y in loader:iter%(%) do … end walks its"] = function()
         for x in data.DataLoader(data.TensorDataset(lm.ones { 2 })) do lm.relu(x) end
       end,
@@ -895,8 +897,8 @@ local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.
       assert.error_matches(function() case[1](unpack(case, 2)) end, "takes at most %d argument")
     end
     for _, name in ipairs { "dim", "numel", "element_size", "get_device", "data_ptr", "detach_", "storage_offset" } do
-      assert.error_matches(function() x[name](x, 1) end, name .. ": takes 0 arguments, got 1")
-      assert.error_matches(function() x[name](x, nil, 1, nil) end, name .. ": takes 0 arguments, got 2")
+      assert.error_matches(function() x[name](x, 1) end, name .. ": takes at most 0 arguments, got 1")
+      assert.error_matches(function() x[name](x, nil, 1, nil) end, name .. ": takes at most 0 arguments, got 2")
     end
   end)
 
@@ -1090,7 +1092,8 @@ describe("a list that begins at 0", function()
     } do
       local ok, problem = pcall(f)
       assert(not ok, name .. " dropped an entry")
-      assert.matches(name .. ".*%[0%] is set, but lists start at 1", tostring(problem))
+      assert.matches(name
+        .. ".* must be a list that starts at 1, got one with an entry at 0; write {a, b, c}", tostring(problem))
       assert.matches("^[^\n]*arguments_spec.lua:%d+: ", tostring(problem))
     end
   end)

@@ -181,8 +181,8 @@ lm.func.vmap(function(t) return t:sum(1) end)(lm.rand(2, 3, 4))
 
   it("is set by true, false or \"port\" alone", function()
     local _, out = lines_of "print(pcall(lm.set_warnings, 'prot'))\nprint(pcall(lm.set_warnings, 3))"
-    assert.matches("set_warnings: on: no 'prot'; there are true, false and \"port\"", out, 1, true)
-    assert.matches("set_warnings: on: true, false or \"port\" expected, got number 3", out, 1, true)
+    assert.matches("set_warnings: on must be true, false or \"port\", got string 'prot'", out, 1, true)
+    assert.matches("set_warnings: on must be true, false or \"port\", got 3", out, 1, true)
   end)
 end)
 

@@ -230,7 +230,7 @@ typedef struct lm_halved_args {
       ["op extra: integral_arg: x is no number of it"] = entry('"x"', 'elementwise = "x", integral_arg = "x"'),
       ["op extra: formula: there is no 'z'"] = entry('"x"', 'formula = "x + z"'),
       ["op extra: formula: 2 values expected, got 1"] = entry('"x"', 'results = 2, formula = "x + 1"'),
-      ["op extra: formula: gives a number"] = entry('"x"', 'formula = "ndim_of(x)"'),
+      ["op extra: formula: expected a tensor, got a number"] = entry('"x"', 'formula = "ndim_of(x)"'),
       ["op extra: formula: ndim_of has 1 arguments, got 0"] = entry('"x"', 'formula = "x + ndim_of()"'),
       ["op extra: formula: along: argument 2 is a number, got a tensor"] = entry('"x"', 'formula = "along(x, x, 1)"'),
       ["op extra: formula: 'x' is something else already"] = entry('"x"', 'formula = {"x = x + 1", "x"}'),

@@ -101,7 +101,7 @@ describe("a captured step", function()
         for i = 1, n do list[i]:step() end
       end, {warmup = 0})
     end
-    assert.error_matches(function() step(171) end, "ASGD: too many optimizers' steps in one graph")
+    assert.error_matches(function() step(171) end, "ASGD: cannot capture more optimizer steps in one graph")
     step(170):replay()
     assert.equal(2, select(2, next(list[170].state)).step)
     assert.equal(1, select(2, next(list[171].state)).step)

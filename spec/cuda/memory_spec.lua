@@ -75,12 +75,13 @@ describe("blocks on a CUDA device", function()
     local a = bytes(60 * MB)
     local ok, message = pcall(bytes, 50 * MB)
     assert.is_false(ok)
-    assert.matches("out of memory on cuda:0: 50.0 MiB asked for; [%d.]+ %w+ free of [%d.]+ %w+, [%d.]+ MiB reserved " ..
-      "by this process of which 60.%d MiB allocated; this process may reserve 96.0 MiB", message)
+    assert.matches("cannot allocate 50.0 MiB on cuda:0: out of memory; [%d.]+ %w+ free of [%d.]+ %w+, [%d.]+ MiB " ..
+      "reserved by this process, limited to 96.0 MiB, 60.%d MiB of them allocated", message)
     a:free()
     bytes(50 * MB):free()
     assert.equal(a0, (held()))
-    assert.error_matches(function() cuda.set_per_process_memory_fraction(1.5) end, "set_per_process_memory_fraction")
+    assert.error_matches(function() cuda.set_per_process_memory_fraction(1.5) end,
+      "set_per_process_memory_fraction: fraction must be from 0 to 1, got 1.5")
   end)
 end)
 

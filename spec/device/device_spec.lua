@@ -9,17 +9,17 @@ describe("a device's name", function()
     assert.equal("cpu", core.device "cpu:0")
     assert.equal("cpu:63", core.device "cpu:63")
     for name, message in pairs {
-      ["cpu:64"] = "there is no 'cpu:64'; cpu devices go from cpu:0 to cpu:63",
-      ["cpu:"] = "what follows 'cpu:' is a number that counts from 0",
-      ["cpu:-1"] = "what follows 'cpu:' is a number that counts from 0",
-      ["cpu:1x"] = "what follows 'cpu:' is a number that counts from 0",
-      ["cpu:99999999999999999999"] = "there is no 'cpu:99999999999999999999'",
+      ["cpu:64"] = "ones: unavailable device 'cpu:64': cpu devices are cpu:0 to cpu:63",
+      ["cpu:"] = "ones: unknown device 'cpu:'; 'cpu:' must be followed by an integer of at least 0",
+      ["cpu:-1"] = "'cpu:' must be followed by an integer of at least 0",
+      ["cpu:1x"] = "'cpu:' must be followed by an integer of at least 0",
+      ["cpu:99999999999999999999"] = "unavailable device 'cpu:99999999999999999999'",
       cpuu = "did you mean 'cpu'?",
       ["cdua:1"] = "did you mean 'cuda:1'?",
       gpu = "did you mean 'cpu'?",
-      [""] = "'' is not known",
-      ["../x:0"] = "'../x:0' is not known; devices are written",
-      [("x"):rep(200)] = "is not known",
+      [""] = "ones: unknown device ''; devices are 'cpu', 'cpu:1' or 'cuda:0'",
+      ["../x:0"] = "unknown device '../x:0'; devices are 'cpu'",
+      [("x"):rep(200)] = "ones: unknown device '" .. ("x"):rep(60) .. "...'",
     } do
       local ok, err = pcall(lm.ones, {1}, {device = name})
       assert.is_false(ok, name)
@@ -30,8 +30,9 @@ describe("a device's name", function()
   it("is told from a dtype's by to", function()
     local x = lm.ones {2}
     assert.equal("cpu:1", x:to("cpu:1").device)
-    assert.error_matches(function() x:to "flaot32" end, "to: neither a device nor a dtype")
-    assert.error_matches(function() x:to "tpu:0" end, "'tpu:0' is not known")
+    assert.error_matches(function() x:to "flaot32" end,
+      "to: unknown device or dtype 'flaot32'; did you mean 'float32'?")
+    assert.error_matches(function() x:to "tpu:0" end, "to: unknown device 'tpu:0'; ")
     assert.equal("float16", x:to("cpu:1", "float16").dtype)
   end)
 end)
@@ -55,18 +56,21 @@ describe("a CPU device", function()
     s:wait_stream(lm.cuda.Stream "cpu:2")
     local a, b = core.event_new("cpu:1", true), core.event_new("cpu:1", true)
     assert.is_true(core.event_query(a))
-    assert.error_matches(function() core.event_elapsed(a, b) end, "the first event has not been recorded")
+    assert.error_matches(function() core.event_elapsed(a, b) end,
+      "the first event must be recorded, got one that is not")
     local began = lm.time()
     core.event_record(a, "cpu:1", 0)
     local until_ = lm.time() + 0.01
     while lm.time() < until_ do end
-    assert.error_matches(function() core.event_elapsed(a, b) end, "the second event has not been recorded")
+    assert.error_matches(function() core.event_elapsed(a, b) end,
+      "the second event must be recorded, got one that is not")
     core.event_record(b, "cpu:1", 0)
     core.event_wait(b, "cpu:1", 0)
     core.event_synchronize(b)
     local elapsed = core.event_elapsed(a, b)
     assert(elapsed >= 10 and elapsed <= (lm.time() - began) * 1000, elapsed)
-    assert.error_matches(function() core.event_record(a, "cpu:2", 0) end, "the event is of cpu:1, the stream of cpu:2")
+    assert.error_matches(function() core.event_record(a, "cpu:2", 0) end,
+      "event.record: the stream's device must be the event's device cpu:1, got cpu:2")
     local c = core.event_new("cpu:1", false)
     core.event_record(c, "cpu:1", 0)
     assert.error_matches(function() core.event_elapsed(a, c) end, "enable_timing = true")
@@ -74,7 +78,7 @@ describe("a CPU device", function()
   end)
 
   it("captures no graphs", function()
-    assert.error_matches(function() core.graph_capture("cpu", 0, print) end, "graph: cpu")
+    assert.error_matches(function() core.graph_capture("cpu", 0, print) end, "graph: not implemented for cpu")
   end)
 end)
 
@@ -116,7 +120,7 @@ describe("a library without the CUDA backend", function()
     local ok, text = temp.run(folder, ("LM_BACKEND_PATH= LUA_CPATH='%s/?.so;;' luajit %s"):format(folder, script))
     assert(ok, text)
     assert.matches("^false\t0\n", text)
-    local said = "asks for a CUDA device, and there is none here (CUDA: the CUDA backend is not built here"
+    local said = "unavailable device 'cuda': this machine has no CUDA device (CUDA: the CUDA backend is not built here"
     local _, times = text:gsub(said:gsub("%p", "%%%0"), "")
     assert.equal(2, times)
     assert.matches("\n2\n$", text)
@@ -132,6 +136,7 @@ describe("a library without the CUDA backend", function()
       [[ print(pcall(require("luminary").ones, {1}, {device = "empty:0"})) ]])
     local ok, text = temp.run(folder, ("LM_BACKEND_PATH=%s luajit %s"):format(folder, script))
     assert(ok, text)
-    assert.matches(folder .. "/luminary_backend_empty.so has no function lm_backend_plugin", text, 1, true)
+    assert.matches("cannot load backend 'empty': '" .. folder
+      .. "/luminary_backend_empty.so' has no function lm_backend_plugin", text, 1, true)
   end)
 end)

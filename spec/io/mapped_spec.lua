@@ -1,7 +1,7 @@
--- What lies over a file as memory, and a file that is cut short under it.
+-- What lies over a file as memory, and a file that is truncated under it.
 local temp = require "spec.support.temp"
 
-describe("a mapped file that was cut short", function()
+describe("a mapped file that was truncated", function()
   local folder
   before_each(function() folder = temp.folder() end)
   after_each(function() temp.remove(folder) end)
@@ -19,7 +19,7 @@ describe("a mapped file that was cut short", function()
       local function gone(path, f, ...)
         local ok, problem = pcall(f, ...)
         assert(not ok, "no error")
-        assert(problem:find(path .. " was cut short", 1, true), problem)
+        assert(problem:find(path .. " was truncated while mapped", 1, true), problem)
       end
     ]]):format(folder) .. script .. '\nprint "finished"\n')
     local ok, text = temp.run(folder, "luajit " .. path)
@@ -118,7 +118,7 @@ describe("a mapped file that was cut short", function()
     ]]
   end)
 
-  it("is named by its own name, where several are cut short", function()
+  it("is named by its own name, where several are truncated", function()
     run [[
       local a, b, c = save("a.safetensors", 100000), save("b.safetensors", 100000), save("c.safetensors", 100000)
       local x, y, z = lm.load(a, {mmap = true}).x, lm.load(b, {mmap = true}).x, lm.load(c, {mmap = true}).x
@@ -128,7 +128,7 @@ describe("a mapped file that was cut short", function()
       gone(a, lm.sum, x)
       local ok, problem = pcall(lm.add, x, y)
       assert(not ok and problem:find(a, 1, true) and problem:find(b, 1, true), problem)
-      assert(problem:find("were cut short", 1, true) and not problem:find(c, 1, true), problem)
+      assert(problem:find("were truncated while mapped", 1, true) and not problem:find(c, 1, true), problem)
       assert(z:max():item() == 100000)
       x, y = nil, nil
       collectgarbage()
@@ -196,7 +196,7 @@ describe("a mapped file that was cut short", function()
       end
       local pool = lm.mp.Pool(1)
       local ok, problem = unpack(pool:apply(function(...) return {work(...)} end, {path, true}))
-      assert(not ok and problem:find(path .. " was cut short", 1, true), problem)
+      assert(not ok and problem:find(path .. " was truncated while mapped", 1, true), problem)
       pool:close()
       pool:join()
     ]]

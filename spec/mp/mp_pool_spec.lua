@@ -266,8 +266,9 @@ describe("a Pool", function()
       pool, print, lm.ones(3)))
     assert.matches("Pool:map: list must be a list of arguments, got a table with a field 'a'$",
       problem_of(pool.map, pool, print, {a = 1}))
-    assert.matches("Pool:apply: the second argument: list%[0%] is set, but lists start at 1", problem_of(pool.apply,
-      pool, print, {[0] = 1}))
+    assert.matches(
+      "Pool:apply: the second argument: list must be a list that starts at 1, got one with an entry at 0",
+      problem_of(pool.apply, pool, print, {[0] = 1}))
     assert.matches("Pool:map: the first argument must be a function, got nil", problem_of(pool.map, pool, nil, {}))
     for _, case in ipairs {
       {"apply", "Pool:apply: the second argument must be a plain list, got 3; write pool:apply(f, {a, b})", 3},

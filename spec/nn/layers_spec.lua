@@ -819,8 +819,8 @@ describe("gradients of a list of parameters", function()
         utils.clip_grad_value_({})
       end,
       ["clip_grad_value_: parameter 1 must be a tensor"] = function() utils.clip_grad_value_({ 3 }, 1) end,
-      ["clip_grad_value_: cannot scale gradient 1"] = function() utils.clip_grad_value_(share, 1) end,
-      ["clip_grad_norm_: cannot scale gradient 1"] = function() utils.clip_grad_norm_(share, 1) end,
+      ["clip_grad_value_: cannot write in place to gradient 1"] = function() utils.clip_grad_value_(share, 1) end,
+      ["clip_grad_norm_: cannot write in place to gradient 1"] = function() utils.clip_grad_norm_(share, 1) end,
       ["get_total_norm: expected a list of tensors, got 3"] = function() utils.get_total_norm(3) end,
       ["get_total_norm: tensor 2 must be floating point, got int64"] = function()
         utils.get_total_norm { grad, lm.ones({ 1 }, { dtype = "int64" }) }

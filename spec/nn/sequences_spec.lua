@@ -442,7 +442,8 @@ describe("a PackedSequence", function()
     local p = packed()
     assert.is_nil(rnn.pack_sequence({lm.ones(2, 1)}).sorted_indices) -- a field, no method of tensors
     assert.error_matches(function() p:mean() end, "no field 'mean'; this is a PackedSequence: x%.data has its")
-    assert.error_matches(function() nn.Linear(4, 2)(p) end, "class PackedSequence; x.data .*pad_packed_sequence")
+    assert.error_matches(function() nn.Linear(4, 2)(p) end,
+      "x must be a tensor, got a PackedSequence; x.data .*pad_packed_sequence")
   end)
 
   it("is made of lengths that fit the dim of sequences", function()

@@ -306,9 +306,9 @@ describe("masks", function()
   it("have to fit", function()
     local x = lm.zeros(2, 3)
     assert.error_matches(function() return x[lm.tensor { true, false, true }] end,
-      "mask of shape %[3%] must match x of %[2, 3%] from dim 1 on")
+      "a mask must match x of shape %[2, 3%] from dim 1 on, got shape %[3%]")
     assert.error_matches(function() x[lm.ones({ 3, 2 }):bool()] = 1 end,
-      "mask of shape %[3, 2%] must match x of %[2, 3%]")
+      "a mask must match x of shape %[2, 3%] from dim 1 on, got shape %[3, 2%]")
     assert.error_matches(function() return x[lm.ones({ 2, 3, 1 }):bool()] end, "%[2, 3%]")
   end)
 
@@ -441,7 +441,7 @@ describe("index_put", function()
     assert.same({ { 0, 1, 1, 1 }, { 1, 1, 1, 1 }, { 0, 1, 1, 1 } }, w.grad:totable())
     assert.same({ 1, 1 }, v.grad:totable())
     assert.error_matches(function() x:index_put({ rows, rows, rows }, 1) end,
-      "index_put: a mask of shape %[3%] must match x of .* from dim 2 on")
+      "index_put: a mask must match x of shape .* from dim 2 on, got shape %[3%]")
     assert.error_matches(function() x:index_put({ long { 1 }, long { 1 }, long { 1 } }, 1) end,
       "number of indices must be at most 2 .*, got 3")
     assert.error_matches(function() x:index_put({ rows, long { 1 }, long { 1 } }, 1) end, "indices for 3 dims")
@@ -488,7 +488,7 @@ describe("errors of indices", function()
     end
     fails(": x%[…%]: index 99", function() return x[far] end)
     fails(": x%[…%] = value: index 99", function() x[far] = 1 end)
-    fails(": x%[…%]: a mask of shape %[2%] must match x of .* from dim 1 on",
+    fails(": x%[…%]: a mask must match x of shape .* from dim 1 on, got shape %[2%]",
       function() return x[lm.ones(2):bool()] end)
     for _, call in ipairs { { "max", 7 }, { "min", 7 }, { "median", 7 }, { "nanmedian", 7 }, { "take", far },
       { "put", far, lm.ones(1) }, { "index_fill", 1, far, 0 } } do
@@ -578,8 +578,9 @@ describe("views of views", function()
 
   it("refuse to write where elements share memory", function()
     local x = lm.zeros(3):expand(2, 3)
-    assert.error_matches(function() x[{ 1, 1 }] = 1; x:fill_(1) end, "expand")
-    assert.error_matches(function() x:add_(1) end, "expand")
+    assert.error_matches(function() x[{ 1, 1 }] = 1; x:fill_(1) end,
+      "fill_: cannot write in place to a tensor of shape %[2, 3%], whose elements share memory")
+    assert.error_matches(function() x:add_(1) end, "add_?: cannot write in place to a tensor of shape %[2, 3%]")
   end)
 end)
 

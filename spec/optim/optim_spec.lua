@@ -570,7 +570,7 @@ describe("errors of optimizers", function()
       lm.core.optim_step { kind = "Lion", params = params(), options = { "much" } }
     end },
     { "step must be at least 1, got 0", function() lm.core.optim_step { kind = "Lion", params = {}, step = 0 } end },
-    { "carried must have mu", function()
+    { "optim_step: carried.mu must be a number, got nil", function()
       lm.core.optim_step { kind = "ASGD", params = {}, carried = { 1 } }
     end },
   }

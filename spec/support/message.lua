@@ -29,6 +29,22 @@ function message.same_shape(op, a, b, shape_a, shape_b)
   return ("%s: shapes of %s and %s must match, got %s and %s"):format(op, a, b, shape_a, shape_b)
 end
 
+function message.broadcast(op, name, shape, target)
+  return ("%s: %s of shape %s does not broadcast to %s"):format(op, name, shape, target)
+end
+
+function message.too_many(op, limit, thing, got)
+  return ("%s: takes at most %d %s%s, got %d"):format(op, limit, thing, limit == 1 and "" or "s", got)
+end
+
+function message.overlap(op, name, shape)
+  return (
+    "%s: cannot write in place to %s of shape %s, whose elements share memory; :clone() it first"):format(op, name,
+    shape)
+end
+
+function message.file(verb, path, reason) return ("cannot %s '%s': %s"):format(verb, path, reason) end
+
 function message.index(op, index, dim, size)
   return ("%s: index %d is out of range for dimension %d of size %d (indices start at 1)"):format(op, index, dim, size)
 end

@@ -72,7 +72,8 @@ static lm_status claim(lm_pass *r, lm_node *n) {
   lm_pass *before = NULL;
   if (!atomic_compare_exchange_strong_explicit(&n->run, &before, r, memory_order_acq_rel, memory_order_acquire)) {
     if (before == r) return LM_OK;
-    return lm_fail(LM_E_STATE, "%s: another backward pass is using this graph, in a hook or on another thread",
+    return lm_fail(LM_E_STATE,
+                   "%s: cannot run while another backward pass uses this graph, in a hook or on another thread",
                    r->name);
   }
   if (r->nnodes == r->capacity) {
@@ -405,7 +406,9 @@ static lm_status take_edges(lm_pass *r) {
           "%s: the tensor does not require grad; none of its inputs does, or it was made within no_grad or detached",
           r->name);
     }
-    if (!e.node) return lm_fail(LM_E_STATE, "%s: inputs[%d] does not require grad", r->name, i - a->nroots + 1);
+    if (!e.node)
+      return lm_fail_value(r->name, lm_text("inputs[%d]", i - a->nroots + 1), "a tensor that requires grad",
+                           "one that does not");
     r->edge[r->nedges++] = (lm_edge){lm_node_retain(e.node), e.slot};
   }
 done:
@@ -454,7 +457,7 @@ lm_status lm_backward_finally(lm_hook hook) {
   lm_status status = LM_OK;
   lm_pass *r = innermost;
   lm_finally *f = NULL;
-  if (!r) TRY(lm_fail(LM_E_STATE, "backward: no backward pass is running"));
+  if (!r) TRY(lm_fail(LM_E_STATE, "backward: cannot add a callback outside of a backward pass"));
   while (r->outer) r = r->outer;
   f = lm_malloc(sizeof *f);
   if (!f) TRY(LM_E_OOM);

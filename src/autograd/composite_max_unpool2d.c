@@ -28,10 +28,8 @@ static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
     if (t->size[t->ndim - 2 + i] > INT32_MAX)
       return lm_fail_value("max_unpool2d", "H and W of x", "at most 2^31 - 1", lm_shape_of(t));
     if (k < 1 || k > INT32_MAX || stride[i] < 1 || stride[i] > INT32_MAX || p < 0 || p > INT32_MAX) {
-      return lm_fail(
-          LM_E_ARG,
-          "max_unpool2d: kernel_size and stride must be from 1, padding from 0, to 2^31 - 1, got %lld, %lld and %lld",
-          (long long)k, (long long)stride[i], (long long)p);
+      return lm_fail_value("max_unpool2d", "kernel_size, stride and padding", "at least 1, 1 and 0, and less than 2^31",
+                           lm_text("%lld, %lld and %lld", (long long)k, (long long)stride[i], (long long)p));
     }
     out[i] = (t->size[t->ndim - 2 + i] - 1) * stride[i] - 2 * p + k;
     if (asked && (asked[i] <= out[i] - stride[i] || asked[i] >= out[i] + stride[i])) {
@@ -42,8 +40,8 @@ static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
     }
     if (asked) out[i] = asked[i];
     if (out[i] < 1)
-      return lm_fail(LM_E_SHAPE, "max_unpool2d: the output size must be at least 1, got %lld for x of %s",
-                     (long long)out[i], lm_shape_of(t));
+      return lm_fail_value("max_unpool2d", "the output size", "at least 1",
+                           lm_text("%lld for x of %s", (long long)out[i], lm_shape_of(t)));
   }
   if (out[0] > INT32_MAX / out[1]) {
     return lm_fail_value("max_unpool2d", "H * W of the output", "at most 2^31 - 1",

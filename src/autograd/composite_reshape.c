@@ -115,8 +115,8 @@ lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out
     }
   }
   if (!fits) {
-    return lm_fail(LM_E_SHAPE, "sum_to_size: size must broadcast to x's shape %s, got %s", lm_shape_of(x),
-                   lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
+    return lm_fail_broadcast("sum_to_size", "size", lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v),
+                             lm_shape_of(x));
   }
   if (dims.n == 0) {
     *out = lm_retain(a->x);

@@ -109,8 +109,8 @@ lm_status lm_composite_as_strided(const lm_as_strided_args *a, lm_tensor **out) 
   }
   if (lm_requires_grad(x) && lm_grad_enabled() && lm_overlaps_itself(x)) {
     return lm_fail(LM_E_ARG,
-                   "as_strided: x of shape %s is expanded: its elements share memory, and so would their gradients; "
-                   "clone() it first",
+                   "as_strided: cannot compute gradients for an expanded x of shape %s, whose elements share memory; "
+                   ":clone() it first",
                    lm_shape_of(x));
   }
   p.offset = a->storage_offset == LM_NO_INT ? 0 : a->storage_offset - begin;

@@ -10,15 +10,17 @@ static lm_status check_output(const lm_custom *c, int i) {
   const lm_tensor *t = c->out[i];
   for (int k = 0; k < c->nin; k++) {
     if (c->in[k] == t) {
-      return lm_fail(LM_E_STATE, "%s: result %d must not be an input itself; return a clone()", c->name, i + 1);
+      return lm_remedy(lm_fail_value(c->name, lm_text("result %d", i + 1), "a new tensor", "an input itself"),
+                       "return a clone()");
     }
   }
   for (int k = 0; k < i; k++) {
     if (c->out[k] == t)
-      return lm_fail(LM_E_STATE, "%s: results %d and %d must not be the same tensor", c->name, k + 1, i + 1);
+      return lm_fail_value(c->name, lm_text("results %d and %d", k + 1, i + 1), "different tensors", "the same");
   }
   if (lm_requires_grad(t) && !(t->grad->base && t->grad->without_grad)) {
-    return lm_fail(LM_E_STATE, "%s: result %d is part of a graph already; return a clone()", c->name, i + 1);
+    return lm_remedy(lm_fail_value(c->name, lm_text("result %d", i + 1), "outside of any graph", "a part of one"),
+                     "return a clone()");
   }
   return LM_OK;
 }

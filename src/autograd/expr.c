@@ -23,7 +23,7 @@ void lm_expr_end(lm_expr *e) {
 lm_status lm_expr_results(lm_expr *e, int n, unsigned nils, lm_tensor *const *result, lm_tensor **out) {
   lm_status status = e->status;
   for (int i = 0; i < n && status == LM_OK; i++) {
-    if (!result[i] && !(nils >> i & 1)) status = lm_fail(LM_E_STATE, "a formula has no result");
+    if (!result[i] && !(nils >> i & 1)) status = lm_fail(LM_E_STATE, "a formula must have a result, got none");
   }
   for (int i = 0; i < n && status == LM_OK; i++) out[i] = result[i] ? lm_retain(result[i]) : NULL;
   lm_expr_end(e);

@@ -88,8 +88,8 @@ static lm_status check_mask(const lm_tensor *x, const lm_tensor *mask, int dim) 
   for (int d = 0; fits && d < mask->ndim; d++) fits = mask->size[d] == x->size[dim + d];
   if (mask->ndim == 0) return lm_fail(LM_E_SHAPE, "a mask must be at least 1-d, got a 0-d tensor");
   if (fits) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "a mask of shape %s must match x of %s from dim %d on", lm_shape_of(mask), lm_shape_of(x),
-                 dim + 1);
+  return lm_fail(LM_E_SHAPE, "a mask must match x of shape %s from dim %d on, got shape %s", lm_shape_of(x), dim + 1,
+                 lm_shape_of(mask));
 }
 
 lm_list lm_f_without_masks(lm_expr *e, lm_tensor *x, lm_list indices) {

@@ -93,7 +93,7 @@ lm_ints lm_rule_size(lm_rule *r, int k) {
   lm_ints size = {.n = 0};
   lm_edge e = k < r->node->nedge ? r->node->edge[k] : (lm_edge){NULL, 0};
   if (!e.node) {
-    lm_e_ok(&r->e, lm_fail(LM_E_STATE, "%s: its gradient needs sizes that were not saved", lm_ops[r->op].name));
+    lm_e_ok(&r->e, lm_fail(LM_E_STATE, "%s: cannot compute the gradient without saved sizes", lm_ops[r->op].name));
     return size;
   }
   const lm_meta *meta = lm_edge_meta(e);

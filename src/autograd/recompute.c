@@ -1,6 +1,6 @@
 /* Parts of a graph that save nothing: what their nodes need is computed again when backward comes to the first of them.
  *
- * While such a part is recorded, each node gives up at once what it has just saved, and notes its place in the part.
+ * While such a part is recorded, each node releases at once what it has just saved, and notes its position in the part.
  * Computing again records the same nodes once more; those hand what they have saved to the first ones, and go. So the
  * graph that backward walks is the first one, with the edges and hooks it had. */
 #include <pthread.h>
@@ -179,7 +179,7 @@ static bool same_versions(const lm_node *was, const lm_node *is) {
   return true;
 }
 
-/* Those that are left, retained, as many as were recorded. */
+/* The nodes that still exist, retained; *n is the number that was recorded. */
 static lm_status nodes_of(lm_recompute *r, lm_node ***out, int *n) {
   pthread_mutex_lock(&r->lock);
   *n = r->list.n;

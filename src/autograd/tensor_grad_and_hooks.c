@@ -28,7 +28,7 @@ lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
   lm_grad *m;
   if (lm_requires_grad(t) == on) return LM_OK;
   if (!on && !lm_is_leaf(t)) {
-    return lm_fail(LM_E_STATE, "requires_grad: cannot be set to false on the result of an op; use detach()");
+    return lm_fail(LM_E_STATE, "requires_grad: cannot set to false on the result of an op; use detach()");
   }
   if (!on) {
     lm_node_release(t->grad->node);
@@ -66,7 +66,7 @@ lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad) {
                 lm_device_name(t->device)),
         lm_text("%s %s on %s", lm_dtype_name((lm_dtype)grad->dtype), lm_shape_of(grad), lm_device_name(grad->device)));
   }
-  if (grad == t) return lm_fail(LM_E_ARG, "grad: a tensor cannot be its own gradient");
+  if (grad == t) return lm_fail_value("grad", "the gradient", "another tensor", "the tensor itself");
   TRY(lm_grad_need(t, &m));
   if (!m->watch) TRY(lm_watch_new(&m->watch));
   pthread_mutex_lock(&m->watch->lock);
@@ -83,14 +83,15 @@ lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer) {
   lm_watch *w = leaf->grad ? leaf->grad->watch : NULL;
   if (!grad_buffer && !w) return LM_OK;
   if (grad_buffer && (!lm_is_leaf(leaf) || !lm_requires_grad(leaf))) {
-    return lm_fail(LM_E_ARG, "grad: only the gradient of a leaf that requires one has a home");
+    return lm_fail_value("grad", "the tensor", "a leaf that requires grad", "another tensor");
   }
   if (grad_buffer && (!lm_same_shape(leaf, grad_buffer) || leaf->dtype != grad_buffer->dtype ||
                       leaf->device != grad_buffer->device || !lm_is_dense(grad_buffer))) {
-    return lm_fail(LM_E_ARG, "grad: its home has to be dense and %s %s on %s like the leaf, got %s %s on %s",
-                   lm_dtype_name((lm_dtype)leaf->dtype), lm_shape_of(leaf), lm_device_name(leaf->device),
-                   lm_dtype_name((lm_dtype)grad_buffer->dtype), lm_shape_of(grad_buffer),
-                   lm_device_name(grad_buffer->device));
+    return lm_fail_value("grad", "the buffer",
+                         lm_text("dense and, as the leaf, %s %s on %s", lm_dtype_name((lm_dtype)leaf->dtype),
+                                 lm_shape_of(leaf), lm_device_name(leaf->device)),
+                         lm_text("%s %s on %s", lm_dtype_name((lm_dtype)grad_buffer->dtype), lm_shape_of(grad_buffer),
+                                 lm_device_name(grad_buffer->device)));
   }
   if (!w) TRY(lm_watch_need(leaf, &w));
   pthread_mutex_lock(&w->lock);
@@ -106,7 +107,7 @@ lm_status lm_watch_need(lm_tensor *t, lm_watch **out) {
   lm_status status = LM_OK;
   lm_edge e;
   TRY(lm_history(t, &e));
-  if (!e.node) return lm_fail(LM_E_STATE, "hook: the tensor does not require grad");
+  if (!e.node) return lm_fail_value("register_hook", "x", "a tensor that requires grad", "one that does not");
   lm_watch **seen = &e.node->out[e.slot].watch;
   if (!t->grad->watch) {
     if (*seen) {
@@ -142,7 +143,8 @@ static lm_status add_hook(lm_tensor *t, lm_hook hook, bool after, int64_t *id) {
   lm_hook_entry *h = NULL, **last;
   TRY(lm_watch_need(t, &w));
   if (after && !lm_is_leaf(t)) {
-    status = lm_fail(LM_E_STATE, "hook: the tensor must be a leaf; register_hook works on any tensor");
+    status = lm_remedy(lm_fail_value("register_post_accumulate_grad_hook", "x", "a leaf", "the result of an op"),
+                       "use register_hook");
     goto done;
   }
   h = lm_calloc(1, sizeof *h);
@@ -225,8 +227,8 @@ lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g) {
     bool fits =
         replacement->ndim == meta->ndim && memcmp(replacement->size, meta->size, sizeof(int64_t) * meta->ndim) == 0;
     if (!fits) {
-      status = lm_fail(LM_E_SHAPE, "hook: the returned gradient must have the tensor's shape %s, got %s",
-                       lm_shape_text(meta->ndim, meta->size), lm_shape_of(replacement));
+      status = lm_fail_shape("register_hook", "the hook's result", lm_shape_text(meta->ndim, meta->size),
+                             lm_shape_of(replacement));
       lm_release(replacement);
       goto done;
     }

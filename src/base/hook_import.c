@@ -65,7 +65,7 @@ lm_status lm_hook_import(const void *inside, const char *symbol, void *replaceme
   struct link_map *map = NULL;
   int words = 0;
   if (!dladdr1(inside, &where, (void **)&map, RTLD_DL_LINKMAP) || !map)
-    return lm_fail(LM_E_STATE, "no library of %s's callers is known to the dynamic linker", symbol);
+    return lm_fail(LM_E_STATE, "cannot replace %s: the dynamic linker knows no library that calls it", symbol);
   imports im = imports_of(map);
   for (int t = 0; t < 2 && im.symbols && im.names; t++)
     for (size_t i = 0; i < im.bytes[t] / sizeof(ElfW(Rela)); i++) {
@@ -73,8 +73,9 @@ lm_status lm_hook_import(const void *inside, const char *symbol, void *replaceme
       size_t index = RELOCATION_SYMBOL(r->r_info);
       if (index == 0 || strcmp(im.names + im.symbols[index].st_name, symbol) != 0) continue;
       if (!write_word(where.dli_fbase, im.base, im.base + r->r_offset, replacement))
-        return lm_fail(LM_E_STATE, "%s's table of functions cannot be written", where.dli_fname);
+        return lm_fail(LM_E_STATE, "cannot replace %s: the function table of '%s' is read-only", symbol,
+                       where.dli_fname);
       words++;
     }
-  return words > 0 ? LM_OK : lm_fail(LM_E_STATE, "%s does not call %s", where.dli_fname, symbol);
+  return words > 0 ? LM_OK : lm_fail(LM_E_STATE, "cannot replace %s: '%s' does not call it", symbol, where.dli_fname);
 }

@@ -38,7 +38,7 @@ static lm_mapping_guard *guard_at(const char *position) {
   return NULL;
 }
 
-/* Zeros from the page on to the end: a file that was cut short lacks all of it. */
+/* Zeros from the page on to the end: a truncated file lacks all of it. */
 static bool put_zeros(lm_mapping_guard *w, char *position) {
   char *from = (char *)((uintptr_t)position & ~(page - 1)), *end = atomic_load(&w->data) + w->bytes;
   void *zeros = mmap(from, (size_t)(end - from), PROT_READ | PROT_WRITE,
@@ -124,7 +124,7 @@ lm_status lm_truncation_report(void) {
   reported = now;
   char more[32] = "";
   if (n > SHOWN) lm_write(more, sizeof more, " and %d more", n - SHOWN);
-  return lm_fail(LM_E_IO, "%s%s%s%s%s%s %s cut short while mapped: what tensors over %s had is gone",
+  return lm_fail(LM_E_IO, "%s%s%s%s%s%s %s truncated while mapped; the values of tensors over %s are lost",
                  shown[0] ? shown[0]->path : "a file", shown[1] ? ", " : "", shown[1] ? shown[1]->path : "",
                  shown[2] ? ", " : "", shown[2] ? shown[2]->path : "", more, n > 1 ? "were" : "was",
                  n > 1 ? "them" : "it");

@@ -1,5 +1,7 @@
 #include "base/mem.h"
 
+#include "base/message.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -20,7 +22,7 @@ bool lm_alloc_must_fail(void) {
 }
 
 static void *checked(void *p, size_t bytes) {
-  if (!p) lm_fail(LM_E_OOM, "out of memory: %zu bytes for the library's own use", bytes);
+  if (!p) lm_fail_memory("%zu bytes", bytes);
   return p;
 }
 

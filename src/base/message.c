@@ -1,5 +1,6 @@
 #include "base/message.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,6 +49,27 @@ lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, con
                  (long long)divisor);
 }
 
+lm_status lm_fail_too_many(const char *op, int limit, const char *thing, int64_t got) {
+  return lm_fail(LM_E_ARG, "%s: takes at most %d %s%s, got %lld", op, limit, thing, limit == 1 ? "" : "s",
+                 (long long)got);
+}
+
+lm_status lm_fail_twice(const char *op, const char *name) {
+  return lm_fail(LM_E_ARG, "%s: %s is given twice, by position and by name", op, name);
+}
+
+lm_status lm_fail_exclusive(const char *op, const char *a, const char *b) {
+  return lm_fail(LM_E_ARG, "%s: %s and %s are mutually exclusive", op, a, b);
+}
+
+lm_status lm_fail_repeated_dim(const char *op, int dim) { return lm_fail(LM_E_ARG, "%s: dim %d is repeated", op, dim); }
+
+lm_status lm_fail_overlap(const char *op, const char *name, const char *shape) {
+  return lm_fail(LM_E_ARG,
+                 "%s: cannot write in place to %s of shape %s, whose elements share memory; :clone() it first", op,
+                 name, shape);
+}
+
 lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names) {
   const char *near = lm_nearest(option, n, names);
   const char *shown = lm_ellipsize(option, 100);
@@ -65,6 +87,14 @@ lm_status lm_fail_shape(const char *op, const char *name, const char *expected, 
 
 lm_status lm_fail_shapes(const char *op, const char *a, const char *shape_a, const char *b, const char *shape_b) {
   return lm_fail(LM_E_SHAPE, "%s: shapes of %s and %s must match, got %s and %s", op, a, b, shape_a, shape_b);
+}
+
+lm_status lm_fail_broadcast(const char *op, const char *name, const char *shape, const char *target) {
+  return lm_fail(LM_E_SHAPE, "%s: %s of shape %s does not broadcast to %s", op, name, shape, target);
+}
+
+lm_status lm_fail_empty_dim(const char *op, int dim, const char *shape) {
+  return lm_fail(LM_E_SHAPE, "%s: dim %d of %s must not be empty", op, dim, shape);
 }
 
 lm_status lm_fail_index(const char *op, int64_t index, int dim, int64_t size) {
@@ -85,6 +115,8 @@ lm_status lm_fail_devices(const char *op, const char *a, const char *device_a, c
   return lm_fail(LM_E_DEVICE, "%s: device mismatch: %s is on %s, %s is on %s; move one with :to()", op, a, device_a, b,
                  device_b);
 }
+
+lm_status lm_fail_division(const char *op) { return lm_fail(LM_E_ARG, "%s: integer division by zero", op); }
 
 lm_status lm_fail_missing(const char *op, const char *where) {
   return lm_fail(LM_E_MISSING, "%s: not implemented for %s", op, where);
@@ -160,4 +192,23 @@ lm_status lm_fail_in_file(lm_status status, const char *path, const char *reason
   va_end(args);
   write_path(shown, path);
   return lm_fail(status, "'%s': %s", shown, text);
+}
+
+/* ---- the system and other libraries */
+
+lm_status lm_fail_memory(const char *format, ...) {
+  char what[512];
+  va_list args;
+  va_start(args, format);
+  lm_write_v(what, sizeof what, format, args);
+  va_end(args);
+  return lm_fail(LM_E_OOM, "cannot allocate %s: out of memory", what);
+}
+
+lm_status lm_fail_call(lm_status status, const char *op, const char *call, int code, const char *name,
+                       const char *text) {
+  char named[96] = "";
+  if (name) snprintf(named, sizeof named, " (%s)", name);
+  return lm_fail(status, "%s%s%.*s: error %d%s%s%s", op ? op : "", op ? ": " : "", (int)strcspn(call, "("), call, code,
+                 named, text && *text ? ": " : "", text ? text : "");
 }

@@ -23,6 +23,16 @@ LM_API lm_status lm_fail_number(const char *op, const char *name, const char *bo
 /* OP: NAME (V) must be divisible by NAME2 (V2). LM_E_ARG. */
 LM_API lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, const char *divisor_name,
                                    int64_t divisor);
+/* OP: takes at most N THINGS, got M; `thing` is one of them, such as "argument". LM_E_ARG. */
+LM_API lm_status lm_fail_too_many(const char *op, int limit, const char *thing, int64_t got);
+/* OP: NAME is given twice, by position and by name. LM_E_ARG. */
+LM_API lm_status lm_fail_twice(const char *op, const char *name);
+/* OP: A and B are mutually exclusive. LM_E_ARG. */
+LM_API lm_status lm_fail_exclusive(const char *op, const char *a, const char *b);
+/* OP: dim D is repeated; `dim` counts from 1. LM_E_ARG. */
+LM_API lm_status lm_fail_repeated_dim(const char *op, int dim);
+/* OP: cannot write in place to NAME of shape [..], whose elements share memory; :clone() it first. LM_E_ARG. */
+LM_API lm_status lm_fail_overlap(const char *op, const char *name, const char *shape);
 /* OP: unknown option 'x'; did you mean 'y'? Where no name is near, all names instead of the nearest. LM_E_ARG. */
 LM_API lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names);
 
@@ -30,6 +40,10 @@ LM_API lm_status lm_fail_option(const char *op, const char *option, int n, const
 LM_API lm_status lm_fail_shape(const char *op, const char *name, const char *expected, const char *got);
 /* OP: shapes of A and B must match, got [..] and [..]. LM_E_SHAPE. */
 LM_API lm_status lm_fail_shapes(const char *op, const char *a, const char *shape_a, const char *b, const char *shape_b);
+/* OP: NAME of shape [..] does not broadcast to [..]. LM_E_SHAPE. */
+LM_API lm_status lm_fail_broadcast(const char *op, const char *name, const char *shape, const char *target);
+/* OP: dim D of [..] must not be empty; `dim` counts from 1. LM_E_SHAPE. */
+LM_API lm_status lm_fail_empty_dim(const char *op, int dim, const char *shape);
 /* OP: index I is out of range for dimension D of size N (indices start at 1); `dim` counts from 1. LM_E_INDEX. */
 LM_API lm_status lm_fail_index(const char *op, int64_t index, int dim, int64_t size);
 
@@ -41,6 +55,8 @@ LM_API lm_status lm_fail_dtypes(const char *op, const char *a, const char *dtype
 LM_API lm_status lm_fail_devices(const char *op, const char *a, const char *device_a, const char *b,
                                  const char *device_b);
 
+/* OP: integer division by zero. LM_E_ARG. */
+LM_API lm_status lm_fail_division(const char *op);
 /* OP: not implemented for WHERE (a device, a dtype). LM_E_MISSING. */
 LM_API lm_status lm_fail_missing(const char *op, const char *where);
 /* OP: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first. LM_E_STATE. */
@@ -73,5 +89,14 @@ LM_API lm_status lm_fail_malformed(const char *path, const char *part, int64_t a
 LM_API lm_status lm_fail_truncated(const char *path, uint64_t needed, uint64_t at, uint64_t bytes);
 /* 'PATH': REASON, for all else about a file's contents. */
 LM_API lm_status lm_fail_in_file(lm_status status, const char *path, const char *reason, ...) LM_PRINTF(3, 4);
+
+/* ---- the system and other libraries; whoever knows the called function puts it in front (lm_fail_in) */
+
+/* OP: CALL: error CODE (NAME): TEXT, of a call of another library; op, name and text may be NULL, and what follows a
+ * parenthesis in `call` is left out. */
+LM_API lm_status lm_fail_call(lm_status status, const char *op, const char *call, int code, const char *name,
+                              const char *text);
+/* cannot allocate WHAT: out of memory; WHAT is "N bytes", or "memory for ...". LM_E_OOM. */
+LM_API lm_status lm_fail_memory(const char *format, ...) LM_PRINTF(1, 2);
 
 #endif

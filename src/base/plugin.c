@@ -47,10 +47,11 @@ bool lm_plugin_is_name(const char *name) {
 
 static lm_status load(const lm_plugin_family *family, const char *name, const char *path, void **function) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!library) return lm_fail(LM_E_MISSING, "%s '%s' does not load: %s", family->noun, name, dlerror());
+  if (!library) return lm_fail(LM_E_MISSING, "cannot load %s '%s': %s", family->noun, name, dlerror());
   *function = dlsym(library, family->function);
   if (*function) return LM_OK;
-  return lm_fail(LM_E_MISSING, "%s '%s': %s has no function %s", family->noun, name, path, family->function);
+  return lm_fail(LM_E_MISSING, "cannot load %s '%s': '%s' has no function %s", family->noun, name, path,
+                 family->function);
 }
 
 lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void **function, char path[LM_PLUGIN_PATH]) {

@@ -26,17 +26,25 @@ const char *lm_equality_hint(int type) {
   return "; == of tensors is whether both are the same object: x:eq(y) compares their elements";
 }
 
-static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *want) {
+lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound) {
   int type = lua_type(L, i);
-  const char *equality = strstr(want, "tensor") ? lm_equality_hint(type) : "";
-  return lm_fail(LM_E_ARG, "%s: %s must be %s, got %s%s%s", fn, arg, want, lm_describe_arg(L, s, i),
-                 lm_dot_hint(L, fn, arg, type), equality);
+  const char *equality = strstr(bound, "tensor") ? lm_equality_hint(type) : "";
+  lm_status status = lm_fail_value(fn, arg, bound, lm_describe_arg(L, s, i));
+  return lm_fail(status, "%s%s%s", lm_error(), lm_dot_hint(L, fn, arg, type), equality);
+}
+
+int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound) {
+  return lm_raise(L, lm_fail_arg(L, LM_STATE(L), i, fn, arg, bound));
+}
+
+static lm_status dead_tensor(const lm_tensor_handle *b, const char *fn, const char *arg) {
+  return lm_fail_value(fn, arg, "a live tensor", lm_text("one that %s", b->why ? b->why : "is empty"));
 }
 
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out) {
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
-  if (!b) return expected(L, s, i, fn, arg, "a tensor");
-  if (!b->t) return lm_fail(LM_E_STATE, "%s: %s: this tensor %s", fn, arg, b->why ? b->why : "is empty");
+  if (!b) return lm_fail_arg(L, s, i, fn, arg, "a tensor");
+  if (!b->t) return dead_tensor(b, fn, arg);
   *out = b->t;
   return LM_OK;
 }
@@ -88,7 +96,7 @@ lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, c
     }
     default: break;
   }
-  if (!lm_to_int64(L, s, i, &whole)) return expected(L, s, i, fn, arg, "a tensor or a number");
+  if (!lm_to_int64(L, s, i, &whole)) return lm_fail_arg(L, s, i, fn, arg, "a tensor or a number");
   lm_status status = lm_tensor_number(0, owned);
   if (status == LM_OK) memcpy((*owned)->data, &whole, sizeof whole);
   *out = *owned;
@@ -106,9 +114,9 @@ lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, c
     return LM_OK;
   }
   const lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
-  if (!b || !b->t || b->t->ndim > 0) return expected(L, s, i, fn, arg, "a number");
+  if (!b || !b->t || b->t->ndim > 0) return lm_fail_arg(L, s, i, fn, arg, "a number");
   if (lm_requires_grad(b->t))
-    return lm_fail(LM_E_ARG, "%s: %s must be a number without a gradient; pass t:item() or t:detach()", fn, arg);
+    return lm_remedy(lm_fail_value(fn, arg, "a number", "a tensor that requires grad"), "pass t:item() or t:detach()");
   return lm_tensor_item_f64(b->t, out);
 }
 
@@ -117,7 +125,7 @@ lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, cons
     double v = lua_tonumber(L, i);
     bool held = v >= -exact && v <= exact;
     if (!held || v != (double)(int64_t)v)
-      return expected(L, s, i, fn, arg, held || isnan(v) ? "an integer" : "an integer up to 2^53");
+      return lm_fail_arg(L, s, i, fn, arg, held || isnan(v) ? "an integer" : "an integer up to 2^53");
     *out = (int64_t)v;
     return LM_OK;
   }
@@ -126,26 +134,28 @@ lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, cons
   if (b && b->t && b->t->ndim == 0 && (b->t->dtype == LM_I64 || b->t->dtype == LM_I32)) {
     return lm_tensor_item_i64(b->t, out);
   }
-  return expected(L, s, i, fn, arg, "an integer");
+  return lm_fail_arg(L, s, i, fn, arg, "an integer");
 }
 
 lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out) {
-  if (lua_type(L, i) != LUA_TBOOLEAN) return expected(L, s, i, fn, arg, "true or false");
+  if (lua_type(L, i) != LUA_TBOOLEAN) return lm_fail_arg(L, s, i, fn, arg, "true or false");
   *out = lua_toboolean(L, i);
   return LM_OK;
 }
 
 lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out) {
   const char *text = lm_to_text(L, i);
-  if (!text) return expected(L, s, i, fn, arg, "a string");
+  if (!text) return lm_fail_arg(L, s, i, fn, arg, "a string");
   *out = text;
   return LM_OK;
 }
 
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
   lm_status status = lm_read_int(L, s, i, fn, arg, out);
-  if (status != LM_OK) return lua_type(L, i) == LUA_TNUMBER ? status : expected(L, s, i, fn, arg, "a dim (an integer)");
-  if (*out == 0) return lm_fail(LM_E_ARG, "%s: %s must not be 0; dims start at 1, or at -1 from the end", fn, arg);
+  if (status != LM_OK)
+    return lua_type(L, i) == LUA_TNUMBER ? status : lm_fail_arg(L, s, i, fn, arg, "a dim (an integer)");
+  if (*out == 0)
+    return lm_remedy(lm_fail_int(fn, arg, "a dim of the tensor", 0), "dims start at 1, or at -1 from the end");
   if (*out > INT16_MAX || *out < INT16_MIN) { return lm_fail_int(fn, arg, "a dim of the tensor", *out); }
   if (*out > 0) --*out;
   return LM_OK;
@@ -153,7 +163,7 @@ lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, cons
 
 lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out) {
   const char *name = lm_to_text(L, i);
-  if (!name) return expected(L, s, i, fn, arg, "a dtype such as \"float32\"");
+  if (!name) return lm_fail_arg(L, s, i, fn, arg, "a dtype such as \"float32\"");
   for (int d = 0; d < LM_DTYPE_COUNT; d++) {
     if (s->dtype_name[d] == name) {
       *out = (lm_dtype)d;
@@ -170,7 +180,7 @@ lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, c
   if (lua_type(L, i) == LUA_TNUMBER) {
     double v = lua_tonumber(L, i);
     if (!(v >= 0 && v < LM_DEVICE_MAX) || v != (int)v)
-      return expected(L, s, i, fn, arg, "a device (a CUDA ordinal from 0)");
+      return lm_fail_arg(L, s, i, fn, arg, "a device (a CUDA ordinal from 0)");
     snprintf(name, sizeof name, "cuda:%d", (int)v);
     text = name;
   } else if ((text = lm_to_text(L, i))) {
@@ -179,7 +189,7 @@ lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, c
       return LM_OK;
     }
   } else {
-    return expected(L, s, i, fn, arg, "a device such as \"cpu\"");
+    return lm_fail_arg(L, s, i, fn, arg, "a device such as \"cpu\"");
   }
   lm_status status = lm_device_parse(text, out);
   return status == LM_OK ? status : lm_fail_in(status, fn);
@@ -192,15 +202,15 @@ lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
                    (lm_field(L, top + 1, "__index") || lm_field(L, top + 1, "__len"));
   lua_settop(L, top);
   if (!stands_in) return LM_OK;
-  return lm_fail(LM_E_ARG, "%s: %s must be a plain table, got an empty one with a metatable; copy its entries", fn,
-                 arg);
+  return lm_remedy(lm_fail_value(fn, arg, "a plain table", "an empty one with a metatable"), "copy its entries");
 }
 
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg) {
   lua_rawgeti(L, i, 0);
   bool at_zero = !lua_isnil(L, -1);
   lua_pop(L, 1);
-  return at_zero ? lm_fail(LM_E_ARG, "%s: %s[0] is set, but lists start at 1; write {a, b, c}", fn, arg) : LM_OK;
+  if (!at_zero) return LM_OK;
+  return lm_remedy(lm_fail_value(fn, arg, "a list that starts at 1", "one with an entry at 0"), "write {a, b, c}");
 }
 
 static bool is_list(lua_State *L, int i) { /* a table whose keys are numbers */
@@ -223,7 +233,7 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
     out->n = 1;
     lm_status status = read(L, s, i, fn, arg, &out->v[0]);
     if (status == LM_OK || lua_type(L, i) == LUA_TNUMBER) return status;
-    return expected(L, s, i, fn, arg, dims ? "a dim or a list of dims" : "an integer or a list of integers");
+    return lm_fail_arg(L, s, i, fn, arg, dims ? "a dim or a list of dims" : "an integer or a list of integers");
   }
   size_t n = lua_objlen(L, i);
   if (n > LM_MAX_DIMS) {
@@ -231,7 +241,7 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
   }
   if (!is_list(L, i)) {
     const char *got = lm_describe_arg(L, s, i);
-    bool plain = strcmp(got, "table") == 0;
+    bool plain = strcmp(got, "a table") == 0;
     return lm_fail_value(fn, arg, "a list", plain ? "a table with named fields; options come last" : got);
   }
   lm_status status = lm_check_start(L, i, fn, arg);
@@ -252,7 +262,7 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
   if (lm_to_tensor_handle(L, s, i)) {
     return lm_fail_value(fn, arg, "a list of tensors", "one tensor; put it in a table");
   }
-  if (!is_list(L, i)) return expected(L, s, i, fn, arg, "a list of tensors");
+  if (!is_list(L, i)) return lm_fail_arg(L, s, i, fn, arg, "a list of tensors");
   if ((status = lm_check_start(L, i, fn, arg)) != LM_OK) return status;
   size_t count = lua_objlen(L, i);
   if (count == 0 && (status = lm_check_empty(L, i, fn, arg)) != LM_OK) return status;
@@ -268,7 +278,7 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
       if (b && b->t) {
         list[k] = b->t;
       } else if (b) {
-        status = lm_fail(LM_E_STATE, "%s: %s[%zu]: this tensor %s", fn, arg, k + 1, b->why ? b->why : "is empty");
+        status = dead_tensor(b, fn, lm_text("%s[%zu]", arg, k + 1));
       } else {
         status = lm_fail_value(fn, lm_text("%s[%zu]", arg, k + 1), "a tensor", lm_describe_arg(L, s, lua_gettop(L)));
       }
@@ -305,7 +315,7 @@ static lm_status read_format(lua_State *L, const lm_lua *s, int i, const char *f
     *out = (lm_format)n;
     return LM_OK;
   }
-  return expected(L, s, i, fn, arg, "\"preserve\", \"contiguous\" or \"channels_last\"");
+  return lm_fail_arg(L, s, i, fn, arg, "\"preserve\", \"contiguous\" or \"channels_last\"");
 }
 
 static lm_status read_option(lua_State *L, const lm_lua *s, const char *fn, const lm_option *o) {
@@ -329,7 +339,7 @@ static lm_status unknown_option(lua_State *L, const char *fn, int n, const lm_op
   const char *names[MAX_NAMES], *key = lm_to_text(L, -2);
   if (lua_type(L, -2) != LUA_TSTRING)
     return lm_fail_value(fn, "an option's name", "a string", lm_text("a %s", luaL_typename(L, -2)));
-  if (!key) return lm_fail(LM_E_ARG, "%s: an option's name contains a NUL byte", fn);
+  if (!key) return lm_fail_value(fn, "an option's name", "text without a NUL byte", "one with a NUL byte");
   for (int k = 0; k < n && k < MAX_NAMES; k++) names[k] = options[k].name;
   return lm_fail_option(fn, key, n < MAX_NAMES ? n : MAX_NAMES, names);
 }
@@ -357,10 +367,10 @@ done:
 
 lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const char *const *names) {
   lm_status status = LM_OK;
-  int last = first + n - 1, most = 0, table;
+  int last = first + n - 1, limit = 0, table;
   bool named = n > 0 && lua_type(L, last) == LUA_TTABLE && lua_objlen(L, last) == 0;
-  while (names[most]) most++;
-  if (n - named > most) return lm_fail(LM_E_ARG, "%s: takes at most %d options, got %d", fn, most, n - named);
+  while (names[limit]) limit++;
+  if (n - named > limit) return lm_fail_too_many(fn, limit, "option", n - named);
   lua_newtable(L);
   table = lua_gettop(L);
   if (named) {
@@ -372,9 +382,7 @@ lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const 
   }
   for (int k = 0; k < n - named; k++) {
     if (lua_isnil(L, first + k)) continue;
-    if (lm_field(L, table, names[k])) {
-      TRY(lm_fail(LM_E_ARG, "%s: %s is given twice, by position and by name", fn, names[k]));
-    }
+    if (lm_field(L, table, names[k])) { TRY(lm_fail_twice(fn, names[k])); }
     lua_pushstring(L, names[k]);
     lua_pushvalue(L, first + k);
     lua_rawset(L, table);
@@ -408,8 +416,8 @@ lm_device lm_need_device(lua_State *L, int i, const char *fn) {
 void lm_need_function(lua_State *L, int i, const char *fn, const char *before) {
   if (lua_type(L, i) == LUA_TFUNCTION) return;
   const char *last = strrchr(fn, '.');
-  lm_raise_text(L, "%s: a function expected, got %s: lm.%s(%sfunction() … end)", last ? last + 1 : fn,
-                lm_describe_arg(L, LM_STATE(L), i), fn, before);
+  lm_status status = lm_fail_arg(L, LM_STATE(L), i, last ? last + 1 : fn, "f", "a function");
+  lm_raise(L, lm_remedy(status, "write lm.%s(%sfunction() … end)", fn, before));
 }
 
 /* check_start(fn, arg, list): of a list that is read in Lua. */
@@ -422,14 +430,14 @@ static int bind_check_start(lua_State *L) {
 const luaL_Reg lm_argument_functions[] = {{"check_start", bind_check_start}, {NULL, NULL}};
 
 const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, int *n) {
-  if (lua_type(L, i) != LUA_TTABLE) lm_raise_text(L, "%s: a list of strings expected", fn);
-  lm_need(L, lm_check_start(L, i, fn, "the list"));
+  if (lua_type(L, i) != LUA_TTABLE) lm_raise_arg(L, i, fn, "strings", "a list of strings");
+  lm_need(L, lm_check_start(L, i, fn, "strings"));
   *n = (int)lua_objlen(L, i);
   const char **out = lua_newuserdata(L, (size_t)(before + *n + 1) * sizeof *out);
   for (int k = 0; k < *n; k++) {
     lua_rawgeti(L, i, k + 1);
     if (!(out[before + k] = lm_to_text(L, -1)))
-      lm_raise_text(L, "%s: a list of strings without NUL bytes expected", fn);
+      lm_raise_arg(L, lua_gettop(L), fn, lm_text("strings[%d]", k + 1), "a string without a NUL byte");
     lua_pop(L, 1);
   }
   out[before + *n] = NULL;

@@ -236,9 +236,9 @@ lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *ar
 int lm_raise(lua_State *L, lm_status status);
 /* The same with a message made here. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
-/* "train.lua:12: " of the first level outside our own Lua files, or "". */
-/* Tells autograd that line, for lm_set_anomaly. */
+/* Passes the line of the first level outside our own Lua files to autograd, for lm_set_anomaly. */
 void lm_note_anomaly(lua_State *L);
+/* Pushes "train.lua:12: " of that level, or "". */
 void lm_push_where(lua_State *L);
 /* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
  * end. Allocates nothing of its own in Lua. */
@@ -247,8 +247,13 @@ int lm_note_traceback(lua_State *L); /* its handler */
 /* Where ranks wait is given by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
-/* What stands at index i, for messages: "a tensor [2, 3]", "number 0.5", "nil". Thread-local text. */
+/* The value at index i in the words of options.describe (base/options.lua): "a tensor [2, 3]", "0.5", "string 'x'",
+ * "nil", "a table". Thread-local text. */
 const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
+/* FN: ARG must be BOUND, got VALUE, of the value at i. LM_E_ARG. */
+lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound);
+/* The same, raised; for where the C frame owns nothing. */
+int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound);
 /* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
  * says which. The value keeps it alive. */
 const char *lm_to_text(lua_State *L, int i);
@@ -272,8 +277,8 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name);
 /* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
  * a debug hook may free them. So calls make what they return first, then read, then use. */
-/* x.item() gives nothing for x, x.view(4, -1) a number, and x.add(y) nothing for other: what messages add to say so, or
- * "". */
+/* The hint of messages for a method called with a dot: x.item() passes nothing as x, x.view(4, -1) a number, x.add(y)
+ * nothing as other. "" for other calls. */
 const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type);
 /* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
 const char *lm_equality_hint(int type);

@@ -4,6 +4,7 @@
  *   dtype(v)         canonical dtype string ("float" -> "float32"), checked
  *   dtype_size(d)    bytes      is_floating_point(dtype or tensor)
  */
+#include "base/message.h"
 #include "bind/bind.h"
 
 lm_device lm_device_or_default(lua_State *L, int i, const char *fn) {
@@ -13,7 +14,7 @@ lm_device lm_device_or_default(lua_State *L, int i, const char *fn) {
 static int bind_set_default_dtype(lua_State *L) {
   lm_dtype d = lm_need_dtype(L, 1, "set_default_dtype", "dtype");
   if (!lm_dtype_is_float(d))
-    return lm_raise_text(L, "set_default_dtype: a floating dtype expected, got %s", lm_dtype_name(d));
+    return lm_raise(L, lm_fail_dtype("set_default_dtype", "dtype", "floating point", lm_dtype_name(d)));
   lm_set_default_dtype(d);
   return 0;
 }

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "base/message.h"
 #include "base/thread_state.h"
 #include "bind/bind.h"
 #include "op/backend.h"
@@ -17,7 +18,7 @@ static const lm_backend *need_cpu(lua_State *L) {
 
 static int bind_set_num_threads(lua_State *L) {
   int64_t n = lm_need_int(L, 1, "set_num_threads", "n");
-  if (n < 1 || n > 4096) return lm_raise_text(L, "set_num_threads: n: 1 to 4096 expected, got %lld", (long long)n);
+  if (n < 1 || n > 4096) return lm_raise(L, lm_fail_int("set_num_threads", "n", "from 1 to 4096", n));
   need_cpu(L)->set_threads((int)n);
   return 0;
 }
@@ -63,17 +64,16 @@ static int bind_setenv(lua_State *L) {
   lua_settop(L, 2);
   if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* in place */
   const char *name = lm_to_text(L, 1), *value = lm_to_text(L, 2);
-  if (!name || !(lua_isnil(L, 2) || value)) {
-    return lm_raise_text(L, "setenv: a name and a string (or nil, to remove it) expected, got %s",
-                         lm_describe_arg(L, LM_STATE(L), name ? 2 : 1));
-  }
+  if (!name) return lm_raise_arg(L, 1, "setenv", "name", "a string");
+  if (!lua_isnil(L, 2) && !value)
+    return lm_raise_arg(L, 2, "setenv", "value", "a string, or nil to remove the variable");
   int kind = lm_device_has_read(name);
   if (kind >= 0)
-    return lm_raise_text(L, "setenv: %s is read when %s devices are first asked for, which has happened; set it before",
-                         name, lm_device_kind_name(kind));
+    return lm_raise_text(L, "setenv: cannot set %s after the first use of a %s device; set it before", name,
+                         lm_device_kind_name(kind));
   if (lm_is_script_thread() && *name && !strchr(name, '=')) return set_own(L);
   int failed = value ? setenv(name, value, 1) : unsetenv(name);
-  if (failed) return lm_raise_text(L, "setenv: '%s' is no name for an environment variable", lm_ellipsize(name, 60));
+  if (failed) return lm_raise_arg(L, 1, "setenv", "name", "non-empty and without '='");
   return 0;
 }
 

@@ -1,7 +1,9 @@
 /* From a status to a Lua error, and the words in it. */
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/message.h"
 #include "bind/bind.h"
 #include "distributed/group/world.h"
 
@@ -227,9 +229,72 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name) {
   return own ? whose == ITSELF : found && whose != ANOTHER && (by_name || as != PERHAPS);
 }
 
-static bool is_op(const char *begin, const char *end) {
-  char name[64];
-  return end - begin < (long)sizeof name && lm_op_find(memcpy(memset(name, 0, sizeof name), begin, end - begin)) >= 0;
+/* The op of that name, or of its name with an underscore behind; NULL if there is none. */
+static const lm_op *op_named(const char *begin, const char *end) {
+  char name[64] = "";
+  if (end - begin >= (long)sizeof name) return NULL;
+  memcpy(name, begin, (size_t)(end - begin));
+  int id = lm_op_find(name);
+  if (id < 0 && end > begin && end[-1] == '_') {
+    name[end - begin - 1] = '\0';
+    id = lm_op_find(name);
+  }
+  return id < 0 ? NULL : &lm_ops[id];
+}
+
+static bool is_op(const char *begin, const char *end) { return op_named(begin, end) != NULL; }
+
+/* The op whose name a message begins with, and the text behind "OP: "; NULL if it begins otherwise. */
+static const lm_op *leading_op(const char *message, const char **rest) {
+  const char *end = strstr(message, ": ");
+  *rest = end ? end + 2 : message;
+  return end ? op_named(message, end) : NULL;
+}
+
+static bool mentions(const char *text, const char *word) {
+  size_t n = strlen(word);
+  for (const char *at = text; (at = strstr(at, word)); at += n) {
+    bool begins = at == text || !(isalnum((unsigned char)at[-1]) || at[-1] == '_');
+    if (begins && !(isalnum((unsigned char)at[n]) || at[n] == '_')) return true;
+  }
+  return false;
+}
+
+static bool has_arg(const lm_op *op, const char *name) {
+  for (int i = 0; op && i < op->nargs; i++)
+    if (strcmp(op->arg[i].name, name) == 0) return true;
+  return false;
+}
+
+/* Whether `rest`, a message of the op `inner`, is as true under the name of its caller: it names no argument that the
+ * caller lacks, and none that may have another meaning there, as a factor. Names of internal ops say nothing to users.
+ */
+static bool holds_for(const char *outer, const char *outer_end, const lm_op *inner, const char *rest) {
+  static const char prefix[] = "linalg_";
+  size_t n = sizeof prefix - 1;
+  bool same = strncmp(inner->name, prefix, n) == 0 && strlen(inner->name + n) == (size_t)(outer_end - outer) &&
+              strncmp(inner->name + n, outer, (size_t)(outer_end - outer)) == 0;
+  if (inner->internal || same) return true;
+  const lm_op *caller = op_named(outer, outer_end);
+  for (int i = 0; i < inner->nargs; i++) {
+    const lm_arg *a = &inner->arg[i];
+    bool factor = a->kind == LM_ARG_F || a->kind == LM_ARG_F_REQ || a->kind == LM_ARG_F_OPT;
+    if (mentions(rest, a->name) && (factor || !has_arg(caller, a->name))) return false;
+  }
+  return true;
+}
+
+/* "matmul: mm: dtype mismatch: ..." without the name of the inner op, where that loses nothing. Only after an op: a
+ * name after another function's, as in "Queue:put: t: ...", may be an argument's. */
+static void drop_inner_ops(char *message) {
+  char *end = strstr(message, ": ");
+  if (!end || !op_named(message, end)) return;
+  const char *rest;
+  const lm_op *inner = leading_op(end + 2, &rest);
+  if (!inner) return;
+  drop_inner_ops(end + 2);
+  leading_op(end + 2, &rest);
+  if (holds_for(message, end, inner, rest)) memmove(end + 2, rest, strlen(rest) + 1);
 }
 
 /* The name of ours by which the function at that level was called, as a method or from a library; NULL for others.
@@ -264,14 +329,18 @@ static bool has_name(const char *begin, const char *end, const char *name) {
 
 /* Pushes the message so that it begins with the name that the script called: an op goes by several, and a function that
  * is made of others lets their errors pass. */
-static void push_message(lua_State *L, const char *message, int level) {
+static void push_message(lua_State *L, char *message, int level) {
   bool op = false;
+  drop_inner_ops(message);
   const char *name = called_name(L, level, message, &op), *end = strstr(message, ": ");
   bool words = end && strcspn(message, " \"'[(") > (size_t)(end - message);
   if (!name || (words && has_name(message, end, name))) {
     lua_pushstring(L, message);
   } else {
-    lua_pushfstring(L, "%s: %s", name, op && words && is_op(message, end) ? end + 2 : message);
+    const char *rest;
+    const lm_op *inner = words ? leading_op(message, &rest) : NULL;
+    bool replace = inner && (op || holds_for(name, name + strlen(name), inner, rest));
+    lua_pushfstring(L, "%s: %s", name, replace ? rest : message);
   }
 }
 
@@ -292,7 +361,7 @@ static void call_hook(lua_State *L) {
   lua_error(L);
 }
 
-static int raise_message(lua_State *L, const char *message) {
+static int raise_message(lua_State *L, char *message) {
   luaL_checkstack(L, 16, "error");
   call_hook(L);
   int at = 0;
@@ -332,7 +401,7 @@ const char *lm_to_text(lua_State *L, int i) {
 }
 
 /* Its first 60 bytes, with zero bytes as they are written in Lua. */
-static const char *got_string(lua_State *L, int i, char *out, size_t capacity) {
+static const char *describe_string(lua_State *L, int i, char *out, size_t capacity) {
   enum { SOME = 64 };
   char start[2 * SOME + 1];
   size_t n;
@@ -360,17 +429,24 @@ static const char *class_name(lua_State *L, int i, bool *object) {
 }
 
 /* A list with a name in it is options that were put into the wrong braces. */
-static const char *got_table(lua_State *L, int i, char *out, size_t capacity) {
+static const char *describe_table(lua_State *L, int i, char *out, size_t capacity) {
   int top = lua_gettop(L);
   if (i < 0) i = top + 1 + i;
-  if (lua_objlen(L, i) == 0 || !lua_checkstack(L, 3)) return "table";
+  if (lua_objlen(L, i) == 0 || !lua_checkstack(L, 3)) return "a table";
   const char *key = NULL;
   for (lua_pushnil(L); !key && lua_next(L, i); lua_pop(L, 1)) key = lm_to_text(L, -2);
   lua_settop(L, top);
-  if (!key) return "table";
-  snprintf(out, capacity, "a list with a field '%s'; options come last, in a table of their own",
-           lm_ellipsize(key, 60));
+  if (!key) return "a table";
+  snprintf(out, capacity, "a list with a field '%s'; options come last, in a separate table", lm_ellipsize(key, 60));
   return out;
+}
+
+/* Whether the object at i is a module: its record has is_module (nn/module.lua). */
+static bool is_module(lua_State *L, int i) {
+  int top = lua_gettop(L);
+  bool is = lua_checkstack(L, 3) && lua_getmetatable(L, i) && lm_field(L, top + 1, "is_module");
+  lua_settop(L, top);
+  return is;
 }
 
 /* What the class of the object at i says of where its tensors are, "" for others; Lua's own memory. */
@@ -393,33 +469,43 @@ const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
   int64_t whole;
   if (name) {
     const char *where = object ? where_tensors_are(L, i) : "";
-    snprintf(text, sizeof text, object ? "an object of class %s%s%s" : "the class %s itself", lm_ellipsize(name, 60),
-             *where ? "; " : "", where);
+    name = lm_ellipsize(name, 60);
+    if (!object) {
+      snprintf(text, sizeof text, "the class %s itself (%s(…) makes an object of it)", name, name);
+    } else {
+      const char *article = is_module(L, i) ? "a module, " : strchr("AEIOU", *name) ? "an " : "a ";
+      snprintf(text, sizeof text, "%s%s%s%s", article, name, *where ? "; " : "", where);
+    }
     return text;
   }
   switch (lua_type(L, i)) {
     case LUA_TNONE: return "nothing";
     case LUA_TBOOLEAN: return lua_toboolean(L, i) ? "true" : "false";
-    case LUA_TNUMBER: snprintf(text, sizeof text, "number %.14g", lua_tonumber(L, i)); return text;
-    case LUA_TSTRING: return got_string(L, i, text, sizeof text);
+    case LUA_TNUMBER:
+      if (lua_tonumber(L, i) != lua_tonumber(L, i)) return "nan"; /* printf may write -nan */
+      snprintf(text, sizeof text, "%.14g", lua_tonumber(L, i));
+      return text;
+    case LUA_TSTRING: return describe_string(L, i, text, sizeof text);
     case LUA_TUSERDATA:
       b = lm_to_tensor_handle(L, s, i);
-      if (!b) return "userdata that is no tensor";
-      if (!b->t) return "a dead tensor";
+      if (!b) return "a userdata";
+      if (!b->t) return "a freed tensor";
       snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
       return text;
     case LUA_TTABLE:
-      if (!luaL_getmetafield(L, i, "__library")) return got_table(L, i, text, sizeof text); /* options.strict */
+      if (!luaL_getmetafield(L, i, "__library")) return describe_table(L, i, text, sizeof text); /* options.strict */
       snprintf(text, sizeof text, "the library %s itself (its functions are called with a dot, not a colon)",
                lua_tostring(L, -1));
       lua_pop(L, 1);
       return text;
     default:
       if (lm_to_int64(L, s, i, &whole)) {
-        snprintf(text, sizeof text, "integer %lld", (long long)whole);
+        snprintf(text, sizeof text, "%lld", (long long)whole);
         return text;
       }
-      return lua_typename(L, lua_type(L, i));
+      if (lua_type(L, i) == LUA_TNIL) return "nil";
+      snprintf(text, sizeof text, "a %s", lua_typename(L, lua_type(L, i)));
+      return text;
   }
 }
 
@@ -433,7 +519,7 @@ static int bind_own_files(lua_State *L) {
 }
 
 static int bind_error_at_caller(lua_State *L) {
-  if (lua_isnoneornil(L, 1)) return lm_raise_text(L, "error_at_caller: a message expected");
+  if (lua_isnoneornil(L, 1)) return lm_raise_arg(L, 1, "error_at_caller", "message", "a string");
   if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text goes as it is */
     lua_settop(L, 1);
     return lua_error(L);
@@ -450,7 +536,8 @@ static int bind_nearest(lua_State *L) {
   enum { MAX_NAMES = 4096 }; /* the library itself has more than 512 */
   const char *names[MAX_NAMES];
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TTABLE) {
-    return lm_raise_text(L, "nearest: a string and a list of strings expected");
+    bool is_text = lua_type(L, 1) == LUA_TSTRING;
+    return lm_raise_arg(L, is_text ? 2 : 1, "nearest", is_text ? "list" : "word", is_text ? "a list" : "a string");
   }
   int n = 0;
   for (int i = 1; n < MAX_NAMES; i++) { /* the list keeps the strings alive */

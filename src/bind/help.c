@@ -58,7 +58,7 @@ static void push_signature(lua_State *L, const lm_op *op, const char *name) {
 /* help(name): signature with defaults, and what the op does; nil for what is no op. */
 static int bind_help(lua_State *L) {
   const char *name = lm_to_text(L, 1);
-  if (!name) return lm_raise_text(L, "help: the name of an op expected");
+  if (!name) return lm_raise_arg(L, 1, "help", "name", "a string");
   int id = lm_op_find(name);
   size_t n = lua_objlen(L, 1);
   bool in_place = false;

@@ -1,4 +1,5 @@
 /* Userdata of ours that are no tensors: a metatable a type, made with its first object. */
+#include "base/message.h"
 #include "bind/bind.h"
 
 static int collect(lua_State *L) {
@@ -45,13 +46,13 @@ void *lm_to_object(lua_State *L, int i, const lm_object_type *type) {
 
 void *lm_need_object(lua_State *L, int i, const lm_object_type *type, const char *fn) {
   void *object = lm_to_object(L, i, type);
-  if (!object) lm_raise_text(L, "%s: %s expected, got %s", fn, type->noun, lm_describe_arg(L, LM_STATE(L), i));
+  if (!object) lm_raise_arg(L, i, fn, lm_text("argument %d", i), type->noun);
   return object;
 }
 
 void *lm_need_held(lua_State *L, int i, const lm_object_type *type, const char *fn) {
   void *held = *(void **)lm_need_object(L, i, type, fn);
-  if (!held) lm_raise_text(L, "%s: the %s is closed", fn, strchr(type->noun, ' ') + 1);
+  if (!held) lm_raise(L, lm_fail_value(fn, lm_text("the %s", strchr(type->noun, ' ') + 1), "open", "a closed one"));
   return held;
 }
 

@@ -22,12 +22,11 @@ static int bind_set_warnings(lua_State *L) {
   const char *word = lua_type(L, 1) == LUA_TSTRING ? lm_to_text(L, 1) : NULL;
   level now = PORTING, before = level_now();
   if (!word && lua_type(L, 1) != LUA_TBOOLEAN) {
-    return lm_raise_text(L, "set_warnings: on: true, false or \"port\" expected, got %s",
-                         lm_describe_arg(L, LM_STATE(L), 1));
+    return lm_raise_arg(L, 1, "set_warnings", "on", "true, false or \"port\"");
   } else if (!word) {
     now = lua_toboolean(L, 1) ? USUAL : SILENT;
   } else if (strcmp(word, "port") != 0) {
-    return lm_raise_text(L, "set_warnings: on: no '%s'; there are true, false and \"port\"", lm_ellipsize(word, 60));
+    return lm_raise_arg(L, 1, "set_warnings", "on", "true, false or \"port\"");
   }
   atomic_store(&chosen, now);
   lm_watch_python_names(L);

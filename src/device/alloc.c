@@ -1,6 +1,7 @@
 /* Memory of every device: by segments where the driver has streams or rules for them, else by size classes. */
 #include "device/alloc.h"
 
+#include "base/message.h"
 #include "device/graph.h"
 #include "device/segments.h"
 #include "device/size_classes.h"
@@ -11,7 +12,7 @@ lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_us
   uint64_t word = 0;
   *out = NULL;
   *age = (lm_age){0};
-  if (!driver) return lm_fail(LM_E_DEVICE, "memory: there is no %s here", lm_device_name(device));
+  if (!driver) return lm_fail_no_device("memory", device);
   if (!lm_is_segmented(driver)) return lm_classes_alloc(driver, device, bytes, out, age);
   lm_stream *s = lm_stream_current(device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
@@ -71,10 +72,8 @@ lm_status lm_memory_set_fraction(lm_device device, double fraction) {
   static const char name[] = "set_per_process_memory_fraction";
   const lm_driver *driver = lm_driver_of(device);
   size_t left, total;
-  if (!(fraction >= 0 && fraction <= 1))
-    return lm_fail(LM_E_ARG, "%s: a fraction between 0 and 1 expected, got %g", name, fraction);
-  if (!driver || !driver->memory || !lm_is_segmented(driver))
-    return lm_fail(LM_E_MISSING, "%s: the memory of %s cannot be limited", name, lm_device_name(device));
+  if (!(fraction >= 0 && fraction <= 1)) return lm_fail_number(name, "fraction", "from 0 to 1", fraction);
+  if (!driver || !driver->memory || !lm_is_segmented(driver)) return lm_fail_missing(name, lm_device_name(device));
   lm_status status = driver->memory(lm_device_physical(device), &left, &total);
   if (status != LM_OK) return status;
   size_t limit = (size_t)((double)total * fraction);

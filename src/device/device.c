@@ -53,7 +53,9 @@ const char *lm_device_kind_name(int kind) {
 
 lm_status lm_driver_register(const lm_driver *driver, int *out) {
   if (driver->abi != LM_DRIVER_ABI)
-    return lm_fail(LM_E_STATE, "driver_register: the %s backend was built for driver table %d, this core has %d",
+    return lm_fail(LM_E_STATE,
+                   "backend '%s': built for version %d of the driver table, this library has version %d; rebuild the "
+                   "backend",
                    driver->name, driver->abi, LM_DRIVER_ABI);
   pthread_once(&named, name_all);
   pthread_mutex_lock(&lock);
@@ -67,9 +69,11 @@ lm_status lm_driver_register(const lm_driver *driver, int *out) {
   pthread_mutex_unlock(&lock);
   *out = kind;
   if (kind == LM_DEVICE_KINDS)
-    return lm_fail(LM_E_STATE, "driver_register: no place for %s; there are %d kinds of device at most", driver->name,
+    return lm_fail(LM_E_STATE, "backend '%s': cannot register more than %d kinds of device", driver->name,
                    LM_DEVICE_KINDS);
-  return !old || old == driver ? LM_OK : lm_fail(LM_E_STATE, "driver_register: %s has a driver already", driver->name);
+  return !old || old == driver
+             ? LM_OK
+             : lm_fail(LM_E_STATE, "backend '%s': another driver is registered already", driver->name);
 }
 
 const lm_driver *lm_driver_of(lm_device device) {
@@ -101,9 +105,10 @@ lm_status lm_device_load(const char *name) {
   bool found;
   lm_status status = load_plugin(name, &found);
   if (status != LM_OK || found) return status;
-  return lm_fail(LM_E_MISSING,
-                 "backend '%s': there is no luminary_backend_%s.so on LM_BACKEND_PATH or beside the library",
-                 lm_ellipsize(name, 60), lm_ellipsize(name, 60));
+  return lm_fail(
+      LM_E_MISSING,
+      "cannot load backend '%s': luminary_backend_%s.so is neither on LM_BACKEND_PATH nor beside the library",
+      lm_ellipsize(name, 60), lm_ellipsize(name, 60));
 }
 
 /* ---- how many, asked of the driver once: a process keeps the devices it began with */
@@ -198,9 +203,13 @@ int lm_device_has_read(const char *variable) {
   return -1;
 }
 
+lm_status lm_fail_no_device(const char *op, lm_device device) {
+  return lm_fail(LM_E_DEVICE, "%s: device must be available on this machine, got %s", op, lm_device_name(device));
+}
+
 lm_status lm_device_enter(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
-  if (!driver) return lm_fail(LM_E_DEVICE, "there is no %s here", lm_device_name(device));
+  if (!driver) return lm_fail_no_device("device", device);
   return driver->enter ? driver->enter(lm_device_physical(device)) : LM_OK;
 }
 
@@ -223,10 +232,10 @@ static lm_status unknown_kind(const char *name, size_t length, const char *rest)
   snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1), name);
   const char *nearest = length < sizeof word ? lm_nearest(word, n, candidates) : NULL;
   if (nearest)
-    return lm_fail(LM_E_DEVICE, "device: '%s' is not known; did you mean '%s%s'?", lm_ellipsize(name, 60), nearest,
+    return lm_fail(LM_E_DEVICE, "unknown device '%s'; did you mean '%s%s'?", lm_ellipsize(name, 60), nearest,
                    lm_ellipsize(rest, 8));
-  return lm_fail(LM_E_DEVICE, "device: '%s' is not known; devices are written 'cpu', 'cpu:1' or '%s:0'",
-                 lm_ellipsize(name, 60), lm_known_kinds[lm_known_count - 1].name);
+  return lm_fail(LM_E_DEVICE, "unknown device '%s'; devices are 'cpu', 'cpu:1' or '%s:0'", lm_ellipsize(name, 60),
+                 lm_known_kinds[lm_known_count - 1].name);
 }
 
 /* ":12" to 12; -1 if it is not that, LM_DEVICE_MAX if it is too large. */
@@ -270,15 +279,15 @@ lm_status lm_device_parse(const char *name, lm_device *out) {
   int ordinal = *rest ? parse_ordinal(rest) : LM_DEVICE_ORDINAL(lm_device_current(kind));
   int count = lm_device_count(kind);
   if (ordinal < 0)
-    return lm_fail(LM_E_DEVICE, "device: '%s' is not known; what follows '%s:' is a number that counts from 0",
+    return lm_fail(LM_E_DEVICE, "unknown device '%s'; '%s:' must be followed by an integer of at least 0",
                    lm_ellipsize(name, 60), kind_name(kind));
   if (count == 0) {
     const lm_known_kind *known = lm_known_kind_of(kind);
-    return lm_fail(LM_E_DEVICE, "device: '%s' asks for a %s device, and there is none here (%s); 'cpu' is always there",
+    return lm_fail(LM_E_DEVICE, "unavailable device '%s': this machine has no %s device (%s); use 'cpu'",
                    lm_ellipsize(name, 60), known ? known->title : kind_name(kind), lm_device_why_none(kind));
   }
   if (ordinal >= count)
-    return lm_fail(LM_E_DEVICE, "device: there is no '%s'; %s devices go from %s:0 to %s:%d", lm_ellipsize(name, 60),
+    return lm_fail(LM_E_DEVICE, "unavailable device '%s': %s devices are %s:0 to %s:%d", lm_ellipsize(name, 60),
                    kind_name(kind), kind_name(kind), kind_name(kind), count - 1);
   *out = LM_DEVICE(kind, ordinal);
   return LM_OK;

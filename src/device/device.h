@@ -33,7 +33,9 @@ LM_API void lm_device_set_current(lm_device device);
 LM_API int lm_device_physical(lm_device device);
 /* Cheaper than the count: false if there can be no device of the kind here (no driver is installed). Loads nothing. */
 LM_API bool lm_device_likely(int kind);
-/* Makes it the thread's device for libraries that go by a notion of their own of the current one, as CUDA's do. */
+/* OP: device must be available on this machine, got DEVICE. LM_E_DEVICE. */
+LM_API lm_status lm_fail_no_device(const char *op, lm_device device);
+/* Makes it the thread's current device for libraries that keep their own, as CUDA's do. */
 LM_API lm_status lm_device_enter(lm_device device);
 /* One sentence why there is no device of the kind. */
 LM_API const char *lm_device_why_none(int kind);

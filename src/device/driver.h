@@ -22,7 +22,7 @@ typedef struct lm_segment_rules {
   size_t large_limit, large_round;
 } lm_segment_rules;
 
-/* A fact about a device, by the name its driver's maker gives it. */
+/* A fact about a device, by its name in the driver's API. */
 typedef struct lm_property {
   const char *name;
   enum { LM_PROPERTY_NUMBER, LM_PROPERTY_TEXT } kind;

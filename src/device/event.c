@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/graph.h"
 #include "device/stream_core.h"
 
@@ -88,16 +89,15 @@ void lm_event_free(lm_event *e) {
 
 static lm_status check_device(const char *name, const lm_event *e, lm_device device) {
   if (e->device == device) return LM_OK;
-  return lm_fail(LM_E_DEVICE, "%s: the event is of %s, the stream of %s", name, lm_device_name(e->device),
-                 lm_device_name(device));
+  return lm_fail_value(name, "the stream's device", lm_text("the event's device %s", lm_device_name(e->device)),
+                       lm_device_name(device));
 }
 
-/* Recorded in a capture, it is a place in that graph, which only the capture's own streams can wait for. */
+/* An event recorded in a capture is a node of that graph, which only the capture's own streams can wait for. */
 static lm_status check_capture(const char *name, const lm_event *e) {
   if (!e->capture || e->capture == lm_graph_capturing()) return LM_OK;
   return lm_fail(LM_E_STATE,
-                 "%s: the event was recorded while a graph was captured, and means nothing outside of it; "
-                 "record it again",
+                 "%s: the event was recorded during a graph capture and is valid only within it; record it again",
                  name);
 }
 
@@ -161,9 +161,10 @@ lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *milliseconds) {
   *milliseconds = 0;
   TRY(check_device(name, from, to->device));
   if (!from->timing || !to->timing)
-    return lm_fail(LM_E_STATE, "%s: both events have to be made with {enable_timing = true}", name);
+    return lm_fail(LM_E_STATE, "%s: both events must be created with {enable_timing = true}", name);
   if (!from->recorded || !to->recorded)
-    return lm_fail(LM_E_STATE, "%s: the %s event has not been recorded", name, from->recorded ? "second" : "first");
+    return lm_fail(LM_E_STATE, "%s: the %s event must be recorded, got one that is not", name,
+                   from->recorded ? "second" : "first");
   if (!from->native || !to->native) {
     *milliseconds = (to->seconds - from->seconds) * 1e3;
     return LM_OK;
@@ -172,7 +173,7 @@ lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *milliseconds) {
   TRY(lm_event_query(from, &first));
   TRY(lm_event_query(to, &second));
   if (!first || !second)
-    return lm_fail(LM_E_STATE, "%s: the %s event has not been reached yet; call synchronize on it first", name,
+    return lm_fail(LM_E_STATE, "%s: the %s event is not complete; call its :synchronize() first", name,
                    first ? "second" : "first");
   TRY(lm_driver_of(from->device)->event_elapsed(from->native, to->native, milliseconds));
 done:

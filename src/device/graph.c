@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/graph.h"
 #include "device/segments.h"
 #include "device/stream_core.h"
@@ -36,14 +37,17 @@ void lm_graph_unblock(void) { pthread_rwlock_unlock(&lm_captures); }
 
 lm_status lm_graph_forbids(const char *call) {
   if (!capturing) return LM_OK;
-  return lm_fail(LM_E_STATE, "graph: %s during capture: nothing of the graph has run yet; leave it out", call);
+  return lm_fail(LM_E_STATE,
+                 "graph: cannot call %s during capture, when nothing of the graph has run; move it out of the graph",
+                 call);
 }
 
 lm_status lm_graph_refuse(lm_device captured, lm_device other) {
-  return lm_fail(LM_E_STATE,
-                 "graph: work on %s during a capture on %s: a graph has the work of one device; what runs on several, "
-                 "such as nn.DataParallel, cannot be captured",
-                 lm_device_name(other), lm_device_name(captured));
+  return lm_fail(
+      LM_E_STATE,
+      "graph: cannot run work on %s during a capture on %s; a graph is of one device, so nn.DataParallel cannot "
+      "be captured",
+      lm_device_name(other), lm_device_name(captured));
 }
 
 lm_status lm_graph_admits(lm_device device) {
@@ -104,9 +108,8 @@ lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   const lm_driver *driver = lm_driver_of(s->device);
   lm_graph *g = NULL;
   *out = NULL;
-  if (!driver->capture_begin)
-    return lm_fail(LM_E_MISSING, "graph: %s cannot capture graphs", lm_device_name(s->device));
-  if (capturing) return lm_fail(LM_E_STATE, "graph: this thread is capturing one already; captures do not nest");
+  if (!driver->capture_begin) return lm_fail_missing("graph", lm_device_name(s->device));
+  if (capturing) return lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread");
   lm_graph_drain();
   if (!(g = lm_calloc(1, sizeof *g))) return LM_E_OOM;
   g->device = s->device;
@@ -157,7 +160,7 @@ static void throw_away(lm_graph *g) {
 lm_status lm_graph_end(lm_graph **at, bool keep) {
   lm_graph *g = *at;
   const lm_driver *driver = lm_driver_of(g->device);
-  if (g != capturing) return lm_fail(LM_E_STATE, "graph: its capture was not begun by this thread");
+  if (g != capturing) return lm_fail(LM_E_STATE, "graph: a capture must end on the thread that began it");
   lm_status status = keep ? lm_graph_gather(g) : LM_OK;
   bool wanted = keep && status == LM_OK;
   if (wanted) {
@@ -175,9 +178,9 @@ lm_status lm_graph_end(lm_graph **at, bool keep) {
 lm_status lm_graph_launch(lm_graph *g, lm_stream *s) {
   lm_status status;
   if (s->device != g->device)
-    return lm_fail(LM_E_DEVICE, "graph: captured on %s, and cannot be replayed on a stream of %s",
-                   lm_device_name(g->device), lm_device_name(s->device));
-  if (capturing) return lm_fail(LM_E_STATE, "graph: replayed within another's capture, which is not possible");
+    return lm_fail_value("graph", "the stream's device", lm_text("the graph's device %s", lm_device_name(g->device)),
+                         lm_device_name(s->device));
+  if (capturing) return lm_fail(LM_E_STATE, "graph: cannot replay during a capture of this thread");
   lm_graph_drain();
   pthread_mutex_t *turn = &launching[LM_DEVICE_ORDINAL(s->device)];
   pthread_mutex_lock(turn);

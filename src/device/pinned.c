@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/alloc.h"
 #include "device/graph.h"
 #include "device/stream_core.h"
@@ -134,11 +135,11 @@ lm_status lm_pinned_alloc(size_t bytes, void **out) {
   lm_status status = LM_OK;
   const lm_driver *driver = pinning_driver();
   *out = NULL;
-  if (!driver) return lm_fail(LM_E_MISSING, "pin_memory: no device needs it: %s", lm_device_why_none(LM_CPU + 1));
+  if (!driver)
+    return lm_fail(LM_E_MISSING, "pin_memory: cannot pin without a CUDA device: %s", lm_device_why_none(LM_CPU + 1));
   int log2 = SMALLEST_LOG2;
   while (log2 < LARGEST_LOG2 && (size_t)1 << log2 < bytes) log2++;
-  if (lm_alloc_must_fail() || (size_t)1 << log2 < bytes)
-    return lm_fail(LM_E_OOM, "out of pinned memory: %zu bytes asked for", bytes);
+  if (lm_alloc_must_fail() || (size_t)1 << log2 < bytes) return lm_fail_memory("%zu bytes of pinned memory", bytes);
   pthread_mutex_lock(&lock);
   status = reclaim();
   block *b = idle[log2];

@@ -9,6 +9,7 @@
 #include "base/environment_variable.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/block_tree.h"
 #include "device/out_of_memory.h"
 #include "device/stream_core.h"
@@ -236,7 +237,7 @@ static lm_status new_segment(heap *h, lm_arena *a, int stream, size_t size, bloc
   size_t bytes = segment_size(&h->rules, size);
   void *p = NULL;
   *out = NULL;
-  if (h->limit && h->stats.reserved + bytes > h->limit) return lm_fail(LM_E_OOM, "out of memory");
+  if (h->limit && h->stats.reserved + bytes > h->limit) return lm_fail_memory("%zu bytes", bytes);
   pthread_mutex_unlock(&h->lock);
   status = h->driver->alloc(lm_device_physical(h->device), bytes, &p);
   pthread_mutex_lock(&h->lock);

@@ -29,7 +29,7 @@ static lm_stream_state *state_of(lm_stream *s) { return (lm_stream_state *)s; }
 /* Locked. */
 static lm_status make_stream(queue *q, lm_device device, int priority, lm_stream **out) {
   const lm_driver *driver = lm_driver_of(device);
-  if (!driver) return lm_fail(LM_E_DEVICE, "stream: there is no %s here", lm_device_name(device));
+  if (!driver) return lm_fail_no_device("stream", device);
   lm_stream_state *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->s = (lm_stream){.device = device, .id = (uint8_t)q->made, .priority = priority};
@@ -102,7 +102,9 @@ lm_status lm_stream_new(lm_device device, int priority, lm_stream **out) {
     status = make_stream(q, device, priority, out);
   } else {
     *out = reuse_stream(q, priority);
-    if (!*out) status = lm_fail(LM_E_STATE, "stream: all of %s are being captured", lm_device_name(device));
+    if (!*out)
+      status = lm_fail(LM_E_STATE, "stream: cannot create a stream of %s while graphs are captured on all of them",
+                       lm_device_name(device));
   }
   pthread_mutex_unlock(&q->lock);
 done:
@@ -251,7 +253,7 @@ done:
  * is what was not given by way of our streams. */
 lm_status lm_device_synchronize(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
-  if (!driver) return lm_fail(LM_E_MISSING, "synchronize: %s has no driver", lm_device_name(device));
+  if (!driver) return lm_fail_no_device("synchronize", device);
   if (!lm_has_streams(driver)) return driver->synchronize(lm_device_physical(device));
   lm_status status = lm_graph_forbids("synchronize");
   if (status == LM_OK) status = synchronize_each(device);

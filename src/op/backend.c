@@ -10,7 +10,7 @@ lm_status lm_backend_register(const lm_backend *backend) {
   if (backend->abi != LM_BACKEND_ABI) {
     return lm_fail(
         LM_E_MISSING,
-        "backend %s: built for version %d of the kernel table, this library has version %d; rebuild the backend",
+        "backend '%s': built for version %d of the kernel table, this library has version %d; rebuild the backend",
         backend->driver->name, backend->abi, LM_BACKEND_ABI);
   }
   lm_status status = lm_driver_register(backend->driver, &kind);
@@ -23,6 +23,6 @@ const lm_backend *lm_backend_of(lm_device device) {
   int kind = LM_DEVICE_KIND(device);
   const lm_backend *backend =
       kind < LM_DEVICE_KINDS ? atomic_load_explicit(&backends[kind], memory_order_acquire) : NULL;
-  if (!backend) lm_fail(LM_E_MISSING, "%s: no backend for this device is loaded", lm_device_name(device));
+  if (!backend) lm_fail_no_device("backend", device);
   return backend;
 }

@@ -41,10 +41,7 @@ lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t) {
 
 lm_status lm_check_writable(lm_op_id op, const lm_tensor *t) {
   if (!lm_overlaps_itself(t)) return LM_OK;
-  return lm_fail(
-      LM_E_ARG,
-      "%s: cannot write in place to an expanded tensor of shape %s, whose elements share memory; :clone() it first",
-      lm_ops[op].name, lm_shape_of(t));
+  return lm_fail_overlap(lm_ops[op].name, "a tensor", lm_shape_of(t));
 }
 
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
@@ -53,7 +50,7 @@ lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
     int d;
     lm_status status = lm_dim(lm_ops[op].name, dims->v[i], ndim, &d);
     if (status != LM_OK) return status;
-    if (wanted[d]) return lm_fail(LM_E_ARG, "%s: dim %d is repeated", lm_ops[op].name, d + 1);
+    if (wanted[d]) return lm_fail_repeated_dim(lm_ops[op].name, d + 1);
     wanted[d] = true;
   }
   lm_ints result = {.n = 0};

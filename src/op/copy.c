@@ -1,6 +1,7 @@
 /* Copies and conversions. */
 #include <string.h>
 
+#include "base/message.h"
 #include "op/check.h"
 
 /* A dense tensor of x's sizes in the memory format asked for. */
@@ -52,10 +53,7 @@ lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {
     src = lm_retain(a->src);
   }
   status = lm_op_expand(&(lm_expand_args){.x = src, .size = size}, &wide);
-  if (status == LM_E_SHAPE) {
-    status = lm_fail(LM_E_SHAPE, "copy_: src of shape %s does not broadcast to x of shape %s", lm_shape_of(src),
-                     lm_shape_of(x));
-  }
+  if (status == LM_E_SHAPE) { status = lm_fail_broadcast("copy_", "src", lm_shape_of(src), lm_shape_of(x)); }
   if (status != LM_OK) goto done;
   TRY(lm_copy_later(wide, x, a->non_blocking));
   *out = lm_retain(x);

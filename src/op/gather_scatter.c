@@ -264,8 +264,10 @@ static lm_status added_entries(lm_op_id op, lm_tensor *target, int64_t asked, lm
   bool fits = given->ndim == x->ndim;
   for (int d = 0; fits && d < x->ndim; d++) fits = given->size[d] == (d == dim ? index->numel : x->size[d]);
   if (!fits) {
-    status = lm_fail(LM_E_SHAPE, "%s: src must have x's shape %s, with %lld in dim %d for index, got %s",
-                     lm_ops[op].name, lm_shape_of(target), (long long)index->numel, dim + 1, lm_shape_of(added));
+    status = lm_fail_shape(
+        lm_ops[op].name, "src",
+        lm_text("%s with %lld in dim %d, the length of index", lm_shape_of(target), (long long)index->numel, dim + 1),
+        lm_shape_of(added));
     goto done;
   }
   if (here && lm_is_contiguous(x) && given->storage != x->storage && index->storage != x->storage) {

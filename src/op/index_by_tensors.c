@@ -147,8 +147,7 @@ static lm_status prepare_values(lm_op_id op, const picked *p, const lm_tensor *x
   }
   status = lm_op_expand(&expand, &wide);
   if (status == LM_E_SHAPE) {
-    status = lm_fail(LM_E_SHAPE, "%s: values of shape %s do not broadcast to the indexed shape %s", lm_ops[op].name,
-                     lm_shape_of(values), lm_shape_text(p->ndim, p->size));
+    status = lm_fail_broadcast(lm_ops[op].name, "values", lm_shape_of(values), lm_shape_text(p->ndim, p->size));
   }
   if (status != LM_OK) goto done;
   if (values->numel == 1) {

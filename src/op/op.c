@@ -85,7 +85,7 @@ static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor
 static lm_status run_op(lm_op_id id, const void *args, bool only_visible, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   if (__builtin_expect(lm_log_on(LM_LOG_OP), 0)) trace(op, args, "");
-  if (!op->run) return lm_fail(LM_E_STATE, "%s: is composed of other ops and runs through lm_call", op->name);
+  if (!op->run) return lm_fail(LM_E_STATE, "%s: composite ops must run by lm_call", op->name);
   lm_running before = lm_run_begin(op->name, (int)id);
   lm_now_running.only_visible = only_visible;
   lm_status status = op->kind == LM_POINTWISE ? lm_run_pointwise(id, args, NULL, out) : op->run(args, out);
@@ -109,7 +109,7 @@ lm_status lm_op_run_visible(lm_op_id id, const void *args, lm_tensor **out) {
 lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
-  if (op->kind != LM_POINTWISE) return lm_fail(LM_E_ARG, "%s: has no in-place form", op->name);
+  if (op->kind != LM_POINTWISE) return lm_fail_missing(lm_text("%s_", op->name), "writing in place");
   if (lm_log_on(LM_LOG_OP)) trace(op, args, "_");
   lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]), *result = NULL;
   if (x->number) return lm_fail_value(lm_text("%s_", op->name), "x", "a tensor", "a number");

@@ -173,13 +173,13 @@ static lm_status new_output(int nin, lm_tensor *const *in, lm_dtype dtype, lm_de
 static lm_status check_into(int kernel, const lm_tensor *into, lm_dtype result, int ndim, const int64_t *size) {
   const char *name = name_of(kernel);
   if (!has_shape(into, ndim, size)) {
-    return lm_fail(LM_E_SHAPE, "%s_: the result of shape %s does not fit into x of shape %s", name,
-                   lm_shape_text(ndim, size), lm_shape_of(into));
+    return lm_fail_shape(lm_text("%s_", name), "the result", lm_shape_of(into), lm_shape_text(ndim, size));
   }
   lm_dtype d = (lm_dtype)into->dtype;
   if (category(result) > category(d)) {
-    return lm_fail(LM_E_DTYPE, "%s_: the result is %s, which cannot be stored in x of %s; convert x first", name,
-                   lm_dtype_name(result), lm_dtype_name(d));
+    return lm_remedy(
+        lm_fail_dtype(lm_text("%s_", name), "the result", lm_text("%s as x", lm_dtype_name(d)), lm_dtype_name(result)),
+        "convert x first");
   }
   return LM_OK;
 }

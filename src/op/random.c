@@ -341,8 +341,10 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   lm_device device = a->device;
   lm_ints size = a->size;
   if (numbers ? a->size.n < 0 : a->size.n > 0) {
-    return lm_fail(LM_E_ARG, numbers ? "normal: size must be given for two numbers; for example lm.normal(0, 1, {2, 3})"
-                                     : "normal: size must be left out for tensors, whose shape the result has");
+    return numbers ? lm_remedy(lm_fail_value("normal", "size", "given for two numbers", "nothing"),
+                               "for example lm.normal(0, 1, {2, 3})")
+                   : lm_remedy(lm_fail_value("normal", "size", "nil for tensors", lm_shape_text(a->size.n, a->size.v)),
+                               "the result has their shape");
   }
   if (!numbers) {
     TRY(lm_check_same_device(LM_OP_normal, a->std ? 2 : 1, given));
@@ -450,7 +452,7 @@ static lm_status check_weights(lm_tensor *x) {
   if (!(least >= 0) || !isfinite(largest)) {
     TRY(lm_fail_number("multinomial", "x", "at least 0 and finite", least >= 0 ? largest : least));
   }
-  if (!(least_row > 0)) TRY(lm_fail(LM_E_ARG, "multinomial: each row of x must have a weight above 0"));
+  if (!(least_row > 0)) TRY(lm_fail_value("multinomial", "the sum of each row of x", "above 0", "0"));
 done:
   lm_release(row);
   return status;

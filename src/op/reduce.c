@@ -113,8 +113,7 @@ done:
 static lm_status check_not_empty(lm_op_id op, const lm_tensor *x, const lm_ints *dims) {
   for (int i = 0; i < dims->n; i++) {
     if (x->size[dims->v[i]] > 0) continue;
-    return lm_fail(LM_E_SHAPE, "%s: dim %lld of %s must not be empty", lm_ops[op].name, (long long)dims->v[i] + 1,
-                   lm_shape_of(x));
+    return lm_fail_empty_dim(lm_ops[op].name, (int)dims->v[i] + 1, lm_shape_of(x));
   }
   return LM_OK;
 }

@@ -103,7 +103,7 @@ lm_status lm_op_permute(const lm_permute_args *a, lm_tensor **out) {
   for (int i = 0; i < x->ndim; i++) {
     int d;
     TRY(lm_dim("permute", a->dims.v[i], x->ndim, &d));
-    if (used[d]) return lm_fail(LM_E_ARG, "permute: dim %d is repeated", d + 1);
+    if (used[d]) return lm_fail_repeated_dim("permute", d + 1);
     used[d] = true;
     size[i] = x->size[d];
     stride[i] = x->stride[d];
@@ -278,8 +278,8 @@ lm_status lm_op_expand(const lm_expand_args *a, lm_tensor **out) {
     }
     if (asked == -1) asked = from;
     if (from != 1 && from != asked) {
-      return lm_fail(LM_E_SHAPE, "expand: x of shape %s does not broadcast to %s in dim %d; the size must be %lld",
-                     lm_shape_of(x), lm_shape_text(ndim, a->size.v), d + 1, (long long)from);
+      return lm_remedy(lm_fail_broadcast("expand", "x", lm_shape_of(x), lm_shape_text(ndim, a->size.v)),
+                       "the size of dim %d must be %lld", d + 1, (long long)from);
     }
     size[d] = asked;
     stride[d] = d < more || from != asked ? 0 : x->stride[d - more];
@@ -318,7 +318,7 @@ lm_status lm_op_unsqueeze(const lm_unsqueeze_args *a, lm_tensor **out) {
   TRY(lm_dim("unsqueeze", a->dim, x->ndim + 1, &dim));
   for (int d = 0; d <= x->ndim; d++) {
     int from = d - (d > dim);
-    /* the stride a size of 1 would have in a contiguous tensor, as PyTorch gives it */
+    /* PyTorch's stride of a size of 1: that of a contiguous tensor */
     size[d] = d == dim ? 1 : x->size[from];
     stride[d] = d != dim ? x->stride[from] : dim < x->ndim ? x->size[dim] * x->stride[dim] : 1;
   }

@@ -37,7 +37,7 @@ done:
   return status;
 }
 
-/* What topk gives of all elements: stable, and NaN counts as the largest. */
+/* topk of all elements: stable, and NaN counts as the largest. */
 lm_status lm_op_sort(const lm_sort_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   int dim;
@@ -65,7 +65,7 @@ static lm_status pick(lm_op_id op, void *args, lm_tensor **x, int64_t *dim, int6
     goto done;
   }
   if (lines->size[along] == 0) {
-    status = lm_fail(LM_E_SHAPE, "%s: dim %d of %s must not be empty", lm_ops[op].name, along + 1, lm_shape_of(given));
+    status = lm_fail_empty_dim(lm_ops[op].name, along + 1, lm_shape_of(given));
     goto done;
   }
   memcpy(size, lines->size, sizeof size);
@@ -172,7 +172,7 @@ lm_status lm_op_searchsorted(const lm_searchsorted_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(LM_OP_searchsorted, 2, given));
   TRY(check_rows(a->sorted_sequence, a->x));
   if (a->right && a->side == LM_SIDE_LEFT) {
-    return lm_fail(LM_E_ARG, "searchsorted: side must not be 'left' with {right = true}; pass one of the two");
+    return lm_fail_exclusive("searchsorted", "side = 'left'", "right = true");
   }
   lm_device device = a->sorted_sequence->device;
   lm_dtype dtype = lm_result_type(2, given);

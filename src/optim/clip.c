@@ -15,8 +15,7 @@ static lm_status check(const char *name, const char *noun, int n, lm_tensor *con
       return lm_fail_dtype(name, lm_text("%s %d", noun, i + 1), "floating point",
                            lm_dtype_name((lm_dtype)list[i]->dtype));
     if (written && lm_overlaps_itself(list[i]))
-      return lm_fail(LM_E_ARG, "%s: cannot scale %s %d of shape %s, whose elements share memory; :clone() it first",
-                     name, noun, i + 1, lm_shape_of(list[i]));
+      return lm_fail_overlap(name, lm_text("%s %d", noun, i + 1), lm_shape_of(list[i]));
     const lm_backend *backend = lm_backend_of(list[i]->device);
     if (!backend) return lm_fail_in(LM_E_MISSING, name);
     if (!backend->norms || !backend->pointwise) return lm_fail_missing(name, lm_device_name(list[i]->device));

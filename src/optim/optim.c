@@ -66,10 +66,7 @@ static lm_tensor *const *role_of(const lm_optim_step *s, int role) {
 static lm_status check_param(const char *name, int i, const lm_tensor *p) {
   if (!lm_dtype_is_float((lm_dtype)p->dtype))
     return lm_fail_dtype(name, lm_text("parameter %d", i + 1), "floating point", lm_dtype_name((lm_dtype)p->dtype));
-  if (lm_overlaps_itself(p))
-    return lm_fail(LM_E_ARG,
-                   "%s: cannot write to parameter %d of shape %s, whose elements share memory; :clone() it first", name,
-                   i + 1, lm_shape_of(p));
+  if (lm_overlaps_itself(p)) return lm_fail_overlap(name, lm_text("parameter %d", i + 1), lm_shape_of(p));
   return LM_OK;
 }
 

@@ -18,9 +18,7 @@ static lm_status check(const char *name, int i, const lm_tensor *from, const lm_
   if (from->device != to->device)
     return lm_fail_devices(name, lm_text("from[%d]", i + 1), lm_device_name(from->device), lm_text("to[%d]", i + 1),
                            lm_device_name(to->device));
-  if (lm_overlaps_itself(to))
-    return lm_fail(LM_E_ARG, "%s: cannot scale tensor %d of shape %s, whose elements share memory; :clone() it first",
-                   name, i + 1, lm_shape_of(to));
+  if (lm_overlaps_itself(to)) return lm_fail_overlap(name, lm_text("tensor %d", i + 1), lm_shape_of(to));
   const lm_backend *backend = lm_backend_of(to->device);
   if (!backend) return lm_fail_in(LM_E_MISSING, name);
   if (!backend->rescale) return lm_fail_missing(name, lm_device_name(to->device));

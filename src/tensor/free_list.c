@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/message.h"
 
 /* AddressSanitizer has to see every header come and go. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -47,7 +48,7 @@ static void arm_destructor(void) {
 __attribute__((destructor)) static void drain_main_thread(void) { drain_lists(NULL); }
 
 static void *out_of_memory(size_t bytes) {
-  lm_fail(LM_E_OOM, "out of memory: %zu bytes for a tensor's header", bytes);
+  lm_fail_memory("%zu bytes", bytes);
   return NULL;
 }
 

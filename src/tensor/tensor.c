@@ -237,8 +237,9 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
     fits = fits && !__builtin_mul_overflow(offset, element, &first) && !__builtin_add_overflow(start, first, &first) &&
            !__builtin_mul_overflow(last, element, &end) && !__builtin_add_overflow(start + element, end, &end);
     if (!fits || first < 0 || end > (int64_t)t->storage->bytes)
-      return lm_fail(LM_E_ARG, "view: size %s with strides %s from element %lld reaches outside a storage of %zu bytes",
-                     lm_shape_text(ndim, size), lm_shape_text(ndim, stride), (long long)offset, t->storage->bytes);
+      return lm_fail_value("view", "size and strides", lm_text("within a storage of %zu bytes", t->storage->bytes),
+                           lm_text("%s and %s from element %lld", lm_shape_text(ndim, size),
+                                   lm_shape_text(ndim, stride), (long long)offset));
   }
   lm_tensor *v = lm_header_take();
   if (!v) return LM_E_OOM;
@@ -287,8 +288,10 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
     goto done;
   }
   if ((size_t)t->numel * element > bytes) {
-    status = lm_fail(LM_E_ARG, "foreign tensor: %s of %s takes %lld bytes, but memory has %zu",
-                     lm_shape_text(ndim, size), lm_dtype_name(dtype), (long long)t->numel * (long long)element, bytes);
+    status = lm_fail_int("foreign tensor", "memory",
+                         lm_text("at least %lld bytes for %s of %s", (long long)t->numel * (long long)element,
+                                 lm_shape_text(ndim, size), lm_dtype_name(dtype)),
+                         (int64_t)bytes);
     goto done;
   }
   if ((uintptr_t)data & (element - 1)) {

@@ -252,7 +252,8 @@ function Source:view(bytes, dtype, sizes, strides, at, what)
     ok, t = pcall(core.view_as, bytes, dtype, sizes, strides, at)
   end
   if not ok then
-    t = t:gsub("^.-view: ", ""):gsub("from element 0", ("from byte %.0f"):format(at)) -- the bytes at `at` are cut
+    t = t:gsub("^.-:%d+: ", ""):gsub("^[%l_]+: ", ""):gsub("^view: ", "")
+    t = t:gsub("from element 0", ("from byte %.0f"):format(at)) -- the bytes at `at` are cut
     self:fail("%s: %s", what, t)
   end
   return t

@@ -1,5 +1,5 @@
-/* Where extremes are, along one dim: max_dim, min_dim, argmax, argmin. Places count from 1; the first of equals
- * counts, and the first NaN before everything. */
+/* Indices of extremes along one dim: max_dim, min_dim, argmax, argmin. Indices count from 1; of equal elements the
+ * first wins, and the first NaN wins over all. */
 #include <math.h>
 #include <string.h>
 

@@ -71,7 +71,7 @@ static size_t panels_of(const attention *t, int64_t depth, int64_t n) {
   return (size_t)((n + width - 1) / width * width * depth) * t->each;
 }
 
-/* Rows of a tensor as a matrix of as many rows, or turned, of as many columns. */
+/* Packs rows of a tensor as a matrix of n rows, or transposed, of n columns. */
 static void pack(const attention *t, void *panels, const char *rows, int64_t step, int64_t n, int64_t width,
                  bool transposed) {
   t->products->pack(panels, rows, transposed ? 1 : step, transposed ? step : 1, transposed ? width : n,
@@ -249,7 +249,7 @@ static char *dquery_of(const backward_part *w, int64_t part, int64_t n, int64_t 
   return w->dqueries + (size_t)(at * t->width) * t->each;
 }
 
-/* What a thread works in: scores and slopes, and in panels keys and values turned, keys, queries, gradients. */
+/* A thread's scratch: scores and slopes, and in panels transposed keys and values, keys, queries, gradients. */
 typedef struct backward_scratch {
   char *scores, *slopes, *keys, *values, *key_rows, *queries, *grads;
 } backward_scratch;
@@ -271,7 +271,7 @@ static size_t backward_scratch_of(const attention *t, char *scratch, backward_sc
   return all;
 }
 
-/* What one block of queries gives to one of keys, which are packed, and gets. */
+/* The terms of one block of queries and one of packed keys in the gradients of both. */
 static void backward_block(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t j,
                            const backward_scratch *r) {
   const attention *t = w->t;

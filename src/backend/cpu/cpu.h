@@ -16,8 +16,8 @@ static inline int64_t lm_cpu_share_begin(int64_t n, int t, int threads) {
 /* Into how many pieces work of some microseconds is cut for schedule(dynamic): a thread that slept, or whose core
  * another program has, comes late, and the others have continued by then. */
 static inline int lm_cpu_pieces(int threads) { return threads > 1 ? 4 * threads : 1; }
-/* Threads for a region on this thread: as many as are set, and all of them are there already. Fewer, and one line on
- * standard error, if the system refuses to start as many. */
+/* The number of threads for a region on this thread: the number that is set, all of them started. Fewer, and one line
+ * on standard error, if the system refuses to start that many. */
 int lm_cpu_threads(void);
 void lm_cpu_set_threads(int n);
 void lm_cpu_threads_start(void); /* when the library is loaded */

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/message.h"
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
@@ -15,7 +16,7 @@ static lm_status cpu_alloc(int ordinal, size_t bytes, void **out) {
     return LM_OK;
   }
   *out = NULL;
-  return lm_fail(LM_E_OOM, "out of memory on %s: %zu bytes", lm_device_name(LM_DEVICE(LM_CPU, ordinal)), bytes);
+  return lm_fail_memory("%zu bytes on %s", bytes, lm_device_name(LM_DEVICE(LM_CPU, ordinal)));
 }
 
 static void cpu_free(int ordinal, void *p, size_t bytes) {

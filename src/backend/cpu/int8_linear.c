@@ -81,7 +81,7 @@ static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
     good = good && lm_cpu_gemm_alone(&region, &job) == LM_OK;
   }
   lm_cpu_gemm_leave(&region);
-  if (!good) status = lm_fail(LM_E_STATE, "int8_linear: the product failed");
+  if (!good) status = lm_cpu_gemm_failed(LM_E_STATE);
 done:
   if (scratch) lm_device_free(y->device, scratch, capacity * (size_t)threads);
   return status;

@@ -106,7 +106,7 @@ lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   int by = lm_pointwise_divisor(job->kernel) - 1;
   if (by >= 0 && job->compute == LM_I64 &&
       has_zero(job->in[by]->data, job->in[by]->dtype, job->out->ndim, job->out->size, job->in_stride[by])) {
-    return lm_fail(LM_E_ARG, "%s: integer division by zero", name_of(job->kernel));
+    return lm_fail_division(name_of(job->kernel));
   }
   bool repeated[LM_POINTWISE_MAX_IN];
   if (job->out->numel <= LM_TILE && is_plain(job, repeated)) {

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/alloc.h"
 
 static lm_status axis_new(lm_pooling_axis *axis, int64_t in, int64_t out, bool inverse) {
@@ -160,8 +161,9 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   int64_t bad = run_units(LM_ISA_PICK(lm_pooling_loops)->max_back[dx->dtype], &job, job.planes * job.blocks, threads,
                           scratch, piece);
   if (bad)
-    status = lm_fail(LM_E_INDEX, "max_pool2d_backward: places must be from 1 to %lld (H * W), got %lld that are not",
-                     (long long)(job.y.in * job.x.in), (long long)bad);
+    status = lm_fail_value("max_pool2d_backward", "indices",
+                           lm_text("from 1 to %lld (H * W)", (long long)(job.y.in * job.x.in)),
+                           lm_text("%lld that are not", (long long)bad));
 done:
   if (scratch) lm_device_free(dx->device, scratch, bytes);
   return status;

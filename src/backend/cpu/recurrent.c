@@ -170,7 +170,7 @@ static lm_status multiply_once(const sequence *s, const void *a, int64_t k, cons
                                         .ldc = ldc});
 }
 
-/* The rows of step t among those of p come from the step before, as many as it has, and then from the first state. */
+/* The rows of step t among those of p come from the step before, and those it lacks from the first state. */
 typedef struct segment {
   int64_t begin, end; /* of the step's rows */
   bool started;       /* from the step before, whose rows begin at `before` */

@@ -111,6 +111,7 @@ static inline void put_result(const line_job *job, const char *line, int64_t to,
 #undef LM_E
 #define LM_E U64
 #include "backend/cpu/isa/templates/sort_pairs.inc"
+#include "base/message.h"
 #undef LM_E
 
 /* ---- the best few, by a heap */
@@ -171,8 +172,7 @@ static lm_status run_lines(const line_job *job, way how) {
   int64_t n = job->n, words = how == HEAP ? 0 : n * (how == SORT ? 4 : 3) + 2;
   double work = (double)job->count * (double)n * (how == SORT ? 20 : 2);
   if (!job->wide && n > UINT32_MAX) {
-    return lm_fail(LM_E_ARG, "%s: lines of %lld elements are too long; at most 2^32 - 1 of this dtype", lm_op_running(),
-                   (long long)n);
+    return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^32 - 1 for this dtype", n);
   }
   int threads = lm_cpu_share(work), across = threads < job->count ? threads : (int)job->count;
   int within = how == SORT && across < threads && n >= FEW_DIGITS_BELOW ? threads : 1;

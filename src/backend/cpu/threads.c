@@ -57,7 +57,7 @@ static void lead_thread_starts_here(void) {
   lm_hook_import((void *)omp_get_max_threads, "pthread_create", (void *)create_quietly);
 }
 
-/* This thread's team has n threads, or as many as there can be. */
+/* Grows this thread's team to n threads, or fewer where the system refuses. */
 static int grow(int n) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (omp_in_parallel() || omp_get_max_active_levels() == 0) return n; /* where no team is made */

@@ -3,6 +3,7 @@
 #include "norm.h"
 
 #include "backend/cuda/cuda.h"
+#include "base/message.h"
 
 static lm_values values_of(const lm_tensor *t) {
   if (!t) return (lm_values){0};
@@ -17,8 +18,8 @@ static lm_status shape_of(const lm_tensor *x, lm_norm_shape *s) {
   bool interleaved = x->ndim == 4 && lm_is_channels_last(x) && !lm_is_contiguous(x);
   s->run = interleaved || images == 0 || s->count == 0 ? 1 : s->count / images;
   if (c > INT32_MAX / 64 || s->run > (int64_t)1 << 30)
-    return lm_fail(LM_E_SHAPE, "%s: x %s is too large for one kernel: at most 2^25 channels and 2^30 elements a plane",
-                   lm_op_running(), lm_shape_of(x));
+    return lm_fail_value(lm_op_running(), "x", "at most 2^25 channels and 2^30 elements a plane on CUDA",
+                         lm_shape_of(x));
   return LM_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "op/pointwise.h"
 #include "pointwise.h"
 
+#include "base/message.h"
 #include "pointwise_table.inc"
 
 static lm_pointwise_value number_in(lm_dtype compute, double v) {
@@ -35,7 +36,7 @@ lm_status lm_cuda_pointwise(const lm_pointwise *job) {
   const lm_op *op = &lm_ops[lm_pointwise_op(kernel)];
   lm_device device = job->out->device;
   lm_pointwise_launcher *launcher = (job->compute == LM_F32 ? f32 : job->compute == LM_F64 ? f64 : i64)[kernel];
-  if (!launcher) return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", op->name, lm_dtype_name(job->compute));
+  if (!launcher) return lm_fail_missing(op->name, lm_dtype_name(job->compute));
   if (job->out->numel == 0) return LM_OK;
   int by = job->compute == LM_I64 ? lm_pointwise_divisor(kernel) - 1 : -1;
   lm_pointwise_launch launch = {.at = lm_cuda_strided(job->out), .bad_kind = LM_BAD_DIVISION};
@@ -45,7 +46,7 @@ lm_status lm_cuda_pointwise(const lm_pointwise *job) {
     if (t->device == device) continue;
     launch.at.data[k] = NULL; /* a number in host memory: goes with the launch */
     launch.value[k] = lm_cuda_value(t, job->compute);
-    if (i == by && launch.value[k].i64 == 0) { return lm_fail(LM_E_ARG, "%s: integer division by zero", op->name); }
+    if (i == by && launch.value[k].i64 == 0) return lm_fail_division(op->name);
   }
   for (int i = 0; i < op->nnumber; i++) launch.number[i] = number_in(job->compute, job->number[i]);
   lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);

@@ -2,6 +2,7 @@
 #include "pooling.h"
 
 #include "backend/cuda/cuda.h"
+#include "base/message.h"
 
 /* Contiguous images are planes of one channel each. Sizes of one can make a tensor fit both layouts (C = 1, or
  * H = W = 1): the larger of the two decides, and the smaller fits any layout then, or has the other's. */
@@ -16,8 +17,7 @@ static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_jo
   for (int k = 0; k < 2; k++) {
     const lm_tensor *t = k == 0 ? in : out;
     if (t->size[2] > INT32_MAX || t->size[3] > INT32_MAX || t->size[2] * t->size[3] >= LM_POOLING_PLANE_MAX / job->c)
-      return lm_fail(LM_E_SHAPE, "%s: an image of %s is too large for one kernel: 2^31 elements or more",
-                     lm_op_running(), lm_shape_of(t));
+      return lm_fail_value(lm_op_running(), "an image", "less than 2^31 elements on CUDA", lm_shape_of(t));
   }
   return LM_OK;
 }
@@ -28,8 +28,9 @@ static lm_status slide_line(lm_pooling_line *line, int i, const lm_tensor *in, c
                             const int64_t *dilation) {
   int64_t step = out->size[2 + i] > 1 ? stride[i] : 1, apart = dilation ? dilation[i] : 1;
   if (in->size[2 + i] + 3 * padding[i] + step + kernel[i] * apart > INT32_MAX)
-    return lm_fail(LM_E_SHAPE, "%s: windows of %lld places %lld apart with padding %lld are too large", lm_op_running(),
-                   (long long)kernel[i], (long long)apart, (long long)padding[i]);
+    return lm_fail_value(lm_op_running(), "windows", "less than 2^31 elements on CUDA",
+                         lm_text("kernel_size %lld, dilation %lld, padding %lld", (long long)kernel[i],
+                                 (long long)apart, (long long)padding[i]));
   *line = (lm_pooling_line){.in = (int32_t)in->size[2 + i],
                             .out = (int32_t)out->size[2 + i],
                             .kernel = (int32_t)kernel[i],

@@ -8,6 +8,7 @@
 #include "backend/known/setting.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "cat.h"
 #include "copy.h"
 
@@ -16,14 +17,14 @@
 static lm_status check_wanted(void) {
   if (!lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return lm_fail(LM_E_MISSING, "cudnn.enabled is false");
   if (lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) && !getenv("CUBLAS_WORKSPACE_CONFIG"))
-    return lm_fail(LM_E_MISSING, "cudnn.deterministic is true, and CUBLAS_WORKSPACE_CONFIG (:4096:2) is not set");
+    return lm_fail(LM_E_MISSING, "cudnn.deterministic is true, but CUBLAS_WORKSPACE_CONFIG (:4096:2) is not set");
   return LM_OK;
 }
 
 static lm_status key_of(int dtype, int cell, bool bidirectional, bool bias, int64_t layers, int64_t input,
                         int64_t hidden, lm_cudnn_rnn_key *out) {
   bool small = layers <= 1024 && input <= INT32_MAX && hidden <= INT32_MAX / 2;
-  if (!small || input == 0 || hidden == 0) return lm_fail(LM_E_MISSING, "sizes that cuDNN does not take");
+  if (!small || input == 0 || hidden == 0) return lm_fail(LM_E_MISSING, "cuDNN does not support these sizes");
   *out = (lm_cudnn_rnn_key){.dtype = dtype,
                             .cell = cell,
                             .bidirectional = bidirectional,
@@ -121,7 +122,7 @@ static lm_status lengths_of(const lm_tensor *x, const lm_tensor *h0, const lm_te
   int64_t batch = h0->size[1], n = sizes ? sizes->size[0] : x->size[0] / batch;
   const int64_t *size = sizes ? (const int64_t *)sizes->data : NULL;
   while (size && n > 0 && size[n - 1] == 0) n--;
-  if (n > 65535 || batch * h0->size[2] > INT32_MAX) return lm_fail(LM_E_MISSING, "sizes that cuDNN does not take");
+  if (n > 65535 || batch * h0->size[2] > INT32_MAX) return lm_fail(LM_E_MISSING, "cuDNN does not support these sizes");
   int *lengths = lm_calloc((size_t)batch, sizeof *lengths);
   if (!lengths) return LM_E_OOM;
   for (int64_t i = 0; i < batch; i++) lengths[i] = (int)n;
@@ -153,8 +154,9 @@ static lm_status begin(lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tenso
   TRY(lm_cudnn_take(x->device, o->stream, &o->call.cudnn));
   TRY(lm_cudnn_rnn_of(o->call.cudnn, &key, &r));
   if ((size_t)weights->numel * lm_dtype_size((lm_dtype)x->dtype) != r->weight_bytes) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: weights is %s, which recurrent_weights does not give for x %s and h0 %s",
-                lm_op_running(), lm_shape_of(weights), lm_shape_of(x), lm_shape_of(h0)));
+    TRY(lm_fail_value(lm_op_running(), "weights",
+                      lm_text("a result of recurrent_weights for x %s and h0 %s", lm_shape_of(x), lm_shape_of(h0)),
+                      lm_shape_of(weights)));
   }
   TRY(lengths_of(x, h0, batch_sizes, &o->lengths, &o->call.steps));
   TRY(lm_cuda_lay_out(x, LM_CONTIGUOUS, true, &o->x));
@@ -223,8 +225,7 @@ lm_status lm_cuda_recurrent_network_backward(const void *args, lm_tensor *const 
   TRY(begin(a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
   TRY(lm_cudnn_rnn_reserve(&o.call, &o.call.reserve_bytes));
   if (lm_nbytes(a->work) < o.call.reserve_bytes || !lm_is_contiguous(a->work)) {
-    TRY(lm_fail(LM_E_ARG, "%s: work is %s; what recurrent_network kept wanted, of a call with keep = true",
-                lm_op_running(), lm_shape_of(a->work)));
+    TRY(lm_fail_value(lm_op_running(), "work", "a result of recurrent_network with keep = true", lm_shape_of(a->work)));
   }
   TRY(lm_cuda_lay_out(a->y, LM_CONTIGUOUS, true, &y));
   TRY(dense_or_zeros(a->grad_y, a->y, o.stream, &grad[0]));

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/sort_pairs.h"
+#include "base/message.h"
 #include "tensor/generator.h"
 
 /* ---- topk */
@@ -77,10 +78,7 @@ static lm_status kth(const lm_tensor *x, int64_t dim, int64_t k, lm_tensor *cons
   lm_status status = LM_OK;
   void *stream;
   lm_topk t = job_of(x, dim, k, false, out);
-  if (t.n > INT32_MAX) {
-    return lm_fail(LM_E_ARG, "%s: lines of %lld elements are too long; at most 2^31 - 1", lm_op_running(),
-                   (long long)t.n);
-  }
+  if (t.n > INT32_MAX) { return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^31 - 1 on CUDA", t.n); }
   TRY(lm_cuda_enter(x->device, &stream));
   TRY(LAUNCH("select", lm_kth_lines(stream, &t)));
 done:

@@ -1,6 +1,7 @@
 /* Pairs sorted by key, by CUB. */
 #include "backend/cuda/sort_pairs.h"
 
+#include "base/message.h"
 #include "cub.h"
 
 static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -8,10 +9,7 @@ static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 lm_status lm_pairs_open(lm_device device, int64_t n, int key_bytes, lm_pairs *pairs) {
   size_t keys = aligned((size_t)n * (size_t)key_bytes), values = aligned((size_t)n * sizeof(uint32_t));
   *pairs = (lm_pairs){.device = device, .n = n, .key_bytes = key_bytes, .bytes = 2 * (keys + values)};
-  if (n > INT32_MAX) {
-    return lm_fail(LM_E_ARG, "%s: %lld entries to sort; on CUDA %d is the most", lm_op_running(), (long long)n,
-                   INT32_MAX);
-  }
+  if (n > INT32_MAX) { return lm_fail_int(lm_op_running(), "the number of entries", "at most 2^31 - 1 on CUDA", n); }
   lm_status status = lm_cuda_scratch(device, pairs->bytes, &pairs->block);
   if (status != LM_OK) return status;
   char *at = pairs->block;

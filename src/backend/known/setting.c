@@ -23,5 +23,5 @@ lm_status lm_setting_find(const char *name, lm_setting *out) {
   }
   LM_SETTINGS(X)
 #undef X
-  return lm_fail(LM_E_ARG, "there is no setting '%s'", lm_ellipsize(name, 60));
+  return lm_fail(LM_E_ARG, "unknown setting '%s'", lm_ellipsize(name, 60));
 }

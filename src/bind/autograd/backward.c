@@ -77,7 +77,7 @@ static lm_status run_backward(lua_State *L, lm_lua *s, pass *p) {
   if (options == 2 && !lua_isnoneornil(L, 3)) options = 3;
   TRY(read_modes(L, s, options, fn, "gradient", &p->args, false));
   if (lua_type(L, options) == LUA_TTABLE && lm_field(L, options, "gradient")) {
-    if (positional) TRY(lm_fail(LM_E_ARG, "backward: gradient is given twice, by position and by name"));
+    if (positional) TRY(lm_fail_twice(fn, "gradient"));
     TRY(read_grads(L, s, lua_gettop(L), fn, "gradient", p));
   }
   p->args.nroots = p->nroots;
@@ -123,7 +123,8 @@ static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int handles) {
   lm_status status;
   TRY(read_some(L, s, 1, fn, "outputs", false, &p->nroots, &p->roots));
   TRY(read_some(L, s, 2, fn, "inputs", false, &p->ninputs, &p->inputs));
-  if (p->ninputs != handles) TRY(lm_fail(LM_E_ARG, "grad: inputs must not change while they are read"));
+  if (p->ninputs != handles)
+    TRY(lm_fail_int(fn, "the length of inputs", lm_text("%d while they are read", handles), p->ninputs));
   if (p->ninputs == 0) TRY(lm_fail_value("grad", "inputs", "a non-empty list of tensors", "{}"));
   TRY(read_modes(L, s, 3, fn, "grad_outputs", &p->args, true));
   if (lua_type(L, 3) == LUA_TTABLE && lm_field(L, 3, "grad_outputs"))

@@ -109,7 +109,7 @@ void lm_callbacks_close(lm_callbacks *h) {
 
 lm_callback *lm_callback_new(lm_callbacks *h, size_t bytes) {
   if (!h) {
-    lm_fail(LM_E_STATE, "hooks: the Lua state is closing");
+    lm_fail(LM_E_STATE, "hooks: cannot register while the Lua state closes");
     return NULL;
   }
   lm_callback *c = lm_calloc(1, bytes);
@@ -191,7 +191,7 @@ lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg) {
   pthread_mutex_unlock(&h->lock);
   if (!s) return LM_OK; /* the state has closed: nobody is left to call */
   lua_State *L = here ? s->running : NULL;
-  if (!L) return lm_fail(LM_E_STATE, "backward: a hook of this graph belongs to the Lua state of another thread");
+  if (!L) return lm_fail(LM_E_STATE, "backward: cannot call a hook of another thread's Lua state");
   int top = lua_gettop(L); /* whoever began has made room: doing it here could raise through the core */
   lm_callback *outer = s->in_backward;
   protected_call p = {body, arg};
@@ -222,7 +222,7 @@ lua_State *lm_running_begin(lua_State *L, lm_lua *s) {
 }
 
 lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_tensor **out) {
-  if (!s->callbacks) return lm_fail(LM_E_STATE, "backward: the Lua state is closing");
+  if (!s->callbacks) return lm_fail(LM_E_STATE, "backward: cannot run while the Lua state closes");
   lua_State *before = lm_running_begin(L, s);
   lm_status status = lm_backward(a, out);
   s->running = before;

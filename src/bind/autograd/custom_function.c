@@ -1,5 +1,6 @@
 /* lm.autograd.Function: ops whose backward is a Lua function. */
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/autograd/callback.h"
 
 typedef struct custom_callback {
@@ -22,7 +23,7 @@ typedef struct custom_call {
 static int run_custom(lua_State *L, lm_lua *s, void *arg) {
   const custom_call *p = arg;
   s->in_backward = &p->c->base;
-  if (!lm_callback_push(L, p->c)) return lm_raise_text(L, "backward: its function is gone");
+  if (!lm_callback_push(L, p->c)) return lm_raise_text(L, "backward: cannot call a Function of a closed Lua state");
   lua_createtable(L, p->ngrad, 0);
   for (int i = 0; i < p->ngrad; i++) {
     if (p->grads[i]) {
@@ -35,7 +36,8 @@ static int run_custom(lua_State *L, lm_lua *s, void *arg) {
   }
   lua_call(L, 1, 1);
   int result = lua_gettop(L);
-  if (lua_type(L, result) != LUA_TTABLE) return lm_raise_text(L, "backward: a list of gradients expected");
+  if (lua_type(L, result) != LUA_TTABLE)
+    return lm_raise_arg(L, result, "backward", "the result", "a list of gradients");
   for (int i = 0; i < p->c->nin; i++) {
     lua_rawgeti(L, result, i + 1);
     lm_tensor *t = NULL;
@@ -120,7 +122,9 @@ static int bind_custom_record(lua_State *L) {
   lua_settop(L, 5);
   lm_callbacks_drain(L, s->callbacks);
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TFUNCTION) {
-    return lm_raise_text(L, "custom_record: a name, a function and three lists of tensors expected");
+    bool is_text = lua_type(L, 1) == LUA_TSTRING;
+    return lm_raise_arg(L, is_text ? 2 : 1, "custom_record", is_text ? "backward" : "name",
+                        is_text ? "a function" : "a string");
   }
   if (lm_anomaly()) lm_note_anomaly(L);
   custom_callback *c = NULL;
@@ -147,8 +151,9 @@ static lm_status fetch_saved(lua_State *L, lm_lua *s, void *arg) {
 static int bind_custom_saved(lua_State *L) {
   fetching f = {.c = (custom_callback *)LM_STATE(L)->in_backward};
   int64_t i = lm_need_int(L, 1, "saved_tensors", "i");
-  if (!f.c || !f.c->node) return lm_raise_text(L, "saved_tensors: only inside backward");
-  if (i < 1 || i > f.c->nsaved) return lm_raise_text(L, "saved_tensors: %d were saved", f.c->nsaved);
+  if (!f.c || !f.c->node) return lm_raise_text(L, "saved_tensors: cannot be read outside of backward");
+  if (i < 1 || i > f.c->nsaved)
+    return lm_raise(L, lm_fail_int("saved_tensors", "i", lm_text("from 1 to %d", f.c->nsaved), i));
   f.i = (int)i - 1;
   return lm_return_tensors(L, 1, 1, fetch_saved, &f, &f.out);
 }

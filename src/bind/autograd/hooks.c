@@ -36,8 +36,7 @@ static int bind_register(lua_State *L) {
   const char *fn = accumulate ? "register_post_accumulate_grad_hook" : "register_hook";
   lm_callbacks_drain(L, s->callbacks);
   lm_tensor *t = lm_need_tensor(L, 1, fn, "x");
-  if (lua_type(L, 2) != LUA_TFUNCTION)
-    return lm_raise_text(L, "%s: a function of the gradient expected, got %s", fn, lm_describe_arg(L, s, 2));
+  if (lua_type(L, 2) != LUA_TFUNCTION) return lm_raise_arg(L, 2, fn, "hook", "a function of the gradient");
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b->hooked) {
     lua_newtable(L);
@@ -53,7 +52,7 @@ static int bind_register(lua_State *L) {
   t = lm_to_tensor(L, s, 1); /* a finalizer may have run */
   if (!t) {
     lm_callback_release(c);
-    return lm_raise_text(L, "%s: x: this tensor was freed meanwhile", fn);
+    return lm_raise_arg(L, 1, fn, "x", "a live tensor");
   }
   /* where it fails it has released the callback */
   lm_need(L, accumulate ? lm_register_accumulate_hook(t, hook, &id) : lm_register_hook(t, hook, &id));
@@ -81,7 +80,8 @@ static int bind_remove(lua_State *L) {
 static int bind_checkpoint(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   if (lua_type(L, 1) != LUA_TFUNCTION || lua_type(L, 2) != LUA_TFUNCTION) {
-    return lm_raise_text(L, "checkpoint: two functions expected");
+    int wrong = lua_type(L, 1) == LUA_TFUNCTION ? 2 : 1;
+    return lm_raise_arg(L, wrong, "checkpoint", wrong == 1 ? "f" : "again", "a function");
   }
   luaL_checkstack(L, 10, "checkpoint");
   lm_callbacks_drain(L, s->callbacks);

@@ -1,6 +1,7 @@
 /* Modes of recording and of autocast. Their scopes are functions that run f in a mode and restore the mode however f
  * ends. They are C functions because a yield across a C call is an error, where a Lua pcall would let a coroutine leak
  * the mode. */
+#include "base/message.h"
 #include "bind/bind.h"
 
 static int with_grad(lua_State *L, const char *fn, bool on) {
@@ -63,7 +64,8 @@ static int bind_autocast(lua_State *L) {
     lm_need(L, lm_fold_options(L, "autocast", 1, before_f, names));
   }
   if (lua_type(L, 1) != LUA_TTABLE) {
-    return lm_raise_text(L, "autocast: options expected first: lm.autocast({dtype = \"bfloat16\"}, function() … end)");
+    lm_status status = lm_fail_arg(L, LM_STATE(L), 1, "autocast", "options", "a table before the function");
+    return lm_raise(L, lm_remedy(status, "write lm.autocast({dtype = \"bfloat16\"}, function() … end)"));
   }
   lm_need_function(L, 2, "autocast", "{…}, ");
   int top = lua_gettop(L);
@@ -72,7 +74,7 @@ static int bind_autocast(lua_State *L) {
                              {"device_type", LM_OPTION_DEVICE, &device}, {"dtype", LM_OPTION_DTYPE, &dtype},
                              {"enabled", LM_OPTION_BOOL, &enabled}, {"cache_enabled", LM_OPTION_BOOL, &cached}));
   if (dtype != LM_NO_DTYPE && dtype != LM_BF16 && dtype != LM_F16)
-    return lm_raise_text(L, "autocast: dtype: \"bfloat16\" or \"float16\" expected, got \"%s\"", lm_dtype_name(dtype));
+    return lm_raise(L, lm_fail_dtype("autocast", "dtype", "bfloat16 or float16", lm_dtype_name(dtype)));
   lm_autocast mode = lm_autocast_get();
   mode.uncached = !cached;
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {

@@ -14,6 +14,7 @@
 #include "base/message.h"
 
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 
 /* A buffer that an error in Lua frees. */
@@ -57,7 +58,7 @@ static int bind_span_text(lua_State *L) {
     return 1;
   }
   lm_csv_text((const char *)text->data, span[0], span[1], made);
-  if (made->failed) return lm_raise(L, lm_fail(LM_E_OOM, "out of memory: a field of a table"));
+  if (made->failed) return lm_raise(L, lm_fail_memory("%lld bytes", (long long)span[1]));
   lua_pushlstring(L, made->n ? made->data : "", made->n);
   lm_bytes_free(made);
   return 1;
@@ -108,7 +109,9 @@ static int bind_csv_fields(lua_State *L) {
   int64_t from = lm_need_int(L, 4, fn, "from"), to = lm_need_int(L, 5, fn, "to");
   lm_need(L, read_csv(L, LM_STATE(L), fn, &c));
   if (from < 0 || to < from || to > c.n)
-    return lm_raise_text(L, "csv_fields: bytes %lld to %lld", (long long)from, (long long)to);
+    return lm_raise(L,
+                    lm_fail_value(fn, "from and to", lm_text("a range within the %lld bytes of text", (long long)c.n),
+                                  lm_text("%lld and %lld", (long long)from, (long long)to)));
   lm_need(L, lm_csv_fields(&c, from, to, made, &count));
   lua_createtable(L, count, 0);
   lm_reader r = lm_reader_of(made->data, made->n);

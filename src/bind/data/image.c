@@ -2,6 +2,7 @@
 #include "image/image.h"
 #include "base/message.h"
 
+#include "base/message.h"
 #include "bind/bind.h"
 #include "io/whole_file.h"
 

@@ -12,7 +12,7 @@
 static int need_kind(lua_State *L, const char *fn) {
   const char *kind = lm_to_text(L, 1);
   if (!kind || (strcmp(kind, "cpu") != 0 && strcmp(kind, "cuda") != 0))
-    return lm_raise_text(L, "%s: \"cpu\" or \"cuda\" expected, got %s", fn, lm_describe_arg(L, LM_STATE(L), 1));
+    return lm_raise_arg(L, 1, fn, "kind", "\"cpu\" or \"cuda\"");
   return strcmp(kind, "cpu") == 0 ? LM_CPU : LM_CUDA;
 }
 

@@ -13,6 +13,7 @@
 
 #include "autograd/autograd.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "device/driver.h"
 #include "device/graph.h"
@@ -61,9 +62,9 @@ done:
 /* All is quiet before the capture: whatever it reads is there, so it has to wait for nothing. */
 static lm_status begin_capture(graph *g, lm_stream *s) {
   lm_status status;
-  if (lm_graph_capturing()) TRY(lm_fail(LM_E_STATE, "graph: a capture is under way on this thread already"));
+  if (lm_graph_capturing()) TRY(lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread"));
   const lm_driver *driver = lm_driver_of(g->device);
-  if (!driver->capture_begin) TRY(lm_fail(LM_E_MISSING, "graph: %s has no capture", lm_device_name(g->device)));
+  if (!driver->capture_begin) TRY(lm_fail_missing("graph", lm_device_name(g->device)));
   TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->count));
   TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
   TRY(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
@@ -136,16 +137,15 @@ static int bind_capture(lua_State *L) {
 static int bind_replay(lua_State *L) {
   graph *g = lm_to_object(L, 1, &graph_type);
   lm_status status;
-  if (!g || !g->recorded)
-    return lm_raise_text(L, "replay: a captured graph expected, got %s", lm_describe_arg(L, LM_STATE(L), 1));
+  if (!g || !g->recorded) return lm_raise_arg(L, 1, "replay", "argument 1", "a captured graph");
   lm_stream *s = lm_stream_current(g->device);
   if (!s) return lm_raise(L, LM_E_DEVICE);
   if (g->blocks > 0) {
     lm_draw draw = lm_generator_take(NULL, g->device, g->blocks);
     if (draw.seed != g->start.seed)
       TRY(lm_fail(LM_E_STATE,
-                  "replay: the random seed of %s has changed since the capture, which draws by the old one; "
-                  "seed before capturing",
+                  "replay: cannot draw random numbers after the seed of %s changed since the capture; seed before the "
+                  "capture",
                   lm_device_name(g->device)));
     if (draw.offset != g->next) { /* others have drawn meanwhile */
       lm_tensor *by = NULL, *same = NULL;
@@ -168,9 +168,11 @@ static int bind_keep(lua_State *L) {
   double numbers[KEPT];
   lua_Integer at = lua_tointeger(L, 2);
   if (!g || !g->recorded || lua_type(L, 3) != LUA_TTABLE)
-    return lm_raise_text(L, "graph_keep: a graph and a list expected");
+    return lm_raise_arg(L, g && g->recorded ? 3 : 1, "graph_keep", g && g->recorded ? "numbers" : "graph",
+                        g && g->recorded ? "a list" : "a captured graph");
   int n = (int)lua_objlen(L, 3);
-  if (at < 0 || n < 1 || at + n > KEPT) return lm_raise_text(L, "graph_keep: there are %d numbers", KEPT);
+  if (at < 0 || n < 1 || at + n > KEPT)
+    return lm_raise(L, lm_fail_int("graph_keep", "at and numbers", lm_text("within %d numbers", KEPT), at + n));
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 3, i + 1);
     numbers[i] = lua_tonumber(L, -1);

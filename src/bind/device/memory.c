@@ -8,6 +8,7 @@
  *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
  */
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "device/alloc.h"
 #include "device/driver.h"
@@ -38,8 +39,7 @@ static int bind_memory(lua_State *L) {
   lm_device device = lm_need_device(L, 1, "mem_get_info");
   const lm_driver *driver = lm_driver_of(device);
   size_t free = 0, total = 0;
-  if (!driver || !driver->memory)
-    return lm_raise_text(L, "mem_get_info: %s does not tell its memory", lm_device_name(device));
+  if (!driver || !driver->memory) return lm_raise(L, lm_fail_missing("mem_get_info", lm_device_name(device)));
   lm_need(L, driver->memory(lm_device_physical(device), &free, &total));
   lua_pushnumber(L, (double)free);
   lua_pushnumber(L, (double)total);
@@ -73,7 +73,7 @@ done:
 static int bind_pin_memory(lua_State *L) {
   lm_tensor *x = lm_need_tensor(L, 1, "pin_memory", "x");
   if (LM_DEVICE_KIND(x->device) != LM_CPU)
-    return lm_raise_text(L, "pin_memory: x is on %s; only memory of the host can be pinned", lm_device_name(x->device));
+    return lm_raise(L, lm_fail_value("pin_memory", "x", "on the CPU", lm_text("one on %s", lm_device_name(x->device))));
   if (lm_device_count(LM_CUDA) > 0 && !lm_is_pinned(x->data)) return lm_return_tensor(L, 1, attempt_pin);
   lua_settop(L, 1);
   return 1;

@@ -15,7 +15,7 @@ static int bind_setting(lua_State *L) {
 
 /* Loads the backend: libraries have versions also where there is no device. */
 static int bind_cuda_version(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "cuda_version: a library's name expected");
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, "cuda_version", "library", "a string");
   int64_t version = 0;
   if (lm_device_load("cuda") == LM_OK) {
     const lm_backend *backend = lm_backend_of(LM_DEVICE(LM_CUDA, 0));

@@ -8,6 +8,7 @@
  *   event_new(device, timing) -> event  event_record(e, device, id)   event_wait(e, device, id)
  *   event_query(e)                      event_synchronize(e)          event_elapsed(from, to) -> milliseconds
  */
+#include "base/message.h"
 #include "bind/bind.h"
 
 lm_stream *lm_need_stream(lua_State *L, int i, const char *fn) {
@@ -15,7 +16,7 @@ lm_stream *lm_need_stream(lua_State *L, int i, const char *fn) {
   int64_t id = lm_need_int(L, i + 1, fn, "stream");
   if (id == 0) lm_stream_current(device); /* has the default stream made */
   lm_stream *s = id >= 0 && id < LM_STREAM_MAX ? lm_stream_by_id(device, (int)id) : NULL;
-  if (!s) lm_raise_text(L, "%s: %s has no stream %d", fn, lm_device_name(device), (int)id);
+  if (!s) lm_raise(L, lm_fail_int(fn, "stream", lm_text("the number of a stream of %s", lm_device_name(device)), id));
   return s;
 }
 
@@ -33,7 +34,8 @@ static int bind_stream_new(lua_State *L) {
   lm_device device = lm_need_device(L, 1, "Stream");
   int64_t priority = lm_need_int(L, 2, "Stream", "priority");
   if (priority < -100 || priority > 100)
-    return lm_raise_text(L, "Stream: priority: a small integer expected, 0 or negative for urgent work");
+    return lm_raise(L, lm_remedy(lm_fail_int("Stream", "priority", "from -100 to 100", priority),
+                                 "0 is the default, negative is urgent"));
   lm_need(L, lm_stream_new(device, (int)priority, &s));
   return push_stream(L, s);
 }
@@ -80,8 +82,8 @@ static int bind_record_stream(lua_State *L) {
   lm_tensor *t = lm_need_tensor(L, 1, "record_stream", "x");
   lm_stream *s = lm_need_stream(L, 2, "record_stream");
   if (s->device != t->device)
-    return lm_raise_text(L, "record_stream: a stream of %s expected, got one of %s", lm_device_name(t->device),
-                         lm_device_name(s->device));
+    return lm_raise(L, lm_fail_value("record_stream", "stream", lm_text("of x's device %s", lm_device_name(t->device)),
+                                     lm_text("one of %s", lm_device_name(s->device))));
   lm_use_note(lm_tensor_used(t), s);
   return 0;
 }

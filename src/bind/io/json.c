@@ -35,8 +35,10 @@ static int compare_names(const void *a, const void *b) {
   return strcmp(((const named *)a)->name, ((const named *)b)->name);
 }
 
-/* Fails without a message when memory runs out inside cJSON. */
-static lm_status no_memory(void) { return lm_fail(LM_E_OOM, "json_encode: out of memory"); }
+static const char encoder[] = "json_encode", decoder[] = "json_decode";
+
+/* cJSON fails without a message when memory runs out. */
+static lm_status no_memory(void) { return lm_fail_memory("memory for JSON"); }
 
 /* The shortest text that reads back as v: cJSON's own may lose the last bits. In any locale. */
 static cJSON *create_number(double v) {
@@ -109,7 +111,8 @@ static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON 
     if (!name) {
       status = lm_fail_value("json_encode", "keys", "strings, or 1 to n", lm_text("a %s", luaL_typename(L, -2)));
     } else if (strlen(name) != bytes) {
-      status = lm_fail(LM_E_ARG, "json_encode: a key contains a NUL byte, '%s\\0...'", lm_ellipsize(name, 60));
+      status =
+          lm_fail_value(encoder, "a key", "text without a NUL byte", lm_text("'%s\\0...'", lm_ellipsize(name, 60)));
     } else if (status == LM_OK) {
       list[n].name = name;
       status = encode(L, lua_gettop(L), depth + 1, left, &list[n].item);
@@ -137,7 +140,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
     case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
     case LUA_TSTRING:
       if (strlen(lua_tostring(L, i)) != lua_objlen(L, i)) {
-        return lm_fail(LM_E_ARG, "json_encode: a string contains a NUL byte");
+        return lm_fail_value(encoder, "a string", "text without a NUL byte", "one with a NUL byte");
       }
       *out = cJSON_CreateString(lua_tostring(L, i));
       break;
@@ -165,7 +168,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
 }
 
 static int bind_encode(lua_State *L) {
-  if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: one value expected");
+  if (lua_gettop(L) != 1) return lm_raise(L, lm_fail_int(encoder, "the number of arguments", "1", lua_gettop(L)));
   cJSON **tree = lm_object_new(L, &holder_type);
   int left = MAX_VALUES;
   lm_need(L, encode(L, 1, 0, &left, tree));

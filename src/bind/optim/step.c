@@ -1,5 +1,6 @@
 /* Optimizer steps: one call a group. */
 #include "base/mem.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "optim/optim.h"
 
@@ -35,13 +36,13 @@ static lm_status list_entry(lua_State *L, const lm_lua *s, int i, int k, const c
 static lm_status list_at(lua_State *L, int i, const char *name, int *out) {
   *out = 0;
   if (!lm_field(L, i, name)) return LM_OK;
-  if (lua_type(L, -1) != LUA_TTABLE) return lm_fail(LM_E_ARG, "%s: %s must be a list", fn, name);
+  if (lua_type(L, -1) != LUA_TTABLE) return lm_fail_value(fn, name, "a list", lm_text("a %s", luaL_typename(L, -1)));
   *out = lua_gettop(L);
   return LM_OK;
 }
 
 static lm_status not_a_tensor(const char *name, int k) {
-  return lm_fail(LM_E_ARG, "%s: %s[%d] must be a tensor", fn, name, k);
+  return lm_fail_value(fn, lm_text("%s[%d]", name, k), "a tensor", "nil");
 }
 
 /* Those parameters that have a gradient, with their states. */
@@ -54,7 +55,7 @@ static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
   TRY(list_at(L, 1, "states", &all));
   for (int k = 0; all && k < o->n_states; k++)
     if (lm_optimizer_has(o, g->modes, k)) TRY(list_at(L, all, o->state[k].name, &states[k]));
-  if (params == 0) TRY(lm_fail(LM_E_ARG, "%s: params must be a list of tensors", fn));
+  if (params == 0) TRY(lm_fail_value(fn, "params", "a list of tensors", "nil"));
   size_t count = lua_objlen(L, params);
   bool there = (g->param = lm_malloc(count * sizeof *g->param)) && (g->grad = lm_malloc(count * sizeof *g->grad));
   for (int k = 0; there && k < o->n_states; k++) there = (g->state[k] = lm_malloc(count * sizeof *g->state[k])) != NULL;
@@ -105,7 +106,8 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
                       {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
                       {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
   const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
-  if (!o) return lm_fail(LM_E_ARG, "%s: kind must be an optimizer's name such as \"SGD\"", fn);
+  if (!o)
+    return lm_fail_value(fn, "kind", "an optimizer's name such as \"SGD\"", kind ? lm_ellipsize(kind, 60) : "nil");
   step->optimizer = o;
   TRY(list_at(L, 1, "options", &options));
   for (int i = 0; i < o->n_options; i++) {
@@ -117,9 +119,9 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
   step->numbers.carries = carried != 0;
   for (int i = 0; carried && i < o->n_carried; i++) {
     TRY(number_at(L, s, carried, i + 1, o->carried[i], &step->numbers.carried[i], &there));
-    if (!there) TRY(lm_fail(LM_E_ARG, "%s: carried must have %s", fn, o->carried[i]));
+    if (!there) TRY(lm_fail_value(fn, lm_text("carried.%s", o->carried[i]), "a number", "nil"));
   }
-  if (count < 1) TRY(lm_fail(LM_E_ARG, "%s: step must be at least 1, got %lld", fn, (long long)count));
+  if (count < 1) TRY(lm_fail_int(fn, "step", "at least 1", count));
   step->numbers.t = (double)count;
 done:
   return status;
@@ -144,7 +146,7 @@ done:
 
 static int bind_optim_step(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "optim_step: one table expected");
+  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_arg(L, 1, fn, "argument 1", "a table");
   lua_settop(L, 1);
   luaL_checkstack(L, 32, fn);
   lm_gc_step_if_due(L, s);

@@ -173,7 +173,7 @@ int lm_bind_newindex(lua_State *L) {
   lm_tensor *value = NULL, *t = lm_need_tensor(L, 1, key ? key : "a field", "x");
   lm_status status;
   if (!key) {
-    status = lm_fail(LM_E_ARG, "tensors have no field %s", lm_describe_arg(L, s, 2));
+    status = lm_fail_value("x[…] = value", "the key", "text without a NUL byte", lm_describe_arg(L, s, 2));
   } else if (strcmp(key, "requires_grad") == 0) {
     bool on;
     TRY(lm_read_bool(L, s, 3, "requires_grad", "value", &on));
@@ -206,27 +206,30 @@ int lm_bind_eq(lua_State *L) {
 
 int lm_bind_lt(lua_State *L) {
   return lm_raise_text(L,
-                       "< and > give one boolean in Lua: a:item() < b:item() compares tensors of one element, "
-                       "a:lt(b) and a:gt(b) give a tensor of booleans");
+                       "cannot compare tensors by < and >, which in Lua return one boolean; a:lt(b) and a:gt(b) return "
+                       "a tensor of booleans, a:item() < b:item() compares tensors of one element");
 }
 
 int lm_bind_concat(lua_State *L) {
-  return lm_raise_text(L, "a tensor is no text: x:item() is the number of one element, tostring(x) what print shows");
+  return lm_raise_text(L,
+                       "cannot concatenate a tensor; x:item() is the number of one element, tostring(x) the text that "
+                       "print shows");
 }
 
 int lm_bind_le(lua_State *L) {
   return lm_raise_text(L,
-                       "<= and >= give one boolean in Lua: a:item() <= b:item() compares tensors of one element, "
-                       "a:le(b) and a:ge(b) give a tensor of booleans");
+                       "cannot compare tensors by <= and >=, which in Lua return one boolean; a:le(b) and a:ge(b) "
+                       "return a tensor of booleans, a:item() <= b:item() compares tensors of one element");
 }
 
 int lm_bind_len(lua_State *L) {
   lm_tensor *t = lm_need_tensor(L, 1, "#", "x");
-  if (t->ndim == 0) return lm_raise_text(L, "#: a 0-d tensor has no first size");
+  if (t->ndim == 0) return lm_raise(L, lm_fail_value("#", "x", "at least 1-d", "a 0-d tensor"));
   return lm_return_number(L, (double)t->size[0]);
 }
 
-/* print_options([precision, threshold, edgeitems, linewidth, sci_mode]): sets those of this thread; gives them all. */
+/* print_options([precision, threshold, edgeitems, linewidth, sci_mode]): sets those of this thread; returns them all.
+ */
 int lm_bind_print_options(lua_State *L) {
   lm_print_options *now = lm_printing();
   int64_t *field[] = {&now->precision, &now->threshold, &now->edge, &now->line, &now->scientific};
@@ -258,7 +261,7 @@ static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
 int lm_bind_tostring(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
-  if (!b) return lm_raise_text(L, "tostring: a tensor expected, got %s", lm_describe_arg(L, s, 1));
+  if (!b) return lm_raise_arg(L, 1, "tostring", "x", "a tensor");
   if (!b->t) {
     lua_pushfstring(L, "tensor (%s)", b->why ? b->why : "empty");
     return 1;

@@ -8,7 +8,7 @@ static lm_tensor *self(lua_State *L, const char *fn) { return lm_need_tensor(L, 
 static lm_tensor *self_alone(lua_State *L, const char *fn) {
   int given = lua_gettop(L) - 1;
   while (given > 0 && lua_isnil(L, given + 1)) given--;
-  if (given > 0) lm_raise_text(L, "%s: takes 0 arguments, got %d", fn, given);
+  if (given > 0) lm_raise(L, lm_fail_too_many(fn, 0, "argument", given));
   return self(L, fn);
 }
 
@@ -21,7 +21,7 @@ static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const 
   int64_t dim;
   lm_need(L, lm_read_dim(L, LM_STATE(L), 2, fn, "dim", &dim));
   lm_need(L, lm_dim(fn, dim, t->ndim, &d));
-  if (t->ndim == 0) return lm_raise_text(L, "%s: a 0-d tensor has no dims", fn);
+  if (t->ndim == 0) return lm_raise(L, lm_fail_value(fn, "x", "at least 1-d with a dim", "a 0-d tensor"));
   return lm_return_number(L, (double)v[d]);
 }
 
@@ -90,7 +90,8 @@ static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c
           lm_device_parse(name, &device) == LM_OK) {
         return lm_read_device(L, s, i, "to", "device", &c->args.device);
       }
-      return lm_fail_in(lm_dtype_parse(name, &dtype), "to: neither a device nor a dtype");
+      status = lm_dtype_parse(name, &dtype); /* "unknown dtype 'x'; ..." */
+      return lm_fail(status, "to: unknown device or dtype%s", lm_error() + strlen("unknown dtype"));
     }
     case LUA_TUSERDATA:
       TRY(lm_read_tensor(L, s, i, "to", "other", &like));
@@ -124,7 +125,8 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
   while (top > 1 && lua_isnil(L, top)) top--;
   if (top > 1 && lua_type(L, top) == LUA_TTABLE) options = top--;
   if (top > 3)
-    return lm_fail(LM_E_ARG, "to: at most a device, a dtype and options are taken, as in x:to(\"cpu\", \"float64\")");
+    return lm_remedy(lm_fail_too_many("to", 3, "argument", top - 1),
+                     "pass a device, a dtype and options, as in x:to(\"cpu\", \"float64\")");
   if (top == 1 && !options)
     return lm_fail_value("to", "argument 1", "a dtype, a device, a tensor or options", "nothing");
   for (int i = 2; i <= top; i++) TRY(read_target(L, s, i, c));
@@ -174,11 +176,11 @@ static int bind_data_ptr(lua_State *L) {
   return 1;
 }
 
-/* x:free(): the handle gives its memory up now; views and graphs keep what they share. */
+/* x:free() releases the handle's memory now; views and graphs keep what they share. */
 static int bind_free(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
-  if (!b) return lm_raise_text(L, "free: x: a tensor expected, got %s", lm_describe_arg(L, s, 1));
+  if (!b) return lm_raise_arg(L, 1, "free", "x", "a tensor");
   if (b->t) lm_tensor_handle_drop(s, b, "was freed by x:free()");
   return 0;
 }
@@ -192,11 +194,10 @@ lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
   bool asks = lm_requires_grad(t);
   lm_status status = LM_OK;
   if (asks && !lm_dtype_is_float(from->dtype)) {
-    return lm_fail(LM_E_DTYPE, "%s: x requires grad and cannot become %s", fn, lm_dtype_name(from->dtype));
+    return lm_fail_dtype(fn, "the value for x, which requires grad,", "floating point", lm_dtype_name(from->dtype));
   }
   if (asks && !lm_is_leaf(t)) {
-    return lm_fail(LM_E_STATE, "%s: x is the result of %s; only a leaf can become another tensor", fn,
-                   lm_grad_fn_name(t));
+    return lm_fail_value(fn, "x", "a leaf", lm_text("a result of %s", lm_grad_fn_name(t)));
   }
   if (asks) TRY(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made again */
   lm_tensor_set_data(t, from);

@@ -126,9 +126,9 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
     default:
       is_whole = lm_to_int64(L, s, i, &whole);
       if (!is_whole) {
-        return lm_fail(LM_E_ARG, "tensor: %s must be a number or a boolean, got %s%s",
-                       at->depth ? position_text(at) : "argument 1", lm_describe_arg(L, s, i),
-                       lm_to_tensor(L, s, i) ? "; lm.stack joins tensors" : "");
+        lm_status status =
+            lm_fail_arg(L, s, i, "tensor", at->depth ? position_text(at) : "argument 1", "a number or a boolean");
+        return lm_to_tensor(L, s, i) ? lm_remedy(status, "lm.stack joins tensors") : status;
       }
       v = (double)whole;
   }
@@ -150,7 +150,7 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
     case LM_BF16: *(uint16_t *)p = lm_float_to_bf16((float)v); break;
     case LM_F32: *(float *)p = (float)v; break;
     case LM_F64: *(double *)p = v; break;
-    default: return lm_fail(LM_E_DTYPE, "tensor: unknown dtype");
+    default: return lm_fail_missing("tensor", lm_dtype_name(dtype));
   }
   return LM_OK;
 }
@@ -201,7 +201,7 @@ lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm
   lm_status status;
   shape sh;
   position at = {0};
-  if (!lua_checkstack(L, 4 * LM_MAX_DIMS)) return lm_fail(LM_E_OOM, "tensor: out of memory for Lua's stack");
+  if (!lua_checkstack(L, 4 * LM_MAX_DIMS)) return lm_fail_memory("Lua's stack");
   TRY(measure(L, s, i, &sh));
   if (dtype == LM_NO_DTYPE) dtype = find_dtype(L, s, i, &sh, 0);
   TRY(lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), sh.ndim, sh.size, LM_CONTIGUOUS, &t));
@@ -227,7 +227,7 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   for (int i = 0; i < 3 && lua_type(L, 1) == LUA_TTABLE; i++) {
     if (!lm_field(L, 1, names[i])) continue;
-    return lm_fail(LM_E_ARG, "tensor: %s is an option; pass it in a table at the end: lm.tensor({…}, {%s = …})",
+    return lm_fail(LM_E_ARG, "tensor: %s is an option; pass it in a table at the end, lm.tensor({…}, {%s = …})",
                    names[i], names[i]);
   }
   TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_OPTION_DTYPE, &dtype}, {names[1], LM_OPTION_DEVICE, &device},
@@ -250,7 +250,8 @@ static int bind_tensor(lua_State *L) {
   int given = lua_gettop(L);
   while (given > 2 && lua_isnil(L, given)) given--;
   if (given > 2) {
-    return lm_raise_text(L, "tensor: takes a value and options; a list goes in a table: lm.tensor({1, 2, 3})");
+    return lm_raise(L,
+                    lm_remedy(lm_fail_too_many("tensor", 2, "argument", given), "write lists as lm.tensor({1, 2, 3})"));
   }
   return lm_return_tensor(L, 2, attempt_tensor);
 }
@@ -274,7 +275,9 @@ static lm_status check_extent(const lm_tensor *t) {
   int64_t entries = 1;
   for (int d = 0; d < t->ndim; d++) {
     if (t->size[d] > 0 && __builtin_mul_overflow(entries, t->size[d], &entries)) entries = INT64_MAX;
-    if (entries > MAX_ELEMENTS) { return lm_fail(LM_E_ARG, "totable: %s is more than lists can hold", lm_shape_of(t)); }
+    if (entries > MAX_ELEMENTS) {
+      return lm_fail_value("totable", "x", lm_text("at most %lld elements", (long long)MAX_ELEMENTS), lm_shape_of(t));
+    }
   }
   return LM_OK;
 }
@@ -321,7 +324,7 @@ static lm_status attempt_item(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *t;
   lm_status status;
   TRY(lm_read_tensor(L, s, 1, "item", "x", &t));
-  if (t->numel != 1) TRY(lm_fail(LM_E_SHAPE, "item: a tensor of one element expected, got %s", lm_shape_of(t)));
+  if (t->numel != 1) TRY(lm_fail_value("item", "x", "a tensor of one element", lm_shape_of(t)));
   p->dtype = (lm_dtype)t->dtype;
   TRY(lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole));
 done:

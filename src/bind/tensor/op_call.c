@@ -128,7 +128,7 @@ static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg 
     case LM_ARG_GENERATOR: return lm_read_generator(L, s, i, fn, a->name, p);
     case LM_ARG_E: return read_name(L, s, i, fn, a, p);
   }
-  return lm_fail(LM_E_ARG, "%s: %s: of unknown kind", fn, a->name);
+  return lm_fail_missing(fn, a->name);
 }
 
 /* Is the table at i options (string keys) rather than a list? An empty one is a list only where a
@@ -164,7 +164,7 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
   while (lua_next(L, table)) {
     empty = false;
     if (lua_type(L, -2) != LUA_TSTRING) {
-      status = lm_fail(LM_E_ARG, "%s: the table at the end mixes names and list entries", op->name);
+      status = lm_fail_value(op->name, "the table at the end", "named options or a list", "a mix of both");
       goto done;
     }
     const char *given = lua_tostring(L, -2); /* interned: equal strings have equal addresses */
@@ -172,7 +172,7 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
     while (i < op->nargs && key[i] != given) i++;
     if (i < op->nargs) {
       if (f->given & 1u << i) {
-        status = lm_fail(LM_E_ARG, "%s: %s is given twice, by position and by name", op->name, given);
+        status = lm_fail_twice(op->name, given);
         goto done;
       }
       f->given |= 1u << i;
@@ -180,8 +180,9 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
     } else if (given == s->key_requires_grad && op->kind == LM_NEW) {
       TRY(lm_read_bool(L, s, value, op->name, "requires_grad", &f->requires_grad));
     } else {
-      status = lm_to_text(L, -2) ? unknown_option(op, given)
-                                 : lm_fail(LM_E_ARG, "%s: an option's name contains a NUL byte", op->name);
+      status = lm_to_text(L, -2)
+                   ? unknown_option(op, given)
+                   : lm_fail_value(op->name, "an option's name", "text without a NUL byte", "one with a NUL byte");
       goto done;
     }
     lua_pop(L, 1);
@@ -224,8 +225,8 @@ static lm_status too_many(lua_State *L, const frame *f, int given) {
       used += (size_t)snprintf(call + used, sizeof call - used, "%s%s", i ? ", " : ": ", op->arg[i].name);
     }
     bool sizes = op->kind == LM_NEW && positional > 1 && op->arg[0].kind == LM_ARG_SIZE;
-    return lm_fail(LM_E_ARG, "%s: takes at most %d argument%s, got %d%s%s", op->name, positional,
-                   positional == 1 ? "" : "s", given, positional ? call : "",
+    lm_status status = lm_fail_too_many(op->name, positional, "argument", given);
+    return lm_fail(status, "%s%s%s", lm_error(), positional ? call : "",
                    sizes ? "; several sizes are one list: {2, 3}" : "");
   }
   bool method = op->kind != LM_NEW && op->arg[0].kind != LM_ARG_TL;
@@ -241,7 +242,7 @@ static lm_status too_many(lua_State *L, const frame *f, int given) {
 }
 
 static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t bits) {
-  static const char *const want[] = {
+  static const char *const bound[] = {
       [LM_ARG_T] = "a tensor",
       [LM_ARG_S] = "a tensor or a number",
       [LM_ARG_TL] = "a list of tensors",
@@ -254,7 +255,8 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
   const char *got = i < f->top ? lm_describe_arg(L, s, i + 1) : "nothing";
-  return lm_fail(LM_E_ARG, "%s: %s must be %s, got %s%s", f->op->name, a->name, want[a->kind], got,
+  lm_status status = lm_fail_value(f->op->name, a->name, bound[a->kind], got);
+  return lm_fail(status, "%s%s", lm_error(),
                  lm_dot_hint(L, f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
 }
 
@@ -342,7 +344,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   }
   if (writes) { /* its first argument came by another way than a handle: a number */
     lm_release(out[0]);
-    return lm_raise_text(L, "%s: writes in place into a tensor, and got a number", op->name);
+    return lm_raise_arg(L, 1, op->name, op->arg[0].name, "a tensor to write to");
   }
   for (int i = 0; i < op->outs; i++) {
     if (!out[i]) {

@@ -1,6 +1,7 @@
 /* Functions of which each call is one of several ops, by what it is given. */
 #include <string.h>
 
+#include "base/message.h"
 #include "bind/bind.h"
 
 /* Is {key = true} among the options at the end? */
@@ -36,7 +37,7 @@ static lm_op_id chosen(lua_State *L, const lm_overload *o) {
 int lm_bind_overload(lua_State *L) {
   const lm_overload *o = lua_touserdata(L, lua_upvalueindex(3));
   if (lua_gettop(L) > 0 && lua_type(L, 2) <= LUA_TNIL && !lm_to_tensor_handle(L, LM_STATE(L), 1)) {
-    return lm_raise_text(L, "%s: x: a tensor expected, got %s", o->name, lm_describe_arg(L, LM_STATE(L), 1));
+    return lm_raise_arg(L, 1, o->name, "x", "a tensor");
   }
   return lm_run_op(L, chosen(L, o), false);
 }

@@ -91,10 +91,9 @@ static int bind_set_rng_state(lua_State *L) {
   lm_generator *g = generator_at(L, 2, "set_rng_state", &device);
   const lm_tensor *t = lm_need_tensor(L, 1, "set_rng_state", "state");
   if (t->dtype != LM_U8 || t->numel != STATE_BYTES || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t))
-    return lm_raise_text(L,
-                         "set_rng_state: state: what get_rng_state gives (16 bytes of uint8 on the CPU) expected, "
-                         "got %s %s",
-                         lm_dtype_name(t->dtype), lm_shape_of(t));
+    return lm_raise(
+        L, lm_fail_value("set_rng_state", "state", "a result of get_rng_state (uint8 [16] on the CPU)",
+                         lm_text("%s %s on %s", lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device))));
   lm_draw draw = {0, 0};
   for (int i = 0; i < 8; i++) {
     draw.seed |= (uint64_t)(uint8_t)t->data[i] << 8 * i;

@@ -152,12 +152,12 @@ end
 local function rows_of(entry)
   local rows = {}
   for names, given in pairs(type(entry.grad) == "table" and entry.grad or {}) do
-    local row = {entry = entry, text = given, places = {}, label = "grad of " .. names}
+    local row = {entry = entry, text = given, tensor_args = {}, label = "grad of " .. names}
     for name in names:gmatch("[^,%s]+") do
       local a = entry.args[name]
       if not a or not (a.place or a == entry.list) then fail(entry, "%s: '%s' is no tensor of it", row.label, name) end
       if a == entry.list then row.each = true end
-      row.places[#row.places + 1] = a.place or 100
+      row.tensor_args[#row.tensor_args + 1] = a.place or 100
     end
     if type(given) == "string" then
       local ok, tree = pcall(formula.read, given)
@@ -167,7 +167,7 @@ local function rows_of(entry)
     row.name = entry.name .. "_" .. names:gsub(",%s*", "_")
     rows[#rows + 1] = row
   end
-  table.sort(rows, function(a, b) return a.places[1] < b.places[1] end)
+  table.sort(rows, function(a, b) return a.tensor_args[1] < b.tensor_args[1] end)
   return rows
 end
 for _, entry in ipairs(list) do entry.rows = rows_of(entry) end

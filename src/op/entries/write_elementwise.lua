@@ -118,7 +118,8 @@ return function(context)
   end
 
   local function is_fused(row)
-    local fused = row.tree and row.entry.elementwise and #row.places == 1 and #row.tree > 1 and row.tree[1] ~= "name"
+    local alone = #row.tensor_args == 1
+    local fused = row.tree and row.entry.elementwise and alone and #row.tree > 1 and row.tree[1] ~= "name"
     if not fused then return false end
     formula.walk(row.tree, function(part)
       if part[1] == "call" and not (list[part[2]] and list[part[2]].elementwise) then fused = false end

@@ -17,7 +17,7 @@ return function(context)
   for result, name, takes in formulas_h:gmatch("\n([%w_ ]+%*?)lm_f_([%w_]+)%(struct lm_expr %*e,?([^)]*)%)") do
     local parameters = {}
     for parameter in takes:gmatch("[^,]+") do parameters[#parameters + 1] = kind_of_c(parameter) end
-    functions[name] = {gives = kind_of_c(result), takes = parameters}
+    functions[name] = {result = kind_of_c(result), takes = parameters}
   end
 
   local operators = {
@@ -99,7 +99,7 @@ return function(context)
       return c
     end)
     table.insert(values, 1, "e")
-    return ("lm_f_%s(%s)"):format(name, table.concat(values, ", ")), f.gives
+    return ("lm_f_%s(%s)"):format(name, table.concat(values, ", ")), f.result
   end
 
   function Emitter:of_name(name)
@@ -274,7 +274,7 @@ return function(context)
       end,
       size_of = function(trees, wrong)
         local a, own = trees[1] and entry.args[trees[1][2]], false
-        for _, place in ipairs(row.places) do own = own or a and a.place == place end
+        for _, place in ipairs(row.tensor_args) do own = own or a and a.place == place end
         if not own then wrong("size_of() is of the argument that the formula is for") end
         return ("lm_rule_size(r, %d)"):format(a.place - 1)
       end,
@@ -370,7 +370,7 @@ $calls
     local nils = 0
     local given = map(values, function(value, i)
       if value.may_be_nil then nils = nils + 2 ^ (i - 1) end
-      if value.of ~= "tensor" then fail(entry, "%s: gives a %s, not a tensor", label, value.of) end
+      if value.of ~= "tensor" then fail(entry, "%s: expected a tensor, got a %s", label, value.of) end
       return value.c
     end)
     table.insert(body, 1, "lm_expr_begin(e);")
@@ -491,8 +491,8 @@ static lm_tensor *grad_$name(lm_rule *r) {
     end
     local mask = #masks > 0 and table.concat(masks, ", ") or "0"
     local fields = {
-      (".kind = LM_RULE_%s"):format(row.each and "EACH" or #row.places > 1 and "JOINT" or row.kernel and "POINTWISE" or
-        "FORMULA"),
+      (".kind = LM_RULE_%s"):format(row.each and "EACH" or #row.tensor_args > 1 and "JOINT"
+        or row.kernel and "POINTWISE" or "FORMULA"),
       (".touched = {%s}"):format(mask), ".fn = grad_" .. row.name,
     }
     if #sometimes > 0 then
@@ -533,7 +533,7 @@ static lm_touched touches_$name(const void *args) {
         local c, row_fields = function_of(row)
         body[#body + 1] = c
         if row.each then fields[#fields + 1] = (".each = true, .list = {%s}"):format(row_fields) end
-        for part, place in ipairs(row.each and {} or row.places) do
+        for part, place in ipairs(row.each and {} or row.tensor_args) do
           fields[#fields + 1] = (".arg[%d] = {%s, .part = %d}"):format(place - 1, row_fields, part - 1)
         end
       end

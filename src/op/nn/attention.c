@@ -100,9 +100,7 @@ static lm_status expanded(lm_op_id op, lm_tensor *mask, const lm_tensor *query, 
   for (int d = 3, from = own->ndim - 1; d >= 0; d--, from--) {
     bool there = from >= 0, alike = there && own->size[from] == size[d];
     if (own->ndim > 4 || (there && !alike && own->size[from] != 1)) {
-      TRY(lm_fail(LM_E_SHAPE, "%s: attn_mask of shape %s does not broadcast to [%lld, %lld, %lld, %lld]",
-                  lm_ops[op].name, lm_shape_of(mask), (long long)size[0], (long long)size[1], (long long)size[2],
-                  (long long)size[3]));
+      TRY(lm_fail_broadcast(lm_ops[op].name, "attn_mask", lm_shape_of(mask), lm_shape_text(4, size)));
     }
     stride[d] = alike && size[d] > 1 ? own->stride[from] : 0;
   }

@@ -59,10 +59,11 @@ lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight,
   s.oh = output_size(s.h, s.kh, stride[0], padding[0], dilation[0]);
   s.ow = output_size(s.w, s.kw, stride[1], padding[1], dilation[1]);
   if (s.oh < 1 || s.ow < 1)
-    return lm_fail(LM_E_SHAPE,
-                   "%s: the kernel size with dilation must be at most the padded input's %lld x %lld, got %lld x %lld",
-                   name, (long long)(s.h + 2 * padding[0]), (long long)(s.w + 2 * padding[1]),
-                   (long long)(dilation[0] * (s.kh - 1) + 1), (long long)(dilation[1] * (s.kw - 1) + 1));
+    return lm_fail_value(
+        name, "the kernel size with dilation",
+        lm_text("at most the padded input's %lld x %lld", (long long)(s.h + 2 * padding[0]),
+                (long long)(s.w + 2 * padding[1])),
+        lm_text("%lld x %lld", (long long)(dilation[0] * (s.kh - 1) + 1), (long long)(dilation[1] * (s.kw - 1) + 1)));
   *out = s;
 done:
   return status;

@@ -86,9 +86,8 @@ lm_status lm_op_ctc_nll_backward(const lm_ctc_nll_backward_args *a, lm_tensor **
   if (alpha->ndim != 3 || alpha->size[0] != samples || alpha->size[1] != a->x->size[0] || alpha->size[2] % 2 == 0 ||
       a->grad->ndim != 1 || a->grad->size[0] != samples || a->loss->ndim != 1 || a->loss->size[0] != samples ||
       alpha->dtype != a->x->dtype || a->grad->dtype != a->x->dtype || a->loss->dtype != a->x->dtype)
-    return lm_fail(LM_E_SHAPE,
-                   "ctc_nll_backward: grad, loss and log_alpha must be those of x, got %s, %s and %s for x of %s",
-                   lm_shape_of(a->grad), lm_shape_of(a->loss), lm_shape_of(alpha), lm_shape_of(a->x));
+    return lm_fail_value("ctc_nll_backward", "grad, loss and log_alpha", lm_text("those of x of %s", lm_shape_of(a->x)),
+                         lm_text("%s, %s and %s", lm_shape_of(a->grad), lm_shape_of(a->loss), lm_shape_of(alpha)));
   TRY(take_contiguous(OPERANDS, operands));
   TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 3, run.x->size, LM_CONTIGUOUS, &dx));
   if (dx->numel > 0) TRY(lm_dispatch(op, run.x->device, &run, &dx));

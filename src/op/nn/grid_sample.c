@@ -113,8 +113,7 @@ static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const int64_t *x
   bool fits = grad->ndim == grid->ndim && grad->size[0] == x[0] && grad->size[1] == x[1];
   for (int d = 2; fits && d < grad->ndim; d++) fits = grad->size[d] == grid->size[d - 1];
   if (fits) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: shapes of grad and grid must match, got %s and %s", lm_ops[op].name,
-                 lm_shape_of(grad), lm_shape_of(grid));
+  return lm_fail_shapes(lm_ops[op].name, "grad", lm_shape_of(grad), "grid", lm_shape_of(grid));
 }
 
 lm_status lm_op_grid_sample_input(const lm_grid_sample_input_args *a, lm_tensor **out) {

@@ -52,7 +52,7 @@ static lm_status check_image(lm_op_id op, const char *arg, int ndim, const int64
                        lm_shape_text(ndim, size));
 }
 
-/* Places in a plane are counted in 32 bits. */
+/* Indices into a plane are 32 bits wide. */
 static lm_status check_plane(lm_op_id op, const int64_t *hw) {
   if (hw[0] * hw[1] <= INT32_MAX) return LM_OK;
   return lm_fail_value(lm_ops[op].name, "H * W", "at most 2^31 - 1",
@@ -75,10 +75,11 @@ static lm_status pooled_size(lm_op_id op, const int64_t *hw, const windows *w, i
   for (int i = 0; i < 2; i++) {
     out[i] = pooled(hw[i], w, i);
     if (out[i] < 1)
-      return lm_fail(LM_E_SHAPE, "%s: the window must be at most the padded input's %lld x %lld, got %lld x %lld", name,
-                     (long long)(hw[0] + 2 * w->padding[0]), (long long)(hw[1] + 2 * w->padding[1]),
-                     (long long)(w->dilation[0] * (w->kernel[0] - 1) + 1),
-                     (long long)(w->dilation[1] * (w->kernel[1] - 1) + 1));
+      return lm_fail_value(name, "the window",
+                           lm_text("at most the padded input's %lld x %lld", (long long)(hw[0] + 2 * w->padding[0]),
+                                   (long long)(hw[1] + 2 * w->padding[1])),
+                           lm_text("%lld x %lld", (long long)(w->dilation[0] * (w->kernel[0] - 1) + 1),
+                                   (long long)(w->dilation[1] * (w->kernel[1] - 1) + 1)));
     /* A dilated window can step over a small input altogether: its first place at or after 0. */
     int64_t first = (w->dilation[i] - w->padding[i] % w->dilation[i]) % w->dilation[i];
     if (first >= hw[i])

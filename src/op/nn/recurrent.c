@@ -64,7 +64,7 @@ done:
   return status;
 }
 
-/* batch_sizes: from one step to the next no larger, all rows in sum, the first as many as h0 has. */
+/* batch_sizes must not grow from step to step, begin with h0's batch size, and sum to the number of rows. */
 static lm_status check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch, int64_t rows) {
   lm_status status = LM_OK;
   int64_t sum = 0, before = batch;

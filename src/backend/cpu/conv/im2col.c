@@ -173,7 +173,7 @@ lm_status lm_im2col_conv(const lm_conv_job *job) {
            good;
   }
   if (!good) {
-    status = lm_fail(LM_E_STATE, "a matrix product inside a convolution failed");
+    status = lm_cpu_gemm_failed(LM_E_STATE);
     goto done;
   }
   for (int part = 1; part < copies; part++) add_up(&p, weights + part * p.weight_bytes, weights, p.weights);

@@ -110,8 +110,8 @@ static lm_status multiply(const lm_conv_job *job, int64_t m, int64_t n, int64_t 
                                         .alpha = 1});
 }
 
-/* The weights' gradient of a kernel of several pixels: as many patches at a time as stay in a cache, then w
- * [k, kh kw, c] turned into [k, c, kh kw]. */
+/* The weights' gradient of a kernel of several pixels: patches in parts that fit into a cache, then w [k, kh kw, c]
+ * permuted to [k, c, kh kw]. */
 static lm_status patches_weight(const lm_conv_job *job) {
   lm_status status;
   const lm_conv_shape *s = &job->shape;

@@ -36,7 +36,7 @@ static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype,
   return a;
 }
 
-/* The numbers by which row k of the block from column `first` on is turned. */
+/* Multiplies row k of the block from column `first` on by its twiddle factors. */
 static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t first, void *pairs, lm_fft_block x) {
   for (int64_t k = 0; k < p->first.n; k++) {
     int64_t a = first * k;

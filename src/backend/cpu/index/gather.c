@@ -193,7 +193,7 @@ lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
                               .out = out[0]->data,
                               .counts = out[1]->data};
   if (job.bags == 0 && job.n > 0)
-    return lm_fail(LM_E_ARG, "embedding_bag: offsets must not be empty for %lld indices", (long long)job.n);
+    return lm_fail_value("embedding_bag", "offsets", lm_text("non-empty for %lld indices", (long long)job.n), "[0]");
   if (job.bags > 0 && job.offsets[0] != 1) { return lm_fail_int("embedding_bag", "offsets[1]", "1", job.offsets[0]); }
   for (int64_t b = 1; b < job.bags; b++) {
     if (job.offsets[b] >= job.offsets[b - 1] && job.offsets[b] <= job.n + 1) continue;

@@ -12,7 +12,7 @@ typedef struct lm_random {
   lm_draw draw;
   double a, b;      /* an op's numbers: from, to; mean, standard deviation; p; … */
   int64_t from, to; /* of integers */
-  uint32_t keep;    /* uniform_f32: the bits used of each word, as many as the result's dtype holds exactly */
+  uint32_t keep;    /* uniform_f32: the bits of each word that the result's dtype holds exactly */
 } lm_random;
 
 typedef struct lm_cosines {

@@ -6,8 +6,8 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* Windows along one axis. Window o covers the places begin[o], begin[o] + step, … below end[o] and
- * divides by count[o] (times the other axis's); place i lies in the windows first[i] .. last[i] - 1. */
+/* Windows along one axis. Window o covers the positions begin[o], begin[o] + step, … below end[o] and
+ * divides by count[o] (times the other axis's); position i is in the windows first[i] .. last[i] - 1. */
 typedef struct lm_pooling_axis {
   int64_t in, out, step;
   int32_t *begin, *end, *count; /* [out] */

@@ -5,6 +5,7 @@
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/matmul/openblas.h"
 #include "base/mem.h"
+#include "base/message.h"
 
 int64_t lm_matrix_count(const lm_tensor *x) {
   int64_t n = 1;
@@ -48,8 +49,7 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn 
   if (!scratch) return LM_E_OOM;
   if (!lm_blas_enter(2 * parts)) { /* some routines hold one buffer while they ask for another */
     lm_free(scratch);
-    return lm_fail(LM_E_OOM, "%s: there are not enough addresses for OpenBLAS's buffers (ulimit -v)",
-                   lm_op_running() ? lm_op_running() : "LAPACK");
+    return lm_fail_memory("address space for OpenBLAS's buffers (ulimit -v)");
   }
   int64_t first = count;
   int info = 0;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/linalg/recursive.h"
+#include "backend/cpu/matmul/gemm.h"
 
 typedef struct lu_job {
   lm_dtype dtype;
@@ -14,8 +15,7 @@ typedef struct lu_job {
 } lu_job;
 
 static lm_status singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
-  if (bad.at >= 0 && bad.info == LM_FAILED)
-    return lm_fail(LM_E_OOM, "%s: a product of matrices failed", lm_op_running());
+  if (bad.at >= 0 && bad.info == LM_FAILED) return lm_cpu_gemm_failed(LM_E_OOM);
   return lm_matrix_singular(arg, x, bad);
 }
 

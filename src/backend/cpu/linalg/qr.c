@@ -29,7 +29,7 @@ static size_t elements_of_scratch(const qr_job *j) {
   return (size_t)j->least + PANEL * ((size_t)j->m + PANEL + PANEL * panels + 2 * others) + 64;
 }
 
-/* C = beta C + alpha A B, A [m, k], B [k, n] or, turned, [n, k]. */
+/* C = beta C + alpha A B, A [m, k], B [k, n] or, transposed, [n, k]. */
 static lm_status product(const qr_job *j, int m, int n, int k, double alpha, const void *a, int lda, const void *b,
                          int ldb, bool transposed, double beta, void *c, int ldc) {
   const lm_cpu_gemm_job g = {.dtype = j->dtype,
@@ -166,7 +166,7 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_cpu_threads()));
   entered = true;
   TRY(lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_scratch(&j), qr_one, &j, &bad));
-  if (bad.at >= 0) status = lm_fail(LM_E_OOM, "linalg_qr: a product of matrices failed");
+  if (bad.at >= 0) status = lm_cpu_gemm_failed(LM_E_OOM);
 done:
   if (entered) lm_cpu_gemm_leave(&region);
   lm_release(copy);

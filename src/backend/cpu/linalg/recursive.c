@@ -11,7 +11,7 @@ static void *at(lm_dtype dtype, const void *a, int ld, int row, int column) {
 /* The first of two parts, which ends where leaves do. */
 static int half_of(int n) { return (n / 2 + LM_LEAF - 1) / LM_LEAF * LM_LEAF; }
 
-/* C = beta C - A B: C [m, n], A [m, k] or, turned, [k, m]. */
+/* C = beta C - A B: C [m, n], A [m, k] or, transposed, [k, m]. */
 static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool transposed, const void *a, int lda,
                                   const void *b, int ldb, double beta, void *c, int ldc) {
   return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = dtype,
@@ -66,7 +66,7 @@ lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int l
     int columns = (end < k ? end : k) - begin;
     good = solve_columns(t, n, columns, a, lda, at(t->dtype, b, ldb, 0, begin), ldb) == LM_OK && good;
   }
-  return good ? LM_OK : lm_fail(LM_E_STATE, "a product of matrices failed");
+  return good ? LM_OK : lm_cpu_gemm_failed(LM_E_STATE);
 }
 
 lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x, int ldx) {
@@ -159,7 +159,7 @@ static lm_status update_beside(const lu_beside *j, int n, void *right) {
            lm_cpu_gemm_alone(&region, &product) == LM_OK && good;
   }
   lm_cpu_gemm_leave(&region);
-  status = good ? LM_OK : lm_fail(LM_E_STATE, "a product of matrices failed");
+  status = good ? LM_OK : lm_cpu_gemm_failed(LM_E_STATE);
 done:
   return status;
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/linalg/recursive.h"
+#include "backend/cpu/matmul/gemm.h"
 
 typedef struct triangle_job {
   int n, k;
@@ -47,8 +48,7 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
     TRY(lm_cpu_copy(a->x, out[0]));
   }
   TRY(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
-  status = bad.at >= 0 && bad.info == LM_FAILED ? lm_fail(LM_E_OOM, "cholesky: a product of matrices failed")
-                                                : lm_matrix_not_positive("x", a->x, bad);
+  status = bad.at >= 0 && bad.info == LM_FAILED ? lm_cpu_gemm_failed(LM_E_OOM) : lm_matrix_not_positive("x", a->x, bad);
   if (status == LM_OK && turn) status = lm_cpu_copy(transposed, out[0]);
 done:
   lm_release(transposed);
@@ -88,7 +88,7 @@ lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out
   j.triangle = (lm_trsm_job){(lm_dtype)A->dtype, a->upper != other, a->left == other, a->unitriangular};
   j.k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2];
   TRY(lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad));
-  if (bad.at >= 0) status = lm_fail(LM_E_OOM, "linalg_solve_triangular: a product of matrices failed");
+  if (bad.at >= 0) status = lm_cpu_gemm_failed(LM_E_OOM);
 done:
   lm_release(A);
   return status;

@@ -162,7 +162,7 @@ static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *
       .beta = (float)g->beta};
 }
 
-/* By columns of C, each of which is one run of a turned B. */
+/* By columns of C, each of which is one row of a transposed B in memory. */
 static void skinny_gemm_by_columns(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
   const struct lm_skinny_gemm_loops *loops = LM_ISA_PICK(lm_skinny_gemm_loops);
   int pieces = lm_cpu_pieces(threads);
@@ -304,7 +304,7 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
         multiply_one(&s, by_blas);
     }
     if (by_blas) lm_blas_leave(parts);
-    return good ? LM_OK : lm_fail(LM_E_STATE, "a product of float32 matrices failed in oneDNN");
+    return good ? LM_OK : lm_cpu_gemm_failed(LM_E_STATE);
   }
   for (int64_t i = 0; i < g->batch; i++) {
     lm_cpu_gemm_job s = member_of(g, i);
@@ -317,6 +317,11 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   }
 done:
   return status;
+}
+
+lm_status lm_cpu_gemm_failed(lm_status status) {
+  const char *op = lm_op_running();
+  return lm_fail(status, "%s%sa matrix product failed in oneDNN or OpenBLAS", op ? op : "", op ? ": " : "");
 }
 
 lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads) {

@@ -19,6 +19,7 @@
 #include "backend/cpu/onednn/onednn.h"
 #include "base/hook_import.h"
 #include "base/log.h"
+#include "base/message.h"
 
 #if defined(__x86_64__)
 
@@ -95,7 +96,7 @@ void lm_dnn_guard_stack(void) {} /* those kernels are x86's */
 lm_status lm_dnn_guard_scratch(void) {
   const size_t bytes = 32 << 20;
   void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (probe == MAP_FAILED) return lm_fail(LM_E_OOM, "out of memory: no room for oneDNN's machine code");
+  if (probe == MAP_FAILED) return lm_fail_memory("%zu bytes for oneDNN's machine code", bytes);
   munmap(probe, bytes);
   return LM_OK;
 }

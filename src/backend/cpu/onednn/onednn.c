@@ -11,12 +11,13 @@
 #include "backend/cpu/onednn/onednn_version.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/alloc.h"
 
 lm_status lm_dnn_failed(dnnl_status_t status, const char *what) {
   if (status == dnnl_success) return LM_OK;
-  if (status == dnnl_out_of_memory) return lm_fail(LM_E_OOM, "out of memory in oneDNN (%s)", what);
-  return lm_fail(LM_E_STATE, "oneDNN's %s failed with status %d", what, (int)status);
+  if (status == dnnl_out_of_memory) return lm_fail_memory("memory for oneDNN's %s", what);
+  return lm_fail_call(LM_E_STATE, NULL, what, (int)status, NULL, "in oneDNN");
 }
 
 static dnnl_engine_t engine;

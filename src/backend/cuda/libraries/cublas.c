@@ -10,16 +10,15 @@
 #include "backend/known/plan_searches.h"
 #include "backend/known/setting.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/graph.h"
 
 enum { WORKSPACE = 32 << 20, MAX_ALIGN = 256, CHOICES = 4 };
 
 lm_status lm_cuda_check_blas(int code, const char *call) {
   if (code == CUBLAS_STATUS_SUCCESS) return LM_OK;
-  const char *op = lm_op_running();
-  return lm_fail(code == CUBLAS_STATUS_ALLOC_FAILED ? LM_E_OOM : LM_E_STATE, "%s%s%.*s: error %d (%s): %s",
-                 op ? op : "", op ? ": " : "", (int)strcspn(call, "("), call, code,
-                 cublasLtGetStatusName((cublasStatus_t)code), cublasLtGetStatusString((cublasStatus_t)code));
+  return lm_fail_call(code == CUBLAS_STATUS_ALLOC_FAILED ? LM_E_OOM : LM_E_STATE, lm_op_running(), call, code,
+                      cublasLtGetStatusName((cublasStatus_t)code), cublasLtGetStatusString((cublasStatus_t)code));
 }
 
 /* ---- what was chosen for products of a kind */
@@ -175,18 +174,15 @@ done:
   return status;
 }
 
-/* What the library asks of the runtime when it chooses, or begins, a capture may forbid however it is relaxed. */
+/* A capture may forbid calls of the runtime that the library makes when it chooses or begins, even when relaxed. */
 static lm_status choose_relaxed(const product *p, const void *bias, const choice **out) {
-  char why[900];
   int mode;
   lm_status status = lm_cuda_relax(&mode);
   if (status != LM_OK) return status;
   status = choose_algorithm(p, bias, out);
   lm_cuda_unrelax(mode);
   if (status != LM_E_STATE || !lm_graph_capturing()) return status;
-  snprintf(why, sizeof why, "%s", lm_error());
-  return lm_fail(status, "%s; a graph is being captured: warm up first, by running the same once before the capture",
-                 why);
+  return lm_remedy(status, "run the same once before the capture");
 }
 
 lm_status lm_cuda_blas_prepare(int ordinal) {

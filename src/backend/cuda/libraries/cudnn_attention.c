@@ -27,7 +27,8 @@ static int64_t width_of(key_of_plan *key, int side) {
   return values ? key->value_width : key->width;
 }
 
-/* A side in memory, or what lies as it does within the graph; turned: [samples, heads, numbers, rows]. */
+/* The descriptor of a side in memory, or of a tensor of the graph with the same layout; transposed: [samples, heads,
+ * width, rows]. */
 static descriptor side_as(builder *b, int side, lm_cudnn_kind kind, int64_t id, bool transposed) {
   key_of_plan *key = b->key;
   int64_t rows = rows_of(key, side), width = width_of(key, side), row = key->stride[side][2];
@@ -59,7 +60,7 @@ static descriptor number(builder *b, int64_t id) {
   return lm_cudnn_tensor(b->graph, LM_CUDNN_NUMBER, id, REAL, one, one);
 }
 
-/* ---- operations; each gives its result */
+/* ---- operations; each returns its result */
 
 static descriptor pointwise(builder *b, cudnnPointwiseMode_t mode, descriptor x, descriptor y, descriptor result) {
   lm_cudnn_pointwise(b->graph, mode, REAL, -1, x, y, NULL, result);

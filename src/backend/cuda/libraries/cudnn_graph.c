@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "op/backend.h"
 
 typedef cudnnBackendDescriptor_t descriptor;
@@ -20,9 +21,7 @@ lm_status lm_cuda_check_cudnn(int code, const char *call) {
   } else if (CUDNN_STATUS_CATEGORY(code) == CUDNN_STATUS_NOT_SUPPORTED) {
     status = LM_E_MISSING;
   }
-  const char *op = lm_op_running();
-  return lm_fail(status, "%s%s%.*s: error %d (%s)%s%s", op ? op : "", op ? ": " : "", (int)strcspn(call, "("), call,
-                 code, cudnnGetErrorString((cudnnStatus_t)code), why[0] ? ": " : "", why);
+  return lm_fail_call(status, lm_op_running(), call, code, cudnnGetErrorString((cudnnStatus_t)code), why);
 }
 
 static bool unsupported(int code) { return CUDNN_STATUS_CATEGORY(code) == CUDNN_STATUS_NOT_SUPPORTED; }

@@ -29,10 +29,10 @@
   X(cudnnRNNForward) X(cudnnRNNBackwardData_v8) X(cudnnRNNBackwardWeights_v8)
 LM_LAZY_LIBRARY(library, rnn, FUNCTIONS, "cudnn_rnn", LM_FILE_OF("libcudnn.so.", CUDNN_MAJOR));
 
-/* That the part of cuDNN is not there is said by the first call that needs it. */
+/* The first call that needs this part of cuDNN reports that it is missing. */
 static lm_status check(int code, const char *call) {
   if (code == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED || code == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH)
-    return lm_fail(LM_E_MISSING, "%s: libcudnn_adv is missing, or of another version", call);
+    return lm_fail(LM_E_MISSING, "%s: cannot load libcudnn_adv, which is missing or of another version", call);
   return lm_cuda_check_cudnn(code, call);
 }
 #define RNN(name, ...) check((int)rnn.name(__VA_ARGS__), #name)
@@ -107,7 +107,7 @@ lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn
   }
   *out = found;
   found = NULL;
-  if (!(*out)->network) status = lm_fail(LM_E_MISSING, "cuDNN has no such recurrent network");
+  if (!(*out)->network) status = lm_fail(LM_E_MISSING, "cuDNN does not support this recurrent network");
 done:
   lm_free(found);
   return status;
@@ -166,7 +166,7 @@ lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *pa
         for (int k = 0; k < (key->bias ? 2 : 1); k++) {
           bool fits = g.count[k] == wanted[k] && g.at[k] == first.at[k] + gate * wanted[k] * item && g.at[k] >= 0 &&
                       g.at[k] % item == 0 && (size_t)(g.at[k] + wanted[k] * item) <= r->weight_bytes;
-          if (!fits) TRY(lm_fail(LM_E_MISSING, "cuDNN packs the weights of recurrent networks in an unknown way"));
+          if (!fits) TRY(lm_fail(LM_E_MISSING, "cuDNN packs weights of recurrent networks in an unknown layout"));
           if (gate == 0) position[layer * each + 2 * k + side] = g.at[k] / item;
         }
       }

@@ -8,6 +8,7 @@
 #include "backend/cuda/libraries/plan_cache.h"
 #include "backend/known/plan_searches.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/graph.h"
 
 #define FUNCTIONS(X)        \
@@ -40,9 +41,8 @@ static lm_status check(int code, const char *call) {
   lm_status status = code == CUFFT_ALLOC_FAILED                                  ? LM_E_OOM
                      : code == CUFFT_INVALID_SIZE || code == CUFFT_NOT_SUPPORTED ? LM_E_MISSING
                                                                                  : LM_E_STATE;
-  const char *op = lm_op_running(), *name = strrchr(call, '.') ? strrchr(call, '.') + 1 : call;
-  return lm_fail(status, "%s%s%.*s: error %d (%s)", op ? op : "", op ? ": " : "", (int)strcspn(name, "("), name, code,
-                 name_of(code));
+  const char *name = strrchr(call, '.') ? strrchr(call, '.') + 1 : call;
+  return lm_fail_call(status, lm_op_running(), name, code, name_of(code), NULL);
 }
 #define FFT(name, ...) check((int)fft.name(__VA_ARGS__), #name)
 
@@ -143,11 +143,13 @@ done:
 static lm_status new_plan(struct gpu *c, const plan_key *key, plan **out) {
   lm_status status;
   if (lm_graph_capturing())
-    return lm_fail(LM_E_STATE,
-                   "%s: cuFFT has no plan yet for lines of %lld, %lld of them, and a graph is being captured: warm up "
-                   "first, by running the same once before the capture",
-                   lm_op_running(), (long long)key->n, (long long)key->lines);
-  if (!lm_graph_block()) return lm_fail(LM_E_MISSING, "%s: another thread captures a graph", lm_op_running());
+    return lm_fail(
+        LM_E_STATE,
+        "%s: cannot make a cuFFT plan for %lld lines of %lld during a graph capture; run the same once before "
+        "the capture",
+        lm_op_running(), (long long)key->lines, (long long)key->n);
+  if (!lm_graph_block())
+    return lm_fail(LM_E_MISSING, "%s: cannot make a plan while another thread captures a graph", lm_op_running());
   TRY(drop_oldest(c));
   TRY(make_plan(key, out));
   (*out)->next = c->plans;

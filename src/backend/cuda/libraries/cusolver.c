@@ -10,6 +10,7 @@
 #include "backend/cuda/libraries/lazy_library.h"
 #include "backend/cuda/runtime/context.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "copy.h"
 #include "device/graph.h"
 #include "linalg.h"
@@ -53,9 +54,8 @@ static const char *name_of(int code) {
 
 static lm_status check_solver(int code, const char *call) {
   if (code == CUSOLVER_STATUS_SUCCESS) return LM_OK;
-  const char *op = lm_op_running();
-  return lm_fail(code == CUSOLVER_STATUS_ALLOC_FAILED ? LM_E_OOM : LM_E_STATE, "%s%s%s: error %d (%s)", op ? op : "",
-                 op ? ": " : "", call, code, name_of(code));
+  return lm_fail_call(code == CUSOLVER_STATUS_ALLOC_FAILED ? LM_E_OOM : LM_E_STATE, lm_op_running(), call, code,
+                      name_of(code), NULL);
 }
 
 /* SOLVE(c, getrf, …): the routine for the call's dtype. */
@@ -121,12 +121,14 @@ lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c) {
   size_t bytes = 2 * sizeof(int) * (size_t)count;
   *c = (lm_solver_call){.dtype = (lm_dtype)x->dtype, .device = x->device, .count = count};
   c->item = lm_dtype_size(c->dtype);
-  if (count > INT32_MAX / 2) return lm_fail(LM_E_MISSING, "%s: too many matrices", lm_op_running());
+  if (count > INT32_MAX / 2)
+    return lm_fail(LM_E_MISSING, "%s: the number of matrices must be at most %d on CUDA, got %lld", lm_op_running(),
+                   INT32_MAX / 2, (long long)count);
   TRY(lm_lazy_load(&solver_library));
   TRY(lm_lazy_load(&blas_library));
   TRY(lm_cuda_enter(c->device, &c->stream));
   c->alone = lm_graph_block();
-  if (!c->alone) return lm_fail(LM_E_MISSING, "%s: a graph is being captured", lm_op_running());
+  if (!c->alone) return lm_fail(LM_E_MISSING, "%s: cannot run while a graph is captured", lm_op_running());
   TRY(take_solver(c));
   TRY(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){2 * count}, LM_CONTIGUOUS, &c->infos));
   c->info = (int *)c->infos->data;

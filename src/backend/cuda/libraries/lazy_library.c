@@ -36,5 +36,5 @@ lm_status lm_lazy_load(lm_lazy_library *l) {
   }
   bool there = l->state == LM_LOADED;
   pthread_mutex_unlock(&l->lock);
-  return there ? LM_OK : lm_fail(LM_E_MISSING, "cuda: there is no %s", l->file);
+  return there ? LM_OK : lm_fail(LM_E_MISSING, "cannot load '%s': no such library", l->file);
 }

@@ -12,7 +12,7 @@ static int least_of(const lm_tensor *x) { return lm_rows_of(x) < lm_columns_of(x
 
 lm_status lm_solver_open_for(const lm_tensor *x, int64_t count, lm_solver_call *c) {
   *c = (lm_solver_call){.alone = false};
-  if (least_of(x) == 0) return lm_fail(LM_E_MISSING, "%s: there are no entries", lm_op_running());
+  if (least_of(x) == 0) return lm_fail(LM_E_MISSING, "%s: the matrix must not be empty", lm_op_running());
   return lm_solver_open(x, count, c);
 }
 
@@ -151,7 +151,7 @@ lm_status lm_columns_product(const lm_solver_call *c, const lm_columns_job *job)
                            .beta = job->beta};
   lm_status status = lm_cuda_gemm(&gemm, c->stream, &done_);
   if (status != LM_OK || done_) return status;
-  return lm_fail(LM_E_MISSING, "%s: cuBLASLt has no kernel for its products", lm_op_running());
+  return lm_fail(LM_E_MISSING, "%s: cuBLASLt has no kernel for this matrix product", lm_op_running());
 }
 
 lm_status lm_cuda_linalg_pinv(const void *args, lm_tensor *const *out) {

@@ -94,7 +94,7 @@ lm_status lm_cuda_linalg_lstsq(const void *args, lm_tensor *const *out) {
   l.least = l.m < l.n ? l.m : l.n;
   TRY(lm_solver_open_for(a->A, lm_matrices_count(out[0]), &l.c));
   if (l.k == 0) {
-    status = lm_fail(LM_E_MISSING, "linalg_lstsq: there are no entries");
+    status = lm_fail(LM_E_MISSING, "linalg_lstsq: B must not be empty");
     goto done;
   }
   TRY(lm_matrices_copy(a->A, LM_BY_COLUMNS, &l.A));

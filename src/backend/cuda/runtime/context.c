@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
+#include "base/message.h"
 #include "device/alloc.h"
 #include "device/graph.h"
 
@@ -45,7 +46,7 @@ static const char *op_prefix(char text[64]) {
   return text;
 }
 
-/* What to do about an error, or nothing. */
+/* What to do about an error; NULL where there is nothing. */
 static const char *remedy(int error, char text[160]) {
   int ordinal = 0, major = 0, minor = 0;
   switch (error) {
@@ -58,22 +59,24 @@ static const char *remedy(int error, char text[160]) {
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
       snprintf(text, 160,
-               "; luminary_backend_cuda.so was built without code for compute capability %d.%d: build it with "
+               "luminary_backend_cuda.so has no code for compute capability %d.%d; build it with "
                "CUDAARCHS=%d%d scripts/setup",
                major, minor, major, minor);
       return text;
-    default: return is_fatal(error) ? "; the CUDA context is lost: the process has to be started anew" : "";
+    default: return is_fatal(error) ? "the CUDA context is lost; restart the process" : NULL;
   }
 }
 
 lm_status lm_cuda_check(int error, const char *call) {
   if (error == cudaSuccess) return LM_OK;
-  char op[64], advice[160];
+  char advice[160];
   lm_cuda_forget_error();
   if (is_fatal(error)) atomic_store(&lost, error);
-  return lm_fail(error == cudaErrorMemoryAllocation ? LM_E_OOM : LM_E_STATE, "%s%.*s: error %d (%s): %s%s",
-                 op_prefix(op), (int)strcspn(call, "("), call, error, cudaGetErrorName((cudaError_t)error),
-                 cudaGetErrorString((cudaError_t)error), remedy(error, advice));
+  lm_status status = error == cudaErrorMemoryAllocation ? LM_E_OOM : LM_E_STATE;
+  lm_fail_call(status, lm_op_running(), call, error, cudaGetErrorName((cudaError_t)error),
+               cudaGetErrorString((cudaError_t)error));
+  const char *what_to_do = remedy(error, advice);
+  return what_to_do ? lm_remedy(status, "%s", what_to_do) : status;
 }
 
 lm_status lm_cuda_check_launch(int error, const char *kernel) {
@@ -87,8 +90,7 @@ static lm_status check_alive(void) {
   int error = atomic_load_explicit(&lost, memory_order_relaxed);
   if (error == 0) return LM_OK;
   char op[64];
-  return lm_fail(LM_E_STATE,
-                 "%sthe CUDA context was lost by an earlier error %d (%s): the process has to be started anew",
+  return lm_fail(LM_E_STATE, "%sthe CUDA context was lost by an earlier error %d (%s); restart the process",
                  op_prefix(op), error, cudaGetErrorName((cudaError_t)error));
 }
 
@@ -97,7 +99,7 @@ static lm_status check_alive(void) {
 static _Thread_local int selected; /* ordinal + 1 */
 static _Atomic int latest;         /* of any thread; 0: none yet */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the facts and the places */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the facts and the report slots */
 static lm_cuda_facts facts[LM_DEVICE_MAX];
 static _Atomic bool known[LM_DEVICE_MAX];
 
@@ -117,8 +119,8 @@ static lm_status read_facts(int ordinal) {
   TRY(CUDA(cudaGetDeviceProperties(&properties, ordinal)));
   snprintf(f.name, sizeof f.name, "%s", properties.name);
   if (f.major < OLDEST)
-    TRY(lm_fail(LM_E_DEVICE, "%s%s has compute capability %d.%d: Luminary's kernels are for %d.0 and later",
-                op_prefix(op), f.name, f.major, f.minor, OLDEST));
+    TRY(lm_fail(LM_E_DEVICE, "%sthe compute capability of %s must be at least %d.0, got %d.%d", op_prefix(op), f.name,
+                OLDEST, f.major, f.minor));
   f.shared_optin = (size_t)shared;
   f.l2 = (size_t)l2;
   facts[ordinal] = f;
@@ -248,7 +250,7 @@ lm_status lm_cuda_report_slot_new(int ordinal, void *stream) {
   pthread_mutex_lock(&lock);
   lm_status status = prepare(c);
   if (status == LM_OK && c->n == MAX_REPORTS) {
-    status = lm_fail(LM_E_STATE, "stream: the card has %d streams; there can be no more", MAX_REPORTS);
+    status = lm_fail(LM_E_STATE, "stream: cannot create more than %d streams of a device", MAX_REPORTS);
   } else if (status == LM_OK) {
     int i = c->n++;
     c->at[i] = (report_slot){stream, c->records + i, c->device_records + i, c->claims + i, c->device_claims + i};

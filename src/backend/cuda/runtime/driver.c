@@ -289,7 +289,7 @@ static void graph_destroy(void *graph) {
 
 /* ---- other processes */
 
-/* Why it may be that a handle is not made or not taken, beside what the runtime says. */
+/* Adds a probable cause to the runtime's message about a handle that was not made or not opened. */
 static lm_status explain(lm_status status, const char *why_not) {
   lm_saved_error said;
   if (status == LM_OK) return LM_OK;
@@ -315,9 +315,10 @@ static lm_status ipc_open(int ordinal, const char handle[LM_IPC_BYTES], void **p
   cudaIpcMemHandle_t made;
   memcpy(&made, handle, sizeof made);
   TRY(lm_cuda_select(ordinal));
-  TRY(explain(CUDA(cudaIpcOpenMemHandle(p, made, cudaIpcMemLazyEnablePeerAccess)),
-              "the process that sent it has to be alive, and to share this one's IPC namespace (containers: --ipc=host "
-              "in both); or send x:cpu()"));
+  TRY(explain(
+      CUDA(cudaIpcOpenMemHandle(p, made, cudaIpcMemLazyEnablePeerAccess)),
+      "the process that sent it must be alive and share this one's IPC namespace (containers: --ipc=host in both); "
+      "or send x:cpu()"));
 done:
   return status;
 }

@@ -1,4 +1,4 @@
---- Sorting, scans along a dim, order statistics, counting. Places count from 1.
+--- Sorting, scans along a dim, order statistics, counting. Indices count from 1.
 local op = ...
 
 -- ---- sorting

@@ -11,12 +11,12 @@ op "recurrent_layer" {
       "recurrent_layer_backward(weight_hh, h0, y, y3, g, g1, g2, c0, bias_hh, weight_hr, batch_sizes, cell, reverse)",
   },
   autocast = "lower", internal = true,
-  help = "a recurrent layer (cell: rnn_tanh, rnn_relu, gru or lstm) in one direction. gates [steps * N, G * H] is what "
-    .. "the inputs give, one step after the other, with G = 1, 1, 3 (r, z, n) or 4 (i, f, g, o); weight_hh [G * H, P] "
-    .. "and bias_hh [G * H] make of the state h0 [N, P] what is added to them; c0 [N, H]: cells of an lstm, whose "
-    .. "weight_hr [P, H] projects h to P numbers (else P = H). batch_sizes: how many sequences each step has, as in a "
-    .. "PackedSequence. Gives y [steps * N, P], the last h [N, P] and the last cells [N, H], [0] where there are none. "
-    .. "Computed by the CPU; nn.RNN, nn.GRU and nn.LSTM work on every device",
+  help = "a recurrent layer (cell: rnn_tanh, rnn_relu, gru or lstm) in one direction. gates [steps * N, G * H] are the "
+    .. "inputs times weight_ih, one step after the other, with G = 1, 1, 3 (r, z, n) or 4 (i, f, g, o); to them is "
+    .. "added weight_hh [G * H, P] times the state, from h0 [N, P], plus bias_hh [G * H]; c0 [N, H]: cells of an "
+    .. "lstm, whose weight_hr [P, H] projects h to P numbers (else P = H). batch_sizes: how many sequences each step "
+    .. "has, as in a PackedSequence. Returns y [steps * N, P], the last h [N, P] and the last cells [N, H], [0] "
+    .. "where there are none. Computed by the CPU; nn.RNN, nn.GRU and nn.LSTM work on every device",
 }
 op "recurrent_layer_backward" {
   "weight_hh", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "bias_hh?", "weight_hr?", "batch_sizes?",
@@ -25,8 +25,8 @@ op "recurrent_layer_backward" {
   help = "gradients of recurrent_layer: gates, weight_hh, h0, c0, bias_hh, weight_hr; [0] for what was not there",
 }
 
--- Layers as the library of a device has them (cuDNN), all of them in one call. y1 of the first says where each weight
--- went, y3 of the second is what the library keeps for the gradient.
+-- Recurrent layers of a device's library (cuDNN), all of them in one call. y1 of recurrent_weights is the position of
+-- each weight, y3 of recurrent_network what the library saves for the gradient.
 op "recurrent_weights" {
   "weights: tensors",
   options = {"cell: recurrent_cell = lstm", "bidirectional = false", "bias = true"},
@@ -48,11 +48,11 @@ op "recurrent_network" {
       "recurrent_network_backward(x, weights, h0, y, y3, g, g1, g2, c0, batch_sizes, cell, bidirectional, bias)",
   },
   autocast = "lower", internal = true,
-  help = "recurrent layers by the library of their device. x [steps * N, I], one step after the other; weights: what "
-    .. "recurrent_weights gives; h0 and, of an lstm, c0 [layers * D, N, H], with D = 2 where bidirectional and else 1. "
-    .. "batch_sizes: how many sequences each step has, as in a PackedSequence; keep = false: there will be "
-    .. "no gradient. Gives y [steps * N, D * H], the last h and the last cells, [0] where there are none; and [0] for "
-    .. "all three where the library does not take them",
+  help = "recurrent layers by the library of their device. x [steps * N, I], one step after the other; weights: a "
+    .. "result of recurrent_weights; h0 and, of an lstm, c0 [layers * D, N, H], with D = 2 where bidirectional and "
+    .. "else 1. batch_sizes: how many sequences each step has, as in a PackedSequence; keep = false: there will be no "
+    .. "gradient. Returns y [steps * N, D * H], the last h and the last cells, [0] where there are none; and [0] for "
+    .. "all three where the library does not support them",
 }
 op "recurrent_network_backward" {
   "x", "weights", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "batch_sizes?",

@@ -73,6 +73,6 @@ op "to_copy" {
   "x",
   options = {"dtype: dtype?", "device: device?", "memory_format: memory_format = preserve", "non_blocking = false"},
   grad = {x = "g"}, internal = true,
-  help = "a copy in another dtype, on another device; non_blocking: from or to pinned memory it may go on "
-    .. "after the call",
+  help = "a copy in another dtype, on another device; non_blocking: a copy from or to pinned memory may "
+    .. "end after the call",
 }

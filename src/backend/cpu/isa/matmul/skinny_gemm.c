@@ -9,7 +9,7 @@
 
 /* MOST rows are taken at once; more go through the part of B that is in the cache by then. SUMS columns at a time where
  * B's rows lie in one piece, from DEEP rows of it, of half as many for 3 rows or more: registers are few. OUTS columns
- * of a turned B of float32 at once are as many runs as the processor itself follows. */
+ * of a transposed B of float32 at once are the number of streams that the processor prefetches. */
 enum { MAX_ROWS = 4, OUTS = 8, PACKS = 4, SUMS = 4096, DEEP = 8 };
 /* That many groups of B's rows are asked for before they are needed: the processor itself finds runs as short late. */
 enum { AHEAD = 2 };

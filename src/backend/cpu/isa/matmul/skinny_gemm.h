@@ -20,8 +20,8 @@ typedef struct lm_skinny_gemm_job {
 
 struct lm_skinny_gemm_loops { /* of float32 and the 16-bit floats; others NULL */
   void (*product[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job);
-  /* The same in two steps, where B is not turned: sums [m, n], rows `row` apart, and C of such sums of `parts` parts of
-   * k, `step` apart, whose k is put together in order. */
+  /* The same in two steps, where B is not transposed: sums [m, n], rows `row` apart, and C of such sums of `parts`
+   * parts of k, `step` apart, whose k is put together in order. */
   void (*sum[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job, float *sums, int64_t row);
   void (*finish[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job, const float *sums, int64_t row, int parts,
                                  int64_t step);
