@@ -447,7 +447,7 @@ describe("JSON of a table", function()
       ["a list of 2 with the key 'x'"] = { 1, 2, x = 3 }, ["a list of 2 with the key 4"] = { 1, 2, [4] = 3 },
       ["a list of 1 with the key 0.5"] = { 1, [0.5] = 3 }, ["a list of 1 with the key boolean"] = { 1, [true] = 3 },
       ["a list of 1 with the key '?[31m'"] = { deep = { { 1, ["\27[31m"] = 2 } } },
-      ["keys must be strings, or 1 to n, got a number"] = { [2] = 1 },
+      ["json_encode: a key must be a string, or 1 to n, got a number"] = { [2] = 1 },
     } do
       assert.error_matches(function() core.json_encode(value) end, words, 1, true)
     end

@@ -71,8 +71,8 @@ static lm_status check_list(lua_State *L, int i, int n) {
     char key[80] = "";
     if (number) snprintf(key, sizeof key, "%.14g", k);
     if (lua_type(L, -2) == LUA_TSTRING) snprintf(key, sizeof key, "'%s'", lm_ellipsize(lua_tostring(L, -2), 60));
-    status = lm_fail(LM_E_ARG, "json_encode: a table must be a list or an object, got a list of %d with the key %s", n,
-                     *key ? key : luaL_typename(L, -2));
+    status = lm_fail_value(encoder, "a table", "a list or an object",
+                           lm_text("a list of %d with the key %s", n, *key ? key : luaL_typename(L, -2)));
   }
   if (status != LM_OK) lua_pop(L, 1);
   return status;
@@ -109,7 +109,7 @@ static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON 
       if (!more) status = LM_E_OOM;
     }
     if (!name) {
-      status = lm_fail_value("json_encode", "keys", "strings, or 1 to n", lm_text("a %s", luaL_typename(L, -2)));
+      status = lm_fail_value(encoder, "a key", "a string, or 1 to n", lm_text("a %s", luaL_typename(L, -2)));
     } else if (strlen(name) != bytes) {
       status =
           lm_fail_value(encoder, "a key", "text without a NUL byte", lm_text("'%s\\0...'", lm_ellipsize(name, 60)));
@@ -133,9 +133,10 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
   lm_status status = LM_OK;
   *out = NULL;
   if (depth > DEEPEST || !lua_checkstack(L, 8)) {
-    return lm_fail(LM_E_ARG, "json_encode: tables are nested too deeply, or one contains itself");
+    return lm_fail_value(encoder, "tables", lm_text("nested at most %d deep", DEEPEST),
+                         "deeper ones, or a table that contains itself");
   }
-  if (--*left < 0) return lm_fail(LM_E_ARG, "json_encode: a value must consist of at most %d values", MAX_VALUES);
+  if (--*left < 0) return lm_fail_value(encoder, "the number of values", lm_text("at most %d", MAX_VALUES), "more");
   switch (lua_type(L, i)) {
     case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
     case LUA_TSTRING:
@@ -145,7 +146,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
       *out = cJSON_CreateString(lua_tostring(L, i));
       break;
     case LUA_TNUMBER:
-      if (!isfinite(lua_tonumber(L, i))) return lm_fail_number("json_encode", "numbers", "finite", lua_tonumber(L, i));
+      if (!isfinite(lua_tonumber(L, i))) return lm_fail_number(encoder, "a number", "finite", lua_tonumber(L, i));
       *out = create_number(lua_tonumber(L, i));
       break;
     case LUA_TTABLE:
@@ -156,7 +157,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
       if (*out) status = (list ? encode_array : encode_object)(L, i, depth, left, *out);
       break;
     default:
-      return lm_fail_value("json_encode", "values", "nil, booleans, numbers, strings or tables",
+      return lm_fail_value(encoder, "a value", "a table, a string, a number or a boolean",
                            lm_text("a %s", luaL_typename(L, i)));
   }
   if (!*out) return no_memory();
@@ -235,13 +236,13 @@ static int depth_at(const char *text, const char *end) {
 
 static int bind_decode(lua_State *L) {
   lua_settop(L, 2);
-  if (lua_type(L, 1) != LUA_TSTRING)
-    return lm_raise_text(L, "json_decode: text must be a string, got a %s", luaL_typename(L, 1));
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, decoder, "text", "a string");
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;
-  if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string contains a NUL byte");
+  if (lm_json_has_zero(text, n))
+    return lm_raise(L, lm_fail_value(decoder, "a string", "text without a NUL byte", "one with a NUL byte"));
   if (lm_json_values(text, n) > MAX_VALUES)
-    return lm_raise_text(L, "json_decode: JSON must have at most %d values", MAX_VALUES);
+    return lm_raise(L, lm_fail_value(decoder, "the number of values", lm_text("at most %d", MAX_VALUES), "more"));
   cJSON **tree = lm_object_new(L, &holder_type);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
   if (!*tree) {
