@@ -55,12 +55,12 @@ lm_status lm_check_pad(const lm_pad_args *a) {
       return lm_fail(LM_E_SHAPE, "pad: padding %lld before and %lld after leaves dim %d of %s no size",
                      (long long)before, (long long)after, d + 1, lm_shape_of(t));
     }
-    int64_t most = reach(a->mode, n, lm_pad_left(n, before, after));
-    if (before > most || after > most) {
-      return lm_fail_int(
-          "pad", "padding",
-          lm_text("at most %lld a side for mode \"%s\" in dim %d of %s", (long long)most, mode, d + 1, lm_shape_of(t)),
-          before > after ? before : after);
+    int64_t max_padding = reach(a->mode, n, lm_pad_left(n, before, after));
+    if (before > max_padding || after > max_padding) {
+      return lm_fail_int("pad", "padding",
+                         lm_text("at most %lld a side for mode \"%s\" in dim %d of %s", (long long)max_padding, mode,
+                                 d + 1, lm_shape_of(t)),
+                         before > after ? before : after);
     }
   }
   return LM_OK;

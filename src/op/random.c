@@ -71,9 +71,9 @@ static void end_below(lm_dtype dtype, double *from, double *to) {
   if (dtype == LM_F32) {
     if (below >= *to) below = nextafterf((float)below, -INFINITY);
   } else {
-    int exponent, bits = dtype == LM_F16 ? 11 : 8, least = dtype == LM_F16 ? -24 : -133;
+    int exponent, bits = dtype == LM_F16 ? 11 : 8, min_exponent = dtype == LM_F16 ? -24 : -133;
     frexp(nextafter(*to, -INFINITY), &exponent);
-    double step = ldexp(1, exponent - bits > least ? exponent - bits : least);
+    double step = ldexp(1, exponent - bits > min_exponent ? exponent - bits : min_exponent);
     below = (ceil(*to / step) - 1) * step;
     end = below + step / 2;
   }
@@ -150,17 +150,17 @@ static lm_status check_probability(lm_op_id op, double p) {
   return lm_fail_number(lm_ops[op].name, "p", "from 0 to 1", p);
 }
 
-/* The least and the largest element of x, where asked for; 0 if there is none, or for who captures a graph, and may not
- * look. */
-static lm_status extremes(lm_tensor *x, double *least, double *largest) {
+/* The smallest and the largest element of x, where requested; 0 if there is none, or for who captures a graph, and may
+ * not look. */
+static lm_status extremes(lm_tensor *x, double *smallest, double *largest) {
   lm_status status = LM_OK;
   lm_tensor *end = NULL;
-  if (least) *least = 0;
+  if (smallest) *smallest = 0;
   if (largest) *largest = 0;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
-  if (least) {
+  if (smallest) {
     TRY(lm_op_amin(&(lm_amin_args){.x = x, .dim = {.n = -1}}, &end));
-    TRY(lm_tensor_item_f64(end, least));
+    TRY(lm_tensor_item_f64(end, smallest));
     lm_release(end);
     end = NULL;
   }
@@ -177,10 +177,10 @@ done:
 static lm_status bernoulli_of(lm_op_id op, lm_tensor *like, lm_tensor *p, lm_generator *g, lm_tensor *x) {
   lm_status status;
   lm_tensor *u = NULL, *same = NULL;
-  double least, largest;
+  double smallest, largest;
   TRY(lm_check_float(op, "p", p));
-  TRY(extremes(p, &least, &largest));
-  TRY(check_probability(op, least));
+  TRY(extremes(p, &smallest, &largest));
+  TRY(check_probability(op, smallest));
   TRY(check_probability(op, largest));
   TRY(uniform_like(op, like, p->dtype == LM_F64, g, &u));
   TRY(lm_pointwise_run(LM_OP_lt, 2, (lm_tensor *[]){u, p}, NULL, x, &same));
@@ -336,7 +336,7 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *const given[] = {a->mean, a->std}, *x = NULL, *same = NULL;
   bool numbers = a->mean->number && (!a->std || a->std->number);
-  double least = 0;
+  double smallest = 0;
   lm_dtype dtype = a->dtype;
   lm_device device = a->device;
   lm_ints size = a->size;
@@ -355,8 +355,8 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   }
   if (dtype == LM_NO_DTYPE) dtype = lm_default_dtype();
   TRY(check_drawn(LM_OP_normal, dtype));
-  if (a->std) TRY(extremes(a->std, &least, NULL));
-  if (a->std && !(least >= 0)) { TRY(lm_fail_number("normal", "std", "at least 0", least)); }
+  if (a->std) TRY(extremes(a->std, &smallest, NULL));
+  if (a->std && !(smallest >= 0)) { TRY(lm_fail_number("normal", "std", "at least 0", smallest)); }
   TRY(new_sized(LM_OP_normal, &size, dtype, device, &x));
   TRY(draw_for(LM_OP_normal, LM_OP_normal_, x,
                &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = a->generator}, a->generator));
@@ -378,11 +378,11 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
   lm_poisson_args args = *a;
-  double least;
+  double smallest;
   args.x = NULL;
   TRY(lm_check_float(LM_OP_poisson, "x", a->x));
-  TRY(extremes(a->x, &least, NULL));
-  if (!(least >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", least));
+  TRY(extremes(a->x, &smallest, NULL));
+  if (!(smallest >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", smallest));
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &args.x));
   TRY(lm_tensor_empty((lm_dtype)args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
   TRY(draw(LM_OP_poisson, result, &args, a->generator));
@@ -414,14 +414,16 @@ lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
   lm_tensor *const given[] = {a->count, a->prob}, *result = NULL;
   lm_binomial_args args = {.generator = a->generator};
   lm_ints size;
-  double least, largest;
+  double smallest, largest;
   TRY(lm_check_same_device(LM_OP_binomial, 2, given));
   TRY(lm_check_float(LM_OP_binomial, "count", a->count));
   TRY(lm_check_float(LM_OP_binomial, "prob", a->prob));
-  TRY(extremes(a->count, &least, NULL));
-  if (least < 0) TRY(lm_fail_number("binomial", "count", "at least 0", least));
-  TRY(extremes(a->prob, &least, &largest));
-  if (least < 0 || largest > 1) { TRY(lm_fail_number("binomial", "prob", "from 0 to 1", least < 0 ? least : largest)); }
+  TRY(extremes(a->count, &smallest, NULL));
+  if (smallest < 0) TRY(lm_fail_number("binomial", "count", "at least 0", smallest));
+  TRY(extremes(a->prob, &smallest, &largest));
+  if (smallest < 0 || largest > 1) {
+    TRY(lm_fail_number("binomial", "prob", "from 0 to 1", smallest < 0 ? smallest : largest));
+  }
   TRY(lm_broadcast("binomial", a->count->ndim, a->count->size, a->prob->ndim, a->prob->size, &size.n, size.v));
   lm_dtype dtype = lm_result_type(2, given);
   TRY(spread_out(a->count, &size, dtype, &args.count));
@@ -444,15 +446,15 @@ done:
 static lm_status check_weights(lm_tensor *x) {
   lm_status status;
   lm_tensor *row = NULL;
-  double least, least_row, largest;
+  double smallest, smallest_row, largest;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
-  TRY(extremes(x, &least, NULL));
+  TRY(extremes(x, &smallest, NULL));
   TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = 1, .v = {1}}}, &row));
-  TRY(extremes(row, &least_row, &largest));
-  if (!(least >= 0) || !isfinite(largest)) {
-    TRY(lm_fail_number("multinomial", "x", "at least 0 and finite", least >= 0 ? largest : least));
+  TRY(extremes(row, &smallest_row, &largest));
+  if (!(smallest >= 0) || !isfinite(largest)) {
+    TRY(lm_fail_number("multinomial", "x", "at least 0 and finite", smallest >= 0 ? largest : smallest));
   }
-  if (!(least_row > 0)) TRY(lm_fail_value("multinomial", "the sum of each row of x", "above 0", "0"));
+  if (!(smallest_row > 0)) TRY(lm_fail_value("multinomial", "the sum of each row of x", "above 0", "0"));
 done:
   lm_release(row);
   return status;

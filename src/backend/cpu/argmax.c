@@ -45,15 +45,15 @@ static void search_row(const search *s, const lm_reduce_unit *u, int64_t begin, 
                        int64_t *position) {
   const lm_reduce_plan *p = &s->plan;
   lm_reduce_kind fold = s->largest ? LM_REDUCE_MAX : LM_REDUCE_MIN;
-  int64_t step = p->reduced.stride[0][0], most = p->dtype == p->compute && step == 1 ? 1 << 14 : LM_TILE;
+  int64_t step = p->reduced.stride[0][0], max_chunk = p->dtype == p->compute && step == 1 ? 1 << 14 : LM_TILE;
   _Alignas(64) char tile[LM_TILE_BYTES];
   *extreme = p->folds->start[fold];
   *position = begin;
   bool floating = p->compute != LM_I64;
-  for (int64_t i = begin; i < end; i += most) {
-    int64_t n = end - i < most ? end - i : most;
+  for (int64_t i = begin; i < end; i += max_chunk) {
+    int64_t n = end - i < max_chunk ? end - i : max_chunk;
     const void *x = u->x + i * step * p->bytes;
-    if (most == LM_TILE) {
+    if (max_chunk == LM_TILE) {
       p->loops->load[p->dtype](tile, x, step, (int)n);
       x = tile;
     }

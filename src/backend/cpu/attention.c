@@ -163,7 +163,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
                    char *norms) {
   const forward_scratch r = forward_scratch_of(t);
   char *scores = scratch, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
-  char *most = values + r.values, *sum = most + r.stats;
+  char *row_max = values + r.values, *sum = row_max + r.stats;
   int64_t last = t->causal ? smaller(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
   bool few = t->dtype == LM_F32 && end - i <= FEW;
   size_t value_row = (size_t)vw * t->each;
@@ -171,9 +171,9 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
   memset(sum, 0, (size_t)(end - i) * t->each);
   for (int64_t q = 0; q < end - i; q++) {
     if (t->dtype == LM_F64)
-      ((double *)most)[q] = -INFINITY;
+      ((double *)row_max)[q] = -INFINITY;
     else
-      ((float *)most)[q] = -INFINITY;
+      ((float *)row_max)[q] = -INFINITY;
   }
   for (int64_t j = 0; j < last; j += KEYS) {
     int64_t there = smaller(KEYS, last - j);
@@ -186,7 +186,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
       lm_score_block b = {.scores = scores, .rows = smaller(QUERIES, end - i - q), .cols = there};
       char *mine = values + (size_t)q * value_row;
       score(t, n, h, i + q, j, few ? NULL : keys, &b);
-      t->loops->online_softmax(&b, most + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
+      t->loops->online_softmax(&b, row_max + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
       if (few)
         multiply_few(b.rows, vw, b.cols, 1, scores, LINE, value, step_of(t->value), false, 1, mine, vw);
       else
@@ -194,7 +194,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
     }
   }
   t->loops->finish(row_of(out, n, h, i), step_of(out), norms + (size_t)((n * t->heads + h) * t->queries + i) * t->each,
-                   values, most, sum, t->drop.scale, end - i, vw);
+                   values, row_max, sum, t->drop.scale, end - i, vw);
 }
 
 /* About how many nanoseconds a thread is busy with that many products of scores' size. */
@@ -217,7 +217,7 @@ lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
   TRY(lm_device_alloc(a->query->device, all, &scratches));
 #pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic)
   for (int64_t unit = 0; unit < heads * blocks; unit++) {
-    int64_t head = unit / blocks, i = (blocks - 1 - unit % blocks) * span; /* those that see the most come first */
+    int64_t head = unit / blocks, i = (blocks - 1 - unit % blocks) * span; /* blocks that see most keys come first */
     char *mine = (char *)scratches + scratch * (size_t)omp_get_thread_num();
     attend(&t, head / t.heads, head % t.heads, i, smaller(i + span, t.queries), mine, out[0], out[1]->data);
   }

@@ -58,13 +58,14 @@ static void write_run(lm_nontemporal_writer *w, size_t item, int64_t n, const ch
     return;
   }
   char tile[TILE];
-  const int64_t most = TILE / (int64_t)item;
-  if (step == 0) fill_with(item, n < most ? n : most, tile, src);
+  const int64_t max_chunk = TILE / (int64_t)item;
+  if (step == 0) fill_with(item, n < max_chunk ? n : max_chunk, tile, src);
   for (int64_t i = 0, part; i < n; i += part) {
-    part = n - i < most ? n - i : most;
+    part = n - i < max_chunk ? n - i : max_chunk;
     if (step < 0) {
       const char *from = src - i * (int64_t)item;
-      if (part == most && n - i >= 2 * most) { /* what comes next lies before it, which hardware does not guess */
+      if (part == max_chunk &&
+          n - i >= 2 * max_chunk) { /* what comes next lies before it, which hardware does not guess */
         for (int64_t k = TILE; k < 2 * TILE; k += LM_NONTEMPORAL_LINE) __builtin_prefetch(from - k);
       }
       copy_back(item, part, tile, from);

@@ -40,7 +40,7 @@ enum {
 /* Elements of a result, made one behind the other, `unit` or some times as many at a time. */
 typedef struct output {
   lm_nontemporal_writer w;
-  int64_t most; /* at a time */
+  int64_t max_chunk; /* at a time */
   size_t width;
   _Alignas(64) char tile[TILE];
 } output;
@@ -49,13 +49,13 @@ typedef struct output {
 static void open_output(output *o, char *to, lm_dtype dtype, int64_t unit, size_t whole, bool fresh) {
   o->width = lm_dtype_size(dtype);
   int64_t near = NEAR / (int64_t)o->width / unit;
-  o->most = (near > 0 ? near : TILE / (int64_t)o->width >= unit) * unit;
-  lm_nontemporal_open(&o->w, to, fresh && o->most > 0 && lm_use_nontemporal(whole));
+  o->max_chunk = (near > 0 ? near : TILE / (int64_t)o->width >= unit) * unit;
+  lm_nontemporal_open(&o->w, to, fresh && o->max_chunk > 0 && lm_use_nontemporal(whole));
 }
 
 /* Where the next ones go, and how many of n. */
 static void *scratch_in(output *o, int64_t n, int64_t *part) {
-  *part = o->w.streams && o->most < n ? o->most : n;
+  *part = o->w.streams && o->max_chunk < n ? o->max_chunk : n;
   return o->w.streams ? o->tile : o->w.to;
 }
 

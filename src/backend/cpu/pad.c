@@ -47,11 +47,11 @@ static void make_row(const axis *last, int64_t first, int64_t same, size_t item,
 static void make_rows(const axis *axes, int ndim, int64_t first, int64_t same, size_t item, const lm_tensor *x,
                       lm_tensor *y, bool streams, int64_t from, int64_t to) {
   const axis *last = &axes[ndim - 1];
-  const int64_t width = last->size * (int64_t)item, most = TILE / width;
+  const int64_t width = last->size * (int64_t)item, max_chunk = TILE / width;
   int64_t index[LM_MAX_DIMS + 1], rest = from, some = 0;
   char tile[TILE];
   lm_nontemporal_writer w;
-  lm_nontemporal_open(&w, y->data + from * width, streams && most > 0);
+  lm_nontemporal_open(&w, y->data + from * width, streams && max_chunk > 0);
   for (int d = ndim - 2; d >= 0; d--) index[d] = rest % axes[d].size, rest /= axes[d].size;
   for (int64_t r = from; r < to; r++) {
     int64_t at = 0;
@@ -59,7 +59,7 @@ static void make_rows(const axis *axes, int ndim, int64_t first, int64_t same, s
     make_row(last, first, same, item, x->data + at * (int64_t)item, w.streams ? tile + some * width : w.to);
     if (!w.streams) {
       w.to += width;
-    } else if (++some == most || r == to - 1) {
+    } else if (++some == max_chunk || r == to - 1) {
       lm_nontemporal_write(&w, tile, (size_t)(some * width));
       some = 0;
     }

@@ -27,7 +27,7 @@ static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_redu
   int64_t step = p->reduced.stride[0][last];
   bool direct = p->dtype == p->compute && step == 1 && p->reduced.size[last] >= 64;
   _Alignas(64) char tile[LM_TILE_BYTES];
-  int filled = 0, num = (int)lm_dtype_size(p->compute), most = LM_TILE_BYTES / num;
+  int filled = 0, num = (int)lm_dtype_size(p->compute), max_chunk = LM_TILE_BYTES / num;
   lm_reduce_walk w = lm_reduce_walk_from(p, begin);
   while (begin < end) {
     int64_t run = lm_reduce_walk_run(p, &w);
@@ -36,10 +36,10 @@ static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_redu
     if (direct) {
       p->folds->row[fold](total, x, run, c);
     } else {
-      run = run < most - filled ? run : most - filled;
+      run = run < max_chunk - filled ? run : max_chunk - filled;
       p->loops->load[p->dtype](tile + filled * num, x, step, (int)run);
       filled += (int)run;
-      if (filled == most || begin + run == end) {
+      if (filled == max_chunk || begin + run == end) {
         p->folds->row[fold](total, tile, filled, c);
         filled = 0;
       }

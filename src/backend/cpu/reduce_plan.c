@@ -57,8 +57,8 @@ void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor 
     p->strips = ceil_div(across, p->width);
     p->units = p->kept_count / across * p->strips;
     p->parts = p->units < few_strips ? ceil_div(p->reduced_count, col_part) : 1;
-    int64_t most = ceil_div(4 * few_strips, p->units);
-    p->parts = p->parts < most ? p->parts : most;
+    int64_t max_parts = ceil_div(4 * few_strips, p->units);
+    p->parts = p->parts < max_parts ? p->parts : max_parts;
   } else {
     p->units = p->kept_count;
     p->parts = p->units < skinny_gemm ? ceil_div(p->reduced_count, row_part) : 1;

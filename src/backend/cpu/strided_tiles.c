@@ -245,9 +245,9 @@ static void run_direct(const plan *p, int64_t begin, int64_t end) {
   }
   char *out = t->out.data + begin * (int64_t)p->num;
   _Alignas(64) char tile[LM_TILE_BYTES];
-  int64_t whole = (end - begin) / LM_LANES * LM_LANES, most = scalars || p->streams ? p->tile : 1 << 20;
+  int64_t whole = (end - begin) / LM_LANES * LM_LANES, max_chunk = scalars || p->streams ? p->tile : 1 << 20;
   for (int64_t done = 0, n; done < whole; done += n) {
-    n = whole - done < most ? whole - done : most;
+    n = whole - done < max_chunk ? whole - done : max_chunk;
     if (p->streams) {
       compute_past(p, out, tile, (const void *const *)in, (int)n);
     } else {

@@ -16,7 +16,7 @@
 #include "base/thread_state.h"
 
 static _Atomic int threads;             /* 0: not set */
-static _Atomic int most;                /* what the system granted, if it was less than wanted; 0: no limit seen */
+static _Atomic int max_granted;         /* what the system granted, if it was less than wanted; 0: no limit seen */
 static int at_start;                    /* OpenMP's own number, before anybody set one */
 static _Thread_local int own_threads;   /* of a worker; 0: as the process */
 static _Thread_local int team_size = 1; /* how many this thread has had in a region */
@@ -65,7 +65,7 @@ static int grow(int n) {
   int got = 1 + startable(n - 1);
   if (got < n) {
     got -= got / 4; /* the computation wants something too */
-    atomic_store(&most, got);
+    atomic_store(&max_granted, got);
     fprintf(stderr, "luminary: computing on %d %s, since the system does not grant %d (ulimit -u, ulimit -v)\n", got,
             got == 1 ? "thread" : "threads", n);
   }
@@ -78,7 +78,7 @@ static int grow(int n) {
 int lm_cpu_threads(void) {
   int n = own_threads > 0 ? own_threads : atomic_load_explicit(&threads, memory_order_relaxed);
   if (n == 0) n = at_start;
-  int granted = atomic_load_explicit(&most, memory_order_relaxed), limit = lm_thread_limit();
+  int granted = atomic_load_explicit(&max_granted, memory_order_relaxed), limit = lm_thread_limit();
   if (granted > 0 && granted < n) n = granted;
   if (limit > 0 && limit < n) n = limit;
   return n <= team_size ? n : grow(n);
@@ -94,15 +94,15 @@ void lm_cpu_set_threads(int n) {
 
 /* A region costs a microsecond, and much more when the cores are busy: it must be worth that many times over. */
 int lm_cpu_share(double work) {
-  const double least = 30e3, each = 15e3; /* nanoseconds: of the whole, of one thread's part */
-  if (work < least || omp_in_parallel()) return 1;
+  const double min_work = 30e3, each = 15e3; /* nanoseconds: of the whole, of one thread's part */
+  if (work < min_work || omp_in_parallel()) return 1;
   int all = lm_cpu_threads();
   return work / each < all ? (int)(work / each) : all;
 }
 
 /* After a bare fork() libgomp has no threads, and would wait for those it had. */
 static void be_alone(void) {
-  atomic_store(&most, 1);
+  atomic_store(&max_granted, 1);
   omp_set_num_threads(1);
 }
 

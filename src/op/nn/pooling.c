@@ -11,10 +11,10 @@ typedef struct windows {
   bool ceil_mode;
 } windows;
 
-static lm_status check_pair(lm_op_id op, const char *arg, const int64_t v[2], int64_t least) {
+static lm_status check_pair(lm_op_id op, const char *arg, const int64_t v[2], int64_t min_value) {
   for (int i = 0; i < 2; i++)
-    if (v[i] < least || v[i] > INT32_MAX)
-      return lm_fail_value(lm_ops[op].name, arg, lm_text("from %lld to 2^31 - 1", (long long)least),
+    if (v[i] < min_value || v[i] > INT32_MAX)
+      return lm_fail_value(lm_ops[op].name, arg, lm_text("from %lld to 2^31 - 1", (long long)min_value),
                            lm_text("{%lld, %lld}", (long long)v[0], (long long)v[1]));
   return LM_OK;
 }

@@ -38,9 +38,9 @@ static plan plan_of(const lm_conv_job *job) {
   p.rows = s->n * s->oh * s->ow;
   p.block = p.depth > 0 ? BLOCK_BYTES / (p.depth * p.size) : 16;
   if (p.block < 16) p.block = 16;
-  int64_t most = lm_cpu_share((double)p.rows * (double)p.weights / 10);
+  int64_t max_threads = lm_cpu_share((double)p.rows * (double)p.weights / 10);
   int64_t pieces = job->pass == LM_CONV_INPUT ? s->n : p.rows; /* an image's pixels overlap in x: one thread */
-  p.threads = (int)(pieces < 1 ? 1 : pieces < most ? pieces : most);
+  p.threads = (int)(pieces < 1 ? 1 : pieces < max_threads ? pieces : max_threads);
   p.weight_bytes = aligned(p.weights * p.size);
   p.block_bytes = aligned(p.block * p.depth * p.size);
   return p;

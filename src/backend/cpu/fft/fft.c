@@ -331,9 +331,9 @@ done:
 #define LM_PRODUCTS(type)                                                                                           \
   static void products_##type(const lm_tensor *x, const lm_tensor *other, type sign, lm_tensor *out, int64_t begin, \
                               int64_t end) {                                                                        \
-    const int64_t nx = x->numel / 2, no = other->numel / 2, least = nx < no ? nx : no;                              \
+    const int64_t nx = x->numel / 2, no = other->numel / 2, shorter = nx < no ? nx : no;                            \
     for (int64_t i = begin, stop; i < end; i = stop) {                                                              \
-      stop = (i / least + 1) * least;                                                                               \
+      stop = (i / shorter + 1) * shorter;                                                                           \
       if (stop > end) stop = end;                                                                                   \
       const type *a = (const type *)x->data + 2 * (i % nx), *b = (const type *)other->data + 2 * (i % no);          \
       type *y = (type *)out->data + 2 * i;                                                                          \

@@ -223,12 +223,12 @@ static lm_status by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, i
                           int64_t out_step, bool inverse, double scale) {
   lm_status status = LM_OK;
   lm_tensor *scratch = NULL;
-  int64_t m = p->powers->n, most = (1 << 22) / m > 0 ? (1 << 22) / m : 1;
+  int64_t m = p->powers->n, max_lines = (1 << 22) / m > 0 ? (1 << 22) / m : 1;
   size_t pair = 2 * lm_dtype_size(p->dtype);
-  if (most > lines) most = lines;
-  TRY(lm_fft_scratch(pair * (size_t)(m * most), &scratch));
-  for (int64_t begin = 0; begin < lines; begin += most) {
-    int64_t count = lines - begin < most ? lines - begin : most;
+  if (max_lines > lines) max_lines = lines;
+  TRY(lm_fft_scratch(pair * (size_t)(m * max_lines), &scratch));
+  for (int64_t begin = 0; begin < lines; begin += max_lines) {
+    int64_t count = lines - begin < max_lines ? lines - begin : max_lines;
     int threads = lm_cpu_share((double)count * (double)m * 3);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < count; i++) {

@@ -121,8 +121,8 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   index_run *runs = shared && n > 0 ? runs_of(g->index, width) : NULL;
   g->runs = runs;
   int threads = lm_cpu_share((double)n);
-  const int64_t most = TILE / (int64_t)g->item;
-  bool streams = lm_use_nontemporal(lm_nbytes(out)) && !(runs && width > most),
+  const int64_t max_chunk = TILE / (int64_t)g->item;
+  bool streams = lm_use_nontemporal(lm_nbytes(out)) && !(runs && width > max_chunk),
        entry = g->i_step == 0 && g->x_step == 1;
 #pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
   for (int t = 0; t < threads; t++) {
@@ -132,7 +132,7 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
     lm_nontemporal_open(&w, g->out + begin * (int64_t)g->item, streams);
     for (int64_t p = begin; p < end;) {
       int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
-      if (streams && !entry && high - low > most) high = low + most;
+      if (streams && !entry && high - low > max_chunk) high = low + max_chunk;
       beyond |= gather_row(g, row, low, high, &w, tile);
       p = row * width + high;
     }

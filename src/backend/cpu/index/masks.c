@@ -86,7 +86,7 @@ lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
   const uint8_t *mask = (const uint8_t *)a->mask->data;
   int64_t n = a->x->numel;
   const size_t item = lm_dtype_size((lm_dtype)a->x->dtype);
-  const int64_t most = TILE / (int64_t)item;
+  const int64_t max_chunk = TILE / (int64_t)item;
   bool streams = lm_use_nontemporal(lm_nbytes(out[0]));
   int threads = lm_cpu_share((double)n);
   int64_t *before = counts_before(mask, n, threads);
@@ -99,7 +99,7 @@ lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
     lm_nontemporal_writer w;
     lm_nontemporal_open(&w, out[0]->data + before[t] * (int64_t)item, streams);
     while (left > 0) { /* a tile's worth, or all */
-      int64_t count = streams && left > most ? most : left;
+      int64_t count = streams && left > max_chunk ? max_chunk : left;
       char *at = streams ? tile : w.to;
 #define CASE(type)                                                                              \
   case sizeof(type): {                                                                          \

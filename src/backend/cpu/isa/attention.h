@@ -21,10 +21,10 @@ typedef struct lm_score_block {
 #define LM_SEES_ALL (INT64_MAX / 2)
 
 struct lm_attention_loops {
-  /* A step of softmax along rows whose columns come block by block. Scores become exp(score - most), most is the
+  /* A step of softmax along rows whose columns come block by block. Scores become exp(score - row_max), row_max is the
    * largest so far, sum the sum so far, and the weighted values so far, values [rows, width], are rescaled. Then those
    * that are dropped become 0. */
-  void (*online_softmax)(const lm_score_block *b, void *most, void *sum, void *values, int64_t width);
+  void (*online_softmax)(const lm_score_block *b, void *row_max, void *sum, void *values, int64_t width);
   /* Scores become exp(score - norm of the row). */
   void (*weights)(const lm_score_block *b, const void *norm);
   /* out[r] = row r of x times row r of y */
@@ -32,8 +32,8 @@ struct lm_attention_loops {
   /* slope = weight * (slope - dot of the row) * scale; weights are b's, and slopes lie as they do. With dropout a slope
    * counts as 0 where the weight is dropped, else times drop->scale, and then those weights become 0. */
   void (*slopes)(const lm_score_block *b, void *slopes, const void *dots, double scale);
-  /* out = values * scale / sum, norm = most + log(sum); rows that saw nothing are 0, and their norm inf */
-  void (*finish)(void *out, int64_t out_row, void *norm, const void *values, const void *most, const void *sum,
+  /* out = values * scale / sum, norm = row_max + log(sum); rows without keys are 0, and their norm inf */
+  void (*finish)(void *out, int64_t out_row, void *norm, const void *values, const void *row_max, const void *sum,
                  double scale, int64_t rows, int64_t width);
 };
 

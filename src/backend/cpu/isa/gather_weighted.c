@@ -10,7 +10,7 @@ enum {
   GROUP = LM_GATHER_WEIGHTED_GROUP
 };
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #define LM_TEMPLATE "backend/cpu/isa/templates/gather_weighted.inc"
 #include "backend/cpu/isa/templates/each_float.inc"

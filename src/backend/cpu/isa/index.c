@@ -54,15 +54,15 @@ SCATTER(put_8, uint64_t, uint64_t, SAME, *d = v)
 const struct lm_scatter_loops LM_ISA_NAME(lm_scatter_loops) = {
     .fold = {[LM_FOLD_SUM] = {LM_DTYPES(X, add)},
              [LM_FOLD_PROD] = {LM_DTYPES(X, mul)},
-             [LM_FOLD_AMAX] = {LM_DTYPES(X, most)},
-             [LM_FOLD_AMIN] = {LM_DTYPES(X, least)}},
+             [LM_FOLD_AMAX] = {LM_DTYPES(X, amax)},
+             [LM_FOLD_AMIN] = {LM_DTYPES(X, amin)}},
     .put = {[1] = put_1, [2] = put_2, [4] = put_4, [8] = put_8},
 };
 
 /* ---- bags */
 
 enum { LANES = 64, FEW = 16 }; /* columns at a time */
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #undef LM_TEMPLATE
 #define LM_TEMPLATE "backend/cpu/isa/templates/embedding_bag.inc"

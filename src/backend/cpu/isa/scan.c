@@ -27,31 +27,31 @@ typedef uint64_t lane_ids __attribute__((vector_size(64)));
 /* ---- of floating numbers alone */
 
 static inline double log_of_two(double a, double b) {
-  double least = a < b ? a : b, most = a < b ? b : a;
-  double sum = most + log1p(exp(least - most));
-  return a != a || b != b ? a + b : least == most && isinf(least) ? least : sum;
+  double min_value = a < b ? a : b, max_value = a < b ? b : a;
+  double sum = max_value + log1p(exp(min_value - max_value));
+  return a != a || b != b ? a + b : min_value == max_value && isinf(min_value) ? min_value : sum;
 }
 
 /* Where the smallest sum is not too small beside the largest term, that term is taken out of all. */
 static void row_logsumexp(const lm_scan_part *p, int n) {
   const double most_apart = 600; /* e^-600 and below it e^-145 of itself are numbers still */
   double *x = p->x, *carry = p->carry, power[LM_SCAN_TILE];
-  double most = *carry, begin = *carry > x[0] ? *carry : x[0];
+  double max_value = *carry, begin = *carry > x[0] ? *carry : x[0];
   int odd = *carry != *carry;
   for (int i = 0; i < n; i++) {
-    most = x[i] > most ? x[i] : most;
+    max_value = x[i] > max_value ? x[i] : max_value;
     odd |= x[i] != x[i];
   }
-  if (odd || isinf(most) || !(most - begin <= most_apart)) {
+  if (odd || isinf(max_value) || !(max_value - begin <= most_apart)) {
     double sum = *carry;
     for (int i = 0; i < n; i++) x[i] = sum = log_of_two(sum, x[i]);
     *carry = sum;
     return;
   }
-  for (int i = 0; i < n; i++) power[i] = exp(x[i] - most);
-  double sum = exp(*carry - most);
+  for (int i = 0; i < n; i++) power[i] = exp(x[i] - max_value);
+  double sum = exp(*carry - max_value);
   for (int i = 0; i < n; i++) power[i] = sum += power[i];
-  for (int i = 0; i < n; i++) x[i] = log(power[i]) + most;
+  for (int i = 0; i < n; i++) x[i] = log(power[i]) + max_value;
   *carry = x[n - 1];
 }
 

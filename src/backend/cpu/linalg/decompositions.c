@@ -8,7 +8,7 @@
 typedef struct parts_job {
   lm_dtype dtype;
   size_t item;
-  int m, n, least, lwork, liwork;
+  int m, n, min_mn, lwork, liwork;
   const lm_tensor *a;             /* column-major; is written to */
   const lm_tensor *r, *s, *u, *v; /* results; NULL: not wanted */
   const char *jobz, *uplo;
@@ -109,7 +109,7 @@ static int svd_one(const void *job, int64_t i, char *work) {
     v = lm_matrix_at(j->v, i);
     ldv = at_least_1((int)j->v->size[j->v->ndim - 2]);
   }
-  if (j->least == 0) {
+  if (j->min_mn == 0) {
     put_identity(j->dtype, u, j->m, (int)j->u->size[j->u->ndim - 1]);
     put_identity(j->dtype, v, (int)j->v->size[j->v->ndim - 2], j->n);
     return 0;
@@ -126,13 +126,13 @@ static lm_status prepare_svd(parts_job *j, const lm_tensor *x, const char *jobz)
   j->item = lm_dtype_size(j->dtype);
   j->m = (int)x->size[x->ndim - 2];
   j->n = (int)x->size[x->ndim - 1];
-  j->least = j->m < j->n ? j->m : j->n;
+  j->min_mn = j->m < j->n ? j->m : j->n;
   j->jobz = jobz;
   j->lwork = -1;
-  j->liwork = 8 * at_least_1(j->least);
+  j->liwork = 8 * at_least_1(j->min_mn);
   ld = at_least_1(j->m);
-  ldv = at_least_1(*jobz == 'A' ? j->n : j->least);
-  if (j->least > 0)
+  ldv = at_least_1(*jobz == 'A' ? j->n : j->min_mn);
+  if (j->min_mn > 0)
     LM_CALL(j->dtype, gesdd, jobz, &j->m, &j->n, NULL, &ld, NULL, NULL, &ld, NULL, &ldv, &answer, &j->lwork, &info,
             &info, 1);
   j->lwork = lm_work_size(j->dtype, &answer);
@@ -140,7 +140,7 @@ static lm_status prepare_svd(parts_job *j, const lm_tensor *x, const char *jobz)
 }
 
 static double svd_flops(const parts_job *j) {
-  return 8.0 * j->m * j->n * j->least + 10.0 * j->least * j->least * j->least;
+  return 8.0 * j->m * j->n * j->min_mn + 10.0 * j->min_mn * j->min_mn * j->min_mn;
 }
 static size_t svd_scratch(const parts_job *j) { return 4 * (size_t)j->liwork + j->item * (size_t)j->lwork; }
 
@@ -172,7 +172,7 @@ lm_status lm_cpu_linalg_svdvals(const void *args, lm_tensor *const *out) {
 
 static int pinv_one(const void *job, int64_t i, char *work) {
   const parts_job *j = job;
-  size_t k = (size_t)j->least;
+  size_t k = (size_t)j->min_mn;
   char *u = work + svd_scratch(j) / 8 * 8 + 8, *v = u + j->item * (size_t)j->m * k, *s = v + j->item * k * (size_t)j->n;
   char *a = lm_matrix_at(j->a, i);
   int info = 0;
@@ -181,23 +181,23 @@ static int pinv_one(const void *job, int64_t i, char *work) {
       lm_scalar_put(j->dtype, a, r + (int64_t)c * j->n, lm_scalar_at(j->dtype, a, c + (int64_t)r * j->n));
   }
   if (!is_finite(j, a, (int64_t)j->m * j->n)) return LM_NOT_FINITE;
-  LM_CALL(j->dtype, gesdd, "S", &j->m, &j->n, a, &j->m, s, u, &j->m, v, &j->least, work + 4 * (size_t)j->liwork,
+  LM_CALL(j->dtype, gesdd, "S", &j->m, &j->n, a, &j->m, s, u, &j->m, v, &j->min_mn, work + 4 * (size_t)j->liwork,
           &j->lwork, (int *)work, &info, 1);
   double precision = j->dtype == LM_F64 ? 0x1p-52 : 0x1p-23;
   double atol = j->atol ? ((const double *)j->atol->data)[i] : 0;
   double rtol = j->rtol ? ((const double *)j->rtol->data)[i] : atol > 0 ? 0 : precision * (j->m > j->n ? j->m : j->n);
-  double least = rtol * lm_scalar_at(j->dtype, s, 0);
-  if (atol > least) least = atol;
-  for (int c = 0; c < j->least; c++) {
-    double value = lm_scalar_at(j->dtype, s, c), factor = value > least ? 1 / value : 0;
+  double cutoff = rtol * lm_scalar_at(j->dtype, s, 0);
+  if (atol > cutoff) cutoff = atol;
+  for (int c = 0; c < j->min_mn; c++) {
+    double value = lm_scalar_at(j->dtype, s, c), factor = value > cutoff ? 1 / value : 0;
     for (int r = 0; r < j->m; r++) {
       int64_t at = r + (int64_t)c * j->m;
       lm_scalar_put(j->dtype, u, at, lm_scalar_at(j->dtype, u, at) * factor);
     }
   }
   lm_scalar one = lm_scalar_of(j->dtype, 1), none = lm_scalar_of(j->dtype, 0);
-  LM_CALL(j->dtype, gemm, "T", "T", &j->n, &j->m, &j->least, &one, v, &j->least, u, &j->m, &none, lm_matrix_at(j->r, i),
-          &j->n, 1, 1);
+  LM_CALL(j->dtype, gemm, "T", "T", &j->n, &j->m, &j->min_mn, &one, v, &j->min_mn, u, &j->m, &none,
+          lm_matrix_at(j->r, i), &j->n, 1, 1);
   return info;
 }
 
@@ -211,7 +211,7 @@ lm_status lm_cpu_linalg_pinv(const void *args, lm_tensor *const *out) {
   TRY(lm_column_major(a->A, &copy));
   j.a = copy;
   TRY(lm_each_matrix(lm_matrix_count(copy), svd_flops(&j),
-                     svd_scratch(&j) + 64 + j.item * (size_t)j.least * (size_t)(j.m + j.n + 1), pinv_one, &j, &bad));
+                     svd_scratch(&j) + 64 + j.item * (size_t)j.min_mn * (size_t)(j.m + j.n + 1), pinv_one, &j, &bad));
   status = lm_matrix_not_converged("the computation of singular values", "A", a->A, bad);
 done:
   lm_release(copy);
@@ -244,17 +244,18 @@ static int rows_of_b(const parts_job *j) { return at_least_1(j->m > j->n ? j->m 
 
 static int lstsq_one(const void *job, int64_t i, char *work) {
   const parts_job *j = job;
-  int info = 0, rank = j->least, ldb = rows_of_b(j);
+  int info = 0, rank = j->min_mn, ldb = rows_of_b(j);
   char *b = work + 4 * (size_t)j->liwork, *s = b + j->item * (size_t)ldb * (size_t)j->nrhs;
   char *from = lm_matrix_at(j->b, i), *to = lm_matrix_at(j->r, i), *a = lm_matrix_at(j->a, i);
   memset(b, 0, j->item * (size_t)ldb * (size_t)j->nrhs);
   for (int c = 0; c < j->nrhs; c++)
     memcpy(b + j->item * (size_t)c * (size_t)ldb, from + j->item * (size_t)c * (size_t)j->m, j->item * (size_t)j->m);
   if (!is_finite(j, a, (int64_t)j->m * j->n) || !is_finite(j, from, (int64_t)j->m * j->nrhs)) return LM_NOT_FINITE;
-  if (j->least > 0) info = call_driver(j, a, ldb, b, s, (int *)work, &rank, s + j->item * (size_t)at_least_1(j->least));
+  if (j->min_mn > 0)
+    info = call_driver(j, a, ldb, b, s, (int *)work, &rank, s + j->item * (size_t)at_least_1(j->min_mn));
   for (int c = 0; c < j->nrhs; c++) {
     const char *column = b + j->item * (size_t)c * (size_t)ldb;
-    if (j->least > 0)
+    if (j->min_mn > 0)
       memcpy(to + j->item * (size_t)c * (size_t)j->n, column, j->item * (size_t)j->n);
     else
       memset(to + j->item * (size_t)c * (size_t)j->n, 0, j->item * (size_t)j->n);
@@ -263,7 +264,7 @@ static int lstsq_one(const void *job, int64_t i, char *work) {
     if (j->residuals) lm_scalar_put(j->dtype, lm_vector_at(j->residuals, i), c, sum);
   }
   if (j->rank) ((int64_t *)j->rank->data)[i] = rank;
-  if (j->s && j->least > 0) memcpy(lm_vector_at(j->s, i), s, j->item * (size_t)j->least);
+  if (j->s && j->min_mn > 0) memcpy(lm_vector_at(j->s, i), s, j->item * (size_t)j->min_mn);
   return info;
 }
 
@@ -283,13 +284,13 @@ lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
                  .r = out[0],
                  .lwork = -1};
   int iwork[2] = {0}, rank;
-  j.least = j.m < j.n ? j.m : j.n;
+  j.min_mn = j.m < j.n ? j.m : j.n;
   j.rcond = a->rcond == a->rcond ? a->rcond : (j.dtype == LM_F64 ? 0x1p-52 : 0x1p-23) * (j.m > j.n ? j.m : j.n);
   if (out[1]->numel) j.residuals = out[1];
   if (out[2]->numel) j.rank = out[2];
   if (out[3]->numel) j.s = out[3];
   j.liwork = j.n;
-  if (j.least > 0) {
+  if (j.min_mn > 0) {
     call_driver(&j, NULL, rows_of_b(&j), NULL, NULL, iwork, &rank, &answer);
     if (iwork[0] > j.liwork) j.liwork = iwork[0];
   }
@@ -301,8 +302,8 @@ lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
   j.a = copy;
   j.b = b;
   TRY(lm_each_matrix(
-      lm_matrix_count(out[0]), 4.0 * j.m * j.n * (j.least + j.nrhs),
-      4 * (size_t)j.liwork + j.item * ((size_t)rows_of_b(&j) * (size_t)j.nrhs + (size_t)j.least + 2 + (size_t)j.lwork),
+      lm_matrix_count(out[0]), 4.0 * j.m * j.n * (j.min_mn + j.nrhs),
+      4 * (size_t)j.liwork + j.item * ((size_t)rows_of_b(&j) * (size_t)j.nrhs + (size_t)j.min_mn + 2 + (size_t)j.lwork),
       lstsq_one, &j, &bad));
   status = lm_matrix_not_converged("the least squares", "A", x, bad);
 done:

@@ -12,8 +12,8 @@ enum { PANEL = 32, FEW = 8 }; /* up to FEW reflections are applied one by one */
 typedef struct qr_job {
   lm_dtype dtype;
   size_t item;
-  int m, n, least, columns; /* columns of Q; 0: it is not wanted */
-  bool alone;               /* products by one thread: others would wait for their parts longer than they compute */
+  int m, n, min_mn, columns; /* columns of Q; 0: it is not wanted */
+  bool alone;                /* products by one thread: others would wait for their parts longer than they compute */
   const lm_tensor *a, *q, *r;
   const lm_cpu_gemm_region *region;
 } qr_job;
@@ -25,8 +25,8 @@ typedef struct panel {
 } panel;
 
 static size_t elements_of_scratch(const qr_job *j) {
-  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->least + PANEL - 1) / PANEL;
-  return (size_t)j->least + PANEL * ((size_t)j->m + PANEL + PANEL * panels + 2 * others) + 64;
+  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->min_mn + PANEL - 1) / PANEL;
+  return (size_t)j->min_mn + PANEL * ((size_t)j->m + PANEL + PANEL * panels + 2 * others) + 64;
 }
 
 /* C = beta C + alpha A B, A [m, k], B [k, n] or, transposed, [n, k]. */
@@ -82,12 +82,12 @@ static lm_status make_q(const qr_job *j, char *a, const char *tau, const char *T
   lm_status status = LM_OK;
   memset(q, 0, j->item * (size_t)j->m * (size_t)j->columns);
   for (int c = 0; c < j->columns; c++) lm_scalar_put(j->dtype, q, (int64_t)c * (j->m + 1), 1);
-  for (int c = j->least - 1; c >= 0 && j->least <= FEW; c--)
+  for (int c = j->min_mn - 1; c >= 0 && j->min_mn <= FEW; c--)
     lm_householder_loops_of(j->dtype)->reflect(j->m - c, entry(j, a, c, c), lm_scalar_at(j->dtype, tau, c),
                                                j->columns - c, entry(j, q, c, c), j->m);
-  for (int last = (j->least - 1) / PANEL; last >= 0 && j->least > FEW; last--) {
+  for (int last = (j->min_mn - 1) / PANEL; last >= 0 && j->min_mn > FEW; last--) {
     p.first = last * PANEL;
-    p.count = j->least - p.first < PANEL ? j->least - p.first : PANEL;
+    p.count = j->min_mn - p.first < PANEL ? j->min_mn - p.first : PANEL;
     p.length = j->m - p.first;
     fill_v(j, &p, a);
     TRY(reflect(j, &p, T + j->item * PANEL * PANEL * (size_t)last, true, j->columns - p.first,
@@ -100,18 +100,18 @@ done:
 static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
   lm_status status = LM_OK;
   const struct lm_householder_loops *loops = lm_householder_loops_of(j->dtype);
-  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->least + PANEL - 1) / PANEL;
-  char *tau = work, *T = tau + j->item * (size_t)j->least;
+  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->min_mn + PANEL - 1) / PANEL;
+  char *tau = work, *T = tau + j->item * (size_t)j->min_mn;
   panel p = {.square = T + j->item * PANEL * PANEL * panels};
   p.w = p.square + j->item * PANEL * PANEL;
   p.wt = p.w + j->item * PANEL * others;
   p.v = p.wt + j->item * PANEL * others;
-  for (; p.first < j->least; p.first += PANEL, T += j->item * PANEL * PANEL) {
-    p.count = j->least - p.first < PANEL ? j->least - p.first : PANEL;
+  for (; p.first < j->min_mn; p.first += PANEL, T += j->item * PANEL * PANEL) {
+    p.count = j->min_mn - p.first < PANEL ? j->min_mn - p.first : PANEL;
     p.length = j->m - p.first;
     char *its_tau = tau + j->item * (size_t)p.first;
     int after = j->n - p.first - p.count;
-    bool all = j->least <= FEW; /* with the columns after the panel */
+    bool all = j->min_mn <= FEW; /* with the columns after the panel */
     loops->factor(p.length, p.count, entry(j, a, p.first, p.first), j->m, its_tau);
     for (int c = 0; c < p.count && all; c++)
       loops->reflect(p.length - c, entry(j, a, p.first + c, p.first + c), lm_scalar_at(j->dtype, its_tau, c), after,
@@ -122,7 +122,7 @@ static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
     loops->combine(p.count, p.square, its_tau, T);
     TRY(reflect(j, &p, T, false, after, entry(j, a, p.first + p.count, p.first)));
   }
-  if (q) TRY(make_q(j, a, tau, tau + j->item * (size_t)j->least, p, q));
+  if (q) TRY(make_q(j, a, tau, tau + j->item * (size_t)j->min_mn, p, q));
 done:
   return status;
 }
@@ -154,12 +154,12 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
               .n = (int)x->size[x->ndim - 1],
               .r = out[1],
               .region = &region};
-  j.least = j.m < j.n ? j.m : j.n;
+  j.min_mn = j.m < j.n ? j.m : j.n;
   if (a->mode != LM_QR_R) {
     j.q = out[0];
     j.columns = (int)out[0]->size[out[0]->ndim - 1];
   }
-  double work = 2.0 * j.m * j.n * (j.least + j.columns);
+  double work = 2.0 * j.m * j.n * (j.min_mn + j.columns);
   j.alone = work < 1e9;
   TRY(lm_column_major(x, &copy));
   j.a = copy;

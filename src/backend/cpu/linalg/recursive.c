@@ -166,19 +166,19 @@ done:
 
 lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *scratch, int *info) {
   lm_status status = LM_OK;
-  int least = m < n ? m : n, below = 0;
+  int min_mn = m < n ? m : n, below = 0;
   if (n <= LM_LEAF) {
     *info = lm_trsm_loops_of(dtype)->lu(m, n, a, lda, pivots, scratch);
     return LM_OK;
   }
-  int half = least > LM_LEAF ? half_of(least) : least, rest = n - half;
+  int half = min_mn > LM_LEAF ? half_of(min_mn) : min_mn, rest = n - half;
   TRY(lm_factor_lu(dtype, m, half, a, lda, pivots, scratch, info));
   TRY(update_beside(&(lu_beside){dtype, m, half, lda, a, pivots}, rest, at(dtype, a, lda, 0, half)));
   if (m == half) goto done;
   TRY(lm_factor_lu(dtype, m - half, rest, at(dtype, a, lda, half, half), lda, pivots + half, scratch, &below));
   if (*info == 0 && below > 0) *info = below + half;
-  for (int i = half; i < least; i++) pivots[i] += half;
-  lm_swap_rows(dtype, half, a, lda, pivots, half, least, false);
+  for (int i = half; i < min_mn; i++) pivots[i] += half;
+  lm_swap_rows(dtype, half, a, lda, pivots, half, min_mn, false);
 done:
   return status;
 }
