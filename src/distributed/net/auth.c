@@ -120,7 +120,7 @@ lm_status lm_auth_step(lm_auth *a, int fd, bool *done) {
     if (got > 0)
       a->got += (size_t)got;
     else if (got == 0)
-      return lm_fail(LM_E_IO, "handshake: closed");
+      return lm_fail(LM_E_IO, "handshake: connection closed");
     else if (errno == EAGAIN)
       return LM_OK;
     else if (errno != EINTR)

@@ -115,18 +115,21 @@ static lm_status locate_look(const char *path, lm_location *at, bool *held, stru
   int fd;
   if (lm_file_open(path, O_NOFOLLOW, &fd, info) != LM_OK) {
     bool gone = errno == ENOENT || errno == ESTALE;
-    return gone ? lm_fail(LM_E_IO, "%s: %s", path, strerror(errno)) : not_ours();
+    return gone ? lm_fail(LM_E_IO, "cannot open '%s': %s", path, strerror(errno)) : not_ours();
   }
   ssize_t n = read(fd, text, sizeof text);
   int problem = errno;
   *held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   close(fd);
-  if (n == 0) return lm_fail(LM_E_IO, "%s is empty", path);
+  if (n == 0) return lm_fail(LM_E_IO, "'%s' is empty", path);
   if (n > 0 && n < (ssize_t)sizeof text && !memchr(text, 0, (size_t)n)) {
     text[n] = 0;
     if (understand(text, at) == LM_OK) return LM_OK;
   }
-  lm_fail(LM_E_ARG, "%s %s", path, n < 0 ? strerror(problem) : "exists and is not a rendezvous file");
+  if (n < 0)
+    lm_fail(LM_E_ARG, "cannot read '%s': %s", path, strerror(problem));
+  else
+    lm_fail(LM_E_ARG, "'%s' exists and is not a rendezvous file", path);
   return not_ours();
 }
 
@@ -178,14 +181,16 @@ static lm_status take_away(const char *path, const char *nonce) {
 /* The file, which lies nowhere else yet, locked, and whole on the disk. */
 static lm_status locate_make_file(const char *path, const char *temporary, const char *text, int *out) {
   int fd = lm_fd_above_stdio(open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (fd < 0) return lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+  if (fd < 0)
+    return lm_fail(LM_E_IO, "init_method file://%s: cannot create '%s': %s", path, temporary, strerror(errno));
   flock(fd, LOCK_EX | LOCK_NB);
   lm_file_limit limit;
   lm_file_limit_begin(&limit);
   bool written = write(fd, text, strlen(text)) == (ssize_t)strlen(text) && fsync(fd) == 0;
   lm_file_limit_end(&limit);
   *out = fd;
-  return written ? LM_OK : lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+  return written ? LM_OK
+                 : lm_fail(LM_E_IO, "init_method file://%s: cannot write '%s': %s", path, temporary, strerror(errno));
 }
 
 static lm_status in_use(const char *path, const lm_location *found) {
@@ -217,7 +222,7 @@ static lm_status write_file(lm_locator *l, const char *text) {
     if (status == LM_E_ARG) break;
     done = locate_put(temporary, path);
     int problem = errno;
-    if (!done) status = lm_fail(LM_E_IO, "init_method file://%s: %s", path, strerror(problem));
+    if (!done) status = lm_fail(LM_E_IO, "init_method file://%s: cannot create the file: %s", path, strerror(problem));
     if (!done && problem != EEXIST) break;
   }
   if (done) {
