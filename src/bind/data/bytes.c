@@ -32,7 +32,7 @@ static int bind_bytes_tensor(lua_State *L) { return lm_return_tensor(L, 1, bytes
 static int bind_count_up(lua_State *L) {
   lm_tensor *t;
   lm_need(L, lm_read_plain(L, LM_STATE(L), 1, "count_up", "t", LM_I64, &t));
-  if (t->numel != 1) return lm_raise_text(L, "count_up: t: one element expected");
+  if (t->numel != 1) return lm_raise_text(L, "count_up: t must have one element");
   __atomic_fetch_add((int64_t *)t->data, 1, __ATOMIC_RELAXED);
   return 0;
 }

@@ -108,7 +108,7 @@ static int bind_csv_fields(lua_State *L) {
   int64_t from = lm_need_int(L, 4, fn, "from"), to = lm_need_int(L, 5, fn, "to");
   lm_need(L, read_csv(L, LM_STATE(L), fn, &c));
   if (from < 0 || to < from || to > c.n)
-    return lm_raise_text(L, "csv_fields: bytes %lld to %lld", (long long)from, (long long)to);
+    return lm_raise_text(L, "csv_fields: bytes %lld to %lld are out of range", (long long)from, (long long)to);
   lm_need(L, lm_csv_fields(&c, from, to, made, &count));
   lua_createtable(L, count, 0);
   lm_reader r = lm_reader_of(made->data, made->n);

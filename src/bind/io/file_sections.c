@@ -61,7 +61,8 @@ static int bind_text(lua_State *L) {
   lm_need(L, read_count(L, LM_STATE(L), 3, &n));
   if (n > lm_sections_bytes(f)) n = lm_sections_bytes(f) + 1; /* the core words the error */
   if (n > (uint64_t)1 << 30) {
-    return lm_raise_text(L, "%s: a description of %.0f bytes is too long", lm_sections_path(f), (double)n);
+    return lm_raise(
+        L, lm_fail_in_file(LM_E_IO, lm_sections_path(f), "a description of %.0f bytes is too long", (double)n));
   }
   char *to = n <= lm_sections_bytes(f) ? lua_newuserdata(L, (size_t)n + 1) : NULL;
   lm_need(L, lm_sections_copy(f, at, n, to));
@@ -173,7 +174,7 @@ done:
 
 static int bind_write_pieces(lua_State *L) {
   lua_settop(L, 2);
-  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "write_pieces: a list expected");
+  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "write_pieces: pieces must be a list");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
   return 0;
 }

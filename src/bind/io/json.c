@@ -165,7 +165,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
 }
 
 static int bind_encode(lua_State *L) {
-  if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: one value expected");
+  if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: expected one value");
   cJSON **tree = lm_object_new(L, &holder_type);
   int left = MAX_VALUES;
   lm_need(L, encode(L, 1, 0, &left, tree));

@@ -80,11 +80,11 @@ done:
 
 static int bind_save(lua_State *L) {
   lua_settop(L, 4);
-  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: tensors: a table expected");
+  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: tensors must be a table");
   if (lua_type(L, 3) != LUA_TTABLE && !lua_isnil(L, 3)) {
-    return lm_raise_text(L, "safetensors_save: metadata: a table of strings expected");
+    return lm_raise_text(L, "safetensors_save: metadata must be a table of strings");
   }
-  if (lua_type(L, 4) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: names: a list of strings expected");
+  if (lua_type(L, 4) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: names must be a list of strings");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), save_tensors, NULL));
   return 0;
 }
