@@ -276,6 +276,9 @@ describe("lm.text", function()
           "pattern '%[a&&b%]': && in a class is not supported",
         [small(', "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(((a{999}){999}){99}){9}"}}')] =
           "pattern '.*': ",
+        [small(', "pre_tokenizer": {"type": "Split", "pattern": {"String": "a"}, "behavior": "Keep"}')] =
+          "pre_tokenizer: Split: behavior must be one of 'Removed', 'Isolated', 'MergedWithPrevious', "
+            .. "'MergedWithNext', 'Contiguous', got 'Keep'",
         [small(', "pre_tokenizer": {"type": "Metaspace", "replacement": "ab"}')] =
           "replacement must be one character, got 'ab'",
         [small(', "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}], '

@@ -137,7 +137,8 @@ static lm_status read_word(const cJSON *of, const char *name, const char *const 
     if (strcmp(words[i], found->valuestring) == 0) return (void)(*out = i), LM_OK;
   }
   char list[120] = "one of";
-  for (int i = 0; words[i]; i++) lm_write(list + strlen(list), sizeof list - strlen(list), " '%s'", words[i]);
+  for (int i = 0; words[i]; i++)
+    lm_write(list + strlen(list), sizeof list - strlen(list), "%s '%s'", i ? "," : "", words[i]);
   return must_be_got(name, list, found);
 }
 

@@ -61,8 +61,8 @@ static int bind_text(lua_State *L) {
   lm_need(L, read_count(L, LM_STATE(L), 3, &n));
   if (n > lm_sections_bytes(f)) n = lm_sections_bytes(f) + 1; /* the core words the error */
   if (n > (uint64_t)1 << 30) {
-    return lm_raise(L, lm_fail_file("read", lm_sections_path(f),
-                                           lm_text("a header of %.0f bytes is longer than 2^30", (double)n)));
+    return lm_raise(
+        L, lm_fail_file("read", lm_sections_path(f), lm_text("a header of %.0f bytes is longer than 2^30", (double)n)));
   }
   char *to = n <= lm_sections_bytes(f) ? lua_newuserdata(L, (size_t)n + 1) : NULL;
   lm_need(L, lm_sections_copy(f, at, n, to));
