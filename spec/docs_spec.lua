@@ -1,4 +1,4 @@
--- README and docs/: their programs run, what they show as output is true, their commands and links exist.
+-- README and docs/: their programs run, the shown output is true, their commands and links exist.
 local markdown = require "spec.support.markdown"
 local temp = require "spec.support.temp"
 

@@ -1,4 +1,4 @@
--- What runs the specs: files side by side, whose crashes, failures and reasons are given.
+-- spec/run.lua: files run in parallel, and their crashes, failures and reasons are reported.
 local temp = require "spec.support.temp"
 
 describe("several spec files #lua", function()

@@ -1,4 +1,4 @@
--- lm.autograd.checkpoint: the same gradients to the bit, from less memory; what goes wrong is said.
+-- lm.autograd.checkpoint: bit-identical gradients, from less memory, and its errors.
 local lm = require "luminary"
 local nn, F, autograd = lm.nn, lm.nn.functional, lm.autograd
 local checkpoint = autograd.checkpoint
@@ -14,7 +14,7 @@ local function seeded(f, ...)
   return f(...)
 end
 
--- Everything that saves something in a way of its own.
+-- All ops that save tensors in a special way.
 local Mixed = nn.Module:extend("Mixed")
 function Mixed:init()
   self.fc1, self.fc2, self.norm = nn.Linear(6, 8), nn.Linear(8, 6), nn.LayerNorm(6)

@@ -2,7 +2,7 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 
--- What a terminal would obey, and characters that it shows.
+-- Control characters of terminals, and characters that they show.
 local FOREIGN, SHOWN = "\27]0;title\7\r\194\155 é€", "?]0;title???" .. " é€"
 
 local function message(f, ...)

@@ -594,7 +594,7 @@ describe("wrong arguments to", function()
 end)
 
 describe("an error", function()
-  -- Each line is a chunk of its own, and wrong.
+  -- Each line is a separate chunk with an error.
   local wrong = [=[
   lm.zeros("a")
   lm.ones({2, -1})

@@ -8,7 +8,7 @@ local folder
 local function set_up() folder = temp.folder() end
 local function clean_up() temp.remove(folder) end
 
--- Runs a script within `seconds` of processor time; what it printed.
+-- Runs a script within `seconds` of CPU time. Returns its output.
 local function child(script, seconds, before)
   temp.write(folder .. "/child.lua", "local lm = require 'luminary'\nlocal core = require 'luminary.core'\n" .. script)
   local ok, text, code = temp.run(folder, ("%sulimit -t %d; exec timeout 300 luajit %s/child.lua"):format(

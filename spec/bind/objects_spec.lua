@@ -211,7 +211,7 @@ describe("other objects", function()
         assert.is_false(pcall(walk, object), tostring(object))
       end
       assert.is_false(pcall(next, object))
-      -- what a LuaJIT with Lua 5.2's metamethods calls
+      -- the metamethods that a LuaJIT with Lua 5.2's metamethods calls
       local record = getmetatable(object)
       assert.matches("pairs and ipairs take tables, and this is an object", message(record.__pairs, object))
       assert.matches("pairs and ipairs take tables, and this is an object", message(record.__ipairs, object))

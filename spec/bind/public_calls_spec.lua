@@ -1,4 +1,4 @@
--- How functions and constructors take their arguments, and what their errors say: sweeps over what is public.
+-- Arguments of functions and constructors, and their errors: sweeps over all public names.
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 
@@ -331,7 +331,7 @@ end
 
 describe("a misspelt option", function()
   local help = require "luminary.help"
-  -- Those whose options stand first, that take any names, or that are asked for something else before.
+  -- Functions whose options come first, that take any names, or that check something else before.
   local apart = {}
   for name in ([[
     lm.autocast lm.amp.autocast nn.ParameterDict dist.new_group dist.scatter_object_list lm.distributions.Independent

@@ -1,11 +1,11 @@
--- What surrounds tensors: loading the library, errors and where they point, help, threads, time, environment.
+-- Loading the library, positions of errors, help, threads, time, environment.
 local lm = require "luminary"
 local core = require "luminary.core"
 local temp = require "spec.support.temp"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 local file = debug.getinfo(1, "S").short_src
 
--- Runs Lua text in a process of its own, with that environment; what it wrote to either stream.
+-- Runs Lua text in a new process with that environment. Returns its output on both streams.
 local function run(text, environment)
   local path = os.tmpname()
   local f = assert(io.open(path, "w"))

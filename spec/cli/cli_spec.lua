@@ -513,7 +513,7 @@ describe("the prompt", function()
   end)
 end)
 
--- What a library or class has, by the names that people write.
+-- The contents of a library or class, by the names that people write.
 local function walk(path, value, visit, seen)
   if seen[value] then return end
   seen[value] = true

@@ -21,7 +21,7 @@ describe("a class that nobody has used yet", function()
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
-  -- Of a process of its own: another spec may have used the class.
+  -- In a separate process, since another spec may have used the class.
   local function of_new_process(code)
     local _, said = temp.run(folder, ("luajit -e 'local nn = require([[luminary]]).nn; %s' 2>&1"):format(code))
     return said

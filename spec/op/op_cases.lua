@@ -213,7 +213,7 @@ unary "sigmoid"
 op("bce", "x target", "F.binary_cross_entropy(x, target, reduction='none')", {
   { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }) },
   { x = v { 0, 1, 0.5 }, target = v { 1, 0, 1 } }, bad = { { t { 3, 4 }, t { 3 }, message = "bce.*%[3, 4%].*%[3%]" } } })
--- What losses are of each element.
+-- Losses of each element.
 op("bce_of_logits", "x target pos_weight", "F.binary_cross_entropy_with_logits(x, target, pos_weight=torch.as_tensor(pos_weight), reduction='none')", {
   { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), pos_weight = pos { 4 } },
   { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), pos_weight = 1 },
@@ -944,7 +944,7 @@ op("recurrent_layer_backward", "weight_hh h0 y work grad_y", "(lambda d: (d, d.T
   bad = { { t { 12, 3 }, t { 2, 3 }, t { 2, 3 }, t { 2, 3 }, message = "recurrent_layer_backward: c0 must be given for lstm and for no other cell" },
     { t { 3, 3 }, t { 2, 3 }, t { 2, 4 }, message = "recurrent_layer_backward: .*work" } } })
 
--- Of no steps: what a library is not asked for. spec/cuda/recurrent_spec.lua has the rest.
+-- With no steps, for which no library is called. spec/cuda/recurrent_spec.lua has the rest.
 op("recurrent_weights", "weights", "torch.zeros(0)", {
   grad = false, dtypes = false, { weights = { t { 0, 3 }, t { 0, 0 } }, cell = "rnn_tanh", bias = false },
   bad = { { { t { 4, 3 }, t { 4, 4 } }, { cell = "rnn_tanh" }, message = "recurrent_weights: the number of weights must be a multiple of 4 %(layers and directions%), got 2" },

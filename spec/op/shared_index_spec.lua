@@ -1,5 +1,5 @@
 -- Index tensors, labels, masks and lengths that another process writes to while an op reads them: an error or a result,
--- never a read or write beyond a tensor. What is checked must be what is used.
+-- never a read or write beyond a tensor. The checked value must be the one that is used.
 local temp = require "spec.support.temp"
 
 local folder

@@ -3,7 +3,7 @@ local temp = require "spec.support.temp"
 
 local LEVELS = {0, 1, 2} -- a CPU without the instructions of one runs the highest that it has
 
--- Runs a script at a level; what it prints, and for each pass how many convolutions the log says Winograd computed.
+-- Runs a script at a level. Returns its output, and for each pass the number of convolutions by Winograd in the log.
 local function run(script, level, mode)
   local folder = temp.folder()
   local path = temp.write(folder .. "/script.lua", 'local lm = require "luminary"\n' .. script)

@@ -136,7 +136,8 @@ describe("the simulation of scaling #lua", function()
       ["--model bert"] = "--model: 'bert' is none of", ["--machine cray"] = "--machine: 'cray' is none of",
       ["--gpus 0"] = "--gpus: '0'", ["--algorithm star"] = "--algorithm: no 'star'", ["--outside 0"] = "bandwidth of 0",
       ["--gpu 8"] = "did you mean '--gpus'", ["--gpus ,"] = "--gpus: ',' names none", ["--step 0"] = "--step 0",
-      ["--compress 0"] = "--compress 0", ["--compress 2"] = "--compress 2", ["--model inf"] = "--model: 'inf'",
+      ["--compress 0"] = "--compress must be more than 0 and at most 1, got 0\n", ["--model inf"] = "--model: 'inf'",
+      ["--compress 2"] = "--compress must be more than 0 and at most 1, got 2\n",
       ["--measure --network no"] = "--network: there is no 'no'",
     } do
       ok, text = run(arguments)

@@ -31,7 +31,7 @@ local LARGE = (lm.getenv "LD_PRELOAD" or ""):find "asan" and 2 ^ 22 or 2 ^ 24
 local cases, wrong = 0, 0
 local about -- of the case under way
 
--- ---- what is sent, and what is right
+-- ---- inputs, and expected results
 
 local PERIOD = 7
 

@@ -22,7 +22,7 @@ function compare.rounds(short, long, body)
   end
 end
 
--- nil, or what differs; tol is relative, and absolute below 1.
+-- Returns nil or the difference; tol is relative, and absolute below 1.
 local function differs(here, there, tol)
   there = there:cpu()
   local shape, other = table.concat(here.shape, "x"), table.concat(there.shape, "x")

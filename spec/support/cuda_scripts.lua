@@ -1,4 +1,4 @@
---- Scripts over the CUDA runtime without a GPU (support/cuda), each in a process of its own.
+--- Scripts over the fake CUDA runtime (support/cuda), each in a new process.
 local temp = require "spec.support.temp"
 
 local scripts = {}
@@ -29,7 +29,7 @@ local library = assert(package.searchpath("luminary.core", package.cpath)):gsub(
 -- Whether this build has that runtime.
 local function are_possible() return temp.exists(library) end
 
--- Runs a script, within an environment such as "LM_SYNC=1": whether it succeeded, and what it said.
+-- Runs a script with an environment such as "LM_SYNC=1". Returns whether it succeeded, and its output.
 local function run(text, environment)
   local folder = temp.folder()
   local path = temp.write(folder .. "/script.lua", common .. text)

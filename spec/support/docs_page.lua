@@ -5,7 +5,7 @@
 --- The blocks run in order, as one program: a local of one block is there in the next. `lm`, `nn`, `F`, `optim`, `data`
 --- and `dist` are there from the start. A comment before a block changes that:
 ---
----   <!-- run: alone -->         a program of its own
+---   <!-- run: alone -->         a separate program
 ---   <!-- run: error "TEXT" -->  the block must raise an error that contains TEXT
 ---   <!-- run: no, REASON -->    does not run
 ---
@@ -62,7 +62,7 @@ local function quiet_write(...)
   return io.stdout
 end
 
--- What lines `first` to `last` printed, without the lines in `except`.
+-- The output of lines `first` to `last`, without the lines in `except`.
 local function output(first, last, except)
   local texts = {}
   for _, entry in ipairs(printed) do

@@ -11,7 +11,7 @@ jit.off() -- a trace that collects at each allocation may leave itself at its fi
 local way, pattern = arg[1], arg[2] or ""
 local calls, fired = 0, 0
 
--- ---- what frees
+-- ---- ways of freeing
 
 local armed -- {tensors, at = how many collections from now}
 local litter = {} -- luacheck: ignore (it lies where the freed ones lay)

@@ -16,7 +16,7 @@ local function flat(t)
   return type(list) == "table" and list or { list }
 end
 
--- nil if they agree, else what differs.
+-- Returns nil if they agree, else the difference.
 function golden.differs(got, want, tol)
   if not core.is_tensor(got) then got = core.tensor(got, { dtype = want.dtype }) end
   local gs, ws = table.concat(got.shape, ", "), table.concat(want.shape, ", ")

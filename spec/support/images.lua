@@ -1,5 +1,5 @@
 --- A small set of images in MNIST's files, where a training's length is of no interest: testing alone would go through
---- ten thousand. Each class has a bright stripe of its own in noise.
+--- ten thousand. Each class has a bright stripe at another position in noise.
 ---   images.write(folder, 512, 64)      -- that many to train with and to test on; give it to a script as --data
 local temp = require "spec.support.temp"
 

@@ -204,7 +204,7 @@ local function write(folder, part)
   run {part.shell and ("cd %s\n%s"):format(quote(folder .. "/root"), part.shell)}
 end
 
---- The clean machine in a folder of its own.
+--- Makes the clean machine in a new folder.
 function machine.build()
   local folder = temp.folder()
   assert(os.execute(("mkdir -p %s/clean/root %s/clean/bin"):format(folder, folder)) == 0)

@@ -88,7 +88,7 @@ function ranks.start(options)
   return job
 end
 
---- What a rank has printed so far.
+--- Returns a rank's output so far.
 function Job:output(rank)
   local path = self.folder .. "/" .. rank .. ".out"
   return temp.exists(path) and temp.read(path) or ""

@@ -43,7 +43,7 @@ function temp.exists(path)
   return file ~= nil and file:close()
 end
 
---- Runs a shell command; whether it succeeded, what it printed on standard output and error, its exit code.
+--- Runs a shell command. Returns whether it succeeded, its standard output and error, and its exit code.
 function temp.run(folder, command)
   local out = folder .. "/output"
   local code = os.execute(("( %s ) >%s 2>&1 </dev/null"):format(command, out))

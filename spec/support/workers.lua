@@ -16,7 +16,7 @@ ffi.cdef [[
 local C = ffi.C
 local LIMIT = 900 -- seconds for one file
 
--- These take longest; what begins late is waited for alone.
+-- The files that take longest, to begin first.
 local LONGEST = {
   "install_spec", "imagenet_spec", "train_spec", "mpi_spec", "models_spec", "equal_spec", "doctor_spec",
   "store_spec", "ops_spec", "data_parallel_spec", "nccl_failing_spec", "nccl_spec", "nccl_told_spec", "launcher_spec",

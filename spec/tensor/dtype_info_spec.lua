@@ -1,4 +1,4 @@
--- What dtypes hold and what becomes of two, as PyTorch has it.
+-- Limits of dtypes and type promotion, as in PyTorch.
 local lm = require "luminary"
 local form = dofile "spec/support/message.lua"
 
@@ -222,7 +222,7 @@ describe("floats that become integers", function()
     int32 = { -2 ^ 31, 2 ^ 31 - 1 },
   }
   local nan, inf = 0 / 0, 1 / 0
-  -- Of many lengths, and of elements apart from one another: each has loops of its own.
+  -- Of many lengths, and of strided elements: each has separate loops.
   local function each(dtype, to, value, check)
     for _, n in ipairs { 1, 7, 64, 1000 } do
       check(lm.full({ n }, value, { dtype = dtype }):to(to))
@@ -327,7 +327,7 @@ describe("fmod, remainder, floor_divide and powers", function()
   end)
 end)
 
--- Loops have other ways through numbers that int holds, through what is short, and through what lies apart.
+-- Loops have separate paths for values that fit into int, for short inputs, and for strided elements.
 describe("loops over integers", function()
   it("divide alike on both sides of what int holds", function()
     local edge = 2 ^ 31

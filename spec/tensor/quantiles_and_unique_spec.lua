@@ -1,5 +1,5 @@
--- What is made of sorting, scans and counts: diff, mode, quantiles, distinct elements, histograms, covariance. Expected
--- values are PyTorch's, positions and labels counting from 1.
+-- Functions made of sorting, scans and counts: diff, mode, quantiles, distinct elements, histograms, covariance.
+-- Expected values are PyTorch's, positions and labels counting from 1.
 local lm = require "luminary"
 local nan, inf = 0 / 0, math.huge
 

@@ -1,4 +1,4 @@
--- Picking and writing by positions and masks, and dims and entries rearranged: what is made of other ops.
+-- Indexing, masks, and functions that permute, join and split tensors, made of other ops.
 local lm = require "luminary"
 
 

@@ -1,4 +1,4 @@
--- Tensors: making them, what they are, converting them.
+-- Tensors: constructors, properties, conversions.
 local lm = require "luminary"
 local ffi = require "ffi"
 local temp = require "spec.support.temp"

@@ -39,7 +39,7 @@ local function add(name, base, channels_of, help)
 
   function new:init(...)
     local n = select("#", ...)
-    -- The fields of a layer with 1 input channel, or if groups exclude that, with as many as output channels.
+    -- The fields of a layer with 1 input channel, or if groups exclude that, with the number of output channels.
     local ok, like = pcall(base, 1, ...)
     if not ok then like = base(n > 0 and (...) or 1, ...) end
     each_tensor(like, function(key, value)
