@@ -141,9 +141,6 @@ function options.exclusive(who, a, b, remedy, ...)
   raise(("%s: %s and %s are mutually exclusive"):format(who, a, b), remedy, ...)
 end
 
-<<<<<<< HEAD
--- Returns a list of two from a number or a list of two: sizes, strides and paddings of images.
-=======
 -- Of files, as base/message.h has them.
 
 --- A path as messages show it: on one line, of a long one the two ends.
@@ -166,8 +163,7 @@ function options.fail_file(verb, path, reason)
   raise(("cannot %s '%s': %s"):format(verb, options.shown_path(path), reason))
 end
 
---- A number, or a list of two: what sizes, strides and paddings of images are given as.
->>>>>>> data
+-- Returns a list of two from a number or a list of two: sizes, strides and paddings of images.
 local function pair(v)
   if type(v) == "number" then return {v, v} end
   local good = type(v) == "table" and type(v[1]) == "number" and type(v[2]) == "number" and #v == 2

@@ -289,12 +289,8 @@ end
 
 --- Returns an iterator over the batches of an epoch, or of the rest of one after load_state_dict.
 function DataLoader:iter()
-<<<<<<< HEAD
-  if self.resumed then return go_on(self) end
-  warn_of_same_order(self, order_of(self))
-=======
   if self.resumed then return resume(self) end
->>>>>>> data
+  warn_of_same_order(self, order_of(self))
   self.passes = self.passes + 1
   return begin(self, self.passes, 1, false)
 end

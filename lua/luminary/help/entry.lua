@@ -143,9 +143,6 @@ local function signature_of(each, list)
   return ("%s(%s)"):format(each.path, table.concat(parts, ", "))
 end
 
-<<<<<<< HEAD
--- A documented call in valid Lua, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
-=======
 -- Changes what is outside of quotes.
 local function outside_strings(text, change)
   local strings, i = {}, 0
@@ -159,8 +156,7 @@ local function outside_strings(text, change)
   end))
 end
 
--- A documented call as Lua reads it, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
->>>>>>> data
+-- A documented call in valid Lua, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
 local function without_brackets(call)
   local before, list = call:match "^([^%(]*)(%b())"
   local named = list:match "%b{}"

@@ -70,11 +70,7 @@ end
 
 function bytes.cut(text) return text:sub(1, random(0, #text)) end
 
-<<<<<<< HEAD
 -- Replaces one match of a pattern in a text by a string, or by the result of a function of the match.
-=======
--- The text with one match of a pattern replaced by a string or by the result of a function.
->>>>>>> data
 function bytes.replace_one(text, pattern, with)
   local matches, at = {}, 1
   while true do

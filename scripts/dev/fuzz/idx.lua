@@ -34,9 +34,5 @@ end
 
 return {
   name = "IDX", share = 1, change = change_idx, load = core.read_idx, idx = idx,
-<<<<<<< HEAD
-  past = function(message) return message:find "after its %d+ elements" or message:find "cut short: %d%d+ bytes" end,
-=======
   past = function(message) return message:find "bytes follow its %d" or message:find "truncated: %d%d+ bytes" end,
->>>>>>> data
 }

@@ -55,20 +55,6 @@ end
 
 -- Changes one stored entry of an archive, with a matching checksum.
 local function change_stored(text)
-<<<<<<< HEAD
-  local entries, from = {}, 1
-  while true do
-    local at = text:find("PK\1\2", from, true)
-    if not at then break end
-    entries[#entries + 1], from = at, at + 4
-  end
-  if #entries == 0 then return damage(text) end
-  local entry = entries[random(2) == 1 and 1 or random(#entries)]
-  local at, size = number(text, entry + 42, 4) + 1, number(text, entry + 24, 4)
-  local data = at + 30 + number(text, at + 26, 2) + number(text, at + 28, 2)
-  assert(data + size - 1 <= #text)
-  local change = entry == entries[1] and random(2) == 1 and change_pickle or pick {damage, flip}
-=======
   local offsets, from = {}, 1
   while true do
     local at = text:find("PK\1\2", from, true)
@@ -81,7 +67,6 @@ local function change_stored(text)
   local data = at + 30 + number(text, at + 26, 2) + number(text, at + 28, 2)
   assert(data + size - 1 <= #text)
   local change = entry == offsets[1] and random(2) == 1 and change_pickle or pick {damage, flip}
->>>>>>> data
   local changed = change(text:sub(data, data + size - 1))
   changed = (changed .. ("\0"):rep(size)):sub(1, size)
   text = replace(text, data, data + size - 1, changed)
