@@ -433,7 +433,7 @@ describe("a group that enqueues", function()
       local lines = {}
       for line in got[0].output:gmatch "[^\n]+" do lines[#lines + 1] = line end
       for i, text in ipairs {
-        "there are two for cpu; each device has one", "device: 'tpu' is not known",
+        "there are two for cpu; each device has one", "unknown device 'tpu'",
         "'gloo' names no device; several backends are written with theirs, \"cpu:gloo,cuda:nccl\"",
         "'cpu:' is no device and its backend", "':gloo' is no device and its backend", "'' names no device",
         "backend 'quene' is not known; did you mean 'queue'?", "is not known", "there is solo",
