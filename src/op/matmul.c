@@ -63,12 +63,6 @@ done:
   return status;
 }
 
-/* Of an integer product. PyTorch's addmm truncates fractions, its addr refuses them; here all such ops refuse. */
-static lm_status check_factor(const char *arg, lm_dtype dtype, double factor) {
-  if (factor != trunc(factor)) return lm_fail_number("addmm", arg, "an integer for integer tensors", factor);
-  return lm_check_number("addmm", arg, dtype, factor);
-}
-
 lm_status lm_op_addmm(const lm_addmm_args *a, lm_tensor **out) {
   lm_status status;
   TRY(check_product(LM_OP_addmm, a->x, a->other, 2));
@@ -81,15 +75,19 @@ lm_status lm_op_addmm(const lm_addmm_args *a, lm_tensor **out) {
     fits = have == 1 || have == size[2 - i];
   }
   if (!fits) {
-    status = lm_fail_broadcast("addmm", "input", lm_shape_of(in), lm_shape_text(2, size));
+    status = lm_fail(LM_E_SHAPE, "addmm: input of shape %s does not broadcast to the product's shape %s",
+                     lm_shape_of(in), lm_shape_text(2, size));
     goto done;
   }
+  lm_addmm_args job = *a;
   lm_dtype dtype = (lm_dtype)a->x->dtype;
-  if (!lm_dtype_is_float(dtype)) {
-    TRY(check_factor("alpha", dtype, a->alpha));
-    TRY(check_factor("beta", dtype, a->beta));
+  if (!lm_dtype_is_float(dtype)) { /* PyTorch's integers cut these off */
+    job.alpha = trunc(a->alpha);
+    job.beta = trunc(a->beta);
+    TRY(lm_check_number("addmm", "alpha", dtype, job.alpha));
+    TRY(lm_check_number("addmm", "beta", dtype, job.beta));
   }
-  status = compute(LM_OP_addmm, a, a->x, 2, size, out);
+  status = compute(LM_OP_addmm, &job, a->x, 2, size, out);
 done:
   return status;
 }

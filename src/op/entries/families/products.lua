@@ -83,15 +83,12 @@ op "outer" {
   formula = "unsqueeze(x, 1) * unsqueeze(other, 0)",
   help = "Computes the outer product of two vectors.",
 }
-local integral_beta = {"is_float(x) || is_integral(beta)", "beta must be an integer for integer tensors, got {beta}"}
-local integral_alpha = {"is_float(x) || is_integral(alpha)",
-  "alpha must be an integer for integer tensors, got {alpha}"}
 op "addmv" {
   "input", "x", "vec", options = {"beta: number = 1", "alpha: number = 1"},
-  needs = {integral_beta, integral_alpha},
   formula = {
-    "product = alpha == 1 ? mv(x, vec) : mv(x, vec) * alpha",
-    "beta == 0 ? product : add(product, input, beta)",
+    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
+    "product = times_product == 1 ? mv(x, vec) : mv(x, vec) * times_product",
+    "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
   help = "Computes beta * input + alpha * x times vec, for a matrix and a vector.",
@@ -100,7 +97,8 @@ op "addr" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
   needs = {
     two_vectors_of_any_length,
-    integral_beta, integral_alpha,
+    {"is_float(input) || (cut_for(input, beta) == beta && cut_for(input, alpha) == alpha)",
+      "beta and alpha must be integers for an input of {dtype_of(input)}, got {beta} and {alpha}"},
   },
   formula = "beta == 0 ? outer(scaled(x, alpha), other) : "
     .. "addcmul(scaled(input, beta), unsqueeze(x, 1), unsqueeze(other, 0), alpha)",
@@ -111,11 +109,11 @@ local batches = {
     "expected x and other to have shapes [b, n, k] and [b, k, m], got {x} and {other}",
 }
 op "baddbmm" {
-  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
-  needs = {batches, integral_beta, integral_alpha},
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"}, needs = {batches},
   formula = {
-    "product = bmm(alpha == 1 ? x : x * alpha, other)",
-    "beta == 0 ? product : add(product, input, beta)",
+    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
+    "product = bmm(times_product == 1 ? x : x * times_product, other)",
+    "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
   help = "Computes beta * input + alpha * bmm(x, other), for batches of matrices.",
@@ -123,15 +121,16 @@ op "baddbmm" {
 op "addbmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
   needs = {
-    batches, integral_beta, integral_alpha,
+    batches,
     {"size_of(x)[1] == size_of(other)[1] && size_of(x)[3] == size_of(other)[2]",
       "expected x and other to have shapes [b, n, k] and [b, k, m], got {x} and {other}"},
   },
   formula = { -- the batch is one more dim to sum over
     "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
     "tall = reshape(other, [size_of(x)[1] * size_of(x)[3], size_of(other)[3]])",
-    "product = mm(alpha == 1 ? wide : wide * alpha, tall)",
-    "beta == 0 ? product : add(product, input, beta)",
+    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
+    "product = mm(times_product == 1 ? wide : wide * times_product, tall)",
+    "times_input == 0 ? product : add(product, input, times_input)",
   },
   autocast = "lower",
   help = "Computes beta * input + alpha * the sum of the products of a batch of matrices.",
