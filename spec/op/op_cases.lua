@@ -520,7 +520,8 @@ op("searchsorted", "sorted_sequence x", "torch.searchsorted(sorted_sequence, tor
   { sorted_sequence = steps, x = 0.5, out_int32 = true }, { sorted_sequence = t { 0 }, x = t { 3 } }, { sorted_sequence = steps, x = t { 2, 0 } },
   { sorted_sequence = n({ 1 }, 5, 6, true), x = n({ 2, 3 }, 1, 9, true) },
   bad = { { t { 2, 3 }, t { 3 }, message = "searchsorted: expected sorted_sequence to have shape .*%[3%].*, got %[2, 3%]" }, { t {}, t { 3 }, message = "must be at least 1%-d" },
-    { t { 3 }, t { 3 }, { right = true, side = "left" }, message = "searchsorted: side = 'left' and right = true are mutually exclusive" }, { t { 3 }, t { 3 }, { side = "middle" }, message = "side.*right" },
+    { t { 3 }, t { 3 }, { right = true, side = "left" }, message = "searchsorted: side = 'left' and right = true are mutually exclusive" },
+    { t { 3 }, t { 3 }, { side = "middle" }, message = "side.*right" },
     { t { 3 }, t { 3 }, { sorter = i({ 2 }, 2) }, message = "shapes of sorter and sorted_sequence must match, got %[2%]" } } })
 op("bucketize", "x boundaries", "torch.bucketize(x, boundaries, right=right, out_int32=out_int32)", { grad = false, index_out = { 1 }, dtypes = false,
   defaults = { right = false, out_int32 = false }, { x = t { 2, 3 }, boundaries = steps }, { x = v { 0, 5, 6 }, boundaries = steps, right = true },
@@ -603,7 +604,8 @@ op("unfold", "x dim size step", "x.unfold(dim, size, step)", { { x = t { 7 }, di
 op("as_strided", "x size stride storage_offset", "torch.as_strided(x, size, stride, storage_offset)", { defaults = { storage_offset = { py = "None" } }, strided = false,
   { x = t { 12 }, size = { 3, 4 }, stride = { 4, 1 } }, { x = t { 3, 4 }, size = { 2, 3, 2 }, stride = { 1, 2, 3 }, storage_offset = 1 },
   { x = t { 5 }, size = { 2, 5 }, stride = { 0, 1 } }, { x = t { 5 }, size = {}, stride = {} },
-  bad = { { t { 5 }, { 2, 3 }, { 3, 1 }, message = "as_strided: size and strides must be within a storage of 20 bytes" }, { t { 5 }, { 2 }, { 1, 1 }, message = "as_strided: the number of strides must be 1 as that of sizes, got 2" },
+  bad = { { t { 5 }, { 2, 3 }, { 3, 1 }, message = "as_strided: size and strides must be within a storage of 20 bytes" }, { t { 5 }, { 2 },
+    { 1, 1 }, message = "as_strided: the number of strides must be 1 as that of sizes, got 2" },
   { t { 5 }, { 2 }, { -1 }, message = "as_strided.*stride of dim 1 must be at least 0, got %-1" },
     { t { 5 }, { 2 }, { 1 }, { storage_offset = -1 }, message = "as_strided: storage_offset must be at least 0, got %-1" }, { t { 5 }, { -2 }, { 1 }, message = "as_strided" } } })
 

@@ -435,7 +435,7 @@ describe("a group that enqueues", function()
       local lines = {}
       for line in got[0].output:gmatch "[^\n]+" do lines[#lines + 1] = line end
       for i, text in ipairs {
-        "cpu is listed twice", "device: 'tpu' is not known",
+        "cpu is listed twice", "unknown device 'tpu'",
         "'gloo' must name its device, as in \"cpu:gloo,cuda:nccl\"",
         "'cpu:' must be a device and its backend", "':gloo' must be a device and its backend",
         "'' must name its device",
