@@ -547,9 +547,9 @@ describe("a supervisor", function()
     for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
     local want = {
       "this process already has a supervisor", "cannot start '/nonexistent/program': No such file or directory",
-      "argv must have at least the program's path", "argv: a list of strings without NUL bytes expected",
-      "env: a list of strings expected", "table expected", "a supervisor expected", "1 or 2 expected",
-      "the supervisor is closed", "SIGKILL\tsignal 64",
+      "argv must have at least the program's path", "argv[1] must be a string without a NUL byte, got 1",
+      "env must be a list of strings, got nil", "table expected", "must be a supervisor, got a table", "1 or 2 expected",
+      "the supervisor must be open, got a closed one", "SIGKILL\tsignal 64",
     }
     assert.equal(#want, #lines, text)
     for i, words in ipairs(want) do assert.matches(words, lines[i], 1, true) end

@@ -290,7 +290,7 @@ describe("a tensor in a GPU's memory", function()
     assert.equal("12\n", text)
     ok, text = temp.run(folder, "luajit " .. path .. " keeps")
     assert(ok, text)
-    assert.matches("mp: this process ends while others may still have tensors of its devices' memory", text, 1, true)
+    assert.matches("mp: this process ends while other processes may still use its GPU tensors", text, 1, true)
   end)
 
   it("opens a segment once for many tensors, and leaves nothing open", function()

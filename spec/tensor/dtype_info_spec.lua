@@ -264,7 +264,7 @@ describe("a number that a dtype cannot hold", function()
       full_like = function() lm.full_like(x, 1e9) end, ["x%[…%] = value"] = function() x[2] = 300 end,
       masked_fill = function() x:masked_fill(x:eq(0), -256) end, where = function() lm.where(x:eq(0), x, 256) end,
       scatter = function() x:scatter(1, lm.tensor({ 1 }, { dtype = "int64" }), 300) end,
-      index_put = function() x:index_fill(1, lm.tensor({ 1 }, { dtype = "int64" }), 300) end,
+      index_fill = function() x:index_fill(1, lm.tensor({ 1 }, { dtype = "int64" }), 300) end,
       pad = function() lm.pad(x, { 1, 1 }, { value = 300 }) end,
     } do
       assert.matches(name .. ": value must be from 0 to 255 for uint8, got %-?%d", message(f))

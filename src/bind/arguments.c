@@ -429,15 +429,15 @@ static int bind_check_start(lua_State *L) {
 
 const luaL_Reg lm_argument_functions[] = {{"check_start", bind_check_start}, {NULL, NULL}};
 
-const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, int *n) {
-  if (lua_type(L, i) != LUA_TTABLE) lm_raise_arg(L, i, fn, "strings", "a list of strings");
-  lm_need(L, lm_check_start(L, i, fn, "strings"));
+const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *name, int before, int *n) {
+  if (lua_type(L, i) != LUA_TTABLE) lm_raise_arg(L, i, fn, name, "a list of strings");
+  lm_need(L, lm_check_start(L, i, fn, name));
   *n = (int)lua_objlen(L, i);
   const char **out = lua_newuserdata(L, (size_t)(before + *n + 1) * sizeof *out);
   for (int k = 0; k < *n; k++) {
     lua_rawgeti(L, i, k + 1);
     if (!(out[before + k] = lm_to_text(L, -1)))
-      lm_raise_arg(L, lua_gettop(L), fn, lm_text("strings[%d]", k + 1), "a string without a NUL byte");
+      lm_raise_arg(L, lua_gettop(L), fn, lm_text("%s[%d]", name, k + 1), "a string without a NUL byte");
     lua_pop(L, 1);
   }
   out[before + *n] = NULL;

@@ -354,11 +354,11 @@ const char *lm_need_text(lua_State *L, int i, const char *fn, const char *arg);
 bool lm_need_bool(lua_State *L, int i, const char *fn, const char *arg);
 lm_dtype lm_need_dtype(lua_State *L, int i, const char *fn, const char *arg);
 lm_device lm_need_device(lua_State *L, int i, const char *fn);
-/* `before` is what stands before the function in the call that the message shows: "{…}, ", or "". */
+/* `before` precedes the function in the call that the message shows: "{…}, ", or "". */
 void lm_need_function(lua_State *L, int i, const char *fn, const char *before);
 /* The strings of the list at i, closed by NULL, in a userdata on the stack, after `before` positions; the list keeps
  * them alive. */
-const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, int *n);
+const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *name, int before, int *n);
 
 /* ---- defaults.c: the device at i, or the default one; raises */
 lm_device lm_device_or_default(lua_State *L, int i, const char *fn);

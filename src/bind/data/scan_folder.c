@@ -34,7 +34,7 @@ static int bind_scan_folder(lua_State *L) {
   enum { SCANNING = 4, NAMES };
   int n;
   lua_settop(L, 2);
-  const char **suffix = lm_need_strings(L, 2, "scan_folder", 0, &n); /* 3 */
+  const char **suffix = lm_need_strings(L, 2, "scan_folder", "extensions", 0, &n); /* 3 */
   scanning *v = lm_object_new(L, &scanning_type);
   v->suffix = suffix;
   v->n = n;

@@ -39,8 +39,8 @@ static int bind_start(lua_State *L) {
   char **env = NULL;
   lua_getfield(L, 2, "argv"); /* 3 */
   lua_getfield(L, 2, "env");  /* 4 */
-  const char **argv = lm_need_strings(L, 3, "process: start: argv", 0, &nargs),
-             **changes = lm_need_strings(L, 4, "process: start: env", 0, &nenv);
+  const char **argv = lm_need_strings(L, 3, "process: start", "argv", 0, &nargs),
+             **changes = lm_need_strings(L, 4, "process: start", "env", 0, &nenv);
   if (nargs == 0) return lm_raise_text(L, "process: start: argv must have at least the program's path");
   bool input = lm_field(L, 2, "input") && lua_toboolean(L, -1);
   lm_status status;

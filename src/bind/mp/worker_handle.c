@@ -85,8 +85,8 @@ static int bind_process(lua_State *L) {
   lm_status status;
   const char *path = lm_need_text(L, 1, "mp_process", "path");
   lua_settop(L, 3);
-  const char **argv = lm_need_strings(L, 2, "mp_process", 1, &nargs),
-             **changes = lm_need_strings(L, 3, "mp_process", 0, &nchanges);
+  const char **argv = lm_need_strings(L, 2, "mp_process", "argv", 1, &nargs),
+             **changes = lm_need_strings(L, 3, "mp_process", "env", 0, &nchanges);
   argv[0] = path;
   worker *w = new_worker(L);
   TRY(lm_process_env(nchanges, changes, &env));

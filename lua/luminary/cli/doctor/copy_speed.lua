@@ -147,7 +147,7 @@ local function measure(found)
       m.step or "starting", got.out:match("([^\n]*)\n*$")), "luminary doctor --only gpu,libraries may say why")
   end
   for _, text in ipairs(m.problems) do
-    local remedy = text:match "built without code for compute capability [%d.]+: (.*)$"
+    local remedy = text:match "has no code for compute capability [%d.]+; (.*)$"
     if remedy then
       found.problem("libraries.no_kernels", "no kernel runs on the GPU", text, remedy)
     else

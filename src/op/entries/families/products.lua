@@ -97,8 +97,8 @@ op "addr" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
   needs = {
     two_vectors_of_any_length,
-    {"is_float(input) || (cut_for(input, beta) == beta && cut_for(input, alpha) == alpha)",
-      "beta and alpha must be integers for an input of {dtype_of(input)}, got {beta} and {alpha}"},
+    {"is_float(input) || cut_for(input, beta) == beta", "beta must be an integer for integer tensors, got {beta}"},
+    {"is_float(input) || cut_for(input, alpha) == alpha", "alpha must be an integer for integer tensors, got {alpha}"},
   },
   formula = "beta == 0 ? outer(scaled(x, alpha), other) : "
     .. "addcmul(scaled(input, beta), unsqueeze(x, 1), unsqueeze(other, 0), alpha)",
