@@ -3,7 +3,29 @@
 ---
 ---   luajit scripts/dev/gen_reference.lua [FOLDER]     FOLDER: where to, instead of docs/reference
 ---   luajit scripts/dev/gen_reference.lua --without-section     prints how many names of each page have no section
+---   luajit scripts/dev/gen_reference.lua --headings     prints lua/luminary/help/headings.lua, which help searches
 local here = arg[0]:match("^(.*)/") or "."
+
+-- Prints the headings of all pages but the reference and those for maintainers.
+local function print_headings()
+  io.write "-- The pages of docs/ and their headings, by `luajit scripts/dev/gen_reference.lua --headings`.\nreturn {\n"
+  local docs = here .. "/../../docs"
+  local pipe = io.popen(("cd '%s' && ls *.md start/*.md tutorial/*.md howto/*.md explain/*.md status/*.md"):format(docs))
+  for path in pipe:lines() do
+    local code = false
+    io.write(("  {%q,\n"):format(path))
+    for line in io.lines(docs .. "/" .. path) do
+      if line:find "^```" then code = not code end
+      local heading = not code and line:match "^##? (.*)$"
+      if heading and heading ~= "Traps" then io.write(("    %q,\n"):format((heading:gsub("`", "")))) end
+    end
+    io.write "  },\n"
+  end
+  pipe:close()
+  io.write "}\n"
+end
+if arg[1] == "--headings" then return print_headings() end
+
 local folder = arg[1] or here .. "/../../docs/reference"
 package.path = here .. "/?.lua;" .. package.path
 local core = require "luminary.core"

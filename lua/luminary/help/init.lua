@@ -369,12 +369,18 @@ local function of_path(path, qualifier, name, of)
   if before and before.owner == "lm.models" and type(before.value) == "function" then return of_net(path, name) end
 end
 
--- Returns the list of entries with the words in their names or first sentences, else anywhere in their texts; or nil.
+-- Returns the list of entries with the words in their names or first sentences, else anywhere in their texts, and of
+-- the headings of docs/ with them; or nil.
 local function of_search(query)
   local search = load_module "luminary.help.search"
-  local found, where = search.find(query), "names and first sentences"
+  local found, where, texts = search.find(query), "names and first sentences", {}
   if #found == 0 then found, where = search.mentions(query), "texts" end
-  return #found > 0 and ("%s with '%s':\n%s"):format(where, query, search.lines(found)) or nil
+  if #found > 0 then texts[1] = ("%s with '%s':\n%s"):format(where, query, search.lines(found)) end
+  local headings = search.headings(query)
+  if #headings > 0 then
+    texts[#texts + 1] = ("pages with '%s':\n  %s"):format(query, table.concat(headings, "\n  "))
+  end
+  return #texts > 0 and table.concat(texts, "\n") or nil
 end
 
 -- Returns the text for a word that is not a name: an option, a name of PyTorch or Torch7, or a word in sentences.

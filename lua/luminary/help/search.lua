@@ -93,6 +93,32 @@ function search.mentions(query)
   return list
 end
 
+--- Returns the headings of docs/ with all words of the query, each as "docs/PAGE: HEADING"; a page's title counts for
+--- all of its headings. Words match from their start, case and plural ignored.
+function search.headings(query)
+  local words, list = words_of(query), {}
+  local function has_all(text)
+    text = text:lower()
+    for _, word in ipairs(words) do
+      if not text:find("%f[%w]" .. word:gsub("(...)s$", "%1"):gsub("%p", "%%%0")) then return false end
+    end
+    return #words > 0
+  end
+  for _, page in ipairs(require "luminary.help.headings") do
+    local title = page[2] or ""
+    if has_all(title) then
+      list[#list + 1] = ("docs/%s: %s"):format(page[1], title)
+    else
+      for i = 3, #page do
+        if has_all(page[i]) or #words > 1 and has_all(title .. " " .. page[i]) then
+          list[#list + 1] = ("docs/%s: %s"):format(page[1], page[i])
+        end
+      end
+    end
+  end
+  return list
+end
+
 local function line_of(each)
   local parts = entry.parts(each)
   local name = each.path .. (" "):rep(COLUMN - #each.path - 2)
