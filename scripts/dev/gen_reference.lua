@@ -10,7 +10,8 @@ local here = arg[0]:match("^(.*)/") or "."
 local function print_headings()
   io.write "-- The pages of docs/ and their headings, by `luajit scripts/dev/gen_reference.lua --headings`.\nreturn {\n"
   local docs = here .. "/../../docs"
-  local pipe = io.popen(("cd '%s' && ls *.md start/*.md tutorial/*.md howto/*.md explain/*.md status/*.md"):format(docs))
+  local pages = "*.md start/*.md tutorial/*.md howto/*.md explain/*.md status/*.md"
+  local pipe = io.popen(("cd '%s' && ls %s"):format(docs, pages))
   for path in pipe:lines() do
     local code = false
     io.write(("  {%q,\n"):format(path))

@@ -207,6 +207,14 @@ describe("hooks", function()
 end)
 
 describe("lm.autograd.Function", function()
+  it("refuses a list of results, whose gradient would be lost", function()
+    local Pair = lm.autograd.Function:extend("Pair")
+    function Pair.forward(_, x) return { x * 2, x * 3 } end
+    function Pair.backward(_, a, b) return { a, b } end
+    assert.error_matches(function() Pair.apply(lm.ones({ 2 }, { requires_grad = true })) end,
+      "Pair.forward: result 1 must be a tensor, got a list; return several results as values: return a, b", 1, true)
+  end)
+
   it("has its own forward and backward", function()
     local Cube = lm.autograd.Function:extend("Cube")
     function Cube.forward(ctx, x)

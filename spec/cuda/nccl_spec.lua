@@ -152,7 +152,8 @@ describe("a collective over NCCL", function()
         same({ 7, 7, 7 }, x)
         same({ 8, 8, 8 }, y)
       end
-      contains(message(dist.recv, full({ 1 }, 0)), "recv: ", "src is required; backend 'nccl' cannot receive from any rank")
+      contains(message(dist.recv, full({ 1 }, 0)), "recv: ",
+        "src is required; backend 'nccl' cannot receive from any rank")
       contains(message(dist.send, full({ 1 }, 0), behind, { tag = 3 }), "send: ", "tag must be 0 with NCCL")
       contains(message(dist.all_reduce, full({ 2 }, 1, "int64"), { op = "band" }), "all_reduce: ", "bitwise")
       dist.barrier()

@@ -280,6 +280,8 @@ describe("a process group of one", function()
     assert.same(value, dist.scatter_object_list(out, { value }, 0))
     assert.same({ value }, out)
     assert.same({}, dist.all_gather_object({}, nil))
+    assert.matches("all_gather_object: the list of outputs must be a list, got a table; call all_gather_object({}, "
+      .. "value)", message(dist.all_gather_object, { rank = 0 }), 1, true)
     assert.matches("inputs must have 1 entry, one for each rank,", message(dist.scatter_object_list, {}, { 1, 2 }))
     assert.matches("value.net.f is a function", message(dist.all_gather_object, {}, { net = { f = print } }), 1, true)
     assert.matches("list[2] is a tensor", message(dist.broadcast_object_list, { 1, lm.ones { 1 } }), 1, true)

@@ -53,6 +53,10 @@ describe("a search of help", function()
       assert(text:find "batch" and text:find "normalization", path)
     end
     assert.same({}, search.find "no such words anywhere")
+    assert.same({}, search.headings "no such words anywhere")
+    assert.same({}, search.headings "")
+    assert.same({"docs/howto/hangs.md: Stop a hung job"}, search.headings "hung job")
+    assert.matches("\npages with 'Hung jobs':\n  docs/howto/hangs.md: Stop a hung job$", "\n" .. help.text "Hung jobs")
     assert.same({}, search.find "")
   end)
 

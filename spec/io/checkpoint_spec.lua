@@ -423,7 +423,8 @@ describe("a dtype that tensors here do not have", function()
     assert.matches("more values than names and shapes of tensors need", message(lm.load, path))
     local described = '{"__metadata__":{"luminary":"{\\"list\\":[' .. ("0,"):rep(most) .. '0]}"}}'
     temp.write(path, file_of(described, ""))
-    assert.matches("malformed description in the metadata: .*the number of values must be at most 3145728, got more", message(lm.load, path))
+    assert.matches("malformed description in the metadata: .*the number of values must be at most 3145728, got more",
+      message(lm.load, path))
     local function save(metadata) lm.core.safetensors_save(path, {}, metadata, {}) end
     save { x = ("0,"):rep(most) } -- a text is one value
     assert.equal(2 * most, #select(2, lm.core.safetensors_load(path, {})).x)

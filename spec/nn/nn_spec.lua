@@ -46,6 +46,13 @@ describe("calling a layer with more than its forward takes", function()
     assert.matches("Sequential: forward takes 1 argument, got 3$", message(nn.Sequential(nn.ReLU()), x, nil, x))
     assert.matches("forward takes 1 argument, got 2; if they are the results of another call,", message(try))
     assert.not_matches("another call", message(nn.Linear(2, 2), x, 3))
+    local Colon = nn.Module:extend("Colon")
+    function Colon:init() self.fc = nn.Linear(2, 2) end
+    function Colon:forward(a) return self:fc(a) end
+    assert.matches("Linear: forward takes 1 argument, got 2; call a module in a field with a dot: self.NAME(x)",
+      message(Colon(), x), 1, true)
+    assert.matches("requires_grad_: x must be a tensor, got true (as a method it is x:requires_grad_(…), with a colon)",
+      message(function() return (x.requires_grad_(true)) end), 1, true)
     local Mine = nn.Linear:extend("Mine")
     function Mine:forward(a, b) return self.super.forward(self, a) + b end
     assert.same({ 2, 2 }, Mine(2, 2)(x, x).shape)

@@ -363,7 +363,7 @@ describe("an optimizer of whole parameters in a captured graph", function()
   end)
 end)
 
-describe("an optimizer of one's own", function()
+describe("a custom optimizer", function()
   -- The example of its documentation.
   local function example()
     local file = assert(io.open("lua/luminary/optim/optimizer.lua"))
@@ -464,6 +464,11 @@ describe("an optimizer's text", function()
 end)
 
 describe("errors of optimizers", function()
+  it("say that a group goes into a list", function()
+    assert.error_matches(function() optim.SGD({ params = { lm.ones(1) }, lr = 0.1 }) end,
+      "SGD: params must be a list of parameters or of groups, got one group; put it in a list: {{params = …}}", 1, true)
+  end)
+
   local function params() return { nn.Parameter(lm.zeros { 1 }) } end
   local cases = {
     { "SGD: lr must be a number, got string '0.1'", function() optim.SGD(params(), "0.1") end },

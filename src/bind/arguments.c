@@ -16,7 +16,8 @@ const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type)
   const bool method = lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar) && strcmp(ar.namewhat, "method") == 0;
   const bool first = strcmp(arg, "x") == 0, second = strcmp(arg, "other") == 0 || strcmp(arg, "exponent") == 0;
   const bool dotted = !method && ((type == LUA_TNONE && (first || second)) ||
-                                  (first && (type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION)));
+                                  (first && (type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION)) ||
+                                  (first && type == LUA_TBOOLEAN && fn[strlen(fn) - 1] == '_'));
   snprintf(text, sizeof text, " (as a method it is x:%s(…), with a colon)", fn);
   return dotted ? text : "";
 }
@@ -28,9 +29,9 @@ const char *lm_equality_hint(int type) {
 
 lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound) {
   int type = lua_type(L, i);
-  const char *equality = strstr(bound, "tensor") ? lm_equality_hint(type) : "";
-  lm_status status = lm_fail_value(fn, arg, bound, lm_describe_arg(L, s, i));
-  return lm_fail(status, "%s%s%s", lm_error(), lm_dot_hint(L, fn, arg, type), equality);
+  const char *hint = lm_dot_hint(L, fn, arg, type);
+  if (!*hint && strstr(bound, "tensor")) hint = lm_equality_hint(type);
+  return lm_fail(lm_fail_value(fn, arg, bound, lm_describe_arg(L, s, i)), "%s%s", lm_error(), hint);
 }
 
 int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound) {

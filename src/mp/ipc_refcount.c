@@ -118,7 +118,8 @@ static void ipc_thread_leave(void) {
     if (left == 0) break;
     if (lm_seconds() > deadline) {
       lm_print_stderr(
-          "mp: this process ends while other processes may still use its GPU tensors (messages not yet released: %d), whose "
+          "mp: this process ends while other processes may still use its GPU tensors (messages not yet released: %d), "
+          "whose "
           "memory is freed now; a sender must live until its receivers have released them",
           left);
       break;

@@ -87,7 +87,8 @@ local function backward_of(kind, ctx, metas, nout, positions, nargs)
     local last = positions[#positions]
     if results.n < last then
       fail("%s.backward: returned %d gradient%s, but argument %d of forward is a tensor; return one for each "
-        .. "argument, nil where there is none", kind.__name, results.n, results.n == 1 and "" or "s", last)
+        .. "argument as values, not in a list; nil where there is none", kind.__name, results.n,
+        results.n == 1 and "" or "s", last)
     end
     local list = {}
     for i, position in ipairs(positions) do
@@ -103,10 +104,14 @@ local function backward_of(kind, ctx, metas, nout, positions, nargs)
 end
 
 -- Makes outputs new tensors of the graph: an input that forward returned unchanged becomes a new view.
-local function prepare(outputs, inputs, constant)
+local function prepare(name, outputs, inputs, constant)
   local metas, tied = {}, {}
   for i = 1, outputs.n do
     local y = outputs[i]
+    if type(y) == "table" and core.is_tensor(y[1]) then
+      fail("%s.forward: result %d must be a tensor, got a list; return several results as values: return a, b",
+        name, i)
+    end
     if core.is_tensor(y) then
       metas[i] = {shape = y.shape, dtype = y.dtype, device = y.device}
       if core.is_floating_point(y) and not contains(constant, y) then
@@ -142,7 +147,7 @@ local function apply(kind, ...)
   rawset(ctx, "_saved", nil)
   if wanted and core.is_grad_enabled() then
     if not kind.backward then fail("%s: define backward(ctx, …)", kind.__name) end
-    local metas, tied = prepare(outputs, inputs, rawget(ctx, "_constant") or {})
+    local metas, tied = prepare(kind.__name, outputs, inputs, rawget(ctx, "_constant") or {})
     rawset(ctx, "_constant", nil)
     if #tied > 0 then
       core.custom_record(kind.__name, backward_of(kind, ctx, metas, outputs.n, positions, arguments.n), inputs, tied,

@@ -113,6 +113,8 @@ function class.new(name, super, constructor) return made({__name = name, super =
 -- A remedy for a call of forward with more than `max_count` arguments, or "".
 local function remedy_of(object, max_count, ...)
   if object.__state_is then return "; " .. object.__state_is end
+  local first = debug_getmetatable((...))
+  if first and first.class and first.class.forward then return "; call a module in a field with a dot: self.NAME(x)" end
   for i = max_count + 1, select("#", ...) do
     local kind = type((select(i, ...)))
     if kind ~= "table" and kind ~= "userdata" then return "" end

@@ -65,6 +65,9 @@ end
 objects.all_gather_object = arguments.takes("all_gather_object", {{"group", "any"}}, function(outputs, value, opts)
   local who = "all_gather_object"
   options.arg(who, "the list of outputs", outputs, "table")
+  if value == nil and next(outputs) ~= nil and #outputs == 0 then
+    options.fail("%s: the list of outputs must be a list, got a table; call %s({}, value)", who, who)
+  end
   local group = groups.resolve(who, opts.group)
   local texts, lengths = gather_texts(pack(who, value, "value"), group, function(t, make)
     return collectives.all_gather(list_of(group.size, make), t, {group = group})

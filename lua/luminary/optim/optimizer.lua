@@ -80,6 +80,9 @@ function Optimizer:init(params, ...)
   end
   self:check_group(self.defaults)
   self.param_groups, self.state, self.known = setmetatable({}, group_list), {}, {} -- state: by parameter
+  if rawget(params, "params") then
+    fail("%s: params must be a list of parameters or of groups, got one group; put it in a list: {{params = …}}", who)
+  end
   if #options.list(who, "params", params) == 0 then fail("%s: params must not be empty", who) end
   if core.is_tensor(params[1]) then params = {{params = params}} end
   for _, group in ipairs(params) do self:add_param_group(group) end

@@ -38,7 +38,7 @@ return {
       {"`lm.func`, `lm.distributions`, `lm.Generator`, `luminary.torch7`", "tested", "compiled"},
       {"`lm.quantize`, `nn.Int8Linear`", "tested", "compiled", "on a GPU the weight is expanded at each call"},
       {"streams, events, pinned memory, caching allocator, capture of a step", "", "stand-in"},
-      {"complex, sparse and quantized tensors", "no", "no", "`scripts/dev/missing_names.lua` lists all missing names"},
+      {"complex, sparse and quantized tensors", "no", "no", "[all missing names](../from_pytorch.md#what-is-missing)"},
     },
     {
       "Several devices and processes",

@@ -24,7 +24,7 @@ local function check_devices(opts, module)
   for i, device in ipairs(given) do
     local known, found = pcall(core.device, device)
     if not known then
-      options.fail("%s: device_ids: %s", who, (tostring(found):gsub("^.-:%d+: device: ", "")))
+      options.fail("%s: device_ids: %s", who, (tostring(found):gsub("^.-%f[%w]device: ", "")))
     end
     devices[i] = found
   end
