@@ -27,7 +27,7 @@ teardown(function() temp.remove(folder) end)
 
 local function exists(path) return (os.rename(path, path)) end -- files and folders
 
-describe("README and docs", function()
+describe("README and docs #unsanitized", function()
   for _, path in ipairs(pages) do
     local needs_data
     for _, block in ipairs(parse(path).blocks) do
@@ -83,7 +83,7 @@ describe("README and docs", function()
   end)
 end)
 
-describe("scripts/docs", function()
+describe("scripts/docs #unsanitized", function()
   it("builds the site, which loads nothing from other hosts", function()
     if not exists "build/docs_venv/version" then return pending "needs mkdocs-material: scripts/docs installs it" end
     local ok, text = temp.run(folder, "scripts/docs")
@@ -92,7 +92,7 @@ describe("scripts/docs", function()
   end)
 end)
 
-describe("links in Markdown", function()
+describe("links in Markdown #unsanitized", function()
   local anchors_of = {}
   local function anchors(path)
     anchors_of[path] = anchors_of[path] or parse(path).anchors
@@ -144,7 +144,7 @@ end)
 
 -- In a block for a shell: `luajit FILE`, `luminary COMMAND` and `scripts/NAME`, with the options that follow. A file
 -- without a folder is the reader's own.
-describe("commands in README and docs", function()
+describe("commands in README and docs #unsanitized", function()
   local SUBCOMMANDS = {run = true, doctor = true, inspect = true, help = true, ops = true}
   local help_texts = {}
 
@@ -243,7 +243,7 @@ describe("commands in README and docs", function()
   end
 end)
 
-describe("scripts/dev/README.md", function()
+describe("scripts/dev/README.md #unsanitized", function()
   it("names every tool", function()
     local tools, missing = io.open("scripts/dev/README.md"), {}
     local page_of_tools = tools:read "*a"

@@ -41,7 +41,7 @@ local seven = {
     "a & b is a:logical_and(b) of tensors, `a and b` of conditions, bit.band(a, b) of numbers"},
 }
 
-describe("the hint of an error in LuaJIT's own words", function()
+describe("the hint of an error in LuaJIT's own words #lua", function()
   it("is one line that says what to write, from luminary FILE", function()
     for _, case in ipairs(seven) do
       local text = said(case[1])
