@@ -689,8 +689,8 @@ describe("sharded safetensors", function()
     temp.write(there .. "/pytorch_model-00002-of-00002.bin", temp.read(there .. "/pytorch_model-00001-of-00002.bin"))
     assert.matches("'bias' is missing in", message(lm.load, there))
     os.remove(there .. "/pytorch_model-00002-of-00002.bin")
-    assert.matches(
-      "cannot open its shard 'pytorch_model%-00002%-of%-00002%.bin': No such file or directory", message(lm.load, there))
+    assert.matches("cannot open its shard 'pytorch_model%-00002%-of%-00002%.bin': No such file or directory",
+      message(lm.load, there))
     temp.write(there .. "/pytorch_model.bin.index.json", '{"weight_map":{"a":"pytorch_model.bin.index.json"}}')
     assert.matches("pytorch_model.bin.index.json", message(lm.load, there))
   end)
