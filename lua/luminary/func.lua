@@ -237,9 +237,7 @@ end
 
 local jacobian_options = {{"argnums", "any", 1}}
 
---- lm.func.jacrev(f [, {argnums = 1}]): Returns a function that computes the Jacobian of f with respect to an argument.
-func.jacrev = arguments.takes("jacrev", jacobian_options, function(f, opts)
-  local who = "jacrev"
+local function jacrev(who, f, opts)
   check_callable(who, f)
   local numbers = positions(who, opts.argnums)
   return function(...)
@@ -253,13 +251,17 @@ func.jacrev = arguments.takes("jacrev", jacobian_options, function(f, opts)
       return type(opts.argnums) == "number" and out[1] or out
     end)
   end
-end)
---- lm.func.jacobian(f [, {argnums = 1}]): the same as jacrev.
-func.jacobian = func.jacrev
+end
+
+--- lm.func.jacrev(f [, {argnums = 1}]): Returns a function that computes the Jacobian of f with respect to an argument.
+func.jacrev = arguments.takes("jacrev", jacobian_options, function(f, opts) return jacrev("jacrev", f, opts) end)
+--- lm.func.jacobian(f [, {argnums = 1}]): Returns a function that computes the Jacobian of f; the same as jacrev.
+func.jacobian = arguments.takes("jacobian", jacobian_options, function(f, opts) return jacrev("jacobian", f, opts) end)
 
 --- lm.func.hessian(f [, {argnums = 1}]): Returns a function that computes the Hessian of f with respect to an argument.
 func.hessian = arguments.takes("hessian", {{"argnums", "count", 1}}, function(f, opts)
-  return func.jacrev(func.grad(f, opts), opts)
+  check_callable("hessian", f)
+  return jacrev("hessian", func.grad(f, opts), opts)
 end)
 
 -- The size of the mapped dims, which all arguments share.

@@ -65,7 +65,7 @@ function paths.dirname(path)
 end
 
 --- Returns the extension of a file's name, the text after its last dot; nil without one.
-function paths.extname(path) return paths.basename(path):match "%.([^.]+)$" end
+function paths.extname(path) return text("paths.extname", path):match "%.([^./]+)/*$" end
 
 -- Returns the kind of a path, as the core names it; nil if it does not exist.
 local function kind(who, path)
@@ -109,7 +109,11 @@ end
 -- Iterates over the names of a folder for which wanted(name) is true.
 local function walk(who, path, wanted)
   local names, i = paths.dir(path), 0
-  if not names then options.fail("%s: cannot open '%s': no such folder", who, path) end
+  if not names then
+    local found = kind(who, path)
+    options.fail("%s: cannot open '%s': %s", who, options.shown_path(path),
+      found and found ~= "a folder" and "it is " .. found .. ", not a folder" or "No such file or directory")
+  end
   return function()
     repeat i = i + 1 until names[i] == nil or wanted(names[i])
     return names[i]
@@ -160,7 +164,13 @@ end
 function paths.dofile(name)
   local file = caller()
   text("paths.dofile", name, "name")
-  return dofile(file and paths.concat(paths.dirname(file), name) or name)
+  local path = file and paths.concat(paths.dirname(file), name) or name
+  local found = core.file_kind(path)
+  if found ~= "a regular file" then
+    options.fail("paths.dofile: cannot open '%s': %s", options.shown_path(path),
+      found and "it is " .. found or "No such file or directory")
+  end
+  return dofile(path)
 end
 
 --- Returns the path of the first of these programs that is in a folder of $PATH; nil without one.
@@ -177,7 +187,11 @@ end
 function paths.rmall(path, sure)
   text("paths.rmall", path)
   if sure ~= "yes" then options.fail("paths.rmall: pass 'yes' as the second argument to remove all of '%s'", path) end
-  for _, name in ipairs(paths.dir(path) or options.fail("paths.rmall: cannot open '%s': no such folder", path)) do
+  local names = paths.dir(path)
+  if not names then
+    options.fail("paths.rmall: cannot open '%s': No such file or directory", options.shown_path(path))
+  end
+  for _, name in ipairs(names) do
     if name ~= "." and name ~= ".." then
       local ok, why = os.remove(path .. "/" .. name)
       if not ok then

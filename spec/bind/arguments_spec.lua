@@ -129,7 +129,7 @@ describe("wrong arguments to", function()
       ["gaussian_blur: sigma%[2%] must be a number, got string '2'"] = function()
         lm.vision.transforms.functional.gaussian_blur(lm.ones { 3, 4, 4 }, 3, { 1, "2" })
       end,
-      ["resnet18: weights: cannot open 'IMAGENET1K_V1': no such file or folder; nothing is downloaded"] = function()
+      ["resnet18: weights: cannot open 'IMAGENET1K_V1': No such file or directory; nothing is downloaded"] = function()
         lm.models.resnet18 { weights = "IMAGENET1K_V1" }
       end,
       ["resnet18: unknown option 'pretrained'; nothing is downloaded; {weights = path} takes"] = function()
@@ -894,11 +894,11 @@ local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.
       { lm.manual_seed, 3, 4 }, { lm.get_num_threads, 1 }, { lm.get_rng_state, "cpu", 1 }, { lm.is_grad_enabled, 1 },
       { lm.get_default_dtype, "float32" }, { lm.get_default_device, "cpu" }, { lm.setenv, "A", "b", "c" },
     } do
-      assert.error_matches(function() case[1](unpack(case, 2)) end, "takes at most %d argument")
+      assert.error_matches(function() case[1](unpack(case, 2)) end, "takes %w[%w%s]* arguments?, got %d")
     end
     for _, name in ipairs { "dim", "numel", "element_size", "get_device", "data_ptr", "detach_", "storage_offset" } do
-      assert.error_matches(function() x[name](x, 1) end, name .. ": takes at most 0 arguments, got 1")
-      assert.error_matches(function() x[name](x, nil, 1, nil) end, name .. ": takes at most 0 arguments, got 2")
+      assert.error_matches(function() x[name](x, 1) end, name .. ": takes no arguments, got 1")
+      assert.error_matches(function() x[name](x, nil, 1, nil) end, name .. ": takes no arguments, got 2")
     end
   end)
 

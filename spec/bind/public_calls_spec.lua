@@ -69,6 +69,83 @@ describe("arguments stand by place where PyTorch has them so", function()
   end)
 end)
 
+describe("an error has the called function's name, and not that of one within", function()
+  local x, ints = lm.ones(2), lm.ones({ 2 }, { dtype = "int64" })
+  local transforms = lm.vision.transforms.functional
+  for problem, f in pairs {
+    ["jacobian: f must be a function, got a tensor [2]"] = function() lm.autograd.functional.jacobian(x, x) end,
+    ["hessian: f must be a function, got 3"] = function() lm.autograd.functional.hessian(3, x) end,
+    ["jacobian: the result of f must be a tensor, got 3"] = function()
+      lm.func.jacobian(function() return 3 end)(x)
+    end,
+    ["asarray: unknown dtype 'flaot32'; did you mean 'float32'?"] = function()
+      lm.asarray({ 1 }, { dtype = "flaot32" })
+    end,
+    ["can_cast: unknown dtype 'int33'; did you mean 'int32'?"] = function() lm.can_cast("float", "int33") end,
+    ["take_along_dim: indices must be int64 or another integer dtype, got float32; convert it with :long()"]
+      = function() lm.take_along_dim(x, x, 1) end,
+    ["hflip: expected an image [C, H, W] or a batch [N, C, H, W], got string 'image.png'"] = function()
+      transforms.hflip "image.png"
+    end,
+    ["vflip: expected an image [C, H, W] or a batch [N, C, H, W], got a tensor [2]"] = function()
+      transforms.vflip(x)
+    end,
+    ["paths.extname: path must be a string, got nil"] = function() lm.paths.extname(nil) end,
+    ["remove_spectral_norm: Linear has no spectral_norm of 'weight'"] = function()
+      nn.utils.remove_spectral_norm(nn.Linear(2, 2))
+    end,
+    ["zeros: the shape must be non-negative integers, got [-1]"] = function() lm.zeros { -1 } end,
+    ["Linear: the shape must be less than 2^63 bytes of elements, got [1099511627776, 1099511627776]"] = function()
+      nn.Linear(2 ^ 40, 2 ^ 40)
+    end,
+    ["Value: unknown dtype 'z'; dtypes are bool, uint8, int8, int16, uint16, int32, int64, float16, bfloat16, "
+      .. "float32, float64"] = function() lm.mp.Value("z", 1) end,
+    ["Tokenizer: path must be a string without NUL bytes, got string 'a\\0b'"] = function()
+      lm.text.Tokenizer "a\0b"
+    end,
+  } do
+    it(problem, function() assert.equal(problem, message(f)) end)
+  end
+  it("where an alias is right", function()
+    assert.same({ 2, 2 }, lm.asarray({ 2, 2 }, { dtype = "float" }):totable())
+    assert.equal("float32", lm.as_tensor(ints, { dtype = "float" }).dtype)
+    assert.same({ 1, 1 }, lm.take_along_dim(x, ints, 1):totable())
+  end)
+end)
+
+describe("an error is on one line and names the value", function()
+  for problem, f in pairs {
+    ["luminary has no 're??lu'; did you mean 'relu'?"] = function() return lm["re\27\nlu"] end,
+    ["ones: unknown option 'a??b'; options are dtype, device, requires_grad"] = function()
+      lm.ones({ 2 }, { ["a\27\nb"] = 1 })
+    end,
+    ["Linear: in_features must be an integer of at least 1, got string 'a??'"] = function()
+      nn.Linear("a\27\n", 2)
+    end,
+    ["arange: step must be finite, got nan"] = function() lm.arange(0, 1, 0 / 0) end,
+    ["arange: stop must be finite, got inf"] = function() lm.arange(1 / 0) end,
+    ["Process: group must be nil, got a function; pass {target = f}"] = function()
+      lm.mp.Process(function() end)
+    end,
+    ["hsplit: sections must be an integer of at least 1, got 1.5"] = function() lm.hsplit(lm.ones(2, 5), 1.5) end,
+    ["fold: expected x to have shape [N, C * 4, 12], got [1, 4, 13]"] = function()
+      F.fold(lm.ones(1, 4, 13), { 4, 5 }, 2)
+    end,
+    ["paths.dofile: cannot open '/no/such.lua': No such file or directory"] = function()
+      lm.paths.dofile "/no/such.lua"
+    end,
+    ["to: unknown device 'cudda'; did you mean 'cuda'?"] = function() nn.Linear(2, 2):to { device = "cudda" } end,
+    ["cuda: unknown device 'float64'; devices are 'cpu', 'cpu:1' or 'cuda:0'"] = function()
+      nn.Linear(2, 2):cuda "float64"
+    end,
+    ["paths.iterfiles: cannot open '/dev/null': it is a device, not a folder"] = function()
+      lm.paths.iterfiles "/dev/null"
+    end,
+  } do
+    it(problem, function() assert.equal(problem, message(f)) end)
+  end
+end)
+
 describe("a name in a list of sizes, dims or tensors is an error that says it", function()
   local x = lm.ones(2, 3, 4)
   for call, f in pairs {

@@ -160,7 +160,7 @@ describe("CIFAR", function()
   end)
 
   it("says what is missing or broken", function()
-    says("CIFAR10: cannot find data_batch_1.bin or cifar-10-binary.tar.gz in any of\n  " .. folder .. "/nowhere\n",
+    says("CIFAR10: cannot find data_batch_1.bin or cifar-10-binary.tar.gz in '" .. folder .. "/nowhere', '",
       data.CIFAR10, {root = folder .. "/nowhere"})
     says("put cifar-100-binary.tar.gz (the binary version", data.CIFAR100, {root = folder .. "/nowhere"})
     local path = write("bad/test_batch.bin", records(9, 3))

@@ -140,6 +140,16 @@ describe("a loader", function()
     assert.matches("value 1 was an integer in earlier batches, which made it int64, and now has a", message(walk))
   end)
 
+  it("refuses samples that contain themselves", function()
+    local sample = { 1 }
+    sample.again = sample
+    local expected = "DataLoader: a sample's tables must be at most 100 deep, got more; "
+      .. "a sample must not contain itself$"
+    assert.matches(expected, message(data.default_collate, { sample, sample }))
+    local set = { get = function() return sample end, len = function() return 2 end }
+    assert.matches(expected, message(function() data.DataLoader(set, { batch_size = 2 }):iter()() end))
+  end)
+
   it("says what cannot be collated", function()
     local Odd = data.Dataset:extend("Odd")
     function Odd:len() return 2 end -- luacheck: ignore self

@@ -105,11 +105,11 @@ describe("MNIST's files", function()
 
   it("where they are missing or broken", function()
     local text = message(data.MNIST, { root = folder .. "/nowhere" })
-    assert.matches("MNIST: cannot find train-images-idx3-ubyte or train-images-idx3-ubyte.gz in any of\n  " .. folder
-      .. "/nowhere\n", text, 1, true)
+    assert.matches("MNIST: cannot find train-images-idx3-ubyte or train-images-idx3-ubyte.gz in '" .. folder
+      .. "/nowhere', '", text, 1, true)
     assert.matches("root", text)
     assert.matches("dataset-fashion-mnist", message(data.FashionMNIST, { root = folder .. "/nowhere" }), 1, true)
-    assert.matches("in any of\n  x\n", message(data.MNIST, "x"), 1, true)
+    assert.matches("ubyte.gz in 'x', '", message(data.MNIST, "x"), 1, true)
     assert.matches("did you mean 'root'", message(data.MNIST, { rot = "x" }))
     local root = write(folder .. "/broken", "\1\2\3")
     assert.matches("labels", message(data.MNIST, { root = root })) -- continues after its elements

@@ -168,6 +168,10 @@ describe("a process group of one", function()
     dist.reduce_scatter(s, { lm.tensor { 3, 4 } })
     assert.same({ 3, 4 }, s:totable())
     dist.reduce_scatter_tensor(s, lm.tensor { 5, 6 })
+    assert.error_matches(function() dist.all_gather_into_tensor(lm.ones { 3 }, lm.ones { 2 }) end,
+      "all_gather_into_tensor: expected output to have shape %[2%], got %[3%]$")
+    assert.error_matches(function() dist.reduce_scatter_tensor(lm.ones { 2 }, lm.ones({ 2 }, { dtype = "int64" })) end,
+      "reduce_scatter_tensor: dtype mismatch: input is int64, output is float32; convert one with :to%(%)$")
     assert.same({ 5, 6 }, s:totable())
     dist.all_to_all({ s }, { t })
     assert.same({ 1, 2 }, s:totable())
@@ -221,7 +225,7 @@ describe("a process group of one", function()
     local handle = dist.group.WORLD.handle
     for _, name in ipairs { "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter",
       "send", "recv" } do
-      assert.matches(name .. ": the tensor must be a tensor, got nil", message(lm.core.dist_run, name, handle))
+      assert.matches(name .. ": tensor must be a tensor, got nil", message(lm.core.dist_run, name, handle))
       assert.matches(name, message(lm.core.dist_run, name, handle, true))
     end
     assert.matches("all_to_all", message(lm.core.dist_run, "all_to_all", handle))

@@ -391,7 +391,7 @@ describe("weights =", function()
     end)
     local made = lm.models.gpt2 {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
     assert.is_nil(made.eos_token_id)
-    says("gpt2: weights: cannot open 'nowhere': no such file or", function() models.gpt2 {weights = "nowhere"} end)
+    says("gpt2: weights: cannot open 'nowhere': No such file", function() models.gpt2 {weights = "nowhere"} end)
   end)
 
   it("draws nothing where weights have it all, and what they lack as ever", function()

@@ -882,7 +882,7 @@ describe("layers that ask the first input", function()
       return norm.weight.shape
     end)())
     assert.matches("Linear: out_features must be an integer of at least 1, got nil$", message(nn.LazyLinear))
-    assert.matches("LazyConv2d: cannot infer the number of channels of x, a tensor %[3%]$",
+    assert.matches("LazyConv2d: x must be a tensor of at least 3 dims, got a tensor %[3%]$",
       message(nn.LazyConv2d(4, 3), lm.ones(3)))
   end)
 end)

@@ -302,7 +302,7 @@ describe("recurrent layers", function()
   it("say what is wrong with what they get", function()
     local function says(words, f) assert.error_matches(f, words) end
     local gru, lstm, x = nn.GRU(3, 4), nn.LSTM(3, 4), lm.randn(5, 2, 3)
-    says("^GRU: x is a tensor %[5, 2, 2%]; its last dim must be input_size %(3%)$",
+    says("^GRU: expected x to have shape %[%*, 3%] for input_size 3, got %[5, 2, 2%]$",
       function() gru(lm.randn(5, 2, 2)) end)
     says("^GRU: expected x to have shape %[T, N, input_size%], %[T, input_size%] or a PackedSequence, got %[5%]$",
       function() gru(lm.randn(5)) end)
@@ -379,12 +379,17 @@ describe("recurrent layers", function()
       rnn.pad_sequence, {lm.ones(3, 2), lm.ones(2, 3)})
     fails("pad_sequence: sequences may differ only in their first", rnn.pad_sequence, {lm.ones(3, 2), lm.ones(3)})
     fails("pack_sequence: sequence 2 is longer", rnn.pack_sequence, {lm.ones(1, 2), lm.ones(3, 2)})
-    fails("pack_sequence: a length must be an integer of at least", rnn.pack_sequence, {lm.ones(1, 2), lm.ones(0, 2)})
-    fails("pack_padded_sequence: length 4 is more than the 3 steps", rnn.pack_padded_sequence, x, {4, 1})
-    fails("unpad_sequence: length 4 is more than the 3 steps", rnn.unpad_sequence, x, {4, 1})
-    fails("unpad_sequence: lengths has 1 entries for 2 sequences", rnn.unpad_sequence, x, {3})
-    fails("unpad_sequence: lengths has 3 entries for 2 sequences", rnn.unpad_sequence, x, {3, 1, 1})
-    fails("unpad_sequence: a length must be an integer of at least 0, got 1%.5", rnn.unpad_sequence, x, {3, 1.5})
+    fails("pack_sequence: lengths%[2%] must be an integer of at least", rnn.pack_sequence,
+      {lm.ones(1, 2), lm.ones(0, 2)})
+    fails("pack_padded_sequence: lengths%[1%] must be at most 3, the number of steps, got 4$",
+      rnn.pack_padded_sequence, x, {4, 1})
+    fails("unpad_sequence: lengths%[1%] must be at most 3, the number of steps, got 4$",
+      rnn.unpad_sequence, x, {4, 1})
+    fails("unpad_sequence: lengths must have 2 entries, one for each sequence, got 1",
+      rnn.unpad_sequence, x, {3})
+    fails("unpad_sequence: lengths must have 2 entries, one for each sequence, got 3",
+      rnn.unpad_sequence, x, {3, 1, 1})
+    fails("unpad_sequence: lengths%[2%] must be an integer of at least 0, got 1%.5", rnn.unpad_sequence, x, {3, 1.5})
     fails("unpad_sequence: expected padded to have shape %[T, B, …%], got %[3%]", rnn.unpad_sequence, lm.ones(3), {3})
     local parts = rnn.unpad_sequence(x:transpose(1, 2), lm.tensor({3, 0}, {dtype = "int64"}), {batch_first = true})
     assert.same({{3, 4}, {0, 4}}, {{parts[1]:size(1), parts[1]:size(2)}, {parts[2]:size(1), parts[2]:size(2)}})
@@ -449,9 +454,11 @@ describe("a PackedSequence", function()
   it("is made of lengths that fit the dim of sequences", function()
     local x = lm.randn(4, 7, 2)
     assert.error_matches(function() rnn.pack_padded_sequence(x, {7, 5, 3, 2}) end,
-      "lengths has 4 entries for 7 sequences; x is %[T, B, …%], or %[B, T, …%] with {batch_first = true}")
+      "lengths must have 7 entries, one for each sequence, got 4; "
+        .. "x is %[T, B, …%], or %[B, T, …%] with {batch_first = true}")
     assert.error_matches(function() rnn.pack_padded_sequence(x, {7, 5, 3, 2, 1, 1, 1}, {batch_first = true}) end,
-      "lengths has 7 entries for 4 sequences; with batch_first = true x is %[B, T, …%], without it %[T, B, …%]")
+      "lengths must have 4 entries, one for each sequence, got 7; "
+        .. "with batch_first = true x is %[B, T, …%], without it %[T, B, …%]")
     assert.error_matches(function() rnn.pack_padded_sequence(x, lm.ones(4, 7)) end,
       "^pack_padded_sequence: expected lengths to have shape %[7%], got %[4, 7%]$")
   end)

@@ -179,7 +179,7 @@ describe("nn.utils.rnn", function()
     is({ 6 }, rnn.unpack_sequence(packed)[3])
     assert.equal("float64", packed:to("float64").data.dtype)
     assert.matches("sequence 2 is longer than the previous one", message(rnn.pack_sequence, sequences()))
-    assert.matches("pack_padded_sequence: lengths has 2 entries for 3 sequences$",
+    assert.matches("pack_padded_sequence: lengths must have 3 entries, one for each sequence, got 2$",
       message(rnn.pack_padded_sequence, lm.ones(3, 3), { 1, 1 }))
     local y = lm.randn({ 3, 2, 4 }, { requires_grad = true })
     local p = rnn.pack_padded_sequence(y, lm.tensor({ 3, 1 }, { dtype = "int64" }))

@@ -131,7 +131,7 @@ describe("an averaged model", function()
         A(model):update(nn.Linear(2, 2, { bias = false }))
       end,
       ["AveragedModel:update: the model has a tensor [3, 2] where"] = function() A(model):update(nn.Linear(2, 3)) end,
-      ["AveragedModel: what avg_fn returns must be a tensor, got nil"] = function()
+      ["AveragedModel: the result of avg_fn must be a tensor, got nil"] = function()
         local average = A(model, { avg_fn = function() end })
         average:update(model)
         average:update(model)

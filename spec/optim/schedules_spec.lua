@@ -443,7 +443,7 @@ describe("a schedule", function()
       ["PolynomialLR: total_iters must be an integer of at least 1, got 0"] = of(S.PolynomialLR, { total_iters = 0 }),
       ["LambdaLR: lr_lambda must have 2 entries, one for each parameter group, got 1"] = of(S.LambdaLR, { print }),
       ["LambdaLR: lr_lambda must be a function, got 3"] = of(S.LambdaLR, 3),
-      ["LambdaLR: what lr_lambda returns must be a number, got string 'x'"] = of(S.LambdaLR,
+      ["LambdaLR: the result of lr_lambda must be a number, got string 'x'"] = of(S.LambdaLR,
         function() return "x" end),
       ["CosineAnnealingWarmRestarts: T_0 must be an integer of at least 1,"] = of(S.CosineAnnealingWarmRestarts, 1.5),
       ["CosineAnnealingWarmRestarts: T_mult must be an integer of at least 1,"] = of(S.CosineAnnealingWarmRestarts, 1,
@@ -467,7 +467,7 @@ describe("a schedule", function()
       ["CyclicLR: max_lr must be a number, got nil"] = of(S.CyclicLR, 1),
       ["CyclicLR: mode must be one of 'triangular', 'triangular2',"] = of(S.CyclicLR, 1, 2, { mode = "x" }),
       ["CyclicLR: scale_mode must be one of 'cycle', 'iterations', got"] = of(S.CyclicLR, 1, 2, { scale_mode = "x" }),
-      ["CyclicLR: what scale_fn returns must be a number, got nil"] = of(S.CyclicLR, 1, 2,
+      ["CyclicLR: the result of scale_fn must be a number, got nil"] = of(S.CyclicLR, 1, 2,
         { scale_fn = function() end }),
       ["ReduceLROnPlateau: mode must be one of 'min', 'max', got string 'least'"] = of(S.ReduceLROnPlateau, "least"),
       ["ReduceLROnPlateau: factor must be below 1, got 1"] = of(S.ReduceLROnPlateau, { factor = 1 }),
@@ -492,7 +492,8 @@ describe("a schedule", function()
       ["ChainedScheduler: schedulers[1] is a ReduceLROnPlateau, whose step() needs a metric"] = function()
         S.ChainedScheduler { S.ReduceLROnPlateau(opt) }
       end,
-      ["SequentialLR: 1 schedulers need 0 milestones, got 1"] = of(S.SequentialLR, { S.ConstantLR(opt) },
+      ["SequentialLR: milestones must have 0 entries, one for each scheduler after the first, got 1"]
+        = of(S.SequentialLR, { S.ConstantLR(opt) },
         { 3 }),
       ["SequentialLR: milestones must increase, got 2 after 3"] = of(S.SequentialLR, { S.ConstantLR(opt) },
         { 3, 2 }),

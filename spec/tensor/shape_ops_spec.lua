@@ -91,7 +91,7 @@ describe("writing by places", function()
     gives("select_scatter", x:select_scatter(lm.zeros(3, { dtype = "float64" }), 1, -1), "{{0 1 2} {0 0 0}}")
     gives("slice_scatter", x:slice_scatter(-counted(2, 2), 2, 1, -1, 2), "{{-0 1 -1} {-2 4 -3}}")
     gives("diagonal_scatter", x:diagonal_scatter(counted(2) + 7, { offset = 1 }), "{{0 7 2} {3 4 8}}")
-    refused("select_scatter: src is a tensor %[2%]; expected a tensor %[3%]$", x.select_scatter, x,
+    refused("select_scatter: expected src to have shape %[3%], got %[2%]$", x.select_scatter, x,
       counted(2), 1, 1)
   end)
 
@@ -156,7 +156,7 @@ describe("tensors", function()
     gives("tensor_split", x:tensor_split(3), "{{1 2 3} {4 5} {6 7}}")
     gives("where parts begin", x:tensor_split { 2, -1 }, "{{1} {2 3 4 5 6} {7}}")
     gives("hsplit", x:view(1, 7):hsplit { 7 }, "{{{1 2 3 4 5 6}} {{7}}}")
-    refused("vsplit: the size of dim 1 of a tensor %[7, 1%] must be divisible by 2$", lm.vsplit, x:view(7, 1), 2)
+    refused("vsplit: size of dim 1 of x %(7%) must be divisible by sections %(2%)$", lm.vsplit, x:view(7, 1), 2)
     refused("dsplit: x must be a tensor of at least 3 dims, got a tensor %[7%]$", lm.dsplit, x, 2)
     refused("tensor_split: the result would be 1099511627776 views; a list has at most 1048576 tensors$",
       lm.tensor_split, x, 2 ^ 40)

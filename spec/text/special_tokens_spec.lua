@@ -255,7 +255,7 @@ describe("lm.text.Tokenizer", function()
   end)
 
   it("that is not there is an error which says that nothing is downloaded", function()
-    fails("Tokenizer: cannot open 'bert-base-uncased': no such file or folder; nothing is downloaded: "
+    fails("Tokenizer: cannot open 'bert-base-uncased': No such file or directory; nothing is downloaded: "
       .. "text.Tokenizer(path) reads a tokenizer.json, or a folder with one", lm.text.Tokenizer, "bert-base-uncased")
     local here = folder .. "/old"
     lm.paths.mkdir(here)

@@ -264,7 +264,7 @@ describe("lm.text", function()
     end)
 
     it("of files is an error that names them", function()
-      fails("none': no such file or folder", lm.text.Tokenizer, folder .. "/none")
+      fails("none': No such file or directory", lm.text.Tokenizer, folder .. "/none")
       for text, message in pairs {
         ["{"] = "': malformed JSON at byte 2: expected a JSON value",
         ["[]"] = "not a tokenizer.json: model is missing",

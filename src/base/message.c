@@ -50,6 +50,7 @@ lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, con
 }
 
 lm_status lm_fail_too_many(const char *op, int limit, const char *thing, int64_t got) {
+  if (limit == 0) return lm_fail(LM_E_ARG, "%s: takes no %ss, got %lld", op, thing, (long long)got);
   return lm_fail(LM_E_ARG, "%s: takes at most %d %s%s, got %lld", op, limit, thing, limit == 1 ? "" : "s",
                  (long long)got);
 }

@@ -23,7 +23,7 @@ LM_API lm_status lm_fail_number(const char *op, const char *name, const char *bo
 /* OP: NAME (V) must be divisible by NAME2 (V2). LM_E_ARG. */
 LM_API lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, const char *divisor_name,
                                    int64_t divisor);
-/* OP: takes at most N THINGS, got M; `thing` is one of them, such as "argument". LM_E_ARG. */
+/* OP: takes at most N THINGS (of 0: takes no THINGS), got M; `thing` is one of them, such as "argument". LM_E_ARG. */
 LM_API lm_status lm_fail_too_many(const char *op, int limit, const char *thing, int64_t got);
 /* OP: NAME is given twice, by position and by name. LM_E_ARG. */
 LM_API lm_status lm_fail_twice(const char *op, const char *name);

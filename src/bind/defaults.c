@@ -28,7 +28,11 @@ static int bind_set_default_device(lua_State *L) {
 
 static int bind_get_default_device(lua_State *L) { return lm_return_text(L, lm_device_name(lm_default_device())); }
 
-static int bind_dtype(lua_State *L) { return lm_return_text(L, lm_dtype_name(lm_need_dtype(L, 1, "dtype", "dtype"))); }
+/* dtype(name [, who]): a dtype's full name; `who` is the function that errors name. */
+static int bind_dtype(lua_State *L) {
+  const char *who = lm_to_text(L, 2);
+  return lm_return_text(L, lm_dtype_name(lm_need_dtype(L, 1, who ? who : "dtype", "dtype")));
+}
 
 static int bind_dtype_size(lua_State *L) {
   return lm_return_int(L, (lua_Integer)lm_dtype_size(lm_need_dtype(L, 1, "dtype_size", "dtype")));

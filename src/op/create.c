@@ -159,10 +159,10 @@ lm_status lm_op_arange(const lm_arange_args *a, lm_tensor **out) {
     args.start = 0;
     args.stop = a->start;
   }
-  if (!isfinite(args.start) || !isfinite(args.stop) || !isfinite(args.step)) {
-    return lm_fail_value("arange", "start, stop and step", "finite",
-                         lm_text("%g, %g and %g", args.start, args.stop, args.step));
-  }
+  const double three[] = {args.start, args.stop, args.step};
+  static const char *const names[] = {"start", "stop", "step"};
+  for (int i = 0; i < 3; i++)
+    if (!isfinite(three[i])) return lm_fail_number("arange", names[i], "finite", three[i]);
   if (args.step == 0) return lm_fail_number("arange", "step", "non-zero", 0);
   double length = ceil((args.stop - args.start) / args.step);
   if (length < 0) {

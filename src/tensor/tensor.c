@@ -97,12 +97,14 @@ void lm_release(lm_tensor *t) {
   }
 }
 
+/* Whoever knows the called function puts it in front. */
 static lm_status bad_sizes(int ndim, const int64_t *size) {
   if (ndim < 0 || ndim > LM_MAX_DIMS)
-    return lm_fail_int("new tensor", "the number of dims", lm_text("at most %d", LM_MAX_DIMS), ndim);
+    return lm_fail(LM_E_ARG, "the number of dims must be at most %d, got %d", LM_MAX_DIMS, ndim);
+  const char *shape = lm_shape_text(ndim, size);
   for (int d = 0; d < ndim; d++)
-    if (size[d] < 0) return lm_fail_value("new tensor", "the shape", "non-negative", lm_shape_text(ndim, size));
-  return lm_fail_value("new tensor", "the shape", "less than 2^63 bytes of elements", lm_shape_text(ndim, size));
+    if (size[d] < 0) return lm_fail(LM_E_ARG, "the shape must be non-negative integers, got %s", shape);
+  return lm_fail(LM_E_ARG, "the shape must be less than 2^63 bytes of elements, got %s", shape);
 }
 
 /* Sizes, and strides of a dense tensor whose dims lie in memory as `order` lists them, innermost
@@ -175,7 +177,7 @@ lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int6
                           lm_tensor **out) {
   *out = NULL;
   if (format == LM_CHANNELS_LAST && ndim != 4)
-    return lm_fail_value("new tensor", "the shape", "[N, C, H, W] for channels_last", lm_shape_text(ndim, size));
+    return lm_fail(LM_E_ARG, "the shape must be [N, C, H, W] for channels_last, got %s", lm_shape_text(ndim, size));
   return new_dense(dtype, device, ndim, size, format == LM_CHANNELS_LAST ? channels_last_order : NULL, out);
 }
 

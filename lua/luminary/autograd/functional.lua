@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local func = require "luminary.func"
+local check_callable = require("luminary.autograd.function").check_callable
 
 local functional = {}
 
@@ -30,12 +31,13 @@ end
 --- Computes the Jacobian of a function.
 functional.jacobian = arguments.takes("jacobian", create_graph, function(f, inputs, opts)
   local list, one, how, numbers = read("jacobian", inputs, opts)
-  local out = call(how, func.jacrev(f, {argnums = numbers}), unpack(list))
+  local out = call(how, func.jacobian(f, {argnums = numbers}), unpack(list))
   return one and out[1] or out
 end)
 
 --- Computes the Hessian of a scalar function.
 functional.hessian = arguments.takes("hessian", create_graph, function(f, inputs, opts)
+  check_callable("hessian", f)
   local list, one, how, numbers = read("hessian", inputs, opts)
   local out = {}
   for i in ipairs(list) do

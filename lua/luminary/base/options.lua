@@ -52,7 +52,7 @@ function options.list(who, name, list)
   return list
 end
 
-local function brief(v) return truncate_text(tostring(v), 200) end
+local function brief(v) return (truncate_text(tostring(v), 200):gsub("[%c\127]", "?")) end
 
 --- "3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
 function options.describe(v)
@@ -347,6 +347,7 @@ options.count = count
 --- The error for more arguments than the `max_count` that `who` takes. It lists the last max_count of `names`; `what`
 --- replaces "argument", as by "option".
 function options.too_many(who, max_count, names, got, what)
+  if max_count == 0 then fail("%s: takes no %ss, got %d", who, what or "argument", got) end
   local list = table.concat(names, ", ", math.max(#names - max_count, 0) + 1):gsub("opts$", "{options}")
   fail("%s: takes at most %d %s%s, got %d%s", who, max_count, what or "argument", max_count == 1 and "" or "s", got,
     list ~= "" and ": " .. list or "")
@@ -436,7 +437,7 @@ function options.no_name(what, key, ...)
   end
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
-  local shown = truncate_text(key, 60)
+  local shown = truncate_text(key, 60):gsub("[%c\127]", "?")
   local others = load_module("luminary.help.pytorch_torch7_names")[what] or {}
   local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end

@@ -30,8 +30,8 @@ function records.find(set, root, names)
       looked[#looked + 1] = folder
     end
   end
-  fail("%s: cannot find %s in any of\n  %s\n%s", set.__name, table.concat(names, " or "), table.concat(looked, "\n  "),
-    set.remedy)
+  for i, folder in ipairs(looked) do looked[i] = "'" .. options.shown_path(folder) .. "'" end
+  fail("%s: cannot find %s in %s; %s", set.__name, table.concat(names, " or "), table.concat(looked, ", "), set.remedy)
 end
 
 -- ---- files that stay open

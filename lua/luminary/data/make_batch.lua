@@ -39,7 +39,9 @@ local function dtype_of(values, dtypes, path)
   return dtypes[path]
 end
 
-local function collate_column(values, dtypes, path)
+local MAX_DEPTH = 100 -- of tables in a sample, which may contain itself
+
+local function collate_column(values, dtypes, path, depth)
   local first = values[1]
   if core.is_tensor(first) then return core.ops.stack(values) end
   local kind = type(first)
@@ -50,12 +52,15 @@ local function collate_column(values, dtypes, path)
   end
   if kind == "boolean" then return core.tensor(values, {dtype = "bool"}) end
   if kind == "number" then return core.tensor(values, {dtype = dtype_of(values, dtypes, path)}) end
-  if options.is_plain(first) then return collate(values, dtypes, path) end
+  if options.is_plain(first) then return collate(values, dtypes, path, depth + 1) end
   return values
 end
 
 -- A list of samples, each a table with the same keys, to one table of batches.
-function collate(samples, dtypes, path)
+function collate(samples, dtypes, path, depth)
+  if depth > MAX_DEPTH then
+    fail("DataLoader: a sample's tables must be at most %d deep, got more; a sample must not contain itself", MAX_DEPTH)
+  end
   local batch = {}
   for key in pairs(samples[1]) do
     local column = {}
@@ -63,7 +68,7 @@ function collate(samples, dtypes, path)
       column[i] = sample[key]
       if column[i] == nil then fail("DataLoader: sample %d of a batch has no field %s", i, tostring(key)) end
     end
-    batch[key] = collate_column(column, dtypes, path .. "." .. tostring(key))
+    batch[key] = collate_column(column, dtypes, path .. "." .. tostring(key), depth)
   end
   return batch
 end
@@ -80,7 +85,7 @@ function batches.default_collate(samples)
     options.expected("default_collate", "a list of samples, each a table",
       options.is_plain(samples) and samples[1] or samples)
   end
-  local batch = collate(samples, {}, "")
+  local batch = collate(samples, {}, "", 1)
   if samples[1][1] == nil then return batch end
   return unpack(batch)
 end
@@ -93,7 +98,7 @@ function batches.join(batch_plan, samples)
     end
     return given("collate_fn", batch_plan.collate_fn(samples))
   end
-  return unpack(collate(samples, batch_plan.dtypes, ""))
+  return unpack(collate(samples, batch_plan.dtypes, "", 1))
 end
 
 -- A sample: the list of the values that a set returned. nil at its end is no value; before another value it would be

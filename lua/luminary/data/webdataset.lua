@@ -69,7 +69,7 @@ local function shards_of(shards)
   for _, path in ipairs(list) do
     local kind = core.file_kind(path)
     if kind ~= "a regular file" then
-      fail("WebDataset: cannot open shard '%s': %s", path, kind and "it is " .. kind or "no such file")
+      fail("WebDataset: cannot open shard '%s': %s", path, kind and "it is " .. kind or "No such file or directory")
     end
   end
   return list

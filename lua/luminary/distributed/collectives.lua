@@ -52,6 +52,19 @@ local function check_list(who, name, list, group)
   return list
 end
 
+local function same_sizes(a, b) return table.concat(a, ",") == table.concat(b, ",") end
+
+-- Checks the one tensor, `all`, that has the tensors of all ranks, such as t: stacked, or joined along dim 1.
+local function check_joined(who, name, all, name_of_t, t, group)
+  if all.dtype ~= t.dtype then options.dtypes_differ(who, name, all, name_of_t, t) end
+  local joined = t.shape
+  local stacked = {group.size, unpack(joined)}
+  if joined[1] then joined[1] = group.size * joined[1] end
+  if not same_sizes(all.shape, stacked) and (t.ndim == 0 or not same_sizes(all.shape, joined)) then
+    options.wrong_shape(who, name, all, t.ndim == 0 and stacked or joined)
+  end
+end
+
 local reduction = {"op", reductions, "sum"}
 local reducing = with(reduction)
 
@@ -60,7 +73,7 @@ scaling[#scaling + 1] = {"scale", "number", named = true}
 
 --- Reduces the tensors of all ranks in such a way that all get the final result.
 collectives.all_reduce = arguments.takes("all_reduce", scaling, function(t, opts)
-  check("all_reduce", "the tensor", t)
+  check("all_reduce", "tensor", t)
   finish("all_reduce", opts)
   if opts.scale and opts.op ~= "sum" then fail("all_reduce: scale requires op = 'sum', got '%s'", opts.op) end
   return run("all_reduce", opts, nil, t) or t
@@ -70,7 +83,7 @@ local rooted = with {"src", "natural", 0}
 
 --- Broadcasts the tensor of one rank to the whole group.
 collectives.broadcast = arguments.takes("broadcast", rooted, function(t, opts)
-  check("broadcast", "the tensor", t)
+  check("broadcast", "tensor", t)
   finish("broadcast", opts)
   return run("broadcast", opts, opts.src, t) or t
 end)
@@ -79,7 +92,7 @@ local reducing_to = with({"dst", "natural", 0}, reduction)
 
 --- Reduces the tensors of all ranks; only rank dst gets the final result.
 collectives.reduce = arguments.takes("reduce", reducing_to, function(t, opts)
-  check("reduce", "the tensor", t)
+  check("reduce", "tensor", t)
   finish("reduce", opts)
   return run("reduce", opts, opts.dst, t) or t
 end)
@@ -88,7 +101,7 @@ local plain = with()
 
 --- Gathers the tensors of all ranks in a list.
 collectives.all_gather = arguments.takes("all_gather", plain, function(outputs, t, opts)
-  check("all_gather", "the tensor", t)
+  check("all_gather", "tensor", t)
   finish("all_gather", opts)
   return run("all_gather", opts, nil, t, check_list("all_gather", "the list of outputs", outputs, opts.group))
     or outputs
@@ -97,9 +110,10 @@ end)
 --- Gathers the tensors of all ranks in one output tensor.
 collectives.all_gather_into_tensor = arguments.takes("all_gather_into_tensor", plain, function(output, t, opts)
   local who = "all_gather_into_tensor"
-  check(who, "the output", output)
-  check(who, "the tensor", t)
+  check(who, "output", output)
+  check(who, "tensor", t)
   finish(who, opts)
+  check_joined(who, "output", output, "t", t, opts.group)
   return run("all_gather", opts, nil, t, {output}) or output
 end)
 
@@ -116,7 +130,7 @@ local gathering = with({"gather_list", "table", list = true}, {"dst", "natural",
 
 --- dist.gather(…): Gathers the tensors of all ranks in a list on one rank.
 collectives.gather = arguments.takes("gather", gathering, function(t, opts)
-  check("gather", "the tensor", t)
+  check("gather", "tensor", t)
   finish("gather", opts)
   local list = list_at("gather", "gather_list", opts.gather_list, opts.dst, opts.group)
   return run("gather", opts, opts.dst, t, list) or list
@@ -126,7 +140,7 @@ local scattering = with({"scatter_list", "table", list = true}, {"src", "natural
 
 --- dist.scatter(…): Scatters a list of tensors of one rank: each rank gets one.
 collectives.scatter = arguments.takes("scatter", scattering, function(t, opts)
-  check("scatter", "the tensor", t)
+  check("scatter", "tensor", t)
   finish("scatter", opts)
   local list = list_at("scatter", "scatter_list", opts.scatter_list, opts.src, opts.group)
   return run("scatter", opts, opts.src, t, list) or t
@@ -134,7 +148,7 @@ end)
 
 --- Reduces a list of tensors over all ranks, then scatters the results: each rank gets one.
 collectives.reduce_scatter = arguments.takes("reduce_scatter", reducing, function(output, inputs, opts)
-  check("reduce_scatter", "the output", output)
+  check("reduce_scatter", "output", output)
   finish("reduce_scatter", opts)
   return run("reduce_scatter", opts, nil, output,
     check_list("reduce_scatter", "the list of inputs", inputs, opts.group)) or output
@@ -143,9 +157,10 @@ end)
 --- Reduces a tensor over all ranks, then scatters the result: each rank gets one part.
 collectives.reduce_scatter_tensor = arguments.takes("reduce_scatter_tensor", reducing, function(output, input, opts)
   local who = "reduce_scatter_tensor"
-  check(who, "the output", output)
-  check(who, "the input", input)
+  check(who, "output", output)
+  check(who, "input", input)
   finish(who, opts)
+  check_joined(who, "input", input, "output", output, opts.group)
   return run("reduce_scatter", opts, nil, output, {input}) or output
 end)
 
@@ -182,8 +197,8 @@ end
 --- from them.
 collectives.all_to_all_single = arguments.takes("all_to_all_single", splitting, function(output, input, opts)
   local who = "all_to_all_single"
-  check(who, "the output", output)
-  check(who, "the input", input)
+  check(who, "output", output)
+  check(who, "input", input)
   finish(who, opts)
   local outputs, inputs = {output}, {input}
   if opts.output_split_sizes or opts.input_split_sizes then
@@ -216,7 +231,7 @@ local receiving = {{"src", "natural"}, {"group", "any"}, {"tag", "natural", 0}, 
 
 local function post(who, t, asynchronous, opts)
   local out = who == "send" or who == "isend"
-  check(who, "the tensor", t)
+  check(who, "tensor", t)
   finish(who, opts).async_op = asynchronous
   if out and not opts.dst then fail("%s: dst, the receiving rank, is required", who) end
   return run(out and "send" or "recv", opts, opts.dst or opts.src, t)
@@ -248,7 +263,7 @@ local function new_op(who, op, t, peer, opts)
     options.must_be(who, "op", "dist.isend or dist.irecv", op)
   end
   return setmetatable({
-    op = op, tensor = check(who, "the tensor", t), peer = check(who, "peer", peer, "natural"),
+    op = op, tensor = check(who, "tensor", t), peer = check(who, "peer", peer, "natural"),
     tag = opts.tag and check(who, "tag", opts.tag, "natural") or 0, group = opts.group,
   }, P2POp)
 end

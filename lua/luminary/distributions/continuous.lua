@@ -1,11 +1,14 @@
 --- Distributions of real numbers with closed formulas.
 local core = require "luminary.core"
+local options = require "luminary.base.options"
 local define = require("luminary.distributions.distribution").define
 local ops = core.ops
 
 local HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 local EULER = 0.57721566490153286
 local list = {}
+
+local function shown(t) return t:numel() == 1 and ("%.14g"):format(t:item()) or options.describe(t) end
 
 local function loc(d) return d.loc end
 
@@ -84,7 +87,7 @@ list.Uniform = define "Uniform" {
   help = "Creates a uniform distribution.",
   made = function(d)
     if d.validate_args and not d.low:lt(d.high):all():item() then
-      require("luminary.base.options").fail("Uniform: low must be less than high")
+      options.fail("Uniform: low must be less than high, got %s and %s", shown(d.low), shown(d.high))
     end
   end,
   mean = function(d) return (d.low + d.high) * 0.5 end,

@@ -147,7 +147,7 @@ end
 --- Returns samples of shape [shape…, batch_shape…, event_shape…], without gradient: d:sample(), d:sample(5),
 --- d:sample {2, 3}.
 function Distribution:sample(shape)
-  shape = shape_of(self.__name .. ".sample", shape)
+  shape = shape_of(self.__name .. ":sample", shape)
   return core.no_grad(function() return self:_draw(shape):detach() end)
 end
 

@@ -88,7 +88,7 @@ local function read_head(source)
   local dtype = dtypes[code]
   if not dtype then
     return nil, lacking[code]
-      or ("'%s', which is not supported"):format(printable_name(header.descr, 40))
+      or ("'%s'"):format(printable_name(header.descr, 40))
   end
   return dtype, header.shape, cursor.at, {fortran = header.fortran_order, swapped = order == ">"}
 end

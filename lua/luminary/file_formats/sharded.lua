@@ -36,7 +36,7 @@ function sharded.load(path, opts, read)
   local tensors, lacking, kind = {}, {bytes = select(2, core.file_kind(path))}, nil
   for _, file in ipairs(files) do
     if not core.file_kind(folder .. file) then
-      options.fail_in_file(path, "cannot open its shard '%s': no such file", printable_name(file, 100))
+      options.fail_in_file(path, "cannot open its shard '%s': No such file or directory", printable_name(file, 100))
     end
     local shard = read(folder .. file, opts)
     lacking.bytes = lacking.bytes + select(2, core.file_kind(folder .. file))

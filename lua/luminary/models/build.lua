@@ -211,7 +211,7 @@ return function(who, opts, spec, make, first, reads)
   local given = options.check(who, opts, rows, first)
   local weights, config, path, from_file = given.weights, nil, nil, nil
   if type(weights) == "string" and not core.file_kind(weights) then
-    fail("%s: weights: cannot open '%s': no such file or folder; nothing is downloaded%s", who,
+    fail("%s: weights: cannot open '%s': No such file or directory; nothing is downloaded%s", who,
       truncate_text(weights, 200),
       reads and ": `hf download NAME --local-dir FOLDER` makes a folder with config.json and weights" or "")
   end

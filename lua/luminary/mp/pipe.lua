@@ -10,7 +10,7 @@ Connection.__index = Connection
 
 local function handle(method, self) return shared.handle(Connection, method, self) end
 
-local GONE = "the other end was closed, or who had it has ended"
+local GONE = "the other end was closed, or its process has ended"
 
 local function try_put(h, seconds, text, tensors, handles) return core.mp_put(h, text, tensors, handles, seconds) end
 

@@ -77,4 +77,9 @@ function Process:finish()
   if self.daemon then Worker.stop({self.worker}, 1) else self.worker:join() end
 end
 
-return setmetatable(Process, {__call = function(_, ...) return new(...) end, takes = new})
+local function call(_, first, ...)
+  if type(first) == "function" then fail "Process: group must be nil, got a function; pass {target = f}" end
+  return new(first, ...)
+end
+
+return setmetatable(Process, {__call = call, takes = new})

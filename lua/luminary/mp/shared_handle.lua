@@ -14,7 +14,9 @@ function shared.handle(class, method, self)
       options.describe(self), method)
   end
   local handle = rawget(self, "handle")
-  if not core.mp_is_open(handle) then options.fail("%s:%s: already closed in this process", class.kind, method) end
+  if not core.mp_is_open(handle) then
+    options.fail("%s:%s: the %s is already closed in this process", class.kind, method, class.kind:lower())
+  end
   return handle
 end
 

@@ -17,7 +17,7 @@ local function define(name, make)
   local new
   new = class.new(name, nil, function(_, dtype, ...)
     if codes[dtype] then fail("%s: unknown dtype '%s'; did you mean '%s'?", name, dtype, codes[dtype]) end
-    local tensor = make(core.dtype(dtype), ...)
+    local tensor = make(core.dtype(dtype, name), ...)
     local values = setmetatable({tensor = tensor:share_memory_(), lock = lock.Lock()}, getmetatable(new).instance)
     return class.object(new, {
       values = values,

@@ -31,8 +31,8 @@ local function fill(self, channels)
   self.given = nil
 end
 
--- base: the class; channels_of(x): the base's first argument for an input x.
-local function add(name, base, channels_of, help)
+-- base: the class; channels_of(x): the base's first argument for an input x, nil unless x is `bound`.
+local function add(name, base, channels_of, help, bound)
   local new = layer.define(name, base)
   new.base, new.__help = base, help
   lazy[name] = new
@@ -59,7 +59,7 @@ local function add(name, base, channels_of, help)
       options.arg(name, "x", x, "tensor")
       local channels = channels_of(x)
       if not channels then
-        options.fail("%s: cannot infer the number of channels of x, %s", name, options.describe(x))
+        options.must_be(name, "x", bound or "a tensor of at least 1 dim", x)
       end
       fill(self, channels)
     end
@@ -85,17 +85,19 @@ add("LazyLinear", linear.Linear, function(x) return x.shape[x.ndim] end,
 
 for n = 1, 3 do
   local d = n .. "d"
+  local bound = ("a tensor of at least %d dims"):format(n + 1)
   local function channels_of(x) return x.ndim > n and x.shape[x.ndim - n] or nil end
   for _, name in ipairs {"Conv", "ConvTranspose"} do
     add("Lazy" .. name .. d, convolution[name .. d], channels_of,
       ("nn.Lazy%s(…): An nn.%s whose in_channels are those of the first input."):format(
-        name .. d, name .. d))
+        name .. d, name .. d), bound)
   end
   for _, name in ipairs {"BatchNorm", "InstanceNorm"} do
     local batched = name == "BatchNorm"
     add("Lazy" .. name .. d, norm[name .. d], batched and function(x) return x.ndim > 1 and x.shape[2] or nil end
       or channels_of,
-      ("nn.Lazy%s(…): An nn.%s whose num_features are the channels of the first input."):format(name .. d, name .. d))
+      ("nn.Lazy%s(…): An nn.%s whose num_features are the channels of the first input."):format(name .. d, name .. d),
+      batched and "a tensor of at least 2 dims" or bound)
   end
 end
 

@@ -402,12 +402,13 @@ local function device_or_dtype(v, target)
   elseif type(v) == "table" then
     local given = options.check("to", v, to_options)
     target.format = given.memory_format
-    if given.device then target.device = core.device(given.device) end
-    if given.dtype then target.dtype = core.dtype(given.dtype) end
+    if given.device then target.device = core.device(given.device, "to") end
+    if given.dtype then target.dtype = core.dtype(given.dtype, "to") end
   elseif type(v) == "number" then
-    target.device = core.device(v)
+    target.device = core.device(v, "to")
   elseif type(v) == "string" then
-    if v:find("^cpu") or v:find("^cuda") then target.device = core.device(v) else target.dtype = core.dtype(v) end
+    local kind = (v:find("^cpu") or v:find("^cuda")) and "device" or "dtype"
+    target[kind] = core[kind](v, "to")
   else
     options.expected("to", "a device, a dtype, a tensor or {device = …, dtype = …}", v)
   end
@@ -446,7 +447,7 @@ end)
 --- Moves parameters and buffers to the CPU, in place. Returns the module.
 function Module:cpu() return self:to("cpu") end
 --- Moves parameters and buffers to a CUDA device (the current one by default), in place. Returns the module.
-function Module:cuda(device) return self:to(device or "cuda") end
+function Module:cuda(device) return self:to(core.device(device or "cuda", "cuda")) end
 
 --- Moves all parameters, their gradients and buffers to memory shared with other processes, in place. Returns the
 --- module. Processes and threads that receive it train the same parameters, each with its own gradients, without

@@ -293,7 +293,7 @@ end
 
 local function check_width(self, x, size)
   if size ~= self.input_size then
-    fail("%s: x is %s; its last dim must be input_size (%d)", self.__name, describe(x), self.input_size)
+    options.wrong_shape(self.__name, "x", x, ("[*, %d] for input_size %d"):format(self.input_size, self.input_size))
   end
   check_dtype(self.__name, "x", x, first_weight(self))
 end

@@ -314,6 +314,8 @@ function Optimizer.keeps(_self, _parameter) return true end
 function Optimizer:load_state_dict(dict)
   local who = self.__name .. ":load_state_dict"
   if not is_plain(dict) or not is_plain(dict.param_groups) or not is_plain(dict.state) then
+    local lacks = is_plain(dict) and (is_plain(dict.param_groups) and "state" or "param_groups")
+    if lacks then fail("%s: the state_dict has no table '%s'; pass the result of :state_dict()", who, lacks) end
     options.expected(who, "a table with state and param_groups", dict)
   end
   if #dict.param_groups ~= #self.param_groups then

@@ -62,7 +62,7 @@ local function average(self, averages, values, n)
   if self.multi_avg_fn then return self.multi_avg_fn(averages, values, n) end
   for i, old in ipairs(averages) do
     if self.avg_fn then
-      old:copy_(options.arg("AveragedModel", "what avg_fn returns", self.avg_fn(old, values[i], n), "tensor"))
+      old:copy_(options.arg("AveragedModel", "the result of avg_fn", self.avg_fn(old, values[i], n), "tensor"))
     else
       approach(old, values[i], self.decay and 1 - self.decay or 1 / (n + 1))
     end

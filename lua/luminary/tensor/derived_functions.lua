@@ -61,14 +61,18 @@ function derived.get_device(x) return methods.get_device(x) end
 
 -- ---- constructors
 
---- Converts values to a tensor, without a copy if they are a tensor of that dtype and device.
-derived.as_tensor = arguments.reads("as_tensor", {
-  {"values", "any"}, {"dtype", "string?"}, {"device", "any?"},
-}, function(values, dtype, device)
+local function as_tensor(who, values, dtype, device)
+  if dtype ~= nil then dtype = core.dtype(dtype, who) end
   if not core.is_tensor(values) then return core.tensor(values, {dtype = dtype, device = device}) end
   return methods.to(values, {dtype = dtype, device = device})
-end)
-derived.asarray = derived.as_tensor
+end
+
+for _, name in ipairs {"as_tensor", "asarray"} do
+  --- Converts values to a tensor, without a copy if they are a tensor of that dtype and device.
+  derived[name] = arguments.reads(name, {
+    {"values", "any"}, {"dtype", "string?"}, {"device", "any?"},
+  }, function(...) return as_tensor(name, ...) end)
+end
 
 --- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): Returns a 0-d tensor of a number.
 derived.scalar_tensor = arguments.reads("scalar_tensor", {

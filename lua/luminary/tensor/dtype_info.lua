@@ -17,7 +17,7 @@ local whole = { -- bits, min, max
 local function dtype_of(who, dtype)
   if core.is_tensor(dtype) then return dtype.dtype end
   options.arg(who, "dtype", dtype, "string")
-  return ops.empty({0}, {dtype = dtype}).dtype
+  return core.dtype(dtype, who)
 end
 
 --- lm.finfo([dtype]): Returns the numerical limits of a floating dtype.

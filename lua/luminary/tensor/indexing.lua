@@ -163,6 +163,9 @@ indexing.take_along_dim = arguments.reads("take_along_dim", {
   if indices.ndim ~= x.ndim then
     fail("%s: indices and x must have the same number of dims, got %s and %s", who, describe(indices), describe(x))
   end
+  if indices.dtype == "bool" or core.is_floating_point(indices) then
+    options.wrong_dtype(who, "indices", "int64 or another integer dtype", indices, "convert it with :long()")
+  end
   dim = dim_of(who, x, dim)
   local from, to = x.shape, indices.shape
   for d = 1, x.ndim do
@@ -231,7 +234,7 @@ local function replaced(who, x, src, view_of)
   local y = ops.clone(x)
   local part = view_of(y)
   if not same_sizes(part.shape, src.shape) then
-    fail("%s: src is %s; expected %s", who, describe(src), describe(part))
+    options.wrong_shape(who, "src", src, part.shape)
   end
   ops.copy_(part, src)
   return y

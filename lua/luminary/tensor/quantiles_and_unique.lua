@@ -140,7 +140,7 @@ local function quantile(who, without_nan, x, q, along, keepdim, interpolation)
   if q.device == "cpu" and not core.no_grad(function()
     return ops.all(ops.logical_and(ops.ge(q, 0), ops.le(q, 1))):item()
   end) then
-    fail("%s: q must be from 0 to 1", who)
+    fail("%s: q must be from 0 to 1%s", who, q:numel() == 1 and (", got %.14g"):format(q:item()) or "")
   end
   if x:numel() == 0 then options.must_be(who, "x", "a tensor with elements", x) end
   local kept = {}

@@ -241,7 +241,8 @@ local function split_along(who, min_dims, dim, ...)
   local x, parts = arguments.read(who, {{"x", "tensor"}, {"indices_or_sections", number_or_list}}, ...)
   if at_least(who, x, min_dims).ndim == 1 then dim = 1 end
   if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
-    fail("%s: the size of dim %d of %s must be divisible by %s", who, dim, describe(x), tostring(parts))
+    if parts < 1 or parts % 1 ~= 0 then arg(who, "sections", parts, "count") end
+    options.not_divisible(who, "size of dim " .. dim .. " of x", x.shape[dim], "sections", parts)
   end
   return tensor_split(who, x, parts, dim)
 end

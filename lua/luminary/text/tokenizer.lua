@@ -160,6 +160,7 @@ function Tokenizer:init(path, opts)
     base = {"natural", 1}, add_bos_token = {"boolean"}, add_eos_token = {"boolean"},
   }, "base")
   options.arg("Tokenizer", "path", path, "string")
+  if path:find("%z") then options.must_be("Tokenizer", "path", "a string without NUL bytes", path) end
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
   local json, parts, said = files.read_any(path)

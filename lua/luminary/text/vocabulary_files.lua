@@ -14,7 +14,9 @@ local files = {}
 --- The text of a file, of 2^28 bytes at most.
 function files.read(path)
   local kind = core.file_kind(path)
-  if kind ~= "a regular file" then options.fail_file("open", path, kind and "it is " .. kind or "no such file") end
+  if kind ~= "a regular file" then
+    options.fail_file("open", path, kind and "it is " .. kind or "No such file or directory")
+  end
   return Source.whole_text(path)
 end
 local read = files.read
@@ -153,7 +155,7 @@ local function exists(path) return core.file_kind(path) == "a regular file" end
 --- by themselves; of a GGUF file also what special.read returns of a folder.
 function files.read_any(path)
   if not core.file_kind(path) then
-    fail("Tokenizer: cannot open '%s': no such file or folder; nothing is downloaded: %s",
+    fail("Tokenizer: cannot open '%s': No such file or directory; nothing is downloaded: %s",
       truncate_text(path, 200), LOCAL)
   end
   if core.file_kind(path) ~= "a folder" then

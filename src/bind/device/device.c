@@ -16,7 +16,11 @@ static int need_kind(lua_State *L, const char *fn) {
   return strcmp(kind, "cpu") == 0 ? LM_CPU : LM_CUDA;
 }
 
-static int bind_device(lua_State *L) { return lm_return_text(L, lm_device_name(lm_need_device(L, 1, "device"))); }
+/* device(name [, who]): a device's full name; `who` is the function that errors name. */
+static int bind_device(lua_State *L) {
+  const char *who = lm_to_text(L, 2);
+  return lm_return_text(L, lm_device_name(lm_need_device(L, 1, who ? who : "device")));
+}
 
 static int bind_count(lua_State *L) { return lm_return_int(L, lm_device_count(need_kind(L, "device_count"))); }
 

@@ -150,7 +150,7 @@ static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
   TRY(read_tag(L, s, TAG, fn, &r->tag));
   r->scaled = !lua_isnil(L, SCALE);
   if (r->scaled) TRY(lm_read_number(L, s, SCALE, fn, "scale", &r->scale));
-  if (r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL) TRY(lm_read_tensor(L, s, TENSOR, fn, "the tensor", &r->t));
+  if (r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL) TRY(lm_read_tensor(L, s, TENSOR, fn, "tensor", &r->t));
   if (!lua_isnil(L, FIRST)) TRY(lm_read_list(L, s, FIRST, fn, "the list of tensors", false, &r->n, &r->first));
   if (!lua_isnil(L, SECOND)) TRY(lm_read_list(L, s, SECOND, fn, "the list of inputs", false, &r->n2, &r->second));
   if (!lua_isnil(L, TIMEOUT)) {

@@ -5,7 +5,7 @@ local options = require "luminary.base.options"
 local sizes = require "luminary.nn.functional.sizes"
 local window_indices = require "luminary.nn.functional.window_indices"
 
-local ops, fail, describe = core.ops, options.fail, options.describe
+local ops, fail = core.ops, options.fail
 local F = {}
 
 -- ---- affine_grid
@@ -88,7 +88,7 @@ F.fold = window_rows({{"output_size", sizes.of(2, 1)}, {"kernel_size", sizes.of(
   local positions, windows = column_positions(who, a, size[1], size[2], x.device)
   local n, columns, given = unpack(x.shape)
   if columns % area ~= 0 or given ~= windows then
-    fail("%s: x is %s; for these windows it must be [N, C * %d, %d]", who, describe(a.x), area, windows)
+    options.wrong_shape(who, "x", a.x, {(a.x.ndim == 3 and "N, " or "") .. "C * " .. area, windows})
   end
   local channels = columns / area
   local y = ops.gather_weighted_input(ops.reshape(x, {n, channels, area * windows, 1}), positions, nil,

@@ -100,7 +100,12 @@ end)
 for _, which in ipairs {"weight_norm", "spectral_norm"} do
   --- remove_weight_norm(module [, name = "weight"]): Removes the normalization of a parameter of a module.
   norms["remove_" .. which] = function(module, name)
-    return parametrize.remove_parametrizations(module, name or "weight")
+    name = options.arg("remove_" .. which, "name", name == nil and "weight" or name, "string")
+    if not parametrize.is_parametrized(module, name) then
+      local owner = records.is_module(module) and module.__name or options.describe(module)
+      options.fail("remove_%s: %s has no %s of '%s'", which, owner, which, name)
+    end
+    return parametrize.remove_parametrizations(module, name)
   end
 end
 

@@ -52,13 +52,14 @@ local function lengths_of(who, lengths, x, min_length, batch_first)
   end
   options.list(who, "lengths", options.arg(who, "lengths", lengths, "table"))
   if #lengths ~= x.shape[2] then
-    fail("%s: lengths has %d entries for %d sequences%s", who, #lengths, x.shape[2],
-      #lengths == x.shape[1] and (batch_first and "; with batch_first = true x is [B, T, …], without it [T, B, …]"
-        or "; x is [T, B, …], or [B, T, …] with {batch_first = true}") or "")
+    options.wrong_length(who, "lengths", x.shape[2], "sequence", #lengths, #lengths == x.shape[1] and (batch_first
+      and "with batch_first = true x is [B, T, …], without it [T, B, …]"
+      or "x is [T, B, …], or [B, T, …] with {batch_first = true}") or nil)
   end
-  for _, n in ipairs(lengths) do
-    options.arg(who, "a length", n, min_length == 0 and "natural" or "count")
-    if n > x.shape[1] then fail("%s: length %d is more than the %d steps", who, n, x.shape[1]) end
+  for i, n in ipairs(lengths) do
+    local name = ("lengths[%d]"):format(i)
+    options.arg(who, name, n, min_length == 0 and "natural" or "count")
+    if n > x.shape[1] then options.must_be(who, name, ("at most %d, the number of steps"):format(x.shape[1]), n) end
   end
   return lengths
 end

@@ -120,7 +120,7 @@ Sequential.init = arguments.takes("SequentialLR", {
   self.schedulers = check_schedules(who, schedulers, optimizer)
   self.milestones = copy_list(check_milestones(who, "milestones", milestones))
   if #self.milestones ~= #self.schedulers - 1 then
-    fail("%s: %d schedulers need %d milestones, got %d", who, #self.schedulers, #self.schedulers - 1, #self.milestones)
+    options.wrong_length(who, "milestones", #self.schedulers - 1, "scheduler after the first", #self.milestones)
   end
   for i = 2, #self.schedulers do
     if class.is(self.schedulers[i], Several) then

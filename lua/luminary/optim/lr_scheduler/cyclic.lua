@@ -72,7 +72,7 @@ schedule "CyclicLR" {
     local x = 1 + t / self.total_size - cycle
     local height = x <= self.step_ratio and x / self.step_ratio or (x - 1) / (self.step_ratio - 1)
     local at = self.scale_mode == "cycle" and cycle or t
-    local scale = self.scale_fn and options.arg("CyclicLR", "what scale_fn returns", self.scale_fn(at), "number")
+    local scale = self.scale_fn and options.arg("CyclicLR", "the result of scale_fn", self.scale_fn(at), "number")
       or modes[self.mode][2](self, at)
     if self.cycle_momentum then
       local high = self:of_group("max_momentums", i)

@@ -124,7 +124,7 @@ end
 -- The factor that group i's function returns for this epoch.
 local function factor_of(self, i)
   local value = self:of_group("lr_lambdas", i)(self.last_epoch)
-  return options.arg(self.__name, "what lr_lambda returns", value, "number")
+  return options.arg(self.__name, "the result of lr_lambda", value, "number")
 end
 
 schedule "LambdaLR" {

@@ -69,9 +69,13 @@ end)
 
 --- transforms.functional.horizontal_flip(img): Flips an image horizontally.
 function F.horizontal_flip(img) return native.run("flip", check("horizontal_flip", img), {1, 0}) end
+--- transforms.functional.hflip(img): Flips an image horizontally; the same as horizontal_flip.
+function F.hflip(img) return native.run("flip", check("hflip", img), {1, 0}) end
 
 --- transforms.functional.vertical_flip(img): Flips an image vertically.
 function F.vertical_flip(img) return native.run("flip", check("vertical_flip", img), {0, 1}) end
+--- transforms.functional.vflip(img): Flips an image vertically; the same as vertical_flip.
+function F.vflip(img) return native.run("flip", check("vflip", img), {0, 1}) end
 
 --- transforms.functional.rotate(img, angle [, {interpolation = "nearest", expand = false, center, fill}]): Rotates an
 --- image counterclockwise by an angle in degrees.
@@ -234,6 +238,6 @@ function F.erase(img, i, j, h, w, v)
 end
 
 options.exact_all(F, options.named)
-F.hflip, F.vflip, F.to_grayscale = F.horizontal_flip, F.vertical_flip, F.rgb_to_grayscale
+F.to_grayscale = F.rgb_to_grayscale
 
 return options.strict("vision.transforms.functional", F)
