@@ -34,6 +34,7 @@ function message.broadcast(op, name, shape, target)
 end
 
 function message.too_many(op, limit, thing, got)
+  if limit == 0 then return ("%s: takes no %ss, got %d"):format(op, thing, got) end
   return ("%s: takes at most %d %s%s, got %d"):format(op, limit, thing, limit == 1 and "" or "s", got)
 end
 
