@@ -56,7 +56,7 @@ describe("ranks with a GPU each", function()
 end)
 
 describe("a capture on one GPU", function()
-  local refusal = "graph: work on cuda:1 during a capture on cuda:0"
+  local refusal = "graph: cannot run work on cuda:1 during a capture on cuda:0; a graph is of one device"
   local function refused(f, ...)
     local ok, problem = pcall(f, ...)
     assert.is_false(ok)

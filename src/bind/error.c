@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "bind/bind.h"
 #include "distributed/group/world.h"
+#include "op/backend.h"
 
 static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
   return n > 0 && strncmp(ar->source, prefix, n) == 0;
@@ -333,6 +334,8 @@ static void push_message(lua_State *L, char *message, int level) {
   bool op = false;
   drop_inner_ops(message);
   const char *name = called_name(L, level, message, &op), *end = strstr(message, ": ");
+  const size_t n = strlen(LM_EARLIER_CALL);
+  if (name && end && strncmp(message, LM_EARLIER_CALL, n) == 0 && has_name(message + n, end, name)) message += n;
   bool words = end && strcspn(message, " \"'[(") > (size_t)(end - message);
   if (!name || (words && has_name(message, end, name))) {
     lua_pushstring(L, message);

@@ -62,6 +62,7 @@ typedef lm_status lm_backend_plugin_fn(void);
 /* A value that a kernel may not take, found on the device after the call had returned. The op layer words it. */
 enum { LM_BAD_NONE, LM_BAD_INDEX, LM_BAD_LABEL, LM_BAD_DIVISION, LM_BAD_PIVOT };
 /* kind at position (from 1, in the flattened argument) is value, and must be in 1 to limit. */
+#define LM_EARLIER_CALL "earlier call of " /* how its message begins, before "OP: " */
 LM_API lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit);
 /* The words of it; from_end: negative indices are fine. */
 LM_API lm_status lm_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
