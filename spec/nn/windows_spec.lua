@@ -317,7 +317,8 @@ describe("functions over windows", function()
     end,
     ["affine_grid: expected theta to have shape"] = function() F.affine_grid(lm.ones(2, 3, 3), { 2, 1, 3, 3 }) end,
     ["unfold: the window %(3%) must be at most the padded size of x"] = function() F.unfold(lm.ones(1, 2, 2), 3) end,
-    ["fold: expected x to have shape %[N, C %* 4, 9%], got %[1, 4, 4%]"] = function() F.fold(lm.ones(1, 4, 4), 4, 2) end,
+    ["fold: expected x to have shape %[N, C %* 4, 9%], got %[1, 4, 4%]"] =
+      function() F.fold(lm.ones(1, 4, 4), 4, 2) end,
     ["unfold: unknown option 'padings'; did you mean 'padding'%?"] = function()
       F.unfold(lm.ones(1, 2, 2), { kernel_size = 2, padings = 1 })
     end,
