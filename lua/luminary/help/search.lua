@@ -39,6 +39,16 @@ local function all_rows()
   return list
 end
 
+-- Whether a word of a text, in lower case, begins so.
+local function has_word(text, word) return text:find("%f[%w]" .. word:gsub("%p", "%%%0")) ~= nil end
+
+local function has_all(text, words)
+  for _, word in ipairs(words) do
+    if not has_word(text, word) then return false end
+  end
+  return true
+end
+
 -- The tier of a match: 0 if a word is the name, 1 if all are in the path, 2 if some are in the first sentence; else
 -- nil.
 local function tier_of(row, words)
@@ -46,7 +56,7 @@ local function tier_of(row, words)
   for _, word in ipairs(words) do
     if row.path:find(word, 1, true) then
       tier = math.max(tier, row.name == word and 0 or 1)
-    elseif row.sentence:find("%f[%w]" .. word:gsub("%p", "%%%0")) then
+    elseif has_word(row.sentence, word) then
       tier = 2
     else
       return nil
@@ -85,9 +95,7 @@ end
 function search.mentions(query)
   local words, list = words_of(query), {}
   for _, row in ipairs(#words > 0 and all_rows() or {}) do
-    local text, all = (entry.text(row.each) or ""):lower(), true
-    for _, word in ipairs(words) do all = all and text:find("%f[%w]" .. word:gsub("%p", "%%%0")) ~= nil end
-    if all then list[#list + 1] = row.each end
+    if has_all((entry.text(row.each) or ""):lower(), words) then list[#list + 1] = row.each end
   end
   table.sort(list, function(a, b) return a.path < b.path end)
   return list
@@ -97,20 +105,15 @@ end
 --- all of its headings. Words match from their start, case and plural ignored.
 function search.headings(query)
   local words, list = words_of(query), {}
-  local function has_all(text)
-    text = text:lower()
-    for _, word in ipairs(words) do
-      if not text:find("%f[%w]" .. word:gsub("(...)s$", "%1"):gsub("%p", "%%%0")) then return false end
-    end
-    return #words > 0
-  end
-  for _, page in ipairs(require "luminary.help.headings") do
+  for i, word in ipairs(words) do words[i] = word:gsub("(...)s$", "%1") end
+  for _, page in ipairs(#words > 0 and require "luminary.help.headings" or {}) do
     local title = page[2] or ""
-    if has_all(title) then
+    if has_all(title:lower(), words) then
       list[#list + 1] = ("docs/%s: %s"):format(page[1], title)
     else
       for i = 3, #page do
-        if has_all(page[i]) or #words > 1 and has_all(title .. " " .. page[i]) then
+        local heading = page[i]:lower()
+        if has_all(heading, words) or #words > 1 and has_all(title:lower() .. " " .. heading, words) then
           list[#list + 1] = ("docs/%s: %s"):format(page[1], page[i])
         end
       end

@@ -11,6 +11,27 @@ local rows = require "luminary.nn.embedding_rows"
 local ops, arg = core.ops, options.arg
 local layers = {}
 
+-- Sets the fields that both layers have: the matrix, and how its rows are read.
+local function set_table(self, who, num_embeddings, embedding_dim, opts)
+  self.num_embeddings = arg(who, "num_embeddings", num_embeddings, "count")
+  self.embedding_dim = arg(who, "embedding_dim", embedding_dim, "count")
+  self.padding_idx = rows.padding(who, opts.padding_idx, num_embeddings)
+  self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
+  if opts._weight then
+    self.weight = parameter.new(opts._weight)
+  else
+    self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
+    self:reset_parameters()
+  end
+end
+
+-- Appends what extra_repr shows of the options about norms and gradients.
+local function add_norms(self, parts)
+  if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
+  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end
+  if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
+end
+
 --- nn.Embedding(…): A lookup table that stores one vector for each index, from 1.
 local Embedding = layer.define("Embedding")
 layers.Embedding = Embedding
@@ -20,20 +41,11 @@ Embedding.init = layer.takes("Embedding", {
   {"scale_grad_by_freq", "boolean", false}, {"sparse", false, lacks = true}, {"_weight", "tensor"},
   {"_freeze", false, lacks = true},
 }, function(self, num_embeddings, embedding_dim, opts)
-  self.num_embeddings = arg("Embedding", "num_embeddings", num_embeddings, "count")
-  self.embedding_dim = arg("Embedding", "embedding_dim", embedding_dim, "count")
-  self.padding_idx = rows.padding("Embedding", opts.padding_idx, num_embeddings)
-  self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
+  set_table(self, "Embedding", num_embeddings, embedding_dim, opts)
   self.how = {padding_idx = self.padding_idx or 0}
   if opts.max_norm or opts.scale_grad_by_freq then
     self.how.max_norm, self.how.norm_type = opts.max_norm, opts.norm_type
     self.how.scale_grad_by_freq = opts.scale_grad_by_freq
-  end
-  if opts._weight then
-    self.weight = parameter.new(opts._weight)
-  else
-    self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
-    self:reset_parameters()
   end
 end)
 
@@ -57,9 +69,7 @@ end
 function Embedding:extra_repr()
   local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
   if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
-  if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
-  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end
-  if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
+  add_norms(self, parts)
   return table.concat(parts, ", ")
 end
 
@@ -72,17 +82,8 @@ EmbeddingBag.init = layer.takes("EmbeddingBag", {
   {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", false, lacks = true}, {"_weight", "tensor"},
   {"include_last_offset", "boolean", false}, {"padding_idx", "integer"},
 }, function(self, num_embeddings, embedding_dim, opts)
-  self.num_embeddings = arg("EmbeddingBag", "num_embeddings", num_embeddings, "count")
-  self.embedding_dim = arg("EmbeddingBag", "embedding_dim", embedding_dim, "count")
-  self.padding_idx = rows.padding("EmbeddingBag", opts.padding_idx, num_embeddings)
-  self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
+  set_table(self, "EmbeddingBag", num_embeddings, embedding_dim, opts)
   self.mode, self.include_last_offset = opts.mode, opts.include_last_offset
-  if opts._weight then
-    self.weight = parameter.new(opts._weight)
-  else
-    self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
-    self:reset_parameters()
-  end
 end)
 
 --- nn.EmbeddingBag.from_pretrained(weight [, {freeze = true, …}]): Makes a layer with the given weight, which is not
@@ -102,9 +103,7 @@ end
 
 function EmbeddingBag:extra_repr()
   local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
-  if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
-  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end
-  if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
+  add_norms(self, parts)
   parts[#parts + 1] = ("mode='%s'"):format(self.mode)
   if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
   return table.concat(parts, ", ")
