@@ -18,7 +18,7 @@ JSONLinesDataset.init = arguments.takes("JSONLinesDataset", {
   self.path = options.arg("JSONLinesDataset", "path", path, "string")
   arguments.assign(self, opts)
   records.begin(self, self.on_error)
-  self.starts = core.keep(core.source_lines((records.source(self)))) -- of lines, from byte 0; the end at last
+  self.starts = core.keep(core.file_lines((records.source(self)))) -- of lines, from byte 0; the end at last
 end)
 
 function JSONLinesDataset:len() return self.starts.shape[1] - 1 end
@@ -38,9 +38,9 @@ end
 local function read(self, i)
   local source, from, to = records.source(self), self.starts[i], self.starts[i + 1]
   local function bad(why)
-    fail("JSONLinesDataset: '%s': line %d: %s", self.path, core.source_line_of(source, from), why)
+    fail("JSONLinesDataset: '%s': line %d: %s", self.path, core.file_line_of(source, from), why)
   end
-  local ok, value = pcall(core.json_decode, core.source_read(source, from, to - from),
+  local ok, value = pcall(core.json_decode, core.file_text(source, from, to - from),
     self.null == nil and NULL or self.null)
   if not ok then bad(records.reason(value, "json_decode")) end
   local function check(v, name)

@@ -5,12 +5,24 @@
  */
 #include "base/message.h"
 #include "bind/bind.h"
-#include "io/maybe_gzipped.h"
+#include "io/file_stream.h"
 
 static lm_status bytes_of(lua_State *L, lm_lua *s, void *arg) {
   const char *path;
-  lm_status status = lm_read_text(L, s, 1, "bytes_of", "path", &path);
-  return status == LM_OK ? lm_read_unpacked(path, arg) : status;
+  lm_file_stream *stream = NULL;
+  lm_tensor **out = arg;
+  lm_status status;
+  TRY(lm_read_text(L, s, 1, "bytes_of", "path", &path));
+  TRY(lm_file_stream_open(path, &stream));
+  TRY(lm_file_stream_rest(stream, out));
+  status = lm_file_stream_finish(stream);
+  if (status != LM_OK) {
+    lm_release(*out);
+    *out = NULL;
+  }
+done:
+  lm_file_stream_close(stream);
+  return status;
 }
 
 static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {

@@ -4,7 +4,8 @@
 
 #include "base/message.h"
 #include "bind/bind.h"
-#include "io/whole_file.h"
+#include "io/atomic_write.h"
+#include "io/file.h"
 
 /* A Lua string, or a tensor of bytes: borrowed. */
 static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const uint8_t **out,
