@@ -46,7 +46,7 @@ typedef struct lm_pieces {
 } lm_pieces;
 
 /* Grows *list, of items of `size` bytes, to hold n; false if it cannot. */
-bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size);
+LM_API bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size);
 
 /* One piece: all of the text. */
 lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n);

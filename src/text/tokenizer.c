@@ -40,8 +40,6 @@ void lm_tokenizer_free(lm_tokenizer *t) {
   lm_added_free(&t->added);
   lm_pieces_free(&t->pieces);
   lm_free(t->found.item);
-  lm_free(t->truncation.data);
-  lm_free(t->padding.data);
   lm_free(t);
 }
 

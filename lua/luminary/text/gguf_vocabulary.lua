@@ -1,5 +1,6 @@
 --- The tokenizer in a GGUF file, as the tokenizer.json that it stands for.
 local core = require "luminary.core"
+local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local special = require "luminary.text.special_tokens"
@@ -45,8 +46,8 @@ local takes_whole_words = {llama3 = true, ["llama-v3"] = true, ["llama-bpe"] = t
 
 -- ---- the two kinds
 
-local function part_json(fields) return fields and core.json_encode(fields) or "null" end
-local function list_json(list) return #list > 0 and core.json_encode(list) or "[]" end
+local function part_json(fields) return fields and json_encode(fields) or "null" end
+local function list_json(list) return #list > 0 and json_encode(list) or "[]" end
 
 -- GPT-2's: pairs of tokens of bytes are joined in the order of a list.
 local function byte_pairs(path, file, vocab)
@@ -260,7 +261,7 @@ function vocabulary.read(path)
   return ('{"added_tokens": %s, "normalizer": %s, "pre_tokenizer": %s, "post_processor": null, "decoder": %s, '
     .. '"model": {"merges": %s, %s}'):format(list_json(added), part_json(json.normalizer),
     part_json(json.pre_tokenizer), part_json(json.decoder), list_json(merges),
-    core.json_encode(json.model):sub(2)), roles, {
+    json_encode(json.model):sub(2)), roles, {
       path = path, chat_template = file.chat_template,
       tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM,
       add_bos_token = file.add_bos_token == nil and around_by_itself and roles.bos_token ~= nil or file.add_bos_token,
