@@ -145,7 +145,7 @@ local function prepare(self, who, path, json, base, said)
   said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
   self.path, self.json, self.base, self.added = path, json, base, {}
   local truncation, pads
-  made[self], truncation, pads = tokenizer_json.read(json, path)
+  made[self], truncation, pads = tokenizer_json.read(json, path, said.root)
   local settings = padding.settings(path, truncation, pads)
   if said.added[1] then add_missing(self, said) end
   self.settings, self.model_max_length, self.chat_template = settings, said.model_max_length, said.chat_template

@@ -300,16 +300,22 @@ local function read_added(at, list)
   return out
 end
 
-local tokenizer_json = {}
-
---- The tokenizer of a file's text; what the file says of truncation, and of padding, or nil. The path is for messages.
-function tokenizer_json.read(text, path)
-  local at, plan = {path = path}, {}
+local function decode(text, path)
   if not core.is_utf8_text(text) then
     options.malformed_file(path, "JSON", "it must be UTF-8 without NUL bytes; write those as \\u0000")
   end
   local ok, root = pcall(core.json_decode, text, NULL)
   if not ok then options.fail_in_file(path, "%s", (root:gsub("^.-json_decode: ", ""))) end
+  return root
+end
+
+local tokenizer_json = {}
+
+--- The tokenizer of a file's text; what the file says of truncation, and of padding, or nil. The path is for messages;
+--- root: what the text says, if that is known.
+function tokenizer_json.read(text, path, root)
+  root = root or decode(text, path)
+  local at, plan = {path = path}, {}
   if field(root, "model") == nil then fail(at, "not a tokenizer.json: model is missing") end
   for part, kinds in pairs(parts) do
     local of = field(root, part)

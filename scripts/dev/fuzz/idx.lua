@@ -33,5 +33,5 @@ end
 
 return {
   name = "IDX", share = 1, change = change_idx, load = require("luminary.file_formats.idx").load, idx = idx,
-  past = function(message) return message:find "bytes follow its %d" or message:find "truncated: needs" end,
+  past = function(message) return message:find "bytes follow its %d" or message:find "truncated: [n%d][e%d]+" end,
 }
