@@ -664,7 +664,7 @@ describe("luminary inspect", function()
     assert.matches("\nnot read: the whole value %(it calls torch.nn.modules.linear.Linear, which is not allowed%)\n"
       .. "[^\n]*in Python: torch.save%(net.state_dict%(%), path%)\n0 tensors", select(2,
       luminary(("inspect %s/module.pt"):format(folder))))
-    core.write_file(folder .. "/zero.npz", "")
+    core.write_pieces(folder .. "/zero.npz", { "" })
     assert.matches("^luminary inspect: .*zero.npz': the file is empty\n",
       select(2, luminary(("inspect %s/zero.npz"):format(folder))))
     zip.write(folder .. "/words.npz", { { "a.txt", { "words" } }, { "b\27.json", { "{}" } } })

@@ -41,7 +41,6 @@
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad
  *
- *   read_file(path) -> uint8 tensor    write_file(path, bytes)    whole or not at all; bytes: a string or a tensor
  *   image_header(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt) -> height, width, channels, format
  *   image_decode(the same, mode from 0, {top, left, height, width} | nil, {height, width} | nil) -> uint8 [C, H, W]
  *   encode_jpeg(image, quality)  encode_png(image, level) -> uint8 tensor of bytes

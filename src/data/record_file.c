@@ -59,20 +59,6 @@ done:
   return status;
 }
 
-lm_status lm_file_line_of(lm_file *f, uint64_t at, int64_t *line) {
-  lm_status status = LM_OK;
-  *line = 1;
-  for (uint64_t from = 0, n; from < at && from < lm_file_bytes(f); from += n) {
-    const char *p;
-    n = piece_at(f, from);
-    if (n > at - from) n = at - from;
-    TRY(lm_file_view(f, from, n, &p));
-    for (const char *end = p + n; (p = memchr(p, '\n', (size_t)(end - p))); p++) ++*line;
-  }
-done:
-  return status;
-}
-
 /* ---- tokens */
 
 static const struct {

@@ -7,9 +7,6 @@
 
 /* int64 [lines + 1]: where each line begins that is more than white space, and the file's end. */
 LM_API lm_status lm_file_lines(lm_file *f, lm_tensor **out);
-/* Which line, from 1, byte `at` is on. */
-LM_API lm_status lm_file_line_of(lm_file *f, uint64_t at, int64_t *line);
-
 /* Blocks of a file of tokens: block i, from 1, begins (i - 1) * stride tokens after byte `from`. */
 typedef struct lm_blocks {
   const char *dtype; /* "uint8", "int16", "uint16", "int32", "uint32", "int64" */

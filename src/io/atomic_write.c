@@ -189,12 +189,3 @@ void lm_new_file_abandon(lm_new_file *f) {
   lm_free(f->path);
   *f = (lm_new_file){.fd = -1};
 }
-
-lm_status lm_write_whole(const char *path, const void *bytes, size_t n) {
-  lm_new_file file;
-  lm_status status = lm_new_file_open(path, &file);
-  if (status == LM_OK) status = lm_new_file_write(&file, bytes, n);
-  if (status == LM_OK) return lm_new_file_commit(&file);
-  lm_new_file_abandon(&file);
-  return status;
-}

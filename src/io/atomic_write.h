@@ -22,7 +22,5 @@ LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t byte
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
 /* Remove the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
 LM_API void lm_new_file_abandon(lm_new_file *f);
-/* All of these at once. */
-LM_API lm_status lm_write_whole(const char *path, const void *bytes, size_t n);
 
 #endif

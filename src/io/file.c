@@ -189,17 +189,6 @@ done:
   return status;
 }
 
-lm_status lm_read_whole(const char *path, lm_tensor **out) {
-  lm_file *f = NULL;
-  lm_status status = lm_file_open(path, 1, &f);
-  if (status != LM_OK) return status;
-  lm_file_part all = {.dtype = LM_U8, .ndim = 1, .size = {f->info.st_size}};
-  status = lm_file_read(f, 1, &all);
-  *out = all.t;
-  lm_file_close(f);
-  return status;
-}
-
 /* ---- deflate */
 
 static unsigned at_most(uint64_t n, unsigned most) { return n < most ? (unsigned)n : most; }

@@ -36,9 +36,6 @@ typedef struct lm_file_part {
 /* Reads n parts at once. Nothing is allocated for parts that lie beyond the file's end; on an error no t is set. */
 LM_API lm_status lm_file_read(lm_file *f, int n, lm_file_part *parts);
 
-/* *out: uint8 [n], all bytes of a file. */
-LM_API lm_status lm_read_whole(const char *path, lm_tensor **out);
-
 /* What `packed` bytes from `at` on, deflated without a header (RFC 1951), unpack to, which must be n bytes exactly; or
  * with `start`, no more than the first n bytes of it. No more than can come of that many is allocated. */
 LM_API lm_status lm_file_inflate(lm_file *f, uint64_t at, uint64_t packed, uint64_t n, bool start, lm_tensor **out);

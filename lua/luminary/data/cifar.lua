@@ -99,7 +99,7 @@ local function set_up(self, opts)
   local column = opts.coarse and 1 or #self.labels_of
   for i, name in ipairs(names) do
     local file = archive and path .. ": " .. name or folder .. name
-    local rows = rows_of(self, file, archive and archive[name] or core.bytes_of(file))
+    local rows = rows_of(self, file, archive and archive[name] or records.bytes_of(file))
     labels[i] = rows:select(2, column):to("int64")
     images[i] = rows:narrow(2, #self.labels_of + 1, PIXELS)
   end

@@ -54,6 +54,14 @@ function records.source(set)
   return opened, bytes
 end
 
+--- All of a file, plain or gzipped: uint8 [n].
+function records.bytes_of(path)
+  local stream = core.stream_open(path)
+  local bytes = core.stream_bytes(stream)
+  core.stream_finish(stream)
+  return bytes
+end
+
 -- ---- records that cannot be read
 
 --- The option on_error of such sets.

@@ -35,10 +35,19 @@ local function has_null(v)
   return false
 end
 
+-- The number of the line that byte `at` is on.
+local function line_of(source, at)
+  local line, piece = 1, 2 ^ 18
+  for from = 0, at - 1, piece do
+    line = line + select(2, core.file_text(source, from, math.min(piece, at - from)):gsub("\n", ""))
+  end
+  return line
+end
+
 local function read(self, i)
   local source, from, to = records.source(self), self.starts[i], self.starts[i + 1]
   local function bad(why)
-    fail("JSONLinesDataset: '%s': line %d: %s", self.path, core.file_line_of(source, from), why)
+    fail("JSONLinesDataset: '%s': line %d: %s", self.path, line_of(source, from), why)
   end
   local ok, value = pcall(core.json_decode, core.file_text(source, from, to - from),
     self.null == nil and NULL or self.null)

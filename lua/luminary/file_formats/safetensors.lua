@@ -200,13 +200,13 @@ function safetensors.read(source)
     if not dtype[i] then lacking[i] = of.dtype end
   end)
   -- Of the window that is read next: which entries, and what core.file_read takes.
-  local window, kinds, shapes, places, bytes, left_out = {}, {}, {}, {}, 0, {}
+  local window, kinds, shapes, offsets, bytes, left_out = {}, {}, {}, {}, 0, {}
   local function read()
-    for k, t in ipairs(core.file_read(source.file, kinds, shapes, places)) do
+    for k, t in ipairs(core.file_read(source.file, kinds, shapes, offsets)) do
       local i = window[k]
       tensors[names[i]] = finished(source, t, names[i], dtype[i], shape[i])
     end
-    window, kinds, shapes, places, bytes = {}, {}, {}, {}, 0
+    window, kinds, shapes, offsets, bytes = {}, {}, {}, {}, 0
   end
   for _, i in ipairs(in_order(source, names, first, past, data)) do
     local size, n = past[i] - first[i], #window + 1
@@ -218,7 +218,7 @@ function safetensors.read(source)
         read()
         n = 1
       end
-      window[n], kinds[n], shapes[n], places[n] = i, stored_as[dtype[i]] or dtype[i], shape[i], first[i]
+      window[n], kinds[n], shapes[n], offsets[n] = i, stored_as[dtype[i]] or dtype[i], shape[i], first[i]
       bytes = bytes + size
     end
   end

@@ -394,7 +394,9 @@ end
 function Tokenizer:save(path)
   options.arg("Tokenizer:save", "path", path, "string")
   local added = core.tokenizer_added(handle(self))
-  core.write_file(path, files.with_field(self.json, "added_tokens", added[1] and json_encode(added) or "[]"))
+  core.write_pieces(path, {
+    files.with_field(self.json, "added_tokens", added[1] and json_encode(added) or "[]"),
+  })
 end
 
 --- tokenizer:save_pretrained(folder): writes tokenizer.json, and tokenizer_config.json with the special tokens,
@@ -402,7 +404,7 @@ end
 function Tokenizer:save_pretrained(folder)
   paths.mkdir(options.arg("Tokenizer:save_pretrained", "folder", folder, "string"))
   self:save(folder .. "/tokenizer.json")
-  core.write_file(folder .. "/tokenizer_config.json", special.config(self))
+  core.write_pieces(folder .. "/tokenizer_config.json", {special.config(self)})
 end
 
 --- tokenizer:streamer(write [, {skip_special_tokens = true}]): a function for generate's streamer: write(text) gets the

@@ -55,11 +55,18 @@ function Encoded:repr()
   return ("Encoded(%s, %s of %d x %d pixels)"):format(self.name, self.format, self.width, self.height)
 end
 
+local function read_file(path)
+  local file, size = core.file_open(path, false, "read_file")
+  local bytes = core.file_section(file, 0, size)
+  core.file_close(file)
+  return bytes
+end
+
 --- vision.open_image(path [, {max_pixels, apply_exif_orientation, allow_corrupt}]): Reads an image file, and its
 --- header, into a vision.Encoded; pixels are decoded later.
 image.open_image = arguments.takes("open_image", header_options, function(path, opts)
   opts.name = path
-  return Encoded(core.read_file(path), opts)
+  return Encoded(read_file(path), opts)
 end)
 
 --- vision.read_image(…): Reads a JPEG or PNG file into a uint8 tensor [C, H, W].
@@ -92,20 +99,25 @@ end)
 
 --- vision.write_png(image, path [, {compression_level = 6}]): Saves a uint8 image as a PNG file.
 image.write_png = arguments.takes("write_png", png_options, function(pixels, path, opts)
-  core.write_file(path, image.encode_png(pixels, opts))
+  core.write_pieces(path, {image.encode_png(pixels, opts)}, "write_png")
 end)
 
 --- vision.write_jpeg(image, path [, {quality = 75}]): Saves a uint8 image as a JPEG file.
 image.write_jpeg = arguments.takes("write_jpeg", jpeg_options, function(pixels, path, opts)
-  core.write_file(path, image.encode_jpeg(pixels, opts))
+  core.write_pieces(path, {image.encode_jpeg(pixels, opts)}, "write_jpeg")
 end)
 
 --- vision.read_file(path): Reads the bytes of a file into a uint8 tensor [n].
 
-image.read_file = options.exact("read_file", core.read_file, 1)
+image.read_file = options.exact("read_file", read_file, 1)
 
 --- vision.write_file(path, bytes): Writes bytes into a file: a string, or a 1-d uint8 tensor.
 
-image.write_file = options.exact("write_file", core.write_file, 2)
+image.write_file = options.exact("write_file", function(path, bytes)
+  if type(bytes) ~= "string" and not (core.is_tensor(bytes) and bytes.dtype == "uint8") then
+    options.must_be("write_file", "bytes", "a string or a uint8 tensor", bytes)
+  end
+  core.write_pieces(path, {bytes}, "write_file")
+end, 2)
 
 return image

@@ -1,11 +1,9 @@
-/* Encoded images, and files as bytes. */
+/* Encoded images. */
 #include "image/image.h"
 #include "base/message.h"
 
 #include "base/message.h"
 #include "bind/bind.h"
-#include "io/atomic_write.h"
-#include "io/file.h"
 
 /* A Lua string, or a tensor of bytes: borrowed. */
 static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const uint8_t **out,
@@ -107,40 +105,8 @@ static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
 static int bind_encode_jpeg(lua_State *L) { return lm_return_tensor(L, 2, encode_jpeg); }
 static int bind_encode_png(lua_State *L) { return lm_return_tensor(L, 2, encode_png); }
 
-/* ---- read_file(path) -> bytes, write_file(path, bytes) */
-
-static lm_status read_file(lua_State *L, lm_lua *s, void *arg) {
-  const char *path;
-  lm_status status = lm_read_text(L, s, 1, "read_file", "path", &path);
-  return status == LM_OK ? lm_read_whole(path, arg) : status;
-}
-
-static int bind_read_file(lua_State *L) { return lm_return_tensor(L, 1, read_file); }
-
-static lm_status write_file(lua_State *L, lm_lua *s, void *arg) {
-  static const char fn[] = "write_file";
-  const char *path;
-  const uint8_t *bytes;
-  size_t n;
-  lm_status status;
-  (void)arg;
-  TRY(lm_read_text(L, s, 1, fn, "path", &path));
-  TRY(read_bytes(L, s, 2, fn, "bytes", &bytes, &n));
-  TRY(lm_write_whole(path, bytes, n));
-done:
-  return status;
-}
-
-static int bind_write_file(lua_State *L) {
-  lua_settop(L, 2);
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_file, NULL));
-  return 0;
-}
-
 const luaL_Reg lm_image_functions[] = {{"image_header", bind_header},
                                        {"image_decode", bind_decode},
                                        {"encode_jpeg", bind_encode_jpeg},
                                        {"encode_png", bind_encode_png},
-                                       {"read_file", bind_read_file},
-                                       {"write_file", bind_write_file},
                                        {NULL, NULL}};

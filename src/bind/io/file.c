@@ -2,24 +2,23 @@
  *
  *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size;
  *                                     nothing if there is nothing. Opens nothing
- *   file_open(path [, mmap])          an open file; its size in bytes; its stamp, which changes when it is written to
+ *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
  *   file_close(file)                  what was read from it stays
  *   file_text(file, at, n)            n bytes: a string
  *   file_section(file, at, n)         the same as uint8 [n], over the mapped file or read
  *   file_read(file, dtypes, shapes, offsets)   a list of tensors, read at once
  *   file_inflate(file, at, packed, n, start) uint8 [n]: what `packed` deflated bytes unpack to; or its start
- *   file_lines(file)                  data/record_file.h, as the next two
- *   file_line_of(file, at)
+ *   file_lines(file)                  data/record_file.h, as the next
  *   file_blocks(file, index, dtype, from, size, stride, base, below)   x, y
  *   stream_open(path)                 a file read from its beginning on, unpacked if it is gzipped; its most bytes
  *   stream_text(stream, n)            n bytes, fewer at the end: a string
- *   stream_bytes(stream, n)           uint8 [n]
+ *   stream_bytes(stream [, n])        uint8 [n]; without n all that is left
  *   stream_skip(stream, n)            false where a plain file ends before that
  *   stream_finish(stream)             an error where what follows is damaged; closes it
  *   stream_close(stream)
  *   view_as(bytes, dtype, sizes, strides, at)  a view of the memory of a uint8 tensor from byte `at` on
  *   crc32(tensor, before)             of a contiguous tensor's bytes; before: 0, or that of the bytes before them
- *   write_pieces(path, list)          strings and tensors one after the other: a complete file or none
+ *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
  */
 #include "base/mem.h"
 #include "base/message.h"
@@ -76,8 +75,8 @@ static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
 }
 
 static int bind_open(lua_State *L) {
-  lua_settop(L, 2);
-  opening v = {lm_need_text(L, 1, "load", "path"), lua_toboolean(L, 2), NULL};
+  lua_settop(L, 3);
+  opening v = {lm_need_text(L, 1, luaL_optstring(L, 3, "load"), "path"), lua_toboolean(L, 2), NULL};
   lm_file **file = lm_object_new(L, &file_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_file, &v));
   *file = v.file;
@@ -203,12 +202,6 @@ static int bind_lines(lua_State *L) {
   return lm_return_tensor(L, 1, find_lines);
 }
 
-static int bind_line_of(lua_State *L) {
-  int64_t line;
-  lm_need(L, lm_file_line_of(need_file(L, "file_line_of"), need_count(L, 2), &line));
-  return lm_return_number(L, (double)line);
-}
-
 static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "file_blocks";
   lm_tensor **made = arg, *index;
@@ -266,9 +259,11 @@ static int bind_stream_text(lua_State *L) {
 }
 
 static lm_status stream_bytes(lua_State *L, lm_lua *s, void *arg) {
+  lm_file_stream *stream = *(lm_file_stream **)lua_touserdata(L, 1);
   uint64_t n;
+  if (lua_isnil(L, 2)) return lm_file_stream_rest(stream, arg);
   lm_status status = read_count(L, s, 2, &n);
-  return status == LM_OK ? lm_file_stream_bytes(*(lm_file_stream **)lua_touserdata(L, 1), n, arg) : status;
+  return status == LM_OK ? lm_file_stream_bytes(stream, n, arg) : status;
 }
 
 static int bind_stream_bytes(lua_State *L) {
@@ -345,7 +340,7 @@ static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {
   lm_new_file f = {.fd = -1};
   const char *path;
   (void)arg;
-  TRY(lm_read_text(L, s, 1, "save", "path", &path));
+  TRY(lm_read_text(L, s, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "save", "path", &path));
   TRY(lm_new_file_open(path, &f));
   for (int i = 1, n = (int)lua_objlen(L, 2); i <= n; i++) {
     lua_rawgeti(L, 2, i);
@@ -367,7 +362,7 @@ done:
 }
 
 static int bind_write_pieces(lua_State *L) {
-  lua_settop(L, 2);
+  lua_settop(L, 3);
   if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_arg(L, 2, "write_pieces", "pieces", "a list");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
   return 0;
@@ -381,7 +376,6 @@ const luaL_Reg lm_file_functions[] = {{"file_kind", bind_kind},
                                       {"file_read", bind_read},
                                       {"file_inflate", bind_inflate},
                                       {"file_lines", bind_lines},
-                                      {"file_line_of", bind_line_of},
                                       {"file_blocks", bind_blocks},
                                       {"stream_open", bind_stream_open},
                                       {"stream_text", bind_stream_text},
