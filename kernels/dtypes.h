@@ -2,6 +2,7 @@
 #ifndef LM_KERNELS_DTYPES_H
 #define LM_KERNELS_DTYPES_H
 
+#include <assert.h>
 #include <stdint.h>
 
 /* X(id, name, C storage type, low, high, …): the type holds exactly the integers from low to high; what follows X is
@@ -26,13 +27,14 @@
   LM_INTEGER_DTYPES(X, __VA_ARGS__)           \
   LM_FLOAT_DTYPES(X, __VA_ARGS__)
 
-typedef enum lm_dtype {
+typedef enum __attribute__((packed)) lm_dtype { /* of one byte */
 #define X(id, ...) LM_##id,
   LM_DTYPES(X)
 #undef X
       LM_DTYPE_COUNT,
   LM_NO_DTYPE = -1,
 } lm_dtype;
+static_assert(sizeof(lm_dtype) == 1, "headers of tensors and plug-ins count on it");
 
 /* What memory holds: lm_elem_U8 and so on. */
 #define X(id, name, type, ...) typedef type lm_elem_##id;

@@ -40,7 +40,7 @@ lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *con
   bool is_nan = false;
   int k = 0;
   for (; k < n->nedge && !is_nan; k++)
-    if (gin[k] && lm_dtype_is_float((lm_dtype)gin[k]->dtype)) TRY(has_nan(gin[k], &is_nan));
+    if (gin[k] && lm_dtype_is_float(gin[k]->dtype)) TRY(has_nan(gin[k], &is_nan));
   if (!is_nan) return LM_OK;
   bool was_nan = false;
   for (int s = 0; s < n->nout && !was_nan; s++)

@@ -79,7 +79,7 @@ static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   if (mine.depth == 0 || lm_graph_capturing()) return convert(t, dtype, out);
   TRY(reserve(&mine));
   kept *k = find(mine.position, mine.capacity, t);
-  bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == (int8_t)dtype &&
+  bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == dtype &&
               (lm_requires_grad(k->low) || !lm_grad_enabled());
   if (!fits) {
     lm_tensor *low;
@@ -107,11 +107,11 @@ typedef struct target {
 
 /* What t is to become; its own dtype where it is left alone. */
 static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
-  lm_dtype own = (lm_dtype)t->dtype;
+  lm_dtype own = t->dtype;
   int kind = LM_DEVICE_KIND(t->device);
   if (t->number || !lm_dtype_is_float(own) || own == LM_F64 || !(to->mode->on >> kind & 1)) return own;
   switch (to->rule) {
-    case LM_LOWER: return (lm_dtype)to->mode->dtype[kind];
+    case LM_LOWER: return to->mode->dtype[kind];
     case LM_KEEP: return LM_F32;
     case LM_KEEP_GPU:
     case LM_BANNED_GPU: return kind == LM_CPU && to->rule == LM_KEEP_GPU ? own : LM_F32;
@@ -122,7 +122,7 @@ static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
 
 static lm_status cast(const target *to, lm_tensor *t, lm_tensor **out) {
   lm_dtype dtype = t ? dtype_for(to, t) : LM_NO_DTYPE;
-  if (!t || dtype == (lm_dtype)t->dtype) {
+  if (!t || dtype == t->dtype) {
     *out = lm_retain(t);
     return LM_OK;
   }
@@ -142,8 +142,8 @@ static lm_dtype widest_of(const lm_op *op, const void *args) {
   const lm_list *list = list_of(op, args);
   for (int i = 0; i < op->ntensor + list->n; i++) {
     const lm_tensor *t = i < op->ntensor ? LM_ARG_TENSOR(args, op->tensor[i]) : list->v[i - op->ntensor];
-    if (!t || t->number || !lm_dtype_is_float((lm_dtype)t->dtype)) continue;
-    widest = first ? (lm_dtype)t->dtype : lm_dtype_promote(widest, (lm_dtype)t->dtype);
+    if (!t || t->number || !lm_dtype_is_float(t->dtype)) continue;
+    widest = first ? t->dtype : lm_dtype_promote(widest, t->dtype);
     first = false;
   }
   return widest;

@@ -21,7 +21,7 @@ LM_API void lm_set_grad_enabled(bool on);
 typedef struct lm_autocast {
   uint8_t on;                     /* bit k: for tensors of device kind k */
   bool uncached;                  /* weights are cast at every use */
-  uint8_t dtype[LM_DEVICE_KINDS]; /* the low dtype */
+  lm_dtype dtype[LM_DEVICE_KINDS]; /* the low dtype */
 } lm_autocast;
 LM_API lm_autocast lm_autocast_get(void);
 LM_API void lm_autocast_set(lm_autocast mode);

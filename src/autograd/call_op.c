@@ -49,7 +49,7 @@ static lm_status call_op(lm_op_id id, const void *args, lm_tensor **out) {
   if (!modes.no_grad && !rules->none && lm_record_may(op, rules, args)) TRY(lm_record_call(id, args, &is_done, out));
   if (is_done) return LM_OK;
   TRY(lm_run_unrecorded(id, args, false, out));
-  if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float((lm_dtype)out[0]->dtype)) {
+  if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float(out[0]->dtype)) {
     status = lm_view_track(out[0], LM_ARG_TENSOR(args, op->tensor[0]), NULL);
     if (status != LM_OK) lm_release(out[0]);
   }

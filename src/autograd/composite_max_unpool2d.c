@@ -12,7 +12,7 @@ static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
   if (!is_image) return lm_fail_shape("max_unpool2d", "x", "[N, C, H, W] or [C, H, W]", lm_shape_of(t));
   if (a->indices->dtype != LM_I64 || !lm_same_shape(a->indices, t)) {
     return lm_fail_value("max_unpool2d", "indices", lm_text("int64 %s as x", lm_shape_of(t)),
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)a->indices->dtype), lm_shape_of(a->indices)));
+                         lm_text("%s %s", lm_dtype_name(a->indices->dtype), lm_shape_of(a->indices)));
   }
   if (a->kernel_size[0] == LM_NO_INT) return lm_fail_value("max_unpool2d", "kernel_size", "a number or a pair", "nil");
   const int64_t *stride = a->stride[0] == LM_NO_INT ? a->kernel_size : a->stride, *asked = NULL;

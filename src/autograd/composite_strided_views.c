@@ -99,7 +99,7 @@ lm_status lm_composite_unfold(const lm_unfold_args *a, lm_tensor **out) {
 lm_status lm_composite_as_strided(const lm_as_strided_args *a, lm_tensor **out) {
   lm_tensor *x = a->x;
   lm_view_geometry p = {.ndim = a->size.n < 0 ? 0 : a->size.n, .base_ndim = x->ndim};
-  int64_t begin = (x->data - (char *)x->storage->data) / (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+  int64_t begin = (x->data - (char *)x->storage->data) / (int64_t)lm_dtype_size(x->dtype);
   if (p.ndim != (a->stride.n < 0 ? 0 : a->stride.n)) {
     return lm_fail_int("as_strided", "the number of strides", lm_text("%d as that of sizes", p.ndim),
                        a->stride.n < 0 ? 0 : a->stride.n);

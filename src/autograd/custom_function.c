@@ -66,7 +66,7 @@ lm_status lm_custom_record(const lm_custom *c) {
   for (int i = 0; i < c->nout; i++) { /* nothing fails from here on */
     lm_tensor *t = c->out[i];
     lm_meta_of(t, &n->out[i].meta);
-    if (!lm_dtype_is_float((lm_dtype)t->dtype)) continue;
+    if (!lm_dtype_is_float(t->dtype)) continue;
     lm_release(t->grad->base);
     t->grad->base = NULL;
     lm_node_release(t->grad->node);

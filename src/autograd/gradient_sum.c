@@ -91,7 +91,7 @@ lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g) {
   }
   if ((*g)->dtype != meta->dtype || (*g)->device != meta->device) {
     lm_to_copy_args args = {
-        .x = *g, .dtype = (lm_dtype)meta->dtype, .device = meta->device, .memory_format = LM_PRESERVE};
+        .x = *g, .dtype = meta->dtype, .device = meta->device, .memory_format = LM_PRESERVE};
     TRY(lm_call(LM_OP_to_copy, &args, &fitted));
     replace(g, fitted);
   }
@@ -147,9 +147,9 @@ static lm_status copy_as_leaf(const lm_node *leaf, lm_tensor *g, lm_tensor **out
       grad_buffer->device == g->device && lm_same_shape(grad_buffer, g)) {
     TRY(lm_alias(grad_buffer, &result));
   } else if (!lm_is_dense(&like)) {
-    TRY(lm_tensor_empty((lm_dtype)g->dtype, g->device, g->ndim, g->size, LM_CONTIGUOUS, &result));
+    TRY(lm_tensor_empty(g->dtype, g->device, g->ndim, g->size, LM_CONTIGUOUS, &result));
   } else {
-    TRY(lm_tensor_empty_like(&like, (lm_dtype)g->dtype, g->device, &result));
+    TRY(lm_tensor_empty_like(&like, g->dtype, g->device, &result));
   }
   TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = result, .src = g}, &same));
   lm_release(same);

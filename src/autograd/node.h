@@ -19,7 +19,7 @@ typedef struct lm_grad lm_grad;
 struct lm_pass;
 
 typedef struct lm_meta { /* of a result, and so of its gradient */
-  int8_t dtype;
+  lm_dtype dtype;
   uint8_t ndim;
   lm_device device;
   int64_t size[LM_MAX_DIMS];

@@ -20,7 +20,7 @@ static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected
   return lm_fail(LM_E_STATE,
                  "backward: %s needs its saved tensor of %s %s, but %s%s changed it in place (version %u, expected "
                  "%u); clone() it before the write",
-                 lm_node_name(n), lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), writer, suffix, lm_version(t),
+                 lm_node_name(n), lm_dtype_name(t->dtype), lm_shape_of(t), writer, suffix, lm_version(t),
                  expected);
 }
 
@@ -69,7 +69,7 @@ static lm_status unpack(lm_node *n, const lm_tensor *g, lm_expr *e, unpacked *u)
   for (int k = 0; k < op->ntensor; k++) {
     lm_tensor **t = &LM_ARG_TENSOR(&u->args, op->tensor[k]);
     if (*t && (*t)->number && g) {
-      lm_full_args full = {.value = *t, .dtype = (lm_dtype)g->dtype, .device = LM_DEVICE(LM_CPU, 0)};
+      lm_full_args full = {.value = *t, .dtype = g->dtype, .device = LM_DEVICE(LM_CPU, 0)};
       lm_tensor *exact;
       TRY(lm_op_run(LM_OP_full, &full, &exact));
       if (!(*t = lm_e_own(e, exact))) TRY(LM_E_OOM);
@@ -79,7 +79,7 @@ static lm_status unpack(lm_node *n, const lm_tensor *g, lm_expr *e, unpacked *u)
   }
   for (int i = 0; i < LM_MAX_OUTS; i++) {
     u->y[i] = n->result[i];
-    if (!n->result[i] || i >= op->outs || !lm_dtype_is_float((lm_dtype)n->result[i]->dtype)) continue;
+    if (!n->result[i] || i >= op->outs || !lm_dtype_is_float(n->result[i]->dtype)) continue;
     lm_tensor *y;
     TRY(lm_alias(n->result[i], &y));
     if (!(u->y[i] = lm_e_own(e, y))) TRY(LM_E_OOM);

@@ -169,7 +169,7 @@ static lm_status run_recorded(lm_op_id id, const void *args, const input_scan *s
   }
   for (int i = 0; i < op->outs; i++) {
     out[i] = results[i];
-    if (op->kind == LM_VIEW || !lm_dtype_is_float((lm_dtype)out[i]->dtype)) continue;
+    if (op->kind == LM_VIEW || !lm_dtype_is_float(out[i]->dtype)) continue;
     lm_meta_of(out[i], &node->out[i].meta);
     spare[i]->node = lm_node_retain(node);
     spare[i]->slot = i;
@@ -222,7 +222,7 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
   lm_edge base_edge = {NULL, 0};
   input_scan s = {0};
 
-  if (!lm_grad_enabled() || !lm_dtype_is_float((lm_dtype)x->dtype) || !lm_record_may(op, rules, args)) {
+  if (!lm_grad_enabled() || !lm_dtype_is_float(x->dtype) || !lm_record_may(op, rules, args)) {
     return lm_run_unrecorded(id, args, in_place, out);
   }
   if (rules->none) {

@@ -24,7 +24,7 @@ lm_tensor *lm_view_base(const lm_tensor *t) { return t->grad ? t->grad->base : N
 void lm_view_geometry_of(const lm_tensor *view, const lm_tensor *base, lm_view_geometry *out) {
   out->ndim = view->ndim;
   out->base_ndim = base->ndim;
-  out->offset = view->numel == 0 ? 0 : (view->data - base->data) / (int64_t)lm_dtype_size((lm_dtype)view->dtype);
+  out->offset = view->numel == 0 ? 0 : (view->data - base->data) / (int64_t)lm_dtype_size(view->dtype);
   memcpy(out->size, view->size, sizeof out->size);
   memcpy(out->stride, view->stride, sizeof out->stride);
   memcpy(out->base_size, base->size, sizeof out->base_size);
@@ -38,7 +38,7 @@ lm_status lm_view_at(lm_tensor *x, const lm_view_geometry *memory, const lm_view
   lm_edge history = {NULL, 0};
   lm_meta meta;
   TRY(lm_tensor_view(x, memory->ndim, memory->size, memory->stride, memory->offset, &v));
-  if (lm_dtype_is_float((lm_dtype)x->dtype)) {
+  if (lm_dtype_is_float(x->dtype)) {
     if (lm_grad_enabled()) TRY(lm_history(x, &history));
     if (history.node) {
       lm_meta_of(v, &meta);
@@ -161,7 +161,7 @@ static lm_status extract(lm_tensor *g, const lm_view_geometry *p, lm_tensor **ou
   if (within && to_layout_of_base(g, p)) {
     TRY(as_view(g, p, false, out));
   } else {
-    TRY(flat_zeros((lm_dtype)g->dtype, g->device, p, &flat));
+    TRY(flat_zeros(g->dtype, g->device, p, &flat));
     TRY(as_base(flat, p, &whole));
     TRY(lm_copy(g, whole));
     TRY(as_view(flat, p, false, out));
@@ -202,7 +202,7 @@ static lm_status embed(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out)
     if (p->stride[d] == 0 && p->size[d] > 1) sum.dim.v[sum.dim.n++] = d;
   }
   if (sum.dim.n > 0) TRY(lm_op_run(LM_OP_sum, &sum, &summed));
-  TRY(flat_zeros((lm_dtype)g->dtype, g->device, p, &flat));
+  TRY(flat_zeros(g->dtype, g->device, p, &flat));
   TRY(as_view(flat, p, true, &part));
   if (lm_overlaps_itself(part)) {
     TRY(add_up(flat, summed ? summed : g, p, &all));

@@ -42,7 +42,7 @@ static int bind_is_floating_point(lua_State *L) {
   static const char fn[] = "is_floating_point";
   bool named = lua_type(L, 1) == LUA_TSTRING;
   lua_pushboolean(
-      L, lm_dtype_is_float(named ? lm_need_dtype(L, 1, fn, "dtype") : (lm_dtype)lm_need_tensor(L, 1, fn, "x")->dtype));
+      L, lm_dtype_is_float(named ? lm_need_dtype(L, 1, fn, "dtype") : lm_need_tensor(L, 1, fn, "x")->dtype));
   return 1;
 }
 

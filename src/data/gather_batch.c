@@ -83,7 +83,7 @@ done:
 lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *index = NULL, *rows = NULL, *converted = NULL;
-  if (dtype == LM_NO_DTYPE) dtype = (lm_dtype)x->dtype;
+  if (dtype == LM_NO_DTYPE) dtype = x->dtype;
   TRY(lm_to_private_copy(given, &index));
   TRY(check_index(x, index));
   if (x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x)) {
@@ -94,7 +94,7 @@ lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double 
     convert_rows(x, (const int64_t *)index->data, scale, bias, rows);
   } else {
     TRY(lm_op_run(LM_OP_index_select, &(lm_index_select_args){.x = x, .dim = 0, .index = index}, &rows));
-    if (dtype != (lm_dtype)rows->dtype) {
+    if (dtype != rows->dtype) {
       lm_to_copy_args args = {.x = rows, .dtype = dtype, .device = rows->device, .memory_format = LM_PRESERVE};
       TRY(lm_op_run(LM_OP_to_copy, &args, &converted));
       lm_release(rows);

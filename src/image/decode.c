@@ -160,7 +160,7 @@ done:
 
 lm_status lm_pixels_check(const char *who, const lm_tensor *pixels, unsigned channels, int64_t most) {
   if (pixels->dtype != LM_U8) {
-    return lm_remedy(lm_fail_dtype(who, "image", "uint8", lm_dtype_name((lm_dtype)pixels->dtype)),
+    return lm_remedy(lm_fail_dtype(who, "image", "uint8", lm_dtype_name(pixels->dtype)),
                      "convert one in [0, 1] with image:mul(255):round():to(\"uint8\")");
   }
   if (LM_DEVICE_KIND(pixels->device) != LM_CPU) {

@@ -33,8 +33,8 @@ lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64
 
 static lm_planes planes_of(const lm_tensor *t) {
   int d = t->ndim - 3;
-  int64_t bytes = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
-  return (lm_planes){.dtype = (lm_dtype)t->dtype,
+  int64_t bytes = (int64_t)lm_dtype_size(t->dtype);
+  return (lm_planes){.dtype = t->dtype,
                      .n = d ? t->size[0] : 1,
                      .c = t->size[d],
                      .h = t->size[d + 1],
@@ -67,7 +67,7 @@ static lm_status check_image(const char *name, const lm_tensor *x) {
 
 static lm_status check_given(const char *name, const lm_tensor *given, const lm_tensor *x, lm_dtype dtype,
                              const int64_t *size) {
-  bool same = given->ndim == x->ndim && given->dtype == (int8_t)dtype && given->device == x->device;
+  bool same = given->ndim == x->ndim && given->dtype == dtype && given->device == x->device;
   for (int d = 0; same && d < x->ndim; d++) same = given->size[d] == size[d];
   if (!same || !rows_are_dense(given) || lm_overlaps_itself(given)) {
     lm_fail_value(name, "out",

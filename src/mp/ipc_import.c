@@ -182,7 +182,7 @@ static lm_status import_original(const lm_ipc_location *at, size_t bytes, lm_ten
   if (l && at->index < (uint32_t)l->n) t = lm_retain(l->tensors[at->index]);
   pthread_mutex_unlock(&lm_ipc_thread.lock);
   if (!t || t->storage->bytes != bytes) TRY(lm_datagram_malformed());
-  int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t element = (int64_t)lm_dtype_size(t->dtype);
   TRY(lm_tensor_view(t, 1, &(int64_t){1}, &(int64_t){1}, -((t->data - (char *)t->storage->data) / element), out));
 done:
   lm_release(t);

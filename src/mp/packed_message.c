@@ -15,7 +15,7 @@ enum { INLINE = 32 << 10 /* a body up to that is in the message itself */ };
 
 static void put_tensor(lm_bytes *b, const lm_tensor *t, uint32_t file, uint32_t storage) {
   const lm_segment *s = lm_segment_of(t);
-  size_t element = lm_dtype_size((lm_dtype)t->dtype);
+  size_t element = lm_dtype_size(t->dtype);
   lm_put_u32(b, file);
   lm_put_u32(b, storage);
   lm_put_u64(b, s ? (uint64_t)((char *)t->storage->data - s->base) : 0);
@@ -67,7 +67,7 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
       if (file >= a->nfiles) return lm_datagram_malformed();
       TRY(lm_segment_tensor(a->files[file], at, bytes, position));
     }
-    (*position)->dtype = (int8_t)dtype; /* it only lends its storage */
+    (*position)->dtype = dtype; /* it only lends its storage */
     if (on_cpu) (*position)->device = (*position)->storage->device = device;
     TRY(lm_tensor_view(*position, ndim, size, stride, (int64_t)offset, out));
   }

@@ -222,7 +222,7 @@ static lm_status share_check(const mover *list, int count, size_t *bytes, int *w
 
 /* The tensor of t's own kind at t's place in the segment. */
 static lm_status view_like(lm_tensor *position, const lm_tensor *t, lm_tensor **out) {
-  int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t element = (int64_t)lm_dtype_size(t->dtype);
   int64_t offset = t->numel > 0 ? (t->data - (char *)t->storage->data) / element : 0;
   position->dtype = t->dtype; /* `position` is seen by nobody else: it only lends its storage */
   position->device = t->device;

@@ -64,8 +64,8 @@ static lm_tensor *const *role_of(const lm_optim_step *s, int role) {
 }
 
 static lm_status check_param(const char *name, int i, const lm_tensor *p) {
-  if (!lm_dtype_is_float((lm_dtype)p->dtype))
-    return lm_fail_dtype(name, lm_text("parameter %d", i + 1), "floating point", lm_dtype_name((lm_dtype)p->dtype));
+  if (!lm_dtype_is_float(p->dtype))
+    return lm_fail_dtype(name, lm_text("parameter %d", i + 1), "floating point", lm_dtype_name(p->dtype));
   if (lm_overlaps_itself(p)) return lm_fail_overlap(name, lm_text("parameter %d", i + 1), lm_shape_of(p));
   return LM_OK;
 }
@@ -75,8 +75,8 @@ static lm_status check_with(const char *name, int i, const char *what, const lm_
     return lm_fail_shapes(name, lm_text("parameter %d", i + 1), lm_shape_of(p), lm_text("its %s", what),
                           lm_shape_of(t));
   if (t->dtype != p->dtype)
-    return lm_fail_dtypes(name, lm_text("parameter %d", i + 1), lm_dtype_name((lm_dtype)p->dtype),
-                          lm_text("its %s", what), lm_dtype_name((lm_dtype)t->dtype));
+    return lm_fail_dtypes(name, lm_text("parameter %d", i + 1), lm_dtype_name(p->dtype),
+                          lm_text("its %s", what), lm_dtype_name(t->dtype));
   if (t->device != p->device)
     return lm_fail_devices(name, lm_text("parameter %d", i + 1), lm_device_name(p->device), lm_text("its %s", what),
                            lm_device_name(t->device));
@@ -117,7 +117,7 @@ static lm_status lay_out(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  TRY(lm_tensor_empty_like(like ? like : t, (lm_dtype)t->dtype, t->device, &copy));
+  TRY(lm_tensor_empty_like(like ? like : t, t->dtype, t->device, &copy));
   TRY(lm_copy(t, copy));
   *out = lm_retain(copy);
 done:

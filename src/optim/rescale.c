@@ -8,9 +8,9 @@
 static lm_status check(const char *name, int i, const lm_tensor *from, const lm_tensor *to) {
   const lm_tensor *both[] = {from, to};
   for (int k = 0; k < 2; k++) {
-    if (!lm_dtype_is_float((lm_dtype)both[k]->dtype))
+    if (!lm_dtype_is_float(both[k]->dtype))
       return lm_fail_dtype(name, lm_text("tensor %d", i + 1), "floating point",
-                           lm_dtype_name((lm_dtype)both[k]->dtype));
+                           lm_dtype_name(both[k]->dtype));
   }
   if (!lm_same_shape(from, to))
     return lm_fail_shapes(name, lm_text("from[%d]", i + 1), lm_shape_of(from), lm_text("to[%d]", i + 1),
@@ -38,12 +38,12 @@ static lm_status prepare(lm_tensor *from, lm_tensor *to, lm_tensor **in, lm_tens
   if (lm_is_dense(to)) {
     *out = lm_retain(to);
   } else {
-    TRY(lm_tensor_empty_like(to, (lm_dtype)to->dtype, to->device, out));
+    TRY(lm_tensor_empty_like(to, to->dtype, to->device, out));
   }
   if (lm_is_dense(from) && same_layout(from, *out)) {
     *in = lm_retain(from);
   } else {
-    TRY(lm_tensor_empty_like(*out, (lm_dtype)from->dtype, from->device, in));
+    TRY(lm_tensor_empty_like(*out, from->dtype, from->device, in));
     TRY(lm_copy(from, *in));
   }
 done:

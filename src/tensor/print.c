@@ -72,7 +72,7 @@ typedef struct printer {
   text out;
 } printer;
 
-static double float_at(const printer *p, int64_t offset) { return lm_real_at((lm_dtype)p->t->dtype, p->data, offset); }
+static double float_at(const printer *p, int64_t offset) { return lm_real_at(p->t->dtype, p->data, offset); }
 
 static int format_float(const printer *p, double value, char *s) {
   if (isnan(value)) return sprintf(s, "nan");
@@ -82,7 +82,7 @@ static int format_float(const printer *p, double value, char *s) {
 }
 
 static int format_at(const printer *p, int64_t offset, char *s) {
-  lm_dtype dtype = (lm_dtype)p->t->dtype;
+  lm_dtype dtype = p->t->dtype;
   if (dtype == LM_BOOL) return sprintf(s, p->data[offset] ? "true" : "false");
   if (lm_dtype_is_int(dtype)) return sprintf(s, "%lld", (long long)lm_integer_at(dtype, p->data, offset));
   return format_float(p, float_at(p, offset), s);
@@ -222,7 +222,7 @@ static void put_suffixes(printer *p, int indent, const char *suffix) {
     put_suffix(&p->out, indent, &line, s);
   }
   if (t->dtype != LM_F32 && (empty || (t->dtype != LM_I64 && t->dtype != LM_BOOL))) {
-    snprintf(s, sizeof s, "dtype=%s", lm_dtype_name((lm_dtype)t->dtype));
+    snprintf(s, sizeof s, "dtype=%s", lm_dtype_name(t->dtype));
     put_suffix(&p->out, indent, &line, s);
   }
   if (suffix && *suffix) put_suffix(&p->out, indent, &line, strncmp(suffix, ", ", 2) == 0 ? suffix + 2 : suffix);
@@ -235,7 +235,7 @@ static lm_status on_host(const lm_tensor *t, const char **data, void **copy) {
   if (LM_DEVICE_KIND(t->device) == LM_CPU || t->numel == 0) return LM_OK;
   int64_t last = 0;
   for (int d = 0; d < t->ndim; d++) last += (t->size[d] - 1) * t->stride[d];
-  size_t bytes = (size_t)(last + 1) * lm_dtype_size((lm_dtype)t->dtype);
+  size_t bytes = (size_t)(last + 1) * lm_dtype_size(t->dtype);
   if (!(*copy = lm_malloc(bytes))) return LM_E_OOM;
   *data = *copy;
   return lm_tensor_fetch(t, bytes, *copy);
@@ -246,7 +246,7 @@ lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {
   void *copy = NULL;
   static const char prefix[] = "tensor(";
   int indent = (int)sizeof prefix - 1;
-  printer p = {.t = t, .summarize = t->numel > options.threshold, .is_float = lm_dtype_is_float((lm_dtype)t->dtype)};
+  printer p = {.t = t, .summarize = t->numel > options.threshold, .is_float = lm_dtype_is_float(t->dtype)};
   *out = NULL;
   TRY(on_host(t, &p.data, &copy));
   put_string(&p.out, prefix);

@@ -148,7 +148,7 @@ static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int
   lm_tensor *t = lm_header_take();
   *out = NULL;
   if (!t) return LM_E_OOM;
-  t->dtype = (int8_t)dtype;
+  t->dtype = dtype;
   t->device = device;
   size_t element = lm_dtype_size(dtype);
   if (!lay_out(t, ndim, size, order, element)) {
@@ -221,7 +221,7 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
                          lm_tensor **out) {
   *out = NULL;
   if (ndim < 0 || ndim > LM_MAX_DIMS) return bad_sizes(ndim, size);
-  int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype), numel = 1, first, last = offset, end;
+  int64_t element = (int64_t)lm_dtype_size(t->dtype), numel = 1, first, last = offset, end;
   bool fits = true;
   for (int d = 0; d < ndim; d++) {
     if (size[d] < 0) return bad_sizes(ndim, size);
@@ -262,7 +262,7 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
 
 lm_status lm_tensor_view_as(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride,
                             size_t at, lm_tensor **out) {
-  lm_tensor base = {.dtype = (int8_t)dtype, .device = t->device, .storage = t->storage, .data = t->data};
+  lm_tensor base = {.dtype = dtype, .device = t->device, .storage = t->storage, .data = t->data};
   *out = NULL;
   if (at > lm_nbytes(t)) {
     return lm_fail_int("view", "the byte offset", lm_text("at most %zu", lm_nbytes(t)), (int64_t)at);
@@ -311,7 +311,7 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
   s->data = data;
   s->foreign_release = release;
   s->owner = owner;
-  t->dtype = (int8_t)dtype;
+  t->dtype = dtype;
   t->storage = s;
   t->data = data;
   *out = t;
@@ -399,7 +399,7 @@ typedef union element { /* room for any */
 /* The element's bytes on the host. */
 static lm_status fetch_element(const lm_tensor *t, element *out) {
   if (t->numel != 1) return lm_fail_value("item", "x", "a tensor of one element", lm_text("shape %s", lm_shape_of(t)));
-  size_t bytes = lm_dtype_size((lm_dtype)t->dtype);
+  size_t bytes = lm_dtype_size(t->dtype);
   if (LM_DEVICE_KIND(t->device) != LM_CPU) return lm_tensor_fetch(t, bytes, out);
   memcpy(out, t->data, bytes);
   return lm_truncation_check();
@@ -409,7 +409,7 @@ lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
   element e;
   lm_status status = fetch_element(t, &e);
   if (status != LM_OK) return status;
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   *out = lm_dtype_is_float(dtype) ? lm_real_at(dtype, &e, 0) : (double)lm_integer_at(dtype, &e, 0);
   return LM_OK;
 }

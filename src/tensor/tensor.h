@@ -40,7 +40,7 @@ typedef struct lm_storage {
 
 typedef struct lm_tensor {
   _Atomic int32_t rc;
-  int8_t dtype; /* lm_dtype */
+  lm_dtype dtype;
   uint8_t ndim;
   lm_device device;
   bool number; /* a Lua number made 0-d: promotes weakly and fits any device */
@@ -60,7 +60,7 @@ static inline bool lm_storage_is_private(const lm_storage *s) {
 }
 
 /* Of the elements, each counted once. */
-static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype); }
+static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size(t->dtype); }
 
 typedef struct lm_list { /* borrowed tensors; an entry may be NULL where an op says so */
   int n;

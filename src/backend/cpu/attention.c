@@ -31,7 +31,7 @@ typedef struct attention {
 static attention attention_of(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                               const lm_tensor *mask, bool causal, double scale, double dropout_p,
                               const lm_tensor *draw) {
-  lm_dtype dtype = (lm_dtype)query->dtype;
+  lm_dtype dtype = query->dtype;
   return (attention){
       .query = query,
       .key = key,
@@ -59,7 +59,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Row i of head h of sample n. */
 static char *row_of(const lm_tensor *t, int64_t n, int64_t h, int64_t i) {
   return t->data +
-         (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+         (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size(t->dtype);
 }
 
 /* Elements from one row to the next. */
@@ -122,7 +122,7 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
   b->line = LINE;
   b->causal = t->causal ? i + 1 - j : LM_SEES_ALL;
   if (mask) {
-    b->mask = row_of(mask, n, h, i) + j * mask->stride[3] * (int64_t)lm_dtype_size((lm_dtype)mask->dtype);
+    b->mask = row_of(mask, n, h, i) + j * mask->stride[3] * (int64_t)lm_dtype_size(mask->dtype);
     b->mask_is_bool = mask->dtype == LM_BOOL;
     b->mask_row = mask->stride[2];
     b->mask_col = mask->stride[3];

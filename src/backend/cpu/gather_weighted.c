@@ -56,7 +56,7 @@ lm_status lm_cpu_gather_weighted_input(const void *args, lm_tensor *const *out) 
     work.width = divide_up(s->i, divide_up(threads, s->n * s->c));
     if (work.width < 16) work.width = s->i < 16 ? s->i : 16; /* whole cache lines */
   }
-  if (lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float)) {
+  if (lm_dtype_size(out[0]->dtype) < sizeof(float)) {
     piece = (size_t)(work.c_width * s->m * work.width) * sizeof(float);
     bytes = piece * (size_t)threads;
     TRY(lm_device_alloc(out[0]->device, bytes, &scratch));

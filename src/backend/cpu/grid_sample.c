@@ -55,7 +55,7 @@ lm_status lm_cpu_grid_sample_input(const void *args, lm_tensor *const *out) {
   work.channels = s->last ? divide_up(s->c, parts) : s->c < 16 ? s->c : 8;
   if (s->last && work.channels < 16) work.channels = s->c < 16 ? s->c : 16;
   if (!s->last && parts > 1 && divide_up(s->c, parts) < work.channels) work.channels = divide_up(s->c, parts);
-  if (lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float)) {
+  if (lm_dtype_size(out[0]->dtype) < sizeof(float)) {
     piece = (size_t)(work.channels * s->m) * sizeof(float);
     bytes = piece * (size_t)threads;
     TRY(lm_device_alloc(out[0]->device, bytes, &scratch));

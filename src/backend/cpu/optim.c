@@ -25,7 +25,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Elements from on, n of them, of parameter i. */
 static void update(const lm_optim_step *s, const lm_optim_coefficients *c, lm_optim_loop *loop, int i, int64_t from,
                    int64_t n) {
-  size_t at = (size_t)from * lm_dtype_size((lm_dtype)s->param[i]->dtype);
+  size_t at = (size_t)from * lm_dtype_size(s->param[i]->dtype);
   void *state[LM_OPTIM_STATES];
   for (int k = 0; k < LM_OPTIM_STATES; k++) state[k] = s->state[k] ? s->state[k][i]->data + at : NULL;
   loop(c, n, s->param[i]->data + at, s->grad[i]->data + at, state);
@@ -61,7 +61,7 @@ lm_status lm_cpu_optim(const lm_optim_step *step) {
 
 static double norm_of(const lm_tensor *t, double p, int64_t from, int64_t n) {
   const struct lm_optim_loops *loops = LM_ISA_PICK(lm_optim_loops);
-  const char *x = t->data + (size_t)from * lm_dtype_size((lm_dtype)t->dtype);
+  const char *x = t->data + (size_t)from * lm_dtype_size(t->dtype);
   if (isinf(p)) return loops->largest_abs[t->dtype](n, x);
   if (p == 2) return loops->sum_squares[t->dtype](n, x);
   return p == 1 ? loops->sum_abs[t->dtype](n, x) : loops->sum_powers[t->dtype](n, x, p);
@@ -125,7 +125,7 @@ typedef struct scaling {
 
 static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_t chunk) {
   scaling *job = context;
-  lm_dtype from = (lm_dtype)job->from[i]->dtype, to = (lm_dtype)job->to[i]->dtype;
+  lm_dtype from = job->from[i]->dtype, to = job->to[i]->dtype;
   const char *x = job->from[i]->data + (size_t)first * lm_dtype_size(from);
   char *y = job->to[i]->data + (size_t)first * lm_dtype_size(to);
   const struct lm_optim_loops *loops = LM_ISA_PICK(lm_optim_loops);

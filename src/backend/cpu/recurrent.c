@@ -42,7 +42,7 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
                              const lm_tensor *sizes, const lm_tensor *projection, int cell, bool reverse, sequence *s) {
   lm_status status = LM_OK;
   static const int slots[] = {[LM_RNN_TANH] = 1, [LM_RNN_RELU] = 1, [LM_GRU] = 4, [LM_LSTM] = 5};
-  lm_dtype dtype = (lm_dtype)h0->dtype;
+  lm_dtype dtype = h0->dtype;
   int64_t batch = h0->size[0];
   *s = (sequence){
       .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_recurrent_F64) : LM_ISA_PICK(lm_recurrent_F32),

@@ -38,7 +38,7 @@ void lm_reduce_plan_compute(lm_reduce_plan *p, lm_dtype compute) {
 
 void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor *out, const bool *reduced, int width) {
   p->width = width;
-  p->dtype = (lm_dtype)x->dtype;
+  p->dtype = x->dtype;
   lm_reduce_plan_compute(p, p->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(p->dtype) ? LM_F32 : LM_I64);
   p->data = x->data;
   p->bytes = (int64_t)lm_dtype_size(p->dtype);

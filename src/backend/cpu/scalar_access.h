@@ -7,7 +7,7 @@
 
 /* i: elements after the first. */
 static inline double lm_scalar_load(const lm_tensor *t, int64_t i) {
-  return lm_real_at((lm_dtype)t->dtype, t->data, i);
+  return lm_real_at(t->dtype, t->data, i);
 }
 
 static inline void lm_scalar_store(lm_tensor *t, int64_t i, double v) {

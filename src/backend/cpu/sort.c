@@ -66,7 +66,7 @@ typedef struct line_job {
 } line_job;
 
 static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
-  lm_dtype dtype = (lm_dtype)x->dtype;
+  lm_dtype dtype = x->dtype;
   line_job job = {.keys_of = keys_of[dtype],
                   .wide = has_wide_keys(dtype),
                   .floating = lm_dtype_is_float(dtype),
@@ -256,7 +256,7 @@ lm_status lm_cpu_searchsorted(const void *args, lm_tensor *const *out) {
   const lm_searchsorted_args *a = args;
   const lm_tensor *rows = a->sorted_sequence;
   int64_t n = rows->size[rows->ndim - 1], count = out[0]->numel;
-  size_t item = lm_dtype_size((lm_dtype)rows->dtype);
+  size_t item = lm_dtype_size(rows->dtype);
   int64_t each = rows->ndim == 1 ? count : a->x->size[a->x->ndim - 1];
   enum { SOME = 1 << 12 };
   int64_t cuts = (each + SOME - 1) / SOME, tasks = each == 0 ? 0 : count / each * cuts;

@@ -96,7 +96,7 @@ static bool wants_cols(const lm_reduce_job *job) {
 lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced) {
   lm_status status = LM_OK;
   void *stream, *partial = NULL;
-  size_t bytes = lm_dtype_size((lm_dtype)x->dtype), scratch = 0;
+  size_t bytes = lm_dtype_size(x->dtype), scratch = 0;
   bool kept[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) kept[d] = !reduced[d];
   if (!job->position) {

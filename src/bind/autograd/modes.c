@@ -80,7 +80,7 @@ static int bind_autocast(lua_State *L) {
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
     if (device != LM_NO_DEVICE && LM_DEVICE_KIND(device) != kind) continue;
     mode.on = (uint8_t)((mode.on & ~(1u << kind)) | (unsigned)enabled << kind);
-    mode.dtype[kind] = (uint8_t)(dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16);
+    mode.dtype[kind] = dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16;
   }
   lm_autocast before = lm_autocast_enter(mode);
   int failed = lm_pcall(L, top - 2, LUA_MULTRET);
@@ -100,7 +100,7 @@ static int bind_get_autocast_dtype(lua_State *L) {
   int kind = LM_DEVICE_KIND(lm_device_or_default(L, 1, "get_autocast_dtype"));
   lm_autocast mode = lm_autocast_get();
   if (!(mode.on >> kind & 1)) return 0;
-  return lm_return_text(L, lm_dtype_name((lm_dtype)mode.dtype[kind]));
+  return lm_return_text(L, lm_dtype_name(mode.dtype[kind]));
 }
 
 const luaL_Reg lm_mode_functions[] = {

@@ -21,7 +21,7 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
   if (status != LM_OK) return status;
   if (t->dtype != LM_U8 || t->ndim != 1 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
     return lm_fail_value(fn, arg, "a string or a contiguous 1-d uint8 tensor on cpu",
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t)));
+                         lm_text("%s %s", lm_dtype_name(t->dtype), lm_shape_of(t)));
   }
   *out = (const uint8_t *)t->data;
   *n = (size_t)t->numel;

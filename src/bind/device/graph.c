@@ -49,8 +49,8 @@ static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), close
 static lm_status put_numbers(lm_tensor *x, int64_t at, int64_t n, const void *numbers) {
   lm_status status;
   lm_tensor *host = NULL, *there = NULL;
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, &host));
-  memcpy(host->data, numbers, (size_t)n * lm_dtype_size((lm_dtype)x->dtype));
+  TRY(lm_tensor_empty(x->dtype, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, &host));
+  memcpy(host->data, numbers, (size_t)n * lm_dtype_size(x->dtype));
   TRY(lm_tensor_view(x, 1, &n, &(int64_t){1}, at, &there));
   TRY(lm_copy(host, there));
 done:

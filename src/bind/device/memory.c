@@ -61,7 +61,7 @@ static lm_status attempt_pin(lua_State *L, lm_lua *s, void *arg) {
   TRY(lm_read_tensor(L, s, 1, "pin_memory", "x", &x));
   size_t bytes = lm_nbytes(x);
   TRY(lm_pinned_alloc(bytes > 0 ? bytes : 1, &memory));
-  TRY(lm_tensor_foreign((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free,
+  TRY(lm_tensor_foreign(x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free,
                         memory, &copy));
   TRY(lm_copy(x, copy));
   *out = lm_retain(copy);

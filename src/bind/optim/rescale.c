@@ -33,7 +33,7 @@ static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_ten
     }
     owner[there] = to[i];
     if (!y) {
-      TRY(lm_tensor_empty_like(x, (lm_dtype)to[i]->dtype, to[i]->device, &made[there]));
+      TRY(lm_tensor_empty_like(x, to[i]->dtype, to[i]->device, &made[there]));
       y = made[there];
     }
     from[there] = x;

@@ -300,7 +300,7 @@ static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
     value = owned;
   } else {
     TRY(lm_read_scalar(L, s, 3, "x[…] = value", "value", &value, &owned));
-    TRY(lm_check_fits("x[…] = value", (lm_dtype)x->dtype, value));
+    TRY(lm_check_fits("x[…] = value", x->dtype, value));
   }
   TRY(without_leading_ones(value, &trimmed));
   value = trimmed;

@@ -157,7 +157,7 @@ static int bind_to(lua_State *L) {
   converting to = {.top = lua_gettop(L)};
   lm_need(L, read_conversion(L, s, to.top, &c));
   const lm_tensor *x = c.args.x;
-  bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == (lm_dtype)x->dtype) &&
+  bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == x->dtype) &&
               (c.args.device == LM_NO_DEVICE || c.args.device == x->device) &&
               has_format(x, (lm_format)c.args.memory_format);
   if (same && !c.copy) {

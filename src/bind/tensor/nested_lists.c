@@ -325,7 +325,7 @@ static lm_status attempt_item(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   TRY(lm_read_tensor(L, s, 1, "item", "x", &t));
   if (t->numel != 1) TRY(lm_fail_value("item", "x", "a tensor of one element", lm_shape_of(t)));
-  p->dtype = (lm_dtype)t->dtype;
+  p->dtype = t->dtype;
   TRY(lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole));
 done:
   return status;

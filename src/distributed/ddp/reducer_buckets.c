@@ -66,7 +66,7 @@ static lm_status lay_out(const lm_reducer *r, const int *order, layout *l) {
   if (!all || !l->bucket || !l->of || !l->at) TRY(LM_E_OOM);
   for (int k = 0; k < n; k++) {
     const lm_slot *s = &r->slot[order[k]];
-    lm_dtype dtype = (lm_dtype)s->param->dtype;
+    lm_dtype dtype = s->param->dtype;
     lm_device device = s->param->device;
     int f = nfillings - 1;
     while (f >= 0 && (all[f].b.dtype != dtype || all[f].b.device != device)) f--;
@@ -141,7 +141,7 @@ done:
 static lm_status slot_view(const lm_slot *s, lm_tensor *flat, size_t at, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *row = NULL;
-  TRY(lm_tensor_part(flat, (lm_dtype)flat->dtype, 1, &s->param->numel, at, &row));
+  TRY(lm_tensor_part(flat, flat->dtype, 1, &s->param->numel, at, &row));
   TRY(lm_tensor_view(row, s->param->ndim, s->param->size, s->stride, 0, out));
 done:
   lm_release(row);

@@ -272,7 +272,7 @@ static void scale_slot(lm_reducer *r, int i) {
   double factor = r->factor[r->g->rank];
   char *data = lm_slot_data(r, i);
   if (factor > 0) {
-    scale_into((lm_dtype)s->view->dtype, data, data, (size_t)s->view->numel, factor);
+    scale_into(s->view->dtype, data, data, (size_t)s->view->numel, factor);
   } else { /* 0 times infinity would not be 0 */
     memset(data, 0, s->bytes);
   }
@@ -294,7 +294,7 @@ lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad) {
     bool alike = scales && lm_is_dense(grad);
     for (int d = 0; d < grad->ndim && alike; d++) alike = grad->size[d] == 1 || grad->stride[d] == s->view->stride[d];
     if (alike && r->factor[r->g->rank] > 0) {
-      scale_into((lm_dtype)grad->dtype, lm_slot_data(r, i), grad->data, (size_t)grad->numel, r->factor[r->g->rank]);
+      scale_into(grad->dtype, lm_slot_data(r, i), grad->data, (size_t)grad->numel, r->factor[r->g->rank]);
       s->scaled = true;
       return LM_OK;
     }

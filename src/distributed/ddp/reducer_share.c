@@ -17,7 +17,7 @@ static size_t room_of(const lm_tensor *t) {
 
 /* t as it is in the message: contiguous. */
 static lm_status packed(lm_tensor *message, size_t at, const lm_tensor *t, lm_tensor **out) {
-  return lm_tensor_part(message, (lm_dtype)t->dtype, t->ndim, t->size, at, out);
+  return lm_tensor_part(message, t->dtype, t->ndim, t->size, at, out);
 }
 
 static lm_status copy_all(int n, lm_tensor *const *t, lm_tensor *message, bool in) {

@@ -20,11 +20,11 @@ static lm_shim *shim_of(const lm_group *g) { return ((state *)g->state)->shim; }
 static lm_transport *transport_of(const lm_group *g) { return ((state *)g->state)->transport; }
 
 static void fold_into(const lm_fold *fold, void *out, const void *a, const void *b, size_t n) {
-  lm_reduce_into((lm_dtype)fold->dtype, (lm_reduce_op)fold->op, out, a, b, n);
+  lm_reduce_into(fold->dtype, (lm_reduce_op)fold->op, out, a, b, n);
 }
 
 static lm_fold fold_of(const lm_tensor *t, lm_reduce_op op) {
-  return (lm_fold){lm_dtype_size((lm_dtype)t->dtype), t->dtype, (int)op, fold_into};
+  return (lm_fold){lm_dtype_size(t->dtype), t->dtype, (int)op, fold_into};
 }
 
 /* The data of a list of tensors; to be freed. */

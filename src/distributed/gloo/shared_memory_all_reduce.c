@@ -93,7 +93,7 @@ static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
 }
 
 static lm_status local_reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   size_t n = (size_t)t->numel;
   memcpy(small_of(l, l->rank, l->turn + 1), t->data, bytes);
   lm_status status = meet_with_ticket(l, g);
@@ -165,7 +165,7 @@ static void collect(const job *j, uint64_t k) {
 }
 
 static lm_status local_reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   const job j = {l, t->data, bytes, lm_dtype_size(dtype), dtype, op, l->chunk};
   uint64_t chunks = (bytes + CHUNK - 1) / CHUNK;
   l->chunk += chunks;

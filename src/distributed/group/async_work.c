@@ -20,7 +20,7 @@ static lm_status work_scale(lm_tensor *t, double factor) {
   lm_tensor *number = NULL, *same = NULL;
   if (factor == 1) return LM_OK;
   if (factor != 0 && LM_DEVICE_KIND(t->device) == LM_CPU) {
-    lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, factor);
+    lm_reduce_scale(t->dtype, t->data, (size_t)t->numel, factor);
     return LM_OK;
   }
   TRY(lm_tensor_number(factor, &number));

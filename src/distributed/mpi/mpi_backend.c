@@ -82,7 +82,7 @@ static lm_status mpi_reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type((lm_dtype)t->dtype), lm_mpi_op(op),
+  TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type(t->dtype), lm_mpi_op(op),
                                s->calls, &request)));
   TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t))));
 done:
@@ -93,7 +93,7 @@ done:
 static lm_status mpi_reduce_large(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
   spans blocks = {0};
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   size_t element = lm_dtype_size(dtype), n = (size_t)t->numel, size = (size_t)g->size;
   size_t stretch = LM_MPI_PIECE / element * size;
   TRY(spans_of(g, NULL, &blocks));
@@ -141,7 +141,7 @@ static lm_status mpi_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   size_t element = lm_dtype_size(dtype), most = LM_MPI_PIECE / element;
   bool here = g->rank == root;
   TRY(mpi_meet(g));
@@ -163,7 +163,7 @@ static lm_status mpi_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *cons
   TRY(mpi_meet(g));
   TRY(spans_of(g, out, &to));
   memmove(to.data[g->rank], t->data, lm_nbytes(t));
-  TRY(lm_mpi_ring_gather(g, (lm_dtype)t->dtype, (lm_mpi_blocks){to.data, to.n}));
+  TRY(lm_mpi_ring_gather(g, t->dtype, (lm_mpi_blocks){to.data, to.n}));
 done:
   free_spans(&to);
   return mpi_keep_tensors(status, g->size, out);
@@ -200,7 +200,7 @@ static lm_status mpi_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const 
   spans from = {0};
   TRY(mpi_meet(g));
   TRY(spans_of(g, in, &from));
-  TRY(lm_mpi_ring_reduce(g, (lm_dtype)t->dtype, op, (lm_mpi_blocks){from.data, from.n}, t->data));
+  TRY(lm_mpi_ring_reduce(g, t->dtype, op, (lm_mpi_blocks){from.data, from.n}, t->data));
   lm_reduce_mean(g, t, op);
 done:
   free_spans(&from);

@@ -71,7 +71,7 @@ static lm_status row_for(const lm_group *g, lm_tensor *const *list, lm_tensor **
   for (int r = 1; r < g->size; r++) in_a_row = in_a_row && list[r]->data == list[r - 1]->data + lm_nbytes(list[r - 1]);
   *out = NULL;
   if (in_a_row) return LM_OK;
-  return lm_tensor_empty((lm_dtype)list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel},
+  return lm_tensor_empty(list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel},
                          LM_CONTIGUOUS, out);
 }
 
@@ -85,8 +85,8 @@ static lm_status nccl_copy(lm_device device, void *to, const void *from, size_t 
 static lm_status type_and_op(lm_group *g, const lm_tensor *t, lm_reduce_op op, ncclDataType_t *type, ncclRedOp_t *how) {
   lm_status status;
   const char *who = lm_nccl_caller(g);
-  TRY(lm_nccl_type(who, (lm_dtype)t->dtype, type));
-  TRY(lm_nccl_op(who, op, (lm_dtype)t->dtype, how));
+  TRY(lm_nccl_type(who, t->dtype, type));
+  TRY(lm_nccl_op(who, op, t->dtype, how));
 done:
   return status;
 }
@@ -127,8 +127,8 @@ static lm_status nccl_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale)
   ncclRedOp_t how;
   scalar factor;
   const char *who = lm_nccl_caller(g);
-  TRY(lm_nccl_type(who, (lm_dtype)t->dtype, &type));
-  TRY(scalar_of(who, (lm_dtype)t->dtype, scale, &factor));
+  TRY(lm_nccl_type(who, t->dtype, &type));
+  TRY(scalar_of(who, t->dtype, scale, &factor));
   TRY(nccl_begin(g, t, &c));
   ncclResult_t result = ncclRedOpCreatePreMulSum(&how, &factor, type, ncclScalarHostImmediate, lm_nccl_handle(c.comm));
   bool made = result == ncclSuccess;

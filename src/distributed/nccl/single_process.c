@@ -74,8 +74,8 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
     gpu_ids |= 1ull << gpu;
   }
   if (reduce) {
-    TRY(lm_nccl_type(who, (lm_dtype)t[0]->dtype, &type));
-    TRY(lm_nccl_op(who, LM_REDUCE_SUM, (lm_dtype)t[0]->dtype, &sum));
+    TRY(lm_nccl_type(who, t[0]->dtype, &type));
+    TRY(lm_nccl_op(who, LM_REDUCE_SUM, t[0]->dtype, &sum));
   }
   for (int i = 0; i < n; i++) {
     lm_stream *current = lm_stream_current(t[i]->device);

@@ -135,7 +135,7 @@ lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
   TRY(check_plane(LM_OP_max_pool2d, a->x->size + a->x->ndim - 2));
   TRY(as_images(a->x, LM_PRESERVE, &x));
   TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
-  bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float((lm_dtype)x->dtype);
+  bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float(x->dtype);
   if (!lm_now_running.only_visible || !images) { /* without indices there are kernels for these alone */
     TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &indices));
   }

@@ -148,8 +148,8 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   lm_bad_matrix bad;
   lm_cpu_gemm_region region = {0};
   bool entered = false;
-  qr_job j = {.dtype = (lm_dtype)x->dtype,
-              .item = lm_dtype_size((lm_dtype)x->dtype),
+  qr_job j = {.dtype = x->dtype,
+              .item = lm_dtype_size(x->dtype),
               .m = (int)x->size[x->ndim - 2],
               .n = (int)x->size[x->ndim - 1],
               .r = out[1],
