@@ -29,10 +29,10 @@ static lm_status new_node(const lm_custom *c, lm_node **out) {
   lm_status status = LM_OK;
   lm_node *n = NULL;
   size_t name = strlen(c->name) + 1, arrays = (size_t)c->nsaved * (sizeof(lm_tensor *) + sizeof(uint32_t));
-  TRY(lm_node_new(LM_NODE_CUSTOM, c->nout, c->nin, sizeof(lm_custom_state) + ((name + 7) & ~(size_t)7) + arrays, &n));
+  TRY(lm_node_new(LM_NODE_CUSTOM, c->nout, c->nin, sizeof(lm_custom_state) + lm_round_up(name, 8) + arrays, &n));
   lm_custom_state *s = n->payload;
   memcpy(s->name, c->name, name);
-  s->saved = (lm_tensor **)(s->name + ((name + 7) & ~(size_t)7));
+  s->saved = (lm_tensor **)(s->name + lm_round_up(name, 8));
   s->version = (uint32_t *)(s->saved + c->nsaved);
   n->saves = c->nsaved > 0;
   for (; s->nsaved < c->nsaved; s->nsaved++) {

@@ -285,7 +285,7 @@ static bool suits_gpu(const lm_tensor *query, const lm_tensor *key, const lm_ten
                (!trained || lm_attention_fuses(query, key, value, mask, causal, dropout_p, true));
   bool cores = half || (query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32));
   if (cores && !fused && rows * queries * keys <= FEW_SCORES) return false;
-  return keys <= FEW_KEYS || (queries >= QUERIES / 2 && rows * ((queries + QUERIES - 1) / QUERIES) >= FEW_BLOCKS);
+  return keys <= FEW_KEYS || (queries >= QUERIES / 2 && rows * lm_ceil_div(queries, QUERIES) >= FEW_BLOCKS);
 }
 
 bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,

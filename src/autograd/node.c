@@ -60,12 +60,10 @@ __attribute__((destructor)) static void drain_main_thread(void) { drain(NULL); }
 
 /* ---- nodes */
 
-static size_t aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
-
 lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm_node **out) {
-  size_t head = aligned(sizeof(lm_node)), outs = aligned((size_t)nout * sizeof(lm_node_out));
-  size_t edges = aligned((size_t)nedge * sizeof(lm_edge)), bytes = head + outs + edges + payload;
-  size_t block = (bytes + GRAIN - 1) / GRAIN;
+  size_t head = lm_round_up(sizeof(lm_node), 16), outs = lm_round_up((size_t)nout * sizeof(lm_node_out), 16);
+  size_t edges = lm_round_up((size_t)nedge * sizeof(lm_edge), 16), bytes = head + outs + edges + payload;
+  size_t block = lm_ceil_div(bytes, GRAIN);
   lm_node *n = NULL;
   if (block < CLASSES && own.node[block] && !lm_alloc_must_fail()) {
     n = own.node[block];

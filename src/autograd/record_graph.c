@@ -66,15 +66,13 @@ static lm_status saved_form(lm_tensor *t, const lm_tensor *written, lm_tensor **
   return lm_alias(t, out);
 }
 
-static size_t aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
-
 /* A node that holds all but the results. */
 static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, const lm_tensor *written, lm_node **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   const lm_list *list = op->list >= 0 && (rules->each || s->touched.list) ? lm_record_list(op, args) : NULL;
-  size_t n = list ? (size_t)list->n : 0, head = aligned(op->size);
+  size_t n = list ? (size_t)list->n : 0, head = lm_round_up(op->size, 16);
   size_t bytes = head + n * (sizeof(lm_tensor *) + (rules->each ? sizeof(lm_ints) : 0) + sizeof(uint32_t));
   lm_node *node = NULL;
   TRY(lm_node_new(LM_NODE_OP, op->outs, op->ntensor + (rules->each ? (int)n : 0), bytes, &node));

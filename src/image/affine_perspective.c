@@ -30,7 +30,7 @@ static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk
   bool bilinear = job->v[at] != 0;
   int fills = (int)job->v[at + 1];
   const double *fill = job->v + at + 2 + coefficients;
-  int64_t rows = y->n * y->h, groups = (x->c + LM_MAX_CHANNELS - 1) / LM_MAX_CHANNELS;
+  int64_t rows = y->n * y->h, groups = lm_ceil_div(x->c, LM_MAX_CHANNELS);
   int threads = lm_cpu_share((double)rows * (double)y->w * (double)(x->c + 1) * 2);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
   for (int64_t task = 0; task < rows * groups; task++) {

@@ -66,7 +66,7 @@ lm_status lm_run_blur(const lm_image_job *job) {
   const lm_planes *x = &job->x;
   blurring b = {.job = job, .loops = LM_PIXEL_LOOPS(x->dtype), .kx = (int64_t)job->v[0], .ky = (int64_t)job->v[1]};
   b.real = x->dtype == LM_F64 ? 8 : 4;
-  int64_t planes = x->n * x->c, parts = (x->h + ROWS - 1) / ROWS;
+  int64_t planes = x->n * x->c, parts = lm_ceil_div(x->h, ROWS);
   int threads = lm_cpu_share((double)planes * (double)x->h * (double)x->w * 0.1 * (double)(8 + b.kx + b.ky));
   size_t pointers = (size_t)b.ky * sizeof(void *);
   size_t numbers = (size_t)(x->w + b.kx) + (size_t)(ROWS + b.ky) * (size_t)x->w;

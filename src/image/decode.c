@@ -84,7 +84,7 @@ static void reverse(int64_t *from, int64_t n, int64_t whole) { *from = whole - *
  * last. */
 static void shrink(int64_t from, int64_t n, int64_t whole, int scale, int64_t *first, int64_t *end) {
   *first = (from + scale / 2) / scale;
-  *end = from + n == whole ? (whole + scale - 1) / scale : (from + n + scale / 2) / scale;
+  *end = from + n == whole ? lm_ceil_div(whole, scale) : (from + n + scale / 2) / scale;
 }
 
 lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image_crop *crop, const int64_t *at_least,

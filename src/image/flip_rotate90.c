@@ -48,7 +48,7 @@ lm_status lm_run_rotate90(const lm_image_job *job) {
     return lm_run_flip(&flip);
   }
   enum { ROWS = 32 };
-  int64_t parts = (y->h + ROWS - 1) / ROWS, tasks = x->n * x->c * parts;
+  int64_t parts = lm_ceil_div(y->h, ROWS), tasks = x->n * x->c * parts;
   int threads = lm_cpu_share((double)x->n * (double)x->c * (double)x->h * (double)x->w * 0.3);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t task = 0; task < tasks; task++) {

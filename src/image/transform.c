@@ -126,8 +126,8 @@ void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const 
   if (span != LM_PIXEL_LOOPS(x.dtype)->reverse && x.row == x.w * xbytes && y.row == x.w * ybytes) {
     x.w *= x.h, x.h = 1;
   }
-  int64_t rows = x.w >= TASK ? 1 : TASK / x.w, across = x.h == 1 ? (x.w + TASK - 1) / TASK : 1;
-  int64_t down = (x.h + rows - 1) / rows, planes = together ? x.n : x.n * x.c, tasks = planes * down * across;
+  int64_t rows = x.w >= TASK ? 1 : TASK / x.w, across = x.h == 1 ? lm_ceil_div(x.w, TASK) : 1;
+  int64_t down = lm_ceil_div(x.h, rows), planes = together ? x.n : x.n * x.c, tasks = planes * down * across;
   int threads = lm_cpu_share((double)x.n * (double)x.c * (double)x.h * (double)x.w * work);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t task = 0; task < tasks; task++) {

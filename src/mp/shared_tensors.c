@@ -195,8 +195,6 @@ static int share_gather(int n, lm_tensor *const *tensors, mover *list) {
   return sorted(list, count);
 }
 
-static size_t aligned(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
-
 static bool starts_group(const mover *list, int i) { return i == 0 || list[i].t->storage != list[i - 1].t->storage; }
 
 /* *bytes: of the segment. */
@@ -215,7 +213,7 @@ static lm_status share_check(const mover *list, int count, size_t *bytes, int *w
     if (atomic_load(&s->rc) != end - i) {
       return lm_fail(LM_E_STATE, "it shares memory with a tensor that would not be moved");
     }
-    *bytes += aligned(s->bytes);
+    *bytes += lm_round_up(s->bytes, 64);
   }
   return LM_OK;
 }
@@ -250,7 +248,7 @@ lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
       now->device = s->device;
       atomic_store(&now->version, atomic_load(&s->version));
       atomic_store(&now->writer, atomic_load(&s->writer));
-      offset += aligned(s->bytes);
+      offset += lm_round_up(s->bytes, 64);
     } else {
       list[i].position = lm_retain(list[i - 1].position);
     }

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "device/stream.h"
+#include "integers.h"
 #include "tensor/dtype.h"
 
 enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DATA = -3 };

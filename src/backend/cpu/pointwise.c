@@ -81,7 +81,7 @@ static void run_small(const lm_pointwise *job, lm_dtype compute, const bool *rep
   const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
   _Alignas(64) char tile[LM_POINTWISE_MAX_IN + 1][LM_TILE_BYTES];
   const void *in[LM_POINTWISE_MAX_IN];
-  int n = (int)job->out->numel, whole = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
+  int n = (int)job->out->numel, whole = lm_round_up(n, LM_LANES);
   size_t num = lm_dtype_size(compute);
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];

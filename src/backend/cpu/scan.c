@@ -146,7 +146,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   s.x_step = x->stride[dim];
   s.out_step = out[0]->stride[dim];
   s.streams = !s.plan.cols && s.out_step == 1 && lm_use_nontemporal(lm_nbytes(out[0]));
-  int64_t units = s.plan.units, parts = (s.n + LONG_PART - 1) / LONG_PART;
+  int64_t units = s.plan.units, parts = lm_ceil_div(s.n, LONG_PART);
   bool in_parts = !s.plan.cols && units < 16 && parts > 1 && (kind == LM_SCAN_SUM || kind == LM_SCAN_PRODUCT);
   int threads = lm_cpu_share((double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2));
   if (s.plan.compute == LM_I64 && threads == 1) in_parts = false; /* integers are the same either way */

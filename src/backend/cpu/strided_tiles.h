@@ -24,7 +24,7 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
 
 /* Up to the next multiple of LM_LANES by repeating the last element, so that no new value appears. */
 static inline void lm_tile_pad(char *tile, int n, size_t num) {
-  int end = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
+  int end = lm_round_up(n, LM_LANES);
   if (n == end) return;
 #define PAD(type)                            \
   case sizeof(type): {                       \

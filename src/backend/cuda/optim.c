@@ -7,7 +7,7 @@
 #include "backend/cuda/cuda.h"
 #include "rescale.h"
 
-static uint32_t chunks_of(const lm_tensor *t, int64_t chunk) { return (uint32_t)((t->numel + chunk - 1) / chunk); }
+static uint32_t chunks_of(const lm_tensor *t, int64_t chunk) { return (uint32_t)lm_ceil_div(t->numel, chunk); }
 
 /* A grid has fewer than 2^31 blocks. */
 static bool has_capacity(int n, int most, uint32_t chunks, uint32_t more) {

@@ -30,7 +30,7 @@ static void plan_rows(lm_softmax_job *job) {
 
 static void plan_cols(lm_softmax_job *job) {
   int64_t held = held_in(job, LM_SOFTMAX_COL);
-  int rows = lm_cuda_power((job->length + held - 1) / held, LM_SOFTMAX_MAX_BLOCK);
+  int rows = lm_cuda_power(lm_ceil_div(job->length, held), LM_SOFTMAX_MAX_BLOCK);
   int lanes = lm_cuda_power(job->count, LM_REDUCE_BLOCK);
   while (lanes > 32 && lanes * rows > LM_REDUCE_BLOCK) lanes /= 2;
   while (lanes * rows > LM_SOFTMAX_MAX_BLOCK) rows /= 2;

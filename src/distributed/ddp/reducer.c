@@ -120,7 +120,7 @@ lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char
   int number = atomic_fetch_add(&g->core->reducers, 1) + 1;
   int n_title = snprintf(r->title, sizeof r->title, LM_DDP);
   if (number > 1) snprintf(r->title + n_title, sizeof r->title - (size_t)n_title, " %d", number);
-  r->facts_bytes = (sizeof(lm_facts) + (size_t)n / 8 + 1 + 63) / 64 * 64;
+  r->facts_bytes = lm_round_up(sizeof(lm_facts) + (size_t)n / 8 + 1, 64);
   TRY(take_params(r, param, name));
   TRY(agree_on_strides(r));
   TRY(lm_facts_open(r));

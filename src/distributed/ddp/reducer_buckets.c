@@ -10,7 +10,7 @@
 
 enum { LINE = 64 };
 
-size_t lm_whole_lines(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+size_t lm_whole_lines(size_t bytes) { return lm_round_up(bytes, LINE); }
 
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
   if (t == view) return true;

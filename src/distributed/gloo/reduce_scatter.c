@@ -63,7 +63,7 @@ static bool overlap(const char *a, const char *b, size_t bytes) { return a < b +
 lm_status lm_ring_reduce_scatter(lm_transport *e, int rank, int size, void *out, char *const *in, size_t n,
                                  const lm_fold *fold) {
   lm_status status = LM_OK;
-  size_t bytes = n * fold->element, segments = (bytes + SEGMENT - 1) / SEGMENT;
+  size_t bytes = n * fold->element, segments = lm_ceil_div(bytes, SEGMENT);
   if (size == 1) {
     memmove(out, in[0], bytes);
     return LM_OK;

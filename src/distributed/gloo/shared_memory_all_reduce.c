@@ -127,7 +127,7 @@ static size_t chunk_bytes(const job *j, uint64_t k) {
 /* The same in all chunks of a call: in the last, shorter one a rank may have little to do, or nothing. */
 static span slice_of(const job *j, uint64_t k, int rank) {
   size_t bytes = chunk_bytes(j, k), ranks = (size_t)j->l->size;
-  size_t part = ((chunk_bytes(j, 0) + ranks - 1) / ranks + LINE - 1) / LINE * LINE, begin = part * (size_t)rank;
+  size_t part = lm_round_up(lm_ceil_div(chunk_bytes(j, 0), ranks), LINE), begin = part * (size_t)rank;
   return (span){begin < bytes ? begin : bytes, begin + part < bytes ? begin + part : bytes};
 }
 
@@ -167,7 +167,7 @@ static void collect(const job *j, uint64_t k) {
 static lm_status local_reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
   lm_dtype dtype = t->dtype;
   const job j = {l, t->data, bytes, lm_dtype_size(dtype), dtype, op, l->chunk};
-  uint64_t chunks = (bytes + CHUNK - 1) / CHUNK;
+  uint64_t chunks = lm_ceil_div(bytes, CHUNK);
   l->chunk += chunks;
   for (uint64_t k = 0; k < chunks + 2; k++) {
     if (k < chunks) local_stage(&j, k);

@@ -59,17 +59,15 @@ struct lm_shared {
   size_t stride; /* of regions */
 };
 
-static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
-
-static size_t blocks_size(const lm_group *g) { return whole_pages((size_t)g->size * sizeof(rank_block)); }
+static size_t blocks_size(const lm_group *g) { return lm_round_up((size_t)g->size * sizeof(rank_block), PAGE); }
 static size_t whole_size(const lm_group *g, size_t bytes) {
-  return PAGE + blocks_size(g) + (size_t)g->size * whole_pages(bytes);
+  return PAGE + blocks_size(g) + (size_t)g->size * lm_round_up(bytes, PAGE);
 }
 
 /* ---- opening */
 
 static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
-  size_t blocks = blocks_size(g), stride = whole_pages(bytes), total = whole_size(g, bytes);
+  size_t blocks = blocks_size(g), stride = lm_round_up(bytes, PAGE), total = whole_size(g, bytes);
   struct stat info;
   if (fstat(fd, &info) != 0 || (size_t)info.st_size != total) return NULL;
   lm_shared *s = lm_calloc(1, sizeof *s);

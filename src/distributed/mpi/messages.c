@@ -130,7 +130,7 @@ static bool take_back(lm_request *r) {
 lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   lm_mpi_state *s = g->state;
   size_t bytes = lm_nbytes(t);
-  int pieces = (int)((bytes + LM_MPI_PIECE - 1) / LM_MPI_PIECE);
+  int pieces = (int)lm_ceil_div(bytes, LM_MPI_PIECE);
   *out = NULL;
   if (tag > lm_mpi_max_tag())
     return lm_fail_int(sending ? "send" : "recv", "tag",

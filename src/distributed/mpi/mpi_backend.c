@@ -98,7 +98,7 @@ static lm_status mpi_reduce_large(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   size_t stretch = LM_MPI_PIECE / element * size;
   TRY(spans_of(g, NULL, &blocks));
   for (size_t at = 0; at < n; at += stretch) {
-    size_t here = n - at < stretch ? n - at : stretch, block = (here + size - 1) / size;
+    size_t here = n - at < stretch ? n - at : stretch, block = lm_ceil_div(here, size);
     for (size_t r = 0, from = 0; r < size; r++, from += blocks.n[r - 1]) {
       blocks.data[r] = t->data + (at + from) * element;
       blocks.n[r] = here - from < block ? here - from : block;

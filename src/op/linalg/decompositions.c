@@ -73,7 +73,6 @@ static lm_status finish(lm_op_id op, lm_status status, lm_device device, const v
 
 static int64_t rows_of(const lm_tensor *x) { return x->size[x->ndim - 2]; }
 static int64_t columns_of(const lm_tensor *x) { return x->size[x->ndim - 1]; }
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 lm_status lm_op_inverse(const lm_inverse_args *a, lm_tensor **out) {
   lm_status status;
@@ -88,7 +87,7 @@ done:
 static lm_status new_factors(const lm_tensor *x, const lm_tensor *like, lm_tensor **factors) {
   lm_status status;
   TRY(new_matrices(x, like->ndim - 2, like->size, rows_of(x), columns_of(x), ROWS, &factors[0]));
-  TRY(new_vectors(factors[0], LM_I32, min_i64(rows_of(x), columns_of(x)), &factors[1]));
+  TRY(new_vectors(factors[0], LM_I32, lm_min(rows_of(x), columns_of(x)), &factors[1]));
 done:
   return status;
 }
@@ -311,7 +310,7 @@ done:
 static lm_status check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_tensor *LU) {
   bool fits = (pivots->dtype == LM_I32 || pivots->dtype == LM_I64) && pivots->ndim == LU->ndim - 1;
   for (int d = 0; fits && d < LU->ndim - 2; d++) fits = pivots->size[d] == LU->size[d];
-  if (fits && pivots->size[LU->ndim - 2] == min_i64(rows_of(LU), columns_of(LU)))
+  if (fits && pivots->size[LU->ndim - 2] == lm_min(rows_of(LU), columns_of(LU)))
     return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)pivots, (lm_tensor *)LU});
   return lm_remedy(
       lm_fail_value(lm_ops[op].name, "pivots", lm_text("integers, one for each diagonal entry of %s", lm_shape_of(LU)),
@@ -360,7 +359,7 @@ lm_status lm_op_linalg_qr(const lm_linalg_qr_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[2] = {NULL, NULL};
   TRY(check_matrix(LM_OP_linalg_qr, "A", a->A, false));
-  int64_t m = rows_of(a->A), n = columns_of(a->A), k = a->mode == LM_QR_COMPLETE ? m : min_i64(m, n);
+  int64_t m = rows_of(a->A), n = columns_of(a->A), k = a->mode == LM_QR_COMPLETE ? m : lm_min(m, n);
   if (a->mode == LM_QR_R)
     TRY(lm_tensor_empty(a->A->dtype, a->A->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[0]));
   else
@@ -393,7 +392,7 @@ lm_status lm_op_linalg_svd(const lm_linalg_svd_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[3] = {NULL, NULL, NULL};
   TRY(check_matrix(LM_OP_linalg_svd, "A", a->A, false));
-  int64_t m = rows_of(a->A), n = columns_of(a->A), k = min_i64(m, n);
+  int64_t m = rows_of(a->A), n = columns_of(a->A), k = lm_min(m, n);
   TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, m, a->full_matrices ? m : k, COLUMNS, &result[0]));
   TRY(new_vectors(a->A, a->A->dtype, k, &result[1]));
   TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, a->full_matrices ? n : k, n, COLUMNS, &result[2]));
@@ -405,7 +404,7 @@ lm_status lm_op_linalg_svdvals(const lm_linalg_svdvals_args *a, lm_tensor **out)
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_matrix(LM_OP_linalg_svdvals, "A", a->A, false));
-  TRY(new_vectors(a->A, a->A->dtype, min_i64(rows_of(a->A), columns_of(a->A)), &result[0]));
+  TRY(new_vectors(a->A, a->A->dtype, lm_min(rows_of(a->A), columns_of(a->A)), &result[0]));
 done:
   return FINISH(linalg_svdvals, a->A, 1);
 }
@@ -474,7 +473,7 @@ lm_status lm_op_linalg_lstsq(const lm_linalg_lstsq_args *a, lm_tensor **out) {
   else
     TRY(new_numbers(x, LM_I64, &result[2]));
   if (a->driver == LM_GELSD || a->driver == LM_GELSS)
-    TRY(new_vectors(x, x->dtype, min_i64(m, n), &result[3]));
+    TRY(new_vectors(x, x->dtype, lm_min(m, n), &result[3]));
   else
     TRY(lm_tensor_empty(x->dtype, x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[3]));
   TRY(broadcast_to(a->A, 2, x, &A));

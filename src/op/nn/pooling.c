@@ -64,7 +64,7 @@ static lm_status check_plane(lm_op_id op, const int64_t *hw) {
 static int64_t pooled(int64_t in, const windows *w, int i) {
   int64_t capacity = in + 2 * w->padding[i] - w->dilation[i] * (w->kernel[i] - 1) - 1;
   if (w->ceil_mode) capacity += w->stride[i] - 1;
-  int64_t out = (capacity < 0 ? -((-capacity + w->stride[i] - 1) / w->stride[i]) : capacity / w->stride[i]) + 1;
+  int64_t out = (capacity < 0 ? -lm_ceil_div(-capacity, w->stride[i]) : capacity / w->stride[i]) + 1;
   if (w->ceil_mode && (out - 1) * w->stride[i] >= in + w->padding[i]) out--;
   return out;
 }

@@ -241,7 +241,7 @@ lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
   lm_dtype dtype = a->frames->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->window->numel, count = a->frames->size[1], length = a->length, hop = a->hop;
-  int64_t each = (length + hop - 1) / hop, pieces = each * a->frames->size[0];
+  int64_t each = lm_ceil_div(length, hop), pieces = each * a->frames->size[0];
   int threads = lm_cpu_share((double)a->frames->numel / 2);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t p = 0; p < pieces; p++) {

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/isa.h"
 #include "convert.h"
+#include "integers.h"
 #include "tensor/dtype.h"
 
 typedef bool lm_acc_BOOL;

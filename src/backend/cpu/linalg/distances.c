@@ -145,7 +145,7 @@ lm_status lm_cpu_row_distances(const void *args, lm_tensor *const *out) {
   j.n = x1->size[x1->ndim - 2];
   j.r = x2->size[x2->ndim - 2];
   j.m = x1->size[x1->ndim - 1];
-  j.tiles = (j.r + TILE - 1) / TILE;
+  j.tiles = lm_ceil_div(j.r, TILE);
   if (j.m == 0)
     memset(out[0]->data, 0, lm_nbytes(out[0]));
   else
@@ -191,7 +191,7 @@ lm_status lm_cpu_pair_distances(const void *args, lm_tensor *const *out) {
   j.item = lm_dtype_size(j.dtype);
   j.n = j.r = x->size[0];
   j.m = x->size[1];
-  j.tiles = (j.r + TILE - 1) / TILE;
+  j.tiles = lm_ceil_div(j.r, TILE);
   if (j.m == 0)
     memset(out[0]->data, 0, lm_nbytes(out[0]));
   else
