@@ -76,16 +76,9 @@ static lm_status claim(lm_pass *r, lm_node *n) {
                    "%s: cannot run while another backward pass uses this graph, in a hook or on another thread",
                    r->name);
   }
-  if (r->nnodes == r->capacity) {
-    lm_node **more = lm_malloc(sizeof *more * (size_t)r->capacity * 2);
-    if (!more) {
-      atomic_store_explicit(&n->run, NULL, memory_order_release);
-      return LM_E_OOM;
-    }
-    memcpy(more, r->node, sizeof *more * (size_t)r->nnodes);
-    if (r->node != r->node_small) lm_free(r->node);
-    r->node = more;
-    r->capacity *= 2;
+  if (!lm_list_grow_from(r->node_small, &r->node, &r->capacity, (size_t)r->nnodes + 1, sizeof *r->node)) {
+    atomic_store_explicit(&n->run, NULL, memory_order_release);
+    return LM_E_OOM;
   }
   r->node[r->nnodes++] = n;
   n->waits_for = 0;

@@ -175,15 +175,13 @@ static void put_locked(lm_parallel_pass *t, main_thread_request *e) {
 
 /* The lane waits until it is done. */
 static lm_status send(lm_parallel_pass *t, int device_queue, lm_node *n) {
-  main_thread_request e = {.node = n, .number = n->number, .device_queue = device_queue},
-                      **at = &t->main_thread_requests;
+  main_thread_request e = {.node = n, .number = n->number, .device_queue = device_queue};
   pthread_mutex_lock(&t->lock);
   put_locked(t, &e);
   while (e.state == RUNS || (e.state == WAITS && t->failed.status == LM_OK)) {
     pthread_cond_wait(&t->device_queue[device_queue].wake, &t->lock);
   }
-  while (e.state == WAITS && *at != &e) at = &(*at)->next;
-  if (e.state == WAITS) *at = e.next;
+  if (e.state == WAITS) LM_UNLINK(t->main_thread_requests, &e);
   lm_status status = e.state == DONE ? e.status : t->failed.status;
   pthread_mutex_unlock(&t->lock);
   return status;

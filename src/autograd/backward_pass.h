@@ -35,7 +35,8 @@ typedef struct lm_pass {
   int nedges;                        /* retained, of the roots, then of the inputs */
   lm_edge *edge, edge_small[LM_PASS_SMALL];
   lm_pass_input *input, input_small[LM_PASS_SMALL]; /* by their edges */
-  int nnodes, capacity;
+  int nnodes;
+  size_t capacity;
   lm_node **node, *node_small[LM_PASS_SMALL]; /* claimed */
   int nready;
   lm_node **ready, *ready_small[LM_PASS_SMALL];   /* a heap, the largest number first */

@@ -11,7 +11,8 @@
 
 struct lm_expr {
   lm_status status;
-  int n, capacity;
+  int n;
+  size_t capacity;
   lm_tensor **owned;
   lm_tensor *last[LM_MAX_OUTS]; /* all results of the latest op, borrowed */
   lm_tensor *first_owned[24];

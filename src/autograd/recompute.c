@@ -12,7 +12,8 @@
 
 typedef struct lm_node_list {
   lm_node **node;
-  int n, capacity;
+  int n;
+  size_t capacity;
 } lm_node_list;
 
 struct lm_recompute {
@@ -30,13 +31,7 @@ struct lm_recompute_rerun { /* the nodes of the second time, retained */
 };
 
 static lm_status reserve(lm_node_list *l) {
-  if (l->n < l->capacity) return LM_OK;
-  int capacity = l->capacity ? 2 * l->capacity : 32;
-  lm_node **more = lm_realloc(l->node, (size_t)capacity * sizeof *more);
-  if (!more) return LM_E_OOM;
-  l->node = more;
-  l->capacity = capacity;
-  return LM_OK;
+  return lm_list_grow(&l->node, &l->capacity, (size_t)l->n + 1, sizeof *l->node) ? LM_OK : LM_E_OOM;
 }
 
 static void unref(lm_recompute *r) {

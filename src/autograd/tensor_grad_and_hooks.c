@@ -140,7 +140,7 @@ done:
 static lm_status add_hook(lm_tensor *t, lm_hook hook, bool after, int64_t *id) {
   lm_status status = LM_OK;
   lm_watch *w;
-  lm_hook_entry *h = NULL, **last;
+  lm_hook_entry *h = NULL;
   TRY(lm_watch_need(t, &w));
   if (after && !lm_is_leaf(t)) {
     status = lm_remedy(lm_fail_value("register_post_accumulate_grad_hook", "x", "a leaf", "the result of an op"),
@@ -154,8 +154,7 @@ static lm_status add_hook(lm_tensor *t, lm_hook hook, bool after, int64_t *id) {
   h->hook = hook;
   h->id = *id = atomic_fetch_add(&last_id, 1) + 1;
   pthread_mutex_lock(&w->lock);
-  for (last = &w->hooks; *last; last = &(*last)->next) {}
-  *last = h;
+  LM_LINK_LAST(w->hooks, h);
   pthread_mutex_unlock(&w->lock);
 done:
   if (status != LM_OK && hook.release) hook.release(hook.ctx);

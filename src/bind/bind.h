@@ -98,7 +98,8 @@ typedef struct lm_lua {
   lm_scope *scope;
   /* While a reader has Lua code run (lm_to_int64), the call may hold tensors it read before without a reference. What
    * handles let go of meanwhile is kept until the next call makes a step of the collector. */
-  int asking, nkept, kept_capacity;
+  int asking, nkept;
+  size_t kept_capacity;
   lm_tensor **kept;
   /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
   size_t fresh, step_at, budget;

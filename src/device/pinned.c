@@ -108,16 +108,7 @@ static lm_status make_block(const lm_driver *driver, int log2, block **out) {
   block *b = lm_calloc(1, sizeof *b);
   *out = NULL;
   if (!b) return LM_E_OOM;
-  if (count == capacity) {
-    size_t wanted = capacity ? 2 * capacity : 64;
-    block **grown = lm_realloc(all, wanted * sizeof *grown);
-    if (!grown) {
-      status = LM_E_OOM;
-      goto done;
-    }
-    all = grown;
-    capacity = wanted;
-  }
+  if (!lm_list_grow(&all, &capacity, count + 1, sizeof *all)) TRY(LM_E_OOM);
   TRY(driver->host_alloc((size_t)1 << log2, (void **)&b->p));
   b->log2 = log2;
   size_t at = (size_t)(index_of(b->p) + 1);

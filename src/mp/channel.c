@@ -137,10 +137,7 @@ static void enter_passed(lm_mp_message *p) {
 
 static bool leave_passed(const lm_mp_message *p) {
   pthread_mutex_lock(&passed_messages.lock);
-  lm_mp_message **at = &passed_messages.first;
-  while (*at && *at != p) at = &(*at)->next;
-  bool found = *at;
-  if (found) *at = p->next;
+  bool found = LM_UNLINK(passed_messages.first, p);
   pthread_mutex_unlock(&passed_messages.lock);
   return found;
 }

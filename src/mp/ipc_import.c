@@ -56,11 +56,7 @@ static bool release_mapping(mapping *m) {
   if (!lm_graph_block()) return false;
   pthread_mutex_lock(&opening);
   bool last = --m->rc == 0;
-  if (last) {
-    mapping **at = &mappings;
-    while (*at != m) at = &(*at)->next;
-    *at = m->next;
-  }
+  if (last) LM_UNLINK(mappings, m);
   pthread_mutex_unlock(&opening);
   if (last) { /* it waits for all that the device was given, which may wait for what the script is yet to receive */
     lm_driver_of(m->device)->ipc_close(m->ordinal, m->base);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
 #include "mp/ipc_core.h"
@@ -49,9 +50,7 @@ static void collect_exported(const struct pollfd *at, lm_ipc_exported *const *of
   pthread_mutex_lock(&lm_ipc_thread.lock);
   for (int i = 0; i < n; i++) {
     if (!(at[i].revents & (POLLHUP | POLLERR | POLLNVAL))) continue;
-    lm_ipc_exported **from = &lm_ipc_thread.exported_list;
-    while (*from != of[i]) from = &(*from)->next;
-    *from = of[i]->next;
+    LM_UNLINK(lm_ipc_thread.exported_list, of[i]);
     of[i]->next = *ending;
     *ending = of[i];
   }

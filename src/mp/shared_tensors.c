@@ -39,11 +39,7 @@ void lm_segment_release(lm_segment *s) {
   if (!s) return;
   pthread_mutex_lock(&lock);
   bool last = --s->rc == 0;
-  if (last) {
-    lm_segment **at = &segments;
-    while (*at && *at != s) at = &(*at)->next;
-    if (*at) *at = s->next;
-  }
+  if (last) LM_UNLINK(segments, s);
   pthread_mutex_unlock(&lock);
   if (last) share_unmap(s);
 }

@@ -2,19 +2,6 @@
 
 #include <string.h>
 
-#include "base/mem.h"
-
-bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size) {
-  if (n <= *capacity) return true;
-  size_t more = *capacity + *capacity / 2 + 16;
-  if (more < n) more = n;
-  void *grown = more > SIZE_MAX / size ? NULL : lm_realloc(*(void **)list, more * size);
-  if (!grown) return false;
-  *(void **)list = grown;
-  *capacity = more;
-  return true;
-}
-
 static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
   if (n <= a->capacity && n <= p->most) return true;
   size_t capacity = n + n / 2 + 64;

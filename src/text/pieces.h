@@ -6,6 +6,7 @@
 #ifndef LM_TEXT_PIECES_H
 #define LM_TEXT_PIECES_H
 
+#include "base/mem.h"
 #include "base/status.h"
 #include "text/characters.h"
 #include "text/work.h"
@@ -44,9 +45,6 @@ typedef struct lm_pieces {
   uint64_t work;         /* how many steps are left */
   bool failed, too_long; /* out of memory; or because of most */
 } lm_pieces;
-
-/* Grows *list, of items of `size` bytes, to hold n; false if it cannot. */
-bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size);
 
 /* One piece: all of the text. */
 lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n);

@@ -151,9 +151,7 @@ static void *thread_main(void *arg) {
   pthread_mutex_lock(&lock);
   t->ended = true;
   lm_busy_threads(-1);
-  lm_lua_thread **at = &running;
-  while (*at && *at != t) at = &(*at)->next;
-  if (*at) *at = t->next;
+  LM_UNLINK(running, t);
   pthread_cond_broadcast(&ends);
   release_thread(t);
   pthread_mutex_unlock(&lock);

@@ -70,11 +70,7 @@ static void give_back(lm_work *w) {
   bool done = lm_work_is_done(w);
   pthread_mutex_lock(&q->lock);
   w->busy = false;
-  if (done) {
-    lm_work **at = &q->posted;
-    while (*at != w) at = &(*at)->next;
-    *at = w->next;
-  }
+  if (done) LM_UNLINK(q->posted, w);
   pthread_cond_broadcast(&q->finished);
   pthread_mutex_unlock(&q->lock);
   if (done) lm_work_release(w);

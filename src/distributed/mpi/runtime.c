@@ -295,9 +295,7 @@ void lm_mpi_opened(lm_mpi_open *open) {
 
 void lm_mpi_closed(lm_mpi_open *open) {
   pthread_mutex_lock(&lock);
-  lm_mpi_open **at = &groups;
-  while (*at && *at != open) at = &(*at)->next;
-  if (*at) *at = open->next;
+  LM_UNLINK(groups, open);
   pthread_mutex_unlock(&lock);
 }
 

@@ -42,7 +42,8 @@ typedef struct lm_nccl {
   char why[512];       /* the first failure */
 
   bool batching;
-  int nposts, capacity;
+  int nposts;
+  size_t capacity;
   lm_nccl_post *posts;
 } lm_nccl;
 

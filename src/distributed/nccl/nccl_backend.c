@@ -309,13 +309,7 @@ done:
 }
 
 static lm_status nccl_keep(lm_nccl *s, const lm_nccl_post *p) {
-  if (s->nposts == s->capacity) {
-    int capacity = s->capacity ? 2 * s->capacity : 8;
-    lm_nccl_post *posts = lm_realloc(s->posts, (size_t)capacity * sizeof *posts);
-    if (!posts) return LM_E_OOM;
-    s->posts = posts;
-    s->capacity = capacity;
-  }
+  if (!lm_list_grow(&s->posts, &s->capacity, (size_t)s->nposts + 1, sizeof *s->posts)) return LM_E_OOM;
   s->posts[s->nposts++] = *p;
   return LM_OK;
 }

@@ -66,12 +66,6 @@ static void server_let_go(lm_server *s) {
   lm_free(s);
 }
 
-static void server_unlist(lm_server *s) { /* with all_lock held */
-  lm_server **at = &all;
-  while (*at != s) at = &(*at)->next;
-  *at = s->next;
-}
-
 static void *server_run(void *arg) {
   lm_server *s = arg;
   struct epoll_event events[EVENTS];
@@ -103,7 +97,7 @@ static void *server_run(void *arg) {
   lm_log(LM_LOG_DIST, "store %s ends", s->address);
   server_dispose(s);
   pthread_mutex_lock(&all_lock);
-  server_unlist(s);
+  LM_UNLINK(all, s);
   server_let_go(s);
   pthread_cond_broadcast(&all_changed);
   pthread_mutex_unlock(&all_lock);
@@ -160,7 +154,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   status = server_start_thread(s);
   if (status != LM_OK) {
     pthread_mutex_lock(&all_lock);
-    server_unlist(s);
+    LM_UNLINK(all, s);
     pthread_mutex_unlock(&all_lock);
     goto done;
   }

@@ -114,15 +114,9 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
   while (at < end && at->group != p.group) at++;
   if (at == end) {
     if (member->n_open == OPEN_MAX) return false;
-    if (member->n_open == member->capacity) {
-      int capacity = member->capacity ? 2 * member->capacity : 4;
-      lm_member_call *grown = lm_realloc(member->open, (size_t)capacity * sizeof *grown);
-      if (!grown) {
-        lm_conn_no_memory(s, c);
-        return true;
-      }
-      member->open = grown;
-      member->capacity = capacity;
+    if (!lm_list_grow(&member->open, &member->capacity, (size_t)member->n_open + 1, sizeof *member->open)) {
+      lm_conn_no_memory(s, c);
+      return true;
     }
     at = &member->open[member->n_open++];
   } else if (at->ticket.seq > 0 && p.ticket.seq == 0) {

@@ -58,7 +58,8 @@ typedef struct lm_server_member { /* a rank */
   lm_member who;
   lm_member_call last;  /* the call entered last; seq 0 and no text: none */
   lm_member_call *open; /* calls it has waited in for long, one a group */
-  int n_open, capacity;
+  int n_open;
+  size_t capacity;
   lm_member_call passed[LM_PASSED]; /* calls it continued from before it met the others, the newest few */
   unsigned n_passed;
 } lm_server_member;
