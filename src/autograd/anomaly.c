@@ -1,24 +1,8 @@
 /* Where NaN comes from: nodes that know the script's line they were recorded at, and gradients that are looked at. */
 #include <stdio.h>
-#include <string.h>
 
-#include "autograd/node.h"
-#include "base/mem.h"
+#include "autograd/gradients.h"
 #include "op/check.h"
-
-static _Thread_local bool on;
-static _Thread_local char line[128];
-
-bool lm_anomaly(void) { return on; }
-void lm_set_anomaly(bool now) { on = now; }
-void lm_anomaly_at(const char *where) { snprintf(line, sizeof line, "%s", where); }
-
-char *lm_anomaly_line(void) {
-  size_t n = strlen(line) + 1;
-  char *copy = on && n > 1 ? lm_malloc(n) : NULL; /* without it a message says less */
-  if (copy) memcpy(copy, line, n);
-  return copy;
-}
 
 static lm_status has_nan(lm_tensor *t, bool *out) {
   lm_status status = LM_OK;

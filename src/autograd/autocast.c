@@ -6,7 +6,7 @@
  * it and go to the leaf through the one cast. */
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/record_graph.h"
 #include "base/mem.h"
 #include "device/graph.h"
 #include "device/stream.h"
@@ -126,8 +126,8 @@ static lm_status cast(const target *to, lm_tensor *t, lm_tensor **out) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  const lm_modes *here = lm_modes_here(); /* what is computed again has to record the same as the first time */
-  bool keep = to->rule == LM_LOWER && !to->mode->uncached && !here->recompute && !here->rerun && is_weight(t);
+  bool recomputes = lm_recompute_is_active(); /* what is computed again must record the same as the first time */
+  bool keep = to->rule == LM_LOWER && !to->mode->uncached && !recomputes && is_weight(t);
   return keep ? convert_weight(t, dtype, out) : convert(t, dtype, out);
 }
 
@@ -161,7 +161,7 @@ static lm_status check_banned(const lm_op *op, const void *args, const lm_autoca
       op->name);
 }
 
-lm_status lm_autocast_call(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_autocast mode = lm_autocast_get();
@@ -192,4 +192,10 @@ done:
   lm_free(list_own);
   for (int k = 0; k < op->ntensor; k++) lm_release(own[k]);
   return status;
+}
+
+lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
+  const lm_op *op = &lm_ops[id];
+  if (!lm_modes_here.cast.on || op->cast == LM_ASIS || op->kind == LM_WRITE) return lm_call_as_is(id, args, out);
+  return cast_and_call(id, args, out);
 }

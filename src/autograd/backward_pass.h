@@ -3,7 +3,8 @@
 #ifndef LM_AUTOGRAD_BACKWARD_PASS_H
 #define LM_AUTOGRAD_BACKWARD_PASS_H
 
-#include "autograd/node.h"
+#include "autograd/gradients.h"
+#include "autograd/record_graph.h"
 
 enum { LM_PASS_SMALL = 32 }; /* sizes below it need no allocation */
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "autograd/composite.h"
-#include "autograd/node.h"
+#include "autograd/record_graph.h"
 #include "base/message.h"
 #include "op/check.h"
 

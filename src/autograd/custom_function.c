@@ -1,7 +1,7 @@
 /* A user's function as a node. */
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/record_graph.h"
 #include "base/mem.h"
 #include "base/message.h"
 

@@ -1,7 +1,8 @@
 /* Adding gradients up: on their way through the graph, and in a leaf's .grad. */
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/gradients.h"
+#include "autograd/record_graph.h"
 #include "op/op.h"
 
 /* t is a view of all of a tensor that is there for t alone: what a reshape in the graph leaves behind. */

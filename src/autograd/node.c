@@ -127,8 +127,25 @@ void lm_node_free_saved(lm_node *n) {
   drop_saved(n);
 }
 
+void lm_recompute_release(lm_recompute *r) {
+  if (atomic_fetch_sub_explicit(&r->rc, 1, memory_order_acq_rel) != 1) return;
+  if (r->again.release) r->again.release(r->again.ctx);
+  pthread_mutex_destroy(&r->lock);
+  lm_free(r->list.node);
+  lm_free(r);
+}
+
+static void leave_recompute(lm_node *n) {
+  lm_recompute *r = n->recompute;
+  pthread_mutex_lock(&r->lock);
+  r->list.node[n->recompute_index] = NULL;
+  pthread_mutex_unlock(&r->lock);
+  n->recompute = NULL;
+  lm_recompute_release(r);
+}
+
 static void destroy(lm_node *n) {
-  if (n->recompute) lm_recompute_remove_node(n);
+  if (n->recompute) leave_recompute(n);
   lm_free(n->line);
   drop_saved(n);
   for (int i = 0; i < n->nedge; i++) lm_node_release(n->edge[i].node);
@@ -191,6 +208,19 @@ lm_status lm_grad_new(lm_grad **out) {
   *out = m;
   return LM_OK;
 }
+
+bool lm_requires_grad(const lm_tensor *t) {
+  const lm_grad *m = t->grad;
+  if (!m) return false;
+  if (m->base && m->version != lm_version(t)) return m->base->grad && m->base->grad->node;
+  return m->node != NULL;
+}
+
+bool lm_is_leaf(const lm_tensor *t) {
+  return !lm_requires_grad(t) || (t->grad->node && t->grad->node->kind == LM_NODE_LEAF);
+}
+
+lm_tensor *lm_view_base(const lm_tensor *t) { return t->grad ? t->grad->base : NULL; }
 
 lm_status lm_grad_need(lm_tensor *t, lm_grad **out) {
   lm_status status = LM_OK;

@@ -1,7 +1,8 @@
 /* What one node makes of its results' gradients. */
 #include <string.h>
 
-#include "autograd/gradient_rules.h"
+#include "autograd/gradients.h"
+#include "autograd/record_graph.h"
 #include "base/message.h"
 #include "op/check.h"
 #include "op/pointwise.h"

@@ -247,7 +247,7 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
     lm_meta meta;
     lm_view_geometry_of(x, base, &geometry);
     lm_meta_of(base, &meta);
-    TRY(lm_overwrite_node(base_edge, (lm_edge){node, 0}, &geometry, &meta, &over));
+    TRY(lm_geometry_node(LM_NODE_OVERWRITE, &geometry, &meta, base_edge, (lm_edge){node, 0}, &over));
   }
   TRY(lm_watch_successor(m, &watch));
   if (lm_recompute_is_active()) TRY(lm_recompute_reserve());

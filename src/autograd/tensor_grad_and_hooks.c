@@ -1,22 +1,12 @@
 /* What users ask of single tensors: requires_grad, .grad, hooks. */
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/gradients.h"
+#include "autograd/record_graph.h"
 #include "base/mem.h"
 #include "base/message.h"
 
 static _Atomic int64_t last_id;
-
-bool lm_requires_grad(const lm_tensor *t) {
-  const lm_grad *m = t->grad;
-  if (!m) return false;
-  if (m->base && m->version != lm_version(t)) return m->base->grad && m->base->grad->node;
-  return m->node != NULL;
-}
-
-bool lm_is_leaf(const lm_tensor *t) {
-  return !lm_requires_grad(t) || (t->grad->node && t->grad->node->kind == LM_NODE_LEAF);
-}
 
 const char *lm_grad_fn_name(const lm_tensor *t) {
   if (lm_is_leaf(t)) return NULL;
