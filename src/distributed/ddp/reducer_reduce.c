@@ -119,7 +119,7 @@ static lm_status take_facts(lm_reducer *r) {
   double total = 0;
   for (int rank = size - 1; rank >= 0; rank--) {
     const lm_facts *f = facts_of(r, rank);
-    if (f->ticket.hash != own->ticket.hash || f->ticket.seq != own->ticket.seq) return reduce_mismatch(r, rank);
+    if (!lm_tickets_agree(&f->ticket, &own->ticket)) return reduce_mismatch(r, rank);
     if (f->event == LM_ARRIVAL_JOINED) continue;
     if (event != LM_ARRIVAL_JOINED && f->event != (int)event) return reduce_mismatch(r, rank);
     event = (lm_arrival)f->event;

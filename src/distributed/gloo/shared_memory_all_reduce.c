@@ -85,9 +85,7 @@ static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
   lm_status status = local_meet(l);
   for (int r = 0; r < l->size && status == LM_OK; r++) {
     const lm_ticket *theirs = lm_shared_ticket(l->shared, r, which);
-    if (theirs->hash == mine->hash && theirs->seq == mine->seq) continue;
-    lm_ticket copy = *theirs;
-    status = lm_group_mismatch(g, r, &copy);
+    if (!lm_tickets_agree(theirs, mine)) status = lm_group_mismatch(g, r, (lm_ticket[]){*theirs});
   }
   return status;
 }

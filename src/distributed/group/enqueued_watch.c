@@ -107,7 +107,7 @@ static lm_status watch_exchange(watch *x) {
   for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->matched) continue;
     if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: it came between these two loops */
-    if (theirs.seq != w->call.ticket.seq || theirs.hash != w->call.ticket.hash) return disagree(x, w, &theirs);
+    if (!lm_tickets_agree(&theirs, &w->call.ticket)) return disagree(x, w, &theirs);
     w->matched = true;
     x->pause = first_pause;
   }

@@ -24,7 +24,7 @@ static lm_status name_the_other(lm_group *g, const lm_ticket *mine) {
   TRY(LM_MPI(g, MPI_Iallgather(&all[g->size], sizeof *all, MPI_BYTE, all, sizeof *all, MPI_BYTE, s->calls, &request)));
   TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(sizeof *all)));
   int peer = 0;
-  while (peer < g->size - 1 && all[peer].seq == mine->seq && all[peer].hash == mine->hash) peer++;
+  while (peer < g->size - 1 && lm_tickets_agree(&all[peer], mine)) peer++;
   status = lm_group_mismatch(g, peer, &all[peer]);
 done:
   if (!lm_mpi_is_lost()) lm_free(all);

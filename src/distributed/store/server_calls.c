@@ -81,8 +81,7 @@ static bool read_call(lm_server *s, lm_reader *r, lm_member_call *out) {
 /* The last call, which keeps the time when it was first heard of. */
 static void remember(lm_server_member *member, const lm_member_call *p) {
   const lm_ticket *a = &member->last.ticket, *b = &p->ticket;
-  bool same =
-      member->last.group == p->group && a->seq == b->seq && a->hash == b->hash && strcmp(a->where, b->where) == 0;
+  bool same = member->last.group == p->group && lm_tickets_agree(a, b) && strcmp(a->where, b->where) == 0;
   double since = member->last.since;
   member->last = *p;
   if (same) member->last.since = since;

@@ -2,6 +2,7 @@
 #ifndef LM_STORE_TICKET_H
 #define LM_STORE_TICKET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum lm_collective {
@@ -29,5 +30,10 @@ typedef struct lm_ticket {
   char what[64];  /* for people: "all_reduce sum float32 [2, 3]"; always closed by a zero */
   char where[48]; /* the script's line: "train.lua:40" (its end, if it is long); "" if unknown */
 } lm_ticket;
+
+/* Whether two ranks make the same call. Where they do not, lm_group_mismatch says so. */
+static inline bool lm_tickets_agree(const lm_ticket *a, const lm_ticket *b) {
+  return a->seq == b->seq && a->hash == b->hash;
+}
 
 #endif
