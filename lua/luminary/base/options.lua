@@ -344,6 +344,9 @@ local function count(...)
 end
 options.count = count
 
+--- The arguments as a list, with their number as n.
+function options.pack(...) return {n = select("#", ...), ...} end
+
 --- The error for more arguments than the `max_count` that `who` takes. It lists the last max_count of `names`; `what`
 --- replaces "argument", as by "option".
 function options.too_many(who, max_count, names, got, what)

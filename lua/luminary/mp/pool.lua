@@ -16,17 +16,7 @@ local fail = options.fail
 
 -- ---- in the worker
 
-local function pack(...) return {n = select("#", ...), ...} end
-
-local function as_outcome(ok, ...)
-  if ok then return {values = pack(...)} end
-  local problem = ...
-  if getmetatable(problem) == failure.Exit then error(problem, 0) end
-  return {problem = problem}
-end
-
--- One call's outcome: {values} or {problem}.
-local function outcome_of(f, ...) return as_outcome(failure.attempt(f, ...)) end
+local outcome_of = failure.outcome
 
 -- Most calls give one value: `values` has those, `others` what is not that.
 local function add_outcome(reply, k, outcome)
@@ -89,10 +79,7 @@ Pool.__inner = {"finish"}
 
 local MOST_DEATHS = 3 -- of workers in a row that never came to take a task
 
-local function words_of(problem)
-  if problem.traceback == "" then return problem.message end
-  return problem.message .. "\nstack traceback of the worker:\n\t" .. problem.traceback
-end
+local function words_of(problem) return failure.text(problem, "the worker") end
 
 local function name_of(worker)
   return worker.pid and ("worker %d (process %d)"):format(worker.index, worker.pid) or "worker " .. worker.index
@@ -102,7 +89,6 @@ local function start(self, i)
   self.claims[i]:fill_(0)
   self.workers[i] = Worker.start("Pool", {
     method = self.method, job = self.job, index = i - 1, threads = self.threads,
-    environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the pool's
   })
 end
 
@@ -150,7 +136,7 @@ end
 local function how_it_ended(worker, how)
   local problem = worker:failure()
   if problem and problem.message then
-    return ("failed%s: %s"):format(how or "", words_of {message = problem.message, traceback = problem.traceback or ""})
+    return ("failed%s: %s"):format(how or "", words_of(problem))
   end
   return Worker.how_it_ended(worker) .. (how or "")
 end
