@@ -7,15 +7,11 @@ local options = require "luminary.base.options"
 
 local shared = {}
 
---- The open handle of an object of `class`; `method` words the error.
-function shared.handle(class, method, self)
-  if type(self) ~= "table" or getmetatable(self) ~= class then
-    options.fail("%s:%s: expected a %s, got %s; call it with a colon: object:%s(…)", class.kind, method, class.kind,
-      options.describe(self), method)
-  end
-  local handle = rawget(self, "handle")
-  if not core.mp_is_open(handle) then
-    options.fail("%s:%s: the %s is already closed in this process", class.kind, method, class.kind:lower())
+--- The open handle of an object; `method` words the error.
+function shared.handle(method, self)
+  local handle, name = self.handle, self.__name:match "[^.]*$"
+  if not (core.mp_is_handle(handle) and core.mp_is_open(handle)) then
+    options.fail("%s:%s: the %s is already closed in this process", name, method, name:lower())
   end
   return handle
 end
