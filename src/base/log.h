@@ -19,7 +19,4 @@ LM_API void lm_log(lm_topic topic, const char *format, ...) LM_PRINTF(2, 3);
 LM_API void lm_warn(const char *format, ...) LM_PRINTF(1, 2);
 LM_API const char *lm_take_warning(void); /* NULL if none waits */
 
-/* Writes a line, cut at 1,023 bytes, to standard error. */
-LM_API void lm_print_stderr(const char *format, ...) LM_PRINTF(1, 2);
-
 #endif

@@ -46,6 +46,9 @@ LM_API const char *lm_ellipsize(const char *text, size_t most);
 
 /* n bytes as text: zero bytes as Lua writes them, \0. */
 LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n);
+/* Writes a line to standard error, in one piece, so that lines of several threads and processes do not mix. One of more
+ * than 4,094 bytes loses its middle. */
+LM_API void lm_print_stderr(const char *format, ...) LM_PRINTF(1, 2);
 
 /* Record a message (of at most 1023 bytes, as lm_write) and give the status back. */
 LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
