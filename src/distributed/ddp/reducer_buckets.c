@@ -8,10 +8,6 @@
 #include "distributed/ddp/reducer_core.h"
 #include "op/check.h"
 
-enum { LINE = 64 };
-
-size_t lm_whole_lines(size_t bytes) { return lm_round_up(bytes, LINE); }
-
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
   if (t == view) return true;
   if (t->storage != view->storage || t->data != view->data || !lm_same_shape(t, view)) return false;

@@ -126,7 +126,7 @@ bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view);
 lm_status lm_slot_show(lm_slot *s);
 lm_status lm_fill_with_zeros(lm_tensor *t);
 /* Each gradient starts on a cache line. */
-size_t lm_whole_lines(size_t bytes);
+static inline size_t lm_whole_lines(size_t bytes) { return lm_round_up(bytes, 64); }
 /* Where slot i's part lies; CPU only. */
 char *lm_slot_data(const lm_reducer *r, int i);
 
