@@ -28,6 +28,13 @@ LM_API void lm_put_text(lm_bytes *b, const char *s); /* NULL is "" */
 /* Removes the first n bytes. */
 LM_API void lm_bytes_shift(lm_bytes *b, size_t n);
 
+/* FNV-1a of n bytes, behind those that `hash` is of; LM_NO_HASH: of none. */
+#define LM_NO_HASH 0xcbf29ce484222325u
+static inline uint64_t lm_hash(uint64_t hash, const void *data, size_t n) {
+  for (const unsigned char *p = data; n > 0; n--, p++) hash = (hash ^ *p) * 0x100000001b3u;
+  return hash;
+}
+
 typedef struct lm_reader {
   const char *at, *end;
   bool failed; /* something was missing; every later read returns 0 or "" */

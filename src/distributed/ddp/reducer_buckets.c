@@ -4,6 +4,7 @@
  * bucket. Each gradient starts on a cache line, so the total does not depend on the order. */
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
 #include "op/check.h"
@@ -91,19 +92,14 @@ done:
   return status;
 }
 
-static uint64_t buckets_mix(uint64_t hash, const void *data, size_t n) { /* FNV-1a */
-  for (const unsigned char *p = data; n > 0; n--, p++) hash = (hash ^ *p) * 0x100000001b3u;
-  return hash;
-}
-
 static uint64_t buckets_hash_of(const lm_reducer *r, const layout *l) {
-  uint64_t hash = buckets_mix(0xcbf29ce484222325u, &r->made, sizeof r->made);
+  uint64_t hash = lm_hash(LM_NO_HASH, &r->made, sizeof r->made);
   for (int i = 0; i < r->n; i++) {
     const lm_slot *s = &r->slot[i];
-    hash = buckets_mix(hash, &l->of[i], sizeof l->of[i]);
-    hash = buckets_mix(hash, &l->at[i], sizeof l->at[i]);
-    hash = buckets_mix(hash, &s->param->dtype, sizeof s->param->dtype);
-    hash = buckets_mix(hash, s->param->size, sizeof(int64_t) * s->param->ndim);
+    hash = lm_hash(hash, &l->of[i], sizeof l->of[i]);
+    hash = lm_hash(hash, &l->at[i], sizeof l->at[i]);
+    hash = lm_hash(hash, &s->param->dtype, sizeof s->param->dtype);
+    hash = lm_hash(hash, s->param->size, sizeof(int64_t) * s->param->ndim);
   }
   return hash;
 }
