@@ -46,13 +46,4 @@ static int bind_is_floating_point(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_default_functions[] = {
-    {"set_default_dtype", bind_set_default_dtype},
-    {"get_default_dtype", bind_get_default_dtype},
-    {"set_default_device", bind_set_default_device},
-    {"get_default_device", bind_get_default_device},
-    {"dtype", bind_dtype},
-    {"dtype_size", bind_dtype_size},
-    {"is_floating_point", bind_is_floating_point},
-    {NULL, NULL},
-};
+const luaL_Reg lm_default_functions[] = {FN(set_default_dtype), FN(get_default_dtype), FN(set_default_device), FN(get_default_device), FN(dtype), FN(dtype_size), FN(is_floating_point), {NULL, NULL}};

@@ -103,17 +103,4 @@ static int bind_get_autocast_dtype(lua_State *L) {
   return lm_return_text(L, lm_dtype_name(mode.dtype[kind]));
 }
 
-const luaL_Reg lm_mode_functions[] = {
-    {"no_grad", bind_no_grad},
-    {"enable_grad", bind_enable_grad},
-    {"is_grad_enabled", bind_is_grad_enabled},
-    {"set_grad_enabled", bind_set_grad_enabled},
-    {"detect_anomaly", bind_detect_anomaly},
-    {"set_detect_anomaly", bind_set_detect_anomaly},
-    {"is_anomaly_enabled", bind_is_anomaly_enabled},
-    {"is_checkpointing", bind_is_checkpointing},
-    {"autocast", bind_autocast},
-    {"is_autocast_enabled", bind_is_autocast_enabled},
-    {"get_autocast_dtype", bind_get_autocast_dtype},
-    {NULL, NULL},
-};
+const luaL_Reg lm_mode_functions[] = {FN(no_grad), FN(enable_grad), FN(is_grad_enabled), FN(set_grad_enabled), FN(detect_anomaly), FN(set_detect_anomaly), FN(is_anomaly_enabled), FN(is_checkpointing), FN(autocast), FN(is_autocast_enabled), FN(get_autocast_dtype), {NULL, NULL}};

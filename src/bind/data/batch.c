@@ -65,8 +65,4 @@ done:
 static int bind_permutation(lua_State *L) { return lm_return_tensor(L, 2, permute); }
 static int bind_draws(lua_State *L) { return lm_return_tensor(L, 3, draw_numbers); }
 
-const luaL_Reg lm_batch_functions[] = {{"gather_rows", bind_gather_rows},
-                                       {"gather_row", bind_gather_row},
-                                       {"permutation", bind_permutation},
-                                       {"draws", bind_draws},
-                                       {NULL, NULL}};
+const luaL_Reg lm_batch_functions[] = {FN(gather_rows), FN(gather_row), FN(permutation), FN(draws), {NULL, NULL}};

@@ -47,7 +47,7 @@ done:
 
 static lm_status read_header(lua_State *L, lm_lua *s, void *arg) { return read_image(L, s, "open_image", arg); }
 
-static int bind_header(lua_State *L) {
+static int bind_image_header(lua_State *L) {
   lm_image im;
   lua_settop(L, HEADER);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_header, &im));
@@ -80,7 +80,7 @@ done:
   return status;
 }
 
-static int bind_decode(lua_State *L) { return lm_return_tensor(L, AT_LEAST, decode); }
+static int bind_image_decode(lua_State *L) { return lm_return_tensor(L, AT_LEAST, decode); }
 
 /* ---- encode_jpeg(image, quality), encode_png(image, level) -> bytes */
 
@@ -136,10 +136,4 @@ static int bind_write_file(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_image_functions[] = {{"image_header", bind_header},
-                                       {"image_decode", bind_decode},
-                                       {"encode_jpeg", bind_encode_jpeg},
-                                       {"encode_png", bind_encode_png},
-                                       {"read_file", bind_read_file},
-                                       {"write_file", bind_write_file},
-                                       {NULL, NULL}};
+const luaL_Reg lm_image_functions[] = {FN(image_header), FN(image_decode), FN(encode_jpeg), FN(encode_png), FN(read_file), FN(write_file), {NULL, NULL}};

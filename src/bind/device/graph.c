@@ -106,7 +106,7 @@ static lm_status end_capture(graph *g, bool keep) {
   return status;
 }
 
-static int bind_capture(lua_State *L) {
+static int bind_graph_capture(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_stream *side = lm_need_stream(L, 1, "graph");
   lm_device device = side->device;
@@ -134,7 +134,7 @@ static int bind_capture(lua_State *L) {
   return failed ? lua_error(L) : lm_raise(L, status);
 }
 
-static int bind_replay(lua_State *L) {
+static int bind_graph_replay(lua_State *L) {
   graph *g = lm_to_object(L, 1, &graph_type);
   lm_status status;
   if (!g || !g->recorded) return lm_raise_arg(L, 1, "replay", "argument 1", "a captured graph");
@@ -163,7 +163,7 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-static int bind_keep(lua_State *L) {
+static int bind_graph_keep(lua_State *L) {
   graph *g = lm_to_object(L, 1, &graph_type);
   double numbers[KEPT];
   lua_Integer at = lua_tointeger(L, 2);
@@ -182,11 +182,8 @@ static int bind_keep(lua_State *L) {
   return 0;
 }
 
-static int bind_kept_at(lua_State *L) { return lm_return_int(L, lm_optim_kept_at()); }
+static int bind_optim_kept_at(lua_State *L) { return lm_return_int(L, lm_optim_kept_at()); }
 
-static int bind_is_capturing(lua_State *L) { return lm_return_bool(L, lm_graph_capturing() != NULL); }
+static int bind_graph_is_capturing(lua_State *L) { return lm_return_bool(L, lm_graph_capturing() != NULL); }
 
-const luaL_Reg lm_graph_functions[] = {
-    {"graph_capture", bind_capture},           {"graph_replay", bind_replay},   {"graph_keep", bind_keep},
-    {"graph_is_capturing", bind_is_capturing}, {"optim_kept_at", bind_kept_at}, {NULL, NULL},
-};
+const luaL_Reg lm_graph_functions[] = {FN(graph_capture), FN(graph_replay), FN(graph_keep), FN(graph_is_capturing), FN(optim_kept_at), {NULL, NULL}};

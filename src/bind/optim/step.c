@@ -256,10 +256,4 @@ static int bind_has_grad(lua_State *L) {
   return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL);
 }
 
-const luaL_Reg lm_optim_functions[] = {{"optim_step", bind_optim_step},
-                                       {"total_norm", bind_total_norm},
-                                       {"clip_with_norm", bind_clip_with_norm},
-                                       {"clip_value", bind_clip_value},
-                                       {"zero_grad", bind_zero_grad},
-                                       {"has_grad", bind_has_grad},
-                                       {NULL, NULL}};
+const luaL_Reg lm_optim_functions[] = {FN(optim_step), FN(total_norm), FN(clip_with_norm), FN(clip_value), FN(zero_grad), FN(has_grad), {NULL, NULL}};

@@ -238,23 +238,7 @@ static int bind_detach_(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_tensor_methods[] = {
-    {"size", bind_size},
-    {"stride", bind_stride},
-    {"dim", bind_dim},
-    {"numel", bind_numel},
-    {"element_size", bind_element_size},
-    {"storage_offset", bind_storage_offset},
-    {"get_device", bind_get_device},
-    {"is_contiguous", bind_is_contiguous},
-    {"to", bind_to},
-    {"data_ptr", bind_data_ptr},
-    {"free", bind_free},
-    {"requires_grad_", bind_requires_grad_},
-    {"retain_grad", bind_retain_grad},
-    {"detach_", bind_detach_},
-    {NULL, NULL},
-};
+const luaL_Reg lm_tensor_methods[] = {FN(size), FN(stride), FN(dim), FN(numel), FN(element_size), FN(storage_offset), FN(get_device), FN(is_contiguous), FN(to), FN(data_ptr), FN(free), FN(requires_grad_), FN(retain_grad), FN(detach_), {NULL, NULL}};
 
 const luaL_Reg lm_handle_functions[] = {
     {"is_tensor", bind_is_tensor}, {"is_alive", bind_is_alive}, {"set_data", bind_set_data}, {NULL, NULL}};
