@@ -72,9 +72,7 @@ static int bind_device_peers(lua_State *L) {
   const lm_driver *driver = lm_driver_of(a);
   int from = lm_device_physical(a), to = lm_device_physical(b);
   bool same = LM_DEVICE_KIND(a) == LM_DEVICE_KIND(b);
-  lua_pushboolean(
-      L, same && a != b && (from == to || (driver && driver->can_access_peer && driver->can_access_peer(from, to))));
-  return 1;
+  return lm_return_bool(L, same && a != b && (from == to || (driver && driver->can_access_peer && driver->can_access_peer(from, to))));
 }
 
 static int bind_synchronize(lua_State *L) {

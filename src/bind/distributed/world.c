@@ -119,8 +119,7 @@ static int bind_dist_pmix(lua_State *L) {
 
 /* dist_local_rank(world) -> this rank's place among those of its host */
 static int bind_dist_local_rank(lua_State *L) {
-  lua_pushinteger(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
-  return 1;
+  return lm_return_int(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
 }
 
 /* dist_backend(world) -> the default one, which all ranks agree on */

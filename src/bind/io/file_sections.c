@@ -142,8 +142,7 @@ static int bind_crc32(lua_State *L) {
   lm_tensor *t;
   double before = lm_need_number(L, 2, "crc32", "before");
   lm_need(L, read_bytes(L, LM_STATE(L), 1, "crc32", &t));
-  lua_pushnumber(L, lm_crc32((uint32_t)before, t));
-  return 1;
+  return lm_return_number(L, lm_crc32((uint32_t)before, t));
 }
 
 static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {

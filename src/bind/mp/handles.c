@@ -330,8 +330,7 @@ static int bind_mp_permit(lua_State *L) {
   lm_status status = lm_semaphore_acquire(need_handle(L, 1, LM_SEMAPHORE), luaL_checknumber(L, 2), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Semaphore:acquire"));
   if (got == LM_ACQUIRE_TIMEOUT) return 0;
-  lua_pushinteger(L, got);
-  return 1;
+  return lm_return_int(L, got);
 }
 
 static int bind_mp_permit_back(lua_State *L) {
@@ -340,19 +339,16 @@ static int bind_mp_permit_back(lua_State *L) {
 }
 
 static int bind_mp_permits(lua_State *L) {
-  lua_pushnumber(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE)));
-  return 1;
+  return lm_return_number(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE)));
 }
 
 static int bind_mp_changed(lua_State *L) {
-  lua_pushnumber(L, lm_semaphore_changed(need_handle(L, 1, LM_SEMAPHORE)));
-  return 1;
+  return lm_return_number(L, lm_semaphore_changed(need_handle(L, 1, LM_SEMAPHORE)));
 }
 
 static int bind_mp_wait_changed(lua_State *L) {
   lm_handle *h = need_handle(L, 1, LM_SEMAPHORE);
-  lua_pushboolean(L, lm_semaphore_wait(h, (uint32_t)luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
-  return 1;
+  return lm_return_bool(L, lm_semaphore_wait(h, (uint32_t)luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
 }
 
 const luaL_Reg lm_mp_handle_functions[] = {FN(mp_queue), FN(mp_pipe), FN(mp_lock), FN(mp_event), FN(mp_is_handle), FN(mp_close_handle), FN(mp_is_open), FN(mp_put), FN(mp_get), FN(mp_poll), FN(mp_queue_size), FN(mp_queue_has), FN(mp_queue_flush), FN(mp_queue_done), FN(mp_queue_join), FN(mp_acquire), FN(mp_release), FN(mp_held), FN(mp_event_set), FN(mp_event_wait), FN(mp_semaphore), FN(mp_permit), FN(mp_permit_back), FN(mp_permits), FN(mp_changed), FN(mp_wait_changed), {NULL, NULL}};
