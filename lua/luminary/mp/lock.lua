@@ -1,9 +1,8 @@
 --- Locks for processes and threads.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local options = require "luminary.base.options"
+local fail = require("luminary.base.options").fail
 local shared = require "luminary.mp.shared_handle"
-local fail = options.fail
 
 --- lm.mp.Lock(): A lock for processes and threads, also called a mutex.
 local Lock = class.define "Lock"
@@ -33,20 +32,9 @@ function Lock:release()
   core.mp_release(h)
 end
 
-local function give_back(self, ok, ...)
-  self:release()
-  if not ok then error((...), 0) end
-  return ...
-end
-
 --- Acquires the lock, calls f(abandoned) and releases it, also after an error. Returns what f returns. abandoned:
 --- whether the last holder ended without releasing it.
-function Lock:with(f)
-  shared.handle("with", self)
-  options.arg("Lock:with", "f", f, "function")
-  local _, left = self:acquire()
-  return give_back(self, pcall(f, left))
-end
+function Lock:with(f) return shared.with(self, f) end
 
 function Lock:repr() return core.mp_held(self.handle) > 0 and self.__name .. "(held here)" or self.__name end
 

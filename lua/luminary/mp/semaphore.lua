@@ -5,12 +5,6 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared_handle"
 
-local function give_back(self, ok, ...)
-  self:release()
-  if not ok then error((...), 0) end
-  return ...
-end
-
 local MOST = 65536
 
 --- lm.mp.Semaphore([n = 1]): A semaphore for processes and threads, with n permits.
@@ -41,12 +35,7 @@ function Semaphore:release() core.mp_permit_back(shared.handle("release", self),
 function Semaphore:get_value() return core.mp_permits(shared.handle("get_value", self)) end
 
 --- Acquires a permit, calls f(abandoned) and releases it, also after an error. Returns what f returns.
-function Semaphore:with(f)
-  shared.handle("with", self)
-  options.arg("Semaphore:with", "f", f, "function")
-  local _, left = self:acquire()
-  return give_back(self, pcall(f, left))
-end
+function Semaphore:with(f) return shared.with(self, f) end
 
 function Semaphore:repr() return ("%s(%d available)"):format(self.__name, self:get_value()) end
 

@@ -16,6 +16,21 @@ function shared.handle(method, self)
   return handle
 end
 
+local function give_back(self, ok, ...)
+  self:release()
+  if not ok then error((...), 0) end
+  return ...
+end
+
+--- Acquires an object, calls f(whether its last holder ended without releasing it), and releases it, also after an
+--- error. Returns what f returns.
+function shared.with(self, f)
+  shared.handle("with", self)
+  options.arg(self.__name .. ":with", "f", f, "function")
+  local _, left = self:acquire()
+  return give_back(self, pcall(f, left))
+end
+
 local waiting = {{"block", "boolean", true}, {"timeout", "positive"}}
 
 --- Seconds to wait at most, of (block = true, timeout), by position or by name; nil: as long as it takes.
