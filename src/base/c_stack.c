@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "base/c_stack.h"
 
 #include <pthread.h>

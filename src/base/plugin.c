@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* dladdr */
 #include "base/plugin.h"
 
 #include <ctype.h>

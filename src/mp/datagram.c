@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/datagram.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/handle.h"
 
 #include <errno.h>

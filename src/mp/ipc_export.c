@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* pipe2 */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,5 +1,4 @@
 /* The thread that watches exported memory, and closes imported memory that was released. */
-#define _GNU_SOURCE
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,8 +141,7 @@ lm_status lm_ipc_thread_start(void) {
     TRY(lm_fail_cannot(LM_E_OOM, "create an event descriptor", errno));
   if (getrandom(lm_ipc_thread.self, sizeof lm_ipc_thread.self, 0) != (ssize_t)sizeof lm_ipc_thread.self)
     TRY(lm_fail_cannot(LM_E_IO, "read random numbers", errno));
-  int problem = lm_thread_start(&thread, ipc_thread_run, NULL);
-  if (problem) TRY(lm_fail_cannot(LM_E_IO, "create thread", problem));
+  TRY(lm_thread_start(&thread, ipc_thread_run, NULL));
   runs = true;
   atexit(ipc_thread_leave);
 done:

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/lock.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/queue.h"
 
 #include <poll.h>
@@ -185,12 +184,9 @@ static lm_status begin_backlog(lm_handle *h) {
 
 /* With its lock held. */
 static lm_status start_thread(lm_backlog *b) {
-  pthread_t id;
-  int problem = lm_thread_start(&id, queue_feed, b);
-  if (problem) return lm_fail_cannot(LM_E_IO, "create thread", problem);
-  pthread_detach(id);
-  b->runs = true;
-  return LM_OK;
+  lm_status status = lm_thread_start_detached("lm-queue", queue_feed, b);
+  b->runs = status == LM_OK;
+  return status;
 }
 
 static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {

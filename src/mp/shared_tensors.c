@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/shared_tensors.h"
 
 #include <errno.h>

@@ -1,6 +1,5 @@
 /* From tokens back to text: a list of texts, which each decoder makes into another; at the end they stand one after the
  * other. */
-#define _GNU_SOURCE /* memmem */
 #include <string.h>
 
 #include "base/mem.h"

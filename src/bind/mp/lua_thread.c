@@ -1,6 +1,5 @@
 /* A Lua state on a thread of its own, for lm.mp. It runs a chunk to its end with signals blocked, and reports through
  * the channel it was given, whose end it closes last. */
-#define _GNU_SOURCE
 #include <lualib.h>
 #include <pthread.h>
 #include <signal.h>

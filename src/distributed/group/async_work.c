@@ -185,11 +185,9 @@ static void *work_serve(void *arg) {
 }
 
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue)) {
-  if (*started) return LM_OK;
-  int error = lm_thread_start(thread, run, q);
-  if (error) return lm_fail_cannot(LM_E_IO, "create thread", error);
-  *started = true;
-  return LM_OK;
+  lm_status status = *started ? LM_OK : lm_thread_start(thread, run, q);
+  *started = status == LM_OK;
+  return status;
 }
 
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out) {

@@ -1,5 +1,4 @@
 /* What a waiting call asks: is there still something to wait for? And what it says when there is not. */
-#define _GNU_SOURCE /* ppoll */
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* The thread that watches what a part has enqueued. While calls are under way it looks again and again, more and more
  * seldom while nothing happens; between them it sleeps until a call, a ticket or the failure of another rank wakes it.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <omp.h>
 #include <poll.h>
@@ -274,8 +273,7 @@ lm_status lm_issuer_start(lm_issuer *is) {
   is->kick = lm_wakeup_fd_new();
   if (is->kick < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   if (lm_tickets_wanted(is->g)) TRY(lm_tickets_open(&is->ring, is->g, is->kick));
-  int error = lm_thread_start(&is->thread, watch_calls, is);
-  if (error) TRY(lm_fail_cannot(LM_E_IO, "create thread", error));
+  TRY(lm_thread_start(&is->thread, watch_calls, is));
   is->started = true;
 done:
   if (status != LM_OK) {

@@ -4,7 +4,6 @@
  * /proc/<pid>/fd/<fd> opens the same file, for whom the system trusts with it. A nonce in the file shows that it is the
  * right one (with several pid namespaces it may not be), and seals that nobody can cut it off under us. Then all agree
  * whether all have it. The file has no name and the descriptors are closed: the last rank's end frees the memory. */
-#define _GNU_SOURCE
 #include "distributed/group/shared_memory.h"
 #include "base/descriptor.h"
 #include "distributed/group/call_timeouts.h"

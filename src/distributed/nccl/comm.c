@@ -87,13 +87,9 @@ static void *run_end(void *p) {
 
 /* c is the caller's alone now. */
 static void begin_end(lm_nccl_comm *c, bool quietly) {
-  pthread_t thread;
   c->quietly = quietly;
   atomic_fetch_add(&c->rc, 1);
-  if (lm_thread_start(&thread, run_end, c) == 0) {
-    pthread_detach(thread);
-    return;
-  }
+  if (lm_thread_start_detached("lm-nccl-end", run_end, c) == LM_OK) return;
   sigset_t signals;
   lm_nccl_hold_signals(&signals);
   run_end(c);

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/store/server.h"
 
 #include <errno.h>
@@ -69,7 +68,6 @@ static void server_let_go(lm_server *s) {
 static void *server_run(void *arg) {
   lm_server *s = arg;
   struct epoll_event events[EVENTS];
-  pthread_setname_np(pthread_self(), "lm-store");
   for (;;) {
     int deadline = server_milliseconds_to_next(s);
     int n = epoll_wait(s->epoll, events, EVENTS, deadline);
@@ -113,14 +111,6 @@ static lm_status server_watch(int epoll, int fd, void *who) {
              : lm_fail_cannot(LM_E_IO, "watch a descriptor of the store", errno);
 }
 
-static lm_status server_start_thread(lm_server *s) {
-  pthread_t thread;
-  int code = lm_thread_start(&thread, server_run, s);
-  if (code != 0) return lm_fail_cannot(LM_E_IO, "create thread", code);
-  pthread_detach(thread);
-  return LM_OK;
-}
-
 lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   lm_status status = LM_OK;
   struct rlimit files = {.rlim_cur = 1024};
@@ -151,7 +141,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   s->next = all;
   all = s;
   pthread_mutex_unlock(&all_lock);
-  status = server_start_thread(s);
+  status = lm_thread_start_detached("lm-store", server_run, s);
   if (status != LM_OK) {
     pthread_mutex_lock(&all_lock);
     LM_UNLINK(all, s);
