@@ -1,6 +1,5 @@
 /* Element types, each once. Half and bfloat16 are stored as uint16_t and computed in float. For C and CUDA. */
-#ifndef LM_KERNELS_DTYPES_H
-#define LM_KERNELS_DTYPES_H
+#pragma once
 
 #include <assert.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ static_assert(sizeof(lm_dtype) == 1, "headers of tensors and plug-ins count on i
 #define X(id, name, type, ...) typedef type lm_elem_##id;
 LM_DTYPES(X)
 #undef X
-
-#endif

@@ -2,8 +2,7 @@
  *
  * lm_call is what the binding, the layers in C and the rules themselves call: it applies autocast,
  * runs the op and, where grad mode is on and an input asks for it, records a node. */
-#ifndef LM_AUTOGRAD_AUTOGRAD_H
-#define LM_AUTOGRAD_AUTOGRAD_H
+#pragma once
 
 #include "op/op.h"
 
@@ -122,5 +121,3 @@ LM_API struct lm_node *lm_custom_node(const lm_tensor *out);
 /* For lm_custom_fn: saved[i] of its node with the history it had: that of input `in`, or of result `out`
  * of the node itself, or none where both are -1. A new reference. */
 LM_API lm_status lm_custom_saved(struct lm_node *node, int i, int in, int out, lm_tensor **result);
-
-#endif

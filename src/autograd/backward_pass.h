@@ -1,7 +1,6 @@
 /* A backward pass while it runs: what backward.c, which works it off, and backward_devices.c, which spreads it over
  * threads, share. */
-#ifndef LM_AUTOGRAD_BACKWARD_PASS_H
-#define LM_AUTOGRAD_BACKWARD_PASS_H
+#pragma once
 
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
@@ -65,5 +64,3 @@ lm_status lm_parallel_pass_collect(lm_pass *r, const lm_node *n, int slot, lm_te
 lm_status lm_parallel_pass_finish_leaf(lm_pass *r, lm_leaf_state *l);
 /* Nobody but the caller has anything for the leaf, and nothing has come yet. */
 bool lm_parallel_pass_leaf_is_free(lm_pass *r, const lm_leaf_state *l);
-
-#endif

@@ -4,8 +4,7 @@
  * Each op is a function lm_e_<op> (op_calls.h) that takes its arguments in its order. Results belong to the expression
  * and go with lm_expr_end. Errors stick: after one, every op returns NULL and does nothing. NULL where an op needs a
  * tensor returns NULL too, an undefined (zero) value. */
-#ifndef LM_AUTOGRAD_EXPR_H
-#define LM_AUTOGRAD_EXPR_H
+#pragma once
 
 #include "op_calls.h"
 
@@ -41,5 +40,3 @@ static inline int64_t lm_e_entry(lm_ints v, int64_t i) {
   if (i < 0) i += v.n + 1;
   return i < 1 || i > v.n ? 0 : v.v[i - 1];
 }
-
-#endif

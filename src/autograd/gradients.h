@@ -1,6 +1,5 @@
 /* Gradients on their way through the graph. They are made of calls of ops: nothing that records looks here. */
-#ifndef LM_AUTOGRAD_GRADIENTS_H
-#define LM_AUTOGRAD_GRADIENTS_H
+#pragma once
 
 #include "autograd/node.h"
 
@@ -43,5 +42,3 @@ lm_status lm_watch_need(lm_tensor *t, lm_watch **out);
 lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *const *gin);
 /* Adds the node's line, if it is known, to the message of an error. */
 lm_status lm_anomaly_words(const lm_node *n, lm_status status);
-
-#endif

@@ -7,8 +7,7 @@
  * Ownership runs tensor -> lm_grad -> lm_node -> edges -> older nodes. A node never owns the header of a
  * user's tensor: what it saves are further headers over the same storage (lm_alias), since a header's
  * history changes when it is written in place, and could then lead back to the node. */
-#ifndef LM_AUTOGRAD_NODE_H
-#define LM_AUTOGRAD_NODE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -190,5 +189,3 @@ lm_modes lm_modes_swap(lm_modes m); /* restores the earlier ones */
 extern _Thread_local lm_modes lm_modes_here;
 /* A copy of the line that is recorded at, or NULL. */
 char *lm_anomaly_line(void);
-
-#endif

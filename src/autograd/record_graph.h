@@ -1,6 +1,5 @@
 /* What a call leaves for backward: a node where one of its inputs wants a gradient. */
-#ifndef LM_AUTOGRAD_RECORD_GRAPH_H
-#define LM_AUTOGRAD_RECORD_GRAPH_H
+#pragma once
 
 #include "autograd/gradient_rules.h"
 
@@ -60,5 +59,3 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
 
 /* call_op.c. lm_call without autocast for the op itself. */
 lm_status lm_call_as_is(lm_op_id op, const void *args, lm_tensor **out);
-
-#endif

@@ -3,8 +3,7 @@
  * Numbers are little-endian; a string is its length as uint32 and its bytes. Writing remembers the
  * first failure (out of memory) and reading the first short or bad field, so a message is written or
  * read field after field and asked once, at the end, whether all went well. */
-#ifndef LM_BASE_BYTES_H
-#define LM_BASE_BYTES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,5 +52,3 @@ LM_API const char *lm_get_string(lm_reader *r, size_t *n);
 LM_API void lm_get_text(lm_reader *r, char *out, size_t capacity);
 /* All read, and nothing left over. */
 static inline bool lm_reader_done(const lm_reader *r) { return !r->failed && r->at == r->end; }
-
-#endif

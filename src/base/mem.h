@@ -1,8 +1,7 @@
 /* The core's own heap, and lists. Every allocation that is not a tensor's storage goes through here, and
  * storage goes through device/alloc.h, which asks lm_alloc_may_fail() too, so that one counter
  * makes any allocation of the core fail on purpose. */
-#ifndef LM_BASE_MEM_H
-#define LM_BASE_MEM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ LM_API void lm_alloc_fail_from(long nth);
 LM_API long lm_alloc_count(void);
 /* Counts one allocation; true if it has to fail. For allocators. */
 LM_API bool lm_alloc_must_fail(void);
-
-#endif

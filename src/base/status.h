@@ -3,8 +3,7 @@
  * A function that can fail returns lm_status and leaves its message, worded for the person
  * who wrote the Lua script, in a thread-local buffer. TRY jumps to the function's one `done:`
  * label, where everything it owns is released. */
-#ifndef LM_BASE_STATUS_H
-#define LM_BASE_STATUS_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,5 +67,3 @@ LM_API lm_status lm_fail_in(lm_status status, const char *prefix);
   do {                                         \
     if ((status = (call)) != LM_OK) goto done; \
   } while (0)
-
-#endif

@@ -1,6 +1,5 @@
 /* Threads, and what they wait for. Times are lm_seconds()'s. */
-#ifndef LM_BASE_THREAD_H
-#define LM_BASE_THREAD_H
+#pragma once
 
 #include <errno.h>
 #include <pthread.h>
@@ -68,5 +67,3 @@ static inline void lm_wakeup_fd_clear(int wakeup_fd) {
   uint64_t rings;
   while (read(wakeup_fd, &rings, sizeof rings) < 0 && errno == EINTR) continue;
 }
-
-#endif

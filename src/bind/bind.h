@@ -58,8 +58,7 @@
  *   setting(name [, value])       a boolean of backend/known/setting.h, as it was before
  *   cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil where it is not there
  */
-#ifndef LM_BIND_BIND_H
-#define LM_BIND_BIND_H
+#pragma once
 
 #include <lauxlib.h>
 #include <lua.h>
@@ -464,5 +463,3 @@ lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_
 typedef int (*lm_lua_body)(lua_State *L, lm_lua *s, void *arg);
 lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg);
 int lm_bind_protected(lua_State *L);
-
-#endif

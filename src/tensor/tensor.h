@@ -4,8 +4,7 @@
  * In the core, dims count from 0 and may be negative from the end; the binding converts Lua's,
  * which count from 1. Values that index (labels, index tensors) count from 1 everywhere, since
  * they are data. Messages speak Lua's base. */
-#ifndef LM_TENSOR_TENSOR_H
-#define LM_TENSOR_TENSOR_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -158,5 +157,3 @@ LM_API const char *lm_shape_text(int ndim, const int64_t *size);
 
 /* Live headers and storages of the process, for leak checks in specs. */
 LM_API long lm_live_tensors(void);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Where a character comes from follows the rules of Hugging Face's `tokenizers` (tokenizer/normalizer.rs), so that
  * offsets are the same: one that is added comes from where the one before it does. */
-#ifndef LM_TEXT_PIECES_H
-#define LM_TEXT_PIECES_H
+#pragma once
 
 #include "base/mem.h"
 #include "base/status.h"
@@ -90,5 +89,3 @@ typedef enum lm_behavior {
   LM_CUT_IDS,
 } lm_behavior;
 lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior behavior, bool invert);
-
-#endif

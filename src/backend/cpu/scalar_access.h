@@ -1,7 +1,6 @@
 /* One element of a floating tensor as a number: for what is done once a channel or a row, not once an
  * element. */
-#ifndef LM_CPU_SCALAR_ACCESS_H
-#define LM_CPU_SCALAR_ACCESS_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -18,5 +17,3 @@ static inline void lm_scalar_store(lm_tensor *t, int64_t i, double v) {
     default: ((uint16_t *)t->data)[i] = lm_float_to_bf16((float)v); break;
   }
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Inside the reducer: reducer.c (its life, forward passes), reducer_pass.c (the parameters' hooks, backward passes),
  * reducer_buckets.c (where gradients lie), reducer_reduce.c (what ranks tell each other, and the sums) and
  * reducer_hook.c (what may take their place). */
-#ifndef LM_DDP_REDUCER_CORE_H
-#define LM_DDP_REDUCER_CORE_H
+#pragma once
 
 #include "distributed/ddp/reducer.h"
 #include "distributed/group/collective.h"
@@ -162,5 +161,3 @@ bool lm_hook_takes(const lm_reducer *r, const lm_bucket *b);
 lm_status lm_hook_start(lm_reducer *r, int bucket);
 /* The end of backward: it becomes what the hook made of it. */
 lm_status lm_hook_finish(lm_reducer *r, int bucket);
-
-#endif

@@ -3,8 +3,7 @@
  * A connection proves that it knows the token, says who it is (JOIN), and is then a member's until it closes. Handlers
  * never close one themselves: they mark it as gone, and the loop reaps it when the round's events are all handled, so
  * that an error published in the same instant in which its process ends is heard first. */
-#ifndef LM_STORE_SERVER_PRIVATE_H
-#define LM_STORE_SERVER_PRIVATE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -161,5 +160,3 @@ bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r);
 void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n);
 void lm_server_cancel_waits(lm_server *s, lm_conn *c);
 void lm_server_free_keys(lm_server *s);
-
-#endif

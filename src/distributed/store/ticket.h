@@ -1,6 +1,5 @@
 /* What ranks that meet in a call compare. Plug-in header, by group/backend.h. */
-#ifndef LM_STORE_TICKET_H
-#define LM_STORE_TICKET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ typedef struct lm_ticket {
 static inline bool lm_tickets_agree(const lm_ticket *a, const lm_ticket *b) {
   return a->seq == b->seq && a->hash == b->hash;
 }
-
-#endif

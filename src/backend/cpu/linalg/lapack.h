@@ -2,8 +2,7 @@
  *
  * Its matrices are column-major: a row-major one is the transposed to it. Fortran passes everything by address, and the
  * lengths of texts at the end. */
-#ifndef LM_CPU_LAPACK_H
-#define LM_CPU_LAPACK_H
+#pragma once
 
 #include "backend/cpu/cpu.h"
 #include "op/linalg/matrix_errors.h"
@@ -76,5 +75,3 @@ static inline void *lm_matrix_at(const lm_tensor *x, int64_t i) {
 static inline void *lm_vector_at(const lm_tensor *x, int64_t i) {
   return x->data + (size_t)(i * x->size[x->ndim - 1]) * lm_dtype_size(x->dtype);
 }
-
-#endif
