@@ -20,20 +20,18 @@ done:
 }
 
 lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *const *gin) {
-  lm_status status = LM_OK;
   bool is_nan = false;
   int k = 0;
   for (; k < n->nedge && !is_nan; k++)
-    if (gin[k] && lm_dtype_is_float(gin[k]->dtype)) TRY(has_nan(gin[k], &is_nan));
+    if (gin[k] && lm_dtype_is_float(gin[k]->dtype)) NEED(has_nan(gin[k], &is_nan));
   if (!is_nan) return LM_OK;
   bool was_nan = false;
   for (int s = 0; s < n->nout && !was_nan; s++)
-    if (g[s]) TRY(has_nan(g[s], &was_nan));
+    if (g[s]) NEED(has_nan(g[s], &was_nan));
   const char *name = lm_node_name(n), *at = n->line ? n->line : "an unknown line";
   if (was_nan) return lm_fail(LM_E_STATE, "backward: the gradient of the output of %s, called at %s, is NaN", name, at);
   return lm_fail(LM_E_STATE, "backward: the gradient of input %d of %s, called at %s, is NaN", k, name, at);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_anomaly_words(const lm_node *n, lm_status status) {

@@ -75,15 +75,14 @@ static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
 
 /* A copy made within no_grad serves only there; a captured graph must make its own at each replay. */
 static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
-  lm_status status = LM_OK;
   if (mine.depth == 0 || lm_graph_capturing()) return convert(t, dtype, out);
-  TRY(reserve(&mine));
+  NEED(reserve(&mine));
   kept *k = find(mine.position, mine.capacity, t);
   bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == dtype &&
               (lm_requires_grad(k->low) || !lm_grad_enabled());
   if (!fits) {
     lm_tensor *low;
-    TRY(convert(t, dtype, &low));
+    NEED(convert(t, dtype, &low));
     lm_release(k->low);
     if (!k->leaf) mine.n++;
     if (!k->leaf) k->leaf = lm_retain(t);
@@ -91,8 +90,7 @@ static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
     k->version = lm_version(t);
   }
   *out = lm_retain(k->low);
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool is_weight(const lm_tensor *t) {

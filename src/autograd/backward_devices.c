@@ -431,17 +431,15 @@ static void fill_device_queues(lm_parallel_pass *t) {
 }
 
 static lm_status prepare(lm_parallel_pass *t) {
-  lm_status status = LM_OK;
   int cpus = 0;
   for (int k = 0; k < t->ndevice_queues; k++) {
     device_queue *l = &t->device_queue[k];
     cpus += LM_DEVICE_KIND(l->device) == LM_CPU;
-    if (!(l->stream = lm_stream_current(l->device))) TRY(LM_E_DEVICE);
+    if (!(l->stream = lm_stream_current(l->device))) NEED(LM_E_DEVICE);
   }
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0));
   if (cpus > 1 && cpu) t->threads = cpu->get_threads() / cpus > 0 ? cpu->get_threads() / cpus : 1;
-done:
-  return status;
+  return LM_OK;
 }
 
 bool lm_backward_run_parallel(lm_pass *r, lm_status *status) {

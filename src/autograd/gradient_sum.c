@@ -80,24 +80,22 @@ static void replace(lm_tensor **g, lm_tensor *with) {
 }
 
 lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g) {
-  lm_status status = LM_OK;
   lm_tensor *fitted;
   bool same = (*g)->ndim == meta->ndim;
   for (int d = 0; same && d < meta->ndim; d++) same = (*g)->size[d] == meta->size[d];
   if (!same) {
     lm_sum_to_size_args args = {.x = *g, .size = {.n = meta->ndim}};
     memcpy(args.size.v, meta->size, sizeof(int64_t) * meta->ndim);
-    TRY(lm_call(LM_OP_sum_to_size, &args, &fitted));
+    NEED(lm_call(LM_OP_sum_to_size, &args, &fitted));
     replace(g, fitted);
   }
   if ((*g)->dtype != meta->dtype || (*g)->device != meta->device) {
     lm_to_copy_args args = {
         .x = *g, .dtype = meta->dtype, .device = meta->device, .memory_format = LM_PRESERVE};
-    TRY(lm_call(LM_OP_to_copy, &args, &fitted));
+    NEED(lm_call(LM_OP_to_copy, &args, &fitted));
     replace(g, fitted);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool has_strides(const lm_tensor *t, const int64_t *stride) {

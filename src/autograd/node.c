@@ -223,11 +223,9 @@ bool lm_is_leaf(const lm_tensor *t) {
 lm_tensor *lm_view_base(const lm_tensor *t) { return t->grad ? t->grad->base : NULL; }
 
 lm_status lm_grad_need(lm_tensor *t, lm_grad **out) {
-  lm_status status = LM_OK;
-  if (!t->grad) TRY(lm_grad_new(&t->grad));
+  if (!t->grad) NEED(lm_grad_new(&t->grad));
   *out = t->grad;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* .grad goes with its tensor even while a graph still leads to the leaf: a gradient with a graph of its
@@ -295,15 +293,13 @@ lm_status lm_alias(lm_tensor *t, lm_tensor **out) {
 }
 
 lm_status lm_attach(lm_tensor *t, lm_edge e) {
-  lm_status status = LM_OK;
   lm_grad *m;
   if (!e.node || t->grad) return LM_OK;
-  TRY(lm_grad_new(&m));
+  NEED(lm_grad_new(&m));
   m->node = lm_node_retain(e.node);
   m->slot = e.slot;
   t->grad = m;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_watch_successor(const lm_grad *m, lm_watch **out) {
@@ -330,12 +326,10 @@ void lm_grad_rebase(lm_grad *m, lm_node *node, lm_watch *watch) {
 }
 
 lm_status lm_leaf_node(const lm_tensor *t, lm_watch *watch, lm_node **out) {
-  lm_status status = LM_OK;
-  TRY(lm_node_new(LM_NODE_LEAF, 1, 0, sizeof t->stride, out));
+  NEED(lm_node_new(LM_NODE_LEAF, 1, 0, sizeof t->stride, out));
   memcpy((*out)->payload, t->stride, sizeof(int64_t) * t->ndim);
   lm_meta_of(t, &(*out)->out[0].meta);
   atomic_fetch_add(&watch->rc, 1);
   (*out)->out[0].watch = watch;
-done:
-  return status;
+  return LM_OK;
 }

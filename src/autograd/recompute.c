@@ -173,14 +173,13 @@ static void move_in(lm_node *was, lm_node *is) {
 }
 
 static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm_node_list *now) {
-  lm_status status = LM_OK;
   if (now->n != n && !(r->open && now->n > n)) {
     return lm_fail(LM_E_STATE, "checkpoint at %s: recomputing must run the same ops: it recorded %d ops, expected %d",
                    r->where, now->n, n);
   }
   for (int i = 0; i < n; i++) { /* before anything changes hands */
     if (!was[i]) continue;
-    if (!alike(was[i], now->node[i])) TRY(differs(r, i, was[i], now->node[i]));
+    if (!alike(was[i], now->node[i])) NEED(differs(r, i, was[i], now->node[i]));
     if (was[i]->needs_recompute && !same_versions(was[i], now->node[i])) {
       return lm_fail(LM_E_STATE,
                      "checkpoint at %s: cannot recompute: an input of %s (op %d) was changed in place since", r->where,
@@ -205,8 +204,7 @@ static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm
     memcpy(was[i]->result_version, now->node[i]->result_version, sizeof was[i]->result_version);
     was[i]->needs_recompute = false;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status rerun(lm_recompute *r) {

@@ -32,11 +32,10 @@ static const char *argument_name(const lm_op *op, int k) {
 }
 
 static lm_status scan_inputs(lm_op_id id, const void *args, input_scan *s) {
-  lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   for (int k = 0; k < op->ntensor; k++) {
-    TRY(lm_history(LM_ARG_TENSOR(args, op->tensor[k]), &s->edge[k]));
+    NEED(lm_history(LM_ARG_TENSOR(args, op->tensor[k]), &s->edge[k]));
     if (!s->edge[k].node) continue;
     s->any = true;
     const lm_row *row = &rules->arg[k];
@@ -52,8 +51,7 @@ static lm_status scan_inputs(lm_op_id id, const void *args, input_scan *s) {
     for (int i = 0; i < list->n; i++) s->any = s->any || (list->v[i] && lm_requires_grad(list->v[i]));
     add_touched(&s->touched, rules->list.touched);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- nodes */

@@ -6,16 +6,14 @@
 #include "autograd/record_graph.h"
 
 lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare) {
-  lm_status status = LM_OK;
   lm_grad *m = spare;
-  if (!m) TRY(lm_grad_new(&m));
+  if (!m) NEED(lm_grad_new(&m));
   lm_tensor *base = x->grad && x->grad->base ? x->grad->base : x;
   m->base = lm_retain(base->storage == v->storage ? base : x);
   m->version = lm_version(v);
   m->without_grad = !lm_grad_enabled();
   v->grad = m;
-done:
-  return status;
+  return LM_OK;
 }
 
 void lm_view_geometry_of(const lm_tensor *view, const lm_tensor *base, lm_view_geometry *out) {
@@ -30,14 +28,12 @@ void lm_view_geometry_of(const lm_tensor *view, const lm_tensor *base, lm_view_g
 
 lm_status lm_geometry_node(lm_node_kind kind, const lm_view_geometry *p, const lm_meta *meta, lm_edge first,
                            lm_edge second, lm_node **out) {
-  lm_status status = LM_OK;
-  TRY(lm_node_new(kind, 1, 2, sizeof *p, out));
+  NEED(lm_node_new(kind, 1, 2, sizeof *p, out));
   memcpy((*out)->payload, p, sizeof *p);
   (*out)->out[0].meta = *meta;
   (*out)->edge[0] = (lm_edge){lm_node_retain(first.node), first.slot};
   (*out)->edge[1] = (lm_edge){lm_node_retain(second.node), second.slot};
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_view_at(lm_tensor *x, const lm_view_geometry *memory, const lm_view_geometry *geometry, lm_tensor **out) {
@@ -95,21 +91,19 @@ static bool has_meta(const lm_tensor *t, const lm_meta *meta) {
 }
 
 lm_status lm_history_slow(lm_tensor *t, lm_edge *out) {
-  lm_status status = LM_OK;
   lm_grad *m = t->grad;
   if (m->base && m->base->storage != t->storage) { /* either was given other memory (lm_tensor_set_data) */
     lm_release(m->base);
     m->base = NULL;
   }
   if (m->base) {
-    if (m->version != lm_version(t)) TRY(refresh(t, m));
+    if (m->version != lm_version(t)) NEED(refresh(t, m));
   } else if (m->node && m->node->kind == LM_NODE_LEAF && !has_meta(t, &m->node->out[0].meta)) {
     lm_node *leaf; /* moved or converted since: earlier graphs keep their leaf */
-    TRY(lm_leaf_node(t, m->watch, &leaf));
+    NEED(lm_leaf_node(t, m->watch, &leaf));
     lm_node_release(m->node);
     m->node = leaf;
   }
   *out = (lm_edge){m->node, m->slot};
-done:
-  return status;
+  return LM_OK;
 }

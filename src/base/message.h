@@ -7,7 +7,6 @@
 
 #include <stdint.h>
 
-#include "base/message.h"
 #include "base/status.h"
 
 /* As snprintf, into one of eight buffers of this thread, of 256 bytes each. */

@@ -26,8 +26,7 @@ static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *)
 /* The same for a thread that nobody joins; `name` is what the system's tools show. */
 static inline lm_status lm_thread_start_detached(const char *name, void *(*body)(void *), void *arg) {
   pthread_t thread;
-  lm_status status = lm_thread_start(&thread, body, arg);
-  if (status != LM_OK) return status;
+  NEED(lm_thread_start(&thread, body, arg));
   pthread_setname_np(thread, name);
   pthread_detach(thread);
   return LM_OK;

@@ -139,17 +139,14 @@ static int64_t drawn(uint64_t seed, int64_t i, int64_t below) {
 
 lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out) {
   if (count > 0 && n < 1) return lm_fail_int("draws", "n", "at least 1", n);
-  lm_status status = LM_OK;
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
+  NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;
   for (int64_t i = 0; i < count; i++) p[i] = 1 + drawn(seed, i, n);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
-  lm_status status = LM_OK;
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, out));
+  NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;
   for (int64_t i = 0; i < n; i++) p[i] = i + 1;
   for (int64_t i = n - 1; i > 0; i--) {
@@ -157,6 +154,5 @@ lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
     p[i] = p[j];
     p[j] = kept;
   }
-done:
-  return status;
+  return LM_OK;
 }

@@ -128,12 +128,10 @@ done:
 }
 
 lm_status lm_graph_gather(lm_graph *g) {
-  lm_status status = LM_OK;
   lm_stream_state *o;
   for (int i = 0; (o = state_at(g->device, i)); i++)
-    if (atomic_load(&o->capture) == g) TRY(lm_stream_wait(g->stream, &o->s));
-done:
-  return status;
+    if (atomic_load(&o->capture) == g) NEED(lm_stream_wait(g->stream, &o->s));
+  return LM_OK;
 }
 
 /* Events recorded during the capture mean nothing outside it. */

@@ -395,8 +395,7 @@ void *lm_segments_base(lm_device device, const void *p, bool *of_graph) {
 lm_status lm_arena_new(lm_device device, lm_arena **out) {
   heap *h;
   *out = NULL;
-  lm_status status = heap_of(device, &h);
-  if (status != LM_OK) return status;
+  NEED(heap_of(device, &h));
   *out = lm_calloc(1, sizeof **out);
   if (!*out) return LM_E_OOM;
   (*out)->device = device;
@@ -454,8 +453,7 @@ void lm_segments_empty_cache(lm_device device) {
 
 lm_status lm_segments_limit(lm_device device, size_t bytes) {
   heap *h;
-  lm_status status = heap_of(device, &h);
-  if (status != LM_OK) return status;
+  NEED(heap_of(device, &h));
   pthread_mutex_lock(&h->lock);
   h->limit = bytes;
   pthread_mutex_unlock(&h->lock);

@@ -57,12 +57,9 @@ static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk
 }
 
 lm_status lm_plan_affine(lm_image_job *job) {
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
-  TRY(lm_image_whole(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
-  TRY(check_map(job, 2, 6));
-done:
-  return status;
+  NEED(lm_image_whole(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
+  NEED(lm_image_whole(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
+  return check_map(job, 2, 6);
 }
 
 static lm_walk affine_walk(const lm_image_job *job, int64_t row) {

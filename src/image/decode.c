@@ -56,10 +56,9 @@ static lm_status find_format(lm_image *im) {
 }
 
 lm_status lm_image_read_header(lm_image *im) {
-  lm_status status = LM_OK;
   lm_image_header h = {0};
-  TRY(find_format(im));
-  TRY(im->format == LM_IMAGE_JPEG ? lm_jpeg_header(im, &h) : lm_png_header(im, &h));
+  NEED(find_format(im));
+  NEED(im->format == LM_IMAGE_JPEG ? lm_jpeg_header(im, &h) : lm_png_header(im, &h));
   if (h.height > im->max_pixels / h.width) {
     return lm_fail_in_file(LM_E_IO, im->name, "the header states %lld x %lld pixels, more than max_pixels (%lld)",
                            (long long)h.width, (long long)h.height, (long long)im->max_pixels);
@@ -69,8 +68,7 @@ lm_status lm_image_read_header(lm_image *im) {
   bool swap = orientation_change_of(im->orientation).swap;
   im->height = swap ? h.width : h.height;
   im->width = swap ? h.height : h.width;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- pixels */

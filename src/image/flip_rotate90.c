@@ -6,11 +6,8 @@
 
 lm_status lm_plan_flip(lm_image_job *job) {
   int64_t flag;
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "horizontally", 0, 1, &flag));
-  TRY(lm_image_whole(job, 1, "vertically", 0, 1, &flag));
-done:
-  return status;
+  NEED(lm_image_whole(job, 0, "horizontally", 0, 1, &flag));
+  return lm_image_whole(job, 1, "vertically", 0, 1, &flag);
 }
 
 static void same(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {

@@ -66,8 +66,7 @@ lm_status lm_children(pid_t **out, int *n) {
   int count;
   *out = NULL;
   *n = 0;
-  lm_status status = read_all(&all, &count);
-  if (status != LM_OK) return status;
+  NEED(read_all(&all, &count));
   pid_t self = getpid();
   *out = lm_malloc((size_t)count * sizeof **out);
   for (int i = 0; *out && i < count; i++) {

@@ -39,13 +39,11 @@ done:
 
 /* *x, which is given up, becomes op(*x, other); other NULL: an op of one argument. */
 static lm_status apply(lm_op_id op, lm_tensor **x, lm_tensor *other, const double *numbers) {
-  lm_status status = LM_OK;
   lm_tensor *result = NULL, *in[] = {*x, other};
-  TRY(lm_pointwise_run(op, other ? 2 : 1, in, numbers, NULL, &result));
+  NEED(lm_pointwise_run(op, other ? 2 : 1, in, numbers, NULL, &result));
   lm_release(*x);
   *x = result;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* The sum of |x|^p, or the largest |x|, over all, on the first one's device; `dense`: room for n. */

@@ -34,20 +34,18 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
 
 /* `in` and `out`: from and to themselves, or copies, where the order of elements in memory would differ. */
 static lm_status prepare(lm_tensor *from, lm_tensor *to, lm_tensor **in, lm_tensor **out) {
-  lm_status status = LM_OK;
   if (lm_is_dense(to)) {
     *out = lm_retain(to);
   } else {
-    TRY(lm_tensor_empty_like(to, to->dtype, to->device, out));
+    NEED(lm_tensor_empty_like(to, to->dtype, to->device, out));
   }
   if (lm_is_dense(from) && same_layout(from, *out)) {
     *in = lm_retain(from);
   } else {
-    TRY(lm_tensor_empty_like(*out, from->dtype, from->device, in));
-    TRY(lm_copy(from, *in));
+    NEED(lm_tensor_empty_like(*out, from->dtype, from->device, in));
+    NEED(lm_copy(from, *in));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status new_flag(lm_device device, lm_tensor **out) {
@@ -55,17 +53,14 @@ static lm_status new_flag(lm_device device, lm_tensor **out) {
 }
 
 static lm_status run(lm_device device, int n, lm_tensor **in, lm_tensor **out, double factor, lm_tensor *flag) {
-  lm_status status = LM_OK;
   lm_stream *s;
-  TRY(lm_stream_order_begin(device, &s));
+  NEED(lm_stream_order_begin(device, &s));
   for (int i = 0; s && i < n; i++) {
-    TRY(lm_stream_order_read(s, in[i]));
-    TRY(lm_stream_order_write(s, out[i]));
+    NEED(lm_stream_order_read(s, in[i]));
+    NEED(lm_stream_order_write(s, out[i]));
   }
-  TRY(lm_stream_order_write(s, flag));
-  TRY(lm_stream_order_end(s, lm_backend_of(device)->rescale(n, in, out, factor, flag)));
-done:
-  return status;
+  NEED(lm_stream_order_write(s, flag));
+  return lm_stream_order_end(s, lm_backend_of(device)->rescale(n, in, out, factor, flag));
 }
 
 /* *found becomes 1 if flag is, which may be on another device. */

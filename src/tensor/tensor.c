@@ -331,8 +331,7 @@ lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *
   *out = NULL;
   if (at > end) return lm_fail_int("part of a tensor", "the byte offset", lm_text("at most %zu", end), (int64_t)at);
   lm_storage_retain(whole);
-  lm_status status = lm_tensor_foreign(dtype, t->device, ndim, size, t->data + at, end - at, release_whole, whole, out);
-  if (status != LM_OK) return status;
+  NEED(lm_tensor_foreign(dtype, t->device, ndim, size, t->data + at, end - at, release_whole, whole, out));
   (*out)->storage->bytes = (size_t)(*out)->numel * lm_dtype_size(dtype);
   (*out)->storage->whole = whole;
   return LM_OK;
@@ -340,8 +339,7 @@ lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *
 
 lm_status lm_tensor_number(double value, lm_tensor **out) {
   bool integral = value >= -0x1p63 && value < 0x1p63 && value == trunc(value);
-  lm_status status = new_dense(integral ? LM_I64 : LM_F64, LM_CPU, 0, NULL, NULL, out);
-  if (status != LM_OK) return status;
+  NEED(new_dense(integral ? LM_I64 : LM_F64, LM_CPU, 0, NULL, NULL, out));
   (*out)->number = true;
   if (integral) {
     *(int64_t *)(*out)->data = (int64_t)value;
@@ -375,7 +373,6 @@ void lm_tensor_set_data(lm_tensor *t, lm_tensor *from) {
 /* ---- reading on the host */
 
 lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
-  lm_status status;
   lm_stream *s = lm_stream_current(t->device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
   if (lm_graph_capturing())
@@ -383,12 +380,11 @@ lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
         LM_E_STATE,
         "graph: cannot read a value on %s during capture; leave :item(), print and copies to the host out of the graph",
         lm_device_name(t->device));
-  TRY(lm_use_read(lm_tensor_used(t), s));
+  NEED(lm_use_read(lm_tensor_used(t), s));
   uint64_t given = lm_stream_given(s);
-  TRY(lm_driver_of(t->device)->copy(s->native, LM_CPU, out, t->device, t->data, bytes, false));
+  NEED(lm_driver_of(t->device)->copy(s->native, LM_CPU, out, t->device, t->data, bytes, false));
   lm_stream_done(s, given);
-done:
-  return status;
+  return LM_OK;
 }
 
 typedef union element { /* room for any */
@@ -407,8 +403,7 @@ static lm_status fetch_element(const lm_tensor *t, element *out) {
 
 lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
   element e;
-  lm_status status = fetch_element(t, &e);
-  if (status != LM_OK) return status;
+  NEED(fetch_element(t, &e));
   lm_dtype dtype = t->dtype;
   *out = lm_dtype_is_float(dtype) ? lm_real_at(dtype, &e, 0) : (double)lm_integer_at(dtype, &e, 0);
   return LM_OK;
@@ -422,8 +417,7 @@ lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out) {
     if (status == LM_OK) *out = e.i64;
     return status;
   }
-  lm_status status = lm_tensor_item_f64(t, &value);
-  if (status != LM_OK) return status;
+  NEED(lm_tensor_item_f64(t, &value));
   if (!(value >= -0x1p63 && value < 0x1p63))
     return lm_fail_number("item", "the value", "within the range of int64", value);
   *out = (int64_t)value;

@@ -61,21 +61,19 @@ done:
 
 /* All is quiet before the capture: whatever it reads is there, so it has to wait for nothing. */
 static lm_status begin_capture(graph *g, lm_stream *s) {
-  lm_status status;
-  if (lm_graph_capturing()) TRY(lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread"));
+  if (lm_graph_capturing()) NEED(lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread"));
   const lm_driver *driver = lm_driver_of(g->device);
-  if (!driver->capture_begin) TRY(lm_fail_missing("graph", lm_device_name(g->device)));
-  TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->count));
-  TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
-  TRY(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
-  TRY(put_numbers(g->count, 0, 1, &(int64_t){0}));
+  if (!driver->capture_begin) NEED(lm_fail_missing("graph", lm_device_name(g->device)));
+  NEED(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->count));
+  NEED(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
+  NEED(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
+  NEED(put_numbers(g->count, 0, 1, &(int64_t){0}));
   g->start = lm_generator_get(NULL, g->device);
   g->next = g->start.offset;
-  TRY(lm_graph_begin(s, &g->recorded));
+  NEED(lm_graph_begin(s, &g->recorded));
   lm_generator_set_extra((const uint64_t *)g->count->data);
   lm_optim_set_kept((double *)g->kept->data, g->first, KEPT);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* The last node: after all that reads the numbers, on whichever stream. Of `kept`, which kernels know by its address

@@ -233,13 +233,10 @@ static int bind_reducer_buffer(lua_State *L) {
 static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
   int64_t i;
   const reducer_handle *handle = lua_touserdata(L, 1);
-  lm_status status;
-  TRY(lm_read_int(L, s, 2, ddp, "parameter", &i));
-  if (!handle->r) TRY(lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp));
-  if (i < 1 || i > lm_reducer_params(handle->r)) TRY(lm_fail(LM_E_INDEX, "%s: no parameter %lld", ddp, (long long)i));
-  TRY(lm_reducer_gradient(handle->r, (int)i - 1, arg));
-done:
-  return status;
+  NEED(lm_read_int(L, s, 2, ddp, "parameter", &i));
+  if (!handle->r) NEED(lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp));
+  if (i < 1 || i > lm_reducer_params(handle->r)) NEED(lm_fail(LM_E_INDEX, "%s: no parameter %lld", ddp, (long long)i));
+  return lm_reducer_gradient(handle->r, (int)i - 1, arg);
 }
 
 /* reducer_gradient(r, i) -> parameter i's in its bucket's memory */

@@ -99,8 +99,7 @@ lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const ch
   out->text = lua_tolstring(L, i, &n);
   if (!out->text) return lm_fail_value(fn, "text", "a string", lm_describe_arg(L, s, i));
   out->n = n;
-  lm_status status = lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors);
-  if (status != LM_OK) return status;
+  NEED(lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors));
   out->tensors = tensors;
   if (lua_isnil(L, i + 2)) return LM_OK;
   if (!lua_istable(L, i + 2)) return lm_fail_value(fn, "handles", "a list", lm_describe_arg(L, s, i + 2));
@@ -165,19 +164,17 @@ int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held) {
 /* ---- queues and connections */
 
 static lm_status send_within(int fd, lm_packed_message *l, double seconds, bool *sent) {
-  lm_status status = LM_OK;
   double deadline = lm_seconds() + seconds;
   for (;;) {
     bool ready;
-    TRY(lm_packed_message_send(fd, l, 0, sent));
+    NEED(lm_packed_message_send(fd, l, 0, sent));
     double left = deadline - lm_seconds();
     if (*sent || left <= 0) break;
-    TRY(lm_channel_wait(fd, POLLOUT, left, &ready));
+    NEED(lm_channel_wait(fd, POLLOUT, left, &ready));
     if (!ready) break;
     usleep(1000); /* too many descriptors under way */
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status pack_message(lua_State *L, lm_lua *s, void *out) {

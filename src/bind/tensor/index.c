@@ -20,8 +20,7 @@ enum { MAX_ENTRIES = 2 * LM_MAX_DIMS + 1, MAX_OWNED = 4 * LM_MAX_DIMS };
 
 static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
   lm_ints v = {0};
-  lm_status status;
-  TRY(lm_read_ints(L, s, i, "x[…]", "range", false, &v));
+  NEED(lm_read_ints(L, s, i, "x[…]", "range", false, &v));
   if (v.n == 0) {
     e->kind = WHOLE;
     return LM_OK;
@@ -29,8 +28,7 @@ static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
   if (v.n > 3)
     return lm_fail_value("x[…]", "a range", "{first, last} or {first, last, step}", lm_text("%d numbers", v.n));
   *e = (entry){.kind = RANGE, .first = v.v[0], .last = v.n > 1 ? v.v[1] : v.v[0], .step = v.n > 2 ? v.v[2] : 1};
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
@@ -40,11 +38,10 @@ static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
 
 static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
   *e = (entry){.kind = AT};
-  lm_status status = LM_OK;
   switch (lua_type(L, i)) {
     case LUA_TTABLE: return read_range(L, s, i, e);
     case LUA_TUSERDATA:
-      TRY(lm_read_tensor(L, s, i, "x[…]", "index", &e->t));
+      NEED(lm_read_tensor(L, s, i, "x[…]", "index", &e->t));
       e->kind = e->t->dtype == LM_BOOL ? MASK : INDICES;
       break;
     case LUA_TSTRING:
@@ -60,8 +57,7 @@ static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
     default:
       if (lm_read_int(L, s, i, "x[…]", "index", &e->first) != LM_OK) return bad_entry(L, s, i);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* The key at stack index 2. */
@@ -131,7 +127,6 @@ static int dims_of(const entry *e, int rest) {
 }
 
 static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
-  lm_status status = LM_OK;
   lm_tensor *out[LM_MAX_OUTS];
   int used = 0, dim = 0, source = 0; /* where we are in the view, and in x */
   int at = 0;                        /* in the list of indices, where a mask of several dims is one */
@@ -150,23 +145,23 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
   for (int i = 0; i < n; i++) {
     switch (e[i].kind) {
       case AT: {
-        TRY(check_entry(x, source, &e[i]));
+        NEED(check_entry(x, source, &e[i]));
         lm_select_args a = {.x = p->view, .dim = dim, .index = e[i].first};
-        TRY(lm_call(LM_OP_select, &a, out));
+        NEED(lm_call(LM_OP_select, &a, out));
         p->view = own_tensor(p, out[0]);
         break;
       }
       case RANGE: {
-        TRY(check_entry(x, source, &e[i]));
+        NEED(check_entry(x, source, &e[i]));
         lm_slice_args a = {.x = p->view, .dim = dim, .first = e[i].first, .last = e[i].last, .step = e[i].step};
-        TRY(lm_call(LM_OP_slice, &a, out));
+        NEED(lm_call(LM_OP_slice, &a, out));
         p->view = own_tensor(p, out[0]);
         dim++, at++;
         break;
       }
       case NEW: {
         lm_unsqueeze_args a = {.x = p->view, .dim = dim++};
-        TRY(lm_call(LM_OP_unsqueeze, &a, out));
+        NEED(lm_call(LM_OP_unsqueeze, &a, out));
         p->view = own_tensor(p, out[0]);
         at++;
         break;
@@ -182,8 +177,7 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
     }
     source += dims_of(&e[i], x->ndim - used);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- reading */

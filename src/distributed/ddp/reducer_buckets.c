@@ -116,17 +116,14 @@ lm_status lm_fill_with_zeros(lm_tensor *t) {
 }
 
 static lm_status bucket_memory(lm_reducer *r, lm_bucket *b, lm_shared *shared) {
-  lm_status status = LM_OK;
   int64_t numel = (int64_t)(b->bytes / lm_dtype_size(b->dtype));
   if (shared) {
     char *data = lm_shared_region(shared, r->g->rank) + 2 * r->facts_bytes + b->at;
     lm_shared_retain(shared);
     return lm_tensor_foreign(b->dtype, b->device, 1, &numel, data, b->bytes, drop_shared, shared, &b->flat);
   }
-  TRY(lm_tensor_empty(b->dtype, b->device, 1, &numel, LM_CONTIGUOUS, &b->flat));
-  TRY(lm_fill_with_zeros(b->flat));
-done:
-  return status;
+  NEED(lm_tensor_empty(b->dtype, b->device, 1, &numel, LM_CONTIGUOUS, &b->flat));
+  return lm_fill_with_zeros(b->flat);
 }
 
 /* A view has a storage of its own, which says whether anybody else looks at it. */

@@ -93,18 +93,16 @@ done:
 }
 
 static lm_status become(lm_tensor *flat, lm_tensor *content) {
-  lm_status status = LM_OK;
   lm_tensor *same = NULL;
   if (content->device != flat->device || !lm_same_shape(content, flat) ||
       !lm_dtype_is_float(content->dtype)) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: the result of the hook must be %s %s on %s like its bucket, got %s %s on %s", who,
+    NEED(lm_fail(LM_E_SHAPE, "%s: the result of the hook must be %s %s on %s like its bucket, got %s %s on %s", who,
                 lm_dtype_name(flat->dtype), lm_shape_of(flat), lm_device_name(flat->device),
                 lm_dtype_name(content->dtype), lm_shape_of(content), lm_device_name(content->device)));
   }
-  TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = flat, .src = content}, &same));
+  NEED(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = flat, .src = content}, &same));
   lm_release(same);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status hook_call(lm_reducer *r, int bucket, bool last) {
@@ -123,27 +121,22 @@ done:
 /* ---- a pass */
 
 lm_status lm_hook_start(lm_reducer *r, int bucket) {
-  lm_status status = LM_OK;
   lm_bucket *b = &r->bucket[bucket];
   if (r->hook.call) {
-    TRY(clear_gaps(r, bucket));
+    NEED(clear_gaps(r, bucket));
     return hook_call(r, bucket, false);
   }
-  TRY(lm_op_run(LM_OP_to_copy, &(lm_to_copy_args){b->flat, r->hook.wire, b->device, LM_PRESERVE, false}, &b->wire));
+  NEED(lm_op_run(LM_OP_to_copy, &(lm_to_copy_args){b->flat, r->hook.wire, b->device, LM_PRESERVE, false}, &b->wire));
   lm_reduce_name(r, bucket);
-  TRY(lm_all_reduce(r->g, b->wire, LM_REDUCE_SUM, &b->work));
-done:
-  return status;
+  return lm_all_reduce(r->g, b->wire, LM_REDUCE_SUM, &b->work);
 }
 
 lm_status lm_hook_finish(lm_reducer *r, int bucket) {
-  lm_status status = LM_OK;
   lm_bucket *b = &r->bucket[bucket];
   if (r->hook.call) return b->asks ? hook_call(r, bucket, true) : LM_OK;
-  TRY(lm_reduce_wait(&b->work));
-  TRY(lm_copy(b->wire, b->flat));
+  NEED(lm_reduce_wait(&b->work));
+  NEED(lm_copy(b->wire, b->flat));
   lm_release(b->wire);
   b->wire = NULL;
-done:
-  return status;
+  return LM_OK;
 }

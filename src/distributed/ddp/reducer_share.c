@@ -48,7 +48,6 @@ done:
 }
 
 lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
-  lm_status status = LM_OK;
   for (int first = 0; first < n;) {
     size_t bytes = 0;
     int end = first;
@@ -57,11 +56,10 @@ lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
       if (bytes > 0 && bytes + more > most_bytes) break;
       bytes += more;
     }
-    if (bytes > 0) TRY(share_share(g, end - first, t + first, bytes, root));
+    if (bytes > 0) NEED(share_share(g, end - first, t + first, bytes, root));
     first = end;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_share_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n) {

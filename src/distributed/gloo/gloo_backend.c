@@ -37,18 +37,16 @@ static char **data_of(const lm_group *g, lm_tensor *const *list) {
 /* ---- collectives */
 
 static lm_status gloo_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  lm_status status = LM_OK;
   state *s = g->state;
   lm_fold fold = fold_of(t, op);
   if (g->one_host && !s->local_known) {
-    TRY(lm_local_open(g, &s->local));
+    NEED(lm_local_open(g, &s->local));
     s->local_known = true;
   }
   if (s->local) return lm_local_all_reduce(s->local, g, t, op);
-  TRY(lm_shim_all_reduce(s->shim, t->data, (size_t)t->numel, &fold));
+  NEED(lm_shim_all_reduce(s->shim, t->data, (size_t)t->numel, &fold));
   lm_reduce_mean(g, t, op);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status gloo_broadcast(lm_group *g, lm_tensor *t, int root) {

@@ -94,8 +94,7 @@ static lm_status local_reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_r
   lm_dtype dtype = t->dtype;
   size_t n = (size_t)t->numel;
   memcpy(small_of(l, l->rank, l->turn + 1), t->data, bytes);
-  lm_status status = meet_with_ticket(l, g);
-  if (status != LM_OK) return status;
+  NEED(meet_with_ticket(l, g));
   const char *sum = small_of(l, 0, l->turn);
   for (int r = 1; r < l->size; r++, sum = t->data) lm_reduce_into(dtype, op, t->data, sum, small_of(l, r, l->turn), n);
   if (op == LM_REDUCE_MEAN) lm_reduce_scale(dtype, t->data, n, 1.0 / l->size);
@@ -172,8 +171,7 @@ static lm_status local_reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_r
     if (k >= 1 && k <= chunks) local_reduce(&j, k - 1);
     if (k >= 2) collect(&j, k - 2);
     if (k > chunks) break; /* nobody waits for that */
-    lm_status status = k == 0 ? meet_with_ticket(l, g) : local_meet(l);
-    if (status != LM_OK) return status;
+    NEED(k == 0 ? meet_with_ticket(l, g) : local_meet(l));
   }
   return LM_OK;
 }

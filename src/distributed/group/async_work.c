@@ -37,14 +37,11 @@ done:
 
 static lm_status work_all_reduce_scaled(const lm_exchange *c) {
   const lm_group_table *table = c->g->table;
-  lm_status status = LM_OK;
   if (table->all_reduce_scaled && c->scale != 0) return table->all_reduce_scaled(c->g, c->t, c->scale);
-  TRY(work_scale(c->t, c->scale));
+  NEED(work_scale(c->t, c->scale));
   /* Zeros too go the way on which the others are. */
-  TRY(table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
-                               : table->all_reduce(c->g, c->t, LM_REDUCE_SUM));
-done:
-  return status;
+  return table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
+                               : table->all_reduce(c->g, c->t, LM_REDUCE_SUM);
 }
 
 lm_status lm_call_dispatch(const lm_exchange *c) {

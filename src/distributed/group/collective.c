@@ -62,16 +62,14 @@ static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_
 
 /* n tensors in a list `from`, which fit t (NULL: all_to_all, where they only have one dtype and device). */
 static lm_status check_list(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write) {
-  lm_status status = LM_OK;
-  for (int i = 0; i < n; i++) TRY(lm_call_check(c, from[i], write));
+  for (int i = 0; i < n; i++) NEED(lm_call_check(c, from[i], write));
   if (is_whole(c, t, n, from)) return check_whole(c, t, from[0]);
   if (n != c->core->g.size) return lm_fail_length(lm_collective_name(c->kind), "the list", c->core->g.size, "rank", n);
   const lm_tensor *like = t ? t : from[0];
   for (int i = 0; i < n; i++)
     if (from[i]->dtype != like->dtype || from[i]->device != like->device || (t && !lm_same_shape(from[i], t)))
       return differs(c, like, from[i], i);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status check_apart(const lm_exchange *c, int n, lm_tensor *const *out) {

@@ -165,17 +165,15 @@ static void complete(watch *x, lm_work *w) {
 }
 
 static lm_status harvest(watch *x) {
-  lm_status status = LM_OK;
   bool done = true;
   for (lm_work *w; done && (w = oldest(x->is));) {
     stand_in_front_of(x, w, false);
-    TRY(look_at(x, w, &done));
+    NEED(look_at(x, w, &done));
     if (!done) break;
     complete(x, w);
     x->pause = first_pause;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- failure */

@@ -156,8 +156,7 @@ static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, 
 
 static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **mine) {
   offer o;
-  lm_status status = lm_group_read(g, key_of(ticket, "offer", 0).text, &o, sizeof o);
-  if (status != LM_OK) return status;
+  NEED(lm_group_read(g, key_of(ticket, "offer", 0).text, &o, sizeof o));
   if (o.ticket.hash != ticket->hash) return lm_group_mismatch(g, 0, &o.ticket);
   o.text[sizeof o.text - 1] = 0;
   *mine = join_file(g, o.text, bytes);

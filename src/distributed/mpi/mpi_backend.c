@@ -79,14 +79,11 @@ static void free_spans(spans *s) {
 /* ---- collectives */
 
 static lm_status mpi_reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type(t->dtype), lm_mpi_op(op),
+  NEED(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type(t->dtype), lm_mpi_op(op),
                                s->calls, &request)));
-  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t))));
-done:
-  return status;
+  return lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t)));
 }
 
 /* A stretch at a time that has a piece for every rank: reduced at its rank, then gathered. */
@@ -209,15 +206,14 @@ done:
 
 /* Sizes may differ from pair to pair, and no ticket reports them: the ranks compare them first. */
 static lm_status compare_sizes(lm_group *g, const size_t *bytes) {
-  lm_status status = LM_OK;
   lm_mpi_state *s = g->state;
   MPI_Request request;
   int size = g->size;
   if (!s->sizes) s->sizes = lm_malloc(2 * (size_t)size * sizeof *s->sizes);
   if (!s->sizes) return LM_E_OOM;
   for (int r = 0; r < size; r++) s->sizes[r] = bytes[r];
-  TRY(LM_MPI(g, MPI_Ialltoall(s->sizes, 1, MPI_UINT64_T, s->sizes + size, 1, MPI_UINT64_T, s->calls, &request)));
-  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(0)));
+  NEED(LM_MPI(g, MPI_Ialltoall(s->sizes, 1, MPI_UINT64_T, s->sizes + size, 1, MPI_UINT64_T, s->calls, &request)));
+  NEED(lm_mpi_wait(g, 1, &request, lm_mpi_spin(0)));
   for (int r = 0; r < size; r++) {
     unsigned long long theirs = s->sizes[size + r], wanted = bytes[size + r];
     if (theirs == wanted) continue;
@@ -226,8 +222,7 @@ static lm_status compare_sizes(lm_group *g, const size_t *bytes) {
     other.where[0] = 0;
     return lm_group_mismatch(g, r, &other);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status mpi_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
@@ -271,19 +266,17 @@ static int make_communicators(lm_mpi_job *job) {
 }
 
 static lm_status connect(lm_group *g, const lm_mpi_rank_place *positions) {
-  lm_status status;
   lm_mpi_state *s = g->state;
   open_job *o = lm_calloc(1, sizeof *o + (size_t)g->size * sizeof *o->ranks);
   if (!o) return LM_E_OOM;
   o->job.run = make_communicators;
   o->n = g->size;
   for (int r = 0; r < g->size; r++) o->ranks[r] = positions[r].rank;
-  TRY(lm_mpi_run(g, &o->job));
+  NEED(lm_mpi_run(g, &o->job));
   s->calls = o->calls;
   s->messages = o->messages;
   lm_free(o);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Nothing is given back that MPI may still be using. */

@@ -103,8 +103,7 @@ static lm_status install(void) {
   }
   atomic_store(&owner, (int)getpid());
   atomic_store(&quit, false);
-  lm_status status = lm_thread_start(&thread, sigterm_serve, NULL);
-  if (status != LM_OK) return status;
+  NEED(lm_thread_start(&thread, sigterm_serve, NULL));
   pthread_setname_np(thread, "lm-sigterm");
   give_stack();
   struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART | SA_ONSTACK};
