@@ -26,13 +26,13 @@
   LM_INTEGER_DTYPES(X, __VA_ARGS__)           \
   LM_FLOAT_DTYPES(X, __VA_ARGS__)
 
-typedef enum __attribute__((packed)) lm_dtype { /* of one byte */
+typedef enum lm_dtype {
 #define X(id, ...) LM_##id,
   LM_DTYPES(X)
 #undef X
       LM_DTYPE_COUNT,
   LM_NO_DTYPE = -1,
-} lm_dtype;
+} __attribute__((packed)) lm_dtype; /* of one byte */
 static_assert(sizeof(lm_dtype) == 1, "headers of tensors and plug-ins count on it");
 
 /* What memory holds: lm_elem_U8 and so on. */

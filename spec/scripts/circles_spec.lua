@@ -24,7 +24,8 @@ describe("check_circles", function()
 
   it("passes where calls lead one way, whatever comments and static functions are named", function()
     file("above.c", "static int lm_own(int n) { return n; }\nint lm_above(int n) {\n  return lm_below(lm_own(n));\n}\n")
-    file("below.c", "/* for lm_above */\nstatic int lm_own(int n) { return -n; }\nint lm_below(int n) { return lm_own(n); }\n")
+    file("below.c", "/* for lm_above */\nstatic int lm_own(int n) { return -n; }\n"
+      .. "int lm_below(int n) { return lm_own(n); }\n")
     local ok, text = check()
     assert(ok, text)
     assert.equal("", text)

@@ -6,5 +6,5 @@ return function(want, got, tolerance, what)
   if a ~= b then error(("%s: shape [%s] instead of [%s]"):format(what, b, a), 2) end
   if want:numel() == 0 then return end
   local off = (want:detach():double() - got:detach():cpu():double()):abs():max():item()
-  if not (off <= (tolerance or 1e-10)) then error(("%s: differs by %g"):format(what, off), 2) end
+  if off ~= off or off > (tolerance or 1e-10) then error(("%s: differs by %g"):format(what, off), 2) end
 end

@@ -18,8 +18,8 @@ LM_API lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out)
 LM_API bool lm_grad_enabled(void);
 LM_API void lm_set_grad_enabled(bool on);
 typedef struct lm_autocast {
-  uint8_t on;                     /* bit k: for tensors of device kind k */
-  bool uncached;                  /* weights are cast at every use */
+  uint8_t on;                      /* bit k: for tensors of device kind k */
+  bool uncached;                   /* weights are cast at every use */
   lm_dtype dtype[LM_DEVICE_KINDS]; /* the low dtype */
 } lm_autocast;
 LM_API lm_autocast lm_autocast_get(void);

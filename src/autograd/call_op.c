@@ -31,7 +31,8 @@ lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
     return is_done ? LM_OK : under_name(id, lm_compositions[id].made_of(args, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
-  if (!lm_modes_here.no_grad && !rules->none && lm_record_may(op, rules, args)) TRY(lm_record_call(id, args, &is_done, out));
+  if (!lm_modes_here.no_grad && !rules->none && lm_record_may(op, rules, args))
+    TRY(lm_record_call(id, args, &is_done, out));
   if (is_done) return LM_OK;
   TRY(lm_run_unrecorded(id, args, false, out));
   if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float(out[0]->dtype)) {

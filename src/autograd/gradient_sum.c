@@ -90,8 +90,7 @@ lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g) {
     replace(g, fitted);
   }
   if ((*g)->dtype != meta->dtype || (*g)->device != meta->device) {
-    lm_to_copy_args args = {
-        .x = *g, .dtype = meta->dtype, .device = meta->device, .memory_format = LM_PRESERVE};
+    lm_to_copy_args args = {.x = *g, .dtype = meta->dtype, .device = meta->device, .memory_format = LM_PRESERVE};
     NEED(lm_call(LM_OP_to_copy, &args, &fitted));
     replace(g, fitted);
   }

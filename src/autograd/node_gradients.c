@@ -21,8 +21,7 @@ static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected
   return lm_fail(LM_E_STATE,
                  "backward: %s needs its saved tensor of %s %s, but %s%s changed it in place (version %u, expected "
                  "%u); clone() it before the write",
-                 lm_node_name(n), lm_dtype_name(t->dtype), lm_shape_of(t), writer, suffix, lm_version(t),
-                 expected);
+                 lm_node_name(n), lm_dtype_name(t->dtype), lm_shape_of(t), writer, suffix, lm_version(t), expected);
 }
 
 static lm_status check_version(const lm_node *n, const lm_tensor *t, uint32_t expected) {

@@ -47,9 +47,7 @@ void lm_recompute_end(lm_recompute *r) {
   lm_recompute_release(r);
 }
 
-bool lm_recompute_is_active(void) {
-  return lm_modes_here.recompute || lm_modes_here.rerun;
-}
+bool lm_recompute_is_active(void) { return lm_modes_here.recompute || lm_modes_here.rerun; }
 
 /* ---- recording */
 

@@ -49,8 +49,7 @@ lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad) {
   if (grad && (!lm_same_shape(t, grad) || t->dtype != grad->dtype || t->device != grad->device)) {
     return lm_fail_value(
         "grad", "the gradient",
-        lm_text("%s %s on %s as its tensor", lm_dtype_name(t->dtype), lm_shape_of(t),
-                lm_device_name(t->device)),
+        lm_text("%s %s on %s as its tensor", lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device)),
         lm_text("%s %s on %s", lm_dtype_name(grad->dtype), lm_shape_of(grad), lm_device_name(grad->device)));
   }
   if (grad == t) return lm_fail_value("grad", "the gradient", "another tensor", "the tensor itself");
@@ -73,8 +72,8 @@ lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer) {
   if (grad_buffer && (!lm_same_shape(leaf, grad_buffer) || leaf->dtype != grad_buffer->dtype ||
                       leaf->device != grad_buffer->device || !lm_is_dense(grad_buffer))) {
     return lm_fail_value("grad", "the buffer",
-                         lm_text("dense and, as the leaf, %s %s on %s", lm_dtype_name(leaf->dtype),
-                                 lm_shape_of(leaf), lm_device_name(leaf->device)),
+                         lm_text("dense and, as the leaf, %s %s on %s", lm_dtype_name(leaf->dtype), lm_shape_of(leaf),
+                                 lm_device_name(leaf->device)),
                          lm_text("%s %s on %s", lm_dtype_name(grad_buffer->dtype), lm_shape_of(grad_buffer),
                                  lm_device_name(grad_buffer->device)));
   }

@@ -22,12 +22,12 @@ LM_API bool lm_list_grow_from(const void *first, void *list, size_t *capacity, s
 
 /* In a list of items linked by their field `next`: puts an item behind the last one; takes one out, and says whether it
  * was there. */
-#define LM_LINK_LAST(list, item)         \
-  ({                                     \
-    __typeof__(&(list)) at_ = &(list);   \
-    while (*at_) at_ = &(*at_)->next;    \
-    *at_ = (item);                       \
-    (*at_)->next = NULL;                 \
+#define LM_LINK_LAST(list, item)       \
+  ({                                   \
+    __typeof__(&(list)) at_ = &(list); \
+    while (*at_) at_ = &(*at_)->next;  \
+    *at_ = (item);                     \
+    (*at_)->next = NULL;               \
   })
 #define LM_UNLINK(list, item)                           \
   ({                                                    \

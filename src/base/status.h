@@ -63,11 +63,11 @@ LM_API lm_status lm_error_restore(const lm_saved_error *saved);   /* its status,
 /* Put "prefix: " before the last message, unless it begins with that word already; the status passes through. */
 LM_API lm_status lm_fail_in(lm_status status, const char *prefix);
 
-/* A failure is passed on: at once, or, where something has to be released, by way of the label `done`. */
-#define NEED(call)                               \
-  do {                                           \
-    lm_status need_ = (call);                    \
-    if (need_ != LM_OK) return need_;            \
+/* A failure is passed on: at once, or, where a function has something to release, through its label `done`. */
+#define NEED(call)                    \
+  do {                                \
+    lm_status need_ = (call);         \
+    if (need_ != LM_OK) return need_; \
   } while (0)
 #define TRY(call)                              \
   do {                                         \

@@ -393,17 +393,17 @@ lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const 
 
 /* ---- raising */
 
-#define NEED(kind, type)                                                      \
+#define NEED_ARGUMENT(kind, type)                                             \
   type lm_need_##kind(lua_State *L, int i, const char *fn, const char *arg) { \
     type value = 0;                                                           \
     lm_need(L, lm_read_##kind(L, LM_STATE(L), i, fn, arg, &value));           \
     return value;                                                             \
   }
-NEED(number, double)
-NEED(int, int64_t)
-NEED(text, const char *)
-NEED(bool, bool)
-NEED(dtype, lm_dtype)
+NEED_ARGUMENT(number, double)
+NEED_ARGUMENT(int, int64_t)
+NEED_ARGUMENT(text, const char *)
+NEED_ARGUMENT(bool, bool)
+NEED_ARGUMENT(dtype, lm_dtype)
 
 lm_device lm_need_device(lua_State *L, int i, const char *fn) {
   lm_device device = LM_NO_DEVICE;

@@ -426,7 +426,8 @@ void lm_lua_threads_at_exit(void);
 /* ---- what each file adds to the module, and two of them to the methods of tensors */
 
 /* The row of a function that has the same name in Lua. */
-#define FN(name) {#name, bind_##name}
+#define FN(name) \
+  { #name, bind_##name }
 
 /* clang-format off */
 #define LM_FUNCTION_LISTS(X)                                                                                          \

@@ -227,7 +227,7 @@ static block *fit_anywhere(lm_arena *a, bool small, size_t size) {
 static size_t segment_size(const lm_segment_rules *r, size_t size) {
   return size <= r->small_limit  ? r->small_segment
          : size < r->large_limit ? r->large_segment
-                                 : lm_round_up(size, r->large_round);
+                                 : (size_t)lm_round_up(size, r->large_round);
 }
 
 /* A segment as one free block. Locked, but not while the driver works. Needs a spare node afterwards. */

@@ -96,8 +96,8 @@ lm_status lm_op_full(const lm_full_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;
   TRY(check_value(LM_OP_full, a->value));
-  TRY(new_sized(LM_OP_full, &a->size, a->value->number ? a->dtype : dtype_or(a->dtype, a->value->dtype),
-                a->device, &x));
+  TRY(new_sized(LM_OP_full, &a->size, a->value->number ? a->dtype : dtype_or(a->dtype, a->value->dtype), a->device,
+                &x));
   TRY(filled(fill(LM_OP_full, x, a->value), x, out));
 done:
   return status;

@@ -43,8 +43,7 @@ done:
 
 static lm_status check_same_dtype(lm_op_id op, const lm_tensor *x, const lm_tensor *src) {
   if (x->dtype == src->dtype) return LM_OK;
-  return lm_fail_dtypes(lm_ops[op].name, "x", lm_dtype_name(x->dtype), "src",
-                        lm_dtype_name(src->dtype));
+  return lm_fail_dtypes(lm_ops[op].name, "x", lm_dtype_name(x->dtype), "src", lm_dtype_name(src->dtype));
 }
 
 /* ---- gather, scatter and its kin: an index for every element */
@@ -92,14 +91,12 @@ static lm_status source_of(const lm_tensor *target, const lm_tensor *index, lm_t
   if (given->ndim == 0 && index->ndim > 0) {
     lm_expand_args wide = {.size = {.n = index->ndim}};
     memcpy(wide.size.v, index->size, sizeof index->size);
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = target->dtype, .device = target->device},
-                      &own));
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = target->dtype, .device = target->device}, &own));
     wide.x = own;
     TRY(lm_op_expand(&wide, out));
   } else {
     if (given->number || given->storage == target->storage) {
-      TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = target->dtype, .device = target->device},
-                        &own));
+      TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = target->dtype, .device = target->device}, &own));
     }
     TRY(with_dim(own ? own : given, out));
   }

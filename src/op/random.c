@@ -221,8 +221,8 @@ static lm_status new_sized(lm_op_id op, const lm_ints *size, lm_dtype dtype, lm_
 }
 
 static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  return lm_tensor_empty_like(x, dtype == LM_NO_DTYPE ? x->dtype : dtype,
-                              device == LM_NO_DEVICE ? x->device : device, out);
+  return lm_tensor_empty_like(x, dtype == LM_NO_DTYPE ? x->dtype : dtype, device == LM_NO_DEVICE ? x->device : device,
+                              out);
 }
 
 static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {

@@ -70,7 +70,7 @@ static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
     lm_status status = LM_OK;                                                                                    \
     lm_##name##_args args = *a;                                                                                  \
     lm_dtype dtype = a->dtype;                                                                                   \
-    if (dtype == LM_NO_DTYPE) dtype = lm_dtype_is_float(a->x->dtype) ? a->x->dtype : LM_I64; \
+    if (dtype == LM_NO_DTYPE) dtype = lm_dtype_is_float(a->x->dtype) ? a->x->dtype : LM_I64;                     \
     TRY(in_dtype(a->x, a->dtype, &args.x));                                                                      \
     status = lm_dims(LM_OP_##name, &a->dim, args.x->ndim, &args.dim);                                            \
     if (status == LM_OK) status = reduce(LM_OP_##name, args.x, &args.dim, a->keepdim, dtype, empty, &args, out); \

@@ -113,8 +113,7 @@ static lm_status median_of_all(lm_tensor *x, bool without_nan, lm_tensor **out) 
   if (x->numel == 0 && lm_dtype_is_float(x->dtype)) {
     lm_tensor *nan = NULL;
     TRY(lm_tensor_number(NAN, &nan));
-    status = lm_op_full(
-        &(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = x->dtype, .device = x->device}, out);
+    status = lm_op_full(&(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = x->dtype, .device = x->device}, out);
     lm_release(nan);
     goto done;
   }

@@ -12,8 +12,7 @@
 static lm_status check(const char *name, const char *noun, int n, lm_tensor *const *list, bool written) {
   for (int i = 0; i < n; i++) {
     if (!lm_dtype_is_float(list[i]->dtype))
-      return lm_fail_dtype(name, lm_text("%s %d", noun, i + 1), "floating point",
-                           lm_dtype_name(list[i]->dtype));
+      return lm_fail_dtype(name, lm_text("%s %d", noun, i + 1), "floating point", lm_dtype_name(list[i]->dtype));
     if (written && lm_overlaps_itself(list[i]))
       return lm_fail_overlap(name, lm_text("%s %d", noun, i + 1), lm_shape_of(list[i]));
     const lm_backend *backend = lm_backend_of(list[i]->device);

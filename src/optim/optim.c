@@ -75,8 +75,8 @@ static lm_status check_with(const char *name, int i, const char *what, const lm_
     return lm_fail_shapes(name, lm_text("parameter %d", i + 1), lm_shape_of(p), lm_text("its %s", what),
                           lm_shape_of(t));
   if (t->dtype != p->dtype)
-    return lm_fail_dtypes(name, lm_text("parameter %d", i + 1), lm_dtype_name(p->dtype),
-                          lm_text("its %s", what), lm_dtype_name(t->dtype));
+    return lm_fail_dtypes(name, lm_text("parameter %d", i + 1), lm_dtype_name(p->dtype), lm_text("its %s", what),
+                          lm_dtype_name(t->dtype));
   if (t->device != p->device)
     return lm_fail_devices(name, lm_text("parameter %d", i + 1), lm_device_name(p->device), lm_text("its %s", what),
                            lm_device_name(t->device));

@@ -9,8 +9,7 @@ static lm_status check(const char *name, int i, const lm_tensor *from, const lm_
   const lm_tensor *both[] = {from, to};
   for (int k = 0; k < 2; k++) {
     if (!lm_dtype_is_float(both[k]->dtype))
-      return lm_fail_dtype(name, lm_text("tensor %d", i + 1), "floating point",
-                           lm_dtype_name(both[k]->dtype));
+      return lm_fail_dtype(name, lm_text("tensor %d", i + 1), "floating point", lm_dtype_name(both[k]->dtype));
   }
   if (!lm_same_shape(from, to))
     return lm_fail_shapes(name, lm_text("from[%d]", i + 1), lm_shape_of(from), lm_text("to[%d]", i + 1),

@@ -64,7 +64,7 @@ lm_status lm_added_close(lm_tokenizer *t) {
   }
   if ((size_t)ids > 4 * (a->n + t->model.words.count) + (1 << 16)) {
     NEED(lm_fail(LM_E_ARG, "the id of an added token must be near the number of tokens (%zu), got %d",
-                t->model.words.count, ids - 1));
+                 t->model.words.count, ids - 1));
   }
   lm_free(a->by_id);
   a->ids = 0;

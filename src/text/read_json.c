@@ -470,7 +470,7 @@ static lm_status read_vocabulary(const cJSON *of, lm_model *m) {
       char seen[40] = "";
       if (cJSON_IsNumber(item)) snprintf(seen, sizeof seen, ", got %.17g", item->valuedouble);
       NEED(lm_fail(LM_E_IO, "vocab: the id of '%s' must be an integer from 0 to %d%s", lm_ellipsize(item->string, 40),
-                  INT32_MAX - 1, seen));
+                   INT32_MAX - 1, seen));
     }
     if (lm_utf8_check(item->string, n) < n) NEED(lm_fail(LM_E_IO, "vocab: the token of id %d must be valid UTF-8", id));
     NEED(lm_vocabulary_add(&m->words, item->string, n, id));

@@ -91,8 +91,7 @@ static void put(lm_tensor *t, int64_t at, double v) {
 
 static lm_status check(const lm_tensor *t) {
   if (t->dtype == LM_F32 || t->dtype == LM_F64 || t->dtype == LM_I64 || t->dtype == LM_BOOL) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: tiny has no %s", lm_op_running() ? lm_op_running() : "copy",
-                 lm_dtype_name(t->dtype));
+  return lm_fail(LM_E_DTYPE, "%s: tiny has no %s", lm_op_running() ? lm_op_running() : "copy", lm_dtype_name(t->dtype));
 }
 
 /* Element k of a tensor of these sizes, in row-major order. */

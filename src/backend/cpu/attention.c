@@ -56,8 +56,7 @@ static attention attention_of(const lm_tensor *query, const lm_tensor *key, cons
 
 /* Row i of head h of sample n. */
 static char *row_of(const lm_tensor *t, int64_t n, int64_t h, int64_t i) {
-  return t->data +
-         (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size(t->dtype);
+  return t->data + (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size(t->dtype);
 }
 
 /* Elements from one row to the next. */
@@ -273,8 +272,7 @@ static size_t backward_scratch_of(const attention *t, char *scratch, backward_sc
 static void backward_block(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t j,
                            const backward_scratch *r) {
   const attention *t = w->t;
-  lm_score_block b = {
-      .scores = r->scores, .rows = lm_min(QUERIES, t->queries - i), .cols = lm_min(KEYS, t->keys - j)};
+  lm_score_block b = {.scores = r->scores, .rows = lm_min(QUERIES, t->queries - i), .cols = lm_min(KEYS, t->keys - j)};
   size_t stat = (size_t)((n * t->heads + h) * t->queries + i) * t->each;
   int64_t kv = h / t->shared, row, vw = t->value_width;
   const char *grad = row_of(w->grad, n, h, i);

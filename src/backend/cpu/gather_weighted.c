@@ -36,8 +36,8 @@ lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
   if (wanted > 1) work.c_width = lm_ceil_div(s->c, wanted);
   int64_t strips = s->n * lm_ceil_div(s->c, work.c_width);
   if (s->i > 1 && strips < 4 * threads) work.width = lm_ceil_div(s->p, lm_ceil_div(4 * threads, strips));
-  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->forward[out[0]->dtype], &work, strips * lm_ceil_div(s->p, work.width),
-            threads, NULL, 0);
+  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->forward[out[0]->dtype], &work,
+            strips * lm_ceil_div(s->p, work.width), threads, NULL, 0);
   return LM_OK;
 }
 

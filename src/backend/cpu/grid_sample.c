@@ -36,8 +36,8 @@ lm_status lm_cpu_grid_sample(const void *args, lm_tensor *const *out) {
 lm_status lm_cpu_grid_sample_grid(const void *args, lm_tensor *const *out) {
   lm_grid_work work = {.call = lm_grid_call_of(LM_OP_grid_sample_grid, args, out), .points = LM_GRID_TILE};
   const lm_grid_call *s = &work.call;
-  run_units(LM_ISA_PICK(lm_grid_loops)->grid[out[0]->dtype], &work, s->n * lm_ceil_div(s->p, work.points), threads_for(s),
-            NULL, 0);
+  run_units(LM_ISA_PICK(lm_grid_loops)->grid[out[0]->dtype], &work, s->n * lm_ceil_div(s->p, work.points),
+            threads_for(s), NULL, 0);
   return LM_OK;
 }
 

@@ -28,9 +28,7 @@ typedef struct sequence {
 static int64_t count_of(const sequence *s, int64_t t) {
   return t < 0 || t >= s->steps ? 0 : s->first[t + 1] - s->first[t];
 }
-static int64_t blocks_of(const sequence *s, int64_t units) {
-  return lm_ceil_div(units, s->products->width);
-}
+static int64_t blocks_of(const sequence *s, int64_t units) { return lm_ceil_div(units, s->products->width); }
 static char *at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
 /* Bytes of a matrix [depth, n], packed, to where the next thing may lie. */
 static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {

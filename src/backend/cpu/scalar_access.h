@@ -5,9 +5,7 @@
 #include "tensor/tensor.h"
 
 /* i: elements after the first. */
-static inline double lm_scalar_load(const lm_tensor *t, int64_t i) {
-  return lm_real_at(t->dtype, t->data, i);
-}
+static inline double lm_scalar_load(const lm_tensor *t, int64_t i) { return lm_real_at(t->dtype, t->data, i); }
 
 static inline void lm_scalar_store(lm_tensor *t, int64_t i, double v) {
   switch (t->dtype) {

@@ -160,9 +160,8 @@ lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   void *stream;
   TRY(lm_cuda_enter(x->device, &stream));
-  TRY(LAUNCH("triangle",
-             lm_index_triangle(stream, (int)lm_dtype_size(x->dtype), x->numel, x->size[x->ndim - 2],
-                               x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data)));
+  TRY(LAUNCH("triangle", lm_index_triangle(stream, (int)lm_dtype_size(x->dtype), x->numel, x->size[x->ndim - 2],
+                                           x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data)));
 done:
   return status;
 }

@@ -103,4 +103,7 @@ static int bind_get_autocast_dtype(lua_State *L) {
   return lm_return_text(L, lm_dtype_name(mode.dtype[kind]));
 }
 
-const luaL_Reg lm_mode_functions[] = {FN(no_grad), FN(enable_grad), FN(is_grad_enabled), FN(set_grad_enabled), FN(detect_anomaly), FN(set_detect_anomaly), FN(is_anomaly_enabled), FN(is_checkpointing), FN(autocast), FN(is_autocast_enabled), FN(get_autocast_dtype), {NULL, NULL}};
+const luaL_Reg lm_mode_functions[] = {
+    FN(no_grad),        FN(enable_grad),         FN(is_grad_enabled),    FN(set_grad_enabled),
+    FN(detect_anomaly), FN(set_detect_anomaly),  FN(is_anomaly_enabled), FN(is_checkpointing),
+    FN(autocast),       FN(is_autocast_enabled), FN(get_autocast_dtype), {NULL, NULL}};

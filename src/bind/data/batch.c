@@ -18,7 +18,7 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *x, *index;
   NEED(lm_read_tensor(L, s, 1, v->fn, "x", &x));
   NEED(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_OPTION_DTYPE, &v->dtype}, {"scale", LM_OPTION_NUMBER, &v->scale},
-                      {"bias", LM_OPTION_NUMBER, &v->bias}));
+                       {"bias", LM_OPTION_NUMBER, &v->bias}));
   if (v->one) {
     int64_t k;
     NEED(lm_read_int(L, s, 2, v->fn, "number", &k));

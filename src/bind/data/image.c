@@ -123,4 +123,5 @@ static int bind_write_file(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_image_functions[] = {FN(image_header), FN(image_decode), FN(encode_jpeg), FN(encode_png), FN(read_file), FN(write_file), {NULL, NULL}};
+const luaL_Reg lm_image_functions[] = {FN(image_header), FN(image_decode), FN(encode_jpeg), FN(encode_png),
+                                       FN(read_file),    FN(write_file),   {NULL, NULL}};

@@ -72,7 +72,8 @@ static int bind_device_peers(lua_State *L) {
   const lm_driver *driver = lm_driver_of(a);
   int from = lm_device_physical(a), to = lm_device_physical(b);
   bool same = LM_DEVICE_KIND(a) == LM_DEVICE_KIND(b);
-  return lm_return_bool(L, same && a != b && (from == to || (driver && driver->can_access_peer && driver->can_access_peer(from, to))));
+  return lm_return_bool(
+      L, same && a != b && (from == to || (driver && driver->can_access_peer && driver->can_access_peer(from, to))));
 }
 
 static int bind_synchronize(lua_State *L) {
@@ -80,4 +81,6 @@ static int bind_synchronize(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_device_functions[] = {FN(device), FN(device_count), FN(device_current), FN(device_set_current), FN(with_device), FN(device_why_none), FN(device_properties), FN(device_peers), FN(synchronize), {NULL, NULL}};
+const luaL_Reg lm_device_functions[] = {
+    FN(device),          FN(device_count),      FN(device_current), FN(device_set_current), FN(with_device),
+    FN(device_why_none), FN(device_properties), FN(device_peers),   FN(synchronize),        {NULL, NULL}};

@@ -184,4 +184,5 @@ static int bind_optim_kept_at(lua_State *L) { return lm_return_int(L, lm_optim_k
 
 static int bind_graph_is_capturing(lua_State *L) { return lm_return_bool(L, lm_graph_capturing() != NULL); }
 
-const luaL_Reg lm_graph_functions[] = {FN(graph_capture), FN(graph_replay), FN(graph_keep), FN(graph_is_capturing), FN(optim_kept_at), {NULL, NULL}};
+const luaL_Reg lm_graph_functions[] = {FN(graph_capture),      FN(graph_replay),  FN(graph_keep),
+                                       FN(graph_is_capturing), FN(optim_kept_at), {NULL, NULL}};

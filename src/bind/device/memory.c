@@ -22,8 +22,12 @@ static lm_memory_stats stats_of(lua_State *L, const char *fn) {
 
 static int bind_memory_allocated(lua_State *L) { return push_bytes(L, stats_of(L, "memory_allocated").allocated); }
 static int bind_memory_reserved(lua_State *L) { return push_bytes(L, stats_of(L, "memory_reserved").reserved); }
-static int bind_max_memory_allocated(lua_State *L) { return push_bytes(L, stats_of(L, "max_memory_allocated").max_allocated); }
-static int bind_max_memory_reserved(lua_State *L) { return push_bytes(L, stats_of(L, "max_memory_reserved").max_reserved); }
+static int bind_max_memory_allocated(lua_State *L) {
+  return push_bytes(L, stats_of(L, "max_memory_allocated").max_allocated);
+}
+static int bind_max_memory_reserved(lua_State *L) {
+  return push_bytes(L, stats_of(L, "max_memory_reserved").max_reserved);
+}
 
 static int bind_reset_peak_memory_stats(lua_State *L) {
   lm_memory_reset_peak(lm_device_or_default(L, 1, "reset_peak_memory_stats"));
@@ -61,8 +65,8 @@ static lm_status attempt_pin(lua_State *L, lm_lua *s, void *arg) {
   TRY(lm_read_tensor(L, s, 1, "pin_memory", "x", &x));
   size_t bytes = lm_nbytes(x);
   TRY(lm_pinned_alloc(bytes > 0 ? bytes : 1, &memory));
-  TRY(lm_tensor_foreign(x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free,
-                        memory, &copy));
+  TRY(lm_tensor_foreign(x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free, memory,
+                        &copy));
   TRY(lm_copy(x, copy));
   *out = lm_retain(copy);
 done:
@@ -98,4 +102,17 @@ static int bind_fail_alloc_from(lua_State *L) {
 
 static int bind_alloc_count(lua_State *L) { return push_bytes(L, (size_t)lm_alloc_count()); }
 
-const luaL_Reg lm_memory_functions[] = {FN(memory_allocated), FN(memory_reserved), FN(max_memory_allocated), FN(max_memory_reserved), FN(reset_peak_memory_stats), FN(empty_cache), FN(device_memory), FN(device_set_fraction), FN(pin_memory), FN(is_pinned), FN(live_tensors), {"_fail_alloc_from", bind_fail_alloc_from}, {"_alloc_count", bind_alloc_count}, {NULL, NULL}};
+const luaL_Reg lm_memory_functions[] = {FN(memory_allocated),
+                                        FN(memory_reserved),
+                                        FN(max_memory_allocated),
+                                        FN(max_memory_reserved),
+                                        FN(reset_peak_memory_stats),
+                                        FN(empty_cache),
+                                        FN(device_memory),
+                                        FN(device_set_fraction),
+                                        FN(pin_memory),
+                                        FN(is_pinned),
+                                        FN(live_tensors),
+                                        {"_fail_alloc_from", bind_fail_alloc_from},
+                                        {"_alloc_count", bind_alloc_count},
+                                        {NULL, NULL}};

@@ -135,4 +135,8 @@ static int bind_event_elapsed(lua_State *L) {
   return lm_return_number(L, milliseconds);
 }
 
-const luaL_Reg lm_stream_functions[] = {FN(stream_current), FN(stream_new), FN(stream_priority), FN(stream_native), FN(stream_set), FN(with_stream), FN(stream_wait), FN(stream_synchronize), FN(stream_query), FN(record_stream), FN(event_new), FN(event_record), FN(event_wait), FN(event_query), FN(event_synchronize), FN(event_elapsed), {NULL, NULL}};
+const luaL_Reg lm_stream_functions[] = {
+    FN(stream_current), FN(stream_new),   FN(stream_priority),    FN(stream_native), FN(stream_set),
+    FN(with_stream),    FN(stream_wait),  FN(stream_synchronize), FN(stream_query),  FN(record_stream),
+    FN(event_new),      FN(event_record), FN(event_wait),         FN(event_query),   FN(event_synchronize),
+    FN(event_elapsed),  {NULL, NULL}};

@@ -353,4 +353,5 @@ static int bind_dist_text(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_collective_functions[] = {FN(dist_run), FN(dist_batch), FN(dist_bytes), FN(dist_text), FN(device_collective), {NULL, NULL}};
+const luaL_Reg lm_collective_functions[] = {FN(dist_run),  FN(dist_batch),        FN(dist_bytes),
+                                            FN(dist_text), FN(device_collective), {NULL, NULL}};

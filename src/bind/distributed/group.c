@@ -137,4 +137,5 @@ static int bind_nccl_version(lua_State *L) {
   return 2;
 }
 
-const luaL_Reg lm_group_functions[] = {FN(dist_has), FN(dist_solo), FN(dist_group), FN(dist_members), FN(nccl_version), {NULL, NULL}};
+const luaL_Reg lm_group_functions[] = {FN(dist_has),     FN(dist_solo),    FN(dist_group),
+                                       FN(dist_members), FN(nccl_version), {NULL, NULL}};

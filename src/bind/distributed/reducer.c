@@ -295,4 +295,8 @@ static int bind_reducer_fail(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_reducer_functions[] = {FN(reducer_new), FN(reducer_forward), FN(reducer_no_sync), FN(reducer_join), FN(reducer_shadow), FN(reducer_buckets), FN(reducer_share), FN(reducer_share_text), FN(reducer_fail), FN(reducer_set_hook), FN(reducer_buffer), FN(reducer_gradient), {NULL, NULL}};
+const luaL_Reg lm_reducer_functions[] = {FN(reducer_new),      FN(reducer_forward),    FN(reducer_no_sync),
+                                         FN(reducer_join),     FN(reducer_shadow),     FN(reducer_buckets),
+                                         FN(reducer_share),    FN(reducer_share_text), FN(reducer_fail),
+                                         FN(reducer_set_hook), FN(reducer_buffer),     FN(reducer_gradient),
+                                         {NULL, NULL}};

@@ -196,4 +196,5 @@ static int bind_dist_fail(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_world_functions[] = {FN(dist_open), FN(dist_close), FN(dist_pmix), FN(dist_local_rank), FN(dist_backend), FN(dist_cause), FN(dist_fail), {NULL, NULL}};
+const luaL_Reg lm_world_functions[] = {FN(dist_open),    FN(dist_close), FN(dist_pmix), FN(dist_local_rank),
+                                       FN(dist_backend), FN(dist_cause), FN(dist_fail), {NULL, NULL}};

@@ -348,4 +348,9 @@ static int bind_mp_wait_changed(lua_State *L) {
   return lm_return_bool(L, lm_semaphore_wait(h, (uint32_t)luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
 }
 
-const luaL_Reg lm_mp_handle_functions[] = {FN(mp_queue), FN(mp_pipe), FN(mp_lock), FN(mp_event), FN(mp_is_handle), FN(mp_close_handle), FN(mp_is_open), FN(mp_put), FN(mp_get), FN(mp_poll), FN(mp_queue_size), FN(mp_queue_has), FN(mp_queue_flush), FN(mp_queue_done), FN(mp_queue_join), FN(mp_acquire), FN(mp_release), FN(mp_held), FN(mp_event_set), FN(mp_event_wait), FN(mp_semaphore), FN(mp_permit), FN(mp_permit_back), FN(mp_permits), FN(mp_changed), FN(mp_wait_changed), {NULL, NULL}};
+const luaL_Reg lm_mp_handle_functions[] = {
+    FN(mp_queue),       FN(mp_pipe),         FN(mp_lock),       FN(mp_event),   FN(mp_is_handle),   FN(mp_close_handle),
+    FN(mp_is_open),     FN(mp_put),          FN(mp_get),        FN(mp_poll),    FN(mp_queue_size),  FN(mp_queue_has),
+    FN(mp_queue_flush), FN(mp_queue_done),   FN(mp_queue_join), FN(mp_acquire), FN(mp_release),     FN(mp_held),
+    FN(mp_event_set),   FN(mp_event_wait),   FN(mp_semaphore),  FN(mp_permit),  FN(mp_permit_back), FN(mp_permits),
+    FN(mp_changed),     FN(mp_wait_changed), {NULL, NULL}};

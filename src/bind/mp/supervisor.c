@@ -150,4 +150,5 @@ static int bind_process_cores(lua_State *L) { return lm_return_int(L, lm_process
 
 static int bind_signal_name(lua_State *L) { return lm_return_text(L, lm_signal_name((int)luaL_checkinteger(L, 1))); }
 
-const luaL_Reg lm_supervisor_functions[] = {FN(process_supervisor), FN(process_self), FN(process_cores), FN(signal_name), {NULL, NULL}};
+const luaL_Reg lm_supervisor_functions[] = {
+    FN(process_supervisor), FN(process_self), FN(process_cores), FN(signal_name), {NULL, NULL}};

@@ -295,4 +295,7 @@ static int bind_mp_unfit(lua_State *L) {
 
 static int bind_mp_exported(lua_State *L) { return lm_return_int(L, lm_ipc_pending_count()); }
 
-const luaL_Reg lm_worker_functions[] = {FN(mp_process), FN(mp_thread), FN(mp_pair), FN(mp_parent), FN(mp_send), FN(mp_receive), FN(mp_wait), FN(mp_ended), FN(mp_signal), FN(mp_close), FN(mp_pid), FN(mp_share), FN(mp_is_shared), FN(mp_unfit), FN(mp_exported), {NULL, NULL}};
+const luaL_Reg lm_worker_functions[] = {FN(mp_process),   FN(mp_thread),  FN(mp_pair),     FN(mp_parent),
+                                        FN(mp_send),      FN(mp_receive), FN(mp_wait),     FN(mp_ended),
+                                        FN(mp_signal),    FN(mp_close),   FN(mp_pid),      FN(mp_share),
+                                        FN(mp_is_shared), FN(mp_unfit),   FN(mp_exported), {NULL, NULL}};

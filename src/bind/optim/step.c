@@ -99,9 +99,9 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
   bool there;
   const char *kind = NULL;
   NEED(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_OPTION_TEXT, &kind}, {"step", LM_OPTION_INT, &count},
-                      {"first", LM_OPTION_BOOL, &step->numbers.first}, {"options", LM_OPTION_OTHER, NULL},
-                      {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
-                      {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
+                       {"first", LM_OPTION_BOOL, &step->numbers.first}, {"options", LM_OPTION_OTHER, NULL},
+                       {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
+                       {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
   const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
   if (!o)
     return lm_fail_value(fn, "kind", "an optimizer's name such as \"SGD\"", kind ? lm_ellipsize(kind, 60) : "nil");
@@ -252,4 +252,5 @@ static int bind_has_grad(lua_State *L) {
   return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL);
 }
 
-const luaL_Reg lm_optim_functions[] = {FN(optim_step), FN(total_norm), FN(clip_with_norm), FN(clip_value), FN(zero_grad), FN(has_grad), {NULL, NULL}};
+const luaL_Reg lm_optim_functions[] = {FN(optim_step), FN(total_norm), FN(clip_with_norm), FN(clip_value),
+                                       FN(zero_grad),  FN(has_grad),   {NULL, NULL}};

@@ -231,7 +231,10 @@ static int bind_detach_(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_tensor_methods[] = {FN(size), FN(stride), FN(dim), FN(numel), FN(element_size), FN(storage_offset), FN(get_device), FN(is_contiguous), FN(to), FN(data_ptr), FN(free), FN(requires_grad_), FN(retain_grad), FN(detach_), {NULL, NULL}};
+const luaL_Reg lm_tensor_methods[] = {FN(size),         FN(stride),         FN(dim),        FN(numel),
+                                      FN(element_size), FN(storage_offset), FN(get_device), FN(is_contiguous),
+                                      FN(to),           FN(data_ptr),       FN(free),       FN(requires_grad_),
+                                      FN(retain_grad),  FN(detach_),        {NULL, NULL}};
 
 const luaL_Reg lm_handle_functions[] = {
     {"is_tensor", bind_is_tensor}, {"is_alive", bind_is_alive}, {"set_data", bind_set_data}, {NULL, NULL}};

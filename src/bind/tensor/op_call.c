@@ -274,7 +274,7 @@ static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
       }
       for (v->n = 0; i + v->n < top; v->n++) {
         NEED(a->kind == LM_ARG_DIMS_OPT ? lm_read_dim(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n])
-                                       : lm_read_int(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n]));
+                                        : lm_read_int(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n]));
       }
       f->given |= 1u << i;
       top = i + 1;

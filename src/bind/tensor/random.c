@@ -114,4 +114,6 @@ static int bind_with_seed(lua_State *L) {
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
 
-const luaL_Reg lm_random_functions[] = {FN(manual_seed), FN(get_rng_state), FN(set_rng_state), FN(with_seed), FN(generator), FN(is_generator), FN(generator_device), FN(seed_generator), FN(initial_seed), {NULL, NULL}};
+const luaL_Reg lm_random_functions[] = {FN(manual_seed),  FN(get_rng_state), FN(set_rng_state),    FN(with_seed),
+                                        FN(generator),    FN(is_generator),  FN(generator_device), FN(seed_generator),
+                                        FN(initial_seed), {NULL, NULL}};

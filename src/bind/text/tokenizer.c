@@ -264,4 +264,6 @@ static int bind_tokenizer_add(lua_State *L) {
   return lm_return_number(L, (double)(t->added.n - before));
 }
 
-const luaL_Reg lm_tokenizer_functions[] = {FN(tokenizer_read), FN(tokenizer_encode), FN(tokenizer_decode), FN(tokenizer_id), FN(tokenizer_token), FN(tokenizer_size), FN(tokenizer_settings), FN(tokenizer_add), FN(tokenizer_added), {NULL, NULL}};
+const luaL_Reg lm_tokenizer_functions[] = {
+    FN(tokenizer_read), FN(tokenizer_encode),   FN(tokenizer_decode), FN(tokenizer_id),    FN(tokenizer_token),
+    FN(tokenizer_size), FN(tokenizer_settings), FN(tokenizer_add),    FN(tokenizer_added), {NULL, NULL}};

@@ -94,11 +94,10 @@ done:
 
 static lm_status become(lm_tensor *flat, lm_tensor *content) {
   lm_tensor *same = NULL;
-  if (content->device != flat->device || !lm_same_shape(content, flat) ||
-      !lm_dtype_is_float(content->dtype)) {
+  if (content->device != flat->device || !lm_same_shape(content, flat) || !lm_dtype_is_float(content->dtype)) {
     NEED(lm_fail(LM_E_SHAPE, "%s: the result of the hook must be %s %s on %s like its bucket, got %s %s on %s", who,
-                lm_dtype_name(flat->dtype), lm_shape_of(flat), lm_device_name(flat->device),
-                lm_dtype_name(content->dtype), lm_shape_of(content), lm_device_name(content->device)));
+                 lm_dtype_name(flat->dtype), lm_shape_of(flat), lm_device_name(flat->device),
+                 lm_dtype_name(content->dtype), lm_shape_of(content), lm_device_name(content->device)));
   }
   NEED(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = flat, .src = content}, &same));
   lm_release(same);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "integers.h"
 
 enum { SEGMENT = 256 << 10, SLOT = 1 };
 

@@ -41,7 +41,7 @@ static lm_status work_all_reduce_scaled(const lm_exchange *c) {
   NEED(work_scale(c->t, c->scale));
   /* Zeros too go the way on which the others are. */
   return table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
-                               : table->all_reduce(c->g, c->t, LM_REDUCE_SUM);
+                                  : table->all_reduce(c->g, c->t, LM_REDUCE_SUM);
 }
 
 lm_status lm_call_dispatch(const lm_exchange *c) {

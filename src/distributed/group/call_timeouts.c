@@ -282,9 +282,7 @@ static lm_status look_closer(lm_waiting *call, unsigned news) {
   double now = lm_seconds();
   call->news = news;
   call->test = call->deadline;
-  if (news > 0) {
-    NEED(check_left(call));
-  }
+  if (news > 0) { NEED(check_left(call)); }
   if (!call->reported && now >= call->since + report_after) {
     call->reported = true;
     lm_client_waiting(w->client, call->core->id, &call->ticket);
@@ -303,9 +301,7 @@ lm_status lm_group_check(lm_group *g) {
   if (!w) return LM_OK;
   lm_waiting *call = call_of(g->core);
   if (!call) return lm_world_check(w);
-  if (call->issuer) {
-    NEED(lm_issuer_check(call->issuer));
-  }
+  if (call->issuer) { NEED(lm_issuer_check(call->issuer)); }
   unsigned news = lm_client_news(w->client);
   if (news == call->news && lm_seconds() < call->test) return LM_OK;
   return look_closer(call, news);

@@ -37,9 +37,8 @@ static lm_status differs_in(const lm_tensor *a, const lm_tensor *b) {
 
 static lm_status differs(const lm_exchange *c, const lm_tensor *t, const lm_tensor *entry, int i) {
   return lm_fail(differs_in(entry, t), "%s: tensor %d of the list must be %s %s on %s, got %s %s on %s",
-                 lm_collective_name(c->kind), i + 1, lm_dtype_name(t->dtype), lm_shape_of(t),
-                 lm_device_name(t->device), lm_dtype_name(entry->dtype), lm_shape_of(entry),
-                 lm_device_name(entry->device));
+                 lm_collective_name(c->kind), i + 1, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device),
+                 lm_dtype_name(entry->dtype), lm_shape_of(entry), lm_device_name(entry->device));
 }
 
 /* Whether a list is one tensor for all ranks. t: what each gets of it, or NULL. */
@@ -52,8 +51,8 @@ static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_
   const char *name = lm_collective_name(c->kind);
   if (t && (w->dtype != t->dtype || w->device != t->device || !collective_holds(w, size, t)))
     return lm_fail(differs_in(w, t), "%s: one tensor for all ranks must be %d times %s %s on %s, got %s %s on %s", name,
-                   size, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device),
-                   lm_dtype_name(w->dtype), lm_shape_of(w), lm_device_name(w->device));
+                   size, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device), lm_dtype_name(w->dtype),
+                   lm_shape_of(w), lm_device_name(w->device));
   if (!t && (w->ndim == 0 || w->size[0] % size != 0))
     return lm_fail(LM_E_SHAPE, "%s: the first dim of %s must be divisible by the number of ranks (%d)", name,
                    lm_shape_of(w), size);

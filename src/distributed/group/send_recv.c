@@ -175,10 +175,10 @@ static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_ten
   if (sending || peer != -1) NEED(lm_call_check_rank(c, peer));
   if (c->part->issuer && peer < 0)
     NEED(lm_fail(LM_E_ARG, "%s: src is required; backend '%s' cannot receive from any rank", lm_collective_name(kind),
-                c->g->table->name));
+                 c->g->table->name));
   if (peer == g->rank)
     NEED(lm_fail_value(lm_collective_name(kind), kind == LM_SEND ? "dst" : "src", "another rank",
-                      lm_text("%d, this rank", lm_call_world_rank(c, peer))));
+                       lm_text("%d, this rank", lm_call_world_rank(c, peer))));
   if (tag < 0) NEED(lm_fail_int(lm_collective_name(kind), "tag", "at least 0", tag));
   NEED(lm_call_check(c, t, !sending));
   NEED(t->numel == 0 ? one_byte(c, t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));

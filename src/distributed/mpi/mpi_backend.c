@@ -81,8 +81,8 @@ static void free_spans(spans *s) {
 static lm_status mpi_reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  NEED(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type(t->dtype), lm_mpi_op(op),
-                               s->calls, &request)));
+  NEED(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type(t->dtype), lm_mpi_op(op), s->calls,
+                                &request)));
   return lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t)));
 }
 

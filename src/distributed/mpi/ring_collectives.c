@@ -63,7 +63,7 @@ lm_status lm_mpi_ring_gather(lm_group *g, lm_dtype dtype, lm_mpi_blocks blocks) 
     for (int k = 0; k < size - 1; k++) {
       int next = (b + size - 1) % size;
       NEED(pass_on(g, blocks.data[b] + at * element, ring_piece(blocks.n[b], at, most) * element,
-                  blocks.data[next] + at * element, ring_piece(blocks.n[next], at, most) * element));
+                   blocks.data[next] + at * element, ring_piece(blocks.n[next], at, most) * element));
       b = next;
     }
   }

@@ -68,8 +68,7 @@ static lm_status row_for(const lm_group *g, lm_tensor *const *list, lm_tensor **
   for (int r = 1; r < g->size; r++) in_a_row = in_a_row && list[r]->data == list[r - 1]->data + lm_nbytes(list[r - 1]);
   *out = NULL;
   if (in_a_row) return LM_OK;
-  return lm_tensor_empty(list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel},
-                         LM_CONTIGUOUS, out);
+  return lm_tensor_empty(list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel}, LM_CONTIGUOUS, out);
 }
 
 /* On the current stream. */

@@ -25,8 +25,7 @@ static lm_status check_matrix(lm_op_id op, const char *arg, const lm_tensor *x, 
 static lm_status check_same_dtype(lm_op_id op, const char *first, const lm_tensor *a, const char *second,
                                   const lm_tensor *b) {
   if (a->dtype == b->dtype) return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)a, (lm_tensor *)b});
-  return lm_fail_dtypes(lm_ops[op].name, first, lm_dtype_name(a->dtype), second,
-                        lm_dtype_name(b->dtype));
+  return lm_fail_dtypes(lm_ops[op].name, first, lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
 }
 
 /* A tensor of [batch..., m, n]. */
@@ -256,8 +255,7 @@ lm_status lm_op_pair_distances(const lm_pair_distances_args *a, lm_tensor **out)
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_one_matrix(LM_OP_pair_distances, a->x, false));
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS,
-                      &result[0]));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS, &result[0]));
 done:
   return FINISH(pair_distances, a->x, 1);
 }
@@ -266,8 +264,7 @@ lm_status lm_op_matrix_to_pairs(const lm_matrix_to_pairs_args *a, lm_tensor **ou
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_one_matrix(LM_OP_matrix_to_pairs, a->x, true));
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS,
-                      &result[0]));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS, &result[0]));
 done:
   return FINISH(matrix_to_pairs, a->x, 1);
 }

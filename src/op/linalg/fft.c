@@ -134,9 +134,8 @@ static lm_status check_frames(lm_op_id op, const char *arg, const lm_tensor *t, 
                               int64_t hop) {
   const char *name = lm_ops[op].name;
   if ((t->dtype != LM_F32 && t->dtype != LM_F64) || window->dtype != t->dtype)
-    return lm_fail_dtype(
-        name, lm_text("%s and window", arg), "both float32 or both float64",
-        lm_text("%s and %s", lm_dtype_name(t->dtype), lm_dtype_name(window->dtype)));
+    return lm_fail_dtype(name, lm_text("%s and window", arg), "both float32 or both float64",
+                         lm_text("%s and %s", lm_dtype_name(t->dtype), lm_dtype_name(window->dtype)));
   if (t->ndim != ndim || window->ndim != 1 || window->numel < 1)
     return lm_fail(LM_E_SHAPE, "%s: expected %s and window to have shapes %s and [n], got %s and %s", name, arg,
                    ndim == 2 ? "[batch, samples]" : "[batch, frames, n]", lm_shape_of(t), lm_shape_of(window));
@@ -228,9 +227,8 @@ lm_status lm_op_fft_multiply(const lm_fft_multiply_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(LM_OP_fft_multiply, 2, in));
   for (int k = 0; k < 2; k++) {
     if (in[k]->dtype != LM_F32 && in[k]->dtype != LM_F64) {
-      TRY(lm_remedy(
-          lm_fail_dtype("fft_multiply", names[k], "float32 or float64", lm_dtype_name(in[k]->dtype)),
-          "convert it with :float()"));
+      TRY(lm_remedy(lm_fail_dtype("fft_multiply", names[k], "float32 or float64", lm_dtype_name(in[k]->dtype)),
+                    "convert it with :float()"));
     }
     if (in[k]->dtype == LM_F64) dtype = LM_F64;
   }

@@ -38,8 +38,7 @@ static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key
     TRY(lm_check_ndim(op, name[k], all[k], 4));
     TRY(lm_check_float(op, name[k], all[k]));
     if (all[k]->dtype != query->dtype) {
-      TRY(lm_fail_dtypes(lm_ops[op].name, "query", lm_dtype_name(query->dtype), name[k],
-                         lm_dtype_name(all[k]->dtype)));
+      TRY(lm_fail_dtypes(lm_ops[op].name, "query", lm_dtype_name(query->dtype), name[k], lm_dtype_name(all[k]->dtype)));
     }
   }
   TRY(lm_check_same_device(op, 3, (lm_tensor *[]){(lm_tensor *)query, (lm_tensor *)key, (lm_tensor *)value}));
@@ -53,8 +52,7 @@ static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key
                 lm_ops[op].name, lm_shape_of(query), lm_shape_of(key), lm_shape_of(value)));
   }
   if (mask && mask->dtype != LM_BOOL && mask->dtype != query->dtype) {
-    TRY(lm_fail_dtype(lm_ops[op].name, "attn_mask",
-                      lm_text("bool, or %s as query", lm_dtype_name(query->dtype)),
+    TRY(lm_fail_dtype(lm_ops[op].name, "attn_mask", lm_text("bool, or %s as query", lm_dtype_name(query->dtype)),
                       lm_dtype_name(mask->dtype)));
   }
   if (mask) TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)query, (lm_tensor *)mask}));

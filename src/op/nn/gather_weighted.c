@@ -44,8 +44,7 @@ static lm_status check_tables(lm_op_id op, const lm_tensor *t, const lm_tensor *
     return lm_fail_shapes(name, "weight", lm_shape_of(weight), "indices", lm_shape_of(indices));
   lm_dtype wanted = t->dtype == LM_F64 ? LM_F64 : LM_F32;
   if (weight->dtype != wanted)
-    return lm_fail_dtype(name, "weight",
-                         lm_text("%s for x of %s", lm_dtype_name(wanted), lm_dtype_name(t->dtype)),
+    return lm_fail_dtype(name, "weight", lm_text("%s for x of %s", lm_dtype_name(wanted), lm_dtype_name(t->dtype)),
                          lm_dtype_name(weight->dtype));
   return LM_OK;
 }

@@ -56,8 +56,7 @@ static lm_status check(lm_op_id op, const char *name, const lm_tensor *t, int64_
     TRY(lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld, %lld]", (long long)m, (long long)n), lm_shape_of(t)));
   }
   if (t->dtype != like->dtype) {
-    TRY(lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name(t->dtype), "weight_hh",
-                       lm_dtype_name(like->dtype)));
+    TRY(lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name(t->dtype), "weight_hh", lm_dtype_name(like->dtype)));
   }
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)like}));
 done:
@@ -76,9 +75,9 @@ static lm_status check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch,
   }
   if (sizes->ndim != 1 || sizes->dtype != LM_I64 || LM_DEVICE_KIND(sizes->device) != LM_CPU ||
       !lm_is_contiguous(sizes)) {
-    TRY(lm_fail_value(lm_ops[op].name, "batch_sizes", "int64 [steps] on the CPU",
-                      lm_text("%s %s on %s", lm_dtype_name(sizes->dtype), lm_shape_of(sizes),
-                              lm_device_name(sizes->device))));
+    TRY(lm_fail_value(
+        lm_ops[op].name, "batch_sizes", "int64 [steps] on the CPU",
+        lm_text("%s %s on %s", lm_dtype_name(sizes->dtype), lm_shape_of(sizes), lm_device_name(sizes->device))));
   }
   const int64_t *size = (const int64_t *)sizes->data;
   bool good = sizes->size[0] == 0 || size[0] == batch;

@@ -311,8 +311,8 @@ lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
                   .index = t.position,
                   .src = values->data,
                   .x_item = lm_dtype_size(x->dtype)};
-  scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, values->dtype, x->ndim - indexed,
-              x->size + indexed, (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
+  scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, values->dtype, x->ndim - indexed, x->size + indexed,
+              (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
   TRY(close_sums(x, out[0]));
 done:
   lm_tuples_close(out[0], &t);

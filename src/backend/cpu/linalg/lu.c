@@ -57,8 +57,7 @@ static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const l
   lm_bad_matrix bad;
   int n = (int)x->size[x->ndim - 1];
   if (x->numel) TRY(lm_cpu_copy(x, factors[0]));
-  lu_job j = {
-      .dtype = x->dtype, .m = n, .n = n, .lu = factors[0], .pivots = factors[1], .det = det, .sign = sign};
+  lu_job j = {.dtype = x->dtype, .m = n, .n = n, .lu = factors[0], .pivots = factors[1], .det = det, .sign = sign};
   TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, scratch_of(&j), det_one, &j, &bad));
 done:
   return status;

@@ -102,8 +102,7 @@ lm_status lm_cuda_stft_lines(const void *args, lm_tensor *const *out) {
   void *stream;
   lm_frames f = {a->x->size[0], a->x->size[1], out[0]->size[1], a->window->numel, a->hop};
   TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, &(int64_t){f.batch * f.count * f.n}, LM_CONTIGUOUS,
-                      &frames));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, &(int64_t){f.batch * f.count * f.n}, LM_CONTIGUOUS, &frames));
   TRY(LAUNCH("frames", lm_k_frames(a->x->dtype, a->x->data, a->window->data, f, frames->data, stream)));
   status = real_lines(frames, f.n, a->scale, a->inner, out[0], stream);
 done:
