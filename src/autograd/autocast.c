@@ -9,7 +9,6 @@
 #include "autograd/record_graph.h"
 #include "base/mem.h"
 #include "device/graph.h"
-#include "device/stream.h"
 
 typedef struct kept { /* of one leaf */
   lm_tensor *leaf, *low;

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "autograd/record_graph.h"
-#include "base/mem.h"
 #include "base/message.h"
 
 /* Outputs must be tensors nobody has recorded; a view made by the function itself is one. */

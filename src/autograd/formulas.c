@@ -1,6 +1,5 @@
 #include "autograd/formulas.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 

@@ -5,7 +5,6 @@
 #include "autograd/record_graph.h"
 #include "base/message.h"
 #include "op/check.h"
-#include "op/pointwise.h"
 
 /* ---- is what was saved still there, and still the same? */
 

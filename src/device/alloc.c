@@ -2,7 +2,6 @@
 #include "device/alloc.h"
 
 #include "base/message.h"
-#include "device/graph.h"
 #include "device/segments.h"
 #include "device/size_classes.h"
 #include "device/stream_core.h"

@@ -1,10 +1,9 @@
 /* Capture of what a thread enqueues. A replay is ordered by hand: it continues after everything its device was given,
  * and what a graph has touched (LM_USED_GRAPH) is waited for at each later use. */
-#include <stdio.h>
 
+#include "device/graph.h"
 #include "base/mem.h"
 #include "base/message.h"
-#include "device/graph.h"
 #include "device/segments.h"
 #include "device/stream_core.h"
 

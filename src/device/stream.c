@@ -2,8 +2,6 @@
 #include "device/stream.h"
 #include "device/graph.h"
 
-#include <stdlib.h>
-
 #include "base/mem.h"
 #include "device/stream_core.h"
 

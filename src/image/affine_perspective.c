@@ -1,6 +1,5 @@
 /* Images seen through a map of coordinates: rotated, sheared, in perspective. Pixels are looked up as ATen's
  * grid_sample does with padding_mode zeros and align_corners false. */
-#include <math.h>
 
 #include "backend/cpu/cpu.h"
 #include "base/message.h"

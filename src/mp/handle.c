@@ -1,8 +1,6 @@
 #include "mp/handle.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/descriptor.h"

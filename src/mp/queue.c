@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/message.h"
 #include "base/thread.h"
 #include "mp/datagram.h"
 #include "mp/lock.h"

@@ -3,7 +3,6 @@
 #include "base/message.h"
 #include "device/graph.h"
 
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
 #include <cjson/cJSON.h>
 #include <sodium.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
-#include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
 #include "device/driver.h"

@@ -10,7 +10,6 @@
  *   write_pieces(path, list)          strings and contiguous tensors one after the other: a file, whole or not at all
  */
 #include "io/file_sections.h"
-#include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
 #include "io/atomic_write.h"

@@ -4,7 +4,6 @@
  *   int64 tensor the entries it names           bool tensor  a mask over as many dims as it has
  *   "..."        as many dims as are left   "newaxis"    a dim of size 1 more (lm.newaxis)
  * Basic entries become views; tensors go to index_get and index_put_ together. */
-#include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
 #include "op/check.h"

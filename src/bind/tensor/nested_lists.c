@@ -1,5 +1,4 @@
 /* Nested Lua lists to tensors and back. */
-#include <math.h>
 #include <stdio.h>
 
 #include "base/mapping_guard.h"

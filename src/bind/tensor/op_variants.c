@@ -1,7 +1,6 @@
 /* Functions of which each call is one of several ops, by what it is given. */
 #include <string.h>
 
-#include "base/message.h"
 #include "bind/bind.h"
 
 /* Is {key = true} among the options at the end? */

@@ -9,7 +9,6 @@
  * are not in step would send buckets before or after whatever else backward sends. What the CPU has to scale, it scales
  * from then on while it puts gradients in their positions; on other devices that is left to the group, which may do it
  * on the way. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
 #include "distributed/group/collective.h"
-#include "distributed/group/group_core.h"
 #include "op/check.h"
 
 static const size_t most_bytes = (size_t)32 << 20; /* in one message, unless one tensor is larger */

@@ -5,7 +5,6 @@
 #include "distributed/group/call_timeouts.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <omp.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -13,7 +12,6 @@
 #include "base/thread.h"
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
-#include "distributed/group/world.h"
 
 static const double first_pause = 50e-6, longest_pause = 2e-3; /* seconds between looks */
 static const double awaited_pause = 200e-6;                    /* the longest while a thread waits for a work */

@@ -1,6 +1,5 @@
 /* Making process groups of the ranks of a world. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/autograd.h"

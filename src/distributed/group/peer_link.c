@@ -1,7 +1,6 @@
 #include "distributed/group/peer_link.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

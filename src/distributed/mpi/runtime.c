@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/hook_import.h"
 #include "base/mem.h"
-#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/store/pmix.h"
 

@@ -14,7 +14,6 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
-#include "device/stream.h"
 #include "distributed/nccl/nccl.h"
 
 static const double spin_time = 250e-6;  /* seconds of polling without a rest: launching takes NCCL less, mostly */

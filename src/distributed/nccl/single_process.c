@@ -1,6 +1,5 @@
 /* One process with several GPUs: a communicator for each of them, made together and kept for good. They block, and
  * those of a set of GPUs are used by one thread at a time. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"

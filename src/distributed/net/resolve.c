@@ -3,7 +3,6 @@
 #include "distributed/net/resolve.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>

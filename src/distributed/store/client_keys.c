@@ -1,7 +1,4 @@
 /* Questions to the store: a message with a number, and the reply with the same. */
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
