@@ -538,7 +538,7 @@ describe("what errors advise", function()
     end
     local files = io.popen "grep -rlE 'fail|error_at_caller|raise' lua/luminary src --include=*.lua --include=*.c"
     for file in files:lines() do
-      for line in file:find "/torch7/" and function() end or io.lines(file) do -- whose nn is another
+      for line in io.lines(file) do
         local code = line:match "^%s*%-%-" and "" or line
         for text in code:gmatch '"([^"]*)"' do
           if text:find "%s" then look(text, file) end
