@@ -136,6 +136,9 @@ function Source:cursor(at)
   return setmetatable({source = self, at = at, piece = "", from = at}, Cursor)
 end
 
+--- Continues at `at`.
+function Cursor:seek(at) self.at, self.piece, self.from = at, "", at end
+
 --- The next n bytes: a string.
 function Cursor:take(n)
   local start = self.at - self.from
