@@ -2,7 +2,7 @@
 --- scripts/dev/reference_pages.lua. A class and a method, as in "Module:getParameters", is one of a class of Luminary.
 return {
   {file = "torch7-nn", title = "luminary.torch7: layers and methods of modules", {"Methods of modules", [[
-    Module:getParameters Module:zeroGradParameters Module:evaluate Numbered:add Numbered:get]]},
+    Module:getParameters Module:zeroGradParameters Module:evaluate Sequential:add Sequential:get]]},
     {"Tables of tensors", [[
       nn. Concat ConcatTable ParallelTable JoinTable SplitTable SelectTable NarrowTable FlattenTable CAddTable CSubTable
       CMulTable CDivTable CMaxTable CMinTable]]},
