@@ -10,6 +10,6 @@ return {
       nn. View Reshape Transpose Select Narrow Squeeze Unsqueeze Sum Mean Max Min AddConstant MulConstant]]}},
   {file = "torch7-optim", title = "luminary.torch7: optimizers as functions", {"", [[
     optim. sgd adam adadelta adagrad adamax asgd lbfgs nag rmsprop rprop lswolfe checkgrad]]}},
-  {file = "torch7-tools", title = "luminary.torch7: tools", {"", [[
-    lm.CmdLine optim.ConfusionMatrix optim.Logger Timer:resume]]}},
+  {file = "torch7-tools", title = "luminary.torch7: tools", {"", "lm.CmdLine optim.ConfusionMatrix optim.Logger"},
+    {"Methods of lm.Timer", "Timer:resume"}},
 }

@@ -402,10 +402,11 @@ for _, page in ipairs(pages) do
   else
     local out = {"# " .. page.title}
     if extension then
-      out[2] = ("\nThese names come with `require \"luminary.%s\"`, of the rock luminary-%s."):format(extension, extension)
+      out[2] = ("\nThese names come with `require \"luminary.%s\"`, of the rock luminary-%s."):format(extension,
+        extension)
     end
     for _, section in ipairs(page) do
-      if section[1] ~= "" then out[#out + 1] = ("\n## %s"):format(section[1]) end
+      if section[1] ~= "" then out[#out + 1] = ("\n## %s\n"):format(section[1]) end
       for _, each in ipairs(section.entries) do
         if shown_class[each.path] then
           add_item(out, each, {name = shown_class[each.path]})

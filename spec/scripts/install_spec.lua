@@ -71,9 +71,9 @@ describe("luarocks make #install #full #unsanitized", function()
   end)
 
   it("and is removed whole", function()
-    local remove = "luarocks --lua-version 5.1 --tree %s remove luminary-torch7 && luarocks --lua-version 5.1 --tree %s "
-      .. "remove luminary && ! find %s -name '*luminary*' | grep ."
-    local ok, text = run(remove:format(tree, tree, tree))
+    local remove = "for rock in luminary-torch7 luminary; do luarocks --lua-version 5.1 --tree %s remove $rock || "
+      .. "exit; done; ! find %s -name '*luminary*' | grep ."
+    local ok, text = run(remove:format(tree, tree))
     assert(ok, text)
   end)
 end)

@@ -131,8 +131,8 @@ describe("Torch7's optimizers", function()
       assert.is_truthy(optim[class])
       local ok, message = pcall(function() optim[name](nn.Linear(2, 2):parameters(), { lr = 0.1 }) end)
       assert(not ok)
-      assert.matches(("feval_optimizers_spec.lua:%%d+: %s: feval must be a function, got a table; optim.%s is the class that "
-        .. "takes a list of parameters$"):format(name, class), message)
+      assert.matches(("feval_optimizers_spec.lua:%%d+: %s: feval must be a function, got a table; optim.%s is the "
+        .. "class that takes a list of parameters$"):format(name, class), message)
     end
   end)
   it("checkgrad compares with differences", function()

@@ -38,7 +38,7 @@ describe("optim.Logger", function()
     assert.error_matches(function() log:add { best = 1 } end, "no column 'best'")
     assert.error_matches(function() log:style { "!" } end, "unknown style '!'")
     temp.write(folder .. "/gnuplot", "#!/bin/sh\ncat > " .. folder .. "/plotted\n")
-    temp.write(folder .. "/p.lua", ([[local lm = require "luminary"
+    temp.write(folder .. "/p.lua", ([[local lm = require "luminary" require "luminary.torch7"
       local log = lm.optim.Logger("%s/b.log"):setNames{"train"}:style "-"
       log:add {3} log:add {4} assert(log:plot())]]):format(folder))
     local ok, out = temp.run(folder, ("chmod +x %s/gnuplot; PATH=%s:$PATH luajit %s/p.lua"):format(folder, folder,
@@ -68,7 +68,7 @@ describe("lm.CmdLine", function()
   end)
   it("says what is wrong, and ends", function()
     local folder = temp.folder()
-    local script = temp.write(folder .. "/s.lua", [[local cmd = require("luminary").CmdLine()
+    local script = temp.write(folder .. "/s.lua", [[local cmd = require("luminary.torch7").CmdLine()
       cmd:option("-rate", 0.1, "the rate") cmd:parse(arg) print "on"]])
     for given, wanted in pairs { ["-rata 1"] = "did you mean '-rate'", ["-rate x"] = "must be a number, got 'x'",
       ["-rate"] = "requires a value", more = "unrecognized argument 'more'" } do

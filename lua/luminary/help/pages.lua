@@ -1,6 +1,5 @@
---- The sections of lua/luminary/help/pages/*.md and of the pages of packages: the full text about public names, in the
---- form that CONTRIBUTING.md ("How to write a section") shows. Each file holds the sections of the reference page of its
---- name.
+--- The sections of lua/luminary/help/pages/*.md and of packages' pages: the full text about public names, in the form
+--- that CONTRIBUTING.md ("How to write a section") shows. Each file has the sections of the reference page of its name.
 
 local pages = {}
 

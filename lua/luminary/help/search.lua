@@ -20,7 +20,8 @@ local function is_listed(each)
   return not of_class and not index.is_hidden(each) and help.of(each) and entry.main(each) == each
 end
 
-local rows, rows_of -- {each, rank, name, path, sentence} of all names that are listed, texts in lower case; their entries
+-- {each, rank, name, path, sentence} of all names that are listed, texts in lower case; and the entries they are of.
+local rows, rows_of
 
 local function all_rows()
   local entries, list = index.entries(), {}

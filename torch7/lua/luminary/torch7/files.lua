@@ -1,8 +1,8 @@
 --- Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize and
---- deserialize write and read in Torch7's own format (.t7). Luminary's reader of .t7 files reads them, and makes Torch7's
---- tensors and objects. Functions are neither written nor read, since their bytes could make a process crash; tensors of
---- the GPU come back as FloatTensors on the CPU. Each tensor is written with memory of its own: those that shared it are
---- apart after reading, except one tensor at several positions.
+--- deserialize write and read in Torch7's own format (.t7). Luminary's reader of .t7 files reads them, and makes
+--- Torch7's tensors and objects. Functions are neither written nor read, since their bytes could make a process crash;
+--- tensors of the GPU come back as FloatTensors on the CPU. Each tensor is written with memory of its own: those that
+--- shared it are apart after reading, except one tensor at several positions.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
@@ -69,10 +69,11 @@ local function make_for(file)
   return make
 end
 
--- A file in text, at its begin. `seen`: what was written of objects, by number; depth: within how many objects it reads.
+-- A file in text, at its start. seen: numbers of the objects that were written; depth: within how many objects it is.
 local function new_file(kind, mode, source, data)
-  local file = setmetatable({__typename = kind, mode = mode, data = data, seen = {}, depth = 0, cursor = source:cursor(0)},
-    File)
+  local file = setmetatable({
+    __typename = kind, mode = mode, data = data, seen = {}, depth = 0, cursor = source:cursor(0),
+  }, File)
   file.reader = torch7_file.reader(file.cursor, true, make_for(file))
   return file:ascii()
 end
@@ -186,7 +187,9 @@ function File:readString(what)
   local cursor = readable(self)
   local start, left, n = cursor.at, cursor.source.size - cursor.at, 256
   if what == "*a" then
-    if left > LARGEST then fail("%s: %.0f bytes do not fit in a string; readChar(n) reads them", self.__typename, left) end
+    if left > LARGEST then
+      fail("%s: %.0f bytes do not fit in a string; readChar(n) reads them", self.__typename, left)
+    end
     return cursor:take(left)
   end
   local text, stop

@@ -1,5 +1,5 @@
---- Adds Torch7's names to Luminary's own libraries, with their pages of help: layers to nn, functions of feval and tools
---- to optim, CmdLine to lm, methods to modules; and Luminary's names for those of Torch7, for errors about unknown names.
+--- Adds Torch7's names to Luminary's own libraries, with their pages of help: layers to nn, functions of feval and
+--- tools to optim, CmdLine to lm, methods to modules; and for errors about unknown names, Luminary's for Torch7's.
 local lm = require "luminary"
 local pages = require "luminary.help.pages"
 local unknown = require "luminary.help.pytorch_names"
