@@ -37,9 +37,19 @@ local function size_of(self, what)
   return n
 end
 
-function Binary:int() return self.cursor:signed(4) end
+local int, double = ffi.new "int32_t[1]", ffi.new "double[1]"
+
+function Binary:int()
+  ffi.copy(int, self.cursor:take(4), 4)
+  return int[0]
+end
+
+function Binary:double()
+  ffi.copy(double, self.cursor:take(8), 8)
+  return double[0]
+end
+
 function Binary:long() return tonumber(self.cursor:int64()) end
-function Binary:double() return self.cursor:float(8) end
 function Binary:text() return self.cursor:take(size_of(self, "a string of %.0f bytes")) end
 
 -- uint8 of n elements of a dtype.
@@ -59,14 +69,19 @@ end
 
 -- What stands between white space; one newline or blank behind it is read too.
 function Ascii:word()
-  local cursor, c, out = self.cursor, " ", {}
-  while c:find "%s" do c = cursor:take(1) end
-  while not c:find "%s" do
-    out[#out + 1] = c
-    if #out > LONGEST_NUMBER then malformed(self, "expected a number, got '%s…'", table.concat(out)) end
-    c = behind(self)
-  end
-  return table.concat(out)
+  local cursor = self.cursor
+  repeat
+    cursor.source:check(cursor.at, 1)
+    local blank, before = cursor:look(1)
+    local first = blank:find("%S", before + 1)
+    cursor.at = cursor.from + (first and first - 1 or #blank)
+  until first
+  local piece, start = cursor:look(LONGEST_NUMBER + 1)
+  local word = piece:match("^%S+", start + 1)
+  if #word > LONGEST_NUMBER then malformed(self, "expected a number, got '%s…'", word:sub(1, LONGEST_NUMBER)) end
+  cursor.at = cursor.at + #word
+  behind(self)
+  return word
 end
 
 local function digits_of(self, word)
