@@ -123,8 +123,7 @@ function Optimizer:add_param_group(given)
   table.insert(self.param_groups, group)
 end
 
---- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros, as does any call after
---- getParameters.
+--- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros.
 Optimizer.zero_grad = arguments.takes("zero_grad", {{"set_to_none", "boolean", true}}, function(self, opts)
   for _, group in ipairs(self.param_groups) do gradients.zero(group.params, opts.set_to_none) end
 end)

@@ -1,17 +1,20 @@
 --- Torch7's names, over luminary: `local torch = require "luminary.torch7"; local nn, optim = torch.nn, torch.optim`.
 --- Tensors made here are Torch7's: in place, keeping dims, outside of autograd; those of luminary in the same process
---- stay as they are. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the way back.
---- docs/from_torch7.md lists the names.
+--- stay as they are. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the way back. Luminary's own nn,
+--- optim and modules get Torch7's names too (names.lua). docs/from_torch7.md lists all.
+require("luminary.base.script_frames").add_own(debug.getinfo(1, "S").source:match "^@(.*)init%.lua$")
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local storage = require "luminary.torch7.storage"
 local files = require "luminary.torch7.files"
-local CmdLine = require "luminary.cmd_line"
+local CmdLine = require "luminary.torch7.cmd_line"
 local Timer = require "luminary.timer"
 local fail, ops = options.fail, core.ops
 local wrap = tensor.wrap
+
+require "luminary.torch7.names"
 
 local torch = class.packages.torch
 torch.nn, torch.optim = require "luminary.torch7.nn", require "luminary.torch7.optim"

@@ -1,6 +1,6 @@
 -- A Torch7 training program of the classic kind, run by luminary: LeNet on Fashion-MNIST with feval and optim.sgd.
 --
---   luajit scripts/torch7_mnist.lua -epochs 2 -save logs
+--   luajit torch7/mnist.lua -epochs 2 -save logs
 --
 -- Apart from the data, which comes from luminary's reader, it is written in Torch7's names alone (docs/from_torch7.md).
 local lm = require "luminary"

@@ -5,7 +5,7 @@ local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local containers = require "luminary.nn.containers"
 local layer = require "luminary.nn.define_layer"
-local sample = require "luminary.nn.torch7_input_dims"
+local sample = require "luminary.torch7.input_dims"
 
 local ops, fail = core.ops, options.fail
 local list, entry = layer.entries()

@@ -1,8 +1,8 @@
 --- What Torch7 has and luminary.torch7 has not, with the reason for each name:
 ---
----   luajit scripts/dev/missing_torch7_names.lua
+---   luajit torch7/missing_names.lua
 ---
---- scripts/dev/torch7_names.txt has the names, and how many of 23 repositories use each. Ends with 1 where a name has
+--- torch7/names.txt has the names, and how many of 23 repositories use each. Ends with 1 where a name has
 --- no reason, and where one that 4 or more use is missing.
 local torch = require "luminary.torch7"
 local COMMON = 4
@@ -49,7 +49,7 @@ local function has(library, name)
 end
 
 local order, count, missing = {}, {}, {}
-for line in io.lines((arg[0]:match "^(.*)/" or ".") .. "/torch7_names.txt") do
+for line in io.lines((arg[0]:match "^(.*)/" or ".") .. "/names.txt") do
   local title, names = line:match "^([^#%s]%S*) (.*)$"
   if title and not count[title] then order[#order + 1], count[title], missing[title] = title, 0, {} end
   for entry in (names or ""):gmatch "%S+" do

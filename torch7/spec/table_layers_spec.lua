@@ -1,5 +1,6 @@
 -- Torch7's containers and layers around tables.
 local lm = require "luminary"
+require "luminary.torch7"
 local nn = lm.nn
 
 local function seq(...) return lm.tensor { ... } end

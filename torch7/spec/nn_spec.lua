@@ -397,9 +397,9 @@ describe("Torch7's training", function()
     assert.same({ 6, -4 }, grad:totable())
   end)
 
-  it("scripts/torch7_mnist.lua learns, and logs", function()
+  it("torch7/mnist.lua learns, and logs", function()
     local folder = temp.folder()
-    local ok, out = temp.run(folder, "luajit scripts/torch7_mnist.lua -trainSize 4000 -testSize 500 -save " .. folder)
+    local ok, out = temp.run(folder, "luajit torch7/mnist.lua -trainSize 4000 -testSize 500 -save " .. folder)
     assert.is_true(ok, out)
     local last
     for percent in out:gmatch "global correct: ([%d.]+)%%" do last = tonumber(percent) end

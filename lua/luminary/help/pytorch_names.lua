@@ -1,4 +1,4 @@
---- Names of PyTorch and Torch7 that are different here or absent, for errors about unknown names. The value of a name
+--- Names of PyTorch that are different here or absent, for errors about unknown names. The value of a name
 --- is our name, a sentence (it contains a blank), or false: not in this version. pairs_of reads "theirs=ours …", and
 --- "theirs …" for absent names.
 local function pairs_of(text, lacking)
@@ -99,9 +99,7 @@ for _, row in ipairs {
   for name in row[2]:gmatch "%S+" do hugging_face[name] = row[1] end
 end
 
-other.tensors = with(pairs_of([[
-  cmul=mul cdiv=div cadd=add csub=sub cpow=pow cmax=maximum cmin=minimum nElement=numel nDimension=dim numpy=totable
-  resize=resize_ resize_as=resize_as_ maskedFill=masked_fill_ repeatTensor=repeat_tensor]],
+other.tensors = with(pairs_of([[numpy=totable resize=resize_ resize_as=resize_as_]],
   [[
   cumsum cumprod sort argsort inv unique
   prod median mode kthvalue addcmul addcdiv lerp sinh
@@ -118,20 +116,15 @@ other.tensors = with(pairs_of([[
   resize_ resize_as_ signbit solve
   to_sparse to_dense unique_consecutive xlogy
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
-  values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
-  map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
+  values = two, indices = two, device_type = "x.device says it",
   is_cpu = "x.device says it",
   len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph", retains_grad = false,
   index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
 })
 
 other.luminary = with(pairs_of([[
-  random=rand range=arange Tensor=FloatTensor from_numpy=tensor cmul=mul cdiv=div
-  manualSeed=manual_seed setnumthreads=set_num_threads
-  getnumthreads=get_num_threads setdefaulttensortype=set_default_dtype isTensor=is_tensor repeat=repeat_tensor
-  distributed=dist multiprocessing=mp
-  F=nn.functional
-  set_default_tensor_type=set_default_dtype]],
+  random=rand range=arange Tensor=FloatTensor from_numpy=tensor repeat=repeat_tensor distributed=dist
+  multiprocessing=mp F=nn.functional set_default_tensor_type=set_default_dtype]],
   [[
   cumsum cumprod sort argsort unique prod
   bincount histc searchsorted isclose isinf
@@ -169,27 +162,14 @@ other.luminary = with(pairs_of([[
   contiguous_format = "{memory_format = \"contiguous\"} is an option",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
-  torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks", cutorch = "lm.cuda is that",
+  torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks",
   hub = "nothing is downloaded: lm.models.resnet50 {weights = path} takes a file that is there",
-  class = "nn.Module:extend(\"Name\") makes a class",
 })
 
 other.nn = with(pairs_of([[
-  SpatialConvolution=Conv2d SpatialConvolutionMM=Conv2d SpatialMaxPooling=MaxPool2d
-  SpatialAveragePooling=AvgPool2d SpatialBatchNormalization=BatchNorm2d BatchNormalization=BatchNorm1d
-  VolumetricBatchNormalization=BatchNorm3d SpatialAdaptiveAveragePooling=AdaptiveAvgPool2d
-  ClassNLLCriterion=NLLLoss CrossEntropyCriterion=CrossEntropyLoss MSECriterion=MSELoss LookupTable=Embedding
-  BCECriterion=BCELoss LogSoftMax=LogSoftmax SoftMax=Softmax SoftPlus=Softplus Container=Module
-  DataParallelTable=DataParallel DistributedDataParallel=parallel.DistributedDataParallel
-  clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
-  [[
-  gModule AbsCriterion MarginCriterion
-  TemporalConvolution SpatialFullConvolution SpatialZeroPadding
-  AdaptiveLogSoftmaxWithLoss
-  CrossMapLRN2d
-  RNNBase
-  quantized
-  qat]]), {
+  DistributedDataParallel=parallel.DistributedDataParallel clip_grad_norm_=utils.clip_grad_norm_
+  clip_grad_value_=utils.clip_grad_value_]],
+  "AdaptiveLogSoftmaxWithLoss CrossMapLRN2d RNNBase quantized qat"), {
   Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
   parameter = "nn.Parameter makes one",
   Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",
@@ -355,8 +335,7 @@ other["dist.ReduceOp"] = pairs_of("sum=SUM mean=MEAN product=PRODUCT min=MIN max
 other.cuda = with(pairs_of([[
   CUDAGraph=Graph make_graphed_callables=make_graphed_step graphs=graph StreamContext=stream seed=manual_seed
   seed_all=manual_seed_all reset_max_memory_allocated=reset_peak_memory_stats
-  reset_max_memory_cached=reset_peak_memory_stats getDeviceCount=device_count setDevice=set_device
-  getDevice=current_device getMemoryUsage=mem_get_info manualSeedAll=manual_seed_all]],
+  reset_max_memory_cached=reset_peak_memory_stats]],
   [[
   memory_snapshot memory_usage utilization temperature power_draw clock_rate get_arch_list
   get_gencode_flags get_rng_state_all set_rng_state_all initial_seed ipc_collect nvtx profiler jiterator

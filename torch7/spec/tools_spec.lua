@@ -1,7 +1,8 @@
--- Torch7's tools of the library itself: command lines, paths, timers, the confusion matrix and the logger.
+-- Torch7's tools: command lines, timers, the confusion matrix, the logger and the tester.
 local lm = require "luminary"
+require "luminary.torch7"
 local temp = require "spec.support.temp"
-local optim, paths = lm.optim, lm.paths
+local optim = lm.optim
 
 describe("optim.ConfusionMatrix", function()
   it("counts, and prints as Torch7's", function()
@@ -37,7 +38,7 @@ describe("optim.Logger", function()
     assert.error_matches(function() log:add { best = 1 } end, "no column 'best'")
     assert.error_matches(function() log:style { "!" } end, "unknown style '!'")
     temp.write(folder .. "/gnuplot", "#!/bin/sh\ncat > " .. folder .. "/plotted\n")
-    temp.write(folder .. "/p.lua", ([[local lm = require "luminary"
+    temp.write(folder .. "/p.lua", ([[local lm = require "luminary" require "luminary.torch7"
       local log = lm.optim.Logger("%s/b.log"):setNames{"train"}:style "-"
       log:add {3} log:add {4} assert(log:plot())]]):format(folder))
     local ok, out = temp.run(folder, ("chmod +x %s/gnuplot; PATH=%s:$PATH luajit %s/p.lua"):format(folder, folder,
@@ -67,7 +68,7 @@ describe("lm.CmdLine", function()
   end)
   it("says what is wrong, and ends", function()
     local folder = temp.folder()
-    local script = temp.write(folder .. "/s.lua", [[local cmd = require("luminary").CmdLine()
+    local script = temp.write(folder .. "/s.lua", [[local cmd = require("luminary.torch7").CmdLine()
       cmd:option("-rate", 0.1, "the rate") cmd:parse(arg) print "on"]])
     for given, wanted in pairs { ["-rata 1"] = "did you mean '-rate'", ["-rate x"] = "must be a number, got 'x'",
       ["-rate"] = "requires a value", more = "unrecognized argument 'more'" } do
@@ -94,63 +95,6 @@ describe("lm.CmdLine", function()
     local text = temp.read(folder .. "/log")
     assert.is_truthy(text:find("[command line arguments]\nlr\t3\n", 1, true), text)
     assert.is_truthy(text:find "\n%d%d%d%d%[spec%]: a\t1\n$", text)
-    temp.remove(folder)
-  end)
-end)
-
-describe("lm.paths", function()
-  it("takes names apart and puts them together", function()
-    assert.equal("/a/c", paths.concat("/a", "b", "..", "c"))
-    assert.equal("/c", paths.concat("/a", "/c"))
-    assert.equal(paths.cwd() .. "/a", paths.concat "a")
-    assert.equal("b.lua", paths.basename "/a/b.lua")
-    assert.equal("b", paths.basename("/a/b.lua", "lua"))
-    assert.same({ "/a", ".", "/", "/" }, { paths.dirname "/a/b/", paths.dirname "a", paths.dirname "/a",
-      paths.dirname "/" })
-    assert.equal("gz", paths.extname "a.tar.gz")
-    assert.is_nil(paths.extname "a.d/b")
-    assert.equal(os.getenv "HOME" or "/", paths.home)
-  end)
-  it("looks at folders and makes them", function()
-    local folder = temp.folder()
-    assert.is_true(paths.mkdir(folder .. "/x/y"))
-    temp.write(folder .. "/f.txt", "1")
-    assert.is_true(paths.dirp(folder .. "/x/y"))
-    assert.is_false(paths.filep(folder .. "/x"))
-    assert.is_true(paths.filep(folder .. "/f.txt"))
-    local function all(iterator)
-      local names = {}
-      for name in iterator do names[#names + 1] = name end
-      return table.concat(names, " ")
-    end
-    assert.equal(". .. f.txt x", all(paths.files(folder)))
-    assert.equal("f.txt", all(paths.files(folder, "txt$")))
-    assert.equal("f.txt", all(paths.iterfiles(folder)))
-    assert.equal("x", all(paths.iterdirs(folder)))
-    assert.is_true(paths.rmdir(folder .. "/x/y"))
-    assert.is_nil(paths.dir(folder .. "/none"))
-    assert.error_matches(function() paths.files(folder .. "/none") end, "none': No such file or directory")
-    temp.remove(folder)
-  end)
-end)
-
-describe("lm.paths, for scripts", function()
-  it("finds what lies beside a script, and programs", function()
-    local folder = temp.folder()
-    temp.write(folder .. "/one.lua", [[local paths = require("luminary").paths
-      assert(paths.thisfile():match "/one.lua$" and paths.thisfile("x") == paths.dirname(paths.thisfile()) .. "/x")
-      print("two says " .. paths.dofile "two.lua")]])
-    temp.write(folder .. "/two.lua", "return 'hello'")
-    local _, out = temp.run(folder, "luajit " .. folder .. "/one.lua")
-    assert.is_truthy(out:find "two says hello", out)
-    assert.is_truthy(paths.findprogram("no-such-program", "sh"):find "/sh$")
-    assert.is_nil(paths.findprogram "no-such-program")
-    assert.is_false(paths.is_win())
-    paths.mkdir(folder .. "/d/e")
-    temp.write(folder .. "/d/f", "")
-    assert.error_matches(function() paths.rmall(folder .. "/d") end, "pass 'yes' as the second argument to remove")
-    assert.is_true(paths.rmall(folder .. "/d", "yes"))
-    assert.is_false(paths.dirp(folder .. "/d"))
     temp.remove(folder)
   end)
 end)
@@ -211,24 +155,23 @@ describe("xlua", function()
   end)
 end)
 
-describe("lm.Timer", function()
-  it("says the time as Torch7's: stop, resume, reset", function()
-    local timer = lm.Timer()
-    local stop = os.clock() + 0.02 -- of the processor, which others may keep busy meanwhile
-    repeat until os.clock() > stop
+describe("torch.Timer", function()
+  it("is resumed, which does nothing while a lap runs", function()
+    local torch = require "luminary.torch7"
+    local timer = torch.Timer()
     timer:stop()
     local at = timer:time()
-    assert.is_true(at.real > 0 and at.user + at.sys >= 0.019)
-    assert.same(at, timer:time())
     assert.is_true(timer:resume():time().real >= at.real)
-    assert.same({ {}, 0, 0 }, { timer:reset().times, timer.user, timer.sys })
+    assert.equal(timer, timer:resume())
+    timer:stop()
+    assert.equal(2, #timer.times)
   end)
 end)
 
 describe("Torch7's names #lua", function()
   it("are there, or left out for a reason", function()
     local folder = temp.folder()
-    local ok, out = temp.run(folder, "luajit scripts/dev/missing_torch7_names.lua")
+    local ok, out = temp.run(folder, "luajit torch7/missing_names.lua")
     temp.remove(folder)
     assert.is_true(ok, out)
     assert.is_truthy(out:find "\nnn: %d+ of 190\n", out)

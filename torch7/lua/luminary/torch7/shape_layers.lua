@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
 local printed = require "luminary.nn.print_values"
-local sample = require "luminary.nn.torch7_input_dims"
+local sample = require "luminary.torch7.input_dims"
 
 local ops, fail = core.ops, options.fail
 local list, entry = layer.entries()
