@@ -6,15 +6,10 @@ local bytes = require "scripts.dev.fuzz.bytes"
 local ffi = require "ffi"
 local temp = require "spec.support.temp"
 local within = require("spec.support.time").within
+local message = require "spec.support.error_of"
 
 local golden = core.safetensors_load "spec/golden/_files.safetensors"
 local little_endian, crc32 = bytes.little_endian, bytes.crc32
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local folder
 setup(function() folder = temp.folder() end)

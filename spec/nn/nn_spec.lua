@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local nn, optim = lm.nn, lm.optim
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 
 local function names(iterator)
   local list = {}
@@ -13,12 +14,6 @@ local function shapes(list)
   local texts = {}
   for i, t in ipairs(list) do texts[i] = table.concat(t.shape, "x") end
   return table.concat(texts, " ")
-end
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
 end
 
 local function close(a, b) assert(a:allclose(b), tostring(a) .. "\n" .. tostring(b)) end

@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "base/message.h"
 #include "bind/bind.h"
 #include "distributed/group/world.h"
 #include "op/backend.h"

@@ -344,6 +344,19 @@ local function count(...)
 end
 options.count = count
 
+--- The keys of a table, in order; of those entries, where it is given, for which fits(key, value).
+function options.sorted_keys(t, fits)
+  local keys = {}
+  for key, value in pairs(t) do
+    if not fits or fits(key, value) then keys[#keys + 1] = key end
+  end
+  table.sort(keys)
+  return keys
+end
+
+--- The arguments as a list, with their number as n.
+function options.pack(...) return {n = select("#", ...), ...} end
+
 --- The error for more arguments than the `max_count` that `who` takes. It lists the last max_count of `names`; `what`
 --- replaces "argument", as by "option".
 function options.too_many(who, max_count, names, got, what)

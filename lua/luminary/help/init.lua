@@ -177,10 +177,8 @@ local others = {
 
 -- Returns the replacement for a method's name of another library, from the classes' __missing.
 local function of_methods(name)
-  local classes, names = all().classes, {}
-  for of in pairs(classes) do names[#names + 1] = of end
-  table.sort(names)
-  for _, of in ipairs(names) do
+  local classes = all().classes
+  for _, of in ipairs(options.sorted_keys(classes)) do
     local missing = rawget(classes[of], "__missing")
     if missing and rawget(missing, name) then return missing[name] end
   end

@@ -9,13 +9,11 @@ local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
-local fail, is_plain = options.fail, options.is_plain
+local fail, is_plain, pack = options.fail, options.is_plain, options.pack
 
 local ops = core.ops
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 local find, joined = records.find, records.joined
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 local function call_forward(self, record, ...)
   if not record.backward_hooks then return self:forward(...) end

@@ -38,12 +38,7 @@ end
 -- {train = 0.9} as a list, in the order of the columns.
 local function in_order(self, values)
   if type(next(values)) ~= "string" then return values end
-  if not self.names then
-    local names = {}
-    for name in pairs(values) do names[#names + 1] = name end
-    table.sort(names)
-    self:setNames(names)
-  end
+  if not self.names then self:setNames(options.sorted_keys(values)) end
   local list = {}
   for i, name in ipairs(self.names) do list[i] = values[name] end
   for name in pairs(values) do
