@@ -24,13 +24,13 @@ static void run_units(lm_gather_weighted_loop loop, const lm_gather_weighted_wor
   }
 }
 
-static int threads_for(const lm_gather_weighted_call *s) {
+static int threads_for(const lm_gather_weighted_job *s) {
   return lm_cpu_share((double)s->n * (double)s->c * (double)s->p * (double)s->i * (double)s->j);
 }
 
 lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted, args, out)};
-  const lm_gather_weighted_call *s = &work.call;
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted, args, out)};
+  const lm_gather_weighted_job *s = &work.call;
   int threads = threads_for(s);
   work.width = s->i == 1 ? (s->p < 512 ? s->p : 512) : s->p;
   work.c_width = s->c;
@@ -45,8 +45,8 @@ lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_gather_weighted_input(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted_input, args, out)};
-  const lm_gather_weighted_call *s = &work.call;
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted_input, args, out)};
+  const lm_gather_weighted_job *s = &work.call;
   int threads = threads_for(s);
   void *scratch = NULL;
   size_t piece = 0, bytes = 0;
@@ -69,10 +69,10 @@ done:
 }
 
 lm_status lm_cpu_gather_weighted_weight(const void *args, lm_tensor *const *out) {
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted_weight, args, out),
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted_weight, args, out),
                                   .width = 512};
-  const lm_gather_weighted_call *s = &work.call;
-  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->x->dtype], &work,
-            s->n * s->j * divide_up(s->p, work.width), threads_for(s), NULL, 0);
+  const lm_gather_weighted_job *s = &work.call;
+  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->dtype], &work, s->n * s->j * divide_up(s->p, work.width),
+            threads_for(s), NULL, 0);
   return LM_OK;
 }
