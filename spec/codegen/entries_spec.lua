@@ -1,14 +1,9 @@
 -- The reader of entries, and what the build writes from those of optimizers and ops.
 local entries = require "luminary.base.entry_reader"
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 
 local fields = { options = "table", check = "function?", update = "string" }
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
-
 describe("entries", function()
   it("are a list, by place and by name; one may be like another", function()
     local list, thing = entries.of("thing", fields)
@@ -224,7 +219,7 @@ typedef struct lm_halved_args {
         .. 'lm_text("from 1 to %lld", (long long)D), run.hop));',
       "TRY(lm_check_order(f.op, run.x, &OH)); TRY(lm_frame_layout(&f, &run.x, LM_PRESERVE));",
       "TRY(lm_sizes_join(&f, 1, (int64_t[]){N}, &at, 1, (int64_t[]){K}, &size)); "
-        .. "TRY(lm_frame_result(&f, 0, (lm_dtype)run.x->dtype, run.x->device, size.n, size.v, lm_format_of(run.x)));",
+        .. "TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, lm_format_of(run.x)));",
       "if (run.p > 0) { TRY(lm_frame_result(&f, 1, lm_stat_dtype(run.x), run.x->device, 2, "
         .. "(int64_t[]){OH, K / 2}, LM_CONTIGUOUS)); }",
       "TRY(run.x->numel == 0 ? lm_frame_zero(&f) : lm_frame_dispatch(&f, run.x->device, &run)); "

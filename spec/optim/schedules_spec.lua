@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local golden = require "spec.support.golden"
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 local nn, optim = lm.nn, lm.optim
 local S = optim.lr_scheduler
 
@@ -11,12 +12,6 @@ setup(function()
   losses = stored.losses:totable()
 end)
 teardown(function() stored, losses = nil, nil end)
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local STEPS = 200
 

@@ -49,7 +49,7 @@ lm_status lm_check_float_or_int64(lm_op_id op, const char *name, const lm_tensor
 }
 
 lm_status lm_check_dtype(lm_op_id op, const char *name, const lm_tensor *t, lm_dtype dtype) {
-  if ((lm_dtype)t->dtype == dtype) return LM_OK;
+  if (t->dtype == dtype) return LM_OK;
   return lm_fail_dtype(lm_ops[op].name, name, lm_dtype_name(dtype), lm_dtype_name(t->dtype));
 }
 
@@ -67,7 +67,7 @@ lm_status lm_check_like(lm_op_id op, const char *name, const lm_tensor *t, const
 lm_status lm_check_stat(lm_op_id op, const char *name, const lm_tensor *t, const char *of, const lm_tensor *x,
                         bool own) {
   const lm_dtype stat = lm_stat_dtype(x);
-  if ((lm_dtype)t->dtype == stat || (own && t->dtype == x->dtype)) return LM_OK;
+  if (t->dtype == stat || (own && t->dtype == x->dtype)) return LM_OK;
   return lm_fail_dtype(lm_ops[op].name, name,
                        lm_text("%s for %s of %s", lm_dtype_name(stat), of, lm_dtype_name(x->dtype)),
                        lm_dtype_name(t->dtype));
@@ -94,7 +94,7 @@ lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t) {
         lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", "uint8, which could be a mask"),
         "use :bool() for a mask, :long() for indices");
   }
-  if (lm_dtype_is_int((lm_dtype)t->dtype)) return LM_OK;
+  if (lm_dtype_is_int(t->dtype)) return LM_OK;
   return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", lm_dtype_name(t->dtype)),
                    "convert it with :long()");
 }
@@ -144,7 +144,7 @@ lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value
 lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *converted = NULL;
-  if (dtype != LM_NO_DTYPE && dtype != (lm_dtype)x->dtype) {
+  if (dtype != LM_NO_DTYPE && dtype != x->dtype) {
     TRY(lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device, .memory_format = LM_PRESERVE},
                       &converted));
     x = converted;

@@ -13,7 +13,7 @@ static lm_status reversed(lm_tensor *x, const bool *flipped, lm_tensor **out) {
   TRY(lm_tensor_view(x, x->ndim, x->size, x->stride, 0, &v));
   for (int d = 0; d < x->ndim; d++) {
     if (!flipped[d] || x->size[d] < 2) continue;
-    v->data += (x->size[d] - 1) * x->stride[d] * (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+    v->data += (x->size[d] - 1) * x->stride[d] * (int64_t)lm_dtype_size(x->dtype);
     v->stride[d] = -x->stride[d];
   }
   *out = v;
@@ -31,7 +31,7 @@ lm_status lm_op_flip(const lm_flip_args *a, lm_tensor **out) {
   TRY(lm_dims(LM_OP_flip, &a->dims, a->x->ndim, &dims));
   if (a->dims.n == 0) dims.n = 0;
   for (int i = 0; i < dims.n; i++) flipped[dims.v[i]] = true;
-  TRY(lm_frame_result_like(&f, 0, (lm_dtype)a->x->dtype, a->x));
+  TRY(lm_frame_result_like(&f, 0, a->x->dtype, a->x));
   if (a->x->numel > 0) {
     TRY(reversed(a->x, flipped, &from));
     TRY(lm_copy(lm_frame_hold(&f, from), f.result[0]));
@@ -99,7 +99,7 @@ lm_status lm_op_roll(const lm_roll_args *a, lm_tensor **out) {
                       lm_text("%d", a->shifts.n < 0 ? 0 : a->shifts.n)));
   }
   if (whole) TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
-  TRY(lm_frame_result(&f, 0, (lm_dtype)run.x->dtype, run.x->device, run.x->ndim, run.x->size, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, run.x->ndim, run.x->size, LM_CONTIGUOUS));
   const int64_t n = run.x->numel;
   for (int i = 0; i < (whole ? 0 : a->dims.n); i++) {
     int dim;
@@ -136,7 +136,7 @@ lm_status lm_op_triangle(const lm_triangle_args *a, lm_tensor **out) {
   lm_frame_begin(&f, LM_OP_triangle);
   TRY(check_matrices(a->upper ? "triu" : "tril", a->x));
   TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
-  TRY(lm_frame_result_like(&f, 0, (lm_dtype)run.x->dtype, run.x));
+  TRY(lm_frame_result_like(&f, 0, run.x->dtype, run.x));
   TRY(triangle(run.x, a->diagonal, a->upper, f.result[0]));
 done:
   return lm_frame_end(&f, status, out);

@@ -87,7 +87,7 @@ static lm_status converted(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
 
 lm_status lm_frame_convert(lm_frame *f, lm_tensor **t, lm_dtype dtype) {
   lm_tensor *own = NULL;
-  if (!*t || (lm_dtype)(*t)->dtype == dtype) return LM_OK;
+  if (!*t || (*t)->dtype == dtype) return LM_OK;
   return replaced(f, converted(*t, dtype, &own), &own, t);
 }
 
@@ -229,7 +229,7 @@ lm_status lm_frame_zero(lm_frame *f) {
 
 lm_status lm_frame_convert_result(lm_frame *f, int i, lm_dtype dtype) {
   lm_tensor *t = f->result[i];
-  if (!t || (lm_dtype)t->dtype == dtype) return LM_OK;
+  if (!t || t->dtype == dtype) return LM_OK;
   return converted(lm_frame_hold(f, t), dtype, &f->result[i]);
 }
 

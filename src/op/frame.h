@@ -3,8 +3,7 @@
  *
  * An argument struct of the op's own, `run`, starts as a copy of the caller's. Functions that take a tensor ** replace
  * one of its tensors by what the slot wants, of which the frame owns a reference; NULL stays. */
-#ifndef LM_OP_FRAME_H
-#define LM_OP_FRAME_H
+#pragma once
 
 #include "op/input_layout.h"
 
@@ -85,5 +84,3 @@ lm_status lm_frame_zero(lm_frame *f);
 lm_status lm_frame_convert_result(lm_frame *f, int i, lm_dtype dtype);
 /* Takes off the batch dim that lm_frame_batch had added. */
 void lm_frame_unbatch(lm_frame *f, int i);
-
-#endif

@@ -57,7 +57,7 @@ lm_status lm_op_gather(const lm_gather_args *a, lm_tensor **out) {
   TRY(lm_frame_line(&f, &run.x, &run.dim));
   TRY(int64_with_dim(&f, &run.index));
   TRY(check_covers(f.op, "x", run.x, run.index, (int)run.dim));
-  TRY(lm_frame_result(&f, 0, (lm_dtype)run.x->dtype, run.x->device, run.index->ndim, run.index->size, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, run.index->ndim, run.index->size, LM_CONTIGUOUS));
   TRY(lm_frame_dispatch(&f, run.x->device, &run));
   f.result[0]->ndim = a->index->ndim;
 done:
@@ -70,7 +70,7 @@ static lm_status source_of(lm_frame *f, const lm_tensor *target, const lm_tensor
   lm_tensor *own = NULL;
   const bool one = (*src)->ndim == 0 && index->ndim > 0;
   if (one || (*src)->number || (*src)->storage == target->storage) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = *src, .dtype = (lm_dtype)target->dtype, .device = target->device}, &own));
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = *src, .dtype = target->dtype, .device = target->device}, &own));
     *src = lm_frame_hold(f, own);
   }
   if (one) {
@@ -103,7 +103,7 @@ static lm_status scatter_into(lm_frame *f, const scattering *s, lm_tensor *given
   int64_t dim = s->dim;
   TRY(lm_check_same_device(s->op, 3, (lm_tensor *[]){target, s->index, s->src}));
   if (s->src->ndim > 0) TRY(lm_check_dtypes(s->op, "x", target, "src", s->src));
-  TRY(lm_check_fits(lm_ops[s->op].name, (lm_dtype)target->dtype, s->src));
+  TRY(lm_check_fits(lm_ops[s->op].name, target->dtype, s->src));
   TRY(lm_frame_line(f, &x, &dim));
   TRY(lm_frame_at_least_1d(f, &was));
   TRY(int64_with_dim(f, &index));
@@ -145,7 +145,7 @@ static lm_status scattered(scattering s, lm_tensor *x, lm_tensor **out) {
   lm_frame f;
   lm_frame_begin(&f, s.op);
   if (LM_DEVICE_KIND(x->device) == LM_CPU) {
-    TRY(lm_frame_result_like(&f, 0, (lm_dtype)x->dtype, x));
+    TRY(lm_frame_result_like(&f, 0, x->dtype, x));
     TRY(scatter_into(&f, &s, x, f.result[0]));
   } else {
     TRY(lm_op_clone(&(lm_clone_args){.x = x}, &f.result[0]));
@@ -199,7 +199,7 @@ lm_status lm_op_index_select(const lm_index_select_args *a, lm_tensor **out) {
   TRY(entry_index(&f, &run.index));
   lm_ints size = lm_sizes_between(run.x->ndim, run.x->size, 0, 0);
   size.v[run.dim] = run.index->numel;
-  TRY(lm_frame_result(&f, 0, (lm_dtype)run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
   TRY(lm_frame_dispatch(&f, run.x->device, &run));
   if (a->x->ndim == 0 && run.index->numel == 1) f.result[0]->ndim = 0;
 done:

@@ -114,7 +114,7 @@ lm_status lm_op_index_get(const lm_index_get_args *a, lm_tensor **out) {
   picked p;
   lm_frame_begin(&f, LM_OP_index_get);
   TRY(pick(&f, a->x, &a->indices, &p));
-  TRY(lm_frame_result(&f, 0, (lm_dtype)a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS));
   TRY(by_tuple(&f, &p, &f.slot[0], false));
   TRY(lm_frame_dispatch(&f, a->x->device, &(lm_index_get_args){.x = p.x, .indices = {p.n, p.index}}));
 done:
@@ -131,7 +131,7 @@ static lm_status prepare_values(lm_frame *f, const picked *p, const lm_tensor *x
   memcpy(size.v, p->size, sizeof p->size);
   TRY(lm_check_same_device(f->op, 2, (lm_tensor *[]){(lm_tensor *)x, *values}));
   if (given->dtype != x->dtype || given->device != x->device || given->storage == x->storage) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = *values, .dtype = (lm_dtype)x->dtype, .device = x->device}, &own));
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = *values, .dtype = x->dtype, .device = x->device}, &own));
     *values = lm_frame_hold(f, own);
   }
   status = lm_frame_expand(f, values, &size, 0);
@@ -148,7 +148,7 @@ done:
 static lm_status put_into(lm_frame *f, lm_tensor *x, const lm_list *indices, lm_tensor *values, bool accumulate) {
   lm_status status = LM_OK;
   picked p;
-  TRY(lm_check_fits(lm_ops[f->op].name, (lm_dtype)x->dtype, values));
+  TRY(lm_check_fits(lm_ops[f->op].name, x->dtype, values));
   TRY(pick(f, x, indices, &p));
   for (int i = 0; i < p.n; i++) {
     lm_tensor *own = NULL;
@@ -231,7 +231,7 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   lm_frame_begin(&f, LM_OP_masked_values);
   if (a->mask->dtype != LM_BOOL || !lm_same_shape(a->mask, a->x)) {
     TRY(lm_fail_value("masked_values", "mask", lm_text("a bool tensor of shape %s as x", lm_shape_of(a->x)),
-                      lm_text("%s %s", lm_dtype_name((lm_dtype)a->mask->dtype), lm_shape_of(a->mask))));
+                      lm_text("%s %s", lm_dtype_name(a->mask->dtype), lm_shape_of(a->mask))));
   }
   TRY(lm_check_same_device(f.op, 2, (lm_tensor *[]){a->x, a->mask}));
   TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
@@ -246,7 +246,7 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
     goto done;
   }
   TRY(count_of(&f, run.mask, &count));
-  TRY(lm_frame_result(&f, 0, (lm_dtype)run.x->dtype, run.x->device, 1, &count, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, 1, &count, LM_CONTIGUOUS));
   TRY(lm_frame_dispatch(&f, run.x->device, &run));
 done:
   return lm_frame_end(&f, status, out);

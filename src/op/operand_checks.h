@@ -1,8 +1,8 @@
 /* What the operands of entries name: checks that sizes, dtypes and bounds alone do not express, formats and counts. A
  * check begins with the op that runs; where it takes pointers, it computes sizes of results or replaces defaults. */
-#ifndef LM_OP_OPERAND_CHECKS_H
-#define LM_OP_OPERAND_CHECKS_H
+#pragma once
 
+#include "integers.h"
 #include "op/frame.h"
 
 /* ---- op/check.c: words for dtypes. `t` is NULL or the operand `name` */
@@ -21,7 +21,6 @@ lm_status lm_check_like(lm_op_id op, const char *name, const lm_tensor *t, const
 lm_status lm_check_stat(lm_op_id op, const char *name, const lm_tensor *t, const char *of, const lm_tensor *x,
                         bool own);
 
-static inline int64_t lm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 /* {rows, last}: t's sizes as a matrix. */
 static inline lm_ints lm_matrix_sizes(const lm_tensor *t) {
   lm_ints size = {2, {1, t->size[t->ndim - 1]}};
@@ -125,5 +124,3 @@ static inline int64_t lm_pairs(int64_t n) { return n > 1 ? n * (n - 1) / 2 : 0; 
 lm_status lm_layout_transposed(lm_frame *f, lm_tensor **t);
 lm_status lm_check_samples(lm_op_id op, int64_t samples, int64_t n);
 lm_status lm_check_overlap(lm_op_id op, int64_t count, int64_t n, int64_t hop, int64_t length);
-
-#endif

@@ -15,7 +15,7 @@ static int64_t reach(int mode, int64_t n, int64_t left) {
 /* A number or a 0-d tensor, that x's dtype holds. */
 static lm_status check_value(const lm_pad_args *a) {
   lm_status status = LM_OK;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   double number = 0;
   int64_t low, high;
   if (!a->value) return LM_OK;
@@ -80,7 +80,7 @@ lm_status lm_op_pad_around(const lm_pad_around_args *a, lm_tensor **out) {
   }
   for (int i = 0; i < a->pad.n; i++) size.v[size.n - 1 - i / 2] += a->pad.v[i];
   TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
-  TRY(lm_frame_result(&f, 0, (lm_dtype)run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
   TRY(lm_frame_dispatch_or_host(&f, run.x->device, &run));
 done:
   return lm_frame_end(&f, status, out);

@@ -20,7 +20,7 @@ lm_status lm_op_topk(const lm_topk_args *a, lm_tensor **out) {
         run.k));
   }
   size.v[run.dim] = run.k;
-  TRY(lm_frame_result(&f, 0, (lm_dtype)run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
   TRY(lm_frame_result(&f, 1, LM_I64, run.x->device, size.n, size.v, LM_CONTIGUOUS));
   TRY(lm_frame_dispatch(&f, run.x->device, &run));
   if (a->x->ndim == 0 && run.k == 1) f.result[0]->ndim = f.result[1]->ndim = 0;
@@ -61,7 +61,7 @@ static lm_status pick(lm_op_id op, void *args, lm_tensor **x, int64_t *dim, int6
   }
   memcpy(size, lines->size, sizeof size);
   size[along] = 1;
-  TRY(lm_tensor_empty((lm_dtype)given->dtype, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[0]));
+  TRY(lm_tensor_empty(given->dtype, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[0]));
   TRY(lm_tensor_empty(LM_I64, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[1]));
   *x = lines;
   *dim = along;
@@ -101,11 +101,10 @@ lm_status lm_op_nanmedian_dim(const lm_nanmedian_dim_args *a, lm_tensor **out) {
 static lm_status median_of_all(lm_tensor *x, bool without_nan, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *packed = NULL, *line = NULL, *result[2] = {NULL, NULL};
-  if (x->numel == 0 && lm_dtype_is_float((lm_dtype)x->dtype)) {
+  if (x->numel == 0 && lm_dtype_is_float(x->dtype)) {
     lm_tensor *nan = NULL;
     TRY(lm_tensor_number(NAN, &nan));
-    status = lm_op_full(
-        &(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = (lm_dtype)x->dtype, .device = x->device}, out);
+    status = lm_op_full(&(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = x->dtype, .device = x->device}, out);
     lm_release(nan);
     goto done;
   }
@@ -139,7 +138,7 @@ lm_status lm_op_nanmedian_all(const lm_nanmedian_all_args *a, lm_tensor **out) {
 
 static lm_status contiguous_in(lm_frame *f, lm_tensor **t, lm_dtype dtype, lm_device device) {
   lm_tensor *own = NULL;
-  if ((lm_dtype)(*t)->dtype == dtype && (*t)->device == device && lm_is_contiguous(*t)) return LM_OK;
+  if ((*t)->dtype == dtype && (*t)->device == device && lm_is_contiguous(*t)) return LM_OK;
   lm_status status = lm_op_to_copy(
       &(lm_to_copy_args){.x = *t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS}, &own);
   if (status == LM_OK) *t = lm_frame_hold(f, own);

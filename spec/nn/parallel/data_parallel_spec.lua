@@ -3,6 +3,7 @@
 local ffi = require "ffi"
 local lm = require "luminary"
 local temp, pictures = require "spec.support.temp", require "spec.support.images"
+local message = require "spec.support.error_of"
 local nn, F = lm.nn, lm.nn.functional
 local DataParallel = nn.DataParallel
 
@@ -31,12 +32,6 @@ local function same_grads(one, two)
   end
   return true
 end
-local function message(f, ...)
-  local ok, problem = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(problem)
-end
-
 describe("DataParallel", function()
   for _, n in ipairs {1, 3, 4, 7, 16} do
     it(("gives the gradients of the module itself: %d samples on 4 devices"):format(n), function()

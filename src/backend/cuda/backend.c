@@ -20,7 +20,7 @@ lm_status lm_cuda_take(lm_cuda_frame *f, size_t bytes, void **out) {
 }
 
 lm_status lm_cuda_take_sums(lm_cuda_frame *f, const lm_tensor *result, void **out) {
-  const bool narrow = lm_dtype_size((lm_dtype)result->dtype) < sizeof(float);
+  const bool narrow = lm_dtype_size(result->dtype) < sizeof(float);
   return lm_cuda_take(f, narrow ? (size_t)result->numel * sizeof(float) : 0, out);
 }
 

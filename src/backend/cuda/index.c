@@ -41,7 +41,7 @@ static int in_units(size_t item, lengths *l, const void *a, const void *b) {
 
 static lm_status pick(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list, const lm_tensor *x, lm_tensor *out) {
   lm_status status = LM_OK;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   int unit = (int)item, last = dims->ndim - 1;
   lm_bad bad;
   TRY(lm_cuda_bad(f->device, &bad));
@@ -121,11 +121,11 @@ lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out, lm_cuda_
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = out[0], *sums = NULL;
   bool replace = a->how == LM_FOLD_REPLACE;
-  lm_dtype dtype = replace ? (lm_dtype)x->dtype : sum_dtype((lm_dtype)x->dtype);
+  lm_dtype dtype = replace ? x->dtype : sum_dtype(x->dtype);
   int64_t sum_stride[LM_MAX_DIMS];
   lm_bad bad;
   TRY(lm_cuda_bad(f->device, &bad));
-  if (dtype == (lm_dtype)x->dtype) {
+  if (dtype == x->dtype) {
     sums = lm_retain(x);
   } else {
     TRY(lm_tensor_empty_like(x, dtype, x->device, &sums));
@@ -154,7 +154,7 @@ lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out, lm_cuda_fram
   const lm_triangle_args *a = args;
   const lm_tensor *x = a->x;
   return LAUNCH("triangle",
-                lm_index_triangle(f->stream, (int)lm_dtype_size((lm_dtype)x->dtype), x->numel, x->size[x->ndim - 2],
+                lm_index_triangle(f->stream, (int)lm_dtype_size(x->dtype), x->numel, x->size[x->ndim - 2],
                                   x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data));
 }
 
@@ -235,7 +235,7 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out, lm_cuda_fr
   lm_tensor *x = out[0];
   int indexed = a->indices.n;
   int64_t count = 1;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   lm_index_list index_list = tuple_index(&a->indices, x);
   lm_rows rows = {.dtype = x->dtype,
                   .unit = (int)item,

@@ -401,7 +401,7 @@ return function(context)
     if o.stat then return ("lm_stat_dtype(run.%s)"):format(o.stat) end
     local of = o.of or o.like
     if not of then self:wrong("result %s: which dtype?", o.name) end
-    local own = ("(lm_dtype)run.%s->dtype"):format(of)
+    local own = ("run.%s->dtype"):format(of)
     return o.or_stat and ("run.%s ? %s : lm_stat_dtype(run.%s)"):format(of, own, o.or_stat) or own
   end
 

@@ -34,7 +34,7 @@ lm_status lm_check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_tensor 
     return LM_OK;
   return lm_remedy(
       lm_fail_value(lm_ops[op].name, "pivots", lm_text("integers, one for each diagonal entry of %s", lm_shape_of(LU)),
-                    lm_text("%s %s", lm_dtype_name((lm_dtype)pivots->dtype), lm_shape_of(pivots))),
+                    lm_text("%s %s", lm_dtype_name(pivots->dtype), lm_shape_of(pivots))),
       "linalg.lu_factor returns them");
 }
 
@@ -80,7 +80,7 @@ lm_status lm_op_linalg_pinv(const lm_linalg_pinv_args *a, lm_tensor **out) {
   TRY(tolerances(&f, &batch, &run.atol));
   TRY(tolerances(&f, &batch, &run.rtol));
   TRY(lm_sizes_join(&f, 0, NULL, &batch, 2, (int64_t[]){n, m}, &size));
-  TRY(lm_frame_result(&f, 0, (lm_dtype)a->A->dtype, a->A->device, size.n, size.v, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, a->A->dtype, a->A->device, size.n, size.v, LM_CONTIGUOUS));
   lm_frame_columns(&f, 0);
   TRY(lm_frame_dispatch_or_host(&f, a->A->device, &run));
 done:

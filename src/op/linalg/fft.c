@@ -21,7 +21,7 @@ lm_status lm_op_fft_c2c(const lm_fft_c2c_args *a, lm_tensor **out) {
     TRY(lm_fail_value("fft_c2c", lm_text("dim %lld of x", (long long)dim + 1), "non-empty", lm_shape_of(a->x)));
   run.dim = dim;
   TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
-  TRY(lm_frame_result_like(&f, 0, (lm_dtype)run.x->dtype, run.x));
+  TRY(lm_frame_result_like(&f, 0, run.x->dtype, run.x));
   TRY(lm_frame_dispatch_or_host(&f, run.x->device, &run));
 done:
   return lm_frame_end(&f, status, out);
@@ -77,7 +77,7 @@ lm_status lm_op_fft_multiply(const lm_fft_multiply_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(f.op, 2, (lm_tensor *[]){a->x, a->other}));
   TRY(lm_check_real(f.op, "x", a->x));
   TRY(lm_check_real(f.op, "other", a->other));
-  const lm_dtype dtype = (lm_dtype)(a->x->dtype == LM_F64 ? a->x : a->other)->dtype;
+  const lm_dtype dtype = (a->x->dtype == LM_F64 ? a->x : a->other)->dtype;
   TRY(lm_frame_broadcast(&f, &size, a->x, 0));
   TRY(lm_frame_broadcast(&f, &size, a->other, 0));
   TRY(repeatable(&f, dtype, &size, &run.x));

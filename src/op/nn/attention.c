@@ -7,7 +7,7 @@
 
 /* What query is computed from: on the CPU halves as float32. */
 lm_dtype lm_attention_dtype(const lm_tensor *query) {
-  return LM_DEVICE_KIND(query->device) == LM_CPU ? lm_stat_dtype(query) : (lm_dtype)query->dtype;
+  return LM_DEVICE_KIND(query->device) == LM_CPU ? lm_stat_dtype(query) : query->dtype;
 }
 
 lm_status lm_layout_rows(lm_frame *f, lm_tensor **t) {

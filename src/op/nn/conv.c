@@ -98,7 +98,7 @@ lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, co
 /* Of images that are computed from x. */
 lm_format lm_conv_format(const lm_tensor *x) {
   const lm_backend *backend = lm_backend_of(x->device);
-  bool contiguous = backend && backend->conv_contiguous && backend->conv_contiguous((lm_dtype)x->dtype);
+  bool contiguous = backend && backend->conv_contiguous && backend->conv_contiguous(x->dtype);
   return contiguous ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
 }
 
@@ -108,7 +108,7 @@ lm_format lm_weight_format(const lm_tensor *x) { return lm_is_ordered(x->device)
 lm_status lm_compute_conv(lm_frame *f, const void *run) {
   lm_conv_call call;
   const lm_tensor *y = f->result[0];
-  if (y->numel == 0 || lm_dtype_is_float((lm_dtype)y->dtype)) return lm_frame_dispatch(f, y->device, run);
+  if (y->numel == 0 || lm_dtype_is_float(y->dtype)) return lm_frame_dispatch(f, y->device, run);
   lm_status status = lm_conv_call_of(f->op, run, f->result, &call);
   return status == LM_OK ? lm_conv_integers(&call) : status;
 }

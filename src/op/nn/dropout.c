@@ -13,7 +13,7 @@ lm_status lm_op_dropout(const lm_dropout_args *a, lm_tensor **out) {
   }
   TRY(lm_check_float(f.op, "x", a->x));
   TRY(lm_frame_dense(&f, &run.x));
-  TRY(lm_frame_result_like(&f, 0, (lm_dtype)run.x->dtype, run.x));
+  TRY(lm_frame_result_like(&f, 0, run.x->dtype, run.x));
   TRY(lm_frame_result_like(&f, 1, LM_BOOL, run.x));
   TRY(lm_frame_dispatch(&f, run.x->device, &run));
 done:

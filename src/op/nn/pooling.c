@@ -94,7 +94,7 @@ lm_status lm_check_adapted(lm_op_id op, int64_t *output_size, int64_t h, int64_t
 
 /* There are kernels without indices for contiguous images on the CPU alone. */
 bool lm_pool_needs_indices(const lm_tensor *x) {
-  bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float((lm_dtype)x->dtype);
+  bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float(x->dtype);
   return !lm_now_running.only_visible || !images;
 }
 

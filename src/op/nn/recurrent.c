@@ -19,8 +19,7 @@ static lm_status check(lm_op_id op, const char *name, const lm_tensor *t, int64_
     TRY(lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld, %lld]", (long long)m, (long long)n), lm_shape_of(t)));
   }
   if (t->dtype != like->dtype) {
-    TRY(lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name((lm_dtype)t->dtype), "weight_hh",
-                       lm_dtype_name((lm_dtype)like->dtype)));
+    TRY(lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name(t->dtype), "weight_hh", lm_dtype_name(like->dtype)));
   }
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)like}));
 done:
@@ -39,9 +38,9 @@ lm_status lm_check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch, int
   }
   if (sizes->ndim != 1 || sizes->dtype != LM_I64 || LM_DEVICE_KIND(sizes->device) != LM_CPU ||
       !lm_is_contiguous(sizes)) {
-    TRY(lm_fail_value(lm_ops[op].name, "batch_sizes", "int64 [steps] on the CPU",
-                      lm_text("%s %s on %s", lm_dtype_name((lm_dtype)sizes->dtype), lm_shape_of(sizes),
-                              lm_device_name(sizes->device))));
+    TRY(lm_fail_value(
+        lm_ops[op].name, "batch_sizes", "int64 [steps] on the CPU",
+        lm_text("%s %s on %s", lm_dtype_name(sizes->dtype), lm_shape_of(sizes), lm_device_name(sizes->device))));
   }
   const int64_t *size = (const int64_t *)sizes->data;
   bool good = sizes->size[0] == 0 || size[0] == batch;
@@ -94,7 +93,7 @@ done:
 
 /* A matrix of like's dtype that the frame owns, or [0] for m = -1. */
 static lm_status new_matrix(lm_frame *f, const lm_tensor *like, int64_t m, int64_t n, lm_tensor **out) {
-  lm_status status = lm_tensor_empty((lm_dtype)like->dtype, like->device, m < 0 ? 1 : 2, (int64_t[]){m < 0 ? 0 : m, n},
+  lm_status status = lm_tensor_empty(like->dtype, like->device, m < 0 ? 1 : 2, (int64_t[]){m < 0 ? 0 : m, n},
                                      LM_CONTIGUOUS, out);
   if (status == LM_OK) lm_frame_hold(f, *out);
   return status;
@@ -106,7 +105,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   lm_frame f;
   lm_tensor *made[6] = {NULL}, *bias = NULL;
   const bool lstm = a->cell == LM_LSTM, gru = a->cell == LM_GRU;
-  const lm_dtype dtype = (lm_dtype)a->weight_hh->dtype, compute = lm_stat_dtype(a->weight_hh);
+  const lm_dtype dtype = a->weight_hh->dtype, compute = lm_stat_dtype(a->weight_hh);
   int64_t hidden;
   lm_frame_begin(&f, LM_OP_recurrent_layer_backward);
   TRY(lm_check_ndim(f.op, "y", a->y, 2));
@@ -175,7 +174,7 @@ static lm_status by_library(lm_frame *f, bool empty, const lm_tensor *like, cons
   if (status == LM_E_MISSING) status = LM_OK;
   for (int i = 0; status == LM_OK && i < results; i++) {
     if (!f->result[i])
-      status = lm_frame_result(f, i, (lm_dtype)like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS);
+      status = lm_frame_result(f, i, like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS);
   }
   return status;
 }
@@ -227,8 +226,8 @@ static lm_status check_network(lm_op_id op, const lm_tensor *x, const lm_tensor 
     for (int d = 0; alike && d < 3; d++) alike = state[k]->size[d] == h0->size[d];
     if (!alike) {
       TRY(lm_fail_value(lm_ops[op].name, k == 0 ? "h0" : "c0",
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)x->dtype), lm_shape_of(h0)),
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)state[k]->dtype), lm_shape_of(state[k]))));
+                        lm_text("%s %s", lm_dtype_name(x->dtype), lm_shape_of(h0)),
+                        lm_text("%s %s", lm_dtype_name(state[k]->dtype), lm_shape_of(state[k]))));
     }
     TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)state[k], (lm_tensor *)x}));
   }
@@ -239,7 +238,7 @@ done:
 
 /* Result i with t's dtype and sizes, contiguous. */
 static lm_status result_as(lm_frame *f, int i, const lm_tensor *t, bool zeros) {
-  lm_status status = lm_frame_result(f, i, (lm_dtype)t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS);
+  lm_status status = lm_frame_result(f, i, t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS);
   if (!zeros || status != LM_OK) return status;
   lm_tensor *zeroed = NULL;
   status = lm_op_zero_(&(lm_zero__args){.x = f->result[i]}, &zeroed);
@@ -255,14 +254,14 @@ lm_status lm_op_recurrent_network(const lm_recurrent_network_args *a, lm_tensor 
   TRY(lm_frame_private(&f, &run.batch_sizes));
   TRY(check_network(f.op, a->x, a->weights, a->h0, a->c0, run.batch_sizes, a->cell, a->bidirectional));
   const int64_t rows = a->x->size[0], width = a->h0->size[2] * (a->bidirectional ? 2 : 1);
-  TRY(lm_frame_result(&f, 0, (lm_dtype)a->x->dtype, a->x->device, 2, (int64_t[]){rows, width}, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, a->x->dtype, a->x->device, 2, (int64_t[]){rows, width}, LM_CONTIGUOUS));
   TRY(result_as(&f, 1, a->h0, false));
   if (a->c0) TRY(result_as(&f, 2, a->c0, false));
   if (rows == 0) {
     TRY(lm_copy(a->h0, f.result[1]));
     if (a->c0) TRY(lm_copy(a->c0, f.result[2]));
   }
-  if (!a->c0) TRY(lm_frame_result(&f, 2, (lm_dtype)a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
+  if (!a->c0) TRY(lm_frame_result(&f, 2, a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
   TRY(by_library(&f, rows == 0, a->x, &run));
 done:
   return lm_frame_end(&f, status, out);
@@ -282,8 +281,8 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
   for (int k = 0; k < 2; k++) {
     if (grad[k] && (grad[k]->numel != a->h0->numel || grad[k]->dtype != a->x->dtype)) {
       TRY(lm_fail_value(lm_ops[f.op].name, k == 0 ? "grad_h" : "grad_c",
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)a->x->dtype), lm_shape_of(a->h0)),
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)grad[k]->dtype), lm_shape_of(grad[k]))));
+                        lm_text("%s %s", lm_dtype_name(a->x->dtype), lm_shape_of(a->h0)),
+                        lm_text("%s %s", lm_dtype_name(grad[k]->dtype), lm_shape_of(grad[k]))));
     }
   }
   const bool empty = a->x->size[0] == 0;
@@ -293,7 +292,7 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
     if (state[k]) TRY(result_as(&f, 2 + k, state[k], empty && !grad[k]));
     if (state[k] && empty && grad[k]) TRY(lm_copy(grad[k], f.result[2 + k]));
   }
-  if (!a->c0) TRY(lm_frame_result(&f, 3, (lm_dtype)a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
+  if (!a->c0) TRY(lm_frame_result(&f, 3, a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
   if (!empty) TRY(lm_dispatch(f.op, a->x->device, &run, f.result));
 done:
   return lm_frame_end(&f, status, out);
