@@ -6,6 +6,7 @@ local help_sections = require "spec.support.help_sections"
 local index = require "luminary.help.index"
 local pages = require "luminary.help.pages"
 local search = require "luminary.help.search"
+local temp = require "spec.support.temp"
 
 local ADDED = {
   ["nn."] = [[Concat ConcatTable ParallelTable JoinTable SplitTable SelectTable NarrowTable FlattenTable CAddTable
@@ -145,6 +146,16 @@ describe("without luminary.torch7", function()
     assert(#list >= 15, #list)
     assert.equal("", help_sections.wrong_names(list))
     assert.equal("", help_sections.wrong_examples(list))
+  end)
+
+  it("an error names the script's line, and its traceback none of the rock's", function()
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    temp.write(folder .. "/script.lua", 'local torch = require "luminary.torch7"\nlocal x = torch.ones(2)\nx:copy(3)\n')
+    local ok, text = temp.run(folder, "luminary " .. folder .. "/script.lua")
+    assert.is_false(ok)
+    assert.matches("^luminary: [^\n]*script.lua:3: copy: expected a tensor, got 3\n", text)
+    assert.not_matches("torch7/", text, 1, true)
   end)
 
   it("Luminary's own containers, modules and timers have its methods", function()
