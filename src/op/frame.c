@@ -52,9 +52,10 @@ void lm_frame_batch_sizes(lm_frame *f, lm_ints *size, int ndim) {
   f->unbatched = true;
 }
 
+/* Tensors that are already as they should be cost no reference: the caller has one. */
 lm_status lm_frame_layout(lm_frame *f, lm_tensor **t, lm_format format) {
   lm_tensor *own = NULL;
-  if (!*t) return LM_OK;
+  if (!*t || (format != LM_CHANNELS_LAST && lm_is_contiguous(*t))) return LM_OK;
   return replaced(f, lm_to_layout(*t, format, &own), &own, t);
 }
 
@@ -68,15 +69,19 @@ lm_status lm_frame_dense(lm_frame *f, lm_tensor **t) {
   return !*t || lm_is_dense(*t) ? LM_OK : lm_frame_layout(f, t, LM_CONTIGUOUS);
 }
 
+static bool is_private(const lm_tensor *t) {
+  return lm_is_contiguous(t) && (LM_DEVICE_KIND(t->device) != LM_CPU || lm_storage_is_private(t->storage));
+}
+
 lm_status lm_frame_private(lm_frame *f, lm_tensor **t) {
   lm_tensor *own = NULL;
-  if (!*t) return LM_OK;
+  if (!*t || is_private(*t)) return LM_OK;
   return replaced(f, lm_to_private_copy(*t, &own), &own, t);
 }
 
 lm_status lm_frame_index(lm_frame *f, const char *name, lm_tensor **t) {
   lm_tensor *own = NULL;
-  if (!*t) return LM_OK;
+  if (!*t || ((*t)->dtype == LM_I64 && is_private(*t))) return LM_OK;
   return replaced(f, lm_index_int64(f->op, name, *t, &own), &own, t);
 }
 

@@ -370,6 +370,13 @@ return function(context)
     return name and ("lm_%s_dtype(run.%s)"):format(name, of) or dtypes[o.into]
   end
 
+  -- Whether an operand is laid out as it is without any word.
+  function Writer:is_contiguous(name)
+    for _, o in ipairs(self.operands) do
+      if o.name == name then return not (o.layout or o.as or o.like) end
+    end
+  end
+
   function Writer:lay_out(o)
     local run = "&run." .. o.name
     if o.into then
@@ -378,7 +385,7 @@ return function(context)
     if o.parts and o.parts.at and o.parts[o.parts.at].star then
       self:try("lm_frame_expand(&f, %s, &batch, %d)", run, o.parts.tail)
     end
-    if o.like then
+    if o.like and not self:is_contiguous(o.like) then
       self:try("lm_frame_layout_like(&f, %s, run.%s)", run, o.like)
     elseif o.layout == "dense" then
       self:try("lm_frame_dense(&f, %s)", run)
@@ -434,8 +441,12 @@ return function(context)
     local dtype = self:result_dtype(o)
     local first = #self.lines + 1
     local allocated = o.into and converted(o) or dtype
-    if o.like and not shape then
-      self:try("lm_frame_result_like(&f, %d, %s, run.%s)", o.i, allocated, o.like)
+    local like = not shape and o.like
+    if like and self:is_contiguous(like) then
+      self:try("lm_frame_result(&f, %d, %s, %s, run.%s->ndim, run.%s->size, LM_CONTIGUOUS)", o.i, allocated, self.device,
+        like, like)
+    elseif like then
+      self:try("lm_frame_result_like(&f, %d, %s, run.%s)", o.i, allocated, like)
     else
       local n, sizes = self:sizes(o.parts)
       if o.near then
