@@ -269,6 +269,11 @@ function arguments.declared(value)
   local metatable = type(value) == "table" and getmetatable(value)
   local f = code and code.instance and value.init or type(metatable) == "table" and rawget(metatable, "takes") or value
   if type(f) ~= "function" then return nil end
+  local text = options.signature(f)
+  if text then
+    local parsed = require("luminary.base.signature").parse(text)
+    return parsed.rows, parsed.n_required
+  end
   local names = options.parameters(f)
   return names.rows, names.n_required
 end
@@ -277,6 +282,7 @@ local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
 
 --- Returns the default of a row as help shows it, or nil.
 function arguments.default_text(row)
+  if row.lacks then return nil end
   if row.says or row.from then return row.says or row.from end
   local value = row[3]
   if value == nil then return nil end
@@ -303,7 +309,7 @@ function arguments.call(rows, n_required)
   end
   for i, row in ipairs(rows) do
     if i <= n_required then
-      add(row_text(row), not row.checked_later and is_optional(row))
+      add(row_text(row), not (row.checked_later or row.unchecked) and is_optional(row))
     elseif not row.lacks then
       named[#named + 1] = row_text(row)
     end

@@ -60,6 +60,7 @@ function class.arguments(of, ...)
       of.super and "" or (', in a class from %s:extend("Name")'):format(of.__name))
   end
   if not rawget(of, "strict") then return ... end
+  if options.signature(of.init) then return ... end
   local names, given = options.parameters(of.init), options.count(...)
   if names.rows then return ... end
   local max_count = math.max(#names - 1, 0)
@@ -138,6 +139,7 @@ local function guarded(of, name, method, max_count, accepts_tables)
     return method(self, ...)
   end
   options.set_parameters(guard, options.parameters(method))
+  options.set_signature(guard, options.signature(method))
   return guard
 end
 

@@ -200,6 +200,7 @@ local kinds = {
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
   table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
+  list = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
   ["function"] = {"a function", only "function"},
   callable = {"a function, or an object that is called as one", callable},
   dim = {"an integer", function(v) if is_integer(v) then return v end end}, -- as PyTorch has it, from 1
@@ -222,6 +223,38 @@ local kinds = {
   any = {"a value", function(v) return v end},
 }
 
+local old_texts = setmetatable({}, {__mode = "k"})
+-- Functions that make kinds of arguments: sizes(2, 1).
+local makers = {}
+setmetatable(kinds, {__index = function(_, text)
+  local make, arguments = text:match "^([%a_][%w_]*)(%b())$"
+  if not makers[make] then return nil end
+  kinds[text] = makers[make](assert(loadstring("return " .. arguments:sub(2, -2)))())
+  return kinds[text]
+end})
+
+--- Adds a kind of arguments: read(who, name, value) returns the value to use, or fails. `text` is what help calls it.
+--- Returns read.
+function options.kind(name, text, read)
+  if not read then
+    old_texts[text] = name -- old
+    return text
+  end
+  kinds[name] = {help = text, read = read}
+  return read
+end
+
+--- Adds kinds with parameters, such as sizes(2, 1): make(2, 1) returns the text of help and read, as above.
+function options.kinds(name, make)
+  makers[name] = function(...)
+    local text, read = make(...)
+    return {help = text, read = read}
+  end
+end
+
+--- Whether a kind converts values, so that a default must be read by it too.
+function options.converts(kind) return type(kind) == "string" and kinds[kind] and kinds[kind].read ~= nil end
+
 --- Whether a value is of a kind.
 function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
@@ -232,34 +265,30 @@ function options.arg(who, name, value, kind)
   if type(kind) == "table" then return options.choice(who, name, value, kind) end
   if type(kind) == "function" then return kind(who, name, value) end
   local checked
-  if not kinds[kind] then
-    local known = {}
-    for each in pairs(kinds) do known[#known + 1] = each end
-    table.sort(known)
-    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(known, ", "))
+  local known = kinds[kind]
+  if not known then
+    local names = {}
+    for each in pairs(kinds) do names[#names + 1] = each end
+    table.sort(names)
+    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(names, ", "))
   end
-  if value ~= nil then checked = kinds[kind][2](value, who, name) end
+  if known.read then return known.read(who, name, value) end
+  if value ~= nil then checked = known[2](value, who, name) end
   if checked == nil then
-    local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and kinds[kind][1]:find "^an integer"
-    options.must_be(who, name, kinds[kind][1] .. (large and " and less than 2^53" or ""), value)
+    local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and known[1]:find "^an integer"
+    options.must_be(who, name, known[1] .. (large and " and less than 2^53" or ""), value)
   end
   return checked
-end
-
-local texts = setmetatable({}, {__mode = "k"}) -- by kinds that are functions
-
---- Sets the text of help for a kind that is a function. Returns the function.
-function options.kind(text, f)
-  texts[f] = text
-  return f
 end
 
 --- Returns the text of help for a kind of arguments; nil where there is none, as for any value and for choices.
 function options.kind_text(kind)
   if kind == "any" or kind == "dims" then return nil end
   if kind == "boolean" then return kind end
-  if type(kind) == "function" then return texts[kind] end
-  return kinds[kind] and (kinds[kind][1]:gsub("^an? ", ""):gsub(" of at least ", " ≥ ")) or nil
+  if type(kind) == "function" then return old_texts[kind] end
+  local known = type(kind) == "string" and kinds[kind]
+  if known and known.help then return known.help end
+  return known and (known[1]:gsub("^an? ", ""):gsub(" of at least ", " ≥ ")) or nil
 end
 
 --- Fails for an option that `who` does not have; the message lists its options or the nearest.
@@ -336,6 +365,15 @@ function options.parameters(f) return parameters[f] end
 --- Sets the names of the parameters of a function that is written with `…` alone.
 function options.set_parameters(f, names) parameters[f] = names end
 
+-- The texts of functions with signatures (base/signature.lua).
+local signatures = setmetatable({}, {__mode = "k"})
+
+--- The signature of a function, a text; nil if none is declared.
+function options.signature(f) return signatures[f] end
+
+--- Declares a function's signature.
+function options.set_signature(f, text) signatures[f] = text end
+
 --- The number of arguments without trailing nils, which are not counted as too many.
 local function count(...)
   local n = select("#", ...)
@@ -405,7 +443,7 @@ end
 
 --- Wraps f as exact does, and lets any argument except the first be passed by name.
 function options.named(who, f)
-  if parameters[f].rows then return f end -- arguments.takes checks names itself
+  if signatures[f] or parameters[f].rows then return f end -- arguments.takes checks names itself
   local exact = options.exact(who, f)
   local function named(first, ...) return exact(first, no_stray(who, f, options.by_name(who, f, 1, ...))) end
   parameters[named] = parameters[f]

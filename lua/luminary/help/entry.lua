@@ -56,9 +56,9 @@ local function of_rows(each, rows, n_required)
     if not row.lacks and not (i == 1 and each.path:find "^x:") then
       local kind, optional = arguments.kind_of(row)
       list[#list + 1] = {
-        name = row[1], type = types_of_names[row[1]] or not row.checked_later and options.kind_text(kind) or nil,
+        name = row[1], type = types_of_names[row[1]] or not (row.checked_later or row.unchecked) and options.kind_text(kind) or nil,
         choices = type(kind) == "table" and kind or nil, default = arguments.default_text(row), named = row.named,
-        optional = i > n_required or not row.checked_later and (optional or arguments.default_text(row) ~= nil),
+        optional = i > n_required or not (row.checked_later or row.unchecked) and (optional or arguments.default_text(row) ~= nil),
       }
     end
   end
