@@ -4,7 +4,7 @@
 --- matrices that are not symmetric, are not supported.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local read = require("luminary.base.arguments").read
+local signature = require "luminary.base.signature"
 local products = require "luminary.tensor.products"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
@@ -14,19 +14,15 @@ local linalg = {multi_dot = products.multi_dot}
 
 local function in_dtype(x, dtype) return dtype and x:to(dtype) or x end
 
-local function norm_rows(ord, default)
-  return {{"x", "tensor"}, {"ord", ord, default}, {"dim", "dims?"}, {"keepdim", "boolean", false}, {"dtype", "string?"}}
-end
+local common = ", dim: dims?, keepdim = false, dtype: string?)"
 
---- linalg.vector_norm(x [, ord = 2 [, dim [, keepdim = false]]] [, {dtype}]): Computes a norm of vectors over dim, or
---- of all elements.
-function linalg.vector_norm(...)
-  local x, ord, dim, keepdim, dtype = read("vector_norm", norm_rows("number", 2), ...)
+--- Computes a norm of vectors over dim, or of all elements.
+linalg.vector_norm = signature.of("vector_norm(x: tensor, ord = 2" .. common, function(x, ord, dim, keepdim, dtype)
   if not core.is_floating_point(x) and not dtype then
     options.wrong_dtype("vector_norm", "x", "floating", x, "convert it with :float() or {dtype = …}")
   end
   return ops.norm(in_dtype(x, dtype), ord, dim, {keepdim = keepdim})
-end
+end)
 
 local function some_entry(who, x, n, ord)
   if n == 0 and ord ~= "nuc" then fail("%s: x is %s; ord %g needs at least one element", who, describe(x), ord) end
@@ -72,17 +68,14 @@ local function matrix_norm(who, x, ord, dim, keepdim)
   return keepdim and y or ops.squeeze(y, {rows, columns})
 end
 
---- linalg.matrix_norm(x [, ord = "fro" [, dim = {-2, -1} [, keepdim = false]]] [, {dtype}]): Computes a norm of
---- matrices in two dims.
-function linalg.matrix_norm(...)
-  local x, ord, dim, keepdim, dtype = read("matrix_norm", norm_rows("any", "fro"), ...)
-  return matrix_norm("matrix_norm", in_dtype(x, dtype), ord, dim or {-2, -1}, keepdim)
-end
+--- Computes a norm of matrices in two dims.
+linalg.matrix_norm = signature.of([[matrix_norm(x: tensor, ord: any = "fro"]] .. common,
+  function(x, ord, dim, keepdim, dtype)
+    return matrix_norm("matrix_norm", in_dtype(x, dtype), ord, dim or {-2, -1}, keepdim)
+  end)
 
---- linalg.norm(x [, ord [, dim [, keepdim = false]]] [, {dtype}]): Computes a norm of vectors or matrices, by the
---- number of dims.
-function linalg.norm(...)
-  local x, ord, dim, keepdim, dtype = read("norm", norm_rows("any?"), ...)
+--- Computes a norm of vectors or matrices, by the number of dims.
+linalg.norm = signature.of("norm(x: tensor, ord: any?" .. common, function(x, ord, dim, keepdim, dtype)
   x = in_dtype(x, dtype)
   if dim ~= nil and type(dim) ~= "number" and not options.is_plain(dim) then
     options.must_be("norm", "dim", "a number or a list of numbers", dim)
@@ -92,13 +85,12 @@ function linalg.norm(...)
   if dims == 2 then return matrix_norm("norm", x, ord, dim or {1, 2}, keepdim) end
   if dims ~= 1 then fail("norm: with ord, x must have 1 or 2 dims, or dim must list 1 or 2; x is %s", describe(x)) end
   return ops.norm(x, arg("norm", "ord", ord, "number"), dim, {keepdim = keepdim})
-end
+end)
 
---- linalg.vecdot(x, other [, {dim = -1}]): Computes the dot product of vectors along dim.
-function linalg.vecdot(...)
-  local x, other, dim = read("vecdot", {{"x", "tensor"}, {"other", "tensor"}, {"dim", "dim", -1}}, ...)
+--- Computes the dot product of vectors along dim.
+linalg.vecdot = signature.of("vecdot(x: tensor, other: tensor, dim: dim = -1)", function(x, other, dim)
   return ops.sum(x * other, dim)
-end
+end)
 
 --- linalg.cross(x, other [, {dim = -1}]): Computes the cross product of vectors along dim, of size 3.
 function linalg.cross(x, other, opts) return ops.cross(x, other, opts or {}) end
@@ -106,12 +98,9 @@ function linalg.cross(x, other, opts) return ops.cross(x, other, opts or {}) end
 --- linalg.matmul(A, B): Computes the matrix product of two tensors.
 function linalg.matmul(A, B) return ops.matmul(A, B) end
 
---- linalg.diagonal(A [, {offset = 0, dim1 = -2, dim2 = -1}]): Returns a view of the diagonals of matrices.
-function linalg.diagonal(...)
-  return ops.diagonal(read("diagonal", {
-    {"A", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
-  }, ...))
-end
+--- Returns a view of the diagonals of matrices.
+linalg.diagonal = signature.of([[diagonal(A: tensor, offset: integer = 0, dim1: integer = -2,
+  dim2: integer = -1)]], function(...) return ops.diagonal(...) end)
 
 -- ---- inverses, determinants, solutions
 

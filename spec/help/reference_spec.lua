@@ -1,6 +1,6 @@
 -- The sections about public names (lua/luminary/help/pages), and the reference that is made of them.
 local lm = require "luminary"
-local arguments = require "luminary.base.arguments"
+local signature = require "luminary.base.signature"
 local options = require "luminary.base.options"
 local entry = require "luminary.help.entry"
 local index = require "luminary.help.index"
@@ -212,9 +212,10 @@ describe("docs/reference #lua", function()
     local without = {}
     for _, each in ipairs(index.entries()) do
       if each.path:find "^vision%." or each.path:find "^transforms%." or each.path:find "lr_scheduler%." then
-        for _, row in ipairs(arguments.declared(each.value) or {}) do
-          local kind = arguments.kind_of(row)
-          local known = type(kind) ~= "function" or row[1] == "dtype" or options.kind_text(kind)
+        local takes = signature.declared(each.value)
+        for _, row in ipairs(takes and takes.rows or {}) do
+          local kind = row[2]
+          local known = type(kind) == "table" or kind == "any" or row.lacks or options.kind_text(kind)
           if not known then without[#without + 1] = each.path .. " " .. row[1] end
         end
       end

@@ -209,8 +209,13 @@ local kinds = {
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
   natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},
   positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
+  seconds = {"more than 0 seconds", function(v) if type(v) == "number" and v > 0 then return v end end},
   scale = {"a number from 2^-126 to 2^126", scale},
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
+  module = {"a module", function(v)
+    local record = options.record(v)
+    if record and record.is_module then return v end
+  end},
   generator = {"an lm.Generator", function(v) if core.is_generator(v) then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},

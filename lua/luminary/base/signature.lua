@@ -128,6 +128,9 @@ end})
 --- Returns the parsed signature of a text.
 function signature.parse(text) return parsed_texts[text] end
 
+--- Returns the checked arguments of a call by a text, see Signature:read.
+function signature.read(text, who, ...) return parsed_texts[text]:read(who, ...) end
+
 -- ---- reading a call
 
 -- Returns the names of the arguments that this library has; `options_only`: without those that f checks itself.
@@ -154,7 +157,7 @@ local function has_names(self, n, t)
   local key, row = next(t), self.rows[n]
   if key == nil then return not row or row[2] ~= "list" and (n > self.n_required or is_optional(row)) end
   if type(key) ~= "string" then return false end
-  if n > self.n_required or not row.unchecked and row[2] ~= "any" and row[2] ~= "table" then return true end
+  if not row or is_optional(row) or not row.unchecked and row[2] ~= "any" and row[2] ~= "table" then return true end
   for name in pairs(t) do
     if index_of(self.rows, name) then return true end
   end
@@ -242,7 +245,7 @@ function signature.of(text, f)
   if getlocal(f, 1) == "self" then
     return declared_as(function(self, ...)
       parsed = parsed or parsed_texts[text]
-      return f(self, parsed:read(self.__name, ...))
+      return f(self, parsed:read(parsed.who or self.__name, ...))
     end, text)
   end
   return declared_as(function(...)
@@ -264,6 +267,11 @@ function signature.fields(text, made)
   end, text)
 end
 
+--- Sets the fields of an object to the options of these names.
+function signature.assign(object, opts)
+  for name, value in pairs(opts) do object[name] = value end
+end
+
 --- Declares that f, which reads its arguments itself, takes those of a text. Returns f.
 function signature.note(text, f) return declared_as(f, text) end
 
@@ -277,9 +285,6 @@ function signature.declared(value)
 end
 
 -- ---- in help
-
---- Returns the default of a row as help shows it, or nil.
-function signature.default_text(row) return not row.lacks and row.says or nil end
 
 local function row_text(row) return row[1] .. (row.says and " = " .. row.says or "") end
 
@@ -302,5 +307,8 @@ function Signature:call(first)
   if #named > 0 then add("{" .. table.concat(named, ", ") .. "}", true) end
   return text
 end
+
+--- Returns a class's text of help, PATH(): ABOUT, whose call help replaces by the signature's. `about` may have lines.
+function signature.help(path, about) return ("%s(): %s"):format(path, (about:gsub("%s*\n%s*", " "))) end
 
 return signature

@@ -1,8 +1,8 @@
 --- Barriers for processes and threads, as Python's multiprocessing has them.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local new_condition = require "luminary.mp.condition"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local semaphore = require "luminary.mp.semaphore"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
@@ -108,8 +108,7 @@ function Barrier.__tostring(self)
   return ("Barrier(%d of %d wait%s)"):format(self.n_waiting, self.parties, self.broken and ", broken" or "")
 end
 
-local new = arguments.takes("Barrier", {{"action", "function"}, {"timeout", "positive"}}, function(parties, opts)
-  parties = options.arg("Barrier", "parties", parties, "count")
+local new = signature.of("Barrier(parties: count, {action: function, timeout: positive})", function(parties, opts)
   return setmetatable({
     parties = parties, action = opts.action, timeout = opts.timeout, slots = semaphore.BoundedSemaphore(parties),
     condition = new_condition(), state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_(), -- phase, round

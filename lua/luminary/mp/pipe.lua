@@ -1,8 +1,8 @@
 --- lm.mp.Pipe({duplex = true}): Creates a pair of connections between processes or threads.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local shared = require "luminary.mp.shared_handle"
 
 local Connection = {kind = "Connection"}
@@ -53,7 +53,7 @@ function Connection.__tostring(self)
   return core.mp_is_open(self.handle) and "Connection" or "Connection(closed)"
 end
 
-local new = arguments.takes("Pipe", {{"duplex", "boolean", true}}, function(opts)
+local new = signature.of("Pipe({duplex = true})", function(opts)
   local a, b = core.mp_pipe()
   return setmetatable({handle = a, way = not opts.duplex and "receive" or nil}, Connection),
     setmetatable({handle = b, way = not opts.duplex and "send" or nil}, Connection)
