@@ -207,13 +207,11 @@ local function jvp(who, f, primals, tangents, keep)
 end
 func._jvp = jvp
 
---- lm.func.jvp(f, primals, tangents): Computes f(primals…) and the Jacobian-vector product with tangents.
-function func.jvp(f, primals, tangents)
+--- Computes f(primals…) and the Jacobian-vector product with tangents.
+func.jvp = signature.of("jvp(f, primals: table, tangents: table)", function(f, primals, tangents)
   check_callable("jvp", f)
-  options.arg("jvp", "primals", primals, "table")
-  options.arg("jvp", "tangents", tangents, "table")
   return jvp("jvp", f, primals, tangents, depth > 0)
-end
+end)
 
 -- The Jacobians of y [out…] with respect to the inputs: tensors [out…, in…].
 local function jacobians(y, inputs, keep)

@@ -40,9 +40,8 @@ custom.custom_fwd = signature.of("custom_fwd(forward: function, {cast_inputs: st
 end)
 
 --- Wraps the backward of a custom Function, so that it runs in the autocast mode of its forward.
-function custom.custom_bwd(backward)
-  options.arg("custom_bwd", "backward", backward, "function")
+custom.custom_bwd = signature.of("custom_bwd(backward: function)", function(backward)
   return function(ctx, ...) return core.autocast(ctx.autocast_mode or without(), backward, ctx, ...) end
-end
+end)
 
 return custom

@@ -396,30 +396,6 @@ function options.too_many(who, max_count, names, got, what)
     list ~= "" and ": " .. list or "")
 end
 
---- Returns f's arguments in their positions. The last ones may be passed by name in the table at the end, beside the
---- options, as in StepLR(opt, {step_size = 7}). `skip` is the number of f's parameters (self) that are not passed.
-function options.by_name(who, f, skip, ...)
-  local n = count(...)
-  local last = n > 0 and (select(n, ...))
-  if not is_plain(last) or type(next(last)) ~= "string" then return ... end
-  local names = parameters[f]
-  local takes_options = names.more or names[#names] == "opts"
-  local max_count = #names - skip - (names[#names] == "opts" and 1 or 0) -- without the options
-  local arguments, rest, found = {...}, {}, false
-  for key, value in pairs(last) do rest[key] = value end
-  arguments[n] = nil
-  for i = n, max_count do
-    local name = names[skip + i]
-    if rest[name] ~= nil then arguments[i], rest[name], found = rest[name], nil, true end
-  end
-  if not found then return ... end
-  if next(rest) ~= nil then
-    if not takes_options then options.unknown(who, next(rest), {unpack(names, skip + 1)}) end
-    arguments[max_count + 1] = rest
-  end
-  return unpack(arguments, 1, takes_options and max_count + 1 or max_count)
-end
-
 --- Returns f, wrapped so that more arguments than it names are an error; Lua would drop them silently.
 --- `max_count` is that number for a function written in C.
 function options.exact(who, f, max_count)
@@ -436,31 +412,11 @@ function options.exact(who, f, max_count)
   return exact
 end
 
--- Fails if the last argument is a table with names and the function takes no options. Returns the arguments.
-local function no_stray(who, f, ...)
-  local n, names = count(...), parameters[f]
-  local last = n > 0 and (select(n, ...))
-  if is_plain(last) and type(next(last)) == "string" and not names.more and names[#names] ~= "opts" then
-    options.unknown(who, next(last), {unpack(names, 2)})
-  end
-  return ...
-end
-
---- Wraps f as exact does, and lets any argument except the first be passed by name.
-function options.named(who, f)
-  if signatures[f] or parameters[f].rows then return f end -- arguments.takes checks names itself
-  local exact = options.exact(who, f)
-  local function named(first, ...) return exact(first, no_stray(who, f, options.by_name(who, f, 1, ...))) end
-  parameters[named] = parameters[f]
-  return named
-end
-
---- Wraps each function of a table that is written in Lua and names all its arguments, by exact or by `wrap`. Returns
---- the table.
-function options.exact_all(t, wrap)
+--- Wraps each function of a table that is written in Lua and names all its arguments, by exact. Returns the table.
+function options.exact_all(t)
   for name, f in pairs(t) do
     local info = type(f) == "function" and debug.getinfo(f, "S")
-    if info and info.what ~= "C" then t[name] = (wrap or options.exact)(name, f) end
+    if info and info.what ~= "C" then t[name] = options.exact(name, f) end
   end
   return t
 end

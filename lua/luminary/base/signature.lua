@@ -272,6 +272,23 @@ function signature.assign(object, opts)
   for name, value in pairs(opts) do object[name] = value end
 end
 
+--- The text of a function that declares none: its parameters, of any values. nil if it takes others too.
+function signature.of_parameters(who, f)
+  local names = options.parameters(f)
+  if names.more or names[#names] == "opts" then return nil end
+  return ("%s(%s)"):format(who, table.concat(names, ", ", names[1] == "self" and 2 or 1))
+end
+
+--- Lets the functions of a table that declare no signature take their parameters by name too. Returns the table.
+function signature.all(t)
+  for name, f in pairs(t) do
+    local is_lua = type(f) == "function" and debug.getinfo(f, "S").what ~= "C"
+    local text = is_lua and not options.signature(f) and signature.of_parameters(name, f)
+    if text then t[name] = signature.of(text, f) end
+  end
+  return t
+end
+
 --- Declares that f, which reads its arguments itself, takes those of a text. Returns f.
 function signature.note(text, f) return declared_as(f, text) end
 

@@ -8,9 +8,7 @@ local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.CSVDataset(path, [{features, label, target, text, header = true, delimiter = ",", missing = "error", classes,
---- base = 1, transform, target_transform, on_error = "raise"}]): Loads a table from a CSV file (RFC 4180), plain or
---- gzipped.
+--- data.CSVDataset(…): Loads a table from a CSV file (RFC 4180), plain or gzipped.
 local CSVDataset = class.define("CSVDataset", dataset.Dataset)
 CSVDataset.__makes = "rows"
 

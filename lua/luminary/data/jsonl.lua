@@ -7,8 +7,7 @@ local Dataset = require("luminary.data.dataset").Dataset
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.JSONLinesDataset(path, [{fields, transform, null, on_error = "raise"}]): Loads a file with one JSON value on
---- each line.
+--- data.JSONLinesDataset(…): Loads a file with one JSON value on each line.
 local JSONLinesDataset = class.define("JSONLinesDataset", Dataset)
 JSONLinesDataset.__makes = "path"
 

@@ -180,8 +180,7 @@ function Weighted:indices()
   return core.tensor(found, {dtype = "int64"})
 end
 
---- data.BatchSampler(sampler, batch_size [, drop_last = false]): Wraps another sampler to yield lists of batch_size
---- indices.
+--- data.BatchSampler(…): Wraps another sampler to yield lists of batch_size indices.
 local Batch = class.define("BatchSampler", Sampler)
 
 Batch.init = signature.of([[BatchSampler(sampler, batch_size: count,
@@ -227,8 +226,7 @@ function Batch:iter()
   end
 end
 
---- data.DistributedSampler(set [, {num_replicas, rank, shuffle = true, seed = 0, drop_last = false}]): Restricts data
---- loading to a subset of the dataset that is exclusive to the rank.
+--- data.DistributedSampler(…): Restricts data loading to a subset of the dataset that is exclusive to the rank.
 local Distributed = class.define("DistributedSampler", Sampler)
 
 Distributed.init = signature.of([[DistributedSampler(set, {num_replicas: count, rank: natural, shuffle = true,

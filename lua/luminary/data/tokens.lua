@@ -7,8 +7,7 @@ local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.TokenDataset(path, {block_size, dtype = "uint16", stride = block_size, base = 1, vocab_size, offset = 0,
---- transform}): Loads blocks of tokens from a binary file of token ids, such as nanoGPT's train.bin.
+--- data.TokenDataset(…): Loads blocks of tokens from a binary file of token ids, such as nanoGPT's train.bin.
 local TokenDataset = class.define("TokenDataset", dataset.Dataset)
 TokenDataset.__makes = "path"
 

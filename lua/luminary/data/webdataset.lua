@@ -9,8 +9,7 @@ local decoding = require "luminary.data.image_samples"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.WebDataset(shards, [{fields, transform, decode, base = 1, null, shuffle = 0, shuffle_shards = false, on_error
---- = "raise"}]): Streams samples from tar archives (shards), plain or gzipped, in the format of WebDataset.
+--- data.WebDataset(…): Streams samples from tar archives (shards), plain or gzipped, in the format of WebDataset.
 local WebDataset = class.define("WebDataset", IterableDataset)
 WebDataset.__makes = "shards"
 WebDataset.shard_ranks = true -- a loader asks

@@ -52,9 +52,7 @@ end
 
 -- ---- multi-head attention
 
---- nn.MultiheadAttention(embed_dim, num_heads [, {dropout = 0, bias = true, add_bias_kv = false, add_zero_attn = false,
---- kdim = embed_dim, vdim = embed_dim, batch_first = false, device, dtype}]): Computes attention of queries to keys and
---- values in several heads.
+--- nn.MultiheadAttention(…): Computes attention of queries to keys and values in several heads.
 local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
 MultiheadAttention.keeps_float = true -- forward reads its layers' weights, which lm.quantize would replace

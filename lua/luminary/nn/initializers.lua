@@ -253,4 +253,4 @@ function init._layer(weight, bias)
   if bias then init.uniform_(bias, -bound, bound) end
 end
 
-return options.strict("nn.init", options.exact_all(init, options.named))
+return options.strict("nn.init", signature.all(init))

@@ -10,8 +10,7 @@ local printed = require "luminary.nn.print_values"
 local ops, arg = core.ops, options.arg
 local linear = {}
 
---- nn.Linear(in_features, out_features [, {bias = true, device, dtype}]): Applies an affine linear
---- transformation to the last dim of the input.
+--- nn.Linear(…): Applies an affine linear transformation to the last dim of the input.
 local Linear = layer.define("Linear")
 linear.Linear = Linear
 

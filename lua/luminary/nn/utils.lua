@@ -47,16 +47,16 @@ utils.clip_grad_norm_ = signature.of("clip_grad_norm_(parameters, max_norm: posi
 end)
 
 --- Scales the gradients of parameters, in place, by a norm that is already computed.
-function utils.clip_grads_with_norm_(parameters, max_norm, total_norm)
+utils.clip_grads_with_norm_ = signature.of([[clip_grads_with_norm_(parameters, max_norm: positive,
+  total_norm: tensor)]], function(parameters, max_norm, total_norm)
   local who = "clip_grads_with_norm_"
   parameters = tensors(who, "parameters", parameters)
-  options.arg(who, "max_norm", max_norm, "positive")
   if type(total_norm) == "number" then total_norm = core.tensor(total_norm, {dtype = "float64"}) end
-  if options.arg(who, "total_norm", total_norm, "tensor"):numel() ~= 1 then
+  if total_norm:numel() ~= 1 then
     options.must_be(who, "total_norm", "one number", total_norm)
   end
   core.clip_with_norm(parameters, max_norm, core.ops.reshape(total_norm:detach(), {}))
-end
+end)
 
 --- Clips the gradients of parameters to a range, in place.
 function utils.clip_grad_value_(parameters, clip_value)
@@ -80,4 +80,4 @@ utils.stateless = options.strict("nn.utils.stateless", {
   functional_call = function(...) return load_module("luminary.func").functional_call(...) end,
 })
 
-return options.strict("nn.utils", options.exact_all(utils, options.named))
+return options.strict("nn.utils", signature.all(utils))

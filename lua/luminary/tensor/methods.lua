@@ -348,12 +348,12 @@ end
 function methods.register_hook(x, hook) return register(x, hook, false) end
 
 --- Registers a function that backward calls with x after it added to x.grad.
-function methods.register_post_accumulate_grad_hook(x, hook)
-  options.arg("register_post_accumulate_grad_hook", "hook", hook, "function")
+methods.register_post_accumulate_grad_hook = signature.of([[register_post_accumulate_grad_hook(x,
+  hook: function)]], function(x, hook)
   return register(x, function()
     if core.is_alive(x) then hook(x) end
   end, true)
-end
+end)
 
 -- Called for names that are neither method nor field.
 return setmetatable(options.exact_all(methods), {rare = rare, __index = function(_, key)

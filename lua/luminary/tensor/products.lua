@@ -52,21 +52,17 @@ products.tensordot = signature.of("tensordot(a: tensor, b: tensor, dims: any = 2
   return einsum.of(table.concat(names_a) .. "," .. table.concat(names_b) .. "->" .. left, a, b)
 end)
 
---- lm.inner(a, b): Computes the inner products over the last dims of two tensors.
-function products.inner(a, b)
-  arg("inner", "a", a, "tensor")
-  arg("inner", "b", b, "tensor")
+--- Computes the inner products over the last dims of two tensors.
+products.inner = signature.of("inner(a: tensor, b: tensor)", function(a, b)
   if a.ndim == 0 or b.ndim == 0 then return a * b end
   if a.shape[a.ndim] ~= b.shape[b.ndim] then
     fail("inner: the last dims of a and b must have the same size, got %s and %s", describe(a), describe(b))
   end
   return products.tensordot(a, b, {dims = {{-1}, {-1}}})
-end
+end)
 
---- lm.kron(a, b): Computes the Kronecker product of two tensors.
-function products.kron(a, b)
-  arg("kron", "a", a, "tensor")
-  arg("kron", "b", b, "tensor")
+--- Computes the Kronecker product of two tensors.
+products.kron = signature.of("kron(a: tensor, b: tensor)", function(a, b)
   local n, of_a, of_b, shape = math.max(a.ndim, b.ndim), {}, {}, {}
   for d = 1, n do
     local at_a, at_b = d - n + a.ndim, d - n + b.ndim
@@ -85,7 +81,7 @@ function products.kron(a, b)
     a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
   end
   return ops.reshape(a * b, shape)
-end
+end)
 
 local AS_PRODUCT = 25 -- with more rows distances are computed by matrix products, as in PyTorch
 

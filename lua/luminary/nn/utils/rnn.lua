@@ -236,4 +236,4 @@ end)
 --- Splits a packed batch into a list of sequences in their original order.
 function rnn.unpack_sequence(packed) return rnn.unpad_sequence(rnn.pad_packed_sequence(packed)) end
 
-return options.strict("nn.utils.rnn", options.exact_all(rnn, options.named))
+return options.strict("nn.utils.rnn", signature.all(rnn))
