@@ -65,8 +65,8 @@ describe("a signature", function()
   it("keeps the position of an argument of PyTorch that is lacking", function()
     local text = "f(a: count, {b: lacks, c: lacks = 0, d = 1})"
     assert.same({1, {d = 5}}, values(text, 1, nil, 0, 5))
-    assert.equal("f: unknown option 'b'; options are a, d", message(values, text, 1, true))
-    assert.equal("f: unknown option 'c'; options are a, d", message(values, text, 1, {c = 2}))
+    assert.equal("f: unknown option 'b'; did you mean 'a'?", message(values, text, 1, true))
+    assert.equal("f: unknown option 'c'; did you mean 'a'?", message(values, text, 1, {c = 2}))
   end)
 
   it("takes arguments after * by name alone", function()
@@ -81,7 +81,7 @@ describe("a signature", function()
       ["f: x must be a tensor, got nil"] = {},
       ["f: n must be an integer of at least 1, got 0"] = {x, 0},
       ["f: n must be an integer of at least 1, got string 'a'"] = {x, {n = "a"}},
-      ["f: mode must be one of 'a', 'b', got string 'c'"] = {x, 1, "c"},
+      ["f: mode must be one of 'a', 'b', got string 'x y'"] = {x, 1, "x y"},
       ["f: p must be a number, got true"] = {x, {p = true}},
       ["f: unknown option 'mod'; did you mean 'mode'?"] = {x, {mod = "a"}},
       ["f: n is passed twice, by position and by name"] = {x, 1, {n = 1}},

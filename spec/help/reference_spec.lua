@@ -146,7 +146,7 @@ describe("help of a name with a section", function()
     local text = lm.help "nn.Conv2d"
     for _, part in ipairs {
       "nn.Conv2d(in_channels, out_channels, kernel_size [, {", "Applies a 2-d convolution",
-      "\n\nArguments:\n  in_channels: ",
+      "\n\nArguments:\n  in_channels (integer ≥ 1): ",
       '\n  padding_mode ("zeros" | "reflect" | "replicate" | "circular", default "zeros"): ',
       "\n  groups (integer ≥ 1, default 1): ", "\n\nShape: x [N, C, H, W]", "\n\nExample:\n  local conv = ",
       "\n\nPyTorch: torch.nn.Conv2d.",

@@ -6,7 +6,6 @@
 ---
 --- A backward pass runs without autocast; custom_bwd runs this one in the mode that its forward ran in.
 local core = require "luminary.core"
-local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 
 local custom = {}

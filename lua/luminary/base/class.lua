@@ -63,8 +63,8 @@ function class.arguments(of, ...)
   if not rawget(of, "strict") then return ... end
   if options.signature(of.init) then return ... end
   local names, given = options.parameters(of.init), options.count(...)
-  local max_count, text = math.max(#names - 1, 0), signature.of_parameters("", of.init)
-  if text then return signature.read(text, of.__name, ...) end
+  local max_count, derived = math.max(#names - 1, 0), signature.of_parameters("", of.init)
+  if derived then return signature.read(derived, of.__name, ...) end
   if given > max_count and not names.more then options.too_many(of.__name, max_count, names, given) end
   return ...
 end

@@ -197,10 +197,11 @@ end
 
 local kinds = {
   number = {"a number", only "number"},
+  real = {"a number", only "number"}, -- which print shows as given
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
   table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
-  list = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
+  list = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end, help = "list"},
   ["function"] = {"a function", only "function"},
   callable = {"a function, or an object that is called as one", callable},
   dim = {"an integer", function(v) if is_integer(v) then return v end end}, -- as PyTorch has it, from 1
@@ -209,7 +210,8 @@ local kinds = {
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
   natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},
   positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
-  seconds = {"more than 0 seconds", function(v) if type(v) == "number" and v > 0 then return v end end},
+  seconds = {"more than 0 seconds", function(v) if type(v) == "number" and v > 0 then return v end end,
+    help = "number of seconds"},
   scale = {"a number from 2^-126 to 2^126", scale},
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
   module = {"a module", function(v)
@@ -228,7 +230,6 @@ local kinds = {
   any = {"a value", function(v) return v end},
 }
 
-local old_texts = setmetatable({}, {__mode = "k"})
 -- Functions that make kinds of arguments: sizes(2, 1).
 local makers = {}
 setmetatable(kinds, {__index = function(_, text)
@@ -241,10 +242,6 @@ end})
 --- Adds a kind of arguments: read(who, name, value) returns the value to use, or fails. `text` is what help calls it.
 --- Returns read.
 function options.kind(name, text, read)
-  if not read then
-    old_texts[text] = name -- old
-    return text
-  end
   kinds[name] = {help = text, read = read}
   return read
 end
@@ -273,7 +270,7 @@ function options.arg(who, name, value, kind)
   local known = kinds[kind]
   if not known then
     local names = {}
-    for each in pairs(kinds) do names[#names + 1] = each end
+    for each, row in pairs(kinds) do names[#names + 1] = not row.read and each or nil end
     table.sort(names)
     fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(names, ", "))
   end
@@ -290,7 +287,6 @@ end
 function options.kind_text(kind)
   if kind == "any" or kind == "dims" then return nil end
   if kind == "boolean" then return kind end
-  if type(kind) == "function" then return old_texts[kind] end
   local known = type(kind) == "string" and kinds[kind]
   if known and known.help then return known.help end
   return known and (known[1]:gsub("^an? ", ""):gsub(" of at least ", " ≥ ")) or nil
@@ -479,7 +475,7 @@ function options.choice(who, name, value, choices)
   end
   local near = type(value) == "string" and core.nearest(value, choices)
   options.must_be(who, name, "one of '" .. table.concat(choices, "', '") .. "'", value,
-    near and ("did you mean '" .. near .. "'?") or nil)
+    near and (value:find "%z" and "it contains a NUL byte" or "did you mean '" .. near .. "'?") or nil)
 end
 
 return options

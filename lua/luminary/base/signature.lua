@@ -25,7 +25,7 @@ local options = require "luminary.base.options"
 local signature = {}
 
 local fail, is_plain, is_report = options.fail, options.is_plain, options.is_report
-local getlocal = debug.getlocal
+local getlocal, source = debug.getlocal, debug.getinfo(1, "S").source -- errors blame no line of this file
 
 local Signature = {}
 Signature.__index = Signature
@@ -55,16 +55,10 @@ local function choices_of(text)
   return parts
 end
 
-local function index_of(rows, name)
-  for i, row in ipairs(rows) do
-    if row[1] == name then return i end
-  end
-end
-
 -- Sets the default of a row, and its kind where the text has none.
 local function set_default(row, text, rows)
   row.says = text:match "^%((.*)%)$" or text
-  local same = index_of(rows, text)
+  local same = rows.index[text]
   local choices = not same and row.says == text and text:find("|", 1, true) and choices_of(text)
   if same then
     row.from, row[2] = text, row[2] or rows[same][2]
@@ -95,11 +89,12 @@ local function row_of(text, rows, optional, named)
   return row
 end
 
---- Parses a text: {who, rows, n_required: those before the braces, in_table: whether there are braces}. Errors of the
---- text are raised as Lua's.
+--- Parses a text: {who, rows with `index` by name, n_required: those before the braces, in_table: whether there are
+--- braces, max_count: of those by position}.
 local function parse(text)
   local who, list = text:match "^([%w_.:]*)(%b())$"
-  local parsed = setmetatable({who = who ~= "" and who or nil, rows = {}, text = text}, Signature)
+  if not list then error(("malformed signature '%s'"):format(text)) end
+  local parsed = setmetatable({who = who ~= "" and who or nil, rows = {index = {}}}, Signature)
   local rows, named = parsed.rows, nil
   local function add(items, optional)
     for _, item in ipairs(cut(items, ",")) do
@@ -109,7 +104,8 @@ local function parse(text)
       elseif item == "*" then
         named = true
       elseif item ~= "" then
-        rows[#rows + 1] = row_of(item, rows, optional, named)
+        local row = row_of(item, rows, optional, named)
+        rows[#rows + 1], rows.index[row[1]] = row, #rows + 1
       end
     end
   end
@@ -145,28 +141,31 @@ end
 
 local function unknown(who, key, rows)
   local all = names_of(rows)
-  options.unknown(who, key, type(key) == "string" and core.nearest(key, all) and all or names_of(rows, true))
+  local named = names_of(rows, true)
+  options.unknown(who, key, named[1] == nil and all or type(key) == "string" and core.nearest(key, all) and all or named)
 end
 
 local function is_optional(row)
   return row.optional or row[3] ~= nil or row.from ~= nil or row.lacks ~= nil
 end
 
+local of_tables = {any = true, list = true, table = true}
+
 -- Whether a table, the n-th value, has arguments by name. It may also be the value itself.
 local function has_names(self, n, t)
   local key, row = next(t), self.rows[n]
   if key == nil then return not row or row[2] ~= "list" and (n > self.n_required or is_optional(row)) end
   if type(key) ~= "string" then return false end
-  if not row or is_optional(row) or not row.unchecked and row[2] ~= "any" and row[2] ~= "table" then return true end
+  if not row or is_optional(row) or not (row.unchecked or of_tables[row[2]]) then return true end
   for name in pairs(t) do
-    if index_of(self.rows, name) then return true end
+    if self.rows.index[name] then return true end
   end
   return false
 end
 
 local function check_names(who, rows, named, n)
   for key in pairs(named) do
-    local at = index_of(rows, key)
+    local at = rows.index[key]
     if not at then unknown(who, key, rows) end
     if at <= n then fail("%s: %s is passed twice, by position and by name", who, key) end
   end
@@ -177,12 +176,10 @@ local function checked(who, row, value, rows)
     local code = type(value) == "table" and options.stands_for_code(value)
     if code and code.__library then options.must_be(who, row[1], "a value", value) end
     return value
-  end
-  if row.lacks then
+  elseif row.lacks then
     if value ~= nil and value ~= row[2] then unknown(who, row[1], rows) end
     return nil
-  end
-  if value == nil then
+  elseif value == nil then
     value = row[3]
     if value == nil and is_optional(row) then return nil end
     if type(value) == "table" then value = {unpack(value)} end
@@ -202,12 +199,12 @@ local function collect(self, who, ...)
   if n > 0 and is_plain(last) and has_names(self, n, last) then named, values[n], n = last, nil, n - 1 end
   if n > self.max_count then options.too_many(who, self.max_count, names_of(rows, false, self.max_count), n) end
   if named then check_names(who, rows, named, n) end
-  for i = 1, #rows do
-    local row, value = rows[i], values[i]
+  for i, row in ipairs(rows) do
+    local value = values[i]
     if named and i > n then value = named[row[1]] end
     if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1]) end
     value = checked(who, row, value, rows)
-    if value == nil and row.from then value = values[index_of(rows, row.from)] end
+    if value == nil and row.from then value = values[rows.index[row.from]] end
     values[i] = value
   end
   return values
@@ -239,25 +236,68 @@ local function declared_as(f, text)
   return f
 end
 
---- Returns f, called with the arguments of that text: passed by position or by name, checked, defaults filled in.
-function signature.of(text, f)
-  local parsed
-  if getlocal(f, 1) == "self" then
-    return declared_as(function(self, ...)
-      parsed = parsed or parsed_texts[text]
-      return f(self, parsed:read(parsed.who or self.__name, ...))
-    end, text)
-  end
-  return declared_as(function(...)
-    parsed = parsed or parsed_texts[text]
-    return f(parsed:read(nil, ...))
-  end, text)
+-- Returns the line that checks the i-th argument of a call, as `collect` does.
+local function check_line(i, row, index)
+  local here = ("a%d = "):format(i)
+  if row.unchecked then return "" end
+  local line = here .. ("checked(who, rows[%d], a%d, rows)"):format(i, i)
+  local plain = row[3] ~= nil and type(row[3]) ~= "table" and not options.converts(row[2])
+  if plain then line = ("if a%d == nil then %srows[%d][3] else %s end"):format(i, here, i, line) end
+  if of_dims[row[2]] then line = ("if a%d == 1 then ported(who, rows[%d][1], a1) end "):format(i, i) .. line end
+  return row.from and line .. (" if a%d == nil then %sa%d end"):format(i, here, index) or line
 end
 
---- The same for an f that gets one table of all arguments by name.
-function signature.by_name(text, f)
-  return declared_as(function(...) return f(parsed_texts[text]:fill({}, nil, ...)) end, text)
+-- Returns f with the arguments of a text as Lua code without loops or tables, for calls by position. Tables among the
+-- values, which may have names, and too many values are for `read`.
+local function compiled(parsed, f, by_name)
+  local rows, names, guards, lines, values, named = parsed.rows, {}, {'select("#", ...) > 0'}, {}, {}, {}
+  for i, row in ipairs(rows) do
+    names[i], guards[#guards + 1] = "a" .. i, ('type(a%d) == "table"'):format(i)
+    if row.named then guards[#guards + 1] = ("a%d ~= nil"):format(i) end
+    lines[i] = check_line(i, row, rows.index[row.from])
+    local in_table = by_name or i > parsed.n_required
+    local into = in_table and named or values
+    into[#into + 1] = in_table and ("[%q] = a%d"):format(row[1], i) or "a" .. i
+  end
+  if by_name or parsed.in_table then values[#values + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  local is_method = getlocal(f, 1) == "self"
+  local before = is_method and "self, " or ""
+  names[#names + 1] = "..."
+  local code = ([[
+    local parsed, rows, f, checked, ported, read, who = ...
+    return function(BEFORE NAMES)
+      WHO
+      if GUARDS then return f(BEFORE read(parsed, who, NAMES)) end
+      LINES
+      return f(VALUES)
+    end]]):gsub("%u%u%u+", {
+    BEFORE = before, NAMES = table.concat(names, ", "), GUARDS = table.concat(guards, " or "),
+    WHO = not parsed.who and is_method and "local who = self.__name" or "", LINES = table.concat(lines, "\n"),
+    VALUES = (before .. table.concat(values, ", ")):gsub(", $", ""),
+  })
+  local read = by_name and function(_, who, ...) return parsed:fill({}, who, ...) end or parsed.read
+  return assert(loadstring(code, source))(parsed, rows, f, checked, core.check_ported_dim, read, parsed.who)
 end
+
+local function reading(text, f, by_name)
+  local call
+  if getlocal(f, 1) == "self" then
+    return function(self, ...)
+      if not call then call = compiled(parsed_texts[text], f) end
+      return call(self, ...)
+    end
+  end
+  return function(...)
+    if not call then call = compiled(parsed_texts[text], f, by_name) end
+    return call(...)
+  end
+end
+
+--- Returns f, called with the arguments of that text: passed by position or by name, checked, defaults filled in.
+function signature.of(text, f) return declared_as(reading(text, f), text) end
+
+--- The same for an f that gets one table of all arguments by name.
+function signature.by_name(text, f) return declared_as(reading(text, f, true), text) end
 
 --- Returns an `init` that sets an object's fields to the arguments, and then calls made(object), if it is given.
 function signature.fields(text, made)
@@ -284,7 +324,10 @@ function signature.all(t)
   for name, f in pairs(t) do
     local is_lua = type(f) == "function" and debug.getinfo(f, "S").what ~= "C"
     local text = is_lua and not options.signature(f) and signature.of_parameters(name, f)
-    if text then t[name] = signature.of(text, f) end
+    if text then
+      t[name] = reading(text, f)
+      options.set_parameters(t[name], options.parameters(f))
+    end
   end
   return t
 end

@@ -12,7 +12,7 @@ local fail = options.fail
 local Stream = class.root("Stream")
 stream.Stream = Stream
 
---- A queue of work on a CUDA device.
+--- lm.cuda.Stream(…): A queue of work on a CUDA device.
 Stream.init = signature.of("Stream({device, priority: integer = 0})", function(self, opts)
   self.device = stream.device_of("Stream", opts.device)
   self.id = core.stream_new(self.device, opts.priority)

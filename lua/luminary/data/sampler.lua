@@ -112,8 +112,8 @@ end
 --- data.WeightedRandomSampler(…): Samples indices with given probabilities (weights).
 local Weighted = class.define("WeightedRandomSampler", Sampler)
 
-Weighted.init = signature.of([[WeightedRandomSampler(weights, num_samples: count, {replacement = true, generator: generator,
-  seed: natural})]], function(self, weights, num_samples, opts)
+Weighted.init = signature.of([[WeightedRandomSampler(weights, num_samples: count, {replacement = true,
+  generator: generator, seed: natural})]], function(self, weights, num_samples, opts)
   local who = "WeightedRandomSampler"
   if core.is_tensor(weights) and weights.ndim == 1 then weights = weights:totable() end
   if not options.is_plain(weights) then

@@ -138,7 +138,8 @@ collectives.reduce_scatter_tensor = signature.of("reduce_scatter_tensor(output: 
 end)
 
 --- Scatters a list of tensors from each rank to all ranks and gathers what came in a list.
-collectives.all_to_all = signature.of("all_to_all(outputs: list, inputs: list, {" .. common .. "})", function(outputs, inputs, opts)
+collectives.all_to_all = signature.of("all_to_all(outputs: list, inputs: list, {"
+  .. common .. "})", function(outputs, inputs, opts)
   finish("all_to_all", opts)
   check_list("all_to_all", "outputs", outputs, opts.group)
   check_list("all_to_all", "inputs", inputs, opts.group)
@@ -194,7 +195,7 @@ end)
 
 -- ---- from one rank to another
 
-local peer = ": natural, group, tag: natural = 0, *, timeout: seconds})"
+local to_peer = ": natural, group, tag: natural = 0, *, timeout: seconds})"
 
 local function post(who, t, asynchronous, opts)
   local out = who == "send" or who == "isend"
@@ -204,20 +205,22 @@ local function post(who, t, asynchronous, opts)
 end
 
 --- Sends a tensor to a rank.
-collectives.send = signature.of("send(tensor: tensor, {dst" .. peer, function(t, opts) post("send", t, false, opts) end)
+collectives.send = signature.of("send(tensor: tensor, {dst" .. to_peer, function(t, opts)
+  post("send", t, false, opts)
+end)
 
 --- Receives a tensor from a rank; returns that rank.
-collectives.recv = signature.of("recv(tensor: tensor, {src" .. peer, function(t, opts)
+collectives.recv = signature.of("recv(tensor: tensor, {src" .. to_peer, function(t, opts)
   return post("recv", t, false, opts)
 end)
 
 --- Sends a tensor asynchronously; returns a work.
-collectives.isend = signature.of("isend(tensor: tensor, {dst" .. peer, function(t, opts)
+collectives.isend = signature.of("isend(tensor: tensor, {dst" .. to_peer, function(t, opts)
   return post("isend", t, true, opts)
 end)
 
 --- Receives a tensor asynchronously; returns a work.
-collectives.irecv = signature.of("irecv(tensor: tensor, {src" .. peer, function(t, opts)
+collectives.irecv = signature.of("irecv(tensor: tensor, {src" .. to_peer, function(t, opts)
   return post("irecv", t, true, opts)
 end)
 
@@ -241,7 +244,7 @@ local function new_op(who, op, t, peer, opts)
 end
 
 --- A send or a receive for dist.batch_isend_irecv.
-collectives.P2POp = signature.of("P2POp(op, t, peer, {group, tag: natural = 0})", function(op, t, peer, opts)
+collectives.P2POp = signature.of("P2POp(op, tensor, peer, {group, tag: natural = 0})", function(op, t, peer, opts)
   return new_op("P2POp", op, t, peer, opts)
 end)
 

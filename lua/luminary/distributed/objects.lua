@@ -59,7 +59,8 @@ local function list_of(n, make)
 end
 
 --- Gathers the Lua values of all ranks in a list.
-objects.all_gather_object = signature.of("all_gather_object(outputs: list, value, {group})", function(outputs, value, opts)
+objects.all_gather_object = signature.of([[all_gather_object(outputs: list, value,
+  {group})]], function(outputs, value, opts)
   local who = "all_gather_object"
   if value == nil and next(outputs) ~= nil and #outputs == 0 then
     options.fail("%s: outputs must be a list, got a table; call %s({}, value)", who, who)

@@ -141,8 +141,8 @@ local function times(l, x) return ops.matmul(l, x:unsqueeze(-1)):squeeze(-1) end
 list.MultivariateNormal = define "MultivariateNormal" {
   order = {"loc"}, support = "real_vector",
   help = "Creates a multivariate normal distribution; exactly one of the three matrices must be given",
-  init = signature.of([[MultivariateNormal(loc, {covariance_matrix: tensor, precision_matrix: tensor, scale_tril: tensor,
-    validate_args = true})]], function(self, loc, opts)
+  init = signature.of([[MultivariateNormal(loc, {covariance_matrix: tensor, precision_matrix: tensor,
+    scale_tril: tensor, validate_args = true})]], function(self, loc, opts)
     local name = "MultivariateNormal"
     self.validate_args = opts.validate_args
     local given = opts.covariance_matrix or opts.precision_matrix or opts.scale_tril

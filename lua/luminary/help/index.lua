@@ -42,7 +42,7 @@ local function read_comments(path, by_heading)
         by_line[number] = block
         keep(block)
         -- For name = signature.of("name(…)", function(…) on several lines.
-        local begins = text:find "signature%.%w+%("
+        local begins = text:find "signature%.[%w_]+%("
         if begins and not text:find "function%(" then declared = block end
       else
         local entry

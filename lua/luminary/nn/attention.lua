@@ -265,8 +265,8 @@ end
 local TransformerEncoderLayer = layer.define("TransformerEncoderLayer")
 attention.TransformerEncoderLayer = TransformerEncoderLayer
 
-TransformerEncoderLayer.init = signature.of("TransformerEncoderLayer" .. layer_arguments, function(self, d_model, nhead, o)
-  make_layer(self, d_model, nhead, 2, o)
+TransformerEncoderLayer.init = signature.of("TransformerEncoderLayer" .. layer_arguments, function(self, d, nhead, o)
+  make_layer(self, d, nhead, 2, o)
 end)
 
 TransformerEncoderLayer.forward = signature.of([[TransformerEncoderLayer(src: tensor, src_mask: tensor?,
@@ -280,8 +280,8 @@ end)
 local TransformerDecoderLayer = layer.define("TransformerDecoderLayer")
 attention.TransformerDecoderLayer = TransformerDecoderLayer
 
-TransformerDecoderLayer.init = signature.of("TransformerDecoderLayer" .. layer_arguments, function(self, d_model, nhead, o)
-  make_layer(self, d_model, nhead, 3, o)
+TransformerDecoderLayer.init = signature.of("TransformerDecoderLayer" .. layer_arguments, function(self, d, nhead, o)
+  make_layer(self, d, nhead, 3, o)
 end)
 
 local decoder_masks = [[tgt_mask: tensor?, memory_mask: tensor?, tgt_key_padding_mask: tensor?,

@@ -9,11 +9,11 @@
 ---   return layer.classes(list)
 ---
 --- The arguments are fields of the layer.
---- op         forward returns the op of that name of (x, argument …, {those in braces}); with the option inplace, its op
----            in place if that is set. call: a function instead of an op; `inputs` is the number of inputs x
+--- op         forward returns the op of that name of (x, argument …, {those in braces}); with the option inplace, the
+---            op in place if that is set. call: a function instead of an op; `inputs` is the number of inputs x
 --- forward    forward(self, x), instead of op
 --- made       made(self) is called after the fields are set
---- prints     the text between the parentheses in print: {field} is replaced by the field's value. "a b" is "a={a}, b={b}"
+--- prints     the text in parentheses in print: {field} is replaced by the field's value. "a b" is "a={a}, b={b}"
 --- help       one sentence; help adds the call before it
 local core = require "luminary.core"
 local class = require "luminary.base.class"

@@ -34,7 +34,6 @@ F.normalize = signature.of("normalize(x: tensor, {p = 2, dim: dim = 2, eps = 1e-
   return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
 end)
 
-local reductions = {"mean", "sum", "none"}
 local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
 
 --- Computes a triplet loss with a custom distance.

@@ -48,7 +48,7 @@ local function add(name, base, channels_of, help, bound)
     end)
     self.given = {n = n, ...}
   end
-  signature.note((options.signature(base.init):gsub("%([^,]*, ", "(")), new.init) -- without the first argument
+  signature.note((options.signature(base.init):gsub("%([^,]*, ", "(", 1)), new.init) -- without the first argument
 
   function new:forward(x, ...)
     if self.given then

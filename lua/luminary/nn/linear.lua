@@ -1,13 +1,12 @@
 --- The layer that multiplies by a matrix: Linear.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
-local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local printed = require "luminary.nn.print_values"
 
-local ops, arg = core.ops, options.arg
+local ops = core.ops
 local linear = {}
 
 --- nn.Linear(…): Applies an affine linear transformation to the last dim of the input.

@@ -14,7 +14,8 @@ for n = 1, 3 do
 
   -- Adds an entry under the signature of a name with d. SIZES: those that print shows as passed, or all n of them.
   local function add(text, entry, shows_all)
-    text = text:gsub("%(", d .. "(", 1):gsub("SIZES", shows_all and "sizes" or "sizes_as_given"):gsub("%f[%w]N%f[%W]", n)
+    text = text:gsub("%(", d .. "(", 1):gsub("%f[%w]N%f[%W]", n)
+    text = text:gsub("SIZES", shows_all and "sizes" or "sizes_as_given")
     entry.help = entry.help:format(input)
     pooling(text)(entry)
   end
@@ -34,7 +35,7 @@ for n = 1, 3 do
     .. (n > 1 and ", divisor_override: integer})" or "})"), {
     call = F["avg_pool" .. d], prints = "kernel_size stride padding", help = "Applies average pooling to %s.",
   }, n == 1)
-  add("LPPool(norm_type: number, kernel_size: SIZES(N, 1), {stride: SIZES(N, 1), ceil_mode = false})", {
+  add("LPPool(norm_type: real, kernel_size: SIZES(N, 1), {stride: SIZES(N, 1), ceil_mode = false})", {
     call = F["lp_pool" .. d], prints = "norm_type kernel_size stride ceil_mode",
     help = "Applies power-average pooling to %s.",
   })

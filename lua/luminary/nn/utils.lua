@@ -48,11 +48,11 @@ end)
 
 --- Scales the gradients of parameters, in place, by a norm that is already computed.
 utils.clip_grads_with_norm_ = signature.of([[clip_grads_with_norm_(parameters, max_norm: positive,
-  total_norm: tensor)]], function(parameters, max_norm, total_norm)
+  total_norm)]], function(parameters, max_norm, total_norm)
   local who = "clip_grads_with_norm_"
   parameters = tensors(who, "parameters", parameters)
   if type(total_norm) == "number" then total_norm = core.tensor(total_norm, {dtype = "float64"}) end
-  if total_norm:numel() ~= 1 then
+  if options.arg(who, "total_norm", total_norm, "tensor"):numel() ~= 1 then
     options.must_be(who, "total_norm", "one number", total_norm)
   end
   core.clip_with_norm(parameters, max_norm, core.ops.reshape(total_norm:detach(), {}))

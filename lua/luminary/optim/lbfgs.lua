@@ -10,7 +10,8 @@ local abs, max, min, sqrt = math.abs, math.max, math.min, math.sqrt
 local LBFGS = class.define("LBFGS", Optimizer)
 
 Optimizer.declare(LBFGS, [[{lr: positive = 1, max_iter: count = 20, max_eval: count, tolerance_grad: positive = 1e-7,
-  tolerance_change: positive = 1e-9, history_size: count = 100, line_search_fn: "strong_wolfe"|false, maximize = false}]])
+  tolerance_change: positive = 1e-9, history_size: count = 100, line_search_fn: "strong_wolfe"|false,
+  maximize = false}]])
 
 --- Values that make no sense are errors.
 function LBFGS.check_group(_self, group)

@@ -125,7 +125,7 @@ derived.frombuffer = signature.of([[frombuffer(buffer: any, dtype: string, count
   x = ops.empty(count, {dtype = dtype})
   ffi.copy(x:data_ptr(), ffi.cast("const char *", buffer) + offset, count * x:element_size())
   return x
-end
+end)
 
 -- ---- sizes and dtypes
 

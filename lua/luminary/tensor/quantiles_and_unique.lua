@@ -82,8 +82,6 @@ ordering.mode = signature.of("mode(x: tensor, dim: dim = -1, keepdim = false)", 
   return values, from
 end)
 
-local INTERPOLATIONS = {"linear", "lower", "higher", "midpoint", "nearest"}
-
 -- One quantile of lines without NaN, by kthvalue: a sort would order all entries for at most two of them.
 local function quantile_of(x, rank, interpolation)
   local below = math.floor(rank)

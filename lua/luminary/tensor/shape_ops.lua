@@ -136,7 +136,7 @@ end)
 local function each_of(who, f, ...)
   if select("#", ...) == 1 and core.is_tensor((...)) then return f((...)) end
   local made = {}
-  for i, x in ipairs((list_of(who, {}, ...))) do made[i] = f(x) end
+  for i, x in ipairs((list_of(who .. "()", ...))) do made[i] = f(x) end
   return tensor_list(made)
 end
 
@@ -157,7 +157,7 @@ function shape_ops.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
 
 local function joined(who, form, dim, ...)
   local list = {}
-  for i, x in ipairs((list_of(who, {}, ...))) do list[i] = form(x) end
+  for i, x in ipairs((list_of(who .. "()", ...))) do list[i] = form(x) end
   return ops.cat(list, list[1].ndim == 1 and 1 or dim)
 end
 
@@ -181,7 +181,7 @@ end
 --- lm.block_diag(a, b, …): Returns a matrix with the given matrices on its diagonal.
 function shape_ops.block_diag(...)
   local blocks, width, before = {}, 0, 0
-  for i, x in ipairs((list_of("block_diag", {}, ...))) do
+  for i, x in ipairs((list_of("block_diag()", ...))) do
     if x.ndim > 2 then options.must_be("block_diag", "tensor " .. i, "at most 2-d", x) end
     blocks[i] = to_2d(x)
     width = width + blocks[i].shape[2]

@@ -46,11 +46,10 @@ end
 --- Computes the short-time Fourier transform.
 stft.stft = signature.of([[stft(x: tensor, n_fft, hop_length: any? = (n_fft / 4), win_length: any? = (n_fft),
   window: any?, center: any? = (true), pad_mode: any? = ("reflect"), normalized: any? = (false),
-  onesided: any? = (true),
-  return_complex)]],
+  onesided: any? = (true), return_complex: boolean?)]],
   function(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
   local who = "stft"
-  if return_complex ~= nil and arg(who, "return_complex", return_complex, "boolean") then
+  if return_complex then
     core.warn("stft: return_complex: complex tensors are not supported; the result has a last dim of 2, real and "
       .. "imaginary parts, of which y:norm(2, -1) are the magnitudes, and y:abs() are not")
   end

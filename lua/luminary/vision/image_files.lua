@@ -11,8 +11,8 @@ local number_of = {unchanged = 0, gray = 1, gray_alpha = 2, rgb = 3, rgba = 4}
 
 local header_options = "max_pixels: count = 178956970, apply_exif_orientation = true, allow_corrupt = false"
 local mode = [[mode = "unchanged" | "gray" | "gray_alpha" | "rgb" | "rgba", ]]
-local all_options = mode .. [[apply_exif_orientation = true, crop: table, at_least: table, max_pixels: count = 178956970,
-  allow_corrupt = false]]
+local all_options = mode .. [[apply_exif_orientation = true, crop: table, at_least: table,
+  max_pixels: count = 178956970, allow_corrupt = false]]
 
 --- vision.Encoded(bytes [, {name = "image", max_pixels = 178956970, apply_exif_orientation = true, allow_corrupt =
 --- false}]): Reads the header of a JPEG or PNG image, and decodes its pixels later.
@@ -47,7 +47,8 @@ end)
 
 -- The pixels of bytes, by the options of reading.
 local function decoded(bytes, name, o)
-  return Encoded(bytes, name, o.max_pixels, o.apply_exif_orientation, o.allow_corrupt):decode(o.mode, o.crop, o.at_least)
+  local encoded = Encoded(bytes, name, o.max_pixels, o.apply_exif_orientation, o.allow_corrupt)
+  return encoded:decode(o.mode, o.crop, o.at_least)
 end
 
 --- Reads a JPEG or PNG file into a uint8 tensor [C, H, W].

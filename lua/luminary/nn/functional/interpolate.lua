@@ -178,7 +178,8 @@ end
 
 local sized = "(x: tensor, size: any?, scale_factor: any?"
 local with_mode = sized
-  .. [[, mode = "nearest" | "nearest-exact" | "linear" | "bilinear" | "bicubic" | "trilinear" | "area", align_corners: boolean?]]
+  .. [[, mode = "nearest" | "nearest-exact" | "linear" | "bilinear" | "bicubic" | "trilinear" | "area",
+    align_corners: boolean?]]
 
 --- Resizes the input to a size or by a scale factor.
 F.interpolate = signature.by_name("interpolate" .. with_mode

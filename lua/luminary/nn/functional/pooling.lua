@@ -3,7 +3,6 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local sizes = require "luminary.nn.functional.sizes"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
@@ -125,20 +124,20 @@ F.adaptive_avg_pool3d = signature.by_name("adaptive_avg_pool3d(x: input(3), outp
 end)
 
 --- Applies a 1-d adaptive max pooling.
-F.adaptive_max_pool1d = signature.by_name("adaptive_max_pool1d(x: input(1), output_size: output_sizes(1), return_indices = false)",
-  function(a)
+F.adaptive_max_pool1d = signature.by_name([[adaptive_max_pool1d(x: input(1), output_size: output_sizes(1),
+  return_indices = false)]], function(a)
   return select_results(a.return_indices, squeezed(ops.adaptive_max_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
 end)
 
 --- Applies a 2-d adaptive max pooling.
-F.adaptive_max_pool2d = signature.by_name("adaptive_max_pool2d(x: tensor, output_size: output_sizes(2), return_indices = false)",
-  function(a)
+F.adaptive_max_pool2d = signature.by_name([[adaptive_max_pool2d(x: tensor, output_size: output_sizes(2),
+  return_indices = false)]], function(a)
   return select_results(a.return_indices, ops.adaptive_max_pool2d(a.x, a.output_size))
 end)
 
 --- Applies a 3-d adaptive max pooling.
-F.adaptive_max_pool3d = signature.by_name("adaptive_max_pool3d(x: input(3), output_size: output_sizes(3), return_indices = false)",
-  function(a)
+F.adaptive_max_pool3d = signature.by_name([[adaptive_max_pool3d(x: input(3), output_size: output_sizes(3),
+  return_indices = false)]], function(a)
   return select_results(a.return_indices,
     of_volume(a.x, function(x) return ops.adaptive_max_pool2d(x, last_two(a.output_size)) end,
       function(x) return ops.adaptive_max_pool2d(x, {a.output_size[1], -1}) end))

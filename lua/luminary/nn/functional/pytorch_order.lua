@@ -16,7 +16,7 @@ local function item_of(name, kind, options)
     kind, default = '"' .. table.concat(row.choices, '" | "') .. '"', ("%q"):format(default:gsub('"', ""))
   end
   kind = kind or row.type
-  return ("%s: %s%s"):format(name, kind, default and " = " .. default or "")
+  return ("%s: %s%s"):format(name, kind, default and " = " .. default:gsub("e%-0", "e-") or "")
 end
 
 -- name: the function's name, and the op's unless `op` is set. leading: arguments before the options; order: the options
@@ -25,7 +25,9 @@ local function add(name, leading, order, op)
   local call, in_place, by_name, items = ops[op or name], rawget(ops, name .. "_"), {}, {}
   in_place = in_place or function(x, ...) return ops.copy_(x, call(x, ...)) end
   for _, row in ipairs(core.op_info(op or name).arguments) do by_name[row.name] = row end
-  for item, kind in order:gmatch "([%w_]+):?(%a*)" do items[#items + 1] = item_of(item, kind ~= "" and kind, by_name) end
+  for item, kind in order:gmatch "([%w_]+):?(%a*)" do
+    items[#items + 1] = item_of(item, kind ~= "" and kind, by_name)
+  end
   local text = ("%s(%s, {%s})"):format(name, (leading:gsub(" ", ", ")), table.concat(items, ", "))
   local n = select(2, leading:gsub("%S+", ""))
   local with_options = signature.of(text, function(...)

@@ -66,7 +66,8 @@ F.unfold = signature.by_name("unfold(x: input(2), kernel_size: sizes(2, 1), " ..
 end)
 
 --- Combines columns of sliding windows into images by adding them.
-F.fold = signature.by_name("fold(x: tensor, output_size: sizes(2, 1), kernel_size: sizes(2, 1), " .. windows, function(a)
+F.fold = signature.by_name("fold(x: tensor, output_size: sizes(2, 1), kernel_size: sizes(2, 1), "
+  .. windows, function(a)
   local who, size, area = "fold", a.output_size, a.kernel_size[1] * a.kernel_size[2]
   if a.x.ndim ~= 2 and a.x.ndim ~= 3 then
     options.wrong_shape(who, "x", a.x, "[N, C * kH * kW, windows] or [C * kH * kW, windows]")

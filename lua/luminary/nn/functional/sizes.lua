@@ -18,8 +18,8 @@ local function read(n, min, words, who, name, v)
   good = good and not options.named_field(list)
   for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= min end
   if not good then
-    local list_of = n > 1 and " or a list of " .. n or ""
-    options.must_be(who, name, "an integer of at least " .. min .. list_of .. (words and ", or 'valid' or 'same'" or ""), v)
+    local others = (n > 1 and " or a list of " .. n or "") .. (words and ", or 'valid' or 'same'" or "")
+    options.must_be(who, name, "an integer of at least " .. min .. others, v)
   end
   local all = {}
   for i = 1, n do all[i] = list[#list == 1 and 1 or i] end

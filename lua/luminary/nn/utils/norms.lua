@@ -37,7 +37,8 @@ local function dim_of(who, module, name, dim, default)
 end
 
 --- Applies weight normalization to a parameter of a module.
-norms.weight_norm = signature.of([[weight_norm(module: module, {name = "weight", dim: integer|false})]], function(module, opts)
+norms.weight_norm = signature.of([[weight_norm(module: module, {name = "weight",
+  dim: integer|false})]], function(module, opts)
   local who = "weight_norm"
   local dim = dim_of(who, module, opts.name, opts.dim, 1)
   return parametrize.register_parametrization(module, opts.name, WeightNorm(dim))

@@ -10,8 +10,8 @@ Plateau.settings = [[(mode: "min" | "max", factor: number, patience: natural, th
   threshold_mode: "rel" | "abs", cooldown: natural, min_lrs: number_list, eps: number, best: number,
   cooldown_counter: natural, num_bad_epochs: natural)]]
 
-Plateau.init = signature.of([[ReduceLROnPlateau(optimizer: optimizer, {mode = "min" | "max", factor = 0.1, patience: natural = 10,
-  threshold = 1e-4, threshold_mode = "rel" | "abs", cooldown: natural = 0, min_lr: any = 0,
+Plateau.init = signature.of([[ReduceLROnPlateau(optimizer: optimizer, {mode = "min" | "max", factor = 0.1,
+  patience: natural = 10, threshold = 1e-4, threshold_mode = "rel" | "abs", cooldown: natural = 0, min_lr: any = 0,
   eps = 1e-8})]], function(self, optimizer, opts)
   local who = "ReduceLROnPlateau"
   self.optimizer = optimizer

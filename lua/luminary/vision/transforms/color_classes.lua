@@ -1,5 +1,4 @@
 --- Transforms of pixels' values.
-local core = require "luminary.core"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"

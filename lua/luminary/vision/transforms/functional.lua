@@ -22,10 +22,10 @@ F.resize = signature.of("resize(img: image, size, {" .. checks.interpolation
   return sizing.resize(img, height, width, sizing.resize_mode(opts))
 end)
 
-local part = "top: whole(-2^24), left: whole(-2^24), height: whole(), width: whole()"
+local rectangle = "top: whole(-2^24), left: whole(-2^24), height: whole(), width: whole()"
 
 --- Crops an image at a given location; a part beyond the image is 0.
-F.crop = signature.of("crop(img: image, " .. part .. ")", function(...) return cropping.crop(...) end)
+F.crop = signature.of("crop(img: image, " .. rectangle .. ")", function(...) return cropping.crop(...) end)
 
 --- Crops an image at the center.
 F.center_crop = signature.of("center_crop(img: image, output_size: sides)", function(img, size)
@@ -35,7 +35,7 @@ F.center_crop = signature.of("center_crop(img: image, output_size: sides)", func
 end)
 
 --- Crops an image and resizes the crop to a given size.
-F.resized_crop = signature.of("resized_crop(img: image, " .. part .. ", size: sides, {" .. checks.interpolation
+F.resized_crop = signature.of("resized_crop(img: image, " .. rectangle .. ", size: sides, {" .. checks.interpolation
   .. ", antialias = true})", function(img, top, left, height, width, size, opts)
   local crop = cropping.crop(img, top, left, height, width)
   return sizing.resize(crop, size[1], size[2], sizing.resize_mode(opts))
@@ -48,7 +48,9 @@ F.pad = signature.of("pad(img: image, padding: border, {" .. checks.bordering ..
 end)
 
 --- Flips an image horizontally.
-F.horizontal_flip = signature.of("horizontal_flip(img: image)", function(img) return native.run("flip", img, {1, 0}) end)
+F.horizontal_flip = signature.of("horizontal_flip(img: image)", function(img)
+  return native.run("flip", img, {1, 0})
+end)
 --- Flips an image horizontally; the same as horizontal_flip.
 F.hflip = signature.of("hflip(img: image)", function(img) return native.run("flip", img, {1, 0}) end)
 
@@ -110,7 +112,8 @@ for operation, range in pairs {
 end
 
 --- Performs gamma correction of an image, gain * img ^ gamma.
-F.adjust_gamma = signature.of("adjust_gamma(img: image, gamma: finite(0), gain: finite() = 1)", function(img, gamma, gain)
+F.adjust_gamma = signature.of([[adjust_gamma(img: image, gamma: finite(0),
+  gain: finite() = 1)]], function(img, gamma, gain)
   return native.run("gamma", img, {gamma, gain})
 end)
 
@@ -167,7 +170,8 @@ F.to_dtype = signature.of("to_dtype(img: tensor, dtype: dtype, {scale = false})"
 end)
 
 --- Converts an image to a dtype and scales its values.
-F.convert_image_dtype = signature.of([[convert_image_dtype(img: tensor, dtype: dtype = "float32")]], function(img, dtype)
+F.convert_image_dtype = signature.of([[convert_image_dtype(img: tensor,
+  dtype: dtype = "float32")]], function(img, dtype)
   return pixels.to_dtype("convert_image_dtype", img, dtype, true)
 end)
 

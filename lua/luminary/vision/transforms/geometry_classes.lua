@@ -172,8 +172,8 @@ transform [[RandomRotation(degrees: angles(2), {interpolation = "nearest" | "bil
   help = "Rotates an image by a random angle.",
 }
 
-transform("RandomAffine(degrees: angles(2), {translate: numbers(2, 0, 1), scale: range(1e-6, 1e6), shear: angles(2, 4), "
-  .. checks.mapping .. ", center: point})") {
+transform("RandomAffine(degrees: angles(2), {translate: numbers(2, 0, 1), scale: range(1e-6, 1e6), "
+  .. "shear: angles(2, 4), " .. checks.mapping .. ", center: point})") {
   draws = true,
   apply = function(self, x, out)
     local h, w = native.size(x)

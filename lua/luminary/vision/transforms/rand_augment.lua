@@ -94,7 +94,8 @@ local widest = {
 }
 
 transform("TrivialAugmentWide({" .. common) {
-  draws = true, apply = function(self, x, out) return augment(self, x, nil, self.num_magnitude_bins, widest, 6, out) end,
+  draws = true,
+  apply = function(self, x, out) return augment(self, x, nil, self.num_magnitude_bins, widest, 6, out) end,
   help = [[Applies the TrivialAugment Wide data augmentation. Müller and Hutter, "TrivialAugment: Tuning-free Yet
     State-of-the-Art Data Augmentation", 2021.]],
 }
