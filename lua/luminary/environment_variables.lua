@@ -105,12 +105,6 @@ variable "LM_GUARD_BLOCKS" {
   one_of = {"0", "1"}, default = "0",
   doctor_warning = {{["1"] = true}, "warning", "every block of memory is guarded, which is only for debugging"},
 }
-variable "LM_DOCTOR_ROOT" {help = "The root folder for `luminary doctor`, as of another machine's files", default = "/"}
-variable "LM_DOCTOR_BIN" {help = "A folder whose commands precede those of PATH for `luminary doctor`"}
-variable "LM_DOCTOR_LIMIT" {
-  help = "The largest number of seconds that `luminary doctor` waits for a command",
-  default = "a limit for each command",
-}
 
 -- ---- building
 

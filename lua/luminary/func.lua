@@ -4,11 +4,10 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local check_callable = require("luminary.autograd.function").check_callable
 local records = require "luminary.nn.module_fields"
+local pack = options.pack
 
 local ops, fail = core.ops, options.fail
 local func = {}
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 -- Replaces each floating tensor t of v, a tensor or a nested table of tensors, by make(t). Keys are visited in order.
 local function map_tensors(who, v, make)

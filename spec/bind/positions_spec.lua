@@ -19,6 +19,7 @@ end
 -- PyTorch's names for options that have another name here: ours.
 local renamed = {
   ["data.DataLoader"] = {multiprocessing_context = "worker_type"}, ["lm.mp.spawn"] = {start_method = "method"},
+  ["lm.mp.Queue"] = {maxsize = "capacity"},
   ["lm.arange"] = {["end"] = "stop"}, ["lm.concatenate"] = {axis = "dim"},
 }
 
@@ -43,7 +44,7 @@ for name in ([[
   lm.func.functional_call lm.func.vjp lm.hsplit lm.hstack lm.is_floating_point lm.manual_seed nn.ModuleList
   nn.utils.skip_init lm.norm lm.randint lm.row_stack lm.set_default_device lm.set_default_dtype lm.set_grad_enabled
   lm.set_num_threads lm.set_rng_state lm.tile lm.tril_indices lm.triu_indices vision.read_file vision.write_file
-  lm.vsplit lm.vstack lm.mp.Queue F.logsigmoid
+  lm.vsplit lm.vstack F.logsigmoid
 ]]):gmatch "%S+" do unseen[name] = true end
 
 -- The names that an op's help shows: those that stand by position, how many of them must be given, and the others.

@@ -1,14 +1,9 @@
 -- The reader of entries, and what the build writes from those of optimizers and ops.
 local entries = require "luminary.base.entry_reader"
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 
 local fields = { options = "table", check = "function?", update = "string" }
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
-
 describe("entries", function()
   it("are a list, by place and by name; one may be like another", function()
     local list, thing = entries.of("thing", fields)

@@ -1,12 +1,7 @@
 -- dist with one process, and the wrappers of nn.parallel. Real ranks are in ranks_spec.lua.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local dist, nn, optim = lm.dist, lm.nn, lm.optim
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 -- f with these environment variables, whose former values come back.
 local function with_environment(values, f)

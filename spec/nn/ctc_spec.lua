@@ -1,13 +1,8 @@
 -- F.ctc_loss and nn.CTCLoss against PyTorch's (scripts/dev/golden/gen_golden.py _ctc).
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local nn, F = lm.nn, lm.nn.functional
 local golden = lm.load "spec/golden/_ctc.safetensors"
-
-local function message(f, ...)
-  local ok, text = pcall(f, ...)
-  assert.is_false(ok)
-  return text
-end
 
 local function same(name, got)
   local want = golden[name]

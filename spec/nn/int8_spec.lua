@@ -2,13 +2,8 @@
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 local work = require "spec.support.work"
+local message = require "spec.support.error_of"
 local nn = lm.nn
-
-local function message(f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(why)
-end
 
 describe("nn.Int8Linear", function()
   it("is off by half a step of each output's weight at most", function()

@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local signature = require "luminary.base.signature"
 local golden = require "spec.support.golden"
+local message = require "spec.support.error_of"
 local nn, F = lm.nn, lm.nn.functional
 local inf = math.huge
 
@@ -21,12 +22,6 @@ local function below(prefix)
     if name:sub(1, #prefix) == prefix then found[name:sub(#prefix + 1)] = t end
   end
   return found
-end
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
 end
 
 -- The ops themselves are held against PyTorch in spec/op.

@@ -1,12 +1,7 @@
 -- Paddings as layers, dropouts of channels, shuffles, Unflatten, Bilinear, Embedding's options: PyTorch's values.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local nn, F = lm.nn, lm.nn.functional
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function is(want, t)
   local got = t:detach():reshape({ -1 }):totable()

@@ -2,14 +2,9 @@
 -- (spec/golden/_windows.safetensors).
 local lm = require "luminary"
 local golden = require "spec.support.golden"
+local message = require "spec.support.error_of"
 local nn, F = lm.nn, lm.nn.functional
 local gradgradcheck = lm.autograd.gradgradcheck
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function close(a, b) return a:allclose(b, { rtol = 1e-4, atol = 1e-5 }) end
 local function f64(...) return lm.randn({ ... }, { dtype = "float64" }):requires_grad_(true) end

@@ -2,17 +2,12 @@
 local lm = require "luminary"
 local golden = require "spec.support.golden"
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 local nn, optim = lm.nn, lm.optim
 
 local stored
 setup(function() stored = golden.load("_averaged") end)
 teardown(function() stored = nil end)
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function same(got, want)
   local difference = golden.differs(got, want, { 1e-12, 1e-13 })

@@ -1,6 +1,7 @@
 -- lm.vision.transforms: torchvision's results (spec/golden/transforms.lua), what is drawn, and what is refused.
 local lm = require "luminary"
 local golden = require "spec.golden.transforms"
+local message = require "spec.support.error_of"
 local T = lm.vision.transforms
 local F = T.functional
 
@@ -10,12 +11,6 @@ local function image(shape, dtype)
   for _, size in ipairs(shape) do n = n * size end
   local v = (lm.arange(n, { dtype = "float64" }) * 2654435761 / 65536):floor():remainder(256):view(shape)
   return dtype == "uint8" and v:to "uint8" or (v / 256):to(dtype)
-end
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
 end
 
 local function farthest(a, b) return (a:double() - b:double()):abs():max():item() end

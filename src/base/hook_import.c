@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "base/hook_import.h"
 
 #include <dlfcn.h>

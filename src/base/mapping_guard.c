@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "base/mapping_guard.h"
 
 #include <pthread.h>

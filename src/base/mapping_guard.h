@@ -1,7 +1,6 @@
 /* Memory over a file that somebody may cut short. What is lost reads as 0 instead of ending the process by SIGBUS, and
  * whoever computed with it is notified before the result is seen. */
-#ifndef LM_BASE_MAPPING_GUARD_H
-#define LM_BASE_MAPPING_GUARD_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -29,5 +28,3 @@ static inline lm_status lm_truncation_check(void) {
   return __builtin_expect(atomic_load_explicit(&lm_truncations, memory_order_relaxed) > 0, 0) ? lm_truncation_report()
                                                                                               : LM_OK;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A thread that runs a script of its own, as a process would: what belongs to the process elsewhere (environment
  * variables that scripts set, random state, the number of compute threads) it has for itself. */
-#ifndef LM_BASE_THREAD_STATE_H
-#define LM_BASE_THREAD_STATE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -19,5 +18,3 @@ LM_API int lm_busy_threads(int change);
  * script; 0: the number that is set for the process. */
 LM_API void lm_set_thread_limit(int n);
 LM_API int lm_thread_limit(void);
-
-#endif

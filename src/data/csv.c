@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "data/csv.h"
 
 #include <float.h>

@@ -83,7 +83,7 @@ done:
 lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *index = NULL, *rows = NULL, *converted = NULL;
-  if (dtype == LM_NO_DTYPE) dtype = (lm_dtype)x->dtype;
+  if (dtype == LM_NO_DTYPE) dtype = x->dtype;
   TRY(lm_to_private_copy(given, &index));
   TRY(check_index(x, index));
   if (x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x)) {
@@ -94,7 +94,7 @@ lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double 
     convert_rows(x, (const int64_t *)index->data, scale, bias, rows);
   } else {
     TRY(lm_op_run(LM_OP_index_select, &(lm_index_select_args){.x = x, .dim = 0, .index = index}, &rows));
-    if (dtype != (lm_dtype)rows->dtype) {
+    if (dtype != rows->dtype) {
       lm_to_copy_args args = {.x = rows, .dtype = dtype, .device = rows->device, .memory_format = LM_PRESERVE};
       TRY(lm_op_run(LM_OP_to_copy, &args, &converted));
       lm_release(rows);
@@ -139,17 +139,14 @@ static int64_t drawn(uint64_t seed, int64_t i, int64_t below) {
 
 lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out) {
   if (count > 0 && n < 1) return lm_fail_int("draws", "n", "at least 1", n);
-  lm_status status = LM_OK;
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
+  NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;
   for (int64_t i = 0; i < count; i++) p[i] = 1 + drawn(seed, i, n);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
-  lm_status status = LM_OK;
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, out));
+  NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;
   for (int64_t i = 0; i < n; i++) p[i] = i + 1;
   for (int64_t i = n - 1; i > 0; i--) {
@@ -157,6 +154,5 @@ lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
     p[i] = p[j];
     p[j] = kept;
   }
-done:
-  return status;
+  return LM_OK;
 }

@@ -1,6 +1,5 @@
 /* Images seen through a map of coordinates: rotated, sheared, in perspective. Pixels are looked up as ATen's
  * grid_sample does with padding_mode zeros and align_corners false. */
-#include <math.h>
 
 #include "backend/cpu/cpu.h"
 #include "base/message.h"
@@ -30,7 +29,7 @@ static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk
   bool bilinear = job->v[at] != 0;
   int fills = (int)job->v[at + 1];
   const double *fill = job->v + at + 2 + coefficients;
-  int64_t rows = y->n * y->h, groups = (x->c + LM_MAX_CHANNELS - 1) / LM_MAX_CHANNELS;
+  int64_t rows = y->n * y->h, groups = lm_ceil_div(x->c, LM_MAX_CHANNELS);
   int threads = lm_cpu_share((double)rows * (double)y->w * (double)(x->c + 1) * 2);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
   for (int64_t task = 0; task < rows * groups; task++) {
@@ -57,12 +56,9 @@ static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk
 }
 
 lm_status lm_plan_affine(lm_image_job *job) {
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
-  TRY(lm_image_whole(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
-  TRY(check_map(job, 2, 6));
-done:
-  return status;
+  NEED(lm_image_whole(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
+  NEED(lm_image_whole(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
+  return check_map(job, 2, 6);
 }
 
 static lm_walk affine_walk(const lm_image_job *job, int64_t row) {

@@ -11,9 +11,8 @@ enum { ROWS = 32 }; /* of the result at a time */
 
 lm_status lm_plan_blur(lm_image_job *job) {
   int64_t kx, ky;
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "kernel width", 1, LM_MAX_SIDE, &kx));
-  TRY(lm_image_whole(job, 1, "kernel height", 1, LM_MAX_SIDE, &ky));
+  NEED(lm_image_whole(job, 0, "kernel width", 1, LM_MAX_SIDE, &kx));
+  NEED(lm_image_whole(job, 1, "kernel height", 1, LM_MAX_SIDE, &ky));
   if (kx % 2 == 0 || ky % 2 == 0 || job->count != 2 + kx + ky) {
     return lm_fail_value("blur", "kernel", "of odd sizes with a weight for each row and column",
                          lm_text("%lld x %lld and %d weights", (long long)kx, (long long)ky, job->count - 2));
@@ -24,8 +23,7 @@ lm_status lm_plan_blur(lm_image_job *job) {
                   lm_text("%lld x %lld", (long long)ky, (long long)kx));
     return LM_E_SHAPE;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static int64_t reflect(int64_t i, int64_t n) { return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i; }
@@ -66,7 +64,7 @@ lm_status lm_run_blur(const lm_image_job *job) {
   const lm_planes *x = &job->x;
   blurring b = {.job = job, .loops = LM_PIXEL_LOOPS(x->dtype), .kx = (int64_t)job->v[0], .ky = (int64_t)job->v[1]};
   b.real = x->dtype == LM_F64 ? 8 : 4;
-  int64_t planes = x->n * x->c, parts = (x->h + ROWS - 1) / ROWS;
+  int64_t planes = x->n * x->c, parts = lm_ceil_div(x->h, ROWS);
   int threads = lm_cpu_share((double)planes * (double)x->h * (double)x->w * 0.1 * (double)(8 + b.kx + b.ky));
   size_t pointers = (size_t)b.ky * sizeof(void *);
   size_t numbers = (size_t)(x->w + b.kx) + (size_t)(ROWS + b.ky) * (size_t)x->w;

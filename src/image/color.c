@@ -245,8 +245,7 @@ lm_status lm_run_equalize(const lm_image_job *job) {
 
 lm_status lm_plan_normalize(lm_image_job *job) {
   int64_t scale;
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "scale", 0, 1, &scale));
+  NEED(lm_image_whole(job, 0, "scale", 0, 1, &scale));
   int numbers = job->count - 1;
   if (numbers != 2 && numbers != 2 * job->x.c) {
     return lm_fail_int("normalize", "mean and std",
@@ -262,8 +261,7 @@ lm_status lm_plan_normalize(lm_image_job *job) {
     }
     job->y.dtype = LM_F32;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_run_normalize(const lm_image_job *job) {

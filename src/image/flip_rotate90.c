@@ -6,11 +6,8 @@
 
 lm_status lm_plan_flip(lm_image_job *job) {
   int64_t flag;
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "horizontally", 0, 1, &flag));
-  TRY(lm_image_whole(job, 1, "vertically", 0, 1, &flag));
-done:
-  return status;
+  NEED(lm_image_whole(job, 0, "horizontally", 0, 1, &flag));
+  return lm_image_whole(job, 1, "vertically", 0, 1, &flag);
 }
 
 static void same(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
@@ -48,7 +45,7 @@ lm_status lm_run_rotate90(const lm_image_job *job) {
     return lm_run_flip(&flip);
   }
   enum { ROWS = 32 };
-  int64_t parts = (y->h + ROWS - 1) / ROWS, tasks = x->n * x->c * parts;
+  int64_t parts = lm_ceil_div(y->h, ROWS), tasks = x->n * x->c * parts;
   int threads = lm_cpu_share((double)x->n * (double)x->c * (double)x->h * (double)x->w * 0.3);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t task = 0; task < tasks; task++) {

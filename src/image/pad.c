@@ -22,9 +22,8 @@ lm_status lm_plan_pad(lm_image_job *job) {
   static const char *const sides[] = {"padding on the left", "padding on the top", "padding on the right",
                                       "padding on the bottom"};
   int64_t by[4], mode, fills = job->count - FILL;
-  lm_status status;
   for (int i = 0; i < 4; i++) {
-    TRY(lm_image_whole(job, i, sides[i], 0, LM_MAX_SIDE, &by[i]));
+    NEED(lm_image_whole(job, i, sides[i], 0, LM_MAX_SIDE, &by[i]));
     int64_t size = i % 2 ? job->x.h : job->x.w;
     if (job->v[MODE] == LM_BORDER_REFLECT && by[i] >= size) {
       return lm_fail_int(
@@ -33,7 +32,7 @@ lm_status lm_plan_pad(lm_image_job *job) {
           by[i]);
     }
   }
-  TRY(lm_image_whole(job, MODE, "padding_mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
+  NEED(lm_image_whole(job, MODE, "padding_mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
   if (fills != 1 && (fills != job->x.c || mode != LM_BORDER_CONSTANT)) {
     return lm_fail_int("pad", "fill", lm_text("1 or %lld numbers, one for each channel", (long long)job->x.c), fills);
   }
@@ -42,8 +41,7 @@ lm_status lm_plan_pad(lm_image_job *job) {
     return lm_fail_value("pad", "height and width of the result", lm_text("at most %d", LM_MAX_SIDE),
                          lm_text("%lld x %lld", (long long)job->y.h, (long long)job->y.w));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* n pixels of one value. */

@@ -33,8 +33,8 @@ lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64
 
 static lm_planes planes_of(const lm_tensor *t) {
   int d = t->ndim - 3;
-  int64_t bytes = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
-  return (lm_planes){.dtype = (lm_dtype)t->dtype,
+  int64_t bytes = (int64_t)lm_dtype_size(t->dtype);
+  return (lm_planes){.dtype = t->dtype,
                      .n = d ? t->size[0] : 1,
                      .c = t->size[d],
                      .h = t->size[d + 1],
@@ -67,7 +67,7 @@ static lm_status check_image(const char *name, const lm_tensor *x) {
 
 static lm_status check_given(const char *name, const lm_tensor *given, const lm_tensor *x, lm_dtype dtype,
                              const int64_t *size) {
-  bool same = given->ndim == x->ndim && given->dtype == (int8_t)dtype && given->device == x->device;
+  bool same = given->ndim == x->ndim && given->dtype == dtype && given->device == x->device;
   for (int d = 0; same && d < x->ndim; d++) same = given->size[d] == size[d];
   if (!same || !rows_are_dense(given) || lm_overlaps_itself(given)) {
     lm_fail_value(name, "out",
@@ -126,8 +126,8 @@ void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const 
   if (span != LM_PIXEL_LOOPS(x.dtype)->reverse && x.row == x.w * xbytes && y.row == x.w * ybytes) {
     x.w *= x.h, x.h = 1;
   }
-  int64_t rows = x.w >= TASK ? 1 : TASK / x.w, across = x.h == 1 ? (x.w + TASK - 1) / TASK : 1;
-  int64_t down = (x.h + rows - 1) / rows, planes = together ? x.n : x.n * x.c, tasks = planes * down * across;
+  int64_t rows = x.w >= TASK ? 1 : TASK / x.w, across = x.h == 1 ? lm_ceil_div(x.w, TASK) : 1;
+  int64_t down = lm_ceil_div(x.h, rows), planes = together ? x.n : x.n * x.c, tasks = planes * down * across;
   int threads = lm_cpu_share((double)x.n * (double)x.c * (double)x.h * (double)x.w * work);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t task = 0; task < tasks; task++) {

@@ -34,7 +34,7 @@ lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t) {
         lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", "uint8, which could be a mask"),
         "use :bool() for a mask, :long() for indices");
   }
-  if (lm_dtype_is_int((lm_dtype)t->dtype)) return LM_OK;
+  if (lm_dtype_is_int(t->dtype)) return LM_OK;
   return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", lm_dtype_name(t->dtype)),
                    "convert it with :long()");
 }
@@ -84,7 +84,7 @@ lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value
 lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *converted = NULL;
-  if (dtype != LM_NO_DTYPE && dtype != (lm_dtype)x->dtype) {
+  if (dtype != LM_NO_DTYPE && dtype != x->dtype) {
     TRY(lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device, .memory_format = LM_PRESERVE},
                       &converted));
     x = converted;

@@ -14,7 +14,7 @@ static lm_status reversed(lm_tensor *x, const bool *flipped, lm_tensor **out) {
   TRY(lm_tensor_view(x, x->ndim, x->size, x->stride, 0, &v));
   for (int d = 0; d < x->ndim; d++) {
     if (!flipped[d] || x->size[d] < 2) continue;
-    v->data += (x->size[d] - 1) * x->stride[d] * (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+    v->data += (x->size[d] - 1) * x->stride[d] * (int64_t)lm_dtype_size(x->dtype);
     v->stride[d] = -x->stride[d];
   }
   *out = v;
@@ -30,7 +30,7 @@ lm_status lm_op_flip(const lm_flip_args *a, lm_tensor **out) {
   TRY(lm_dims(LM_OP_flip, &a->dims, a->x->ndim, &dims));
   if (a->dims.n == 0) dims.n = 0;
   for (int i = 0; i < dims.n; i++) flipped[dims.v[i]] = true;
-  TRY(lm_tensor_empty_like(a->x, (lm_dtype)a->x->dtype, a->x->device, &result));
+  TRY(lm_tensor_empty_like(a->x, a->x->dtype, a->x->device, &result));
   if (result->numel > 0) {
     TRY(reversed(a->x, flipped, &from));
     TRY(lm_copy(from, result));
@@ -104,7 +104,7 @@ lm_status lm_op_roll(const lm_roll_args *a, lm_tensor **out) {
   } else {
     x = lm_retain(a->x);
   }
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
   for (int i = 0; i < (whole ? 0 : a->dims.n); i++) {
     int dim;
     TRY(lm_dim("roll", a->dims.v[i], x->ndim, &dim));
@@ -148,7 +148,7 @@ lm_status lm_op_triangle(const lm_triangle_args *a, lm_tensor **out) {
   lm_tensor *x = NULL, *result = NULL;
   TRY(check_matrices(a->upper ? "triu" : "tril", a->x));
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
   TRY(triangle(x, a->diagonal, a->upper, result));
   *out = result;
   result = NULL;

@@ -43,8 +43,7 @@ done:
 
 static lm_status check_same_dtype(lm_op_id op, const lm_tensor *x, const lm_tensor *src) {
   if (x->dtype == src->dtype) return LM_OK;
-  return lm_fail_dtypes(lm_ops[op].name, "x", lm_dtype_name((lm_dtype)x->dtype), "src",
-                        lm_dtype_name((lm_dtype)src->dtype));
+  return lm_fail_dtypes(lm_ops[op].name, "x", lm_dtype_name(x->dtype), "src", lm_dtype_name(src->dtype));
 }
 
 /* ---- gather, scatter and its kin: an index for every element */
@@ -71,7 +70,7 @@ lm_status lm_op_gather(const lm_gather_args *a, lm_tensor **out) {
   TRY(with_dim(a->x, &x));
   TRY(int64_with_dim(LM_OP_gather, a->index, &index));
   TRY(check_covers(LM_OP_gather, "x", x, index, dim));
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, index->ndim, index->size, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(x->dtype, x->device, index->ndim, index->size, LM_CONTIGUOUS, &result));
   if (result->numel > 0) {
     TRY(lm_dispatch(LM_OP_gather, x->device, &(lm_gather_args){.x = x, .dim = dim, .index = index}, &result));
   }
@@ -92,14 +91,12 @@ static lm_status source_of(const lm_tensor *target, const lm_tensor *index, lm_t
   if (given->ndim == 0 && index->ndim > 0) {
     lm_expand_args wide = {.size = {.n = index->ndim}};
     memcpy(wide.size.v, index->size, sizeof index->size);
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = (lm_dtype)target->dtype, .device = target->device},
-                      &own));
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = target->dtype, .device = target->device}, &own));
     wide.x = own;
     TRY(lm_op_expand(&wide, out));
   } else {
     if (given->number || given->storage == target->storage) {
-      TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = (lm_dtype)target->dtype, .device = target->device},
-                        &own));
+      TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = target->dtype, .device = target->device}, &own));
     }
     TRY(with_dim(own ? own : given, out));
   }
@@ -129,7 +126,7 @@ static lm_status scatter_into(const scattering *s, lm_tensor *given, lm_tensor *
   int dim;
   TRY(lm_check_same_device(s->op, 3, (lm_tensor *[]){target, s->index, s->src}));
   if (s->src->ndim > 0) TRY(check_same_dtype(s->op, target, s->src));
-  TRY(lm_check_fits(lm_ops[s->op].name, (lm_dtype)target->dtype, s->src));
+  TRY(lm_check_fits(lm_ops[s->op].name, target->dtype, s->src));
   TRY(lm_dim(lm_ops[s->op].name, s->dim, target->ndim, &dim));
   TRY(with_dim(target, &x));
   TRY(with_dim(given, &was));
@@ -175,7 +172,7 @@ static lm_status scattered(scattering s, lm_tensor *x, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
   if (LM_DEVICE_KIND(x->device) == LM_CPU) {
-    TRY(lm_tensor_empty_like(x, (lm_dtype)x->dtype, x->device, &result));
+    TRY(lm_tensor_empty_like(x, x->dtype, x->device, &result));
     TRY(scatter_into(&s, x, result));
   } else {
     TRY(lm_op_clone(&(lm_clone_args){.x = x}, &result));
@@ -234,7 +231,7 @@ lm_status lm_op_index_select(const lm_index_select_args *a, lm_tensor **out) {
   TRY(with_dim(a->x, &x));
   memcpy(size, x->size, sizeof size);
   size[dim] = index->numel;
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result));
   if (result->numel > 0) {
     lm_index_select_args args = {.x = x, .dim = dim, .index = index};
     TRY(lm_dispatch(LM_OP_index_select, x->device, &args, &result));

@@ -119,7 +119,7 @@ lm_status lm_op_index_get(const lm_index_get_args *a, lm_tensor **out) {
   lm_tensor *result = NULL, *tuples = NULL;
   picked p;
   TRY(pick(LM_OP_index_get, a->x, &a->indices, &p));
-  status = lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS, &result);
+  status = lm_tensor_empty(a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS, &result);
   if (status == LM_OK && result->numel > 0) {
     lm_index_get_args args = {.x = p.x, .indices = {p.n, p.index}};
     status = by_tuple(&p, result, false, &tuples);
@@ -142,7 +142,7 @@ static lm_status prepare_values(lm_op_id op, const picked *p, const lm_tensor *x
   memcpy(expand.size.v, p->size, sizeof p->size);
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)x, values}));
   if (values->dtype != x->dtype || values->device != x->device || values->storage == x->storage) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = values, .dtype = (lm_dtype)x->dtype, .device = x->device}, &own));
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = values, .dtype = x->dtype, .device = x->device}, &own));
     expand.x = own;
   }
   status = lm_op_expand(&expand, &wide);
@@ -167,7 +167,7 @@ static lm_status put_into(lm_op_id op, lm_tensor *x, const lm_list *indices, lm_
   lm_status status = LM_OK;
   lm_tensor *tuples = NULL;
   picked p;
-  TRY(lm_check_fits(lm_ops[op].name, (lm_dtype)x->dtype, values));
+  TRY(lm_check_fits(lm_ops[op].name, x->dtype, values));
   TRY(pick(op, x, indices, &p));
   for (int i = 0; status == LM_OK && i < p.n; i++) {
     lm_tensor *index = p.index[i];
@@ -251,7 +251,7 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   int64_t count;
   if (a->mask->dtype != LM_BOOL || !lm_same_shape(a->mask, a->x)) {
     return lm_fail_value("masked_values", "mask", lm_text("a bool tensor of shape %s as x", lm_shape_of(a->x)),
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)a->mask->dtype), lm_shape_of(a->mask)));
+                         lm_text("%s %s", lm_dtype_name(a->mask->dtype), lm_shape_of(a->mask)));
   }
   TRY(lm_check_same_device(LM_OP_masked_values, 2, (lm_tensor *[]){a->x, a->mask}));
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
@@ -267,7 +267,7 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   } else {
     TRY(lm_op_sum(&(lm_sum_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
     TRY(lm_tensor_item_i64(total, &count));
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, &count, LM_CONTIGUOUS, &result));
+    TRY(lm_tensor_empty(x->dtype, x->device, 1, &count, LM_CONTIGUOUS, &result));
     if (count > 0) TRY(lm_dispatch(LM_OP_masked_values, x->device, &(lm_masked_values_args){x, mask}, &result));
   }
   *out = result;

@@ -16,7 +16,7 @@ static int64_t reach(int mode, int64_t n, int64_t left) {
 /* A number or a 0-d tensor, that x's dtype holds. */
 static lm_status check_value(const lm_pad_args *a) {
   lm_status status = LM_OK;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   double number = 0;
   int64_t low, high;
   if (!a->value) return LM_OK;
@@ -79,7 +79,7 @@ lm_status lm_op_pad_around(const lm_pad_around_args *a, lm_tensor **out) {
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
   memcpy(size, x->size, sizeof size);
   for (int i = 0; i < a->pad.n; i++) size[x->ndim - 1 - i / 2] += a->pad.v[i];
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result));
   if (result->numel > 0) {
     TRY(lm_dispatch_or_host(LM_OP_pad_around, x->device, &(lm_pad_around_args){x, a->pad, a->mode}, &result));
   }

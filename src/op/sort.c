@@ -19,7 +19,7 @@ lm_status lm_op_topk(const lm_topk_args *a, lm_tensor **out) {
   }
   memcpy(size, x->size, sizeof size);
   size[dim] = a->k;
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result[0]));
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result[0]));
   TRY(lm_tensor_empty(LM_I64, x->device, x->ndim, size, LM_CONTIGUOUS, &result[1]));
   if (result[0]->numel > 0) {
     lm_topk_args args = {.x = x, .k = a->k, .dim = dim, .largest = a->largest, .sorted = a->sorted};
@@ -70,7 +70,7 @@ static lm_status pick(lm_op_id op, void *args, lm_tensor **x, int64_t *dim, int6
   }
   memcpy(size, lines->size, sizeof size);
   size[along] = 1;
-  TRY(lm_tensor_empty((lm_dtype)given->dtype, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[0]));
+  TRY(lm_tensor_empty(given->dtype, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[0]));
   TRY(lm_tensor_empty(LM_I64, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[1]));
   *x = lines;
   *dim = along;
@@ -110,11 +110,10 @@ lm_status lm_op_nanmedian_dim(const lm_nanmedian_dim_args *a, lm_tensor **out) {
 static lm_status median_of_all(lm_tensor *x, bool without_nan, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *packed = NULL, *line = NULL, *result[2] = {NULL, NULL};
-  if (x->numel == 0 && lm_dtype_is_float((lm_dtype)x->dtype)) {
+  if (x->numel == 0 && lm_dtype_is_float(x->dtype)) {
     lm_tensor *nan = NULL;
     TRY(lm_tensor_number(NAN, &nan));
-    status = lm_op_full(
-        &(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = (lm_dtype)x->dtype, .device = x->device}, out);
+    status = lm_op_full(&(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = x->dtype, .device = x->device}, out);
     lm_release(nan);
     goto done;
   }
@@ -147,7 +146,7 @@ lm_status lm_op_nanmedian_all(const lm_nanmedian_all_args *a, lm_tensor **out) {
 /* ---- searching */
 
 static lm_status contiguous_in(lm_tensor *t, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  if ((lm_dtype)t->dtype == dtype && t->device == device && lm_is_contiguous(t)) {
+  if (t->dtype == dtype && t->device == device && lm_is_contiguous(t)) {
     *out = lm_retain(t);
     return LM_OK;
   }

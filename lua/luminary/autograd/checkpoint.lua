@@ -7,10 +7,8 @@ local signature = require "luminary.base.signature"
 local check_callable = require("luminary.autograd.function").check_callable
 
 local ops = core.ops
-local fail = options.fail
+local fail, pack = options.fail, options.pack
 local checkpoints = {}
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 local checkpoint_options = {preserve_rng_state = {"boolean", true}, use_reentrant = {"boolean", false}}
 

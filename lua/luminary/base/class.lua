@@ -91,7 +91,7 @@ local function no_such(of, key) -- of: the root of the object's class
   if type(key) ~= "string" then
     fail("%s: cannot be indexed with [%s]%s", of.__name, tostring(key), hint(of))
   end
-  local missing = rawget(of, "__missing") -- by names of PyTorch and Torch7: what to use here
+  local missing = rawget(of, "__missing") -- by names of other libraries: what to use here
   if missing and missing[key] then fail("no field '%s'; %s", key, missing[key]) end
 end
 
@@ -160,7 +160,7 @@ function class.guard(of)
   return of
 end
 
--- Names of methods in Python, Torch7 and Lua, and the names here.
+-- Names of methods in Python and Lua, and the names here.
 local theirs = {
   __init = "init", __init__ = "init", __len = "len", __len__ = "len", __getitem__ = "get", __iter__ = "iter",
   __call = "forward", __call__ = "forward", __tostring = "repr", __str__ = "repr", __repr__ = "repr",

@@ -297,7 +297,7 @@ function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then
     fail("%s: options need names: {%s = …}; options are %s", who, names[1], table.concat(names, ", "))
   end
-  local theirs = load_module("luminary.help.pytorch_torch7_names").options[key]
+  local theirs = load_module("luminary.help.pytorch_names").options[key]
   if theirs then fail("%s: unknown option '%s'; %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
   key = brief(tostring(key))
@@ -383,6 +383,19 @@ local function count(...)
 end
 options.count = count
 
+--- The keys of a table, in order; of those entries, where it is given, for which fits(key, value).
+function options.sorted_keys(t, fits)
+  local keys = {}
+  for key, value in pairs(t) do
+    if not fits or fits(key, value) then keys[#keys + 1] = key end
+  end
+  table.sort(keys)
+  return keys
+end
+
+--- The arguments as a list, with their number as n.
+function options.pack(...) return {n = select("#", ...), ...} end
+
 --- The error for more arguments than the `max_count` that `who` takes. It lists the last max_count of `names`; `what`
 --- replaces "argument", as by "option".
 function options.too_many(who, max_count, names, got, what)
@@ -417,13 +430,13 @@ function options.exact_all(t)
   return t
 end
 
--- Finds masked_fill or masked_fill_ for Torch7's maskedFill.
+-- Finds masked_fill or masked_fill_ for maskedFill.
 local function as_ours(key, known)
   local snake = key:gsub("(%l)(%u)", "%1_%2"):lower()
   return rawget(known, snake) and snake or rawget(known, snake .. "_") and snake .. "_"
 end
 
---- Fails for a name that a table of the library lacks. The message has our name for a name of PyTorch or Torch7, or
+--- Fails for a name that a table of the library lacks. The message has our name for one of PyTorch, or
 --- the nearest. `what` names the table, "nn" or "tensors"; the tables after `key` have the known names as keys.
 function options.no_name(what, key, ...)
   local known = {}
@@ -433,7 +446,7 @@ function options.no_name(what, key, ...)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
   local shown = truncate_text(key, 60):gsub("[%c\127]", "?")
-  local others = load_module("luminary.help.pytorch_torch7_names")[what] or {}
+  local others = load_module("luminary.help.pytorch_names")[what] or {}
   local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum

@@ -140,9 +140,9 @@ local function names_of(rows, options_only, last)
 end
 
 local function unknown(who, key, rows)
-  local all = names_of(rows)
-  local named = names_of(rows, true)
-  options.unknown(who, key, named[1] == nil and all or type(key) == "string" and core.nearest(key, all) and all or named)
+  local all, named = names_of(rows), names_of(rows, true)
+  local is_near = type(key) == "string" and core.nearest(key, all)
+  options.unknown(who, key, (is_near or named[1] == nil) and all or named)
 end
 
 local function is_optional(row)

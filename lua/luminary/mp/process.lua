@@ -48,7 +48,7 @@ end
 function Process:start()
   if self.worker then fail("Process:start: %s was already started; a process runs once", self.name) end
   local job = Worker.job("Process", self.target, self.args, "process")
-  self.worker = Worker.start("Process", {method = "process", job = job, name = self.name, environment = {}})
+  self.worker = Worker.start("Process", {method = "process", job = job, name = self.name})
   at_exit.remember(self)
   return self
 end

@@ -7,17 +7,28 @@ local signature = require "luminary.base.signature"
 
 local shared = {}
 
---- The open handle of an object of `class`; `method` words the error.
-function shared.handle(class, method, self)
-  if type(self) ~= "table" or getmetatable(self) ~= class then
-    options.fail("%s:%s: expected a %s, got %s; call it with a colon: object:%s(…)", class.kind, method, class.kind,
-      options.describe(self), method)
-  end
-  local handle = rawget(self, "handle")
-  if not core.mp_is_open(handle) then
-    options.fail("%s:%s: the %s is already closed in this process", class.kind, method, class.kind:lower())
+--- The open handle of an object; `method` words the error.
+function shared.handle(method, self)
+  local handle, name = self.handle, self.__name:match "[^.]*$"
+  if not (core.mp_is_handle(handle) and core.mp_is_open(handle)) then
+    options.fail("%s:%s: the %s is already closed in this process", name, method, name:lower())
   end
   return handle
+end
+
+local function give_back(self, ok, ...)
+  self:release()
+  if not ok then error((...), 0) end
+  return ...
+end
+
+--- Acquires an object, calls f(whether its last holder ended without releasing it), and releases it, also after an
+--- error. Returns what f returns.
+function shared.with(self, f)
+  shared.handle("with", self)
+  options.arg(self.__name .. ":with", "f", f, "function")
+  local _, left = self:acquire()
+  return give_back(self, pcall(f, left))
 end
 
 --- Seconds to wait at most, of (block = true, timeout), by position or by name; nil: as long as it takes.

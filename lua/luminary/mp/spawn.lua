@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
+local problems = require "luminary.mp.worker_failure"
 local shared = require "luminary.mp.shared_handle"
 
 -- Seconds after the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
@@ -16,13 +17,7 @@ Context.__index = Context
 local function describe(rank, failure)
   local who = ("rank %d"):format(rank)
   if failure.pid then who = ("%s (process %d)"):format(who, failure.pid) end
-  if failure.message then
-    local text = ("%s failed: %s"):format(who, failure.message)
-    if failure.traceback and failure.traceback ~= "" then
-      text = ("%s\nstack traceback of rank %d:\n\t%s"):format(text, rank, failure.traceback)
-    end
-    return text
-  end
+  if failure.message then return ("%s failed: %s"):format(who, problems.text(failure, "rank " .. rank)) end
   return who .. " " .. Worker.how_it_ended(failure)
 end
 
@@ -132,10 +127,7 @@ local spawn = signature.of([[spawn(fn, {args, nprocs: count = 1, join = true, da
     for i = 0, n - 1 do
       self.workers[i + 1] = Worker.start(who, {
         method = method, job = job, index = i, threads = threads,
-        environment = {
-          LOCAL_RANK = tostring(i), LOCAL_WORLD_SIZE = tostring(n),
-          LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false, -- the launcher hears of it from this process
-        },
+        environment = {LOCAL_RANK = tostring(i), LOCAL_WORLD_SIZE = tostring(n)},
       })
     end
     at_exit.remember(self) -- finalizers run from the newest to the oldest

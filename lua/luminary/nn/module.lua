@@ -9,13 +9,11 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
-local fail, is_plain = options.fail, options.is_plain
+local fail, is_plain, pack = options.fail, options.is_plain, options.pack
 
 local ops = core.ops
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 local find, joined = records.find, records.joined
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 local function call_forward(self, record, ...)
   if not record.backward_hooks then return self:forward(...) end
@@ -57,11 +55,8 @@ Module.extend = class.methods.extend
 Module.init = class.methods.init
 Module.__hint = "m:named_children() and m:named_parameters() walk a module; nn.Sequential and nn.ModuleList are lists"
 
-local by_backward = "loss:backward() computes all gradients"
 Module.__missing = {
-  updateOutput = "net(x) calls forward", updateGradInput = by_backward, accGradParameters = by_backward,
-  updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = by_backward,
-  gradInput = "x.grad has it, where x requires grad", output = "net(x) returns it",
+  backward = "loss:backward() computes all gradients",
   save_pretrained = "lm.save(\"model.safetensors\", net:state_dict()) writes what Python reads, too",
   push_to_hub = "nothing is uploaded; lm.save(\"model.safetensors\", net:state_dict()) writes what the Hub takes",
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
@@ -315,8 +310,6 @@ end
 
 --- Sets evaluation mode: dropout returns its input, batch normalization uses its running values. Returns the module.
 function Module:eval() return self:train(false) end
---- Sets evaluation mode, as eval does; Torch7's name.
-function Module:evaluate() return self:eval() end
 
 --- Sets whether all parameters require gradients (true by default). Returns the module.
 function Module:requires_grad_(on)
@@ -325,47 +318,10 @@ function Module:requires_grad_(on)
   return self
 end
 
---- Drops all gradients; {set_to_none = false}, or an earlier getParameters, fills them with zeros.
+--- Drops all gradients; {set_to_none = false} fills them with zeros.
 Module.zero_grad = signature.of("zero_grad({set_to_none = true})", function(self, opts)
   gradients.zero(self:parameters(), opts.set_to_none)
 end)
-
---- Fills all gradients with zeros; Torch7's name.
-function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
-
---- Returns all parameters as one 1-d tensor and all gradients as another, as in Torch7: x, dx = net:getParameters().
---- Afterwards the parameters and their .grad are views of the two. Parameters must have one dtype and device. Call it
---- once, after the module was moved to its device; moving it later does not move the two. net:share_memory() does.
-function Module:getParameters()
-  local params, n = self:parameters(), 0
-  for i, p in ipairs(params) do
-    if p.dtype ~= params[1].dtype or p.device ~= params[1].device then
-      fail("%s:getParameters: all parameters must have the same dtype and device: parameter 1 is %s on %s, parameter "
-        .. "%d is %s on %s", self.__name, params[1].dtype, params[1].device, i, p.dtype, p.device)
-    end
-    if p.device:find "^cpu" and p:is_shared() then
-      fail("%s:getParameters: the parameters are in shared memory; call net:getParameters() before net:share_memory()",
-        self.__name)
-    end
-    n = n + p:numel()
-  end
-  if n == 0 then fail("%s:getParameters: the module has no parameters", self.__name) end
-  local like = {dtype = params[1].dtype, device = params[1].device}
-  local flat, grads, first = ops.empty({n}, like), ops.zeros({n}, like), 1
-  local vectors = {flat, grads}
-  for _, p in ipairs(params) do
-    local count, grad = p:numel(), p.grad
-    local function part(of) return of:narrow(1, first, count):view(p.shape) end
-    part(flat):copy_(p:detach())
-    if grad then part(grads):copy_(grad:detach()) end
-    p.grad = nil
-    core.set_data(p, part(flat))
-    p.grad = part(grads)
-    gradients.stay(p, vectors)
-    first = first + count
-  end
-  return core.keep(flat), core.keep(grads)
-end
 
 -- ---- devices and dtypes
 

@@ -34,7 +34,7 @@ Optimizer.__inner = {
 --- Options by name: {kind, default}, see options.check.
 Optimizer.spec = {}
 
---- Gives a class of the library its options: those of a signature, "{lr: positive = 0.001}".
+--- Sets the options of a class of the library: those of a signature, "{lr: positive = 0.001}".
 function Optimizer.declare(of, items)
   local text, spec = ("(params, %s)"):format(items), {}
   for i, row in ipairs(signature.parse(text).rows) do
@@ -123,8 +123,7 @@ function Optimizer:add_param_group(given)
   table.insert(self.param_groups, group)
 end
 
---- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros, as does any call after
---- getParameters.
+--- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros.
 Optimizer.zero_grad = signature.of("zero_grad({set_to_none = true})", function(self, opts)
   for _, group in ipairs(self.param_groups) do gradients.zero(group.params, opts.set_to_none) end
 end)
@@ -366,12 +365,9 @@ function Optimizer:repr()
   local lines = {self.__name .. " ("}
   for g, group in ipairs(self.param_groups) do
     lines[#lines + 1] = "Parameter Group " .. g
-    local keys = {}
-    for key in pairs(group) do
-      if key ~= "params" then keys[#keys + 1] = key end
+    for _, key in ipairs(options.sorted_keys(group, function(key) return key ~= "params" end)) do
+      lines[#lines + 1] = ("    %s: %s"):format(key, text_of(group[key]))
     end
-    table.sort(keys)
-    for _, key in ipairs(keys) do lines[#lines + 1] = ("    %s: %s"):format(key, text_of(group[key])) end
   end
   lines[#lines + 1] = ")"
   return table.concat(lines, "\n")

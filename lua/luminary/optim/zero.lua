@@ -139,17 +139,10 @@ end
 
 -- ---- checkpoints
 
-local function sorted_keys(t)
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 -- visit(n, key, value) for the entries of states by number, in an order all ranks have.
 local function walk(states, visit)
-  for _, n in ipairs(sorted_keys(states)) do
-    for _, key in ipairs(sorted_keys(states[n])) do visit(n, key, states[n][key]) end
+  for _, n in ipairs(options.sorted_keys(states)) do
+    for _, key in ipairs(options.sorted_keys(states[n])) do visit(n, key, states[n][key]) end
   end
 end
 

@@ -155,7 +155,7 @@ local type_names = {
 local dtypes_of_types = {}
 for dtype, name in pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtype end
 
---- x:type([dtype]): Returns the name of the type of x in Torch7 and PyTorch, or x converted to a dtype or type.
+--- x:type([dtype]): Returns the name of the type of x in PyTorch, or x converted to a dtype or type.
 function derived.type(x, dtype)
   tensor("type", x)
   if dtype == nil then

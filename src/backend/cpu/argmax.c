@@ -16,11 +16,11 @@ typedef struct search {
 static void write_unit(const search *s, const lm_reduce_unit *u, const void *best, lm_dtype in,
                        const int64_t *position) {
   if (s->values) {
-    lm_dtype d = (lm_dtype)s->values->dtype;
+    lm_dtype d = s->values->dtype;
     lm_pointwise_loops_of(in)->store[d](s->values->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, best, u->cols);
   }
   lm_pointwise_loops_of(LM_I64)->store[s->indices->dtype](
-      s->indices->data + u->out * (int64_t)lm_dtype_size((lm_dtype)s->indices->dtype), u->o_step, position, u->cols);
+      s->indices->data + u->out * (int64_t)lm_dtype_size(s->indices->dtype), u->o_step, position, u->cols);
 }
 
 /* Column by column: a value and a place that grow along the rows. */

@@ -31,7 +31,7 @@ typedef struct attention {
 static attention attention_of(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                               const lm_tensor *mask, bool causal, double scale, double dropout_p,
                               const lm_tensor *draw) {
-  lm_dtype dtype = (lm_dtype)query->dtype;
+  lm_dtype dtype = query->dtype;
   return (attention){
       .query = query,
       .key = key,
@@ -54,12 +54,9 @@ static attention attention_of(const lm_tensor *query, const lm_tensor *key, cons
   };
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Row i of head h of sample n. */
 static char *row_of(const lm_tensor *t, int64_t n, int64_t h, int64_t i) {
-  return t->data +
-         (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  return t->data + (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size(t->dtype);
 }
 
 /* Elements from one row to the next. */
@@ -68,7 +65,7 @@ static int64_t step_of(const lm_tensor *t) { return t->size[2] > 1 ? t->stride[2
 /* Bytes of a matrix of n columns in panels. */
 static size_t panels_of(const attention *t, int64_t depth, int64_t n) {
   int64_t width = t->products->width;
-  return (size_t)((n + width - 1) / width * width * depth) * t->each;
+  return (size_t)(lm_round_up(n, width) * depth) * t->each;
 }
 
 /* Packs rows of a tensor as a matrix of n rows, or transposed, of n columns. */
@@ -122,7 +119,7 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
   b->line = LINE;
   b->causal = t->causal ? i + 1 - j : LM_SEES_ALL;
   if (mask) {
-    b->mask = row_of(mask, n, h, i) + j * mask->stride[3] * (int64_t)lm_dtype_size((lm_dtype)mask->dtype);
+    b->mask = row_of(mask, n, h, i) + j * mask->stride[3] * (int64_t)lm_dtype_size(mask->dtype);
     b->mask_is_bool = mask->dtype == LM_BOOL;
     b->mask_row = mask->stride[2];
     b->mask_col = mask->stride[3];
@@ -154,7 +151,7 @@ static forward_scratch forward_scratch_of(const attention *t) {
                        .packed = panels_of(t, KEYS, t->value_width),
                        .values = (size_t)(SPAN * t->value_width) * t->each,
                        .stats = SPAN * t->each};
-  r.all = (r.scores + r.keys + r.packed + r.values + 2 * r.stats + 63) / 64 * 64;
+  r.all = lm_round_up(r.scores + r.keys + r.packed + r.values + 2 * r.stats, 64);
   return r;
 }
 
@@ -164,7 +161,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
   const forward_scratch r = forward_scratch_of(t);
   char *scores = scratch, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
   char *row_max = values + r.values, *sum = row_max + r.stats;
-  int64_t last = t->causal ? smaller(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
+  int64_t last = t->causal ? lm_min(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
   bool few = t->dtype == LM_F32 && end - i <= FEW;
   size_t value_row = (size_t)vw * t->each;
   memset(values, 0, (size_t)(end - i) * value_row);
@@ -176,14 +173,14 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
       ((float *)row_max)[q] = -INFINITY;
   }
   for (int64_t j = 0; j < last; j += KEYS) {
-    int64_t there = smaller(KEYS, last - j);
+    int64_t there = lm_min(KEYS, last - j);
     const char *value = row_of(t->value, n, kv, j);
     if (!few) {
       pack(t, keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
       pack(t, packed, value, step_of(t->value), there, vw, false);
     }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
-      lm_score_block b = {.scores = scores, .rows = smaller(QUERIES, end - i - q), .cols = there};
+      lm_score_block b = {.scores = scores, .rows = lm_min(QUERIES, end - i - q), .cols = there};
       char *mine = values + (size_t)q * value_row;
       score(t, n, h, i + q, j, few ? NULL : keys, &b);
       t->loops->online_softmax(&b, row_max + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
@@ -210,8 +207,8 @@ lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
       attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
   int64_t heads = a->query->size[0] * t.heads, span = SPAN;
   int share = lm_cpu_share(work_of(&t, 1));
-  while (share > 1 && span > QUERIES && heads * ((t.queries + span - 1) / span) < 8 * share) span /= 2;
-  int64_t blocks = (t.queries + span - 1) / span;
+  while (share > 1 && span > QUERIES && heads * lm_ceil_div(t.queries, span) < 8 * share) span /= 2;
+  int64_t blocks = lm_ceil_div(t.queries, span);
   size_t scratch = forward_scratch_of(&t).all, all = scratch * (size_t)share;
   void *scratches;
   TRY(lm_device_alloc(a->query->device, all, &scratches));
@@ -219,7 +216,7 @@ lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
   for (int64_t unit = 0; unit < heads * blocks; unit++) {
     int64_t head = unit / blocks, i = (blocks - 1 - unit % blocks) * span; /* blocks that see most keys come first */
     char *mine = (char *)scratches + scratch * (size_t)omp_get_thread_num();
-    attend(&t, head / t.heads, head % t.heads, i, smaller(i + span, t.queries), mine, out[0], out[1]->data);
+    attend(&t, head / t.heads, head % t.heads, i, lm_min(i + span, t.queries), mine, out[0], out[1]->data);
   }
   lm_device_free(a->query->device, scratches, all);
 done:
@@ -266,7 +263,7 @@ static size_t backward_scratch_of(const attention *t, char *scratch, backward_sc
   size_t all = 0;
   for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
     *parts[k].part = scratch ? scratch + all : NULL;
-    all += (parts[k].bytes + 63) / 64 * 64;
+    all += lm_round_up(parts[k].bytes, 64);
   }
   return all;
 }
@@ -275,8 +272,7 @@ static size_t backward_scratch_of(const attention *t, char *scratch, backward_sc
 static void backward_block(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t j,
                            const backward_scratch *r) {
   const attention *t = w->t;
-  lm_score_block b = {
-      .scores = r->scores, .rows = smaller(QUERIES, t->queries - i), .cols = smaller(KEYS, t->keys - j)};
+  lm_score_block b = {.scores = r->scores, .rows = lm_min(QUERIES, t->queries - i), .cols = lm_min(KEYS, t->keys - j)};
   size_t stat = (size_t)((n * t->heads + h) * t->queries + i) * t->each;
   int64_t kv = h / t->shared, row, vw = t->value_width;
   const char *grad = row_of(w->grad, n, h, i);
@@ -299,9 +295,9 @@ static void backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t
   const attention *t = w->t;
   backward_scratch r;
   backward_scratch_of(t, scratch, &r);
-  int64_t blocks = (t->keys + KEYS - 1) / KEYS;
+  int64_t blocks = lm_ceil_div(t->keys, KEYS);
   for (int64_t block = blocks * part / w->parts; block < blocks * (part + 1) / w->parts; block++) {
-    int64_t j = block * KEYS, from = t->causal ? j / QUERIES * QUERIES : 0, there = smaller(KEYS, t->keys - j);
+    int64_t j = block * KEYS, from = t->causal ? j / QUERIES * QUERIES : 0, there = lm_min(KEYS, t->keys - j);
     const char *key = row_of(t->key, n, kv, j);
     pack(t, r.keys, key, step_of(t->key), there, t->width, true);
     pack(t, r.key_rows, key, step_of(t->key), there, t->width, false);
@@ -339,11 +335,11 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
   const attention t =
       attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
   lm_device device = a->query->device;
-  int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = (t.keys + KEYS - 1) / KEYS;
+  int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = lm_ceil_div(t.keys, KEYS);
   int64_t rows = samples * t.heads * t.queries, heads = samples * kv_heads, parts = 1;
   int share = lm_cpu_share(work_of(&t, 3));
   /* Heads are what threads divide among themselves; of few heads the keys too. */
-  if (share > 1 && heads < 4 * share) parts = smaller(blocks, (4 * share + heads - 1) / (heads > 0 ? heads : 1));
+  if (share > 1 && heads < 4 * share) parts = lm_min(blocks, (4 * share + heads - 1) / (heads > 0 ? heads : 1));
   if (parts < 1) parts = 1;
   size_t scratch = backward_scratch_of(&t, NULL, &(backward_scratch){0}), dots = (size_t)rows * t.each;
   size_t dqueries = parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0;

@@ -34,7 +34,7 @@ lm_status lm_cpu_nms_sorted(const void *args, lm_tensor *const *out) {
   uint8_t *keep = (uint8_t *)out[0]->data;
 #define NMS(id) \
   case LM_##id: nms_##id((const lm_elem_##id *)a->boxes->data, n, (lm_acc_##id)a->iou_threshold, side, keep); break;
-  switch ((lm_dtype)a->boxes->dtype) {
+  switch (a->boxes->dtype) {
     NMS(F16)
     NMS(BF16)
     NMS(F32)

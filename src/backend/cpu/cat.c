@@ -13,7 +13,7 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
   const lm_cat_args *a = args;
   lm_tensor *result = out[0];
   int dim = (int)a->dim;
-  size_t item = lm_dtype_size((lm_dtype)result->dtype);
+  size_t item = lm_dtype_size(result->dtype);
   bool channels_last = !lm_is_contiguous(result);
   bool blocks = true; /* every input lies as its part of the result does */
   for (int i = 0; i < a->tensors.n; i++) {

@@ -78,7 +78,7 @@ static void write_run(lm_nontemporal_writer *w, size_t item, int64_t n, const ch
  * moved as these. */
 static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   enum { TO, FROM };
-  int64_t along[LM_DIMS_SIDES], item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype), n = dst->numel;
+  int64_t along[LM_DIMS_SIDES], item = (int64_t)lm_dtype_size(dst->dtype), n = dst->numel;
   lm_dims rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){dst->stride, src->stride}, true);
   int64_t run = lm_dims_pop(&rows, along, 1), step = along[FROM];
   if (along[TO] != 1 || step < -1 || step > 1 || run * item < MIN_RUN) return false;

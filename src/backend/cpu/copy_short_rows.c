@@ -45,7 +45,7 @@ static void copy_rows(size_t item, const block *b, int64_t n, char *restrict to,
 }
 
 bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst) {
-  int64_t along[LM_DIMS_SIDES], item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype);
+  int64_t along[LM_DIMS_SIDES], item = (int64_t)lm_dtype_size(dst->dtype);
   lm_dims blocks = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){dst->stride, src->stride}, true);
   block b = {.run = lm_dims_pop(&blocks, along, 1)};
   b.step = along[FROM];

@@ -1,7 +1,6 @@
 /* The CPU backend's kernels, one line each, and what they share. backend.c puts them in the table.
  * Contract of each: op/backend.h. */
-#ifndef LM_CPU_CPU_H
-#define LM_CPU_CPU_H
+#pragma once
 
 #include "op/backend.h"
 #include "optim/optim.h"
@@ -78,5 +77,3 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
 #define X(name) lm_status lm_cpu_##name(const void *args, lm_tensor *const *out);
 LM_CPU_KERNELS(X)
 #undef X
-
-#endif

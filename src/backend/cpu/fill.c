@@ -145,7 +145,7 @@ lm_status lm_cpu_random_(const void *args, lm_tensor *const *out) {
 /* x and y are dense and laid out alike; element i in memory order takes word i of the draw. */
 static void drop(const lm_tensor *x, lm_tensor *y, uint8_t *keep, lm_dropping d) {
   enum { PART = 4096 };
-  int64_t n = x->numel, parts = (n + PART - 1) / PART;
+  int64_t n = x->numel, parts = lm_ceil_div(n, PART);
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
 #pragma omp parallel for num_threads(lm_cpu_share((double)n * 0.5))
   for (int64_t i = 0; i < parts; i++) {

@@ -6,8 +6,6 @@
 #include "backend/cpu/cpu.h"
 #include "device/alloc.h"
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static void run_units(lm_grid_loop loop, const lm_grid_work *work, int64_t units, int threads, char *scratch,
                       size_t piece) {
   if (threads > units) threads = (int)units;
@@ -30,7 +28,7 @@ static int threads_for(const lm_grid_call *s) {
 lm_status lm_cpu_grid_sample(const void *args, lm_tensor *const *out) {
   lm_grid_work work = {.call = lm_grid_call_of(LM_OP_grid_sample, args, out), .points = LM_GRID_TILE};
   const lm_grid_call *s = &work.call;
-  run_units(LM_ISA_PICK(lm_grid_loops)->forward[out[0]->dtype], &work, s->n * divide_up(s->p, work.points),
+  run_units(LM_ISA_PICK(lm_grid_loops)->forward[out[0]->dtype], &work, s->n * lm_ceil_div(s->p, work.points),
             threads_for(s), NULL, 0);
   return LM_OK;
 }
@@ -38,8 +36,8 @@ lm_status lm_cpu_grid_sample(const void *args, lm_tensor *const *out) {
 lm_status lm_cpu_grid_sample_grid(const void *args, lm_tensor *const *out) {
   lm_grid_work work = {.call = lm_grid_call_of(LM_OP_grid_sample_grid, args, out), .points = LM_GRID_TILE};
   const lm_grid_call *s = &work.call;
-  run_units(LM_ISA_PICK(lm_grid_loops)->grid[out[0]->dtype], &work, s->n * divide_up(s->p, work.points), threads_for(s),
-            NULL, 0);
+  run_units(LM_ISA_PICK(lm_grid_loops)->grid[out[0]->dtype], &work, s->n * lm_ceil_div(s->p, work.points),
+            threads_for(s), NULL, 0);
   return LM_OK;
 }
 
@@ -51,16 +49,16 @@ lm_status lm_cpu_grid_sample_input(const void *args, lm_tensor *const *out) {
   int threads = threads_for(s);
   void *scratch = NULL;
   size_t piece = 0, bytes = 0;
-  int64_t parts = divide_up(threads, s->n);
-  work.channels = s->last ? divide_up(s->c, parts) : s->c < 16 ? s->c : 8;
+  int64_t parts = lm_ceil_div(threads, s->n);
+  work.channels = s->last ? lm_ceil_div(s->c, parts) : s->c < 16 ? s->c : 8;
   if (s->last && work.channels < 16) work.channels = s->c < 16 ? s->c : 16;
-  if (!s->last && parts > 1 && divide_up(s->c, parts) < work.channels) work.channels = divide_up(s->c, parts);
-  if (lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float)) {
+  if (!s->last && parts > 1 && lm_ceil_div(s->c, parts) < work.channels) work.channels = lm_ceil_div(s->c, parts);
+  if (lm_dtype_size(out[0]->dtype) < sizeof(float)) {
     piece = (size_t)(work.channels * s->m) * sizeof(float);
     bytes = piece * (size_t)threads;
     TRY(lm_device_alloc(out[0]->device, bytes, &scratch));
   }
-  run_units(LM_ISA_PICK(lm_grid_loops)->input[out[0]->dtype], &work, s->n * divide_up(s->c, work.channels), threads,
+  run_units(LM_ISA_PICK(lm_grid_loops)->input[out[0]->dtype], &work, s->n * lm_ceil_div(s->c, work.channels), threads,
             scratch, piece);
 done:
   if (scratch) lm_device_free(out[0]->device, scratch, bytes);

@@ -10,14 +10,12 @@
 
 enum { FEW = 4 * LM_INT8_ROWS, PANEL = 1 << 17 }; /* rows; floats of a panel: half a second cache's */
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* *done: whether x is finite; if not, there is no y yet. */
 static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done_) {
   lm_status status = LM_OK;
   const struct lm_int8_loops *loops = LM_ISA_PICK(lm_int8_loops);
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
-  int64_t blocks = (k + LM_INT8_BLOCK - 1) / LM_INT8_BLOCK, row = blocks * LM_INT8_BLOCK;
+  int64_t blocks = lm_ceil_div(k, LM_INT8_BLOCK), row = blocks * LM_INT8_BLOCK;
   const float *x = (const float *)a->x->data, *scale = (const float *)a->scale->data;
   const float *bias = a->bias ? (const float *)a->bias->data : NULL;
   int threads = lm_cpu_share((double)outs * (double)k / 16);
@@ -34,7 +32,7 @@ static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done
     int64_t first = lm_cpu_share_begin(outs, p, pieces), n = lm_cpu_share_begin(outs, p + 1, pieces) - first;
     const int8_t *weight = (const int8_t *)a->weight->data + first * k;
     for (int64_t r = 0; r < rows; r += LM_INT8_ROWS) {
-      loops->products((int)smaller(rows - r, LM_INT8_ROWS), n, k, &whole, r, weight, scale + first,
+      loops->products((int)lm_min(rows - r, LM_INT8_ROWS), n, k, &whole, r, weight, scale + first,
                       bias ? bias + first : NULL, (float *)y->data + r * outs + first, outs);
     }
   }
@@ -47,7 +45,7 @@ static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
   const struct lm_int8_loops *loops = LM_ISA_PICK(lm_int8_loops);
   lm_status status = LM_OK;
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
-  int64_t each = PANEL / k < 16 ? 16 : PANEL / k, panels = (outs + each - 1) / each;
+  int64_t each = PANEL / k < 16 ? 16 : PANEL / k, panels = lm_ceil_div(outs, each);
   int threads = lm_cpu_share((double)rows * (double)outs * (double)k / 16);
   if (threads > panels) threads = (int)panels;
   size_t capacity = (size_t)(each * k) * sizeof(float);
@@ -59,7 +57,7 @@ static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic) reduction(&& : good)
   for (int64_t p = 0; p < panels; p++) {
     float *panel = (float *)((char *)scratch + capacity * (size_t)omp_get_thread_num());
-    int64_t first = p * each, n = smaller(each, outs - first);
+    int64_t first = p * each, n = lm_min(each, outs - first);
     loops->expand(n, k, (const int8_t *)a->weight->data + first * k, (const float *)a->scale->data + first, panel);
     float *to = (float *)y->data + first;
     for (int64_t r = 0; a->bias && r < rows; r++)

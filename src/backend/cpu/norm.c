@@ -90,7 +90,7 @@ static double get_acc(const void *array, lm_dtype acc, int64_t i) {
 
 /* n contiguous values of t (`fill` where there is no t) in the compute type: t's own, or in `converted`. */
 static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *converted) {
-  if (t && t->dtype == (int8_t)acc) return t->data;
+  if (t && t->dtype == acc) return t->data;
   for (int64_t i = 0; i < n; i++) put_acc(converted, acc, i, t ? lm_scalar_load(t, i) : fill);
   return converted;
 }
@@ -179,7 +179,7 @@ static void update_running(lm_tensor *running, int64_t c, double momentum, doubl
 }
 
 static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_tensor *const *out) {
-  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
@@ -322,7 +322,7 @@ typedef struct backward {
 /* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h))
  * when mean and invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
 static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
-  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
@@ -401,7 +401,7 @@ static shape planes_of(const lm_tensor *x, int64_t n) {
 
 lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
   const lm_grouped_norm_args *a = args;
-  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
   shape groups = planes_of(a->x, n), planes = planes_of(a->x, n * each);
@@ -431,7 +431,7 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
  * mean(u * h)). */
 lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) {
   const lm_grouped_norm_backward_args *a = args;
-  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
   shape planes = planes_of(a->x, n * each);
@@ -482,7 +482,7 @@ static int64_t product(const lm_ints *shape) {
 
 lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
   const lm_layer_norm_args *a = args;
-  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
   size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
@@ -516,7 +516,7 @@ lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
   const lm_layer_norm_backward_args *a = args;
-  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = a->save_mean->numel, parts = parts_of(rows, d);
   size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
@@ -557,7 +557,7 @@ lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_rms_norm_rows(const void *args, lm_tensor *const *out) {
   const lm_rms_norm_rows_args *a = args;
-  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
   size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc), bytes = (size_t)d * sizeof(double);
@@ -586,7 +586,7 @@ lm_status lm_cpu_rms_norm_rows(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_rms_norm_rows_backward(const void *args, lm_tensor *const *out) {
   const lm_rms_norm_rows_backward_args *a = args;
-  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = a->save_rstd->numel, parts = parts_of(rows, d);
   size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);

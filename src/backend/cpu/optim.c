@@ -11,7 +11,7 @@
 
 enum { CHUNK = 16384 /* elements */, SHARES = 16 /* a thread */ };
 
-static int64_t chunks_of(const lm_tensor *t) { return (t->numel + CHUNK - 1) / CHUNK; }
+static int64_t chunks_of(const lm_tensor *t) { return lm_ceil_div(t->numel, CHUNK); }
 
 static int64_t count_chunks(int n, lm_tensor *const *tensors) {
   int64_t chunks = 0;
@@ -19,13 +19,10 @@ static int64_t count_chunks(int n, lm_tensor *const *tensors) {
   return chunks;
 }
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Elements from on, n of them, of parameter i. */
 static void update(const lm_optim_step *s, const lm_optim_coefficients *c, lm_optim_loop *loop, int i, int64_t from,
                    int64_t n) {
-  size_t at = (size_t)from * lm_dtype_size((lm_dtype)s->param[i]->dtype);
+  size_t at = (size_t)from * lm_dtype_size(s->param[i]->dtype);
   void *state[LM_OPTIM_STATES];
   for (int k = 0; k < LM_OPTIM_STATES; k++) state[k] = s->state[k] ? s->state[k][i]->data + at : NULL;
   loop(c, n, s->param[i]->data + at, s->grad[i]->data + at, state);
@@ -48,8 +45,8 @@ lm_status lm_cpu_optim(const lm_optim_step *step) {
       int64_t first = chunks * share / shares, last = chunks * (share + 1) / shares;
       for (;; i++) {
         int64_t end = base + chunks_of(step->param[i]);
-        int64_t from = (larger(first, base) - base) * CHUNK;
-        int64_t to = smaller((smaller(last, end) - base) * CHUNK, step->param[i]->numel);
+        int64_t from = (lm_max(first, base) - base) * CHUNK;
+        int64_t to = lm_min((lm_min(last, end) - base) * CHUNK, step->param[i]->numel);
         if (from < to) update(step, &c, loops[step->param[i]->dtype], i, from, to - from);
         if (end >= last) break;
         base = end;
@@ -61,7 +58,7 @@ lm_status lm_cpu_optim(const lm_optim_step *step) {
 
 static double norm_of(const lm_tensor *t, double p, int64_t from, int64_t n) {
   const struct lm_optim_loops *loops = LM_ISA_PICK(lm_optim_loops);
-  const char *x = t->data + (size_t)from * lm_dtype_size((lm_dtype)t->dtype);
+  const char *x = t->data + (size_t)from * lm_dtype_size(t->dtype);
   if (isinf(p)) return loops->largest_abs[t->dtype](n, x);
   if (p == 2) return loops->sum_squares[t->dtype](n, x);
   return p == 1 ? loops->sum_abs[t->dtype](n, x) : loops->sum_powers[t->dtype](n, x, p);
@@ -77,9 +74,9 @@ static void for_each_chunk(int n, lm_tensor *const *tensors,
     int64_t first = chunks * me / team, last = chunks * (me + 1) / team;
     for (int i = 0; i < n && base < last; i++) {
       int64_t end = base + chunks_of(tensors[i]);
-      for (int64_t c = larger(first, base); c < smaller(last, end); c++) {
+      for (int64_t c = lm_max(first, base); c < lm_min(last, end); c++) {
         int64_t from = (c - base) * CHUNK;
-        each(context, i, from, smaller(CHUNK, tensors[i]->numel - from), c);
+        each(context, i, from, lm_min(CHUNK, tensors[i]->numel - from), c);
       }
       base = end;
     }
@@ -125,7 +122,7 @@ typedef struct scaling {
 
 static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_t chunk) {
   scaling *job = context;
-  lm_dtype from = (lm_dtype)job->from[i]->dtype, to = (lm_dtype)job->to[i]->dtype;
+  lm_dtype from = job->from[i]->dtype, to = job->to[i]->dtype;
   const char *x = job->from[i]->data + (size_t)first * lm_dtype_size(from);
   char *y = job->to[i]->data + (size_t)first * lm_dtype_size(to);
   const struct lm_optim_loops *loops = LM_ISA_PICK(lm_optim_loops);
@@ -136,7 +133,7 @@ static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_
   const struct lm_pointwise_loops *memory = lm_pointwise_loops_of(compute);
   for (int64_t at = 0; from != to && at < n; at += LM_TILE) {
     _Alignas(64) char tile[LM_TILE_BYTES];
-    int part = (int)smaller(LM_TILE, n - at);
+    int part = (int)lm_min(LM_TILE, n - at);
     memory->load[from](tile, x + (size_t)at * lm_dtype_size(from), 1, part);
     bad |= loops->rescale[compute](part, tile, tile, job->factor);
     memory->store[to](y + (size_t)at * lm_dtype_size(to), 1, tile, part);

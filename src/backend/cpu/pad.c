@@ -89,7 +89,7 @@ lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
   int64_t width = axes[ndim - 1].size, before = a->pad.v[0], after = a->pad.v[1];
   int64_t first = before > 0 ? before : 0, same = lm_pad_left(x->size[x->ndim - 1], before, after);
   int64_t rows = out[0]->numel / width;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   bool streams = lm_use_nontemporal(lm_nbytes(out[0]));
   int threads = lm_cpu_share((double)out[0]->numel / 4 + 8 * (double)rows);
 #pragma omp parallel for num_threads(threads) if (threads > 1)

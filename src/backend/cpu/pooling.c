@@ -24,7 +24,7 @@ static void axis_slide(lm_pooling_axis *axis, int64_t kernel, int64_t stride, in
   for (int64_t o = 0; o < axis->out; o++) {
     int64_t from = o * stride - padding, begin = from, end = from + (kernel - 1) * dilation + 1;
     int64_t padded = (end < axis->in + padding ? end : axis->in + padding) - from;
-    if (begin < 0) begin += (-begin + dilation - 1) / dilation * dilation;
+    if (begin < 0) begin += lm_round_up(-begin, dilation);
     if (end > axis->in) end = axis->in;
     axis->begin[o] = (int32_t)begin;
     axis->end[o] = (int32_t)end;
@@ -42,7 +42,7 @@ static void set_divisor(lm_pooling_work *job, int64_t divisor) {
 static void axis_adapt(lm_pooling_axis *axis) {
   for (int64_t o = 0; o < axis->out; o++) {
     axis->begin[o] = (int32_t)(o * axis->in / axis->out);
-    axis->end[o] = (int32_t)(((o + 1) * axis->in + axis->out - 1) / axis->out);
+    axis->end[o] = (int32_t)lm_ceil_div((o + 1) * axis->in, axis->out);
     axis->count[o] = axis->end[o] - axis->begin[o];
   }
 }
@@ -151,7 +151,7 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
     if (job.blocks > job.c / 16) job.blocks = job.c / 16;
   }
   void *scratch = NULL;
-  int64_t width = (job.c + job.blocks - 1) / job.blocks;
+  int64_t width = lm_ceil_div(job.c, job.blocks);
   size_t piece = 0, bytes = 0;
   if (lm_dtype_size(dx->dtype) < sizeof(float)) {
     piece = (size_t)(job.y.in * job.x.in * width) * sizeof(float);

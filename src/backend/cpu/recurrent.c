@@ -25,13 +25,10 @@ typedef struct sequence {
   int64_t *first; /* [steps + 1] the first row of each step */
 } sequence;
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t count_of(const sequence *s, int64_t t) {
   return t < 0 || t >= s->steps ? 0 : s->first[t + 1] - s->first[t];
 }
-static int64_t blocks_of(const sequence *s, int64_t units) {
-  return (units + s->products->width - 1) / s->products->width;
-}
+static int64_t blocks_of(const sequence *s, int64_t units) { return lm_ceil_div(units, s->products->width); }
 static char *at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
 /* Bytes of a matrix [depth, n], packed, to where the next thing may lie. */
 static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
@@ -42,7 +39,7 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
                              const lm_tensor *sizes, const lm_tensor *projection, int cell, bool reverse, sequence *s) {
   lm_status status = LM_OK;
   static const int slots[] = {[LM_RNN_TANH] = 1, [LM_RNN_RELU] = 1, [LM_GRU] = 4, [LM_LSTM] = 5};
-  lm_dtype dtype = (lm_dtype)h0->dtype;
+  lm_dtype dtype = h0->dtype;
   int64_t batch = h0->size[0];
   *s = (sequence){
       .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_recurrent_F64) : LM_ISA_PICK(lm_recurrent_F32),
@@ -67,8 +64,8 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
   double step = (double)s->gates * (double)s->width / (dtype == LM_F64 ? 6 : 12), rows = (double)batch / 8;
   s->threads = lm_cpu_share(step * (rows > 1 ? rows : 1) * (double)s->steps + 20 * (double)s->rows * (double)s->gates);
   s->by_units = s->threads > 1 && batch < 8 * s->threads && !projection && step > 40000;
-  if (!s->by_units) s->threads = (int)smaller(s->threads, batch > 0 ? batch : 1);
-  if (s->by_units) s->threads = (int)smaller(s->threads, blocks_of(s, s->hidden));
+  if (!s->by_units) s->threads = (int)lm_min(s->threads, batch > 0 ? batch : 1);
+  if (s->by_units) s->threads = (int)lm_min(s->threads, blocks_of(s, s->hidden));
   void *first;
   TRY(lm_device_alloc(s->device, (size_t)(s->steps + 1) * sizeof(int64_t), &first));
   s->first = first;
@@ -103,8 +100,8 @@ static part part_of(const sequence *s, int thread, int threads) {
     p.row = lm_cpu_share_begin(s->batch, thread, threads);
     p.row_end = lm_cpu_share_begin(s->batch, thread + 1, threads);
   }
-  p.unit = smaller(p.block * s->products->width, s->hidden);
-  p.unit_end = smaller(p.block_end * s->products->width, s->hidden);
+  p.unit = lm_min(p.block * s->products->width, s->hidden);
+  p.unit_end = lm_min(p.block_end * s->products->width, s->hidden);
   return p;
 }
 
@@ -123,7 +120,7 @@ static void pack_shared(const sequence *s, const packed_weights *w, const lm_ten
        b++) {
     for (int64_t g = 0; g < w->gates; g++) {
       s->products->pack(panel_of(s, w, b, g), at(from, s, (g * w->units + b * width) * unit_step), depth_step,
-                        unit_step, w->depth, smaller(width, w->units - b * width));
+                        unit_step, w->depth, lm_min(width, w->units - b * width));
     }
   }
 }
@@ -135,7 +132,7 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
   for (int64_t b = first; b < last; b++) {
     for (int64_t g = 0; g < w->gates; g++) {
       s->products->product(&(lm_panel_product){.m = rows,
-                                               .n = smaller(width, w->units - b * width),
+                                               .n = lm_min(width, w->units - b * width),
                                                .k = w->depth,
                                                .a = a,
                                                .a_row = a_row,
@@ -179,7 +176,7 @@ typedef struct segment {
 
 static int segments_of(const sequence *s, const part *p, int64_t t, segment *out) {
   int64_t from = s->reverse ? t + 1 : t - 1, there = count_of(s, from);
-  int64_t begin = p->row, end = smaller(p->row_end, count_of(s, t)), middle = smaller(end, there);
+  int64_t begin = p->row, end = lm_min(p->row_end, count_of(s, t)), middle = lm_min(end, there);
   int n = 0;
   if (begin < middle) out[n++] = (segment){begin, middle, true, s->first[from]};
   if (begin < middle) begin = middle;
@@ -353,7 +350,7 @@ static void backward_gates(const sequence *s, const part *p, const backward_pass
 
 /* dh before step t, from the gradient of its products. */
 static void backward_state(const sequence *s, const part *p, const backward_pass *w, int64_t t) {
-  int64_t end = smaller(p->row_end, count_of(s, t)), row = s->first[t] + p->row;
+  int64_t end = lm_min(p->row_end, count_of(s, t)), row = s->first[t] + p->row;
   if (p->row >= end) return;
   bool whole = s->width != s->hidden; /* of a projection, whose rows are divided */
   multiply(s, &w->weight, p->block, whole ? blocks_of(s, s->width) : p->block_end,

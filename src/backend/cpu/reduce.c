@@ -93,7 +93,7 @@ static void fold_part(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
 /* ---- results */
 
 static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *total, const lm_total *c) {
-  lm_dtype d = (lm_dtype)r->out->dtype;
+  lm_dtype d = r->out->dtype;
   double number = (double)r->plan.reduced_count;
   for (int j = 0; r->finish && j < u->cols; j++) {
     total[j] = r->finish(total[j], c ? c[j] : (lm_total){0}, number, r->parameter);
@@ -161,7 +161,7 @@ static lm_status reduce(reduction *r, const lm_tensor *x, const lm_ints *dims, l
   r->out = out;
   lm_reduce_plan_make(&r->plan, x, out, reduced, LM_REDUCE_COLS);
   if ((r->first == LM_REDUCE_MAX || r->first == LM_REDUCE_MIN) && r->plan.compute == LM_I64) {
-    lm_reduce_plan_compute(&r->plan, narrowest((lm_dtype)x->dtype));
+    lm_reduce_plan_compute(&r->plan, narrowest(x->dtype));
   }
   if (r->plan.kept_count == 0) return LM_OK;
   if (r->plan.parts > 1) return in_parts(r);
@@ -181,7 +181,7 @@ lm_status lm_cpu_sum(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_nansum(const void *args, lm_tensor *const *out) {
   const lm_nansum_args *a = args;
-  bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
+  bool floating = lm_dtype_is_float(a->x->dtype);
   reduction r = {.first = floating ? LM_REDUCE_NUMBERS : LM_REDUCE_SUM, .second = LM_REDUCE_KINDS};
   return reduce(&r, a->x, &a->dim, out[0]);
 }
@@ -284,7 +284,7 @@ static lm_total finish_all_i(lm_total total, lm_total c, double number, double p
 
 lm_status lm_cpu_all(const void *args, lm_tensor *const *out) {
   const lm_all_args *a = args;
-  bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
+  bool floating = lm_dtype_is_float(a->x->dtype);
   reduction r = {
       .first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS, .finish = floating ? finish_all_f : finish_all_i};
   return reduce(&r, a->x, &a->dim, out[0]);

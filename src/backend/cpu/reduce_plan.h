@@ -4,8 +4,7 @@
  * another) or a strip of up to `width` along a dim (cols: made from rows of the strip's width). A unit with
  * much to reduce and few others beside it is cut into parts. Both depend on the sizes alone, so results are the
  * same for any number of threads. */
-#ifndef LM_CPU_REDUCE_PLAN_H
-#define LM_CPU_REDUCE_PLAN_H
+#pragma once
 
 #include "backend/cpu/isa/pointwise.h"
 #include "backend/cpu/isa/reduce.h"
@@ -55,5 +54,3 @@ void lm_reduce_walk_on(const lm_reduce_plan *p, lm_reduce_walk *w, int64_t n);
 
 /* Threads for the whole of x. */
 int lm_reduce_share(const lm_reduce_plan *p);
-
-#endif

@@ -54,7 +54,7 @@ static double weight_at(const lm_tensor *x, int64_t i) {
 
 /* The sums along a row of n weights up to the ends of its parts. */
 static void sum_up(const lm_tensor *x, int64_t row, int64_t n, double *end) {
-  int64_t parts = (n + PART - 1) / PART;
+  int64_t parts = lm_ceil_div(n, PART);
 #pragma omp parallel for num_threads(lm_cpu_share((double)n / 2))
   for (int64_t p = 0; p < parts; p++) {
     double total[4] = {0}; /* which do not wait for one another */
@@ -88,7 +88,7 @@ static int64_t walk(const lm_tensor *x, int64_t from, int64_t m, double at) {
 lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   const lm_multinomial_args *a = args;
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *indices = (int64_t *)out[0]->data;
-  int64_t parts = (n + PART - 1) / PART;
+  int64_t parts = lm_ceil_div(n, PART);
   lm_draw d = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
   size_t bytes = (size_t)parts * sizeof(double);
   void *scratch = NULL;

@@ -41,7 +41,7 @@ static void begin_run(const scan *s, run *r, int cols) {
 }
 
 static const char *element(const lm_tensor *t, int64_t offset) {
-  return t->data + offset * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  return t->data + offset * (int64_t)lm_dtype_size(t->dtype);
 }
 
 /* `count` elements from number `first` of the scan on, or the `count` columns of that row, by way of the tile. Not
@@ -68,7 +68,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   (cols ? s->cols : s->row)(&part, count);
   if (s->streams) {
     int64_t low = out_step < 0 ? to - (count - 1) : to;
-    size_t item = lm_dtype_size((lm_dtype)s->out->dtype);
+    size_t item = lm_dtype_size(s->out->dtype);
     char *y = r->x;
     if (out_step < 0 || s->out->dtype != (int)s->plan.compute) {
       y = r->y;
@@ -136,8 +136,8 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   lm_reduce_plan_make(&s.plan, x, out[0], scanned, LM_SCAN_COLS);
   s.indices = outs == 2 ? out[1] : NULL;
   /* Sums of integers that become floating are of those numbers. */
-  lm_dtype result = (lm_dtype)out[0]->dtype;
-  s.plan.compute = lm_dtype_is_float((lm_dtype)x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
+  lm_dtype result = out[0]->dtype;
+  s.plan.compute = lm_dtype_is_float(x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
   s.plan.loops = lm_pointwise_loops_of(s.plan.compute);
   const struct lm_scan_loops *loops = s.plan.compute == LM_I64 ? LM_ISA_PICK(lm_scan_I64) : LM_ISA_PICK(lm_scan_F64);
   s.row = loops->row[kind];
@@ -146,7 +146,7 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   s.x_step = x->stride[dim];
   s.out_step = out[0]->stride[dim];
   s.streams = !s.plan.cols && s.out_step == 1 && lm_use_nontemporal(lm_nbytes(out[0]));
-  int64_t units = s.plan.units, parts = (s.n + LONG_PART - 1) / LONG_PART;
+  int64_t units = s.plan.units, parts = lm_ceil_div(s.n, LONG_PART);
   bool in_parts = !s.plan.cols && units < 16 && parts > 1 && (kind == LM_SCAN_SUM || kind == LM_SCAN_PRODUCT);
   int threads = lm_cpu_share((double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2));
   if (s.plan.compute == LM_I64 && threads == 1) in_parts = false; /* integers are the same either way */

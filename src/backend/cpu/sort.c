@@ -66,7 +66,7 @@ typedef struct line_job {
 } line_job;
 
 static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
-  lm_dtype dtype = (lm_dtype)x->dtype;
+  lm_dtype dtype = x->dtype;
   line_job job = {.keys_of = keys_of[dtype],
                   .wide = has_wide_keys(dtype),
                   .floating = lm_dtype_is_float(dtype),
@@ -178,7 +178,7 @@ static lm_status run_lines(const line_job *job, way how) {
   int within = how == SORT && across < threads && n >= FEW_DIGITS_BELOW ? threads : 1;
   if (within > 1) across = 1;
   size_t bytes = how == HEAP ? sizeof(entry) * (size_t)job->k : (size_t)words * (job->wide ? 8 : 4);
-  bytes = (bytes + 63) / 64 * 64;
+  bytes = lm_round_up(bytes, 64);
   size_t counts = how == SORT ? sizeof(int64_t) * (size_t)within << DIGIT_BITS : 0;
   char *scratch = lm_malloc((bytes + counts) * (size_t)across);
   if (!scratch) return LM_E_OOM;
@@ -256,10 +256,10 @@ lm_status lm_cpu_searchsorted(const void *args, lm_tensor *const *out) {
   const lm_searchsorted_args *a = args;
   const lm_tensor *rows = a->sorted_sequence;
   int64_t n = rows->size[rows->ndim - 1], count = out[0]->numel;
-  size_t item = lm_dtype_size((lm_dtype)rows->dtype);
+  size_t item = lm_dtype_size(rows->dtype);
   int64_t each = rows->ndim == 1 ? count : a->x->size[a->x->ndim - 1];
   enum { SOME = 1 << 12 };
-  int64_t cuts = (each + SOME - 1) / SOME, tasks = each == 0 ? 0 : count / each * cuts;
+  int64_t cuts = lm_ceil_div(each, SOME), tasks = each == 0 ? 0 : count / each * cuts;
 #pragma omp parallel for num_threads(lm_cpu_share((double)count * 20)) schedule(static)
   for (int64_t task = 0; task < tasks; task++) {
     int64_t row = task / cuts, first = task % cuts * SOME, some = each - first < SOME ? each - first : SOME;

@@ -4,7 +4,7 @@
 lm_status lm_cpu_triangle(const void *args, lm_tensor *const *out) {
   const lm_triangle_args *a = args;
   const lm_tensor *x = a->x;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   int64_t rows = x->size[x->ndim - 2], columns = x->size[x->ndim - 1], lines = x->numel / columns;
   int threads = lm_cpu_share((double)x->numel * (double)item / 16);
 #pragma omp parallel for num_threads(threads) if (threads > 1)

@@ -21,7 +21,7 @@ static lm_attention_side side_of(const lm_tensor *t) {
 
 /* Whether every row is packs of 16 bytes, and begins at one. */
 static bool is_packed(const lm_tensor *t) {
-  int64_t pack = 16 / (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t pack = 16 / (int64_t)lm_dtype_size(t->dtype);
   bool packed = (uintptr_t)t->data % 16 == 0 && t->size[3] % pack == 0;
   for (int d = 0; d < 3; d++) packed = packed && (t->size[d] <= 1 || t->stride[d] % pack == 0);
   return packed;

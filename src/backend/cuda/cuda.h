@@ -4,8 +4,7 @@
  * A family is a file here (checks of layout, geometry, scratch memory) over kernels/<family>.cu, whose header
  * kernels/<family>.h has plain C functions that launch and return a cudaError_t as int. No CUDA header is needed to
  * call them; streams travel as void pointers. */
-#ifndef LM_CUDA_CUDA_H
-#define LM_CUDA_CUDA_H
+#pragma once
 
 #include "backend/known/device_kinds.h"
 #include "bad_values.h"
@@ -103,5 +102,3 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 #define X(name) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);
 LM_CUDA_KERNELS(X)
 #undef X
-
-#endif

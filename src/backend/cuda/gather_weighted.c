@@ -36,7 +36,7 @@ lm_status lm_cuda_gather_weighted_input(const void *args, lm_tensor *const *out)
   void *stream, *sums = NULL;
   lm_gather_weighted_call s = lm_gather_weighted_call_of(LM_OP_gather_weighted_input, args, out);
   lm_gather_weighted_job job = job_of(&s);
-  size_t bytes = lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float) ? (size_t)out[0]->numel * sizeof(float) : 0;
+  size_t bytes = lm_dtype_size(out[0]->dtype) < sizeof(float) ? (size_t)out[0]->numel * sizeof(float) : 0;
   TRY(lm_cuda_enter(out[0]->device, &stream));
   if (bytes) TRY(lm_cuda_scratch(out[0]->device, bytes, &sums));
   TRY(LAUNCH("sample_input", lm_k_gather_weighted_input(&job, sums, stream)));

@@ -18,7 +18,7 @@ lm_status lm_cuda_grid_sample_input(const void *args, lm_tensor *const *out) {
   lm_status status;
   void *stream, *sums = NULL;
   lm_grid_call s = lm_grid_call_of(LM_OP_grid_sample_input, args, out);
-  size_t bytes = lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float) ? (size_t)out[0]->numel * sizeof(float) : 0;
+  size_t bytes = lm_dtype_size(out[0]->dtype) < sizeof(float) ? (size_t)out[0]->numel * sizeof(float) : 0;
   TRY(lm_cuda_enter(out[0]->device, &stream));
   if (bytes) TRY(lm_cuda_scratch(out[0]->device, bytes, &sums));
   TRY(LAUNCH("grid_input", lm_k_grid_input(&s, sums, stream)));

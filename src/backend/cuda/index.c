@@ -41,7 +41,7 @@ static int in_units(size_t item, lengths *l, const void *a, const void *b) {
 
 static lm_status pick(lm_dims *dims, lm_index_list *index_list, const lm_tensor *x, lm_tensor *out) {
   lm_status status = LM_OK;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   int unit = (int)item, last = dims->ndim - 1;
   lm_bad bad;
   void *stream;
@@ -123,13 +123,13 @@ lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out) {
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = out[0], *sums = NULL;
   bool replace = a->how == LM_FOLD_REPLACE;
-  lm_dtype dtype = replace ? (lm_dtype)x->dtype : sum_dtype((lm_dtype)x->dtype);
+  lm_dtype dtype = replace ? x->dtype : sum_dtype(x->dtype);
   int64_t sum_stride[LM_MAX_DIMS];
   lm_bad bad;
   void *stream;
   TRY(lm_cuda_enter(x->device, &stream));
   TRY(lm_cuda_bad(x->device, &bad));
-  if (dtype == (lm_dtype)x->dtype) {
+  if (dtype == x->dtype) {
     sums = lm_retain(x);
   } else {
     TRY(lm_tensor_empty_like(x, dtype, x->device, &sums));
@@ -160,9 +160,8 @@ lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   void *stream;
   TRY(lm_cuda_enter(x->device, &stream));
-  TRY(LAUNCH("triangle",
-             lm_index_triangle(stream, (int)lm_dtype_size((lm_dtype)x->dtype), x->numel, x->size[x->ndim - 2],
-                               x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data)));
+  TRY(LAUNCH("triangle", lm_index_triangle(stream, (int)lm_dtype_size(x->dtype), x->numel, x->size[x->ndim - 2],
+                                           x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data)));
 done:
   return status;
 }
@@ -248,7 +247,7 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
   lm_tensor *x = out[0];
   int indexed = a->indices.n;
   int64_t count = 1;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   lm_index_list index_list = tuple_index(&a->indices, x);
   lm_rows rows = {.dtype = x->dtype,
                   .unit = (int)item,

@@ -3,8 +3,7 @@
  *
  * A call owns headers of all its tensors, over the memory that those had which the script gave and, where these are
  * strided, the dense ones the group sees instead. It can wait in a queue and run on another thread. */
-#ifndef LM_GROUP_CALL_H
-#define LM_GROUP_CALL_H
+#pragma once
 
 #include "distributed/group/collective.h"
 #include "distributed/group/group_core.h"
@@ -119,5 +118,3 @@ bool lm_p2p_done(lm_work *w);
 static inline bool lm_is_p2p(const lm_work *w) { return w->call.kind == LM_SEND || w->call.kind == LM_RECV; }
 /* The end of the group: sends get a few seconds to leave, receives are abandoned. */
 void lm_p2p_close(lm_queue *q);
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/mpi/runtime.h"
 
 #include <dlfcn.h>
@@ -10,7 +9,6 @@
 #include "base/clock.h"
 #include "base/hook_import.h"
 #include "base/mem.h"
-#include "base/message.h"
 #include "base/thread.h"
 #include "distributed/store/pmix.h"
 
@@ -153,18 +151,11 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
 /* One for all calls that block, since the thread that begins MPI is the one that has to end it. */
 static lm_status start_serving(void) {
   lm_status status = LM_OK;
-  pthread_t thread;
   pthread_mutex_lock(&lock);
   if (!serving) {
-    int error = lm_thread_start(&thread, mpi_serve, NULL);
-    if (error) {
-      status = lm_fail_cannot(LM_E_IO, "create thread", error);
-    } else {
-      pthread_setname_np(thread, "lm-mpi");
-      pthread_detach(thread);
-      serving = true;
-      owner = getpid();
-    }
+    status = lm_thread_start_detached("lm-mpi", mpi_serve, NULL);
+    serving = status == LM_OK;
+    if (serving) owner = getpid();
   }
   pthread_mutex_unlock(&lock);
   return status;
@@ -295,9 +286,7 @@ void lm_mpi_opened(lm_mpi_open *open) {
 
 void lm_mpi_closed(lm_mpi_open *open) {
   pthread_mutex_lock(&lock);
-  lm_mpi_open **at = &groups;
-  while (*at && *at != open) at = &(*at)->next;
-  if (*at) *at = open->next;
+  LM_UNLINK(groups, open);
   pthread_mutex_unlock(&lock);
 }
 

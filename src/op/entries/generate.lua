@@ -188,8 +188,7 @@ end
 
 local function header()
   local body = {context.made, [[
-#ifndef LM_OP_ENTRIES_H
-#define LM_OP_ENTRIES_H
+#pragma once
 ]]}
   local function add(...) body[#body + 1] = fill(...):gsub("\n$", "") end
   for _, name in ipairs(sorted(list.choices)) do
@@ -227,8 +226,6 @@ typedef union lm_args_union { /* room for every op's struct */
 
 /* Written in op/<family>.c. */
 $runs
-
-#endif
 ]], {
     ids = map(list, function(entry) return ("LM_OP_%s,"):format(entry.name) end),
     kernels = map(pointwise.gradients, function(row, i)

@@ -12,7 +12,7 @@ enum { ROWS, COLUMNS }; /* what lies together in memory */
 static lm_status check_matrix(lm_op_id op, const char *arg, const lm_tensor *x, bool square) {
   const char *name = lm_ops[op].name;
   if (x->dtype != LM_F32 && x->dtype != LM_F64)
-    return lm_remedy(lm_fail_dtype(name, arg, "float32 or float64", lm_dtype_name((lm_dtype)x->dtype)),
+    return lm_remedy(lm_fail_dtype(name, arg, "float32 or float64", lm_dtype_name(x->dtype)),
                      "convert it with :float()");
   if (x->ndim < 2) return lm_fail_shape(name, arg, "[*, m, n]", lm_shape_of(x));
   int64_t m = x->size[x->ndim - 2], n = x->size[x->ndim - 1];
@@ -25,8 +25,7 @@ static lm_status check_matrix(lm_op_id op, const char *arg, const lm_tensor *x, 
 static lm_status check_same_dtype(lm_op_id op, const char *first, const lm_tensor *a, const char *second,
                                   const lm_tensor *b) {
   if (a->dtype == b->dtype) return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)a, (lm_tensor *)b});
-  return lm_fail_dtypes(lm_ops[op].name, first, lm_dtype_name((lm_dtype)a->dtype), second,
-                        lm_dtype_name((lm_dtype)b->dtype));
+  return lm_fail_dtypes(lm_ops[op].name, first, lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
 }
 
 /* A tensor of [batch..., m, n]. */
@@ -36,7 +35,7 @@ static lm_status new_matrices(const lm_tensor *like, int nbatch, const int64_t *
   memcpy(size, batch, sizeof *size * (size_t)nbatch);
   size[nbatch] = m;
   size[nbatch + 1] = n;
-  lm_status status = lm_tensor_empty((lm_dtype)like->dtype, like->device, nbatch + 2, size, LM_CONTIGUOUS, out);
+  lm_status status = lm_tensor_empty(like->dtype, like->device, nbatch + 2, size, LM_CONTIGUOUS, out);
   if (status == LM_OK && order == COLUMNS) {
     (*out)->stride[nbatch] = 1;
     (*out)->stride[nbatch + 1] = m > 0 ? m : 1;
@@ -73,13 +72,12 @@ static lm_status finish(lm_op_id op, lm_status status, lm_device device, const v
 
 static int64_t rows_of(const lm_tensor *x) { return x->size[x->ndim - 2]; }
 static int64_t columns_of(const lm_tensor *x) { return x->size[x->ndim - 1]; }
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 lm_status lm_op_inverse(const lm_inverse_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_matrix(LM_OP_inverse, "x", a->x, true));
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &result[0]));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &result[0]));
 done:
   return FINISH(inverse, a->x, 1);
 }
@@ -88,7 +86,7 @@ done:
 static lm_status new_factors(const lm_tensor *x, const lm_tensor *like, lm_tensor **factors) {
   lm_status status;
   TRY(new_matrices(x, like->ndim - 2, like->size, rows_of(x), columns_of(x), ROWS, &factors[0]));
-  TRY(new_vectors(factors[0], LM_I32, min_i64(rows_of(x), columns_of(x)), &factors[1]));
+  TRY(new_vectors(factors[0], LM_I32, lm_min(rows_of(x), columns_of(x)), &factors[1]));
 done:
   return status;
 }
@@ -97,7 +95,7 @@ lm_status lm_op_det(const lm_det_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[3] = {NULL};
   TRY(check_matrix(LM_OP_det, "x", a->x, true));
-  TRY(new_numbers(a->x, (lm_dtype)a->x->dtype, &result[0]));
+  TRY(new_numbers(a->x, a->x->dtype, &result[0]));
   TRY(new_factors(a->x, a->x, result + 1));
 done:
   return FINISH(det, a->x, 3);
@@ -107,7 +105,7 @@ lm_status lm_op_slogdet(const lm_slogdet_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[4] = {NULL};
   TRY(check_matrix(LM_OP_slogdet, "x", a->x, true));
-  for (int i = 0; i < 2; i++) TRY(new_numbers(a->x, (lm_dtype)a->x->dtype, &result[i]));
+  for (int i = 0; i < 2; i++) TRY(new_numbers(a->x, a->x->dtype, &result[i]));
   TRY(new_factors(a->x, a->x, result + 2));
 done:
   return FINISH(slogdet, a->x, 4);
@@ -117,7 +115,7 @@ lm_status lm_op_cholesky(const lm_cholesky_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_matrix(LM_OP_cholesky, "x", a->x, true));
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &result[0]));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &result[0]));
 done:
   return FINISH(cholesky, a->x, 1);
 }
@@ -257,8 +255,7 @@ lm_status lm_op_pair_distances(const lm_pair_distances_args *a, lm_tensor **out)
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_one_matrix(LM_OP_pair_distances, a->x, false));
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS,
-                      &result[0]));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS, &result[0]));
 done:
   return FINISH(pair_distances, a->x, 1);
 }
@@ -267,8 +264,7 @@ lm_status lm_op_matrix_to_pairs(const lm_matrix_to_pairs_args *a, lm_tensor **ou
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_one_matrix(LM_OP_matrix_to_pairs, a->x, true));
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS,
-                      &result[0]));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, (int64_t[]){pairs_of(rows_of(a->x))}, LM_CONTIGUOUS, &result[0]));
 done:
   return FINISH(matrix_to_pairs, a->x, 1);
 }
@@ -278,14 +274,14 @@ lm_status lm_op_pairs_to_matrix(const lm_pairs_to_matrix_args *a, lm_tensor **ou
   lm_tensor *result[1] = {NULL};
   const lm_tensor *x = a->x;
   if (x->dtype != LM_F32 && x->dtype != LM_F64) {
-    status = lm_remedy(lm_fail_dtype("pairs_to_matrix", "x", "float32 or float64", lm_dtype_name((lm_dtype)x->dtype)),
+    status = lm_remedy(lm_fail_dtype("pairs_to_matrix", "x", "float32 or float64", lm_dtype_name(x->dtype)),
                        "convert it with :float()");
   } else if (a->n < 0 || a->n > 1 << 15 || x->ndim != 1 || x->numel != pairs_of(a->n)) {
     status =
         lm_fail_shape("pairs_to_matrix", "x",
                       lm_text("[n (n - 1) / 2] for n = %lld, at most %d", (long long)a->n, 1 << 15), lm_shape_of(x));
   } else {
-    status = lm_tensor_empty((lm_dtype)x->dtype, x->device, 2, (int64_t[]){a->n, a->n}, LM_CONTIGUOUS, &result[0]);
+    status = lm_tensor_empty(x->dtype, x->device, 2, (int64_t[]){a->n, a->n}, LM_CONTIGUOUS, &result[0]);
   }
   return FINISH(pairs_to_matrix, x, 1);
 }
@@ -311,11 +307,11 @@ done:
 static lm_status check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_tensor *LU) {
   bool fits = (pivots->dtype == LM_I32 || pivots->dtype == LM_I64) && pivots->ndim == LU->ndim - 1;
   for (int d = 0; fits && d < LU->ndim - 2; d++) fits = pivots->size[d] == LU->size[d];
-  if (fits && pivots->size[LU->ndim - 2] == min_i64(rows_of(LU), columns_of(LU)))
+  if (fits && pivots->size[LU->ndim - 2] == lm_min(rows_of(LU), columns_of(LU)))
     return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)pivots, (lm_tensor *)LU});
   return lm_remedy(
       lm_fail_value(lm_ops[op].name, "pivots", lm_text("integers, one for each diagonal entry of %s", lm_shape_of(LU)),
-                    lm_text("%s %s", lm_dtype_name((lm_dtype)pivots->dtype), lm_shape_of(pivots))),
+                    lm_text("%s %s", lm_dtype_name(pivots->dtype), lm_shape_of(pivots))),
       "linalg.lu_factor returns them");
 }
 
@@ -360,9 +356,9 @@ lm_status lm_op_linalg_qr(const lm_linalg_qr_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[2] = {NULL, NULL};
   TRY(check_matrix(LM_OP_linalg_qr, "A", a->A, false));
-  int64_t m = rows_of(a->A), n = columns_of(a->A), k = a->mode == LM_QR_COMPLETE ? m : min_i64(m, n);
+  int64_t m = rows_of(a->A), n = columns_of(a->A), k = a->mode == LM_QR_COMPLETE ? m : lm_min(m, n);
   if (a->mode == LM_QR_R)
-    TRY(lm_tensor_empty((lm_dtype)a->A->dtype, a->A->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[0]));
+    TRY(lm_tensor_empty(a->A->dtype, a->A->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[0]));
   else
     TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, m, k, COLUMNS, &result[0]));
   TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, k, n, COLUMNS, &result[1]));
@@ -374,7 +370,7 @@ lm_status lm_op_linalg_eigh(const lm_linalg_eigh_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[2] = {NULL, NULL};
   TRY(check_matrix(LM_OP_linalg_eigh, "A", a->A, true));
-  TRY(new_vectors(a->A, (lm_dtype)a->A->dtype, rows_of(a->A), &result[0]));
+  TRY(new_vectors(a->A, a->A->dtype, rows_of(a->A), &result[0]));
   TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, rows_of(a->A), rows_of(a->A), COLUMNS, &result[1]));
 done:
   return FINISH(linalg_eigh, a->A, 2);
@@ -384,7 +380,7 @@ lm_status lm_op_linalg_eigvalsh(const lm_linalg_eigvalsh_args *a, lm_tensor **ou
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_matrix(LM_OP_linalg_eigvalsh, "A", a->A, true));
-  TRY(new_vectors(a->A, (lm_dtype)a->A->dtype, rows_of(a->A), &result[0]));
+  TRY(new_vectors(a->A, a->A->dtype, rows_of(a->A), &result[0]));
 done:
   return FINISH(linalg_eigvalsh, a->A, 1);
 }
@@ -393,9 +389,9 @@ lm_status lm_op_linalg_svd(const lm_linalg_svd_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *result[3] = {NULL, NULL, NULL};
   TRY(check_matrix(LM_OP_linalg_svd, "A", a->A, false));
-  int64_t m = rows_of(a->A), n = columns_of(a->A), k = min_i64(m, n);
+  int64_t m = rows_of(a->A), n = columns_of(a->A), k = lm_min(m, n);
   TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, m, a->full_matrices ? m : k, COLUMNS, &result[0]));
-  TRY(new_vectors(a->A, (lm_dtype)a->A->dtype, k, &result[1]));
+  TRY(new_vectors(a->A, a->A->dtype, k, &result[1]));
   TRY(new_matrices(a->A, a->A->ndim - 2, a->A->size, a->full_matrices ? n : k, n, COLUMNS, &result[2]));
 done:
   return FINISH(linalg_svd, a->A, 3);
@@ -405,7 +401,7 @@ lm_status lm_op_linalg_svdvals(const lm_linalg_svdvals_args *a, lm_tensor **out)
   lm_status status;
   lm_tensor *result[1] = {NULL};
   TRY(check_matrix(LM_OP_linalg_svdvals, "A", a->A, false));
-  TRY(new_vectors(a->A, (lm_dtype)a->A->dtype, min_i64(rows_of(a->A), columns_of(a->A)), &result[0]));
+  TRY(new_vectors(a->A, a->A->dtype, lm_min(rows_of(a->A), columns_of(a->A)), &result[0]));
 done:
   return FINISH(linalg_svdvals, a->A, 1);
 }
@@ -466,17 +462,17 @@ lm_status lm_op_linalg_lstsq(const lm_linalg_lstsq_args *a, lm_tensor **out) {
   TRY(new_matrices(a->A, nbatch, batch, n, k, COLUMNS, &result[0]));
   x = result[0];
   if (m > n && a->driver != LM_GELSY)
-    TRY(new_vectors(x, (lm_dtype)x->dtype, k, &result[1]));
+    TRY(new_vectors(x, x->dtype, k, &result[1]));
   else
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[1]));
+    TRY(lm_tensor_empty(x->dtype, x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[1]));
   if (a->driver == LM_GELS)
     TRY(lm_tensor_empty(LM_I64, x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[2]));
   else
     TRY(new_numbers(x, LM_I64, &result[2]));
   if (a->driver == LM_GELSD || a->driver == LM_GELSS)
-    TRY(new_vectors(x, (lm_dtype)x->dtype, min_i64(m, n), &result[3]));
+    TRY(new_vectors(x, x->dtype, lm_min(m, n), &result[3]));
   else
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[3]));
+    TRY(lm_tensor_empty(x->dtype, x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, &result[3]));
   TRY(broadcast_to(a->A, 2, x, &A));
   TRY(broadcast_to(a->B, 2, x, &B));
   wide.A = A;

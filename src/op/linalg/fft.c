@@ -8,7 +8,7 @@
 static lm_status check_lines(lm_op_id op, const lm_tensor *x, bool pairs, int64_t dim) {
   const char *name = lm_ops[op].name;
   if (x->dtype != LM_F32 && x->dtype != LM_F64)
-    return lm_remedy(lm_fail_dtype(name, "x", "float32 or float64", lm_dtype_name((lm_dtype)x->dtype)),
+    return lm_remedy(lm_fail_dtype(name, "x", "float32 or float64", lm_dtype_name(x->dtype)),
                      "convert it with :float()");
   if (x->ndim < 1 + pairs || (pairs && x->size[x->ndim - 1] != 2))
     return lm_fail_shape(name, "x", pairs ? "[..., n, 2], real and imaginary parts" : "[..., n]", lm_shape_of(x));
@@ -24,7 +24,7 @@ static lm_status compute(lm_op_id op, const lm_tensor *x, const void *args, int 
                          lm_tensor **out) {
   lm_status status;
   lm_tensor *y = NULL;
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, ndim, size, LM_CONTIGUOUS, &y));
+  TRY(lm_tensor_empty(x->dtype, x->device, ndim, size, LM_CONTIGUOUS, &y));
   if (y->numel) TRY(lm_dispatch_or_host(op, x->device, args, &y));
   *out = y;
   y = NULL;
@@ -134,9 +134,8 @@ static lm_status check_frames(lm_op_id op, const char *arg, const lm_tensor *t, 
                               int64_t hop) {
   const char *name = lm_ops[op].name;
   if ((t->dtype != LM_F32 && t->dtype != LM_F64) || window->dtype != t->dtype)
-    return lm_fail_dtype(
-        name, lm_text("%s and window", arg), "both float32 or both float64",
-        lm_text("%s and %s", lm_dtype_name((lm_dtype)t->dtype), lm_dtype_name((lm_dtype)window->dtype)));
+    return lm_fail_dtype(name, lm_text("%s and window", arg), "both float32 or both float64",
+                         lm_text("%s and %s", lm_dtype_name(t->dtype), lm_dtype_name(window->dtype)));
   if (t->ndim != ndim || window->ndim != 1 || window->numel < 1)
     return lm_fail(LM_E_SHAPE, "%s: expected %s and window to have shapes %s and [n], got %s and %s", name, arg,
                    ndim == 2 ? "[batch, samples]" : "[batch, frames, n]", lm_shape_of(t), lm_shape_of(window));
@@ -197,7 +196,7 @@ done:
 static lm_status repeatable(lm_tensor *x, lm_dtype dtype, int ndim, const int64_t *size, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *same = NULL, *wide = NULL;
-  if ((lm_dtype)x->dtype == dtype) {
+  if (x->dtype == dtype) {
     same = lm_retain(x);
   } else {
     TRY(lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device}, &same));
@@ -228,9 +227,8 @@ lm_status lm_op_fft_multiply(const lm_fft_multiply_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(LM_OP_fft_multiply, 2, in));
   for (int k = 0; k < 2; k++) {
     if (in[k]->dtype != LM_F32 && in[k]->dtype != LM_F64) {
-      TRY(lm_remedy(
-          lm_fail_dtype("fft_multiply", names[k], "float32 or float64", lm_dtype_name((lm_dtype)in[k]->dtype)),
-          "convert it with :float()"));
+      TRY(lm_remedy(lm_fail_dtype("fft_multiply", names[k], "float32 or float64", lm_dtype_name(in[k]->dtype)),
+                    "convert it with :float()"));
     }
     if (in[k]->dtype == LM_F64) dtype = LM_F64;
   }

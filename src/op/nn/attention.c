@@ -26,7 +26,7 @@ done:
 /* What halves are summed in; on the CPU, what they are computed from as well. */
 static lm_dtype sum_dtype(const lm_tensor *query) { return query->dtype == LM_F64 ? LM_F64 : LM_F32; }
 static lm_dtype compute_dtype(const lm_tensor *query) {
-  return LM_DEVICE_KIND(query->device) == LM_CPU ? sum_dtype(query) : (lm_dtype)query->dtype;
+  return LM_DEVICE_KIND(query->device) == LM_CPU ? sum_dtype(query) : query->dtype;
 }
 
 static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
@@ -38,8 +38,7 @@ static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key
     TRY(lm_check_ndim(op, name[k], all[k], 4));
     TRY(lm_check_float(op, name[k], all[k]));
     if (all[k]->dtype != query->dtype) {
-      TRY(lm_fail_dtypes(lm_ops[op].name, "query", lm_dtype_name((lm_dtype)query->dtype), name[k],
-                         lm_dtype_name((lm_dtype)all[k]->dtype)));
+      TRY(lm_fail_dtypes(lm_ops[op].name, "query", lm_dtype_name(query->dtype), name[k], lm_dtype_name(all[k]->dtype)));
     }
   }
   TRY(lm_check_same_device(op, 3, (lm_tensor *[]){(lm_tensor *)query, (lm_tensor *)key, (lm_tensor *)value}));
@@ -53,9 +52,8 @@ static lm_status check(lm_op_id op, const lm_tensor *query, const lm_tensor *key
                 lm_ops[op].name, lm_shape_of(query), lm_shape_of(key), lm_shape_of(value)));
   }
   if (mask && mask->dtype != LM_BOOL && mask->dtype != query->dtype) {
-    TRY(lm_fail_dtype(lm_ops[op].name, "attn_mask",
-                      lm_text("bool, or %s as query", lm_dtype_name((lm_dtype)query->dtype)),
-                      lm_dtype_name((lm_dtype)mask->dtype)));
+    TRY(lm_fail_dtype(lm_ops[op].name, "attn_mask", lm_text("bool, or %s as query", lm_dtype_name(query->dtype)),
+                      lm_dtype_name(mask->dtype)));
   }
   if (mask) TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)query, (lm_tensor *)mask}));
 done:
@@ -67,7 +65,7 @@ static lm_status ready_draw(lm_op_id op, lm_tensor *draw, const lm_tensor *like,
   lm_status status = LM_OK;
   if (draw->dtype != LM_I64 || draw->ndim != 1 || draw->size[0] != 2) {
     TRY(lm_remedy(lm_fail_value(lm_ops[op].name, "draw", "int64 [2]",
-                                lm_text("%s %s", lm_dtype_name((lm_dtype)draw->dtype), lm_shape_of(draw))),
+                                lm_text("%s %s", lm_dtype_name(draw->dtype), lm_shape_of(draw))),
                   "attention_draw returns it"));
   }
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)like, draw}));
@@ -114,8 +112,8 @@ done:
 static lm_status like_or_dense(const lm_tensor *t, const int64_t *size, lm_tensor **out) {
   bool same = true;
   for (int d = 0; d < 4; d++) same = same && t->size[d] == size[d];
-  return same ? lm_tensor_empty_like(t, (lm_dtype)t->dtype, t->device, out)
-              : lm_tensor_empty((lm_dtype)t->dtype, t->device, 4, size, LM_CONTIGUOUS, out);
+  return same ? lm_tensor_empty_like(t, t->dtype, t->device, out)
+              : lm_tensor_empty(t->dtype, t->device, 4, size, LM_CONTIGUOUS, out);
 }
 
 static double scale_of(double scale, const lm_tensor *query) {
@@ -140,7 +138,7 @@ lm_status lm_op_attention(const lm_attention_args *a, lm_tensor **out) {
     lm_attention_args job = {query, key, value, mask, a->is_causal, scale_of(a->scale, query), a->dropout_p, draw};
     TRY(lm_dispatch_or_host(op, query->device, &job, (lm_tensor *[]){y, log_sum}));
   }
-  TRY(lm_at_least_1d(y, (lm_dtype)a->query->dtype, &out[0]));
+  TRY(lm_at_least_1d(y, a->query->dtype, &out[0]));
   out[1] = lm_retain(log_sum);
 done:
   lm_release(query);
@@ -164,9 +162,9 @@ lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tenso
   for (int k = 3; k < 5; k++) {
     bool fits = given[k]->ndim == 4;
     for (int d = 0; fits && d < 4; d++) fits = given[k]->size[d] == size[d];
-    if (!fits || !lm_dtype_is_float((lm_dtype)given[k]->dtype)) {
+    if (!fits || !lm_dtype_is_float(given[k]->dtype)) {
       TRY(lm_fail_value(lm_ops[op].name, k == 3 ? "grad" : "out", "floating point and of the result's shape",
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)given[k]->dtype), lm_shape_of(given[k]))));
+                        lm_text("%s %s", lm_dtype_name(given[k]->dtype), lm_shape_of(given[k]))));
     }
   }
   if (a->log_sum->ndim != 3 || a->log_sum->numel != size[0] * size[1] * size[2]) {
@@ -189,7 +187,7 @@ lm_status lm_op_attention_backward(const lm_attention_backward_args *a, lm_tenso
   lm_attention_backward_args job = {
       in[3], in[0], in[1], in[2], in[4], log_sum, mask, a->is_causal, scale_of(a->scale, in[0]), a->dropout_p, draw};
   TRY(lm_dispatch_or_host(op, in[0]->device, &job, result));
-  for (int k = 0; k < 3; k++) TRY(lm_at_least_1d(result[k], (lm_dtype)a->query->dtype, &out[k]));
+  for (int k = 0; k < 3; k++) TRY(lm_at_least_1d(result[k], a->query->dtype, &out[k]));
 done:
   for (int k = 0; k < 5; k++) lm_release(in[k]);
   for (int k = 0; k < 3; k++) lm_release(result[k]);
@@ -250,7 +248,7 @@ lm_status lm_op_dropout_by_draw(const lm_dropout_by_draw_args *a, lm_tensor **ou
   TRY(check_probability(op, "p", a->p));
   TRY(ready_draw(op, a->draw, a->x, &draw));
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
-  TRY(lm_tensor_empty_like(x, (lm_dtype)x->dtype, x->device, &y));
+  TRY(lm_tensor_empty_like(x, x->dtype, x->device, &y));
   TRY(lm_dispatch_or_host(op, x->device, &(lm_dropout_by_draw_args){x, a->p, draw}, &y));
   *out = lm_retain(y);
 done:

@@ -15,15 +15,15 @@ lm_status lm_op_roi_pool(const lm_roi_pool_args *a, lm_tensor **out) {
   if (a->x->ndim != 4 || a->x->size[2] < 1 || a->x->size[3] < 1 || a->x->numel > INT32_MAX)
     return lm_fail_shape("roi_pool", "x", "[N, C, H, W] of fewer than 2^31 elements", lm_shape_of(a->x));
   if (a->boxes->ndim != 2 || a->boxes->size[1] != 5 || a->boxes->dtype != a->x->dtype)
-    return lm_fail_value("roi_pool", "boxes", lm_text("%s [K, 5] as x", lm_dtype_name((lm_dtype)a->x->dtype)),
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)a->boxes->dtype), lm_shape_of(a->boxes)));
+    return lm_fail_value("roi_pool", "boxes", lm_text("%s [K, 5] as x", lm_dtype_name(a->x->dtype)),
+                         lm_text("%s %s", lm_dtype_name(a->boxes->dtype), lm_shape_of(a->boxes)));
   for (int i = 0; i < 2; i++)
     if (a->output_size[i] < 1 || a->output_size[i] > INT32_MAX)
       return lm_fail_int("roi_pool", lm_text("output_size[%d]", i + 1), "from 1 to 2^31 - 1", a->output_size[i]);
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &run.x));
   TRY(lm_to_layout(a->boxes, LM_CONTIGUOUS, &run.boxes));
   const int64_t size[4] = {a->boxes->size[0], a->x->size[1], a->output_size[0], a->output_size[1]};
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 4, size, LM_CONTIGUOUS, &y));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, size, LM_CONTIGUOUS, &y));
   TRY(lm_tensor_empty(LM_I64, a->x->device, 4, size, LM_CONTIGUOUS, &indices));
   if (y->numel > 0) TRY(lm_dispatch(op, y->device, &run, (lm_tensor *[]){y, indices}));
   out[0] = lm_retain(y);

@@ -127,13 +127,13 @@ static void drop_batch(lm_tensor *t) {
 /* Of images that are computed from t. */
 static lm_format format_on(const lm_tensor *t) {
   const lm_backend *backend = lm_backend_of(t->device);
-  bool contiguous = backend && backend->conv_contiguous && backend->conv_contiguous((lm_dtype)t->dtype);
+  bool contiguous = backend && backend->conv_contiguous && backend->conv_contiguous(t->dtype);
   return contiguous ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
 }
 
 static lm_status compute(lm_op_id op, const void *args, lm_tensor *out) {
   lm_conv_call call;
-  if (lm_dtype_is_float((lm_dtype)out->dtype)) return lm_dispatch(op, out->device, args, &out);
+  if (lm_dtype_is_float(out->dtype)) return lm_dispatch(op, out->device, args, &out);
   lm_status status = lm_conv_call_of(op, args, &out, &call);
   return status == LM_OK ? lm_conv_integers(&call) : status;
 }

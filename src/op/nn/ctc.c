@@ -6,7 +6,7 @@
 static lm_status check_lengths(lm_op_id op, const char *arg, const lm_tensor *t, int64_t n) {
   if (t->dtype == LM_I64 && t->ndim == 1 && t->size[0] == n) return LM_OK;
   return lm_fail_value(lm_ops[op].name, arg, lm_text("int64 [%lld]", (long long)n),
-                       lm_text("%s %s", lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t)));
+                       lm_text("%s %s", lm_dtype_name(t->dtype), lm_shape_of(t)));
 }
 
 static lm_status check(lm_op_id op, const lm_tensor *x, const lm_tensor *target, const lm_tensor *starts,
@@ -16,11 +16,11 @@ static lm_status check(lm_op_id op, const lm_tensor *x, const lm_tensor *target,
   if (x->ndim != 3 || x->size[0] < 1 || x->size[1] < 1 || x->size[2] < 1)
     return lm_fail_shape(name, "x", "[T, N, C] without an empty dim", lm_shape_of(x));
   if (x->dtype != LM_F32 && x->dtype != LM_F64)
-    return lm_remedy(lm_fail_dtype(name, "x", "float32 or float64", lm_dtype_name((lm_dtype)x->dtype)),
+    return lm_remedy(lm_fail_dtype(name, "x", "float32 or float64", lm_dtype_name(x->dtype)),
                      "convert it with :float()");
   if (target->dtype != LM_I64 || target->ndim != 1)
     return lm_fail_value(name, "target", "1-d int64",
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)target->dtype), lm_shape_of(target)));
+                         lm_text("%s %s", lm_dtype_name(target->dtype), lm_shape_of(target)));
   if (blank < 1 || blank > x->size[2])
     return lm_fail_int(name, "blank", lm_text("a class from 1 to %lld", (long long)x->size[2]), blank);
   TRY(check_lengths(op, "starts", starts, x->size[1]));
@@ -59,8 +59,8 @@ lm_status lm_op_ctc_nll(const lm_ctc_nll_args *a, lm_tensor **out) {
     return lm_fail_int("ctc_nll", "longest", "from 0 to 2^29 - 1", a->longest);
   TRY(take_contiguous(OPERANDS, operands));
   const int64_t size[3] = {run.x->size[1], run.x->size[0], 2 * a->longest + 1};
-  TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 1, size, LM_CONTIGUOUS, &y));
-  TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 3, size, LM_CONTIGUOUS, &alpha));
+  TRY(lm_tensor_empty(run.x->dtype, run.x->device, 1, size, LM_CONTIGUOUS, &y));
+  TRY(lm_tensor_empty(run.x->dtype, run.x->device, 3, size, LM_CONTIGUOUS, &alpha));
   if (y->numel > 0) TRY(lm_dispatch(op, run.x->device, &run, (lm_tensor *[]){y, alpha}));
   out[0] = lm_retain(y);
   out[1] = lm_retain(alpha);
@@ -89,7 +89,7 @@ lm_status lm_op_ctc_nll_backward(const lm_ctc_nll_backward_args *a, lm_tensor **
     return lm_fail_value("ctc_nll_backward", "grad, loss and log_alpha", lm_text("those of x of %s", lm_shape_of(a->x)),
                          lm_text("%s, %s and %s", lm_shape_of(a->grad), lm_shape_of(a->loss), lm_shape_of(alpha)));
   TRY(take_contiguous(OPERANDS, operands));
-  TRY(lm_tensor_empty((lm_dtype)run.x->dtype, run.x->device, 3, run.x->size, LM_CONTIGUOUS, &dx));
+  TRY(lm_tensor_empty(run.x->dtype, run.x->device, 3, run.x->size, LM_CONTIGUOUS, &dx));
   if (dx->numel > 0) TRY(lm_dispatch(op, run.x->device, &run, &dx));
   *out = dx;
   dx = NULL;

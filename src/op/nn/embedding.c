@@ -76,7 +76,7 @@ lm_status lm_op_embedding(const lm_embedding_args *a, lm_tensor **out) {
   TRY(flat(index, &line));
   memcpy(size, index->size, sizeof size);
   size[index->ndim] = a->weight->size[1];
-  TRY(lm_tensor_empty((lm_dtype)a->weight->dtype, a->weight->device, index->ndim + 1, size, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(a->weight->dtype, a->weight->device, index->ndim + 1, size, LM_CONTIGUOUS, &result));
   if (result->numel > 0) {
     TRY(lm_op_view(&(lm_view_args){.x = result, .size = {2, {index->numel, a->weight->size[1]}}}, &rows));
     lm_embedding_args args = {.index = line, .weight = a->weight, .padding_idx = padding};
@@ -109,7 +109,7 @@ lm_status lm_op_embedding_backward(const lm_embedding_backward_args *a, lm_tenso
   TRY(flat(index, &line));
   TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &grad));
   TRY(lm_op_view(&(lm_view_args){.x = grad, .size = {2, {index->numel, features}}}, &rows));
-  TRY(lm_tensor_empty((lm_dtype)grad->dtype, grad->device, 2, (int64_t[]){a->num, features}, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(grad->dtype, grad->device, 2, (int64_t[]){a->num, features}, LM_CONTIGUOUS, &result));
   if (result->numel > 0) {
     lm_embedding_backward_args args = {.grad = rows, .index = line, .num = a->num, .padding_idx = padding};
     TRY(lm_dispatch(LM_OP_embedding_backward, grad->device, &args, &result));
@@ -146,7 +146,7 @@ lm_status lm_op_embedding_bag_sums(const lm_embedding_bag_sums_args *a, lm_tenso
   TRY(lm_to_layout(a->weight, LM_CONTIGUOUS, &in[1]));
   TRY(lm_index_int64(op, "offsets", a->offsets, &in[2]));
   if (a->each) TRY(lm_to_layout(a->each, LM_CONTIGUOUS, &in[3]));
-  lm_dtype dtype = (lm_dtype)a->weight->dtype;
+  lm_dtype dtype = a->weight->dtype;
   int64_t size[2] = {a->offsets->size[0], a->weight->size[1]};
   TRY(lm_tensor_empty(dtype, a->weight->device, 2, size, LM_CONTIGUOUS, &made[0]));
   TRY(lm_tensor_empty(dtype == LM_F64 ? LM_F64 : LM_F32, a->weight->device, 1, size, LM_CONTIGUOUS, &made[1]));

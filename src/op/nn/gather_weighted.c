@@ -37,16 +37,15 @@ static lm_status check_tables(lm_op_id op, const lm_tensor *t, const lm_tensor *
   const char *name = lm_ops[op].name;
   if (indices->dtype != LM_I64 || indices->ndim != 3 || (indices->size[0] != 1 && indices->size[0] != n))
     return lm_fail_value(name, "indices", lm_text("int64 [1 or %lld, j, p]", (long long)n),
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)indices->dtype), lm_shape_of(indices)));
+                         lm_text("%s %s", lm_dtype_name(indices->dtype), lm_shape_of(indices)));
   if (!weight) return LM_OK;
   if (weight->ndim != 3 || (weight->size[0] != 1 && weight->size[0] != n) || weight->size[1] != indices->size[1] ||
       weight->size[2] != indices->size[2])
     return lm_fail_shapes(name, "weight", lm_shape_of(weight), "indices", lm_shape_of(indices));
   lm_dtype wanted = t->dtype == LM_F64 ? LM_F64 : LM_F32;
   if (weight->dtype != wanted)
-    return lm_fail_dtype(name, "weight",
-                         lm_text("%s for x of %s", lm_dtype_name(wanted), lm_dtype_name((lm_dtype)t->dtype)),
-                         lm_dtype_name((lm_dtype)weight->dtype));
+    return lm_fail_dtype(name, "weight", lm_text("%s for x of %s", lm_dtype_name(wanted), lm_dtype_name(t->dtype)),
+                         lm_dtype_name(weight->dtype));
   return LM_OK;
 }
 
@@ -84,7 +83,7 @@ lm_status lm_op_gather_weighted(const lm_gather_weighted_args *a, lm_tensor **ou
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &run.x));
   TRY(lm_to_private_copy(a->indices, &run.indices));
   if (a->weight) TRY(lm_to_layout(a->weight, LM_CONTIGUOUS, &run.weight));
-  TRY(new_result((lm_dtype)a->x->dtype, a->x->device, size, 4, empty, &y));
+  TRY(new_result(a->x->dtype, a->x->device, size, 4, empty, &y));
   if (!empty && y->numel > 0) TRY(lm_dispatch(op, y->device, &run, &y));
   *out = y;
   y = NULL;
@@ -110,7 +109,7 @@ lm_status lm_op_gather_weighted_input(const lm_gather_weighted_input_args *a, lm
   TRY(lm_to_layout(a->grad, LM_CONTIGUOUS, &run.grad));
   TRY(lm_to_private_copy(a->indices, &run.indices));
   if (a->weight) TRY(lm_to_layout(a->weight, LM_CONTIGUOUS, &run.weight));
-  TRY(new_result((lm_dtype)a->grad->dtype, a->grad->device, a->size.v, 4, empty, &dx));
+  TRY(new_result(a->grad->dtype, a->grad->device, a->size.v, 4, empty, &dx));
   if (!empty && dx->numel > 0) TRY(lm_dispatch(op, dx->device, &run, &dx));
   *out = dx;
   dx = NULL;
@@ -133,8 +132,8 @@ lm_status lm_op_gather_weighted_weight(const lm_gather_weighted_weight_args *a, 
   TRY(check_tables(op, a->x, a->indices, NULL, a->x->size[0]));
   TRY(check_grad(op, a->grad, a->indices, a->x->size));
   if (a->grad->dtype != a->x->dtype) {
-    status = lm_fail_dtypes("gather_weighted_weight", "grad", lm_dtype_name((lm_dtype)a->grad->dtype), "x",
-                            lm_dtype_name((lm_dtype)a->x->dtype));
+    status = lm_fail_dtypes("gather_weighted_weight", "grad", lm_dtype_name(a->grad->dtype), "x",
+                            lm_dtype_name(a->x->dtype));
     goto done;
   }
   bool empty = a->x->numel == 0 || a->indices->numel == 0;

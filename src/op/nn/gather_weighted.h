@@ -1,6 +1,5 @@
 /* Weighted sums of elements, whichever of the three ops it is. */
-#ifndef LM_OP_GATHER_WEIGHTED_H
-#define LM_OP_GATHER_WEIGHTED_H
+#pragma once
 
 #include "op/op.h"
 
@@ -14,5 +13,3 @@ typedef struct lm_gather_weighted_call {
 
 /* From the arguments and output of the slot of gather_weighted, gather_weighted_input or gather_weighted_weight. */
 LM_API lm_gather_weighted_call lm_gather_weighted_call_of(lm_op_id op, const void *args, lm_tensor *const *out);
-
-#endif

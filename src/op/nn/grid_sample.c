@@ -60,8 +60,7 @@ static lm_status check(lm_op_id op, const char *arg, int ndim, const int64_t *si
                                  ndim - 2, lm_shape_text(ndim, size)),
                          lm_shape_of(grid));
   if (grid->dtype != values->dtype)
-    return lm_fail_dtypes(name, arg, lm_dtype_name((lm_dtype)values->dtype), "grid",
-                          lm_dtype_name((lm_dtype)grid->dtype));
+    return lm_fail_dtypes(name, arg, lm_dtype_name(values->dtype), "grid", lm_dtype_name(grid->dtype));
   for (int d = 2; d < ndim; d++) {
     if (size[d] < 1) return lm_fail_shape(name, "x", "sizes of at least 1", lm_shape_text(ndim, size));
     pixels = size[d] > INT32_MAX / pixels ? INT32_MAX + 1LL : pixels * size[d];
@@ -79,7 +78,7 @@ done:
 static lm_status new_result(const lm_tensor *like, int ndim, const int64_t *size, lm_format format, bool zeros,
                             lm_tensor **out) {
   lm_tensor *filled;
-  lm_status status = lm_tensor_empty((lm_dtype)like->dtype, like->device, ndim, size, format, out);
+  lm_status status = lm_tensor_empty(like->dtype, like->device, ndim, size, format, out);
   if (status != LM_OK || !zeros || (*out)->numel == 0) return status;
   status = lm_op_zero_(&(lm_zero__args){.x = *out}, &filled);
   if (status == LM_OK) lm_release(filled);
@@ -152,8 +151,7 @@ lm_status lm_op_grid_sample_grid(const lm_grid_sample_grid_args *a, lm_tensor **
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->x, a->grad}));
   TRY(check_grad(op, a->grad, a->x->size, a->grid));
   if (a->grad->dtype != a->x->dtype) {
-    status = lm_fail_dtypes("grid_sample_grid", "grad", lm_dtype_name((lm_dtype)a->grad->dtype), "x",
-                            lm_dtype_name((lm_dtype)a->x->dtype));
+    status = lm_fail_dtypes("grid_sample_grid", "grad", lm_dtype_name(a->grad->dtype), "x", lm_dtype_name(a->x->dtype));
     goto done;
   }
   bool nothing = a->grad->numel == 0 || a->mode == LM_GRID_NEAREST;

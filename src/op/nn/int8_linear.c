@@ -13,9 +13,7 @@ static lm_status check(const lm_int8_linear_args *a) {
   if (a->bias) TRY(lm_check_float(op, "bias", a->bias));
   TRY(lm_check_same_device(op, a->bias ? 4 : 3, (lm_tensor *[]){a->x, a->weight, a->scale, a->bias}));
   int64_t out = weight->size[0];
-  if (weight->dtype != LM_I8) {
-    TRY(lm_fail_dtype("int8_linear", "weight", "int8", lm_dtype_name((lm_dtype)weight->dtype)));
-  }
+  if (weight->dtype != LM_I8) { TRY(lm_fail_dtype("int8_linear", "weight", "int8", lm_dtype_name(weight->dtype))); }
   if (x->ndim == 0 || x->size[x->ndim - 1] != weight->size[1]) {
     TRY(lm_fail_shape("int8_linear", "x",
                       lm_text("[*, %lld] for weight of %s", (long long)weight->size[1], lm_shape_of(weight)),
@@ -62,7 +60,7 @@ lm_status lm_op_int8_linear(const lm_int8_linear_args *a, lm_tensor **out) {
     lm_int8_linear_args job = {rows, weight, scale, bias};
     TRY(lm_dispatch_or_host(LM_OP_int8_linear, y->device, &job, &results));
   }
-  TRY(lm_at_least_1d(y, (lm_dtype)a->x->dtype, out));
+  TRY(lm_at_least_1d(y, a->x->dtype, out));
 done:
   lm_release(x);
   lm_release(weight);

@@ -27,7 +27,7 @@ static lm_status check_weight(lm_op_id op, const lm_tensor *weight, lm_dtype dty
   if (weight->ndim != 1 || weight->size[0] != classes)
     return lm_fail_shape(lm_ops[op].name, "weight", lm_text("[%lld], one for each class", (long long)classes),
                          lm_shape_of(weight));
-  if (weight->dtype != (int8_t)dtype && !(weight->dtype == LM_F32 && dtype != LM_F64))
+  if (weight->dtype != dtype && !(weight->dtype == LM_F32 && dtype != LM_F64))
     return lm_fail_dtypes(lm_ops[op].name, "weight", lm_dtype_name(weight->dtype), "x", lm_dtype_name(dtype));
   return LM_OK;
 }

@@ -166,7 +166,7 @@ lm_status lm_op_batch_norm_backward(const lm_batch_norm_backward_args *a, lm_ten
   TRY(as_contiguous(a->weight, &weight));
   TRY(as_contiguous(a->save_mean, &mean));
   TRY(as_contiguous(a->save_invstd, &invstd));
-  lm_dtype param = weight ? (lm_dtype)weight->dtype : stat_dtype(x);
+  lm_dtype param = weight ? weight->dtype : stat_dtype(x);
   TRY(lm_tensor_empty_like(x, x->dtype, x->device, &dx));
   TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &dweight));
   TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &dbias));
@@ -211,7 +211,7 @@ lm_status lm_op_batch_norm_relu_backward(const lm_batch_norm_relu_backward_args 
   TRY(as_contiguous(a->bias, &in[4]));
   TRY(as_contiguous(a->save_mean, &in[5]));
   TRY(as_contiguous(a->save_invstd, &in[6]));
-  lm_dtype param = a->weight ? (lm_dtype)a->weight->dtype : stat_dtype(x);
+  lm_dtype param = a->weight ? a->weight->dtype : stat_dtype(x);
   TRY(lm_tensor_empty_like(in[0], x->dtype, x->device, &made[0]));
   TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &made[1]));
   TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &made[2]));
@@ -284,7 +284,7 @@ lm_status lm_op_grouped_norm_backward(const lm_grouped_norm_backward_args *a, lm
   TRY(as_contiguous(a->save_mean, &in[2]));
   TRY(as_contiguous(a->save_invstd, &in[3]));
   TRY(as_contiguous(a->weight, &in[4]));
-  lm_dtype param = a->weight ? (lm_dtype)a->weight->dtype : stat_dtype(x);
+  lm_dtype param = a->weight ? a->weight->dtype : stat_dtype(x);
   TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &made[0]));
   TRY(lm_tensor_empty(param, x->device, 1, &x->size[1], LM_CONTIGUOUS, &made[1]));
   TRY(lm_tensor_empty(param, x->device, 1, &x->size[1], LM_CONTIGUOUS, &made[2]));
@@ -373,7 +373,7 @@ lm_status lm_op_layer_norm_backward(const lm_layer_norm_backward_args *a, lm_ten
   TRY(as_contiguous(a->weight, &weight));
   TRY(as_contiguous(a->save_mean, &mean));
   TRY(as_contiguous(a->save_rstd, &rstd));
-  lm_dtype param = weight ? (lm_dtype)weight->dtype : stat_dtype(x);
+  lm_dtype param = weight ? weight->dtype : stat_dtype(x);
   TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &dx));
   TRY(lm_tensor_empty(param, x->device, shape->n, shape->v, LM_CONTIGUOUS, &dweight));
   TRY(lm_tensor_empty(param, x->device, shape->n, shape->v, LM_CONTIGUOUS, &dbias));
@@ -433,7 +433,7 @@ lm_status lm_op_rms_norm_rows_backward(const lm_rms_norm_rows_backward_args *a, 
   TRY(lm_to_layout(x, LM_CONTIGUOUS, &in[1]));
   TRY(as_contiguous(a->save_rstd, &in[2]));
   TRY(as_contiguous(a->weight, &in[3]));
-  lm_dtype param = a->weight ? (lm_dtype)a->weight->dtype : stat_dtype(x);
+  lm_dtype param = a->weight ? a->weight->dtype : stat_dtype(x);
   TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &made[0]));
   TRY(lm_tensor_empty(param, x->device, shape->n, shape->v, LM_CONTIGUOUS, &made[1]));
   lm_rms_norm_rows_backward_args job = {in[0], in[1], *shape, in[2], in[3], a->eps};

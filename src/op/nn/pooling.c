@@ -64,7 +64,7 @@ static lm_status check_plane(lm_op_id op, const int64_t *hw) {
 static int64_t pooled(int64_t in, const windows *w, int i) {
   int64_t capacity = in + 2 * w->padding[i] - w->dilation[i] * (w->kernel[i] - 1) - 1;
   if (w->ceil_mode) capacity += w->stride[i] - 1;
-  int64_t out = (capacity < 0 ? -((-capacity + w->stride[i] - 1) / w->stride[i]) : capacity / w->stride[i]) + 1;
+  int64_t out = (capacity < 0 ? -lm_ceil_div(-capacity, w->stride[i]) : capacity / w->stride[i]) + 1;
   if (w->ceil_mode && (out - 1) * w->stride[i] >= in + w->padding[i]) out--;
   return out;
 }
@@ -135,7 +135,7 @@ lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
   TRY(check_plane(LM_OP_max_pool2d, a->x->size + a->x->ndim - 2));
   TRY(as_images(a->x, LM_PRESERVE, &x));
   TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
-  bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float((lm_dtype)x->dtype);
+  bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float(x->dtype);
   if (!lm_now_running.only_visible || !images) { /* without indices there are kernels for these alone */
     TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &indices));
   }

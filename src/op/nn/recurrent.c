@@ -56,8 +56,7 @@ static lm_status check(lm_op_id op, const char *name, const lm_tensor *t, int64_
     TRY(lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld, %lld]", (long long)m, (long long)n), lm_shape_of(t)));
   }
   if (t->dtype != like->dtype) {
-    TRY(lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name((lm_dtype)t->dtype), "weight_hh",
-                       lm_dtype_name((lm_dtype)like->dtype)));
+    TRY(lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name(t->dtype), "weight_hh", lm_dtype_name(like->dtype)));
   }
   TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)like}));
 done:
@@ -76,9 +75,9 @@ static lm_status check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch,
   }
   if (sizes->ndim != 1 || sizes->dtype != LM_I64 || LM_DEVICE_KIND(sizes->device) != LM_CPU ||
       !lm_is_contiguous(sizes)) {
-    TRY(lm_fail_value(lm_ops[op].name, "batch_sizes", "int64 [steps] on the CPU",
-                      lm_text("%s %s on %s", lm_dtype_name((lm_dtype)sizes->dtype), lm_shape_of(sizes),
-                              lm_device_name(sizes->device))));
+    TRY(lm_fail_value(
+        lm_ops[op].name, "batch_sizes", "int64 [steps] on the CPU",
+        lm_text("%s %s on %s", lm_dtype_name(sizes->dtype), lm_shape_of(sizes), lm_device_name(sizes->device))));
   }
   const int64_t *size = (const int64_t *)sizes->data;
   bool good = sizes->size[0] == 0 || size[0] == batch;
@@ -124,10 +123,10 @@ done:
 }
 
 static lm_status matrix(const lm_tensor *like, int64_t m, int64_t n, lm_tensor **out) {
-  return lm_tensor_empty((lm_dtype)like->dtype, like->device, 2, (int64_t[]){m, n}, LM_CONTIGUOUS, out);
+  return lm_tensor_empty(like->dtype, like->device, 2, (int64_t[]){m, n}, LM_CONTIGUOUS, out);
 }
 static lm_status nothing(const lm_tensor *like, lm_tensor **out) {
-  return lm_tensor_empty((lm_dtype)like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, out);
+  return lm_tensor_empty(like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS, out);
 }
 
 lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **out) {
@@ -165,7 +164,7 @@ lm_status lm_op_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor **ou
     TRY(lm_copy(in.h0, result[1]));
     if (lstm) TRY(lm_copy(in.c0, result[2]));
   }
-  for (int k = 0; k < 3; k++) TRY(lm_at_least_1d(result[k], (lm_dtype)a->gates->dtype, &out[k]));
+  for (int k = 0; k < 3; k++) TRY(lm_at_least_1d(result[k], a->gates->dtype, &out[k]));
   out[3] = lm_retain(result[3]);
 done:
   lm_release(sizes);
@@ -197,7 +196,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   layer_args in = {.weight_hh = NULL};
   lm_tensor *other[5] = {NULL}, *result[6] = {NULL}, *bias = NULL, *sizes = NULL;
   const bool lstm = a->cell == LM_LSTM, gru = a->cell == LM_GRU;
-  const lm_dtype dtype = (lm_dtype)a->weight_hh->dtype, compute = compute_dtype(a->weight_hh);
+  const lm_dtype dtype = a->weight_hh->dtype, compute = compute_dtype(a->weight_hh);
   TRY(lm_check_ndim(op, "y", a->y, 2));
   int64_t rows = a->y->size[0];
   TRY(private_sizes(a->batch_sizes, &sizes));
@@ -327,8 +326,8 @@ static lm_status check_network(lm_op_id op, const lm_tensor *x, const lm_tensor 
     for (int d = 0; alike && d < 3; d++) alike = state[k]->size[d] == h0->size[d];
     if (!alike) {
       TRY(lm_fail_value(lm_ops[op].name, k == 0 ? "h0" : "c0",
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)x->dtype), lm_shape_of(h0)),
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)state[k]->dtype), lm_shape_of(state[k]))));
+                        lm_text("%s %s", lm_dtype_name(x->dtype), lm_shape_of(h0)),
+                        lm_text("%s %s", lm_dtype_name(state[k]->dtype), lm_shape_of(state[k]))));
     }
     TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)state[k], (lm_tensor *)x}));
   }
@@ -338,7 +337,7 @@ done:
 }
 
 static lm_status like(const lm_tensor *t, lm_tensor **out) {
-  return lm_tensor_empty((lm_dtype)t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, out);
+  return lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, out);
 }
 
 static lm_status zeros(lm_tensor *t, lm_tensor **out) {
@@ -391,8 +390,8 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
   for (int k = 0; k < 2; k++) {
     if (grad[k] && (grad[k]->numel != a->h0->numel || grad[k]->dtype != a->x->dtype)) {
       TRY(lm_fail_value(lm_ops[op].name, k == 0 ? "grad_h" : "grad_c",
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)a->x->dtype), lm_shape_of(a->h0)),
-                        lm_text("%s %s", lm_dtype_name((lm_dtype)grad[k]->dtype), lm_shape_of(grad[k]))));
+                        lm_text("%s %s", lm_dtype_name(a->x->dtype), lm_shape_of(a->h0)),
+                        lm_text("%s %s", lm_dtype_name(grad[k]->dtype), lm_shape_of(grad[k]))));
     }
   }
   bool empty = a->x->size[0] == 0;

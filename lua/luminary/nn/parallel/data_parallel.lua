@@ -8,13 +8,12 @@ local comm = require "luminary.nn.parallel.comm"
 local sharing = require "luminary.nn.parallel.scatter_gather"
 local replicate = require "luminary.nn.parallel.replicate"
 local apply = require "luminary.nn.parallel.parallel_apply"
+local pack = options.pack
 
 local ops, fail = core.ops, options.fail
 local who = "DataParallel"
 local DataParallel = layer.define(who)
 DataParallel.transparent = true -- state_dict has the bare model's keys
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 -- ---- the start
 

@@ -8,10 +8,8 @@ local dictionaries = require "luminary.nn.module_dict"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
 
-local fail = options.fail
+local fail, pack = options.fail, options.pack
 local parametrize = {}
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 -- The originals of one tensor, and the modules that compute it from them in sequence.
 local List = class.define("ParametrizationList", Module)

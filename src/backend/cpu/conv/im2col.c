@@ -27,8 +27,6 @@ typedef struct plan {
   int64_t weight_bytes, block_bytes; /* aligned */
 } plan;
 
-static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
-
 static plan plan_of(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   plan p = {.job = job, .s = s, .c = s->c / s->groups, .k = s->k / s->groups};
@@ -41,8 +39,8 @@ static plan plan_of(const lm_conv_job *job) {
   int64_t max_threads = lm_cpu_share((double)p.rows * (double)p.weights / 10);
   int64_t pieces = job->pass == LM_CONV_INPUT ? s->n : p.rows; /* an image's pixels overlap in x: one thread */
   p.threads = (int)(pieces < 1 ? 1 : pieces < max_threads ? pieces : max_threads);
-  p.weight_bytes = aligned(p.weights * p.size);
-  p.block_bytes = aligned(p.block * p.depth * p.size);
+  p.weight_bytes = lm_round_up(p.weights * p.size, ALIGN);
+  p.block_bytes = lm_round_up(p.block * p.depth * p.size, ALIGN);
   return p;
 }
 

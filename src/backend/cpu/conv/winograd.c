@@ -25,9 +25,6 @@ enum {
   WEIGHT_BLOCK = 48, /* of the weights' gradient */
 };
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t cuts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 static int64_t panel_columns(void) { return LM_ISA_PICK(lm_wino_loops)->panel; }
 
 /* Tiles are laid over the output of a convolution, `out`; `in` is what they read. */
@@ -83,7 +80,7 @@ typedef struct product {
 /* 16 rows of a panel of weights, whose first column is `column`. */
 static void weights(const product *job, int64_t column, int64_t row, float *u, int64_t stride) {
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
-  int width = (int)min64(job->t.out.c - column, loops->panel);
+  int width = (int)lm_min(job->t.out.c - column, loops->panel);
   if (job->rotated)
     loops->weight_rotated(job->w, job->t.out.c, column, width, row, u, stride);
   else
@@ -93,8 +90,8 @@ static void weights(const product *job, int64_t column, int64_t row, float *u, i
 /* Many tiles: a thread takes a block of them through all three steps.
  * scratch: weights, then for each thread a block's tiles in and out and a spare row. */
 static int64_t block_tiles(const product *job) {
-  int64_t piece = cuts(job->t.tiles, lm_cpu_pieces(job->threads));
-  return min64(cuts(piece, 6) * 6, BLOCK);
+  int64_t piece = lm_ceil_div(job->t.tiles, lm_cpu_pieces(job->threads));
+  return lm_min(lm_round_up(piece, 6), BLOCK);
 }
 
 static int64_t by_tiles_floats(const product *job) {
@@ -112,13 +109,13 @@ static void by_tiles(const product *job, float *scratch) {
 #pragma omp parallel num_threads(job->threads)
   {
 #pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < cuts(k, panel) * rows; i++)
+    for (int64_t i = 0; i < lm_ceil_div(k, panel) * rows; i++)
       weights(job, i / rows * panel, i % rows * LM_WINO_CHANNELS, u + i / rows * panel * c, u_stride);
     float *v = buffers + omp_get_thread_num() * own, *m = v + LM_WINO_POINTS * v_stride;
     float *spare = m + LM_WINO_POINTS * m_stride;
 #pragma omp for schedule(dynamic)
     for (int64_t first = 0; first < t->tiles; first += block) {
-      int64_t last = min64(first + block, t->tiles);
+      int64_t last = lm_min(first + block, t->tiles);
       loops->input(&t->in, job->x, c, first, last, v, v_stride, job->zeros);
       for (int i = 0; i < LM_WINO_POINTS; i++)
         loops->multiply(last - first, k, c, v + i * v_stride, c, u + i * u_stride, m + i * m_stride, k);
@@ -131,7 +128,7 @@ static void by_tiles(const product *job, float *scratch) {
  * scratch: tiles in, tiles out, then for each thread a panel and a spare row. */
 static bool has_few_tiles(const product *job) {
   const tiling *t = &job->t;
-  return cuts(t->out.c, panel_columns()) >= job->threads &&
+  return lm_ceil_div(t->out.c, panel_columns()) >= job->threads &&
          LM_WINO_POINTS * t->tiles * (t->in.c + t->out.c) * (int64_t)sizeof(float) <= CACHE_BYTES;
 }
 
@@ -147,7 +144,7 @@ static void by_panels(const product *job, float *scratch) {
   const int64_t c = t->in.c, k = t->out.c, panel = loops->panel;
   const int64_t v_stride = t->tiles * c + SKEW_A, m_stride = t->tiles * k + SKEW_B;
   const int64_t u_stride = c * panel + SKEW_B, own = LM_WINO_POINTS * u_stride + k;
-  const int pieces = (int)min64(lm_cpu_pieces(job->threads), t->tiles);
+  const int pieces = (int)lm_min(lm_cpu_pieces(job->threads), t->tiles);
   float *v = scratch, *m = v + LM_WINO_POINTS * v_stride, *buffers = m + LM_WINO_POINTS * m_stride;
 #pragma omp parallel num_threads(job->threads)
   {
@@ -161,7 +158,7 @@ static void by_panels(const product *job, float *scratch) {
     for (int64_t column = 0; column < k; column += panel) {
       for (int64_t row = 0; row < c; row += LM_WINO_CHANNELS) weights(job, column, row, u, u_stride);
       for (int i = 0; i < LM_WINO_POINTS; i++)
-        loops->multiply(t->tiles, min64(k - column, panel), c, v + i * v_stride, c, u + i * u_stride,
+        loops->multiply(t->tiles, lm_min(k - column, panel), c, v + i * v_stride, c, u + i * u_stride,
                         m + i * m_stride + column, k);
     }
 #pragma omp for schedule(dynamic)
@@ -221,12 +218,12 @@ enum {
 };
 
 static int64_t weight_blocks(const weight_product *job) {
-  return cuts(job->t.in.c, job->block_c) * cuts(job->t.out.c, job->block_k);
+  return lm_ceil_div(job->t.in.c, job->block_c) * lm_ceil_div(job->t.out.c, job->block_k);
 }
 
 /* Parts must not depend on the number of threads, since they decide how sums are rounded; blocks may. */
 static int64_t weight_parts(const tiling *t) {
-  const int64_t units = cuts(t->in.c, 64) * cuts(t->out.c, 64);
+  const int64_t units = lm_ceil_div(t->in.c, 64) * lm_ceil_div(t->out.c, 64);
   int64_t parts = 1;
   while (2 * parts * units <= MAX_PARTS && t->tiles >= 2 * parts * (parts < FEW_PARTS ? FEW_TILES : MANY_TILES))
     parts *= 2;
@@ -236,15 +233,15 @@ static int64_t weight_parts(const tiling *t) {
 static void plan_weight(weight_product *job) {
   job->threads = threads_for(&job->t);
   job->parts = weight_parts(&job->t);
-  job->block_c = min64(job->t.in.c, WIDE);
-  job->block_k = min64(job->t.out.c, WIDE);
+  job->block_c = lm_min(job->t.in.c, WIDE);
+  job->block_k = lm_min(job->t.out.c, WIDE);
   /* Work of milliseconds: a piece for each thread and as many to share, where another program slows some of them. */
   const int64_t wanted = job->threads * (job->threads > 1 && work_of(&job->t) / job->threads > 2e6 ? 2 : 1);
-  while (job->parts * weight_blocks(job) < wanted && max64(job->block_c, job->block_k) > NARROW) {
+  while (job->parts * weight_blocks(job) < wanted && lm_max(job->block_c, job->block_k) > NARROW) {
     int64_t *wider = job->block_c >= job->block_k ? &job->block_c : &job->block_k;
-    *wider = cuts(*wider / 2, LM_WINO_CHANNELS) * LM_WINO_CHANNELS;
+    *wider = lm_round_up(*wider / 2, LM_WINO_CHANNELS);
   }
-  job->threads = (int)min64(job->threads, job->parts * weight_blocks(job));
+  job->threads = (int)lm_min(job->threads, job->parts * weight_blocks(job));
 }
 
 static int64_t weight_floats(const weight_product *job) {
@@ -258,8 +255,8 @@ typedef struct weight_block {
 } weight_block;
 
 static weight_block weight_block_of(const weight_product *job, int64_t i) {
-  int64_t rows = cuts(job->t.in.c, job->block_c), c0 = i % rows * job->block_c, k0 = i / rows * job->block_k;
-  return (weight_block){c0, k0, min64(job->block_c, job->t.in.c - c0), min64(job->block_k, job->t.out.c - k0)};
+  int64_t rows = lm_ceil_div(job->t.in.c, job->block_c), c0 = i % rows * job->block_c, k0 = i / rows * job->block_k;
+  return (weight_block){c0, k0, lm_min(job->block_c, job->t.in.c - c0), lm_min(job->block_k, job->t.out.c - k0)};
 }
 
 /* Weights of a block, of 16 channels in from its `row` on, from `parts` buffers of sums. */
@@ -267,7 +264,7 @@ static void weight_rows_grad(const weight_product *job, const weight_block *b, i
                              int64_t u_stride, int64_t parts) {
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
   for (int64_t column = 0; column < b->k; column += loops->panel) {
-    int width = (int)min64(b->k - column, loops->panel);
+    int width = (int)lm_min(b->k - column, loops->panel);
     loops->weight_grad(u + column * b->c + row * width, u_stride, parts, LM_WINO_POINTS * u_stride, job->t.in.c,
                        b->c0 + row, b->k0 + column, width, job->dw);
   }
@@ -289,7 +286,7 @@ static void weight_by_blocks(const weight_product *job, float *scratch) {
       int64_t begin = t->tiles * (i % parts) / parts, end = t->tiles * (i % parts + 1) / parts;
       float *u = sums + (parts > 1 ? i : omp_get_thread_num()) * LM_WINO_POINTS * u_stride;
       for (int64_t first = begin; first < end; first += WEIGHT_BLOCK) {
-        int64_t last = min64(first + WEIGHT_BLOCK, end);
+        int64_t last = lm_min(first + WEIGHT_BLOCK, end);
         loops->input(&t->in, job->x + b.c0, b.c, first, last, v, v_stride, job->zeros);
         loops->grad(&t->out, job->g + b.k0, b.k, first, last, z, z_stride, job->zeros);
         for (int p = 0; p < LM_WINO_POINTS; p++)
@@ -299,7 +296,7 @@ static void weight_by_blocks(const weight_product *job, float *scratch) {
       for (int64_t row = 0; parts == 1 && row < b.c; row += LM_WINO_CHANNELS)
         weight_rows_grad(job, &b, row, u, u_stride, 1);
     }
-    const int64_t rows = parts > 1 ? cuts(job->block_c, LM_WINO_CHANNELS) : 0;
+    const int64_t rows = parts > 1 ? lm_ceil_div(job->block_c, LM_WINO_CHANNELS) : 0;
 #pragma omp for schedule(dynamic)
     for (int64_t i = 0; i < blocks * rows; i++) {
       const weight_block b = weight_block_of(job, i / rows);
@@ -314,7 +311,7 @@ static lm_status convolve_weight(const lm_conv_job *conv) {
   lm_status status;
   weight_product job = {.t = tiling_of(&conv->shape, false), .x = conv->x, .g = conv->y, .dw = conv->w};
   plan_weight(&job);
-  int64_t zeros = max64(job.block_c, job.block_k), floats = zeros + weight_floats(&job);
+  int64_t zeros = lm_max(job.block_c, job.block_k), floats = zeros + weight_floats(&job);
   size_t bytes = (size_t)floats * sizeof(float);
   void *scratch = NULL;
   TRY(lm_device_alloc(conv->device, bytes, &scratch));

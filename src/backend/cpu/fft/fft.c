@@ -63,7 +63,7 @@ lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
   int64_t n = a->x->size[a->dim], inner = 1, batches;
   for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
   batches = a->x->numel / (2 * n * inner);
-  TRY(lm_fft_plan_of(n, (lm_dtype)a->x->dtype, false, &plan));
+  TRY(lm_fft_plan_of(n, a->x->dtype, false, &plan));
   if (inner == 1)
     status = lm_fft_lines(plan, batches, a->x->data, n, out[0]->data, n, a->inverse, a->scale);
   else if (plan->whole.n)
@@ -112,7 +112,7 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   const lm_fft_r2c_args *a = args;
   lm_fft_plan *plan = NULL;
   lm_tensor *scratch = NULL;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->x->size[a->x->ndim - 1], lines = a->x->numel / n, step = n / 2 + 1;
   bool even = n % 2 == 0;
@@ -159,7 +159,7 @@ lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   lm_fft_plan *rows = NULL, *columns = NULL;
   lm_tensor *half = NULL;
-  lm_dtype dtype = (lm_dtype)x->dtype;
+  lm_dtype dtype = x->dtype;
   int64_t m = x->size[x->ndim - 2], n = x->size[x->ndim - 1], step = n / 2 + 1, many = x->numel / (m * n);
   size_t bytes = 2 * lm_dtype_size(dtype) * (size_t)(m * step);
   if (n % 2 == 0) {
@@ -204,7 +204,7 @@ lm_status lm_cpu_stft_lines(const void *args, lm_tensor *const *out) {
   const lm_stft_lines_args *a = args;
   lm_fft_plan *plan = NULL;
   lm_tensor *frames = NULL;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->window->numel, length = a->x->size[1], batches = a->x->size[0], lines = out[0]->size[1];
   TRY(lm_fft_plan_of(n % 2 ? n : n / 2, dtype, n % 2 == 0, &plan));
@@ -238,10 +238,10 @@ done:
 /* Each thread has stretches of `hop` samples of the result. */
 lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
   const lm_overlap_add_args *a = args;
-  lm_dtype dtype = (lm_dtype)a->frames->dtype;
+  lm_dtype dtype = a->frames->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->window->numel, count = a->frames->size[1], length = a->length, hop = a->hop;
-  int64_t each = (length + hop - 1) / hop, pieces = each * a->frames->size[0];
+  int64_t each = lm_ceil_div(length, hop), pieces = each * a->frames->size[0];
   int threads = lm_cpu_share((double)a->frames->numel / 2);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t p = 0; p < pieces; p++) {
@@ -282,7 +282,7 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   lm_fft_plan *plan = NULL;
   lm_tensor *scratch = NULL, *dense = NULL;
-  lm_dtype dtype = (lm_dtype)x->dtype;
+  lm_dtype dtype = x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->n, step = n / 2 + 1, lines = x->numel / (2 * step);
   bool even = n % 2 == 0;

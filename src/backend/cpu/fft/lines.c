@@ -55,7 +55,7 @@ static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t
 
 static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, int64_t block, char *own, size_t bytes) {
   lm_dtype dtype = w->plan->dtype;
-  int64_t n = w->passes->n, each = (w->lines + W - 1) / W, batch = block / each, line = block % each * W;
+  int64_t n = w->passes->n, each = lm_ceil_div(w->lines, W), batch = block / each, line = block % each * W;
   int64_t entries_in = n + (w->kind == LM_FFT_HALF_TO_REAL), entries_out = n + (w->kind == LM_FFT_REAL_TO_HALF);
   int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
   size_t pair = 2 * lm_dtype_size(dtype);
@@ -82,12 +82,12 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
 
 /* Bytes for one of a thread's two blocks of n entries, and for all of what it needs. */
 static size_t own_block(lm_dtype dtype, int64_t n) {
-  return (block_bytes(dtype, n + 1) + 63) / 64 * 64 + LM_NONTEMPORAL_LINE;
+  return lm_round_up(block_bytes(dtype, n + 1), 64) + LM_NONTEMPORAL_LINE;
 }
 static size_t own_scratch(lm_dtype dtype, int64_t n) {
-  return 2 * own_block(dtype, n) + (2 * lm_dtype_size(dtype) * (size_t)n + 63) / 64 * 64;
+  return 2 * own_block(dtype, n) + lm_round_up(2 * lm_dtype_size(dtype) * (size_t)n, 64);
 }
-static int64_t blocks_of(const lm_fft_walk *w) { return (w->lines + W - 1) / W * (w->batches ? w->batches : 1); }
+static int64_t blocks_of(const lm_fft_walk *w) { return lm_ceil_div(w->lines, W) * (w->batches ? w->batches : 1); }
 
 typedef struct batches {
   const lm_fft_walk *steps;

@@ -112,7 +112,7 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   int64_t along[LM_DIMS_SIDES], n = out->numel;
   uint64_t beyond = 0;
   g->out = out->data;
-  g->item = lm_dtype_size((lm_dtype)out->dtype);
+  g->item = lm_dtype_size(out->dtype);
   g->rows = lm_dims_of(out->ndim, out->size, NULL, 3, (const int64_t *[]){out->stride, x_stride, i_stride}, true);
   int64_t width = g->width = lm_dims_pop(&g->rows, along, 0);
   g->x_step = along[OF_X], g->i_step = along[OF_INDEX];

@@ -85,7 +85,7 @@ lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
   const lm_masked_values_args *a = args;
   const uint8_t *mask = (const uint8_t *)a->mask->data;
   int64_t n = a->x->numel;
-  const size_t item = lm_dtype_size((lm_dtype)a->x->dtype);
+  const size_t item = lm_dtype_size(a->x->dtype);
   const int64_t max_chunk = TILE / (int64_t)item;
   bool streams = lm_use_nontemporal(lm_nbytes(out[0]));
   int threads = lm_cpu_share((double)n);

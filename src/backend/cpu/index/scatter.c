@@ -185,8 +185,8 @@ static void scatter_along(lm_tensor *x, int dim, const lm_tensor *index, const i
                   .x = x->data,
                   .index = (const int64_t *)index->data,
                   .src = src->data,
-                  .x_item = lm_dtype_size((lm_dtype)x->dtype)};
-  scatter_all(&s, how, (lm_dtype)src->dtype, n, size, (const int64_t *[]){stride[0], stride[1], stride[2]});
+                  .x_item = lm_dtype_size(x->dtype)};
+  scatter_all(&s, how, src->dtype, n, size, (const int64_t *[]){stride[0], stride[1], stride[2]});
 }
 
 /* A new result, row by row: x's goes into the near caches, gets its elements of src there, and goes out. False: what
@@ -196,7 +196,7 @@ static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *go
   const lm_tensor *x = a->x, *index = a->index, *src = a->src;
   const int last = x->ndim - 1;
   const int64_t width = x->size[last], n = index->size[last], rows = width ? x->numel / width : 0;
-  const size_t item = lm_dtype_size((lm_dtype)x->dtype), bytes = (size_t)width * item;
+  const size_t item = lm_dtype_size(x->dtype), bytes = (size_t)width * item;
   bool folds = a->how != LM_FOLD_REPLACE, half = x->dtype == LM_F16 || x->dtype == LM_BF16;
   bool fits = a->dim == last && !(folds && half) && bytes > 0 && bytes <= ROW && lm_is_contiguous(x) &&
               lm_is_contiguous(out) && lm_is_contiguous(index) && lm_is_contiguous(src) && src->size[last] == n;
@@ -310,9 +310,9 @@ lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
                   .x = x->data,
                   .index = t.position,
                   .src = values->data,
-                  .x_item = lm_dtype_size((lm_dtype)x->dtype)};
-  scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, (lm_dtype)values->dtype, x->ndim - indexed,
-              x->size + indexed, (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
+                  .x_item = lm_dtype_size(x->dtype)};
+  scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, values->dtype, x->ndim - indexed, x->size + indexed,
+              (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
   TRY(close_sums(x, out[0]));
 done:
   lm_tuples_close(out[0], &t);

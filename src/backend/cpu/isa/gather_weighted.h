@@ -1,6 +1,5 @@
 /* Loops of gather_weighted and its gradients. */
-#ifndef LM_CPU_ISA_GATHER_WEIGHTED_H
-#define LM_CPU_ISA_GATHER_WEIGHTED_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "op/nn/gather_weighted.h"
@@ -21,5 +20,3 @@ struct lm_gather_weighted_loops { /* by dtype; NULL where there is none */
   lm_gather_weighted_loop forward[LM_DTYPE_COUNT], input[LM_DTYPE_COUNT], weight[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_gather_weighted_loops, lm_gather_weighted_loops);
-
-#endif

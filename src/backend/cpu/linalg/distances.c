@@ -86,14 +86,14 @@ done:
 static lm_status sums_of_squares(const lm_tensor *x, lm_tensor **out) {
   int64_t rows = 1, m = x->size[x->ndim - 1];
   for (int d = 0; d < x->ndim - 1; d++) rows *= x->size[d];
-  lm_status status = lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, &rows, LM_CONTIGUOUS, out);
+  lm_status status = lm_tensor_empty(x->dtype, x->device, 1, &rows, LM_CONTIGUOUS, out);
   for (int64_t i = 0; status == LM_OK && i < rows; i++) {
     double sum = 0;
     for (int64_t k = 0; k < m; k++) {
-      double v = lm_scalar_at((lm_dtype)x->dtype, x->data, i * m + k);
+      double v = lm_scalar_at(x->dtype, x->data, i * m + k);
       sum += v * v;
     }
-    lm_scalar_put((lm_dtype)x->dtype, (*out)->data, i, sum);
+    lm_scalar_put(x->dtype, (*out)->data, i, sum);
   }
   return status;
 }
@@ -140,12 +140,12 @@ lm_status lm_cpu_row_distances(const void *args, lm_tensor *const *out) {
   lm_tensor *x1 = NULL, *x2 = NULL;
   TRY(lm_row_major(a->x1, &x1));
   TRY(lm_row_major(a->x2, &x2));
-  rows_job j = {.dtype = (lm_dtype)out[0]->dtype, .x1 = x1, .x2 = x2, .out = out[0], .p = a->p};
+  rows_job j = {.dtype = out[0]->dtype, .x1 = x1, .x2 = x2, .out = out[0], .p = a->p};
   j.item = lm_dtype_size(j.dtype);
   j.n = x1->size[x1->ndim - 2];
   j.r = x2->size[x2->ndim - 2];
   j.m = x1->size[x1->ndim - 1];
-  j.tiles = (j.r + TILE - 1) / TILE;
+  j.tiles = lm_ceil_div(j.r, TILE);
   if (j.m == 0)
     memset(out[0]->data, 0, lm_nbytes(out[0]));
   else
@@ -163,7 +163,7 @@ lm_status lm_cpu_row_distances_backward(const void *args, lm_tensor *const *out)
   TRY(lm_row_major(a->grad, &g));
   TRY(lm_row_major(a->x1, &x1));
   TRY(lm_row_major(a->x2, &x2));
-  lm_dtype dtype = (lm_dtype)out[0]->dtype;
+  lm_dtype dtype = out[0]->dtype;
   int64_t n = x1->size[x1->ndim - 2], r = x2->size[x2->ndim - 2], m = x1->size[x1->ndim - 1],
           item = (int64_t)lm_dtype_size(dtype);
   void (*signs)(int64_t, int64_t, const void *, const void *, const void *, void *) =
@@ -187,11 +187,11 @@ lm_status lm_cpu_pair_distances(const void *args, lm_tensor *const *out) {
   const lm_pair_distances_args *a = args;
   lm_tensor *x = NULL;
   TRY(lm_row_major(a->x, &x));
-  rows_job j = {.dtype = (lm_dtype)x->dtype, .x1 = x, .x2 = x, .out = out[0], .p = a->p, .pairs = true};
+  rows_job j = {.dtype = x->dtype, .x1 = x, .x2 = x, .out = out[0], .p = a->p, .pairs = true};
   j.item = lm_dtype_size(j.dtype);
   j.n = j.r = x->size[0];
   j.m = x->size[1];
-  j.tiles = (j.r + TILE - 1) / TILE;
+  j.tiles = lm_ceil_div(j.r, TILE);
   if (j.m == 0)
     memset(out[0]->data, 0, lm_nbytes(out[0]));
   else
@@ -206,7 +206,7 @@ lm_status lm_cpu_matrix_to_pairs(const void *args, lm_tensor *const *out) {
   lm_tensor *x = NULL;
   TRY(lm_row_major(((const lm_matrix_to_pairs_args *)args)->x, &x));
   int64_t n = x->size[0];
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   for (int64_t i = 0; i < n; i++)
     memcpy(out[0]->data + item * (size_t)pairs_before(n, i), x->data + item * (size_t)(i * n + i + 1),
            item * (size_t)(n - i - 1));
@@ -222,7 +222,7 @@ lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
   lm_tensor *x = NULL;
   const lm_pairs_to_matrix_args *a = args;
   int64_t n = a->n;
-  size_t item = lm_dtype_size((lm_dtype)a->x->dtype);
+  size_t item = lm_dtype_size(a->x->dtype);
   char *to = out[0]->data;
   int threads = lm_cpu_share((double)n * (double)n);
   TRY(lm_row_major(a->x, &x));

@@ -16,7 +16,7 @@ int64_t lm_matrix_count(const lm_tensor *x) {
 static lm_status copy_of(const lm_tensor *x, bool columns, lm_tensor **out) {
   lm_status status;
   lm_tensor *t = NULL;
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &t));
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &t));
   if (columns) {
     t->stride[x->ndim - 2] = 1;
     t->stride[x->ndim - 1] = x->size[x->ndim - 2] > 0 ? x->size[x->ndim - 2] : 1;

@@ -9,7 +9,7 @@ static void *at(lm_dtype dtype, const void *a, int ld, int row, int column) {
 }
 
 /* The first of two parts, which ends where leaves do. */
-static int half_of(int n) { return (n / 2 + LM_LEAF - 1) / LM_LEAF * LM_LEAF; }
+static int half_of(int n) { return lm_round_up(n / 2, LM_LEAF); }
 
 /* C = beta C - A B: C [m, n], A [m, k] or, transposed, [k, m]. */
 static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool transposed, const void *a, int lda,
@@ -56,7 +56,7 @@ done:
 /* Threads have columns of their own. */
 lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb) {
   enum { GRAIN = 64 };
-  int parts = lm_cpu_share((double)n * n * k / 200), grains = (k + GRAIN - 1) / GRAIN;
+  int parts = lm_cpu_share((double)n * n * k / 200), grains = lm_ceil_div(k, GRAIN);
   if (parts > grains) parts = grains;
   if (parts <= 1) return solve_columns(t, n, k, a, lda, b, ldb);
   bool good = true;
@@ -144,7 +144,7 @@ static lm_status update_beside(const lu_beside *j, int n, void *right) {
   lm_cpu_gemm_region region;
   const lm_trsm_job lower = {.dtype = j->dtype, .ones = true};
   double work = (double)j->m * n * j->half / 50;
-  int parts = work < 500e3 ? 1 : lm_cpu_share(work), grains = (n + GRAIN - 1) / GRAIN;
+  int parts = work < 500e3 ? 1 : lm_cpu_share(work), grains = lm_ceil_div(n, GRAIN);
   bool good = true;
   if (parts > grains) parts = grains;
   TRY(lm_cpu_gemm_enter(&region, j->dtype, parts));

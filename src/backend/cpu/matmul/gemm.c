@@ -83,7 +83,7 @@ static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
 
 /* From where to where part `part` of `parts` of that many rows or columns goes. */
 static int64_t part_of(int64_t size, int part, int parts, int64_t *n) {
-  int64_t grains = (size + GRAIN - 1) / GRAIN;
+  int64_t grains = lm_ceil_div(size, GRAIN);
   int64_t begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
   *n = (end < size ? end : size) - begin;
   return begin;
@@ -183,8 +183,8 @@ static lm_status skinny_gemm_by_sums(const lm_cpu_gemm_job *g, const float *x, i
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   int parts = 1;
   while (parts < PARTS && whole.k >= 2 * parts * DEEP * g->m) parts *= 2;
-  int cuts = (lm_cpu_pieces(threads) + parts - 1) / parts;
-  int64_t row = (g->n + GRAIN - 1) / GRAIN * GRAIN, step = row * g->m;
+  int cuts = lm_ceil_div(lm_cpu_pieces(threads), parts);
+  int64_t row = lm_round_up(g->n, GRAIN), step = row * g->m;
   size_t capacity = (size_t)(parts * step) * sizeof(float);
   float *sums = NULL;
   lm_status status = LM_OK;
@@ -257,7 +257,7 @@ static void by_dots(const lm_cpu_gemm_job *g) {
   enum { PARTS = 64, LONG = 1 << 15 };
   double part[PARTS];
   double (*dot)(const void *, const void *, int64_t) = LM_ISA_PICK(lm_gemm_loops)->dot[g->dtype];
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), each = (g->k + PARTS - 1) / PARTS;
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), each = lm_ceil_div(g->k, PARTS);
   int threads = lm_cpu_share((double)g->batch * (double)(g->k * bytes) / 40);
   if (g->k < LONG) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)

@@ -1,6 +1,5 @@
 /* Matrix products on raw memory: what matmul.c and im2col.c share. */
-#ifndef LM_CPU_GEMM_H
-#define LM_CPU_GEMM_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -35,5 +34,3 @@ lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int thre
 void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region);
 /* The first matrix of a job, of float32 or float64, by this thread alone. */
 lm_status lm_cpu_gemm_alone(const lm_cpu_gemm_region *region, const lm_cpu_gemm_job *job);
-
-#endif

@@ -61,7 +61,7 @@ static lm_status multiply(lm_op_id op, const void *args, lm_tensor *y) {
   lm_status status = LM_OK;
   lm_product p = lm_product_of(op, args);
   bool done_ = false;
-  lm_dtype dtype = (lm_dtype)y->dtype;
+  lm_dtype dtype = y->dtype;
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1]);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of what is not finite; BLAS does not look at it. */
   bool dnn = dtype == LM_BF16 && p.alpha != 0 && p.x->size[p.x->ndim - 1] > 0 && lm_dnn_has_bf16();

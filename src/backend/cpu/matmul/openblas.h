@@ -1,6 +1,5 @@
 /* Entering OpenBLAS, its LAPACK too, on threads of ours. */
-#ifndef LM_CPU_OPENBLAS_H
-#define LM_CPU_OPENBLAS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -9,5 +8,3 @@
  * on the thread that calls: its own threads would stand beside OpenMP's, spinning. */
 bool lm_blas_enter(int parts);
 void lm_blas_leave(int parts);
-
-#endif

@@ -1,7 +1,6 @@
 /* What oneDNN does not survive by itself: signals during its float32 products, and too little memory where it makes
  * machine code. */
-#ifndef LM_ONEDNN_GUARD_STACK_H
-#define LM_ONEDNN_GUARD_STACK_H
+#pragma once
 
 #include "base/status.h"
 
@@ -12,5 +11,3 @@ void lm_dnn_guard_stack(void);
 lm_status lm_dnn_guard_scratch(void);
 /* Before the first float32 product, which makes much of it. Costs one load afterwards. */
 lm_status lm_dnn_guard_products(void);
-
-#endif

@@ -190,7 +190,7 @@ done:
 }
 
 enum { ALIGN = 64 };
-static size_t aligned_size(lm_md d) { return (dnnl_memory_desc_get_size(d) + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t aligned_size(lm_md d) { return lm_round_up(dnnl_memory_desc_get_size(d), ALIGN); }
 
 /* data: one address for each argument. */
 static lm_status kernel_run(const kernel *k, lm_device device, void *const *data) {

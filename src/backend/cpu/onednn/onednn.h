@@ -1,6 +1,5 @@
 /* All that the CPU backend asks of oneDNN. What its versions do differently stands in onednn_version.h. */
-#ifndef LM_CPU_ONEDNN_H
-#define LM_CPU_ONEDNN_H
+#pragma once
 
 #include "backend/cpu/conv/conv.h"
 #include "backend/cpu/matmul/gemm.h"
@@ -16,5 +15,3 @@ bool lm_dnn_has_bf16(void);
  * written, where oneDNN has no implementation worth having. */
 lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done);
 lm_status lm_dnn_conv(const lm_conv_job *job, bool *done);
-
-#endif
