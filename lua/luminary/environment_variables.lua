@@ -41,6 +41,10 @@ variable "LM_SHM" {
   carried = true,
   doctor_warning = {{["0"] = true}, "warning", "ranks of one machine communicate by sockets instead of shared memory"},
 }
+variable "LM_HOOK_IMPORT" {
+  help = "0: no call of Open MPI 5 is redirected; its first use ends the process's connection to PMIx instead",
+  one_of = {"0", "1"}, default = "1", carried = true,
+}
 variable "LM_ERROR_FILE" {
   help = "The file to which a failing rank writes its error as JSON, for its launcher",
   default = "set by `luminary run`",

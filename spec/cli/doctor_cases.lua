@@ -326,8 +326,6 @@ return {
   {"environment.lm_cuda_virtual", "warning", "virtual", "unset", {env = {LM_CUDA_VIRTUAL = "4"}}},
   {"environment.lm_cpu_level", "note", "older CPU", "unset", {env = {LM_CPU_LEVEL = "avx2"}}},
   {"environment.lm_cuda", "note", "CUDA_VISIBLE_DEVICES=", "unset LM_CUDA", {env = {LM_CUDA = "0"}}},
-  {"environment.omp_wait_policy", "warning", "spin", "unset OMP_WAIT_POLICY", {env = {OMP_WAIT_POLICY = "active"}}},
-  {"environment.gomp_spincount", "note", "spin", "unset", {env = {GOMP_SPINCOUNT = "infinity"}}},
   {"environment.cuda_device_max_connections", "note", "queue", "unset", {env = {CUDA_DEVICE_MAX_CONNECTIONS = "1"}}},
   {"environment.ld_preload", "warning", "libm.so.6", "unset LD_PRELOAD", {env = {LD_PRELOAD = "libm.so.6"}}},
   {"environment.half_rank", "problem", "RANK=1 WORLD_SIZE=%(not set%)", "set both", {env = {RANK = "1"}}},

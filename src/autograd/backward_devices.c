@@ -58,7 +58,7 @@ typedef struct lm_parallel_pass {
   lm_pass *run;
   pthread_t caller;
   lm_dtype default_dtype;
-  int threads;          /* OpenMP's, for each lane; 0: as they are */
+  int threads;          /* of each device's kernels; 0: as they are */
   pthread_mutex_t lock; /* over all that follows, and over waits_for of the pass's nodes and leaves */
   part *parts;
   main_thread_request *main_thread_requests; /* the next first */

@@ -12,6 +12,7 @@ typedef struct lm_mapping_guard lm_mapping_guard;
  * page. */
 lm_status lm_mapping_guard_new(const char *path, char *data, size_t bytes, lm_mapping_guard **out);
 void lm_mapping_guard_free(lm_mapping_guard *w); /* NULL is fine */
+int lm_mapping_guards(void);                     /* that there are */
 
 /* A thread that begins to run a script is notified of what is lost from then on. */
 void lm_truncation_begin(void);

@@ -14,7 +14,7 @@ LM_API bool lm_is_script_thread(void);
  * there are any, exit() may not go its usual way: destructors would take from them what they use. */
 LM_API int lm_busy_threads(int change);
 
-/* The maximum number of OpenMP threads of kernels called on this thread, while several threads compute at once for one
+/* The maximum number of threads of kernels called on this thread, while several threads compute at once for one
  * script; 0: the number that is set for the process. */
 LM_API void lm_set_thread_limit(int n);
 LM_API int lm_thread_limit(void);

@@ -117,15 +117,26 @@ static void whole_unit(const reduction *r, int64_t unit) {
   write_unit(r, &u, total, c);
 }
 
+typedef struct parts_job {
+  const lm_reduce_plan *p;
+  lm_reduce_kind fold;
+  const lm_total *c;
+  lm_total *scratch;
+} parts_job;
+
+static void fold_tasks(void *ctx, int64_t first, int64_t last) {
+  const parts_job *j = ctx;
+  for (int64_t task = first; task < last; task++) {
+    lm_reduce_unit u = lm_reduce_unit_at(j->p, task % j->p->units);
+    int64_t part = task / j->p->units;
+    fold_part(j->p, j->fold, &u, part, j->c + u.index, j->scratch + part * j->p->kept_count + u.index);
+  }
+}
+
 /* All parts of all units into scratch [parts, kept], then together into its first row. */
 static void all_parts(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_total *c, lm_total *scratch) {
   int64_t kept = p->kept_count;
-#pragma omp parallel for num_threads(lm_reduce_share(p)) schedule(static)
-  for (int64_t task = 0; task < p->units * p->parts; task++) {
-    lm_reduce_unit u = lm_reduce_unit_at(p, task % p->units);
-    int64_t part = task / p->units;
-    fold_part(p, fold, &u, part, c + u.index, scratch + part * kept + u.index);
-  }
+  lm_parallel(p->units * p->parts, lm_reduce_work(p), 0, fold_tasks, &(parts_job){p, fold, c, scratch});
   for (int64_t part = 1; part < p->parts; part++) p->folds->merge(fold, scratch, scratch + part * kept, kept);
 }
 
@@ -155,6 +166,10 @@ static lm_status in_parts(const reduction *r) {
 /* The narrowest type with loops that holds an integer dtype's numbers. */
 static lm_dtype narrowest(lm_dtype dtype) { return dtype == LM_BOOL ? LM_U8 : dtype == LM_U16 ? LM_I32 : dtype; }
 
+static void whole_units(void *ctx, int64_t first, int64_t last) {
+  for (int64_t unit = first; unit < last; unit++) whole_unit(ctx, unit);
+}
+
 static lm_status reduce(reduction *r, const lm_tensor *x, const lm_ints *dims, lm_tensor *out) {
   bool reduced[LM_MAX_DIMS] = {false};
   for (int i = 0; i < dims->n; i++) reduced[dims->v[i]] = true;
@@ -165,9 +180,7 @@ static lm_status reduce(reduction *r, const lm_tensor *x, const lm_ints *dims, l
   }
   if (r->plan.kept_count == 0) return LM_OK;
   if (r->plan.parts > 1) return in_parts(r);
-  int share = lm_reduce_share(&r->plan);
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(static)
-  for (int64_t unit = 0; unit < r->plan.units; unit++) whole_unit(r, unit);
+  lm_parallel(r->plan.units, lm_reduce_work(&r->plan), 0, whole_units, r);
   return LM_OK;
 }
 

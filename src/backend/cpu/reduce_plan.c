@@ -120,7 +120,4 @@ void lm_reduce_walk_on(const lm_reduce_plan *p, lm_reduce_walk *w, int64_t n) {
   }
 }
 
-int lm_reduce_share(const lm_reduce_plan *p) {
-  int share = lm_cpu_share((double)p->kept_count * (double)p->reduced_count * 0.5);
-  return share < p->units * p->parts ? share : (int)(p->units * p->parts);
-}
+double lm_reduce_work(const lm_reduce_plan *p) { return (double)p->kept_count * (double)p->reduced_count * 0.5; }

@@ -52,5 +52,5 @@ lm_reduce_walk lm_reduce_walk_from(const lm_reduce_plan *p, int64_t element);
 int64_t lm_reduce_walk_run(const lm_reduce_plan *p, const lm_reduce_walk *w);
 void lm_reduce_walk_on(const lm_reduce_plan *p, lm_reduce_walk *w, int64_t n);
 
-/* Threads for the whole of x. */
-int lm_reduce_share(const lm_reduce_plan *p);
+/* About how many nanoseconds the whole of x takes one thread. */
+double lm_reduce_work(const lm_reduce_plan *p);

@@ -1,7 +1,6 @@
 /* Softmax, its logarithm and their gradients along one dim. */
 #include "backend/cpu/isa/softmax.h"
 
-#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -85,12 +84,14 @@ static lm_status copied_like(const lm_tensor *like, const lm_tensor *t, lm_tenso
   return status == LM_OK ? lm_cpu_copy(t, *out) : status;
 }
 
+static void run_softmax_units(void *ctx, int64_t first, int64_t last) {
+  for (int64_t unit = first; unit < last; unit++) run_unit(ctx, unit, lm_scratch());
+}
+
 static lm_status softmax_along(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim,
                                lm_tensor *out) {
   lm_status status = LM_OK;
   lm_tensor *beside_x = NULL, *dense_y = NULL;
-  void *buffers = NULL;
-  size_t each = 0, all = 0;
   softmax s = {.kind = kind, .x = x, .y = y, .out = out, .dim = (int)dim};
   if (x->numel == 0) return LM_OK;
   if (y && !same_strides(x, y)) {
@@ -109,21 +110,11 @@ static lm_status softmax_along(lm_softmax_kind kind, const lm_tensor *x, const l
   lm_reduce_plan_make(&s.plan, s.x, out, reduced, (int)width);
   s.plan.parts = 1;
   lm_dtype compute = s.plan.compute;
-  bool direct = !s.plan.cols && s.x->stride[dim] == 1 && out->stride[dim] == 1 && s.x->dtype == compute &&
-                out->dtype == compute && (!y || y->dtype == compute);
-  int share = lm_reduce_share(&s.plan);
-  if (!direct) {
-    s.bytes = ((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1) + 63) / 64 * 64;
-    each = s.bytes * (y ? 2 : 1);
-    all = each * (size_t)share;
-    TRY(lm_device_alloc(x->device, all, &buffers));
-  }
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(static)
-  for (int64_t unit = 0; unit < s.plan.units; unit++) {
-    run_unit(&s, unit, buffers ? (char *)buffers + each * (size_t)omp_get_thread_num() : NULL);
-  }
+  bool direct = !s.plan.cols && s.x->stride[dim] == 1 && out->stride[dim] == 1 && (lm_dtype)s.x->dtype == compute &&
+                (lm_dtype)out->dtype == compute && (!y || (lm_dtype)y->dtype == compute);
+  if (!direct) s.bytes = ((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1) + 63) / 64 * 64;
+  TRY(lm_parallel(s.plan.units, lm_reduce_work(&s.plan), s.bytes * (y ? 2 : 1), run_softmax_units, &s));
 done:
-  if (buffers) lm_device_free(x->device, buffers, all);
   lm_release(beside_x);
   lm_release(dense_y);
   return status;

@@ -1,7 +1,5 @@
 #include "backend/cpu/strided_tiles.h"
 
-#include <omp.h>
-
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "convert.h"
@@ -394,7 +392,8 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   }
 }
 
-static void run_share(const plan *p, int64_t first, int64_t last) {
+static void run_share(void *ctx, int64_t first, int64_t last) {
+  const plan *p = ctx;
   if (p->blocked) {
     run_blocks(p, first, last);
     return;
@@ -423,14 +422,5 @@ void lm_tiles_run(lm_tiles *t) {
     p.loops->load[t->in[i].dtype](scalar[i], t->in[i].data, 0, fill);
     p.scalar[i] = scalar[i];
   }
-  int parts = lm_cpu_share((double)p.numel);
-  if (parts == 1) {
-    run_share(&p, 0, p.tiles);
-    return;
-  }
-#pragma omp parallel num_threads(parts)
-  {
-    int64_t id = omp_get_thread_num(), team = omp_get_num_threads();
-    run_share(&p, p.tiles * id / team, p.tiles * (id + 1) / team);
-  }
+  lm_parallel(p.tiles, (double)p.numel, 0, run_share, &p);
 }

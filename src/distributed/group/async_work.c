@@ -1,6 +1,5 @@
 /* Running calls: at once, or on the group's own thread in the order in which they were made. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -148,7 +147,7 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
 
 static void *work_serve(void *arg) {
   lm_queue *q = arg;
-  omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
+  lm_set_thread_limit(1); /* copying back is no reason for several threads beside the script's */
   pthread_mutex_lock(&q->lock);
   for (;;) {
     while (!q->first && !q->closing) pthread_cond_wait(&q->more, &q->lock);

@@ -98,7 +98,7 @@ struct lm_queue {
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
 /* Takes c's contents over, also if it fails: assigns the call its seq and runs it, or queues it. */
 lm_status lm_call_send(lm_exchange *c, lm_work **work);
-/* A thread of the group's own: no signals, no team of OpenMP's. */
+/* A thread of the group's own: no signals. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
 /* Takes c's contents over. One of the two is NULL. */
 lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out);

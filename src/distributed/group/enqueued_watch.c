@@ -2,7 +2,6 @@
  * seldom while nothing happens; between them it sleeps until a call, a ticket or the failure of another rank wakes it.
  */
 #include <errno.h>
-#include <omp.h>
 #include <poll.h>
 #include <string.h>
 
@@ -10,6 +9,7 @@
 #include "base/log.h"
 #include "base/message.h"
 #include "base/thread.h"
+#include "base/thread_state.h"
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
 
@@ -245,7 +245,7 @@ static bool must_report_first(watch *x) {
 static void *watch_calls(void *arg) {
   lm_issuer *is = arg;
   watch x = {.is = is, .pause = first_pause};
-  omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
+  lm_set_thread_limit(1); /* copying back is no reason for several threads beside the script's */
   for (;;) {
     pthread_mutex_lock(&is->lock);
     bool idle = !is->first, closing = is->closing;

@@ -1,12 +1,12 @@
 /* Send and receive. They go straight to the group: started by post, driven by whoever waits or looks; while nobody
  * does, by a thread of the queue's, since a peer may need the bytes before it comes to where this rank waits. */
-#include <omp.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
+#include "base/thread_state.h"
 #include "distributed/group/call.h"
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
@@ -116,7 +116,7 @@ static lm_work *left_alone(lm_queue *q) {
 
 static void *p2p_carry(void *arg) {
   lm_queue *q = arg;
-  omp_set_max_active_levels(0);
+  lm_set_thread_limit(1);
   pthread_mutex_lock(&q->lock);
   while (!q->arrived) {
     if (!q->posted) {

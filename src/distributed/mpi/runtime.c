@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hook_import.h"
+#include "base/environment_variable.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "distributed/mpi/hook_import.h"
 #include "distributed/store/pmix.h"
 
 static const double MIN_SLEEP = 20e-6, MAX_SLEEP = 1e-3, SLEEP_SHARE = 1.0 / 16;
@@ -214,7 +215,19 @@ typedef struct begin_job {
 static _Atomic bool beginning; /* MPI_Init is under way */
 static int (*pmix_initialized)(void);
 
+#ifdef LM_HOOK_IMPORT
 static int is_known_to_pmix(void) { return !atomic_load(&beginning) && pmix_initialized(); }
+#endif
+
+/* Whether Open MPI hears from now on that nobody has begun with PMIx. */
+static bool hide_pmix(void) {
+#ifdef LM_HOOK_IMPORT
+  return lm_variable_is_on(LM_VAR_HOOK_IMPORT, true) &&
+         lm_hook_import((void *)MPI_Init_thread, "PMIx_Initialized", (void *)is_known_to_pmix) == LM_OK;
+#else
+  return false;
+#endif
+}
 
 /* Open MPI 5 asks PMIx who it is only if nobody has begun with PMIx before, as we have, and takes itself for nobody
  * otherwise (5.0.7, ompi_rte_init: "local rank ... Not found"). PMIx counts who begins, so it may as well begin again:
@@ -229,8 +242,7 @@ static void make_way(void) {
   void *pmix = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);
   void *found = pmix ? dlsym(pmix, "PMIx_Initialized") : NULL;
   memcpy(&pmix_initialized, &found, sizeof found);
-  if (!found || lm_hook_import((void *)MPI_Init_thread, "PMIx_Initialized", (void *)is_known_to_pmix) != LM_OK)
-    lm_pmix_leave();
+  if (!found || !hide_pmix()) lm_pmix_leave();
 }
 
 static int mpi_begin(lm_mpi_job *job) {

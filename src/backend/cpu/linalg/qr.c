@@ -163,7 +163,7 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   j.alone = work < 1e9;
   TRY(lm_column_major(x, &copy));
   j.a = copy;
-  TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_cpu_threads()));
+  TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_num_threads()));
   entered = true;
   TRY(lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_scratch(&j), qr_one, &j, &bad));
   if (bad.at >= 0) status = lm_cpu_gemm_failed(LM_E_OOM);

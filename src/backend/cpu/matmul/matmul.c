@@ -45,7 +45,7 @@ static lm_status multiply_in(const lm_product *p, lm_dtype dtype, lm_tensor *y, 
   if (dtype == LM_F16 && !few)
     *done_ = false;
   else if (dtype == LM_BF16 && !few)
-    TRY(lm_dnn_gemm_bf16(&job, done_));
+    TRY(lm_cpu_gemm_bf16(&job, done_));
   else
     TRY(lm_cpu_gemm(&job));
   if (*done_ && sum != y) TRY(lm_cpu_copy(sum, y));

@@ -32,7 +32,7 @@ typedef struct lm_conv_mds {
   lm_md w_forward; /* as forward takes them: backward asks for its implementation */
   lm_md plain;
   lm_md bias; /* or NULL */
-  dnnl_dims_t stride, padding, dilation;
+  dnnl_dims_t stride, padding, padding_end, dilation;
 } lm_conv_mds;
 
 /* What implements it, as "jit:avx2". */

@@ -1,4 +1,4 @@
-#include "base/hook_import.h"
+#include "distributed/mpi/hook_import.h"
 
 #include <dlfcn.h>
 #include <elf.h>
