@@ -1,6 +1,5 @@
 /* Which reduction, and which softmax. For C and CUDA. */
-#ifndef LM_KERNELS_REDUCE_KINDS_H
-#define LM_KERNELS_REDUCE_KINDS_H
+#pragma once
 
 /* Integers have SUM, PRODUCT, NONZERO, MAX, MIN and the two positions. In extremes NaN wins; of equals the first
  * counts.
@@ -32,5 +31,3 @@ typedef enum lm_softmax_kind {
   LM_LOG_SOFTMAX_BACKWARD,
   LM_SOFTMAX_KINDS
 } lm_softmax_kind;
-
-#endif

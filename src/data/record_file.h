@@ -1,7 +1,6 @@
 /* What a file of records has where. Files are read in place by pread, so that the system's cache of the file is what
  * all workers share. */
-#ifndef LM_DATA_RECORD_FILE_H
-#define LM_DATA_RECORD_FILE_H
+#pragma once
 
 #include "io/file.h"
 
@@ -18,5 +17,3 @@ typedef struct lm_blocks {
 LM_API int64_t lm_token_bytes(const char *dtype);
 /* index: int64 [n], contiguous. x and y: int64 [n, size], y begins one token later. */
 LM_API lm_status lm_file_blocks(lm_file *f, const lm_blocks *b, lm_tensor *index, lm_tensor **x, lm_tensor **y);
-
-#endif

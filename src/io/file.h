@@ -1,7 +1,6 @@
 /* An open regular file: its bytes by offset, copied, borrowed, or as tensors. Whatever is read of a file that was
  * written to since it was opened is LM_E_IO. */
-#ifndef LM_IO_FILE_H
-#define LM_IO_FILE_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -43,5 +42,3 @@ enum { LM_DEFLATE_RATIO = 1032 }; /* at most: 258 bytes of two bits */
 
 /* Of a contiguous tensor's bytes on the CPU, as zip and gzip have it; `before` is that of the bytes before, or 0. */
 LM_API uint32_t lm_crc32(uint32_t before, const lm_tensor *t);
-
-#endif

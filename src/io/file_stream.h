@@ -1,6 +1,5 @@
 /* A regular file read from its beginning to its end, unpacked if it is gzipped. */
-#ifndef LM_IO_FILE_STREAM_H
-#define LM_IO_FILE_STREAM_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -20,5 +19,3 @@ LM_API lm_status lm_file_stream_bytes(lm_file_stream *s, uint64_t n, lm_tensor *
 LM_API lm_status lm_file_stream_rest(lm_file_stream *s, lm_tensor **out);
 /* Reads to the end, where gzip's checksum is; LM_E_IO if the file was written to since it was opened. */
 LM_API lm_status lm_file_stream_finish(lm_file_stream *s);
-
-#endif

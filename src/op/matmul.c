@@ -80,7 +80,7 @@ lm_status lm_op_addmm(const lm_addmm_args *a, lm_tensor **out) {
     goto done;
   }
   lm_addmm_args job = *a;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   if (!lm_dtype_is_float(dtype)) { /* PyTorch's integers cut these off */
     job.alpha = trunc(a->alpha);
     job.beta = trunc(a->beta);
@@ -106,7 +106,7 @@ static lm_status as_rows(lm_tensor *x, lm_tensor **out) {
     rows *= x->size[i];
   }
   if (!even) {
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &copy));
+    TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &copy));
     TRY(lm_copy(x, copy));
     x = copy;
     step = x->size[last];
@@ -145,7 +145,7 @@ lm_status lm_op_linear(const lm_linear_args *a, lm_tensor **out) {
     status = compute(LM_OP_linear, a, a->x, 2, size, out);
     goto done;
   }
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
   if (y->numel) {
     TRY(as_rows(a->x, &x));
     TRY(lm_tensor_view(y, 2, (int64_t[]){x->size[0], columns}, (int64_t[]){columns, 1}, 0, &rows));

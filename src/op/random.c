@@ -82,7 +82,7 @@ static void end_below(lm_dtype dtype, double *from, double *to) {
 }
 
 lm_status lm_op_uniform_(const lm_uniform__args *a, lm_tensor **out) {
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   if (!(a->from <= a->to) || !isfinite(a->to - a->from)) {
     return lm_fail_number("uniform_", "from", lm_text("at most to (%g), and both finite", a->to), a->from);
   }
@@ -116,7 +116,7 @@ static lm_status check_range(lm_op_id op, const char *from_name, const char *to_
 lm_status lm_op_random_(const lm_random__args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_random__args args = *a;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   int64_t low, high;
   if (a->from == LM_NO_INT) args.from = 0;
   if (a->to == LM_NO_INT && a->from != LM_NO_INT) {
@@ -221,8 +221,8 @@ static lm_status new_sized(lm_op_id op, const lm_ints *size, lm_dtype dtype, lm_
 }
 
 static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  return lm_tensor_empty_like(x, dtype == LM_NO_DTYPE ? (lm_dtype)x->dtype : dtype,
-                              device == LM_NO_DEVICE ? x->device : device, out);
+  return lm_tensor_empty_like(x, dtype == LM_NO_DTYPE ? x->dtype : dtype, device == LM_NO_DEVICE ? x->device : device,
+                              out);
 }
 
 static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
@@ -234,7 +234,7 @@ static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
 /* Takes x over: fills it uniformly in [0, 1) or normally, and hands it on. */
 static lm_status drawn(lm_op_id op, bool normal, lm_generator *g, lm_tensor *x, lm_tensor **out) {
   lm_status status = LM_OK;
-  TRY(check_drawn(op, (lm_dtype)x->dtype));
+  TRY(check_drawn(op, x->dtype));
   if (normal) {
     TRY(draw_for(op, LM_OP_normal_, x, &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = g}, g));
   } else {
@@ -282,7 +282,7 @@ lm_status lm_op_randint_like(const lm_randint_like_args *a, lm_tensor **out) {
   lm_tensor *x = NULL;
   int64_t low = a->high == LM_NO_INT ? 0 : a->low, high = a->high == LM_NO_INT ? a->low : a->high;
   TRY(new_like(a->x, a->dtype, a->device, &x));
-  TRY(check_range(LM_OP_randint_like, "low", "high", low, high, (lm_dtype)x->dtype));
+  TRY(check_range(LM_OP_randint_like, "low", "high", low, high, x->dtype));
   TRY(draw_for(LM_OP_randint_like, LM_OP_random_, x,
                &(lm_random__args){.x = x, .from = low, .to = high, .generator = a->generator}, a->generator));
   *out = x;
@@ -314,7 +314,7 @@ done:
 lm_status lm_op_bernoulli(const lm_bernoulli_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
-  TRY(lm_tensor_empty_like(a->x, (lm_dtype)a->x->dtype, a->x->device, &result));
+  TRY(lm_tensor_empty_like(a->x, a->x->dtype, a->x->device, &result));
   if (a->p && a->p->number) {
     double number;
     TRY(lm_tensor_item_f64(a->p, &number));
@@ -384,7 +384,7 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   TRY(extremes(a->x, &smallest, NULL));
   if (!(smallest >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", smallest));
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &args.x));
-  TRY(lm_tensor_empty((lm_dtype)args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
   TRY(draw(LM_OP_poisson, result, &args, a->generator));
   *out = result;
   result = NULL;

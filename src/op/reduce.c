@@ -56,7 +56,7 @@ done:
 
 /* x itself, or converted first where the caller asked for another dtype to compute in. */
 static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
-  if (dtype == LM_NO_DTYPE || dtype == (lm_dtype)x->dtype) {
+  if (dtype == LM_NO_DTYPE || dtype == x->dtype) {
     *out = lm_retain(x);
     return LM_OK;
   }
@@ -70,7 +70,7 @@ static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
     lm_status status = LM_OK;                                                                                    \
     lm_##name##_args args = *a;                                                                                  \
     lm_dtype dtype = a->dtype;                                                                                   \
-    if (dtype == LM_NO_DTYPE) dtype = lm_dtype_is_float((lm_dtype)a->x->dtype) ? (lm_dtype)a->x->dtype : LM_I64; \
+    if (dtype == LM_NO_DTYPE) dtype = lm_dtype_is_float(a->x->dtype) ? a->x->dtype : LM_I64;                     \
     TRY(in_dtype(a->x, a->dtype, &args.x));                                                                      \
     status = lm_dims(LM_OP_##name, &a->dim, args.x->ndim, &args.dim);                                            \
     if (status == LM_OK) status = reduce(LM_OP_##name, args.x, &args.dim, a->keepdim, dtype, empty, &args, out); \
@@ -86,7 +86,7 @@ IN_X_OR_INT64(prod, 1)
 lm_status lm_op_mean(const lm_mean_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_mean_args args = *a;
-  lm_dtype dtype = a->dtype == LM_NO_DTYPE ? (lm_dtype)a->x->dtype : a->dtype;
+  lm_dtype dtype = a->dtype == LM_NO_DTYPE ? a->x->dtype : a->dtype;
   if (!lm_dtype_is_float(dtype)) {
     return lm_remedy(lm_fail_dtype("mean", "dtype", "floating point", lm_dtype_name(dtype)),
                      "use x:float():mean() or pass a floating dtype");
@@ -104,7 +104,7 @@ lm_status lm_op_var(const lm_var_args *a, lm_tensor **out) {
   lm_var_args args = *a;
   TRY(lm_check_float(LM_OP_var, "x", a->x));
   TRY(lm_dims(LM_OP_var, &a->dim, a->x->ndim, &args.dim));
-  TRY(reduce(LM_OP_var, a->x, &args.dim, a->keepdim, (lm_dtype)a->x->dtype, NAN, &args, out));
+  TRY(reduce(LM_OP_var, a->x, &args.dim, a->keepdim, a->x->dtype, NAN, &args, out));
 done:
   return status;
 }
@@ -126,7 +126,7 @@ lm_status lm_op_norm(const lm_norm_args *a, lm_tensor **out) {
   if (isnan(a->p)) return lm_fail_number("norm", "p", "a number", a->p);
   TRY(lm_dims(LM_OP_norm, &a->dim, a->x->ndim, &args.dim));
   if (a->p < 0 || isinf(a->p)) TRY(check_not_empty(LM_OP_norm, a->x, &args.dim));
-  TRY(reduce(LM_OP_norm, a->x, &args.dim, a->keepdim, (lm_dtype)a->x->dtype, 0, &args, out));
+  TRY(reduce(LM_OP_norm, a->x, &args.dim, a->keepdim, a->x->dtype, 0, &args, out));
 done:
   return status;
 }
@@ -134,7 +134,7 @@ done:
 lm_status lm_op_logsumexp(const lm_logsumexp_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_logsumexp_args args = *a;
-  lm_dtype dtype = lm_dtype_is_float((lm_dtype)a->x->dtype) ? (lm_dtype)a->x->dtype : lm_default_dtype();
+  lm_dtype dtype = lm_dtype_is_float(a->x->dtype) ? a->x->dtype : lm_default_dtype();
   TRY(in_dtype(a->x, dtype, &args.x));
   status = lm_dims(LM_OP_logsumexp, &a->dim, args.x->ndim, &args.dim);
   if (status == LM_OK) status = reduce(LM_OP_logsumexp, args.x, &args.dim, a->keepdim, dtype, -INFINITY, &args, out);
@@ -148,7 +148,7 @@ lm_status lm_op_amax(const lm_amax_args *a, lm_tensor **out) {
   lm_amax_args args = *a;
   TRY(lm_dims(LM_OP_amax, &a->dim, a->x->ndim, &args.dim));
   TRY(check_not_empty(LM_OP_amax, a->x, &args.dim));
-  TRY(reduce(LM_OP_amax, a->x, &args.dim, a->keepdim, (lm_dtype)a->x->dtype, 0, &args, out));
+  TRY(reduce(LM_OP_amax, a->x, &args.dim, a->keepdim, a->x->dtype, 0, &args, out));
 done:
   return status;
 }
@@ -158,7 +158,7 @@ lm_status lm_op_amin(const lm_amin_args *a, lm_tensor **out) {
   lm_amin_args args = *a;
   TRY(lm_dims(LM_OP_amin, &a->dim, a->x->ndim, &args.dim));
   TRY(check_not_empty(LM_OP_amin, a->x, &args.dim));
-  TRY(reduce(LM_OP_amin, a->x, &args.dim, a->keepdim, (lm_dtype)a->x->dtype, 0, &args, out));
+  TRY(reduce(LM_OP_amin, a->x, &args.dim, a->keepdim, a->x->dtype, 0, &args, out));
 done:
   return status;
 }
@@ -201,7 +201,7 @@ static lm_status extreme_dim(lm_op_id op, lm_tensor *x, int64_t asked, bool keep
   lm_ints dims = {1, {dim}};
   TRY(lm_at_least_1d(x, LM_NO_DTYPE, &lines));
   TRY(check_not_empty(op, lines, &dims));
-  TRY(new_reduced(lines, &dims, (lm_dtype)x->dtype, &result[0]));
+  TRY(new_reduced(lines, &dims, x->dtype, &result[0]));
   TRY(new_reduced(lines, &dims, LM_I64, &result[1]));
   if (result[0]->numel > 0) {
     if (op == LM_OP_max_dim) {

@@ -31,7 +31,7 @@ done:
 /* The dtype of sums and products: that asked for, or x's own; of integers int64. */
 static lm_dtype total_dtype(const lm_tensor *x, lm_dtype asked) {
   if (asked != LM_NO_DTYPE) return asked;
-  return lm_dtype_is_float((lm_dtype)x->dtype) ? (lm_dtype)x->dtype : LM_I64;
+  return lm_dtype_is_float(x->dtype) ? x->dtype : LM_I64;
 }
 
 lm_status lm_op_cumsum(const lm_cumsum_args *a, lm_tensor **out) {
@@ -48,19 +48,19 @@ lm_status lm_op_logcumsumexp(const lm_logcumsumexp_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_logcumsumexp_args args = *a;
   TRY(lm_check_float(LM_OP_logcumsumexp, "x", a->x));
-  TRY(scan(LM_OP_logcumsumexp, &args, &args.x, &args.dim, LM_NO_DTYPE, (lm_dtype)a->x->dtype, out));
+  TRY(scan(LM_OP_logcumsumexp, &args, &args.x, &args.dim, LM_NO_DTYPE, a->x->dtype, out));
 done:
   return status;
 }
 
 lm_status lm_op_cummax(const lm_cummax_args *a, lm_tensor **out) {
   lm_cummax_args args = *a;
-  return scan(LM_OP_cummax, &args, &args.x, &args.dim, LM_NO_DTYPE, (lm_dtype)a->x->dtype, out);
+  return scan(LM_OP_cummax, &args, &args.x, &args.dim, LM_NO_DTYPE, a->x->dtype, out);
 }
 
 lm_status lm_op_cummin(const lm_cummin_args *a, lm_tensor **out) {
   lm_cummin_args args = *a;
-  return scan(LM_OP_cummin, &args, &args.x, &args.dim, LM_NO_DTYPE, (lm_dtype)a->x->dtype, out);
+  return scan(LM_OP_cummin, &args, &args.x, &args.dim, LM_NO_DTYPE, a->x->dtype, out);
 }
 
 /* The slot gets x and decay contiguous and of one dtype. */
@@ -76,7 +76,7 @@ lm_status lm_op_linear_recurrence(const lm_linear_recurrence_args *a, lm_tensor 
     return lm_fail_shapes("linear_recurrence", "x", lm_shape_of(a->x), "decay", lm_shape_of(a->decay));
   }
   for (int i = 0; i < 2; i++) {
-    if ((lm_dtype)given[i]->dtype == dtype && lm_is_contiguous(given[i])) {
+    if (given[i]->dtype == dtype && lm_is_contiguous(given[i])) {
       ready[i] = lm_retain(given[i]);
       continue;
     }

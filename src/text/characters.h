@@ -1,6 +1,5 @@
 /* UTF-8, and what tokenizers ask of characters, by utf8proc's tables. */
-#ifndef LM_TEXT_CHARACTERS_H
-#define LM_TEXT_CHARACTERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,6 +13,13 @@ int lm_char_read(const char *s, size_t n, uint32_t *c);
 /* The number of bytes, at least 1, that one U+FFFD replaces where lm_char_read returned 0: those that could begin a
  * character. */
 size_t lm_char_broken(const char *s, size_t n);
+typedef struct lm_string {
+  char *data; /* with a closing zero */
+  size_t n;
+} lm_string;
+
+LM_API lm_status lm_text_copy(lm_string *to, const char *text, size_t n);
+
 /* The first byte of s that is no UTF-8; n if all is. */
 LM_API size_t lm_utf8_check(const char *s, size_t n);
 
@@ -57,5 +63,3 @@ int lm_char_lower(uint32_t c, uint32_t out[2]);
 uint32_t lm_char_of_byte(uint8_t byte);
 int lm_byte_of_char(uint32_t c); /* -1: of none */
 #define LM_CHAR_BYTE_SPACE 0x120u
-
-#endif

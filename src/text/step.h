@@ -1,16 +1,8 @@
 /* One normalizer, pre-tokenizer, post-processor or decoder of a tokenizer, as it stands in tokenizer.json. */
-#ifndef LM_TEXT_STEP_H
-#define LM_TEXT_STEP_H
+#pragma once
 
 #include "text/pattern.h"
 #include "text/pieces.h"
-
-typedef struct lm_string {
-  char *data; /* with a closing zero */
-  size_t n;
-} lm_string;
-
-LM_API lm_status lm_text_copy(lm_string *to, const char *text, size_t n);
 
 /* Each kind of step, the part of tokenizer.json that it is in, and its name there. */
 #define LM_STEP_KINDS(X)                                         \
@@ -93,5 +85,3 @@ lm_status lm_normalize_form(const void *step, lm_rewrite *r);
 lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r);
 /* Characters for bytes. */
 lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r);
-
-#endif

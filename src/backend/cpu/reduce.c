@@ -93,7 +93,7 @@ static void fold_part(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
 /* ---- results */
 
 static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *total, const lm_total *c) {
-  lm_dtype d = (lm_dtype)r->out->dtype;
+  lm_dtype d = r->out->dtype;
   double number = (double)r->plan.reduced_count;
   for (int j = 0; r->finish && j < u->cols; j++) {
     total[j] = r->finish(total[j], c ? c[j] : (lm_total){0}, number, r->parameter);
@@ -117,15 +117,26 @@ static void whole_unit(const reduction *r, int64_t unit) {
   write_unit(r, &u, total, c);
 }
 
+typedef struct parts_job {
+  const lm_reduce_plan *p;
+  lm_reduce_kind fold;
+  const lm_total *c;
+  lm_total *scratch;
+} parts_job;
+
+static void fold_tasks(void *ctx, int64_t first, int64_t last) {
+  const parts_job *j = ctx;
+  for (int64_t task = first; task < last; task++) {
+    lm_reduce_unit u = lm_reduce_unit_at(j->p, task % j->p->units);
+    int64_t part = task / j->p->units;
+    fold_part(j->p, j->fold, &u, part, j->c + u.index, j->scratch + part * j->p->kept_count + u.index);
+  }
+}
+
 /* All parts of all units into scratch [parts, kept], then together into its first row. */
 static void all_parts(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_total *c, lm_total *scratch) {
   int64_t kept = p->kept_count;
-#pragma omp parallel for num_threads(lm_reduce_share(p)) schedule(static)
-  for (int64_t task = 0; task < p->units * p->parts; task++) {
-    lm_reduce_unit u = lm_reduce_unit_at(p, task % p->units);
-    int64_t part = task / p->units;
-    fold_part(p, fold, &u, part, c + u.index, scratch + part * kept + u.index);
-  }
+  lm_parallel(p->units * p->parts, lm_reduce_work(p), 0, fold_tasks, &(parts_job){p, fold, c, scratch});
   for (int64_t part = 1; part < p->parts; part++) p->folds->merge(fold, scratch, scratch + part * kept, kept);
 }
 
@@ -155,19 +166,21 @@ static lm_status in_parts(const reduction *r) {
 /* The narrowest type with loops that holds an integer dtype's numbers. */
 static lm_dtype narrowest(lm_dtype dtype) { return dtype == LM_BOOL ? LM_U8 : dtype == LM_U16 ? LM_I32 : dtype; }
 
+static void whole_units(void *ctx, int64_t first, int64_t last) {
+  for (int64_t unit = first; unit < last; unit++) whole_unit(ctx, unit);
+}
+
 static lm_status reduce(reduction *r, const lm_tensor *x, const lm_ints *dims, lm_tensor *out) {
   bool reduced[LM_MAX_DIMS] = {false};
   for (int i = 0; i < dims->n; i++) reduced[dims->v[i]] = true;
   r->out = out;
   lm_reduce_plan_make(&r->plan, x, out, reduced, LM_REDUCE_COLS);
   if ((r->first == LM_REDUCE_MAX || r->first == LM_REDUCE_MIN) && r->plan.compute == LM_I64) {
-    lm_reduce_plan_compute(&r->plan, narrowest((lm_dtype)x->dtype));
+    lm_reduce_plan_compute(&r->plan, narrowest(x->dtype));
   }
   if (r->plan.kept_count == 0) return LM_OK;
   if (r->plan.parts > 1) return in_parts(r);
-  int share = lm_reduce_share(&r->plan);
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(static)
-  for (int64_t unit = 0; unit < r->plan.units; unit++) whole_unit(r, unit);
+  lm_parallel(r->plan.units, lm_reduce_work(&r->plan), 0, whole_units, r);
   return LM_OK;
 }
 
@@ -181,7 +194,7 @@ lm_status lm_cpu_sum(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_nansum(const void *args, lm_tensor *const *out) {
   const lm_nansum_args *a = args;
-  bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
+  bool floating = lm_dtype_is_float(a->x->dtype);
   reduction r = {.first = floating ? LM_REDUCE_NUMBERS : LM_REDUCE_SUM, .second = LM_REDUCE_KINDS};
   return reduce(&r, a->x, &a->dim, out[0]);
 }
@@ -284,7 +297,7 @@ static lm_total finish_all_i(lm_total total, lm_total c, double number, double p
 
 lm_status lm_cpu_all(const void *args, lm_tensor *const *out) {
   const lm_all_args *a = args;
-  bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
+  bool floating = lm_dtype_is_float(a->x->dtype);
   reduction r = {
       .first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS, .finish = floating ? finish_all_f : finish_all_i};
   return reduce(&r, a->x, &a->dim, out[0]);

@@ -34,7 +34,7 @@ lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out) {
   (void)out;
   if (x->numel == 0) return LM_OK;
   TRY(lm_cuda_enter(x->device, &stream));
-  if (known && lm_is_dense(x) && one_byte(value, (lm_dtype)x->dtype, &byte)) {
+  if (known && lm_is_dense(x) && one_byte(value, x->dtype, &byte)) {
     size_t bytes = lm_nbytes(x);
     TRY(lm_cuda_check(lm_set_bytes(x->data, byte, bytes, stream), "cudaMemsetAsync"));
     return LM_OK;
@@ -66,13 +66,13 @@ static lm_status fill_from(const char *name, lm_tensor *x, const lm_fill_source 
   lm_strided_layout at = lm_cuda_strided(x);
   lm_cuda_strided_order(&at, LM_ROW_MAJOR);
   if (at.ndim > 1 && x->numel > PIECE) { /* kernels count in 31 bits: by way of a tensor that goes in pieces */
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &row_major));
+    TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &row_major));
     TRY(fill_from(name, row_major, source));
     TRY(lm_cuda_copy(row_major, x));
     goto done;
   }
   TRY(lm_cuda_enter(x->device, &stream));
-  int64_t bytes = (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+  int64_t bytes = (int64_t)lm_dtype_size(x->dtype);
   for (int64_t first = 0; first < x->numel; first += PIECE) {
     lm_strided_layout piece = at;
     if (at.ndim == 1) {
@@ -135,7 +135,7 @@ lm_status lm_cuda_uniform_(const void *args, lm_tensor *const *out) {
   (void)out;
   /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
   bool unit = a->from == 0 && a->to == 1; /* other ends are such that rounding does not reach them (op/random.c) */
-  lm_dtype dtype = unit ? (lm_dtype)a->x->dtype : LM_F32;
+  lm_dtype dtype = unit ? a->x->dtype : LM_F32;
   uint32_t keep = dtype == LM_F16 ? 0xffe00000u : dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
   return fill_drawn("uniform_", a->generator, a->x, a->x->dtype == LM_F64 ? 2 : 1,
                     (lm_fill_source){.kind = LM_UNIFORM, .a = a->from, .b = a->to, .keep = keep});

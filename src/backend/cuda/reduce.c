@@ -19,7 +19,7 @@ lm_status lm_cuda_sum(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cuda_nansum(const void *args, lm_tensor *const *out) {
   const lm_nansum_args *a = args;
-  bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
+  bool floating = lm_dtype_is_float(a->x->dtype);
   return reduce((lm_reduce_job){.kind = floating ? LM_REDUCE_NUMBERS : LM_REDUCE_SUM}, a->x, &a->dim, out[0]);
 }
 

@@ -53,7 +53,7 @@ static uint64_t need_count(lua_State *L, int i) {
   return n;
 }
 
-static int bind_kind(lua_State *L) {
+static int bind_file_kind(lua_State *L) {
   struct stat info;
   if (stat(lm_need_text(L, 1, "file_kind", "path"), &info) != 0) return 0;
   lua_pushstring(L, lm_file_kind(info.st_mode));
@@ -74,7 +74,7 @@ static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_open(v->path, v->mmap ? 0 : cpu ? cpu->get_threads() : 1, &v->file);
 }
 
-static int bind_open(lua_State *L) {
+static int bind_file_open(lua_State *L) {
   lua_settop(L, 3);
   opening v = {lm_need_text(L, 1, luaL_optstring(L, 3, "load"), "path"), lua_toboolean(L, 2), NULL};
   lm_file **file = lm_object_new(L, &file_type);
@@ -85,12 +85,12 @@ static int bind_open(lua_State *L) {
   return 3;
 }
 
-static int bind_close(lua_State *L) {
+static int bind_file_close(lua_State *L) {
   close_file(lm_need_object(L, 1, &file_type, "file_close"));
   return 0;
 }
 
-static int bind_text(lua_State *L) {
+static int bind_file_text(lua_State *L) {
   lm_file *f = need_file(L, "file_text");
   uint64_t at = need_count(L, 2), n = need_count(L, 3);
   const char *text;
@@ -106,17 +106,15 @@ static int bind_text(lua_State *L) {
 
 static lm_status read_section(lua_State *L, lm_lua *s, void *arg) {
   uint64_t at, n;
-  lm_status status;
-  TRY(read_count(L, s, 2, &at));
-  TRY(read_count(L, s, 3, &n));
+  NEED(read_count(L, s, 2, &at));
+  NEED(read_count(L, s, 3, &n));
   lm_file_part part = {.dtype = LM_U8, .ndim = 1, .size = {(int64_t)n}, .at = at, .alignment = 8};
-  TRY(lm_file_read(file_at_1(L), 1, &part));
+  NEED(lm_file_read(file_at_1(L), 1, &part));
   *(lm_tensor **)arg = part.t;
-done:
-  return status;
+  return LM_OK;
 }
 
-static int bind_section(lua_State *L) {
+static int bind_file_section(lua_State *L) {
   need_file(L, "file_section");
   return lm_return_tensor(L, 3, read_section);
 }
@@ -149,7 +147,7 @@ static void read_part(lua_State *L, int i, lm_file_part *part) {
   lua_settop(L, top);
 }
 
-static int bind_read(lua_State *L) {
+static int bind_file_read(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   need_file(L, "file_read");
@@ -175,17 +173,14 @@ static int bind_read(lua_State *L) {
 }
 
 static lm_status inflate_section(lua_State *L, lm_lua *s, void *arg) {
-  lm_status status;
   uint64_t at, packed, n;
-  TRY(read_count(L, s, 2, &at));
-  TRY(read_count(L, s, 3, &packed));
-  TRY(read_count(L, s, 4, &n));
-  TRY(lm_file_inflate(file_at_1(L), at, packed, n, lua_toboolean(L, 5), arg));
-done:
-  return status;
+  NEED(read_count(L, s, 2, &at));
+  NEED(read_count(L, s, 3, &packed));
+  NEED(read_count(L, s, 4, &n));
+  return lm_file_inflate(file_at_1(L), at, packed, n, lua_toboolean(L, 5), arg);
 }
 
-static int bind_inflate(lua_State *L) {
+static int bind_file_inflate(lua_State *L) {
   need_file(L, "file_inflate");
   return lm_return_tensor(L, 5, inflate_section);
 }
@@ -197,7 +192,7 @@ static lm_status find_lines(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_lines(file_at_1(L), arg);
 }
 
-static int bind_lines(lua_State *L) {
+static int bind_file_lines(lua_State *L) {
   need_file(L, "file_lines");
   return lm_return_tensor(L, 1, find_lines);
 }
@@ -206,20 +201,17 @@ static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "file_blocks";
   lm_tensor **made = arg, *index;
   lm_blocks b;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 2, fn, "index", &index));
-  TRY(lm_read_text(L, s, 3, fn, "dtype", &b.dtype));
-  TRY(lm_read_int(L, s, 4, fn, "from", &b.from));
-  TRY(lm_read_int(L, s, 5, fn, "size", &b.size));
-  TRY(lm_read_int(L, s, 6, fn, "stride", &b.stride));
-  TRY(lm_read_int(L, s, 7, fn, "base", &b.base));
-  TRY(lm_read_int(L, s, 8, fn, "below", &b.below));
-  TRY(lm_file_blocks(file_at_1(L), &b, index, &made[0], &made[1]));
-done:
-  return status;
+  NEED(lm_read_tensor(L, s, 2, fn, "index", &index));
+  NEED(lm_read_text(L, s, 3, fn, "dtype", &b.dtype));
+  NEED(lm_read_int(L, s, 4, fn, "from", &b.from));
+  NEED(lm_read_int(L, s, 5, fn, "size", &b.size));
+  NEED(lm_read_int(L, s, 6, fn, "stride", &b.stride));
+  NEED(lm_read_int(L, s, 7, fn, "base", &b.base));
+  NEED(lm_read_int(L, s, 8, fn, "below", &b.below));
+  return lm_file_blocks(file_at_1(L), &b, index, &made[0], &made[1]);
 }
 
-static int bind_blocks(lua_State *L) {
+static int bind_file_blocks(lua_State *L) {
   lm_tensor *made[2];
   need_file(L, "file_blocks");
   return lm_return_tensors(L, 8, 2, read_blocks, made, made);
@@ -292,22 +284,19 @@ static int bind_stream_finish(lua_State *L) {
 /* ---- bytes in memory */
 
 static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
-  lm_status status;
   lm_tensor *t;
   lm_dtype dtype;
   lm_ints size, stride;
   uint64_t at;
-  TRY(lm_read_tensor(L, s, 1, "view_as", "bytes", &t));
-  TRY(lm_read_dtype(L, s, 2, "view_as", "dtype", &dtype));
-  TRY(lm_read_ints(L, s, 3, "view_as", "sizes", false, &size));
-  TRY(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
-  TRY(read_count(L, s, 5, &at));
+  NEED(lm_read_tensor(L, s, 1, "view_as", "bytes", &t));
+  NEED(lm_read_dtype(L, s, 2, "view_as", "dtype", &dtype));
+  NEED(lm_read_ints(L, s, 3, "view_as", "sizes", false, &size));
+  NEED(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
+  NEED(read_count(L, s, 5, &at));
   if (t->dtype != LM_U8 || !lm_is_contiguous(t) || size.n != stride.n) {
     return lm_fail(LM_E_ARG, "view_as: x must be contiguous uint8, with one stride for each size");
   }
-  TRY(lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg));
-done:
-  return status;
+  return lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg);
 }
 
 static int bind_view_as(lua_State *L) { return lm_return_tensor(L, 5, view_bytes); }
@@ -368,22 +357,8 @@ static int bind_write_pieces(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_file_functions[] = {{"file_kind", bind_kind},
-                                      {"file_open", bind_open},
-                                      {"file_close", bind_close},
-                                      {"file_text", bind_text},
-                                      {"file_section", bind_section},
-                                      {"file_read", bind_read},
-                                      {"file_inflate", bind_inflate},
-                                      {"file_lines", bind_lines},
-                                      {"file_blocks", bind_blocks},
-                                      {"stream_open", bind_stream_open},
-                                      {"stream_text", bind_stream_text},
-                                      {"stream_bytes", bind_stream_bytes},
-                                      {"stream_skip", bind_stream_skip},
-                                      {"stream_finish", bind_stream_finish},
-                                      {"stream_close", bind_stream_close},
-                                      {"view_as", bind_view_as},
-                                      {"crc32", bind_crc32},
-                                      {"write_pieces", bind_write_pieces},
-                                      {NULL, NULL}};
+const luaL_Reg lm_file_functions[] = {FN(file_kind),    FN(file_open),     FN(file_close),   FN(file_text),
+                                      FN(file_section), FN(file_read),     FN(file_inflate), FN(file_lines),
+                                      FN(file_blocks),  FN(stream_open),   FN(stream_text),  FN(stream_bytes),
+                                      FN(stream_skip),  FN(stream_finish), FN(stream_close), FN(view_as),
+                                      FN(crc32),        FN(write_pieces),  {NULL, NULL}};

@@ -217,7 +217,7 @@ static void push_value(decoder *d) {
   }
 }
 
-static int bind_decode(lua_State *L) {
+static int bind_json_decode(lua_State *L) {
   lua_settop(L, 3);
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, fn, "text", "a string");
   size_t n;
@@ -237,4 +237,4 @@ static int bind_is_utf8_text(lua_State *L) {
   return lm_return_bool(L, !memchr(text, 0, n) && lm_utf8_check(text, n) == n);
 }
 
-const luaL_Reg lm_json_functions[] = {{"json_decode", bind_decode}, {"is_utf8_text", bind_is_utf8_text}, {NULL, NULL}};
+const luaL_Reg lm_json_functions[] = {FN(json_decode), FN(is_utf8_text), {NULL, NULL}};

@@ -284,19 +284,16 @@ static lm_status read_plan(lua_State *L, lm_tokenizer *t, const char **part) {
                {"pre_tokenizer", &t->pre_tokenizers},
                {"post_processor", &t->post_processors},
                {"decoder", &t->decoders}};
-  lm_status status = LM_OK;
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     *part = parts[i].name;
     bool there = push_field(L, 1, *part) && lua_istable(L, -1);
-    if (there) TRY(read_steps(L, lua_gettop(L), *part, parts[i].steps));
+    if (there) NEED(read_steps(L, lua_gettop(L), *part, parts[i].steps));
     lua_pop(L, 1);
     t->has_decoder = there;
   }
   *part = "model";
-  if (!push_field(L, 1, *part) || !lua_istable(L, -1)) TRY(lm_fail(LM_E_IO, "it is missing"));
-  TRY(read_model(L, lua_gettop(L), &t->model));
-done:
-  return status;
+  if (!push_field(L, 1, *part) || !lua_istable(L, -1)) NEED(lm_fail(LM_E_IO, "it is missing"));
+  return read_model(L, lua_gettop(L), &t->model);
 }
 
 lm_status lm_tokenizer_read_plan(lua_State *L, lm_lua *s, void *arg) {

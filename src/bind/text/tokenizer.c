@@ -35,7 +35,7 @@ static const char *need_string(lua_State *L, int i, const char *fn, const char *
   return lua_tolstring(L, i, n);
 }
 
-static int bind_new(lua_State *L) {
+static int bind_tokenizer_new(lua_State *L) {
   lua_settop(L, 2);
   if (!lua_istable(L, 1)) return lm_raise_arg(L, 1, "Tokenizer", "plan", "a table");
   lm_tokenizer **made = lm_object_new(L, &tokenizer_type);
@@ -97,7 +97,7 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-static int bind_encode(lua_State *L) {
+static int bind_tokenizer_encode(lua_State *L) {
   lm_tensor *made[RESULTS] = {0};
   size_t n;
   lua_settop(L, 8);
@@ -139,7 +139,7 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-static int bind_decode(lua_State *L) {
+static int bind_tokenizer_decode(lua_State *L) {
   lua_settop(L, 4);
   decoding d = {tokenizer_at(L, "decode"), lm_object_new(L, &buffer_type)};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode, &d));
@@ -149,7 +149,7 @@ static int bind_decode(lua_State *L) {
 }
 
 /* ---- tokens */
-static int bind_id(lua_State *L) {
+static int bind_tokenizer_id(lua_State *L) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "token_to_id");
   const char *text = need_string(L, 2, "token_to_id", "token", &n);
@@ -158,7 +158,7 @@ static int bind_id(lua_State *L) {
   return lm_return_int(L, id);
 }
 
-static int bind_token(lua_State *L) {
+static int bind_tokenizer_token(lua_State *L) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "id_to_token");
   int64_t id = lm_need_int(L, 2, "id_to_token", "id");
@@ -171,7 +171,7 @@ static int bind_token(lua_State *L) {
   return 3;
 }
 
-static int bind_size(lua_State *L) {
+static int bind_tokenizer_size(lua_State *L) {
   const lm_tokenizer *t = tokenizer_at(L, "vocab_size");
   lua_pushnumber(L, lm_tokenizer_ids(t));
   lua_pushnumber(L, (double)t->model.words.count);
@@ -194,7 +194,7 @@ static void push_flags(lua_State *L, const lm_added_token *as) {
   }
 }
 
-static int bind_added(lua_State *L) {
+static int bind_tokenizer_added(lua_State *L) {
   const lm_tokenizer *t = tokenizer_at(L, "Tokenizer:save");
   lua_newtable(L);
   for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* in the order of their ids, as the original has them */
@@ -234,7 +234,7 @@ static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_add
 }
 
 /* All of them, or none where one is no token. */
-static int bind_add(lua_State *L) {
+static int bind_tokenizer_add(lua_State *L) {
   lm_tokenizer *t = tokenizer_at(L, "add_tokens");
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
@@ -258,7 +258,6 @@ static int bind_add(lua_State *L) {
   return lm_return_number(L, (double)(t->added.n - before));
 }
 
-const luaL_Reg lm_tokenizer_functions[] = {
-    {"tokenizer_new", bind_new}, {"tokenizer_encode", bind_encode}, {"tokenizer_decode", bind_decode},
-    {"tokenizer_id", bind_id},   {"tokenizer_token", bind_token},   {"tokenizer_size", bind_size},
-    {"tokenizer_add", bind_add}, {"tokenizer_added", bind_added},   {NULL, NULL}};
+const luaL_Reg lm_tokenizer_functions[] = {FN(tokenizer_new), FN(tokenizer_encode), FN(tokenizer_decode),
+                                           FN(tokenizer_id),  FN(tokenizer_token),  FN(tokenizer_size),
+                                           FN(tokenizer_add), FN(tokenizer_added),  {NULL, NULL}};

@@ -9,7 +9,7 @@ static lm_status forward(lm_op_id op, lm_tensor *x, int64_t asked, lm_dtype dtyp
   TRY(lm_dim(lm_ops[op].name, asked, x->ndim, &dim));
   TRY(lm_at_least_1d(x, dtype, &lines));
   TRY(lm_check_float(op, dtype == LM_NO_DTYPE ? "x" : "dtype", lines));
-  TRY(lm_tensor_empty_like(lines, (lm_dtype)lines->dtype, lines->device, &result));
+  TRY(lm_tensor_empty_like(lines, lines->dtype, lines->device, &result));
   if (result->numel > 0) {
     if (op == LM_OP_softmax) {
       TRY(lm_dispatch(op, x->device, &(lm_softmax_args){.x = lines, .dim = dim, .dtype = dtype}, &result));
@@ -45,9 +45,9 @@ static lm_status backward(lm_op_id op, lm_tensor *grad, lm_tensor *y, int64_t as
   TRY(lm_check_float(op, "grad", grad));
   TRY(lm_check_float(op, "y", y));
   TRY(lm_dim(lm_ops[op].name, asked, y->ndim, &dim));
-  TRY(lm_at_least_1d(grad, (lm_dtype)y->dtype, &grads));
+  TRY(lm_at_least_1d(grad, y->dtype, &grads));
   TRY(lm_at_least_1d(y, LM_NO_DTYPE, &lines));
-  TRY(lm_tensor_empty_like(lines, (lm_dtype)lines->dtype, lines->device, &result));
+  TRY(lm_tensor_empty_like(lines, lines->dtype, lines->device, &result));
   if (result->numel > 0) {
     if (op == LM_OP_softmax_backward) {
       lm_softmax_backward_args args = {.grad = grads, .y = lines, .dim = dim};
