@@ -44,7 +44,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(rms_norm_rows) X(rms_norm_rows_backward) X(nll_loss) X(nll_loss_backward)                   \
   /* linalg/lu.c, linalg/triangular.c, linalg/qr.c, linalg/decompositions.c, linalg/distances.c */                                 \
   X(inverse) X(det) X(slogdet) X(linalg_lu_factor) X(linalg_lu_solve) X(linalg_solve) X(lu_pivots_to_matrix)          \
-  X(cholesky) X(linalg_solve_triangular) X(linalg_qr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd)                 \
+  X(cholesky) X(linalg_solve_triangular) X(linalg_qr) X(orgqr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd)                 \
   X(linalg_svdvals) X(linalg_pinv) X(linalg_lstsq) X(row_distances) X(row_distances_backward) \
   X(pair_distances) X(pairs_to_matrix) X(matrix_to_pairs)                                                 \
   /* fft/fft.c */                                                                                                     \

@@ -134,5 +134,3 @@ LM_CUDA_KERNELS(X)
 #define X(name) lm_cuda_slot lm_cuda_##name;
 LM_CUDA_FRAMED(X)
 #undef X
-
-#endif
