@@ -405,11 +405,6 @@ lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *g, bool *done_) {
   return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
 }
 
-lm_status lm_cpu_gemm_failed(lm_status status) {
-  const char *op = lm_op_running();
-  return lm_fail(status, "%s%sa matrix product failed in oneDNN or OpenBLAS", op ? op : "", op ? ": " : "");
-}
-
 lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads) {
   region->blas = dtype == LM_F64 && lm_blas_enter(threads) ? threads : 0;
   return dtype == LM_F32 ? lm_dnn_guard_products() : LM_OK;
