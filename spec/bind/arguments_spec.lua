@@ -123,7 +123,7 @@ describe("wrong arguments to", function()
     assert.equal(5, nn.init.constant_(lm.zeros { 1 }, { value = 5 }):item())
     assert.equal(0.5, nn.init.uniform_(lm.zeros { 1 }, { b = 0.5, a = 0.5 }):item())
     for problem, try in pairs {
-      ["Linear: out_features must be an integer of at least 1, got a table"] = function()
+      ["Linear: unknown option 'out_featres'; did you mean 'out_features'?"] = function()
         nn.Linear(2, { out_featres = 3 })
       end,
       ["gaussian_blur: sigma%[2%] must be a number, got string '2'"] = function()
@@ -143,7 +143,7 @@ describe("wrong arguments to", function()
       ["Conv2d: out_channels must be an integer of at least 1, got nil"] = function()
         nn.Conv2d(1, { kernel_size = 3 })
       end,
-      ["constant_: unknown option 'size'; options are value"] = function()
+      ["constant_: unknown option 'size'; options are t, value"] = function()
         nn.init.constant_(lm.zeros { 1 }, { value = 5, size = 3 })
       end,
     } do
@@ -331,7 +331,7 @@ describe("wrong arguments to", function()
       ["luminary has no 'len'; #x is the size of a tensor's first dim"] = function() lm.len(lm.ones(2)) end,
       ["DataLoader: expected a dataset, with :get%(i%) and :len%(%), got the"] = function() data.DataLoader(Set) end,
       ["SGD: expected a list of parameters, net:parameters%(%), got the class"] = function() optim.SGD(nn.Linear) end,
-      ["all_gather_object: the list of outputs must be a table, got the class Set itself %(Set%(…%)"] = function()
+      ["all_gather_object: outputs must be a table, got the class Set itself %(Set%(…%)"] = function()
         dist.init_process_group()
         finally(dist.destroy_process_group)
         dist.all_gather_object(Set, 1)

@@ -2,10 +2,10 @@
 -- spec/golden/positions.lua has. What they declare is what arguments are read by, and what help shows.
 local lm = require "luminary"
 local aliases = require "luminary.tensor.aliases"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local help = require "luminary.help"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local golden = dofile "spec/golden/positions.lua"
 local core = lm.core
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
@@ -62,13 +62,13 @@ end
 
 -- The same of any public value; nil and a reason where it is not known.
 local function declared(entry)
-  local rows, least = arguments.declared(entry.value)
+  local takes = signature.declared(entry.value)
   local names, by_name = {}, {}
-  if rows then
-    for i, row in ipairs(rows) do
+  if takes then
+    for i, row in ipairs(takes.rows) do
       if row.named then by_name[row[1]] = true else names[i] = row[1] end
     end
-    return names, least, by_name
+    return names, takes.n_required, by_name
   end
   local code = options.stands_for_code(entry.value)
   local f = code and code.instance and entry.value.init or entry.value

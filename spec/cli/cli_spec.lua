@@ -328,7 +328,7 @@ describe("the prompt", function()
     assert.matches("^F%.relu%(x %[, {inplace = false}%]%)", explain "?F.relu")
     assert.matches("^optim%.SGD%(params", explain "?optim.SGD")
     assert.matches("^optim%.lr_scheduler%.StepLR%(optimizer, step_size", explain "?StepLR")
-    assert.matches("^dist%.all_reduce%(t %[, {op = \"sum\", group.*%)\n  Reduces the tensors of all ranks",
+    assert.matches("^dist%.all_reduce%(tensor %[, {op = \"sum\", group.*%)\n  Reduces the tensors of all ranks",
       explain "?dist.all_reduce")
     assert.matches("^x%.shape: ", explain "?shape")
     assert.matches("^Module:parameters%(%[{recurse = true}%]%)\n  Returns a list of all", explain "?Module:parameters")

@@ -1,6 +1,6 @@
 -- The sections about public names (lua/luminary/help/pages), and the reference that is made of them.
 local lm = require "luminary"
-local arguments = require "luminary.base.arguments"
+local signature = require "luminary.base.signature"
 local options = require "luminary.base.options"
 local entry = require "luminary.help.entry"
 local index = require "luminary.help.index"
@@ -66,7 +66,7 @@ describe("help of a name with a section", function()
     local text = lm.help "nn.Conv2d"
     for _, part in ipairs {
       "nn.Conv2d(in_channels, out_channels, kernel_size [, {", "Applies a 2-d convolution",
-      "\n\nArguments:\n  in_channels: ",
+      "\n\nArguments:\n  in_channels (integer ≥ 1): ",
       '\n  padding_mode ("zeros" | "reflect" | "replicate" | "circular", default "zeros"): ',
       "\n  groups (integer ≥ 1, default 1): ", "\n\nShape: x [N, C, H, W]", "\n\nExample:\n  local conv = ",
       "\n\nPyTorch: torch.nn.Conv2d.",
@@ -132,9 +132,10 @@ describe("docs/reference #lua", function()
     local without = {}
     for _, each in ipairs(index.entries()) do
       if each.path:find "^vision%." or each.path:find "^transforms%." or each.path:find "lr_scheduler%." then
-        for _, row in ipairs(arguments.declared(each.value) or {}) do
-          local kind = arguments.kind_of(row)
-          local known = type(kind) ~= "function" or row[1] == "dtype" or options.kind_text(kind)
+        local takes = signature.declared(each.value)
+        for _, row in ipairs(takes and takes.rows or {}) do
+          local kind = row[2]
+          local known = type(kind) == "table" or kind == "any" or row.lacks or options.kind_text(kind)
           if not known then without[#without + 1] = each.path .. " " .. row[1] end
         end
       end

@@ -304,7 +304,7 @@ describe("functions over windows", function()
     ["interpolate: mode must be one of 'nearest', 'nearest%-exact', 'linear', 'bilinear', 'bicubic',"] = function()
       F.interpolate(lm.ones(1, 1, 2), { size = 2, mode = "cubic" })
     end,
-    ["grid_sample: expected grid to have shape %[1, H, W, 2%] for x of"] = function()
+    ["grid_sample: expected grid to have shape %[1, H, W, 2%] for 4%-d x"] = function()
       F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 3))
     end,
     ["grid_sample: dtype mismatch: x is float32, grid is float64"] = function()

@@ -432,14 +432,14 @@ describe("a schedule", function()
       return function() class(opt, unpack(arguments, 1, n)) end
     end
     for problem, try in pairs {
-      ["StepLR: expected an optimizer, got 3"] = function() S.StepLR(3, 2) end,
-      ["LambdaLR: expected an optimizer, got nil"] = function() S.LambdaLR(nil, print) end,
+      ["StepLR: optimizer must be an optimizer, got 3"] = function() S.StepLR(3, 2) end,
+      ["LambdaLR: optimizer must be an optimizer, got nil"] = function() S.LambdaLR(nil, print) end,
       ["MultiStepLR: milestones[2] must be an integer, got string 'x'"] = of(S.MultiStepLR, { 1, "x" }),
-      ["ConstantLR: factor must be at least 0 and at most 1, got 2"] = of(S.ConstantLR, { factor = 2 }),
-      ["ConstantLR: factor must be a number, got string '0.5'"] = of(S.ConstantLR, "0.5"),
+      ["ConstantLR: factor must be a number from 0 to 1, got 2"] = of(S.ConstantLR, { factor = 2 }),
+      ["ConstantLR: factor must be a number from 0 to 1, got string '0.5'"] = of(S.ConstantLR, "0.5"),
       ["LinearLR: start_factor must be above 0 and at most 1, got 0"] = of(S.LinearLR, { start_factor = 0 }),
       ["LinearLR: unknown option 'total_iter'; did you mean 'total_iters'?"] = of(S.LinearLR, { total_iter = 3 }),
-      ["LinearLR: end_factor must be at least 0 and at most 1, got -1"] = of(S.LinearLR, { end_factor = -1 }),
+      ["LinearLR: end_factor must be a number from 0 to 1, got -1"] = of(S.LinearLR, { end_factor = -1 }),
       ["ExponentialLR: gamma must be a number, got nil"] = of(S.ExponentialLR),
       ["PolynomialLR: total_iters must be an integer of at least 1, got 0"] = of(S.PolynomialLR, { total_iters = 0 }),
       ["LambdaLR: lr_lambda must have 2 entries, one for each parameter group, got 1"] = of(S.LambdaLR, { print }),

@@ -290,8 +290,8 @@ static void grow(int n) {
   if (have < n && atomic_load(&max_granted) == 0) {
     int granted = have - have / 4; /* the computation wants something too */
     atomic_store(&max_granted, granted);
-    fprintf(stderr, "luminary: computing on %d %s, since the system does not grant %d (ulimit -u, ulimit -v)\n",
-            granted, granted == 1 ? "thread" : "threads", n);
+    lm_print_stderr("luminary: computing on %d %s, since the system does not grant %d (ulimit -u, ulimit -v)", granted,
+                    granted == 1 ? "thread" : "threads", n);
   }
   pthread_mutex_unlock(&starting);
 }

@@ -42,8 +42,8 @@ local function read_comments(path, by_heading)
       if text:find("%S") then
         by_line[number] = block
         keep(block)
-        -- For name = arguments.takes("name", {…}, function(…) with rows on several lines.
-        local begins = text:find "%.takes%(" or text:find "%.reads%("
+        -- For name = signature.of("name(…)", function(…) on several lines.
+        local begins = text:find "signature%.[%w_]+%("
         if begins and not text:find "function%(" then declared = block end
       else
         local entry

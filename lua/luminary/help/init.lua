@@ -1,11 +1,11 @@
 --- The text of help for each public name: from the core for ops, and from the comments in these files (index.lua).
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local index = require "luminary.help.index"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local overview = require "luminary.help.overview"
 
 local help = {
@@ -19,7 +19,7 @@ local getinfo, getlocal, getupvalue = debug.getinfo, debug.getlocal, debug.getup
 
 -- ---- the text of a name
 
-local wrappers = {options = true, class = true, arguments = true}
+local wrappers = {options = true, class = true, signature = true}
 
 -- Returns the function that options.exact and other wrappers wrap, and its debug info.
 local function original(f)
@@ -41,9 +41,8 @@ end
 
 -- Returns the text between the parentheses of a call of a value with declared arguments; nil for others.
 local function declared_call(value, path)
-  local rows, n_required = arguments.declared(value)
-  if rows and path:find "^x:" then rows, n_required = {unpack(rows, 2)}, n_required - 1 end -- x itself
-  return rows and arguments.call(rows, n_required)
+  local takes = signature.declared(value)
+  return takes and takes:call(path:find "^x:" and 2 or 1) -- without x itself
 end
 
 local function call_of(path, f, value)

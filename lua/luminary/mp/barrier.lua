@@ -1,9 +1,9 @@
 --- Barriers for processes and threads, as Python's multiprocessing has them.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local new_condition = require "luminary.mp.condition"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local semaphore = require "luminary.mp.semaphore"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
@@ -99,10 +99,10 @@ function Barrier:repr()
   return ("Barrier(%d of %d wait%s)"):format(self.n_waiting, self.parties, self.broken and ", broken" or "")
 end
 
-local rows = {{"action", "function"}, {"timeout", "positive"}}
-Barrier.init = arguments.takes("Barrier", rows, function(self, parties, opts)
-  self.parties = options.arg("Barrier", "parties", parties, "count")
-  self.action, self.timeout, self.slots = opts.action, opts.timeout, semaphore.BoundedSemaphore(parties)
+Barrier.init = signature.of([[(parties: count, {action: function,
+  timeout: positive})]], function(self, parties, opts)
+  self.parties, self.action, self.timeout = parties, opts.action, opts.timeout
+  self.slots = semaphore.BoundedSemaphore(parties)
   self.condition = new_condition()
   self.state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_() -- phase, round
 end)

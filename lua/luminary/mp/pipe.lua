@@ -1,9 +1,9 @@
 --- lm.mp.Pipe({duplex = true}): Creates a pair of connections between processes or threads.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local shared = require "luminary.mp.shared_handle"
 
 local Connection = class.define "Connection"
@@ -51,7 +51,7 @@ function Connection:close() core.mp_close_handle(shared.handle("close", self)) e
 
 function Connection:repr() return core.mp_is_open(self.handle) and "Connection" or "Connection(closed)" end
 
-local new = arguments.takes("Pipe", {{"duplex", "boolean", true}}, function(opts)
+local new = signature.of("Pipe({duplex = true})", function(opts)
   local a, b = core.mp_pipe()
   return Connection(a, not opts.duplex and "receive" or nil), Connection(b, not opts.duplex and "send" or nil)
 end)

@@ -3,13 +3,13 @@
 -- The workers take tasks from a queue by themselves, so they stay busy whatever the script does. Each writes to shared
 -- memory which task it takes before that leaves the queue: of a worker that is killed the pool knows the task.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Queue = require "luminary.mp.queue"
 local shared = require "luminary.mp.shared_handle"
 local Worker = require "luminary.mp.worker"
@@ -309,7 +309,6 @@ function Pool:apply_async(fn, args) return apply(self, "apply_async", fn, args) 
 --- Calls fn(args…) in a worker; returns all that it returns.
 function Pool:apply(fn, args) return apply(self, "apply", fn, args):get() end
 
-local chunks = {{"chunksize", "count"}}
 
 local function chunk_of(self, opts, n, default)
   return opts.chunksize or default or math.max(1, math.ceil(n / (4 * #self.workers)))
@@ -324,17 +323,17 @@ end
 
 --- Returns the list of fn(v) for each v of a list. Where fn returns several values, the entry is a list of them, whose
 --- field n is their number if one is nil. {chunksize = k}: number of arguments that go to a worker at a time.
-Pool.map = arguments.takes("Pool:map", chunks, function(self, fn, list, opts)
+Pool.map = signature.of("Pool:map(fn, list, {chunksize: count})", function(self, fn, list, opts)
   return map_async(self, "map", fn, list, opts):get()
 end)
 
 --- As map, but returns at once a result, whose get() returns the list.
-Pool.map_async = arguments.takes("Pool:map_async", chunks, function(self, fn, list, opts)
+Pool.map_async = signature.of("Pool:map_async(fn, list, {chunksize: count})", function(self, fn, list, opts)
   return map_async(self, "map_async", fn, list, opts)
 end)
 
 --- Returns the list of fn(unpack(v)) for each v of a list of lists; several results as in map.
-Pool.starmap = arguments.takes("Pool:starmap", chunks, function(self, fn, list, opts)
+Pool.starmap = signature.of("Pool:starmap(fn, list, {chunksize: count})", function(self, fn, list, opts)
   check("starmap", self)
   for i = 1, check_list("starmap", list) do
     Worker.check_args(("Pool:starmap: entry %d"):format(i), list[i], "pool:starmap(f, {{a, b}, {c, d}})")
@@ -360,7 +359,7 @@ local function has_outcome(result, i) return result.outcomes[i] ~= nil end
 
 --- Iterates over the results as they come, in the list's order: for i, v in pool:imap(fn, list) do … end, where v is
 --- fn(list[i]).
-Pool.imap = arguments.takes("Pool:imap", chunks, function(self, fn, list, opts)
+Pool.imap = signature.of("Pool:imap(fn, list, {chunksize: count})", function(self, fn, list, opts)
   local result, i = imap(self, "imap", fn, list, opts), 0
   return function()
     if i >= result.n then return nil end
@@ -371,7 +370,7 @@ Pool.imap = arguments.takes("Pool:imap", chunks, function(self, fn, list, opts)
 end)
 
 --- As imap, but in the order in which the results come; i is the index in the list.
-Pool.imap_unordered = arguments.takes("Pool:imap_unordered", chunks, function(self, fn, list, opts)
+Pool.imap_unordered = signature.of("Pool:imap_unordered(fn, list, {chunksize: count})", function(self, fn, list, opts)
   local result, given, count, from = imap(self, "imap_unordered", fn, list, opts), {}, 0, 1
   local function next_one()
     while given[from] do from = from + 1 end
@@ -446,10 +445,8 @@ end
 local MOST = 4096 -- workers
 
 --- lm.mp.Pool(…): A pool of worker processes or threads that call functions with arguments.
-Pool.init = arguments.takes("Pool", {
-  {"processes", "count"}, {"initializer", "function"}, {"initargs", "any"}, {"maxtasksperchild", lacks = true},
-  {"method", {"process", "thread"}, "process"},
-}, function(self, opts)
+Pool.init = signature.of([[({processes: count, initializer: function, initargs, maxtasksperchild: lacks,
+  method = "process" | "thread"})]], function(self, opts)
   local n = opts.processes or core.process_cores()
   if n > MOST then options.must_be("Pool", "processes", "at most " .. MOST, n) end
   self.workers, self.tasks, self.put, self.open, self.deaths = {}, {}, 0, 0, 0

@@ -1,10 +1,10 @@
 --- lm.mp.Queue([capacity]): A first-in, first-out queue of values, for any number of processes and threads.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local shared = require "luminary.mp.shared_handle"
 
 local Queue = class.define "Queue"
@@ -129,7 +129,7 @@ end
 
 local MOST = 2 ^ 40
 
-Queue.init = arguments.takes("Queue", {{"capacity", "natural", 0}}, function(self, opts)
+Queue.init = signature.of("({capacity: natural = 0})", function(self, opts)
   if opts.capacity > MOST then
     options.must_be("Queue", "capacity", "at most 2^40 (0 is unlimited)", opts.capacity)
   end

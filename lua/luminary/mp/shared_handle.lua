@@ -1,9 +1,9 @@
 --- What objects that several Lua states share have in common: a handle of the core's, which travels with them by the
 --- carrier, and waits that Ctrl-C and a thread's interrupt end.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local names = require "luminary.mp.module_references"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local shared = {}
 
@@ -31,12 +31,10 @@ function shared.with(self, f)
   return give_back(self, pcall(f, left))
 end
 
-local waiting = {{"block", "boolean", true}, {"timeout", "positive"}}
-
 --- Seconds to wait at most, of (block = true, timeout), by position or by name; nil: as long as it takes.
 function shared.timeout(who, ...)
   if select("#", ...) == 0 then return nil end
-  local opts = arguments.options(who, waiting, ...)
+  local opts = signature.read("({block = true, timeout: positive})", who, ...)
   if not opts.block then return 0 end
   return opts.timeout
 end

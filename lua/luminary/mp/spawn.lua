@@ -1,7 +1,7 @@
 --- lm.mp.spawn and what it returns.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
 local problems = require "luminary.mp.worker_failure"
@@ -112,10 +112,8 @@ end
 local MOST = 4096 -- workers
 
 --- lm.mp.spawn(…): Spawns nprocs processes that each call fn(i, args…).
-local spawn = arguments.takes("spawn", {
-  {"args", "any"}, {"nprocs", "count", 1}, {"join", "boolean", true}, {"daemon", "boolean", false},
-  {"method", {"process", "thread"}, "process"},
-}, function(fn, opts)
+local spawn = signature.of([[spawn(fn, {args, nprocs: count = 1, join = true, daemon = false, method = "process" |
+  "thread"})]], function(fn, opts)
   local who = "spawn"
   options.arg(who, "the first argument", fn, "function")
   if opts.nprocs > MOST then options.must_be(who, "nprocs", "at most " .. MOST, opts.nprocs) end

@@ -14,7 +14,7 @@ static void run_range(void *ctx, int64_t first, int64_t last) {
   j->loop(j->work, first, last, lm_scratch());
 }
 
-static double work_of(const lm_gather_weighted_call *s) {
+static double work_of(const lm_gather_weighted_job *s) {
   return (double)s->n * (double)s->c * (double)s->p * (double)s->i * (double)s->j;
 }
 
@@ -24,8 +24,8 @@ static lm_status run_units(lm_gather_weighted_loop loop, const lm_gather_weighte
 }
 
 lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted, args, out)};
-  const lm_gather_weighted_call *s = &work.call;
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted, args, out)};
+  const lm_gather_weighted_job *s = &work.call;
   int threads = lm_threads_for(work_of(s));
   work.width = s->i == 1 ? (s->p < 512 ? s->p : 512) : s->p;
   work.c_width = s->c;
@@ -38,8 +38,8 @@ lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
 }
 
 lm_status lm_cpu_gather_weighted_input(const void *args, lm_tensor *const *out) {
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted_input, args, out)};
-  const lm_gather_weighted_call *s = &work.call;
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted_input, args, out)};
+  const lm_gather_weighted_job *s = &work.call;
   int threads = lm_threads_for(work_of(s));
   size_t scratch = 0;
   work.width = s->i;
@@ -55,9 +55,9 @@ lm_status lm_cpu_gather_weighted_input(const void *args, lm_tensor *const *out) 
 }
 
 lm_status lm_cpu_gather_weighted_weight(const void *args, lm_tensor *const *out) {
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted_weight, args, out),
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted_weight, args, out),
                                   .width = 512};
-  const lm_gather_weighted_call *s = &work.call;
-  return run_units(LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->x->dtype], &work,
+  const lm_gather_weighted_job *s = &work.call;
+  return run_units(LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->dtype], &work,
                    s->n * s->j * lm_ceil_div(s->p, work.width), 0);
 }

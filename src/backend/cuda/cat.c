@@ -63,18 +63,13 @@ done:
   return status;
 }
 
-lm_status lm_cuda_cat(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
+lm_status lm_cuda_cat(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_cat_args *a = args;
   lm_tensor *result = out[0];
   bool channels_last = !lm_is_contiguous(result), blocks = true;
-  void *stream;
-  TRY(lm_cuda_enter(result->device, &stream));
   for (int i = 0; i < a->tensors.n; i++) {
     const lm_tensor *t = a->tensors.v[i];
     blocks = blocks && t->dtype == result->dtype && has_layout_of(t, channels_last);
   }
-  status = (blocks ? join_blocks : join_parts)(stream, &a->tensors, (int)a->dim, result);
-done:
-  return status;
+  return (blocks ? join_blocks : join_parts)(f->stream, &a->tensors, (int)a->dim, result);
 }

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "backend/cpu/isa.h"
-#include "op/nn/gather_weighted.h"
+#include "op/nn/gather_weighted_job.h"
 
 enum { LM_GATHER_WEIGHTED_GROUP = 4 }; /* planes that input does at a time where i is 1 */
 
 /* A call, and what a unit of its work is: forward, `width` of p of c_width channels; input, `width` of i of c_width
  * channels, which is 1 unless i is; weight, at most 4096 of p, `width`, of one n and j. */
 typedef struct lm_gather_weighted_work {
-  lm_gather_weighted_call call;
+  lm_gather_weighted_job call;
   int64_t width, c_width;
 } lm_gather_weighted_work;
 

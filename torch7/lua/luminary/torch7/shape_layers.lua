@@ -83,23 +83,22 @@ function Transpose:forward(x)
   return x
 end
 
-local function on_dim(name, op, more, help)
-  entry(name) {
-    takes = more, prints = "dim={dim}", help = help,
+local function on_dim(text, op, help)
+  entry(text) {
+    prints = "dim", help = help,
     forward = function(self, x) return op(sample.input_of(self, x), sample.dim_in(self, x), self) end,
   }
 end
-on_dim("Select", function(x, dim, self) return ops.select(x, dim, self.index) end,
-  {{"dim", "integer"}, {"index", "integer"}}, "Selects the entry at an index along dim.")
-on_dim("Narrow", function(x, dim, self)
+on_dim("Select(dim: integer, index: integer)", function(x, dim, self) return ops.select(x, dim, self.index) end,
+  "Selects the entry at an index along dim.")
+on_dim("Narrow(dim: integer, offset: count, length: integer = 1)", function(x, dim, self)
   local length = self.length < 0 and x:size(dim) - self.offset + 2 + self.length or self.length
   return ops.narrow(x, dim, self.offset, length)
-end, {{"dim", "integer"}, {"offset", "count"}, {"length", "integer", 1}},
-  "Returns `length` entries along dim, from offset on.")
-on_dim("Unsqueeze", function(x, dim) return ops.unsqueeze(x, dim) end, {{"dim", "integer"},
-  {"nInputDims", "count?"}}, "Inserts a dim of size 1 before dim.")
-entry "Squeeze" {
-  takes = {{"dim", "integer?"}, {"nInputDims", "count?"}}, prints = "dim={dim}",
+end, "Returns `length` entries along dim, from offset on.")
+on_dim("Unsqueeze(dim: integer, nInputDims: count?)", function(x, dim) return ops.unsqueeze(x, dim) end,
+  "Inserts a dim of size 1 before dim.")
+entry "Squeeze(dim: integer?, nInputDims: count?)" {
+  prints = "dim",
   help = "Removes the dims of size 1, or one of them.",
   forward = function(self, x)
     if self.dim then return ops.squeeze(sample.input_of(self, x), sample.dim_in(self, x)) end
@@ -107,24 +106,21 @@ entry "Squeeze" {
   end,
 }
 
-on_dim("Mean", function(x, dim) return ops.mean(x, dim) end, {{"dim", "integer", 1}, {"nInputDims", "count?"}},
+on_dim("Mean(dim: integer = 1, nInputDims: count?)", function(x, dim) return ops.mean(x, dim) end,
   "Computes the mean along dim, which is removed.")
-on_dim("Sum", function(x, dim, self)
+on_dim("Sum(dim: integer = 1, nInputDims: count?, sizeAverage = false)", function(x, dim, self)
   local y = ops.sum(x, dim)
   return self.sizeAverage and ops.div(y, x:size(dim)) or y
-end, {{"dim", "integer", 1}, {"nInputDims", "count?"}, {"sizeAverage", "boolean", false}},
-  "Computes the sum along dim, which is removed.")
-on_dim("Max", function(x, dim) return (core.max(x, dim)) end, {{"dim", "integer", 1}, {"nInputDims", "count?"}},
+end, "Computes the sum along dim, which is removed.")
+on_dim("Max(dim: integer = 1, nInputDims: count?)", function(x, dim) return (core.max(x, dim)) end,
   "Computes the maximum along dim, which is removed.")
-on_dim("Min", function(x, dim) return (core.min(x, dim)) end, {{"dim", "integer", 1}, {"nInputDims", "count?"}},
+on_dim("Min(dim: integer = 1, nInputDims: count?)", function(x, dim) return (core.min(x, dim)) end,
   "Computes the minimum along dim, which is removed.")
 
 -- ---- constants
 
-entry "AddConstant" {takes = {{"constant", "number"}}, call = ops.add, prints = "{constant}", help = "Adds a constant."}
-entry "MulConstant" {
-  takes = {{"constant", "number"}}, call = ops.mul, prints = "{constant}", help = "Multiplies by a constant.",
-}
+entry "AddConstant(constant: number)" {op = "add", prints = "{constant}", help = "Adds a constant."}
+entry "MulConstant(constant: number)" {op = "mul", prints = "{constant}", help = "Multiplies by a constant."}
 
 local classes = layer.classes(list)
 classes.View, classes.Reshape, classes.Transpose = View, Reshape, Transpose

@@ -73,7 +73,7 @@ end
 -- ---- elementwise over a table
 
 local function folded(name, op, help, two)
-  entry(name) {
+  entry(name .. "()") {
     help = help, forward = function(self, t)
       tensors_of(self, t, two and 2)
       if two and #t > 2 then fail("%s: expected two tensors, got %d", name, #t) end
@@ -92,20 +92,18 @@ folded("CDivTable", ops.div, "Divides the first tensor of a table by the second.
 
 -- ---- joining and taking apart
 
-local along = {{"dim", "integer"}, {"nInputDims", "count?"}}
-
-entry "JoinTable" {
-  takes = along, prints = "dim={dim}", help = "Concatenates the tensors of a table along dim.",
+entry "JoinTable(dim: integer, nInputDims: count?)" {
+  prints = "dim", help = "Concatenates the tensors of a table along dim.",
   forward = function(self, t) return ops.cat(tensors_of(self, t), sample.dim_in(self, t[1])) end,
 }
-entry "SplitTable" {
-  takes = along, prints = "dim={dim}", help = "Returns a table of the input's entries along dim.",
+entry "SplitTable(dim: integer, nInputDims: count?)" {
+  prints = "dim", help = "Returns a table of the input's entries along dim.",
   forward = function(self, x)
     return copy_list(core.methods.unbind(sample.input_of(self, x), sample.dim_in(self, x)))
   end,
 }
-entry "SelectTable" {
-  takes = {{"index", "integer"}}, prints = "index={index}",
+entry "SelectTable(index: integer)" {
+  prints = "index",
   help = "Selects the entry of a table at an index, from 1, or from -1 at the end.",
   forward = function(self, t)
     local i = self.index < 0 and #table_of(self, t) + 1 + self.index or self.index
@@ -114,8 +112,8 @@ entry "SelectTable" {
     return value
   end,
 }
-entry "NarrowTable" {
-  takes = {{"offset", "count"}, {"length", "count", 1}}, prints = "offset={offset}, length={length}",
+entry "NarrowTable(offset: count, length: count = 1)" {
+  prints = "offset length",
   help = "Returns `length` entries of a table, from offset on.",
   forward = function(self, t)
     local last = self.offset + self.length - 1
@@ -132,7 +130,7 @@ local function flatten(t, into)
   end
   return into
 end
-entry "FlattenTable" {
+entry "FlattenTable()" {
   help = "Flattens nested tables into one table.",
   forward = function(self, t) return flatten(table_of(self, t), {}) end,
 }
