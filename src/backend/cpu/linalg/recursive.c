@@ -51,7 +51,7 @@ static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a
   return LM_OK;
 }
 
-/* Columns of a matrix, which threads have for themselves: as many as make products fast, in multiples of a grain. */
+/* Columns of a matrix, which threads have for themselves: enough for fast products, in multiples of a grain. */
 enum { SOLVED_GRAIN = 64, UPDATED_GRAIN = 32 };
 
 static int parts_of(int columns, int grain, double work) {

@@ -1,6 +1,7 @@
 /* Matrix products on raw memory: what matmul.c and im2col.c share. */
 #pragma once
 
+#include "op/backend.h"
 #include "tensor/tensor.h"
 
 /* For each i of a batch: C[i] = alpha A[i] B[i] + beta C[i], row-major; C [m, n] dense in its rows.
