@@ -23,6 +23,8 @@ int64_t lm_pad_left(int64_t n, int64_t before, int64_t after);
 lm_status lm_check_pad(const lm_pad_args *a);
 /* dims normalized, sorted, unique; all of them if n < 0 (or none are given for a 0-d x). */
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out);
+/* Takes dims of size 1 out of a tensor that nobody else has seen yet. */
+void lm_drop_dims(lm_tensor *t, const lm_ints *dims);
 /* x with one dim at least, and in dtype if that is one; a new reference. */
 lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out);
 

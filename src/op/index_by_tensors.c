@@ -231,7 +231,7 @@ lm_status lm_op_nonzero(const lm_nonzero_args *a, lm_tensor **out) {
     lm_release(mask);
     mask = list;
   }
-  TRY(lm_op_sum(&(lm_sum_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
+  TRY(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
   TRY(lm_tensor_item_i64(total, &count));
   TRY(lm_tensor_empty(LM_I64, a->x->device, 2, (int64_t[]){count, mask->ndim}, LM_CONTIGUOUS, &result));
   if (result->numel > 0) TRY(lm_dispatch(LM_OP_nonzero, a->x->device, &(lm_nonzero_args){.x = mask}, &result));
@@ -265,7 +265,7 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
     TRY(lm_tensor_view(x, 1, &x->numel, (int64_t[]){1}, 0, &line));
     TRY(lm_op_index_select(&(lm_index_select_args){.x = line, .dim = 0, .index = list}, &result));
   } else {
-    TRY(lm_op_sum(&(lm_sum_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
+    TRY(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
     TRY(lm_tensor_item_i64(total, &count));
     TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, &count, LM_CONTIGUOUS, &result));
     if (count > 0) TRY(lm_dispatch(LM_OP_masked_values, x->device, &(lm_masked_values_args){x, mask}, &result));

@@ -128,13 +128,15 @@ static lm_status scan_parts(const scan *s, int64_t parts, int threads, run *runs
   return LM_OK;
 }
 
-static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tensor *decay, int64_t dim, bool reverse,
-                            lm_tensor *const *out, int outs) {
-  scan s = {.kind = kind, .reverse = reverse, .x = x, .decay = decay, .out = out[0]};
+lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {
+  const lm_scan_args *a = args;
+  const lm_tensor *x = a->x;
+  const lm_scan_kind kind = (lm_scan_kind)a->kind;
+  const int64_t dim = a->dim;
+  scan s = {.kind = kind, .reverse = a->reverse, .x = x, .decay = a->decay, .out = out[0], .indices = out[1]};
   bool scanned[LM_MAX_DIMS] = {false};
   scanned[dim] = true;
   lm_reduce_plan_make(&s.plan, x, out[0], scanned, LM_SCAN_COLS);
-  s.indices = outs == 2 ? out[1] : NULL;
   /* Sums of integers that become floating are of those numbers. */
   lm_dtype result = (lm_dtype)out[0]->dtype;
   s.plan.compute = lm_dtype_is_float((lm_dtype)x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
@@ -167,34 +169,4 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   }
   lm_free(runs);
   return status;
-}
-
-lm_status lm_cpu_cumsum(const void *args, lm_tensor *const *out) {
-  const lm_cumsum_args *a = args;
-  return scan_along(LM_SCAN_SUM, a->x, NULL, a->dim, a->reverse, out, 1);
-}
-
-lm_status lm_cpu_cumprod(const void *args, lm_tensor *const *out) {
-  const lm_cumprod_args *a = args;
-  return scan_along(LM_SCAN_PRODUCT, a->x, NULL, a->dim, a->reverse, out, 1);
-}
-
-lm_status lm_cpu_linear_recurrence(const void *args, lm_tensor *const *out) {
-  const lm_linear_recurrence_args *a = args;
-  return scan_along(LM_SCAN_RECURRENCE, a->x, a->decay, a->dim, a->reverse, out, 1);
-}
-
-lm_status lm_cpu_logcumsumexp(const void *args, lm_tensor *const *out) {
-  const lm_logcumsumexp_args *a = args;
-  return scan_along(LM_SCAN_LOGSUMEXP, a->x, NULL, a->dim, a->reverse, out, 1);
-}
-
-lm_status lm_cpu_cummax(const void *args, lm_tensor *const *out) {
-  const lm_cummax_args *a = args;
-  return scan_along(LM_SCAN_MAX, a->x, NULL, a->dim, false, out, 2);
-}
-
-lm_status lm_cpu_cummin(const void *args, lm_tensor *const *out) {
-  const lm_cummin_args *a = args;
-  return scan_along(LM_SCAN_MIN, a->x, NULL, a->dim, false, out, 2);
 }

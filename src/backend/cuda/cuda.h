@@ -69,17 +69,15 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 #define LM_CUDA_CUSOLVER(X)
 #endif
 #define LM_CUDA_KERNELS(X)                                                                                            \
-  /* reduce.c, argmax.c, softmax.c, loss.c */                                                                         \
-  X(sum) X(nansum) X(prod) X(count_nonzero)                                                                           \
-  X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)  \
-  X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward) X(nll_loss) X(nll_loss_backward)              \
+  /* reduce.c, softmax.c, loss.c */                                                                         \
+  X(reduce) X(extreme_along) X(softmax_along) X(nll_loss) X(nll_loss_backward)                                         \
   /* matmul.c, conv.c */                                                                                              \
-  X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
+  X(product) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
   /* index.c, sort.c, cat.c */                                                                                        \
   X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
-  X(kthvalue) X(median_dim) X(nanmedian_dim) X(searchsorted)                                                          \
+  X(kth_along) X(searchsorted)                                                          \
   /* scan.c */                                                                                                        \
-  X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
+  X(scan)                                       \
   X(one_hot) X(embedding) X(embedding_backward) X(triangle) X(randperm)                                                           \
   /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c, norm.c */                                                                                            \
   X(gather_weighted) X(gather_weighted_input) X(gather_weighted_weight) X(grid_sample) X(grid_sample_input)                 \
@@ -92,8 +90,7 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   /* recurrent.c */                                                                                                    \
   X(recurrent_weights) X(recurrent_network) X(recurrent_network_backward)                                             \
   /* fill.c */                                                                                                        \
-  X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(arange) X(linspace)                         \
-  X(log_normal_) X(exponential_) X(cauchy_) X(geometric_)                                                             \
+  X(dropout) X(fill_) X(fill_random) X(arange) X(linspace)                         \
   /* sample.c */                                                                                                      \
   X(poisson) X(binomial) X(multinomial)                                                                               \
   /* linalg/ */                                                                                                       \

@@ -11,7 +11,9 @@
 static lm_status largest(lm_tensor *x, int64_t *out) {
   lm_status status = LM_OK;
   lm_tensor *top = NULL;
-  TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = -1}}, &top));
+  TRY(lm_op_reduce(LM_OP_amax,
+                   &(lm_reduce_args){.x = x, .dim = {.n = -1}, .statistic = LM_STATISTIC_AMAX, .dtype = LM_NO_DTYPE},
+                   &top));
   TRY(lm_tensor_item_i64(top, out));
 done:
   lm_release(top);

@@ -181,7 +181,7 @@ static lm_status product(lm_tensor *x, lm_tensor *y, lm_dtype dtype, lm_tensor *
   lm_tensor *transposed = NULL, *whole = NULL;
   int64_t size[2] = {x->size[1], x->size[0]}, stride[2] = {1, x->size[1]};
   TRY(lm_tensor_view(x, 2, size, stride, 0, &transposed));
-  TRY(lm_op_mm(&(lm_mm_args){.x = transposed, .other = y}, &whole));
+  TRY(lm_op_product(LM_OP_mm, &(lm_product_args){.x = transposed, .other = y, .alpha = 1}, &whole));
   TRY(lm_at_least_1d(whole, dtype, out));
 done:
   lm_release(transposed);
@@ -240,7 +240,8 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   TRY(lm_at_least_1d(result[1], dtype, &out[2]));
   TRY(lm_at_least_1d(result[2], dtype, &out[3]));
   if (in.bias_hh) {
-    TRY(lm_op_sum(&(lm_sum_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE}, &bias));
+    TRY(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE},
+                     &bias));
     TRY(lm_at_least_1d(bias, dtype, &out[4]));
   } else {
     TRY(nothing(like, &out[4]));
