@@ -2,5 +2,6 @@ std = "luajit"
 max_line_length = 120
 files["spec/**/*.lua"].std = "+busted"
 files["spec/**/*_spec.lua"].std = "+busted"
+files["torch7/spec/*.lua"].std = "+busted"
 files["spec/op/op_cases.lua"].max_line_length = 200
 files["spec/golden/transforms.lua"].max_line_length = 200

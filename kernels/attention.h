@@ -1,7 +1,6 @@
 /* Attention in blocks: softmax along keys as they come (Milakov and Gimelshein 2018, Dao 2023). Functions enqueue on
  * the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_ATTENTION_H
-#define LM_KERNELS_ATTENTION_H
+#pragma once
 
 #include <stdint.h>
 
@@ -48,6 +47,4 @@ int lm_k_dropout_by_draw(int dtype, const void *x, void *y, int64_t n, const uin
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

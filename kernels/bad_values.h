@@ -1,8 +1,7 @@
 /* How a kernel reports a value it may not take (a label, an index, an integer divisor of 0): the first one found is
  * kept where the host can read it, and becomes an error at the next synchronization. The kernel itself continues with a
  * harmless value, so the device stays usable. For C and CUDA. */
-#ifndef LM_KERNELS_BAD_VALUES_H
-#define LM_KERNELS_BAD_VALUES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -31,6 +30,4 @@ __device__ static inline void lm_report_bad(lm_bad bad, int kind, int64_t positi
   __threadfence_system();
   *(volatile int *)&bad.record->kind = kind;
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* Boxes in images. Both functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_BOXES_H
-#define LM_KERNELS_BOXES_H
+#pragma once
 
 #include "bad_values.h"
 
@@ -25,6 +24,4 @@ int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, uint8_t 
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

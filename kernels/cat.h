@@ -1,7 +1,6 @@
 /* Joining many tensors in one launch: what describes them travels in the kernel's arguments, of which there may be 4
  * KB. Longer lists take several launches. Functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_CAT_H
-#define LM_KERNELS_CAT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -40,6 +39,4 @@ int lm_cat_parts(void *stream, const lm_cat_shape *shape, int n, const lm_cat_pa
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* Convolutions that cuDNN has no engine for: plain sums, as the definition has them. */
-#ifndef LM_KERNELS_CONV_H
-#define LM_KERNELS_CONV_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,6 +24,4 @@ int lm_k_conv_weight(const lm_conv_sums *job, void *stream);  /* writes weight *
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

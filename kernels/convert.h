@@ -2,8 +2,7 @@
  * LM_GET_F16(stored) and so on return a float, a double or an integer, LM_PUT_F16(number) the stored form.
  * Floats become integers as lm_put of types.cuh does it: toward zero; what fits int64 but not the type wraps, as
  * PyTorch's do; beyond int64 it is the type's own limit, and NaN is 0. */
-#ifndef LM_KERNELS_CONVERT_H
-#define LM_KERNELS_CONVERT_H
+#pragma once
 
 #include "dtypes.h"
 #include "half_float.h"
@@ -45,5 +44,3 @@ LM_INTEGER_DTYPES(X)
 #define LM_PUT_BF16(v) lm_to_bf16((float)(v))
 #define LM_PUT_F32(v) ((float)(v))
 #define LM_PUT_F64(v) ((double)(v))
-
-#endif

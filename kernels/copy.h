@@ -1,6 +1,5 @@
 /* Moving elements without looking at them. Functions return a cudaError_t. For C and CUDA. */
-#ifndef LM_KERNELS_COPY_H
-#define LM_KERNELS_COPY_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,6 +19,4 @@ int lm_copy_transposed(const lm_strided_layout *at, int dim, void *stream);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* Connectionist temporal classification. Both functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_CTC_H
-#define LM_KERNELS_CTC_H
+#pragma once
 
 #include "bad_values.h"
 
@@ -24,6 +23,4 @@ int lm_k_ctc_backward(const lm_ctc_job *job, void *stream);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

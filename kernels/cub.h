@@ -1,7 +1,6 @@
 /* Sorting and selecting on the device, by CUB. Each function is called twice: with temp NULL it says in *bytes what
  * temp has to have, then it enqueues. Both return a cudaError_t. */
-#ifndef LM_KERNELS_CUB_H
-#define LM_KERNELS_CUB_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,6 +22,4 @@ LM_CUB_API int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uin
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

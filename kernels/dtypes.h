@@ -1,7 +1,7 @@
 /* Element types, each once. Half and bfloat16 are stored as uint16_t and computed in float. For C and CUDA. */
-#ifndef LM_KERNELS_DTYPES_H
-#define LM_KERNELS_DTYPES_H
+#pragma once
 
+#include <assert.h>
 #include <stdint.h>
 
 /* X(id, name, C storage type, low, high, …): the type holds exactly the integers from low to high; what follows X is
@@ -32,11 +32,10 @@ typedef enum lm_dtype {
 #undef X
       LM_DTYPE_COUNT,
   LM_NO_DTYPE = -1,
-} lm_dtype;
+} __attribute__((packed)) lm_dtype; /* of one byte */
+static_assert(sizeof(lm_dtype) == 1, "headers of tensors and plug-ins count on it");
 
 /* What memory holds: lm_elem_U8 and so on. */
 #define X(id, name, type, ...) typedef type lm_elem_##id;
 LM_DTYPES(X)
 #undef X
-
-#endif

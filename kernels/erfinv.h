@@ -1,6 +1,5 @@
 /* The inverse of erf. For C and CUDA, without branches, so that loops vectorize. */
-#ifndef LM_KERNELS_ERFINV_H
-#define LM_KERNELS_ERFINV_H
+#pragma once
 
 #include <math.h>
 
@@ -48,5 +47,3 @@ LM_INVERSE_ERF double lm_inverse_erf(double x) {
   double y = first - off / (1 + first * off), end = x * INFINITY;
   return fabs(x) == 1 ? end : y;
 }
-
-#endif

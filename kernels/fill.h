@@ -1,7 +1,6 @@
 /* Tensors made of nothing: sequences, random numbers, dropout's masks. Functions return a cudaError_t. For C and CUDA.
  */
-#ifndef LM_KERNELS_FILL_H
-#define LM_KERNELS_FILL_H
+#pragma once
 
 #include "strided.h"
 
@@ -50,6 +49,4 @@ int lm_dropout_mask(int dtype, const void *x, void *y, uint8_t *keep, int64_t n,
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -4,8 +4,7 @@
  * Stirling's series (Abramowitz and Stegun 6.1.41, 6.3.18, 6.4.12) at t >= 8; what is less comes there by the
  * recurrence gamma(x + 1) = x gamma(x), and what is below 1/2 by the reflection gamma(x) gamma(1 - x) = pi / sin(pi x).
  */
-#ifndef LM_KERNELS_GAMMA_H
-#define LM_KERNELS_GAMMA_H
+#pragma once
 
 #include <math.h>
 
@@ -112,5 +111,3 @@ LM_GAMMA double lm_polygamma(double x, double n) {
   for (int k = 2; k <= (int)n; k++) factorial *= k;
   return ((int)n % 2 ? factorial : -factorial) * lm_hurwitz(n + 1, x);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Weighted sums of elements, and their gradients. All functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_GATHER_WEIGHTED_H
-#define LM_KERNELS_GATHER_WEIGHTED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,6 +24,4 @@ int lm_k_gather_weighted_weight(const lm_gather_weighted_job *job, void *stream)
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

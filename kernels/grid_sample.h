@@ -1,6 +1,5 @@
 /* grid_sample and its gradients. All functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_GRID_SAMPLE_H
-#define LM_KERNELS_GRID_SAMPLE_H
+#pragma once
 
 #include "grid_taps.h"
 
@@ -15,6 +14,4 @@ int lm_k_grid_slopes(const lm_grid_call *call, void *stream);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

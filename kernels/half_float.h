@@ -1,7 +1,6 @@
 /* float32 to half precision (float16) and bfloat16 and back, on every device and without branches, so that loops
  * vectorize. */
-#ifndef LM_KERNELS_HALF_FLOAT_H
-#define LM_KERNELS_HALF_FLOAT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ static inline __attribute__((always_inline)) uint16_t lm_to_bf16(float f) {
   uint32_t rounded = (v.bits + 0x7fffu + (v.bits >> 16 & 1)) >> 16, quiet = v.bits >> 16 | 0x40u;
   return (uint16_t)((v.bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * (bad_values.h); what they would read becomes 0, what they would write is left alone.
  *
  * Functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_INDEX_H
-#define LM_KERNELS_INDEX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -91,6 +90,4 @@ int lm_index_unravel(void *stream, int64_t n, const int64_t *positions, int ndim
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -3,8 +3,7 @@
  * Kernels are plain functions marked LM_KERNEL with external linkage, in no namespace. They are launched by lm_launch,
  * never by <<<>>>, so that each file also compiles for the host (LM_HOST_KERNELS): spec/support/cuda runs the same
  * bodies on an emulated grid. Includes nothing from src/. */
-#ifndef LM_KERNELS_LAUNCH_CUH
-#define LM_KERNELS_LAUNCH_CUH
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -236,5 +235,3 @@ struct lm_min_of {
     return a < b || a != a ? a : b;
   }
 };
-
-#endif

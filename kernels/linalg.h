@@ -1,8 +1,7 @@
 /* Around the libraries' factorizations and transforms: what they are given, and what they leave to do. float32 and
  * float64 alone. All functions enqueue on the stream and return a cudaError_t; matrices are dense, one after another.
  */
-#ifndef LM_KERNELS_LINALG_H
-#define LM_KERNELS_LINALG_H
+#pragma once
 
 #include "bad_values.h"
 
@@ -63,6 +62,4 @@ int lm_k_times_inverse(const lm_inverse_values *job, void *stream);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* Negative log-likelihood. Positions (n, s) of the labels are counted n * inner + s. */
-#ifndef LM_KERNELS_LOSS_H
-#define LM_KERNELS_LOSS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,6 +39,4 @@ int lm_nll_forward(const lm_nll_job *job, void *stream);
 int lm_nll_backward(const lm_nll_job *job, void *stream);
 #ifdef __cplusplus
 }
-#endif
-
 #endif

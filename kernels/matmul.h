@@ -1,6 +1,5 @@
 /* Matrix products that cuBLASLt has no kernel for: integers, and the rare float case. */
-#ifndef LM_KERNELS_MATMUL_H
-#define LM_KERNELS_MATMUL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,6 +24,4 @@ int lm_k_matmul(const lm_matmul_job *job, void *stream);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

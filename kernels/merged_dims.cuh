@@ -1,6 +1,5 @@
 /* The device's part of merged_dims.h: from an element's number to its offset on each side. */
-#ifndef LM_KERNELS_MERGED_DIMS_CUH
-#define LM_KERNELS_MERGED_DIMS_CUH
+#pragma once
 
 #include "launch.cuh"
 #include "merged_dims.h"
@@ -59,5 +58,3 @@ LM_DEVICE void lm_dims_offset(const lm_dims_loops<SIDES> &loops, int64_t u, int6
   LM_UNROLL
   for (int s = 0; s < SIDES; s++) offset[s] += u * loops.stride[s][0];
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Loops over the elements of strided tensors ("sides") that share their sizes: dims from the slowest to the fastest,
  * those that lie evenly on every side made one. For C and CUDA; merged_dims.cuh is the device's part. */
-#ifndef LM_KERNELS_MERGED_DIMS_H
-#define LM_KERNELS_MERGED_DIMS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -87,5 +86,3 @@ static inline int64_t lm_dims_pop(lm_dims *dims, int64_t *stride, int64_t alone)
   dims->ndim = last;
   return dims->size[last];
 }
-
-#endif

@@ -2,8 +2,7 @@
  * two passes. Each block reduces one part of some channels; a small kernel joins the parts. Within a thread sums are
  * kept in the compute type for at most LM_NORM_CHUNK elements, then in double. No atomics: results are the same from
  * run to run. */
-#ifndef LM_KERNELS_NORM_CUH
-#define LM_KERNELS_NORM_CUH
+#pragma once
 
 #include "norm.h"
 #include "vectors.cuh"
@@ -213,5 +212,3 @@ static int lm_launch_columns_two(const S &source, int64_t rows, int64_t c, int p
   dim3 grid(lm_blocks(c, (int64_t)V << over.across_bits, INT32_MAX), (unsigned)parts);
   return lm_launch(lm_columns_two<V, S>, grid, LM_COLUMNS_BLOCK, 0, stream, source, over, partial);
 }
-
-#endif

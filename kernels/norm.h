@@ -1,6 +1,5 @@
 /* Batch norm and layer norm on CUDA. All functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_NORM_H
-#define LM_KERNELS_NORM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -79,6 +78,4 @@ int lm_layer_param_grads(const lm_layer_job *job, const double *partial, lm_valu
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

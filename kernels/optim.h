@@ -1,7 +1,6 @@
 /* Optimizer steps and norms of many tensors in few launches. All functions enqueue on the stream and return a
  * cudaError_t. */
-#ifndef LM_KERNELS_OPTIM_H
-#define LM_KERNELS_OPTIM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,6 +56,4 @@ int lm_optim_norms_join(const double *part, int64_t n, double p, double *out, vo
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

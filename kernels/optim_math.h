@@ -1,6 +1,5 @@
 /* What optimizers' updates of one element are written with (src/optim/generate.lua). For C and CUDA. */
-#ifndef LM_KERNELS_OPTIM_MATH_H
-#define LM_KERNELS_OPTIM_MATH_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -21,5 +20,3 @@
 LM_OPTIM_MATH(float, f32)
 LM_OPTIM_MATH(double, f64)
 #undef LM_OPTIM_MATH
-
-#endif

@@ -9,8 +9,7 @@
  *                   words 2k % 4 and 2k % 4 + 1 of block 2k / 4; double elements 2k, 2k + 1 from the
  *                   two 64-bit results of block k
  */
-#ifndef LM_KERNELS_PHILOX_H
-#define LM_KERNELS_PHILOX_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -123,5 +122,3 @@ LM_DEVICE_CODE uint64_t lm_uniform_below(uint64_t bits, uint64_t range) {
   uint64_t low = bl * rl, mid1 = bh * rl + (low >> 32), mid2 = bl * rh + (uint32_t)mid1;
   return bh * rh + (mid1 >> 32) + (mid2 >> 32);
 }
-
-#endif

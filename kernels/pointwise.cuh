@@ -5,8 +5,7 @@
  *   of(in, numbers)           its value
  * for each compute type num. Two kernels a row: `flat` where all operands lie alike in memory, contiguous and of one
  * dtype (the compute type, or a 16-bit one), single numbers aside; `walk` for everything else. */
-#ifndef LM_KERNELS_POINTWISE_CUH
-#define LM_KERNELS_POINTWISE_CUH
+#pragma once
 
 #include "pointwise.h"
 #include "scalar_functions_cuda.cuh"
@@ -224,5 +223,3 @@ struct lm_pointwise_runner {
   extern "C" int name(const lm_pointwise_launch *launch, void *stream) {   \
     return lm_pointwise_runner<row<num>, num>::run(launch, dtype, stream); \
   }
-
-#endif

@@ -1,7 +1,6 @@
 /* Elementwise kernels: a launcher for each elementwise op of op/entries/ops.lua and each compute type that it has, and
  * for each fused gradient. */
-#ifndef LM_KERNELS_POINTWISE_H
-#define LM_KERNELS_POINTWISE_H
+#pragma once
 
 #include "bad_values.h"
 #include "strided.h"
@@ -38,6 +37,4 @@ lm_pointwise_launcher lm_pointwise_f32_copy, lm_pointwise_f64_copy, lm_pointwise
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /* Pooling on CUDA. A plane is one image with all its channels interleaved (channels-last, c = C), or one channel of one
  * image (contiguous, c = 1): either way [H, W, c] in memory. All functions enqueue on the stream and return a
  * cudaError_t. */
-#ifndef LM_KERNELS_POOLING_H
-#define LM_KERNELS_POOLING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,6 +48,4 @@ int lm_pooling_avg_back(const lm_pooling_job *job, void *stream);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

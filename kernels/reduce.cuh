@@ -8,8 +8,7 @@
  * two joined void put(int64_t at, state)      the result, at the output's element `at` States are at most
  * LM_REDUCE_STATE bytes. Threads fold chunks of some 16 elements in the loader's type and add those to totals in double
  * or int64, so long sums stay accurate; the order depends on the geometry alone. */
-#ifndef LM_KERNELS_REDUCE_CUH
-#define LM_KERNELS_REDUCE_CUH
+#pragma once
 
 #include <math.h>
 
@@ -439,5 +438,3 @@ int lm_reduce_launch(const lm_reduce_job *job, F f, void *partial_, void *stream
   return lm_launch(lm_reduce_parts<F>, lm_blocks(g.kept_count, g.lanes, INT32_MAX), LM_REDUCE_BLOCK, 0, stream, g, f,
                    partial);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Reductions: each result is a fold over the elements of x that lie along the reduced dims. Plain C; the caller decides
  * the geometry (src/backend/cuda/reduce_plan.c), reduce.cuh is the device's part. */
-#ifndef LM_KERNELS_REDUCE_H
-#define LM_KERNELS_REDUCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,6 +59,4 @@ int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
 int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream);
 #ifdef __cplusplus
 }
-#endif
-
 #endif

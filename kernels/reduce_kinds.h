@@ -1,6 +1,5 @@
 /* Which reduction, and which softmax. For C and CUDA. */
-#ifndef LM_KERNELS_REDUCE_KINDS_H
-#define LM_KERNELS_REDUCE_KINDS_H
+#pragma once
 
 #include <math.h>
 
@@ -44,5 +43,3 @@ typedef enum lm_softmax_kind {
   LM_LOG_SOFTMAX_BACKWARD,
   LM_SOFTMAX_KINDS
 } lm_softmax_kind;
-
-#endif

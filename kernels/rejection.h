@@ -1,8 +1,7 @@
 /* Numbers of which each takes as many random bits as it happens to need: element i of a draw has the LM_ROOM blocks of
  * kernels/philox.h from offset + i * LM_ROOM on, of which it uses two uniforms a block. More than it has are needed
  * with a probability below 1e-30; it then continues with its neighbor's. For C and CUDA. */
-#ifndef LM_KERNELS_REJECTION_H
-#define LM_KERNELS_REJECTION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -99,5 +98,3 @@ LM_DEVICE_CODE double lm_binomial(double count, double p, lm_uniforms *u) {
   }
   return transposed ? count - k : k;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Many tensors times one number, in few launches. Enqueues on the stream and returns a cudaError_t. */
-#ifndef LM_KERNELS_RESCALE_H
-#define LM_KERNELS_RESCALE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -29,6 +28,4 @@ int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, 
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* Numbers drawn by rejection, and indices drawn by weight. Functions return a cudaError_t. For C and CUDA. */
-#ifndef LM_KERNELS_SAMPLE_H
-#define LM_KERNELS_SAMPLE_H
+#pragma once
 
 #include "fill.h"
 
@@ -18,6 +17,4 @@ int lm_sample_indices(const double *sums, int64_t *indices, int64_t rows, int64_
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* Functions of one element for loops on the CPU: written, or declared, so that the compiler vectorizes them.
  * For C; CUDA has its own. Includes nothing from src/. */
-#ifndef LM_KERNELS_SCALAR_H
-#define LM_KERNELS_SCALAR_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -261,5 +260,3 @@ LM_SCALAR int64_t lm_pow_i64(int64_t a, int64_t e) {
   }
   return y;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The functions in capitals of pointwise_scalars.h on a CUDA device, chosen by the argument's type: float, double or
  * int64. kernels/scalar_functions_cpu.h is the CPU's. */
-#ifndef LM_KERNELS_SCALAR_CUDA_CUH
-#define LM_KERNELS_SCALAR_CUDA_CUH
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -173,5 +172,3 @@ LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
 #define DIGAMMA (num) lm_digamma
 #define POLYGAMMA (num) lm_polygamma
 #define ISNAN lm_isnan
-
-#endif

@@ -1,6 +1,5 @@
 /* Scans along lines. Functions enqueue on the stream and return a cudaError_t. */
-#ifndef LM_KERNELS_SCAN_H
-#define LM_KERNELS_SCAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,6 +29,4 @@ int lm_scan_run(const lm_scan_job *job, void *stream);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

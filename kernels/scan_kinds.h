@@ -1,6 +1,5 @@
 /* Which scan. For C and CUDA. */
-#ifndef LM_KERNELS_SCAN_KINDS_H
-#define LM_KERNELS_SCAN_KINDS_H
+#pragma once
 
 /* Integers have SUM, PRODUCT, MAX and MIN. Of MAX and MIN the last of equals counts, and NaN before everything. */
 typedef enum lm_scan_kind {
@@ -12,5 +11,3 @@ typedef enum lm_scan_kind {
   LM_SCAN_RECURRENCE, /* y[i] = x[i] + decay[i] y[i - 1] */
   LM_SCAN_KINDS
 } lm_scan_kind;
-
-#endif

@@ -1,6 +1,5 @@
 /* Softmax, its logarithm and their gradients along one dim. */
-#ifndef LM_KERNELS_SOFTMAX_H
-#define LM_KERNELS_SOFTMAX_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -36,6 +35,4 @@ extern "C" {
 int lm_softmax_run(const lm_softmax_job *job, void *stream);
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* topk, the k-th of each line, indices in sorted rows, and randperm. Functions enqueue on the stream and return a
  * cudaError_t. */
-#ifndef LM_KERNELS_SORT_H
-#define LM_KERNELS_SORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,6 +59,4 @@ int lm_randperm_chase(void *stream, int64_t n, const uint32_t *target, const uin
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -3,8 +3,7 @@
  * Elements are numbered in the order of the merged dims (dim 0 is the innermost), thread t takes 4t to 4t + 3. Where an
  * operand's four lie together and aligned they move as one vector. Loading is apart from converting, so that the loads
  * of all operands are on their way before the first is waited for; dtypes are chosen by uniform branches. */
-#ifndef LM_KERNELS_STRIDED_CUH
-#define LM_KERNELS_STRIDED_CUH
+#pragma once
 
 #include "strided.h"
 #include "vectors.cuh"
@@ -179,5 +178,3 @@ LM_DEVICE void lm_store(const lm_strided<N> &w, int k, const int64_t *at, const 
 #undef X
   }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Strided operands as strided.cuh's kernels go through them. For C and CUDA. */
-#ifndef LM_KERNELS_STRIDED_H
-#define LM_KERNELS_STRIDED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ typedef struct lm_strided_layout {
   int dtype[LM_STRIDED_OPERANDS];
   int64_t stride[LM_STRIDED_OPERANDS][LM_STRIDED_DIMS]; /* in elements; 0 where broadcast */
 } lm_strided_layout;
-
-#endif

@@ -1,6 +1,5 @@
 /* Tables of tensors whose elements are dealt out in chunks, one a block. */
-#ifndef LM_KERNELS_CHUNKS_CUH
-#define LM_KERNELS_CHUNKS_CUH
+#pragma once
 
 #include "launch.cuh"
 
@@ -17,5 +16,3 @@ LM_DEVICE int lm_tensor_with(const uint32_t *first, int n, uint32_t chunk) {
   }
   return low;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Stored elements in kernels: every dtype has a type of its own, so that templates tell bool from uint8 and half from
  * bfloat16, and arithmetic is written for float, double and int64 alone. */
-#ifndef LM_KERNELS_TYPES_CUH
-#define LM_KERNELS_TYPES_CUH
+#pragma once
 
 #include <math.h>
 #include <limits>
@@ -185,5 +184,3 @@ int lm_for_width(int bytes, F f) {
     default: return 1;
   }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Neighboring elements that are loaded and stored at once, 16 bytes at a time. */
-#ifndef LM_KERNELS_PACK_CUH
-#define LM_KERNELS_PACK_CUH
+#pragma once
 
 #include "types.cuh"
 
@@ -82,5 +81,3 @@ struct lm_width {
 
 /* Whether packs of 16 bytes may be used at p; NULL is fine. */
 static inline bool lm_is_packed(const void *p) { return (uintptr_t)p % 16 == 0; }
-
-#endif

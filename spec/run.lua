@@ -35,22 +35,25 @@ for _, a in ipairs(arg) do
   end
 end
 
-local function specs_under(path)
-  local found, pipe = {}, io.popen("find '" .. path:gsub("'", "'\\''") .. "' -name '*_spec.lua' 2>/dev/null | sort")
+local function specs_under(...)
+  local found, paths = {}, {}
+  for i, path in ipairs {...} do paths[i] = "'" .. path:gsub("'", "'\\''") .. "'" end
+  local pipe = io.popen("find " .. table.concat(paths, " ") .. " -name '*_spec.lua' 2>/dev/null | sort")
   for file in pipe:lines() do found[#found + 1] = file end
   pipe:close()
   return found
 end
 
 -- A path is the file, or what the folder holds; anything else is how the paths of specs end.
-local list, all = {}, specs_under "spec"
+local list, all = {}, specs_under("spec", "torch7/spec")
 if #files == 0 then list = all end
 for _, name in ipairs(files) do
   local file, found = io.open(given(name)), specs_under(given(name))
   if file and not found[1] and name:match "%.lua$" then found = { given(name) } end
   if file then file:close() end
   if not found[1] then
-    local ending = "/" .. name:gsub("^%./", ""):gsub("^spec/", ""):gsub("%.lua$", ""):gsub("_spec$", "") .. "_spec.lua"
+    local short = name:gsub("^%./", ""):gsub("^torch7/", ""):gsub("^spec/", "")
+    local ending = "/" .. short:gsub("%.lua$", ""):gsub("_spec$", "") .. "_spec.lua"
     for _, path in ipairs(all) do
       if path:sub(-#ending) == ending then found[#found + 1] = path end
     end

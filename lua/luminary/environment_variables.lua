@@ -41,6 +41,10 @@ variable "LM_SHM" {
   carried = true,
   doctor_warning = {{["0"] = true}, "warning", "ranks of one machine communicate by sockets instead of shared memory"},
 }
+variable "LM_HOOK_IMPORT" {
+  help = "0: no call of Open MPI 5 is redirected; its first use ends the process's connection to PMIx instead",
+  one_of = {"0", "1"}, default = "1", carried = true,
+}
 variable "LM_ERROR_FILE" {
   help = "The file to which a failing rank writes its error as JSON, for its launcher",
   default = "set by `luminary run`",
@@ -104,12 +108,6 @@ variable "LM_GUARD_BLOCKS" {
     .. "tensor on a GPU separately, for compute-sanitizer",
   one_of = {"0", "1"}, default = "0",
   doctor_warning = {{["1"] = true}, "warning", "every block of memory is guarded, which is only for debugging"},
-}
-variable "LM_DOCTOR_ROOT" {help = "The root folder for `luminary doctor`, as of another machine's files", default = "/"}
-variable "LM_DOCTOR_BIN" {help = "A folder whose commands precede those of PATH for `luminary doctor`"}
-variable "LM_DOCTOR_LIMIT" {
-  help = "The largest number of seconds that `luminary doctor` waits for a command",
-  default = "a limit for each command",
 }
 
 -- ---- building

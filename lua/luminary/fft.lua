@@ -13,6 +13,7 @@
 --- "backward" (inverse transforms divide by n; the default), "ortho" (all divide by its square root) or "forward".
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
@@ -111,11 +112,10 @@ function fft.multiply(x, other, conjugate) return ops.fft_multiply(x, other, con
 --- fft.conjugate(x): Computes the conjugates of complex numbers.
 function fft.conjugate(x) return conjugated((signal("conjugate", x, true))) end
 
---- fft.hfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the discrete Fourier transform of a Hermitian
---- symmetric signal along dim.
-function fft.hfft(x, n, dim, norm)
+--- Computes the discrete Fourier transform of a Hermitian symmetric signal along dim.
+fft.hfft = signature.of([[hfft(x, n: any?, dim: dims? = (-1), norm: any? = ("backward"))]], function(x, n, dim, norm)
   return to_real("hfft", conjugated((signal("hfft", x, true))), n, dim, norm, false)
-end
+end)
 
 --- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.hfft.
 function fft.ihfft(x, n, dim, norm) return conjugated(real_line("ihfft", x, n, dim, norm, true)) end
@@ -221,20 +221,19 @@ function fft.ihfft2(x, s, dim, norm) return conjugated(real_lines("ihfft2", x, s
 --- fft.ihfftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.hfftn.
 function fft.ihfftn(x, s, dim, norm) return conjugated(real_lines("ihfftn", x, s, dim, norm, nil, true)) end
 
---- fft.fftfreq(n [, d = 1 [, {dtype, device}]]): Returns the sample frequencies of lm.fft.fft.
-function fft.fftfreq(n, d, dtype, device)
-  arg("fftfreq", "n", n, "count")
+--- Returns the sample frequencies of lm.fft.fft.
+fft.fftfreq = signature.of("fftfreq(n: count, d: any? = (1), dtype: any?, device: any?)", function(n, d, dtype, device)
   local half, like = math.floor((n - 1) / 2), {dtype = dtype or core.get_default_dtype(), device = device}
   local frequencies = ops.cat {ops.arange(0, half + 1, 1, like), ops.arange(half + 1 - n, 0, 1, like)}
   return frequencies * (1 / (n * (d or 1)))
-end
+end)
 
---- fft.rfftfreq(n [, d = 1 [, {dtype, device}]]): Returns the sample frequencies of lm.fft.rfft.
-function fft.rfftfreq(n, d, dtype, device)
-  arg("rfftfreq", "n", n, "count")
+--- Returns the sample frequencies of lm.fft.rfft.
+fft.rfftfreq = signature.of([[rfftfreq(n: count, d: any? = (1), dtype: any?,
+  device: any?)]], function(n, d, dtype, device)
   local like = {dtype = dtype or core.get_default_dtype(), device = device}
   return ops.arange(0, math.floor(n / 2) + 1, 1, like) * (1 / (n * (d or 1)))
-end
+end)
 
 -- Rolls x along dims by by(n) entries, where n is the size of the dim.
 local function moved(who, x, dim, by)
@@ -260,4 +259,4 @@ function fft.fftshift(x, dim) return moved("fftshift", x, dim, function(n) retur
 --- fft.ifftshift(x [, dim]): Computes the inverse of lm.fft.fftshift.
 function fft.ifftshift(x, dim) return moved("ifftshift", x, dim, function(n) return -math.floor(n / 2) end) end
 
-return options.strict("fft", options.exact_all(fft, options.named))
+return options.strict("fft", signature.all(fft))

@@ -1,14 +1,13 @@
 --- lm.func: Function transforms: gradients, Jacobians, maps over a batch, and calls of modules with other parameters.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local check_callable = require("luminary.autograd.function").check_callable
 local records = require "luminary.nn.module_fields"
+local pack = options.pack
 
 local ops, fail = core.ops, options.fail
 local func = {}
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 -- Replaces each floating tensor t of v, a tensor or a nested table of tensors, by make(t). Keys are visited in order.
 local function map_tensors(who, v, make)
@@ -100,7 +99,7 @@ local function prepared(who, args, numbers)
   return new, list
 end
 
-local grad_options = {{"argnums", "any", 1}, {"has_aux", "boolean", false}, {"create_graph", "boolean", false}}
+local grad_options = "argnums: any = 1, has_aux = false, create_graph = false"
 
 -- A function that returns f's gradients and its results.
 local function differentiated(who, f, opts)
@@ -126,9 +125,8 @@ local function differentiated(who, f, opts)
   end
 end
 
---- lm.func.grad(f [, {argnums = 1, has_aux = false, create_graph = false}]): Returns a function that computes the
---- gradient of f with respect to its argument argnums.
-func.grad = arguments.takes("grad", grad_options, function(f, opts)
+--- Returns a function that computes the gradient of f with respect to its argument argnums.
+func.grad = signature.of("grad(f, {" .. grad_options .. "})", function(f, opts)
   local both = differentiated("grad", f, opts)
   return function(...)
     local grads, _, aux = both(...)
@@ -137,13 +135,13 @@ func.grad = arguments.takes("grad", grad_options, function(f, opts)
   end
 end)
 
---- lm.func.grad_and_value(…): Returns a function that computes the gradient and the value of f.
-func.grad_and_value = arguments.takes("grad_and_value", grad_options, function(f, opts)
+--- Returns a function that computes the gradient and the value of f.
+func.grad_and_value = signature.of("grad_and_value(f, {" .. grad_options .. "})", function(f, opts)
   return differentiated("grad_and_value", f, opts)
 end)
 
---- lm.func.value_and_grad(…): Returns a function that computes the value and the gradient of f.
-func.value_and_grad = arguments.takes("value_and_grad", grad_options, function(f, opts)
+--- Returns a function that computes the value and the gradient of f.
+func.value_and_grad = signature.of("value_and_grad(f, {" .. grad_options .. "})", function(f, opts)
   local both = differentiated("value_and_grad", f, opts)
   return function(...)
     local grads, y, aux = both(...)
@@ -208,13 +206,11 @@ local function jvp(who, f, primals, tangents, keep)
 end
 func._jvp = jvp
 
---- lm.func.jvp(f, primals, tangents): Computes f(primals…) and the Jacobian-vector product with tangents.
-function func.jvp(f, primals, tangents)
+--- Computes f(primals…) and the Jacobian-vector product with tangents.
+func.jvp = signature.of("jvp(f, primals: table, tangents: table)", function(f, primals, tangents)
   check_callable("jvp", f)
-  options.arg("jvp", "primals", primals, "table")
-  options.arg("jvp", "tangents", tangents, "table")
   return jvp("jvp", f, primals, tangents, depth > 0)
-end
+end)
 
 -- The Jacobians of y [out…] with respect to the inputs: tensors [out…, in…].
 local function jacobians(y, inputs, keep)
@@ -235,7 +231,6 @@ local function jacobians(y, inputs, keep)
   return rows
 end
 
-local jacobian_options = {{"argnums", "any", 1}}
 
 local function jacrev(who, f, opts)
   check_callable(who, f)
@@ -253,13 +248,15 @@ local function jacrev(who, f, opts)
   end
 end
 
---- lm.func.jacrev(f [, {argnums = 1}]): Returns a function that computes the Jacobian of f with respect to an argument.
-func.jacrev = arguments.takes("jacrev", jacobian_options, function(f, opts) return jacrev("jacrev", f, opts) end)
---- lm.func.jacobian(f [, {argnums = 1}]): Returns a function that computes the Jacobian of f; the same as jacrev.
-func.jacobian = arguments.takes("jacobian", jacobian_options, function(f, opts) return jacrev("jacobian", f, opts) end)
+--- Returns a function that computes the Jacobian of f with respect to an argument.
+func.jacrev = signature.of("jacrev(f, {argnums: any = 1})", function(f, opts) return jacrev("jacrev", f, opts) end)
+--- Returns a function that computes the Jacobian of f; the same as jacrev.
+func.jacobian = signature.of("jacobian(f, {argnums: any = 1})", function(f, opts)
+  return jacrev("jacobian", f, opts)
+end)
 
---- lm.func.hessian(f [, {argnums = 1}]): Returns a function that computes the Hessian of f with respect to an argument.
-func.hessian = arguments.takes("hessian", {{"argnums", "count", 1}}, function(f, opts)
+--- Returns a function that computes the Hessian of f with respect to an argument.
+func.hessian = signature.of("hessian(f, {argnums: count = 1})", function(f, opts)
   check_callable("hessian", f)
   return jacrev("hessian", func.grad(f, opts), opts)
 end)
@@ -280,8 +277,8 @@ local function mapped_size(args, dims)
   return size or fail("vmap: at least one argument must be mapped")
 end
 
---- lm.func.vmap(f [, {in_dims = 1, out_dims = 1}]): Returns a function that maps f over a dim of its arguments.
-func.vmap = arguments.takes("vmap", {{"in_dims", "any", 1}, {"out_dims", "integer", 1}}, function(f, opts)
+--- Returns a function that maps f over a dim of its arguments.
+func.vmap = signature.of("vmap(f, {in_dims: any = 1, out_dims: integer = 1})", function(f, opts)
   check_callable("vmap", f)
   return function(...)
     local args, dims = pack(...), {}

@@ -4,7 +4,7 @@
 --- matrices that are not symmetric, are not supported.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local read = require("luminary.base.arguments").read
+local signature = require "luminary.base.signature"
 local products = require "luminary.tensor.products"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
@@ -14,19 +14,15 @@ local linalg = {multi_dot = products.multi_dot}
 
 local function in_dtype(x, dtype) return dtype and x:to(dtype) or x end
 
-local function norm_rows(ord, default)
-  return {{"x", "tensor"}, {"ord", ord, default}, {"dim", "dims?"}, {"keepdim", "boolean", false}, {"dtype", "string?"}}
-end
+local common = ", dim: dims?, keepdim = false, dtype: string?)"
 
---- linalg.vector_norm(x [, ord = 2 [, dim [, keepdim = false]]] [, {dtype}]): Computes a norm of vectors over dim, or
---- of all elements.
-function linalg.vector_norm(...)
-  local x, ord, dim, keepdim, dtype = read("vector_norm", norm_rows("number", 2), ...)
+--- Computes a norm of vectors over dim, or of all elements.
+linalg.vector_norm = signature.of("vector_norm(x: tensor, ord = 2" .. common, function(x, ord, dim, keepdim, dtype)
   if not core.is_floating_point(x) and not dtype then
     options.wrong_dtype("vector_norm", "x", "floating", x, "convert it with :float() or {dtype = …}")
   end
   return ops.norm(in_dtype(x, dtype), ord, dim, {keepdim = keepdim})
-end
+end)
 
 local function some_entry(who, x, n, ord)
   if n == 0 and ord ~= "nuc" then fail("%s: x is %s; ord %g needs at least one element", who, describe(x), ord) end
@@ -72,17 +68,14 @@ local function matrix_norm(who, x, ord, dim, keepdim)
   return keepdim and y or ops.squeeze(y, {rows, columns})
 end
 
---- linalg.matrix_norm(x [, ord = "fro" [, dim = {-2, -1} [, keepdim = false]]] [, {dtype}]): Computes a norm of
---- matrices in two dims.
-function linalg.matrix_norm(...)
-  local x, ord, dim, keepdim, dtype = read("matrix_norm", norm_rows("any", "fro"), ...)
-  return matrix_norm("matrix_norm", in_dtype(x, dtype), ord, dim or {-2, -1}, keepdim)
-end
+--- Computes a norm of matrices in two dims.
+linalg.matrix_norm = signature.of([[matrix_norm(x: tensor, ord: any = "fro"]] .. common,
+  function(x, ord, dim, keepdim, dtype)
+    return matrix_norm("matrix_norm", in_dtype(x, dtype), ord, dim or {-2, -1}, keepdim)
+  end)
 
---- linalg.norm(x [, ord [, dim [, keepdim = false]]] [, {dtype}]): Computes a norm of vectors or matrices, by the
---- number of dims.
-function linalg.norm(...)
-  local x, ord, dim, keepdim, dtype = read("norm", norm_rows("any?"), ...)
+--- Computes a norm of vectors or matrices, by the number of dims.
+linalg.norm = signature.of("norm(x: tensor, ord: any?" .. common, function(x, ord, dim, keepdim, dtype)
   x = in_dtype(x, dtype)
   if dim ~= nil and type(dim) ~= "number" and not options.is_plain(dim) then
     options.must_be("norm", "dim", "a number or a list of numbers", dim)
@@ -92,13 +85,12 @@ function linalg.norm(...)
   if dims == 2 then return matrix_norm("norm", x, ord, dim or {1, 2}, keepdim) end
   if dims ~= 1 then fail("norm: with ord, x must have 1 or 2 dims, or dim must list 1 or 2; x is %s", describe(x)) end
   return ops.norm(x, arg("norm", "ord", ord, "number"), dim, {keepdim = keepdim})
-end
+end)
 
---- linalg.vecdot(x, other [, {dim = -1}]): Computes the dot product of vectors along dim.
-function linalg.vecdot(...)
-  local x, other, dim = read("vecdot", {{"x", "tensor"}, {"other", "tensor"}, {"dim", "dim", -1}}, ...)
+--- Computes the dot product of vectors along dim.
+linalg.vecdot = signature.of("vecdot(x: tensor, other: tensor, dim: dim = -1)", function(x, other, dim)
   return ops.sum(x * other, dim)
-end
+end)
 
 --- linalg.cross(x, other [, {dim = -1}]): Computes the cross product of vectors along dim, of size 3.
 function linalg.cross(x, other, opts) return ops.cross(x, other, opts or {}) end
@@ -106,12 +98,9 @@ function linalg.cross(x, other, opts) return ops.cross(x, other, opts or {}) end
 --- linalg.matmul(A, B): Computes the matrix product of two tensors.
 function linalg.matmul(A, B) return ops.matmul(A, B) end
 
---- linalg.diagonal(A [, {offset = 0, dim1 = -2, dim2 = -1}]): Returns a view of the diagonals of matrices.
-function linalg.diagonal(...)
-  return ops.diagonal(read("diagonal", {
-    {"A", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
-  }, ...))
-end
+--- Returns a view of the diagonals of matrices.
+linalg.diagonal = signature.of([[diagonal(A: tensor, offset: integer = 0, dim1: integer = -2,
+  dim2: integer = -1)]], function(...) return ops.diagonal(...) end)
 
 -- ---- inverses, determinants, solutions
 
@@ -134,50 +123,48 @@ local function is_vector(A, B)
   return true
 end
 
---- linalg.solve(A, B [, {left = true}]): Solves the linear systems A X = B, or X A = B without left.
-function linalg.solve(A, B, left)
+--- Solves the linear systems A X = B, or X A = B without left.
+linalg.solve = signature.of("solve(A, B: tensor, left: any? = (true))", function(A, B, left)
   matrix("solve", "A", A, true)
-  arg("solve", "B", B, "tensor")
   left = left == nil or arg("solve", "left", left, "boolean")
   if not is_vector(A, B) then return ops.linalg_solve(A, B, {left = left}) end
   local at = left and -1 or -2
   return ops.squeeze(ops.linalg_solve(A, ops.unsqueeze(B, at), {left = left}), at)
-end
+end)
 
---- linalg.solve_triangular(A, B, {upper [, left = true, unitriangular = false]}): Solves A X = B with triangular
---- matrices A.
-function linalg.solve_triangular(A, B, upper, left, unitriangular)
+--- Solves A X = B with triangular matrices A.
+linalg.solve_triangular = signature.of([[solve_triangular(A, B, upper: any?, left: any? = (true),
+  unitriangular: any? = (false))]], function(A, B, upper, left, unitriangular)
   return ops.linalg_solve_triangular(matrix("solve_triangular", "A", A, true), matrix("solve_triangular", "B", B), {
     upper = arg("solve_triangular", "upper", upper, "boolean"), left = left, unitriangular = unitriangular,
   })
-end
+end)
 
 local function with_pivots(who, pivot)
   if pivot == false then fail("%s: pivot = false is not supported", who) end
 end
 
---- linalg.lu_factor(A [, {pivot = true}]): Computes the LU factorization of matrices in compact form, and the pivots.
-function linalg.lu_factor(A, pivot)
+--- Computes the LU factorization of matrices in compact form, and the pivots.
+linalg.lu_factor = signature.of("lu_factor(A, pivot: any? = (true))", function(A, pivot)
   with_pivots("lu_factor", pivot)
   return ops.linalg_lu_factor(matrix("lu_factor", "A", A))
-end
+end)
 
---- linalg.lu(A [, {pivot = true}]): Computes the LU decomposition of matrices, A = P L U.
-function linalg.lu(A, pivot)
+--- Computes the LU decomposition of matrices, A = P L U.
+linalg.lu = signature.of("lu(A, pivot: any? = (true))", function(A, pivot)
   with_pivots("lu", pivot)
   return ops.lu_unpack(ops.linalg_lu_factor(matrix("lu", "A", A), {check = false}))
-end
+end)
 
---- linalg.lu_solve(LU, pivots, B [, {left = true, adjoint = false}]): Solves A X = B with the result of
---- lm.linalg.lu_factor(A).
-function linalg.lu_solve(LU, pivots, B, left, adjoint)
+--- Solves A X = B with the result of lm.linalg.lu_factor(A).
+linalg.lu_solve = signature.of([[lu_solve(LU, pivots, B, left: any? = (true),
+  adjoint: any? = (false))]], function(LU, pivots, B, left, adjoint)
   matrix("lu_solve", "LU", LU, true)
   return ops.linalg_lu_solve(LU, pivots, matrix("lu_solve", "B", B), {left = left, adjoint = adjoint})
-end
+end)
 
---- linalg.tensorinv(A [, ind = 2]): Computes the inverse of a tensor with respect to lm.tensordot.
-function linalg.tensorinv(A, ind)
-  arg("tensorinv", "A", A, "tensor")
+--- Computes the inverse of a tensor with respect to lm.tensordot.
+linalg.tensorinv = signature.of("tensorinv(A: tensor, ind: any? = (2))", function(A, ind)
   ind = arg("tensorinv", "ind", ind or 2, "count")
   local first, last, rows, columns = {}, {}, 1, 1
   for d, n in ipairs(A.shape) do
@@ -189,12 +176,10 @@ function linalg.tensorinv(A, ind)
   end
   for _, n in ipairs(first) do last[#last + 1] = n end
   return ops.reshape(ops.inverse(ops.reshape(A, {rows, columns})), last)
-end
+end)
 
---- linalg.tensorsolve(A, B [, dims]): Solves tensordot(A, X, X.ndim) = B.
-function linalg.tensorsolve(A, B, dims)
-  arg("tensorsolve", "A", A, "tensor")
-  arg("tensorsolve", "B", B, "tensor")
+--- Solves tensordot(A, X, X.ndim) = B.
+linalg.tensorsolve = signature.of("tensorsolve(A: tensor, B: tensor, dims: any?)", function(A, B, dims)
   if type(dims) == "number" then dims = {dims} end
   if dims ~= nil and not options.is_plain(dims) then
     options.must_be("tensorsolve", "dims", "a list of numbers", dims)
@@ -213,48 +198,49 @@ function linalg.tensorsolve(A, B, dims)
   end
   local flat = linalg.solve(ops.reshape(A, {columns, columns}), ops.reshape(B, {columns}))
   return ops.reshape(flat, shape)
-end
+end)
 
---- linalg.lstsq(A, B [, rcond [, {driver = "gelsy"}]]): Solves the least squares problems of A X = B.
-function linalg.lstsq(A, B, rcond, driver)
+--- Solves the least squares problems of A X = B.
+linalg.lstsq = signature.of([[lstsq(A, B: tensor, rcond: any?,
+  driver: any? = ("gelsy"))]], function(A, B, rcond, driver)
   matrix("lstsq", "A", A)
-  arg("lstsq", "B", B, "tensor")
   local vector = A.ndim >= 2 and B.ndim == A.ndim - 1
   local X, residuals, rank, singular_values = ops.linalg_lstsq(A, vector and ops.unsqueeze(B, -1) or B,
     {rcond = rcond, driver = driver})
   if vector then X = ops.squeeze(X, -1) end
   return X, residuals, rank, singular_values
-end
+end)
 
---- linalg.pinv(A [, rtol [, {atol, hermitian = false}]]): Computes the pseudoinverse of matrices.
-function linalg.pinv(A, rtol, atol, hermitian)
+--- Computes the pseudoinverse of matrices.
+linalg.pinv = signature.of([[pinv(A, rtol: any?, atol: any?,
+  hermitian: any? = (false))]], function(A, rtol, atol, hermitian)
   return ops.linalg_pinv(matrix("pinv", "A", A, hermitian), {rtol = rtol, atol = atol, hermitian = hermitian})
-end
+end)
 
 -- ---- factorizations
 
---- linalg.cholesky(A [, {upper = false}]): Computes the Cholesky factor L of positive definite matrices, A = L L^T.
-function linalg.cholesky(A, upper)
+--- Computes the Cholesky factor L of positive definite matrices, A = L L^T.
+linalg.cholesky = signature.of("cholesky(A, upper: any? = (false))", function(A, upper)
   return ops.cholesky(matrix("cholesky", "A", A, true), {upper = upper})
-end
+end)
 
 --- linalg.qr(A [, mode = "reduced"]): Computes the QR decomposition of matrices, A = Q R.
 function linalg.qr(A, mode) return ops.linalg_qr(matrix("qr", "A", A), {mode = mode}) end
 
---- linalg.eigh(A [, UPLO = "L"]): Computes the eigenvalues and eigenvectors of symmetric matrices.
-function linalg.eigh(A, UPLO)
+--- Computes the eigenvalues and eigenvectors of symmetric matrices.
+linalg.eigh = signature.of([[eigh(A, UPLO: any? = ("L"))]], function(A, UPLO)
   return ops.linalg_eigh(matrix("eigh", "A", A, true), {UPLO = UPLO})
-end
+end)
 
---- linalg.eigvalsh(A [, UPLO = "L"]): Computes the eigenvalues of symmetric matrices.
-function linalg.eigvalsh(A, UPLO)
+--- Computes the eigenvalues of symmetric matrices.
+linalg.eigvalsh = signature.of([[eigvalsh(A, UPLO: any? = ("L"))]], function(A, UPLO)
   return ops.linalg_eigvalsh(matrix("eigvalsh", "A", A, true), {UPLO = UPLO})
-end
+end)
 
---- linalg.svd(A [, {full_matrices = true}]): Computes the singular value decomposition of matrices, A = U diag(S) Vh.
-function linalg.svd(A, full_matrices)
+--- Computes the singular value decomposition of matrices, A = U diag(S) Vh.
+linalg.svd = signature.of("svd(A, full_matrices: any? = (true))", function(A, full_matrices)
   return ops.linalg_svd(matrix("svd", "A", A), {full_matrices = full_matrices})
-end
+end)
 
 --- linalg.svdvals(A): Computes the singular values of matrices, in descending order.
 function linalg.svdvals(A) return ops.linalg_svdvals(matrix("svdvals", "A", A)) end
@@ -263,8 +249,9 @@ function linalg.svdvals(A) return ops.linalg_svdvals(matrix("svdvals", "A", A)) 
 
 linalg.matrix_power, linalg.matrix_exp = matrices.matrix_power, matrices.matrix_exp
 
---- linalg.matrix_rank(A [, tol [, {atol, rtol, hermitian = false}]]): Computes the rank of matrices.
-function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
+--- Computes the rank of matrices.
+linalg.matrix_rank = signature.of([[matrix_rank(A, tol: any?, atol: any?, rtol: any?,
+  hermitian: any? = (false))]], function(A, tol, atol, rtol, hermitian)
   matrix("matrix_rank", "A", A, hermitian)
   for name, v in pairs {tol = tol, atol = atol, rtol = rtol} do
     if not core.is_tensor(v) then arg("matrix_rank", name, v, "number") end
@@ -287,10 +274,10 @@ function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
     end
     return ops.sum(ops.gt(s, ops.unsqueeze(threshold, -1)), -1)
   end)
-end
+end)
 
---- linalg.cond(A [, p = 2]): Computes the condition number of matrices.
-function linalg.cond(A, p)
+--- Computes the condition number of matrices.
+linalg.cond = signature.of("cond(A, p: any? = (2))", function(A, p)
   matrix("cond", "A", A, p ~= nil and p ~= 2 and p ~= -2)
   if p == nil or p == 2 or p == -2 then
     local s = ops.linalg_svdvals(A)
@@ -298,14 +285,13 @@ function linalg.cond(A, p)
     return p == -2 and smallest / largest or largest / smallest
   end
   return matrix_norm("cond", A, p, {-2, -1}, false) * matrix_norm("cond", ops.inverse(A), p, {-2, -1}, false)
-end
+end)
 
---- linalg.vander(x [, N]): Returns the Vandermonde matrix of vectors: their powers as columns.
-function linalg.vander(x, N)
-  arg("vander", "x", x, "tensor")
+--- Returns the Vandermonde matrix of vectors: their powers as columns.
+linalg.vander = signature.of("vander(x: tensor, N: any?)", function(x, N)
   if x.ndim == 0 then x = ops.unsqueeze(x, 1) end
   N = arg("vander", "N", N or x.shape[x.ndim], "natural")
   return ops.pow(ops.unsqueeze(x, -1), ops.arange(0, N, {dtype = "int64", device = x.device}))
-end
+end)
 
-return options.strict("linalg", options.exact_all(linalg, options.named))
+return options.strict("linalg", signature.all(linalg))

@@ -1,7 +1,7 @@
 --- lm.Timer: A stopwatch that records every lap.
 ---   local timer = lm.Timer()      -- starts it
 ---   local seconds = timer:stop()  -- the lap; timer:start() begins the next
----   print(timer:time().real)      -- seconds so far, as in Torch7; also .user and .sys
+---   print(timer:time().real)      -- seconds so far; also .user and .sys
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -38,9 +38,6 @@ function Timer:start()
   self.user_began, self.sys_began = processor_seconds()
   return self
 end
-
---- Torch7's name for start, which does nothing while a lap runs.
-function Timer:resume() return self.began and self or self:start() end
 
 -- CPU seconds of all laps.
 local function spent(self)

@@ -4,6 +4,8 @@
 ---   luajit scripts/dev/gen_reference.lua [FOLDER]     FOLDER: where to, instead of docs/reference
 ---   luajit scripts/dev/gen_reference.lua --without-section     prints how many names of each page have no section
 ---   luajit scripts/dev/gen_reference.lua --headings     prints lua/luminary/help/headings.lua, which help searches
+---   luajit scripts/dev/gen_reference.lua FOLDER --extension torch7     only the pages of names that luminary.torch7
+---     adds, as torch7/reference_pages.lua says; the calls above do this too
 local here = arg[0]:match("^(.*)/") or "."
 
 -- Prints the headings of all pages but the reference and those for maintainers.
@@ -27,7 +29,8 @@ local function print_headings()
 end
 if arg[1] == "--headings" then return print_headings() end
 
-local folder = arg[1] or here .. "/../../docs/reference"
+local EXTENSIONS = {"torch7"}
+local folder, extension = arg[1] or here .. "/../../docs/reference", arg[2] == "--extension" and arg[3]
 package.path = here .. "/?.lua;" .. package.path
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
@@ -35,7 +38,19 @@ local entry = require "luminary.help.entry"
 local help = require "luminary.help"
 local index = require "luminary.help.index"
 local help_pages = require "luminary.help.pages"
-local pages = require "reference_pages"
+
+
+-- The pages of the library, or of an extension.
+local function pages_of(of)
+  return of and dofile(("%s/../../%s/reference_pages.lua"):format(here, of)) or require "reference_pages"
+end
+
+local pages, known, known_classes = pages_of(extension), {}, {} -- by path and name: what the extension does not add
+if extension then
+  for _, each in ipairs(index.entries()) do known[each.path] = true end
+  known_classes = index.all().classes
+  require("luminary." .. extension)
+end
 
 local by_path = index.all().by_path
 
@@ -47,7 +62,18 @@ local is_class_of = index.all().classes
 
 -- Whether a name has an entry of its own: a public one, of no class, that stands for itself.
 local function has_entry(each)
-  return not is_class_of[each.owner] and not index.is_hidden(each) and help.of(each) and entry.main(each) == each
+  return not known[each.path] and not is_class_of[each.owner] and not index.is_hidden(each) and help.of(each)
+    and entry.main(each) == each
+end
+
+-- Whether it is a method that the extension adds to a class of the library.
+local function is_added_method(each) return not known[each.path] and known_classes[each.owner] ~= nil end
+
+-- The entry of "Sequential:add", which may be that of a class that Sequential extends.
+local function method_of(class, name)
+  local of = is_class_of[class]
+  while of and not by_path[rawget(of, "__name") .. ":" .. name] do of = rawget(of, "super") end
+  return of and by_path[rawget(of, "__name") .. ":" .. name]
 end
 
 local of_owner = {} -- the entries of each library, and the methods and fields of each class
@@ -57,6 +83,7 @@ for _, each in ipairs(index.entries()) do
 end
 
 local page_of = {} -- by path
+local shown_class = {} -- by path of an added method, the class that it is shown with
 
 -- The entries of a section's words; `wildcards`: those of "lm.linalg.*" alone, or all but these.
 local function entries_of(words, file, wildcards)
@@ -74,8 +101,11 @@ local function entries_of(words, file, wildcards)
       end
     else
       local path = word:find "[%.:]" and word or prefix .. word
-      local each = by_path[path] or fail("%s: there is no '%s'", file, path)
-      if not has_entry(each) then
+      local class, method = path:match "^(%u%w*):(.*)$"
+      local each = by_path[path] or class and method_of(class, method) or fail("%s: there is no '%s'", file, path)
+      if class and is_added_method(each) then
+        path, shown_class[each.path] = each.path, class
+      elseif not has_entry(each) then
         fail("%s: '%s' has no entry of its own: it is that of %s", file, path, entry.main(each).path)
       end
       if not wildcards then
@@ -98,7 +128,7 @@ for name, section in pairs(help_pages.all()) do
   local each = by_path[name] or fail("%s:%d: there is no '%s'", section.file, section.line, name)
   local class = is_class_of[each.owner]
   local page = page_of[class and index.all().by_value[class] or name]
-  if page ~= section.page then
+  if not known[name] and page ~= section.page then
     local owner = entry.main(each).path
     page = page and page .. ".md" or owner
     fail("%s:%d: the section of '%s' belongs into %s", section.file, section.line, name, page)
@@ -106,18 +136,28 @@ for name, section in pairs(help_pages.all()) do
 end
 local lost = {}
 for _, each in ipairs(index.entries()) do
-  if has_entry(each) and not page_of[each.path] then lost[#lost + 1] = each.path end
+  if (has_entry(each) or is_added_method(each)) and not page_of[each.path] then lost[#lost + 1] = each.path end
 end
 if #lost > 0 then fail("on no page of reference_pages.lua: %s", table.concat(lost, " ")) end
+
+-- Does the same for the extensions, in a process each: here they would add to the library's own pages.
+local function run_extensions(argument)
+  io.stdout:flush()
+  for _, name in ipairs(extension and {} or EXTENSIONS) do
+    local command = ("luajit '%s' '%s' --extension %s"):format(arg[0], argument, name)
+    if os.execute(command) ~= 0 then fail("%s failed", command) end
+  end
+end
 
 if arg[1] == "--without-section" then
   local count = {}
   for path, file in pairs(page_of) do
-    if not entry.section(by_path[path]) then count[file] = (count[file] or 0) + 1 end
+    if not entry.section(by_path[path]) and not shown_class[path] then count[file] = (count[file] or 0) + 1 end
   end
   for _, page in ipairs(pages) do
     if count[page.file] then print(page.file, count[page.file]) end
   end
+  run_extensions(arg[1])
   os.exit(0)
 end
 
@@ -317,7 +357,8 @@ function add_methods(out, each, level)
   local of, list, seen = each.value, {}, {}
   repeat
     for _, method in ipairs(of_owner[index.all().owner_of[of]] or {}) do
-      local text = not help.usual[method.name] and not method.inner and not seen[method.name] and help.of(method)
+      local own = not known[method.path] and not help.usual[method.name] and not method.inner
+      local text = own and not seen[method.name] and help.of(method)
       local parts = text and entry.parts(method)
       if parts and not (shown[text] and of ~= each.value) then
         seen[method.name], shown[text] = true, true
@@ -348,7 +389,7 @@ local function write(name, lines)
   file:close()
 end
 
-os.execute(("mkdir -p '%s' && rm -f '%s'/*.md"):format(folder, folder))
+if not extension then os.execute(("mkdir -p '%s' && rm -f '%s'/*.md"):format(folder, folder)) end
 local contents = {
   "# Reference", "",
   "Every public name, as `?name` at the prompt and `luminary help NAME` explain it. In a call the arguments before the",
@@ -360,12 +401,31 @@ for _, page in ipairs(pages) do
     contents[#contents + 1] = ("\n## %s\n"):format(page.part)
   else
     local out = {"# " .. page.title}
+    if extension then
+      out[2] = ("\nThese names come with `require \"luminary.%s\"`, of the rock luminary-%s."):format(extension,
+        extension)
+    end
     for _, section in ipairs(page) do
-      if section[1] ~= "" then out[#out + 1] = ("\n## %s"):format(section[1]) end
-      for _, each in ipairs(section.entries) do add_entry(out, each, 3) end
+      if section[1] ~= "" then out[#out + 1] = ("\n## %s\n"):format(section[1]) end
+      for _, each in ipairs(section.entries) do
+        if shown_class[each.path] then
+          add_item(out, each, {name = shown_class[each.path]})
+        else
+          add_entry(out, each, 3)
+        end
+      end
     end
     write(page.file, out)
     contents[#contents + 1] = ("- [%s](%s.md)"):format(page.title, page.file)
   end
 end
+if extension then return end
+for _, name in ipairs(EXTENSIONS) do
+  contents[#contents + 1] = ("\n## The rock luminary-%s\n"):format(name)
+  contents[#contents + 1] = ("These names come with `require \"luminary.%s\"`.\n"):format(name)
+  for _, page in ipairs(pages_of(name)) do
+    contents[#contents + 1] = ("- [%s](%s.md)"):format(page.title, page.file)
+  end
+end
 write("README", contents)
+run_extensions(folder)

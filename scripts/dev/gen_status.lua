@@ -101,7 +101,7 @@ local function add_doctor(lines)
     rows = rows + 1
   end
   assert(rows > 5, rows)
-  add(lines, "\nIts findings on GPUs were seen only on made-up machines (`LM_DOCTOR_ROOT`).")
+  add(lines, "\nIts findings on GPUs were seen only on made-up machines (`spec/support/machine.lua`).")
 end
 
 local function what_runs_where()

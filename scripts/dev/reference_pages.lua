@@ -1,6 +1,7 @@
 --- The reference's pages: which public names are on which, in which order. gen_reference.lua fails for a name that no
 --- page has. A page is {file, title, group, section …}; a section is {title, names}, where a word that ends in ".*" is
 --- all of a library that no other page names, and "prefix:" before words is put before each of them.
+--- torch7/reference_pages.lua has those of the rock luminary-torch7.
 local pages = {}
 
 local function page(file, title, ...) pages[#pages + 1] = {file = file, title = title, ...} end
@@ -25,7 +26,7 @@ page("creation", "Creating tensors", {"From values", [[
     lm. zeros zeros_like ones ones_like full full_like empty empty_like empty_strided eye arange linspace logspace
     tril_indices triu_indices vander]]},
   {"Windows", "lm. bartlett_window blackman_window hamming_window hann_window kaiser_window"},
-  {"Constructors by dtype, as in Torch7", [[
+  {"Constructors by dtype", [[
     lm. FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor
     BoolTensor]]})
 page("joining", "Joining, splitting and reshaping", {"Joining and splitting", [[
@@ -132,11 +133,6 @@ page("nn-loss", "nn: losses", {"Classification", [[
 page("nn-module", "nn.Module and parameters", {"", "nn nn.Module nn.Parameter nn.is_parameter"})
 page("nn-containers", "nn: containers", {"", [[
     nn. Sequential ModuleList ModuleDict ParameterList ParameterDict]]})
-page("nn-tables", "nn: layers of Torch7", {"Tables of tensors", [[
-    nn. Concat ConcatTable ParallelTable JoinTable SplitTable SelectTable NarrowTable FlattenTable CAddTable CSubTable
-    CMulTable CDivTable CMaxTable CMinTable]]},
-  {"Of one tensor", [[
-    nn. View Reshape Transpose Select Narrow Squeeze Unsqueeze Sum Mean Max Min AddConstant MulConstant]]})
 page("nn-parallel", "nn: several devices", {"", [[
     nn.DataParallel nn.parallel.DistributedDataParallel nn.parallel nn.parallel.* nn.parallel.comm
     nn.parallel.comm.* nn.parallel.comm_hooks nn.parallel.comm_hooks.* lm.parallel lm.parallel.*]]})
@@ -183,8 +179,6 @@ page("optim", "optim: optimizers", {"Optimizers", [[
   {"The base class, and other training tools", [[
     optim. Optimizer ZeroRedundancyOptimizer AveragedModel SWALR swa_utils]]},
   {"swa_utils", "optim.swa_utils.*"})
-page("optim-torch7", "optim: Torch7's functions", {"", [[
-    optim. sgd adam adadelta adagrad adamax asgd lbfgs nag rmsprop rprop lswolfe checkgrad ConfusionMatrix Logger]]})
 page("schedulers", "optim.lr_scheduler: learning rates", {"", "optim.lr_scheduler optim.lr_scheduler.*"})
 page("data", "data: loading", {"Loader", "data data.DataLoader data.default_collate data.get_worker_info"},
   {"Datasets", [[
@@ -227,7 +221,7 @@ page("lm", "lm: saving, defaults, memory", {"Saving and loading", "lm lm.save lm
     lm. try_gpu try_all_gpus get_device synchronize empty_cache memory_allocated memory_reserved max_memory_allocated
     max_memory_reserved reset_peak_memory_stats live_tensors scope keep]]})
 page("utilities", "Utilities", {"", [[
-    lm. Timer CmdLine help op_list repr time version getenv setenv
+    lm. Timer help op_list repr time version getenv setenv
     lm.watch lm.watch.* lm.watch.progress lm.watch.progress.*]]},
   {"lm.paths", "lm.paths lm.paths.*"})
 

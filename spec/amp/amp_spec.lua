@@ -3,15 +3,10 @@
 local lm = require "luminary"
 local golden = require "spec.support.golden"
 local ddp = require "spec.support.ddp"
+local message = require "spec.support.error_of"
 local core, nn, F, optim = lm.core, lm.nn, lm.nn.functional, lm.optim
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 describe("rescale", function()
   local lows = { "float16", "bfloat16", "float32", "float64" }

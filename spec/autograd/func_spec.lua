@@ -1,13 +1,8 @@
 -- lm.func and lm.autograd.functional: gradients, Jacobians and products with them, against formulas.
 local lm = require "luminary"
 local work = require "spec.support.work"
+local message = require "spec.support.error_of"
 local func, functional, nn = lm.func, lm.autograd.functional, lm.nn
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function is(want, t)
   assert(lm.tensor(want, { dtype = t.dtype }):allclose(t, { atol = 1e-5 }), tostring(t))

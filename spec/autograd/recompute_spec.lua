@@ -3,6 +3,7 @@ local lm = require "luminary"
 local nn, F, autograd = lm.nn, lm.nn.functional, lm.autograd
 local checkpoint = autograd.checkpoint
 
+-- With the line of this file that raises it.
 local function message(f, ...)
   local ok, err = pcall(f, ...)
   assert(not ok, "no error")

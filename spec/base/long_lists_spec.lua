@@ -1,6 +1,5 @@
 -- Lists of more entries than Lua's unpack takes, some 7990.
 local lm = require "luminary"
-local temp = require "spec.support.temp"
 local within = require("spec.support.time").within
 local nn = lm.nn
 
@@ -40,14 +39,6 @@ describe("a list of thousands", function()
     local dict = nn.ParameterDict(named):clone()
     assert.same({MANY, MANY, "p1"}, {#dict:keys(), #dict:values(), dict:keys()[1]})
   end)
-  it("of tensors is split, cut and joined by layers of tables", function()
-    local parts = nn.SplitTable(1)(lm.arange(MANY))
-    assert.same({MANY, MANY - 1}, {#parts, parts[MANY]:item()})
-    assert.is_nil(getmetatable(parts))
-    local some = nn.NarrowTable(2, MANY - 1)(parts)
-    assert.same({MANY - 1, 1}, {#some, some[1]:item()})
-    assert.equal(MANY, nn.JoinTable(1)(times(MANY, function() return lm.ones(1) end)):numel())
-  end)
   it("of schedules stands one after the other", function()
     local opt = lm.optim.SGD({nn.Parameter(lm.zeros(1))}, {lr = 1})
     local schedule = lm.optim.lr_scheduler.SequentialLR(opt,
@@ -65,16 +56,6 @@ describe("a list of thousands", function()
     assert.equal(MANY, #state.master_weights)
     opt:load_state_dict(state)
   end)
-  it("of names heads a Logger's file", function()
-    local folder = temp.folder()
-    local path = folder .. "/log"
-    local log = lm.optim.Logger(path)
-    log:setNames(times(MANY, function(i) return "n" .. i end))
-    log:add(times(MANY, function(i) return i end))
-    local line = io.lines(path)()
-    assert.matches("n" .. MANY .. "\t$", line)
-    temp.remove(folder)
-  end)
   it("of keys is written as JSON, without a look at all for each", function()
     local object, started = {}, os.clock()
     for i = 1, 3 * MANY do object["k" .. i] = i end
@@ -82,14 +63,5 @@ describe("a list of thousands", function()
     within(os.clock() - started, 5) -- 0.05, and 20 where all were looked at
     assert.matches('^{"k1":1,"k10":10,"k100":100,', text)
     assert.equal(3 * MANY, lm.core.json_decode(text)["k" .. 3 * MANY])
-  end)
-  it("of sizes is an error of ours", function()
-    local sizes = times(MANY, function() return 1 end)
-    assert.error_matches(function() nn.View(sizes) end, "View: expected at most 8 sizes, got 10000")
-    assert.error_matches(function() nn.Reshape(sizes) end, "Reshape: expected at most 8 sizes, got 10000")
-    local torch = require "luminary.torch7"
-    assert.equal(MANY, #torch.LongStorage(sizes):totable())
-    assert.error_matches(function() torch.Tensor(torch.LongStorage(sizes)) end, "at most 8")
-    assert.error_matches(function() torch.FloatTensor(1):view(torch.LongStorage(sizes)) end, "at most 8")
   end)
 end)

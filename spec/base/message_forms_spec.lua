@@ -2,12 +2,7 @@
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 local form = dofile "spec/support/message.lua"
-
-local function message(f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(why)
-end
+local message = require "spec.support.error_of"
 
 describe("a message", function()
   local x = lm.ones(2, 3)

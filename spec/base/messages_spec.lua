@@ -1,15 +1,10 @@
 -- Foreign text in messages: names out of files, paths, keys.
 local lm = require "luminary"
 local core = require "luminary.core"
+local message = require "spec.support.error_of"
 
 -- Control characters of terminals, and characters that they show.
 local FOREIGN, SHOWN = "\27]0;title\7\r\194\155 é€", "?]0;title???" .. " é€"
-
-local function message(f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(why)
-end
 
 local function printable(text)
   assert.is_nil(text:gsub("\194[\128-\159]", "\1"):find "[%z\1-\8\11-\31\127]", ("%q"):format(text))

@@ -209,19 +209,7 @@ describe("a child by a bare fork()", function()
   end)
 end)
 
-describe("OpenMP's threads", function()
-  local function spins(before)
-    local text = run([[require "luminary" print(os.getenv "GOMP_SPINCOUNT" or "unset")]], 20,
-      {under = "env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=verbose " .. before})
-    return text:match "GOMP_SPINCOUNT = '(%d+)'", text:match "(%w+)\n$"
-  end
-
-  it("spin briefly, unless the user says otherwise", function()
-    assert.same({"1000", "unset"}, {spins ""})
-    assert.same({"77", "77"}, {spins "GOMP_SPINCOUNT=77"})
-    assert.same({"0", "unset"}, {spins "OMP_WAIT_POLICY=passive"})
-  end)
-
+describe("threads that compute", function()
   if long then
     it("yield to a neighbour that computes #unsanitized", function()
       local ok, text = temp.run(folder, "timeout 900 " .. "scripts/dev/busy_neighbor")

@@ -2,10 +2,10 @@
 -- spec/golden/positions.lua has. What they declare is what arguments are read by, and what help shows.
 local lm = require "luminary"
 local aliases = require "luminary.tensor.aliases"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local help = require "luminary.help"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local golden = dofile "spec/golden/positions.lua"
 local core = lm.core
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
@@ -19,6 +19,7 @@ end
 -- PyTorch's names for options that have another name here: ours.
 local renamed = {
   ["data.DataLoader"] = {multiprocessing_context = "worker_type"}, ["lm.mp.spawn"] = {start_method = "method"},
+  ["lm.mp.Queue"] = {maxsize = "capacity"},
   ["lm.arange"] = {["end"] = "stop"}, ["lm.concatenate"] = {axis = "dim"},
 }
 
@@ -43,7 +44,7 @@ for name in ([[
   lm.func.functional_call lm.func.vjp lm.hsplit lm.hstack lm.is_floating_point lm.manual_seed nn.ModuleList
   nn.utils.skip_init lm.norm lm.randint lm.row_stack lm.set_default_device lm.set_default_dtype lm.set_grad_enabled
   lm.set_num_threads lm.set_rng_state lm.tile lm.tril_indices lm.triu_indices vision.read_file vision.write_file
-  lm.vsplit lm.vstack lm.mp.Queue F.logsigmoid
+  lm.vsplit lm.vstack F.logsigmoid
 ]]):gmatch "%S+" do unseen[name] = true end
 
 -- The names that an op's help shows: those that stand by position, how many of them must be given, and the others.
@@ -61,13 +62,13 @@ end
 
 -- The same of any public value; nil and a reason where it is not known.
 local function declared(entry)
-  local rows, least = arguments.declared(entry.value)
+  local takes = signature.declared(entry.value)
   local names, by_name = {}, {}
-  if rows then
-    for i, row in ipairs(rows) do
+  if takes then
+    for i, row in ipairs(takes.rows) do
       if row.named then by_name[row[1]] = true else names[i] = row[1] end
     end
-    return names, least, by_name
+    return names, takes.n_required, by_name
   end
   local code = options.stands_for_code(entry.value)
   local f = code and code.instance and entry.value.init or entry.value

@@ -510,8 +510,8 @@ describe("what errors advise", function()
     net = nn.Linear(2, 2), opt = optim.SGD(nn.Linear(2, 2):parameters(), 0.1),
   }
 
-  -- Of ZeroRedundancyOptimizer, DistributedDataParallel, luminary.torch7 and NumPy.
-  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x:raw"] = true, ["x.astype"] = true,
+  -- Of ZeroRedundancyOptimizer, DistributedDataParallel and NumPy.
+  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x.astype"] = true,
     ["net.generation_config"] = true, ["net.generation_config.max_length"] = true}
 
   -- Whether a path such as nn.utils.clip_grad_norm_ or x:float leads somewhere.
@@ -538,7 +538,7 @@ describe("what errors advise", function()
     end
     local files = io.popen "grep -rlE 'fail|error_at_caller|raise' lua/luminary src --include=*.lua --include=*.c"
     for file in files:lines() do
-      for line in file:find "/torch7/" and function() end or io.lines(file) do -- whose nn is another
+      for line in io.lines(file) do
         local code = line:match "^%s*%-%-" and "" or line
         for text in code:gmatch '"([^"]*)"' do
           if text:find "%s" then look(text, file) end
@@ -546,7 +546,7 @@ describe("what errors advise", function()
       end
     end
     files:close()
-    for library, names in pairs(require "luminary.help.pytorch_torch7_names") do
+    for library, names in pairs(require "luminary.help.pytorch_names") do
       for name, words in pairs(names) do
         if words and words:find "%s" then look(words, library .. "." .. name) end
       end
@@ -563,7 +563,7 @@ describe("what errors advise", function()
       ["dist.ReduceOp"] = lm.dist.ReduceOp,
     }
     for library, value in pairs(of) do
-      for theirs, ours in pairs(require("luminary.help.pytorch_torch7_names")[library]) do
+      for theirs, ours in pairs(require("luminary.help.pytorch_names")[library]) do
         if ours and not ours:find "%s" then
           local at = ours:match "^lm%." and lm or value
           for name in ours:gsub("^lm%.", ""):gmatch "[%w_]+" do

@@ -89,7 +89,7 @@ describe("require", function()
 cannot load module 'luminary.save_load': Too many open files
 cannot load module 'luminary.text': Too many open files
 cannot load module 'luminary.nn.clone': Too many open files
-cannot load module 'luminary.help.pytorch_torch7_names': Too many open files
+cannot load module 'luminary.help.pytorch_names': Too many open files
 module 'luminary.nothing' not found:
 {1}	false
 ]], out)
@@ -361,6 +361,17 @@ describe("time", function()
     timer:start()
     local lap = timer:stop()
     assert(lap <= lm.time() - outer)
+  end)
+
+  it("counts the processor's time in Timer:time, and resets it", function()
+    local timer = lm.Timer()
+    local stop = os.clock() + 0.02 -- of the processor, which others may keep busy meanwhile
+    repeat until os.clock() > stop
+    timer:stop()
+    local at = timer:time()
+    assert.is_true(at.real > 0 and at.user + at.sys >= 0.019)
+    assert.same(at, timer:time())
+    assert.same({ {}, 0, 0 }, { timer:reset().times, timer.user, timer.sys })
   end)
 end)
 

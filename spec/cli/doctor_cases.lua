@@ -68,7 +68,7 @@ return {
     {files = with(NO_DRIVER, DOCKER)}},
   {"gpu.container", "problem", "/proc/driver/nvidia is missing", "nvidia.com/gpu: 1",
     {files = NO_DRIVER, env = {KUBERNETES_SERVICE_HOST = "10.0.0.1"}}},
-  {"gpu.driver_hangs", "problem", "longer than 0.3 s", "reboot", {env = {LM_DOCTOR_LIMIT = "0.3"},
+  {"gpu.driver_hangs", "problem", "longer than 0.3 s", "reboot", {limit = 0.3,
     shell = "rm proc/driver/nvidia/version; mkfifo proc/driver/nvidia/version"}},
   {"gpu.driver_too_old", "problem", "driver 535.183.01, but CUDA 13.0 needs 580",
     "driver 580 or later.*cuda%-compat%-13%-0",
@@ -90,7 +90,7 @@ return {
     {shell = "chmod 600 dev/nvidia1"}},
   {"gpu.no_smi", "note", "not on the PATH", "nvidia%-utils", {bin = {["nvidia-smi"] = false}}},
   {"gpu.smi_hangs", "problem", "no answer within 0.5 s", "dmesg", {bin = {["nvidia-smi"] = SLEEP},
-    env = {LM_DOCTOR_LIMIT = "0.5"}}},
+    limit = 0.5}},
   {"gpu.smi_fails", "problem", "exit code 15: Unable to determine the device handle", "needs a reboot",
     {bin = {["nvidia-smi"] = "echo 'Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown "
       .. "Error'; exit 15\n"}}},
@@ -124,7 +124,7 @@ return {
   -- libraries
   {"libraries.unknown", "note", "no child", "^$", {bin = {luajit = false}}},
   {"libraries.hang", "problem", "within 0.5 s; the last step was: loading the CUDA libraries", "reboot",
-    {bin = child "echo step loading the CUDA libraries\nexec sleep 30\n", env = {LM_DOCTOR_LIMIT = "0.5"}}},
+    {bin = child "echo step loading the CUDA libraries\nexec sleep 30\n", limit = 0.5}},
   {"libraries.core", "problem", "libdnnl.so.2: cannot open shared object file", "ldd.*LD_LIBRARY_PATH",
     {bin = child(machine.versions("core yes", "core_problem libdnnl.so.2: cannot open shared object file"))}},
   {"libraries.crash", "problem", "exit code 139 after the step: loading NCCL", "LD_DEBUG=libs",
@@ -141,7 +141,7 @@ return {
       bin = {ldconfig = say("\tlibcudnn.so.9 (libc6) => /usr/lib/x86_64-linux-gnu/libcudnn.so.9\n\tlibcudnn.so.9 "
         .. "(libc6) => /opt/two/libcudnn.so.9")}}},
   {"libraries.folder_hangs", "problem", "/net/cuda: every program", "take it out of LD_LIBRARY_PATH",
-    {bin = {ls = SLEEP}, env = {LD_LIBRARY_PATH = "/net/cuda/", LM_DOCTOR_LIMIT = "0.5"}}},
+    {bin = {ls = SLEEP}, env = {LD_LIBRARY_PATH = "/net/cuda/"}, limit = 0.5}},
   {"libraries.no_nccl", "warning", "2 GPUs", "apt install libnccl2", {bin = child(machine.versions("nccl 22809",
     "x x"))}},
   {"libraries.nccl_cuda", "problem", "NCCL 2.28.9 for CUDA 12.9, the runtime is CUDA 13.0", "libnccl2=%*%+cuda13",
@@ -176,7 +176,7 @@ return {
   {"peers.unknown", "note", "no child", "^$", {bin = {luajit = false}}},
   {"peers.hangs", "problem", "copying from cuda:0 to cuda:1: no end within 1 s", "iommu=pt.*NCCL_P2P_DISABLE=1",
     {bin = child(machine.measured("peer 0 1 direct 350.00 right\nstep copying from cuda:1 to cuda:0\npeer 1 0 direct "
-      .. "351.00 right\nstep end", "", SLEEP)), env = {LM_DOCTOR_LIMIT = "1"}}},
+      .. "351.00 right\nstep end", "", SLEEP)), limit = 1}},
   {"peers.wrong", "problem", "cuda:1 to cuda:0$", "ACS off",
     {bin = child(machine.measured("351.00 right", "351.00 wrong"))}},
   {"peers.slow", "warning", "cuda:0 to cuda:1 1.2 GB/s", "lanes", {bin = child(machine.measured("350.00", "1.20"))}},
@@ -264,7 +264,7 @@ return {
     {files = machine.interface("eth1", 1, 3, 9000), bin = addresses(ETH0, "eth1    inet 198.51.100.7/24")}},
   {"network.host_name", "warning", "it has no address", "/etc/hosts.*ADDRESS node1", {bin = getent "exit 2\n"}},
   {"network.host_name", "warning", "no answer within 0.5 s", "/etc/hosts", {bin = getent(SLEEP),
-    env = {LM_DOCTOR_LIMIT = "0.5"}}},
+    limit = 0.5}},
   {"network.host_name_unknown", "note", "getent", "^$", {bin = {getent = false}}},
   {"network.host_loopback", "warning", "127.0.1.1, from /etc/hosts: 127.0.1.1 node1.lan node1", "in place of 127.0.1.1",
     {bin = getent "echo '127.0.1.1 STREAM node1'\n", files = {["/etc/hosts"] = "127.0.0.1 localhost\n127.0.1.1 "
@@ -326,8 +326,6 @@ return {
   {"environment.lm_cuda_virtual", "warning", "virtual", "unset", {env = {LM_CUDA_VIRTUAL = "4"}}},
   {"environment.lm_cpu_level", "note", "older CPU", "unset", {env = {LM_CPU_LEVEL = "avx2"}}},
   {"environment.lm_cuda", "note", "CUDA_VISIBLE_DEVICES=", "unset LM_CUDA", {env = {LM_CUDA = "0"}}},
-  {"environment.omp_wait_policy", "warning", "spin", "unset OMP_WAIT_POLICY", {env = {OMP_WAIT_POLICY = "active"}}},
-  {"environment.gomp_spincount", "note", "spin", "unset", {env = {GOMP_SPINCOUNT = "infinity"}}},
   {"environment.cuda_device_max_connections", "note", "queue", "unset", {env = {CUDA_DEVICE_MAX_CONNECTIONS = "1"}}},
   {"environment.ld_preload", "warning", "libm.so.6", "unset LD_PRELOAD", {env = {LD_PRELOAD = "libm.so.6"}}},
   {"environment.half_rank", "problem", "RANK=1 WORLD_SIZE=%(not set%)", "set both", {env = {RANK = "1"}}},

@@ -1,14 +1,9 @@
 -- The reader of entries, and what the build writes from those of optimizers and ops.
 local entries = require "luminary.base.entry_reader"
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 
 local fields = { options = "table", check = "function?", update = "string" }
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
-
 describe("entries", function()
   it("are a list, by place and by name; one may be like another", function()
     local list, thing = entries.of("thing", fields)
@@ -211,6 +206,39 @@ typedef struct lm_halved_args {
     assert.matches("lm_status lm_op_reduce(lm_op_id op, const lm_reduce_args *a, lm_tensor **out);", h, 1, true)
   end)
 
+  it("writes ops that declare their operands: checks, layouts, results, and one place that releases", function()
+    assert.equal("", generate [[op "extra" {
+      "x", "weight", "index?", "p: number = 0", "hop: int = 1",
+      operands = {"x: [N, at..., D] float preserve", "weight: [K, D] of x strided", "index: [1|N, K] index",
+        "p: from 0 to 1", "hop: from 1 to D", "order(x, OH)"},
+      results = {"y: [N, at..., K] of x as x", "sums: [OH, K / 2] stat of x if p > 0"},
+      zeros = "numel_of(x) == 0", help = "h"}]])
+    local c = written("op_operands.c"):gsub("%s+", " "):match "lm_op_extra.*"
+    for _, part in ipairs {
+      "TRY(lm_check_same_device(f.op, 3, (lm_tensor *[]){a->x, a->weight, a->index}));",
+      'TRY(lm_check_float(f.op, "x", a->x)); if (run.x->ndim < 2) '
+        .. 'TRY(lm_fail_shape(lm_ops[f.op].name, "x", "[N, ..., D]", lm_shape_of(a->x)));',
+      'const int64_t N = run.x->size[0];',
+      'TRY(lm_check_dtypes(f.op, "x", a->x, "weight", a->weight)); '
+        .. 'if (run.weight->ndim != 2 || run.weight->size[1] != D) TRY(lm_fail_shape(lm_ops[f.op].name, "weight", '
+        .. 'lm_text("[K, %lld] for x of %s", (long long)D, lm_shape_of(a->x)), lm_shape_of(a->weight)));',
+      'if (run.index) { TRY(lm_frame_index(&f, "index", &run.index)); if (run.index->ndim != 2 || '
+        .. '(run.index->size[0] != 1 && run.index->size[0] != N) || run.index->size[1] != K)',
+      'if (!(run.p <= 1) || !(run.p >= 0)) TRY(lm_fail_number(lm_ops[f.op].name, "p", "from 0 to 1", run.p));',
+      'if (run.hop < 1 || run.hop > D) TRY(lm_fail_int(lm_ops[f.op].name, "hop", '
+        .. 'lm_text("from 1 to %lld", (long long)D), run.hop));',
+      "TRY(lm_check_order(f.op, run.x, &OH)); TRY(lm_frame_layout(&f, &run.x, LM_PRESERVE));",
+      "TRY(lm_sizes_join(&f, 1, (int64_t[]){N}, &at, 1, (int64_t[]){K}, &size)); "
+        .. "TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, lm_format_of(run.x)));",
+      "if (run.p > 0) { TRY(lm_frame_result(&f, 1, lm_stat_dtype(run.x), run.x->device, 2, "
+        .. "(int64_t[]){OH, K / 2}, LM_CONTIGUOUS)); }",
+      "TRY(run.x->numel == 0 ? lm_frame_zero(&f) : lm_frame_dispatch(&f, run.x->device, &run)); "
+        .. "done: return lm_frame_end(&f, status, out); }",
+    } do
+      assert.matches(part, c, 1, true)
+    end
+  end)
+
   it("refuses entries that make no sense, by file, line, op and argument", function()
     local function entry(arguments, rest)
       return ([[op "extra" {%s, help = "h", %s}]]):format(arguments, rest or "")
@@ -254,6 +282,14 @@ typedef struct lm_halved_args {
       ["op extra: kernel: reduce lacks its argument x"] = entry('"x"', 'kernel = "reduce()"'),
       ["op extra: kernel: an elementwise op has none"] = entry('"x"', 'elementwise = "x", kernel = "reduce(x)"'),
       ["op extra: grad is a table"] = entry('"x"', 'grad = "formula"'),
+      ["op extra: operands and a list of results go together"] = entry('"x"', 'operands = {"x: float"}'),
+      ["op extra: operand 'z: float'"] = entry('"x"', 'operands = {"z: float"}, results = {"y: like x"}'),
+      ["op extra: x: 'loose' is not understood"] = entry('"x"', 'operands = {"x: loose"}, results = {"y: like x"}'),
+      ["op extra: 'K' is no argument, and no operand binds it"] = entry('"x"',
+        'operands = {"x: [N] float"}, results = {"y: [K] of x"}'),
+      ["op extra: operand p: 'small' is no bound"] = entry('"x", "p: number"',
+        'operands = {"x: float", "p: small"}, results = {"y: like x"}'),
+      ["op extra: result y: which dtype?"] = entry('"x"', 'operands = {"x: [N] float"}, results = {"y: [N]"}'),
       ["op extra: divisor_arg: z is no tensor of it"] = entry('"x"', 'elementwise = "x", divisor_arg = "z"'),
     } do
       local said = generate(given)

@@ -5,6 +5,7 @@ local temp = require "spec.support.temp"
 local open_files = require "spec.support.open_files"
 local ffi = require "ffi"
 local within = require("spec.support.time").within
+local message = require "spec.support.error_of"
 local data = lm.data
 -- luacheck: no self
 
@@ -48,12 +49,6 @@ end
 local function settle()
   jit.flush()
   for _ = 1, 3 do collectgarbage() end
-end
-
-local function message(f, ...)
-  local ok, problem = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(problem)
 end
 
 local numbers = { { num_workers = 1 }, { num_workers = 8 },

@@ -1,15 +1,10 @@
 -- Transforms, loaders and decoders of sets that return several values: one field of a sample, a list.
 local lm = require "luminary"
 local sets = require "spec.support.sets"
+local message = require "spec.support.error_of"
 local data, T = lm.data, lm.vision.transforms
 local write, folder = sets.write, sets.folder
 teardown(sets.remove)
-
-local function message(f, ...)
-  local ok, problem = pcall(f, ...)
-  assert.is_false(ok)
-  return tostring(problem)
-end
 
 local function views(x)
   x = x:to "float64" * 1

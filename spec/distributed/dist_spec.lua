@@ -1,12 +1,7 @@
 -- dist with one process, and the wrappers of nn.parallel. Real ranks are in ranks_spec.lua.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local dist, nn, optim = lm.dist, lm.nn, lm.optim
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 -- f with these environment variables, whose former values come back.
 local function with_environment(values, f)
@@ -210,7 +205,7 @@ describe("a process group of one", function()
     assert.matches("broadcast: rank 1 is not in this group of 1", message(dist.broadcast, t, 1))
     assert.matches("src is passed twice, by position and by name", message(dist.broadcast, t, 0, { src = 0 }))
     assert.matches("tensor", message(dist.all_reduce, 3))
-    assert.matches("the list of outputs must have 1 entry, one for each rank,", message(dist.all_gather, { t, t }, t))
+    assert.matches("outputs must have 1 entry, one for each rank,", message(dist.all_gather, { t, t }, t))
     assert.matches("%[3%]", message(dist.all_gather, { lm.zeros { 3 } }, t))
     assert.matches("group must be a result of dist%.new_group, got 3", message(dist.all_reduce, t, { group = 3 }))
     assert.matches("is not in the group", message(dist.all_reduce, t, { group = dist.NON_MEMBER }))
@@ -284,7 +279,7 @@ describe("a process group of one", function()
     assert.same(value, dist.scatter_object_list(out, { value }, 0))
     assert.same({ value }, out)
     assert.same({}, dist.all_gather_object({}, nil))
-    assert.matches("all_gather_object: the list of outputs must be a list, got a table; call all_gather_object({}, "
+    assert.matches("all_gather_object: outputs must be a list, got a table; call all_gather_object({}, "
       .. "value)", message(dist.all_gather_object, { rank = 0 }), 1, true)
     assert.matches("inputs must have 1 entry, one for each rank,", message(dist.scatter_object_list, {}, { 1, 2 }))
     assert.matches("value.net.f is a function", message(dist.all_gather_object, {}, { net = { f = print } }), 1, true)
@@ -400,7 +395,7 @@ describe("DistributedDataParallel", function()
 
   it("names wrong arguments", function()
     local ddp = nn.parallel.DistributedDataParallel
-    assert.matches("expected a module, got a tensor %[1%]", message(ddp, lm.ones { 1 }))
+    assert.matches("module must be a module, got a tensor %[1%]", message(ddp, lm.ones { 1 }))
     assert.matches("at least one parameter of the module must require a gradient", message(ddp, nn.ReLU()))
     assert.matches("did you mean 'find_unused_parameters'",
       message(ddp, nn.Linear(1, 1), { find_unused_parameter = true }))
@@ -418,7 +413,7 @@ describe("DataParallel", function()
     local x = lm.ones { 1, 2 }
     assert.is_true(wrapped(x):detach():equal(net(x):detach()))
     assert.truthy(wrapped:state_dict().weight)
-    assert.matches("expected a module, got 3", message(nn.parallel.DataParallel, 3))
+    assert.matches("module must be a module, got 3", message(nn.parallel.DataParallel, 3))
     assert.matches("device_ids must be a table, got 0", message(nn.parallel.DataParallel, net, 0), 1, true)
   end)
 end)

@@ -1,13 +1,8 @@
 -- lm.distributions against torch.distributions' values, and samples against means and variances.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local D = lm.distributions
 local inf, nan = math.huge, 0 / 0
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function near(what, want, got, tolerance)
   if type(want) ~= "table" then want = { want } end

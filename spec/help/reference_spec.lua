@@ -1,34 +1,21 @@
 -- The sections about public names (lua/luminary/help/pages), and the reference that is made of them.
 local lm = require "luminary"
-local arguments = require "luminary.base.arguments"
+local signature = require "luminary.base.signature"
 local options = require "luminary.base.options"
 local entry = require "luminary.help.entry"
 local index = require "luminary.help.index"
 local pages = require "luminary.help.pages"
+local help_sections = require "spec.support.help_sections"
 local temp = require "spec.support.temp"
 
 local folder = "lua/luminary/help/pages"
-local sections, problems = {}, {}
-for _, name in ipairs(pages.names) do
-  local list, wrong = pages.read(("%s/%s.md"):format(folder, name))
-  for _, section in ipairs(list) do
-    section.page = name
-    sections[#sections + 1] = section
-  end
-  for _, problem in ipairs(wrong) do problems[#problems + 1] = problem end
-end
+local sections, problems = help_sections.read(folder, pages.names)
 
 local function same(expected, found, message) assert.equal(table.concat(expected, "\n"), found, message) end
 
 describe("a section of lua/luminary/help/pages", function()
   it("is in a page of the reference, and of the form that CONTRIBUTING.md shows", function()
-    local known, files = {}, io.popen("ls " .. folder)
-    for _, name in ipairs(pages.names) do known[name .. ".md"] = true end
-    for file in files:lines() do
-      if not known[file] then problems[#problems + 1] = file .. " is no page of the reference" end
-    end
-    files:close()
-    assert.equal("", table.concat(problems, "\n"))
+    assert.equal("", problems)
     assert(#sections >= 15, #sections)
   end)
 
@@ -49,79 +36,12 @@ describe("a section of lua/luminary/help/pages", function()
   end)
 
   it("is about public names, once each, and about arguments that they declare", function()
-    local seen, wrong = {}, {}
-    for _, section in ipairs(sections) do
-      local declared = {}
-      for _, name in ipairs(section.names) do
-        local each = index.all().by_path[name]
-        if not each or entry.main(each) ~= each then
-          wrong[#wrong + 1] = ("%s:%d: no name with an entry of its own: %s"):format(section.file, section.line, name)
-        elseif seen[name] then
-          wrong[#wrong + 1] = ("%s:%d: a second section of %s"):format(section.file, section.line, name)
-        else
-          for _, row in ipairs(entry.arguments(each) or {}) do declared[row.name] = true end
-        end
-        seen[name] = true
-      end
-      for _, row in ipairs(section.arguments or {}) do
-        if not declared[row.name] then
-          wrong[#wrong + 1] = ("%s:%d: %s has no argument '%s'"):format(section.file, section.line,
-            table.concat(section.names, ", "), row.name)
-        end
-      end
-    end
-    assert.equal("", table.concat(wrong, "\n"))
+    assert.equal("", help_sections.wrong_names(sections))
   end)
 
-  -- What print writes, on one line.
-  local function printed(...)
-    local texts = {}
-    for i = 1, select("#", ...) do
-      local value = select(i, ...)
-      texts[i] = type(value) == "string" and value or lm.repr(value)
-    end
-    return (table.concat(texts, " "):gsub("%s+", " "))
-  end
-
-  -- Runs an example; the lines whose comment is not what their print wrote, each as "LINE: expected X, got Y".
-  local function differences(code)
-    local got, wrong, number = {}, {}, 0
-    local run = assert(loadstring(code, "=example"))
-    setfenv(run, setmetatable({
-      lm = lm, nn = lm.nn, F = lm.nn.functional, optim = lm.optim, data = lm.data, dist = lm.dist,
-      print = function(...)
-        local line = debug.getinfo(2, "l").currentline
-        got[line] = (got[line] and got[line] .. " " or "") .. printed(...)
-      end,
-    }, { __index = _G }))
-    lm.manual_seed(0)
-    run()
-    for line in (code .. "\n"):gmatch "(.-)\n" do
-      number = number + 1
-      local expected = line:find "print%(" and line:match "%-%- (.*)$"
-      if expected and expected ~= got[number] then
-        wrong[#wrong + 1] = ("%d: expected %s, got %s"):format(number, expected, tostring(got[number]))
-      end
-    end
-    return wrong
-  end
-
   it("has an example that runs, and prints what its comments say", function()
-    same({ "2: expected 3, got 2" }, table.concat(differences "print(1) -- 1\nprint(1 + 1) -- 3", "\n"))
-    local wrong = {}
-    for _, section in ipairs(sections) do
-      for i, line in ipairs(section.example or {}) do
-        if #line > 76 then
-          wrong[#wrong + 1] = ("%s:%d: more than 76 columns"):format(section.file, section.example_line + i)
-        end
-      end
-      local ok, found = pcall(differences, table.concat(section.example or {}, "\n"))
-      if not ok then found = { "0: " .. found } end
-      for _, each in ipairs(found) do
-        wrong[#wrong + 1] = ("%s:%d, line %s"):format(section.file, section.example_line, each)
-      end
-    end
-    assert.equal("", table.concat(wrong, "\n"))
+    same({ "2: expected 3, got 2" }, table.concat(help_sections.differences "print(1) -- 1\nprint(1 + 1) -- 3", "\n"))
+    assert.equal("", help_sections.wrong_examples(sections))
   end)
 
   it("has the headings of docs/ that help searches", function()
@@ -146,7 +66,7 @@ describe("help of a name with a section", function()
     local text = lm.help "nn.Conv2d"
     for _, part in ipairs {
       "nn.Conv2d(in_channels, out_channels, kernel_size [, {", "Applies a 2-d convolution",
-      "\n\nArguments:\n  in_channels: ",
+      "\n\nArguments:\n  in_channels (integer ≥ 1): ",
       '\n  padding_mode ("zeros" | "reflect" | "replicate" | "circular", default "zeros"): ',
       "\n  groups (integer ≥ 1, default 1): ", "\n\nShape: x [N, C, H, W]", "\n\nExample:\n  local conv = ",
       "\n\nPyTorch: torch.nn.Conv2d.",
@@ -212,9 +132,10 @@ describe("docs/reference #lua", function()
     local without = {}
     for _, each in ipairs(index.entries()) do
       if each.path:find "^vision%." or each.path:find "^transforms%." or each.path:find "lr_scheduler%." then
-        for _, row in ipairs(arguments.declared(each.value) or {}) do
-          local kind = arguments.kind_of(row)
-          local known = type(kind) ~= "function" or row[1] == "dtype" or options.kind_text(kind)
+        local takes = signature.declared(each.value)
+        for _, row in ipairs(takes and takes.rows or {}) do
+          local kind = row[2]
+          local known = type(kind) == "table" or kind == "any" or row.lacks or options.kind_text(kind)
           if not known then without[#without + 1] = each.path .. " " .. row[1] end
         end
       end

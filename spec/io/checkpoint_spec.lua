@@ -4,15 +4,10 @@ local ffi = require "ffi"
 local temp = require "spec.support.temp"
 local nn, optim = lm.nn, lm.optim
 local core = require "luminary.core"
+local message = require "spec.support.error_of"
 local LONG = os.getenv "LM_TEST_LONG" ~= nil
 
 ffi.cdef "int getpid(void);"
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local folder, path
 setup(function() folder = temp.folder() end)

@@ -6,15 +6,10 @@ local bytes = require "scripts.dev.fuzz.bytes"
 local ffi = require "ffi"
 local temp = require "spec.support.temp"
 local within = require("spec.support.time").within
+local message = require "spec.support.error_of"
 
 local golden = core.safetensors_load "spec/golden/_files.safetensors"
 local little_endian, crc32 = bytes.little_endian, bytes.crc32
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local folder
 setup(function() folder = temp.folder() end)
@@ -925,7 +920,7 @@ describe("lm.save", function()
       assert.same({ 0, 1, 2 }, (name == "x.npy" and value or value.t):totable())
     end
     for ending, remedy in pairs {
-      t7 = "; require(\"luminary.torch7\").save writes it", T7 = "writes it", gguf = "convert_hf_to_gguf.py", h5 = "",
+      t7 = "; the rock luminary-torch7 writes it", T7 = "writes it", gguf = "convert_hf_to_gguf.py", h5 = "",
       onnx = "", pkl = "", json = "", csv = "", zip = "", gz = "",
     } do
       local path = folder .. "/refused." .. ending

@@ -2,12 +2,8 @@
 -- (scripts/dev/golden/gen_networks.py).
 local lm = require "luminary"
 local golden = require "spec.support.golden"
+local near = require "spec.support.near"
 local models = lm.models
-
-local function near(want, got, within, what)
-  assert.same(want.shape, got.shape, what)
-  assert.near(0, (want - got):abs():max():item(), within, what)
-end
 
 -- The file, and the tensors in it under a prefix.
 local function read(name, prefix)

@@ -279,7 +279,7 @@ describe("a Pool", function()
     } do
       assert.matches(case[2], problem_of(pool[case[1]], pool, print, case[3]), 1, true)
     end
-    assert.matches("Pool:map: expected a Pool, got a function", problem_of(pool.map, print, {}))
+    assert.matches("Pool.map: call it with a colon: x:map%(…%)", problem_of(pool.map, print, {}))
     pool:terminate()
   end)
 end)

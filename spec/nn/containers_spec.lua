@@ -1,13 +1,8 @@
 -- ModuleDict, ParameterDict, ParameterList, and parts of Sequential.
 local lm = require "luminary"
 local within = require("spec.support.time").within
+local message = require "spec.support.error_of"
 local nn = lm.nn
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function keys(dict)
   local list = {}

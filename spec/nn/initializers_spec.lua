@@ -1,12 +1,7 @@
 -- nn.init: matrices with a shape of their own.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local init = lm.nn.init
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 describe("nn.init", function()
   it("orthogonal_ has orthonormal rows or columns", function()

@@ -2,13 +2,8 @@
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 local work = require "spec.support.work"
+local message = require "spec.support.error_of"
 local nn = lm.nn
-
-local function message(f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(why)
-end
 
 describe("nn.Int8Linear", function()
   it("is off by half a step of each output's weight at most", function()
@@ -101,7 +96,7 @@ describe("lm.quantize", function()
     assert.is_true(net[4].out_proj:is(nn.Linear)) -- whose weight attention itself multiplies by
     assert.is_true(lm.quantize(nn.Linear(2, 3)):is(nn.Int8Linear))
     assert.equal(net[1], lm.quantize(net)[1])
-    assert.matches("quantize: expected a module, got 3$", message(lm.quantize, 3))
+    assert.matches("quantize: net must be a module, got 3$", message(lm.quantize, 3))
     local seen, fc = 0, nn.Linear(2, 3)
     fc:register_forward_hook(function() seen = seen + 1 end)
     lm.quantize(nn.Sequential(fc))[1](lm.ones(1, 2))

@@ -1,6 +1,8 @@
 -- Layers, losses, nn.init and nn.utils against PyTorch's values (spec/golden/_nn.safetensors).
 local lm = require "luminary"
+local signature = require "luminary.base.signature"
 local golden = require "spec.support.golden"
+local message = require "spec.support.error_of"
 local nn, F = lm.nn, lm.nn.functional
 local inf = math.huge
 
@@ -20,12 +22,6 @@ local function below(prefix)
     if name:sub(1, #prefix) == prefix then found[name:sub(#prefix + 1)] = t end
   end
   return found
-end
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
 end
 
 -- The ops themselves are held against PyTorch in spec/op.
@@ -497,8 +493,8 @@ describe("layers name wrong arguments:", function()
     { "dim must be from 1, or from -1 at the end, got 0", function() nn.Softmax(0) end },
     { "approximate", function() nn.GELU { approximate = "tan" } end },
     { "padding_idx must be from 1 to 3, got 0", function() nn.Embedding(3, 2, { padding_idx = 0 }) end },
-    { "reduction must be one of 'mean', 'sum', 'none', got string", function() nn.MSELoss { reduction = "avg" } end },
-    { "reduction must be one of 'mean', 'sum', 'none', got string", function() nn.MSELoss(nil, nil, "avg") end },
+    { "reduction must be one of 'none', 'mean', 'sum', got string", function() nn.MSELoss { reduction = "avg" } end },
+    { "reduction must be one of 'none', 'mean', 'sum', got string", function() nn.MSELoss(nil, nil, "avg") end },
     { "MSELoss: unknown option 'size_average'", function() nn.MSELoss("sum") end },
     { "float33", function() nn.Linear(2, 2, { dtype = "float33" }) end },
     { "unknown option 'inplace'", function() nn.Tanh { inplace = true } end },
@@ -513,10 +509,9 @@ end)
 describe("a layer that is an entry", function()
   local layer = require "luminary.nn.define_layer"
   local list, entry = layer.entries()
-  entry "Scaled" {
-    takes = { { "by", "number" }, { "shift", "number", 1 } }, options = { { "mode", { "up", "down" }, "up" } },
+  entry [[Scaled(by: number, shift = 1, {mode = "up" | "down"})]] {
     call = function(x, by, shift, how) return how.mode == "up" and x * by + shift or x / by - shift end,
-    prints = "by={by}, shift={shift}, mode={mode}", help = [[x times by,
+    prints = "by shift mode", help = [[x times by,
       and more]],
   }
   local Scaled = layer.classes(list).Scaled
@@ -540,7 +535,8 @@ describe("a layer that is an entry", function()
 
   it("prints as its entry says, and is explained by it", function()
     assert.equal("Scaled(by=3.0, shift=0.5, mode='down')", tostring(Scaled(3, 0.5, { mode = "down" })))
-    assert.equal('nn.Scaled(by [, shift = 1] [, {mode = "up"}]): x times by, and more', Scaled.__help)
+    assert.equal("nn.Scaled(): x times by, and more", Scaled.__help)
+    assert.equal('by [, shift = 1] [, {mode = "up"}]', signature.declared(Scaled):call())
   end)
 
   it("names what is wrong", function()

@@ -1,13 +1,8 @@
 -- nn.Module: finding by name, options of walks, hooks of backward and of states, assigned states.
 local lm = require "luminary"
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 local nn = lm.nn
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function names(iterator)
   local list = {}

@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local nn, optim = lm.nn, lm.optim
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 
 local function names(iterator)
   local list = {}
@@ -13,12 +14,6 @@ local function shapes(list)
   local texts = {}
   for i, t in ipairs(list) do texts[i] = table.concat(t.shape, "x") end
   return table.concat(texts, " ")
-end
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
 end
 
 local function close(a, b) assert(a:allclose(b), tostring(a) .. "\n" .. tostring(b)) end
@@ -649,21 +644,9 @@ describe("modules print as PyTorch's", function()
   end)
 end)
 
-describe("Torch7's way", function()
-  it("to build, walk and reset", function()
-    local net = nn.Sequential():add(nn.Linear(3, 2)):add(nn.ReLU())
-    assert.equal(2, #net)
-    assert.equal(net[1], net:get(1))
-    net:evaluate()
-    assert.is_false(net.training)
-    net(lm.ones(1, 3)):sum():backward()
-    net:zeroGradParameters()
-    assert.equal(0, net[1].bias.grad:sum():item())
-  end)
-  it("that is not ours is told", function()
+describe("a method that modules lack", function()
+  it("is an error with what to use instead", function()
     local net = nn.Linear(3, 2)
-    assert.error_matches(function() net:updateOutput(lm.ones(1, 3)) end,
-      "^no field 'updateOutput'; net%(x%) calls forward$")
     assert.error_matches(function() net:backward(lm.ones(1, 3)) end,
       "^no field 'backward'; loss:backward%(%) computes all gradients$")
   end)

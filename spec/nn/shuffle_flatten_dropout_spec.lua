@@ -1,12 +1,7 @@
 -- Paddings as layers, dropouts of channels, shuffles, Unflatten, Bilinear, Embedding's options: PyTorch's values.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local nn, F = lm.nn, lm.nn.functional
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function is(want, t)
   local got = t:detach():reshape({ -1 }):totable()
@@ -86,7 +81,7 @@ describe("dropout of channels", function()
       assert(layer:eval()(y:view(shape)):equal(y:view(shape)))
       assert.equal(name .. "(p=0.4, inplace=False)", tostring(layer))
     end
-    assert.matches("dropout2d: expected x to have shape %[N, C, L, L%] or %[C, L, L%], got %[2, 2%]$",
+    assert.matches("dropout2d: expected x to have shape %[N, C, H, W%] or %[C, H, W%], got %[2, 2%]$",
       message(F.dropout2d, lm.ones { 2, 2 }))
   end)
   it("keeps mean and variance in AlphaDropout", function()

@@ -1,14 +1,9 @@
 -- nn.utils: vectors, weights of fixed norms, parametrizations, packed sequences, batch norm taken into convolutions.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local nn = lm.nn
 local utils = nn.utils
 local parametrize, rnn = utils.parametrize, utils.rnn
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function is(want, t)
   assert(lm.tensor(want, { dtype = t.dtype }):allclose(t:detach(), { atol = 1e-5 }), tostring(t))

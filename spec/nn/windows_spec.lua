@@ -2,14 +2,9 @@
 -- (spec/golden/_windows.safetensors).
 local lm = require "luminary"
 local golden = require "spec.support.golden"
+local message = require "spec.support.error_of"
 local nn, F = lm.nn, lm.nn.functional
 local gradgradcheck = lm.autograd.gradgradcheck
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function close(a, b) return a:allclose(b, { rtol = 1e-4, atol = 1e-5 }) end
 local function f64(...) return lm.randn({ ... }, { dtype = "float64" }):requires_grad_(true) end
@@ -309,7 +304,7 @@ describe("functions over windows", function()
     ["interpolate: mode must be one of 'nearest', 'nearest%-exact', 'linear', 'bilinear', 'bicubic',"] = function()
       F.interpolate(lm.ones(1, 1, 2), { size = 2, mode = "cubic" })
     end,
-    ["grid_sample: expected grid to have shape %[1, H, W, 2%] for x of"] = function()
+    ["grid_sample: expected grid to have shape %[1, H, W, 2%] for 4%-d x"] = function()
       F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 3))
     end,
     ["grid_sample: dtype mismatch: x is float32, grid is float64"] = function()

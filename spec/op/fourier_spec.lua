@@ -1,20 +1,11 @@
 -- Fourier transforms beside spec/op/op_cases.lua: lengths of every kind, lm.fft's functions, stft and istft, windows.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
+local near = require "spec.support.near"
 local fft = lm.fft
 
 local double = { dtype = "float64" }
 local function random(...) return lm.randn({ ... }, double) end
-local function near(want, got, tolerance)
-  assert.same(want.shape, got.shape)
-  local most = (want - got):abs():max():item()
-  assert(most <= (tolerance or 1e-10), "differs by " .. most)
-end
-local function message(f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(why)
-end
-
 -- The transform of pairs x [lines, n, 2] by its definition.
 local function by_sums(x)
   local n = x.shape[2]

@@ -1,6 +1,8 @@
 -- Linear algebra beside spec/op/op_cases.lua: factors multiply to what they are of, gradients of what is only defined
 -- for some matrices, lm.linalg's and lm's own functions, messages that name the matrix of a batch.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
+local near = require "spec.support.near"
 local la = lm.linalg
 
 local double = { dtype = "float64" }
@@ -8,11 +10,6 @@ local function random(...) return lm.randn({ ... }, double) end
 local function turned(x) return x:transpose(-1, -2) end
 local function eye(n) return lm.eye(n, n, double) end
 local function positive(x) return x:matmul(turned(x)) + eye(x.shape[x.ndim]) end
-local function near(want, got, tolerance)
-  assert.same(want.shape, got.shape)
-  local most = want:numel() > 0 and (want - got):abs():max():item() or 0
-  assert(most <= (tolerance or 1e-10), "differs by " .. most)
-end
 local rank_one_less = { { 1, 2, 3 }, { 4, 5, 6 }, { 5, 7, 9 } }
 local function check(f, ...)
   local inputs = { ... }
@@ -20,12 +17,6 @@ local function check(f, ...)
   lm.autograd.gradcheck(f, inputs)
   lm.autograd.gradgradcheck(f, inputs)
 end
-local function message(f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(why)
-end
-
 describe("linear algebra", function()
   before_each(function() lm.manual_seed(7) end)
 

@@ -2,17 +2,12 @@
 local lm = require "luminary"
 local golden = require "spec.support.golden"
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 local nn, optim = lm.nn, lm.optim
 
 local stored
 setup(function() stored = golden.load("_averaged") end)
 teardown(function() stored = nil end)
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 
 local function same(got, want)
   local difference = golden.differs(got, want, { 1e-12, 1e-13 })
@@ -120,13 +115,13 @@ describe("an averaged model", function()
   it("names wrong arguments", function()
     local A, model = optim.AveragedModel, nn.Linear(2, 2)
     for problem, try in pairs {
-      ["AveragedModel: expected a module, got 3"] = function() A(3) end,
+      ["AveragedModel: model must be a module, got 3"] = function() A(3) end,
       ["AveragedModel: decay must be a number from 0 to 1, got 2"] = function() A(model, { decay = 2 }) end,
       ["AveragedModel: decay, avg_fn and multi_avg_fn are mutually exclusive"] = function()
         A(model, { decay = 0.5, avg_fn = print })
       end,
       ["AveragedModel: unknown option 'decy'; did you mean 'decay'?"] = function() A(model, { decy = 0.5 }) end,
-      ["AveragedModel:update: expected a module, got nil"] = function() A(model):update() end,
+      ["AveragedModel:update: model must be a module, got nil"] = function() A(model):update() end,
       ["AveragedModel:update: the model has 1 parameters and 0 buffers, the averaged model 2 and 0"] = function()
         A(model):update(nn.Linear(2, 2, { bias = false }))
       end,

@@ -1,23 +1,13 @@
 -- Optimizers and schedules against PyTorch's (spec/golden/_optim.safetensors); groups, state, errors.
 local lm = require "luminary"
 local golden = require "spec.support.golden"
+local message = require "spec.support.error_of"
 local nn, optim = lm.nn, lm.optim
 local schedules = optim.lr_scheduler
 
 local stored
 setup(function() stored = golden.load("_optim") end)
 teardown(function() stored = nil end)
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
-
-local function same(got, want, tolerance)
-  local difference = golden.differs(got, want, tolerance)
-  if difference then error(difference, 2) end
-end
 
 -- As scripts/dev/golden/gen_golden.py's.
 local optimizers = {
@@ -75,7 +65,7 @@ describe("six steps give PyTorch's parameters:", function()
         for k = 1, STEPS do
           set_grads(params, k, dtype)
           opt:step()
-          same(flat(params), stored[name .. "." .. dtype][k], bound)
+          golden.same(flat(params), stored[name .. "." .. dtype][k], bound)
         end
       end)
     end
@@ -121,7 +111,7 @@ describe("an optimizer", function()
         optim[row[1]]({ half }, row[2]):step()
         optim[row[1]]({ whole }, row[2]):step()
         assert.equal(dtype, half.dtype)
-        same(half:detach():float(), whole:detach(), { bound, bound / 10 })
+        golden.same(half:detach():float(), whole:detach(), { bound, bound / 10 })
       end
     end
   end)
@@ -182,7 +172,7 @@ describe("an optimizer", function()
     local alone = nn.Parameter(before:clone())
     alone.grad = stored["grad.2"][2]
     optim.Adam({ alone }, { lr = 0.05 }):step()
-    same(params[2]:detach(), alone:detach())
+    golden.same(params[2]:detach(), alone:detach())
   end)
 
   it("takes a closure", function()
@@ -303,7 +293,7 @@ describe("an optimizer of whole parameters", function()
     local p = nn.Parameter(lm.zeros { 2 })
     p.grad = lm.ones { 2 }
     optim.LAMB({ p }, { lr = 0.25 }):step() -- the trust ratio is 1 where a norm is 0
-    same(p:detach(), lm.tensor { -0.25, -0.25 })
+    golden.same(p:detach(), lm.tensor { -0.25, -0.25 })
   end)
 
   it("waits for no tensor's value in a step", function()
@@ -389,13 +379,13 @@ describe("a custom optimizer", function()
       p.grad = lm.tensor { -2, -2, 0 } -- the buffers: 2, -1, 0; 0, -1.5, 0
       mine:step()
     end)
-    same(p:detach(), lm.tensor { 0.75, 1.5, 1 })
+    golden.same(p:detach(), lm.tensor { 0.75, 1.5, 1 })
     assert.equal(2, mine.state[p].step)
-    same(mine.state[p].buffer, lm.tensor { 0, -1.5, 0 })
+    golden.same(mine.state[p].buffer, lm.tensor { 0, -1.5, 0 })
     local again = Signum { p }
     again:load_state_dict(mine:state_dict())
     assert.equal(0.25, again.param_groups[1].lr)
-    same(again.state[p].buffer, lm.tensor { 0, -1.5, 0 })
+    golden.same(again.state[p].buffer, lm.tensor { 0, -1.5, 0 })
   end)
 
   it("that fails may step again; one without advance says so", function()
@@ -434,11 +424,11 @@ describe("parameter groups", function()
       a.grad, b.grad = lm.ones { 1 }, lm.ones { 1 }
       opt:step()
     end
-    same(a:detach(), lm.tensor { -0.2 })
-    same(b:detach(), lm.tensor { -0.5 - 0.5 * 1.9 })
+    golden.same(a:detach(), lm.tensor { -0.2 })
+    golden.same(b:detach(), lm.tensor { -0.5 - 0.5 * 1.9 })
     opt.param_groups[1].lr = 1 -- as a schedule does
     opt:step()
-    same(a:detach(), lm.tensor { -1.2 })
+    golden.same(a:detach(), lm.tensor { -1.2 })
   end)
 
   it("can be added", function()
@@ -646,7 +636,7 @@ describe("an optimizer's state_dict", function()
       state = { [0] = { momentum_buffer = lm.ones { 2 } } } }
     p.grad = lm.ones { 2 }
     opt:step() -- not the first one: the buffer becomes 0.5 + 0.5 * 1
-    same(p:detach(), lm.tensor { -1, -1 })
+    golden.same(p:detach(), lm.tensor { -1, -1 })
     assert.equal(2, opt.state[p].step)
   end)
 
@@ -687,7 +677,7 @@ describe("a schedule gives PyTorch's rates:", function()
     end
     return lm.tensor(seen, { dtype = "float64" })
   end
-  local function check(name, got) same(got, stored["rate." .. name], { 1e-12, 1e-15 }) end
+  local function check(name, got) golden.same(got, stored["rate." .. name], { 1e-12, 1e-15 }) end
 
   it("StepLR", function()
     check("step", rates(function(opt) return schedules.StepLR(opt, 3) end, 10))

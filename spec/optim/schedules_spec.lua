@@ -12,12 +12,6 @@ setup(function()
 end)
 teardown(function() stored, losses = nil, nil end)
 
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
-
 local STEPS = 200
 
 -- As scripts/dev/golden/gen_golden_training.py's.
@@ -133,6 +127,13 @@ local resumed = {
   polynomial_options = function(o) return S.PolynomialLR(o, { total_iters = 150, power = 1.7, last_epoch = 99 }) end,
   lambda = function(o) return S.LambdaLR(o, function(e) return 0.95 ^ e end, { last_epoch = 99 }) end,
 }
+
+-- With the line of this file that raises it.
+local function message(f, ...)
+  local ok, problem = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(problem)
+end
 
 local function optimizer(adam)
   local function group(lr) return { params = { nn.Parameter(lm.zeros { 1 }) }, lr = lr } end
@@ -431,14 +432,14 @@ describe("a schedule", function()
       return function() class(opt, unpack(arguments, 1, n)) end
     end
     for problem, try in pairs {
-      ["StepLR: expected an optimizer, got 3"] = function() S.StepLR(3, 2) end,
-      ["LambdaLR: expected an optimizer, got nil"] = function() S.LambdaLR(nil, print) end,
+      ["StepLR: optimizer must be an optimizer, got 3"] = function() S.StepLR(3, 2) end,
+      ["LambdaLR: optimizer must be an optimizer, got nil"] = function() S.LambdaLR(nil, print) end,
       ["MultiStepLR: milestones[2] must be an integer, got string 'x'"] = of(S.MultiStepLR, { 1, "x" }),
-      ["ConstantLR: factor must be at least 0 and at most 1, got 2"] = of(S.ConstantLR, { factor = 2 }),
-      ["ConstantLR: factor must be a number, got string '0.5'"] = of(S.ConstantLR, "0.5"),
+      ["ConstantLR: factor must be a number from 0 to 1, got 2"] = of(S.ConstantLR, { factor = 2 }),
+      ["ConstantLR: factor must be a number from 0 to 1, got string '0.5'"] = of(S.ConstantLR, "0.5"),
       ["LinearLR: start_factor must be above 0 and at most 1, got 0"] = of(S.LinearLR, { start_factor = 0 }),
       ["LinearLR: unknown option 'total_iter'; did you mean 'total_iters'?"] = of(S.LinearLR, { total_iter = 3 }),
-      ["LinearLR: end_factor must be at least 0 and at most 1, got -1"] = of(S.LinearLR, { end_factor = -1 }),
+      ["LinearLR: end_factor must be a number from 0 to 1, got -1"] = of(S.LinearLR, { end_factor = -1 }),
       ["ExponentialLR: gamma must be a number, got nil"] = of(S.ExponentialLR),
       ["PolynomialLR: total_iters must be an integer of at least 1, got 0"] = of(S.PolynomialLR, { total_iters = 0 }),
       ["LambdaLR: lr_lambda must have 2 entries, one for each parameter group, got 1"] = of(S.LambdaLR, { print }),

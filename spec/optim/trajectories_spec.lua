@@ -12,11 +12,6 @@ local stored
 setup(function() stored = golden.load("_trajectories") end)
 teardown(function() stored = nil end)
 
-local function same(got, want, tolerance, where)
-  local difference = golden.differs(got:cpu(), want, tolerance)
-  if difference then error(where .. ": " .. difference, 2) end
-end
-
 -- As the generator's.
 local START, STEPS = { -1.2, 0.8, 0.3, -0.4, 1.5, -0.7 }, 50
 local problems = {
@@ -88,7 +83,7 @@ describe("fifty steps give PyTorch's parameters:", function()
       for field, want in pairs(state_of(name, n)) do
         local got = opt.state[p][field]
         if type(got) == "number" then got = lm.tensor(got, { dtype = "float64" }) end
-        same(got, want:double(), tolerance.float64, field)
+        golden.same(got:cpu(), want:double(), tolerance.float64, field)
       end
     end)
 
@@ -100,7 +95,8 @@ describe("fifty steps give PyTorch's parameters:", function()
           local p = parameter(dtype, case)
           go(optim[name]({ p }, options), p, options, problem, 1, STEPS, function(row, got)
             local at_row = within(bound, want[which][row], exact[which][row])
-            same(got, want[which][row], at_row, ("%s, problem %d, step %d"):format(dtype, which, cases.seen[row]))
+            golden.same(got:cpu(), want[which][row], at_row,
+              ("%s, problem %d, step %d"):format(dtype, which, cases.seen[row]))
           end)
         end
       end
@@ -129,7 +125,7 @@ describe("a state_dict of PyTorch's", function()
       local opt, dict = optim[name]({ p }, { lr = 7 }), dict_of(name, n, group)
       opt:load_state_dict(dict)
       go(opt, p, options, problems[2], cases.saved + 1, STEPS, function(row, got)
-        same(got, want[row], tolerance_of(name).float64, "step " .. cases.seen[row])
+        golden.same(got:cpu(), want[row], tolerance_of(name).float64, "step " .. cases.seen[row])
       end)
       -- The names are the same there and here.
       local mine = opt:state_dict()

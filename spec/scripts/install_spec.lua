@@ -15,11 +15,16 @@ describe("luarocks make #install #full #unsanitized", function()
     return run(('eval "$(luarocks --lua-version 5.1 path --tree %s)"; %s'):format(tree, command))
   end
 
+  local function make(rockspec)
+    local ok, text = temp.run(folder,
+      ("luarocks --lua-version 5.1 make --tree %s --deps-mode none %s"):format(tree, rockspec))
+    assert(ok, text)
+    return text
+  end
+
   it("installs into a tree of its own", function()
     tree = folder .. "/tree"
-    local ok, text = temp.run(folder,
-      ("luarocks --lua-version 5.1 make --tree %s --deps-mode none rockspec/luminary-scm-1.rockspec"):format(tree))
-    assert(ok, text)
+    local text = make "rockspec/luminary-scm-1.rockspec"
     assert.not_matches("Building C", text) -- scripts/setup has built all of it
   end)
 
@@ -53,8 +58,21 @@ describe("luarocks make #install #full #unsanitized", function()
     assert.not_matches("/luminary/cli/", text)
   end)
 
+  it("Torch7's names come with the rock luminary-torch7, with their pages of help", function()
+    local asks = [[luajit -e 'local torch = require "luminary.torch7"; print(torch.ones(2):sum())
+      print((require("luminary").help "optim.sgd"):match "PyTorch: .*")']]
+    local ok, text = with_rocks(asks)
+    assert(not ok)
+    assert.matches("module 'luminary.torch7' not found", text, 1, true)
+    make "torch7/luminary-torch7-scm-1.rockspec"
+    ok, text = with_rocks(asks)
+    assert(ok, text)
+    assert.equal("2\nPyTorch: torch.optim.SGD and the others; optim.SGD is PyTorch's form.\n", text)
+  end)
+
   it("and is removed whole", function()
-    local remove = "luarocks --lua-version 5.1 --tree %s remove luminary && ! find %s -name '*luminary*' | grep ."
+    local remove = "for rock in luminary-torch7 luminary; do luarocks --lua-version 5.1 --tree %s remove $rock || "
+      .. "exit; done; ! find %s -name '*luminary*' | grep ."
     local ok, text = run(remove:format(tree, tree))
     assert(ok, text)
   end)

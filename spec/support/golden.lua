@@ -35,6 +35,12 @@ function golden.differs(got, want, tol)
   end
 end
 
+-- Fails with the difference, if they do not agree.
+function golden.same(got, want, tolerance, what)
+  local difference = golden.differs(got, want, tolerance)
+  if difference then error(what and what .. ": " .. difference or difference, 2) end
+end
+
 -- The file of one op: a table of tensors by key.
 function golden.load(name)
   local path = "spec/golden/" .. name .. ".safetensors"

@@ -213,17 +213,16 @@ function machine.build()
 end
 
 --- Asks the doctor of the clean machine in `folder`, changed by {files, links, bin, shell = commands in its root}:
---- what it printed and its exit code. env: its variables; args: its arguments.
+--- what it printed and its exit code. env: its variables; args: its arguments; limit: the most seconds for a command.
 function machine.ask(folder, change)
   local at = folder .. "/changed"
   assert(os.execute(("rm -rf %s; cp -a %s/clean %s"):format(at, folder, at)) == 0)
   write(at, change)
   local env = {}
   for name, value in pairs(change.env or {}) do env[#env + 1] = quote(name .. "=" .. value) end
-  local _, text, code = temp.run(folder, ("env -i PATH=%s LUA_PATH=%s LUA_CPATH=%s LM_DOCTOR_ROOT=%s/root "
-    .. "LM_DOCTOR_BIN=%s/bin %s timeout -k 1 60 luajit "
-    .. "bin/luminary doctor %s"):format(quote(os.getenv "PATH"), quote(package.path),
-    quote(package.cpath), at, at, table.concat(env, " "), change.args or ""))
+  local _, text, code = temp.run(folder, ("env -i PATH=%s LUA_PATH=%s LUA_CPATH=%s %s timeout -k 1 60 luajit "
+    .. "spec/support/made_up_doctor.lua %s %g %s"):format(quote(os.getenv "PATH"), quote(package.path),
+    quote(package.cpath), table.concat(env, " "), at, change.limit or math.huge, change.args or ""))
   return text, code
 end
 

@@ -15,6 +15,7 @@ local prelude = [[
 local lm = require "luminary"
 local core = require "luminary.core"
 local dist, nn, F, ffi, nccl = lm.dist, lm.nn, lm.nn.functional, require "ffi", require "spec.support.fake_nccl"
+local message = require "spec.support.error_of"
 local C = ffi.C
 local rank, size = tonumber(os.getenv "RANK"), tonumber(os.getenv "WORLD_SIZE")
 lm.cuda.set_device(rank % lm.cuda.device_count())
@@ -48,11 +49,6 @@ local function same(want, t)
     end
   end
   assert(#want == #got)
-end
-local function message(f, ...)
-  local ok, problem = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(problem)
 end
 local function contains(text, ...)
   for _, wanted in ipairs { ... } do

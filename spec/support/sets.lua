@@ -3,6 +3,7 @@
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 local assert = require "luassert"
+local message = require "spec.support.error_of"
 local data = lm.data
 
 local folder = temp.folder()
@@ -14,12 +15,6 @@ local function write(name, text)
   local path = folder .. "/" .. name
   assert(os.execute("mkdir -p " .. path:match("^(.*)/")) == 0)
   return temp.write(path, text)
-end
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
 end
 
 local function says(expected, f, ...) assert.matches(expected, message(f, ...), 1, true) end

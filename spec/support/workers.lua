@@ -81,13 +81,12 @@ return function(files, options)
   local began, all, running = now(), { passed = 0, failed = 0, skipped = 0, cpu = 0, reasons = {} }, {}
   local done, excluded = {}, table.concat(options.excluded, ",")
 
-  local function launch(file, env)
+  local function launch(file)
     local job = { file = file, specs = {}, began = now(), cpu = 0, out = os.tmpname(), report = os.tmpname() }
     local arguments = { "timeout", "-k", "10", tostring(LIMIT), "luajit", "spec/run.lua", file }
     for _, option in ipairs(options.busted) do arguments[#arguments + 1] = option end
     if excluded ~= "" then arguments[#arguments + 1] = "--exclude-tags=" .. excluded end
-    env.LM_SPEC_REPORT = job.report
-    job.pid = start(arguments, env, job.out)
+    job.pid = start(arguments, {LM_SPEC_REPORT = job.report}, job.out)
     assert(job.pid > 0, "no process to be had")
     running[job.pid] = job
   end
@@ -130,15 +129,13 @@ return function(files, options)
   for i, file in ipairs(files) do files[i] = { file, at(file), i } end
   table.sort(files, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[3] < b[3]) end)
 
-  -- Threads of one process that wait spinning would keep the CPUs from the others.
-  local env = options.jobs > 1 and { OMP_WAIT_POLICY = "passive" } or {}
   local count = 0
   for _, file in ipairs(files) do
     if count == options.jobs then
       reap()
       count = count - 1
     end
-    launch(file[1], env)
+    launch(file[1])
     count = count + 1
   end
   for _ = 1, count do reap() end

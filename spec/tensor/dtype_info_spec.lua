@@ -1,11 +1,6 @@
 -- Limits of dtypes and type promotion, as in PyTorch.
 local lm = require "luminary"
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
+local message = require "spec.support.error_of"
 
 describe("numbers of dtypes", function()
   it("are those that tensors can hold", function()

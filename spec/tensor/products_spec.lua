@@ -2,18 +2,13 @@
 local lm = require "luminary"
 local F = lm.nn.functional
 local work = require "spec.support.work"
+local message = require "spec.support.error_of"
 
 local function close(what, got, want)
   local near = lm.allclose(got, want, { rtol = 1e-5, atol = 1e-5 })
   assert(near, ("%s: %s instead of %s"):format(what, tostring(got), tostring(want)))
   assert.equal(table.concat(want.shape, ","), table.concat(got.shape, ","), what)
 end
-local function message(f, ...)
-  local ok, why = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(why)
-end
-
 describe("einsum", function()
   local a, b, c, v, batch = nil, nil, nil, nil, nil
   before_each(function()

@@ -1,13 +1,8 @@
 -- lm.vision's boxes, against torchvision's (scripts/dev/golden/gen_boxes.py).
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local vision = lm.vision
 local golden = lm.load "spec/golden/_boxes.safetensors"
-
-local function message(f, ...)
-  local ok, text = pcall(f, ...)
-  assert.is_false(ok)
-  return text
-end
 
 local function same(name, got)
   local want = golden[name]

@@ -1,15 +1,10 @@
 -- lm.vision: files of images, read and written. Pixels against torchvision's (scripts/dev/golden/gen_images.py).
 local lm = require "luminary"
 local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
 local vision = lm.vision
 
 local golden = lm.load "spec/golden/_images.safetensors"
-
-local function message(f, ...)
-  local ok, text = pcall(f, ...)
-  assert.is_false(ok)
-  return text
-end
 
 local function text_of(bytes)
   local list = bytes:totable()

@@ -1,24 +1,8 @@
 /* Where NaN comes from: nodes that know the script's line they were recorded at, and gradients that are looked at. */
 #include <stdio.h>
-#include <string.h>
 
-#include "autograd/node.h"
-#include "base/mem.h"
+#include "autograd/gradients.h"
 #include "op/check.h"
-
-static _Thread_local bool on;
-static _Thread_local char line[128];
-
-bool lm_anomaly(void) { return on; }
-void lm_set_anomaly(bool now) { on = now; }
-void lm_anomaly_at(const char *where) { snprintf(line, sizeof line, "%s", where); }
-
-char *lm_anomaly_line(void) {
-  size_t n = strlen(line) + 1;
-  char *copy = on && n > 1 ? lm_malloc(n) : NULL; /* without it a message says less */
-  if (copy) memcpy(copy, line, n);
-  return copy;
-}
 
 static lm_status has_nan(lm_tensor *t, bool *out) {
   lm_status status = LM_OK;
@@ -36,20 +20,18 @@ done:
 }
 
 lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *const *gin) {
-  lm_status status = LM_OK;
   bool is_nan = false;
   int k = 0;
   for (; k < n->nedge && !is_nan; k++)
-    if (gin[k] && lm_dtype_is_float((lm_dtype)gin[k]->dtype)) TRY(has_nan(gin[k], &is_nan));
+    if (gin[k] && lm_dtype_is_float(gin[k]->dtype)) NEED(has_nan(gin[k], &is_nan));
   if (!is_nan) return LM_OK;
   bool was_nan = false;
   for (int s = 0; s < n->nout && !was_nan; s++)
-    if (g[s]) TRY(has_nan(g[s], &was_nan));
+    if (g[s]) NEED(has_nan(g[s], &was_nan));
   const char *name = lm_node_name(n), *at = n->line ? n->line : "an unknown line";
   if (was_nan) return lm_fail(LM_E_STATE, "backward: the gradient of the output of %s, called at %s, is NaN", name, at);
   return lm_fail(LM_E_STATE, "backward: the gradient of input %d of %s, called at %s, is NaN", k, name, at);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_anomaly_words(const lm_node *n, lm_status status) {

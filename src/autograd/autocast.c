@@ -6,10 +6,9 @@
  * it and go to the leaf through the one cast. */
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/record_graph.h"
 #include "base/mem.h"
 #include "device/graph.h"
-#include "device/stream.h"
 
 typedef struct kept { /* of one leaf */
   lm_tensor *leaf, *low;
@@ -75,15 +74,14 @@ static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
 
 /* A copy made within no_grad serves only there; a captured graph must make its own at each replay. */
 static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
-  lm_status status = LM_OK;
   if (mine.depth == 0 || lm_graph_capturing()) return convert(t, dtype, out);
-  TRY(reserve(&mine));
+  NEED(reserve(&mine));
   kept *k = find(mine.position, mine.capacity, t);
-  bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == (int8_t)dtype &&
+  bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == dtype &&
               (lm_requires_grad(k->low) || !lm_grad_enabled());
   if (!fits) {
     lm_tensor *low;
-    TRY(convert(t, dtype, &low));
+    NEED(convert(t, dtype, &low));
     lm_release(k->low);
     if (!k->leaf) mine.n++;
     if (!k->leaf) k->leaf = lm_retain(t);
@@ -91,8 +89,7 @@ static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
     k->version = lm_version(t);
   }
   *out = lm_retain(k->low);
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool is_weight(const lm_tensor *t) {
@@ -107,11 +104,11 @@ typedef struct target {
 
 /* What t is to become; its own dtype where it is left alone. */
 static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
-  lm_dtype own = (lm_dtype)t->dtype;
+  lm_dtype own = t->dtype;
   int kind = LM_DEVICE_KIND(t->device);
   if (t->number || !lm_dtype_is_float(own) || own == LM_F64 || !(to->mode->on >> kind & 1)) return own;
   switch (to->rule) {
-    case LM_LOWER: return (lm_dtype)to->mode->dtype[kind];
+    case LM_LOWER: return to->mode->dtype[kind];
     case LM_KEEP: return LM_F32;
     case LM_KEEP_GPU:
     case LM_BANNED_GPU: return kind == LM_CPU && to->rule == LM_KEEP_GPU ? own : LM_F32;
@@ -122,12 +119,12 @@ static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
 
 static lm_status cast(const target *to, lm_tensor *t, lm_tensor **out) {
   lm_dtype dtype = t ? dtype_for(to, t) : LM_NO_DTYPE;
-  if (!t || dtype == (lm_dtype)t->dtype) {
+  if (!t || dtype == t->dtype) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  const lm_modes *here = lm_modes_here(); /* what is computed again has to record the same as the first time */
-  bool keep = to->rule == LM_LOWER && !to->mode->uncached && !here->recompute && !here->rerun && is_weight(t);
+  bool recomputes = lm_recompute_is_active(); /* what is computed again must record the same as the first time */
+  bool keep = to->rule == LM_LOWER && !to->mode->uncached && !recomputes && is_weight(t);
   return keep ? convert_weight(t, dtype, out) : convert(t, dtype, out);
 }
 
@@ -142,8 +139,8 @@ static lm_dtype widest_of(const lm_op *op, const void *args) {
   const lm_list *list = list_of(op, args);
   for (int i = 0; i < op->ntensor + list->n; i++) {
     const lm_tensor *t = i < op->ntensor ? LM_ARG_TENSOR(args, op->tensor[i]) : list->v[i - op->ntensor];
-    if (!t || t->number || !lm_dtype_is_float((lm_dtype)t->dtype)) continue;
-    widest = first ? (lm_dtype)t->dtype : lm_dtype_promote(widest, (lm_dtype)t->dtype);
+    if (!t || t->number || !lm_dtype_is_float(t->dtype)) continue;
+    widest = first ? t->dtype : lm_dtype_promote(widest, t->dtype);
     first = false;
   }
   return widest;
@@ -161,7 +158,7 @@ static lm_status check_banned(const lm_op *op, const void *args, const lm_autoca
       op->name);
 }
 
-lm_status lm_autocast_call(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_autocast mode = lm_autocast_get();
@@ -192,4 +189,10 @@ done:
   lm_free(list_own);
   for (int k = 0; k < op->ntensor; k++) lm_release(own[k]);
   return status;
+}
+
+lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
+  const lm_op *op = &lm_ops[id];
+  if (!lm_modes_here.cast.on || op->cast == LM_ASIS || op->kind == LM_WRITE) return lm_call_as_is(id, args, out);
+  return cast_and_call(id, args, out);
 }

@@ -2,8 +2,7 @@
  *
  * lm_call is what the binding, the layers in C and the rules themselves call: it applies autocast,
  * runs the op and, where grad mode is on and an input asks for it, records a node. */
-#ifndef LM_AUTOGRAD_AUTOGRAD_H
-#define LM_AUTOGRAD_AUTOGRAD_H
+#pragma once
 
 #include "op/op.h"
 
@@ -19,9 +18,9 @@ LM_API lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out)
 LM_API bool lm_grad_enabled(void);
 LM_API void lm_set_grad_enabled(bool on);
 typedef struct lm_autocast {
-  uint8_t on;                     /* bit k: for tensors of device kind k */
-  bool uncached;                  /* weights are cast at every use */
-  uint8_t dtype[LM_DEVICE_KINDS]; /* the low dtype */
+  uint8_t on;                      /* bit k: for tensors of device kind k */
+  bool uncached;                   /* weights are cast at every use */
+  lm_dtype dtype[LM_DEVICE_KINDS]; /* the low dtype */
 } lm_autocast;
 LM_API lm_autocast lm_autocast_get(void);
 LM_API void lm_autocast_set(lm_autocast mode);
@@ -122,5 +121,3 @@ LM_API struct lm_node *lm_custom_node(const lm_tensor *out);
 /* For lm_custom_fn: saved[i] of its node with the history it had: that of input `in`, or of result `out`
  * of the node itself, or none where both are -1. A new reference. */
 LM_API lm_status lm_custom_saved(struct lm_node *node, int i, int in, int out, lm_tensor **result);
-
-#endif

@@ -76,16 +76,9 @@ static lm_status claim(lm_pass *r, lm_node *n) {
                    "%s: cannot run while another backward pass uses this graph, in a hook or on another thread",
                    r->name);
   }
-  if (r->nnodes == r->capacity) {
-    lm_node **more = lm_malloc(sizeof *more * (size_t)r->capacity * 2);
-    if (!more) {
-      atomic_store_explicit(&n->run, NULL, memory_order_release);
-      return LM_E_OOM;
-    }
-    memcpy(more, r->node, sizeof *more * (size_t)r->nnodes);
-    if (r->node != r->node_small) lm_free(r->node);
-    r->node = more;
-    r->capacity *= 2;
+  if (!lm_list_grow_from(r->node_small, &r->node, &r->capacity, (size_t)r->nnodes + 1, sizeof *r->node)) {
+    atomic_store_explicit(&n->run, NULL, memory_order_release);
+    return LM_E_OOM;
   }
   r->node[r->nnodes++] = n;
   n->waits_for = 0;
@@ -96,11 +89,10 @@ static lm_status claim(lm_pass *r, lm_node *n) {
 }
 
 static lm_status find_nodes(lm_pass *r) {
-  lm_status status = LM_OK;
   lm_leaf_state *leaf;
   for (int i = 0; i < r->a->nroots; i++) {
     lm_node *n = r->edge[i].node;
-    TRY(n->kind == LM_NODE_LEAF ? leaf_of(r, n, &leaf) : claim(r, n));
+    NEED(n->kind == LM_NODE_LEAF ? leaf_of(r, n, &leaf) : claim(r, n));
   }
   for (int i = 0; i < r->nnodes; i++) {
     lm_node *n = r->node[i];
@@ -108,10 +100,10 @@ static lm_status find_nodes(lm_pass *r) {
       lm_node *to = n->edge[k].node;
       if (!to) continue;
       if (to->kind == LM_NODE_LEAF) {
-        TRY(leaf_of(r, to, &leaf));
+        NEED(leaf_of(r, to, &leaf));
         leaf->waits_for++;
       } else {
-        TRY(claim(r, to));
+        NEED(claim(r, to));
         to->waits_for++;
       }
     }
@@ -123,8 +115,7 @@ static lm_status find_nodes(lm_pass *r) {
       return LM_E_OOM;
     }
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool is_needed(lm_pass *r, const lm_node *n) {
@@ -288,22 +279,20 @@ done:
 
 /* What comes in at each result, after hooks. */
 static lm_status collect(lm_pass *r, lm_node *n, lm_tensor **g, bool *any) {
-  lm_status status = LM_OK;
   for (int s = 0; s < n->nout; s++) {
     lm_node_out *o = &n->out[s];
-    if (r->parallel) TRY(lm_parallel_pass_collect(r, n, s, &o->grad));
+    if (r->parallel) NEED(lm_parallel_pass_collect(r, n, s, &o->grad));
     g[s] = o->grad;
     o->grad = NULL;
     if (!g[s]) continue;
     *any = true;
     if (o->watch) {
-      TRY(lm_watch_before(o->watch, &o->meta, &g[s]));
-      if (o->watch->retain) TRY(lm_watch_keep(o->watch, g[s], r->a->create_graph));
+      NEED(lm_watch_before(o->watch, &o->meta, &g[s]));
+      if (o->watch->retain) NEED(lm_watch_keep(o->watch, g[s], r->a->create_graph));
     }
     if (r->a->ninputs > 0) capture(r, n, s, g[s]);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* What the node's one input gets, if that is requested, is added to what it has, where that is possible without a
@@ -390,7 +379,6 @@ static lm_status root_gradient(const lm_pass *r, int i, lm_tensor **out) {
 }
 
 static lm_status take_edges(lm_pass *r) {
-  lm_status status = LM_OK;
   const lm_backward_args *a = r->a;
   if (a->nroots + a->ninputs > LM_PASS_SMALL) {
     lm_edge *more = lm_malloc(sizeof *more * (size_t)(a->nroots + a->ninputs));
@@ -399,7 +387,7 @@ static lm_status take_edges(lm_pass *r) {
   }
   for (int i = 0; i < a->nroots + a->ninputs; i++) {
     lm_edge e;
-    TRY(lm_history(i < a->nroots ? a->roots[i] : a->inputs[i - a->nroots], &e));
+    NEED(lm_history(i < a->nroots ? a->roots[i] : a->inputs[i - a->nroots], &e));
     if (!e.node && i < a->nroots) {
       return lm_fail(
           LM_E_STATE,
@@ -411,8 +399,7 @@ static lm_status take_edges(lm_pass *r) {
                            "one that does not");
     r->edge[r->nedges++] = (lm_edge){lm_node_retain(e.node), e.slot};
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status go(lm_pass *r) {

@@ -58,7 +58,7 @@ typedef struct lm_parallel_pass {
   lm_pass *run;
   pthread_t caller;
   lm_dtype default_dtype;
-  int threads;          /* OpenMP's, for each lane; 0: as they are */
+  int threads;          /* of each device's kernels; 0: as they are */
   pthread_mutex_t lock; /* over all that follows, and over waits_for of the pass's nodes and leaves */
   part *parts;
   main_thread_request *main_thread_requests; /* the next first */
@@ -175,15 +175,13 @@ static void put_locked(lm_parallel_pass *t, main_thread_request *e) {
 
 /* The lane waits until it is done. */
 static lm_status send(lm_parallel_pass *t, int device_queue, lm_node *n) {
-  main_thread_request e = {.node = n, .number = n->number, .device_queue = device_queue},
-                      **at = &t->main_thread_requests;
+  main_thread_request e = {.node = n, .number = n->number, .device_queue = device_queue};
   pthread_mutex_lock(&t->lock);
   put_locked(t, &e);
   while (e.state == RUNS || (e.state == WAITS && t->failed.status == LM_OK)) {
     pthread_cond_wait(&t->device_queue[device_queue].wake, &t->lock);
   }
-  while (e.state == WAITS && *at != &e) at = &(*at)->next;
-  if (e.state == WAITS) *at = e.next;
+  if (e.state == WAITS) LM_UNLINK(t->main_thread_requests, &e);
   lm_status status = e.state == DONE ? e.status : t->failed.status;
   pthread_mutex_unlock(&t->lock);
   return status;
@@ -433,17 +431,15 @@ static void fill_device_queues(lm_parallel_pass *t) {
 }
 
 static lm_status prepare(lm_parallel_pass *t) {
-  lm_status status = LM_OK;
   int cpus = 0;
   for (int k = 0; k < t->ndevice_queues; k++) {
     device_queue *l = &t->device_queue[k];
     cpus += LM_DEVICE_KIND(l->device) == LM_CPU;
-    if (!(l->stream = lm_stream_current(l->device))) TRY(LM_E_DEVICE);
+    if (!(l->stream = lm_stream_current(l->device))) NEED(LM_E_DEVICE);
   }
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0));
   if (cpus > 1 && cpu) t->threads = cpu->get_threads() / cpus > 0 ? cpu->get_threads() / cpus : 1;
-done:
-  return status;
+  return LM_OK;
 }
 
 bool lm_backward_run_parallel(lm_pass *r, lm_status *status) {

@@ -1,9 +1,9 @@
 /* A backward pass while it runs: what backward.c, which works it off, and backward_devices.c, which spreads it over
  * threads, share. */
-#ifndef LM_AUTOGRAD_BACKWARD_PASS_H
-#define LM_AUTOGRAD_BACKWARD_PASS_H
+#pragma once
 
-#include "autograd/node.h"
+#include "autograd/gradients.h"
+#include "autograd/record_graph.h"
 
 enum { LM_PASS_SMALL = 32 }; /* sizes below it need no allocation */
 
@@ -35,7 +35,8 @@ typedef struct lm_pass {
   int nedges;                        /* retained, of the roots, then of the inputs */
   lm_edge *edge, edge_small[LM_PASS_SMALL];
   lm_pass_input *input, input_small[LM_PASS_SMALL]; /* by their edges */
-  int nnodes, capacity;
+  int nnodes;
+  size_t capacity;
   lm_node **node, *node_small[LM_PASS_SMALL]; /* claimed */
   int nready;
   lm_node **ready, *ready_small[LM_PASS_SMALL];   /* a heap, the largest number first */
@@ -63,5 +64,3 @@ lm_status lm_parallel_pass_collect(lm_pass *r, const lm_node *n, int slot, lm_te
 lm_status lm_parallel_pass_finish_leaf(lm_pass *r, lm_leaf_state *l);
 /* Nobody but the caller has anything for the leaf, and nothing has come yet. */
 bool lm_parallel_pass_leaf_is_free(lm_pass *r, const lm_leaf_state *l);
-
-#endif

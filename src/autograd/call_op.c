@@ -1,22 +1,7 @@
-/* Calling an op: autocast (autocast.c), what it needs and its other forms, then the op itself, recorded where its
+/* Calling an op after autocast (autocast.c): what it needs and its other forms, then the op itself, recorded where its
  * inputs want gradients (record_graph.c). */
 #include "autograd/composite.h"
 #include "autograd/record_graph.h"
-
-static _Thread_local lm_modes modes;
-
-bool lm_grad_enabled(void) { return !modes.no_grad; }
-void lm_set_grad_enabled(bool on) { modes.no_grad = !on; }
-lm_autocast lm_autocast_get(void) { return modes.cast; }
-void lm_autocast_set(lm_autocast mode) { modes.cast = mode; }
-
-lm_modes *lm_modes_here(void) { return &modes; }
-
-lm_modes lm_modes_swap(lm_modes m) {
-  lm_modes earlier = modes;
-  modes = m;
-  return earlier;
-}
 
 /* What other ops complain about is put under the name the user called. */
 static lm_status under_name(lm_op_id id, lm_status status) {
@@ -32,7 +17,7 @@ static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *ta
   return under_name(id, c->form(args, in_place, taken, out));
 }
 
-static lm_status call_op(lm_op_id id, const void *args, lm_tensor **out) {
+lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
@@ -40,16 +25,17 @@ static lm_status call_op(lm_op_id id, const void *args, lm_tensor **out) {
   if (op->has_precheck) TRY(precheck(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
   if (op->kind == LM_COMP) {
-    if (rules->record_as_one && !modes.no_grad && lm_record_may(op, rules, args)) {
+    if (rules->record_as_one && !lm_modes_here.no_grad && lm_record_may(op, rules, args)) {
       TRY(under_name(id, lm_record_call(id, args, &is_done, out)));
     }
     return is_done ? LM_OK : under_name(id, lm_compositions[id].made_of(args, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
-  if (!modes.no_grad && !rules->none && lm_record_may(op, rules, args)) TRY(lm_record_call(id, args, &is_done, out));
+  if (!lm_modes_here.no_grad && !rules->none && lm_record_may(op, rules, args))
+    TRY(lm_record_call(id, args, &is_done, out));
   if (is_done) return LM_OK;
   TRY(lm_run_unrecorded(id, args, false, out));
-  if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float((lm_dtype)out[0]->dtype)) {
+  if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float(out[0]->dtype)) {
     status = lm_view_track(out[0], LM_ARG_TENSOR(args, op->tensor[0]), NULL);
     if (status != LM_OK) lm_release(out[0]);
   }
@@ -61,12 +47,4 @@ lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   bool taken = false;
   lm_status status = lm_ops[id].has_precheck ? precheck(id, args, true, &taken, out) : LM_OK;
   return status != LM_OK || taken ? status : lm_record_write(id, args, true, out);
-}
-
-lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) { return call_op(id, args, out); }
-
-lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
-  if (!modes.cast.on) return call_op(id, args, out);
-  const lm_op *op = &lm_ops[id];
-  return op->cast == LM_ASIS || op->kind == LM_WRITE ? call_op(id, args, out) : lm_autocast_call(id, args, out);
 }

@@ -1,6 +1,5 @@
 /* Ops as other ops: what their entries in op/entries/ops.lua say besides a kernel. Gradients come with those ops'. */
-#ifndef LM_AUTOGRAD_COMPOSITE_H
-#define LM_AUTOGRAD_COMPOSITE_H
+#pragma once
 
 #include "op_calls.h"
 
@@ -16,5 +15,3 @@ typedef struct lm_composition {
 
 /* NULL what an op has not. */
 extern const lm_composition lm_compositions[LM_OP_COUNT];
-
-#endif

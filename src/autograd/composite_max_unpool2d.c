@@ -12,7 +12,7 @@ static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
   if (!is_image) return lm_fail_shape("max_unpool2d", "x", "[N, C, H, W] or [C, H, W]", lm_shape_of(t));
   if (a->indices->dtype != LM_I64 || !lm_same_shape(a->indices, t)) {
     return lm_fail_value("max_unpool2d", "indices", lm_text("int64 %s as x", lm_shape_of(t)),
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)a->indices->dtype), lm_shape_of(a->indices)));
+                         lm_text("%s %s", lm_dtype_name(a->indices->dtype), lm_shape_of(a->indices)));
   }
   if (a->kernel_size[0] == LM_NO_INT) return lm_fail_value("max_unpool2d", "kernel_size", "a number or a pair", "nil");
   const int64_t *stride = a->stride[0] == LM_NO_INT ? a->kernel_size : a->stride, *asked = NULL;
@@ -51,10 +51,9 @@ static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
 }
 
 lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_expr whole, *e = &whole;
   int64_t hw[2];
-  TRY(unpooled_size(a, hw));
+  NEED(unpooled_size(a, hw));
   lm_ints size = lm_f_size_of(NULL, a->x), rows = {2, {1, 1}}, flat = {2, {1, 1}};
   for (int d = 0; d < size.n - 2; d++) rows.v[0] *= size.v[d];
   rows.v[1] = size.v[size.n - 2] * size.v[size.n - 1];
@@ -66,6 +65,5 @@ lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **o
   lm_tensor *y = lm_e_zeros(e, flat, a->x->dtype, a->x->device);
   y = lm_e_scatter_(e, y, 1, lm_e_reshape(e, a->indices, rows), lm_e_reshape(e, a->x, rows), 0 /* replace */);
   return lm_expr_finish(e, lm_e_reshape(e, y, size), out);
-done:
-  return status;
+  return LM_OK;
 }

@@ -89,8 +89,7 @@ lm_tensor *lm_f_padded_grad(lm_expr *e, lm_tensor *g, lm_ints size, lm_ints pad,
 
 lm_status lm_composite_pad(const lm_pad_args *a, lm_tensor **out) {
   lm_expr whole, *e = &whole;
-  lm_status status = lm_check_pad(a);
-  if (status != LM_OK) return status;
+  NEED(lm_check_pad(a));
   lm_expr_begin(e);
   if (a->mode == LM_PAD_CONSTANT) return lm_expr_finish(e, pad_by_value(e, a), out);
   if (LM_DEVICE_KIND(a->x->device) == LM_CPU && lm_is_contiguous(a->x) && a->pad.n > 0)

@@ -42,11 +42,10 @@ done:
 }
 
 lm_status lm_composite_flatten(const lm_flatten_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   int first, last;
   lm_reshape_args args = {.x = a->x};
-  TRY(lm_dim("flatten", a->start_dim == LM_NO_DIM ? 0 : a->start_dim, a->x->ndim, &first));
-  TRY(lm_dim("flatten", a->end_dim == LM_NO_DIM ? -1 : a->end_dim, a->x->ndim, &last));
+  NEED(lm_dim("flatten", a->start_dim == LM_NO_DIM ? 0 : a->start_dim, a->x->ndim, &first));
+  NEED(lm_dim("flatten", a->end_dim == LM_NO_DIM ? -1 : a->end_dim, a->x->ndim, &last));
   if (first > last) {
     return lm_fail_int("flatten", "start_dim", lm_text("at most end_dim (%d)", last + 1), first + 1);
   }
@@ -58,9 +57,7 @@ lm_status lm_composite_flatten(const lm_flatten_args *a, lm_tensor **out) {
     }
   }
   if (a->x->ndim == 0) args.size = (lm_ints){1, {1}};
-  TRY(lm_call(LM_OP_reshape, &args, out));
-done:
-  return status;
+  return lm_call(LM_OP_reshape, &args, out);
 }
 
 lm_status lm_composite_contiguous(const lm_contiguous_args *a, lm_tensor **out) {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "autograd/composite.h"
-#include "autograd/node.h"
+#include "autograd/record_graph.h"
 #include "base/message.h"
 #include "op/check.h"
 
@@ -12,7 +12,6 @@ typedef lm_status (*geometry_fn)(const void *args, lm_view_geometry *geometry);
 
 /* The view of x that fill says, and in its gradient the same for an x that is contiguous, wherever x's elements lie. */
 static lm_status seen(lm_tensor *x, geometry_fn fill, const void *args, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_view_geometry memory = {.base_ndim = x->ndim}, geometry;
   memcpy(memory.base_size, x->size, sizeof x->size);
   geometry = memory;
@@ -22,21 +21,18 @@ static lm_status seen(lm_tensor *x, geometry_fn fill, const void *args, lm_tenso
     geometry.base_stride[d] = step;
     step *= x->size[d] > 0 ? x->size[d] : 1;
   }
-  TRY(fill(args, &memory));
-  TRY(fill(args, &geometry));
-  TRY(lm_view_at(x, &memory, &geometry, out));
-done:
-  return status;
+  NEED(fill(args, &memory));
+  NEED(fill(args, &geometry));
+  return lm_view_at(x, &memory, &geometry, out);
 }
 
 /* ---- diagonal */
 
 static lm_status diagonal_geometry(const void *args, lm_view_geometry *p) {
-  lm_status status = LM_OK;
   const lm_diagonal_args *a = args;
   int d, e;
-  TRY(lm_dim("diagonal", a->dim1, p->base_ndim, &d));
-  TRY(lm_dim("diagonal", a->dim2, p->base_ndim, &e));
+  NEED(lm_dim("diagonal", a->dim1, p->base_ndim, &d));
+  NEED(lm_dim("diagonal", a->dim2, p->base_ndim, &e));
   if (d == e) return lm_fail(LM_E_ARG, "diagonal: dim1 and dim2 must differ, got dim %d for both", d + 1);
   /* entries left of the diagonal's first in dim e, above it in dim d */
   int64_t across = a->offset > 0 ? a->offset : 0;
@@ -50,8 +46,7 @@ static lm_status diagonal_geometry(const void *args, lm_view_geometry *p) {
   p->size[p->ndim] = n > 0 ? n : 0;
   p->stride[p->ndim++] = p->base_stride[d] + p->base_stride[e];
   p->offset = n > 0 ? across * p->base_stride[e] + down * p->base_stride[d] : 0;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_composite_diagonal(const lm_diagonal_args *a, lm_tensor **out) {
@@ -62,10 +57,9 @@ lm_status lm_composite_diagonal(const lm_diagonal_args *a, lm_tensor **out) {
 /* ---- unfold */
 
 static lm_status unfold_geometry(const void *args, lm_view_geometry *p) {
-  lm_status status = LM_OK;
   const lm_unfold_args *a = args;
   int dim;
-  TRY(lm_dim("unfold", a->dim, p->base_ndim, &dim));
+  NEED(lm_dim("unfold", a->dim, p->base_ndim, &dim));
   int64_t n = p->base_ndim > 0 ? p->base_size[dim] : 1, stride = p->base_ndim > 0 ? p->base_stride[dim] : 1;
   if (a->step < 1) return lm_fail_int("unfold", "step", "at least 1", a->step);
   if (a->size < 0 || a->size > n) {
@@ -83,8 +77,7 @@ static lm_status unfold_geometry(const void *args, lm_view_geometry *p) {
   }
   p->size[p->ndim] = a->size;
   p->stride[p->ndim++] = stride;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_composite_unfold(const lm_unfold_args *a, lm_tensor **out) {
@@ -99,7 +92,7 @@ lm_status lm_composite_unfold(const lm_unfold_args *a, lm_tensor **out) {
 lm_status lm_composite_as_strided(const lm_as_strided_args *a, lm_tensor **out) {
   lm_tensor *x = a->x;
   lm_view_geometry p = {.ndim = a->size.n < 0 ? 0 : a->size.n, .base_ndim = x->ndim};
-  int64_t begin = (x->data - (char *)x->storage->data) / (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+  int64_t begin = (x->data - (char *)x->storage->data) / (int64_t)lm_dtype_size(x->dtype);
   if (p.ndim != (a->stride.n < 0 ? 0 : a->stride.n)) {
     return lm_fail_int("as_strided", "the number of strides", lm_text("%d as that of sizes", p.ndim),
                        a->stride.n < 0 ? 0 : a->stride.n);

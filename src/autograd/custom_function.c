@@ -1,8 +1,7 @@
 /* A user's function as a node. */
 #include <string.h>
 
-#include "autograd/node.h"
-#include "base/mem.h"
+#include "autograd/record_graph.h"
 #include "base/message.h"
 
 /* Outputs must be tensors nobody has recorded; a view made by the function itself is one. */
@@ -29,10 +28,10 @@ static lm_status new_node(const lm_custom *c, lm_node **out) {
   lm_status status = LM_OK;
   lm_node *n = NULL;
   size_t name = strlen(c->name) + 1, arrays = (size_t)c->nsaved * (sizeof(lm_tensor *) + sizeof(uint32_t));
-  TRY(lm_node_new(LM_NODE_CUSTOM, c->nout, c->nin, sizeof(lm_custom_state) + ((name + 7) & ~(size_t)7) + arrays, &n));
+  TRY(lm_node_new(LM_NODE_CUSTOM, c->nout, c->nin, sizeof(lm_custom_state) + lm_round_up(name, 8) + arrays, &n));
   lm_custom_state *s = n->payload;
   memcpy(s->name, c->name, name);
-  s->saved = (lm_tensor **)(s->name + ((name + 7) & ~(size_t)7));
+  s->saved = (lm_tensor **)(s->name + lm_round_up(name, 8));
   s->version = (uint32_t *)(s->saved + c->nsaved);
   n->saves = c->nsaved > 0;
   for (; s->nsaved < c->nsaved; s->nsaved++) {
@@ -66,7 +65,7 @@ lm_status lm_custom_record(const lm_custom *c) {
   for (int i = 0; i < c->nout; i++) { /* nothing fails from here on */
     lm_tensor *t = c->out[i];
     lm_meta_of(t, &n->out[i].meta);
-    if (!lm_dtype_is_float((lm_dtype)t->dtype)) continue;
+    if (!lm_dtype_is_float(t->dtype)) continue;
     lm_release(t->grad->base);
     t->grad->base = NULL;
     lm_node_release(t->grad->node);

@@ -8,7 +8,7 @@
 void lm_expr_begin(lm_expr *e) {
   e->status = LM_OK;
   e->n = 0;
-  e->capacity = (int)(sizeof e->first_owned / sizeof *e->first_owned);
+  e->capacity = sizeof e->first_owned / sizeof *e->first_owned;
   e->owned = e->first_owned;
   memset(e->last, 0, sizeof e->last);
 }
@@ -41,17 +41,10 @@ bool lm_e_ok(lm_expr *e, lm_status status) {
 
 lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t) {
   if (!t) return NULL;
-  if (e->n == e->capacity) {
-    lm_tensor **more = lm_malloc(sizeof *more * (size_t)e->capacity * 2);
-    if (!more) {
-      lm_release(t);
-      e->status = LM_E_OOM;
-      return NULL;
-    }
-    memcpy(more, e->owned, sizeof *more * (size_t)e->n);
-    if (e->owned != e->first_owned) lm_free(e->owned);
-    e->owned = more;
-    e->capacity *= 2;
+  if (!lm_list_grow_from(e->first_owned, &e->owned, &e->capacity, (size_t)e->n + 1, sizeof *e->owned)) {
+    lm_release(t);
+    e->status = LM_E_OOM;
+    return NULL;
   }
   e->owned[e->n++] = t;
   return t;

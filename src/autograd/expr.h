@@ -4,14 +4,14 @@
  * Each op is a function lm_e_<op> (op_calls.h) that takes its arguments in its order. Results belong to the expression
  * and go with lm_expr_end. Errors stick: after one, every op returns NULL and does nothing. NULL where an op needs a
  * tensor returns NULL too, an undefined (zero) value. */
-#ifndef LM_AUTOGRAD_EXPR_H
-#define LM_AUTOGRAD_EXPR_H
+#pragma once
 
 #include "op_calls.h"
 
 struct lm_expr {
   lm_status status;
-  int n, capacity;
+  int n;
+  size_t capacity;
   lm_tensor **owned;
   lm_tensor *last[LM_MAX_OUTS]; /* all results of the latest op, borrowed */
   lm_tensor *first_owned[24];
@@ -40,5 +40,3 @@ static inline int64_t lm_e_entry(lm_ints v, int64_t i) {
   if (i < 0) i += v.n + 1;
   return i < 1 || i > v.n ? 0 : v.v[i - 1];
 }
-
-#endif

@@ -1,6 +1,5 @@
 #include "autograd/formulas.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -36,7 +35,7 @@ lm_tensor *lm_f_zeros_of(lm_expr *e, lm_tensor *g, lm_ints size) {
 
 lm_tensor *lm_f_in_dtype_of(lm_expr *e, lm_tensor *t, const lm_tensor *like) {
   if (!t || !like || t->dtype == like->dtype) return t;
-  return lm_e_to_copy(e, t, (lm_dtype)like->dtype, LM_NO_DEVICE, LM_PRESERVE, false);
+  return lm_e_to_copy(e, t, like->dtype, LM_NO_DEVICE, LM_PRESERVE, false);
 }
 
 lm_tensor *lm_f_zero_for(lm_expr *e, lm_tensor *g, lm_ints size) {
@@ -285,7 +284,7 @@ static bool suits_gpu(const lm_tensor *query, const lm_tensor *key, const lm_ten
                (!trained || lm_attention_fuses(query, key, value, mask, causal, dropout_p, true));
   bool cores = half || (query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32));
   if (cores && !fused && rows * queries * keys <= FEW_SCORES) return false;
-  return keys <= FEW_KEYS || (queries >= QUERIES / 2 && rows * ((queries + QUERIES - 1) / QUERIES) >= FEW_BLOCKS);
+  return keys <= FEW_KEYS || (queries >= QUERIES / 2 && rows * lm_ceil_div(queries, QUERIES) >= FEW_BLOCKS);
 }
 
 bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
@@ -313,12 +312,12 @@ bool lm_f_grouped_norm_is_supported(lm_expr *e, const lm_tensor *x, const lm_ten
     const lm_tensor *t = params[k];
     if (t && (t->device != x->device || (t->dtype != x->dtype && t->dtype != wide))) return false;
   }
-  return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float((lm_dtype)x->dtype) && x->numel > 0;
+  return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float(x->dtype) && x->numel > 0;
 }
 
 bool lm_f_rms_norm_rows_is_supported(lm_expr *e, const lm_tensor *x, const lm_tensor *weight) {
   (void)e;
-  return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float((lm_dtype)x->dtype) && x->numel > 0 &&
+  return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float(x->dtype) && x->numel > 0 &&
          (!weight || (weight->device == x->device && weight->dtype == x->dtype));
 }
 
@@ -393,23 +392,23 @@ lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, cons
   }
 FACT(bool, given, t != NULL)
 FACT(bool, is_number, t && t->number)
-FACT(bool, is_float, t &&lm_dtype_is_float((lm_dtype)t->dtype))
+FACT(bool, is_float, t &&lm_dtype_is_float(t->dtype))
 FACT(bool, on_cpu, t &&LM_DEVICE_KIND(t->device) == LM_CPU)
 FACT(bool, is_bool, t && t->dtype == LM_BOOL)
-FACT(const char *, dtype_of, t ? lm_dtype_name((lm_dtype)t->dtype) : "nothing")
+FACT(const char *, dtype_of, t ? lm_dtype_name(t->dtype) : "nothing")
 FACT(int64_t, largest_power, t && t->dtype == LM_F64 ? 308 : 38)
 /* Of what numbers of a dtype are computed in. */
 static double epsilon_of(lm_dtype dtype) {
   static const double of[] = {[LM_F16] = 0x1p-23, [LM_BF16] = 0x1p-23, [LM_F32] = 0x1p-23, [LM_F64] = 0x1p-52};
   return lm_dtype_is_float(dtype) ? of[dtype] : 0;
 }
-FACT(double, epsilon_of, t ? epsilon_of((lm_dtype)t->dtype) : 0)
+FACT(double, epsilon_of, t ? epsilon_of(t->dtype) : 0)
 FACT(int64_t, ndim_of, t ? t->ndim : 0)
 FACT(int64_t, numel_of, t ? t->numel : 0)
 
 double lm_f_largest(lm_expr *e, const lm_tensor *t) {
   (void)e;
-  return t ? lm_dtype_largest((lm_dtype)t->dtype) : 0;
+  return t ? lm_dtype_largest(t->dtype) : 0;
 }
 
 double lm_f_value_of(lm_expr *e, lm_tensor *t) {
@@ -430,7 +429,7 @@ bool lm_f_is_integral(lm_expr *e, double x) {
 
 double lm_f_cut_for(lm_expr *e, const lm_tensor *t, double x) {
   (void)e;
-  return t && !lm_dtype_is_float((lm_dtype)t->dtype) ? trunc(x) : x;
+  return t && !lm_dtype_is_float(t->dtype) ? trunc(x) : x;
 }
 
 bool lm_f_same_dtype(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {
@@ -497,7 +496,7 @@ lm_ints lm_f_all_but(lm_expr *e, int64_t one, int64_t n) {
 static double extreme(lm_op_id op, lm_tensor *t) {
   lm_tensor *found = NULL;
   double value = NAN;
-  if (LM_DEVICE_KIND(t->device) != LM_CPU || t->numel == 0 || !lm_dtype_is_float((lm_dtype)t->dtype)) return NAN;
+  if (LM_DEVICE_KIND(t->device) != LM_CPU || t->numel == 0 || !lm_dtype_is_float(t->dtype)) return NAN;
   lm_amin_args args = {.x = t, .dim = {.n = -1}}; /* amax has the same */
   if (lm_op_run(op, &args, &found) == LM_OK && lm_tensor_item_f64(found, &value) != LM_OK) value = NAN;
   lm_release(found);

@@ -1,8 +1,7 @@
 /* What formulas in op/entries/ops.lua say in one word, beside ops. Tensors belong to e, and are NULL for a NULL g; what
  * asks for numbers needs no e. Sizes and dims are those of the op: dims raw, as its caller gave them. The generator
  * reads the prototypes. */
-#ifndef LM_AUTOGRAD_FORMULAS_H
-#define LM_AUTOGRAD_FORMULAS_H
+#pragma once
 
 #include "autograd/autograd.h"
 
@@ -171,5 +170,3 @@ lm_ints lm_f_all_but(struct lm_expr *e, int64_t one, int64_t n);
 /* The least and the largest of floating t on the CPU; NaN of others, which would must be waited for. */
 double lm_f_least_of(struct lm_expr *e, lm_tensor *t);
 double lm_f_largest_of(struct lm_expr *e, lm_tensor *t);
-
-#endif

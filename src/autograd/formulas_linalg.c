@@ -69,7 +69,7 @@ lm_tensor *lm_f_slogdet_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
     lm_tensor *zero = lm_e_logical_and(e, lm_e_eq(e, lu, lm_e_number(e, 0)), indices(e, lu, lm_e_eq));
     lu = lm_e_masked_fill(e, lu, zero, lm_e_number(e, lm_f_epsilon_of(NULL, x)));
   }
-  lm_tensor *identity = lm_e_eye(e, rows_of(x), LM_NO_INT, (lm_dtype)x->dtype, x->device);
+  lm_tensor *identity = lm_e_eye(e, rows_of(x), LM_NO_INT, x->dtype, x->device);
   return lm_e_linalg_lu_solve(e, lu, pivots, lm_e_mul(e, as_column(e, as_column(e, g)), identity), true, true);
 }
 

@@ -1,7 +1,6 @@
 /* The gradients of op/entries/ops.lua as a table, written when it is built: for each op and tensor argument, the
  * formula and what that touches. */
-#ifndef LM_AUTOGRAD_GRADIENT_RULES_H
-#define LM_AUTOGRAD_GRADIENT_RULES_H
+#pragma once
 
 #include "autograd/expr.h"
 #include "autograd/node.h"
@@ -67,5 +66,3 @@ extern const lm_rules lm_rule_table[LM_OP_COUNT];
 lm_ints lm_rule_size(lm_rule *r, int k);
 /* Whether it was there. */
 static inline bool lm_rule_given(const lm_rule *r, int k) { return r->node->given >> k & 1; }
-
-#endif

@@ -1,7 +1,8 @@
 /* Adding gradients up: on their way through the graph, and in a leaf's .grad. */
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/gradients.h"
+#include "autograd/record_graph.h"
 #include "op/op.h"
 
 /* t is a view of all of a tensor that is there for t alone: what a reshape in the graph leaves behind. */
@@ -79,24 +80,21 @@ static void replace(lm_tensor **g, lm_tensor *with) {
 }
 
 lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g) {
-  lm_status status = LM_OK;
   lm_tensor *fitted;
   bool same = (*g)->ndim == meta->ndim;
   for (int d = 0; same && d < meta->ndim; d++) same = (*g)->size[d] == meta->size[d];
   if (!same) {
     lm_sum_to_size_args args = {.x = *g, .size = {.n = meta->ndim}};
     memcpy(args.size.v, meta->size, sizeof(int64_t) * meta->ndim);
-    TRY(lm_call(LM_OP_sum_to_size, &args, &fitted));
+    NEED(lm_call(LM_OP_sum_to_size, &args, &fitted));
     replace(g, fitted);
   }
   if ((*g)->dtype != meta->dtype || (*g)->device != meta->device) {
-    lm_to_copy_args args = {
-        .x = *g, .dtype = (lm_dtype)meta->dtype, .device = meta->device, .memory_format = LM_PRESERVE};
-    TRY(lm_call(LM_OP_to_copy, &args, &fitted));
+    lm_to_copy_args args = {.x = *g, .dtype = meta->dtype, .device = meta->device, .memory_format = LM_PRESERVE};
+    NEED(lm_call(LM_OP_to_copy, &args, &fitted));
     replace(g, fitted);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool has_strides(const lm_tensor *t, const int64_t *stride) {
@@ -147,9 +145,9 @@ static lm_status copy_as_leaf(const lm_node *leaf, lm_tensor *g, lm_tensor **out
       grad_buffer->device == g->device && lm_same_shape(grad_buffer, g)) {
     TRY(lm_alias(grad_buffer, &result));
   } else if (!lm_is_dense(&like)) {
-    TRY(lm_tensor_empty((lm_dtype)g->dtype, g->device, g->ndim, g->size, LM_CONTIGUOUS, &result));
+    TRY(lm_tensor_empty(g->dtype, g->device, g->ndim, g->size, LM_CONTIGUOUS, &result));
   } else {
-    TRY(lm_tensor_empty_like(&like, (lm_dtype)g->dtype, g->device, &result));
+    TRY(lm_tensor_empty_like(&like, g->dtype, g->device, &result));
   }
   TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = result, .src = g}, &same));
   lm_release(same);

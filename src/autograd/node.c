@@ -60,12 +60,10 @@ __attribute__((destructor)) static void drain_main_thread(void) { drain(NULL); }
 
 /* ---- nodes */
 
-static size_t aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
-
 lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm_node **out) {
-  size_t head = aligned(sizeof(lm_node)), outs = aligned((size_t)nout * sizeof(lm_node_out));
-  size_t edges = aligned((size_t)nedge * sizeof(lm_edge)), bytes = head + outs + edges + payload;
-  size_t block = (bytes + GRAIN - 1) / GRAIN;
+  size_t head = lm_round_up(sizeof(lm_node), 16), outs = lm_round_up((size_t)nout * sizeof(lm_node_out), 16);
+  size_t edges = lm_round_up((size_t)nedge * sizeof(lm_edge), 16), bytes = head + outs + edges + payload;
+  size_t block = lm_ceil_div(bytes, GRAIN);
   lm_node *n = NULL;
   if (block < CLASSES && own.node[block] && !lm_alloc_must_fail()) {
     n = own.node[block];
@@ -129,8 +127,25 @@ void lm_node_free_saved(lm_node *n) {
   drop_saved(n);
 }
 
+void lm_recompute_release(lm_recompute *r) {
+  if (atomic_fetch_sub_explicit(&r->rc, 1, memory_order_acq_rel) != 1) return;
+  if (r->again.release) r->again.release(r->again.ctx);
+  pthread_mutex_destroy(&r->lock);
+  lm_free(r->list.node);
+  lm_free(r);
+}
+
+static void leave_recompute(lm_node *n) {
+  lm_recompute *r = n->recompute;
+  pthread_mutex_lock(&r->lock);
+  r->list.node[n->recompute_index] = NULL;
+  pthread_mutex_unlock(&r->lock);
+  n->recompute = NULL;
+  lm_recompute_release(r);
+}
+
 static void destroy(lm_node *n) {
-  if (n->recompute) lm_recompute_remove_node(n);
+  if (n->recompute) leave_recompute(n);
   lm_free(n->line);
   drop_saved(n);
   for (int i = 0; i < n->nedge; i++) lm_node_release(n->edge[i].node);
@@ -194,12 +209,23 @@ lm_status lm_grad_new(lm_grad **out) {
   return LM_OK;
 }
 
+bool lm_requires_grad(const lm_tensor *t) {
+  const lm_grad *m = t->grad;
+  if (!m) return false;
+  if (m->base && m->version != lm_version(t)) return m->base->grad && m->base->grad->node;
+  return m->node != NULL;
+}
+
+bool lm_is_leaf(const lm_tensor *t) {
+  return !lm_requires_grad(t) || (t->grad->node && t->grad->node->kind == LM_NODE_LEAF);
+}
+
+lm_tensor *lm_view_base(const lm_tensor *t) { return t->grad ? t->grad->base : NULL; }
+
 lm_status lm_grad_need(lm_tensor *t, lm_grad **out) {
-  lm_status status = LM_OK;
-  if (!t->grad) TRY(lm_grad_new(&t->grad));
+  if (!t->grad) NEED(lm_grad_new(&t->grad));
   *out = t->grad;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* .grad goes with its tensor even while a graph still leads to the leaf: a gradient with a graph of its
@@ -267,15 +293,13 @@ lm_status lm_alias(lm_tensor *t, lm_tensor **out) {
 }
 
 lm_status lm_attach(lm_tensor *t, lm_edge e) {
-  lm_status status = LM_OK;
   lm_grad *m;
   if (!e.node || t->grad) return LM_OK;
-  TRY(lm_grad_new(&m));
+  NEED(lm_grad_new(&m));
   m->node = lm_node_retain(e.node);
   m->slot = e.slot;
   t->grad = m;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_watch_successor(const lm_grad *m, lm_watch **out) {
@@ -302,12 +326,10 @@ void lm_grad_rebase(lm_grad *m, lm_node *node, lm_watch *watch) {
 }
 
 lm_status lm_leaf_node(const lm_tensor *t, lm_watch *watch, lm_node **out) {
-  lm_status status = LM_OK;
-  TRY(lm_node_new(LM_NODE_LEAF, 1, 0, sizeof t->stride, out));
+  NEED(lm_node_new(LM_NODE_LEAF, 1, 0, sizeof t->stride, out));
   memcpy((*out)->payload, t->stride, sizeof(int64_t) * t->ndim);
   lm_meta_of(t, &(*out)->out[0].meta);
   atomic_fetch_add(&watch->rc, 1);
   (*out)->out[0].watch = watch;
-done:
-  return status;
+  return LM_OK;
 }

@@ -7,8 +7,7 @@
  * Ownership runs tensor -> lm_grad -> lm_node -> edges -> older nodes. A node never owns the header of a
  * user's tensor: what it saves are further headers over the same storage (lm_alias), since a header's
  * history changes when it is written in place, and could then lead back to the node. */
-#ifndef LM_AUTOGRAD_NODE_H
-#define LM_AUTOGRAD_NODE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -19,7 +18,7 @@ typedef struct lm_grad lm_grad;
 struct lm_pass;
 
 typedef struct lm_meta { /* of a result, and so of its gradient */
-  int8_t dtype;
+  lm_dtype dtype;
   uint8_t ndim;
   lm_device device;
   int64_t size[LM_MAX_DIMS];
@@ -71,6 +70,22 @@ typedef struct lm_view_geometry {
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int64_t base_size[LM_MAX_DIMS], base_stride[LM_MAX_DIMS];
 } lm_view_geometry;
+
+typedef struct lm_node_list {
+  lm_node **node;
+  int n;
+  size_t capacity;
+} lm_node_list;
+
+struct lm_recompute { /* a part of the graph that saves nothing (recompute.c) */
+  _Atomic int rc;     /* of its nodes, and of whoever records */
+  bool open;          /* more nodes may come */
+  pthread_mutex_t lock;
+  lm_node_list list; /* not retained: a node takes itself out; NULL: gone */
+  lm_hook again;
+  lm_autocast cast;
+  char where[96];
+};
 
 struct lm_node {
   _Atomic int32_t rc;
@@ -128,6 +143,7 @@ struct lm_grad {
 /* `payload` bytes follow the node, its outs and its edges; all of it zeroed. rc 1. */
 lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm_node **out);
 void lm_node_release(lm_node *n);
+void lm_recompute_release(lm_recompute *r);
 static inline lm_node *lm_node_retain(lm_node *n) {
   if (n) atomic_fetch_add_explicit(&n->rc, 1, memory_order_relaxed);
   return n;
@@ -156,68 +172,13 @@ lm_status lm_watch_successor(const lm_grad *m, lm_watch **out);
 void lm_grad_rebase(lm_grad *m, lm_node *node, lm_watch *watch);
 /* Its payload: t's strides. */
 lm_status lm_leaf_node(const lm_tensor *t, lm_watch *watch, lm_node **out);
-/* t's, made if it has none, and seen by the node that made t. LM_E_STATE if t wants no gradient. */
-lm_status lm_watch_need(lm_tensor *t, lm_watch **out);
 
 /* Another header over t's storage, without history. Lua numbers are shared: nobody writes to them. */
 lm_status lm_alias(lm_tensor *t, lm_tensor **out);
 /* Give a header that has none the history `e`. */
 lm_status lm_attach(lm_tensor *t, lm_edge e);
 
-/* t's history as it is now (borrowed; node NULL if it wants no gradient). Views of a base that was written
- * since get a new one. */
-lm_status lm_history_slow(lm_tensor *t, lm_edge *out);
-static inline lm_status lm_history(lm_tensor *t, lm_edge *out) {
-  if (t && t->grad) return lm_history_slow(t, out);
-  *out = (lm_edge){NULL, 0};
-  return LM_OK;
-}
-
-/* view_and_inplace.c. Remember that v is a view of x. */
-lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare);
-/* The view of x at `memory`, a place within x as it lies; recorded as one at `geometry`, the same within x as its
- * gradient lies. LM_E_ARG if it reaches outside x's storage. */
-lm_status lm_view_at(lm_tensor *x, const lm_view_geometry *memory, const lm_view_geometry *geometry, lm_tensor **out);
-void lm_view_geometry_of(const lm_tensor *view, const lm_tensor *base, lm_view_geometry *out);
-/* A node that reads `geometry` out of what `base` leads to; meta: the view's. */
-lm_status lm_extract_node(lm_edge base, const lm_view_geometry *geometry, const lm_meta *meta, lm_node **out);
-/* A node for base once its part at `geometry` was written by `written`. */
-lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_view_geometry *geometry, const lm_meta *meta,
-                            lm_node **out);
-/* Gradients of EXTRACT, EMBED and OVERWRITE nodes: gin as lm_custom_fn's. */
-lm_status lm_view_geometry_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
-
-typedef struct lm_grad_request { /* for an edge's gradient */
-  bool wanted;
-  lm_tensor *grad_buffer; /* where it would best lie; may be NULL */
-} lm_grad_request;
-
-/* node_gradients.c. Gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
- * edges that are requested: gin[nedge], zeroed before; new references, also after an error. */
-lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
-                            lm_tensor **gin);
-
-/* gradient_sum.c. Adds g, which is yours, to *sum; it may be written to if nobody else sees it. */
-lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph);
-/* The node took a part of something, of whose gradient there is `sum` already, or NULL: g, the part's, is added to that
- * part of it, without recording. *added: false, and nothing was done, where sum is NULL or somebody else sees it. */
-lm_status lm_sum_part_gradient(const lm_node *n, lm_tensor *sum, lm_tensor *g, bool *added);
-/* *g, which is yours, summed to the sizes, converted to the dtype and brought to the device of meta. */
-lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g);
-/* A new reference to the home of the leaf's gradient if the next one may be computed there, else NULL. */
-lm_tensor *lm_leaf_grad_buffer(const lm_node *leaf);
-/* Adds g, which is yours, to the leaf's .grad. */
-lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
-/* A copy of g added to what retain_grad keeps. */
-lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
-
-/* tensor_grad_and_hooks.c. Those before the gradient continues may replace *g, which is yours; those after see .grad.
- */
-lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
-lm_status lm_watch_after(lm_watch *w);
-bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
-
-/* call_op.c: backward passes run without autocast and with or without recording. */
+/* modes.c. Of this thread. Backward passes run without autocast and with or without recording. */
 typedef struct lm_modes {
   bool no_grad;
   lm_autocast cast;
@@ -225,25 +186,6 @@ typedef struct lm_modes {
   struct lm_recompute_rerun *rerun; /* a part is computed again */
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* restores the earlier ones */
-lm_modes *lm_modes_here(void);
-/* lm_call without autocast for the op itself, and with it. */
-lm_status lm_call_as_is(lm_op_id op, const void *args, lm_tensor **out);
-lm_status lm_autocast_call(lm_op_id op, const void *args, lm_tensor **out);
-
-/* anomaly.c. A copy of the line that is recorded at, or NULL. */
+extern _Thread_local lm_modes lm_modes_here;
+/* A copy of the line that is recorded at, or NULL. */
 char *lm_anomaly_line(void);
-/* An error if one of gin[nedge] is NaN; g: the gradients of the results. */
-lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *const *gin);
-/* Adds the node's line, if it is known, to the message of an error. */
-lm_status lm_anomaly_words(const lm_node *n, lm_status status);
-
-/* recompute.c. Before a node is recorded, so that noting it cannot fail. */
-lm_status lm_recompute_reserve(void);
-/* A node of an op or a user's function is complete. */
-void lm_recompute_add_node(lm_node *n);
-/* The node goes. */
-void lm_recompute_remove_node(lm_node *n);
-/* Has what a hollow node saves computed again. Runs the user's code: on the thread of the backward pass. */
-lm_status lm_recompute_run(lm_node *n);
-
-#endif

@@ -1,10 +1,10 @@
 /* What one node makes of its results' gradients. */
 #include <string.h>
 
-#include "autograd/gradient_rules.h"
+#include "autograd/gradients.h"
+#include "autograd/record_graph.h"
 #include "base/message.h"
 #include "op/check.h"
-#include "op/pointwise.h"
 
 /* ---- is what was saved still there, and still the same? */
 
@@ -20,8 +20,7 @@ static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected
   return lm_fail(LM_E_STATE,
                  "backward: %s needs its saved tensor of %s %s, but %s%s changed it in place (version %u, expected "
                  "%u); clone() it before the write",
-                 lm_node_name(n), lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), writer, suffix, lm_version(t),
-                 expected);
+                 lm_node_name(n), lm_dtype_name(t->dtype), lm_shape_of(t), writer, suffix, lm_version(t), expected);
 }
 
 static lm_status check_version(const lm_node *n, const lm_tensor *t, uint32_t expected) {
@@ -29,28 +28,26 @@ static lm_status check_version(const lm_node *n, const lm_tensor *t, uint32_t ex
 }
 
 static lm_status check_saved(const lm_node *n) {
-  lm_status status = LM_OK;
   if (n->saved_freed) {
     return lm_remedy(lm_fail_freed(lm_node_name(n)), "detach() a state that is carried from step to step");
   }
   if (!n->saves) return LM_OK;
   if (n->kind == LM_NODE_CUSTOM) {
     const lm_custom_state *c = n->payload;
-    for (int i = 0; i < c->nsaved; i++) TRY(check_version(n, c->saved[i], c->version[i]));
+    for (int i = 0; i < c->nsaved; i++) NEED(check_version(n, c->saved[i], c->version[i]));
   }
   if (n->kind == LM_NODE_OP) {
     const lm_op *op = &lm_ops[n->op];
     for (int k = 0; k < op->ntensor; k++) {
-      TRY(check_version(n, LM_ARG_TENSOR(n->payload, op->tensor[k]), n->version[k]));
+      NEED(check_version(n, LM_ARG_TENSOR(n->payload, op->tensor[k]), n->version[k]));
     }
-    for (int i = 0; i < LM_MAX_OUTS; i++) TRY(check_version(n, n->result[i], n->result_version[i]));
+    for (int i = 0; i < LM_MAX_OUTS; i++) NEED(check_version(n, n->result[i], n->result_version[i]));
     if (op->list >= 0) {
       const lm_list *list = (const lm_list *)((const char *)n->payload + op->list);
-      for (int i = 0; list->v && i < list->n; i++) TRY(check_version(n, list->v[i], n->list_version[i]));
+      for (int i = 0; list->v && i < list->n; i++) NEED(check_version(n, list->v[i], n->list_version[i]));
     }
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- formulas */
@@ -63,30 +60,28 @@ typedef struct unpacked {
 } unpacked;
 
 static lm_status unpack(lm_node *n, const lm_tensor *g, lm_expr *e, unpacked *u) {
-  lm_status status = LM_OK;
   const lm_op *op = &lm_ops[n->op];
   memcpy(&u->args, n->payload, op->size);
   for (int k = 0; k < op->ntensor; k++) {
     lm_tensor **t = &LM_ARG_TENSOR(&u->args, op->tensor[k]);
     if (*t && (*t)->number && g) {
-      lm_full_args full = {.value = *t, .dtype = (lm_dtype)g->dtype, .device = LM_DEVICE(LM_CPU, 0)};
+      lm_full_args full = {.value = *t, .dtype = g->dtype, .device = LM_DEVICE(LM_CPU, 0)};
       lm_tensor *exact;
-      TRY(lm_op_run(LM_OP_full, &full, &exact));
-      if (!(*t = lm_e_own(e, exact))) TRY(LM_E_OOM);
+      NEED(lm_op_run(LM_OP_full, &full, &exact));
+      if (!(*t = lm_e_own(e, exact))) NEED(LM_E_OOM);
     } else if (*t && !(*t)->number) {
-      TRY(lm_attach(*t, n->edge[k]));
+      NEED(lm_attach(*t, n->edge[k]));
     }
   }
   for (int i = 0; i < LM_MAX_OUTS; i++) {
     u->y[i] = n->result[i];
-    if (!n->result[i] || i >= op->outs || !lm_dtype_is_float((lm_dtype)n->result[i]->dtype)) continue;
+    if (!n->result[i] || i >= op->outs || !lm_dtype_is_float(n->result[i]->dtype)) continue;
     lm_tensor *y;
-    TRY(lm_alias(n->result[i], &y));
-    if (!(u->y[i] = lm_e_own(e, y))) TRY(LM_E_OOM);
-    TRY(lm_attach(y, (lm_edge){n, i}));
+    NEED(lm_alias(n->result[i], &y));
+    if (!(u->y[i] = lm_e_own(e, y))) NEED(LM_E_OOM);
+    NEED(lm_attach(y, (lm_edge){n, i}));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_ints lm_rule_size(lm_rule *r, int k) {
@@ -175,14 +170,12 @@ static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const lm_grad
 
 lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
                             lm_tensor **gin) {
-  lm_status status = LM_OK;
-  if (n->needs_recompute) TRY(lm_recompute_run(n));
-  TRY(check_saved(n));
+  if (n->needs_recompute) NEED(lm_recompute_run(n));
+  NEED(check_saved(n));
   switch ((lm_node_kind)n->kind) {
-    case LM_NODE_OP: TRY(op_gradients(n, g, grad_request, create_graph, gin)); break;
-    case LM_NODE_CUSTOM: TRY(custom_gradients(n, g, grad_request, gin)); break;
-    default: TRY(lm_view_geometry_backward(n, g[0], gin)); break;
+    case LM_NODE_OP: NEED(op_gradients(n, g, grad_request, create_graph, gin)); break;
+    case LM_NODE_CUSTOM: NEED(custom_gradients(n, g, grad_request, gin)); break;
+    default: NEED(lm_view_geometry_backward(n, g[0], gin)); break;
   }
-done:
-  return status;
+  return LM_OK;
 }

@@ -7,48 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/gradient_rules.h"
+#include "autograd/record_graph.h"
 #include "base/mem.h"
-
-typedef struct lm_node_list {
-  lm_node **node;
-  int n, capacity;
-} lm_node_list;
-
-struct lm_recompute {
-  _Atomic int rc; /* of its nodes, and of whoever records */
-  bool open;      /* more nodes may come */
-  pthread_mutex_t lock;
-  lm_node_list list; /* not retained: a node takes itself out; NULL: gone */
-  lm_hook again;
-  lm_autocast cast;
-  char where[96];
-};
 
 struct lm_recompute_rerun { /* the nodes of the second time, retained */
   lm_node_list list;
 };
 
 static lm_status reserve(lm_node_list *l) {
-  if (l->n < l->capacity) return LM_OK;
-  int capacity = l->capacity ? 2 * l->capacity : 32;
-  lm_node **more = lm_realloc(l->node, (size_t)capacity * sizeof *more);
-  if (!more) return LM_E_OOM;
-  l->node = more;
-  l->capacity = capacity;
-  return LM_OK;
-}
-
-static void unref(lm_recompute *r) {
-  if (atomic_fetch_sub_explicit(&r->rc, 1, memory_order_acq_rel) != 1) return;
-  if (r->again.release) r->again.release(r->again.ctx);
-  pthread_mutex_destroy(&r->lock);
-  lm_free(r->list.node);
-  lm_free(r);
+  return lm_list_grow(&l->node, &l->capacity, (size_t)l->n + 1, sizeof *l->node) ? LM_OK : LM_E_OOM;
 }
 
 lm_status lm_recompute_begin(lm_hook again, const char *where, lm_recompute **out) {
-  lm_modes *modes = lm_modes_here();
+  lm_modes *modes = &lm_modes_here;
   *out = NULL;
   if (modes->recompute || modes->no_grad) {
     if (again.release) again.release(again.ctx);
@@ -71,21 +42,18 @@ lm_status lm_recompute_begin(lm_hook again, const char *where, lm_recompute **ou
 
 void lm_recompute_end(lm_recompute *r) {
   if (!r) return;
-  lm_modes_here()->recompute = NULL;
+  lm_modes_here.recompute = NULL;
   r->open = false;
-  unref(r);
+  lm_recompute_release(r);
 }
 
-bool lm_recompute_is_active(void) {
-  const lm_modes *modes = lm_modes_here();
-  return modes->recompute || modes->rerun;
-}
+bool lm_recompute_is_active(void) { return lm_modes_here.recompute || lm_modes_here.rerun; }
 
 /* ---- recording */
 
 lm_status lm_recompute_reserve(void) {
   lm_status status = LM_OK;
-  lm_modes *modes = lm_modes_here();
+  lm_modes *modes = &lm_modes_here;
   if (modes->rerun) TRY(reserve(&modes->rerun->list));
   if (modes->recompute) {
     pthread_mutex_lock(&modes->recompute->lock);
@@ -112,7 +80,7 @@ static lm_tensor **saved_at(const lm_node *n, int i) {
 }
 
 void lm_recompute_add_node(lm_node *n) {
-  lm_modes *modes = lm_modes_here();
+  lm_modes *modes = &lm_modes_here;
   lm_recompute *r = modes->recompute;
   if (modes->rerun) modes->rerun->list.node[modes->rerun->list.n++] = lm_node_retain(n);
   if (!r) return;
@@ -128,15 +96,6 @@ void lm_recompute_add_node(lm_node *n) {
     lm_release(*t);
     *t = NULL;
   }
-}
-
-void lm_recompute_remove_node(lm_node *n) {
-  lm_recompute *r = n->recompute;
-  pthread_mutex_lock(&r->lock);
-  r->list.node[n->recompute_index] = NULL;
-  pthread_mutex_unlock(&r->lock);
-  n->recompute = NULL;
-  unref(r);
 }
 
 /* ---- computing again */
@@ -208,18 +167,17 @@ static void move_in(lm_node *was, lm_node *is) {
   was->recompute_index = is->recompute_index;
   is->recompute = NULL;
   is->needs_recompute = false;
-  unref(outer);
+  lm_recompute_release(outer);
 }
 
 static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm_node_list *now) {
-  lm_status status = LM_OK;
   if (now->n != n && !(r->open && now->n > n)) {
     return lm_fail(LM_E_STATE, "checkpoint at %s: recomputing must run the same ops: it recorded %d ops, expected %d",
                    r->where, now->n, n);
   }
   for (int i = 0; i < n; i++) { /* before anything changes hands */
     if (!was[i]) continue;
-    if (!alike(was[i], now->node[i])) TRY(differs(r, i, was[i], now->node[i]));
+    if (!alike(was[i], now->node[i])) NEED(differs(r, i, was[i], now->node[i]));
     if (was[i]->needs_recompute && !same_versions(was[i], now->node[i])) {
       return lm_fail(LM_E_STATE,
                      "checkpoint at %s: cannot recompute: an input of %s (op %d) was changed in place since", r->where,
@@ -244,8 +202,7 @@ static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm
     memcpy(was[i]->result_version, now->node[i]->result_version, sizeof was[i]->result_version);
     was[i]->needs_recompute = false;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status rerun(lm_recompute *r) {
@@ -278,7 +235,7 @@ lm_status lm_recompute_run(lm_node *n) {
     lm_recompute *r = n->recompute;
     atomic_fetch_add_explicit(&r->rc, 1, memory_order_relaxed);
     status = rerun(r);
-    unref(r);
+    lm_recompute_release(r);
     TRY(status);
   }
 done:

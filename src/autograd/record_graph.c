@@ -32,11 +32,10 @@ static const char *argument_name(const lm_op *op, int k) {
 }
 
 static lm_status scan_inputs(lm_op_id id, const void *args, input_scan *s) {
-  lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   for (int k = 0; k < op->ntensor; k++) {
-    TRY(lm_history(LM_ARG_TENSOR(args, op->tensor[k]), &s->edge[k]));
+    NEED(lm_history(LM_ARG_TENSOR(args, op->tensor[k]), &s->edge[k]));
     if (!s->edge[k].node) continue;
     s->any = true;
     const lm_row *row = &rules->arg[k];
@@ -52,8 +51,7 @@ static lm_status scan_inputs(lm_op_id id, const void *args, input_scan *s) {
     for (int i = 0; i < list->n; i++) s->any = s->any || (list->v[i] && lm_requires_grad(list->v[i]));
     add_touched(&s->touched, rules->list.touched);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- nodes */
@@ -66,15 +64,13 @@ static lm_status saved_form(lm_tensor *t, const lm_tensor *written, lm_tensor **
   return lm_alias(t, out);
 }
 
-static size_t aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
-
 /* A node that holds all but the results. */
 static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, const lm_tensor *written, lm_node **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   const lm_list *list = op->list >= 0 && (rules->each || s->touched.list) ? lm_record_list(op, args) : NULL;
-  size_t n = list ? (size_t)list->n : 0, head = aligned(op->size);
+  size_t n = list ? (size_t)list->n : 0, head = lm_round_up(op->size, 16);
   size_t bytes = head + n * (sizeof(lm_tensor *) + (rules->each ? sizeof(lm_ints) : 0) + sizeof(uint32_t));
   lm_node *node = NULL;
   TRY(lm_node_new(LM_NODE_OP, op->outs, op->ntensor + (rules->each ? (int)n : 0), bytes, &node));
@@ -169,7 +165,7 @@ static lm_status run_recorded(lm_op_id id, const void *args, const input_scan *s
   }
   for (int i = 0; i < op->outs; i++) {
     out[i] = results[i];
-    if (op->kind == LM_VIEW || !lm_dtype_is_float((lm_dtype)out[i]->dtype)) continue;
+    if (op->kind == LM_VIEW || !lm_dtype_is_float(out[i]->dtype)) continue;
     lm_meta_of(out[i], &node->out[i].meta);
     spare[i]->node = lm_node_retain(node);
     spare[i]->slot = i;
@@ -222,7 +218,7 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
   lm_edge base_edge = {NULL, 0};
   input_scan s = {0};
 
-  if (!lm_grad_enabled() || !lm_dtype_is_float((lm_dtype)x->dtype) || !lm_record_may(op, rules, args)) {
+  if (!lm_grad_enabled() || !lm_dtype_is_float(x->dtype) || !lm_record_may(op, rules, args)) {
     return lm_run_unrecorded(id, args, in_place, out);
   }
   if (rules->none) {
@@ -249,7 +245,7 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
     lm_meta meta;
     lm_view_geometry_of(x, base, &geometry);
     lm_meta_of(base, &meta);
-    TRY(lm_overwrite_node(base_edge, (lm_edge){node, 0}, &geometry, &meta, &over));
+    TRY(lm_geometry_node(LM_NODE_OVERWRITE, &geometry, &meta, base_edge, (lm_edge){node, 0}, &over));
   }
   TRY(lm_watch_successor(m, &watch));
   if (lm_recompute_is_active()) TRY(lm_recompute_reserve());

@@ -1,22 +1,12 @@
 /* What users ask of single tensors: requires_grad, .grad, hooks. */
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/gradients.h"
+#include "autograd/record_graph.h"
 #include "base/mem.h"
 #include "base/message.h"
 
 static _Atomic int64_t last_id;
-
-bool lm_requires_grad(const lm_tensor *t) {
-  const lm_grad *m = t->grad;
-  if (!m) return false;
-  if (m->base && m->version != lm_version(t)) return m->base->grad && m->base->grad->node;
-  return m->node != NULL;
-}
-
-bool lm_is_leaf(const lm_tensor *t) {
-  return !lm_requires_grad(t) || (t->grad->node && t->grad->node->kind == LM_NODE_LEAF);
-}
 
 const char *lm_grad_fn_name(const lm_tensor *t) {
   if (lm_is_leaf(t)) return NULL;
@@ -24,7 +14,6 @@ const char *lm_grad_fn_name(const lm_tensor *t) {
 }
 
 lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
-  lm_status status = LM_OK;
   lm_grad *m;
   if (lm_requires_grad(t) == on) return LM_OK;
   if (!on && !lm_is_leaf(t)) {
@@ -35,20 +24,19 @@ lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
     t->grad->node = NULL;
     return LM_OK;
   }
-  if (!lm_dtype_is_float((lm_dtype)t->dtype)) {
-    return lm_fail_dtype("requires_grad", "x", "floating point", lm_dtype_name((lm_dtype)t->dtype));
+  if (!lm_dtype_is_float(t->dtype)) {
+    return lm_fail_dtype("requires_grad", "x", "floating point", lm_dtype_name(t->dtype));
   }
-  TRY(lm_grad_need(t, &m));
-  if (!m->watch) TRY(lm_watch_new(&m->watch));
+  NEED(lm_grad_need(t, &m));
+  if (!m->watch) NEED(lm_watch_new(&m->watch));
   lm_node *leaf;
-  TRY(lm_leaf_node(t, m->watch, &leaf));
+  NEED(lm_leaf_node(t, m->watch, &leaf));
   lm_node_release(m->node); /* of a view whose base has left its graph */
   m->node = leaf;
   m->slot = 0;
   lm_release(m->base); /* a leaf's history is its own */
   m->base = NULL;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- .grad */
@@ -56,30 +44,26 @@ done:
 lm_tensor *lm_grad_of(const lm_tensor *t) { return t->grad && t->grad->watch ? t->grad->watch->grad : NULL; }
 
 lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad) {
-  lm_status status = LM_OK;
   lm_grad *m;
   if (!grad && !lm_grad_of(t)) return LM_OK;
   if (grad && (!lm_same_shape(t, grad) || t->dtype != grad->dtype || t->device != grad->device)) {
     return lm_fail_value(
         "grad", "the gradient",
-        lm_text("%s %s on %s as its tensor", lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t),
-                lm_device_name(t->device)),
-        lm_text("%s %s on %s", lm_dtype_name((lm_dtype)grad->dtype), lm_shape_of(grad), lm_device_name(grad->device)));
+        lm_text("%s %s on %s as its tensor", lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device)),
+        lm_text("%s %s on %s", lm_dtype_name(grad->dtype), lm_shape_of(grad), lm_device_name(grad->device)));
   }
   if (grad == t) return lm_fail_value("grad", "the gradient", "another tensor", "the tensor itself");
-  TRY(lm_grad_need(t, &m));
-  if (!m->watch) TRY(lm_watch_new(&m->watch));
+  NEED(lm_grad_need(t, &m));
+  if (!m->watch) NEED(lm_watch_new(&m->watch));
   pthread_mutex_lock(&m->watch->lock);
   lm_tensor *old = m->watch->grad;
   m->watch->grad = lm_retain(grad);
   pthread_mutex_unlock(&m->watch->lock);
   lm_release(old);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer) {
-  lm_status status = LM_OK;
   lm_watch *w = leaf->grad ? leaf->grad->watch : NULL;
   if (!grad_buffer && !w) return LM_OK;
   if (grad_buffer && (!lm_is_leaf(leaf) || !lm_requires_grad(leaf))) {
@@ -88,25 +72,23 @@ lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer) {
   if (grad_buffer && (!lm_same_shape(leaf, grad_buffer) || leaf->dtype != grad_buffer->dtype ||
                       leaf->device != grad_buffer->device || !lm_is_dense(grad_buffer))) {
     return lm_fail_value("grad", "the buffer",
-                         lm_text("dense and, as the leaf, %s %s on %s", lm_dtype_name((lm_dtype)leaf->dtype),
-                                 lm_shape_of(leaf), lm_device_name(leaf->device)),
-                         lm_text("%s %s on %s", lm_dtype_name((lm_dtype)grad_buffer->dtype), lm_shape_of(grad_buffer),
+                         lm_text("dense and, as the leaf, %s %s on %s", lm_dtype_name(leaf->dtype), lm_shape_of(leaf),
+                                 lm_device_name(leaf->device)),
+                         lm_text("%s %s on %s", lm_dtype_name(grad_buffer->dtype), lm_shape_of(grad_buffer),
                                  lm_device_name(grad_buffer->device)));
   }
-  if (!w) TRY(lm_watch_need(leaf, &w));
+  if (!w) NEED(lm_watch_need(leaf, &w));
   pthread_mutex_lock(&w->lock);
   lm_tensor *old = w->grad_buffer;
   w->grad_buffer = lm_retain(grad_buffer);
   pthread_mutex_unlock(&w->lock);
   lm_release(old);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_watch_need(lm_tensor *t, lm_watch **out) {
-  lm_status status = LM_OK;
   lm_edge e;
-  TRY(lm_history(t, &e));
+  NEED(lm_history(t, &e));
   if (!e.node) return lm_fail_value("register_hook", "x", "a tensor that requires grad", "one that does not");
   lm_watch **seen = &e.node->out[e.slot].watch;
   if (!t->grad->watch) {
@@ -114,7 +96,7 @@ lm_status lm_watch_need(lm_tensor *t, lm_watch **out) {
       t->grad->watch = *seen;
       atomic_fetch_add(&(*seen)->rc, 1);
     } else {
-      TRY(lm_watch_new(&t->grad->watch));
+      NEED(lm_watch_new(&t->grad->watch));
     }
   }
   if (!*seen) {
@@ -122,17 +104,14 @@ lm_status lm_watch_need(lm_tensor *t, lm_watch **out) {
     atomic_fetch_add(&(*seen)->rc, 1);
   }
   *out = *seen;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_retain_grad(lm_tensor *t) {
-  lm_status status = LM_OK;
   lm_watch *w;
-  TRY(lm_watch_need(t, &w));
+  NEED(lm_watch_need(t, &w));
   if (!lm_is_leaf(t)) w->retain = true;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- hooks */
@@ -140,7 +119,7 @@ done:
 static lm_status add_hook(lm_tensor *t, lm_hook hook, bool after, int64_t *id) {
   lm_status status = LM_OK;
   lm_watch *w;
-  lm_hook_entry *h = NULL, **last;
+  lm_hook_entry *h = NULL;
   TRY(lm_watch_need(t, &w));
   if (after && !lm_is_leaf(t)) {
     status = lm_remedy(lm_fail_value("register_post_accumulate_grad_hook", "x", "a leaf", "the result of an op"),
@@ -154,8 +133,7 @@ static lm_status add_hook(lm_tensor *t, lm_hook hook, bool after, int64_t *id) {
   h->hook = hook;
   h->id = *id = atomic_fetch_add(&last_id, 1) + 1;
   pthread_mutex_lock(&w->lock);
-  for (last = &w->hooks; *last; last = &(*last)->next) {}
-  *last = h;
+  LM_LINK_LAST(w->hooks, h);
   pthread_mutex_unlock(&w->lock);
 done:
   if (status != LM_OK && hook.release) hook.release(hook.ctx);

@@ -3,8 +3,7 @@
  * Numbers are little-endian; a string is its length as uint32 and its bytes. Writing remembers the
  * first failure (out of memory) and reading the first short or bad field, so a message is written or
  * read field after field and asked once, at the end, whether all went well. */
-#ifndef LM_BASE_BYTES_H
-#define LM_BASE_BYTES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +27,13 @@ LM_API void lm_put_text(lm_bytes *b, const char *s); /* NULL is "" */
 /* Removes the first n bytes. */
 LM_API void lm_bytes_shift(lm_bytes *b, size_t n);
 
+/* FNV-1a of n bytes, behind those that `hash` is of; LM_NO_HASH: of none. */
+#define LM_NO_HASH 0xcbf29ce484222325u
+static inline uint64_t lm_hash(uint64_t hash, const void *data, size_t n) {
+  for (const unsigned char *p = data; n > 0; n--, p++) hash = (hash ^ *p) * 0x100000001b3u;
+  return hash;
+}
+
 typedef struct lm_reader {
   const char *at, *end;
   bool failed; /* something was missing; every later read returns 0 or "" */
@@ -46,5 +52,3 @@ LM_API const char *lm_get_string(lm_reader *r, size_t *n);
 LM_API void lm_get_text(lm_reader *r, char *out, size_t capacity);
 /* All read, and nothing left over. */
 static inline bool lm_reader_done(const lm_reader *r) { return !r->failed && r->at == r->end; }
-
-#endif

@@ -1,8 +1,6 @@
-#define _GNU_SOURCE
 #include "base/c_stack.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 static _Thread_local uintptr_t low, high; /* of this thread's stack; 0: not asked yet */

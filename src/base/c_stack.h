@@ -1,7 +1,6 @@
 /* The C stack of this thread. Lua counts its own stack, not C's, so calls from C into Lua and back could continue until
  * the process dies. */
-#ifndef LM_BASE_C_STACK_H
-#define LM_BASE_C_STACK_H
+#pragma once
 
 #include <stddef.h>
 
@@ -9,5 +8,3 @@
 
 /* Bytes left below the caller's frame; SIZE_MAX on a stack that is not the thread's own (a host's coroutine). */
 LM_API size_t lm_stack_left(void);
-
-#endif

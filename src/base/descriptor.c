@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "base/descriptor.h"
 
 #include <errno.h>

@@ -2,8 +2,7 @@
  * then assigns their numbers to whatever is opened next, and what the script prints would go into a socket or a file of
  * ours. So every descriptor that is opened here goes through one of these, which scripts/dev/check_layers sees to. All
  * are closed by exec. Errors are -1 with errno, as the system calls'. */
-#ifndef LM_BASE_DESCRIPTOR_H
-#define LM_BASE_DESCRIPTOR_H
+#pragma once
 
 #include <dirent.h>
 
@@ -19,5 +18,3 @@ LM_API int lm_fds_above_stdio(int made, int fd[2]);
 LM_API DIR *lm_opendir(const char *path);
 /* Opens /dev/null as each of 0, 1 and 2 that is closed, for who uses these by number. */
 LM_API void lm_fill_stdio(void);
-
-#endif

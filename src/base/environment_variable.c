@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-
 static const struct {
   const char *name;
   const char *one_of; /* "0, 1"; NULL: anything */

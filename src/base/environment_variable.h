@@ -1,6 +1,5 @@
 /* The environment variables of lua/luminary/environment_variables.lua, read by their place in that table. */
-#ifndef LM_BASE_ENVIRONMENT_VARIABLE_H
-#define LM_BASE_ENVIRONMENT_VARIABLE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -11,5 +10,3 @@
 LM_API const char *lm_variable_get(lm_variable variable);
 /* What it is set to may be one of two: whether it is "1". */
 LM_API bool lm_variable_is_on(lm_variable variable, bool without);
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "base/file_size_limit.h"
 
 #include <errno.h>

@@ -1,7 +1,6 @@
 /* A limit on the size of files (ulimit -f) raises SIGXFSZ where it is met, which ends the process. Between begin and
  * end it is EFBIG from the call alone, on this thread; no handler changes. errno is left as it is. */
-#ifndef LM_BASE_FILE_SIZE_LIMIT_H
-#define LM_BASE_FILE_SIZE_LIMIT_H
+#pragma once
 
 #include <signal.h>
 #include <stdbool.h>
@@ -15,5 +14,3 @@ typedef struct lm_file_limit {
 
 LM_API void lm_file_limit_begin(lm_file_limit *l);
 LM_API void lm_file_limit_end(const lm_file_limit *l);
-
-#endif

@@ -12,15 +12,12 @@ local variables = require "luminary.environment_variables"
 local head = "/* Written by src/base/generate.lua from lua/luminary/environment_variables.lua. */\n"
 
 text.write(out .. "/variable_names.h", head .. text.fill([[
-#ifndef LM_VARIABLE_NAMES_H
-#define LM_VARIABLE_NAMES_H
+#pragma once
 
 typedef enum lm_variable {
   $names
   LM_VARIABLES
 } lm_variable;
-
-#endif
 ]], {names = text.map(variables, function(v) return v.name:gsub("^%u-_", "LM_VAR_") .. "," end)}))
 
 text.write(out .. "/variable_table.inc", head .. table.concat(text.map(variables, function(v)

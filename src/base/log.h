@@ -1,8 +1,7 @@
 /* Tracing, asked for by the environment: LM_LOG=op,dist,alloc or LM_LOG=all. Of LM_LOG=trace only the
  * command `luminary` knows more (../lua/luminary/cli/init.lua): tracebacks with all their frames. Lines go to standard
  * error, each in one write. */
-#ifndef LM_BASE_LOG_H
-#define LM_BASE_LOG_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -18,8 +17,3 @@ LM_API void lm_log(lm_topic topic, const char *format, ...) LM_PRINTF(2, 3);
  * line takes it (bind/error.c). The text lasts until the thread's next warning. */
 LM_API void lm_warn(const char *format, ...) LM_PRINTF(1, 2);
 LM_API const char *lm_take_warning(void); /* NULL if none waits */
-
-/* Writes a line, cut at 1,023 bytes, to standard error. */
-LM_API void lm_print_stderr(const char *format, ...) LM_PRINTF(1, 2);
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "base/mapping_guard.h"
 
 #include <pthread.h>
@@ -27,7 +26,9 @@ static _Thread_local unsigned reported; /* of that many */
 static _Atomic(lm_mapping_guard *) all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who watches and who reports */
 static struct sigaction before;
-static int nothing = -1; /* an empty file: what is mapped to it raises SIGBUS */
+static _Atomic int watched; /* files that are mapped now */
+static bool installed;      /* our handler, though another may be before it */
+static int nothing = -1;    /* an empty file: what is mapped to it raises SIGBUS */
 static uintptr_t page;
 
 static lm_mapping_guard *guard_at(const char *position) {
@@ -65,10 +66,19 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
 }
 
 static void start(void) {
-  struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
   page = (uintptr_t)sysconf(_SC_PAGESIZE);
   nothing = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC));
-  sigaction(SIGBUS, &ours, &before);
+}
+
+/* Our handler is there while a file is; afterwards the one before it, unless somebody came after ours. Locked. */
+static void count_watched(int change) {
+  struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK}, now;
+  watched += change;
+  if (watched == 1 && !installed) {
+    installed = sigaction(SIGBUS, &ours, &before) == 0;
+  } else if (watched == 0 && sigaction(SIGBUS, NULL, &now) == 0 && now.sa_sigaction == on_bus_error) {
+    installed = sigaction(SIGBUS, &before, NULL) != 0;
+  }
 }
 
 lm_status lm_mapping_guard_new(const char *path, char *data, size_t bytes, lm_mapping_guard **out) {
@@ -86,6 +96,7 @@ lm_status lm_mapping_guard_new(const char *path, char *data, size_t bytes, lm_ma
     w->bytes = bytes;
     atomic_store(&w->lost, NULL);
     atomic_store(&w->data, data);
+    count_watched(1);
   }
   pthread_mutex_unlock(&lock);
   *out = w;
@@ -96,8 +107,11 @@ void lm_mapping_guard_free(lm_mapping_guard *w) {
   if (!w) return;
   pthread_mutex_lock(&lock);
   atomic_store(&w->data, NULL);
+  count_watched(-1);
   pthread_mutex_unlock(&lock);
 }
+
+int lm_mapping_guards(void) { return watched; }
 
 void lm_truncation_begin(void) { reported = atomic_load(&lm_truncations); }
 

@@ -1,7 +1,6 @@
 /* Memory over a file that somebody may cut short. What is lost reads as 0 instead of ending the process by SIGBUS, and
  * whoever computed with it is notified before the result is seen. */
-#ifndef LM_BASE_MAPPING_GUARD_H
-#define LM_BASE_MAPPING_GUARD_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -13,6 +12,7 @@ typedef struct lm_mapping_guard lm_mapping_guard;
  * page. */
 lm_status lm_mapping_guard_new(const char *path, char *data, size_t bytes, lm_mapping_guard **out);
 void lm_mapping_guard_free(lm_mapping_guard *w); /* NULL is fine */
+int lm_mapping_guards(void);                     /* that there are */
 
 /* A thread that begins to run a script is notified of what is lost from then on. */
 void lm_truncation_begin(void);
@@ -29,5 +29,3 @@ static inline lm_status lm_truncation_check(void) {
   return __builtin_expect(atomic_load_explicit(&lm_truncations, memory_order_relaxed) > 0, 0) ? lm_truncation_report()
                                                                                               : LM_OK;
 }
-
-#endif

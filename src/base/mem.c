@@ -3,7 +3,9 @@
 #include "base/message.h"
 
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 static _Atomic long fail_from; /* 0: never */
 static _Atomic long asked;     /* counted only while fail_from is set */
@@ -38,3 +40,21 @@ void *lm_realloc(void *p, size_t bytes) {
 }
 
 void lm_free(void *p) { free(p); }
+
+bool lm_list_grow_from(const void *first, void *list, size_t *capacity, size_t n, size_t size) {
+  void *now = *(void **)list;
+  bool borrowed = now == first; /* both are NULL in a list that has nothing yet */
+  if (n <= *capacity) return true;
+  size_t more = *capacity + *capacity / 2 + 16;
+  if (more < n) more = n;
+  void *grown = more > SIZE_MAX / size ? NULL : lm_realloc(borrowed ? NULL : now, more * size);
+  if (!grown) return false;
+  if (borrowed && *capacity > 0) memcpy(grown, now, *capacity * size);
+  *(void **)list = grown;
+  *capacity = more;
+  return true;
+}
+
+bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size) {
+  return lm_list_grow_from(NULL, list, capacity, n, size);
+}

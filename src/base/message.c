@@ -1,6 +1,5 @@
 #include "base/message.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -170,14 +169,13 @@ lm_status lm_fail_file(const char *verb, const char *path, const char *reason) {
 }
 
 lm_status lm_fail_malformed(const char *path, const char *part, int64_t at, const char *reason, ...) {
-  char shown[PATH_BYTES], text[REASON_BYTES];
+  char text[REASON_BYTES];
   va_list args;
   va_start(args, reason);
   lm_write_v(text, sizeof text, reason, args);
   va_end(args);
-  write_path(shown, path);
-  if (at == LM_NO_OFFSET) return lm_fail(LM_E_IO, "'%s': malformed %s: %s", shown, part, text);
-  return lm_fail(LM_E_IO, "'%s': malformed %s at byte %lld: %s", shown, part, (long long)at, text);
+  const char *where = at == LM_NO_OFFSET ? "" : lm_text(" at byte %lld", (long long)at);
+  return lm_fail_in_file(LM_E_IO, path, "malformed %s%s: %s", part, where, text);
 }
 
 lm_status lm_fail_truncated(const char *path, uint64_t needed, uint64_t at, uint64_t bytes) {

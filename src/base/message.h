@@ -3,12 +3,10 @@
  *
  * `op` is the public name of the called function, `name` the argument as the public signature has it. All parameters
  * are text; shapes come from lm_shape_of, dtypes from lm_dtype_name, other values from lm_text. */
-#ifndef LM_BASE_MESSAGE_H
-#define LM_BASE_MESSAGE_H
+#pragma once
 
 #include <stdint.h>
 
-#include "base/message.h"
 #include "base/status.h"
 
 /* As snprintf, into one of eight buffers of this thread, of 256 bytes each. */
@@ -98,5 +96,3 @@ LM_API lm_status lm_fail_call(lm_status status, const char *op, const char *call
                               const char *text);
 /* cannot allocate WHAT: out of memory; WHAT is "N bytes", or "memory for ...". LM_E_OOM. */
 LM_API lm_status lm_fail_memory(const char *format, ...) LM_PRINTF(1, 2);
-
-#endif

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-enum { LONGEST = 48 };
+#include "integers.h"
 
-static int least(int a, int b) { return a < b ? a : b; }
+enum { LONGEST = 48 };
 
 /* Optimal string alignment distance. */
 static int edits(const char *a, int na, const char *b, int nb) {
@@ -15,8 +15,8 @@ static int edits(const char *a, int na, const char *b, int nb) {
     now[0] = i;
     for (int j = 1; j <= nb; j++) {
       int replace = before[j - 1] + (a[i - 1] != b[j - 1]);
-      now[j] = least(replace, least(before[j], now[j - 1]) + 1);
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = least(now[j], earlier[j - 2] + 1);
+      now[j] = lm_min(replace, lm_min(before[j], now[j - 1]) + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = lm_min(now[j], earlier[j - 2] + 1);
     }
   }
   return row[na % 3][nb];

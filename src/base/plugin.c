@@ -1,11 +1,9 @@
-#define _GNU_SOURCE /* dladdr */
 #include "base/plugin.h"
 
 #include <ctype.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

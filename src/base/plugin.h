@@ -1,7 +1,6 @@
 /* Shared libraries loaded by name when first asked for, luminary_<family>_<name>.so: from the folders that an
  * environment variable lists, then from beside this library. Never unloaded. */
-#ifndef LM_BASE_PLUGIN_H
-#define LM_BASE_PLUGIN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ typedef struct lm_plugin_names {
 void lm_plugin_add_name(lm_plugin_names *all, const char *name, size_t length);
 /* Adds those of all plug-ins that can be found. */
 void lm_plugin_add_found(lm_plugin_names *all, const lm_plugin_family *family);
-
-#endif

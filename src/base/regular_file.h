@@ -1,6 +1,5 @@
 /* Regular files, opened to be read. */
-#ifndef LM_BASE_REGULAR_FILE_H
-#define LM_BASE_REGULAR_FILE_H
+#pragma once
 
 #include <sys/stat.h>
 
@@ -17,5 +16,3 @@ LM_API lm_status lm_file_unchanged(const char *path, int fd, const struct stat *
 LM_API const char *lm_gz_reason(const char *message);
 /* "a folder", "a FIFO", ... */
 LM_API const char *lm_file_kind(mode_t mode);
-
-#endif

@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200 };
+enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200, LINE_BYTES = 4096 };
 static _Thread_local char message[MESSAGE_BYTES];
 
 static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* a character of UTF-8 */
@@ -84,6 +85,18 @@ void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n) {
   if (text) *at = 0;
   lm_write(out, capacity, "%s", text ? text : "");
   free(text);
+}
+
+void lm_print_stderr(const char *format, ...) {
+  char line[LINE_BYTES];
+  va_list args;
+  va_start(args, format);
+  lm_write_v(line, sizeof line - 1, format, args);
+  va_end(args);
+  size_t n = strlen(line);
+  line[n] = '\n'; /* over the NUL */
+  ssize_t written = write(STDERR_FILENO, line, n + 1);
+  (void)written; /* there is nowhere to complain to */
 }
 
 lm_status lm_fail(lm_status status, const char *format, ...) {

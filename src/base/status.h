@@ -3,8 +3,7 @@
  * A function that can fail returns lm_status and leaves its message, worded for the person
  * who wrote the Lua script, in a thread-local buffer. TRY jumps to the function's one `done:`
  * label, where everything it owns is released. */
-#ifndef LM_BASE_STATUS_H
-#define LM_BASE_STATUS_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,6 +45,9 @@ LM_API const char *lm_ellipsize(const char *text, size_t most);
 
 /* n bytes as text: zero bytes as Lua writes them, \0. */
 LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n);
+/* Writes a line to standard error, in one piece, so that lines of several threads and processes do not mix. One of more
+ * than 4,094 bytes loses its middle. */
+LM_API void lm_print_stderr(const char *format, ...) LM_PRINTF(1, 2);
 
 /* Record a message (of at most 1023 bytes, as lm_write) and give the status back. */
 LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
@@ -61,9 +63,13 @@ LM_API lm_status lm_error_restore(const lm_saved_error *saved);   /* its status,
 /* Put "prefix: " before the last message, unless it begins with that word already; the status passes through. */
 LM_API lm_status lm_fail_in(lm_status status, const char *prefix);
 
+/* A failure is passed on: at once, or, where a function has something to release, through its label `done`. */
+#define NEED(call)                    \
+  do {                                \
+    lm_status need_ = (call);         \
+    if (need_ != LM_OK) return need_; \
+  } while (0)
 #define TRY(call)                              \
   do {                                         \
     if ((status = (call)) != LM_OK) goto done; \
   } while (0)
-
-#endif

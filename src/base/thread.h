@@ -1,6 +1,5 @@
 /* Threads, and what they wait for. Times are lm_seconds()'s. */
-#ifndef LM_BASE_THREAD_H
-#define LM_BASE_THREAD_H
+#pragma once
 
 #include <errno.h>
 #include <pthread.h>
@@ -12,15 +11,25 @@
 #include <unistd.h>
 
 #include "base/descriptor.h"
+#include "base/message.h"
 
-/* A thread that takes no signals: they are for the threads of scripts. 0, or what went wrong as an errno. */
-static inline int lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
+/* A thread that takes no signals: they are for the threads of scripts. LM_E_IO. */
+static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int problem = pthread_create(thread, NULL, body, arg);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return problem;
+  return problem ? lm_fail_cannot(LM_E_IO, "create thread", problem) : LM_OK;
+}
+
+/* The same for a thread that nobody joins; `name` is what the system's tools show. */
+static inline lm_status lm_thread_start_detached(const char *name, void *(*body)(void *), void *arg) {
+  pthread_t thread;
+  NEED(lm_thread_start(&thread, body, arg));
+  pthread_setname_np(thread, name);
+  pthread_detach(thread);
+  return LM_OK;
 }
 
 /* At least 0. */
@@ -57,5 +66,3 @@ static inline void lm_wakeup_fd_clear(int wakeup_fd) {
   uint64_t rings;
   while (read(wakeup_fd, &rings, sizeof rings) < 0 && errno == EINTR) continue;
 }
-
-#endif

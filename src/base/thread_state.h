@@ -1,7 +1,6 @@
 /* A thread that runs a script of its own, as a process would: what belongs to the process elsewhere (environment
  * variables that scripts set, random state, the number of compute threads) it has for itself. */
-#ifndef LM_BASE_THREAD_STATE_H
-#define LM_BASE_THREAD_STATE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -15,9 +14,7 @@ LM_API bool lm_is_script_thread(void);
  * there are any, exit() may not go its usual way: destructors would take from them what they use. */
 LM_API int lm_busy_threads(int change);
 
-/* The maximum number of OpenMP threads of kernels called on this thread, while several threads compute at once for one
+/* The maximum number of threads of kernels called on this thread, while several threads compute at once for one
  * script; 0: the number that is set for the process. */
 LM_API void lm_set_thread_limit(int n);
 LM_API int lm_thread_limit(void);
-
-#endif

@@ -52,8 +52,7 @@ lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, c
 
 lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype dtype,
                         lm_tensor **out) {
-  lm_status status = lm_read_tensor(L, s, i, fn, arg, out);
-  if (status != LM_OK) return status;
+  NEED(lm_read_tensor(L, s, i, fn, arg, out));
   const lm_tensor *t = *out;
   if (t->dtype == dtype && lm_is_contiguous(t) && LM_DEVICE_KIND(t->device) == LM_CPU) return LM_OK;
   return lm_fail_value(fn, arg, lm_text("a contiguous tensor of dtype %s on the CPU", lm_dtype_name(dtype)),
@@ -367,7 +366,6 @@ done:
 }
 
 lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const char *const *names) {
-  lm_status status = LM_OK;
   int last = first + n - 1, limit = 0, table;
   bool named = n > 0 && lua_type(L, last) == LUA_TTABLE && lua_objlen(L, last) == 0;
   while (names[limit]) limit++;
@@ -383,30 +381,29 @@ lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const 
   }
   for (int k = 0; k < n - named; k++) {
     if (lua_isnil(L, first + k)) continue;
-    if (lm_field(L, table, names[k])) { TRY(lm_fail_twice(fn, names[k])); }
+    if (lm_field(L, table, names[k])) { NEED(lm_fail_twice(fn, names[k])); }
     lua_pushstring(L, names[k]);
     lua_pushvalue(L, first + k);
     lua_rawset(L, table);
   }
   lua_insert(L, first);
   for (int k = 0; k < n; k++) lua_remove(L, first + 1);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- raising */
 
-#define NEED(kind, type)                                                      \
+#define NEED_ARGUMENT(kind, type)                                             \
   type lm_need_##kind(lua_State *L, int i, const char *fn, const char *arg) { \
     type value = 0;                                                           \
     lm_need(L, lm_read_##kind(L, LM_STATE(L), i, fn, arg, &value));           \
     return value;                                                             \
   }
-NEED(number, double)
-NEED(int, int64_t)
-NEED(text, const char *)
-NEED(bool, bool)
-NEED(dtype, lm_dtype)
+NEED_ARGUMENT(number, double)
+NEED_ARGUMENT(int, int64_t)
+NEED_ARGUMENT(text, const char *)
+NEED_ARGUMENT(bool, bool)
+NEED_ARGUMENT(dtype, lm_dtype)
 
 lm_device lm_need_device(lua_State *L, int i, const char *fn) {
   lm_device device = LM_NO_DEVICE;

@@ -58,8 +58,7 @@
  *   setting(name [, value])       a boolean of backend/known/setting.h, as it was before
  *   cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil where it is not there
  */
-#ifndef LM_BIND_BIND_H
-#define LM_BIND_BIND_H
+#pragma once
 
 #include <lauxlib.h>
 #include <lua.h>
@@ -98,7 +97,8 @@ typedef struct lm_lua {
   lm_scope *scope;
   /* While a reader has Lua code run (lm_to_int64), the call may hold tensors it read before without a reference. What
    * handles let go of meanwhile is kept until the next call makes a step of the collector. */
-  int asking, nkept, kept_capacity;
+  int asking, nkept;
+  size_t kept_capacity;
   lm_tensor **kept;
   /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
   size_t fresh, step_at, budget;
@@ -424,6 +424,11 @@ void lm_lua_threads_end(double seconds);
 void lm_lua_threads_at_exit(void);
 
 /* ---- what each file adds to the module, and two of them to the methods of tensors */
+
+/* The row of a function that has the same name in Lua. */
+#define FN(name) \
+  { #name, bind_##name }
+
 /* clang-format off */
 #define LM_FUNCTION_LISTS(X)                                                                                          \
   X(error) X(warning) X(protected_call) X(help) X(environment) X(default) X(ported) X(argument) /* bind/ */           \
@@ -459,5 +464,3 @@ lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_
 typedef int (*lm_lua_body)(lua_State *L, lm_lua *s, void *arg);
 lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg);
 int lm_bind_protected(lua_State *L);
-
-#endif

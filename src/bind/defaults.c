@@ -41,18 +41,15 @@ static int bind_dtype_size(lua_State *L) {
 static int bind_is_floating_point(lua_State *L) {
   static const char fn[] = "is_floating_point";
   bool named = lua_type(L, 1) == LUA_TSTRING;
-  lua_pushboolean(
-      L, lm_dtype_is_float(named ? lm_need_dtype(L, 1, fn, "dtype") : (lm_dtype)lm_need_tensor(L, 1, fn, "x")->dtype));
-  return 1;
+  return lm_return_bool(
+      L, lm_dtype_is_float(named ? lm_need_dtype(L, 1, fn, "dtype") : lm_need_tensor(L, 1, fn, "x")->dtype));
 }
 
-const luaL_Reg lm_default_functions[] = {
-    {"set_default_dtype", bind_set_default_dtype},
-    {"get_default_dtype", bind_get_default_dtype},
-    {"set_default_device", bind_set_default_device},
-    {"get_default_device", bind_get_default_device},
-    {"dtype", bind_dtype},
-    {"dtype_size", bind_dtype_size},
-    {"is_floating_point", bind_is_floating_point},
-    {NULL, NULL},
-};
+const luaL_Reg lm_default_functions[] = {FN(set_default_dtype),
+                                         FN(get_default_dtype),
+                                         FN(set_default_device),
+                                         FN(get_default_device),
+                                         FN(dtype),
+                                         FN(dtype_size),
+                                         FN(is_floating_point),
+                                         {NULL, NULL}};

@@ -83,11 +83,5 @@ static int bind_getenv(lua_State *L) {
   return lm_return_text(L, getenv(name));
 }
 
-const luaL_Reg lm_environment_functions[] = {
-    {"set_num_threads", bind_set_num_threads},
-    {"get_num_threads", bind_get_num_threads},
-    {"time", bind_time},
-    {"setenv", bind_setenv},
-    {"getenv", bind_getenv},
-    {NULL, NULL},
-};
+const luaL_Reg lm_environment_functions[] = {FN(set_num_threads), FN(get_num_threads), FN(time),
+                                             FN(setenv),          FN(getenv),          {NULL, NULL}};

@@ -3,26 +3,33 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "base/message.h"
 #include "bind/bind.h"
 #include "distributed/group/world.h"
 #include "op/backend.h"
 
-static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
-  return n > 0 && strncmp(ar->source, prefix, n) == 0;
+/* Whether it runs in a file of the library or of a package: their names begin with one of the lines of `prefixes`. */
+static bool is_own(const lua_Debug *ar, const char *prefixes) {
+  for (const char *end; (end = strchr(prefixes, '\n')); prefixes = end + 1) {
+    if (strncmp(ar->source, prefixes, (size_t)(end - prefixes)) == 0) return true;
+  }
+  return false;
+}
+
+/* Pushes the prefixes of is_own. */
+static const char *push_own_files(lua_State *L) {
+  lm_reg_get(L, &lm_reg_own_files);
+  return lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
 }
 
 /* The first level outside our own Lua files. Looks at that many, since each look walks the stack from its top. `at`:
  * the level before it, which the script called. */
 static bool find_caller(lua_State *L, lua_Debug *ar, int *at) {
   enum { LEVELS = 200 };
-  lm_reg_get(L, &lm_reg_own_files);
-  size_t n = 0;
-  const char *prefix = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
+  const char *prefixes = push_own_files(L);
   bool found = false;
   for (int level = 1; !found && level <= LEVELS && lua_getstack(L, level, ar); level++) {
     lua_getinfo(L, "Sl", ar);
-    found = ar->currentline > 0 && !is_own(ar, prefix, n);
+    found = ar->currentline > 0 && !is_own(ar, prefixes);
     if (!found && at) *at = level;
   }
   lua_pop(L, 1);
@@ -121,8 +128,7 @@ static int bind_field(lua_State *L) {
 
 /* Which files are ours, and where on the stack the function is that runs; 0 on a line of ours, which may name it. */
 typedef struct lookup {
-  const char *prefix;
-  size_t n;
+  const char *prefixes;
   int op;
 } lookup;
 
@@ -131,7 +137,7 @@ static bool is_scripts_function(lua_State *L, const lookup *u, int depth) {
   lua_Debug ar;
   lua_pushvalue(L, -1);
   lua_getinfo(L, ">S", &ar);
-  bool is = !is_own(&ar, u->prefix, u->n);
+  bool is = !is_own(&ar, u->prefixes);
   for (int i = 1; depth > 0 && !is && lua_getupvalue(L, -1, i); i++) {
     if (lua_type(L, -1) == LUA_TFUNCTION && !lua_iscfunction(L, -1)) {
       is = is_scripts_function(L, u, depth - 1);
@@ -210,20 +216,18 @@ static standing whose_call(lua_State *L, lua_Debug *caller, const lua_Debug *cal
 bool lm_is_scripts_call(lua_State *L, int level, const char *name) {
   lua_Debug called, ar;
   if (!lua_getstack(L, level, &called)) return false;
-  size_t n = 0;
   luaL_checkstack(L, 16, "caller");
-  lm_reg_get(L, &lm_reg_own_files);
-  const char *prefix = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
+  const char *prefixes = push_own_files(L);
   int up = level + 1;
   while (lua_getstack(L, up, &ar) && lua_getinfo(L, "Sl", &ar) && ar.currentline <= 0) up++; /* C: pcall, no_grad */
-  bool found = lua_getstack(L, up, &ar), own = found && is_own(&ar, prefix, n);
+  bool found = lua_getstack(L, up, &ar), own = found && is_own(&ar, prefixes);
   lua_getinfo(L, "nf", &called);
   bool method = strcmp(called.namewhat, "method") == 0, field = strcmp(called.namewhat, "field") == 0;
   bool by_name = called.name && names_op(called.name, name);
   standing as = called.name && (method || field) ? stands_in(L, called.name, method) : ANOTHER;
   standing whose = PERHAPS;
   if (found && up == level + 1 && called.name && (own ? !by_name : !method) && as == ANOTHER) {
-    const lookup u = {prefix, n, own ? 0 : lua_gettop(L)};
+    const lookup u = {prefixes, own ? 0 : lua_gettop(L)};
     whose = whose_call(L, &ar, &called, &u);
   }
   lua_pop(L, 2);
@@ -512,11 +516,13 @@ const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
   }
 }
 
-/* own_files(prefix): chunk names that start so are ours, and errors are raised beyond them. */
+/* own_files(prefix): chunk names that start so are ours, too, and errors are raised beyond them. */
 static int bind_own_files(lua_State *L) {
   luaL_checktype(L, 1, LUA_TSTRING);
   lua_pushlightuserdata(L, (void *)&lm_reg_own_files);
-  lua_pushvalue(L, 1);
+  const char *before = push_own_files(L);
+  lua_pushfstring(L, "%s%s\n", before, lua_tostring(L, 1));
+  lua_remove(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
   return 0;
 }

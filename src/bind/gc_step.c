@@ -10,7 +10,6 @@
 #include "bind/bind.h"
 #include "device/driver.h"
 #include "device/graph.h"
-#include "device/stream.h"
 
 enum { STEPS = 16 };
 static const size_t least_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;

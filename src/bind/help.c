@@ -203,8 +203,5 @@ static int bind_op_info(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_help_functions[] = {{"help", bind_help},
-                                      {"op_list", bind_op_list},
-                                      {"op_info", bind_op_info},
-                                      {"print_options", lm_bind_print_options},
-                                      {NULL, NULL}};
+const luaL_Reg lm_help_functions[] = {
+    FN(help), FN(op_list), FN(op_info), {"print_options", lm_bind_print_options}, {NULL, NULL}};

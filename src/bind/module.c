@@ -32,7 +32,7 @@ static void describe_ops(lua_State *L, lm_lua *s) {
   size_t bytes = 0;
   for (int id = 0; id < LM_OP_COUNT; id++) {
     s->default_at[id] = (uint16_t)bytes;
-    bytes += ((size_t)lm_ops[id].size + 7) & ~(size_t)7;
+    bytes += lm_round_up((size_t)lm_ops[id].size, 8);
   }
   lm_reg_get(L, &lm_reg_anchor); /* Lua's memory: it outlives every finalizer */
   lua_pushliteral(L, "defaults");

@@ -229,7 +229,7 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
   }
 }
 
-enum { WRAPPER = 3 }; /* the level of the function that asked base/arguments.lua */
+enum { WRAPPER = 3 }; /* the level of the function that asked base/signature.lua */
 
 /* check_ported_dim(fn, arg, x): that argument of a function in Lua was given as 1. x: its first argument; a layer is
  * made where that is no tensor. */

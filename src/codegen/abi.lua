@@ -33,10 +33,10 @@ local function hash(parts)
   return sum
 end
 
-local lines = {"/* Written by src/codegen/abi.lua. */", "#ifndef LM_ABI_H", "#define LM_ABI_H", ""}
+local lines = {"/* Written by src/codegen/abi.lua. */", "#pragma once", ""}
 local tables = {{"DRIVER", "device/driver.h"}, {"BACKEND", "op/backend.h"}, {"GROUP", "distributed/group/backend.h"}}
 for _, row in ipairs(tables) do
   lines[#lines + 1] = ("enum { LM_%s_ABI = %d }; /* %s */"):format(row[1], hash(gather(row[2], {}, {})), row[2])
 end
-lines[#lines + 1] = "\n#endif\n"
+lines[#lines + 1] = ""
 text.write(out .. "/abi.h", table.concat(lines, "\n"))

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "data/csv.h"
 
 #include <float.h>
@@ -10,9 +9,10 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "base/parallel.h"
 #include "op/backend.h"
 
-enum { WORTH_THREADS = 1 << 20 }; /* bytes */
+enum { NS_A_BYTE = 5 };
 
 /* ---- rows and fields */
 
@@ -254,9 +254,21 @@ static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from
               : LM_E_IO;
 }
 
-static int threads_for(int64_t bytes) {
-  const lm_backend *b = lm_backend_of(LM_DEVICE(LM_CPU, 0));
-  return bytes < WORTH_THREADS || !b ? 1 : b->get_threads();
+typedef struct rows_job {
+  const lm_csv *c;
+  const lm_csv_plan *plan;
+  const int64_t *at; /* where rows begin */
+  float *numbers;
+  int64_t *spans;
+  uint8_t *is_bad;
+} rows_job;
+
+static void read_rows(void *ctx, int64_t first, int64_t last) {
+  const rows_job *j = ctx;
+  int64_t wide = j->plan->numbers, long_ = 2 * (int64_t)j->plan->texts;
+  for (int64_t i = first; i < last; i++)
+    j->is_bad[i] =
+        read_row(j->c, j->plan, j->at[i], j->at[i + 1], j->numbers + i * wide, j->spans + i * long_, false) != LM_OK;
 }
 
 lm_status lm_csv_read(const lm_csv *c, const lm_tensor *starts, const lm_csv_plan *plan, lm_csv_table *out) {
@@ -272,10 +284,7 @@ lm_status lm_csv_read(const lm_csv *c, const lm_tensor *starts, const lm_csv_pla
   float *numbers = (float *)out->numbers->data;
   int64_t *spans = (int64_t *)out->spans->data, wide = plan->numbers, long_ = 2 * (int64_t)plan->texts;
   uint8_t *is_bad = (uint8_t *)bad->data;
-#pragma omp parallel for num_threads(threads_for(c->n)) schedule(static) if (c->n >= WORTH_THREADS)
-  for (int64_t i = 0; i < rows; i++) {
-    is_bad[i] = read_row(c, plan, at[i], at[i + 1], numbers + i * wide, spans + i * long_, false) != LM_OK;
-  }
+  lm_parallel(rows, NS_A_BYTE * (double)c->n, 0, read_rows, &(rows_job){c, plan, at, numbers, spans, is_bad});
   for (int64_t i = 0; i < rows; i++) {
     if (is_bad[i]) {
       if (!plan->skip) TRY(read_row(c, plan, at[i], at[i + 1], numbers + i * wide, spans + i * long_, true));

@@ -1,7 +1,6 @@
 /* Tables as text (RFC 4180): fields between delimiters, those in quotes may hold delimiters, line ends and doubled
  * quotes. A quote anywhere else, and a row of more or fewer fields than the first, are errors. Blank lines are none. */
-#ifndef LM_DATA_CSV_H
-#define LM_DATA_CSV_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -47,5 +46,3 @@ LM_API void lm_csv_text(const char *text, int64_t at, int64_t n, lm_bytes *out);
 
 /* A decimal number, with white space around it, or inf. False if it is anything else, or too large for float32. */
 LM_API bool lm_csv_number(const char *p, const char *end, double *out);
-
-#endif

@@ -3,12 +3,11 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "base/parallel.h"
 #include "op/backend.h"
 #include "op/input_layout.h"
 #include "op/op.h"
 #include "philox.h"
-
-enum { WORTH_THREADS = 1 << 20 }; /* elements */
 
 static lm_status check_index(const lm_tensor *x, const lm_tensor *index) {
   if (x->ndim == 0) return lm_fail_shape("gather_rows", "x", "[N, *]", "[]");
@@ -26,11 +25,6 @@ static lm_status check_index(const lm_tensor *x, const lm_tensor *index) {
     if (at[k] < 1 || at[k] > x->size[0]) { return lm_fail_index("gather_rows", at[k], 1, x->size[0]); }
   }
   return LM_OK;
-}
-
-static int threads_for(const lm_tensor *t) {
-  const lm_backend *b = lm_backend_of(t->device);
-  return t->numel < WORTH_THREADS || !b ? 1 : b->get_threads();
 }
 
 typedef struct conversion {
@@ -53,14 +47,23 @@ static void convert_row(const uint8_t *restrict p, int64_t n, const float *restr
   for (int64_t i = 0; i < n; i++) q[i] = value[p[i]];
 }
 
+typedef struct rows_job {
+  const lm_tensor *x, *out;
+  const int64_t *at;
+  const float *value;
+} rows_job;
+
+static void convert_some(void *ctx, int64_t first, int64_t last) {
+  const rows_job *j = ctx;
+  int64_t width = j->out->numel / j->out->size[0];
+  for (int64_t k = first; k < last; k++)
+    convert_row((const uint8_t *)j->x->data + (j->at[k] - 1) * width, width, j->value,
+                (float *)j->out->data + k * width);
+}
+
 /* x: uint8, contiguous. */
 static void convert_rows(const lm_tensor *x, const int64_t *at, double scale, double bias, lm_tensor *out) {
-  int64_t width = out->size[0] ? out->numel / out->size[0] : 0;
-  const uint8_t *from = (const uint8_t *)x->data;
-  const float *value = values_of(scale, bias);
-  float *to = (float *)out->data;
-#pragma omp parallel for num_threads(threads_for(out)) if (out->numel >= WORTH_THREADS)
-  for (int64_t k = 0; k < out->size[0]; k++) convert_row(from + (at[k] - 1) * width, width, value, to + k * width);
+  lm_parallel(out->size[0], (double)out->numel * 0.5, 0, convert_some, &(rows_job){x, out, at, values_of(scale, bias)});
 }
 
 /* t = t * scale + bias, in place. */
@@ -83,7 +86,7 @@ done:
 lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *index = NULL, *rows = NULL, *converted = NULL;
-  if (dtype == LM_NO_DTYPE) dtype = (lm_dtype)x->dtype;
+  if (dtype == LM_NO_DTYPE) dtype = x->dtype;
   TRY(lm_to_private_copy(given, &index));
   TRY(check_index(x, index));
   if (x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x)) {
@@ -94,7 +97,7 @@ lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double 
     convert_rows(x, (const int64_t *)index->data, scale, bias, rows);
   } else {
     TRY(lm_op_run(LM_OP_index_select, &(lm_index_select_args){.x = x, .dim = 0, .index = index}, &rows));
-    if (dtype != (lm_dtype)rows->dtype) {
+    if (dtype != rows->dtype) {
       lm_to_copy_args args = {.x = rows, .dtype = dtype, .device = rows->device, .memory_format = LM_PRESERVE};
       TRY(lm_op_run(LM_OP_to_copy, &args, &converted));
       lm_release(rows);
@@ -139,17 +142,14 @@ static int64_t drawn(uint64_t seed, int64_t i, int64_t below) {
 
 lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out) {
   if (count > 0 && n < 1) return lm_fail_int("draws", "n", "at least 1", n);
-  lm_status status = LM_OK;
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
+  NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;
   for (int64_t i = 0; i < count; i++) p[i] = 1 + drawn(seed, i, n);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
-  lm_status status = LM_OK;
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, out));
+  NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;
   for (int64_t i = 0; i < n; i++) p[i] = i + 1;
   for (int64_t i = n - 1; i > 0; i--) {
@@ -157,6 +157,5 @@ lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
     p[i] = p[j];
     p[j] = kept;
   }
-done:
-  return status;
+  return LM_OK;
 }

@@ -1,6 +1,5 @@
 /* What a loader needs done per element: batches gathered from tensors, and orders drawn at random. */
-#ifndef LM_DATA_GATHER_BATCH_H
-#define LM_DATA_GATHER_BATCH_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -19,5 +18,3 @@ LM_API lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out);
 /* int64 [count]: numbers from 1 to n, each drawn from all of them, that depend on the seed alone. n > 0 unless count
  * is 0. */
 LM_API lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out);
-
-#endif

@@ -93,17 +93,15 @@ static lm_status unchanged(const lm_source *s) { return lm_file_unchanged(s->pat
 
 /* Who reads on where the last read ended gets more than was asked for, and the next ones from that. */
 lm_status lm_source_read(lm_source *s, int64_t at, int64_t n, const char **out) {
-  lm_status status = LM_OK;
   if (at < s->from || at > s->to || n < 0 || n > s->to - at) {
     int64_t most = at == s->to ? piece_at(s, at) : n;
-    TRY(fetch(s, at, most > n ? most : n));
-    TRY(unchanged(s));
+    NEED(fetch(s, at, most > n ? most : n));
+    NEED(unchanged(s));
     s->from = at;
     s->to = at + (most > n ? most : n);
   }
   *out = n ? s->buffer + (at - s->from) : "";
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- lines */
@@ -152,17 +150,15 @@ done:
 }
 
 lm_status lm_source_line_of(lm_source *s, int64_t at, int64_t *line) {
-  lm_status status = LM_OK;
   *line = 1;
   for (int64_t from = 0, n; from < at; from += n) {
     n = piece_at(s, from);
     if (n > at - from) n = at - from;
     if (n <= 0) break;
-    TRY(fetch(s, from, n));
+    NEED(fetch(s, from, n));
     for (const char *p = s->buffer, *end = p + n; (p = memchr(p, '\n', (size_t)(end - p))); p++) ++*line;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- tokens */

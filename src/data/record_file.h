@@ -1,8 +1,7 @@
 /* A file of records, read in place: what lies where is known, and any part of it is asked for at any time. It is read
  * by pread, so that the system's cache of the file is what all workers share, and a file that is cut down or written to
  * meanwhile is an error, where a mapping would end the process. */
-#ifndef LM_DATA_RECORD_FILE_H
-#define LM_DATA_RECORD_FILE_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -33,5 +32,3 @@ typedef struct lm_blocks {
 LM_API int64_t lm_token_bytes(const char *dtype);
 /* index: int64 [n], contiguous. x and y: int64 [n, size], y begins one token later. */
 LM_API lm_status lm_source_blocks(lm_source *s, const lm_blocks *b, lm_tensor *index, lm_tensor **x, lm_tensor **y);
-
-#endif

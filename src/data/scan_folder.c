@@ -28,14 +28,7 @@ static void free_names(names *l) {
 /* folder/name, or name alone */
 static lm_status add(names *l, const char *folder, const char *name) {
   size_t front = folder ? strlen(folder) + 1 : 0, bytes = strlen(name) + 1;
-  if (l->n == l->capacity) {
-    size_t capacity = l->capacity ? 2 * l->capacity : 64;
-    char **more = lm_realloc(l->at, capacity * sizeof *more);
-    if (!more) return LM_E_OOM;
-    l->at = more;
-    l->capacity = capacity;
-  }
-  char *text = lm_malloc(front + bytes);
+  char *text = lm_list_grow(&l->at, &l->capacity, l->n + 1, sizeof *l->at) ? lm_malloc(front + bytes) : NULL;
   if (!text) return LM_E_OOM;
   if (folder) {
     memcpy(text, folder, front - 1);

@@ -1,6 +1,5 @@
 /* Files in folders that are classes, as lists that tensors hold: texts one after the other, and where each lies. */
-#ifndef LM_DATA_SCAN_FOLDER_H
-#define LM_DATA_SCAN_FOLDER_H
+#pragma once
 
 #include "base/bytes.h"
 #include "tensor/tensor.h"
@@ -17,5 +16,3 @@ typedef struct lm_folder {
  * these suffixes (n of them, in any case; 0: any). Links to folders are followed, but not to one they lie in. */
 LM_API lm_status lm_folder_scan(const char *root, int n, const char *const *suffix, lm_folder *out);
 LM_API void lm_folder_free(lm_folder *f);
-
-#endif

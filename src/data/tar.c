@@ -208,18 +208,17 @@ static void put_name(lm_tar *t, const unsigned char *block) {
 }
 
 lm_status lm_tar_next(lm_tar *t, const char **name, size_t *length) {
-  lm_status status = LM_OK;
   unsigned char block[BLOCK];
   uint64_t size, pax_size = 0;
   bool sized = false;
   *name = NULL;
   t->name.n = 0;
   for (;;) {
-    TRY(skip(t, t->left + t->after));
+    NEED(skip(t, t->left + t->after));
     t->left = t->after = 0;
     t->begins = t->at;
     if (t->name.failed) return lm_fail_in_file(LM_E_OOM, t->path, "out of memory");
-    TRY(read_exactly(t, block, BLOCK));
+    NEED(read_exactly(t, block, BLOCK));
     if (is_zero(block)) return finish(t);
     if (!is_sum_right(block)) {
       return malformed(
@@ -234,10 +233,10 @@ lm_status lm_tar_next(lm_tar *t, const char **name, size_t *length) {
     t->after = (BLOCK - size % BLOCK) % BLOCK;
     if (is_header) {
       if (size == 0 || size > LONGEST_NAME) return malformed(t, "its extended header must have 1 byte to 1 MiB");
-      TRY(read_into(t, &t->headers, size));
+      NEED(read_into(t, &t->headers, size));
       t->left = 0;
       if (kind == 'x') {
-        TRY(read_pax(t, &pax_size, &sized));
+        NEED(read_pax(t, &pax_size, &sized));
       } else {
         t->name.n = 0;
         lm_put(&t->name, t->headers.data, length_of((unsigned char *)t->headers.data, t->headers.n));
@@ -254,14 +253,12 @@ lm_status lm_tar_next(lm_tar *t, const char **name, size_t *length) {
   if (t->name.failed) return lm_fail_in_file(LM_E_OOM, t->path, "out of memory");
   *name = t->name.n ? t->name.data : "";
   *length = t->name.n;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_tar_read(lm_tar *t, const char **data, size_t *n) {
   if (t->left > largest) return unsupported(t, "a file of more than 1 GiB");
-  lm_status status = read_into(t, &t->data, t->left);
-  if (status != LM_OK) return status;
+  NEED(read_into(t, &t->data, t->left));
   t->left = 0;
   *data = t->data.n ? t->data.data : "";
   *n = t->data.n;

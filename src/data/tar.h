@@ -1,7 +1,6 @@
 /* Tar archives, walked from one regular file in them to the next, plain or gzipped: v7, ustar, GNU's long names and
  * pax. Nothing but the file that is asked for lies in memory. */
-#ifndef LM_DATA_TAR_H
-#define LM_DATA_TAR_H
+#pragma once
 
 #include <stddef.h>
 
@@ -16,5 +15,3 @@ LM_API void lm_tar_close(lm_tar *t);
 LM_API lm_status lm_tar_next(lm_tar *t, const char **name, size_t *length);
 /* All bytes of that file, once; borrowed until the next call. */
 LM_API lm_status lm_tar_read(lm_tar *t, const char **data, size_t *n);
-
-#endif

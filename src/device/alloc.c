@@ -2,7 +2,6 @@
 #include "device/alloc.h"
 
 #include "base/message.h"
-#include "device/graph.h"
 #include "device/segments.h"
 #include "device/size_classes.h"
 #include "device/stream_core.h"
@@ -74,8 +73,7 @@ lm_status lm_memory_set_fraction(lm_device device, double fraction) {
   size_t left, total;
   if (!(fraction >= 0 && fraction <= 1)) return lm_fail_number(name, "fraction", "from 0 to 1", fraction);
   if (!driver || !driver->memory || !lm_is_segmented(driver)) return lm_fail_missing(name, lm_device_name(device));
-  lm_status status = driver->memory(lm_device_physical(device), &left, &total);
-  if (status != LM_OK) return status;
+  NEED(driver->memory(lm_device_physical(device), &left, &total));
   size_t limit = (size_t)((double)total * fraction);
   return lm_segments_limit(device, fraction == 1 ? 0 : limit ? limit : 1);
 }

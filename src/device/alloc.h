@@ -1,7 +1,6 @@
 /* Memory of every device, the CPU included, is cached: fresh pages cost more than arithmetic. size_classes.h and
  * segments.h say how. */
-#ifndef LM_DEVICE_ALLOC_H
-#define LM_DEVICE_ALLOC_H
+#pragma once
 
 #include <stddef.h>
 
@@ -38,5 +37,3 @@ LM_API void lm_pinned_free(void *p);
 LM_API bool lm_is_pinned(const void *p);
 /* The stream was given work that reads or writes the block p lies in. */
 LM_API void lm_pinned_use(const void *p, lm_stream *s);
-
-#endif

@@ -1,6 +1,5 @@
 /* Free blocks of memory as trees: ordered by size, then address, and balanced by a hash of the address (treaps). */
-#ifndef LM_DEVICE_BLOCK_TREE_H
-#define LM_DEVICE_BLOCK_TREE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ void lm_block_tree_add(lm_block **root, lm_block *b);
 void lm_block_tree_remove(lm_block **root, lm_block *b); /* it must be there */
 /* The smallest of at least `size`; NULL if there is none. */
 lm_block *lm_block_tree_fit(lm_block *root, size_t size);
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "device/device.h"
 
 #include <dlfcn.h>
@@ -273,8 +272,7 @@ lm_status lm_device_parse(const char *name, lm_device *out) {
   size_t length = strcspn(name, ":");
   const char *rest = name + length;
   int kind;
-  lm_status status = kind_of(name, length, &kind);
-  if (status != LM_OK) return status;
+  NEED(kind_of(name, length, &kind));
   if (kind < 0) return unknown_kind(name, length, rest);
   int ordinal = *rest ? parse_ordinal(rest) : LM_DEVICE_ORDINAL(lm_device_current(kind));
   int count = lm_device_count(kind);

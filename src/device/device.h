@@ -1,7 +1,6 @@
 /* Which device: a kind and an ordinal in one small number. `cpu` is cpu:0; cpu:1, cpu:2, … share
  * its memory and cores but are distinct to every op, so multi-device code runs on any machine. */
-#ifndef LM_DEVICE_DEVICE_H
-#define LM_DEVICE_DEVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,5 +50,3 @@ LM_API lm_status lm_device_load(const char *name);
 /* The kind whose driver reads the environment variable once, if it has been asked for its devices: too late then to set
  * it; else -1. */
 LM_API int lm_device_has_read(const char *variable);
-
-#endif

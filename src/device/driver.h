@@ -2,8 +2,7 @@
  *
  * Ordinals here are physical: the core may split a card into several devices (device.h), and translates.
  * Functions that may be absent (NULL) are marked; a driver without streams is synchronous, as the CPU's. */
-#ifndef LM_DEVICE_DRIVER_H
-#define LM_DEVICE_DRIVER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -94,5 +93,3 @@ typedef struct lm_driver {
 LM_API lm_status lm_driver_register(const lm_driver *driver, int *kind);
 /* NULL if the kind has none. Never loads a plug-in. */
 LM_API const lm_driver *lm_driver_of(lm_device device);
-
-#endif

@@ -143,23 +143,20 @@ lm_status lm_event_wait(lm_event *e, lm_stream *waiter) {
 lm_status lm_event_query(lm_event *e, bool *done) {
   *done = true;
   if (!e->recorded || !e->native) return LM_OK;
-  lm_status status = check_host("event.query", e);
-  if (status != LM_OK) return status;
+  NEED(check_host("event.query", e));
   return lm_driver_of(e->device)->event_query(lm_device_physical(e->device), e->native, done);
 }
 
 lm_status lm_event_synchronize(lm_event *e) {
   if (!e->recorded || !e->native) return LM_OK;
-  lm_status status = check_host("event.synchronize", e);
-  if (status != LM_OK) return status;
+  NEED(check_host("event.synchronize", e));
   return lm_driver_of(e->device)->event_synchronize(lm_device_physical(e->device), e->native);
 }
 
 lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *milliseconds) {
   static const char name[] = "event.elapsed_time";
-  lm_status status;
   *milliseconds = 0;
-  TRY(check_device(name, from, to->device));
+  NEED(check_device(name, from, to->device));
   if (!from->timing || !to->timing)
     return lm_fail(LM_E_STATE, "%s: both events must be created with {enable_timing = true}", name);
   if (!from->recorded || !to->recorded)
@@ -170,12 +167,10 @@ lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *milliseconds) {
     return LM_OK;
   }
   bool first = true, second = true;
-  TRY(lm_event_query(from, &first));
-  TRY(lm_event_query(to, &second));
+  NEED(lm_event_query(from, &first));
+  NEED(lm_event_query(to, &second));
   if (!first || !second)
     return lm_fail(LM_E_STATE, "%s: the %s event is not complete; call its :synchronize() first", name,
                    first ? "second" : "first");
-  TRY(lm_driver_of(from->device)->event_elapsed(from->native, to->native, milliseconds));
-done:
-  return status;
+  return lm_driver_of(from->device)->event_elapsed(from->native, to->native, milliseconds);
 }

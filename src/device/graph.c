@@ -1,10 +1,9 @@
 /* Capture of what a thread enqueues. A replay is ordered by hand: it continues after everything its device was given,
  * and what a graph has touched (LM_USED_GRAPH) is waited for at each later use. */
-#include <stdio.h>
 
+#include "device/graph.h"
 #include "base/mem.h"
 #include "base/message.h"
-#include "device/graph.h"
 #include "device/segments.h"
 #include "device/stream_core.h"
 
@@ -128,12 +127,10 @@ done:
 }
 
 lm_status lm_graph_gather(lm_graph *g) {
-  lm_status status = LM_OK;
   lm_stream_state *o;
   for (int i = 0; (o = state_at(g->device, i)); i++)
-    if (atomic_load(&o->capture) == g) TRY(lm_stream_wait(g->stream, &o->s));
-done:
-  return status;
+    if (atomic_load(&o->capture) == g) NEED(lm_stream_wait(g->stream, &o->s));
+  return LM_OK;
 }
 
 /* Events recorded during the capture mean nothing outside it. */

@@ -20,8 +20,7 @@
  *
  * A graph is captured (begin), recorded (end), launched any number of times by any thread, let go (free), and destroyed
  * by the next thread that uses graphs and is not capturing (lm_graph_drain): finalizers call no driver. */
-#ifndef LM_DEVICE_GRAPH_H
-#define LM_DEVICE_GRAPH_H
+#pragma once
 
 #include "device/stream.h"
 
@@ -45,5 +44,3 @@ LM_API void lm_graph_unblock(void);
 LM_API lm_status lm_graph_join(lm_stream *s);
 /* An error if this thread captures on another device: a graph has the work, and the memory, of one. */
 LM_API lm_status lm_graph_admits(lm_device device);
-
-#endif

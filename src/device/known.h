@@ -1,6 +1,5 @@
 /* Kinds of device of which the core knows before their backend's plug-in is loaded. The table is backend/known/'s. */
-#ifndef LM_DEVICE_KNOWN_H
-#define LM_DEVICE_KNOWN_H
+#pragma once
 
 #include "base/environment_variable.h"
 #include "device/device.h"
@@ -26,5 +25,3 @@ extern LM_API const int lm_known_count;
 static inline const lm_known_kind *lm_known_kind_of(int kind) {
   return kind > LM_CPU && kind < lm_known_count ? &lm_known_kinds[kind] : NULL;
 }
-
-#endif

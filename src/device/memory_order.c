@@ -9,34 +9,30 @@ static lm_status wait_for_graphs(uint64_t word, lm_stream *s) {
 
 lm_status lm_use_read(lm_used *used, lm_stream *s) {
   if (!s->native) return LM_OK;
-  lm_status status = LM_OK;
   uint64_t word = atomic_load_explicit(used, memory_order_acquire), bit = LM_USED_BIT(s->id), tag = lm_stream_tag(s),
            next;
   if ((word & (bit | LM_USED_GRAPH)) == bit && !tag) return LM_OK;
   do {
     if (word && !(word & bit)) {
       lm_stream *writer = lm_stream_by_id(s->device, (int)(word & LM_USED_WRITER));
-      if (writer) TRY(lm_stream_wait(s, writer));
+      if (writer) NEED(lm_stream_wait(s, writer));
     }
-    TRY(wait_for_graphs(word, s));
+    NEED(wait_for_graphs(word, s));
     next = (word ? word : s->id) | bit | tag;
   } while (!atomic_compare_exchange_weak(used, &word, next));
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_use_write(lm_used *used, lm_stream *s) {
   if (!s->native) return LM_OK;
-  lm_status status = LM_OK;
   uint64_t word = atomic_load_explicit(used, memory_order_acquire), mine = s->id | LM_USED_BIT(s->id),
            tag = lm_stream_tag(s);
   if (word == mine && !tag) return LM_OK;
   do {
-    TRY(lm_stream_wait_mask(s, word));
-    TRY(wait_for_graphs(word, s));
+    NEED(lm_stream_wait_mask(s, word));
+    NEED(wait_for_graphs(word, s));
   } while (!atomic_compare_exchange_weak(used, &word, mine | (word & LM_USED_GRAPH) | tag));
-done:
-  return status;
+  return LM_OK;
 }
 
 void lm_use_ended(lm_used *used) { atomic_fetch_and(used, LM_USED_GRAPH); }

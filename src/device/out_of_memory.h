@@ -1,6 +1,5 @@
 /* What is said where a device has no memory left. */
-#ifndef LM_DEVICE_OUT_OF_MEMORY_H
-#define LM_DEVICE_OUT_OF_MEMORY_H
+#pragma once
 
 #include "device/alloc.h"
 #include "device/driver.h"
@@ -8,5 +7,3 @@
 /* LM_E_OOM: `bytes` were asked for. `limit`: what this process may reserve, 0 where that is not limited. */
 lm_status lm_out_of_memory(const lm_driver *driver, lm_device device, size_t bytes, const lm_memory_stats *stats,
                            size_t limit);
-
-#endif

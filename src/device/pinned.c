@@ -65,25 +65,22 @@ static block *block_of(const void *p) {
 
 /* *over: the stream has done with it. */
 static lm_status is_use_over(use *u, bool *over) {
-  lm_status status = LM_OK;
   lm_device device = u->stream->device;
   *over = lm_stream_is_done(u->stream, u->given);
-  if (!u->event && !*over) TRY(lm_stream_mark(u->stream, &u->event));
-  if (u->event && !*over) TRY(lm_driver_of(device)->event_query(lm_device_physical(device), u->event, over));
+  if (!u->event && !*over) NEED(lm_stream_mark(u->stream, &u->event));
+  if (u->event && !*over) NEED(lm_driver_of(device)->event_query(lm_device_physical(device), u->event, over));
   if (*over && u->event) lm_event_put(device, false, u->event);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Locked. Blocks whose users are through become idle. A capture forbids to ask. */
 static lm_status reclaim(void) {
-  lm_status status = LM_OK;
   if (lm_graph_capturing()) return LM_OK;
   for (block **at = &waiting; *at;) {
     block *b = *at;
     for (int i = 0; i < b->nuses;) {
       bool over;
-      TRY(is_use_over(&b->uses[i], &over));
+      NEED(is_use_over(&b->uses[i], &over));
       if (over) {
         b->uses[i] = b->uses[--b->nuses];
       } else {
@@ -98,8 +95,7 @@ static lm_status reclaim(void) {
     b->next = idle[b->log2];
     idle[b->log2] = b;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Locked. */
@@ -108,16 +104,7 @@ static lm_status make_block(const lm_driver *driver, int log2, block **out) {
   block *b = lm_calloc(1, sizeof *b);
   *out = NULL;
   if (!b) return LM_E_OOM;
-  if (count == capacity) {
-    size_t wanted = capacity ? 2 * capacity : 64;
-    block **grown = lm_realloc(all, wanted * sizeof *grown);
-    if (!grown) {
-      status = LM_E_OOM;
-      goto done;
-    }
-    all = grown;
-    capacity = wanted;
-  }
+  if (!lm_list_grow(&all, &capacity, count + 1, sizeof *all)) TRY(LM_E_OOM);
   TRY(driver->host_alloc((size_t)1 << log2, (void **)&b->p));
   b->log2 = log2;
   size_t at = (size_t)(index_of(b->p) + 1);

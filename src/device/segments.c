@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/environment_variable.h"
@@ -13,6 +12,7 @@
 #include "device/block_tree.h"
 #include "device/out_of_memory.h"
 #include "device/stream_core.h"
+#include "integers.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -223,12 +223,10 @@ static block *fit_anywhere(lm_arena *a, bool small, size_t size) {
   return best;
 }
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
 static size_t segment_size(const lm_segment_rules *r, size_t size) {
   return size <= r->small_limit  ? r->small_segment
          : size < r->large_limit ? r->large_segment
-                                 : round_up(size, r->large_round);
+                                 : (size_t)lm_round_up(size, r->large_round);
 }
 
 /* A segment as one free block. Locked, but not while the driver works. Needs a spare node afterwards. */
@@ -312,7 +310,7 @@ lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void *
   TRY(heap_of(device, &h));
   lm_arena *a = own && own->device == device ? own : &h->shared;
   if (lm_alloc_must_fail() || bytes > SIZE_MAX / 2) return out_of_memory(h, bytes);
-  size_t size = round_up(bytes, h->rules.round);
+  size_t size = lm_round_up(bytes, h->rules.round);
   pthread_mutex_lock(&h->lock);
   status = find_block(h, a, s->id, size, &b);
   if (status != LM_OK) {
@@ -396,8 +394,7 @@ void *lm_segments_base(lm_device device, const void *p, bool *of_graph) {
 lm_status lm_arena_new(lm_device device, lm_arena **out) {
   heap *h;
   *out = NULL;
-  lm_status status = heap_of(device, &h);
-  if (status != LM_OK) return status;
+  NEED(heap_of(device, &h));
   *out = lm_calloc(1, sizeof **out);
   if (!*out) return LM_E_OOM;
   (*out)->device = device;
@@ -455,8 +452,7 @@ void lm_segments_empty_cache(lm_device device) {
 
 lm_status lm_segments_limit(lm_device device, size_t bytes) {
   heap *h;
-  lm_status status = heap_of(device, &h);
-  if (status != LM_OK) return status;
+  NEED(heap_of(device, &h));
   pthread_mutex_lock(&h->lock);
   h->limit = bytes;
   pthread_mutex_unlock(&h->lock);

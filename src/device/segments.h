@@ -3,8 +3,7 @@
  *
  * A free block stays with the stream it was used on: work given to that stream later may write it at once. Another
  * stream gets one only when the driver has nothing more, and then waits. */
-#ifndef LM_DEVICE_SEGMENTS_H
-#define LM_DEVICE_SEGMENTS_H
+#pragma once
 
 #include "device/alloc.h"
 #include "device/driver.h"
@@ -28,5 +27,3 @@ void lm_segments_reset_peak(lm_device device);
 void lm_segments_empty_cache(lm_device device);
 /* Bytes held from the driver at most; 0: no limit. */
 lm_status lm_segments_limit(lm_device device, size_t bytes);
-
-#endif

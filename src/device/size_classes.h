@@ -1,7 +1,6 @@
 /* The allocator for devices whose work is done at once, the CPU first: freed blocks are kept by size and handed out
  * again; under pressure all of them go back to the driver, and the request is tried once more. */
-#ifndef LM_DEVICE_SIZE_CLASSES_H
-#define LM_DEVICE_SIZE_CLASSES_H
+#pragma once
 
 #include "device/alloc.h"
 #include "device/driver.h"
@@ -12,5 +11,3 @@ void lm_classes_free(lm_device device, void *p, size_t bytes, uint64_t last);
 lm_memory_stats lm_classes_stats(lm_device device);
 void lm_classes_reset_peak(lm_device device);
 void lm_classes_empty_cache(lm_device device);
-
-#endif

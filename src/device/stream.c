@@ -2,8 +2,6 @@
 #include "device/stream.h"
 #include "device/graph.h"
 
-#include <stdlib.h>
-
 #include "base/mem.h"
 #include "device/stream_core.h"
 
@@ -197,8 +195,7 @@ lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
   /* Another thread may have begun to capture `on` by now: the waiter does not become part of that. */
   lm_graph *capture = lm_graph_capturing() == lm_stream_capture(on) ? lm_graph_capturing() : NULL;
   if (!counted && capture) return lm_graph_refuse(on->device, waiter->device);
-  lm_status status = wait_by_event(waiter, on, capture);
-  if (status != LM_OK) return status;
+  NEED(wait_by_event(waiter, on, capture));
   /* Whoever waits for this stream now waits for the other too, so their notes of having waited are out of date. */
   lm_stream_touch(waiter);
   if (counted) raise_to(&w->seen[on->id], given);
@@ -206,13 +203,11 @@ lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
 }
 
 lm_status lm_stream_wait_mask(lm_stream *s, uint64_t mask) {
-  lm_status status = LM_OK;
   for (mask = (mask & LM_USED_BITS) >> 6; mask; mask &= mask - 1) {
     lm_stream *on = lm_stream_by_id(s->device, __builtin_ctzll(mask));
-    if (on) TRY(lm_stream_wait(s, on));
+    if (on) NEED(lm_stream_wait(s, on));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_stream_synchronize(lm_stream *s) {
@@ -267,8 +262,7 @@ lm_status lm_stream_query(lm_stream *s, bool *done) {
   const lm_driver *driver = lm_driver_of(s->device);
   *done = true;
   if (!s->native || !driver->stream_query) return LM_OK;
-  lm_status status = lm_graph_forbids("query");
-  if (status != LM_OK) return status;
+  NEED(lm_graph_forbids("query"));
   return driver->stream_query(lm_device_physical(s->device), s->native, done);
 }
 

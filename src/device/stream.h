@@ -2,8 +2,7 @@
  * A storage knows the streams that use it, so that work on one waits for what another has written (lm_use_*).
  * Devices whose driver has no streams have the one, on which all work is done at once; nothing here costs them
  * anything. */
-#ifndef LM_DEVICE_STREAM_H
-#define LM_DEVICE_STREAM_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -68,5 +67,3 @@ LM_API lm_status lm_event_query(lm_event *e, bool *done);
 LM_API lm_status lm_event_synchronize(lm_event *e);
 /* Milliseconds between two recorded timing events of one device. Synchronous devices measure wall time. */
 LM_API lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *milliseconds);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the files of streams, events, graphs and of the allocator share. */
-#ifndef LM_DEVICE_STREAM_CORE_H
-#define LM_DEVICE_STREAM_CORE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -61,5 +60,3 @@ void lm_pinned_empty_cache(void);
 /* Events that were let go, to be used again; NULL if there is none. */
 void *lm_event_take(lm_device device, bool timing);
 void lm_event_put(lm_device device, bool timing, void *native);
-
-#endif

@@ -1,6 +1,5 @@
 /* Images seen through a map of coordinates: rotated, sheared, in perspective. Pixels are looked up as ATen's
  * grid_sample does with padding_mode zeros and align_corners false. */
-#include <math.h>
 
 #include "backend/cpu/cpu.h"
 #include "base/message.h"
@@ -24,17 +23,22 @@ done:
 /* The walk along row y of the output. */
 typedef lm_walk (*lm_walk_of)(const lm_image_job *job, int64_t y);
 
-static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk_of walk_of) {
-  const lm_planes *x = &job->x, *y = &job->y;
+typedef struct warping {
+  const lm_image_job *job;
+  int at, coefficients; /* of its numbers */
+  lm_walk_of walk_of;
+  int64_t groups; /* of channels */
+} warping;
+
+static void warp_rows(void *ctx, int64_t begin, int64_t end) {
+  const warping *w = ctx;
+  const lm_planes *x = &w->job->x, *y = &w->job->y;
   const lm_pixel_loops *loops = LM_PIXEL_LOOPS(x->dtype);
-  bool bilinear = job->v[at] != 0;
-  int fills = (int)job->v[at + 1];
-  const double *fill = job->v + at + 2 + coefficients;
-  int64_t rows = y->n * y->h, groups = (x->c + LM_MAX_CHANNELS - 1) / LM_MAX_CHANNELS;
-  int threads = lm_cpu_share((double)rows * (double)y->w * (double)(x->c + 1) * 2);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-  for (int64_t task = 0; task < rows * groups; task++) {
-    int64_t image = task / (y->h * groups), group = task / y->h % groups, row = task % y->h;
+  bool bilinear = w->job->v[w->at] != 0;
+  int fills = (int)w->job->v[w->at + 1];
+  const double *fill = w->job->v + w->at + 2 + w->coefficients;
+  for (int64_t task = begin; task < end; task++) {
+    int64_t image = task / (y->h * w->groups), group = task / y->h % w->groups, row = task % y->h;
     int64_t first = group * LM_MAX_CHANNELS, count = x->c - first < LM_MAX_CHANNELS ? x->c - first : LM_MAX_CHANNELS;
     double own[LM_MAX_CHANNELS] = {0};
     void *out[LM_MAX_CHANNELS];
@@ -50,19 +54,22 @@ static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk
                          .channels = (int)count,
                          .filled = fills > 0,
                          .fill = own};
-    lm_walk walk = walk_of(job, row);
+    lm_walk walk = w->walk_of(w->job, row);
     (bilinear ? loops->bilinear : loops->nearest)(&from, &walk, y->w, out);
   }
-  return LM_OK;
+}
+
+static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk_of walk_of) {
+  const lm_planes *x = &job->x, *y = &job->y;
+  warping w = {job, at, coefficients, walk_of, (x->c + LM_MAX_CHANNELS - 1) / LM_MAX_CHANNELS};
+  int64_t rows = y->n * y->h;
+  return lm_parallel(rows * w.groups, (double)rows * (double)y->w * (double)(x->c + 1) * 2, 0, warp_rows, &w);
 }
 
 lm_status lm_plan_affine(lm_image_job *job) {
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
-  TRY(lm_image_whole(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
-  TRY(check_map(job, 2, 6));
-done:
-  return status;
+  NEED(lm_image_whole(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
+  NEED(lm_image_whole(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
+  return check_map(job, 2, 6);
 }
 
 static lm_walk affine_walk(const lm_image_job *job, int64_t row) {

@@ -1,5 +1,4 @@
 /* Sums over neighbors: Gaussian blur by its two kernels, and sharpening. */
-#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -11,9 +10,8 @@ enum { ROWS = 32 }; /* of the result at a time */
 
 lm_status lm_plan_blur(lm_image_job *job) {
   int64_t kx, ky;
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "kernel width", 1, LM_MAX_SIDE, &kx));
-  TRY(lm_image_whole(job, 1, "kernel height", 1, LM_MAX_SIDE, &ky));
+  NEED(lm_image_whole(job, 0, "kernel width", 1, LM_MAX_SIDE, &kx));
+  NEED(lm_image_whole(job, 1, "kernel height", 1, LM_MAX_SIDE, &ky));
   if (kx % 2 == 0 || ky % 2 == 0 || job->count != 2 + kx + ky) {
     return lm_fail_value("blur", "kernel", "of odd sizes with a weight for each row and column",
                          lm_text("%lld x %lld and %d weights", (long long)kx, (long long)ky, job->count - 2));
@@ -24,8 +22,7 @@ lm_status lm_plan_blur(lm_image_job *job) {
                   lm_text("%lld x %lld", (long long)ky, (long long)kx));
     return LM_E_SHAPE;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static int64_t reflect(int64_t i, int64_t n) { return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i; }
@@ -35,7 +32,8 @@ typedef struct blurring {
   const lm_pixel_loops *loops;
   int64_t kx, ky;
   const void *wx, *wy;
-  int64_t real; /* bytes of the numbers computed with */
+  int64_t real;  /* bytes of the numbers computed with */
+  int64_t parts; /* of a plane, of ROWS rows */
 } blurring;
 
 /* Row h of a plane, summed along x. padded: a row and its reflection */
@@ -62,17 +60,26 @@ static void blur_rows(const blurring *b, int64_t plane, int64_t low, int64_t hig
   }
 }
 
+static void blur_tasks(void *ctx, int64_t first, int64_t last) {
+  const blurring *b = ctx;
+  const lm_planes *x = &b->job->x;
+  const void **rows = lm_scratch();
+  for (int64_t task = first; task < last; task++) {
+    int64_t low = task % b->parts * ROWS, high = low + ROWS < x->h ? low + ROWS : x->h;
+    blur_rows(b, task / b->parts, low, high, rows, (char *)(rows + b->ky));
+  }
+}
+
 lm_status lm_run_blur(const lm_image_job *job) {
   const lm_planes *x = &job->x;
   blurring b = {.job = job, .loops = LM_PIXEL_LOOPS(x->dtype), .kx = (int64_t)job->v[0], .ky = (int64_t)job->v[1]};
   b.real = x->dtype == LM_F64 ? 8 : 4;
-  int64_t planes = x->n * x->c, parts = (x->h + ROWS - 1) / ROWS;
-  int threads = lm_cpu_share((double)planes * (double)x->h * (double)x->w * 0.1 * (double)(8 + b.kx + b.ky));
-  size_t pointers = (size_t)b.ky * sizeof(void *);
+  b.parts = (x->h + ROWS - 1) / ROWS;
+  int64_t planes = x->n * x->c;
+  double work = (double)planes * (double)x->h * (double)x->w * 0.1 * (double)(8 + b.kx + b.ky);
   size_t numbers = (size_t)(x->w + b.kx) + (size_t)(ROWS + b.ky) * (size_t)x->w;
-  size_t each = (pointers + numbers * (size_t)b.real + 127) / 64 * 64, weights = (size_t)(b.kx + b.ky) * (size_t)b.real;
-  char *scratch = lm_malloc(each * (size_t)threads + weights), *w = scratch + each * (size_t)threads;
-  if (!scratch) return LM_E_OOM;
+  char *w = lm_malloc((size_t)((b.kx + b.ky) * b.real));
+  if (!w) return LM_E_OOM;
   for (int64_t i = 0; i < b.kx + b.ky; i++) {
     if (b.real == 8) {
       ((double *)w)[i] = job->v[2 + i];
@@ -81,14 +88,10 @@ lm_status lm_run_blur(const lm_image_job *job) {
     }
   }
   b.wx = w, b.wy = w + b.kx * b.real;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t task = 0; task < planes * parts; task++) {
-    char *own = scratch + each * (size_t)omp_get_thread_num();
-    int64_t low = task % parts * ROWS, high = low + ROWS < x->h ? low + ROWS : x->h;
-    blur_rows(&b, task / parts, low, high, (const void **)own, own + pointers);
-  }
-  lm_free(scratch);
-  return LM_OK;
+  size_t scratch = (size_t)b.ky * sizeof(void *) + numbers * (size_t)b.real + 64;
+  lm_status status = lm_parallel(planes * b.parts, work, scratch, blur_tasks, &b);
+  lm_free(w);
+  return status;
 }
 
 lm_status lm_plan_sharpness(lm_image_job *job) {
@@ -99,15 +102,14 @@ lm_status lm_plan_sharpness(lm_image_job *job) {
 }
 
 /* Pixels at the border stay, except being kept within black and white. */
-lm_status lm_run_sharpness(const lm_image_job *job) {
+static void sharpen_rows(void *ctx, int64_t first, int64_t last) {
+  const lm_image_job *job = ctx;
   const lm_planes *x = &job->x, *y = &job->y;
   const lm_pixel_loops *loops = LM_PIXEL_LOOPS(x->dtype);
   const double none[2] = {1, 0};
-  int64_t rows = x->n * x->c * x->h, bytes = (int64_t)lm_dtype_size(x->dtype);
-  int threads = lm_cpu_share((double)rows * (double)x->w * 0.5);
+  int64_t bytes = (int64_t)lm_dtype_size(x->dtype), end = (x->w - 1) * bytes;
   bool small = x->h <= 2 || x->w <= 2;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t row = 0; row < rows; row++) {
+  for (int64_t row = first; row < last; row++) {
     int64_t plane = row / x->h, h = row % x->h;
     const char *src = lm_row_of(x, plane / x->c, plane % x->c, h);
     char *to = lm_row_of(y, plane / x->c, plane % x->c, h);
@@ -116,11 +118,14 @@ lm_status lm_run_sharpness(const lm_image_job *job) {
     } else if (h == 0 || h == x->h - 1) {
       loops->blend((const void *const[]){src}, (void *const[]){to}, 1, x->w, none);
     } else {
-      int64_t last = (x->w - 1) * bytes;
       loops->sharpen(to, (const void *const[]){src - x->row, src, src + x->row}, x->w, job->v[0]);
       loops->blend((const void *const[]){src}, (void *const[]){to}, 1, 1, none);
-      loops->blend((const void *const[]){src + last}, (void *const[]){to + last}, 1, 1, none);
+      loops->blend((const void *const[]){src + end}, (void *const[]){to + end}, 1, 1, none);
     }
   }
-  return LM_OK;
+}
+
+lm_status lm_run_sharpness(const lm_image_job *job) {
+  int64_t rows = job->x.n * job->x.c * job->x.h;
+  return lm_parallel(rows, (double)rows * (double)job->x.w * 0.5, 0, sharpen_rows, (void *)job);
 }

@@ -1,6 +1,5 @@
 /* Between the files of this folder. */
-#ifndef LM_IMAGE_CODEC_H
-#define LM_IMAGE_CODEC_H
+#pragma once
 
 #include "base/bytes.h"
 #include "image/image.h"
@@ -45,5 +44,3 @@ lm_status lm_png_decode(const lm_image *image, const lm_region *region, const lm
 lm_status lm_pixels_check(const char *who, const lm_tensor *pixels, unsigned channels, int64_t most);
 /* A tensor that takes over the bytes; the status is LM_E_OOM if the buffer has failed. */
 lm_status lm_image_bytes(lm_bytes *b, lm_tensor **out);
-
-#endif

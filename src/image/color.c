@@ -41,19 +41,31 @@ lm_status lm_run_brightness(const lm_image_job *job) {
 
 lm_status lm_plan_contrast(lm_image_job *job) { return check_factor(job); }
 
+/* What becomes of each row or plane. */
+typedef struct counting {
+  const lm_image_job *job;
+  lm_planes x;
+  double *out;
+} counting;
+
+static void sum_rows(void *ctx, int64_t first, int64_t last) {
+  const counting *j = ctx;
+  const lm_image_job *job = j->job;
+  const lm_planes *x = &j->x;
+  for (int64_t row = first; row < last; row++) {
+    const void *in[3];
+    for (int c = 0; c < x->c; c++) in[c] = lm_row_of(x, row / x->h, c, row % x->h);
+    j->out[row] = LOOPS->gray_sum(in, (int)x->c, x->w);
+  }
+}
+
 /* Rows are summed by themselves, so that neither threads nor strides make a difference. */
 lm_status lm_run_contrast(const lm_image_job *job) {
   const lm_planes *x = &job->x;
   int64_t rows = x->n * x->h;
   double *v = lm_malloc((size_t)(2 * x->n + rows) * sizeof *v), *sums = v + 2 * x->n;
   if (!v) return LM_E_OOM;
-  int threads = lm_cpu_share((double)rows * (double)x->w * (double)x->c * 0.1);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t row = 0; row < rows; row++) {
-    const void *in[3];
-    for (int c = 0; c < x->c; c++) in[c] = lm_row_of(x, row / x->h, c, row % x->h);
-    sums[row] = LOOPS->gray_sum(in, (int)x->c, x->w);
-  }
+  lm_parallel(rows, (double)rows * (double)x->w * (double)x->c * 0.1, 0, sum_rows, &(counting){job, *x, sums});
   for (int64_t image = 0; image < x->n; image++) {
     double sum = 0;
     for (int64_t h = 0; h < x->h; h++) sum += sums[image * x->h + h];
@@ -163,24 +175,29 @@ static void flat(lm_planes *x) {
 
 lm_status lm_plan_autocontrast(lm_image_job *job) { return check_colors(job); }
 
+static void find_extremes(void *ctx, int64_t first, int64_t last) {
+  const counting *j = ctx;
+  const lm_image_job *job = j->job;
+  const lm_planes *x = &j->x;
+  for (int64_t plane = first; plane < last; plane++) {
+    double least = INFINITY, largest = -INFINITY;
+    for (int64_t h = 0; h < x->h; h++)
+      LOOPS->extremes(lm_row_of(x, plane / x->c, plane % x->c, h), x->w, &least, &largest);
+    bool even = !(largest > least);
+    j->out[2 * plane] = even ? 0 : least;
+    j->out[2 * plane + 1] = even                     ? 1
+                            : job->x.dtype == LM_F64 ? (largest - least) / white(job)
+                                                     : (double)((float)(largest - least) * (float)(1 / white(job)));
+  }
+}
+
 lm_status lm_run_autocontrast(const lm_image_job *job) {
   lm_planes x = job->x;
   int64_t planes = x.n * x.c;
   double *v = lm_malloc((size_t)planes * 2 * sizeof *v), values = (double)planes * (double)x.h * (double)x.w;
   if (!v) return LM_E_OOM;
   flat(&x);
-  int threads = lm_cpu_share(values * 0.2);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t plane = 0; plane < planes; plane++) {
-    double least = INFINITY, largest = -INFINITY;
-    for (int64_t h = 0; h < x.h; h++)
-      LOOPS->extremes(lm_row_of(&x, plane / x.c, plane % x.c, h), x.w, &least, &largest);
-    bool even = !(largest > least);
-    v[2 * plane] = even ? 0 : least;
-    v[2 * plane + 1] = even                     ? 1
-                       : job->x.dtype == LM_F64 ? (largest - least) / white(job)
-                                                : (double)((float)(largest - least) * (float)(1 / white(job)));
-  }
+  lm_parallel(planes, values * 0.2, 0, find_extremes, &(counting){job, x, v});
   lm_image_spans(job, LOOPS->stretch, false, v, 2, 0.3);
   lm_free(v);
   return LM_OK;
@@ -222,20 +239,23 @@ lm_status lm_plan_equalize(lm_image_job *job) {
   return lm_fail_dtype("equalize", "x", "uint8", lm_dtype_name(job->x.dtype));
 }
 
-lm_status lm_run_equalize(const lm_image_job *job) {
-  lm_planes x = job->x;
-  int64_t planes = x.n * x.c;
-  double *tables = lm_malloc((size_t)planes * 256 * sizeof *tables);
-  if (!tables) return LM_E_OOM;
-  int threads = lm_cpu_share((double)planes * (double)x.h * (double)x.w);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t plane = 0; plane < planes; plane++) {
-    lm_planes own = x;
+static void make_tables(void *ctx, int64_t first, int64_t last) {
+  const counting *j = ctx;
+  for (int64_t plane = first; plane < last; plane++) {
+    lm_planes own = j->x;
     if (own.h * own.w < INT32_MAX) flat(&own);
     int64_t counts[256];
     count_bytes(&own, plane, counts);
-    table_of(counts, tables + 256 * plane);
+    table_of(counts, j->out + 256 * plane);
   }
+}
+
+lm_status lm_run_equalize(const lm_image_job *job) {
+  int64_t planes = job->x.n * job->x.c;
+  double *tables = lm_malloc((size_t)planes * 256 * sizeof *tables);
+  if (!tables) return LM_E_OOM;
+  double work = (double)planes * (double)job->x.h * (double)job->x.w;
+  lm_parallel(planes, work, 0, make_tables, &(counting){job, job->x, tables});
   lm_status status = look_up(job, tables, 256);
   lm_free(tables);
   return status;
@@ -245,8 +265,7 @@ lm_status lm_run_equalize(const lm_image_job *job) {
 
 lm_status lm_plan_normalize(lm_image_job *job) {
   int64_t scale;
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "scale", 0, 1, &scale));
+  NEED(lm_image_whole(job, 0, "scale", 0, 1, &scale));
   int numbers = job->count - 1;
   if (numbers != 2 && numbers != 2 * job->x.c) {
     return lm_fail_int("normalize", "mean and std",
@@ -262,8 +281,7 @@ lm_status lm_plan_normalize(lm_image_job *job) {
     }
     job->y.dtype = LM_F32;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_run_normalize(const lm_image_job *job) {

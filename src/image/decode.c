@@ -56,10 +56,9 @@ static lm_status find_format(lm_image *im) {
 }
 
 lm_status lm_image_read_header(lm_image *im) {
-  lm_status status = LM_OK;
   lm_image_header h = {0};
-  TRY(find_format(im));
-  TRY(im->format == LM_IMAGE_JPEG ? lm_jpeg_header(im, &h) : lm_png_header(im, &h));
+  NEED(find_format(im));
+  NEED(im->format == LM_IMAGE_JPEG ? lm_jpeg_header(im, &h) : lm_png_header(im, &h));
   if (h.height > im->max_pixels / h.width) {
     return lm_fail_in_file(LM_E_IO, im->name, "the header states %lld x %lld pixels, more than max_pixels (%lld)",
                            (long long)h.width, (long long)h.height, (long long)im->max_pixels);
@@ -69,8 +68,7 @@ lm_status lm_image_read_header(lm_image *im) {
   bool swap = orientation_change_of(im->orientation).swap;
   im->height = swap ? h.width : h.height;
   im->width = swap ? h.height : h.width;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- pixels */
@@ -84,7 +82,7 @@ static void reverse(int64_t *from, int64_t n, int64_t whole) { *from = whole - *
  * last. */
 static void shrink(int64_t from, int64_t n, int64_t whole, int scale, int64_t *first, int64_t *end) {
   *first = (from + scale / 2) / scale;
-  *end = from + n == whole ? (whole + scale - 1) / scale : (from + n + scale / 2) / scale;
+  *end = from + n == whole ? lm_ceil_div(whole, scale) : (from + n + scale / 2) / scale;
 }
 
 lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image_crop *crop, const int64_t *at_least,
@@ -160,7 +158,7 @@ done:
 
 lm_status lm_pixels_check(const char *who, const lm_tensor *pixels, unsigned channels, int64_t most) {
   if (pixels->dtype != LM_U8) {
-    return lm_remedy(lm_fail_dtype(who, "image", "uint8", lm_dtype_name((lm_dtype)pixels->dtype)),
+    return lm_remedy(lm_fail_dtype(who, "image", "uint8", lm_dtype_name(pixels->dtype)),
                      "convert one in [0, 1] with image:mul(255):round():to(\"uint8\")");
   }
   if (LM_DEVICE_KIND(pixels->device) != LM_CPU) {

@@ -6,11 +6,8 @@
 
 lm_status lm_plan_flip(lm_image_job *job) {
   int64_t flag;
-  lm_status status;
-  TRY(lm_image_whole(job, 0, "horizontally", 0, 1, &flag));
-  TRY(lm_image_whole(job, 1, "vertically", 0, 1, &flag));
-done:
-  return status;
+  NEED(lm_image_whole(job, 0, "horizontally", 0, 1, &flag));
+  return lm_image_whole(job, 1, "vertically", 0, 1, &flag);
 }
 
 static void same(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
@@ -36,30 +33,36 @@ lm_status lm_plan_rotate90(lm_image_job *job) {
   return status;
 }
 
+enum { TASK_ROWS = 32 }; /* of a task */
+
+static void turn_tasks(void *ctx, int64_t begin, int64_t end) {
+  const lm_image_job *job = ctx;
+  const lm_planes *x = &job->x, *y = &job->y;
+  int64_t turns = (int64_t)job->v[0], bytes = (int64_t)lm_dtype_size(x->dtype);
+  int64_t parts = (y->h + TASK_ROWS - 1) / TASK_ROWS;
+  for (int64_t task = begin; task < end; task++) {
+    int64_t plane = task / parts, first = task % parts * TASK_ROWS;
+    int64_t rows = y->h - first < TASK_ROWS ? y->h - first : TASK_ROWS;
+    /* Row i of y is column i of x from its upper end (3 turns: from its lower end), where columns count from the right
+     * for 1 turn. */
+    const char *src = lm_row_of(x, plane / x->c, plane % x->c, turns == 3 ? x->h - 1 : 0);
+    char *dst = lm_row_of(y, plane / x->c, plane % x->c, turns == 3 ? first : first + rows - 1);
+    int64_t column = turns == 3 ? first : x->w - first - rows;
+    LM_PIXEL_LOOPS(x->dtype)->transpose(dst, (turns == 3 ? y->row : -y->row) / bytes, src + column * bytes,
+                                        (turns == 3 ? -x->row : x->row) / bytes, x->h, rows);
+  }
+}
+
 /* A quarter turn is a transpose whose input or output is read from its other end. */
 lm_status lm_run_rotate90(const lm_image_job *job) {
   const lm_planes *x = &job->x, *y = &job->y;
-  const lm_pixel_loops *loops = LM_PIXEL_LOOPS(x->dtype);
-  int64_t turns = (int64_t)job->v[0], bytes = (int64_t)lm_dtype_size(x->dtype);
+  int64_t turns = (int64_t)job->v[0];
   if (turns % 2 == 0) {
     double both[2] = {turns == 2, turns == 2};
     lm_image_job flip = *job;
     flip.v = both;
     return lm_run_flip(&flip);
   }
-  enum { ROWS = 32 };
-  int64_t parts = (y->h + ROWS - 1) / ROWS, tasks = x->n * x->c * parts;
-  int threads = lm_cpu_share((double)x->n * (double)x->c * (double)x->h * (double)x->w * 0.3);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t task = 0; task < tasks; task++) {
-    int64_t plane = task / parts, first = task % parts * ROWS, rows = y->h - first < ROWS ? y->h - first : ROWS;
-    /* Row i of y is column i of x from its upper end (3 turns: from its lower end), where columns count from the right
-     * for 1 turn. */
-    const char *src = lm_row_of(x, plane / x->c, plane % x->c, turns == 3 ? x->h - 1 : 0);
-    char *dst = lm_row_of(y, plane / x->c, plane % x->c, turns == 3 ? first : first + rows - 1);
-    int64_t column = turns == 3 ? first : x->w - first - rows;
-    loops->transpose(dst, (turns == 3 ? y->row : -y->row) / bytes, src + column * bytes,
-                     (turns == 3 ? -x->row : x->row) / bytes, x->h, rows);
-  }
-  return LM_OK;
+  double values = (double)x->n * (double)x->c * (double)x->h * (double)x->w;
+  return lm_parallel(x->n * x->c * ((y->h + TASK_ROWS - 1) / TASK_ROWS), values * 0.3, 0, turn_tasks, (void *)job);
 }

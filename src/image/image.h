@@ -2,8 +2,7 @@
  *
  * Reentrant: any number of threads may read the same bytes. Nothing is allocated for pixels before the sizes in the
  * header are checked. */
-#ifndef LM_IMAGE_IMAGE_H
-#define LM_IMAGE_IMAGE_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -50,5 +49,3 @@ LM_API lm_status lm_image_decode(const lm_image *image, lm_image_mode mode, cons
 LM_API lm_status lm_image_encode_jpeg(const lm_tensor *pixels, int quality, lm_tensor **out);
 /* C is 1 (gray), 2 (with alpha), 3 (RGB) or 4; level from 0 to 9, zlib's. */
 LM_API lm_status lm_image_encode_png(const lm_tensor *pixels, int level, lm_tensor **out);
-
-#endif

@@ -1,7 +1,6 @@
 /* What reading and writing by libjpeg share: errors that leave its functions by longjmp, to a setjmp in the function of
  * ours that called them. Nothing of ours lies in between. */
-#ifndef LM_IMAGE_JPEG_H
-#define LM_IMAGE_JPEG_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -28,5 +27,3 @@ void lm_jpeg_catch(lm_jpeg_errors *e, struct jpeg_common_struct *jpeg, bool allo
 void lm_jpeg_give_up(struct jpeg_common_struct *jpeg, const char *why);
 /* What libjpeg said before it jumped, as a status. */
 lm_status lm_jpeg_problem(struct jpeg_common_struct *jpeg, const char *name);
-
-#endif

@@ -22,9 +22,8 @@ lm_status lm_plan_pad(lm_image_job *job) {
   static const char *const sides[] = {"padding on the left", "padding on the top", "padding on the right",
                                       "padding on the bottom"};
   int64_t by[4], mode, fills = job->count - FILL;
-  lm_status status;
   for (int i = 0; i < 4; i++) {
-    TRY(lm_image_whole(job, i, sides[i], 0, LM_MAX_SIDE, &by[i]));
+    NEED(lm_image_whole(job, i, sides[i], 0, LM_MAX_SIDE, &by[i]));
     int64_t size = i % 2 ? job->x.h : job->x.w;
     if (job->v[MODE] == LM_BORDER_REFLECT && by[i] >= size) {
       return lm_fail_int(
@@ -33,7 +32,7 @@ lm_status lm_plan_pad(lm_image_job *job) {
           by[i]);
     }
   }
-  TRY(lm_image_whole(job, MODE, "padding_mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
+  NEED(lm_image_whole(job, MODE, "padding_mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
   if (fills != 1 && (fills != job->x.c || mode != LM_BORDER_CONSTANT)) {
     return lm_fail_int("pad", "fill", lm_text("1 or %lld numbers, one for each channel", (long long)job->x.c), fills);
   }
@@ -42,8 +41,7 @@ lm_status lm_plan_pad(lm_image_job *job) {
     return lm_fail_value("pad", "height and width of the result", lm_text("at most %d", LM_MAX_SIDE),
                          lm_text("%lld x %lld", (long long)job->y.h, (long long)job->y.w));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* n pixels of one value. */
@@ -57,15 +55,13 @@ static void fill_row(char *to, int64_t n, lm_dtype dtype, double value) {
   }
 }
 
-lm_status lm_run_pad(const lm_image_job *job) {
+static void pad_rows(void *ctx, int64_t first, int64_t last) {
+  const lm_image_job *job = ctx;
   const lm_planes *x = &job->x, *y = &job->y;
   const double *v = job->v;
   int64_t left = (int64_t)v[LEFT], top = (int64_t)v[TOP], bytes = (int64_t)lm_dtype_size(x->dtype);
-  int64_t rows = y->n * y->c * y->h;
-  int mode = (int)v[MODE], fills = job->count - FILL,
-      threads = lm_cpu_share((double)rows * (double)y->w * 0.03 * (double)bytes);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t row = 0; row < rows; row++) {
+  int mode = (int)v[MODE], fills = job->count - FILL;
+  for (int64_t row = first; row < last; row++) {
     int64_t plane = row / y->h, h = row % y->h, image = plane / y->c, c = plane % y->c;
     int64_t from = source_of(h - top, x->h, mode);
     char *to = lm_row_of(y, image, c, h);
@@ -87,5 +83,11 @@ lm_status lm_run_pad(const lm_image_job *job) {
       memcpy(to + i * bytes, src + source_of(i - left, x->w, mode) * bytes, (size_t)bytes);
     }
   }
-  return LM_OK;
+}
+
+lm_status lm_run_pad(const lm_image_job *job) {
+  const lm_planes *y = &job->y;
+  int64_t rows = y->n * y->c * y->h;
+  double work = (double)rows * (double)y->w * 0.03 * (double)lm_dtype_size(y->dtype);
+  return lm_parallel(rows, work, 0, pad_rows, (void *)job);
 }

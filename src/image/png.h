@@ -1,6 +1,5 @@
 /* What reading and writing by libpng share: errors that leave its functions by longjmp, as in jpeg.h. */
-#ifndef LM_IMAGE_PNG_H
-#define LM_IMAGE_PNG_H
+#pragma once
 
 #include <png.h>
 #include <setjmp.h>
@@ -21,5 +20,3 @@ void lm_png_free(png_structp png, void *p);
 void lm_png_out_of_memory(lm_png_side *side);
 /* What was said before the jump, as a status. */
 lm_status lm_png_problem(lm_png_side *side, const char *name);
-
-#endif

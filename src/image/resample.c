@@ -4,7 +4,6 @@
  * stretched by the scale where that is above 1. For uint8 they are int16 numbers over a power of two, and what the
  * first pass returns is rounded. Sums of rows run along rows; so for the pass along x a strip of rows is transposed. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -144,6 +143,9 @@ typedef struct resizing {
   bool along_x, along_y;
   int64_t bytes, strip;
   size_t middle, columns, results; /* scratch of a task, in bytes */
+  int64_t bands, tall;             /* of a plane, and rows of one */
+  const int64_t *column;           /* of the nearest pixels */
+  bool exact;
 } resizing;
 
 static void rows_along_x(const resizing *r, const char *src, int64_t rows, char *dst, int64_t dst_row, char *scratch) {
@@ -176,18 +178,31 @@ static void resize_rows(const resizing *r, int64_t image, int64_t channel, int64
   r->loops->weigh(dst, y->row / r->bytes, src, step / r->bytes, first, y->w, t, low, high);
 }
 
+static void resize_tasks(void *ctx, int64_t first, int64_t last) {
+  const resizing *r = ctx;
+  int64_t height = r->job->y.h, c = r->from.c;
+  char *own = lm_scratch();
+  if (own) memset(own, 0, r->columns); /* a strip of few rows computes with what is there */
+  for (int64_t task = first; task < last; task++) {
+    int64_t plane = task / r->bands, low = task % r->bands * r->tall;
+    int64_t high = low + r->tall < height ? low + r->tall : height;
+    if (low < high) resize_rows(r, plane / c, plane % c, low, high, own);
+  }
+}
+
 static lm_status resize_weighted(resizing *r, bool bicubic, bool antialias) {
   const lm_planes *y = &r->job->y, *x = &r->from;
   lm_dtype dtype = x->dtype;
   lm_status status = LM_OK;
-  char *scratch = NULL;
   r->along_x = r->job->v[FROM_WIDTH] != (double)y->w, r->along_y = r->job->v[FROM_HEIGHT] != (double)y->h;
   if (r->along_x) TRY(taps_make(&r->across, r->job->v[FROM_WIDTH], y->w, dtype, bicubic, antialias));
   if (r->along_y) TRY(taps_make(&r->down, r->job->v[FROM_HEIGHT], y->h, dtype, bicubic, antialias));
   /* Each plane is a task, or several bands of rows where there are few planes. */
   double values = (double)(x->n * x->c) * ((double)x->h * (double)y->w + (double)y->h * (double)y->w);
-  int threads = lm_cpu_share(values * 0.3 * (double)r->bytes);
+  double work = values * 0.3 * (double)r->bytes;
+  int threads = lm_threads_for(work);
   int64_t planes = x->n * x->c, bands = planes >= 4 * threads ? 1 : threads, tall = (y->h + bands - 1) / bands;
+  r->bands = bands, r->tall = tall;
   int64_t most = 0; /* rows of the input that a band needs */
   for (int64_t low = 0; low < y->h; low += tall) {
     int64_t last = (low + tall < y->h ? low + tall : y->h) - 1;
@@ -199,23 +214,8 @@ static lm_status resize_weighted(resizing *r, bool bicubic, bool antialias) {
     r->columns = lanes * (size_t)x->w, r->results = lanes * (size_t)y->w;
     if (r->along_y) r->middle = (size_t)most * (size_t)y->w * (size_t)r->bytes;
   }
-  size_t each = (r->columns + r->results + r->middle + 127) / 64 * 64;
-  if (r->along_x) {
-    scratch = lm_malloc(each * (size_t)threads);
-    if (!scratch) TRY(LM_E_OOM);
-  }
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    char *own = scratch ? scratch + each * (size_t)omp_get_thread_num() : NULL;
-    if (own) memset(own, 0, r->columns); /* a strip of few rows computes with what is there */
-#pragma omp for schedule(static)
-    for (int64_t task = 0; task < planes * bands; task++) {
-      int64_t plane = task / bands, low = task % bands * tall, high = low + tall < y->h ? low + tall : y->h;
-      if (low < high) resize_rows(r, plane / x->c, plane % x->c, low, high, own);
-    }
-  }
+  TRY(lm_parallel(planes * bands, work, r->columns + r->results + r->middle, resize_tasks, r));
 done:
-  lm_free(scratch);
   lm_free(r->across.first);
   lm_free(r->down.first);
   return status;
@@ -228,20 +228,15 @@ static int64_t nearest_to(int64_t o, int64_t in, int64_t out, bool exact) {
   return i < in - 1 ? i : in - 1;
 }
 
-static lm_status resize_nearest(const resizing *r, bool exact) {
+static void take_rows(void *ctx, int64_t first, int64_t last) {
+  const resizing *r = ctx;
   const lm_planes *y = &r->job->y, *x = &r->from;
-  lm_status status = LM_OK;
-  int64_t *column = lm_malloc((size_t)y->w * sizeof *column), rows = y->n * y->c * y->h;
-  if (!column) return LM_E_OOM;
-  for (int64_t i = 0; i < y->w; i++) column[i] = nearest_to(i, x->w, y->w, exact);
-  int threads = lm_cpu_share((double)rows * (double)y->w * 0.5);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t row = 0; row < rows; row++) {
+  for (int64_t row = first; row < last; row++) {
     int64_t plane = row / y->h, h = row % y->h;
-    const char *src = lm_row_of(x, plane / y->c, plane % y->c, nearest_to(h, x->h, y->h, exact));
+    const char *src = lm_row_of(x, plane / y->c, plane % y->c, nearest_to(h, x->h, y->h, r->exact));
     char *dst = lm_row_of(y, plane / y->c, plane % y->c, h);
 #define GATHER(type) \
-  for (int64_t i = 0; i < y->w; i++) ((type *)dst)[i] = ((const type *)src)[column[i]]
+  for (int64_t i = 0; i < y->w; i++) ((type *)dst)[i] = ((const type *)src)[r->column[i]]
     if (x->w == y->w) {
       memcpy(dst, src, (size_t)(y->w * r->bytes));
     } else if (r->bytes == 1) {
@@ -253,8 +248,17 @@ static lm_status resize_nearest(const resizing *r, bool exact) {
     }
 #undef GATHER
   }
+}
+
+static lm_status resize_nearest(resizing *r, bool exact) {
+  const lm_planes *y = &r->job->y;
+  int64_t *column = lm_malloc((size_t)y->w * sizeof *column), rows = y->n * y->c * y->h;
+  if (!column) return LM_E_OOM;
+  for (int64_t i = 0; i < y->w; i++) column[i] = nearest_to(i, r->from.w, y->w, exact);
+  r->column = column, r->exact = exact;
+  lm_parallel(rows, (double)rows * (double)y->w * 0.5, 0, take_rows, r);
   lm_free(column);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_run_resize(const lm_image_job *job) {

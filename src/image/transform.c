@@ -33,8 +33,8 @@ lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64
 
 static lm_planes planes_of(const lm_tensor *t) {
   int d = t->ndim - 3;
-  int64_t bytes = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
-  return (lm_planes){.dtype = (lm_dtype)t->dtype,
+  int64_t bytes = (int64_t)lm_dtype_size(t->dtype);
+  return (lm_planes){.dtype = t->dtype,
                      .n = d ? t->size[0] : 1,
                      .c = t->size[d],
                      .h = t->size[d + 1],
@@ -67,7 +67,7 @@ static lm_status check_image(const char *name, const lm_tensor *x) {
 
 static lm_status check_given(const char *name, const lm_tensor *given, const lm_tensor *x, lm_dtype dtype,
                              const int64_t *size) {
-  bool same = given->ndim == x->ndim && given->dtype == (int8_t)dtype && given->device == x->device;
+  bool same = given->ndim == x->ndim && given->dtype == dtype && given->device == x->device;
   for (int d = 0; same && d < x->ndim; d++) same = given->size[d] == size[d];
   if (!same || !rows_are_dense(given) || lm_overlaps_itself(given)) {
     lm_fail_value(name, "out",
@@ -120,27 +120,44 @@ done:
 /* Pixels of a task: some rows, or parts of what is as good as one row. */
 enum { TASK = 16384 };
 
-void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const double *v, int64_t step, double work) {
-  lm_planes x = job->x, y = job->y;
-  int64_t xbytes = (int64_t)lm_dtype_size(x.dtype), ybytes = (int64_t)lm_dtype_size(y.dtype);
-  if (span != LM_PIXEL_LOOPS(x.dtype)->reverse && x.row == x.w * xbytes && y.row == x.w * ybytes) {
-    x.w *= x.h, x.h = 1;
-  }
-  int64_t rows = x.w >= TASK ? 1 : TASK / x.w, across = x.h == 1 ? (x.w + TASK - 1) / TASK : 1;
-  int64_t down = (x.h + rows - 1) / rows, planes = together ? x.n : x.n * x.c, tasks = planes * down * across;
-  int threads = lm_cpu_share((double)x.n * (double)x.c * (double)x.h * (double)x.w * work);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t task = 0; task < tasks; task++) {
-    int64_t plane = task / (down * across), part = task % (down * across), first = part / across * rows;
-    int64_t from = across > 1 ? part % across * TASK : 0, n = across > 1 && x.w - from > TASK ? TASK : x.w - from;
-    int64_t image = together ? plane : plane / x.c, channel = together ? 0 : plane % x.c;
+typedef struct spanning {
+  lm_planes x, y;
+  lm_span span;
+  bool together;
+  const double *v;
+  int64_t step, rows, across, down; /* rows of a task, and how many tasks lie across and down a plane */
+} spanning;
+
+static void run_span_tasks(void *ctx, int64_t begin, int64_t end) {
+  const spanning *s = ctx;
+  const lm_planes *x = &s->x, *y = &s->y;
+  int64_t xbytes = (int64_t)lm_dtype_size(x->dtype), ybytes = (int64_t)lm_dtype_size(y->dtype);
+  int channels = s->together ? (int)x->c : 1, results = s->together ? (int)y->c : 1;
+  for (int64_t task = begin; task < end; task++) {
+    int64_t plane = task / (s->down * s->across), part = task % (s->down * s->across);
+    int64_t first = part / s->across * s->rows, from = s->across > 1 ? part % s->across * TASK : 0;
+    int64_t n = s->across > 1 && x->w - from > TASK ? TASK : x->w - from;
+    int64_t image = s->together ? plane : plane / x->c, channel = s->together ? 0 : plane % x->c;
     const void *in[LM_MAX_CHANNELS];
     void *to[LM_MAX_CHANNELS];
-    int channels = together ? (int)x.c : 1, results = together ? (int)y.c : 1;
-    for (int64_t r = first; r < first + rows && r < x.h; r++) {
-      for (int c = 0; c < channels; c++) in[c] = lm_row_of(&x, image, channel + c, r) + from * xbytes;
-      for (int c = 0; c < results; c++) to[c] = lm_row_of(&y, image, channel + c, r) + from * ybytes;
-      span(in, to, channels, n, v + (together ? image : plane) * step);
+    for (int64_t r = first; r < first + s->rows && r < x->h; r++) {
+      for (int c = 0; c < channels; c++) in[c] = lm_row_of(x, image, channel + c, r) + from * xbytes;
+      for (int c = 0; c < results; c++) to[c] = lm_row_of(y, image, channel + c, r) + from * ybytes;
+      s->span(in, to, channels, n, s->v + (s->together ? image : plane) * s->step);
     }
   }
+}
+
+void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const double *v, int64_t step, double work) {
+  spanning s = {.x = job->x, .y = job->y, .span = span, .together = together, .v = v, .step = step};
+  lm_planes *x = &s.x;
+  int64_t xbytes = (int64_t)lm_dtype_size(x->dtype), ybytes = (int64_t)lm_dtype_size(s.y.dtype);
+  if (span != LM_PIXEL_LOOPS(x->dtype)->reverse && x->row == x->w * xbytes && s.y.row == x->w * ybytes) {
+    x->w *= x->h, x->h = 1;
+  }
+  s.rows = x->w >= TASK ? 1 : TASK / x->w;
+  s.across = x->h == 1 ? (x->w + TASK - 1) / TASK : 1;
+  s.down = (x->h + s.rows - 1) / s.rows;
+  double values = (double)x->n * (double)x->c * (double)x->h * (double)x->w;
+  lm_parallel((together ? x->n : x->n * x->c) * s.down * s.across, values * work, 0, run_span_tasks, &s);
 }

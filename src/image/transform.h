@@ -18,8 +18,7 @@
  *
  * Formulas are torchvision's (transforms.v2, tensors); its uint8 resize, which rounds between its two passes, is met to
  * the bit. */
-#ifndef LM_IMAGE_TRANSFORM_H
-#define LM_IMAGE_TRANSFORM_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -30,5 +29,3 @@ enum { LM_BORDER_CONSTANT, LM_BORDER_EDGE, LM_BORDER_REFLECT, LM_BORDER_SYMMETRI
  * names and numbers that make no sense, LM_E_DTYPE, LM_E_SHAPE, LM_E_DEVICE. *out is x's, new, or `given` retained. */
 LM_API lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double *v, lm_tensor *given,
                                     lm_tensor **out);
-
-#endif

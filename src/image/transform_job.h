@@ -1,6 +1,5 @@
 /* Within image/: one transform's run. */
-#ifndef LM_IMAGE_TRANSFORM_JOB_H
-#define LM_IMAGE_TRANSFORM_JOB_H
+#pragma once
 
 #include "image/isa/loops.h"
 #include "image/transform.h"
@@ -66,5 +65,3 @@ KIND(blur);
 KIND(normalize);
 KIND(convert);
 #undef KIND
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "io/atomic_write.h"
 
 #include <errno.h>

@@ -1,6 +1,5 @@
 /* Files written whole or not at all. */
-#ifndef LM_IO_ATOMIC_WRITE_H
-#define LM_IO_ATOMIC_WRITE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t byte
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
 /* Remove the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
 LM_API void lm_new_file_abandon(lm_new_file *f);
-
-#endif

@@ -1,6 +1,5 @@
 /* An open file, of which readers of formats take sections as bytes. */
-#ifndef LM_IO_FILE_SECTIONS_H
-#define LM_IO_FILE_SECTIONS_H
+#pragma once
 
 #include "io/parallel_read.h"
 #include "tensor/tensor.h"
@@ -32,5 +31,3 @@ LM_API lm_status lm_sections_inflate(lm_sections *f, uint64_t at, uint64_t packe
                                      lm_tensor **out);
 /* Of a contiguous tensor's bytes on the CPU, as zip and gzip have it; `before` is that of what stands before, or 0. */
 LM_API uint32_t lm_crc32(uint32_t before, const lm_tensor *t);
-
-#endif

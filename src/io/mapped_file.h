@@ -1,6 +1,5 @@
 /* A file as memory, shared by those that lie over it. */
-#ifndef LM_IO_MAPPED_FILE_H
-#define LM_IO_MAPPED_FILE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ void lm_mapping_release(void *mapping); /* NULL is fine */
 /* A tensor over bytes from `at` on, which holds on to the mapping. Contiguous; the place is aligned to the dtype. */
 lm_status lm_mapping_tensor(lm_mapping *m, lm_dtype dtype, int ndim, const int64_t *size, size_t at, size_t bytes,
                             lm_tensor **out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Many bytes of a file at once. */
-#ifndef LM_IO_PARALLEL_READ_H
-#define LM_IO_PARALLEL_READ_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ typedef struct lm_piece {
 /* Reads the pieces of a file that was opened as `info` says, by up to `threads` threads if there is much to read.
  * LM_E_IO if the file ends before a piece does, or was written to since it was opened. */
 lm_status lm_read_pieces(const char *path, int fd, const struct stat *info, int threads, int n, const lm_piece *pieces);
-
-#endif

@@ -1,8 +1,7 @@
 /* safetensors files: tensors by name, and strings by key (https://github.com/huggingface/safetensors).
  * Eight bytes, little-endian: the header's length; the header, JSON: {"name": {"dtype", "shape",
  * "data_offsets"}, ..., "__metadata__": {string: string}}; then the tensors' bytes without gaps. */
-#ifndef LM_IO_SAFETENSORS_H
-#define LM_IO_SAFETENSORS_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -29,5 +28,3 @@ LM_API lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out
 LM_API int lm_safetensors_nmeta(const lm_safetensors *f);
 LM_API const char *lm_safetensors_key(const lm_safetensors *f, int i);
 LM_API const char *lm_safetensors_value(const lm_safetensors *f, int i);
-
-#endif

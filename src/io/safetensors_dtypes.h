@@ -1,6 +1,5 @@
 /* What reading and writing safetensors files share: names of dtypes and of tensors, how large a header is. */
-#ifndef LM_IO_SAFETENSORS_DTYPES_H
-#define LM_IO_SAFETENSORS_DTYPES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ LM_API size_t lm_json_values(const char *text, size_t bytes);
 lm_status lm_safetensors_check_name(const char *path, const char *name);
 /* No name twice. */
 lm_status lm_safetensors_check_distinct(const char *path, int n, const char *const *names);
-
-#endif

@@ -118,7 +118,7 @@ lm_status lm_safetensors_write(const char *path, int n, const char *const *names
   if (!order) return LM_E_OOM;
   order_by_width(n, tensors, order);
   TRY(make_header(n, names, tensors, order, nmeta, keys, values, &header));
-  size_t length = strlen(header), padded = (length + 7) & ~(size_t)7;
+  size_t length = strlen(header), padded = lm_round_up(length, 8);
   if (padded > LM_SAFETENSORS_HEADER || lm_json_values(header, length) > LM_JSON_VALUES) {
     status =
         lm_fail(LM_E_ARG,

@@ -1,6 +1,5 @@
 /* Files as they are: tensors of their bytes. */
-#ifndef LM_IO_WHOLE_FILE_H
-#define LM_IO_WHOLE_FILE_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -8,5 +7,3 @@
 LM_API lm_status lm_read_whole(const char *path, lm_tensor **out);
 /* Whole or not at all (io/atomic_write.h). */
 LM_API lm_status lm_write_whole(const char *path, const void *bytes, size_t n);
-
-#endif

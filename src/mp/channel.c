@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/channel.h"
 
 #include <errno.h>
@@ -137,10 +136,7 @@ static void enter_passed(lm_mp_message *p) {
 
 static bool leave_passed(const lm_mp_message *p) {
   pthread_mutex_lock(&passed_messages.lock);
-  lm_mp_message **at = &passed_messages.first;
-  while (*at && *at != p) at = &(*at)->next;
-  bool found = *at;
-  if (found) *at = p->next;
+  bool found = LM_UNLINK(passed_messages.first, p);
   pthread_mutex_unlock(&passed_messages.lock);
   return found;
 }
@@ -174,18 +170,16 @@ static lm_status receive_passed(int fd, lm_mp_message **out, bool *closed) {
 }
 
 lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_mp_message **out, bool *closed) {
-  lm_status status = LM_OK;
   double deadline = lm_seconds() + seconds;
   bool ready;
   *out = NULL;
   *closed = false;
   do {
     double left = deadline - lm_seconds();
-    TRY(lm_channel_wait(fd, POLLIN, seconds < 0 ? -1 : left > 0 ? left : 0, &ready));
+    NEED(lm_channel_wait(fd, POLLIN, seconds < 0 ? -1 : left > 0 ? left : 0, &ready));
   } while (!ready && seconds > 0 && lm_seconds() < deadline);
-  if (ready) TRY(passed ? receive_passed(fd, out, closed) : lm_packed_message_receive(fd, out, closed));
-done:
-  return status;
+  if (ready) NEED(passed ? receive_passed(fd, out, closed) : lm_packed_message_receive(fd, out, closed));
+  return LM_OK;
 }
 
 void lm_channel_close(int fd, bool passed) {

@@ -2,8 +2,7 @@
  * handles. Between processes the kernel takes and returns a message complete or not at all, so any number
  * of states may send and receive at one socket and be killed meanwhile. Tensors' memory goes along as descriptors, and
  * a text that is long as a memory file, so a message of any size is sent without waiting for the other side to read. */
-#ifndef LM_MP_CHANNEL_H
-#define LM_MP_CHANNEL_H
+#pragma once
 
 #include "mp/handle.h"
 
@@ -68,5 +67,3 @@ LM_API lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **
 /* One of that text, and of tensors and handles that are still to come; NULL without memory. */
 lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles);
 LM_API void lm_mp_message_free(lm_mp_message *p); /* NULL is fine */
-
-#endif

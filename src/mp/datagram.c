@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/datagram.h"
 
 #include <errno.h>
@@ -200,11 +199,9 @@ static lm_status check_capacity(int fd, uint32_t n) {
 
 lm_status lm_datagram_receive(int fd, lm_datagram_header *h, void *body, size_t *n, lm_received_fds *l, bool *got,
                               bool *closed) {
-  lm_status status = LM_OK;
   *got = false;
-  if (lm_datagram_peek(fd, h)) TRY(check_capacity(fd, h->nfds));
-  TRY(receive_message(fd, h, body, n, l, got, closed));
-  if (*got && (h->flags & LM_FDS_IN_SOCKET)) TRY(empty_socket(l));
-done:
-  return status;
+  if (lm_datagram_peek(fd, h)) NEED(check_capacity(fd, h->nfds));
+  NEED(receive_message(fd, h, body, n, l, got, closed));
+  if (*got && (h->flags & LM_FDS_IN_SOCKET)) NEED(empty_socket(l));
+  return LM_OK;
 }

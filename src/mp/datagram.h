@@ -1,7 +1,6 @@
 /* One message of the kernel's, whole or not at all: a heading, bytes and descriptors. More descriptors than one takes
  * go in a socket of their own, which is sent instead. Private to mp/. */
-#ifndef LM_MP_DATAGRAM_H
-#define LM_MP_DATAGRAM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ bool lm_datagram_peek(int fd, lm_datagram_header *h);
 lm_status lm_datagram_error(int error); /* the error for a socket's errno; 0: its other end is closed */
 lm_status lm_envelope_foreign(int fd);  /* the error for a message that is not one of ours */
 lm_status lm_datagram_malformed(void);  /* the error for one of ours whose fields are wrong */
-
-#endif

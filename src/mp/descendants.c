@@ -42,19 +42,14 @@ static bool read_entry(const char *name, entry *out) {
 
 static lm_status read_all(entry **out, int *n) {
   lm_status status = LM_OK;
-  int capacity = 0;
+  size_t capacity = 0;
   *out = NULL;
   *n = 0;
   DIR *folder = lm_opendir("/proc");
   if (!folder) return lm_fail_cannot(LM_E_IO, "open '/proc'", errno);
   for (const struct dirent *e; status == LM_OK && (e = readdir(folder));) {
     if (!isdigit((unsigned char)e->d_name[0])) continue;
-    if (*n == capacity) {
-      capacity = capacity ? 2 * capacity : 256;
-      entry *more = lm_realloc(*out, (size_t)capacity * sizeof *more);
-      if (more) *out = more;
-      if (!more) status = LM_E_OOM;
-    }
+    if (!lm_list_grow(out, &capacity, (size_t)*n + 1, sizeof **out)) status = LM_E_OOM;
     if (status == LM_OK && read_entry(e->d_name, &(*out)[*n])) ++*n;
   }
   closedir(folder);
@@ -71,8 +66,7 @@ lm_status lm_children(pid_t **out, int *n) {
   int count;
   *out = NULL;
   *n = 0;
-  lm_status status = read_all(&all, &count);
-  if (status != LM_OK) return status;
+  NEED(read_all(&all, &count));
   pid_t self = getpid();
   *out = lm_malloc((size_t)count * sizeof **out);
   for (int i = 0; *out && i < count; i++) {

@@ -1,6 +1,5 @@
 /* The tree of processes below this one, as /proc shows it. */
-#ifndef LM_MP_DESCENDANTS_H
-#define LM_MP_DESCENDANTS_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -11,5 +10,3 @@ lm_status lm_children(pid_t **out, int *n);
 /* SIGKILL to every descendant but `spared` ones and theirs. Returns how many there were, not counting those that have
  * ended and only wait for their parent to notice. */
 int lm_descendants_kill(int n, const pid_t *spared);
-
-#endif

@@ -1,9 +1,6 @@
-#define _GNU_SOURCE
 #include "mp/handle.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/descriptor.h"

@@ -1,8 +1,7 @@
 /* What Lua states of several processes and threads have in common: ends of sockets and words in shared memory. Nothing
  * of it has a name; it goes when the last one who has it ends, however that happens. A copy goes to another state with
  * a message (channel.h). */
-#ifndef LM_MP_HANDLE_H
-#define LM_MP_HANDLE_H
+#pragma once
 
 #include "mp/shared_tensors.h"
 
@@ -35,5 +34,3 @@ void lm_close_all(const int *fds, int n); /* but those that are -1 */
 LM_API int lm_handle_sockets(lm_handle_kind kind);
 /* Closes the sockets and restores the memory. NULL is fine. */
 LM_API void lm_handle_free(lm_handle *h);
-
-#endif

@@ -3,8 +3,7 @@
  * counts them: a message carries the writing end of a pipe, each receiver holds a copy of it, and the owner sees when
  * the last copy is closed. A thread watches for that, and closes imported memory that was released once the device is
  * done with it. */
-#ifndef LM_MP_IPC_H
-#define LM_MP_IPC_H
+#pragma once
 
 #include "base/bytes.h"
 #include "tensor/tensor.h"
@@ -37,5 +36,3 @@ LM_API lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device 
 
 /* The number of messages whose tensors are still exported, and of imported memory that waits to be closed. */
 LM_API int lm_ipc_pending_count(void);
-
-#endif

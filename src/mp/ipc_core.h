@@ -1,7 +1,6 @@
 /* Private to ipc_export.c (memory that this process exports), ipc_import.c (memory that it has of others) and
  * ipc_refcount.c (the thread that watches both). */
-#ifndef LM_MP_IPC_CORE_H
-#define LM_MP_IPC_CORE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -87,5 +86,3 @@ bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l);
 lm_status lm_ipc_owner_error(lm_device device); /* the error then */
 /* The memory is returned once the device is done with it; false: not yet. */
 bool lm_ipc_imported_return(lm_ipc_imported *b);
-
-#endif

@@ -42,8 +42,7 @@ static int uuid_part_of(lm_device device) {
 
 lm_status lm_ipc_put_device(lm_bytes *b, lm_device device) {
   const char *uuid;
-  lm_status status = uuid_of(device, &uuid);
-  if (status != LM_OK) return status;
+  NEED(uuid_of(device, &uuid));
   lm_put_text(b, lm_device_kind_name(LM_DEVICE_KIND(device)));
   lm_put_text(b, uuid);
   lm_put_u8(b, (uint8_t)uuid_part_of(device));

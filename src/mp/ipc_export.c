@@ -1,8 +1,5 @@
-#define _GNU_SOURCE /* pipe2 */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -114,7 +111,6 @@ static struct lm_ipc_exported_event *event_of(const lm_ipc_exported *l, lm_devic
 
 /* The current stream continues after who wrote the tensors, and the event is behind it. */
 static lm_status exported_record_event(lm_ipc_exported *l, lm_device device) {
-  lm_status status = LM_OK;
   const lm_driver *driver = lm_driver_of(device);
   int ordinal = lm_device_physical(device);
   lm_stream *s = lm_stream_current(device);
@@ -123,19 +119,18 @@ static lm_status exported_record_event(lm_ipc_exported *l, lm_device device) {
   *m = (struct lm_ipc_exported_event){.device = device};
   for (int i = 0; i < l->n; i++) {
     const lm_tensor *t = l->tensors[i];
-    if (t && t->device == device) TRY(lm_use_read(lm_tensor_used(t), s));
+    if (t && t->device == device) NEED(lm_use_read(lm_tensor_used(t), s));
   }
-  if (atomic_load(&nevents) < MAX_EVENTS) TRY(driver->ipc_event_create(ordinal, &m->event));
+  if (atomic_load(&nevents) < MAX_EVENTS) NEED(driver->ipc_event_create(ordinal, &m->event));
   l->nevents++;
   if (m->event) {
     atomic_fetch_add(&nevents, 1);
-    TRY(driver->event_record(ordinal, m->event, s->native));
-    TRY(driver->ipc_event_export(ordinal, m->event, m->handle));
+    NEED(driver->event_record(ordinal, m->event, s->native));
+    NEED(driver->ipc_event_export(ordinal, m->event, m->handle));
   } else {
-    TRY(lm_stream_synchronize(s));
+    NEED(lm_stream_synchronize(s));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool lies_on_device(const lm_tensor *t) { return LM_DEVICE_KIND(t->device) != LM_CPU && t->storage->bytes > 0; }
@@ -196,7 +191,6 @@ uint32_t lm_ipc_export_descriptors(const lm_ipc_export *l, int *fds) {
 }
 
 lm_status lm_ipc_export_put(const lm_ipc_export *l, int index, lm_bytes *out) {
-  lm_status status = LM_OK;
   const lm_tensor *t = l->what->tensors[index];
   const lm_storage *root = root_of(t);
   const lm_ipc_imported *b = lm_ipc_imported_of(root);
@@ -212,12 +206,11 @@ lm_status lm_ipc_export_put(const lm_ipc_export *l, int index, lm_bytes *out) {
     m.at.index = (uint32_t)index;
     m.at.offset = (uint64_t)((char *)root->data - base);
     memcpy(m.at.owner, lm_ipc_thread.self, sizeof lm_ipc_thread.self);
-    TRY(lm_driver_of(t->device)->ipc_export(lm_device_physical(t->device), base, m.at.handle));
+    NEED(lm_driver_of(t->device)->ipc_export(lm_device_physical(t->device), base, m.at.handle));
   }
   m.at.offset += within;
   memcpy(m.sender, lm_ipc_thread.self, sizeof lm_ipc_thread.self);
   memcpy(m.event, e->handle, sizeof m.event);
   lm_put(out, &m, sizeof m);
-done:
-  return status;
+  return LM_OK;
 }

@@ -56,11 +56,7 @@ static bool release_mapping(mapping *m) {
   if (!lm_graph_block()) return false;
   pthread_mutex_lock(&opening);
   bool last = --m->rc == 0;
-  if (last) {
-    mapping **at = &mappings;
-    while (*at != m) at = &(*at)->next;
-    *at = m->next;
-  }
+  if (last) LM_UNLINK(mappings, m);
   pthread_mutex_unlock(&opening);
   if (last) { /* it waits for all that the device was given, which may wait for what the script is yet to receive */
     lm_driver_of(m->device)->ipc_close(m->ordinal, m->base);
@@ -182,7 +178,7 @@ static lm_status import_original(const lm_ipc_location *at, size_t bytes, lm_ten
   if (l && at->index < (uint32_t)l->n) t = lm_retain(l->tensors[at->index]);
   pthread_mutex_unlock(&lm_ipc_thread.lock);
   if (!t || t->storage->bytes != bytes) TRY(lm_datagram_malformed());
-  int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t element = (int64_t)lm_dtype_size(t->dtype);
   TRY(lm_tensor_view(t, 1, &(int64_t){1}, &(int64_t){1}, -((t->data - (char *)t->storage->data) / element), out));
 done:
   lm_release(t);

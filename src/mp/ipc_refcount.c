@@ -1,5 +1,4 @@
 /* The thread that watches exported memory, and closes imported memory that was released. */
-#define _GNU_SOURCE
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
 #include "mp/ipc_core.h"
@@ -49,9 +48,7 @@ static void collect_exported(const struct pollfd *at, lm_ipc_exported *const *of
   pthread_mutex_lock(&lm_ipc_thread.lock);
   for (int i = 0; i < n; i++) {
     if (!(at[i].revents & (POLLHUP | POLLERR | POLLNVAL))) continue;
-    lm_ipc_exported **from = &lm_ipc_thread.exported_list;
-    while (*from != of[i]) from = &(*from)->next;
-    *from = of[i]->next;
+    LM_UNLINK(lm_ipc_thread.exported_list, of[i]);
     of[i]->next = *ending;
     *ending = of[i];
   }
@@ -144,8 +141,7 @@ lm_status lm_ipc_thread_start(void) {
     TRY(lm_fail_cannot(LM_E_OOM, "create an event descriptor", errno));
   if (getrandom(lm_ipc_thread.self, sizeof lm_ipc_thread.self, 0) != (ssize_t)sizeof lm_ipc_thread.self)
     TRY(lm_fail_cannot(LM_E_IO, "read random numbers", errno));
-  int problem = lm_thread_start(&thread, ipc_thread_run, NULL);
-  if (problem) TRY(lm_fail_cannot(LM_E_IO, "create thread", problem));
+  TRY(lm_thread_start(&thread, ipc_thread_run, NULL));
   runs = true;
   atexit(ipc_thread_leave);
 done:

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/lock.h"
 
 #include <errno.h>
@@ -9,7 +8,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/message.h"
 #include "base/thread.h"
 

@@ -1,7 +1,6 @@
 /* Locks and flags (what lm.mp calls events) in shared memory. Whoever ends while it holds a lock leaves it to the next
  * one, who is notified. */
-#ifndef LM_MP_LOCK_H
-#define LM_MP_LOCK_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -38,5 +37,3 @@ LM_API lm_status lm_flag_new(lm_handle **out);
 LM_API void lm_flag_set(lm_handle *h, bool on);
 /* Whether it is set; `seconds` at most, or until a signal comes. */
 LM_API bool lm_flag_wait(lm_handle *h, double seconds);
-
-#endif

@@ -15,7 +15,7 @@ enum { INLINE = 32 << 10 /* a body up to that is in the message itself */ };
 
 static void put_tensor(lm_bytes *b, const lm_tensor *t, uint32_t file, uint32_t storage) {
   const lm_segment *s = lm_segment_of(t);
-  size_t element = lm_dtype_size((lm_dtype)t->dtype);
+  size_t element = lm_dtype_size(t->dtype);
   lm_put_u32(b, file);
   lm_put_u32(b, storage);
   lm_put_u64(b, s ? (uint64_t)((char *)t->storage->data - s->base) : 0);
@@ -56,24 +56,22 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
     stride[d] = (int64_t)lm_get_u64(r);
   }
   if (r->failed || number >= (uint32_t)a->nplaces) return lm_datagram_malformed();
-  lm_status status = LM_OK;
   lm_tensor **position = &a->indices[number];
-  if (!on_cpu) TRY(lm_ipc_get_device(r, &device));
+  if (!on_cpu) NEED(lm_ipc_get_device(r, &device));
   if (bytes == 0) {
-    TRY(lm_tensor_empty((lm_dtype)dtype, device, ndim, size, LM_CONTIGUOUS, out));
+    NEED(lm_tensor_empty((lm_dtype)dtype, device, ndim, size, LM_CONTIGUOUS, out));
   } else {
-    if (!*position && !on_cpu) TRY(lm_ipc_import_tensor(a->ipc_import, r, device, bytes, position));
+    if (!*position && !on_cpu) NEED(lm_ipc_import_tensor(a->ipc_import, r, device, bytes, position));
     if (!*position) {
       if (file >= a->nfiles) return lm_datagram_malformed();
-      TRY(lm_segment_tensor(a->files[file], at, bytes, position));
+      NEED(lm_segment_tensor(a->files[file], at, bytes, position));
     }
-    (*position)->dtype = (int8_t)dtype; /* it only lends its storage */
+    (*position)->dtype = dtype; /* it only lends its storage */
     if (on_cpu) (*position)->device = (*position)->storage->device = device;
-    TRY(lm_tensor_view(*position, ndim, size, stride, (int64_t)offset, out));
+    NEED(lm_tensor_view(*position, ndim, size, stride, (int64_t)offset, out));
   }
-  if (requires_grad) TRY(lm_set_requires_grad(*out, true));
-done:
-  return status;
+  if (requires_grad) NEED(lm_set_requires_grad(*out, true));
+  return LM_OK;
 }
 
 /* ---- handles as text: their kind and file; their sockets come after all files */
@@ -160,8 +158,7 @@ static lm_status finish_body(lm_packed_message *l, const lm_message_content *c, 
     return l->body.failed ? LM_E_OOM : LM_OK;
   }
   if (l->body.failed) return LM_E_OOM;
-  lm_status status = lm_segment_new(n, &l->file);
-  if (status != LM_OK) return status;
+  NEED(lm_segment_new(n, &l->file));
   memcpy(l->file->base, l->body.data, l->body.n);
   memcpy(l->file->base + l->body.n, c->text, c->n);
   l->fds[0] = l->file->fd;

@@ -1,9 +1,7 @@
-#define _GNU_SOURCE
 #include "mp/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>

@@ -2,8 +2,7 @@
  *
  * The child starts with default signal handlers and an empty mask, with no descriptor but the four below, and dies
  * (SIGKILL) when the thread that started it ends, however that happens. */
-#ifndef LM_MP_PROCESS_H
-#define LM_MP_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -51,5 +50,3 @@ LM_API lm_status lm_process_self(char *out, size_t capacity);
 LM_API int lm_process_cores(void);
 /* "SIGKILL"; "signal 40" for one without a name. Thread-local text. */
 LM_API const char *lm_signal_name(int signal);
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/queue.h"
 
 #include <poll.h>
@@ -6,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/message.h"
 #include "base/thread.h"
 #include "mp/datagram.h"
 #include "mp/lock.h"
@@ -185,12 +183,9 @@ static lm_status begin_backlog(lm_handle *h) {
 
 /* With its lock held. */
 static lm_status start_thread(lm_backlog *b) {
-  pthread_t id;
-  int problem = lm_thread_start(&id, queue_feed, b);
-  if (problem) return lm_fail_cannot(LM_E_IO, "create thread", problem);
-  pthread_detach(id);
-  b->runs = true;
-  return LM_OK;
+  lm_status status = lm_thread_start_detached("lm-queue", queue_feed, b);
+  b->runs = status == LM_OK;
+  return status;
 }
 
 static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
@@ -244,33 +239,29 @@ uint64_t lm_queue_capacity(const lm_handle *h) { return words_of(h)->capacity; }
 static bool is_full(const lm_handle *h) { return lm_queue_capacity(h) > 0 && lm_queue_size(h) >= lm_queue_capacity(h); }
 
 static lm_status try_put(lm_handle *h, lm_packed_message *l, bool direct, bool *sent) {
-  lm_status status = LM_OK;
   *sent = false;
-  if (lm_queue_backlog(h, 0) == 0) TRY(queue_post(h, l, words_of(h)->capacity, sent));
+  if (lm_queue_backlog(h, 0) == 0) NEED(queue_post(h, l, words_of(h)->capacity, sent));
   if (*sent) {
     lm_packed_message_free(l);
   } else if (!direct && !is_full(h) &&
              (lm_packed_message_descriptors(l) == 0 || lm_queue_backlog(h, 0) < LM_QUEUE_KEPT)) {
-    TRY(keep_for_later(h, l));
+    NEED(keep_for_later(h, l));
     *sent = true;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_queue_put(lm_handle *h, lm_packed_message *l, bool direct, double seconds, bool *sent) {
-  lm_status status = LM_OK;
   lm_queue_words *w = words_of(h);
   double deadline = lm_seconds() + seconds;
   for (;;) {
     uint32_t gets = atomic_load(&w->gets);
-    TRY(try_put(h, l, direct, sent));
+    NEED(try_put(h, l, direct, sent));
     double left = deadline - lm_seconds();
     if (*sent || left <= 0) break;
     if (!lm_word_wait(&w->gets, gets, left < LOOK ? left : LOOK)) break;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- getting */
@@ -354,17 +345,15 @@ done:
 }
 
 lm_status lm_queue_wait_done(lm_handle *h, double seconds, bool *out) {
-  lm_status status = LM_OK;
   lm_queue_words *w = words_of(h);
   double deadline = lm_seconds() + seconds;
   for (;;) {
     uint32_t dones = atomic_load(&w->dones);
     *out = false;
-    if (lm_queue_backlog(h, 0) == 0) TRY(queue_is_done(h, out));
+    if (lm_queue_backlog(h, 0) == 0) NEED(queue_is_done(h, out));
     double left = deadline - lm_seconds();
     if (*out || left <= 0) break;
     if (!lm_word_wait(&w->dones, dones, left < LOOK ? left : LOOK)) break;
   }
-done:
-  return status;
+  return LM_OK;
 }

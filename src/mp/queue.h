@@ -1,8 +1,7 @@
 /* Queues of messages with any number of writers and readers. The messages are the kernel's, in a socket both of whose
  * ends every user has; the words in shared memory only count them, and each user sets them right where one that was
  * killed left them wrong. */
-#ifndef LM_MP_QUEUE_H
-#define LM_MP_QUEUE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -46,5 +45,3 @@ LM_API uint64_t lm_queue_backlog(const lm_handle *h, double seconds);
 /* Its handle goes; it ends when all is sent. */
 struct lm_backlog;
 LM_API void lm_backlog_leave(struct lm_backlog *b);
-
-#endif

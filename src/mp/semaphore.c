@@ -46,19 +46,17 @@ static lm_status try_permit(pthread_mutex_t *m, lm_acquire_result *out) {
 }
 
 static lm_status try_all(lm_handle *h, lm_acquire_result *out) {
-  lm_status status = LM_OK;
   lm_semaphore_words *w = words_of(h);
   *out = LM_ACQUIRE_TIMEOUT;
   for (uint32_t i = 0, n = permits_of(h); i < n; i++) {
-    TRY(try_permit(&w->permit[i], out));
+    NEED(try_permit(&w->permit[i], out));
     h->depth += *out != LM_ACQUIRE_TIMEOUT;
     if (*out != LM_ACQUIRE_TIMEOUT) return LM_OK;
   }
   uint32_t extra = atomic_load(&w->extra);
   while (extra > 0 && !atomic_compare_exchange_weak(&w->extra, &extra, extra - 1)) continue;
   if (extra > 0) *out = LM_ACQUIRE_OK;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out) {

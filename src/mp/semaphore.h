@@ -1,7 +1,6 @@
 /* Semaphores in shared memory. Each permit is a robust mutex of its own, which the kernel takes back from a holder that
  * ends; only permits that somebody released who held none are a mere count. */
-#ifndef LM_MP_SEMAPHORE_H
-#define LM_MP_SEMAPHORE_H
+#pragma once
 
 #include "mp/lock.h"
 
@@ -25,5 +24,3 @@ LM_API uint32_t lm_semaphore_changed(const lm_handle *h);
 LM_API bool lm_semaphore_wait(lm_handle *h, uint32_t changed, double seconds);
 /* The handle goes: what is held through it is given back. */
 LM_API void lm_semaphore_abandon(lm_handle *h);
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/shared_tensors.h"
 
 #include <errno.h>
@@ -39,11 +38,7 @@ void lm_segment_release(lm_segment *s) {
   if (!s) return;
   pthread_mutex_lock(&lock);
   bool last = --s->rc == 0;
-  if (last) {
-    lm_segment **at = &segments;
-    while (*at && *at != s) at = &(*at)->next;
-    if (*at) *at = s->next;
-  }
+  if (last) LM_UNLINK(segments, s);
   pthread_mutex_unlock(&lock);
   if (last) share_unmap(s);
 }
@@ -195,8 +190,6 @@ static int share_gather(int n, lm_tensor *const *tensors, mover *list) {
   return sorted(list, count);
 }
 
-static size_t aligned(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
-
 static bool starts_group(const mover *list, int i) { return i == 0 || list[i].t->storage != list[i - 1].t->storage; }
 
 /* *bytes: of the segment. */
@@ -215,14 +208,14 @@ static lm_status share_check(const mover *list, int count, size_t *bytes, int *w
     if (atomic_load(&s->rc) != end - i) {
       return lm_fail(LM_E_STATE, "it shares memory with a tensor that would not be moved");
     }
-    *bytes += aligned(s->bytes);
+    *bytes += lm_round_up(s->bytes, 64);
   }
   return LM_OK;
 }
 
 /* The tensor of t's own kind at t's place in the segment. */
 static lm_status view_like(lm_tensor *position, const lm_tensor *t, lm_tensor **out) {
-  int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t element = (int64_t)lm_dtype_size(t->dtype);
   int64_t offset = t->numel > 0 ? (t->data - (char *)t->storage->data) / element : 0;
   position->dtype = t->dtype; /* `position` is seen by nobody else: it only lends its storage */
   position->device = t->device;
@@ -250,7 +243,7 @@ lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
       now->device = s->device;
       atomic_store(&now->version, atomic_load(&s->version));
       atomic_store(&now->writer, atomic_load(&s->writer));
-      offset += aligned(s->bytes);
+      offset += lm_round_up(s->bytes, 64);
     } else {
       list[i].position = lm_retain(list[i - 1].position);
     }

@@ -1,7 +1,6 @@
 /* Tensors whose memory other processes can see. It lies in a memory file without a name, so that nothing can be left
  * behind; one file holds all the tensors that were moved or received together. */
-#ifndef LM_MP_SHARED_TENSORS_H
-#define LM_MP_SHARED_TENSORS_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -40,5 +39,3 @@ LM_API lm_status lm_share(int n, lm_tensor *const *tensors, int *which);
  * storages of their own, as in another process. So who trains there unasked is not notified of others' writes. `out`
  * begins as NULLs, which after an error those made may have replaced. */
 LM_API lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out);
-
-#endif

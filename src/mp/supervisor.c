@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "mp/supervisor.h"
 
 #include <errno.h>

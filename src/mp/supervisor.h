@@ -4,8 +4,7 @@
  *
  * One at a time in a process, on its main thread: it takes over SIGINT, SIGTERM, SIGHUP (unless ignored) and SIGCHLD,
  * and reaps every child. */
-#ifndef LM_MP_SUPERVISOR_H
-#define LM_MP_SUPERVISOR_H
+#pragma once
 
 #include <stddef.h>
 
@@ -54,5 +53,3 @@ LM_API void lm_supervisor_sweep(lm_supervisor *s, double seconds, int *left);
 LM_API lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity);
 /* A free TCP port that nobody else is given; a server may listen there. It stays so until the supervisor is freed. */
 LM_API lm_status lm_supervisor_port(lm_supervisor *s, int *port);
-
-#endif

@@ -5,8 +5,7 @@
  * none were given), tensors are on this device with the dtypes the op documents. Inputs may be
  * strided; what else a family's slots may rely on is said at the head of its op/<family>.c. A slot
  * that is NULL is a clear error for the caller. */
-#ifndef LM_OP_BACKEND_H
-#define LM_OP_BACKEND_H
+#pragma once
 
 #include "abi.h"
 #include "device/driver.h"
@@ -72,5 +71,3 @@ LM_API const char *lm_op_running(void);
 LM_API int lm_op_running_id(void);
 /* NULL, with a message, if the device's kind has no backend loaded. */
 LM_API const lm_backend *lm_backend_of(lm_device device);
-
-#endif

@@ -1,6 +1,7 @@
 #include "op/check.h"
 
 #include "base/message.h"
+#include "op/operand_checks.h"
 
 lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
   const lm_tensor *first = NULL;
@@ -28,13 +29,72 @@ lm_status lm_check_float(lm_op_id op, const char *arg, const lm_tensor *t) {
                    "convert it with :float()");
 }
 
+lm_status lm_check_real(lm_op_id op, const char *name, const lm_tensor *t) {
+  if (t->dtype == LM_F32 || t->dtype == LM_F64) return LM_OK;
+  return lm_remedy(lm_fail_dtype(lm_ops[op].name, name, "float32 or float64", lm_dtype_name(t->dtype)),
+                   "convert it with :float()");
+}
+
+lm_status lm_check_not_bool(lm_op_id op, const char *name, const lm_tensor *t) {
+  if (t->dtype != LM_BOOL) return LM_OK;
+  return lm_remedy(lm_fail_dtype(lm_ops[op].name, name, "a number dtype", "bool"), "convert it with :to(\"uint8\")");
+}
+
+lm_status lm_check_float_or_int(lm_op_id op, const char *name, const lm_tensor *t) {
+  return t->dtype == LM_BOOL ? lm_check_float(op, name, t) : LM_OK;
+}
+
+lm_status lm_check_float_or_int64(lm_op_id op, const char *name, const lm_tensor *t) {
+  return t->dtype == LM_I64 ? LM_OK : lm_check_float(op, name, t);
+}
+
+lm_status lm_check_dtype(lm_op_id op, const char *name, const lm_tensor *t, lm_dtype dtype) {
+  if (t->dtype == dtype) return LM_OK;
+  return lm_fail_dtype(lm_ops[op].name, name, lm_dtype_name(dtype), lm_dtype_name(t->dtype));
+}
+
+lm_status lm_check_dtypes(lm_op_id op, const char *first, const lm_tensor *a, const char *second, const lm_tensor *b) {
+  if (a->dtype == b->dtype) return LM_OK;
+  return lm_fail_dtypes(lm_ops[op].name, first, lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
+}
+
+lm_status lm_check_like(lm_op_id op, const char *name, const lm_tensor *t, const char *of, const lm_tensor *x) {
+  if (t->dtype == x->dtype && lm_same_shape(t, x)) return LM_OK;
+  return lm_fail_value(lm_ops[op].name, name, lm_text("%s %s as %s", lm_dtype_name(x->dtype), lm_shape_of(x), of),
+                       lm_text("%s %s", lm_dtype_name(t->dtype), lm_shape_of(t)));
+}
+
+lm_status lm_check_stat(lm_op_id op, const char *name, const lm_tensor *t, const char *of, const lm_tensor *x,
+                        bool own) {
+  const lm_dtype stat = lm_stat_dtype(x);
+  if (t->dtype == stat || (own && t->dtype == x->dtype)) return LM_OK;
+  return lm_fail_dtype(lm_ops[op].name, name,
+                       lm_text("%s for %s of %s", lm_dtype_name(stat), of, lm_dtype_name(x->dtype)),
+                       lm_dtype_name(t->dtype));
+}
+
+lm_status lm_check_elements(lm_op_id op, const lm_tensor *t) {
+  if (t->numel <= INT32_MAX) return LM_OK;
+  return lm_fail_int(lm_ops[op].name, "the number of elements", "at most 2^31 - 1", t->numel);
+}
+
+lm_status lm_check_points(lm_op_id op, int64_t points) {
+  if (points <= INT32_MAX) return LM_OK;
+  return lm_fail_int(lm_ops[op].name, "the number of points", "at most 2^31 - 1", points);
+}
+
+lm_status lm_check_odd(lm_op_id op, int64_t states) {
+  if (states % 2 != 0) return LM_OK;
+  return lm_fail_int(lm_ops[op].name, "the last size of log_alpha", "odd", states);
+}
+
 lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t) {
   if (t->dtype == LM_U8) {
     return lm_remedy(
         lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", "uint8, which could be a mask"),
         "use :bool() for a mask, :long() for indices");
   }
-  if (lm_dtype_is_int((lm_dtype)t->dtype)) return LM_OK;
+  if (lm_dtype_is_int(t->dtype)) return LM_OK;
   return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", lm_dtype_name(t->dtype)),
                    "convert it with :long()");
 }
@@ -96,7 +156,7 @@ void lm_drop_dims(lm_tensor *t, const lm_ints *dims) {
 lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *converted = NULL;
-  if (dtype != LM_NO_DTYPE && dtype != (lm_dtype)x->dtype) {
+  if (dtype != LM_NO_DTYPE && dtype != x->dtype) {
     TRY(lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device, .memory_format = LM_PRESERVE},
                       &converted));
     x = converted;

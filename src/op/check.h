@@ -1,6 +1,5 @@
 /* Checks that the op families share. Messages start with the op's name. */
-#ifndef LM_OP_CHECK_H
-#define LM_OP_CHECK_H
+#pragma once
 
 #include "op/run.h"
 
@@ -27,5 +26,3 @@ lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out);
 void lm_drop_dims(lm_tensor *t, const lm_ints *dims);
 /* x with one dim at least, and in dtype if that is one; a new reference. */
 lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out);
-
-#endif

@@ -29,11 +29,11 @@ done:
 }
 
 lm_status lm_op_clone(const lm_clone_args *a, lm_tensor **out) {
-  return copied(LM_OP_clone, a->x, (lm_dtype)a->x->dtype, a->x->device, a->memory_format, false, out);
+  return copied(LM_OP_clone, a->x, a->x->dtype, a->x->device, a->memory_format, false, out);
 }
 
 lm_status lm_op_to_copy(const lm_to_copy_args *a, lm_tensor **out) {
-  return copied(LM_OP_to_copy, a->x, a->dtype == LM_NO_DTYPE ? (lm_dtype)a->x->dtype : a->dtype,
+  return copied(LM_OP_to_copy, a->x, a->dtype == LM_NO_DTYPE ? a->x->dtype : a->dtype,
                 a->device == LM_NO_DEVICE ? a->x->device : a->device, a->memory_format, a->non_blocking, out);
 }
 

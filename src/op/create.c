@@ -14,17 +14,17 @@ static lm_status new_sized(lm_op_id op, const lm_ints *size, lm_dtype dtype, lm_
 }
 
 static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  return lm_tensor_empty_like(x, dtype_or(dtype, (lm_dtype)x->dtype), device_or(device, x->device), out);
+  return lm_tensor_empty_like(x, dtype_or(dtype, x->dtype), device_or(device, x->device), out);
 }
 
 /* Every element of x becomes the value of a one-element tensor; the slot reads one on the CPU or on x's device. */
 static lm_status fill(lm_op_id op, lm_tensor *x, lm_tensor *value) {
   lm_status status = LM_OK;
   lm_tensor *here = NULL;
-  TRY(lm_check_fits(lm_ops[op].name, (lm_dtype)x->dtype, value));
+  TRY(lm_check_fits(lm_ops[op].name, x->dtype, value));
   if (x->numel == 0) return LM_OK;
   if (LM_DEVICE_KIND(value->device) != LM_CPU && value->device != x->device) {
-    TRY(lm_tensor_empty((lm_dtype)value->dtype, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
+    TRY(lm_tensor_empty(value->dtype, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
     TRY(lm_copy(value, here));
   }
   lm_fill__args args = {.x = x, .value = here ? here : value};
@@ -96,8 +96,8 @@ lm_status lm_op_full(const lm_full_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;
   TRY(check_value(LM_OP_full, a->value));
-  TRY(new_sized(LM_OP_full, &a->size, a->value->number ? a->dtype : dtype_or(a->dtype, (lm_dtype)a->value->dtype),
-                a->device, &x));
+  TRY(new_sized(LM_OP_full, &a->size, a->value->number ? a->dtype : dtype_or(a->dtype, a->value->dtype), a->device,
+                &x));
   TRY(filled(fill(LM_OP_full, x, a->value), x, out));
 done:
   return status;

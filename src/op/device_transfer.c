@@ -86,12 +86,12 @@ static lm_status to_device(const lm_tensor *src, lm_tensor *dst, bool later) {
   lm_status status;
   lm_tensor *copy = NULL, *landing = NULL;
   const lm_tensor *from = src;
-  if (!lm_is_dense(src)) TRY(packed(src, dst, (lm_dtype)src->dtype, &copy, &from));
+  if (!lm_is_dense(src)) TRY(packed(src, dst, src->dtype, &copy, &from));
   if (from->dtype == dst->dtype && has_same_layout(from, dst)) {
     status = send(from, dst, later && from == src);
     goto done;
   }
-  TRY(lm_tensor_empty_like(from, (lm_dtype)from->dtype, dst->device, &landing));
+  TRY(lm_tensor_empty_like(from, from->dtype, dst->device, &landing));
   TRY(send(from, landing, later && from == src));
   TRY(copy_here(landing, dst));
 done:
@@ -104,9 +104,9 @@ static lm_status from_device(const lm_tensor *src, lm_tensor *dst, bool later) {
   lm_status status = LM_OK;
   lm_tensor *copy = NULL, *landing = NULL;
   const lm_tensor *from;
-  if (!lm_is_dense(dst)) TRY(lm_tensor_empty_like(dst, (lm_dtype)dst->dtype, dst->device, &landing));
+  if (!lm_is_dense(dst)) TRY(lm_tensor_empty_like(dst, dst->dtype, dst->device, &landing));
   lm_tensor *to = landing ? landing : dst;
-  TRY(packed(src, to, (lm_dtype)dst->dtype, &copy, &from));
+  TRY(packed(src, to, dst->dtype, &copy, &from));
   TRY(send(from, to, later && !landing));
   if (landing) TRY(copy_here(landing, dst));
 done:
@@ -119,7 +119,7 @@ done:
 static lm_status through_host(const lm_tensor *src, lm_tensor *dst) {
   lm_status status;
   lm_tensor *copy = NULL;
-  TRY(lm_tensor_empty_like(src, (lm_dtype)dst->dtype, LM_DEVICE(LM_CPU, 0), &copy));
+  TRY(lm_tensor_empty_like(src, dst->dtype, LM_DEVICE(LM_CPU, 0), &copy));
   TRY(from_device(src, copy, false));
   TRY(to_device(copy, dst, false));
 done:

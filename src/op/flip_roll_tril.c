@@ -2,8 +2,7 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "op/check.h"
-#include "op/input_layout.h"
+#include "op/frame.h"
 
 /* ---- flip */
 
@@ -14,7 +13,7 @@ static lm_status reversed(lm_tensor *x, const bool *flipped, lm_tensor **out) {
   TRY(lm_tensor_view(x, x->ndim, x->size, x->stride, 0, &v));
   for (int d = 0; d < x->ndim; d++) {
     if (!flipped[d] || x->size[d] < 2) continue;
-    v->data += (x->size[d] - 1) * x->stride[d] * (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+    v->data += (x->size[d] - 1) * x->stride[d] * (int64_t)lm_dtype_size(x->dtype);
     v->stride[d] = -x->stride[d];
   }
   *out = v;
@@ -24,23 +23,21 @@ done:
 
 lm_status lm_op_flip(const lm_flip_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *from = NULL, *result = NULL;
+  lm_frame f;
+  lm_tensor *from = NULL;
   bool flipped[LM_MAX_DIMS] = {false};
   lm_ints dims;
+  lm_frame_begin(&f, LM_OP_flip);
   TRY(lm_dims(LM_OP_flip, &a->dims, a->x->ndim, &dims));
   if (a->dims.n == 0) dims.n = 0;
   for (int i = 0; i < dims.n; i++) flipped[dims.v[i]] = true;
-  TRY(lm_tensor_empty_like(a->x, (lm_dtype)a->x->dtype, a->x->device, &result));
-  if (result->numel > 0) {
+  TRY(lm_frame_result_like(&f, 0, a->x->dtype, a->x));
+  if (a->x->numel > 0) {
     TRY(reversed(a->x, flipped, &from));
-    TRY(lm_copy(from, result));
+    TRY(lm_copy(lm_frame_hold(&f, from), f.result[0]));
   }
-  *out = result;
-  result = NULL;
 done:
-  lm_release(from);
-  lm_release(result);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 /* ---- roll */
@@ -91,43 +88,32 @@ static void add_shift(rolling *r, int dim, int64_t n, int64_t shift) {
 
 lm_status lm_op_roll(const lm_roll_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *result = NULL, *flat[2] = {NULL, NULL};
+  lm_roll_args run = *a;
+  lm_frame f;
   rolling r = {.n = 0};
   bool whole = a->dims.n <= 0;
+  lm_frame_begin(&f, LM_OP_roll);
   if (whole ? a->shifts.n != 1 : a->shifts.n != a->dims.n) {
-    return lm_fail_value("roll", "shifts",
-                         whole ? "1 shift without dims" : lm_text("%d shifts for %d dims", a->dims.n, a->dims.n),
-                         lm_text("%d", a->shifts.n < 0 ? 0 : a->shifts.n));
+    TRY(lm_fail_value("roll", "shifts",
+                      whole ? "1 shift without dims" : lm_text("%d shifts for %d dims", a->dims.n, a->dims.n),
+                      lm_text("%d", a->shifts.n < 0 ? 0 : a->shifts.n)));
   }
-  if (whole) {
-    TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
-  } else {
-    x = lm_retain(a->x);
-  }
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
+  if (whole) TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, run.x->ndim, run.x->size, LM_CONTIGUOUS));
+  const int64_t n = run.x->numel;
   for (int i = 0; i < (whole ? 0 : a->dims.n); i++) {
     int dim;
-    TRY(lm_dim("roll", a->dims.v[i], x->ndim, &dim));
-    if (x->numel > 0 && x->ndim > 0) add_shift(&r, dim, x->size[dim], a->shifts.v[i]);
+    TRY(lm_dim("roll", a->dims.v[i], run.x->ndim, &dim));
+    if (n > 0 && run.x->ndim > 0) add_shift(&r, dim, run.x->size[dim], a->shifts.v[i]);
   }
-  if (x->numel > 0 && whole) {
-    lm_view_args line = {.x = x, .size = {1, {x->numel}}};
-    add_shift(&r, 0, x->numel, a->shifts.v[0]);
-    TRY(lm_op_view(&line, &flat[0]));
-    line.x = result;
-    TRY(lm_op_view(&line, &flat[1]));
-    TRY(roll_parts(&r, 0, flat[0], flat[1]));
-  } else if (x->numel > 0) {
-    TRY(roll_parts(&r, 0, x, result));
+  if (whole && n > 0) {
+    add_shift(&r, 0, n, a->shifts.v[0]);
+    TRY(lm_frame_reshape(&f, &run.x, 1, &n));
+    TRY(lm_frame_reshape(&f, &f.slot[0], 1, &n));
   }
-  *out = result;
-  result = NULL;
+  if (n > 0) TRY(roll_parts(&r, 0, run.x, f.slot[0]));
 done:
-  lm_release(x);
-  lm_release(flat[0]);
-  lm_release(flat[1]);
-  lm_release(result);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 /* ---- tril, triu: the slot gets a contiguous x, which the result may be, and a diagonal from -rows to columns */
@@ -145,17 +131,15 @@ static lm_status check_matrices(const char *name, const lm_tensor *x) {
 
 lm_status lm_op_triangle(const lm_triangle_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *result = NULL;
+  lm_triangle_args run = *a;
+  lm_frame f;
+  lm_frame_begin(&f, LM_OP_triangle);
   TRY(check_matrices(a->upper ? "triu" : "tril", a->x));
-  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
-  TRY(triangle(x, a->diagonal, a->upper, result));
-  *out = result;
-  result = NULL;
+  TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
+  TRY(lm_frame_result_like(&f, 0, run.x->dtype, run.x));
+  TRY(triangle(run.x, a->diagonal, a->upper, f.result[0]));
 done:
-  lm_release(x);
-  lm_release(result);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 static lm_status triangle_here(const char *name, lm_tensor *x, int64_t diagonal, bool upper, lm_tensor **out) {

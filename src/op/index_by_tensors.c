@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "op/frame.h"
 #include "op/index_checks.h"
-#include "op/input_layout.h"
 
 typedef struct picked {
   int n;        /* indexed dims */
@@ -18,33 +18,24 @@ typedef struct picked {
   int64_t size[LM_MAX_DIMS];
 } picked;
 
-static void release_picked(picked *p) {
-  lm_release(p->x);
-  for (int i = 0; i < p->n; i++) lm_release(p->index[i]);
-}
-
 /* index as 1-d contiguous int64 on x's device, broadcast to size. */
-static lm_status flat_index(lm_op_id op, lm_tensor *index, const lm_tensor *x, const lm_ints *size, int64_t count,
-                            lm_tensor **out) {
+static lm_status flat_index(lm_frame *f, lm_tensor **index, const lm_tensor *x, const lm_ints *size, int64_t count) {
   lm_status status = LM_OK;
-  lm_tensor *here = NULL, *ints = NULL, *wide = NULL, *packed = NULL;
-  if (index->device != x->device) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = index, .dtype = LM_NO_DTYPE, .device = x->device}, &here));
+  lm_tensor *here = NULL;
+  if ((*index)->device != x->device) {
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = *index, .dtype = LM_NO_DTYPE, .device = x->device}, &here));
+    *index = lm_frame_hold(f, here);
   }
-  TRY(lm_index_int64(op, "an index", here ? here : index, &ints));
-  TRY(lm_op_expand(&(lm_expand_args){.x = ints, .size = *size}, &wide));
-  TRY(lm_to_layout(wide, LM_CONTIGUOUS, &packed));
-  TRY(lm_op_view(&(lm_view_args){.x = packed, .size = {1, {count}}}, out));
+  TRY(lm_frame_index(f, "an index", index));
+  TRY(lm_frame_expand(f, index, size, 0));
+  TRY(lm_frame_layout(f, index, LM_CONTIGUOUS));
+  TRY(lm_frame_reshape(f, index, 1, &count));
 done:
-  lm_release(here);
-  lm_release(ints);
-  lm_release(wide);
-  lm_release(packed);
   return status;
 }
 
-/* On failure p is released. */
-static lm_status pick(lm_op_id op, lm_tensor *x, const lm_list *indices, picked *p) {
+static lm_status pick(lm_frame *f, lm_tensor *x, const lm_list *indices, picked *p) {
+  const lm_op_id op = f->op;
   lm_status status = LM_OK;
   const char *name = lm_ops[op].name;
   lm_ints wide = {.n = 0};
@@ -88,197 +79,176 @@ static lm_status pick(lm_op_id op, lm_tensor *x, const lm_list *indices, picked 
     rest++;
   }
   TRY(lm_op_permute(&order, &p->x));
+  lm_frame_hold(f, p->x);
   for (int d = 0; d < indices->n; d++) {
     if (!indices->v[d]) continue;
-    TRY(flat_index(op, indices->v[d], x, &wide, p->count, &p->index[p->n]));
-    p->n++;
+    p->index[p->n] = indices->v[d];
+    TRY(flat_index(f, &p->index[p->n++], x, &wide, p->count));
   }
 done:
-  if (status != LM_OK) release_picked(p);
   return status;
 }
 
-/* t of the result's sizes, contiguous or one element everywhere, seen as [count, x's other dims...]. */
-static lm_status by_tuple(const picked *p, lm_tensor *t, bool one, lm_tensor **out) {
+/* *t of the result's sizes, contiguous or one element everywhere, seen as [count, x's other dims...]. */
+static lm_status by_tuple(lm_frame *f, const picked *p, lm_tensor **t, bool one) {
+  lm_tensor *view = NULL;
   int64_t size[LM_MAX_DIMS] = {p->count}, stride[LM_MAX_DIMS] = {0}, step = one ? 0 : 1;
   int last = p->ndim - p->width; /* of the view */
   for (int d = p->ndim - 1, to = last; d >= 0; d--) {
     bool indexed = d >= p->at && d < p->at + p->width;
     if (d == p->at + p->width - 1) stride[0] = step;
     if (!indexed) {
-      size[to] = t->size[d];
+      size[to] = (*t)->size[d];
       stride[to--] = step;
     }
-    step *= t->size[d];
+    step *= (*t)->size[d];
   }
-  return lm_tensor_view(t, last + 1, size, stride, 0, out);
+  lm_status status = lm_tensor_view(*t, last + 1, size, stride, 0, &view);
+  if (status == LM_OK) *t = lm_frame_hold(f, view);
+  return status;
 }
 
 lm_status lm_op_index_get(const lm_index_get_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *result = NULL, *tuples = NULL;
+  lm_status status;
+  lm_frame f;
   picked p;
-  TRY(pick(LM_OP_index_get, a->x, &a->indices, &p));
-  status = lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS, &result);
-  if (status == LM_OK && result->numel > 0) {
-    lm_index_get_args args = {.x = p.x, .indices = {p.n, p.index}};
-    status = by_tuple(&p, result, false, &tuples);
-    if (status == LM_OK) status = lm_dispatch(LM_OP_index_get, a->x->device, &args, &tuples);
+  lm_frame_begin(&f, LM_OP_index_get);
+  TRY(pick(&f, a->x, &a->indices, &p));
+  TRY(lm_frame_result(&f, 0, a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS));
+  TRY(by_tuple(&f, &p, &f.slot[0], false));
+  TRY(lm_frame_dispatch(&f, a->x->device, &(lm_index_get_args){.x = p.x, .indices = {p.n, p.index}}));
+done:
+  return lm_frame_end(&f, status, out);
+}
+
+/* *values in x's dtype and on its device, broadcast to the result's sizes, apart from x's memory, as
+ * [count, x's other dims...]. */
+static lm_status prepare_values(lm_frame *f, const picked *p, const lm_tensor *x, lm_tensor **values) {
+  lm_status status = LM_OK;
+  lm_tensor *own = NULL;
+  const lm_tensor *given = *values;
+  lm_ints size = {.n = p->ndim};
+  memcpy(size.v, p->size, sizeof p->size);
+  TRY(lm_check_same_device(f->op, 2, (lm_tensor *[]){(lm_tensor *)x, *values}));
+  if (given->dtype != x->dtype || given->device != x->device || given->storage == x->storage) {
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = *values, .dtype = x->dtype, .device = x->device}, &own));
+    *values = lm_frame_hold(f, own);
   }
-  if (status == LM_OK) *out = lm_retain(result);
-  release_picked(&p);
-  lm_release(tuples);
-  lm_release(result);
+  status = lm_frame_expand(f, values, &size, 0);
+  if (status == LM_E_SHAPE)
+    status = lm_fail_broadcast(lm_ops[f->op].name, "values", lm_shape_of(given), lm_shape_text(p->ndim, p->size));
+  TRY(status);
+  const bool one = given->numel == 1;
+  if (!one) TRY(lm_frame_layout(f, values, LM_CONTIGUOUS));
+  TRY(by_tuple(f, p, values, one));
 done:
   return status;
 }
 
-/* values in x's dtype and on its device, broadcast to the result's sizes, apart from x's memory,
- * as [count, x's other dims...]. */
-static lm_status prepare_values(lm_op_id op, const picked *p, const lm_tensor *x, lm_tensor *values, lm_tensor **out) {
+static lm_status put_into(lm_frame *f, lm_tensor *x, const lm_list *indices, lm_tensor *values, bool accumulate) {
   lm_status status = LM_OK;
-  lm_tensor *own = NULL, *wide = NULL, *packed = NULL;
-  lm_expand_args expand = {.x = values, .size = {.n = p->ndim}};
-  memcpy(expand.size.v, p->size, sizeof p->size);
-  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)x, values}));
-  if (values->dtype != x->dtype || values->device != x->device || values->storage == x->storage) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = values, .dtype = (lm_dtype)x->dtype, .device = x->device}, &own));
-    expand.x = own;
-  }
-  status = lm_op_expand(&expand, &wide);
-  if (status == LM_E_SHAPE) {
-    status = lm_fail_broadcast(lm_ops[op].name, "values", lm_shape_of(values), lm_shape_text(p->ndim, p->size));
-  }
-  if (status != LM_OK) goto done;
-  if (values->numel == 1) {
-    TRY(by_tuple(p, wide, true, out));
-  } else {
-    TRY(lm_to_layout(wide, LM_CONTIGUOUS, &packed));
-    TRY(by_tuple(p, packed, false, out));
-  }
-done:
-  lm_release(own);
-  lm_release(wide);
-  lm_release(packed);
-  return status;
-}
-
-static lm_status put_into(lm_op_id op, lm_tensor *x, const lm_list *indices, lm_tensor *values, bool accumulate) {
-  lm_status status = LM_OK;
-  lm_tensor *tuples = NULL;
   picked p;
-  TRY(lm_check_fits(lm_ops[op].name, (lm_dtype)x->dtype, values));
-  TRY(pick(op, x, indices, &p));
-  for (int i = 0; status == LM_OK && i < p.n; i++) {
-    lm_tensor *index = p.index[i];
-    if (index->storage != x->storage) continue;
-    status = lm_op_clone(&(lm_clone_args){.x = index}, &p.index[i]);
-    lm_release(index);
-    if (status != LM_OK) p.index[i] = NULL;
+  TRY(lm_check_fits(lm_ops[f->op].name, x->dtype, values));
+  TRY(pick(f, x, indices, &p));
+  for (int i = 0; i < p.n; i++) {
+    lm_tensor *own = NULL;
+    if (p.index[i]->storage != x->storage) continue;
+    TRY(lm_op_clone(&(lm_clone_args){.x = p.index[i]}, &own));
+    p.index[i] = lm_frame_hold(f, own);
   }
-  if (status == LM_OK) status = prepare_values(op, &p, x, values, &tuples);
-  if (status == LM_OK && tuples->numel > 0) {
-    lm_index_put__args args = {.x = p.x, .indices = {p.n, p.index}, .values = tuples, .accumulate = accumulate};
-    status = lm_dispatch(LM_OP_index_put_, x->device, &args, &p.x);
+  TRY(prepare_values(f, &p, x, &values));
+  if (values->numel > 0) {
+    lm_index_put__args args = {.x = p.x, .indices = {p.n, p.index}, .values = values, .accumulate = accumulate};
+    TRY(lm_dispatch(LM_OP_index_put_, x->device, &args, &p.x));
   }
-  release_picked(&p);
-  lm_release(tuples);
 done:
   return status;
 }
 
 lm_status lm_op_index_put_(const lm_index_put__args *a, lm_tensor **out) {
-  lm_status status = put_into(LM_OP_index_put_, a->x, &a->indices, a->values, a->accumulate);
-  if (status == LM_OK) *out = lm_retain(a->x);
-  return status;
+  lm_frame f;
+  lm_frame_begin(&f, LM_OP_index_put_);
+  lm_status status = put_into(&f, a->x, &a->indices, a->values, a->accumulate);
+  f.result[0] = lm_retain(a->x);
+  return lm_frame_end(&f, status, out);
 }
 
 lm_status lm_op_index_put(const lm_index_put_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *result = NULL;
-  TRY(lm_op_clone(&(lm_clone_args){.x = a->x}, &result));
-  TRY(put_into(LM_OP_index_put, result, &a->indices, a->values, a->accumulate));
-  *out = result;
-  result = NULL;
+  lm_frame f;
+  lm_frame_begin(&f, LM_OP_index_put);
+  TRY(lm_op_clone(&(lm_clone_args){.x = a->x}, &f.result[0]));
+  TRY(put_into(&f, f.result[0], &a->indices, a->values, a->accumulate));
 done:
-  lm_release(result);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 /* ---- nonzero: the slot gets a contiguous bool mask and an out of the right length */
 
-static lm_status mask_of(lm_tensor *x, lm_tensor **out) {
+static lm_status mask_of(lm_frame *f, lm_tensor **x) {
   lm_status status = LM_OK;
   lm_tensor *zero = NULL, *mask = NULL;
-  if (x->dtype == LM_BOOL) return lm_to_private_copy(x, out);
+  if ((*x)->dtype == LM_BOOL) return lm_frame_private(f, x);
   TRY(lm_tensor_number(0, &zero));
-  TRY(lm_pointwise_run(LM_OP_ne, 2, (lm_tensor *[]){x, zero}, NULL, NULL, &mask));
-  TRY(lm_to_layout(mask, LM_CONTIGUOUS, out));
+  TRY(lm_pointwise_run(LM_OP_ne, 2, (lm_tensor *[]){*x, zero}, NULL, NULL, &mask));
+  *x = lm_frame_hold(f, mask);
+  TRY(lm_frame_layout(f, x, LM_CONTIGUOUS));
 done:
   lm_release(zero);
-  lm_release(mask);
   return status;
+}
+
+/* How many of the mask are true. */
+static lm_status count_of(lm_frame *f, lm_tensor *mask, int64_t *count) {
+  lm_tensor *total = NULL;
+  lm_status status =
+      lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total);
+  return status == LM_OK ? lm_tensor_item_i64(lm_frame_hold(f, total), count) : status;
 }
 
 lm_status lm_op_nonzero(const lm_nonzero_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *mask = NULL, *total = NULL, *result = NULL;
-  int64_t count;
-  TRY(mask_of(a->x, &mask));
-  if (a->as_tuple && mask->ndim == 0) { /* as PyTorch: a list of one */
-    lm_tensor *list;
-    TRY(lm_op_view(&(lm_view_args){.x = mask, .size = {1, {1}}}, &list));
-    lm_release(mask);
-    mask = list;
-  }
-  TRY(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
-  TRY(lm_tensor_item_i64(total, &count));
-  TRY(lm_tensor_empty(LM_I64, a->x->device, 2, (int64_t[]){count, mask->ndim}, LM_CONTIGUOUS, &result));
-  if (result->numel > 0) TRY(lm_dispatch(LM_OP_nonzero, a->x->device, &(lm_nonzero_args){.x = mask}, &result));
-  *out = result;
-  result = NULL;
+  lm_nonzero_args run = *a;
+  lm_frame f;
+  int64_t size[2];
+  lm_frame_begin(&f, LM_OP_nonzero);
+  TRY(mask_of(&f, &run.x));
+  if (a->as_tuple) TRY(lm_frame_at_least_1d(&f, &run.x)); /* as PyTorch: a list of one */
+  size[1] = run.x->ndim;
+  TRY(count_of(&f, run.x, &size[0]));
+  TRY(lm_frame_result(&f, 0, LM_I64, a->x->device, 2, size, LM_CONTIGUOUS));
+  TRY(lm_frame_dispatch(&f, a->x->device, &run));
 done:
-  lm_release(mask);
-  lm_release(total);
-  lm_release(result);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 /* The slot gets x and the mask contiguous, and an out of the right length. */
 lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *mask = NULL, *total = NULL, *line = NULL, *indices = NULL, *list = NULL, *result = NULL;
+  lm_masked_values_args run = *a;
+  lm_frame f;
+  lm_tensor *list = NULL;
   int64_t count;
+  lm_frame_begin(&f, LM_OP_masked_values);
   if (a->mask->dtype != LM_BOOL || !lm_same_shape(a->mask, a->x)) {
-    return lm_fail_value("masked_values", "mask", lm_text("a bool tensor of shape %s as x", lm_shape_of(a->x)),
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)a->mask->dtype), lm_shape_of(a->mask)));
+    TRY(lm_fail_value("masked_values", "mask", lm_text("a bool tensor of shape %s as x", lm_shape_of(a->x)),
+                      lm_text("%s %s", lm_dtype_name(a->mask->dtype), lm_shape_of(a->mask))));
   }
-  TRY(lm_check_same_device(LM_OP_masked_values, 2, (lm_tensor *[]){a->x, a->mask}));
-  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
-  TRY(lm_to_private_copy(a->mask, &mask));
-  if (LM_DEVICE_KIND(x->device) != LM_CPU) { /* which have no kernel for it */
-    TRY(lm_tensor_view(mask, 1, &x->numel, (int64_t[]){1}, 0, &line));
-    TRY(lm_op_nonzero(&(lm_nonzero_args){.x = line}, &indices));
-    TRY(lm_tensor_view(indices, 1, indices->size, (int64_t[]){1}, 0, &list));
-    lm_release(line);
-    line = NULL;
-    TRY(lm_tensor_view(x, 1, &x->numel, (int64_t[]){1}, 0, &line));
-    TRY(lm_op_index_select(&(lm_index_select_args){.x = line, .dim = 0, .index = list}, &result));
-  } else {
-    TRY(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
-    TRY(lm_tensor_item_i64(total, &count));
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, &count, LM_CONTIGUOUS, &result));
-    if (count > 0) TRY(lm_dispatch(LM_OP_masked_values, x->device, &(lm_masked_values_args){x, mask}, &result));
+  TRY(lm_check_same_device(f.op, 2, (lm_tensor *[]){a->x, a->mask}));
+  TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
+  TRY(lm_frame_private(&f, &run.mask));
+  if (LM_DEVICE_KIND(a->x->device) != LM_CPU) { /* which have no kernel for it */
+    TRY(lm_frame_reshape(&f, &run.x, 1, &run.x->numel));
+    TRY(lm_frame_reshape(&f, &run.mask, 1, &run.mask->numel));
+    TRY(lm_op_nonzero(&(lm_nonzero_args){.x = run.mask}, &list));
+    lm_frame_hold(&f, list);
+    TRY(lm_frame_reshape(&f, &list, 1, &list->numel));
+    TRY(lm_op_index_select(&(lm_index_select_args){.x = run.x, .dim = 0, .index = list}, &f.result[0]));
+    goto done;
   }
-  *out = result;
-  result = NULL;
+  TRY(count_of(&f, run.mask, &count));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, 1, &count, LM_CONTIGUOUS));
+  TRY(lm_frame_dispatch(&f, run.x->device, &run));
 done:
-  lm_release(x);
-  lm_release(mask);
-  lm_release(total);
-  lm_release(line);
-  lm_release(indices);
-  lm_release(list);
-  lm_release(result);
-  return status;
+  return lm_frame_end(&f, status, out);
 }

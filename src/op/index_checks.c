@@ -7,7 +7,7 @@
 #include "op/input_layout.h"
 
 lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor **out) {
-  if (!lm_dtype_is_int((lm_dtype)t->dtype))
+  if (!lm_dtype_is_int(t->dtype))
     return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", lm_dtype_name(t->dtype)),
                      "convert it with :long()");
   if (t->dtype == LM_I64) return lm_to_private_copy(t, out);

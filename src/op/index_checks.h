@@ -1,6 +1,5 @@
 /* Tensors of indices or labels as kernels take them, and the words for those that are wrong. */
-#ifndef LM_OP_INDEX_CHECKS_H
-#define LM_OP_INDEX_CHECKS_H
+#pragma once
 
 #include "op/check.h"
 
@@ -10,5 +9,3 @@ lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor *
  * order) of `arg`, which is t. */
 lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t position, int64_t label,
                        int64_t classes);
-
-#endif

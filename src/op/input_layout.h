@@ -1,6 +1,5 @@
 /* Inputs brought into the layout a kernel wants: the tensor itself where it already has it. */
-#ifndef LM_OP_INPUT_LAYOUT_H
-#define LM_OP_INPUT_LAYOUT_H
+#pragma once
 
 #include "op/check.h"
 
@@ -18,5 +17,3 @@ lm_status lm_to_layout(lm_tensor *t, lm_format format, lm_tensor **out);
 lm_status lm_to_private_copy(lm_tensor *t, lm_tensor **out);
 /* The same for the strides of `like`, which is dense and has t's sizes. */
 lm_status lm_to_layout_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
-
-#endif

@@ -48,7 +48,7 @@ static lm_status check_added(lm_product_args *a, const int64_t *size) {
                      lm_shape_of(in), lm_shape_text(2, size));
     goto done;
   }
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   if (!lm_dtype_is_float(dtype)) {
     a->alpha = trunc(a->alpha);
     a->beta = trunc(a->beta);
@@ -73,7 +73,7 @@ static lm_status as_rows(lm_tensor *x, lm_tensor **out) {
     rows *= x->size[i];
   }
   if (!even) {
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &copy));
+    TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &copy));
     TRY(lm_copy(x, copy));
     x = copy;
     step = x->size[last];
@@ -119,7 +119,7 @@ lm_status lm_op_product(lm_op_id op, const lm_product_args *a, lm_tensor **out) 
   for (int d = 0; d < last; d++) size[d] = a->x->size[d];
   size[last] = a->transposed ? a->other->size[0] : a->other->size[last];
   if (op == LM_OP_addmm) TRY(check_added(&args, size));
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
   if (y->numel && a->transposed && last != 1) {
     TRY(as_rows(a->x, &x));
     TRY(lm_tensor_view(y, 2, (int64_t[]){x->size[0], size[last]}, (int64_t[]){size[last], 1}, 0, &rows));

@@ -16,10 +16,9 @@ lm_status lm_matrix_of(const lm_tensor *t, lm_dtype dtype, lm_matrix *m) {
   int64_t rows = t->size[r], columns = t->size[c], row_step = t->stride[r], column_step = t->stride[c];
   *m = (lm_matrix){.t = t, .rows = rows, .columns = columns, .step = t->ndim == 3 ? t->stride[0] : 0};
   int64_t least_row = columns > 1 ? columns : 1, least_column = rows > 1 ? rows : 1;
-  if (t->dtype == (int8_t)dtype && (column_step == 1 || columns <= 1) && (row_step >= least_row || rows <= 1)) {
+  if (t->dtype == dtype && (column_step == 1 || columns <= 1) && (row_step >= least_row || rows <= 1)) {
     m->ld = rows <= 1 ? least_row : row_step;
-  } else if (t->dtype == (int8_t)dtype && (row_step == 1 || rows <= 1) &&
-             (column_step >= least_column || columns <= 1)) {
+  } else if (t->dtype == dtype && (row_step == 1 || rows <= 1) && (column_step >= least_column || columns <= 1)) {
     m->ld = columns <= 1 ? least_column : column_step;
     m->transposed = true;
   } else {

@@ -1,6 +1,5 @@
 /* What the four matrix products have in common, for backends. */
-#ifndef LM_OP_MATMUL_CALL_H
-#define LM_OP_MATMUL_CALL_H
+#pragma once
 
 #include "op/op.h"
 
@@ -17,5 +16,3 @@ typedef struct lm_matrix {
 
 /* Without a copy where one of the two dims is contiguous, the other does not overlap and the dtype is right. */
 LM_API lm_status lm_matrix_of(const lm_tensor *t, lm_dtype dtype, lm_matrix *m);
-
-#endif

@@ -1,6 +1,5 @@
 /* Every op's argument struct, id, descriptor and run function, all from entries/ops.lua; op_entries.h is made of it. */
-#ifndef LM_OP_OP_H
-#define LM_OP_OP_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -130,5 +129,3 @@ LM_API lm_dtype lm_default_dtype(void);
 LM_API void lm_set_default_dtype(lm_dtype dtype);
 LM_API lm_device lm_default_device(void);
 LM_API void lm_set_default_device(lm_device device);
-
-#endif

@@ -1,7 +1,6 @@
 /* Padding by what a tensor holds. The slot gets contiguous tensors, neither empty. */
 #include "base/message.h"
-#include "op/check.h"
-#include "op/input_layout.h"
+#include "op/frame.h"
 
 int64_t lm_pad_left(int64_t n, int64_t before, int64_t after) {
   return n + (before < 0 ? before : 0) + (after < 0 ? after : 0);
@@ -16,7 +15,7 @@ static int64_t reach(int mode, int64_t n, int64_t left) {
 /* A number or a 0-d tensor, that x's dtype holds. */
 static lm_status check_value(const lm_pad_args *a) {
   lm_status status = LM_OK;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   double number = 0;
   int64_t low, high;
   if (!a->value) return LM_OK;
@@ -68,25 +67,21 @@ lm_status lm_check_pad(const lm_pad_args *a) {
 
 lm_status lm_op_pad_around(const lm_pad_around_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *result = NULL;
-  const lm_pad_args asked = {.x = a->x, .pad = a->pad, .mode = a->mode};
-  int64_t size[LM_MAX_DIMS];
-  if (a->mode == LM_PAD_CONSTANT) {
-    return lm_fail_value("pad_around", "mode", "\"reflect\", \"replicate\" or \"circular\"", "\"constant\"");
+  lm_pad_around_args run = *a;
+  lm_frame f;
+  lm_ints size = lm_sizes_between(a->x->ndim, a->x->size, 0, 0);
+  lm_frame_begin(&f, LM_OP_pad_around);
+  if (a->mode == LM_PAD_CONSTANT)
+    TRY(lm_fail_value("pad_around", "mode", "\"reflect\", \"replicate\" or \"circular\"", "\"constant\""));
+  TRY(lm_check_pad(&(lm_pad_args){.x = a->x, .pad = a->pad, .mode = a->mode}));
+  if (a->pad.n == 0) {
+    TRY(lm_op_clone(&(lm_clone_args){.x = a->x}, &f.result[0]));
+    goto done;
   }
-  TRY(lm_check_pad(&asked));
-  if (a->pad.n == 0) return lm_op_clone(&(lm_clone_args){.x = a->x}, out);
-  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
-  memcpy(size, x->size, sizeof size);
-  for (int i = 0; i < a->pad.n; i++) size[x->ndim - 1 - i / 2] += a->pad.v[i];
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result));
-  if (result->numel > 0) {
-    TRY(lm_dispatch_or_host(LM_OP_pad_around, x->device, &(lm_pad_around_args){x, a->pad, a->mode}, &result));
-  }
-  *out = result;
-  result = NULL;
+  for (int i = 0; i < a->pad.n; i++) size.v[size.n - 1 - i / 2] += a->pad.v[i];
+  TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
+  TRY(lm_frame_dispatch_or_host(&f, run.x->device, &run));
 done:
-  lm_release(x);
-  lm_release(result);
-  return status;
+  return lm_frame_end(&f, status, out);
 }

@@ -20,12 +20,12 @@ lm_dtype lm_result_type(int n, lm_tensor *const *tensors) {
   enum { DIMS, ZERO_DIM, NUMBER, STANDINGS };
   lm_dtype of[STANDINGS] = {LM_NO_DTYPE, LM_NO_DTYPE, LM_NO_DTYPE};
   if (n == 2 && tensors[0] && tensors[1] && tensors[0]->dtype == tensors[1]->dtype && tensors[0]->ndim > 0) {
-    return (lm_dtype)tensors[0]->dtype; /* by far the most calls */
+    return tensors[0]->dtype; /* by far the most calls */
   }
   for (int i = 0; i < n; i++) {
     const lm_tensor *t = tensors[i];
     if (!t) continue;
-    lm_dtype d = (lm_dtype)t->dtype;
+    lm_dtype d = t->dtype;
     if (t->number && lm_dtype_is_float(d)) d = lm_default_dtype();
     lm_dtype *best = &of[t->number ? NUMBER : t->ndim == 0 ? ZERO_DIM : DIMS];
     *best = *best == LM_NO_DTYPE || *best == d ? d : lm_dtype_promote(*best, d);
@@ -98,7 +98,7 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   lm_dtype common;
   if (kernel >= LM_OP_COUNT) {
     *compute = lm_result_type(nin, in) == LM_F64 ? LM_F64 : LM_F32;
-    *result = (lm_dtype)in[0]->dtype;
+    *result = in[0]->dtype;
     return LM_OK;
   }
   const lm_op *op = &lm_ops[kernel];
@@ -107,7 +107,7 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   } else {
     common = lm_result_type(nin, in);
   }
-  if (op->result_dtype == LM_RESULT_DTYPE_ARGUMENT) common = (lm_dtype)in[op->result_dtype_arg]->dtype;
+  if (op->result_dtype == LM_RESULT_DTYPE_ARGUMENT) common = in[op->result_dtype_arg]->dtype;
   if (!lm_dtype_is_float(common)) {
     TRY(check_integers(op, common, number));
     if (op->result_dtype == LM_RESULT_DTYPE_FLOAT) common = lm_default_dtype();
@@ -175,7 +175,7 @@ static lm_status check_into(int kernel, const lm_tensor *into, lm_dtype result, 
   if (!has_shape(into, ndim, size)) {
     return lm_fail_shape(lm_text("%s_", name), "the result", lm_shape_of(into), lm_shape_text(ndim, size));
   }
-  lm_dtype d = (lm_dtype)into->dtype;
+  lm_dtype d = into->dtype;
   if (category(result) > category(d)) {
     return lm_remedy(
         lm_fail_dtype(lm_text("%s_", name), "the result", lm_text("%s as x", lm_dtype_name(d)), lm_dtype_name(result)),
@@ -194,7 +194,7 @@ static bool is_clobbered(const lm_tensor *into, const lm_tensor *t) {
   int64_t last_read = 0, last_written = 0;
   for (int d = 0; d < t->ndim; d++) last_read += (t->size[d] - 1) * t->stride[d];
   for (int d = 0; d < into->ndim; d++) last_written += (into->size[d] - 1) * into->stride[d];
-  size_t item = lm_dtype_size((lm_dtype)t->dtype), width = lm_dtype_size((lm_dtype)into->dtype);
+  size_t item = lm_dtype_size(t->dtype), width = lm_dtype_size(into->dtype);
   return t->data < into->data + ((size_t)last_written + 1) * width &&
          into->data < t->data + ((size_t)last_read + 1) * item;
 }
@@ -244,7 +244,7 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
     for (int i = 0; i < nin; i++) {
       job.in[i] = in[i];
       if (into && is_clobbered(into, in[i])) {
-        TRY(lm_tensor_empty_like(in[i], (lm_dtype)in[i]->dtype, in[i]->device, &own[i]));
+        TRY(lm_tensor_empty_like(in[i], in[i]->dtype, in[i]->device, &own[i]));
         TRY(lm_copy(in[i], own[i]));
         job.in[i] = own[i];
       }

@@ -43,7 +43,7 @@ static void end_below(lm_dtype dtype, double *from, double *to) {
 }
 
 static lm_status check_ends(const lm_fill_random_args *a) {
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   if (!(a->a <= a->b) || !isfinite(a->b - a->a)) {
     return lm_fail_number("uniform_", "from", lm_text("at most to (%g), and both finite", a->b), a->a);
   }
@@ -81,7 +81,7 @@ static void complete_range(lm_fill_random_args *a) {
   }
   a->to = a->from;
   if (a->from == LM_NO_INT) {
-    lm_dtype_integers((lm_dtype)a->x->dtype, &low, &high);
+    lm_dtype_integers(a->x->dtype, &low, &high);
     a->to = high < INT64_MAX ? high + 1 : high;
   }
   a->from = 0;
@@ -94,7 +94,7 @@ lm_status lm_op_fill_random(lm_op_id op, const lm_fill_random_args *a, lm_tensor
   switch (a->distribution) {
     case LM_DRAW_UNIFORM:
       TRY(check_ends(a));
-      if (a->a != 0 || a->b != 1) end_below((lm_dtype)a->x->dtype, &args.a, &args.b); /* [0, 1) is exact */
+      if (a->a != 0 || a->b != 1) end_below(a->x->dtype, &args.a, &args.b); /* [0, 1) is exact */
       break;
     case LM_DRAW_NORMAL:
       if (!(a->b >= 0)) return lm_fail_number(name, "std", "at least 0", a->b);
@@ -113,7 +113,7 @@ lm_status lm_op_fill_random(lm_op_id op, const lm_fill_random_args *a, lm_tensor
       if (a->x->dtype == LM_BOOL)
         return lm_fail(LM_E_DTYPE, "geometric_: x must not be bool; the result is a number of trials");
       break;
-    default: complete_range(&args); TRY(check_range(op, "from", "to", args.from, args.to, (lm_dtype)a->x->dtype));
+    default: complete_range(&args); TRY(check_range(op, "from", "to", args.from, args.to, a->x->dtype));
   }
   if (a->distribution < LM_DRAW_GEOMETRIC) TRY(lm_check_float(op, "x", a->x));
   TRY(draw_from(op, args));
@@ -187,7 +187,7 @@ lm_status lm_op_bernoulli_of(lm_op_id op, const lm_bernoulli_of_args *a, lm_tens
   if (a->into) {
     x = lm_retain(a->into);
   } else {
-    TRY(lm_tensor_empty_like(a->like, (lm_dtype)a->like->dtype, a->like->device, &x));
+    TRY(lm_tensor_empty_like(a->like, a->like->dtype, a->like->device, &x));
     if (!p) p = a->like;
   }
   if (p && p->number) TRY(lm_tensor_item_f64(p, &number));
@@ -223,7 +223,7 @@ lm_status lm_op_new_random(lm_op_id op, const lm_new_random_args *a, lm_tensor *
   const bool integers = a->distribution == LM_DRAW_INTEGERS;
   lm_tensor *x = NULL;
   lm_dtype dtype = a->dtype;
-  if (dtype == LM_NO_DTYPE) dtype = a->like ? (lm_dtype)a->like->dtype : integers ? LM_I64 : lm_default_dtype();
+  if (dtype == LM_NO_DTYPE) dtype = a->like ? a->like->dtype : integers ? LM_I64 : lm_default_dtype();
   lm_fill_random_args args = {
       .distribution = a->distribution, .b = 1, .from = a->from, .to = a->to, .generator = a->generator};
   if (a->to == LM_NO_INT) args.from = 0, args.to = a->from; /* randint_like's high comes second */
@@ -317,7 +317,7 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   TRY(extremes(a->x, &smallest, NULL));
   if (!(smallest >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", smallest));
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &args.x));
-  TRY(lm_tensor_empty((lm_dtype)args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
   TRY(draw(LM_OP_poisson, LM_OP_poisson, result, &args, a->generator));
   *out = result;
   result = NULL;

@@ -25,7 +25,7 @@ done:
 
 /* x itself, or converted first to what is computed in. */
 static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
-  if (dtype == (lm_dtype)x->dtype) {
+  if (dtype == x->dtype) {
     *out = lm_retain(x);
     return LM_OK;
   }
@@ -64,8 +64,8 @@ static const struct statistic {
 };
 
 static lm_status dtypes_of(lm_op_id op, const lm_reduce_args *a, lm_dtype *from, lm_dtype *to) {
-  const bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
-  *from = a->dtype == LM_NO_DTYPE ? (lm_dtype)a->x->dtype : a->dtype;
+  const bool floating = lm_dtype_is_float(a->x->dtype);
+  *from = a->dtype == LM_NO_DTYPE ? a->x->dtype : a->dtype;
   *to = *from;
   switch (statistics[a->statistic].dtype) {
     case OWN: break;
@@ -145,7 +145,7 @@ lm_status lm_op_extreme_along(lm_op_id op, const lm_extreme_along_args *a, lm_te
   lm_ints dims = {1, {dim}};
   TRY(check_not_empty(op, lines, &dims));
   TRY(new_reduced(lines, &dims, LM_I64, &result[0]));
-  if (outs == 2) TRY(new_reduced(lines, &dims, (lm_dtype)x->dtype, &result[1]));
+  if (outs == 2) TRY(new_reduced(lines, &dims, x->dtype, &result[1]));
   if (result[0]->numel > 0) {
     lm_extreme_along_args args = {.x = lines, .dim = dim, .keepdim = true, .largest = a->largest};
     TRY(lm_dispatch(LM_OP_extreme_along, x->device, &args, result));

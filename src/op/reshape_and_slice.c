@@ -246,7 +246,7 @@ lm_status lm_op_slice_backward(const lm_slice_backward_args *a, lm_tensor **out)
                            lm_shape_of(a->grad));
     }
   }
-  TRY(lm_tensor_empty((lm_dtype)a->grad->dtype, a->grad->device, a->size.n, a->size.v, LM_CONTIGUOUS, &x));
+  TRY(lm_tensor_empty(a->grad->dtype, a->grad->device, a->size.n, a->size.v, LM_CONTIGUOUS, &x));
   TRY(part_of(x, dim, start, n, a->step, &part));
   TRY(lm_op_zero_(&(lm_zero__args){.x = x}, &zeroed));
   TRY(lm_copy(a->grad, part));

@@ -1,6 +1,5 @@
 /* Running an op: by its kind, as op_entries.c puts it into descriptors, and on its device. */
-#ifndef LM_OP_RUN_H
-#define LM_OP_RUN_H
+#pragma once
 
 #include "op/backend.h"
 #include "op/op.h"
@@ -37,5 +36,3 @@ static inline lm_running lm_run_begin(const char *name, int op) {
   return before;
 }
 static inline void lm_run_end(lm_running before) { lm_now_running = before; }
-
-#endif

@@ -15,7 +15,7 @@ static lm_status recurrence_inputs(const lm_scan_args *a, lm_tensor **ready) {
     return lm_fail_shapes("linear_recurrence", "x", lm_shape_of(a->x), "decay", lm_shape_of(a->decay));
   }
   for (int i = 0; i < 2; i++) {
-    if ((lm_dtype)given[i]->dtype == dtype && lm_is_contiguous(given[i])) {
+    if (given[i]->dtype == dtype && lm_is_contiguous(given[i])) {
       ready[i] = lm_retain(given[i]);
       continue;
     }
@@ -37,7 +37,7 @@ lm_status lm_op_scan(lm_op_id op, const lm_scan_args *a, lm_tensor **out) {
   if (a->decay) TRY(recurrence_inputs(a, ready));
   TRY(lm_dim(lm_ops[op].name, a->dim, a->x->ndim, &dim));
   TRY(lm_at_least_1d(a->decay ? ready[0] : a->x, a->dtype, &lines));
-  lm_dtype dtype = (lm_dtype)lines->dtype;
+  lm_dtype dtype = lines->dtype;
   bool total = a->kind == LM_SCAN_SUM || a->kind == LM_SCAN_PRODUCT;
   if (total && a->dtype == LM_NO_DTYPE && !lm_dtype_is_float(dtype)) dtype = LM_I64;
   TRY(lm_tensor_empty_like(lines, dtype, lines->device, &result[0]));

@@ -2,40 +2,31 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "op/check.h"
+#include "op/frame.h"
 #include "op/input_layout.h"
 
 /* NaN counts as the largest; equal values keep their order. */
 lm_status lm_op_topk(const lm_topk_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL, *result[2] = {NULL, NULL};
-  int dim;
-  int64_t size[LM_MAX_DIMS];
-  TRY(lm_dim("topk", a->dim == LM_NO_DIM ? -1 : a->dim, a->x->ndim, &dim));
-  TRY(lm_at_least_1d(a->x, LM_NO_DTYPE, &x));
-  if (a->k < 0 || a->k > x->size[dim]) {
-    status = lm_fail_int("topk", "k",
-                         lm_text("from 0 to %lld, the size of dim %d of x", (long long)x->size[dim], dim + 1), a->k);
-    goto done;
+  lm_status status;
+  lm_topk_args run = *a;
+  lm_frame f;
+  lm_frame_begin(&f, LM_OP_topk);
+  if (run.dim == LM_NO_DIM) run.dim = -1;
+  TRY(lm_frame_line(&f, &run.x, &run.dim));
+  lm_ints size = lm_sizes_between(run.x->ndim, run.x->size, 0, 0);
+  if (run.k < 0 || run.k > size.v[run.dim]) {
+    TRY(lm_fail_int(
+        "topk", "k",
+        lm_text("from 0 to %lld, the size of dim %lld of x", (long long)size.v[run.dim], (long long)run.dim + 1),
+        run.k));
   }
-  memcpy(size, x->size, sizeof size);
-  size[dim] = a->k;
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result[0]));
-  TRY(lm_tensor_empty(LM_I64, x->device, x->ndim, size, LM_CONTIGUOUS, &result[1]));
-  if (result[0]->numel > 0) {
-    lm_topk_args args = {.x = x, .k = a->k, .dim = dim, .largest = a->largest, .sorted = a->sorted};
-    TRY(lm_dispatch(LM_OP_topk, x->device, &args, result));
-  }
-  for (int i = 0; i < 2; i++) {
-    if (a->x->ndim == 0 && a->k == 1) result[i]->ndim = 0;
-    out[i] = result[i];
-    result[i] = NULL;
-  }
+  size.v[run.dim] = run.k;
+  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 1, LM_I64, run.x->device, size.n, size.v, LM_CONTIGUOUS));
+  TRY(lm_frame_dispatch(&f, run.x->device, &run));
+  if (a->x->ndim == 0 && run.k == 1) f.result[0]->ndim = f.result[1]->ndim = 0;
 done:
-  lm_release(x);
-  lm_release(result[0]);
-  lm_release(result[1]);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 /* topk of all elements: stable, and NaN counts as the largest. */
@@ -70,7 +61,7 @@ lm_status lm_op_kth_along(lm_op_id op, const lm_kth_along_args *a, lm_tensor **o
   }
   memcpy(size, lines->size, sizeof size);
   size[dim] = 1;
-  TRY(lm_tensor_empty((lm_dtype)given->dtype, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[0]));
+  TRY(lm_tensor_empty(given->dtype, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[0]));
   TRY(lm_tensor_empty(LM_I64, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[1]));
   lm_kth_along_args args = {.x = lines, .k = a->k, .dim = dim};
   if (result[0]->numel > 0) TRY(lm_dispatch(LM_OP_kth_along, lines->device, &args, result));
@@ -89,11 +80,10 @@ done:
 lm_status lm_op_median_of(lm_op_id op, const lm_median_of_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = a->x, *packed = NULL, *line = NULL, *result[2] = {NULL, NULL};
-  if (x->numel == 0 && lm_dtype_is_float((lm_dtype)x->dtype)) {
+  if (x->numel == 0 && lm_dtype_is_float(x->dtype)) {
     lm_tensor *nan = NULL;
     TRY(lm_tensor_number(NAN, &nan));
-    status = lm_op_full(
-        &(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = (lm_dtype)x->dtype, .device = x->device}, out);
+    status = lm_op_full(&(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = x->dtype, .device = x->device}, out);
     lm_release(nan);
     goto done;
   }
@@ -112,13 +102,13 @@ done:
 
 /* ---- searching */
 
-static lm_status contiguous_in(lm_tensor *t, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  if ((lm_dtype)t->dtype == dtype && t->device == device && lm_is_contiguous(t)) {
-    *out = lm_retain(t);
-    return LM_OK;
-  }
-  return lm_op_to_copy(&(lm_to_copy_args){.x = t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS},
-                       out);
+static lm_status contiguous_in(lm_frame *f, lm_tensor **t, lm_dtype dtype, lm_device device) {
+  lm_tensor *own = NULL;
+  if ((*t)->dtype == dtype && (*t)->device == device && lm_is_contiguous(*t)) return LM_OK;
+  lm_status status = lm_op_to_copy(
+      &(lm_to_copy_args){.x = *t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS}, &own);
+  if (status == LM_OK) *t = lm_frame_hold(f, own);
+  return status;
 }
 
 /* One row for all values, or as many rows as the values have, each for its own. */
@@ -134,35 +124,32 @@ static lm_status check_rows(const lm_tensor *rows, const lm_tensor *x) {
 /* The slot gets contiguous tensors of one dtype of float32, float64 and int64. */
 lm_status lm_op_searchsorted(const lm_searchsorted_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *given[] = {a->sorted_sequence, a->x}, *ordered = NULL, *rows = NULL, *x = NULL, *result = NULL;
-  TRY(lm_check_same_device(LM_OP_searchsorted, 2, given));
+  lm_searchsorted_args run = *a;
+  lm_frame f;
+  lm_tensor *given[] = {a->sorted_sequence, a->x}, *ordered = NULL;
+  const lm_device device = a->sorted_sequence->device;
+  lm_frame_begin(&f, LM_OP_searchsorted);
+  TRY(lm_check_same_device(f.op, 2, given));
   TRY(check_rows(a->sorted_sequence, a->x));
-  if (a->right && a->side == LM_SIDE_LEFT) {
-    return lm_fail_exclusive("searchsorted", "side = 'left'", "right = true");
-  }
-  lm_device device = a->sorted_sequence->device;
+  if (a->right && a->side == LM_SIDE_LEFT) TRY(lm_fail_exclusive("searchsorted", "side = 'left'", "right = true"));
   lm_dtype dtype = lm_result_type(2, given);
   dtype = dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(dtype) ? LM_F32 : LM_I64;
   if (a->sorter) {
     if (!lm_same_shape(a->sorter, a->sorted_sequence)) {
-      return lm_fail_shapes("searchsorted", "sorter", lm_shape_of(a->sorter), "sorted_sequence",
-                            lm_shape_of(a->sorted_sequence));
+      TRY(lm_fail_shapes("searchsorted", "sorter", lm_shape_of(a->sorter), "sorted_sequence",
+                         lm_shape_of(a->sorted_sequence)));
     }
     TRY(lm_op_gather(&(lm_gather_args){.x = a->sorted_sequence, .dim = a->sorter->ndim - 1, .index = a->sorter},
                      &ordered));
-  } else {
-    ordered = lm_retain(a->sorted_sequence);
+    run.sorted_sequence = lm_frame_hold(&f, ordered);
   }
-  TRY(contiguous_in(ordered, dtype, device, &rows));
-  TRY(contiguous_in(a->x, dtype, device, &x));
-  TRY(lm_tensor_empty(LM_I64, device, x->ndim, x->size, LM_CONTIGUOUS, &result));
-  lm_searchsorted_args args = {.sorted_sequence = rows, .x = x, .right = a->right || a->side == LM_SIDE_RIGHT};
-  if (result->numel > 0) TRY(lm_dispatch(LM_OP_searchsorted, device, &args, &result));
-  TRY(contiguous_in(result, a->out_int32 ? LM_I32 : LM_I64, device, out));
+  TRY(contiguous_in(&f, &run.sorted_sequence, dtype, device));
+  TRY(contiguous_in(&f, &run.x, dtype, device));
+  run.right = a->right || a->side == LM_SIDE_RIGHT;
+  TRY(lm_frame_result(&f, 0, LM_I64, device, run.x->ndim, run.x->size, LM_CONTIGUOUS));
+  run.sorter = NULL;
+  TRY(lm_frame_dispatch(&f, device, &run));
+  TRY(lm_frame_convert_result(&f, 0, a->out_int32 ? LM_I32 : LM_I64));
 done:
-  lm_release(ordered);
-  lm_release(rows);
-  lm_release(x);
-  lm_release(result);
-  return status;
+  return lm_frame_end(&f, status, out);
 }

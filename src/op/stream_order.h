@@ -1,7 +1,6 @@
 /* What surrounds a slot on a device other than the CPU: the thread's current stream first waits for whatever else uses
  * the arguments, and is noted in them. On the CPU everything is done at once, and nothing of this is called. */
-#ifndef LM_OP_ORDER_H
-#define LM_OP_ORDER_H
+#pragma once
 
 #include "op/backend.h"
 
@@ -20,5 +19,3 @@ lm_status lm_ordered_op(const lm_backend *backend, lm_op_id op, lm_device device
                         lm_tensor *const *out);
 lm_status lm_ordered_pointwise(const lm_backend *backend, const lm_pointwise *job);
 lm_status lm_ordered_copy(const lm_backend *backend, const lm_tensor *src, lm_tensor *dst);
-
-#endif

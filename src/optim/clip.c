@@ -11,9 +11,8 @@
 /* What is to be measured or written: `noun` calls it "gradient" or "tensor". */
 static lm_status check(const char *name, const char *noun, int n, lm_tensor *const *list, bool written) {
   for (int i = 0; i < n; i++) {
-    if (!lm_dtype_is_float((lm_dtype)list[i]->dtype))
-      return lm_fail_dtype(name, lm_text("%s %d", noun, i + 1), "floating point",
-                           lm_dtype_name((lm_dtype)list[i]->dtype));
+    if (!lm_dtype_is_float(list[i]->dtype))
+      return lm_fail_dtype(name, lm_text("%s %d", noun, i + 1), "floating point", lm_dtype_name(list[i]->dtype));
     if (written && lm_overlaps_itself(list[i]))
       return lm_fail_overlap(name, lm_text("%s %d", noun, i + 1), lm_shape_of(list[i]));
     const lm_backend *backend = lm_backend_of(list[i]->device);
@@ -27,7 +26,7 @@ static lm_status check(const char *name, const char *noun, int n, lm_tensor *con
 static lm_status bring(lm_tensor **t, lm_device device, lm_dtype dtype) {
   lm_status status = LM_OK;
   lm_tensor *there = NULL;
-  if ((*t)->device == device && (*t)->dtype == (int8_t)dtype) return LM_OK;
+  if ((*t)->device == device && (*t)->dtype == dtype) return LM_OK;
   TRY(lm_tensor_empty(dtype, device, 0, NULL, LM_CONTIGUOUS, &there));
   TRY(lm_copy(*t, there));
   lm_release(*t);
@@ -39,13 +38,11 @@ done:
 
 /* *x, which is given up, becomes op(*x, other); other NULL: an op of one argument. */
 static lm_status apply(lm_op_id op, lm_tensor **x, lm_tensor *other, const double *numbers) {
-  lm_status status = LM_OK;
   lm_tensor *result = NULL, *in[] = {*x, other};
-  TRY(lm_pointwise_run(op, other ? 2 : 1, in, numbers, NULL, &result));
+  NEED(lm_pointwise_run(op, other ? 2 : 1, in, numbers, NULL, &result));
   lm_release(*x);
   *x = result;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* The sum of |x|^p, or the largest |x|, over all, on the first one's device; `dense`: room for n. */
@@ -58,7 +55,7 @@ static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **de
     if (lm_is_dense(grads[i])) {
       dense[i] = lm_retain(grads[i]);
     } else {
-      TRY(lm_tensor_empty_like(grads[i], (lm_dtype)grads[i]->dtype, grads[i]->device, &dense[i]));
+      TRY(lm_tensor_empty_like(grads[i], grads[i]->dtype, grads[i]->device, &dense[i]));
       TRY(lm_copy(grads[i], dense[i]));
     }
   }
@@ -166,9 +163,9 @@ lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_
   lm_status status = LM_OK;
   lm_tensor **factor = NULL, *first = NULL;
   if (!(max_norm >= 0)) return lm_fail_number(name, "max_norm", "at least 0", max_norm);
-  if (total->ndim != 0 || !lm_dtype_is_float((lm_dtype)total->dtype))
+  if (total->ndim != 0 || !lm_dtype_is_float(total->dtype))
     return lm_fail_value(name, "total_norm", "a 0-d floating tensor",
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)total->dtype), lm_shape_of(total)));
+                         lm_text("%s %s", lm_dtype_name(total->dtype), lm_shape_of(total)));
   if (n == 0) return LM_OK;
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, "gradient", n, grads, true));

@@ -259,8 +259,7 @@ end
 local function header()
   local body = {fill([[
 /* Written by src/optim/generate.lua from lua/luminary/optim/sgd_adam_rules.lua. For C and CUDA. */
-#ifndef LM_OPTIM_ENTRIES_H
-#define LM_OPTIM_ENTRIES_H
+#pragma once
 
 #include "optim_math.h"
 
@@ -306,8 +305,6 @@ LM_DEVICE_CODE void lm_optim_narrow(int family, const lm_optim_f64 *c, lm_optim_
     $narrows
   }
 }
-
-#endif
 ]], {
     wide = map(families, function(f) return ("lm_%s_f64 %s;"):format(f.lower, f.lower) end),
     narrow = map(families, function(f) return ("lm_%s_f32 %s;"):format(f.lower, f.lower) end),

@@ -64,8 +64,8 @@ static lm_tensor *const *role_of(const lm_optim_step *s, int role) {
 }
 
 static lm_status check_param(const char *name, int i, const lm_tensor *p) {
-  if (!lm_dtype_is_float((lm_dtype)p->dtype))
-    return lm_fail_dtype(name, lm_text("parameter %d", i + 1), "floating point", lm_dtype_name((lm_dtype)p->dtype));
+  if (!lm_dtype_is_float(p->dtype))
+    return lm_fail_dtype(name, lm_text("parameter %d", i + 1), "floating point", lm_dtype_name(p->dtype));
   if (lm_overlaps_itself(p)) return lm_fail_overlap(name, lm_text("parameter %d", i + 1), lm_shape_of(p));
   return LM_OK;
 }
@@ -75,8 +75,8 @@ static lm_status check_with(const char *name, int i, const char *what, const lm_
     return lm_fail_shapes(name, lm_text("parameter %d", i + 1), lm_shape_of(p), lm_text("its %s", what),
                           lm_shape_of(t));
   if (t->dtype != p->dtype)
-    return lm_fail_dtypes(name, lm_text("parameter %d", i + 1), lm_dtype_name((lm_dtype)p->dtype),
-                          lm_text("its %s", what), lm_dtype_name((lm_dtype)t->dtype));
+    return lm_fail_dtypes(name, lm_text("parameter %d", i + 1), lm_dtype_name(p->dtype), lm_text("its %s", what),
+                          lm_dtype_name(t->dtype));
   if (t->device != p->device)
     return lm_fail_devices(name, lm_text("parameter %d", i + 1), lm_device_name(p->device), lm_text("its %s", what),
                            lm_device_name(t->device));
@@ -84,22 +84,20 @@ static lm_status check_with(const char *name, int i, const char *what, const lm_
 }
 
 static lm_status check(const lm_optim_step *s) {
-  lm_status status = LM_OK;
   const char *name = s->optimizer->name;
   if (s->numbers.t < 1) return lm_fail_number(name, "step", "at least 1", s->numbers.t);
   if (s->numbers.first && lm_graph_capturing())
     return lm_fail(LM_E_STATE,
                    "%s: cannot capture the first step, which makes the states; step once before the capture", name);
   for (int i = 0; i < s->n; i++) {
-    TRY(check_param(name, i, s->param[i]));
-    TRY(check_with(name, i, "gradient", s->param[i], s->grad[i]));
+    NEED(check_param(name, i, s->param[i]));
+    NEED(check_with(name, i, "gradient", s->param[i], s->grad[i]));
     for (int role = STATE; role < ROLES; role++) {
       lm_tensor *const *tensors = role_of(s, role);
-      if (tensors) TRY(check_with(name, i, s->optimizer->state[role - STATE].name, s->param[i], tensors[i]));
+      if (tensors) NEED(check_with(name, i, s->optimizer->state[role - STATE].name, s->param[i], tensors[i]));
     }
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Both dense, with element k of memory the same element of the tensor. */
@@ -117,7 +115,7 @@ static lm_status lay_out(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  TRY(lm_tensor_empty_like(like ? like : t, (lm_dtype)t->dtype, t->device, &copy));
+  TRY(lm_tensor_empty_like(like ? like : t, t->dtype, t->device, &copy));
   TRY(lm_copy(t, copy));
   *out = lm_retain(copy);
 done:
@@ -132,7 +130,6 @@ static void clear(bench *b) {
 }
 
 static lm_status prepare(const lm_optim_step *s, bench *b) {
-  lm_status status = LM_OK;
   int n = s->n;
   *b = (bench){.n = n};
   b->memory = lm_calloc((size_t)n, 2 * ROLES * sizeof *b->memory);
@@ -159,12 +156,11 @@ static lm_status prepare(const lm_optim_step *s, bench *b) {
     begin = end;
   }
   for (int i = 0; i < n; i++) {
-    TRY(lay_out(b->given[PARAM][i], NULL, &b->ready[PARAM][i]));
+    NEED(lay_out(b->given[PARAM][i], NULL, &b->ready[PARAM][i]));
     for (int role = GRAD; role < ROLES; role++)
-      if (b->used[role]) TRY(lay_out(b->given[role][i], b->ready[PARAM][i], &b->ready[role][i]));
+      if (b->used[role]) NEED(lay_out(b->given[role][i], b->ready[PARAM][i], &b->ready[role][i]));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Parameters begin to end - 1, all on one device. */
@@ -202,13 +198,11 @@ static lm_status backend_for(const char *name, const lm_tensor *t, const lm_back
 }
 
 static lm_status write_back(const bench *b) {
-  lm_status status = LM_OK;
   for (int role = 0; role < ROLES; role++) {
     for (int i = 0; b->used[role] && role != GRAD && i < b->n; i++)
-      if (b->ready[role][i] != b->given[role][i]) TRY(lm_copy(b->ready[role][i], b->given[role][i]));
+      if (b->ready[role][i] != b->given[role][i]) NEED(lm_copy(b->ready[role][i], b->given[role][i]));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_optim_run(const lm_optim_step *given, double *next) {

@@ -1,7 +1,6 @@
 /* Optimizer steps: all parameters of a group in one call. What an optimizer computes is written from its entry
  * (lua/luminary/optim/sgd_adam_rules.lua) by generate.lua; here is what holds for all of them. */
-#ifndef LM_OPTIM_OPTIM_H
-#define LM_OPTIM_OPTIM_H
+#pragma once
 
 #include "op/backend.h"
 #include "optim_entries.h"
@@ -68,5 +67,3 @@ LM_API lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, dou
 LM_API lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_tensor *total);
 /* Limits each element of the gradients to [-most, most], in place. */
 LM_API lm_status lm_clip_value(int n, lm_tensor *const *grads, double most);
-
-#endif

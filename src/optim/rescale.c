@@ -8,9 +8,8 @@
 static lm_status check(const char *name, int i, const lm_tensor *from, const lm_tensor *to) {
   const lm_tensor *both[] = {from, to};
   for (int k = 0; k < 2; k++) {
-    if (!lm_dtype_is_float((lm_dtype)both[k]->dtype))
-      return lm_fail_dtype(name, lm_text("tensor %d", i + 1), "floating point",
-                           lm_dtype_name((lm_dtype)both[k]->dtype));
+    if (!lm_dtype_is_float(both[k]->dtype))
+      return lm_fail_dtype(name, lm_text("tensor %d", i + 1), "floating point", lm_dtype_name(both[k]->dtype));
   }
   if (!lm_same_shape(from, to))
     return lm_fail_shapes(name, lm_text("from[%d]", i + 1), lm_shape_of(from), lm_text("to[%d]", i + 1),
@@ -34,20 +33,18 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
 
 /* `in` and `out`: from and to themselves, or copies, where the order of elements in memory would differ. */
 static lm_status prepare(lm_tensor *from, lm_tensor *to, lm_tensor **in, lm_tensor **out) {
-  lm_status status = LM_OK;
   if (lm_is_dense(to)) {
     *out = lm_retain(to);
   } else {
-    TRY(lm_tensor_empty_like(to, (lm_dtype)to->dtype, to->device, out));
+    NEED(lm_tensor_empty_like(to, to->dtype, to->device, out));
   }
   if (lm_is_dense(from) && same_layout(from, *out)) {
     *in = lm_retain(from);
   } else {
-    TRY(lm_tensor_empty_like(*out, (lm_dtype)from->dtype, from->device, in));
-    TRY(lm_copy(from, *in));
+    NEED(lm_tensor_empty_like(*out, from->dtype, from->device, in));
+    NEED(lm_copy(from, *in));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status new_flag(lm_device device, lm_tensor **out) {
@@ -55,17 +52,14 @@ static lm_status new_flag(lm_device device, lm_tensor **out) {
 }
 
 static lm_status run(lm_device device, int n, lm_tensor **in, lm_tensor **out, double factor, lm_tensor *flag) {
-  lm_status status = LM_OK;
   lm_stream *s;
-  TRY(lm_stream_order_begin(device, &s));
+  NEED(lm_stream_order_begin(device, &s));
   for (int i = 0; s && i < n; i++) {
-    TRY(lm_stream_order_read(s, in[i]));
-    TRY(lm_stream_order_write(s, out[i]));
+    NEED(lm_stream_order_read(s, in[i]));
+    NEED(lm_stream_order_write(s, out[i]));
   }
-  TRY(lm_stream_order_write(s, flag));
-  TRY(lm_stream_order_end(s, lm_backend_of(device)->rescale(n, in, out, factor, flag)));
-done:
-  return status;
+  NEED(lm_stream_order_write(s, flag));
+  return lm_stream_order_end(s, lm_backend_of(device)->rescale(n, in, out, factor, flag));
 }
 
 /* *found becomes 1 if flag is, which may be on another device. */

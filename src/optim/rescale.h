@@ -1,7 +1,6 @@
 /* Many tensors times one number, from one dtype to another, and whether a value of them was infinite or NaN: how loss
  * scaling is undone, and how float32 master weights and low ones follow each other. */
-#ifndef LM_OPTIM_RESCALE_H
-#define LM_OPTIM_RESCALE_H
+#pragma once
 
 #include "op/backend.h"
 
@@ -10,5 +9,3 @@
  * Counts one in-place write a tensor. `name` is put before messages. */
 LM_API lm_status lm_rescale(const char *name, int n, lm_tensor *const *from, lm_tensor *const *to, double factor,
                             lm_tensor **found);
-
-#endif

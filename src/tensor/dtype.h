@@ -1,6 +1,5 @@
 /* Element types: what the core knows of those that kernels/dtypes.h lists. */
-#ifndef LM_TENSOR_DTYPE_H
-#define LM_TENSOR_DTYPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,5 +62,3 @@ static inline double lm_real_at(lm_dtype dtype, const void *p, int64_t i) {
     default: return ((const double *)p)[i];
   }
 }
-
-#endif

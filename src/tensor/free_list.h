@@ -1,7 +1,6 @@
 /* Tensor headers and storages come from bounded per-thread free lists: making and dropping a small
  * result touches no lock and no allocator. Internal to tensor/. */
-#ifndef LM_TENSOR_FREE_LIST_H
-#define LM_TENSOR_FREE_LIST_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -13,5 +12,3 @@ void lm_header_put(lm_tensor *t);
 /* One reference, version 0, no data, nobody else's. NULL as above. */
 lm_storage *lm_storage_take(void);
 void lm_storage_put(lm_storage *s);
-
-#endif

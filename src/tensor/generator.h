@@ -1,8 +1,7 @@
 /* Random numbers: Philox4x32-10 with a counter (Salmon et al., "Parallel Random Numbers: As Easy
  * as 1, 2, 3", SC 2011). Element i of a draw uses block offset + i/4, lane i%4, whatever the
  * device or the number of threads; the arithmetic itself is kernels/philox.h. */
-#ifndef LM_TENSOR_GENERATOR_H
-#define LM_TENSOR_GENERATOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ LM_API uint64_t lm_generator_fresh_seed(void);    /* from the system; a Lua numb
  * that each replay draws again. NULL otherwise. Per thread. */
 LM_API void lm_generator_set_extra(const uint64_t *extra);
 LM_API const uint64_t *lm_generator_extra(void);
-
-#endif

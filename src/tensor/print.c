@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "device/driver.h"
 
@@ -17,45 +18,16 @@ static _Thread_local lm_print_options options = {
 
 lm_print_options *lm_printing(void) { return &options; }
 
-/* ---- a growing text; the first failure sticks */
+static void put_string(lm_bytes *b, const char *s) { lm_put(b, s, strlen(s)); }
 
-typedef struct text {
-  char *at;
-  size_t n, capacity;
-  lm_status status;
-} text;
-
-static bool reserve(text *t, size_t more) {
-  if (t->status != LM_OK) return false;
-  if (t->n + more + 1 <= t->capacity) return true;
-  size_t capacity = 2 * t->capacity + more + 64;
-  char *grown = lm_realloc(t->at, capacity);
-  if (!grown) {
-    t->status = LM_E_OOM;
-    return false;
-  }
-  t->at = grown;
-  t->capacity = capacity;
-  return true;
-}
-
-static void put(text *t, const char *s, size_t n) {
-  if (!reserve(t, n)) return;
-  memcpy(t->at + t->n, s, n);
-  t->n += n;
-  t->at[t->n] = 0;
-}
-
-static void put_string(text *t, const char *s) { put(t, s, strlen(s)); }
-
-static void put_repeated(text *t, char c, int times) {
-  for (int i = 0; i < times; i++) put(t, &c, 1);
+static void put_repeated(lm_bytes *b, char c, int times) {
+  for (int i = 0; i < times; i++) lm_put(b, &c, 1);
 }
 
 /* Characters since the last newline. */
-static int last_line(const text *t) {
+static int last_line(const lm_bytes *b) {
   size_t n = 0;
-  while (n < t->n && t->at[t->n - 1 - n] != '\n') n++;
+  while (n < b->n && b->data[b->n - 1 - n] != '\n') n++;
   return (int)n;
 }
 
@@ -69,10 +41,10 @@ typedef struct printer {
   /* over the finite values other than 0 */
   double least, largest;
   int64_t seen;
-  text out;
+  lm_bytes out;
 } printer;
 
-static double float_at(const printer *p, int64_t offset) { return lm_real_at((lm_dtype)p->t->dtype, p->data, offset); }
+static double float_at(const printer *p, int64_t offset) { return lm_real_at(p->t->dtype, p->data, offset); }
 
 static int format_float(const printer *p, double value, char *s) {
   if (isnan(value)) return sprintf(s, "nan");
@@ -82,7 +54,7 @@ static int format_float(const printer *p, double value, char *s) {
 }
 
 static int format_at(const printer *p, int64_t offset, char *s) {
-  lm_dtype dtype = (lm_dtype)p->t->dtype;
+  lm_dtype dtype = p->t->dtype;
   if (dtype == LM_BOOL) return sprintf(s, p->data[offset] ? "true" : "false");
   if (lm_dtype_is_int(dtype)) return sprintf(s, "%lld", (long long)lm_integer_at(dtype, p->data, offset));
   return format_float(p, float_at(p, offset), s);
@@ -140,7 +112,7 @@ static void put_element(printer *p, int64_t offset) {
   char s[ELEMENT_BYTES];
   int n = format_at(p, offset, s);
   put_repeated(&p->out, ' ', p->width - n);
-  put(&p->out, s, (size_t)n);
+  lm_put(&p->out, s, (size_t)n);
 }
 
 static void put_vector(printer *p, int64_t offset, int indent) {
@@ -194,7 +166,7 @@ static void put_dims(printer *p, int dim, int64_t offset, int indent) {
 }
 
 /* What follows the elements goes to a line of its own where the last one is full. */
-static void put_suffix(text *out, int indent, int *line, const char *suffix) {
+static void put_suffix(lm_bytes *out, int indent, int *line, const char *suffix) {
   int n = (int)strlen(suffix);
   if (*line + n + 2 > options.line) {
     put_string(out, ",\n");
@@ -222,7 +194,7 @@ static void put_suffixes(printer *p, int indent, const char *suffix) {
     put_suffix(&p->out, indent, &line, s);
   }
   if (t->dtype != LM_F32 && (empty || (t->dtype != LM_I64 && t->dtype != LM_BOOL))) {
-    snprintf(s, sizeof s, "dtype=%s", lm_dtype_name((lm_dtype)t->dtype));
+    snprintf(s, sizeof s, "dtype=%s", lm_dtype_name(t->dtype));
     put_suffix(&p->out, indent, &line, s);
   }
   if (suffix && *suffix) put_suffix(&p->out, indent, &line, strncmp(suffix, ", ", 2) == 0 ? suffix + 2 : suffix);
@@ -235,7 +207,7 @@ static lm_status on_host(const lm_tensor *t, const char **data, void **copy) {
   if (LM_DEVICE_KIND(t->device) == LM_CPU || t->numel == 0) return LM_OK;
   int64_t last = 0;
   for (int d = 0; d < t->ndim; d++) last += (t->size[d] - 1) * t->stride[d];
-  size_t bytes = (size_t)(last + 1) * lm_dtype_size((lm_dtype)t->dtype);
+  size_t bytes = (size_t)(last + 1) * lm_dtype_size(t->dtype);
   if (!(*copy = lm_malloc(bytes))) return LM_E_OOM;
   *data = *copy;
   return lm_tensor_fetch(t, bytes, *copy);
@@ -246,7 +218,7 @@ lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {
   void *copy = NULL;
   static const char prefix[] = "tensor(";
   int indent = (int)sizeof prefix - 1;
-  printer p = {.t = t, .summarize = t->numel > options.threshold, .is_float = lm_dtype_is_float((lm_dtype)t->dtype)};
+  printer p = {.t = t, .summarize = t->numel > options.threshold, .is_float = lm_dtype_is_float(t->dtype)};
   *out = NULL;
   TRY(on_host(t, &p.data, &copy));
   put_string(&p.out, prefix);
@@ -257,12 +229,12 @@ lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {
     put_dims(&p, 0, 0, indent);
   }
   put_suffixes(&p, indent, suffix);
-  put_string(&p.out, ")");
-  TRY(p.out.status);
-  *out = p.out.at;
-  p.out.at = NULL;
+  lm_put(&p.out, ")", sizeof ")");
+  if (p.out.failed) TRY(LM_E_OOM);
+  *out = p.out.data;
+  p.out.data = NULL;
 done:
   lm_free(copy);
-  lm_free(p.out.at);
+  lm_bytes_free(&p.out);
   return status;
 }

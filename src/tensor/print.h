@@ -1,6 +1,5 @@
 /* Text of a tensor, in PyTorch's manner (widths, scientific mode, summarised beyond 1000 elements). */
-#ifndef LM_TENSOR_PRINT_H
-#define LM_TENSOR_PRINT_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -13,5 +12,3 @@ LM_API lm_print_options *lm_printing(void);
 /* *out is NUL-terminated, yours to lm_free. `suffix` is put before the closing bracket
  * (", requires_grad=true"), may be NULL. */
 LM_API lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out);
-
-#endif

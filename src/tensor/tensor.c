@@ -3,7 +3,6 @@
 #include "base/message.h"
 #include "device/graph.h"
 
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -148,7 +147,7 @@ static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int
   lm_tensor *t = lm_header_take();
   *out = NULL;
   if (!t) return LM_E_OOM;
-  t->dtype = (int8_t)dtype;
+  t->dtype = dtype;
   t->device = device;
   size_t element = lm_dtype_size(dtype);
   if (!lay_out(t, ndim, size, order, element)) {
@@ -221,7 +220,7 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
                          lm_tensor **out) {
   *out = NULL;
   if (ndim < 0 || ndim > LM_MAX_DIMS) return bad_sizes(ndim, size);
-  int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype), numel = 1, first, last = offset, end;
+  int64_t element = (int64_t)lm_dtype_size(t->dtype), numel = 1, first, last = offset, end;
   bool fits = true;
   for (int d = 0; d < ndim; d++) {
     if (size[d] < 0) return bad_sizes(ndim, size);
@@ -262,7 +261,7 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
 
 lm_status lm_tensor_view_as(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride,
                             size_t at, lm_tensor **out) {
-  lm_tensor base = {.dtype = (int8_t)dtype, .device = t->device, .storage = t->storage, .data = t->data};
+  lm_tensor base = {.dtype = dtype, .device = t->device, .storage = t->storage, .data = t->data};
   *out = NULL;
   if (at > lm_nbytes(t)) {
     return lm_fail_int("view", "the byte offset", lm_text("at most %zu", lm_nbytes(t)), (int64_t)at);
@@ -311,7 +310,7 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
   s->data = data;
   s->foreign_release = release;
   s->owner = owner;
-  t->dtype = (int8_t)dtype;
+  t->dtype = dtype;
   t->storage = s;
   t->data = data;
   *out = t;
@@ -331,8 +330,7 @@ lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *
   *out = NULL;
   if (at > end) return lm_fail_int("part of a tensor", "the byte offset", lm_text("at most %zu", end), (int64_t)at);
   lm_storage_retain(whole);
-  lm_status status = lm_tensor_foreign(dtype, t->device, ndim, size, t->data + at, end - at, release_whole, whole, out);
-  if (status != LM_OK) return status;
+  NEED(lm_tensor_foreign(dtype, t->device, ndim, size, t->data + at, end - at, release_whole, whole, out));
   (*out)->storage->bytes = (size_t)(*out)->numel * lm_dtype_size(dtype);
   (*out)->storage->whole = whole;
   return LM_OK;
@@ -340,8 +338,7 @@ lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *
 
 lm_status lm_tensor_number(double value, lm_tensor **out) {
   bool integral = value >= -0x1p63 && value < 0x1p63 && value == trunc(value);
-  lm_status status = new_dense(integral ? LM_I64 : LM_F64, LM_CPU, 0, NULL, NULL, out);
-  if (status != LM_OK) return status;
+  NEED(new_dense(integral ? LM_I64 : LM_F64, LM_CPU, 0, NULL, NULL, out));
   (*out)->number = true;
   if (integral) {
     *(int64_t *)(*out)->data = (int64_t)value;
@@ -375,7 +372,6 @@ void lm_tensor_set_data(lm_tensor *t, lm_tensor *from) {
 /* ---- reading on the host */
 
 lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
-  lm_status status;
   lm_stream *s = lm_stream_current(t->device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
   if (lm_graph_capturing())
@@ -383,12 +379,11 @@ lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
         LM_E_STATE,
         "graph: cannot read a value on %s during capture; leave :item(), print and copies to the host out of the graph",
         lm_device_name(t->device));
-  TRY(lm_use_read(lm_tensor_used(t), s));
+  NEED(lm_use_read(lm_tensor_used(t), s));
   uint64_t given = lm_stream_given(s);
-  TRY(lm_driver_of(t->device)->copy(s->native, LM_CPU, out, t->device, t->data, bytes, false));
+  NEED(lm_driver_of(t->device)->copy(s->native, LM_CPU, out, t->device, t->data, bytes, false));
   lm_stream_done(s, given);
-done:
-  return status;
+  return LM_OK;
 }
 
 typedef union element { /* room for any */
@@ -399,7 +394,7 @@ typedef union element { /* room for any */
 /* The element's bytes on the host. */
 static lm_status fetch_element(const lm_tensor *t, element *out) {
   if (t->numel != 1) return lm_fail_value("item", "x", "a tensor of one element", lm_text("shape %s", lm_shape_of(t)));
-  size_t bytes = lm_dtype_size((lm_dtype)t->dtype);
+  size_t bytes = lm_dtype_size(t->dtype);
   if (LM_DEVICE_KIND(t->device) != LM_CPU) return lm_tensor_fetch(t, bytes, out);
   memcpy(out, t->data, bytes);
   return lm_truncation_check();
@@ -407,9 +402,8 @@ static lm_status fetch_element(const lm_tensor *t, element *out) {
 
 lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
   element e;
-  lm_status status = fetch_element(t, &e);
-  if (status != LM_OK) return status;
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  NEED(fetch_element(t, &e));
+  lm_dtype dtype = t->dtype;
   *out = lm_dtype_is_float(dtype) ? lm_real_at(dtype, &e, 0) : (double)lm_integer_at(dtype, &e, 0);
   return LM_OK;
 }
@@ -422,8 +416,7 @@ lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out) {
     if (status == LM_OK) *out = e.i64;
     return status;
   }
-  lm_status status = lm_tensor_item_f64(t, &value);
-  if (status != LM_OK) return status;
+  NEED(lm_tensor_item_f64(t, &value));
   if (!(value >= -0x1p63 && value < 0x1p63))
     return lm_fail_number("item", "the value", "within the range of int64", value);
   *out = (int64_t)value;

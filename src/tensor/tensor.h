@@ -4,8 +4,7 @@
  * In the core, dims count from 0 and may be negative from the end; the binding converts Lua's,
  * which count from 1. Values that index (labels, index tensors) count from 1 everywhere, since
  * they are data. Messages speak Lua's base. */
-#ifndef LM_TENSOR_TENSOR_H
-#define LM_TENSOR_TENSOR_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -14,6 +13,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "device/stream.h"
+#include "integers.h"
 #include "tensor/dtype.h"
 
 enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DATA = -3 };
@@ -40,7 +40,7 @@ typedef struct lm_storage {
 
 typedef struct lm_tensor {
   _Atomic int32_t rc;
-  int8_t dtype; /* lm_dtype */
+  lm_dtype dtype;
   uint8_t ndim;
   lm_device device;
   bool number; /* a Lua number made 0-d: promotes weakly and fits any device */
@@ -60,7 +60,7 @@ static inline bool lm_storage_is_private(const lm_storage *s) {
 }
 
 /* Of the elements, each counted once. */
-static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype); }
+static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size(t->dtype); }
 
 typedef struct lm_list { /* borrowed tensors; an entry may be NULL where an op says so */
   int n;
@@ -157,5 +157,3 @@ LM_API const char *lm_shape_text(int ndim, const int64_t *size);
 
 /* Live headers and storages of the process, for leak checks in specs. */
 LM_API long lm_live_tensors(void);
-
-#endif

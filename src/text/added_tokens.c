@@ -56,28 +56,25 @@ static lm_status build(const lm_added_tokens *a, bool normalized, lm_trie *trie)
 
 lm_status lm_added_close(lm_tokenizer *t) {
   lm_added_tokens *a = &t->added;
-  lm_status status = LM_OK;
   int32_t ids = 0;
   uint64_t work = lm_work_for(a->position.bytes);
   for (size_t i = 0; i < a->n; i++) {
     if (a->item[i].id >= ids) ids = a->item[i].id + 1;
-    TRY(normalized_text(t, &a->item[i], &work));
+    NEED(normalized_text(t, &a->item[i], &work));
   }
   if ((size_t)ids > 4 * (a->n + t->model.words.count) + (1 << 16)) {
-    TRY(lm_fail(LM_E_ARG, "the id of an added token must be near the number of tokens (%zu), got %d",
-                t->model.words.count, ids - 1));
+    NEED(lm_fail(LM_E_ARG, "the id of an added token must be near the number of tokens (%zu), got %d",
+                 t->model.words.count, ids - 1));
   }
   lm_free(a->by_id);
   a->ids = 0;
   a->by_id = lm_malloc((size_t)ids * sizeof *a->by_id);
-  if (!a->by_id) TRY(LM_E_OOM);
+  if (!a->by_id) NEED(LM_E_OOM);
   a->ids = ids;
   memset(a->by_id, 0xff, (size_t)ids * sizeof *a->by_id);
   for (size_t i = 0; i < a->n; i++) a->by_id[a->item[i].id] = (int32_t)i;
-  TRY(build(a, false, &a->raw));
-  TRY(build(a, true, &a->normalized));
-done:
-  return status;
+  NEED(build(a, false, &a->raw));
+  return build(a, true, &a->normalized);
 }
 
 const lm_added_token *lm_tokenizer_added(const lm_tokenizer *t, int32_t id) {
@@ -191,11 +188,8 @@ static lm_status cut(lm_tokenizer *t, const lm_trie *trie, lm_pieces *p) {
 }
 
 lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p) {
-  lm_status status;
-  TRY(cut(t, &t->added.raw, p));
-  for (size_t i = 0; i < t->normalizers.n; i++) TRY(lm_normalize(&t->normalizers.item[i], p));
+  NEED(cut(t, &t->added.raw, p));
+  for (size_t i = 0; i < t->normalizers.n; i++) NEED(lm_normalize(&t->normalizers.item[i], p));
   for (size_t i = 0; i < p->count; i++) p->piece[i].shift = p->now.span[p->piece[i].at].from;
-  TRY(cut(t, &t->added.normalized, p));
-done:
-  return status;
+  return cut(t, &t->added.normalized, p);
 }

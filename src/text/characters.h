@@ -1,6 +1,5 @@
 /* UTF-8, and what tokenizers ask of characters, by utf8proc's tables. */
-#ifndef LM_TEXT_CHARACTERS_H
-#define LM_TEXT_CHARACTERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,5 +56,3 @@ int lm_char_lower(uint32_t c, uint32_t out[2]);
 uint32_t lm_char_of_byte(uint8_t byte);
 int lm_byte_of_char(uint32_t c); /* -1: of none */
 #define LM_CHAR_BYTE_SPACE 0x120u
-
-#endif

@@ -1,6 +1,5 @@
 /* From tokens back to text: a list of texts, which each decoder makes into another; at the end they stand one after the
  * other. */
-#define _GNU_SOURCE /* memmem */
 #include <string.h>
 
 #include "base/mem.h"
@@ -206,8 +205,7 @@ static lm_status decode_replace(const lm_step *s, const texts *from, uint64_t *w
     const char *text = text_at(from, i, &n);
     size_t at = LM_PATTERN_START, begin, end, done = 0;
     for (bool found = n > 0; found && !to->failed;) {
-      lm_status status = lm_pattern_next(s->pattern, text, n, work, &at, &found, &begin, &end);
-      if (status != LM_OK) return status;
+      NEED(lm_pattern_next(s->pattern, text, n, work, &at, &found, &begin, &end));
       if (!found) break;
       put(to, text + done, begin - done);
       put(to, s->text.data, s->text.n);

@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -82,12 +81,11 @@ static lm_status build_trie(lm_model *m) {
 }
 
 lm_status lm_model_close(lm_model *m) {
-  lm_status status;
-  TRY(lm_vocabulary_close(&m->words));
+  NEED(lm_vocabulary_close(&m->words));
   if (m->unknown_text.data) m->unknown = lm_vocabulary_find(&m->words, m->unknown_text.data, m->unknown_text.n);
   find_byte_tokens(m);
   if (m->kind == LM_MODEL_BPE) find_small(m);
-  if (m->kind == LM_MODEL_WORDPIECE || m->kind == LM_MODEL_UNIGRAM) TRY(build_trie(m));
+  if (m->kind == LM_MODEL_WORDPIECE || m->kind == LM_MODEL_UNIGRAM) NEED(build_trie(m));
   m->prefix_node = 0;
   for (size_t i = 0; m->kind == LM_MODEL_WORDPIECE && i < m->prefix.n && m->prefix_node >= 0; i++) {
     m->prefix_node = lm_trie_step(&m->trie, m->prefix_node, m->prefix.data[i]);
@@ -96,8 +94,7 @@ lm_status lm_model_close(lm_model *m) {
   for (size_t i = 0; m->kind == LM_MODEL_UNIGRAM && i < m->words.count; i++) {
     if (m->score[i] < m->least_score) m->least_score = m->score[i];
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 void lm_model_free(lm_model *m) {

@@ -1,6 +1,5 @@
 /* What makes tokens of a piece: byte pairs, WordPiece, Unigram, or whole words. */
-#ifndef LM_TEXT_MODEL_H
-#define LM_TEXT_MODEL_H
+#pragma once
 
 #include "text/step.h"
 #include "text/vocabulary.h"
@@ -92,5 +91,3 @@ bool lm_word_cache_find(const lm_word_cache *c, uint64_t hash, const char *text,
 /* Those of out from `first` on. Out of memory it keeps none. */
 void lm_word_cache_put(lm_word_cache **c, uint64_t hash, const char *text, size_t n, const lm_model_tokens *out,
                        size_t first);
-
-#endif

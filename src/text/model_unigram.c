@@ -44,26 +44,24 @@ static lm_status put_unknown(lm_model *m, const char *text, size_t from, size_t 
 }
 
 lm_status lm_unigram_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
-  lm_status status;
   size_t first = out->n;
   if (!lm_list_grow(&m->best, &m->best_capacity, n + 1, sizeof *m->best)) return LM_E_OOM;
   for (size_t i = 0; i <= n; i++) m->best[i] = (struct lm_best){0, -1, 0};
-  TRY(find_best(m, text, n, work));
+  NEED(find_best(m, text, n, work));
   for (size_t end = n, from; end > 0; end = from) {
     int32_t id = m->best[end].id;
     from = (size_t)m->best[end].from;
     if (id != m->unknown) {
-      TRY(lm_model_put(out, id, from, end));
+      NEED(lm_model_put(out, id, from, end));
       continue;
     }
     while (from > 0 && m->best[from].id == m->unknown) from = (size_t)m->best[from].from;
-    TRY(put_unknown(m, text, from, end, out));
+    NEED(put_unknown(m, text, from, end, out));
   }
   for (size_t i = first, j = out->n; i + 1 < j; i++) {
     lm_model_token was = out->item[i];
     out->item[i] = out->item[--j];
     out->item[j] = was;
   }
-done:
-  return status;
+  return LM_OK;
 }

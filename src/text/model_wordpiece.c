@@ -21,8 +21,7 @@ lm_status lm_wordpiece_tokenize(lm_model *m, const char *text, size_t n, uint64_
     }
     if (!lm_work_take(work, i - at)) return lm_model_too_long();
     if (id < 0) break;
-    lm_status status = lm_model_put(out, id, at, end);
-    if (status != LM_OK) return status;
+    NEED(lm_model_put(out, id, at, end));
     at = end;
   }
   if (at == n) return LM_OK;

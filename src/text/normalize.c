@@ -160,8 +160,7 @@ static lm_status replace(const void *step, lm_rewrite *r) {
   const lm_step *s = step;
   size_t at = LM_PATTERN_START, from, to;
   for (bool found = true; !r->pieces->failed;) {
-    lm_status status = lm_pattern_next(s->pattern, r->text, r->n, &r->pieces->work, &at, &found, &from, &to);
-    if (status != LM_OK) return status;
+    NEED(lm_pattern_next(s->pattern, r->text, r->n, &r->pieces->work, &at, &found, &from, &to));
     if (!found) break;
     lm_rewrite_keep(r, from - r->at);
     lm_rewrite_replace(r, to - from, s->text.data, s->text.n);
@@ -188,19 +187,17 @@ static bool all_below(const lm_pieces *p, unsigned char most) {
 static lm_status bert(const lm_step *s, lm_pieces *p) {
   static const lm_step decompose = {.kind = LM_NORM_NFD};
   bool ascii = all_below(p, 0x80);
-  lm_status status = LM_OK;
   if (s->on[0]) {
-    TRY(lm_pieces_rewrite(p, drop_unclean, s));
-    TRY(lm_pieces_rewrite(p, clean_spaces, s));
+    NEED(lm_pieces_rewrite(p, drop_unclean, s));
+    NEED(lm_pieces_rewrite(p, clean_spaces, s));
   }
-  if (s->on[1] && !ascii) TRY(lm_pieces_rewrite(p, space_ideographs, s));
+  if (s->on[1] && !ascii) NEED(lm_pieces_rewrite(p, space_ideographs, s));
   if (s->on[2] && !ascii) {
-    TRY(lm_normalize(&decompose, p));
-    TRY(lm_pieces_rewrite(p, drop_nonspacing, s));
+    NEED(lm_normalize(&decompose, p));
+    NEED(lm_pieces_rewrite(p, drop_nonspacing, s));
   }
-  if (s->on[3]) TRY(lm_pieces_rewrite(p, lowercase, s));
-done:
-  return status;
+  if (s->on[3]) NEED(lm_pieces_rewrite(p, lowercase, s));
+  return LM_OK;
 }
 
 lm_status lm_normalize(const lm_step *s, lm_pieces *p) {

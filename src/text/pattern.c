@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* memmem */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pattern.h"
 

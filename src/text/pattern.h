@@ -3,8 +3,7 @@
  * Expressions are those of Oniguruma's Ruby syntax, which files of Hugging Face's are written in, as far as they mean
  * the same to PCRE2 or can be written so that they do; others are refused. Memory of a match is bounded, and so is the
  * time of all that are done for one text (work.h): what passes that is an error. */
-#ifndef LM_TEXT_PATTERN_H
-#define LM_TEXT_PATTERN_H
+#pragma once
 
 #include "base/status.h"
 #include "text/work.h"
@@ -22,5 +21,3 @@ void lm_pattern_free(lm_pattern *p);
  * taken of *work. */
 lm_status lm_pattern_next(const lm_pattern *p, const char *text, size_t n, uint64_t *work, size_t *at, bool *found,
                           size_t *from, size_t *to);
-
-#endif

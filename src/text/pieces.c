@@ -2,19 +2,6 @@
 
 #include <string.h>
 
-#include "base/mem.h"
-
-bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size) {
-  if (n <= *capacity) return true;
-  size_t more = *capacity + *capacity / 2 + 16;
-  if (more < n) more = n;
-  void *grown = more > SIZE_MAX / size ? NULL : lm_realloc(*(void **)list, more * size);
-  if (!grown) return false;
-  *(void **)list = grown;
-  *capacity = more;
-  return true;
-}
-
 static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
   if (n <= a->capacity && n <= p->most) return true;
   size_t capacity = n + n / 2 + 64;
@@ -114,7 +101,6 @@ void lm_rewrite_prepend(lm_rewrite *r, const char *text, size_t n) {
 }
 
 lm_status lm_pieces_rewrite(lm_pieces *p, lm_rewriter f, const void *with) {
-  lm_status status = LM_OK;
   size_t kept = 0;
   p->next.n = 0;
   for (size_t i = 0; i < p->count && !p->failed; i++) {
@@ -124,18 +110,17 @@ lm_status lm_pieces_rewrite(lm_pieces *p, lm_rewriter f, const void *with) {
     if (piece.id >= 0) {
       lm_rewrite_keep(&r, r.n);
     } else {
-      TRY(f(with, &r));
+      NEED(f(with, &r));
     }
     piece.n = (uint32_t)(p->next.n - piece.at);
     if (piece.n > 0) p->piece[kept++] = piece;
   }
-  TRY(status_of(p));
+  NEED(status_of(p));
   p->count = kept;
   lm_aligned was = p->now;
   p->now = p->next;
   p->next = was;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- cutting */
@@ -191,7 +176,6 @@ static bool add_piece(lm_pieces *p, lm_piece piece) {
 }
 
 lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior behavior, bool invert) {
-  lm_status status = LM_OK;
   p->nmade = 0;
   for (size_t i = 0; i < p->count && !p->failed; i++) {
     lm_piece piece = p->piece[i];
@@ -200,7 +184,7 @@ lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior
       continue;
     }
     p->cuts = 0;
-    TRY(f(with, p, p->now.text + piece.at, piece.n));
+    NEED(f(with, p, p->now.text + piece.at, piece.n));
     if (p->failed) break;
     for (size_t k = 0; k < p->cuts && invert; k++) p->cut[k].id = !p->cut[k].id;
     size_t n = behavior == LM_CUT_IDS ? p->cuts : join_cuts(p->cut, p->cuts, behavior);
@@ -212,7 +196,7 @@ lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior
       p->failed = !add_piece(p, part);
     }
   }
-  TRY(status_of(p));
+  NEED(status_of(p));
   lm_piece *was = p->piece;
   size_t capacity = p->piece_capacity;
   p->piece = p->made;
@@ -220,6 +204,5 @@ lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior
   p->count = p->nmade;
   p->made = was;
   p->made_capacity = capacity;
-done:
-  return status;
+  return LM_OK;
 }

@@ -3,9 +3,9 @@
  *
  * Where a character comes from follows the rules of Hugging Face's `tokenizers` (tokenizer/normalizer.rs), so that
  * offsets are the same: one that is added comes from where the one before it does. */
-#ifndef LM_TEXT_PIECES_H
-#define LM_TEXT_PIECES_H
+#pragma once
 
+#include "base/mem.h"
 #include "base/status.h"
 #include "text/characters.h"
 #include "text/work.h"
@@ -44,9 +44,6 @@ typedef struct lm_pieces {
   uint64_t work;         /* how many steps are left */
   bool failed, too_long; /* out of memory; or because of most */
 } lm_pieces;
-
-/* Grows *list, of items of `size` bytes, to hold n; false if it cannot. */
-bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size);
 
 /* One piece: all of the text. */
 lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n);
@@ -92,5 +89,3 @@ typedef enum lm_behavior {
   LM_CUT_IDS,
 } lm_behavior;
 lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior behavior, bool invert);
-
-#endif

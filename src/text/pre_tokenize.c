@@ -54,8 +54,7 @@ static lm_status cut_pattern(const void *step, lm_pieces *p, const char *text, s
   const lm_step *s = step;
   size_t at = LM_PATTERN_START, from, to, end = 0;
   for (bool found = true; !p->failed;) {
-    lm_status status = lm_pattern_next(s->pattern, text, n, &p->work, &at, &found, &from, &to);
-    if (status != LM_OK) return status;
+    NEED(lm_pattern_next(s->pattern, text, n, &p->work, &at, &found, &from, &to));
     if (!found) break;
     if (end != from) lm_cut_put(p, end, from, 0);
     lm_cut_put(p, from, to, 1);

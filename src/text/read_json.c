@@ -2,7 +2,6 @@
 #include <cjson/cJSON.h>
 #include <sodium.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -172,15 +171,12 @@ static lm_status read_behavior(const cJSON *of, lm_step *s) {
 typedef lm_status (*step_reader)(const cJSON *of, lm_step *s);
 
 static lm_status read_bert_normalizer(const cJSON *of, lm_step *s) {
-  lm_status status;
   s->on[0] = s->on[1] = s->on[3] = true;
-  TRY(read_bool(of, "clean_text", &s->on[0]));
-  TRY(read_bool(of, "handle_chinese_chars", &s->on[1]));
-  TRY(read_bool(of, "lowercase", &s->on[3]));
+  NEED(read_bool(of, "clean_text", &s->on[0]));
+  NEED(read_bool(of, "handle_chinese_chars", &s->on[1]));
+  NEED(read_bool(of, "lowercase", &s->on[3]));
   s->on[2] = s->on[3];
-  TRY(read_bool(of, "strip_accents", &s->on[2]));
-done:
-  return status;
+  return read_bool(of, "strip_accents", &s->on[2]);
 }
 
 static lm_status read_strip(const cJSON *of, lm_step *s) {
@@ -229,48 +225,39 @@ done:
 /* ---- pre-tokenizers; some are decoders and post-processors as well */
 static lm_status read_byte_level(const cJSON *of, lm_step *s) {
   static const char cuts[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-  lm_status status;
   s->on[0] = s->on[1] = s->on[2] = true;
-  TRY(read_bool(of, "add_prefix_space", &s->on[0]));
-  TRY(read_bool(of, "trim_offsets", &s->on[1]));
-  TRY(read_bool(of, "use_regex", &s->on[2]));
-  if (s->kind == LM_PRE_BYTE_LEVEL) TRY(lm_pattern_regex(cuts, sizeof cuts - 1, &s->pattern));
-done:
-  return status;
+  NEED(read_bool(of, "add_prefix_space", &s->on[0]));
+  NEED(read_bool(of, "trim_offsets", &s->on[1]));
+  NEED(read_bool(of, "use_regex", &s->on[2]));
+  if (s->kind == LM_PRE_BYTE_LEVEL) NEED(lm_pattern_regex(cuts, sizeof cuts - 1, &s->pattern));
+  return LM_OK;
 }
 
 static lm_status read_metaspace(const cJSON *of, lm_step *s) {
   static const char *const words[] = {"always", "first", "never", NULL};
-  lm_status status;
   int position = LM_PREPEND_ALWAYS;
   bool prefix = true;
   s->on[0] = true;
-  TRY(read_text(of, "replacement", NULL, &s->text));
-  TRY(read_word(of, "prepend_scheme", words, &position));
-  TRY(read_bool(of, "add_prefix_space", &prefix));
-  TRY(read_bool(of, "split", &s->on[0]));
-  if (!is_character(&s->text)) TRY(must_be_got("replacement", "one character", field(of, "replacement")));
+  NEED(read_text(of, "replacement", NULL, &s->text));
+  NEED(read_word(of, "prepend_scheme", words, &position));
+  NEED(read_bool(of, "add_prefix_space", &prefix));
+  NEED(read_bool(of, "split", &s->on[0]));
+  if (!is_character(&s->text)) NEED(must_be_got("replacement", "one character", field(of, "replacement")));
   s->prepend = prefix ? (lm_prepend)position : LM_PREPEND_NEVER;
-  TRY(lm_pattern_literal(s->text.data, s->text.n, &s->pattern));
-done:
-  return status;
+  return lm_pattern_literal(s->text.data, s->text.n, &s->pattern);
 }
 
 static lm_status read_delimiter(const cJSON *of, lm_step *s) {
-  lm_status status = read_text(of, "delimiter", NULL, &s->text);
-  if (status != LM_OK) return status;
+  NEED(read_text(of, "delimiter", NULL, &s->text));
   if (!is_character(&s->text)) return must_be_got("delimiter", "one character", field(of, "delimiter"));
   return lm_pattern_literal(s->text.data, s->text.n, &s->pattern);
 }
 
 /* on[0]: what is between the matches is looked for */
 static lm_status read_split(const cJSON *of, lm_step *s) {
-  lm_status status;
-  TRY(read_pattern(of, s));
-  TRY(read_behavior(of, s));
-  TRY(read_bool(of, "invert", &s->on[0]));
-done:
-  return status;
+  NEED(read_pattern(of, s));
+  NEED(read_behavior(of, s));
+  return read_bool(of, "invert", &s->on[0]);
 }
 
 static lm_status read_digits(const cJSON *of, lm_step *s) { return read_bool(of, "individual_digits", &s->on[0]); }
@@ -301,13 +288,12 @@ static lm_status read_named_id(const cJSON *of, const char *name, int32_t *id) {
 /* BERT: cls A sep, cls A sep B sep of types 0 and 1; RoBERTa's have sep twice between, and type 0. */
 static lm_status read_bert_processing(const cJSON *of, lm_step *s) {
   bool roberta = s->kind == LM_POST_ROBERTA;
-  lm_status status;
   int32_t cls, sep;
-  TRY(read_named_id(of, "cls", &cls));
-  TRY(read_named_id(of, "sep", &sep));
+  NEED(read_named_id(of, "cls", &cls));
+  NEED(read_named_id(of, "sep", &sep));
   s->on[0] = s->on[1] = true;
-  TRY(read_bool(of, "add_prefix_space", &s->on[0]));
-  TRY(read_bool(of, "trim_offsets", &s->on[1]));
+  NEED(read_bool(of, "add_prefix_space", &s->on[0]));
+  NEED(read_bool(of, "trim_offsets", &s->on[1]));
   const lm_template first[] = {{-1, cls, 0}, {0, 0, 0}, {-1, sep, 0}}, again = {-1, sep, 0},
                     rest[] = {{1, 0, !roberta}, {-1, sep, !roberta}};
   size_t single_capacity = 0, pair_capacity = 0;
@@ -318,9 +304,8 @@ static lm_status read_bert_processing(const cJSON *of, lm_step *s) {
   }
   if (roberta) ok = ok && add_template(&s->pair, &s->npair, &pair_capacity, again);
   for (int i = 0; i < 2; i++) ok = ok && add_template(&s->pair, &s->npair, &pair_capacity, rest[i]);
-  if (!ok) TRY(LM_E_OOM);
-done:
-  return status;
+  if (!ok) NEED(LM_E_OOM);
+  return LM_OK;
 }
 
 /* Special tokens, pieces, and how often a text may come: a small file stands for much otherwise. */
@@ -347,7 +332,6 @@ static lm_status read_special(const cJSON *tokens, const cJSON *piece, int32_t t
 static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_template **list, size_t *n) {
   const cJSON *pieces = field(of, name), *tokens = field(of, "special_tokens"), *piece;
   size_t capacity = 0, sequences = 0;
-  lm_status status = LM_OK;
   if (!cJSON_IsArray(pieces)) return must_be(name, "a list of pieces");
   if (cJSON_GetArraySize(pieces) > MAX_PIECES)
     return lm_fail(LM_E_IO, "%s must have at most %d pieces", name, MAX_PIECES);
@@ -355,24 +339,23 @@ static lm_status read_pieces(const cJSON *of, const char *name, bool pair, lm_te
     const cJSON *special = field(piece, "SpecialToken"), *sequence = field(piece, "Sequence");
     lm_template one = {0, 0, 0};
     if (special) {
-      TRY(read_int(special, "type_id", &one.type_id));
-      TRY(read_special(tokens, special, one.type_id, list, n, &capacity));
+      NEED(read_int(special, "type_id", &one.type_id));
+      NEED(read_special(tokens, special, one.type_id, list, n, &capacity));
       continue;
     }
     const cJSON *id = sequence ? field(sequence, "id") : NULL;
     bool first = cJSON_IsString(id) && strcmp(id->valuestring, "A") == 0;
     if (!first && !(pair && cJSON_IsString(id) && strcmp(id->valuestring, "B") == 0)) {
-      TRY(lm_fail(LM_E_IO, "a piece of %s must be a SpecialToken or the Sequence A%s", name, pair ? " or B" : ""));
+      NEED(lm_fail(LM_E_IO, "a piece of %s must be a SpecialToken or the Sequence A%s", name, pair ? " or B" : ""));
     }
     if (++sequences > MAX_SEQUENCES) {
-      TRY(lm_fail(LM_E_IO, "%s must have at most %d pieces that are a Sequence", name, MAX_SEQUENCES));
+      NEED(lm_fail(LM_E_IO, "%s must have at most %d pieces that are a Sequence", name, MAX_SEQUENCES));
     }
     one.sequence = !first;
-    TRY(read_int(sequence, "type_id", &one.type_id));
-    if (!add_template(list, n, &capacity, one)) TRY(LM_E_OOM);
+    NEED(read_int(sequence, "type_id", &one.type_id));
+    if (!add_template(list, n, &capacity, one)) NEED(LM_E_OOM);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status read_template(const cJSON *of, lm_step *s) {
@@ -390,23 +373,18 @@ static lm_status read_wordpiece_decoder(const cJSON *of, lm_step *s) {
 }
 
 static lm_status read_strip_decoder(const cJSON *of, lm_step *s) {
-  lm_status status;
-  TRY(read_text(of, "content", NULL, &s->text));
-  TRY(read_int(of, "start", &s->first));
-  TRY(read_int(of, "stop", &s->second));
-  if (!is_character(&s->text)) TRY(must_be_got("content", "one character", field(of, "content")));
-done:
-  return status;
+  NEED(read_text(of, "content", NULL, &s->text));
+  NEED(read_int(of, "start", &s->first));
+  NEED(read_int(of, "stop", &s->second));
+  if (!is_character(&s->text)) NEED(must_be_got("content", "one character", field(of, "content")));
+  return LM_OK;
 }
 
 static lm_status read_ctc(const cJSON *of, lm_step *s) {
-  lm_status status;
   s->on[0] = true;
-  TRY(read_text(of, "pad_token", "<pad>", &s->text));
-  TRY(read_text(of, "word_delimiter_token", "|", &s->word));
-  TRY(read_bool(of, "cleanup", &s->on[0]));
-done:
-  return status;
+  NEED(read_text(of, "pad_token", "<pad>", &s->text));
+  NEED(read_text(of, "word_delimiter_token", "|", &s->word));
+  return read_bool(of, "cleanup", &s->on[0]);
 }
 
 /* ---- lists of steps */
@@ -483,7 +461,6 @@ done:
 /* ---- models */
 static lm_status read_vocabulary(const cJSON *of, lm_model *m) {
   const cJSON *words = field(of, "vocab"), *item;
-  lm_status status = LM_OK;
   int32_t id = 0;
   if (!cJSON_IsObject(words)) return must_be("vocab", "an object of tokens and their ids");
   cJSON_ArrayForEach(item, words) {
@@ -491,14 +468,13 @@ static lm_status read_vocabulary(const cJSON *of, lm_model *m) {
     if (!to_int(item, &id)) {
       char seen[40] = "";
       if (cJSON_IsNumber(item)) snprintf(seen, sizeof seen, ", got %.17g", item->valuedouble);
-      TRY(lm_fail(LM_E_IO, "vocab: the id of '%s' must be an integer from 0 to %d%s", lm_ellipsize(item->string, 40),
-                  INT32_MAX - 1, seen));
+      NEED(lm_fail(LM_E_IO, "vocab: the id of '%s' must be an integer from 0 to %d%s", lm_ellipsize(item->string, 40),
+                   INT32_MAX - 1, seen));
     }
-    if (lm_utf8_check(item->string, n) < n) TRY(lm_fail(LM_E_IO, "vocab: the token of id %d must be valid UTF-8", id));
-    TRY(lm_vocabulary_add(&m->words, item->string, n, id));
+    if (lm_utf8_check(item->string, n) < n) NEED(lm_fail(LM_E_IO, "vocab: the token of id %d must be valid UTF-8", id));
+    NEED(lm_vocabulary_add(&m->words, item->string, n, id));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Their two tokens: a list of two, or with a space between. */
@@ -576,40 +552,35 @@ done:
 
 static lm_status read_unigram(const cJSON *of, lm_model *m) {
   const cJSON *words = field(of, "vocab"), *item;
-  lm_status status;
   int32_t id = 0;
   m->unknown = -1;
-  TRY(read_int(of, "unk_id", &m->unknown));
-  TRY(read_bool(of, "byte_fallback", &m->byte_fallback));
-  if (!cJSON_IsArray(words)) TRY(must_be("vocab", "a list of tokens and their scores"));
+  NEED(read_int(of, "unk_id", &m->unknown));
+  NEED(read_bool(of, "byte_fallback", &m->byte_fallback));
+  if (!cJSON_IsArray(words)) NEED(must_be("vocab", "a list of tokens and their scores"));
   m->score = lm_malloc((size_t)cJSON_GetArraySize(words) * sizeof *m->score);
-  if (!m->score) TRY(LM_E_OOM);
+  if (!m->score) NEED(LM_E_OOM);
   cJSON_ArrayForEach(item, words) {
     const cJSON *text = cJSON_IsArray(item) ? item->child : NULL, *score = text ? text->next : NULL;
     if (!cJSON_IsString(text) || !cJSON_IsNumber(score) || score->next) {
-      TRY(lm_fail(LM_E_IO, "vocab: entry %d must be a list of a token and its score", id + 1));
+      NEED(lm_fail(LM_E_IO, "vocab: entry %d must be a list of a token and its score", id + 1));
     }
     size_t n = take_text(text->valuestring);
-    if (lm_utf8_check(text->valuestring, n) < n) TRY(lm_fail(LM_E_IO, "vocab: entry %d must be valid UTF-8", id + 1));
+    if (lm_utf8_check(text->valuestring, n) < n) NEED(lm_fail(LM_E_IO, "vocab: entry %d must be valid UTF-8", id + 1));
     m->score[id] = score->valuedouble;
-    TRY(lm_vocabulary_add(&m->words, text->valuestring, n, id++));
+    NEED(lm_vocabulary_add(&m->words, text->valuestring, n, id++));
   }
   if (m->unknown >= id)
-    TRY(lm_fail(LM_E_IO, "unk_id must be less than the number of tokens (%d), got %d", id, m->unknown));
-done:
-  return status;
+    NEED(lm_fail(LM_E_IO, "unk_id must be less than the number of tokens (%d), got %d", id, m->unknown));
+  return LM_OK;
 }
 
 static lm_status read_wordpiece(const cJSON *of, lm_model *m) {
   int32_t most = 100;
-  lm_status status;
-  TRY(read_text(of, "unk_token", "[UNK]", &m->unknown_text));
-  TRY(read_text(of, "continuing_subword_prefix", "##", &m->prefix));
-  TRY(read_int(of, "max_input_chars_per_word", &most));
+  NEED(read_text(of, "unk_token", "[UNK]", &m->unknown_text));
+  NEED(read_text(of, "continuing_subword_prefix", "##", &m->prefix));
+  NEED(read_int(of, "max_input_chars_per_word", &most));
   m->most_characters = (size_t)most;
-  TRY(read_vocabulary(of, m));
-done:
-  return status;
+  return read_vocabulary(of, m);
 }
 
 static lm_status read_word_level(const cJSON *of, lm_model *m) {
@@ -689,20 +660,17 @@ static lm_status read_tokenizer(const cJSON *root, lm_tokenizer *t) {
                {"pre_tokenizer", "pretokenizers", pre_tokenizers, offsetof(lm_tokenizer, pre_tokenizers)},
                {"post_processor", "processors", post_processors, offsetof(lm_tokenizer, post_processors)},
                {"decoder", "decoders", decoders, offsetof(lm_tokenizer, decoders)}};
-  lm_status status = LM_OK;
   if (!cJSON_IsObject(root) || !field(root, "model")) return lm_fail(LM_E_IO, "not a tokenizer.json: model is missing");
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     const cJSON *of = field(root, parts[i].name);
     lm_steps *steps = (lm_steps *)(void *)((char *)t + parts[i].at);
-    if (of) TRY(read_part(read_steps(of, parts[i].steps, parts[i].list, steps), parts[i].name));
+    if (of) NEED(read_part(read_steps(of, parts[i].steps, parts[i].list, steps), parts[i].name));
   }
   t->has_decoder = field(root, "decoder") != NULL;
-  TRY(read_part(read_model(field(root, "model"), &t->model), "model"));
-  TRY(read_part(read_added(field(root, "added_tokens"), t), "added_tokens"));
-  TRY(keep_json(field(root, "truncation"), &t->truncation));
-  TRY(keep_json(field(root, "padding"), &t->padding));
-done:
-  return status;
+  NEED(read_part(read_model(field(root, "model"), &t->model), "model"));
+  NEED(read_part(read_added(field(root, "added_tokens"), t), "added_tokens"));
+  NEED(keep_json(field(root, "truncation"), &t->truncation));
+  return keep_json(field(root, "padding"), &t->padding);
 }
 
 lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tokenizer **out) {

@@ -1,6 +1,5 @@
 /* One normalizer, pre-tokenizer, post-processor or decoder of a tokenizer, as it stands in tokenizer.json. */
-#ifndef LM_TEXT_STEP_H
-#define LM_TEXT_STEP_H
+#pragma once
 
 #include "text/pattern.h"
 #include "text/pieces.h"
@@ -89,5 +88,3 @@ lm_status lm_normalize_form(const void *step, lm_rewrite *r);
 lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r);
 /* Characters for bytes. */
 lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r);
-
-#endif

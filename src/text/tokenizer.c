@@ -98,8 +98,7 @@ static lm_status tokenize_piece(lm_tokenizer *t, const lm_piece *piece, int32_t 
   const lm_span *span = t->pieces.now.span + piece->at;
   lm_model_tokens *found = &t->found;
   found->n = 0;
-  lm_status status = lm_model_tokenize(&t->model, t->pieces.now.text + piece->at, piece->n, &t->pieces.work, found);
-  if (status != LM_OK) return status;
+  NEED(lm_model_tokenize(&t->model, t->pieces.now.text + piece->at, piece->n, &t->pieces.work, found));
   if (!lm_list_grow(&out->item, &out->capacity, out->n + found->n, sizeof *out->item)) return LM_E_OOM;
   for (size_t i = 0; i < found->n; i++) {
     lm_model_token m = found->item[i];
@@ -117,29 +116,27 @@ static lm_status tokenize_piece(lm_tokenizer *t, const lm_piece *piece, int32_t 
 static lm_status encode_one(lm_tokenizer *t, const char *name, const char *text, size_t n, int32_t type_id,
                             lm_tokens *out) {
   lm_pieces *p = &t->pieces;
-  lm_status status;
   size_t broken = lm_utf8_check(text, n);
   out->n = 0;
   if (broken < n) {
     return lm_fail_value("encode", name, "valid UTF-8", lm_text("0x%02X at byte %zu", text[broken] & 255u, broken + 1));
   }
-  TRY(lm_pieces_begin(p, text, n));
-  TRY(lm_added_cut(t, p));
-  for (size_t i = 0; i < t->pre_tokenizers.n; i++) TRY(lm_pre_tokenize(&t->pre_tokenizers.item[i], p));
+  NEED(lm_pieces_begin(p, text, n));
+  NEED(lm_added_cut(t, p));
+  for (size_t i = 0; i < t->pre_tokenizers.n; i++) NEED(lm_pre_tokenize(&t->pre_tokenizers.item[i], p));
   for (size_t i = 0; i < p->count; i++) {
     const lm_piece *piece = &p->piece[i];
     if (piece->id >= 0) {
-      TRY(put_added(t, piece, (int32_t)i, type_id, out));
+      NEED(put_added(t, piece, (int32_t)i, type_id, out));
     } else {
-      TRY(tokenize_piece(t, piece, (int32_t)i, type_id, out));
+      NEED(tokenize_piece(t, piece, (int32_t)i, type_id, out));
     }
   }
   for (size_t i = 0; i < out->n; i++) { /* what a model adds to a word has no place there */
     if (out->item[i].to > n) out->item[i].to = (uint32_t)n;
     if (out->item[i].from > out->item[i].to) out->item[i].from = out->item[i].to;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static void shorten(lm_tokens *tokens, size_t n, bool left) {

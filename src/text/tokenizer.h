@@ -1,8 +1,7 @@
 /* Tokenizers as Hugging Face's tokenizer.json describes them: a text is normalized, cut, made into tokens by a model,
  * and gets the special tokens of a post-processor. Results are those of `tokenizers` 0.23, but that ids may count from
  * 1 and that offsets are bytes. A tokenizer is for one thread at a time: it remembers words. */
-#ifndef LM_TEXT_TOKENIZER_H
-#define LM_TEXT_TOKENIZER_H
+#pragma once
 
 #include "base/bytes.h"
 #include "text/model.h"
@@ -90,5 +89,3 @@ void lm_count_spaces(const char *text, size_t n, size_t most, uint32_t *before, 
 size_t lm_post_added(const lm_tokenizer *t, bool pair); /* how many tokens it adds */
 lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_tokens part[2], bool pair, bool special,
                           lm_tokens *out);
-
-#endif

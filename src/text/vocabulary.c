@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "text/pieces.h"
 
 enum { MAX_WORDS = 1 << 24, MAX_IDLE_IDS = 1 << 16, MAX_BYTES = 1 << 16 };
 

@@ -1,6 +1,5 @@
 /* Tokens by their texts, in two ways: a table of hashes for whole texts, and a trie for the beginnings of a text. */
-#ifndef LM_TEXT_VOCABULARY_H
-#define LM_TEXT_VOCABULARY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ static inline int32_t lm_trie_step(const lm_trie *t, int32_t node, char byte) {
   size_t next = (size_t)t->node[node].base + (unsigned char)byte;
   return next < t->n && t->node[next].check == node ? (int32_t)next : -1;
 }
-
-#endif

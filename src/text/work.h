@@ -1,7 +1,6 @@
 /* How much work one text may be: the steps of patterns and of walks through tries, whose number a hostile file makes
  * grow faster than the text. Texts by tokenizers that people use take some 3 steps a byte. */
-#ifndef LM_TEXT_WORK_H
-#define LM_TEXT_WORK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,5 +15,3 @@ static inline bool lm_work_take(uint64_t *left, uint64_t steps) {
   *left = enough ? *left - steps : 0;
   return enough;
 }
-
-#endif

@@ -6,8 +6,7 @@
 ---
 --- A backward pass runs without autocast; custom_bwd runs this one in the mode that its forward ran in.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
-local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local custom = {}
 
@@ -23,8 +22,7 @@ end
 local function without() return {enabled = false} end
 
 --- Wraps the forward of a custom Function that is called under autocast; custom_bwd wraps its backward.
-custom.custom_fwd = arguments.takes("custom_fwd", {{"cast_inputs", "string"}}, function(forward, opts)
-  options.arg("custom_fwd", "forward", forward, "function")
+custom.custom_fwd = signature.of("custom_fwd(forward: function, {cast_inputs: string})", function(forward, opts)
   local wanted = opts.cast_inputs and core.dtype(opts.cast_inputs)
   return function(ctx, ...)
     local device = first_device(...)
@@ -41,9 +39,8 @@ custom.custom_fwd = arguments.takes("custom_fwd", {{"cast_inputs", "string"}}, f
 end)
 
 --- Wraps the backward of a custom Function, so that it runs in the autocast mode of its forward.
-function custom.custom_bwd(backward)
-  options.arg("custom_bwd", "backward", backward, "function")
+custom.custom_bwd = signature.of("custom_bwd(backward: function)", function(backward)
   return function(ctx, ...) return core.autocast(ctx.autocast_mode or without(), backward, ctx, ...) end
-end
+end)
 
 return custom

@@ -1,9 +1,9 @@
 --- lm.GradScaler(…): Scales losses, so that float16 gradients do not underflow, and unscales gradients.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local ffi = require "ffi"
 local fail = options.fail
 
@@ -31,10 +31,8 @@ local function check(who, opts)
   end
 end
 
-GradScaler.init = arguments.takes("GradScaler", {
-  {"device", "any"}, {"init_scale", "scale", 65536}, {"growth_factor", "number", 2}, {"backoff_factor", "number", 0.5},
-  {"growth_interval", "count", 2000}, {"enabled", "boolean", true},
-}, function(self, opts)
+GradScaler.init = signature.of([[GradScaler({device, init_scale: scale = 65536, growth_factor = 2,
+  backoff_factor = 0.5, growth_interval: count = 2000, enabled = true})]], function(self, opts)
   local who = "GradScaler"
   check(who, opts)
   if type(opts.device) == "string" and opts.device:find "^cuda" and core.device_count "cuda" == 0 then

@@ -1,8 +1,8 @@
 --- lm.amp: Mixed precision with the functions of NVIDIA's apex, beside lm.autocast and lm.GradScaler.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local levels = require "luminary.amp.opt_levels"
 local process = require "luminary.amp.master_weights"
 local LossScaler = require "luminary.amp.loss_scaler"
@@ -174,15 +174,13 @@ local function need_state(who)
 end
 
 --- Calls f with the scaled loss, and unscales the gradients after it.
-amp.scale_loss = arguments.takes("amp.scale_loss", {
-  {"loss_id", "count", 1}, {"delay_unscale", "boolean", false},
-}, function(loss, optimizers, f, opts)
+amp.scale_loss = signature.of([[amp.scale_loss(loss: tensor, optimizers, f, {loss_id: count = 1,
+  delay_unscale = false})]], function(loss, optimizers, f, opts)
   local who = "amp.scale_loss"
   need_state(who)
   if type(f) ~= "function" then
     options.expected(who, "a function", f, "amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)")
   end
-  options.arg(who, "loss", loss, "tensor")
   if not state.enabled then return f(loss) end
   local list = as_list(who, optimizers, "an optimizer", is_optimizer)
   if #list == 0 then options.expected(who, "an optimizer or a list of them", optimizers) end

@@ -1,16 +1,14 @@
 --- Checkpoints: parts of a graph that backward computes again instead of keeping them in memory.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local check_callable = require("luminary.autograd.function").check_callable
 
 local ops = core.ops
-local fail = options.fail
+local fail, pack = options.fail, options.pack
 local checkpoints = {}
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 local checkpoint_options = {preserve_rng_state = {"boolean", true}, use_reentrant = {"boolean", false}}
 
@@ -104,16 +102,14 @@ function checkpoints.checkpoint(f, ...)
 end
 
 --- Checkpoints a sequential model by dividing it into segments.
-checkpoints.checkpoint_sequential = arguments.takes("checkpoint_sequential", {
-  {"use_reentrant", "boolean", false}, {"preserve_rng_state", "boolean", true},
-}, function(net, segments, x, opts)
+checkpoints.checkpoint_sequential = signature.of([[checkpoint_sequential(net, segments: count, x,
+  {use_reentrant = false, preserve_rng_state = true})]], function(net, segments, x, opts)
   local who = "checkpoint_sequential"
   local parts = class.is(net, load_module("luminary.nn").Sequential) and net:children() or net
   if not options.is_plain(parts) or #parts == 0 then
     options.expected(who, "an nn.Sequential or a list of functions", net)
   end
   for _, part in ipairs(parts) do check_callable(who, part) end
-  options.arg(who, "segments", segments, "count")
   if segments > #parts then
     options.must_be(who, "segments", ("at most %d, the number of parts"):format(#parts), segments)
   end

@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 
 local ops = core.ops
-local fail = options.fail
+local fail, pack = options.fail, options.pack
 
 -- The ctx that forward and backward share. `saved_tensors` is the list of arguments of save_for_backward, which may be
 -- nil; its field n is their number.
@@ -45,8 +45,6 @@ local context_mt = {
     return list
   end,
 }
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 local function contains(list, x)
   for _, item in ipairs(list) do

@@ -1,13 +1,11 @@
 --- lm.autograd.functional: Jacobians, Hessians, and products of vectors with them, of a function at given inputs.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local func = require "luminary.func"
 local check_callable = require("luminary.autograd.function").check_callable
 
 local functional = {}
-
-local create_graph = {{"create_graph", "boolean", false}}
 
 -- Returns the inputs as a list, whether a single input was passed, and the options.
 local function read(who, inputs, opts)
@@ -29,14 +27,14 @@ local function call(opts, f, ...)
 end
 
 --- Computes the Jacobian of a function.
-functional.jacobian = arguments.takes("jacobian", create_graph, function(f, inputs, opts)
+functional.jacobian = signature.of("jacobian(f, inputs, {create_graph = false})", function(f, inputs, opts)
   local list, one, how, numbers = read("jacobian", inputs, opts)
   local out = call(how, func.jacobian(f, {argnums = numbers}), unpack(list))
   return one and out[1] or out
 end)
 
 --- Computes the Hessian of a scalar function.
-functional.hessian = arguments.takes("hessian", create_graph, function(f, inputs, opts)
+functional.hessian = signature.of("hessian(f, inputs, {create_graph = false})", function(f, inputs, opts)
   check_callable("hessian", f)
   local list, one, how, numbers = read("hessian", inputs, opts)
   local out = {}
@@ -47,7 +45,7 @@ functional.hessian = arguments.takes("hessian", create_graph, function(f, inputs
 end)
 
 --- Computes the dot product of a vector v and the Jacobian of a function.
-functional.vjp = arguments.takes("vjp", create_graph, function(f, inputs, v, opts)
+functional.vjp = signature.of("vjp(f, inputs, v, {create_graph = false})", function(f, inputs, v, opts)
   local list, one, how = read("vjp", inputs, opts)
   return call(how, function()
     local y, back = func.vjp(f, unpack(list))
@@ -58,13 +56,13 @@ functional.vjp = arguments.takes("vjp", create_graph, function(f, inputs, v, opt
 end)
 
 --- Computes the dot product of the Jacobian of a function and a vector v.
-functional.jvp = arguments.takes("jvp", create_graph, function(f, inputs, v, opts)
+functional.jvp = signature.of("jvp(f, inputs, v, {create_graph = false})", function(f, inputs, v, opts)
   local list, one, how = read("jvp", inputs, opts)
   return call(how, func._jvp, "jvp", f, list, one and {v} or v, how.create_graph)
 end)
 
 --- Computes the dot product of a vector v and the Hessian of a scalar function.
-functional.vhp = arguments.takes("vhp", create_graph, function(f, inputs, v, opts)
+functional.vhp = signature.of("vhp(f, inputs, v, {create_graph = false})", function(f, inputs, v, opts)
   local list, one, how, numbers = read("vhp", inputs, opts)
   local directions = one and {v} or v
   for i in ipairs(list) do options.arg("vhp", "v", directions[i], "tensor") end

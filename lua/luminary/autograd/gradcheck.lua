@@ -1,16 +1,14 @@
 --- Comparison of gradients with finite differences.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local check_callable = require("luminary.autograd.function").check_callable
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
 local checks = {}
 
-local check_options = {
-  {"eps", "number", 1e-6}, {"atol", "positive", 1e-5}, {"rtol", "positive", 1e-3}, {"raise_exception", "boolean", true},
-}
+local check_options = "eps = 1e-6, atol: positive = 1e-5, rtol: positive = 1e-3, raise_exception = true"
 
 -- The tensors among f's results that have a gradient.
 local function differentiable(...)
@@ -144,14 +142,13 @@ local function run_check(who, f, inputs, o)
 end
 
 --- Checks gradients of a function against finite differences.
-checks.gradcheck = arguments.takes("gradcheck", check_options, function(f, inputs, opts)
+checks.gradcheck = signature.of("gradcheck(f, inputs, {" .. check_options .. "})", function(f, inputs, opts)
   return run_check("gradcheck", f, inputs, opts)
 end)
 
 --- Checks second-order gradients of a function against finite differences.
-checks.gradgradcheck = arguments.takes("gradgradcheck", {
-  {"grad_outputs", lacks = true}, unpack(check_options),
-}, function(f, inputs, opts)
+checks.gradgradcheck = signature.of("gradgradcheck(f, inputs, {grad_outputs: lacks, " .. check_options .. "})",
+  function(f, inputs, opts)
   check_callable("gradgradcheck", f)
   local all, wanted, index = prepare_inputs("gradgradcheck", inputs)
   local outputs = core.enable_grad(function() return differentiable(f(unpack(all, 1, all.n))) end)

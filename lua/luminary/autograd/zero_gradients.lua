@@ -1,4 +1,4 @@
---- Clearing of gradients. Gradients that are views of one vector (net:getParameters) are filled with zeros instead.
+--- Clearing of gradients. Gradients that are views of one vector are filled with zeros instead.
 local core = require "luminary.core"
 
 local gradients = {}

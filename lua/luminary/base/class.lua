@@ -4,6 +4,7 @@
 --- class. LuaJIT calls __len only for userdata, so that `#object` is object:len() or an error; ipairs(object) and
 --- pairs(object) are errors. For an empty table they would be 0 and empty loops.
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local fail = options.fail
 local newproxy, debug_getmetatable, debug_setmetatable = newproxy, debug.getmetatable, debug.setmetatable
 
@@ -60,11 +61,12 @@ function class.arguments(of, ...)
       of.super and "" or (', in a class from %s:extend("Name")'):format(of.__name))
   end
   if not rawget(of, "strict") then return ... end
+  if options.signature(of.init) then return ... end
   local names, given = options.parameters(of.init), options.count(...)
-  if names.rows then return ... end
-  local max_count = math.max(#names - 1, 0)
+  local max_count, derived = math.max(#names - 1, 0), signature.of_parameters("", of.init)
+  if derived then return signature.read(derived, of.__name, ...) end
   if given > max_count and not names.more then options.too_many(of.__name, max_count, names, given) end
-  return options.by_name(of.__name, of.init, 1, ...)
+  return ...
 end
 
 --- Fails if the `init` of a user's class did not call that of a library's class; `__makes` names a field that it sets.
@@ -89,7 +91,7 @@ local function no_such(of, key) -- of: the root of the object's class
   if type(key) ~= "string" then
     fail("%s: cannot be indexed with [%s]%s", of.__name, tostring(key), hint(of))
   end
-  local missing = rawget(of, "__missing") -- by names of PyTorch and Torch7: what to use here
+  local missing = rawget(of, "__missing") -- by names of other libraries: what to use here
   if missing and missing[key] then fail("no field '%s'; %s", key, missing[key]) end
 end
 
@@ -138,6 +140,7 @@ local function guarded(of, name, method, max_count, accepts_tables)
     return method(self, ...)
   end
   options.set_parameters(guard, options.parameters(method))
+  options.set_signature(guard, options.signature(method))
   return guard
 end
 
@@ -157,7 +160,7 @@ function class.guard(of)
   return of
 end
 
--- Names of methods in Python, Torch7 and Lua, and the names here.
+-- Names of methods in Python and Lua, and the names here.
 local theirs = {
   __init = "init", __init__ = "init", __len = "len", __len__ = "len", __getitem__ = "get", __iter__ = "iter",
   __call = "forward", __call__ = "forward", __tostring = "repr", __str__ = "repr", __repr__ = "repr",

@@ -197,9 +197,11 @@ end
 
 local kinds = {
   number = {"a number", only "number"},
+  real = {"a number", only "number"}, -- which print shows as given
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
   table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
+  list = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end, help = "list"},
   ["function"] = {"a function", only "function"},
   callable = {"a function, or an object that is called as one", callable},
   dim = {"an integer", function(v) if is_integer(v) then return v end end}, -- as PyTorch has it, from 1
@@ -208,8 +210,14 @@ local kinds = {
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
   natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},
   positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
+  seconds = {"more than 0 seconds", function(v) if type(v) == "number" and v > 0 then return v end end,
+    help = "number of seconds"},
   scale = {"a number from 2^-126 to 2^126", scale},
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
+  module = {"a module", function(v)
+    local record = options.record(v)
+    if record and record.is_module then return v end
+  end},
   generator = {"an lm.Generator", function(v) if core.is_generator(v) then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
@@ -222,6 +230,33 @@ local kinds = {
   any = {"a value", function(v) return v end},
 }
 
+-- Functions that make kinds of arguments: sizes(2, 1).
+local makers = {}
+setmetatable(kinds, {__index = function(_, text)
+  local make, arguments = text:match "^([%a_][%w_]*)(%b())$"
+  if not makers[make] then return nil end
+  kinds[text] = makers[make](assert(loadstring("return " .. arguments:sub(2, -2)))())
+  return kinds[text]
+end})
+
+--- Adds a kind of arguments: read(who, name, value) returns the value to use, or fails. `text` is what help calls it.
+--- Returns read.
+function options.kind(name, text, read)
+  kinds[name] = {help = text, read = read}
+  return read
+end
+
+--- Adds kinds with parameters, such as sizes(2, 1): make(2, 1) returns the text of help and read, as above.
+function options.kinds(name, make)
+  makers[name] = function(...)
+    local text, read = make(...)
+    return {help = text, read = read}
+  end
+end
+
+--- Whether a kind converts values, so that a default must be read by it too.
+function options.converts(kind) return type(kind) == "string" and kinds[kind] and kinds[kind].read ~= nil end
+
 --- Whether a value is of a kind.
 function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
@@ -232,34 +267,29 @@ function options.arg(who, name, value, kind)
   if type(kind) == "table" then return options.choice(who, name, value, kind) end
   if type(kind) == "function" then return kind(who, name, value) end
   local checked
-  if not kinds[kind] then
-    local known = {}
-    for each in pairs(kinds) do known[#known + 1] = each end
-    table.sort(known)
-    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(known, ", "))
+  local known = kinds[kind]
+  if not known then
+    local names = {}
+    for each, row in pairs(kinds) do names[#names + 1] = not row.read and each or nil end
+    table.sort(names)
+    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(names, ", "))
   end
-  if value ~= nil then checked = kinds[kind][2](value, who, name) end
+  if known.read then return known.read(who, name, value) end
+  if value ~= nil then checked = known[2](value, who, name) end
   if checked == nil then
-    local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and kinds[kind][1]:find "^an integer"
-    options.must_be(who, name, kinds[kind][1] .. (large and " and less than 2^53" or ""), value)
+    local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and known[1]:find "^an integer"
+    options.must_be(who, name, known[1] .. (large and " and less than 2^53" or ""), value)
   end
   return checked
-end
-
-local texts = setmetatable({}, {__mode = "k"}) -- by kinds that are functions
-
---- Sets the text of help for a kind that is a function. Returns the function.
-function options.kind(text, f)
-  texts[f] = text
-  return f
 end
 
 --- Returns the text of help for a kind of arguments; nil where there is none, as for any value and for choices.
 function options.kind_text(kind)
   if kind == "any" or kind == "dims" then return nil end
   if kind == "boolean" then return kind end
-  if type(kind) == "function" then return texts[kind] end
-  return kinds[kind] and (kinds[kind][1]:gsub("^an? ", ""):gsub(" of at least ", " ≥ ")) or nil
+  local known = type(kind) == "string" and kinds[kind]
+  if known and known.help then return known.help end
+  return known and (known[1]:gsub("^an? ", ""):gsub(" of at least ", " ≥ ")) or nil
 end
 
 --- Fails for an option that `who` does not have; the message lists its options or the nearest.
@@ -267,7 +297,7 @@ function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then
     fail("%s: options need names: {%s = …}; options are %s", who, names[1], table.concat(names, ", "))
   end
-  local theirs = load_module("luminary.help.pytorch_torch7_names").options[key]
+  local theirs = load_module("luminary.help.pytorch_names").options[key]
   if theirs then fail("%s: unknown option '%s'; %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
   key = brief(tostring(key))
@@ -336,6 +366,15 @@ function options.parameters(f) return parameters[f] end
 --- Sets the names of the parameters of a function that is written with `…` alone.
 function options.set_parameters(f, names) parameters[f] = names end
 
+-- The texts of functions with signatures (base/signature.lua).
+local signatures = setmetatable({}, {__mode = "k"})
+
+--- The signature of a function, a text; nil if none is declared.
+function options.signature(f) return signatures[f] end
+
+--- Declares a function's signature.
+function options.set_signature(f, text) signatures[f] = text end
+
 --- The number of arguments without trailing nils, which are not counted as too many.
 local function count(...)
   local n = select("#", ...)
@@ -344,6 +383,19 @@ local function count(...)
 end
 options.count = count
 
+--- The keys of a table, in order; of those entries, where it is given, for which fits(key, value).
+function options.sorted_keys(t, fits)
+  local keys = {}
+  for key, value in pairs(t) do
+    if not fits or fits(key, value) then keys[#keys + 1] = key end
+  end
+  table.sort(keys)
+  return keys
+end
+
+--- The arguments as a list, with their number as n.
+function options.pack(...) return {n = select("#", ...), ...} end
+
 --- The error for more arguments than the `max_count` that `who` takes. It lists the last max_count of `names`; `what`
 --- replaces "argument", as by "option".
 function options.too_many(who, max_count, names, got, what)
@@ -351,30 +403,6 @@ function options.too_many(who, max_count, names, got, what)
   local list = table.concat(names, ", ", math.max(#names - max_count, 0) + 1):gsub("opts$", "{options}")
   fail("%s: takes at most %d %s%s, got %d%s", who, max_count, what or "argument", max_count == 1 and "" or "s", got,
     list ~= "" and ": " .. list or "")
-end
-
---- Returns f's arguments in their positions. The last ones may be passed by name in the table at the end, beside the
---- options, as in StepLR(opt, {step_size = 7}). `skip` is the number of f's parameters (self) that are not passed.
-function options.by_name(who, f, skip, ...)
-  local n = count(...)
-  local last = n > 0 and (select(n, ...))
-  if not is_plain(last) or type(next(last)) ~= "string" then return ... end
-  local names = parameters[f]
-  local takes_options = names.more or names[#names] == "opts"
-  local max_count = #names - skip - (names[#names] == "opts" and 1 or 0) -- without the options
-  local arguments, rest, found = {...}, {}, false
-  for key, value in pairs(last) do rest[key] = value end
-  arguments[n] = nil
-  for i = n, max_count do
-    local name = names[skip + i]
-    if rest[name] ~= nil then arguments[i], rest[name], found = rest[name], nil, true end
-  end
-  if not found then return ... end
-  if next(rest) ~= nil then
-    if not takes_options then options.unknown(who, next(rest), {unpack(names, skip + 1)}) end
-    arguments[max_count + 1] = rest
-  end
-  return unpack(arguments, 1, takes_options and max_count + 1 or max_count)
 end
 
 --- Returns f, wrapped so that more arguments than it names are an error; Lua would drop them silently.
@@ -393,42 +421,22 @@ function options.exact(who, f, max_count)
   return exact
 end
 
--- Fails if the last argument is a table with names and the function takes no options. Returns the arguments.
-local function no_stray(who, f, ...)
-  local n, names = count(...), parameters[f]
-  local last = n > 0 and (select(n, ...))
-  if is_plain(last) and type(next(last)) == "string" and not names.more and names[#names] ~= "opts" then
-    options.unknown(who, next(last), {unpack(names, 2)})
-  end
-  return ...
-end
-
---- Wraps f as exact does, and lets any argument except the first be passed by name.
-function options.named(who, f)
-  if parameters[f].rows then return f end -- arguments.takes checks names itself
-  local exact = options.exact(who, f)
-  local function named(first, ...) return exact(first, no_stray(who, f, options.by_name(who, f, 1, ...))) end
-  parameters[named] = parameters[f]
-  return named
-end
-
---- Wraps each function of a table that is written in Lua and names all its arguments, by exact or by `wrap`. Returns
---- the table.
-function options.exact_all(t, wrap)
+--- Wraps each function of a table that is written in Lua and names all its arguments, by exact. Returns the table.
+function options.exact_all(t)
   for name, f in pairs(t) do
     local info = type(f) == "function" and debug.getinfo(f, "S")
-    if info and info.what ~= "C" then t[name] = (wrap or options.exact)(name, f) end
+    if info and info.what ~= "C" then t[name] = options.exact(name, f) end
   end
   return t
 end
 
--- Finds masked_fill or masked_fill_ for Torch7's maskedFill.
+-- Finds masked_fill or masked_fill_ for maskedFill.
 local function as_ours(key, known)
   local snake = key:gsub("(%l)(%u)", "%1_%2"):lower()
   return rawget(known, snake) and snake or rawget(known, snake .. "_") and snake .. "_"
 end
 
---- Fails for a name that a table of the library lacks. The message has our name for a name of PyTorch or Torch7, or
+--- Fails for a name that a table of the library lacks. The message has our name for one of PyTorch, or
 --- the nearest. `what` names the table, "nn" or "tensors"; the tables after `key` have the known names as keys.
 function options.no_name(what, key, ...)
   local known = {}
@@ -438,7 +446,7 @@ function options.no_name(what, key, ...)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
   local shown = truncate_text(key, 60):gsub("[%c\127]", "?")
-  local others = load_module("luminary.help.pytorch_torch7_names")[what] or {}
+  local others = load_module("luminary.help.pytorch_names")[what] or {}
   local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum
@@ -480,7 +488,7 @@ function options.choice(who, name, value, choices)
   end
   local near = type(value) == "string" and core.nearest(value, choices)
   options.must_be(who, name, "one of '" .. table.concat(choices, "', '") .. "'", value,
-    near and ("did you mean '" .. near .. "'?") or nil)
+    near and (value:find "%z" and "it contains a NUL byte" or "did you mean '" .. near .. "'?") or nil)
 end
 
 return options

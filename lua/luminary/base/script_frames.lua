@@ -2,21 +2,34 @@
 --- LM_LOG=trace all frames.
 local getenv, find, gmatch, match, sub = os.getenv, string.find, string.gmatch, string.match, string.sub
 
-local own_files = match(debug.getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"
+local own_folders = {match(debug.getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"}
 
--- Whether a frame's file is one of the library's. LuaJIT shows at most the last 60 bytes of its path.
-local function is_own(frame)
-  if find(frame, own_files, 1, true) then return true end
+-- Whether a frame's file is in a folder of the library. LuaJIT shows at most the last 60 bytes of its path.
+local function is_in(folder, frame)
+  if find(frame, folder, 1, true) then return true end
   local path = match(frame, "^%.%.%.([^:]*):")
   local _, last = find(path or "", "^.*luminary/")
   while last do
-    if sub(own_files, -last) == sub(path, 1, last) then return true end
+    if sub(folder, -last) == sub(path, 1, last) then return true end
     _, last = find(sub(path, 1, last - 1), "^.*luminary/")
   end
   return false
 end
 
+local function is_own(frame)
+  for _, folder in ipairs(own_folders) do
+    if is_in(folder, frame) then return true end
+  end
+  return false
+end
+
 local frames = {}
+
+--- Counts the files in the folder of a package as the library's: errors and tracebacks show the script's lines.
+function frames.add_own(folder)
+  own_folders[#own_folders + 1] = folder
+  require("luminary.core").own_files("@" .. folder)
+end
 
 --- Whether all frames are shown.
 function frames.all()

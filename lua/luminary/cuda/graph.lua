@@ -1,9 +1,9 @@
 --- Capture of a training step: the kernels that a function enqueues are recorded once and then replayed as one graph,
 --- at almost no cost on the host. A replay reads and writes the same tensors as the capture.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local stream = require "luminary.cuda.stream"
 
 local graph = {}
@@ -13,7 +13,7 @@ local fail = options.fail
 local Graph = class.root("Graph")
 graph.Graph = Graph
 
-local graph_options = {{"warmup", "natural", 3}, {"device", "any"}}
+local graph_options = "warmup: natural = 3, device"
 
 local followers -- of the graph that is being captured: {count, check} for each on_replay
 
@@ -36,9 +36,8 @@ local function warm_up(device, times, f)
   stream.current_stream(device):wait_stream(side)
 end
 
---- lm.cuda.graph(f, {warmup = 3, device =}): Captures the GPU work of a function as a graph that can be replayed.
-graph.graph = arguments.takes("graph", graph_options, function(f, given)
-  options.arg("graph", "f", f, "function")
+--- Captures the GPU work of a function as a graph that can be replayed.
+graph.graph = signature.of("graph(f: function, {" .. graph_options .. "})", function(f, given)
   local o = given
   local device = graph.device_of("graph", o.device)
   warm_up(device, o.warmup, f)
@@ -96,9 +95,8 @@ local function upload(ring, static, x)
 end
 
 --- Returns a function that runs a training step (forward, backward, optimizer) as one graph.
-graph.make_graphed_step = arguments.takes("make_graphed_step", graph_options, function(step, inputs, given)
-  options.arg("make_graphed_step", "step", step, "function")
-  options.arg("make_graphed_step", "inputs", inputs, "table")
+graph.make_graphed_step = signature.of("make_graphed_step(step: function, inputs: table, {" .. graph_options .. "})",
+  function(step, inputs, given)
   local static, rings = {}, {}
   for i, x in ipairs(inputs) do
     if not core.is_tensor(x) or not x.is_cuda then

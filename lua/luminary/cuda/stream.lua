@@ -1,9 +1,9 @@
 --- Streams and events. A stream is a queue of work on one device. Every op is enqueued on its thread's current stream,
 --- and waits automatically for other streams that wrote its tensors, so that a missing wait_stream is not an error.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local stream = {}
 local fail = options.fail
@@ -12,8 +12,8 @@ local fail = options.fail
 local Stream = class.root("Stream")
 stream.Stream = Stream
 
---- lm.cuda.Stream(device, {priority = -1}): A queue of work on a CUDA device.
-Stream.init = arguments.takes("Stream", {{"device", "any"}, {"priority", "integer", 0}}, function(self, opts)
+--- lm.cuda.Stream(…): A queue of work on a CUDA device.
+Stream.init = signature.of("Stream({device, priority: integer = 0})", function(self, opts)
   self.device = stream.device_of("Stream", opts.device)
   self.id = core.stream_new(self.device, opts.priority)
 end)
@@ -91,7 +91,7 @@ function stream.checked_event(who, event)
 end
 
 --- lm.cuda.Event{enable_timing = true}: A marker in a stream's work.
-Event.init = arguments.takes("Event", {{"enable_timing", "boolean", false}}, function(self, opts)
+Event.init = signature.of("Event({enable_timing = false})", function(self, opts)
   self.timing = opts.enable_timing
 end)
 

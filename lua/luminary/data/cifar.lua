@@ -1,9 +1,9 @@
 --- The sets of small pictures by Krizhevsky, in their binary version
 --- (https://www.cs.toronto.edu/~kriz/cifar.html): records of one or two labels and 3 x 32 x 32 bytes.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Images = require "luminary.data.images_in_memory"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
@@ -106,7 +106,7 @@ local function set_up(self, opts)
   self:hold(core.ops.cat(images):view(-1, 3, 32, 32), core.ops.cat(labels), opts)
 end
 
-CIFAR10.init = arguments.takes(nil, Images.rows(records.on_error), set_up)
-CIFAR100.init = arguments.takes(nil, Images.rows({"coarse", "boolean", false}, records.on_error), set_up)
+CIFAR10.init = signature.of("({" .. Images.options .. [[, on_error = "raise" | "skip"})]], set_up)
+CIFAR100.init = signature.of("({" .. Images.options .. [[, coarse = false, on_error = "raise" | "skip"})]], set_up)
 
 return {CIFAR10 = CIFAR10, CIFAR100 = CIFAR100}

@@ -1,16 +1,14 @@
 --- Tables as text.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.CSVDataset(path, [{features, label, target, text, header = true, delimiter = ",", missing = "error", classes,
---- base = 1, transform, target_transform, on_error = "raise"}]): Loads a table from a CSV file (RFC 4180), plain or
---- gzipped.
+--- data.CSVDataset(…): Loads a table from a CSV file (RFC 4180), plain or gzipped.
 local CSVDataset = class.define("CSVDataset", dataset.Dataset)
 CSVDataset.__makes = "rows"
 
@@ -127,12 +125,10 @@ local function read(self, opts, starts, wanted)
   if not self.texts then self.text, self.spans = nil, nil end -- only they are read again
 end
 
-CSVDataset.init = arguments.takes("CSVDataset", {
-  {"features", "any"}, {"label", "any"}, {"target", "any"}, {"text", "any"}, {"header", "boolean", true},
-  {"delimiter", "string", ","}, {"missing", {"error", "nan"}, "error"}, {"classes", "table"}, {"base", "integer", 1},
-  {"transform", "callable"}, {"target_transform", "callable"}, records.on_error,
-}, function(self, path, opts)
-  self.path = options.arg("CSVDataset", "path", path, "string")
+CSVDataset.init = signature.of([[CSVDataset(path: string, {features, label, target, text, header = true,
+  delimiter = ",", missing = "error" | "nan", classes: table, base: integer = 1, transform: callable,
+  target_transform: callable, on_error = "raise" | "skip"})]], function(self, path, opts)
+  self.path = path
   if #opts.delimiter ~= 1 or opts.delimiter:find '[%w"\r\n]' then
     options.must_be("CSVDataset", "delimiter", "one character, such as ',', ';' or a tab", opts.delimiter)
   end

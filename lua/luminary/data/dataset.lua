@@ -5,9 +5,9 @@
 --- numbers for each sample, in their order. The transform of a set may return several values: they are one value of the
 --- sample, a list.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local fail = options.fail
 
 --- data.Dataset: Base class for datasets with samples 1 to len. A custom one defines init, get and len.
@@ -239,9 +239,8 @@ function IterableDataset:len() fail("%s: an IterableDataset has no length unless
 function IterableDataset:repr() return self.__name end
 
 --- data.random_split(…): Randomly splits a dataset into non-overlapping subsets of given lengths.
-local random_split = arguments.takes("random_split", {
-  {"generator", "generator"}, {"seed", "natural"},
-}, function(set, lengths, opts)
+local random_split = signature.of([[random_split(set, lengths, {generator: generator,
+  seed: natural})]], function(set, lengths, opts)
   check("random_split", set)
   if opts.seed and opts.generator then options.exclusive("random_split", "seed", "generator") end
   local n, sum, counts = length_of("random_split", set), 0, {}
@@ -276,7 +275,7 @@ end)
 return {
   Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset, ConcatDataset = ConcatDataset,
   IterableDataset = IterableDataset,
-  random_split = options.named("random_split", random_split), check = check, gathers = gathers,
+  random_split = random_split, check = check, gathers = gathers,
   define_get_batch = define_get_batch,
   length = length_of, numbers = numbers,
 }

@@ -1,19 +1,18 @@
 --- Images of random numbers, to try a program without files.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Dataset = require("luminary.data.dataset").Dataset
 
 --- data.FakeData(…): Generates images of random pixels with random labels.
 local FakeData = class.define("FakeData", Dataset)
 
-FakeData.init = arguments.takes("FakeData", {
-  {"size", "natural", 1000}, {"image_size", "table", {3, 224, 224}}, {"num_classes", "count", 10},
-  {"transform", "callable"}, {"target_transform", "callable"}, {"random_offset", "natural", 0}, {"base", "integer", 1},
-}, function(self, opts)
-  arguments.assign(self, opts)
+FakeData.init = signature.of([[FakeData({size: natural = 1000, image_size: table = {3, 224, 224},
+  num_classes: count = 10, transform: callable, target_transform: callable, random_offset: natural = 0,
+  base: integer = 1})]], function(self, opts)
+  signature.assign(self, opts)
   local bytes = #self.image_size == 3 and 1 or 0
   for _, n in ipairs(self.image_size) do
     bytes = type(n) == "number" and n >= 1 and n % 1 == 0 and bytes * n or 0

@@ -56,9 +56,6 @@ end
 
 -- ---- records that cannot be read
 
---- The option on_error of such sets.
-records.on_error = {"on_error", {"raise", "skip"}, "raise"}
-
 --- Sets what set:skipped() says and whether errors are raised.
 function records.begin(set, on_error)
   set.on_error = on_error

@@ -1,9 +1,9 @@
 --- Sets of files in folders, one folder a class.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Dataset = require("luminary.data.dataset").Dataset
 local decoding = require "luminary.data.image_samples"
 local records = require "luminary.data.files_and_bad_records"
@@ -54,7 +54,7 @@ end
 
 local function set_up(self, root, opts)
   local who = self.__name
-  self.root = options.arg(who, "root", root, "string"):gsub("(.)/+$", "%1")
+  self.root = root:gsub("(.)/+$", "%1")
   opts.loader, opts.extensions = opts.loader or self.loader, opts.extensions or self.extensions
   if not opts.loader then fail("%s: loader is required: {loader = function(path) … end} returns a sample", who) end
   if core.file_kind(self.root) ~= "a folder" then
@@ -85,11 +85,9 @@ local function set_up(self, root, opts)
   self.imgs = self.samples
 end
 
-local rows = {
-  {"loader", "function"}, {"extensions", "any"}, {"transform", "callable"}, {"target_transform", "callable"},
-  {"is_valid_file", "function"}, {"allow_empty", "boolean", false}, {"base", "integer", 1}, records.on_error,
-}
-DatasetFolder.init = arguments.takes(nil, rows, set_up)
+local common = [[base: integer = 1, on_error = "raise" | "skip"})]]
+DatasetFolder.init = signature.of([[(root: string, {loader: function, extensions, transform: callable,
+  target_transform: callable, is_valid_file: function, allow_empty = false, ]] .. common, set_up)
 
 function DatasetFolder:len() return self.spans.shape[1] end
 
@@ -116,8 +114,8 @@ end
 --- data.ImageFolder(…): Loads a dataset of images in folders, one folder for each class: root/class/…/image.png.
 local ImageFolder = class.define("ImageFolder", DatasetFolder)
 ImageFolder.extensions = {"jpg", "jpeg", "png"}
-ImageFolder.init = arguments.takes(nil,
-  arguments.in_order("transform target_transform loader is_valid_file allow_empty", rows), set_up)
+ImageFolder.init = signature.of([[(root: string, {transform: callable, target_transform: callable, loader: function,
+  is_valid_file: function, allow_empty = false, extensions, ]] .. common, set_up)
 
 --- The file's vision.Encoded, unless a loader of your own is given.
 function ImageFolder.loader(path) return decoding.open(path) end

@@ -11,13 +11,9 @@ Images.__makes = "images"
 
 local CONVERTED = {dtype = "float32", scale = 1 / 255}
 
---- The options that such sets take, and `more` rows.
-function Images.rows(...)
-  return {
-    {"root", "string"}, {"train", "boolean", true}, {"transform", "callable"}, {"target_transform", "callable"},
-    {"download", lacks = true}, {"base", "integer", 1}, ...,
-  }
-end
+--- The options that such sets take.
+Images.options = [[root: string, train = true, transform: callable, target_transform: callable, download: lacks,
+  base: integer = 1]]
 
 --- Takes over images and labels, int64 [N] from 0.
 function Images:hold(images, labels, opts)

@@ -1,22 +1,20 @@
 --- Files of JSON lines.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Dataset = require("luminary.data.dataset").Dataset
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.JSONLinesDataset(path, [{fields, transform, null, on_error = "raise"}]): Loads a file with one JSON value on
---- each line.
+--- data.JSONLinesDataset(…): Loads a file with one JSON value on each line.
 local JSONLinesDataset = class.define("JSONLinesDataset", Dataset)
 JSONLinesDataset.__makes = "path"
 
-JSONLinesDataset.init = arguments.takes("JSONLinesDataset", {
-  {"fields", "table"}, {"transform", "callable"}, {"null", "any"}, records.on_error,
-}, function(self, path, opts)
-  self.path = options.arg("JSONLinesDataset", "path", path, "string")
-  arguments.assign(self, opts)
+JSONLinesDataset.init = signature.of([[JSONLinesDataset(path: string, {fields: table, transform: callable, null,
+  on_error = "raise" | "skip"})]], function(self, path, opts)
+  self.path = path
+  signature.assign(self, opts)
   records.begin(self, self.on_error)
   self.starts = core.keep(core.source_lines((records.source(self)))) -- of lines, from byte 0; the end at last
 end)

@@ -1,8 +1,8 @@
 --- data.DataLoader(…): Combines a dataset and a sampler, and yields the dataset in batches.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local batches = require "luminary.data.make_batch"
 local dataset = require "luminary.data.dataset"
 local sampler = require "luminary.data.sampler"
@@ -24,14 +24,11 @@ end
 
 local MOST_WORKERS = 4096
 
-DataLoader.init = arguments.takes("DataLoader", {
-  {"batch_size", "count", says = "1"}, {"shuffle", "boolean", says = "false"}, {"sampler", "any"},
-  {"batch_sampler", "any"}, {"num_workers", "natural", 0}, {"collate_fn", "function"}, {"pin_memory", "boolean"},
-  {"drop_last", "boolean", says = "false"},
-  {"timeout", "positive", 0}, {"worker_init_fn", "function"}, {"worker_type", {"thread", "process"}, "thread"},
-  {"generator", "generator"}, {"prefetch_factor", "count", 2}, {"persistent_workers", "boolean", false},
-  {"seed", "natural"}, {"device", "any"}, {"shard_ranks", "boolean"},
-}, function(self, set, opts)
+DataLoader.init = signature.of([[DataLoader(set, {batch_size: count = (1), shuffle: boolean = (false), sampler,
+  batch_sampler, num_workers: natural = 0, collate_fn: function, pin_memory: boolean, drop_last: boolean = (false),
+  timeout: positive = 0, worker_init_fn: function, worker_type = "thread" | "process", generator: generator,
+  prefetch_factor: count = 2, persistent_workers = false, seed: natural, device,
+  shard_ranks: boolean})]], function(self, set, opts)
   self.dataset = dataset.check("DataLoader", set)
   if opts.num_workers > MOST_WORKERS then
     options.must_be("DataLoader", "num_workers", ("at most %d"):format(MOST_WORKERS), opts.num_workers)

@@ -28,50 +28,38 @@ local function begin_random(seed)
   batches.begin_random(seed)
 end
 
-local function pack(...) return {n = select("#", ...), values = {...}} end
-
-local function attempted(ok, ...)
-  if ok then return pack(...) end
-  local problem = ...
-  if getmetatable(problem) == failure.Exit then error(problem, 0) end
-  return nil, problem
-end
-
--- What f(…) returns, packed; or nil and what went wrong. os.exit in f ends the worker.
-local function attempt(f, ...) return attempted(failure.attempt(f, ...)) end
-
 -- What makes batches by what the loader says a pass begins with: {batch_plan, init, pin}. Without a batch plan nothing
 -- does, and nothing is held on to.
 local function begin(index, count, setup)
   local batch_plan, made = setup.batch_plan, {batch_plan = setup.batch_plan, pin = setup.pin}
   batches.worker_info = batch_plan and {id = index, num_workers = count, dataset = batch_plan.set}
   if not batch_plan then return nil end
-  local ok, problem = attempt(function()
+  made.problem = failure.outcome(function()
     if setup.init then setup.init(index) end
     made.make, made.is_shared = batches.maker(batch_plan, index, count, begin_random)
-  end)
-  if not ok then made.problem = problem end
+  end).problem
   return made
 end
 
 local function answer(made, request, processes)
   local batch_plan = made.batch_plan
   batch_plan.dtypes, batch_plan.at = request.dtypes, nil
-  local reply, problem = nil, made.problem
-  if made.make then reply, problem = attempt(made.make, request) end
-  if reply and batches.has_state(batch_plan) then
-    reply.state, problem = attempt(batch_plan.set.state_dict, batch_plan.set)
-    if problem then reply = nil end
+  local outcome, state = made, {}
+  if made.make then outcome = failure.outcome(made.make, request) end
+  if outcome.values and batches.has_state(batch_plan) then
+    state = failure.outcome(batch_plan.set.state_dict, batch_plan.set)
   end
-  if not reply then return {batch = request.batch, problem = problem, at = batch_plan.at} end
-  if reply.state then reply.state = reply.state.values[1] end
+  local values, problem = outcome.values, outcome.problem or state.problem
+  if problem then return {batch = request.batch, problem = problem, at = batch_plan.at} end
   if processes then
-    reply.values = batches.map(copied, reply.values, {})
+    values = batches.map(copied, values, {})
   elseif made.pin then
-    reply.values = batches.map(core.pin_memory, reply.values, {})
+    values = batches.map(core.pin_memory, values, {})
   end
-  reply.batch, reply.dtypes, reply.shared = request.batch, batch_plan.dtypes, made.is_shared()
-  return reply
+  return {
+    batch = request.batch, values = values, state = state.values and state.values[1], dtypes = batch_plan.dtypes,
+    shared = made.is_shared(),
+  }
 end
 
 local IDLE = 0.05 -- seconds after a pass: then memory is given back, which takes longer than a short pass
@@ -101,8 +89,8 @@ function workers.serve(index, count, processes)
     if not request then return end
     if request.batch then
       local reply = answer(made, request, processes)
-      local sent, why = attempt(send, reply, how)
-      if not sent then
+      local why = failure.outcome(send, reply, how).problem
+      if why then
         core.mp_send(here.channel, carrier.encode("DataLoader", {batch = request.batch, problem = why}, how))
       end
     else
@@ -133,7 +121,6 @@ function Pool:worker(i)
   if not self.list[i] then
     self.list[i] = Worker.start("DataLoader", {
       method = self.method, job = self.job, index = i - 1, threads = 1,
-      environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the loader's
     })
     self:send(i, unpack(self.setup, 1, 3))
   end
@@ -183,10 +170,8 @@ local function gone(self, i)
   local worker = self.list[i]
   worker:join(1)
   local end_of = worker:failure() or {code = worker.code or 0}
-  local how = end_of.message or end_of.signal and "was ended by " .. core.signal_name(end_of.signal)
-    or ("ended with exit code %d"):format(end_of.code)
   self:close()
-  fail("DataLoader: worker %d %s", i - 1, how)
+  fail("DataLoader: worker %d %s", i - 1, end_of.message or Worker.how_it_ended(end_of))
 end
 
 -- What has come, by number of the batch. Batches other than k, the one that is asked for, outlive the scope.
@@ -233,9 +218,8 @@ end
 local function raise(loader, reply)
   local name, problem = loader.dataset.__name or "the set", reply.problem
   local where = reply.at and ("sample %s of %s"):format(tostring(reply.at), name) or name
-  local text = ("DataLoader: worker %d, %s: %s"):format(reply.worker - 1, where, problem.message)
-  if problem.traceback ~= "" then text = text .. "\nstack traceback of the worker:\n\t" .. problem.traceback end
-  core.error_at_caller(text)
+  core.error_at_caller(("DataLoader: worker %d, %s: %s"):format(reply.worker - 1, where,
+    failure.text(problem, "the worker")))
 end
 
 -- The pools of loaders between passes. Not in the loader itself, which may be sent to another thread within a set.
@@ -328,7 +312,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
           raise(loader, reply)
         end
         shared = reply.shared
-        if reply.n > 0 and reply.values[1] ~= nil then
+        if reply.values[1] ~= nil then
           for path, dtype in pairs(reply.dtypes) do batch_plan.dtypes[path] = dtype end
           loader.dtypes_known = true
           local made = {batch = given, shared = shared}
@@ -337,7 +321,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
             for worker, set in pairs(sets) do made.sets[worker] = set end
           end
           ask() -- they make more while the script works with this one
-          return made, unpack(reply.values, 1, reply.n)
+          return made, unpack(reply.values, 1, reply.values.n)
         end
         done[i], done.n = true, (done.n or 0) + 1
         ended = ended or done.n == count

@@ -1,8 +1,8 @@
 --- The data sets that come as IDX files.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Images = require "luminary.data.images_in_memory"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
@@ -23,7 +23,7 @@ FashionMNIST.classes = {
   "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 }
 
-MNIST.init = arguments.takes(nil, Images.rows(), function(self, opts)
+MNIST.init = signature.of("({" .. Images.options .. "})", function(self, opts)
   local which = opts.train and "train" or "t10k"
   local function find(name) return records.find(self, opts.root, {which .. name, which .. name .. ".gz"}) end
   local images_path, labels_path = find "-images-idx3-ubyte", find "-labels-idx1-ubyte"

@@ -1,9 +1,9 @@
 --- Samplers: in which order a loader visits a set. Each has :len() and :indices(), a 1-d int64 tensor of
 --- sample numbers for one epoch. A user's own may have :iter(), a Lua iterator, instead.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local dataset = require "luminary.data.dataset"
 local dist = require "luminary.distributed"
 local fail = options.fail
@@ -43,7 +43,7 @@ local function order_of(sampler, n) return core.ops.randperm(n, {device = "cpu",
 
 --- data.SequentialSampler(set): Samples elements sequentially, always in the same order.
 local Sequential = class.define("SequentialSampler", Sampler)
-Sequential.init = arguments.takes("SequentialSampler", {}, function(self, set, _)
+Sequential.init = signature.of("SequentialSampler(set)", function(self, set)
   self.set = dataset.check("SequentialSampler", set)
 end)
 function Sequential:len() return dataset.length("SequentialSampler", self.set) end
@@ -53,12 +53,11 @@ function Sequential:indices() return count_to(self:len()) end
 --- data.RandomSampler(…): Samples elements randomly, in a new order each epoch.
 local Random = class.define("RandomSampler", Sampler)
 
-Random.init = arguments.takes("RandomSampler", {
-  {"replacement", "boolean", false}, {"num_samples", "count"}, {"generator", "generator"}, {"seed", "natural"},
-}, function(self, set, opts)
+Random.init = signature.of([[RandomSampler(set, {replacement = false, num_samples: count, generator: generator,
+  seed: natural})]], function(self, set, opts)
   self.set = dataset.check("RandomSampler", set)
   self.epoch = 0
-  arguments.assign(self, opts)
+  signature.assign(self, opts)
   check_source("RandomSampler", self)
   if self.num_samples and dataset.length("RandomSampler", set) == 0 then
     fail("RandomSampler: cannot draw num_samples = %d from an empty dataset", self.num_samples)
@@ -68,7 +67,7 @@ end)
 function Random:len() return self.num_samples or dataset.length("RandomSampler", self.set) end
 
 --- Sets the epoch, which the next order depends on. loader:epoch(n) calls it.
-function Random:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
+Random.set_epoch = signature.of("set_epoch(epoch: natural)", function(self, epoch) self.epoch = epoch end)
 
 --- Returns the indices of an epoch, a 1-d int64 tensor.
 function Random:indices()
@@ -91,11 +90,10 @@ end
 --- data.SubsetRandomSampler(…): Samples elements randomly from a list of indices, without replacement.
 local SubsetRandom = class.define("SubsetRandomSampler", Sampler)
 
-SubsetRandom.init = arguments.takes("SubsetRandomSampler", {
-  {"generator", "generator"}, {"seed", "natural"},
-}, function(self, indices, opts)
+SubsetRandom.init = signature.of([[SubsetRandomSampler(indices, {generator: generator,
+  seed: natural})]], function(self, indices, opts)
   self.subset = dataset.numbers("SubsetRandomSampler", indices)
-  arguments.assign(self, opts)
+  signature.assign(self, opts)
   self.epoch = 0
   check_source("SubsetRandomSampler", self)
 end)
@@ -114,17 +112,16 @@ end
 --- data.WeightedRandomSampler(…): Samples indices with given probabilities (weights).
 local Weighted = class.define("WeightedRandomSampler", Sampler)
 
-Weighted.init = arguments.takes("WeightedRandomSampler", {
-  {"replacement", "boolean", true}, {"generator", "generator"}, {"seed", "natural"},
-}, function(self, weights, num_samples, opts)
+Weighted.init = signature.of([[WeightedRandomSampler(weights, num_samples: count, {replacement = true,
+  generator: generator, seed: natural})]], function(self, weights, num_samples, opts)
   local who = "WeightedRandomSampler"
   if core.is_tensor(weights) and weights.ndim == 1 then weights = weights:totable() end
   if not options.is_plain(weights) then
     options.expected(who, "a list or a 1-d tensor of weights", weights)
   end
-  arguments.assign(self, opts)
+  signature.assign(self, opts)
   check_source(who, self)
-  self.weights, self.num_samples = {}, options.arg(who, "num_samples", num_samples, "count")
+  self.weights, self.num_samples = {}, num_samples
   self.epoch = 0
   local total, above = 0, 0
   for i = 1, table.maxn(options.list(who, "weights", weights)) do
@@ -183,17 +180,15 @@ function Weighted:indices()
   return core.tensor(found, {dtype = "int64"})
 end
 
---- data.BatchSampler(sampler, batch_size [, drop_last = false]): Wraps another sampler to yield lists of batch_size
---- indices.
+--- data.BatchSampler(…): Wraps another sampler to yield lists of batch_size indices.
 local Batch = class.define("BatchSampler", Sampler)
 
-Batch.init = arguments.takes("BatchSampler", {
-  {"drop_last", "boolean", false},
-}, function(self, sampler, batch_size, opts)
+Batch.init = signature.of([[BatchSampler(sampler, batch_size: count,
+  {drop_last = false})]], function(self, sampler, batch_size, opts)
   if not class.has(sampler, "len", "iter") then
     options.expected("BatchSampler", "a sampler, with :iter() and :len()", sampler)
   end
-  self.sampler, self.batch_size = sampler, options.arg("BatchSampler", "batch_size", batch_size, "count")
+  self.sampler, self.batch_size = sampler, batch_size
   self.drop_last = opts.drop_last
 end)
 
@@ -231,14 +226,11 @@ function Batch:iter()
   end
 end
 
---- data.DistributedSampler(set [, {num_replicas, rank, shuffle = true, seed = 0, drop_last = false}]): Restricts data
---- loading to a subset of the dataset that is exclusive to the rank.
+--- data.DistributedSampler(…): Restricts data loading to a subset of the dataset that is exclusive to the rank.
 local Distributed = class.define("DistributedSampler", Sampler)
 
-Distributed.init = arguments.takes("DistributedSampler", {
-  {"num_replicas", "count"}, {"rank", "natural"}, {"shuffle", "boolean", true}, {"seed", "natural", 0},
-  {"drop_last", "boolean", false},
-}, function(self, set, opts)
+Distributed.init = signature.of([[DistributedSampler(set, {num_replicas: count, rank: natural, shuffle = true,
+  seed: natural = 0, drop_last = false})]], function(self, set, opts)
   self.set = dataset.check("DistributedSampler", set)
   local grouped = dist.is_initialized()
   self.num_replicas = opts.num_replicas or (grouped and dist.get_world_size() or 1)

@@ -1,26 +1,23 @@
 --- Files of tokens, numbers one after the other.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.TokenDataset(path, {block_size, dtype = "uint16", stride = block_size, base = 1, vocab_size, offset = 0,
---- transform}): Loads blocks of tokens from a binary file of token ids, such as nanoGPT's train.bin.
+--- data.TokenDataset(…): Loads blocks of tokens from a binary file of token ids, such as nanoGPT's train.bin.
 local TokenDataset = class.define("TokenDataset", dataset.Dataset)
 TokenDataset.__makes = "path"
 
 local sizes = {uint8 = 1, int16 = 2, uint16 = 2, int32 = 4, uint32 = 4, int64 = 8}
 
-TokenDataset.init = arguments.takes("TokenDataset", {
-  {"block_size", "count"}, {"dtype", {"uint8", "int16", "uint16", "int32", "uint32", "int64"}, "uint16"},
-  {"stride", "count", from = "block_size"}, {"base", "integer", 1}, {"vocab_size", "count"}, {"offset", "natural", 0},
-  {"transform", "callable"},
-}, function(self, path, opts)
-  self.path = options.arg("TokenDataset", "path", path, "string")
-  arguments.assign(self, opts)
+TokenDataset.init = signature.of([[TokenDataset(path: string, {block_size: count, dtype: "uint8" | "int16" |
+  "uint16" | "int32" | "uint32" | "int64" = "uint16", stride: count = block_size, base: integer = 1,
+  vocab_size: count, offset: natural = 0, transform: callable})]], function(self, path, opts)
+  self.path = path
+  signature.assign(self, opts)
   if not self.block_size then fail("TokenDataset: block_size is required") end
   local item, _, bytes = sizes[self.dtype], records.source(self)
   if bytes < self.offset or (bytes - self.offset) % item ~= 0 then

@@ -1,16 +1,15 @@
 --- Samples in tar archives, as WebDataset lays them out (https://github.com/webdataset/webdataset).
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local IterableDataset = require("luminary.data.dataset").IterableDataset
 local decoding = require "luminary.data.image_samples"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
---- data.WebDataset(shards, [{fields, transform, decode, base = 1, null, shuffle = 0, shuffle_shards = false, on_error
---- = "raise"}]): Streams samples from tar archives (shards), plain or gzipped, in the format of WebDataset.
+--- data.WebDataset(…): Streams samples from tar archives (shards), plain or gzipped, in the format of WebDataset.
 local WebDataset = class.define("WebDataset", IterableDataset)
 WebDataset.__makes = "shards"
 WebDataset.shard_ranks = true -- a loader asks
@@ -110,11 +109,9 @@ end
 
 -- ---- samples
 
-WebDataset.init = arguments.takes("WebDataset", {
-  {"fields", "table"}, {"transform", "callable"}, {"decode", "table", {}, none = true}, {"base", "integer", 1},
-  {"null", "any"}, {"shuffle", "natural", 0}, {"shuffle_shards", "boolean", false},
-  records.on_error,
-}, function(self, shards, opts)
+WebDataset.init = signature.of([[WebDataset(shards, {fields: table, transform: callable, decode: table|false = {},
+  base: integer = 1, null, shuffle: natural = 0, shuffle_shards = false,
+  on_error = "raise" | "skip"})]], function(self, shards, opts)
   self.shards = shards_of(shards)
   records.begin(self, opts.on_error)
   for _, name in ipairs {"transform", "base", "null", "shuffle", "shuffle_shards"} do self[name] = opts[name] end
@@ -132,11 +129,10 @@ WebDataset.init = arguments.takes("WebDataset", {
 end)
 
 --- Part i, from 0, of n: a loader's worker has it called.
-function WebDataset:shard(i, n)
-  self.parts = options.arg("WebDataset:shard", "n", n, "count")
-  self.part = options.arg("WebDataset:shard", "i", i, "natural")
+WebDataset.shard = signature.of("WebDataset:shard(i: natural, n: count)", function(self, i, n)
+  self.part, self.parts = i, n
   if i >= n then fail("WebDataset:shard: part %d is out of range for %d parts (parts start at 0)", i, n) end
-end
+end)
 
 local function draw(n) return core.ops.randint(1, n + 1, {1}):item() end
 

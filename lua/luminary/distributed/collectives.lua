@@ -9,8 +9,8 @@
 --- Once there was one, what collectives were to write is undefined, with all that was made of it: reading a tensor, by
 --- t:item() say, then returns undefined values. Before results are saved, say, dist.barrier() makes sure of them.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local groups = require "luminary.distributed.groups"
 local fail = options.fail
 
@@ -20,19 +20,13 @@ local collectives = {}
 collectives.ReduceOp = options.strict("dist.ReduceOp", {
   SUM = "sum", AVG = "mean", MEAN = "mean", PRODUCT = "product", MIN = "min", MAX = "max", BAND = "band", BOR = "bor",
 })
-local reductions = {"sum", "mean", "product", "min", "max", "band", "bor"}
+local reduction = [[op = "sum" | "mean" | "product" | "min" | "max" | "band" | "bor", ]]
 
--- The options of a collective: its own, and then those that all have.
-local function with(...)
-  local rows = {...}
-  rows[#rows + 1], rows[#rows + 2] = {"group", "any"}, {"async_op", "boolean", false}
-  rows[#rows + 1] = {"timeout", "positive", named = true}
-  return rows
-end
+-- The options that all have, after their own.
+local common = "group, async_op = false, *, timeout: seconds"
 
 -- The options once they are read: `group` is resolved.
 local function finish(who, opts)
-  if opts.timeout == 0 then options.must_be(who, "timeout", "more than 0 seconds", opts.timeout) end
   opts.group = groups.resolve(who, opts.group)
   return opts
 end
@@ -45,7 +39,6 @@ end
 local function check(who, name, value, kind) return options.arg(who, name, value, kind or "tensor") end
 
 local function check_list(who, name, list, group)
-  check(who, name, list, "table")
   if #list ~= group.size then
     options.wrong_length(who, name, group.size, "rank", #list)
   end
@@ -65,55 +58,41 @@ local function check_joined(who, name, all, name_of_t, t, group)
   end
 end
 
-local reduction = {"op", reductions, "sum"}
-local reducing = with(reduction)
-
-local scaling = with(reduction)
-scaling[#scaling + 1] = {"scale", "number", named = true}
-
 --- Reduces the tensors of all ranks in such a way that all get the final result.
-collectives.all_reduce = arguments.takes("all_reduce", scaling, function(t, opts)
-  check("all_reduce", "tensor", t)
+collectives.all_reduce = signature.of("all_reduce(tensor: tensor, {" .. reduction .. common .. ", scale: number})",
+  function(t, opts)
   finish("all_reduce", opts)
   if opts.scale and opts.op ~= "sum" then fail("all_reduce: scale requires op = 'sum', got '%s'", opts.op) end
   return run("all_reduce", opts, nil, t) or t
 end)
 
-local rooted = with {"src", "natural", 0}
-
 --- Broadcasts the tensor of one rank to the whole group.
-collectives.broadcast = arguments.takes("broadcast", rooted, function(t, opts)
-  check("broadcast", "tensor", t)
+collectives.broadcast = signature.of("broadcast(tensor: tensor, {src: natural = 0, " .. common .. "})",
+  function(t, opts)
   finish("broadcast", opts)
   return run("broadcast", opts, opts.src, t) or t
 end)
 
-local reducing_to = with({"dst", "natural", 0}, reduction)
-
 --- Reduces the tensors of all ranks; only rank dst gets the final result.
-collectives.reduce = arguments.takes("reduce", reducing_to, function(t, opts)
-  check("reduce", "tensor", t)
+collectives.reduce = signature.of("reduce(tensor: tensor, {dst: natural = 0, " .. reduction .. common .. "})",
+  function(t, opts)
   finish("reduce", opts)
   return run("reduce", opts, opts.dst, t) or t
 end)
 
-local plain = with()
-
 --- Gathers the tensors of all ranks in a list.
-collectives.all_gather = arguments.takes("all_gather", plain, function(outputs, t, opts)
-  check("all_gather", "tensor", t)
+collectives.all_gather = signature.of("all_gather(outputs: list, tensor: tensor, {" .. common .. "})",
+  function(outputs, t, opts)
   finish("all_gather", opts)
-  return run("all_gather", opts, nil, t, check_list("all_gather", "the list of outputs", outputs, opts.group))
-    or outputs
+  return run("all_gather", opts, nil, t, check_list("all_gather", "outputs", outputs, opts.group)) or outputs
 end)
 
 --- Gathers the tensors of all ranks in one output tensor.
-collectives.all_gather_into_tensor = arguments.takes("all_gather_into_tensor", plain, function(output, t, opts)
+collectives.all_gather_into_tensor = signature.of("all_gather_into_tensor(output: tensor, tensor: tensor, {"
+  .. common .. "})", function(output, t, opts)
   local who = "all_gather_into_tensor"
-  check(who, "output", output)
-  check(who, "tensor", t)
   finish(who, opts)
-  check_joined(who, "output", output, "t", t, opts.group)
+  check_joined(who, "output", output, "tensor", t, opts.group)
   return run("all_gather", opts, nil, t, {output}) or output
 end)
 
@@ -126,53 +105,46 @@ local function list_at(who, name, list, root, group)
   return check_list(who, name, list, group)
 end
 
-local gathering = with({"gather_list", "table", list = true}, {"dst", "natural", 0})
-
 --- dist.gather(…): Gathers the tensors of all ranks in a list on one rank.
-collectives.gather = arguments.takes("gather", gathering, function(t, opts)
-  check("gather", "tensor", t)
+collectives.gather = signature.of("gather(tensor: tensor, {gather_list: list, dst: natural = 0, " .. common .. "})",
+  function(t, opts)
   finish("gather", opts)
   local list = list_at("gather", "gather_list", opts.gather_list, opts.dst, opts.group)
   return run("gather", opts, opts.dst, t, list) or list
 end)
 
-local scattering = with({"scatter_list", "table", list = true}, {"src", "natural", 0})
-
 --- dist.scatter(…): Scatters a list of tensors of one rank: each rank gets one.
-collectives.scatter = arguments.takes("scatter", scattering, function(t, opts)
-  check("scatter", "tensor", t)
+collectives.scatter = signature.of("scatter(tensor: tensor, {scatter_list: list, src: natural = 0, " .. common .. "})",
+  function(t, opts)
   finish("scatter", opts)
   local list = list_at("scatter", "scatter_list", opts.scatter_list, opts.src, opts.group)
   return run("scatter", opts, opts.src, t, list) or t
 end)
 
 --- Reduces a list of tensors over all ranks, then scatters the results: each rank gets one.
-collectives.reduce_scatter = arguments.takes("reduce_scatter", reducing, function(output, inputs, opts)
-  check("reduce_scatter", "output", output)
+collectives.reduce_scatter = signature.of("reduce_scatter(output: tensor, inputs: list, {"
+  .. reduction .. common .. "})", function(output, inputs, opts)
   finish("reduce_scatter", opts)
-  return run("reduce_scatter", opts, nil, output,
-    check_list("reduce_scatter", "the list of inputs", inputs, opts.group)) or output
+  return run("reduce_scatter", opts, nil, output, check_list("reduce_scatter", "inputs", inputs, opts.group)) or output
 end)
 
 --- Reduces a tensor over all ranks, then scatters the result: each rank gets one part.
-collectives.reduce_scatter_tensor = arguments.takes("reduce_scatter_tensor", reducing, function(output, input, opts)
+collectives.reduce_scatter_tensor = signature.of("reduce_scatter_tensor(output: tensor, input: tensor, {"
+  .. reduction .. common .. "})", function(output, input, opts)
   local who = "reduce_scatter_tensor"
-  check(who, "output", output)
-  check(who, "input", input)
   finish(who, opts)
   check_joined(who, "input", input, "output", output, opts.group)
   return run("reduce_scatter", opts, nil, output, {input}) or output
 end)
 
 --- Scatters a list of tensors from each rank to all ranks and gathers what came in a list.
-collectives.all_to_all = arguments.takes("all_to_all", plain, function(outputs, inputs, opts)
+collectives.all_to_all = signature.of("all_to_all(outputs: list, inputs: list, {"
+  .. common .. "})", function(outputs, inputs, opts)
   finish("all_to_all", opts)
-  check_list("all_to_all", "the list of outputs", outputs, opts.group)
-  check_list("all_to_all", "the list of inputs", inputs, opts.group)
+  check_list("all_to_all", "outputs", outputs, opts.group)
+  check_list("all_to_all", "inputs", inputs, opts.group)
   return run("all_to_all", opts, nil, nil, outputs, inputs) or outputs
 end)
-
-local splitting = with({"output_split_sizes", "table"}, {"input_split_sizes", "table"})
 
 -- t's parts for the ranks, as views: equal ones, or as many rows as `sizes` says.
 local function parts(who, name, t, sizes, group)
@@ -195,10 +167,9 @@ end
 
 --- dist.all_to_all_single(…): Splits a tensor, scatters the parts to all ranks and concatenates the parts that come
 --- from them.
-collectives.all_to_all_single = arguments.takes("all_to_all_single", splitting, function(output, input, opts)
+collectives.all_to_all_single = signature.of([[all_to_all_single(output: tensor, input: tensor,
+  {output_split_sizes: table, input_split_sizes: table, ]] .. common .. "})", function(output, input, opts)
   local who = "all_to_all_single"
-  check(who, "output", output)
-  check(who, "input", input)
   finish(who, opts)
   local outputs, inputs = {output}, {input}
   if opts.output_split_sizes or opts.input_split_sizes then
@@ -209,16 +180,14 @@ collectives.all_to_all_single = arguments.takes("all_to_all_single", splitting, 
 end)
 
 --- Waits until all ranks of the group have called it.
-collectives.barrier = arguments.takes("barrier", {
-  {"group", "any"}, {"async_op", "boolean", false}, {"device_ids", lacks = true}, {"timeout", "positive"},
-}, function(opts)
+collectives.barrier = signature.of([[barrier({group, async_op = false, device_ids: lacks,
+  timeout: seconds})]], function(opts)
   return run("barrier", finish("barrier", opts))
 end)
 
-local monitored = {{"group", "any"}, {"timeout", "positive"}, {"wait_all_ranks", "boolean", false}}
-
 --- Waits until all ranks of the group have called it; after the timeout its error names those that did not.
-collectives.monitored_barrier = arguments.takes("monitored_barrier", monitored, function(opts)
+collectives.monitored_barrier = signature.of([[monitored_barrier({group, timeout: seconds,
+  wait_all_ranks = false})]], function(opts)
   finish("monitored_barrier", opts)
   opts.async_op = false
   return run("barrier", opts)
@@ -226,28 +195,34 @@ end)
 
 -- ---- from one rank to another
 
-local sending = {{"dst", "natural"}, {"group", "any"}, {"tag", "natural", 0}, {"timeout", "positive", named = true}}
-local receiving = {{"src", "natural"}, {"group", "any"}, {"tag", "natural", 0}, {"timeout", "positive", named = true}}
+local to_peer = ": natural, group, tag: natural = 0, *, timeout: seconds})"
 
 local function post(who, t, asynchronous, opts)
   local out = who == "send" or who == "isend"
-  check(who, "tensor", t)
   finish(who, opts).async_op = asynchronous
   if out and not opts.dst then fail("%s: dst, the receiving rank, is required", who) end
   return run(out and "send" or "recv", opts, opts.dst or opts.src, t)
 end
 
 --- Sends a tensor to a rank.
-collectives.send = arguments.takes("send", sending, function(t, opts) post("send", t, false, opts) end)
+collectives.send = signature.of("send(tensor: tensor, {dst" .. to_peer, function(t, opts)
+  post("send", t, false, opts)
+end)
 
 --- Receives a tensor from a rank; returns that rank.
-collectives.recv = arguments.takes("recv", receiving, function(t, opts) return post("recv", t, false, opts) end)
+collectives.recv = signature.of("recv(tensor: tensor, {src" .. to_peer, function(t, opts)
+  return post("recv", t, false, opts)
+end)
 
 --- Sends a tensor asynchronously; returns a work.
-collectives.isend = arguments.takes("isend", sending, function(t, opts) return post("isend", t, true, opts) end)
+collectives.isend = signature.of("isend(tensor: tensor, {dst" .. to_peer, function(t, opts)
+  return post("isend", t, true, opts)
+end)
 
 --- Receives a tensor asynchronously; returns a work.
-collectives.irecv = arguments.takes("irecv", receiving, function(t, opts) return post("irecv", t, true, opts) end)
+collectives.irecv = signature.of("irecv(tensor: tensor, {src" .. to_peer, function(t, opts)
+  return post("irecv", t, true, opts)
+end)
 
 -- ---- several of them at once
 
@@ -268,24 +243,21 @@ local function new_op(who, op, t, peer, opts)
   }, P2POp)
 end
 
---- dist.P2POp(…): A send or a receive for dist.batch_isend_irecv.
-collectives.P2POp = arguments.takes("P2POp", {
-  {"group", "any"}, {"tag", "natural", 0},
-}, function(op, t, peer, opts)
+--- A send or a receive for dist.batch_isend_irecv.
+collectives.P2POp = signature.of("P2POp(op, tensor, peer, {group, tag: natural = 0})", function(op, t, peer, opts)
   return new_op("P2POp", op, t, peer, opts)
 end)
 
---- dist.batch_isend_irecv(list [, {timeout}]): Starts a batch of sends and receives; returns a list of works.
-collectives.batch_isend_irecv = arguments.takes("batch_isend_irecv", {{"timeout", "positive"}}, function(list, opts)
+--- Starts a batch of sends and receives; returns a list of works.
+collectives.batch_isend_irecv = signature.of("batch_isend_irecv(list: table, {timeout: positive})", function(list, opts)
   local who = "batch_isend_irecv"
-  check(who, "the list", list, "table")
   if #list == 0 then fail("%s: the list must not be empty", who) end
   local ops = {}
   for i, entry in ipairs(list) do
     local name = ("%s: entry %d"):format(who, i)
     check(name, "it", entry, "table")
     if getmetatable(entry) ~= P2POp then
-      options.check(name, entry, {op = {"any"}, tensor = {"any"}, peer = {"any"}, tag = {"any"}, group = {"any"}})
+      signature.read("({op, tensor, peer, tag, group})", name, entry)
     end
     ops[i] = new_op(name, entry.op, entry.tensor, entry.peer, entry)
     if ops[i].group ~= ops[1].group then fail("%s: entry %d must have the same group as the first", who, i) end

@@ -1,8 +1,8 @@
 --- Process groups: which there are in this Lua state, and which ranks are in them.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local fail = options.fail
 
 -- world: the core's, nil with one process; default: the group of all, nil before init; start_cause: why it was not made
@@ -109,13 +109,10 @@ local function check_ranks(who, ranks, size)
   return list
 end
 
---- dist.new_group(…): Creates a group of some of the ranks.
-groups.new_group = arguments.takes("new_group", {
-  {"ranks", "table", list = true}, {"timeout", "positive"}, {"backend", "string"},
-}, function(opts)
+--- Creates a group of some of the ranks.
+groups.new_group = signature.of("new_group({ranks: list, timeout: seconds, backend: string})", function(opts)
   local who = "new_group"
   local default = groups.need(who)
-  if opts.timeout == 0 then options.must_be(who, "timeout", "more than 0 seconds", opts.timeout) end
   local ranks = check_ranks(who, opts.ranks or default.ranks, default.size)
   local backend = opts.backend and groups.backend(who, opts.backend) or default.backend
   if not groups.world then return new(core.dist_solo(), "solo") end

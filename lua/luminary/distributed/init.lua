@@ -1,7 +1,7 @@
 --- dist: Process groups: collectives and messages between the processes of a job.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local environment = require "luminary.distributed.rank_from_environment"
 local groups = require "luminary.distributed.groups"
 local fail = options.fail
@@ -25,15 +25,12 @@ dist.group = setmetatable({}, {__index = function(_, key)
 end})
 
 --- Initializes the process group of all ranks.
-dist.init_process_group = arguments.takes("init_process_group", {
-  {"backend", "string"}, {"init_method", "string", "env://"}, {"timeout", "positive", 1800}, {"world_size", "count"},
-  {"rank", "natural"}, {"store", lacks = true}, {"group_name", lacks = true},
-  {"heartbeat_timeout", "positive", named = true},
-}, function(opts)
+dist.init_process_group = signature.of([[init_process_group({backend: string, init_method = "env://",
+  timeout: seconds = 1800, world_size: count, rank: natural, store: lacks, group_name: lacks, *,
+  heartbeat_timeout: positive})]], function(opts)
   local who = "init_process_group"
   local backend = opts.backend or environment.backend()
   if backend then backend = groups.backend(who, backend) end
-  if opts.timeout == 0 then options.must_be(who, "timeout", "more than 0 seconds", opts.timeout) end
   local method = environment.parse(opts.init_method)
   if groups.default then
     fail("%s: the process group is already initialized; call destroy_process_group() first", who)

@@ -1,8 +1,8 @@
 --- Collectives of plain Lua values: nil, booleans, numbers, strings, and tables of them. They travel as bytes and are
 --- only ever read as data.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local collectives = require "luminary.distributed.collectives"
 local groups = require "luminary.distributed.groups"
 local encode = require "luminary.distributed.encode_values"
@@ -24,13 +24,10 @@ end
 
 local function sizes(n) return core.ops.zeros(n, {dtype = "int64"}) end
 
---- dist.broadcast_object_list(list [, src] [, {group}]): Broadcasts a list of Lua values of one rank to the whole
---- group.
-objects.broadcast_object_list = arguments.takes("broadcast_object_list", {
-  {"src", "natural", 0}, {"group", "any"},
-}, function(list, opts)
+--- Broadcasts a list of Lua values of one rank to the whole group.
+objects.broadcast_object_list = signature.of([[broadcast_object_list(list: list, {src: natural = 0,
+  group})]], function(list, opts)
   local who = "broadcast_object_list"
-  options.arg(who, "the list", list, "table")
   local src, group = opts.src, groups.resolve(who, opts.group)
   local here = groups.default.rank == src
   local text = here and pack(who, list, "list")
@@ -62,11 +59,11 @@ local function list_of(n, make)
 end
 
 --- Gathers the Lua values of all ranks in a list.
-objects.all_gather_object = arguments.takes("all_gather_object", {{"group", "any"}}, function(outputs, value, opts)
+objects.all_gather_object = signature.of([[all_gather_object(outputs: list, value,
+  {group})]], function(outputs, value, opts)
   local who = "all_gather_object"
-  options.arg(who, "the list of outputs", outputs, "table")
   if value == nil and next(outputs) ~= nil and #outputs == 0 then
-    options.fail("%s: the list of outputs must be a list, got a table; call %s({}, value)", who, who)
+    options.fail("%s: outputs must be a list, got a table; call %s({}, value)", who, who)
   end
   local group = groups.resolve(who, opts.group)
   local texts, lengths = gather_texts(pack(who, value, "value"), group, function(t, make)
@@ -76,14 +73,12 @@ objects.all_gather_object = arguments.takes("all_gather_object", {{"group", "any
   return outputs
 end)
 
---- dist.gather_object(…): Gathers the Lua values of all ranks in a list on one rank.
-objects.gather_object = arguments.takes("gather_object", {
-  {"object_gather_list", "any", list = true}, {"dst", "natural", 0}, {"group", "any"},
-}, function(value, opts)
+--- Gathers the Lua values of all ranks in a list on one rank.
+objects.gather_object = signature.of([[gather_object(value, {object_gather_list: list, dst: natural = 0,
+  group})]], function(value, opts)
   local who = "gather_object"
   local dst, group, outputs = opts.dst, groups.resolve(who, opts.group), opts.object_gather_list
   local here = groups.default.rank == dst
-  if here and outputs ~= nil then options.arg(who, "the list of outputs", outputs, "table") end
   local texts, lengths = gather_texts(pack(who, value, "value"), group, function(t, make)
     return collectives.gather(t, here and list_of(group.size, make) or nil, dst, {group = group})
   end)
@@ -93,12 +88,10 @@ objects.gather_object = arguments.takes("gather_object", {
   return outputs
 end)
 
---- dist.scatter_object_list(…): Scatters a list of Lua values of one rank: each rank gets one.
-objects.scatter_object_list = arguments.takes("scatter_object_list", {
-  {"scatter_object_input_list", "any", list = true}, {"src", "natural", 0}, {"group", "any"},
-}, function(output, opts)
+--- Scatters a list of Lua values of one rank: each rank gets one.
+objects.scatter_object_list = signature.of([[scatter_object_list(output: list, {scatter_object_input_list: list,
+  src: natural = 0, group})]], function(output, opts)
   local who = "scatter_object_list"
-  options.arg(who, "the output", output, "table")
   local src, group, inputs = opts.src, groups.resolve(who, opts.group), opts.scatter_object_input_list
   local texts, lengths, n
   if groups.default.rank == src then

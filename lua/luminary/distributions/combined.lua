@@ -1,21 +1,18 @@
 --- Distributions made of others: Independent, TransformedDistribution; and MultivariateNormal.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Distribution = require "luminary.distributions.distribution"
 local Transform = require("luminary.distributions.transforms").Transform
 local ops, fail, define, joined = core.ops, options.fail, Distribution.define, Distribution._joined
-local option_rows = Distribution._option_rows
 
 local list = {}
 
-local function check_base(name, base)
-  if not class.is(base, Distribution) then
-    options.expected(name, "a distribution", base)
-  end
+options.kind("distribution", "distribution", function(who, name, base)
+  if not class.is(base, Distribution) then options.must_be(who, name, "a distribution", base) end
   return base
-end
+end)
 
 local function sum_last(t, n)
   for _ = 1, n do t = t:sum(-1) end
@@ -24,9 +21,8 @@ end
 
 list.Independent = define "Independent" {
   order = {}, help = "Reinterprets some of the batch dims of a distribution as event dims.",
-  init = arguments.takes("Independent", option_rows, function(self, base_distribution, reinterpreted_batch_ndims, opts)
-    local base = check_base("Independent", base_distribution)
-    local n = options.arg("Independent", "reinterpreted_batch_ndims", reinterpreted_batch_ndims, "natural")
+  init = signature.of([[Independent(base_distribution: distribution, reinterpreted_batch_ndims: natural,
+    {validate_args = true})]], function(self, base, n, opts)
     if n > #base.batch_shape then
       options.must_be("Independent", "reinterpreted_batch_ndims", "at most " .. #base.batch_shape, n)
     end
@@ -51,8 +47,8 @@ list.Independent = define "Independent" {
 
 list.TransformedDistribution = define "TransformedDistribution" {
   order = {}, help = "Creates the distribution of the values of a base distribution after a list of transforms.",
-  init = arguments.takes("TransformedDistribution", option_rows, function(self, base_distribution, transforms, opts)
-    local base = check_base("TransformedDistribution", base_distribution)
+  init = signature.of([[TransformedDistribution(base_distribution: distribution, transforms,
+    {validate_args = true})]], function(self, base, transforms, opts)
     if class.is(transforms, Transform) then transforms = {transforms} end
     if not options.is_plain(transforms) then
       options.must_be("TransformedDistribution", "transforms", "a transform or a list of them", transforms)
@@ -145,9 +141,8 @@ local function times(l, x) return ops.matmul(l, x:unsqueeze(-1)):squeeze(-1) end
 list.MultivariateNormal = define "MultivariateNormal" {
   order = {"loc"}, support = "real_vector",
   help = "Creates a multivariate normal distribution; exactly one of the three matrices must be given",
-  init = arguments.takes("MultivariateNormal", {
-    {"covariance_matrix", "tensor?"}, {"precision_matrix", "tensor?"}, {"scale_tril", "tensor?"}, option_rows[1],
-  }, function(self, loc, opts)
+  init = signature.of([[MultivariateNormal(loc, {covariance_matrix: tensor, precision_matrix: tensor,
+    scale_tril: tensor, validate_args = true})]], function(self, loc, opts)
     local name = "MultivariateNormal"
     self.validate_args = opts.validate_args
     local given = opts.covariance_matrix or opts.precision_matrix or opts.scale_tril

@@ -1,7 +1,7 @@
 --- Distributions of whole numbers. Categories count from 1.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local finfo = require("luminary.tensor.dtype_info").finfo
 local Distribution = require "luminary.distributions.distribution"
 local special = require "luminary.distributions.special"
@@ -66,7 +66,7 @@ local several = {
 
 -- A constructor for the two distributions of several outcomes; `event` is event_shape, given their number.
 local function several_init(name, event)
-  return arguments.takes(name, Distribution._option_rows, function(self, probs, logits, opts)
+  return signature.of(name .. "(probs, logits, {validate_args = true})", function(self, probs, logits, opts)
     self.validate_args = opts.validate_args
     if (probs == nil) == (logits == nil) then options.fail("%s: pass exactly one of probs and logits", name) end
     local key = probs ~= nil and "given_probs" or "given_logits"
@@ -186,7 +186,7 @@ list.Poisson = define "Poisson" {
 
 list.Binomial = define "Binomial" {
   takes = {total_count = "natural", probs = "unit_interval"}, order = {"total_count", "probs"}, support = "natural",
-  defaults = {total_count = 1}, option_rows = {{"logits", lacks = true}, Distribution._option_rows[1]},
+  defaults = {total_count = 1}, lacks = "logits",
   help = "Creates a binomial distribution.",
   mean = function(d) return d.total_count * d.probs end,
   variance = function(d) return d.total_count * d.probs * (1 - d.probs) end,

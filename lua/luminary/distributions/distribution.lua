@@ -9,7 +9,7 @@
 ---
 --- takes      its parameters and what each must be (a name of constraints.lua), which become tensors of one shape;
 ---            order: as they stand in a call
---- defaults   of parameters that may be left out; option_rows: of the constructor, if it has others than validate_args
+--- defaults   of parameters that may be left out; lacks: a parameter of PyTorch's that this library lacks
 --- either     of which two just one is given, and properties of those names compute the other
 --- event_dims how many of the parameters' last dims are one event's (0)
 --- support    what log_prob's argument must be
@@ -17,9 +17,9 @@
 --- log_prob, entropy, cdf, icdf and any other method
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local constraints = require "luminary.distributions.constraints"
 
 local ops, fail = core.ops, options.fail
@@ -225,9 +225,6 @@ function Distribution:icdf(p)
   return f(self, p)
 end
 
-local option_rows = {{"validate_args", "boolean", true}}
-Distribution._option_rows = option_rows
-
 -- The constructor of an entry.
 local function init_of(name, entry)
   local function init(self, ...)
@@ -258,12 +255,13 @@ local function init_of(name, entry)
     end
     if entry.made then entry.made(self) end
   end
-  return arguments.of_names(name, {"self", unpack(entry.order)}, entry.option_rows or option_rows, init)
+  return signature.of(("%s(%s, {%svalidate_args = true})"):format(name, table.concat(entry.order, ", "),
+    entry.lacks and entry.lacks .. ": lacks, " or ""), init)
 end
 
 local reserved = {takes = true, either = true, mean = true, variance = true, mode = true, rsample = true, help = true,
   sample = true, properties = true, log_prob = true, cdf = true, icdf = true, entropy = true, made = true,
-  defaults = true, option_rows = true}
+  defaults = true, lacks = true}
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)

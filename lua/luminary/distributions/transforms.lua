@@ -1,9 +1,9 @@
 --- Invertible functions of each element, for TransformedDistribution: t(x), t:inv(y), and
 --- t:log_abs_det_jacobian(x, y), the logarithm of |dy/dx|.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local ops = core.ops
 
 local transforms = {}
@@ -38,9 +38,6 @@ local function define(name, forward, inv, log_det)
   return new
 end
 
--- Arguments of PyTorch's transforms that this library lacks.
-local event_dim, cache_size = {"event_dim", 0, lacks = true}, {"cache_size", 0, lacks = true}
-
 local function softplus(x) return x:clamp(0) + (-x:abs()):exp():log1p() end
 
 --- lm.distributions.ExpTransform(): Transforms by the mapping y = exp(x).
@@ -63,7 +60,8 @@ local Affine = define("AffineTransform", function(x, t) return t.loc + t.scale *
     if type(t.scale) == "number" then return ops.full_like(x, math.log(math.abs(t.scale))) end
     return ops.zeros_like(x) + t.scale:abs():log()
   end)
-Affine.init = arguments.takes("AffineTransform", {event_dim, cache_size}, function(self, loc, scale, _)
+Affine.init = signature.of([[AffineTransform(loc, scale, {event_dim: lacks = 0,
+  cache_size: lacks = 0})]], function(self, loc, scale)
   for name, v in pairs {loc = loc or false, scale = scale or false} do
     if type(v) ~= "number" and not core.is_tensor(v) then
       options.must_be("AffineTransform", name, "a number or a tensor", v or nil)
@@ -80,8 +78,8 @@ end
 local Power = define("PowerTransform", function(x, t) return x ^ t.exponent end,
   function(y, t) return y ^ (1 / t.exponent) end,
   function(x, y, t) return (t.exponent * y / x):abs():log() end)
-Power.init = arguments.takes("PowerTransform", {cache_size}, function(self, exponent, _)
-  self.exponent = options.arg("PowerTransform", "exponent", exponent, "number")
+Power.init = signature.of("PowerTransform(exponent: number, {cache_size: lacks = 0})", function(self, exponent)
+  self.exponent = exponent
   if exponent == 0 then options.fail("PowerTransform: exponent must not be 0") end
 end)
 function Power:sign() return self.exponent < 0 and -1 or 1 end
@@ -104,8 +102,7 @@ local Compose = define("ComposeTransform",
     end
     return sum
   end)
-Compose.init = arguments.takes("ComposeTransform", {cache_size}, function(self, parts, _)
-  options.arg("ComposeTransform", "parts", parts, "table")
+Compose.init = signature.of("ComposeTransform(parts: list, {cache_size: lacks = 0})", function(self, parts)
   for i, part in ipairs(options.list("ComposeTransform", "parts", parts)) do
     if not class.is(part, Transform) then
       options.must_be("ComposeTransform", ("entry %d"):format(i), "a transform", part)

@@ -98,7 +98,7 @@ writers.pth, writers.bin = writers.pt, writers.pt
 
 -- Endings of formats that are not written, and what writes them.
 local unwritten = {
-  t7 = "; require(\"luminary.torch7\").save writes it, of torch.wrap(t)",
+  t7 = "; the rock luminary-torch7 writes it: require(\"luminary.torch7\").save",
   gguf = "; llama.cpp's convert_hf_to_gguf.py makes it of a folder of Hugging Face's",
 }
 for ending in ("h5 hdf5 keras onnx pb tflite msgpack pkl pickle joblib mat csv tsv json jsonl zip tar gz bz2 xz zst")

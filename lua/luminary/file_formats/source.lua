@@ -136,14 +136,25 @@ function Source:cursor(at)
   return setmetatable({source = self, at = at, piece = "", from = at}, Cursor)
 end
 
+--- Continues at `at`.
+function Cursor:seek(at) self.at, self.piece, self.from = at, "", at end
+
+--- A string of which the cursor is behind the first bytes, and their number: with the next n bytes, or all that are
+--- left.
+function Cursor:look(n)
+  local start, left = self.at - self.from, self.source.size - self.at
+  if start + math.min(n, left) > #self.piece then
+    self.piece, self.from, start = self.source:text(self.at, math.min(math.max(n, PIECE), left)), self.at, 0
+  end
+  return self.piece, start
+end
+
 --- The next n bytes: a string.
 function Cursor:take(n)
   local start = self.at - self.from
   if start + n > #self.piece then
-    local source = self.source
-    source:check(self.at, n)
-    self.piece = source:text(self.at, math.min(math.max(n, PIECE), source.size - self.at))
-    self.from, start = self.at, 0
+    self.source:check(self.at, n)
+    start = select(2, self:look(n))
   end
   self.at = self.at + n
   return self.piece:sub(start + 1, start + n)

@@ -1,66 +1,92 @@
 --- Torch7's .t7 files, binary (64-bit, little-endian) and ascii, as its File.lua writes them. Tensors and storages
---- become tensors; objects of any other class plain tables with their class's name under "__typename". Functions are
---- left out: nothing is run.
+--- become tensors; an object becomes a table of its fields with its class in "__typename". Functions are left out:
+--- nothing is run. A package may make other values of these parts: torch7_file.reader.
 local core = require "luminary.core"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 local ffi = require "ffi"
 
-local torch7_file = {}
-
-local kinds = {
-  Double = "float64", Float = "float32", Half = "float16", Long = "int64", Int = "int32", Short = "int16",
-  Char = "int8", Byte = "uint8", Cuda = "float32", CudaDouble = "float64", CudaHalf = "float16", CudaLong = "int64",
-  CudaInt = "int32", CudaShort = "int16", CudaChar = "int8", CudaByte = "uint8",
-}
-local ctypes = {float64 = "double[?]", float32 = "float[?]", int64 = "int64_t[?]", int32 = "int32_t[?]",
-  int16 = "int16_t[?]"}
 local DEEPEST = 1000 -- objects within objects
-torch7_file.DEEPEST = DEEPEST
+local LONGEST_NUMBER = 64 -- characters
+
+local torch7_file = {DEEPEST = DEEPEST}
+
+--- The dtypes of torch.DoubleTensor, torch.DoubleStorage and the like; those of CUDA are the same in files.
+torch7_file.dtypes = {
+  Double = "float64", Float = "float32", Half = "float16", Long = "int64", Int = "int32", Short = "int16",
+  Char = "int8", Byte = "uint8",
+}
+
+--- C's types of their elements.
+torch7_file.ctypes = {
+  float64 = "double", float32 = "float", float16 = "uint16_t", int64 = "int64_t", int32 = "int32_t", int16 = "int16_t",
+  int8 = "int8_t", uint8 = "uint8_t",
+}
 
 -- ---- numbers and texts, as either kind of file has them
 
-local Binary = {}
-Binary.__index = Binary
+local Binary, Ascii = {}, {}
+Binary.__index, Ascii.__index = Binary, Ascii
 
-function Binary:int() return self.cursor:signed(4) end
-function Binary:long() return tonumber(self.cursor:int64()) end
-function Binary:double() return self.cursor:float(8) end
+local function malformed(self, ...) self.cursor.source:malformed("Torch7 file", ...) end
 
-function Binary:text()
+-- The size of a text or a table; `what` says it in the error.
+local function size_of(self, what)
   local n = self:int()
-  if n < 0 then self.source:malformed("Torch7 file", "a string of %d bytes", n) end
-  return self.cursor:take(n)
+  if n < 0 then malformed(self, what, n) end
+  return n
 end
+
+local int, double = ffi.new "int32_t[1]", ffi.new "double[1]"
+
+function Binary:int()
+  ffi.copy(int, self.cursor:take(4), 4)
+  return int[0]
+end
+
+function Binary:double()
+  ffi.copy(double, self.cursor:take(8), 8)
+  return double[0]
+end
+
+function Binary:long() return tonumber(self.cursor:int64()) end
+function Binary:text() return self.cursor:take(size_of(self, "a string of %.0f bytes")) end
 
 -- uint8 of n elements of a dtype.
 function Binary:elements(dtype, n)
-  local at, bytes = self.cursor.at, n * Source.item_bytes[dtype]
-  self.source:check(at, bytes)
-  self.cursor.at = at + bytes
-  self.cursor.piece, self.cursor.from = "", self.cursor.at
-  return self.source:bytes(at, bytes)
+  local cursor = self.cursor
+  local at, bytes = cursor.at, n * Source.item_bytes[dtype]
+  cursor.source:check(at, bytes)
+  cursor:seek(at + bytes)
+  return cursor.source:bytes(at, bytes)
 end
 
-local Ascii = {}
-Ascii.__index = Ascii
+-- The byte behind a value. A complete file ends with a newline; others may end with a value (`unfinished`).
+local function behind(self)
+  local cursor = self.cursor
+  return self.unfinished and cursor.at == cursor.source.size and "\n" or cursor:take(1)
+end
 
--- What stands between white space; the newline behind it is read too.
+-- What stands between white space; one newline or blank behind it is read too.
 function Ascii:word()
-  local c, out = " ", {}
-  while c:find "%s" do c = self.cursor:take(1) end
-  while not c:find "%s" do
-    out[#out + 1] = c
-    if #out > 64 then self.source:malformed("Torch7 file", "expected a number, got '%s…'", table.concat(out)) end
-    c = self.cursor:take(1)
-  end
-  return table.concat(out)
+  local cursor = self.cursor
+  repeat
+    cursor.source:check(cursor.at, 1)
+    local blank, before = cursor:look(1)
+    local first = blank:find("%S", before + 1)
+    cursor.at = cursor.from + (first and first - 1 or #blank)
+  until first
+  local piece, start = cursor:look(LONGEST_NUMBER + 1)
+  local word = piece:match("^%S+", start + 1)
+  if #word > LONGEST_NUMBER then malformed(self, "expected a number, got '%s…'", word:sub(1, LONGEST_NUMBER)) end
+  cursor.at = cursor.at + #word
+  behind(self)
+  return word
 end
 
 local function digits_of(self, word)
   local digits = word:match "^%-?%d+$"
-  return digits and #digits <= 20 and digits or self.source:malformed("Torch7 file", "expected an integer, got '%s'",
-    word)
+  return digits and #digits <= 20 and digits or malformed(self, "expected an integer, got '%s'", word)
 end
 
 function Ascii:int() return tonumber(digits_of(self, self:word())) end
@@ -69,26 +95,23 @@ Ascii.long = Ascii.int
 function Ascii:double()
   local word = self:word():lower()
   if word:find "nan" then return 0 / 0 end
-  return tonumber(word) or self.source:malformed("Torch7 file", "expected a number, got '%s'", word)
+  return tonumber(word) or malformed(self, "expected a number, got '%s'", word)
 end
 
-function Ascii:text()
-  local n = self:int()
-  if n < 0 then self.source:malformed("Torch7 file", "a string of %d bytes", n) end
+-- n bytes, and a newline behind them.
+local function take_line(self, n)
   local text = self.cursor:take(n)
-  self.cursor:take(1)
+  if behind(self) ~= "\n" then self.cursor.at = self.cursor.at - 1 end
   return text
 end
 
+function Ascii:text() return take_line(self, size_of(self, "a string of %.0f bytes")) end
+
 function Ascii:elements(dtype, n)
-  self.source:check(self.cursor.at, n) -- each takes a byte or more
-  if Source.item_bytes[dtype] == 1 then
-    local text = self.cursor:take(n)
-    self.cursor:take(1)
-    return core.bytes_tensor(text)
-  end
-  if not ctypes[dtype] then self.source:fail("a storage of %s in ASCII format is not supported", dtype) end
-  local array = ffi.new(ctypes[dtype], n)
+  self.cursor.source:check(self.cursor.at, n) -- each takes a byte or more
+  if Source.item_bytes[dtype] == 1 then return core.bytes_tensor(take_line(self, n)) end
+  local read = dtype == "float16" and "float32" or dtype
+  local array = ffi.new(torch7_file.ctypes[read] .. "[?]", n)
   for i = 0, n - 1 do
     if dtype == "int64" then
       local value, digits = ffi.new("int64_t", 0), digits_of(self, self:word())
@@ -98,134 +121,149 @@ function Ascii:elements(dtype, n)
       array[i] = self:double()
     end
   end
-  if n == 0 then self.cursor:take(1) end
-  return core.bytes_tensor(ffi.string(array, n * Source.item_bytes[dtype]))
+  if n == 0 then take_line(self, 0) end
+  local bytes = core.bytes_tensor(ffi.string(array, n * Source.item_bytes[read]))
+  if read == dtype or n == 0 then return bytes end
+  local narrow = core.view_as(bytes, read, {n}, {1}, 0):to(dtype)
+  return core.bytes_tensor(ffi.string(narrow:data_ptr(), n * Source.item_bytes[dtype]))
 end
 
 -- ---- objects
 
 local Reader = {}
-local read_object
+Reader.__index = Reader
+local Storage = {} -- the metatable of {dtype, n, bytes}, which tensors are views of; `value` is what becomes of it
 
 local function natural(self, what)
-  local n = self.file:long()
-  if not (n >= 0 and n <= 2 ^ 50) then self.source:malformed("Torch7 file", "%s of %.0f", what, n) end
+  local n = self.numbers:long()
+  if not (n >= 0 and n <= 2 ^ 50) then malformed(self, "%s of %.0f", what, n) end
   return n
 end
 
 local function read_storage(self, dtype)
   local n = natural(self, "a storage")
-  return {dtype = dtype, n = n, bytes = self.source:placed(self.file:elements(dtype, n))}
+  return setmetatable({dtype = dtype, n = n, bytes = self.cursor.source:placed(self.numbers:elements(dtype, n))},
+    Storage)
 end
 
 local function read_tensor(self, dtype, depth)
-  local ndim, sizes, strides = self.file:int(), {}, {}
-  if ndim < 0 or ndim > 8 then
-    self.source:malformed("Torch7 file", "a tensor of %.0f dims, at most 8 are allowed", ndim)
-  end
+  local source, ndim, sizes, strides = self.cursor.source, self.numbers:int(), {}, {}
+  if ndim < 0 or ndim > 8 then malformed(self, "a tensor of %.0f dims, at most 8 are allowed", ndim) end
   for d = 1, ndim do sizes[d] = natural(self, "a size") end
   for d = 1, ndim do strides[d] = natural(self, "a stride") end
   local offset = natural(self, "an offset")
-  local storage = read_object(self, depth + 1, true)
+  local storage = self:read(depth + 1, true)
   local what = ("a %s tensor"):format(dtype)
-  self.source:numel(sizes, what)
+  source:numel(sizes, what)
   if storage == nil or ndim == 0 then -- Torch7 knows no dims as no elements
-    return self.source:view(self.source:placed(core.bytes_tensor ""), dtype, {0}, {1}, 0, what)
+    return source:view(source:placed(core.bytes_tensor ""), dtype, {0}, {1}, 0, what)
   end
-  if type(storage) ~= "table" or storage.dtype ~= dtype then
-    self.source:malformed("Torch7 file", "%s without its storage", what)
-  end
-  if offset < 1 then self.source:malformed("Torch7 file", "%s starts at element 0; elements start at 1", what) end
-  return self.source:view(storage.bytes, dtype, sizes, strides, (offset - 1) * Source.item_bytes[dtype], what)
+  if getmetatable(storage) ~= Storage or storage.dtype ~= dtype then malformed(self, "%s without its storage", what) end
+  if offset < 1 then malformed(self, "%s starts at element 0; elements start at 1", what) end
+  return source:view(storage.bytes, dtype, sizes, strides, (offset - 1) * Source.item_bytes[dtype], what)
 end
 
 local function read_table(self, t, depth)
-  local n = self.file:int()
-  if n < 0 then self.source:malformed("Torch7 file", "a table of %.0f entries", n) end
-  for _ = 1, n do
-    local key = read_object(self, depth + 1)
-    local value = read_object(self, depth + 1)
-    if key == nil or key ~= key then self.source:malformed("Torch7 file", "a table key is nil or NaN") end
+  for _ = 1, size_of(self.numbers, "a table of %.0f entries") do
+    local key = self:read(depth + 1)
+    local value = self:read(depth + 1)
+    if key == nil or key ~= key then malformed(self, "a table key is nil or NaN") end
     t[key] = value
   end
-  return t
+end
+
+--- The fields of an object of class `name`, which are the next value; `depth` is that of the object.
+function Reader:fields(name, depth)
+  local fields, n = self:read(depth + 1), 0
+  if type(fields) ~= "table" then malformed(self, "an object of class %s without fields", printable_name(name, 100)) end
+  for _ in pairs(fields) do n = n + 1 end
+  self.cursor:copies(n)
+  return fields
 end
 
 local function read_class(self, index, depth)
-  local name = self.file:text()
-  if name:find "^V %d+$" then name = self.file:text() end -- before version 1 the name came first
+  local name = self.numbers:text()
+  if name:find "^V %d+$" then name = self.numbers:text() end -- before version 1 the name came first
   local element, shape = name:match "^torch%.(%w-)(%u%l+)$"
-  local dtype = kinds[element]
+  local dtype = torch7_file.dtypes[element == "Cuda" and "Float" or element and element:gsub("^Cuda", "")]
   if dtype and shape == "Storage" then
     self.made[index] = read_storage(self, dtype)
   elseif dtype and shape == "Tensor" then
-    self.made[index] = read_tensor(self, dtype, depth)
-  elseif name:find "^tds%." or name:find "^torch%." then
-    self.source:fail("it has an object of class %s, which is not supported", printable_name(name, 100))
+    self.made[index] = self.make.tensor(read_tensor(self, dtype, depth))
   else
-    local object = {__typename = name}
-    self.made[index] = object
-    local fields = read_object(self, depth + 1)
-    if type(fields) ~= "table" or fields.bytes and fields.dtype then
-      self.source:malformed("Torch7 file", "an object of class %s without fields", printable_name(name, 100))
-    end
-    for key, value in pairs(fields) do
-      self.file.cursor:copies(1)
-      object[key] = value
-    end
-    object.__typename = name
+    self.make.object(self, index, name, depth)
   end
-  return self.made[index]
 end
 
-local function read_function(self, kind, depth)
-  local index
+local function skip_function(self, kind, depth)
+  self.make.on_function()
   if kind ~= 6 then
-    index = self.file:int()
-    if self.seen[index] then return nil end
+    local index = self.numbers:int()
+    if self.seen[index] then return end
     self.seen[index] = true
   end
-  local n = self.file:int()
-  if n < 0 then self.source:malformed("Torch7 file", "a function of %d bytes", n) end
-  self.file.cursor:take(n)
-  if self.file.ascii then self.file.cursor:take(1) end
-  read_object(self, depth + 1) -- its upvalues
-  return nil
+  self.numbers:text()
+  self:read(depth + 1) -- its upvalues
 end
 
--- A storage is {dtype, n, bytes} where a tensor wants it, else a tensor.
-function Reader.read(self, depth, as_storage)
-  if depth > DEEPEST then self.source:malformed("Torch7 file", "objects are nested too deeply") end
-  local kind = self.file:int()
+--- The next value. `depth`: within how many objects it is; as_storage: as a tensor needs a storage.
+function Reader:read(depth, as_storage)
+  if depth > DEEPEST then malformed(self, "objects are nested too deeply") end
+  local kind = self.numbers:int()
   if kind == 0 then return nil end
-  if kind == 1 then return self.file:double() end
-  if kind == 2 then return self.file:text() end
-  if kind == 5 then return self.file:int() ~= 0 end
-  if kind >= 6 and kind <= 8 then return read_function(self, kind, depth) end
-  if kind ~= 3 and kind ~= 4 then self.source:malformed("Torch7 file", "unknown kind of object %.0f", kind) end
-  local index = self.file:int()
+  if kind == 1 then return self.numbers:double() end
+  if kind == 2 then return self.numbers:text() end
+  if kind == 5 then return self.numbers:int() ~= 0 end
+  if kind >= 6 and kind <= 8 then return skip_function(self, kind, depth) end
+  if kind ~= 3 and kind ~= 4 then malformed(self, "unknown kind of object %.0f", kind) end
+  local index = self.numbers:int()
+  if self.made[index] == nil and kind == 4 then
+    read_class(self, index, depth)
+  elseif self.made[index] == nil then
+    self.made[index] = {}
+    read_table(self, self.made[index], depth)
+  end
   local value = self.made[index]
-  if value == nil then
-    if kind == 3 then
-      self.made[index] = {}
-      value = read_table(self, self.made[index], depth)
-    else
-      value = read_class(self, index, depth)
-    end
+  if as_storage or getmetatable(value) ~= Storage then return value end
+  if value.value == nil then
+    value.value = self.make.storage(self.cursor.source:view(value.bytes, value.dtype, {value.n}, {1}, 0, "a storage"))
   end
-  if type(value) == "table" and value.bytes and value.dtype and not as_storage then
-    value.tensor = value.tensor or self.source:view(value.bytes, value.dtype, {value.n}, {1}, 0, "a storage")
-    return value.tensor
-  end
-  return value
+  return value.value
 end
-read_object = Reader.read
+
+local function same(x) return x end
+
+local plain = {tensor = same, storage = same, on_function = function() end}
+
+function plain.object(reader, index, name, depth)
+  if name:find "^tds%." or name:find "^torch%." then
+    reader.cursor.source:fail("it has an object of class %s, which is not supported", printable_name(name, 100))
+  end
+  local object = {__typename = name}
+  reader.made[index] = object
+  for key, value in pairs(reader:fields(name, depth)) do object[key] = value end
+  object.__typename = name
+end
+
+--- Reads from a cursor the numbers (int, long, double), texts and elements of a binary or an ascii file, which may be
+--- unfinished: end without a newline.
+function torch7_file.numbers(cursor, ascii, unfinished)
+  return setmetatable({cursor = cursor, unfinished = unfinished}, ascii and Ascii or Binary)
+end
+
+--- Reads values from a cursor: reader:read(1) is the next. `make` has functions of what becomes of parts, without which
+--- they are as in the head of this file: tensor(t) and storage(t), of a 1-d tensor; object(reader, index, name, depth),
+--- which sets reader.made[index]; on_function(), for each function before it is skipped.
+function torch7_file.reader(cursor, ascii, make)
+  return setmetatable({
+    cursor = cursor, numbers = torch7_file.numbers(cursor, ascii), made = {}, seen = {}, make = make or plain,
+  }, Reader)
+end
 
 --- The first object of the file.
 function torch7_file.load(source)
   local ascii = source:text(0, math.min(source.size, 2)):find "^%d%s" ~= nil
-  local file = setmetatable({source = source, cursor = source:cursor(0), ascii = ascii}, ascii and Ascii or Binary)
-  return read_object({source = source, file = file, made = {}, seen = {}}, 1)
+  return torch7_file.reader(source:cursor(0), ascii):read(1)
 end
 
 return torch7_file

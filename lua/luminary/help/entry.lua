@@ -2,11 +2,11 @@
 --- and the pages of the reference show them.
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
-local arguments = require "luminary.base.arguments"
 local help = require "luminary.help"
 local index = require "luminary.help.index"
 local options = require "luminary.base.options"
 local pages = require "luminary.help.pages"
+local signature = require "luminary.base.signature"
 
 local entry = {}
 
@@ -50,15 +50,15 @@ end
 local types_of_names = {device = "device", dtype = "dtype"}
 
 -- The declared rows of a function or class; a method's x is not among them.
-local function of_rows(each, rows, n_required)
+local function of_rows(each, rows)
   local list = {}
   for i, row in ipairs(rows) do
     if not row.lacks and not (i == 1 and each.path:find "^x:") then
-      local kind, optional = arguments.kind_of(row)
+      local kind = row[2]
       list[#list + 1] = {
-        name = row[1], type = types_of_names[row[1]] or not row.checked_later and options.kind_text(kind) or nil,
-        choices = type(kind) == "table" and kind or nil, default = arguments.default_text(row), named = row.named,
-        optional = i > n_required or not row.checked_later and (optional or arguments.default_text(row) ~= nil),
+        name = row[1], type = types_of_names[row[1]] or options.kind_text(kind),
+        choices = type(kind) == "table" and kind or nil, default = row.says, named = row.named,
+        optional = row.optional or row.says ~= nil,
       }
     end
   end
@@ -100,8 +100,8 @@ end
 --- Returns the arguments of a public name, in order: a list of {name, type, choices, default, optional, named}; and
 --- whether they are declared, else type and choices are nil. named: by name alone. nil for a name that is not called.
 function entry.arguments(each)
-  local rows, n_required = arguments.declared(each.value)
-  if rows then return of_rows(each, rows, n_required), true end
+  local takes = signature.declared(each.value)
+  if takes then return of_rows(each, takes.rows), true end
   local callable = type(each.value) == "function" or index.is_class(each.value)
   local info = op_owners[each.owner] and core.op_info(aliases.of[each.name] or each.name:match "^(.-)_?$")
   local call = each.path ~= "" and split(help.of(each) or "")

@@ -8,6 +8,7 @@ local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local pages = require "luminary.help.pages"
 
 local index = {}
 local getmetatable_of = debug.getmetatable
@@ -41,8 +42,8 @@ local function read_comments(path, by_heading)
       if text:find("%S") then
         by_line[number] = block
         keep(block)
-        -- For name = arguments.takes("name", {…}, function(…) with rows on several lines.
-        local begins = text:find "%.takes%(" or text:find "%.reads%("
+        -- For name = signature.of("name(…)", function(…) on several lines.
+        local begins = text:find "signature%.[%w_]+%("
         if begins and not text:find "function%(" then declared = block end
       else
         local entry
@@ -158,12 +159,13 @@ local function add_library(to, path, library)
   end
 end
 
-local made -- at first use
+local made -- at first use, and again after pages.add
 
 -- All public names: a list of {path, name, value, owner}, the same by name, and the comments.
 local function all()
-  if made then return made end
+  if made and made.packages == #pages.added then return made end
   local new = {
+    packages = #pages.added,
     list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
     by_value = {}, owner_of = {}, -- by class: its public name, and what the paths of its methods begin with
     by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file returns

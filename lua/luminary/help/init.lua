@@ -1,11 +1,11 @@
 --- The text of help for each public name: from the core for ops, and from the comments in these files (index.lua).
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local index = require "luminary.help.index"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local overview = require "luminary.help.overview"
 
 local help = {
@@ -19,7 +19,7 @@ local getinfo, getlocal, getupvalue = debug.getinfo, debug.getlocal, debug.getup
 
 -- ---- the text of a name
 
-local wrappers = {options = true, class = true, arguments = true}
+local wrappers = {options = true, class = true, signature = true}
 
 -- Returns the function that options.exact and other wrappers wrap, and its debug info.
 local function original(f)
@@ -41,9 +41,8 @@ end
 
 -- Returns the text between the parentheses of a call of a value with declared arguments; nil for others.
 local function declared_call(value, path)
-  local rows, n_required = arguments.declared(value)
-  if rows and path:find "^x:" then rows, n_required = {unpack(rows, 2)}, n_required - 1 end -- x itself
-  return rows and arguments.call(rows, n_required)
+  local takes = signature.declared(value)
+  return takes and takes:call(path:find "^x:" and 2 or 1) -- without x itself
 end
 
 local function call_of(path, f, value)
@@ -175,21 +174,19 @@ local others = {
   ["optim.lr_scheduler"] = "optim.lr_scheduler", ["lm.models"] = "models", text = "text",
 }
 
--- Returns the replacement for a method's name of PyTorch or Torch7, from the classes' __missing.
+-- Returns the replacement for a method's name of another library, from the classes' __missing.
 local function of_methods(name)
-  local classes, names = all().classes, {}
-  for of in pairs(classes) do names[#names + 1] = of end
-  table.sort(names)
-  for _, of in ipairs(names) do
+  local classes = all().classes
+  for _, of in ipairs(options.sorted_keys(classes)) do
     local missing = rawget(classes[of], "__missing")
     if missing and rawget(missing, name) then return missing[name] end
   end
 end
 
--- Returns the replacement for a name of PyTorch or Torch7, from pytorch_torch7_names: for the library of the query, or
+-- Returns the replacement for a name of another library, from pytorch_names: for the library of the query, or
 -- the first that has one.
 local function elsewhere(qualifier, name)
-  local names = load_module "luminary.help.pytorch_torch7_names"
+  local names = load_module "luminary.help.pytorch_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
   for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "text", "lm.models"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
@@ -204,15 +201,10 @@ end
 
 local common = {lm = 1, x = 1, F = 1, nn = 1, Module = 1}
 
---- Whether a public name is Torch7's: a function of a file for it.
-function help.is_torch7(entry)
-  return type(entry.value) == "function" and getinfo(original(entry.value), "S").source:find("torch7", 1, true) ~= nil
-end
-
--- The order of entries: common libraries first, then others, methods of classes, and Torch7's functions. In each group
--- names in the same case come first.
+-- The order of entries: common libraries first, then others, and methods of classes. In each group names in the same
+-- case come first.
 local function order_of(entry, name)
-  local tier = help.is_torch7(entry) and 4 or common[entry.owner] or all().classes[entry.owner] and 3 or 2
+  local tier = common[entry.owner] or all().classes[entry.owner] and 3 or 2
   return tier * 2 + (entry.name == name and 0 or 1)
 end
 
@@ -270,7 +262,7 @@ local function about_option(name, by_position)
     end
   end
   if #paths == 0 then return nil end
-  local theirs = load_module("luminary.help.pytorch_torch7_names").options[name]
+  local theirs = load_module("luminary.help.pytorch_names").options[name]
   theirs = theirs and ("\nOf functions that lack it: %s."):format(theirs) or ""
   local about = descriptions(name, paths)
   if #paths == 1 then return ("%s is an %s of %s%s\n%s%s"):format(name, what, paths[1], about, first, theirs) end
@@ -310,7 +302,7 @@ end
 local MAX_TEXTS = 4 -- of one name
 
 local function elsewhere_of_models(name)
-  local text = load_module("luminary.help.pytorch_torch7_names").models[name]
+  local text = load_module("luminary.help.pytorch_names").models[name]
   return text and ("Of models: %s."):format(text)
 end
 
@@ -335,7 +327,7 @@ local function of_entries(list, name, query)
   local texts, said, shown = {}, {}, {}
   for _, entry in ipairs(list) do
     local text = help.of(entry)
-    local fits = #texts == 0 or entry.name == name and #texts < MAX_TEXTS and not help.is_torch7(entry)
+    local fits = #texts == 0 or entry.name == name and #texts < MAX_TEXTS
     if text and not said[text] and fits then
       texts[#texts + 1] = #texts == 0 and entry_text(entry) or text
       said[text], shown[entry] = true, true
@@ -383,7 +375,7 @@ local function of_search(query)
   return #texts > 0 and table.concat(texts, "\n") or nil
 end
 
--- Returns the text for a word that is not a name: an option, a name of PyTorch or Torch7, or a word in sentences.
+-- Returns the text for a word that is not a name: an option, a name of PyTorch, or a word in sentences.
 local function of_word(name)
   local listed, theirs = of_search(name), elsewhere(nil, name)
   local text = about_option(name) or theirs == nil and name:find "_" and about_option(name, true)

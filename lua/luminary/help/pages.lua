@@ -1,5 +1,5 @@
---- The sections of lua/luminary/help/pages/*.md: the full text about public names, in the form that CONTRIBUTING.md
---- ("How to write a section") shows. Each file holds the sections of the reference page of its name.
+--- The sections of lua/luminary/help/pages/*.md and of packages' pages: the full text about public names, in the form
+--- that CONTRIBUTING.md ("How to write a section") shows. Each file has the sections of the reference page of its name.
 
 local pages = {}
 
@@ -8,10 +8,9 @@ pages.names = {
   "tensors", "creation", "joining", "indexing", "pointwise", "rounding", "math", "trigonometry", "reduction",
   "comparison", "blas", "linalg", "fft", "random", "other-ops", "nn-convolution", "nn-pooling", "nn-padding",
   "nn-activation", "nn-normalization", "nn-recurrent", "nn-transformer", "nn-linear", "nn-loss", "nn-module",
-  "nn-containers", "nn-tables", "nn-parallel", "nn-utilities", "functional", "functional-activation",
-  "functional-loss", "autograd", "amp", "optim", "optim-torch7", "schedulers", "data", "datasets", "text", "vision",
-  "transforms", "transforms-functional", "models", "distributions", "distributed", "multiprocessing", "cuda", "lm",
-  "utilities",
+  "nn-containers", "nn-parallel", "nn-utilities", "functional", "functional-activation", "functional-loss", "autograd",
+  "amp", "optim", "schedulers", "data", "datasets", "text", "vision", "transforms", "transforms-functional", "models",
+  "distributions", "distributed", "multiprocessing", "cuda", "lm", "utilities",
 }
 
 --- The labels of a section, and the parts that they begin, in order.
@@ -95,23 +94,34 @@ function pages.read(path)
   return list, problems
 end
 
---- The folder of the pages.
-function pages.folder() return (package.searchpath("luminary.help.pages", package.path):gsub("%.lua$", "")) end
-
 local by_name -- read when first asked for
 
---- All sections by name.
-function pages.all()
-  if by_name then return by_name end
-  local all = {}
-  for _, page in ipairs(pages.names) do
-    for _, section in ipairs(pages.read(("%s/%s.md"):format(pages.folder(), page))) do
+--- The pages of packages that add names to the library: a list of {folder, names}, in the order of their pages.add.
+pages.added = {}
+
+--- Adds the pages FOLDER/NAME.md of a package, after it has added its names to the library: functions and classes to
+--- nn, optim and other libraries, methods to classes. Help, its index and search are read again when next asked.
+function pages.add(folder, names)
+  table.insert(pages.added, {folder = folder, names = names})
+  by_name = nil
+end
+
+local function read_all(all, folder, names)
+  for _, page in ipairs(names) do
+    for _, section in ipairs(pages.read(("%s/%s.md"):format(folder, page))) do
       section.page = page
       for _, name in ipairs(section.names) do all[name] = all[name] or section end
     end
   end
-  by_name = all
-  return all
+end
+
+--- All sections by name.
+function pages.all()
+  if by_name then return by_name end
+  by_name = {}
+  read_all(by_name, (package.searchpath("luminary.help.pages", package.path):gsub("%.lua$", "")), pages.names)
+  for _, added in ipairs(pages.added) do read_all(by_name, added.folder, added.names) end
+  return by_name
 end
 
 return pages

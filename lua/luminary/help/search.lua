@@ -9,9 +9,8 @@ local search = {}
 
 local SHOWN, COLUMN = 40, 30 -- the entries listed with their sentences, and the column of these
 
--- The order of results: classes and libraries, functions, methods, then Torch7's functions.
+-- The order of results: classes and libraries, functions, methods.
 local function rank_of(each)
-  if help.is_torch7(each) then return 4 end
   if type(each.value) == "table" then return 1 end
   return each.path:find ":" and 3 or 2
 end
@@ -21,12 +20,13 @@ local function is_listed(each)
   return not of_class and not index.is_hidden(each) and help.of(each) and entry.main(each) == each
 end
 
-local rows -- at first use: {each, rank, name, path, sentence} of all names that are listed, texts in lower case
+-- {each, rank, name, path, sentence} of all names that are listed, texts in lower case; and the entries they are of.
+local rows, rows_of
 
 local function all_rows()
-  if rows then return rows end
-  local list = {}
-  for _, each in ipairs(index.entries()) do
+  local entries, list = index.entries(), {}
+  if rows_of == entries then return rows end
+  for _, each in ipairs(entries) do
     if is_listed(each) then
       local path = each.path:match ":(.*)$" or each.path -- the class before a method's name has its own row
       list[#list + 1] = {
@@ -35,7 +35,7 @@ local function all_rows()
       }
     end
   end
-  rows = list
+  rows, rows_of = list, entries
   return list
 end
 

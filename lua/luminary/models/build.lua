@@ -174,12 +174,10 @@ end
 local function dtype_of_weights(config, weights)
   local from_file = config and (config.dtype or config.torch_dtype)
   if type(from_file) == "string" and core.is_floating_point(core.dtype(from_file)) then return from_file end
-  local names = {}
-  for name, t in pairs(weights) do
-    if type(name) == "string" and core.is_tensor(t) and t:is_floating_point() then names[#names + 1] = name end
-  end
-  table.sort(names)
-  return names[1] and weights[names[1]].dtype
+  local first = options.sorted_keys(weights, function(name, t)
+    return type(name) == "string" and core.is_tensor(t) and t:is_floating_point()
+  end)[1]
+  return first and weights[first].dtype
 end
 
 local function copied(t)

@@ -110,10 +110,7 @@ function generation_config.of(who, net)
   for name, value in pairs(config and options.arg(who, "net.generation_config", config, "table") or {}) do
     local row = generation_config.options[name] or lengths[name]
     if not row then
-      local names = {}
-      for each in pairs(generation_config.options) do names[#names + 1] = each end
-      table.sort(names)
-      options.unknown(who .. ": net.generation_config", name, names)
+      options.unknown(who .. ": net.generation_config", name, options.sorted_keys(generation_config.options))
     end
     out[name] = options.arg(who, "net.generation_config." .. name, value, row[1])
   end

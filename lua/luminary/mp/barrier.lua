@@ -1,15 +1,16 @@
 --- Barriers for processes and threads, as Python's multiprocessing has them.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
 local new_condition = require "luminary.mp.condition"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local semaphore = require "luminary.mp.semaphore"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 --- lm.mp.Barrier(parties [, {action, timeout}]): A barrier, at which a number of processes and threads wait for one
 --- another.
-local Barrier = {kind = "Barrier"}
+local Barrier = class.define "Barrier"
 
 local FILLING, DRAINING, RESETTING, BROKEN = 0, 1, 2, 3
 local LOOK = 0.1 -- seconds: nobody reports one who was killed
@@ -21,7 +22,7 @@ local fields = {
   broken = function(self) return self.state[1] == BROKEN end,
 }
 
-function Barrier.__index(self, key)
+getmetatable(Barrier).instance.__index = function(self, key)
   if fields[key] then return fields[key](self) end
   return Barrier[key]
 end
@@ -29,13 +30,6 @@ end
 local function become(self, phase)
   self.state[1] = phase
   self.condition:notify_all()
-end
-
-local function check_barrier(method, self)
-  if type(self) ~= "table" or getmetatable(self) ~= Barrier then
-    fail("Barrier:%s: expected a Barrier, got %s; call it with a colon: barrier:%s(…)", method, options.describe(self),
-      method)
-  end
 end
 
 -- Whether the round before has been left by all.
@@ -77,7 +71,6 @@ end
 --- Waits until all parties have called it, `timeout` seconds at most. Returns a number from 0 to parties - 1, another
 --- for each. A timeout or an error in the action breaks the barrier: all waits raise an error until it is reset.
 function Barrier:wait(timeout)
-  check_barrier("wait", self)
   timeout = shared.seconds("Barrier:wait", timeout) or self.timeout
   local deadline = timeout and core.time() + timeout
   return self.condition:with(function()
@@ -94,27 +87,24 @@ end
 
 --- Resets the barrier; those that wait get an error.
 function Barrier:reset()
-  check_barrier("reset", self)
   self.condition:with(function() become(self, inside(self) > 0 and RESETTING or FILLING) end)
 end
 
 --- Breaks the barrier: all waits raise an error until it is reset.
 function Barrier:abort()
-  check_barrier("abort", self)
   self.condition:with(function() become(self, BROKEN) end)
 end
 
-function Barrier.__tostring(self)
+function Barrier:repr()
   return ("Barrier(%d of %d wait%s)"):format(self.n_waiting, self.parties, self.broken and ", broken" or "")
 end
 
-local new = arguments.takes("Barrier", {{"action", "function"}, {"timeout", "positive"}}, function(parties, opts)
-  parties = options.arg("Barrier", "parties", parties, "count")
-  return setmetatable({
-    parties = parties, action = opts.action, timeout = opts.timeout, slots = semaphore.BoundedSemaphore(parties),
-    condition = new_condition(), state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_(), -- phase, round
-  }, Barrier)
+Barrier.init = signature.of([[(parties: count, {action: function,
+  timeout: positive})]], function(self, parties, opts)
+  self.parties, self.action, self.timeout = parties, opts.action, opts.timeout
+  self.slots = semaphore.BoundedSemaphore(parties)
+  self.condition = new_condition()
+  self.state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_() -- phase, round
 end)
-setmetatable(Barrier, {__call = function(_, ...) return new(...) end, takes = new})
 
 return Barrier

@@ -1,18 +1,23 @@
 --- Condition variables for processes and threads, as Python's multiprocessing has them.
 local core = require "luminary.core"
-local lock = require "luminary.mp.lock"
+local class = require "luminary.base.class"
+local locks = require "luminary.mp.lock"
 local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 --- lm.mp.Condition([lock]): A condition variable: holders of its lock wait until another notifies them.
-local Condition = {kind = "Condition"}
-Condition.__index = Condition
+local Condition = class.define "Condition"
 
-local function condition(method, self) return shared.handle(Condition, method, self) end
+function Condition:init(lock)
+  if lock ~= nil and not class.is(lock, locks.Lock) then
+    options.must_be("Condition", "lock", "an lm.mp.Lock or RLock", lock)
+  end
+  self.handle, self.lock = core.mp_semaphore(0), lock or locks.RLock()
+end
 
 local function held(method, self)
-  local h, depth = condition(method, self), core.mp_held(self.lock.handle)
+  local h, depth = shared.handle(method, self), core.mp_held(self.lock.handle)
   if depth == 0 then fail("Condition:%s: the lock must be held; use condition:with(function() … end)", method) end
   return h, depth
 end
@@ -64,13 +69,6 @@ end
 --- Wakes all that wait.
 function Condition:notify_all() core.mp_permit_back(held("notify_all", self), false) end
 
-function Condition.__tostring(self) return ("Condition(%s)"):format(tostring(self.lock)) end
-
-setmetatable(Condition, {__call = function(_, given)
-  if given ~= nil and (type(given) ~= "table" or getmetatable(given) ~= lock.Lock) then
-    options.must_be("Condition", "lock", "an lm.mp.Lock or RLock", given)
-  end
-  return setmetatable({handle = core.mp_semaphore(0), lock = given or lock.RLock()}, Condition)
-end})
+function Condition:repr() return ("Condition(%s)"):format(tostring(self.lock)) end
 
 return Condition

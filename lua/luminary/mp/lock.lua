@@ -1,14 +1,13 @@
 --- Locks for processes and threads.
 local core = require "luminary.core"
-local options = require "luminary.base.options"
+local class = require "luminary.base.class"
+local fail = require("luminary.base.options").fail
 local shared = require "luminary.mp.shared_handle"
-local fail = options.fail
 
 --- lm.mp.Lock(): A lock for processes and threads, also called a mutex.
-local Lock = {kind = "Lock"}
-Lock.__index = Lock
+local Lock = class.define "Lock"
 
-local function lock_handle(method, self) return shared.handle(Lock, method, self) end
+function Lock:init() self.handle = core.mp_lock() end
 
 local SLICE = 0.1 -- seconds: no signal ends the core's wait
 
@@ -17,7 +16,7 @@ local function try(h, seconds) return core.mp_acquire(h, math.min(seconds, SLICE
 --- Acquires the lock, waiting `timeout` seconds at most (nil: any time; 0 or {block = false}: not at all). Returns two
 --- values: whether it is held now, and whether the last holder ended without releasing it.
 function Lock:acquire(timeout)
-  local h = lock_handle("acquire", self)
+  local h = shared.handle("acquire", self)
   timeout = shared.seconds("Lock:acquire", timeout)
   if not self.again and core.mp_held(h) > 0 then
     fail "Lock:acquire: it is held here already; lm.mp.RLock() is one that can be acquired again"
@@ -28,40 +27,19 @@ end
 
 --- Releases the lock.
 function Lock:release()
-  local h = lock_handle("release", self)
+  local h = shared.handle("release", self)
   if core.mp_held(h) == 0 then fail "Lock:release: the lock is not held by this object" end
   core.mp_release(h)
 end
 
-local function give_back(self, ok, ...)
-  self:release()
-  if not ok then error((...), 0) end
-  return ...
-end
-
 --- Acquires the lock, calls f(abandoned) and releases it, also after an error. Returns what f returns. abandoned:
 --- whether the last holder ended without releasing it.
-function Lock:with(f)
-  lock_handle("with", self)
-  options.arg("Lock:with", "f", f, "function")
-  local _, left = self:acquire()
-  return give_back(self, pcall(f, left))
-end
+function Lock:with(f) return shared.with(self, f) end
 
-function Lock.__tostring(self)
-  local name = self.again and "RLock" or "Lock"
-  return core.mp_held(self.handle) > 0 and name .. "(held here)" or name
-end
-
-setmetatable(Lock, {__call = function(_, ...)
-  if options.count(...) > 0 then fail "Lock: takes no arguments" end
-  return setmetatable({handle = core.mp_lock()}, Lock)
-end})
+function Lock:repr() return core.mp_held(self.handle) > 0 and self.__name .. "(held here)" or self.__name end
 
 --- lm.mp.RLock(): A lock that its holder can acquire again.
-local function new_rlock(...)
-  if options.count(...) > 0 then fail "RLock: takes no arguments" end
-  return setmetatable({handle = core.mp_lock(), again = true}, Lock)
-end
+local RLock = class.define("RLock", Lock)
+RLock.again = true
 
-return {Lock = Lock, RLock = new_rlock}
+return {Lock = Lock, RLock = RLock}

@@ -1,14 +1,14 @@
 --- lm.mp.Pipe({duplex = true}): Creates a pair of connections between processes or threads.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local shared = require "luminary.mp.shared_handle"
 
-local Connection = {kind = "Connection"}
-Connection.__index = Connection
+local Connection = class.define "Connection"
 
-local function handle(method, self) return shared.handle(Connection, method, self) end
+function Connection:init(handle, way) self.handle, self.way = handle, way end
 
 local GONE = "the other end was closed, or its process has ended"
 
@@ -16,7 +16,7 @@ local function try_put(h, seconds, text, tensors, handles) return core.mp_put(h,
 
 --- Sends a value. {timeout = seconds} bounds the wait for room in the connection, after which it is an error.
 function Connection:send(value, ...)
-  local h, timeout = handle("send", self), shared.timeout("Connection:send", ...)
+  local h, timeout = shared.handle("send", self), shared.timeout("Connection:send", ...)
   if self.way == "receive" then
     options.fail "Connection:send: this end only receives: Pipe {duplex = false} made it"
   end
@@ -31,7 +31,7 @@ end
 
 --- Receives the next value. {timeout = seconds} bounds the wait, after which it is an error; so is a closed other end.
 function Connection:recv(...)
-  local h, timeout = handle("recv", self), shared.timeout("Connection:recv", ...)
+  local h, timeout = shared.handle("recv", self), shared.timeout("Connection:recv", ...)
   if self.way == "send" then options.fail "Connection:recv: this end only sends: Pipe {duplex = false} made it" end
   local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
   if text == false then options.fail("Connection:recv: timeout: no message within %g s", timeout) end
@@ -41,22 +41,19 @@ end
 
 --- Returns whether recv would not wait, since there is a value or the other end is closed; waits `timeout` seconds (0).
 function Connection:poll(timeout)
-  local h = handle("poll", self)
+  local h = shared.handle("poll", self)
   timeout = shared.seconds("Connection:poll", timeout) or 0
   return shared.wait(timeout, core.mp_poll, h)
 end
 
 --- Closes the connection in this process.
-function Connection:close() core.mp_close_handle(handle("close", self)) end
+function Connection:close() core.mp_close_handle(shared.handle("close", self)) end
 
-function Connection.__tostring(self)
-  return core.mp_is_open(self.handle) and "Connection" or "Connection(closed)"
-end
+function Connection:repr() return core.mp_is_open(self.handle) and "Connection" or "Connection(closed)" end
 
-local new = arguments.takes("Pipe", {{"duplex", "boolean", true}}, function(opts)
+local new = signature.of("Pipe({duplex = true})", function(opts)
   local a, b = core.mp_pipe()
-  return setmetatable({handle = a, way = not opts.duplex and "receive" or nil}, Connection),
-    setmetatable({handle = b, way = not opts.duplex and "send" or nil}, Connection)
+  return Connection(a, not opts.duplex and "receive" or nil), Connection(b, not opts.duplex and "send" or nil)
 end)
 
 return new

@@ -3,12 +3,13 @@
 -- The workers take tasks from a queue by themselves, so they stay busy whatever the script does. Each writes to shared
 -- memory which task it takes before that leaves the queue: of a worker that is killed the pool knows the task.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Queue = require "luminary.mp.queue"
 local shared = require "luminary.mp.shared_handle"
 local Worker = require "luminary.mp.worker"
@@ -16,17 +17,7 @@ local fail = options.fail
 
 -- ---- in the worker
 
-local function pack(...) return {n = select("#", ...), ...} end
-
-local function as_outcome(ok, ...)
-  if ok then return {values = pack(...)} end
-  local problem = ...
-  if getmetatable(problem) == failure.Exit then error(problem, 0) end
-  return {problem = problem}
-end
-
--- One call's outcome: {values} or {problem}.
-local function outcome_of(f, ...) return as_outcome(failure.attempt(f, ...)) end
+local outcome_of = failure.outcome
 
 -- Most calls give one value: `values` has those, `others` what is not that.
 local function add_outcome(reply, k, outcome)
@@ -78,21 +69,20 @@ end
 
 -- ---- what the script waits for
 
-local Result = {}
-Result.__index = Result
+local Result = class.define "Result"
+
+function Result:init(pool, who, n)
+  self.pool, self.who, self.n, self.open, self.outcomes = pool, who, n, n, {}
+end
 
 -- ---- the pool
 
-local Pool = {}
-Pool.__index = Pool
+local Pool = class.define "Pool"
 Pool.__inner = {"finish"}
 
 local MOST_DEATHS = 3 -- of workers in a row that never came to take a task
 
-local function words_of(problem)
-  if problem.traceback == "" then return problem.message end
-  return problem.message .. "\nstack traceback of the worker:\n\t" .. problem.traceback
-end
+local function words_of(problem) return failure.text(problem, "the worker") end
 
 local function name_of(worker)
   return worker.pid and ("worker %d (process %d)"):format(worker.index, worker.pid) or "worker " .. worker.index
@@ -102,7 +92,6 @@ local function start(self, i)
   self.claims[i]:fill_(0)
   self.workers[i] = Worker.start("Pool", {
     method = self.method, job = self.job, index = i - 1, threads = self.threads,
-    environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the pool's
   })
 end
 
@@ -150,7 +139,7 @@ end
 local function how_it_ended(worker, how)
   local problem = worker:failure()
   if problem and problem.message then
-    return ("failed%s: %s"):format(how or "", words_of {message = problem.message, traceback = problem.traceback or ""})
+    return ("failed%s: %s"):format(how or "", words_of(problem))
   end
   return Worker.how_it_ended(worker) .. (how or "")
 end
@@ -223,9 +212,6 @@ local function check_whole(who, self)
 end
 
 local function check(who, self)
-  if type(self) ~= "table" or getmetatable(self) ~= Pool then
-    fail("Pool:%s: expected a Pool, got %s; call it with a colon: pool:%s(…)", who, options.describe(self), who)
-  end
   if self.stopped then fail("Pool:%s: the pool was terminated", who) end
   if self.closed then fail("Pool:%s: the pool is closed and takes no more tasks", who) end
   check_whole(who, self)
@@ -238,7 +224,7 @@ end
 
 -- Returns out tasks of `chunk` arguments each, numbered from 1.
 local function submit(self, who, fn, list, n, chunk, unpacked)
-  local result = setmetatable({pool = self, who = who, n = n, open = n, outcomes = {}}, Result)
+  local result = Result(self, who, n)
   for first = 1, n, chunk do
     local last, args = math.min(n, first + chunk - 1), {}
     for i = first, last do args[i] = list[i] end
@@ -323,7 +309,6 @@ function Pool:apply_async(fn, args) return apply(self, "apply_async", fn, args) 
 --- Calls fn(args…) in a worker; returns all that it returns.
 function Pool:apply(fn, args) return apply(self, "apply", fn, args):get() end
 
-local chunks = {{"chunksize", "count"}}
 
 local function chunk_of(self, opts, n, default)
   return opts.chunksize or default or math.max(1, math.ceil(n / (4 * #self.workers)))
@@ -338,17 +323,17 @@ end
 
 --- Returns the list of fn(v) for each v of a list. Where fn returns several values, the entry is a list of them, whose
 --- field n is their number if one is nil. {chunksize = k}: number of arguments that go to a worker at a time.
-Pool.map = arguments.takes("Pool:map", chunks, function(self, fn, list, opts)
+Pool.map = signature.of("Pool:map(fn, list, {chunksize: count})", function(self, fn, list, opts)
   return map_async(self, "map", fn, list, opts):get()
 end)
 
 --- As map, but returns at once a result, whose get() returns the list.
-Pool.map_async = arguments.takes("Pool:map_async", chunks, function(self, fn, list, opts)
+Pool.map_async = signature.of("Pool:map_async(fn, list, {chunksize: count})", function(self, fn, list, opts)
   return map_async(self, "map_async", fn, list, opts)
 end)
 
 --- Returns the list of fn(unpack(v)) for each v of a list of lists; several results as in map.
-Pool.starmap = arguments.takes("Pool:starmap", chunks, function(self, fn, list, opts)
+Pool.starmap = signature.of("Pool:starmap(fn, list, {chunksize: count})", function(self, fn, list, opts)
   check("starmap", self)
   for i = 1, check_list("starmap", list) do
     Worker.check_args(("Pool:starmap: entry %d"):format(i), list[i], "pool:starmap(f, {{a, b}, {c, d}})")
@@ -374,7 +359,7 @@ local function has_outcome(result, i) return result.outcomes[i] ~= nil end
 
 --- Iterates over the results as they come, in the list's order: for i, v in pool:imap(fn, list) do … end, where v is
 --- fn(list[i]).
-Pool.imap = arguments.takes("Pool:imap", chunks, function(self, fn, list, opts)
+Pool.imap = signature.of("Pool:imap(fn, list, {chunksize: count})", function(self, fn, list, opts)
   local result, i = imap(self, "imap", fn, list, opts), 0
   return function()
     if i >= result.n then return nil end
@@ -385,7 +370,7 @@ Pool.imap = arguments.takes("Pool:imap", chunks, function(self, fn, list, opts)
 end)
 
 --- As imap, but in the order in which the results come; i is the index in the list.
-Pool.imap_unordered = arguments.takes("Pool:imap_unordered", chunks, function(self, fn, list, opts)
+Pool.imap_unordered = signature.of("Pool:imap_unordered(fn, list, {chunksize: count})", function(self, fn, list, opts)
   local result, given, count, from = imap(self, "imap_unordered", fn, list, opts), {}, 0, 1
   local function next_one()
     while given[from] do from = from + 1 end
@@ -452,7 +437,7 @@ end
 -- The program ends.
 function Pool:finish() self:terminate() end
 
-function Pool.__tostring(self)
+function Pool:repr()
   local state = self.stopped and "ended" or self.broken and "broken" or self.closed and "closed" or "open"
   return ("Pool(%d workers, %s)"):format(#self.workers, state)
 end
@@ -460,19 +445,14 @@ end
 local MOST = 4096 -- workers
 
 --- lm.mp.Pool(…): A pool of worker processes or threads that call functions with arguments.
-local new = arguments.takes("Pool", {
-  {"processes", "count"}, {"initializer", "function"}, {"initargs", "any"}, {"maxtasksperchild", lacks = true},
-  {"method", {"process", "thread"}, "process"},
-}, function(opts)
+Pool.init = signature.of([[({processes: count, initializer: function, initargs, maxtasksperchild: lacks,
+  method = "process" | "thread"})]], function(self, opts)
   local n = opts.processes or core.process_cores()
   if n > MOST then options.must_be("Pool", "processes", "at most " .. MOST, n) end
-  local self = setmetatable({
-    workers = {}, tasks = {}, put = 0, open = 0, deaths = 0,
-    method = opts.method,
-    tasks_queue = Queue(), results = Queue(),
-    claims = core.ops.zeros({n, 2}, {dtype = "int64"}):share_memory_(),
-    threads = not core.getenv "OMP_NUM_THREADS" and math.max(1, math.floor(core.process_cores() / n)) or nil,
-  }, Pool)
+  self.workers, self.tasks, self.put, self.open, self.deaths = {}, {}, 0, 0, 0
+  self.method, self.tasks_queue, self.results = opts.method, Queue(), Queue()
+  self.claims = core.ops.zeros({n, 2}, {dtype = "int64"}):share_memory_()
+  if not core.getenv "OMP_NUM_THREADS" then self.threads = math.max(1, math.floor(core.process_cores() / n)) end
   self.job = Worker.job("Pool", serve, {{
     tasks = self.tasks_queue, results = self.results, claims = self.claims, initializer = opts.initializer,
     initargs = Worker.check_args("Pool: initargs", opts.initargs, "{initargs = {a, b}}"),
@@ -483,7 +463,6 @@ local new = arguments.takes("Pool", {
     error(problem, 0)
   end
   at_exit.remember(self)
-  return self
 end)
 
-return setmetatable(Pool, {__call = function(_, ...) return new(...) end, takes = new})
+return Pool

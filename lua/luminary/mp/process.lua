@@ -1,6 +1,6 @@
 --- lm.mp.Process{target = f, args = {…}, name =, daemon = false}: A process that calls a function.
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
 local shared = require "luminary.mp.shared_handle"
@@ -29,10 +29,8 @@ local metatable = {
   end,
 }
 
-local new = arguments.takes("Process", {
-  {"group", lacks = true}, {"target", "function"}, {"name", "string"}, {"args", "any"}, {"kwargs", lacks = true},
-  {"daemon", "boolean", false},
-}, function(opts)
+local new = signature.of([[Process({group: lacks, target: function, name: string, args, kwargs: lacks,
+  daemon = false})]], function(opts)
   started = started + 1
   return setmetatable({
     target = options.arg("Process", "target", opts.target, "function"),
@@ -50,7 +48,7 @@ end
 function Process:start()
   if self.worker then fail("Process:start: %s was already started; a process runs once", self.name) end
   local job = Worker.job("Process", self.target, self.args, "process")
-  self.worker = Worker.start("Process", {method = "process", job = job, name = self.name, environment = {}})
+  self.worker = Worker.start("Process", {method = "process", job = job, name = self.name})
   at_exit.remember(self)
   return self
 end

@@ -1,17 +1,16 @@
 --- lm.mp.Queue([capacity]): A first-in, first-out queue of values, for any number of processes and threads.
 local core = require "luminary.core"
+local class = require "luminary.base.class"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local shared = require "luminary.mp.shared_handle"
 
-local Queue = {kind = "Queue"}
-Queue.__index = Queue
+local Queue = class.define "Queue"
 Queue.__inner = {"send", "take", "finish"}
 
 local made = setmetatable({}, {__mode = "k"}) -- by this state: those that came from others are not in it
-
-local function handle(method, self) return shared.handle(Queue, method, self) end
 
 local OFTEN = 0.01 -- seconds between two calls of meanwhile
 
@@ -34,7 +33,7 @@ end
 --- Puts a value (nil too) at the end; returns the queue. {block = true, timeout}: seconds to wait for room, after which
 --- it is an error.
 function Queue:put(value, ...)
-  local h, timeout = handle("put", self), shared.timeout("Queue:put", ...)
+  local h, timeout = shared.handle("put", self), shared.timeout("Queue:put", ...)
   if not put(self, h, "Queue:put", value, timeout) then
     options.fail("Queue:put: the queue was full%s", timeout > 0 and (" for %g s"):format(timeout) or "")
   end
@@ -44,17 +43,17 @@ end
 --- Puts a value if there is room, now or within `timeout` seconds; returns whether there was.
 function Queue:try_put(value, timeout)
   timeout = shared.seconds("Queue:try_put", timeout) or 0
-  return put(self, handle("try_put", self), "Queue:try_put", value, timeout)
+  return put(self, shared.handle("try_put", self), "Queue:try_put", value, timeout)
 end
 
 -- For the pool. direct: nothing is left in this process when it returns, which may be killed then.
 function Queue:send(who, value, direct, meanwhile, ...)
-  put(self, handle("put", self), who, value, nil, direct, meanwhile, ...)
+  put(self, shared.handle("put", self), who, value, nil, direct, meanwhile, ...)
 end
 
 -- Whether a value came within `timeout`, and the value.
 function Queue:take(timeout)
-  local h = handle("get", self)
+  local h = shared.handle("get", self)
   local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
   if not text then return false end
   return true, carrier.decode(text, tensors, handles)
@@ -76,23 +75,23 @@ function Queue:try_get(timeout)
 end
 
 --- Returns the number of values in the queue, without those that other processes keep for lack of room.
-function Queue:qsize() return (core.mp_queue_size(handle("qsize", self))) end
+function Queue:qsize() return (core.mp_queue_size(shared.handle("qsize", self))) end
 
 --- Returns whether the queue is empty.
-function Queue:empty() return core.mp_queue_size(handle("empty", self)) == 0 end
+function Queue:empty() return core.mp_queue_size(shared.handle("empty", self)) == 0 end
 
 --- Returns whether the queue is full.
 function Queue:full()
-  local size, capacity = core.mp_queue_size(handle("full", self))
+  local size, capacity = core.mp_queue_size(shared.handle("full", self))
   return capacity > 0 and size >= capacity
 end
 
 --- Reports that a value that was got is processed: one call for each value.
-function Queue:task_done() core.mp_queue_done(handle("task_done", self)) end
+function Queue:task_done() core.mp_queue_done(shared.handle("task_done", self)) end
 
 --- Waits until all values that were put are processed (task_done), `timeout` seconds at most; returns whether they are.
 function Queue:join(timeout)
-  local h = handle("join", self)
+  local h = shared.handle("join", self)
   timeout = shared.seconds("Queue:join", timeout)
   return shared.wait(timeout, core.mp_queue_join, h)
 end
@@ -102,7 +101,7 @@ local function try_flush(h, seconds) return core.mp_queue_flush(h, math.min(seco
 --- Waits until all values that were put here have left this process, `timeout` seconds at most; returns whether they
 --- have.
 function Queue:join_thread(timeout)
-  local h = handle("join_thread", self)
+  local h = shared.handle("join_thread", self)
   timeout = shared.seconds("Queue:join_thread", timeout)
   return shared.wait(timeout, try_flush, h)
 end
@@ -115,14 +114,14 @@ end
 
 --- Closes the queue for this process; others use it as before.
 function Queue:close()
-  core.mp_close_handle(handle("close", self))
+  core.mp_close_handle(shared.handle("close", self))
   at_exit.forget(self)
 end
 
 -- The program ends.
 function Queue:finish() self:join_thread() end
 
-function Queue.__tostring(self)
+function Queue:repr()
   if not core.mp_is_open(self.handle) then return "Queue(closed)" end
   local size, capacity = core.mp_queue_size(self.handle)
   return capacity > 0 and ("Queue(%d of %d)"):format(size, capacity) or ("Queue(%d)"):format(size)
@@ -130,30 +129,17 @@ end
 
 local MOST = 2 ^ 40
 
-local function new(capacity)
-  if type(capacity) == "table" then
-    capacity = options.check("Queue", capacity, {capacity = {"natural", 0}}).capacity
+Queue.init = signature.of("({capacity: natural = 0})", function(self, opts)
+  if opts.capacity > MOST then
+    options.must_be("Queue", "capacity", "at most 2^40 (0 is unlimited)", opts.capacity)
   end
-  capacity = options.arg("Queue", "capacity", capacity or 0, "natural")
-  if capacity > MOST then
-    options.must_be("Queue", "capacity", "at most 2^40 (0 is unlimited)", capacity)
-  end
-  local self = setmetatable({handle = core.mp_queue(capacity)}, Queue)
+  self.handle = core.mp_queue(opts.capacity)
   made[self] = true
-  return self
-end
+end)
 
 -- Python's methods that are others here.
-local missing = {
+Queue.__missing = {
   get_nowait = "local got, value = queue:try_get()", put_nowait = "local there_was_room = queue:try_put(v)",
 }
 
-return setmetatable(Queue, {
-  __call = function(_, capacity, ...)
-    if options.count(...) > 0 then options.fail("Queue: takes at most 1 argument, capacity") end
-    return new(capacity)
-  end,
-  __index = function(_, key)
-    if missing[key] then options.fail("Queue: no field '%s'; %s", key, missing[key]) end
-  end,
-})
+return Queue

@@ -1,31 +1,40 @@
 --- What objects that several Lua states share have in common: a handle of the core's, which travels with them by the
 --- carrier, and waits that Ctrl-C and a thread's interrupt end.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local names = require "luminary.mp.module_references"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local shared = {}
 
---- The open handle of an object of `class`; `method` words the error.
-function shared.handle(class, method, self)
-  if type(self) ~= "table" or getmetatable(self) ~= class then
-    options.fail("%s:%s: expected a %s, got %s; call it with a colon: object:%s(…)", class.kind, method, class.kind,
-      options.describe(self), method)
-  end
-  local handle = rawget(self, "handle")
-  if not core.mp_is_open(handle) then
-    options.fail("%s:%s: the %s is already closed in this process", class.kind, method, class.kind:lower())
+--- The open handle of an object; `method` words the error.
+function shared.handle(method, self)
+  local handle, name = self.handle, self.__name:match "[^.]*$"
+  if not (core.mp_is_handle(handle) and core.mp_is_open(handle)) then
+    options.fail("%s:%s: the %s is already closed in this process", name, method, name:lower())
   end
   return handle
 end
 
-local waiting = {{"block", "boolean", true}, {"timeout", "positive"}}
+local function give_back(self, ok, ...)
+  self:release()
+  if not ok then error((...), 0) end
+  return ...
+end
+
+--- Acquires an object, calls f(whether its last holder ended without releasing it), and releases it, also after an
+--- error. Returns what f returns.
+function shared.with(self, f)
+  shared.handle("with", self)
+  options.arg(self.__name .. ":with", "f", f, "function")
+  local _, left = self:acquire()
+  return give_back(self, pcall(f, left))
+end
 
 --- Seconds to wait at most, of (block = true, timeout), by position or by name; nil: as long as it takes.
 function shared.timeout(who, ...)
   if select("#", ...) == 0 then return nil end
-  local opts = arguments.options(who, waiting, ...)
+  local opts = signature.read("({block = true, timeout: positive})", who, ...)
   if not opts.block then return 0 end
   return opts.timeout
 end

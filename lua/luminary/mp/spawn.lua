@@ -1,9 +1,10 @@
 --- lm.mp.spawn and what it returns.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
+local problems = require "luminary.mp.worker_failure"
 local shared = require "luminary.mp.shared_handle"
 
 -- Seconds after the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
@@ -16,13 +17,7 @@ Context.__index = Context
 local function describe(rank, failure)
   local who = ("rank %d"):format(rank)
   if failure.pid then who = ("%s (process %d)"):format(who, failure.pid) end
-  if failure.message then
-    local text = ("%s failed: %s"):format(who, failure.message)
-    if failure.traceback and failure.traceback ~= "" then
-      text = ("%s\nstack traceback of rank %d:\n\t%s"):format(text, rank, failure.traceback)
-    end
-    return text
-  end
+  if failure.message then return ("%s failed: %s"):format(who, problems.text(failure, "rank " .. rank)) end
   return who .. " " .. Worker.how_it_ended(failure)
 end
 
@@ -117,10 +112,8 @@ end
 local MOST = 4096 -- workers
 
 --- lm.mp.spawn(…): Spawns nprocs processes that each call fn(i, args…).
-local spawn = arguments.takes("spawn", {
-  {"args", "any"}, {"nprocs", "count", 1}, {"join", "boolean", true}, {"daemon", "boolean", false},
-  {"method", {"process", "thread"}, "process"},
-}, function(fn, opts)
+local spawn = signature.of([[spawn(fn, {args, nprocs: count = 1, join = true, daemon = false, method = "process" |
+  "thread"})]], function(fn, opts)
   local who = "spawn"
   options.arg(who, "the first argument", fn, "function")
   if opts.nprocs > MOST then options.must_be(who, "nprocs", "at most " .. MOST, opts.nprocs) end
@@ -134,10 +127,7 @@ local spawn = arguments.takes("spawn", {
     for i = 0, n - 1 do
       self.workers[i + 1] = Worker.start(who, {
         method = method, job = job, index = i, threads = threads,
-        environment = {
-          LOCAL_RANK = tostring(i), LOCAL_WORLD_SIZE = tostring(n),
-          LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false, -- the launcher hears of it from this process
-        },
+        environment = {LOCAL_RANK = tostring(i), LOCAL_WORLD_SIZE = tostring(n)},
       })
     end
     at_exit.remember(self) -- finalizers run from the newest to the oldest

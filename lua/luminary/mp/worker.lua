@@ -62,15 +62,17 @@ end
 
 --- Starts one. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table; false
 --- removes a variable), threads (compute threads; nil: the default), name (its errors go to standard error
---- under that name; nil: they do not).
+--- under that name; nil: they are those of who starts it).
 function Worker.start(who, spec)
+  local environment = spec.environment or {}
+  if not spec.name then environment.LM_ERROR_FILE, environment.TORCHELASTIC_ERROR_FILE = false, false end
   local self = setmetatable({index = spec.index}, Worker)
   local thread = spec.method == "thread"
   if thread then
     self.handle = core.mp_thread(chunk("LM_CHANNEL", true))
   else
     local changes = {}
-    for name, value in pairs(spec.environment) do changes[#changes + 1] = value and name .. "=" .. value or name end
+    for name, value in pairs(environment) do changes[#changes + 1] = value and name .. "=" .. value or name end
     if spec.threads then changes[#changes + 1] = "OMP_NUM_THREADS=" .. spec.threads end
     self.handle = core.mp_process(interpreter(who), {"-e", chunk("3", false) .. "; os.exit(code, true)"}, changes)
     self.pid = core.mp_pid(self.handle)
@@ -78,7 +80,7 @@ function Worker.start(who, spec)
   self.thread = thread
   local script = _G.arg and _G.arg[0]
   local boot = {
-    script = type(script) == "string" and script or nil, environment = spec.environment, threads = spec.threads,
+    script = type(script) == "string" and script or nil, environment = environment, threads = spec.threads,
     name = spec.name, index = spec.index,
   }
   local ok, problem = pcall(function()

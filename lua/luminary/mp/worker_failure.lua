@@ -1,5 +1,6 @@
 --- What goes wrong in a worker, as plain values for whoever started it.
 local core = require "luminary.core"
+local options = require "luminary.base.options"
 local truncate_text = require "luminary.base.truncate_text"
 local frames = require "luminary.base.script_frames"
 
@@ -58,5 +59,21 @@ end
 
 --- true and what f(…) returns; or false and {message, traceback}, or an Exit.
 function failure.attempt(f, ...) return ended(xpcall(f, handler, ...)) end
+
+local function outcome(ok, ...)
+  if ok then return {values = options.pack(...)} end
+  local problem = ...
+  if getmetatable(problem) == failure.Exit then error(problem, 0) end
+  return {problem = problem}
+end
+
+--- What f(…) returns as {values = a list with n}, or {problem = {message, traceback}}. os.exit in f ends the worker.
+function failure.outcome(f, ...) return outcome(failure.attempt(f, ...)) end
+
+--- The message and the traceback, if there is one, of `who`.
+function failure.text(problem, who)
+  if (problem.traceback or "") == "" then return problem.message end
+  return ("%s\nstack traceback of %s:\n\t%s"):format(problem.message, who, problem.traceback)
+end
 
 return failure

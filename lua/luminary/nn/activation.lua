@@ -1,110 +1,97 @@
 --- Layers without parameters: activations, softmax, Dropout, Flatten, Identity.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local functional = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 
 local ops = core.ops
 local list, activation = layer.entries()
 
-activation "Tanh" {call = ops.tanh, help = "Computes the hyperbolic tangent of each element."}
-activation "Sigmoid" {call = ops.sigmoid, help = "Computes the logistic sigmoid of each element: 1 / (1 + e^-x)."}
-activation "ReLU" {
-  call = ops.relu, in_place = ops.relu_,
-  help = "Applies the rectified linear unit to each element: max(x, 0).",
+activation "Tanh()" {op = "tanh", help = "Computes the hyperbolic tangent of each element."}
+activation "Sigmoid()" {op = "sigmoid", help = "Computes the logistic sigmoid of each element: 1 / (1 + e^-x)."}
+activation "ReLU({inplace = false})" {
+  op = "relu", help = "Applies the rectified linear unit to each element: max(x, 0).",
 }
-activation "ReLU6" {
-  call = ops.relu6, in_place = ops.relu6_,
-  help = "Applies the rectified linear unit limited at 6 to each element: min(max(x, 0), 6).",
+activation "ReLU6({inplace = false})" {
+  op = "relu6", help = "Applies the rectified linear unit limited at 6 to each element: min(max(x, 0), 6).",
 }
-activation "SiLU" {
-  call = ops.silu, in_place = ops.silu_,
-  help = "Applies the sigmoid linear unit to each element: x * sigmoid(x).",
+activation "SiLU({inplace = false})" {
+  op = "silu", help = "Applies the sigmoid linear unit to each element: x * sigmoid(x).",
 }
-activation "SELU" {
-  call = ops.selu, in_place = ops.selu_,
-  help = "Applies the scaled exponential linear unit to each element: 1.0507 * elu(x, 1.67326).",
+activation "SELU({inplace = false})" {
+  op = "selu", help = "Applies the scaled exponential linear unit to each element: 1.0507 * elu(x, 1.67326).",
 }
-activation "Mish" {
-  call = ops.mish, in_place = ops.mish_,
-  help = "Applies the Mish function to each element: x * tanh(softplus(x)).",
+activation "Mish({inplace = false})" {
+  op = "mish", help = "Applies the Mish function to each element: x * tanh(softplus(x)).",
 }
-activation "Hardswish" {
-  call = ops.hardswish, in_place = ops.hardswish_,
-  help = "Applies the hard swish function to each element: x * hardsigmoid(x).",
+activation "Hardswish({inplace = false})" {
+  op = "hardswish", help = "Applies the hard swish function to each element: x * hardsigmoid(x).",
 }
-activation "Hardsigmoid" {
-  call = ops.hardsigmoid, in_place = ops.hardsigmoid_,
-  help = "Applies the hard sigmoid function to each element: x / 6 + 0.5, limited to [0, 1].",
+activation "Hardsigmoid({inplace = false})" {
+  op = "hardsigmoid", help = "Applies the hard sigmoid function to each element: x / 6 + 0.5, limited to [0, 1].",
 }
-activation "LogSigmoid" {
-  call = ops.log_sigmoid,
-  help = "Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x)).",
+activation "LogSigmoid()" {
+  op = "log_sigmoid", help = "Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x)).",
 }
-activation "Softsign" {call = ops.softsign, help = "Applies the softsign function to each element: x / (1 + |x|)."}
-activation "Tanhshrink" {call = ops.tanhshrink, help = "Computes x - tanh(x) for each element."}
+activation "Softsign()" {op = "softsign", help = "Applies the softsign function to each element: x / (1 + |x|)."}
+activation "Tanhshrink()" {op = "tanhshrink", help = "Computes x - tanh(x) for each element."}
 
-activation "Softplus" {
-  takes = {{"beta", "number", 1}, {"threshold", "number", 20}}, call = ops.softplus,
-  prints = "beta={beta}, threshold={threshold}",
+activation "Softplus(beta = 1, threshold = 20)" {
+  op = "softplus", prints = "beta threshold",
   help = "Applies the softplus function to each element: log(1 + e^(beta * x)) / beta.",
 }
 
-activation "ELU" {
-  takes = {{"alpha", "number", 1}}, call = ops.elu, in_place = ops.elu_, prints = "alpha={alpha}",
+activation "ELU(alpha = 1, {inplace = false})" {
+  op = "elu", prints = "alpha",
   help = "Applies the exponential linear unit to each element: x, or alpha * (e^x - 1) below 0.",
 }
-activation "CELU" {
-  takes = {{"alpha", "number", 1}}, call = ops.celu, in_place = ops.celu_, prints = "alpha={alpha}",
+activation "CELU(alpha = 1, {inplace = false})" {
+  op = "celu", prints = "alpha",
   help = "Applies the continuously differentiable exponential linear unit to each element: x, or alpha * "
     .. "(e^(x / alpha) - 1) below 0.",
 }
 
-activation "Hardtanh" {
-  takes = {{"min_val", "number", -1}, {"max_val", "number", 1}}, call = ops.hardtanh, in_place = ops.hardtanh_,
-  prints = "min_val={min_val}, max_val={max_val}", help = "Limits each element to the range from min_val to max_val.",
+activation "Hardtanh(min_val = -1, max_val = 1, {inplace = false})" {
+  op = "hardtanh", prints = "min_val max_val", help = "Limits each element to the range from min_val to max_val.",
 }
-activation "Threshold" {
-  takes = {{"threshold", "number"}, {"value", "number"}}, call = ops.threshold, in_place = ops.threshold_,
-  prints = "threshold={threshold}, value={value}", help = "Replaces each element that is not above threshold by value.",
+activation "Threshold(threshold: number, value: number, {inplace = false})" {
+  op = "threshold", prints = "threshold value",
+  help = "Replaces each element that is not above threshold by value.",
 }
-activation "Hardshrink" {
-  takes = {{"lambd", "number", 0.5}}, call = ops.hardshrink, prints = "{lambd}",
-  help = "Sets each element from -lambd to lambd to 0.",
+activation "Hardshrink(lambd = 0.5)" {
+  op = "hardshrink", prints = "{lambd}", help = "Sets each element from -lambd to lambd to 0.",
 }
-activation "Softshrink" {
-  takes = {{"lambd", "number", 0.5}}, call = ops.softshrink, prints = "{lambd}",
+activation "Softshrink(lambd = 0.5)" {
+  op = "softshrink", prints = "{lambd}",
   help = "Moves each element towards 0 by lambd; elements from -lambd to lambd become 0.",
 }
-activation "GLU" {
-  takes = {{"dim", "dim", -1}}, call = functional.glu, prints = "dim={dim}",
+activation "GLU(dim: dim = -1)" {
+  call = functional.glu, prints = "dim",
   help = "Applies the gated linear unit: the first half of x along dim times the sigmoid of the second half.",
 }
-activation "RReLU" {
-  takes = {{"lower", "number", 1 / 8}, {"upper", "number", 1 / 3}}, options = {{"inplace", "boolean", false}},
+activation "RReLU(lower = 1 / 8, upper = 1 / 3, {inplace = false})" {
   forward = function(self, x)
     return (self.inplace and functional.rrelu_ or functional.rrelu)(x, self.lower, self.upper, self.training)
   end,
-  prints = "lower={lower}, upper={upper}",
+  prints = "lower upper",
   help = "Applies the randomized leaky rectified linear unit to each element: x, or a random slope times x below 0.",
 }
 
-activation "LeakyReLU" {
-  takes = {{"negative_slope", "number", 0.01}}, call = ops.leaky_relu, in_place = ops.leaky_relu_,
-  prints = "negative_slope={negative_slope}",
+activation "LeakyReLU(negative_slope = 0.01, {inplace = false})" {
+  op = "leaky_relu", prints = "negative_slope",
   help = "Applies the leaky rectified linear unit to each element: x, or negative_slope * x below 0.",
 }
 
-activation "GELU" {
-  options = {{"approximate", {"none", "tanh"}, "none"}},
+activation [[GELU({approximate = "none" | "tanh"})]] {
   forward = function(self, x) return (self.approximate == "tanh" and ops.gelu_tanh or ops.gelu)(x) end,
-  prints = "approximate={approximate}", help = "Applies the Gaussian error linear unit to each element: x * Phi(x).",
+  prints = "approximate", help = "Applies the Gaussian error linear unit to each element: x * Phi(x).",
 }
 
 -- Without dim, as PyTorch: 1 of inputs of 0, 1 or 3 dims, else 2, with a warning.
 local function along_dim(name, op, help)
-  activation(name) {
-    takes = {{"dim", "dim?"}}, prints = "dim={dim}",
+  activation(name .. "(dim: dim?)") {
+    prints = "dim",
     help = help,
     made = function(self)
       if self.dim == 0 then options.must_be(name, "dim", "from 1, or from -1 at the end", self.dim) end
@@ -125,7 +112,7 @@ along_dim("Softmin", ops.softmin, "Computes the softmax of -x along dim.")
 along_dim("Softmax", ops.softmax, "Computes the softmax along dim: e^x divided by the sum of e^x.")
 along_dim("LogSoftmax", ops.log_softmax, "Computes the logarithm of the softmax along dim.")
 
-activation "Softmax2d" {
+activation "Softmax2d()" {
   help = "Computes the softmax over the channels of [N, C, H, W] or [C, H, W].",
   forward = function(_, x)
     local n = options.arg("Softmax2d", "the input", x, "tensor").ndim
@@ -134,27 +121,24 @@ activation "Softmax2d" {
   end,
 }
 
-activation "Dropout" {
-  takes = {{"p", "probability", 0.5}}, options = {{"inplace", "boolean", false}},
+activation "Dropout(p: probability = 0.5, {inplace = false})" {
   forward = function(self, x)
     local y = ops.dropout(x, self.p, self.training)
     return self.inplace and x:copy_(y) or y
   end,
-  prints = "p={p}, inplace={inplace}",
+  prints = "p inplace",
   help = "Sets elements to 0 at random in training, each with probability p.",
 }
 
-activation "Flatten" {
-  takes = {{"start_dim", "dim", 2}, {"end_dim", "dim", -1}}, call = ops.flatten,
-  prints = "start_dim={start_dim}, end_dim={end_dim}", help = "Flattens a range of dims into one dim.",
+activation "Flatten(start_dim: dim = 2, end_dim: dim = -1)" {
+  op = "flatten", prints = "start_dim end_dim", help = "Flattens a range of dims into one dim.",
 }
 
 local classes = layer.classes(list)
 
---- nn.PReLU([num_parameters = 1] [, {init = 0.25, device, dtype}]): Applies the parametric rectified linear unit to
---- each element: x, or weight * x below 0.
+--- nn.PReLU(…): Applies the parametric rectified linear unit to each element: x, or weight * x below 0.
 local PReLU = layer.define("PReLU")
-PReLU.init = layer.takes("PReLU", {{"num_parameters", "count", 1}, {"init", "number", 0.25}}, function(self, opts)
+PReLU.init = signature.of("PReLU({num_parameters: count = 1, init = 0.25, device, dtype: string})", function(self, opts)
   self.num_parameters = opts.num_parameters
   self.weight = layer.parameter({self.num_parameters}, opts)
   core.no_grad(function() self.weight:fill_(opts.init) end)

@@ -3,15 +3,14 @@
 --- Tensors are [L, N, E] (length, batch, width), with batch_first [N, L, E], or [L, E]. Masks are PyTorch's: true in a
 --- bool mask excludes a position, unlike in F.scaled_dot_product_attention; a floating mask is added to the scores.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local containers = require "luminary.nn.containers"
 local dropout = require("luminary.nn.activation").Dropout
 local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
 local linear = require("luminary.nn.linear").Linear
 local LayerNorm = require("luminary.nn.norm").LayerNorm
-local Module = require "luminary.nn.module"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local attention = {}
@@ -53,21 +52,17 @@ end
 
 -- ---- multi-head attention
 
---- nn.MultiheadAttention(embed_dim, num_heads [, {dropout = 0, bias = true, add_bias_kv = false, add_zero_attn = false,
---- kdim = embed_dim, vdim = embed_dim, batch_first = false, device, dtype}]): Computes attention of queries to keys and
---- values in several heads.
+--- nn.MultiheadAttention(…): Computes attention of queries to keys and values in several heads.
 local MultiheadAttention = layer.define("MultiheadAttention")
 attention.MultiheadAttention = MultiheadAttention
 MultiheadAttention.keeps_float = true -- forward reads its layers' weights, which lm.quantize would replace
 
-MultiheadAttention.init = layer.takes("MultiheadAttention", {
-  {"dropout", "probability", 0}, {"bias", "boolean", true}, {"add_bias_kv", "boolean", false},
-  {"add_zero_attn", "boolean", false}, {"kdim", "count", from = "embed_dim"}, {"vdim", "count", from = "embed_dim"},
-  {"batch_first", "boolean", false},
-}, function(self, embed_dim, num_heads, o)
+MultiheadAttention.init = signature.of([[MultiheadAttention(embed_dim: count, num_heads: count,
+  {dropout: probability = 0, bias = true, add_bias_kv = false, add_zero_attn = false, kdim: count = embed_dim,
+  vdim: count = embed_dim, batch_first = false, device, dtype: string})]], function(self, embed_dim, num_heads, o)
   local who = "MultiheadAttention"
-  self.embed_dim = arg(who, "embed_dim", embed_dim, "count")
-  self.num_heads = arg(who, "num_heads", num_heads, "count")
+  self.embed_dim = embed_dim
+  self.num_heads = num_heads
   if embed_dim % num_heads ~= 0 then
     options.not_divisible(who, "embed_dim", embed_dim, "num_heads", num_heads)
   end
@@ -175,13 +170,10 @@ local function mask_of(self, o, query, key)
   return merged(mask, padding, query), false
 end
 
-function MultiheadAttention:forward(query, key, value, ...)
+MultiheadAttention.forward = signature.of([[MultiheadAttention(query, key, value, {key_padding_mask: tensor,
+  need_weights = true, attn_mask: tensor, average_attn_weights = true,
+  is_causal = false})]], function(self, query, key, value, o)
   check_inputs(self, query, key, value)
-  local o = {}
-  o.key_padding_mask, o.need_weights, o.attn_mask, o.average, o.is_causal = arguments.read("MultiheadAttention", {
-    {"key_padding_mask", "tensor?"}, {"need_weights", "boolean", true}, {"attn_mask", "tensor?"},
-    {"average_attn_weights", "boolean", true}, {"is_causal", "boolean", false},
-  }, ...)
   local single, same, same_too = query.ndim == 2, rawequal(query, key), rawequal(key, value)
   local function batched(t) return single and t:unsqueeze(1) or self.batch_first and t or t:transpose(1, 2) end
   query = batched(query)
@@ -205,7 +197,7 @@ function MultiheadAttention:forward(query, key, value, ...)
   if o.need_weights then
     weights = ops.attention_weights(q, k, mask)
     y = ops.matmul(rate > 0 and ops.dropout(weights, rate) or weights, v)
-    if o.average then weights = weights:mean(2) end
+    if o.average_attn_weights then weights = weights:mean(2) end
     if single then weights = weights:squeeze(1) end
   else
     y = ops.scaled_dot_product_attention(q, k, v, {attn_mask = mask, dropout_p = rate, is_causal = causal})
@@ -214,13 +206,13 @@ function MultiheadAttention:forward(query, key, value, ...)
   if single then y = y:squeeze(1) elseif not self.batch_first then y = y:transpose(1, 2) end
   if o.need_weights then return y, weights end
   return y
-end
+end)
 
 -- ---- transformers
 
 local activations = {relu = ops.relu, gelu = ops.gelu}
 
-local activation_of = options.kind('"relu", "gelu" or function', function(who, name, value)
+options.kind("activation", '"relu", "gelu" or function', function(who, name, value)
   if type(value) == "string" and activations[value] then return value end
   if type(value) == "string" then
     options.must_be(who, name, "'relu', 'gelu' or a function", value)
@@ -228,11 +220,10 @@ local activation_of = options.kind('"relu", "gelu" or function', function(who, n
   return arg(who, name, value, "callable")
 end)
 
-local layer_rows = {
-  {"dim_feedforward", "count", 2048}, {"dropout", "probability", 0.1},
-  {"activation", activation_of, "relu"}, {"layer_norm_eps", "number", 1e-5}, {"batch_first", "boolean", false},
-  {"norm_first", "boolean", false}, {"bias", "boolean", true},
-}
+local feed_forward_options = [[dim_feedforward: count = 2048, dropout: probability = 0.1,
+  activation: activation = "relu", ]]
+local common = "layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true, device, dtype: string})"
+local layer_arguments = "(d_model: count, nhead: count, {" .. feed_forward_options .. common
 
 -- Makes the fields that encoder and decoder layers share; norms is 2 for encoders, 3 for decoders.
 local function make_layer(self, d_model, nhead, norms, o)
@@ -270,64 +261,43 @@ local function attended(heads, x, memory, mask, padding, causal)
   }))
 end
 
---- nn.TransformerEncoderLayer(d_model, nhead [, {dim_feedforward = 2048, dropout = 0.1, activation = "relu",
---- layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true, device, dtype}]): Applies
---- self-attention and a feed-forward network.
+--- nn.TransformerEncoderLayer(…): Applies self-attention and a feed-forward network.
 local TransformerEncoderLayer = layer.define("TransformerEncoderLayer")
 attention.TransformerEncoderLayer = TransformerEncoderLayer
 
-TransformerEncoderLayer.init = layer.takes("TransformerEncoderLayer", layer_rows, function(self, d_model, nhead, o)
-  make_layer(self, d_model, nhead, 2, o)
+TransformerEncoderLayer.init = signature.of("TransformerEncoderLayer" .. layer_arguments, function(self, d, nhead, o)
+  make_layer(self, d, nhead, 2, o)
 end)
 
-function TransformerEncoderLayer:forward(src, ...)
-  local mask, padding, causal = arguments.read("TransformerEncoderLayer", {
-    {"src_mask", "tensor?"}, {"src_key_padding_mask", "tensor?"}, {"is_causal", "boolean", false},
-  }, ...)
-  local x = residual(self, 1, arg("TransformerEncoderLayer", "src", src, "tensor"), function(x)
-    return attended(self.self_attn, x, nil, mask, padding, causal)
-  end)
+TransformerEncoderLayer.forward = signature.of([[TransformerEncoderLayer(src: tensor, src_mask: tensor?,
+  src_key_padding_mask: tensor?, is_causal = false)]], function(self, src, mask, padding, causal)
+  local x = residual(self, 1, src, function(x) return attended(self.self_attn, x, nil, mask, padding, causal) end)
   return residual(self, 2, x, function(y) return feed_forward(self, y) end)
-end
+end)
 
 --- nn.TransformerDecoderLayer(…): Applies self-attention, attention to the output of an encoder, and a feed-forward
 --- network.
 local TransformerDecoderLayer = layer.define("TransformerDecoderLayer")
 attention.TransformerDecoderLayer = TransformerDecoderLayer
 
-TransformerDecoderLayer.init = layer.takes("TransformerDecoderLayer", layer_rows, function(self, d_model, nhead, o)
-  make_layer(self, d_model, nhead, 3, o)
+TransformerDecoderLayer.init = signature.of("TransformerDecoderLayer" .. layer_arguments, function(self, d, nhead, o)
+  make_layer(self, d, nhead, 3, o)
 end)
 
-local decoder_rows = {
-  {"tgt_mask", "tensor?"}, {"memory_mask", "tensor?"}, {"tgt_key_padding_mask", "tensor?"},
-  {"memory_key_padding_mask", "tensor?"}, {"tgt_is_causal", "boolean", false}, {"memory_is_causal", "boolean", false},
-}
+local decoder_masks = [[tgt_mask: tensor?, memory_mask: tensor?, tgt_key_padding_mask: tensor?,
+  memory_key_padding_mask: tensor?, tgt_is_causal = false, memory_is_causal = false)]]
 
-function TransformerDecoderLayer:forward(tgt, memory, ...)
-  local who = "TransformerDecoderLayer"
-  local mask, memory_mask, padding, memory_padding, causal, memory_causal = arguments.read(who, decoder_rows, ...)
-  arg(who, "memory", memory, "tensor")
-  local x = residual(self, 1, arg(who, "tgt", tgt, "tensor"), function(x)
-    return attended(self.self_attn, x, nil, mask, padding, causal)
-  end)
+TransformerDecoderLayer.forward = signature.of("TransformerDecoderLayer(tgt: tensor, memory: tensor, " .. decoder_masks,
+  function(self, tgt, memory, mask, memory_mask, padding, memory_padding, causal, memory_causal)
+  local x = residual(self, 1, tgt, function(x) return attended(self.self_attn, x, nil, mask, padding, causal) end)
   x = residual(self, 2, x, function(y)
     return attended(self.multihead_attn, y, memory, memory_mask, memory_padding, memory_causal)
   end)
   return residual(self, 3, x, function(y) return feed_forward(self, y) end)
-end
-
-local function module(who, name, value)
-  if Module.is_module(value) then return value end
-  options.must_be(who, name, "a module", value)
-end
+end)
 
 -- Sets the fields of a stack: num_layers copies of a layer, and the norm, which may be nil.
-local function make_stack(self, name, first, num_layers, norm)
-  local who = self.__name
-  module(who, name, first)
-  arg(who, "num_layers", num_layers, "natural")
-  if norm ~= nil then module(who, "norm", norm) end
+local function make_stack(self, first, num_layers, norm)
   local list = {}
   for i = 1, num_layers do list[i] = first:clone() end
   self.layers = containers.ModuleList(list)
@@ -335,57 +305,47 @@ local function make_stack(self, name, first, num_layers, norm)
   self.norm = norm
 end
 
---- nn.TransformerEncoder(encoder_layer, num_layers [, {norm, enable_nested_tensor, mask_check}]): Applies num_layers
---- copies of an encoder layer in sequence.
+--- nn.TransformerEncoder(…): Applies num_layers copies of an encoder layer in sequence.
 local TransformerEncoder = layer.define("TransformerEncoder")
 attention.TransformerEncoder = TransformerEncoder
 
-TransformerEncoder.init = arguments.takes("TransformerEncoder", {
-  {"norm", "any"}, {"enable_nested_tensor", "boolean", true}, {"mask_check", "boolean", true},
-}, function(self, encoder_layer, num_layers, opts)
-  make_stack(self, "encoder_layer", encoder_layer, num_layers, opts.norm)
+TransformerEncoder.init = signature.of([[TransformerEncoder(encoder_layer: module, num_layers: natural, {norm: module,
+  enable_nested_tensor = true, mask_check = true})]], function(self, encoder_layer, num_layers, opts)
+  make_stack(self, encoder_layer, num_layers, opts.norm)
 end)
 
-function TransformerEncoder:forward(src, ...)
-  local mask, padding, causal = arguments.read("TransformerEncoder", {
-    {"mask", "tensor?"}, {"src_key_padding_mask", "tensor?"}, {"is_causal", "boolean", false},
-  }, ...)
-  local x = src
+TransformerEncoder.forward = signature.of([[TransformerEncoder(src, mask: tensor?, src_key_padding_mask: tensor?,
+  is_causal = false)]], function(self, x, mask, padding, causal)
   for _, each in ipairs(self.layers) do x = each(x, mask, padding, causal) end
   return self.norm and self.norm(x) or x
-end
+end)
 
---- nn.TransformerDecoder(decoder_layer, num_layers [, {norm}]): Applies num_layers copies of a decoder layer in
---- sequence.
+--- nn.TransformerDecoder(…): Applies num_layers copies of a decoder layer in sequence.
 local TransformerDecoder = layer.define("TransformerDecoder")
 attention.TransformerDecoder = TransformerDecoder
 
-TransformerDecoder.init = arguments.takes("TransformerDecoder", {
-  {"norm", "any"},
-}, function(self, decoder_layer, num_layers, opts)
-  make_stack(self, "decoder_layer", decoder_layer, num_layers, opts.norm)
+TransformerDecoder.init = signature.of([[TransformerDecoder(decoder_layer: module, num_layers: natural,
+  {norm: module})]], function(self, decoder_layer, num_layers, opts)
+  make_stack(self, decoder_layer, num_layers, opts.norm)
 end)
 
-function TransformerDecoder:forward(tgt, memory, ...)
-  local a, b, c, d, e, f = arguments.read("TransformerDecoder", decoder_rows, ...)
-  local x = tgt
-  for _, each in ipairs(self.layers) do x = each(x, memory, a, b, c, d, e, f) end
+TransformerDecoder.forward = signature.of("TransformerDecoder(tgt, memory, " .. decoder_masks, function(self, x, ...)
+  for _, each in ipairs(self.layers) do x = each(x, ...) end
   return self.norm and self.norm(x) or x
-end
+end)
 
---- nn.Transformer([{d_model = 512, nhead = 8, num_encoder_layers = 6, num_decoder_layers = 6, dim_feedforward = 2048,
---- dropout = 0.1, activation = "relu", custom_encoder, custom_decoder, layer_norm_eps = 1e-5, batch_first = false,
---- norm_first = false, bias = true, device, dtype}]): A transformer with an encoder and a decoder.
+--- nn.Transformer(…): A transformer with an encoder and a decoder.
 local Transformer = layer.define("Transformer")
 attention.Transformer = Transformer
 
-Transformer.init = layer.takes("Transformer", {
-  {"d_model", "count", 512}, {"nhead", "count", 8}, {"num_encoder_layers", "count", 6},
-  {"num_decoder_layers", "count", 6}, layer_rows[1], layer_rows[2], layer_rows[3], {"custom_encoder", "callable?"},
-  {"custom_decoder", "callable?"}, unpack(layer_rows, 4),
-}, function(self, o)
-  local own = {device = o.device, dtype = o.dtype}
-  for _, row in ipairs(layer_rows) do own[row[1]] = o[row[1]] end
+Transformer.init = signature.of("Transformer({d_model: count = 512, nhead: count = 8, num_encoder_layers: count = 6, "
+  .. "num_decoder_layers: count = 6, " .. feed_forward_options
+  .. "custom_encoder: callable, custom_decoder: callable, " .. common, function(self, o)
+  local own = {
+    dim_feedforward = o.dim_feedforward, dropout = o.dropout, activation = o.activation, device = o.device,
+    layer_norm_eps = o.layer_norm_eps, batch_first = o.batch_first, norm_first = o.norm_first, bias = o.bias,
+    dtype = o.dtype,
+  }
   local function norm()
     return LayerNorm(o.d_model, {eps = o.layer_norm_eps, bias = o.bias, device = o.device, dtype = o.dtype})
   end
@@ -404,27 +364,18 @@ function Transformer:reset_parameters()
   end
 end
 
-function Transformer:forward(src, tgt, ...)
-  local src_mask, tgt_mask, memory_mask, src_padding, tgt_padding, memory_padding, src_causal, tgt_causal,
-    memory_causal = arguments.read("Transformer", {
-      {"src_mask", "tensor?"}, {"tgt_mask", "tensor?"}, {"memory_mask", "tensor?"},
-      {"src_key_padding_mask", "tensor?"}, {"tgt_key_padding_mask", "tensor?"}, {"memory_key_padding_mask", "tensor?"},
-      {"src_is_causal", "boolean", false}, {"tgt_is_causal", "boolean", false},
-      {"memory_is_causal", "boolean", false},
-    }, ...)
-  local memory = self.encoder(src, src_mask, src_padding, src_causal)
-  return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_padding, memory_padding, tgt_causal, memory_causal)
-end
+Transformer.forward = signature.of([[Transformer(src, tgt, {src_mask: tensor, tgt_mask: tensor, memory_mask: tensor,
+  src_key_padding_mask: tensor, tgt_key_padding_mask: tensor, memory_key_padding_mask: tensor, src_is_causal = false,
+  tgt_is_causal = false, memory_is_causal = false})]], function(self, src, tgt, o)
+  local memory = self.encoder(src, o.src_mask, o.src_key_padding_mask, o.src_is_causal)
+  return self.decoder(tgt, memory, o.tgt_mask, o.memory_mask, o.tgt_key_padding_mask, o.memory_key_padding_mask,
+    o.tgt_is_causal, o.memory_is_causal)
+end)
 
---- nn.Transformer.generate_square_subsequent_mask(size [, {device, dtype}]): Returns a causal mask [size, size]: 0 up
---- to the diagonal, and -inf above it.
-Transformer.generate_square_subsequent_mask = arguments.takes("Transformer.generate_square_subsequent_mask", {
-  {"device", "any"}, {"dtype", "string"},
-}, function(size, opts)
-  local who = "Transformer.generate_square_subsequent_mask"
-  arg(who, "size", size, "count")
-  local o = opts
-  return ops.full({size, size}, -math.huge, {device = o.device, dtype = o.dtype}):triu(1)
+--- Returns a causal mask [size, size]: 0 up to the diagonal, and -inf above it.
+Transformer.generate_square_subsequent_mask = signature.of([[Transformer.generate_square_subsequent_mask(size: count,
+  {device, dtype: string})]], function(size, opts)
+  return ops.full({size, size}, -math.huge, {device = opts.device, dtype = opts.dtype}):triu(1)
 end)
 
 return attention

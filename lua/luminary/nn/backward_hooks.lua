@@ -3,8 +3,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Function = require("luminary.autograd.function").Function
-
-local function pack(...) return {n = select("#", ...), ...} end
+local pack = options.pack
 
 -- The gradients after a hook has returned `changed`; nil leaves them as they are.
 local function replaced(who, grads, changed)

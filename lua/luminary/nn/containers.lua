@@ -35,12 +35,6 @@ function Numbered:append(module)
   return self
 end
 
---- Adds a module at the end, as append does; Torch7's name.
-function Numbered:add(module) return self:append(module) end
-
---- Returns net[i]; Torch7's name.
-function Numbered:get(i) return self[i] end
-
 --- Inserts a module before position `at`. Returns the container.
 function Numbered:insert(at, module)
   local who, modules = self.__name .. ".insert", self:children()

@@ -1,11 +1,11 @@
 --- Convolutions and transposed convolutions of one, two and three dims.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
 local printed = require "luminary.nn.print_values"
-local sizes = require "luminary.nn.functional.sizes"
 
 local ops, arg = core.ops, options.arg
 local classes = {}
@@ -41,22 +41,16 @@ local function check_groups(who, o, in_channels, out_channels)
   end
 end
 
--- The options of convolutions over n dims, in PyTorch's order.
-local function rows_of(n, transposed)
-  local words = not transposed and {same = true, valid = true} or nil
-  local stride, padding = {"stride", sizes.of(n, 1), 1}, {"padding", sizes.of(n, 0, words), 0}
-  local dilation, groups, bias = {"dilation", sizes.of(n, 1), 1}, {"groups", "count", 1}, {"bias", "boolean", true}
-  local mode = {"padding_mode", transposed and {"zeros"} or {"zeros", "reflect", "replicate", "circular"}, "zeros"}
-  if not transposed then return {stride, padding, dilation, groups, bias, mode} end
-  return {stride, padding, {"output_padding", sizes.of(n, 0), 0}, groups, bias, dilation, mode}
-end
+-- The arguments over N dims, in PyTorch's order.
+local channels = "(in_channels: count, out_channels: count, kernel_size: sizes(N, 1), {stride: sizes(N, 1) = 1, "
+local takes = channels .. [[padding: sizes_or_word(N) = 0, dilation: sizes(N, 1) = 1, groups: count = 1, bias = true,
+  padding_mode = "zeros" | "reflect" | "replicate" | "circular", device, dtype: string})]]
+local transposed_takes = channels .. [[padding: sizes(N, 0) = 0, output_padding: sizes(N, 0) = 0, groups: count = 1,
+  bias = true, dilation: sizes(N, 1) = 1, padding_mode: "zeros"? = "zeros", device, dtype: string})]]
 
 local function set_up(self, in_channels, out_channels, kernel_size, o)
-  local who, n, transposed = self.__name, self.n, self.transposed
-  self.in_channels = arg(who, "in_channels", in_channels, "count")
-  self.out_channels = arg(who, "out_channels", out_channels, "count")
-  self.kernel_size = arg(who, "kernel_size", kernel_size, sizes.of(n, 1))
-  check_groups(who, o, in_channels, out_channels)
+  self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
+  check_groups(self.__name, o, in_channels, out_channels)
   for _, name in ipairs {"stride", "padding", "dilation", "groups", "padding_mode", "output_padding"} do
     self[name] = o[name]
   end
@@ -66,7 +60,7 @@ local function set_up(self, in_channels, out_channels, kernel_size, o)
     self.how.padding = 0
   end
   local first, second = out_channels, in_channels
-  if transposed then first, second = in_channels, out_channels end
+  if self.transposed then first, second = in_channels, out_channels end
   self.weight = layer.parameter({first, second / o.groups, unpack(self.kernel_size)}, o)
   if o.bias then self.bias = layer.parameter({out_channels}, o) end
   self:reset_parameters()
@@ -131,7 +125,7 @@ local inputs = {"[N, C, L]", "[N, C, H, W]", "[N, C, D, H, W]"}
 local function add(name, n, call, transposed)
   local class = layer.define(name, Convolution)
   class.n, class._call, class.transposed = n, call, transposed
-  class.init = layer.takes(name, rows_of(n, transposed), set_up)
+  class.init = signature.of(name .. (transposed and transposed_takes or takes):gsub("N", n), set_up)
   if transposed then class.forward = transposed_forward end
   class.__help = (transposed and backwards or plain):format(name, n, inputs[n])
   classes[name] = class

@@ -1,6 +1,7 @@
 --- Layers that look up rows of a matrix: Embedding, EmbeddingBag.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local functional = require "luminary.nn.functional.embedding"
 local init = require "luminary.nn.initializers"
@@ -36,11 +37,9 @@ end
 local Embedding = layer.define("Embedding")
 layers.Embedding = Embedding
 
-Embedding.init = layer.takes("Embedding", {
-  {"padding_idx", "integer"}, {"max_norm", "positive"}, {"norm_type", "number", 2},
-  {"scale_grad_by_freq", "boolean", false}, {"sparse", false, lacks = true}, {"_weight", "tensor"},
-  {"_freeze", false, lacks = true},
-}, function(self, num_embeddings, embedding_dim, opts)
+Embedding.init = signature.of([[Embedding(num_embeddings, embedding_dim, {padding_idx: integer, max_norm: positive,
+  norm_type = 2, scale_grad_by_freq = false, sparse: lacks = false, _weight: tensor, _freeze: lacks = false, device,
+  dtype: string})]], function(self, num_embeddings, embedding_dim, opts)
   set_table(self, "Embedding", num_embeddings, embedding_dim, opts)
   self.how = {padding_idx = self.padding_idx or 0}
   if opts.max_norm or opts.scale_grad_by_freq then
@@ -77,11 +76,10 @@ end
 local EmbeddingBag = layer.define("EmbeddingBag")
 layers.EmbeddingBag = EmbeddingBag
 
-EmbeddingBag.init = layer.takes("EmbeddingBag", {
-  {"max_norm", "positive"}, {"norm_type", "number", 2}, {"scale_grad_by_freq", "boolean", false},
-  {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", false, lacks = true}, {"_weight", "tensor"},
-  {"include_last_offset", "boolean", false}, {"padding_idx", "integer"},
-}, function(self, num_embeddings, embedding_dim, opts)
+EmbeddingBag.init = signature.of([[EmbeddingBag(num_embeddings, embedding_dim, {max_norm: positive, norm_type = 2,
+  scale_grad_by_freq = false, mode: "sum" | "mean" | "max" = "mean", sparse: lacks = false, _weight: tensor,
+  include_last_offset = false, padding_idx: integer, device,
+  dtype: string})]], function(self, num_embeddings, embedding_dim, opts)
   set_table(self, "EmbeddingBag", num_embeddings, embedding_dim, opts)
   self.mode, self.include_last_offset = opts.mode, opts.include_last_offset
 end)

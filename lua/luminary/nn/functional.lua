@@ -1,7 +1,7 @@
 --- nn.functional: Layers as functions, under PyTorch's names.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local ops, fail = core.ops, options.fail
 local F = {pdist = require("luminary.tensor.products").pdist}
@@ -10,20 +10,16 @@ for _, name in ipairs {
   "relu_", "relu6_", "leaky_relu_", "elu_", "selu_", "celu_", "silu_", "tanh", "sigmoid", "softplus", "softsign",
   "hardtanh_", "hardshrink", "softshrink", "tanhshrink", "threshold_", "prelu", "softmin", "softmax", "log_softmax",
   "linear", "conv2d", "max_pool2d", "avg_pool2d", "pad", "max_unpool2d", "batch_norm", "batch_norm_relu", "layer_norm",
-  "one_hot", "bce_with_logits", "gaussian_nll_loss", "cosine_similarity", "pairwise_distance", "rms_norm",
+  "one_hot", "bce_with_logits", "cosine_similarity", "pairwise_distance", "rms_norm",
   "group_norm", "grid_sample",
 } do
   F[name] = ops[name]
 end
 
---- F.local_response_norm(x, size [, {alpha = 1e-4, beta = 0.75, k = 1}]): Applies local response normalization across
---- channels.
-F.local_response_norm = arguments.takes("local_response_norm", {
-  {"alpha", "number", 1e-4}, {"beta", "number", 0.75}, {"k", "number", 1},
-}, function(x, size, opts)
+--- Applies local response normalization across channels.
+F.local_response_norm = signature.of([[local_response_norm(x: tensor, size: count, {alpha = 1e-4, beta = 0.75,
+  k = 1})]], function(x, size, opts)
   local who = "local_response_norm"
-  options.arg(who, "x", x, "tensor")
-  options.arg(who, "size", size, "count")
   if x.ndim < 3 then options.expected(who, "x [N, C, …] of 3 or more dims", x) end
   if x:numel() == 0 then return x * 1 end -- view cannot divide 0 elements
   local before = math.floor(size / 2)
@@ -33,27 +29,18 @@ F.local_response_norm = arguments.takes("local_response_norm", {
   return x / (mean * opts.alpha + opts.k) ^ opts.beta
 end)
 
---- F.normalize(x [, {p = 2, dim = 2, eps = 1e-12}]): Divides the input by its p-norm along a dim.
-F.normalize = arguments.takes("normalize", {
-  {"p", "number", 2}, {"dim", "dim", 2}, {"eps", "number", 1e-12},
-}, function(x, opts)
-  options.arg("normalize", "x", x, "tensor")
+--- Divides the input by its p-norm along a dim.
+F.normalize = signature.of("normalize(x: tensor, {p = 2, dim: dim = 2, eps = 1e-12})", function(x, opts)
   return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
 end)
 
-local reductions = {"mean", "sum", "none"}
 local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
 
---- F.triplet_margin_with_distance_loss(anchor, positive, negative [, {distance_function, margin = 1, swap = false,
---- reduction = "mean"}]): Computes a triplet loss with a custom distance.
-F.triplet_margin_with_distance_loss = arguments.takes("triplet_margin_with_distance_loss", {
-  {"distance_function", "callable"}, {"margin", "positive", 1}, {"swap", "boolean", false},
-  {"reduction", reductions, "mean"},
-}, function(anchor, positive, negative, o)
+--- Computes a triplet loss with a custom distance.
+F.triplet_margin_with_distance_loss = signature.of([[triplet_margin_with_distance_loss(anchor: tensor,
+  positive: tensor, negative: tensor, {distance_function: callable, margin: positive = 1, swap = false,
+  reduction = "mean" | "sum" | "none"})]], function(anchor, positive, negative, o)
   local who = "triplet_margin_with_distance_loss"
-  options.arg(who, "anchor", anchor, "tensor")
-  options.arg(who, "positive", positive, "tensor")
-  options.arg(who, "negative", negative, "tensor")
   if positive.ndim ~= anchor.ndim or negative.ndim ~= anchor.ndim then
     options.fail("%s: anchor, positive and negative must have the same number of dims, got %s, %s and %s", who,
       options.describe(anchor), options.describe(positive), options.describe(negative))
@@ -64,14 +51,10 @@ F.triplet_margin_with_distance_loss = arguments.takes("triplet_margin_with_dista
   return reduced((near - far + o.margin):clamp(0), o.reduction)
 end)
 
---- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): Computes a multi-label hinge loss between scores and
---- lists of target classes.
-F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
-  {"size_average", lacks = true}, {"reduce", lacks = true}, {"reduction", reductions, "mean"},
-}, function(x, target, o)
+--- Computes a multi-label hinge loss between scores and lists of target classes.
+F.multilabel_margin_loss = signature.of([[multilabel_margin_loss(x: tensor, target: tensor, {size_average: lacks,
+  reduce: lacks, reduction = "mean" | "sum" | "none"})]], function(x, target, o)
   local who = "multilabel_margin_loss"
-  options.arg(who, "x", x, "tensor")
-  options.arg(who, "target", target, "tensor")
   if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
   local n = x.shape[x.ndim]
   if x.ndim > 2 or target.ndim ~= x.ndim or target.shape[1] ~= x.shape[1] or target.shape[x.ndim] ~= n then
@@ -91,12 +74,10 @@ F.multilabel_margin_loss = arguments.takes("multilabel_margin_loss", {
   return reduced(x.ndim == 1 and loss:squeeze(1) or loss, o.reduction)
 end)
 
---- F.instance_norm(x [, running_mean [, running_var [, weight [, bias [, {use_input_stats = true, momentum = 0.1, eps =
---- 1e-5}]]]]]): Applies instance normalization to each channel of each sample.
-F.instance_norm = arguments.reads("instance_norm", {
-  {"x", "tensor"}, {"running_mean", "tensor?"}, {"running_var", "tensor?"}, {"weight", "tensor?"}, {"bias", "tensor?"},
-  {"use_input_stats", "boolean", true}, {"momentum", "number", 0.1}, {"eps", "number", 1e-5},
-}, function(x, mean, var, weight, bias, use_input_stats, momentum, eps)
+--- Applies instance normalization to each channel of each sample.
+F.instance_norm = signature.of([[instance_norm(x: tensor, running_mean: tensor?, running_var: tensor?,
+  weight: tensor?, bias: tensor?, use_input_stats = true, momentum = 0.1,
+  eps = 1e-5)]], function(x, mean, var, weight, bias, use_input_stats, momentum, eps)
   local who = "instance_norm"
   if x.ndim < 3 then options.expected(who, "x [N, C, …] of 3 or more dims", x) end
   if not use_input_stats then
@@ -120,9 +101,8 @@ end)
 --- F.logsigmoid(x): Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x)).
 F.logsigmoid = ops.log_sigmoid
 
---- F.glu(x [, dim = -1]): Applies the gated linear unit: the first half of x along dim times the sigmoid
---- of the second half.
-F.glu = arguments.reads("glu", {{"x", "tensor"}, {"dim", "dim", -1}}, function(x, dim)
+--- Applies the gated linear unit: the first half of x along dim times the sigmoid of the second half.
+F.glu = signature.of("glu(x: tensor, dim: dim = -1)", function(x, dim)
   local size = x:size(dim)
   if size % 2 ~= 0 then fail("glu: the size of dim %d (%d) must be divisible by 2", dim, size) end
   return ops.gated_halves(x, dim, size / 2)
@@ -138,11 +118,8 @@ local function rrelu_by(x, lower, upper, training)
   return ops.leaky_relu, (lower + upper) / 2
 end
 
---- F.rrelu(…): Applies the randomized leaky rectified linear unit to each element: x, or a random slope times x below
---- 0.
-F.rrelu = arguments.takes("rrelu", {
-  {"lower", "number", 1 / 8}, {"upper", "number", 1 / 3}, {"training", "boolean", false}, {"inplace", "boolean", false},
-}, function(x, opts)
+--- Applies the randomized leaky rectified linear unit to each element: x, or a random slope times x below 0.
+F.rrelu = signature.of("rrelu(x, {lower = 1 / 8, upper = 1 / 3, training = false, inplace = false})", function(x, opts)
   if opts.inplace then return F.rrelu_(x, opts.lower, opts.upper, opts.training) end
   local op, slope = rrelu_by(x, opts.lower, opts.upper, opts.training)
   return op(x, slope)
@@ -154,13 +131,10 @@ function F.rrelu_(x, lower, upper, training)
   return (training and ops.mul_ or ops.leaky_relu_)(x, slope)
 end
 
---- F.gumbel_softmax(logits [, {tau = 1, hard = false, dim = -1}]): Draws from the Gumbel-softmax distribution of logits
---- along dim.
-F.gumbel_softmax = arguments.takes("gumbel_softmax", {
-  {"tau", "number", 1}, {"hard", "boolean", false}, {"eps", 1e-10, lacks = true}, {"dim", "dim", -1},
-}, function(logits, opts)
+--- Draws from the Gumbel-softmax distribution of logits along dim.
+F.gumbel_softmax = signature.of([[gumbel_softmax(logits: tensor, {tau = 1, hard = false, eps: lacks = 1e-10,
+  dim: dim = -1})]], function(logits, opts)
   local who = "gumbel_softmax"
-  options.arg(who, "logits", logits, "tensor")
   if opts.tau <= 0 then options.must_be(who, "tau", "above 0", opts.tau) end
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
   local soft = ops.softmax((logits + noise) / opts.tau, opts.dim)

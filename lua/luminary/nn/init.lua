@@ -11,8 +11,8 @@ local nn = {
 }
 
 for _, family in ipairs {
-  "containers", "torch7_table_layers", "module_dict", "linear", "embedding", "convolution", "norm", "pooling",
-  "activation", "loss", "padding", "shuffle_flatten_dropout", "upsample_fold", "torch7_shape_layers",
+  "containers", "module_dict", "linear", "embedding", "convolution", "norm", "pooling", "activation", "loss", "padding",
+  "shuffle_flatten_dropout", "upsample_fold",
 } do
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end

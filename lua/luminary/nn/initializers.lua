@@ -1,7 +1,7 @@
 --- nn.init: Functions that initialize parameters in place, with PyTorch's formulas.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local meta = require "luminary.nn.meta"
 
 local ops = core.ops
@@ -67,7 +67,7 @@ function init.calculate_gain(nonlinearity, param)
   return gains[options.choice("calculate_gain", "nonlinearity", nonlinearity, names)]
 end
 
-local gain_rows = {{"gain", "number", 1}, {"generator", "generator"}}
+local gain_rows = "gain = 1, generator: generator"
 
 local function xavier_std(who, t, opts)
   local fan_in, fan_out = fans(who, t)
@@ -75,20 +75,17 @@ local function xavier_std(who, t, opts)
 end
 
 --- Fills the tensor with values of Glorot's uniform distribution.
-init.xavier_uniform_ = arguments.takes("xavier_uniform_", gain_rows, function(t, opts)
+init.xavier_uniform_ = signature.of("xavier_uniform_(t, {" .. gain_rows .. "})", function(t, opts)
   local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, opts)
   return init.uniform_(t, -bound, bound, opts.generator)
 end)
 
 --- Fills the tensor with values of Glorot's normal distribution.
-init.xavier_normal_ = arguments.takes("xavier_normal_", gain_rows, function(t, opts)
+init.xavier_normal_ = signature.of("xavier_normal_(t, {" .. gain_rows .. "})", function(t, opts)
   return init.normal_(t, 0, xavier_std("xavier_normal_", t, opts), opts.generator)
 end)
 
-local kaiming_rows = {
-  {"a", "number", 0}, {"mode", {"fan_in", "fan_out"}, "fan_in"}, {"nonlinearity", "string", "leaky_relu"},
-  {"generator", "generator"},
-}
+local kaiming_rows = [[a = 0, mode = "fan_in" | "fan_out", nonlinearity = "leaky_relu", generator: generator]]
 
 local function kaiming_std(who, t, opts)
   local fan_in, fan_out = fans(who, t)
@@ -97,13 +94,13 @@ local function kaiming_std(who, t, opts)
 end
 
 --- Fills the tensor with values of He's uniform distribution.
-init.kaiming_uniform_ = arguments.takes("kaiming_uniform_", kaiming_rows, function(t, opts)
+init.kaiming_uniform_ = signature.of("kaiming_uniform_(t, {" .. kaiming_rows .. "})", function(t, opts)
   local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, opts)
   return init.uniform_(t, -bound, bound, opts.generator)
 end)
 
 --- Fills the tensor with values of He's normal distribution.
-init.kaiming_normal_ = arguments.takes("kaiming_normal_", kaiming_rows, function(t, opts)
+init.kaiming_normal_ = signature.of("kaiming_normal_(t, {" .. kaiming_rows .. "})", function(t, opts)
   return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts), opts.generator)
 end)
 
@@ -191,7 +188,7 @@ local function orthonormalize(a)
 end
 
 --- Fills the tensor with a random (semi-)orthogonal matrix.
-init.orthogonal_ = arguments.takes("orthogonal_", {{"gain", "number", 1}, {"generator", "generator"}}, function(t, opts)
+init.orthogonal_ = signature.of("orthogonal_(t, {gain = 1, generator: generator})", function(t, opts)
   local who = "orthogonal_"
   local rows, columns = matrix(who, t)
   if t:numel() == 0 then return t end
@@ -208,7 +205,7 @@ function init.eye_(t)
 end
 
 --- Fills the weight of a convolution with the Dirac delta function, which preserves its input.
-init.dirac_ = arguments.takes("dirac_", {{"groups", "count", 1}}, function(t, opts)
+init.dirac_ = signature.of("dirac_(t, {groups: count = 1})", function(t, opts)
   local who = "dirac_"
   options.arg(who, "the first argument", t, "tensor")
   if t.ndim < 3 or t.ndim > 5 then
@@ -232,11 +229,9 @@ init.dirac_ = arguments.takes("dirac_", {{"groups", "count", 1}}, function(t, op
 end)
 
 --- Fills the 2-d tensor as a sparse matrix, with normal values.
-init.sparse_ = arguments.takes("sparse_", {
-  {"std", "number", 0.01}, {"generator", "generator"},
-}, function(t, sparsity, opts)
+init.sparse_ = signature.of([[sparse_(t, sparsity: probability, {std = 0.01,
+  generator: generator})]], function(t, sparsity, opts)
   local who = "sparse_"
-  options.arg(who, "sparsity", sparsity, "probability")
   local rows, columns = matrix(who, t, 2)
   local zeros = math.ceil(sparsity * rows)
   return core.no_grad(function()
@@ -258,4 +253,4 @@ function init._layer(weight, bias)
   if bias then init.uniform_(bias, -bound, bound) end
 end
 
-return options.strict("nn.init", options.exact_all(init, options.named))
+return options.strict("nn.init", signature.all(init))

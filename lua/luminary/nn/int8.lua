@@ -1,9 +1,9 @@
 --- Weights of int8, which have a quarter of float32's bytes: products that are bound by reading the weight, as in
 --- generation, are about 2.6 times as fast.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.module_fields"
 local printed = require "luminary.nn.print_values"
@@ -23,12 +23,11 @@ local function rounded(weight)
   return ops.clamp(ops.round(x / scale:unsqueeze(2)), -127, 127):to "int8", scale
 end
 
---- nn.Int8Linear(weight [, bias]): An nn.Linear with a weight rounded to int8.
+--- nn.Int8Linear(…): An nn.Linear with a weight rounded to int8.
 local Int8Linear = layer.define("Int8Linear")
 int8.Int8Linear = Int8Linear
 
-function Int8Linear:init(...)
-  local weight, bias = arguments.read("Int8Linear", {{"weight", "tensor"}, {"bias", "tensor?"}}, ...)
+Int8Linear.init = signature.of("Int8Linear(weight: tensor, bias: tensor?)", function(self, weight, bias)
   if weight.ndim ~= 2 or not weight:is_floating_point() then
     options.must_be("Int8Linear", "weight", "a floating tensor [out, in]", weight)
   end
@@ -40,7 +39,7 @@ function Int8Linear:init(...)
   self:register_buffer("weight", bytes)
   self:register_buffer("scale", scale)
   if bias then self:register_buffer("bias", bias:detach():clone()) end
-end
+end)
 
 function Int8Linear:forward(x)
   local weight, scale = self.weight, self.scale
@@ -70,9 +69,8 @@ local function replacement(module, path)
   return new
 end
 
---- lm.quantize(net): Replaces the linear layers of a net by layers with int8 weights, and returns it.
-int8.quantize = arguments.reads("quantize", {{"net", "any"}}, function(net)
-  if not Module.is_module(net) then options.expected("quantize", "a module", net) end
+--- Replaces the linear layers of a net by layers with int8 weights, and returns it.
+int8.quantize = signature.of("quantize(net: module)", function(net)
   local replaced, changes = {}, {}
   local walk
   local function walk_children(module, path)

@@ -2,24 +2,20 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local ops, arg, fail = core.ops, options.arg, options.fail
 
---- nn.KVCache(batch_size, max_seq_len, num_kv_heads, head_dim [, {device, dtype}]): Stores the keys and values of an
---- attention layer during generation.
+--- nn.KVCache(…): Stores the keys and values of an attention layer during generation.
 local KVCache = class.root("KVCache")
 
-function KVCache:init(batch_size, max_seq_len, num_kv_heads, head_dim, opts)
-  local who = "KVCache"
-  local size = {
-    arg(who, "batch_size", batch_size, "count"), arg(who, "num_kv_heads", num_kv_heads, "count"),
-    arg(who, "max_seq_len", max_seq_len, "count"), arg(who, "head_dim", head_dim, "count"),
-  }
-  local o = options.check(who, opts, {device = {"any"}, dtype = {"string"}}, "device")
+KVCache.init = signature.of([[KVCache(batch_size: count, max_seq_len: count, num_kv_heads: count, head_dim: count,
+  {device, dtype: string})]], function(self, batch_size, max_seq_len, num_kv_heads, head_dim, o)
+  local size = {batch_size, num_kv_heads, max_seq_len, head_dim}
   self.keys = core.keep(ops.zeros(size, {device = o.device, dtype = o.dtype}))
   self.values = core.keep(ops.zeros(size, {device = o.device, dtype = o.dtype}))
   self.length = 0
-end
+end)
 
 -- Returns cache.length, which users may set; fails if the cache has fewer positions.
 local function length_of(self, who, room)

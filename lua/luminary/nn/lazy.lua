@@ -1,8 +1,8 @@
 --- Layers that infer the number of their input's channels from the first input. Until then their parameters are empty.
 --- They stay the same tensors, so that an optimizer may have them before.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
@@ -48,11 +48,7 @@ local function add(name, base, channels_of, help, bound)
     end)
     self.given = {n = n, ...}
   end
-  -- The arguments of the base, except its first.
-  local rows, n_required = arguments.declared(base)
-  local names = {"self"}
-  for i = 2, n_required do names[i] = rows[i][1] end
-  arguments.note(new.init, names, {unpack(rows, n_required + 1)})
+  signature.note((options.signature(base.init):gsub("%([^,]*, ", "(", 1)), new.init) -- without the first argument
 
   function new:forward(x, ...)
     if self.given then

@@ -1,22 +1,22 @@
 --- The layer that multiplies by a matrix: Linear.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
-local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local printed = require "luminary.nn.print_values"
 
-local ops, arg = core.ops, options.arg
+local ops = core.ops
 local linear = {}
 
---- nn.Linear(in_features, out_features [, {bias = true, device, dtype}]): Applies an affine linear
---- transformation to the last dim of the input.
+--- nn.Linear(…): Applies an affine linear transformation to the last dim of the input.
 local Linear = layer.define("Linear")
 linear.Linear = Linear
 
-Linear.init = layer.takes("Linear", {{"bias", "boolean", true}}, function(self, in_features, out_features, opts)
-  self.in_features = arg("Linear", "in_features", in_features, "count")
-  self.out_features = arg("Linear", "out_features", out_features, "count")
+Linear.init = signature.of([[Linear(in_features: count, out_features: count, {bias = true, device,
+  dtype: string})]], function(self, in_features, out_features, opts)
+  self.in_features = in_features
+  self.out_features = out_features
   self.weight = layer.parameter({out_features, in_features}, opts)
   if opts.bias then self.bias = layer.parameter({out_features}, opts) end
   self:reset_parameters()

@@ -1,21 +1,19 @@
 --- nn.Module(): The base class of all layers and models.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local one_based_list = require "luminary.base.one_based_list"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
-local fail, is_plain = options.fail, options.is_plain
+local fail, is_plain, pack = options.fail, options.is_plain, options.pack
 
 local ops = core.ops
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 local find, joined = records.find, records.joined
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 local function call_forward(self, record, ...)
   if not record.backward_hooks then return self:forward(...) end
@@ -57,11 +55,8 @@ Module.extend = class.methods.extend
 Module.init = class.methods.init
 Module.__hint = "m:named_children() and m:named_parameters() walk a module; nn.Sequential and nn.ModuleList are lists"
 
-local by_backward = "loss:backward() computes all gradients"
 Module.__missing = {
-  updateOutput = "net(x) calls forward", updateGradInput = by_backward, accGradParameters = by_backward,
-  updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = by_backward,
-  gradInput = "x.grad has it, where x requires grad", output = "net(x) returns it",
+  backward = "loss:backward() computes all gradients",
   save_pretrained = "lm.save(\"model.safetensors\", net:state_dict()) writes what Python reads, too",
   push_to_hub = "nothing is uploaded; lm.save(\"model.safetensors\", net:state_dict()) writes what the Hub takes",
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
@@ -88,9 +83,7 @@ end
 -- ---- registering
 
 --- Registers a tensor that is state but no parameter. {persistent = false} keeps it out of state_dict.
-Module.register_buffer = arguments.takes("register_buffer", {
-  {"persistent", "boolean", true},
-}, function(self, name, t, opts)
+Module.register_buffer = signature.of("register_buffer(name, t, {persistent = true})", function(self, name, t, opts)
   local record = record_of(self)
   if t ~= nil then core.keep(options.arg("register_buffer", "the buffer", t, "tensor")) end
   check_name(record, "buffer", name)
@@ -197,8 +190,7 @@ local function warn_of_hidden(modules, params)
   end
 end
 
-local recursing = {{"recurse", "boolean", true}}
-local walking = {{"prefix", "string", ""}, {"recurse", "boolean", true}, {"remove_duplicate", "boolean", true}}
+local walking = [[prefix = "", recurse = true, remove_duplicate = true]]
 local default_walk = {prefix = "", recurse = true, remove_duplicate = true}
 
 -- Two lists, names and tensors, of all parameters or buffers, each tensor once.
@@ -239,20 +231,20 @@ local list_of = one_based_list "list" -- the metatable of such lists
 function list_of.__call() fail("a list cannot be called; use for i, p in ipairs(net:parameters()) do … end") end
 
 --- Returns a list of all parameters, as optimizers take it. {recurse = false} leaves out those of child modules.
-Module.parameters = arguments.takes("parameters", recursing, function(self, opts)
+Module.parameters = signature.of("parameters({recurse = true})", function(self, opts)
   return setmetatable(collect(self, "param", opts), list_of)
 end)
 --- Walks all parameters with their dotted names: for name, p in net:named_parameters() do. Names begin with prefix.
 --- {recurse = false} leaves out those of child modules; {remove_duplicate = false} repeats parameters used twice.
-Module.named_parameters = arguments.takes("named_parameters", walking, function(self, opts)
+Module.named_parameters = signature.of("named_parameters({" .. walking .. "})", function(self, opts)
   return iterate(collect(self, "param", opts))
 end)
 --- Returns a list of all buffers. {recurse = false} leaves out those of child modules.
-Module.buffers = arguments.takes("buffers", recursing, function(self, opts)
+Module.buffers = signature.of("buffers({recurse = true})", function(self, opts)
   return setmetatable(collect(self, "buffer", opts), list_of)
 end)
 --- Walks all buffers with their dotted names: for name, t in net:named_buffers() do.
-Module.named_buffers = arguments.takes("named_buffers", walking, function(self, opts)
+Module.named_buffers = signature.of("named_buffers({" .. walking .. "})", function(self, opts)
   return iterate(collect(self, "buffer", opts))
 end)
 
@@ -278,13 +270,12 @@ local function modules(self, how)
 end
 
 --- Returns a list of the module itself and all its descendants. {remove_duplicate = false} repeats modules used twice.
-Module.modules = arguments.takes("modules", {{"remove_duplicate", "boolean", true}}, function(self, opts)
+Module.modules = signature.of("modules({remove_duplicate = true})", function(self, opts)
   return setmetatable(modules(self, opts), list_of)
 end)
 --- Walks the module itself, named "", and all its descendants: for name, module in net:named_modules() do.
-Module.named_modules = arguments.takes("named_modules", {
-  {"memo", lacks = true}, {"prefix", "string", ""}, {"remove_duplicate", "boolean", true},
-}, function(self, opts) return iterate(modules(self, opts)) end)
+Module.named_modules = signature.of([[named_modules({memo: lacks, prefix = "",
+  remove_duplicate = true})]], function(self, opts) return iterate(modules(self, opts)) end)
 
 --- Returns the module of a dotted name: net:get_submodule("blocks.0"); "" is the module itself.
 function Module:get_submodule(path) return (find("get_submodule", self, path, "child")) end
@@ -319,8 +310,6 @@ end
 
 --- Sets evaluation mode: dropout returns its input, batch normalization uses its running values. Returns the module.
 function Module:eval() return self:train(false) end
---- Sets evaluation mode, as eval does; Torch7's name.
-function Module:evaluate() return self:eval() end
 
 --- Sets whether all parameters require gradients (true by default). Returns the module.
 function Module:requires_grad_(on)
@@ -329,47 +318,10 @@ function Module:requires_grad_(on)
   return self
 end
 
---- Drops all gradients; {set_to_none = false}, or an earlier getParameters, fills them with zeros.
-Module.zero_grad = arguments.takes("zero_grad", {{"set_to_none", "boolean", true}}, function(self, opts)
+--- Drops all gradients; {set_to_none = false} fills them with zeros.
+Module.zero_grad = signature.of("zero_grad({set_to_none = true})", function(self, opts)
   gradients.zero(self:parameters(), opts.set_to_none)
 end)
-
---- Fills all gradients with zeros; Torch7's name.
-function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
-
---- Returns all parameters as one 1-d tensor and all gradients as another, as in Torch7: x, dx = net:getParameters().
---- Afterwards the parameters and their .grad are views of the two. Parameters must have one dtype and device. Call it
---- once, after the module was moved to its device; moving it later does not move the two. net:share_memory() does.
-function Module:getParameters()
-  local params, n = self:parameters(), 0
-  for i, p in ipairs(params) do
-    if p.dtype ~= params[1].dtype or p.device ~= params[1].device then
-      fail("%s:getParameters: all parameters must have the same dtype and device: parameter 1 is %s on %s, parameter "
-        .. "%d is %s on %s", self.__name, params[1].dtype, params[1].device, i, p.dtype, p.device)
-    end
-    if p.device:find "^cpu" and p:is_shared() then
-      fail("%s:getParameters: the parameters are in shared memory; call net:getParameters() before net:share_memory()",
-        self.__name)
-    end
-    n = n + p:numel()
-  end
-  if n == 0 then fail("%s:getParameters: the module has no parameters", self.__name) end
-  local like = {dtype = params[1].dtype, device = params[1].device}
-  local flat, grads, first = ops.empty({n}, like), ops.zeros({n}, like), 1
-  local vectors = {flat, grads}
-  for _, p in ipairs(params) do
-    local count, grad = p:numel(), p.grad
-    local function part(of) return of:narrow(1, first, count):view(p.shape) end
-    part(flat):copy_(p:detach())
-    if grad then part(grads):copy_(grad:detach()) end
-    p.grad = nil
-    core.set_data(p, part(flat))
-    p.grad = part(grads)
-    gradients.stay(p, vectors)
-    first = first + count
-  end
-  return core.keep(flat), core.keep(grads)
-end
 
 -- ---- devices and dtypes
 
@@ -438,9 +390,7 @@ end
 --- Converts floating parameters and buffers to a dtype, in place. Returns the module.
 function Module:type(dtype) return self:to(options.arg("type", "dtype", dtype, "string")) end
 --- Replaces the memory of all parameters and buffers by uninitialized memory on a device, in place. Returns the module.
-Module.to_empty = arguments.takes("to_empty", {
-  {"device", "any"}, {"recurse", "boolean", true},
-}, function(self, opts)
+Module.to_empty = signature.of("to_empty({device, recurse = true})", function(self, opts)
   local device = opts.device and core.device(opts.device)
   return convert(self, function(t) return ops.empty_like(t, {device = device}) end, opts.recurse)
 end)
@@ -506,10 +456,8 @@ function Module:state_dict()
 end
 
 --- Copies the tensors of a state_dict into the module's parameters and buffers.
-Module.load_state_dict = arguments.takes("load_state_dict", {
-  {"strict", "boolean", true}, {"assign", "boolean", false}, {"ignore_mismatched_sizes", "boolean", false},
-  {"dry_run", "boolean", false}, {"device", "any"}, {"dtype", "string"}, {"rename", "any"},
-}, function(self, dict, opts)
+Module.load_state_dict = signature.of([[load_state_dict(dict, {strict = true, assign = false,
+  ignore_mismatched_sizes = false, dry_run = false, device, dtype: string, rename})]], function(self, dict, opts)
   local function hooks(name, argument) run_hooks(self, name, argument) end
   return load_module "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, dict, opts)
 end)

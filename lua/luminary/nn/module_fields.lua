@@ -168,7 +168,7 @@ end
 
 local nouns = {param = "parameter", buffer = "buffer", child = "child module"}
 
--- Whether the class or a base class has that field. Torch7's names in class.__missing do not count.
+-- Whether the class or a base class has that field. The names in class.__missing do not count.
 local function has_field(of, name)
   while of and rawget(of, name) == nil do of = rawget(of, "super") end
   return of ~= nil

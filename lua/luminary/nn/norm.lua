@@ -1,6 +1,7 @@
 --- Normalization: BatchNorm1d to 3d, InstanceNorm1d to 3d, GroupNorm, LayerNorm, RMSNorm, LocalResponseNorm.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
 local init = require "luminary.nn.initializers"
@@ -15,17 +16,13 @@ local BatchNorm = layer.define("BatchNorm")
 BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
 
 -- on: the default of affine and track_running_stats.
-local function rows_of(on)
-  return {
-    {"eps", "positive", 1e-5}, {"momentum", "number", 0.1, none = true}, {"affine", "boolean", on},
-    {"track_running_stats", "boolean", on},
-  }
+local function text_of(on)
+  return ([[(num_features: count, {eps: positive = 1e-5, momentum: number|false = 0.1, affine = %s,
+    track_running_stats = %s, device, dtype: string, bias = true})]]):format(on, on)
 end
-local bias = {"bias", "boolean", true}
-BatchNorm.rows = rows_of(true)
 
 local function set_up(self, num_features, opts)
-  self.num_features = arg(self.__name, "num_features", num_features, "count")
+  self.num_features = num_features
   self.eps, self.momentum, self.affine = opts.eps, opts.momentum, opts.affine
   self.track_running_stats = opts.track_running_stats
   if opts.affine then
@@ -40,7 +37,7 @@ local function set_up(self, num_features, opts)
   self:reset_parameters()
 end
 
-BatchNorm.init = layer.takes(nil, BatchNorm.rows, set_up, bias)
+BatchNorm.init = signature.of(text_of "true", set_up)
 
 --- Resets the running statistics to their initial values.
 function BatchNorm:reset_running_stats()
@@ -100,7 +97,7 @@ norm.BatchNorm3d.dims, norm.BatchNorm3d.shape_of_x = {[5] = true}, "[N, C, D, H,
 
 --- nn.InstanceNorm2d(…): Applies instance normalization to an input [N, C, H, W] or [C, H, W].
 local InstanceNorm = layer.define("InstanceNorm", BatchNorm)
-InstanceNorm.init = layer.takes(nil, rows_of(false), set_up, bias)
+InstanceNorm.init = signature.of(text_of "false", set_up)
 
 function InstanceNorm:forward(x)
   self:check_input(x)
@@ -131,11 +128,9 @@ end
 local GroupNorm = layer.define("GroupNorm")
 norm.GroupNorm = GroupNorm
 
-GroupNorm.init = layer.takes("GroupNorm", {
-  {"eps", "positive", 1e-5}, {"affine", "boolean", true},
-}, function(self, num_groups, num_channels, opts)
-  self.num_groups = arg("GroupNorm", "num_groups", num_groups, "count")
-  self.num_channels = arg("GroupNorm", "num_channels", num_channels, "count")
+GroupNorm.init = signature.of([[GroupNorm(num_groups: count, num_channels: count, {eps: positive = 1e-5, affine = true,
+  device, dtype: string, bias = true})]], function(self, num_groups, num_channels, opts)
+  self.num_groups, self.num_channels = num_groups, num_channels
   if num_channels % num_groups ~= 0 then
     options.not_divisible("GroupNorm", "num_channels", num_channels, "num_groups", num_groups)
   end
@@ -145,7 +140,7 @@ GroupNorm.init = layer.takes("GroupNorm", {
     if opts.bias then self.bias = layer.parameter({num_channels}, opts) end
   end
   self:reset_parameters()
-end, bias)
+end)
 
 --- Resets the parameters to their initial values.
 function GroupNorm:reset_parameters()
@@ -160,25 +155,22 @@ function GroupNorm:extra_repr()
     printed.bool(self.affine), printed.bool(self.bias))
 end
 
--- Returns the sizes of the last dims, from a number or a list.
-local function sizes_of(who, normalized_shape)
-  local shape = type(normalized_shape) == "number" and {normalized_shape} or normalized_shape
+-- The sizes of the last dims, from a number or a list.
+options.kind("shape", "integer or list of integers", function(who, name, v)
+  local shape = type(v) == "number" and {v} or v
   if type(shape) ~= "table" or #shape == 0 or options.named_field(shape) then
-    options.must_be(who, "normalized_shape", "a size or a list of sizes", normalized_shape)
+    options.must_be(who, name, "a size or a list of sizes", v)
   end
-  for _, size in ipairs(shape) do arg(who, "normalized_shape", size, "count") end
+  for _, size in ipairs(shape) do arg(who, name, size, "count") end
   return shape
-end
+end)
 
---- nn.LayerNorm(normalized_shape [, {eps = 1e-5, elementwise_affine = true, bias = true, device, dtype}]): Applies
---- layer normalization over the last dims of the input.
+--- nn.LayerNorm(…): Applies layer normalization over the last dims of the input.
 local LayerNorm = layer.define("LayerNorm")
 norm.LayerNorm = LayerNorm
 
-LayerNorm.init = layer.takes("LayerNorm", {
-  {"eps", "positive", 1e-5}, {"elementwise_affine", "boolean", true}, {"bias", "boolean", true},
-}, function(self, normalized_shape, opts)
-  local shape = sizes_of("LayerNorm", normalized_shape)
+LayerNorm.init = signature.of([[LayerNorm(normalized_shape: shape, {eps: positive = 1e-5, elementwise_affine = true,
+  bias = true, device, dtype: string})]], function(self, shape, opts)
   self.normalized_shape = shape
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
   if opts.elementwise_affine then
@@ -203,15 +195,13 @@ function LayerNorm:extra_repr()
     printed.float(self.how.eps), printed.bool(self.elementwise_affine), printed.bool(self.bias))
 end
 
---- nn.RMSNorm(normalized_shape [, {eps, elementwise_affine = true, device, dtype}]): Applies root mean square
---- normalization over the last dims of the input.
+--- nn.RMSNorm(…): Applies root mean square normalization over the last dims of the input.
 local RMSNorm = layer.define("RMSNorm")
 norm.RMSNorm = RMSNorm
 
-RMSNorm.init = layer.takes("RMSNorm", {
-  {"eps", "positive"}, {"elementwise_affine", "boolean", true},
-}, function(self, normalized_shape, opts)
-  self.normalized_shape = sizes_of("RMSNorm", normalized_shape)
+RMSNorm.init = signature.of([[RMSNorm(normalized_shape: shape, {eps: positive, elementwise_affine = true, device,
+  dtype: string})]], function(self, shape, opts)
+  self.normalized_shape = shape
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
   if opts.elementwise_affine then self.weight = layer.parameter(self.normalized_shape, opts) end
   self:reset_parameters()
@@ -231,8 +221,7 @@ end
 
 local list, entry = layer.entries()
 
-entry "LocalResponseNorm" {
-  takes = {{"size", "count"}}, options = {{"alpha", "number", 1e-4}, {"beta", "number", 0.75}, {"k", "number", 1}},
+entry "LocalResponseNorm(size: count, {alpha = 1e-4, beta = 0.75, k = 1})" {
   call = F.local_response_norm, prints = "{size}, alpha={alpha}, beta={beta}, k={k}",
   help = "Applies local response normalization over the channels of an input [N, C, …].",
 }

@@ -6,10 +6,9 @@ local layer = require "luminary.nn.define_layer"
 local ops = core.ops
 local list, padding = layer.entries()
 
--- A kind of argument, the padding of n dims: a number for all sides, or before and after the last dim, then the one
--- before, ….
-local function sides(n)
-  return options.kind("integer or list of " .. 2 * n, function(who, name, v)
+-- The padding of n dims: a number for all sides, or before and after the last dim, then the one before, ….
+options.kinds("paddings", function(n)
+  return "integer or list of " .. 2 * n, function(who, name, v)
     if type(v) == "number" then
       local all = {}
       for i = 1, 2 * n do all[i] = v end
@@ -21,8 +20,8 @@ local function sides(n)
       options.must_be(who, name, ("an integer or a list of %d (before and after the last dim, …)"):format(2 * n), v)
     end
     return v
-  end)
-end
+  end
+end)
 
 local modes = {
   Zero = {mode = "constant", help = "Pads the last %s with zeros."},
@@ -35,12 +34,9 @@ local dims = {"dim", "2 dims", "3 dims"}
 
 for name, kind in pairs(modes) do
   for n = 1, 3 do
-    local takes, prints = {{"padding", sides(n)}}, "{padding}"
-    if name == "Constant" then
-      takes[2], prints = {"value", "number"}, "padding={padding}, value={value}"
-    end
-    padding(("%sPad%dd"):format(name, n)) {
-      takes = takes, prints = prints, help = kind.help:format(dims[n]),
+    local constant = name == "Constant"
+    padding(("%sPad%dd(padding: paddings(%d)%s)"):format(name, n, n, constant and ", value: number" or "")) {
+      prints = constant and "padding value" or "{padding}", help = kind.help:format(dims[n]),
       forward = function(self, x)
         options.arg(self.__name, "x", x, "tensor")
         return ops.pad(x, self.padding, {mode = kind.mode, value = self.value})

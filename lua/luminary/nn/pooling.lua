@@ -3,85 +3,52 @@ local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
 local printed = require "luminary.nn.print_values"
-local sizes = require "luminary.nn.functional.sizes"
 
 local list, pooling = layer.entries()
 
--- sizes.of, but with the value as it was passed, which print shows.
-local function as_given(n, min)
-  local of = sizes.of(n, min)
-  return options.kind(options.kind_text(of), function(who, name, v) return of(who, name, v) and v end)
-end
--- sizes.kept, but a number stays one.
-local function kept(n)
-  local of = sizes.kept(n)
-  return options.kind(options.kind_text(of), function(who, name, v)
-    local all = of(who, name, v)
-    return type(v) == "table" and all or v
-  end)
-end
--- A function instead of the word "number", for which print would show "2.0" for 2.
-local number = options.kind("number", function(who, name, v) return options.arg(who, name, v, "number") end)
 local inputs = {"an input [N, C, L]", "an input [N, C, H, W]", "an input [N, C, D, H, W]"}
+local windows = "(kernel_size: SIZES(N, 1), {stride = kernel_size, padding: SIZES(N, 0) = 0, "
 
 for n = 1, 3 do
-  local d, input = ("%dd"):format(n), inputs[n]
-  local kernel_size, stride = {"kernel_size", as_given(n, 1)}, {"stride", as_given(n, 1), from = "kernel_size"}
-  local padding, ceil_mode = {"padding", as_given(n, 0), 0}, {"ceil_mode", "boolean", false}
-  local prints = "kernel_size={kernel_size}, stride={stride}, padding={padding}"
+  local d, input = n .. "d", inputs[n]
 
-  pooling("MaxPool" .. d) {
-    takes = {kernel_size},
-    options = {stride, padding, {"dilation", as_given(n, 1), 1}, {"return_indices", "boolean", false}, ceil_mode},
-    call = F["max_pool" .. d], prints = prints .. ", dilation={dilation}, ceil_mode={ceil_mode}",
-    help = "Applies max pooling to " .. input .. ".",
-  }
+  -- Adds an entry under the signature of a name with d. SIZES: those that print shows as passed, or all n of them.
+  local function add(text, entry, shows_all)
+    text = text:gsub("%(", d .. "(", 1):gsub("%f[%w]N%f[%W]", n)
+    text = text:gsub("SIZES", shows_all and "sizes" or "sizes_as_given")
+    entry.help = entry.help:format(input)
+    pooling(text)(entry)
+  end
 
-  pooling("MaxUnpool" .. d) {
-    takes = {{"kernel_size", sizes.of(n, 1)}},
-    options = {{"stride", sizes.of(n, 1), from = "kernel_size"}, {"padding", sizes.of(n, 0), 0}},
+  add("MaxPool" .. windows .. "dilation: SIZES(N, 1) = 1, return_indices = false, ceil_mode = false})", {
+    call = F["max_pool" .. d], prints = "kernel_size stride padding dilation ceil_mode",
+    help = "Applies max pooling to %s.",
+  })
+  add("MaxUnpool" .. windows .. "})", {
     forward = function(self, x, indices, output_size)
-      return F["max_unpool" .. d](x, indices, self.kernel_size,
-        {stride = self.stride, padding = self.padding, output_size = output_size})
+      return F["max_unpool" .. d](x, indices, self.kernel_size, self.stride, self.padding, output_size)
     end,
-    prints = prints,
+    prints = "kernel_size stride padding",
     help = ("Computes a partial inverse of nn.MaxPool%s, in which all elements that are no maxima are 0."):format(d),
-  }
-
-  local avg = {stride, padding, ceil_mode, {"count_include_pad", "boolean", true}}
-  if n > 1 then avg[5] = {"divisor_override", "integer"} end
-  if n == 1 then avg[1], avg[2] = {"stride", sizes.of(1, 1), from = "kernel_size"}, {"padding", sizes.of(1, 0), 0} end
-  pooling("AvgPool" .. d) {
-    takes = {n == 1 and {"kernel_size", sizes.of(1, 1)} or kernel_size}, options = avg,
-    call = F["avg_pool" .. d], prints = prints,
-    help = "Applies average pooling to " .. input .. ".",
-  }
-
-  pooling("LPPool" .. d) {
-    takes = {{"norm_type", number}, kernel_size}, options = {{"stride", as_given(n, 1)}, ceil_mode},
-    call = F["lp_pool" .. d],
-    prints = "norm_type={norm_type}, kernel_size={kernel_size}, stride={stride}, ceil_mode={ceil_mode}",
-    help = "Applies power-average pooling to " .. input .. ".",
-  }
-
-  local output_size = {"output_size", kept(n)}
-  pooling("AdaptiveAvgPool" .. d) {
-    takes = {output_size}, call = F["adaptive_avg_pool" .. d], prints = "output_size={output_size}",
-    help = "Applies average pooling to " .. input .. " with an output of the given size.",
-  }
-  pooling("AdaptiveMaxPool" .. d) {
-    takes = {output_size, {"return_indices", "boolean", false}}, call = F["adaptive_max_pool" .. d],
-    prints = "output_size={output_size}",
-    help = "Applies max pooling to " .. input .. " with an output of the given size.",
-  }
+  }, true)
+  add("AvgPool" .. windows .. "ceil_mode = false, count_include_pad = true"
+    .. (n > 1 and ", divisor_override: integer})" or "})"), {
+    call = F["avg_pool" .. d], prints = "kernel_size stride padding", help = "Applies average pooling to %s.",
+  }, n == 1)
+  add("LPPool(norm_type: real, kernel_size: SIZES(N, 1), {stride: SIZES(N, 1), ceil_mode = false})", {
+    call = F["lp_pool" .. d], prints = "norm_type kernel_size stride ceil_mode",
+    help = "Applies power-average pooling to %s.",
+  })
+  add("AdaptiveAvgPool(output_size: output_sizes_as_given(N))", {
+    call = F["adaptive_avg_pool" .. d], help = "Applies average pooling to %s with an output of the given size.",
+  })
+  add("AdaptiveMaxPool(output_size: output_sizes_as_given(N), return_indices = false)", {
+    call = F["adaptive_max_pool" .. d], help = "Applies max pooling to %s with an output of the given size.",
+  })
 end
 
-pooling "FractionalMaxPool2d" {
-  takes = {{"kernel_size", as_given(2, 1)}},
-  options = {
-    {"output_size", "any"}, {"output_ratio", "any"}, {"return_indices", "boolean", false},
-    {"_random_samples", "tensor"},
-  },
+pooling [[FractionalMaxPool2d(kernel_size: sizes_as_given(2, 1), {output_size, output_ratio, return_indices = false,
+  _random_samples: tensor})]] {
   made = function(self)
     if (self.output_size == nil) == (self.output_ratio == nil) then
       options.fail("FractionalMaxPool2d: pass either output_size or output_ratio")

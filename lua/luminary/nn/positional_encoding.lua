@@ -1,7 +1,7 @@
 --- Positional encodings: sinusoidal tables that are added, and rotary embeddings of queries and keys.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
 
@@ -43,11 +43,10 @@ end
 local SinusoidalPositions = layer.define("SinusoidalPositions")
 positions.SinusoidalPositions = SinusoidalPositions
 
-SinusoidalPositions.init = layer.takes("SinusoidalPositions", {
-  {"max_seq_len", "count", 5000}, {"base", "positive", 10000}, {"batch_first", "boolean", false},
-}, function(self, dim, o)
+SinusoidalPositions.init = signature.of([[SinusoidalPositions(dim: count, {max_seq_len: count = 5000,
+  base: positive = 10000, batch_first = false, device, dtype: string})]], function(self, dim, o)
   local who = "SinusoidalPositions"
-  self.dim = arg(who, "dim", dim, "count")
+  self.dim = dim
   if dim % 2 ~= 0 then options.must_be(who, "dim", "even", dim) end
   self.max_seq_len, self.batch_first = o.max_seq_len, o.batch_first
   local in_pairs = ops.empty({o.max_seq_len, dim / 2, 2}, {dtype = o.dtype or "float32", device = o.device})
@@ -116,11 +115,10 @@ local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings")
 RotaryPositionalEmbeddings.__inner = {"reset_buffers"}
 positions.RotaryPositionalEmbeddings = RotaryPositionalEmbeddings
 
-RotaryPositionalEmbeddings.init = layer.takes("RotaryPositionalEmbeddings", {
-  {"max_seq_len", "count", 4096}, {"base", "positive", 10000}, {"interleaved", "boolean", true}, {"scaling", "table"},
-}, function(self, dim, o)
+RotaryPositionalEmbeddings.init = signature.of([[RotaryPositionalEmbeddings(dim: count, {max_seq_len: count = 4096,
+  base: positive = 10000, interleaved = true, scaling: table, device, dtype: string})]], function(self, dim, o)
   local who = "RotaryPositionalEmbeddings"
-  self.dim = arg(who, "dim", dim, "count")
+  self.dim = dim
   if dim % 2 ~= 0 then options.must_be(who, "dim", "even", dim) end
   self.max_seq_len, self.interleaved, self.base = o.max_seq_len, o.interleaved, o.base
   above_0(who, "base", o.base)
@@ -179,10 +177,9 @@ local function rows_of(self, x, first, input_pos)
   return rows(tables.cosines), rows(tables.sines)
 end
 
-function RotaryPositionalEmbeddings:forward(x, ...)
+RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x: tensor, first: count = 1,
+  input_pos: tensor?)]], function(self, x, first, input_pos)
   local who = "RotaryPositionalEmbeddings"
-  local first, input_pos = arguments.read(who, {{"first", "count", 1}, {"input_pos", "tensor?"}}, ...)
-  arg(who, "x", x, "tensor")
   if x.ndim ~= 4 or x.shape[4] ~= self.dim then
     options.wrong_shape(who, "x", x, {"N", "H", "L", self.dim})
   end
@@ -197,6 +194,6 @@ function RotaryPositionalEmbeddings:forward(x, ...)
   local pairs_of = x:unflatten(-1, {-1, 2})
   local a, b = pairs_of:select(-1, 1), pairs_of:select(-1, 2)
   return ops.stack({a * cos - b * sin, b * cos + a * sin}, -1):flatten(-2)
-end
+end)
 
 return positions

@@ -6,6 +6,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
 local printed = require "luminary.nn.print_values"
@@ -164,8 +165,7 @@ local Recurrent = layer.define("RNNBase")
 
 local function make(self, cell, input_size, hidden_size, o)
   local who = self.__name
-  self.mode, self.input_size = cell, arg(who, "input_size", input_size, "count")
-  self.hidden_size = arg(who, "hidden_size", hidden_size, "count")
+  self.mode, self.input_size, self.hidden_size = cell, input_size, hidden_size
   self.num_layers, self.bias, self.batch_first = o.num_layers, o.bias, o.batch_first
   self.dropout, self.bidirectional, self.proj_size = o.dropout, o.bidirectional, o.proj_size or 0
   if self.proj_size >= hidden_size then
@@ -192,17 +192,9 @@ local function make(self, cell, input_size, hidden_size, o)
   self:reset_parameters()
 end
 
-local function rows(...)
-  local list = {{"num_layers", "count", 1}}
-  for _, row in ipairs {...} do list[#list + 1] = row end
-  for _, row in ipairs {
-    {"bias", "boolean", true}, {"batch_first", "boolean", false}, {"dropout", "probability", 0},
-    {"bidirectional", "boolean", false},
-  } do
-    list[#list + 1] = row
-  end
-  return list
-end
+local sizes_and_layers = "(input_size: count, hidden_size: count, {num_layers: count = 1, "
+local common = "bias = true, batch_first = false, dropout: probability = 0, bidirectional = false, "
+local ending = "device, dtype: string})"
 
 --- Draws the parameters again, from uniform(-k, k) with k = 1 / sqrt(hidden_size).
 function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
@@ -349,38 +341,33 @@ function Recurrent:extra_repr()
   return table.concat(parts, ", ")
 end
 
---- nn.RNN(input_size, hidden_size [, {num_layers = 1, nonlinearity = "tanh", bias = true, batch_first = false,
---- dropout = 0, bidirectional = false, device, dtype}]): Applies an Elman recurrent network to a sequence.
+--- nn.RNN(…): Applies an Elman recurrent network to a sequence.
 local RNN = layer.define("RNN", Recurrent)
 recurrent.RNN = RNN
 
-local nonlinearity = {"nonlinearity", {"tanh", "relu"}, "tanh"}
+local nonlinearity = 'nonlinearity = "tanh" | "relu", '
 
-RNN.init = layer.takes("RNN", rows(nonlinearity), function(self, input_size, hidden_size, o)
+RNN.init = signature.of("RNN" .. sizes_and_layers .. nonlinearity .. common .. ending,
+  function(self, input_size, hidden_size, o)
   self.nonlinearity = o.nonlinearity
   make(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
 end)
 
---- nn.GRU(input_size, hidden_size [, {num_layers = 1, bias = true, batch_first = false, dropout = 0,
---- bidirectional = false, device, dtype}]): Applies a network of gated recurrent units to a sequence.
+--- nn.GRU(…): Applies a network of gated recurrent units to a sequence.
 local GRU = layer.define("GRU", Recurrent)
 recurrent.GRU = GRU
 
-GRU.init = layer.takes("GRU", rows(), function(self, input_size, hidden_size, opts)
+GRU.init = signature.of("GRU" .. sizes_and_layers .. common .. ending, function(self, input_size, hidden_size, opts)
   make(self, "gru", input_size, hidden_size, opts)
 end)
 
---- nn.LSTM(input_size, hidden_size [, {num_layers = 1, bias = true, batch_first = false, dropout = 0,
---- bidirectional = false, proj_size = 0, device, dtype}]): Applies a long short-term memory network to a
---- sequence.
+--- nn.LSTM(…): Applies a long short-term memory network to a sequence.
 local LSTM = layer.define("LSTM", Recurrent)
 recurrent.LSTM = LSTM
 LSTM.__state_is = "the state is one argument, lstm(x, {h, c})"
 
-local lstm_rows = rows()
-lstm_rows[#lstm_rows + 1] = {"proj_size", "natural", 0}
-
-LSTM.init = layer.takes("LSTM", lstm_rows, function(self, input_size, hidden_size, o)
+LSTM.init = signature.of("LSTM" .. sizes_and_layers .. common .. "proj_size: natural = 0, " .. ending,
+  function(self, input_size, hidden_size, o)
   make(self, "lstm", input_size, hidden_size, o)
 end)
 
@@ -389,9 +376,7 @@ end)
 local Cell = layer.define("RNNCellBase")
 
 local function make_cell(self, cell, input_size, hidden_size, o)
-  local who = self.__name
-  self.mode, self.input_size = cell, arg(who, "input_size", input_size, "count")
-  self.hidden_size, self.bias = arg(who, "hidden_size", hidden_size, "count"), o.bias
+  self.mode, self.input_size, self.hidden_size, self.bias = cell, input_size, hidden_size, o.bias
   local gates = gates_of[cell] * hidden_size
   self.weight_ih = layer.parameter({gates, input_size}, o)
   self.weight_hh = layer.parameter({gates, hidden_size}, o)
@@ -437,32 +422,32 @@ function Cell:extra_repr()
   return text
 end
 
-local function cell_rows(more) return {{"bias", "boolean", true}, more} end
+local cell_arguments = "(input_size: count, hidden_size: count, {bias = true, "
 
---- nn.RNNCell(input_size, hidden_size [, {bias = true, nonlinearity = "tanh", device, dtype}]): Computes one step of
---- an nn.RNN.
+--- nn.RNNCell(…): Computes one step of an nn.RNN.
 local RNNCell = layer.define("RNNCell", Cell)
 recurrent.RNNCell = RNNCell
 
-RNNCell.init = layer.takes("RNNCell", cell_rows(nonlinearity), function(self, input_size, hidden_size, o)
+RNNCell.init = signature.of("RNNCell" .. cell_arguments .. nonlinearity .. ending,
+  function(self, input_size, hidden_size, o)
   self.nonlinearity = o.nonlinearity
   make_cell(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
 end)
 
---- nn.LSTMCell(input_size, hidden_size [, {bias = true, device, dtype}]): Computes one step of an nn.LSTM.
+--- nn.LSTMCell(…): Computes one step of an nn.LSTM.
 local LSTMCell = layer.define("LSTMCell", Cell)
 recurrent.LSTMCell = LSTMCell
 LSTMCell.__state_is = "the state is one argument, cell(x, {h, c})"
 
-LSTMCell.init = layer.takes("LSTMCell", cell_rows(), function(self, input_size, hidden_size, opts)
+LSTMCell.init = signature.of("LSTMCell" .. cell_arguments .. ending, function(self, input_size, hidden_size, opts)
   make_cell(self, "lstm", input_size, hidden_size, opts)
 end)
 
---- nn.GRUCell(input_size, hidden_size [, {bias = true, device, dtype}]): Computes one step of an nn.GRU.
+--- nn.GRUCell(…): Computes one step of an nn.GRU.
 local GRUCell = layer.define("GRUCell", Cell)
 recurrent.GRUCell = GRUCell
 
-GRUCell.init = layer.takes("GRUCell", cell_rows(), function(self, input_size, hidden_size, opts)
+GRUCell.init = signature.of("GRUCell" .. cell_arguments .. ending, function(self, input_size, hidden_size, opts)
   make_cell(self, "gru", input_size, hidden_size, opts)
 end)
 

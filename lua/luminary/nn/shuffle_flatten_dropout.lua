@@ -1,5 +1,6 @@
 --- Layers that rearrange elements or drop channels, and Bilinear.
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
@@ -7,16 +8,16 @@ local printed = require "luminary.nn.print_values"
 
 local list, rearranging = layer.entries()
 
-rearranging "PixelShuffle" {
-  takes = {{"upscale_factor", "count"}}, call = F.pixel_shuffle, prints = "upscale_factor={upscale_factor}",
+rearranging "PixelShuffle(upscale_factor: count)" {
+  call = F.pixel_shuffle, prints = "upscale_factor",
   help = "Rearranges an input [..., C * r^2, H, W] to [..., C, H * r, W * r] with r = upscale_factor.",
 }
-rearranging "PixelUnshuffle" {
-  takes = {{"downscale_factor", "count"}}, call = F.pixel_unshuffle, prints = "downscale_factor={downscale_factor}",
+rearranging "PixelUnshuffle(downscale_factor: count)" {
+  call = F.pixel_unshuffle, prints = "downscale_factor",
   help = "Rearranges an input [..., C, H * r, W * r] to [..., C * r^2, H, W] with r = downscale_factor.",
 }
-rearranging "ChannelShuffle" {
-  takes = {{"groups", "count"}}, call = F.channel_shuffle, prints = "groups={groups}",
+rearranging "ChannelShuffle(groups: count)" {
+  call = F.channel_shuffle, prints = "groups",
   help = "Rearranges the channels of an input [N, C, …] to one of each group in turn.",
 }
 
@@ -28,15 +29,14 @@ for name, f in pairs {
   Dropout1d = F.dropout1d, Dropout2d = F.dropout2d, Dropout3d = F.dropout3d, AlphaDropout = F.alpha_dropout,
   FeatureAlphaDropout = F.feature_alpha_dropout,
 } do
-  rearranging(name) {
-    takes = {{"p", "probability", 0.5}}, options = {{"inplace", "boolean", false}},
+  rearranging(name .. "(p: probability = 0.5, {inplace = false})") {
     forward = function(self, x) return f(x, {p = self.p, training = self.training, inplace = self.inplace}) end,
-    prints = "p={p}, inplace={inplace}",
+    prints = "p inplace",
     help = helps[name] or "Sets channels to 0 at random in training, each with probability p.",
   }
 end
 
-local size_list = options.kind("list of integers", function(who, name, v)
+options.kind("size_list", "list of integers", function(who, name, v)
   for i = 1, type(v) == "table" and math.max(#v, 1) or 1 do
     if type(v) ~= "table" or not options.is("integer", v[i]) then
       options.must_be(who, name, "a list of sizes, of which one may be -1", v)
@@ -55,8 +55,7 @@ local function check_sizes(x, dim, sizes)
     options.describe(x), size, table.concat(sizes, ", "))
 end
 
-rearranging "Unflatten" {
-  takes = {{"dim", "dim"}, {"unflattened_size", size_list}},
+rearranging "Unflatten(dim: dim, unflattened_size: size_list)" {
   made = function(self)
     if self.dim == 0 then options.must_be("Unflatten", "dim", "from 1, or from -1 at the end", self.dim) end
   end,
@@ -72,23 +71,21 @@ rearranging "Unflatten" {
     end
     return x:reshape(shape)
   end,
-  prints = "dim={dim}, unflattened_size={unflattened_size}",
+  prints = "dim unflattened_size",
   help = "Unflattens a dim into several dims.",
 }
 
 local classes = layer.classes(list)
 
---- nn.Bilinear(in1_features, in2_features, out_features [, {bias = true, device, dtype}]): Applies a bilinear
---- transformation to two inputs: x1^T weight x2 + bias.
+--- nn.Bilinear(…): Applies a bilinear transformation to two inputs: x1^T weight x2 + bias.
 local Bilinear = layer.define("Bilinear")
 classes.Bilinear = Bilinear
 
-Bilinear.init = layer.takes("Bilinear", {
-  {"bias", "boolean", true},
-}, function(self, in1_features, in2_features, out_features, opts)
-  self.in1_features = options.arg("Bilinear", "in1_features", in1_features, "count")
-  self.in2_features = options.arg("Bilinear", "in2_features", in2_features, "count")
-  self.out_features = options.arg("Bilinear", "out_features", out_features, "count")
+Bilinear.init = signature.of([[Bilinear(in1_features: count, in2_features: count, out_features: count, {bias = true,
+  device, dtype: string})]], function(self, in1_features, in2_features, out_features, opts)
+  self.in1_features = in1_features
+  self.in2_features = in2_features
+  self.out_features = out_features
   self.weight = layer.parameter({out_features, in1_features, in2_features}, opts)
   if opts.bias then self.bias = layer.parameter({out_features}, opts) end
   self:reset_parameters()

@@ -18,11 +18,8 @@ local function print_upsample(self)
   return ("%s, mode='%s'"):format(text, self.mode)
 end
 
-resampling "Upsample" {
-  takes = {
-    {"size", "any?"}, {"scale_factor", "any?"}, {"mode", "string", "nearest"}, {"align_corners", "boolean?"},
-    {"recompute_scale_factor", "boolean?"},
-  },
+resampling [[Upsample(size: any?, scale_factor: any?, mode = "nearest", align_corners: boolean?,
+  recompute_scale_factor: boolean?)]] {
   forward = function(self, x)
     return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor)
   end,
@@ -30,8 +27,7 @@ resampling "Upsample" {
 }
 for name, mode in pairs {UpsamplingNearest2d = "nearest", UpsamplingBilinear2d = "bilinear"} do
   local method = mode == "nearest" and "by nearest neighbors" or "by bilinear interpolation with align_corners"
-  resampling(name) {
-    takes = {{"size", "any?"}, {"scale_factor", "any?"}},
+  resampling(name .. "(size: any?, scale_factor: any?)") {
     made = function(self) self.mode, self.align_corners = mode, mode == "bilinear" or nil end,
     forward = function(self, x)
       return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)
@@ -40,16 +36,13 @@ for name, mode in pairs {UpsamplingNearest2d = "nearest", UpsamplingBilinear2d =
   }
 end
 
-local columns = {{"dilation", "size", 1}, {"padding", "size", 0}, {"stride", "size", 1}}
-resampling "Unfold" {
-  takes = {{"kernel_size", "size"}, unpack(columns)}, call = F.unfold,
-  prints = "kernel_size={kernel_size}, dilation={dilation}, padding={padding}, stride={stride}",
+local columns = "kernel_size: size, dilation: size = 1, padding: size = 0, stride: size = 1)"
+resampling("Unfold(" .. columns) {
+  call = F.unfold, prints = "kernel_size dilation padding stride",
   help = "Extracts the sliding windows of an input [N, C, H, W] as columns.",
 }
-resampling "Fold" {
-  takes = {{"output_size", "size"}, {"kernel_size", "size"}, unpack(columns)}, call = F.fold,
-  prints = "output_size={output_size}, kernel_size={kernel_size}, dilation={dilation}, padding={padding}, "
-    .. "stride={stride}",
+resampling("Fold(output_size: size, " .. columns) {
+  call = F.fold, prints = "output_size kernel_size dilation padding stride",
   help = "Combines columns, as of nn.Unfold, into a tensor of sliding windows added up.",
 }
 

@@ -1,8 +1,8 @@
 --- nn.utils: Functions for gradients and parameters.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local utils = {}
 
@@ -16,7 +16,7 @@ local function tensors(who, what, list)
   return list
 end
 
-local norm_options = {{"norm_type", "positive", 2}, {"error_if_nonfinite", "boolean", false}}
+local norm_options = "norm_type: positive = 2, error_if_nonfinite = false"
 
 -- The norm of tensors or of their gradients.
 local function norm_of(who, list, opts, of_grads)
@@ -32,14 +32,14 @@ local function norm_of(who, list, opts, of_grads)
 end
 
 --- Computes the norm of a list of tensors, as of one vector.
-utils.get_total_norm = arguments.takes("get_total_norm", norm_options, function(list, opts)
+utils.get_total_norm = signature.of("get_total_norm(list, {" .. norm_options .. "})", function(list, opts)
   return norm_of("get_total_norm", tensors("get_total_norm", "tensors", list), opts, false)
 end)
 
 --- Clips the norm of the gradients of parameters, in place; returns the norm before.
-utils.clip_grad_norm_ = arguments.takes("clip_grad_norm_", norm_options, function(parameters, max_norm, opts)
+utils.clip_grad_norm_ = signature.of("clip_grad_norm_(parameters, max_norm: positive, {" .. norm_options .. "})",
+  function(parameters, max_norm, opts)
   local who = "clip_grad_norm_"
-  options.arg(who, "max_norm", max_norm, "positive")
   parameters = tensors(who, "parameters", parameters)
   local total = norm_of(who, parameters, opts, true)
   core.clip_with_norm(parameters, max_norm, total)
@@ -47,16 +47,16 @@ utils.clip_grad_norm_ = arguments.takes("clip_grad_norm_", norm_options, functio
 end)
 
 --- Scales the gradients of parameters, in place, by a norm that is already computed.
-function utils.clip_grads_with_norm_(parameters, max_norm, total_norm)
+utils.clip_grads_with_norm_ = signature.of([[clip_grads_with_norm_(parameters, max_norm: positive,
+  total_norm)]], function(parameters, max_norm, total_norm)
   local who = "clip_grads_with_norm_"
   parameters = tensors(who, "parameters", parameters)
-  options.arg(who, "max_norm", max_norm, "positive")
   if type(total_norm) == "number" then total_norm = core.tensor(total_norm, {dtype = "float64"}) end
   if options.arg(who, "total_norm", total_norm, "tensor"):numel() ~= 1 then
     options.must_be(who, "total_norm", "one number", total_norm)
   end
   core.clip_with_norm(parameters, max_norm, core.ops.reshape(total_norm:detach(), {}))
-end
+end)
 
 --- Clips the gradients of parameters to a range, in place.
 function utils.clip_grad_value_(parameters, clip_value)
@@ -80,4 +80,4 @@ utils.stateless = options.strict("nn.utils.stateless", {
   functional_call = function(...) return load_module("luminary.func").functional_call(...) end,
 })
 
-return options.strict("nn.utils", options.exact_all(utils, options.named))
+return options.strict("nn.utils", signature.all(utils))

@@ -1,23 +1,32 @@
 --- The classes of the optimizers in luminary.optim.sgd_adam_rules: what an entry says, as options, states and
 --- steps. Returns a table of them by name.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Optimizer = require "luminary.optim.optimizer"
 
 -- ---- options
 
-local kinds = {number = "number", boolean = "boolean", table = "two"}
+local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
 
--- The options as rows of base/arguments.lua.
-local function rows_of(entry)
-  local rows = {}
+-- The options as in a signature, in the order of their positions; those that the entry lacks are arguments of PyTorch.
+local function items_of(entry)
+  local items, rest = {}, {}
   for _, row in ipairs(entry.options) do
-    if not row.fixed then rows[#rows + 1] = {row[1], kinds[type(row[2])], row[2]} end
+    local name, default = row[1], row[2]
+    if not row.fixed then
+      rest[#rest + 1] = name
+      items[name] = type(default) == "table"
+        and ("%s: two = {%s, %s}"):format(name, number_text(default[1]), number_text(default[2]))
+        or ("%s = %s"):format(name, number_text(default))
+    end
   end
-  return arguments.in_order(entry.positions or "", rows)
+  for name in ((entry.positions or "") .. " " .. table.concat(rest, " ")):gmatch "%S+" do
+    if items[name] ~= false then items[#items + 1], items[name] = items[name] or name .. ": lacks = false", false end
+  end
+  return "{" .. table.concat(items, ", ") .. "}"
 end
 
 local function is_within(interval, v)
@@ -255,19 +264,14 @@ local function counts(entry)
   return false
 end
 
-local function help_of(entry, rows)
-  local takes = arguments.of({{"params", "table"}}, rows)
-  return ("%s. %s."):format(takes:help("optim." .. entry.name, entry.help), entry.source)
-end
-
 local classes = {}
 for _, entry in ipairs(require "luminary.optim.sgd_adam_rules") do
   local new = class.define(entry.name, entry.like and classes[entry.like] or Elementwise)
   new.entry, new.kind, new.counts = entry, entry.name, counts(entry)
-  Optimizer.declare(new, rows_of(entry))
+  Optimizer.declare(new, items_of(entry))
   new.numbers = {step = true}
   for _, row in ipairs(entry.carried or {}) do new.numbers[row[1]] = true end
-  new.__help = help_of(entry, new.rows)
+  new.__help = ("%s. %s."):format(signature.help("optim." .. entry.name, entry.help), entry.source)
   classes[entry.name] = new
 end
 return classes

@@ -8,13 +8,7 @@ end
 
 local later = {
   LBFGS = {"optim.lbfgs"}, ZeroRedundancyOptimizer = {"optim.zero"}, lr_scheduler = {"optim.lr_scheduler"},
-  ConfusionMatrix = {"optim.confusion_matrix"}, Logger = {"optim.logger"},
 }
-for file, names in pairs {
-  swa = "AveragedModel SWALR swa_utils",
-  torch7 = "sgd adam adamax adagrad adadelta rmsprop rprop nag asgd lbfgs lswolfe checkgrad",
-} do
-  for name in names:gmatch "%S+" do later[name] = {"optim." .. file, name} end
-end
+for _, name in ipairs {"AveragedModel", "SWALR", "swa_utils"} do later[name] = {"optim.swa", name} end
 
 return options.strict("optim", optim, later)

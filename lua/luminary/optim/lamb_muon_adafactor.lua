@@ -76,14 +76,11 @@ end
 
 -- ---- LAMB
 
---- optim.LAMB(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-6, weight_decay = 0.01, bias_correction = true,
---- maximize = false}): Implements the LAMB algorithm, layerwise adaptive moments for large batches. You et al., "Large
---- Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020, algorithm 2.
+--- optim.LAMB(…): Implements the LAMB algorithm, layerwise adaptive moments for large batches. You et al., "Large Batch
+--- Optimization for Deep Learning: Training BERT in 76 minutes", 2020, algorithm 2.
 local LAMB = class.define("LAMB", Whole)
-Optimizer.declare(LAMB, {
-  {"lr", "positive", 0.001}, {"betas", "two", {0.9, 0.999}}, {"eps", "positive", 1e-6},
-  {"weight_decay", "positive", 0.01}, {"bias_correction", "boolean", true}, {"maximize", "boolean", false},
-})
+Optimizer.declare(LAMB, [[{lr: positive = 0.001, betas: two = {0.9, 0.999}, eps: positive = 1e-6,
+  weight_decay: positive = 0.01, bias_correction = true, maximize = false}]])
 LAMB.states = {"exp_avg", "exp_avg_sq"}
 
 --- Values that make no sense are errors.
@@ -115,16 +112,12 @@ end
 
 -- ---- Muon
 
---- optim.Muon(params, {lr = 0.001, weight_decay = 0.1, momentum = 0.95, nesterov = true, ns_coefficients = {3.4445,
---- -4.775, 2.0315}, eps = 1e-7, ns_steps = 5, adjust_lr_fn = "original"}): Implements the Muon algorithm, momentum
---- with orthogonalized updates, for 2-d parameters. Jordan et al., "Muon: An optimizer for hidden layers in neural
---- networks", 2024.
+--- optim.Muon(…): Implements the Muon algorithm, momentum with orthogonalized updates, for 2-d parameters. Jordan et
+--- al., "Muon: An optimizer for hidden layers in neural networks", 2024.
 local Muon = class.define("Muon", Whole)
-Optimizer.declare(Muon, {
-  {"lr", "positive", 0.001}, {"weight_decay", "positive", 0.1}, {"momentum", "positive", 0.95},
-  {"nesterov", "boolean", true}, {"ns_coefficients", "table", {3.4445, -4.775, 2.0315}}, {"eps", "positive", 1e-7},
-  {"ns_steps", "natural", 5}, {"adjust_lr_fn", {"original", "match_rms_adamw", "spectral_unclamped"}},
-})
+Optimizer.declare(Muon, [[{lr: positive = 0.001, weight_decay: positive = 0.1, momentum: positive = 0.95,
+  nesterov = true, ns_coefficients: table = {3.4445, -4.775, 2.0315}, eps: positive = 1e-7, ns_steps: natural = 5,
+  adjust_lr_fn: "original" | "match_rms_adamw" | "spectral_unclamped"}]])
 Muon.states = {"momentum_buffer"}
 Muon.counts = false
 
@@ -180,14 +173,11 @@ end
 
 -- ---- Adafactor
 
---- optim.Adafactor(params, {lr = 0.01, beta2_decay = -0.8, eps = {false, 0.001}, d = 1, weight_decay = 0, maximize =
---- false}): Implements the Adafactor algorithm, with second moments factored into rows and columns. Shazeer and Stern,
---- "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018, as PyTorch varies it.
+--- optim.Adafactor(…): Implements the Adafactor algorithm, with second moments factored into rows and columns. Shazeer
+--- and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018, as PyTorch varies it.
 local Adafactor = class.define("Adafactor", Whole)
-Optimizer.declare(Adafactor, {
-  {"lr", "positive", 0.01}, {"beta2_decay", "number", -0.8}, {"eps", "table", {false, 0.001}}, {"d", "number", 1},
-  {"weight_decay", "positive", 0}, {"maximize", "boolean", false},
-})
+Optimizer.declare(Adafactor, [[{lr: positive = 0.01, beta2_decay = -0.8, eps: table = {false, 0.001}, d = 1,
+  weight_decay: positive = 0, maximize = false}]])
 
 local smallest = {float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7}
 

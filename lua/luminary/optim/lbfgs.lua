@@ -1,6 +1,5 @@
---- optim.LBFGS(params [, {lr = 1, max_iter = 20, max_eval = max_iter * 5 / 4, tolerance_grad = 1e-7,
---- tolerance_change = 1e-9, history_size = 100, line_search_fn = "strong_wolfe", maximize = false}]): Implements the
---- L-BFGS algorithm, limited-memory BFGS. Nocedal and Wright, Numerical Optimization, 2nd ed., algorithm 7.4.
+--- optim.LBFGS(…): Implements the L-BFGS algorithm, limited-memory BFGS. Nocedal and Wright, Numerical Optimization,
+--- 2nd ed., algorithm 7.4.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -10,11 +9,9 @@ local abs, max, min, sqrt = math.abs, math.max, math.min, math.sqrt
 
 local LBFGS = class.define("LBFGS", Optimizer)
 
-Optimizer.declare(LBFGS, {
-  {"lr", "positive", 1}, {"max_iter", "count", 20}, {"max_eval", "count"}, {"tolerance_grad", "positive", 1e-7},
-  {"tolerance_change", "positive", 1e-9}, {"history_size", "count", 100},
-  {"line_search_fn", {"strong_wolfe"}, none = true}, {"maximize", "boolean", false},
-})
+Optimizer.declare(LBFGS, [[{lr: positive = 1, max_iter: count = 20, max_eval: count, tolerance_grad: positive = 1e-7,
+  tolerance_change: positive = 1e-9, history_size: count = 100, line_search_fn: "strong_wolfe"|false,
+  maximize = false}]])
 
 --- Values that make no sense are errors.
 function LBFGS.check_group(_self, group)

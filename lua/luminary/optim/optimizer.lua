@@ -16,9 +16,9 @@ local class = require "luminary.base.class"
 local one_based_list = require "luminary.base.one_based_list"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
-local arguments = require "luminary.base.arguments"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local fail, is_plain = options.fail, options.is_plain
 
 local Optimizer = class.root("Optimizer")
@@ -34,14 +34,14 @@ Optimizer.__inner = {
 --- Options by name: {kind, default}, see options.check.
 Optimizer.spec = {}
 
---- Returns a class of the library its options, rows of base/arguments.lua.
-function Optimizer.declare(of, rows)
-  of.rows, of.spec = rows, {}
-  for _, row in ipairs(rows) do
-    if not row.lacks then of.spec[row[1]] = {row[2], row[3], row.none} end
+--- Sets the options of a class of the library: those of a signature, "{lr: positive = 0.001}".
+function Optimizer.declare(of, items)
+  local text, spec = ("(params, %s)"):format(items), {}
+  for i, row in ipairs(signature.parse(text).rows) do
+    if i > 1 and not row.lacks then spec[row[1]] = {row[2], row[3], row.none} end
   end
-  rows.spec = of.spec
-  of.init = arguments.note(function(self, ...) return Optimizer.init(self, ...) end, {"self", "params"}, rows)
+  of.spec, of.takes, of.declared_spec = spec, text, spec
+  of.init = signature.note(text, function(self, ...) return Optimizer.init(self, ...) end)
 end
 
 --- What a parameter's state has of numbers, by name.
@@ -73,8 +73,8 @@ function Optimizer:init(params, ...)
   if core.is_tensor(params) or not is_plain(params) then
     options.expected(who, "a list of parameters, net:parameters()", params)
   end
-  if self.rows and self.rows.spec == self.spec then
-    self.defaults = arguments.options(who, self.rows, ...)
+  if self.declared_spec == self.spec then
+    self.defaults = select(2, signature.read(self.takes, who, params, ...))
   else -- a user's class, whose options have names alone
     self.defaults = options.check(who, (...), self.spec, "lr")
   end
@@ -123,9 +123,8 @@ function Optimizer:add_param_group(given)
   table.insert(self.param_groups, group)
 end
 
---- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros, as does any call after
---- getParameters.
-Optimizer.zero_grad = arguments.takes("zero_grad", {{"set_to_none", "boolean", true}}, function(self, opts)
+--- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros.
+Optimizer.zero_grad = signature.of("zero_grad({set_to_none = true})", function(self, opts)
   for _, group in ipairs(self.param_groups) do gradients.zero(group.params, opts.set_to_none) end
 end)
 
@@ -366,12 +365,9 @@ function Optimizer:repr()
   local lines = {self.__name .. " ("}
   for g, group in ipairs(self.param_groups) do
     lines[#lines + 1] = "Parameter Group " .. g
-    local keys = {}
-    for key in pairs(group) do
-      if key ~= "params" then keys[#keys + 1] = key end
+    for _, key in ipairs(options.sorted_keys(group, function(key) return key ~= "params" end)) do
+      lines[#lines + 1] = ("    %s: %s"):format(key, text_of(group[key]))
     end
-    table.sort(keys)
-    for _, key in ipairs(keys) do lines[#lines + 1] = ("    %s: %s"):format(key, text_of(group[key])) end
   end
   lines[#lines + 1] = ")"
   return table.concat(lines, "\n")

@@ -4,9 +4,9 @@
 ---   for … do …; opt:step(); ema:update(net) end
 ---   ema:eval()(x)                          -- the averaged model
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Module = require "luminary.nn.module"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local fail = options.fail
@@ -14,8 +14,7 @@ local fail = options.fail
 -- ---- AveragedModel
 
 -- What a wrapper wraps: its parameters are that module's.
-local function bare(who, model)
-  if not Module.is_module(model) then options.expected(who, "a module", model) end
+local function bare(model)
   while class.record(model).class.transparent do model = model.module end
   return model
 end
@@ -24,13 +23,11 @@ end
 --- averages (EMA). Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018.
 local AveragedModel = class.define("AveragedModel", Module)
 
-AveragedModel.init = arguments.takes("AveragedModel", {
-  {"device", "any"}, {"avg_fn", "function"}, {"multi_avg_fn", "function"}, {"use_buffers", "boolean", false},
-  {"decay", "probability"},
-}, function(self, model, opts)
+AveragedModel.init = signature.of([[AveragedModel(model: module, {device, avg_fn: function, multi_avg_fn: function,
+  use_buffers = false, decay: probability})]], function(self, model, opts)
   local who = "AveragedModel"
-  model = bare(who, model)
-  arguments.assign(self, opts)
+  model = bare(model)
+  signature.assign(self, opts)
   if (self.decay and 1 or 0) + (self.avg_fn and 1 or 0) + (self.multi_avg_fn and 1 or 0) > 1 then
     fail("%s: decay, avg_fn and multi_avg_fn are mutually exclusive", who)
   end
@@ -70,9 +67,9 @@ local function average(self, averages, values, n)
 end
 
 --- Updates the average with the model's parameters. The first call copies them.
-function AveragedModel:update(model)
+AveragedModel.update = signature.of("AveragedModel:update(model: module)", function(self, model)
   local who = "AveragedModel:update"
-  model = bare(who, model)
+  model = bare(model)
   local averages, values = self.module:parameters(), model:parameters()
   local buffers, model_buffers = self.module:buffers(), model:buffers()
   if #averages ~= #values or #buffers ~= #model_buffers then
@@ -103,16 +100,15 @@ function AveragedModel:update(model)
     for i, t in ipairs(self.use_buffers and {} or buffers) do t:copy_(model_buffers[i]) end
     self.n_averaged:add_(1)
   end)
-end
+end)
 
 AveragedModel.update_parameters = AveragedModel.update
 
 -- ---- update_bn
 
 --- Recomputes the running statistics of a model's batch norm layers by one pass over a loader.
-local update_bn = arguments.takes("update_bn", {{"device", "any"}}, function(loader, model, opts)
+local update_bn = signature.of("update_bn(loader, model: module, {device})", function(loader, model, opts)
   local who, norms = "update_bn", {}
-  if not Module.is_module(model) then options.expected(who, "a module", model) end
   local is_list = type(loader) == "table" and not getmetatable(loader)
   if not is_list and not class.has(loader, "iter") then
     options.expected(who, "a loader or a list of batches", loader)
@@ -153,11 +149,9 @@ end)
 local anneal = {linear = function(t) return t end, cos = function(t) return (1 - math.cos(math.pi * t)) / 2 end}
 
 local list, schedule = Scheduler.entries()
-local epochs, strategy = {"anneal_epochs", "natural", 10}, {"anneal_strategy", {"cos", "linear"}, "cos"}
 
-schedule "SWALR" {
-  takes = {{"swa_lr", "any?"}}, options = {epochs, strategy},
-  settings = {epochs, strategy, {"swa_lrs", "numbers", optional = true}},
+schedule [[SWALR(swa_lr, {anneal_epochs: natural = 10, anneal_strategy = "cos" | "linear"})]] {
+  settings = [[(anneal_epochs: natural, anneal_strategy: "cos" | "linear", swa_lrs: number_list?)]],
   help = "Anneals the learning rate of each group to a fixed value, then keeps it.",
   made = function(self, optimizer)
     self.swa_lrs = Scheduler.for_groups("SWALR", "swa_lr", self.swa_lr, optimizer, "number")

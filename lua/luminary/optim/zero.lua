@@ -1,10 +1,10 @@
 --- optim.ZeroRedundancyOptimizer(…): Wraps an optimizer and shards its states across the ranks of a process group.
 --- Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stage 1.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Optimizer = require "luminary.optim.optimizer"
 local fail = options.fail
 
@@ -14,25 +14,22 @@ Zero.__inner = {"assign", "check_alike", "follow"}
 
 local function groups() return load_module "luminary.distributed.groups" end
 
-local own_options = {
-  {"optimizer_class", "any"}, {"process_group", "any"}, {"parameters_as_bucket_view", "boolean", false},
-  {"overlap_with_ddp", "boolean", false},
-}
+local takes = [[ZeroRedundancyOptimizer(params, {optimizer_class, process_group, parameters_as_bucket_view = false,
+  overlap_with_ddp = false})]]
 
 -- Our options, and those of the class, which are by name in the same table.
-local function divide(...)
-  local n, ours, theirs = select("#", ...), {}, {}
-  local given = n > 0 and select(n, ...)
-  if not options.is_plain(given) then return arguments.options(who, own_options, ...), theirs end
-  for key, value in pairs(given) do theirs[key] = value end
-  for _, row in ipairs(own_options) do ours[row[1]], theirs[row[1]] = theirs[row[1]], nil end
-  local all = {...}
-  all[n] = ours
-  return arguments.options(who, own_options, unpack(all, 1, n)), theirs
+local function divide(params, ...)
+  local n, ours, theirs, all = select("#", ...), {}, {}, {...}
+  if n > 0 and options.is_plain(all[n]) then
+    for key, value in pairs(all[n]) do theirs[key] = value end
+    for _, row in ipairs(signature.parse(takes).rows) do ours[row[1]], theirs[row[1]] = theirs[row[1]], nil end
+    all[n] = ours
+  end
+  return select(2, signature.read(takes, who, params, unpack(all, 1, n))), theirs
 end
 
 function Zero:init(params, ...)
-  local ours, theirs = divide(...)
+  local ours, theirs = divide(params, ...)
   local wanted = ours.optimizer_class
   local is_class = type(wanted) == "table" and rawget(wanted, "__name") -- which instances have from their class
   if not is_class or not class.descends(wanted, Optimizer) or class.descends(wanted, Zero) then
@@ -55,7 +52,7 @@ function Zero:init(params, ...)
   self:follow()
 end
 
-arguments.note(Zero.init, {"self", "params"}, own_options)
+signature.note(takes, Zero.init)
 
 --- All ranks have to number the same parameters alike.
 function Zero:check_alike()
@@ -142,17 +139,10 @@ end
 
 -- ---- checkpoints
 
-local function sorted_keys(t)
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 -- visit(n, key, value) for the entries of states by number, in an order all ranks have.
 local function walk(states, visit)
-  for _, n in ipairs(sorted_keys(states)) do
-    for _, key in ipairs(sorted_keys(states[n])) do visit(n, key, states[n][key]) end
+  for _, n in ipairs(options.sorted_keys(states)) do
+    for _, key in ipairs(options.sorted_keys(states[n])) do visit(n, key, states[n][key]) end
   end
 end
 

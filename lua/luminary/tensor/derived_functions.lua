@@ -1,7 +1,7 @@
 --- Functions of lm and methods of tensors that are another name of an op, or one or two ops.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local load_module = require "luminary.base.load_module"
 local methods = require "luminary.tensor.methods"
 
@@ -14,10 +14,8 @@ local function tensor(who, x) return options.arg(who, "x", x, "tensor") end
 
 for _, name in ipairs {"std", "var"} do
   --- Computes the standard deviation or the variance, and the mean.
-  derived[name .. "_mean"] = arguments.reads(name .. "_mean", {
-    {"x", "tensor"}, {"dim", "dims?"}, {"unbiased", "boolean", true}, {"keepdim", "boolean", false},
-    {"correction", "number", 1},
-  }, function(x, dim, unbiased, keepdim, correction)
+  derived[name .. "_mean"] = signature.of(name .. [[_mean(x: tensor, dim: dims?, unbiased = true, keepdim = false,
+    correction = 1)]], function(x, dim, unbiased, keepdim, correction)
     local spread = ops[name](x, dim, unbiased, keepdim, {correction = correction})
     return spread, ops.mean(x, dim, keepdim)
   end)
@@ -26,9 +24,7 @@ end
 for name, bound in pairs {clamp_min = "min", clamp_max = "max"} do
   for _, ending in ipairs {"", "_"} do
     --- Limits the elements of x to a lower or an upper bound, a number or a tensor.
-    derived[name .. ending] = arguments.reads(name .. ending, {
-      {"x", "tensor"}, {bound, "any"},
-    }, function(x, limit)
+    derived[name .. ending] = signature.of(("%s%s(x: tensor, %s: any)"):format(name, ending, bound), function(x, limit)
       return ops["clamp" .. ending](x, {[bound] = limit})
     end)
   end
@@ -69,20 +65,19 @@ end
 
 for _, name in ipairs {"as_tensor", "asarray"} do
   --- Converts values to a tensor, without a copy if they are a tensor of that dtype and device.
-  derived[name] = arguments.reads(name, {
-    {"values", "any"}, {"dtype", "string?"}, {"device", "any?"},
-  }, function(...) return as_tensor(name, ...) end)
+  derived[name] = signature.of(name .. "(values: any, dtype: string?, device: any?)", function(...)
+    return as_tensor(name, ...)
+  end)
 end
 
---- lm.scalar_tensor(number [, {dtype, device, requires_grad}]): Returns a 0-d tensor of a number.
-derived.scalar_tensor = arguments.reads("scalar_tensor", {
-  {"number", "number"}, {"dtype", "string?"}, {"device", "any?"}, {"requires_grad", "boolean", false},
-}, function(value, dtype, device, requires_grad)
+--- Returns a 0-d tensor of a number.
+derived.scalar_tensor = signature.of([[scalar_tensor(number: number, dtype: string?, device: any?,
+  requires_grad = false)]], function(value, dtype, device, requires_grad)
   return core.tensor(value, {dtype = dtype, device = device, requires_grad = requires_grad})
 end)
 
---- lm.fill(x, value): Returns a tensor of the shape of x filled with value.
-derived.fill = arguments.reads("fill", {{"x", "tensor"}, {"value", "any"}}, function(x, value)
+--- Returns a tensor of the shape of x filled with value.
+derived.fill = signature.of("fill(x: tensor, value: any)", function(x, value)
   return ops.full_like(x, value)
 end)
 
@@ -100,26 +95,22 @@ local function strided(who, size, stride, dtype, device)
   return ops.as_strided(ops.empty(empty and 0 or elements, {dtype = dtype, device = device}), size, stride)
 end
 
---- lm.empty_strided(size, stride [, {dtype, device}]): Returns an uninitialized tensor with these sizes and strides.
-derived.empty_strided = arguments.reads("empty_strided", {
-  {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
-}, function(size, stride, dtype, device) return strided("empty_strided", size, stride, dtype, device) end)
+--- Returns an uninitialized tensor with these sizes and strides.
+derived.empty_strided = signature.of([[empty_strided(size: integers, stride: integers, dtype: string?,
+  device: any?)]], function(size, stride, dtype, device)
+  return strided("empty_strided", size, stride, dtype, device)
+end)
 
---- x:new_empty_strided(size, stride [, {dtype, device}]): Returns an uninitialized tensor with these strides, and with
---- the dtype and device of x by default.
-derived.new_empty_strided = arguments.reads("new_empty_strided", {
-  {"x", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"dtype", "string?"}, {"device", "any?"},
-}, function(x, size, stride, dtype, device)
+--- Returns an uninitialized tensor with these strides, and with the dtype and device of x by default.
+derived.new_empty_strided = signature.of([[new_empty_strided(x: tensor, size: integers, stride: integers,
+  dtype: string?, device: any?)]], function(x, size, stride, dtype, device)
   return strided("new_empty_strided", size, stride, dtype or x.dtype, device or x.device)
 end)
 
---- lm.frombuffer(buffer, {dtype [, count = -1 [, offset = 0]]}): Returns a 1-d tensor of the bytes of a string or an
---- FFI array.
-function derived.frombuffer(...)
+--- Returns a 1-d tensor of the bytes of a string or an FFI array.
+derived.frombuffer = signature.of([[frombuffer(buffer: any, dtype: string, count: integer = -1,
+  offset: natural = 0)]], function(buffer, dtype, count, offset)
   local who, ffi = "frombuffer", require "ffi"
-  local buffer, dtype, count, offset = arguments.read(who, {
-    {"buffer", "any"}, {"dtype", "string"}, {"count", "integer", -1}, {"offset", "natural", 0},
-  }, ...)
   local kind = type(buffer)
   if kind ~= "string" and (kind ~= "cdata" or not tostring(ffi.typeof(buffer)):find "%]>$") then
     options.must_be(who, "buffer", "a string or an FFI array", buffer,
@@ -134,21 +125,19 @@ function derived.frombuffer(...)
   x = ops.empty(count, {dtype = dtype})
   ffi.copy(x:data_ptr(), ffi.cast("const char *", buffer) + offset, count * x:element_size())
   return x
-end
+end)
 
 -- ---- sizes and dtypes
 
---- x:split_with_sizes(sizes [, dim = 1]): Splits x along dim into views of the given sizes.
-derived.split_with_sizes = arguments.reads("split_with_sizes", {
-  {"x", "tensor"}, {"sizes", "integers"}, {"dim", "dim", 1},
-}, function(x, sizes, dim)
+--- Splits x along dim into views of the given sizes.
+derived.split_with_sizes = signature.of([[split_with_sizes(x: tensor, sizes: integers,
+  dim: dim = 1)]], function(x, sizes, dim)
   return methods.split(x, sizes, dim)
 end)
 
---- lm.constant_pad_nd(x, pad [, value = 0]): Pads x with a constant.
-derived.constant_pad_nd = arguments.reads("constant_pad_nd", {
-  {"x", "tensor"}, {"pad", "integers"}, {"value", "any", 0},
-}, function(x, pad, value)
+--- Pads x with a constant.
+derived.constant_pad_nd = signature.of([[constant_pad_nd(x: tensor, pad: integers,
+  value: any = 0)]], function(x, pad, value)
   return ops.pad(x, pad, {value = value})
 end)
 
@@ -166,7 +155,7 @@ local type_names = {
 local dtypes_of_types = {}
 for dtype, name in pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtype end
 
---- x:type([dtype]): Returns the name of the type of x in Torch7 and PyTorch, or x converted to a dtype or type.
+--- x:type([dtype]): Returns the name of the type of x in PyTorch, or x converted to a dtype or type.
 function derived.type(x, dtype)
   tensor("type", x)
   if dtype == nil then
@@ -199,13 +188,13 @@ function derived.resize_(x, ...)
   return x
 end
 
---- x:resize_as_(other): Resizes x in place to the shape of another tensor.
-derived.resize_as_ = arguments.reads("resize_as_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
+--- Resizes x in place to the shape of another tensor.
+derived.resize_as_ = signature.of("resize_as_(x: tensor, other: tensor)", function(x, other)
   return derived.resize_(x, other.shape)
 end)
 
---- x:set_(other): Replaces the memory, sizes and strides of x by those of other, and returns x.
-derived.set_ = arguments.reads("set_", {{"x", "tensor"}, {"other", "tensor"}}, function(x, other)
+--- Replaces the memory, sizes and strides of x by those of other, and returns x.
+derived.set_ = signature.of("set_(x: tensor, other: tensor)", function(x, other)
   x.data = other.data
   return x
 end)
@@ -227,10 +216,8 @@ function derived.broadcast_shapes(...)
   return shape
 end
 
---- lm.unravel_index(indices, shape): Converts flat indices to indices in each dim of a shape.
-derived.unravel_index = arguments.reads("unravel_index", {
-  {"indices", "tensor"}, {"shape", "integers"},
-}, function(indices, shape)
+--- Converts flat indices to indices in each dim of a shape.
+derived.unravel_index = signature.of("unravel_index(indices: tensor, shape: integers)", function(indices, shape)
   local parts, rest = {}, indices - 1
   for d = #shape, 1, -1 do
     parts[d] = ops.remainder(rest, shape[d]) + 1
@@ -239,11 +226,9 @@ derived.unravel_index = arguments.reads("unravel_index", {
   return load_module "luminary.tensor.tensor_list"(parts)
 end)
 
---- x:as_strided_scatter(src, size, stride [, storage_offset = 0]): Returns a copy of x with src in the elements of
---- x:as_strided(size, stride, storage_offset).
-derived.as_strided_scatter = arguments.reads("as_strided_scatter", {
-  {"x", "tensor"}, {"src", "tensor"}, {"size", "integers"}, {"stride", "integers"}, {"storage_offset", "natural", 0},
-}, function(x, src, size, stride, offset)
+--- Returns a copy of x with src in the elements of x:as_strided(size, stride, storage_offset).
+derived.as_strided_scatter = signature.of([[as_strided_scatter(x: tensor, src: tensor, size: integers,
+  stride: integers, storage_offset: natural = 0)]], function(x, src, size, stride, offset)
   local y = ops.clone(x)
   ops.copy_(ops.as_strided(y, size, stride, offset), src)
   return y
@@ -287,10 +272,9 @@ local PROFILES = {
 
 --- lm.set_printoptions {precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80, profile, sci_mode}: Sets how
 --- tensors are printed in this thread.
-derived.set_printoptions = arguments.reads("set_printoptions", {
-  {"precision", "natural?"}, {"threshold", "natural?"}, {"edgeitems", "count?"}, {"linewidth", "count?"},
-  {"profile", {"default", "short", "full"}, optional = true}, {"sci_mode", "boolean?"},
-}, function(precision, threshold, edgeitems, linewidth, profile, sci_mode)
+derived.set_printoptions = signature.of([[set_printoptions(precision: natural?, threshold: natural?,
+  edgeitems: count?, linewidth: count?, profile: "default" | "short" | "full"?,
+  sci_mode: boolean?)]], function(precision, threshold, edgeitems, linewidth, profile, sci_mode)
   local who = "set_printoptions"
   if precision and precision > 40 then options.must_be(who, "precision", "at most 40", precision) end
   local now = {core.print_options()}
@@ -312,11 +296,9 @@ end
 
 local deterministic = "cudnn.deterministic"
 
---- lm.use_deterministic_algorithms(on [, {warn_only = false}]): Sets whether convolutions and attention on a GPU use
---- only deterministic algorithms.
-derived.use_deterministic_algorithms = arguments.reads("use_deterministic_algorithms", {
-  {"on", "boolean"}, {"warn_only", "boolean", false},
-}, function(on) core.setting(deterministic, on) end)
+--- Sets whether convolutions and attention on a GPU use only deterministic algorithms.
+derived.use_deterministic_algorithms = signature.of([[use_deterministic_algorithms(on: boolean,
+  warn_only = false)]], function(on) core.setting(deterministic, on) end)
 
 --- lm.are_deterministic_algorithms_enabled(): Returns whether lm.use_deterministic_algorithms is on.
 function derived.are_deterministic_algorithms_enabled() return core.setting(deterministic) end

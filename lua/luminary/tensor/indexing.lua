@@ -1,7 +1,7 @@
 --- Reading and writing by indices and masks, made of other ops. Dims and indices count from 1.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
 
@@ -42,29 +42,29 @@ end
 
 -- ---- entries of a dim
 
-local copy_rows = {{"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"source", "tensor"}}
+local copy_rows = "x: tensor, dim: dim, index: tensor, source: tensor"
 local function index_copy(who, put, x, dim, index, source)
   source = check_source(who, x, dim, index, source)
   return put(with_dim(x), entries(who, x, dim, index), source)
 end
 
---- x:index_copy(dim, index, source): Returns a copy of x with the slices of source at the indices of dim.
-indexing.index_copy = arguments.reads("index_copy", copy_rows, function(x, ...)
+--- Returns a copy of x with the slices of source at the indices of dim.
+indexing.index_copy = signature.of("index_copy(" .. copy_rows .. ")", function(x, ...)
   return ops.reshape((index_copy("index_copy", ops.index_put, x, ...)), x.shape)
 end)
 
---- x:index_copy_(dim, index, source): Writes the slices of source at the indices of dim, and returns x.
-indexing.index_copy_ = arguments.reads("index_copy_", copy_rows, function(x, ...)
+--- Writes the slices of source at the indices of dim, and returns x.
+indexing.index_copy_ = signature.of("index_copy_(" .. copy_rows .. ")", function(x, ...)
   index_copy("index_copy_", ops.index_put_, x, ...)
   return x
 end)
 
-local single = options.kind("number or 0-d tensor", function(who, name, v)
+options.kind("single", "number or 0-d tensor", function(who, name, v)
   if type(v) == "number" or core.is_tensor(v) and v.ndim == 0 then return v end
   options.must_be(who, name, "a number or a 0-d tensor", v)
 end)
 
-local fill_rows = {{"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"value", single}}
+local fill_rows = "x: tensor, dim: dim, index: tensor, value: single"
 local function index_fill(who, put, fill, x, dim, index, value)
   local wide = with_dim(x)
   local list = entries(who, x, dim, index)
@@ -76,21 +76,19 @@ local function index_fill(who, put, fill, x, dim, index, value)
   return fill(wide, ops.reshape(mask, sizes), value)
 end
 
---- x:index_fill(dim, index, value): Returns a copy of x with value in the slices at the indices of dim.
-indexing.index_fill = arguments.reads("index_fill", fill_rows, function(x, ...)
+--- Returns a copy of x with value in the slices at the indices of dim.
+indexing.index_fill = signature.of("index_fill(" .. fill_rows .. ")", function(x, ...)
   return ops.reshape(index_fill("index_fill", ops.index_put, ops.masked_fill, x, ...), x.shape)
 end)
 
---- x:index_fill_(dim, index, value): Writes value in the slices at the indices of dim, and returns x.
-indexing.index_fill_ = arguments.reads("index_fill_", fill_rows, function(x, ...)
+--- Writes value in the slices at the indices of dim, and returns x.
+indexing.index_fill_ = signature.of("index_fill_(" .. fill_rows .. ")", function(x, ...)
   index_fill("index_fill_", ops.index_put_, ops.masked_fill_, x, ...)
   return x
 end)
 
-local reduce_rows = {
-  {"x", "tensor"}, {"dim", "dim"}, {"index", "tensor"}, {"source", "tensor"},
-  {"reduce", {"prod", "mean", "amax", "amin"}}, {"include_self", "boolean", true},
-}
+local reduce_rows = [[x: tensor, dim: dim, index: tensor, source: tensor, reduce: "prod" | "mean" | "amax" | "amin",
+  include_self = true]]
 local function index_reduce(who, x, dim, index, source, reduce, include_self)
   if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   source = check_source(who, x, dim, index, source)
@@ -102,15 +100,13 @@ local function index_reduce(who, x, dim, index, source, reduce, include_self)
   return ops.reshape(y, x.shape)
 end
 
---- x:index_reduce(dim, index, source, reduce [, {include_self = true}]): Returns a copy of x whose slices at the
---- indices of dim are reduced with those of source.
-indexing.index_reduce = arguments.reads("index_reduce", reduce_rows, function(...)
+--- Returns a copy of x whose slices at the indices of dim are reduced with those of source.
+indexing.index_reduce = signature.of("index_reduce(" .. reduce_rows .. ")", function(...)
   return index_reduce("index_reduce", ...)
 end)
 
---- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): Computes index_reduce in place, and returns
---- x.
-indexing.index_reduce_ = arguments.reads("index_reduce_", reduce_rows, function(x, ...)
+--- Computes index_reduce in place, and returns x.
+indexing.index_reduce_ = signature.of("index_reduce_(" .. reduce_rows .. ")", function(x, ...)
   return ops.copy_(x, index_reduce("index_reduce_", x, ...))
 end)
 
@@ -122,12 +118,12 @@ end
 
 -- ---- elements in the order of memory
 
---- x:take(index): Returns the elements of the flattened x at the given indices.
-indexing.take = arguments.reads("take", {{"x", "tensor"}, {"index", "tensor"}}, function(x, index)
+--- Returns the elements of the flattened x at the given indices.
+indexing.take = signature.of("take(x: tensor, index: tensor)", function(x, index)
   return ops.index_get(ops.flatten(x), {index})
 end)
 
-local put_rows = {{"x", "tensor"}, {"index", "tensor"}, {"source", "tensor"}, {"accumulate", "boolean", false}}
+local put_rows = "x: tensor, index: tensor, source: tensor, accumulate = false"
 local function put(who, into, x, index, source, accumulate)
   if source:numel() ~= index:numel() then
     fail("%s: source and index must have the same number of elements, got %s and %s", who, describe(source),
@@ -139,14 +135,13 @@ local function put(who, into, x, index, source, accumulate)
   return into(ops.flatten(x), {ops.flatten(index)}, ops.flatten(source), {accumulate = accumulate})
 end
 
---- x:put(index, source [, {accumulate = false}]): Returns a copy of x with the elements of source at indices of the
---- flattened x.
-indexing.put = arguments.reads("put", put_rows, function(x, ...)
+--- Returns a copy of x with the elements of source at indices of the flattened x.
+indexing.put = signature.of("put(" .. put_rows .. ")", function(x, ...)
   return ops.reshape(put("put", ops.index_put, x, ...), x.shape)
 end)
 
---- x:put_(index, source [, {accumulate = false}]): Computes put in place, and returns x.
-indexing.put_ = arguments.reads("put_", put_rows, function(x, ...)
+--- Computes put in place, and returns x.
+indexing.put_ = signature.of("put_(" .. put_rows .. ")", function(x, ...)
   if x:is_contiguous() then
     put("put_", ops.index_put_, x, ...) -- flatten is a view then
     return x
@@ -154,10 +149,9 @@ indexing.put_ = arguments.reads("put_", put_rows, function(x, ...)
   return ops.copy_(x, ops.reshape(put("put_", ops.index_put, x, ...), x.shape))
 end)
 
---- x:take_along_dim(indices [, dim]): Returns the elements of x at indices along dim, where the other dims broadcast.
-indexing.take_along_dim = arguments.reads("take_along_dim", {
-  {"x", "tensor"}, {"indices", "tensor"}, {"dim", "dim?"},
-}, function(x, indices, dim)
+--- Returns the elements of x at indices along dim, where the other dims broadcast.
+indexing.take_along_dim = signature.of([[take_along_dim(x: tensor, indices: tensor,
+  dim: dim?)]], function(x, indices, dim)
   local who = "take_along_dim"
   if dim == nil then x, indices, dim = ops.flatten(x), ops.flatten(indices), 1 end
   if indices.ndim ~= x.ndim then
@@ -184,15 +178,15 @@ end)
 
 -- ---- by masks
 
-local mask_kind = options.kind("tensor", function(who, name, mask)
+options.kind("mask", "tensor", function(who, name, mask)
   if arg(who, name, mask, "tensor").dtype == "bool" then return mask end
   options.wrong_dtype(who, "mask", "bool", mask, "compare, or convert it with :bool()")
 end)
 
 local function indices_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
 
---- x:masked_select(mask): Returns the elements of x for which mask is true, as a 1-d tensor.
-indexing.masked_select = arguments.reads("masked_select", {{"x", "tensor"}, {"mask", mask_kind}}, function(x, mask)
+--- Returns the elements of x for which mask is true, as a 1-d tensor.
+indexing.masked_select = signature.of("masked_select(x: tensor, mask: mask)", function(x, mask)
   local both = broadcast("masked_select", {x, mask})
   return ops.masked_values(both[1], both[2])
 end)
@@ -208,10 +202,10 @@ local function first_elements(who, x, source, n)
   return ops.narrow(ops.flatten(source), 1, 1, n)
 end
 
-local scatter_rows = {{"x", "tensor"}, {"mask", mask_kind}, {"source", "tensor"}}
+local scatter_rows = "x: tensor, mask: mask, source: tensor"
 
---- x:masked_scatter(mask, source): Returns a copy of x with elements of source where mask is true.
-indexing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, function(x, mask, source)
+--- Returns a copy of x with elements of source where mask is true.
+indexing.masked_scatter = signature.of("masked_scatter(" .. scatter_rows .. ")", function(x, mask, source)
   local who = "masked_scatter"
   local both = broadcast(who, {x, mask})
   local indices = indices_of(both[2])
@@ -219,8 +213,8 @@ indexing.masked_scatter = arguments.reads("masked_scatter", scatter_rows, functi
   return ops.reshape(y, both[1].shape)
 end)
 
---- x:masked_scatter_(mask, source): Computes masked_scatter in place, and returns x.
-indexing.masked_scatter_ = arguments.reads("masked_scatter_", scatter_rows, function(x, mask, source)
+--- Computes masked_scatter in place, and returns x.
+indexing.masked_scatter_ = signature.of("masked_scatter_(" .. scatter_rows .. ")", function(x, mask, source)
   local who = "masked_scatter_"
   if not x:is_contiguous() then return ops.copy_(x, indexing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
   local indices = indices_of(ops.expand(mask, x.shape))
@@ -240,31 +234,26 @@ local function replaced(who, x, src, view_of)
   return y
 end
 
---- x:select_scatter(src, dim, index): Returns a copy of x with src at an index of dim.
-indexing.select_scatter = arguments.reads("select_scatter", {
-  {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim"}, {"index", "integer"},
-}, function(x, src, dim, index)
+--- Returns a copy of x with src at an index of dim.
+indexing.select_scatter = signature.of([[select_scatter(x: tensor, src: tensor, dim: dim,
+  index: integer)]], function(x, src, dim, index)
   return replaced("select_scatter", x, src, function(y) return ops.select(y, dim, index) end)
 end)
 
---- x:slice_scatter(src [, dim = 1 [, first = 1 [, last = -1 [, step = 1]]]]): Returns a copy of x with src in a slice
---- of dim.
-indexing.slice_scatter = arguments.reads("slice_scatter", {
-  {"x", "tensor"}, {"src", "tensor"}, {"dim", "dim", 1}, {"first", "integer", 1}, {"last", "integer", -1},
-  {"step", "integer", 1},
-}, function(x, src, dim, first, last, step)
+--- Returns a copy of x with src in a slice of dim.
+indexing.slice_scatter = signature.of([[slice_scatter(x: tensor, src: tensor, dim: dim = 1, first: integer = 1,
+  last: integer = -1, step: integer = 1)]], function(x, src, dim, first, last, step)
   return replaced("slice_scatter", x, src, function(y) return ops.slice(y, dim, first, last, step) end)
 end)
 
---- x:diagonal_scatter(src [, {offset = 0, dim1 = 1, dim2 = 2}]): Returns a copy of x with src on its diagonals.
-indexing.diagonal_scatter = arguments.reads("diagonal_scatter", {
-  {"x", "tensor"}, {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
-}, function(x, src, offset, dim1, dim2)
+--- Returns a copy of x with src on its diagonals.
+indexing.diagonal_scatter = signature.of([[diagonal_scatter(x: tensor, src: tensor, offset: integer = 0,
+  dim1: integer = 1, dim2: integer = 2)]], function(x, src, offset, dim1, dim2)
   return replaced("diagonal_scatter", x, src, function(y) return ops.diagonal(y, offset, dim1, dim2) end)
 end)
 
---- x:fill_diagonal_(value): Writes a number on the diagonal of x, in place, and returns x.
-indexing.fill_diagonal_ = arguments.reads("fill_diagonal_", {{"x", "tensor"}, {"value", single}}, function(x, value)
+--- Writes a number on the diagonal of x, in place, and returns x.
+indexing.fill_diagonal_ = signature.of("fill_diagonal_(x: tensor, value: single)", function(x, value)
   local who = "fill_diagonal_"
   if x.ndim < 2 then options.must_be(who, "x", "a tensor of at least 2 dims", x) end
   local min_size, step = math.huge, 0

@@ -1,6 +1,7 @@
 --- Integrals of samples, histograms, logspace, and renorm.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
@@ -33,38 +34,36 @@ local function trapezoids(who, y, x, dx, dim)
   return sums, (ops.narrow(x, dim, 2, n - 1) - ops.narrow(x, dim, 1, n - 1)) * 0.5, dim
 end
 
---- lm.trapezoid(y [, x [, {dx = 1, dim = -1}]]): Integrates samples y along dim by the trapezoidal rule.
-function lib.trapezoid(y, x, dx, dim)
+--- Integrates samples y along dim by the trapezoidal rule.
+lib.trapezoid = signature.of("trapezoid(y, x: any?, dx: any? = (1), dim: dims? = (-1))", function(y, x, dx, dim)
   local sums, half, d = trapezoids("trapezoid", y, x, dx, dim)
   return ops.sum(sums * half, d)
-end
+end)
 
---- lm.trapz(y [, x [, {dx = 1, dim = -1}]]): Integrates samples y along dim, as lm.trapezoid does.
-function lib.trapz(y, x, dx, dim)
+--- Integrates samples y along dim, as lm.trapezoid does.
+lib.trapz = signature.of("trapz(y, x: any?, dx: any? = (1), dim: dims? = (-1))", function(y, x, dx, dim)
   local sums, half, d = trapezoids("trapz", y, x, dx, dim)
   return ops.sum(sums * half, d)
-end
+end)
 
---- lm.cumulative_trapezoid(y [, x [, {dx = 1, dim = -1}]]): Integrates samples y along dim up to each sample, by the
---- trapezoidal rule.
-function lib.cumulative_trapezoid(y, x, dx, dim)
+--- Integrates samples y along dim up to each sample, by the trapezoidal rule.
+lib.cumulative_trapezoid = signature.of([[cumulative_trapezoid(y, x: any?, dx: any? = (1),
+  dim: dims? = (-1))]], function(y, x, dx, dim)
   local sums, half, d = trapezoids("cumulative_trapezoid", y, x, dx, dim)
   return ops.cumsum(sums * half, d)
-end
+end)
 
---- lm.logspace(first, last, steps [, base = 10 [, {dtype, device}]]): Returns a 1-d tensor of powers of base, whose
---- exponents are evenly spaced from first to last.
-function lib.logspace(first, last, steps, base, dtype, device)
-  steps = arg("logspace", "steps", steps, "natural")
+--- Returns a 1-d tensor of powers of base, whose exponents are evenly spaced from first to last.
+lib.logspace = signature.of([[logspace(first, last, steps: natural, base: any? = (10), dtype: any?,
+  device: any?)]], function(first, last, steps, base, dtype, device)
   local powers = ops.linspace(first, last, steps, {dtype = "float64", device = device})
   local bases = ops.full({}, base or 10, {dtype = "float64", device = device})
   return ops.pow(bases, powers):to(dtype or core.get_default_dtype())
-end
+end)
 
---- lm.renorm(x, p, dim, maxnorm): Scales down each slice of x along dim whose p-norm is above maxnorm.
-function lib.renorm(x, p, dim, maxnorm)
+--- Scales down each slice of x along dim whose p-norm is above maxnorm.
+lib.renorm = signature.of("renorm(x: tensor, p, dim, maxnorm)", function(x, p, dim, maxnorm)
   local who = "renorm"
-  arg(who, "x", x, "tensor")
   p, maxnorm = arg(who, "p", p, "number"), arg(who, "maxnorm", maxnorm, "number")
   if p <= 0 then options.must_be(who, "p", "above 0", p) end
   if maxnorm < 0 then options.must_be(who, "maxnorm", "at least 0", maxnorm) end
@@ -78,7 +77,7 @@ function lib.renorm(x, p, dim, maxnorm)
   local norm = ops.norm(x, p, others, {keepdim = true})
   local within = ops.le(norm, maxnorm)
   return x * ops.masked_fill(maxnorm / (ops.masked_fill(norm, within, 1) + 1e-7), within, 1)
-end
+end)
 
 -- Returns the edges of bins: the given list, or those of `bins` equal bins over `range`, or over values.
 local function edges_of(who, bins, range, values)
@@ -107,11 +106,10 @@ local function edges_of(who, bins, range, values)
   return ops.linspace(low, high, bins + 1, {dtype = values.dtype, device = values.device})
 end
 
---- lm.histogram(x, bins [, {range, weight, density = false}]): Counts the elements of x in bins, and returns the counts
---- and the edges of the bins.
-function lib.histogram(x, bins, range, weight, density)
+--- Counts the elements of x in bins, and returns the counts and the edges of the bins.
+lib.histogram = signature.of([[histogram(x: tensor, bins, range: any?, weight: any?,
+  density: any? = (false))]], function(x, bins, range, weight, density)
   local who = "histogram"
-  arg(who, "x", x, "tensor")
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
     options.wrong_dtype(who, "x", "float32 or float64", x, "convert it with :float()")
   end
@@ -133,6 +131,6 @@ function lib.histogram(x, bins, range, weight, density)
     counts = counts / ops.sum(counts) / (ops.narrow(edges, 1, 2, n) - ops.narrow(edges, 1, 1, n))
   end
   return counts, edges
-end
+end)
 
-return options.exact_all(lib, options.named)
+return signature.all(lib)

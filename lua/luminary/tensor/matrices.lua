@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local matrix = require "luminary.tensor.check_matrix"
 
 local ops, arg, fail = core.ops, options.arg, options.fail
@@ -19,9 +20,8 @@ local function identities(x)
   return ops.expand(ops.eye(x.shape[x.ndim], {dtype = x.dtype, device = x.device}), x.shape)
 end
 
---- lm.svd(x [, some = true [, compute_uv = true]]): Computes the singular value decomposition of matrices, x = U
---- diag(S) V^T.
-function matrices.svd(x, some, compute_uv)
+--- Computes the singular value decomposition of matrices, x = U diag(S) V^T.
+matrices.svd = signature.of("svd(x, some: any? = (true), compute_uv: any? = (true))", function(x, some, compute_uv)
   matrix("svd", "x", x)
   if compute_uv == false then
     local s = ops.linalg_svdvals(x)
@@ -38,15 +38,15 @@ function matrices.svd(x, some, compute_uv)
   end
   local u, s, vh = ops.linalg_svd(x, {full_matrices = some == false})
   return u, s, ops.transpose(vh, -1, -2)
-end
+end)
 
---- lm.qr(x [, some = true]): Computes the QR decomposition of matrices, x = Q R.
-function matrices.qr(x, some)
+--- Computes the QR decomposition of matrices, x = Q R.
+matrices.qr = signature.of("qr(x, some: any? = (true))", function(x, some)
   return ops.linalg_qr(matrix("qr", "x", x), {mode = some == false and "complete" or "reduced"})
-end
+end)
 
---- lm.lu(x [, pivot = true [, get_infos = false]]): Computes the LU factorization of matrices, with its pivots.
-function matrices.lu(x, pivot, get_infos)
+--- Computes the LU factorization of matrices, with its pivots.
+matrices.lu = signature.of("lu(x, pivot: any? = (true), get_infos: any? = (false))", function(x, pivot, get_infos)
   if pivot == false then fail("lu: pivot = false is not supported") end
   local lu, pivots = ops.linalg_lu_factor(matrix("lu", "x", x), {check = not get_infos})
   if not get_infos then return lu, pivots end
@@ -61,22 +61,21 @@ function matrices.lu(x, pivot, get_infos)
   local zero = ops.eq(diagonal, 0)
   local infos = ops.where(ops.any(zero, -1), ops.argmax(zero:long(), -1), 0)
   return lu, pivots, infos:to "int32"
-end
+end)
 
---- lm.lu_solve(b, LU_data, LU_pivots): Solves A X = b with the result of lm.lu(A).
-function matrices.lu_solve(b, LU_data, LU_pivots)
+--- Solves A X = b with the result of lm.lu(A).
+matrices.lu_solve = signature.of("lu_solve(b, LU_data, LU_pivots)", function(b, LU_data, LU_pivots)
   return ops.linalg_lu_solve(matrix("lu_solve", "LU_data", LU_data, true), LU_pivots, matrix("lu_solve", "b", b))
-end
+end)
 
---- lm.pinverse(x [, rcond = 1e-15]): Computes the pseudoinverse of matrices.
-function matrices.pinverse(x, rcond)
+--- Computes the pseudoinverse of matrices.
+matrices.pinverse = signature.of("pinverse(x, rcond: any? = (1e-15))", function(x, rcond)
   return ops.linalg_pinv(matrix("pinverse", "x", x), {rtol = rcond or 1e-15})
-end
+end)
 
---- lm.matrix_power(x, n): Computes the n-th power of square matrices.
-function matrices.matrix_power(x, n)
+--- Computes the n-th power of square matrices.
+matrices.matrix_power = signature.of("matrix_power(x, n: integer)", function(x, n)
   square("matrix_power", x)
-  n = arg("matrix_power", "n", n, "integer")
   if n == 0 then return ops.masked_fill(x, ops.ones_like(x, {dtype = "bool"}), 0) + identities(x) end
   if n == 1 then return ops.clone(x) end
   if n < 0 then x, n = ops.inverse(x), -n end
@@ -87,7 +86,7 @@ function matrices.matrix_power(x, n)
     if n > 0 then x = ops.matmul(x, x) end
   end
   return result
-end
+end)
 
 local DEGREE, LARGEST = 20, 1 -- of Taylor's polynomial; the largest norm for which it is exact in float64
 
@@ -110,8 +109,8 @@ local function taylor(x)
   return result
 end
 
---- lm.matrix_exp(x): Computes the matrix exponential of square matrices.
-function matrices.matrix_exp(x)
+--- Computes the matrix exponential of square matrices.
+matrices.matrix_exp = signature.of("matrix_exp(x)", function(x)
   square("matrix_exp", x)
   if core.is_autocast_enabled() then return full_precision(matrices.matrix_exp, x) end
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
@@ -128,15 +127,14 @@ function matrices.matrix_exp(x)
     result = ops.where(ops.ge(halvings, k), ops.matmul(result, result), result)
   end
   return result
-end
+end)
 
---- lm.vander(x [, N [, increasing = false]]): Returns the Vandermonde matrix of a vector: its powers as columns.
-function matrices.vander(x, N, increasing)
-  arg("vander", "x", x, "tensor")
+--- Returns the Vandermonde matrix of a vector: its powers as columns.
+matrices.vander = signature.of("vander(x: tensor, N: any?, increasing: any? = (false))", function(x, N, increasing)
   if x.ndim ~= 1 then options.must_be("vander", "x", "1-d", x) end
   N = arg("vander", "N", N or x.shape[1], "natural")
   local powers = ops.arange(0, N, {dtype = "int64", device = x.device})
   return ops.pow(ops.unsqueeze(x, -1), increasing and powers or N - 1 - powers)
-end
+end)
 
-return options.exact_all(matrices, options.named)
+return signature.all(matrices)

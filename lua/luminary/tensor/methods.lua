@@ -1,7 +1,7 @@
 --- Methods of tensors that are made of ops. Returns the table of all methods.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local load_module = require "luminary.base.load_module"
 local dim_of = require "luminary.tensor.dim_of"
 local reshape_copy = require "luminary.tensor.reshape_copy"
@@ -59,7 +59,7 @@ local function tensor(who, x, name)
   return options.arg(who, name or "x", x, "tensor")
 end
 
-local formats = {"preserve", "contiguous", "channels_last"}
+local with_format = [[(x: tensor, memory_format: "preserve" | "contiguous" | "channels_last")]]
 
 for name, dtype in pairs {
   float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", long = "int64", int = "int32",
@@ -68,7 +68,7 @@ for name, dtype in pairs {
   --- Returns x converted to the dtype of the method's name.
   methods[name] = function(x, memory_format)
     if memory_format == nil then return methods.to(tensor(name, x), dtype) end
-    local _, format = arguments.read(name, {{"x", "tensor"}, {"memory_format", formats}}, x, memory_format)
+    local _, format = signature.read(with_format, name, x, memory_format)
     return methods.to(x, dtype, {memory_format = format})
   end
 end
@@ -148,12 +148,9 @@ function methods.equal(x, other)
   return core.no_grad(function() return ops.all(ops.eq(x, other)):item() end)
 end
 
---- x:allclose(other [, {rtol = 1e-5, atol = 1e-8, equal_nan = false}]): Returns whether |x - other| <= atol + rtol *
---- |other| holds for all elements.
-methods.allclose = arguments.reads("allclose", {
-  {"x", "tensor"}, {"other", "tensor"}, {"rtol", "positive", 1e-5}, {"atol", "positive", 1e-8},
-  {"equal_nan", "boolean", false},
-}, function(x, other, rtol, atol, equal_nan)
+--- Returns whether |x - other| <= atol + rtol * |other| holds for all elements.
+methods.allclose = signature.of([[allclose(x: tensor, other: tensor, rtol: positive = 1e-5, atol: positive = 1e-8,
+  equal_nan = false)]], function(x, other, rtol, atol, equal_nan)
   return core.no_grad(function()
     local a, b = x, other
     if not core.is_floating_point(a) then a = methods.to(a, "float64") end
@@ -171,14 +168,12 @@ local function check_parts(who, n)
   if n > MAX_PARTS then fail("%s: the result would be %.0f views; a list has at most %d tensors", who, n, MAX_PARTS) end
 end
 
-local size_or_sizes = options.kind("integer or list of integers", function(who, name, v)
+options.kind("size_or_sizes", "integer or list of integers", function(who, name, v)
   return options.arg(who, name, v, type(v) == "number" and "count" or "integers")
 end)
 
---- x:split(size [, dim = 1]): Splits x along dim into views of the given size, or of a list of sizes.
-methods.split = arguments.reads("split", {
-  {"x", "tensor"}, {"size", size_or_sizes}, {"dim", "dim", 1},
-}, function(x, sizes, dim)
+--- Splits x along dim into views of the given size, or of a list of sizes.
+methods.split = signature.of("split(x: tensor, size: size_or_sizes, dim: dim = 1)", function(x, sizes, dim)
   dim = dim_of("split", x, dim, x.ndim)
   local total = x.shape[dim]
   if type(sizes) == "number" then
@@ -198,17 +193,14 @@ methods.split = arguments.reads("split", {
   return tensor_list(parts)
 end)
 
---- x:chunk(chunks [, dim = 1]): Splits x along dim into at most the given number of views of equal size; the last may
---- be smaller.
-methods.chunk = arguments.reads("chunk", {
-  {"x", "tensor"}, {"chunks", "count"}, {"dim", "dim", 1},
-}, function(x, chunks, dim)
+--- Splits x along dim into at most the given number of views of equal size; the last may be smaller.
+methods.chunk = signature.of("chunk(x: tensor, chunks: count, dim: dim = 1)", function(x, chunks, dim)
   dim = dim_of("chunk", x, dim, x.ndim)
   return methods.split(x, math.max(1, math.ceil(x.shape[dim] / chunks)), dim)
 end)
 
---- x:unbind([dim = 1]): Returns the list of the slices of x along dim, without that dim.
-methods.unbind = arguments.reads("unbind", {{"x", "tensor"}, {"dim", "dim", 1}}, function(x, dim)
+--- Returns the list of the slices of x along dim, without that dim.
+methods.unbind = signature.of("unbind(x: tensor, dim: dim = 1)", function(x, dim)
   dim = dim_of("unbind", x, dim, x.ndim)
   local total, parts = x.shape[dim], {}
   check_parts("unbind", total)
@@ -267,9 +259,7 @@ function methods.repeat_tensor(x, ...) return repeated("repeat_tensor", x, false
 function methods.tile(x, ...) return repeated("tile", x, true, ...) end
 
 --- Returns the elements of x where condition is true, else those of other.
-methods.where = arguments.reads("where", {
-  {"x", "tensor"}, {"condition", "tensor"}, {"other", "any"},
-}, function(x, condition, other)
+methods.where = signature.of("where(x: tensor, condition: tensor, other: any)", function(x, condition, other)
   return ops.where(condition, x, other)
 end)
 
@@ -283,19 +273,19 @@ end
 --- Returns whether x is in memory that other processes can share.
 function methods.is_shared(x) return core.mp_is_shared(x) end
 
---- x:dist(other [, {p = 2}]): Returns the p-norm of x - other.
-methods.dist = arguments.reads("dist", {{"x", "tensor"}, {"other", "tensor"}, {"p", "number", 2}}, function(x, other, p)
+--- Returns the p-norm of x - other.
+methods.dist = signature.of("dist(x: tensor, other: tensor, p = 2)", function(x, other, p)
   return ops.norm(x - other, p)
 end)
+
+local named_norm = [[norm(x: tensor, p: "fro" | "nuc", dim: dims?, keepdim = false)]]
 
 -- Calls the op by its name for p.
 function methods.norm(...)
   local p = select(2, ...)
   if type(p) == "table" then p = p.p end
   if type(p) ~= "string" then return ops.norm(...) end
-  local x, ord, dim, keepdim = arguments.read("norm", {
-    {"x", "tensor"}, {"p", {"fro", "nuc"}}, {"dim", "dims?"}, {"keepdim", "boolean", false},
-  }, ...)
+  local x, ord, dim, keepdim = signature.read(named_norm, nil, ...)
   if ord == "fro" then return ops.norm(x, 2, dim, {keepdim = keepdim}) end
   return load_module("luminary.linalg").matrix_norm(x, "nuc", dim, keepdim)
 end
@@ -358,12 +348,12 @@ end
 function methods.register_hook(x, hook) return register(x, hook, false) end
 
 --- Registers a function that backward calls with x after it added to x.grad.
-function methods.register_post_accumulate_grad_hook(x, hook)
-  options.arg("register_post_accumulate_grad_hook", "hook", hook, "function")
+methods.register_post_accumulate_grad_hook = signature.of([[register_post_accumulate_grad_hook(x,
+  hook: function)]], function(x, hook)
   return register(x, function()
     if core.is_alive(x) then hook(x) end
   end, true)
-end
+end)
 
 -- Called for names that are neither method nor field.
 return setmetatable(options.exact_all(methods), {rare = rare, __index = function(_, key)

@@ -1,7 +1,7 @@
 --- Products and distances that are made of other ops.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 local full_precision = require "luminary.base.full_precision"
@@ -21,10 +21,8 @@ local function letters(first, n)
   return list
 end
 
---- lm.tensordot(a, b [, {dims = 2}]): Sums the products of a and b over several dims.
-products.tensordot = arguments.reads("tensordot", {
-  {"a", "tensor"}, {"b", "tensor"}, {"dims", "any", 2},
-}, function(a, b, dims)
+--- Sums the products of a and b over several dims.
+products.tensordot = signature.of("tensordot(a: tensor, b: tensor, dims: any = 2)", function(a, b, dims)
   local who = "tensordot"
   local of_a, of_b = {}, {}
   if type(dims) == "number" then
@@ -54,21 +52,17 @@ products.tensordot = arguments.reads("tensordot", {
   return einsum.of(table.concat(names_a) .. "," .. table.concat(names_b) .. "->" .. left, a, b)
 end)
 
---- lm.inner(a, b): Computes the inner products over the last dims of two tensors.
-function products.inner(a, b)
-  arg("inner", "a", a, "tensor")
-  arg("inner", "b", b, "tensor")
+--- Computes the inner products over the last dims of two tensors.
+products.inner = signature.of("inner(a: tensor, b: tensor)", function(a, b)
   if a.ndim == 0 or b.ndim == 0 then return a * b end
   if a.shape[a.ndim] ~= b.shape[b.ndim] then
     fail("inner: the last dims of a and b must have the same size, got %s and %s", describe(a), describe(b))
   end
   return products.tensordot(a, b, {dims = {{-1}, {-1}}})
-end
+end)
 
---- lm.kron(a, b): Computes the Kronecker product of two tensors.
-function products.kron(a, b)
-  arg("kron", "a", a, "tensor")
-  arg("kron", "b", b, "tensor")
+--- Computes the Kronecker product of two tensors.
+products.kron = signature.of("kron(a: tensor, b: tensor)", function(a, b)
   local n, of_a, of_b, shape = math.max(a.ndim, b.ndim), {}, {}, {}
   for d = 1, n do
     local at_a, at_b = d - n + a.ndim, d - n + b.ndim
@@ -87,7 +81,7 @@ function products.kron(a, b)
     a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
   end
   return ops.reshape(a * b, shape)
-end
+end)
 
 local AS_PRODUCT = 25 -- with more rows distances are computed by matrix products, as in PyTorch
 
@@ -104,13 +98,10 @@ local function distances(x1, x2, p, by_products)
   return ops.masked_fill(ops.sqrt(ops.masked_fill(squared, none, 1)), none, 0)
 end
 
-local if_many, always = "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist"
-
---- lm.cdist(x1, x2 [, {p = 2, compute_mode}]): Computes the p-norm distance between each pair of rows of x1 and x2.
-products.cdist = arguments.reads("cdist", {
-  {"x1", "tensor"}, {"x2", "tensor"}, {"p", "positive", 2},
-  {"compute_mode", {if_many, always, "donot_use_mm_for_euclid_dist"}, if_many},
-}, function(x1, x2, p, mode)
+--- Computes the p-norm distance between each pair of rows of x1 and x2.
+products.cdist = signature.of([[cdist(x1: tensor, x2: tensor, p: positive = 2,
+  compute_mode = "use_mm_for_euclid_dist_if_necessary" | "use_mm_for_euclid_dist" | "donot_use_mm_for_euclid_dist")]],
+  function(x1, x2, p, mode)
   local who = "cdist"
   floating(who, "x1", x1)
   floating(who, "x2", x2)
@@ -120,11 +111,11 @@ products.cdist = arguments.reads("cdist", {
     fail("%s: expected x1 [..., n, m] and x2 [..., r, m], got %s and %s", who, describe(x1), describe(x2))
   end
   local many = x1.shape[x1.ndim - 1] > AS_PRODUCT or x2.shape[x2.ndim - 1] > AS_PRODUCT
-  return distances(x1, x2, p, mode == always or mode == if_many and many)
+  return distances(x1, x2, p, mode == "use_mm_for_euclid_dist" or mode:find "_if_necessary$" and many)
 end)
 
---- lm.pdist(x [, {p = 2}]): Computes the p-norm distance of every pair of rows.
-products.pdist = arguments.reads("pdist", {{"x", "tensor"}, {"p", "positive", 2}}, function(x, p)
+--- Computes the p-norm distance of every pair of rows.
+products.pdist = signature.of("pdist(x: tensor, p: positive = 2)", function(x, p)
   floating("pdist", "x", x)
   if x.ndim ~= 2 then options.wrong_shape("pdist", "x", x, "[n, m]") end
   if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end

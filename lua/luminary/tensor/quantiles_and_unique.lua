@@ -1,7 +1,7 @@
 --- Differences, quantiles, modes, distinct elements and counts, made of other ops. Indices and labels count from 1.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
@@ -27,10 +27,9 @@ local function adjacent(x, dim)
   return ops.narrow(x, dim, 2, n - 1), ops.narrow(x, dim, 1, n - 1)
 end
 
---- x:diff([n = 1 [, dim = -1]] [, {prepend, append}]): Computes the n-th differences of neighbors along dim.
-ordering.diff = arguments.reads("diff", {
-  {"x", "tensor"}, {"n", "natural", 1}, {"dim", "dim", -1}, {"prepend", "tensor?"}, {"append", "tensor?"},
-}, function(x, n, along, prepend, append)
+--- Computes the n-th differences of neighbors along dim.
+ordering.diff = signature.of([[diff(x: tensor, n: natural = 1, dim: dim = -1, prepend: tensor?,
+  append: tensor?)]], function(x, n, along, prepend, append)
   local who = "diff"
   if x.ndim == 0 then options.must_be(who, "x", "a tensor of at least 1 dim", x) end
   local dim, parts = dim_of(who, x, along), {x}
@@ -62,10 +61,8 @@ ordering.median = core.median
 --- indices, or without dim that of all.
 ordering.nanmedian = core.nanmedian
 
---- x:mode([dim = -1] [, {keepdim = false}]): Returns the most frequent elements along dim and their indices.
-ordering.mode = arguments.reads("mode", {
-  {"x", "tensor"}, {"dim", "dim", -1}, {"keepdim", "boolean", false},
-}, function(x, along, keepdim)
+--- Returns the most frequent elements along dim and their indices.
+ordering.mode = signature.of("mode(x: tensor, dim: dim = -1, keepdim = false)", function(x, along, keepdim)
   local who = "mode"
   local dim, y = dim_of(who, x, along), lines(x)
   local n = y.shape[dim]
@@ -84,8 +81,6 @@ ordering.mode = arguments.reads("mode", {
   if x.ndim == 0 or not keepdim then values, from = ops.squeeze(values, dim), ops.squeeze(from, dim) end
   return values, from
 end)
-
-local INTERPOLATIONS = {"linear", "lower", "higher", "midpoint", "nearest"}
 
 -- One quantile of lines without NaN, by kthvalue: a sort would order all entries for at most two of them.
 local function quantile_of(x, rank, interpolation)
@@ -123,10 +118,8 @@ local function quantiles_of(x, q, interpolation, without_nan)
   return ops.lerp(at(below), at(ops.ceil(rank)), weight)
 end
 
-local quantile_rows = {
-  {"x", "tensor"}, {"q", "any"}, {"dim", "dim?"}, {"keepdim", "boolean", false},
-  {"interpolation", INTERPOLATIONS, "linear"},
-}
+local quantile_rows = [[x: tensor, q: any, dim: dim?, keepdim = false, interpolation = "linear" | "lower" | "higher" |
+  "midpoint" | "nearest"]]
 
 local function quantile(who, without_nan, x, q, along, keepdim, interpolation)
   if x.dtype ~= "float32" and x.dtype ~= "float64" then
@@ -157,15 +150,13 @@ local function quantile(who, without_nan, x, q, along, keepdim, interpolation)
     q.ndim == 1 and {q.shape[1], unpack(kept)} or kept)
 end
 
---- x:quantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): Computes the q-th quantiles of x along dim,
---- or of all its elements.
-ordering.quantile = arguments.reads("quantile", quantile_rows, function(...)
+--- Computes the q-th quantiles of x along dim, or of all its elements.
+ordering.quantile = signature.of("quantile(" .. quantile_rows .. ")", function(...)
   return quantile("quantile", false, ...)
 end)
 
---- x:nanquantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): Computes the q-th quantiles of the
---- elements that are not NaN.
-ordering.nanquantile = arguments.reads("nanquantile", quantile_rows, function(...)
+--- Computes the q-th quantiles of the elements that are not NaN.
+ordering.nanquantile = signature.of("nanquantile(" .. quantile_rows .. ")", function(...)
   return quantile("nanquantile", true, ...)
 end)
 
@@ -240,30 +231,21 @@ local function distinct(who, x, by_value, return_inverse, return_counts, along)
   return unpack(results)
 end
 
-local inverse, counts = {"return_inverse", "boolean", false}, {"return_counts", "boolean", false}
-local dim = {"dim", "dim?"}
-
---- x:unique([{sorted = true, return_inverse = false, return_counts = false, dim}]): Returns the distinct elements of x
---- in ascending order.
-ordering.unique = arguments.reads("unique", {
-  {"x", "tensor"}, {"sorted", "boolean", true}, inverse, counts, dim,
-}, function(x, _, return_inverse, return_counts, along)
+--- Returns the distinct elements of x in ascending order.
+ordering.unique = signature.of([[unique(x: tensor, sorted = true, return_inverse = false, return_counts = false,
+  dim: dim?)]], function(x, _, return_inverse, return_counts, along)
   return core.no_grad(distinct, "unique", x, true, return_inverse, return_counts, along)
 end)
 
---- x:unique_consecutive([{return_inverse = false, return_counts = false, dim}]): Returns the elements of x that differ
---- from the one before.
-ordering.unique_consecutive = arguments.reads("unique_consecutive", {
-  {"x", "tensor"}, inverse, counts, dim,
-}, function(x, return_inverse, return_counts, along)
+--- Returns the elements of x that differ from the one before.
+ordering.unique_consecutive = signature.of([[unique_consecutive(x: tensor, return_inverse = false,
+  return_counts = false, dim: dim?)]], function(x, return_inverse, return_counts, along)
   return core.no_grad(distinct, "unique_consecutive", x, false, return_inverse, return_counts, along)
 end)
 
---- lm.isin(elements, test_elements [, {assume_unique = false, invert = false}]): Returns whether each element is among
---- test_elements.
-ordering.isin = arguments.reads("isin", {
-  {"elements", "any"}, {"test_elements", "any"}, {"assume_unique", "boolean", false}, {"invert", "boolean", false},
-}, function(x, among, _, invert)
+--- Returns whether each element is among test_elements.
+ordering.isin = signature.of([[isin(elements: any, test_elements: any, assume_unique = false,
+  invert = false)]], function(x, among, _, invert)
   local who = "isin"
   local other = core.is_tensor(x) and x or among
   a_tensor(who, other, "elements")
@@ -291,10 +273,9 @@ local function counted(labels, weights, n)
   return ops.scatter_add(sums, 1, labels, weights or one)
 end
 
---- x:bincount([{weights, minlength = 0}]): Counts each label from 1 to the largest.
-ordering.bincount = arguments.reads("bincount", {
-  {"x", "tensor"}, {"weights", "tensor?"}, {"minlength", "natural", 0},
-}, function(x, weights, minlength)
+--- Counts each label from 1 to the largest.
+ordering.bincount = signature.of([[bincount(x: tensor, weights: tensor?,
+  minlength: natural = 0)]], function(x, weights, minlength)
   local who = "bincount"
   if x.ndim ~= 1 or core.is_floating_point(x) or x.dtype == "bool" then
     fail("%s: x must be 1-d and integer, got %s %s", who, x.dtype, describe(x))
@@ -318,10 +299,8 @@ ordering.bincount = arguments.reads("bincount", {
   return counted(x:to "int64", weights, math.max(n, minlength))
 end)
 
---- x:histc([bins = 100 [, min = 0 [, max = 0]]]): Counts the elements of x in bins of equal width.
-ordering.histc = arguments.reads("histc", {
-  {"x", "tensor"}, {"bins", "count", 100}, {"min", "number", 0}, {"max", "number", 0},
-}, function(x, bins, min, max)
+--- Counts the elements of x in bins of equal width.
+ordering.histc = signature.of("histc(x: tensor, bins: count = 100, min = 0, max = 0)", function(x, bins, min, max)
   local who = "histc"
   if not core.is_floating_point(x) then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
   local low, high, values = min, max, flat(x:detach())
@@ -347,10 +326,9 @@ end)
 
 -- ---- covariance
 
---- x:cov([{correction = 1, fweights, aweights}]): Computes the covariance matrix of the rows of x.
-ordering.cov = arguments.reads("cov", {
-  {"x", "tensor"}, {"correction", "integer", 1}, {"fweights", "tensor?"}, {"aweights", "tensor?"},
-}, function(x, correction, fweights, aweights)
+--- Computes the covariance matrix of the rows of x.
+ordering.cov = signature.of([[cov(x: tensor, correction: integer = 1, fweights: tensor?,
+  aweights: tensor?)]], function(x, correction, fweights, aweights)
   local who = "cov"
   if x.ndim > 2 then options.wrong_shape(who, "x", x, "[variables, observations]") end
   local rows = x.ndim < 2 and ops.reshape(x, {1, -1}) or x

@@ -1,7 +1,7 @@
 --- Functions that permute, join and split tensors, made of other ops. Dims count from 1.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
 local index_ops = require "luminary.tensor.indexing"
@@ -19,27 +19,27 @@ local function at_least(who, x, n)
 end
 
 -- Reads a call f(a, b, …, {options}) or f({a, b, …}, {options}): returns the list of tensors and the options' values.
-local function list_of(who, rows, ...)
-  local list, n = {...}, select("#", ...)
+local function list_of(text, ...)
+  local list, n, who = {...}, select("#", ...), text:match "^[%w_]+"
   local given = n > 1 and options.is_plain(list[n]) and table.remove(list) or nil
   if #list == 1 and options.is_plain(list[1]) then list = options.list(who, "tensors", list[1]) end
   if #list == 0 or options.named_field(list) then
     options.expected(who, "tensors or a list of them", (n > 0 and ... or nil))
   end
   for i, x in ipairs(list) do arg(who, "tensor " .. i, x, "tensor") end
-  return list, arguments.read(who, rows, given)
+  return list, signature.read(text, who, given)
 end
 
 -- ---- broadcasting
 
 --- lm.broadcast_tensors(a, b, …): Broadcasts tensors to one shape.
 function shape_ops.broadcast_tensors(...)
-  return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors", {}, ...))))
+  return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors()", ...))))
 end
 
 --- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): Returns grids of the coordinates in 1-d tensors.
 function shape_ops.meshgrid(...)
-  local list, indexing = list_of("meshgrid", {{"indexing", {"ij", "xy"}, "ij"}}, ...)
+  local list, indexing = list_of([[meshgrid(indexing = "ij" | "xy")]], ...)
   local exchanged, vectors, sizes = indexing == "xy" and #list > 1, {}, {}
   for i, x in ipairs(list) do
     if x.ndim > 1 then options.must_be("meshgrid", "tensor " .. i, "1-d", x) end
@@ -58,18 +58,16 @@ end
 
 --- lm.cartesian_prod(a, b, …): Returns the Cartesian product of vectors, as the rows of a matrix.
 function shape_ops.cartesian_prod(...)
-  local list = list_of("cartesian_prod", {}, ...)
+  local list = list_of("cartesian_prod()", ...)
   if #list == 1 and list[1].ndim == 1 then return list[1] end
   local columns = shape_ops.meshgrid(list)
   for i, grid in ipairs(columns) do columns[i] = ops.flatten(grid) end
   return ops.stack(columns, 2)
 end
 
---- lm.combinations(x [, r = 2 [, {with_replacement = false}]]): Returns all combinations of r elements of a vector, as
---- the rows of a matrix.
-shape_ops.combinations = arguments.reads("combinations", {
-  {"x", "tensor"}, {"r", "natural", 2}, {"with_replacement", "boolean", false},
-}, function(x, r, again)
+--- Returns all combinations of r elements of a vector, as the rows of a matrix.
+shape_ops.combinations = signature.of([[combinations(x: tensor, r: natural = 2,
+  with_replacement = false)]], function(x, r, again)
   if x.ndim ~= 1 then options.must_be("combinations", "x", "1-d", x) end
   if r == 0 then return ops.empty(0, {dtype = x.dtype, device = x.device}) end
   local indices = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
@@ -91,9 +89,8 @@ end)
 -- ---- dims
 
 --- Moves dims of x to other positions.
-shape_ops.movedim = arguments.reads("movedim", {
-  {"x", "tensor"}, {"source", "integers"}, {"destination", "integers"},
-}, function(x, source, destination)
+shape_ops.movedim = signature.of([[movedim(x: tensor, source: integers,
+  destination: integers)]], function(x, source, destination)
   local who = "movedim"
   if #source ~= #destination then
     fail("%s: source and destination must have the same number of dims, got %d and %d", who, #source, #destination)
@@ -112,10 +109,8 @@ shape_ops.movedim = arguments.reads("movedim", {
   return ops.permute(x, order)
 end)
 
---- x:unflatten(dim, sizes): Replaces a dim of x by several dims of the given sizes.
-shape_ops.unflatten = arguments.reads("unflatten", {
-  {"x", "tensor"}, {"dim", "dim"}, {"sizes", "integers"},
-}, function(x, dim, sizes)
+--- Replaces a dim of x by several dims of the given sizes.
+shape_ops.unflatten = signature.of("unflatten(x: tensor, dim: dim, sizes: integers)", function(x, dim, sizes)
   local who = "unflatten"
   dim = dim_of(who, x, dim, x.ndim)
   local shape, all, known, open = x.shape, {}, 1, 0
@@ -141,7 +136,7 @@ end)
 local function each_of(who, f, ...)
   if select("#", ...) == 1 and core.is_tensor((...)) then return f((...)) end
   local made = {}
-  for i, x in ipairs((list_of(who, {}, ...))) do made[i] = f(x) end
+  for i, x in ipairs((list_of(who .. "()", ...))) do made[i] = f(x) end
   return tensor_list(made)
 end
 
@@ -162,7 +157,7 @@ function shape_ops.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
 
 local function joined(who, form, dim, ...)
   local list = {}
-  for i, x in ipairs((list_of(who, {}, ...))) do list[i] = form(x) end
+  for i, x in ipairs((list_of(who .. "()", ...))) do list[i] = form(x) end
   return ops.cat(list, list[1].ndim == 1 and 1 or dim)
 end
 
@@ -186,7 +181,7 @@ end
 --- lm.block_diag(a, b, …): Returns a matrix with the given matrices on its diagonal.
 function shape_ops.block_diag(...)
   local blocks, width, before = {}, 0, 0
-  for i, x in ipairs((list_of("block_diag", {}, ...))) do
+  for i, x in ipairs((list_of("block_diag()", ...))) do
     if x.ndim > 2 then options.must_be("block_diag", "tensor " .. i, "at most 2-d", x) end
     blocks[i] = to_2d(x)
     width = width + blocks[i].shape[2]
@@ -225,20 +220,19 @@ local function tensor_split(who, x, parts, dim)
   return tensor_list(list)
 end
 
-local number_or_list = options.kind("integer, list of integers or tensor", function(who, name, v)
+options.kind("parts", "integer, list of integers or tensor", function(who, name, v)
   if type(v) == "number" or options.is_plain(v) or core.is_tensor(v) and v.ndim < 2 then return v end
   options.must_be(who, name, "a number or a list of numbers", v)
 end)
 
---- x:tensor_split(indices or sections [, dim = 1]): Splits x along dim into a number of views, or at the given indices.
-shape_ops.tensor_split = arguments.reads("tensor_split", {
-  {"x", "tensor"}, {"indices_or_sections", number_or_list}, {"dim", "dim", 1},
-}, function(x, parts, dim)
+--- Splits x along dim into a number of views, or at the given indices.
+shape_ops.tensor_split = signature.of([[tensor_split(x: tensor, indices_or_sections: parts,
+  dim: dim = 1)]], function(x, parts, dim)
   return tensor_split("tensor_split", x, parts, dim)
 end)
 
 local function split_along(who, min_dims, dim, ...)
-  local x, parts = arguments.read(who, {{"x", "tensor"}, {"indices_or_sections", number_or_list}}, ...)
+  local x, parts = signature.read("(x: tensor, indices_or_sections: parts)", who, ...)
   if at_least(who, x, min_dims).ndim == 1 then dim = 1 end
   if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
     if parts < 1 or parts % 1 ~= 0 then arg(who, "sections", parts, "count") end
@@ -264,10 +258,8 @@ function shape_ops.fliplr(x) return ops.flip(at_least("fliplr", x, 2), 2) end
 --- x:flipud(): Returns x with its rows in reverse order.
 function shape_ops.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
 
---- x:rot90([k = 1 [, dims = {1, 2}]]): Rotates x by k times 90 degrees in the plane of two dims.
-shape_ops.rot90 = arguments.reads("rot90", {
-  {"x", "tensor"}, {"k", "integer", 1}, {"dims", "integers", {1, 2}},
-}, function(x, k, dims)
+--- Rotates x by k times 90 degrees in the plane of two dims.
+shape_ops.rot90 = signature.of("rot90(x: tensor, k: integer = 1, dims: integers = {1, 2})", function(x, k, dims)
   local who = "rot90"
   if #dims ~= 2 then options.must_be(who, "dims", "two dims", #dims) end
   local a, b = dim_of(who, x, dims[1], at_least(who, x, 2).ndim), dim_of(who, x, dims[2], x.ndim)
@@ -298,16 +290,15 @@ local function repeated_indices(who, counts, size)
   return ops.cumsum(ops.narrow(marks, 1, 1, total), 1)
 end
 
-local repeats_of = options.kind("integer, list of integers or tensor", function(who, name, v)
+options.kind("repeats", "integer, list of integers or tensor", function(who, name, v)
   if core.is_tensor(v) then return v end
   if options.is_plain(v) then return core.tensor(v, {dtype = "int64"}) end
   return arg(who, name, v, "natural")
 end)
 
---- x:repeat_interleave(repeats [, dim]): Repeats each element of x, or each slice along dim.
-shape_ops.repeat_interleave = arguments.reads("repeat_interleave", {
-  {"x", "tensor"}, {"repeats", repeats_of}, {"dim", "dim?"}, {"output_size", "natural?"},
-}, function(x, repeats, dim, size)
+--- Repeats each element of x, or each slice along dim.
+shape_ops.repeat_interleave = signature.of([[repeat_interleave(x: tensor, repeats: repeats, dim: dim?,
+  output_size: natural?)]], function(x, repeats, dim, size)
   local who = "repeat_interleave"
   if dim == nil then x, dim = ops.flatten(x), 1 end
   if x.ndim == 0 then x = ops.reshape(x, {1}) end
@@ -329,11 +320,9 @@ end)
 
 -- ---- diagonals and triangles
 
---- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): Returns matrices with the vectors in the last dim of x on their
---- diagonals.
-shape_ops.diag_embed = arguments.reads("diag_embed", {
-  {"x", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
-}, function(x, offset, dim1, dim2)
+--- Returns matrices with the vectors in the last dim of x on their diagonals.
+shape_ops.diag_embed = signature.of([[diag_embed(x: tensor, offset: integer = 0, dim1: integer = -2,
+  dim2: integer = -1)]], function(x, offset, dim1, dim2)
   local who = "diag_embed"
   local n = at_least(who, x, 1).ndim + 1
   dim1, dim2 = dim_of(who, x, dim1, n), dim_of(who, x, dim2, n)
@@ -352,8 +341,8 @@ shape_ops.diag_embed = arguments.reads("diag_embed", {
   return y
 end)
 
---- x:diag([{diagonal = 0}]): Returns the matrix with a vector on its diagonal, or the diagonal of a matrix.
-shape_ops.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer", 0}}, function(x, diagonal)
+--- Returns the matrix with a vector on its diagonal, or the diagonal of a matrix.
+shape_ops.diag = signature.of("diag(x: tensor, diagonal: integer = 0)", function(x, diagonal)
   if at_least("diag", x, 1).ndim > 2 then
     options.must_be("diag", "x", "1-d or 2-d", x, "use diagonal or diag_embed for more dims")
   end
@@ -361,16 +350,15 @@ shape_ops.diag = arguments.reads("diag", {{"x", "tensor"}, {"diagonal", "integer
   return ops.clone(ops.diagonal(x, diagonal))
 end)
 
---- x:diagflat([{offset = 0}]): Returns the matrix with the elements of x on its diagonal.
-shape_ops.diagflat = arguments.reads("diagflat", {{"x", "tensor"}, {"offset", "integer", 0}}, function(x, offset)
+--- Returns the matrix with the elements of x on its diagonal.
+shape_ops.diagflat = signature.of("diagflat(x: tensor, offset: integer = 0)", function(x, offset)
   return shape_ops.diag_embed(ops.flatten(x), offset)
 end)
 
+local index_arguments = [[(row: natural, col: natural, offset: integer = 0, dtype = "int64",
+  device: any?)]]
 local function indices_of(who, triangle, ...)
-  local rows, columns, offset, dtype, device = arguments.read(who, {
-    {"row", "natural"}, {"col", "natural"}, {"offset", "integer", 0}, {"dtype", "string", "int64"},
-    {"device", "any?"},
-  }, ...)
+  local rows, columns, offset, dtype, device = signature.read(index_arguments, who, ...)
   local mask = triangle(ops.ones({rows, columns}, {dtype = "bool", device = device}), offset)
   return methods.to(ops.contiguous(ops.t(ops.nonzero(mask))), dtype)
 end

@@ -1,6 +1,7 @@
 --- Short-time Fourier transforms, and the windows for them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local result_type = require("luminary.tensor.dtype_info").result_type
 
 local ops, arg, fail = core.ops, options.arg, options.fail
@@ -42,12 +43,13 @@ local function padded(x, half, mode)
   return ops.cat({mirrored(half + 1, 1), x, mirrored(n - 1, n - 1 - half)}, 2)
 end
 
---- lm.stft(x, n_fft [, hop_length = n_fft / 4 [, win_length = n_fft [, window [, center = true [, pad_mode = "reflect"
---- [, normalized = false [, onesided = true]]]]]]]): Computes the short-time Fourier transform.
-function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
+--- Computes the short-time Fourier transform.
+stft.stft = signature.of([[stft(x: tensor, n_fft, hop_length: any? = (n_fft / 4), win_length: any? = (n_fft),
+  window: any?, center: any? = (true), pad_mode: any? = ("reflect"), normalized: any? = (false),
+  onesided: any? = (true), return_complex: boolean?)]],
+  function(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
   local who = "stft"
-  arg(who, "x", x, "tensor")
-  if return_complex ~= nil and arg(who, "return_complex", return_complex, "boolean") then
+  if return_complex then
     core.warn("stft: return_complex: complex tensors are not supported; the result has a last dim of 2, real and "
       .. "imaginary parts, of which y:norm(2, -1) are the magnitudes, and y:abs() are not")
   end
@@ -70,13 +72,13 @@ function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, n
   end
   y = ops.transpose(y, 2, 3)
   return x.ndim == 1 and ops.squeeze(y, 1) or y
-end
+end)
 
---- lm.istft(x, n_fft [, hop_length [, win_length [, window [, center = true [, normalized = false [, onesided = true [,
---- length]]]]]]]): Computes the inverse of lm.stft.
-function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized, onesided, length)
+--- Computes the inverse of lm.stft.
+stft.istft = signature.of([[istft(x: tensor, n_fft, hop_length: any?, win_length: any?, window: any?,
+  center: any? = (true), normalized: any? = (false), onesided: any? = (true),
+  length: any?)]], function(x, n_fft, hop_length, win_length, window, center, normalized, onesided, length)
   local who = "istft"
-  arg(who, "x", x, "tensor")
   local hop
   x, window, hop = frame_of(who, x, n_fft, hop_length, win_length, window)
   local rows = onesided == false and n_fft or math.floor(n_fft / 2) + 1
@@ -110,7 +112,7 @@ function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized
   y = y / weight
   if length and y.shape[2] < length then y = ops.pad(y, {0, length - y.shape[2]}) end
   return x.ndim == 3 and ops.squeeze(y, 1) or y
-end
+end)
 
 -- ---- windows
 
@@ -134,28 +136,31 @@ local function cosines(a0, a1, a2)
   end
 end
 
---- lm.hann_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Hann window.
-function stft.hann_window(window_length, periodic, dtype, device)
+--- Returns the Hann window.
+stft.hann_window = signature.of([[hann_window(window_length, periodic: any? = (true), dtype: any?,
+  device: any?)]], function(window_length, periodic, dtype, device)
   return window("hann_window", window_length, periodic, dtype, device, cosines(0.5, 0.5))
-end
+end)
 
---- lm.hamming_window(window_length [, periodic = true [, alpha = 0.54 [, beta = 0.46 [, {dtype, device}]]]]): Returns
---- the Hamming window.
-function stft.hamming_window(window_length, periodic, alpha, beta, dtype, device)
+--- Returns the Hamming window.
+stft.hamming_window = signature.of([[hamming_window(window_length, periodic: any? = (true), alpha: any? = (0.54),
+  beta: any? = (0.46), dtype: any?, device: any?)]], function(window_length, periodic, alpha, beta, dtype, device)
   return window("hamming_window", window_length, periodic, dtype, device, cosines(alpha or 0.54, beta or 0.46))
-end
+end)
 
---- lm.blackman_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Blackman window.
-function stft.blackman_window(window_length, periodic, dtype, device)
+--- Returns the Blackman window.
+stft.blackman_window = signature.of([[blackman_window(window_length, periodic: any? = (true), dtype: any?,
+  device: any?)]], function(window_length, periodic, dtype, device)
   return window("blackman_window", window_length, periodic, dtype, device, cosines(0.42, 0.5, 0.08))
-end
+end)
 
---- lm.bartlett_window(window_length [, periodic = true [, {dtype, device}]]): Returns the Bartlett window.
-function stft.bartlett_window(window_length, periodic, dtype, device)
+--- Returns the Bartlett window.
+stft.bartlett_window = signature.of([[bartlett_window(window_length, periodic: any? = (true), dtype: any?,
+  device: any?)]], function(window_length, periodic, dtype, device)
   return window("bartlett_window", window_length, periodic, dtype, device, function(n, whole)
     return 1 - ops.abs(steps(n, 2 / whole) - 1)
   end)
-end
+end)
 
 -- Bessel's function I0 by its series, for x from 0 to `largest`.
 local function bessel(x, largest)
@@ -167,14 +172,15 @@ local function bessel(x, largest)
   return sum
 end
 
---- lm.kaiser_window(window_length [, periodic = true [, beta = 12 [, {dtype, device}]]]): Returns the Kaiser window.
-function stft.kaiser_window(window_length, periodic, beta, dtype, device)
+--- Returns the Kaiser window.
+stft.kaiser_window = signature.of([[kaiser_window(window_length, periodic: any? = (true), beta: any? = (12),
+  dtype: any?, device: any?)]], function(window_length, periodic, beta, dtype, device)
   beta = arg("kaiser_window", "beta", beta or 12, "positive")
   if beta > 700 then options.must_be("kaiser_window", "beta", "at most 700", beta) end
   return window("kaiser_window", window_length, periodic, dtype, device, function(n, whole)
     local inside = ops.clamp(1 - ops.square(steps(n, 2 / whole) - 1), 0)
     return bessel(ops.sqrt(inside) * beta, beta) / bessel(ops.full({}, beta, {dtype = "float64", device = "cpu"}), beta)
   end)
-end
+end)
 
-return options.exact_all(stft, options.named)
+return signature.all(stft)

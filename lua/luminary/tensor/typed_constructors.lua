@@ -20,7 +20,7 @@ end
 --- Adds the constructors to a library, for the device that device_of(name) returns at each call.
 local function add(library, device_of)
   for name in pairs(dtypes) do
-    --- Returns a tensor of the dtype in its name, of given values or sizes, as in Torch7.
+    --- Returns a tensor of the dtype in its name, of given values or sizes.
     library[name] = function(...) return make(name, device_of(name), ...) end
   end
   return library

@@ -1,8 +1,8 @@
 --- lm.text: Tokenizers, which read Hugging Face's files and GGUF files.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local files = require "luminary.text.vocabulary_files"
 local padding = require "luminary.text.padding"
 local paths = require "luminary.paths"
@@ -155,11 +155,8 @@ local function prepare(self, who, path, json, base, said)
   return self
 end
 
-function Tokenizer:init(path, opts)
-  local o = options.check("Tokenizer", opts, {
-    base = {"natural", 1}, add_bos_token = {"boolean"}, add_eos_token = {"boolean"},
-  }, "base")
-  options.arg("Tokenizer", "path", path, "string")
+Tokenizer.init = signature.of([[Tokenizer(path: string, {base: natural = 1, add_bos_token: boolean,
+  add_eos_token: boolean})]], function(self, path, o)
   if path:find("%z") then options.must_be("Tokenizer", "path", "a string without NUL bytes", path) end
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
@@ -171,7 +168,7 @@ function Tokenizer:init(path, opts)
     if token and not self[role] and self:token_to_id(token) then self[role] = token end
   end
   choose_around(self, o, said or {}, not parts)
-end
+end)
 
 function Tokenizer:repr() return ("Tokenizer(%s, %d ids from %d)"):format(self.path, #self, self.base) end
 
@@ -281,12 +278,11 @@ local function as_ids(who, ids)
   return ids:reshape(-1):to("cpu", "int64"):contiguous()
 end
 
---- tokenizer:decode(ids [, {skip_special_tokens = true}]): the text of ids: a tensor [n] or [1, n], a list, a number.
+--- tokenizer:decode(…): the text of ids: a tensor [n] or [1, n], a list, a number.
 --- Ids beyond the vocabulary have no text; those before the first, such as 0, are an error.
-function Tokenizer:decode(ids, opts)
-  local o = options.check("Tokenizer:decode", opts, {skip_special_tokens = {"boolean", true}}, "skip_special_tokens")
+Tokenizer.decode = signature.of("Tokenizer:decode(ids, {skip_special_tokens = true})", function(self, ids, o)
   return core.tokenizer_decode(handle(self), as_ids("Tokenizer:decode", ids), o.skip_special_tokens, self.base)
-end
+end)
 
 --- tokenizer:batch_decode(ids [, {skip_special_tokens = true}]): the list of the texts of the rows of a tensor [N, L],
 --- or of a list of what decode takes.
@@ -348,10 +344,8 @@ function Tokenizer:convert_ids_to_tokens(ids)
   return out
 end
 
-local token_spec = {
-  content = {"string"}, single_word = {"boolean", false}, lstrip = {"boolean", false}, rstrip = {"boolean", false},
-  normalized = {"boolean"}, special = {"boolean"},
-}
+local token_options = [[({content: string, single_word = false, lstrip = false, rstrip = false, normalized: boolean,
+  special: boolean})]]
 
 local function add_all(self, who, tokens, is_special)
   if type(tokens) == "string" then tokens = {tokens} end
@@ -361,7 +355,7 @@ local function add_all(self, who, tokens, is_special)
       options.named_field(tokens))
   end
   for i, token in ipairs(options.arg(who, "tokens", tokens, "table")) do
-    local one = options.check(who, type(token) == "string" and {content = token} or token, token_spec, "content")
+    local one = signature.read(token_options, who, token)
     if (one.content or "") == "" then fail("%s: token %d has no content", who, i) end
     if one.special == nil then one.special = is_special end
     if one.normalized == nil then one.normalized = not one.special end
@@ -401,47 +395,38 @@ function Tokenizer:save_pretrained(folder)
   core.write_file(folder .. "/tokenizer_config.json", special.config(self))
 end
 
---- tokenizer:streamer(write [, {skip_special_tokens = true}]): a function for generate's streamer: write(text) gets the
---- text of each id as soon as it is sure: bytes that are not a whole character yet wait for the next. Called without an
---- id it writes what waits. What write restores is given back: false ends generate.
+--- A function for generate's streamer: write(text) gets the text of each id as soon as it is sure: bytes that are not
+--- a whole character yet wait for the next. Called without an id it writes what waits. What write restores is given
+--- back: false ends generate.
 ---
 ---   local stream = tokenizer:streamer(io.write)
 ---   net:generate(tokenizer("Once").input_ids, {max_new_tokens = 40, streamer = stream})
 ---   stream()
-Tokenizer.streamer = arguments.takes("Tokenizer:streamer", {
-  {"skip_special_tokens", "boolean", true},
-}, function(self, write, opts)
-  local who = "Tokenizer:streamer"
-  options.arg(who, "write", write, "callable")
+Tokenizer.streamer = signature.of([[Tokenizer:streamer(write: callable,
+  {skip_special_tokens = true})]], function(self, write, opts)
   local o = opts
   return streamer(function(ids) return self:decode(ids, o) end, write)
 end)
 
---- text.ByteLevelBPETokenizer(vocab, merges [, {add_prefix_space = false, lowercase = false, trim_offsets = false,
---- special_tokens, base = 1}]): Loads the byte-level BPE tokenizer of GPT-2 from its two files.
-local function ByteLevelBPETokenizer(vocab, merges, opts)
+--- Loads the byte-level BPE tokenizer of GPT-2 from its two files.
+local ByteLevelBPETokenizer = signature.of([[ByteLevelBPETokenizer(vocab: string, merges: string,
+  {add_prefix_space = false, lowercase = false, trim_offsets = false, special_tokens: table,
+  base: natural = 1})]], function(vocab, merges, o)
   local who = "ByteLevelBPETokenizer"
-  local o = options.check(who, opts, files.byte_level_options, "add_prefix_space")
   for _, token in ipairs(o.special_tokens or {}) do options.arg(who, "special_tokens", token, "string") end
-  options.arg(who, "vocab", vocab, "string")
-  options.arg(who, "merges", merges, "string")
   local path = ("%s with %s"):format(vocab, merges)
   return prepare(new(Tokenizer), who, path, files.byte_level_json(vocab, merges, o), o.base)
-end
+end)
 
---- text.BertWordPieceTokenizer(vocab [, {unk_token = "[UNK]", sep_token = "[SEP]", cls_token = "[CLS]", pad_token =
---- "[PAD]", mask_token = "[MASK]", clean_text = true, handle_chinese_chars = true, strip_accents = lowercase,
---- lowercase = true, wordpieces_prefix = "##", base = 1}]): Loads the WordPiece tokenizer of BERT from its vocabulary.
-local function BertWordPieceTokenizer(vocab, opts)
+--- Loads the WordPiece tokenizer of BERT from its vocabulary.
+local BertWordPieceTokenizer = signature.of(files.bert_arguments, function(vocab, o)
   local who = "BertWordPieceTokenizer"
-  local o = options.check(who, opts, files.bert_options, "unk_token")
-  options.arg(who, "vocab", vocab, "string")
   local self = prepare(new(Tokenizer), who, vocab, files.bert_json(vocab, o), o.base)
   for _, role in ipairs {"unk_token", "sep_token", "cls_token", "pad_token", "mask_token"} do
     if self:token_to_id(o[role]) then self[role] = o[role] end
   end
   return self
-end
+end)
 
 return {
   Tokenizer = Tokenizer, ByteLevelBPETokenizer = ByteLevelBPETokenizer,

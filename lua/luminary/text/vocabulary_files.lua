@@ -1,6 +1,7 @@
 --- Files of vocabularies from before tokenizer.json, each as the tokenizer.json that it stands for.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local truncate_text = require "luminary.base.truncate_text"
 local Source = require "luminary.file_formats.source"
 local load_module = require "luminary.base.load_module"
@@ -97,18 +98,9 @@ function files.around_json(before, behind)
     json(pair), next(tokens) and json(tokens) or "{}")
 end
 
---- What ByteLevelBPETokenizer takes.
-files.byte_level_options = {
-  add_prefix_space = {"boolean", false}, lowercase = {"boolean", false}, trim_offsets = {"boolean", false},
-  special_tokens = {"table"}, base = {"natural", 1},
-}
---- What BertWordPieceTokenizer takes.
-files.bert_options = {
-  unk_token = {"string", "[UNK]"}, sep_token = {"string", "[SEP]"}, cls_token = {"string", "[CLS]"},
-  pad_token = {"string", "[PAD]"}, mask_token = {"string", "[MASK]"}, clean_text = {"boolean", true},
-  handle_chinese_chars = {"boolean", true}, strip_accents = {"boolean"}, lowercase = {"boolean", true},
-  wordpieces_prefix = {"string", "##"}, base = {"natural", 1},
-}
+files.bert_arguments = [[BertWordPieceTokenizer(vocab: string, {unk_token = "[UNK]", sep_token = "[SEP]",
+  cls_token = "[CLS]", pad_token = "[PAD]", mask_token = "[MASK]", clean_text = true, handle_chinese_chars = true,
+  strip_accents: boolean = (lowercase), lowercase = true, wordpieces_prefix = "##", base: natural = 1})]]
 
 -- Where the value that begins at text[at], of valid JSON, ends.
 local function value_end(text, at)
@@ -172,7 +164,7 @@ function files.read_any(path)
       {bos_token = text, eos_token = text, unk_token = text}
   end
   if exists(within "vocab.txt") then
-    local o = options.check("Tokenizer", {}, files.bert_options)
+    local _, o = signature.read(files.bert_arguments, nil, path)
     return files.bert_json(within "vocab.txt", o), o
   end
   fail("Tokenizer: '%s' has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt%s", path,

@@ -1,15 +1,14 @@
 --- Boxes in images, as torchvision.ops has them: rows (x1, y1, x2, y2) of a floating tensor [N, 4], with x1 <= x2 and
 --- y1 <= y2. Images and boxes count from 1.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local sizes = require "luminary.nn.functional.sizes"
 
 local ops, fail = core.ops, options.fail
 local vision = {}
 
--- A kind of argument: boxes.
-local boxes_of = options.kind("tensor [N, 4]", function(who, name, v)
+local boxes_of = options.kind("boxes", "tensor [N, 4]", function(who, name, v)
   if not core.is_tensor(v) or v.ndim ~= 2 or v.shape[2] ~= 4 then
     options.wrong_shape(who, name, v, "[N, 4]")
   end
@@ -20,9 +19,9 @@ local function side(boxes, i) return boxes:select(2, i) end
 
 -- ---- areas and what boxes share
 
---- vision.box_area(boxes): Computes the area of boxes.
-vision.box_area = arguments.of({{"boxes", boxes_of}}):caller("box_area", function(a)
-  return (side(a.boxes, 3) - side(a.boxes, 1)) * (side(a.boxes, 4) - side(a.boxes, 2))
+--- Computes the area of boxes.
+vision.box_area = signature.of("box_area(boxes: boxes)", function(boxes)
+  return (side(boxes, 3) - side(boxes, 1)) * (side(boxes, 4) - side(boxes, 2))
 end)
 
 -- The area of what each of a has in common with each of b, or with `hull` of what covers both, [N, M].
@@ -42,19 +41,17 @@ local function inter_union(a, b)
 end
 
 local function floating(v) return v:is_floating_point() and v or v:float() end
-local two = arguments.of {{"boxes1", boxes_of}, {"boxes2", boxes_of}}
 
---- vision.box_iou(boxes1, boxes2): Computes the intersection over union (IoU, Jaccard index) of all pairs of two sets
---- of boxes.
-vision.box_iou = two:caller("box_iou", function(a)
-  local inter, union = inter_union(floating(a.boxes1), floating(a.boxes2))
+--- Computes the intersection over union (IoU, Jaccard index) of all pairs of two sets of boxes.
+vision.box_iou = signature.of("box_iou(boxes1: boxes, boxes2: boxes)", function(a, b)
+  local inter, union = inter_union(floating(a), floating(b))
   return inter / union
 end)
 
---- vision.generalized_box_iou(boxes1, boxes2): Computes the generalized intersection over union of all pairs of two
---- sets of boxes. Rezatofighi et al., "Generalized Intersection over Union", 2019.
-vision.generalized_box_iou = two:caller("generalized_box_iou", function(a)
-  local first, second = floating(a.boxes1), floating(a.boxes2)
+--- Computes the generalized intersection over union of all pairs of two sets of boxes. Rezatofighi et al.,
+--- "Generalized Intersection over Union", 2019.
+vision.generalized_box_iou = signature.of("generalized_box_iou(boxes1: boxes, boxes2: boxes)", function(a, b)
+  local first, second = floating(a), floating(b)
   local inter, union = inter_union(first, second)
   local hull = shared(first, second, true)
   return inter / union - (hull - union) / hull
@@ -62,42 +59,36 @@ end)
 
 -- ---- other forms
 
-local formats = {"xyxy", "xywh", "cxcywh"}
-
---- vision.box_convert(boxes, in_fmt, out_fmt): Converts boxes from one format to another.
-local converting = arguments.of {{"boxes", "tensor"}, {"in_fmt", formats}, {"out_fmt", formats}}
-vision.box_convert = converting:caller("box_convert", function(a)
-  local boxes = a.boxes
+--- Converts boxes from one format to another.
+vision.box_convert = signature.of([[box_convert(boxes: tensor, in_fmt: "xyxy" | "xywh" | "cxcywh",
+  out_fmt: "xyxy" | "xywh" | "cxcywh")]], function(boxes, from, to)
   if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
     options.wrong_shape("box_convert", "boxes", boxes, "[..., 4]")
   end
-  if a.in_fmt == a.out_fmt then return boxes:clone() end
+  if from == to then return boxes:clone() end
   local x, y, w, h = unpack(boxes:unbind(-1))
-  if a.in_fmt == "xyxy" then w, h = w - x, h - y end
-  if a.in_fmt == "cxcywh" then x, y = x - w * 0.5, y - h * 0.5 end
-  if a.out_fmt == "xyxy" then return ops.stack({x, y, x + w, y + h}, -1) end
-  if a.out_fmt == "cxcywh" then return ops.stack({x + w * 0.5, y + h * 0.5, w, h}, -1) end
+  if from == "xyxy" then w, h = w - x, h - y end
+  if from == "cxcywh" then x, y = x - w * 0.5, y - h * 0.5 end
+  if to == "xyxy" then return ops.stack({x, y, x + w, y + h}, -1) end
+  if to == "cxcywh" then return ops.stack({x + w * 0.5, y + h * 0.5, w, h}, -1) end
   return ops.stack({x, y, w, h}, -1)
 end)
 
---- vision.clip_boxes_to_image(boxes, size): Clips boxes so that they lie inside of an image.
-vision.clip_boxes_to_image = arguments.of({{"boxes", "tensor"}, {"size", sizes.of(2, 0)}}):caller("clip_boxes_to_image",
-  function(a)
-    local boxes = a.boxes
-    if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
-      options.wrong_shape("clip_boxes_to_image", "boxes", boxes, "[..., 4]")
-    end
-    local x1, y1, x2, y2 = unpack(boxes:unbind(-1))
-    local height, width = a.size[1], a.size[2]
-    return ops.stack({x1:clamp(0, width), y1:clamp(0, height), x2:clamp(0, width), y2:clamp(0, height)}, -1)
-  end)
+--- Clips boxes so that they lie inside of an image.
+vision.clip_boxes_to_image = signature.of("clip_boxes_to_image(boxes: tensor, size: sizes(2, 0))", function(boxes, size)
+  if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
+    options.wrong_shape("clip_boxes_to_image", "boxes", boxes, "[..., 4]")
+  end
+  local x1, y1, x2, y2 = unpack(boxes:unbind(-1))
+  local height, width = size[1], size[2]
+  return ops.stack({x1:clamp(0, width), y1:clamp(0, height), x2:clamp(0, width), y2:clamp(0, height)}, -1)
+end)
 
---- vision.remove_small_boxes(boxes, min_size): Returns the indices of the boxes whose sides are at least min_size.
-vision.remove_small_boxes = arguments.of({{"boxes", boxes_of}, {"min_size", "number"}}):caller("remove_small_boxes",
-  function(a)
-    local wide, high = side(a.boxes, 3) - side(a.boxes, 1), side(a.boxes, 4) - side(a.boxes, 2)
-    return ops.nonzero(ops.logical_and(ops.ge(wide, a.min_size), ops.ge(high, a.min_size))):reshape(-1)
-  end)
+--- Returns the indices of the boxes whose sides are at least min_size.
+vision.remove_small_boxes = signature.of("remove_small_boxes(boxes: boxes, min_size: number)", function(boxes, min_size)
+  local wide, high = side(boxes, 3) - side(boxes, 1), side(boxes, 4) - side(boxes, 2)
+  return ops.nonzero(ops.logical_and(ops.ge(wide, min_size), ops.ge(high, min_size))):reshape(-1)
+end)
 
 -- ---- the best of those that cover the same
 
@@ -110,37 +101,31 @@ local function check_scores(who, boxes, scores)
   end
 end
 
---- vision.nms(boxes, scores, iou_threshold): Performs non-maximum suppression of boxes according to their intersection
---- over union (IoU).
-vision.nms = arguments.of({{"boxes", boxes_of}, {"scores", "tensor"}, {"iou_threshold", "number"}}):caller("nms",
-  function(a)
-    check_scores("nms", a.boxes, a.scores)
-    local boxes = a.boxes:detach()
-    if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
-    local _, order = ops.sort(a.scores:detach(), 1, {descending = true, stable = true})
-    return order:masked_select(ops.nms_sorted(boxes:index_select(1, order), a.iou_threshold))
-  end)
+--- Performs non-maximum suppression of boxes according to their intersection over union (IoU).
+vision.nms = signature.of("nms(boxes: boxes, scores: tensor, iou_threshold: number)", function(boxes, scores, threshold)
+  check_scores("nms", boxes, scores)
+  boxes = boxes:detach()
+  if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
+  local _, order = ops.sort(scores:detach(), 1, {descending = true, stable = true})
+  return order:masked_select(ops.nms_sorted(boxes:index_select(1, order), threshold))
+end)
 
---- vision.batched_nms(boxes, scores, idxs, iou_threshold): Performs non-maximum suppression of boxes separately for
---- each class.
-vision.batched_nms = arguments.of({
-  {"boxes", boxes_of}, {"scores", "tensor"}, {"idxs", "tensor"}, {"iou_threshold", "number"},
-}):caller("batched_nms", function(a)
-  local boxes = a.boxes:detach()
-  check_scores("batched_nms", boxes, a.scores)
-  if a.idxs.ndim ~= 1 or a.idxs.shape[1] ~= boxes.shape[1] then
-    options.wrong_shape("batched_nms", "idxs", a.idxs, ("[%d], one for each box"):format(boxes.shape[1]))
+--- Performs non-maximum suppression of boxes separately for each class.
+vision.batched_nms = signature.of([[batched_nms(boxes: boxes, scores: tensor, idxs: tensor,
+  iou_threshold: number)]], function(boxes, scores, idxs, threshold)
+  boxes = boxes:detach()
+  check_scores("batched_nms", boxes, scores)
+  if idxs.ndim ~= 1 or idxs.shape[1] ~= boxes.shape[1] then
+    options.wrong_shape("batched_nms", "idxs", idxs, ("[%d], one for each box"):format(boxes.shape[1]))
   end
   if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
-  local apart = a.idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- so that boxes of different classes never overlap
-  return vision.nms(boxes + apart:unsqueeze(2), a.scores, a.iou_threshold)
+  local apart = idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- so that boxes of different classes never overlap
+  return vision.nms(boxes + apart:unsqueeze(2), scores, threshold)
 end)
 
 -- ---- pooling of boxes
 
-local pooled = {
-  {"x", "tensor"}, {"boxes", "any"}, {"output_size", sizes.of(2, 1)}, {"spatial_scale", "number", 1},
-}
+local pooled = "x: tensor, boxes: any, output_size: sizes(2, 1), spatial_scale = 1"
 
 -- boxes as rows (image, x1, y1, x2, y2), of a list with the boxes of each image too.
 local function rows_of(who, x, boxes)
@@ -167,10 +152,9 @@ local function rows_of(who, x, boxes)
   return ops.cat(all, 1)
 end
 
---- vision.roi_pool(x, boxes, output_size [, spatial_scale = 1]): Performs region of interest (RoI) max pooling.
---- Girshick, "Fast R-CNN", 2015.
-vision.roi_pool = arguments.of(pooled):caller("roi_pool", function(a)
-  return (ops.roi_pool(a.x, rows_of("roi_pool", a.x, a.boxes), a.output_size, a.spatial_scale))
+--- Performs region of interest (RoI) max pooling. Girshick, "Fast R-CNN", 2015.
+vision.roi_pool = signature.of("roi_pool(" .. pooled .. ")", function(x, boxes, size, scale)
+  return (ops.roi_pool(x, rows_of("roi_pool", x, boxes), size, scale))
 end)
 
 -- Along one side of boxes, from `start`, `each` long a bin: positions from 0 and weights of two pixels each,
@@ -188,11 +172,9 @@ local function line_of(start, each, bins, samples, counts, size)
   return indices, ops.stack({weight * (1 - part), weight * part}, -1)
 end
 
---- vision.roi_align(x, boxes, output_size [, spatial_scale = 1 [, sampling_ratio = -1 [, aligned = false]]]): Performs
---- region of interest (RoI) align, average pooling of interpolated points. He et al., "Mask R-CNN", 2017.
-vision.roi_align = arguments.of({
-  pooled[1], pooled[2], pooled[3], pooled[4], {"sampling_ratio", "integer", -1}, {"aligned", "boolean", false},
-}):caller("roi_align", function(a)
+--- Performs region of interest (RoI) align, average pooling of interpolated points. He et al., "Mask R-CNN", 2017.
+vision.roi_align = signature.by_name("roi_align(" .. pooled .. ", sampling_ratio: integer = -1, aligned = false)",
+  function(a)
   local who, x = "roi_align", a.x
   local boxes, rows, columns = rows_of(who, x, a.boxes), a.output_size[1], a.output_size[2]
   local n, channels, height, width = unpack(x.shape)

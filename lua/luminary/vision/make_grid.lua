@@ -1,17 +1,15 @@
 --- Many images as one.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local image = require "luminary.vision.image_files"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local fail = options.fail
 local ops = core.ops
 
 local grid = {}
 
-local grid_options = {
-  {"nrow", "count", 8}, {"padding", "natural", 2}, {"normalize", "boolean", false}, {"value_range", "table"},
-  {"scale_each", "boolean", false}, {"pad_value", "number", 0},
-}
+local grid_options = [[nrow: count = 8, padding: natural = 2, normalize = false, value_range: table,
+  scale_each = false, pad_value = 0]]
 
 -- [N, C, H, W] of what stands for images; gray ones get three channels.
 local function batch_of(who, images)
@@ -67,19 +65,17 @@ local function make_grid(who, images, opts)
   return out
 end
 
---- vision.make_grid(images [, {nrow = 8, padding = 2, normalize = false, value_range, scale_each = false, pad_value =
---- 0}]): Makes a grid of images.
-grid.make_grid = arguments.takes("make_grid", grid_options, function(images, opts)
+--- Makes a grid of images.
+grid.make_grid = signature.of("make_grid(images, {" .. grid_options .. "})", function(images, opts)
   return make_grid("make_grid", images, opts)
 end)
 
 local writers = {png = image.write_png, jpg = image.write_jpeg, jpeg = image.write_jpeg}
 
---- vision.save_image(…): Saves an image, or a grid of images, into a PNG or JPEG file.
-grid.save_image = arguments.takes("save_image", {
-  {"format", lacks = true}, unpack(grid_options),
-}, function(images, path, opts)
-  local ending = options.arg("save_image", "path", path, "string"):match("%.(%w+)$")
+--- Saves an image, or a grid of images, into a PNG or JPEG file.
+grid.save_image = signature.of("save_image(images, path: string, {format: lacks, " .. grid_options .. "})",
+  function(images, path, opts)
+  local ending = path:match("%.(%w+)$")
   local write = writers[(ending or ""):lower()]
   if not write then fail("save_image: the path must end in .png, .jpg or .jpeg, got '%s'", path) end
   local picture = make_grid("save_image", images, opts)

@@ -6,7 +6,6 @@
  * batches: messages whose fields are made up but can be read; a question, whose answer shows that all of those were
  * read; and one last message damaged in any way, after which it is usually thrown out and comes back. Strangers damage
  * the handshake. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <poll.h>
 #include <stdint.h>

@@ -64,8 +64,7 @@ return {
     {"in bfloat16, beside llama.cpp", "70", "0.89 to 0.91"},
     {"with int8 weights, beside llama.cpp's Q8_0", "118", "0.88 to 1.02"},
     {"1.1 billion parameters in TinyLlama's shape (`--model tinyllama`), the same three", "", "0.90, 0.89, 0.91"},
-    remark = "Waiting threads sleep here after some 25 µs, which leaves the cores to others; llama.cpp's do not. "
-      .. "`GOMP_SPINCOUNT=100000` keeps ours awake too; beside a busy program it doubles a step's time.",
+    remark = "Waiting threads sleep here after at most 200 µs, which leaves the cores to others; llama.cpp's do not.",
   },
   {
     title = "Layers over sequences",
@@ -121,9 +120,7 @@ return {
     command = "scripts/dev/busy_neighbor", machine = ZEN5, against = "the same step alone",
     columns = {"", "times as long"},
     {"a step on two threads beside one process that computes", "2 to 2.3"},
-    remark = "Threads that wait spin for some 25 µs and then sleep; `require \"luminary\"` sets that for the libraries "
-      .. "that it loads. `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY` in the environment stay as they are. A host that loaded "
-      .. "GCC's OpenMP before needs `GOMP_SPINCOUNT=1000`. Where more processes want the cores than there are, one "
-      .. "thread for each process is best.",
+    remark = "Threads that wait spin for 5 to 200 µs, longer where that was worth it before, and then sleep. Where "
+      .. "more processes want the cores than there are, one thread for each process is best.",
   },
 }

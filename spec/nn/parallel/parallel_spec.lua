@@ -2,6 +2,7 @@
 -- with a thread for each device. The devices are cpu:0, cpu:1, …; with LM_SPEC_DEVICE=cuda they are GPUs, of which
 -- LM_CUDA_VIRTUAL=4 makes enough.
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local nn = lm.nn
 local P, comm = nn.parallel, nn.parallel.comm
 
@@ -9,11 +10,6 @@ local kind = (os.getenv "LM_SPEC_DEVICE" or "cpu"):match "^%a+"
 local function dev(i) return lm.core.device(kind .. ":" .. i) end
 local f64 = {dtype = "float64"}
 local function same(a, b) return lm.equal(a:to("cpu"), b:to("cpu")) end
-local function message(f, ...)
-  local ok, problem = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(problem)
-end
 local function devices_of(list)
   local names = {}
   for i, t in ipairs(list) do names[i] = t.device end

@@ -313,7 +313,7 @@ describe("SyncBatchNorm", function()
     end
     local alone = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(3))
     assert(alone:is(nn.SyncBatchNorm) and nn.SyncBatchNorm.convert_sync_batchnorm(alone) == alone)
-    assert.matches("convert_sync_batchnorm: expected a module, got 3$",
+    assert.matches("convert_sync_batchnorm: module must be a module, got 3$",
       select(2, pcall(nn.SyncBatchNorm.convert_sync_batchnorm, 3)))
   end)
 

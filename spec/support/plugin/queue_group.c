@@ -49,7 +49,7 @@ static bool mode(const char *name) {
   return is && strcmp(is, name) == 0;
 }
 
-static size_t bytes_of(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype); }
+static size_t bytes_of(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size(t->dtype); }
 
 /* The start of each call. */
 static lm_status enter(lm_group *g) {
@@ -97,9 +97,9 @@ static lm_status reduce_all(lm_group *g, lm_tensor *t, lm_reduce_op op, int root
     if (r == 0)
       memcpy(sum, theirs, bytes);
     else
-      lm_reduce_into((lm_dtype)t->dtype, op, sum, sum, theirs, (size_t)t->numel);
+      lm_reduce_into(t->dtype, op, sum, sum, theirs, (size_t)t->numel);
   }
-  if (op == LM_REDUCE_MEAN) lm_reduce_scale((lm_dtype)t->dtype, sum, (size_t)t->numel, 1.0 / g->size);
+  if (op == LM_REDUCE_MEAN) lm_reduce_scale(t->dtype, sum, (size_t)t->numel, 1.0 / g->size);
   if (root < 0 || root == g->rank) memcpy(t->data, sum, bytes);
 done:
   lm_free(theirs);
@@ -114,7 +114,7 @@ static lm_status queue_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op 
 
 static lm_status queue_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale) {
   counts[SCALED]++;
-  lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, scale);
+  lm_reduce_scale(t->dtype, t->data, (size_t)t->numel, scale);
   return reduce_all(g, t, LM_REDUCE_SUM, -1);
 }
 
@@ -172,9 +172,9 @@ static lm_status queue_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *cons
   TRY(fetch(g, s->turn, 0, g->rank, t->data, bytes_of(t)));
   for (int r = 1; r < g->size; r++) {
     TRY(fetch(g, s->turn, r, g->rank, theirs, bytes_of(t)));
-    lm_reduce_into((lm_dtype)t->dtype, op, t->data, t->data, theirs, (size_t)t->numel);
+    lm_reduce_into(t->dtype, op, t->data, t->data, theirs, (size_t)t->numel);
   }
-  if (op == LM_REDUCE_MEAN) lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
+  if (op == LM_REDUCE_MEAN) lm_reduce_scale(t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
 done:
   lm_free(theirs);
   return status;

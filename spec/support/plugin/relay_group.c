@@ -9,7 +9,7 @@ typedef struct letter { /* followed by the tensor */
   lm_ticket ticket;
 } letter;
 
-static size_t bytes_of(const lm_tensor *t) { return t ? (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype) : 0; }
+static size_t bytes_of(const lm_tensor *t) { return t ? (size_t)t->numel * lm_dtype_size(t->dtype) : 0; }
 
 static void key_of(const lm_group *g, int rank, char key[64]) {
   char digits[24], *d = digits + sizeof digits - 1;
@@ -59,12 +59,12 @@ static lm_status relay_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
     if (r == 0) {
       memcpy(t->data, l + 1, bytes_of(t));
     } else {
-      lm_reduce_into((lm_dtype)t->dtype, op, t->data, t->data, l + 1, (size_t)t->numel);
+      lm_reduce_into(t->dtype, op, t->data, t->data, l + 1, (size_t)t->numel);
     }
     lm_free(l);
     l = NULL;
   }
-  if (op == LM_REDUCE_MEAN) lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
+  if (op == LM_REDUCE_MEAN) lm_reduce_scale(t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
 done:
   lm_free(l);
   return status;

@@ -71,7 +71,7 @@ static const lm_driver driver = {
 /* ---- elements */
 
 static double get(const lm_tensor *t, int64_t at) {
-  switch ((lm_dtype)t->dtype) {
+  switch (t->dtype) {
     case LM_F32: return (double)((const float *)t->data)[at];
     case LM_F64: return ((const double *)t->data)[at];
     case LM_I64: return (double)((const int64_t *)t->data)[at];
@@ -81,7 +81,7 @@ static double get(const lm_tensor *t, int64_t at) {
 }
 
 static void put(lm_tensor *t, int64_t at, double v) {
-  switch ((lm_dtype)t->dtype) {
+  switch (t->dtype) {
     case LM_F32: ((float *)t->data)[at] = (float)v; break;
     case LM_F64: ((double *)t->data)[at] = v; break;
     case LM_I64: ((int64_t *)t->data)[at] = (int64_t)v; break;
@@ -91,8 +91,7 @@ static void put(lm_tensor *t, int64_t at, double v) {
 
 static lm_status check(const lm_tensor *t) {
   if (t->dtype == LM_F32 || t->dtype == LM_F64 || t->dtype == LM_I64 || t->dtype == LM_BOOL) return LM_OK;
-  return lm_fail(LM_E_DTYPE, "%s: tiny has no %s", lm_op_running() ? lm_op_running() : "copy",
-                 lm_dtype_name((lm_dtype)t->dtype));
+  return lm_fail(LM_E_DTYPE, "%s: tiny has no %s", lm_op_running() ? lm_op_running() : "copy", lm_dtype_name(t->dtype));
 }
 
 /* Element k of a tensor of these sizes, in row-major order. */

@@ -2,7 +2,6 @@
 #ifndef LM_SPEC_STORE_CHECK_H
 #define LM_SPEC_STORE_CHECK_H
 
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -11,16 +11,18 @@ typedef struct search {
   lm_reduce_plan plan;
   bool largest;
   lm_tensor *values, *indices; /* values may be NULL */
+  lm_total *extreme;           /* of each part of a row, where rows are searched, and its position */
+  int64_t *position;
 } search;
 
 static void write_unit(const search *s, const lm_reduce_unit *u, const void *best, lm_dtype in,
                        const int64_t *position) {
   if (s->values) {
-    lm_dtype d = (lm_dtype)s->values->dtype;
+    lm_dtype d = s->values->dtype;
     lm_pointwise_loops_of(in)->store[d](s->values->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, best, u->cols);
   }
   lm_pointwise_loops_of(LM_I64)->store[s->indices->dtype](
-      s->indices->data + u->out * (int64_t)lm_dtype_size((lm_dtype)s->indices->dtype), u->o_step, position, u->cols);
+      s->indices->data + u->out * (int64_t)lm_dtype_size(s->indices->dtype), u->o_step, position, u->cols);
 }
 
 /* Column by column: a value and a place that grow along the rows. */
@@ -69,19 +71,24 @@ static void search_row(const search *s, const lm_reduce_unit *u, int64_t begin, 
   }
 }
 
-static lm_status search_rows(const search *s) {
+static void search_tasks(void *ctx, int64_t first, int64_t last) {
+  const search *s = ctx;
   const lm_reduce_plan *p = &s->plan;
-  int64_t tasks = p->units * p->parts;
-  lm_total *extreme = lm_malloc((size_t)tasks * (sizeof *extreme + sizeof(int64_t)));
-  if (!extreme) return LM_E_OOM;
-  int64_t *position = (int64_t *)(extreme + tasks);
-#pragma omp parallel for num_threads(lm_reduce_share(p)) schedule(static)
-  for (int64_t task = 0; task < tasks; task++) {
+  for (int64_t task = first; task < last; task++) {
     int64_t begin, end;
     lm_reduce_unit u = lm_reduce_unit_at(p, task / p->parts);
     lm_reduce_part(p, task % p->parts, &begin, &end);
-    search_row(s, &u, begin, end, &extreme[task], &position[task]);
+    search_row(s, &u, begin, end, &s->extreme[task], &s->position[task]);
   }
+}
+
+static lm_status search_rows(search *s) {
+  const lm_reduce_plan *p = &s->plan;
+  int64_t tasks = p->units * p->parts;
+  lm_total *extreme = s->extreme = lm_malloc((size_t)tasks * (sizeof *extreme + sizeof(int64_t)));
+  if (!extreme) return LM_E_OOM;
+  int64_t *position = s->position = (int64_t *)(extreme + tasks);
+  lm_parallel(tasks, lm_reduce_work(p), 0, search_tasks, s);
   for (int64_t unit = 0; unit < p->units; unit++) {
     lm_reduce_unit u = lm_reduce_unit_at(p, unit);
     int64_t best = unit * p->parts;
@@ -99,6 +106,10 @@ static lm_status search_rows(const search *s) {
   return LM_OK;
 }
 
+static void search_units(void *ctx, int64_t first, int64_t last) {
+  for (int64_t unit = first; unit < last; unit++) search_cols(ctx, unit);
+}
+
 lm_status lm_cpu_extreme_along(const void *args, lm_tensor *const *out) {
   const lm_extreme_along_args *a = args;
   search s = {.largest = a->largest, .indices = out[0], .values = out[1]};
@@ -107,7 +118,6 @@ lm_status lm_cpu_extreme_along(const void *args, lm_tensor *const *out) {
   lm_reduce_plan_make(&s.plan, a->x, s.indices, reduced, LM_REDUCE_COLS);
   if (s.plan.kept_count == 0) return LM_OK;
   if (!s.plan.cols) return search_rows(&s);
-#pragma omp parallel for num_threads(lm_reduce_share(&s.plan)) schedule(static)
-  for (int64_t unit = 0; unit < s.plan.units; unit++) search_cols(&s, unit);
+  lm_parallel(s.plan.units, lm_reduce_work(&s.plan), 0, search_units, &s);
   return LM_OK;
 }

@@ -1,6 +1,5 @@
 /* Attention in blocks: scores of some queries and some keys at a time, softmax along the keys as they come (Milakov and
  * Gimelshein 2018, Dao 2023), so that memory grows with the lengths and not with their product. */
-#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -31,7 +30,7 @@ typedef struct attention {
 static attention attention_of(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                               const lm_tensor *mask, bool causal, double scale, double dropout_p,
                               const lm_tensor *draw) {
-  lm_dtype dtype = (lm_dtype)query->dtype;
+  lm_dtype dtype = query->dtype;
   return (attention){
       .query = query,
       .key = key,
@@ -54,12 +53,9 @@ static attention attention_of(const lm_tensor *query, const lm_tensor *key, cons
   };
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Row i of head h of sample n. */
 static char *row_of(const lm_tensor *t, int64_t n, int64_t h, int64_t i) {
-  return t->data +
-         (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  return t->data + (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size(t->dtype);
 }
 
 /* Elements from one row to the next. */
@@ -68,7 +64,7 @@ static int64_t step_of(const lm_tensor *t) { return t->size[2] > 1 ? t->stride[2
 /* Bytes of a matrix of n columns in panels. */
 static size_t panels_of(const attention *t, int64_t depth, int64_t n) {
   int64_t width = t->products->width;
-  return (size_t)((n + width - 1) / width * width * depth) * t->each;
+  return (size_t)(lm_round_up(n, width) * depth) * t->each;
 }
 
 /* Packs rows of a tensor as a matrix of n rows, or transposed, of n columns. */
@@ -122,7 +118,7 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
   b->line = LINE;
   b->causal = t->causal ? i + 1 - j : LM_SEES_ALL;
   if (mask) {
-    b->mask = row_of(mask, n, h, i) + j * mask->stride[3] * (int64_t)lm_dtype_size((lm_dtype)mask->dtype);
+    b->mask = row_of(mask, n, h, i) + j * mask->stride[3] * (int64_t)lm_dtype_size(mask->dtype);
     b->mask_is_bool = mask->dtype == LM_BOOL;
     b->mask_row = mask->stride[2];
     b->mask_col = mask->stride[3];
@@ -154,7 +150,7 @@ static forward_scratch forward_scratch_of(const attention *t) {
                        .packed = panels_of(t, KEYS, t->value_width),
                        .values = (size_t)(SPAN * t->value_width) * t->each,
                        .stats = SPAN * t->each};
-  r.all = (r.scores + r.keys + r.packed + r.values + 2 * r.stats + 63) / 64 * 64;
+  r.all = lm_round_up(r.scores + r.keys + r.packed + r.values + 2 * r.stats, 64);
   return r;
 }
 
@@ -164,7 +160,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
   const forward_scratch r = forward_scratch_of(t);
   char *scores = scratch, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
   char *row_max = values + r.values, *sum = row_max + r.stats;
-  int64_t last = t->causal ? smaller(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
+  int64_t last = t->causal ? lm_min(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
   bool few = t->dtype == LM_F32 && end - i <= FEW;
   size_t value_row = (size_t)vw * t->each;
   memset(values, 0, (size_t)(end - i) * value_row);
@@ -176,14 +172,14 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
       ((float *)row_max)[q] = -INFINITY;
   }
   for (int64_t j = 0; j < last; j += KEYS) {
-    int64_t there = smaller(KEYS, last - j);
+    int64_t there = lm_min(KEYS, last - j);
     const char *value = row_of(t->value, n, kv, j);
     if (!few) {
       pack(t, keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
       pack(t, packed, value, step_of(t->value), there, vw, false);
     }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
-      lm_score_block b = {.scores = scores, .rows = smaller(QUERIES, end - i - q), .cols = there};
+      lm_score_block b = {.scores = scores, .rows = lm_min(QUERIES, end - i - q), .cols = there};
       char *mine = values + (size_t)q * value_row;
       score(t, n, h, i + q, j, few ? NULL : keys, &b);
       t->loops->online_softmax(&b, row_max + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
@@ -203,27 +199,33 @@ static double work_of(const attention *t, int products) {
   return scores * (2 + products * (double)(t->width + t->value_width) / (t->dtype == LM_F64 ? 50 : 200));
 }
 
+typedef struct forward_job {
+  const attention *t;
+  int64_t span, blocks; /* queries of a unit, and units of a head */
+  lm_tensor *const *out;
+} forward_job;
+
+static void attend_units(void *ctx, int64_t first, int64_t last) {
+  const forward_job *j = ctx;
+  const attention *t = j->t;
+  for (int64_t unit = first; unit < last; unit++) {
+    int64_t head = unit / j->blocks;
+    int64_t i = (j->blocks - 1 - unit % j->blocks) * j->span; /* blocks that see most keys come first */
+    attend(t, head / t->heads, head % t->heads, i, lm_min(i + j->span, t->queries), lm_scratch(), j->out[0],
+           j->out[1]->data);
+  }
+}
+
 lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_attention_args *a = args;
   const attention t =
       attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
   int64_t heads = a->query->size[0] * t.heads, span = SPAN;
-  int share = lm_cpu_share(work_of(&t, 1));
-  while (share > 1 && span > QUERIES && heads * ((t.queries + span - 1) / span) < 8 * share) span /= 2;
-  int64_t blocks = (t.queries + span - 1) / span;
-  size_t scratch = forward_scratch_of(&t).all, all = scratch * (size_t)share;
-  void *scratches;
-  TRY(lm_device_alloc(a->query->device, all, &scratches));
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic)
-  for (int64_t unit = 0; unit < heads * blocks; unit++) {
-    int64_t head = unit / blocks, i = (blocks - 1 - unit % blocks) * span; /* blocks that see most keys come first */
-    char *mine = (char *)scratches + scratch * (size_t)omp_get_thread_num();
-    attend(&t, head / t.heads, head % t.heads, i, smaller(i + span, t.queries), mine, out[0], out[1]->data);
-  }
-  lm_device_free(a->query->device, scratches, all);
-done:
-  return status;
+  double work = work_of(&t, 1);
+  int threads = lm_threads_for(work);
+  while (threads > 1 && span > QUERIES && heads * ((t.queries + span - 1) / span) < 8 * threads) span /= 2;
+  forward_job job = {.t = &t, .span = span, .blocks = (t.queries + span - 1) / span, .out = out};
+  return lm_parallel(heads * job.blocks, work, forward_scratch_of(&t).all, attend_units, &job);
 }
 
 /* ---- backward */
@@ -231,8 +233,9 @@ done:
 /* What a unit of the backward pass, some keys of a head, works on. */
 typedef struct backward_part {
   const attention *t;
-  const lm_tensor *grad;
-  const char *norms, *dots; /* [N, H, L] */
+  const lm_tensor *grad, *y;
+  const char *norms;
+  char *dots; /* norms and dots: [N, H, L] */
   lm_tensor *dquery, *dkey, *dvalue;
   char *dqueries; /* or [parts, N, H, L, E], where dquery is the sum of the parts */
   int64_t parts;  /* of a head's keys */
@@ -266,7 +269,7 @@ static size_t backward_scratch_of(const attention *t, char *scratch, backward_sc
   size_t all = 0;
   for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
     *parts[k].part = scratch ? scratch + all : NULL;
-    all += (parts[k].bytes + 63) / 64 * 64;
+    all += lm_round_up(parts[k].bytes, 64);
   }
   return all;
 }
@@ -275,8 +278,7 @@ static size_t backward_scratch_of(const attention *t, char *scratch, backward_sc
 static void backward_block(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t j,
                            const backward_scratch *r) {
   const attention *t = w->t;
-  lm_score_block b = {
-      .scores = r->scores, .rows = smaller(QUERIES, t->queries - i), .cols = smaller(KEYS, t->keys - j)};
+  lm_score_block b = {.scores = r->scores, .rows = lm_min(QUERIES, t->queries - i), .cols = lm_min(KEYS, t->keys - j)};
   size_t stat = (size_t)((n * t->heads + h) * t->queries + i) * t->each;
   int64_t kv = h / t->shared, row, vw = t->value_width;
   const char *grad = row_of(w->grad, n, h, i);
@@ -299,9 +301,9 @@ static void backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t
   const attention *t = w->t;
   backward_scratch r;
   backward_scratch_of(t, scratch, &r);
-  int64_t blocks = (t->keys + KEYS - 1) / KEYS;
+  int64_t blocks = lm_ceil_div(t->keys, KEYS);
   for (int64_t block = blocks * part / w->parts; block < blocks * (part + 1) / w->parts; block++) {
-    int64_t j = block * KEYS, from = t->causal ? j / QUERIES * QUERIES : 0, there = smaller(KEYS, t->keys - j);
+    int64_t j = block * KEYS, from = t->causal ? j / QUERIES * QUERIES : 0, there = lm_min(KEYS, t->keys - j);
     const char *key = row_of(t->key, n, kv, j);
     pack(t, r.keys, key, step_of(t->key), there, t->width, true);
     pack(t, r.key_rows, key, step_of(t->key), there, t->width, false);
@@ -312,14 +314,23 @@ static void backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t
   }
 }
 
+static void backward_units(void *ctx, int64_t first, int64_t last) {
+  const backward_part *w = ctx;
+  int64_t kv_heads = w->dkey->size[1];
+  for (int64_t unit = first; unit < last; unit++) {
+    int64_t head = unit / w->parts;
+    backward_unit(w, head / kv_heads, head % kv_heads, unit % w->parts, lm_scratch());
+  }
+}
+
 static void clear(lm_tensor *t) { memset(t->data, 0, lm_nbytes(t)); } /* of dense ones */
 
-/* dquery = the sum of its parts */
-static void add_parts(const backward_part *w) {
+/* dquery = the sum of its parts, for some rows */
+static void add_parts(void *ctx, int64_t first, int64_t last) {
+  const backward_part *w = ctx;
   const attention *t = w->t;
-  int64_t rows = t->query->size[0] * t->heads * t->queries, step = rows * t->width;
-#pragma omp parallel for num_threads(lm_cpu_share((double)(step * w->parts))) schedule(static)
-  for (int64_t r = 0; r < rows; r++) {
+  int64_t step = t->query->size[0] * t->heads * t->queries * t->width;
+  for (int64_t r = first; r < last; r++) {
     char *to = row_of(w->dquery, r / t->queries / t->heads, r / t->queries % t->heads, r % t->queries);
     for (int64_t p = 0; p < w->parts; p++) {
       const char *from = w->dqueries + (size_t)(p * step + r * t->width) * t->each;
@@ -333,26 +344,39 @@ static void add_parts(const backward_part *w) {
   }
 }
 
+/* Of each row the product of the result and its gradient. */
+static void dot_heads(void *ctx, int64_t first, int64_t last) {
+  const backward_part *w = ctx;
+  const attention *t = w->t;
+  for (int64_t head = first; head < last; head++) {
+    int64_t n = head / t->heads, h = head % t->heads;
+    t->loops->row_dots(w->dots + (size_t)(head * t->queries) * t->each, row_of(w->grad, n, h, 0), step_of(w->grad),
+                       row_of(w->y, n, h, 0), step_of(w->y), t->queries, t->value_width);
+  }
+}
+
 lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_attention_backward_args *a = args;
   const attention t =
       attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
   lm_device device = a->query->device;
-  int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = (t.keys + KEYS - 1) / KEYS;
+  int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = lm_ceil_div(t.keys, KEYS);
   int64_t rows = samples * t.heads * t.queries, heads = samples * kv_heads, parts = 1;
-  int share = lm_cpu_share(work_of(&t, 3));
+  double work = work_of(&t, 3);
+  int threads = lm_threads_for(work);
   /* Heads are what threads divide among themselves; of few heads the keys too. */
-  if (share > 1 && heads < 4 * share) parts = smaller(blocks, (4 * share + heads - 1) / (heads > 0 ? heads : 1));
+  if (threads > 1 && heads < 4 * threads) parts = lm_min(blocks, (4 * threads + heads - 1) / (heads > 0 ? heads : 1));
   if (parts < 1) parts = 1;
   size_t scratch = backward_scratch_of(&t, NULL, &(backward_scratch){0}), dots = (size_t)rows * t.each;
-  size_t dqueries = parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0;
-  size_t all = scratch * (size_t)share + dots + dqueries;
+  size_t dqueries = parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0,
+         all = dots + dqueries + 1; /* never none */
   void *memory;
   TRY(lm_device_alloc(device, all, &memory));
-  char *scratches = memory, *dot = scratches + scratch * (size_t)share;
+  char *dot = memory;
   backward_part w = {.t = &t,
                      .grad = a->grad,
+                     .y = a->out,
                      .norms = a->log_sum->data,
                      .dots = dot,
                      .dquery = out[0],
@@ -362,19 +386,9 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
                      .parts = parts};
   for (int k = 0; k < 3; k++) clear(out[k]);
   memset(w.dqueries, 0, dqueries);
-#pragma omp parallel for num_threads(lm_cpu_share((double)(rows * t.value_width))) schedule(static)
-  for (int64_t head = 0; head < samples * t.heads; head++) {
-    int64_t n = head / t.heads, h = head % t.heads;
-    t.loops->row_dots(dot + (size_t)(head * t.queries) * t.each, row_of(a->grad, n, h, 0), step_of(a->grad),
-                      row_of(a->out, n, h, 0), step_of(a->out), t.queries, t.value_width);
-  }
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(dynamic)
-  for (int64_t unit = 0; unit < heads * parts; unit++) {
-    int64_t head = unit / parts;
-    char *mine = scratches + scratch * (size_t)omp_get_thread_num();
-    backward_unit(&w, head / kv_heads, head % kv_heads, unit % parts, mine);
-  }
-  if (parts > 1) add_parts(&w);
+  lm_parallel(samples * t.heads, (double)(rows * t.value_width), 0, dot_heads, &w);
+  status = lm_parallel(heads * parts, work, scratch, backward_units, &w);
+  if (parts > 1 && status == LM_OK) lm_parallel(rows, (double)(rows * t.width * parts), 0, add_parts, &w);
   lm_device_free(device, memory, all);
 done:
   return status;

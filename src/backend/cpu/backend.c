@@ -45,13 +45,12 @@ static const lm_backend backend = {
     .optim = lm_cpu_optim,
     .norms = lm_cpu_norms,
     .rescale = lm_cpu_rescale,
-    .set_threads = lm_cpu_set_threads,
-    .get_threads = lm_cpu_threads,
+    .set_threads = lm_set_num_threads,
+    .get_threads = lm_num_threads,
 };
 
 /* Cannot fail but by an ABI number, and both come from one build. */
 __attribute__((constructor)) static void register_cpu(void) {
   lm_cpu_level(); /* reports a wrong LM_CPU_LEVEL, which nobody else asks for in a build of one level */
-  lm_cpu_threads_start();
   lm_backend_register(&backend);
 }

@@ -1,6 +1,5 @@
 /* Boxes in images: pooling of their bins, and which of them cover the same. */
 #include <math.h>
-#include <omp.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
@@ -11,19 +10,27 @@
 
 typedef int64_t (*roi_loop)(const lm_roi_pool_args *a, lm_tensor *const *out, int64_t from, int64_t to);
 
+typedef struct roi_job {
+  const lm_roi_pool_args *a;
+  lm_tensor *const *out;
+  roi_loop loop;
+  _Atomic int64_t bad;
+} roi_job;
+
+static void pool_rois(void *ctx, int64_t first, int64_t last) {
+  roi_job *j = ctx;
+  int64_t bad = j->loop(j->a, j->out, first, last);
+  if (bad != 0) lm_note_least(&j->bad, bad);
+}
+
 lm_status lm_cpu_roi_pool(const void *args, lm_tensor *const *out) {
   static const roi_loop loops[LM_DTYPE_COUNT] = {LM_FLOATS(roi)};
   const lm_roi_pool_args *a = args;
-  roi_loop loop = loops[a->x->dtype];
-  int64_t planes = out[0]->size[0] * out[0]->size[1], bad = 0;
-#pragma omp parallel num_threads(lm_cpu_share((double)out[0]->numel * 16)) reduction(max : bad)
-  {
-    int64_t n = omp_get_num_threads(), me = omp_get_thread_num();
-    bad = loop(a, out, planes * me / n, planes * (me + 1) / n);
-  }
-  if (bad == 0) return LM_OK;
+  roi_job job = {.a = a, .out = out, .loop = loops[a->x->dtype], .bad = INT64_MAX};
+  lm_parallel(out[0]->size[0] * out[0]->size[1], (double)out[0]->numel * 16, 0, pool_rois, &job);
+  if (job.bad == INT64_MAX) return LM_OK;
   return lm_fail(LM_E_INDEX, "roi_pool: boxes[%lld, 1] is out of range for x's %lld images (indices start at 1)",
-                 (long long)bad, (long long)a->x->size[0]);
+                 (long long)job.bad, (long long)a->x->size[0]);
 }
 
 lm_status lm_cpu_nms_sorted(const void *args, lm_tensor *const *out) {
@@ -34,7 +41,7 @@ lm_status lm_cpu_nms_sorted(const void *args, lm_tensor *const *out) {
   uint8_t *keep = (uint8_t *)out[0]->data;
 #define NMS(id) \
   case LM_##id: nms_##id((const lm_elem_##id *)a->boxes->data, n, (lm_acc_##id)a->iou_threshold, side, keep); break;
-  switch ((lm_dtype)a->boxes->dtype) {
+  switch (a->boxes->dtype) {
     NMS(F16)
     NMS(BF16)
     NMS(F32)

@@ -9,11 +9,40 @@ static bool has_layout_of(const lm_tensor *t, bool channels_last) {
   return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
 }
 
+typedef struct cat_job {
+  const lm_list *tensors;
+  lm_tensor *result;
+  int dim;
+  int64_t inner, item; /* elements of one step of dim; bytes */
+  bool streams;
+} cat_job;
+
+/* Lines of a cache first .. last - 1 of the result, in the parts of inputs that they consist of. */
+static void cat_lines(void *ctx, int64_t first, int64_t last) {
+  const cat_job *j = ctx;
+  int64_t row = j->result->size[j->dim] * j->inner * j->item, all = (int64_t)lm_nbytes(j->result);
+  int64_t to = last * LM_NONTEMPORAL_LINE < all ? last * LM_NONTEMPORAL_LINE : all;
+  for (int64_t at = first * LM_NONTEMPORAL_LINE; at < to;) {
+    int64_t outer = at / row, begin = outer * row;
+    for (int i = 0; i < j->tensors->n && at < to; i++) {
+      const lm_tensor *t = j->tensors->v[i];
+      int64_t run = t->size[j->dim] * j->inner * j->item, end = begin + run < to ? begin + run : to;
+      if (at < end) {
+        lm_nontemporal_copy_if_large(j->streams, j->result->data + at, t->data + outer * run + (at - begin),
+                                     (size_t)(end - at));
+        at = end;
+      }
+      begin += run;
+    }
+  }
+  if (j->streams) lm_nontemporal_fence();
+}
+
 lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
   const lm_cat_args *a = args;
   lm_tensor *result = out[0];
   int dim = (int)a->dim;
-  size_t item = lm_dtype_size((lm_dtype)result->dtype);
+  size_t item = lm_dtype_size(result->dtype);
   bool channels_last = !lm_is_contiguous(result);
   bool blocks = true; /* every input lies as its part of the result does */
   for (int i = 0; i < a->tensors.n; i++) {
@@ -37,26 +66,8 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
     }
     return LM_OK;
   }
-  int threads = lm_cpu_share((double)result->numel * 0.5);
-  bool streams = lm_use_nontemporal(lm_nbytes(result));
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    /* threads share the work by outer index, or, where there is one only, by cutting each block */
-    int64_t low = outer > 1 ? lm_cpu_share_begin(outer, t, threads) : 0;
-    int64_t high = outer > 1 ? lm_cpu_share_begin(outer, t + 1, threads) : 1;
-    for (int64_t o = low; o < high; o++) {
-      char *to = result->data + (size_t)(o * result->size[dim] * inner) * item;
-      for (int i = 0; i < a->tensors.n; i++) {
-        const lm_tensor *from = a->tensors.v[i];
-        int64_t run = from->size[dim] * inner;
-        int64_t start = outer > 1 ? 0 : lm_cpu_share_begin(run, t, threads);
-        int64_t end = outer > 1 ? run : lm_cpu_share_begin(run, t + 1, threads);
-        const char *at = from->data + (size_t)(o * run + start) * item;
-        lm_nontemporal_copy_if_large(streams, to + (size_t)start * item, at, (size_t)(end - start) * item);
-        to += (size_t)run * item;
-      }
-    }
-    if (streams) lm_nontemporal_fence();
-  }
+  cat_job job = {&a->tensors, result, dim, inner, (int64_t)item, lm_use_nontemporal(lm_nbytes(result))};
+  int64_t lines = ((int64_t)lm_nbytes(result) + LM_NONTEMPORAL_LINE - 1) / LM_NONTEMPORAL_LINE;
+  lm_parallel(lines, (double)result->numel * 0.5, 0, cat_lines, &job);
   return LM_OK;
 }

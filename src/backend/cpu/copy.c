@@ -12,6 +12,8 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
   return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
 }
 
+enum { TO, FROM }; /* sides */
+
 enum {
   MIN_RUN = 64,          /* bytes; below them tiles are as quick */
   MIN_NONTEMPORAL = 1024 /* of runs apart from each other: below them too few are whole lines of the caches */
@@ -74,47 +76,63 @@ static void write_run(lm_nontemporal_writer *w, size_t item, int64_t n, const ch
   }
 }
 
+typedef struct run_copy {
+  const lm_tensor *src, *dst;
+  lm_dims rows;
+  int64_t run, step, item;
+  bool dense, streams; /* dense: rows of dst follow one another */
+} run_copy;
+
+static void copy_elements(void *ctx, int64_t begin, int64_t end) {
+  const run_copy *c = ctx;
+  lm_nontemporal_writer w;
+  if (c->dense) lm_nontemporal_open(&w, c->dst->data + begin * c->item, c->streams);
+  for (int64_t p = begin; p < end;) {
+    int64_t row = p / c->run, low = p % c->run, high = end - row * c->run < c->run ? end - row * c->run : c->run;
+    if (!c->dense) lm_nontemporal_open(&w, c->dst->data + (lm_dims_at(&c->rows, TO, row) + low) * c->item, c->streams);
+    write_run(&w, (size_t)c->item, high - low,
+              c->src->data + (lm_dims_at(&c->rows, FROM, row) + low * c->step) * c->item, c->step);
+    if (!c->dense) lm_nontemporal_close(&w);
+    p = row * c->run + high;
+  }
+  if (c->dense) lm_nontemporal_close(&w);
+}
+
 /* Whether elements came in runs, one behind (or, of a flip, before) the other in both, or all the same one, and were
  * moved as these. */
 static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
-  enum { TO, FROM };
-  int64_t along[LM_DIMS_SIDES], item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype), n = dst->numel;
-  lm_dims rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){dst->stride, src->stride}, true);
-  int64_t run = lm_dims_pop(&rows, along, 1), step = along[FROM];
-  if (along[TO] != 1 || step < -1 || step > 1 || run * item < MIN_RUN) return false;
-  int threads = lm_cpu_share((double)(n * item) / 16);
-  bool dense = lm_is_dense(dst); /* rows follow one another */
-  bool streams = lm_use_nontemporal((size_t)(n * item)) && (dense || run * item >= MIN_NONTEMPORAL);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    lm_nontemporal_writer w;
-    int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
-    if (dense) lm_nontemporal_open(&w, dst->data + begin * item, streams);
-    for (int64_t p = begin; p < end;) {
-      int64_t row = p / run, low = p % run, high = end - row * run < run ? end - row * run : run;
-      if (!dense) lm_nontemporal_open(&w, dst->data + (lm_dims_at(&rows, TO, row) + low) * item, streams);
-      write_run(&w, (size_t)item, high - low, src->data + (lm_dims_at(&rows, FROM, row) + low * step) * item, step);
-      if (!dense) lm_nontemporal_close(&w);
-      p = row * run + high;
-    }
-    if (dense) lm_nontemporal_close(&w);
-  }
+  int64_t along[LM_DIMS_SIDES], n = dst->numel;
+  run_copy c = {.src = src, .dst = dst, .item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype)};
+  c.rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){dst->stride, src->stride}, true);
+  c.run = lm_dims_pop(&c.rows, along, 1), c.step = along[FROM];
+  if (along[TO] != 1 || c.step < -1 || c.step > 1 || c.run * c.item < MIN_RUN) return false;
+  c.dense = lm_is_dense(dst);
+  c.streams = lm_use_nontemporal((size_t)(n * c.item)) && (c.dense || c.run * c.item >= MIN_NONTEMPORAL);
+  lm_parallel(n, (double)(n * c.item) / 16, 0, copy_elements, &c);
   return true;
+}
+
+typedef struct byte_copy {
+  const char *from;
+  char *to;
+  int64_t bytes;
+  bool streams;
+} byte_copy;
+
+static void copy_lines(void *ctx, int64_t first, int64_t last) {
+  const byte_copy *c = ctx;
+  int64_t begin = first * LM_NONTEMPORAL_LINE, end = last * LM_NONTEMPORAL_LINE;
+  lm_nontemporal_copy_if_large(c->streams, c->to + begin, c->from + begin,
+                               (size_t)((end < c->bytes ? end : c->bytes) - begin));
+  if (c->streams) lm_nontemporal_fence();
 }
 
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
   if (src->dtype == dst->dtype && same_layout(src, dst)) {
     size_t bytes = lm_nbytes(src);
-    int parts = lm_cpu_share((double)bytes / 16);
-    bool streams = lm_use_nontemporal(bytes);
     if (bytes == 0 || src->data == dst->data) return LM_OK;
-#pragma omp parallel for num_threads(parts) if (parts > 1)
-    for (int i = 0; i < parts; i++) {
-      size_t begin = bytes / (size_t)parts * (size_t)i,
-             end = i + 1 == parts ? bytes : bytes / (size_t)parts * (size_t)(i + 1);
-      lm_nontemporal_copy_if_large(streams, dst->data + begin, src->data + begin, end - begin);
-      if (streams) lm_nontemporal_fence();
-    }
+    byte_copy c = {src->data, dst->data, (int64_t)bytes, lm_use_nontemporal(bytes)};
+    lm_parallel((c.bytes + LM_NONTEMPORAL_LINE - 1) / LM_NONTEMPORAL_LINE, (double)bytes / 16, 0, copy_lines, &c);
     return LM_OK;
   }
   if (src->dtype == dst->dtype && dst->numel > 0 && (copy_runs(src, dst) || lm_cpu_copy_short_rows(src, dst))) {

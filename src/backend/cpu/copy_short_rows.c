@@ -44,24 +44,34 @@ static void copy_rows(size_t item, const block *b, int64_t n, char *restrict to,
   }
 }
 
-bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst) {
-  int64_t along[LM_DIMS_SIDES], item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype);
-  lm_dims blocks = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){dst->stride, src->stride}, true);
-  block b = {.run = lm_dims_pop(&blocks, along, 1)};
-  b.step = along[FROM];
-  if (along[TO] != 1 || b.run > (b.step == 0 ? LONGEST : LONGEST_OF_MANY)) return false;
-  int64_t rows = lm_dims_pop(&blocks, b.pitch, 0), all = rows * lm_dims_count(&blocks);
-  if (rows < 4) return false;
-  int threads = lm_cpu_share((double)all * (double)b.run / 2);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t end = lm_cpu_share_begin(all, t + 1, threads);
-    for (int64_t row = lm_cpu_share_begin(all, t, threads), n; row < end; row += n) {
-      int64_t u = row / rows, first = row % rows;
-      n = rows - first < end - row ? rows - first : end - row;
-      copy_rows((size_t)item, &b, n, dst->data + (lm_dims_at(&blocks, TO, u) + first * b.pitch[TO]) * item,
-                src->data + (lm_dims_at(&blocks, FROM, u) + first * b.pitch[FROM]) * item);
-    }
+typedef struct short_copy {
+  const lm_tensor *src, *dst;
+  lm_dims blocks;
+  block b;
+  int64_t rows, item; /* of a block; bytes */
+} short_copy;
+
+static void copy_some_rows(void *ctx, int64_t begin, int64_t end) {
+  const short_copy *c = ctx;
+  for (int64_t row = begin, n; row < end; row += n) {
+    int64_t u = row / c->rows, first = row % c->rows;
+    n = c->rows - first < end - row ? c->rows - first : end - row;
+    copy_rows((size_t)c->item, &c->b, n,
+              c->dst->data + (lm_dims_at(&c->blocks, TO, u) + first * c->b.pitch[TO]) * c->item,
+              c->src->data + (lm_dims_at(&c->blocks, FROM, u) + first * c->b.pitch[FROM]) * c->item);
   }
+}
+
+bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst) {
+  int64_t along[LM_DIMS_SIDES];
+  short_copy c = {.src = src, .dst = dst, .item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype)};
+  c.blocks = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){dst->stride, src->stride}, true);
+  c.b.run = lm_dims_pop(&c.blocks, along, 1);
+  c.b.step = along[FROM];
+  if (along[TO] != 1 || c.b.run > (c.b.step == 0 ? LONGEST : LONGEST_OF_MANY)) return false;
+  c.rows = lm_dims_pop(&c.blocks, c.b.pitch, 0);
+  if (c.rows < 4) return false;
+  int64_t all = c.rows * lm_dims_count(&c.blocks);
+  lm_parallel(all, (double)all * (double)c.b.run / 2, 0, copy_some_rows, &c);
   return true;
 }

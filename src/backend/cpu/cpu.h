@@ -1,26 +1,14 @@
 /* The CPU backend's kernels, one line each, and what they share. backend.c puts them in the table.
  * Contract of each: op/backend.h. */
-#ifndef LM_CPU_CPU_H
-#define LM_CPU_CPU_H
+#pragma once
 
+#include "base/parallel.h"
 #include "op/backend.h"
 #include "optim/optim.h"
 
-/* Threads for `work` elementary operations (about a nanosecond each): 1 when it is not worth a
- * parallel region. For `#pragma omp parallel for num_threads(lm_cpu_share(work))`. */
-int lm_cpu_share(double work);
-/* Where the part of `n` things that belongs to thread t of `threads` begins. */
-static inline int64_t lm_cpu_share_begin(int64_t n, int t, int threads) {
-  return n / threads * t + (n % threads < t ? n % threads : t);
-}
-/* Into how many pieces work of some microseconds is cut for schedule(dynamic): a thread that slept, or whose core
- * another program has, comes late, and the others have continued by then. */
+/* Into how many pieces work of some microseconds is cut at least where pieces are large: a thread that slept, or whose
+ * core another program has, comes late, and the others have continued by then. */
 static inline int lm_cpu_pieces(int threads) { return threads > 1 ? 4 * threads : 1; }
-/* The number of threads for a region on this thread: the number that is set, all of them started. Fewer, and one line
- * on standard error, if the system refuses to start that many. */
-int lm_cpu_threads(void);
-void lm_cpu_set_threads(int n);
-void lm_cpu_threads_start(void); /* when the library is loaded */
 
 extern const lm_driver lm_cpu_driver; /* driver.c */
 
@@ -75,5 +63,3 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
 #define X(name) lm_status lm_cpu_##name(const void *args, lm_tensor *const *out);
 LM_CPU_KERNELS(X)
 #undef X
-
-#endif

@@ -6,27 +6,28 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
-#include "base/mem.h"
 #include "base/message.h"
 #include "op/index_checks.h"
 
 typedef struct ctc {
   int64_t times, samples, classes, blank, states; /* states: of the longest target */
   const int64_t *target, *starts, *input_lengths, *target_lengths;
+  const void *args;
+  lm_tensor *const *out;
 } ctc;
 
 static lm_status ctc_of(lm_op_id op, const lm_tensor *x, const lm_tensor *target, const lm_tensor *starts,
                         const lm_tensor *input_lengths, const lm_tensor *target_lengths, int64_t blank, int64_t states,
                         ctc *s) {
-  *s = (ctc){x->size[0],
-             x->size[1],
-             x->size[2],
-             blank - 1,
-             states,
-             (const int64_t *)target->data,
-             (const int64_t *)starts->data,
-             (const int64_t *)input_lengths->data,
-             (const int64_t *)target_lengths->data};
+  *s = (ctc){.times = x->size[0],
+             .samples = x->size[1],
+             .classes = x->size[2],
+             .blank = blank - 1,
+             .states = states,
+             .target = (const int64_t *)target->data,
+             .starts = (const int64_t *)starts->data,
+             .input_lengths = (const int64_t *)input_lengths->data,
+             .target_lengths = (const int64_t *)target_lengths->data};
   const char *name = lm_ops[op].name;
   for (int64_t n = 0; n < s->samples; n++) {
     int64_t long_is = s->target_lengths[n], start = s->starts[n];
@@ -61,8 +62,36 @@ static bool skips_to(const ctc *s, int64_t n, int64_t state) {
 #define LOG log
 #include "backend/cpu/isa/templates/ctc.inc"
 
-static int threads_for(const ctc *s) {
-  return lm_cpu_share((double)s->samples * (double)s->times * ((double)s->states * 16 + (double)s->classes));
+static double work_of(const ctc *s) {
+  return (double)s->samples * (double)s->times * ((double)s->states * 16 + (double)s->classes);
+}
+
+static void forward_samples(void *ctx, int64_t first, int64_t last) {
+  const ctc *s = ctx;
+  const lm_tensor *x = ((const lm_ctc_nll_args *)s->args)->x;
+  for (int64_t n = first; n < last; n++) {
+    if (x->dtype == LM_F64) {
+      forward_F64(s, n, (const double *)x->data, (double *)s->out[0]->data, (double *)s->out[1]->data);
+    } else {
+      forward_F32(s, n, (const float *)x->data, (float *)s->out[0]->data, (float *)s->out[1]->data);
+    }
+  }
+}
+
+static void backward_samples(void *ctx, int64_t first, int64_t last) {
+  const ctc *s = ctx;
+  const lm_ctc_nll_backward_args *a = s->args;
+  for (int64_t n = first; n < last; n++) {
+    if (a->x->dtype == LM_F64) {
+      backward_F64(s, n, (const double *)a->x->data, ((const double *)a->grad->data)[n],
+                   ((const double *)a->loss->data)[n], (const double *)a->log_alpha->data, lm_scratch(),
+                   (double *)s->out[0]->data);
+    } else {
+      backward_F32(s, n, (const float *)a->x->data, ((const float *)a->grad->data)[n],
+                   ((const float *)a->loss->data)[n], (const float *)a->log_alpha->data, lm_scratch(),
+                   (float *)s->out[0]->data);
+    }
+  }
 }
 
 lm_status lm_cpu_ctc_nll(const void *args, lm_tensor *const *out) {
@@ -71,15 +100,8 @@ lm_status lm_cpu_ctc_nll(const void *args, lm_tensor *const *out) {
   lm_status status = ctc_of(LM_OP_ctc_nll, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank,
                             out[1]->size[2], &s);
   if (status != LM_OK) return status;
-#pragma omp parallel for num_threads(threads_for(&s)) schedule(dynamic)
-  for (int64_t n = 0; n < s.samples; n++) {
-    if (a->x->dtype == LM_F64) {
-      forward_F64(&s, n, (const double *)a->x->data, (double *)out[0]->data, (double *)out[1]->data);
-    } else {
-      forward_F32(&s, n, (const float *)a->x->data, (float *)out[0]->data, (float *)out[1]->data);
-    }
-  }
-  return LM_OK;
+  s.args = args, s.out = out;
+  return lm_parallel(s.samples, work_of(&s), 0, forward_samples, &s);
 }
 
 lm_status lm_cpu_ctc_nll_backward(const void *args, lm_tensor *const *out) {
@@ -88,21 +110,6 @@ lm_status lm_cpu_ctc_nll_backward(const void *args, lm_tensor *const *out) {
   lm_status status = ctc_of(LM_OP_ctc_nll_backward, a->x, a->target, a->starts, a->input_lengths, a->target_lengths,
                             a->blank, a->log_alpha->size[2], &s);
   if (status != LM_OK) return status;
-  double *rows = lm_malloc((size_t)(s.samples * 2 * s.states) * sizeof *rows);
-  if (!rows) return LM_E_OOM;
-#pragma omp parallel for num_threads(threads_for(&s)) schedule(dynamic)
-  for (int64_t n = 0; n < s.samples; n++) {
-    double *beta = rows + n * 2 * s.states;
-    if (a->x->dtype == LM_F64) {
-      backward_F64(&s, n, (const double *)a->x->data, ((const double *)a->grad->data)[n],
-                   ((const double *)a->loss->data)[n], (const double *)a->log_alpha->data, beta,
-                   (double *)out[0]->data);
-    } else {
-      backward_F32(&s, n, (const float *)a->x->data, ((const float *)a->grad->data)[n],
-                   ((const float *)a->loss->data)[n], (const float *)a->log_alpha->data, (float *)beta,
-                   (float *)out[0]->data);
-    }
-  }
-  lm_free(rows);
-  return LM_OK;
+  s.args = args, s.out = out;
+  return lm_parallel(s.samples, work_of(&s), (size_t)(2 * s.states) * sizeof(double), backward_samples, &s);
 }

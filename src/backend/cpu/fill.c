@@ -114,16 +114,25 @@ lm_status lm_cpu_fill_random(const void *args, lm_tensor *const *out) {
   return LM_OK;
 }
 
+enum { DROPOUT_PART = 4096 }; /* elements */
+
+typedef struct dropping {
+  const lm_tensor *x;
+  lm_tensor *y;
+  uint8_t *keep;
+  lm_dropping d;
+} dropping;
+
+static void drop_parts(void *ctx, int64_t first, int64_t last) {
+  const dropping *j = ctx;
+  int64_t n = j->x->numel, to = last * DROPOUT_PART < n ? last * DROPOUT_PART : n;
+  LM_ISA_PICK(lm_fill_loops)->dropout[j->x->dtype](j->x->data, j->y->data, j->keep, first * DROPOUT_PART, to, &j->d);
+}
+
 /* x and y are dense and laid out alike; element i in memory order takes word i of the draw. */
 static void drop(const lm_tensor *x, lm_tensor *y, uint8_t *keep, lm_dropping d) {
-  enum { PART = 4096 };
-  int64_t n = x->numel, parts = (n + PART - 1) / PART;
-  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
-#pragma omp parallel for num_threads(lm_cpu_share((double)n * 0.5))
-  for (int64_t i = 0; i < parts; i++) {
-    int64_t to = (i + 1) * PART < n ? (i + 1) * PART : n;
-    loops->dropout[x->dtype](x->data, y->data, keep, i * PART, to, &d);
-  }
+  dropping job = {x, y, keep, d};
+  lm_parallel((x->numel + DROPOUT_PART - 1) / DROPOUT_PART, (double)x->numel * 0.5, 0, drop_parts, &job);
 }
 
 lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {

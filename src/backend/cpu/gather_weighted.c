@@ -2,77 +2,62 @@
  * isa/gather_weighted.c. */
 #include "backend/cpu/isa/gather_weighted.h"
 
-#include <omp.h>
-
 #include "backend/cpu/cpu.h"
-#include "device/alloc.h"
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+typedef struct units_job {
+  lm_gather_weighted_loop loop;
+  const lm_gather_weighted_work *work;
+} units_job;
 
-/* Each thread takes one range of the units, and its own piece of the scratch. */
-static void run_units(lm_gather_weighted_loop loop, const lm_gather_weighted_work *work, int64_t units, int threads,
-                      char *scratch, size_t piece) {
-  if (threads > units) threads = (int)units;
-  if (threads < 2) {
-    loop(work, 0, units, scratch);
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  {
-    int64_t n = omp_get_num_threads(), me = omp_get_thread_num();
-    loop(work, units * me / n, units * (me + 1) / n, scratch ? scratch + (size_t)me * piece : NULL);
-  }
+static void run_range(void *ctx, int64_t first, int64_t last) {
+  const units_job *j = ctx;
+  j->loop(j->work, first, last, lm_scratch());
 }
 
-static int threads_for(const lm_gather_weighted_call *s) {
-  return lm_cpu_share((double)s->n * (double)s->c * (double)s->p * (double)s->i * (double)s->j);
+static double work_of(const lm_gather_weighted_job *s) {
+  return (double)s->n * (double)s->c * (double)s->p * (double)s->i * (double)s->j;
+}
+
+static lm_status run_units(lm_gather_weighted_loop loop, const lm_gather_weighted_work *work, int64_t units,
+                           size_t scratch) {
+  return lm_parallel(units, work_of(&work->call), scratch, run_range, &(units_job){loop, work});
 }
 
 lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted, args, out)};
-  const lm_gather_weighted_call *s = &work.call;
-  int threads = threads_for(s);
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted, args, out)};
+  const lm_gather_weighted_job *s = &work.call;
+  int threads = lm_threads_for(work_of(s));
   work.width = s->i == 1 ? (s->p < 512 ? s->p : 512) : s->p;
   work.c_width = s->c;
-  int64_t wanted = divide_up(4 * threads, s->n * divide_up(s->p, work.width)); /* pieces of the channels */
-  if (wanted > 1) work.c_width = divide_up(s->c, wanted);
-  int64_t strips = s->n * divide_up(s->c, work.c_width);
-  if (s->i > 1 && strips < 4 * threads) work.width = divide_up(s->p, divide_up(4 * threads, strips));
-  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->forward[out[0]->dtype], &work, strips * divide_up(s->p, work.width),
-            threads, NULL, 0);
-  return LM_OK;
+  int64_t wanted = lm_ceil_div(4 * threads, s->n * lm_ceil_div(s->p, work.width)); /* pieces of the channels */
+  if (wanted > 1) work.c_width = lm_ceil_div(s->c, wanted);
+  int64_t strips = s->n * lm_ceil_div(s->c, work.c_width);
+  if (s->i > 1 && strips < 4 * threads) work.width = lm_ceil_div(s->p, lm_ceil_div(4 * threads, strips));
+  return run_units(LM_ISA_PICK(lm_gather_weighted_loops)->forward[out[0]->dtype], &work,
+                   strips * lm_ceil_div(s->p, work.width), 0);
 }
 
 lm_status lm_cpu_gather_weighted_input(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted_input, args, out)};
-  const lm_gather_weighted_call *s = &work.call;
-  int threads = threads_for(s);
-  void *scratch = NULL;
-  size_t piece = 0, bytes = 0;
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted_input, args, out)};
+  const lm_gather_weighted_job *s = &work.call;
+  int threads = lm_threads_for(work_of(s));
+  size_t scratch = 0;
   work.width = s->i;
   work.c_width = s->i == 1 ? LM_GATHER_WEIGHTED_GROUP : 1;
   if (s->i > 1 && s->n * s->c < threads) {
-    work.width = divide_up(s->i, divide_up(threads, s->n * s->c));
+    work.width = lm_ceil_div(s->i, lm_ceil_div(threads, s->n * s->c));
     if (work.width < 16) work.width = s->i < 16 ? s->i : 16; /* whole cache lines */
   }
-  if (lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float)) {
-    piece = (size_t)(work.c_width * s->m * work.width) * sizeof(float);
-    bytes = piece * (size_t)threads;
-    TRY(lm_device_alloc(out[0]->device, bytes, &scratch));
-  }
-  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->input[out[0]->dtype], &work,
-            s->n * divide_up(s->c, work.c_width) * divide_up(s->i, work.width), threads, scratch, piece);
-done:
-  if (scratch) lm_device_free(out[0]->device, scratch, bytes);
-  return status;
+  if (lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float))
+    scratch = (size_t)(work.c_width * s->m * work.width) * sizeof(float);
+  return run_units(LM_ISA_PICK(lm_gather_weighted_loops)->input[out[0]->dtype], &work,
+                   s->n * lm_ceil_div(s->c, work.c_width) * lm_ceil_div(s->i, work.width), scratch);
 }
 
 lm_status lm_cpu_gather_weighted_weight(const void *args, lm_tensor *const *out) {
-  lm_gather_weighted_work work = {.call = lm_gather_weighted_call_of(LM_OP_gather_weighted_weight, args, out),
+  lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted_weight, args, out),
                                   .width = 512};
-  const lm_gather_weighted_call *s = &work.call;
-  run_units(LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->x->dtype], &work,
-            s->n * s->j * divide_up(s->p, work.width), threads_for(s), NULL, 0);
-  return LM_OK;
+  const lm_gather_weighted_job *s = &work.call;
+  return run_units(LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->dtype], &work,
+                   s->n * s->j * lm_ceil_div(s->p, work.width), 0);
 }

@@ -1,7 +1,6 @@
 /* linear by a weight of int8: a few rows straight from its bytes, which is what a product with one row waits for, by
  * products of whole numbers; more rows, and what is not finite, by expanding some of its rows at a time for a product
  * of floats. */
-#include <omp.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/int8_product.h"
@@ -10,7 +9,24 @@
 
 enum { FEW = 4 * LM_INT8_ROWS, PANEL = 1 << 17 }; /* rows; floats of a panel: half a second cache's */
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+typedef struct bytes_job {
+  const lm_int8_linear_args *a;
+  lm_tensor *y;
+  lm_int8_steps whole;
+} bytes_job;
+
+static void multiply_columns(void *ctx, int64_t first, int64_t last) {
+  const bytes_job *j = ctx;
+  int64_t rows = j->a->x->size[0], k = j->a->x->size[1], outs = j->y->size[1];
+  const float *scale = (const float *)j->a->scale->data + first;
+  const float *bias = j->a->bias ? (const float *)j->a->bias->data + first : NULL;
+  const int8_t *weight = (const int8_t *)j->a->weight->data + first * k;
+  for (int64_t r = 0; r < rows; r += LM_INT8_ROWS) {
+    LM_ISA_PICK(lm_int8_loops)
+        ->products((int)lm_min(rows - r, LM_INT8_ROWS), last - first, k, &j->whole, r, weight, scale, bias,
+                   (float *)j->y->data + r * outs + first, outs);
+  }
+}
 
 /* *done: whether x is finite; if not, there is no y yet. */
 static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done_) {
@@ -18,9 +34,7 @@ static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done
   const struct lm_int8_loops *loops = LM_ISA_PICK(lm_int8_loops);
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
   int64_t blocks = (k + LM_INT8_BLOCK - 1) / LM_INT8_BLOCK, row = blocks * LM_INT8_BLOCK;
-  const float *x = (const float *)a->x->data, *scale = (const float *)a->scale->data;
-  const float *bias = a->bias ? (const float *)a->bias->data : NULL;
-  int threads = lm_cpu_share((double)outs * (double)k / 16);
+  const float *x = (const float *)a->x->data;
   size_t capacity = (size_t)(rows * blocks + 1) * (sizeof(float) + LM_INT8_BLOCK * sizeof(int16_t)); /* never none */
   void *scratch = NULL;
   TRY(lm_device_alloc(y->device, capacity, &scratch));
@@ -28,42 +42,31 @@ static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done
   *done_ = true;
   for (int64_t r = 0; r < rows && *done_; r++) *done_ = loops->round(k, x + r * k, &whole, r);
   if (!*done_) goto done;
-  int pieces = lm_cpu_pieces(threads);
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
-  for (int p = 0; p < pieces; p++) {
-    int64_t first = lm_cpu_share_begin(outs, p, pieces), n = lm_cpu_share_begin(outs, p + 1, pieces) - first;
-    const int8_t *weight = (const int8_t *)a->weight->data + first * k;
-    for (int64_t r = 0; r < rows; r += LM_INT8_ROWS) {
-      loops->products((int)smaller(rows - r, LM_INT8_ROWS), n, k, &whole, r, weight, scale + first,
-                      bias ? bias + first : NULL, (float *)y->data + r * outs + first, outs);
-    }
-  }
+  lm_parallel(outs, (double)outs * (double)k / 16, 0, multiply_columns, &(bytes_job){a, y, whole});
 done:
   if (scratch) lm_device_free(y->device, scratch, capacity);
   return status;
 }
 
-static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
-  const struct lm_int8_loops *loops = LM_ISA_PICK(lm_int8_loops);
-  lm_status status = LM_OK;
-  int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
-  int64_t each = PANEL / k < 16 ? 16 : PANEL / k, panels = (outs + each - 1) / each;
-  int threads = lm_cpu_share((double)rows * (double)outs * (double)k / 16);
-  if (threads > panels) threads = (int)panels;
-  size_t capacity = (size_t)(each * k) * sizeof(float);
-  void *scratch = NULL;
+typedef struct panels_job {
+  const lm_int8_linear_args *a;
+  lm_tensor *y;
+  int64_t each; /* outputs of a panel */
   lm_cpu_gemm_region region;
-  bool good = true;
-  TRY(lm_device_alloc(y->device, capacity * (size_t)threads, &scratch));
-  TRY(lm_cpu_gemm_enter(&region, LM_F32, threads));
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic) reduction(&& : good)
-  for (int64_t p = 0; p < panels; p++) {
-    float *panel = (float *)((char *)scratch + capacity * (size_t)omp_get_thread_num());
-    int64_t first = p * each, n = smaller(each, outs - first);
-    loops->expand(n, k, (const int8_t *)a->weight->data + first * k, (const float *)a->scale->data + first, panel);
-    float *to = (float *)y->data + first;
+  _Atomic bool failed;
+} panels_job;
+
+static void multiply_panels(void *ctx, int64_t from, int64_t to) {
+  panels_job *j = ctx;
+  const lm_int8_linear_args *a = j->a;
+  int64_t rows = a->x->size[0], k = a->x->size[1], outs = j->y->size[1];
+  for (int64_t p = from; p < to && !j->failed; p++) {
+    float *panel = lm_scratch(), *y = (float *)j->y->data + p * j->each;
+    int64_t first = p * j->each, n = lm_min(j->each, outs - first);
+    LM_ISA_PICK(lm_int8_loops)
+        ->expand(n, k, (const int8_t *)a->weight->data + first * k, (const float *)a->scale->data + first, panel);
     for (int64_t r = 0; a->bias && r < rows; r++)
-      memcpy(to + r * outs, (const float *)a->bias->data + first, (size_t)n * sizeof(float));
+      memcpy(y + r * outs, (const float *)a->bias->data + first, (size_t)n * sizeof(float));
     lm_cpu_gemm_job job = {.dtype = LM_F32,
                            .batch = 1,
                            .m = rows,
@@ -76,14 +79,23 @@ static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
                            .lda = k,
                            .b = panel,
                            .ldb = k,
-                           .c = to,
+                           .c = y,
                            .ldc = outs};
-    good = good && lm_cpu_gemm_alone(&region, &job) == LM_OK;
+    if (lm_cpu_gemm_alone(&j->region, &job) != LM_OK) j->failed = true;
   }
-  lm_cpu_gemm_leave(&region);
-  if (!good) status = lm_cpu_gemm_failed(LM_E_STATE);
+}
+
+static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
+  lm_status status = LM_OK;
+  int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
+  panels_job job = {.a = a, .y = y, .each = PANEL / k < 16 ? 16 : PANEL / k};
+  double work = (double)rows * (double)outs * (double)k / 16;
+  TRY(lm_cpu_gemm_enter(&job.region, LM_F32, lm_threads_for(work)));
+  status = lm_parallel((outs + job.each - 1) / job.each, work, (size_t)(job.each * k) * sizeof(float), multiply_panels,
+                       &job);
+  lm_cpu_gemm_leave(&job.region);
+  if (job.failed) status = lm_cpu_gemm_failed(LM_E_STATE);
 done:
-  if (scratch) lm_device_free(y->device, scratch, capacity * (size_t)threads);
   return status;
 }
 

@@ -5,8 +5,7 @@
  * and a header isa/<family>.h that declares the struct and LM_ISA_DECLARE(struct lm_pooling_loops,
  * lm_pooling_loops). Callers outside isa/ write LM_ISA_PICK(lm_pooling_loops)->forward(...). Everything
  * else in isa/<family>.c is static. */
-#ifndef LM_CPU_ISA_H
-#define LM_CPU_ISA_H
+#pragma once
 
 #define LM_ISA_JOIN_(a, b) a##_##b
 #define LM_ISA_JOIN(a, b) LM_ISA_JOIN_(a, b)
@@ -25,6 +24,4 @@ int lm_cpu_level(void);
 #else
 #define LM_ISA_DECLARE(type, name) extern const type LM_ISA_JOIN(name, LM_ONLY_ISA)
 #define LM_ISA_PICK(name) (&LM_ISA_JOIN(name, LM_ONLY_ISA))
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* Copies past the caches. A result too large for them, in memory that was not just read, is written with half the
  * traffic so: an ordinary store first fetches the line that it replaces. */
-#ifndef LM_CPU_NONTEMPORAL_COPY_H
-#define LM_CPU_NONTEMPORAL_COPY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -101,5 +100,3 @@ static inline void lm_nontemporal_close(lm_nontemporal_writer *w) {
   w->to += w->have;
   lm_nontemporal_fence();
 }
-
-#endif

@@ -6,7 +6,6 @@
 #include "backend/cpu/isa/norm.h"
 
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -90,37 +89,58 @@ static double get_acc(const void *array, lm_dtype acc, int64_t i) {
 
 /* n contiguous values of t (`fill` where there is no t) in the compute type: t's own, or in `converted`. */
 static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *converted) {
-  if (t && t->dtype == (int8_t)acc) return t->data;
+  if (t && t->dtype == acc) return t->data;
   for (int64_t i = 0; i < n; i++) put_acc(converted, acc, i, t ? lm_scalar_load(t, i) : fill);
   return converted;
 }
 
-/* Mean of each channel and the sum of squared distances from it.
- * scratch: parts * c * 5 doubles. */
+/* Mean of each channel and the sum of squared distances from it. scratch: parts * c * 5 doubles. */
+typedef struct moments_job {
+  const lm_norm_loops_of *loops;
+  const lm_tensor *x;
+  const shape *s;
+  double *mean, *m2, *scratch;
+  int64_t parts;
+} moments_job;
+
+static void channel_moments(void *ctx, int64_t first, int64_t last) {
+  const moments_job *j = ctx;
+  const shape *s = j->s;
+  for (int64_t c = first; c < last; c++) {
+    double mean = 0, m2 = 0;
+    for (int64_t n = 0; n < s->images; n++) {
+      double mean_n, m2_n;
+      j->loops->run_moments(j->x->data + (size_t)((n * s->c + c) * s->run) * lm_dtype_size(j->x->dtype), s->run,
+                            &mean_n, &m2_n);
+      double delta = mean_n - mean;
+      mean += delta / (double)(n + 1);
+      m2 += m2_n + delta * delta * (double)s->run * (double)n / (double)(n + 1);
+    }
+    j->mean[c] = mean, j->m2[c] = m2;
+  }
+}
+
+static void part_moments(void *ctx, int64_t first, int64_t last) {
+  const moments_job *j = ctx;
+  const shape *s = j->s;
+  for (int64_t p = first; p < last; p++) {
+    int64_t from = s->count * p / j->parts, to = s->count * (p + 1) / j->parts;
+    double *mine = j->scratch + p * 5 * s->c;
+    j->loops->rows_moments(j->x->data + (size_t)(from * s->c) * lm_dtype_size(j->x->dtype), to - from, s->c, mine,
+                           mine + s->c, mine + 2 * s->c);
+  }
+}
+
 static void batch_moments(const lm_norm_loops_of *loops, const lm_tensor *x, const shape *s, double *mean, double *m2,
                           double *scratch) {
-  size_t width = lm_dtype_size(x->dtype);
+  int64_t parts = s->interleaved ? parts_of(s->count, s->c) : 0;
+  moments_job job = {loops, x, s, mean, m2, scratch, parts};
+  double work = 0.25 * (double)x->numel;
   if (!s->interleaved) {
-#pragma omp parallel for num_threads(lm_cpu_share(0.25 * (double)x->numel))
-    for (int64_t c = 0; c < s->c; c++) {
-      mean[c] = m2[c] = 0;
-      for (int64_t n = 0; n < s->images; n++) {
-        double mean_n, m2_n;
-        loops->run_moments(x->data + (size_t)((n * s->c + c) * s->run) * width, s->run, &mean_n, &m2_n);
-        double delta = mean_n - mean[c];
-        mean[c] += delta / (double)(n + 1);
-        m2[c] += m2_n + delta * delta * (double)s->run * (double)n / (double)(n + 1);
-      }
-    }
+    lm_parallel(s->c, work, 0, channel_moments, &job);
     return;
   }
-  int64_t parts = parts_of(s->count, s->c);
-#pragma omp parallel for num_threads(lm_cpu_share(0.25 * (double)x->numel))
-  for (int64_t p = 0; p < parts; p++) {
-    int64_t from = s->count * p / parts, to = s->count * (p + 1) / parts;
-    double *mine = scratch + p * 5 * s->c;
-    loops->rows_moments(x->data + (size_t)(from * s->c) * width, to - from, s->c, mine, mine + s->c, mine + 2 * s->c);
-  }
+  lm_parallel(parts, work, 0, part_moments, &job);
   memset(mean, 0, (size_t)s->c * sizeof *mean);
   memset(m2, 0, (size_t)s->c * sizeof *m2);
   for (int64_t p = 0; p < parts; p++) {
@@ -141,35 +161,62 @@ typedef struct affine {
   lm_dtype acc;
 } affine;
 
+/* Elements made from others, channel by channel. */
+typedef struct batch_job {
+  const lm_norm_loops_of *loops;
+  const char *x, *beside; /* the addend, or the gradient */
+  char *y;
+  lm_dtype dtype;
+  const shape *s;
+  const affine *by;
+  const void *b, *k;
+  bool relu;
+} batch_job;
+
+static void open_batch_output(output *o, const batch_job *j, size_t at, bool fresh) {
+  const shape *s = j->s;
+  open_output(o, j->y + at, j->dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * lm_dtype_size(j->dtype),
+              fresh);
+}
+
+static void apply_units(void *ctx, int64_t from, int64_t to) {
+  const batch_job *j = ctx;
+  const shape *s = j->s;
+  const affine *by = j->by;
+  const char *x = j->x, *addend = j->beside;
+  int64_t unit = s->interleaved ? s->c : s->run, part;
+  size_t width = lm_dtype_size(j->dtype), at = (size_t)(from * unit) * width;
+  output o;
+  open_batch_output(&o, j, at, j->y != x && j->y != addend);
+  for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
+    void *made_at = scratch_in(&o, (to - u) * s->c, &part);
+    j->loops->rows_apply(x + at, addend ? addend + at : NULL, made_at, part / s->c, s->c, by->mean, by->scale,
+                         by->shift, j->relu);
+    made(&o, part);
+  }
+  for (int64_t u = from; u < to && !s->interleaved; u++) {
+    int64_t c = u % s->c;
+    for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
+      void *made_at = scratch_in(&o, s->run - done, &part);
+      j->loops->run_apply(x + at, addend ? addend + at : NULL, made_at, part, get_acc(by->mean, by->acc, c),
+                          get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), j->relu);
+      made(&o, part);
+    }
+  }
+  lm_nontemporal_close(&o.w);
+}
+
+static void run_batch(lm_parallel_fn *fn, double each_ns, const batch_job *job) {
+  const shape *s = job->s;
+  lm_parallel(s->interleaved ? s->count : s->images * s->c, each_ns * (double)(s->c * s->count), 0, fn, (void *)job);
+}
+
 /* y = (x - mean) * scale + shift a channel; relu: of that, and of an addend more if there is one. */
 static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char *addend, char *y, lm_dtype dtype,
                         const shape *s, const affine *by, bool relu) {
-  size_t width = lm_dtype_size(dtype);
-  int64_t units = s->interleaved ? s->count : s->images * s->c;
-#pragma omp parallel num_threads(lm_cpu_share(0.25 * (double)(s->c * s->count)))
-  {
-    int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = units * me / n, to = units * (me + 1) / n;
-    int64_t unit = s->interleaved ? s->c : s->run, part;
-    size_t at = (size_t)(from * unit) * width;
-    output o;
-    open_output(&o, y + at, dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * width, y != x && y != addend);
-    for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
-      void *made_at = scratch_in(&o, (to - u) * s->c, &part);
-      loops->rows_apply(x + at, addend ? addend + at : NULL, made_at, part / s->c, s->c, by->mean, by->scale, by->shift,
-                        relu);
-      made(&o, part);
-    }
-    for (int64_t u = from; u < to && !s->interleaved; u++) {
-      int64_t c = u % s->c;
-      for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
-        void *made_at = scratch_in(&o, s->run - done, &part);
-        loops->run_apply(x + at, addend ? addend + at : NULL, made_at, part, get_acc(by->mean, by->acc, c),
-                         get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), relu);
-        made(&o, part);
-      }
-    }
-    lm_nontemporal_close(&o.w);
-  }
+  run_batch(
+      apply_units, 0.25,
+      &(batch_job){.loops = loops, .x = x, .beside = addend, .y = y, .dtype = dtype, .s = s, .by = by, .relu = relu});
 }
 
 static void update_running(lm_tensor *running, int64_t c, double momentum, double value) {
@@ -179,7 +226,7 @@ static void update_running(lm_tensor *running, int64_t c, double momentum, doubl
 }
 
 static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_tensor *const *out) {
-  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
@@ -246,69 +293,97 @@ static lm_norm_back back_at(const lm_norm_back *in, int64_t elements, size_t wid
 }
 
 /* Sums of g and of g * (x - mean) a channel. scratch: parts * c * 4 doubles. */
+typedef struct sums_job {
+  const lm_norm_loops_of *loops;
+  const lm_norm_back *in;
+  size_t width;
+  const shape *s;
+  const affine *by;
+  double *sum_g, *sum_gx, *scratch;
+  int64_t parts;
+} sums_job;
+
+static void channel_sums(void *ctx, int64_t first, int64_t last) {
+  const sums_job *j = ctx;
+  const shape *s = j->s;
+  const affine *by = j->by;
+  for (int64_t c = first; c < last; c++) {
+    double sum_g = 0, sum_gx = 0;
+    for (int64_t n = 0; n < s->images; n++) {
+      lm_norm_back plane = back_at(j->in, (n * s->c + c) * s->run, j->width);
+      double sg, sgx;
+      j->loops->run_sums(&plane, s->run, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
+                         get_acc(by->shift, by->acc, c), &sg, &sgx);
+      sum_g += sg;
+      sum_gx += sgx;
+    }
+    j->sum_g[c] = sum_g, j->sum_gx[c] = sum_gx;
+  }
+}
+
+static void part_sums(void *ctx, int64_t first, int64_t last) {
+  const sums_job *j = ctx;
+  const shape *s = j->s;
+  for (int64_t p = first; p < last; p++) {
+    int64_t from = s->count * p / j->parts, to = s->count * (p + 1) / j->parts;
+    lm_norm_back part = back_at(j->in, from * s->c, j->width);
+    double *mine = j->scratch + p * 4 * s->c;
+    j->loops->rows_sums(&part, to - from, s->c, j->by->mean, j->by->scale, j->by->shift, mine, mine + s->c,
+                        mine + 2 * s->c);
+  }
+}
+
 static void batch_sums(const lm_norm_loops_of *loops, const lm_norm_back *in, lm_dtype dtype, const shape *s,
                        const affine *by, double *sum_g, double *sum_gx, double *scratch) {
-  size_t width = lm_dtype_size(dtype);
-  memset(sum_g, 0, (size_t)s->c * sizeof *sum_g);
-  memset(sum_gx, 0, (size_t)s->c * sizeof *sum_gx);
+  int64_t parts = s->interleaved ? parts_of(s->count, s->c) : 0;
+  sums_job job = {loops, in, lm_dtype_size(dtype), s, by, sum_g, sum_gx, scratch, parts};
+  double work = 0.5 * (double)(s->c * s->count);
   if (!s->interleaved) {
-#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)(s->c * s->count)))
-    for (int64_t c = 0; c < s->c; c++) {
-      for (int64_t n = 0; n < s->images; n++) {
-        lm_norm_back plane = back_at(in, (n * s->c + c) * s->run, width);
-        double sg, sgx;
-        loops->run_sums(&plane, s->run, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
-                        get_acc(by->shift, by->acc, c), &sg, &sgx);
-        sum_g[c] += sg;
-        sum_gx[c] += sgx;
-      }
-    }
+    lm_parallel(s->c, work, 0, channel_sums, &job);
     return;
   }
-  int64_t parts = parts_of(s->count, s->c);
-#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)(s->c * s->count)))
-  for (int64_t p = 0; p < parts; p++) {
-    int64_t from = s->count * p / parts, to = s->count * (p + 1) / parts;
-    lm_norm_back part = back_at(in, from * s->c, width);
-    double *mine = scratch + p * 4 * s->c;
-    loops->rows_sums(&part, to - from, s->c, by->mean, by->scale, by->shift, mine, mine + s->c, mine + 2 * s->c);
-  }
+  memset(sum_g, 0, (size_t)s->c * sizeof *sum_g);
+  memset(sum_gx, 0, (size_t)s->c * sizeof *sum_gx);
+  lm_parallel(parts, work, 0, part_sums, &job);
   for (int64_t p = 0; p < parts; p++) {
     const double *part_g = scratch + p * 4 * s->c, *part_gx = part_g + s->c;
     for (int64_t c = 0; c < s->c; c++) sum_g[c] += part_g[c], sum_gx[c] += part_gx[c];
   }
 }
 
+static void back_units(void *ctx, int64_t from, int64_t to) {
+  const batch_job *j = ctx;
+  const shape *s = j->s;
+  const affine *by = j->by;
+  const char *x = j->x, *g = j->beside;
+  int64_t unit = s->interleaved ? s->c : s->run, part;
+  size_t width = lm_dtype_size(j->dtype), at = (size_t)(from * unit) * width;
+  output o;
+  open_batch_output(&o, j, at, j->y != g);
+  for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
+    void *made_at = scratch_in(&o, (to - u) * s->c, &part);
+    j->loops->rows_back(g + at, x + at, made_at, part / s->c, s->c, by->mean, by->scale, j->b, j->k,
+                        j->relu ? by->shift : NULL);
+    made(&o, part);
+  }
+  for (int64_t u = from; u < to && !s->interleaved; u++) {
+    int64_t c = u % s->c;
+    double shift = get_acc(by->shift, by->acc, c);
+    for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
+      void *made_at = scratch_in(&o, s->run - done, &part);
+      j->loops->run_back(g + at, x + at, made_at, part, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
+                         get_acc(j->b, by->acc, c), get_acc(j->k, by->acc, c), j->relu ? &shift : NULL);
+      made(&o, part);
+    }
+  }
+  lm_nontemporal_close(&o.w);
+}
+
 /* dx = g * scale + (x - mean) * b + k a channel; relu: where (x - mean) * scale + shift is above 0, without g
  * elsewhere. */
 static void batch_back(const lm_norm_loops_of *loops, const char *g, const char *x, char *dx, lm_dtype dtype,
                        const shape *s, const affine *by, const void *b, const void *k, bool relu) {
-  size_t width = lm_dtype_size(dtype);
-  int64_t units = s->interleaved ? s->count : s->images * s->c;
-#pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)(s->c * s->count)))
-  {
-    int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = units * me / n, to = units * (me + 1) / n;
-    int64_t unit = s->interleaved ? s->c : s->run, part;
-    size_t at = (size_t)(from * unit) * width;
-    output o;
-    open_output(&o, dx + at, dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * width, dx != g);
-    for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
-      void *made_at = scratch_in(&o, (to - u) * s->c, &part);
-      loops->rows_back(g + at, x + at, made_at, part / s->c, s->c, by->mean, by->scale, b, k, relu ? by->shift : NULL);
-      made(&o, part);
-    }
-    for (int64_t u = from; u < to && !s->interleaved; u++) {
-      int64_t c = u % s->c;
-      double shift = get_acc(by->shift, by->acc, c);
-      for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
-        void *made_at = scratch_in(&o, s->run - done, &part);
-        loops->run_back(g + at, x + at, made_at, part, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
-                        get_acc(b, by->acc, c), get_acc(k, by->acc, c), relu ? &shift : NULL);
-        made(&o, part);
-      }
-    }
-    lm_nontemporal_close(&o.w);
-  }
+  run_batch(back_units, 0.5, &(batch_job){loops, x, g, dx, dtype, s, by, b, k, relu});
 }
 
 typedef struct backward {
@@ -322,7 +397,7 @@ typedef struct backward {
 /* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h))
  * when mean and invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
 static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
-  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
@@ -401,7 +476,7 @@ static shape planes_of(const lm_tensor *x, int64_t n) {
 
 lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
   const lm_grouped_norm_args *a = args;
-  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
   shape groups = planes_of(a->x, n), planes = planes_of(a->x, n * each);
@@ -431,7 +506,7 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
  * mean(u * h)). */
 lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) {
   const lm_grouped_norm_backward_args *a = args;
-  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
   shape planes = planes_of(a->x, n * each);
@@ -480,12 +555,53 @@ static int64_t product(const lm_ints *shape) {
   return n;
 }
 
+/* Rows of d elements each. */
+typedef struct rows_job {
+  const void *args;
+  lm_tensor *const *out;
+  const lm_norm_loops_of *loops;
+  int64_t d, rows, parts;
+  size_t width, acc_width;
+  const char *weight, *bias, *mean, *rstd; /* in the compute type */
+  double *sums;                            /* of each part: dweight, dbias if there is one, and as much to work with */
+} rows_job;
+
+static rows_job rows_job_of(const void *args, lm_tensor *const *out, lm_dtype dtype, int64_t d, int64_t rows) {
+  return (rows_job){.args = args,
+                    .out = out,
+                    .loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype],
+                    .d = d,
+                    .rows = rows,
+                    .parts = d > 0 ? parts_of(rows, d) : 0,
+                    .width = lm_dtype_size(dtype),
+                    .acc_width = lm_dtype_size(acc_dtype(dtype))};
+}
+
+static void open_rows_output(output *o, const rows_job *j, int64_t from) {
+  open_output(o, j->out[0]->data + (size_t)(from * j->d) * j->width, (lm_dtype)j->out[0]->dtype, j->d,
+              lm_nbytes(j->out[0]), true);
+}
+
+static void layer_rows(void *ctx, int64_t from, int64_t to) {
+  const rows_job *j = ctx;
+  const lm_layer_norm_args *a = j->args;
+  int64_t part;
+  output o;
+  open_rows_output(&o, j, from);
+  for (int64_t r = from; r < to; r += part / j->d) {
+    size_t stat = (size_t)r * j->acc_width;
+    void *made_at = scratch_in(&o, (to - r) * j->d, &part);
+    j->loops->layer(a->x->data + (size_t)(r * j->d) * j->width, made_at, part / j->d, j->d, j->weight, j->bias, a->eps,
+                    j->out[1]->data + stat, j->out[2]->data + stat);
+    made(&o, part);
+  }
+  lm_nontemporal_close(&o.w);
+}
+
 lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
   const lm_layer_norm_args *a = args;
   const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
-  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
-  size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
   if (d == 0) { /* statistics of nothing */
     for (int64_t r = 0; r < rows; r++) lm_scalar_store(out[1], r, NAN), lm_scalar_store(out[2], r, NAN);
     return LM_OK;
@@ -494,58 +610,53 @@ lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
   void *scratch;
   lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
   if (status != LM_OK) return status;
-  const void *weight = in_acc(a->weight, d, 1, acc, scratch);
-  const void *bias = in_acc(a->bias, d, 0, acc, (double *)scratch + d);
-#pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)a->x->numel))
-  {
-    int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = rows * me / n, to = rows * (me + 1) / n, part;
+  rows_job job = rows_job_of(args, out, dtype, d, rows);
+  job.weight = in_acc(a->weight, d, 1, acc, scratch);
+  job.bias = in_acc(a->bias, d, 0, acc, (double *)scratch + d);
+  lm_parallel(rows, 0.5 * (double)a->x->numel, 0, layer_rows, &job);
+  lm_device_free(a->x->device, scratch, bytes);
+  return LM_OK;
+}
+
+static void layer_back_parts(void *ctx, int64_t first, int64_t last) {
+  const rows_job *j = ctx;
+  const lm_layer_norm_backward_args *a = j->args;
+  const int64_t d = j->d;
+  for (int64_t p = first; p < last; p++) {
+    int64_t from = j->rows * p / j->parts, to = j->rows * (p + 1) / j->parts, some;
+    double *dweight = j->sums + p * 4 * d;
+    memset(dweight, 0, 2 * (size_t)d * sizeof *dweight);
     output o;
-    open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
-    for (int64_t r = from; r < to; r += part / d) {
-      size_t stat = (size_t)r * acc_width;
-      void *made_at = scratch_in(&o, (to - r) * d, &part);
-      loops->layer(a->x->data + (size_t)(r * d) * width, made_at, part / d, d, weight, bias, a->eps,
-                   out[1]->data + stat, out[2]->data + stat);
-      made(&o, part);
+    open_rows_output(&o, j, from);
+    for (int64_t r = from; r < to; r += some / d) {
+      size_t at = (size_t)(r * d) * j->width, stat = (size_t)r * j->acc_width;
+      void *made_at = scratch_in(&o, (to - r) * d, &some);
+      j->loops->layer_back(a->grad->data + at, a->x->data + at, made_at, some / d, d, j->weight, j->mean + stat,
+                           j->rstd + stat, dweight, dweight + d, dweight + 2 * d);
+      made(&o, some);
     }
     lm_nontemporal_close(&o.w);
   }
-  lm_device_free(a->x->device, scratch, bytes);
-  return LM_OK;
 }
 
 lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
   const lm_layer_norm_backward_args *a = args;
   const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
-  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
-  int64_t d = product(&a->normalized_shape), rows = a->save_mean->numel, parts = parts_of(rows, d);
-  size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
+  int64_t d = product(&a->normalized_shape), rows = a->save_mean->numel;
   if (d == 0) return LM_OK;
+  rows_job job = rows_job_of(args, out, dtype, d, rows);
+  const int64_t parts = job.parts;
   /* weight, mean and rstd in the compute type; dweight, dbias and work of each part */
   size_t bytes = ((size_t)d + 2 * (size_t)rows + 4 * (size_t)(parts * d)) * sizeof(double);
   void *scratch;
   lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
   if (status != LM_OK) return status;
   double *converted = scratch, *part = converted + d + 2 * rows;
-  const char *weight = in_acc(a->weight, d, 1, acc, converted),
-             *mean = in_acc(a->save_mean, rows, 0, acc, converted + d);
-  const char *rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d + rows);
-#pragma omp parallel for num_threads(lm_cpu_share((double)a->x->numel))
-  for (int64_t p = 0; p < parts; p++) {
-    int64_t from = rows * p / parts, to = rows * (p + 1) / parts, some;
-    double *dweight = part + p * 4 * d;
-    memset(dweight, 0, 2 * (size_t)d * sizeof *dweight);
-    output o;
-    open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
-    for (int64_t r = from; r < to; r += some / d) {
-      size_t at = (size_t)(r * d) * width, stat = (size_t)r * acc_width;
-      void *made_at = scratch_in(&o, (to - r) * d, &some);
-      loops->layer_back(a->grad->data + at, a->x->data + at, made_at, some / d, d, weight, mean + stat, rstd + stat,
-                        dweight, dweight + d, dweight + 2 * d);
-      made(&o, some);
-    }
-    lm_nontemporal_close(&o.w);
-  }
+  job.weight = in_acc(a->weight, d, 1, acc, converted);
+  job.mean = in_acc(a->save_mean, rows, 0, acc, converted + d);
+  job.rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d + rows);
+  job.sums = part;
+  lm_parallel(parts, (double)a->x->numel, 0, layer_back_parts, &job);
   for (int64_t p = 1; p < parts; p++)
     for (int64_t i = 0; i < 2 * d; i++) part[i] += part[p * 4 * d + i];
   for (int64_t i = 0; i < d; i++) lm_scalar_store(out[1], i, part[i]), lm_scalar_store(out[2], i, part[d + i]);
@@ -555,66 +666,76 @@ lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
 
 /* ---- rms norm: rows of something */
 
+static void rms_rows(void *ctx, int64_t from, int64_t to) {
+  const rows_job *j = ctx;
+  const lm_rms_norm_rows_args *a = j->args;
+  int64_t part;
+  output o;
+  open_rows_output(&o, j, from);
+  for (int64_t r = from; r < to; r += part / j->d) {
+    void *made_at = scratch_in(&o, (to - r) * j->d, &part);
+    j->loops->rms(a->x->data + (size_t)(r * j->d) * j->width, made_at, part / j->d, j->d, j->weight, a->eps,
+                  j->out[1]->data + (size_t)r * j->acc_width);
+    made(&o, part);
+  }
+  lm_nontemporal_close(&o.w);
+}
+
 lm_status lm_cpu_rms_norm_rows(const void *args, lm_tensor *const *out) {
   const lm_rms_norm_rows_args *a = args;
   const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
-  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
-  size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc), bytes = (size_t)d * sizeof(double);
+  size_t bytes = (size_t)d * sizeof(double);
   for (int64_t r = 0; d == 0 && r < rows; r++) lm_scalar_store(out[1], r, NAN); /* of nothing */
   if (d == 0) return LM_OK;
   void *scratch;
   lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
   if (status != LM_OK) return status;
-  const void *weight = in_acc(a->weight, d, 1, acc, scratch);
-#pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)a->x->numel))
-  {
-    int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = rows * me / n, to = rows * (me + 1) / n, part;
+  rows_job job = rows_job_of(args, out, dtype, d, rows);
+  job.weight = in_acc(a->weight, d, 1, acc, scratch);
+  lm_parallel(rows, 0.5 * (double)a->x->numel, 0, rms_rows, &job);
+  lm_device_free(a->x->device, scratch, bytes);
+  return LM_OK;
+}
+
+static void rms_back_parts(void *ctx, int64_t first, int64_t last) {
+  const rows_job *j = ctx;
+  const lm_rms_norm_rows_backward_args *a = j->args;
+  const int64_t d = j->d;
+  for (int64_t p = first; p < last; p++) {
+    int64_t from = j->rows * p / j->parts, to = j->rows * (p + 1) / j->parts, part;
+    double *dweight = j->sums + p * 2 * d;
+    memset(dweight, 0, (size_t)d * sizeof *dweight);
     output o;
-    open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
+    open_rows_output(&o, j, from);
     for (int64_t r = from; r < to; r += part / d) {
+      size_t at = (size_t)(r * d) * j->width;
       void *made_at = scratch_in(&o, (to - r) * d, &part);
-      loops->rms(a->x->data + (size_t)(r * d) * width, made_at, part / d, d, weight, a->eps,
-                 out[1]->data + (size_t)r * acc_width);
+      j->loops->rms_back(a->grad->data + at, a->x->data + at, made_at, part / d, d, j->weight,
+                         j->rstd + (size_t)r * j->acc_width, dweight, dweight + d);
       made(&o, part);
     }
     lm_nontemporal_close(&o.w);
   }
-  lm_device_free(a->x->device, scratch, bytes);
-  return LM_OK;
 }
 
 lm_status lm_cpu_rms_norm_rows_backward(const void *args, lm_tensor *const *out) {
   const lm_rms_norm_rows_backward_args *a = args;
   const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
-  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
-  int64_t d = product(&a->normalized_shape), rows = a->save_rstd->numel, parts = parts_of(rows, d);
-  size_t width = lm_dtype_size(dtype), acc_width = lm_dtype_size(acc);
+  int64_t d = product(&a->normalized_shape), rows = a->save_rstd->numel;
   if (d == 0) return LM_OK;
+  rows_job job = rows_job_of(args, out, dtype, d, rows);
+  const int64_t parts = job.parts;
   /* weight and rstd in the compute type; dweight and work of each part */
   size_t bytes = ((size_t)d + (size_t)rows + 2 * (size_t)(parts * d)) * sizeof(double);
   void *scratch;
   lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
   if (status != LM_OK) return status;
   double *converted = scratch, *sums = converted + d + rows;
-  const char *weight = in_acc(a->weight, d, 1, acc, converted),
-             *rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d);
-#pragma omp parallel for num_threads(lm_cpu_share((double)a->x->numel))
-  for (int64_t p = 0; p < parts; p++) {
-    int64_t from = rows * p / parts, to = rows * (p + 1) / parts, part;
-    double *dweight = sums + p * 2 * d;
-    memset(dweight, 0, (size_t)d * sizeof *dweight);
-    output o;
-    open_output(&o, out[0]->data + (size_t)(from * d) * width, dtype, d, lm_nbytes(out[0]), true);
-    for (int64_t r = from; r < to; r += part / d) {
-      size_t at = (size_t)(r * d) * width;
-      void *made_at = scratch_in(&o, (to - r) * d, &part);
-      loops->rms_back(a->grad->data + at, a->x->data + at, made_at, part / d, d, weight, rstd + (size_t)r * acc_width,
-                      dweight, dweight + d);
-      made(&o, part);
-    }
-    lm_nontemporal_close(&o.w);
-  }
+  job.weight = in_acc(a->weight, d, 1, acc, converted);
+  job.rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d);
+  job.sums = sums;
+  lm_parallel(parts, (double)a->x->numel, 0, rms_back_parts, &job);
   for (int64_t p = 1; p < parts; p++)
     for (int64_t i = 0; i < d; i++) sums[i] += sums[p * 2 * d + i];
   for (int64_t i = 0; i < d; i++) lm_scalar_store(out[1], i, sums[i]);

@@ -1,17 +1,15 @@
-/* Optimizer steps, gradients' norms and their scaling: one parallel region for all tensors, whose elements are dealt
- * out in chunks, so that a network of many small parameters costs what one large one does. */
+/* Optimizer steps, gradients' norms and their scaling: one loop for all tensors, whose elements are dealt out in
+ * chunks, so that a network of many small parameters costs what one large one does. */
 #include <math.h>
-#include <omp.h>
-#include <stdatomic.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/optim.h"
 #include "backend/cpu/isa/pointwise.h"
 #include "base/mem.h"
 
-enum { CHUNK = 16384 /* elements */, SHARES = 16 /* a thread */ };
+enum { CHUNK = 16384 /* elements */ };
 
-static int64_t chunks_of(const lm_tensor *t) { return (t->numel + CHUNK - 1) / CHUNK; }
+static int64_t chunks_of(const lm_tensor *t) { return lm_ceil_div(t->numel, CHUNK); }
 
 static int64_t count_chunks(int n, lm_tensor *const *tensors) {
   int64_t chunks = 0;
@@ -19,71 +17,68 @@ static int64_t count_chunks(int n, lm_tensor *const *tensors) {
   return chunks;
 }
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+/* ---- chunks of tensors */
 
-/* Elements from on, n of them, of parameter i. */
-static void update(const lm_optim_step *s, const lm_optim_coefficients *c, lm_optim_loop *loop, int i, int64_t from,
-                   int64_t n) {
-  size_t at = (size_t)from * lm_dtype_size((lm_dtype)s->param[i]->dtype);
+typedef void chunk_fn(void *context, int i, int64_t from, int64_t n, int64_t chunk);
+
+typedef struct chunks_job {
+  int n;
+  lm_tensor *const *tensors;
+  chunk_fn *each;
+  void *context;
+} chunks_job;
+
+static void run_chunks(void *ctx, int64_t first, int64_t last) {
+  const chunks_job *j = ctx;
+  int64_t base = 0; /* chunks of the tensors before i */
+  for (int i = 0; i < j->n && base < last; i++) {
+    int64_t end = base + chunks_of(j->tensors[i]);
+    for (int64_t c = lm_max(first, base); c < lm_min(last, end); c++) {
+      int64_t from = (c - base) * CHUNK;
+      j->each(j->context, i, from, lm_min(CHUNK, j->tensors[i]->numel - from), c);
+    }
+    base = end;
+  }
+}
+
+/* Calls each(context, tensor, first element, number of elements, chunk's number) for every chunk. */
+static void for_each_chunk(int n, lm_tensor *const *tensors, double each_ns, chunk_fn *each, void *context) {
+  int64_t chunks = count_chunks(n, tensors);
+  lm_parallel(chunks, (double)chunks * CHUNK * each_ns, 0, run_chunks, &(chunks_job){n, tensors, each, context});
+}
+
+/* ---- updates */
+
+typedef struct updating {
+  const lm_optim_step *step;
+  lm_optim_coefficients coefficients;
+  lm_optim_loop *const *loops;
+} updating;
+
+static void update_chunk(void *context, int i, int64_t from, int64_t n, int64_t chunk) {
+  const updating *u = context;
+  const lm_optim_step *s = u->step;
+  const size_t at = (size_t)from * lm_dtype_size((lm_dtype)s->param[i]->dtype);
   void *state[LM_OPTIM_STATES];
+  (void)chunk;
   for (int k = 0; k < LM_OPTIM_STATES; k++) state[k] = s->state[k] ? s->state[k][i]->data + at : NULL;
-  loop(c, n, s->param[i]->data + at, s->grad[i]->data + at, state);
+  u->loops[s->param[i]->dtype](&u->coefficients, n, s->param[i]->data + at, s->grad[i]->data + at, state);
 }
 
 lm_status lm_cpu_optim(const lm_optim_step *step) {
-  lm_optim_loop *const *loops = LM_ISA_PICK(lm_optim_loops)->update[step->optimizer->family];
-  lm_optim_coefficients c = {.modes = step->modes, .f64 = *step->coefficients};
-  lm_optim_narrow(step->optimizer->family, &c.f64, &c.f32);
-  int64_t chunks = count_chunks(step->n, step->param);
-  _Atomic int64_t next = 0;
-#pragma omp parallel num_threads(lm_cpu_share((double)chunks *CHUNK * 0.3))
-  {
-    /* Threads take shares of the chunks as they come to them: cores are not all as fast, nor all of memory as near. Of
-     * a share chunks first to last - 1; `base` counts those of the tensors before i. */
-    int64_t shares = omp_get_num_threads() * (int64_t)SHARES, base = 0;
-    if (shares > chunks) shares = chunks;
-    int i = 0;
-    for (int64_t share; (share = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed)) < shares;) {
-      int64_t first = chunks * share / shares, last = chunks * (share + 1) / shares;
-      for (;; i++) {
-        int64_t end = base + chunks_of(step->param[i]);
-        int64_t from = (larger(first, base) - base) * CHUNK;
-        int64_t to = smaller((smaller(last, end) - base) * CHUNK, step->param[i]->numel);
-        if (from < to) update(step, &c, loops[step->param[i]->dtype], i, from, to - from);
-        if (end >= last) break;
-        base = end;
-      }
-    }
-  }
+  updating u = {.step = step, .loops = LM_ISA_PICK(lm_optim_loops)->update[step->optimizer->family]};
+  u.coefficients = (lm_optim_coefficients){.modes = step->modes, .f64 = *step->coefficients};
+  lm_optim_narrow(step->optimizer->family, &u.coefficients.f64, &u.coefficients.f32);
+  for_each_chunk(step->n, step->param, 0.3, update_chunk, &u);
   return LM_OK;
 }
 
 static double norm_of(const lm_tensor *t, double p, int64_t from, int64_t n) {
   const struct lm_optim_loops *loops = LM_ISA_PICK(lm_optim_loops);
-  const char *x = t->data + (size_t)from * lm_dtype_size((lm_dtype)t->dtype);
+  const char *x = t->data + (size_t)from * lm_dtype_size(t->dtype);
   if (isinf(p)) return loops->largest_abs[t->dtype](n, x);
   if (p == 2) return loops->sum_squares[t->dtype](n, x);
   return p == 1 ? loops->sum_abs[t->dtype](n, x) : loops->sum_powers[t->dtype](n, x, p);
-}
-
-/* Calls each(context, tensor, first element, number of elements, chunk's number) for every chunk, from all threads. */
-static void for_each_chunk(int n, lm_tensor *const *tensors,
-                           void (*each)(void *context, int i, int64_t from, int64_t n, int64_t chunk), void *context) {
-  int64_t chunks = count_chunks(n, tensors);
-#pragma omp parallel num_threads(lm_cpu_share((double)chunks *CHUNK * 0.2))
-  {
-    int64_t me = omp_get_thread_num(), team = omp_get_num_threads(), base = 0;
-    int64_t first = chunks * me / team, last = chunks * (me + 1) / team;
-    for (int i = 0; i < n && base < last; i++) {
-      int64_t end = base + chunks_of(tensors[i]);
-      for (int64_t c = larger(first, base); c < smaller(last, end); c++) {
-        int64_t from = (c - base) * CHUNK;
-        each(context, i, from, smaller(CHUNK, tensors[i]->numel - from), c);
-      }
-      base = end;
-    }
-  }
 }
 
 typedef struct norms {
@@ -101,7 +96,7 @@ lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *ou
   int64_t chunks = count_chunks(n, tensors);
   double *part = lm_malloc((size_t)chunks * sizeof *part);
   if (!part) return LM_E_OOM;
-  for_each_chunk(n, tensors, norm_chunk, &(norms){tensors, p, part});
+  for_each_chunk(n, tensors, 0.2, norm_chunk, &(norms){tensors, p, part});
   double total = 0;
   for (int64_t c = 0; c < chunks; c++) {
     if (!isinf(p)) {
@@ -125,7 +120,7 @@ typedef struct scaling {
 
 static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_t chunk) {
   scaling *job = context;
-  lm_dtype from = (lm_dtype)job->from[i]->dtype, to = (lm_dtype)job->to[i]->dtype;
+  lm_dtype from = job->from[i]->dtype, to = job->to[i]->dtype;
   const char *x = job->from[i]->data + (size_t)first * lm_dtype_size(from);
   char *y = job->to[i]->data + (size_t)first * lm_dtype_size(to);
   const struct lm_optim_loops *loops = LM_ISA_PICK(lm_optim_loops);
@@ -136,7 +131,7 @@ static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_
   const struct lm_pointwise_loops *memory = lm_pointwise_loops_of(compute);
   for (int64_t at = 0; from != to && at < n; at += LM_TILE) {
     _Alignas(64) char tile[LM_TILE_BYTES];
-    int part = (int)smaller(LM_TILE, n - at);
+    int part = (int)lm_min(LM_TILE, n - at);
     memory->load[from](tile, x + (size_t)at * lm_dtype_size(from), 1, part);
     bad |= loops->rescale[compute](part, tile, tile, job->factor);
     memory->store[to](y + (size_t)at * lm_dtype_size(to), 1, tile, part);
@@ -146,7 +141,7 @@ static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_
 
 lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found) {
   scaling job = {.from = from, .to = to, .factor = factor};
-  for_each_chunk(n, to, rescale_chunk, &job);
+  for_each_chunk(n, to, 0.2, rescale_chunk, &job);
   if (job.bad) *(float *)found->data = 1;
   return LM_OK;
 }

@@ -43,20 +43,33 @@ static void make_row(const axis *last, int64_t first, int64_t same, size_t item,
 #undef CASE
 }
 
+typedef struct padding {
+  axis axes[LM_MAX_DIMS + 1];
+  int ndim;
+  int64_t first, same; /* of a row, what lies in x as it does here */
+  size_t item;
+  const lm_tensor *x;
+  lm_tensor *y;
+  bool streams;
+} padding;
+
 /* Rows from .. to - 1 of the result, along the last of the axes. */
-static void make_rows(const axis *axes, int ndim, int64_t first, int64_t same, size_t item, const lm_tensor *x,
-                      lm_tensor *y, bool streams, int64_t from, int64_t to) {
+static void make_rows(void *ctx, int64_t from, int64_t to) {
+  const padding *p = ctx;
+  const axis *axes = p->axes;
+  const size_t item = p->item;
+  const int ndim = p->ndim;
   const axis *last = &axes[ndim - 1];
   const int64_t width = last->size * (int64_t)item, max_chunk = TILE / width;
   int64_t index[LM_MAX_DIMS + 1], rest = from, some = 0;
   char tile[TILE];
   lm_nontemporal_writer w;
-  lm_nontemporal_open(&w, y->data + from * width, streams && max_chunk > 0);
+  lm_nontemporal_open(&w, p->y->data + from * width, p->streams && max_chunk > 0);
   for (int d = ndim - 2; d >= 0; d--) index[d] = rest % axes[d].size, rest /= axes[d].size;
   for (int64_t r = from; r < to; r++) {
     int64_t at = 0;
     for (int d = 0; d < ndim - 1; d++) at += (axes[d].from ? axes[d].from[index[d]] : index[d]) * axes[d].stride;
-    make_row(last, first, same, item, x->data + at * (int64_t)item, w.streams ? tile + some * width : w.to);
+    make_row(last, p->first, p->same, item, p->x->data + at * (int64_t)item, w.streams ? tile + some * width : w.to);
     if (!w.streams) {
       w.to += width;
     } else if (++some == max_chunk || r == to - 1) {
@@ -71,8 +84,9 @@ static void make_rows(const axis *axes, int ndim, int64_t first, int64_t same, s
 lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
   const lm_pad_around_args *a = args;
   const lm_tensor *x = a->x;
-  axis axes[LM_MAX_DIMS + 1];
   int padded = a->pad.n / 2, first_padded = x->ndim - padded, ndim = padded + 1;
+  padding job = {.ndim = ndim, .item = lm_dtype_size((lm_dtype)x->dtype), .x = x, .y = out[0]};
+  axis *axes = job.axes;
   int64_t indices = 0, lead = 1;
   for (int d = 0; d < first_padded; d++) lead *= x->size[d];
   for (int d = first_padded; d < x->ndim; d++) indices += out[0]->size[d];
@@ -87,16 +101,10 @@ lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
     from += axes[k].size;
   }
   int64_t width = axes[ndim - 1].size, before = a->pad.v[0], after = a->pad.v[1];
-  int64_t first = before > 0 ? before : 0, same = lm_pad_left(x->size[x->ndim - 1], before, after);
+  job.first = before > 0 ? before : 0, job.same = lm_pad_left(x->size[x->ndim - 1], before, after);
+  job.streams = lm_use_nontemporal(lm_nbytes(out[0]));
   int64_t rows = out[0]->numel / width;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
-  bool streams = lm_use_nontemporal(lm_nbytes(out[0]));
-  int threads = lm_cpu_share((double)out[0]->numel / 4 + 8 * (double)rows);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    make_rows(axes, ndim, first, same, item, x, out[0], streams, lm_cpu_share_begin(rows, t, threads),
-              lm_cpu_share_begin(rows, t + 1, threads));
-  }
+  lm_parallel(rows, (double)out[0]->numel / 4 + 8 * (double)rows, 0, make_rows, &job);
   lm_free(tables);
   return LM_OK;
 }

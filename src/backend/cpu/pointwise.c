@@ -54,12 +54,12 @@ static bool holds(lm_dtype d, int64_t v) {
 /* A narrower integer type that the kernel may compute in: that of its tensors, beside which masks and integers that it
  * holds may stand. LM_I64 if there is none. */
 static lm_dtype narrow_type(const lm_pointwise *job) {
-  lm_dtype type = LM_BOOL, result = (lm_dtype)job->out->dtype;
+  lm_dtype type = LM_BOOL, result = job->out->dtype;
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
-    if (t->dtype == LM_BOOL || (t->numel == 1 && t->dtype == LM_I64) || (lm_dtype)t->dtype == type) continue;
+    if (t->dtype == LM_BOOL || (t->numel == 1 && t->dtype == LM_I64) || t->dtype == type) continue;
     if (type != LM_BOOL) return LM_I64;
-    type = (lm_dtype)t->dtype;
+    type = t->dtype;
   }
   if (result != LM_BOOL && result != type) return LM_I64;
   if (type == LM_BOOL) type = LM_U8;
@@ -81,18 +81,18 @@ static void run_small(const lm_pointwise *job, lm_dtype compute, const bool *rep
   const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
   _Alignas(64) char tile[LM_POINTWISE_MAX_IN + 1][LM_TILE_BYTES];
   const void *in[LM_POINTWISE_MAX_IN];
-  int n = (int)job->out->numel, whole = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
+  int n = (int)job->out->numel, whole = lm_round_up(n, LM_LANES);
   size_t num = lm_dtype_size(compute);
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
     in[i] = t->data;
-    if (!repeated[i] && (lm_dtype)t->dtype == compute && n == whole) continue;
+    if (!repeated[i] && t->dtype == compute && n == whole) continue;
     loops->load[t->dtype](tile[i], t->data, repeated[i] ? 0 : 1, repeated[i] ? whole : n);
     if (!repeated[i]) lm_tile_pad(tile[i], n, num);
     in[i] = tile[i];
   }
   lm_tile_numbers numbers = lm_tile_numbers_of(compute, job->number);
-  bool here = (lm_dtype)job->out->dtype == compute && n == whole;
+  bool here = job->out->dtype == compute && n == whole;
   void *out = here ? job->out->data : tile[LM_POINTWISE_MAX_IN];
   loops->kernel[job->kernel](out, in, &numbers, whole);
   if (!here) loops->store[job->out->dtype](job->out->data, 1, out, n);

@@ -2,12 +2,11 @@
  * isa/pooling.c. */
 #include "backend/cpu/isa/pooling.h"
 
-#include <omp.h>
+#include <stdatomic.h>
 
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
 #include "base/message.h"
-#include "device/alloc.h"
 
 static lm_status axis_new(lm_pooling_axis *axis, int64_t in, int64_t out, bool inverse) {
   int32_t *block = lm_malloc((size_t)(3 * out + (inverse ? 2 * in : 0)) * sizeof *block);
@@ -24,7 +23,7 @@ static void axis_slide(lm_pooling_axis *axis, int64_t kernel, int64_t stride, in
   for (int64_t o = 0; o < axis->out; o++) {
     int64_t from = o * stride - padding, begin = from, end = from + (kernel - 1) * dilation + 1;
     int64_t padded = (end < axis->in + padding ? end : axis->in + padding) - from;
-    if (begin < 0) begin += (-begin + dilation - 1) / dilation * dilation;
+    if (begin < 0) begin += lm_round_up(-begin, dilation);
     if (end > axis->in) end = axis->in;
     axis->begin[o] = (int32_t)begin;
     axis->end[o] = (int32_t)end;
@@ -42,7 +41,7 @@ static void set_divisor(lm_pooling_work *job, int64_t divisor) {
 static void axis_adapt(lm_pooling_axis *axis) {
   for (int64_t o = 0; o < axis->out; o++) {
     axis->begin[o] = (int32_t)(o * axis->in / axis->out);
-    axis->end[o] = (int32_t)(((o + 1) * axis->in + axis->out - 1) / axis->out);
+    axis->end[o] = (int32_t)lm_ceil_div((o + 1) * axis->in, axis->out);
     axis->count[o] = axis->end[o] - axis->begin[o];
   }
 }
@@ -58,20 +57,20 @@ static void axis_invert(lm_pooling_axis *axis) {
   }
 }
 
-/* Each thread takes one range of the units, and its own piece of the scratch. */
-static int64_t run_units(lm_pooling_loop loop, const lm_pooling_work *job, int64_t units, int threads, char *scratch,
-                         size_t piece) {
-  if (threads < 2) return loop(job, 0, units, scratch);
-  int64_t found = 0;
-#pragma omp parallel num_threads(threads) reduction(+ : found)
-  {
-    int64_t n = omp_get_num_threads(), me = omp_get_thread_num();
-    found += loop(job, units * me / n, units * (me + 1) / n, scratch ? scratch + (size_t)me * piece : NULL);
-  }
-  return found;
+typedef struct units_job {
+  lm_pooling_loop loop;
+  const lm_pooling_work *work;
+  _Atomic int64_t bad;
+} units_job;
+
+static void run_units(void *ctx, int64_t first, int64_t last) {
+  units_job *j = ctx;
+  int64_t bad = j->loop(j->work, first, last, lm_scratch());
+  if (bad) atomic_fetch_add(&j->bad, bad);
 }
 
-static int threads_for(int64_t elements) { return lm_cpu_share((double)elements * 0.25); }
+/* Nanoseconds, about. */
+static double work_of(int64_t elements) { return (double)elements * 0.25; }
 
 /* image: [N, C, H, W]. Contiguous images are planes of one channel each. */
 static void set_planes(lm_pooling_work *job, const lm_tensor *image) {
@@ -95,11 +94,10 @@ typedef struct windows {
 
 /* From src to dst, one of which is the image and, `backward` in the other order, the other has a place a window. */
 static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tensor *dst, int64_t *indices,
-                      const windows *w, bool backward, int threads) {
+                      const windows *w, bool backward, double work) {
   lm_status status = LM_OK;
   lm_pooling_work job = {.src = src->data, .dst = dst->data, .indices = indices, .blocks = 1};
   lm_pooling_axis *axes[2] = {&job.y, &job.x};
-  void *scratch = NULL;
   const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
   set_planes_of(&job, src, dst);
   for (int i = 0; i < 2; i++) {
@@ -113,10 +111,9 @@ static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tenso
     if (backward) axis_invert(axes[i]);
   }
   if (w->kernel) set_divisor(&job, w->divisor);
-  size_t piece = 16 * (size_t)(job.x.in > job.x.out ? job.x.in : job.x.out), bytes = piece * (size_t)threads;
-  TRY(lm_device_alloc(dst->device, bytes, &scratch));
-  run_units(loop, &job, job.planes * (backward ? job.y.in : job.y.out), threads, scratch, piece);
-  lm_device_free(dst->device, scratch, bytes);
+  size_t row = 16 * (size_t)(job.x.in > job.x.out ? job.x.in : job.x.out);
+  TRY(lm_parallel(job.planes * (backward ? job.y.in : job.y.out), work, row, run_units,
+                  &(units_job){.loop = loop, .work = &job}));
 done:
   axis_free(&job.y);
   axis_free(&job.x);
@@ -127,45 +124,37 @@ lm_status lm_cpu_max_pool2d(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_args *a = args;
   windows w = {a->kernel_size, a->stride, a->padding, a->dilation, false, LM_NO_INT};
   return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], out[1] ? (int64_t *)out[1]->data : NULL,
-              &w, false, threads_for(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
+              &w, false, work_of(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
 }
 
 lm_status lm_cpu_adaptive_max_pool2d(const void *args, lm_tensor *const *out) {
   const lm_adaptive_max_pool2d_args *a = args;
   return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], (int64_t *)out[1]->data, &(windows){0},
-              false, threads_for(a->x->numel + out[0]->numel));
+              false, work_of(a->x->numel + out[0]->numel));
 }
 
 lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_backward_args *a = args;
-  lm_status status = LM_OK;
   lm_tensor *dx = out[0];
   lm_pooling_work job = {.src = a->grad->data, .dst = dx->data, .indices = (int64_t *)a->indices->data, .blocks = 1};
   job.y.in = dx->size[2], job.y.out = a->grad->size[2];
   job.x.in = dx->size[3], job.x.out = a->grad->size[3];
   set_planes_of(&job, a->grad, dx);
-  int threads = threads_for(dx->numel + 4 * a->grad->numel);
+  double work = work_of(dx->numel + 4 * a->grad->numel);
+  int threads = lm_threads_for(work);
   /* Few images: share their channels, in blocks of whole cache lines. */
   if (job.planes < threads && job.c >= 32) {
     job.blocks = (threads + job.planes - 1) / (job.planes ? job.planes : 1);
     if (job.blocks > job.c / 16) job.blocks = job.c / 16;
   }
-  void *scratch = NULL;
-  int64_t width = (job.c + job.blocks - 1) / job.blocks;
-  size_t piece = 0, bytes = 0;
-  if (lm_dtype_size(dx->dtype) < sizeof(float)) {
-    piece = (size_t)(job.y.in * job.x.in * width) * sizeof(float);
-    bytes = piece * (size_t)threads;
-    TRY(lm_device_alloc(dx->device, bytes, &scratch));
-  }
-  int64_t bad = run_units(LM_ISA_PICK(lm_pooling_loops)->max_back[dx->dtype], &job, job.planes * job.blocks, threads,
-                          scratch, piece);
-  if (bad)
+  size_t width = (size_t)((job.c + job.blocks - 1) / job.blocks), scratch = 0;
+  if (lm_dtype_size(dx->dtype) < sizeof(float)) scratch = (size_t)(job.y.in * job.x.in) * width * sizeof(float);
+  units_job units = {.loop = LM_ISA_PICK(lm_pooling_loops)->max_back[dx->dtype], .work = &job};
+  lm_status status = lm_parallel(job.planes * job.blocks, work, scratch, run_units, &units);
+  if (status == LM_OK && units.bad)
     status = lm_fail_value("max_pool2d_backward", "indices",
                            lm_text("from 1 to %lld (H * W)", (long long)(job.y.in * job.x.in)),
-                           lm_text("%lld that are not", (long long)bad));
-done:
-  if (scratch) lm_device_free(dx->device, scratch, bytes);
+                           lm_text("%lld that are not", (long long)units.bad));
   return status;
 }
 
@@ -173,24 +162,24 @@ lm_status lm_cpu_avg_pool2d(const void *args, lm_tensor *const *out) {
   const lm_avg_pool2d_args *a = args;
   windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override};
   return pool(LM_ISA_PICK(lm_pooling_loops)->avg[a->x->dtype], a->x, out[0], NULL, &w, false,
-              threads_for(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
+              work_of(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
 }
 
 lm_status lm_cpu_adaptive_avg_pool2d(const void *args, lm_tensor *const *out) {
   const lm_adaptive_avg_pool2d_args *a = args;
   return pool(LM_ISA_PICK(lm_pooling_loops)->avg[a->x->dtype], a->x, out[0], NULL, &(windows){0}, false,
-              threads_for(a->x->numel + out[0]->numel));
+              work_of(a->x->numel + out[0]->numel));
 }
 
 lm_status lm_cpu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_avg_pool2d_backward_args *a = args;
   windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override};
   return pool(LM_ISA_PICK(lm_pooling_loops)->avg_back[out[0]->dtype], a->grad, out[0], NULL, &w, true,
-              threads_for(2 * out[0]->numel));
+              work_of(2 * out[0]->numel));
 }
 
 lm_status lm_cpu_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_adaptive_avg_pool2d_backward_args *a = args;
   return pool(LM_ISA_PICK(lm_pooling_loops)->avg_back[out[0]->dtype], a->grad, out[0], NULL, &(windows){0}, true,
-              threads_for(2 * (out[0]->numel + a->grad->numel)));
+              work_of(2 * (out[0]->numel + a->grad->numel)));
 }

@@ -1,6 +1,5 @@
 /* A recurrent layer in one direction. The rows of a batch go to threads, which then need not wait for each other; of
- * few rows the hidden units, with one barrier a step. Weights are packed once for all steps. */
-#include <omp.h>
+ * few rows the hidden units, step by step. Weights are packed once for all steps. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -21,17 +20,15 @@ typedef struct sequence {
   int cell;
   bool reverse, packed; /* packed: the weights; of a single step they are used as they are */
   bool by_units;        /* threads divide hidden units, not rows */
-  int threads;
+  int parts;            /* of the rows or units, for as many threads */
+  double work;
   int64_t *first; /* [steps + 1] the first row of each step */
 } sequence;
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t count_of(const sequence *s, int64_t t) {
   return t < 0 || t >= s->steps ? 0 : s->first[t + 1] - s->first[t];
 }
-static int64_t blocks_of(const sequence *s, int64_t units) {
-  return (units + s->products->width - 1) / s->products->width;
-}
+static int64_t blocks_of(const sequence *s, int64_t units) { return lm_ceil_div(units, s->products->width); }
 static char *at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
 /* Bytes of a matrix [depth, n], packed, to where the next thing may lie. */
 static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
@@ -42,7 +39,7 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
                              const lm_tensor *sizes, const lm_tensor *projection, int cell, bool reverse, sequence *s) {
   lm_status status = LM_OK;
   static const int slots[] = {[LM_RNN_TANH] = 1, [LM_RNN_RELU] = 1, [LM_GRU] = 4, [LM_LSTM] = 5};
-  lm_dtype dtype = (lm_dtype)h0->dtype;
+  lm_dtype dtype = h0->dtype;
   int64_t batch = h0->size[0];
   *s = (sequence){
       .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_recurrent_F64) : LM_ISA_PICK(lm_recurrent_F32),
@@ -65,10 +62,10 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
   s->packed = s->steps > 1 || projection;
   /* Nanoseconds; reading weights is what takes time where there are few rows. */
   double step = (double)s->gates * (double)s->width / (dtype == LM_F64 ? 6 : 12), rows = (double)batch / 8;
-  s->threads = lm_cpu_share(step * (rows > 1 ? rows : 1) * (double)s->steps + 20 * (double)s->rows * (double)s->gates);
-  s->by_units = s->threads > 1 && batch < 8 * s->threads && !projection && step > 40000;
-  if (!s->by_units) s->threads = (int)smaller(s->threads, batch > 0 ? batch : 1);
-  if (s->by_units) s->threads = (int)smaller(s->threads, blocks_of(s, s->hidden));
+  s->work = step * (rows > 1 ? rows : 1) * (double)s->steps + 20 * (double)s->rows * (double)s->gates;
+  int threads = lm_threads_for(s->work);
+  s->by_units = threads > 1 && batch < 8 * threads && !projection && step > 40000;
+  s->parts = (int)lm_min(threads, s->by_units ? blocks_of(s, s->hidden) : batch > 0 ? batch : 1);
   void *first;
   TRY(lm_device_alloc(s->device, (size_t)(s->steps + 1) * sizeof(int64_t), &first));
   s->first = first;
@@ -93,18 +90,18 @@ typedef struct part {
   int64_t row, row_end, unit, unit_end, block, block_end;
 } part;
 
-static part part_of(const sequence *s, int thread, int threads) {
+static part part_of(const sequence *s, int64_t index) {
   int64_t blocks = blocks_of(s, s->hidden);
   part p = {.row_end = s->batch, .block_end = blocks};
   if (s->by_units) {
-    p.block = lm_cpu_share_begin(blocks, thread, threads);
-    p.block_end = lm_cpu_share_begin(blocks, thread + 1, threads);
+    p.block = lm_part_begin(blocks, index, s->parts);
+    p.block_end = lm_part_begin(blocks, index + 1, s->parts);
   } else {
-    p.row = lm_cpu_share_begin(s->batch, thread, threads);
-    p.row_end = lm_cpu_share_begin(s->batch, thread + 1, threads);
+    p.row = lm_part_begin(s->batch, index, s->parts);
+    p.row_end = lm_part_begin(s->batch, index + 1, s->parts);
   }
-  p.unit = smaller(p.block * s->products->width, s->hidden);
-  p.unit_end = smaller(p.block_end * s->products->width, s->hidden);
+  p.unit = lm_min(p.block * s->products->width, s->hidden);
+  p.unit_end = lm_min(p.block_end * s->products->width, s->hidden);
   return p;
 }
 
@@ -113,19 +110,38 @@ static char *panel_of(const sequence *s, const packed_weights *w, int64_t block,
   return w->panels + (block * w->gates + gate) * w->depth * s->products->width * s->each;
 }
 
-/* This thread's share of the blocks of a matrix, which all threads need: a barrier has to follow. Element (k, g * units
- * + u) of the matrix is k * depth_step + (g * units + u) * unit_step elements behind the first. */
-static void pack_shared(const sequence *s, const packed_weights *w, const lm_tensor *from, int64_t depth_step,
-                        int64_t unit_step) {
-  int64_t blocks = blocks_of(s, w->units), width = s->products->width;
-  int thread = omp_get_thread_num(), threads = omp_get_num_threads();
-  for (int64_t b = lm_cpu_share_begin(blocks, thread, threads); b < lm_cpu_share_begin(blocks, thread + 1, threads);
-       b++) {
+/* Element (k, g * units + u) of the matrix is k * depth_step + (g * units + u) * unit_step elements behind the first.
+ */
+typedef struct packing {
+  const sequence *s;
+  const packed_weights *w;
+  const lm_tensor *from;
+  int64_t depth_step, unit_step;
+} packing;
+
+static void pack_blocks(void *ctx, int64_t first, int64_t last) {
+  const packing *j = ctx;
+  const sequence *s = j->s;
+  const packed_weights *w = j->w;
+  int64_t width = s->products->width;
+  for (int64_t b = first; b < last; b++) {
     for (int64_t g = 0; g < w->gates; g++) {
-      s->products->pack(panel_of(s, w, b, g), at(from, s, (g * w->units + b * width) * unit_step), depth_step,
-                        unit_step, w->depth, smaller(width, w->units - b * width));
+      s->products->pack(panel_of(s, w, b, g), at(j->from, s, (g * w->units + b * width) * j->unit_step), j->depth_step,
+                        j->unit_step, w->depth, lm_min(width, w->units - b * width));
     }
   }
+}
+
+static void pack(const sequence *s, const packed_weights *w, const lm_tensor *from, int64_t depth_step,
+                 int64_t unit_step) {
+  packing job = {s, w, from, depth_step, unit_step};
+  lm_parallel(blocks_of(s, w->units), s->work, 0, pack_blocks, &job);
+}
+
+/* Runs fn for the parts of a pass: once for all of its rounds, or, where parts of a round need all of the one before,
+ * round by round. */
+static void run_rounds(const sequence *s, int64_t rounds, lm_parallel_fn *fn, void *pass, int64_t *round) {
+  for (*round = 0; *round < (s->by_units ? rounds : 1); ++*round) lm_parallel(s->parts, s->work, 0, fn, pass);
 }
 
 /* c [rows, gates * units] = a [rows, depth] times w, for the units of some blocks, or with `add` that is added. */
@@ -135,7 +151,7 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
   for (int64_t b = first; b < last; b++) {
     for (int64_t g = 0; g < w->gates; g++) {
       s->products->product(&(lm_panel_product){.m = rows,
-                                               .n = smaller(width, w->units - b * width),
+                                               .n = lm_min(width, w->units - b * width),
                                                .k = w->depth,
                                                .a = a,
                                                .a_row = a_row,
@@ -179,7 +195,7 @@ typedef struct segment {
 
 static int segments_of(const sequence *s, const part *p, int64_t t, segment *out) {
   int64_t from = s->reverse ? t + 1 : t - 1, there = count_of(s, from);
-  int64_t begin = p->row, end = smaller(p->row_end, count_of(s, t)), middle = smaller(end, there);
+  int64_t begin = p->row, end = lm_min(p->row_end, count_of(s, t)), middle = lm_min(end, there);
   int n = 0;
   if (begin < middle) out[n++] = (segment){begin, middle, true, s->first[from]};
   if (begin < middle) begin = middle;
@@ -190,6 +206,8 @@ static int segments_of(const sequence *s, const part *p, int64_t t, segment *out
 /* ---- forward */
 
 typedef struct forward_pass {
+  const sequence *s;
+  int64_t round; /* of hidden units: a step */
   const lm_recurrent_layer_args *a;
   lm_tensor *y, *work;
   packed_weights weight, projection;
@@ -230,6 +248,16 @@ static void forward_step(const sequence *s, const part *p, const forward_pass *w
   }
 }
 
+static void forward_parts(void *ctx, int64_t first, int64_t last) {
+  const forward_pass *w = ctx;
+  const sequence *s = w->s;
+  int64_t begin = s->by_units ? w->round : 0, end = s->by_units ? begin + 1 : s->steps;
+  for (int64_t index = first; index < last; index++) {
+    part p = part_of(s, index);
+    for (int64_t i = begin; i < end; i++) forward_step(s, &p, w, s->reverse ? s->steps - 1 - i : i);
+  }
+}
+
 /* The last state of each sequence: h of y, cells of work. */
 static void copy_last(const sequence *s, const lm_tensor *from, int64_t from_row, int64_t offset, int64_t n,
                       lm_tensor *to) {
@@ -252,7 +280,8 @@ lm_status lm_cpu_recurrent_layer(const void *args, lm_tensor *const *out) {
   size_t all = weight + projection + unprojected + 64;
   void *memory = NULL;
   TRY(lm_device_alloc(s.device, all, &memory));
-  forward_pass w = {.a = a,
+  forward_pass w = {.s = &s,
+                    .a = a,
                     .y = out[0],
                     .work = out[3],
                     .weight = {memory, s.width, s.gates / s.hidden, s.hidden},
@@ -261,21 +290,11 @@ lm_status lm_cpu_recurrent_layer(const void *args, lm_tensor *const *out) {
   if (!s.packed) {
     TRY(multiply_once(&s, a->h0->data, s.width, a->weight_hh, true, out[3]->data, s.gates, s.slots, false));
   }
-#pragma omp parallel num_threads(s.threads) if (s.threads > 1)
-  {
-    part p = part_of(&s, omp_get_thread_num(), omp_get_num_threads());
-    if (s.packed) {
-      pack_shared(&s, &w.weight, a->weight_hh, 1, s.width);
-      if (a->weight_hr) pack_shared(&s, &w.projection, a->weight_hr, 1, s.hidden);
-#pragma omp barrier
-    }
-    for (int64_t i = 0; i < s.steps; i++) {
-      forward_step(&s, &p, &w, s.reverse ? s.steps - 1 - i : i);
-      if (s.by_units) {
-#pragma omp barrier
-      }
-    }
+  if (s.packed) {
+    pack(&s, &w.weight, a->weight_hh, 1, s.width);
+    if (a->weight_hr) pack(&s, &w.projection, a->weight_hr, 1, s.hidden);
   }
+  run_rounds(&s, s.steps, forward_parts, &w, &w.round);
   copy_last(&s, out[0], s.width, 0, s.width, out[1]);
   if (s.cell == LM_LSTM) copy_last(&s, out[3], s.slots, s.gates, s.hidden, out[2]);
 done:
@@ -287,6 +306,8 @@ done:
 /* ---- backward */
 
 typedef struct backward_pass {
+  const sequence *s;
+  int64_t round; /* of hidden units: the state before one step, and the gates of the next */
   const lm_recurrent_layer_backward_args *a;
   lm_tensor *dgates, *dh, *dc, *dproducts, *before, *dprojected, *unprojected;
   packed_weights weight, projection;
@@ -353,12 +374,26 @@ static void backward_gates(const sequence *s, const part *p, const backward_pass
 
 /* dh before step t, from the gradient of its products. */
 static void backward_state(const sequence *s, const part *p, const backward_pass *w, int64_t t) {
-  int64_t end = smaller(p->row_end, count_of(s, t)), row = s->first[t] + p->row;
+  int64_t end = lm_min(p->row_end, count_of(s, t)), row = s->first[t] + p->row;
   if (p->row >= end) return;
   bool whole = s->width != s->hidden; /* of a projection, whose rows are divided */
   multiply(s, &w->weight, p->block, whole ? blocks_of(s, s->width) : p->block_end,
            at(s->cell == LM_GRU ? w->dproducts : w->dgates, s, row * s->gates), s->gates, end - p->row,
            at(w->dh, s, p->row * s->width), s->width, s->cell == LM_GRU);
+}
+
+static void backward_parts(void *ctx, int64_t first, int64_t last) {
+  const backward_pass *w = ctx;
+  const sequence *s = w->s;
+  int64_t begin = s->by_units ? w->round : 0, end = s->by_units ? begin + 1 : s->steps + 1;
+  for (int64_t index = first; index < last; index++) {
+    part p = part_of(s, index);
+    for (int64_t i = begin; i < end; i++) {
+      int64_t t = s->reverse ? i : s->steps - 1 - i, later = s->reverse ? t - 1 : t + 1;
+      if (i > 0 && s->packed) backward_state(s, &p, w, later);
+      if (i < s->steps) backward_gates(s, &p, w, t);
+    }
+  }
 }
 
 /* out: gradients of gates, h0, c0 (or [0]); of the products of GRU, or of what weight_hr returns (or [0]); h before
@@ -373,7 +408,8 @@ lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *ou
   size_t dout = a->weight_hr ? (size_t)(s.batch * s.hidden * s.each) : 0, all = weight + projection + dout + 64;
   void *memory = NULL;
   TRY(lm_device_alloc(s.device, all, &memory));
-  backward_pass w = {.a = a,
+  backward_pass w = {.s = &s,
+                     .a = a,
                      .dgates = out[0],
                      .dh = out[1],
                      .dc = out[2],
@@ -392,23 +428,11 @@ lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *ou
     memcpy(out[2]->data, a->grad_c->data, lm_nbytes(out[2]));
   else
     memset(out[2]->data, 0, lm_nbytes(out[2]));
-#pragma omp parallel num_threads(s.threads) if (s.threads > 1)
-  {
-    part p = part_of(&s, omp_get_thread_num(), omp_get_num_threads());
-    if (s.packed) {
-      pack_shared(&s, &w.weight, a->weight_hh, s.width, 1);
-      if (a->weight_hr) pack_shared(&s, &w.projection, a->weight_hr, s.hidden, 1);
-#pragma omp barrier
-    }
-    for (int64_t i = 0; i < s.steps; i++) {
-      int64_t t = s.reverse ? i : s.steps - 1 - i;
-      backward_gates(&s, &p, &w, t);
-      if (s.by_units) {
-#pragma omp barrier
-      }
-      if (s.packed) backward_state(&s, &p, &w, t);
-    }
+  if (s.packed) {
+    pack(&s, &w.weight, a->weight_hh, s.width, 1);
+    if (a->weight_hr) pack(&s, &w.projection, a->weight_hr, s.hidden, 1);
   }
+  run_rounds(&s, s.steps + 1, backward_parts, &w, &w.round);
   if (!s.packed && s.steps > 0) {
     const lm_tensor *d = s.cell == LM_GRU ? out[3] : out[0];
     TRY(multiply_once(&s, d->data, s.gates, a->weight_hh, false, out[1]->data, s.width, s.width, s.cell == LM_GRU));

@@ -96,7 +96,7 @@ static void fold_part(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
 /* ---- results */
 
 static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *total, const lm_total *c) {
-  lm_dtype d = (lm_dtype)r->out->dtype;
+  lm_dtype d = r->out->dtype;
   double number = (double)r->plan.reduced_count;
   for (int j = 0; r->by.finish && j < u->cols; j++) {
     total[j] = r->by.finish(total[j], c ? c[j] : (lm_total){0}, number, r->p.f);
@@ -120,15 +120,26 @@ static void whole_unit(const reduction *r, int64_t unit) {
   write_unit(r, &u, total, c);
 }
 
+typedef struct parts_job {
+  const lm_reduce_plan *p;
+  lm_reduce_kind fold;
+  const lm_total *c;
+  lm_total *scratch;
+} parts_job;
+
+static void fold_tasks(void *ctx, int64_t first, int64_t last) {
+  const parts_job *j = ctx;
+  for (int64_t task = first; task < last; task++) {
+    lm_reduce_unit u = lm_reduce_unit_at(j->p, task % j->p->units);
+    int64_t part = task / j->p->units;
+    fold_part(j->p, j->fold, &u, part, j->c + u.index, j->scratch + part * j->p->kept_count + u.index);
+  }
+}
+
 /* All parts of all units into scratch [parts, kept], then together into its first row. */
 static void all_parts(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_total *c, lm_total *scratch) {
   int64_t kept = p->kept_count;
-#pragma omp parallel for num_threads(lm_reduce_share(p)) schedule(static)
-  for (int64_t task = 0; task < p->units * p->parts; task++) {
-    lm_reduce_unit u = lm_reduce_unit_at(p, task % p->units);
-    int64_t part = task / p->units;
-    fold_part(p, fold, &u, part, c + u.index, scratch + part * kept + u.index);
-  }
+  lm_parallel(p->units * p->parts, lm_reduce_work(p), 0, fold_tasks, &(parts_job){p, fold, c, scratch});
   for (int64_t part = 1; part < p->parts; part++) p->folds->merge(fold, scratch, scratch + part * kept, kept);
 }
 
@@ -217,7 +228,7 @@ static method method_of(const lm_reduce_args *a) {
     by.first = lm_reduce_norm_kind(a->parameter);
     if (by.first != LM_REDUCE_SQUARE && by.first != LM_REDUCE_POWER) by.finish = NULL;
   }
-  if (!lm_dtype_is_float((lm_dtype)a->x->dtype)) {
+  if (!lm_dtype_is_float(a->x->dtype)) {
     if (a->statistic == LM_STATISTIC_NANSUM) by.first = LM_REDUCE_SUM;
     if (a->statistic == LM_STATISTIC_ALL) by.finish = finish_all_i;
   }
@@ -227,6 +238,10 @@ static method method_of(const lm_reduce_args *a) {
 /* The narrowest type with loops that holds an integer dtype's numbers. */
 static lm_dtype narrowest(lm_dtype dtype) { return dtype == LM_BOOL ? LM_U8 : dtype == LM_U16 ? LM_I32 : dtype; }
 
+static void whole_units(void *ctx, int64_t first, int64_t last) {
+  for (int64_t unit = first; unit < last; unit++) whole_unit(ctx, unit);
+}
+
 lm_status lm_cpu_reduce(const void *args, lm_tensor *const *out) {
   const lm_reduce_args *a = args;
   bool reduced[LM_MAX_DIMS] = {false};
@@ -234,12 +249,10 @@ lm_status lm_cpu_reduce(const void *args, lm_tensor *const *out) {
   reduction r = {.out = out[0], .by = method_of(a), .p = {.f = a->parameter}};
   lm_reduce_plan_make(&r.plan, a->x, r.out, reduced, LM_REDUCE_COLS);
   if ((r.by.first == LM_REDUCE_MAX || r.by.first == LM_REDUCE_MIN) && r.plan.compute == LM_I64) {
-    lm_reduce_plan_compute(&r.plan, narrowest((lm_dtype)a->x->dtype));
+    lm_reduce_plan_compute(&r.plan, narrowest(a->x->dtype));
   }
   if (r.plan.kept_count == 0) return LM_OK;
   if (r.plan.parts > 1) return in_parts(&r);
-  int share = lm_reduce_share(&r.plan);
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(static)
-  for (int64_t unit = 0; unit < r.plan.units; unit++) whole_unit(&r, unit);
+  lm_parallel(r.plan.units, lm_reduce_work(&r.plan), 0, whole_units, &r);
   return LM_OK;
 }

@@ -15,8 +15,6 @@ static int64_t set_dims(lm_dims *dims, const lm_tensor *x, const int64_t *out_st
   return count;
 }
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* Columns where the last kept dim is the closer one in memory. Where reduced elements are closer but few, strips
  * of many results are still better than many short rows; and where the strips would be short, rows are. */
 static bool wants_cols(const lm_reduce_plan *p) {
@@ -38,7 +36,7 @@ void lm_reduce_plan_compute(lm_reduce_plan *p, lm_dtype compute) {
 
 void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor *out, const bool *reduced, int width) {
   p->width = width;
-  p->dtype = (lm_dtype)x->dtype;
+  p->dtype = x->dtype;
   lm_reduce_plan_compute(p, p->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(p->dtype) ? LM_F32 : LM_I64);
   p->data = x->data;
   p->bytes = (int64_t)lm_dtype_size(p->dtype);
@@ -54,14 +52,14 @@ void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor 
   const int64_t row_part = 1 << 16, skinny_gemm = 64, col_part = 64, few_strips = 16;
   if (p->cols) {
     int64_t across = p->kept.size[p->kept.ndim - 1];
-    p->strips = ceil_div(across, p->width);
+    p->strips = lm_ceil_div(across, p->width);
     p->units = p->kept_count / across * p->strips;
-    p->parts = p->units < few_strips ? ceil_div(p->reduced_count, col_part) : 1;
-    int64_t max_parts = ceil_div(4 * few_strips, p->units);
+    p->parts = p->units < few_strips ? lm_ceil_div(p->reduced_count, col_part) : 1;
+    int64_t max_parts = lm_ceil_div(4 * few_strips, p->units);
     p->parts = p->parts < max_parts ? p->parts : max_parts;
   } else {
     p->units = p->kept_count;
-    p->parts = p->units < skinny_gemm ? ceil_div(p->reduced_count, row_part) : 1;
+    p->parts = p->units < skinny_gemm ? lm_ceil_div(p->reduced_count, row_part) : 1;
   }
   if (p->parts == 0) p->parts = 1;
 }
@@ -90,7 +88,7 @@ lm_reduce_unit lm_reduce_unit_at(const lm_reduce_plan *p, int64_t unit) {
 }
 
 void lm_reduce_part(const lm_reduce_plan *p, int64_t part, int64_t *begin, int64_t *end) {
-  int64_t each = ceil_div(p->reduced_count, p->parts);
+  int64_t each = lm_ceil_div(p->reduced_count, p->parts);
   *begin = part * each < p->reduced_count ? part * each : p->reduced_count;
   *end = *begin + each < p->reduced_count ? *begin + each : p->reduced_count;
 }
@@ -122,7 +120,4 @@ void lm_reduce_walk_on(const lm_reduce_plan *p, lm_reduce_walk *w, int64_t n) {
   }
 }
 
-int lm_reduce_share(const lm_reduce_plan *p) {
-  int share = lm_cpu_share((double)p->kept_count * (double)p->reduced_count * 0.5);
-  return share < p->units * p->parts ? share : (int)(p->units * p->parts);
-}
+double lm_reduce_work(const lm_reduce_plan *p) { return (double)p->kept_count * (double)p->reduced_count * 0.5; }

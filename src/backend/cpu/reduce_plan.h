@@ -4,8 +4,7 @@
  * another) or a strip of up to `width` along a dim (cols: made from rows of the strip's width). A unit with
  * much to reduce and few others beside it is cut into parts. Both depend on the sizes alone, so results are the
  * same for any number of threads. */
-#ifndef LM_CPU_REDUCE_PLAN_H
-#define LM_CPU_REDUCE_PLAN_H
+#pragma once
 
 #include "backend/cpu/isa/pointwise.h"
 #include "backend/cpu/isa/reduce.h"
@@ -53,7 +52,5 @@ lm_reduce_walk lm_reduce_walk_from(const lm_reduce_plan *p, int64_t element);
 int64_t lm_reduce_walk_run(const lm_reduce_plan *p, const lm_reduce_walk *w);
 void lm_reduce_walk_on(const lm_reduce_plan *p, lm_reduce_walk *w, int64_t n);
 
-/* Threads for the whole of x. */
-int lm_reduce_share(const lm_reduce_plan *p);
-
-#endif
+/* About how many nanoseconds the whole of x takes one thread. */
+double lm_reduce_work(const lm_reduce_plan *p);

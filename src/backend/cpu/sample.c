@@ -6,28 +6,43 @@
 #include "rejection.h"
 #include "tensor/generator.h"
 
-lm_status lm_cpu_poisson(const void *args, lm_tensor *const *out) {
-  const lm_poisson_args *a = args;
-  int64_t n = out[0]->numel;
-  lm_draw d = lm_generator_take(a->generator, out[0]->device, (uint64_t)n * LM_ROOM);
-#pragma omp parallel for num_threads(lm_cpu_share((double)n * 50))
-  for (int64_t i = 0; i < n; i++) {
-    lm_uniforms u = lm_uniforms_of(d.seed, d.offset, i);
-    lm_scalar_store(out[0], i, lm_poisson(lm_scalar_load(a->x, i), &u));
+/* Numbers drawn for each element of the result. */
+typedef struct drawing {
+  const void *args;
+  lm_tensor *out;
+  lm_draw draw;
+} drawing;
+
+static void draw_poisson(void *ctx, int64_t first, int64_t last) {
+  const drawing *j = ctx;
+  const lm_poisson_args *a = j->args;
+  for (int64_t i = first; i < last; i++) {
+    lm_uniforms u = lm_uniforms_of(j->draw.seed, j->draw.offset, i);
+    lm_scalar_store(j->out, i, lm_poisson(lm_scalar_load(a->x, i), &u));
   }
-  return LM_OK;
+}
+
+static void draw_binomial(void *ctx, int64_t first, int64_t last) {
+  const drawing *j = ctx;
+  const lm_binomial_args *a = j->args;
+  for (int64_t i = first; i < last; i++) {
+    lm_uniforms u = lm_uniforms_of(j->draw.seed, j->draw.offset, i);
+    lm_scalar_store(j->out, i, lm_binomial(lm_scalar_load(a->count, i), lm_scalar_load(a->prob, i), &u));
+  }
+}
+
+static lm_status draw_each(const void *args, lm_generator *generator, lm_tensor *out, lm_parallel_fn *fn) {
+  int64_t n = out->numel;
+  drawing job = {args, out, lm_generator_take(generator, out->device, (uint64_t)n * LM_ROOM)};
+  return lm_parallel(n, (double)n * 50, 0, fn, &job);
+}
+
+lm_status lm_cpu_poisson(const void *args, lm_tensor *const *out) {
+  return draw_each(args, ((const lm_poisson_args *)args)->generator, out[0], draw_poisson);
 }
 
 lm_status lm_cpu_binomial(const void *args, lm_tensor *const *out) {
-  const lm_binomial_args *a = args;
-  int64_t n = out[0]->numel;
-  lm_draw d = lm_generator_take(a->generator, out[0]->device, (uint64_t)n * LM_ROOM);
-#pragma omp parallel for num_threads(lm_cpu_share((double)n * 50))
-  for (int64_t i = 0; i < n; i++) {
-    lm_uniforms u = lm_uniforms_of(d.seed, d.offset, i);
-    lm_scalar_store(out[0], i, lm_binomial(lm_scalar_load(a->count, i), lm_scalar_load(a->prob, i), &u));
-  }
-  return LM_OK;
+  return draw_each(args, ((const lm_binomial_args *)args)->generator, out[0], draw_binomial);
 }
 
 /* The first of n rising sums that is above x; the last one is, or is as good as equal. */
@@ -52,22 +67,28 @@ static double weight_at(const lm_tensor *x, int64_t i) {
   return x->dtype == LM_F32 ? (double)((const float *)x->data)[i] : lm_scalar_load(x, i);
 }
 
-/* The sums along a row of n weights up to the ends of its parts. */
-static void sum_up(const lm_tensor *x, int64_t row, int64_t n, double *end) {
-  int64_t parts = (n + PART - 1) / PART;
-#pragma omp parallel for num_threads(lm_cpu_share((double)n / 2))
-  for (int64_t p = 0; p < parts; p++) {
+/* A row of n weights, and its sums up to the ends of its parts. */
+typedef struct weighing {
+  const lm_multinomial_args *a;
+  int64_t row, n, parts, *indices;
+  double *end;
+  lm_draw draw;
+} weighing;
+
+static void sum_parts(void *ctx, int64_t first, int64_t last) {
+  const weighing *j = ctx;
+  const lm_tensor *x = j->a->x;
+  for (int64_t p = first; p < last; p++) {
     double total[4] = {0}; /* which do not wait for one another */
-    int64_t from = row * n + p * PART, m = n - p * PART < PART ? n - p * PART : PART;
+    int64_t from = j->row * j->n + p * PART, m = j->n - p * PART < PART ? j->n - p * PART : PART;
     if (m == PART && x->dtype == LM_F32) {
       const float *w = (const float *)x->data + from;
-      for (int j = 0; j < PART; j++) total[j % 4] += w[j];
+      for (int k = 0; k < PART; k++) total[k % 4] += w[k];
     } else {
-      for (int64_t j = 0; j < m; j++) total[j % 4] += weight_at(x, from + j);
+      for (int64_t k = 0; k < m; k++) total[k % 4] += weight_at(x, from + k);
     }
-    end[p] = (total[0] + total[1]) + (total[2] + total[3]);
+    j->end[p] = (total[0] + total[1]) + (total[2] + total[3]);
   }
-  for (int64_t p = 1; p < parts; p++) end[p] += end[p - 1];
 }
 
 /* The first of m weights from element `from` on up to which the sum is above x; the last one that is above 0, if
@@ -84,28 +105,32 @@ static int64_t walk(const lm_tensor *x, int64_t from, int64_t m, double at) {
   return last;
 }
 
+static void draw_samples(void *ctx, int64_t first, int64_t last) {
+  const weighing *j = ctx;
+  for (int64_t i = j->row * j->a->num_samples + first; i < j->row * j->a->num_samples + last; i++) {
+    lm_philox_block block = lm_philox(j->draw.seed, j->draw.offset + (uint64_t)i / 2);
+    double at = j->end[j->parts - 1] * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)));
+    int64_t part = first_above(j->end, j->parts, at), from = part * PART, m = j->n - from < PART ? j->n - from : PART;
+    if (part > 0) at -= j->end[part - 1];
+    j->indices[i] = from + walk(j->a->x, j->row * j->n + from, m, at) + 1;
+  }
+}
+
 /* x [rows, n] -> indices [rows, k]. */
 lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   const lm_multinomial_args *a = args;
-  int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *indices = (int64_t *)out[0]->data;
-  int64_t parts = (n + PART - 1) / PART;
-  lm_draw d = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
+  int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, parts = (n + PART - 1) / PART;
+  weighing job = {.a = a, .n = n, .parts = parts, .indices = (int64_t *)out[0]->data};
+  job.draw = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
   size_t bytes = (size_t)parts * sizeof(double);
   void *scratch = NULL;
   lm_status status = lm_device_alloc(out[0]->device, bytes, &scratch);
   if (status != LM_OK) return status;
-  double *end = scratch;
-  for (int64_t r = 0; r < rows; r++) {
-    sum_up(a->x, r, n, end);
-#pragma omp parallel for num_threads(lm_cpu_share((double)k * 50))
-    for (int64_t j = 0; j < k; j++) {
-      int64_t i = r * k + j;
-      lm_philox_block block = lm_philox(d.seed, d.offset + (uint64_t)i / 2);
-      double at = end[parts - 1] * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)));
-      int64_t part = first_above(end, parts, at), from = part * PART;
-      if (part > 0) at -= end[part - 1];
-      indices[i] = from + walk(a->x, r * n + from, n - from < PART ? n - from : PART, at) + 1;
-    }
+  job.end = scratch;
+  for (; job.row < rows; job.row++) {
+    lm_parallel(parts, (double)n / 2, 0, sum_parts, &job);
+    for (int64_t p = 1; p < parts; p++) job.end[p] += job.end[p - 1];
+    lm_parallel(k, (double)k * 50, 0, draw_samples, &job);
   }
   lm_device_free(out[0]->device, scratch, bytes);
   return LM_OK;

@@ -1,14 +1,11 @@
 /* One element of a floating tensor as a number: for what is done once a channel or a row, not once an
  * element. */
-#ifndef LM_CPU_SCALAR_ACCESS_H
-#define LM_CPU_SCALAR_ACCESS_H
+#pragma once
 
 #include "tensor/tensor.h"
 
 /* i: elements after the first. */
-static inline double lm_scalar_load(const lm_tensor *t, int64_t i) {
-  return lm_real_at((lm_dtype)t->dtype, t->data, i);
-}
+static inline double lm_scalar_load(const lm_tensor *t, int64_t i) { return lm_real_at(t->dtype, t->data, i); }
 
 static inline void lm_scalar_store(lm_tensor *t, int64_t i, double v) {
   switch (t->dtype) {
@@ -18,5 +15,3 @@ static inline void lm_scalar_store(lm_tensor *t, int64_t i, double v) {
     default: ((uint16_t *)t->data)[i] = lm_float_to_bf16((float)v); break;
   }
 }
-
-#endif

@@ -41,7 +41,7 @@ static void begin_run(const scan *s, run *r, int cols) {
 }
 
 static const char *element(const lm_tensor *t, int64_t offset) {
-  return t->data + offset * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  return t->data + offset * (int64_t)lm_dtype_size(t->dtype);
 }
 
 /* `count` elements from number `first` of the scan on, or the `count` columns of that row, by way of the tile. Not
@@ -68,7 +68,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   (cols ? s->cols : s->row)(&part, count);
   if (s->streams) {
     int64_t low = out_step < 0 ? to - (count - 1) : to;
-    size_t item = lm_dtype_size((lm_dtype)s->out->dtype);
+    size_t item = lm_dtype_size(s->out->dtype);
     char *y = r->x;
     if (out_step < 0 || s->out->dtype != (int)s->plan.compute) {
       y = r->y;
@@ -98,34 +98,53 @@ static void scan_unit(const scan *s, int64_t unit, run *r) {
   for (int64_t i = 0; i < s->n; i++) scan_tile(s, &u, i, u.cols, true, r);
 }
 
+static void scan_units(void *ctx, int64_t first, int64_t last) {
+  const scan *s = ctx;
+  for (int64_t unit = first; unit < last; unit++) scan_unit(s, unit, lm_scratch());
+  if (s->streams) lm_nontemporal_fence();
+}
+
+/* Parts of lines, one of two passes over them. */
+typedef struct parts_job {
+  const scan *s;
+  int64_t parts; /* of a line */
+  int pass;
+  lm_total *carry; /* what each part comes to, then with those before it */
+} parts_job;
+
+static void scan_tasks(void *ctx, int64_t from, int64_t to) {
+  const parts_job *j = ctx;
+  const scan *s = j->s;
+  run *r = lm_scratch();
+  for (int64_t task = from; task < to; task++) {
+    int64_t part = task % j->parts, first = part * LONG_PART;
+    lm_reduce_unit u = lm_reduce_unit_at(&s->plan, task / j->parts);
+    begin_run(s, r, 1);
+    if (j->pass == 1 && part > 0) r->carry[0] = j->carry[task - 1];
+    scan_row(s, &u, first, s->n - first < LONG_PART ? s->n : first + LONG_PART, j->pass == 1, r);
+    if (j->pass == 0) j->carry[task] = r->carry[0];
+  }
+  if (s->streams) lm_nontemporal_fence();
+}
+
 /* Sums and products of few long lines: what each part comes to, then each part after what those before it come to.
  * Parts are the same for any number of threads. */
-static lm_status scan_parts(const scan *s, int64_t parts, int threads, run *runs) {
+static lm_status scan_parts(const scan *s, int64_t parts, double work) {
+  lm_status status = LM_OK;
   int64_t tasks = s->plan.units * parts;
-  lm_total *carry = lm_malloc((size_t)tasks * sizeof *carry);
-  if (!carry) return LM_E_OOM;
-  for (int pass = 0; pass < 2; pass++) {
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
-    for (int t = 0; t < threads; t++) {
-      run *r = &runs[t];
-      for (int64_t task = t; task < tasks; task += threads) {
-        int64_t part = task % parts, first = part * LONG_PART;
-        lm_reduce_unit u = lm_reduce_unit_at(&s->plan, task / parts);
-        begin_run(s, r, 1);
-        if (pass == 1 && part > 0) r->carry[0] = carry[task - 1];
-        scan_row(s, &u, first, s->n - first < LONG_PART ? s->n : first + LONG_PART, pass == 1, r);
-        if (pass == 0) carry[task] = r->carry[0];
-      }
-      if (s->streams) lm_nontemporal_fence();
-    }
-    for (int64_t task = 1; pass == 0 && task < tasks; task++) {
-      if (task % parts == 0) continue;
-      lm_total before = carry[task - 1];
-      s->row(&(lm_scan_part){.x = &carry[task], .carry = &before}, 1);
-    }
+  parts_job job = {s, parts, 0, lm_malloc((size_t)tasks * sizeof(lm_total))};
+  if (!job.carry) return LM_E_OOM;
+  TRY(lm_parallel(tasks, work, sizeof(run), scan_tasks, &job));
+  for (int64_t task = 1; task < tasks; task++) {
+    if (task % parts == 0) continue;
+    lm_total before = job.carry[task - 1];
+    s->row(&(lm_scan_part){.x = &job.carry[task], .carry = &before}, 1);
   }
-  lm_free(carry);
-  return LM_OK;
+  job.pass = 1;
+  TRY(lm_parallel(tasks, work, sizeof(run), scan_tasks, &job));
+done:
+  lm_free(job.carry);
+  return status;
 }
 
 lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {
@@ -138,8 +157,8 @@ lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {
   scanned[dim] = true;
   lm_reduce_plan_make(&s.plan, x, out[0], scanned, LM_SCAN_COLS);
   /* Sums of integers that become floating are of those numbers. */
-  lm_dtype result = (lm_dtype)out[0]->dtype;
-  s.plan.compute = lm_dtype_is_float((lm_dtype)x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
+  lm_dtype result = out[0]->dtype;
+  s.plan.compute = lm_dtype_is_float(x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
   s.plan.loops = lm_pointwise_loops_of(s.plan.compute);
   const struct lm_scan_loops *loops = s.plan.compute == LM_I64 ? LM_ISA_PICK(lm_scan_I64) : LM_ISA_PICK(lm_scan_F64);
   s.row = loops->row[kind];
@@ -148,25 +167,9 @@ lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {
   s.x_step = x->stride[dim];
   s.out_step = out[0]->stride[dim];
   s.streams = !s.plan.cols && s.out_step == 1 && lm_use_nontemporal(lm_nbytes(out[0]));
-  int64_t units = s.plan.units, parts = (s.n + LONG_PART - 1) / LONG_PART;
+  int64_t units = s.plan.units, parts = lm_ceil_div(s.n, LONG_PART);
   bool in_parts = !s.plan.cols && units < 16 && parts > 1 && (kind == LM_SCAN_SUM || kind == LM_SCAN_PRODUCT);
-  int threads = lm_cpu_share((double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2));
-  if (s.plan.compute == LM_I64 && threads == 1) in_parts = false; /* integers are the same either way */
-  int64_t tasks = in_parts ? units * parts : units;
-  if (threads > tasks) threads = (int)tasks;
-  run *runs = lm_malloc(sizeof *runs * (size_t)threads);
-  if (!runs) return LM_E_OOM;
-  lm_status status = LM_OK;
-  if (in_parts) {
-    status = scan_parts(&s, parts, threads, runs);
-  } else {
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
-    for (int t = 0; t < threads; t++) {
-      int64_t end = lm_cpu_share_begin(units, t + 1, threads);
-      for (int64_t unit = lm_cpu_share_begin(units, t, threads); unit < end; unit++) scan_unit(&s, unit, &runs[t]);
-      if (s.streams) lm_nontemporal_fence();
-    }
-  }
-  lm_free(runs);
-  return status;
+  double work = (double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2);
+  if (s.plan.compute == LM_I64 && lm_threads_for(work) == 1) in_parts = false; /* integers are the same either way */
+  return in_parts ? scan_parts(&s, parts, work) : lm_parallel(units, work, sizeof(run), scan_units, &s);
 }

@@ -1,7 +1,6 @@
 /* Softmax, its logarithm and their gradients along one dim. */
 #include "backend/cpu/isa/softmax.h"
 
-#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -19,13 +18,13 @@ typedef struct softmax {
 
 /* y's element that lies where u.x does in x. */
 static const char *beside(const softmax *s, const char *x) {
-  return s->y->data + (x - s->x->data) / s->plan.bytes * (int64_t)lm_dtype_size((lm_dtype)s->y->dtype);
+  return s->y->data + (x - s->x->data) / s->plan.bytes * (int64_t)lm_dtype_size(s->y->dtype);
 }
 
 /* Moves n rows of a unit between a tensor and a buffer [n, cols]. */
 static void load_unit(const softmax *s, const lm_tensor *t, const char *at, const lm_reduce_unit *u, char *buffer) {
   const struct lm_pointwise_loops *loops = s->plan.loops;
-  int64_t n = s->plan.reduced_count, step = t->stride[s->dim], bytes = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t n = s->plan.reduced_count, step = t->stride[s->dim], bytes = (int64_t)lm_dtype_size(t->dtype);
   int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
   if (!s->plan.cols) {
     for (int64_t i = 0; i < n; i += 1 << 20) {
@@ -40,7 +39,7 @@ static void load_unit(const softmax *s, const lm_tensor *t, const char *at, cons
 
 static void store_unit(const softmax *s, const lm_reduce_unit *u, const char *buffer) {
   const struct lm_pointwise_loops *loops = s->plan.loops;
-  lm_dtype d = (lm_dtype)s->out->dtype;
+  lm_dtype d = s->out->dtype;
   int64_t n = s->plan.reduced_count, step = s->out->stride[s->dim], bytes = (int64_t)lm_dtype_size(d);
   int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
   char *at = s->out->data + u->out * bytes;
@@ -60,7 +59,7 @@ static void run_unit(const softmax *s, int64_t unit, char *buffer) {
   lm_reduce_unit u = lm_reduce_unit_at(&s->plan, unit);
   int64_t n = s->plan.reduced_count;
   if (!buffer) { /* rows as they lie in memory */
-    void *out = s->out->data + u.out * (int64_t)lm_dtype_size((lm_dtype)s->out->dtype);
+    void *out = s->out->data + u.out * (int64_t)lm_dtype_size(s->out->dtype);
     loops->row[s->kind](out, u.x, s->y ? beside(s, u.x) : NULL, n);
     return;
   }
@@ -81,8 +80,12 @@ static bool same_strides(const lm_tensor *a, const lm_tensor *b) {
 
 /* A copy of t laid out like another. */
 static lm_status copied_like(const lm_tensor *like, const lm_tensor *t, lm_tensor **out) {
-  lm_status status = lm_tensor_empty_like(like, (lm_dtype)t->dtype, t->device, out);
+  lm_status status = lm_tensor_empty_like(like, t->dtype, t->device, out);
   return status == LM_OK ? lm_cpu_copy(t, *out) : status;
+}
+
+static void run_softmax_units(void *ctx, int64_t first, int64_t last) {
+  for (int64_t unit = first; unit < last; unit++) run_unit(ctx, unit, lm_scratch());
 }
 
 lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
@@ -91,8 +94,6 @@ lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
   const int64_t dim = a->dim;
   lm_status status = LM_OK;
   lm_tensor *beside_x = NULL, *dense_y = NULL;
-  void *buffers = NULL;
-  size_t each = 0, all = 0;
   lm_tensor *out = outs[0];
   softmax s = {.kind = (lm_softmax_kind)a->kind, .x = x, .y = y, .out = out, .dim = (int)dim};
   if (x->numel == 0) return LM_OK;
@@ -114,19 +115,9 @@ lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
   lm_dtype compute = s.plan.compute;
   bool direct = !s.plan.cols && s.x->stride[dim] == 1 && out->stride[dim] == 1 && (lm_dtype)s.x->dtype == compute &&
                 (lm_dtype)out->dtype == compute && (!y || (lm_dtype)y->dtype == compute);
-  int share = lm_reduce_share(&s.plan);
-  if (!direct) {
-    s.bytes = ((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1) + 63) / 64 * 64;
-    each = s.bytes * (y ? 2 : 1);
-    all = each * (size_t)share;
-    TRY(lm_device_alloc(x->device, all, &buffers));
-  }
-#pragma omp parallel for num_threads(share) if (share > 1) schedule(static)
-  for (int64_t unit = 0; unit < s.plan.units; unit++) {
-    run_unit(&s, unit, buffers ? (char *)buffers + each * (size_t)omp_get_thread_num() : NULL);
-  }
+  if (!direct) s.bytes = ((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1) + 63) / 64 * 64;
+  TRY(lm_parallel(s.plan.units, lm_reduce_work(&s.plan), s.bytes * (y ? 2 : 1), run_softmax_units, &s));
 done:
-  if (buffers) lm_device_free(x->device, buffers, all);
   lm_release(beside_x);
   lm_release(dense_y);
   return status;

@@ -6,11 +6,11 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
-#include "base/mem.h"
 #include "merged_dims.h"
 
 enum { DIGIT_BITS = 11, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13, INSERTED_BELOW = 64 };
-enum { MEDIAN = 0, NAN_MEDIAN = -1 }; /* for k */
+enum { MEDIAN = 0, NAN_MEDIAN = -1 };     /* for k */
+enum { SORT_WORK = 20, SELECT_WORK = 2 }; /* nanoseconds an element, about */
 
 /* ---- keys */
 
@@ -66,7 +66,7 @@ typedef struct line_job {
 } line_job;
 
 static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
-  lm_dtype dtype = (lm_dtype)x->dtype;
+  lm_dtype dtype = x->dtype;
   line_job job = {.keys_of = keys_of[dtype],
                   .wide = has_wide_keys(dtype),
                   .floating = lm_dtype_is_float(dtype),
@@ -168,37 +168,43 @@ static void best_of(const line_job *job, const char *line, int64_t to, entry *he
 
 typedef enum way { SORT, HEAP, SELECT } way;
 
+typedef struct lines_job {
+  const line_job *job;
+  way how;
+  int shares; /* of a line that is sorted: 1 where threads have lines of their own */
+  size_t bytes;
+} lines_job;
+
+static void run_some_lines(void *ctx, int64_t first, int64_t last) {
+  const lines_job *j = ctx;
+  const line_job *job = j->job;
+  char *mine = lm_scratch();
+  for (int64_t i = first; i < last; i++) {
+    const char *line = line_at(job, i);
+    int64_t to = lm_dims_at(&job->lines, 1, i);
+    if (j->how == HEAP) {
+      best_of(job, line, to, (entry *)mine);
+    } else if (j->how == SELECT) {
+      (job->wide ? select_line_U64 : select_line_U32)(job, line, to, mine);
+    } else {
+      (job->wide ? sort_line_U64 : sort_line_U32)(job, line, to, j->shares, mine, (int64_t *)(mine + j->bytes));
+    }
+  }
+}
+
 static lm_status run_lines(const line_job *job, way how) {
   int64_t n = job->n, words = how == HEAP ? 0 : n * (how == SORT ? 4 : 3) + 2;
-  double work = (double)job->count * (double)n * (how == SORT ? 20 : 2);
+  double work = (double)job->count * (double)n * (how == SORT ? SORT_WORK : SELECT_WORK);
   if (!job->wide && n > UINT32_MAX) {
     return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^32 - 1 for this dtype", n);
   }
-  int threads = lm_cpu_share(work), across = threads < job->count ? threads : (int)job->count;
-  int within = how == SORT && across < threads && n >= FEW_DIGITS_BELOW ? threads : 1;
-  if (within > 1) across = 1;
-  size_t bytes = how == HEAP ? sizeof(entry) * (size_t)job->k : (size_t)words * (job->wide ? 8 : 4);
-  bytes = (bytes + 63) / 64 * 64;
-  size_t counts = how == SORT ? sizeof(int64_t) * (size_t)within << DIGIT_BITS : 0;
-  char *scratch = lm_malloc((bytes + counts) * (size_t)across);
-  if (!scratch) return LM_E_OOM;
-#pragma omp parallel for num_threads(across) if (across > 1) schedule(static, 1)
-  for (int t = 0; t < across; t++) {
-    char *mine = scratch + (bytes + counts) * (size_t)t;
-    for (int64_t i = t; i < job->count; i += across) {
-      const char *line = line_at(job, i);
-      int64_t to = lm_dims_at(&job->lines, 1, i);
-      if (how == HEAP) {
-        best_of(job, line, to, (entry *)mine);
-      } else if (how == SELECT) {
-        (job->wide ? select_line_U64 : select_line_U32)(job, line, to, mine);
-      } else {
-        (job->wide ? sort_line_U64 : sort_line_U32)(job, line, to, within, mine, (int64_t *)(mine + bytes));
-      }
-    }
-  }
-  lm_free(scratch);
-  return LM_OK;
+  int threads = lm_threads_for(work);
+  bool within = how == SORT && job->count < threads && n >= FEW_DIGITS_BELOW; /* several threads a line */
+  lines_job lines = {job, how, within ? threads : 1, 0};
+  lines.bytes = how == HEAP ? sizeof(entry) * (size_t)job->k : (size_t)words * (job->wide ? 8 : 4);
+  lines.bytes = (lines.bytes + 63) / 64 * 64;
+  size_t counts = how == SORT ? sizeof(int64_t) * (size_t)lines.shares << DIGIT_BITS : 0;
+  return lm_parallel(job->count, within ? 0 : work, lines.bytes + counts, run_some_lines, &lines);
 }
 
 lm_status lm_cpu_topk(const void *args, lm_tensor *const *out) {
@@ -240,23 +246,33 @@ SEARCH(I64, int64_t)
 #undef SEARCH
 #undef BELOW
 
-lm_status lm_cpu_searchsorted(const void *args, lm_tensor *const *out) {
-  const lm_searchsorted_args *a = args;
-  const lm_tensor *rows = a->sorted_sequence;
-  int64_t n = rows->size[rows->ndim - 1], count = out[0]->numel;
-  size_t item = lm_dtype_size((lm_dtype)rows->dtype);
-  int64_t each = rows->ndim == 1 ? count : a->x->size[a->x->ndim - 1];
-  enum { SOME = 1 << 12 };
-  int64_t cuts = (each + SOME - 1) / SOME, tasks = each == 0 ? 0 : count / each * cuts;
-#pragma omp parallel for num_threads(lm_cpu_share((double)count * 20)) schedule(static)
-  for (int64_t task = 0; task < tasks; task++) {
-    int64_t row = task / cuts, first = task % cuts * SOME, some = each - first < SOME ? each - first : SOME;
-    const char *sorted = rows->data + (rows->ndim == 1 ? 0 : row * n) * (int64_t)item;
-    const char *values = a->x->data + (row * each + first) * (int64_t)item;
-    int64_t *indices = (int64_t *)out[0]->data + row * each + first;
+typedef struct searching {
+  const lm_searchsorted_args *a;
+  lm_tensor *out;
+  int64_t each, cuts; /* values of a row, and tasks of them */
+} searching;
+
+enum { SEARCHED = 1 << 12 }; /* values of a task */
+
+static void search_tasks(void *ctx, int64_t begin, int64_t end) {
+  const searching *j = ctx;
+  const lm_tensor *rows = j->a->sorted_sequence;
+  int64_t n = rows->size[rows->ndim - 1], item = (int64_t)lm_dtype_size((lm_dtype)rows->dtype);
+  for (int64_t task = begin; task < end; task++) {
+    int64_t row = task / j->cuts, first = task % j->cuts * SEARCHED;
+    int64_t some = j->each - first < SEARCHED ? j->each - first : SEARCHED;
+    const char *sorted = rows->data + (rows->ndim == 1 ? 0 : row * n) * item;
+    const char *values = j->a->x->data + (row * j->each + first) * item;
+    int64_t *indices = (int64_t *)j->out->data + row * j->each + first;
     (rows->dtype == LM_F32   ? search_F32
      : rows->dtype == LM_F64 ? search_F64
-                             : search_I64)(sorted, n, values, some, a->right, indices);
+                             : search_I64)(sorted, n, values, some, j->a->right, indices);
   }
-  return LM_OK;
+}
+
+lm_status lm_cpu_searchsorted(const void *args, lm_tensor *const *out) {
+  const lm_searchsorted_args *a = args;
+  int64_t count = out[0]->numel, each = a->sorted_sequence->ndim == 1 ? count : a->x->size[a->x->ndim - 1];
+  searching job = {a, out[0], each, (each + SEARCHED - 1) / SEARCHED};
+  return lm_parallel(each == 0 ? 0 : count / each * job.cuts, (double)count * 20, 0, search_tasks, &job);
 }

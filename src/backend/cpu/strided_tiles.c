@@ -1,7 +1,5 @@
 #include "backend/cpu/strided_tiles.h"
 
-#include <omp.h>
-
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "convert.h"
@@ -102,8 +100,6 @@ static bool find_block(lm_tiles *t) {
   return false;
 }
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   lm_tile_numbers n = {{0}};
   for (int i = 0; i < LM_POINTWISE_MAX_NUMBERS; i++) {
@@ -154,19 +150,17 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->direct &= t->out.linear;
   p->streams = !p->blocked && t->out.linear && is_streamed(t, (size_t)p->numel * t->out.bytes) &&
                (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
-  p->tiles = ceil_div(p->numel, p->tile);
+  p->tiles = lm_ceil_div(p->numel, p->tile);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
-    p->tiles = ceil_div(rows, BLOCK_ROWS * PILE) * PILE * ceil_div(cols, BLOCK_COLS) * (p->numel / (rows * cols));
+    p->tiles = lm_ceil_div(rows, BLOCK_ROWS * PILE) * PILE * lm_ceil_div(cols, BLOCK_COLS) * (p->numel / (rows * cols));
   }
 }
 
 /* ---- pieces of a tile */
 
-static int64_t padded(int64_t n) { return (n + LM_LANES - 1) / LM_LANES * LM_LANES; }
-
 static void compute(const plan *p, void *out, const void *const *in, int n) {
-  p->t->kernel(out, in, &p->numbers, padded(n));
+  p->t->kernel(out, in, &p->numbers, lm_round_up(n, LM_LANES));
 }
 
 /* The same to a result past the caches, by way of the tile; in pieces small enough that the next one is computed while
@@ -357,7 +351,7 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
 static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   int last = t->ndim - 1;
-  int64_t piles = ceil_div(t->size[last - 1], BLOCK_ROWS * PILE), across = ceil_div(t->size[last], BLOCK_COLS);
+  int64_t piles = lm_ceil_div(t->size[last - 1], BLOCK_ROWS * PILE), across = lm_ceil_div(t->size[last], BLOCK_COLS);
   buffers b;
   for (int64_t block = begin; block < end; block++) {
     int64_t index[LM_MAX_DIMS], rest = block;
@@ -398,7 +392,8 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   }
 }
 
-static void run_share(const plan *p, int64_t first, int64_t last) {
+static void run_share(void *ctx, int64_t first, int64_t last) {
+  const plan *p = ctx;
   if (p->blocked) {
     run_blocks(p, first, last);
     return;
@@ -420,21 +415,12 @@ void lm_tiles_run(lm_tiles *t) {
   plan p;
   make_plan(&p, t);
   _Alignas(64) char scalar[LM_POINTWISE_MAX_IN][LM_TILE_BYTES];
-  int fill = p.numel < p.tile ? (int)padded(p.numel) : p.tile;
+  int fill = p.numel < p.tile ? (int)lm_round_up(p.numel, LM_LANES) : p.tile;
   for (int i = 0; i < t->nin; i++) {
     p.scalar[i] = NULL;
     if (!t->in[i].scalar) continue;
     p.loops->load[t->in[i].dtype](scalar[i], t->in[i].data, 0, fill);
     p.scalar[i] = scalar[i];
   }
-  int parts = lm_cpu_share((double)p.numel);
-  if (parts == 1) {
-    run_share(&p, 0, p.tiles);
-    return;
-  }
-#pragma omp parallel num_threads(parts)
-  {
-    int64_t id = omp_get_thread_num(), team = omp_get_num_threads();
-    run_share(&p, p.tiles * id / team, p.tiles * (id + 1) / team);
-  }
+  lm_parallel(p.tiles, (double)p.numel, 0, run_share, &p);
 }

@@ -3,8 +3,7 @@
  * Dims are ordered by the result's strides and merged where every tensor allows it. What is contiguous and
  * already of the compute type is worked on in place; the rest passes through tiles, converted on the way.
  * Where an input runs across the result's order (a transposed one), both go in blocks that stay in cache. */
-#ifndef LM_CPU_STRIDED_TILES_H
-#define LM_CPU_STRIDED_TILES_H
+#pragma once
 
 #include <string.h>
 
@@ -24,7 +23,7 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
 
 /* Up to the next multiple of LM_LANES by repeating the last element, so that no new value appears. */
 static inline void lm_tile_pad(char *tile, int n, size_t num) {
-  int end = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
+  int end = lm_round_up(n, LM_LANES);
   if (n == end) return;
 #define PAD(type)                            \
   case sizeof(type): {                       \
@@ -73,5 +72,3 @@ lm_operand lm_operand_of(const lm_tensor *t);
 void lm_tiles_result(lm_tiles *t, const lm_tensor *out);
 /* Runs it, on as many threads as pay. Changes t. */
 void lm_tiles_run(lm_tiles *t);
-
-#endif

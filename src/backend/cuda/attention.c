@@ -21,7 +21,7 @@ static lm_attention_side side_of(const lm_tensor *t) {
 
 /* Whether every row is packs of 16 bytes, and begins at one. */
 static bool is_packed(const lm_tensor *t) {
-  int64_t pack = 16 / (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t pack = 16 / (int64_t)lm_dtype_size(t->dtype);
   bool packed = (uintptr_t)t->data % 16 == 0 && t->size[3] % pack == 0;
   for (int d = 0; d < 3; d++) packed = packed && (t->size[d] <= 1 || t->stride[d] % pack == 0);
   return packed;
@@ -200,65 +200,46 @@ done:
 
 /* ---- ops */
 
-lm_status lm_cuda_attention(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_attention(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_attention_args *a = args;
-  lm_status status;
-  void *stream;
+  lm_status status = LM_OK;
   bool done_ = false;
-  lm_device device = out[0]->device;
   lm_attention_job job = job_of(a, out[0], out[1]);
-  TRY(lm_cuda_enter(device, &stream));
-  if (is_for_cudnn(a, &job, false)) TRY(by_cudnn(&job, false, device, stream, &done_));
-  if (!done_) TRY(LAUNCH("lm_attention_forward", lm_k_attention(&job, stream)));
+  if (is_for_cudnn(a, &job, false)) TRY(by_cudnn(&job, false, f->device, f->stream, &done_));
+  if (!done_) TRY(LAUNCH("lm_attention_forward", lm_k_attention(&job, f->stream)));
 done:
   return status;
 }
 
-lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_attention_backward_args *a = args;
   const lm_attention_args forward = {a->query,     a->key,   a->value,     a->attn_mask,
                                      a->is_causal, a->scale, a->dropout_p, a->draw};
   lm_status status = LM_OK;
-  void *stream;
   bool done_ = false;
   lm_attention_job job = job_of(&forward, a->out, a->log_sum);
-  lm_device device = out[0]->device;
-  size_t bytes = lm_nbytes(a->log_sum);
   job.packed = job.packed && all_packed(4, (const lm_tensor *[]){a->grad, out[0], out[1], out[2]});
   job.grad = side_of(a->grad);
   job.dquery = side_of(out[0]);
   job.dkey = side_of(out[1]);
   job.dvalue = side_of(out[2]);
-  TRY(lm_cuda_enter(device, &stream));
-  if (bytes > 0) TRY(lm_cuda_scratch(device, bytes, &job.dots));
-  if (is_for_cudnn(&forward, &job, true)) TRY(by_cudnn(&job, true, device, stream, &done_));
-  if (!done_) TRY(LAUNCH("lm_attention_backward", lm_k_attention_backward(&job, stream)));
+  TRY(lm_cuda_take(f, lm_nbytes(a->log_sum), &job.dots));
+  if (is_for_cudnn(&forward, &job, true)) TRY(by_cudnn(&job, true, f->device, f->stream, &done_));
+  if (!done_) TRY(LAUNCH("lm_attention_backward", lm_k_attention_backward(&job, f->stream)));
 done:
-  if (job.dots) lm_cuda_scratch_done(device, job.dots, bytes);
   return status;
 }
 
-lm_status lm_cuda_attention_draw(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_attention_draw(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_attention_draw_args *a = args;
-  lm_status status;
-  void *stream;
-  TRY(lm_cuda_enter(out[0]->device, &stream));
   const lm_draw taken = lm_attention_take(a->query, a->key);
-  TRY(LAUNCH("lm_attention_draw_put",
-             lm_k_attention_draw((uint64_t *)out[0]->data, taken.seed, taken.offset, lm_generator_extra(), stream)));
-done:
-  return status;
+  return LAUNCH("lm_attention_draw_put", lm_k_attention_draw((uint64_t *)out[0]->data, taken.seed, taken.offset,
+                                                             lm_generator_extra(), f->stream));
 }
 
-lm_status lm_cuda_dropout_by_draw(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_dropout_by_draw(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_dropout_by_draw_args *a = args;
-  lm_status status = LM_OK;
-  void *stream;
-  if (a->x->numel == 0) return LM_OK;
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(LAUNCH("lm_dropout_drawn",
-             lm_k_dropout_by_draw(a->x->dtype, a->x->data, out[0]->data, a->x->numel, (const uint64_t *)a->draw->data,
-                                  threshold_of(a->p), kept_of(a->p), stream)));
-done:
-  return status;
+  return LAUNCH("lm_dropout_drawn",
+                lm_k_dropout_by_draw(a->x->dtype, a->x->data, out[0]->data, a->x->numel,
+                                     (const uint64_t *)a->draw->data, threshold_of(a->p), kept_of(a->p), f->stream));
 }

@@ -3,10 +3,9 @@
 
 #include "backend/cuda/cuda.h"
 
-lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_roi_pool_args *a = args;
   lm_status status;
-  void *stream;
   lm_roi_job job = {.dtype = a->x->dtype,
                     .bad_kind = LM_BAD_INDEX,
                     .n = a->x->size[0],
@@ -21,20 +20,14 @@ lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out) {
                     .boxes = a->boxes->data,
                     .y = out[0]->data,
                     .indices = (int64_t *)out[1]->data};
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(lm_cuda_bad(out[0]->device, &job.bad));
-  TRY(LAUNCH("roi_pool", lm_k_roi_pool(&job, stream)));
+  TRY(lm_cuda_bad(f->device, &job.bad));
+  TRY(LAUNCH("roi_pool", lm_k_roi_pool(&job, f->stream)));
 done:
   return status;
 }
 
-lm_status lm_cuda_nms_sorted(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_nms_sorted(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_nms_sorted_args *a = args;
-  lm_status status;
-  void *stream;
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(LAUNCH("nms", lm_k_nms(a->boxes->dtype, a->boxes->data, a->boxes->size[0], a->iou_threshold,
-                             (uint8_t *)out[0]->data, stream)));
-done:
-  return status;
+  return LAUNCH("nms", lm_k_nms(a->boxes->dtype, a->boxes->data, a->boxes->size[0], a->iou_threshold,
+                                (uint8_t *)out[0]->data, f->stream));
 }

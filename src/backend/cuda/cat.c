@@ -15,7 +15,7 @@ static bool has_layout_of(const lm_tensor *t, bool channels_last) {
 static lm_status join_blocks(void *stream, const lm_list *list, int dim, lm_tensor *result) {
   lm_status status = LM_OK;
   int64_t inner = result->stride[dim], total = result->size[dim] * inner, outer = result->numel / total, start = 0;
-  int item = (int)lm_dtype_size((lm_dtype)result->dtype), unit = LM_MAX_UNIT;
+  int item = (int)lm_dtype_size(result->dtype), unit = LM_MAX_UNIT;
   unit = lm_unit_for(unit, (int64_t)(uintptr_t)result->data);
   for (int i = 0; i < list->n; i++) {
     unit = lm_unit_for(unit, list->v[i]->size[dim] * inner * item);
@@ -39,7 +39,7 @@ done:
 static lm_status join_parts(void *stream, const lm_list *list, int dim, lm_tensor *result) {
   lm_status status = LM_OK;
   int order[LM_MAX_DIMS];
-  size_t item = lm_dtype_size((lm_dtype)result->dtype);
+  size_t item = lm_dtype_size(result->dtype);
   lm_cat_shape shape = {.ndim = result->ndim, .dtype = result->dtype};
   char *to = result->data;
   lm_dims_order(result->ndim, result->stride, order);
@@ -63,18 +63,13 @@ done:
   return status;
 }
 
-lm_status lm_cuda_cat(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
+lm_status lm_cuda_cat(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_cat_args *a = args;
   lm_tensor *result = out[0];
   bool channels_last = !lm_is_contiguous(result), blocks = true;
-  void *stream;
-  TRY(lm_cuda_enter(result->device, &stream));
   for (int i = 0; i < a->tensors.n; i++) {
     const lm_tensor *t = a->tensors.v[i];
     blocks = blocks && t->dtype == result->dtype && has_layout_of(t, channels_last);
   }
-  status = (blocks ? join_blocks : join_parts)(stream, &a->tensors, (int)a->dim, result);
-done:
-  return status;
+  return (blocks ? join_blocks : join_parts)(f->stream, &a->tensors, (int)a->dim, result);
 }

@@ -54,7 +54,7 @@ static lm_status by_sums(const lm_conv_call *o, void *stream) {
 /* ---- cuDNN */
 
 static lm_cudnn_key key_of(const lm_conv_call *o, bool channels_last) {
-  lm_dtype dtype = (lm_dtype)o->t[0]->dtype;
+  lm_dtype dtype = o->t[0]->dtype;
   return (lm_cudnn_key){.shape = o->shape,
                         .pass = o->pass,
                         .dtype = dtype,
@@ -180,7 +180,7 @@ static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *ou
   if (!empty && lm_setting_get(LM_SETTING_CUDNN_ENABLED)) {
     if (o.bias) TRY(lm_cuda_lay_out(o.bias, LM_CONTIGUOUS, true, &bias));
     o.bias = bias;
-    bool first = !lm_cuda_conv_contiguous((lm_dtype)out[0]->dtype);
+    bool first = !lm_cuda_conv_contiguous(out[0]->dtype);
     TRY(lm_cudnn_take(device, stream, &cudnn));
     TRY(by_cudnn(cudnn, &o, first, &done_));
     if (!done_) TRY(by_cudnn(cudnn, &o, !first, &done_));

@@ -18,7 +18,7 @@ lm_status lm_cuda_lay_out(lm_tensor *t, lm_format format, bool read, lm_tensor *
     *out = lm_retain(t);
     return LM_OK;
   }
-  TRY(lm_tensor_empty((lm_dtype)t->dtype, t->device, t->ndim, t->size, format, out));
+  TRY(lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, format, out));
   if (read) TRY(lm_cuda_copy(t, *out));
 done:
   return status;

@@ -22,18 +22,16 @@ static lm_ctc_job job_of(const lm_ctc_nll_args *a, const lm_tensor *loss, const 
                       .alpha = alpha->data};
 }
 
-lm_status lm_cuda_ctc_nll(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_ctc_nll(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status;
-  void *stream;
   lm_ctc_job job = job_of(args, out[0], out[1]);
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(lm_cuda_bad(out[0]->device, &job.bad));
-  TRY(LAUNCH("ctc_forward", lm_k_ctc_forward(&job, stream)));
+  TRY(lm_cuda_bad(f->device, &job.bad));
+  TRY(LAUNCH("ctc_forward", lm_k_ctc_forward(&job, f->stream)));
 done:
   return status;
 }
 
-lm_status lm_cuda_ctc_nll_backward(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_ctc_nll_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_ctc_nll_backward_args *a = args;
   const lm_ctc_nll_args forward = {.x = a->x,
                                    .target = a->target,
@@ -42,16 +40,12 @@ lm_status lm_cuda_ctc_nll_backward(const void *args, lm_tensor *const *out) {
                                    .target_lengths = a->target_lengths,
                                    .blank = a->blank};
   lm_status status;
-  void *stream;
   lm_ctc_job job = job_of(&forward, a->loss, a->log_alpha);
-  size_t bytes = (size_t)(job.samples * 2 * job.states) * sizeof(double);
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(lm_cuda_bad(out[0]->device, &job.bad));
-  TRY(lm_cuda_scratch(out[0]->device, bytes, &job.beta));
+  TRY(lm_cuda_bad(f->device, &job.bad));
+  TRY(lm_cuda_take(f, (size_t)(job.samples * 2 * job.states) * sizeof(double), &job.beta));
   job.grad = a->grad->data;
   job.dx = out[0]->data;
-  TRY(LAUNCH("ctc_backward", lm_k_ctc_backward(&job, stream)));
+  TRY(LAUNCH("ctc_backward", lm_k_ctc_backward(&job, f->stream)));
 done:
-  if (job.beta) lm_cuda_scratch_done(out[0]->device, job.beta, bytes);
   return status;
 }

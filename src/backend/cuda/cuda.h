@@ -4,8 +4,7 @@
  * A family is a file here (checks of layout, geometry, scratch memory) over kernels/<family>.cu, whose header
  * kernels/<family>.h has plain C functions that launch and return a cudaError_t as int. No CUDA header is needed to
  * call them; streams travel as void pointers. */
-#ifndef LM_CUDA_CUDA_H
-#define LM_CUDA_CUDA_H
+#pragma once
 
 #include "backend/known/device_kinds.h"
 #include "bad_values.h"
@@ -21,6 +20,24 @@ lm_status lm_cuda_check(int error, const char *call);
 /* For launches, by the kernel's name: "add: cudaLaunchKernel of add: error …". */
 lm_status lm_cuda_check_launch(int error, const char *kernel);
 #define LAUNCH(name, call) lm_cuda_check_launch((int)(call), name)
+
+/* Where a slot of LM_CUDA_FRAMED runs: lm_cuda_run has made the device current, and frees the scratch memory. */
+typedef struct lm_cuda_frame {
+  lm_device device;
+  void *stream; /* native, the current one */
+  int n;
+  struct {
+    void *p;
+    size_t bytes;
+  } scratch[4];
+} lm_cuda_frame;
+typedef lm_status lm_cuda_slot(const void *args, lm_tensor *const *out, lm_cuda_frame *f);
+/* Runs a slot on the device of its first result. */
+lm_status lm_cuda_run(lm_cuda_slot *slot, const void *args, lm_tensor *const *out);
+/* Memory for the slot's kernels; of 0 bytes *out is NULL. */
+lm_status lm_cuda_take(lm_cuda_frame *f, size_t bytes, void **out);
+/* float32 sums for a result of 16 bits, else NULL. */
+lm_status lm_cuda_take_sums(lm_cuda_frame *f, const lm_tensor *result, void **out);
 
 /* Memory for kernels enqueued on the current stream until it is put back, which may be right after the launch. */
 lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out);
@@ -68,25 +85,34 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 #else
 #define LM_CUDA_CUSOLVER(X)
 #endif
+/* Slots that run in a frame, and those that enter the device themselves. */
+#define LM_CUDA_FRAMED(X)                                                                                             \
+  /* loss.c, cat.c, index.c */                                                                                        \
+  X(nll_loss) X(nll_loss_backward) X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get)         \
+  X(index_put_) X(nonzero) X(one_hot) X(embedding) X(embedding_backward) X(triangle)                                  \
+  /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c */                                                   \
+  X(gather_weighted) X(gather_weighted_input) X(gather_weighted_weight) X(grid_sample) X(grid_sample_input)           \
+  X(grid_sample_grid) X(roi_pool) X(nms_sorted) X(ctc_nll) X(ctc_nll_backward) X(adaptive_max_pool2d) X(max_pool2d)   \
+  X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d) X(adaptive_avg_pool2d_backward)  \
+  /* attention.c */                                                                                                   \
+  X(attention) X(attention_backward) X(attention_draw) X(dropout_by_draw)
 #define LM_CUDA_KERNELS(X)                                                                                            \
-  /* reduce.c, softmax.c, loss.c */                                                                         \
-  X(reduce) X(extreme_along) X(softmax_along) X(nll_loss) X(nll_loss_backward)                                         \
+  /* reduce.c, softmax.c */                                                                                           \
+  X(reduce) X(extreme_along) X(softmax_along)                                                                         \
   /* matmul.c, conv.c */                                                                                              \
   X(product) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
   /* index.c, sort.c, cat.c */                                                                                        \
-  X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
-  X(kth_along) X(searchsorted)                                                          \
+  X(topk) X(kth_along) X(searchsorted)                                                                                \
   /* scan.c */                                                                                                        \
-  X(scan)                                       \
-  X(one_hot) X(embedding) X(embedding_backward) X(triangle) X(randperm)                                                           \
+  X(scan) X(randperm)                                                                                                 \
   /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c, norm.c */                                                                                            \
-  X(gather_weighted) X(gather_weighted_input) X(gather_weighted_weight) X(grid_sample) X(grid_sample_input)                 \
-  X(grid_sample_grid) X(roi_pool) X(nms_sorted) X(ctc_nll) X(ctc_nll_backward)                                        \
-  X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
-  X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
+                  \
+                                         \
+                     \
+  X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
   X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \
   /* attention.c */                                                                                                   \
-  X(attention) X(attention_backward) X(attention_draw) X(dropout_by_draw)                                             \
+                                              \
   /* recurrent.c */                                                                                                    \
   X(recurrent_weights) X(recurrent_network) X(recurrent_network_backward)                                             \
   /* fill.c */                                                                                                        \
@@ -99,6 +125,9 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 
 #define X(name) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);
 LM_CUDA_KERNELS(X)
+#undef X
+#define X(name) lm_cuda_slot lm_cuda_##name;
+LM_CUDA_FRAMED(X)
 #undef X
 
 #endif

@@ -34,7 +34,7 @@ lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out) {
   (void)out;
   if (x->numel == 0) return LM_OK;
   TRY(lm_cuda_enter(x->device, &stream));
-  if (known && lm_is_dense(x) && one_byte(value, (lm_dtype)x->dtype, &byte)) {
+  if (known && lm_is_dense(x) && one_byte(value, x->dtype, &byte)) {
     size_t bytes = lm_nbytes(x);
     TRY(lm_cuda_check(lm_set_bytes(x->data, byte, bytes, stream), "cudaMemsetAsync"));
     return LM_OK;
@@ -66,13 +66,13 @@ static lm_status fill_from(const char *name, lm_tensor *x, const lm_fill_source 
   lm_strided_layout at = lm_cuda_strided(x);
   lm_cuda_strided_order(&at, LM_ROW_MAJOR);
   if (at.ndim > 1 && x->numel > PIECE) { /* kernels count in 31 bits: by way of a tensor that goes in pieces */
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &row_major));
+    TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &row_major));
     TRY(fill_from(name, row_major, source));
     TRY(lm_cuda_copy(row_major, x));
     goto done;
   }
   TRY(lm_cuda_enter(x->device, &stream));
-  int64_t bytes = (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+  int64_t bytes = (int64_t)lm_dtype_size(x->dtype);
   for (int64_t first = 0; first < x->numel; first += PIECE) {
     lm_strided_layout piece = at;
     if (at.ndim == 1) {

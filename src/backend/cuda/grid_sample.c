@@ -4,35 +4,22 @@
 #include "backend/cuda/cuda.h"
 #include "op/nn/grid_sample.h"
 
-lm_status lm_cuda_grid_sample(const void *args, lm_tensor *const *out) {
-  lm_status status;
-  void *stream;
+lm_status lm_cuda_grid_sample(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_grid_call s = lm_grid_call_of(LM_OP_grid_sample, args, out);
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(LAUNCH("grid_forward", lm_k_grid_forward(&s, stream)));
-done:
-  return status;
+  return LAUNCH("grid_forward", lm_k_grid_forward(&s, f->stream));
 }
 
-lm_status lm_cuda_grid_sample_input(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_grid_sample_input(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status;
-  void *stream, *sums = NULL;
+  void *sums;
   lm_grid_call s = lm_grid_call_of(LM_OP_grid_sample_input, args, out);
-  size_t bytes = lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float) ? (size_t)out[0]->numel * sizeof(float) : 0;
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  if (bytes) TRY(lm_cuda_scratch(out[0]->device, bytes, &sums));
-  TRY(LAUNCH("grid_input", lm_k_grid_input(&s, sums, stream)));
+  TRY(lm_cuda_take_sums(f, out[0], &sums));
+  TRY(LAUNCH("grid_input", lm_k_grid_input(&s, sums, f->stream)));
 done:
-  if (sums) lm_cuda_scratch_done(out[0]->device, sums, bytes);
   return status;
 }
 
-lm_status lm_cuda_grid_sample_grid(const void *args, lm_tensor *const *out) {
-  lm_status status;
-  void *stream;
+lm_status lm_cuda_grid_sample_grid(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_grid_call s = lm_grid_call_of(LM_OP_grid_sample_grid, args, out);
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(LAUNCH("grid_slopes", lm_k_grid_slopes(&s, stream)));
-done:
-  return status;
+  return LAUNCH("grid_slopes", lm_k_grid_slopes(&s, f->stream));
 }

@@ -39,14 +39,12 @@ static int in_units(size_t item, lengths *l, const void *a, const void *b) {
 
 /* ---- gather, index_select, embedding, index_get */
 
-static lm_status pick(lm_dims *dims, lm_index_list *index_list, const lm_tensor *x, lm_tensor *out) {
+static lm_status pick(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list, const lm_tensor *x, lm_tensor *out) {
   lm_status status = LM_OK;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   int unit = (int)item, last = dims->ndim - 1;
   lm_bad bad;
-  void *stream;
-  TRY(lm_cuda_enter(out->device, &stream));
-  TRY(lm_cuda_bad(out->device, &bad));
+  TRY(lm_cuda_bad(f->device, &bad));
   if (last >= 0 && dims->stride[0][last] == 1 && dims->stride[1][last] == 0) { /* runs, each for one index */
     lengths l = {.n = 0};
     l.v[l.n++] = &dims->size[last];
@@ -54,44 +52,44 @@ static lm_status pick(lm_dims *dims, lm_index_list *index_list, const lm_tensor 
     for (int k = 0; k < index_list->n; k++) l.v[l.n++] = &index_list->step[k];
     unit = in_units(item, &l, x->data, out->data);
   }
-  TRY(LAUNCH("pick", lm_index_pick(stream, unit, dims, index_list, x->data, out->data, bad)));
+  TRY(LAUNCH("pick", lm_index_pick(f->stream, unit, dims, index_list, x->data, out->data, bad)));
 done:
   return status;
 }
 
 /* out [i, j] = x[index[i, j], j], where out has these sizes; i_stride: of the index along them, 0 where it is shared.
  */
-static lm_status gather(const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *size,
+static lm_status gather(lm_cuda_frame *f, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *size,
                         const int64_t *i_stride, lm_tensor *out) {
   lm_index_list index_list = one_index(index, x->size[dim], x->stride[dim]);
   int64_t x_stride[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
   lm_dims dims = lm_dims_of(x->ndim, size, NULL, 2, (const int64_t *[]){x_stride, i_stride}, false);
-  return pick(&dims, &index_list, x, out);
+  return pick(f, &dims, &index_list, x, out);
 }
 
-lm_status lm_cuda_gather(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_gather(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_gather_args *a = args;
-  return gather(a->x, (int)a->dim, a->index, a->index->size, a->index->stride, out[0]);
+  return gather(f, a->x, (int)a->dim, a->index, a->index->size, a->index->stride, out[0]);
 }
 
-static lm_status select_entries(const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
+static lm_status select_entries(lm_cuda_frame *f, const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
   int64_t i_stride[LM_MAX_DIMS] = {0};
   i_stride[dim] = 1;
-  return gather(x, dim, index, out->size, i_stride, out);
+  return gather(f, x, dim, index, out->size, i_stride, out);
 }
 
-lm_status lm_cuda_index_select(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_index_select(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_index_select_args *a = args;
-  return select_entries(a->x, (int)a->dim, a->index, out[0]);
+  return select_entries(f, a->x, (int)a->dim, a->index, out[0]);
 }
 
-lm_status lm_cuda_embedding(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_embedding(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_embedding_args *a = args;
-  return select_entries(a->weight, 0, a->index, out[0]);
+  return select_entries(f, a->weight, 0, a->index, out[0]);
 }
 
-lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_index_get_args *a = args;
   lm_index_list index_list = tuple_index(&a->indices, a->x);
   lm_dims dims = {.sides = 2};
@@ -101,7 +99,7 @@ lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
     int d = order[i];
     lm_dims_push(&dims, out[0]->size[d], (int64_t[]){d ? a->x->stride[a->indices.n + d - 1] : 0, d == 0});
   }
-  return pick(&dims, &index_list, a->x, out[0]);
+  return pick(f, &dims, &index_list, a->x, out[0]);
 }
 
 /* ---- scatter and its kin */
@@ -117,19 +115,17 @@ static lm_dtype sum_dtype(lm_dtype dtype) {
   return lm_dtype_size(dtype) < 4 ? LM_I32 : dtype;
 }
 
-lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status = LM_OK;
   const lm_scatter_fold_args *a = args;
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = out[0], *sums = NULL;
   bool replace = a->how == LM_FOLD_REPLACE;
-  lm_dtype dtype = replace ? (lm_dtype)x->dtype : sum_dtype((lm_dtype)x->dtype);
+  lm_dtype dtype = replace ? x->dtype : sum_dtype(x->dtype);
   int64_t sum_stride[LM_MAX_DIMS];
   lm_bad bad;
-  void *stream;
-  TRY(lm_cuda_enter(x->device, &stream));
-  TRY(lm_cuda_bad(x->device, &bad));
-  if (dtype == (lm_dtype)x->dtype) {
+  TRY(lm_cuda_bad(f->device, &bad));
+  if (dtype == x->dtype) {
     sums = lm_retain(x);
   } else {
     TRY(lm_tensor_empty_like(x, dtype, x->device, &sums));
@@ -141,10 +137,10 @@ lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out) {
   lm_index_list index_list = one_index(index, x->size[a->dim], sums->stride[a->dim]);
   if (replace) {
     int width = (int)lm_dtype_size(dtype);
-    TRY(LAUNCH("scatter", lm_index_write(stream, width, &dims, &index_list, x->data, src->data, bad)));
+    TRY(LAUNCH("scatter", lm_index_write(f->stream, width, &dims, &index_list, x->data, src->data, bad)));
   } else {
     TRY(LAUNCH("scatter",
-               lm_index_scatter(stream, src->dtype, a->how, &dims, &index_list, sums->data, src->data, bad)));
+               lm_index_scatter(f->stream, src->dtype, a->how, &dims, &index_list, sums->data, src->data, bad)));
   }
   if (sums != x) TRY(lm_cuda_copy(sums, x));
 done:
@@ -154,57 +150,47 @@ done:
 
 /* ---- tril, triu */
 
-lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
+lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_triangle_args *a = args;
   const lm_tensor *x = a->x;
-  void *stream;
-  TRY(lm_cuda_enter(x->device, &stream));
-  TRY(LAUNCH("triangle",
-             lm_index_triangle(stream, (int)lm_dtype_size((lm_dtype)x->dtype), x->numel, x->size[x->ndim - 2],
-                               x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data)));
-done:
-  return status;
+  return LAUNCH("triangle", lm_index_triangle(f->stream, (int)lm_dtype_size(x->dtype), x->numel, x->size[x->ndim - 2],
+                                              x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data));
 }
 
 /* ---- index_add, embedding_backward, index_put_ */
 
 /* Entries of `rows` sorted by destination, one of `count`, and then put there or added. `index_list` has steps for
  * destinations' numbers; the index `skipped` goes nowhere. */
-static lm_status position_rows(lm_device device, lm_rows *rows, const lm_index_list *index_list, int64_t n,
+static lm_status position_rows(lm_cuda_frame *f, lm_rows *rows, const lm_index_list *index_list, int64_t n,
                                uint64_t count, int64_t skipped, bool add) {
   lm_status status = LM_OK;
   lm_pairs pairs = {.n = 0};
-  void *stream, *scratch = NULL;
-  size_t bytes = 0;
+  void *scratch = NULL;
   lm_bad bad;
-  TRY(lm_cuda_enter(device, &stream));
-  TRY(lm_cuda_bad(device, &bad));
-  TRY(lm_pairs_open(device, n, count < UINT32_MAX ? 4 : 8, &pairs));
-  if (add) bytes = lm_index_sum_scratch(rows, n);
-  if (bytes > 0) TRY(lm_cuda_scratch(device, bytes, &scratch));
+  TRY(lm_cuda_bad(f->device, &bad));
+  TRY(lm_pairs_open(f->device, n, count < UINT32_MAX ? 4 : 8, &pairs));
+  if (add) TRY(lm_cuda_take(f, lm_index_sum_scratch(rows, n), &scratch));
   TRY(LAUNCH("keys",
-             lm_index_keys(stream, index_list, n, skipped, count, pairs.key_bytes, pairs.keys, pairs.order, bad)));
+             lm_index_keys(f->stream, index_list, n, skipped, count, pairs.key_bytes, pairs.keys, pairs.order, bad)));
   lm_sorted entries = {.n = n, .key_bytes = pairs.key_bytes, .keys = pairs.keys, .order = pairs.order, .none = count};
   if (n > 1) {
-    TRY(lm_pairs_sort(&pairs, stream, lm_bits_of(count)));
+    TRY(lm_pairs_sort(&pairs, f->stream, lm_bits_of(count)));
     entries.keys = pairs.sorted_keys;
     entries.order = pairs.sorted;
   }
   if (add) {
-    TRY(LAUNCH("sum", lm_index_sum(stream, rows, &entries, scratch)));
+    TRY(LAUNCH("sum", lm_index_sum(f->stream, rows, &entries, scratch)));
   } else {
-    TRY(LAUNCH("put", lm_index_put(stream, rows, &entries)));
+    TRY(LAUNCH("put", lm_index_put(f->stream, rows, &entries)));
   }
 done:
-  if (scratch) lm_cuda_scratch_done(device, scratch, bytes);
   lm_pairs_close(&pairs);
   return status;
 }
 
 /* out [outer, count, inner] += src [outer, n, inner] at index [n]. */
-static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t count, int64_t inner, const lm_tensor *index,
-                             int64_t skipped, const lm_tensor *src) {
+static lm_status add_entries(lm_cuda_frame *f, lm_tensor *out, int64_t outer, int64_t count, int64_t inner,
+                             const lm_tensor *index, int64_t skipped, const lm_tensor *src) {
   int64_t n = index->numel;
   lm_index_list index_list = one_index(index, count, 1);
   lm_rows rows = {.dtype = out->dtype,
@@ -217,38 +203,38 @@ static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t count, int64
                   .src = src->data};
   lm_dims_push(&rows.columns, outer, (int64_t[]){count * inner, n * inner});
   lm_dims_push(&rows.columns, inner, (int64_t[]){1, 1});
-  return position_rows(out->device, &rows, &index_list, n, (uint64_t)count, skipped, true);
+  return position_rows(f, &rows, &index_list, n, (uint64_t)count, skipped, true);
 }
 
-lm_status lm_cuda_index_add(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_index_add(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_index_add_args *a = args;
   lm_tensor *result = out[0];
   int64_t outer = 1, inner = 1;
   for (int d = 0; d < a->dim; d++) outer *= result->size[d];
   for (int d = (int)a->dim + 1; d < result->ndim; d++) inner *= result->size[d];
-  return add_entries(result, outer, result->size[a->dim], inner, a->index, 0, a->src);
+  return add_entries(f, result, outer, result->size[a->dim], inner, a->index, 0, a->src);
 }
 
-lm_status lm_cuda_embedding_backward(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_embedding_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status = LM_OK;
   const lm_embedding_backward_args *a = args;
   lm_tensor *result = out[0];
-  void *stream;
-  TRY(lm_cuda_enter(result->device, &stream));
   size_t bytes = lm_nbytes(result);
-  TRY(LAUNCH("clear", lm_index_clear(stream, result->data, bytes)));
-  if (a->index->numel > 0) { TRY(add_entries(result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad)); }
+  TRY(LAUNCH("clear", lm_index_clear(f->stream, result->data, bytes)));
+  if (a->index->numel > 0) {
+    TRY(add_entries(f, result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad));
+  }
 done:
   return status;
 }
 
-lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_index_put__args *a = args;
   const lm_tensor *values = a->values;
   lm_tensor *x = out[0];
   int indexed = a->indices.n;
   int64_t count = 1;
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   lm_index_list index_list = tuple_index(&a->indices, x);
   lm_rows rows = {.dtype = x->dtype,
                   .unit = (int)item,
@@ -276,47 +262,42 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
     for (int k = 0; k < indexed; k++) l.v[l.n++] = &rows.stride[k];
     rows.unit = in_units(item, &l, x->data, values->data);
   }
-  return position_rows(x->device, &rows, &index_list, values->size[0], (uint64_t)count, 0, a->accumulate);
+  return position_rows(f, &rows, &index_list, values->size[0], (uint64_t)count, 0, a->accumulate);
 }
 
 /* ---- nonzero, one_hot */
 
 /* x: a contiguous bool mask. The op layer knows the count already, having waited for it. */
-lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status = LM_OK;
   const lm_nonzero_args *a = args;
   const lm_tensor *x = a->x;
   int64_t n = out[0]->size[0], *result = (int64_t *)out[0]->data;
   bool line = x->ndim == 1; /* indices are positions then */
   size_t bytes = sizeof(int64_t) * (size_t)(line ? 1 : n + 1), temp_bytes = 0;
-  void *stream, *block = NULL, *temp = NULL;
-  TRY(lm_cuda_enter(x->device, &stream));
-  TRY(lm_cuda_scratch(x->device, bytes, &block));
+  void *block, *temp;
+  TRY(lm_cuda_take(f, bytes, &block));
   int64_t *found = block, *index_list = line ? result : found + 1;
   TRY(LAUNCH("indices",
-             lm_cub_indices(stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
-  TRY(lm_cuda_scratch(x->device, temp_bytes, &temp));
+             lm_cub_indices(f->stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
+  TRY(lm_cuda_take(f, temp_bytes > 0 ? temp_bytes : 1, &temp));
   TRY(LAUNCH("indices",
-             lm_cub_indices(stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
-  if (!line) TRY(LAUNCH("unravel", lm_index_unravel(stream, n, index_list, x->ndim, x->size, result)));
+             lm_cub_indices(f->stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
+  if (!line) TRY(LAUNCH("unravel", lm_index_unravel(f->stream, n, index_list, x->ndim, x->size, result)));
 done:
-  if (temp) lm_cuda_scratch_done(x->device, temp, temp_bytes);
-  if (block) lm_cuda_scratch_done(x->device, block, bytes);
   return status;
 }
 
-lm_status lm_cuda_one_hot(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_one_hot(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status = LM_OK;
   const lm_one_hot_args *a = args;
   lm_tensor *result = out[0];
   lm_index_list labels = one_index(a->x, a->num_classes, 1);
   lm_bad bad;
-  void *stream;
   labels.kind = LM_BAD_LABEL;
-  TRY(lm_cuda_enter(result->device, &stream));
-  TRY(lm_cuda_bad(result->device, &bad));
-  TRY(LAUNCH("clear", lm_index_clear(stream, result->data, (size_t)result->numel * sizeof(int64_t))));
-  TRY(LAUNCH("ones", lm_index_one_hot(stream, &labels, a->x->numel, (int64_t *)result->data, bad)));
+  TRY(lm_cuda_bad(f->device, &bad));
+  TRY(LAUNCH("clear", lm_index_clear(f->stream, result->data, (size_t)result->numel * sizeof(int64_t))));
+  TRY(LAUNCH("ones", lm_index_one_hot(f->stream, &labels, a->x->numel, (int64_t *)result->data, bad)));
 done:
   return status;
 }

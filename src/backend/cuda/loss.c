@@ -22,45 +22,36 @@ static lm_status job_of(lm_nll_job *job, const lm_tensor *x, const lm_tensor *ta
   return lm_cuda_bad(x->device, &job->bad);
 }
 
-lm_status lm_cuda_nll_loss(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_nll_loss(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   enum { EACH = 4 }; /* labels a thread takes before there is another block */
   const lm_nll_loss_args *a = args;
   lm_status status = LM_OK;
   lm_nll_job job;
-  void *stream, *partial = NULL;
-  size_t scratch = 0;
-  TRY(lm_cuda_enter(a->x->device, &stream));
+  void *partial;
   TRY(job_of(&job, a->x, a->target, a->weight, a->ignore_index, a->reduction));
   job.x = a->x->data;
   job.out = out[0]->data;
   job.total = out[1]->data;
   job.total_dtype = out[1]->dtype;
-  int64_t parts = job.images * job.inner / (LM_NLL_BLOCK * EACH), most = 8 * lm_cuda_facts_of(a->x->device)->processors;
+  int64_t parts = job.images * job.inner / (LM_NLL_BLOCK * EACH), most = 8 * lm_cuda_facts_of(f->device)->processors;
   job.parts = (int)(parts < 1 ? 1 : parts < most ? parts : most);
-  if (job.parts > 1) {
-    scratch = (size_t)job.parts * 2 * sizeof(double);
-    TRY(lm_cuda_scratch(a->x->device, scratch, &partial));
-    job.partial = partial;
-  }
-  TRY(LAUNCH("lm_nll_forward", lm_nll_forward(&job, stream)));
+  TRY(lm_cuda_take(f, job.parts > 1 ? (size_t)job.parts * 2 * sizeof(double) : 0, &partial));
+  job.partial = partial;
+  TRY(LAUNCH("lm_nll_forward", lm_nll_forward(&job, f->stream)));
 done:
-  if (partial) lm_cuda_scratch_done(a->x->device, partial, scratch);
   return status;
 }
 
-lm_status lm_cuda_nll_loss_backward(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_nll_loss_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_nll_loss_backward_args *a = args;
   lm_status status = LM_OK;
   lm_nll_job job;
-  void *stream;
-  if (out[0]->numel == 0) return LM_OK;
-  TRY(lm_cuda_enter(out[0]->device, &stream));
   TRY(job_of(&job, out[0], a->target, a->weight, a->ignore_index, a->reduction));
   job.grad = a->grad->data;
   job.total = a->total->data;
   job.total_dtype = a->total->dtype;
   job.dx = out[0]->data;
-  TRY(LAUNCH("lm_nll_backward", lm_nll_backward(&job, stream)));
+  TRY(LAUNCH("lm_nll_backward", lm_nll_backward(&job, f->stream)));
 done:
   return status;
 }

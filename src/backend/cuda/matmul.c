@@ -43,13 +43,13 @@ static lm_status by_blas(const lm_product_args *p, lm_tensor *y, void *stream, b
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *bias = NULL;
   int r = y->ndim - 2, c = y->ndim - 1;
-  TRY(lm_matrix_of(p->x, (lm_dtype)y->dtype, &a));
-  TRY(lm_matrix_of(p->other, (lm_dtype)y->dtype, &b));
+  TRY(lm_matrix_of(p->x, y->dtype, &a));
+  TRY(lm_matrix_of(p->other, y->dtype, &b));
   const lm_tensor *input = p->beta != 0 ? p->input : NULL;
   /* Added as the product is written. */
   bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
   if (fused) TRY(lm_cuda_lay_out((lm_tensor *)input, LM_CONTIGUOUS, true, &bias));
-  lm_cuda_gemm_job job = {.dtype = (lm_dtype)y->dtype,
+  lm_cuda_gemm_job job = {.dtype = y->dtype,
                           .device = y->device,
                           .batch = y->ndim == 3 ? y->size[0] : 1,
                           .m = y->size[r],
@@ -96,7 +96,7 @@ lm_status lm_cuda_product(const void *args, lm_tensor *const *out) {
   void *stream;
   bool done_ = false;
   TRY(lm_cuda_enter(y->device, &stream));
-  if (lm_dtype_is_float((lm_dtype)y->dtype) && p->x->size[p->x->ndim - 1] > 0) TRY(by_blas(p, y, stream, &done_));
+  if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0) TRY(by_blas(p, y, stream, &done_));
   if (!done_) TRY(by_tiles(p, y, stream));
 done:
   return status;

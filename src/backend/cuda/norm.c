@@ -126,7 +126,7 @@ lm_status lm_cuda_batch_norm_relu_backward(const void *args, lm_tensor *const *o
   if (a->x->size[1] == 0) return LM_OK;
   TRY(shape_of(a->x, &s));
   TRY(lm_cuda_enter(a->x->device, &stream));
-  values = a->y ? 0 : ((size_t)a->x->numel * lm_dtype_size((lm_dtype)a->x->dtype) + 15) & ~(size_t)15;
+  values = a->y ? 0 : lm_round_up((size_t)a->x->numel * lm_dtype_size(a->x->dtype), 16);
   bytes = values + 3 * (size_t)s.c * sizeof(double);
   TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
   masked = a->y ? out[3]->data : scratch;

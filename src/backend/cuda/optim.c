@@ -7,7 +7,7 @@
 #include "backend/cuda/cuda.h"
 #include "rescale.h"
 
-static uint32_t chunks_of(const lm_tensor *t, int64_t chunk) { return (uint32_t)((t->numel + chunk - 1) / chunk); }
+static uint32_t chunks_of(const lm_tensor *t, int64_t chunk) { return (uint32_t)lm_ceil_div(t->numel, chunk); }
 
 /* A grid has fewer than 2^31 blocks. */
 static bool has_capacity(int n, int most, uint32_t chunks, uint32_t more) {
@@ -43,7 +43,7 @@ static lm_status step_dtype(const job *j, lm_dtype dtype) {
   lm_optim_table table = {0};
   for (int i = 0; i < s->n; i++) {
     const lm_tensor *p = s->param[i];
-    if (p->dtype != (int8_t)dtype || p->numel == 0) continue;
+    if (p->dtype != dtype || p->numel == 0) continue;
     if (!has_capacity(table.n, LM_OPTIM_TENSORS, table.first[table.n], chunks_of(p, LM_OPTIM_CHUNK))) {
       TRY(launch_step(j, dtype, &table));
       table.n = 0;
@@ -86,7 +86,7 @@ static lm_status norms_dtype(int n, lm_tensor *const *tensors, lm_dtype dtype, d
   lm_norm_table table = {0};
   for (int i = 0; i <= n; i++) {
     const lm_tensor *t = i < n ? tensors[i] : NULL;
-    if (t && (t->dtype != (int8_t)dtype || t->numel == 0)) continue;
+    if (t && (t->dtype != dtype || t->numel == 0)) continue;
     if (table.n > 0 &&
         (!t || !has_capacity(table.n, LM_NORM_TENSORS, table.first[table.n], chunks_of(t, LM_NORMS_CHUNK)))) {
       TRY(LAUNCH("norms", lm_optim_norms(dtype, &table, p, *part, stream)));
@@ -128,7 +128,7 @@ static lm_status rescale_dtypes(int n, lm_tensor *const *from, lm_tensor *const 
   table->n = 0;
   for (int i = 0; i <= n; i++) {
     const lm_tensor *t = i < n ? to[i] : NULL;
-    if (t && (from[i]->dtype != (int8_t)x || t->dtype != (int8_t)y || t->numel == 0)) continue;
+    if (t && (from[i]->dtype != x || t->dtype != y || t->numel == 0)) continue;
     if (table->n > 0 &&
         (!t || !has_capacity(table->n, LM_RESCALE_TENSORS, table->first[table->n], chunks_of(t, LM_RESCALE_CHUNK)))) {
       TRY(LAUNCH("rescale", lm_rescale_run(x, y, table, stream)));

@@ -19,7 +19,7 @@ static lm_pointwise_value number_in(lm_dtype compute, double v) {
 }
 
 lm_pointwise_value lm_cuda_value(const lm_tensor *t, lm_dtype compute) {
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   if (lm_dtype_is_float(dtype)) return number_in(compute, lm_real_at(dtype, t->data, 0));
   int64_t whole = lm_integer_at(dtype, t->data, 0);
   switch (compute) {

@@ -59,69 +59,58 @@ static void adapt_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tenso
   job->x = (lm_pooling_line){.in = (int32_t)in->size[3], .out = (int32_t)out->size[3], .dilation = 1};
 }
 
-lm_status lm_cuda_max_pool2d(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_max_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_max_pool2d_args *a = args;
   lm_status status = LM_OK;
   lm_pooling_job job;
-  void *stream;
   TRY(job_of(a->x, out[0], &job));
   TRY(slide_lines(&job, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
   job.indices = (int64_t *)out[1]->data;
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(LAUNCH("max", lm_pooling_max(&job, stream)));
+  TRY(LAUNCH("max", lm_pooling_max(&job, f->stream)));
 done:
   return status;
 }
 
-lm_status lm_cuda_adaptive_max_pool2d(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_adaptive_max_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_adaptive_max_pool2d_args *a = args;
   lm_status status = LM_OK;
   lm_pooling_job job;
-  void *stream;
-  if (out[0]->numel == 0) return LM_OK;
   TRY(job_of(a->x, out[0], &job));
   adapt_lines(&job, a->x, out[0]);
   job.indices = (int64_t *)out[1]->data;
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(LAUNCH("max", lm_pooling_max(&job, stream)));
+  TRY(LAUNCH("max", lm_pooling_max(&job, f->stream)));
 done:
   return status;
 }
 
-lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_max_pool2d_backward_args *a = args;
   lm_status status = LM_OK;
   lm_tensor *dx = out[0];
   lm_pooling_job job;
-  void *stream, *sums = NULL;
-  size_t bytes = 0;
+  void *sums;
   TRY(job_of(a->grad, dx, &job));
   job.indices = (int64_t *)a->indices->data;
   job.bad_kind = LM_BAD_INDEX;
-  TRY(lm_cuda_enter(dx->device, &stream));
   TRY(lm_cuda_bad(dx->device, &job.bad));
   if (a->kernel_size[0] > 0) {
     TRY(slide_lines(&job, dx, a->grad, a->kernel_size, a->stride, a->padding, a->dilation));
-    TRY(LAUNCH("max_back", lm_pooling_max_back(&job, stream)));
+    TRY(LAUNCH("max_back", lm_pooling_max_back(&job, f->stream)));
   } else {
     adapt_lines(&job, dx, a->grad);
-    if (lm_dtype_size(dx->dtype) < sizeof(float) && dx->numel > 0) {
-      bytes = (size_t)dx->numel * sizeof(float);
-      TRY(lm_cuda_scratch(dx->device, bytes, &sums));
-    }
-    TRY(LAUNCH("max_scatter", lm_pooling_max_scatter(&job, sums, stream)));
+    TRY(lm_cuda_take_sums(f, dx, &sums));
+    TRY(LAUNCH("max_scatter", lm_pooling_max_scatter(&job, sums, f->stream)));
   }
 done:
-  if (sums) lm_cuda_scratch_done(dx->device, sums, bytes);
   return status;
 }
 
 /* Means of sliding windows or, without a kernel, of adaptive ones, and their gradients. */
 static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, bool backward, const int64_t *kernel,
-                            const int64_t *stride, const int64_t *padding, bool count_padding, int64_t divisor) {
+                            const int64_t *stride, const int64_t *padding, bool count_padding, int64_t divisor,
+                            lm_cuda_frame *f) {
   lm_status status = LM_OK;
   lm_pooling_job job;
-  void *stream;
   const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
   TRY(job_of(src, dst, &job));
   if (kernel) {
@@ -131,33 +120,32 @@ static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, bool bac
   } else {
     adapt_lines(&job, in, out);
   }
-  TRY(lm_cuda_enter(src->device, &stream));
   if (backward)
-    TRY(LAUNCH("avg_back", lm_pooling_avg_back(&job, stream)));
+    TRY(LAUNCH("avg_back", lm_pooling_avg_back(&job, f->stream)));
   else
-    TRY(LAUNCH("avg", lm_pooling_avg(&job, stream)));
+    TRY(LAUNCH("avg", lm_pooling_avg(&job, f->stream)));
 done:
   return status;
 }
 
-lm_status lm_cuda_avg_pool2d(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_avg_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_avg_pool2d_args *a = args;
   return pool_means(a->x, out[0], false, a->kernel_size, a->stride, a->padding, a->count_include_pad,
-                    a->divisor_override);
+                    a->divisor_override, f);
 }
 
-lm_status lm_cuda_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_avg_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_avg_pool2d_backward_args *a = args;
   return pool_means(a->grad, out[0], true, a->kernel_size, a->stride, a->padding, a->count_include_pad,
-                    a->divisor_override);
+                    a->divisor_override, f);
 }
 
-lm_status lm_cuda_adaptive_avg_pool2d(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_adaptive_avg_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_adaptive_avg_pool2d_args *a = args;
-  return pool_means(a->x, out[0], false, NULL, NULL, NULL, false, LM_NO_INT);
+  return pool_means(a->x, out[0], false, NULL, NULL, NULL, false, LM_NO_INT, f);
 }
 
-lm_status lm_cuda_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_adaptive_avg_pool2d_backward_args *a = args;
-  return pool_means(a->grad, out[0], true, NULL, NULL, NULL, false, LM_NO_INT);
+  return pool_means(a->grad, out[0], true, NULL, NULL, NULL, false, LM_NO_INT, f);
 }

@@ -50,7 +50,7 @@ done:
 /* Each to its place in the packed space, in one launch for up to LM_CAT_BLOCKS of them. */
 static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tensor *packed, void *stream) {
   lm_status status = LM_OK;
-  int item = (int)lm_dtype_size((lm_dtype)packed->dtype), unit = LM_MAX_UNIT;
+  int item = (int)lm_dtype_size(packed->dtype), unit = LM_MAX_UNIT;
   unit = lm_unit_for(unit, (int64_t)(uintptr_t)packed->data);
   unit = lm_unit_for(unit, (int64_t)r->weight_bytes);
   int64_t filled = 0;
@@ -94,8 +94,8 @@ lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out_) {
   TRY(lm_cuda_enter(device, &stream));
   TRY(lm_cudnn_take(device, stream, &cudnn));
   TRY(lm_cudnn_rnn_of(cudnn, &key, &r));
-  int64_t count = (int64_t)(r->weight_bytes / lm_dtype_size((lm_dtype)first->dtype)), tensors = n;
-  TRY(new_result((lm_dtype)first->dtype, device, count, &packed));
+  int64_t count = (int64_t)(r->weight_bytes / lm_dtype_size(first->dtype)), tensors = n;
+  TRY(new_result(first->dtype, device, count, &packed));
   TRY(lm_cudnn_rnn_weight_slots(cudnn, r, packed->data));
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &tensors, LM_CONTIGUOUS, &indices));
   for (int i = 0; i < n; i++) {
@@ -153,7 +153,7 @@ static lm_status begin(lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tenso
   TRY(lm_cuda_enter(x->device, &o->stream));
   TRY(lm_cudnn_take(x->device, o->stream, &o->call.cudnn));
   TRY(lm_cudnn_rnn_of(o->call.cudnn, &key, &r));
-  if ((size_t)weights->numel * lm_dtype_size((lm_dtype)x->dtype) != r->weight_bytes) {
+  if ((size_t)weights->numel * lm_dtype_size(x->dtype) != r->weight_bytes) {
     TRY(lm_fail_value(lm_op_running(), "weights",
                       lm_text("a result of recurrent_weights for x %s and h0 %s", lm_shape_of(x), lm_shape_of(h0)),
                       lm_shape_of(weights)));
@@ -210,7 +210,7 @@ done:
 static lm_status dense_or_zeros(lm_tensor *t, const lm_tensor *like, void *stream, lm_tensor **out) {
   if (t) return lm_cuda_lay_out(t, LM_CONTIGUOUS, true, out);
   lm_status status;
-  TRY(lm_tensor_empty((lm_dtype)like->dtype, like->device, like->ndim, like->size, LM_CONTIGUOUS, out));
+  TRY(lm_tensor_empty(like->dtype, like->device, like->ndim, like->size, LM_CONTIGUOUS, out));
   TRY(lm_cuda_check(lm_set_bytes((*out)->data, 0, lm_nbytes(*out), stream), "cudaMemsetAsync"));
 done:
   return status;

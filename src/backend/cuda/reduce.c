@@ -29,7 +29,7 @@ lm_status lm_cuda_reduce(const void *args, lm_tensor *const *out) {
     fold.kind = lm_reduce_norm_kind(a->parameter);
     if (fold.kind == LM_REDUCE_SQUARE) fold.finish = LM_FINISH_ROOT;
   }
-  if (fold.kind == LM_REDUCE_NUMBERS && !lm_dtype_is_float((lm_dtype)a->x->dtype)) fold.kind = LM_REDUCE_SUM;
+  if (fold.kind == LM_REDUCE_NUMBERS && !lm_dtype_is_float(a->x->dtype)) fold.kind = LM_REDUCE_SUM;
   lm_reduce_job job = {.kind = fold.kind, .finish = fold.finish, .p = a->parameter, .correction = a->parameter};
   return lm_cuda_fold(&job, a->x, out[0], reduced);
 }

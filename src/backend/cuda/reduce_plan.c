@@ -6,17 +6,13 @@ enum {
   SHORT_RUN = 1024 /* packs from which on a block takes a run; below, a warp or a share of one does */
 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* The stride of the last dim of side 0; what has no dims is as contiguous as anything. */
 static int64_t last_stride(const lm_dims *dims) { return dims->ndim > 0 ? dims->stride[0][dims->ndim - 1] : 1; }
 
 /* Parts of a result such that `blocks` become enough for the device, but at most `limit`. */
 static int64_t wanted_parts(int64_t blocks, int64_t limit, int processors) {
-  int64_t parts = ceil_div((int64_t)processors * WAVES, blocks);
-  return at_least(at_most(at_most(parts, limit), LM_REDUCE_MAX_PARTS), 1);
+  int64_t parts = lm_ceil_div((int64_t)processors * WAVES, blocks);
+  return lm_max(lm_min(lm_min(parts, limit), LM_REDUCE_MAX_PARTS), 1);
 }
 
 static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
@@ -24,20 +20,20 @@ static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
   int64_t results = lm_dims_count(&job->kept);
   int64_t run = reduced->ndim > 0 ? reduced->size[reduced->ndim - 1] : 1;
   int64_t runs = lm_dims_count(reduced) / run, pack = last_stride(reduced) == 1 ? 16 / (int64_t)bytes : 1;
-  int64_t packs = ceil_div(run, pack);
+  int64_t packs = lm_ceil_div(run, pack);
   bool few = results * runs * 32 < (int64_t)processors * 1024;
   job->groups = 1;
   if (packs >= SHORT_RUN || (few && packs >= LM_REDUCE_BLOCK)) {
     job->lanes = LM_REDUCE_BLOCK;
   } else {
-    job->lanes = lm_cuda_power(ceil_div(packs, 4), 32);
+    job->lanes = lm_cuda_power(lm_ceil_div(packs, 4), 32);
     int team = runs * packs >= 512 ? LM_REDUCE_BLOCK : 32;
     job->groups = lm_cuda_power(runs, team / job->lanes);
     /* A team is a block, or lies within a warp. */
     if (job->lanes * job->groups > 32) job->groups = LM_REDUCE_BLOCK / job->lanes;
   }
   int team = job->lanes * job->groups;
-  int64_t blocks = ceil_div(results, LM_REDUCE_BLOCK / team), parts = 1;
+  int64_t blocks = lm_ceil_div(results, LM_REDUCE_BLOCK / team), parts = 1;
   if (team == LM_REDUCE_BLOCK) {
     parts = wanted_parts(blocks, runs * packs / (LM_REDUCE_BLOCK * FEW_PACKS), processors);
   }
@@ -46,11 +42,11 @@ static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
   if (runs < parts || run > LM_REDUCE_MAX_PIECE) { /* runs are cut, and blocks take the pieces */
     job->lanes = LM_REDUCE_BLOCK;
     job->groups = 1;
-    job->piece = at_most(ceil_div(packs, ceil_div(parts, runs)) * pack, LM_REDUCE_MAX_PIECE);
-    job->cuts = ceil_div(run, job->piece);
+    job->piece = lm_min(lm_ceil_div(packs, lm_ceil_div(parts, runs)) * pack, LM_REDUCE_MAX_PIECE);
+    job->cuts = lm_ceil_div(run, job->piece);
   }
-  job->each = ceil_div(runs * job->cuts, parts);
-  job->parts = (int)ceil_div(runs * job->cuts, job->each);
+  job->each = lm_ceil_div(runs * job->cuts, parts);
+  job->parts = (int)lm_ceil_div(runs * job->cuts, job->each);
 }
 
 /* Whether packs of neighboring columns lie together, aligned, everywhere. */
@@ -74,14 +70,14 @@ static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
   job->pack = packs_columns(job, bytes, pack) ? pack : 1;
   /* As many rows of threads as find four elements each, beside a warp of columns at least. */
   int64_t columns = results / job->pack;
-  int lanes = lm_cuda_power(columns, LM_REDUCE_BLOCK), rows = lm_cuda_power(ceil_div(reduced, 4), LM_REDUCE_BLOCK);
+  int lanes = lm_cuda_power(columns, LM_REDUCE_BLOCK), rows = lm_cuda_power(lm_ceil_div(reduced, 4), LM_REDUCE_BLOCK);
   while (lanes > 32 && lanes * rows > LM_REDUCE_BLOCK) lanes /= 2;
   while (lanes * rows > LM_REDUCE_BLOCK) rows /= 2;
   job->lanes = lanes;
   job->groups = rows;
-  int64_t parts = wanted_parts(ceil_div(columns, lanes), reduced / (rows * 4 * FEW_PACKS), processors);
-  job->each = ceil_div(reduced, parts);
-  job->parts = (int)ceil_div(reduced, job->each);
+  int64_t parts = wanted_parts(lm_ceil_div(columns, lanes), reduced / (rows * 4 * FEW_PACKS), processors);
+  job->each = lm_ceil_div(reduced, parts);
+  job->parts = (int)lm_ceil_div(reduced, job->each);
   job->cuts = 1;
 }
 
@@ -96,7 +92,7 @@ static bool wants_cols(const lm_reduce_job *job) {
 lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced) {
   lm_status status = LM_OK;
   void *stream, *partial = NULL;
-  size_t bytes = lm_dtype_size((lm_dtype)x->dtype), scratch = 0;
+  size_t bytes = lm_dtype_size(x->dtype), scratch = 0;
   bool kept[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) kept[d] = !reduced[d];
   if (!job->position) {

@@ -1,6 +1,5 @@
 /* How a reduction is laid over the device: which threads fold which elements. */
-#ifndef LM_CUDA_REDUCE_PLAN_H
-#define LM_CUDA_REDUCE_PLAN_H
+#pragma once
 
 #include "backend/cuda/cuda.h"
 #include "reduce.h"
@@ -16,5 +15,3 @@ static inline int lm_cuda_power(int64_t n, int limit) {
  * The job's kind, finish, p and correction are the caller's, and out and place for what is not a plain result in `out`.
  */
 lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced);
-
-#endif

@@ -5,7 +5,7 @@
 
 /* Whether every line is contiguous and begins where packs of 16 bytes may be used, on a side. */
 static bool is_packed(const lm_tensor *t, int64_t dim) {
-  int64_t pack = 16 / (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t pack = 16 / (int64_t)lm_dtype_size(t->dtype);
   if ((uintptr_t)t->data % 16 != 0 || t->size[dim] % pack != 0) return false;
   for (int d = 0; d < t->ndim; d++) {
     if (t->size[d] > 1 && (d == dim ? t->stride[d] != 1 : t->stride[d] % pack != 0)) return false;
@@ -17,7 +17,7 @@ static bool is_packed(const lm_tensor *t, int64_t dim) {
 static int64_t held_in(const lm_softmax_job *job, int bytes) { return bytes / (job->dtype == LM_F64 ? 8 : 4); }
 
 static void plan_rows(lm_softmax_job *job) {
-  int64_t pack = job->packed ? 16 / (int64_t)lm_dtype_size((lm_dtype)job->dtype) : 1;
+  int64_t pack = job->packed ? 16 / (int64_t)lm_dtype_size(job->dtype) : 1;
   int64_t held = held_in(job, job->packed ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW);
   if (job->length <= 32 * held) { /* lanes of a warp, with four packs each where there are that many */
     job->lanes = lm_cuda_power((job->length + 4 * pack - 1) / (4 * pack), 32);
@@ -30,7 +30,7 @@ static void plan_rows(lm_softmax_job *job) {
 
 static void plan_cols(lm_softmax_job *job) {
   int64_t held = held_in(job, LM_SOFTMAX_COL);
-  int rows = lm_cuda_power((job->length + held - 1) / held, LM_SOFTMAX_MAX_BLOCK);
+  int rows = lm_cuda_power(lm_ceil_div(job->length, held), LM_SOFTMAX_MAX_BLOCK);
   int lanes = lm_cuda_power(job->count, LM_REDUCE_BLOCK);
   while (lanes > 32 && lanes * rows > LM_REDUCE_BLOCK) lanes /= 2;
   while (lanes * rows > LM_SOFTMAX_MAX_BLOCK) rows /= 2;

@@ -4,10 +4,9 @@
 #include "base/message.h"
 #include "cub.h"
 
-static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 lm_status lm_pairs_open(lm_device device, int64_t n, int key_bytes, lm_pairs *pairs) {
-  size_t keys = aligned((size_t)n * (size_t)key_bytes), values = aligned((size_t)n * sizeof(uint32_t));
+  size_t keys = lm_round_up((size_t)n * (size_t)key_bytes, 256),
+         values = lm_round_up((size_t)n * sizeof(uint32_t), 256);
   *pairs = (lm_pairs){.device = device, .n = n, .key_bytes = key_bytes, .bytes = 2 * (keys + values)};
   if (n > INT32_MAX) { return lm_fail_int(lm_op_running(), "the number of entries", "at most 2^31 - 1 on CUDA", n); }
   lm_status status = lm_cuda_scratch(device, pairs->bytes, &pairs->block);

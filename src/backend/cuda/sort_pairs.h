@@ -1,6 +1,5 @@
 /* What the indexing, sorting and joining slots share. */
-#ifndef LM_CUDA_SORT_PAIRS_H
-#define LM_CUDA_SORT_PAIRS_H
+#pragma once
 
 #include "backend/cuda/cuda.h"
 
@@ -40,5 +39,3 @@ static inline int lm_bits_of(uint64_t last) {
   while (bits < 64 && last >> bits != 0) bits++;
   return bits;
 }
-
-#endif

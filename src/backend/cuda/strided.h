@@ -1,7 +1,6 @@
 /* Strided elementwise work: dims brought into the result's order and merged, transposed operands, elementwise launches
  * (kernels/strided.h, kernels/pointwise.h). */
-#ifndef LM_CUDA_STRIDED_H
-#define LM_CUDA_STRIDED_H
+#pragma once
 
 #include "backend/cuda/cuda.h"
 #include "pointwise.h"
@@ -27,5 +26,3 @@ lm_status lm_cuda_pointwise_launch(const char *name, lm_pointwise_launcher *laun
                                    lm_device device, void *stream);
 /* The value of a tensor's only element, which lies in host memory, in a compute type. */
 lm_pointwise_value lm_cuda_value(const lm_tensor *t, lm_dtype compute);
-
-#endif

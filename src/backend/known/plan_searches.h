@@ -1,7 +1,6 @@
 /* The number of plan searches: how often a backend asked a library how to compute something of a new kind. A search is
  * work on the host that a steady state does without. */
-#ifndef LM_BACKEND_KNOWN_PLAN_SEARCHES_H
-#define LM_BACKEND_KNOWN_PLAN_SEARCHES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -11,5 +10,3 @@
 LM_API int64_t lm_plan_searches(void);
 /* One more. */
 LM_API void lm_plan_search_count(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* What scripts choose for libraries that may not be loaded, or not be there at all: kept here, read where it matters.
  * lm.backends.* in Lua. */
-#ifndef LM_BACKEND_KNOWN_SETTING_H
-#define LM_BACKEND_KNOWN_SETTING_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -26,5 +25,3 @@ LM_API bool lm_setting_get(lm_setting setting);
 LM_API void lm_setting_set(lm_setting setting, bool value);
 /* LM_E_ARG if there is none. */
 LM_API lm_status lm_setting_find(const char *name, lm_setting *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Lua functions that the core calls, for hooks.c and custom_function.c; callbacks.c has them. */
-#ifndef LM_BIND_AUTOGRAD_CALLBACK_H
-#define LM_BIND_AUTOGRAD_CALLBACK_H
+#pragma once
 
 #include "bind/bind.h"
 
@@ -20,5 +19,3 @@ void lm_callback_keep(lua_State *L, lm_callback *c, int i);
 void lm_callback_keep_here(lua_State *L, lm_callback *c, int i);
 /* The function on the stack; false, and nothing, if it is gone. */
 bool lm_callback_push(lua_State *L, const void *c);
-
-#endif

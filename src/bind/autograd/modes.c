@@ -80,7 +80,7 @@ static int bind_autocast(lua_State *L) {
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
     if (device != LM_NO_DEVICE && LM_DEVICE_KIND(device) != kind) continue;
     mode.on = (uint8_t)((mode.on & ~(1u << kind)) | (unsigned)enabled << kind);
-    mode.dtype[kind] = (uint8_t)(dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16);
+    mode.dtype[kind] = dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16;
   }
   lm_autocast before = lm_autocast_enter(mode);
   int failed = lm_pcall(L, top - 2, LUA_MULTRET);
@@ -100,20 +100,10 @@ static int bind_get_autocast_dtype(lua_State *L) {
   int kind = LM_DEVICE_KIND(lm_device_or_default(L, 1, "get_autocast_dtype"));
   lm_autocast mode = lm_autocast_get();
   if (!(mode.on >> kind & 1)) return 0;
-  return lm_return_text(L, lm_dtype_name((lm_dtype)mode.dtype[kind]));
+  return lm_return_text(L, lm_dtype_name(mode.dtype[kind]));
 }
 
 const luaL_Reg lm_mode_functions[] = {
-    {"no_grad", bind_no_grad},
-    {"enable_grad", bind_enable_grad},
-    {"is_grad_enabled", bind_is_grad_enabled},
-    {"set_grad_enabled", bind_set_grad_enabled},
-    {"detect_anomaly", bind_detect_anomaly},
-    {"set_detect_anomaly", bind_set_detect_anomaly},
-    {"is_anomaly_enabled", bind_is_anomaly_enabled},
-    {"is_checkpointing", bind_is_checkpointing},
-    {"autocast", bind_autocast},
-    {"is_autocast_enabled", bind_is_autocast_enabled},
-    {"get_autocast_dtype", bind_get_autocast_dtype},
-    {NULL, NULL},
-};
+    FN(no_grad),        FN(enable_grad),         FN(is_grad_enabled),    FN(set_grad_enabled),
+    FN(detect_anomaly), FN(set_detect_anomaly),  FN(is_anomaly_enabled), FN(is_checkpointing),
+    FN(autocast),       FN(is_autocast_enabled), FN(get_autocast_dtype), {NULL, NULL}};

@@ -16,19 +16,16 @@ typedef struct gathering {
 static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   gathering *v = arg;
   lm_tensor *x, *index;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 1, v->fn, "x", &x));
-  TRY(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_OPTION_DTYPE, &v->dtype}, {"scale", LM_OPTION_NUMBER, &v->scale},
-                      {"bias", LM_OPTION_NUMBER, &v->bias}));
+  NEED(lm_read_tensor(L, s, 1, v->fn, "x", &x));
+  NEED(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_OPTION_DTYPE, &v->dtype}, {"scale", LM_OPTION_NUMBER, &v->scale},
+                       {"bias", LM_OPTION_NUMBER, &v->bias}));
   if (v->one) {
     int64_t k;
-    TRY(lm_read_int(L, s, 2, v->fn, "number", &k));
+    NEED(lm_read_int(L, s, 2, v->fn, "number", &k));
     return lm_row_gather(x, k, v->dtype, v->scale, v->bias, &v->rows);
   }
-  TRY(lm_read_tensor(L, s, 2, v->fn, "index", &index));
-  TRY(lm_rows_gather(x, index, v->dtype, v->scale, v->bias, &v->rows));
-done:
-  return status;
+  NEED(lm_read_tensor(L, s, 2, v->fn, "index", &index));
+  return lm_rows_gather(x, index, v->dtype, v->scale, v->bias, &v->rows);
 }
 
 static int gathering_of(lua_State *L, const char *fn, bool one) {
@@ -43,30 +40,20 @@ static int bind_gather_row(lua_State *L) { return gathering_of(L, "gather_row", 
 
 static lm_status permute(lua_State *L, lm_lua *s, void *arg) {
   int64_t n, seed;
-  lm_status status;
-  TRY(lm_read_int(L, s, 1, "permutation", "n", &n));
-  TRY(lm_read_int(L, s, 2, "permutation", "seed", &seed));
-  TRY(lm_permutation(n, (uint64_t)seed, arg));
-done:
-  return status;
+  NEED(lm_read_int(L, s, 1, "permutation", "n", &n));
+  NEED(lm_read_int(L, s, 2, "permutation", "seed", &seed));
+  return lm_permutation(n, (uint64_t)seed, arg);
 }
 
 static lm_status draw_numbers(lua_State *L, lm_lua *s, void *arg) {
   int64_t n, seed, count;
-  lm_status status;
-  TRY(lm_read_int(L, s, 1, "draws", "n", &n));
-  TRY(lm_read_int(L, s, 2, "draws", "seed", &seed));
-  TRY(lm_read_int(L, s, 3, "draws", "count", &count));
-  TRY(lm_draws(n, count, (uint64_t)seed, arg));
-done:
-  return status;
+  NEED(lm_read_int(L, s, 1, "draws", "n", &n));
+  NEED(lm_read_int(L, s, 2, "draws", "seed", &seed));
+  NEED(lm_read_int(L, s, 3, "draws", "count", &count));
+  return lm_draws(n, count, (uint64_t)seed, arg);
 }
 
 static int bind_permutation(lua_State *L) { return lm_return_tensor(L, 2, permute); }
 static int bind_draws(lua_State *L) { return lm_return_tensor(L, 3, draw_numbers); }
 
-const luaL_Reg lm_batch_functions[] = {{"gather_rows", bind_gather_rows},
-                                       {"gather_row", bind_gather_row},
-                                       {"permutation", bind_permutation},
-                                       {"draws", bind_draws},
-                                       {NULL, NULL}};
+const luaL_Reg lm_batch_functions[] = {FN(gather_rows), FN(gather_row), FN(permutation), FN(draws), {NULL, NULL}};

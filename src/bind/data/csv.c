@@ -26,11 +26,10 @@ static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_ten
                            const int64_t **out) {
   lm_tensor *spans;
   int64_t i, k = 1;
-  lm_status status;
-  TRY(lm_read_plain(L, s, 1, fn, "text", LM_U8, text));
-  TRY(lm_read_plain(L, s, 2, fn, "spans", LM_I64, &spans));
-  TRY(lm_read_int(L, s, 3, fn, "i", &i));
-  if (!lua_isnil(L, 4)) TRY(lm_read_int(L, s, 4, fn, "k", &k));
+  NEED(lm_read_plain(L, s, 1, fn, "text", LM_U8, text));
+  NEED(lm_read_plain(L, s, 2, fn, "spans", LM_I64, &spans));
+  NEED(lm_read_int(L, s, 3, fn, "i", &i));
+  if (!lua_isnil(L, 4)) NEED(lm_read_int(L, s, 4, fn, "k", &k));
   *meant = spans->ndim == 3;
   int64_t columns = *meant ? spans->size[1] : 1;
   if (spans->ndim < 2 || spans->ndim > 3 || spans->size[spans->ndim - 1] != 2 || i < 1 || i > spans->size[0] || k < 1 ||
@@ -42,8 +41,7 @@ static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_ten
     return lm_fail(LM_E_INDEX, "%s: span %lld is out of range of the text", fn, (long long)i);
   }
   *out = span;
-done:
-  return status;
+  return LM_OK;
 }
 
 static int bind_span_text(lua_State *L) {
@@ -79,17 +77,15 @@ static int bind_csv_line_of(lua_State *L) {
 
 /* path, text, delimiter at 1 to 3 */
 static lm_status read_csv(lua_State *L, const lm_lua *s, const char *fn, lm_csv *c) {
-  lm_status status;
   lm_tensor *text;
   const char *delimiter;
-  TRY(lm_read_text(L, s, 1, fn, "path", &c->path));
-  TRY(lm_read_plain(L, s, 2, fn, "text", LM_U8, &text));
-  TRY(lm_read_text(L, s, 3, fn, "delimiter", &delimiter));
+  NEED(lm_read_text(L, s, 1, fn, "path", &c->path));
+  NEED(lm_read_plain(L, s, 2, fn, "text", LM_U8, &text));
+  NEED(lm_read_text(L, s, 3, fn, "delimiter", &delimiter));
   c->text = text->numel ? (const char *)text->data : "";
   c->n = text->numel;
   c->delimiter = delimiter[0];
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status csv_rows(lua_State *L, lm_lua *s, void *arg) {
@@ -134,7 +130,6 @@ typedef struct reading {
 /* Lists of `columns` at 5, 6 and, unless it is empty, 7. */
 static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_plan *plan) {
   static const char fn[] = "csv_read";
-  lm_status status = LM_OK;
   size_t n = lua_objlen(L, 5);
   if (n > MAX_COLUMNS) return lm_fail(LM_E_ARG, "csv_read: a table must have at most %d columns", MAX_COLUMNS);
   if (lua_objlen(L, 6) != n) return lm_fail(LM_E_ARG, "csv_read: lists must have %zu entries, one for each column", n);
@@ -147,7 +142,7 @@ static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_pla
     for (int list = 5; list <= 6; list++) {
       int64_t which;
       lua_rawgeti(L, list, i + 1);
-      TRY(lm_read_int(L, s, lua_gettop(L), fn, "a column", &which));
+      NEED(lm_read_int(L, s, lua_gettop(L), fn, "a column", &which));
       lua_pop(L, 1);
       if (which < 0 || which > (int64_t)n) return lm_fail_int("csv_read", "column", lm_text("from 0 to %zu", n), which);
       int *most = list == 5 ? &plan->numbers : &plan->texts;
@@ -162,8 +157,7 @@ static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_pla
   plan->number = v->number;
   plan->text = v->text;
   plan->name = v->name;
-done:
-  return status;
+  return LM_OK;
 }
 
 typedef struct csv_result {

@@ -17,11 +17,10 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
   if (!lm_to_tensor_handle(L, s, i)) {
     return lm_fail_value(fn, arg, "a string or a uint8 tensor", lm_describe_arg(L, s, i));
   }
-  lm_status status = lm_read_tensor(L, s, i, fn, arg, &t);
-  if (status != LM_OK) return status;
+  NEED(lm_read_tensor(L, s, i, fn, arg, &t));
   if (t->dtype != LM_U8 || t->ndim != 1 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
     return lm_fail_value(fn, arg, "a string or a contiguous 1-d uint8 tensor on cpu",
-                         lm_text("%s %s", lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t)));
+                         lm_text("%s %s", lm_dtype_name(t->dtype), lm_shape_of(t)));
   }
   *out = (const uint8_t *)t->data;
   *n = (size_t)t->numel;
@@ -34,20 +33,17 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
 enum { HEADER = 5, MODE, CROP, AT_LEAST };
 
 static lm_status read_image(lua_State *L, const lm_lua *s, const char *fn, lm_image *im) {
-  lm_status status;
-  TRY(lm_read_text(L, s, 2, fn, "name", &im->name));
-  TRY(read_bytes(L, s, 1, fn, "bytes", &im->bytes, &im->nbytes));
-  TRY(lm_read_int(L, s, 3, fn, "max_pixels", &im->max_pixels));
-  TRY(lm_read_bool(L, s, 4, fn, "apply_exif_orientation", &im->upright));
-  TRY(lm_read_bool(L, s, 5, fn, "allow_corrupt", &im->allow_corrupt));
-  TRY(lm_image_read_header(im));
-done:
-  return status;
+  NEED(lm_read_text(L, s, 2, fn, "name", &im->name));
+  NEED(read_bytes(L, s, 1, fn, "bytes", &im->bytes, &im->nbytes));
+  NEED(lm_read_int(L, s, 3, fn, "max_pixels", &im->max_pixels));
+  NEED(lm_read_bool(L, s, 4, fn, "apply_exif_orientation", &im->upright));
+  NEED(lm_read_bool(L, s, 5, fn, "allow_corrupt", &im->allow_corrupt));
+  return lm_image_read_header(im);
 }
 
 static lm_status read_header(lua_State *L, lm_lua *s, void *arg) { return read_image(L, s, "open_image", arg); }
 
-static int bind_header(lua_State *L) {
+static int bind_image_header(lua_State *L) {
   lm_image im;
   lua_settop(L, HEADER);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_header, &im));
@@ -63,11 +59,10 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   lm_image im;
   int64_t mode;
   lm_ints crop = {.n = -1}, at_least = {.n = -1}; /* not given */
-  lm_status status;
-  TRY(read_image(L, s, fn, &im));
-  TRY(lm_read_int(L, s, MODE, fn, "mode", &mode));
-  if (!lua_isnil(L, CROP)) TRY(lm_read_ints(L, s, CROP, fn, "crop", false, &crop));
-  if (!lua_isnil(L, AT_LEAST)) TRY(lm_read_ints(L, s, AT_LEAST, fn, "at_least", false, &at_least));
+  NEED(read_image(L, s, fn, &im));
+  NEED(lm_read_int(L, s, MODE, fn, "mode", &mode));
+  if (!lua_isnil(L, CROP)) NEED(lm_read_ints(L, s, CROP, fn, "crop", false, &crop));
+  if (!lua_isnil(L, AT_LEAST)) NEED(lm_read_ints(L, s, AT_LEAST, fn, "at_least", false, &at_least));
   if (crop.n >= 0 && crop.n != 4) {
     return lm_fail_value(fn, "crop", "{top, left, height, width}", lm_text("%d numbers", crop.n));
   }
@@ -75,12 +70,10 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
     return lm_fail_value(fn, "at_least", "{height, width}", lm_text("%d numbers", at_least.n));
   }
   lm_image_crop part = {crop.v[0], crop.v[1], crop.v[2], crop.v[3]};
-  TRY(lm_image_decode(&im, (lm_image_mode)mode, crop.n > 0 ? &part : NULL, at_least.n > 0 ? at_least.v : NULL, arg));
-done:
-  return status;
+  return lm_image_decode(&im, (lm_image_mode)mode, crop.n > 0 ? &part : NULL, at_least.n > 0 ? at_least.v : NULL, arg);
 }
 
-static int bind_decode(lua_State *L) { return lm_return_tensor(L, AT_LEAST, decode); }
+static int bind_image_decode(lua_State *L) { return lm_return_tensor(L, AT_LEAST, decode); }
 
 /* ---- encode_jpeg(image, quality), encode_png(image, level) -> bytes */
 
@@ -88,12 +81,9 @@ static lm_status encode(lua_State *L, lm_lua *s, const char *fn, const char *opt
                         lm_status (*f)(const lm_tensor *, int, lm_tensor **), lm_tensor **out) {
   lm_tensor *pixels;
   int64_t value;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 1, fn, "image", &pixels));
-  TRY(lm_read_int(L, s, 2, fn, option, &value));
-  TRY(f(pixels, value < 0 || value > 1000 ? -1 : (int)value, out));
-done:
-  return status;
+  NEED(lm_read_tensor(L, s, 1, fn, "image", &pixels));
+  NEED(lm_read_int(L, s, 2, fn, option, &value));
+  return f(pixels, value < 0 || value > 1000 ? -1 : (int)value, out);
 }
 
 static lm_status encode_jpeg(lua_State *L, lm_lua *s, void *arg) {
@@ -121,13 +111,10 @@ static lm_status write_file(lua_State *L, lm_lua *s, void *arg) {
   const char *path;
   const uint8_t *bytes;
   size_t n;
-  lm_status status;
   (void)arg;
-  TRY(lm_read_text(L, s, 1, fn, "path", &path));
-  TRY(read_bytes(L, s, 2, fn, "bytes", &bytes, &n));
-  TRY(lm_write_whole(path, bytes, n));
-done:
-  return status;
+  NEED(lm_read_text(L, s, 1, fn, "path", &path));
+  NEED(read_bytes(L, s, 2, fn, "bytes", &bytes, &n));
+  return lm_write_whole(path, bytes, n);
 }
 
 static int bind_write_file(lua_State *L) {
@@ -136,10 +123,5 @@ static int bind_write_file(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_image_functions[] = {{"image_header", bind_header},
-                                       {"image_decode", bind_decode},
-                                       {"encode_jpeg", bind_encode_jpeg},
-                                       {"encode_png", bind_encode_png},
-                                       {"read_file", bind_read_file},
-                                       {"write_file", bind_write_file},
-                                       {NULL, NULL}};
+const luaL_Reg lm_image_functions[] = {FN(image_header), FN(image_decode), FN(encode_jpeg), FN(encode_png),
+                                       FN(read_file),    FN(write_file),   {NULL, NULL}};

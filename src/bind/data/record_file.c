@@ -56,17 +56,14 @@ static lm_status source_blocks(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "source_blocks";
   lm_tensor **made = arg, *index;
   lm_blocks b;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 2, fn, "index", &index));
-  TRY(lm_read_text(L, s, 3, fn, "dtype", &b.dtype));
-  TRY(lm_read_int(L, s, 4, fn, "from", &b.from));
-  TRY(lm_read_int(L, s, 5, fn, "size", &b.size));
-  TRY(lm_read_int(L, s, 6, fn, "stride", &b.stride));
-  TRY(lm_read_int(L, s, 7, fn, "base", &b.base));
-  TRY(lm_read_int(L, s, 8, fn, "below", &b.below));
-  TRY(lm_source_blocks(*(lm_source **)lua_touserdata(L, 1), &b, index, &made[0], &made[1]));
-done:
-  return status;
+  NEED(lm_read_tensor(L, s, 2, fn, "index", &index));
+  NEED(lm_read_text(L, s, 3, fn, "dtype", &b.dtype));
+  NEED(lm_read_int(L, s, 4, fn, "from", &b.from));
+  NEED(lm_read_int(L, s, 5, fn, "size", &b.size));
+  NEED(lm_read_int(L, s, 6, fn, "stride", &b.stride));
+  NEED(lm_read_int(L, s, 7, fn, "base", &b.base));
+  NEED(lm_read_int(L, s, 8, fn, "below", &b.below));
+  return lm_source_blocks(*(lm_source **)lua_touserdata(L, 1), &b, index, &made[0], &made[1]);
 }
 
 static int bind_source_blocks(lua_State *L) {

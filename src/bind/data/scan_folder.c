@@ -19,15 +19,13 @@ static lm_status run_scan(lua_State *L, lm_lua *s, void *arg) {
   scanning *v = arg;
   lm_folder *f = &v->found;
   const char *root;
-  lm_status status;
-  TRY(lm_read_text(L, s, 1, "scan_folder", "root", &root));
-  TRY(lm_folder_scan(root, v->n, v->suffix, f));
+  NEED(lm_read_text(L, s, 1, "scan_folder", "root", &root));
+  NEED(lm_folder_scan(root, v->n, v->suffix, f));
   v->made[0] = f->text;
   v->made[1] = f->spans;
   v->made[2] = f->label;
   f->text = f->spans = f->label = NULL;
-done:
-  return status;
+  return LM_OK;
 }
 
 static int bind_scan_folder(lua_State *L) {

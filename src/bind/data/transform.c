@@ -19,12 +19,9 @@ typedef struct transforming {
 static lm_status run_transform(lua_State *L, lm_lua *s, void *arg) {
   transforming *t = arg;
   lm_tensor *x, *given = NULL;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 2, fn, "x", &x));
-  if (!lua_isnil(L, 4)) TRY(lm_read_tensor(L, s, 4, fn, "out", &given));
-  TRY(lm_image_transform(t->name, x, t->n, t->v, given, &t->out));
-done:
-  return status;
+  NEED(lm_read_tensor(L, s, 2, fn, "x", &x));
+  if (!lua_isnil(L, 4)) NEED(lm_read_tensor(L, s, 4, fn, "out", &given));
+  return lm_image_transform(t->name, x, t->n, t->v, given, &t->out);
 }
 
 static int bind_image_transform(lua_State *L) {

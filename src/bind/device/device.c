@@ -22,7 +22,7 @@ static int bind_device(lua_State *L) {
   return lm_return_text(L, lm_device_name(lm_need_device(L, 1, who ? who : "device")));
 }
 
-static int bind_count(lua_State *L) { return lm_return_int(L, lm_device_count(need_kind(L, "device_count"))); }
+static int bind_device_count(lua_State *L) { return lm_return_int(L, lm_device_count(need_kind(L, "device_count"))); }
 
 static int bind_device_current(lua_State *L) {
   return lm_return_text(L, lm_device_name(lm_device_current(need_kind(L, "device_current"))));
@@ -42,7 +42,7 @@ static int bind_with_device(lua_State *L) {
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
 
-static int bind_why_none(lua_State *L) {
+static int bind_device_why_none(lua_State *L) {
   int kind = need_kind(L, "device_why_none");
   return lm_return_text(L, lm_device_count(kind) > 0 ? NULL : lm_device_why_none(kind));
 }
@@ -59,7 +59,7 @@ static void put_property(void *ctx, const lm_property *p) { /* the table is on t
 
 /* Pushing may raise, so the driver's call is protected from Lua's errors by having the table's room made by Lua: what
  * is left is running out of memory for a string, which LuaJIT raises through C frames of ours that own nothing. */
-static int bind_properties(lua_State *L) {
+static int bind_device_properties(lua_State *L) {
   lm_device device = lm_need_device(L, 1, "device_properties");
   const lm_driver *driver = lm_driver_of(device);
   lua_createtable(L, 0, 128);
@@ -67,14 +67,13 @@ static int bind_properties(lua_State *L) {
   return 1;
 }
 
-static int bind_peers(lua_State *L) {
+static int bind_device_peers(lua_State *L) {
   lm_device a = lm_need_device(L, 1, "can_device_access_peer"), b = lm_need_device(L, 2, "can_device_access_peer");
   const lm_driver *driver = lm_driver_of(a);
   int from = lm_device_physical(a), to = lm_device_physical(b);
   bool same = LM_DEVICE_KIND(a) == LM_DEVICE_KIND(b);
-  lua_pushboolean(
+  return lm_return_bool(
       L, same && a != b && (from == to || (driver && driver->can_access_peer && driver->can_access_peer(from, to))));
-  return 1;
 }
 
 static int bind_synchronize(lua_State *L) {
@@ -83,14 +82,5 @@ static int bind_synchronize(lua_State *L) {
 }
 
 const luaL_Reg lm_device_functions[] = {
-    {"device", bind_device},
-    {"device_count", bind_count},
-    {"device_current", bind_device_current},
-    {"device_set_current", bind_device_set_current},
-    {"with_device", bind_with_device},
-    {"device_why_none", bind_why_none},
-    {"device_properties", bind_properties},
-    {"device_peers", bind_peers},
-    {"synchronize", bind_synchronize},
-    {NULL, NULL},
-};
+    FN(device),          FN(device_count),      FN(device_current), FN(device_set_current), FN(with_device),
+    FN(device_why_none), FN(device_properties), FN(device_peers),   FN(synchronize),        {NULL, NULL}};

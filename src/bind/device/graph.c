@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
-#include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
 #include "device/driver.h"
@@ -49,8 +48,8 @@ static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), close
 static lm_status put_numbers(lm_tensor *x, int64_t at, int64_t n, const void *numbers) {
   lm_status status;
   lm_tensor *host = NULL, *there = NULL;
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, &host));
-  memcpy(host->data, numbers, (size_t)n * lm_dtype_size((lm_dtype)x->dtype));
+  TRY(lm_tensor_empty(x->dtype, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, &host));
+  memcpy(host->data, numbers, (size_t)n * lm_dtype_size(x->dtype));
   TRY(lm_tensor_view(x, 1, &n, &(int64_t){1}, at, &there));
   TRY(lm_copy(host, there));
 done:
@@ -61,21 +60,19 @@ done:
 
 /* All is quiet before the capture: whatever it reads is there, so it has to wait for nothing. */
 static lm_status begin_capture(graph *g, lm_stream *s) {
-  lm_status status;
-  if (lm_graph_capturing()) TRY(lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread"));
+  if (lm_graph_capturing()) NEED(lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread"));
   const lm_driver *driver = lm_driver_of(g->device);
-  if (!driver->capture_begin) TRY(lm_fail_missing("graph", lm_device_name(g->device)));
-  TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->count));
-  TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
-  TRY(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
-  TRY(put_numbers(g->count, 0, 1, &(int64_t){0}));
+  if (!driver->capture_begin) NEED(lm_fail_missing("graph", lm_device_name(g->device)));
+  NEED(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->count));
+  NEED(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
+  NEED(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
+  NEED(put_numbers(g->count, 0, 1, &(int64_t){0}));
   g->start = lm_generator_get(NULL, g->device);
   g->next = g->start.offset;
-  TRY(lm_graph_begin(s, &g->recorded));
+  NEED(lm_graph_begin(s, &g->recorded));
   lm_generator_set_extra((const uint64_t *)g->count->data);
   lm_optim_set_kept((double *)g->kept->data, g->first, KEPT);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* The last node: after all that reads the numbers, on whichever stream. Of `kept`, which kernels know by its address
@@ -106,7 +103,7 @@ static lm_status end_capture(graph *g, bool keep) {
   return status;
 }
 
-static int bind_capture(lua_State *L) {
+static int bind_graph_capture(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_stream *side = lm_need_stream(L, 1, "graph");
   lm_device device = side->device;
@@ -134,7 +131,7 @@ static int bind_capture(lua_State *L) {
   return failed ? lua_error(L) : lm_raise(L, status);
 }
 
-static int bind_replay(lua_State *L) {
+static int bind_graph_replay(lua_State *L) {
   graph *g = lm_to_object(L, 1, &graph_type);
   lm_status status;
   if (!g || !g->recorded) return lm_raise_arg(L, 1, "replay", "argument 1", "a captured graph");
@@ -163,7 +160,7 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-static int bind_keep(lua_State *L) {
+static int bind_graph_keep(lua_State *L) {
   graph *g = lm_to_object(L, 1, &graph_type);
   double numbers[KEPT];
   lua_Integer at = lua_tointeger(L, 2);
@@ -182,11 +179,9 @@ static int bind_keep(lua_State *L) {
   return 0;
 }
 
-static int bind_kept_at(lua_State *L) { return lm_return_int(L, lm_optim_kept_at()); }
+static int bind_optim_kept_at(lua_State *L) { return lm_return_int(L, lm_optim_kept_at()); }
 
-static int bind_is_capturing(lua_State *L) { return lm_return_bool(L, lm_graph_capturing() != NULL); }
+static int bind_graph_is_capturing(lua_State *L) { return lm_return_bool(L, lm_graph_capturing() != NULL); }
 
-const luaL_Reg lm_graph_functions[] = {
-    {"graph_capture", bind_capture},           {"graph_replay", bind_replay},   {"graph_keep", bind_keep},
-    {"graph_is_capturing", bind_is_capturing}, {"optim_kept_at", bind_kept_at}, {NULL, NULL},
-};
+const luaL_Reg lm_graph_functions[] = {FN(graph_capture),      FN(graph_replay),  FN(graph_keep),
+                                       FN(graph_is_capturing), FN(optim_kept_at), {NULL, NULL}};

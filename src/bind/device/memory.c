@@ -20,12 +20,16 @@ static lm_memory_stats stats_of(lua_State *L, const char *fn) {
   return lm_memory_stats_of(lm_device_or_default(L, 1, fn));
 }
 
-static int bind_allocated(lua_State *L) { return push_bytes(L, stats_of(L, "memory_allocated").allocated); }
-static int bind_reserved(lua_State *L) { return push_bytes(L, stats_of(L, "memory_reserved").reserved); }
-static int bind_max_allocated(lua_State *L) { return push_bytes(L, stats_of(L, "max_memory_allocated").max_allocated); }
-static int bind_max_reserved(lua_State *L) { return push_bytes(L, stats_of(L, "max_memory_reserved").max_reserved); }
+static int bind_memory_allocated(lua_State *L) { return push_bytes(L, stats_of(L, "memory_allocated").allocated); }
+static int bind_memory_reserved(lua_State *L) { return push_bytes(L, stats_of(L, "memory_reserved").reserved); }
+static int bind_max_memory_allocated(lua_State *L) {
+  return push_bytes(L, stats_of(L, "max_memory_allocated").max_allocated);
+}
+static int bind_max_memory_reserved(lua_State *L) {
+  return push_bytes(L, stats_of(L, "max_memory_reserved").max_reserved);
+}
 
-static int bind_reset_peak(lua_State *L) {
+static int bind_reset_peak_memory_stats(lua_State *L) {
   lm_memory_reset_peak(lm_device_or_default(L, 1, "reset_peak_memory_stats"));
   return 0;
 }
@@ -35,7 +39,7 @@ static int bind_empty_cache(lua_State *L) {
   return 0;
 }
 
-static int bind_memory(lua_State *L) {
+static int bind_device_memory(lua_State *L) {
   lm_device device = lm_need_device(L, 1, "mem_get_info");
   const lm_driver *driver = lm_driver_of(device);
   size_t free = 0, total = 0;
@@ -46,7 +50,7 @@ static int bind_memory(lua_State *L) {
   return 2;
 }
 
-static int bind_set_fraction(lua_State *L) {
+static int bind_device_set_fraction(lua_State *L) {
   double share = lm_need_number(L, 2, "set_per_process_memory_fraction", "fraction");
   lm_need(L, lm_memory_set_fraction(lm_need_device(L, 1, "set_per_process_memory_fraction"), share));
   return 0;
@@ -61,8 +65,8 @@ static lm_status attempt_pin(lua_State *L, lm_lua *s, void *arg) {
   TRY(lm_read_tensor(L, s, 1, "pin_memory", "x", &x));
   size_t bytes = lm_nbytes(x);
   TRY(lm_pinned_alloc(bytes > 0 ? bytes : 1, &memory));
-  TRY(lm_tensor_foreign((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free,
-                        memory, &copy));
+  TRY(lm_tensor_foreign(x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free, memory,
+                        &copy));
   TRY(lm_copy(x, copy));
   *out = lm_retain(copy);
 done:
@@ -98,19 +102,17 @@ static int bind_fail_alloc_from(lua_State *L) {
 
 static int bind_alloc_count(lua_State *L) { return push_bytes(L, (size_t)lm_alloc_count()); }
 
-const luaL_Reg lm_memory_functions[] = {
-    {"memory_allocated", bind_allocated},
-    {"memory_reserved", bind_reserved},
-    {"max_memory_allocated", bind_max_allocated},
-    {"max_memory_reserved", bind_max_reserved},
-    {"reset_peak_memory_stats", bind_reset_peak},
-    {"empty_cache", bind_empty_cache},
-    {"device_memory", bind_memory},
-    {"device_set_fraction", bind_set_fraction},
-    {"pin_memory", bind_pin_memory},
-    {"is_pinned", bind_is_pinned},
-    {"live_tensors", bind_live_tensors},
-    {"_fail_alloc_from", bind_fail_alloc_from},
-    {"_alloc_count", bind_alloc_count},
-    {NULL, NULL},
-};
+const luaL_Reg lm_memory_functions[] = {FN(memory_allocated),
+                                        FN(memory_reserved),
+                                        FN(max_memory_allocated),
+                                        FN(max_memory_reserved),
+                                        FN(reset_peak_memory_stats),
+                                        FN(empty_cache),
+                                        FN(device_memory),
+                                        FN(device_set_fraction),
+                                        FN(pin_memory),
+                                        FN(is_pinned),
+                                        FN(live_tensors),
+                                        {"_fail_alloc_from", bind_fail_alloc_from},
+                                        {"_alloc_count", bind_alloc_count},
+                                        {NULL, NULL}};

@@ -136,21 +136,7 @@ static int bind_event_elapsed(lua_State *L) {
 }
 
 const luaL_Reg lm_stream_functions[] = {
-    {"stream_current", bind_stream_current},
-    {"stream_new", bind_stream_new},
-    {"stream_priority", bind_stream_priority},
-    {"stream_native", bind_stream_native},
-    {"stream_set", bind_stream_set},
-    {"with_stream", bind_with_stream},
-    {"stream_wait", bind_stream_wait},
-    {"stream_synchronize", bind_stream_synchronize},
-    {"stream_query", bind_stream_query},
-    {"record_stream", bind_record_stream},
-    {"event_new", bind_event_new},
-    {"event_record", bind_event_record},
-    {"event_wait", bind_event_wait},
-    {"event_query", bind_event_query},
-    {"event_synchronize", bind_event_synchronize},
-    {"event_elapsed", bind_event_elapsed},
-    {NULL, NULL},
-};
+    FN(stream_current), FN(stream_new),   FN(stream_priority),    FN(stream_native), FN(stream_set),
+    FN(with_stream),    FN(stream_wait),  FN(stream_synchronize), FN(stream_query),  FN(record_stream),
+    FN(event_new),      FN(event_record), FN(event_wait),         FN(event_query),   FN(event_synchronize),
+    FN(event_elapsed),  {NULL, NULL}};

@@ -113,8 +113,7 @@ static lm_status read_peer(lua_State *L, const lm_lua *s, int i, const char *fn,
   int64_t rank;
   *peer = -1;
   if (lua_isnil(L, i)) return LM_OK;
-  lm_status status = lm_read_int(L, s, i, fn, "the rank", &rank);
-  if (status != LM_OK) return status;
+  NEED(lm_read_int(L, s, i, fn, "the rank", &rank));
   for (*peer = 0; *peer < g->size; ++*peer) {
     if ((g->ranks ? g->ranks[*peer] : *peer) == rank) return LM_OK;
   }
@@ -135,30 +134,28 @@ static lm_status read_tag(lua_State *L, const lm_lua *s, int i, const char *fn, 
 }
 
 static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
-  lm_status status;
   int number;
   double timeout;
-  TRY(read_name(L, KIND, "dist", LM_COLLECTIVES, kind_name, &number));
+  NEED(read_name(L, KIND, "dist", LM_COLLECTIVES, kind_name, &number));
   r->kind = (lm_collective)number;
   const char *fn = lm_collective_name(r->kind);
-  TRY(lm_read_group(L, s, GROUP, fn, &r->g));
+  NEED(lm_read_group(L, s, GROUP, fn, &r->g));
   if (!lua_isnil(L, OP)) {
-    TRY(read_name(L, OP, fn, LM_REDUCE_OPS, op_name, &number));
+    NEED(read_name(L, OP, fn, LM_REDUCE_OPS, op_name, &number));
     r->op = (lm_reduce_op)number;
   }
-  TRY(read_peer(L, s, PEER, fn, r->g, &r->peer));
-  TRY(read_tag(L, s, TAG, fn, &r->tag));
+  NEED(read_peer(L, s, PEER, fn, r->g, &r->peer));
+  NEED(read_tag(L, s, TAG, fn, &r->tag));
   r->scaled = !lua_isnil(L, SCALE);
-  if (r->scaled) TRY(lm_read_number(L, s, SCALE, fn, "scale", &r->scale));
-  if (r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL) TRY(lm_read_tensor(L, s, TENSOR, fn, "tensor", &r->t));
-  if (!lua_isnil(L, FIRST)) TRY(lm_read_list(L, s, FIRST, fn, "the list of tensors", false, &r->n, &r->first));
-  if (!lua_isnil(L, SECOND)) TRY(lm_read_list(L, s, SECOND, fn, "the list of inputs", false, &r->n2, &r->second));
+  if (r->scaled) NEED(lm_read_number(L, s, SCALE, fn, "scale", &r->scale));
+  if (r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL) NEED(lm_read_tensor(L, s, TENSOR, fn, "tensor", &r->t));
+  if (!lua_isnil(L, FIRST)) NEED(lm_read_list(L, s, FIRST, fn, "the list of tensors", false, &r->n, &r->first));
+  if (!lua_isnil(L, SECOND)) NEED(lm_read_list(L, s, SECOND, fn, "the list of inputs", false, &r->n2, &r->second));
   if (!lua_isnil(L, TIMEOUT)) {
-    TRY(lm_read_number(L, s, TIMEOUT, fn, "timeout", &timeout));
+    NEED(lm_read_number(L, s, TIMEOUT, fn, "timeout", &timeout));
     lm_collective_timeout(timeout);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status start_call(collective_call *r, lm_work **work) {
@@ -199,7 +196,7 @@ done:
 
 /* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale) -> a work if
  * async; of a recv, who it was from. What a collective does not have is nil. */
-static int bind_run(lua_State *L) {
+static int bind_dist_run(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   collective_call r = {0};
   lm_status status;
@@ -250,7 +247,7 @@ done:
 }
 
 /* dist_batch(group, timeout, list of {op = "isend" or "irecv", tensor, peer in the world, tag}) -> list of works */
-static int bind_batch(lua_State *L) {
+static int bind_dist_batch(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   double timeout;
@@ -299,7 +296,7 @@ done:
 
 /* device_collective(list, root, reduce) -> whether it was done: the tensors, each on a device of its own, become what
  * list[root] is or, with reduce, list[root] becomes their sum */
-static int bind_devices(lua_State *L) {
+static int bind_device_collective(lua_State *L) {
   static const char fn[] = "device_collective";
   lm_lua *s = LM_STATE(L);
   lm_tensor **list = NULL;
@@ -324,26 +321,24 @@ static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **out = arg;
   int64_t size = 0;
   size_t n;
-  lm_status status = LM_OK;
   const char *data = lua_tolstring(L, 1, &n);
-  if (!lua_isnil(L, 2)) TRY(lm_read_int(L, s, 2, "dist_bytes", "n", &size));
-  if (size < 0) TRY(lm_fail_int("dist_bytes", "n", "at least 0", size));
+  if (!lua_isnil(L, 2)) NEED(lm_read_int(L, s, 2, "dist_bytes", "n", &size));
+  if (size < 0) NEED(lm_fail_int("dist_bytes", "n", "at least 0", size));
   if ((size_t)size < n) size = (int64_t)n;
-  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out));
+  NEED(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out));
   memcpy((*out)->data, data, n);
   memset((*out)->data + n, 0, (size_t)size - n);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
-static int bind_bytes(lua_State *L) {
+static int bind_dist_bytes(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "dist_bytes: expected a string");
   return lm_return_tensor(L, 2, make_bytes);
 }
 
 /* dist_text(uint8 tensor, n) -> its first n bytes as a string */
-static int bind_text(lua_State *L) {
+static int bind_dist_text(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *t;
   lm_tensor_handle *held =
@@ -358,7 +353,5 @@ static int bind_text(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_collective_functions[] = {
-    {"dist_run", bind_run},   {"dist_batch", bind_batch},          {"dist_bytes", bind_bytes},
-    {"dist_text", bind_text}, {"device_collective", bind_devices}, {NULL, NULL},
-};
+const luaL_Reg lm_collective_functions[] = {FN(dist_run),  FN(dist_batch),        FN(dist_bytes),
+                                            FN(dist_text), FN(device_collective), {NULL, NULL}};

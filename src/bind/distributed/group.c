@@ -59,7 +59,7 @@ static group_handle *new_group(lua_State *L) {
 /* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, with the available
  * ones
  */
-static int bind_has(lua_State *L) {
+static int bind_dist_has(lua_State *L) {
   char text[LM_GROUP_TEXT];
   const char *fn = lm_to_text(L, 2);
   if (!fn) return lm_raise_text(L, "dist_has: expected two names");
@@ -68,7 +68,7 @@ static int bind_has(lua_State *L) {
   return lm_return_text(L, text);
 }
 
-static int bind_solo(lua_State *L) {
+static int bind_dist_solo(lua_State *L) {
   lm_need(L, lm_group_solo(&new_group(L)->group));
   return 1;
 }
@@ -95,7 +95,7 @@ done:
 }
 
 /* dist_group(world, backend, ranks in the world ascending [, timeout]) -> group, or nil for a rank outside it */
-static int bind_group(lua_State *L) {
+static int bind_dist_group(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   lm_world_handle *world = lm_need_world(L, 1, "new_group");
@@ -115,7 +115,7 @@ static int bind_group(lua_State *L) {
 }
 
 /* dist_members(group) -> this rank in it, its size, its members' ranks in the world */
-static int bind_members(lua_State *L) {
+static int bind_dist_members(lua_State *L) {
   const lm_group *g = lm_to_group(L, 1);
   if (!g) return lm_raise_text(L, "dist_members: expected a process group");
   lua_pushinteger(L, g->rank);
@@ -137,11 +137,5 @@ static int bind_nccl_version(lua_State *L) {
   return 2;
 }
 
-const luaL_Reg lm_group_functions[] = {
-    {"dist_has", bind_has},
-    {"dist_solo", bind_solo},
-    {"dist_group", bind_group},
-    {"dist_members", bind_members},
-    {"nccl_version", bind_nccl_version},
-    {NULL, NULL},
-};
+const luaL_Reg lm_group_functions[] = {FN(dist_has),     FN(dist_solo),    FN(dist_group),
+                                       FN(dist_members), FN(nccl_version), {NULL, NULL}};

@@ -1,7 +1,6 @@
 /* Worlds and groups as Lua holds them. A world closes its groups, and a group what stands on it (works, reducers), in
  * that order whatever the collector takes first; a state that closes says goodbye for its ranks. */
-#ifndef LM_BIND_DISTRIBUTED_GROUP_H
-#define LM_BIND_DISTRIBUTED_GROUP_H
+#pragma once
 
 #include "bind/bind.h"
 #include "distributed/group/world.h"
@@ -32,5 +31,3 @@ lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, lm
 int lm_bind_close_group(lua_State *L);
 /* d stands on the group whose handle is at i. */
 void lm_group_carries(lua_State *L, int i, lm_dependent *d);
-
-#endif

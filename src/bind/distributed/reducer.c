@@ -68,7 +68,7 @@ done:
 }
 
 /* reducer_new(group, parameters, names, {first_bytes, cap_bytes, find_unused, static_graph, weighted}) */
-static int bind_new(lua_State *L) {
+static int bind_reducer_new(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   if (lua_type(L, 3) != LUA_TTABLE || lua_type(L, 4) != LUA_TTABLE) {
@@ -87,7 +87,7 @@ static int bind_new(lua_State *L) {
 /* ---- forward passes */
 
 /* reducer_forward(r, weight, training, buffers) -> the rank whose buffers all take, or nil if none are due */
-static int bind_forward(lua_State *L) {
+static int bind_reducer_forward(lua_State *L) {
   reducer_handle *handle = self(L);
   lm_forward f = {.sync = handle->local == 0, .training = lua_toboolean(L, 3), .buffers = lua_toboolean(L, 4)};
   int root = 0;
@@ -99,7 +99,7 @@ static int bind_forward(lua_State *L) {
 }
 
 /* reducer_no_sync(r, f, ...): f's results; backward passes after forward passes in f average nothing */
-static int bind_no_sync(lua_State *L) {
+static int bind_reducer_no_sync(lua_State *L) {
   reducer_handle *handle = self(L);
   handle->local++;
   int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
@@ -108,7 +108,7 @@ static int bind_no_sync(lua_State *L) {
 }
 
 /* reducer_join(r, shadow, f, ...): f's results, after shadow() */
-static int bind_join(lua_State *L) {
+static int bind_reducer_join(lua_State *L) {
   reducer_handle *handle = self(L);
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_reducer_join(handle->r, true));
@@ -122,7 +122,7 @@ static int bind_join(lua_State *L) {
 }
 
 /* reducer_shadow(r) -> "buffers", "backward" or "over", and a rank */
-static int bind_shadow(lua_State *L) {
+static int bind_reducer_shadow(lua_State *L) {
   static const char *const names[] = {"buffers", "backward", "over"};
   reducer_handle *handle = self(L);
   lm_shadow what;
@@ -138,7 +138,7 @@ static int bind_shadow(lua_State *L) {
 }
 
 /* reducer_buckets(r) -> how many, whether the ranks share their memory */
-static int bind_buckets(lua_State *L) {
+static int bind_reducer_buckets(lua_State *L) {
   bool shared;
   lua_pushinteger(L, lm_reducer_buckets(self(L)->r, &shared));
   lua_pushboolean(L, shared);
@@ -177,7 +177,7 @@ static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content
 
 /* reducer_set_hook(r, name [, f]): "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> what becomes
  * of the bucket, or nil, to be asked once more with `last` at the end of backward. Buckets count from 1. */
-static int bind_set_hook(lua_State *L) {
+static int bind_reducer_set_hook(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   reducer_handle *handle = self(L);
   const char *name = luaL_checkstring(L, 2);
@@ -216,7 +216,7 @@ static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their positions */
-static int bind_buffer(lua_State *L) {
+static int bind_reducer_buffer(lua_State *L) {
   int k = need_bucket(L, self(L));
   lm_return_tensor(L, 2, get_buffer);                                                     /* 3 */
   int *param = lua_newuserdata(L, (size_t)lm_reducer_params(self(L)->r) * sizeof *param); /* 4 */
@@ -233,17 +233,14 @@ static int bind_buffer(lua_State *L) {
 static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
   int64_t i;
   const reducer_handle *handle = lua_touserdata(L, 1);
-  lm_status status;
-  TRY(lm_read_int(L, s, 2, ddp, "parameter", &i));
-  if (!handle->r) TRY(lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp));
-  if (i < 1 || i > lm_reducer_params(handle->r)) TRY(lm_fail(LM_E_INDEX, "%s: no parameter %lld", ddp, (long long)i));
-  TRY(lm_reducer_gradient(handle->r, (int)i - 1, arg));
-done:
-  return status;
+  NEED(lm_read_int(L, s, 2, ddp, "parameter", &i));
+  if (!handle->r) NEED(lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp));
+  if (i < 1 || i > lm_reducer_params(handle->r)) NEED(lm_fail(LM_E_INDEX, "%s: no parameter %lld", ddp, (long long)i));
+  return lm_reducer_gradient(handle->r, (int)i - 1, arg);
 }
 
 /* reducer_gradient(r, i) -> parameter i's in its bucket's memory */
-static int bind_gradient(lua_State *L) {
+static int bind_reducer_gradient(lua_State *L) {
   self(L);
   return lm_return_tensor(L, 2, get_gradient);
 }
@@ -251,7 +248,7 @@ static int bind_gradient(lua_State *L) {
 /* ---- sharing */
 
 /* reducer_share(group, tensors, root): all become root's */
-static int bind_share(lua_State *L) {
+static int bind_reducer_share(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   lm_tensor **t = NULL;
@@ -269,7 +266,7 @@ done:
 }
 
 /* reducer_share_text(group, text) -> rank 0's */
-static int bind_share_text(lua_State *L) {
+static int bind_reducer_share_text(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   char *theirs = NULL;
@@ -288,7 +285,7 @@ static int bind_share_text(lua_State *L) {
 }
 
 /* reducer_fail(group, message): notifies all ranks that this one is going to raise this */
-static int bind_fail(lua_State *L) {
+static int bind_reducer_fail(lua_State *L) {
   lm_group *g = lm_to_group(L, 1);
   if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: expected a group and a message", ddp);
   lm_note_line(L, LM_STATE(L));
@@ -298,18 +295,8 @@ static int bind_fail(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_reducer_functions[] = {
-    {"reducer_new", bind_new},
-    {"reducer_forward", bind_forward},
-    {"reducer_no_sync", bind_no_sync},
-    {"reducer_join", bind_join},
-    {"reducer_shadow", bind_shadow},
-    {"reducer_buckets", bind_buckets},
-    {"reducer_share", bind_share},
-    {"reducer_share_text", bind_share_text},
-    {"reducer_fail", bind_fail},
-    {"reducer_set_hook", bind_set_hook},
-    {"reducer_buffer", bind_buffer},
-    {"reducer_gradient", bind_gradient},
-    {NULL, NULL},
-};
+const luaL_Reg lm_reducer_functions[] = {FN(reducer_new),      FN(reducer_forward),    FN(reducer_no_sync),
+                                         FN(reducer_join),     FN(reducer_shadow),     FN(reducer_buckets),
+                                         FN(reducer_share),    FN(reducer_share_text), FN(reducer_fail),
+                                         FN(reducer_set_hook), FN(reducer_buffer),     FN(reducer_gradient),
+                                         {NULL, NULL}};

@@ -64,7 +64,7 @@ static void warn_without_token(const lm_world_config *c) {
 }
 
 /* dist_open{init_method, rank, size, timeout, heartbeat_timeout, offers_nccl [, job] [, token]} -> world */
-static int bind_open(lua_State *L) {
+static int bind_dist_open(lua_State *L) {
   static const char fn[] = "init_process_group";
   lm_lua *s = LM_STATE(L);
   int64_t rank = INT64_MAX, size = INT64_MAX;
@@ -101,7 +101,7 @@ static int bind_open(lua_State *L) {
 }
 
 /* dist_close(world or group); a second time is fine */
-static int bind_close(lua_State *L) {
+static int bind_dist_close(lua_State *L) {
   void *world = lm_to_object(L, 1, &world_type);
   if (!world) return lm_bind_close_group(L);
   close_world(world);
@@ -109,7 +109,7 @@ static int bind_close(lua_State *L) {
 }
 
 /* dist_pmix() -> true, or false and why this process cannot meet others by PMIx */
-static int bind_pmix(lua_State *L) {
+static int bind_dist_pmix(lua_State *L) {
   bool there = lm_pmix_is_there() == LM_OK;
   lua_pushboolean(L, there);
   if (there) return 1;
@@ -118,13 +118,12 @@ static int bind_pmix(lua_State *L) {
 }
 
 /* dist_local_rank(world) -> this rank's place among those of its host */
-static int bind_local_rank(lua_State *L) {
-  lua_pushinteger(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
-  return 1;
+static int bind_dist_local_rank(lua_State *L) {
+  return lm_return_int(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
 }
 
 /* dist_backend(world) -> the default one, which all ranks agree on */
-static int bind_backend(lua_State *L) {
+static int bind_dist_backend(lua_State *L) {
   const char *backend;
   lm_need(L, lm_world_backend(lm_need_world(L, 1, "dist_backend")->world, &backend));
   return lm_return_text(L, backend);
@@ -163,7 +162,7 @@ static void push_party(lua_State *L, const lm_party *p) {
 
 /* dist_cause(world) -> nil while all is well, else {kind, reported_by, where, message, text, rank, host, who, other};
  * of `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
-static int bind_cause(lua_State *L) {
+static int bind_dist_cause(lua_State *L) {
   lm_world *world = lm_need_world(L, 1, "dist_cause")->world;
   lm_failure f;
   char text[1024];
@@ -186,7 +185,7 @@ static int bind_cause(lua_State *L) {
 }
 
 /* dist_fail(world, where, message): notifies all ranks that this one failed */
-static int bind_fail(lua_State *L) {
+static int bind_dist_fail(lua_State *L) {
   lm_world *world = lm_need_world(L, 1, "dist_fail")->world;
   if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TSTRING) {
     return lm_raise_text(L, "dist_fail: expected a world and two strings");
@@ -197,9 +196,5 @@ static int bind_fail(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_world_functions[] = {
-    {"dist_open", bind_open},       {"dist_close", bind_close},
-    {"dist_pmix", bind_pmix},       {"dist_local_rank", bind_local_rank},
-    {"dist_backend", bind_backend}, {"dist_cause", bind_cause},
-    {"dist_fail", bind_fail},       {NULL, NULL},
-};
+const luaL_Reg lm_world_functions[] = {FN(dist_open),    FN(dist_close), FN(dist_pmix), FN(dist_local_rank),
+                                       FN(dist_backend), FN(dist_cause), FN(dist_fail), {NULL, NULL}};

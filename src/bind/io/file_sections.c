@@ -10,7 +10,6 @@
  *   write_pieces(path, list)          strings and contiguous tensors one after the other: a file, whole or not at all
  */
 #include "io/file_sections.h"
-#include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
 #include "io/atomic_write.h"
@@ -71,14 +70,11 @@ static int bind_text(lua_State *L) {
 }
 
 static lm_status take_section(lua_State *L, lm_lua *s, void *arg) {
-  lm_status status;
   uint64_t at, n;
   lm_sections **f = lm_to_object(L, 1, &file_type);
-  TRY(read_count(L, s, 2, &at));
-  TRY(read_count(L, s, 3, &n));
-  TRY(lm_sections_tensor(*f, at, n, arg));
-done:
-  return status;
+  NEED(read_count(L, s, 2, &at));
+  NEED(read_count(L, s, 3, &n));
+  return lm_sections_tensor(*f, at, n, arg);
 }
 
 static int bind_section(lua_State *L) {
@@ -87,15 +83,12 @@ static int bind_section(lua_State *L) {
 }
 
 static lm_status take_inflated(lua_State *L, lm_lua *s, void *arg) {
-  lm_status status;
   uint64_t at, packed, n;
   lm_sections **f = lm_to_object(L, 1, &file_type);
-  TRY(read_count(L, s, 2, &at));
-  TRY(read_count(L, s, 3, &packed));
-  TRY(read_count(L, s, 4, &n));
-  TRY(lm_sections_inflate(*f, at, packed, n, lua_toboolean(L, 5), arg));
-done:
-  return status;
+  NEED(read_count(L, s, 2, &at));
+  NEED(read_count(L, s, 3, &packed));
+  NEED(read_count(L, s, 4, &n));
+  return lm_sections_inflate(*f, at, packed, n, lua_toboolean(L, 5), arg);
 }
 
 static int bind_inflate(lua_State *L) {
@@ -109,29 +102,25 @@ static int bind_close(lua_State *L) {
 }
 
 static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
-  lm_status status;
   lm_tensor *t;
   lm_dtype dtype;
   lm_ints size, stride;
   uint64_t at;
-  TRY(lm_read_tensor(L, s, 1, "view_as", "bytes", &t));
-  TRY(lm_read_dtype(L, s, 2, "view_as", "dtype", &dtype));
-  TRY(lm_read_ints(L, s, 3, "view_as", "sizes", false, &size));
-  TRY(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
-  TRY(read_count(L, s, 5, &at));
+  NEED(lm_read_tensor(L, s, 1, "view_as", "bytes", &t));
+  NEED(lm_read_dtype(L, s, 2, "view_as", "dtype", &dtype));
+  NEED(lm_read_ints(L, s, 3, "view_as", "sizes", false, &size));
+  NEED(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
+  NEED(read_count(L, s, 5, &at));
   if (t->dtype != LM_U8 || !lm_is_contiguous(t) || size.n != stride.n) {
     return lm_fail(LM_E_ARG, "view_as: x must be contiguous uint8, with one stride for each size");
   }
-  TRY(lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg));
-done:
-  return status;
+  return lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg);
 }
 
 static int bind_view_as(lua_State *L) { return lm_return_tensor(L, 5, view_bytes); }
 
 static lm_status read_bytes(lua_State *L, lm_lua *s, int i, const char *fn, lm_tensor **out) {
-  lm_status status = lm_read_tensor(L, s, i, fn, "a tensor", out);
-  if (status != LM_OK) return status;
+  NEED(lm_read_tensor(L, s, i, fn, "a tensor", out));
   if (LM_DEVICE_KIND((*out)->device) != LM_CPU || !lm_is_contiguous(*out)) {
     return lm_fail(LM_E_ARG, "%s: x must be contiguous and on cpu", fn);
   }
@@ -142,8 +131,7 @@ static int bind_crc32(lua_State *L) {
   lm_tensor *t;
   double before = lm_need_number(L, 2, "crc32", "before");
   lm_need(L, read_bytes(L, LM_STATE(L), 1, "crc32", &t));
-  lua_pushnumber(L, lm_crc32((uint32_t)before, t));
-  return 1;
+  return lm_return_number(L, lm_crc32((uint32_t)before, t));
 }
 
 static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {

@@ -102,12 +102,7 @@ static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON 
   while (status == LM_OK && lua_next(L, i)) {
     size_t bytes = 0;
     const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tolstring(L, -2, &bytes) : NULL;
-    if (n == capacity) {
-      capacity = capacity ? 2 * capacity : 16;
-      named *more = lm_realloc(list, capacity * sizeof *list);
-      if (more) list = more;
-      if (!more) status = LM_E_OOM;
-    }
+    if (!lm_list_grow(&list, &capacity, n + 1, sizeof *list)) status = LM_E_OOM;
     if (!name) {
       status = lm_fail_value(encoder, "a key", "a string, or 1 to n", lm_text("a %s", luaL_typename(L, -2)));
     } else if (strlen(name) != bytes) {

@@ -23,7 +23,6 @@ static void drop_saving(saving *v) {
 }
 
 static lm_status read_tensors(lua_State *L, const lm_lua *s, saving *v) {
-  lm_status status = LM_OK;
   size_t n = lua_objlen(L, 4);
   v->name = lm_malloc(n * sizeof *v->name);
   v->tensor = lm_malloc(n * sizeof *v->tensor);
@@ -31,24 +30,22 @@ static lm_status read_tensors(lua_State *L, const lm_lua *s, saving *v) {
   for (size_t i = 0; i < n; i++) {
     lm_tensor *t, *out[LM_MAX_OUTS];
     lua_rawgeti(L, 4, (int)i + 1);
-    TRY(lm_read_text(L, s, lua_gettop(L), "save", "a tensor's name", &v->name[v->n])); /* kept alive by the list */
+    NEED(lm_read_text(L, s, lua_gettop(L), "save", "a tensor's name", &v->name[v->n])); /* kept alive by the list */
     lua_rawget(L, 2);
-    TRY(lm_read_tensor(L, s, lua_gettop(L), "safetensors_save", v->name[v->n], &t));
+    NEED(lm_read_tensor(L, s, lua_gettop(L), "safetensors_save", v->name[v->n], &t));
     lua_pop(L, 1);
     if (LM_DEVICE_KIND(t->device) == LM_CPU) {
       out[0] = lm_retain(t);
     } else {
       lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_PRESERVE};
-      TRY(lm_op_run(LM_OP_to_copy, &a, out));
+      NEED(lm_op_run(LM_OP_to_copy, &a, out));
     }
     v->tensor[v->n++] = out[0];
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status read_metadata(lua_State *L, const lm_lua *s, saving *v) {
-  lm_status status = LM_OK;
   if (lua_isnil(L, 3)) return LM_OK;
   size_t n = 0;
   for (lua_pushnil(L); lua_next(L, 3); lua_pop(L, 1)) n++;
@@ -56,12 +53,11 @@ static lm_status read_metadata(lua_State *L, const lm_lua *s, saving *v) {
   v->value = lm_malloc(n * sizeof *v->value);
   if (!v->key || !v->value) return LM_E_OOM;
   for (lua_pushnil(L); lua_next(L, 3); lua_pop(L, 1)) {
-    TRY(lm_read_text(L, s, lua_gettop(L) - 1, "save", "a key of the metadata", &v->key[v->nmeta]));
-    TRY(lm_read_text(L, s, lua_gettop(L), "save", "metadata", &v->value[v->nmeta]));
+    NEED(lm_read_text(L, s, lua_gettop(L) - 1, "save", "a key of the metadata", &v->key[v->nmeta]));
+    NEED(lm_read_text(L, s, lua_gettop(L), "save", "metadata", &v->value[v->nmeta]));
     v->nmeta++;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status save_tensors(lua_State *L, lm_lua *s, void *arg) {

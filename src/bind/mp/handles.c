@@ -55,13 +55,13 @@ static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
   return h;
 }
 
-static int bind_queue(lua_State *L) {
+static int bind_mp_queue(lua_State *L) {
   double capacity = luaL_checknumber(L, 1);
   lm_need(L, lm_queue_new((uint64_t)capacity, lm_object_new(L, &handle_type)));
   return 1;
 }
 
-static int bind_pipe(lua_State *L) {
+static int bind_mp_pipe(lua_State *L) {
   lm_handle *ends[2] = {NULL, NULL};
   lm_handle **a = lm_object_new(L, &handle_type), **b = lm_object_new(L, &handle_type);
   lm_need(L, lm_connection_pair(ends));
@@ -70,25 +70,25 @@ static int bind_pipe(lua_State *L) {
   return 2;
 }
 
-static int bind_lock(lua_State *L) {
+static int bind_mp_lock(lua_State *L) {
   lm_need(L, lm_lock_new(lm_object_new(L, &handle_type)));
   return 1;
 }
 
-static int bind_event(lua_State *L) {
+static int bind_mp_event(lua_State *L) {
   lm_need(L, lm_flag_new(lm_object_new(L, &handle_type)));
   return 1;
 }
 
-static int bind_close_handle(lua_State *L) {
+static int bind_mp_close_handle(lua_State *L) {
   void *h = lm_to_object(L, 1, &handle_type);
   if (h) close_handle(h);
   return 0;
 }
 
-static int bind_is_handle(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &handle_type) != NULL); }
+static int bind_mp_is_handle(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &handle_type) != NULL); }
 
-static int bind_is_open(lua_State *L) { return lm_return_bool(L, lm_to_handle(L, 1) != NULL); }
+static int bind_mp_is_open(lua_State *L) { return lm_return_bool(L, lm_to_handle(L, 1) != NULL); }
 
 /* ---- messages */
 
@@ -99,8 +99,7 @@ lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const ch
   out->text = lua_tolstring(L, i, &n);
   if (!out->text) return lm_fail_value(fn, "text", "a string", lm_describe_arg(L, s, i));
   out->n = n;
-  lm_status status = lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors);
-  if (status != LM_OK) return status;
+  NEED(lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors));
   out->tensors = tensors;
   if (lua_isnil(L, i + 2)) return LM_OK;
   if (!lua_istable(L, i + 2)) return lm_fail_value(fn, "handles", "a list", lm_describe_arg(L, s, i + 2));
@@ -165,19 +164,17 @@ int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held) {
 /* ---- queues and connections */
 
 static lm_status send_within(int fd, lm_packed_message *l, double seconds, bool *sent) {
-  lm_status status = LM_OK;
   double deadline = lm_seconds() + seconds;
   for (;;) {
     bool ready;
-    TRY(lm_packed_message_send(fd, l, 0, sent));
+    NEED(lm_packed_message_send(fd, l, 0, sent));
     double left = deadline - lm_seconds();
     if (*sent || left <= 0) break;
-    TRY(lm_channel_wait(fd, POLLOUT, left, &ready));
+    NEED(lm_channel_wait(fd, POLLOUT, left, &ready));
     if (!ready) break;
     usleep(1000); /* too many descriptors under way */
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status pack_message(lua_State *L, lm_lua *s, void *out) {
@@ -188,7 +185,7 @@ static lm_status pack_message(lua_State *L, lm_lua *s, void *out) {
   return status;
 }
 
-static int bind_put(lua_State *L) {
+static int bind_mp_put(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_handle *h = need_handle(L, 1, 0);
   double seconds = luaL_checknumber(L, 5);
@@ -240,7 +237,7 @@ done:
   return status;
 }
 
-static int bind_get(lua_State *L) {
+static int bind_mp_get(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   getting g = {need_handle(L, 1, 0), luaL_checknumber(L, 2), luaL_optint(L, 4, 0), NULL, false};
@@ -251,14 +248,14 @@ static int bind_get(lua_State *L) {
   return lm_return_bool(L, 0);
 }
 
-static int bind_poll(lua_State *L) {
+static int bind_mp_poll(lua_State *L) {
   lm_handle *h = need_handle(L, 1, 0);
   bool ready;
   lm_need(L, lm_channel_wait(h->fd[0], POLLIN, luaL_checknumber(L, 2), &ready));
   return lm_return_bool(L, ready);
 }
 
-static int bind_queue_size(lua_State *L) {
+static int bind_mp_queue_size(lua_State *L) {
   lm_handle *h = need_handle(L, 1, LM_QUEUE);
   lua_pushnumber(L, (double)lm_queue_size(h));
   lua_pushnumber(L, (double)lm_queue_capacity(h));
@@ -266,24 +263,24 @@ static int bind_queue_size(lua_State *L) {
   return 3;
 }
 
-static int bind_queue_has(lua_State *L) {
+static int bind_mp_queue_has(lua_State *L) {
   lm_handle *h = need_handle(L, 1, LM_QUEUE);
   bool has;
   lm_need(L, lm_queue_has(h, (uint64_t)luaL_checknumber(L, 2), &has));
   return lm_return_bool(L, has);
 }
 
-static int bind_queue_flush(lua_State *L) {
+static int bind_mp_queue_flush(lua_State *L) {
   lm_handle *h = need_handle(L, 1, LM_QUEUE);
   return lm_return_bool(L, lm_queue_backlog(h, luaL_checknumber(L, 2)) == 0);
 }
 
-static int bind_queue_done(lua_State *L) {
+static int bind_mp_queue_done(lua_State *L) {
   lm_status status = lm_queue_done(need_handle(L, 1, LM_QUEUE));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Queue:task_done"));
 }
 
-static int bind_queue_join(lua_State *L) {
+static int bind_mp_queue_join(lua_State *L) {
   bool done;
   lm_need(L, lm_queue_wait_done(need_handle(L, 1, LM_QUEUE), luaL_checknumber(L, 2), &done));
   return lm_return_bool(L, done);
@@ -291,7 +288,7 @@ static int bind_queue_join(lua_State *L) {
 
 /* ---- locks and events */
 
-static int bind_acquire(lua_State *L) {
+static int bind_mp_acquire(lua_State *L) {
   lm_acquire_result got;
   lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), luaL_checknumber(L, 2), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
@@ -299,25 +296,25 @@ static int bind_acquire(lua_State *L) {
   return lm_return_int(L, got);
 }
 
-static int bind_release(lua_State *L) {
+static int bind_mp_release(lua_State *L) {
   lm_status status = lm_lock_release(need_handle(L, 1, LM_LOCK));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Lock:release"));
 }
 
-static int bind_held(lua_State *L) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth); }
+static int bind_mp_held(lua_State *L) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth); }
 
-static int bind_event_set(lua_State *L) {
+static int bind_mp_event_set(lua_State *L) {
   lm_flag_set(need_handle(L, 1, LM_FLAG), lua_toboolean(L, 2));
   return 0;
 }
 
-static int bind_event_wait(lua_State *L) {
+static int bind_mp_event_wait(lua_State *L) {
   return lm_return_bool(L, lm_flag_wait(need_handle(L, 1, LM_FLAG), luaL_checknumber(L, 2)));
 }
 
 /* ---- semaphores */
 
-static int bind_semaphore(lua_State *L) {
+static int bind_mp_semaphore(lua_State *L) {
   double n = luaL_checknumber(L, 1);
   uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
   lm_handle **h = lm_object_new(L, &handle_type);
@@ -325,60 +322,35 @@ static int bind_semaphore(lua_State *L) {
   return status == LM_OK ? 1 : lm_raise(L, status);
 }
 
-static int bind_permit(lua_State *L) {
+static int bind_mp_permit(lua_State *L) {
   lm_acquire_result got;
   lm_status status = lm_semaphore_acquire(need_handle(L, 1, LM_SEMAPHORE), luaL_checknumber(L, 2), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Semaphore:acquire"));
   if (got == LM_ACQUIRE_TIMEOUT) return 0;
-  lua_pushinteger(L, got);
-  return 1;
+  return lm_return_int(L, got);
 }
 
-static int bind_permit_back(lua_State *L) {
+static int bind_mp_permit_back(lua_State *L) {
   lm_status status = lm_semaphore_release(need_handle(L, 1, LM_SEMAPHORE), lua_toboolean(L, 2));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "BoundedSemaphore:release"));
 }
 
-static int bind_permits(lua_State *L) {
-  lua_pushnumber(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE)));
-  return 1;
+static int bind_mp_permits(lua_State *L) {
+  return lm_return_number(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE)));
 }
 
-static int bind_changed(lua_State *L) {
-  lua_pushnumber(L, lm_semaphore_changed(need_handle(L, 1, LM_SEMAPHORE)));
-  return 1;
+static int bind_mp_changed(lua_State *L) {
+  return lm_return_number(L, lm_semaphore_changed(need_handle(L, 1, LM_SEMAPHORE)));
 }
 
-static int bind_wait_changed(lua_State *L) {
+static int bind_mp_wait_changed(lua_State *L) {
   lm_handle *h = need_handle(L, 1, LM_SEMAPHORE);
-  lua_pushboolean(L, lm_semaphore_wait(h, (uint32_t)luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
-  return 1;
+  return lm_return_bool(L, lm_semaphore_wait(h, (uint32_t)luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
 }
 
-const luaL_Reg lm_mp_handle_functions[] = {{"mp_queue", bind_queue},
-                                           {"mp_pipe", bind_pipe},
-                                           {"mp_lock", bind_lock},
-                                           {"mp_event", bind_event},
-                                           {"mp_is_handle", bind_is_handle},
-                                           {"mp_close_handle", bind_close_handle},
-                                           {"mp_is_open", bind_is_open},
-                                           {"mp_put", bind_put},
-                                           {"mp_get", bind_get},
-                                           {"mp_poll", bind_poll},
-                                           {"mp_queue_size", bind_queue_size},
-                                           {"mp_queue_has", bind_queue_has},
-                                           {"mp_queue_flush", bind_queue_flush},
-                                           {"mp_queue_done", bind_queue_done},
-                                           {"mp_queue_join", bind_queue_join},
-                                           {"mp_acquire", bind_acquire},
-                                           {"mp_release", bind_release},
-                                           {"mp_held", bind_held},
-                                           {"mp_event_set", bind_event_set},
-                                           {"mp_event_wait", bind_event_wait},
-                                           {"mp_semaphore", bind_semaphore},
-                                           {"mp_permit", bind_permit},
-                                           {"mp_permit_back", bind_permit_back},
-                                           {"mp_permits", bind_permits},
-                                           {"mp_changed", bind_changed},
-                                           {"mp_wait_changed", bind_wait_changed},
-                                           {NULL, NULL}};
+const luaL_Reg lm_mp_handle_functions[] = {
+    FN(mp_queue),       FN(mp_pipe),         FN(mp_lock),       FN(mp_event),   FN(mp_is_handle),   FN(mp_close_handle),
+    FN(mp_is_open),     FN(mp_put),          FN(mp_get),        FN(mp_poll),    FN(mp_queue_size),  FN(mp_queue_has),
+    FN(mp_queue_flush), FN(mp_queue_done),   FN(mp_queue_join), FN(mp_acquire), FN(mp_release),     FN(mp_held),
+    FN(mp_event_set),   FN(mp_event_wait),   FN(mp_semaphore),  FN(mp_permit),  FN(mp_permit_back), FN(mp_permits),
+    FN(mp_changed),     FN(mp_wait_changed), {NULL, NULL}};

@@ -1,6 +1,5 @@
 /* Messages and handles of lm.mp as Lua values, for mp.c and handles.c. */
-#ifndef LM_BIND_HANDLES_H
-#define LM_BIND_HANDLES_H
+#pragma once
 
 #include "bind/bind.h"
 #include "mp/channel.h"
@@ -16,5 +15,3 @@ void lm_message_content_free(lm_message_content *c);
 lm_mp_message **lm_mp_message_held(lua_State *L, lm_lua *s);
 /* Text, list of tensors, list of handles: returns 3. */
 int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held);
-
-#endif

@@ -1,6 +1,5 @@
 /* A Lua state on a thread of its own, for lm.mp. It runs a chunk to its end with signals blocked, and reports through
  * the channel it was given, whose end it closes last. */
-#define _GNU_SOURCE
 #include <lualib.h>
 #include <pthread.h>
 #include <signal.h>
@@ -151,9 +150,7 @@ static void *thread_main(void *arg) {
   pthread_mutex_lock(&lock);
   t->ended = true;
   lm_busy_threads(-1);
-  lm_lua_thread **at = &running;
-  while (*at && *at != t) at = &(*at)->next;
-  if (*at) *at = t->next;
+  LM_UNLINK(running, t);
   pthread_cond_broadcast(&ends);
   release_thread(t);
   pthread_mutex_unlock(&lock);

@@ -68,7 +68,7 @@ static const lm_object_type worker_type = {"luminary.worker", sizeof(worker), co
 
 static worker *need_worker(lua_State *L) { return lm_need_object(L, 1, &worker_type, "lm.mp"); }
 
-static int bind_close(lua_State *L) {
+static int bind_mp_close(lua_State *L) {
   close_worker(need_worker(L), luaL_optnumber(L, 2, 2));
   return 0;
 }
@@ -79,7 +79,7 @@ static worker *new_worker(lua_State *L) {
   return w;
 }
 
-static int bind_process(lua_State *L) {
+static int bind_mp_process(lua_State *L) {
   int nargs, nchanges, ends[2] = {-1, -1};
   char **env = NULL;
   lm_status status;
@@ -103,7 +103,7 @@ done:
   return status == LM_OK ? 1 : lm_raise(L, status);
 }
 
-static int bind_thread(lua_State *L) {
+static int bind_mp_thread(lua_State *L) {
   int ends[2] = {-1, -1};
   lm_status status;
   const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
@@ -119,7 +119,7 @@ done:
   return lm_raise(L, status);
 }
 
-static int bind_pair(lua_State *L) {
+static int bind_mp_pair(lua_State *L) {
   int ends[2];
   bool thread = lua_toboolean(L, 1);
   worker *a = new_worker(L), *b = new_worker(L);
@@ -130,7 +130,7 @@ static int bind_pair(lua_State *L) {
   return 2;
 }
 
-static int bind_parent(lua_State *L) {
+static int bind_mp_parent(lua_State *L) {
   int fd = luaL_checkint(L, 1), kind = 0;
   bool thread = lua_toboolean(L, 2);
   socklen_t n = sizeof kind;
@@ -146,7 +146,7 @@ static int bind_parent(lua_State *L) {
 
 /* ---- messages */
 
-static int bind_send(lua_State *L) {
+static int bind_mp_send(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   worker *w = need_worker(L);
   lm_message_content content;
@@ -169,7 +169,7 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-static int bind_receive(lua_State *L) {
+static int bind_mp_receive(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   worker *w = need_worker(L);
   double seconds = luaL_checknumber(L, 2);
@@ -206,7 +206,7 @@ static bool has_news(worker *w, struct pollfd *polls, int *n, double *most) {
   return false;
 }
 
-static int bind_wait(lua_State *L) {
+static int bind_mp_wait(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   double deadline = lm_seconds() + luaL_checknumber(L, 2);
   int count = (int)lua_objlen(L, 1);
@@ -228,7 +228,7 @@ static int bind_wait(lua_State *L) {
   }
 }
 
-static int bind_ended(lua_State *L) {
+static int bind_mp_ended(lua_State *L) {
   worker *w = need_worker(L);
   if (w->process.pid > 0) lm_need(L, lm_process_wait(&w->process, 0));
   if (!has_ended(w)) return 0;
@@ -243,7 +243,7 @@ static int bind_ended(lua_State *L) {
   return 3;
 }
 
-static int bind_signal(lua_State *L) {
+static int bind_mp_signal(lua_State *L) {
   worker *w = need_worker(L);
   int number = luaL_checkint(L, 2);
   if (w->thread) lm_lua_thread_interrupt(w->thread);
@@ -251,7 +251,7 @@ static int bind_signal(lua_State *L) {
   return 0;
 }
 
-static int bind_pid(lua_State *L) {
+static int bind_mp_pid(lua_State *L) {
   const worker *w = need_worker(L);
   if (w->process.pid <= 0) return 0;
   return lm_return_int(L, w->process.pid);
@@ -274,7 +274,7 @@ done:
   return status;
 }
 
-static int bind_share(lua_State *L) {
+static int bind_mp_share(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   int which = 0;
   lm_gc_step_if_due(L, s);
@@ -284,30 +284,18 @@ static int bind_share(lua_State *L) {
   return lm_return_int(L, which + 1);
 }
 
-static int bind_is_shared(lua_State *L) {
+static int bind_mp_is_shared(lua_State *L) {
   return lm_return_bool(L, lm_is_shared(lm_need_tensor(L, 1, "is_shared", "x")));
 }
 
-static int bind_unfit(lua_State *L) {
+static int bind_mp_unfit(lua_State *L) {
   if (lm_ipc_check(lm_need_tensor(L, 1, "mp_unfit", "x")) == LM_OK) return 0;
   return lm_return_text(L, lm_error());
 }
 
-static int bind_ipc_pending_count(lua_State *L) { return lm_return_int(L, lm_ipc_pending_count()); }
+static int bind_mp_exported(lua_State *L) { return lm_return_int(L, lm_ipc_pending_count()); }
 
-const luaL_Reg lm_worker_functions[] = {{"mp_process", bind_process},
-                                        {"mp_thread", bind_thread},
-                                        {"mp_pair", bind_pair},
-                                        {"mp_parent", bind_parent},
-                                        {"mp_send", bind_send},
-                                        {"mp_receive", bind_receive},
-                                        {"mp_wait", bind_wait},
-                                        {"mp_ended", bind_ended},
-                                        {"mp_signal", bind_signal},
-                                        {"mp_close", bind_close},
-                                        {"mp_pid", bind_pid},
-                                        {"mp_share", bind_share},
-                                        {"mp_is_shared", bind_is_shared},
-                                        {"mp_unfit", bind_unfit},
-                                        {"mp_exported", bind_ipc_pending_count},
-                                        {NULL, NULL}};
+const luaL_Reg lm_worker_functions[] = {FN(mp_process),   FN(mp_thread),  FN(mp_pair),     FN(mp_parent),
+                                        FN(mp_send),      FN(mp_receive), FN(mp_wait),     FN(mp_ended),
+                                        FN(mp_signal),    FN(mp_close),   FN(mp_pid),      FN(mp_share),
+                                        FN(mp_is_shared), FN(mp_unfit),   FN(mp_exported), {NULL, NULL}};

@@ -22,7 +22,6 @@ typedef struct rescaling {
 /* The gradients of those that have one, in place of the tensors; made[i]: a new one, which is to become to[i]'s. */
 static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_tensor **to, lm_tensor **owner,
                             lm_tensor **made) {
-  lm_status status = LM_OK;
   int there = 0;
   for (int i = 0; i < *n; i++) {
     lm_tensor *x = lm_grad_of(from[i]), *y = lm_grad_of(to[i]);
@@ -33,15 +32,14 @@ static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_ten
     }
     owner[there] = to[i];
     if (!y) {
-      TRY(lm_tensor_empty_like(x, (lm_dtype)to[i]->dtype, to[i]->device, &made[there]));
+      NEED(lm_tensor_empty_like(x, to[i]->dtype, to[i]->device, &made[there]));
       y = made[there];
     }
     from[there] = x;
     to[there++] = y;
   }
   *n = there;
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status run_rescale(lua_State *L, lm_lua *s, void *arg) {

@@ -48,14 +48,13 @@ static lm_status not_a_tensor(const char *name, int k) {
 /* Those parameters that have a gradient, with their states. */
 static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
   const lm_optimizer *o = g->step.optimizer;
-  lm_status status;
   int params, grads, all, states[LM_OPTIM_STATES] = {0};
-  TRY(list_at(L, 1, "params", &params));
-  TRY(list_at(L, 1, "grads", &grads));
-  TRY(list_at(L, 1, "states", &all));
+  NEED(list_at(L, 1, "params", &params));
+  NEED(list_at(L, 1, "grads", &grads));
+  NEED(list_at(L, 1, "states", &all));
   for (int k = 0; all && k < o->n_states; k++)
-    if (lm_optimizer_has(o, g->modes, k)) TRY(list_at(L, all, o->state[k].name, &states[k]));
-  if (params == 0) TRY(lm_fail_value(fn, "params", "a list of tensors", "nil"));
+    if (lm_optimizer_has(o, g->modes, k)) NEED(list_at(L, all, o->state[k].name, &states[k]));
+  if (params == 0) NEED(lm_fail_value(fn, "params", "a list of tensors", "nil"));
   size_t count = lua_objlen(L, params);
   bool there = (g->param = lm_malloc(count * sizeof *g->param)) && (g->grad = lm_malloc(count * sizeof *g->grad));
   for (int k = 0; there && k < o->n_states; k++) there = (g->state[k] = lm_malloc(count * sizeof *g->state[k])) != NULL;
@@ -63,22 +62,21 @@ static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
   for (size_t i = 0; i < count; i++) {
     lm_tensor *param, *grad;
     int at = g->n, n = (int)i + 1;
-    TRY(list_entry(L, s, params, n, "params", &param));
-    if (!param) TRY(not_a_tensor("params", n));
-    TRY(list_entry(L, s, grads, n, "grads", &grad));
+    NEED(list_entry(L, s, params, n, "params", &param));
+    if (!param) NEED(not_a_tensor("params", n));
+    NEED(list_entry(L, s, grads, n, "grads", &grad));
     if (!grads) grad = lm_grad_of(param);
     if (!grad) continue;
     for (int k = 0; k < o->n_states; k++) {
       if (!lm_optimizer_has(o, g->modes, k)) continue;
-      TRY(list_entry(L, s, states[k], n, o->state[k].name, &g->state[k][at]));
-      if (!g->state[k][at]) TRY(not_a_tensor(o->state[k].name, n));
+      NEED(list_entry(L, s, states[k], n, o->state[k].name, &g->state[k][at]));
+      if (!g->state[k][at]) NEED(not_a_tensor(o->state[k].name, n));
     }
     g->param[at] = param;
     g->grad[at] = lm_retain(grad); /* .grad has no handle that would keep it */
     g->n++;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* A number of the list at index i, or a boolean as 1 or 0; *there: whether it is not nil. */
@@ -96,35 +94,33 @@ static lm_status number_at(lua_State *L, const lm_lua *s, int i, int k, const ch
 }
 
 static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step) {
-  lm_status status;
   int options, carried;
   int64_t count = 1;
   bool there;
   const char *kind = NULL;
-  TRY(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_OPTION_TEXT, &kind}, {"step", LM_OPTION_INT, &count},
-                      {"first", LM_OPTION_BOOL, &step->numbers.first}, {"options", LM_OPTION_OTHER, NULL},
-                      {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
-                      {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
+  NEED(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_OPTION_TEXT, &kind}, {"step", LM_OPTION_INT, &count},
+                       {"first", LM_OPTION_BOOL, &step->numbers.first}, {"options", LM_OPTION_OTHER, NULL},
+                       {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
+                       {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
   const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
   if (!o)
     return lm_fail_value(fn, "kind", "an optimizer's name such as \"SGD\"", kind ? lm_ellipsize(kind, 60) : "nil");
   step->optimizer = o;
-  TRY(list_at(L, 1, "options", &options));
+  NEED(list_at(L, 1, "options", &options));
   for (int i = 0; i < o->n_options; i++) {
     double *value = &step->numbers.option[i];
     *value = o->option[i].value;
-    if (options && !o->option[i].fixed) TRY(number_at(L, s, options, i + 1, o->option[i].name, value, &there));
+    if (options && !o->option[i].fixed) NEED(number_at(L, s, options, i + 1, o->option[i].name, value, &there));
   }
-  TRY(list_at(L, 1, "carried", &carried));
+  NEED(list_at(L, 1, "carried", &carried));
   step->numbers.carries = carried != 0;
   for (int i = 0; carried && i < o->n_carried; i++) {
-    TRY(number_at(L, s, carried, i + 1, o->carried[i], &step->numbers.carried[i], &there));
-    if (!there) TRY(lm_fail_value(fn, lm_text("carried.%s", o->carried[i]), "a number", "nil"));
+    NEED(number_at(L, s, carried, i + 1, o->carried[i], &step->numbers.carried[i], &there));
+    if (!there) NEED(lm_fail_value(fn, lm_text("carried.%s", o->carried[i]), "a number", "nil"));
   }
-  if (count < 1) TRY(lm_fail_int(fn, "step", "at least 1", count));
+  if (count < 1) NEED(lm_fail_int(fn, "step", "at least 1", count));
   step->numbers.t = (double)count;
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status run_step(lua_State *L, lm_lua *s, void *arg) {
@@ -256,10 +252,5 @@ static int bind_has_grad(lua_State *L) {
   return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL);
 }
 
-const luaL_Reg lm_optim_functions[] = {{"optim_step", bind_optim_step},
-                                       {"total_norm", bind_total_norm},
-                                       {"clip_with_norm", bind_clip_with_norm},
-                                       {"clip_value", bind_clip_value},
-                                       {"zero_grad", bind_zero_grad},
-                                       {"has_grad", bind_has_grad},
-                                       {NULL, NULL}};
+const luaL_Reg lm_optim_functions[] = {FN(optim_step), FN(total_norm), FN(clip_with_norm), FN(clip_value),
+                                       FN(zero_grad),  FN(has_grad),   {NULL, NULL}};

@@ -37,11 +37,8 @@ typedef struct getting {
 static lm_status attempt_getting(lua_State *L, lm_lua *s, void *arg) {
   getting *g = arg;
   lm_tensor *t;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 1, g->name, "x", &t));
-  TRY(g->make(t, g->out));
-done:
-  return status;
+  NEED(lm_read_tensor(L, s, 1, g->name, "x", &t));
+  return g->make(t, g->out);
 }
 
 /* A getter that returns a tensor on memory which is there already. */
@@ -247,8 +244,7 @@ static int push_text(lua_State *L) { return lm_return_text(L, lua_touserdata(L, 
 static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
   char **text = arg, suffix[96] = "";
   lm_tensor *t;
-  lm_status status = lm_read_tensor(L, s, 1, "tostring", "x", &t);
-  if (status != LM_OK) return status;
+  NEED(lm_read_tensor(L, s, 1, "tostring", "x", &t));
   const char *made_by = lm_grad_fn_name(t);
   if (made_by) {
     snprintf(suffix, sizeof suffix, ", grad_fn=<%s>", made_by);

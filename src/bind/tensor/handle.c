@@ -23,12 +23,8 @@ void lm_let_go(lm_lua *s, lm_tensor *t) {
     lm_release(t);
     return;
   }
-  if (s->nkept == s->kept_capacity) {
-    int capacity = s->kept_capacity ? 2 * s->kept_capacity : 16;
-    lm_tensor **more = lm_realloc(s->kept, (size_t)capacity * sizeof *more);
-    if (!more) return; /* never released, rather than too early */
-    s->kept = more;
-    s->kept_capacity = capacity;
+  if (!lm_list_grow(&s->kept, &s->kept_capacity, (size_t)s->nkept + 1, sizeof *s->kept)) {
+    return; /* never released, rather than too early */
   }
   s->kept[s->nkept++] = t;
   s->step_at = 0; /* the next call comes by */

@@ -4,7 +4,6 @@
  *   int64 tensor the entries it names           bool tensor  a mask over as many dims as it has
  *   "..."        as many dims as are left   "newaxis"    a dim of size 1 more (lm.newaxis)
  * Basic entries become views; tensors go to index_get and index_put_ together. */
-#include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
 #include "op/check.h"
@@ -20,8 +19,7 @@ enum { MAX_ENTRIES = 2 * LM_MAX_DIMS + 1, MAX_OWNED = 4 * LM_MAX_DIMS };
 
 static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
   lm_ints v = {0};
-  lm_status status;
-  TRY(lm_read_ints(L, s, i, "x[…]", "range", false, &v));
+  NEED(lm_read_ints(L, s, i, "x[…]", "range", false, &v));
   if (v.n == 0) {
     e->kind = WHOLE;
     return LM_OK;
@@ -29,8 +27,7 @@ static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
   if (v.n > 3)
     return lm_fail_value("x[…]", "a range", "{first, last} or {first, last, step}", lm_text("%d numbers", v.n));
   *e = (entry){.kind = RANGE, .first = v.v[0], .last = v.n > 1 ? v.v[1] : v.v[0], .step = v.n > 2 ? v.v[2] : 1};
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
@@ -40,11 +37,10 @@ static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
 
 static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
   *e = (entry){.kind = AT};
-  lm_status status = LM_OK;
   switch (lua_type(L, i)) {
     case LUA_TTABLE: return read_range(L, s, i, e);
     case LUA_TUSERDATA:
-      TRY(lm_read_tensor(L, s, i, "x[…]", "index", &e->t));
+      NEED(lm_read_tensor(L, s, i, "x[…]", "index", &e->t));
       e->kind = e->t->dtype == LM_BOOL ? MASK : INDICES;
       break;
     case LUA_TSTRING:
@@ -60,8 +56,7 @@ static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
     default:
       if (lm_read_int(L, s, i, "x[…]", "index", &e->first) != LM_OK) return bad_entry(L, s, i);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* The key at stack index 2. */
@@ -131,7 +126,6 @@ static int dims_of(const entry *e, int rest) {
 }
 
 static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
-  lm_status status = LM_OK;
   lm_tensor *out[LM_MAX_OUTS];
   int used = 0, dim = 0, source = 0; /* where we are in the view, and in x */
   int at = 0;                        /* in the list of indices, where a mask of several dims is one */
@@ -150,23 +144,23 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
   for (int i = 0; i < n; i++) {
     switch (e[i].kind) {
       case AT: {
-        TRY(check_entry(x, source, &e[i]));
+        NEED(check_entry(x, source, &e[i]));
         lm_select_args a = {.x = p->view, .dim = dim, .index = e[i].first};
-        TRY(lm_call(LM_OP_select, &a, out));
+        NEED(lm_call(LM_OP_select, &a, out));
         p->view = own_tensor(p, out[0]);
         break;
       }
       case RANGE: {
-        TRY(check_entry(x, source, &e[i]));
+        NEED(check_entry(x, source, &e[i]));
         lm_slice_args a = {.x = p->view, .dim = dim, .first = e[i].first, .last = e[i].last, .step = e[i].step};
-        TRY(lm_call(LM_OP_slice, &a, out));
+        NEED(lm_call(LM_OP_slice, &a, out));
         p->view = own_tensor(p, out[0]);
         dim++, at++;
         break;
       }
       case NEW: {
         lm_unsqueeze_args a = {.x = p->view, .dim = dim++};
-        TRY(lm_call(LM_OP_unsqueeze, &a, out));
+        NEED(lm_call(LM_OP_unsqueeze, &a, out));
         p->view = own_tensor(p, out[0]);
         at++;
         break;
@@ -182,8 +176,7 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
     }
     source += dims_of(&e[i], x->ndim - used);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- reading */
@@ -300,7 +293,7 @@ static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
     value = owned;
   } else {
     TRY(lm_read_scalar(L, s, 3, "x[…] = value", "value", &value, &owned));
-    TRY(lm_check_fits("x[…] = value", (lm_dtype)x->dtype, value));
+    TRY(lm_check_fits("x[…] = value", x->dtype, value));
   }
   TRY(without_leading_ones(value, &trimmed));
   value = trimmed;

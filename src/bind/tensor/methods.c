@@ -118,10 +118,9 @@ static lm_status read_conversion_options(lua_State *L, const lm_lua *s, int i, c
 
 /* The arguments are at 1..top. */
 static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, conversion *c) {
-  lm_status status;
   int options = 0;
   c->args = (lm_to_copy_args){.dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
-  TRY(lm_read_tensor(L, s, 1, "to", "x", &c->args.x));
+  NEED(lm_read_tensor(L, s, 1, "to", "x", &c->args.x));
   while (top > 1 && lua_isnil(L, top)) top--;
   if (top > 1 && lua_type(L, top) == LUA_TTABLE) options = top--;
   if (top > 3)
@@ -129,10 +128,9 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
                      "pass a device, a dtype and options, as in x:to(\"cpu\", \"float64\")");
   if (top == 1 && !options)
     return lm_fail_value("to", "argument 1", "a dtype, a device, a tensor or options", "nothing");
-  for (int i = 2; i <= top; i++) TRY(read_target(L, s, i, c));
-  if (options) TRY(read_conversion_options(L, s, options, c));
-done:
-  return status;
+  for (int i = 2; i <= top; i++) NEED(read_target(L, s, i, c));
+  if (options) NEED(read_conversion_options(L, s, options, c));
+  return LM_OK;
 }
 
 typedef struct converting {
@@ -143,11 +141,8 @@ typedef struct converting {
 static lm_status attempt_to(lua_State *L, lm_lua *s, void *arg) {
   converting *to = arg;
   conversion c = {0};
-  lm_status status;
-  TRY(read_conversion(L, s, to->top, &c));
-  TRY(lm_call(LM_OP_to_copy, &c.args, to->out));
-done:
-  return status;
+  NEED(read_conversion(L, s, to->top, &c));
+  return lm_call(LM_OP_to_copy, &c.args, to->out);
 }
 
 static int bind_to(lua_State *L) {
@@ -157,7 +152,7 @@ static int bind_to(lua_State *L) {
   converting to = {.top = lua_gettop(L)};
   lm_need(L, read_conversion(L, s, to.top, &c));
   const lm_tensor *x = c.args.x;
-  bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == (lm_dtype)x->dtype) &&
+  bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == x->dtype) &&
               (c.args.device == LM_NO_DEVICE || c.args.device == x->device) &&
               has_format(x, (lm_format)c.args.memory_format);
   if (same && !c.copy) {
@@ -192,18 +187,16 @@ static int bind_is_alive(lua_State *L) { return lm_return_bool(L, lm_to_tensor(L
 lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
   if (t == from) return LM_OK;
   bool asks = lm_requires_grad(t);
-  lm_status status = LM_OK;
   if (asks && !lm_dtype_is_float(from->dtype)) {
     return lm_fail_dtype(fn, "the value for x, which requires grad,", "floating point", lm_dtype_name(from->dtype));
   }
   if (asks && !lm_is_leaf(t)) {
     return lm_fail_value(fn, "x", "a leaf", lm_text("a result of %s", lm_grad_fn_name(t)));
   }
-  if (asks) TRY(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made again */
+  if (asks) NEED(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made again */
   lm_tensor_set_data(t, from);
-  if (asks) TRY(lm_set_requires_grad(t, true));
-done:
-  return status;
+  if (asks) NEED(lm_set_requires_grad(t, true));
+  return LM_OK;
 }
 
 static int bind_set_data(lua_State *L) {
@@ -238,23 +231,10 @@ static int bind_detach_(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_tensor_methods[] = {
-    {"size", bind_size},
-    {"stride", bind_stride},
-    {"dim", bind_dim},
-    {"numel", bind_numel},
-    {"element_size", bind_element_size},
-    {"storage_offset", bind_storage_offset},
-    {"get_device", bind_get_device},
-    {"is_contiguous", bind_is_contiguous},
-    {"to", bind_to},
-    {"data_ptr", bind_data_ptr},
-    {"free", bind_free},
-    {"requires_grad_", bind_requires_grad_},
-    {"retain_grad", bind_retain_grad},
-    {"detach_", bind_detach_},
-    {NULL, NULL},
-};
+const luaL_Reg lm_tensor_methods[] = {FN(size),         FN(stride),         FN(dim),        FN(numel),
+                                      FN(element_size), FN(storage_offset), FN(get_device), FN(is_contiguous),
+                                      FN(to),           FN(data_ptr),       FN(free),       FN(requires_grad_),
+                                      FN(retain_grad),  FN(detach_),        {NULL, NULL}};
 
 const luaL_Reg lm_handle_functions[] = {
     {"is_tensor", bind_is_tensor}, {"is_alive", bind_is_alive}, {"set_data", bind_set_data}, {NULL, NULL}};

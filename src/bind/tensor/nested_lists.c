@@ -1,5 +1,4 @@
 /* Nested Lua lists to tensors and back. */
-#include <math.h>
 #include <stdio.h>
 
 #include "base/mapping_guard.h"
@@ -285,17 +284,15 @@ static lm_status check_extent(const lm_tensor *t) {
 /* x's values on the CPU, in a tensor that nobody else has: finalizers may free x, or give it other memory. */
 static lm_status attempt_host(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *t, **out = arg;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 1, "totable", "x", &t));
-  TRY(check_extent(t));
+  NEED(lm_read_tensor(L, s, 1, "totable", "x", &t));
+  NEED(check_extent(t));
   if (LM_DEVICE_KIND(t->device) == LM_CPU) {
-    TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out));
+    NEED(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out));
   } else {
     lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_PRESERVE};
-    TRY(lm_op_run(LM_OP_to_copy, &a, out));
+    NEED(lm_op_run(LM_OP_to_copy, &a, out));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* x:totable(): nested lists; a number for a 0-d tensor. */
@@ -322,13 +319,10 @@ typedef struct picking {
 static lm_status attempt_item(lua_State *L, lm_lua *s, void *arg) {
   picking *p = arg;
   lm_tensor *t;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 1, "item", "x", &t));
-  if (t->numel != 1) TRY(lm_fail_value("item", "x", "a tensor of one element", lm_shape_of(t)));
-  p->dtype = (lm_dtype)t->dtype;
-  TRY(lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole));
-done:
-  return status;
+  NEED(lm_read_tensor(L, s, 1, "item", "x", &t));
+  if (t->numel != 1) NEED(lm_fail_value("item", "x", "a tensor of one element", lm_shape_of(t)));
+  p->dtype = t->dtype;
+  return lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole);
 }
 
 static int bind_item(lua_State *L) {

@@ -37,16 +37,14 @@ static void release_frame(frame *f) {
 
 static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
   lm_ints v;
-  lm_status status;
-  TRY(lm_read_ints(L, s, i, fn, arg, false, &v));
+  NEED(lm_read_ints(L, s, i, fn, arg, false, &v));
   if (v.n == 0) return LM_OK; /* as if it were left out */
   if (v.n > 2 && lua_type(L, i) == LUA_TTABLE) {
     return lm_fail_value(fn, arg, "an integer or a pair", lm_text("a list of %d", v.n));
   }
   out[0] = v.v[0];
   out[1] = v.v[v.n - 1];
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int *out) {
@@ -262,7 +260,6 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
 
 static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
   const lm_op *op = f->op;
-  lm_status status = LM_OK;
   int positional = op->npositional, top = f->top, options = 0;
   memcpy(f->args.bytes, s->defaults + s->default_at[f->id], op->size);
   while (top > 0 && lua_isnil(L, top)) top--;
@@ -276,22 +273,21 @@ static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
                              lm_text("%d", top - i));
       }
       for (v->n = 0; i + v->n < top; v->n++) {
-        TRY(a->kind == LM_ARG_DIMS_OPT ? lm_read_dim(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n])
-                                       : lm_read_int(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n]));
+        NEED(a->kind == LM_ARG_DIMS_OPT ? lm_read_dim(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n])
+                                        : lm_read_int(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n]));
       }
       f->given |= 1u << i;
       top = i + 1;
     } else if (!lua_isnil(L, i + 1)) {
-      TRY(read_arg(L, s, f, a, i + 1));
+      NEED(read_arg(L, s, f, a, i + 1));
       f->given |= 1u << i;
     }
   }
   if (top > positional) return too_many(L, f, top);
-  if (options) TRY(read_options(L, s, f, options));
+  if (options) NEED(read_options(L, s, f, options));
   uint32_t lacking = s->required[f->id] & ~f->given;
   if (lacking) return missing(L, s, f, lacking);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) {

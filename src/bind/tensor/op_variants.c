@@ -1,7 +1,6 @@
 /* Functions of which each call is one of several ops, by what it is given. */
 #include <string.h>
 
-#include "base/message.h"
 #include "bind/bind.h"
 
 /* Is {key = true} among the options at the end? */
@@ -46,14 +45,12 @@ enum { ALL_INDICES = 1 };
 
 static lm_status take_columns(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **column = arg, *all;
-  lm_status status = LM_OK;
-  TRY(lm_read_tensor(L, s, ALL_INDICES, "nonzero", "x", &all));
+  NEED(lm_read_tensor(L, s, ALL_INDICES, "nonzero", "x", &all));
   for (int d = 0; d < all->size[1]; d++) {
     lm_select_args a = {.x = all, .dim = 1, .index = d + 1};
-    if (!column[d]) TRY(lm_call(LM_OP_select, &a, &column[d]));
+    if (!column[d]) NEED(lm_call(LM_OP_select, &a, &column[d]));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* A result for each dim: the columns of what nonzero has otherwise. */

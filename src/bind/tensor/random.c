@@ -114,15 +114,6 @@ static int bind_with_seed(lua_State *L) {
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
 
-const luaL_Reg lm_random_functions[] = {
-    {"manual_seed", bind_manual_seed},
-    {"get_rng_state", bind_get_rng_state},
-    {"set_rng_state", bind_set_rng_state},
-    {"with_seed", bind_with_seed},
-    {"generator", bind_generator},
-    {"is_generator", bind_is_generator},
-    {"generator_device", bind_generator_device},
-    {"seed_generator", bind_seed_generator},
-    {"initial_seed", bind_initial_seed},
-    {NULL, NULL},
-};
+const luaL_Reg lm_random_functions[] = {FN(manual_seed),  FN(get_rng_state), FN(set_rng_state),    FN(with_seed),
+                                        FN(generator),    FN(is_generator),  FN(generator_device), FN(seed_generator),
+                                        FN(initial_seed), {NULL, NULL}};

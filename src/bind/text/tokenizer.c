@@ -45,7 +45,7 @@ static lm_status read_tokenizer(lua_State *L, lm_lua *s, void *arg) {
   return status == LM_OK ? lm_tokenizer_read(json, n, name, arg) : status;
 }
 
-static int bind_read(lua_State *L) {
+static int bind_tokenizer_read(lua_State *L) {
   size_t n;
   lua_settop(L, 2);
   need_string(L, 1, "Tokenizer", "json", &n);
@@ -107,7 +107,7 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-static int bind_encode(lua_State *L) {
+static int bind_tokenizer_encode(lua_State *L) {
   lm_tensor *made[RESULTS] = {0};
   size_t n;
   lua_settop(L, 8);
@@ -149,7 +149,7 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-static int bind_decode(lua_State *L) {
+static int bind_tokenizer_decode(lua_State *L) {
   lua_settop(L, 4);
   decoding d = {tokenizer_at(L, "decode"), lm_object_new(L, &buffer_type)};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode, &d));
@@ -159,7 +159,7 @@ static int bind_decode(lua_State *L) {
 }
 
 /* ---- tokens */
-static int bind_id(lua_State *L) {
+static int bind_tokenizer_id(lua_State *L) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "token_to_id");
   const char *text = need_string(L, 2, "token_to_id", "token", &n);
@@ -168,7 +168,7 @@ static int bind_id(lua_State *L) {
   return lm_return_int(L, id);
 }
 
-static int bind_token(lua_State *L) {
+static int bind_tokenizer_token(lua_State *L) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "id_to_token");
   int64_t id = lm_need_int(L, 2, "id_to_token", "id");
@@ -181,7 +181,7 @@ static int bind_token(lua_State *L) {
   return 3;
 }
 
-static int bind_size(lua_State *L) {
+static int bind_tokenizer_size(lua_State *L) {
   const lm_tokenizer *t = tokenizer_at(L, "vocab_size");
   lua_pushnumber(L, lm_tokenizer_ids(t));
   lua_pushnumber(L, (double)t->model.words.count);
@@ -201,7 +201,7 @@ static lm_status write_added(lua_State *L, lm_lua *s, void *arg) {
   return lm_tokenizer_added_json(w->t, w->made);
 }
 
-static int bind_added(lua_State *L) {
+static int bind_tokenizer_added(lua_State *L) {
   lua_settop(L, 1);
   writing w = {tokenizer_at(L, "Tokenizer:save"), lm_object_new(L, &buffer_type)};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_added, &w));
@@ -210,7 +210,7 @@ static int bind_added(lua_State *L) {
   return 1;
 }
 
-static int bind_settings(lua_State *L) {
+static int bind_tokenizer_settings(lua_State *L) {
   const lm_tokenizer *t = tokenizer_at(L, "Tokenizer");
   lua_pushstring(L, t->truncation.data);
   lua_pushstring(L, t->padding.data);
@@ -240,7 +240,7 @@ static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_add
 }
 
 /* All of them, or none where one is no token. */
-static int bind_add(lua_State *L) {
+static int bind_tokenizer_add(lua_State *L) {
   lm_tokenizer *t = tokenizer_at(L, "add_tokens");
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
@@ -264,8 +264,6 @@ static int bind_add(lua_State *L) {
   return lm_return_number(L, (double)(t->added.n - before));
 }
 
-const luaL_Reg lm_tokenizer_functions[] = {{"tokenizer_read", bind_read},         {"tokenizer_encode", bind_encode},
-                                           {"tokenizer_decode", bind_decode},     {"tokenizer_id", bind_id},
-                                           {"tokenizer_token", bind_token},       {"tokenizer_size", bind_size},
-                                           {"tokenizer_settings", bind_settings}, {"tokenizer_add", bind_add},
-                                           {"tokenizer_added", bind_added},       {NULL, NULL}};
+const luaL_Reg lm_tokenizer_functions[] = {
+    FN(tokenizer_read), FN(tokenizer_encode),   FN(tokenizer_decode), FN(tokenizer_id),    FN(tokenizer_token),
+    FN(tokenizer_size), FN(tokenizer_settings), FN(tokenizer_add),    FN(tokenizer_added), {NULL, NULL}};

@@ -120,7 +120,7 @@ lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char
   int number = atomic_fetch_add(&g->core->reducers, 1) + 1;
   int n_title = snprintf(r->title, sizeof r->title, LM_DDP);
   if (number > 1) snprintf(r->title + n_title, sizeof r->title - (size_t)n_title, " %d", number);
-  r->facts_bytes = (sizeof(lm_facts) + (size_t)n / 8 + 1 + 63) / 64 * 64;
+  r->facts_bytes = lm_round_up(sizeof(lm_facts) + (size_t)n / 8 + 1, 64);
   TRY(take_params(r, param, name));
   TRY(agree_on_strides(r));
   TRY(lm_facts_open(r));
@@ -142,9 +142,8 @@ int lm_reducer_buckets(const lm_reducer *r, bool *shared) {
 /* ---- forward passes, and running out of batches */
 
 lm_status lm_reducer_forward(lm_reducer *r, const lm_forward *f, int *root) {
-  lm_status status = LM_OK;
-  TRY(lm_reducer_usable(r));
-  for (int i = 0; i < r->n; i++) TRY(lm_slot_check(&r->slot[i], r->slot[i].param));
+  NEED(lm_reducer_usable(r));
+  for (int i = 0; i < r->n; i++) NEED(lm_slot_check(&r->slot[i], r->slot[i].param));
   r->sync = f->sync;
   if (!f->training) {
     if (r->averaged) r->weight = f->weight;
@@ -153,23 +152,20 @@ lm_status lm_reducer_forward(lm_reducer *r, const lm_forward *f, int *root) {
     r->averaged = false;
   }
   if (r->joining && f->sync && f->training && f->buffers) {
-    TRY(lm_facts_announce(r, LM_ARRIVAL_FORWARD));
-    TRY(lm_facts_wait(r));
+    NEED(lm_facts_announce(r, LM_ARRIVAL_FORWARD));
+    NEED(lm_facts_wait(r));
     r->announced = r->known = false;
   }
   *root = r->root;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_reducer_join(lm_reducer *r, bool on) {
-  lm_status status = LM_OK;
-  if (on && r->joining) TRY(lm_fail(LM_E_STATE, "join: this model is already inside a join"));
-  if (on) TRY(lm_reducer_usable(r));
+  if (on && r->joining) NEED(lm_fail(LM_E_STATE, "join: this model is already inside a join"));
+  if (on) NEED(lm_reducer_usable(r));
   r->joining = on;
   if (!on) r->root = 0;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* The others' backward pass: nothing comes from here. */

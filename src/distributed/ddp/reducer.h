@@ -6,8 +6,7 @@
  * it. On devices whose work is enqueued nothing waits on the host except what the ranks tell each other beside the
  * gradients.
  */
-#ifndef LM_DDP_REDUCER_H
-#define LM_DDP_REDUCER_H
+#pragma once
 
 #include "autograd/autograd.h"
 #include "distributed/group/backend.h"
@@ -84,5 +83,3 @@ LM_API lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int r
 LM_API lm_status lm_share_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n);
 /* Reports to all ranks that this one is going to raise this. */
 LM_API void lm_share_failure(lm_group *g, const char *message);
-
-#endif

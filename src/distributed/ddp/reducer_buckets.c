@@ -4,13 +4,10 @@
  * bucket. Each gradient starts on a cache line, so the total does not depend on the order. */
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
 #include "op/check.h"
-
-enum { LINE = 64 };
-
-size_t lm_whole_lines(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
   if (t == view) return true;
@@ -66,7 +63,7 @@ static lm_status lay_out(const lm_reducer *r, const int *order, layout *l) {
   if (!all || !l->bucket || !l->of || !l->at) TRY(LM_E_OOM);
   for (int k = 0; k < n; k++) {
     const lm_slot *s = &r->slot[order[k]];
-    lm_dtype dtype = (lm_dtype)s->param->dtype;
+    lm_dtype dtype = s->param->dtype;
     lm_device device = s->param->device;
     int f = nfillings - 1;
     while (f >= 0 && (all[f].b.dtype != dtype || all[f].b.device != device)) f--;
@@ -95,19 +92,14 @@ done:
   return status;
 }
 
-static uint64_t buckets_mix(uint64_t hash, const void *data, size_t n) { /* FNV-1a */
-  for (const unsigned char *p = data; n > 0; n--, p++) hash = (hash ^ *p) * 0x100000001b3u;
-  return hash;
-}
-
 static uint64_t buckets_hash_of(const lm_reducer *r, const layout *l) {
-  uint64_t hash = buckets_mix(0xcbf29ce484222325u, &r->made, sizeof r->made);
+  uint64_t hash = lm_hash(LM_NO_HASH, &r->made, sizeof r->made);
   for (int i = 0; i < r->n; i++) {
     const lm_slot *s = &r->slot[i];
-    hash = buckets_mix(hash, &l->of[i], sizeof l->of[i]);
-    hash = buckets_mix(hash, &l->at[i], sizeof l->at[i]);
-    hash = buckets_mix(hash, &s->param->dtype, sizeof s->param->dtype);
-    hash = buckets_mix(hash, s->param->size, sizeof(int64_t) * s->param->ndim);
+    hash = lm_hash(hash, &l->of[i], sizeof l->of[i]);
+    hash = lm_hash(hash, &l->at[i], sizeof l->at[i]);
+    hash = lm_hash(hash, &s->param->dtype, sizeof s->param->dtype);
+    hash = lm_hash(hash, s->param->size, sizeof(int64_t) * s->param->ndim);
   }
   return hash;
 }
@@ -124,24 +116,21 @@ lm_status lm_fill_with_zeros(lm_tensor *t) {
 }
 
 static lm_status bucket_memory(lm_reducer *r, lm_bucket *b, lm_shared *shared) {
-  lm_status status = LM_OK;
   int64_t numel = (int64_t)(b->bytes / lm_dtype_size(b->dtype));
   if (shared) {
     char *data = lm_shared_region(shared, r->g->rank) + 2 * r->facts_bytes + b->at;
     lm_shared_retain(shared);
     return lm_tensor_foreign(b->dtype, b->device, 1, &numel, data, b->bytes, drop_shared, shared, &b->flat);
   }
-  TRY(lm_tensor_empty(b->dtype, b->device, 1, &numel, LM_CONTIGUOUS, &b->flat));
-  TRY(lm_fill_with_zeros(b->flat));
-done:
-  return status;
+  NEED(lm_tensor_empty(b->dtype, b->device, 1, &numel, LM_CONTIGUOUS, &b->flat));
+  return lm_fill_with_zeros(b->flat);
 }
 
 /* A view has a storage of its own, which says whether anybody else looks at it. */
 static lm_status slot_view(const lm_slot *s, lm_tensor *flat, size_t at, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *row = NULL;
-  TRY(lm_tensor_part(flat, (lm_dtype)flat->dtype, 1, &s->param->numel, at, &row));
+  TRY(lm_tensor_part(flat, flat->dtype, 1, &s->param->numel, at, &row));
   TRY(lm_tensor_view(row, s->param->ndim, s->param->size, s->stride, 0, out));
 done:
   lm_release(row);

@@ -1,8 +1,7 @@
 /* Inside the reducer: reducer.c (its life, forward passes), reducer_pass.c (the parameters' hooks, backward passes),
  * reducer_buckets.c (where gradients lie), reducer_reduce.c (what ranks tell each other, and the sums) and
  * reducer_hook.c (what may take their place). */
-#ifndef LM_DDP_REDUCER_CORE_H
-#define LM_DDP_REDUCER_CORE_H
+#pragma once
 
 #include "distributed/ddp/reducer.h"
 #include "distributed/group/collective.h"
@@ -126,7 +125,7 @@ bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view);
 lm_status lm_slot_show(lm_slot *s);
 lm_status lm_fill_with_zeros(lm_tensor *t);
 /* Each gradient starts on a cache line. */
-size_t lm_whole_lines(size_t bytes);
+static inline size_t lm_whole_lines(size_t bytes) { return lm_round_up(bytes, 64); }
 /* Where slot i's part lies; CPU only. */
 char *lm_slot_data(const lm_reducer *r, int i);
 
@@ -162,5 +161,3 @@ bool lm_hook_takes(const lm_reducer *r, const lm_bucket *b);
 lm_status lm_hook_start(lm_reducer *r, int bucket);
 /* The end of backward: it becomes what the hook made of it. */
 lm_status lm_hook_finish(lm_reducer *r, int bucket);
-
-#endif

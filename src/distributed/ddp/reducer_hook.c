@@ -69,7 +69,7 @@ int lm_reducer_members(const lm_reducer *r, int bucket, int *param) {
 
 lm_status lm_reducer_gradient(const lm_reducer *r, int i, lm_tensor **out) {
   const lm_slot *s = &r->slot[i];
-  int64_t at = (int64_t)(s->at / lm_dtype_size((lm_dtype)s->view->dtype));
+  int64_t at = (int64_t)(s->at / lm_dtype_size(s->view->dtype));
   return lm_tensor_view(r->bucket[s->bucket].flat, s->view->ndim, s->view->size, s->view->stride, at, out);
 }
 
@@ -93,18 +93,15 @@ done:
 }
 
 static lm_status become(lm_tensor *flat, lm_tensor *content) {
-  lm_status status = LM_OK;
   lm_tensor *same = NULL;
-  if (content->device != flat->device || !lm_same_shape(content, flat) ||
-      !lm_dtype_is_float((lm_dtype)content->dtype)) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: the result of the hook must be %s %s on %s like its bucket, got %s %s on %s", who,
-                lm_dtype_name((lm_dtype)flat->dtype), lm_shape_of(flat), lm_device_name(flat->device),
-                lm_dtype_name((lm_dtype)content->dtype), lm_shape_of(content), lm_device_name(content->device)));
+  if (content->device != flat->device || !lm_same_shape(content, flat) || !lm_dtype_is_float(content->dtype)) {
+    NEED(lm_fail(LM_E_SHAPE, "%s: the result of the hook must be %s %s on %s like its bucket, got %s %s on %s", who,
+                 lm_dtype_name(flat->dtype), lm_shape_of(flat), lm_device_name(flat->device),
+                 lm_dtype_name(content->dtype), lm_shape_of(content), lm_device_name(content->device)));
   }
-  TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = flat, .src = content}, &same));
+  NEED(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = flat, .src = content}, &same));
   lm_release(same);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status hook_call(lm_reducer *r, int bucket, bool last) {
@@ -123,27 +120,22 @@ done:
 /* ---- a pass */
 
 lm_status lm_hook_start(lm_reducer *r, int bucket) {
-  lm_status status = LM_OK;
   lm_bucket *b = &r->bucket[bucket];
   if (r->hook.call) {
-    TRY(clear_gaps(r, bucket));
+    NEED(clear_gaps(r, bucket));
     return hook_call(r, bucket, false);
   }
-  TRY(lm_op_run(LM_OP_to_copy, &(lm_to_copy_args){b->flat, r->hook.wire, b->device, LM_PRESERVE, false}, &b->wire));
+  NEED(lm_op_run(LM_OP_to_copy, &(lm_to_copy_args){b->flat, r->hook.wire, b->device, LM_PRESERVE, false}, &b->wire));
   lm_reduce_name(r, bucket);
-  TRY(lm_all_reduce(r->g, b->wire, LM_REDUCE_SUM, &b->work));
-done:
-  return status;
+  return lm_all_reduce(r->g, b->wire, LM_REDUCE_SUM, &b->work);
 }
 
 lm_status lm_hook_finish(lm_reducer *r, int bucket) {
-  lm_status status = LM_OK;
   lm_bucket *b = &r->bucket[bucket];
   if (r->hook.call) return b->asks ? hook_call(r, bucket, true) : LM_OK;
-  TRY(lm_reduce_wait(&b->work));
-  TRY(lm_copy(b->wire, b->flat));
+  NEED(lm_reduce_wait(&b->work));
+  NEED(lm_copy(b->wire, b->flat));
   lm_release(b->wire);
   b->wire = NULL;
-done:
-  return status;
+  return LM_OK;
 }

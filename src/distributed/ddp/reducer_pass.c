@@ -27,11 +27,11 @@ static bool slot_fits(const lm_slot *s, const lm_tensor *t) {
 
 lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t) {
   if (slot_fits(s, t)) return LM_OK;
-  return lm_fail(
-      LM_E_STATE,
-      LM_DDP ": '%s' was %s %s on %s when the model was wrapped and is %s %s on %s now; convert it before wrapping",
-      s->name, lm_dtype_name((lm_dtype)s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
-      lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
+  return lm_fail(LM_E_STATE,
+                 LM_DDP
+                 ": '%s' was %s %s on %s when the model was wrapped and is %s %s on %s now; convert it before wrapping",
+                 s->name, lm_dtype_name(s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
+                 lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device));
 }
 
 void lm_pass_forget(lm_reducer *r) {
@@ -76,12 +76,10 @@ done:
 }
 
 static lm_status pass_set_absent_ready(lm_reducer *r) {
-  lm_status status = LM_OK;
   for (int i = 0; i < r->n; i++) {
-    if (r->slot[i].absent && !r->slot[i].ready) TRY(slot_set_ready(r, i));
+    if (r->slot[i].absent && !r->slot[i].ready) NEED(slot_set_ready(r, i));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool slot_is_missing(const lm_slot *s) { return !s->ready; }
@@ -136,36 +134,29 @@ done:
 
 /* What anybody had a gradient for has the average now, whether it was absent here or a hook has changed its .grad. */
 static lm_status pass_hand_out(lm_reducer *r) {
-  lm_status status = LM_OK;
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if ((s->used || s->absent) && lm_used_anywhere(r, i)) TRY(lm_slot_show(s));
+    if ((s->used || s->absent) && lm_used_anywhere(r, i)) NEED(lm_slot_show(s));
     s->used = false;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_pass_end(lm_reducer *r) {
-  lm_status status = LM_OK;
   r->averaged = true;
-  TRY(lm_buckets_rebuild(r));
+  NEED(lm_buckets_rebuild(r));
   lm_pass_forget(r);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status pass_finish(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   (void)grad, (void)replacement;
-  lm_status status = LM_OK;
   lm_reducer *r = ctx;
-  if (!r->g) TRY(lm_reducer_usable(r));
-  TRY(pass_fix_used(r));
-  TRY(lm_reduce_finish(r));
-  TRY(pass_hand_out(r));
-  TRY(lm_pass_end(r));
-done:
-  return status;
+  if (!r->g) NEED(lm_reducer_usable(r));
+  NEED(pass_fix_used(r));
+  NEED(lm_reduce_finish(r));
+  NEED(pass_hand_out(r));
+  return lm_pass_end(r);
 }
 
 /* Backward is over. If it failed, the pass is forgotten as if nothing had been; but if the others count on it already,
@@ -259,15 +250,13 @@ static void hook_context_free(void *ctx) {
 }
 
 lm_status lm_reducer_add_hooks(lm_reducer *r) {
-  lm_status status = LM_OK;
   for (int i = 0; i < r->n; i++) {
     hook_context *w = lm_malloc(sizeof *w);
-    if (!w) TRY(LM_E_OOM);
+    if (!w) NEED(LM_E_OOM);
     *w = (hook_context){r, i};
     atomic_fetch_add(&r->rc, 1);
-    TRY(lm_register_accumulate_hook(r->slot[i].param, (lm_hook){on_gradient, w, hook_context_free}, &r->slot[i].hook));
-    TRY(lm_set_grad_buffer(r->slot[i].param, r->slot[i].view));
+    NEED(lm_register_accumulate_hook(r->slot[i].param, (lm_hook){on_gradient, w, hook_context_free}, &r->slot[i].hook));
+    NEED(lm_set_grad_buffer(r->slot[i].param, r->slot[i].view));
   }
-done:
-  return status;
+  return LM_OK;
 }

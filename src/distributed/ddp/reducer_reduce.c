@@ -9,7 +9,6 @@
  * are not in step would send buckets before or after whatever else backward sends. What the CPU has to scale, it scales
  * from then on while it puts gradients in their positions; on other devices that is left to the group, which may do it
  * on the way. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,15 +30,12 @@ static lm_facts *facts_of(const lm_reducer *r, int rank) {
 }
 
 lm_status lm_facts_open(lm_reducer *r) {
-  lm_status status = LM_OK;
   int64_t size[2] = {r->g->size, (int64_t)r->facts_bytes};
-  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, size + 1, LM_CONTIGUOUS, &r->sent));
+  NEED(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, size + 1, LM_CONTIGUOUS, &r->sent));
   r->factor = lm_calloc((size_t)r->g->size, sizeof *r->factor);
   r->parts = lm_calloc((size_t)r->g->size, sizeof *r->parts);
-  if (!r->factor || !r->parts) TRY(LM_E_OOM);
-  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 2, size, LM_CONTIGUOUS, &r->heard));
-done:
-  return status;
+  if (!r->factor || !r->parts) NEED(LM_E_OOM);
+  return lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 2, size, LM_CONTIGUOUS, &r->heard);
 }
 
 void lm_facts_close(lm_reducer *r) {
@@ -76,7 +72,6 @@ void lm_reduce_name(const lm_reducer *r, int b) {
 }
 
 lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
-  lm_status status = LM_OK;
   lm_facts *own = (lm_facts *)(void *)r->sent->data;
   lm_group_core *core = r->g->core;
   r->exchanges++;
@@ -96,11 +91,10 @@ lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
   } else {
     own->ticket.seq = atomic_load(&core->seq) + 1; /* what the call below gets */
     lm_collective_purpose(own->ticket.what, own->ticket.hash);
-    TRY(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->announcing));
+    NEED(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->announcing));
   }
   r->announced = true;
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status reduce_mismatch(lm_reducer *r, int peer) {
@@ -119,7 +113,7 @@ static lm_status take_facts(lm_reducer *r) {
   double total = 0;
   for (int rank = size - 1; rank >= 0; rank--) {
     const lm_facts *f = facts_of(r, rank);
-    if (f->ticket.hash != own->ticket.hash || f->ticket.seq != own->ticket.seq) return reduce_mismatch(r, rank);
+    if (!lm_tickets_agree(&f->ticket, &own->ticket)) return reduce_mismatch(r, rank);
     if (f->event == LM_ARRIVAL_JOINED) continue;
     if (event != LM_ARRIVAL_JOINED && f->event != (int)event) return reduce_mismatch(r, rank);
     event = (lm_arrival)f->event;
@@ -145,12 +139,10 @@ static bool everyone_at(const lm_reducer *r, int flag, uint32_t value) {
 }
 
 static lm_status wait_for_all(lm_reducer *r, int flag, uint32_t value) {
-  lm_status status = LM_OK;
   for (int rank = 0; rank < r->g->size; rank++) {
-    if (rank != r->g->rank) TRY(lm_shared_wait(r->shared, rank, flag, value));
+    if (rank != r->g->rank) NEED(lm_shared_wait(r->shared, rank, flag, value));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_reduce_wait(lm_work **w) {
@@ -272,7 +264,7 @@ static void scale_slot(lm_reducer *r, int i) {
   double factor = r->factor[r->g->rank];
   char *data = lm_slot_data(r, i);
   if (factor > 0) {
-    scale_into((lm_dtype)s->view->dtype, data, data, (size_t)s->view->numel, factor);
+    scale_into(s->view->dtype, data, data, (size_t)s->view->numel, factor);
   } else { /* 0 times infinity would not be 0 */
     memset(data, 0, s->bytes);
   }
@@ -280,7 +272,6 @@ static void scale_slot(lm_reducer *r, int i) {
 }
 
 lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad) {
-  lm_status status = LM_OK;
   lm_slot *s = &r->slot[i];
   bool cpu = on_cpu(s->view->device), scales = cpu && !r->shared && r->known;
   s->scaled = false;
@@ -294,35 +285,32 @@ lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad) {
     bool alike = scales && lm_is_dense(grad);
     for (int d = 0; d < grad->ndim && alike; d++) alike = grad->size[d] == 1 || grad->stride[d] == s->view->stride[d];
     if (alike && r->factor[r->g->rank] > 0) {
-      scale_into((lm_dtype)grad->dtype, lm_slot_data(r, i), grad->data, (size_t)grad->numel, r->factor[r->g->rank]);
+      scale_into(grad->dtype, lm_slot_data(r, i), grad->data, (size_t)grad->numel, r->factor[r->g->rank]);
       s->scaled = true;
       return LM_OK;
     }
-    TRY(lm_copy(grad, s->view));
+    NEED(lm_copy(grad, s->view));
   }
   if (scales) scale_slot(r, i);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- buckets on their way */
 
 /* The facts are known. */
 static lm_status reduce_send(lm_reducer *r, int k) {
-  lm_status status = LM_OK;
   lm_bucket *b = &r->bucket[k];
   double factor = r->factor[r->g->rank];
   bool cpu = on_cpu(b->device), hooked = lm_hook_takes(r, b);
   for (int i = 0; i < r->n && cpu; i++) {
     if (r->slot[i].bucket == k && !r->slot[i].scaled) scale_slot(r, i);
   }
-  if (!cpu && hooked) TRY(factor > 0 ? reduce_scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
+  if (!cpu && hooked) NEED(factor > 0 ? reduce_scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
   if (hooked) return lm_hook_start(r, k);
   lm_reduce_name(r, k);
   return cpu ? lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work)
              : lm_all_reduce_scaled(r->g, b->flat, factor, &b->work);
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool next_is_full(const lm_reducer *r) {
@@ -330,13 +318,11 @@ static bool next_is_full(const lm_reducer *r) {
 }
 
 static lm_status send_full(lm_reducer *r) {
-  lm_status status = LM_OK;
   while (next_is_full(r)) {
-    TRY(lm_facts_wait(r));
-    TRY(reduce_send(r, r->launched++));
+    NEED(lm_facts_wait(r));
+    NEED(reduce_send(r, r->launched++));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static void sum_next(lm_reducer *r) {
@@ -352,14 +338,12 @@ static void announce_full(lm_reducer *r) {
 }
 
 lm_status lm_reduce_advance(lm_reducer *r) {
-  lm_status status = LM_OK;
   if (!r->shared) return send_full(r);
   announce_full(r);
-  if (!r->known && everyone_at(r, FLAG_FACTS, r->exchanges)) TRY(take_facts(r));
+  if (!r->known && everyone_at(r, FLAG_FACTS, r->exchanges)) NEED(take_facts(r));
   while (r->known && r->reduced < r->launched && everyone_at(r, FLAG_FULL, r->base + (uint32_t)r->reduced + 1))
     sum_next(r);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status finish_shared(lm_reducer *r) {
@@ -385,17 +369,15 @@ done:
 }
 
 lm_status lm_reduce_finish(lm_reducer *r) {
-  lm_status status = LM_OK;
   if (r->shared) {
-    TRY(finish_shared(r));
+    NEED(finish_shared(r));
   } else {
-    TRY(send_full(r));
+    NEED(send_full(r));
     for (int b = 0; b < r->nbuckets; b++) {
-      TRY(lm_hook_takes(r, &r->bucket[b]) ? lm_hook_finish(r, b) : lm_reduce_wait(&r->bucket[b].work));
+      NEED(lm_hook_takes(r, &r->bucket[b]) ? lm_hook_finish(r, b) : lm_reduce_wait(&r->bucket[b].work));
     }
   }
   r->base += (uint32_t)r->nbuckets;
   for (int i = 0; i < r->n; i++) lm_bump(r->slot[i].view, LM_BY_COLLECTIVE);
-done:
-  return status;
+  return LM_OK;
 }

@@ -2,22 +2,15 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/ddp/reducer.h"
+#include "distributed/ddp/reducer_core.h"
 #include "distributed/group/collective.h"
-#include "distributed/group/group_core.h"
 #include "op/check.h"
 
-enum { LINE = 64 };
 static const size_t most_bytes = (size_t)32 << 20; /* in one message, unless one tensor is larger */
-
-static size_t room_of(const lm_tensor *t) {
-  size_t bytes = lm_nbytes(t);
-  return (bytes + LINE - 1) / LINE * LINE;
-}
 
 /* t as it is in the message: contiguous. */
 static lm_status packed(lm_tensor *message, size_t at, const lm_tensor *t, lm_tensor **out) {
-  return lm_tensor_part(message, (lm_dtype)t->dtype, t->ndim, t->size, at, out);
+  return lm_tensor_part(message, t->dtype, t->ndim, t->size, at, out);
 }
 
 static lm_status copy_all(int n, lm_tensor *const *t, lm_tensor *message, bool in) {
@@ -31,7 +24,7 @@ static lm_status copy_all(int n, lm_tensor *const *t, lm_tensor *message, bool i
     lm_release(p);
     if (status != LM_OK) goto done;
     if (!in) lm_bump(t[i], LM_OP_copy_);
-    at += room_of(t[i]);
+    at += lm_whole_lines(lm_nbytes(t[i]));
   }
 done:
   return status;
@@ -54,20 +47,18 @@ done:
 }
 
 lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
-  lm_status status = LM_OK;
   for (int first = 0; first < n;) {
     size_t bytes = 0;
     int end = first;
     for (; end < n && t[end]->device == t[first]->device; end++) {
-      size_t more = room_of(t[end]);
+      size_t more = lm_whole_lines(lm_nbytes(t[end]));
       if (bytes > 0 && bytes + more > most_bytes) break;
       bytes += more;
     }
-    if (bytes > 0) TRY(share_share(g, end - first, t + first, bytes, root));
+    if (bytes > 0) NEED(share_share(g, end - first, t + first, bytes, root));
     first = end;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_share_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n) {

@@ -20,11 +20,11 @@ static lm_shim *shim_of(const lm_group *g) { return ((state *)g->state)->shim; }
 static lm_transport *transport_of(const lm_group *g) { return ((state *)g->state)->transport; }
 
 static void fold_into(const lm_fold *fold, void *out, const void *a, const void *b, size_t n) {
-  lm_reduce_into((lm_dtype)fold->dtype, (lm_reduce_op)fold->op, out, a, b, n);
+  lm_reduce_into(fold->dtype, (lm_reduce_op)fold->op, out, a, b, n);
 }
 
 static lm_fold fold_of(const lm_tensor *t, lm_reduce_op op) {
-  return (lm_fold){lm_dtype_size((lm_dtype)t->dtype), t->dtype, (int)op, fold_into};
+  return (lm_fold){lm_dtype_size(t->dtype), t->dtype, (int)op, fold_into};
 }
 
 /* The data of a list of tensors; to be freed. */
@@ -37,18 +37,16 @@ static char **data_of(const lm_group *g, lm_tensor *const *list) {
 /* ---- collectives */
 
 static lm_status gloo_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  lm_status status = LM_OK;
   state *s = g->state;
   lm_fold fold = fold_of(t, op);
   if (g->one_host && !s->local_known) {
-    TRY(lm_local_open(g, &s->local));
+    NEED(lm_local_open(g, &s->local));
     s->local_known = true;
   }
   if (s->local) return lm_local_all_reduce(s->local, g, t, op);
-  TRY(lm_shim_all_reduce(s->shim, t->data, (size_t)t->numel, &fold));
+  NEED(lm_shim_all_reduce(s->shim, t->data, (size_t)t->numel, &fold));
   lm_reduce_mean(g, t, op);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status gloo_broadcast(lm_group *g, lm_tensor *t, int root) {

@@ -2,8 +2,7 @@
  * message, that of the engine if it was the engine's.
  *
  * Ranks are the group's; a `char *const *` has an entry a rank. Also read by C++. */
-#ifndef LM_GLOO_GLOO_COLLECTIVES_H
-#define LM_GLOO_GLOO_COLLECTIVES_H
+#pragma once
 
 #include "distributed/gloo/message_transport.h"
 
@@ -37,6 +36,4 @@ lm_status lm_shim_barrier(lm_shim *s);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -5,17 +5,13 @@
 #include "distributed/gloo/message_transport_core.h"
 
 void lm_transport_enlist(lm_request **list, lm_request *r) {
-  while (*list) list = &(*list)->next;
-  *list = r;
-  r->next = NULL;
+  LM_LINK_LAST(*list, r);
   r->listed = true;
 }
 
 void lm_transport_delist(lm_transport *e, lm_request *r) {
   if (!r->listed) return;
-  lm_request **at = r->sending ? &e->offered : &e->posted;
-  while (*at != r) at = &(*at)->next;
-  *at = r->next;
+  LM_UNLINK(*(r->sending ? &e->offered : &e->posted), r);
   r->listed = false;
 }
 

@@ -299,8 +299,7 @@ void lm_transport_forget(lm_transport *e, lm_request *r) {
 /* ---- collectives */
 
 lm_status lm_transport_begin(lm_transport *e) {
-  lm_status status = lm_group_check(e->g);
-  if (status != LM_OK) return status;
+  NEED(lm_group_check(e->g));
   pthread_mutex_lock(&e->lock);
   e->call = *lm_group_ticket(e->g);
   lm_transport_find_mismatch(e);

@@ -6,8 +6,7 @@
  * they were posted. Tickets are compared before data land.
  *
  * Also read by C++. */
-#ifndef LM_GLOO_MESSAGE_TRANSPORT_H
-#define LM_GLOO_MESSAGE_TRANSPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,6 +46,4 @@ void lm_transport_forget(lm_transport *e, lm_request *r);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

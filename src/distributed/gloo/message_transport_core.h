@@ -1,6 +1,5 @@
 /* The engine's own: what it keeps, and the matching of messages with requests. Callers hold its lock. */
-#ifndef LM_GLOO_MESSAGE_TRANSPORT_CORE_H
-#define LM_GLOO_MESSAGE_TRANSPORT_CORE_H
+#pragma once
 
 #include <poll.h>
 #include <pthread.h>
@@ -74,5 +73,3 @@ bool lm_transport_take_kept(lm_transport *e, lm_request *r);
 bool lm_transport_take_ready(lm_transport *e, lm_request *r);
 /* A collective begins: has anybody come to another one already? That is then the clash. */
 void lm_transport_find_mismatch(lm_transport *e);
-
-#endif

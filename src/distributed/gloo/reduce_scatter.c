@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "integers.h"
 
 enum { SEGMENT = 256 << 10, SLOT = 1 };
 
@@ -36,26 +37,24 @@ static lm_status wait_sent(ring *r, size_t i) {
  * segment by segment, and at rank p it is complete. So in round k comes part rank - 2 - k, which continues in round k +
  * 1; what comes is kept in two buffers in turn, as one is still being sent while the other fills. */
 static lm_status go_around(ring *r, int rank, int size, char *out, char *const buffer[2], char *const *in) {
-  lm_status status = LM_OK;
-  for (size_t i = 0; i < r->segments; i++) TRY(send_segment(r, i, in[(rank + size - 1) % size]));
+  for (size_t i = 0; i < r->segments; i++) NEED(send_segment(r, i, in[(rank + size - 1) % size]));
   for (int k = 0; k < size - 1; k++) {
     char *here = buffer[k & 1];
     const char *own = in[(rank + 2 * size - 2 - k) % size];
     bool last = k == size - 2;
     for (size_t i = 0; i < r->segments; i++)
-      TRY(lm_transport_recv(r->e, r->from, SLOT, here + begin_of(i), bytes_of(r, i), &r->received[i]));
+      NEED(lm_transport_recv(r->e, r->from, SLOT, here + begin_of(i), bytes_of(r, i), &r->received[i]));
     for (size_t i = 0; i < r->segments; i++) {
       size_t at = begin_of(i);
-      TRY(lm_transport_wait(r->e, r->received[i]));
+      NEED(lm_transport_wait(r->e, r->received[i]));
       lm_transport_forget(r->e, r->received[i]);
       r->received[i] = NULL;
-      TRY(wait_sent(r, i)); /* the other buffer is `out`, or what the next round receives into */
+      NEED(wait_sent(r, i)); /* the other buffer is `out`, or what the next round receives into */
       r->fold->into(r->fold, (last ? out : here) + at, here + at, own + at, bytes_of(r, i) / r->fold->element);
-      if (!last) TRY(send_segment(r, i, here));
+      if (!last) NEED(send_segment(r, i, here));
     }
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool overlap(const char *a, const char *b, size_t bytes) { return a < b + bytes && b < a + bytes; }
@@ -63,7 +62,7 @@ static bool overlap(const char *a, const char *b, size_t bytes) { return a < b +
 lm_status lm_ring_reduce_scatter(lm_transport *e, int rank, int size, void *out, char *const *in, size_t n,
                                  const lm_fold *fold) {
   lm_status status = LM_OK;
-  size_t bytes = n * fold->element, segments = (bytes + SEGMENT - 1) / SEGMENT;
+  size_t bytes = n * fold->element, segments = lm_ceil_div(bytes, SEGMENT);
   if (size == 1) {
     memmove(out, in[0], bytes);
     return LM_OK;

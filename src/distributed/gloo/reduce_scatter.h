@@ -1,6 +1,5 @@
 /* What gloo lacks: reduce_scatter, as lm_shim_* are. */
-#ifndef LM_GLOO_RING_H
-#define LM_GLOO_RING_H
+#pragma once
 
 #include "distributed/gloo/gloo_collectives.h"
 
@@ -8,5 +7,3 @@
  * shares memory with in. */
 lm_status lm_ring_reduce_scatter(lm_transport *e, int rank, int size, void *out, char *const *in, size_t n,
                                  const lm_fold *fold);
-
-#endif

@@ -85,19 +85,16 @@ static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
   lm_status status = local_meet(l);
   for (int r = 0; r < l->size && status == LM_OK; r++) {
     const lm_ticket *theirs = lm_shared_ticket(l->shared, r, which);
-    if (theirs->hash == mine->hash && theirs->seq == mine->seq) continue;
-    lm_ticket copy = *theirs;
-    status = lm_group_mismatch(g, r, &copy);
+    if (!lm_tickets_agree(theirs, mine)) status = lm_group_mismatch(g, r, (lm_ticket[]){*theirs});
   }
   return status;
 }
 
 static lm_status local_reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   size_t n = (size_t)t->numel;
   memcpy(small_of(l, l->rank, l->turn + 1), t->data, bytes);
-  lm_status status = meet_with_ticket(l, g);
-  if (status != LM_OK) return status;
+  NEED(meet_with_ticket(l, g));
   const char *sum = small_of(l, 0, l->turn);
   for (int r = 1; r < l->size; r++, sum = t->data) lm_reduce_into(dtype, op, t->data, sum, small_of(l, r, l->turn), n);
   if (op == LM_REDUCE_MEAN) lm_reduce_scale(dtype, t->data, n, 1.0 / l->size);
@@ -127,7 +124,7 @@ static size_t chunk_bytes(const job *j, uint64_t k) {
 /* The same in all chunks of a call: in the last, shorter one a rank may have little to do, or nothing. */
 static span slice_of(const job *j, uint64_t k, int rank) {
   size_t bytes = chunk_bytes(j, k), ranks = (size_t)j->l->size;
-  size_t part = ((chunk_bytes(j, 0) + ranks - 1) / ranks + LINE - 1) / LINE * LINE, begin = part * (size_t)rank;
+  size_t part = lm_round_up(lm_ceil_div(chunk_bytes(j, 0), ranks), LINE), begin = part * (size_t)rank;
   return (span){begin < bytes ? begin : bytes, begin + part < bytes ? begin + part : bytes};
 }
 
@@ -165,17 +162,16 @@ static void collect(const job *j, uint64_t k) {
 }
 
 static lm_status local_reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   const job j = {l, t->data, bytes, lm_dtype_size(dtype), dtype, op, l->chunk};
-  uint64_t chunks = (bytes + CHUNK - 1) / CHUNK;
+  uint64_t chunks = lm_ceil_div(bytes, CHUNK);
   l->chunk += chunks;
   for (uint64_t k = 0; k < chunks + 2; k++) {
     if (k < chunks) local_stage(&j, k);
     if (k >= 1 && k <= chunks) local_reduce(&j, k - 1);
     if (k >= 2) collect(&j, k - 2);
     if (k > chunks) break; /* nobody waits for that */
-    lm_status status = k == 0 ? meet_with_ticket(l, g) : local_meet(l);
-    if (status != LM_OK) return status;
+    NEED(k == 0 ? meet_with_ticket(l, g) : local_meet(l));
   }
   return LM_OK;
 }

@@ -1,6 +1,5 @@
 /* all_reduce between ranks of one host, through memory they share. */
-#ifndef LM_GLOO_SHARED_MEMORY_ALL_REDUCE_H
-#define LM_GLOO_SHARED_MEMORY_ALL_REDUCE_H
+#pragma once
 
 #include "distributed/group/backend.h"
 
@@ -11,5 +10,3 @@ lm_status lm_local_open(lm_group *g, lm_local **out);
 /* t as the group's all_reduce gets it, of any size. All ranks get the same bits. */
 lm_status lm_local_all_reduce(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op);
 void lm_local_close(lm_local *l); /* NULL is fine */
-
-#endif

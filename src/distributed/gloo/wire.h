@@ -1,7 +1,6 @@
 /* The byte stream of one link: messages waiting to be written, and a reader that reports what comes in. Nothing here
  * blocks or allocates; whoever calls holds the engine's lock. */
-#ifndef LM_GLOO_WIRE_H
-#define LM_GLOO_WIRE_H
+#pragma once
 
 #include "distributed/group/backend.h"
 
@@ -97,5 +96,3 @@ typedef enum lm_wire_event {
 } lm_wire_event;
 /* budget: reads from the socket left. Also changes the state to LEFT or BROKEN. */
 lm_wire_event lm_wire_read(lm_wire *w, int *budget);
-
-#endif

@@ -1,6 +1,5 @@
 /* Running calls: at once, or on the group's own thread in the order in which they were made. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -20,7 +19,7 @@ static lm_status work_scale(lm_tensor *t, double factor) {
   lm_tensor *number = NULL, *same = NULL;
   if (factor == 1) return LM_OK;
   if (factor != 0 && LM_DEVICE_KIND(t->device) == LM_CPU) {
-    lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, factor);
+    lm_reduce_scale(t->dtype, t->data, (size_t)t->numel, factor);
     return LM_OK;
   }
   TRY(lm_tensor_number(factor, &number));
@@ -37,14 +36,11 @@ done:
 
 static lm_status work_all_reduce_scaled(const lm_exchange *c) {
   const lm_group_table *table = c->g->table;
-  lm_status status = LM_OK;
   if (table->all_reduce_scaled && c->scale != 0) return table->all_reduce_scaled(c->g, c->t, c->scale);
-  TRY(work_scale(c->t, c->scale));
+  NEED(work_scale(c->t, c->scale));
   /* Zeros too go the way on which the others are. */
-  TRY(table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
-                               : table->all_reduce(c->g, c->t, LM_REDUCE_SUM));
-done:
-  return status;
+  return table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
+                                  : table->all_reduce(c->g, c->t, LM_REDUCE_SUM);
 }
 
 lm_status lm_call_dispatch(const lm_exchange *c) {
@@ -151,7 +147,7 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
 
 static void *work_serve(void *arg) {
   lm_queue *q = arg;
-  omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
+  lm_set_thread_limit(1); /* copying back is no reason for several threads beside the script's */
   pthread_mutex_lock(&q->lock);
   for (;;) {
     while (!q->first && !q->closing) pthread_cond_wait(&q->more, &q->lock);
@@ -185,11 +181,9 @@ static void *work_serve(void *arg) {
 }
 
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue)) {
-  if (*started) return LM_OK;
-  int error = lm_thread_start(thread, run, q);
-  if (error) return lm_fail_cannot(LM_E_IO, "create thread", error);
-  *started = true;
-  return LM_OK;
+  lm_status status = *started ? LM_OK : lm_thread_start(thread, run, q);
+  *started = status == LM_OK;
+  return status;
 }
 
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out) {

@@ -7,8 +7,7 @@
  * lm_group_check whether there is still something to wait for.
  *
  * Ranks count from 0. Below, "rank" is the rank within the group unless it says "in the world". */
-#ifndef LM_GROUP_BACKEND_H
-#define LM_GROUP_BACKEND_H
+#pragma once
 
 #include "abi.h"
 #include "distributed/store/ticket.h"
@@ -164,5 +163,3 @@ LM_API void lm_reduce_into(lm_dtype dtype, lm_reduce_op op, void *out, const voi
 LM_API void lm_reduce_scale(lm_dtype dtype, void *x, size_t n, double factor); /* floats */
 /* What is left to do for a MEAN once t is the sum; else nothing. */
 LM_API void lm_reduce_mean(const lm_group *g, lm_tensor *t, lm_reduce_op op);
-
-#endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "device/driver.h"
 #include "device/known.h"
@@ -90,8 +91,7 @@ done:
 static void note_uuid(void *ctx, const lm_property *p) {
   uint64_t *id = ctx;
   if (strcmp(p->name, "uuid") != 0 || p->kind != LM_PROPERTY_TEXT) return;
-  *id = 0xcbf29ce484222325u; /* FNV-1a */
-  for (const char *at = p->text; *at; at++) *id = (*id ^ (unsigned char)*at) * 0x100000001b3u;
+  *id = lm_hash(LM_NO_HASH, p->text, strlen(p->text));
 }
 
 /* 0: the driver does not say. */

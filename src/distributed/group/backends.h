@@ -1,6 +1,5 @@
 /* The backends of a group: its text ("gloo", "cpu:gloo,cuda:nccl") and the parts it makes. Private to distributed/. */
-#ifndef LM_GROUP_BACKENDS_H
-#define LM_GROUP_BACKENDS_H
+#pragma once
 
 #include "distributed/group/group_core.h"
 #include "distributed/store/protocol.h"
@@ -26,5 +25,3 @@ void lm_parts_make(lm_group_core *core, const lm_backends *backends);
 lm_status lm_parts_open(lm_group_core *core);
 /* The last ones first. */
 void lm_parts_close(lm_group_core *core);
-
-#endif

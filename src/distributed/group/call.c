@@ -122,7 +122,7 @@ lm_device lm_call_device(const lm_exchange *c, lm_device device) {
 
 lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   const char *name = names[c->kind];
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   if (lm_call_device(c, t->device) == LM_NO_DEVICE)
     return lm_fail_device(name, "tensor", lm_text("on a device of backend '%s'", c->g->table->name),
                           lm_device_name(t->device));
@@ -151,7 +151,7 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
 static const char *call_end_of(const lm_tensor *t) {
   int64_t last = 0;
   for (int d = 0; d < t->ndim; d++) last += (t->size[d] - 1) * t->stride[d];
-  return t->data + (last + 1) * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  return t->data + (last + 1) * (int64_t)lm_dtype_size(t->dtype);
 }
 
 static bool share_memory(const lm_tensor *a, const lm_tensor *b) {
@@ -169,7 +169,7 @@ static lm_status call_copy(lm_tensor *from, lm_tensor *to) {
 static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **out) {
   lm_device device = lm_call_device(c, t->device);
   lm_tensor *dense = NULL;
-  lm_status status = lm_tensor_empty((lm_dtype)t->dtype, device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
+  lm_status status = lm_tensor_empty(t->dtype, device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
   if (status == LM_OK && keep) status = call_copy(t, dense);
   if (status != LM_OK) lm_release(dense);
   *out = status == LM_OK ? dense : NULL;
@@ -268,7 +268,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   if (t) {
     hash = call_mix(hash, (uint64_t)t->dtype);
     call_put_text(&what, " ");
-    call_put_text(&what, lm_dtype_name((lm_dtype)t->dtype));
+    call_put_text(&what, lm_dtype_name(t->dtype));
   }
   if (t && c->kind != LM_ALL_TO_ALL) { /* whose sizes may differ from rank to rank */
     hash = call_mix(hash, t->ndim);

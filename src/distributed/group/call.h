@@ -3,8 +3,7 @@
  *
  * A call owns headers of all its tensors, over the memory that those had which the script gave and, where these are
  * strided, the dense ones the group sees instead. It can wait in a queue and run on another thread. */
-#ifndef LM_GROUP_CALL_H
-#define LM_GROUP_CALL_H
+#pragma once
 
 #include "distributed/group/collective.h"
 #include "distributed/group/group_core.h"
@@ -99,7 +98,7 @@ struct lm_queue {
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
 /* Takes c's contents over, also if it fails: assigns the call its seq and runs it, or queues it. */
 lm_status lm_call_send(lm_exchange *c, lm_work **work);
-/* A thread of the group's own: no signals, no team of OpenMP's. */
+/* A thread of the group's own: no signals. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
 /* Takes c's contents over. One of the two is NULL. */
 lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out);
@@ -119,5 +118,3 @@ bool lm_p2p_done(lm_work *w);
 static inline bool lm_is_p2p(const lm_work *w) { return w->call.kind == LM_SEND || w->call.kind == LM_RECV; }
 /* The end of the group: sends get a few seconds to leave, receives are abandoned. */
 void lm_p2p_close(lm_queue *q);
-
-#endif

@@ -1,5 +1,4 @@
 /* What a waiting call asks: is there still something to wait for? And what it says when there is not. */
-#define _GNU_SOURCE /* ppoll */
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
@@ -283,10 +282,7 @@ static lm_status look_closer(lm_waiting *call, unsigned news) {
   double now = lm_seconds();
   call->news = news;
   call->test = call->deadline;
-  if (news > 0) {
-    lm_status status = check_left(call);
-    if (status != LM_OK) return status;
-  }
+  if (news > 0) { NEED(check_left(call)); }
   if (!call->reported && now >= call->since + report_after) {
     call->reported = true;
     lm_client_waiting(w->client, call->core->id, &call->ticket);
@@ -305,10 +301,7 @@ lm_status lm_group_check(lm_group *g) {
   if (!w) return LM_OK;
   lm_waiting *call = call_of(g->core);
   if (!call) return lm_world_check(w);
-  if (call->issuer) {
-    lm_status status = lm_issuer_check(call->issuer);
-    if (status != LM_OK) return status;
-  }
+  if (call->issuer) { NEED(lm_issuer_check(call->issuer)); }
   unsigned news = lm_client_news(w->client);
   if (news == call->news && lm_seconds() < call->test) return LM_OK;
   return look_closer(call, news);
@@ -344,8 +337,7 @@ lm_status lm_group_await_cause(lm_group *g) {
   if (!g->core->world) return LM_OK;
   lm_client *client = g->core->world->client;
   for (double until = lm_seconds() + lost_time; lm_seconds() < until;) {
-    lm_status status = lm_group_check(g);
-    if (status != LM_OK) return status;
+    NEED(lm_group_check(g));
     lm_client_await(client, lm_client_news(client), 0.05);
   }
   return LM_OK;
@@ -356,8 +348,7 @@ lm_status lm_group_broken(lm_group *g, const char *how) {
   char why[512];
   lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
   if (!w) return lm_fail(LM_E_STATE, "%s", why);
-  lm_status status = lm_group_await_cause(g);
-  if (status != LM_OK) return status;
+  NEED(lm_group_await_cause(g));
   const lm_waiting *call = call_of(g->core);
   lm_failure failure = failure_of(w, LM_FAILURE_ERROR, w->rank);
   if (call) snprintf(failure.where, sizeof failure.where, "%s", call->ticket.where);
@@ -369,8 +360,7 @@ lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
   lm_world *w = g->core->world;
   char why[256];
   lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
-  lm_status status = lm_group_await_cause(g);
-  if (status != LM_OK) return status;
+  NEED(lm_group_await_cause(g));
   lm_failure failure = failure_of(w, LM_FAILURE_UNREACHABLE, g->ranks[peer]);
   failure.other = party_of(w, w->rank, LM_NOT_KNOWN, NULL);
   snprintf(failure.message, sizeof failure.message, "%s", why);

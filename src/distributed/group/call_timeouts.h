@@ -1,7 +1,6 @@
 /* The record of a call that this rank waits in: since when, until when, whether anybody was notified. Private to
  * distributed/. */
-#ifndef LM_GROUP_CALL_TIMEOUTS_H
-#define LM_GROUP_CALL_TIMEOUTS_H
+#pragma once
 
 #include "distributed/group/group_core.h"
 
@@ -39,5 +38,3 @@ void lm_waiting_watch(lm_waiting *w, lm_group_core *core, const lm_ticket *ticke
 /* What this rank enqueued has failed by itself ("ncclRemoteError: …"). As lm_group_lost: a second for the cause to
  * become known, else this rank's failure is the cause. */
 lm_status lm_group_broken(lm_group *g, const char *how);
-
-#endif

@@ -37,9 +37,8 @@ static lm_status differs_in(const lm_tensor *a, const lm_tensor *b) {
 
 static lm_status differs(const lm_exchange *c, const lm_tensor *t, const lm_tensor *entry, int i) {
   return lm_fail(differs_in(entry, t), "%s: tensor %d of the list must be %s %s on %s, got %s %s on %s",
-                 lm_collective_name(c->kind), i + 1, lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t),
-                 lm_device_name(t->device), lm_dtype_name((lm_dtype)entry->dtype), lm_shape_of(entry),
-                 lm_device_name(entry->device));
+                 lm_collective_name(c->kind), i + 1, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device),
+                 lm_dtype_name(entry->dtype), lm_shape_of(entry), lm_device_name(entry->device));
 }
 
 /* Whether a list is one tensor for all ranks. t: what each gets of it, or NULL. */
@@ -52,8 +51,8 @@ static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_
   const char *name = lm_collective_name(c->kind);
   if (t && (w->dtype != t->dtype || w->device != t->device || !collective_holds(w, size, t)))
     return lm_fail(differs_in(w, t), "%s: one tensor for all ranks must be %d times %s %s on %s, got %s %s on %s", name,
-                   size, lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device),
-                   lm_dtype_name((lm_dtype)w->dtype), lm_shape_of(w), lm_device_name(w->device));
+                   size, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device), lm_dtype_name(w->dtype),
+                   lm_shape_of(w), lm_device_name(w->device));
   if (!t && (w->ndim == 0 || w->size[0] % size != 0))
     return lm_fail(LM_E_SHAPE, "%s: the first dim of %s must be divisible by the number of ranks (%d)", name,
                    lm_shape_of(w), size);
@@ -62,25 +61,23 @@ static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_
 
 /* n tensors in a list `from`, which fit t (NULL: all_to_all, where they only have one dtype and device). */
 static lm_status check_list(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write) {
-  lm_status status = LM_OK;
-  for (int i = 0; i < n; i++) TRY(lm_call_check(c, from[i], write));
+  for (int i = 0; i < n; i++) NEED(lm_call_check(c, from[i], write));
   if (is_whole(c, t, n, from)) return check_whole(c, t, from[0]);
   if (n != c->core->g.size) return lm_fail_length(lm_collective_name(c->kind), "the list", c->core->g.size, "rank", n);
   const lm_tensor *like = t ? t : from[0];
   for (int i = 0; i < n; i++)
     if (from[i]->dtype != like->dtype || from[i]->device != like->device || (t && !lm_same_shape(from[i], t)))
       return differs(c, like, from[i], i);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status check_apart(const lm_exchange *c, int n, lm_tensor *const *out) {
   for (int i = 0; i < n; i++) {
     if (!lm_is_contiguous(out[i]) || out[i]->numel == 0) continue;
-    const char *begin = out[i]->data, *end = begin + out[i]->numel * (int64_t)lm_dtype_size((lm_dtype)out[i]->dtype);
+    const char *begin = out[i]->data, *end = begin + out[i]->numel * (int64_t)lm_dtype_size(out[i]->dtype);
     for (int j = 0; j < i; j++) { /* a strided one may lie between another's elements */
       if (!lm_is_contiguous(out[j]) || out[j]->numel == 0 || out[j]->data >= end) continue;
-      if (begin < out[j]->data + out[j]->numel * (int64_t)lm_dtype_size((lm_dtype)out[j]->dtype))
+      if (begin < out[j]->data + out[j]->numel * (int64_t)lm_dtype_size(out[j]->dtype))
         return lm_fail(LM_E_ARG, "%s: tensors %d and %d of the list must not share memory", lm_collective_name(c->kind),
                        j + 1, i + 1);
     }

@@ -4,8 +4,7 @@
  * work NULL: return when it is done on this rank, or, of a group that enqueues, when it is enqueued. Otherwise it is
  * queued on the group's own thread, in the order of the calls, and *work is yours; the memory that the tensors have now
  * is kept alive, and must not be touched until it is done. */
-#ifndef LM_GROUP_COLLECTIVE_H
-#define LM_GROUP_COLLECTIVE_H
+#pragma once
 
 #include "distributed/group/backend.h"
 
@@ -57,5 +56,3 @@ LM_API lm_status lm_work_wait(lm_work *w, double seconds);
 LM_API bool lm_work_done(lm_work *w);      /* also true if it failed; drives sends and receives a bit */
 LM_API int lm_work_peer(const lm_work *w); /* of a finished (or enqueued) recv; -1 otherwise */
 LM_API void lm_work_release(lm_work *w);   /* NULL is fine; not waiting for it is fine */
-
-#endif

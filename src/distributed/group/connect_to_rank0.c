@@ -2,7 +2,6 @@
  * last has come. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -212,18 +211,16 @@ static lm_status rendezvous_enter(opening *o) {
 }
 
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
-  lm_status status = LM_OK;
   opening o = {.w = w, .config = config, .since = lm_seconds()};
   o.job = config->job && *config->job ? config->job : config->init_method;
   o.deadline =
       (lm_deadline){.deadline = o.since + config->timeout, .wake_fd = -1, .check = rendezvous_check, .ctx = &o};
   gethostname(o.host, sizeof o.host - 1);
   char chosen[LM_ADDRESS_MAX];
-  TRY(lm_net_chosen_host("", chosen)); /* what is wrong with it is wrong at once */
-  TRY(lm_locator_of(config->init_method, config->generation, &w->locator));
-  if (w->rank == 0) TRY(start_store(&o));
-  TRY(rendezvous_enter(&o));
+  NEED(lm_net_chosen_host("", chosen)); /* what is wrong with it is wrong at once */
+  NEED(lm_locator_of(config->init_method, config->generation, &w->locator));
+  if (w->rank == 0) NEED(start_store(&o));
+  NEED(rendezvous_enter(&o));
 
-done:
-  return status;
+  return LM_OK;
 }

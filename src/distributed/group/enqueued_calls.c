@@ -5,7 +5,6 @@
 #include "distributed/group/call_timeouts.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -97,15 +96,13 @@ static lm_status issue_stream_of(lm_issuer *is, lm_device device, lm_stream **ou
 
 /* After what wrote the tensors or, for those to be written, used them. */
 static lm_status issue_order(const lm_exchange *c, lm_stream *s) {
-  lm_status status = LM_OK;
-  if (c->t) TRY(lm_use_read(lm_tensor_used(c->t), s));
+  if (c->t) NEED(lm_use_read(lm_tensor_used(c->t), s));
   for (int i = 0; i < c->n; i++) {
-    if (c->in) TRY(lm_use_read(lm_tensor_used(c->in[i]), s));
-    if (c->out) TRY(lm_use_read(lm_tensor_used(c->out[i]), s));
+    if (c->in) NEED(lm_use_read(lm_tensor_used(c->in[i]), s));
+    if (c->out) NEED(lm_use_read(lm_tensor_used(c->out[i]), s));
   }
-  for (int i = 0; i < c->nwritten; i++) TRY(lm_use_write(lm_tensor_used(c->written[i].dense), s));
-done:
-  return status;
+  for (int i = 0; i < c->nwritten; i++) NEED(lm_use_write(lm_tensor_used(c->written[i].dense), s));
+  return LM_OK;
 }
 
 /* ---- one call */

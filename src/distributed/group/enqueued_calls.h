@@ -3,8 +3,7 @@
  *
  * enqueued_calls.c makes the calls, enqueued_watch.c is the thread: it finds out when a call is done (an event behind
  * it, and the ticket of the rank before, ticket_ring.h), and ends all of them when the job or the group has failed. */
-#ifndef LM_GROUP_ENQUEUED_CALLS_H
-#define LM_GROUP_ENQUEUED_CALLS_H
+#pragma once
 
 #include "distributed/group/call.h"
 #include "distributed/group/ticket_ring.h"
@@ -62,5 +61,3 @@ struct lm_issuer {
 
 /* Has the thread started. */
 lm_status lm_issuer_start(lm_issuer *is);
-
-#endif

@@ -1,20 +1,17 @@
 /* The thread that watches what a part has enqueued. While calls are under way it looks again and again, more and more
  * seldom while nothing happens; between them it sleeps until a call, a ticket or the failure of another rank wakes it.
  */
-#define _GNU_SOURCE
 #include <errno.h>
-#include <omp.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/message.h"
 #include "base/thread.h"
+#include "base/thread_state.h"
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
-#include "distributed/group/world.h"
 
 static const double first_pause = 50e-6, longest_pause = 2e-3; /* seconds between looks */
 static const double awaited_pause = 200e-6;                    /* the longest while a thread waits for a work */
@@ -107,7 +104,7 @@ static lm_status watch_exchange(watch *x) {
   for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->matched) continue;
     if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: it came between these two loops */
-    if (theirs.seq != w->call.ticket.seq || theirs.hash != w->call.ticket.hash) return disagree(x, w, &theirs);
+    if (!lm_tickets_agree(&theirs, &w->call.ticket)) return disagree(x, w, &theirs);
     w->matched = true;
     x->pause = first_pause;
   }
@@ -166,17 +163,15 @@ static void complete(watch *x, lm_work *w) {
 }
 
 static lm_status harvest(watch *x) {
-  lm_status status = LM_OK;
   bool done = true;
   for (lm_work *w; done && (w = oldest(x->is));) {
     stand_in_front_of(x, w, false);
-    TRY(look_at(x, w, &done));
+    NEED(look_at(x, w, &done));
     if (!done) break;
     complete(x, w);
     x->pause = first_pause;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- failure */
@@ -250,7 +245,7 @@ static bool must_report_first(watch *x) {
 static void *watch_calls(void *arg) {
   lm_issuer *is = arg;
   watch x = {.is = is, .pause = first_pause};
-  omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
+  lm_set_thread_limit(1); /* copying back is no reason for several threads beside the script's */
   for (;;) {
     pthread_mutex_lock(&is->lock);
     bool idle = !is->first, closing = is->closing;
@@ -274,8 +269,7 @@ lm_status lm_issuer_start(lm_issuer *is) {
   is->kick = lm_wakeup_fd_new();
   if (is->kick < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   if (lm_tickets_wanted(is->g)) TRY(lm_tickets_open(&is->ring, is->g, is->kick));
-  int error = lm_thread_start(&is->thread, watch_calls, is);
-  if (error) TRY(lm_fail_cannot(LM_E_IO, "create thread", error));
+  TRY(lm_thread_start(&is->thread, watch_calls, is));
   is->started = true;
 done:
   if (status != LM_OK) {

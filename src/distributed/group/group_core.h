@@ -1,6 +1,5 @@
 /* What the core keeps of a group beside what the group sees. Private to distributed/. */
-#ifndef LM_GROUP_GROUP_CORE_H
-#define LM_GROUP_GROUP_CORE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -49,5 +48,3 @@ extern const lm_group_table lm_group_solo_table;
  * group.
  */
 lm_status lm_group_look(lm_group *g);
-
-#endif

@@ -32,8 +32,7 @@ lm_status lm_group_set(lm_group *g, const char *key, const void *data, size_t n)
 
 lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n) {
   char whole[256];
-  lm_status status = group_key(g, key, whole, sizeof whole);
-  if (status != LM_OK) return status;
+  NEED(group_key(g, key, whole, sizeof whole));
   lm_deadline p = {.deadline = INFINITY, .wake_fd = -1, .check = check_group, .ctx = g};
   return lm_client_get(g->core->world->client, whole, true, &p, NULL, data, n);
 }
@@ -41,8 +40,7 @@ lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n) {
 lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n) {
   void *data;
   size_t got;
-  lm_status status = lm_group_get(g, key, &data, &got);
-  if (status != LM_OK) return status;
+  NEED(lm_group_get(g, key, &data, &got));
   if (got == n) memcpy(out, data, n);
   lm_free(data);
   if (got == n) return LM_OK;

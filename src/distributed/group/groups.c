@@ -1,6 +1,5 @@
 /* Making process groups of the ranks of a world. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/autograd.h"
@@ -130,9 +129,7 @@ static bool on_one_host(const lm_world *w, int n, const int *ranks) {
 
 static void unlist(lm_world *w, lm_group_core *core) {
   pthread_mutex_lock(&w->lock);
-  lm_group_core **at = &w->groups;
-  while (*at && *at != core) at = &(*at)->next;
-  if (*at) *at = core->next;
+  LM_UNLINK(w->groups, core);
   lm_put_u32(&w->closed, core->id);
   lm_put_u64(&w->closed, atomic_load(&core->completed));
   pthread_mutex_unlock(&w->lock);

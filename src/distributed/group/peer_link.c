@@ -1,7 +1,6 @@
 #include "distributed/group/peer_link.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -64,8 +63,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
     if (status == LM_OK || status == LM_E_OOM) return status;
     char why[256]; /* before the next question has words of its own */
     lm_write(why, sizeof why, "%s", lm_error());
-    lm_status failed = lm_group_check(g);
-    if (failed != LM_OK) return failed;
+    NEED(lm_group_check(g));
     bool again = (status == LM_E_IO && lm_seconds() + pause <= until) || has_left(g, peer);
     if (!again) return lm_group_lost(g, peer, why);
     usleep((useconds_t)(pause * 1e6));

@@ -97,5 +97,5 @@ void lm_reduce_scale(lm_dtype dtype, void *x, size_t n, double factor) {
 }
 
 void lm_reduce_mean(const lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  if (op == LM_REDUCE_MEAN) lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
+  if (op == LM_REDUCE_MEAN) lm_reduce_scale(t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
 }

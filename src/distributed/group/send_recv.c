@@ -1,12 +1,12 @@
 /* Send and receive. They go straight to the group: started by post, driven by whoever waits or looks; while nobody
  * does, by a thread of the queue's, since a peer may need the bytes before it comes to where this rank waits. */
-#include <omp.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
+#include "base/thread_state.h"
 #include "distributed/group/call.h"
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
@@ -70,11 +70,7 @@ static void give_back(lm_work *w) {
   bool done = lm_work_is_done(w);
   pthread_mutex_lock(&q->lock);
   w->busy = false;
-  if (done) {
-    lm_work **at = &q->posted;
-    while (*at != w) at = &(*at)->next;
-    *at = w->next;
-  }
+  if (done) LM_UNLINK(q->posted, w);
   pthread_cond_broadcast(&q->finished);
   pthread_mutex_unlock(&q->lock);
   if (done) lm_work_release(w);
@@ -120,7 +116,7 @@ static lm_work *left_alone(lm_queue *q) {
 
 static void *p2p_carry(void *arg) {
   lm_queue *q = arg;
-  omp_set_max_active_levels(0);
+  lm_set_thread_limit(1);
   pthread_mutex_lock(&q->lock);
   while (!q->arrived) {
     if (!q->posted) {
@@ -172,24 +168,22 @@ static lm_status one_byte(const lm_exchange *c, const lm_tensor *t, lm_tensor **
 }
 
 static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag) {
-  lm_status status;
   bool sending = kind == LM_SEND;
-  TRY(lm_call_begin(c, g, kind, t));
+  NEED(lm_call_begin(c, g, kind, t));
   c->peer = peer;
   c->tag = tag;
-  if (sending || peer != -1) TRY(lm_call_check_rank(c, peer));
+  if (sending || peer != -1) NEED(lm_call_check_rank(c, peer));
   if (c->part->issuer && peer < 0)
-    TRY(lm_fail(LM_E_ARG, "%s: src is required; backend '%s' cannot receive from any rank", lm_collective_name(kind),
-                c->g->table->name));
+    NEED(lm_fail(LM_E_ARG, "%s: src is required; backend '%s' cannot receive from any rank", lm_collective_name(kind),
+                 c->g->table->name));
   if (peer == g->rank)
-    TRY(lm_fail_value(lm_collective_name(kind), kind == LM_SEND ? "dst" : "src", "another rank",
-                      lm_text("%d, this rank", lm_call_world_rank(c, peer))));
-  if (tag < 0) TRY(lm_fail_int(lm_collective_name(kind), "tag", "at least 0", tag));
-  TRY(lm_call_check(c, t, !sending));
-  TRY(t->numel == 0 ? one_byte(c, t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));
+    NEED(lm_fail_value(lm_collective_name(kind), kind == LM_SEND ? "dst" : "src", "another rank",
+                       lm_text("%d, this rank", lm_call_world_rank(c, peer))));
+  if (tag < 0) NEED(lm_fail_int(lm_collective_name(kind), "tag", "at least 0", tag));
+  NEED(lm_call_check(c, t, !sending));
+  NEED(t->numel == 0 ? one_byte(c, t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));
   lm_call_name(c, t);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Takes c's contents over. */

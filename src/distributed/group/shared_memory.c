@@ -4,7 +4,6 @@
  * /proc/<pid>/fd/<fd> opens the same file, for whom the system trusts with it. A nonce in the file shows that it is the
  * right one (with several pid namespaces it may not be), and seals that nobody can cut it off under us. Then all agree
  * whether all have it. The file has no name and the descriptors are closed: the last rank's end frees the memory. */
-#define _GNU_SOURCE
 #include "distributed/group/shared_memory.h"
 #include "base/descriptor.h"
 #include "distributed/group/call_timeouts.h"
@@ -15,7 +14,6 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -59,17 +57,15 @@ struct lm_shared {
   size_t stride; /* of regions */
 };
 
-static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
-
-static size_t blocks_size(const lm_group *g) { return whole_pages((size_t)g->size * sizeof(rank_block)); }
+static size_t blocks_size(const lm_group *g) { return lm_round_up((size_t)g->size * sizeof(rank_block), PAGE); }
 static size_t whole_size(const lm_group *g, size_t bytes) {
-  return PAGE + blocks_size(g) + (size_t)g->size * whole_pages(bytes);
+  return PAGE + blocks_size(g) + (size_t)g->size * lm_round_up(bytes, PAGE);
 }
 
 /* ---- opening */
 
 static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
-  size_t blocks = blocks_size(g), stride = whole_pages(bytes), total = whole_size(g, bytes);
+  size_t blocks = blocks_size(g), stride = lm_round_up(bytes, PAGE), total = whole_size(g, bytes);
   struct stat info;
   if (fstat(fd, &info) != 0 || (size_t)info.st_size != total) return NULL;
   lm_shared *s = lm_calloc(1, sizeof *s);
@@ -159,8 +155,7 @@ static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, 
 
 static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **mine) {
   offer o;
-  lm_status status = lm_group_read(g, key_of(ticket, "offer", 0).text, &o, sizeof o);
-  if (status != LM_OK) return status;
+  NEED(lm_group_read(g, key_of(ticket, "offer", 0).text, &o, sizeof o));
   if (o.ticket.hash != ticket->hash) return lm_group_mismatch(g, 0, &o.ticket);
   o.text[sizeof o.text - 1] = 0;
   *mine = join_file(g, o.text, bytes);

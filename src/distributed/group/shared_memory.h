@@ -1,7 +1,6 @@
 /* Memory that the ranks of one host share: a region a rank, and flags to meet by. Made of a memory file that has no
  * name, so nothing can be left behind. */
-#ifndef LM_GROUP_SHARED_MEMORY_H
-#define LM_GROUP_SHARED_MEMORY_H
+#pragma once
 
 #include "distributed/group/backend.h"
 
@@ -24,5 +23,3 @@ LM_API void lm_shared_post(lm_shared *s, int flag, uint32_t value);
 LM_API bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value);
 /* Waits for that, briefly busy where that pays, under lm_group_check. */
 LM_API lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value);
-
-#endif

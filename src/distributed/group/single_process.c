@@ -34,29 +34,24 @@ static bool devices_fit(const lm_group_table *table, int n, lm_tensor *const *t)
 
 /* On the current stream of its device, after what used it. */
 static lm_status devices_order(lm_tensor *t, bool writes) {
-  lm_status status = LM_OK;
   lm_stream *s = lm_stream_current(t->device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
-  TRY(writes ? lm_use_write(lm_tensor_used(t), s) : lm_use_read(lm_tensor_used(t), s));
-done:
-  return status;
+  return writes ? lm_use_write(lm_tensor_used(t), s) : lm_use_read(lm_tensor_used(t), s);
 }
 
 lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
-  lm_status status = LM_OK;
   *taken = false;
   if (root < 0 || root >= n) return lm_fail_int("device_collective", "root", lm_text("from 1 to %d", n), root + 1);
   for (int i = 0; i < n; i++) /* which costs nothing, and is so as a rule: nothing is loaded for the CPU */
     if (LM_DEVICE_KIND(t[i]->device) == LM_CPU) return LM_OK;
   const lm_group_table *table = library_for(LM_DEVICE_KIND(t[root]->device));
   if (!table || lm_graph_capturing() || !devices_fit(table, n, t)) return LM_OK;
-  for (int i = 0; i < n; i++) TRY(devices_order(t[i], (i == root) == reduce));
-  TRY(table->across_devices(n, t, root, reduce, taken));
+  for (int i = 0; i < n; i++) NEED(devices_order(t[i], (i == root) == reduce));
+  NEED(table->across_devices(n, t, root, reduce, taken));
   if (!*taken) return LM_OK;
   for (int i = 0; i < n; i++) {
     lm_stream_touch(lm_stream_current(t[i]->device));
     if ((i == root) == reduce) lm_bump(t[i], LM_BY_COLLECTIVE);
   }
-done:
-  return status;
+  return LM_OK;
 }

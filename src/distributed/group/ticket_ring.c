@@ -67,12 +67,10 @@ static lm_status tickets_connect_to(lm_tickets *ring, int peer, int which) {
 }
 
 lm_status lm_tickets_connect(lm_tickets *ring) {
-  lm_status status = LM_OK;
   const lm_group *g = &ring->g;
-  if (g->rank > 0) TRY(tickets_connect_to(ring, g->rank - 1, LM_RING_PREV));
-  if (g->rank == g->size - 1 && g->size > 2) TRY(tickets_connect_to(ring, 0, LM_RING_NEXT));
-done:
-  return status;
+  if (g->rank > 0) NEED(tickets_connect_to(ring, g->rank - 1, LM_RING_PREV));
+  if (g->rank == g->size - 1 && g->size > 2) NEED(tickets_connect_to(ring, 0, LM_RING_NEXT));
+  return LM_OK;
 }
 
 static void take_arrived(lm_tickets *ring) {

@@ -1,8 +1,7 @@
 /* The ring of tickets of a part that enqueues: each rank reports to the next one which calls it makes, and hears it
  * from the one before, beside what the device does. One thread's except what links do when they arrive. Private to
  * distributed/. */
-#ifndef LM_GROUP_TICKET_RING_H
-#define LM_GROUP_TICKET_RING_H
+#pragma once
 
 #include "base/bytes.h"
 #include "distributed/group/group_core.h"
@@ -36,5 +35,3 @@ bool lm_tickets_get(lm_tickets *ring, lm_ticket *out);
 /* What to poll; returns how many, LM_RING_LINKS at most. */
 struct pollfd;
 int lm_tickets_polls(const lm_tickets *ring, struct pollfd *polls);
-
-#endif

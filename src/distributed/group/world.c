@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -152,9 +151,7 @@ done:
 void lm_world_close(lm_world *w) {
   if (!w || w->forks != lm_world_forks()) return;
   pthread_mutex_lock(&all_lock);
-  lm_world **at = &all;
-  while (*at && *at != w) at = &(*at)->next;
-  if (*at) *at = w->next;
+  LM_UNLINK(all, w);
   pthread_mutex_unlock(&all_lock);
   if (w->server) lm_sigterm_stores(-1);
   dispose(w);

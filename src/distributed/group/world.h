@@ -3,8 +3,7 @@
  * A world belongs to the thread that opened it (one Lua state: threads can be ranks too). It has one C thread that
  * keeps the connection to the store (heartbeats, failures) and takes incoming links from other ranks; rank 0 has
  * another that is the store. */
-#ifndef LM_GROUP_WORLD_H
-#define LM_GROUP_WORLD_H
+#pragma once
 
 #include "distributed/group/backend.h"
 #include "distributed/store/failure.h"
@@ -70,5 +69,3 @@ LM_API lm_status lm_world_check(lm_world *w);
  * long one the end. */
 LM_API void lm_set_where(const char *where);
 LM_API const char *lm_where(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* The insides of a world, shared by world.c (opening and closing), connect_to_rank0.c (how ranks find each other),
  * groups.c, call_timeouts.c (waiting and failing) and peer_link.c. */
-#ifndef LM_GROUP_WORLD_CORE_H
-#define LM_GROUP_WORLD_CORE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -43,5 +42,3 @@ void lm_link_forget(lm_world *w, uint32_t group);
 
 /* call_timeouts.c: "call: rank 1 on b died …"; call may be NULL. */
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);
-
-#endif

@@ -111,12 +111,6 @@ static void messages_drive(lm_mpi_state *s) {
   }
 }
 
-static void delist(lm_mpi_messages *m, const lm_request *r) {
-  lm_request **at = &m->first;
-  while (*at && *at != r) at = &(*at)->next;
-  if (*at) *at = r->next;
-}
-
 /* Whether MPI lets go of a receive that nothing has come for. */
 static bool take_back(lm_request *r) {
   int flag = 0;
@@ -130,7 +124,7 @@ static bool take_back(lm_request *r) {
 lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   lm_mpi_state *s = g->state;
   size_t bytes = lm_nbytes(t);
-  int pieces = (int)((bytes + LM_MPI_PIECE - 1) / LM_MPI_PIECE);
+  int pieces = (int)lm_ceil_div(bytes, LM_MPI_PIECE);
   *out = NULL;
   if (tag > lm_mpi_max_tag())
     return lm_fail_int(sending ? "send" : "recv", "tag",
@@ -151,10 +145,8 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
     return lm_mpi_refused(g);
   }
   pthread_mutex_lock(&s->posted->lock);
-  lm_request **last = &s->posted->first;
-  while (*last) last = &(*last)->next;
   r->code = messages_start(s, r, tag);
-  if (r->code == MPI_SUCCESS) *last = r;
+  if (r->code == MPI_SUCCESS) LM_LINK_LAST(s->posted->first, r);
   pthread_mutex_unlock(&s->posted->lock);
   lm_status status = lm_mpi_did(g, r->code);
   if (status == LM_OK) *out = r; /* else it is MPI's */
@@ -192,7 +184,7 @@ void lm_mpi_forget(lm_group *g, lm_request *r) {
   lm_mpi_state *s = g->state;
   if (!lm_mpi_enter()) return;
   pthread_mutex_lock(&s->posted->lock);
-  delist(s->posted, r);
+  LM_UNLINK(s->posted->first, r);
   bool ours = r->done || take_back(r);
   pthread_mutex_unlock(&s->posted->lock);
   lm_mpi_leave();

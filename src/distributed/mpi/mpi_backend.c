@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "distributed/mpi/rank_mapping.h"
 
@@ -24,7 +23,7 @@ static lm_status name_the_other(lm_group *g, const lm_ticket *mine) {
   TRY(LM_MPI(g, MPI_Iallgather(&all[g->size], sizeof *all, MPI_BYTE, all, sizeof *all, MPI_BYTE, s->calls, &request)));
   TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(sizeof *all)));
   int peer = 0;
-  while (peer < g->size - 1 && all[peer].seq == mine->seq && all[peer].hash == mine->hash) peer++;
+  while (peer < g->size - 1 && lm_tickets_agree(&all[peer], mine)) peer++;
   status = lm_group_mismatch(g, peer, &all[peer]);
 done:
   if (!lm_mpi_is_lost()) lm_free(all);
@@ -79,26 +78,23 @@ static void free_spans(spans *s) {
 /* ---- collectives */
 
 static lm_status mpi_reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type((lm_dtype)t->dtype), lm_mpi_op(op),
-                               s->calls, &request)));
-  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t))));
-done:
-  return status;
+  NEED(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type(t->dtype), lm_mpi_op(op), s->calls,
+                                &request)));
+  return lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t)));
 }
 
 /* A stretch at a time that has a piece for every rank: reduced at its rank, then gathered. */
 static lm_status mpi_reduce_large(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
   spans blocks = {0};
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   size_t element = lm_dtype_size(dtype), n = (size_t)t->numel, size = (size_t)g->size;
   size_t stretch = LM_MPI_PIECE / element * size;
   TRY(spans_of(g, NULL, &blocks));
   for (size_t at = 0; at < n; at += stretch) {
-    size_t here = n - at < stretch ? n - at : stretch, block = (here + size - 1) / size;
+    size_t here = n - at < stretch ? n - at : stretch, block = lm_ceil_div(here, size);
     for (size_t r = 0, from = 0; r < size; r++, from += blocks.n[r - 1]) {
       blocks.data[r] = t->data + (at + from) * element;
       blocks.n[r] = here - from < block ? here - from : block;
@@ -141,7 +137,7 @@ static lm_status mpi_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  lm_dtype dtype = (lm_dtype)t->dtype;
+  lm_dtype dtype = t->dtype;
   size_t element = lm_dtype_size(dtype), most = LM_MPI_PIECE / element;
   bool here = g->rank == root;
   TRY(mpi_meet(g));
@@ -163,7 +159,7 @@ static lm_status mpi_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *cons
   TRY(mpi_meet(g));
   TRY(spans_of(g, out, &to));
   memmove(to.data[g->rank], t->data, lm_nbytes(t));
-  TRY(lm_mpi_ring_gather(g, (lm_dtype)t->dtype, (lm_mpi_blocks){to.data, to.n}));
+  TRY(lm_mpi_ring_gather(g, t->dtype, (lm_mpi_blocks){to.data, to.n}));
 done:
   free_spans(&to);
   return mpi_keep_tensors(status, g->size, out);
@@ -200,7 +196,7 @@ static lm_status mpi_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const 
   spans from = {0};
   TRY(mpi_meet(g));
   TRY(spans_of(g, in, &from));
-  TRY(lm_mpi_ring_reduce(g, (lm_dtype)t->dtype, op, (lm_mpi_blocks){from.data, from.n}, t->data));
+  TRY(lm_mpi_ring_reduce(g, t->dtype, op, (lm_mpi_blocks){from.data, from.n}, t->data));
   lm_reduce_mean(g, t, op);
 done:
   free_spans(&from);
@@ -209,15 +205,14 @@ done:
 
 /* Sizes may differ from pair to pair, and no ticket reports them: the ranks compare them first. */
 static lm_status compare_sizes(lm_group *g, const size_t *bytes) {
-  lm_status status = LM_OK;
   lm_mpi_state *s = g->state;
   MPI_Request request;
   int size = g->size;
   if (!s->sizes) s->sizes = lm_malloc(2 * (size_t)size * sizeof *s->sizes);
   if (!s->sizes) return LM_E_OOM;
   for (int r = 0; r < size; r++) s->sizes[r] = bytes[r];
-  TRY(LM_MPI(g, MPI_Ialltoall(s->sizes, 1, MPI_UINT64_T, s->sizes + size, 1, MPI_UINT64_T, s->calls, &request)));
-  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(0)));
+  NEED(LM_MPI(g, MPI_Ialltoall(s->sizes, 1, MPI_UINT64_T, s->sizes + size, 1, MPI_UINT64_T, s->calls, &request)));
+  NEED(lm_mpi_wait(g, 1, &request, lm_mpi_spin(0)));
   for (int r = 0; r < size; r++) {
     unsigned long long theirs = s->sizes[size + r], wanted = bytes[size + r];
     if (theirs == wanted) continue;
@@ -226,8 +221,7 @@ static lm_status compare_sizes(lm_group *g, const size_t *bytes) {
     other.where[0] = 0;
     return lm_group_mismatch(g, r, &other);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status mpi_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
@@ -271,19 +265,17 @@ static int make_communicators(lm_mpi_job *job) {
 }
 
 static lm_status connect(lm_group *g, const lm_mpi_rank_place *positions) {
-  lm_status status;
   lm_mpi_state *s = g->state;
   open_job *o = lm_calloc(1, sizeof *o + (size_t)g->size * sizeof *o->ranks);
   if (!o) return LM_E_OOM;
   o->job.run = make_communicators;
   o->n = g->size;
   for (int r = 0; r < g->size; r++) o->ranks[r] = positions[r].rank;
-  TRY(lm_mpi_run(g, &o->job));
+  NEED(lm_mpi_run(g, &o->job));
   s->calls = o->calls;
   s->messages = o->messages;
   lm_free(o);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Nothing is given back that MPI may still be using. */

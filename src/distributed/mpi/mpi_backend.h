@@ -1,6 +1,5 @@
 /* What the parts of the group "mpi" share. */
-#ifndef LM_MPI_MPI_BACKEND_H
-#define LM_MPI_MPI_BACKEND_H
+#pragma once
 
 #include "distributed/mpi/runtime.h"
 
@@ -47,5 +46,3 @@ void lm_mpi_forget(lm_group *g, lm_request *r);
 
 /* The plug-in's table. */
 LM_API const lm_group_table *lm_group_plugin(void);
-
-#endif

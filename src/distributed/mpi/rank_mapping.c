@@ -82,25 +82,22 @@ done:
 
 /* The first member gathers the rows and sends the table to all. */
 static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *positions) {
-  lm_status status = LM_OK;
   size_t all = (size_t)g->size * sizeof *positions;
   char key[32];
   positions[g->rank] = my_place();
   if (g->size == 1) return LM_OK;
   if (g->rank > 0) {
     snprintf(key, sizeof key, "place/%d", g->rank);
-    TRY(lm_group_set(g, key, &positions[g->rank], sizeof *positions));
-    TRY(lm_group_read(g, "positions", positions, all));
+    NEED(lm_group_set(g, key, &positions[g->rank], sizeof *positions));
+    NEED(lm_group_read(g, "positions", positions, all));
     return LM_OK;
   }
   for (int r = 1; r < g->size; r++) {
     snprintf(key, sizeof key, "place/%d", r);
-    TRY(lm_group_read(g, key, &positions[r], sizeof *positions));
+    NEED(lm_group_read(g, key, &positions[r], sizeof *positions));
     positions[r].job[sizeof positions[r].job - 1] = 0;
   }
-  TRY(lm_group_set(g, "positions", positions, all));
-done:
-  return status;
+  return lm_group_set(g, "positions", positions, all);
 }
 
 lm_status lm_mpi_rank_mapping(lm_group *g, lm_mpi_rank_place **out) {

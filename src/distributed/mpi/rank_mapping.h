@@ -1,6 +1,5 @@
 /* Which rank of MPI's each member of a group is. Private to distributed/mpi/. */
-#ifndef LM_MPI_RANK_MAPPING_H
-#define LM_MPI_RANK_MAPPING_H
+#pragma once
 
 #include "distributed/group/backend.h"
 
@@ -13,5 +12,3 @@ typedef struct lm_mpi_rank_place {
 /* Exchanges the ranks in MPI of all members, which waits for all of them, and refuses what MPI cannot do. The caller
  * frees positions[g->size] with lm_free. */
 lm_status lm_mpi_rank_mapping(lm_group *g, lm_mpi_rank_place **positions);
-
-#endif

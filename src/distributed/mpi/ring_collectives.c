@@ -31,7 +31,6 @@ static size_t longest(const lm_group *g, const size_t *n) {
 /* Block b starts at the rank after b and goes once around; each rank adds its own to it and passes it on, until it is
  * complete at rank b. */
 lm_status lm_mpi_ring_reduce(lm_group *g, lm_dtype dtype, lm_reduce_op op, lm_mpi_blocks in, char *out) {
-  lm_status status = LM_OK;
   lm_mpi_state *s = g->state;
   int rank = g->rank, size = g->size;
   size_t element = lm_dtype_size(dtype), most = LM_MPI_PIECE / element, end = longest(g, in.n);
@@ -46,37 +45,33 @@ lm_status lm_mpi_ring_reduce(lm_group *g, lm_dtype dtype, lm_reduce_op op, lm_mp
       int next = (b + size - 1) % size;
       char *got = s->scratch + (k & 1) * (size_t)LM_MPI_PIECE;
       size_t n = ring_piece(in.n[next], at, most);
-      TRY(pass_on(g, sent, ring_piece(in.n[b], at, most) * element, got, n * element));
+      NEED(pass_on(g, sent, ring_piece(in.n[b], at, most) * element, got, n * element));
       char *sum = next == rank ? out + at * element : got;
       lm_reduce_into(dtype, op, sum, got, in.data[next] + at * element, n);
       sent = got;
       b = next;
     }
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_mpi_ring_gather(lm_group *g, lm_dtype dtype, lm_mpi_blocks blocks) {
-  lm_status status = LM_OK;
   int size = g->size;
   size_t element = lm_dtype_size(dtype), most = LM_MPI_PIECE / element, end = longest(g, blocks.n);
   for (size_t at = 0; at < end; at += most) {
     int b = g->rank;
     for (int k = 0; k < size - 1; k++) {
       int next = (b + size - 1) % size;
-      TRY(pass_on(g, blocks.data[b] + at * element, ring_piece(blocks.n[b], at, most) * element,
-                  blocks.data[next] + at * element, ring_piece(blocks.n[next], at, most) * element));
+      NEED(pass_on(g, blocks.data[b] + at * element, ring_piece(blocks.n[b], at, most) * element,
+                   blocks.data[next] + at * element, ring_piece(blocks.n[next], at, most) * element));
       b = next;
     }
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* All pairs at once, a piece of each at a time. */
 lm_status lm_mpi_exchange(lm_group *g, char *const *from, char *const *to, const size_t *bytes) {
-  lm_status status = LM_OK;
   lm_mpi_state *s = g->state;
   int rank = g->rank, size = g->size;
   const size_t *leaving = bytes, *coming = bytes + size;
@@ -88,12 +83,11 @@ lm_status lm_mpi_exchange(lm_group *g, char *const *from, char *const *to, const
     for (int k = 1; k < size; k++) {
       int before = (rank + size - k) % size, next = (rank + k) % size;
       size_t a = ring_piece(coming[before], at, LM_MPI_PIECE), b = ring_piece(leaving[next], at, LM_MPI_PIECE);
-      if (a > 0) TRY(LM_MPI(g, MPI_Irecv(to[before] + at, (int)a, MPI_BYTE, before, 0, s->calls, &s->rounds[n++])));
-      if (b > 0) TRY(LM_MPI(g, MPI_Isend(from[next] + at, (int)b, MPI_BYTE, next, 0, s->calls, &s->rounds[n++])));
+      if (a > 0) NEED(LM_MPI(g, MPI_Irecv(to[before] + at, (int)a, MPI_BYTE, before, 0, s->calls, &s->rounds[n++])));
+      if (b > 0) NEED(LM_MPI(g, MPI_Isend(from[next] + at, (int)b, MPI_BYTE, next, 0, s->calls, &s->rounds[n++])));
       moving += a + b;
     }
-    if (n > 0) TRY(lm_mpi_wait(g, n, s->rounds, lm_mpi_spin(moving)));
+    if (n > 0) NEED(lm_mpi_wait(g, n, s->rounds, lm_mpi_spin(moving)));
   }
-done:
-  return status;
+  return LM_OK;
 }

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/mpi/runtime.h"
 
 #include <dlfcn.h>
@@ -8,10 +7,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hook_import.h"
+#include "base/environment_variable.h"
 #include "base/mem.h"
-#include "base/message.h"
 #include "base/thread.h"
+#include "distributed/mpi/hook_import.h"
 #include "distributed/store/pmix.h"
 
 static const double MIN_SLEEP = 20e-6, MAX_SLEEP = 1e-3, SLEEP_SHARE = 1.0 / 16;
@@ -153,18 +152,11 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
 /* One for all calls that block, since the thread that begins MPI is the one that has to end it. */
 static lm_status start_serving(void) {
   lm_status status = LM_OK;
-  pthread_t thread;
   pthread_mutex_lock(&lock);
   if (!serving) {
-    int error = lm_thread_start(&thread, mpi_serve, NULL);
-    if (error) {
-      status = lm_fail_cannot(LM_E_IO, "create thread", error);
-    } else {
-      pthread_setname_np(thread, "lm-mpi");
-      pthread_detach(thread);
-      serving = true;
-      owner = getpid();
-    }
+    status = lm_thread_start_detached("lm-mpi", mpi_serve, NULL);
+    serving = status == LM_OK;
+    if (serving) owner = getpid();
   }
   pthread_mutex_unlock(&lock);
   return status;
@@ -223,7 +215,19 @@ typedef struct begin_job {
 static _Atomic bool beginning; /* MPI_Init is under way */
 static int (*pmix_initialized)(void);
 
+#ifdef LM_HOOK_IMPORT
 static int is_known_to_pmix(void) { return !atomic_load(&beginning) && pmix_initialized(); }
+#endif
+
+/* Whether Open MPI hears from now on that nobody has begun with PMIx. */
+static bool hide_pmix(void) {
+#ifdef LM_HOOK_IMPORT
+  return lm_variable_is_on(LM_VAR_HOOK_IMPORT, true) &&
+         lm_hook_import((void *)MPI_Init_thread, "PMIx_Initialized", (void *)is_known_to_pmix) == LM_OK;
+#else
+  return false;
+#endif
+}
 
 /* Open MPI 5 asks PMIx who it is only if nobody has begun with PMIx before, as we have, and takes itself for nobody
  * otherwise (5.0.7, ompi_rte_init: "local rank ... Not found"). PMIx counts who begins, so it may as well begin again:
@@ -238,8 +242,7 @@ static void make_way(void) {
   void *pmix = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);
   void *found = pmix ? dlsym(pmix, "PMIx_Initialized") : NULL;
   memcpy(&pmix_initialized, &found, sizeof found);
-  if (!found || lm_hook_import((void *)MPI_Init_thread, "PMIx_Initialized", (void *)is_known_to_pmix) != LM_OK)
-    lm_pmix_leave();
+  if (!found || !hide_pmix()) lm_pmix_leave();
 }
 
 static int mpi_begin(lm_mpi_job *job) {
@@ -295,9 +298,7 @@ void lm_mpi_opened(lm_mpi_open *open) {
 
 void lm_mpi_closed(lm_mpi_open *open) {
   pthread_mutex_lock(&lock);
-  lm_mpi_open **at = &groups;
-  while (*at && *at != open) at = &(*at)->next;
-  if (*at) *at = open->next;
+  LM_UNLINK(groups, open);
   pthread_mutex_unlock(&lock);
 }
 

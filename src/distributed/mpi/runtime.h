@@ -4,8 +4,7 @@
  * Two rules keep ranks from hanging for each other's sake. Calls of MPI's that block run on a thread of their own,
  * which is left behind when the job fails meanwhile. And once a call was abandoned MPI is lost: it is not called again,
  * so that what was under way stays as it is, and not finalized. Memory that it was given is then never freed. */
-#ifndef LM_MPI_RUNTIME_H
-#define LM_MPI_RUNTIME_H
+#pragma once
 
 #include <mpi.h>
 
@@ -59,5 +58,3 @@ void lm_mpi_closed(lm_mpi_open *open);
 MPI_Datatype lm_mpi_type(lm_dtype dtype);
 MPI_Op lm_mpi_op(lm_reduce_op op);
 int lm_mpi_max_tag(void);
-
-#endif

@@ -14,7 +14,6 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
-#include "device/stream.h"
 #include "distributed/nccl/nccl.h"
 
 static const double spin_time = 250e-6;  /* seconds of polling without a rest: launching takes NCCL less, mostly */
@@ -87,13 +86,9 @@ static void *run_end(void *p) {
 
 /* c is the caller's alone now. */
 static void begin_end(lm_nccl_comm *c, bool quietly) {
-  pthread_t thread;
   c->quietly = quietly;
   atomic_fetch_add(&c->rc, 1);
-  if (lm_thread_start(&thread, run_end, c) == 0) {
-    pthread_detach(thread);
-    return;
-  }
+  if (lm_thread_start_detached("lm-nccl-end", run_end, c) == LM_OK) return;
   sigset_t signals;
   lm_nccl_hold_signals(&signals);
   run_end(c);
@@ -189,8 +184,7 @@ static lm_status comm_aborted(lm_nccl *s, lm_group *asks) {
   pthread_mutex_lock(&s->lock);
   memcpy(why, s->why, sizeof why);
   pthread_mutex_unlock(&s->lock);
-  lm_status status = *why ? lm_group_await_cause(asks) : lm_group_check(asks);
-  if (status != LM_OK) return status;
+  NEED(*why ? lm_group_await_cause(asks) : lm_group_check(asks));
   if (*why) return lm_fail(LM_E_STATE, "%s: the group has already failed: %s", lm_nccl_caller(asks), why);
   return lm_fail(LM_E_STATE, "%s: the communicators of this group were aborted", lm_nccl_caller(asks));
 }
@@ -310,8 +304,7 @@ static lm_status publish_unique_id(lm_group *g, const char *key, bool alone, sha
 }
 
 static lm_status read_unique_id(lm_group *g, const char *key, int first, shared_id *got) {
-  lm_status status = lm_group_read(g, key, got, sizeof *got);
-  if (status != LM_OK) return status;
+  NEED(lm_group_read(g, key, got, sizeof *got));
   got->why[sizeof got->why - 1] = 0;
   if (!*got->why) return LM_OK;
   return lm_fail(LM_E_STATE, "%s: %s cannot create a communicator: NCCL: %s", lm_nccl_caller(g),
@@ -348,27 +341,23 @@ done:
 }
 
 lm_status lm_nccl_whole(lm_nccl *s, lm_device device, lm_nccl_comm **out) {
-  lm_status status;
-  TRY(use_device(s, device));
-  if (!s->whole) TRY(comm_make(s, "nccl", 0, s->g->rank, s->g->size, &s->whole));
+  NEED(use_device(s, device));
+  if (!s->whole) NEED(comm_make(s, "nccl", 0, s->g->rank, s->g->size, &s->whole));
   *out = s->whole;
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_nccl_pair(lm_nccl *s, lm_device device, int peer, lm_nccl_comm **out, int *there) {
-  lm_status status;
   int rank = s->g->rank, low = rank < peer ? rank : peer, high = rank < peer ? peer : rank;
   char key[48];
-  TRY(use_device(s, device));
+  NEED(use_device(s, device));
   *there = peer == low ? 0 : 1;
   if (!s->pair[peer]) {
     snprintf(key, sizeof key, "nccl/%d-%d", low, high);
-    TRY(comm_make(s, key, low, rank == low ? 0 : 1, low == high ? 1 : 2, &s->pair[peer]));
+    NEED(comm_make(s, key, low, rank == low ? 0 : 1, low == high ? 1 : 2, &s->pair[peer]));
   }
   *out = s->pair[peer];
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {

@@ -8,8 +8,7 @@
  * thread that is inside. And the thread that calls polls to the end, though what it waits for is another's work: an
  * event recorded before NCCL has enqueued would be done too early, and what goes to several communicators of a GPU has
  * to be launched one after the other, in one order on all ranks. */
-#ifndef LM_NCCL_NCCL_H
-#define LM_NCCL_NCCL_H
+#pragma once
 
 #include <nccl.h>
 #include <pthread.h>
@@ -42,7 +41,8 @@ typedef struct lm_nccl {
   char why[512];       /* the first failure */
 
   bool batching;
-  int nposts, capacity;
+  int nposts;
+  size_t capacity;
   lm_nccl_post *posts;
 } lm_nccl;
 
@@ -100,5 +100,3 @@ lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last);
 /* ---- single_process.c */
 
 lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
-
-#endif

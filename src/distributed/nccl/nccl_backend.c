@@ -25,13 +25,10 @@ static lm_status nccl_stream_of(lm_device device, cudaStream_t *out) {
 }
 
 static lm_status nccl_begin(lm_group *g, const lm_tensor *t, call *c) {
-  lm_status status;
   c->s = g->state;
-  TRY(nccl_stream_of(t->device, &c->stream));
-  TRY(lm_nccl_whole(c->s, t->device, &c->comm));
-  TRY(lm_nccl_begin(c->s));
-done:
-  return status;
+  NEED(nccl_stream_of(t->device, &c->stream));
+  NEED(lm_nccl_whole(c->s, t->device, &c->comm));
+  return lm_nccl_begin(c->s);
 }
 
 /* Sends and receives of which none waits for another. */
@@ -71,8 +68,7 @@ static lm_status row_for(const lm_group *g, lm_tensor *const *list, lm_tensor **
   for (int r = 1; r < g->size; r++) in_a_row = in_a_row && list[r]->data == list[r - 1]->data + lm_nbytes(list[r - 1]);
   *out = NULL;
   if (in_a_row) return LM_OK;
-  return lm_tensor_empty((lm_dtype)list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel},
-                         LM_CONTIGUOUS, out);
+  return lm_tensor_empty(list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel}, LM_CONTIGUOUS, out);
 }
 
 /* On the current stream. */
@@ -83,12 +79,9 @@ static lm_status nccl_copy(lm_device device, void *to, const void *from, size_t 
 /* ---- reductions */
 
 static lm_status type_and_op(lm_group *g, const lm_tensor *t, lm_reduce_op op, ncclDataType_t *type, ncclRedOp_t *how) {
-  lm_status status;
   const char *who = lm_nccl_caller(g);
-  TRY(lm_nccl_type(who, (lm_dtype)t->dtype, type));
-  TRY(lm_nccl_op(who, op, (lm_dtype)t->dtype, how));
-done:
-  return status;
+  NEED(lm_nccl_type(who, t->dtype, type));
+  return lm_nccl_op(who, op, t->dtype, how);
 }
 
 static lm_status nccl_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
@@ -127,8 +120,8 @@ static lm_status nccl_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale)
   ncclRedOp_t how;
   scalar factor;
   const char *who = lm_nccl_caller(g);
-  TRY(lm_nccl_type(who, (lm_dtype)t->dtype, &type));
-  TRY(scalar_of(who, (lm_dtype)t->dtype, scale, &factor));
+  TRY(lm_nccl_type(who, t->dtype, &type));
+  TRY(scalar_of(who, t->dtype, scale, &factor));
   TRY(nccl_begin(g, t, &c));
   ncclResult_t result = ncclRedOpCreatePreMulSum(&how, &factor, type, ncclScalarHostImmediate, lm_nccl_handle(c.comm));
   bool made = result == ncclSuccess;
@@ -290,32 +283,24 @@ done:
 /* While there is no communicator of all ranks, pairs have their own, and their units follow each other in the stream.
  * In the order of the peers, on all ranks: so there always is a pair of which neither waits for another. */
 static lm_status enqueue_all(lm_nccl *s, int n, const lm_nccl_post *posts) {
-  lm_status status = LM_OK;
   lm_nccl_comm *comm;
   int there;
   if (n > 0 && s->whole) {
-    TRY(lm_nccl_whole(s, posts[0].device, &comm));
+    NEED(lm_nccl_whole(s, posts[0].device, &comm));
     return nccl_enqueue(s, comm, n, posts, -1, -1);
   }
   for (int peer = 0; peer < s->g->size; peer++) {
     bool wanted = false;
     for (int i = 0; i < n; i++) wanted = wanted || posts[i].peer == peer;
     if (!wanted) continue;
-    TRY(lm_nccl_pair(s, posts[0].device, peer, &comm, &there));
-    TRY(nccl_enqueue(s, comm, n, posts, peer, there));
+    NEED(lm_nccl_pair(s, posts[0].device, peer, &comm, &there));
+    NEED(nccl_enqueue(s, comm, n, posts, peer, there));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status nccl_keep(lm_nccl *s, const lm_nccl_post *p) {
-  if (s->nposts == s->capacity) {
-    int capacity = s->capacity ? 2 * s->capacity : 8;
-    lm_nccl_post *posts = lm_realloc(s->posts, (size_t)capacity * sizeof *posts);
-    if (!posts) return LM_E_OOM;
-    s->posts = posts;
-    s->capacity = capacity;
-  }
+  if (!lm_list_grow(&s->posts, &s->capacity, (size_t)s->nposts + 1, sizeof *s->posts)) return LM_E_OOM;
   s->posts[s->nposts++] = *p;
   return LM_OK;
 }

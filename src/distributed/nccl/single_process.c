@@ -1,6 +1,5 @@
 /* One process with several GPUs: a communicator for each of them, made together and kept for good. They block, and
  * those of a set of GPUs are used by one thread at a time. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -74,8 +73,8 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
     gpu_ids |= 1ull << gpu;
   }
   if (reduce) {
-    TRY(lm_nccl_type(who, (lm_dtype)t[0]->dtype, &type));
-    TRY(lm_nccl_op(who, LM_REDUCE_SUM, (lm_dtype)t[0]->dtype, &sum));
+    TRY(lm_nccl_type(who, t[0]->dtype, &type));
+    TRY(lm_nccl_op(who, LM_REDUCE_SUM, t[0]->dtype, &sum));
   }
   for (int i = 0; i < n; i++) {
     lm_stream *current = lm_stream_current(t[i]->device);

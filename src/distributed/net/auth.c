@@ -54,11 +54,10 @@ static void auth_prove(const lm_key *key, const char *role, const unsigned char 
 lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n, const lm_deadline *p) {
   unsigned char challenge[CHALLENGE], out[HEAD + LM_HELLO_MAX + MAC], wanted[MAC], got[MAC];
   uint32_t size = (uint32_t)n;
-  lm_status status = LM_OK;
   if (n > LM_HELLO_MAX)
     return lm_fail(LM_E_ARG, "handshake: hello must have at most %d bytes, got %zu", LM_HELLO_MAX, n);
   auth_ready();
-  TRY(lm_net_read(fd, challenge, sizeof challenge, p));
+  NEED(lm_net_read(fd, challenge, sizeof challenge, p));
   if (memcmp(challenge, "LM", 2) != 0)
     return lm_fail(LM_E_IO, "the server there is not Luminary; another program uses that port");
   if (challenge[2] != VERSION)
@@ -68,15 +67,14 @@ lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n
   memcpy(out + NONCE, &size, sizeof size);
   if (n > 0) memcpy(out + HEAD, hello, n);
   auth_prove(key, "connector", a, out, hello, n, out + HEAD + n);
-  TRY(lm_net_write(fd, out, HEAD + n + MAC, p));
-  TRY(lm_net_read(fd, got, sizeof got, p));
+  NEED(lm_net_write(fd, out, HEAD + n + MAC, p));
+  NEED(lm_net_read(fd, got, sizeof got, p));
   auth_prove(key, "acceptor", a, out, hello, n, wanted);
   if (sodium_memcmp(got, wanted, MAC) != 0)
     return lm_fail(LM_E_STATE,
                    "it belongs to another job or has another token; LM_TOKEN (without one, the job's id) must be the "
                    "same on all ranks");
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status write_now(int fd, const void *data, size_t n) {

@@ -6,8 +6,7 @@
  *   acceptor  -> connector   mac(key, "acceptor", A, B, hello), or zeros if the connector's was wrong
  *
  * `hello` is what the connector says of itself (at most LM_HELLO_MAX bytes). */
-#ifndef LM_NET_AUTH_H
-#define LM_NET_AUTH_H
+#pragma once
 
 #include <stdint.h>
 
@@ -42,5 +41,3 @@ lm_status lm_auth_start(lm_auth *a, int fd, const lm_key *key);
 /* An error means: close it. */
 lm_status lm_auth_step(lm_auth *a, int fd, bool *done);
 static inline const void *lm_auth_hello(const lm_auth *a) { return a->in + 32 + 4; }
-
-#endif

@@ -1,8 +1,7 @@
 /* Which of this machine's addresses others are given. LM_SOCKET_IFNAME chooses its interface, as NCCL_SOCKET_IFNAME
  * does for NCCL: "eth0,ib" (names that begin so), "=eth0" (that very name), "^docker,lo" and "^=eth0" (any but those).
  * Private to distributed/. */
-#ifndef LM_NET_INTERFACE_H
-#define LM_NET_INTERFACE_H
+#pragma once
 
 #include "distributed/net/socket.h"
 
@@ -15,5 +14,3 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]);
 lm_status lm_net_configured_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]);
 /* How others are likely to reach this machine: where its default route starts, else any interface, else only itself. */
 void lm_net_machine_host(char host[LM_ADDRESS_MAX]);
-
-#endif

@@ -1,7 +1,6 @@
 /* Where links from other ranks arrive: listeners, handshakes under way, and links for groups that do not take them yet.
  * Served by the client's thread. Private to distributed/. */
-#ifndef LM_NET_LINK_LISTENER_H
-#define LM_NET_LINK_LISTENER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -60,5 +59,3 @@ void lm_incoming_serve(lm_incoming *incoming, const struct pollfd *polls, int n)
 lm_status lm_incoming_accept(lm_incoming *incoming, uint64_t listener_id, int size, lm_link_fn fn, void *ctx);
 /* Closes what waits for any listener that differs from this one in its lowest `bits` alone. */
 void lm_incoming_forget(lm_incoming *incoming, uint64_t listener_id, int bits);
-
-#endif

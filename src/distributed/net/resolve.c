@@ -1,10 +1,8 @@
 /* getaddrinfo has no timeout, so a separate thread calls it; a caller whose deadline
  * passes leaves question and answer to that thread. */
-#define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/net/resolve.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,15 +51,6 @@ static void *resolve_on_thread(void *ctx) {
   return NULL;
 }
 
-static int resolve_start_thread(lookup *l) {
-  pthread_t thread;
-  int code = lm_thread_start(&thread, resolve_on_thread, l);
-  if (code != 0) return code;
-  pthread_setname_np(thread, "lm-resolve");
-  pthread_detach(thread);
-  return 0;
-}
-
 static lm_status resolve_unknown(const char *host, int code, int error) {
   return lm_fail(LM_E_IO, "cannot resolve host '%s': %s", host,
                  code == EAI_SYSTEM ? strerror(error) : gai_strerror(code));
@@ -83,11 +72,12 @@ lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struc
   atomic_store(&l->holders, 2);
   snprintf(l->host, sizeof l->host, "%s", host);
   snprintf(l->port, sizeof l->port, "%s", text);
-  code = l->wakeup_fd < 0 ? errno : resolve_start_thread(l);
-  if (code != 0) {
+  status = l->wakeup_fd < 0 ? lm_fail_cannot(LM_E_IO, "create an event descriptor", errno)
+                            : lm_thread_start_detached("lm-resolve", resolve_on_thread, l);
+  if (status != LM_OK) {
     if (l->wakeup_fd >= 0) close(l->wakeup_fd);
     lm_free(l);
-    return lm_fail_cannot(LM_E_IO, lm_text("resolve host '%s'", host), code);
+    return lm_fail_in(status, lm_text("cannot resolve host '%s'", host));
   }
   while (status == LM_OK && !atomic_load(&l->answered)) status = lm_net_await(l->wakeup_fd, POLLIN, p);
   if (status == LM_OK && l->code != 0) {

@@ -1,6 +1,5 @@
 /* Names of hosts into addresses, under a deadline. Private to distributed/net/. */
-#ifndef LM_NET_RESOLVE_H
-#define LM_NET_RESOLVE_H
+#pragma once
 
 #include <netdb.h>
 
@@ -8,5 +7,3 @@
 
 /* For freeaddrinfo. LM_E_IO: not known, or no answer in time. */
 lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struct addrinfo **out);
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* accept4 */
 #include "distributed/net/socket.h"
 
 #include <arpa/inet.h>
@@ -42,8 +41,7 @@ typedef union address {
 lm_status lm_net_await(int fd, short events, const lm_deadline *p) {
   bool ignores_wake = false; /* wake_fd is readable but check finds no error: polling it again would spin */
   for (;;) {
-    lm_status status = p->check ? p->check(p->ctx) : LM_OK;
-    if (status != LM_OK) return status;
+    NEED(p->check ? p->check(p->ctx) : LM_OK);
     double left = p->deadline - lm_seconds();
     if (left <= 0) return lm_fail(LM_E_IO, "timed out");
     if (left > look_every) left = look_every;
@@ -58,8 +56,7 @@ lm_status lm_net_await(int fd, short events, const lm_deadline *p) {
 static lm_status socket_sleep(const lm_deadline *p, double seconds) {
   double now = lm_seconds(), until = now + seconds;
   while (now < until && now < p->deadline) {
-    lm_status status = p->check ? p->check(p->ctx) : LM_OK;
-    if (status != LM_OK) return status;
+    NEED(p->check ? p->check(p->ctx) : LM_OK);
     poll(NULL, 0, (int)((until - now) * 1000) + 1);
     now = lm_seconds();
   }
@@ -75,8 +72,7 @@ static lm_status move_all(int fd, void *data, size_t n, bool out, const lm_deadl
     } else if (moved == 0 && !out) {
       return lm_fail(LM_E_IO, "connection closed");
     } else if (moved < 0 && errno == EAGAIN) {
-      lm_status status = lm_net_await(fd, out ? POLLOUT : POLLIN, p);
-      if (status != LM_OK) return status;
+      NEED(lm_net_await(fd, out ? POLLOUT : POLLIN, p));
     } else if (moved < 0 && errno != EINTR) {
       return lm_fail(LM_E_IO, "%s", strerror(errno));
     }
@@ -269,8 +265,7 @@ lm_status lm_net_listen_unix(int *fd, char text[LM_ADDRESS_MAX]) {
   *fd = -1;
   lm_random_hex(random, 16);
   snprintf(text, LM_ADDRESS_MAX, "unix:luminary-%s", random);
-  lm_status status = unix_address(text + 5, &a, &n);
-  if (status != LM_OK) return status;
+  NEED(unix_address(text + 5, &a, &n));
   int code = listen_on(&a.any, n, fd);
   return code == 0 ? LM_OK : lm_fail_cannot(LM_E_IO, lm_text("listen on %s", text), code);
 }

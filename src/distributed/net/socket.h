@@ -2,8 +2,7 @@
  *
  * An address is "host:port", "[v6]:port", or "unix:name" for a socket in Linux's abstract namespace (no file, gone with
  * its process, seen within the host's network namespace alone). All sockets are close-on-exec and non-blocking. */
-#ifndef LM_NET_SOCKET_H
-#define LM_NET_SOCKET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADD
 lm_status lm_net_own_host(int fd, char host[LM_ADDRESS_MAX]);
 /* What identifies a host for shared memory and abstract sockets: boot, network namespace, user. */
 void lm_net_host_id(char id[64]);
-
-#endif

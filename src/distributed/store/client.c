@@ -263,9 +263,8 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   lm_put_u32(&c->out, (uint32_t)config->generation);
   lm_put_member(&c->out, &config->self);
   TRY(lm_client_end(c, at));
-  int error = lm_thread_start(&c->thread, client_serve, c);
-  c->running = error == 0;
-  if (error) status = lm_fail_cannot(LM_E_STATE, "create thread", error);
+  status = lm_thread_start(&c->thread, client_serve, c);
+  c->running = status == LM_OK;
 
 done:
   if (status == LM_OK) {

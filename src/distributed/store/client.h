@@ -2,8 +2,7 @@
  *
  * What the thread learns (who failed, who left) is kept here; `news` counts it, so that a waiting loop needs to look at
  * one number. Everything may be called from any thread. */
-#ifndef LM_STORE_CLIENT_H
-#define LM_STORE_CLIENT_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -65,5 +64,3 @@ void lm_client_resumed(lm_client *c, uint32_t group, uint64_t seq);
  * who has not joined. */
 void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const int *ranks, double seconds,
                        lm_missing *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* The insides of a client, shared by client.c (the connection and its thread), client_keys.c (questions to the store)
  * and client_health.c (who failed, who left). */
-#ifndef LM_STORE_CLIENT_CORE_H
-#define LM_STORE_CLIENT_CORE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -75,5 +74,3 @@ void lm_client_wait_briefly(lm_client *c, double until);
 void lm_client_take_cause(lm_client *c, const lm_failure *failure);
 void lm_client_note_left(lm_client *c, lm_reader *fields);
 void lm_client_reply(lm_client *c, lm_reader *fields);
-
-#endif

@@ -1,7 +1,4 @@
 /* Questions to the store: a message with a number, and the reply with the same. */
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,12 +36,6 @@ static size_t client_ask(lm_client *c, lm_question *q, lm_message kind) {
   c->questions = q;
   lm_put_u32(&c->out, q->id);
   return at;
-}
-
-static void client_forget(lm_client *c, lm_question *q) {
-  lm_question **at = &c->questions;
-  while (*at && *at != q) at = &(*at)->next;
-  if (*at) *at = q->next;
 }
 
 static lm_status answer(lm_client *c, lm_question *q, const lm_deadline *p) {
@@ -101,7 +92,7 @@ static lm_status ask_of_key(lm_client *c, lm_message kind, const char *key, cons
   TRY(lm_client_end(c, at));
   TRY(answer(c, q, p));
 done:
-  client_forget(c, q);
+  LM_UNLINK(c->questions, q);
   pthread_mutex_unlock(&c->lock);
   return status;
 }
@@ -143,7 +134,7 @@ void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const 
   for (int i = 0; i < n; i++) lm_put_u32(&c->out, (uint32_t)ranks[i]);
   if (lm_client_end(c, at) == LM_OK)
     while (!q.done && c->fd >= 0 && lm_seconds() < until) lm_client_wait_briefly(c, until);
-  client_forget(c, &q);
+  LM_UNLINK(c->questions, &q);
   pthread_mutex_unlock(&c->lock);
   lm_reader reply = lm_reader_of(q.data, q.n);
   if (q.data) lm_get_missing(&reply, c->size, out);

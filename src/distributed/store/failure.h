@@ -1,7 +1,6 @@
 /* A failure, as ranks report it to each other: what happened to which rank, in fields. The first one recorded by the
  * store is the cause. failure_text.h makes sentences of it. */
-#ifndef LM_STORE_FAILURE_H
-#define LM_STORE_FAILURE_H
+#pragma once
 
 #include "base/bytes.h"
 #include "distributed/store/ticket.h"
@@ -68,5 +67,3 @@ void lm_get_failure(lm_reader *r, lm_failure *out); /* an unknown kind is a fail
 /* REPLY's fields; nobody if there are more than `ranks`, or if they make no sense. */
 void lm_get_missing(lm_reader *r, int ranks, lm_missing *out);
 void lm_missing_free(lm_missing *m); /* leaves it empty; {0} is fine */
-
-#endif

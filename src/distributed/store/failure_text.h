@@ -1,7 +1,6 @@
 /* What people read of failures, calls and absent ranks, made of their fields. Each function returns `out`, closed
  * always and cut where there is no more room. */
-#ifndef LM_STORE_FAILURE_TEXT_H
-#define LM_STORE_FAILURE_TEXT_H
+#pragma once
 
 #include "distributed/store/failure.h"
 
@@ -13,5 +12,3 @@ const char *lm_call_text(const lm_ticket *call, char *out, size_t capacity);
 LM_API const char *lm_failure_text(const lm_failure *failure, char *out, size_t capacity);
 /* "rank 2 on b waits in broadcast … #5 at x.lua:3; ranks 4 to 9 have not joined"; "" if nobody is missing. */
 const char *lm_missing_text(const lm_missing *missing, char *out, size_t capacity);
-
-#endif

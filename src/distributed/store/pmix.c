@@ -26,7 +26,6 @@ void lm_pmix_leave(void) {}
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,8 +102,7 @@ void lm_pmix_leave(void) {
 /* Kept until the process ends, or leaves it: Open MPI 4's MPI_Init, which may come later in it, cannot begin with PMIx
  * again, but shares it. */
 static lm_status pmix_begin(void) {
-  lm_status status = LM_OK;
-  TRY(pmix_load());
+  NEED(pmix_load());
   if (pmix.ready && pmix.process != getpid())
     return lm_fail(LM_E_STATE, "this process was forked after PMIx_Init; only its parent can use PMIx");
   if (pmix.ready) return LM_OK;
@@ -122,8 +120,7 @@ static lm_status pmix_begin(void) {
   pmix.ready = true;
   pmix.process = getpid();
   if (!finishes) finishes = atexit(pmix_finish) == 0;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- publishing */

@@ -1,8 +1,7 @@
 /* PMIx: what mpirun and srun bring along for their processes to tell each other small things, without MPI. The library
  * is loaded when first needed, and only in a process that such a launcher started. Private to distributed/, except the
  * question whether it is there. */
-#ifndef LM_STORE_PMIX_H
-#define LM_STORE_PMIX_H
+#pragma once
 
 #include "distributed/net/socket.h"
 
@@ -14,5 +13,3 @@ lm_status lm_pmix_put(const char *key, const char *value);
 lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_deadline *p);
 /* Ends what this process began with PMIx; the next call begins again. For Open MPI 5 (distributed/mpi/runtime.c). */
 LM_API void lm_pmix_leave(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* What members and the store say to each other, after auth.h's handshake (the store's hello is empty). A message is
  * uint32 length of what follows (at most LM_MESSAGE_MAX), uint8 kind, fields as base/bytes.h writes them. A side that
  * receives nonsense closes the connection. */
-#ifndef LM_STORE_PROTOCOL_H
-#define LM_STORE_PROTOCOL_H
+#pragma once
 
 #include "base/bytes.h"
 #include "device/device.h"
@@ -62,5 +61,3 @@ void lm_message_end(lm_bytes *b, size_t at);
 /* If `in` starts with a whole message: its kind and fields, and how many bytes it takes in *used; *used = 0 if more is
  * needed. LM_E_IO: nonsense. */
 lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *fields, size_t *used);
-
-#endif

@@ -1,11 +1,9 @@
-#define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/store/server.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/descriptor.h"
@@ -66,16 +64,9 @@ static void server_let_go(lm_server *s) {
   lm_free(s);
 }
 
-static void server_unlist(lm_server *s) { /* with all_lock held */
-  lm_server **at = &all;
-  while (*at != s) at = &(*at)->next;
-  *at = s->next;
-}
-
 static void *server_run(void *arg) {
   lm_server *s = arg;
   struct epoll_event events[EVENTS];
-  pthread_setname_np(pthread_self(), "lm-store");
   for (;;) {
     int deadline = server_milliseconds_to_next(s);
     int n = epoll_wait(s->epoll, events, EVENTS, deadline);
@@ -103,7 +94,7 @@ static void *server_run(void *arg) {
   lm_log(LM_LOG_DIST, "store %s ends", s->address);
   server_dispose(s);
   pthread_mutex_lock(&all_lock);
-  server_unlist(s);
+  LM_UNLINK(all, s);
   server_let_go(s);
   pthread_cond_broadcast(&all_changed);
   pthread_mutex_unlock(&all_lock);
@@ -117,14 +108,6 @@ static lm_status server_watch(int epoll, int fd, void *who) {
   return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0
              ? LM_OK
              : lm_fail_cannot(LM_E_IO, "watch a descriptor of the store", errno);
-}
-
-static lm_status server_start_thread(lm_server *s) {
-  pthread_t thread;
-  int code = lm_thread_start(&thread, server_run, s);
-  if (code != 0) return lm_fail_cannot(LM_E_IO, "create thread", code);
-  pthread_detach(thread);
-  return LM_OK;
 }
 
 lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
@@ -157,10 +140,10 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   s->next = all;
   all = s;
   pthread_mutex_unlock(&all_lock);
-  status = server_start_thread(s);
+  status = lm_thread_start_detached("lm-store", server_run, s);
   if (status != LM_OK) {
     pthread_mutex_lock(&all_lock);
-    server_unlist(s);
+    LM_UNLINK(all, s);
     pthread_mutex_unlock(&all_lock);
     goto done;
   }

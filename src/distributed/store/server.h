@@ -1,7 +1,6 @@
 /* The store: rank 0's thread that knows everybody. Members join, keep keys, tell where they wait; it compares, watches
  * heartbeats, and reports the first failure to all. */
-#ifndef LM_STORE_SERVER_H
-#define LM_STORE_SERVER_H
+#pragma once
 
 #include "distributed/net/auth.h"
 #include "distributed/net/socket.h"
@@ -23,5 +22,3 @@ const char *lm_server_address(const lm_server *s); /* what members connect to */
 void lm_server_release(lm_server *s);
 /* Waits until all servers of the process have ended, `seconds` at most; then stops those that have not. */
 void lm_servers_finish(double seconds);
-
-#endif

@@ -81,8 +81,7 @@ static bool read_call(lm_server *s, lm_reader *r, lm_member_call *out) {
 /* The last call, which keeps the time when it was first heard of. */
 static void remember(lm_server_member *member, const lm_member_call *p) {
   const lm_ticket *a = &member->last.ticket, *b = &p->ticket;
-  bool same =
-      member->last.group == p->group && a->seq == b->seq && a->hash == b->hash && strcmp(a->where, b->where) == 0;
+  bool same = member->last.group == p->group && lm_tickets_agree(a, b) && strcmp(a->where, b->where) == 0;
   double since = member->last.since;
   member->last = *p;
   if (same) member->last.since = since;
@@ -114,15 +113,9 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
   while (at < end && at->group != p.group) at++;
   if (at == end) {
     if (member->n_open == OPEN_MAX) return false;
-    if (member->n_open == member->capacity) {
-      int capacity = member->capacity ? 2 * member->capacity : 4;
-      lm_member_call *grown = lm_realloc(member->open, (size_t)capacity * sizeof *grown);
-      if (!grown) {
-        lm_conn_no_memory(s, c);
-        return true;
-      }
-      member->open = grown;
-      member->capacity = capacity;
+    if (!lm_list_grow(&member->open, &member->capacity, (size_t)member->n_open + 1, sizeof *member->open)) {
+      lm_conn_no_memory(s, c);
+      return true;
     }
     at = &member->open[member->n_open++];
   } else if (at->ticket.seq > 0 && p.ticket.seq == 0) {

@@ -7,15 +7,9 @@
 #include "base/mem.h"
 #include "distributed/store/server_private.h"
 
-static uint64_t server_hash_of(const char *key, size_t n) { /* FNV-1a */
-  uint64_t h = 14695981039346656037u;
-  for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)key[i]) * 1099511628211u;
-  return h;
-}
-
 /* Where the entry of that key is, or would be put. */
 static lm_entry **server_find(lm_server *s, const char *key, size_t n) {
-  uint64_t hash = server_hash_of(key, n);
+  uint64_t hash = lm_hash(LM_NO_HASH, key, n);
   lm_entry **p = &s->slots[hash % LM_KEY_SLOTS];
   while (*p && ((*p)->hash != hash || (*p)->n_key != n || memcmp((*p)->key, key, n) != 0)) p = &(*p)->next;
   return p;
@@ -29,7 +23,7 @@ static lm_entry *entry_of(lm_server *s, const char *key, size_t n) {
   if (*p) return *p;
   lm_entry *e = lm_calloc(1, sizeof *e + n + 1);
   if (!e) return NULL;
-  e->hash = server_hash_of(key, n);
+  e->hash = lm_hash(LM_NO_HASH, key, n);
   e->n_key = n;
   memcpy(e->key, key, n);
   *p = e;

@@ -3,8 +3,7 @@
  * A connection proves that it knows the token, says who it is (JOIN), and is then a member's until it closes. Handlers
  * never close one themselves: they mark it as gone, and the loop reaps it when the round's events are all handled, so
  * that an error published in the same instant in which its process ends is heard first. */
-#ifndef LM_STORE_SERVER_PRIVATE_H
-#define LM_STORE_SERVER_PRIVATE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -58,7 +57,8 @@ typedef struct lm_server_member { /* a rank */
   lm_member who;
   lm_member_call last;  /* the call entered last; seq 0 and no text: none */
   lm_member_call *open; /* calls it has waited in for long, one a group */
-  int n_open, capacity;
+  int n_open;
+  size_t capacity;
   lm_member_call passed[LM_PASSED]; /* calls it continued from before it met the others, the newest few */
   unsigned n_passed;
 } lm_server_member;
@@ -160,5 +160,3 @@ bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r);
 void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n);
 void lm_server_cancel_waits(lm_server *s, lm_conn *c);
 void lm_server_free_keys(lm_server *s);
-
-#endif

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* pthread_setname_np, syscall */
 #include "distributed/store/sigterm.h"
 
 #include <errno.h>
@@ -104,8 +103,7 @@ static lm_status install(void) {
   }
   atomic_store(&owner, (int)getpid());
   atomic_store(&quit, false);
-  int error = lm_thread_start(&thread, sigterm_serve, NULL);
-  if (error) return lm_fail_cannot(LM_E_STATE, "create thread", error);
+  NEED(lm_thread_start(&thread, sigterm_serve, NULL));
   pthread_setname_np(thread, "lm-sigterm");
   give_stack();
   struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART | SA_ONSTACK};

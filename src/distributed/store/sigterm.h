@@ -1,7 +1,6 @@
 /* SIGTERM, where nobody else handles it: a rank that waits for others learns first why it is being ended. Launchers
  * send it within milliseconds of another rank's death. Private to distributed/. */
-#ifndef LM_STORE_SIGTERM_H
-#define LM_STORE_SIGTERM_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -18,5 +17,3 @@ void lm_sigterm_failed(void); /* a call has failed for what happened to others *
 bool lm_sigterm_asked(void);
 /* This process has one more store (or one less): what the others have yet to hear gets a moment to leave. */
 void lm_sigterm_stores(int by);
-
-#endif

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -251,27 +250,25 @@ lm_status lm_locator_find(const lm_locator *l, const char *token, lm_location *a
   char text[256];
   struct stat info;
   bool held;
-  lm_status status = LM_OK;
   switch (l->by) {
     case LM_BY_FILE:
-      TRY(folder_is_there(l->path));
-      TRY(locate_look(l->path, at, &held, &info));
-      if (!token || !*token) TRY(check_owner(l->path, &info));
+      NEED(folder_is_there(l->path));
+      NEED(locate_look(l->path, at, &held, &info));
+      if (!token || !*token) NEED(check_owner(l->path, &info));
       break;
     case LM_BY_TORCHRUN:
-      TRY(lm_torchrun_get(l->torchrun, l->path, text, sizeof text, p));
-      TRY(understand(text, at));
+      NEED(lm_torchrun_get(l->torchrun, l->path, text, sizeof text, p));
+      NEED(understand(text, at));
       break;
     case LM_BY_PMIX:
-      TRY(lm_pmix_get(l->path, text, sizeof text, p));
-      TRY(understand(text, at));
+      NEED(lm_pmix_get(l->path, text, sizeof text, p));
+      NEED(understand(text, at));
       break;
     default:
       *at = (lm_location){0};
       snprintf(at->address, sizeof at->address, strchr(l->host, ':') ? "[%.110s]:%d" : "%.110s:%d", l->host, l->port);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 void lm_locator_withdraw(lm_locator *l, const lm_location *at) {

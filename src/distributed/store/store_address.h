@@ -1,6 +1,5 @@
 /* Where the store is, by what a job was started with. Private to distributed/. */
-#ifndef LM_STORE_STORE_ADDRESS_H
-#define LM_STORE_STORE_ADDRESS_H
+#pragma once
 
 #include "distributed/net/auth.h"
 #include "distributed/net/socket.h"
@@ -38,5 +37,3 @@ void lm_locator_withdraw(lm_locator *l, const lm_location *at);
  * job, even of the same token, proves to be another. Where only the job's own user can read it (a file, PMIx), the
  * nonce is also a secret that keeps out whoever has no token either. */
 lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char *token, const char *job, lm_key *out);
-
-#endif

@@ -1,7 +1,7 @@
 /* What ranks that meet in a call compare. Plug-in header, by group/backend.h. */
-#ifndef LM_STORE_TICKET_H
-#define LM_STORE_TICKET_H
+#pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum lm_collective {
@@ -30,4 +30,7 @@ typedef struct lm_ticket {
   char where[48]; /* the script's line: "train.lua:40" (its end, if it is long); "" if unknown */
 } lm_ticket;
 
-#endif
+/* Whether two ranks make the same call. Where they do not, lm_group_mismatch says so. */
+static inline bool lm_tickets_agree(const lm_ticket *a, const lm_ticket *b) {
+  return a->seq == b->seq && a->hash == b->hash;
+}

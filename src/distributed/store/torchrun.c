@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
-#include "distributed/net/auth.h"
 #include "distributed/net/interface.h"
 
 enum { VALIDATE = 0, SET = 1, GET = 3, WAIT = 6, MAGIC = 0x3C85F7CE, STOP_WAITING = 0 };

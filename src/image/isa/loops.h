@@ -1,6 +1,5 @@
 /* Loops over pixels, for each dtype that images have. Files here are compiled as backend/cpu/isa.h says. */
-#ifndef LM_IMAGE_ISA_LOOPS_H
-#define LM_IMAGE_ISA_LOOPS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -73,5 +72,3 @@ struct lm_image_loops {
 
 LM_ISA_DECLARE(struct lm_image_loops, lm_image_loops);
 #define LM_PIXEL_LOOPS(dtype) (&LM_ISA_PICK(lm_image_loops)->of[dtype])
-
-#endif

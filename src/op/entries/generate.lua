@@ -7,6 +7,7 @@
 --- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and what C composites are
 --- op_calls.c            those, what calls need, forms and formulas, and the table of these
 --- op_rules.c            the gradients as functions over tensors, and their table
+--- op_operands.c         ops that declare their operands: checks, layouts, results, the call of the slot
 --- pointwise_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
 --- pointwise_loops_of.inc    the CPU's loops over them, included for each compute type
 --- pointwise_table.inc       the CUDA backend's tables of launchers
@@ -100,6 +101,12 @@ end
 
 for i, entry in ipairs(slots) do
   entry.id, entry.args, entry.tensors, entry.numbers = i - 1, {}, {}, {}
+  if type(entry.results) == "table" then
+    entry.makes, entry.results = entry.results, #entry.results - (entry.hidden or 0)
+  end
+  if (entry.operands == nil) ~= (entry.makes == nil) then
+    fail(entry, "operands and a list of results go together")
+  end
   for _, rows in ipairs {entry, entry.options or {}} do
     for _, row in ipairs(rows) do
       local a = argument_of(entry, row)
@@ -183,6 +190,7 @@ local context = {source = source, list = list, text = text, formula = formula, f
 context.made = "/* Written by src/op/entries/generate.lua from src/op/entries/families. */"
 local pointwise = require "write_elementwise" (context)
 local rules = require "write_formulas" (context)
+local operands = require "write_operands" (context)
 for _, entry in ipairs(list) do
   if entry.kernel and entry.elementwise then fail(entry, "kernel: an elementwise op has none of a family") end
   if entry.kernel then entry.family, entry.family_args = rules.call_of_family(entry) end
@@ -199,8 +207,7 @@ end
 
 local function header()
   local body = {context.made, [[
-#ifndef LM_OP_ENTRIES_H
-#define LM_OP_ENTRIES_H
+#pragma once
 ]]}
   local function add(...) body[#body + 1] = fill(...):gsub("\n$", "") end
   for _, name in ipairs(sorted(list.choices)) do
@@ -240,8 +247,6 @@ typedef union lm_args_union { /* room for every op's struct */
 
 /* Written in op/<family>.c. */
 $runs
-
-#endif
 ]], {
     ids = map(list, function(entry) return ("LM_OP_%s,"):format(entry.name) end),
     families = map(list.families, function(entry, i)
@@ -409,6 +414,7 @@ put("op_entries.c", tables())
 put("op_calls.h", rules.calls_header())
 put("op_calls.c", rules.calls())
 put("op_rules.c", rules.gradients())
+put("op_operands.c", operands.functions())
 put("pointwise_scalars.h", pointwise.scalars())
 put("pointwise_loops_of.inc", pointwise.loops())
 put("pointwise_table.inc", pointwise.tables())

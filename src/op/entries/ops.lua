@@ -16,12 +16,18 @@
 ---   s: size         lm_ints, of numbers or one table    dtype: dtype?, device: device?    LM_NO_DTYPE, LM_NO_DEVICE
 ---   m: reduction = mean    int, one of a choice's names    g: generator?    lm_generator *, NULL: the device's default
 ---
---- kind        left out: lm_op_<name> in op/ checks and allocates, the backend's slot computes; with `elementwise` or
----             `formula` nothing else is needed. "view": shares x's storage, no kernel. "write": writes into its first
----             tensor and returns it; counted as an in-place write. "new": makes a tensor from no tensor. "composite":
----             made of other ops, by lm_composite_<name> in autograd/ where a formula does not do.
+--- kind        left out: lm_op_<name> in op/, or written from `operands`, checks and allocates, the backend's slot
+---             computes; with `elementwise` or `formula` nothing else is needed. "view": shares x's storage, no kernel.
+---             "write": writes into its first tensor and returns it; counted as an in-place write. "new": makes a
+---             tensor from no tensor. "composite": made of other ops, by lm_composite_<name> in autograd/ where a formula
+---             does not do.
 --- kernel      a call of a family: the op is that, under its own name, by the family's function and the family's slot
---- results     tensors that a caller sees, if not one; `hidden` more that only the gradient sees
+--- results     tensors that a caller sees, if not one; `hidden` more that only the gradient sees. With `operands` the
+---             list of both
+--- operands    what tensors must be; then lm_op_<name> is written, and only a kernel is needed. See below
+--- zeros       with operands: a condition under which results are 0 and the slot is not called
+--- host        with operands: the CPU computes where the device has no kernel
+--- compute     with operands: lm_compute_<this>(frame, args) instead of the slot
 --- elementwise the value of one element. Tensors come first among the arguments, then numbers. Functions and other
 ---             ops of one element may be called; both sides of ? : && || are computed, so that loops vectorize. NaN
 ---             comes through wherever PyTorch's does. `name_` writes in place.
@@ -59,6 +65,31 @@
 --- dims or tensors; size_of(x)[1] an entry from 1, or [-1] from the end; reduction == 'mean' asks for a choice. What is
 --- no op is a function of autograd/formulas.h: given(weight), ndim_of(x), is_float(x), reduced(loss, reduction), …
 ---
+--- Operands are checked, and bind names of sizes, in the order of their list. "x: [N, C, H, W] float preserve" is an
+--- argument, its shape and words. Arguments of kind size have shapes alone. A number has bounds: "at least 1",
+--- "above 0", "from 1 to C", "a number". A row "name(…)" is a check at that point, lm_check_name(op, …) of
+--- op/operand_checks.h, for what shapes do not say; a name that nothing has bound (OH, at...) it computes, and &name it
+--- may replace.
+---
+---   [N, C]          sizes; a name that is bound must be equal. C+ is at least 1, 1|N is 1 or N, N? a batch dim that
+---                   may be left out, in results too; 5, 2 * n or an argument is that size
+---   [N, at..., D]   at is any number of sizes; [...] without a name; [*, m, n] batches that broadcast: operands are
+---                   expanded to what all of them make together
+---   float           floating; real: float32 or float64; matrix: real, not too large; not_bool; float_or_int;
+---                   float_or_int64; index: integers, which become int64 that nobody else writes to
+---   of x, int64     x's dtype, or that one; stat of x: that of statistics, float64 for float64 and else float32;
+---                   of x or stat of x: either
+---   like x          sizes, dtype and layout of x
+---   preserve        contiguous or channels-last; dense: without gaps; strided: as it is; private: contiguous, and
+---                   nobody else writes to it; as x: in x's format; layout(f): by lm_layout_f; else contiguous
+---   in float32      converted to that dtype, or by lm_f_dtype(x) of `in f(x)`; results are converted from it
+---   flat rows       as the slot gets it: [numel], or a matrix of the last dim
+---   on_host         a CPU tensor on every device
+---
+--- Results: "y: [N, K] of x", with `as`, `in`, `rows`, `like` as above. as f(x): in lm_f_format(x); near x: laid out
+--- like x where that has the same sizes; columns: column-major matrices, columns(c) where c is true. "… if c" is NULL
+--- elsewhere, "… if c else [0]" has those sizes there.
+---
 --- A family is what several ops have in common: the arguments of lm_op_<family>(op, args, out), which checks and
 --- allocates for the op that is called, and of one slot of the backend. It is no op itself. Its `results` are the
 --- slot's, its `writes` arguments that the slot changes beside them.
@@ -67,7 +98,8 @@
 local entries = require "luminary.base.entry_reader"
 
 local list, op = entries.of("op", {
-  list = "string", options = "table?", kind = "string?", kernel = "string?", results = "number?", hidden = "number?",
+  list = "string", options = "table?", kind = "string?", kernel = "string?", results = "number|table?", hidden = "number?",
+  operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
   takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
   grad = "table|string?", autocast = "string?", internal = "boolean?", help = "string",

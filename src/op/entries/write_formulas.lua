@@ -319,8 +319,7 @@ return function(context)
     end
     return fill([[
 $made
-#ifndef LM_OP_CALLS_H
-#define LM_OP_CALLS_H
+#pragma once
 
 #include "autograd/autograd.h"
 
@@ -331,8 +330,6 @@ $composites
 
 /* An op within an expression (autograd/expr.h). Undefined where a tensor that it needs is. */
 $calls
-
-#endif
 ]], {
       made = context.made, composites = composites,
       calls = map(list, function(entry) return signature(entry) .. ";" end),

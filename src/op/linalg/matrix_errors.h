@@ -1,6 +1,5 @@
 /* What backends say of matrices that cannot be factorized: everywhere in the same words. LM_E_ARG. */
-#ifndef LM_OP_MATRIX_ERRORS_H
-#define LM_OP_MATRIX_ERRORS_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -17,5 +16,3 @@ LM_API lm_status lm_matrix_singular(const char *arg, const lm_tensor *x, lm_bad_
 LM_API lm_status lm_matrix_not_positive(const char *arg, const lm_tensor *x, lm_bad_matrix bad);
 /* what: "the factorization". */
 LM_API lm_status lm_matrix_not_converged(const char *what, const char *arg, const lm_tensor *x, lm_bad_matrix bad);
-
-#endif

@@ -6,7 +6,7 @@
 static lm_status to_host(const lm_tensor *t, lm_tensor **out) {
   lm_status status;
   lm_tensor *host = NULL;
-  TRY(lm_tensor_empty_like(t, (lm_dtype)t->dtype, LM_DEVICE(LM_CPU, 0), &host));
+  TRY(lm_tensor_empty_like(t, t->dtype, LM_DEVICE(LM_CPU, 0), &host));
   TRY(lm_copy(t, host));
   *out = host;
   host = NULL;
@@ -28,9 +28,7 @@ static lm_status run_on_host(lm_op_id op, const void *args, lm_tensor *const *ou
     TRY(to_host(t, &in[i]));
     LM_ARG_TENSOR(&copy, d->tensor[i]) = in[i];
   }
-  for (int i = 0; i < outs; i++) {
-    TRY(lm_tensor_empty_like(out[i], (lm_dtype)out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i]));
-  }
+  for (int i = 0; i < outs; i++) { TRY(lm_tensor_empty_like(out[i], out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i])); }
   TRY(lm_dispatch(op, LM_DEVICE(LM_CPU, 0), &copy, result));
   for (int i = 0; i < outs; i++) {
     if (out[i]->numel) TRY(lm_copy(result[i], out[i]));

@@ -1,6 +1,5 @@
 /* What attention's op, its choice and the backends have in common. */
-#ifndef LM_OP_NN_ATTENTION_H
-#define LM_OP_NN_ATTENTION_H
+#pragma once
 
 #include "op/op.h"
 #include "tensor/generator.h"
@@ -13,5 +12,3 @@ LM_API lm_draw lm_attention_take(const lm_tensor *query, const lm_tensor *key);
  * far as their sizes say. mask may be NULL. */
 LM_API bool lm_attention_fuses(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                                const lm_tensor *mask, bool causal, double dropout_p, bool backward);
-
-#endif

@@ -1,9 +1,9 @@
-/* conv2d and its two gradients: checks, output sizes, and images without a batch dimension. Convolutions of integers,
- * which have no gradients, are in conv_integers.c. */
+/* conv2d and its two gradients: checks and output sizes. Convolutions of integers, which have no gradients, are in
+ * conv_integers.c. */
 #include "op/nn/conv.h"
 
 #include "base/message.h"
-#include "op/check.h"
+#include "op/operand_checks.h"
 #include "op/stream_order.h"
 
 static lm_status check_numbers(const char *name, const int64_t *stride, const int64_t *padding, const int64_t *dilation,
@@ -87,154 +87,28 @@ lm_status lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out, 
   return lm_conv_shape_of(op, a->x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &call->shape);
 }
 
-static lm_status check_pair(lm_op_id op, const char *first, const lm_tensor *a, const char *second,
-                            const lm_tensor *b) {
-  lm_status status = LM_OK;
-  bool integers = op != LM_OP_conv2d_weight && a->dtype != LM_BOOL; /* have convolutions */
-  if (!integers) TRY(lm_check_float(op, first, a));
-  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)a, (lm_tensor *)b}));
-  if (a->dtype != b->dtype)
-    status = lm_fail_dtypes(lm_ops[op].name, first, lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
-done:
+lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
+                        const int64_t *padding, const int64_t *dilation, int64_t groups, int64_t *oh, int64_t *ow) {
+  lm_conv_shape s = {.oh = 0};
+  lm_status status = lm_conv_shape_of(op, x, weight, stride, padding, dilation, groups, &s);
+  *oh = s.oh, *ow = s.ow;
   return status;
 }
 
-static lm_status check_images(lm_op_id op, const char *arg, const lm_tensor *t) {
-  if (t->ndim == 3 || t->ndim == 4) return LM_OK;
-  return lm_fail_shape(lm_ops[op].name, arg, "[N, C, H, W] or [C, H, W]", lm_shape_of(t));
-}
-
-/* [C, H, W] as a batch of one. *out is yours. */
-static lm_status as_batch(lm_tensor *t, lm_tensor **out) {
-  if (t->ndim == 4) {
-    *out = lm_retain(t);
-    return LM_OK;
-  }
-  int64_t size[4] = {1, t->size[0], t->size[1], t->size[2]};
-  int64_t stride[4] = {t->numel, t->stride[0], t->stride[1], t->stride[2]};
-  return lm_tensor_view(t, 4, size, stride, 0, out);
-}
-
-/* A fresh batch of one becomes [C, H, W]. */
-static void drop_batch(lm_tensor *t) {
-  t->ndim = 3;
-  for (int i = 0; i < 3; i++) {
-    t->size[i] = t->size[i + 1];
-    t->stride[i] = t->stride[i + 1];
-  }
-}
-
-/* Of images that are computed from t. */
-static lm_format format_on(const lm_tensor *t) {
-  const lm_backend *backend = lm_backend_of(t->device);
-  bool contiguous = backend && backend->conv_contiguous && backend->conv_contiguous((lm_dtype)t->dtype);
+/* Of images that are computed from x. */
+lm_format lm_conv_format(const lm_tensor *x) {
+  const lm_backend *backend = lm_backend_of(x->device);
+  bool contiguous = backend && backend->conv_contiguous && backend->conv_contiguous(x->dtype);
   return contiguous ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
 }
 
-static lm_status compute(lm_op_id op, const void *args, lm_tensor *out) {
+/* GPUs compute it channels-last, and that is how a network for them has its weights; the CPU's own are contiguous. */
+lm_format lm_weight_format(const lm_tensor *x) { return lm_is_ordered(x->device) ? LM_CHANNELS_LAST : LM_CONTIGUOUS; }
+
+lm_status lm_compute_conv(lm_frame *f, const void *run) {
   lm_conv_call call;
-  if (lm_dtype_is_float((lm_dtype)out->dtype)) return lm_dispatch(op, out->device, args, &out);
-  lm_status status = lm_conv_call_of(op, args, &out, &call);
+  const lm_tensor *y = f->result[0];
+  if (y->numel == 0 || lm_dtype_is_float(y->dtype)) return lm_frame_dispatch(f, y->device, run);
+  lm_status status = lm_conv_call_of(f->op, run, f->result, &call);
   return status == LM_OK ? lm_conv_integers(&call) : status;
-}
-
-lm_status lm_op_conv2d(const lm_conv2d_args *a, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *y = NULL;
-  lm_conv2d_args run = *a;
-  run.x = NULL;
-  TRY(check_images(LM_OP_conv2d, "x", a->x));
-  TRY(lm_check_ndim(LM_OP_conv2d, "weight", a->weight, 4));
-  TRY(check_pair(LM_OP_conv2d, "x", a->x, "weight", a->weight));
-  if (a->bias) {
-    TRY(check_pair(LM_OP_conv2d, "x", a->x, "bias", a->bias));
-    if (a->bias->ndim != 1 || a->bias->size[0] != a->weight->size[0]) {
-      status = lm_fail_shape("conv2d", "bias",
-                             lm_text("[%lld] for weight of %s", (long long)a->weight->size[0], lm_shape_of(a->weight)),
-                             lm_shape_of(a->bias));
-      goto done;
-    }
-  }
-  TRY(as_batch(a->x, &run.x));
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d, run.x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups, &s));
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, (int64_t[]){s.n, s.k, s.oh, s.ow}, format_on(a->x), &y));
-  if (y->numel) TRY(compute(LM_OP_conv2d, &run, y));
-  if (a->x->ndim == 3) drop_batch(y);
-  out[0] = y;
-  y = NULL;
-done:
-  lm_release(y);
-  lm_release(run.x);
-  return status;
-}
-
-/* The gradient's sizes must be those that conv2d returns for x and weight of these sizes. */
-static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const lm_conv_shape *s) {
-  const int64_t size[4] = {s->n, s->k, s->oh, s->ow};
-  for (int i = 0; i < 4; i++)
-    if (grad->size[i] != size[i])
-      return lm_fail_shape(lm_ops[op].name, "grad", lm_shape_text(4, size), lm_shape_of(grad));
-  return LM_OK;
-}
-
-lm_status lm_op_conv2d_input(const lm_conv2d_input_args *a, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *dx = NULL;
-  lm_conv2d_input_args run = *a;
-  run.grad = NULL;
-  TRY(check_images(LM_OP_conv2d_input, "grad", a->grad));
-  TRY(lm_check_ndim(LM_OP_conv2d_input, "weight", a->weight, 4));
-  TRY(check_pair(LM_OP_conv2d_input, "grad", a->grad, "weight", a->weight));
-  if (a->size.n != a->grad->ndim) {
-    status = lm_fail_value("conv2d_input", "size",
-                           lm_text("%d sizes as grad of shape %s", a->grad->ndim, lm_shape_of(a->grad)),
-                           lm_shape_text(a->size.n, a->size.v));
-    goto done;
-  }
-  if (a->size.n == 3) run.size = (lm_ints){4, {1, a->size.v[0], a->size.v[1], a->size.v[2]}};
-  TRY(as_batch(a->grad, &run.grad));
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d_input, run.size.v, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
-                       &s));
-  TRY(check_grad(LM_OP_conv2d_input, run.grad, &s));
-  TRY(lm_tensor_empty(a->grad->dtype, a->grad->device, 4, run.size.v, format_on(a->grad), &dx));
-  if (dx->numel) TRY(compute(LM_OP_conv2d_input, &run, dx));
-  if (a->size.n == 3) drop_batch(dx);
-  out[0] = dx;
-  dx = NULL;
-done:
-  lm_release(dx);
-  lm_release(run.grad);
-  return status;
-}
-
-lm_status lm_op_conv2d_weight(const lm_conv2d_weight_args *a, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *dw = NULL;
-  lm_conv2d_weight_args run = *a;
-  run.grad = run.x = NULL;
-  TRY(check_images(LM_OP_conv2d_weight, "x", a->x));
-  TRY(lm_check_ndim(LM_OP_conv2d_weight, "grad", a->grad, a->x->ndim));
-  TRY(check_pair(LM_OP_conv2d_weight, "grad", a->grad, "x", a->x));
-  if (a->size.n != 4) {
-    status = lm_fail_value("conv2d_weight", "size", "4 sizes", lm_shape_text(a->size.n, a->size.v));
-    goto done;
-  }
-  TRY(as_batch(a->grad, &run.grad));
-  TRY(as_batch(a->x, &run.x));
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d_weight, run.x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &s));
-  TRY(check_grad(LM_OP_conv2d_weight, run.grad, &s));
-  /* GPUs compute it channels-last, and that is how a network for them has its weights; the CPU's own are contiguous. */
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, a->size.v,
-                      lm_is_ordered(a->x->device) ? LM_CHANNELS_LAST : LM_CONTIGUOUS, &dw));
-  if (dw->numel) TRY(lm_dispatch(LM_OP_conv2d_weight, dw->device, &run, &dw));
-  out[0] = dw;
-  dw = NULL;
-done:
-  lm_release(dw);
-  lm_release(run.grad);
-  lm_release(run.x);
-  return status;
 }

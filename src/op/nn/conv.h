@@ -1,6 +1,5 @@
 /* A convolution, whichever of its three passes it is. */
-#ifndef LM_OP_CONV_H
-#define LM_OP_CONV_H
+#pragma once
 
 #include "op/op.h"
 
@@ -39,5 +38,3 @@ lm_status lm_conv_integers(const lm_conv_call *call);
 static inline int lm_conv_result(lm_conv_pass pass) {
   return pass == LM_CONV_FORWARD ? 2 : pass == LM_CONV_INPUT ? 0 : 1;
 }
-
-#endif

@@ -13,7 +13,7 @@ static products products_of(const lm_conv_shape *s) {
 }
 
 static lm_status copied(lm_tensor *t, lm_tensor **out) {
-  lm_status status = lm_tensor_empty((lm_dtype)t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, out);
+  lm_status status = lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, out);
   return status == LM_OK ? lm_copy(t, *out) : status;
 }
 
@@ -39,7 +39,7 @@ static lm_status padded_image(const lm_conv_shape *s, const lm_tensor *like, lm_
   const int64_t size[4] = {s->n, s->c, s->h + 2 * s->padding[0], s->w + 2 * s->padding[1]};
   lm_status status = LM_OK;
   lm_tensor *zeroed = NULL;
-  TRY(lm_tensor_empty((lm_dtype)like->dtype, like->device, 4, size, LM_CONTIGUOUS, padded));
+  TRY(lm_tensor_empty(like->dtype, like->device, 4, size, LM_CONTIGUOUS, padded));
   TRY(lm_op_zero_(&(lm_zero__args){.x = *padded}, &zeroed));
   TRY(lm_tensor_view(*padded, 4, (int64_t[]){s->n, s->c, s->h, s->w}, (*padded)->stride,
                      s->padding[0] * size[3] + s->padding[1], inner));

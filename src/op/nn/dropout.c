@@ -1,30 +1,21 @@
 #include "base/message.h"
-#include "op/input_layout.h"
+#include "op/frame.h"
 
 lm_status lm_op_dropout(const lm_dropout_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *y = NULL, *mask = NULL;
+  lm_dropout_args run = *a;
+  lm_frame f;
   if (!(a->p >= 0 && a->p <= 1)) return lm_fail_number("dropout", "p", "from 0 to 1", a->p);
+  lm_frame_begin(&f, LM_OP_dropout);
   if (!a->training || a->p == 0) { /* the same values in the same memory */
-    out[1] = NULL;
-    return lm_tensor_view(a->x, a->x->ndim, a->x->size, a->x->stride, 0, &out[0]);
+    TRY(lm_tensor_view(a->x, a->x->ndim, a->x->size, a->x->stride, 0, &f.result[0]));
+    goto done;
   }
-  TRY(lm_check_float(LM_OP_dropout, "x", a->x));
-  if (lm_is_dense(a->x)) {
-    x = lm_retain(a->x);
-  } else {
-    TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &x));
-  }
-  TRY(lm_tensor_empty_like(x, x->dtype, x->device, &y));
-  TRY(lm_tensor_empty_like(x, LM_BOOL, x->device, &mask));
-  lm_dropout_args job = *a;
-  job.x = x;
-  TRY(lm_dispatch(LM_OP_dropout, x->device, &job, (lm_tensor *[]){y, mask}));
-  out[0] = lm_retain(y);
-  out[1] = lm_retain(mask);
+  TRY(lm_check_float(f.op, "x", a->x));
+  TRY(lm_frame_dense(&f, &run.x));
+  TRY(lm_frame_result_like(&f, 0, run.x->dtype, run.x));
+  TRY(lm_frame_result_like(&f, 1, LM_BOOL, run.x));
+  TRY(lm_frame_dispatch(&f, run.x->device, &run));
 done:
-  lm_release(x);
-  lm_release(y);
-  lm_release(mask);
-  return status;
+  return lm_frame_end(&f, status, out);
 }

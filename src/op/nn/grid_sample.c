@@ -1,8 +1,8 @@
-/* grid_sample and its two gradients: checks, and operands laid out for the kernels. */
+/* grid_sample and its two gradients as one, and the checks of grids. */
 #include "op/nn/grid_sample.h"
 
 #include "base/message.h"
-#include "op/input_layout.h"
+#include "op/operand_checks.h"
 
 enum { ORDERS = 4 }; /* of derivatives along each dim */
 
@@ -44,130 +44,24 @@ lm_grid_call lm_grid_call_of(lm_op_id op, const void *args, lm_tensor *const *ou
   return s;
 }
 
-/* x's sizes, its values' dtype and the grid. */
-static lm_status check(lm_op_id op, const char *arg, int ndim, const int64_t *size, const lm_tensor *values,
-                       const lm_tensor *grid, int64_t order) {
+lm_status lm_check_grid(lm_op_id op, const lm_ints *from, const lm_tensor *grid, int64_t order, int highest) {
   const char *name = lm_ops[op].name;
-  lm_status status;
+  const int dims = from->n;
   int64_t pixels = 1;
-  if (ndim != 4 && ndim != 5)
-    return lm_fail_shape(name, arg, "[N, C, H, W] or [N, C, D, H, W]", lm_shape_text(ndim, size));
-  TRY(lm_check_float(op, arg, values));
-  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)values, (lm_tensor *)grid}));
-  if (grid->ndim != ndim || grid->size[0] != size[0] || grid->size[ndim - 1] != ndim - 2)
-    return lm_fail_shape(name, "grid",
-                         lm_text("[%lld, %s, %d] for x of %s", (long long)size[0], ndim == 4 ? "H, W" : "D, H, W",
-                                 ndim - 2, lm_shape_text(ndim, size)),
-                         lm_shape_of(grid));
-  if (grid->dtype != values->dtype)
-    return lm_fail_dtypes(name, arg, lm_dtype_name((lm_dtype)values->dtype), "grid",
-                          lm_dtype_name((lm_dtype)grid->dtype));
-  for (int d = 2; d < ndim; d++) {
-    if (size[d] < 1) return lm_fail_shape(name, "x", "sizes of at least 1", lm_shape_text(ndim, size));
-    pixels = size[d] > INT32_MAX / pixels ? INT32_MAX + 1LL : pixels * size[d];
+  if (dims != 2 && dims != 3) return lm_fail_int(name, "the number of dims of x", "4 or 5", dims + 2);
+  if (grid->ndim != dims + 2 || grid->size[dims + 1] != dims)
+    return lm_fail_shape(
+        name, "grid",
+        lm_text("[%lld, %s, %d] for %d-d x", (long long)grid->size[0], dims == 2 ? "H, W" : "D, H, W", dims, dims + 2),
+        lm_shape_of(grid));
+  for (int d = 0; d < dims; d++) {
+    if (from->v[d] < 1) return lm_fail_value(name, "sizes of x", "at least 1", lm_shape_text(dims, from->v));
+    pixels = from->v[d] > INT32_MAX / pixels ? INT32_MAX + 1LL : pixels * from->v[d];
     if (pixels > INT32_MAX)
-      return lm_fail_value(name, "x", "at most 2^31 - 1 pixels an image", lm_shape_text(ndim, size));
+      return lm_fail_value(name, "x", "at most 2^31 - 1 pixels an image", lm_shape_text(dims, from->v));
   }
-  for (int64_t k = 0, left = order; k < ndim - 2 || left != 0; k++, left /= ORDERS)
-    if (left < 0 || k >= ndim - 2 || (op == LM_OP_grid_sample_grid && left % ORDERS == ORDERS - 1))
+  for (int64_t k = 0, left = order; k < dims || left != 0; k++, left /= ORDERS)
+    if (left < 0 || k >= dims || left % ORDERS > highest)
       return lm_fail_int(name, "order", "a derivative up to the third along each dim of x", order);
-done:
-  return status;
-}
-
-/* A fresh result of that size, zeros where there is nothing to compute. */
-static lm_status new_result(const lm_tensor *like, int ndim, const int64_t *size, lm_format format, bool zeros,
-                            lm_tensor **out) {
-  lm_tensor *filled;
-  lm_status status = lm_tensor_empty((lm_dtype)like->dtype, like->device, ndim, size, format, out);
-  if (status != LM_OK || !zeros || (*out)->numel == 0) return status;
-  status = lm_op_zero_(&(lm_zero__args){.x = *out}, &filled);
-  if (status == LM_OK) lm_release(filled);
-  return status;
-}
-
-lm_status lm_op_grid_sample(const lm_grid_sample_args *a, lm_tensor **out) {
-  const lm_op_id op = LM_OP_grid_sample;
-  lm_status status;
-  lm_grid_sample_args run = *a;
-  lm_tensor *y = NULL;
-  run.x = run.grid = NULL;
-  TRY(check(op, "x", a->x->ndim, a->x->size, a->x, a->grid, a->order));
-  TRY(lm_to_layout(a->x, LM_PRESERVE, &run.x));
-  TRY(lm_to_layout(a->grid, LM_CONTIGUOUS, &run.grid));
-  int64_t size[LM_MAX_DIMS] = {a->x->size[0], a->x->size[1]};
-  for (int d = 2; d < a->x->ndim; d++) size[d] = a->grid->size[d - 1];
-  TRY(new_result(a->x, a->x->ndim, size, lm_format_of(run.x), false, &y));
-  if (y->numel > 0) TRY(lm_dispatch(op, y->device, &run, &y));
-  *out = y;
-  y = NULL;
-done:
-  lm_release(run.x);
-  lm_release(run.grid);
-  lm_release(y);
-  return status;
-}
-
-/* grad, [n, c, …] with the grid's sizes. */
-static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const int64_t *x, const lm_tensor *grid) {
-  bool fits = grad->ndim == grid->ndim && grad->size[0] == x[0] && grad->size[1] == x[1];
-  for (int d = 2; fits && d < grad->ndim; d++) fits = grad->size[d] == grid->size[d - 1];
-  if (fits) return LM_OK;
-  return lm_fail_shapes(lm_ops[op].name, "grad", lm_shape_of(grad), "grid", lm_shape_of(grid));
-}
-
-lm_status lm_op_grid_sample_input(const lm_grid_sample_input_args *a, lm_tensor **out) {
-  const lm_op_id op = LM_OP_grid_sample_input;
-  lm_status status;
-  lm_grid_sample_input_args run = *a;
-  lm_tensor *dx = NULL;
-  run.grad = run.grid = NULL;
-  TRY(check(op, "grad", a->size.n, a->size.v, a->grad, a->grid, a->order));
-  TRY(check_grad(op, a->grad, a->size.v, a->grid));
-  TRY(lm_to_layout(a->grad, LM_PRESERVE, &run.grad));
-  TRY(lm_to_layout(a->grid, LM_CONTIGUOUS, &run.grid));
-  TRY(new_result(a->grad, a->size.n, a->size.v, lm_format_of(run.grad), a->grad->numel == 0, &dx));
-  if (dx->numel > 0 && lm_format_of(dx) != lm_format_of(run.grad)) { /* sizes of 1 fit either layout */
-    lm_release(run.grad);
-    run.grad = NULL;
-    TRY(lm_to_layout(a->grad, lm_format_of(dx), &run.grad));
-  }
-  if (dx->numel > 0 && a->grad->numel > 0) TRY(lm_dispatch(op, dx->device, &run, &dx));
-  *out = dx;
-  dx = NULL;
-done:
-  lm_release(run.grad);
-  lm_release(run.grid);
-  lm_release(dx);
-  return status;
-}
-
-lm_status lm_op_grid_sample_grid(const lm_grid_sample_grid_args *a, lm_tensor **out) {
-  const lm_op_id op = LM_OP_grid_sample_grid;
-  lm_status status;
-  lm_grid_sample_grid_args run = *a;
-  lm_tensor *dg = NULL;
-  run.grad = run.x = run.grid = NULL;
-  TRY(check(op, "x", a->x->ndim, a->x->size, a->x, a->grid, a->order));
-  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->x, a->grad}));
-  TRY(check_grad(op, a->grad, a->x->size, a->grid));
-  if (a->grad->dtype != a->x->dtype) {
-    status = lm_fail_dtypes("grid_sample_grid", "grad", lm_dtype_name((lm_dtype)a->grad->dtype), "x",
-                            lm_dtype_name((lm_dtype)a->x->dtype));
-    goto done;
-  }
-  bool nothing = a->grad->numel == 0 || a->mode == LM_GRID_NEAREST;
-  TRY(lm_to_layout(a->x, LM_PRESERVE, &run.x));
-  TRY(lm_to_layout(a->grad, lm_format_of(run.x), &run.grad));
-  TRY(lm_to_layout(a->grid, LM_CONTIGUOUS, &run.grid));
-  TRY(new_result(a->grid, a->grid->ndim, a->grid->size, LM_CONTIGUOUS, nothing, &dg));
-  if (!nothing) TRY(lm_dispatch(op, dg->device, &run, &dg));
-  *out = dg;
-  dg = NULL;
-done:
-  lm_release(run.grad);
-  lm_release(run.x);
-  lm_release(run.grid);
-  lm_release(dg);
-  return status;
+  return LM_OK;
 }

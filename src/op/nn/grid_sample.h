@@ -1,11 +1,8 @@
 /* grid_sample and its two gradients as kernels see them. */
-#ifndef LM_OP_GRID_SAMPLE_H
-#define LM_OP_GRID_SAMPLE_H
+#pragma once
 
 #include "grid_taps.h"
 #include "op/op.h"
 
 /* From the arguments and output of the slot of grid_sample, grid_sample_input or grid_sample_grid. */
 LM_API lm_grid_call lm_grid_call_of(lm_op_id op, const void *args, lm_tensor *const *out);
-
-#endif

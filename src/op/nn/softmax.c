@@ -19,13 +19,13 @@ lm_status lm_op_softmax_along(lm_op_id op, const lm_softmax_along_args *a, lm_te
   }
   TRY(lm_dim(lm_ops[op].name, a->dim, like->ndim, &dim));
   args.dim = dim;
-  TRY(lm_at_least_1d(a->x, a->y ? (lm_dtype)a->y->dtype : a->dtype, &args.x));
+  TRY(lm_at_least_1d(a->x, a->y ? a->y->dtype : a->dtype, &args.x));
   if (a->y) {
     TRY(lm_at_least_1d(a->y, LM_NO_DTYPE, &args.y));
   } else {
     TRY(lm_check_float(op, a->dtype == LM_NO_DTYPE ? "x" : "dtype", args.x));
   }
-  TRY(lm_tensor_empty_like(args.y ? args.y : args.x, (lm_dtype)args.x->dtype, like->device, &result));
+  TRY(lm_tensor_empty_like(args.y ? args.y : args.x, args.x->dtype, like->device, &result));
   if (result->numel > 0) TRY(lm_dispatch(LM_OP_softmax_along, like->device, &args, &result));
   result->ndim = like->ndim; /* 0-d again if x is */
   *out = result;

@@ -91,9 +91,6 @@ end
 local HABITS = {
   {"CUDA_LAUNCH_BLOCKING", {["1"] = true}, "warning", "every kernel is waited for: much slower, and no overlap of "
     .. "communication with backward"},
-  {"OMP_WAIT_POLICY", {active = true, ACTIVE = true}, "warning", "idle threads spin, and take the cores from other "
-    .. "ranks and from the threads that communicate"},
-  {"GOMP_SPINCOUNT", nil, "note", "how long idle threads spin; large values take the cores from other ranks"},
   {"CUDA_DEVICE_MAX_CONNECTIONS", {["1"] = true}, "note", "kernels and copies queue behind each other"},
 }
 

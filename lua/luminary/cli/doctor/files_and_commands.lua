@@ -1,8 +1,6 @@
---- What the doctor sees of the machine. Probes look through here alone, so that specs can show them another machine:
---- LM_DOCTOR_ROOT is a folder that stands in for /, LM_DOCTOR_BIN one whose commands come before the PATH's (with a
---- root of its own a machine has no other commands), LM_DOCTOR_LIMIT the seconds that any of them is waited for at
---- most. Nothing here waits without an end: commands have a time limit,
---- and what may hang in the kernel is read by a command.
+--- What the doctor sees of the machine. Probes look through here alone, so that specs can show them another machine
+--- (outside.look_at). Nothing here waits without an end: commands have a time limit, and what may hang in the kernel is
+--- read by a command.
 local ffi = require "ffi"
 
 for _, text in ipairs {
@@ -24,15 +22,20 @@ for _, text in ipairs {
 end
 local C = ffi.C
 
-local outside = {}
+local outside = {made_up = false}
 
-local ROOT, BIN = os.getenv "LM_DOCTOR_ROOT", os.getenv "LM_DOCTOR_BIN"
+local ROOT, BIN, MOST = nil, nil, math.huge -- of a made-up machine
 local O_CLOEXEC, POLLIN, SIGKILL, WNOHANG, EINTR, EXECUTABLE = 0x80000, 1, 9, 1, 4, 1
 local MONOTONIC = 1
-local MOST = tonumber(os.getenv "LM_DOCTOR_LIMIT" or "") or math.huge
 local LIMIT = 5 -- seconds for a command that has no limit of its own
 local FLOOD = 2 ^ 24 -- bytes after which a command is ended that does not stop printing
 local PLAIN = {cat = true, ls = true, stat = true, grep = true} -- they look at nothing but the files they are given
+
+--- Looks at a made-up machine from now on: `root` is the folder that is its /, `bin` that of its commands, beside which
+--- it has only a few that read files; `limit`: the most seconds that any command is waited for.
+function outside.look_at(root, bin, limit)
+  ROOT, BIN, MOST, outside.made_up = root, bin, limit or math.huge, true
+end
 
 --- Seconds of a clock that only goes forward.
 function outside.now()
@@ -257,8 +260,5 @@ function outside.resolve(name)
   if #list == 0 then return nil, "it has no address" end
   return list
 end
-
---- Whether this is a machine that specs made up.
-outside.made_up = ROOT ~= nil
 
 return outside

@@ -1,8 +1,8 @@
 --- Convolutions of one and three dims, and transposed convolutions, made of conv2d and its gradient for the input.
 --- Integers are supported, without gradients.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local sizes = require "luminary.nn.functional.sizes"
 local window_indices = require "luminary.nn.functional.window_indices"
 
@@ -10,7 +10,6 @@ local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
 
 local function check_operands(who, a, n, channels_at)
-  sizes.check(who, a.x, n)
   local x, weight = a.x, a.weight
   if weight.ndim ~= n + 2 then
     options.wrong_shape(who, "weight", weight,
@@ -134,23 +133,18 @@ end
 
 -- ---- convolutions
 
-local function takes_of(n, transposed)
-  local rows = {
-    {"x", "tensor"}, {"weight", "tensor"}, {"bias", "tensor?"}, {"stride", sizes.of(n, 1), 1},
-    {"padding", sizes.of(n, 0, not transposed and {same = true, valid = true} or nil), 0},
-  }
-  local dilation, groups = {"dilation", sizes.of(n, 1), 1}, {"groups", "count", 1}
-  if transposed then
-    for _, row in ipairs {{"output_padding", sizes.of(n, 0), 0}, groups, dilation} do rows[#rows + 1] = row end
-  else
-    rows[#rows + 1], rows[#rows + 2] = dilation, groups
-  end
-  return arguments.of(rows)
+-- Declares a function `who` of n spatial dims, which gets its arguments by name.
+local function convolution(who, n, rest, f)
+  local text = who .. "(x: input(N), weight: tensor, bias: tensor?, stride: sizes(N, 1) = 1, " .. rest
+  return signature.by_name((text:gsub("N", n)), f)
 end
 
---- F.conv1d(x, weight [, bias [, stride = 1 [, padding = 0 [, dilation = 1 [, groups = 1]]]]]): Applies a 1-d
---- convolution.
-F.conv1d = takes_of(1):caller("conv1d", function(a)
+local plain = "padding: sizes_or_word(N) = 0, dilation: sizes(N, 1) = 1, groups: count = 1)"
+local of_gradient = [[padding: sizes(N, 0) = 0, output_padding: sizes(N, 0) = 0, groups: count = 1,
+  dilation: sizes(N, 1) = 1)]]
+
+--- Applies a 1-d convolution.
+F.conv1d = convolution("conv1d", 1, plain, function(a)
   check_operands("conv1d", a, 1, 2)
   local padding = a.padding
   if type(padding) == "string" then padding, a.x = numbers_of_padding("conv1d", a, 1) end
@@ -159,9 +153,8 @@ F.conv1d = takes_of(1):caller("conv1d", function(a)
     of_row(a.dilation, 1), a.groups):squeeze(-2)
 end)
 
---- F.conv3d(x, weight [, bias [, stride = 1 [, padding = 0 [, dilation = 1 [, groups = 1]]]]]): Applies a 3-d
---- convolution.
-F.conv3d = takes_of(3):caller("conv3d", function(a)
+--- Applies a 3-d convolution.
+F.conv3d = convolution("conv3d", 3, plain, function(a)
   check_operands("conv3d", a, 3, 2)
   if type(a.padding) == "string" then a.padding, a.x = numbers_of_padding("conv3d", a, 3) end
   local convolved = a.x:is_floating_point() and convolved_volume or convolved_slices
@@ -188,7 +181,7 @@ local function transposed_size(who, a, n)
 end
 
 local function transposed(who, n)
-  return takes_of(n, true):caller(who, function(a)
+  return convolution(who, n, of_gradient, function(a)
     check_operands(who, a, n, 1)
     local size, x = transposed_size(who, a, n)
     local alone = x.ndim == n + 1
@@ -210,16 +203,13 @@ local function transposed(who, n)
   end)
 end
 
---- F.conv_transpose1d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [, dilation =
---- 1]]]]]]): Applies a 1-d transposed convolution.
+--- F.conv_transpose1d(…): Applies a 1-d transposed convolution.
 F.conv_transpose1d = transposed("conv_transpose1d", 1)
 
---- F.conv_transpose2d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [, dilation =
---- 1]]]]]]): Applies a 2-d transposed convolution.
+--- F.conv_transpose2d(…): Applies a 2-d transposed convolution.
 F.conv_transpose2d = transposed("conv_transpose2d", 2)
 
---- F.conv_transpose3d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [, dilation =
---- 1]]]]]]): Applies a 3-d transposed convolution.
+--- F.conv_transpose3d(…): Applies a 3-d transposed convolution.
 F.conv_transpose3d = transposed("conv_transpose3d", 3)
 
 return F

@@ -1,13 +1,13 @@
 --- Connectionist temporal classification: losses of sequences with unknown alignment.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local ops, fail = core.ops, options.fail
 local F = {}
 
--- A kind of argument, which becomes a list of numbers.
-local lengths = options.kind("tensor, list of integers or integer", function(who, name, v)
+-- A list of numbers.
+options.kind("lengths", "tensor, list of integers or integer", function(who, name, v)
   if core.is_tensor(v) and v.ndim < 2 and not v:is_floating_point() then v = v:reshape(-1):totable() end
   local list = type(v) == "number" and {v} or v
   local good = type(list) == "table" and not options.named_field(list)
@@ -17,11 +17,6 @@ local lengths = options.kind("tensor, list of integers or integer", function(who
   end
   return list
 end)
-
-local takes = arguments.of {
-  {"log_probs", "tensor"}, {"targets", "tensor"}, {"input_lengths", lengths}, {"target_lengths", lengths},
-  {"blank", "count", 1}, {"reduction", {"mean", "sum", "none"}, "mean"}, {"zero_infinity", "boolean", false},
-}
 
 -- Returns the offset of each sample's classes in the targets, from 0, and the length of the longest target.
 local function check(who, a, times, samples)
@@ -55,9 +50,9 @@ local function check(who, a, times, samples)
   return starts, longest
 end
 
---- F.ctc_loss(log_probs, targets, input_lengths, target_lengths [, blank = 1 [, reduction = "mean" [,
---- zero_infinity = false]]]): Computes the connectionist temporal classification loss of sequences without alignment.
-F.ctc_loss = takes:caller("ctc_loss", function(a)
+--- Computes the connectionist temporal classification loss of sequences without alignment.
+F.ctc_loss = signature.by_name([[ctc_loss(log_probs: tensor, targets: tensor, input_lengths: lengths,
+  target_lengths: lengths, blank: count = 1, reduction = "mean" | "sum" | "none", zero_infinity = false)]], function(a)
   local who, x = "ctc_loss", a.log_probs
   if x.ndim ~= 3 and x.ndim ~= 2 then options.wrong_shape(who, "log_probs", x, "[T, N, C] or [T, C]") end
   local alone = x.ndim == 2

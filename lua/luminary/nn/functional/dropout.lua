@@ -1,23 +1,10 @@
 --- Dropout of channels, and dropout that keeps the mean and variance of SELU's outputs.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local ops = core.ops
 local F = {}
-
--- PyTorch's defaults: the alpha dropouts pass everything unless set to train.
-local function how(training)
-  return {{"p", "probability", 0.5}, {"training", "boolean", training}, {"inplace", "boolean", false}}
-end
-
--- Fails unless x has max_dims dims, or one less for a sample without a batch; without max_dims any number is accepted.
-local function check(who, x, max_dims)
-  options.arg(who, "x", x, "tensor")
-  if max_dims and x.ndim ~= max_dims and x.ndim ~= max_dims - 1 then
-    options.wrong_shape(who, "x", x, ("[N, C%s] or [C%s]"):format((", L"):rep(max_dims - 2), (", L"):rep(max_dims - 2)))
-  end
-end
 
 local function result(x, y, opts) return opts.inplace and x:copy_(y) or y end
 
@@ -31,8 +18,8 @@ end
 for n = 1, 3 do
   local who = ("dropout%dd"):format(n)
   --- Sets random channels to 0 with probability p and divides the others by 1 - p.
-  F[who] = arguments.takes(who, how(true), function(x, opts)
-    check(who, x, n + 2)
+  F[who] = signature.of(("%s(x: input(%d), {p: probability = 0.5, training = true, inplace = false})"):format(who, n),
+    function(x, opts)
     if not opts.training or opts.p == 0 then return x end
     local mask = ops.ones(channels(x, x.ndim == n + 2), {dtype = x.dtype, device = x.device})
     return result(x, x * ops.dropout(mask, opts.p, true), opts)
@@ -53,17 +40,16 @@ local function alpha(x, opts, mask_shape)
   return result(x, x * (kept * a) + ((1 - kept) * (a * NEGATIVE) + b), opts)
 end
 
---- F.alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): Applies alpha dropout, which keeps mean 0 and
---- variance 1.
-F.alpha_dropout = arguments.takes("alpha_dropout", how(false), function(x, opts)
-  check("alpha_dropout", x)
+-- PyTorch's default: these pass everything unless set to train.
+local alpha_options = "(x: tensor, {p: probability = 0.5, training = false, inplace = false})"
+
+--- Applies alpha dropout, which keeps mean 0 and variance 1.
+F.alpha_dropout = signature.of("alpha_dropout" .. alpha_options, function(x, opts)
   return alpha(x, opts, function() return x.shape end)
 end)
 
---- F.feature_alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): Applies alpha dropout to whole
---- channels.
-F.feature_alpha_dropout = arguments.takes("feature_alpha_dropout", how(false), function(x, opts)
-  check("feature_alpha_dropout", x)
+--- Applies alpha dropout to whole channels.
+F.feature_alpha_dropout = signature.of("feature_alpha_dropout" .. alpha_options, function(x, opts)
   return alpha(x, opts, function()
     if x.ndim < 2 then
       options.wrong_shape("feature_alpha_dropout", "x", x, "[N, C, …]")

@@ -1,7 +1,7 @@
 --- F.embedding with max_norm and scale_grad_by_freq, and F.embedding_bag.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Function = require("luminary.autograd.function").Function
 local rows_of = require "luminary.nn.embedding_rows"
 
@@ -37,15 +37,9 @@ local function padding_of(who, pad, weight)
   return pad == 0 and 0 or rows_of.padding(who, pad, weight.shape[1] or 0)
 end
 
-local how = {
-  {"padding_idx", "integer", 0}, {"max_norm", "positive"}, {"norm_type", "number", 2},
-  {"scale_grad_by_freq", "boolean", false}, {"sparse", false, lacks = true},
-}
-
 --- F.embedding(…): Looks up rows of an embedding matrix by index.
-local embedding = arguments.takes("embedding", how, function(index, weight, opts)
-  options.arg("embedding", "index", index, "tensor")
-  options.arg("embedding", "weight", weight, "tensor")
+local embedding = signature.of([[embedding(index: tensor, weight: tensor, {padding_idx: integer = 0, max_norm: positive,
+  norm_type = 2, scale_grad_by_freq = false, sparse: lacks = false})]], function(index, weight, opts)
   local padding = {padding_idx = padding_of("embedding", opts.padding_idx, weight)}
   if opts.max_norm then shorten(weight, index, opts.max_norm, opts.norm_type) end
   local rows = ops.embedding(index, weight, padding)
@@ -54,12 +48,6 @@ local embedding = arguments.takes("embedding", how, function(index, weight, opts
 end)
 
 -- ---- bags
-
-local bag_how = {
-  {"offsets", "tensor?"}, {"max_norm", "positive?"}, {"norm_type", "number", 2},
-  {"scale_grad_by_freq", "boolean", false}, {"mode", {"sum", "mean", "max"}, "mean"}, {"sparse", false, lacks = true},
-  {"per_sample_weights", "tensor?"}, {"include_last_offset", "boolean", false}, {"padding_idx", "integer", 0},
-}
 
 local function check_integers(who, name, t)
   if t.dtype ~= "int64" and t.dtype ~= "int32" then
@@ -102,11 +90,13 @@ local function bags_of(who, index, o, check)
 end
 
 --- F.embedding_bag(…): Computes sums, means or maxima of bags of rows of an embedding matrix.
-local embedding_bag = arguments.takes("embedding_bag", bag_how, function(index, weight, o)
+local embedding_bag = signature.of([[embedding_bag(index: tensor, weight: tensor, {offsets: tensor,
+  max_norm: positive, norm_type = 2, scale_grad_by_freq = false, mode: "sum" | "mean" | "max" = "mean",
+  sparse: lacks = false, per_sample_weights: tensor, include_last_offset = false,
+  padding_idx: integer = 0})]], function(index, weight, o)
   local who = "embedding_bag"
-  options.arg(who, "index", index, "tensor")
   check_integers(who, "index", index)
-  if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then
+  if weight.ndim ~= 2 then
     options.wrong_shape(who, "weight", weight, "[num_embeddings, embedding_dim]")
   end
   if o.mode == "max" and o.scale_grad_by_freq then

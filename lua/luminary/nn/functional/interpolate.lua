@@ -1,15 +1,14 @@
 --- Resizing by interpolation of one dim at a time. Weights are those of ATen's upsampling (UpSample.h,
 --- UpSampleKernel.cpp).
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local pooling = require "luminary.nn.functional.pooling"
 local sizes = require "luminary.nn.functional.sizes"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
 
-local modes = {"nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"}
 local linear = {"linear", "bilinear", "trilinear"}
 
 -- ---- one dim: the source positions of each of `out` positions and their weights, both [1, j, out]
@@ -146,7 +145,7 @@ local function check_mode(who, a, n)
 end
 
 local function interpolate(who, a)
-  local x = options.arg(who, "x", a.x, "tensor")
+  local x = a.x
   local n = x.ndim - 2
   if n < 1 or n > 3 then
     options.wrong_shape(who, "x", x, "[N, C, L], [N, C, H, W] or [N, C, D, H, W]")
@@ -177,34 +176,26 @@ local function interpolate(who, a)
   return done and x or x:clone()
 end
 
-local takes = arguments.of {
-  {"x", "tensor"}, {"size", "any?"}, {"scale_factor", "any?"}, {"mode", modes, "nearest"},
-  {"align_corners", "boolean?"}, {"recompute_scale_factor", "boolean?"}, {"antialias", "boolean", false},
-}
+local sized = "(x: tensor, size: any?, scale_factor: any?"
+local with_mode = sized
+  .. [[, mode = "nearest" | "nearest-exact" | "linear" | "bilinear" | "bicubic" | "trilinear" | "area",
+    align_corners: boolean?]]
 
---- F.interpolate(x [, size [, scale_factor [, mode = "nearest" [, align_corners [, recompute_scale_factor [, antialias
---- = false]]]]]]): Resizes the input to a size or by a scale factor.
-F.interpolate = takes:caller("interpolate", function(a) return interpolate("interpolate", a) end)
+--- Resizes the input to a size or by a scale factor.
+F.interpolate = signature.by_name("interpolate" .. with_mode
+  .. ", recompute_scale_factor: boolean?, antialias = false)", function(a) return interpolate("interpolate", a) end)
 
-local upsample = arguments.of {
-  {"x", "tensor"}, {"size", "any?"}, {"scale_factor", "any?"}, {"mode", modes, "nearest"},
-  {"align_corners", "boolean?"},
-}
+--- Resizes the input; the old name of F.interpolate.
+F.upsample = signature.by_name("upsample" .. with_mode .. ")", function(a) return interpolate("upsample", a) end)
 
---- F.upsample(x [, size [, scale_factor [, mode = "nearest" [, align_corners]]]]): Resizes the input; the old name of
---- F.interpolate.
-F.upsample = upsample:caller("upsample", function(a) return interpolate("upsample", a) end)
-
-local by_size = arguments.of {{"x", "tensor"}, {"size", "any?"}, {"scale_factor", "any?"}}
-
---- F.upsample_nearest(x [, size [, scale_factor]]): Resizes the input by nearest neighbors.
-F.upsample_nearest = by_size:caller("upsample_nearest", function(a)
+--- Resizes the input by nearest neighbors.
+F.upsample_nearest = signature.by_name("upsample_nearest" .. sized .. ")", function(a)
   a.mode = "nearest"
   return interpolate("upsample_nearest", a)
 end)
 
---- F.upsample_bilinear(x [, size [, scale_factor]]): Resizes the input by bilinear interpolation with align_corners.
-F.upsample_bilinear = by_size:caller("upsample_bilinear", function(a)
+--- Resizes the input by bilinear interpolation with align_corners.
+F.upsample_bilinear = signature.by_name("upsample_bilinear" .. sized .. ")", function(a)
   a.mode, a.align_corners = "bilinear", true
   return interpolate("upsample_bilinear", a)
 end)

@@ -1,6 +1,7 @@
 --- pixel_shuffle, pixel_unshuffle, channel_shuffle, and bilinear.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local reshape_copy = require "luminary.tensor.reshape_copy"
 
 local ops = core.ops
@@ -8,7 +9,6 @@ local F = {}
 
 -- Returns the sizes of x before its last n dims, and the last n sizes.
 local function split_shape(who, x, n)
-  options.arg(who, "x", x, "tensor")
   if x.ndim < n then
     options.must_be(who, "x", ("a tensor of at least %d dims, [..., C, H, W]"):format(n), x)
   end
@@ -30,9 +30,9 @@ local function rearranged(x, batch, sizes, order, shape)
   return reshape_copy(ops.permute(ops.reshape(x, after_batch(sizes)), dims), after_batch(shape))
 end
 
---- F.pixel_shuffle(x, upscale_factor): Rearranges [..., C * r^2, H, W] to [..., C, H * r, W * r].
-F.pixel_shuffle = options.named("pixel_shuffle", function(x, upscale_factor)
-  local who, r = "pixel_shuffle", options.arg("pixel_shuffle", "upscale_factor", upscale_factor, "count")
+--- Rearranges [..., C * r^2, H, W] to [..., C, H * r, W * r].
+F.pixel_shuffle = signature.of("pixel_shuffle(x: tensor, upscale_factor: count)", function(x, r)
+  local who = "pixel_shuffle"
   local batch, last = split_shape(who, x, 3)
   local c, h, w = unpack(last)
   if c % (r * r) ~= 0 then
@@ -42,9 +42,9 @@ F.pixel_shuffle = options.named("pixel_shuffle", function(x, upscale_factor)
   return rearranged(x, batch, {c, r, r, h, w}, {1, 4, 2, 5, 3}, {c, h * r, w * r})
 end)
 
---- F.pixel_unshuffle(x, downscale_factor): Rearranges [..., C, H * r, W * r] to [..., C * r^2, H, W].
-F.pixel_unshuffle = options.named("pixel_unshuffle", function(x, downscale_factor)
-  local who, r = "pixel_unshuffle", options.arg("pixel_unshuffle", "downscale_factor", downscale_factor, "count")
+--- Rearranges [..., C, H * r, W * r] to [..., C * r^2, H, W].
+F.pixel_unshuffle = signature.of("pixel_unshuffle(x: tensor, downscale_factor: count)", function(x, r)
+  local who = "pixel_unshuffle"
   local batch, last = split_shape(who, x, 3)
   local c, h, w = unpack(last)
   if h % r ~= 0 or w % r ~= 0 then
@@ -54,11 +54,9 @@ F.pixel_unshuffle = options.named("pixel_unshuffle", function(x, downscale_facto
   return rearranged(x, batch, {c, h, r, w, r}, {1, 3, 5, 2, 4}, {c * r * r, h, w})
 end)
 
---- F.channel_shuffle(x, groups): Rearranges the channels so that those of all groups alternate.
-function F.channel_shuffle(x, groups)
+--- Rearranges the channels so that those of all groups alternate.
+F.channel_shuffle = signature.of("channel_shuffle(x: tensor, groups: count)", function(x, groups)
   local who = "channel_shuffle"
-  options.arg(who, "groups", groups, "count")
-  options.arg(who, "x", x, "tensor")
   if x.ndim < 3 then options.must_be(who, "x", "a tensor of at least 3 dims, [N, C, …]", x) end
   local shape = x.shape
   if shape[2] % groups ~= 0 then
@@ -66,14 +64,12 @@ function F.channel_shuffle(x, groups)
   end
   local apart = {shape[1], groups, shape[2] / groups, unpack(shape, 3)}
   return reshape_copy(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
-end
+end)
 
---- F.bilinear(x1, x2, weight [, bias]): Applies a bilinear transformation to two inputs.
-function F.bilinear(x1, x2, weight, bias)
+--- Applies a bilinear transformation to two inputs.
+F.bilinear = signature.of("bilinear(x1: tensor, x2: tensor, weight: tensor, bias: any?)", function(x1, x2, weight, bias)
   local who = "bilinear"
-  options.arg(who, "x1", x1, "tensor")
-  options.arg(who, "x2", x2, "tensor")
-  if options.arg(who, "weight", weight, "tensor").ndim ~= 3 then
+  if weight.ndim ~= 3 then
     options.wrong_shape(who, "weight", weight, "[out, in1, in2]")
   end
   local out, in1, in2 = unpack(weight.shape)
@@ -97,6 +93,6 @@ function F.bilinear(x1, x2, weight, bias)
   if bias then y = y + bias end
   batch[#batch + 1] = out
   return ops.reshape(y, batch)
-end
+end)
 
 return F

@@ -1,9 +1,8 @@
 --- Pooling of one and three dims, made of 2-d pooling. A 1-d input is an image of one row. For 3-d inputs planes are
 --- pooled first and then their columns, since windows are boxes.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local sizes = require "luminary.nn.functional.sizes"
+local signature = require "luminary.base.signature"
 
 local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
@@ -39,16 +38,14 @@ end
 
 -- ---- sliding windows
 
-local function windows(n, rows)
-  local all = {{"x", "tensor"}, {"kernel_size", sizes.of(n, 1)}, {"stride", sizes.of(n, 1), from = "kernel_size"},
-    {"padding", sizes.of(n, 0), 0}}
-  for _, each in ipairs(rows) do all[#all + 1] = each end
-  return arguments.of(all)
+-- Declares name(x, windows…, `more`) of n spatial dims; f gets its arguments by name.
+local function windows(n, name, more, f)
+  local text = "(x: input(N), kernel_size: sizes(N, 1), stride = kernel_size, padding: sizes(N, 0) = 0, "
+  return signature.by_name(name .. (text .. more .. ")"):gsub("N", n), f)
 end
 
-local function max_rows(n)
-  return {{"dilation", sizes.of(n, 1), 1}, {"ceil_mode", "boolean", false}, {"return_indices", "boolean", false}}
-end
+local max_options = "dilation: sizes(N, 1) = 1, ceil_mode = false, return_indices = false"
+local avg_options = "ceil_mode = false, count_include_pad = true"
 
 -- Only the values, unless return_indices is set.
 local function select_results(return_indices, y, indices)
@@ -56,18 +53,14 @@ local function select_results(return_indices, y, indices)
   return y
 end
 
---- F.max_pool1d(x, kernel_size [, stride [, padding = 0 [, dilation = 1 [, ceil_mode = false [, return_indices =
---- false]]]]]): Applies a 1-d max pooling.
-F.max_pool1d = windows(1, max_rows(1)):caller("max_pool1d", function(a)
-  sizes.check("max_pool1d", a.x, 1)
+--- Applies a 1-d max pooling.
+F.max_pool1d = windows(1, "max_pool1d", max_options, function(a)
   return squeezed(max_pool(a.x:unsqueeze(-2), a.return_indices, row(a.kernel_size, 1), row(a.stride, 1),
     row(a.padding, 0), row(a.dilation, 1), a.ceil_mode))
 end)
 
---- F.max_pool3d(x, kernel_size [, stride [, padding = 0 [, dilation = 1 [, ceil_mode = false [, return_indices =
---- false]]]]]): Applies a 3-d max pooling.
-F.max_pool3d = windows(3, max_rows(3)):caller("max_pool3d", function(a)
-  sizes.check("max_pool3d", a.x, 3)
+--- Applies a 3-d max pooling.
+F.max_pool3d = windows(3, "max_pool3d", max_options, function(a)
   local function pool(of)
     return function(x)
       return max_pool(x, a.return_indices, of(a.kernel_size), of(a.stride),
@@ -77,12 +70,8 @@ F.max_pool3d = windows(3, max_rows(3)):caller("max_pool3d", function(a)
   return of_volume(a.x, pool(last_two), pool(first))
 end)
 
-local avg_rows = {{"ceil_mode", "boolean", false}, {"count_include_pad", "boolean", true}}
-
---- F.avg_pool1d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true]]]]): Applies
---- a 1-d average pooling.
-F.avg_pool1d = windows(1, avg_rows):caller("avg_pool1d", function(a)
-  sizes.check("avg_pool1d", a.x, 1)
+--- Applies a 1-d average pooling.
+F.avg_pool1d = windows(1, "avg_pool1d", avg_options, function(a)
   return squeezed(ops.avg_pool2d(a.x:unsqueeze(-2), row(a.kernel_size, 1), row(a.stride, 1), row(a.padding, 0),
     a.ceil_mode, a.count_include_pad))
 end)
@@ -98,24 +87,16 @@ local function mean_of_volume(a, x, divisor)
   end)
 end
 
---- F.avg_pool3d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true [,
---- divisor_override]]]]]): Applies a 3-d average pooling.
-F.avg_pool3d = windows(3, {avg_rows[1], avg_rows[2], {"divisor_override", "integer?"}}):caller("avg_pool3d",
-  function(a)
-    sizes.check("avg_pool3d", a.x, 3)
-    if a.x.dtype ~= "int64" or a.divisor_override then return mean_of_volume(a, a.x, a.divisor_override) end
-    -- Sums divided by counts, which are sums of ones over their mean: averaging planes first would truncate twice.
-    local ones = ops.ones(a.x.shape, {device = a.x.device, dtype = "float64"})
-    local counts = ops.round(mean_of_volume(a, ones, 1) / mean_of_volume(a, ones)):long()
-    return ops.trunc_divide(mean_of_volume(a, a.x, 1), counts)
-  end)
+--- Applies a 3-d average pooling.
+F.avg_pool3d = windows(3, "avg_pool3d", avg_options .. ", divisor_override: integer?", function(a)
+  if a.x.dtype ~= "int64" or a.divisor_override then return mean_of_volume(a, a.x, a.divisor_override) end
+  -- Sums divided by counts, which are sums of ones over their mean: averaging planes first would truncate twice.
+  local ones = ops.ones(a.x.shape, {device = a.x.device, dtype = "float64"})
+  local counts = ops.round(mean_of_volume(a, ones, 1) / mean_of_volume(a, ones)):long()
+  return ops.trunc_divide(mean_of_volume(a, a.x, 1), counts)
+end)
 
 -- ---- as many windows as asked for
-
-local function adaptive(n, more)
-  return arguments.of {{"x", "tensor"}, {"output_size", sizes.kept(n)}, more}
-end
-local with_indices = {"return_indices", "boolean", false}
 
 -- Whether one window covers all positions, for which a mean is faster.
 local function is_mean(a)
@@ -124,40 +105,39 @@ local function is_mean(a)
   return alone and a.x.ndim <= #a.output_size + 2
 end
 
---- F.adaptive_avg_pool1d(x, output_size): Applies a 1-d adaptive average pooling.
-F.adaptive_avg_pool1d = adaptive(1):caller("adaptive_avg_pool1d", function(a)
-  sizes.check("adaptive_avg_pool1d", a.x, 1)
+--- Applies a 1-d adaptive average pooling.
+F.adaptive_avg_pool1d = signature.by_name("adaptive_avg_pool1d(x: input(1), output_size: output_sizes(1))", function(a)
   return squeezed(ops.adaptive_avg_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1)))
 end)
 
---- F.adaptive_avg_pool2d(x, output_size): Applies a 2-d adaptive average pooling.
-F.adaptive_avg_pool2d = adaptive(2):caller("adaptive_avg_pool2d", function(a)
+--- Applies a 2-d adaptive average pooling.
+F.adaptive_avg_pool2d = signature.by_name("adaptive_avg_pool2d(x: tensor, output_size: output_sizes(2))", function(a)
   if is_mean(a) then return ops.mean(a.x, {-2, -1}, {keepdim = true}) end
   return ops.adaptive_avg_pool2d(a.x, a.output_size)
 end)
 
---- F.adaptive_avg_pool3d(x, output_size): Applies a 3-d adaptive average pooling.
-F.adaptive_avg_pool3d = adaptive(3):caller("adaptive_avg_pool3d", function(a)
-  sizes.check("adaptive_avg_pool3d", a.x, 3)
+--- Applies a 3-d adaptive average pooling.
+F.adaptive_avg_pool3d = signature.by_name("adaptive_avg_pool3d(x: input(3), output_size: output_sizes(3))", function(a)
   if is_mean(a) then return ops.mean(a.x, {-3, -2, -1}, {keepdim = true}) end
   return of_volume(a.x, function(x) return ops.adaptive_avg_pool2d(x, last_two(a.output_size)) end,
     function(x) return ops.adaptive_avg_pool2d(x, {a.output_size[1], -1}) end)
 end)
 
---- F.adaptive_max_pool1d(x, output_size [, return_indices = false]): Applies a 1-d adaptive max pooling.
-F.adaptive_max_pool1d = adaptive(1, with_indices):caller("adaptive_max_pool1d", function(a)
-  sizes.check("adaptive_max_pool1d", a.x, 1)
+--- Applies a 1-d adaptive max pooling.
+F.adaptive_max_pool1d = signature.by_name([[adaptive_max_pool1d(x: input(1), output_size: output_sizes(1),
+  return_indices = false)]], function(a)
   return select_results(a.return_indices, squeezed(ops.adaptive_max_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
 end)
 
---- F.adaptive_max_pool2d(x, output_size [, return_indices = false]): Applies a 2-d adaptive max pooling.
-F.adaptive_max_pool2d = adaptive(2, with_indices):caller("adaptive_max_pool2d", function(a)
+--- Applies a 2-d adaptive max pooling.
+F.adaptive_max_pool2d = signature.by_name([[adaptive_max_pool2d(x: tensor, output_size: output_sizes(2),
+  return_indices = false)]], function(a)
   return select_results(a.return_indices, ops.adaptive_max_pool2d(a.x, a.output_size))
 end)
 
---- F.adaptive_max_pool3d(x, output_size [, return_indices = false]): Applies a 3-d adaptive max pooling.
-F.adaptive_max_pool3d = adaptive(3, with_indices):caller("adaptive_max_pool3d", function(a)
-  sizes.check("adaptive_max_pool3d", a.x, 3)
+--- Applies a 3-d adaptive max pooling.
+F.adaptive_max_pool3d = signature.by_name([[adaptive_max_pool3d(x: input(3), output_size: output_sizes(3),
+  return_indices = false)]], function(a)
   return select_results(a.return_indices,
     of_volume(a.x, function(x) return ops.adaptive_max_pool2d(x, last_two(a.output_size)) end,
       function(x) return ops.adaptive_max_pool2d(x, {a.output_size[1], -1}) end))
@@ -188,12 +168,8 @@ local function unpooled_size(who, a, n)
 end
 
 local function unpool(who, n)
-  local takes = arguments.of {
-    {"x", "tensor"}, {"indices", "tensor"}, {"kernel_size", sizes.of(n, 1)},
-    {"stride", sizes.of(n, 1), from = "kernel_size"}, {"padding", sizes.of(n, 0), 0}, {"output_size", "any?"},
-  }
-  return takes:caller(who, function(a)
-    sizes.check(who, a.x, n)
+  return signature.by_name(who .. ([[(x: input(N), indices: tensor, kernel_size: sizes(N, 1), stride = kernel_size,
+    padding: sizes(N, 0) = 0, output_size: any?)]]):gsub("N", n), function(a)
     local shape, planes, area, pooled_area = {unpack(a.x.shape)}, 1, 1, 1 -- areas count positions per plane
     if a.indices.dtype ~= "int64" or table.concat(a.indices.shape, ",") ~= table.concat(shape, ",") then
       fail("%s: indices must be int64 with the shape of x, %s, got %s %s", who, describe(a.x), a.indices.dtype,
@@ -217,23 +193,17 @@ local function unpool(who, n)
   end)
 end
 
---- F.max_unpool1d(x, indices, kernel_size [, stride [, padding = 0 [, output_size]]]): Computes a partial inverse of
---- F.max_pool1d.
+--- F.max_unpool1d(…): Computes a partial inverse of F.max_pool1d.
 F.max_unpool1d = unpool("max_unpool1d", 1)
 
---- F.max_unpool3d(x, indices, kernel_size [, stride [, padding = 0 [, output_size]]]): Computes a partial inverse of
---- F.max_pool3d.
+--- F.max_unpool3d(…): Computes a partial inverse of F.max_pool3d.
 F.max_unpool3d = unpool("max_unpool3d", 3)
 
 -- ---- norms of windows
 
 local function lp_pool(who, n, mean)
-  local takes = arguments.of {
-    {"x", "tensor"}, {"norm_type", "number"}, {"kernel_size", sizes.of(n, 1)},
-    {"stride", sizes.of(n, 1), from = "kernel_size"}, {"ceil_mode", "boolean", false},
-  }
-  return takes:caller(who, function(a)
-    sizes.check(who, a.x, n)
+  return signature.by_name(("%s(x: input(%d), norm_type: number, kernel_size: sizes(%d, 1), "
+    .. "stride = kernel_size, ceil_mode = false)"):format(who, n, n), function(a)
     if a.norm_type == 0 then fail("%s: norm_type must not be 0", who) end
     local window = 1 -- elements
     for i = 1, n do window = window * a.kernel_size[i] end
@@ -244,14 +214,11 @@ local function lp_pool(who, n, mean)
   end)
 end
 
---- F.lp_pool1d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): Applies a 1-d power-average pooling: (the
---- sum of x^p in each window)^(1 / p).
+--- F.lp_pool1d(…): Applies a 1-d power-average pooling: (the sum of x^p in each window)^(1 / p).
 F.lp_pool1d = lp_pool("lp_pool1d", 1, F.avg_pool1d)
---- F.lp_pool2d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): Applies a 2-d power-average pooling: (the
---- sum of x^p in each window)^(1 / p).
+--- F.lp_pool2d(…): Applies a 2-d power-average pooling: (the sum of x^p in each window)^(1 / p).
 F.lp_pool2d = lp_pool("lp_pool2d", 2, ops.avg_pool2d)
---- F.lp_pool3d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): Applies a 3-d power-average pooling: (the
---- sum of x^p in each window)^(1 / p).
+--- F.lp_pool3d(…): Applies a 3-d power-average pooling: (the sum of x^p in each window)^(1 / p).
 F.lp_pool3d = lp_pool("lp_pool3d", 3, F.avg_pool3d)
 
 -- ---- random windows
@@ -264,16 +231,10 @@ local function random_starts(samples, size, out, kernel)
   return ops.where(ops.eq(steps, out - 1), size - kernel, starts):to "int64"
 end
 
-local fractional = arguments.of {
-  {"x", "tensor"}, {"kernel_size", sizes.of(2, 1)}, {"output_size", "any?"}, {"output_ratio", "any?"},
-  with_indices, {"_random_samples", "tensor?"},
-}
-
---- F.fractional_max_pool2d(x, kernel_size [, output_size [, output_ratio [, return_indices = false [,
---- _random_samples]]]]): Applies a 2-d fractional max pooling.
-F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
+--- Applies a 2-d fractional max pooling.
+F.fractional_max_pool2d = signature.by_name([[fractional_max_pool2d(x: input(2), kernel_size: sizes(2, 1),
+  output_size: sizes(2, 1)?, output_ratio: any?, return_indices = false, _random_samples: tensor?)]], function(a)
   local who, x, kernel = "fractional_max_pool2d", a.x, a.kernel_size
-  sizes.check(who, x, 2)
   if (a.output_size == nil) == (a.output_ratio == nil) then
     fail("%s: pass either output_size or output_ratio", who)
   end
@@ -285,7 +246,7 @@ F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
     size = {math.floor(height * options.arg(who, "output_ratio", ratio[1], "probability")),
       math.floor(width * options.arg(who, "output_ratio", ratio[2], "probability"))}
   end
-  size = sizes.of(2, 1)(who, "output_size", size)
+  if size[1] < 1 or size[2] < 1 then options.must_be(who, "output_size", "at least 1", math.min(unpack(size))) end
   if size[1] + kernel[1] - 1 > height or size[2] + kernel[2] - 1 > width then
     fail("%s: %d x %d windows of %d x %d do not fit into %s", who, size[1], size[2], kernel[1], kernel[2], describe(x))
   end

@@ -1,7 +1,7 @@
 --- affine_grid, and unfold and fold: windows of images as columns and back.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local sizes = require "luminary.nn.functional.sizes"
 local window_indices = require "luminary.nn.functional.window_indices"
 
@@ -10,12 +10,10 @@ local F = {}
 
 -- ---- affine_grid
 
-local affine_takes = arguments.of {{"theta", "tensor"}, {"size", "table"}, {"align_corners", "boolean", false}}
-
---- F.affine_grid(theta, size [, align_corners = false]): Generates the grid of an affine transform for F.grid_sample.
-F.affine_grid = affine_takes:caller("affine_grid", function(a)
-  local who, theta, size = "affine_grid", a.theta, a.size
-  local n = #size - 2
+--- Generates the grid of an affine transform for F.grid_sample.
+F.affine_grid = signature.of([[affine_grid(theta: tensor, size: list,
+  align_corners = false)]], function(theta, size, align_corners)
+  local who, n = "affine_grid", #size - 2
   sizes.check_list(who, "size", size)
   if n ~= 2 and n ~= 3 then fail("%s: size must be {N, C, H, W} or {N, C, D, H, W}", who) end
   for i = 1, #size do options.arg(who, "size", size[i], "count") end
@@ -29,7 +27,7 @@ F.affine_grid = affine_takes:caller("affine_grid", function(a)
   for i = 1, n do
     local count = size[#size + 1 - i]
     local line = count > 1 and ops.linspace(-1, 1, count, how) or ops.zeros({1}, how)
-    if not a.align_corners then line = line * ((count - 1) / count) end
+    if not align_corners then line = line * ((count - 1) / count) end
     local view = {}
     for d = 1, n do view[d] = d == n + 1 - i and count or 1 end
     columns[i] = ops.expand(line:view(view), shape)
@@ -43,14 +41,7 @@ end)
 
 -- ---- unfold and fold
 
-local function window_rows(first)
-  local rows = {{"x", "tensor"}}
-  for _, row in ipairs(first) do rows[#rows + 1] = row end
-  rows[#rows + 1] = {"dilation", sizes.of(2, 1), 1}
-  rows[#rows + 1] = {"padding", sizes.of(2, 0), 0}
-  rows[#rows + 1] = {"stride", sizes.of(2, 1), 1}
-  return arguments.of(rows)
-end
+local windows = "dilation: sizes(2, 1) = 1, padding: sizes(2, 0) = 0, stride: sizes(2, 1) = 1)"
 
 -- Returns the positions of all windows' elements in an image of height and width, [1, 1, kH * kW * windows], and the
 -- number of windows.
@@ -64,34 +55,31 @@ local function column_positions(who, a, height, width, device)
   return all:view(1, 1, -1), down * across
 end
 
---- F.unfold(x, kernel_size [, dilation = 1 [, padding = 0 [, stride = 1]]]): Extracts sliding windows of images as
---- columns.
-F.unfold = window_rows({{"kernel_size", sizes.of(2, 1)}}):caller("unfold", function(a)
-  local who = "unfold"
-  sizes.check(who, a.x, 2)
+--- Extracts sliding windows of images as columns.
+F.unfold = signature.by_name("unfold(x: input(2), kernel_size: sizes(2, 1), " .. windows, function(a)
   local x = a.x.ndim == 3 and a.x:unsqueeze(1) or a.x
   local n, channels, height, width = unpack(x.shape)
-  local positions, windows = column_positions(who, a, height, width, x.device)
+  local positions, count = column_positions("unfold", a, height, width, x.device)
   local y = ops.gather_weighted(ops.reshape(x, {n, channels, height * width, 1}), positions)
-  y = y:view(n, channels * a.kernel_size[1] * a.kernel_size[2], windows)
+  y = y:view(n, channels * a.kernel_size[1] * a.kernel_size[2], count)
   return a.x.ndim == 3 and y:squeeze(1) or y
 end)
 
---- F.fold(x, output_size, kernel_size [, dilation = 1 [, padding = 0 [, stride = 1]]]): Combines columns of sliding
---- windows into images by adding them.
-F.fold = window_rows({{"output_size", sizes.of(2, 1)}, {"kernel_size", sizes.of(2, 1)}}):caller("fold", function(a)
+--- Combines columns of sliding windows into images by adding them.
+F.fold = signature.by_name("fold(x: tensor, output_size: sizes(2, 1), kernel_size: sizes(2, 1), "
+  .. windows, function(a)
   local who, size, area = "fold", a.output_size, a.kernel_size[1] * a.kernel_size[2]
   if a.x.ndim ~= 2 and a.x.ndim ~= 3 then
     options.wrong_shape(who, "x", a.x, "[N, C * kH * kW, windows] or [C * kH * kW, windows]")
   end
   local x = a.x.ndim == 2 and a.x:unsqueeze(1) or a.x
-  local positions, windows = column_positions(who, a, size[1], size[2], x.device)
+  local positions, count = column_positions(who, a, size[1], size[2], x.device)
   local n, columns, given = unpack(x.shape)
-  if columns % area ~= 0 or given ~= windows then
-    options.wrong_shape(who, "x", a.x, {(a.x.ndim == 3 and "N, " or "") .. "C * " .. area, windows})
+  if columns % area ~= 0 or given ~= count then
+    options.wrong_shape(who, "x", a.x, {(a.x.ndim == 3 and "N, " or "") .. "C * " .. area, count})
   end
   local channels = columns / area
-  local y = ops.gather_weighted_input(ops.reshape(x, {n, channels, area * windows, 1}), positions, nil,
+  local y = ops.gather_weighted_input(ops.reshape(x, {n, channels, area * count, 1}), positions, nil,
     {n, channels, size[1] * size[2], 1}):view(n, channels, size[1], size[2])
   return a.x.ndim == 2 and y:squeeze(1) or y
 end)

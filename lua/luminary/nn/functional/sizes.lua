@@ -1,4 +1,4 @@
---- Kinds of arguments (base/arguments.lua) for sizes with one number for each spatial dim.
+--- Kinds of arguments for sizes with one number for each spatial dim, and layouts of such inputs.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -9,47 +9,70 @@ function sizes.check_list(who, name, list)
   if options.named_field(list) then options.fail("%s: %s is %s", who, name, options.describe(list)) end
 end
 
---- A kind: n integers of at least min, from an integer, a list of one, or a list of n. Words in the set `also` are
---- returned unchanged.
-function sizes.of(n, min, also)
-  local text = n > 1 and "integer or list of " .. n or "integer"
-  return options.kind(also and text .. ', or "same" or "valid"' or text, function(who, name, v)
-    if also and also[v] then return v end
-    local list = type(v) == "number" and {v} or v
-    if type(list) == "table" then options.list(who, name, list) end
-    local good = type(list) == "table" and (#list == n or #list == 1)
-    good = good and not options.named_field(list)
-    for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= min end
-    if not good then
-      local list_of = n > 1 and " or a list of " .. n or ""
-      local words = also and ", or 'valid' or 'same'" or ""
-      options.must_be(who, name, "an integer of at least " .. min .. list_of .. words, v)
-    end
-    local all = {}
-    for i = 1, n do all[i] = list[#list == 1 and 1 or i] end
-    return all
-  end)
+-- Returns n integers of at least min, from an integer, a list of one, or a list of n; `words`: or "same" or "valid".
+local function read(n, min, words, who, name, v)
+  if words and (v == "same" or v == "valid") then return v end
+  local list = type(v) == "number" and {v} or v
+  if type(list) == "table" then options.list(who, name, list) end
+  local good = type(list) == "table" and (#list == n or #list == 1)
+  good = good and not options.named_field(list)
+  for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= min end
+  if not good then
+    local others = (n > 1 and " or a list of " .. n or "") .. (words and ", or 'valid' or 'same'" or "")
+    options.must_be(who, name, "an integer of at least " .. min .. others, v)
+  end
+  local all = {}
+  for i = 1, n do all[i] = list[#list == 1 and 1 or i] end
+  return all
 end
 
---- A kind: n integers of at least 0, or -1 for a size that stays as it is, which in a list may also be nil.
-function sizes.kept(n)
-  local all_of = sizes.of(n, -1)
-  return options.kind(n > 1 and "integer or list of " .. n or "integer", function(who, name, v)
-    if type(v) ~= "table" or options.named_field(v) then return all_of(who, name, v) end
+local function text_of(n) return n > 1 and "integer or list of " .. n or "integer" end
+
+-- n integers of at least min.
+options.kinds("sizes", function(n, min)
+  return text_of(n), function(...) return read(n, min, false, ...) end
+end)
+
+-- The same, as passed, which print shows.
+options.kinds("sizes_as_given", function(n, min)
+  return text_of(n), function(who, name, v) return read(n, min, false, who, name, v) and v end
+end)
+
+-- The padding of a convolution.
+options.kinds("sizes_or_word", function(n)
+  return text_of(n) .. ', or "same" or "valid"', function(...) return read(n, 0, true, ...) end
+end)
+
+-- n integers of at least 0, or -1 for a size that stays as it is, which in a list may also be nil.
+options.kinds("output_sizes", function(n)
+  return text_of(n), function(who, name, v)
+    if type(v) ~= "table" or options.named_field(v) then return read(n, -1, false, who, name, v) end
     local list = {}
     for i = 1, n do list[i] = v[i] == nil and -1 or v[i] end
-    return all_of(who, name, #v <= n and list or v)
-  end)
-end
-
---- Fails unless x is a tensor with n spatial dims after its channels, with or without a batch dim.
-function sizes.check(who, x, n)
-  options.arg(who, "x", x, "tensor")
-  if x.ndim ~= n + 1 and x.ndim ~= n + 2 then
-    local last = ({"L", "H, W", "D, H, W"})[n]
-    options.wrong_shape(who, "x", x, ("[N, C, %s] or [C, %s]"):format(last, last))
+    return read(n, -1, false, who, name, #v <= n and list or v)
   end
-end
+end)
+
+-- A tensor with n spatial dims after its channels, with or without a batch dim.
+options.kinds("input", function(n)
+  return "tensor", function(who, name, x)
+    options.arg(who, name, x, "tensor")
+    if x.ndim ~= n + 1 and x.ndim ~= n + 2 then
+      local last = ({"L", "H, W", "D, H, W"})[n]
+      options.wrong_shape(who, name, x, ("[N, C, %s] or [C, %s]"):format(last, last))
+    end
+    return x
+  end
+end)
+
+-- The same, but a number stays one.
+options.kinds("output_sizes_as_given", function(n)
+  local kind = ("output_sizes(%d)"):format(n)
+  return text_of(n), function(who, name, v)
+    local all = options.arg(who, name, v, kind)
+    return type(v) == "table" and all or v
+  end
+end)
 
 -- Moves dim `from` of x to dim `to`.
 local function moved(x, from, to)

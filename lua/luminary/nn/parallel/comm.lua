@@ -2,8 +2,8 @@
 local broadcast = require "luminary.nn.parallel.broadcast"
 local checks = require "luminary.nn.parallel.device_checks"
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local reduce_add = require "luminary.nn.parallel.reduce_add"
 local ops, methods = core.ops, core.methods
 local fail = options.fail
@@ -36,8 +36,8 @@ function comm.chunk_sizes(n, count, shares)
 end
 
 --- Scatters a tensor over devices.
-comm.scatter = arguments.takes("scatter", {{"chunk_sizes", "table"}, {"dim", "integer", 1}}, function(x, devices, opts)
-  options.arg("scatter", "x", x, "tensor")
+comm.scatter = signature.of([[scatter(x: tensor, devices, {chunk_sizes: table,
+  dim: integer = 1})]], function(x, devices, opts)
   devices = checks.devices("scatter", devices)
   if x.ndim == 0 then fail("scatter: x must have at least 1 dim; use broadcast to copy it") end
   local dim = opts.dim < 0 and opts.dim + x.ndim + 1 or opts.dim
@@ -50,7 +50,7 @@ comm.scatter = arguments.takes("scatter", {{"chunk_sizes", "table"}, {"dim", "in
 end)
 
 --- Gathers tensors of several devices on one device.
-comm.gather = arguments.takes("gather", {{"dim", "integer", 1}, {"destination", "any"}}, function(list, opts)
+comm.gather = signature.of("gather(list, {dim: integer = 1, destination})", function(list, opts)
   checks.tensors("gather", list)
   if #list == 0 then fail("gather: tensors must not be empty") end
   local destination = opts.destination ~= nil and core.device(opts.destination) or list[1].device

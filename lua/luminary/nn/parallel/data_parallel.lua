@@ -1,20 +1,19 @@
 --- nn.DataParallel(…): Implements data parallelism over the devices of this process.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.define_layer"
 local comm = require "luminary.nn.parallel.comm"
 local sharing = require "luminary.nn.parallel.scatter_gather"
 local replicate = require "luminary.nn.parallel.replicate"
 local apply = require "luminary.nn.parallel.parallel_apply"
+local pack = options.pack
 
 local ops, fail = core.ops, options.fail
 local who = "DataParallel"
 local DataParallel = layer.define(who)
 DataParallel.transparent = true -- state_dict has the bare model's keys
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 -- ---- the start
 
@@ -54,13 +53,9 @@ local function check_criterion(criterion)
   options.must_be(who, "criterion", "a loss such as nn.CrossEntropyLoss(), or a function", criterion)
 end
 
-local rows = {
-  {"device_ids", "table"}, {"output_device", "any"}, {"dim", "integer", 1}, {"criterion", "any", named = true},
-  {"shares", "table", named = true},
-}
+local rows = "device_ids: table, output_device, dim: integer = 1, *, criterion, shares: table"
 
-DataParallel.init = arguments.takes(who, rows, function(self, module, opts)
-  if not Module.is_module(module) then options.expected(who, "a module", module) end
+DataParallel.init = signature.of("DataParallel(module: module, {" .. rows .. "})", function(self, module, opts)
   local devices = check_devices(opts.device_ids)
   self.module, self.device_ids = module, devices or {}
   self.plan = { -- a plain table: the criterion is no part of the model
@@ -161,7 +156,7 @@ end
 function DataParallel:forward(...) return run(self.module, self.plan, pack(...)) end
 
 --- nn.parallel.data_parallel(…): Evaluates a module in parallel over devices, without a wrapper.
-local data_parallel = arguments.takes("data_parallel", rows, function(module, inputs, opts)
+local data_parallel = signature.of("data_parallel(module, inputs, {" .. rows .. "})", function(module, inputs, opts)
   local wrapper = DataParallel(module, opts)
   local args = core.is_tensor(inputs) and {n = 1, inputs} or options.arg("data_parallel", "inputs", inputs, "table")
   return wrapper(unpack(args, 1, args.n or #args))

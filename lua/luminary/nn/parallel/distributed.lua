@@ -1,7 +1,7 @@
 --- nn.parallel.DistributedDataParallel(…): Implements data parallelism over the ranks of a process group.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local groups = require "luminary.distributed.groups"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local Module = require "luminary.nn.module"
@@ -62,16 +62,10 @@ local function make_reducer(net)
   net.reducer = core.reducer_new(net.process_group.handle, r.parameters, r.names, r.options)
 end
 
-DDP.init = arguments.takes(who, {
-  {"device_ids", "table"}, {"output_device", "any"}, {"dim", lacks = true}, {"broadcast_buffers", "boolean", true},
-  {"init_sync", "boolean", true}, {"process_group", "any"}, {"bucket_cap_mb", "number", 25},
-  {"find_unused_parameters", "boolean", false}, {"check_reduction", lacks = true},
-  {"gradient_as_bucket_view", "boolean", true}, {"static_graph", "boolean", false},
-  {"batch_dim", "count", 1, none = true, named = true},
-}, function(self, module, opts)
-  if not Module.is_module(module) then
-    options.expected(who, "a module", module)
-  end
+DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: table, output_device, dim: lacks,
+  broadcast_buffers = true, init_sync = true, process_group, bucket_cap_mb = 25, find_unused_parameters = false,
+  check_reduction: lacks, gradient_as_bucket_view = true, static_graph = false, *,
+  batch_dim: count|false = 1})]], function(self, module, opts)
   groups.need(who)
   local group = groups.resolve(who, opts.process_group)
   if opts.bucket_cap_mb <= 0 then options.must_be(who, "bucket_cap_mb", "above 0", opts.bucket_cap_mb) end

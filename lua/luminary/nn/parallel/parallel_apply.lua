@@ -3,8 +3,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
-
-local function pack(...) return {n = select("#", ...), ...} end
+local pack = options.pack
 
 -- Calls f() with the device as the current one of its kind; "cpu" is always the first.
 local function on_device(device, f)

@@ -2,8 +2,8 @@
 --- [N, C, …].
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Function = require("luminary.autograd").Function
-local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.define_layer"
 local groups = require "luminary.distributed.groups"
 local dist = require "luminary.distributed.collectives"
@@ -120,15 +120,14 @@ local SyncBatchNorm = layer.define(who, BatchNorm)
 SyncBatchNorm.wanted, SyncBatchNorm.dims = "x [N, C, ...]", {}
 for ndim = 2, 8 do SyncBatchNorm.dims[ndim] = true end
 
-local rows = {unpack(BatchNorm.rows)}
-rows[5] = {"process_group", "any"}
-
-SyncBatchNorm.init = layer.takes(who, rows, function(self, num_features, opts)
+SyncBatchNorm.init = signature.of([[SyncBatchNorm(num_features: count, {eps: positive = 1e-5,
+  momentum: number|false = 0.1, affine = true, track_running_stats = true, process_group, device, dtype: string,
+  bias = true})]], function(self, num_features, opts)
   local group = opts.process_group
   opts.process_group = nil
   BatchNorm.init(self, num_features, opts)
   if group ~= nil then self.process_group = groups.resolve(who, group) end
-end, {"bias", "boolean", true})
+end)
 
 function SyncBatchNorm:forward(x)
   local group = self.training and (self.process_group or groups.default)
@@ -154,14 +153,11 @@ local function converted(norm, group)
   return new
 end
 
---- nn.SyncBatchNorm.convert_sync_batchnorm(module [, process_group]): Replaces each BatchNorm in the module, or the
---- module itself, by an nn.SyncBatchNorm with the same parameters and buffers. Returns the module, or its replacement.
---- Call it before DistributedDataParallel wraps the module.
-function SyncBatchNorm.convert_sync_batchnorm(module, process_group)
+--- Replaces each BatchNorm in the module, or the module itself, by an nn.SyncBatchNorm with the same parameters and
+--- buffers. Returns the module, or its replacement. Call it before DistributedDataParallel wraps the module.
+SyncBatchNorm.convert_sync_batchnorm = signature.of([[convert_sync_batchnorm(module: module,
+  process_group)]], function(module, process_group)
   local caller = "convert_sync_batchnorm"
-  if not Module.is_module(module) then
-    options.expected(caller, "a module", module)
-  end
   if process_group ~= nil then groups.resolve(caller, process_group) end
   local done = {} -- what a module became, so that what was shared stays shared
   local function convert(m)
@@ -179,6 +175,6 @@ function SyncBatchNorm.convert_sync_batchnorm(module, process_group)
     return done[m]
   end
   return convert(module)
-end
+end)
 
 return SyncBatchNorm

@@ -1,8 +1,8 @@
 --- Weights of a fixed norm: weight_norm and spectral_norm, both as parametrizations.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Module = require "luminary.nn.module"
 local parametrize = require "luminary.nn.utils.parametrize"
 local records = require "luminary.nn.module_fields"
@@ -27,22 +27,18 @@ function WeightNorm:forward(g, v) return v * (g / slice_norms(v, self.dim)) end
 function WeightNorm:right_inverse(w) return slice_norms(w, self.dim), w end
 
 local function dim_of(who, module, name, dim, default)
-  if not records.is_module(module) then options.expected(who, "a module", module) end
   local w = records.of(module).values[name]
   if not core.is_tensor(w) then fail("%s: %s has no parameter '%s'", who, module.__name, tostring(name)) end
   if dim == false then return nil, w end
-  dim = options.arg(who, "dim", dim == nil and default or dim, "integer")
+  dim = dim or default
   local at = dim < 0 and w.ndim + dim + 1 or dim
   if at < 1 or at > w.ndim then fail("%s: dim %d is out of range for %s", who, dim, options.describe(w)) end
   return at, w
 end
 
-local any_dim = options.kind("integer or false", function(_, _, v) return v end)
-
---- weight_norm(module [, {name = "weight", dim = 1}]): Applies weight normalization to a parameter of a module.
-norms.weight_norm = arguments.takes("weight_norm", {
-  {"name", "string", "weight"}, {"dim", any_dim},
-}, function(module, opts)
+--- Applies weight normalization to a parameter of a module.
+norms.weight_norm = signature.of([[weight_norm(module: module, {name = "weight",
+  dim: integer|false})]], function(module, opts)
   local who = "weight_norm"
   local dim = dim_of(who, module, opts.name, opts.dim, 1)
   return parametrize.register_parametrization(module, opts.name, WeightNorm(dim))
@@ -85,13 +81,11 @@ end
 
 function SpectralNorm:right_inverse(w) return w end -- luacheck: ignore self
 
---- spectral_norm(module [, {name = "weight", n_power_iterations = 1, eps = 1e-12, dim = 1}]): Applies spectral
---- normalization to a parameter of a module.
-norms.spectral_norm = arguments.takes("spectral_norm", {
-  {"name", "string", "weight"}, {"n_power_iterations", "count", 1}, {"eps", "positive", 1e-12}, {"dim", "integer"},
-}, function(module, opts)
+--- Applies spectral normalization to a parameter of a module.
+norms.spectral_norm = signature.of([[spectral_norm(module: module, {name = "weight", n_power_iterations: count = 1,
+  eps: positive = 1e-12, dim: integer})]], function(module, opts)
   local who = "spectral_norm"
-  local transposed = records.is_module(module) and module.__name:find "^ConvTranspose"
+  local transposed = module.__name:find "^ConvTranspose"
   local dim, w = dim_of(who, module, opts.name, opts.dim, transposed and 2 or 1)
   return parametrize.register_parametrization(module, opts.name,
     SpectralNorm(w, dim, opts.n_power_iterations, opts.eps))

@@ -1,17 +1,15 @@
 --- nn.utils.parametrize: Parameters that a module computes from others whenever they are used.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local class = require "luminary.base.class"
 local Module = require "luminary.nn.module"
 local dictionaries = require "luminary.nn.module_dict"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
 
-local fail = options.fail
+local fail, pack = options.fail, options.pack
 local parametrize = {}
-
-local function pack(...) return {n = select("#", ...), ...} end
 
 -- The originals of one tensor, and the modules that compute it from them in sequence.
 local List = class.define("ParametrizationList", Module)
@@ -121,9 +119,8 @@ function parametrize.is_parametrized(module, name)
 end
 
 --- Registers a parametrization of a parameter or buffer of a module.
-parametrize.register_parametrization = arguments.takes("register_parametrization", {
-  {"unsafe", "boolean", false},
-}, function(module, name, parametrization, opts)
+parametrize.register_parametrization = signature.of([[register_parametrization(module, name, parametrization,
+  {unsafe = false})]], function(module, name, parametrization, opts)
   local who = "register_parametrization"
   for what, v in pairs {module = module or false, parametrization = parametrization or false} do
     if not records.is_module(v) then
@@ -158,9 +155,8 @@ parametrize.register_parametrization = arguments.takes("register_parametrization
 end)
 
 --- Removes the parametrizations of a parameter or buffer of a module.
-parametrize.remove_parametrizations = arguments.takes("remove_parametrizations", {
-  {"leave_parametrized", "boolean", true},
-}, function(module, name, opts)
+parametrize.remove_parametrizations = signature.of([[remove_parametrizations(module, name,
+  {leave_parametrized = true})]], function(module, name, opts)
   local who = "remove_parametrizations"
   if not parametrize.is_parametrized(module, name) then
     fail("%s: %s has no parametrization of '%s'", who, options.describe(module), tostring(name))

@@ -1,8 +1,8 @@
 --- nn.utils.rnn: Batches of sequences of different lengths, padded or packed.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 
 local ops, fail = core.ops, options.fail
 local rnn = {}
@@ -19,9 +19,8 @@ local function check_sequences(who, sequences)
 end
 
 --- Joins sequences of different lengths into one padded tensor.
-rnn.pad_sequence = arguments.takes("pad_sequence", {
-  {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"padding_side", {"right", "left"}, "right"},
-}, function(sequences, opts)
+rnn.pad_sequence = signature.of([[pad_sequence(sequences, {batch_first = false, padding_value = 0,
+  padding_side = "right" | "left"})]], function(sequences, opts)
   local who = "pad_sequence"
   check_sequences(who, sequences)
   local longest, padded = 0, {}
@@ -65,11 +64,10 @@ local function lengths_of(who, lengths, x, min_length, batch_first)
 end
 
 --- Splits a padded tensor into a list of sequences of different lengths.
-rnn.unpad_sequence = arguments.takes("unpad_sequence", {
-  {"batch_first", "boolean", false},
-}, function(padded, lengths, opts)
+rnn.unpad_sequence = signature.of([[unpad_sequence(padded: tensor, lengths,
+  {batch_first = false})]], function(padded, lengths, opts)
   local who = "unpad_sequence"
-  if options.arg(who, "padded", padded, "tensor").ndim < 2 then
+  if padded.ndim < 2 then
     options.wrong_shape(who, "padded", padded, "[T, B, …]")
   end
   if opts.batch_first then padded = padded:transpose(1, 2) end
@@ -186,14 +184,12 @@ local function pack(who, x, lengths, opts)
 end
 
 --- Packs a padded batch of sequences of different lengths.
-rnn.pack_padded_sequence = arguments.takes("pack_padded_sequence", {
-  {"batch_first", "boolean", false}, {"enforce_sorted", "boolean", true},
-}, function(x, lengths, opts) return pack("pack_padded_sequence", x, lengths, opts) end)
+rnn.pack_padded_sequence = signature.of([[pack_padded_sequence(x, lengths, {batch_first = false,
+  enforce_sorted = true})]], function(x, lengths, opts) return pack("pack_padded_sequence", x, lengths, opts) end)
 
 --- Pads a packed batch of sequences of different lengths.
-rnn.pad_packed_sequence = arguments.takes("pad_packed_sequence", {
-  {"batch_first", "boolean", false}, {"padding_value", "number", 0}, {"total_length", "count"},
-}, function(packed, opts)
+rnn.pad_packed_sequence = signature.of([[pad_packed_sequence(packed, {batch_first = false, padding_value = 0,
+  total_length: count})]], function(packed, opts)
   local who = "pad_packed_sequence"
   if not class.is(packed, PackedSequence) then
     options.expected(who, "a PackedSequence", packed)
@@ -229,7 +225,7 @@ rnn.pad_packed_sequence = arguments.takes("pad_packed_sequence", {
 end)
 
 --- Packs a list of sequences of different lengths.
-rnn.pack_sequence = arguments.takes("pack_sequence", {{"enforce_sorted", "boolean", true}}, function(sequences, opts)
+rnn.pack_sequence = signature.of("pack_sequence(sequences, {enforce_sorted = true})", function(sequences, opts)
   local who = "pack_sequence"
   check_sequences(who, sequences)
   local lengths = {}
@@ -240,4 +236,4 @@ end)
 --- Splits a packed batch into a list of sequences in their original order.
 function rnn.unpack_sequence(packed) return rnn.unpad_sequence(rnn.pad_packed_sequence(packed)) end
 
-return options.strict("nn.utils.rnn", options.exact_all(rnn, options.named))
+return options.strict("nn.utils.rnn", signature.all(rnn))

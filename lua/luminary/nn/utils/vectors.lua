@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
 
@@ -25,9 +26,8 @@ function utils.parameters_to_vector(parameters)
 end
 
 --- Copies the elements of a vector into a list of parameters.
-function utils.vector_to_parameters(vec, parameters)
+utils.vector_to_parameters = signature.of("vector_to_parameters(vec: tensor, parameters)", function(vec, parameters)
   local who = "vector_to_parameters"
-  options.arg(who, "vec", vec, "tensor")
   check_list(who, parameters)
   local total, first = 0, 1
   for _, p in ipairs(parameters) do total = total + p:numel() end
@@ -40,7 +40,7 @@ function utils.vector_to_parameters(vec, parameters)
       first = first + p:numel()
     end
   end)
-end
+end)
 
 --- skip_init(nn.Linear, 3, 4): Creates a layer without initializing its parameters.
 function utils.skip_init(layer, ...)
@@ -56,12 +56,9 @@ function utils.skip_init(layer, ...)
 end
 
 --- Fuses the tensors of a convolution or linear layer and of a batch norm into a weight and a bias.
-function utils.fuse_conv_bn_weights(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
+utils.fuse_conv_bn_weights = signature.of([[fuse_conv_bn_weights(conv_w: tensor, conv_b, bn_rm: tensor, bn_rv: tensor,
+  bn_eps: number, bn_w, bn_b)]], function(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
   local who = "fuse_conv_bn_weights"
-  options.arg(who, "conv_w", conv_w, "tensor")
-  options.arg(who, "bn_rm", bn_rm, "tensor")
-  options.arg(who, "bn_rv", bn_rv, "tensor")
-  options.arg(who, "bn_eps", bn_eps, "number")
   for name, t in pairs {conv_b = conv_b, bn_w = bn_w, bn_b = bn_b} do options.arg(who, name, t, "tensor") end
   local scale = ops.rsqrt(bn_rv + bn_eps)
   if bn_w then scale = scale * bn_w end
@@ -71,7 +68,7 @@ function utils.fuse_conv_bn_weights(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, 
   if bn_b then shift = shift + bn_b end
   local weight = conv_w * scale:view(shape)
   return parameter.new(weight:detach(), conv_w.requires_grad), parameter.new(shift:detach(), conv_w.requires_grad)
-end
+end)
 
 --- Fuses a convolution or linear layer and a batch norm, both in evaluation mode, into one layer.
 function utils.fuse_conv_bn_eval(conv, bn)

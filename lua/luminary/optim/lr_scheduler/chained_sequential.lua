@@ -1,8 +1,8 @@
 --- Schedules made of others of the same optimizer.
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local Plateau = require "luminary.optim.lr_scheduler.plateau"
 local fail = options.fail
@@ -14,7 +14,6 @@ local Several = class.define("Several", Scheduler)
 
 -- The checked list, and the optimizer that all of them have.
 local function check_schedules(who, schedulers, optimizer)
-  options.arg(who, "schedulers", schedulers, "table")
   if getmetatable(schedulers) or #schedulers == 0 then
     fail("%s: expected a list of at least one scheduler, {a, b}, got %s", who,
       getmetatable(schedulers) and options.describe(schedulers) or "an empty list")
@@ -68,13 +67,12 @@ function Several:load_state_dict(dict)
   error(problem, 0)
 end
 
---- optim.lr_scheduler.ChainedScheduler(schedulers [, {optimizer}]): Chains a list of schedulers: each step performs a
---- step of all of them.
+--- optim.lr_scheduler.ChainedScheduler(…): Chains a list of schedulers: each step performs a step of all of them.
 local Chained = class.define("ChainedScheduler", Several)
 several.ChainedScheduler = Chained
 
-Chained.init = arguments.takes("ChainedScheduler", {{"optimizer", "any"}}, function(self, schedulers, opts)
-  if opts.optimizer then Scheduler.optimizer_of("ChainedScheduler", opts.optimizer) end
+Chained.init = signature.of([[ChainedScheduler(schedulers: list,
+  {optimizer: optimizer})]], function(self, schedulers, opts)
   self.schedulers, self.optimizer = check_schedules("ChainedScheduler", schedulers, opts.optimizer)
   self.last_epoch, self.step_count = 0, 1
   self:note()
@@ -89,7 +87,7 @@ function Chained:step()
   self:note()
 end
 
-local function check_milestones(who, name, list)
+options.kind("milestones", "list of integers", function(who, name, list)
   for i, epoch in ipairs(options.list(who, name, options.arg(who, name, list, "table"))) do
     options.arg(who, ("%s[%d]"):format(name, i), epoch, "integer")
     if i > 1 and epoch < list[i - 1] then
@@ -97,12 +95,11 @@ local function check_milestones(who, name, list)
     end
   end
   return list
-end
+end)
 
---- optim.lr_scheduler.SequentialLR(optimizer, schedulers, milestones [, {last_epoch}]): Runs a list of schedulers one
---- after the other, each from its milestone.
+--- optim.lr_scheduler.SequentialLR(…): Runs a list of schedulers one after the other, each from its milestone.
 local Sequential = class.define("SequentialLR", Several)
-Sequential.settings = {{"milestones", check_milestones}}
+Sequential.settings = "(milestones: milestones)"
 several.SequentialLR = Sequential
 
 -- Which schedule has this epoch.
@@ -112,13 +109,12 @@ local function place(milestones, epoch)
   return i
 end
 
-Sequential.init = arguments.takes("SequentialLR", {
-  {"last_epoch", "integer", -1},
-}, function(self, optimizer, schedulers, milestones, opts)
+Sequential.init = signature.of([[SequentialLR(optimizer: optimizer, schedulers: list, milestones: milestones,
+  {last_epoch: integer = -1})]], function(self, optimizer, schedulers, milestones, opts)
   local who = "SequentialLR"
-  self.optimizer = Scheduler.optimizer_of(who, optimizer)
+  self.optimizer = optimizer
   self.schedulers = check_schedules(who, schedulers, optimizer)
-  self.milestones = copy_list(check_milestones(who, "milestones", milestones))
+  self.milestones = copy_list(milestones)
   if #self.milestones ~= #self.schedulers - 1 then
     options.wrong_length(who, "milestones", #self.schedulers - 1, "scheduler after the first", #self.milestones)
   end

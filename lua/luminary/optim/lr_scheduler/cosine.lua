@@ -4,8 +4,7 @@ local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
 local list, schedule = Scheduler.entries()
 
-schedule "CosineAnnealingLR" {
-  takes = {{"T_max", "count"}}, options = {{"eta_min", "number", 0}},
+schedule "CosineAnnealingLR(T_max: count, {eta_min = 0})" {
   help = "Sets the learning rate of each group by a cosine annealing schedule.",
   next_lr = function(self, group, base)
     local t, T, low = self.last_epoch, self.T_max, self.eta_min
@@ -20,9 +19,8 @@ schedule "CosineAnnealingLR" {
   end,
 }
 
-schedule "CosineAnnealingWarmRestarts" {
-  takes = {{"T_0", "count"}}, options = {{"T_mult", "count", 1}, {"eta_min", "number", 0}},
-  settings = {{"T_0", "count"}, {"T_i", "number"}, {"T_mult", "count"}, {"eta_min", "number"}, {"T_cur", "number"}},
+schedule "CosineAnnealingWarmRestarts(T_0: count, {T_mult: count = 1, eta_min = 0})" {
+  settings = "(T_0: count, T_i: number, T_mult: count, eta_min: number, T_cur: number)",
   help = "Sets the learning rate of each group by a cosine annealing schedule with warm restarts.",
   made = function(self) self.T_i, self.T_cur = self.T_0, self.last_epoch end,
   next_lr = function(self, _, base)

@@ -38,20 +38,12 @@ local modes = {
   exp_range = {"iterations", function(self, iterations) return self.gamma ^ iterations end},
 }
 
-local MODES, SCALE_MODES = {"triangular", "triangular2", "exp_range"}, {"cycle", "iterations"}
-
-schedule "CyclicLR" {
-  takes = {{"base_lr", "any?"}, {"max_lr", "any?"}},
-  options = {
-    {"step_size_up", "count", 2000}, {"step_size_down", "count", from = "step_size_up"}, {"mode", MODES, "triangular"},
-    {"gamma", "number", 1}, {"scale_fn", "function"}, {"scale_mode", SCALE_MODES, "cycle"},
-    {"cycle_momentum", "boolean", true}, {"base_momentum", "any", 0.8}, {"max_momentum", "any", 0.9},
-  },
-  settings = {
-    {"max_lrs", "numbers"}, {"total_size", "number"}, {"step_ratio", "number"}, {"mode", MODES}, {"gamma", "number"},
-    {"scale_mode", SCALE_MODES}, {"cycle_momentum", "boolean"}, {"base_momentums", "numbers", optional = true},
-    {"max_momentums", "numbers", optional = true},
-  },
+schedule [[CyclicLR(base_lr, max_lr, {step_size_up: count = 2000, step_size_down = step_size_up,
+  mode = "triangular" | "triangular2" | "exp_range", gamma = 1, scale_fn: function, scale_mode = "cycle" | "iterations",
+  cycle_momentum = true, base_momentum: any = 0.8, max_momentum: any = 0.9})]] {
+  settings = [[(max_lrs: number_list, total_size: number, step_ratio: number,
+    mode: "triangular" | "triangular2" | "exp_range", gamma: number, scale_mode: "cycle" | "iterations",
+    cycle_momentum: boolean, base_momentums: number_list?, max_momentums: number_list?)]],
   help = [[Sets the learning rate of each group by a cyclical policy. Smith, "Cyclical Learning Rates for Training
     Neural Networks", 2017.]],
   made = function(self, optimizer)
@@ -89,12 +81,10 @@ local anneal = {
   linear = function(from, to, part) return (to - from) * part + from end,
 }
 
-local STRATEGIES = {"cos", "linear"}
-
 -- Each phase ends at a step, and goes from one of these to another.
 local ends = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"}
 
-local function check_phases(who, name, phases)
+options.kind("phases", "list of phases", function(who, name, phases)
   if #options.arg(who, name, phases, "table") == 0 then fail("%s: %s must not be empty", who, name) end
   for i, phase in ipairs(phases) do
     local here = ("%s[%d]"):format(name, i)
@@ -105,7 +95,7 @@ local function check_phases(who, name, phases)
     end
   end
   return phases
-end
+end)
 
 local function phases_of(total, pct_start, three)
   local up = {
@@ -124,19 +114,12 @@ local function phases_of(total, pct_start, three)
   }}
 end
 
-schedule "OneCycleLR" {
-  takes = {{"max_lr", "any?"}},
-  options = {
-    {"total_steps", "count", says = "epochs * steps_per_epoch"}, {"epochs", "count"}, {"steps_per_epoch", "count"},
-    {"pct_start", "probability", 0.3}, {"anneal_strategy", STRATEGIES, "cos"}, {"cycle_momentum", "boolean", true},
-    {"base_momentum", "any", 0.85}, {"max_momentum", "any", 0.95}, {"div_factor", "number", 25},
-    {"final_div_factor", "number", 1e4}, {"three_phase", "boolean", false},
-  },
-  settings = {
-    {"total_steps", "count"}, {"schedule_phases", check_phases}, {"anneal_func_type", STRATEGIES},
-    {"cycle_momentum", "boolean"}, {"max_lrs", "numbers", optional = true}, {"min_lrs", "numbers", optional = true},
-    {"base_momentums", "numbers", optional = true}, {"max_momentums", "numbers", optional = true},
-  },
+schedule [[OneCycleLR(max_lr, {total_steps: count = (epochs * steps_per_epoch), epochs: count, steps_per_epoch: count,
+  pct_start: probability = 0.3, anneal_strategy = "cos" | "linear", cycle_momentum = true, base_momentum: any = 0.85,
+  max_momentum: any = 0.95, div_factor = 25, final_div_factor = 1e4, three_phase = false})]] {
+  settings = [[(total_steps: count, schedule_phases: phases, anneal_func_type: "cos" | "linear",
+    cycle_momentum: boolean, max_lrs: number_list?, min_lrs: number_list?, base_momentums: number_list?,
+    max_momentums: number_list?)]],
   help = [[Sets the learning rate of each group by the 1cycle policy. Smith and Topin, "Super-Convergence: Very Fast
     Training of Neural Networks Using Large Learning Rates", 2018.]],
   made = function(self, optimizer)

@@ -4,21 +4,14 @@ local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
 local list, schedule = Scheduler.entries()
 
--- A kind: a factor from 0 to 1; above 0 if `positive`.
-local function factor(positive)
-  return options.kind(positive and "number above 0 and at most 1" or "number from 0 to 1", function(who, name, value)
-    options.arg(who, name, value, "number")
-    if value > 1 or value < 0 or positive and value == 0 then
-      options.must_be(who, name, ("%s 0 and at most 1"):format(positive and "above" or "at least"), value)
-    end
-    return value
-  end)
-end
+options.kind("factor", "number above 0 and at most 1", function(who, name, value)
+  if options.arg(who, name, value, "number") > 1 or value <= 0 then
+    options.must_be(who, name, "above 0 and at most 1", value)
+  end
+  return value
+end)
 
-local gamma, total_iters = {"gamma", "number", 0.1}, {"total_iters", "natural", 5}
-
-schedule "StepLR" {
-  takes = {{"step_size", "count"}}, options = {gamma},
+schedule "StepLR(step_size: count, {gamma = 0.1})" {
   help = "Decays the learning rate of each group by gamma every step_size epochs.",
   next_lr = function(self, group)
     local epoch = self.last_epoch
@@ -28,18 +21,17 @@ schedule "StepLR" {
 }
 
 -- How often each epoch is among the milestones.
-local function check_milestones(who, name, counts)
+options.kind("epoch_counts", "table", function(who, name, counts)
   for epoch, count in pairs(options.arg(who, name, counts, "table")) do
     options.arg(who, "an epoch of " .. name, epoch, "integer")
     options.arg(who, ("%s[%d]"):format(name, epoch), count, "natural")
   end
   return counts
-end
+end)
 
-schedule "MultiStepLR" {
-  takes = {{"milestones", "table"}}, options = {gamma},
+schedule "MultiStepLR(milestones: list, {gamma = 0.1})" {
   help = "Decays the learning rate of each group by gamma at each of the milestones.",
-  settings = {{"milestones", check_milestones}, gamma},
+  settings = "(milestones: epoch_counts, gamma: number)",
   made = function(self)
     local counts = {}
     for i, epoch in ipairs(options.list("MultiStepLR", "milestones", self.milestones)) do
@@ -59,9 +51,8 @@ schedule "MultiStepLR" {
   end,
 }
 
-schedule "ConstantLR" {
-  options = {{"factor", factor(false), 1 / 3, says = "1 / 3"}, total_iters},
-  settings = {{"factor", "number"}, total_iters},
+schedule "ConstantLR({factor: probability = 1 / 3, total_iters: natural = 5})" {
+  settings = "(factor: number, total_iters: natural)",
   help = "Multiplies the learning rate of each group by a factor until epoch total_iters.",
   next_lr = function(self, group)
     if self.last_epoch == 0 then return group.lr * self.factor end
@@ -72,9 +63,8 @@ schedule "ConstantLR" {
   end,
 }
 
-schedule "LinearLR" {
-  options = {{"start_factor", factor(true), 1 / 3, says = "1 / 3"}, {"end_factor", factor(false), 1}, total_iters},
-  settings = {{"start_factor", "number"}, {"end_factor", "number"}, total_iters},
+schedule "LinearLR({start_factor: factor = 1 / 3, end_factor: probability = 1, total_iters: natural = 5})" {
+  settings = "(start_factor: number, end_factor: number, total_iters: natural)",
   help = [[Multiplies the learning rate of each group by a factor that changes linearly from start_factor to
     end_factor.]],
   next_lr = function(self, group)
@@ -89,14 +79,13 @@ schedule "LinearLR" {
   end,
 }
 
-schedule "ExponentialLR" {
-  takes = {{"gamma", "number"}}, help = "Decays the learning rate of each group by gamma every epoch.",
+schedule "ExponentialLR(gamma: number)" {
+  help = "Decays the learning rate of each group by gamma every epoch.",
   next_lr = function(self, group) return self.initial and group.lr or group.lr * self.gamma end,
   closed_form = function(self, base) return base * self.gamma ^ self.last_epoch end,
 }
 
-schedule "PolynomialLR" {
-  options = {{"total_iters", "count", 5}, {"power", "number", 1}},
+schedule "PolynomialLR({total_iters: count = 5, power = 1})" {
   help = "Decays the learning rate of each group to 0 by a polynomial over total_iters epochs.",
   next_lr = function(self, group)
     local t, n = self.last_epoch, self.total_iters
@@ -127,14 +116,14 @@ local function factor_of(self, i)
   return options.arg(self.__name, "the result of lr_lambda", value, "number")
 end
 
-schedule "LambdaLR" {
-  takes = {{"lr_lambda", "any"}}, settings = {}, made = take_lambdas,
+schedule "LambdaLR(lr_lambda: any)" {
+  settings = "()", made = take_lambdas,
   help = "Sets the learning rate of each group to its initial one times a function of the epoch.",
   next_lr = function(self, _, base, i) return base * factor_of(self, i) end,
 }
 
-schedule "MultiplicativeLR" {
-  takes = {{"lr_lambda", "any"}}, settings = {}, made = take_lambdas,
+schedule "MultiplicativeLR(lr_lambda: any)" {
+  settings = "()", made = take_lambdas,
   help = "Multiplies the learning rate of each group by a function of the epoch, every epoch.",
   next_lr = function(self, group, _, i) return self.initial and group.lr or group.lr * factor_of(self, i) end,
 }

@@ -1,27 +1,20 @@
---- optim.lr_scheduler.ReduceLROnPlateau(optimizer [, {mode = "min", factor = 0.1, patience = 10, threshold = 1e-4,
---- threshold_mode = "rel", cooldown = 0, min_lr = 0, eps = 1e-8}]): Reduces the learning rate when a metric has stopped
---- improving.
+--- optim.lr_scheduler.ReduceLROnPlateau(…): Reduces the learning rate when a metric has stopped improving.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
-local MODES, THRESHOLD_MODES = {"min", "max"}, {"rel", "abs"}
-
 local Plateau = class.define("ReduceLROnPlateau", Scheduler)
-Plateau.settings = {
-  {"mode", MODES}, {"factor", "number"}, {"patience", "natural"}, {"threshold", "number"},
-  {"threshold_mode", THRESHOLD_MODES}, {"cooldown", "natural"}, {"min_lrs", "numbers"}, {"eps", "number"},
-  {"best", "number"}, {"cooldown_counter", "natural"}, {"num_bad_epochs", "natural"},
-}
+Plateau.settings = [[(mode: "min" | "max", factor: number, patience: natural, threshold: number,
+  threshold_mode: "rel" | "abs", cooldown: natural, min_lrs: number_list, eps: number, best: number,
+  cooldown_counter: natural, num_bad_epochs: natural)]]
 
-Plateau.init = arguments.takes("ReduceLROnPlateau", {
-  {"mode", MODES, "min"}, {"factor", "number", 0.1}, {"patience", "natural", 10}, {"threshold", "number", 1e-4},
-  {"threshold_mode", THRESHOLD_MODES, "rel"}, {"cooldown", "natural", 0}, {"min_lr", "any", 0}, {"eps", "number", 1e-8},
-}, function(self, optimizer, opts)
+Plateau.init = signature.of([[ReduceLROnPlateau(optimizer: optimizer, {mode = "min" | "max", factor = 0.1,
+  patience: natural = 10, threshold = 1e-4, threshold_mode = "rel" | "abs", cooldown: natural = 0, min_lr: any = 0,
+  eps = 1e-8})]], function(self, optimizer, opts)
   local who = "ReduceLROnPlateau"
-  self.optimizer = Scheduler.optimizer_of(who, optimizer)
+  self.optimizer = optimizer
   if opts.factor >= 1 then options.must_be(who, "factor", "below 1", opts.factor) end
   self.min_lrs = Scheduler.for_groups(who, "min_lr", opts.min_lr, optimizer, "number")
   self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- of groups added later too

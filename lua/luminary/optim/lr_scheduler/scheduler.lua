@@ -2,35 +2,40 @@
 ---
 --- As PyTorch's, each computes the next rate from the present one where it can, so that a rate changed by hand stays
 --- and several schedules of one optimizer multiply. Most are entries (Scheduler.entries). A class has next_lr, perhaps
---- closed_form, and `settings`: what state_dict holds besides the position, a list of {field, kind}, see check below,
---- with optional = true where it may be missing.
+--- closed_form, and `settings`: the fields that state_dict holds besides the position, as arguments of a signature.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local one_based_list = require "luminary.base.one_based_list"
 local entries = require "luminary.base.entry_reader"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local fail = options.fail
 
 local rate_list = one_based_list "get_last_lr()"
 
 local Scheduler = class.root("LRScheduler")
 Scheduler.__makes = "optimizer"
-Scheduler.settings = {}
+Scheduler.settings = "()"
 Scheduler.__inner = {
-  "classes", "count_step", "entries", "for_groups", "initial_step", "of_group", "optimizer_of", "start", "undo",
+  "classes", "count_step", "entries", "for_groups", "initial_step", "of_group", "start", "undo",
   "update", "closed_form", "next_lr", "note",
 }
 
 -- ---- arguments
 
---- The optimizer, or an error.
-function Scheduler.optimizer_of(who, optimizer)
+options.kind("optimizer", "Optimizer", function(who, name, optimizer)
   if not class.record(optimizer) or type(optimizer.param_groups) ~= "table" then
-    options.expected(who, "an optimizer", optimizer)
+    options.must_be(who, name, "an optimizer", optimizer)
   end
   return optimizer
-end
+end)
+
+options.kind("number_list", "list of numbers", function(who, name, value)
+  for i, v in ipairs(options.list(who, name, options.arg(who, name, value, "table"))) do
+    options.arg(who, ("%s[%d]"):format(name, i), v, "number")
+  end
+  return value
+end)
 
 --- A value for each group: a list of as many, or one for all.
 function Scheduler.for_groups(who, name, value, optimizer, kind)
@@ -133,7 +138,6 @@ end
 --- Begins the schedule, or continues after last_epoch.
 function Scheduler:start(optimizer, last_epoch)
   local who = self.__name
-  Scheduler.optimizer_of(who, optimizer)
   if last_epoch < -1 then options.must_be(who, "last_epoch", "at least -1", last_epoch) end
   for i, group in ipairs(optimizer.param_groups) do
     if last_epoch >= 0 and not group.initial_lr then
@@ -148,41 +152,37 @@ end
 
 -- ---- entries
 
---- An empty list of schedules, and the word that adds one. takes: the arguments after the optimizer, rows of
---- base/arguments.lua; options: those by name, beside last_epoch. Both are fields and, unless the entry has others,
---- settings. made(self, optimizer): what is done before it starts; started(self): after.
+--- An empty list of schedules, and the word that adds one, under its signature without optimizer and last_epoch. The
+--- arguments are fields and, unless the entry has others, settings. made(self, optimizer): what is done before it
+--- starts; started(self): after.
 function Scheduler.entries()
   return entries.of("schedule", {
-    takes = "table?", options = "table?", settings = "table?", made = "function?", started = "function?",
-    next_lr = "function", closed_form = "function?", help = "string",
+    settings = "string?", made = "function?", started = "function?", next_lr = "function", closed_form = "function?",
+    help = "string",
   })
 end
 
 local function class_of(entry, path)
-  local new, who, positional, named, settings = class.define(entry.name, Scheduler), entry.name, {}, {}, {}
-  positional[1] = {"optimizer", options.kind("Optimizer", function(_, _, optimizer)
-    return Scheduler.optimizer_of(who, optimizer)
-  end)}
-  for _, row in ipairs(entry.takes or {}) do positional[#positional + 1], settings[#settings + 1] = row, row end
-  for _, row in ipairs(entry.options or {}) do named[#named + 1], settings[#settings + 1] = row, row end
-  named[#named + 1] = {"last_epoch", "integer", -1}
-  local takes = arguments.of(positional, named)
-  new.settings = entry.settings or settings
-  new.init = takes:constructor(who, function(self)
+  local who = entry.name:match "^%w+"
+  local new, text = class.define(who, Scheduler), entry.name:gsub("%(", "(optimizer: optimizer, ", 1)
+  if not text:find "}%)$" then text = text:gsub("%)$", ", {})") end
+  text = text:gsub("}%)$", ", last_epoch: integer = -1})")
+  new.settings = entry.settings or entry.name
+  new.init = signature.fields(text, function(self)
     if entry.made then entry.made(self, self.optimizer) end
     self:start(self.optimizer, self.last_epoch)
     if entry.started then entry.started(self) end
   end)
   rawset(new, "next_lr", entry.next_lr) -- which may name fewer arguments than it is called with
   rawset(new, "closed_form", entry.closed_form)
-  new.__help = takes:help(path .. who, entry.help)
+  new.__help = signature.help(path .. who, entry.help)
   return new
 end
 
 --- The classes of such a list, by name. path: what stands before the name, "optim.lr_scheduler." unless it is given.
 function Scheduler.classes(list, path)
   local classes = {}
-  for _, entry in ipairs(list) do classes[entry.name] = class_of(entry, path or "optim.lr_scheduler.") end
+  for _, entry in ipairs(list) do classes[entry.name:match "^%w+"] = class_of(entry, path or "optim.lr_scheduler.") end
   return classes
 end
 
@@ -204,21 +204,11 @@ end
 
 -- ---- state
 
--- A setting is checked by a kind of options.arg, by "numbers" (a list), or by a function(who, name, value) that fails.
-local function check(who, name, value, kind)
-  if type(kind) == "function" then return kind(who, name, value) end
-  if kind ~= "numbers" then return options.arg(who, name, value, kind) end
-  for i, v in ipairs(options.list(who, name, options.arg(who, name, value, "table"))) do
-    options.arg(who, ("%s[%d]"):format(name, i), v, "number")
-  end
-  return value
-end
-
 --- Returns the state of the scheduler, plain values for lm.save. Functions are not saved.
 function Scheduler:state_dict()
   local dict = {last_epoch = self.last_epoch, step_count = self.step_count, last_lr = copy(self.last_lr),
     base_lrs = copy(self.base_lrs)}
-  for _, row in ipairs(self.settings) do dict[row[1]] = copy(self[row[1]]) end
+  for _, row in ipairs(signature.parse(self.settings).rows) do dict[row[1]] = copy(self[row[1]]) end
   return dict
 end
 
@@ -234,17 +224,17 @@ function Scheduler:load_state_dict(dict)
   end
   local groups, new = #self.optimizer.param_groups, {}
   for _, key in ipairs(self.base_lrs and {"base_lrs", "last_lr"} or {"last_lr"}) do
-    new[key] = copy(check(who, key, given(key), "numbers"))
+    new[key] = copy(options.arg(who, key, given(key), "number_list"))
     if #new[key] ~= groups then
       options.wrong_length(who, key, groups, "parameter group", #new[key])
     end
   end
   new.last_epoch = options.arg(who, "last_epoch", given "last_epoch" or self.last_epoch, "integer")
   new.step_count = options.arg(who, "step_count", given "step_count" or new.last_epoch + 1, "natural")
-  for _, row in ipairs(self.settings) do
+  for _, row in ipairs(signature.parse(self.settings).rows) do
     local key, kind = unpack(row)
     local value = given(key)
-    if value ~= nil or not row.optional then new[key] = copy(check(who, key, value, kind)) end
+    if value ~= nil or not row.optional then new[key] = copy(options.arg(who, key, value, kind)) end
   end
   for key, value in pairs(new) do self[key] = value end
 end

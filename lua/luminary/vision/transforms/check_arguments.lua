@@ -5,7 +5,7 @@ local fail = options.fail
 
 local checks = {}
 
---- x, if it is an image or a batch of them. `channels`: 1 or 3 alone.
+--- x, if it is an image or a batch of them.
 function checks.check(who, x)
   if not core.is_tensor(x) then
     options.expected(who, "an image [C, H, W] or a batch [N, C, H, W]", x)
@@ -30,11 +30,11 @@ function checks.number(who, name, v, low, high)
   return v
 end
 
---- An integer from `low` (1) on; larger ones than 2^24 are no sides of images.
-function checks.whole(who, name, v, low)
+--- An integer from `low` (1) to `high`, the largest side of an image by default.
+function checks.whole(who, name, v, low, high)
   low = low or 1
-  if type(v) ~= "number" or v ~= math.floor(v) or v < low or v > 2 ^ 24 then
-    options.must_be(who, name, ("an integer from %d to 2^24"):format(low), v)
+  if type(v) ~= "number" or v ~= math.floor(v) or v < low or v > (high or 2 ^ 24) then
+    options.must_be(who, name, ("an integer from %d to %s"):format(low, high or "2^24"), v)
   end
   return v
 end
@@ -62,13 +62,13 @@ function checks.range(who, name, v, low, high)
   return v
 end
 
---- Height and width from a number or a list of both.
-function checks.pair(who, name, v)
-  if type(v) == "number" then return checks.whole(who, name, v), v end
+--- {height, width} from a number or a list of both.
+function checks.sides(who, name, v)
+  if type(v) == "number" then v = {v} end
   if not options.is_plain(v) or #v ~= 2 and #v ~= 1 then
     options.must_be(who, name, "an integer or {height, width}", v)
   end
-  return checks.whole(who, name, v[1]), checks.whole(who, name, v[2] or v[1])
+  return {checks.whole(who, name, v[1]), checks.whole(who, name, v[2] or v[1])}
 end
 
 --- Numbers for all channels: a number, or a list of one for each. nil stays.
@@ -81,9 +81,6 @@ function checks.channels(who, name, v)
   return checks.list(who, name, v, {#v})
 end
 
---- A point in pixels from the upper left corner: {x, y}.
-function checks.point(who, name, v) return checks.list(who, name, options.arg(who, name, v, "table"), {2}) end
-
 --- {from, to} in degrees from a number, which stands for both ways; or one, or one of several counts, of numbers.
 function checks.angles(who, name, v, counts)
   if type(v) == "number" then return {-checks.number(who, name, v, 0), v} end
@@ -92,13 +89,6 @@ function checks.angles(who, name, v, counts)
     if v[i] > v[i + 1] then fail("%s: %s must be ascending, got {%g, %g}", who, name, v[i], v[i + 1]) end
   end
   return v
-end
-
---- A kind of arguments (see options.arg): a range {least, largest} from low to high.
-function checks.range_within(low, high)
-  return options.kind("list of 2 numbers, {least, largest}", function(who, name, v)
-    return checks.range(who, name, options.arg(who, name, v, "table"), low, high)
-  end)
 end
 
 --- {smaller side} or {height, width}, and max_size.
@@ -113,7 +103,7 @@ function checks.resize_size(who, size, max_size)
       options.must_be(who, "max_size", ("greater than size, %d"):format(checked[1]), max_size)
     end
   else
-    checked = {checks.pair(who, "size", size)}
+    checked = checks.sides(who, "size", size)
     if max_size then fail("%s: max_size requires a size of one number, for the shorter side", who) end
   end
   return checked, max_size
@@ -175,31 +165,64 @@ function checks.statistics(who, mean, std)
   return numbers
 end
 
--- ---- what help calls those that are kinds of arguments
+-- ---- kinds of arguments
 
-options.kind("number", checks.number)
-options.kind("integer or {height, width}", checks.pair)
-options.kind("number or list of one for each channel", checks.channels)
-options.kind("list of 2 numbers, {x, y}", checks.point)
-options.kind("number or list of 2", checks.angles)
-options.kind("integer or list of 2 or 4", checks.padding)
-options.kind("odd integer or list of 2", checks.kernel_size)
+options.kind("image", "image", function(who, _, v) return checks.check(who, v) end)
+options.kind("sides", "integer or {height, width}", checks.sides)
+options.kind("channels", "number or list of one for each channel", checks.channels)
+options.kind("border", "integer or list of 2 or 4", checks.padding)
+options.kind("odd_sizes", "odd integer or list of 2", checks.kernel_size)
+options.kind("dtype", "dtype", function(who, name, v) return core.dtype(options.arg(who, name, v, "string")) end)
 
---- A kind of arguments: a number from `low` to `high`, of which either may be nil.
-function checks.number_within(low, high)
+-- A point in pixels from the upper left corner.
+options.kind("point", "list of 2 numbers, {x, y}", function(who, name, v)
+  return checks.list(who, name, options.arg(who, name, v, "table"), {2})
+end)
+
+-- A number from `low` to `high`, of which either may be nil.
+options.kinds("finite", function(low, high)
   local text = low and high and ("number from %g to %g"):format(low, high) or low and ("number ≥ %g"):format(low)
-  return options.kind(text or "number", function(who, name, v) return checks.number(who, name, v, low, high) end)
-end
+  return text or "number", function(who, name, v) return checks.number(who, name, v, low, high) end
+end)
+
+-- An integer from `low` (1) to `high`, if it is given.
+options.kinds("whole", function(low, high)
+  return high and ("integer from %d to %d"):format(low, high) or "integer", function(who, name, v)
+    return checks.whole(who, name, v, low, high)
+  end
+end)
+
+-- A range {least, largest} from low to high.
+options.kinds("range", function(low, high)
+  return "list of 2 numbers, {least, largest}", function(who, name, v)
+    return checks.range(who, name, options.arg(who, name, v, "table"), low, high)
+  end
+end)
+
+-- A list of that many numbers from low to high.
+options.kinds("numbers", function(count, low, high)
+  return ("list of %d numbers"):format(count), function(who, name, v)
+    return checks.list(who, name, v, {count}, low, high)
+  end
+end)
+
+-- Angles, see checks.angles, one range or several.
+options.kinds("angles", function(...)
+  local counts = {...}
+  return "number or list of " .. table.concat(counts, " or "), function(who, name, v)
+    return checks.angles(who, name, v, counts)
+  end
+end)
 
 -- ---- options that several have
 
---- The options of what resizes; of what maps pixels to others.
-checks.resizing = {{"interpolation", {"nearest", "nearest-exact", "bilinear", "bicubic"}, "bilinear"},
-  {"antialias", "boolean", true}}
-checks.mapping = {{"interpolation", {"nearest", "bilinear"}, "nearest"}, {"fill", checks.channels}}
+--- What maps pixels to others.
+checks.mapping = [[interpolation = "nearest" | "bilinear", fill: channels]]
 
---- The options of what pads.
-checks.bordering = {{"fill", checks.channels, 0},
-  {"padding_mode", {"constant", "edge", "reflect", "symmetric"}, "constant"}}
+--- What pads.
+checks.bordering = [[fill: channels = 0, padding_mode = "constant" | "edge" | "reflect" | "symmetric"]]
+
+--- How pixels of a resized image are made.
+checks.interpolation = [[interpolation: "nearest" | "nearest-exact" | "bilinear" | "bicubic" = "bilinear"]]
 
 return checks

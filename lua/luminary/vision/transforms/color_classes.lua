@@ -1,5 +1,4 @@
 --- Transforms of pixels' values.
-local core = require "luminary.core"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -10,22 +9,19 @@ local run = native.run
 
 -- ---- dtypes and scales
 
-local function dtype(who, name, v) return core.dtype(options.arg(who, name, v, "string")) end
-
-transform "ToDtype" {
-  takes = {{"dtype", dtype}}, options = {{"scale", "boolean", false}},
+transform "ToDtype(dtype: dtype, {scale = false})" {
   made = function(self) self.scales_to = self.scale and self.dtype or nil end,
   apply = function(self, x, out) return pixels.to_dtype("ToDtype", x, self.dtype, self.scale, out) end,
   help = "Converts an image to a dtype, optionally scaling its values.",
 }
 
-transform "ConvertImageDtype" {
-  takes = {{"dtype", dtype, "float32"}}, made = function(self) self.scales_to = self.dtype end,
+transform [[ConvertImageDtype({dtype: dtype = "float32"})]] {
+  made = function(self) self.scales_to = self.dtype end,
   apply = function(self, x, out) return pixels.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end,
   help = "Converts an image to a dtype and scales its values.",
 }
 
-local ToTensor = transform "ToTensor" {
+local ToTensor = transform "ToTensor()" {
   apply = function(_, x, out)
     return x.dtype == "uint8" and pixels.to_dtype("ToTensor", x, "float32", true, out) or x
   end,
@@ -33,8 +29,7 @@ local ToTensor = transform "ToTensor" {
 }
 ToTensor.scales_to = "float32"
 
-local Normalize = transform "Normalize" {
-  takes = {{"mean", "any?"}, {"std", "any?"}},
+local Normalize = transform "Normalize(mean, std)" {
   made = function(self) self.statistics = checks.statistics("Normalize", self.mean, self.std) end,
   apply = function(self, x, out) return pixels.normalize(x, self.statistics, false, out) end,
   help = "Normalizes a float image with mean and standard deviation.",
@@ -43,8 +38,7 @@ function Normalize:_apply_scaled(x, out) return pixels.normalize(x, self.statist
 
 -- ---- gray
 
-transform "Grayscale" {
-  options = {{"num_output_channels", "count", 1}},
+transform "Grayscale({num_output_channels: count = 1})" {
   made = function(self)
     if self.num_output_channels ~= 1 and self.num_output_channels ~= 3 then
       options.must_be("Grayscale", "num_output_channels", "1 or 3", self.num_output_channels)
@@ -54,8 +48,8 @@ transform "Grayscale" {
   help = "Converts an image to grayscale.",
 }
 
-transform "RandomGrayscale" {
-  takes = {{"p", "probability", 0.1}}, chance = true,
+transform "RandomGrayscale({p: probability = 0.1})" {
+  chance = true,
   apply = function(_, x, out)
     local _, _, channels = native.size(x)
     return run("grayscale", x, {channels}, out)
@@ -67,8 +61,8 @@ transform "RandomGrayscale" {
 
 local kinds = {"brightness", "contrast", "saturation", "hue"}
 
-transform "ColorJitter" {
-  options = {{"brightness", "any"}, {"contrast", "any"}, {"saturation", "any"}, {"hue", "any"}}, draws = true,
+transform "ColorJitter({brightness, contrast, saturation, hue})" {
+  draws = true,
   made = function(self)
     self.ranges = {}
     for i, kind in ipairs(kinds) do
@@ -104,8 +98,8 @@ transform "ColorJitter" {
   help = "Randomly changes the brightness, contrast, saturation and hue of an image.",
 }
 
-transform "GaussianBlur" {
-  takes = {{"kernel_size", checks.kernel_size}}, options = {{"sigma", "any", {0.1, 2}}}, draws = true,
+transform "GaussianBlur(kernel_size: odd_sizes, {sigma: any = {0.1, 2}})" {
+  draws = true,
   made = function(self)
     local sigma = self.sigma
     if type(sigma) == "number" then sigma = {sigma, sigma} end
@@ -118,30 +112,23 @@ transform "GaussianBlur" {
   help = "Blurs an image with a Gaussian kernel.",
 }
 
-local bits = options.kind("integer from 0 to 8", function(who, name, v)
-  checks.whole(who, name, v, 0)
-  if v > 8 then options.must_be(who, name, "from 0 to 8", v) end
-  return v
-end)
-
 -- With probability p one of C's transforms with the numbers of its argument, if it has one.
-local function random(name, operation, argument, help)
-  local p, field = {"p", "probability", 0.5}, argument and argument[1]
-  transform(name) {
-    takes = argument and {argument, p} or {p}, chance = true, help = help,
+local function random(text, operation, help)
+  local field = text:match "%(([%w_]+)"
+  transform(text) {
+    chance = true, help = help,
     apply = function(self, x, out) return run(operation, x, {field and self[field]}, out) end,
   }
 end
 
-random("RandomInvert", "invert", nil, "Inverts the colors of an image with a given probability.")
-random("RandomPosterize", "posterize", {"bits", bits},
+random("RandomInvert({p: probability = 0.5})", "invert", "Inverts the colors of an image with a given probability.")
+random("RandomPosterize(bits: whole(0, 8), {p: probability = 0.5})", "posterize",
   "Keeps the upper bits of each value of an image with a given probability.")
-random("RandomSolarize", "solarize", {"threshold", checks.number},
+random("RandomSolarize(threshold: finite(), {p: probability = 0.5})", "solarize",
   "Inverts all values of an image from a threshold on with a given probability.")
-random("RandomAutocontrast", "autocontrast", nil,
+random("RandomAutocontrast({p: probability = 0.5})", "autocontrast",
   "Maximizes the contrast of each channel of an image with a given probability.")
-random("RandomEqualize", "equalize", nil,
+random("RandomEqualize({p: probability = 0.5})", "equalize",
   "Equalizes the histogram of each channel of a uint8 image with a given probability.")
-random("RandomAdjustSharpness", "sharpness",
-  {"sharpness_factor", checks.number_within(0)},
+random("RandomAdjustSharpness(sharpness_factor: finite(0), {p: probability = 0.5})", "sharpness",
   "Adjusts the sharpness of an image with a given probability.")

@@ -1,109 +1,84 @@
 --- vision.transforms.functional: Applies transforms of images with given parameters, under torchvision's names.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
 local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
 local cropping = require "luminary.vision.transforms.crop_and_pad"
 local sizing = require "luminary.vision.transforms.resize"
 local warping = require "luminary.vision.transforms.rotate_affine_perspective"
-local fail, check = options.fail, checks.check
+local fail = options.fail
 
 local F = {}
 
-local center = {"center", checks.point}
-local resize_rows = {checks.resizing[1], {"max_size", "any"}, checks.resizing[2]}
-local mapping = {checks.mapping[1], checks.mapping[2], center}
-local rotating = {checks.mapping[1], {"expand", "boolean", false}, center, checks.mapping[2]}
-local perspective = {
-  {"interpolation", {"nearest", "bilinear"}, "bilinear"}, checks.mapping[2], {"coefficients", "table"},
-}
-
---- transforms.functional.resize(img, size [, {interpolation = "bilinear", max_size, antialias = true}]): Resizes an
---- image to a given size.
-F.resize = arguments.takes("resize", resize_rows, function(img, size, opts)
+--- Resizes an image to a given size.
+F.resize = signature.of("resize(img: image, size, {" .. checks.interpolation
+  .. ", max_size, antialias = true})", function(img, size, opts)
   local who = "resize"
-  local h, w = native.size(check(who, img))
+  local h, w = native.size(img)
   local checked, max_size = checks.resize_size(who, size, opts.max_size)
   local height, width = sizing.resized(who, h, w, checked, max_size)
   return sizing.resize(img, height, width, sizing.resize_mode(opts))
 end)
 
---- transforms.functional.crop(img, top, left, height, width): Crops an image at a given location; a part beyond the
---- image is 0.
-function F.crop(img, top, left, height, width)
-  check("crop", img)
-  checks.whole("crop", "top", top, -2 ^ 24)
-  checks.whole("crop", "left", left, -2 ^ 24)
-  checks.whole("crop", "height", height)
-  checks.whole("crop", "width", width)
-  return cropping.crop(img, top, left, height, width)
-end
+local rectangle = "top: whole(-2^24), left: whole(-2^24), height: whole(), width: whole()"
 
---- transforms.functional.center_crop(img, output_size): Crops an image at the center.
-function F.center_crop(img, output_size)
-  local h, w = native.size(check("center_crop", img))
-  local height, width = checks.pair("center_crop", "output_size", output_size)
-  local top, left = cropping.center(h, w, height, width)
-  return cropping.crop(img, top, left, height, width)
-end
+--- Crops an image at a given location; a part beyond the image is 0.
+F.crop = signature.of("crop(img: image, " .. rectangle .. ")", function(...) return cropping.crop(...) end)
 
---- transforms.functional.resized_crop(img, top, left, height, width, size [, {interpolation = "bilinear", antialias =
---- true}]): Crops an image and resizes the crop to a given size.
-F.resized_crop = arguments.takes("resized_crop", checks.resizing, function(img, top, left, height, width, size, opts)
-  local who = "resized_crop"
-  check(who, img)
-  local new_height, new_width = checks.pair(who, "size", size)
-  local part = F.crop(img, top, left, height, width)
-  return sizing.resize(part, new_height, new_width, sizing.resize_mode(opts))
+--- Crops an image at the center.
+F.center_crop = signature.of("center_crop(img: image, output_size: sides)", function(img, size)
+  local h, w = native.size(img)
+  local top, left = cropping.center(h, w, size[1], size[2])
+  return cropping.crop(img, top, left, size[1], size[2])
 end)
 
---- transforms.functional.pad(img, padding [, {fill = 0, padding_mode = "constant"}]): Pads an image on all sides.
-F.pad = arguments.takes("pad", checks.bordering, function(img, padding, opts)
-  check("pad", img)
-  padding = checks.padding("pad", "padding", padding)
+--- Crops an image and resizes the crop to a given size.
+F.resized_crop = signature.of("resized_crop(img: image, " .. rectangle .. ", size: sides, {" .. checks.interpolation
+  .. ", antialias = true})", function(img, top, left, height, width, size, opts)
+  local crop = cropping.crop(img, top, left, height, width)
+  return sizing.resize(crop, size[1], size[2], sizing.resize_mode(opts))
+end)
+
+--- Pads an image on all sides.
+F.pad = signature.of("pad(img: image, padding: border, {" .. checks.bordering .. "})", function(img, padding, opts)
   checks.check_border("pad", opts)
   return cropping.pad(img, padding, opts.padding_mode, opts.fill)
 end)
 
---- transforms.functional.horizontal_flip(img): Flips an image horizontally.
-function F.horizontal_flip(img) return native.run("flip", check("horizontal_flip", img), {1, 0}) end
---- transforms.functional.hflip(img): Flips an image horizontally; the same as horizontal_flip.
-function F.hflip(img) return native.run("flip", check("hflip", img), {1, 0}) end
-
---- transforms.functional.vertical_flip(img): Flips an image vertically.
-function F.vertical_flip(img) return native.run("flip", check("vertical_flip", img), {0, 1}) end
---- transforms.functional.vflip(img): Flips an image vertically; the same as vertical_flip.
-function F.vflip(img) return native.run("flip", check("vflip", img), {0, 1}) end
-
---- transforms.functional.rotate(img, angle [, {interpolation = "nearest", expand = false, center, fill}]): Rotates an
---- image counterclockwise by an angle in degrees.
-F.rotate = arguments.takes("rotate", rotating, function(img, angle, opts)
-  local who = "rotate"
-  check(who, img)
-  return warping.rotate(img, checks.number(who, "angle", angle), opts)
+--- Flips an image horizontally.
+F.horizontal_flip = signature.of("horizontal_flip(img: image)", function(img)
+  return native.run("flip", img, {1, 0})
 end)
+--- Flips an image horizontally; the same as horizontal_flip.
+F.hflip = signature.of("hflip(img: image)", function(img) return native.run("flip", img, {1, 0}) end)
 
---- transforms.functional.affine(img, angle, translate, scale, shear [, {interpolation = "nearest", fill, center}]):
+--- Flips an image vertically.
+F.vertical_flip = signature.of("vertical_flip(img: image)", function(img) return native.run("flip", img, {0, 1}) end)
+--- Flips an image vertically; the same as vertical_flip.
+F.vflip = signature.of("vflip(img: image)", function(img) return native.run("flip", img, {0, 1}) end)
+
+--- Rotates an image counterclockwise by an angle in degrees.
+F.rotate = signature.of([[rotate(img: image, angle: finite(), {interpolation = "nearest" | "bilinear", expand = false,
+  center: point, fill: channels})]], function(...) return warping.rotate(...) end)
+
 --- Applies an affine transformation to an image, keeping its center.
-F.affine = arguments.takes("affine", mapping, function(img, angle, translate, scale, shear, opts)
+F.affine = signature.of("affine(img: image, angle: finite(), translate: numbers(2), scale: finite(), shear, {"
+  .. checks.mapping .. ", center: point})", function(img, angle, translate, scale, shear, opts)
   local who = "affine"
-  check(who, img)
   if type(shear) == "number" then shear = {shear, 0} end
-  checks.number(who, "scale", scale)
   if scale <= 0 then options.must_be(who, "scale", "above 0", scale) end
-  local m = warping.affine_matrix(checks.number(who, "angle", angle), checks.list(who, "translate", translate, {2}),
-    scale, checks.list(who, "shear", shear, {2}),
+  local m = warping.affine_matrix(angle, translate, scale, checks.list(who, "shear", shear, {2}),
     warping.from_middle(img, opts.center))
   return warping.affine(img, m, opts)
 end)
 
---- transforms.functional.perspective(img, startpoints, endpoints [, {interpolation = "bilinear", fill,
---- coefficients}]): Performs a perspective transformation of an image.
-F.perspective = arguments.takes("perspective", perspective, function(img, startpoints, endpoints, opts)
+--- Performs a perspective transformation of an image.
+F.perspective = signature.of([[perspective(img: image, startpoints, endpoints,
+  {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels,
+  coefficients: table})]], function(img, startpoints, endpoints, opts)
   local who = "perspective"
-  check(who, img)
   local coefficients
   if opts.coefficients then
     if startpoints or endpoints then fail("%s: points and coefficients are mutually exclusive", who) end
@@ -128,52 +103,46 @@ end)
 --- transforms.functional.adjust_hue(img, factor): Shifts the hue of an image.
 
 for operation, range in pairs {
-  brightness = {0}, contrast = {0}, saturation = {0}, sharpness = {0}, hue = {-0.5, 0.5},
+  brightness = "0", contrast = "0", saturation = "0", sharpness = "0", hue = "-0.5, 0.5",
 } do
   local who = "adjust_" .. operation
-  F[who] = function(img, factor)
-    return native.run(operation, check(who, img), {checks.number(who, "factor", factor, range[1], range[2])})
-  end
+  F[who] = signature.of(("%s(img: image, factor: finite(%s))"):format(who, range), function(img, factor)
+    return native.run(operation, img, {factor})
+  end)
 end
 
---- transforms.functional.adjust_gamma(img, gamma [, gain = 1]): Performs gamma correction of an image, gain * img ^
---- gamma.
-function F.adjust_gamma(img, gamma, gain)
-  return native.run("gamma", check("adjust_gamma", img), {
-    checks.number("adjust_gamma", "gamma", gamma, 0), checks.number("adjust_gamma", "gain", gain or 1),
-  })
-end
+--- Performs gamma correction of an image, gain * img ^ gamma.
+F.adjust_gamma = signature.of([[adjust_gamma(img: image, gamma: finite(0),
+  gain: finite() = 1)]], function(img, gamma, gain)
+  return native.run("gamma", img, {gamma, gain})
+end)
 
---- transforms.functional.invert(img): Inverts the colors of an image.
-function F.invert(img) return native.run("invert", check("invert", img), {}) end
+--- Inverts the colors of an image.
+F.invert = signature.of("invert(img: image)", function(img) return native.run("invert", img, {}) end)
 
---- transforms.functional.posterize(img, bits): Keeps the upper bits of each value of an image.
-function F.posterize(img, bits)
-  checks.whole("posterize", "bits", bits, 0)
-  return native.run("posterize", check("posterize", img), {bits})
-end
+--- Keeps the upper bits of each value of an image.
+F.posterize = signature.of("posterize(img: image, bits: whole(0))", function(img, bits)
+  return native.run("posterize", img, {bits})
+end)
 
---- transforms.functional.solarize(img, threshold): Inverts all values of an image from a threshold on.
-function F.solarize(img, threshold)
-  return native.run("solarize", check("solarize", img), {checks.number("solarize", "threshold", threshold)})
-end
+--- Inverts all values of an image from a threshold on.
+F.solarize = signature.of("solarize(img: image, threshold: finite())", function(img, threshold)
+  return native.run("solarize", img, {threshold})
+end)
 
---- transforms.functional.autocontrast(img): Maximizes the contrast of each channel of an image.
-function F.autocontrast(img) return native.run("autocontrast", check("autocontrast", img), {}) end
+--- Maximizes the contrast of each channel of an image.
+F.autocontrast = signature.of("autocontrast(img: image)", function(img) return native.run("autocontrast", img, {}) end)
 
---- transforms.functional.equalize(img): Equalizes the histogram of each channel of an image.
-function F.equalize(img)
-  check("equalize", img)
+--- Equalizes the histogram of each channel of an image.
+F.equalize = signature.of("equalize(img: image)", function(img)
   if img.dtype == "uint8" then return native.run("equalize", img, {}) end
   local bytes = pixels.to_dtype("equalize", img, "uint8", true)
   return pixels.to_dtype("equalize", native.run("equalize", bytes, {}), img.dtype, true)
-end
+end)
 
---- transforms.functional.gaussian_blur(img, kernel_size [, {sigma}]): Blurs an image with a Gaussian kernel.
-F.gaussian_blur = arguments.takes("gaussian_blur", {{"sigma", "any"}}, function(img, kernel_size, opts)
+--- Blurs an image with a Gaussian kernel.
+F.gaussian_blur = signature.of("gaussian_blur(img: image, kernel_size: odd_sizes, {sigma})", function(img, size, opts)
   local who = "gaussian_blur"
-  check(who, img)
-  local size = checks.kernel_size(who, "kernel_size", kernel_size)
   local sigma = opts.sigma
   if sigma == nil then sigma = {size[1] * 0.15 + 0.35, size[2] * 0.15 + 0.35} end
   if type(sigma) == "number" then sigma = {sigma, sigma} end
@@ -185,44 +154,36 @@ F.gaussian_blur = arguments.takes("gaussian_blur", {{"sigma", "any"}}, function(
   return pixels.blur(img, size, sigma)
 end)
 
---- transforms.functional.rgb_to_grayscale(img [, {num_output_channels = 1}]): Converts an image to grayscale.
-F.rgb_to_grayscale = arguments.takes("rgb_to_grayscale", {{"num_output_channels", "count", 1}}, function(img, opts)
-  return native.run("grayscale", check("rgb_to_grayscale", img), {opts.num_output_channels})
+--- Converts an image to grayscale.
+F.rgb_to_grayscale = signature.of("rgb_to_grayscale(img: image, {num_output_channels: count = 1})", function(img, opts)
+  return native.run("grayscale", img, {opts.num_output_channels})
 end)
 
---- transforms.functional.normalize(img, mean, std): Normalizes a float image with mean and standard deviation.
-function F.normalize(img, mean, std)
-  return pixels.normalize(check("normalize", img), checks.statistics("normalize", mean, std), false)
-end
-
---- transforms.functional.to_dtype(img, dtype [, {scale = false}]): Converts an image to a dtype, optionally scaling
---- its values.
-F.to_dtype = arguments.takes("to_dtype", {{"scale", "boolean", false}}, function(img, dtype, opts)
-  return pixels.to_dtype("to_dtype", options.arg("to_dtype", "img", img, "tensor"), core.dtype(dtype), opts.scale)
+--- Normalizes a float image with mean and standard deviation.
+F.normalize = signature.of("normalize(img: image, mean, std)", function(img, mean, std)
+  return pixels.normalize(img, checks.statistics("normalize", mean, std), false)
 end)
 
---- transforms.functional.convert_image_dtype(img [, dtype = "float32"]): Converts an image to a dtype and scales its
---- values.
-function F.convert_image_dtype(img, dtype)
-  options.arg("convert_image_dtype", "img", img, "tensor")
-  return pixels.to_dtype("convert_image_dtype", img, core.dtype(dtype or "float32"), true)
-end
+--- Converts an image to a dtype, optionally scaling its values.
+F.to_dtype = signature.of("to_dtype(img: tensor, dtype: dtype, {scale = false})", function(img, dtype, opts)
+  return pixels.to_dtype("to_dtype", img, dtype, opts.scale)
+end)
 
---- transforms.functional.to_tensor(img): Converts a uint8 image to float32, scaling its values from [0, 255] to [0,
---- 1].
-function F.to_tensor(img)
-  check("to_tensor", img)
+--- Converts an image to a dtype and scales its values.
+F.convert_image_dtype = signature.of([[convert_image_dtype(img: tensor,
+  dtype: dtype = "float32")]], function(img, dtype)
+  return pixels.to_dtype("convert_image_dtype", img, dtype, true)
+end)
+
+--- Converts a uint8 image to float32, scaling its values from [0, 255] to [0, 1].
+F.to_tensor = signature.of("to_tensor(img: image)", function(img)
   return img.dtype == "uint8" and pixels.to_dtype("to_tensor", img, "float32", true) or img
-end
+end)
 
---- transforms.functional.erase(img, i, j, h, w, v): Erases a rectangle of a copy of an image with given values.
-function F.erase(img, i, j, h, w, v)
-  check("erase", img)
+--- Erases a rectangle of a copy of an image with given values.
+F.erase = signature.of([[erase(img: image, i: whole(0), j: whole(0), h: whole(), w: whole(),
+  v)]], function(img, i, j, h, w, v)
   local height, width = native.size(img)
-  checks.whole("erase", "i", i, 0)
-  checks.whole("erase", "j", j, 0)
-  checks.whole("erase", "h", h)
-  checks.whole("erase", "w", w)
   if i + h > height or j + w > width then
     fail("erase: rows %d to %d and columns %d to %d are out of range for an image of %d x %d", i, i + h - 1, j,
       j + w - 1, height, width)
@@ -235,9 +196,8 @@ function F.erase(img, i, j, h, w, v)
     part:fill_(checks.number("erase", "v", v))
   end
   return copy
-end
+end)
 
-options.exact_all(F, options.named)
 F.to_grayscale = F.rgb_to_grayscale
 
 return options.strict("vision.transforms.functional", F)

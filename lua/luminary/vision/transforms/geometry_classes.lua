@@ -1,6 +1,5 @@
 --- Transforms of where pixels are.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -20,17 +19,6 @@ local function merged(opts, more)
   return all
 end
 
--- Several lists of rows as one.
-local function rows(...)
-  local all = {}
-  for _, list in ipairs {...} do
-    for _, row in ipairs(list) do all[#all + 1] = row end
-  end
-  return all
-end
-
-local SCALED = {{"scaled", "boolean", true}}
-
 -- A part {top, left, height, width} of an encoded image, or all of it, for a result of height x width: `scaled`, at a
 -- half, a quarter or an eighth of its size where that still is as large.
 local function decode(encoded, opts, part, height, width, scaled)
@@ -39,9 +27,8 @@ local function decode(encoded, opts, part, height, width, scaled)
   return encoded:decode(merged(opts, {crop = part, at_least = large and {height, width} or nil}))
 end
 
-local Resize = transform "Resize" {
-  takes = {{"size", "any?"}},
-  options = arguments.in_order("interpolation max_size", rows(checks.resizing, {{"max_size", "any"}}, SCALED)),
+local Resize = transform("Resize(size: any?, {" .. checks.interpolation
+  .. ", max_size, antialias = true, scaled = true})") {
   made = function(self)
     self.size, self.max_size = checks.resize_size("Resize", self.size, self.max_size)
     self.mode = sizing.resize_mode(self)
@@ -65,10 +52,10 @@ function Resize:from_encoded(encoded, opts)
 end
 
 -- Its height and width, of its argument `size`.
-local function take_sides(self) self.height, self.width = checks.pair(self.__name, "size", self.size) end
+local function take_sides(self) self.height, self.width = unpack(self.size) end
 
-local CenterCrop = transform "CenterCrop" {
-  takes = {{"size", "any?"}}, made = take_sides,
+local CenterCrop = transform "CenterCrop(size: sides)" {
+  made = take_sides,
   apply = function(self, x)
     local h, w = native.size(x)
     local top, left = cropping.center(h, w, self.height, self.width)
@@ -85,16 +72,14 @@ function CenterCrop:from_encoded(encoded, opts)
   return decode(encoded, opts, {top, left, self.height, self.width})
 end
 
-transform "Pad" {
-  takes = {{"padding", checks.padding}}, options = checks.bordering,
+transform("Pad(padding: border, {" .. checks.bordering .. "})") {
   made = function(self) checks.check_border("Pad", self) end,
   apply = function(self, x, out) return cropping.pad(x, self.padding, self.padding_mode, self.fill, out) end,
   help = "Pads an image on all sides.",
 }
 
-transform "RandomCrop" {
-  takes = {{"size", "any?"}}, draws = true,
-  options = rows({{"padding", checks.padding}, {"pad_if_needed", "boolean", false}}, checks.bordering),
+transform("RandomCrop(size: sides, {padding: border, pad_if_needed = false, " .. checks.bordering .. "})") {
+  draws = true,
   made = function(self)
     take_sides(self)
     self.padding = self.padding or {0, 0, 0, 0}
@@ -124,12 +109,9 @@ transform "RandomCrop" {
   help = "Crops an image at a random location.",
 }
 
-local RandomResizedCrop = transform "RandomResizedCrop" {
-  takes = {{"size", "any?"}}, draws = true,
-  options = rows({
-    {"scale", checks.range_within(0), {0.08, 1}},
-    {"ratio", checks.range_within(1e-6, 1e6), {3 / 4, 4 / 3}, says = "{3 / 4, 4 / 3}"},
-  }, checks.resizing, SCALED),
+local RandomResizedCrop = transform([[RandomResizedCrop(size: sides, {scale: range(0) = {0.08, 1},
+  ratio: range(1e-6, 1e6) = {3 / 4, 4 / 3}, ]] .. checks.interpolation .. ", antialias = true, scaled = true})") {
+  draws = true,
   made = function(self)
     take_sides(self)
     self.mode = sizing.resize_mode(self)
@@ -172,18 +154,17 @@ function RandomResizedCrop:from_encoded(encoded, opts)
 end
 
 local function flip(name, numbers, help)
-  transform(name) {
-    takes = {{"p", "probability", 0.5}}, chance = true, help = help,
+  transform(name .. "({p: probability = 0.5})") {
+    chance = true, help = help,
     apply = function(_, x, out) return run("flip", x, numbers, out) end,
   }
 end
 flip("RandomHorizontalFlip", {1, 0}, "Horizontally flips an image with a given probability.")
 flip("RandomVerticalFlip", {0, 1}, "Vertically flips an image with a given probability.")
 
-transform "RandomRotation" {
-  takes = {{"degrees", checks.angles}}, draws = true,
-  options = arguments.in_order("interpolation expand center fill",
-    rows(checks.mapping, {{"expand", "boolean", false}, {"center", checks.point}})),
+transform [[RandomRotation(degrees: angles(2), {interpolation = "nearest" | "bilinear", expand = false, center: point,
+  fill: channels})]] {
+  draws = true,
   apply = function(self, x, out)
     local angle = draw.uniform(self.degrees[1], self.degrees[2])
     return warping.rotate(x, angle, self, not self.expand and out or nil)
@@ -191,17 +172,9 @@ transform "RandomRotation" {
   help = "Rotates an image by a random angle.",
 }
 
-transform "RandomAffine" {
-  takes = {{"degrees", checks.angles}}, draws = true,
-  options = rows({
-    {"translate", options.kind("list of 2 numbers from 0 to 1, {along x, along y}", function(who, name, v)
-      return checks.list(who, name, v, {2}, 0, 1)
-    end)},
-    {"scale", checks.range_within(1e-6, 1e6)},
-    {"shear", options.kind("number or list of 2 or 4", function(who, name, v)
-      return checks.angles(who, name, v, {2, 4})
-    end)},
-  }, checks.mapping, {{"center", checks.point}}),
+transform("RandomAffine(degrees: angles(2), {translate: numbers(2, 0, 1), scale: range(1e-6, 1e6), "
+  .. "shear: angles(2, 4), " .. checks.mapping .. ", center: point})") {
+  draws = true,
   apply = function(self, x, out)
     local h, w = native.size(x)
     local angle = draw.uniform(self.degrees[1], self.degrees[2])
@@ -221,9 +194,8 @@ transform "RandomAffine" {
   help = "Applies a random affine transformation to an image, keeping its center.",
 }
 
-transform "RandomPerspective" {
-  options = {{"distortion_scale", "probability", 0.5}, {"p", "probability", 0.5},
-    {"interpolation", {"nearest", "bilinear"}, "bilinear"}, {"fill", checks.channels, 0}},
+transform [[RandomPerspective({distortion_scale: probability = 0.5, p: probability = 0.5,
+  interpolation: "nearest" | "bilinear" = "bilinear", fill: channels = 0})]] {
   chance = true,
   apply = function(self, x, out)
     local h, w = native.size(x)
@@ -241,11 +213,8 @@ transform "RandomPerspective" {
   help = "Performs a random perspective transformation of an image with a given probability.",
 }
 
-transform "RandomErasing" {
-  options = {
-    {"p", "probability", 0.5}, {"scale", checks.range_within(0, 1), {0.02, 0.33}},
-    {"ratio", checks.range_within(1e-6, 1e6), {0.3, 3.3}}, {"value", "any", 0},
-  },
+transform [[RandomErasing({p: probability = 0.5, scale: range(0, 1) = {0.02, 0.33},
+  ratio: range(1e-6, 1e6) = {0.3, 3.3}, value: any = 0})]] {
   chance = true,
   made = function(self)
     local value = self.value

@@ -1,8 +1,8 @@
 --- Batches whose samples are mixed with one another, and their labels too.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
 local draw = require "luminary.vision.transforms.random"
@@ -71,9 +71,8 @@ end
 local function define(name)
   local new = class.define(name, base.list.Transform)
   base.list[name] = new
-  new.of_batch, new.shows = true, {"alpha", "num_classes"}
-  new.init = arguments.takes(name, {{"alpha", "number", 1}, {"num_classes", "count"}}, function(self, opts)
-    self.alpha, self.num_classes = checks.number(name, "alpha", opts.alpha), opts.num_classes
+  new.of_batch, new.shows = true, name .. "({alpha: finite() = 1, num_classes: count})"
+  new.init = signature.fields(new.shows, function(self)
     if self.alpha <= 0 then options.must_be(name, "alpha", "above 0", self.alpha) end
   end)
   return new

@@ -64,11 +64,10 @@ local function augment(self, x, level, bins, most, bits, out)
   return op[3](x, v, self, out)
 end
 
-local BINS = {"num_magnitude_bins", "count", 31}
+local common = "num_magnitude_bins: count = 31, " .. checks.mapping .. "})"
 
-transform "RandAugment" {
-  options = {{"num_ops", "natural", 2}, {"magnitude", "natural", 9}, BINS, unpack(checks.mapping)}, draws = true,
-  made = function(self)
+transform("RandAugment({num_ops: natural = 2, magnitude: natural = 9, " .. common) {
+  draws = true, made = function(self)
     if self.magnitude >= self.num_magnitude_bins then
       options.must_be("RandAugment", "magnitude", ("less than num_magnitude_bins, %d"):format(self.num_magnitude_bins),
         self.magnitude)
@@ -94,8 +93,8 @@ local widest = {
   Contrast = 0.99, Sharpness = 0.99,
 }
 
-transform "TrivialAugmentWide" {
-  options = {BINS, unpack(checks.mapping)}, draws = true,
+transform("TrivialAugmentWide({" .. common) {
+  draws = true,
   apply = function(self, x, out) return augment(self, x, nil, self.num_magnitude_bins, widest, 6, out) end,
   help = [[Applies the TrivialAugment Wide data augmentation. Müller and Hutter, "TrivialAugment: Tuning-free Yet
     State-of-the-Art Data Augmentation", 2021.]],

@@ -1,10 +1,10 @@
 --- The root of all transforms, and those made of others.
 local core = require "luminary.core"
-local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entry_reader"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
 local draw = require "luminary.vision.transforms.random"
@@ -39,11 +39,11 @@ local function shown(v)
   return #list == 1 and list[1] or "(" .. table.concat(list, ", ") .. ")"
 end
 
---- The transform with its parameters (`shows`, fields), as torchvision writes them.
+--- The transform with its parameters (fields, of the signature `shows`), as torchvision writes them.
 function Transform:repr()
   local list = {}
-  for _, name in ipairs(self.shows or {}) do
-    if self[name] ~= nil then list[#list + 1] = name .. "=" .. shown(self[name]) end
+  for _, row in ipairs(self.shows and signature.parse(self.shows).rows or {}) do
+    if self[row[1]] ~= nil then list[#list + 1] = row[1] .. "=" .. shown(self[row[1]]) end
   end
   return ("%s(%s)"):format(self.__name, table.concat(list, ", "))
 end
@@ -76,28 +76,25 @@ function Transform:takes_batches() return by_image(self) and self.each_image ~= 
 
 local transforms = {Transform = Transform}
 
--- A transform of images one by one is an entry: takes and options, which are rows of base/arguments.lua and fields;
--- made(self), once these are there; apply(self, x, out) for an image; draws: whether it draws random numbers; chance:
--- whether it is done with probability self.p alone; help, one sentence.
+-- A transform of images one by one is an entry under its signature, whose arguments are fields: made(self), once these
+-- are set; apply(self, x, out) for an image; draws: whether it draws random numbers; chance: whether it is done with
+-- probability self.p alone; help, one sentence.
 local _, add_entry = entries.of("transform", {
-  takes = "table?", options = "table?", made = "function?", apply = "function", draws = "boolean?", chance = "boolean?",
-  help = "string",
+  made = "function?", apply = "function", draws = "boolean?", chance = "boolean?", help = "string",
 })
 
-local function define(name)
+local function define(text)
   return function(entry)
-    add_entry(name)(entry)
-    local new, takes, apply = class.define(name, Transform), arguments.of(entry.takes, entry.options), entry.apply
-    new.ours, new.draws, new.shows = true, entry.draws or entry.chance or false, {}
-    for _, rows in ipairs {entry.takes or {}, entry.options or {}} do
-      for _, row in ipairs(rows) do new.shows[#new.shows + 1] = row[1] end
-    end
-    new.init = takes:constructor(name, entry.made)
+    add_entry(text)(entry)
+    local name = text:match "^%w+"
+    local new, apply = class.define(name, Transform), entry.apply
+    new.ours, new.draws, new.shows = true, entry.draws or entry.chance or false, text
+    new.init = signature.fields(text, entry.made)
     rawset(new, "_apply", entry.chance and function(self, x, out) -- raw: an entry's apply may do without `out`
       if not draw.chance(self.p) then return x end
       return apply(self, x, out)
     end or apply)
-    new.__help = takes:help("transforms." .. name, entry.help)
+    new.__help = signature.help("transforms." .. name, entry.help)
     transforms[name] = new
     return new
   end
@@ -247,7 +244,7 @@ function Compose:from_encoded(encoded, opts)
   return self:forward(encoded:decode(opts))
 end
 
-define "Identity" {apply = function(_, x) return x end, help = "Returns its input unchanged."}
+define "Identity()" {apply = function(_, x) return x end, help = "Returns its input unchanged."}
 
 --- transforms.Lambda(f): Applies a function as a transform.
 local Lambda = class.define("Lambda", Transform)
@@ -264,7 +261,7 @@ function Lambda:forward(img, ...) return results_as_list.of_sample("Lambda", sel
 --- transforms.RandomApply(list [, {p = 0.5}]): Applies a list of transforms with a given probability.
 local RandomApply = define_container "RandomApply"
 
-RandomApply.init = arguments.takes("RandomApply", {{"p", "probability", 0.5}}, function(self, list, opts)
+RandomApply.init = signature.of("RandomApply(list, {p: probability = 0.5})", function(self, list, opts)
   self:set_parts(list)
   self.p = opts.p
   self.fused = {}
@@ -283,7 +280,7 @@ end
 --- transforms.RandomChoice(list [, {p}]): Applies one transform, drawn from a list.
 local RandomChoice = define_container "RandomChoice"
 
-RandomChoice.init = arguments.takes("RandomChoice", {{"p", "table"}}, function(self, list, opts)
+RandomChoice.init = signature.of("RandomChoice(list, {p: table})", function(self, list, opts)
   self:set_parts(list)
   local n = #self.transforms
   local p = opts.p

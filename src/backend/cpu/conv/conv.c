@@ -102,7 +102,7 @@ static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *ou
   lm_status status;
   lm_conv_call call;
   bool done_ = false;
-  lm_dtype dtype = (lm_dtype)out[0]->dtype;
+  lm_dtype dtype = out[0]->dtype;
   TRY(lm_conv_call_of(op, args, out, &call));
   if (dtype == LM_BF16 && lm_dnn_has_bf16()) TRY(convolve_in(&call, LM_BF16, &done_));
   if (!done_) TRY(convolve_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));

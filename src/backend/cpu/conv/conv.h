@@ -1,7 +1,6 @@
 /* The ways the CPU has to compute a convolution. conv.c chooses; all take channels-last images,
  * x [n, h, w, c] and y [n, oh, ow, k] in memory, and weights w [k, c / groups, kh, kw], dense. */
-#ifndef LM_CPU_CONV_H
-#define LM_CPU_CONV_H
+#pragma once
 
 #include "op/nn/conv.h"
 
@@ -26,5 +25,3 @@ lm_status lm_product_conv(const lm_conv_job *job);
 
 /* im2col.c: float32 and float64, any sizes, by matrix products. */
 lm_status lm_im2col_conv(const lm_conv_job *job);
-
-#endif

@@ -23,11 +23,12 @@ typedef struct plan {
   int64_t weights;     /* elements of all groups */
   int64_t rows, block; /* rows of all, and of a block */
   int64_t size;        /* bytes of an element */
-  int threads;
+  int parts;
   int64_t weight_bytes, block_bytes; /* aligned */
+  double work;
+  char *packed; /* weights; gradients of them are sums of each part's */
+  _Atomic bool failed;
 } plan;
-
-static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
 static plan plan_of(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
@@ -38,11 +39,12 @@ static plan plan_of(const lm_conv_job *job) {
   p.rows = s->n * s->oh * s->ow;
   p.block = p.depth > 0 ? BLOCK_BYTES / (p.depth * p.size) : 16;
   if (p.block < 16) p.block = 16;
-  int64_t max_threads = lm_cpu_share((double)p.rows * (double)p.weights / 10);
+  p.work = (double)p.rows * (double)p.weights / 10;
+  int64_t threads = lm_threads_for(p.work);
   int64_t pieces = job->pass == LM_CONV_INPUT ? s->n : p.rows; /* an image's pixels overlap in x: one thread */
-  p.threads = (int)(pieces < 1 ? 1 : pieces < max_threads ? pieces : max_threads);
-  p.weight_bytes = aligned(p.weights * p.size);
-  p.block_bytes = aligned(p.block * p.depth * p.size);
+  p.parts = (int)(pieces < 1 ? 1 : pieces < threads ? pieces : threads);
+  p.weight_bytes = lm_round_up(p.weights * p.size, ALIGN);
+  p.block_bytes = lm_round_up(p.block * p.depth * p.size, ALIGN);
   return p;
 }
 
@@ -126,7 +128,7 @@ static lm_status multiply(const plan *p, int64_t first, int64_t last, int64_t gr
   return lm_cpu_gemm(&g);
 }
 
-/* One thread's rows, block by block. */
+/* The rows of a part, block by block. */
 static lm_status run_rows(const plan *p, int64_t begin, int64_t end, char *patch, char *weights) {
   lm_status status = LM_OK;
   const lm_conv_job *job = p->job;
@@ -145,39 +147,42 @@ done:
   return status;
 }
 
-/* First row of a thread's part: any, or the first of an image. */
+/* First row of a part: any, or the first of an image. */
 static int64_t part_begin(const plan *p, int part) {
-  if (p->job->pass != LM_CONV_INPUT) return p->rows * part / p->threads;
-  return p->s->n * part / p->threads * p->s->oh * p->s->ow;
+  if (p->job->pass != LM_CONV_INPUT) return p->rows * part / p->parts;
+  return p->s->n * part / p->parts * p->s->oh * p->s->ow;
+}
+
+static void run_parts(void *ctx, int64_t first, int64_t last) {
+  plan *p = ctx;
+  for (int64_t part = first; part < last; part++) {
+    char *own = p->packed + (p->job->pass == LM_CONV_WEIGHT ? part * p->weight_bytes : 0);
+    if (run_rows(p, part_begin(p, (int)part), part_begin(p, (int)part + 1), lm_scratch(), own) != LM_OK)
+      p->failed = true;
+  }
 }
 
 lm_status lm_im2col_conv(const lm_conv_job *job) {
   lm_status status = LM_OK;
-  const plan p = plan_of(job);
-  const bool sums = job->pass == LM_CONV_WEIGHT; /* each thread adds up weights of its own */
-  const int copies = sums ? p.threads : 1;
-  const size_t bytes = (size_t)(copies * p.weight_bytes + p.threads * p.block_bytes) + ALIGN;
+  plan p = plan_of(job);
+  const bool sums = job->pass == LM_CONV_WEIGHT; /* each part adds up weights of its own */
+  const int copies = sums ? p.parts : 1;
+  const size_t bytes = (size_t)(copies * p.weight_bytes) + ALIGN;
   void *scratch = NULL;
-  bool good = true;
   TRY(lm_device_alloc(job->device, bytes, &scratch));
-  char *weights = scratch, *patches = weights + copies * p.weight_bytes;
+  p.packed = scratch;
   if (sums)
-    memset(weights, 0, (size_t)(copies * p.weight_bytes));
+    memset(p.packed, 0, (size_t)(copies * p.weight_bytes));
   else
-    permute_weights(&p, job->w, weights, false);
+    permute_weights(&p, job->w, p.packed, false);
   if (job->pass == LM_CONV_INPUT) memset(job->x, 0, (size_t)(p.s->n * p.s->h * p.s->w * p.s->c * p.size));
-#pragma omp parallel for num_threads(p.threads) schedule(static) reduction(&& : good) if (p.threads > 1)
-  for (int part = 0; part < p.threads; part++) {
-    char *own = weights + (sums ? part * p.weight_bytes : 0);
-    good = run_rows(&p, part_begin(&p, part), part_begin(&p, part + 1), patches + part * p.block_bytes, own) == LM_OK &&
-           good;
-  }
-  if (!good) {
+  TRY(lm_parallel(p.parts, p.parts > 1 ? p.work : 0, (size_t)p.block_bytes, run_parts, &p));
+  if (p.failed) {
     status = lm_cpu_gemm_failed(LM_E_STATE);
     goto done;
   }
-  for (int part = 1; part < copies; part++) add_up(&p, weights + part * p.weight_bytes, weights, p.weights);
-  if (sums) permute_weights(&p, weights, job->w, true);
+  for (int part = 1; part < copies; part++) add_up(&p, p.packed + part * p.weight_bytes, p.packed, p.weights);
+  if (sums) permute_weights(&p, p.packed, job->w, true);
 done:
   if (scratch) lm_device_free(job->device, scratch, bytes);
   return status;

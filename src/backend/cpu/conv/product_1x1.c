@@ -35,48 +35,72 @@ bool lm_product_is_faster(const lm_conv_job *job) {
   return job->pass == LM_CONV_WEIGHT || (job->pass == LM_CONV_INPUT && !skips(s));
 }
 
-/* b [columns, rows] = a' for a [rows, columns]. */
-static void transpose(const float *a, int64_t rows, int64_t columns, float *b) {
-  enum { TILE = 16 };
-#pragma omp parallel for num_threads(lm_cpu_share((double)(rows * columns))) schedule(static)
-  for (int64_t i0 = 0; i0 < rows; i0 += TILE)
-    for (int64_t j0 = 0; j0 < columns; j0 += TILE)
-      for (int64_t j = j0; j < j0 + TILE && j < columns; j++)
-        for (int64_t i = i0; i < i0 + TILE && i < rows; i++) b[j * rows + i] = a[i * columns + j];
+typedef struct transposing {
+  const float *a;
+  int64_t rows, columns;
+  float *b;
+} transposing;
+
+enum { TILE = 16 };
+
+static void transpose_tiles(void *ctx, int64_t first, int64_t last) {
+  const transposing *t = ctx;
+  for (int64_t i0 = first * TILE; i0 < last * TILE; i0 += TILE)
+    for (int64_t j0 = 0; j0 < t->columns; j0 += TILE)
+      for (int64_t j = j0; j < j0 + TILE && j < t->columns; j++)
+        for (int64_t i = i0; i < i0 + TILE && i < t->rows; i++) t->b[j * t->rows + i] = t->a[i * t->columns + j];
 }
 
+/* b [columns, rows] = a' for a [rows, columns]. */
+static void transpose(const float *a, int64_t rows, int64_t columns, float *b) {
+  lm_parallel((rows + TILE - 1) / TILE, (double)(rows * columns), 0, transpose_tiles,
+              &(transposing){a, rows, columns, b});
+}
+
+/* Pixels of images x, and those of them that a convolution looks at, packed. */
+typedef struct moving {
+  const lm_conv_shape *s;
+  const float *from;
+  float *to;
+  int64_t first_row; /* of patches */
+} moving;
+
 /* Pixels of x that the convolution looks at, side by side. */
-static void gather(const lm_conv_shape *s, const float *x, float *packed) {
-  const size_t pixel = (size_t)s->c * sizeof(float);
-#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)(rows_of(s) * s->c))) schedule(static)
-  for (int64_t line = 0; line < s->n * s->oh; line++) {
-    const float *from = x + (line / s->oh * s->h + line % s->oh * s->stride[0]) * s->w * s->c;
-    float *to = packed + line * s->ow * s->c;
-    for (int64_t j = 0; j < s->ow; j++) memcpy(to + j * s->c, from + j * s->stride[1] * s->c, pixel);
+static void gather_lines(void *ctx, int64_t first, int64_t last) {
+  const moving *m = ctx;
+  const lm_conv_shape *s = m->s;
+  for (int64_t line = first; line < last; line++) {
+    const float *from = m->from + (line / s->oh * s->h + line % s->oh * s->stride[0]) * s->w * s->c;
+    float *to = m->to + line * s->ow * s->c;
+    for (int64_t j = 0; j < s->ow; j++)
+      memcpy(to + j * s->c, from + j * s->stride[1] * s->c, (size_t)s->c * sizeof(float));
   }
 }
 
 /* Back to where they belong, with zeros between them. */
-static void scatter(const lm_conv_shape *s, const float *packed, float *x) {
+static void scatter_lines(void *ctx, int64_t first, int64_t last) {
+  const moving *m = ctx;
+  const lm_conv_shape *s = m->s;
   const size_t pixel = (size_t)s->c * sizeof(float);
-#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)(s->n * s->h * s->w * s->c))) schedule(static)
-  for (int64_t line = 0; line < s->n * s->h; line++) {
-    float *to = x + line * s->w * s->c;
+  for (int64_t line = first; line < last; line++) {
+    float *to = m->to + line * s->w * s->c;
     int64_t i = line % s->h;
     memset(to, 0, (size_t)s->w * pixel);
     if (i % s->stride[0] || i / s->stride[0] >= s->oh) continue;
-    const float *from = packed + (line / s->h * s->oh + i / s->stride[0]) * s->ow * s->c;
+    const float *from = m->from + (line / s->h * s->oh + i / s->stride[0]) * s->ow * s->c;
     for (int64_t j = 0; j < s->ow; j++) memcpy(to + j * s->stride[1] * s->c, from + j * s->c, pixel);
   }
 }
 
-/* Pixels of x under the kernel, for rows `from` to `to` of y: [to - from, kh, kw, c]; zeros beyond the image. */
-static void gather_patches(const lm_conv_shape *s, const float *x, int64_t from, int64_t to, float *patches) {
+/* Pixels of x under the kernel, for rows of y from first_row on: [rows, kh, kw, c]; zeros beyond the image. */
+static void gather_patches(void *ctx, int64_t first, int64_t last) {
+  const moving *m = ctx;
+  const lm_conv_shape *s = m->s;
   const size_t pixel = (size_t)s->c * sizeof(float);
-#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)((to - from) * s->kh * s->kw * s->c))) schedule(static)
-  for (int64_t row = from; row < to; row++) {
-    float *patch = patches + (row - from) * s->kh * s->kw * s->c;
-    const float *image = x + row / (s->oh * s->ow) * s->h * s->w * s->c;
+  for (int64_t index = first; index < last; index++) {
+    float *patch = m->to + index * s->kh * s->kw * s->c;
+    int64_t row = m->first_row + index;
+    const float *image = m->from + row / (s->oh * s->ow) * s->h * s->w * s->c;
     const int64_t top = row / s->ow % s->oh * s->stride[0] - s->padding[0];
     const int64_t left = row % s->ow * s->stride[1] - s->padding[1];
     for (int64_t i = 0; i < s->kh; i++)
@@ -88,6 +112,16 @@ static void gather_patches(const lm_conv_shape *s, const float *x, int64_t from,
           memcpy(patch, image + (at_y * s->w + at_x) * s->c, pixel);
       }
   }
+}
+
+/* w [k, kh kw, c] permuted to [k, c, kh kw]. */
+static void permute_weights(void *ctx, int64_t first, int64_t last) {
+  const moving *m = ctx;
+  const lm_conv_shape *s = m->s;
+  const int64_t taps = s->kh * s->kw, depth = taps * s->c;
+  for (int64_t k = first; k < last; k++)
+    for (int64_t i = 0; i < s->c; i++)
+      for (int64_t t = 0; t < taps; t++) m->to[k * depth + i * taps + t] = m->from[k * depth + t * s->c + i];
 }
 
 /* c [m, n] = a b, where a [m, k] or, `ta`, a' [k, m] and b likewise lie dense in memory. */
@@ -115,16 +149,16 @@ static lm_status multiply(const lm_conv_job *job, int64_t m, int64_t n, int64_t 
 static lm_status patches_weight(const lm_conv_job *job) {
   lm_status status;
   const lm_conv_shape *s = &job->shape;
-  const int64_t rows = rows_of(s), taps = s->kh * s->kw, depth = taps * s->c;
+  const int64_t rows = rows_of(s), depth = s->kh * s->kw * s->c;
   int64_t chunk = PATCHES_BYTES / (depth * (int64_t)sizeof(float));
   chunk = chunk < FEW_PATCHES ? FEW_PATCHES : chunk > rows ? rows : chunk;
   const size_t bytes = (size_t)((chunk + s->k) * depth) * sizeof(float);
   void *scratch = NULL;
   TRY(lm_device_alloc(job->device, bytes, &scratch));
-  float *patches = scratch, *w = patches + chunk * depth, *transposed = job->w;
+  float *patches = scratch, *w = patches + chunk * depth;
   for (int64_t from = 0; from < rows; from += chunk) {
     const int64_t n = rows - from < chunk ? rows - from : chunk;
-    gather_patches(s, job->x, from, from + n, patches);
+    lm_parallel(n, 0.5 * (double)(n * depth), 0, gather_patches, &(moving){s, job->x, patches, from});
     TRY(lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = LM_F32,
                                        .device = job->device,
                                        .batch = 1,
@@ -141,10 +175,7 @@ static lm_status patches_weight(const lm_conv_job *job) {
                                        .alpha = 1,
                                        .beta = from > 0}));
   }
-#pragma omp parallel for num_threads(lm_cpu_share((double)(s->k * depth))) schedule(static)
-  for (int64_t k = 0; k < s->k; k++)
-    for (int64_t i = 0; i < s->c; i++)
-      for (int64_t t = 0; t < taps; t++) transposed[k * depth + i * taps + t] = w[k * depth + t * s->c + i];
+  lm_parallel(s->k, (double)(s->k * depth), 0, permute_weights, &(moving){s, w, job->w, 0});
 done:
   if (scratch) lm_device_free(job->device, scratch, bytes);
   return status;
@@ -162,12 +193,14 @@ lm_status lm_product_conv(const lm_conv_job *job) {
   void *scratch = NULL;
   if (bytes) TRY(lm_device_alloc(job->device, bytes, &scratch));
   float *x = pixels ? scratch : job->x, *y = job->y, *w = weights ? (float *)scratch + pixels : job->w;
-  if (pixels && job->pass != LM_CONV_INPUT) gather(s, job->x, x);
+  if (pixels && job->pass != LM_CONV_INPUT)
+    lm_parallel(s->n * s->oh, 0.5 * (double)pixels, 0, gather_lines, &(moving){s, job->x, x, 0});
   switch (job->pass) {
     case LM_CONV_FORWARD: TRY(multiply(job, rows, k, c, x, false, w, true, y)); break;
     case LM_CONV_INPUT:
       TRY(multiply(job, rows, c, k, y, false, w, false, x));
-      if (pixels) scatter(s, x, job->x);
+      if (pixels)
+        lm_parallel(s->n * s->h, 0.5 * (double)(s->n * s->h * s->w * c), 0, scatter_lines, &(moving){s, x, job->x, 0});
       break;
     case LM_CONV_WEIGHT:
       if (transposes) {

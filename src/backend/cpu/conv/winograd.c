@@ -3,9 +3,7 @@
  *
  * Transformed images are 36 planes [tiles][channels], transformed weights 36 planes [channels in][channels
  * out] in panels of columns. Both are many times larger than their sources, so every schedule here uses them while they
- * are in a cache. Work is cut into more pieces than there are threads, and each thread takes the next one when it is
- * free: a thread whose core another program uses takes fewer. How pieces are cut changes no result's order of sums. */
-#include <omp.h>
+ * are in a cache. How pieces are cut changes no result's order of sums. */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
@@ -25,9 +23,6 @@ enum {
   WEIGHT_BLOCK = 48, /* of the weights' gradient */
 };
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t cuts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 static int64_t panel_columns(void) { return LM_ISA_PICK(lm_wino_loops)->panel; }
 
 /* Tiles are laid over the output of a convolution, `out`; `in` is what they read. */
@@ -69,8 +64,6 @@ static double work_of(const tiling *t) {
   return 2.0 * LM_WINO_POINTS * (double)t->tiles * (double)t->in.c * (double)t->out.c / 150;
 }
 
-static int threads_for(const tiling *t) { return lm_cpu_share(work_of(t)); }
-
 typedef struct product {
   tiling t;
   const float *x, *w, *bias;
@@ -78,12 +71,14 @@ typedef struct product {
   bool rotated; /* the gradient of the input */
   int threads;
   const float *zeros; /* in.c of them */
+  float *u;           /* many tiles: all weights */
+  float *v, *m;       /* few tiles: all of them, in and out */
 } product;
 
 /* 16 rows of a panel of weights, whose first column is `column`. */
 static void weights(const product *job, int64_t column, int64_t row, float *u, int64_t stride) {
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
-  int width = (int)min64(job->t.out.c - column, loops->panel);
+  int width = (int)lm_min(job->t.out.c - column, loops->panel);
   if (job->rotated)
     loops->weight_rotated(job->w, job->t.out.c, column, width, row, u, stride);
   else
@@ -91,85 +86,100 @@ static void weights(const product *job, int64_t column, int64_t row, float *u, i
 }
 
 /* Many tiles: a thread takes a block of them through all three steps.
- * scratch: weights, then for each thread a block's tiles in and out and a spare row. */
+ * Weights are of all threads; each has a block's tiles in and out and a spare row. */
 static int64_t block_tiles(const product *job) {
-  int64_t piece = cuts(job->t.tiles, lm_cpu_pieces(job->threads));
-  return min64(cuts(piece, 6) * 6, BLOCK);
+  int64_t piece = lm_ceil_div(job->t.tiles, lm_cpu_pieces(job->threads));
+  return lm_min(lm_round_up(piece, 6), BLOCK);
 }
 
-static int64_t by_tiles_floats(const product *job) {
-  int64_t c = job->t.in.c, k = job->t.out.c, block = block_tiles(job);
-  return LM_WINO_POINTS * (c * k + SKEW_B) + job->threads * (LM_WINO_POINTS * (block * (c + k) + SKEW_A + SKEW_B) + k);
+static void transform_weights(void *ctx, int64_t first, int64_t last) {
+  const product *job = ctx;
+  const int64_t c = job->t.in.c, panel = panel_columns(), rows = c / LM_WINO_CHANNELS;
+  for (int64_t i = first; i < last; i++)
+    weights(job, i / rows * panel, i % rows * LM_WINO_CHANNELS, job->u + i / rows * panel * c,
+            c * job->t.out.c + SKEW_B);
 }
 
-static void by_tiles(const product *job, float *scratch) {
+static void compute_blocks(void *ctx, int64_t from, int64_t to) {
+  const product *job = ctx;
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
   const tiling *t = &job->t;
-  const int64_t c = t->in.c, k = t->out.c, block = block_tiles(job), panel = panel_columns();
+  const int64_t c = t->in.c, k = t->out.c, block = block_tiles(job);
   const int64_t u_stride = c * k + SKEW_B, v_stride = block * c + SKEW_A, m_stride = block * k + SKEW_B;
-  const int64_t own = LM_WINO_POINTS * (v_stride + m_stride) + k, rows = c / LM_WINO_CHANNELS;
-  float *u = scratch, *buffers = u + LM_WINO_POINTS * u_stride;
-#pragma omp parallel num_threads(job->threads)
-  {
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < cuts(k, panel) * rows; i++)
-      weights(job, i / rows * panel, i % rows * LM_WINO_CHANNELS, u + i / rows * panel * c, u_stride);
-    float *v = buffers + omp_get_thread_num() * own, *m = v + LM_WINO_POINTS * v_stride;
-    float *spare = m + LM_WINO_POINTS * m_stride;
-#pragma omp for schedule(dynamic)
-    for (int64_t first = 0; first < t->tiles; first += block) {
-      int64_t last = min64(first + block, t->tiles);
-      loops->input(&t->in, job->x, c, first, last, v, v_stride, job->zeros);
-      for (int i = 0; i < LM_WINO_POINTS; i++)
-        loops->multiply(last - first, k, c, v + i * v_stride, c, u + i * u_stride, m + i * m_stride, k);
-      loops->output(&t->out, m, m_stride, first, last, job->bias, job->y, spare);
-    }
+  float *v = lm_scratch(), *m = v + LM_WINO_POINTS * v_stride, *spare = m + LM_WINO_POINTS * m_stride;
+  for (int64_t first = from * block; first < to * block && first < t->tiles; first += block) {
+    int64_t last = lm_min(first + block, t->tiles);
+    loops->input(&t->in, job->x, c, first, last, v, v_stride, job->zeros);
+    for (int i = 0; i < LM_WINO_POINTS; i++)
+      loops->multiply(last - first, k, c, v + i * v_stride, c, job->u + i * u_stride, m + i * m_stride, k);
+    loops->output(&t->out, m, m_stride, first, last, job->bias, job->y, spare);
   }
 }
 
+static int64_t by_tiles_floats(const product *job) { return LM_WINO_POINTS * (job->t.in.c * job->t.out.c + SKEW_B); }
+
+static lm_status by_tiles(product *job, float *scratch) {
+  const int64_t c = job->t.in.c, k = job->t.out.c, block = block_tiles(job);
+  const int64_t own = LM_WINO_POINTS * (block * (c + k) + SKEW_A + SKEW_B) + k;
+  const double work = work_of(&job->t);
+  job->u = scratch;
+  lm_parallel(lm_ceil_div(k, panel_columns()) * (c / LM_WINO_CHANNELS), work, 0, transform_weights, job);
+  return lm_parallel(lm_ceil_div(job->t.tiles, block), work, (size_t)own * sizeof(float), compute_blocks, job);
+}
+
 /* Few tiles: all are transformed first, then a thread computes and uses one panel of weights at a time.
- * scratch: tiles in, tiles out, then for each thread a panel and a spare row. */
+ * Tiles in and out are of all threads; each has a panel and a spare row. */
 static bool has_few_tiles(const product *job) {
   const tiling *t = &job->t;
-  return cuts(t->out.c, panel_columns()) >= job->threads &&
+  return lm_ceil_div(t->out.c, panel_columns()) >= job->threads &&
          LM_WINO_POINTS * t->tiles * (t->in.c + t->out.c) * (int64_t)sizeof(float) <= CACHE_BYTES;
 }
 
 static int64_t by_panels_floats(const product *job) {
-  int64_t c = job->t.in.c, k = job->t.out.c;
-  return LM_WINO_POINTS * (job->t.tiles * (c + k) + SKEW_A + SKEW_B) +
-         job->threads * (LM_WINO_POINTS * (c * panel_columns() + SKEW_B) + k);
+  return LM_WINO_POINTS * (job->t.tiles * (job->t.in.c + job->t.out.c) + SKEW_A + SKEW_B);
 }
 
-static void by_panels(const product *job, float *scratch) {
+static void transform_tiles(void *ctx, int64_t first, int64_t last) {
+  const product *job = ctx;
+  const tiling *t = &job->t;
+  LM_ISA_PICK(lm_wino_loops)
+      ->input(&t->in, job->x, t->in.c, first, last, job->v + first * t->in.c, t->tiles * t->in.c + SKEW_A, job->zeros);
+}
+
+static void compute_panels(void *ctx, int64_t first, int64_t last) {
+  const product *job = ctx;
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
   const tiling *t = &job->t;
-  const int64_t c = t->in.c, k = t->out.c, panel = loops->panel;
-  const int64_t v_stride = t->tiles * c + SKEW_A, m_stride = t->tiles * k + SKEW_B;
-  const int64_t u_stride = c * panel + SKEW_B, own = LM_WINO_POINTS * u_stride + k;
-  const int pieces = (int)min64(lm_cpu_pieces(job->threads), t->tiles);
-  float *v = scratch, *m = v + LM_WINO_POINTS * v_stride, *buffers = m + LM_WINO_POINTS * m_stride;
-#pragma omp parallel num_threads(job->threads)
-  {
-    float *u = buffers + omp_get_thread_num() * own, *spare = u + LM_WINO_POINTS * u_stride;
-#pragma omp for schedule(dynamic)
-    for (int p = 0; p < pieces; p++) {
-      int64_t first = lm_cpu_share_begin(t->tiles, p, pieces), last = lm_cpu_share_begin(t->tiles, p + 1, pieces);
-      loops->input(&t->in, job->x, c, first, last, v + first * c, v_stride, job->zeros);
-    }
-#pragma omp for schedule(dynamic)
-    for (int64_t column = 0; column < k; column += panel) {
-      for (int64_t row = 0; row < c; row += LM_WINO_CHANNELS) weights(job, column, row, u, u_stride);
-      for (int i = 0; i < LM_WINO_POINTS; i++)
-        loops->multiply(t->tiles, min64(k - column, panel), c, v + i * v_stride, c, u + i * u_stride,
-                        m + i * m_stride + column, k);
-    }
-#pragma omp for schedule(dynamic)
-    for (int p = 0; p < pieces; p++) {
-      int64_t first = lm_cpu_share_begin(t->tiles, p, pieces), last = lm_cpu_share_begin(t->tiles, p + 1, pieces);
-      loops->output(&t->out, m + first * k, m_stride, first, last, job->bias, job->y, spare);
-    }
+  const int64_t c = t->in.c, k = t->out.c, panel = loops->panel, u_stride = c * panel + SKEW_B;
+  float *u = lm_scratch();
+  for (int64_t column = first * panel; column < last * panel && column < k; column += panel) {
+    for (int64_t row = 0; row < c; row += LM_WINO_CHANNELS) weights(job, column, row, u, u_stride);
+    for (int i = 0; i < LM_WINO_POINTS; i++)
+      loops->multiply(t->tiles, lm_min(k - column, panel), c, job->v + i * (t->tiles * c + SKEW_A), c, u + i * u_stride,
+                      job->m + i * (t->tiles * k + SKEW_B) + column, k);
   }
+}
+
+static void transform_back(void *ctx, int64_t first, int64_t last) {
+  const product *job = ctx;
+  const tiling *t = &job->t;
+  LM_ISA_PICK(lm_wino_loops)
+      ->output(&t->out, job->m + first * t->out.c, t->tiles * t->out.c + SKEW_B, first, last, job->bias, job->y,
+               lm_scratch());
+}
+
+static lm_status by_panels(product *job, float *scratch) {
+  lm_status status;
+  const int64_t c = job->t.in.c, k = job->t.out.c, tiles = job->t.tiles, panel = panel_columns();
+  const double work = work_of(&job->t);
+  const size_t own = (size_t)(LM_WINO_POINTS * (c * panel + SKEW_B)) * sizeof(float);
+  job->v = scratch;
+  job->m = job->v + LM_WINO_POINTS * (tiles * c + SKEW_A);
+  lm_parallel(tiles, work, 0, transform_tiles, job);
+  TRY(lm_parallel(lm_ceil_div(k, panel), work, own, compute_panels, job));
+  TRY(lm_parallel(tiles, work, (size_t)k * sizeof(float), transform_back, job));
+done:
+  return status;
 }
 
 static lm_status convolve(const lm_conv_job *conv) {
@@ -181,7 +191,7 @@ static lm_status convolve(const lm_conv_job *conv) {
                  .bias = conv->bias,
                  .y = rotated ? conv->x : conv->y,
                  .rotated = rotated};
-  job.threads = threads_for(&job.t);
+  job.threads = lm_threads_for(work_of(&job.t));
   bool few = has_few_tiles(&job);
   int64_t zeros = job.t.in.c, floats = zeros + (few ? by_panels_floats(&job) : by_tiles_floats(&job));
   size_t bytes = (size_t)floats * sizeof(float);
@@ -189,7 +199,7 @@ static lm_status convolve(const lm_conv_job *conv) {
   TRY(lm_device_alloc(conv->device, bytes, &scratch));
   memset(scratch, 0, (size_t)zeros * sizeof(float));
   job.zeros = scratch;
-  (few ? by_panels : by_tiles)(&job, (float *)scratch + zeros);
+  status = (few ? by_panels : by_tiles)(&job, (float *)scratch + zeros);
 done:
   if (scratch) lm_device_free(conv->device, scratch, bytes);
   return status;
@@ -198,7 +208,8 @@ done:
 /* The weights' gradient. A thread takes a block of channels in by channels out. It transforms those channels of some
  * tiles at a time, and adds their products to sums that stay in its cache. Other blocks transform the same channels
  * again, which costs less than to read sums of all channels every few tiles.
- * scratch: for each thread a block's tiles of x and of the gradient; sums, for each thread or for each piece. */
+ * Each thread has a block's tiles of x and of the gradient, and sums if there is one part; else each piece has these.
+ */
 typedef struct weight_product {
   tiling t;
   const float *x, *g;
@@ -207,6 +218,7 @@ typedef struct weight_product {
   int64_t block_c, block_k;
   int threads;
   const float *zeros; /* max(block_c, block_k) of them */
+  float *sums;        /* of each piece, where there are several parts */
 } weight_product;
 
 enum {
@@ -221,12 +233,12 @@ enum {
 };
 
 static int64_t weight_blocks(const weight_product *job) {
-  return cuts(job->t.in.c, job->block_c) * cuts(job->t.out.c, job->block_k);
+  return lm_ceil_div(job->t.in.c, job->block_c) * lm_ceil_div(job->t.out.c, job->block_k);
 }
 
 /* Parts must not depend on the number of threads, since they decide how sums are rounded; blocks may. */
 static int64_t weight_parts(const tiling *t) {
-  const int64_t units = cuts(t->in.c, 64) * cuts(t->out.c, 64);
+  const int64_t units = lm_ceil_div(t->in.c, 64) * lm_ceil_div(t->out.c, 64);
   int64_t parts = 1;
   while (2 * parts * units <= MAX_PARTS && t->tiles >= 2 * parts * (parts < FEW_PARTS ? FEW_TILES : MANY_TILES))
     parts *= 2;
@@ -234,23 +246,26 @@ static int64_t weight_parts(const tiling *t) {
 }
 
 static void plan_weight(weight_product *job) {
-  job->threads = threads_for(&job->t);
+  job->threads = lm_threads_for(work_of(&job->t));
   job->parts = weight_parts(&job->t);
-  job->block_c = min64(job->t.in.c, WIDE);
-  job->block_k = min64(job->t.out.c, WIDE);
+  job->block_c = lm_min(job->t.in.c, WIDE);
+  job->block_k = lm_min(job->t.out.c, WIDE);
   /* Work of milliseconds: a piece for each thread and as many to share, where another program slows some of them. */
   const int64_t wanted = job->threads * (job->threads > 1 && work_of(&job->t) / job->threads > 2e6 ? 2 : 1);
-  while (job->parts * weight_blocks(job) < wanted && max64(job->block_c, job->block_k) > NARROW) {
+  while (job->parts * weight_blocks(job) < wanted && lm_max(job->block_c, job->block_k) > NARROW) {
     int64_t *wider = job->block_c >= job->block_k ? &job->block_c : &job->block_k;
-    *wider = cuts(*wider / 2, LM_WINO_CHANNELS) * LM_WINO_CHANNELS;
+    *wider = lm_round_up(*wider / 2, LM_WINO_CHANNELS);
   }
-  job->threads = (int)min64(job->threads, job->parts * weight_blocks(job));
 }
 
+/* Of all threads, and of each. */
+static int64_t sum_floats(const weight_product *job) { return LM_WINO_POINTS * (job->block_c * job->block_k + SKEW_B); }
 static int64_t weight_floats(const weight_product *job) {
+  return job->parts > 1 ? job->parts * weight_blocks(job) * sum_floats(job) : 0;
+}
+static int64_t own_weight_floats(const weight_product *job) {
   int64_t tiles = WEIGHT_BLOCK * (job->block_c + job->block_k) + SKEW_A + SKEW_B;
-  int64_t sums = job->parts > 1 ? job->parts * weight_blocks(job) : job->threads;
-  return LM_WINO_POINTS * (job->threads * tiles + sums * (job->block_c * job->block_k + SKEW_B));
+  return LM_WINO_POINTS * tiles + (job->parts > 1 ? 0 : sum_floats(job));
 }
 
 typedef struct weight_block {
@@ -258,8 +273,8 @@ typedef struct weight_block {
 } weight_block;
 
 static weight_block weight_block_of(const weight_product *job, int64_t i) {
-  int64_t rows = cuts(job->t.in.c, job->block_c), c0 = i % rows * job->block_c, k0 = i / rows * job->block_k;
-  return (weight_block){c0, k0, min64(job->block_c, job->t.in.c - c0), min64(job->block_k, job->t.out.c - k0)};
+  int64_t rows = lm_ceil_div(job->t.in.c, job->block_c), c0 = i % rows * job->block_c, k0 = i / rows * job->block_k;
+  return (weight_block){c0, k0, lm_min(job->block_c, job->t.in.c - c0), lm_min(job->block_k, job->t.out.c - k0)};
 }
 
 /* Weights of a block, of 16 channels in from its `row` on, from `parts` buffers of sums. */
@@ -267,60 +282,69 @@ static void weight_rows_grad(const weight_product *job, const weight_block *b, i
                              int64_t u_stride, int64_t parts) {
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
   for (int64_t column = 0; column < b->k; column += loops->panel) {
-    int width = (int)min64(b->k - column, loops->panel);
+    int width = (int)lm_min(b->k - column, loops->panel);
     loops->weight_grad(u + column * b->c + row * width, u_stride, parts, LM_WINO_POINTS * u_stride, job->t.in.c,
                        b->c0 + row, b->k0 + column, width, job->dw);
   }
 }
 
-static void weight_by_blocks(const weight_product *job, float *scratch) {
+static void weight_pieces(void *ctx, int64_t from, int64_t to) {
+  const weight_product *job = ctx;
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
   const tiling *t = &job->t;
   const int64_t v_stride = WEIGHT_BLOCK * job->block_c + SKEW_A, z_stride = WEIGHT_BLOCK * job->block_k + SKEW_B;
-  const int64_t u_stride = job->block_c * job->block_k + SKEW_B, own = LM_WINO_POINTS * (v_stride + z_stride);
-  const int64_t parts = job->parts, blocks = weight_blocks(job);
-  float *sums = scratch + job->threads * own;
-#pragma omp parallel num_threads(job->threads)
-  {
-    float *v = scratch + omp_get_thread_num() * own, *z = v + LM_WINO_POINTS * v_stride;
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < blocks * parts; i++) {
-      const weight_block b = weight_block_of(job, i / parts);
-      int64_t begin = t->tiles * (i % parts) / parts, end = t->tiles * (i % parts + 1) / parts;
-      float *u = sums + (parts > 1 ? i : omp_get_thread_num()) * LM_WINO_POINTS * u_stride;
-      for (int64_t first = begin; first < end; first += WEIGHT_BLOCK) {
-        int64_t last = min64(first + WEIGHT_BLOCK, end);
-        loops->input(&t->in, job->x + b.c0, b.c, first, last, v, v_stride, job->zeros);
-        loops->grad(&t->out, job->g + b.k0, b.k, first, last, z, z_stride, job->zeros);
-        for (int p = 0; p < LM_WINO_POINTS; p++)
-          loops->multiply_transposed(b.c, b.k, last - first, v + p * v_stride, z + p * z_stride, u + p * u_stride,
-                                     first > begin);
-      }
-      for (int64_t row = 0; parts == 1 && row < b.c; row += LM_WINO_CHANNELS)
-        weight_rows_grad(job, &b, row, u, u_stride, 1);
+  const int64_t u_stride = job->block_c * job->block_k + SKEW_B, parts = job->parts;
+  float *v = lm_scratch(), *z = v + LM_WINO_POINTS * v_stride, *own_sums = z + LM_WINO_POINTS * z_stride;
+  for (int64_t i = from; i < to; i++) {
+    const weight_block b = weight_block_of(job, i / parts);
+    int64_t begin = t->tiles * (i % parts) / parts, end = t->tiles * (i % parts + 1) / parts;
+    float *u = parts > 1 ? job->sums + i * sum_floats(job) : own_sums;
+    for (int64_t first = begin; first < end; first += WEIGHT_BLOCK) {
+      int64_t last = lm_min(first + WEIGHT_BLOCK, end);
+      loops->input(&t->in, job->x + b.c0, b.c, first, last, v, v_stride, job->zeros);
+      loops->grad(&t->out, job->g + b.k0, b.k, first, last, z, z_stride, job->zeros);
+      for (int p = 0; p < LM_WINO_POINTS; p++)
+        loops->multiply_transposed(b.c, b.k, last - first, v + p * v_stride, z + p * z_stride, u + p * u_stride,
+                                   first > begin);
     }
-    const int64_t rows = parts > 1 ? cuts(job->block_c, LM_WINO_CHANNELS) : 0;
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < blocks * rows; i++) {
-      const weight_block b = weight_block_of(job, i / rows);
-      int64_t row = i % rows * LM_WINO_CHANNELS;
-      if (row < b.c)
-        weight_rows_grad(job, &b, row, sums + i / rows * parts * LM_WINO_POINTS * u_stride, u_stride, parts);
-    }
+    for (int64_t row = 0; parts == 1 && row < b.c; row += LM_WINO_CHANNELS)
+      weight_rows_grad(job, &b, row, u, u_stride, 1);
   }
+}
+
+static void weight_rows(void *ctx, int64_t first, int64_t last) {
+  const weight_product *job = ctx;
+  const int64_t rows = lm_ceil_div(job->block_c, LM_WINO_CHANNELS), u_stride = job->block_c * job->block_k + SKEW_B;
+  for (int64_t i = first; i < last; i++) {
+    const weight_block b = weight_block_of(job, i / rows);
+    int64_t row = i % rows * LM_WINO_CHANNELS;
+    if (row < b.c)
+      weight_rows_grad(job, &b, row, job->sums + i / rows * job->parts * sum_floats(job), u_stride, job->parts);
+  }
+}
+
+static lm_status weight_by_blocks(weight_product *job, float *scratch) {
+  lm_status status;
+  const int64_t blocks = weight_blocks(job);
+  const double work = work_of(&job->t);
+  job->sums = scratch;
+  TRY(lm_parallel(blocks * job->parts, work, (size_t)own_weight_floats(job) * sizeof(float), weight_pieces, job));
+  if (job->parts > 1) lm_parallel(blocks * lm_ceil_div(job->block_c, LM_WINO_CHANNELS), work, 0, weight_rows, job);
+done:
+  return status;
 }
 
 static lm_status convolve_weight(const lm_conv_job *conv) {
   lm_status status;
   weight_product job = {.t = tiling_of(&conv->shape, false), .x = conv->x, .g = conv->y, .dw = conv->w};
   plan_weight(&job);
-  int64_t zeros = max64(job.block_c, job.block_k), floats = zeros + weight_floats(&job);
+  int64_t zeros = lm_max(job.block_c, job.block_k), floats = zeros + weight_floats(&job);
   size_t bytes = (size_t)floats * sizeof(float);
   void *scratch = NULL;
   TRY(lm_device_alloc(conv->device, bytes, &scratch));
   memset(scratch, 0, (size_t)zeros * sizeof(float));
   job.zeros = scratch;
-  weight_by_blocks(&job, (float *)scratch + zeros);
+  status = weight_by_blocks(&job, (float *)scratch + zeros);
 done:
   if (scratch) lm_device_free(conv->device, scratch, bytes);
   return status;

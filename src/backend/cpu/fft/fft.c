@@ -5,26 +5,35 @@
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/nontemporal_copy.h"
 
+/* Entries of one batch [n, inner] of pairs and of its transposed. */
+typedef struct transposing {
+  const char *from;
+  char *to;
+  int64_t n, inner;
+  size_t pair;
+} transposing;
+
+static void transpose_rows(void *ctx, int64_t first, int64_t last) {
+  const transposing *t = ctx;
+  for (int64_t i = first; i < last; i++)
+    for (int64_t k = 0; k < t->n; k++)
+      memcpy(t->to + t->pair * (size_t)(i * t->n + k), t->from + t->pair * (size_t)(k * t->inner + i), t->pair);
+}
+
 /* Lines that are not dense, by dense copies of one batch's. */
 static lm_status copied_lines(const lm_fft_plan *p, int64_t n, int64_t batches, int64_t inner, const lm_fft_c2c_args *a,
                               lm_tensor *out) {
   lm_status status;
   lm_tensor *scratch = NULL;
-  size_t pair = 2 * lm_dtype_size(p->dtype);
-  int threads = lm_cpu_share((double)n * (double)inner);
-  TRY(lm_fft_scratch(pair * (size_t)(n * inner), &scratch));
+  size_t pair = 2 * lm_dtype_size(p->dtype), batch = pair * (size_t)(n * inner);
+  double work = (double)n * (double)inner;
+  TRY(lm_fft_scratch(batch, &scratch));
   for (int64_t b = 0; b < batches; b++) {
-    const char *in = a->x->data + pair * (size_t)(b * n * inner);
-    char *to = out->data + pair * (size_t)(b * n * inner);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < inner; i++)
-      for (int64_t k = 0; k < n; k++)
-        memcpy(scratch->data + pair * (size_t)(i * n + k), in + pair * (size_t)(k * inner + i), pair);
+    transposing in = {a->x->data + batch * (size_t)b, scratch->data, n, inner, pair};
+    transposing back = {scratch->data, out->data + batch * (size_t)b, inner, n, pair};
+    lm_parallel(inner, work, 0, transpose_rows, &in);
     TRY(lm_fft_lines(p, inner, scratch->data, n, scratch->data, n, a->inverse, a->scale));
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t k = 0; k < n; k++)
-      for (int64_t i = 0; i < inner; i++)
-        memcpy(to + pair * (size_t)(k * inner + i), scratch->data + pair * (size_t)(i * n + k), pair);
+    lm_parallel(n, work, 0, transpose_rows, &back);
   }
 done:
   lm_release(scratch);
@@ -63,7 +72,7 @@ lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
   int64_t n = a->x->size[a->dim], inner = 1, batches;
   for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
   batches = a->x->numel / (2 * n * inner);
-  TRY(lm_fft_plan_of(n, (lm_dtype)a->x->dtype, false, &plan));
+  TRY(lm_fft_plan_of(n, a->x->dtype, false, &plan));
   if (inner == 1)
     status = lm_fft_lines(plan, batches, a->x->data, n, out[0]->data, n, a->inverse, a->scale);
   else if (plan->whole.n)
@@ -106,13 +115,35 @@ static void half_line(lm_dtype dtype, int64_t n, double inner, const void *z, vo
   }
 }
 
+/* Lines of reals and of the first half of their transforms. */
+typedef struct half_lines {
+  const lm_fft_plan *plan;
+  lm_dtype dtype;
+  size_t item;
+  int64_t n;
+  double inner;
+  const char *in; /* r2c: whole transforms of odd n. c2r: halves */
+  char *out;
+} half_lines;
+
+static void finish_half_lines(void *ctx, int64_t first, int64_t last) {
+  const half_lines *j = ctx;
+  for (int64_t i = first; i < last; i++) {
+    char *line = j->out + 2 * j->item * (size_t)(i * (j->n / 2 + 1));
+    if (j->n % 2 == 0)
+      lm_fft_loops_of(j->dtype)->part(j->n, j->plan->halves, j->inner, line);
+    else
+      half_line(j->dtype, j->n, j->inner, j->in + 2 * j->item * (size_t)(i * j->n), line);
+  }
+}
+
 /* A real line of even n is one of n / 2 pairs; one of odd n becomes one of n pairs. */
 lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_r2c_args *a = args;
   lm_fft_plan *plan = NULL;
   lm_tensor *scratch = NULL;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->x->size[a->x->ndim - 1], lines = a->x->numel / n, step = n / 2 + 1;
   bool even = n % 2 == 0;
@@ -137,15 +168,8 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
       memcpy(scratch->data + 2 * item * (size_t)i, a->x->data + item * (size_t)i, item);
     TRY(lm_fft_lines(plan, lines, scratch->data, n, scratch->data, n, false, a->scale));
   }
-  int threads = lm_cpu_share((double)lines * (double)n);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < lines; i++) {
-    char *line = out[0]->data + 2 * item * (size_t)(i * step);
-    if (even)
-      lm_fft_loops_of(dtype)->part(n, plan->halves, a->inner, line);
-    else
-      half_line(dtype, n, a->inner, scratch->data + 2 * item * (size_t)(i * n), line);
-  }
+  half_lines halves = {plan, dtype, item, n, a->inner, scratch ? scratch->data : NULL, out[0]->data};
+  lm_parallel(lines, (double)lines * (double)n, 0, finish_half_lines, &halves);
 done:
   lm_release(scratch);
   lm_fft_plan_done(plan);
@@ -159,7 +183,7 @@ lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   lm_fft_plan *rows = NULL, *columns = NULL;
   lm_tensor *half = NULL;
-  lm_dtype dtype = (lm_dtype)x->dtype;
+  lm_dtype dtype = x->dtype;
   int64_t m = x->size[x->ndim - 2], n = x->size[x->ndim - 1], step = n / 2 + 1, many = x->numel / (m * n);
   size_t bytes = 2 * lm_dtype_size(dtype) * (size_t)(m * step);
   if (n % 2 == 0) {
@@ -204,7 +228,7 @@ lm_status lm_cpu_stft_lines(const void *args, lm_tensor *const *out) {
   const lm_stft_lines_args *a = args;
   lm_fft_plan *plan = NULL;
   lm_tensor *frames = NULL;
-  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  lm_dtype dtype = a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->window->numel, length = a->x->size[1], batches = a->x->size[0], lines = out[0]->size[1];
   TRY(lm_fft_plan_of(n % 2 ? n : n / 2, dtype, n % 2 == 0, &plan));
@@ -235,19 +259,23 @@ done:
   return status;
 }
 
-/* Each thread has stretches of `hop` samples of the result. */
-lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
-  const lm_overlap_add_args *a = args;
+/* Stretches of `hop` samples of the result. */
+typedef struct overlap {
+  const lm_overlap_add_args *a;
+  lm_tensor *out;
+  int64_t each; /* stretches of a line */
+} overlap;
+
+static void add_stretches(void *ctx, int64_t first, int64_t end) {
+  const overlap *j = ctx;
+  const lm_overlap_add_args *a = j->a;
   lm_dtype dtype = (lm_dtype)a->frames->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->window->numel, count = a->frames->size[1], length = a->length, hop = a->hop;
-  int64_t each = (length + hop - 1) / hop, pieces = each * a->frames->size[0];
-  int threads = lm_cpu_share((double)a->frames->numel / 2);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t p = 0; p < pieces; p++) {
-    int64_t b = p / each, i = p % each, last = i < count ? i : count - 1;
+  for (int64_t p = first; p < end; p++) {
+    int64_t b = p / j->each, i = p % j->each, last = i < count ? i : count - 1;
     int64_t samples = length - i * hop < hop ? length - i * hop : hop;
-    char *to = out[0]->data + item * (size_t)(b * length + i * hop);
+    char *to = j->out->data + item * (size_t)(b * length + i * hop);
     memset(to, 0, item * (size_t)samples);
     for (int64_t f = i > n / hop ? i - n / hop : 0; f <= last; f++) {
       int64_t at = (i - f) * hop, some = n - at < samples ? n - at : samples;
@@ -256,7 +284,12 @@ lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
                                           a->window->data + item * (size_t)at, to);
     }
   }
-  return LM_OK;
+}
+
+lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
+  const lm_overlap_add_args *a = args;
+  overlap job = {a, out[0], (a->length + a->hop - 1) / a->hop};
+  return lm_parallel(job.each * a->frames->size[0], (double)a->frames->numel / 2, 0, add_stretches, &job);
 }
 
 /* The whole line of odd n from the first n / 2 + 1 entries: the rest are the conjugates. */
@@ -276,13 +309,24 @@ static void whole_line(lm_dtype dtype, int64_t n, double inner, const void *x, v
   }
 }
 
+static void whole_lines(void *ctx, int64_t first, int64_t last) {
+  const half_lines *j = ctx;
+  for (int64_t i = first; i < last; i++) {
+    const char *line = j->in + 2 * j->item * (size_t)(i * (j->n / 2 + 1));
+    if (j->n % 2 == 0)
+      lm_fft_loops_of(j->dtype)->join(j->n, j->plan->halves, j->inner, line, j->out + j->item * (size_t)(i * j->n));
+    else
+      whole_line(j->dtype, j->n, j->inner, line, j->out + 2 * j->item * (size_t)(i * j->n));
+  }
+}
+
 lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_c2r_args *a = args;
   const lm_tensor *x = a->x;
   lm_fft_plan *plan = NULL;
   lm_tensor *scratch = NULL, *dense = NULL;
-  lm_dtype dtype = (lm_dtype)x->dtype;
+  lm_dtype dtype = x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->n, step = n / 2 + 1, lines = x->numel / (2 * step);
   bool even = n % 2 == 0;
@@ -308,15 +352,8 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
     TRY(lm_fft_scratch(2 * item * (size_t)(n * lines), &scratch));
     z = scratch->data;
   }
-  int threads = lm_cpu_share((double)lines * (double)n);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < lines; i++) {
-    const char *line = dense->data + 2 * item * (size_t)(i * step);
-    if (even)
-      lm_fft_loops_of(dtype)->join(n, plan->halves, a->inner, line, z + item * (size_t)(i * n));
-    else
-      whole_line(dtype, n, a->inner, line, z + 2 * item * (size_t)(i * n));
-  }
+  half_lines halves = {plan, dtype, item, n, a->inner, dense->data, z};
+  lm_parallel(lines, (double)lines * (double)n, 0, whole_lines, &halves);
   TRY(lm_fft_lines(plan, lines, z, even ? n / 2 : n, z, even ? n / 2 : n, true, a->scale));
   for (int64_t i = 0; i < n * lines && !even; i++)
     memcpy(out[0]->data + item * (size_t)i, z + 2 * item * (size_t)i, item);
@@ -348,18 +385,21 @@ LM_PRODUCTS(float)
 LM_PRODUCTS(double)
 #undef LM_PRODUCTS
 
-lm_status lm_cpu_fft_multiply(const void *args, lm_tensor *const *out) {
-  const lm_fft_multiply_args *a = args;
-  const int64_t n = out[0]->numel / 2;
-  const int threads = lm_cpu_share(2 * (double)n);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    const int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
-    if (out[0]->dtype == LM_F64) {
-      products_double(a->x, a->other, a->conjugate ? -1 : 1, out[0], begin, end);
-    } else {
-      products_float(a->x, a->other, a->conjugate ? -1 : 1, out[0], begin, end);
-    }
+typedef struct multiplying {
+  const lm_fft_multiply_args *a;
+  lm_tensor *out;
+} multiplying;
+
+static void multiply_entries(void *ctx, int64_t begin, int64_t end) {
+  const multiplying *j = ctx;
+  const lm_fft_multiply_args *a = j->a;
+  if (j->out->dtype == LM_F64) {
+    products_double(a->x, a->other, a->conjugate ? -1 : 1, j->out, begin, end);
+  } else {
+    products_float(a->x, a->other, a->conjugate ? -1 : 1, j->out, begin, end);
   }
-  return LM_OK;
+}
+
+lm_status lm_cpu_fft_multiply(const void *args, lm_tensor *const *out) {
+  return lm_parallel(out[0]->numel / 2, (double)out[0]->numel, 0, multiply_entries, &(multiplying){args, out[0]});
 }

@@ -55,7 +55,7 @@ static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t
 
 static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, int64_t block, char *own, size_t bytes) {
   lm_dtype dtype = w->plan->dtype;
-  int64_t n = w->passes->n, each = (w->lines + W - 1) / W, batch = block / each, line = block % each * W;
+  int64_t n = w->passes->n, each = lm_ceil_div(w->lines, W), batch = block / each, line = block % each * W;
   int64_t entries_in = n + (w->kind == LM_FFT_HALF_TO_REAL), entries_out = n + (w->kind == LM_FFT_REAL_TO_HALF);
   int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
   size_t pair = 2 * lm_dtype_size(dtype);
@@ -82,12 +82,12 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
 
 /* Bytes for one of a thread's two blocks of n entries, and for all of what it needs. */
 static size_t own_block(lm_dtype dtype, int64_t n) {
-  return (block_bytes(dtype, n + 1) + 63) / 64 * 64 + LM_NONTEMPORAL_LINE;
+  return lm_round_up(block_bytes(dtype, n + 1), 64) + LM_NONTEMPORAL_LINE;
 }
 static size_t own_scratch(lm_dtype dtype, int64_t n) {
-  return 2 * own_block(dtype, n) + (2 * lm_dtype_size(dtype) * (size_t)n + 63) / 64 * 64;
+  return 2 * own_block(dtype, n) + lm_round_up(2 * lm_dtype_size(dtype) * (size_t)n, 64);
 }
-static int64_t blocks_of(const lm_fft_walk *w) { return (w->lines + W - 1) / W * (w->batches ? w->batches : 1); }
+static int64_t blocks_of(const lm_fft_walk *w) { return lm_ceil_div(w->lines, W) * (w->batches ? w->batches : 1); }
 
 typedef struct batches {
   const lm_fft_walk *steps;
@@ -96,6 +96,7 @@ typedef struct batches {
   int64_t many;
   size_t bytes; /* of one's result */
   bool streams;
+  size_t own; /* scratch of a block */
 } batches;
 
 static void run_batch(const batches *all, int64_t b, char *own, char *result) {
@@ -115,54 +116,39 @@ static void run_batch(const batches *all, int64_t b, char *own, char *result) {
   loops->copy(all->streams, out, result, all->bytes);
 }
 
+static void run_batches(void *ctx, int64_t first, int64_t last) {
+  const batches *all = ctx;
+  for (int64_t b = first; b < last; b++) run_batch(all, b, lm_scratch(), (char *)lm_scratch() + all->own);
+  if (all->streams) lm_nontemporal_fence();
+}
+
 bool lm_fft_cached_batches(const lm_fft_walk *steps, int count, char *out, int64_t many, size_t bytes, bool streams,
                            lm_status *status_of) {
   enum { CACHED_BYTES = 1 << 20 };
-  lm_status status = LM_OK;
-  size_t each = 0, whole = (bytes + 2 * LM_NONTEMPORAL_LINE) / LM_NONTEMPORAL_LINE * LM_NONTEMPORAL_LINE;
+  size_t whole = (bytes + 2 * LM_NONTEMPORAL_LINE) / LM_NONTEMPORAL_LINE * LM_NONTEMPORAL_LINE;
   double work = 0;
-  lm_tensor *scratch = NULL;
-  const batches all = {steps, count, out, many, bytes, streams};
+  batches all = {steps, count, out, many, bytes, streams, 0};
   for (int s = 0; s < count; s++) {
     size_t own = own_scratch(steps[s].plan->dtype, steps[s].passes->n);
-    if (own > each) each = own;
+    if (own > all.own) all.own = own;
     work += (double)many * (double)steps[s].lines * (double)steps[s].passes->n * 2;
   }
-  int threads = lm_cpu_share(work);
-  if (many < threads || bytes > CACHED_BYTES) return false;
-  TRY(lm_fft_scratch((each + whole) * (size_t)threads, &scratch));
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    char *own = scratch->data + (each + whole) * (size_t)t;
-    int64_t end = lm_cpu_share_begin(many, t + 1, threads);
-    for (int64_t b = lm_cpu_share_begin(many, t, threads); b < end; b++) run_batch(&all, b, own, own + each);
-    if (streams) lm_nontemporal_fence();
-  }
-done:
-  lm_release(scratch);
-  *status_of = status;
+  if (many < lm_threads_for(work) || bytes > CACHED_BYTES) return false;
+  *status_of = lm_parallel(many, work, all.own + whole, run_batches, &all);
   return true;
 }
 
-lm_status lm_fft_run(const lm_fft_walk *w) {
-  lm_status status;
+static void run_blocks(void *ctx, int64_t first, int64_t last) {
+  const lm_fft_walk *w = ctx;
   lm_dtype dtype = w->plan->dtype;
+  for (int64_t b = first; b < last; b++)
+    run_block(w, lm_fft_loops_of(dtype), b, lm_scratch(), own_block(dtype, w->passes->n));
+  if (w->streams) lm_nontemporal_fence();
+}
+
+lm_status lm_fft_run(const lm_fft_walk *w) {
   int64_t n = w->passes->n, blocks = blocks_of(w);
-  size_t bytes = own_block(dtype, n), each = own_scratch(dtype, n);
-  int threads = lm_cpu_share((double)blocks * W * (double)n * 2);
-  lm_tensor *scratch = NULL;
-  if (threads > blocks) threads = (int)blocks;
-  TRY(lm_fft_scratch(each * (size_t)threads, &scratch));
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t end = lm_cpu_share_begin(blocks, t + 1, threads);
-    for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++)
-      run_block(w, lm_fft_loops_of(dtype), b, scratch->data + each * (size_t)t, bytes);
-    if (w->streams) lm_nontemporal_fence();
-  }
-done:
-  lm_release(scratch);
-  return status;
+  return lm_parallel(blocks, (double)blocks * W * (double)n * 2, own_scratch(w->plan->dtype, n), run_blocks, (void *)w);
 }
 
 /* One line j = j1 n2 + j2 becomes k = k1 + n1 k2. */
@@ -219,6 +205,38 @@ static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double sca
   }
 }
 
+/* The lines of a convolution by a chirp, in scratch memory, and what they come from and go to. */
+typedef struct chirps {
+  const lm_fft_plan *p;
+  const char *in;
+  char *out, *scratch;
+  size_t in_bytes, out_bytes, bytes; /* from line to line */
+  bool inverse;
+  double scale;
+} chirps;
+
+static void begin_chirps(void *ctx, int64_t first, int64_t last) {
+  const chirps *c = ctx;
+  size_t used = 2 * lm_dtype_size(c->p->dtype) * (size_t)c->p->n;
+  for (int64_t i = first; i < last; i++) {
+    char *line = c->scratch + c->bytes * (size_t)i;
+    chirped(c->p, c->in + c->in_bytes * (size_t)i, c->inverse, 1, false, line);
+    memset(line + used, 0, c->bytes - used);
+  }
+}
+
+static void filter_chirps(void *ctx, int64_t first, int64_t last) {
+  const chirps *c = ctx;
+  for (int64_t i = first; i < last; i++)
+    lm_fft_loops_of(c->p->dtype)->multiply(c->p->powers->n, c->p->filter, c->scratch + c->bytes * (size_t)i);
+}
+
+static void end_chirps(void *ctx, int64_t first, int64_t last) {
+  const chirps *c = ctx;
+  for (int64_t i = first; i < last; i++)
+    chirped(c->p, c->scratch + c->bytes * (size_t)i, false, c->scale, c->inverse, c->out + c->out_bytes * (size_t)i);
+}
+
 static lm_status by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, int64_t in_step, char *out,
                           int64_t out_step, bool inverse, double scale) {
   lm_status status = LM_OK;
@@ -229,22 +247,21 @@ static lm_status by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, i
   TRY(lm_fft_scratch(pair * (size_t)(m * max_lines), &scratch));
   for (int64_t begin = 0; begin < lines; begin += max_lines) {
     int64_t count = lines - begin < max_lines ? lines - begin : max_lines;
-    int threads = lm_cpu_share((double)count * (double)m * 3);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < count; i++) {
-      char *line = scratch->data + pair * (size_t)(i * m);
-      chirped(p, in + pair * (size_t)((begin + i) * in_step), inverse, 1, false, line);
-      memset(line + pair * (size_t)p->n, 0, pair * (size_t)(m - p->n));
-    }
+    double work = (double)count * (double)m * 3;
+    chirps c = {.p = p,
+                .in = in + pair * (size_t)(begin * in_step),
+                .out = out + pair * (size_t)(begin * out_step),
+                .scratch = scratch->data,
+                .in_bytes = pair * (size_t)in_step,
+                .out_bytes = pair * (size_t)out_step,
+                .bytes = pair * (size_t)m,
+                .inverse = inverse,
+                .scale = scale};
+    lm_parallel(count, work, 0, begin_chirps, &c);
     TRY(lm_fft_lines(p->powers, count, scratch->data, m, scratch->data, m, false, 1));
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < count; i++)
-      lm_fft_loops_of(p->dtype)->multiply(m, p->filter, scratch->data + pair * (size_t)(i * m));
+    lm_parallel(count, work, 0, filter_chirps, &c);
     TRY(lm_fft_lines(p->powers, count, scratch->data, m, scratch->data, m, true, 1));
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < count; i++)
-      chirped(p, scratch->data + pair * (size_t)(i * m), false, scale, inverse,
-              out + pair * (size_t)((begin + i) * out_step));
+    lm_parallel(count, work, 0, end_chirps, &c);
   }
 done:
   lm_release(scratch);

@@ -1,6 +1,5 @@
 /* Lines on their way through blocks. */
-#ifndef LM_CPU_FFT_LINES_H
-#define LM_CPU_FFT_LINES_H
+#pragma once
 
 #include "backend/cpu/fft/plan.h"
 
@@ -35,5 +34,3 @@ bool lm_fft_in_blocks(const lm_fft_plan *plan, int64_t lines);
 
 /* Memory for a call, from the allocator that keeps it for the next. */
 lm_status lm_fft_scratch(size_t bytes, lm_tensor **out);
-
-#endif

@@ -1,6 +1,5 @@
 /* How a length is transformed, with its tables. */
-#ifndef LM_CPU_FFT_PLAN_H
-#define LM_CPU_FFT_PLAN_H
+#pragma once
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/linalg/fft.h"
@@ -38,5 +37,3 @@ void lm_fft_plan_done(lm_fft_plan *plan); /* NULL is fine */
 /* `lines` transforms of pairs, out may be in; steps between lines in pairs. */
 lm_status lm_fft_lines(const lm_fft_plan *plan, int64_t lines, const void *in, int64_t in_step, void *out,
                        int64_t out_step, bool inverse, double scale);
-
-#endif

@@ -28,6 +28,8 @@ typedef struct gathering {
   const index_run *runs; /* what the indices of a row are made of, or NULL */
   char *out;
   size_t item;
+  bool streams;
+  _Atomic bool beyond; /* an index is out of range */
 } gathering;
 
 /* Where indices come in runs that are worth a copy each (as those of padding do), these; NULL else, and where there is
@@ -107,12 +109,30 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
   return beyond;
 }
 
+/* Some elements of the result. */
+static void gather_elements(void *ctx, int64_t begin, int64_t end) {
+  gathering *g = ctx;
+  const int64_t max_chunk = TILE / (int64_t)g->item, width = g->width;
+  const bool entry = g->i_step == 0 && g->x_step == 1;
+  uint64_t beyond = 0;
+  char tile[TILE];
+  lm_nontemporal_writer w;
+  lm_nontemporal_open(&w, g->out + begin * (int64_t)g->item, g->streams);
+  for (int64_t p = begin; p < end;) {
+    int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
+    if (g->streams && !entry && high - low > max_chunk) high = low + max_chunk;
+    beyond |= gather_row(g, row, low, high, &w, tile);
+    p = row * width + high;
+  }
+  lm_nontemporal_close(&w);
+  if (beyond >> 63) atomic_store_explicit(&g->beyond, true, memory_order_relaxed);
+}
+
 /* g has memory, step and entries. Strides are those along out's dims. False if an index is out of range. */
 static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stride, const int64_t *i_stride) {
   int64_t along[LM_DIMS_SIDES], n = out->numel;
-  uint64_t beyond = 0;
   g->out = out->data;
-  g->item = lm_dtype_size((lm_dtype)out->dtype);
+  g->item = lm_dtype_size(out->dtype);
   g->rows = lm_dims_of(out->ndim, out->size, NULL, 3, (const int64_t *[]){out->stride, x_stride, i_stride}, true);
   int64_t width = g->width = lm_dims_pop(&g->rows, along, 0);
   g->x_step = along[OF_X], g->i_step = along[OF_INDEX];
@@ -120,26 +140,10 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   for (int d = 0; d < g->rows.ndim; d++) shared &= g->rows.stride[OF_INDEX][d] == 0;
   index_run *runs = shared && n > 0 ? runs_of(g->index, width) : NULL;
   g->runs = runs;
-  int threads = lm_cpu_share((double)n);
-  const int64_t max_chunk = TILE / (int64_t)g->item;
-  bool streams = lm_use_nontemporal(lm_nbytes(out)) && !(runs && width > max_chunk),
-       entry = g->i_step == 0 && g->x_step == 1;
-#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
-  for (int t = 0; t < threads; t++) {
-    int64_t begin = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
-    char tile[TILE];
-    lm_nontemporal_writer w;
-    lm_nontemporal_open(&w, g->out + begin * (int64_t)g->item, streams);
-    for (int64_t p = begin; p < end;) {
-      int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
-      if (streams && !entry && high - low > max_chunk) high = low + max_chunk;
-      beyond |= gather_row(g, row, low, high, &w, tile);
-      p = row * width + high;
-    }
-    lm_nontemporal_close(&w);
-  }
+  g->streams = lm_use_nontemporal(lm_nbytes(out)) && !(runs && width > TILE / (int64_t)g->item);
+  lm_parallel(n, (double)n, 0, gather_elements, g);
   lm_free(runs);
-  return beyond >> 63 == 0;
+  return !g->beyond;
 }
 
 /* i_stride: of the index along out's dims, 0 where it is shared. */
@@ -179,6 +183,16 @@ lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
   return select_entries("embedding", a->weight, 0, a->index, out[0]);
 }
 
+typedef struct bags_job {
+  lm_embedding_bag_job job;
+  lm_dtype dtype;
+} bags_job;
+
+static void sum_bags(void *ctx, int64_t first, int64_t last) {
+  const bags_job *j = ctx;
+  LM_ISA_PICK(lm_embedding_bag_loops)->sums[j->dtype](&j->job, first, last);
+}
+
 lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
   const lm_embedding_bag_sums_args *a = args;
   lm_embedding_bag_job job = {.weight = a->weight->data,
@@ -202,14 +216,8 @@ lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
   }
   lm_status status = lm_cpu_check_indices("embedding_bag", "index", job.n, job.index, a->weight->size[0], NULL);
   if (status != LM_OK) return status;
-  int threads = lm_cpu_share(0.25 * (double)(job.n + job.bags) * (double)(job.d + 16));
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    LM_ISA_PICK(lm_embedding_bag_loops)
-        ->sums[a->weight->dtype](&job, lm_cpu_share_begin(job.bags, t, threads),
-                                 lm_cpu_share_begin(job.bags, t + 1, threads));
-  }
-  return LM_OK;
+  return lm_parallel(job.bags, 0.25 * (double)(job.n + job.bags) * (double)(job.d + 16), 0, sum_bags,
+                     &(bags_job){job, (lm_dtype)a->weight->dtype});
 }
 
 lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {

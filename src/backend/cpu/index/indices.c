@@ -2,23 +2,39 @@
 
 #include "device/alloc.h"
 
-lm_status lm_cpu_check_indices(const char *op, const char *what, int64_t n, const int64_t *index, int64_t high,
-                               bool *negative) {
+typedef struct index_check {
+  const int64_t *index;
+  int64_t high;
+  bool may_be_negative;
+  _Atomic bool beyond, negative;
+} index_check;
+
+static void check_some(void *ctx, int64_t first, int64_t last) {
+  index_check *c = ctx;
+  const int64_t *index = c->index;
+  const uint64_t high = (uint64_t)c->high;
   uint64_t beyond = 0, below = 0; /* the top bit says it, of v - 1 or of high - v: loops of these vectorize */
-  int threads = lm_cpu_share((double)n);
-  if (negative) {
-#pragma omp parallel for simd num_threads(threads) if (parallel : threads > 1) reduction(| : beyond, below)
-    for (int64_t i = 0; i < n; i++) {
+  if (c->may_be_negative) {
+#pragma omp simd reduction(| : beyond, below)
+    for (int64_t i = first; i < last; i++) {
       uint64_t sign = index[i] < 0 ? UINT64_MAX : 0, v = ((uint64_t)index[i] ^ sign) - sign;
       below |= sign;
-      beyond |= (v - 1) | ((uint64_t)high - v);
+      beyond |= (v - 1) | (high - v);
     }
-    *negative = below != 0;
   } else {
-#pragma omp parallel for simd num_threads(threads) if (parallel : threads > 1) reduction(| : beyond)
-    for (int64_t i = 0; i < n; i++) beyond |= ((uint64_t)index[i] - 1) | ((uint64_t)high - (uint64_t)index[i]);
+#pragma omp simd reduction(| : beyond)
+    for (int64_t i = first; i < last; i++) beyond |= ((uint64_t)index[i] - 1) | (high - (uint64_t)index[i]);
   }
-  if (beyond >> 63 == 0) return LM_OK;
+  if (beyond >> 63) atomic_store_explicit(&c->beyond, true, memory_order_relaxed);
+  if (below) atomic_store_explicit(&c->negative, true, memory_order_relaxed);
+}
+
+lm_status lm_cpu_check_indices(const char *op, const char *what, int64_t n, const int64_t *index, int64_t high,
+                               bool *negative) {
+  index_check check = {.index = index, .high = high, .may_be_negative = negative != NULL};
+  lm_parallel(n, (double)n, 0, check_some, &check);
+  if (negative) *negative = check.negative;
+  if (!check.beyond) return LM_OK;
   for (int64_t i = 0; i < n; i++) {
     uint64_t v = negative && index[i] < 0 ? 0 - (uint64_t)index[i] : (uint64_t)index[i];
     if (v - 1 < (uint64_t)high) continue;
@@ -37,6 +53,23 @@ void lm_tuples_close(const lm_tensor *x, lm_index_tuples *t) {
   if (t->own) lm_device_free(x->device, t->own, (size_t)t->n * sizeof *t->position);
 }
 
+typedef struct tuples_job {
+  const lm_tensor *x;
+  const lm_list *indices;
+  int64_t *position;
+} tuples_job;
+
+static void find_positions(void *ctx, int64_t first, int64_t last) {
+  const tuples_job *j = ctx;
+  for (int k = 0; k < j->indices->n; k++) {
+    const int64_t *index = (const int64_t *)j->indices->v[k]->data;
+    int64_t stride = j->x->stride[k], size = j->x->size[k], *position = j->position;
+    for (int64_t i = first; i < last; i++) {
+      position[i] = (k ? position[i] : 1) + (index[i] - 1 + (size + 1) * (index[i] < 0)) * stride;
+    }
+  }
+}
+
 lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, lm_index_tuples *t) {
   lm_status status = LM_OK;
   bool negative = false, any_negative = false;
@@ -52,20 +85,8 @@ lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indi
     if (x->size[k] > 1 && x->stride[k] < t->apart) t->apart = x->stride[k];
   }
   TRY(lm_device_alloc(x->device, (size_t)n * sizeof *t->position, &t->own));
-  int64_t *position = t->own;
-  t->position = position;
-  int threads = lm_cpu_share((double)n * indices->n);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int part = 0; part < threads; part++) {
-    int64_t low = lm_cpu_share_begin(n, part, threads), high = lm_cpu_share_begin(n, part + 1, threads);
-    for (int k = 0; k < indices->n; k++) {
-      const int64_t *index = (const int64_t *)indices->v[k]->data;
-      int64_t stride = x->stride[k], size = x->size[k];
-      for (int64_t i = low; i < high; i++) {
-        position[i] = (k ? position[i] : 1) + (index[i] - 1 + (size + 1) * (index[i] < 0)) * stride;
-      }
-    }
-  }
+  t->position = t->own;
+  lm_parallel(n, (double)n * indices->n, 0, find_positions, &(tuples_job){x, indices, t->own});
 done:
   return status;
 }

@@ -1,7 +1,6 @@
 /* What takes and what puts elements where indices say has in common. Indices are int64, contiguous except dims that
  * are expanded, and count from 1; all are checked before the first write. */
-#ifndef LM_CPU_INDICES_H
-#define LM_CPU_INDICES_H
+#pragma once
 
 #include "backend/cpu/cpu.h"
 
@@ -23,5 +22,3 @@ typedef struct lm_index_tuples {
 lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, lm_index_tuples *t);
 /* Also of those that were never opened, with own NULL. */
 void lm_tuples_close(const lm_tensor *x, lm_index_tuples *t);
-
-#endif

@@ -5,27 +5,48 @@
 #include "backend/cpu/nontemporal_copy.h"
 #include "base/mem.h"
 
-enum { TILE = 8192 }; /* bytes of a large result that are made before they go past the caches */
+enum {
+  TILE = 8192,   /* bytes of a large result that are made before they go past the caches */
+  PART = 1 << 14 /* elements of a mask that are counted, and then looked for, together */
+};
 
-/* How many of n there are before each thread's part, to be freed, and then in all; NULL without memory. */
-static int64_t *counts_before(const uint8_t *mask, int64_t n, int threads) {
-  int64_t *before = lm_calloc((size_t)threads + 1, sizeof *before);
-  if (!before) return NULL;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    enum { SOME = 128 }; /* whose count a byte holds */
-    int64_t count = 0, end = lm_cpu_share_begin(n, t + 1, threads), i = lm_cpu_share_begin(n, t, threads);
+typedef struct masking {
+  const uint8_t *mask;
+  int64_t n, parts;
+  int64_t *before; /* [parts + 1] how many are true before each part, and in all */
+  const lm_tensor *x;
+  lm_tensor *out;
+  bool streams;
+} masking;
+
+static int64_t part_end(const masking *m, int64_t part) { return (part + 1) * PART < m->n ? (part + 1) * PART : m->n; }
+
+static void count_parts(void *ctx, int64_t first, int64_t last) {
+  enum { SOME = 128 }; /* whose count a byte holds */
+  const masking *m = ctx;
+  for (int64_t p = first; p < last; p++) {
+    int64_t count = 0, end = part_end(m, p), i = p * PART;
     for (; i + SOME <= end; i += SOME) {
       uint8_t some = 0;
 #pragma omp simd reduction(+ : some)
-      for (int j = 0; j < SOME; j++) some += mask[i + j] != 0;
+      for (int j = 0; j < SOME; j++) some += m->mask[i + j] != 0;
       count += some;
     }
-    for (; i < end; i++) count += mask[i] != 0;
-    before[t + 1] = count;
+    for (; i < end; i++) count += m->mask[i] != 0;
+    m->before[p + 1] = count;
   }
-  for (int t = 0; t < threads; t++) before[t + 1] += before[t];
-  return before;
+}
+
+/* Counts the mask, and runs fn for its parts. */
+static lm_status find_true(masking *m, lm_parallel_fn *fn) {
+  m->parts = (m->n + PART - 1) / PART;
+  m->before = lm_calloc((size_t)m->parts + 1, sizeof *m->before);
+  if (!m->before) return LM_E_OOM;
+  lm_parallel(m->parts, (double)m->n, 0, count_parts, m);
+  for (int64_t p = 0; p < m->parts; p++) m->before[p + 1] += m->before[p];
+  lm_parallel(m->parts, (double)m->n, 0, fn, m);
+  lm_free(m->before);
+  return LM_OK;
 }
 
 #define EIGHT_TRUE UINT64_C(0x0101010101010101)
@@ -48,80 +69,72 @@ static int64_t *counts_before(const uint8_t *mask, int64_t n, int threads) {
     }                                                             \
   }
 
-/* x: a contiguous bool mask, out [count, ndim]. Each thread counts its part, then writes from where
- * the parts before it end. */
-lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
-  const lm_nonzero_args *a = args;
-  const lm_tensor *x = a->x;
-  const uint8_t *mask = (const uint8_t *)x->data;
-  int ndim = x->ndim, threads = lm_cpu_share((double)x->numel);
-  int64_t *before = counts_before(mask, x->numel, threads);
-  if (!before) return LM_E_OOM;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t *row = (int64_t *)out[0]->data + before[t] * ndim, end = lm_cpu_share_begin(x->numel, t + 1, threads);
-    int64_t begin = lm_cpu_share_begin(x->numel, t, threads), count = before[t + 1] - before[t];
-    if (ndim == 1) {
-      int64_t i = begin;
-      EACH_KEPT(mask, i, end, count, row[k] = i + 1, for (int j = 0; j < 8; j++) row[k + j] = i + j + 1)
-      continue;
-    }
-    for (int64_t i = begin; i < end; i++) {
-      if (!mask[i]) continue;
-      int64_t position = i;
-      for (int d = ndim - 1; d >= 0; d--) {
-        row[d] = position % x->size[d] + 1;
-        position /= x->size[d];
-      }
-      row += ndim;
-    }
+static void write_positions(void *ctx, int64_t first, int64_t last) {
+  const masking *m = ctx;
+  const uint8_t *mask = m->mask;
+  int ndim = m->x->ndim;
+  int64_t *row = (int64_t *)m->out->data + m->before[first] * ndim, end = part_end(m, last - 1), begin = first * PART;
+  int64_t count = m->before[last] - m->before[first];
+  if (ndim == 1) {
+    int64_t i = begin;
+    EACH_KEPT(mask, i, end, count, row[k] = i + 1, for (int j = 0; j < 8; j++) row[k + j] = i + j + 1)
+    return;
   }
-  lm_free(before);
-  return LM_OK;
+  for (int64_t i = begin; i < end; i++) {
+    if (!mask[i]) continue;
+    int64_t position = i;
+    for (int d = ndim - 1; d >= 0; d--) {
+      row[d] = position % m->x->size[d] + 1;
+      position /= m->x->size[d];
+    }
+    row += ndim;
+  }
+}
+
+/* x: a contiguous bool mask, out [count, ndim]. */
+lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
+  const lm_tensor *x = ((const lm_nonzero_args *)args)->x;
+  return find_true(&(masking){.mask = (const uint8_t *)x->data, .n = x->numel, .x = x, .out = out[0]}, write_positions);
+}
+
+static void write_values(void *ctx, int64_t first, int64_t last) {
+  const masking *m = ctx;
+  const uint8_t *mask = m->mask;
+  const size_t item = lm_dtype_size((lm_dtype)m->x->dtype);
+  const int64_t max_chunk = TILE / (int64_t)item;
+  int64_t i = first * PART, end = part_end(m, last - 1), left = m->before[last] - m->before[first];
+  char tile[TILE];
+  lm_nontemporal_writer w;
+  lm_nontemporal_open(&w, m->out->data + m->before[first] * (int64_t)item, m->streams);
+  while (left > 0) { /* a tile's worth, or all */
+    int64_t count = m->streams && left > max_chunk ? max_chunk : left;
+    char *at = m->streams ? tile : w.to;
+#define CASE(type)                                                                              \
+  case sizeof(type): {                                                                          \
+    const type *from = (const type *)m->x->data;                                                \
+    type *to = (type *)at;                                                                      \
+    EACH_KEPT(mask, i, end, count, to[k] = from[i], memcpy(to + k, from + i, 8 * sizeof(type))) \
+    break;                                                                                      \
+  }
+    switch (item) {
+      CASE(uint8_t)
+      CASE(uint16_t)
+      CASE(uint32_t)
+      CASE(uint64_t)
+    }
+#undef CASE
+    if (m->streams) lm_nontemporal_write(&w, tile, (size_t)count * item);
+    left -= count;
+  }
+  lm_nontemporal_close(&w);
 }
 
 /* x and the mask contiguous, out [count]. */
 lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
   const lm_masked_values_args *a = args;
-  const uint8_t *mask = (const uint8_t *)a->mask->data;
-  int64_t n = a->x->numel;
-  const size_t item = lm_dtype_size((lm_dtype)a->x->dtype);
-  const int64_t max_chunk = TILE / (int64_t)item;
-  bool streams = lm_use_nontemporal(lm_nbytes(out[0]));
-  int threads = lm_cpu_share((double)n);
-  int64_t *before = counts_before(mask, n, threads);
-  if (!before) return LM_E_OOM;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t i = lm_cpu_share_begin(n, t, threads), end = lm_cpu_share_begin(n, t + 1, threads);
-    int64_t left = before[t + 1] - before[t];
-    char tile[TILE];
-    lm_nontemporal_writer w;
-    lm_nontemporal_open(&w, out[0]->data + before[t] * (int64_t)item, streams);
-    while (left > 0) { /* a tile's worth, or all */
-      int64_t count = streams && left > max_chunk ? max_chunk : left;
-      char *at = streams ? tile : w.to;
-#define CASE(type)                                                                              \
-  case sizeof(type): {                                                                          \
-    const type *from = (const type *)a->x->data;                                                \
-    type *to = (type *)at;                                                                      \
-    EACH_KEPT(mask, i, end, count, to[k] = from[i], memcpy(to + k, from + i, 8 * sizeof(type))) \
-    break;                                                                                      \
-  }
-      switch (item) {
-        CASE(uint8_t)
-        CASE(uint16_t)
-        CASE(uint32_t)
-        CASE(uint64_t)
-      }
-#undef CASE
-      if (streams) lm_nontemporal_write(&w, tile, (size_t)count * item);
-      left -= count;
-    }
-    lm_nontemporal_close(&w);
-  }
-  lm_free(before);
-  return LM_OK;
+  masking m = {.mask = (const uint8_t *)a->mask->data, .n = a->x->numel, .x = a->x, .out = out[0]};
+  m.streams = lm_use_nontemporal(lm_nbytes(out[0]));
+  return find_true(&m, write_values);
 }
 
 lm_status lm_cpu_one_hot(const void *args, lm_tensor *const *out) {

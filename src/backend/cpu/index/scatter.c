@@ -47,6 +47,8 @@ typedef struct scattering {
   const char *src;
   size_t x_item, item;
   lm_scatter_loop loop;
+  bool whole, own;     /* by scatter_entries, or by scatter_own: each range of destinations looks at all indices */
+  int64_t all, ranges; /* destinations, and into how many ranges they are cut */
 } scattering;
 
 /* Elements low .. high - 1 of the fastest other dim, all of `dim`. */
@@ -109,23 +111,51 @@ static void scatter_own(const scattering *s, int64_t low, int64_t high) {
   }
 }
 
-/* The only line there is, of integers that are added up, whose order does not matter: each thread but the first has
- * sums of its own, which then go to x. False: there is no memory for them. */
-static bool scatter_shares(const scattering *s, int threads) {
-  size_t table = (size_t)s->entries * s->item;
-  char *own = lm_calloc((size_t)threads - 1, table);
-  if (!own) return false;
-#pragma omp parallel for num_threads(threads)
-  for (int t = 0; t < threads; t++) {
-    int64_t low = lm_cpu_share_begin(s->length, t, threads), high = lm_cpu_share_begin(s->length, t + 1, threads);
+/* The only line there is, of integers that are added up, whose order does not matter: each share but the first has sums
+ * of its own, which then go to x. False: there is no memory for them. */
+typedef struct scatter_shares_job {
+  const scattering *s;
+  int shares;
+  char *own;
+} scatter_shares_job;
+
+static void scatter_share(void *ctx, int64_t first, int64_t last) {
+  const scatter_shares_job *j = ctx;
+  const scattering *s = j->s;
+  for (int64_t t = first; t < last; t++) {
+    int64_t low = lm_part_begin(s->length, t, j->shares), high = lm_part_begin(s->length, t + 1, j->shares);
     lm_scatter_line l = {high - low, t ? 1 : s->to, 0, s->i_step, s->s_step};
-    s->loop(&l, t ? own + (size_t)(t - 1) * table : s->x, s->index + low * s->i_step,
+    s->loop(&l, t ? j->own + (size_t)((t - 1) * s->entries) * s->item : s->x, s->index + low * s->i_step,
             s->src + low * s->s_step * (int64_t)s->item);
   }
-  for (int t = 1; t < threads; t++)
+}
+
+static bool scatter_shares(const scattering *s, int shares, double work) {
+  size_t table = (size_t)s->entries * s->item;
+  char *own = lm_calloc((size_t)shares - 1, table);
+  if (!own) return false;
+  lm_parallel(shares, work, 0, scatter_share, &(scatter_shares_job){s, shares, own});
+  for (int t = 1; t < shares; t++)
     s->loop(&(lm_scatter_line){s->entries, 0, s->to, 0, 1}, s->x, &(int64_t){1}, own + (size_t)(t - 1) * table);
   lm_free(own);
   return true;
+}
+
+static void scatter_ranges(void *ctx, int64_t first, int64_t last) {
+  const scattering *s = ctx;
+  int64_t begin = lm_part_begin(s->all, first, s->ranges), end = lm_part_begin(s->all, last, s->ranges);
+  if (s->whole) {
+    scatter_entries(s, begin, end);
+  } else if (s->own) {
+    scatter_own(s, begin, end);
+  } else {
+    for (int64_t p = begin; p < end;) {
+      int64_t row = p / s->width, low = p % s->width;
+      int64_t high = end - row * s->width < s->width ? end - row * s->width : s->width;
+      scatter_part(s, row, low, high);
+      p = row * s->width + high;
+    }
+  }
 }
 
 /* s has memory, `dim` and what stands with it; dims: ndim others, with their sizes and strides. how: LM_FOLD_… */
@@ -136,31 +166,18 @@ static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const 
   s->loop = how == LM_FOLD_REPLACE ? loops->put[s->item] : loops->fold[how][dtype];
   s->rows = lm_dims_of(ndim, size, NULL, 3, stride, true);
   s->width = lm_dims_pop(&s->rows, s->across, 0);
-  int64_t rows = lm_dims_count(&s->rows), n = rows * s->width, work = n * s->length;
+  int64_t rows = lm_dims_count(&s->rows), n = rows * s->width, count = n * s->length;
   bool shared = s->across[S_INDEX] == 0;
   for (int d = 0; d < s->rows.ndim; d++) shared &= s->rows.stride[S_INDEX][d] == 0;
-  if (work == 0) return;
-  int threads = lm_cpu_share(2.0 * (double)work);
-  bool whole = s->skipped != 0 || (shared && s->width > 1 && s->across[S_X] < s->apart), own = n == 1 && threads > 1;
+  if (count == 0) return;
+  double work = 2.0 * (double)count;
+  int threads = lm_threads_for(work);
+  s->whole = s->skipped != 0 || (shared && s->width > 1 && s->across[S_X] < s->apart), s->own = n == 1 && threads > 1;
   bool few = s->entries <= s->length / (4 * threads); /* beside what goes there */
-  if (own && few && how == LM_FOLD_SUM && !lm_dtype_is_float(dtype) && scatter_shares(s, threads)) return;
-  int64_t all = whole ? rows * s->entries : own ? s->entries : n;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    int64_t begin = lm_cpu_share_begin(all, t, threads), end = lm_cpu_share_begin(all, t + 1, threads);
-    if (whole) {
-      scatter_entries(s, begin, end);
-    } else if (own) {
-      scatter_own(s, begin, end);
-    } else {
-      for (int64_t p = begin; p < end;) {
-        int64_t row = p / s->width, low = p % s->width;
-        int64_t high = end - row * s->width < s->width ? end - row * s->width : s->width;
-        scatter_part(s, row, low, high);
-        p = row * s->width + high;
-      }
-    }
-  }
+  if (s->own && few && how == LM_FOLD_SUM && !lm_dtype_is_float(dtype) && scatter_shares(s, threads, work)) return;
+  s->all = s->whole ? rows * s->entries : s->own ? s->entries : n;
+  s->ranges = s->whole || s->own ? threads : n;
+  lm_parallel(s->ranges, work, 0, scatter_ranges, s);
 }
 
 /* The dims of x, an index (whose strides are given, as it may have one dim alone) and src but `dim`; x is of what the
@@ -185,8 +202,45 @@ static void scatter_along(lm_tensor *x, int dim, const lm_tensor *index, const i
                   .x = x->data,
                   .index = (const int64_t *)index->data,
                   .src = src->data,
-                  .x_item = lm_dtype_size((lm_dtype)x->dtype)};
-  scatter_all(&s, how, (lm_dtype)src->dtype, n, size, (const int64_t *[]){stride[0], stride[1], stride[2]});
+                  .x_item = lm_dtype_size(x->dtype)};
+  scatter_all(&s, how, src->dtype, n, size, (const int64_t *[]){stride[0], stride[1], stride[2]});
+}
+
+typedef struct row_scatter {
+  const lm_tensor *x, *index, *src, *out;
+  lm_scatter_loop loop;
+  bool streams;
+  _Atomic bool beyond; /* an index is out of range */
+} row_scatter;
+
+static void scatter_some_rows(void *ctx, int64_t begin, int64_t end) {
+  row_scatter *j = ctx;
+  const int last = j->x->ndim - 1;
+  const int64_t width = j->x->size[last], n = j->index->size[last];
+  const size_t item = lm_dtype_size((lm_dtype)j->x->dtype), bytes = (size_t)width * item;
+  const lm_scatter_line line = {n, 1, 0, 1, 1};
+  _Alignas(64) char row[ROW];
+  lm_nontemporal_writer w;
+  lm_nontemporal_open(&w, j->out->data + (size_t)begin * bytes, j->streams);
+  for (int64_t r = begin; r < end && !atomic_load_explicit(&j->beyond, memory_order_relaxed); r++) {
+    const int64_t *at = (const int64_t *)j->index->data + r * n;
+    uint64_t beyond = 0;
+#pragma omp simd reduction(| : beyond)
+    for (int64_t i = 0; i < n; i++) beyond |= ((uint64_t)at[i] - 1) | ((uint64_t)width - (uint64_t)at[i]);
+    if (beyond >> 63) {
+      atomic_store_explicit(&j->beyond, true, memory_order_relaxed);
+      break;
+    }
+    char *here = j->streams ? row : w.to;
+    memcpy(here, j->x->data + (size_t)r * bytes, bytes);
+    j->loop(&line, here, at, j->src->data + (size_t)(r * n) * item);
+    if (j->streams) {
+      lm_nontemporal_write(&w, row, bytes);
+    } else {
+      w.to += bytes;
+    }
+  }
+  lm_nontemporal_close(&w);
 }
 
 /* A new result, row by row: x's goes into the near caches, gets its elements of src there, and goes out. False: what
@@ -195,41 +249,19 @@ static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *go
   const struct lm_scatter_loops *loops = LM_ISA_PICK(lm_scatter_loops);
   const lm_tensor *x = a->x, *index = a->index, *src = a->src;
   const int last = x->ndim - 1;
-  const int64_t width = x->size[last], n = index->size[last], rows = width ? x->numel / width : 0;
+  const int64_t width = x->size[last], rows = width ? x->numel / width : 0;
   const size_t item = lm_dtype_size((lm_dtype)x->dtype), bytes = (size_t)width * item;
   bool folds = a->how != LM_FOLD_REPLACE, half = x->dtype == LM_F16 || x->dtype == LM_BF16;
   bool fits = a->dim == last && !(folds && half) && bytes > 0 && bytes <= ROW && lm_is_contiguous(x) &&
-              lm_is_contiguous(out) && lm_is_contiguous(index) && lm_is_contiguous(src) && src->size[last] == n;
+              lm_is_contiguous(out) && lm_is_contiguous(index) && lm_is_contiguous(src) &&
+              src->size[last] == index->size[last];
   for (int d = 0; fits && d < last; d++) fits = index->size[d] == x->size[d] && src->size[d] == x->size[d];
   if (!fits) return false;
-  lm_scatter_loop loop = folds ? loops->fold[a->how][x->dtype] : loops->put[item];
-  const bool streams = lm_use_nontemporal(lm_nbytes(out));
-  const lm_scatter_line line = {n, 1, 0, 1, 1};
-  uint64_t beyond = 0;
-  int threads = lm_cpu_share(2.0 * (double)index->numel + (double)x->numel / 4);
-#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : beyond)
-  for (int t = 0; t < threads; t++) {
-    _Alignas(64) char row[ROW];
-    int64_t begin = lm_cpu_share_begin(rows, t, threads), end = lm_cpu_share_begin(rows, t + 1, threads);
-    lm_nontemporal_writer w;
-    lm_nontemporal_open(&w, out->data + (size_t)begin * bytes, streams);
-    for (int64_t r = begin; r < end && beyond >> 63 == 0; r++) {
-      const int64_t *at = (const int64_t *)index->data + r * n;
-#pragma omp simd reduction(| : beyond)
-      for (int64_t i = 0; i < n; i++) beyond |= ((uint64_t)at[i] - 1) | ((uint64_t)width - (uint64_t)at[i]);
-      if (beyond >> 63 != 0) break;
-      char *here = streams ? row : w.to;
-      memcpy(here, x->data + (size_t)r * bytes, bytes);
-      loop(&line, here, at, src->data + (size_t)(r * n) * item);
-      if (streams) {
-        lm_nontemporal_write(&w, row, bytes);
-      } else {
-        w.to += bytes;
-      }
-    }
-    lm_nontemporal_close(&w);
-  }
-  *good = beyond >> 63 == 0;
+  row_scatter job = {.x = x, .index = index, .src = src, .out = out};
+  job.loop = folds ? loops->fold[a->how][x->dtype] : loops->put[item];
+  job.streams = lm_use_nontemporal(lm_nbytes(out));
+  lm_parallel(rows, 2.0 * (double)index->numel + (double)x->numel / 4, 0, scatter_some_rows, &job);
+  *good = !job.beyond;
   return true;
 }
 
@@ -310,9 +342,9 @@ lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
                   .x = x->data,
                   .index = t.position,
                   .src = values->data,
-                  .x_item = lm_dtype_size((lm_dtype)x->dtype)};
-  scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, (lm_dtype)values->dtype, x->ndim - indexed,
-              x->size + indexed, (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
+                  .x_item = lm_dtype_size(x->dtype)};
+  scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, values->dtype, x->ndim - indexed, x->size + indexed,
+              (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
   TRY(close_sums(x, out[0]));
 done:
   lm_tuples_close(out[0], &t);

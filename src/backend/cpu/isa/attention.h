@@ -1,6 +1,5 @@
 /* What attention does with a block of scores between its matrix products, float or double. */
-#ifndef LM_CPU_ISA_ATTENTION_H
-#define LM_CPU_ISA_ATTENTION_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/isa/dropping.h"
@@ -39,5 +38,3 @@ struct lm_attention_loops {
 
 LM_ISA_DECLARE(struct lm_attention_loops, lm_attention_F32);
 LM_ISA_DECLARE(struct lm_attention_loops, lm_attention_F64);
-
-#endif

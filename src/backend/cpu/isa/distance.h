@@ -1,6 +1,5 @@
 /* Distances of one row from a tile of others, by the p-norms of their differences; float or double. */
-#ifndef LM_CPU_ISA_DISTANCE_H
-#define LM_CPU_ISA_DISTANCE_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -21,5 +20,3 @@ LM_ISA_DECLARE(struct lm_distance_loops, lm_distance_F64);
 static inline const struct lm_distance_loops *lm_distance_loops_of(lm_dtype dtype) {
   return dtype == LM_F64 ? LM_ISA_PICK(lm_distance_F64) : LM_ISA_PICK(lm_distance_F32);
 }
-
-#endif

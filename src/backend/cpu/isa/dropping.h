@@ -1,7 +1,6 @@
 /* Which elements dropout keeps, by their positions in a draw: element i takes word i % 4 of block offset + i / 4, and
  * is kept where the upper 24 bits of it reach a threshold. */
-#ifndef LM_CPU_ISA_DROPPING_H
-#define LM_CPU_ISA_DROPPING_H
+#pragma once
 
 #include <math.h>
 
@@ -79,5 +78,3 @@ static inline const int32_t *lm_drawn_bits(lm_draw draw, int64_t first, int64_t 
 #endif
   return scratch + first % 4;
 }
-
-#endif

@@ -2,13 +2,13 @@
  * type's id; what stands here then speaks of that type: LM_ELEM is what memory holds, LM_ACC what the arithmetic is
  * done in, LM_LOAD and LM_STORE lead from one to the other, and LM_FN(name) is the name of a function of the template.
  */
-#ifndef LM_CPU_ISA_ELEM_H
-#define LM_CPU_ISA_ELEM_H
+#pragma once
 
 #include <math.h>
 
 #include "backend/cpu/isa.h"
 #include "convert.h"
+#include "integers.h"
 #include "tensor/dtype.h"
 
 typedef bool lm_acc_BOOL;
@@ -53,6 +53,4 @@ typedef double lm_acc_F64;
 #define LM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define LM_INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
 #endif

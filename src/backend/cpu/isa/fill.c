@@ -25,7 +25,7 @@ LM_VECTOR double lm_cos(double) __asm__("cos");
  * vectorize: word[w][b]. All loops run over whole vectors; what an element gets does not depend on its place. */
 enum { MAX_CHUNK = 512, BLOCKS = MAX_CHUNK / 4, VECTOR = 16 };
 
-static int whole_vectors(int blocks) { return (blocks + VECTOR - 1) / VECTOR * VECTOR; }
+static int whole_vectors(int blocks) { return lm_round_up(blocks, VECTOR); }
 
 static void words_of(lm_draw draw, uint64_t first, int blocks, uint32_t word[4][BLOCKS]) {
 #pragma omp simd

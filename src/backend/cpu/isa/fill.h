@@ -1,7 +1,6 @@
 /* Random numbers into tiles, and dropout: elements first .. first + n - 1 of a draw, counted as kernels/philox.h says.
  */
-#ifndef LM_CPU_ISA_FILL_H
-#define LM_CPU_ISA_FILL_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/isa/dropping.h"
@@ -33,5 +32,3 @@ struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
 };
 
 LM_ISA_DECLARE(struct lm_fill_loops, lm_fill_loops);
-
-#endif

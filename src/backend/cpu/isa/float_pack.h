@@ -1,6 +1,5 @@
 /* A register of float32 at this level. GCC keeps wider vectors in memory. */
-#ifndef LM_CPU_ISA_FLOAT_PACK_H
-#define LM_CPU_ISA_FLOAT_PACK_H
+#pragma once
 
 #include <string.h>
 
@@ -28,5 +27,3 @@ LM_INLINE float lm_pack_sum(lm_float_pack p) {
   }
   return lane[0];
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The functions in capitals that formulas call (pointwise_scalars.h), of the type that LM_E names: F32, F64 or I64.
  * Those of int (I32), for LM_NARROW, serve every narrower integer type. */
-#ifndef LM_CPU_ISA_FUNCTIONS_H
-#define LM_CPU_ISA_FUNCTIONS_H
+#pragma once
 
 #include "scalar_functions_cpu.h"
 
@@ -158,5 +157,3 @@
 #define LM_FMOD_I32 lm_fmod_i32
 #define LM_SHIFT_LEFT_I32(v, by) ((by) < 0 || (by) > 31 ? 0 : (v) << ((by)&31))
 #define LM_SHIFT_RIGHT_I32(v, by) ((v) >> ((by) < 0 || (by) > 31 ? 31 : (by)))
-
-#endif

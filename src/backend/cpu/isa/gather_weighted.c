@@ -10,8 +10,6 @@ enum {
   GROUP = LM_GATHER_WEIGHTED_GROUP
 };
 
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 #define LM_TEMPLATE "backend/cpu/isa/templates/gather_weighted.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 

@@ -1,16 +1,15 @@
 /* Loops of gather_weighted and its gradients. */
-#ifndef LM_CPU_ISA_GATHER_WEIGHTED_H
-#define LM_CPU_ISA_GATHER_WEIGHTED_H
+#pragma once
 
 #include "backend/cpu/isa.h"
-#include "op/nn/gather_weighted.h"
+#include "op/nn/gather_weighted_job.h"
 
 enum { LM_GATHER_WEIGHTED_GROUP = 4 }; /* planes that input does at a time where i is 1 */
 
 /* A call, and what a unit of its work is: forward, `width` of p of c_width channels; input, `width` of i of c_width
  * channels, which is 1 unless i is; weight, at most 4096 of p, `width`, of one n and j. */
 typedef struct lm_gather_weighted_work {
-  lm_gather_weighted_call call;
+  lm_gather_weighted_job call;
   int64_t width, c_width;
 } lm_gather_weighted_work;
 
@@ -21,5 +20,3 @@ struct lm_gather_weighted_loops { /* by dtype; NULL where there is none */
   lm_gather_weighted_loop forward[LM_DTYPE_COUNT], input[LM_DTYPE_COUNT], weight[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_gather_weighted_loops, lm_gather_weighted_loops);
-
-#endif

@@ -1,6 +1,5 @@
 /* Matrix products by plain loops: any strides, small sizes, and the integer types no library multiplies. */
-#ifndef LM_CPU_ISA_GEMM_H
-#define LM_CPU_ISA_GEMM_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -22,5 +21,3 @@ struct lm_gemm_loops {
 };
 
 LM_ISA_DECLARE(struct lm_gemm_loops, lm_gemm_loops);
-
-#endif

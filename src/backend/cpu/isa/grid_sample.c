@@ -6,8 +6,6 @@
 
 enum { TILE = LM_GRID_TILE, MAX_READS = 64 }; /* pixels a point reads at most */
 
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 #define LM_TAPS_FN LM_INLINE
 #define LM_TAPS_FLOOR_F16 floorf
 #define LM_TAPS_FLOOR_BF16 floorf

@@ -1,6 +1,5 @@
 /* Loops of grid_sample and its gradients. */
-#ifndef LM_CPU_ISA_GRID_SAMPLE_H
-#define LM_CPU_ISA_GRID_SAMPLE_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "op/nn/grid_sample.h"
@@ -21,5 +20,3 @@ struct lm_grid_loops { /* by dtype; NULL where there is none */
   lm_grid_loop forward[LM_DTYPE_COUNT], input[LM_DTYPE_COUNT], grid[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_grid_loops, lm_grid_loops);
-
-#endif

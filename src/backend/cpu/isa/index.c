@@ -62,7 +62,6 @@ const struct lm_scatter_loops LM_ISA_NAME(lm_scatter_loops) = {
 /* ---- bags */
 
 enum { LANES = 64, FEW = 16 }; /* columns at a time */
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #undef LM_TEMPLATE
 #define LM_TEMPLATE "backend/cpu/isa/templates/embedding_bag.inc"

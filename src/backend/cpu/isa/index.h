@@ -1,6 +1,5 @@
 /* Lines of scatter and its kin. */
-#ifndef LM_CPU_ISA_INDEX_H
-#define LM_CPU_ISA_INDEX_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "op/backend.h"
@@ -31,5 +30,3 @@ struct lm_embedding_bag_loops {
                                int64_t to); /* of floating dtypes; of these bags */
 };
 LM_ISA_DECLARE(struct lm_embedding_bag_loops, lm_embedding_bag_loops);
-
-#endif

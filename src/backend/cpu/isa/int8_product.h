@@ -1,6 +1,5 @@
 /* Products with rows of int8, each of which has a scale. */
-#ifndef LM_CPU_ISA_INT8_PRODUCT_H
-#define LM_CPU_ISA_INT8_PRODUCT_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -29,5 +28,3 @@ struct lm_int8_loops {
 };
 
 LM_ISA_DECLARE(struct lm_int8_loops, lm_int8_loops);
-
-#endif

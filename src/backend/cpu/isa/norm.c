@@ -11,8 +11,6 @@ enum {
   FETCHED = 2048 /* elements of a row that is asked for ahead, at most */
 };
 
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Rows of c columns in a block: a multiple of 4, few enough for float sums to stay exact to a few ulp. */
 static inline int64_t block_rows(int64_t c) {
   int64_t rows = BLOCK / c & ~(int64_t)3;

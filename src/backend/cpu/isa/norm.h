@@ -2,8 +2,7 @@
  * in double from block to block. "Rows" loops walk [rows, c] with one statistic a column (batch norm,
  * channels-last); "run" loops walk n neighbors with one statistic for all (batch norm, contiguous;
  * layer norm). Per-channel arrays called ACC hold float, or double for float64 data. */
-#ifndef LM_CPU_ISA_NORM_H
-#define LM_CPU_ISA_NORM_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -57,5 +56,3 @@ struct lm_norm_loops {
   lm_norm_loops_of of[LM_DTYPE_COUNT]; /* floating dtypes alone */
 };
 LM_ISA_DECLARE(struct lm_norm_loops, lm_norm_loops);
-
-#endif

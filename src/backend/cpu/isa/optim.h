@@ -1,6 +1,5 @@
 /* Inner loops over n elements of one tensor, by its dtype: optimizers' steps, norms, scaling. */
-#ifndef LM_CPU_ISA_OPTIM_H
-#define LM_CPU_ISA_OPTIM_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "optim_entries.h"
@@ -28,5 +27,3 @@ struct lm_optim_loops {
   bool (*rescale[LM_DTYPE_COUNT])(int64_t n, const void *x, void *y, double factor);
 };
 LM_ISA_DECLARE(struct lm_optim_loops, lm_optim_loops);
-
-#endif

@@ -1,8 +1,7 @@
 /* Elementwise loops over tiles, a table for each compute type: float, double, int64, and for those ops whose results
  * are then the same uint8, int8, int16 and int32, whose load and store have that dtype, bool, uint16 and (load) int64
  * alone. */
-#ifndef LM_CPU_ISA_POINTWISE_H
-#define LM_CPU_ISA_POINTWISE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -46,5 +45,3 @@ static inline const struct lm_pointwise_loops *lm_pointwise_loops_of(lm_dtype co
     default: return LM_ISA_PICK(lm_pointwise_I64);
   }
 }
-
-#endif

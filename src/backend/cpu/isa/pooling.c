@@ -17,8 +17,6 @@ enum {
   TILE = 256  /* channels whose partial results stay in the first-level cache */
 };
 
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Windows from .. to - 1 are equally wide, and each is as far from the one before. */
 typedef struct pooling_run {
   int64_t from, to, apart;

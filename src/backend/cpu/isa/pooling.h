@@ -1,7 +1,6 @@
 /* Pooling loops. A plane is one image with all its channels interleaved (channels-last, c = C), or
  * one channel of one image (contiguous, c = 1): either way [H, W, c] in memory. */
-#ifndef LM_CPU_ISA_POOLING_H
-#define LM_CPU_ISA_POOLING_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -34,5 +33,3 @@ struct lm_pooling_loops { /* by dtype; NULL where there is none */
   lm_pooling_loop max[LM_DTYPE_COUNT], max_back[LM_DTYPE_COUNT], avg[LM_DTYPE_COUNT], avg_back[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_pooling_loops, lm_pooling_loops);
-
-#endif

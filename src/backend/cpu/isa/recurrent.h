@@ -1,6 +1,5 @@
 /* One step of a recurrent layer after its product with the weights: a pass over the gates, of float or double. */
-#ifndef LM_CPU_ISA_RECURRENT_H
-#define LM_CPU_ISA_RECURRENT_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -36,5 +35,3 @@ struct lm_recurrent_loops {
 
 LM_ISA_DECLARE(struct lm_recurrent_loops, lm_recurrent_F32);
 LM_ISA_DECLARE(struct lm_recurrent_loops, lm_recurrent_F64);
-
-#endif

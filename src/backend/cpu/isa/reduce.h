@@ -1,8 +1,7 @@
 /* Reductions of contiguous elements of a compute type (float, double, int64, and for extremes alone the narrower
  * integers). int64 has SUM, PRODUCT, NONZERO, MAX and MIN, narrower ones MAX and MIN; what takes two passes or returns
  * positions is made of the others. */
-#ifndef LM_CPU_ISA_REDUCE_H
-#define LM_CPU_ISA_REDUCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ static inline const struct lm_reduce_loops *lm_reduce_loops_of(lm_dtype compute)
     default: return LM_ISA_PICK(lm_reduce_I64);
   }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Scans of contiguous numbers of a compute type (double, int64), in place. */
-#ifndef LM_CPU_ISA_SCAN_H
-#define LM_CPU_ISA_SCAN_H
+#pragma once
 
 #include <stdint.h>
 
@@ -29,5 +28,3 @@ struct lm_scan_loops {
 
 LM_ISA_DECLARE(struct lm_scan_loops, lm_scan_F64);
 LM_ISA_DECLARE(struct lm_scan_loops, lm_scan_I64);
-
-#endif

@@ -1,6 +1,5 @@
 /* Softmax, its logarithm and their gradients over contiguous numbers, float or double. */
-#ifndef LM_CPU_ISA_SOFTMAX_H
-#define LM_CPU_ISA_SOFTMAX_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "reduce_kinds.h"
@@ -20,5 +19,3 @@ LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_F64);
 static inline const struct lm_softmax_loops *lm_softmax_loops_of(lm_dtype compute) {
   return compute == LM_F64 ? LM_ISA_PICK(lm_softmax_F64) : LM_ISA_PICK(lm_softmax_F32);
 }
-
-#endif

@@ -5,8 +5,7 @@
  * the 36 the convolution is a matrix product of tiles by channels. The 36 are planes `stride` floats
  * apart. Channels come in multiples of 16; a matrix of weights is cut into panels of `panel` columns,
  * the last one narrower, each stored [rows][width]. */
-#ifndef LM_CPU_ISA_WINOGRAD_H
-#define LM_CPU_ISA_WINOGRAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,5 +53,3 @@ struct lm_wino_loops {
 };
 
 LM_ISA_DECLARE(struct lm_wino_loops, lm_wino_loops);
-
-#endif

@@ -57,8 +57,8 @@ static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char 
   lm_bad_matrix bad;
   lm_scalar answer;
   int info;
-  parts_job j = {.dtype = (lm_dtype)x->dtype,
-                 .item = lm_dtype_size((lm_dtype)x->dtype),
+  parts_job j = {.dtype = x->dtype,
+                 .item = lm_dtype_size(x->dtype),
                  .n = (int)x->size[x->ndim - 1],
                  .a = matrices,
                  .s = values,
@@ -121,8 +121,8 @@ static int svd_one(const void *job, int64_t i, char *work) {
 
 static lm_status prepare_svd(parts_job *j, const lm_tensor *x, const char *jobz) {
   int info, ld, ldv;
-  lm_scalar answer = lm_scalar_of((lm_dtype)x->dtype, 1);
-  j->dtype = (lm_dtype)x->dtype;
+  lm_scalar answer = lm_scalar_of(x->dtype, 1);
+  j->dtype = x->dtype;
   j->item = lm_dtype_size(j->dtype);
   j->m = (int)x->size[x->ndim - 2];
   j->n = (int)x->size[x->ndim - 1];
@@ -274,9 +274,9 @@ lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->A;
   lm_tensor *copy = NULL, *b = NULL;
   lm_bad_matrix bad;
-  lm_scalar answer = lm_scalar_of((lm_dtype)x->dtype, 1);
-  parts_job j = {.dtype = (lm_dtype)x->dtype,
-                 .item = lm_dtype_size((lm_dtype)x->dtype),
+  lm_scalar answer = lm_scalar_of(x->dtype, 1);
+  parts_job j = {.dtype = x->dtype,
+                 .item = lm_dtype_size(x->dtype),
                  .m = (int)x->size[x->ndim - 2],
                  .n = (int)x->size[x->ndim - 1],
                  .driver = a->driver,

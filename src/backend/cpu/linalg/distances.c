@@ -14,7 +14,9 @@ typedef struct rows_job {
   int64_t n, r, m, tiles; /* x1 [n, m], x2 [r, m] */
   double p;
   const lm_tensor *x1, *x2, *out;
-  bool pairs; /* x1 is x2, and of each row those from later ones alone are requested */
+  bool pairs;                      /* x1 is x2, and of each row those from later ones alone are requested */
+  char *packed;                    /* x2 in tiles */
+  const char *squares1, *squares2; /* of the rows: their sums */
 } rows_job;
 
 /* Where the pairs of row i begin among those of n rows. */
@@ -50,34 +52,42 @@ static void later_rows(const rows_job *j, distance_loop *run, int64_t i, const c
   }
 }
 
-static lm_status direct(const rows_job *j) {
-  lm_status status;
-  lm_tensor *scratch = NULL;
-  int64_t batches = j->pairs ? 1 : lm_matrix_count(j->out), each = TILE * j->m;
-  TRY(lm_tensor_empty(j->dtype, j->out->device, 1, (int64_t[]){batches * j->tiles * each}, LM_CONTIGUOUS, &scratch));
-  double work = (double)batches * (double)j->n * (double)(j->r * (j->m + 8)) / (j->pairs ? 2 : 1);
-  int threads = lm_cpu_share(j->p == 0 || j->p == 1 || j->p == 2 ? work / 8 : work);
+static void pack_tiles(void *ctx, int64_t first, int64_t last) {
+  const rows_job *j = ctx;
+  for (int64_t i = first; i < last; i++)
+    pack(j, lm_matrix_at(j->x2, i / j->tiles), i % j->tiles * TILE, j->packed + j->item * (size_t)(i * TILE * j->m));
+}
+
+static void measure_rows(void *ctx, int64_t first, int64_t last) {
+  const rows_job *j = ctx;
+  int64_t each = TILE * j->m;
   distance_loop *run = lm_distance_loops_of(j->dtype)->direct;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-#pragma omp for
-    for (int64_t i = 0; i < batches * j->tiles; i++)
-      pack(j, lm_matrix_at(j->x2, i / j->tiles), i % j->tiles * TILE, scratch->data + j->item * (size_t)(i * each));
-#pragma omp for schedule(dynamic, 8)
-    for (int64_t i = 0; i < batches * j->n; i++) {
-      const char *x = j->x1->data + j->item * (size_t)(i * j->m);
-      if (j->pairs) {
-        later_rows(j, run, i, x, scratch->data);
-        continue;
-      }
-      char *to = j->out->data + j->item * (size_t)(i * j->r);
-      for (int64_t t = 0; t < j->tiles; t++) {
-        int64_t left = j->r - t * TILE;
-        run(j->p, j->m, x, scratch->data + j->item * (size_t)((i / j->n * j->tiles + t) * each),
-            left < TILE ? left : TILE, to + j->item * (size_t)(t * TILE));
-      }
+  for (int64_t i = first; i < last; i++) {
+    const char *x = j->x1->data + j->item * (size_t)(i * j->m);
+    if (j->pairs) {
+      later_rows(j, run, i, x, j->packed);
+      continue;
+    }
+    char *to = j->out->data + j->item * (size_t)(i * j->r);
+    for (int64_t t = 0; t < j->tiles; t++) {
+      int64_t left = j->r - t * TILE;
+      run(j->p, j->m, x, j->packed + j->item * (size_t)((i / j->n * j->tiles + t) * each), left < TILE ? left : TILE,
+          to + j->item * (size_t)(t * TILE));
     }
   }
+}
+
+static lm_status direct(rows_job *j) {
+  lm_status status;
+  lm_tensor *scratch = NULL;
+  int64_t batches = j->pairs ? 1 : lm_matrix_count(j->out);
+  TRY(lm_tensor_empty(j->dtype, j->out->device, 1, (int64_t[]){batches * j->tiles * TILE * j->m}, LM_CONTIGUOUS,
+                      &scratch));
+  j->packed = scratch->data;
+  double work = (double)batches * (double)j->n * (double)(j->r * (j->m + 8)) / (j->pairs ? 2 : 1);
+  if (j->p == 0 || j->p == 1 || j->p == 2) work /= 8;
+  lm_parallel(batches * j->tiles, work, 0, pack_tiles, j);
+  lm_parallel(batches * j->n, work, 0, measure_rows, j);
 done:
   lm_release(scratch);
   return status;
@@ -86,20 +96,28 @@ done:
 static lm_status sums_of_squares(const lm_tensor *x, lm_tensor **out) {
   int64_t rows = 1, m = x->size[x->ndim - 1];
   for (int d = 0; d < x->ndim - 1; d++) rows *= x->size[d];
-  lm_status status = lm_tensor_empty((lm_dtype)x->dtype, x->device, 1, &rows, LM_CONTIGUOUS, out);
+  lm_status status = lm_tensor_empty(x->dtype, x->device, 1, &rows, LM_CONTIGUOUS, out);
   for (int64_t i = 0; status == LM_OK && i < rows; i++) {
     double sum = 0;
     for (int64_t k = 0; k < m; k++) {
-      double v = lm_scalar_at((lm_dtype)x->dtype, x->data, i * m + k);
+      double v = lm_scalar_at(x->dtype, x->data, i * m + k);
       sum += v * v;
     }
-    lm_scalar_put((lm_dtype)x->dtype, (*out)->data, i, sum);
+    lm_scalar_put(x->dtype, (*out)->data, i, sum);
   }
   return status;
 }
 
+static void finish_products(void *ctx, int64_t first, int64_t last) {
+  const rows_job *j = ctx;
+  for (int64_t i = first; i < last; i++)
+    lm_distance_loops_of(j->dtype)->from_products(j->r, lm_scalar_at(j->dtype, j->squares1, i),
+                                                  j->squares2 + j->item * (size_t)(i / j->n * j->r),
+                                                  j->out->data + j->item * (size_t)(i * j->r));
+}
+
 /* |a - b|^2 = |a|^2 + |b|^2 - 2 a b */
-static lm_status by_products(const rows_job *j) {
+static lm_status by_products(rows_job *j) {
   lm_status status;
   lm_tensor *s1 = NULL, *s2 = NULL;
   int64_t batches = lm_matrix_count(j->out);
@@ -122,12 +140,8 @@ static lm_status by_products(const rows_job *j) {
                                      .step_b = j->r * j->m,
                                      .step_c = j->n * j->r,
                                      .alpha = 1}));
-  void (*finish)(int64_t, double, const void *, void *) = lm_distance_loops_of(j->dtype)->from_products;
-  int threads = lm_cpu_share((double)j->out->numel);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < batches * j->n; i++)
-    finish(j->r, lm_scalar_at(j->dtype, s1->data, i), s2->data + j->item * (size_t)(i / j->n * j->r),
-           j->out->data + j->item * (size_t)(i * j->r));
+  j->squares1 = s1->data, j->squares2 = s2->data;
+  lm_parallel(batches * j->n, (double)j->out->numel, 0, finish_products, j);
 done:
   lm_release(s1);
   lm_release(s2);
@@ -140,12 +154,12 @@ lm_status lm_cpu_row_distances(const void *args, lm_tensor *const *out) {
   lm_tensor *x1 = NULL, *x2 = NULL;
   TRY(lm_row_major(a->x1, &x1));
   TRY(lm_row_major(a->x2, &x2));
-  rows_job j = {.dtype = (lm_dtype)out[0]->dtype, .x1 = x1, .x2 = x2, .out = out[0], .p = a->p};
+  rows_job j = {.dtype = out[0]->dtype, .x1 = x1, .x2 = x2, .out = out[0], .p = a->p};
   j.item = lm_dtype_size(j.dtype);
   j.n = x1->size[x1->ndim - 2];
   j.r = x2->size[x2->ndim - 2];
   j.m = x1->size[x1->ndim - 1];
-  j.tiles = (j.r + TILE - 1) / TILE;
+  j.tiles = lm_ceil_div(j.r, TILE);
   if (j.m == 0)
     memset(out[0]->data, 0, lm_nbytes(out[0]));
   else
@@ -156,6 +170,22 @@ done:
   return status;
 }
 
+typedef struct signs_job {
+  const lm_tensor *g, *x1, *x2;
+  lm_tensor *out;
+} signs_job;
+
+static void sum_signs(void *ctx, int64_t first, int64_t last) {
+  const signs_job *j = ctx;
+  const lm_tensor *x1 = j->x1, *x2 = j->x2;
+  lm_dtype dtype = (lm_dtype)j->out->dtype;
+  int64_t n = x1->size[x1->ndim - 2], r = x2->size[x2->ndim - 2], m = x1->size[x1->ndim - 1];
+  int64_t item = (int64_t)lm_dtype_size(dtype);
+  for (int64_t i = first; i < last; i++)
+    lm_distance_loops_of(dtype)->signs(r, m, j->g->data + i * r * item, x1->data + i * m * item,
+                                       x2->data + i / n * r * m * item, j->out->data + i * m * item);
+}
+
 lm_status lm_cpu_row_distances_backward(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_row_distances_backward_args *a = args;
@@ -163,18 +193,9 @@ lm_status lm_cpu_row_distances_backward(const void *args, lm_tensor *const *out)
   TRY(lm_row_major(a->grad, &g));
   TRY(lm_row_major(a->x1, &x1));
   TRY(lm_row_major(a->x2, &x2));
-  lm_dtype dtype = (lm_dtype)out[0]->dtype;
-  int64_t n = x1->size[x1->ndim - 2], r = x2->size[x2->ndim - 2], m = x1->size[x1->ndim - 1],
-          item = (int64_t)lm_dtype_size(dtype);
-  void (*signs)(int64_t, int64_t, const void *, const void *, const void *, void *) =
-      lm_distance_loops_of(dtype)->signs;
-  int64_t rows = n * lm_matrix_count(out[0]);
-  int threads = lm_cpu_share((double)rows * (double)(r * (m + 8)) / 8);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < rows; i++) {
-    signs(r, m, g->data + i * r * item, x1->data + i * m * item, x2->data + i / n * r * m * item,
-          out[0]->data + i * m * item);
-  }
+  int64_t rows = x1->size[x1->ndim - 2] * lm_matrix_count(out[0]);
+  double each = (double)(x2->size[x2->ndim - 2] * (x1->size[x1->ndim - 1] + 8)) / 8;
+  lm_parallel(rows, (double)rows * each, 0, sum_signs, &(signs_job){g, x1, x2, out[0]});
 done:
   lm_release(g);
   lm_release(x1);
@@ -187,11 +208,11 @@ lm_status lm_cpu_pair_distances(const void *args, lm_tensor *const *out) {
   const lm_pair_distances_args *a = args;
   lm_tensor *x = NULL;
   TRY(lm_row_major(a->x, &x));
-  rows_job j = {.dtype = (lm_dtype)x->dtype, .x1 = x, .x2 = x, .out = out[0], .p = a->p, .pairs = true};
+  rows_job j = {.dtype = x->dtype, .x1 = x, .x2 = x, .out = out[0], .p = a->p, .pairs = true};
   j.item = lm_dtype_size(j.dtype);
   j.n = j.r = x->size[0];
   j.m = x->size[1];
-  j.tiles = (j.r + TILE - 1) / TILE;
+  j.tiles = lm_ceil_div(j.r, TILE);
   if (j.m == 0)
     memset(out[0]->data, 0, lm_nbytes(out[0]));
   else
@@ -206,7 +227,7 @@ lm_status lm_cpu_matrix_to_pairs(const void *args, lm_tensor *const *out) {
   lm_tensor *x = NULL;
   TRY(lm_row_major(((const lm_matrix_to_pairs_args *)args)->x, &x));
   int64_t n = x->size[0];
-  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  size_t item = lm_dtype_size(x->dtype);
   for (int64_t i = 0; i < n; i++)
     memcpy(out[0]->data + item * (size_t)pairs_before(n, i), x->data + item * (size_t)(i * n + i + 1),
            item * (size_t)(n - i - 1));
@@ -215,36 +236,47 @@ done:
   return status;
 }
 
-/* Rows right of the diagonal are copied, squares below it come from their transposed. */
-lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
-  enum { SQUARE = 16 };
-  lm_status status;
-  lm_tensor *x = NULL;
-  const lm_pairs_to_matrix_args *a = args;
-  int64_t n = a->n;
-  size_t item = lm_dtype_size((lm_dtype)a->x->dtype);
-  char *to = out[0]->data;
-  int threads = lm_cpu_share((double)n * (double)n);
-  TRY(lm_row_major(a->x, &x));
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-#pragma omp for schedule(dynamic, SQUARE)
-    for (int64_t i = 0; i < n; i++) {
-      memset(to + item * (size_t)(i * n + i), 0, item);
-      memcpy(to + item * (size_t)(i * n + i + 1), x->data + item * (size_t)pairs_before(n, i),
-             item * (size_t)(n - i - 1));
-    }
-#pragma omp for schedule(dynamic)
-    for (int64_t first = 0; first < n; first += SQUARE) {
-      int64_t end = first + SQUARE < n ? first + SQUARE : n;
-      for (int64_t begin = 0; begin < end; begin += SQUARE) {
-        for (int64_t i = first; i < end; i++) {
-          for (int64_t k = begin; k < begin + SQUARE && k < i; k++)
-            memcpy(to + item * (size_t)(i * n + k), to + item * (size_t)(k * n + i), item);
-        }
+enum { SQUARE = 16 };
+
+typedef struct unpairing {
+  int64_t n;
+  size_t item;
+  const char *from;
+  char *to;
+} unpairing;
+
+static void copy_pairs(void *ctx, int64_t first, int64_t last) {
+  const unpairing *j = ctx;
+  for (int64_t i = first; i < last; i++) {
+    memset(j->to + j->item * (size_t)(i * j->n + i), 0, j->item);
+    memcpy(j->to + j->item * (size_t)(i * j->n + i + 1), j->from + j->item * (size_t)pairs_before(j->n, i),
+           j->item * (size_t)(j->n - i - 1));
+  }
+}
+
+static void mirror_squares(void *ctx, int64_t from, int64_t to) {
+  const unpairing *j = ctx;
+  for (int64_t first = from * SQUARE; first < to * SQUARE && first < j->n; first += SQUARE) {
+    int64_t end = first + SQUARE < j->n ? first + SQUARE : j->n;
+    for (int64_t begin = 0; begin < end; begin += SQUARE) {
+      for (int64_t i = first; i < end; i++) {
+        for (int64_t k = begin; k < begin + SQUARE && k < i; k++)
+          memcpy(j->to + j->item * (size_t)(i * j->n + k), j->to + j->item * (size_t)(k * j->n + i), j->item);
       }
     }
   }
+}
+
+/* Rows right of the diagonal are copied, squares below it come from their transposed. */
+lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  lm_tensor *x = NULL;
+  const lm_pairs_to_matrix_args *a = args;
+  double work = (double)a->n * (double)a->n;
+  TRY(lm_row_major(a->x, &x));
+  unpairing job = {a->n, lm_dtype_size((lm_dtype)a->x->dtype), x->data, out[0]->data};
+  lm_parallel(a->n, work, 0, copy_pairs, &job);
+  lm_parallel((a->n + SQUARE - 1) / SQUARE, work, 0, mirror_squares, &job);
 done:
   lm_release(x);
   return status;

@@ -2,8 +2,7 @@
  *
  * Its matrices are column-major: a row-major one is the transposed to it. Fortran passes everything by address, and the
  * lengths of texts at the end. */
-#ifndef LM_CPU_LAPACK_H
-#define LM_CPU_LAPACK_H
+#pragma once
 
 #include "backend/cpu/cpu.h"
 #include "op/linalg/matrix_errors.h"
@@ -70,11 +69,9 @@ lm_status lm_row_major_copy(const lm_tensor *x, lm_tensor **out);
 /* How many matrices; the i-th of dense ones. */
 int64_t lm_matrix_count(const lm_tensor *x);
 static inline void *lm_matrix_at(const lm_tensor *x, int64_t i) {
-  return x->data + (size_t)(i * x->size[x->ndim - 2] * x->size[x->ndim - 1]) * lm_dtype_size((lm_dtype)x->dtype);
+  return x->data + (size_t)(i * x->size[x->ndim - 2] * x->size[x->ndim - 1]) * lm_dtype_size(x->dtype);
 }
 /* The i-th vector of dense [..., n]. */
 static inline void *lm_vector_at(const lm_tensor *x, int64_t i) {
-  return x->data + (size_t)(i * x->size[x->ndim - 1]) * lm_dtype_size((lm_dtype)x->dtype);
+  return x->data + (size_t)(i * x->size[x->ndim - 1]) * lm_dtype_size(x->dtype);
 }
-
-#endif

@@ -57,8 +57,7 @@ static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const l
   lm_bad_matrix bad;
   int n = (int)x->size[x->ndim - 1];
   if (x->numel) TRY(lm_cpu_copy(x, factors[0]));
-  lu_job j = {
-      .dtype = (lm_dtype)x->dtype, .m = n, .n = n, .lu = factors[0], .pivots = factors[1], .det = det, .sign = sign};
+  lu_job j = {.dtype = x->dtype, .m = n, .n = n, .lu = factors[0], .pivots = factors[1], .det = det, .sign = sign};
   TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, scratch_of(&j), det_one, &j, &bad));
 done:
   return status;
@@ -83,7 +82,7 @@ lm_status lm_cpu_linalg_lu_factor(const void *args, lm_tensor *const *out) {
   const lm_linalg_lu_factor_args *a = args;
   const lm_tensor *x = a->A;
   lm_bad_matrix bad;
-  lu_job j = {.dtype = (lm_dtype)x->dtype,
+  lu_job j = {.dtype = x->dtype,
               .m = (int)x->size[x->ndim - 2],
               .n = (int)x->size[x->ndim - 1],
               .lu = out[0],
@@ -119,7 +118,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, lu_job j, const lm_t
                        lm_tensor *out) {
   lm_status status = LM_OK;
   lm_bad_matrix bad;
-  j.dtype = (lm_dtype)A->dtype;
+  j.dtype = A->dtype;
   j.m = j.n = (int)A->size[A->ndim - 1];
   j.k = (int)out->size[left ? out->ndim - 1 : out->ndim - 2];
   j.transposed = left == adjoint;
@@ -161,7 +160,7 @@ lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
     TRY(lm_row_major_copy(x, &copy));
   else if (x->numel)
     TRY(lm_cpu_copy(x, out[0]));
-  lu_job j = {.dtype = (lm_dtype)x->dtype, .m = n, .n = n, .lu = copy, .b = out[0]};
+  lu_job j = {.dtype = x->dtype, .m = n, .n = n, .lu = copy, .b = out[0]};
   TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * n * n * n, scratch_of(&j) + sizeof(int) * (size_t)n, inverse_one, &j,
                      &bad));
   status = singular("x", x, bad);
@@ -214,7 +213,7 @@ lm_status lm_cpu_lu_pivots_to_matrix(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_lu_pivots_to_matrix_args *a = args;
   lm_tensor *pivots = NULL;
-  lm_dtype dtype = (lm_dtype)out[0]->dtype;
+  lm_dtype dtype = out[0]->dtype;
   int m = (int)out[0]->size[out[0]->ndim - 1], k = (int)a->pivots->size[a->pivots->ndim - 1];
   TRY(read_pivots(a->pivots, m, &pivots));
   memset(out[0]->data, 0, lm_nbytes(out[0]));

@@ -25,7 +25,7 @@ typedef struct panel {
 } panel;
 
 static size_t elements_of_scratch(const qr_job *j) {
-  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->min_mn + PANEL - 1) / PANEL;
+  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)lm_ceil_div(j->min_mn, PANEL);
   return (size_t)j->min_mn + PANEL * ((size_t)j->m + PANEL + PANEL * panels + 2 * others) + 64;
 }
 
@@ -100,7 +100,7 @@ done:
 static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
   lm_status status = LM_OK;
   const struct lm_householder_loops *loops = lm_householder_loops_of(j->dtype);
-  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)(j->min_mn + PANEL - 1) / PANEL;
+  size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)lm_ceil_div(j->min_mn, PANEL);
   char *tau = work, *T = tau + j->item * (size_t)j->min_mn;
   panel p = {.square = T + j->item * PANEL * PANEL * panels};
   p.w = p.square + j->item * PANEL * PANEL;
@@ -148,8 +148,8 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   lm_bad_matrix bad;
   lm_cpu_gemm_region region = {0};
   bool entered = false;
-  qr_job j = {.dtype = (lm_dtype)x->dtype,
-              .item = lm_dtype_size((lm_dtype)x->dtype),
+  qr_job j = {.dtype = x->dtype,
+              .item = lm_dtype_size(x->dtype),
               .m = (int)x->size[x->ndim - 2],
               .n = (int)x->size[x->ndim - 1],
               .r = out[1],
@@ -163,7 +163,7 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   j.alone = work < 1e9;
   TRY(lm_column_major(x, &copy));
   j.a = copy;
-  TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_cpu_threads()));
+  TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_num_threads()));
   entered = true;
   TRY(lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_scratch(&j), qr_one, &j, &bad));
   if (bad.at >= 0) status = lm_cpu_gemm_failed(LM_E_OOM);

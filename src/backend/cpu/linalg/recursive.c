@@ -9,7 +9,7 @@ static void *at(lm_dtype dtype, const void *a, int ld, int row, int column) {
 }
 
 /* The first of two parts, which ends where leaves do. */
-static int half_of(int n) { return (n / 2 + LM_LEAF - 1) / LM_LEAF * LM_LEAF; }
+static int half_of(int n) { return lm_round_up(n / 2, LM_LEAF); }
 
 /* C = beta C - A B: C [m, n], A [m, k] or, transposed, [k, m]. */
 static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool transposed, const void *a, int lda,
@@ -53,20 +53,42 @@ done:
   return status;
 }
 
-/* Threads have columns of their own. */
+/* Columns of a matrix, which threads have for themselves: as many as make products fast, in multiples of a grain. */
+enum { SOLVED_GRAIN = 64, UPDATED_GRAIN = 32 };
+
+static int parts_of(int columns, int grain, double work) {
+  int threads = lm_threads_for(work), grains = (columns + grain - 1) / grain;
+  return threads < grains ? threads : grains;
+}
+
+static int part_begin(int columns, int grain, int64_t part, int parts) {
+  int64_t begin = lm_part_begin((columns + grain - 1) / grain, part, parts) * grain;
+  return begin < columns ? (int)begin : columns;
+}
+
+typedef struct solving {
+  const lm_trsm_job *t;
+  int n, k, lda, ldb, parts;
+  const void *a;
+  void *b;
+  _Atomic bool failed;
+} solving;
+
+static void solve_parts(void *ctx, int64_t first, int64_t last) {
+  solving *s = ctx;
+  int begin = part_begin(s->k, SOLVED_GRAIN, first, s->parts);
+  int columns = part_begin(s->k, SOLVED_GRAIN, last, s->parts) - begin;
+  if (solve_columns(s->t, s->n, columns, s->a, s->lda, at(s->t->dtype, s->b, s->ldb, 0, begin), s->ldb) != LM_OK)
+    s->failed = true;
+}
+
 lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb) {
-  enum { GRAIN = 64 };
-  int parts = lm_cpu_share((double)n * n * k / 200), grains = (k + GRAIN - 1) / GRAIN;
-  if (parts > grains) parts = grains;
+  double work = (double)n * n * k / 200;
+  int parts = parts_of(k, SOLVED_GRAIN, work);
   if (parts <= 1) return solve_columns(t, n, k, a, lda, b, ldb);
-  bool good = true;
-#pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
-  for (int part = 0; part < parts; part++) {
-    int begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
-    int columns = (end < k ? end : k) - begin;
-    good = solve_columns(t, n, columns, a, lda, at(t->dtype, b, ldb, 0, begin), ldb) == LM_OK && good;
-  }
-  return good ? LM_OK : lm_cpu_gemm_failed(LM_E_STATE);
+  solving job = {.t = t, .n = n, .k = k, .lda = lda, .ldb = ldb, .parts = parts, .a = a, .b = b};
+  lm_parallel(parts, work, 0, solve_parts, &job);
+  return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
 }
 
 lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x, int ldx) {
@@ -117,6 +139,10 @@ typedef struct lu_beside {
   int m, half, lda;
   const void *left;
   const int *pivots;
+  int n, parts;
+  void *right;
+  lm_cpu_gemm_region region;
+  _Atomic bool failed;
 } lu_beside;
 
 static lm_cpu_gemm_job lower_product(const lu_beside *j, int n, void *right) {
@@ -136,30 +162,30 @@ static lm_cpu_gemm_job lower_product(const lu_beside *j, int n, void *right) {
                            .beta = 1};
 }
 
+static void update_parts(void *ctx, int64_t first, int64_t last) {
+  lu_beside *j = ctx;
+  const lm_trsm_job lower = {.dtype = j->dtype, .ones = true};
+  int begin = part_begin(j->n, UPDATED_GRAIN, first, j->parts);
+  int columns = part_begin(j->n, UPDATED_GRAIN, last, j->parts) - begin;
+  void *its = at(j->dtype, j->right, j->lda, 0, begin);
+  lm_cpu_gemm_job product = lower_product(j, columns, its);
+  lm_swap_rows(j->dtype, columns, its, j->lda, j->pivots, 0, j->half, false);
+  if (solve_columns(&lower, j->half, columns, j->left, j->lda, its, j->lda) != LM_OK ||
+      lm_cpu_gemm_alone(&j->region, &product) != LM_OK)
+    j->failed = true;
+}
+
 /* Threads have columns of their own from the exchange of rows to the product, and meet once. What takes less than half
  * a millisecond is done before another core has its columns and this one has them back. */
-static lm_status update_beside(const lu_beside *j, int n, void *right) {
-  enum { GRAIN = 32 };
+static lm_status update_beside(lu_beside *j) {
   lm_status status;
-  lm_cpu_gemm_region region;
-  const lm_trsm_job lower = {.dtype = j->dtype, .ones = true};
-  double work = (double)j->m * n * j->half / 50;
-  int parts = work < 500e3 ? 1 : lm_cpu_share(work), grains = (n + GRAIN - 1) / GRAIN;
-  bool good = true;
-  if (parts > grains) parts = grains;
-  TRY(lm_cpu_gemm_enter(&region, j->dtype, parts));
-#pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good) if (parts > 1)
-  for (int part = 0; part < parts; part++) {
-    int begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
-    int columns = (end < n ? end : n) - begin;
-    void *its = at(j->dtype, right, j->lda, 0, begin);
-    lm_cpu_gemm_job product = lower_product(j, columns, its);
-    lm_swap_rows(j->dtype, columns, its, j->lda, j->pivots, 0, j->half, false);
-    good = solve_columns(&lower, j->half, columns, j->left, j->lda, its, j->lda) == LM_OK &&
-           lm_cpu_gemm_alone(&region, &product) == LM_OK && good;
-  }
-  lm_cpu_gemm_leave(&region);
-  status = good ? LM_OK : lm_cpu_gemm_failed(LM_E_STATE);
+  double work = (double)j->m * j->n * j->half / 50;
+  if (work < 500e3) work = 0;
+  j->parts = parts_of(j->n, UPDATED_GRAIN, work);
+  TRY(lm_cpu_gemm_enter(&j->region, j->dtype, j->parts));
+  lm_parallel(j->parts, work, 0, update_parts, j);
+  lm_cpu_gemm_leave(&j->region);
+  status = j->failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
 done:
   return status;
 }
@@ -173,7 +199,14 @@ lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivo
   }
   int half = min_mn > LM_LEAF ? half_of(min_mn) : min_mn, rest = n - half;
   TRY(lm_factor_lu(dtype, m, half, a, lda, pivots, scratch, info));
-  TRY(update_beside(&(lu_beside){dtype, m, half, lda, a, pivots}, rest, at(dtype, a, lda, 0, half)));
+  TRY(update_beside(&(lu_beside){.dtype = dtype,
+                                 .m = m,
+                                 .half = half,
+                                 .lda = lda,
+                                 .left = a,
+                                 .pivots = pivots,
+                                 .n = rest,
+                                 .right = at(dtype, a, lda, 0, half)}));
   if (m == half) goto done;
   TRY(lm_factor_lu(dtype, m - half, rest, at(dtype, a, lda, half, half), lda, pivots + half, scratch, &below));
   if (*info == 0 && below > 0) *info = below + half;

@@ -1,7 +1,6 @@
 /* Factors and solutions of large matrices, one at a time, by halves: most of the work becomes products of matrices,
  * which have threads and, in float32, oneDNN's speed. Row-major. */
-#ifndef LM_CPU_RECURSIVE_H
-#define LM_CPU_RECURSIVE_H
+#pragma once
 
 #include "backend/cpu/isa/linalg/trsm.h"
 #include "backend/cpu/linalg/lapack.h"
@@ -20,5 +19,3 @@ lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x
 
 /* U with U^T U = a in place of the upper triangle of a [n, n]; info as LAPACK's potrf. */
 lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info);
-
-#endif

@@ -40,7 +40,7 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
   lm_tensor *transposed = NULL;
   double n = (double)a->x->size[a->x->ndim - 1];
   bool turn = !a->upper && n > LM_LEAF;
-  triangle_job j = {.n = (int)n, .a = out[0], .triangle = {.dtype = (lm_dtype)a->x->dtype, .upper = a->upper || turn}};
+  triangle_job j = {.n = (int)n, .a = out[0], .triangle = {.dtype = a->x->dtype, .upper = a->upper || turn}};
   if (turn) {
     TRY(lm_column_major(a->x, &transposed));
     j.a = transposed;
@@ -85,7 +85,7 @@ lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out
     TRY(lm_row_major(a->A, &A));
   TRY(lm_cpu_copy(a->B, X));
   triangle_job j = {.n = (int)n, .a = A, .b = X};
-  j.triangle = (lm_trsm_job){(lm_dtype)A->dtype, a->upper != other, a->left == other, a->unitriangular};
+  j.triangle = (lm_trsm_job){A->dtype, a->upper != other, a->left == other, a->unitriangular};
   j.k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2];
   TRY(lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad));
   if (bad.at >= 0) status = lm_cpu_gemm_failed(LM_E_OOM);

@@ -3,12 +3,13 @@
 #include "backend/cpu/matmul/gemm.h"
 
 #include <limits.h>
+#include <math.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gemm.h"
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
 #include "backend/cpu/matmul/openblas.h"
-#include "backend/cpu/onednn/guard_stack.h"
+#include "backend/cpu/onednn/guard.h"
 #include "backend/cpu/onednn/onednn.h"
 #include "device/alloc.h"
 
@@ -83,7 +84,7 @@ static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
 
 /* From where to where part `part` of `parts` of that many rows or columns goes. */
 static int64_t part_of(int64_t size, int part, int parts, int64_t *n) {
-  int64_t grains = (size + GRAIN - 1) / GRAIN;
+  int64_t grains = lm_ceil_div(size, GRAIN);
   int64_t begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
   *n = (end < size ? end : size) - begin;
   return begin;
@@ -107,15 +108,46 @@ static lm_cpu_gemm_job slice_of(const lm_cpu_gemm_job *g, int part, int parts) {
   return s;
 }
 
-static void by_slices(const lm_cpu_gemm_job *g) {
-  int parts = lm_cpu_share(work(g) / rate(g->dtype));
-  bool by_blas = blas_is_faster(g) && lm_blas_enter(parts);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-  for (int part = 0; part < parts; part++) {
-    lm_cpu_gemm_job s = slice_of(g, part, parts);
-    if (s.m > 0 && s.n > 0) multiply_one(&s, by_blas);
+/* One product in slices, which differ by at most a grain; of float32 by oneDNN. */
+typedef struct slices_job {
+  const lm_cpu_gemm_job *g;
+  int parts;
+  bool by_blas;
+  _Atomic bool failed, declined;
+} slices_job;
+
+static lm_status sgemm(const lm_cpu_gemm_job *g) {
+  if (is_small(g)) {
+    by_loops(g);
+    return LM_OK;
   }
-  if (by_blas) lm_blas_leave(parts);
+  return lm_dnn_sgemm(g->ta, g->tb, g->m, g->n, g->k, (float)g->alpha, g->a, g->lda, g->b, g->ldb, (float)g->beta, g->c,
+                      g->ldc);
+}
+
+static void multiply_slices(void *ctx, int64_t first, int64_t last) {
+  slices_job *j = ctx;
+  for (int64_t part = first; part < last; part++) {
+    lm_cpu_gemm_job s = slice_of(j->g, (int)part, j->parts);
+    if (s.m <= 0 || s.n <= 0) continue;
+    if (s.dtype != LM_F32 || j->by_blas)
+      multiply_one(&s, j->by_blas);
+    else if (sgemm(&s) != LM_OK)
+      j->failed = true;
+  }
+}
+
+static lm_status by_slices(const lm_cpu_gemm_job *g) {
+  /* By a vector it is memory that counts, some 10 bytes a nanosecond. */
+  double entries = (double)g->m * (double)g->k + (double)g->k * (double)g->n + (double)g->m * (double)g->n;
+  double work_ns = work(g) / rate(g->dtype);
+  if (g->dtype == LM_F32) work_ns = fmax(work_ns, entries * 0.4);
+  slices_job job = {.g = g, .parts = lm_threads_for(work_ns)};
+  if (job.parts == 1 && g->dtype == LM_F32 && !blas_is_faster(g)) return sgemm(g);
+  job.by_blas = blas_is_faster(g) && lm_blas_enter(job.parts);
+  lm_parallel(job.parts, work_ns, 0, multiply_slices, &job);
+  if (job.by_blas) lm_blas_leave(job.parts);
+  return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
 }
 
 static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) {
@@ -126,15 +158,6 @@ static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) {
   s.b = (const char *)g->b + i * g->step_b * bytes;
   s.c = (char *)g->c + i * g->step_c * bytes;
   return s;
-}
-
-static lm_status sgemm(const lm_cpu_gemm_job *g) {
-  if (is_small(g)) {
-    by_loops(g);
-    return LM_OK;
-  }
-  return lm_dnn_sgemm(g->ta, g->tb, g->m, g->n, g->k, (float)g->alpha, g->a, g->lda, g->b, g->ldb, (float)g->beta, g->c,
-                      g->ldc);
 }
 
 bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n) {
@@ -162,61 +185,80 @@ static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *
       .beta = (float)g->beta};
 }
 
-/* By columns of C, each of which is one row of a transposed B in memory. */
-static void skinny_gemm_by_columns(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
-  const struct lm_skinny_gemm_loops *loops = LM_ISA_PICK(lm_skinny_gemm_loops);
-  int pieces = lm_cpu_pieces(threads);
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
-  for (int p = 0; p < pieces; p++) {
-    lm_cpu_gemm_job s = columns_of(g, p, pieces);
-    lm_skinny_gemm_job job = skinny_gemm_of(&s, x, x_row);
-    if (s.n > 0) loops->product[g->dtype](&job);
+/* A product of few rows, as floats, in columns of C, or in parts of the sums that are cut by columns. */
+typedef struct skinny_job {
+  const lm_cpu_gemm_job *g;
+  const float *x;
+  int64_t x_row, pieces;
+  int parts, cuts;
+  float *sums; /* [parts, m, row] */
+  int64_t row;
+} skinny_job;
+
+static void multiply_skinny_columns(void *ctx, int64_t first, int64_t last) {
+  const skinny_job *j = ctx;
+  for (int64_t p = first; p < last; p++) {
+    lm_cpu_gemm_job s = columns_of(j->g, (int)p, (int)j->pieces);
+    lm_skinny_gemm_job job = skinny_gemm_of(&s, j->x, j->x_row);
+    if (s.n > 0) LM_ISA_PICK(lm_skinny_gemm_loops)->product[s.dtype](&job);
+  }
+}
+
+static void sum_skinny_parts(void *ctx, int64_t first, int64_t last) {
+  const skinny_job *j = ctx;
+  const lm_cpu_gemm_job *g = j->g;
+  const lm_skinny_gemm_job whole = skinny_gemm_of(g, j->x, j->x_row);
+  for (int64_t p = first; p < last; p++) {
+    lm_skinny_gemm_job s = whole;
+    int64_t part = p / j->cuts, k = whole.k * part / j->parts;
+    int64_t column = part_of(g->n, (int)(p % j->cuts), j->cuts, &s.n);
+    s.k = whole.k * (part + 1) / j->parts - k;
+    s.x = j->x + k;
+    s.b = (const char *)g->b + (k * g->ldb + column) * (int64_t)lm_dtype_size(g->dtype);
+    if (s.n > 0) LM_ISA_PICK(lm_skinny_gemm_loops)->sum[g->dtype](&s, j->sums + part * j->row * g->m + column, j->row);
+  }
+}
+
+static void finish_skinny_sums(void *ctx, int64_t first, int64_t last) {
+  const skinny_job *j = ctx;
+  const lm_cpu_gemm_job *g = j->g;
+  for (int64_t p = first; p < last; p++) {
+    lm_skinny_gemm_job s = skinny_gemm_of(g, j->x, j->x_row);
+    int64_t column = part_of(g->n, (int)p, (int)j->pieces, &s.n);
+    s.c = (char *)g->c + column * (int64_t)lm_dtype_size(g->dtype);
+    if (s.n > 0)
+      LM_ISA_PICK(lm_skinny_gemm_loops)->finish[g->dtype](&s, j->sums + column, j->row, j->parts, j->row * g->m);
   }
 }
 
 /* By rows of B, which are one run of memory, in parts that are the same for any number of threads; for many threads
  * these are cut by columns, too. */
-static lm_status skinny_gemm_by_sums(const lm_cpu_gemm_job *g, const float *x, int64_t x_row, int threads) {
+static lm_status skinny_gemm_by_sums(skinny_job *j, double work_ns) {
   enum { PARTS = 8, DEEP = 32 };
-  const struct lm_skinny_gemm_loops *loops = LM_ISA_PICK(lm_skinny_gemm_loops);
-  const lm_skinny_gemm_job whole = skinny_gemm_of(g, x, x_row);
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
-  int parts = 1;
-  while (parts < PARTS && whole.k >= 2 * parts * DEEP * g->m) parts *= 2;
-  int cuts = (lm_cpu_pieces(threads) + parts - 1) / parts;
-  int64_t row = (g->n + GRAIN - 1) / GRAIN * GRAIN, step = row * g->m;
-  size_t capacity = (size_t)(parts * step) * sizeof(float);
-  float *sums = NULL;
+  const lm_cpu_gemm_job *g = j->g;
+  const int64_t depth = skinny_gemm_of(g, j->x, j->x_row).k;
+  j->parts = 1;
+  while (j->parts < PARTS && depth >= 2 * j->parts * DEEP * g->m) j->parts *= 2;
+  j->cuts = ((int)j->pieces + j->parts - 1) / j->parts;
+  j->row = (g->n + GRAIN - 1) / GRAIN * GRAIN;
+  size_t capacity = (size_t)(j->parts * j->row * g->m) * sizeof(float);
   lm_status status = LM_OK;
-  TRY(lm_device_alloc(g->device, capacity, (void **)&sums));
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-#pragma omp for schedule(dynamic)
-    for (int p = 0; p < parts * cuts; p++) {
-      lm_skinny_gemm_job s = whole;
-      int64_t part = p / cuts, k = whole.k * part / parts, j = part_of(g->n, p % cuts, cuts, &s.n);
-      s.k = whole.k * (part + 1) / parts - k;
-      s.x = x + k;
-      s.b = (const char *)g->b + (k * g->ldb + j) * bytes;
-      if (s.n > 0) loops->sum[g->dtype](&s, sums + part * step + j, row);
-    }
-#pragma omp for schedule(static)
-    for (int t = 0; t < threads; t++) {
-      lm_skinny_gemm_job s = whole;
-      int64_t j = part_of(g->n, t, threads, &s.n);
-      s.c = (char *)g->c + j * bytes;
-      if (s.n > 0) loops->finish[g->dtype](&s, sums + j, row, parts, step);
-    }
-  }
+  void *sums = NULL;
+  TRY(lm_device_alloc(g->device, capacity, &sums));
+  j->sums = sums;
+  lm_parallel(j->parts * j->cuts, work_ns, 0, sum_skinny_parts, j);
+  lm_parallel(j->pieces, work_ns, 0, finish_skinny_sums, j);
   lm_device_free(g->device, sums, capacity);
 done:
   return status;
 }
 
 static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
-  int threads = lm_cpu_share((double)g->n * (double)g->k * (double)lm_dtype_size(g->dtype) / 20);
-  if (!g->tb) return skinny_gemm_by_sums(g, x, x_row, threads);
-  skinny_gemm_by_columns(g, x, x_row, threads);
+  double work_ns = (double)g->n * (double)g->k * (double)lm_dtype_size(g->dtype) / 20;
+  skinny_job job = {.g = g, .x = x, .x_row = x_row, .pieces = lm_cpu_pieces(lm_threads_for(work_ns))};
+  if (!g->tb) return skinny_gemm_by_sums(&job, work_ns);
+  /* By columns of C, each of which is one row of a transposed B in memory. */
+  lm_parallel(job.pieces, work_ns, 0, multiply_skinny_columns, &job);
   return LM_OK;
 }
 
@@ -252,32 +294,69 @@ static void put_dot(const lm_cpu_gemm_job *g, int64_t i, double sum) {
     *d = y;
 }
 
-/* A long one in PARTS of its own, whatever the threads. */
+enum { DOT_PARTS = 64, LONG_DOT = 1 << 15 };
+
+typedef struct dots_job {
+  const lm_cpu_gemm_job *g; /* a batch of dots, or one of them */
+  double part[DOT_PARTS];
+} dots_job;
+
+static double dot(const lm_cpu_gemm_job *g, int64_t begin, int64_t n) {
+  int64_t at = begin * (int64_t)lm_dtype_size(g->dtype);
+  return LM_ISA_PICK(lm_gemm_loops)->dot[g->dtype]((const char *)g->a + at, (const char *)g->b + at, n);
+}
+
+static void multiply_dots(void *ctx, int64_t first, int64_t last) {
+  const dots_job *j = ctx;
+  for (int64_t i = first; i < last; i++) {
+    lm_cpu_gemm_job s = member_of(j->g, i);
+    put_dot(j->g, i, dot(&s, 0, s.k));
+  }
+}
+
+static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
+  dots_job *j = ctx;
+  int64_t each = (j->g->k + DOT_PARTS - 1) / DOT_PARTS;
+  for (int64_t p = first; p < last; p++) {
+    int64_t begin = p * each, n = j->g->k - begin < each ? j->g->k - begin : each;
+    j->part[p] = n > 0 ? dot(j->g, begin, n) : 0;
+  }
+}
+
+/* A long one in parts of its own, whatever the threads. */
 static void by_dots(const lm_cpu_gemm_job *g) {
-  enum { PARTS = 64, LONG = 1 << 15 };
-  double part[PARTS];
-  double (*dot)(const void *, const void *, int64_t) = LM_ISA_PICK(lm_gemm_loops)->dot[g->dtype];
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), each = (g->k + PARTS - 1) / PARTS;
-  int threads = lm_cpu_share((double)g->batch * (double)(g->k * bytes) / 40);
-  if (g->k < LONG) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t i = 0; i < g->batch; i++) {
-      lm_cpu_gemm_job s = member_of(g, i);
-      put_dot(g, i, dot(s.a, s.b, g->k));
-    }
+  double work_ns = (double)g->batch * (double)(g->k * (int64_t)lm_dtype_size(g->dtype)) / 40;
+  if (g->k < LONG_DOT) {
+    lm_parallel(g->batch, work_ns, 0, multiply_dots, &(dots_job){.g = g});
     return;
   }
   for (int64_t i = 0; i < g->batch; i++) {
     lm_cpu_gemm_job s = member_of(g, i);
+    dots_job job = {.g = &s};
     double sum = 0;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int p = 0; p < PARTS; p++) {
-      int64_t begin = p * each, n = g->k - begin < each ? g->k - begin : each;
-      part[p] = n > 0 ? dot((const char *)s.a + begin * bytes, (const char *)s.b + begin * bytes, n) : 0;
-    }
-    for (int p = 0; p < PARTS; p++) sum += part[p];
+    lm_parallel(DOT_PARTS, work_ns, 0, multiply_dot_parts, &job);
+    for (int p = 0; p < DOT_PARTS; p++) sum += job.part[p];
     put_dot(g, i, sum);
   }
+}
+
+/* Matrices of a batch side by side. */
+static void multiply_members(void *ctx, int64_t first, int64_t last) {
+  slices_job *j = ctx;
+  lm_dnn_guard guard;
+  lm_dnn_guard_begin(&guard, j->g->dtype == LM_F32);
+  for (int64_t i = first; i < last; i++) {
+    lm_cpu_gemm_job s = member_of(j->g, i);
+    lm_status status = LM_OK;
+    if (is_skinny(&s))
+      status = by_skinny_gemm(&s);
+    else if (s.dtype == LM_F32)
+      status = sgemm(&s);
+    else
+      multiply_one(&s, j->by_blas);
+    if (status != LM_OK) j->failed = true;
+  }
+  lm_dnn_guard_end(&guard);
 }
 
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
@@ -289,34 +368,45 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   }
   if (g->dtype == LM_F32 && !is_small(g)) TRY(lm_dnn_guard_products());
   /* Matrices of a batch side by side, unless they are few and large. */
-  int parts = g->batch > 1 ? lm_cpu_share(work(g) * (double)g->batch / rate(g->dtype)) : 1;
+  double work_ns = g->batch > 1 ? work(g) * (double)g->batch / rate(g->dtype) : 0;
+  int parts = lm_threads_for(work_ns);
   if (parts > g->batch) parts = (int)g->batch;
-  if (parts > 1 && (g->batch >= 4 * parts || lm_cpu_share(work(g) / rate(g->dtype)) == 1)) {
-    bool good = true, by_blas = blas_is_faster(g) && lm_blas_enter(parts);
-#pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
-    for (int64_t i = 0; i < g->batch; i++) {
-      lm_cpu_gemm_job s = member_of(g, i);
-      if (is_skinny(&s))
-        good = by_skinny_gemm(&s) == LM_OK && good;
-      else if (g->dtype == LM_F32)
-        good = sgemm(&s) == LM_OK && good;
-      else
-        multiply_one(&s, by_blas);
-    }
-    if (by_blas) lm_blas_leave(parts);
-    return good ? LM_OK : lm_cpu_gemm_failed(LM_E_STATE);
+  if (parts > 1 && (g->batch >= 4 * parts || lm_threads_for(work(g) / rate(g->dtype)) == 1)) {
+    slices_job job = {.g = g, .by_blas = blas_is_faster(g) && lm_blas_enter(parts)};
+    lm_parallel(g->batch, work_ns, 0, multiply_members, &job);
+    if (job.by_blas) lm_blas_leave(parts);
+    return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
   }
   for (int64_t i = 0; i < g->batch; i++) {
     lm_cpu_gemm_job s = member_of(g, i);
     if (is_skinny(&s))
       TRY(by_skinny_gemm(&s));
-    else if (g->dtype == LM_F32 && !blas_is_faster(&s))
-      TRY(sgemm(&s));
     else
-      by_slices(&s);
+      TRY(by_slices(&s));
   }
 done:
   return status;
+}
+
+/* bfloat16 by oneDNN: matrices of a batch, or slices of one. */
+static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
+  slices_job *j = ctx;
+  int64_t members = j->g->batch > 1 ? 1 : last - first;
+  for (int64_t i = 0; i < members; i++) {
+    lm_cpu_gemm_job s = j->g->batch > 1 ? member_of(j->g, first) : slice_of(j->g, (int)(first + i), j->parts);
+    bool done_ = true;
+    if (j->g->batch > 1) s.batch = last - first;
+    if (s.m > 0 && s.n > 0 && lm_dnn_gemm_bf16(&s, &done_) != LM_OK) j->failed = true;
+    if (!done_) j->declined = true;
+  }
+}
+
+lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *g, bool *done_) {
+  double work_ns = work(g) * (double)g->batch / rate(LM_F32);
+  slices_job job = {.g = g, .parts = lm_threads_for(work_ns)};
+  lm_parallel(g->batch > 1 ? g->batch : job.parts, work_ns, 0, multiply_bf16, &job);
+  *done_ = !job.declined;
+  return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
 }
 
 lm_status lm_cpu_gemm_failed(lm_status status) {

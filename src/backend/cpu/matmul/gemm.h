@@ -1,6 +1,5 @@
 /* Matrix products on raw memory: what matmul.c and im2col.c share. */
-#ifndef LM_CPU_GEMM_H
-#define LM_CPU_GEMM_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -24,6 +23,8 @@ typedef struct lm_cpu_gemm_job {
 bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n);
 /* Any dtype but bool, and of float16 and bfloat16 what lm_cpu_gemm_takes_rows says. */
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *job);
+/* bfloat16 by oneDNN; *done is false where it has no implementation worth having. */
+lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *job, bool *done);
 
 /* Products by threads of a region of the caller's: entered before it and left after it, on the calling thread. */
 typedef struct lm_cpu_gemm_region {
@@ -35,5 +36,3 @@ lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int thre
 void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region);
 /* The first matrix of a job, of float32 or float64, by this thread alone. */
 lm_status lm_cpu_gemm_alone(const lm_cpu_gemm_region *region, const lm_cpu_gemm_job *job);
-
-#endif

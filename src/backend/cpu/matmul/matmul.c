@@ -45,7 +45,7 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
   if (dtype == LM_F16 && !few)
     *done_ = false;
   else if (dtype == LM_BF16 && !few)
-    TRY(lm_dnn_gemm_bf16(&job, done_));
+    TRY(lm_cpu_gemm_bf16(&job, done_));
   else
     TRY(lm_cpu_gemm(&job));
   if (*done_ && sum != y) TRY(lm_cpu_copy(sum, y));
@@ -62,7 +62,7 @@ lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
   lm_tensor *y = out[0];
   lm_status status = LM_OK;
   bool done_ = false;
-  lm_dtype dtype = (lm_dtype)y->dtype;
+  lm_dtype dtype = y->dtype;
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1]);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of what is not finite; BLAS does not look at it. */
   bool dnn = dtype == LM_BF16 && p->alpha != 0 && p->x->size[p->x->ndim - 1] > 0 && lm_dnn_has_bf16();

@@ -3,32 +3,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
-#include "backend/cpu/isa.h"
-
 #include <cblas.h> /* last: it defines I, as complex.h does */
-
-/* OpenBLAS has kernels for each CPU that was known when it was released, and takes those of 2004 for later ones. It
- * chooses when it is loaded; here it is made to choose again, where AVX2 would have stayed idle. */
-#if defined(__x86_64__)
-extern void gotoblas_dynamic_init(void) __attribute__((weak));
-extern void gotoblas_dynamic_quit(void) __attribute__((weak));
-
-__attribute__((constructor)) static void choose_kernels(void) {
-  static const char *const old[] = {"Prescott", "Core2", "Penryn", "Dunnington", "Nehalem", NULL};
-  bool is_old = false;
-  if (!gotoblas_dynamic_init || !gotoblas_dynamic_quit || getenv("OPENBLAS_CORETYPE")) return;
-  for (const char *const *name = old; *name; name++) is_old = is_old || strcmp(openblas_get_corename(), *name) == 0;
-  int level = is_old ? lm_cpu_level() : 0;
-  if (level == 0 || setenv("OPENBLAS_CORETYPE", level == 2 ? "SkylakeX" : "Haswell", 1) != 0) return;
-  gotoblas_dynamic_quit();
-  gotoblas_dynamic_init();
-  unsetenv("OPENBLAS_CORETYPE");
-}
-#endif
 
 static void single_threaded_blas(void) { openblas_set_num_threads(1); }
 

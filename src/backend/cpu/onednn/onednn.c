@@ -1,13 +1,12 @@
 #include "backend/cpu/onednn/onednn.h"
 
-#include <math.h>
-#include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/onednn/guard_stack.h"
+#include "backend/cpu/isa/pointwise.h"
+#include "backend/cpu/onednn/guard.h"
 #include "backend/cpu/onednn/onednn_version.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -32,7 +31,6 @@ static dnnl_status_t make_attr(dnnl_primitive_attr_t *out) {
 }
 
 static void start_onednn(void) {
-  lm_dnn_guard_stack();
   start_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
   if (!start_status) start_status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
   if (!start_status) start_status = make_attr(&plain_attr);
@@ -41,25 +39,23 @@ static void start_onednn(void) {
   if (!start_status) start_status = dnnl_set_primitive_cache_capacity(0);
 }
 
-/* Before any call into oneDNN on this thread, which runs its own OpenMP regions. */
-static lm_status begin_on_thread(void) {
+/* Before any call into oneDNN. */
+static lm_status begin(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, start_onednn);
-  if (omp_get_max_threads() != lm_cpu_threads()) omp_set_num_threads(lm_cpu_threads());
   return lm_dnn_failed(start_status, "start");
 }
 
 lm_status lm_dnn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
-  lm_status status;
-  TRY(begin_on_thread());
-  /* oneDNN has all of them for less. By a vector it is memory that counts, some 10 bytes a nanosecond. */
-  double entries = (double)m * (double)k + (double)k * (double)n + (double)m * (double)n;
-  int threads = lm_cpu_share(fmax((double)m * (double)n * (double)k / 100, entries * 0.4));
-  if (threads < omp_get_max_threads()) omp_set_num_threads(threads);
-  DNN(dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc));
-done:
-  return status;
+  enum { STACK_TERMS = 84 }; /* from there on kernels exchange the stack */
+  lm_dnn_guard guard;
+  lm_status status = begin();
+  if (status != LM_OK) return status;
+  lm_dnn_guard_begin(&guard, k > STACK_TERMS);
+  dnnl_status_t made = dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  lm_dnn_guard_end(&guard);
+  return lm_dnn_failed(made, "dnnl_sgemm");
 }
 
 /* Intel's vdpbf16ps does half the arithmetic of the float32 instructions in the same time (88 against 178 GF/s a core
@@ -190,7 +186,7 @@ done:
 }
 
 enum { ALIGN = 64 };
-static size_t aligned_size(lm_md d) { return (dnnl_memory_desc_get_size(d) + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t aligned_size(lm_md d) { return lm_round_up(dnnl_memory_desc_get_size(d), ALIGN); }
 
 /* data: one address for each argument. */
 static lm_status kernel_run(const kernel *k, lm_device device, void *const *data) {
@@ -285,11 +281,13 @@ done:
 lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
   lm_status status;
   kernel *k = NULL;
+  lm_dnn_guard guard;
   *done_ = false;
   if (job->batch > 1 && !job->step_a && !job->step_b) return LM_OK; /* oneDNN broadcasts one side only */
-  TRY(begin_on_thread());
-  int64_t key[KEY] = {100,     lm_cpu_threads(), job->batch, job->m,   job->n,      job->k,      job->ta,
-                      job->tb, job->lda,         job->ldb,   job->ldc, job->step_a, job->step_b, job->step_c};
+  lm_dnn_guard_begin(&guard, true);
+  TRY(begin());
+  int64_t key[KEY] = {100,     0,        job->batch, job->m,   job->n,      job->k,      job->ta,
+                      job->tb, job->lda, job->ldb,   job->ldc, job->step_a, job->step_b, job->step_c};
   memcpy(&key[14], &job->alpha, sizeof job->alpha);
   memcpy(&key[15], &job->beta, sizeof job->beta);
   if (!(k = kernel_kept(key))) TRY(make_gemm(job, key, &k));
@@ -298,10 +296,18 @@ lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
   *done_ = true;
 done:
   kernel_release(k);
+  lm_dnn_guard_end(&guard);
   return status;
 }
 
 /* ---- convolution */
+
+/* As much padding after the last row or column as the last window reaches. */
+static int64_t padding_end(const lm_conv_shape *s, int i) {
+  const int64_t in[2] = {s->h, s->w}, out[2] = {s->oh, s->ow}, kernel[2] = {s->kh, s->kw};
+  int64_t after = (out[i] - 1) * s->stride[i] - s->padding[i] + (kernel[i] - 1) * s->dilation[i] + 1 - in[i];
+  return after > 0 ? after : 0;
+}
 
 static void conv_forget(lm_conv_mds *d) {
   lm_md_free(d->x);
@@ -312,7 +318,7 @@ static void conv_forget(lm_conv_mds *d) {
   lm_md_free(d->bias);
 }
 
-static lm_status conv_describe(const lm_conv_job *job, lm_conv_mds *d) {
+static lm_status conv_describe(const lm_conv_job *job, dnnl_data_type_t result, lm_conv_mds *d) {
   lm_status status;
   const lm_conv_shape *s = &job->shape;
   dnnl_data_type_t type = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32;
@@ -328,11 +334,12 @@ static lm_status conv_describe(const lm_conv_job *job, lm_conv_mds *d) {
   TRY(lm_md_tagged(&d->y, 4, y, type, dnnl_nhwc));
   TRY(lm_md_tagged(&d->w, ndim, w, sum_type, dnnl_format_tag_any));
   TRY(lm_md_tagged(&d->w_forward, ndim, w, type, dnnl_format_tag_any));
-  TRY(lm_md_tagged(&d->plain, ndim, w, type, grouped ? dnnl_goihw : dnnl_oihw));
+  TRY(lm_md_tagged(&d->plain, ndim, w, job->pass == LM_CONV_WEIGHT ? result : type, grouped ? dnnl_goihw : dnnl_oihw));
   if (job->bias) TRY(lm_md_tagged(&d->bias, 1, (dnnl_dims_t){s->k}, type, dnnl_a));
   for (int i = 0; i < 2; i++) {
     d->stride[i] = s->stride[i];
     d->padding[i] = s->padding[i];
+    d->padding_end[i] = padding_end(s, i);
     d->dilation[i] = s->dilation[i] - 1; /* oneDNN counts the gaps */
   }
 done:
@@ -390,14 +397,14 @@ static const struct conv_arg {
                         {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}},
 };
 
-static lm_status make_conv(const lm_conv_job *job, const int64_t *key, kernel **out) {
+static lm_status make_conv(const lm_conv_job *job, dnnl_data_type_t result, const int64_t *key, kernel **out) {
   lm_status status;
   kernel *k = NULL;
   dnnl_primitive_desc_t pd = NULL;
   const_dnnl_primitive_desc_t own;
   lm_conv_mds d = {0};
   TRY(kernel_new(key, &k));
-  TRY(conv_describe(job, &d));
+  TRY(conv_describe(job, result, &d));
   TRY(conv_choose(job, &d, &pd));
   if (!pd) goto done;
   TRY(primitive_new(pd, &k->run, &own));
@@ -425,35 +432,124 @@ done:
   return status;
 }
 
-lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
+/* On this thread. result: the dtype of a gradient of weights, which may be a part of a sum. */
+static lm_status conv_alone(const lm_conv_job *job, dnnl_data_type_t result, bool *done_) {
   lm_status status;
   kernel *k = NULL;
+  lm_dnn_guard guard;
   const lm_conv_shape *s = &job->shape;
   *done_ = false;
-  TRY(begin_on_thread());
-  const int64_t key[KEY] = {job->pass,
-                            job->dtype,
-                            lm_cpu_threads(),
-                            job->bias != NULL,
-                            s->n,
-                            s->c,
-                            s->h,
-                            s->w,
-                            s->k,
-                            s->kh,
-                            s->kw,
-                            s->groups,
-                            s->stride[0],
-                            s->stride[1],
-                            s->padding[0],
-                            s->padding[1],
-                            s->dilation[0],
-                            s->dilation[1]};
-  if (!(k = kernel_kept(key))) TRY(make_conv(job, key, &k));
+  lm_dnn_guard_begin(&guard, true);
+  TRY(begin());
+  const int64_t key[KEY] = {job->pass,     job->dtype,     result,        job->bias != NULL,
+                            s->oh,         s->n,           s->c,          s->h,
+                            s->w,          s->k,           s->kh,         s->kw,
+                            s->groups,     s->stride[0],   s->stride[1],  s->padding[0],
+                            s->padding[1], s->dilation[0], s->dilation[1]};
+  if (!(k = kernel_kept(key))) TRY(make_conv(job, result, key, &k));
   if (!k) goto done;
   TRY(kernel_run(k, job->device, (void *[]){job->x, job->w, job->y, (void *)job->bias}));
   *done_ = true;
 done:
   kernel_release(k);
+  lm_dnn_guard_end(&guard);
+  return status;
+}
+
+/* Parts of a convolution: ranges of images, or, where there are fewer than threads, bands of rows of each. */
+typedef struct conv_parts {
+  const lm_conv_job *job;
+  int64_t parts, bands;    /* bands: of an image; parts: in all */
+  dnnl_data_type_t result; /* of weights' gradients */
+  float *sums;             /* of each part, where there are several of these */
+  _Atomic bool failed, declined;
+} conv_parts;
+
+/* Rows `first` to last - 1 of y, and what they are made of. False if that is padding alone. */
+static bool take_band(lm_conv_job *part, int64_t first, int64_t last) {
+  lm_conv_shape *s = &part->shape;
+  int64_t size = (int64_t)lm_dtype_size(part->dtype), top = first * s->stride[0] - s->padding[0];
+  int64_t end = (last - 1) * s->stride[0] - s->padding[0] + (s->kh - 1) * s->dilation[0] + 1;
+  int64_t from = top > 0 ? top : 0, to = end < s->h ? end : s->h;
+  if (from >= to) return false;
+  part->x = (char *)part->x + from * s->w * s->c * size;
+  part->y = (char *)part->y + first * s->ow * s->k * size;
+  s->padding[0] = from - top;
+  s->h = to - from, s->oh = last - first;
+  return true;
+}
+
+static bool conv_part(const conv_parts *c, int64_t index, lm_conv_job *part) {
+  *part = *c->job;
+  lm_conv_shape *s = &part->shape;
+  int64_t groups = c->parts / c->bands, size = (int64_t)lm_dtype_size(part->dtype), band = index % c->bands;
+  int64_t first = lm_part_begin(c->job->shape.n, index / c->bands, groups);
+  s->n = lm_part_begin(c->job->shape.n, index / c->bands + 1, groups) - first;
+  part->x = (char *)part->x + first * s->h * s->w * s->c * size;
+  part->y = (char *)part->y + first * s->oh * s->ow * s->k * size;
+  if (c->sums) part->w = c->sums + index * s->k * (s->c / s->groups) * s->kh * s->kw;
+  int64_t oh = s->oh;
+  return c->bands == 1 || take_band(part, lm_part_begin(oh, band, c->bands), lm_part_begin(oh, band + 1, c->bands));
+}
+
+static void run_conv_parts(void *ctx, int64_t first, int64_t last) {
+  conv_parts *c = ctx;
+  for (int64_t index = first; index < last; index++) {
+    lm_conv_job part;
+    bool done_ = true;
+    conv_part(c, index, &part);
+    if (conv_alone(&part, c->result, &done_) != LM_OK) c->failed = true;
+    if (!done_) c->declined = true;
+  }
+}
+
+static void add_weight_parts(void *ctx, int64_t first, int64_t last) {
+  const conv_parts *c = ctx;
+  const lm_conv_shape *s = &c->job->shape;
+  int64_t n = s->k * (s->c / s->groups) * s->kh * s->kw;
+  float *sum = c->sums;
+  char *to = (char *)c->job->w + first * (int64_t)lm_dtype_size(c->job->dtype);
+  for (int64_t p = 1; p < c->parts; p++)
+    for (int64_t i = first; i < last; i++) sum[i] += sum[p * n + i];
+  lm_pointwise_loops_of(LM_F32)->store[c->job->dtype](to, 1, sum + first, (int)(last - first));
+}
+
+static void cut_conv(conv_parts *c, int threads) {
+  const lm_conv_shape *s = &c->job->shape;
+  lm_conv_job part;
+  c->bands = 1, c->parts = s->n < threads ? s->n : threads;
+  if (s->n >= threads || c->job->pass == LM_CONV_INPUT) return; /* rows of x are made of those of several bands */
+  c->bands = (threads + s->n - 1) / s->n;
+  if (c->bands > s->oh) c->bands = s->oh;
+  c->parts = s->n * c->bands;
+  for (int64_t band = 0; band < c->bands; band++)
+    if (!conv_part(c, band, &part)) c->parts = s->n, c->bands = 1;
+}
+
+lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
+  lm_status status = LM_OK;
+  const lm_conv_shape *s = &job->shape;
+  int64_t weights = s->k * (s->c / s->groups) * s->kh * s->kw;
+  double work = (double)(s->n * s->oh * s->ow) * (double)weights / 50;
+  conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
+  size_t bytes = 0;
+  void *sums = NULL;
+  cut_conv(&c, lm_threads_for(work));
+  if (c.parts == 1) return conv_alone(job, c.result, done_);
+  if (job->pass == LM_CONV_WEIGHT) {
+    bytes = (size_t)(c.parts * weights) * sizeof(float);
+    TRY(lm_device_alloc(job->device, bytes, &sums));
+    c.sums = sums;
+    c.result = dnnl_f32;
+  }
+  lm_parallel(c.parts, work, 0, run_conv_parts, &c);
+  *done_ = !c.declined;
+  if (c.failed) {
+    status = lm_cpu_gemm_failed(LM_E_STATE);
+    goto done;
+  }
+  if (sums && *done_) lm_parallel(weights, (double)(weights * c.parts), 0, add_weight_parts, &c);
+done:
+  if (sums) lm_device_free(job->device, sums, bytes);
   return status;
 }

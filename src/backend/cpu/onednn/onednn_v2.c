@@ -60,7 +60,7 @@ done:
 
 static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_convolution_desc_t *out) {
   return dnnl_dilated_convolution_forward_desc_init(out, dnnl_forward_training, dnnl_convolution_direct, d->x, w,
-                                                    d->bias, d->y, d->stride, d->dilation, d->padding, d->padding);
+                                                    d->bias, d->y, d->stride, d->dilation, d->padding, d->padding_end);
 }
 
 lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
@@ -79,10 +79,10 @@ lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *
     DNN(made);
     if (pass == LM_CONV_INPUT)
       DNN(dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, d->x, d->w, d->y, d->stride,
-                                                           d->dilation, d->padding, d->padding));
+                                                           d->dilation, d->padding, d->padding_end));
     else
       DNN(dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, d->x, d->w, NULL, d->y,
-                                                              d->stride, d->dilation, d->padding, d->padding));
+                                                              d->stride, d->dilation, d->padding, d->padding_end));
   }
   dnnl_status_t made = dnnl_primitive_desc_iterator_create(&choices, &desc, attr, engine, hint);
   if (made == dnnl_unimplemented) goto done;

@@ -51,7 +51,7 @@ static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_engine_t e
                                   dnnl_primitive_desc_t *out) {
   return dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_training, dnnl_convolution_direct,
                                                         d->x, w, d->bias, d->y, d->stride, d->dilation, d->padding,
-                                                        d->padding, attr);
+                                                        d->padding_end, attr);
 }
 
 lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
@@ -68,12 +68,12 @@ lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *
     DNN(made);
     if (pass == LM_CONV_INPUT)
       made = dnnl_convolution_backward_data_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x, d->w,
-                                                                  d->y, d->stride, d->dilation, d->padding, d->padding,
-                                                                  hint, attr);
+                                                                  d->y, d->stride, d->dilation, d->padding,
+                                                                  d->padding_end, hint, attr);
     else
       made = dnnl_convolution_backward_weights_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x,
                                                                      d->w, NULL, d->y, d->stride, d->dilation,
-                                                                     d->padding, d->padding, hint, attr);
+                                                                     d->padding, d->padding_end, hint, attr);
   }
   if (made == dnnl_unimplemented) goto done;
   DNN(made);

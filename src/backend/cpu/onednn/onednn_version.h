@@ -1,7 +1,6 @@
 /* What differs between oneDNN's versions: how things are described. onednn_v2.c and onednn_v3.c both bring it, and the
  * build takes the one of the installed version; all else is onednn.c's, for either. */
-#ifndef LM_CPU_ONEDNN_VERSION_H
-#define LM_CPU_ONEDNN_VERSION_H
+#pragma once
 
 #include <dnnl.h>
 
@@ -33,7 +32,7 @@ typedef struct lm_conv_mds {
   lm_md w_forward; /* as forward takes them: backward asks for its implementation */
   lm_md plain;
   lm_md bias; /* or NULL */
-  dnnl_dims_t stride, padding, dilation;
+  dnnl_dims_t stride, padding, padding_end, dilation;
 } lm_conv_mds;
 
 /* What implements it, as "jit:avx2". */
@@ -43,5 +42,3 @@ const char *lm_dnn_name(const_dnnl_primitive_desc_t pd);
  * NULL where there is none. */
 lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
                            const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Matrix products through cuBLASLt. */
-#ifndef LM_CUDA_CUBLAS_H
-#define LM_CUDA_CUBLAS_H
+#pragma once
 
 #include "backend/cuda/cuda.h"
 
@@ -27,5 +26,3 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done);
 /* A cublasStatus_t as a status: "mm: cublasLtMatmul: error 14 (CUBLAS_STATUS_INTERNAL_ERROR): why". */
 lm_status lm_cuda_check_blas(int code, const char *call);
 #define BLAS(call) lm_cuda_check_blas((int)(call), #call)
-
-#endif

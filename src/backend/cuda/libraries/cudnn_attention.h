@@ -1,6 +1,5 @@
 /* cuDNN's fused attention in half precision: the graphs of both passes. */
-#ifndef LM_CUDA_CUDNN_ATTENTION_H
-#define LM_CUDA_CUDNN_ATTENTION_H
+#pragma once
 
 #include "backend/cuda/libraries/cudnn_graph.h"
 #include "backend/cuda/libraries/plan_cache.h"
@@ -41,5 +40,3 @@ lm_status lm_cudnn_attention_search(const lm_cudnn_target *target, const lm_cudn
  * writes the others. data is NULL for what the pass does not know. */
 lm_status lm_cudnn_attend(cudnnHandle_t handle, const lm_cudnn_plan *plan, const lm_cudnn_attention_key *key,
                           double scale, const void *const data[LM_CUDNN_ALL], void *workspace);
-
-#endif

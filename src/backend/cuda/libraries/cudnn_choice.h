@@ -1,6 +1,5 @@
 /* Choosing among a graph's plans by running them. */
-#ifndef LM_CUDA_CUDNN_CHOICE_H
-#define LM_CUDA_CUDNN_CHOICE_H
+#pragma once
 
 #include "backend/cuda/libraries/cudnn_graph.h"
 #include "device/device.h"
@@ -18,5 +17,3 @@ lm_status lm_cudnn_run_plan(const lm_cudnn_run *run, const lm_cudnn_plan *plan);
  * The plan has been run. */
 lm_status lm_cudnn_choose(lm_cudnn_search *s, lm_status begun, const lm_cudnn_run *run, bool timed,
                           lm_cudnn_plan *best);
-
-#endif

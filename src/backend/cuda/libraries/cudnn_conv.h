@@ -1,6 +1,5 @@
 /* cuDNN's plans for convolutions: the graph of one pass. */
-#ifndef LM_CUDA_CUDNN_CONV_H
-#define LM_CUDA_CUDNN_CONV_H
+#pragma once
 
 #include "backend/cuda/libraries/cudnn_graph.h"
 #include "backend/cuda/libraries/plan_cache.h"
@@ -24,5 +23,3 @@ lm_status lm_cudnn_conv_search(const lm_cudnn_target *target, const lm_cudnn_key
  * device memory of plan->workspace bytes. */
 lm_status lm_cudnn_convolve(cudnnHandle_t handle, const lm_cudnn_plan *plan, const void *x, const void *w,
                             const void *y, const void *bias, void *workspace);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Plans are made for a handle's device, or for a device known only by its properties: so a machine without a GPU can
  * find out what has plans (spec/support/cudnn_plans.c). */
-#ifndef LM_CUDA_CUDNN_GRAPH_H
-#define LM_CUDA_CUDNN_GRAPH_H
+#pragma once
 
 #include <cudnn.h>
 
@@ -96,5 +95,3 @@ lm_status lm_cudnn_execute(cudnnHandle_t handle, const lm_cudnn_plan *plan, int 
 lm_status lm_cuda_check_cudnn(int code, const char *call);
 /* The name of the call is what stands before its parenthesis. */
 #define CUDNN(call) lm_cuda_check_cudnn((int)(call), #call)
-
-#endif

@@ -1,7 +1,6 @@
 /* cuDNN handles, made at need and lent out, each with the plans that were found with it: neither is shared between
  * threads at the same time. */
-#ifndef LM_CUDA_CUDNN_HANDLES_H
-#define LM_CUDA_CUDNN_HANDLES_H
+#pragma once
 
 #include "backend/cuda/libraries/cudnn_attention.h"
 #include "backend/cuda/libraries/cudnn_conv.h"
@@ -36,5 +35,3 @@ lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out);
 void lm_cudnn_put(lm_device device, lm_cudnn *c); /* NULL is fine */
 /* That there is one, before a capture. */
 lm_status lm_cudnn_prepare(int ordinal);
-
-#endif

@@ -149,7 +149,7 @@ lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *pa
   lm_status status = LM_OK;
   const lm_cudnn_rnn_key *key = &r->key;
   const int directions = key->bidirectional ? 2 : 1, gates = gates_of(key->cell), each = key->bias ? 4 : 2;
-  const int64_t item = (int64_t)lm_dtype_size((lm_dtype)key->dtype);
+  const int64_t item = (int64_t)lm_dtype_size(key->dtype);
   int64_t *position = NULL;
   if (r->position) return LM_OK;
   position = lm_calloc((size_t)r->weights, sizeof *position);

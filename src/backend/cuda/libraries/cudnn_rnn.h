@@ -1,8 +1,7 @@
 /* cuDNN's recurrent networks: what they are described by, and where weights lie in the space that it packs them into.
  * Of libcudnn, which is there, the part for them is loaded at need (libcudnn_adv): it may be missing, or left out by
  * LM_CUDA_WITHOUT=cudnn_rnn. */
-#ifndef LM_CUDA_CUDNN_RNN_H
-#define LM_CUDA_CUDNN_RNN_H
+#pragma once
 
 #include "backend/cuda/libraries/cudnn_handles.h"
 
@@ -50,5 +49,3 @@ lm_status lm_cudnn_rnn_reserve(const lm_cudnn_rnn_call *call, size_t *bytes);
 lm_status lm_cudnn_rnn_forward(const lm_cudnn_rnn_call *call);
 /* Writes into reserve, which is of no use afterwards; adds to grad_weights. */
 lm_status lm_cudnn_rnn_backward(const lm_cudnn_rnn_call *call);
-
-#endif

@@ -1,6 +1,5 @@
 /* Fourier transforms of many lines through cuFFT. */
-#ifndef LM_CUDA_CUFFT_H
-#define LM_CUDA_CUFFT_H
+#pragma once
 
 #include "backend/cuda/cuda.h"
 
@@ -23,5 +22,3 @@ typedef struct lm_cuda_fft_job {
 /* LM_E_MISSING, and nothing was enqueued, where there is no library, it has no plan for this, or a plan cannot be made
  * because another thread captures a graph. */
 lm_status lm_cuda_fft(const lm_cuda_fft_job *job, void *stream);
-
-#endif

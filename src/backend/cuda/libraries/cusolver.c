@@ -119,7 +119,7 @@ done:
 lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c) {
   lm_status status;
   size_t bytes = 2 * sizeof(int) * (size_t)count;
-  *c = (lm_solver_call){.dtype = (lm_dtype)x->dtype, .device = x->device, .count = count};
+  *c = (lm_solver_call){.dtype = x->dtype, .device = x->device, .count = count};
   c->item = lm_dtype_size(c->dtype);
   if (count > INT32_MAX / 2)
     return lm_fail(LM_E_MISSING, "%s: the number of matrices must be at most %d on CUDA, got %lld", lm_op_running(),

@@ -1,8 +1,7 @@
 /* Factorizations of batches of matrices through cuSOLVER and, for many small ones, cuBLAS: as LAPACK's routines of
  * these names. Matrices are column-major and dense, one after another; each call is for all `count` of them. While a
  * call is open no graph is captured: the routines may wait for the stream, or take memory of their own. */
-#ifndef LM_CUDA_CUSOLVER_H
-#define LM_CUDA_CUSOLVER_H
+#pragma once
 
 #include "backend/cuda/cuda.h"
 #include "op/linalg/matrix_errors.h"
@@ -62,5 +61,3 @@ bool lm_solver_is_complete(const lm_solver_call *c, bool whole, int m, int n);
  * `least` columns unless they are found whole; without `vectors` both must be there all the same; info. */
 lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int m, int n, void *a, void *s, void *u,
                           void *v);
-
-#endif

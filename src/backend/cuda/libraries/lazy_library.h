@@ -1,6 +1,5 @@
 /* A library of CUDA's that few programs use: loaded at the first call that wants it, and left out where it is not. */
-#ifndef LM_CUDA_LAZY_LIBRARY_H
-#define LM_CUDA_LAZY_LIBRARY_H
+#pragma once
 
 #include <pthread.h>
 
@@ -32,5 +31,3 @@ lm_status lm_lazy_load(lm_lazy_library *library);
                                      .names = table##_names,            \
                                      .functions = (void **)&table,      \
                                      .lock = PTHREAD_MUTEX_INITIALIZER}
-
-#endif

@@ -1,7 +1,6 @@
 /* A table from keys of fixed size to what was found for them, for plans and heuristics. Nothing is ever taken out:
  * kernels in flight and captured graphs may still need it. Not locked. */
-#ifndef LM_CUDA_PLAN_CACHE_H
-#define LM_CUDA_PLAN_CACHE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -51,5 +50,3 @@ static inline void lm_cache_put(lm_cache *cache, lm_cached *entry, size_t key_by
   entry->next = *bucket;
   *bucket = entry;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Singular values, for what is made of them. */
-#ifndef LM_CUDA_DECOMPOSITIONS_H
-#define LM_CUDA_DECOMPOSITIONS_H
+#pragma once
 
 #include "backend/cuda/linalg/matrices.h"
 
@@ -25,5 +24,3 @@ typedef struct lm_columns_job {
   double alpha, beta;
 } lm_columns_job;
 lm_status lm_columns_product(const lm_solver_call *c, const lm_columns_job *job);
-
-#endif

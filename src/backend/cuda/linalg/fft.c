@@ -36,7 +36,7 @@ lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out) {
   bool copies = inner > 1 && batches > 1, beside = inner > 1 && !copies;
   TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(lm_cuda_lay_out(a->x, LM_CONTIGUOUS, true, &x));
-  lm_cuda_fft_job job = {.dtype = (lm_dtype)x->dtype,
+  lm_cuda_fft_job job = {.dtype = x->dtype,
                          .device = x->device,
                          .kind = LM_FFT_C2C,
                          .inverse = a->inverse,
@@ -65,7 +65,7 @@ done:
 static lm_status real_lines(lm_tensor *x, int64_t n, double factor, double inner, lm_tensor *y, void *stream) {
   lm_status status;
   int64_t lines = x->numel / n;
-  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = (lm_dtype)x->dtype,
+  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
                                      .device = x->device,
                                      .kind = LM_FFT_R2C,
                                      .n = n,
@@ -102,8 +102,7 @@ lm_status lm_cuda_stft_lines(const void *args, lm_tensor *const *out) {
   void *stream;
   lm_frames f = {a->x->size[0], a->x->size[1], out[0]->size[1], a->window->numel, a->hop};
   TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, 1, &(int64_t){f.batch * f.count * f.n}, LM_CONTIGUOUS,
-                      &frames));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, &(int64_t){f.batch * f.count * f.n}, LM_CONTIGUOUS, &frames));
   TRY(LAUNCH("frames", lm_k_frames(a->x->dtype, a->x->data, a->window->data, f, frames->data, stream)));
   status = real_lines(frames, f.n, a->scale, a->inner, out[0], stream);
 done:
@@ -130,10 +129,10 @@ lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out) {
   void *stream;
   int64_t n = a->n, half = n / 2 + 1, lines = out[0]->numel / n;
   TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &x));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &x));
   TRY(lm_cuda_copy(a->x, x));
   TRY(LAUNCH("half_lines", lm_k_half_lines(x->dtype, x->data, n, lines, 1, a->inner, true, stream)));
-  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = (lm_dtype)x->dtype,
+  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
                                      .device = x->device,
                                      .kind = LM_FFT_C2R,
                                      .n = n,

@@ -14,7 +14,7 @@ static void by_columns(lm_tensor *t) {
 lm_status lm_matrices_copy(const lm_tensor *x, int order, lm_tensor **out) {
   lm_status status;
   lm_tensor *t = NULL;
-  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &t));
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &t));
   if (order == LM_BY_COLUMNS) by_columns(t);
   TRY(lm_cuda_copy(x, t));
   *out = t;

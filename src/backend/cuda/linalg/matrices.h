@@ -1,6 +1,5 @@
 /* Batches of matrices as cuSOLVER takes them. */
-#ifndef LM_CUDA_MATRICES_H
-#define LM_CUDA_MATRICES_H
+#pragma once
 
 #include "backend/cuda/libraries/cusolver.h"
 
@@ -16,5 +15,3 @@ lm_status lm_matrices_scratch(const lm_solver_call *c, int64_t m, int64_t n, lm_
 /* The first rows and columns of dst's matrices become those of src's, `transposed`: of the transposed of src's. src is
  * dense and column-major; both have as many matrices, in whatever dims. */
 lm_status lm_matrices_take(lm_tensor *src, bool transposed, int64_t rows, int64_t columns, lm_tensor *dst);
-
-#endif

@@ -1,6 +1,5 @@
 /* The thread's card, errors of the runtime, scratch memory, and where kernels report bad values. */
-#ifndef LM_CUDA_CONTEXT_H
-#define LM_CUDA_CONTEXT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -25,5 +24,3 @@ lm_status lm_cuda_report_slot_new(int ordinal, void *stream);
 lm_status lm_cuda_resolve(int ordinal, void *stream);
 /* From now on kernels may report to positions of other streams than the one that was waited for: graphs do. */
 void lm_cuda_resolve_all(int ordinal);
-
-#endif

@@ -90,7 +90,16 @@ op "attention_weights" {
 -- y1 is the logarithm of the sums that softmax divides by, less for the largest score: log sum exp(scores).
 op "attention" {
   "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number?", "dropout_p: number = 0",
-  "draw?", hidden = 1,
+  "draw?",
+  operands = {
+    "query: [N, H, L, E] float in attention(query) layout(rows)",
+    "key: [N, G, S, E] of query in attention(query) layout(rows)",
+    "value: [N, G, S, V] of query in attention(query) layout(rows)", "heads(H, G)", "scale(&scale, E)",
+    "dropout_p: from 0 to 1", "draw(dropout_p, &draw)", "draw: [2] int64", "mask(attn_mask, query)",
+    "attn_mask: layout(mask, query, key)",
+  },
+  results = {"y: [N, H, L, V] of query in attention(query) near query", "log_sum: [N, H, L] stat of query"},
+  hidden = 1, host = true,
   grad = {
     ["query, key, value"] =
       "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale, dropout_p, draw)",
@@ -102,7 +111,21 @@ op "attention" {
 op "attention_backward" {
   "grad", "query", "key", "value", "out", "log_sum", "attn_mask?", "is_causal = false", "scale: number?",
   "dropout_p: number = 0", "draw?",
-  results = 3,
+  operands = {
+    "query: [N, H, L, E] float in attention(query) layout(rows)",
+    "key: [N, G, S, E] of query in attention(query) layout(rows)",
+    "value: [N, G, S, V] of query in attention(query) layout(rows)", "heads(H, G)", "scale(&scale, E)",
+    "dropout_p: from 0 to 1", "draw(dropout_p, &draw)", "draw: [2] int64",
+    "grad: [N, H, L, V] float in attention(query) layout(rows)",
+    "out: [N, H, L, V] float in attention(query) layout(rows)", "log_sum: [N, H, L] in stat of query",
+    "mask(attn_mask, query)", "attn_mask: layout(mask, query, key)",
+  },
+  results = {
+    "dquery: [N, H, L, E] of query in attention(query) near query",
+    "dkey: [N, G, S, E] of query in attention(query) near key",
+    "dvalue: [N, G, S, V] of query in attention(query) near value",
+  },
+  host = true,
   grad = "formula",
   formula = {
     "groups = heads_of(key) > 0 ? heads_of(query) / heads_of(key) : 1",
@@ -121,6 +144,7 @@ op "attention_backward" {
 }
 op "attention_draw" {
   "query", "key",
+  operands = {"query: [from..., L, E] strided", "key: [to..., S, D] strided"}, results = {"draw: [2] int64"},
   grad = "none", internal = true,
   help = "random numbers reserved for the weights of query [..., L, E] and key [..., S, E], a number for each of "
     .. "[..., L, S]: the generator's seed and place, int64 [2]",
@@ -128,6 +152,7 @@ op "attention_draw" {
 -- Weights are dropped block by block as this op drops them: each by its place in x.
 op "dropout_by_draw" {
   "x", "p: number", "draw",
+  operands = {"x: float", "p: from 0 to 1", "draw: [2] int64"}, results = {"y: like x"}, host = true,
   grad = {x = "dropout_by_draw(g, p, draw)"}, internal = true,
   help = "dropout by reserved random numbers (attention_draw): the same elements at every call",
 }

@@ -4,6 +4,11 @@ local op = ...
 -- Convolutions and poolings are each closed under differentiation.
 op "conv2d" {
   "x", "weight", "bias?", "stride: pair = 1", "padding: padding = 0", "dilation: pair = 1", "groups: int = 1",
+  operands = {
+    "x: [N?, C, H, W] float_or_int strided", "weight: [K, Cg, kH, kW] of x strided", "bias: [K] of x strided",
+    "conv(sizes_of(x), sizes_of(weight), stride, padding, dilation, groups, OH, OW)",
+  },
+  results = {"y: [N?, K, OH, OW] of x as conv(x)"}, compute = "conv",
   grad = {
     x = "conv2d_input(g, weight, size_of(x), stride, padding, dilation, groups)",
     weight = "conv2d_weight(g, x, size_of(weight), stride, padding, dilation, groups)",
@@ -25,6 +30,12 @@ op "conv2d" {
 }
 op "conv2d_input" {
   "grad", "weight", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",
+  operands = {
+    "size: [N?, C, H, W]", "weight: [K, Cg, kH, kW] float_or_int strided",
+    "conv(sizes_of(size), sizes_of(weight), stride, padding, dilation, groups, OH, OW)",
+    "grad: [N?, K, OH, OW] of weight strided",
+  },
+  results = {"dx: [N?, C, H, W] of grad as conv(grad)"}, compute = "conv",
   grad = {
     grad = "conv2d(g, weight, nil, stride, padding, dilation, groups)",
     weight = "conv2d_weight(grad, g, size_of(weight), stride, padding, dilation, groups)",
@@ -34,6 +45,12 @@ op "conv2d_input" {
 }
 op "conv2d_weight" {
   "grad", "x", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",
+  operands = {
+    "size: [K, Cg, kH, kW]", "x: [N?, C, H, W] float strided",
+    "conv(sizes_of(x), sizes_of(size), stride, padding, dilation, groups, OH, OW)",
+    "grad: [N?, K, OH, OW] of x strided",
+  },
+  results = {"dweight: [K, Cg, kH, kW] of x as weight(x)"},
   grad = {
     grad = "conv2d(x, g, nil, stride, padding, dilation, groups)",
     x = "conv2d_input(grad, g, size_of(x), stride, padding, dilation, groups)",
@@ -43,6 +60,13 @@ op "conv2d_weight" {
 op "max_pool2d" {
   "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
   "return_indices = false",
+  operands = {
+    "x: [N?, C+, H+, W+] not_bool preserve", "windows(kernel_size, stride, padding, dilation)",
+    "pooled(kernel_size, stride, padding, dilation, ceil_mode, H, W, OH, OW)", "plane(H, W)",
+  },
+  results = {
+    "y: [N?, C, OH, OW] of x as x", "indices: [N?, C, OH, OW] int64 as x if pool_needs_indices(x)",
+  },
   hidden = 1,
   grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
   help = "Applies a 2-d max pooling.",
@@ -57,6 +81,11 @@ op "max_pool2d_with_indices" {
 op "max_pool2d_backward" {
   "grad", "indices", "size: size",
   options = {"kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1"},
+  operands = {
+    "size: [N?, C+, H+, W+]", "indices: [N?, C, OH, OW] int64 preserve",
+    "grad: [N?, C, OH, OW] float as pooled(indices)", "known_windows(kernel_size, stride, padding, dilation)",
+  },
+  results = {"dx: [N?, C, H, W] of grad as pooled(indices)"},
   grad = {grad = "pooled_indices(g, indices)"}, internal = true,
   help = "gradient of max_pool2d; indices holds each maximum's place in H * W, from 1; to know its windows "
     .. "can be faster",
@@ -69,6 +98,11 @@ op "max_unpool2d" {
 op "avg_pool2d" {
   "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false", "count_include_pad = true",
   "divisor_override: int?",
+  operands = {
+    "x: [N?, C+, H+, W+] float_or_int64 preserve", "windows(kernel_size, stride, padding, nil)",
+    "divisor(divisor_override)", "pooled(kernel_size, stride, padding, nil, ceil_mode, H, W, OH, OW)",
+  },
+  results = {"y: [N?, C, OH, OW] of x as x"},
   grad = {
     x = "avg_pool2d_backward(g, size_of(x), kernel_size, stride, padding, ceil_mode, count_include_pad, "
       .. "divisor_override)",
@@ -78,22 +112,36 @@ op "avg_pool2d" {
 op "avg_pool2d_backward" {
   "grad", "size: size", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false",
   "count_include_pad = true", "divisor_override: int?",
+  operands = {
+    "size: [N?, C+, H+, W+]", "windows(kernel_size, stride, padding, nil)", "divisor(divisor_override)",
+    "pooled(kernel_size, stride, padding, nil, ceil_mode, H, W, OH, OW)",
+    "grad: [N?, C, OH, OW] float as gradient(size)",
+  },
+  results = {"dx: [N?, C, H, W] of grad as gradient(size)"},
   grad = {grad = "avg_pool2d(g, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)"},
   internal = true, help = "gradient of avg_pool2d for an input of that size",
 }
 op "adaptive_avg_pool2d" {
   "x", "output_size: pair?",
+  operands = {"x: [N?, C+, H+, W+] float preserve", "adapted(output_size, H, W)"},
+  results = {"y: [N?, C, output_size[1], output_size[2]] of x as x"},
   grad = {x = "adaptive_avg_pool2d_backward(g, size_of(x))"},
   help = "Computes the means over a number of windows of x.",
 }
 op "adaptive_max_pool2d" {
   "x", "output_size: pair?",
-  results = 2,
+  operands = {"x: [N?, C+, H+, W+] float preserve", "adapted(output_size, H, W)", "plane(H, W)"},
+  results = {
+    "y: [N?, C, output_size[1], output_size[2]] of x as x",
+    "indices: [N?, C, output_size[1], output_size[2]] int64 as x",
+  },
   grad = {x = "max_pool2d_backward(g, y1, size_of(x))"},
   help = "Returns the maxima of a number of windows of x and their indices.",
 }
 op "adaptive_avg_pool2d_backward" {
   "grad", "size: size",
+  operands = {"size: [N?, C+, H+, W+]", "grad: [N?, C, OH, OW] float as gradient(size)"},
+  results = {"dx: [N?, C, H, W] of grad as gradient(size)"},
   grad = {grad = "adaptive_avg_pool2d(g, [size_of(grad)[-2], size_of(grad)[-1]])"},
   internal = true, help = "gradient of adaptive_avg_pool2d for an input of that size",
 }

@@ -11,6 +11,7 @@ op "fft_c2c" {
 }
 op "fft_r2c" {
   "x", "scale: number = 1", "inner: number = 1",
+  operands = {"x: [..., n+] real"}, results = {"y: [..., n / 2 + 1, 2] of x"}, host = true,
   grad = {x = "fft_c2r(g, size_of(x)[-1], scale, inner / 2)"},
   autocast = "keep", internal = true,
   help = "the first n / 2 + 1 entries [..., n / 2 + 1, 2] of the transform of each line of x [..., n], times scale; "
@@ -18,6 +19,8 @@ op "fft_r2c" {
 }
 op "fft_r2c_2d" {
   "x", "scale: number = 1",
+  operands = {"x: [..., m+, n+] real"}, results = {"y: [..., m, n / 2 + 1, 2] of x"}, host = true,
+  forms = {{when = "!on_cpu(x)", "fft_c2c(fft_r2c(x, scale), false, 1, ndim_of(x) - 2)"}},
   grad = "formula",
   formula = "fft_c2c(fft_r2c(x, scale), false, 1, ndim_of(x) - 2)",
   autocast = "keep", internal = true,
@@ -26,6 +29,8 @@ op "fft_r2c_2d" {
 }
 op "fft_c2r" {
   "x", "n: int", "scale: number = 1", "inner: number = 1",
+  operands = {"n: at least 1", "x: [..., n / 2 + 1, 2] real layout(transposed)"}, results = {"y: [..., n] of x"},
+  host = true,
   grad = {x = "fft_r2c(g, scale, 2 * inner)"},
   autocast = "keep", internal = true,
   help = "lines of n real numbers from the first n / 2 + 1 entries of their transforms x [..., n / 2 + 1, 2]: the "
@@ -33,6 +38,8 @@ op "fft_c2r" {
 }
 op "stft_lines" {
   "x", "window", "hop: int", "scale: number = 1", "inner: number = 1",
+  operands = {"x: [batch, samples] real", "window: [n+] of x", "hop: at least 1", "samples(samples, n)"},
+  results = {"y: [batch, (samples - n) / hop + 1, n / 2 + 1, 2] of x"}, host = true,
   grad = {
     x = "overlap_add(fft_c2r(g, numel_of(window), scale, inner / 2), window, hop, size_of(x)[2])",
     window = "sum(unfold(x, 1, numel_of(window), hop) * fft_c2r(g, numel_of(window), scale, inner / 2), [0, 1])",
@@ -44,6 +51,10 @@ op "stft_lines" {
 }
 op "overlap_add" {
   "frames", "window", "hop: int", "length: int",
+  operands = {
+    "frames: [batch, count, n+] real", "window: [n] of frames", "hop: at least 1", "overlap(count, n, hop, length)",
+  },
+  results = {"y: [batch, length] of frames"}, host = true,
   grad = {
     frames = "unfold(g, 1, numel_of(window), hop) * window",
     window = "sum(unfold(g, 1, numel_of(window), hop) * frames, [0, 1])",

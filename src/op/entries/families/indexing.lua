@@ -63,11 +63,17 @@ op "one_hot" {
 }
 op "embedding" {
   "index", "weight", options = {"padding_idx: int = 0"},
+  operands = {"weight: [V, D] strided", "padding_row(&padding_idx, V)", "index: [at...] index flat"},
+  results = {"rows: [at..., D] of weight rows"},
   grad = {weight = "embedding_backward(g, index, size_of(weight)[1], padding_idx)"},
   help = "Returns the rows of weight at the given indices.",
 }
 op "embedding_backward" {
   "grad", "index", "num: int", "padding_idx: int",
+  operands = {
+    "num: at least 0", "padding_row(&padding_idx, num)", "index: [at...] index flat", "grad: [at..., D] rows",
+  },
+  results = {"dweight: [num, D] of grad"},
   grad = {
     grad = {
       "rows = embedding(index, g)",
@@ -78,6 +84,11 @@ op "embedding_backward" {
 }
 op "embedding_bag_sums" {
   "index", "weight", "offsets", "each?", options = {"padding_idx: int = 0", "means = false"}, hidden = 1,
+  operands = {
+    "weight: [V, D] float", "padding_row(&padding_idx, V)", "index: [n] index", "offsets: [B] index",
+    "each: [n] of weight",
+  },
+  results = {"sums: [B, D] of weight", "counts: [B] stat of weight"}, host = true,
   -- y1 is the number of rows in each bag, at least 1
   grad = {
     weight = {

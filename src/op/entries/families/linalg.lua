@@ -3,18 +3,21 @@
 local op = ...
 
 op "inverse" {
-  "x",
+  "x", operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
   grad = {x = "-matmul(matmul(transpose(y, -2, -1), g), transpose(y, -2, -1))"},
   autocast = "keep", help = "Computes the inverse of square matrices.",
 }
 op "det" {
-  "x", hidden = 2, -- P L U and its pivots
+  "x", operands = {"x: [*, n, n] matrix strided"},
+  results = {"y: [*] of x", "LU: [*, n, n] of x", "pivots: [*, n] int32"}, hidden = 2, host = true,
   grad = {x = "det_grad(g, y, x, y1, y2)"},
   autocast = "keep",
   help = "Computes the determinant of square matrices.",
 }
 op "slogdet" {
-  "x", results = 2, hidden = 2,
+  "x", operands = {"x: [*, n, n] matrix strided"},
+  results = {"sign: [*] of x", "logarithm: [*] of x", "LU: [*, n, n] of x", "pivots: [*, n] int32"}, hidden = 2,
+  host = true,
   grad = {x = "slogdet_grad(g1, x, y2, y3)"},
   autocast = "keep", help = "Computes the sign and the logarithm of the absolute value of the determinant.",
 }
@@ -25,12 +28,15 @@ op "logdet" {
 }
 op "cholesky" {
   "x", "upper = false",
+  operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
   grad = {x = "cholesky_grad(g, y, upper)"},
   autocast = "keep",
   help = "Computes the Cholesky factor L of positive definite matrices, x = L L^T.",
 }
 op "linalg_solve" {
-  "A", "B", options = {"left = true"}, hidden = 2,
+  "A", "B", options = {"left = true"},
+  operands = {"A: [*, n, n] matrix strided", "B: [*, r, c] matrix of A strided", "solves(A, B, left)"},
+  results = {"X: [*, r, c] of B columns(!left)", "LU: [*, n, n] of A", "pivots: [*, n] int32"}, hidden = 2, host = true,
   grad = {
     A = "solve_grad_matrix(solve_grad_right(g, A, y1, y2, left), y, left)",
     B = "solve_grad_right(g, A, y1, y2, left)",
@@ -40,6 +46,8 @@ op "linalg_solve" {
 }
 op "linalg_solve_triangular" {
   "A", "B", options = {"upper = false", "left = true", "unitriangular = false"},
+  operands = {"A: [*, n, n] matrix strided", "B: [*, r, c] matrix of A strided", "solves(A, B, left)"},
+  results = {"X: [*, r, c] of B columns(!left)"}, host = true,
   grad = {
     A = "triangular_grad(linalg_solve_triangular(transpose(A, -2, -1), g, !upper, left, unitriangular), y, upper, "
       .. "left, unitriangular)",
@@ -49,7 +57,9 @@ op "linalg_solve_triangular" {
   help = "X with A X = B (X A = B without left) by one triangle of A; unitriangular: with ones on its diagonal",
 }
 op "linalg_lu_factor" {
-  "A", options = {"check = true"}, results = 2,
+  "A", options = {"check = true"},
+  operands = {"A: [*, m, n] matrix strided"}, results = {"LU: [*, m, n] of A", "pivots: [*, min(m, n)] int32"},
+  host = true,
   grad = {A = "lu_factor_grad(g, y, y1)"},
   autocast = "keep", internal = true,
   help = "L below the diagonal and U on and above it in one matrix, and int32 pivots: row i was exchanged with row "
@@ -57,6 +67,11 @@ op "linalg_lu_factor" {
 }
 op "linalg_lu_solve" {
   "LU", "pivots", "B", options = {"left = true", "adjoint = false"},
+  operands = {
+    "LU: [*, n, n] matrix strided", "B: [*, r, c] matrix of LU strided", "solves(LU, B, left)", "pivots(pivots, LU)",
+    "pivots: [*, n] strided",
+  },
+  results = {"X: [*, r, c] of B columns(!left)"}, host = true,
   grad = {
     LU = "lu_solve_grad(linalg_lu_solve(LU, pivots, g, left, !adjoint), y, LU, pivots, left, adjoint)",
     B = "linalg_lu_solve(LU, pivots, g, left, !adjoint)",
@@ -65,7 +80,9 @@ op "linalg_lu_solve" {
   help = "X with A X = B from linalg_lu_factor(A); adjoint: A^T X = B; without left X A = B",
 }
 op "lu_pivots_to_matrix" {
-  "pivots", "like", grad = "none", internal = true,
+  "pivots", "like",
+  operands = {"like: [*, m, n] matrix strided", "pivots(pivots, like)", "pivots: [*, k] strided"},
+  results = {"P: [*, m, m] of like"}, host = true, grad = "none", internal = true,
   help = "P of A = P L U from the pivots of linalg_lu_factor, of like's dtype, with as many rows as like [..., m, n]",
 }
 op "lu_unpack" {
@@ -84,14 +101,22 @@ op "lu_unpack" {
   help = "Returns the factors P, L and U of matrices from the result of lm.lu or lm.linalg.lu_factor.",
 }
 op "linalg_qr" {
-  "A", "mode: qr_mode = reduced", results = 2,
+  "A", "mode: qr_mode = reduced",
+  operands = {"A: [*, m, n] matrix strided"},
+  results = {
+    "Q: [*, m, mode == 'complete' ? m : min(m, n)] of A columns if mode != 'r' else [0]",
+    "R: [*, mode == 'complete' ? m : min(m, n), n] of A columns",
+  },
+  host = true,
   needs = {{"ndim_of(A) > 1", "expected A to have shape [*, m, n], got {A}"}},
   grad = {A = "qr_grad(g, g1, y, y1, mode)"},
   autocast = "keep", internal = true,
   help = "Q with orthonormal columns and upper triangular R, A = Q R; mode: reduced, complete (Q square), r (no Q)",
 }
 op "linalg_eigh" {
-  "A", "UPLO: triangle = L", results = 2,
+  "A", "UPLO: triangle = L",
+  operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A", "vectors: [*, n, n] of A columns"},
+  host = true,
   grad = {A = "eigh_grad(g, g1, y, y1)"},
   autocast = "keep", internal = true,
   help = "eigenvalues, ascending, and in the columns of a matrix the eigenvectors, of symmetric matrices, of which "
@@ -99,18 +124,25 @@ op "linalg_eigh" {
 }
 op "linalg_eigvalsh" {
   "A", "UPLO: triangle = L",
+  operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A"}, host = true,
   grad = {A = "eigvalsh_grad(g, A, UPLO)"},
   autocast = "keep", internal = true, help = "the eigenvalues of symmetric matrices, ascending",
 }
 op "linalg_svd" {
-  "A", "full_matrices = true", results = 3,
+  "A", "full_matrices = true",
+  operands = {"A: [*, m, n] matrix strided"},
+  results = {
+    "U: [*, m, full_matrices ? m : min(m, n)] of A columns", "S: [*, min(m, n)] of A",
+    "Vh: [*, full_matrices ? n : min(m, n), n] of A columns",
+  },
+  host = true,
   grad = {A = "svd_grad(g, g1, g2, y, y1, y2)"},
   autocast = "keep", internal = true,
   help = "U, singular values S in descending order, and V transposed: A = U diag(S) Vh; without full_matrices U "
     .. "[..., m, k] and Vh [..., k, n], k the smaller of m and n",
 }
 op "linalg_svdvals" {
-  "A",
+  "A", operands = {"A: [*, m, n] matrix strided"}, results = {"S: [*, min(m, n)] of A"}, host = true,
   grad = {A = "svdvals_grad(g, A)"},
   autocast = "keep", internal = true, help = "the singular values of matrices, in descending order",
 }
@@ -122,7 +154,14 @@ op "linalg_pinv" {
     .. "0; rtol is by default the larger of m and n times the dtype's precision where atol is 0",
 }
 op "linalg_lstsq" {
-  "A", "B", options = {"rcond: number?", "driver: lstsq_driver = gelsy"}, results = 4,
+  "A", "B", options = {"rcond: number?", "driver: lstsq_driver = gelsy"},
+  operands = {"A: [*, m, n] matrix strided", "B: [*, m, k] matrix of A strided"},
+  results = {
+    "X: [*, n, k] of A columns", "residuals: [*, k] of A if m > n && driver != 'gelsy' else [0]",
+    "rank: [*] int64 if driver != 'gels' else [0]",
+    "values: [*, min(m, n)] of A if driver == 'gelsd' || driver == 'gelss' else [0]",
+  },
+  host = true,
   grad = {A = "lstsq_grad_matrix(g, g1, g3, A, B, y)", B = "lstsq_grad_right(g, g1, A, B, y)"},
   autocast = "keep", internal = true,
   help = "X that makes |A X - B| least, its residuals (of gels, gelsd and gelss), the ranks of A (not of gels), its "

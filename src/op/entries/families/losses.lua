@@ -3,12 +3,22 @@ local op = ...
 
 -- y1 is the total weight of the targets.
 op "nll_loss" {
-  "x", "target", "weight?", options = {"ignore_index: int = -100", "reduction: reduction = mean"}, hidden = 1,
+  "x", "target", "weight?", options = {"ignore_index: int = -100", "reduction: reduction = mean"},
+  operands = {
+    "x: float layout(classes)", "classes(ndim_of(x), sizes_of(x), C, at...)", "target: [at...] index",
+    "weight: [C] of x or stat of x", "reduced(reduction, at, shape...)",
+  },
+  results = {"y: [shape...] of x", "total: [] stat of x"}, hidden = 1,
   grad = {x = "nll_loss_backward(g, target, weight, ignore_index, reduction, y1, size_of(x))"},
   autocast = "keep", help = "Computes the negative log likelihood of target classes under log-probabilities.",
 }
 op "nll_loss_backward" {
   "grad", "target", "weight?", "ignore_index: int = -100", "reduction: reduction = mean", "total", "size: size",
+  operands = {
+    "grad: float", "classes(ndim_of(size), sizes_of(size), C, at...)", "reduced(reduction, at, shape...)",
+    "grad: [shape...] strided", "target: [at...] index", "weight: [C] of grad or stat of grad", "total: [] float",
+  },
+  results = {"dx: [size...] of grad as gradient(size) layout(classes)"},
   grad = {grad = "nll_loss(g, target, weight, ignore_index, reduction)"},
   internal = true, help = "gradient of nll_loss for an x of that size",
 }
@@ -269,6 +279,12 @@ op "multilabel_soft_margin_loss" {
 -- y1 holds the logarithms of alpha, [N, T, 2 * longest + 1].
 op "ctc_nll" {
   "x", "target", "starts", "input_lengths", "target_lengths", "longest: int", "blank: int = 1", hidden = 1,
+  operands = {
+    "x: [T+, N+, C+] real", "target: [L] int64 private", "starts: [N] int64 private",
+    "input_lengths: [N] int64 private", "target_lengths: [N] int64 private", "blank: from 1 to C",
+    "longest: from 0 to 536870911",
+  },
+  results = {"loss: [N] of x", "log_alpha: [N, T, 2 * longest + 1] of x"},
   grad = {
     x = "ctc_nll_backward(g, x, target, starts, input_lengths, target_lengths, y, y1, blank)",
   },
@@ -279,6 +295,12 @@ op "ctc_nll" {
 }
 op "ctc_nll_backward" {
   "grad", "x", "target", "starts", "input_lengths", "target_lengths", "loss", "log_alpha", "blank: int = 1",
+  operands = {
+    "x: [T+, N+, C+] real", "target: [L] int64 private", "starts: [N] int64 private",
+    "input_lengths: [N] int64 private", "target_lengths: [N] int64 private", "blank: from 1 to C",
+    "loss: [N] of x", "log_alpha: [N, T, S] of x", "odd(S)", "grad: [N] of x",
+  },
+  results = {"dx: [T, N, C] of x"},
   grad = "none",
   internal = true, help = "gradient of ctc_nll, as PyTorch has it: right after a log_softmax",
 }

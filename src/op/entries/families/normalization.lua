@@ -7,7 +7,14 @@ local op = ...
 -- For double backward the statistics are made again from x, since their gradients matter too.
 op "batch_norm" {
   "x", "running_mean?", "running_var?", "weight?", "bias?",
-  "training = false", "momentum: number = 0.1", "eps: number = 1e-5", hidden = 2,
+  "training = false", "momentum: number = 0.1", "eps: number = 1e-5",
+  operands = {
+    "x: float preserve", "channels(x, C)", "running_mean: [C] of x or stat of x strided",
+    "running_var: [C] of x or stat of x strided", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
+    "statistics(x, C, training, running_mean, running_var)",
+  },
+  results = {"y: like x", "mean: [C] stat of x if training", "invstd: [C] stat of x if training"}, hidden = 2,
+  zeros = "numel_of(x) == 0",
   writes = {"running_mean", "running_var", when = "training"},
   grad = {
     ["x, weight, bias"] = "batch_norm_backward(g, x, weight, y1, y2, "
@@ -18,7 +25,14 @@ op "batch_norm" {
 op "batch_norm_backward" {
   "grad", "x", "weight?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "training = false",
   "eps: number = 1e-5",
-  results = 3,
+  operands = {
+    "x: float preserve", "channels(x, C)", "grad: like x", "weight: [C] of x or stat of x",
+    "save_mean: [C] of x or stat of x", "save_invstd: [C] of x or stat of x",
+    "running_mean: [C] of x or stat of x strided", "running_var: [C] of x or stat of x strided",
+    "known_statistics(training, save_mean, save_invstd, running_mean, running_var)",
+  },
+  results = {"dx: like x", "dweight: [C] of weight or stat of x", "dbias: [C] of weight or stat of x"},
+  zeros = "numel_of(x) == 0",
   grad = "formula",
   formula = { -- x [N, C, ...]: statistics a channel
     "dims = all_but(1, ndim_of(x))",
@@ -34,7 +48,13 @@ op "batch_norm_backward" {
 }
 op "batch_norm_relu" {
   "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?",
-  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"}, hidden = 2,
+  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"},
+  operands = {
+    "x: float preserve", "channels(x, C)", "running_mean: [C] of x or stat of x strided",
+    "running_var: [C] of x or stat of x strided", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
+    "addend: like x", "statistics(x, C, training, running_mean, running_var)",
+  },
+  results = {"y: like x", "mean: [C] stat of x", "invstd: [C] stat of x"}, hidden = 2, zeros = "numel_of(x) == 0",
   writes = {"running_mean", "running_var", when = "training"},
   grad = {
     ["x, weight, bias, addend"] = "batch_norm_relu_backward(g, x, given(addend) ? y : nil, weight, bias, y1, y2, "
@@ -44,7 +64,15 @@ op "batch_norm_relu" {
 }
 op "batch_norm_relu_backward" {
   "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "training = false", "eps: number = 1e-5",
-  results = 4,
+  operands = {
+    "x: float preserve", "channels(x, C)", "grad: like x", "y: like x", "weight: [C] of x or stat of x",
+    "bias: [C] of x or stat of x", "save_mean: [C] of x or stat of x", "save_invstd: [C] of x or stat of x",
+  },
+  results = {
+    "dx: like x", "dweight: [C] of weight or stat of x", "dbias: [C] of weight or stat of x",
+    "daddend: like x if given(y)",
+  },
+  zeros = "numel_of(x) == 0",
   grad = "formula",
   formula = {
     "dims = all_but(1, ndim_of(x))",
@@ -64,12 +92,26 @@ op "batch_norm_relu_backward" {
     .. "the fourth is nil too",
 }
 op "layer_norm" {
-  "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5", hidden = 2,
+  "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5",
+  operands = {
+    "x: float", "normalized(x, normalized_shape, rows...)", "weight: [normalized_shape...] of x or stat of x",
+    "bias: [normalized_shape...] of x or stat of x",
+  },
+  results = {"y: like x", "mean: [rows...] stat of x", "rstd: [rows...] stat of x"}, hidden = 2,
   grad = {["x, weight, bias"] = "layer_norm_backward(g, x, normalized_shape, y1, y2, weight, eps)"},
   autocast = "keep_gpu", help = "Applies layer normalization over the last dims.",
 }
 op "layer_norm_backward" {
-  "grad", "x", "normalized_shape: size", "save_mean", "save_rstd", "weight?", "eps: number = 1e-5", results = 3,
+  "grad", "x", "normalized_shape: size", "save_mean", "save_rstd", "weight?", "eps: number = 1e-5",
+  operands = {
+    "x: float", "normalized(x, normalized_shape, rows...)", "grad: like x",
+    "weight: [normalized_shape...] of x or stat of x", "save_mean: [rows...] of x or stat of x",
+    "save_rstd: [rows...] of x or stat of x",
+  },
+  results = {
+    "dx: like x", "dweight: [normalized_shape...] of weight or stat of x",
+    "dbias: [normalized_shape...] of weight or stat of x",
+  },
   grad = "formula",
   formula = { -- statistics over the last dims
     "first = ndim_of(x) - length_of(normalized_shape)",
@@ -85,12 +127,21 @@ op "layer_norm_backward" {
   internal = true, help = "gradients of layer_norm: x, weight, bias",
 }
 op "rms_norm_rows" {
-  "x", "normalized_shape: size", "weight?", "eps: number = 1e-5", hidden = 1,
+  "x", "normalized_shape: size", "weight?", "eps: number = 1e-5",
+  operands = {
+    "x: float", "normalized(x, normalized_shape, rows...)", "weight: [normalized_shape...] of x or stat of x",
+  },
+  results = {"y: like x", "rstd: [rows...] stat of x"}, hidden = 1, host = true,
   grad = {["x, weight"] = "rms_norm_rows_backward(g, x, normalized_shape, y1, weight, eps)"},
   internal = true, help = "rms_norm by a kernel of its own, the CPU's; weight of x's dtype, or float32 beside halves",
 }
 op "rms_norm_rows_backward" {
-  "grad", "x", "normalized_shape: size", "save_rstd", "weight?", "eps: number = 1e-5", results = 2,
+  "grad", "x", "normalized_shape: size", "save_rstd", "weight?", "eps: number = 1e-5",
+  operands = {
+    "x: float", "normalized(x, normalized_shape, rows...)", "grad: like x",
+    "weight: [normalized_shape...] of x or stat of x", "save_rstd: [rows...] of x or stat of x",
+  },
+  results = {"dx: like x", "dweight: [normalized_shape...] of weight or stat of x"}, host = true,
   grad = "formula",
   formula = {
     "first = ndim_of(x) - length_of(normalized_shape)",
@@ -128,13 +179,23 @@ op "rms_norm" {
 -- y1, y2 are mean and inverse deviation of each sample's groups. The gradient for x is that of layer_norm, with
 -- statistics over a group; those for weight and bias are those of batch_norm.
 op "grouped_norm" {
-  "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5", hidden = 2,
+  "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5",
+  operands = {
+    "x: [N, C, ...] float", "groups(x, num_groups)", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
+  },
+  results = {"y: like x", "mean: [N * num_groups] stat of x", "invstd: [N * num_groups] stat of x"}, hidden = 2,
+  host = true,
   grad = {["x, weight, bias"] = "grouped_norm_backward(g, x, num_groups, y1, y2, weight, eps)"},
   internal = true,
   help = "group_norm by a kernel of its own, the CPU's; weight and bias of x's dtype, or float32 beside halves",
 }
 op "grouped_norm_backward" {
-  "grad", "x", "num_groups: int", "save_mean", "save_invstd", "weight?", "eps: number = 1e-5", results = 3,
+  "grad", "x", "num_groups: int", "save_mean", "save_invstd", "weight?", "eps: number = 1e-5",
+  operands = {
+    "x: [N, C, ...] float", "groups(x, num_groups)", "grad: like x", "weight: [C] of x or stat of x",
+    "save_mean: [N * num_groups] of x or stat of x", "save_invstd: [N * num_groups] of x or stat of x",
+  },
+  results = {"dx: like x", "dweight: [C] of weight or stat of x", "dbias: [C] of weight or stat of x"}, host = true,
   grad = "formula",
   formula = {
     "dims = all_but(1, ndim_of(x))",

@@ -45,6 +45,11 @@ op "linear" {
 }
 op "int8_linear" {
   "x", "weight", "scale", "bias?",
+  operands = {
+    "weight: [K, D] int8", "x: [at..., D] float in float32 rows", "scale: [K] float in float32",
+    "bias: [K] float in float32",
+  },
+  results = {"y: [at..., K] of x in float32 rows"}, host = true,
   forms = { -- float64 is not worth a kernel
     {when = "is_float(x) && epsilon_of(x) < 1e-10", "linear(x, in_dtype_of(weight * unsqueeze(scale, -1), x), bias)"},
   },
@@ -187,6 +192,8 @@ local function distances_grad(x, other, g, y)
 end
 op "row_distances" {
   "x1", "x2", "p: number = 2", options = {"by_products = false"},
+  operands = {"x1: [*, n, m] matrix strided", "x2: [*, r, m] matrix of x1 strided"},
+  results = {"y: [*, n, r] of x1"}, host = true,
   grad = {
     x1 = distances_grad("x1", "x2", "g", "y"),
     x2 = distances_grad("x2", "x1", "transpose(g, -2, -1)", "transpose(y, -2, -1)"),
@@ -207,6 +214,7 @@ local function pairs_grad()
 end
 op "pair_distances" {
   "x", "p: number = 2",
+  operands = {"x: [n, m] matrix strided"}, results = {"y: [pairs(n)] of x"}, host = true,
   grad = {x = pairs_grad()},
   autocast = "keep", internal = true,
   help = "[n (n - 1) / 2] of the p-norms of the differences of all pairs of rows of x [n, m]: 1 and 2, 1 and 3, …, 2 "
@@ -214,16 +222,21 @@ op "pair_distances" {
 }
 op "pairs_to_matrix" {
   "x", "n: int",
+  operands = {"n: from 0 to 32768", "x: [pairs(n)] real strided"}, results = {"y: [n, n] of x"}, host = true,
   grad = {x = "matrix_to_pairs(g + transpose(g, 0, 1))"}, internal = true,
   help = "the symmetric matrix [n, n] whose entries above the diagonal are x [n (n - 1) / 2], row by row, and 0 on it",
 }
 op "matrix_to_pairs" {
-  "x",
+  "x", operands = {"x: [n, n] matrix strided"}, results = {"y: [pairs(n)] of x"}, host = true,
   grad = {x = "triu(pairs_to_matrix(g, size_of(x)[1]), 1)"},
   internal = true, help = "the entries above the diagonal of x [n, n], row by row: [n (n - 1) / 2]",
 }
 op "row_distances_backward" {
   "grad", "x1", "x2",
+  operands = {
+    "grad: [*, n, r] matrix strided", "x1: [*, n, m] matrix of grad strided", "x2: [*, r, m] matrix of grad strided",
+  },
+  results = {"dx1: [*, n, m] of x1"}, host = true,
   grad = {
     grad = "sum(sign(unsqueeze(x1, -2) - unsqueeze(x2, -3)) * unsqueeze(g, -2), -1)",
     x1 = "zeros_like(x1)", x2 = "zeros_like(x2)",

@@ -5,7 +5,18 @@ local op = ...
 op "recurrent_layer" {
   "gates", "weight_hh", "h0", "c0?", "bias_hh?", "weight_hr?",
   options = {"cell: recurrent_cell = lstm", "reverse = false", "batch_sizes?"},
-  results = 3, hidden = 1,
+  operands = {
+    "weight_hh: [G, P] float in stat of weight_hh", "cell(cell, weight_hh, given(c0), given(weight_hr), H)",
+    "h0: [N, P] of weight_hh in stat of weight_hh", "c0: [N, H] of weight_hh in stat of weight_hh",
+    "bias_hh: [G] of weight_hh in stat of weight_hh", "weight_hr: [P, H] of weight_hh in stat of weight_hh",
+    "gates: [R, G] of weight_hh in stat of weight_hh", "batch_sizes: private on_host", "steps(batch_sizes, N, R)",
+  },
+  results = {
+    "y: [R, P] of gates in stat of weight_hh", "h: [N, P] of gates in stat of weight_hh",
+    "c: [N, H] of gates in stat of weight_hh if cell == 'lstm' else [0]",
+    "work: [R, recurrent_slots(cell) * H] stat of weight_hh",
+  },
+  hidden = 1, compute = "recurrent_layer",
   grad = {
     ["gates, weight_hh, h0, c0, bias_hh, weight_hr"] =
       "recurrent_layer_backward(weight_hh, h0, y, y3, g, g1, g2, c0, bias_hh, weight_hr, batch_sizes, cell, reverse)",

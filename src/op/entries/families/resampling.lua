@@ -4,6 +4,11 @@ local op = ...
 -- Closed under differentiation, as a convolution is. lua/luminary/nn/functional/ makes the tables.
 op "gather_weighted" {
   "x", "indices", "weight?",
+  operands = {
+    "x: [n, c, points, i] float", "points(points)", "indices: [1|n, j, p] int64 private",
+    "weight: [1|n, j, p] stat of x",
+  },
+  results = {"y: [n, c, p, i] of x"}, zeros = "numel_of(x) == 0 || numel_of(indices) == 0",
   grad = {
     x = "gather_weighted_input(g, indices, weight, size_of(x))",
     weight = "gather_weighted_weight(g, x, indices)",
@@ -13,6 +18,11 @@ op "gather_weighted" {
 }
 op "gather_weighted_input" {
   "grad", "indices", "weight?", "size: size",
+  operands = {
+    "size: [n, c, points, i]", "points(points)", "indices: [1|n, j, p] int64 private",
+    "weight: [1|n, j, p] stat of grad", "grad: [n, c, p, i] float",
+  },
+  results = {"dx: [n, c, points, i] of grad"}, zeros = "numel_of(grad) == 0 || numel_of(indices) == 0",
   grad = {
     grad = "gather_weighted(g, indices, weight)",
     weight = "gather_weighted_weight(grad, g, indices)",
@@ -22,6 +32,10 @@ op "gather_weighted_input" {
 }
 op "gather_weighted_weight" {
   "grad", "x", "indices",
+  operands = {
+    "x: [n, c, points, i] float", "points(points)", "indices: [1|n, j, p] int64 private", "grad: [n, c, p, i] of x",
+  },
+  results = {"dw: [n, j, p] stat of x"}, zeros = "numel_of(x) == 0 || numel_of(indices) == 0",
   grad = {
     grad = "gather_weighted(x, indices, g)",
     x = "gather_weighted_input(grad, indices, g, size_of(x))",
@@ -40,6 +54,8 @@ local along = "unsqueeze(select(g, ndim_of(grid) - 1, DIM), 1)"
 op "grid_sample" {
   "x", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
   options = {"order: int = 0"},
+  operands = {"x: [N, C, from...] float preserve", "grid: [N, to..., K] of x", "grid(from, grid, order, 3)"},
+  results = {"y: [N, C, to...] of x as x"},
   grad = {
     x = "grid_sample_input(g, grid, mode, padding_mode, align_corners, order, size_of(x))",
     grid = "grid_sample_grid(g, x, grid, mode, padding_mode, align_corners, order)",
@@ -50,6 +66,11 @@ op "grid_sample" {
 op "grid_sample_input" {
   "grad", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
   "order: int = 0", "size: size",
+  operands = {
+    "size: [N, C, from...]", "grid: [N, to..., K] of grad", "grid(from, grid, order, 3)",
+    "grad: [N, C, to...] float as dx",
+  },
+  results = {"dx: [N, C, from...] of grad as grad"}, zeros = "numel_of(grad) == 0",
   grad = {
     grad = "grid_sample(g, grid, mode, padding_mode, align_corners, order)",
     grid = "grid_sample_grid(grad, g, grid, mode, padding_mode, align_corners, order)",
@@ -59,6 +80,11 @@ op "grid_sample_input" {
 op "grid_sample_grid" {
   "grad", "x", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
   "order: int = 0",
+  operands = {
+    "x: [N, C, from...] float preserve", "grid: [N, to..., K] of x", "grid(from, grid, order, 2)",
+    "grad: [N, C, to...] of x as x",
+  },
+  results = {"dgrid: like grid"}, zeros = "numel_of(grad) == 0 || mode == 'nearest'",
   grad = {
     grad = over_dims(along .. " * grid_sample(x, grid, mode, padding_mode, align_corners, ORDER)"),
     x = over_dims("grid_sample_input(grad * " .. along
@@ -71,6 +97,10 @@ op "grid_sample_grid" {
 -- y1 is where each came from in all of x, from 1, and 0 where a bin is empty.
 op "roi_pool" {
   "x", "boxes", "output_size: pair = 1", "spatial_scale: number = 1", hidden = 1,
+  operands = {"x: [N, C, H+, W+] float", "elements(x)", "boxes: [K, 5] of x", "output_size: from 1 to 2147483647"},
+  results = {
+    "y: [K, C, output_size[1], output_size[2]] of x", "indices: [K, C, output_size[1], output_size[2]] int64",
+  },
   grad = {
     x = "reshape(gather_weighted_input(reshape(g, [1, 1, numel_of(g), 1]), reshape(y1, [1, 1, numel_of(g)]), nil, "
       .. "[1, 1, numel_of(x), 1]), size_of(x))",
@@ -79,6 +109,7 @@ op "roi_pool" {
 }
 op "nms_sorted" {
   "boxes", "iou_threshold: number", grad = "none", internal = true,
+  operands = {"boxes: [N, 4] float", "elements(boxes)", "iou_threshold: a number"}, results = {"keep: [N] bool"},
   help = "of boxes [n, 4] (x1, y1, x2, y2), the best first, bool [n]: those that share no more than iou_threshold of "
     .. "their union with one kept before",
 }

@@ -1,8 +1,7 @@
 /* Loops of Fourier transforms, float or double: of LM_FFT_LANES lines side by side, so that every step is one of whole
  * vectors. A block is two planes [n][LM_FFT_LANES], real and imaginary parts; elsewhere complex numbers are pairs, and
  * steps between them count these. */
-#ifndef LM_CPU_ISA_FFT_H
-#define LM_CPU_ISA_FFT_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -49,5 +48,3 @@ LM_ISA_DECLARE(struct lm_fft_loops, lm_fft_F64);
 static inline const struct lm_fft_loops *lm_fft_loops_of(lm_dtype dtype) {
   return dtype == LM_F64 ? LM_ISA_PICK(lm_fft_F64) : LM_ISA_PICK(lm_fft_F32);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Householder's reflections H = I - tau v v^T, v[0] = 1, of columns that lie each in one run of memory; float or
  * double. */
-#ifndef LM_CPU_ISA_HOUSEHOLDER_H
-#define LM_CPU_ISA_HOUSEHOLDER_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -22,5 +21,3 @@ LM_ISA_DECLARE(struct lm_householder_loops, lm_reflections_F64);
 static inline const struct lm_householder_loops *lm_householder_loops_of(lm_dtype dtype) {
   return dtype == LM_F64 ? LM_ISA_PICK(lm_reflections_F64) : LM_ISA_PICK(lm_reflections_F32);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Squares of numbers transposed in registers, rows of 32 bytes: 8 of 8 floats, or 4 of 4 doubles. The halves of rows
  * change positions as they are loaded or stored, so that no shuffle crosses them. */
-#ifndef LM_CPU_ISA_TRANSPOSE_H
-#define LM_CPU_ISA_TRANSPOSE_H
+#pragma once
 
 #include <stddef.h>
 #ifdef __AVX__
@@ -71,5 +70,3 @@ static inline void lm_transpose_halves_double(lm_row_double r[4]) {
   }
 LM_TRANSPOSED(float, 8)
 LM_TRANSPOSED(double, 4)
-
-#endif

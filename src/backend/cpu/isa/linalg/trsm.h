@@ -1,7 +1,6 @@
 /* Loops of LU and Cholesky factors and of solutions by a triangle, for blocks that stay in the nearest cache. Matrices
  * are row-major, float or double. */
-#ifndef LM_CPU_ISA_TRSM_H
-#define LM_CPU_ISA_TRSM_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -34,5 +33,3 @@ LM_ISA_DECLARE(struct lm_trsm_loops, lm_triangles_F64);
 static inline const struct lm_trsm_loops *lm_trsm_loops_of(lm_dtype dtype) {
   return dtype == LM_F64 ? LM_ISA_PICK(lm_triangles_F64) : LM_ISA_PICK(lm_triangles_F32);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Products with a matrix that was packed for it, of float or double: what attention and recurrent layers, whose
  * matrices stay in the caches, multiply by. */
-#ifndef LM_CPU_ISA_PANELS_H
-#define LM_CPU_ISA_PANELS_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -28,5 +27,3 @@ struct lm_panel_loops {
 
 LM_ISA_DECLARE(struct lm_panel_loops, lm_panels_F32);
 LM_ISA_DECLARE(struct lm_panel_loops, lm_panels_F64);
-
-#endif

@@ -1,7 +1,6 @@
 /* Products of a few rows, as for the next token of a model of language: they take as long as the matrix takes to come
  * from memory, of which every element is read once. Sums are of float32. */
-#ifndef LM_CPU_ISA_SKINNY_GEMM_H
-#define LM_CPU_ISA_SKINNY_GEMM_H
+#pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -29,5 +28,3 @@ struct lm_skinny_gemm_loops { /* of float32 and the 16-bit floats; others NULL *
 };
 
 LM_ISA_DECLARE(struct lm_skinny_gemm_loops, lm_skinny_gemm_loops);
-
-#endif

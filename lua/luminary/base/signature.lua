@@ -1,0 +1,374 @@
+--- Signatures: what a function takes, as one text. Calls are read by it, and errors, help, completion and the reference
+--- follow from it.
+---
+---   F.glu = signature.of("glu(x: tensor, dim: dim = -1)", function(x, dim) … end)
+---   F.normalize = signature.of("normalize(x: tensor, {p = 2, dim: dim = 2, eps = 1e-12})", function(x, opts) … end)
+---   Linear.init = signature.of("Linear(in_features: count, {bias = true})", function(self, in_features, opts) … end)
+---
+--- An argument is NAME[: KIND][= DEFAULT], in PyTorch's positional order. Each is passed by position, or by name in a
+--- table at the end; a table with names at the end is always that table. Those in braces are optional, and f gets a
+--- table of them after the others. A method names self first, which the text omits.
+---
+--- KIND     a kind of base/options.lua, such as count or sizes(2, 1), or choices, "mean" | "sum". With "?" the argument
+---          may be nil, with "|false" false. Without a kind it is that of the default; without both any value is
+---          accepted, which f checks itself. `lacks` keeps the position of an argument of PyTorch that this library
+---          lacks: nil and the default are accepted.
+--- DEFAULT  a value, or the name of an argument before it, whose value it then is. A default in parentheses is only
+---          shown by help. Of choices without a kind, reduction = "mean" | "sum", it is the first.
+--- *        the arguments after it are passed by name alone: PyTorch has others in their positions.
+---
+--- A text without a name is that of a constructor, whose name is its class's. It is parsed at the first call, or when
+--- help first asks.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local signature = {}
+
+local fail, is_plain, is_report = options.fail, options.is_plain, options.is_report
+local getlocal, source = debug.getlocal, debug.getinfo(1, "S").source -- errors blame no line of this file
+
+local Signature = {}
+Signature.__index = Signature
+
+-- ---- from a text to rows
+
+local function blank(s) return ("_"):rep(#s) end
+
+-- Splits a text where a character is outside of quotes and brackets.
+local function cut(text, separator)
+  local masked = text:gsub('"[^"]*"', blank):gsub("%b()", blank):gsub("%b{}", blank)
+  local parts, from = {}, 1
+  while true do
+    local at = masked:find(separator, from, true)
+    parts[#parts + 1] = text:sub(from, (at or 0) - 1):match "^%s*(.-)%s*$"
+    if not at then return parts end
+    from = at + 1
+  end
+end
+
+local function value_of_text(text) return assert(loadstring("return " .. text))() end
+
+local function choices_of(text)
+  local parts = cut(text, "|")
+  if #parts == 1 and not text:find '^"' then return nil end
+  for i, part in ipairs(parts) do parts[i] = value_of_text(part) end
+  return parts
+end
+
+-- Sets the default of a row, and its kind where the text has none.
+local function set_default(row, text, rows)
+  row.says = text:match "^%((.*)%)$" or text
+  local same = rows.index[text]
+  local choices = not same and row.says == text and text:find("|", 1, true) and choices_of(text)
+  if same then
+    row.from, row[2] = text, row[2] or rows[same][2]
+  elseif choices then
+    row.says, row[2], row[3] = ("%q"):format(choices[1]), choices, choices[1]
+  elseif row.says == text then
+    row[3] = value_of_text(text)
+    row[2] = row[2] or type(row[3])
+  end
+end
+
+-- Returns the row of an argument: {name, kind, default, optional, none, lacks, named, from, says}. kind is a name of
+-- options.kinds or a list of choices.
+local function row_of(text, rows, optional, named)
+  local head, default = unpack(cut(text, "="))
+  local name, kind = head:match "^([%a_][%w_]*)%s*:?%s*(.-)$"
+  local row = {name, optional = optional, named = named}
+  if kind == "lacks" then
+    row.lacks, row[2] = true, default and value_of_text(default) -- the value that is accepted
+    return row
+  end
+  kind, row.none = kind:gsub("|false$", "")
+  row.none = row.none > 0 or nil
+  if kind:find "%?$" then kind, row.optional = kind:sub(1, -2), true end
+  if kind ~= "" then row[2] = choices_of(kind) or kind end
+  if default then set_default(row, default, rows) end
+  if not row[2] then row[2], row.unchecked = "any", not optional or nil end
+  return row
+end
+
+--- Parses a text: {who, rows with `index` by name, n_required: those before the braces, in_table: whether there are
+--- braces, max_count: of those by position}.
+local function parse(text)
+  local who, list = text:match "^([%w_.:]*)(%b())$"
+  if not list then error(("malformed signature '%s'"):format(text)) end
+  local parsed = setmetatable({who = who ~= "" and who or nil, rows = {index = {}}}, Signature)
+  local rows, named = parsed.rows, nil
+  local function add(items, optional)
+    for _, item in ipairs(cut(items, ",")) do
+      if item:find "^{" then
+        parsed.in_table, parsed.n_required = true, #rows
+        add(item:sub(2, -2), true)
+      elseif item == "*" then
+        named = true
+      elseif item ~= "" then
+        local row = row_of(item, rows, optional, named)
+        rows[#rows + 1], rows.index[row[1]] = row, #rows + 1
+      end
+    end
+  end
+  add(list:sub(2, -2))
+  parsed.n_required = parsed.n_required or #rows
+  parsed.max_count = #rows
+  while parsed.max_count > 0 and rows[parsed.max_count].named do parsed.max_count = parsed.max_count - 1 end
+  return parsed
+end
+
+local parsed_texts = setmetatable({}, {__index = function(t, text)
+  t[text] = parse(text)
+  return t[text]
+end})
+
+--- Returns the parsed signature of a text.
+function signature.parse(text) return parsed_texts[text] end
+
+--- Returns the checked arguments of a call by a text, see Signature:read.
+function signature.read(text, who, ...) return parsed_texts[text]:read(who, ...) end
+
+-- ---- reading a call
+
+-- Returns the names of the arguments that this library has; `options_only`: without those that f checks itself.
+local function names_of(rows, options_only, last)
+  local names = {}
+  for i = 1, last or #rows do
+    local row = rows[i]
+    if not row.lacks and not (options_only and row.unchecked) then names[#names + 1] = row[1] end
+  end
+  return names
+end
+
+local function unknown(who, key, rows)
+  local all, named = names_of(rows), names_of(rows, true)
+  local is_near = type(key) == "string" and core.nearest(key, all)
+  options.unknown(who, key, (is_near or named[1] == nil) and all or named)
+end
+
+local function is_optional(row)
+  return row.optional or row[3] ~= nil or row.from ~= nil or row.lacks ~= nil
+end
+
+local of_tables = {any = true, list = true, table = true}
+
+-- Whether a table, the n-th value, has arguments by name. It may also be the value itself.
+local function has_names(self, n, t)
+  local key, row = next(t), self.rows[n]
+  if key == nil then return not row or row[2] ~= "list" and (n > self.n_required or is_optional(row)) end
+  if type(key) ~= "string" then return false end
+  if not row or is_optional(row) or not (row.unchecked or of_tables[row[2]]) then return true end
+  for name in pairs(t) do
+    if self.rows.index[name] then return true end
+  end
+  return false
+end
+
+local function check_names(who, rows, named, n)
+  for key in pairs(named) do
+    local at = rows.index[key]
+    if not at then unknown(who, key, rows) end
+    if at <= n then fail("%s: %s is passed twice, by position and by name", who, key) end
+  end
+end
+
+local function checked(who, row, value, rows)
+  if row.unchecked then
+    local code = type(value) == "table" and options.stands_for_code(value)
+    if code and code.__library then options.must_be(who, row[1], "a value", value) end
+    return value
+  elseif row.lacks then
+    if value ~= nil and value ~= row[2] then unknown(who, row[1], rows) end
+    return nil
+  elseif value == nil then
+    value = row[3]
+    if value == nil and is_optional(row) then return nil end
+    if type(value) == "table" then value = {unpack(value)} end
+  elseif value == false and row.none then
+    return false
+  end
+  return options.arg(who, row[1], value, row[2])
+end
+
+local of_dims = {dim = true, dims = true}
+
+-- Returns the checked values of a call, a list with holes, in the order of the rows.
+local function collect(self, who, ...)
+  local rows, n, values, named = self.rows, select("#", ...), {...}, nil
+  while n > 0 and (values[n] == nil or is_report(values[n])) do n, values[n] = n - 1, nil end
+  local last = values[n]
+  if n > 0 and is_plain(last) and has_names(self, n, last) then named, values[n], n = last, nil, n - 1 end
+  if n > self.max_count then options.too_many(who, self.max_count, names_of(rows, false, self.max_count), n) end
+  if named then check_names(who, rows, named, n) end
+  for i, row in ipairs(rows) do
+    local value = values[i]
+    if named and i > n then value = named[row[1]] end
+    if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1]) end
+    value = checked(who, row, value, rows)
+    if value == nil and row.from then value = values[rows.index[row.from]] end
+    values[i] = value
+  end
+  return values
+end
+
+--- Returns the checked arguments of a call, in order; those in braces as one table at the end. `who`: the name in
+--- messages, if the text has none.
+function Signature:read(who, ...)
+  local rows, n = self.rows, self.n_required
+  local values = collect(self, self.who or who, ...)
+  if not self.in_table then return unpack(values, 1, #rows) end
+  local opts = {}
+  for i = n + 1, #rows do opts[rows[i][1]], values[i] = values[i], nil end
+  values[n + 1] = opts
+  return unpack(values, 1, n + 1)
+end
+
+--- Sets the fields of an object, or of a table, to the checked arguments of a call. Returns it.
+function Signature:fill(into, who, ...)
+  local values = collect(self, self.who or who, ...)
+  for i, row in ipairs(self.rows) do into[row[1]] = values[i] end
+  return into
+end
+
+-- ---- functions with signatures
+
+local function declared_as(f, text)
+  options.set_signature(f, text)
+  return f
+end
+
+-- Returns the line that checks the i-th argument of a call, as `collect` does.
+local function check_line(i, row, index)
+  local here = ("a%d = "):format(i)
+  if row.unchecked then return "" end
+  local line = here .. ("checked(who, rows[%d], a%d, rows)"):format(i, i)
+  local plain = row[3] ~= nil and type(row[3]) ~= "table" and not options.converts(row[2])
+  if plain then line = ("if a%d == nil then %srows[%d][3] else %s end"):format(i, here, i, line) end
+  if of_dims[row[2]] then line = ("if a%d == 1 then ported(who, rows[%d][1], a1) end "):format(i, i) .. line end
+  return row.from and line .. (" if a%d == nil then %sa%d end"):format(i, here, index) or line
+end
+
+-- Returns f with the arguments of a text as Lua code without loops or tables, for calls by position. Tables among the
+-- values, which may have names, and too many values are for `read`.
+local function compiled(parsed, f, by_name)
+  local rows, names, guards, lines, values, named = parsed.rows, {}, {'select("#", ...) > 0'}, {}, {}, {}
+  for i, row in ipairs(rows) do
+    names[i], guards[#guards + 1] = "a" .. i, ('type(a%d) == "table"'):format(i)
+    if row.named then guards[#guards + 1] = ("a%d ~= nil"):format(i) end
+    lines[i] = check_line(i, row, rows.index[row.from])
+    local in_table = by_name or i > parsed.n_required
+    local into = in_table and named or values
+    into[#into + 1] = in_table and ("[%q] = a%d"):format(row[1], i) or "a" .. i
+  end
+  if by_name or parsed.in_table then values[#values + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  local is_method = getlocal(f, 1) == "self"
+  local before = is_method and "self, " or ""
+  names[#names + 1] = "..."
+  local code = ([[
+    local parsed, rows, f, checked, ported, read, who = ...
+    return function(BEFORE NAMES)
+      WHO
+      if GUARDS then return f(BEFORE read(parsed, who, NAMES)) end
+      LINES
+      return f(VALUES)
+    end]]):gsub("%u%u%u+", {
+    BEFORE = before, NAMES = table.concat(names, ", "), GUARDS = table.concat(guards, " or "),
+    WHO = not parsed.who and is_method and "local who = self.__name" or "", LINES = table.concat(lines, "\n"),
+    VALUES = (before .. table.concat(values, ", ")):gsub(", $", ""),
+  })
+  local read = by_name and function(_, who, ...) return parsed:fill({}, who, ...) end or parsed.read
+  return assert(loadstring(code, source))(parsed, rows, f, checked, core.check_ported_dim, read, parsed.who)
+end
+
+local function reading(text, f, by_name)
+  local call
+  if getlocal(f, 1) == "self" then
+    return function(self, ...)
+      if not call then call = compiled(parsed_texts[text], f) end
+      return call(self, ...)
+    end
+  end
+  return function(...)
+    if not call then call = compiled(parsed_texts[text], f, by_name) end
+    return call(...)
+  end
+end
+
+--- Returns f, called with the arguments of that text: passed by position or by name, checked, defaults filled in.
+function signature.of(text, f) return declared_as(reading(text, f), text) end
+
+--- The same for an f that gets one table of all arguments by name.
+function signature.by_name(text, f) return declared_as(reading(text, f, true), text) end
+
+--- Returns an `init` that sets an object's fields to the arguments, and then calls made(object), if it is given.
+function signature.fields(text, made)
+  return declared_as(function(self, ...)
+    parsed_texts[text]:fill(self, self.__name, ...)
+    if made then made(self) end
+  end, text)
+end
+
+--- Sets the fields of an object to the options of these names.
+function signature.assign(object, opts)
+  for name, value in pairs(opts) do object[name] = value end
+end
+
+--- The text of a function that declares none: its parameters, of any values. nil if it takes others too.
+function signature.of_parameters(who, f)
+  local names = options.parameters(f)
+  if names.more or names[#names] == "opts" then return nil end
+  return ("%s(%s)"):format(who, table.concat(names, ", ", names[1] == "self" and 2 or 1))
+end
+
+--- Lets the functions of a table that declare no signature take their parameters by name too. Returns the table.
+function signature.all(t)
+  for name, f in pairs(t) do
+    local is_lua = type(f) == "function" and debug.getinfo(f, "S").what ~= "C"
+    local text = is_lua and not options.signature(f) and signature.of_parameters(name, f)
+    if text then
+      t[name] = reading(text, f)
+      options.set_parameters(t[name], options.parameters(f))
+    end
+  end
+  return t
+end
+
+--- Declares that f, which reads its arguments itself, takes those of a text. Returns f.
+function signature.note(text, f) return declared_as(f, text) end
+
+--- Returns the parsed signature of a function, of a class's constructor, or of a callable object; nil if it has none.
+function signature.declared(value)
+  local code = options.stands_for_code(value)
+  local metatable = type(value) == "table" and getmetatable(value)
+  local f = code and code.instance and value.init or type(metatable) == "table" and rawget(metatable, "takes") or value
+  local text = options.signature(f)
+  return text and parsed_texts[text]
+end
+
+-- ---- in help
+
+local function row_text(row) return row[1] .. (row.says and " = " .. row.says or "") end
+
+--- Returns the arguments of a call as help shows them: "x, dim [, {keepdim = false}]"; `first`: from that row on.
+function Signature:call(first)
+  local text, named = "", {}
+  local function add(part, optional)
+    if text ~= "" then part = ", " .. part end
+    if optional then part = (text ~= "" and " [" or "[") .. part .. "]" end
+    text = text .. part
+  end
+  for i = first or 1, #self.rows do
+    local row = self.rows[i]
+    if i <= self.n_required then
+      add(row_text(row), not row.unchecked and is_optional(row))
+    elseif not row.lacks then
+      named[#named + 1] = row_text(row)
+    end
+  end
+  if #named > 0 then add("{" .. table.concat(named, ", ") .. "}", true) end
+  return text
+end
+
+--- Returns a class's text of help, PATH(): ABOUT, whose call help replaces by the signature's. `about` may have lines.
+function signature.help(path, about) return ("%s(): %s"):format(path, (about:gsub("%s*\n%s*", " "))) end
+
+return signature

@@ -1,0 +1,449 @@
+--- Names of PyTorch that are different here or absent, for errors about unknown names. The value of a name
+--- is our name, a sentence (it contains a blank), or false: not in this version. pairs_of reads "theirs=ours …", and
+--- "theirs …" for absent names.
+local function pairs_of(text, lacking)
+  local names = {}
+  for theirs, ours in text:gmatch "(%S+)=(%S+)" do names[theirs] = ours end
+  for theirs in lacking:gmatch "%S+" do names[theirs] = false end
+  return names
+end
+
+local function with(names, words)
+  for name, text in pairs(words) do names[name] = text end
+  return names
+end
+
+local two = "such ops return two results: local values, indices = x:max(2)"
+
+-- Complex numbers are pairs.
+local lack = "there are no complex numbers here, but pairs of real and imaginary parts in a last dim of 2"
+local eigenvalues = "eigenvalues of matrices that are not symmetric may be complex, and there are no complex numbers "
+  .. "here; "
+local complex = {
+  view_as_complex = lack .. ", which lm.fft and lm.istft take as they are; lm.fft.multiply multiplies them",
+  view_as_real = lack .. ": the results of lm.fft and lm.stft are in that form", conj = lack .. ": lm.fft.conjugate(x)",
+  real = lack .. ": x:select(-1, 1)", imag = lack .. ": x:select(-1, 2)",
+  angle = lack .. ": lm.atan2(x:select(-1, 2), x:select(-1, 1))",
+  polar = lack .. ": lm.stack({r * angle:cos(), r * angle:sin()}, -1)",
+  complex = lack .. ": lm.stack({real, imag}, -1)",
+  eig = eigenvalues .. "lm.linalg.eigh is for symmetric ones",
+  eigvals = eigenvalues .. "lm.linalg.eigvalsh is for symmetric ones",
+}
+
+local other = {}
+
+-- Dtypes that tensors do not have.
+local no_dtype = {}
+for name in ("complex32 complex64 complex128 cfloat cdouble chalf"):gmatch "%S+" do no_dtype[name] = lack end
+for name in ("uint32 uint64"):gmatch "%S+" do
+  no_dtype[name] = "dtypes are strings, and int64 is the one that holds such numbers: {dtype = \"int64\"}"
+end
+
+-- Names of transformers, diffusers and tokenizers, asked of lm, lm.models or lm.text.
+local local_files = "nothing is downloaded: {weights = path} takes a folder or file that is there"
+local int8 = "lm.quantize(net) makes int8 of a net's linear layers, once it has its weights"
+local reads = "{weights = \"folder\"} reads a folder of Hugging Face's, as `hf download NAME --local-dir FOLDER` "
+  .. "leaves it; nothing is downloaded"
+local as_options = "lm.models.gpt2 {n_layer = 12} and the like take what a config.json says as options"
+local lacking_families = "of Hugging Face's families this version has gpt2, llama, bert, vit and unet2d, in lm.models"
+local no_training = "tokenizers are not trained here; Python's tokenizers train one, whose tokenizer.json "
+  .. "lm.text.Tokenizer(path) reads"
+local preparing = "lm.vision.transforms prepare images: Compose {Resize(256), CenterCrop(224), ToTensor(), …}"
+local streaming = "tokenizer:streamer(write) is for generate's streamer, and {on_text = f, tokenizer = tokenizer} "
+  .. "calls f with each new piece of text"
+local stopping = "{streamer = f} ends generate when f returns false; stop_strings and eos_token_id end a row"
+local options_of_generate = "options of generate say it, or net.generation_config, a folder's generation_config.json"
+local warming_up = "SequentialLR of a LinearLR and a CosineAnnealingLR warms up and falls, or LambdaLR takes any "
+  .. "function, in lm.optim.lr_scheduler"
+local of_warm_up = "get_linear_schedule_with_warmup get_cosine_schedule_with_warmup get_constant_schedule_with_warmup "
+  .. "get_constant_schedule get_polynomial_decay_schedule_with_warmup get_wsd_schedule"
+local hugging_face = {}
+for _, row in ipairs {
+  {"lm.models.gpt2 " .. reads, "GPT2LMHeadModel GPT2Model GPT2"},
+  {"lm.models.llama " .. reads, "LlamaForCausalLM LlamaModel Llama"},
+  {"lm.models.bert " .. reads, [[
+    BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification BertForPreTraining]]},
+  {"lm.models.vit " .. reads, "ViTModel ViTForImageClassification VisionTransformer"},
+  {"lm.models.unet2d " .. reads, "UNet2DModel"},
+  {"lm.models' gpt2, llama, bert, vit or unet2d " .. reads, [[
+    from_pretrained AutoModel AutoModelForCausalLM AutoModelForSequenceClassification AutoModelForMaskedLM
+    AutoModelForTokenClassification AutoModelForImageClassification AutoConfig PreTrainedModel PretrainedConfig
+    pipeline DiffusionPipeline transformers diffusers]]},
+  {as_options, "GPT2Config LlamaConfig BertConfig ViTConfig"},
+  {lacking_families, [[
+    t5 T5ForConditionalGeneration T5Model bart opt gpt_neo gpt_neox mistral MistralForCausalLM mixtral qwen2
+    Qwen2ForCausalLM qwen3 gemma GemmaForCausalLM phi phi3 falcon bloom roberta RobertaModel distilbert
+    DistilBertModel albert electra deberta CLIPModel whisper WhisperForConditionalGeneration
+    AutoModelForSeq2SeqLM UNet2DConditionModel AutoencoderKL StableDiffusionPipeline]]},
+  {"lm.text.Tokenizer(\"folder\") reads Hugging Face's; nothing is downloaded", [[
+    AutoTokenizer AutoProcessor PreTrainedTokenizerFast PreTrainedTokenizer LlamaTokenizer LlamaTokenizerFast
+    T5Tokenizer SentencePieceUnigramTokenizer]]},
+  {no_training, [[
+    BpeTrainer WordPieceTrainer UnigramTrainer WordLevelTrainer CharBPETokenizer train_tokenizer]]},
+  {streaming, "TextStreamer TextIteratorStreamer AsyncTextIteratorStreamer BaseStreamer"},
+  {stopping, "StoppingCriteria StoppingCriteriaList MaxTimeCriteria"},
+  {options_of_generate, [[
+    GenerationConfig LogitsProcessor LogitsProcessorList TemperatureLogitsWarper TopKLogitsWarper TopPLogitsWarper]]},
+  {int8, "quantize_dynamic BitsAndBytesConfig QuantoConfig GPTQConfig quantization ao"},
+  {preparing, "AutoImageProcessor AutoFeatureExtractor ViTImageProcessor ViTFeatureExtractor CLIPProcessor"},
+  {"of noise schedulers lm.models has DDPMScheduler and DDIMScheduler", [[
+    EulerDiscreteScheduler EulerAncestralDiscreteScheduler DPMSolverMultistepScheduler PNDMScheduler
+    LMSDiscreteScheduler HeunDiscreteScheduler UniPCMultistepScheduler LCMScheduler FlowMatchEulerDiscreteScheduler
+    DDPMPipeline DDIMPipeline]]},
+  {"a loop of a few lines trains: opt:zero_grad(), loss:backward(), opt:step()",
+    "Trainer TrainingArguments Accelerator"},
+  {"tokenizer(texts, {padding = true}) in a loader's collate_fn pads",
+    "DataCollatorWithPadding DataCollatorForLanguageModeling"},
+  {warming_up, "get_scheduler " .. of_warm_up},
+} do
+  for name in row[2]:gmatch "%S+" do hugging_face[name] = row[1] end
+end
+
+other.tensors = with(pairs_of([[numpy=totable resize=resize_ resize_as=resize_as_]],
+  [[
+  cumsum cumprod sort argsort inv unique
+  prod median mode kthvalue addcmul addcdiv lerp sinh
+  cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount
+  isinf
+  cummax cummin logcumsumexp nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
+  acosh asinh atanh aminmax argwhere bitwise_not count_nonzero cov
+  corrcoef deg2rad diff erfc erfinv exp2
+  fmax fmin fmod gcd heaviside igamma isclose isneginf
+  isposinf lstsq msort narrow_copy positive copysign igammac is_sparse_csr is_signed
+  is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
+  log10 log2 logaddexp logical_xor logit
+  nan_to_num nanmedian nanquantile nextafter prelu quantile rad2deg
+  resize_ resize_as_ signbit solve
+  to_sparse to_dense unique_consecutive xlogy
+  sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
+  values = two, indices = two, device_type = "x.device says it",
+  is_cpu = "x.device says it",
+  len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph", retains_grad = false,
+  index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
+})
+
+other.luminary = with(pairs_of([[
+  random=rand range=arange Tensor=FloatTensor from_numpy=tensor repeat=repeat_tensor distributed=dist
+  multiprocessing=mp F=nn.functional set_default_tensor_type=set_default_dtype]],
+  [[
+  cumsum cumprod sort argsort unique prod
+  bincount histc searchsorted isclose isinf
+  compile jit vmap onnx sparse quantization profiler hypot atan2
+  addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
+  bitwise_and bitwise_not bitwise_or bitwise_xor
+  bucketize complex64 corrcoef count_nonzero cov cummax cummin deg2rad diff
+  empty_strided erfc erfinv exp2 export fmax fmin
+  fmod frac fx gcd gru heaviside instance_norm isin isneginf isposinf kthvalue layer_norm_
+  log10 log2 logaddexp logcumsumexp logical_xor logit lstm
+  matrix_rank median mode mps nan_to_num nanmean nanmedian nansum nanquantile
+  prelu quantile rad2deg
+  rrelu selu celu set_num_interop_threads set_printoptions
+  sinc solve special swapaxes_ threshold
+  unique_consecutive use_deterministic_algorithms
+  xlogy xpu]]), {
+  len = "#x is the size of a tensor's first dim",
+  copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
+  deepcopy = "net:clone() copies a module, x:clone() a tensor",
+  bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities",
+  utils = "nn.utils is for gradients, lm.data for sets and loaders, lm.autograd.checkpoint for checkpoints",
+  Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
+  float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
+  long = "dtypes are strings: {dtype = \"int64\"}", float = "dtypes are strings: {dtype = \"float32\"}",
+  double = "dtypes are strings: {dtype = \"float64\"}", half = "dtypes are strings: {dtype = \"float16\"}",
+  float16 = "dtypes are strings: {dtype = \"float16\"}", bfloat16 = "dtypes are strings: {dtype = \"bfloat16\"}",
+  int = "dtypes are strings: {dtype = \"int32\"}", int32 = "dtypes are strings: {dtype = \"int32\"}",
+  int8 = "dtypes are strings: {dtype = \"int8\"}", int16 = "dtypes are strings: {dtype = \"int16\"}",
+  short = "dtypes are strings: {dtype = \"int16\"}", uint16 = "dtypes are strings: {dtype = \"uint16\"}",
+  uint8 = "dtypes are strings: {dtype = \"uint8\"}", bool = "dtypes are strings: {dtype = \"bool\"}",
+  dtype = "dtypes are strings: {dtype = \"float32\"}", device = "devices are strings: {device = \"cuda:0\"}",
+  inf = "math.huge is it", nan = "0 / 0 is one", pi = "math.pi is it", e = "math.exp(1) is it",
+  memory_format = "{memory_format = \"channels_last\"} is an option",
+  channels_last = "{memory_format = \"channels_last\"} is an option",
+  contiguous_format = "{memory_format = \"contiguous\"} is an option",
+  Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
+  get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
+  torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks",
+  hub = "nothing is downloaded: lm.models.resnet50 {weights = path} takes a file that is there",
+})
+
+other.nn = with(pairs_of([[
+  DistributedDataParallel=parallel.DistributedDataParallel clip_grad_norm_=utils.clip_grad_norm_
+  clip_grad_value_=utils.clip_grad_value_]],
+  "AdaptiveLogSoftmaxWithLoss CrossMapLRN2d RNNBase quantized qat"), {
+  Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
+  parameter = "nn.Parameter makes one",
+  Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",
+})
+
+other["nn.functional"] = pairs_of([[
+  erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
+  [[
+  multi_head_attention_forward
+  linear_cross_entropy]])
+
+other["nn.init"] = pairs_of("", [[orthogonal]])
+
+other["nn.utils"] = pairs_of([[
+  clip_grad_norm=clip_grad_norm_ clip_grad=clip_grad_norm_ checkpoint=lm.autograd.checkpoint
+  checkpoint_sequential=lm.autograd.checkpoint_sequential]], "prune")
+
+other.optim = with(pairs_of([[
+  adamw=AdamW
+  StepLR=lr_scheduler.StepLR MultiStepLR=lr_scheduler.MultiStepLR ConstantLR=lr_scheduler.ConstantLR
+  LinearLR=lr_scheduler.LinearLR ExponentialLR=lr_scheduler.ExponentialLR PolynomialLR=lr_scheduler.PolynomialLR
+  CosineAnnealingLR=lr_scheduler.CosineAnnealingLR OneCycleLR=lr_scheduler.OneCycleLR CyclicLR=lr_scheduler.CyclicLR
+  CosineAnnealingWarmRestarts=lr_scheduler.CosineAnnealingWarmRestarts LambdaLR=lr_scheduler.LambdaLR
+  MultiplicativeLR=lr_scheduler.MultiplicativeLR ReduceLROnPlateau=lr_scheduler.ReduceLROnPlateau
+  SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel]], ""), {
+  SparseAdam = "gradients of Embedding are dense here: optim.Adam",
+})
+
+other.text = pairs_of([[
+  AutoTokenizer=Tokenizer PreTrainedTokenizerFast=Tokenizer PreTrainedTokenizer=Tokenizer
+  LlamaTokenizer=Tokenizer T5Tokenizer=Tokenizer
+  SentencePieceUnigramTokenizer=Tokenizer GPT2Tokenizer=ByteLevelBPETokenizer BertTokenizer=BertWordPieceTokenizer
+  GPT2TokenizerFast=ByteLevelBPETokenizer BertTokenizerFast=BertWordPieceTokenizer]], "")
+
+other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR", "LRScheduler _LRScheduler")
+for name in of_warm_up:gmatch "%S+" do
+  other.optim[name], other["optim.lr_scheduler"][name] = warming_up, warming_up
+end
+
+local decay = "optim.AveragedModel(net, {decay = 0.999}) has it"
+local equal = "optim.AveragedModel(net) takes the plain average"
+other["optim.swa_utils"] = {
+  get_ema_multi_avg_fn = decay, get_ema_avg_fn = decay, get_swa_multi_avg_fn = equal, get_swa_avg_fn = equal,
+}
+
+other.data = with(pairs_of([[
+  TensorDataSet=TensorDataset Dataloader=DataLoader StatefulDataLoader=DataLoader dataset=Dataset
+  dataloader=DataLoader sampler=Sampler
+  distributed=DistributedSampler TarDataset=WebDataset TarArchiveLoader=WebDataset CsvDataset=CSVDataset
+  JSONDataset=JSONLinesDataset JSONLDataset=JSONLinesDataset]],
+  [[
+  ChainDataset StackDataset default_convert IterDataPipe MapDataPipe
+  ]]), {transforms = "lm.vision.transforms is that"})
+
+-- Options that PyTorch's functions of the same name have.
+local weights = "nothing is downloaded; {weights = path} takes torchvision's .pth, as load_state_dict does"
+other.options = {
+  map_location = "it is device", weights_only = "it is always so: nothing in a file is run",
+  mmap_mode = "it is mmap = true", allow_pickle = "nothing in a file is run",
+  sparse = "gradients are dense here; leave it out",
+  size_average = 'reduction = "mean" or "sum" says it', reduce = 'reduction = "none" says it',
+  pretrained = weights, download = "nothing is downloaded: the files must exist",
+  hop_size = "here it is hop_length",
+  return_tensors = "results are tensors", text_pair = "the second text is the second argument",
+  return_attention_mask = "attention_mask is always there", return_token_type_ids = "token_type_ids is always there",
+  return_offsets_mapping = "tokenizer:encode(text).offsets is that",
+  return_special_tokens_mask = "tokenizer:encode(text).special_tokens_mask is that",
+  return_overflowing_tokens = "what truncation leaves out is not given in this version",
+  is_split_into_words = "texts are strings: table.concat(words, \" \")",
+  clean_up_tokenization_spaces = "the file's decoder says it", return_length = "input_ids.shape[2] is that",
+  multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
+}
+
+-- Those of transformers' from_pretrained, generate and models.
+local attention = "lm.nn.functional.scaled_dot_product_attention is what there is"
+local by_streamer = "{streamer = f} ends it when f returns false"
+local without_tokens = "bad_words_ids names tokens that never come: {{3}, {4, 5}}"
+local cutting = "top_k, top_p and min_p are there to draw among the likeliest"
+local other_beams = "num_beams, with do_sample = true where they shall differ, is there"
+local no_processors = "functions of scores are not options; generate takes any function net, where net(ids) returns "
+  .. "scores"
+local only_scores = "net(ids) returns scores, and generate returns tokens"
+for name, words in pairs {
+  torch_dtype = "it is dtype: {dtype = \"bfloat16\"}, or \"auto\" for that of the weights",
+  load_in_8bit = int8, quantization_config = int8, load_in_4bit = "there are no 4 bits; " .. int8,
+  device_map = "it is device, one for the whole net: {device = \"cuda:0\"}",
+  low_cpu_mem_usage = "it is always so: files are mapped, and nothing is drawn that they have",
+  trust_remote_code = "nothing in a file is run", cache_dir = local_files, revision = local_files,
+  force_download = local_files, local_files_only = local_files, use_auth_token = local_files,
+  pretrained_model_name_or_path = local_files, attn_implementation = attention, use_safetensors = local_files,
+  max_length = "here it is max_new_tokens, which counts new tokens alone",
+  min_length = "here it is min_new_tokens, which counts new tokens alone",
+  input_ids = "ids come first, before the options", past_key_values = "it is cache, which the net's new_cache makes",
+  stopping_criteria = by_streamer, max_time = by_streamer, logits_processor = no_processors,
+  return_dict_in_generate = only_scores, output_scores = only_scores, output_logits = only_scores,
+  output_attentions = only_scores, output_hidden_states = only_scores, return_dict = only_scores,
+  labels = "the call returns scores, and F.cross_entropy(scores, labels) the loss; for text, scores 1 to L - 1 belong "
+    .. "to ids 2 to L",
+  bad_words = "it is bad_words_ids: {{3}, {4, 5}}", suppress_tokens = without_tokens,
+  begin_suppress_tokens = without_tokens, force_words_ids = without_tokens, constraints = without_tokens,
+  prefix_allowed_tokens_fn = no_processors .. "; " .. without_tokens, sequence_bias = without_tokens,
+  typical_p = cutting, epsilon_cutoff = cutting, eta_cutoff = cutting, top_h = cutting,
+  num_beam_groups = other_beams, diversity_penalty = other_beams,
+  penalty_alpha = "repetition_penalty and no_repeat_ngram_size are against repeating",
+  guidance_scale = no_processors, watermarking_config = no_processors, renormalize_logits = no_processors,
+  forced_eos_token_id = "max_new_tokens is there", forced_bos_token_id = "a token that comes first is one of ids",
+  exponential_decay_length_penalty = "length_penalty is there, and max_new_tokens",
+  assistant_model = "the net is the only one", prompt_lookup_num_tokens = "the net is the only one",
+  cache_implementation = "use_cache is there", encoder_repetition_penalty = "repetition_penalty is there",
+  seed = "{generator = lm.Generator():manual_seed(1)} draws by a seed, and so does all after lm.manual_seed(1)",
+} do
+  other.options[name] = words
+end
+
+local strings = "interpolations are strings: {interpolation = \"bilinear\"}"
+other["vision.transforms"] = with(pairs_of([[
+  HorizontalFlip=RandomHorizontalFlip VerticalFlip=RandomVerticalFlip RandomSizedCrop=RandomResizedCrop Scale=Resize
+  Mixup=MixUp Cutmix=CutMix ToFloat=ToTensor v2=lm.vision.transforms F=functional]],
+  [[
+  FiveCrop TenCrop ElasticTransform AutoAugment AutoAugmentPolicy AugMix RandomZoomOut RandomIoUCrop ScaleJitter
+  RandomResize RandomShortestSize GaussianNoise RandomPhotometricDistort RandomChannelPermutation LinearTransformation
+  RGB JPEG]]), {
+  InterpolationMode = strings,
+  PILToTensor = "vision.read_image returns tensors", ToImage = "vision.read_image returns tensors",
+  ToPILImage = "vision.write_png writes a tensor", ToPureTensor = "images are tensors",
+})
+
+other["vision.transforms.functional"] = with(pairs_of([[
+  adjust_color=adjust_saturation to_gray=to_grayscale]],
+  [[
+  five_crop ten_crop elastic gaussian_noise grayscale_to_rgb permute_channels jpeg]]), {
+  InterpolationMode = strings,
+  pil_to_tensor = "vision.read_image returns tensors", to_image = "vision.read_image returns tensors",
+  to_pil_image = "vision.write_png writes a tensor", get_image_size = "img.shape says it",
+  get_dimensions = "img.shape says it", get_size = "img.shape says it", get_image_num_channels = "img.shape says it",
+})
+
+other.dist = with(pairs_of([[
+  ReduceOps=ReduceOp reduce_op=ReduceOp get_node_local_rank=get_local_rank spawn=lm.mp.spawn
+  DistributedDataParallel=lm.nn.parallel.DistributedDataParallel DistributedSampler=lm.data.DistributedSampler
+  gather_into_tensor=all_gather_into_tensor allreduce=all_reduce allgather=all_gather reduceScatter=reduce_scatter
+  all_reduce_multigpu=all_reduce world_size=get_world_size rank=get_rank size=get_world_size
+  _all_gather_base=all_gather_into_tensor _reduce_scatter_base=reduce_scatter_tensor]],
+  [[
+  init_device_mesh DeviceMesh device_mesh recv_object_list send_object_list new_subgroups new_subgroups_by_enumeration
+  rpc autograd fsdp tensor pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
+  get_debug_level set_debug_level is_ucc_available is_xccl_available is_torchelastic_launched rendezvous
+  register_rendezvous_handler get_pg_count record_comm GradBucket Work]]), {
+  launch = "luminary run --nproc N FILE starts the ranks", run = "luminary run --nproc N FILE starts the ranks",
+  elastic = "luminary run --nproc N FILE starts the ranks", Backend = "backends are strings: \"gloo\"",
+  default_pg_timeout = "{timeout = seconds} is an option of init_process_group",
+  set_timeout = "{timeout = seconds} is an option of init_process_group", ProcessGroup = "dist.new_group makes one",
+  Store = "init_process_group makes the store: {init_method = …}",
+  TCPStore = "init_process_group makes the store: {init_method = \"tcp://host:port\"}",
+  FileStore = "init_process_group makes the store: {init_method = \"file:///path\"}", HashStore = false,
+  PrefixStore = false, DistBackendError = "errors are strings, as pcall returns them",
+  DistError = "errors are strings, as pcall returns them", algorithms = "lm.nn.parallel.comm_hooks is what there is",
+  optim = "lm.optim.ZeroRedundancyOptimizer is what there is", GroupMember = "dist.group and dist.NON_MEMBER are there",
+})
+
+other["dist.ReduceOp"] = pairs_of("sum=SUM mean=MEAN product=PRODUCT min=MIN max=MAX", "BXOR PREMUL_SUM")
+
+other.cuda = with(pairs_of([[
+  CUDAGraph=Graph make_graphed_callables=make_graphed_step graphs=graph StreamContext=stream seed=manual_seed
+  seed_all=manual_seed_all reset_max_memory_allocated=reset_peak_memory_stats
+  reset_max_memory_cached=reset_peak_memory_stats]],
+  [[
+  memory_snapshot memory_usage utilization temperature power_draw clock_rate get_arch_list
+  get_gencode_flags get_rng_state_all set_rng_state_all initial_seed ipc_collect nvtx profiler jiterator
+  list_gpu_processes ExternalStream MemPool use_mem_pool CUDAPluggableAllocator cudart graph_pool_handle
+  get_per_process_memory_fraction get_sync_debug_mode set_sync_debug_mode caching_allocator_alloc sparse tunable
+  host_memory_stats]]), {
+  OutOfMemoryError = "errors are strings, as pcall returns them; this one has \"out of memory\" in it",
+  memory_summary = "memory_stats() returns the numbers", device_of = "x.device says it",
+  init = "CUDA is started when first used", is_initialized = "CUDA is started when first used; is_available() asks",
+  is_bf16_supported = "every GPU that this version runs on has bfloat16",
+  memory = "its functions are in lm.cuda itself",
+  random = "its functions are in lm.cuda itself", streams = "Stream and Event are in lm.cuda itself",
+  is_tf32_supported = "lm.backends.cuda.matmul.allow_tf32 is the setting",
+})
+
+other.models = with(pairs_of("", [[
+  densenet121 densenet161 densenet169 densenet201 squeezenet1_0 squeezenet1_1 inception_v3 googlenet
+  shufflenet_v2_x0_5 shufflenet_v2_x1_0 mobilenet_v3_small mobilenet_v3_large resnext50_32x4d resnext101_32x8d
+  wide_resnet50_2 wide_resnet101_2 mnasnet1_0 efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3
+  efficientnet_v2_s regnet_y_400mf swin_t swin_s swin_b convnext_tiny convnext_small
+  convnext_base maxvit_t detection segmentation video]]), {
+  get_model = "lm.models[name]() makes one", list_models = "for name in pairs(lm.models) lists them",
+  ResNet18_Weights = weights, ResNet34_Weights = weights, ResNet50_Weights = weights, VGG16_Weights = weights,
+  AlexNet_Weights = weights, MobileNet_V2_Weights = weights,
+})
+
+-- Asked of what makes one of the networks.
+for name in pairs(require "luminary.models") do
+  local of_folder = ({gpt2 = true, llama = true, bert = true, vit = true, unet2d = true})[name]
+  local loading = of_folder and ("lm.models.%s %s"):format(name, reads) or weights
+  other["models." .. name] = {from_pretrained = loading, from_single_file = loading, from_config = as_options}
+end
+
+-- Fields of the results of transformers' and diffusers' models.
+local itself = "a net returns tensors, not an object with fields: net(ids) is "
+for name, what in pairs {
+  logits = "the scores", last_hidden_state = "the hidden states",
+  pooler_output = "the hidden states, with the pooled ones second",
+  prev_sample = "a sample, and so is scheduler:step(…)", sample = "the sample",
+  loss = "the scores; lm.nn.functional.cross_entropy makes a loss of them",
+} do
+  other.tensors[name] = itself .. what
+end
+
+for name, words in pairs(no_dtype) do other.luminary[name] = words end
+for name, ours in pairs(other.text) do other.luminary[name] = "text." .. ours end
+for _, library in ipairs {"luminary", "models", "text"} do
+  for name, words in pairs(hugging_face) do other[library][name] = other[library][name] or words end
+end
+
+other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue=Queue]], [[
+  Manager current_process parent_process active_children get_logger log_to_stderr]]), {
+  RawValue = "lm.zeros({}):share_memory_() is that; lm.mp.Value has a lock, too",
+  RawArray = "lm.zeros(n):share_memory_() is that; lm.mp.Array has a lock, too",
+  set_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
+  get_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
+  get_context = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
+  set_sharing_strategy = "tensors that travel are in shared memory, always",
+  get_sharing_strategy = "tensors that travel are in shared memory, always",
+  get_all_sharing_strategies = "tensors that travel are in shared memory, always",
+  cpu_count = "lm.get_num_threads() says how many threads compute", freeze_support = "it is not needed here",
+  ProcessRaisedException = "errors are strings, as pcall returns them",
+  ProcessExitedException = "errors are strings, as pcall returns them",
+  Thread = "mp.spawn(f, {method = \"thread\"}) has them",
+})
+
+other.autograd = with(pairs_of([[
+  no_grad=lm.no_grad enable_grad=lm.enable_grad set_grad_enabled=lm.set_grad_enabled grad_mode=lm.no_grad
+  function=Function]], [[
+  profiler forward_ad graph jacobian hessian]]), {
+  Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
+  inference_mode = "lm.no_grad(function() … end) is what there is",
+  is_grad_enabled = "lm.is_grad_enabled() asks",
+})
+
+other.vision = with(pairs_of([[
+  load=read_image save=save_image decode_jpeg=decode_image decode_png=decode_image load_image=read_image
+  models=lm.models datasets=lm.data]], [[
+  ops tv_tensors draw_bounding_boxes draw_segmentation_masks draw_keypoints flow_to_image
+  decode_gif decode_webp decode_avif decode_heic read_video write_video VideoReader]]), {
+  io = "its functions are lm.vision's own", utils = "its functions are lm.vision's own",
+  ImageReadMode = "modes are strings: {mode = \"rgb\"}",
+})
+
+other.backends = pairs_of("", [[
+  cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
+
+other.linalg = {eig = complex.eig, eigvals = complex.eigvals}
+for name, words in pairs(complex) do other.tensors[name], other.luminary[name] = words, words end
+
+-- What has come to be here needs no other name.
+local core, lm = require "luminary.core", require "luminary"
+for _, names in ipairs {core.ops, core.methods, lm, getmetatable(lm).lazy()} do
+  for name in pairs(names) do
+    if names ~= core.methods then other.luminary[name] = nil end
+    if rawget(core.methods, name) then other.tensors[name] = nil end
+  end
+end
+-- Functions of other libraries of ours, asked of lm.
+for library, names in pairs {
+  ["nn.functional"] = "interpolate gumbel_softmax grid_sample affine_grid normalize cross_entropy linear one_hot",
+  data = "random_split DataLoader Dataset TensorDataset Subset",
+  nn = "Module Linear Sequential Parameter",
+} do
+  for name in names:gmatch "%S+" do
+    local lacking = other.luminary[name] == nil and rawget(core.ops, name) == nil
+    if lacking then other.luminary[name] = library .. "." .. name end
+  end
+end
+
+return other

@@ -1,0 +1,61 @@
+-- lm.paths: names of files, folders and what lies beside a script.
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+local paths = lm.paths
+
+describe("lm.paths", function()
+  it("takes names apart and puts them together", function()
+    assert.equal("/a/c", paths.concat("/a", "b", "..", "c"))
+    assert.equal("/c", paths.concat("/a", "/c"))
+    assert.equal(paths.cwd() .. "/a", paths.concat "a")
+    assert.equal("b.lua", paths.basename "/a/b.lua")
+    assert.equal("b", paths.basename("/a/b.lua", "lua"))
+    assert.same({ "/a", ".", "/", "/" }, { paths.dirname "/a/b/", paths.dirname "a", paths.dirname "/a",
+      paths.dirname "/" })
+    assert.equal("gz", paths.extname "a.tar.gz")
+    assert.is_nil(paths.extname "a.d/b")
+    assert.equal(os.getenv "HOME" or "/", paths.home)
+  end)
+  it("looks at folders and makes them", function()
+    local folder = temp.folder()
+    assert.is_true(paths.mkdir(folder .. "/x/y"))
+    temp.write(folder .. "/f.txt", "1")
+    assert.is_true(paths.dirp(folder .. "/x/y"))
+    assert.is_false(paths.filep(folder .. "/x"))
+    assert.is_true(paths.filep(folder .. "/f.txt"))
+    local function all(iterator)
+      local names = {}
+      for name in iterator do names[#names + 1] = name end
+      return table.concat(names, " ")
+    end
+    assert.equal(". .. f.txt x", all(paths.files(folder)))
+    assert.equal("f.txt", all(paths.files(folder, "txt$")))
+    assert.equal("f.txt", all(paths.iterfiles(folder)))
+    assert.equal("x", all(paths.iterdirs(folder)))
+    assert.is_true(paths.rmdir(folder .. "/x/y"))
+    assert.is_nil(paths.dir(folder .. "/none"))
+    assert.error_matches(function() paths.files(folder .. "/none") end, "none': No such file or directory")
+    temp.remove(folder)
+  end)
+end)
+
+describe("lm.paths, for scripts", function()
+  it("finds what lies beside a script, and programs", function()
+    local folder = temp.folder()
+    temp.write(folder .. "/one.lua", [[local paths = require("luminary").paths
+      assert(paths.thisfile():match "/one.lua$" and paths.thisfile("x") == paths.dirname(paths.thisfile()) .. "/x")
+      print("two says " .. paths.dofile "two.lua")]])
+    temp.write(folder .. "/two.lua", "return 'hello'")
+    local _, out = temp.run(folder, "luajit " .. folder .. "/one.lua")
+    assert.is_truthy(out:find "two says hello", out)
+    assert.is_truthy(paths.findprogram("no-such-program", "sh"):find "/sh$")
+    assert.is_nil(paths.findprogram "no-such-program")
+    assert.is_false(paths.is_win())
+    paths.mkdir(folder .. "/d/e")
+    temp.write(folder .. "/d/f", "")
+    assert.error_matches(function() paths.rmall(folder .. "/d") end, "pass 'yes' as the second argument to remove")
+    assert.is_true(paths.rmall(folder .. "/d", "yes"))
+    assert.is_false(paths.dirp(folder .. "/d"))
+    temp.remove(folder)
+  end)
+end)

@@ -1,0 +1,123 @@
+/* Loops of src/base/parallel.h as scripts, forks and exits meet them: pool_check callers|nested|fork|exit|failing. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/parallel.h"
+
+enum { UNITS = 10000, CALLERS = 5, THREADS = 4 };
+static const double much = 1e9; /* nanoseconds: worth any number of threads */
+
+typedef struct counting {
+  unsigned char seen[UNITS];
+  _Atomic int wrong;
+} counting;
+
+static void see(void *ctx, int64_t first, int64_t last) {
+  counting *c = ctx;
+  unsigned char *scratch = lm_scratch();
+  if (((uintptr_t)scratch & 63) != 0) c->wrong++;
+  if (scratch) memset(scratch, (int)first, 1000);
+  for (int64_t i = first; i < last; i++) c->seen[i]++;
+  for (int i = 0; scratch && i < 1000; i++)
+    if (scratch[i] != (unsigned char)first) c->wrong++;
+}
+
+static int check(const counting *c) {
+  for (int i = 0; i < UNITS; i++)
+    if (c->seen[i] != 1) return 1;
+  return c->wrong;
+}
+
+static int loop(int64_t units, size_t scratch) {
+  counting *c = calloc(1, sizeof *c);
+  memset(c->seen + units, 1, (size_t)(UNITS - units));
+  int bad = lm_parallel(units, much, scratch, see, c) != LM_OK || check(c);
+  free(c);
+  return bad;
+}
+
+static void *call(void *bad) {
+  for (int i = 0; i < 2000; i++)
+    if (loop(i % 7 == 0 ? i % 13 : UNITS, i % 3 ? 0 : 1000)) atomic_fetch_add((_Atomic int *)bad, 1);
+  return NULL;
+}
+
+static int callers(void) {
+  static _Atomic int bad;
+  pthread_t id[CALLERS];
+  for (int i = 0; i < CALLERS; i++) pthread_create(&id[i], NULL, call, (void *)&bad);
+  for (int i = 0; i < CALLERS; i++) pthread_join(id[i], NULL);
+  return bad;
+}
+
+static void inner(void *ctx, int64_t first, int64_t last) {
+  for (int64_t i = first; i < last; i++) {
+    unsigned char *own = lm_scratch();
+    memset(own, 7, 500);
+    if (lm_threads_for(much) != 1 && lm_num_threads() == THREADS) ((counting *)ctx)->wrong++;
+    if (loop(100, 1000)) ((counting *)ctx)->wrong++;
+    if (lm_scratch() != own) ((counting *)ctx)->wrong++;
+    for (int k = 0; k < 500; k++)
+      if (own[k] != 7) ((counting *)ctx)->wrong++;
+  }
+}
+
+static int nested(void) {
+  static counting c;
+  for (int i = 0; i < 200; i++)
+    if (lm_parallel(16, much, 500, inner, &c) != LM_OK) return 1;
+  return c.wrong;
+}
+
+static int forked(void) {
+  int status;
+  if (loop(UNITS, 1000)) return 1;
+  pid_t child = fork();
+  if (child == 0) _exit(loop(UNITS, 1000) || lm_num_threads() != 1 ? 1 : 5);
+  return waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 5 || loop(UNITS, 0);
+}
+
+static void *call_for_ever(void *none) {
+  for (;;) loop(UNITS, 1000);
+  return none;
+}
+
+static int amid(void) {
+  pthread_t id;
+  pthread_create(&id, NULL, call_for_ever, NULL);
+  usleep(20000);
+  return 0;
+}
+
+/* Without memory the caller is told, and workers leave all to it. */
+static int failing(void) {
+  if (loop(UNITS, 1000)) return 1;
+  lm_alloc_fail_from(1);
+  static counting c;
+  int told = lm_parallel(UNITS, much, 1 << 20, see, &c) == LM_E_OOM && c.seen[0] == 0;
+  lm_alloc_fail_from(2);
+  int ran = lm_parallel(UNITS, much, 1 << 20, see, &c) == LM_OK && check(&c) == 0;
+  lm_alloc_fail_from(0);
+  return !told || !ran;
+}
+
+int main(int argc, char **argv) {
+  const char *how = argc > 1 ? argv[1] : "";
+  const struct {
+    const char *name;
+    int (*run)(void);
+  } checks[] = {{"callers", callers}, {"nested", nested}, {"fork", forked}, {"exit", amid}, {"failing", failing}};
+  lm_set_num_threads(THREADS);
+  for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+    if (strcmp(how, checks[i].name) != 0) continue;
+    int bad = checks[i].run();
+    printf("%s: %s\n", how, bad ? "BAD" : "good");
+    return bad != 0;
+  }
+  return 2;
+}

@@ -1,0 +1,346 @@
+/* Each worker has a slot. Whoever has a loop offers it in the slots of idle workers, runs pieces of it itself, and when
+ * none are left withdraws the offers that nobody has taken: it waits for pieces that were begun, never for a thread
+ * that has not got a core yet. So any number of threads may call, each with the workers that it finds idle.
+ *
+ * Each thread begins with pieces of its own, which are about the same ones in the next loop and then still in its
+ * cache, and continues with those of others.
+ *
+ * A worker without a loop spins for some time before it sleeps: longer where that was worth it, shorter where not. */
+#include "base/parallel.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/thread_state.h"
+
+enum { MAX_THREADS = 256, LINE = 64, PIECES = 4 /* of each thread */, KEPT_SCRATCH = 16 << 20 };
+
+enum { /* nanoseconds */
+       MIN_WORK = 30000,
+       MIN_EACH = 15000, /* of one thread's part: a loop on several costs one microsecond, and more on busy cores */
+       WORTH_WAKING = 100000, /* a sleeping worker begins 30 to 50 microseconds after it was woken */
+       RECENT = 200000,       /* loops that follow one another so closely are worth it together */
+       MIN_SPIN = 5000,
+       MAX_SPIN = 200000,
+       JOIN_SPIN = 20000,
+       LOST_CORE = 50000, /* between two looks: another program has the core, which spinning would only take back */
+};
+
+typedef struct loop {
+  lm_parallel_fn *fn;
+  void *ctx;
+  int64_t units;
+  size_t scratch_bytes;
+  int threads, each;                             /* pieces are threads * each */
+  _Alignas(LINE) _Atomic int finished;           /* workers that are done with it; and CALLER_SLEEPS */
+  _Alignas(LINE) _Atomic int taken[MAX_THREADS]; /* pieces of each thread's own that were begun, and vain attempts */
+} loop;
+
+enum { CALLER_SLEEPS = 1 << 30 };
+
+typedef struct worker {
+  _Alignas(LINE) _Atomic(loop *) offer; /* NULL: idle; &busy: has taken one */
+  _Atomic int asleep;
+  int64_t spin;
+  pthread_t id;
+} worker;
+
+static loop busy; /* its address */
+static worker workers[MAX_THREADS];
+static _Atomic int started; /* workers; 0 again in a forked child */
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int64_t latest_end; /* of any loop */
+
+static _Atomic int threads_set;       /* of the process; 0: not set */
+static _Atomic int max_granted;       /* what the system granted, if it was less than asked for; 0: no limit seen */
+static int at_start;                  /* before anybody set a number */
+static _Thread_local int own_threads; /* of a thread with a script of its own; 0: as the process */
+static _Thread_local bool inside;     /* of a loop's function */
+
+static int64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");
+#endif
+}
+
+static void futex_wait(_Atomic int *word, int value) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+static void futex_wake(_Atomic int *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
+
+/* ---- scratch memory: one block of a thread, kept for its next loop, and others for loops within that one */
+
+typedef struct block {
+  void *memory; /* as the heap knows it */
+  size_t bytes;
+  bool in_use;
+} block;
+
+static pthread_key_t kept_key;
+static _Thread_local void *scratch_here;
+
+void *lm_scratch(void) { return scratch_here; }
+
+static void *memory_of(block *b) { return b ? (char *)b + LINE : NULL; }
+
+static void block_free(void *b) {
+  if (b) lm_free(((block *)b)->memory);
+}
+
+static block *block_new(size_t bytes) {
+  char *memory = lm_malloc(bytes + 2 * LINE);
+  block *b = (block *)(((uintptr_t)memory + LINE - 1) / LINE * LINE);
+  if (b) *b = (block){memory, bytes, false};
+  return b;
+}
+
+static block *scratch_take(size_t bytes) {
+  block *kept = pthread_getspecific(kept_key);
+  if (kept && kept->in_use) return block_new(bytes);
+  if (!kept || kept->bytes < bytes) {
+    block_free(kept);
+    kept = block_new(bytes);
+    if (pthread_setspecific(kept_key, kept) != 0) return kept;
+  }
+  if (kept) kept->in_use = true;
+  return kept;
+}
+
+static void scratch_release(block *b) {
+  if (!b) return;
+  b->in_use = false;
+  bool kept = b == pthread_getspecific(kept_key);
+  if (kept && b->bytes <= KEPT_SCRATCH) return;
+  if (kept) pthread_setspecific(kept_key, NULL);
+  block_free(b);
+}
+
+/* ---- running */
+
+static void run_pieces(loop *l, int thread) {
+  int64_t pieces = (int64_t)l->threads * l->each;
+  inside = true;
+  for (int k = 0; k < l->threads; k++) {
+    int of = (thread + k) % l->threads;
+    if (atomic_load_explicit(&l->taken[of], memory_order_relaxed) >= l->each) continue;
+    for (int i; (i = atomic_fetch_add_explicit(&l->taken[of], 1, memory_order_relaxed)) < l->each;) {
+      int64_t piece = (int64_t)of * l->each + i, first = lm_part_begin(l->units, piece, pieces);
+      int64_t last = lm_part_begin(l->units, piece + 1, pieces);
+      if (first < last) l->fn(l->ctx, first, last);
+    }
+  }
+  inside = false;
+}
+
+static void run_offered(loop *l, int thread) {
+  block *scratch = l->scratch_bytes ? scratch_take(l->scratch_bytes) : NULL;
+  if (l->scratch_bytes && !scratch) return; /* the caller has some, and runs all */
+  scratch_here = memory_of(scratch);
+  run_pieces(l, thread);
+  scratch_release(scratch);
+}
+
+static loop *spin_for_offer(worker *w) {
+  int64_t begin = now(), before = begin;
+  for (;;) {
+    for (int i = 0; i < 16; i++) {
+      loop *l = atomic_load_explicit(&w->offer, memory_order_relaxed);
+      if (l) return l;
+      relax();
+    }
+    int64_t t = now();
+    if (t - begin > w->spin || t - before > LOST_CORE) return NULL;
+    before = t;
+  }
+}
+
+static loop *await_offer(worker *w) {
+  loop *l = spin_for_offer(w);
+  bool spared = l != NULL; /* a sleep */
+  if (!l) {
+    int64_t begin = now();
+    for (;;) {
+      atomic_store(&w->asleep, 1);
+      if ((l = atomic_load(&w->offer))) break;
+      futex_wait(&w->asleep, 1);
+    }
+    atomic_store(&w->asleep, 0);
+    spared = now() - begin < MAX_SPIN; /* would have been, by a longer spin */
+  }
+  int64_t spin = spared ? w->spin * 2 : w->spin / 2;
+  w->spin = spin < MIN_SPIN ? MIN_SPIN : spin > MAX_SPIN ? MAX_SPIN : spin;
+  return l;
+}
+
+static void *work(void *arg) {
+  worker *w = arg;
+  for (;;) {
+    loop *l = await_offer(w);
+    if (!atomic_compare_exchange_strong(&w->offer, &l, &busy)) continue; /* withdrawn */
+    run_offered(l, (int)(w - workers + 1) % l->threads);
+    atomic_store_explicit(&w->offer, NULL, memory_order_release);
+    /* After this addition the loop may be gone: then the wake is a spurious one of whatever waits at that address. */
+    if (atomic_fetch_add(&l->finished, 1) & CALLER_SLEEPS) futex_wake(&l->finished);
+  }
+  return NULL;
+}
+
+/* Offers the loop to idle workers, and returns how many; asked: their indices. Sleeping ones are left asleep where they
+ * would come too late. */
+static int offer(loop *l, double work_ns, int16_t *asked) {
+  bool wakes = work_ns >= WORTH_WAKING || now() - atomic_load_explicit(&latest_end, memory_order_relaxed) < RECENT;
+  int n = 0, there = atomic_load_explicit(&started, memory_order_acquire);
+  for (int i = 0; i < there && n < l->threads - 1; i++) {
+    worker *w = &workers[i];
+    loop *idle = NULL;
+    if (atomic_load_explicit(&w->offer, memory_order_relaxed)) continue;
+    if (!wakes && atomic_load_explicit(&w->asleep, memory_order_relaxed)) continue;
+    if (!atomic_compare_exchange_strong(&w->offer, &idle, l)) continue;
+    asked[n++] = (int16_t)i;
+    if (atomic_load(&w->asleep) && atomic_exchange(&w->asleep, 0)) futex_wake(&w->asleep);
+  }
+  return n;
+}
+
+/* Waits for those of the n workers that have taken the loop. */
+static void join(loop *l, int n, const int16_t *asked) {
+  int working = 0;
+  for (int k = 0; k < n; k++) {
+    loop *untaken = l;
+    if (!atomic_compare_exchange_strong(&workers[asked[k]].offer, &untaken, NULL)) working++;
+  }
+  for (int64_t begin = 0;;) {
+    for (int i = 0; i < 16; i++) {
+      if (atomic_load_explicit(&l->finished, memory_order_acquire) == working) return;
+      relax();
+    }
+    if (begin == 0) begin = now();
+    if (now() - begin > JOIN_SPIN) break;
+  }
+  int finished = atomic_fetch_or(&l->finished, CALLER_SLEEPS) | CALLER_SLEEPS;
+  while ((finished & ~CALLER_SLEEPS) != working) {
+    futex_wait(&l->finished, finished);
+    finished = atomic_load(&l->finished);
+  }
+}
+
+static void run_on_threads(loop *l, double work_ns) {
+  int16_t asked[MAX_THREADS];
+  int n = offer(l, work_ns, asked);
+  run_pieces(l, 0);
+  join(l, n, asked);
+  atomic_store_explicit(&latest_end, now(), memory_order_relaxed);
+}
+
+lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_parallel_fn *fn, void *ctx) {
+  if (units <= 0) return LM_OK;
+  void *outer_scratch = scratch_here;
+  block *scratch = scratch_bytes ? scratch_take(scratch_bytes) : NULL;
+  if (scratch_bytes && !scratch) return LM_E_OOM;
+  scratch_here = memory_of(scratch);
+  int threads = lm_threads_for(work_ns);
+  if (threads > units) threads = (int)units;
+  if (threads > 1) {
+    int each = units < (int64_t)threads * PIECES ? (int)((units + threads - 1) / threads) : PIECES;
+    loop l = {.fn = fn, .ctx = ctx, .units = units, .scratch_bytes = scratch_bytes, .threads = threads, .each = each};
+    run_on_threads(&l, work_ns);
+  } else {
+    fn(ctx, 0, units);
+  }
+  scratch_here = outer_scratch;
+  scratch_release(scratch);
+  return LM_OK;
+}
+
+/* ---- how many threads there are */
+
+/* Signals are for threads that expect them. Faults of the thread itself cannot be blocked to any use. */
+static bool start_worker(worker *w) {
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, 0}; *s; s++)
+    sigdelset(&blocked, *s);
+  w->spin = MAX_SPIN;
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  bool good = pthread_create(&w->id, NULL, work, w) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return good;
+}
+
+static void grow(int n) {
+  pthread_mutex_lock(&starting);
+  int have = 1 + atomic_load(&started);
+  while (have < n && start_worker(&workers[have - 1])) atomic_store_explicit(&started, have++, memory_order_release);
+  if (have < n && atomic_load(&max_granted) == 0) {
+    int granted = have - have / 4; /* the computation wants something too */
+    atomic_store(&max_granted, granted);
+    lm_print_stderr("luminary: computing on %d %s, since the system does not grant %d (ulimit -u, ulimit -v)", granted,
+                    granted == 1 ? "thread" : "threads", n);
+  }
+  pthread_mutex_unlock(&starting);
+}
+
+static int wanted_threads(void) {
+  int n = own_threads > 0 ? own_threads : atomic_load_explicit(&threads_set, memory_order_relaxed);
+  if (n == 0) n = at_start;
+  int granted = atomic_load_explicit(&max_granted, memory_order_relaxed), limit = lm_thread_limit();
+  if (granted > 0 && granted < n) n = granted;
+  if (limit > 0 && limit < n) n = limit;
+  return n < MAX_THREADS ? n : MAX_THREADS;
+}
+
+int lm_num_threads(void) {
+  int n = wanted_threads();
+  if (n <= 1 + atomic_load_explicit(&started, memory_order_acquire)) return n;
+  grow(n);
+  return wanted_threads();
+}
+
+void lm_set_num_threads(int n) {
+  if (lm_is_script_thread())
+    own_threads = n > 0 ? n : 0;
+  else
+    atomic_store_explicit(&threads_set, n > 0 ? n : 0, memory_order_relaxed);
+}
+
+int lm_threads_for(double work_ns) {
+  if (work_ns < MIN_WORK || inside) return 1;
+  int all = lm_num_threads();
+  return work_ns / MIN_EACH < all ? (int)(work_ns / MIN_EACH) : all;
+}
+
+/* A forked child has this thread alone, and the workers' slots as they were. */
+static void be_alone(void) {
+  atomic_store(&max_granted, 1);
+  atomic_store(&started, 0);
+}
+
+static int threads_at_start(void) {
+  const char *given = getenv("OMP_NUM_THREADS"); /* the variable that launchers set; the first of a list */
+  long n = given ? strtol(given, NULL, 10) : 0;
+  if (n > 0) return n < MAX_THREADS ? (int)n : MAX_THREADS;
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+}
+
+__attribute__((constructor)) static void start(void) {
+  at_start = threads_at_start();
+  pthread_key_create(&kept_key, block_free);
+  pthread_atfork(NULL, NULL, be_alone);
+}

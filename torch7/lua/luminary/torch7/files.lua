@@ -1,0 +1,373 @@
+--- Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize and
+--- deserialize write and read in Torch7's own format (.t7). Luminary's reader of .t7 files reads them, and makes
+--- Torch7's tensors and objects. Functions are neither written nor read, since their bytes could make a process crash;
+--- tensors of the GPU come back as FloatTensors on the CPU. Each tensor is written with memory of its own: those that
+--- shared it are apart after reading, except one tensor at several positions.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local printable_name = require "luminary.base.printable_name"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local storage = require "luminary.torch7.storage"
+local Source = require "luminary.file_formats.source"
+local torch7_file = require "luminary.file_formats.torch7_file"
+local ffi = require "ffi"
+local fail = options.fail
+
+local File = {__typename = "torch.File"}
+File.__index = File
+
+local NIL, NUMBER, STRING, TABLE, OBJECT, BOOLEAN = 0, 1, 2, 3, 4, 5
+
+-- ---- bytes
+
+local LARGEST = 2 ^ 30 -- bytes of a string
+
+-- An error's text without the place where it was raised.
+local function without_place(why) return (tostring(why):gsub("^[^\n]-:%d+: ", "")) end
+
+local function source_of(path)
+  local ok, source = pcall(Source.open, path, {})
+  if not ok then fail("torch.DiskFile: %s", (without_place(source):gsub("^%w+: ", ""))) end
+  return source
+end
+
+-- A text in memory as a source; what is read of it is a copy.
+local function source_over(name, data)
+  return setmetatable({
+    path = name, from = 0, size = #data, opts = {},
+    text = function(self, at, n)
+      self:check(at, n)
+      return data:sub(at + 1, at + n)
+    end,
+    bytes = function(self, at, n) return core.bytes_tensor(self:text(at, n)) end,
+  }, Source)
+end
+
+local function take_fields(object, file)
+  for k, v in pairs(file.reader:fields(class.typename(object), file.depth)) do rawset(object, k, v) end
+end
+
+-- What the reader makes of a file's parts: Torch7's tensors, storages, and objects by their `read`.
+local function make_for(file)
+  local make = {tensor = tensor.wrap, storage = storage.of}
+  function make.on_function()
+    fail("torch.load: functions are not supported, since their bytes could crash the process")
+  end
+  function make.object(reader, index, name, depth)
+    local methods = class.by_name[name] or fail("torch.load: luminary.torch7 has no class '%s'",
+      printable_name(name, 100))
+    local object, outer = setmetatable({}, methods), file.depth
+    reader.made[index], file.depth = object, depth
+    local ok, why = pcall(object.read or take_fields, object, file)
+    file.depth = outer
+    if ok then return end
+    local of_file = reader.cursor.source:why(why) ~= tostring(why)
+    if of_file or tostring(why):find("torch.load: ", 1, true) then error(why, 0) end
+    fail("torch.load: cannot create an object of class %s: %s", printable_name(name, 100), without_place(why))
+  end
+  return make
+end
+
+-- A file in text, at its start. seen: numbers of the objects that were written; depth: within how many objects it is.
+local function new_file(kind, mode, source, data)
+  local file = setmetatable({
+    __typename = kind, mode = mode, data = data, seen = {}, depth = 0, cursor = source:cursor(0),
+  }, File)
+  file.reader = torch7_file.reader(file.cursor, true, make_for(file))
+  return file:ascii()
+end
+
+--- torch.DiskFile(path [, mode = "r"]): "r", "w" or "rw"; in text (:ascii(), as at first) or :binary(). What is written
+--- is held in memory until it is closed, and in "rw" what was there before, up to 1 GiB.
+local function disk_file(path, mode)
+  options.arg("torch.DiskFile", "path", path, "string")
+  mode = mode or "r"
+  local flags = ({r = "rb", w = "wb", rw = "r+b"})[mode]
+  if not flags then fail("torch.DiskFile: mode must be 'r', 'w' or 'rw', got '%s'", tostring(mode)) end
+  local source, data = mode ~= "w" and source_of(path) or nil, ""
+  if mode == "r" then return new_file("torch.DiskFile", mode, source) end
+  if source then
+    if source.size > LARGEST then
+      fail("torch.DiskFile: '%s' has %.1f GiB; mode 'rw' supports up to 1 GiB, 'r' and 'w' any size", path,
+        source.size / 2 ^ 30)
+    end
+    data = source:text(0, source.size)
+    source:close()
+  end
+  local handle, why = io.open(path, flags)
+  if not handle then fail("torch.DiskFile: %s", why) end
+  handle:close()
+  local file = new_file("torch.DiskFile", mode, source_over(path, data), data)
+  file.path = path
+  file.guard = newproxy(true) -- what a script does not close is kept when the collector comes, or at the end
+  getmetatable(file.guard).__gc = function() pcall(File.close, file) end
+  return file
+end
+
+--- torch.MemoryFile([storage or text] [, mode = "rw"])
+local function memory_file(data, mode)
+  if mode == nil and (data == "r" or data == "w" or data == "rw") then data, mode = nil, data end
+  if storage.is(data) then data = data:string():gsub("%z$", "") end
+  return new_file("torch.MemoryFile", mode or "rw", source_over("torch.MemoryFile", data or ""), data or "")
+end
+
+-- What was written stands in a list until it is read or kept.
+local function settle(self)
+  if not self.parts then return end
+  local text = table.concat(self.parts)
+  self.data = self.data:sub(1, self.from) .. text .. self.data:sub(self.from + #text + 1)
+  self.parts = nil
+  self.cursor.source = source_over(self.cursor.source.path, self.data)
+  self.cursor:seek(self.cursor.at)
+end
+
+local function write(self, text)
+  if self.mode == "r" then fail("%s: the file was opened for reading", self.__typename) end
+  if self.closed then fail("%s: it is closed", self.__typename) end
+  if not self.parts then self.parts, self.from = {}, self.cursor.at end
+  self.parts[#self.parts + 1] = text
+  self.cursor.at = self.cursor.at + #text
+end
+
+-- The cursor, to read from.
+local function readable(self)
+  if self.closed then fail("%s: it is closed", self.__typename) end
+  settle(self)
+  return self.cursor
+end
+
+local function size_of(self) return readable(self).source.size end
+
+local function set_format(text)
+  return function(self)
+    self.text, self.reader.numbers = text, torch7_file.numbers(self.cursor, text, true)
+    return self
+  end
+end
+File.ascii, File.binary = set_format(true), set_format(false)
+function File:position() return self.cursor.at + 1 end
+function File:seek(at)
+  at = options.arg("seek", "position", at, "count")
+  if at - 1 > size_of(self) then
+    fail("%s: position %.0f is out of range for %.0f bytes", self.__typename, at, size_of(self))
+  end
+  self.cursor:seek(at - 1)
+end
+function File:seekEnd() self.cursor:seek(size_of(self)) end
+function File:synchronize()
+  settle(self)
+  if self.mode == "r" or not self.path then return self end
+  local handle, why = io.open(self.path, "wb")
+  if not handle then fail("torch.DiskFile: %s", why) end
+  handle:write(self.data)
+  handle:close()
+  return self
+end
+function File:close()
+  if self.closed then return end
+  self:synchronize()
+  self.cursor.source:close()
+  self.closed = true
+end
+function File:isOpened() return not self.closed end
+--- The bytes, as a CharStorage.
+function File:storage()
+  local source = readable(self).source
+  return storage.of(core.view_as(source:bytes(0, source.size), "int8", {source.size}, {1}, 0))
+end
+for _, name in ipairs {"quiet", "pedantic", "autoSpacing", "noAutoSpacing", "longSize", "clearError"} do
+  File[name] = function(self) return self end
+end
+function File:hasError() return false end -- luacheck: ignore self
+
+function File:writeString(text) write(self, options.arg("writeString", "text", text, "string")) end
+--- "*l": a line; "*a": all that follows.
+function File:readString(what)
+  local cursor = readable(self)
+  local start, left, n = cursor.at, cursor.source.size - cursor.at, 256
+  if what == "*a" then
+    if left > LARGEST then
+      fail("%s: %.0f bytes do not fit in a string; readChar(n) reads them", self.__typename, left)
+    end
+    return cursor:take(left)
+  end
+  local text, stop
+  repeat
+    n = math.min(2 * n, left)
+    cursor.at = start
+    text = cursor:take(n)
+    stop = text:find("\n", 1, true)
+  until stop or n == left
+  cursor.at = start + (stop or n)
+  return text:sub(1, (stop or 0) - 1)
+end
+
+for name, dtype in pairs(torch7_file.dtypes) do
+  local size, one = Source.item_bytes[dtype], ffi.typeof(torch7_file.ctypes[dtype] .. "[1]")
+  --- file:writeName(number or storage), file:readName([n]): a number, or n as a storage.
+  File["write" .. name] = function(self, v)
+    if storage.is(v) then
+      local flat = storage.flat(v):to("cpu", dtype):contiguous()
+      local bytes = flat:numel() > 0 and ffi.string(flat:data_ptr(), flat:numel() * size) or ""
+      if not self.text then return write(self, bytes) end
+      if size == 1 then return write(self, bytes .. "\n") end
+      local values = flat:totable()
+      for i, each in ipairs(values) do
+        values[i] = type(each) == "number" and ("%.17g"):format(each) or tostring(each):gsub("LL", "")
+      end
+      return write(self, table.concat(values, " ") .. "\n")
+    end
+    options.arg("write" .. name, "value", v, "number")
+    write(self, self.text and ("%.17g\n"):format(v) or ffi.string(one(v), size))
+  end
+  File["read" .. name] = function(self, n)
+    local cursor, numbers = readable(self), self.reader.numbers
+    if n then
+      n = options.arg("read" .. name, "n", n, "natural")
+      return storage.of(core.view_as(numbers:elements(dtype, n), dtype, {n}, {1}, 0))
+    end
+    if self.text then return numbers:double() end
+    local value = one()
+    ffi.copy(value, cursor:take(size), size)
+    return tonumber(value[0])
+  end
+end
+
+-- ---- objects
+
+-- write_value(self, v), which may come here again for what is within v.
+local function deeper(self, write_value, v)
+  local depth = self.written_depth or 0
+  if depth >= torch7_file.DEEPEST then
+    fail("torch.save: tables and objects must not be nested deeper than %d", torch7_file.DEEPEST)
+  end
+  self.written_depth = depth + 1
+  local ok, why = pcall(write_value, self, v)
+  self.written_depth = depth
+  if not ok then error(why, 0) end
+end
+
+local function write_text(self, text)
+  self:writeInt(#text)
+  write(self, self.text and text .. "\n" or text)
+end
+
+-- What a module computes with here, and what was computed last, is made again.
+local transient = {inner = true, taped = true, value = true, inputs = true}
+local function fields_of(object)
+  local fields = {}
+  for k, v in pairs(object) do
+    if not transient[k] then fields[k] = v end
+  end
+  return fields
+end
+
+local function write_tensor(self, object)
+  local x = tensor.raw(object):to "cpu"
+  if x.dtype == "bfloat16" then x = x:to "float32" end
+  local n = x:numel() > 0 and x.ndim or 0
+  self:writeInt(n)
+  self:writeLong(storage.new("int64", n > 0 and x.shape or {}))
+  self:writeLong(storage.new("int64", n > 0 and x:contiguous():stride() or {}))
+  self:writeLong(1)
+  self:writeObject(n > 0 and storage.of(x:contiguous():view {-1}) or nil)
+end
+
+local function write_inner(self, v)
+  local name = class.typename(v)
+  if name == "torch.LongStorage" and type(v) == "table" then v = storage.new("int64", v) end
+  self:writeInt(name and OBJECT or TABLE)
+  local seen = self.seen[v]
+  if seen then return self:writeInt(seen) end
+  self.count = (self.count or 0) + 1
+  self.seen[v] = self.count
+  self:writeInt(self.count)
+  if not name then
+    local n = 0
+    for _ in pairs(v) do n = n + 1 end
+    self:writeInt(n)
+    for k, each in pairs(v) do
+      self:writeObject(k)
+      self:writeObject(each)
+    end
+    return
+  end
+  write_text(self, "V 1")
+  write_text(self, (name:gsub("Cuda", "Float")))
+  if tensor.is(v) then return write_tensor(self, v) end
+  if storage.is(v) then
+    self:writeLong(#v)
+    return self["write" .. name:gsub("Cuda", "Float"):match "^torch%.(%a+)Storage$"](self, v)
+  end
+  if v.write then return v:write(self) end
+  self:writeObject(fields_of(v))
+end
+
+--- Any value but a function: a number, a string, a boolean, nil, a table, a tensor, a storage, an object of a class.
+function File:writeObject(v)
+  local kind = type(v)
+  if v == nil then return self:writeInt(NIL) end
+  if kind == "number" then
+    self:writeInt(NUMBER)
+    return self:writeDouble(v)
+  elseif kind == "boolean" then
+    self:writeInt(BOOLEAN)
+    return self:writeInt(v and 1 or 0)
+  elseif kind == "string" then
+    self:writeInt(STRING)
+    return write_text(self, v)
+  end
+  if kind ~= "table" and not class.typename(v) then
+    fail("torch.save: %s cannot be written", options.describe(v))
+  end
+  deeper(self, write_inner, v)
+end
+
+--- The next value.
+function File:readObject()
+  readable(self)
+  return self.reader:read(self.depth + 1)
+end
+
+-- ---- torch.save and the like
+
+local function formatted(file, format)
+  format = format or "binary"
+  if format ~= "ascii" and format ~= "binary" and format ~= "b32" and format ~= "b64" then
+    fail("torch: format must be 'binary' or 'ascii', got '%s'", tostring(format))
+  end
+  return format == "ascii" and file:ascii() or file:binary()
+end
+
+local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, fields_of = fields_of,
+  read_fields = take_fields, size_of = size_of}
+
+--- torch.save(path, value [, format = "binary"]): in Torch7's format; "ascii" for text.
+function files.save(path, value, format)
+  local file = formatted(disk_file(path, "w"), format)
+  file:writeObject(value)
+  file:close()
+end
+--- torch.load(path [, format = "binary"])
+function files.load(path, format)
+  local file = formatted(disk_file(path, "r"), format)
+  local ok, value = pcall(file.readObject, file)
+  local why = not ok and without_place(file.cursor.source:why(value)):gsub("^torch%.load: ", "")
+  file:close()
+  if why then fail("torch.load: '%s': %s", path, why) end
+  return value
+end
+--- torch.serialize(value [, format]): the same as a string; torch.deserialize(text [, format]): the value.
+function files.serialize(value, format)
+  local file = formatted(memory_file(), format)
+  file:writeObject(value)
+  settle(file)
+  return file.data
+end
+function files.deserialize(text, format)
+  if storage.is(text) then text = text:string() end
+  return formatted(memory_file(options.arg("torch.deserialize", "text", text, "string"), "r"), format):readObject()
+end
+
+return files

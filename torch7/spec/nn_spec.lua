@@ -1,0 +1,411 @@
+-- Torch7's modules, criterions and optimizers: gradients against differences, and luminary's own network.
+local lm = require "luminary"
+local torch = require "luminary.torch7"
+local temp = require "spec.support.temp"
+local nn, optim = torch.nn, torch.optim
+
+setup(function() torch.manualSeed(5) end)
+
+-- The gradients of sum(module(x) * g) are those that differences give, for x and each parameter.
+local function check(name, module, x)
+  local y = module:forward(x)
+  local g = torch.randn(y:size())
+  local function loss() return torch.cmul(module:forward(x), g):sum() end
+  module:zeroGradParameters()
+  loss()
+  local dx = module:backward(x, g):clone()
+  local params, grads = module:parameters()
+  local tensors, wanted = { x, unpack(params) }, { dx, unpack(grads) }
+  for k, t in ipairs(tensors) do
+    local flat, grad = t:raw():view { -1 }, wanted[k]:raw():reshape { -1 }
+    for i = 1, math.min(flat:numel(), 6) do
+      local before, e = flat[i], 1e-5
+      flat[i] = before + e
+      local up = loss()
+      flat[i] = before - e
+      local down = loss()
+      flat[i] = before
+      assert.near((up - down) / (2 * e), grad[i], 1e-5, ("%s, tensor %d, element %d"):format(name, k, i))
+    end
+  end
+end
+
+describe("Torch7's modules", function()
+  local image, flat, volume, frames = { 2, 2, 6, 5 }, { 3, 4 }, { 2, 1, 3, 4, 4 }, { 2, 5, 3 }
+  for name, case in pairs {
+    SpatialFullConvolution = { image, 2, 3, 4, 3, 2, 1, 1 }, SpatialZeroPadding = { image, 1, 0, 2, 1 },
+    SpatialUpSamplingNearest = { image, 2 }, Linear = { flat, 4, 3 },
+    SpatialConvolution = { image, 2, 3, 3, 2, 2, 1, 1, 0 },
+    Tanh = { flat },
+    SpatialMaxPooling = { image, 2, 2, 2, 2 }, SpatialAveragePooling = { image, 3, 2, 2, 2 }, Sigmoid = { flat },
+    SpatialBatchNormalization = { image, 2 }, BatchNormalization = { flat, 4 }, LogSoftMax = { flat },
+    SoftMax = { flat }, ReLU = { flat }, HardTanh = { flat }, Threshold = { flat, 0.1, 0 }, View = { image, -1, 60 },
+    Reshape = { image, 60 }, Mean = { flat, 2 }, Max = { flat, 2 }, MulConstant = { flat, 3 }, Power = { { 2 }, 2 },
+    Add = { flat, 4 }, Mul = { flat }, CMul = { flat, 4 }, CAdd = { flat, 1, 4 }, Cosine = { flat, 4, 3 },
+    Euclidean = { flat, 4, 3 }, PReLU = { flat }, ELU = { flat, 0.5 }, SoftSign = { flat }, SoftShrink = { flat, 0.1 },
+    HardShrink = { flat, 0.1 }, TanhShrink = { flat }, SoftMin = { flat }, GatedLinearUnit = { flat, 2 },
+    CReLU = { flat, 1 }, Normalize = { flat, 3 }, Replicate = { flat, 3, 2 }, Padding = { flat, 2, -2, 2, 7 },
+    Collapse = { image, 3 }, PixelShuffle = { { 1, 4, 2, 3 }, 2 }, Maxout = { flat, 4, 2, 3 },
+    SpatialSoftMax = { image }, SpatialLogSoftMax = { image }, SpatialCrossMapLRN = { image, 3, 2 },
+    SpatialDilatedConvolution = { image, 2, 3, 2, 2, 1, 1, 0, 0, 2, 2 }, SpatialSubSampling = { image, 2, 3, 2, 2, 2 },
+    SpatialDilatedMaxPooling = { image, 2, 2, 1, 1, 0, 0, 2, 2 }, SpatialAdaptiveMaxPooling = { image, 2, 3 },
+    SpatialAdaptiveAveragePooling = { image, 3, 2 }, SpatialLPPooling = { { 1, 2, 4, 4 }, 2, 2, 2, 2 },
+    SpatialReflectionPadding = { image, 1, 0, 2, 1 }, SpatialReplicationPadding = { image, 1 },
+    SpatialUpSamplingBilinear = { image, 2 }, UpSampling = { image, 2, "linear" },
+    VolumetricConvolution = { volume, 1, 2, 2, 3, 2, 1, 1, 2, 1, 0, 1 },
+    VolumetricFullConvolution = { volume, 1, 2, 2, 3, 2, 2, 1, 1, 0, 1, 0, 1 },
+    VolumetricMaxPooling = { volume, 2, 2, 1 }, VolumetricAveragePooling = { volume, 1, 2, 3, 1, 1, 2 },
+    VolumetricReplicationPadding = { volume, 1, 0, 1, 0, 2, 1 },
+    VolumetricDilatedConvolution = { volume, 1, 2, 2, 2, 2 },
+    VolumetricDilatedMaxPooling = { volume, 2, 2, 2, 1, 1, 1 },
+    TemporalConvolution = { frames, 3, 2, 2, 1 }, TemporalMaxPooling = { frames, 2 },
+    TemporalSubSampling = { frames, 3, 2, 2 }, TemporalRowConvolution = { frames, 3, 2 },
+    Identity = { flat }, Narrow = { flat, 2, 2, 2 }, SoftPlus = { flat }, LeakyReLU = { flat, 0.2 },
+  } do
+    it(name .. " has the gradients that differences give", function()
+      check(name, nn[name](unpack(case, 2)), torch.randn(unpack(case[1])))
+    end)
+  end
+
+  it("containers too", function()
+    local branch = nn.Sequential():add(nn.Linear(4, 3)):add(nn.Tanh())
+    check("ConcatTable", nn.Sequential():add(nn.ConcatTable():add(branch):add(nn.Linear(4, 3))):add(nn.CMulTable()),
+      torch.randn(2, 4))
+    check("Concat", nn.Concat(2):add(nn.Linear(4, 3)):add(nn.Identity()), torch.randn(2, 4))
+    check("ParallelTable", nn.Sequential():add(nn.ConcatTable():add(nn.Identity()):add(nn.Linear(4, 2)))
+      :add(nn.ParallelTable():add(nn.Linear(4, 2)):add(nn.Tanh())):add(nn.JoinTable(1, 1)), torch.randn(2, 4))
+    check("a layer inside a table", nn.Sequential():add(nn.SplitTable(2)):add(nn.CAddTable()), torch.randn(2, 3))
+  end)
+
+  it("containers of other kinds too", function()
+    local function line() return nn.Linear(3, 2) end
+    check("Parallel", nn.Parallel(2, 2):add(line()):add(nn.Linear(3, 4)), torch.randn(5, 2, 3))
+    check("DepthConcat", nn.DepthConcat(2):add(nn.SpatialConvolution(1, 2, 1, 1))
+      :add(nn.SpatialConvolution(1, 1, 3, 2)), torch.randn(1, 1, 4, 5))
+    check("MapTable", nn.Sequential():add(nn.SplitTable(2)):add(nn.MapTable(line())):add(nn.JoinTable(1)),
+      torch.randn(2, 3, 3))
+    check("Bottle", nn.Bottle(line()), torch.randn(4, 2, 3))
+    check("Decorator", nn.Decorator(line()), torch.randn(4, 3))
+    local two = nn.SpatialConvolution(1, 1, 1, 1)
+    local y = nn.DepthConcat(1):add(nn.Identity()):add(nn.Narrow(2, 1, 1)):forward(torch.ones(1, 3, 2))
+    assert.same({ 2, 3, 2 }, y:size():totable())
+    assert.same({ { 0, 0 }, { 1, 1 }, { 0, 0 } }, y[2]:totable())
+    assert.equal(0, nn.MapTable(two):parameters()[1]:dim() - 4)
+  end)
+
+  it("layers of tables give what Torch7's documentation says", function()
+    local a, b = torch.Tensor { { 1, 2 }, { 3, 4 } }, torch.Tensor { { 2, 0 }, { 3, 1 } }
+    local function pair(m) -- {a, b}, as gradients see it
+      check(tostring(m), nn.Sequential():add(nn.SplitTable(1)):add(m), torch.randn(2, 3, 2))
+      return m:forward { a, b }
+    end
+    assert.near(1 / math.sqrt(5), pair(nn.CosineDistance())[1], 1e-10)
+    assert.near(math.sqrt(5), pair(nn.PairwiseDistance(2))[1], 1e-12)
+    assert.same({ 3, 3 }, pair(nn.PairwiseDistance(1)):totable())
+    assert.same({ 4, 10 }, nn.MV():forward { torch.Tensor { { { 1, 2 }, { 3, 4 } } }, torch.Tensor { { 2, 1 } } }[1]
+      :totable())
+    assert.same({ 5, 8 }, nn.MV(true):forward { a, torch.Tensor { 2, 1 } }:totable())
+    local gates = torch.Tensor { { 0.25, 0.75 }, { 1, 0 } }
+    assert.same({ { 1.75, 0.5 }, { 3, 4 } }, nn.MixtureTable():forward { gates, { a, b } }:totable())
+    assert.same({ { 3, 4 }, { 1, 2 } }, nn.Index(1):forward { a, torch.LongTensor { 2, 1 } }:totable())
+    assert.same({ 1, 4 }, nn.MaskedSelect():forward { a, torch.ByteTensor { { 1, 0 }, { 0, 1 } } }:totable())
+    assert.equal(b, nn.ZipTable():forward { { a, a }, { b, b } }[2][2]:raw() == nil or b)
+    local zipped = nn.ZipTableOneToMany():forward { a, { b, a } }
+    assert.is_true(zipped[1][1]:equal(a) and zipped[1][2]:equal(b) and zipped[2][2]:equal(a))
+    assert.is_true(nn.CAddTensorTable():forward { a, { b } }[1]:equal(a + b))
+    check("Bilinear", nn.Sequential():add(nn.SplitTable(1)):add(nn.Bilinear(2, 2, 3)), torch.randn(2, 3, 2))
+  end)
+
+  it("layers that only draw, fill or turn gradients", function()
+    local x, g = torch.Tensor { { 1, -2 }, { 3, 4 } }, torch.ones(2, 2)
+    local m = nn.GradientReversal(0.5)
+    assert.is_true(m:forward(x):equal(x))
+    assert.equal(-0.5, m:backward(x, g)[1][1])
+    m = nn.L1Penalty(0.1)
+    assert.is_true(m:forward(x):equal(x))
+    assert.near(1, m.loss, 1e-12)
+    assert.same({ { 1.1, 0.9 }, { 1.1, 1.1 } }, m:backward(x, g):totable())
+    assert.equal(0, nn.ZeroGrad():backward(x, g):norm())
+    assert.same({ { 7, 7 } }, nn.Constant(torch.Tensor { 7, 7 }, 2):forward(x:narrow(1, 1, 1)):view(1, 2):totable())
+    assert.same({ { 0, 1, 0 } }, nn.OneHot(3):forward(torch.LongTensor { 2 }):totable())
+    assert.same({ { 0, 0, 1, -2 }, { 0, 0, 3, 4 } }, nn.Padding(2, -2):forward(x):totable())
+    assert.same({ { 1, 9, -2 }, { 3, 9, 4 } }, nn.Padding(2, 1, 2, 9, 2):forward(x):totable())
+    assert.same({ 3, 2, 2 }, nn.Replicate(3):forward(x):size():totable())
+    local noise = nn.WhiteNoise(0, 1)
+    assert.is_false(noise:forward(x):equal(x))
+    noise:evaluate()
+    assert.is_true(noise:forward(x):equal(x))
+    local drop, ones = nn.SpatialDropout(0.25), torch.ones(1, 40, 2, 2)
+    for _, v in ipairs(drop:forward(ones):view(40, 4):sum(2):view(-1):totable()) do assert(v == 0 or v == 4) end
+    drop:evaluate()
+    assert.equal(0.75, drop:forward(ones)[1][1][1][1])
+  end)
+
+  it("share, replace, reset and steps of accUpdateGradParameters", function()
+    local a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+    b:share(a, "weight", "bias")
+    a.weight:fill(3)
+    assert.equal(3, b.weight[1][1])
+    assert.equal(6 + b.bias[1], b:forward(torch.ones(2))[1])
+    local net = nn.Sequential():add(nn.Linear(2, 2)):add(nn.Tanh())
+    net:replace(function(m) return torch.typename(m) == "nn.Tanh" and nn.ReLU() or m end)
+    assert.equal("nn.ReLU", torch.typename(net:get(2)))
+    a:reset()
+    assert.is_true(a.weight:max() < 1)
+    a:reset(0.001)
+    assert.is_true(a.weight:max() <= 0.001 * math.sqrt(3))
+    a:zeroGradParameters()
+    local before, x = a.bias[1], torch.ones(2)
+    a:forward(x)
+    a:accUpdateGradParameters(x, torch.ones(2), 0.5)
+    assert.near(before - 0.5, a.bias[1], 1e-12)
+    assert.equal(0, a.gradBias[1])
+    local criterion = nn.MSECriterion()
+    local twin = criterion:clone()
+    twin.sizeAverage = false
+    assert.is_true(criterion.sizeAverage)
+  end)
+
+  it("take width before height, samples alone, and ceil", function()
+    assert.same({ 1, 2, 8, 6 }, nn.SpatialConvolution(1, 2, 5, 3):forward(torch.randn(1, 1, 10, 10)):size():totable())
+    assert.same({ 2, 8, 6 }, nn.SpatialConvolution(1, 2, 5, 3):forward(torch.randn(1, 10, 10)):size():totable())
+    assert.same({ 1, 3, 12, 9 },
+      nn.SpatialFullConvolution(2, 3, 4, 4, 2, 2, 1, 1, 1, 0):forward(torch.randn(1, 2, 6, 4)):size():totable())
+    assert.same({ 3 }, nn.Linear(2, 3):forward(torch.randn(2)):size():totable())
+    local x = torch.randn(1, 5, 5)
+    assert.same({ 1, 2, 2 }, nn.SpatialMaxPooling(2, 2, 2, 2):forward(x):size():totable())
+    assert.same({ 1, 3, 3 }, nn.SpatialMaxPooling(2, 2, 2, 2):ceil():forward(x):size():totable())
+  end)
+
+  it("LookupTable adds up gradients of its rows", function()
+    local table_of = nn.LookupTable(4, 2)
+    local index = torch.LongTensor { 2, 4, 2 }
+    assert.is_true(table_of:forward(index)[1]:equal(table_of.weight[2]))
+    table_of:zeroGradParameters()
+    table_of:backward(index, torch.ones(3, 2))
+    assert.same({ { 0, 0 }, { 2, 2 }, { 0, 0 }, { 1, 1 } }, table_of.gradWeight:totable())
+  end)
+
+  it("getParameters, updateParameters, modes, types, lists", function()
+    local net = nn.Sequential():add(nn.Linear(2, 3)):add(nn.Dropout(0.5)):add(nn.Linear(3, 1))
+    local x, dx = net:getParameters()
+    assert.equal(13, x:nElement())
+    x:fill(1)
+    assert.equal(3, net:get(1).weight[1][1] + net:get(3).bias[1] + net:get(1).bias[2])
+    net:evaluate()
+    assert.equal(10, net:forward(torch.ones(1, 2))[1][1])
+    net:backward(torch.ones(1, 2), torch.ones(1, 1))
+    assert.equal(3, net:get(3).gradWeight[1][1])
+    assert.equal(1, dx[13])
+    net:updateParameters(0.5)
+    assert.equal(0.5, net:get(3).bias[1])
+    assert.is_false(net:get(2).train)
+    assert.equal(2, #net:findModules "nn.Linear")
+    assert.equal("torch.FloatTensor", net:float():forward(torch.FloatTensor(1, 2)):type())
+    assert.is_truthy(tostring(net):find "nn.Sequential {\n  %(1%): nn.Linear")
+    assert.error_matches(function() net:add(3) end, "expected a module, got 3")
+    assert.error_matches(function() return nn.LSTMM end, "nn has no 'LSTMM'")
+    assert.error_matches(function() nn.Linear(1, 1):backward(torch.ones(1, 1), torch.ones(1, 1)) end,
+      "call forward before backward")
+  end)
+
+  it("clone, sharing what is named", function()
+    local net = nn.Sequential():add(nn.Linear(2, 2)):add(nn.Tanh())
+    local x = torch.randn(3, 2)
+    local twin, tied = net:clone(), net:clone("weight", "bias")
+    assert.is_true(net:forward(x):equal(twin:forward(x)))
+    net:get(1).weight:zero()
+    net:get(1).bias:zero()
+    assert.equal(0, tied:forward(x):norm())
+    assert.is_true(twin:forward(x):norm() > 0)
+  end)
+
+  it("go back again when values in gradOutput have changed", function()
+    local m, x, g = nn.Linear(2, 1), torch.randn(1, 2), torch.ones(1, 1)
+    m:forward(x)
+    local once = m:updateGradInput(x, g):clone()
+    g:fill(2)
+    assert.is_true(m:updateGradInput(x, g):equal(once * 2))
+  end)
+
+  it("take classes of one's own", function()
+    local Scale, parent = torch.class("nn.SpecScale", "nn.Module")
+    function Scale:__init(by)
+      parent.__init(self)
+      self.by = by
+    end
+    function Scale:updateOutput(x)
+      self.output:resizeAs(x):copy(x):mul(self.by)
+      return self.output
+    end
+    function Scale:updateGradInput(_, g)
+      self.gradInput:resizeAs(g):copy(g):mul(self.by)
+      return self.gradInput
+    end
+    check("own", nn.Sequential():add(nn.Linear(3, 2)):add(nn.SpecScale(3)):add(nn.Tanh()), torch.randn(2, 3))
+  end)
+
+  it("compute luminary's LeNet", function()
+    local ours = lm.nn.Sequential(lm.nn.Conv2d(1, 2, 3), lm.nn.ReLU(), lm.nn.Flatten(), lm.nn.Linear(32, 4))
+    ours:to "float64"
+    local net = nn.Sequential():add(nn.SpatialConvolution(1, 2, 3, 3)):add(nn.ReLU()):add(nn.View(32))
+      :add(nn.Linear(32, 4))
+    local criterion, x, y = nn.CrossEntropyCriterion(), torch.randn(3, 1, 6, 6), torch.LongTensor { 1, 4, 2 }
+    local p, dp = net:getParameters()
+    local first = 1
+    for _, each in ipairs(ours:parameters()) do
+      p:narrow(1, first, each:numel()):copy(torch.wrap(each:detach():reshape { -1 }))
+      first = first + each:numel()
+    end
+    local loss = lm.nn.CrossEntropyLoss()(ours(x:raw()), y:raw())
+    loss:backward()
+    assert.near(loss:item(), criterion:forward(net:forward(x), y), 1e-12)
+    dp:zero()
+    net:backward(x, criterion:backward(net.output, y))
+    local _, want = ours:getParameters()
+    assert.is_true(dp:raw():allclose(want, { atol = 1e-12 }))
+  end)
+end)
+
+describe("nn.utils", function()
+  it("goes through tables of tensors", function()
+    local utils, x = nn.utils, torch.Tensor { 1, 2 }
+    local a, b = utils.recursiveCopy(nil, { x, { x } })
+    assert.is_true(a[2][1]:equal(x) and not rawequal(a[2][1], x))
+    utils.recursiveAdd(a, 2, b)
+    assert.same({ 3, 6 }, a[1]:totable())
+    utils.recursiveFill(a, 4)
+    assert.same({ 4, 4 }, a[2][1]:totable())
+    assert.same({ 1, 2 }, x:totable())
+    a = utils.recursiveResizeAs({ torch.Tensor(), torch.Tensor(), torch.Tensor() }, { x, x })
+    assert.equal(2, #a)
+    assert.equal(2, a[2]:nElement())
+    assert.equal("torch.FloatTensor", utils.recursiveType({ x }, "torch.FloatTensor")[1]:type())
+    assert.same({ 2, 1 }, utils.addSingletonDimension(x, 2):size():totable())
+    local view = torch.Tensor()
+    assert.same({ 1, 2 }, utils.addSingletonDimension(view, x, 1):size():totable())
+    assert.same({ 1, 2 }, view:size():totable())
+    assert.same({ 4 }, utils.contiguousView(nil, torch.ones(2, 2):t(), -1):size():totable())
+    local object = utils.clear({ a = x:clone(), b = { 1 }, c = 3 }, "a", "b", "c")
+    assert.same({ 0, 0 }, { object.a:nElement(), #object.b })
+    assert.is_nil(object.c)
+    assert.error_matches(function() utils.recursiveFill("x", 1) end, "expected a tensor or a table of them, got")
+  end)
+end)
+
+describe("Torch7's criterions", function()
+  local x, y = torch.Tensor { 0.3, 0.6 }, torch.Tensor { 1, 0 }
+  for name, want in pairs {
+    MSECriterion = (0.49 + 0.36) / 2, AbsCriterion = 0.65, SmoothL1Criterion = 0.2125,
+    BCECriterion = -(math.log(0.3) + math.log(0.4)) / 2, DistKLDivCriterion = -0.15,
+  } do
+    it(name .. " and its gradient", function()
+      local c = nn[name]()
+      assert.near(want, c:forward(x, y), 1e-12)
+      local g, e = c:backward(x, y), 1e-6
+      local up = c:forward(torch.Tensor { 0.3 + e, 0.6 }, y)
+      assert.near((up - want) / e, g[1], 1e-4)
+      assert.near(2 * want, nn[name](false):forward(x, y), 1e-12)
+    end)
+  end
+  it("take targets of other sizes and as many elements, and no others", function()
+    assert.near(0.425, nn.MSECriterion():forward(x:view(2, 1), y), 1e-12)
+    assert.error_matches(function() nn.MSECriterion():forward(x, torch.zeros(3)) end, "input and target must have the")
+  end)
+  it("ClassNLLCriterion takes weights, and samples alone", function()
+    local c = nn.ClassNLLCriterion(torch.Tensor { 1, 3 })
+    assert.near((2 + 9) / 4, c:forward(torch.Tensor { { -2, -1 }, { -1, -3 } }, torch.Tensor { 1, 2 }), 1e-12)
+    assert.near(3, nn.ClassNLLCriterion():forward(torch.Tensor { -2, -3 }, 2), 1e-12)
+  end)
+end)
+
+describe("Torch7's criterions of other kinds", function()
+  -- Each loss by hand, and its gradient by differences.
+  local function loss(want, criterion, input, target)
+    assert.near(want, criterion:forward(input, target), 1e-9)
+    local g = criterion:backward(input, target)
+    local list, grads = torch.isTensor(input) and { input } or input, torch.isTensor(g) and { g } or g
+    for k, x in ipairs(list) do
+      for i = 1, x:nElement() do
+        local flat = x:view(-1)
+        local before, e = flat[i], 1e-6
+        flat[i] = before + e
+        local up = criterion:forward(input, target)
+        flat[i] = before
+        assert.near((up - want) / e, grads[k]:view(-1)[i], 1e-4)
+      end
+    end
+  end
+  it("have the values of their formulas", function()
+    local x, y = torch.Tensor { 0.5, -0.25 }, torch.Tensor { 1, -1 }
+    loss((0.5 + 0.75) / 2, nn.MarginCriterion(), x, y)
+    loss((math.log(1 + math.exp(-0.5)) + math.log(1 + math.exp(-0.25))) / 2, nn.SoftMarginCriterion(), x, y)
+    loss((0.5 + 1.25) / 2, nn.HingeEmbeddingCriterion(1), x, y)
+    loss(0.75, nn.L1Cost(), x)
+    loss(0.25 / 2, nn.MultiMarginCriterion(), x, 1)
+    local a, b = torch.Tensor { 1, 2 }, torch.Tensor { 3, 1 }
+    loss(3, nn.L1HingeEmbeddingCriterion(), { a, b }, 1)
+    loss(2, nn.L1HingeEmbeddingCriterion(5), { a, b }, -1)
+    local cosine = 5 / math.sqrt(50)
+    loss(1 - cosine, nn.CosineEmbeddingCriterion(), { a, b }, 1)
+    loss(cosine - 0.5, nn.CosineEmbeddingCriterion(0.5), { a, b }, -1)
+    loss((2.5 + 0) / 2, nn.MarginRankingCriterion(0.5), { a, b }, torch.Tensor { 1, 1 })
+    loss((0.25 + 0.5625) / 2, nn.WeightedMSECriterion(torch.Tensor { 1, 0.5 }), x, torch.Tensor { 1, 1 })
+    loss(0.85, nn.MultiLabelMarginCriterion(), torch.Tensor { 0.1, 0.2, 0.4, 0.8 }, torch.LongTensor { 4, 1, 0, 0 })
+    loss((math.log(1 + math.exp(-0.5)) + math.log(1 + math.exp(-0.25))) / 2, nn.MultiLabelSoftMarginCriterion(),
+      x:clone():view(1, 2), torch.Tensor { { 1, 0 } })
+    local maps = torch.randn(1, 3, 2, 2)
+    local logs = nn.SpatialLogSoftMax():forward(maps)
+    loss(-(logs[1][2][1][1] + logs[1][1][1][2] + logs[1][3][2][1] + logs[1][3][2][2]) / 4,
+      nn.SpatialClassNLLCriterion(), logs, torch.LongTensor { { { 2, 1 }, { 3, 3 } } })
+  end)
+  it("MultiCriterion and ParallelCriterion add up", function()
+    local x, y = torch.Tensor { 0.5, -0.25 }, torch.Tensor { 1, 0 }
+    local mse, abs = (0.25 + 0.0625) / 2, 0.375
+    loss(mse + 2 * abs, nn.MultiCriterion():add(nn.MSECriterion()):add(nn.AbsCriterion(), 2), x, y)
+    loss(mse + 3 * abs, nn.ParallelCriterion():add(nn.MSECriterion()):add(nn.AbsCriterion(), 3),
+      { x:clone(), x:clone() }, { y, y })
+    loss(2 * mse, nn.ParallelCriterion(true):add(nn.MSECriterion()):add(nn.MSECriterion()),
+      { x:clone(), x:clone() }, y)
+    assert.error_matches(function() nn.MultiCriterion():add(nn.Linear(1, 1)) end, "expected a criterion, got a table")
+  end)
+end)
+
+describe("Torch7's training", function()
+  it("optim's functions lower a loss", function()
+    for name, config in pairs {
+      sgd = { learningRate = 0.3, momentum = 0.5 }, adam = { learningRate = 0.1 }, rmsprop = { learningRate = 0.1 },
+      adagrad = { learningRate = 0.5 }, lbfgs = { maxIter = 3 }, adamax = { learningRate = 0.1 },
+      nag = { learningRate = 0.1 }, rprop = {}, asgd = { eta0 = 0.1 }, adadelta = { eps = 1e-2 },
+    } do
+      local x = torch.Tensor { 3, -2 }
+      local function feval(at) return torch.cmul(at, at):sum() / 2, at:clone() end
+      local first
+      for _ = 1, 40 do
+        local same, losses = optim[name](feval, x, config)
+        assert.equal(x, same)
+        first = first or losses[1]
+      end
+      assert.equal(6.5, first)
+      assert.is_true(feval(x) < 0.5, name)
+    end
+  end)
+
+  it("optim.checkgrad takes these tensors", function()
+    local off, grad = optim.checkgrad(function(at) return torch.cmul(at, at):sum(), at * 2 end, torch.Tensor { 3, -2 })
+    assert.is_true(off < 1e-6)
+    assert.same({ 6, -4 }, grad:totable())
+  end)
+
+  it("torch7/mnist.lua learns, and logs", function()
+    local folder = temp.folder()
+    local ok, out = temp.run(folder, "luajit torch7/mnist.lua -trainSize 4000 -testSize 500 -save " .. folder)
+    assert.is_true(ok, out)
+    local last
+    for percent in out:gmatch "global correct: ([%d.]+)%%" do last = tonumber(percent) end
+    assert.is_true(last > 40, out)
+    assert.is_truthy(temp.read(folder .. "/train.log"):find("learningRate\t0.02\n", 1, true))
+    assert.is_truthy(temp.read(folder .. "/accuracy.log"):find "%(test%)\t\n +%d")
+    temp.remove(folder)
+  end)
+end)
