@@ -206,12 +206,6 @@ done:
 
 /* ---- new */
 
-static lm_status new_sized(lm_op_id op, const lm_ints *size, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  lm_status status = lm_tensor_empty(dtype, device == LM_NO_DEVICE ? lm_default_device() : device,
-                                     size->n < 0 ? 0 : size->n, size->v, LM_CONTIGUOUS, out);
-  return status == LM_E_ARG ? lm_fail_in(status, lm_ops[op].name) : status;
-}
-
 static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
   if (lm_dtype_is_float(dtype)) return LM_OK;
   return lm_remedy(lm_fail_dtype(lm_ops[op].name, "dtype", "floating point", lm_dtype_name(dtype)),
@@ -232,11 +226,7 @@ lm_status lm_op_new_random(lm_op_id op, const lm_new_random_args *a, lm_tensor *
   } else {
     TRY(check_drawn(op, dtype));
   }
-  if (a->like) {
-    TRY(lm_tensor_empty_like(a->like, dtype, a->device == LM_NO_DEVICE ? a->like->device : a->device, &x));
-  } else {
-    TRY(new_sized(op, &a->size, dtype, a->device, &x));
-  }
+  TRY(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &x));
   args.x = x;
   TRY(draw_from(op, args));
   *out = lm_retain(x);
@@ -290,7 +280,7 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   TRY(check_drawn(LM_OP_normal, dtype));
   if (a->std) TRY(extremes(a->std, &smallest, NULL));
   if (a->std && !(smallest >= 0)) { TRY(lm_fail_number("normal", "std", "at least 0", smallest)); }
-  TRY(new_sized(LM_OP_normal, &size, dtype, device, &x));
+  TRY(lm_new_tensor(LM_OP_normal, &size, NULL, dtype, device, &x));
   TRY(draw_from(LM_OP_normal,
                 (lm_fill_random_args){.x = x, .distribution = LM_DRAW_NORMAL, .b = 1, .generator = a->generator}));
   if (a->std) {

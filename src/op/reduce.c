@@ -12,17 +12,6 @@ static lm_status new_reduced(const lm_tensor *x, const lm_ints *dims, lm_dtype d
   return lm_tensor_empty(dtype, x->device, x->ndim, size, LM_CONTIGUOUS, out);
 }
 
-static lm_status fill(lm_tensor *x, double number) {
-  lm_status status = LM_OK;
-  lm_tensor *value = NULL, *result = NULL;
-  TRY(lm_tensor_number(number, &value));
-  TRY(lm_op_fill_(&(lm_fill__args){.x = x, .value = value}, &result));
-done:
-  lm_release(value);
-  lm_release(result);
-  return status;
-}
-
 /* x itself, or converted first to what is computed in. */
 static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   if (dtype == x->dtype) {
@@ -116,7 +105,7 @@ lm_status lm_op_reduce(lm_op_id op, const lm_reduce_args *a, lm_tensor **out) {
   if (args.x->numel > 0) {
     TRY(lm_dispatch(LM_OP_reduce, args.x->device, &args, &result));
   } else if (result->numel > 0) {
-    TRY(fill(result, empty));
+    TRY(lm_fill_number(result, empty));
   }
   if (!a->keepdim) lm_drop_dims(result, &args.dim);
   *out = result;

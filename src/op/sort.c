@@ -81,11 +81,8 @@ lm_status lm_op_median_of(lm_op_id op, const lm_median_of_args *a, lm_tensor **o
   lm_status status = LM_OK;
   lm_tensor *x = a->x, *packed = NULL, *line = NULL, *result[2] = {NULL, NULL};
   if (x->numel == 0 && lm_dtype_is_float(x->dtype)) {
-    lm_tensor *nan = NULL;
-    TRY(lm_tensor_number(NAN, &nan));
-    status = lm_op_full(&(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = x->dtype, .device = x->device}, out);
-    lm_release(nan);
-    goto done;
+    lm_new_filled_args none = {.number = NAN, .dtype = x->dtype, .device = x->device};
+    return lm_op_new_filled(LM_OP_full, &none, out);
   }
   TRY(lm_to_layout(x, LM_CONTIGUOUS, &packed));
   TRY(lm_op_view(&(lm_view_args){.x = packed, .size = {1, {x->numel}}}, &line));

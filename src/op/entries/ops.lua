@@ -21,7 +21,7 @@
 ---             "write": writes into its first tensor and returns it; counted as an in-place write. "new": makes a
 ---             tensor from no tensor. "composite": made of other ops, by lm_composite_<name> in autograd/ where a formula
 ---             does not do.
---- kernel      a call of a family: the op is that, under its own name, by the family's function and the family's slot
+--- kernel      a call of a family: the op is that, under its own name, by the function and the slot of the family
 --- results     tensors that a caller sees, if not one; `hidden` more that only the gradient sees. With `operands` the
 ---             list of both
 --- operands    what tensors must be; then lm_op_<name> is written, and only a kernel is needed. See below
@@ -98,8 +98,8 @@
 local entries = require "luminary.base.entry_reader"
 
 local list, op = entries.of("op", {
-  list = "string", options = "table?", kind = "string?", kernel = "string?", results = "number|table?", hidden = "number?",
-  operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
+  list = "string", options = "table?", kind = "string?", kernel = "string?", results = "number|table?",
+  hidden = "number?", operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
   takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
   grad = "table|string?", autocast = "string?", internal = "boolean?", help = "string",
