@@ -93,8 +93,8 @@ done:
 
 /* A matrix of like's dtype that the frame owns, or [0] for m = -1. */
 static lm_status new_matrix(lm_frame *f, const lm_tensor *like, int64_t m, int64_t n, lm_tensor **out) {
-  lm_status status = lm_tensor_empty(like->dtype, like->device, m < 0 ? 1 : 2, (int64_t[]){m < 0 ? 0 : m, n},
-                                     LM_CONTIGUOUS, out);
+  lm_status status =
+      lm_tensor_empty(like->dtype, like->device, m < 0 ? 1 : 2, (int64_t[]){m < 0 ? 0 : m, n}, LM_CONTIGUOUS, out);
   if (status == LM_OK) lm_frame_hold(f, *out);
   return status;
 }
@@ -173,8 +173,7 @@ static lm_status by_library(lm_frame *f, bool empty, const lm_tensor *like, cons
   }
   if (status == LM_E_MISSING) status = LM_OK;
   for (int i = 0; status == LM_OK && i < results; i++) {
-    if (!f->result[i])
-      status = lm_frame_result(f, i, like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS);
+    if (!f->result[i]) status = lm_frame_result(f, i, like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS);
   }
   return status;
 }
