@@ -100,19 +100,14 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   /* reduce.c, softmax.c */                                                                                           \
   X(reduce) X(extreme_along) X(softmax_along)                                                                         \
   /* matmul.c, conv.c */                                                                                              \
-  X(product) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
+  X(product) X(conv2d) X(conv2d_input) X(conv2d_weight)                                                              \
   /* index.c, sort.c, cat.c */                                                                                        \
   X(topk) X(kth_along) X(searchsorted)                                                                                \
   /* scan.c */                                                                                                        \
   X(scan) X(randperm)                                                                                                 \
-  /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c, norm.c */                                                                                            \
-                  \
-                                         \
-                     \
-  X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
-  X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \
-  /* attention.c */                                                                                                   \
-                                              \
+  /* norm.c */                                                                                                        \
+  X(batch_norm) X(batch_norm_backward) X(batch_norm_relu) X(batch_norm_relu_backward) X(layer_norm)                   \
+  X(layer_norm_backward)                                                                                              \
   /* recurrent.c */                                                                                                    \
   X(recurrent_weights) X(recurrent_network) X(recurrent_network_backward)                                             \
   /* fill.c */                                                                                                        \
