@@ -84,7 +84,7 @@ static lm_status product(lm_frame *f, int i, lm_tensor *x, lm_tensor *y, lm_dtyp
   lm_tensor *transposed = NULL;
   int64_t size[2] = {x->size[1], x->size[0]}, stride[2] = {1, x->size[1]};
   TRY(lm_tensor_view(x, 2, size, stride, 0, &transposed));
-  TRY(lm_op_mm(&(lm_mm_args){.x = transposed, .other = y}, &f->result[i]));
+  TRY(lm_op_product(LM_OP_mm, &(lm_product_args){.x = transposed, .other = y, .alpha = 1}, &f->result[i]));
   TRY(lm_frame_convert_result(f, i, dtype));
 done:
   lm_release(transposed);
@@ -147,7 +147,8 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   TRY(lm_at_least_1d(made[1], dtype, &f.result[2]));
   TRY(lm_at_least_1d(made[2], dtype, &f.result[3]));
   if (run.bias_hh) {
-    TRY(lm_op_sum(&(lm_sum_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE}, &bias));
+    TRY(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE},
+                     &bias));
     TRY(lm_at_least_1d(lm_frame_hold(&f, bias), dtype, &f.result[4]));
   } else {
     TRY(lm_frame_result(&f, 4, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
