@@ -443,8 +443,8 @@ return function(context)
     local allocated = o.into and converted(o) or dtype
     local like = not shape and o.like
     if like and self:is_contiguous(like) then
-      self:try("lm_frame_result(&f, %d, %s, %s, run.%s->ndim, run.%s->size, LM_CONTIGUOUS)", o.i, allocated, self.device,
-        like, like)
+      self:try("lm_frame_result(&f, %d, %s, %s, run.%s->ndim, run.%s->size, LM_CONTIGUOUS)", o.i, allocated,
+        self.device, like, like)
     elseif like then
       self:try("lm_frame_result_like(&f, %d, %s, run.%s)", o.i, allocated, like)
     else
