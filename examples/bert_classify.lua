@@ -7,6 +7,7 @@
 --   luajit examples/bert_classify.lua --data reviews.tsv --weights bert-base-uncased --lr 3e-5 --epochs 3 --save mine
 --   luajit examples/bert_classify.lua --weights mine --classify "a wonderful film"
 local lm = require "luminary"
+local json_encode = require "luminary.base.json_encode"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
 
 local USAGE = [[
@@ -246,7 +247,7 @@ end
 -- A folder as Hugging Face's, which Python reads, too.
 local function save(folder)
   local names, c = {}, net.config
-  for i, name in ipairs(classes) do names[i] = ('"%d": %s'):format(i - 1, lm.core.json_encode(name)) end
+  for i, name in ipairs(classes) do names[i] = ('"%d": %s'):format(i - 1, json_encode(name)) end
   local file = assert(io.open(folder .. "/config.json", "w"))
   file:write(([[{"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": %d,
  "hidden_size": %d, "num_hidden_layers": %d, "num_attention_heads": %d, "intermediate_size": %d, "hidden_act": "%s",

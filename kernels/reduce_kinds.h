@@ -1,6 +1,8 @@
 /* Which reduction, and which softmax. For C and CUDA. */
 #pragma once
 
+#include <math.h>
+
 /* Integers have SUM, PRODUCT, NONZERO, MAX, MIN and the two positions. In extremes NaN wins; of equals the first
  * counts.
  */
@@ -23,6 +25,16 @@ typedef enum lm_reduce_kind {
   LM_REDUCE_ARGMIN,
   LM_REDUCE_KINDS
 } lm_reduce_kind;
+
+/* The fold whose value, or its pth root for SQUARE and POWER, is the p-norm. */
+static inline lm_reduce_kind lm_reduce_norm_kind(double p) {
+  return p == 0           ? LM_REDUCE_NONZERO
+         : p == 1         ? LM_REDUCE_ABS
+         : p == 2         ? LM_REDUCE_SQUARE
+         : p == INFINITY  ? LM_REDUCE_ABS_MAX
+         : p == -INFINITY ? LM_REDUCE_ABS_MIN
+                          : LM_REDUCE_POWER;
+}
 
 typedef enum lm_softmax_kind {
   LM_SOFTMAX,

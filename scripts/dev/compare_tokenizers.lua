@@ -10,7 +10,7 @@ local function read(path)
   return text
 end
 
-local tokenizer = core.tokenizer_read(read(arg[1]), arg[1])
+local tokenizer = require("luminary.text.tokenizer_json").read(read(arg[1]), arg[1])
 local all, at, list = read(arg[2]), 1, {}
 while at <= #all do
   local size, from = all:match("^(%-?%d+)\n()", at)

@@ -60,13 +60,14 @@ local function add_ops(lines)
   local cpu, cuda = kernels_in "src/backend/cpu/cpu.h", kernels_in "src/backend/cuda/cuda.h"
   local counts, missing = {}, {}
   for _, op in ipairs(ops) do
-    if not op.inner then
-      local kind = op.elementwise and "elementwise" or cpu[op.name] and "kernel" or op.kind == "view" and "view"
+    if not op.internal then
+      local slot = op.kernel and op.kernel:match "^[%w_]+" or op.name
+      local kind = op.elementwise and "elementwise" or cpu[slot] and "kernel" or op.kind == "view" and "view"
         or "made of others"
       local count = counts[kind] or {cpu = 0, cuda = 0}
       counts[kind] = count
       count.cpu = count.cpu + 1
-      if not cpu[op.name] or cuda[op.name] then
+      if not cpu[slot] or cuda[slot] then
         count.cuda = count.cuda + 1
       else
         missing[#missing + 1] = ("`%s`"):format(op.name)

@@ -72,7 +72,7 @@ page("blas", "BLAS and LAPACK", {"Products", [[
     cartesian_prod combinations cdist]]},
   {"Matrices", [[
     lm. trace diag diag_embed diagflat det logdet slogdet inverse pinverse cholesky cholesky_inverse cholesky_solve
-    lu lu_solve lu_unpack qr svd triangular_solve matrix_exp matrix_power renorm cov corrcoef]]})
+    orgqr lu lu_solve lu_unpack qr svd triangular_solve matrix_exp matrix_power renorm cov corrcoef]]})
 page("linalg", "lm.linalg: linear algebra", {"", "lm.linalg lm.linalg.*"})
 page("fft", "lm.fft: Fourier transforms", {"", "lm.fft lm.fft.* lm.stft lm.istft"})
 page("random", "Random numbers", {"Creating random tensors", [[

@@ -188,7 +188,7 @@ describe("the numbers of plug-ins", function()
     temp.remove(folder)
     os.execute((([[unset LD_PRELOAD; mkdir -p OUT/src OUT/kernels OUT/lua/luminary OUT/out &&
       cp -r src/codegen src/op src/base src/device src/tensor OUT/src/ && cp --parents src/distributed/group/backend.h
-      src/distributed/store/ticket.h src/autograd/formulas.h kernels/dtypes.h
+      src/distributed/store/ticket.h src/autograd/formulas.h kernels/dtypes.h kernels/integers.h
       lua/luminary/base/entry_reader.lua OUT/]]):gsub("%s+", " "):gsub("OUT", folder)))
     local path = folder .. "/" .. file
     local text = temp.read(path)

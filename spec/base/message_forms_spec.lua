@@ -1,5 +1,6 @@
 -- The forms of error messages that C's functions use (src/base/message.h), through calls that fail.
 local lm = require "luminary"
+local load_idx = require("luminary.file_formats.idx").load
 local temp = require "spec.support.temp"
 local form = dofile "spec/support/message.lua"
 local message = require "spec.support.error_of"
@@ -51,14 +52,13 @@ describe("a message", function()
     local function says(expected, f, ...) assert.matches(expected .. "$", message(f, ...)) end
     local function written(text) temp.write(path, text) end
     says(form.pattern(form.file("open", shown, "No such file or directory")), lm.load, path)
-    says(form.pattern(form.file("open", folder, "it is a folder, not a regular file")), lm.core.read_idx, folder)
+    says(form.pattern(form.file("open", folder, "it is a folder, not a regular file")), load_idx, folder)
     says(form.pattern(form.file("write", folder .. "/no/x", "No such file or directory")), lm.save, folder .. "/no/x",
       {x})
     written(("\8" .. ("\0"):rep(7)) .. "[1,2,3,]")
-    says(form.pattern(form.malformed(shown, "safetensors header", 8, "it must start with {")),
-      lm.core.safetensors_open or lm.load, path)
+    says(form.pattern(form.malformed(shown, "safetensors header", 8, "it must start with {")), lm.load, path)
     written "\1\2\8\1\0\0\0\0"
-    says(form.pattern(form.malformed(shown, "IDX header", 0, "it must start with 00 00, got 01 02")), lm.core.read_idx,
+    says(form.pattern(form.malformed(shown, "IDX header", 0, "it must start with 00 00, got 01 02")), load_idx,
       path)
     written "PK\5\6"
     says(form.pattern(form.malformed(shown, "zip archive", nil, "it has no directory at its end; is it truncated?")),
@@ -69,7 +69,7 @@ describe("a message", function()
   end)
 
   it("of a file with a long path keeps both ends of it, and the reason", function()
-    local why = message(lm.core.read_idx, "/first/" .. ("x"):rep(3000) .. "/last")
+    local why = message(load_idx, "/first/" .. ("x"):rep(3000) .. "/last")
     assert.matches("cannot open '/first/xx.*/last': ", why)
     assert.is_true(#why < 1000)
   end)

@@ -251,7 +251,7 @@ describe("running out of memory in", function()
         lm.save(path, { list = outcome, step = 3, strided = outcome[1]:t(), large = large })
         local loaded = lm.load(path)
         outcome[#outcome + 1] = loaded.large
-        outcome[#outcome + 1] = core.read_idx(idx)
+        outcome[#outcome + 1] = require("luminary.file_formats.idx").load(idx)
         outcome[#outcome + 1] = loaded.strided
         outcome[#outcome + 1] = loaded.list[2]
       end, function() return outcome end

@@ -104,7 +104,7 @@ describe("messages with long texts of the script's", function()
     ["an argument"] = function(w) lm.add(x, w) end, ["a layer's argument"] = function(w) lm.nn.Linear(w, 1) end,
     ["an option that is positional"] = function(w) lm.sum(x, 1, w) end, ["an index"] = function(w) return x[{ w }] end,
     ["a variable"] = function(w) lm.setenv("=" .. w, "1") end, ["a name"] = function(w) return lm.nn[w] end,
-    ["a key"] = function(w) core.json_encode { [w .. "\0"] = 1 } end,
+    ["a key"] = function(w) require("luminary.base.json_encode") { 1, [w] = 2 } end,
     ["a state's key"] = function(w) lm.nn.Linear(1, 1):load_state_dict { [w] = x } end,
     ["backends"] = function(w) lm.dist.init_process_group { backend = "cpu:" .. w, world_size = 2, rank = 0 } end,
     ["a method"] = function(w) lm.dist.init_process_group { init_method = w, world_size = 2, rank = 0 } end,

@@ -930,15 +930,16 @@ describe("a zero byte", function()
   -- C would end the string there, and take another one for it.
   local x = lm.ones { 2, 2 }
   local core = require "luminary.core"
+  local safetensors = require "luminary.file_formats.safetensors"
   for what, f in pairs {
     ["a path to save to"] = function() lm.save("/nonexistent/a\0b", { x }) end,
     ["a path to load"] = function() lm.load("/dev/null\0b") end,
-    ["an IDX file's path"] = function() core.read_idx("/dev/null\0b") end,
+    ["an IDX file's path"] = function() require("luminary.file_formats.idx").load("/dev/null\0b") end,
     ["a root"] = function() data.MNIST { root = "/\0" } end,
-    ["a tensor's name"] = function() core.safetensors_save("/nonexistent/x", { ["a\0b"] = x }, nil, { "a\0b" }) end,
-    ["metadata"] = function() core.safetensors_save("/nonexistent/x", { a = x }, { a = "b\0c" }, { "a" }) end,
+    ["a tensor's name"] = function() safetensors.write("/nonexistent/x", { ["a\0b"] = x }, {}, { "a\0b" }) end,
+    ["metadata"] = function() safetensors.write("/nonexistent/x", { a = x }, { a = "b\0c" }, { "a" }) end,
     ["a key of metadata"] = function()
-      core.safetensors_save("/nonexistent/x", { a = x }, { ["a\0"] = "b" }, { "a" })
+      safetensors.write("/nonexistent/x", { a = x }, { ["a\0"] = "b" }, { "a" })
     end,
     ["a target"] = function() x:to("float64\0") end, ["a dtype"] = function() lm.zeros(2, { dtype = "float64\0" }) end,
     ["a device"] = function() lm.zeros(2, { device = "cpu\0" }) end,
@@ -959,7 +960,7 @@ describe("a zero byte", function()
     end,
     ["a program"] = function() core.mp_process("/bin/true\0", {}, {}) end,
     ["an argument"] = function() core.mp_process("/bin/true", { "a\0b" }, {}) end,
-    ["JSON"] = function() core.json_decode('{"a": "\\u0000"}') end,
+    ["JSON"] = function() core.json_decode '{"a": "b\0"}' end,
   } do
     it("in " .. what .. " is named", function()
       local ok, problem = pcall(f)

@@ -56,9 +56,15 @@ describe("work without bound", function()
     child(doubled .. ("lm.save('%s/x', t); local u = lm.load('%s/x'); "):format(folder, folder) .. [[
       for i = 1, 60 do assert(u[1] == u[2]); u = u[1] end
       assert(u[1] == 5)]])
-    refuses("the number of values must be at most %d+, got more", doubled .. "core.json_encode(t)")
-    refuses("more than %d+ values", doubled
-      .. "local text, why = require 'luminary.distributed.encode_values'.encode(t); error(why)")
+    refuses("the number of values must be at most %d+, got more", doubled
+      .. "require 'luminary.base.json_encode' (t)")
+    child(doubled .. [[
+      local carrier = require "luminary.mp.serialization"
+      local text = carrier.encode("spec", t, {plain = "value"})
+      assert(#text < 2000)
+      local u = carrier.decode(text, {}, {}, true)
+      for i = 1, 60 do assert(u[1] == u[2]); u = u[1] end
+      assert(u[1] == 5)]])
   end)
 
   it("of joining many tensors grows with their number #time", function()

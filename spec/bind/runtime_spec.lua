@@ -451,16 +451,60 @@ describe("what the core hands to Lua", function()
   end)
 end)
 
+describe("JSON", function()
+  local json_encode = require "luminary.base.json_encode"
+
+  it("keeps every byte of strings and keys, and every bit of numbers, in any locale", function()
+    local bytes = {}
+    for i = 0, 127 do bytes[i + 1] = string.char(i) end
+    local value = { text = table.concat(bytes), ["a\0key"] = { "ü\240\159\152\128", true, false, {} }, [""] = "" }
+    for _, locale in ipairs { "C", "de_DE.UTF-8" } do
+      local before = os.setlocale(nil)
+      os.setlocale(locale) -- where there is one
+      local numbers = {}
+      for k = 1, 300 do numbers[k] = (math.random() - 0.5) * 10 ^ math.random(-300, 300) end
+      local text, again = json_encode(value), core.json_decode(json_encode(numbers))
+      os.setlocale(before)
+      assert.same(value, core.json_decode(text))
+      assert.same(numbers, again)
+    end
+    assert.equal('{"a\\u0000b":"\\u0001\\n\\"\\\\/"}', json_encode { ["a\0b"] = "\1\n\"\\/" })
+    assert.same({ "é", "\240\159\152\128", "/" }, core.json_decode ' [ "\\u00e9","\\ud83D\\uDE00" ,"\\/" ]\n')
+    assert.same({ 1, -2.5, 1e300, 9007199254740993, 1, 3, 4, 5 },
+      core.json_decode "[1,-2.5,1E+300,9007199254740993,1,3,4,5]")
+  end)
+
+  it("that is none is an error at its byte", function()
+    for text, words in pairs {
+      [""] = "byte 1: expected a JSON value", ["[1,]"] = "byte 4: expected a JSON value",
+      ["[1 2]"] = "byte 4: expected ']'",
+      ['{"a" 1}'] = "byte 6: expected ':'", ["{a:1}"] = "byte 2: expected a key in quotes",
+      ['"ab'] = "byte 1: a string",
+      ['["\\x"]'] = "byte 3: unknown escape", ['"\\ud800"'] = "byte 2: half of a surrogate pair",
+      ["1 2"] = "byte 3: data",
+      ['"a\0"'] = "byte 3: a NUL byte", ["-"] = "byte 1: expected a number", ["[1.2.3]"] = "byte 2: expected a number",
+      ["tru"] = "byte 1: expected a JSON value", ['{"k":1,"k":2}'] = "byte 8: key 'k' appears twice",
+      [("["):rep(2000)] = "byte 1001: nested more than 1000 deep", ['"\\u12"'] = "byte 2: unknown escape",
+    } do
+      assert.error_matches(function() core.json_decode(text) end, "json_decode: malformed JSON at " .. words, 1, true)
+    end
+    assert.error_matches(function() core.json_decode "[null]" end, "null has no value in Lua")
+    assert.same({ false, {} }, core.json_decode("[null,{}]", false))
+  end)
+end)
+
 describe("JSON of a table", function()
+  local json_encode = require "luminary.base.json_encode"
+
   it("is a list or an object; a mixture is an error that names a key", function()
-    assert.equal('[1,[2],{"x":3}]', core.json_encode { 1, lm.ones(2).shape, { x = 3 } })
+    assert.equal('[1,[2],{"x":3}]', json_encode { 1, lm.ones(2).shape, { x = 3 } })
     for words, value in pairs {
       ["a list of 2 with the key 'x'"] = { 1, 2, x = 3 }, ["a list of 2 with the key 4"] = { 1, 2, [4] = 3 },
       ["a list of 1 with the key 0.5"] = { 1, [0.5] = 3 }, ["a list of 1 with the key boolean"] = { 1, [true] = 3 },
       ["a list of 1 with the key '?[31m'"] = { deep = { { 1, ["\27[31m"] = 2 } } },
       ["json_encode: a key must be a string, or 1 to n, got a number"] = { [2] = 1 },
     } do
-      assert.error_matches(function() core.json_encode(value) end, words, 1, true)
+      assert.error_matches(function() json_encode(value) end, words, 1, true)
     end
   end)
 end)

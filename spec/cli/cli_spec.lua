@@ -645,11 +645,12 @@ describe("luminary inspect", function()
     assert.matches("^deep.safetensors: safetensors, [^\n]*\na%.n = 1\nname[^\n]*\na%.x  *float32  %[2%]",
       inspected({ a = { x = lm.ones { 2 }, n = 1 } }, "deep.safetensors"))
     local core = require "luminary.core"
-    core.safetensors_save(folder .. "/meta.safetensors", { w = lm.ones(2) }, { format = "pt\27[31m" }, { "w" })
+    require("luminary.file_formats.safetensors").write(folder .. "/meta.safetensors", { w = lm.ones(2) },
+      { format = "pt\27[31m" }, { "w" })
     assert.matches("\nmetadata.format = 'pt%?%[31m'\nname[^\n]*\nw  *float32",
       select(2, luminary(("inspect %s/meta.safetensors"):format(folder))))
     for _, name in ipairs { "unreadable.npz", "unreadable new.pt" } do
-      local t = core.safetensors_load "spec/golden/_files.safetensors"[name]
+      local t = require("spec.support.golden").load("_files")[name]
       local path = folder .. "/" .. name:gsub(" ", "_")
       core.write_pieces(path, { t })
       local _, listed = luminary("inspect " .. path)
@@ -663,7 +664,7 @@ describe("luminary inspect", function()
     assert.matches("\nnot read: the whole value %(it calls torch.nn.modules.linear.Linear, which is not allowed%)\n"
       .. "[^\n]*in Python: torch.save%(net.state_dict%(%), path%)\n0 tensors", select(2,
       luminary(("inspect %s/module.pt"):format(folder))))
-    core.write_file(folder .. "/zero.npz", "")
+    core.write_pieces(folder .. "/zero.npz", { "" })
     assert.matches("^luminary inspect: .*zero.npz': the file is empty\n",
       select(2, luminary(("inspect %s/zero.npz"):format(folder))))
     zip.write(folder .. "/words.npz", { { "a.txt", { "words" } }, { "b\27.json", { "{}" } } })

@@ -174,7 +174,7 @@ typedef struct lm_halved_args {
     assert.matches('if (!((lm_f_ndim_of(e, a->x)) == 2)) return lm_fail(LM_E_SHAPE, '
       .. '"extra: x is %s, 100%% %s, stride {%.15g}"', c, 1, true)
     assert.matches('lm_warn("extra: x is bool")', c, 1, true)
-    assert.matches("if ((a->reduction == 0) && (!(lm_f_given(e, a->weight)))) {", c, 1, true)
+    assert.matches("if ((a->reduction == LM_NONE) && (!(lm_f_given(e, a->weight)))) {", c, 1, true)
     assert.matches("lm_e_run_form(e, LM_OP_sigmoid, &(lm_sigmoid_args){.x = a->x}, in_place)", c, 1, true)
     assert.matches("const double n = lm_e_entry(lm_f_size_of(e, a->x), -1);", c, 1, true)
     assert.matches("lm_e_reshape(e, a->x, ((lm_ints){2, {n, -1}}));", c, 1, true)
@@ -194,6 +194,16 @@ typedef struct lm_halved_args {
     assert.not_matches("lm_pointwise_f32_extra", written "pointwise_launchers.h", 1, true)
     assert.matches(".integers = true", written "op_entries.c", 1, true)
     assert.matches(".result_dtype = LM_RESULT_DTYPE_ARGUMENT", written "op_entries.c", 1, true)
+  end)
+
+  it("writes an op of a family as the family's call under its own name", function()
+    assert.equal("", generate [[op "extra" {"x", "d: dims?", help = "h", kernel = "reduce(x, d, true, 'mean')"}]])
+    local c, h = written "op_entries.c":gsub("%s+", " "), written "op_entries.h"
+    assert.matches("return lm_op_reduce(LM_OP_extra, &(lm_reduce_args){.x = a->x, .dim = a->d, .keepdim = 1, "
+      .. ".statistic = LM_STATISTIC_MEAN,", c, 1, true)
+    assert.matches('.name = "extra",.-%.slot = LM_OP_reduce', c)
+    assert.not_matches("lm_op_extra", h, 1, true)
+    assert.matches("lm_status lm_op_reduce(lm_op_id op, const lm_reduce_args *a, lm_tensor **out);", h, 1, true)
   end)
 
   it("writes ops that declare their operands: checks, layouts, results, and one place that releases", function()
@@ -268,6 +278,9 @@ typedef struct lm_halved_args {
       ["op extra: needs: exp is an op, and here are only numbers"] = entry('"x"', 'needs = {{"exp(x)", "m"}}'),
       ["op extra: needs: {condition, message} expected"] = entry('"x"', 'needs = {{"true"}}'),
       ["op extra: forms: {when = condition, formula} expected"] = entry('"x"', 'forms = {{"x"}}'),
+      ["op extra: kernel: a call of a family expected, got 'mm(x, x)'"] = entry('"x"', 'kernel = "mm(x, x)"'),
+      ["op extra: kernel: reduce lacks its argument x"] = entry('"x"', 'kernel = "reduce()"'),
+      ["op extra: kernel: an elementwise op has none"] = entry('"x"', 'elementwise = "x", kernel = "reduce(x)"'),
       ["op extra: grad is a table"] = entry('"x"', 'grad = "formula"'),
       ["op extra: operands and a list of results go together"] = entry('"x"', 'operands = {"x: float"}'),
       ["op extra: operand 'z: float'"] = entry('"x"', 'operands = {"z: float"}, results = {"y: like x"}'),

@@ -115,7 +115,8 @@ describe("MNIST's files", function()
     assert.matches("labels", message(data.MNIST, { root = root })) -- continues after its elements
     local path = root .. "/train-labels-idx1-ubyte"
     for bytes, what in pairs {
-      [idx({ 2 }, "\1")] = path .. "': truncated: 1 bytes are missing", [idx({ 1 }, "\1")] = "labels", [idx({ 2 },
+      [idx({ 2 }, "\1")] = path .. "': truncated: needs 2 bytes at byte 8, the file has 9",
+      [idx({ 1 }, "\1")] = "labels", [idx({ 2 },
         "\1\2\3")] = path .. "': malformed IDX data: bytes follow its 2 elements",
       [""] = path .. "': truncated: 4 bytes are missing",
       ["hello world"] = path .. "': malformed IDX header at byte 0: it must start with 00 00, got 68 65", [idx({ 2, 1 },

@@ -143,7 +143,7 @@ describe("examples #unsanitized", function()
     temp.execute("mkdir -p " .. folder .. "/chat")
     lm.save(folder .. "/chat/model.safetensors", lm.models.llama(config):state_dict())
     config.model_type = "llama"
-    temp.write(folder .. "/chat/config.json", lm.core.json_encode(config))
+    temp.write(folder .. "/chat/config.json", require("luminary.base.json_encode")(config))
     temp.write(folder .. "/chat/tokenizer.json", ('{"pre_tokenizer": {"type": "Whitespace"}, "model": '
       .. '{"type": "WordLevel", "unk_token": "w0", "vocab": {%s}}}'):format(table.concat(words, ", ")))
     local function answers(says, given) -- whether two seeds give the same

@@ -8,7 +8,7 @@ local temp = require "spec.support.temp"
 local within = require("spec.support.time").within
 local message = require "spec.support.error_of"
 
-local golden = core.safetensors_load "spec/golden/_files.safetensors"
+local golden = require("spec.support.golden").load "_files"
 local little_endian, crc32 = bytes.little_endian, bytes.crc32
 
 local folder
@@ -730,7 +730,7 @@ describe("GGUF", function()
   end)
 
   it("gives what gguf's quants make of more kinds", function() -- gen_gguf.py
-    local more = core.safetensors_load "spec/golden/_gguf.safetensors"
+    local more = require("spec.support.golden").load "_gguf"
     local bytes_of = ffi.string(ffi.cast("const char *", more.file:data_ptr()), more.file:numel())
     local tensors = load_text("quantized.gguf", bytes_of).tensors
     for _, name in ipairs { "Q4_1", "Q5_0", "Q5_1", "Q5_K" } do

@@ -1156,6 +1156,11 @@ op("lu_unpack", "LU_data LU_pivots", "tuple(torch.lu_unpack(LU_data, (LU_pivots 
   { t { 3, 3 }, i({ 1, 3 }, 3), message = "lu_unpack: LU_pivots must have one dim less than LU_data, got %[1, 3%] and %[3, 3%]" } } })
 op("linalg_qr", "A mode", "tuple(torch.linalg.qr(A, mode))", { defaults = { mode = "reduced" }, tol = loose, { A = t { 3, 3 } }, { A = t { 2, 3, 2 } }, { A = t { 2, 3 } }, { A = t { 0, 3 } },
   bad = { { t { 3 }, message = "linalg_qr: expected A to have shape %[%*, m, n%], got %[3%]" }, { t { 2, 2 }, "full", message = "linalg_qr: mode" } } })
+op("orgqr", "x tau", "torch.orgqr(x, tau)", { tol = loose, grad = false, { x = t { 4, 3 }, tau = t { 3 } }, { x = t { 2, 3, 2 }, tau = t { 2, 1 } },
+  { x = t { 3, 3 }, tau = t { 0 } }, { x = t { 0, 3, 2 }, tau = t { 0, 2 } }, bad = {
+    { t { 2, 3 }, t { 2 }, message = "orgqr: expected x to have shape %[%*, m, n%] with m at least n, got %[2, 3%]" },
+    { t { 3, 2 }, t { 3 }, message = "orgqr: expected tau to have shape %[%*, k%] with k at most 2, a reflector for each column of x, got %[3%]" },
+    { n({ 2, 2 }, 0, 3, true), t { 2 }, message = "orgqr: x must be float32 or float64, got int64" } } })
 op("linalg_eigh", "A UPLO", "tuple(torch.linalg.eigh(A, UPLO))", { random = true, defaults = { UPLO = "L" }, grad = false, { A = t { 3, 3 } }, { A = t { 2, 2, 2 }, UPLO = "U" },
   { A = t { 0, 0 } }, bad = square_of("linalg_eigh", "A") })
 op("linalg_eigvalsh", "A UPLO", "torch.linalg.eigvalsh(A, UPLO)", { defaults = { UPLO = "L" }, grad = false, tol = loose, { A = t { 3, 3 } }, { A = t { 2, 2, 2 }, UPLO = "U" },

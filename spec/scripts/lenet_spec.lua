@@ -1,6 +1,5 @@
 -- Twenty training steps of the example LeNet give PyTorch's losses, from given weights and batches.
 local lm = require "luminary"
-local core = require "luminary.core"
 local F, optim = lm.nn.functional, lm.optim
 
 local function losses(golden, dtype)
@@ -28,7 +27,7 @@ end
 describe("LeNet's first twenty steps", function()
   for dtype, tolerance in pairs { float32 = 1e-5, float64 = 1e-10 } do
     it("give PyTorch's losses in " .. dtype, function()
-      local golden = core.safetensors_load("spec/golden/_lenet.safetensors")
+      local golden = require("spec.support.golden").load "_lenet"
       local want = golden["losses." .. dtype]:totable()
       local got = losses(golden, dtype)
       local worst = 0

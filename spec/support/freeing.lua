@@ -351,7 +351,7 @@ try("mp_send", function() return { { x23() } } end, function(list)
   return { text, back }
 end)
 try("json", function() return { { a = { 1, 2 }, b = "c" } } end,
-  function(v) return core.json_decode(core.json_encode(v)) end)
+  function(v) return core.json_decode(require("luminary.base.json_encode")(v)) end)
 
 -- ---- autograd: hooks and custom functions, in which other handles of the call go
 

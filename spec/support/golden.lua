@@ -1,5 +1,7 @@
 -- Golden values and comparing with them, shared by the specs.
 local core = require "luminary.core"
+local Source = require "luminary.file_formats.source"
+local safetensors = require "luminary.file_formats.safetensors"
 
 local golden = {}
 local inf = math.huge
@@ -43,8 +45,7 @@ end
 
 -- The file of one op: a table of tensors by key.
 function golden.load(name)
-  local path = "spec/golden/" .. name .. ".safetensors"
-  return (core.safetensors_load(path))
+  return (Source.with("spec/golden/" .. name .. ".safetensors", {}, safetensors.read))
 end
 
 return golden

@@ -94,7 +94,7 @@ static int amid(void) {
   return 0;
 }
 
-/* Without memory the caller is told, and workers leave all to it. */
+/* Without memory the caller gets all the work. */
 static int failing(void) {
   if (loop(UNITS, 1000)) return 1;
   lm_alloc_fail_from(1);

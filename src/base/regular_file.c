@@ -34,7 +34,7 @@ static lm_status not_regular(const char *path, mode_t mode) {
   return status;
 }
 
-lm_status lm_file_open(const char *path, int flags, int *fd, struct stat *info) {
+lm_status lm_fd_open(const char *path, int flags, int *fd, struct stat *info) {
   *fd = -1;
   int looked = flags & O_NOFOLLOW ? lstat(path, info) : stat(path, info);
   if (looked != 0) return refused(path);
@@ -59,7 +59,7 @@ const char *lm_gz_reason(const char *message) {
   return words ? words + 3 : message;
 }
 
-lm_status lm_file_unchanged(const char *path, int fd, const struct stat *info) {
+lm_status lm_fd_unchanged(const char *path, int fd, const struct stat *info) {
   struct stat now;
   if (fstat(fd, &now) != 0) return refused(path);
   if (now.st_size != info->st_size) {

@@ -41,15 +41,9 @@
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad
  *
- *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
- *   safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order
- *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
- *   read_file(path) -> uint8 tensor    write_file(path, bytes)    whole or not at all; bytes: a string or a tensor
  *   image_header(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt) -> height, width, channels, format
  *   image_decode(the same, mode from 0, {top, left, height, width} | nil, {height, width} | nil) -> uint8 [C, H, W]
  *   encode_jpeg(image, quality)  encode_png(image, level) -> uint8 tensor of bytes
- *   file_kind(path)  "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size; nothing if there
- *                    is nothing. Opens nothing
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
  *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if it is given
@@ -436,8 +430,8 @@ void lm_lua_threads_at_exit(void);
   X(mode) X(backward) X(hook) X(custom)                                   /* bind/autograd/ */                        \
   X(optim) X(rescale)                                                     /* bind/optim/ */                           \
   X(device) X(stream) X(memory) X(graph) X(setting)                       /* bind/device/ */                          \
-  X(bytes) X(folder) X(source) X(tar) X(csv) X(batch) X(image) X(transform) /* bind/data/ */                          \
-  X(json) X(tensor_file) X(section)                                       /* bind/io/ */                              \
+  X(bytes) X(folder) X(csv) X(batch) X(image) X(transform) /* bind/data/ */                          \
+  X(json) X(file)                                                       /* bind/io/ */                              \
   X(tokenizer)                                                            /* bind/text/ */                            \
   X(world) X(group) X(collective) X(reducer)                              /* bind/distributed/ */                     \
   X(worker) X(mp_handle) X(supervisor)                                    /* bind/mp/ */

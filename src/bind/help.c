@@ -195,11 +195,11 @@ static int bind_op_info(lua_State *L) {
   lua_pushinteger(L, op->outs);
   lua_setfield(L, -2, "results");
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0)), *cuda = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
-  bool kernel = cpu && cpu->op[id];
+  bool kernel = cpu && cpu->op[op->slot];
   set_flag(L, "internal", op->internal);
   set_flag(L, "kernel", kernel);
   set_flag(L, "cpu", op->kind != LM_WRITE || kernel);
-  if (cuda) set_flag(L, "cuda", !kernel || cuda->op[id]);
+  if (cuda) set_flag(L, "cuda", !kernel || cuda->op[op->slot]);
   return 1;
 }
 

@@ -82,7 +82,7 @@ lm_status lm_read_pieces(const char *path, int fd, const struct stat *info, int 
   for (int i = 0; i < n; i++) bytes += pieces[i].bytes;
   work_together(&r, bytes, threads);
   if (r.problem != 0) return lm_fail_file("read", path, strerror(r.problem));
-  lm_status status = lm_file_unchanged(path, fd, info);
+  lm_status status = lm_fd_unchanged(path, fd, info);
   if (status == LM_OK && r.ended) status = lm_fail_in_file(LM_E_IO, path, "truncated while it was read");
   return status;
 }

@@ -13,8 +13,7 @@ lm_status lm_backend_register(const lm_backend *backend) {
         "backend '%s': built for version %d of the kernel table, this library has version %d; rebuild the backend",
         backend->driver->name, backend->abi, LM_BACKEND_ABI);
   }
-  lm_status status = lm_driver_register(backend->driver, &kind);
-  if (status != LM_OK) return status;
+  NEED(lm_driver_register(backend->driver, &kind));
   atomic_store_explicit(&backends[kind], backend, memory_order_release);
   return LM_OK;
 }

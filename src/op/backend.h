@@ -32,7 +32,7 @@ struct lm_optim_step;
 typedef struct lm_backend {
   int abi; /* LM_BACKEND_ABI */
   const lm_driver *driver;
-  lm_kernel op[LM_OP_COUNT]; /* PRIM and WRITE ops that compute; args is the op's struct */
+  lm_kernel op[LM_SLOT_COUNT]; /* ops that compute and families of them; args is the op's or the family's struct */
   lm_status (*pointwise)(const lm_pointwise *job);
   /* Convert and copy between two tensors of this device of equal sizes, any strides and dtypes. */
   lm_status (*copy)(const lm_tensor *src, lm_tensor *dst);

@@ -9,7 +9,6 @@ static bool is_skipped(const lm_tensor *t) { return t->ndim == 1 && t->size[0] =
 
 /* Output sizes; *first is the first tensor that counts, NULL when all are of size [0]. */
 static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *dim, int64_t *size, bool *last) {
-  lm_status status = LM_OK;
   *first = NULL;
   *last = true;
   for (int i = 0; i < a->tensors.n; i++) {
@@ -21,7 +20,7 @@ static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *di
     if (is_skipped(t)) continue;
     if (!*first) {
       *first = t;
-      TRY(lm_dim("cat", a->dim == LM_NO_DIM ? 0 : a->dim, t->ndim, dim));
+      NEED(lm_dim("cat", a->dim == LM_NO_DIM ? 0 : a->dim, t->ndim, dim));
       memcpy(size, t->size, sizeof t->size);
       size[*dim] = 0;
     }
@@ -34,8 +33,7 @@ static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *di
     size[*dim] += t->size[*dim];
     *last = *last && lm_format_of(t) == LM_CHANNELS_LAST;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_op_cat(const lm_cat_args *a, lm_tensor **out) {

@@ -141,6 +141,18 @@ lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value
   return status == LM_OK ? lm_check_number(name, "value", dtype, number) : status;
 }
 
+void lm_drop_dims(lm_tensor *t, const lm_ints *dims) {
+  bool dropped[LM_MAX_DIMS] = {false};
+  for (int i = 0; i < dims->n; i++) dropped[dims->v[i]] = true;
+  int ndim = 0;
+  for (int d = 0; d < t->ndim; d++) {
+    if (dropped[d]) continue;
+    t->size[ndim] = t->size[d];
+    t->stride[ndim++] = t->stride[d];
+  }
+  t->ndim = (uint8_t)ndim;
+}
+
 lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *converted = NULL;

@@ -22,5 +22,13 @@ int64_t lm_pad_left(int64_t n, int64_t before, int64_t after);
 lm_status lm_check_pad(const lm_pad_args *a);
 /* dims normalized, sorted, unique; all of them if n < 0 (or none are given for a 0-d x). */
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out);
+/* A new tensor of that size, or like another, in whose layout it is; what is left out is the other's, or the default.
+ */
+lm_status lm_new_tensor(lm_op_id op, const lm_ints *size, const lm_tensor *like, lm_dtype dtype, lm_device device,
+                        lm_tensor **out);
+/* Every element becomes the number. */
+lm_status lm_fill_number(lm_tensor *x, double number);
+/* Takes dims of size 1 out of a tensor that nobody else has seen yet. */
+void lm_drop_dims(lm_tensor *t, const lm_ints *dims);
 /* x with one dim at least, and in dtype if that is one; a new reference. */
 lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out);

@@ -8,10 +8,7 @@
 static lm_status new_like(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format,
                           lm_tensor **out) {
   if (format == LM_PRESERVE) return lm_tensor_empty_like(x, dtype, device, out);
-  if (format == LM_CHANNELS_LAST) {
-    lm_status status = lm_check_ndim(op, "x (for channels_last)", x, 4);
-    if (status != LM_OK) return status;
-  }
+  if (format == LM_CHANNELS_LAST) { NEED(lm_check_ndim(op, "x (for channels_last)", x, 4)); }
   return lm_tensor_empty(dtype, device, x->ndim, x->size, (lm_format)format, out);
 }
 

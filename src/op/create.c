@@ -7,14 +7,12 @@
 static lm_dtype dtype_or(lm_dtype asked, lm_dtype otherwise) { return asked == LM_NO_DTYPE ? otherwise : asked; }
 static lm_device device_or(lm_device asked, lm_device otherwise) { return asked == LM_NO_DEVICE ? otherwise : asked; }
 
-static lm_status new_sized(lm_op_id op, const lm_ints *size, lm_dtype dtype, lm_device device, lm_tensor **out) {
+lm_status lm_new_tensor(lm_op_id op, const lm_ints *size, const lm_tensor *like, lm_dtype dtype, lm_device device,
+                        lm_tensor **out) {
+  if (like) { return lm_tensor_empty_like(like, dtype_or(dtype, like->dtype), device_or(device, like->device), out); }
   lm_status status = lm_tensor_empty(dtype_or(dtype, lm_default_dtype()), device_or(device, lm_default_device()),
                                      size->n < 0 ? 0 : size->n, size->v, LM_CONTIGUOUS, out);
   return status == LM_E_ARG ? lm_fail_in(status, lm_ops[op].name) : status;
-}
-
-static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  return lm_tensor_empty_like(x, dtype_or(dtype, x->dtype), device_or(device, x->device), out);
 }
 
 /* Every element of x becomes the value of a one-element tensor; the slot reads one on the CPU or on x's device. */
@@ -34,7 +32,7 @@ done:
   return status;
 }
 
-static lm_status fill_number(lm_tensor *x, double number) {
+lm_status lm_fill_number(lm_tensor *x, double number) {
   lm_status status = LM_OK;
   lm_tensor *value = NULL;
   TRY(lm_tensor_number(number, &value));
@@ -72,7 +70,7 @@ done:
 
 lm_status lm_op_zero_(const lm_zero__args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  TRY(fill_number(a->x, 0));
+  TRY(lm_fill_number(a->x, 0));
   *out = lm_retain(a->x);
 done:
   return status;
@@ -81,7 +79,9 @@ done:
 /* ---- of a size */
 
 lm_status lm_op_empty(const lm_empty_args *a, lm_tensor **out) {
-  if (a->memory_format != LM_CHANNELS_LAST) return new_sized(LM_OP_empty, &a->size, a->dtype, a->device, out);
+  if (a->memory_format != LM_CHANNELS_LAST) {
+    return lm_new_tensor(LM_OP_empty, &a->size, NULL, a->dtype, a->device, out);
+  }
   if (a->size.n != 4) {
     return lm_fail_value("empty", "size", "4 sizes for channels_last",
                          lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
@@ -91,57 +91,19 @@ lm_status lm_op_empty(const lm_empty_args *a, lm_tensor **out) {
   return status == LM_E_ARG ? lm_fail_in(status, "empty") : status;
 }
 
-/* Without a dtype, a Lua number has the default dtype (as in lm.tensor), a tensor its own. */
-lm_status lm_op_full(const lm_full_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL;
-  TRY(check_value(LM_OP_full, a->value));
-  TRY(new_sized(LM_OP_full, &a->size, a->value->number ? a->dtype : dtype_or(a->dtype, a->value->dtype), a->device,
-                &x));
-  TRY(filled(fill(LM_OP_full, x, a->value), x, out));
-done:
-  return status;
-}
-
-static lm_status full_of(lm_op_id op, const lm_ints *size, double number, lm_dtype dtype, lm_device device,
-                         lm_tensor **out) {
-  lm_tensor *x = NULL;
-  lm_status status = new_sized(op, size, dtype, device, &x);
-  return status == LM_OK ? filled(fill_number(x, number), x, out) : status;
-}
-
-lm_status lm_op_zeros(const lm_zeros_args *a, lm_tensor **out) {
-  return full_of(LM_OP_zeros, &a->size, 0, a->dtype, a->device, out);
-}
-lm_status lm_op_ones(const lm_ones_args *a, lm_tensor **out) {
-  return full_of(LM_OP_ones, &a->size, 1, a->dtype, a->device, out);
-}
-
-/* ---- like another */
-
 lm_status lm_op_empty_like(const lm_empty_like_args *a, lm_tensor **out) {
-  return new_like(a->x, a->dtype, a->device, out);
+  return lm_new_tensor(LM_OP_empty_like, NULL, a->x, a->dtype, a->device, out);
 }
 
-static lm_status full_like(const lm_tensor *like, double number, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  lm_tensor *x = NULL;
-  lm_status status = new_like(like, dtype, device, &x);
-  return status == LM_OK ? filled(fill_number(x, number), x, out) : status;
-}
-
-lm_status lm_op_zeros_like(const lm_zeros_like_args *a, lm_tensor **out) {
-  return full_like(a->x, 0, a->dtype, a->device, out);
-}
-lm_status lm_op_ones_like(const lm_ones_like_args *a, lm_tensor **out) {
-  return full_like(a->x, 1, a->dtype, a->device, out);
-}
-
-lm_status lm_op_full_like(const lm_full_like_args *a, lm_tensor **out) {
+/* Without a dtype, a Lua number has the default dtype (as in lm.tensor), a tensor its own. */
+lm_status lm_op_new_filled(lm_op_id op, const lm_new_filled_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;
-  TRY(check_value(LM_OP_full_like, a->value));
-  TRY(new_like(a->x, a->dtype, a->device, &x));
-  TRY(filled(fill(LM_OP_full_like, x, a->value), x, out));
+  lm_dtype dtype = a->dtype;
+  if (a->value) TRY(check_value(op, a->value));
+  if (a->value && !a->value->number && !a->like) dtype = dtype_or(dtype, a->value->dtype);
+  TRY(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &x));
+  TRY(filled(a->value ? fill(op, x, a->value) : lm_fill_number(x, a->number), x, out));
 done:
   return status;
 }
@@ -229,11 +191,11 @@ lm_status lm_op_eye(const lm_eye_args *a, lm_tensor **out) {
   if (a->n < 0 || size.v[1] < 0) {
     return lm_fail_int("eye", a->n < 0 ? "n" : "m", "at least 0", a->n < 0 ? a->n : size.v[1]);
   }
-  TRY(new_sized(LM_OP_eye, &size, a->dtype, a->device, &x));
+  TRY(lm_new_tensor(LM_OP_eye, &size, NULL, a->dtype, a->device, &x));
   int64_t length = size.v[0] < size.v[1] ? size.v[0] : size.v[1], stride = size.v[1] + 1;
   TRY(lm_tensor_view(x, 1, &length, &stride, 0, &diagonal));
-  TRY(fill_number(x, 0));
-  TRY(fill_number(diagonal, 1));
+  TRY(lm_fill_number(x, 0));
+  TRY(lm_fill_number(diagonal, 1));
   *out = x;
   x = NULL;
 done:

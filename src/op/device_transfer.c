@@ -49,36 +49,32 @@ done:
 
 /* The bytes of one tensor to one laid out alike on another device, in the order of both. */
 static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
-  lm_status status;
   size_t bytes = lm_nbytes(dst);
   if (on_host(src) && on_host(dst))
     return lm_driver_of(dst->device)->copy(NULL, dst->device, dst->data, src->device, src->data, bytes, false);
   lm_stream *s = lm_stream_current(on_host(dst) ? src->device : dst->device), *other = NULL;
   if (!s) return LM_E_STATE; /* the message is the driver's */
-  TRY(lm_graph_join(s));
+  NEED(lm_graph_join(s));
   if (!on_host(src) && !on_host(dst)) {
     if (!(other = lm_stream_current(src->device))) return LM_E_STATE;
-    TRY(lm_graph_join(other));
-    TRY(lm_stream_order_read(other, src));
-    TRY(lm_stream_wait(s, other));
+    NEED(lm_graph_join(other));
+    NEED(lm_stream_order_read(other, src));
+    NEED(lm_stream_wait(s, other));
   }
-  TRY(wait_and_copy(s, src, dst, later));
-  if (other) TRY(lm_stream_wait(other, s)); /* it must not write to src before it was read */
-done:
-  return status;
+  NEED(wait_and_copy(s, src, dst, later));
+  if (other) NEED(lm_stream_wait(other, s)); /* it must not write to src before it was read */
+  return LM_OK;
 }
 
 /* t, or a dense copy of it in another dtype or in the layout of `like`, on its own device. */
 static lm_status packed(const lm_tensor *t, const lm_tensor *like, lm_dtype dtype, lm_tensor **copy,
                         const lm_tensor **out) {
-  lm_status status = LM_OK;
   *out = t;
   if (t->dtype == dtype && has_same_layout(t, like)) return LM_OK;
-  TRY(lm_tensor_empty_like(like, dtype, t->device, copy));
-  TRY(copy_here(t, *copy));
+  NEED(lm_tensor_empty_like(like, dtype, t->device, copy));
+  NEED(copy_here(t, *copy));
   *out = *copy;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* The device converts, not the host: that way is faster, and pinned memory is read where it lies. */

@@ -201,7 +201,8 @@ done:
 /* How many of the mask are true. */
 static lm_status count_of(lm_frame *f, lm_tensor *mask, int64_t *count) {
   lm_tensor *total = NULL;
-  lm_status status = lm_op_sum(&(lm_sum_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total);
+  lm_status status =
+      lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total);
   return status == LM_OK ? lm_tensor_item_i64(lm_frame_hold(f, total), count) : status;
 }
 

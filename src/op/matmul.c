@@ -1,4 +1,4 @@
-/* Matrix products: checks and output sizes. The slot of linear gets x [rows, in] and an output [rows, out]. */
+/* Matrix products: checks and output sizes. The slot gets linear's x as [rows, in], with an output [rows, out]. */
 #include "base/message.h"
 #include "op/check.h"
 
@@ -33,41 +33,10 @@ done:
   return status;
 }
 
-/* Allocates y and fills it by the device's kernel. */
-static lm_status compute(lm_op_id op, const void *args, const lm_tensor *like, int ndim, const int64_t *size,
-                         lm_tensor **out) {
-  lm_status status;
-  lm_tensor *y = NULL;
-  TRY(lm_tensor_empty(like->dtype, like->device, ndim, size, LM_CONTIGUOUS, &y));
-  if (y->numel) TRY(lm_dispatch(op, y->device, args, &y));
-  out[0] = y;
-  y = NULL;
-done:
-  lm_release(y);
-  return status;
-}
-
-lm_status lm_op_mm(const lm_mm_args *a, lm_tensor **out) {
-  lm_status status;
-  TRY(check_product(LM_OP_mm, a->x, a->other, 2));
-  status = compute(LM_OP_mm, a, a->x, 2, (int64_t[]){a->x->size[0], a->other->size[1]}, out);
-done:
-  return status;
-}
-
-lm_status lm_op_bmm(const lm_bmm_args *a, lm_tensor **out) {
-  lm_status status;
-  TRY(check_product(LM_OP_bmm, a->x, a->other, 3));
-  status = compute(LM_OP_bmm, a, a->x, 3, (int64_t[]){a->x->size[0], a->x->size[1], a->other->size[2]}, out);
-done:
-  return status;
-}
-
-lm_status lm_op_addmm(const lm_addmm_args *a, lm_tensor **out) {
-  lm_status status;
-  TRY(check_product(LM_OP_addmm, a->x, a->other, 2));
+/* input broadcasts to [n, m]; integers cut its factors off, as PyTorch's do. */
+static lm_status check_added(lm_product_args *a, const int64_t *size) {
+  lm_status status = LM_OK;
   TRY(check_operands(LM_OP_addmm, "x", a->x, "input", a->input));
-  int64_t size[2] = {a->x->size[0], a->other->size[1]};
   const lm_tensor *in = a->input;
   bool fits = in->ndim <= 2;
   for (int i = 1; fits && i <= in->ndim; i++) {
@@ -79,15 +48,13 @@ lm_status lm_op_addmm(const lm_addmm_args *a, lm_tensor **out) {
                      lm_shape_of(in), lm_shape_text(2, size));
     goto done;
   }
-  lm_addmm_args job = *a;
   lm_dtype dtype = a->x->dtype;
-  if (!lm_dtype_is_float(dtype)) { /* PyTorch's integers cut these off */
-    job.alpha = trunc(a->alpha);
-    job.beta = trunc(a->beta);
-    TRY(lm_check_number("addmm", "alpha", dtype, job.alpha));
-    TRY(lm_check_number("addmm", "beta", dtype, job.beta));
+  if (!lm_dtype_is_float(dtype)) {
+    a->alpha = trunc(a->alpha);
+    a->beta = trunc(a->beta);
+    TRY(lm_check_number("addmm", "alpha", dtype, a->alpha));
+    TRY(lm_check_number("addmm", "beta", dtype, a->beta));
   }
-  status = compute(LM_OP_addmm, &job, a->x, 2, size, out);
 done:
   return status;
 }
@@ -117,42 +84,48 @@ done:
   return status;
 }
 
-lm_status lm_op_linear(const lm_linear_args *a, lm_tensor **out) {
+static lm_status check_linear(lm_tensor *x, lm_tensor *weight, lm_tensor *bias) {
   lm_status status;
+  TRY(lm_check_ndim(LM_OP_linear, "weight", weight, 2));
+  TRY(check_operands(LM_OP_linear, "x", x, "weight", weight));
+  if (x->ndim == 0 || x->size[x->ndim - 1] != weight->size[1]) {
+    return lm_fail_shape("linear", "x",
+                         lm_text("[*, %lld] for weight of %s", (long long)weight->size[1], lm_shape_of(weight)),
+                         lm_shape_of(x));
+  }
+  if (!bias) return LM_OK;
+  TRY(check_operands(LM_OP_linear, "x", x, "bias", bias));
+  if (bias->ndim != 1 || bias->size[0] != weight->size[0]) {
+    status = lm_fail_shape("linear", "bias",
+                           lm_text("[%lld] for weight of %s", (long long)weight->size[0], lm_shape_of(weight)),
+                           lm_shape_of(bias));
+  }
+done:
+  return status;
+}
+
+lm_status lm_op_product(lm_op_id op, const lm_product_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_product_args args = *a;
   lm_tensor *x = NULL, *y = NULL, *rows = NULL;
-  TRY(lm_check_ndim(LM_OP_linear, "weight", a->weight, 2));
-  TRY(check_operands(LM_OP_linear, "x", a->x, "weight", a->weight));
-  int last = a->x->ndim - 1;
-  if (last < 0 || a->x->size[last] != a->weight->size[1]) {
-    status = lm_fail_shape("linear", "x",
-                           lm_text("[*, %lld] for weight of %s", (long long)a->weight->size[1], lm_shape_of(a->weight)),
-                           lm_shape_of(a->x));
-    goto done;
+  const int last = a->x->ndim - 1;
+  int64_t size[LM_MAX_DIMS];
+  if (op == LM_OP_linear) {
+    TRY(check_linear(a->x, a->other, a->input));
+    args.beta = a->input ? 1 : 0;
+  } else {
+    TRY(check_product(op, a->x, a->other, op == LM_OP_bmm ? 3 : 2));
   }
-  if (a->bias) {
-    TRY(check_operands(LM_OP_linear, "x", a->x, "bias", a->bias));
-    if (a->bias->ndim != 1 || a->bias->size[0] != a->weight->size[0]) {
-      status = lm_fail_shape("linear", "bias",
-                             lm_text("[%lld] for weight of %s", (long long)a->weight->size[0], lm_shape_of(a->weight)),
-                             lm_shape_of(a->bias));
-      goto done;
-    }
-  }
-  int64_t size[LM_MAX_DIMS], columns = a->weight->size[0];
-  for (int i = 0; i < last; i++) size[i] = a->x->size[i];
-  size[last] = columns;
-  if (a->x->ndim == 2) {
-    status = compute(LM_OP_linear, a, a->x, 2, size, out);
-    goto done;
-  }
+  for (int d = 0; d < last; d++) size[d] = a->x->size[d];
+  size[last] = a->transposed ? a->other->size[0] : a->other->size[last];
+  if (op == LM_OP_addmm) TRY(check_added(&args, size));
   TRY(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
-  if (y->numel) {
+  if (y->numel && a->transposed && last != 1) {
     TRY(as_rows(a->x, &x));
-    TRY(lm_tensor_view(y, 2, (int64_t[]){x->size[0], columns}, (int64_t[]){columns, 1}, 0, &rows));
-    lm_linear_args flat = *a;
-    flat.x = x;
-    TRY(lm_dispatch(LM_OP_linear, y->device, &flat, &rows));
+    TRY(lm_tensor_view(y, 2, (int64_t[]){x->size[0], size[last]}, (int64_t[]){size[last], 1}, 0, &rows));
+    args.x = x;
   }
+  if (y->numel) TRY(lm_dispatch(LM_OP_product, y->device, &args, rows ? &rows : &y));
   *out = lm_retain(y);
 done:
   lm_release(rows);

@@ -2,24 +2,7 @@
 
 #include "op/check.h"
 
-lm_product lm_product_of(lm_op_id op, const void *args) {
-  if (op == LM_OP_mm) {
-    const lm_mm_args *a = args;
-    return (lm_product){.x = a->x, .other = a->other, .alpha = 1};
-  }
-  if (op == LM_OP_bmm) {
-    const lm_bmm_args *a = args;
-    return (lm_product){.x = a->x, .other = a->other, .alpha = 1};
-  }
-  if (op == LM_OP_addmm) {
-    const lm_addmm_args *a = args;
-    return (lm_product){a->x, a->other, a->input, .alpha = a->alpha, .beta = a->beta};
-  }
-  const lm_linear_args *a = args;
-  return (lm_product){a->x, a->weight, a->bias, .transposed = true, .alpha = 1, .beta = a->bias ? 1 : 0};
-}
-
-void lm_product_spread(const lm_product *p, const lm_tensor *y, int64_t *stride) {
+void lm_product_spread(const lm_product_args *p, const lm_tensor *y, int64_t *stride) {
   for (int i = 0; i < y->ndim; i++) stride[i] = 0;
   for (int i = 1; i <= p->input->ndim; i++) {
     int d = p->input->ndim - i;

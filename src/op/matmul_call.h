@@ -3,18 +3,8 @@
 
 #include "op/op.h"
 
-/* y [(batch), n, m] = alpha x other + beta input; `other` is [m, k] with `transposed`. input broadcasts to y and is not
- * read if beta is 0. */
-typedef struct lm_product {
-  const lm_tensor *x, *other, *input;
-  bool transposed;
-  double alpha, beta;
-} lm_product;
-
-/* From the arguments of the slot of mm, bmm, addmm or linear. */
-LM_API lm_product lm_product_of(lm_op_id op, const void *args);
 /* input's strides along y's dims, 0 where it broadcasts. */
-LM_API void lm_product_spread(const lm_product *p, const lm_tensor *y, int64_t *stride);
+LM_API void lm_product_spread(const lm_product_args *p, const lm_tensor *y, int64_t *stride);
 
 /* The last two dims of a tensor as a matrix that BLAS takes, with the batch dim of a 3-d one before them. */
 typedef struct lm_matrix {

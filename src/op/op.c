@@ -26,10 +26,14 @@ _Thread_local lm_running lm_now_running = {NULL, -1, false};
 const char *lm_op_running(void) { return lm_now_running.name; }
 int lm_op_running_id(void) { return lm_now_running.op; }
 
+const char *lm_slot_name(lm_op_id op) {
+  return op >= LM_OP_COUNT && lm_now_running.name ? lm_now_running.name : lm_ops[op].name;
+}
+
 lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out) {
   const lm_backend *backend = lm_backend_of(device);
   if (!backend) return LM_E_MISSING;
-  if (!backend->op[op]) { return lm_fail_missing(lm_ops[op].name, lm_device_name(device)); }
+  if (!backend->op[op]) return lm_fail_missing(lm_slot_name(op), lm_device_name(device));
   return lm_is_ordered(device) ? lm_ordered_op(backend, op, device, args, out) : backend->op[op](args, out);
 }
 

@@ -87,12 +87,13 @@ typedef struct lm_op {
   bool has_precheck;                      /* at its arguments before a call: needs or forms (autograd/composite.h) */
   int16_t writes_when;                    /* offset of the B argument that says so, or -1 */
   bool internal;                          /* for others to be made of: lists of ops leave it out */
+  uint16_t slot;                          /* of the backend: its own, or its family's */
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */
   lm_op_fn run;         /* without recording; NULL for COMP, which only lm_call knows */
 } lm_op;
 
-LM_API extern const lm_op lm_ops[LM_OP_COUNT];
+LM_API extern const lm_op lm_ops[LM_SLOT_COUNT]; /* the ops, then families, which have no run */
 
 /* A name that stands for several ops: by the kind of its second argument (or {dim = number}), or by an option. */
 typedef struct lm_overload {

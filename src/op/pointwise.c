@@ -51,13 +51,12 @@ static lm_status check_mask(int kernel, const char *arg, const lm_tensor *mask) 
 
 /* The dtype that the inputs of an op with masks have in common. */
 static lm_status common_beside_masks(const lm_op *op, int nin, lm_tensor *const *in, lm_dtype *common) {
-  lm_status status = LM_OK;
   lm_tensor *values[LM_POINTWISE_MAX_IN] = {NULL};
   int n = 0;
   bool numbers = true;
   for (int i = 0; i < nin; i++) {
     if (op->masks >> i & 1) {
-      TRY(check_mask((int)(op - lm_ops), op->arg[i].name, in[i]));
+      NEED(check_mask((int)(op - lm_ops), op->arg[i].name, in[i]));
     } else {
       numbers = numbers && in[i]->number;
       values[n++] = in[i];
@@ -65,8 +64,7 @@ static lm_status common_beside_masks(const lm_op *op, int nin, lm_tensor *const 
   }
   /* Numbers of Lua alone do not say whether they are integers, or happen to be whole. */
   *common = numbers ? lm_default_dtype() : lm_result_type(n, values);
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool is_integral(double v) { return !isinf(v) && v == floor(v); }
@@ -85,8 +83,7 @@ static lm_status check_integers(const lm_op *op, lm_dtype common, const double *
   bool as_integers = op->result_dtype != LM_RESULT_DTYPE_FLOAT && op->result_dtype != LM_RESULT_DTYPE_BOOL;
   for (int i = 0; number && as_integers && i < op->nnumber; i++) {
     if (isnan(number[i])) continue;
-    lm_status status = lm_check_number(op->name, op->arg[op->ntensor + i].name, common, number[i]);
-    if (status != LM_OK) return status;
+    NEED(lm_check_number(op->name, op->arg[op->ntensor + i].name, common, number[i]));
   }
   return LM_OK;
 }
@@ -94,7 +91,6 @@ static lm_status check_integers(const lm_op *op, lm_dtype common, const double *
 /* The dtype the op computes in (before storing): PyTorch's rules and refusals. */
 static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
                       lm_dtype *result) {
-  lm_status status = LM_OK;
   lm_dtype common;
   if (kernel >= LM_OP_COUNT) {
     *compute = lm_result_type(nin, in) == LM_F64 ? LM_F64 : LM_F32;
@@ -103,24 +99,23 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   }
   const lm_op *op = &lm_ops[kernel];
   if (op->masks) {
-    TRY(common_beside_masks(op, nin, in, &common));
+    NEED(common_beside_masks(op, nin, in, &common));
   } else {
     common = lm_result_type(nin, in);
   }
   if (op->result_dtype == LM_RESULT_DTYPE_ARGUMENT) common = in[op->result_dtype_arg]->dtype;
   if (!lm_dtype_is_float(common)) {
-    TRY(check_integers(op, common, number));
+    NEED(check_integers(op, common, number));
     if (op->result_dtype == LM_RESULT_DTYPE_FLOAT) common = lm_default_dtype();
     if (op->result_dtype == LM_RESULT_DTYPE_NUMBER && common == LM_BOOL) common = LM_I64;
   } else if (op->integers) {
     return lm_remedy(lm_fail_dtype(op->name, "x", "an integer dtype or bool", lm_dtype_name(common)),
                      "convert it with :long()");
   }
-  for (int i = 0; op->masks && i < nin; i++) TRY(lm_check_fits(op->name, common, in[i]));
+  for (int i = 0; op->masks && i < nin; i++) NEED(lm_check_fits(op->name, common, in[i]));
   *compute = compute_type(common);
   *result = op->result_dtype == LM_RESULT_DTYPE_BOOL ? LM_BOOL : common;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Devices: one for all, except that numbers and 0-d CPU tensors go with any. */
@@ -150,8 +145,7 @@ static lm_status common_shape(int kernel, int nin, lm_tensor *const *in, int *nd
   for (int i = 1; i < nin; i++) {
     if (in[i]->ndim == 0 || has_shape(in[i], *ndim, size)) continue;
     int64_t wide[LM_MAX_DIMS];
-    lm_status status = lm_broadcast(name_of(kernel), *ndim, size, in[i]->ndim, in[i]->size, ndim, wide);
-    if (status != LM_OK) return status;
+    NEED(lm_broadcast(name_of(kernel), *ndim, size, in[i]->ndim, in[i]->size, ndim, wide));
     memcpy(size, wide, sizeof(int64_t) * (size_t)*ndim);
   }
   return LM_OK;

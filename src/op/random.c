@@ -5,62 +5,23 @@
 #include "op/input_layout.h"
 #include "tensor/generator.h"
 
-/* What x is filled with, by op, comes from the generator; NULL is the default one of x's device. */
-static lm_status draw_for(lm_op_id called, lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g) {
+/* Fills x by a slot; args is the slot's struct. g: NULL is the default generator of x's device. */
+static lm_status draw(lm_op_id op, lm_op_id slot, lm_tensor *x, const void *args, const lm_generator *g) {
   if (g && g->device != x->device) {
-    return lm_fail_devices(lm_ops[called].name, "x", lm_device_name(x->device), "generator", lm_device_name(g->device));
+    return lm_fail_devices(lm_ops[op].name, "x", lm_device_name(x->device), "generator", lm_device_name(g->device));
   }
   if (g && !g->is_default && lm_generator_extra()) {
     return lm_fail(LM_E_STATE, "%s: a graph draws from the default generator only; leave generator out",
-                   lm_ops[called].name);
+                   lm_ops[op].name);
   }
-  return x->numel ? lm_dispatch(op, x->device, args, &x) : LM_OK;
+  return x->numel ? lm_dispatch(slot, x->device, args, &x) : LM_OK;
 }
 
-static lm_status draw(lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g) {
-  return draw_for(op, op, x, args, g);
+static lm_status draw_from(lm_op_id op, lm_fill_random_args args) {
+  return draw(op, LM_OP_fill_random, args.x, &args, args.generator);
 }
 
 /* ---- in place */
-
-/* Fills x, of floats, and hands it out. */
-static lm_status fill_floats(lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g, lm_tensor **out) {
-  lm_status status = lm_check_float(op, "x", x);
-  if (status == LM_OK) status = draw(op, x, args, g);
-  if (status == LM_OK) *out = lm_retain(x);
-  return status;
-}
-
-lm_status lm_op_normal_(const lm_normal__args *a, lm_tensor **out) {
-  if (!(a->std >= 0)) return lm_fail_number("normal_", "std", "at least 0", a->std);
-  return fill_floats(LM_OP_normal_, a->x, a, a->generator, out);
-}
-
-lm_status lm_op_log_normal_(const lm_log_normal__args *a, lm_tensor **out) {
-  if (!(a->std > 0)) return lm_fail_number("log_normal_", "std", "above 0", a->std);
-  return fill_floats(LM_OP_log_normal_, a->x, a, a->generator, out);
-}
-
-lm_status lm_op_exponential_(const lm_exponential__args *a, lm_tensor **out) {
-  if (!(a->lambd > 0)) return lm_fail_number("exponential_", "lambd", "above 0", a->lambd);
-  return fill_floats(LM_OP_exponential_, a->x, a, a->generator, out);
-}
-
-lm_status lm_op_cauchy_(const lm_cauchy__args *a, lm_tensor **out) {
-  if (!(a->sigma > 0)) return lm_fail_number("cauchy_", "sigma", "above 0", a->sigma);
-  return fill_floats(LM_OP_cauchy_, a->x, a, a->generator, out);
-}
-
-lm_status lm_op_geometric_(const lm_geometric__args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  if (!(a->p > 0 && a->p < 1)) return lm_fail_number("geometric_", "p", "above 0 and below 1", a->p);
-  if (a->x->dtype == LM_BOOL)
-    return lm_fail(LM_E_DTYPE, "geometric_: x must not be bool; the result is a number of trials");
-  TRY(draw(LM_OP_geometric_, a->x, a, a->generator));
-  *out = lm_retain(a->x);
-done:
-  return status;
-}
 
 /* Floats are drawn from [*from, *to) and rounded to dtype: moves the ends so that what comes out is below *to. For 16
  * bits *to becomes the middle between the dtype's largest number below and the next one; where rounding *from reaches
@@ -81,20 +42,18 @@ static void end_below(lm_dtype dtype, double *from, double *to) {
   *to = end;
 }
 
-lm_status lm_op_uniform_(const lm_uniform__args *a, lm_tensor **out) {
+static lm_status check_ends(const lm_fill_random_args *a) {
   lm_dtype dtype = a->x->dtype;
-  if (!(a->from <= a->to) || !isfinite(a->to - a->from)) {
-    return lm_fail_number("uniform_", "from", lm_text("at most to (%g), and both finite", a->to), a->from);
+  if (!(a->a <= a->b) || !isfinite(a->b - a->a)) {
+    return lm_fail_number("uniform_", "from", lm_text("at most to (%g), and both finite", a->b), a->a);
   }
   if (lm_dtype_is_float(dtype) &&
-      !(lm_dtype_has(dtype, a->from) && lm_dtype_has(dtype, a->to) && lm_dtype_has(dtype, a->to - a->from))) {
+      !(lm_dtype_has(dtype, a->a) && lm_dtype_has(dtype, a->b) && lm_dtype_has(dtype, a->b - a->a))) {
     return lm_fail_value("uniform_", "from, to and to - from",
                          lm_text("at most %g in magnitude for %s", lm_dtype_largest(dtype), lm_dtype_name(dtype)),
-                         lm_text("from %g to %g", a->from, a->to));
+                         lm_text("from %g to %g", a->a, a->b));
   }
-  lm_uniform__args args = *a;
-  if (a->from != 0 || a->to != 1) end_below(dtype, &args.from, &args.to); /* draws from [0, 1) are exact */
-  return fill_floats(LM_OP_uniform_, a->x, &args, a->generator, out);
+  return LM_OK;
 }
 
 /* op's [from, to) must be non-empty and exact in x's dtype. */
@@ -113,20 +72,51 @@ static lm_status check_range(lm_op_id op, const char *from_name, const char *to_
   return LM_OK;
 }
 
-lm_status lm_op_random_(const lm_random__args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_random__args args = *a;
-  lm_dtype dtype = a->x->dtype;
+/* What is left out of random_'s ends: 0, and the largest number that the dtype has, or counts to. */
+static void complete_range(lm_fill_random_args *a) {
   int64_t low, high;
-  if (a->from == LM_NO_INT) args.from = 0;
-  if (a->to == LM_NO_INT && a->from != LM_NO_INT) {
-    args.from = 0, args.to = a->from;
-  } else if (a->to == LM_NO_INT) {
-    lm_dtype_integers(dtype, &low, &high);
-    args.to = high < INT64_MAX ? high + 1 : high;
+  if (a->to != LM_NO_INT) {
+    if (a->from == LM_NO_INT) a->from = 0;
+    return;
   }
-  TRY(check_range(LM_OP_random_, "from", "to", args.from, args.to, dtype));
-  TRY(draw(LM_OP_random_, a->x, &args, a->generator));
+  a->to = a->from;
+  if (a->from == LM_NO_INT) {
+    lm_dtype_integers(a->x->dtype, &low, &high);
+    a->to = high < INT64_MAX ? high + 1 : high;
+  }
+  a->from = 0;
+}
+
+lm_status lm_op_fill_random(lm_op_id op, const lm_fill_random_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const char *name = lm_ops[op].name;
+  lm_fill_random_args args = *a;
+  switch (a->distribution) {
+    case LM_DRAW_UNIFORM:
+      TRY(check_ends(a));
+      if (a->a != 0 || a->b != 1) end_below(a->x->dtype, &args.a, &args.b); /* [0, 1) is exact */
+      break;
+    case LM_DRAW_NORMAL:
+      if (!(a->b >= 0)) return lm_fail_number(name, "std", "at least 0", a->b);
+      break;
+    case LM_DRAW_LOG_NORMAL:
+      if (!(a->b > 0)) return lm_fail_number(name, "std", "above 0", a->b);
+      break;
+    case LM_DRAW_EXPONENTIAL:
+      if (!(a->a > 0)) return lm_fail_number(name, "lambd", "above 0", a->a);
+      break;
+    case LM_DRAW_CAUCHY:
+      if (!(a->b > 0)) return lm_fail_number(name, "sigma", "above 0", a->b);
+      break;
+    case LM_DRAW_GEOMETRIC:
+      if (!(a->a > 0 && a->a < 1)) return lm_fail_number(name, "p", "above 0 and below 1", a->a);
+      if (a->x->dtype == LM_BOOL)
+        return lm_fail(LM_E_DTYPE, "geometric_: x must not be bool; the result is a number of trials");
+      break;
+    default: complete_range(&args); TRY(check_range(op, "from", "to", args.from, args.to, a->x->dtype));
+  }
+  if (a->distribution < LM_DRAW_GEOMETRIC) TRY(lm_check_float(op, "x", a->x));
+  TRY(draw_from(op, args));
   *out = lm_retain(a->x);
 done:
   return status;
@@ -135,14 +125,10 @@ done:
 /* Numbers in [0, 1) as x is laid out, of float64 or float32. */
 static lm_status uniform_like(lm_op_id op, const lm_tensor *x, bool wide, lm_generator *g, lm_tensor **out) {
   lm_status status;
-  lm_tensor *u = NULL;
-  TRY(lm_tensor_empty_like(x, wide ? LM_F64 : LM_F32, x->device, &u));
-  TRY(draw(LM_OP_uniform_, u, &(lm_uniform__args){.x = u, .from = 0, .to = 1, .generator = g}, g));
-  *out = u;
-  u = NULL;
+  TRY(lm_tensor_empty_like(x, wide ? LM_F64 : LM_F32, x->device, out));
+  TRY(draw_from(op, (lm_fill_random_args){.x = *out, .distribution = LM_DRAW_UNIFORM, .b = 1, .generator = g}));
 done:
-  lm_release(u);
-  return status == LM_OK ? status : lm_fail_in(status, lm_ops[op].name);
+  return status;
 }
 
 static lm_status check_probability(lm_op_id op, double p) {
@@ -159,13 +145,17 @@ static lm_status extremes(lm_tensor *x, double *smallest, double *largest) {
   if (largest) *largest = 0;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
   if (smallest) {
-    TRY(lm_op_amin(&(lm_amin_args){.x = x, .dim = {.n = -1}}, &end));
+    TRY(lm_op_reduce(LM_OP_amin,
+                     &(lm_reduce_args){.x = x, .dim = {.n = -1}, .statistic = LM_STATISTIC_AMIN, .dtype = LM_NO_DTYPE},
+                     &end));
     TRY(lm_tensor_item_f64(end, smallest));
     lm_release(end);
     end = NULL;
   }
   if (largest) {
-    TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = -1}}, &end));
+    TRY(lm_op_reduce(LM_OP_amax,
+                     &(lm_reduce_args){.x = x, .dim = {.n = -1}, .statistic = LM_STATISTIC_AMAX, .dtype = LM_NO_DTYPE},
+                     &end));
     TRY(lm_tensor_item_f64(end, largest));
   }
 done:
@@ -174,7 +164,7 @@ done:
 }
 
 /* Writes into x, which is laid out as `like`, where uniform numbers are below p. */
-static lm_status bernoulli_of(lm_op_id op, lm_tensor *like, lm_tensor *p, lm_generator *g, lm_tensor *x) {
+static lm_status draw_below(lm_op_id op, lm_tensor *like, lm_tensor *p, lm_generator *g, lm_tensor *x) {
   lm_status status;
   lm_tensor *u = NULL, *same = NULL;
   double smallest, largest;
@@ -190,40 +180,31 @@ done:
   return status;
 }
 
-lm_status lm_op_bernoulli_(const lm_bernoulli__args *a, lm_tensor **out) {
+lm_status lm_op_bernoulli_of(lm_op_id op, const lm_bernoulli_of_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_bernoulli__args args = *a;
-  lm_tensor *p = NULL;
-  double number;
-  if (!a->p) {
-    TRY(lm_tensor_number(0.5, &p));
-    args.p = p;
-  }
-  if (args.p->number) {
-    TRY(lm_tensor_item_f64(args.p, &number));
-    TRY(check_probability(LM_OP_bernoulli_, number));
-    TRY(draw(LM_OP_bernoulli_, a->x, &args, a->generator));
+  lm_tensor *x = NULL, *p = a->p;
+  double number = 0.5;
+  if (a->into) {
+    x = lm_retain(a->into);
   } else {
-    TRY(bernoulli_of(LM_OP_bernoulli_, a->x, a->p, a->generator, a->x));
+    TRY(lm_tensor_empty_like(a->like, a->like->dtype, a->like->device, &x));
+    if (!p) p = a->like;
   }
-  *out = lm_retain(a->x);
+  if (p && p->number) TRY(lm_tensor_item_f64(p, &number));
+  if (!p || p->number) {
+    TRY(check_probability(op, number));
+    TRY(draw_from(
+        op, (lm_fill_random_args){.x = x, .distribution = LM_DRAW_BERNOULLI, .a = number, .generator = a->generator}));
+  } else {
+    TRY(draw_below(op, a->like, p, a->generator, x));
+  }
+  *out = lm_retain(x);
 done:
-  lm_release(p);
+  lm_release(x);
   return status;
 }
 
 /* ---- new */
-
-static lm_status new_sized(lm_op_id op, const lm_ints *size, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  lm_status status = lm_tensor_empty(dtype, device == LM_NO_DEVICE ? lm_default_device() : device,
-                                     size->n < 0 ? 0 : size->n, size->v, LM_CONTIGUOUS, out);
-  return status == LM_E_ARG ? lm_fail_in(status, lm_ops[op].name) : status;
-}
-
-static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  return lm_tensor_empty_like(x, dtype == LM_NO_DTYPE ? x->dtype : dtype, device == LM_NO_DEVICE ? x->device : device,
-                              out);
-}
 
 static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
   if (lm_dtype_is_float(dtype)) return LM_OK;
@@ -231,62 +212,24 @@ static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
                    "use lm.randint for integers");
 }
 
-/* Takes x over: fills it uniformly in [0, 1) or normally, and hands it on. */
-static lm_status drawn(lm_op_id op, bool normal, lm_generator *g, lm_tensor *x, lm_tensor **out) {
+lm_status lm_op_new_random(lm_op_id op, const lm_new_random_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  TRY(check_drawn(op, x->dtype));
-  if (normal) {
-    TRY(draw_for(op, LM_OP_normal_, x, &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = g}, g));
+  const bool integers = a->distribution == LM_DRAW_INTEGERS;
+  lm_tensor *x = NULL;
+  lm_dtype dtype = a->dtype;
+  if (dtype == LM_NO_DTYPE) dtype = a->like ? a->like->dtype : integers ? LM_I64 : lm_default_dtype();
+  lm_fill_random_args args = {
+      .distribution = a->distribution, .b = 1, .from = a->from, .to = a->to, .generator = a->generator};
+  if (a->to == LM_NO_INT) args.from = 0, args.to = a->from; /* randint_like's high comes second */
+  if (integers) {
+    TRY(check_range(op, "low", "high", args.from, args.to, dtype));
   } else {
-    TRY(draw_for(op, LM_OP_uniform_, x, &(lm_uniform__args){.x = x, .from = 0, .to = 1, .generator = g}, g));
+    TRY(check_drawn(op, dtype));
   }
-  *out = x;
-  x = NULL;
-done:
-  lm_release(x);
-  return status;
-}
-
-#define NEW_DRAWN(name, normal)                                                                                    \
-  lm_status lm_op_##name(const lm_##name##_args *a, lm_tensor **out) {                                             \
-    lm_tensor *x = NULL;                                                                                           \
-    lm_status status =                                                                                             \
-        new_sized(LM_OP_##name, &a->size, a->dtype == LM_NO_DTYPE ? lm_default_dtype() : a->dtype, a->device, &x); \
-    return status == LM_OK ? drawn(LM_OP_##name, normal, a->generator, x, out) : status;                           \
-  }                                                                                                                \
-  lm_status lm_op_##name##_like(const lm_##name##_like_args *a, lm_tensor **out) {                                 \
-    lm_tensor *x = NULL;                                                                                           \
-    lm_status status = new_like(a->x, a->dtype, a->device, &x);                                                    \
-    return status == LM_OK ? drawn(LM_OP_##name##_like, normal, a->generator, x, out) : status;                    \
-  }
-NEW_DRAWN(rand, false)
-NEW_DRAWN(randn, true)
-
-lm_status lm_op_randint(const lm_randint_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL;
-  lm_dtype dtype = a->dtype == LM_NO_DTYPE ? LM_I64 : a->dtype;
-  TRY(check_range(LM_OP_randint, "low", "high", a->low, a->high, dtype));
-  TRY(new_sized(LM_OP_randint, &a->size, dtype, a->device, &x));
-  TRY(draw_for(LM_OP_randint, LM_OP_random_, x,
-               &(lm_random__args){.x = x, .from = a->low, .to = a->high, .generator = a->generator}, a->generator));
-  *out = x;
-  x = NULL;
-done:
-  lm_release(x);
-  return status;
-}
-
-lm_status lm_op_randint_like(const lm_randint_like_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL;
-  int64_t low = a->high == LM_NO_INT ? 0 : a->low, high = a->high == LM_NO_INT ? a->low : a->high;
-  TRY(new_like(a->x, a->dtype, a->device, &x));
-  TRY(check_range(LM_OP_randint_like, "low", "high", low, high, x->dtype));
-  TRY(draw_for(LM_OP_randint_like, LM_OP_random_, x,
-               &(lm_random__args){.x = x, .from = low, .to = high, .generator = a->generator}, a->generator));
-  *out = x;
-  x = NULL;
+  TRY(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &x));
+  args.x = x;
+  TRY(draw_from(op, args));
+  *out = lm_retain(x);
 done:
   lm_release(x);
   return status;
@@ -301,7 +244,7 @@ lm_status lm_op_randperm(const lm_randperm_args *a, lm_tensor **out) {
   if (a->n < 0) return lm_fail_int("randperm", "n", "at least 0", a->n);
   if (a->n > 0) TRY(check_range(LM_OP_randperm, "1", "n + 1", 1, a->n + 1, args.dtype));
   TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS, &x));
-  TRY(draw(LM_OP_randperm, x, &args, a->generator));
+  TRY(draw(LM_OP_randperm, LM_OP_randperm, x, &args, a->generator));
   *out = x;
   x = NULL;
 done:
@@ -310,26 +253,6 @@ done:
 }
 
 /* ---- of a tensor */
-
-lm_status lm_op_bernoulli(const lm_bernoulli_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *result = NULL;
-  TRY(lm_tensor_empty_like(a->x, a->x->dtype, a->x->device, &result));
-  if (a->p && a->p->number) {
-    double number;
-    TRY(lm_tensor_item_f64(a->p, &number));
-    TRY(check_probability(LM_OP_bernoulli, number));
-    TRY(draw_for(LM_OP_bernoulli, LM_OP_bernoulli_, result,
-                 &(lm_bernoulli__args){.x = result, .p = a->p, .generator = a->generator}, a->generator));
-  } else {
-    TRY(bernoulli_of(LM_OP_bernoulli, a->x, a->p ? a->p : a->x, a->generator, result));
-  }
-  *out = result;
-  result = NULL;
-done:
-  lm_release(result);
-  return status;
-}
 
 /* Of numbers alone `size` says how many; tensors broadcast. */
 lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
@@ -357,9 +280,9 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   TRY(check_drawn(LM_OP_normal, dtype));
   if (a->std) TRY(extremes(a->std, &smallest, NULL));
   if (a->std && !(smallest >= 0)) { TRY(lm_fail_number("normal", "std", "at least 0", smallest)); }
-  TRY(new_sized(LM_OP_normal, &size, dtype, device, &x));
-  TRY(draw_for(LM_OP_normal, LM_OP_normal_, x,
-               &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = a->generator}, a->generator));
+  TRY(lm_new_tensor(LM_OP_normal, &size, NULL, dtype, device, &x));
+  TRY(draw_from(LM_OP_normal,
+                (lm_fill_random_args){.x = x, .distribution = LM_DRAW_NORMAL, .b = 1, .generator = a->generator}));
   if (a->std) {
     TRY(lm_pointwise_run(LM_OP_mul, 2, (lm_tensor *[]){x, a->std}, NULL, x, &same));
     lm_release(same);
@@ -385,7 +308,7 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   if (!(smallest >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", smallest));
   TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &args.x));
   TRY(lm_tensor_empty(args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
-  TRY(draw(LM_OP_poisson, result, &args, a->generator));
+  TRY(draw(LM_OP_poisson, LM_OP_poisson, result, &args, a->generator));
   *out = result;
   result = NULL;
 done:
@@ -429,7 +352,7 @@ lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
   TRY(spread_out(a->count, &size, dtype, &args.count));
   TRY(spread_out(a->prob, &size, dtype, &args.prob));
   TRY(lm_tensor_empty(dtype, args.count->device, size.n, size.v, LM_CONTIGUOUS, &result));
-  TRY(draw(LM_OP_binomial, result, &args, a->generator));
+  TRY(draw(LM_OP_binomial, LM_OP_binomial, result, &args, a->generator));
   *out = result;
   result = NULL;
 done:
@@ -449,7 +372,10 @@ static lm_status check_weights(lm_tensor *x) {
   double smallest, smallest_row, largest;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
   TRY(extremes(x, &smallest, NULL));
-  TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = 1, .v = {1}}}, &row));
+  TRY(lm_op_reduce(
+      LM_OP_amax,
+      &(lm_reduce_args){.x = x, .dim = {.n = 1, .v = {1}}, .statistic = LM_STATISTIC_AMAX, .dtype = LM_NO_DTYPE},
+      &row));
   TRY(extremes(row, &smallest_row, &largest));
   if (!(smallest >= 0) || !isfinite(largest)) {
     TRY(lm_fail_number("multinomial", "x", "at least 0 and finite", smallest >= 0 ? largest : smallest));
@@ -466,10 +392,12 @@ static lm_status pick_distinct(lm_tensor *x, int64_t k, lm_generator *g, lm_tens
   lm_status status;
   lm_tensor *e = NULL, *same = NULL, *top[2] = {NULL, NULL};
   TRY(lm_tensor_empty(x->dtype == LM_F64 ? LM_F64 : LM_F32, x->device, 2, x->size, LM_CONTIGUOUS, &e));
-  TRY(draw(LM_OP_exponential_, e, &(lm_exponential__args){.x = e, .lambd = 1, .generator = g}, g));
+  TRY(draw_from(LM_OP_multinomial,
+                (lm_fill_random_args){.x = e, .distribution = LM_DRAW_EXPONENTIAL, .a = 1, .generator = g}));
   TRY(lm_pointwise_run(LM_OP_div, 2, (lm_tensor *[]){x, e}, NULL, e, &same));
   if (k == 1) {
-    TRY(lm_op_argmax(&(lm_argmax_args){.x = e, .dim = 1, .keepdim = true}, out));
+    TRY(lm_op_extreme_along(LM_OP_argmax, &(lm_extreme_along_args){.x = e, .dim = 1, .keepdim = true, .largest = true},
+                            out));
   } else {
     TRY(lm_op_topk(&(lm_topk_args){.x = e, .k = k, .dim = 1, .largest = true, .sorted = true}, top));
     *out = top[1];
@@ -490,7 +418,7 @@ static lm_status pick_again(lm_tensor *x, const lm_multinomial_args *a, lm_tenso
   args.x = NULL;
   TRY(lm_to_layout(x, LM_CONTIGUOUS, &args.x));
   TRY(lm_tensor_empty(LM_I64, x->device, 2, (int64_t[]){x->size[0], a->num_samples}, LM_CONTIGUOUS, &indices));
-  TRY(draw(LM_OP_multinomial, indices, &args, a->generator));
+  TRY(draw(LM_OP_multinomial, LM_OP_multinomial, indices, &args, a->generator));
   *out = indices;
   indices = NULL;
 done:

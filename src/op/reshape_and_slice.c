@@ -71,18 +71,15 @@ static lm_status infer_size(const lm_tensor *x, const lm_ints *asked, int64_t *s
 }
 
 lm_status lm_op_view(const lm_view_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int ndim = a->size.n < 0 ? 0 : a->size.n;
-  TRY(infer_size(a->x, &a->size, size));
+  NEED(infer_size(a->x, &a->size, size));
   if (!view_strides(a->x, ndim, size, stride)) {
     return lm_fail(LM_E_SHAPE,
                    "view: x of shape %s and its strides cannot be viewed as %s without a copy; use :reshape",
                    lm_shape_of(a->x), lm_shape_text(ndim, size));
   }
-  TRY(lm_tensor_view(a->x, ndim, size, stride, 0, out));
-done:
-  return status;
+  return lm_tensor_view(a->x, ndim, size, stride, 0, out);
 }
 
 lm_status lm_op_detach(const lm_detach_args *a, lm_tensor **out) {
@@ -92,7 +89,6 @@ lm_status lm_op_detach(const lm_detach_args *a, lm_tensor **out) {
 /* ---- dims in another order */
 
 lm_status lm_op_permute(const lm_permute_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   const lm_tensor *x = a->x;
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   bool used[LM_MAX_DIMS] = {false};
@@ -102,15 +98,13 @@ lm_status lm_op_permute(const lm_permute_args *a, lm_tensor **out) {
   }
   for (int i = 0; i < x->ndim; i++) {
     int d;
-    TRY(lm_dim("permute", a->dims.v[i], x->ndim, &d));
+    NEED(lm_dim("permute", a->dims.v[i], x->ndim, &d));
     if (used[d]) return lm_fail_repeated_dim("permute", d + 1);
     used[d] = true;
     size[i] = x->size[d];
     stride[i] = x->stride[d];
   }
-  TRY(lm_tensor_view(a->x, x->ndim, size, stride, 0, out));
-done:
-  return status;
+  return lm_tensor_view(a->x, x->ndim, size, stride, 0, out);
 }
 
 static lm_status exchanged(lm_tensor *x, int d, int e, lm_tensor **out) {
@@ -124,13 +118,10 @@ static lm_status exchanged(lm_tensor *x, int d, int e, lm_tensor **out) {
 }
 
 lm_status lm_op_transpose(const lm_transpose_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   int d, e;
-  TRY(lm_dim("transpose", a->dim0, a->x->ndim, &d));
-  TRY(lm_dim("transpose", a->dim1, a->x->ndim, &e));
-  TRY(exchanged(a->x, d, e, out));
-done:
-  return status;
+  NEED(lm_dim("transpose", a->dim0, a->x->ndim, &d));
+  NEED(lm_dim("transpose", a->dim1, a->x->ndim, &e));
+  return exchanged(a->x, d, e, out);
 }
 
 lm_status lm_op_t(const lm_t_args *a, lm_tensor **out) {
@@ -149,12 +140,11 @@ static lm_status check_has_dims(lm_op_id op, const lm_tensor *x) {
 }
 
 lm_status lm_op_select(const lm_select_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   const lm_tensor *x = a->x;
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int dim;
-  TRY(check_has_dims(LM_OP_select, x));
-  TRY(lm_dim("select", a->dim, x->ndim, &dim));
+  NEED(check_has_dims(LM_OP_select, x));
+  NEED(lm_dim("select", a->dim, x->ndim, &dim));
   int64_t n = x->size[dim], index = a->index < 0 ? a->index + n : a->index - 1;
   if (a->index == 0 || index < 0 || index >= n) { return lm_fail_index("select", a->index, dim + 1, n); }
   for (int i = 0, to = 0; i < x->ndim; i++) {
@@ -162,9 +152,7 @@ lm_status lm_op_select(const lm_select_args *a, lm_tensor **out) {
     size[to] = x->size[i];
     stride[to++] = x->stride[i];
   }
-  TRY(lm_tensor_view(a->x, x->ndim - 1, size, stride, index * x->stride[dim], out));
-done:
-  return status;
+  return lm_tensor_view(a->x, x->ndim - 1, size, stride, index * x->stride[dim], out);
 }
 
 /* Length and first entry (0-based) of slice's range in dim `dim` of size n. */
@@ -195,22 +183,18 @@ static lm_status part_of(lm_tensor *x, int dim, int64_t start, int64_t length, i
 }
 
 lm_status lm_op_slice(const lm_slice_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   int dim;
   int64_t start, length;
-  TRY(check_has_dims(LM_OP_slice, a->x));
-  TRY(lm_dim("slice", a->dim, a->x->ndim, &dim));
-  TRY(slice_range(LM_OP_slice, dim, a->x->size[dim], a->first, a->last, a->step, &start, &length));
-  TRY(part_of(a->x, dim, start, length, a->step, out));
-done:
-  return status;
+  NEED(check_has_dims(LM_OP_slice, a->x));
+  NEED(lm_dim("slice", a->dim, a->x->ndim, &dim));
+  NEED(slice_range(LM_OP_slice, dim, a->x->size[dim], a->first, a->last, a->step, &start, &length));
+  return part_of(a->x, dim, start, length, a->step, out);
 }
 
 lm_status lm_op_narrow(const lm_narrow_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   int dim;
-  TRY(check_has_dims(LM_OP_narrow, a->x));
-  TRY(lm_dim("narrow", a->dim, a->x->ndim, &dim));
+  NEED(check_has_dims(LM_OP_narrow, a->x));
+  NEED(lm_dim("narrow", a->dim, a->x->ndim, &dim));
   int64_t n = a->x->size[dim], start = a->start < 0 ? a->start + n : a->start - 1;
   if (a->length < 0) return lm_fail_int("narrow", "length", "at least 0", a->length);
   if (a->start == 0 || start < 0 || start > n) return lm_fail_index("narrow", a->start, dim + 1, n);
@@ -220,9 +204,7 @@ lm_status lm_op_narrow(const lm_narrow_args *a, lm_tensor **out) {
                                (long long)a->start, dim + 1, lm_shape_of(a->x)),
                        a->length);
   }
-  TRY(part_of(a->x, dim, start, a->length, 1, out));
-done:
-  return status;
+  return part_of(a->x, dim, start, a->length, 1, out);
 }
 
 /* The gradient of slice: zeros of x's size with grad where slice had read. */
@@ -288,13 +270,12 @@ lm_status lm_op_expand(const lm_expand_args *a, lm_tensor **out) {
 }
 
 lm_status lm_op_squeeze(const lm_squeeze_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   const lm_tensor *x = a->x;
   lm_ints dims;
   bool listed[LM_MAX_DIMS] = {false};
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int ndim = 0;
-  TRY(lm_dims(LM_OP_squeeze, &a->dim, x->ndim, &dims));
+  NEED(lm_dims(LM_OP_squeeze, &a->dim, x->ndim, &dims));
   if (a->dim.n == 0) dims.n = 0; /* an empty list is none of them, no list all */
   for (int i = 0; i < dims.n; i++) listed[dims.v[i]] = true;
   for (int d = 0; d < x->ndim; d++) {
@@ -302,27 +283,22 @@ lm_status lm_op_squeeze(const lm_squeeze_args *a, lm_tensor **out) {
     size[ndim] = x->size[d];
     stride[ndim++] = x->stride[d];
   }
-  TRY(lm_tensor_view(a->x, ndim, size, stride, 0, out));
-done:
-  return status;
+  return lm_tensor_view(a->x, ndim, size, stride, 0, out);
 }
 
 lm_status lm_op_unsqueeze(const lm_unsqueeze_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   const lm_tensor *x = a->x;
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int dim;
   if (x->ndim == LM_MAX_DIMS) {
     return lm_fail_int("unsqueeze", "the number of dims of x", lm_text("less than %d", LM_MAX_DIMS), x->ndim);
   }
-  TRY(lm_dim("unsqueeze", a->dim, x->ndim + 1, &dim));
+  NEED(lm_dim("unsqueeze", a->dim, x->ndim + 1, &dim));
   for (int d = 0; d <= x->ndim; d++) {
     int from = d - (d > dim);
     /* PyTorch's stride of a size of 1: that of a contiguous tensor */
     size[d] = d == dim ? 1 : x->size[from];
     stride[d] = d != dim ? x->stride[from] : dim < x->ndim ? x->size[dim] * x->stride[dim] : 1;
   }
-  TRY(lm_tensor_view(a->x, x->ndim + 1, size, stride, 0, out));
-done:
-  return status;
+  return lm_tensor_view(a->x, x->ndim + 1, size, stride, 0, out);
 }

@@ -9,7 +9,9 @@ lm_status lm_run_pointwise(lm_op_id id, const void *args, lm_tensor *into, lm_te
 /* Ops that write into their first tensor, by fn. */
 lm_status lm_run_write(lm_op_id id, const void *args, lm_op_fn fn, lm_tensor **out);
 
-/* Calls the device's slot, or says that the op has no kernel there. */
+/* What messages call an op, or a family: that is the op that runs. */
+const char *lm_slot_name(lm_op_id op);
+/* Calls the device's slot of an op or a family, or says that the op has no kernel there. */
 lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out);
 /* The same, but an op that has no kernel on the device, or one that says LM_E_MISSING before it wrote anything, is
  * computed by the CPU, on copies: what factorizes matrices and transforms signals. The results have sizes and layout

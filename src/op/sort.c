@@ -3,6 +3,7 @@
 
 #include "base/message.h"
 #include "op/frame.h"
+#include "op/input_layout.h"
 
 /* NaN counts as the largest; equal values keep their order. */
 lm_status lm_op_topk(const lm_topk_args *a, lm_tensor **out) {
@@ -41,39 +42,32 @@ done:
 
 /* ---- one of each line */
 
-/* args: the op's struct, into whose *x and *dim goes what the slot reads. k: of kthvalue, else 1. */
-static lm_status pick(lm_op_id op, void *args, lm_tensor **x, int64_t *dim, int64_t k, bool keepdim, lm_tensor **out) {
+lm_status lm_op_kth_along(lm_op_id op, const lm_kth_along_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *given = *x, *lines = NULL, *result[2] = {NULL, NULL};
-  int along;
+  lm_tensor *given = a->x, *lines = NULL, *result[2] = {NULL, NULL};
+  int dim;
   int64_t size[LM_MAX_DIMS];
-  TRY(lm_dim(lm_ops[op].name, *dim == LM_NO_DIM ? -1 : *dim, given->ndim, &along));
+  TRY(lm_dim(lm_ops[op].name, a->dim == LM_NO_DIM ? -1 : a->dim, given->ndim, &dim));
   TRY(lm_at_least_1d(given, LM_NO_DTYPE, &lines));
-  if (op == LM_OP_kthvalue && (k < 1 || k > lines->size[along])) {
+  if (op == LM_OP_kthvalue && (a->k < 1 || a->k > lines->size[dim])) {
     status =
         lm_fail_int("kthvalue", "k",
-                    lm_text("from 1 to %lld, the size of dim %d of x", (long long)lines->size[along], along + 1), k);
+                    lm_text("from 1 to %lld, the size of dim %d of x", (long long)lines->size[dim], dim + 1), a->k);
     goto done;
   }
-  if (lines->size[along] == 0) {
-    status = lm_fail_empty_dim(lm_ops[op].name, along + 1, lm_shape_of(given));
+  if (lines->size[dim] == 0) {
+    status = lm_fail_empty_dim(lm_ops[op].name, dim + 1, lm_shape_of(given));
     goto done;
   }
   memcpy(size, lines->size, sizeof size);
-  size[along] = 1;
+  size[dim] = 1;
   TRY(lm_tensor_empty(given->dtype, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[0]));
   TRY(lm_tensor_empty(LM_I64, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[1]));
-  *x = lines;
-  *dim = along;
-  if (result[0]->numel > 0) TRY(lm_dispatch(op, lines->device, args, result));
+  lm_kth_along_args args = {.x = lines, .k = a->k, .dim = dim};
+  if (result[0]->numel > 0) TRY(lm_dispatch(LM_OP_kth_along, lines->device, &args, result));
   for (int i = 0; i < 2; i++) {
-    for (int d = along; (!keepdim || given->ndim == 0) && d + 1 < result[i]->ndim; d++) {
-      result[i]->size[d] = result[i]->size[d + 1];
-      result[i]->stride[d] = result[i]->stride[d + 1];
-    }
-    if (!keepdim || given->ndim == 0) result[i]->ndim--;
-    out[i] = result[i];
-    result[i] = NULL;
+    if (!a->keepdim || given->ndim == 0) lm_drop_dims(result[i], &(lm_ints){1, {dim}});
+    out[i] = lm_retain(result[i]);
   }
 done:
   lm_release(lines);
@@ -82,43 +76,17 @@ done:
   return status;
 }
 
-lm_status lm_op_kthvalue(const lm_kthvalue_args *a, lm_tensor **out) {
-  lm_kthvalue_args args = *a;
-  return pick(LM_OP_kthvalue, &args, &args.x, &args.dim, a->k, a->keepdim, out);
-}
-
-lm_status lm_op_median_dim(const lm_median_dim_args *a, lm_tensor **out) {
-  lm_median_dim_args args = *a;
-  return pick(LM_OP_median_dim, &args, &args.x, &args.dim, 1, a->keepdim, out);
-}
-
-lm_status lm_op_nanmedian_dim(const lm_nanmedian_dim_args *a, lm_tensor **out) {
-  lm_nanmedian_dim_args args = *a;
-  return pick(LM_OP_nanmedian_dim, &args, &args.x, &args.dim, 1, a->keepdim, out);
-}
-
 /* Of all elements, as one line; NaN of none. */
-static lm_status median_of_all(lm_tensor *x, bool without_nan, lm_tensor **out) {
+lm_status lm_op_median_of(lm_op_id op, const lm_median_of_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *packed = NULL, *line = NULL, *result[2] = {NULL, NULL};
+  lm_tensor *x = a->x, *packed = NULL, *line = NULL, *result[2] = {NULL, NULL};
   if (x->numel == 0 && lm_dtype_is_float(x->dtype)) {
-    lm_tensor *nan = NULL;
-    TRY(lm_tensor_number(NAN, &nan));
-    status = lm_op_full(&(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = x->dtype, .device = x->device}, out);
-    lm_release(nan);
-    goto done;
+    lm_new_filled_args none = {.number = NAN, .dtype = x->dtype, .device = x->device};
+    return lm_op_new_filled(LM_OP_full, &none, out);
   }
-  if (lm_is_contiguous(x)) {
-    packed = lm_retain(x);
-  } else {
-    TRY(lm_op_clone(&(lm_clone_args){.x = x, .memory_format = LM_CONTIGUOUS}, &packed));
-  }
+  TRY(lm_to_layout(x, LM_CONTIGUOUS, &packed));
   TRY(lm_op_view(&(lm_view_args){.x = packed, .size = {1, {x->numel}}}, &line));
-  if (without_nan) {
-    TRY(lm_op_nanmedian_dim(&(lm_nanmedian_dim_args){.x = line, .dim = 0}, result));
-  } else {
-    TRY(lm_op_median_dim(&(lm_median_dim_args){.x = line, .dim = 0}, result));
-  }
+  TRY(lm_op_kth_along(op, &(lm_kth_along_args){.x = line, .k = a->k, .dim = 0}, result));
   *out = result[0];
   result[0] = NULL;
 done:
@@ -127,11 +95,6 @@ done:
   lm_release(result[0]);
   lm_release(result[1]);
   return status;
-}
-
-lm_status lm_op_median_all(const lm_median_all_args *a, lm_tensor **out) { return median_of_all(a->x, false, out); }
-lm_status lm_op_nanmedian_all(const lm_nanmedian_all_args *a, lm_tensor **out) {
-  return median_of_all(a->x, true, out);
 }
 
 /* ---- searching */

@@ -1,6 +1,9 @@
 #include "text/characters.h"
 
+#include <string.h>
 #include <utf8proc.h>
+
+#include "base/mem.h"
 
 #define BITS_OF(category) (1u << UTF8PROC_CATEGORY_##category)
 
@@ -32,6 +35,16 @@ size_t lm_char_broken(const char *s, size_t n) {
     if (u[i] < (i == 1 ? low : 0x80) || u[i] > (i == 1 ? high : 0xbf)) break;
   }
   return i;
+}
+
+lm_status lm_text_copy(lm_string *to, const char *text, size_t n) {
+  char *made = lm_malloc(n + 1);
+  if (!made) return LM_E_OOM;
+  if (n) memcpy(made, text, n);
+  made[n] = 0;
+  lm_free(to->data);
+  *to = (lm_string){made, n};
+  return LM_OK;
 }
 
 size_t lm_utf8_check(const char *s, size_t n) {

@@ -13,6 +13,13 @@ int lm_char_read(const char *s, size_t n, uint32_t *c);
 /* The number of bytes, at least 1, that one U+FFFD replaces where lm_char_read returned 0: those that could begin a
  * character. */
 size_t lm_char_broken(const char *s, size_t n);
+typedef struct lm_string {
+  char *data; /* with a closing zero */
+  size_t n;
+} lm_string;
+
+LM_API lm_status lm_text_copy(lm_string *to, const char *text, size_t n);
+
 /* The first byte of s that is no UTF-8; n if all is. */
 LM_API size_t lm_utf8_check(const char *s, size_t n);
 

@@ -1,6 +1,7 @@
 /* What makes tokens of a piece: byte pairs, WordPiece, Unigram, or whole words. */
 #pragma once
 
+#include "base/bytes.h"
 #include "text/step.h"
 #include "text/vocabulary.h"
 
@@ -68,12 +69,17 @@ typedef struct lm_model {
 /* Adds the tokens of the text (n > 0 bytes of UTF-8) to out; takes steps of *work. */
 lm_status lm_model_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out);
 /* Makes what the model needs beside its words and merges. */
-lm_status lm_model_close(lm_model *m);
+LM_API lm_status lm_model_close(lm_model *m);
 void lm_model_free(lm_model *m);
 
-/* BPE: the pair of two ids becomes a third; a lower rank goes first. Of a pair twice the later counts. */
-lm_status lm_bpe_merges(lm_model *m, size_t n); /* room for n */
-lm_status lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id);
+/* BPE: two tokens become a third; a lower rank goes first. Of a pair twice the later counts. `joined` is room for them,
+ * the caller's to free. */
+LM_API lm_status lm_bpe_merges(lm_model *m, size_t n); /* room for n */
+typedef struct lm_word_part {
+  const char *text;
+  size_t n;
+} lm_word_part;
+LM_API lm_status lm_bpe_add_pair(lm_model *m, lm_word_part left, lm_word_part right, int32_t rank, lm_bytes *joined);
 
 /* Between the files of the models. */
 lm_status lm_bpe_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out);

@@ -28,7 +28,7 @@ lm_status lm_bpe_merges(lm_model *m, size_t n) {
   return LM_OK;
 }
 
-lm_status lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id) {
+static lm_status add_merge(lm_model *m, int32_t left, int32_t right, int32_t rank, int32_t id) {
   uint64_t pair = pair_of(left, right);
   lm_merge *slot = slot_of(m, pair);
   if (lm_is_crowded((size_t)(slot - m->merge), hash_of(pair), m->merge_slots)) {
@@ -36,6 +36,24 @@ lm_status lm_bpe_add_merge(lm_model *m, int32_t left, int32_t right, int32_t ran
   }
   *slot = (lm_merge){pair, rank, id};
   return LM_OK;
+}
+
+lm_status lm_bpe_add_pair(lm_model *m, lm_word_part left, lm_word_part right, int32_t rank, lm_bytes *joined) {
+  joined->n = 0;
+  lm_put(joined, left.text, left.n);
+  if (right.n > m->prefix.n) lm_put(joined, right.text + m->prefix.n, right.n - m->prefix.n);
+  if (joined->failed) return LM_E_OOM;
+  lm_word_part all = {joined->n ? joined->data : "", joined->n};
+  int32_t a = lm_vocabulary_find(&m->words, left.text, left.n);
+  int32_t b = lm_vocabulary_find(&m->words, right.text, right.n);
+  int32_t id = all.n && right.n >= m->prefix.n ? lm_vocabulary_find(&m->words, all.text, all.n) : -1;
+  if (a < 0 || b < 0 || id < 0) {
+    char text[80];
+    lm_word_part lost = a < 0 ? left : b < 0 ? right : all;
+    lm_write_bytes(text, sizeof text, lost.text, lost.n);
+    return lm_fail(LM_E_IO, "merge %d: '%s' is not in the vocabulary", rank + 1, lm_ellipsize(text, 80));
+  }
+  return add_merge(m, a, b, rank, id);
 }
 
 static const lm_merge *find_merge(const lm_model *m, int32_t left, int32_t right) {

@@ -1,9 +1,11 @@
 /* SentencePiece's precompiled_charsmap: a double array (Darts) of texts, whose values are positions in a list of what
  * they become, each with a closing zero. As `tokenizers` does it, a cluster of less than 6 bytes, and then each
  * character, is replaced by what the shortest text of the map that it begins with becomes. */
+#include <sodium.h>
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/mem.h"
 #include "text/step.h"
 
 /* Where in s->text the replacement is, or -1. */
@@ -88,4 +90,30 @@ lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r) {
   }
   if (w.is) lm_rewrite_put(r, w.c, w.change);
   return LM_OK;
+}
+
+/* Bytes: how many the array takes, the array, and the texts. */
+lm_status lm_step_set_charsmap(lm_step *s, const char *base64, size_t n) {
+  lm_status status = LM_OK;
+  uint32_t size = 0;
+  size_t length = 0;
+  if (n == 0) return (void)(s->kind = LM_STEP_NONE), LM_OK;
+  unsigned char *bytes = lm_malloc(n);
+  if (!bytes) return LM_E_OOM;
+  bool ok =
+      sodium_base642bin(bytes, n, base64, n, NULL, &length, NULL, sodium_base64_VARIANT_ORIGINAL) == 0 && length >= 4;
+  if (ok) memcpy(&size, bytes, 4); /* little-endian, as every machine that this runs on */
+  ok = ok && size >= 4 && size % 4 == 0 && size <= length - 4;
+  const char *texts = (const char *)bytes + 4 + size;
+  if (!ok || lm_utf8_check(texts, length - 4 - size) < length - 4 - size) {
+    TRY(lm_fail(LM_E_IO, "precompiled_charsmap must be base64 of a trie and its texts"));
+  }
+  s->nunits = size / 4;
+  s->units = lm_malloc(size);
+  if (!s->units) TRY(LM_E_OOM);
+  memcpy(s->units, bytes + 4, size);
+  TRY(lm_text_copy(&s->text, texts, length - 4 - size));
+done:
+  lm_free(bytes);
+  return status;
 }

@@ -11,8 +11,8 @@
 typedef struct lm_pattern lm_pattern;
 
 /* text: n bytes of UTF-8. */
-lm_status lm_pattern_literal(const char *text, size_t n, lm_pattern **out);
-lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out);
+LM_API lm_status lm_pattern_literal(const char *text, size_t n, lm_pattern **out);
+LM_API lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out);
 void lm_pattern_free(lm_pattern *p);
 
 #define LM_PATTERN_START ((size_t)-1)

@@ -4,55 +4,50 @@
 #include "text/pattern.h"
 #include "text/pieces.h"
 
-typedef struct lm_string {
-  char *data; /* with a closing zero */
-  size_t n;
-} lm_string;
-
-lm_status lm_text_copy(lm_string *to, const char *text, size_t n);
+/* Each kind of step, the part of tokenizer.json that it is in, and its name there. */
+#define LM_STEP_KINDS(X)                                         \
+  X(LM_NORM_BERT, "normalizer", "BertNormalizer")                \
+  X(LM_NORM_STRIP, "normalizer", "Strip")                        \
+  X(LM_NORM_STRIP_ACCENTS, "normalizer", "StripAccents")         \
+  X(LM_NORM_NFC, "normalizer", "NFC")                            \
+  X(LM_NORM_NFD, "normalizer", "NFD")                            \
+  X(LM_NORM_NFKC, "normalizer", "NFKC")                          \
+  X(LM_NORM_NFKD, "normalizer", "NFKD")                          \
+  X(LM_NORM_LOWERCASE, "normalizer", "Lowercase")                \
+  X(LM_NORM_NMT, "normalizer", "Nmt")                            \
+  X(LM_NORM_CHARSMAP, "normalizer", "Precompiled")               \
+  X(LM_NORM_REPLACE, "normalizer", "Replace")                    \
+  X(LM_NORM_PREPEND, "normalizer", "Prepend")                    \
+  X(LM_NORM_BYTE_LEVEL, "normalizer", "ByteLevel")               \
+  X(LM_PRE_BERT, "pre_tokenizer", "BertPreTokenizer")            \
+  X(LM_PRE_BYTE_LEVEL, "pre_tokenizer", "ByteLevel")             \
+  X(LM_PRE_DELIMITER, "pre_tokenizer", "CharDelimiterSplit")     \
+  X(LM_PRE_METASPACE, "pre_tokenizer", "Metaspace")              \
+  X(LM_PRE_WHITESPACE, "pre_tokenizer", "Whitespace")            \
+  X(LM_PRE_WHITESPACE_SPLIT, "pre_tokenizer", "WhitespaceSplit") \
+  X(LM_PRE_PUNCTUATION, "pre_tokenizer", "Punctuation")          \
+  X(LM_PRE_SPLIT, "pre_tokenizer", "Split")                      \
+  X(LM_PRE_DIGITS, "pre_tokenizer", "Digits")                    \
+  X(LM_PRE_FIXED_LENGTH, "pre_tokenizer", "FixedLength")         \
+  X(LM_POST_BYTE_LEVEL, "post_processor", "ByteLevel")           \
+  X(LM_POST_BERT, "post_processor", "BertProcessing")            \
+  X(LM_POST_ROBERTA, "post_processor", "RobertaProcessing")      \
+  X(LM_POST_TEMPLATE, "post_processor", "TemplateProcessing")    \
+  X(LM_DECODE_BPE, "decoder", "BPEDecoder")                      \
+  X(LM_DECODE_BYTE_LEVEL, "decoder", "ByteLevel")                \
+  X(LM_DECODE_WORDPIECE, "decoder", "WordPiece")                 \
+  X(LM_DECODE_METASPACE, "decoder", "Metaspace")                 \
+  X(LM_DECODE_BYTE_FALLBACK, "decoder", "ByteFallback")          \
+  X(LM_DECODE_FUSE, "decoder", "Fuse")                           \
+  X(LM_DECODE_STRIP, "decoder", "Strip")                         \
+  X(LM_DECODE_REPLACE, "decoder", "Replace")                     \
+  X(LM_DECODE_CTC, "decoder", "CTC")
 
 typedef enum lm_step_kind {
-  LM_STEP_NONE, /* does nothing */
-  /* normalizers */
-  LM_NORM_BERT,
-  LM_NORM_STRIP,
-  LM_NORM_STRIP_ACCENTS,
-  LM_NORM_NFC,
-  LM_NORM_NFD,
-  LM_NORM_NFKC,
-  LM_NORM_NFKD,
-  LM_NORM_LOWERCASE,
-  LM_NORM_NMT,
-  LM_NORM_CHARSMAP,
-  LM_NORM_REPLACE,
-  LM_NORM_PREPEND,
-  LM_NORM_BYTE_LEVEL,
-  /* pre-tokenizers */
-  LM_PRE_BERT,
-  LM_PRE_BYTE_LEVEL,
-  LM_PRE_DELIMITER,
-  LM_PRE_METASPACE,
-  LM_PRE_WHITESPACE,
-  LM_PRE_WHITESPACE_SPLIT,
-  LM_PRE_PUNCTUATION,
-  LM_PRE_SPLIT,
-  LM_PRE_DIGITS,
-  LM_PRE_FIXED_LENGTH,
-  /* post-processors */
-  LM_POST_BYTE_LEVEL,
-  LM_POST_BERT,
-  LM_POST_ROBERTA,
-  LM_POST_TEMPLATE,
-  /* decoders */
-  LM_DECODE_BPE,
-  LM_DECODE_BYTE_LEVEL,
-  LM_DECODE_WORDPIECE,
-  LM_DECODE_METASPACE,
-  LM_DECODE_BYTE_FALLBACK,
-  LM_DECODE_FUSE,
-  LM_DECODE_STRIP,
-  LM_DECODE_REPLACE,
-  LM_DECODE_CTC,
+#define X(kind, ...) kind,
+  LM_STEP_KINDS(X)
+#undef X
+      LM_STEP_NONE /* does nothing; the number of the others */
 } lm_step_kind;
 
 typedef struct lm_template { /* what a sequence or a pair becomes, one after the other */
@@ -68,7 +63,7 @@ typedef struct lm_step {
   lm_pattern *pattern;  /* of Split and Replace; the regular expression or the space of the others */
   lm_behavior behavior;
   lm_prepend prepend;
-  /* Two numbers and four switches, which mean what the reader of each kind says (read_json.c). */
+  /* Two numbers and four switches, which mean what lua/luminary/text/tokenizer_json.lua says of each kind. */
   int32_t first, second;
   bool on[4];
   uint32_t *units; /* Precompiled: the double array, and in `text` what it points to */
@@ -78,6 +73,8 @@ typedef struct lm_step {
 } lm_step;
 
 void lm_step_free(lm_step *s);
+/* normalize_charsmap.c: of n bytes of base64; of none the step does nothing. */
+LM_API lm_status lm_step_set_charsmap(lm_step *s, const char *base64, size_t n);
 
 lm_status lm_normalize(const lm_step *s, lm_pieces *p);
 lm_status lm_pre_tokenize(const lm_step *s, lm_pieces *p);

@@ -10,16 +10,6 @@ static void free_steps(lm_steps *s) {
   lm_free(s->item);
 }
 
-lm_status lm_text_copy(lm_string *to, const char *text, size_t n) {
-  char *made = lm_malloc(n + 1);
-  if (!made) return LM_E_OOM;
-  if (n) memcpy(made, text, n);
-  made[n] = 0;
-  lm_free(to->data);
-  *to = (lm_string){made, n};
-  return LM_OK;
-}
-
 void lm_step_free(lm_step *s) {
   lm_free(s->text.data);
   lm_free(s->word.data);
@@ -40,8 +30,6 @@ void lm_tokenizer_free(lm_tokenizer *t) {
   lm_added_free(&t->added);
   lm_pieces_free(&t->pieces);
   lm_free(t->found.item);
-  lm_free(t->truncation.data);
-  lm_free(t->padding.data);
   lm_free(t);
 }
 

@@ -50,18 +50,13 @@ typedef struct lm_truncation {
 typedef struct lm_tokenizer {
   lm_steps normalizers, pre_tokenizers, post_processors, decoders;
   bool has_decoder;
-  lm_string truncation, padding; /* as they stand in the file, or NULL: for those who keep such settings */
   lm_model model;
   lm_added_tokens added;
   lm_pieces pieces; /* from here on for encoding */
   lm_model_tokens found;
 } lm_tokenizer;
 
-/* json: n bytes, with a closing zero; name: of the file, for messages. */
-LM_API lm_status lm_tokenizer_read(const char *json, size_t n, const char *name, lm_tokenizer **out);
-/* Adds to out the text of "added_tokens". */
-LM_API lm_status lm_tokenizer_added_json(const lm_tokenizer *t, lm_bytes *out);
-LM_API void lm_tokenizer_free(lm_tokenizer *t);
+LM_API void lm_tokenizer_free(lm_tokenizer *t); /* NULL is fine */
 /* One more than the largest id; tokens that are there. */
 LM_API int32_t lm_tokenizer_ids(const lm_tokenizer *t);
 LM_API int32_t lm_tokenizer_id(const lm_tokenizer *t, const char *text, size_t n);   /* -1: none */

@@ -30,7 +30,7 @@ typedef struct lm_vocabulary {
 } lm_vocabulary;
 
 /* A text twice: the later id counts for it. */
-lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_t id);
+LM_API lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_t id);
 /* When all are added: ids can be looked up. An error if ids lie so far apart that the table of them would be large. */
 lm_status lm_vocabulary_close(lm_vocabulary *v);
 void lm_vocabulary_free(lm_vocabulary *v);

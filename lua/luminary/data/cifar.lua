@@ -6,6 +6,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Images = require "luminary.data.images_in_memory"
 local records = require "luminary.data.files_and_bad_records"
+local Tar = require "luminary.file_formats.tar"
 local fail = options.fail
 
 local PIXELS = 3 * 32 * 32
@@ -55,12 +56,12 @@ CIFAR100.coarse_classes = words [[
 local function unpacked(set, path, names)
   local wanted, found = {}, {}
   for _, name in ipairs(names) do wanted[name] = true end
-  local tar = core.tar_open(path)
-  for member in function() return core.tar_next(tar) end do
+  local archive = Tar.open(path)
+  for member in archive.next, archive do
     local name = member:match "[^/]*$"
-    if wanted[name] then found[name] = core.bytes_tensor(core.tar_read(tar)) end
+    if wanted[name] then found[name] = core.bytes_tensor(archive:read()) end
   end
-  core.tar_close(tar)
+  archive:close()
   for _, name in ipairs(names) do
     if not found[name] then fail("%s: '%s' has no file %s", set.__name, path, name) end
   end
@@ -98,7 +99,7 @@ local function set_up(self, opts)
   local column = opts.coarse and 1 or #self.labels_of
   for i, name in ipairs(names) do
     local file = archive and path .. ": " .. name or folder .. name
-    local rows = rows_of(self, file, archive and archive[name] or core.bytes_of(file))
+    local rows = rows_of(self, file, archive and archive[name] or records.bytes_of(file))
     labels[i] = rows:select(2, column):to("int64")
     images[i] = rows:narrow(2, #self.labels_of + 1, PIXELS)
   end

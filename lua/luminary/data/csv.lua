@@ -134,7 +134,7 @@ CSVDataset.init = signature.of([[CSVDataset(path: string, {features, label, targ
   end
   records.begin(self, opts.on_error)
   self.base, self.transform, self.target_transform = opts.base, opts.transform, opts.target_transform
-  self.text = core.keep(core.bytes_of(path))
+  self.text = core.keep(records.bytes_of(path))
   local starts = core.csv_rows(path, self.text, opts.delimiter)
   if starts.shape[1] < 2 then fail("CSVDataset: '%s' has no lines", path) end
   local first = core.csv_fields(path, self.text, opts.delimiter, starts[1], starts[2])

@@ -42,16 +42,24 @@ local sources = setmetatable({}, {__mode = "k"}) -- this state's, by set
 function records.source(set)
   local source = sources[set]
   if source then return source end
-  local opened, bytes, stamp = core.source_open(set.path)
+  local opened, bytes, stamp = core.file_open(set.path)
   if set.stamp and stamp ~= set.stamp then
     fail("%s: '%s' has changed since the dataset was created: it had %s, now %s", set.__name, set.path, set.stamp,
       stamp)
   end
-  if core.source_read(opened, 0, math.min(bytes, 2)) == "\31\139" then
+  if core.file_text(opened, 0, math.min(bytes, 2)) == "\31\139" then
     fail("%s: '%s' is gzipped and cannot be read at random positions; gunzip it first", set.__name, set.path)
   end
   set.stamp, sources[set] = stamp, opened
   return opened, bytes
+end
+
+--- All of a file, plain or gzipped: uint8 [n].
+function records.bytes_of(path)
+  local stream = core.stream_open(path)
+  local bytes = core.stream_bytes(stream)
+  core.stream_finish(stream)
+  return bytes
 end
 
 -- ---- records that cannot be read

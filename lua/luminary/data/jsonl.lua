@@ -16,7 +16,7 @@ JSONLinesDataset.init = signature.of([[JSONLinesDataset(path: string, {fields: t
   self.path = path
   signature.assign(self, opts)
   records.begin(self, self.on_error)
-  self.starts = core.keep(core.source_lines((records.source(self)))) -- of lines, from byte 0; the end at last
+  self.starts = core.keep(core.file_lines((records.source(self)))) -- of lines, from byte 0; the end at last
 end)
 
 function JSONLinesDataset:len() return self.starts.shape[1] - 1 end
@@ -33,12 +33,21 @@ local function has_null(v)
   return false
 end
 
+-- The number of the line that byte `at` is on.
+local function line_of(source, at)
+  local line, piece = 1, 2 ^ 18
+  for from = 0, at - 1, piece do
+    line = line + select(2, core.file_text(source, from, math.min(piece, at - from)):gsub("\n", ""))
+  end
+  return line
+end
+
 local function read(self, i)
   local source, from, to = records.source(self), self.starts[i], self.starts[i + 1]
   local function bad(why)
-    fail("JSONLinesDataset: '%s': line %d: %s", self.path, core.source_line_of(source, from), why)
+    fail("JSONLinesDataset: '%s': line %d: %s", self.path, line_of(source, from), why)
   end
-  local ok, value = pcall(core.json_decode, core.source_read(source, from, to - from),
+  local ok, value = pcall(core.json_decode, core.file_text(source, from, to - from),
     self.null == nil and NULL or self.null)
   if not ok then bad(records.reason(value, "json_decode")) end
   local function check(v, name)

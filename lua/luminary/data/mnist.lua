@@ -1,8 +1,8 @@
 --- The data sets that come as IDX files.
-local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local idx = require "luminary.file_formats.idx"
 local Images = require "luminary.data.images_in_memory"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
@@ -27,7 +27,7 @@ MNIST.init = signature.of("({" .. Images.options .. "})", function(self, opts)
   local which = opts.train and "train" or "t10k"
   local function find(name) return records.find(self, opts.root, {which .. name, which .. name .. ".gz"}) end
   local images_path, labels_path = find "-images-idx3-ubyte", find "-labels-idx1-ubyte"
-  local images, labels = core.read_idx(images_path), core.read_idx(labels_path)
+  local images, labels = idx.load(images_path), idx.load(labels_path)
   if images.ndim ~= 3 then
     fail("%s: '%s' has %s; expected images [N, H, W]", self.__name, images_path, options.describe(images))
   end

@@ -39,7 +39,7 @@ function TokenDataset:len() return math.floor((self.tokens - self.block_size - 1
 -- The samples of a 1-d int64 tensor of numbers, or of a list: x and y, int64 [N, block_size].
 local function blocks(self, index)
   index = dataset.numbers("TokenDataset", index)
-  return core.source_blocks(records.source(self), index, self.dtype, self.offset, self.block_size, self.stride,
+  return core.file_blocks(records.source(self), index, self.dtype, self.offset, self.block_size, self.stride,
     self.base, self.vocab_size or 0)
 end
 

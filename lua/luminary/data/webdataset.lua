@@ -6,6 +6,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local IterableDataset = require("luminary.data.dataset").IterableDataset
 local decoding = require "luminary.data.image_samples"
+local Tar = require "luminary.file_formats.tar"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
@@ -188,7 +189,7 @@ local function walk(self)
       current.left_out = true
       return done
     end
-    local ok, bytes = attempt(core.tar_read)
+    local ok, bytes = attempt(Tar.read)
     if ok then current.files[extension] = bytes end
     return done
   end
@@ -197,14 +198,14 @@ local function walk(self)
       local ok, name, done
       if not tar then
         at = at + 1
-        ok, tar = attempt(core.tar_open)
+        ok, tar = attempt(Tar.open)
         if not ok then tar = nil end
       end
-      if tar then ok, name = attempt(core.tar_next) end
+      if tar then ok, name = attempt(Tar.next) end
       if ok and name then
         done = take(name)
       elseif ok and tar then
-        core.tar_close(tar)
+        tar:close()
         tar, done = nil, finished()
       end
       if done then return done end

@@ -5,20 +5,19 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local collectives = require "luminary.distributed.collectives"
 local groups = require "luminary.distributed.groups"
-local encode = require "luminary.distributed.encode_values"
+local load_module = require "luminary.base.load_module"
 local fail = options.fail
 
 local objects = {}
 
 local function pack(who, value, name)
-  local text, problem = encode.encode(value, name)
-  if not text then fail("%s: %s; only nil, booleans, numbers, strings and plain tables can be sent", who, problem) end
-  return text
+  return (load_module("luminary.mp.serialization").encode(who, value, {plain = name}))
 end
 
 local function unpack_text(who, bytes, n)
-  local ok, value = pcall(encode.decode, core.dist_text(bytes, n))
-  if not ok then fail("%s: received malformed data: %s", who, value) end
+  local decode = load_module("luminary.mp.serialization").decode
+  local ok, value = pcall(decode, core.dist_text(bytes, n), {}, {}, true)
+  if not ok then fail("%s: received malformed data", who) end
   return value
 end
 

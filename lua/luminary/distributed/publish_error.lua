@@ -4,11 +4,12 @@
 --- "absent", "left", "unreachable"; or "mismatch": ranks made different calls), cause_rank, message, traceback,
 --- time. TORCHELASTIC_ERROR_FILE gets what torchrun's agent prints.
 local core = require "luminary.core"
+local json_encode = require "luminary.base.json_encode"
 
 local function write(path, value)
   local file = path and path ~= "" and io.open(path, "w")
   if not file then return end
-  file:write(core.json_encode(value), "\n")
+  file:write(json_encode(value), "\n")
   file:close()
 end
 

@@ -211,11 +211,7 @@ end
 
 --- The metadata of the file of that path: values by key.
 function gguf.metadata(path)
-  local source = Source.open(path, {})
-  local ok, metadata = pcall(read_header, source)
-  source:close()
-  if not ok then error(metadata, 0) end -- it says where
-  return metadata
+  return (Source.with(path, {}, read_header))
 end
 
 --- {metadata = values by key, tensors = by name}, and a list of those that are of kinds that are not read, whose field

@@ -45,7 +45,7 @@ local others = {
   {"^\137HDF", "HDF5; in Python, convert it with safetensors.numpy.save_file"},
 }
 
-local LARGEST_HEADER = 1e8 -- of a safetensors file, which begins with its length
+local function load_safetensors(source) return "safetensors", format("checkpoint").load(source) end
 
 local function read_source(source)
   if source.path:find "%.t7$" then return "Torch7", format("torch7_file").load(source) end
@@ -54,27 +54,22 @@ local function read_source(source)
   for _, reader in ipairs(readers) do
     if head:find(reader[1]) then return reader[2](source) end
   end
-  local may_be_ours = #head < 8 or Source.unsigned(head, 1, 8) <= LARGEST_HEADER
-  if may_be_ours and head:find "^........{" then return nil end
+  local may_be_ours = #head < 8 or Source.unsigned(head, 1, 8) <= 1e8 -- the length of a safetensors header
+  if may_be_ours and head:find "^........{" then return load_safetensors(source) end
   if not may_be_ours and head:find "^\128[\1-\5]" then
     return "torch.save before 1.6", format("torch_file").load_legacy(source)
   end
   for _, other in ipairs(others) do
     if head:find(other[1]) then source:fail("not a file of weights: %s", other[2]) end
   end
-  if may_be_ours then return nil end -- the core says what is wrong
+  if may_be_ours then return load_safetensors(source) end -- which says what is wrong
   source:fail("unknown format; supported are safetensors, torch.save's .pt, .npy, .npz, .gguf and .t7")
 end
 
 -- The contents of one file, as formats.load returns them.
 local function load_one(path, opts)
-  local source = Source.open(path, opts)
-  local ok, kind, value, lacking = pcall(read_source, source)
-  source:close()
-  if not ok then error(kind, 0) end -- it says where
-  if kind then return {path = path, kind = kind, value = value, lacking = lacking or {}, metadata = {}} end
-  local tensors, left_out, metadata = format("safetensors").load(path, opts)
-  return {path = path, kind = "safetensors", value = tensors, lacking = left_out, metadata = metadata or {}}
+  local kind, value, lacking, metadata = Source.with(path, opts, read_source)
+  return {path = path, kind = kind, value = value, lacking = lacking or {}, metadata = metadata or {}}
 end
 
 --- What is in a file: {path = that of the weights, if a folder was named, kind = what kind of file it is, value,
@@ -113,7 +108,7 @@ function formats.save(path, value)
     options.fail_file("write", path, ("unsupported extension .%s; use .safetensors, .pt, .npz or .npy%s"):format(ending,
       unwritten[ending]))
   end
-  local write = writers[ending] or format("safetensors").save
+  local write = writers[ending] or format("checkpoint").save
   write(path, value)
 end
 

@@ -1,265 +1,229 @@
---- safetensors files: tensors by name, and what lm.save makes of tables of tensors and plain values.
----
---- A flat table of tensors by name is a plain safetensors file, which Python reads. Anything deeper is
---- described as JSON in the file's __metadata__ under "luminary"; its tensors are named by their path
---- ("model.conv1.weight"). In the description a node is
----   a string, a boolean, a finite number       itself
----   {"tensor": name}                           a tensor of the file
----   {"number": "inf" | "-inf" | "nan"}         numbers that JSON lacks
----   {"integer": digits}                        int64 cdata
----   {"bytes": hexadecimal}                     strings that are no UTF-8 text, or hold a zero byte
----   {"list": [node …], "table": {key: node …}, "integers": {digits: node …}}
----                                              a table: what counts from 1, its strings, other integers;
----                                              each left out when empty
----   {"same": n}                                the table whose node has "id": n: one that stands in several positions
---- Files are data only: loading one runs nothing.
+--- safetensors files (https://github.com/huggingface/safetensors): tensors by name, and strings by key. Eight bytes,
+--- little-endian: the header's length; the header, JSON: {"name": {"dtype", "shape", "data_offsets"}, ...,
+--- "__metadata__": {string: string}}; then the tensors' bytes without gaps.
 local core = require "luminary.core"
-local class = require "luminary.base.class"
+local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
-local truncate_text = require "luminary.base.truncate_text"
-local is_utf8_text = require "luminary.base.is_utf8_text"
-local ffi = require "ffi"
-local fail = options.fail
+local printable_name = require "luminary.base.printable_name"
+local Source = require "luminary.file_formats.source"
 
 local safetensors = {}
-local KEY, DEEPEST = "luminary", 100
 
-local function is_integer_key(key)
-  return type(key) == "number" and key == math.floor(key) and math.abs(key) < 2 ^ 53
+local dtypes = {
+  BOOL = "bool", U8 = "uint8", I8 = "int8", I16 = "int16", U16 = "uint16", I32 = "int32", U32 = "uint32", I64 = "int64",
+  F16 = "float16", BF16 = "bfloat16", F32 = "float32", F64 = "float64",
+}
+local names_of_dtypes = {}
+for name, dtype in pairs(dtypes) do names_of_dtypes[dtype] = name end
+
+-- Of a header, as the reference implementation; and of its JSON, as core.json_decode.
+local MOST_BYTES, MOST_VALUES = 1e8, 2 ^ 22
+
+--- Writes tensors, by name, in the order of the list of names but wider elements first, so that each is aligned, and
+--- strings by key.
+function safetensors.write(path, tensors, metadata, names)
+  local by_width, header, values = {[8] = {}, [4] = {}, [2] = {}, [1] = {}}, {}, 0
+  for _, name in ipairs(names) do
+    if not core.is_utf8_text(name) then
+      options.fail_in_file(path, "a tensor's name must be UTF-8 without NUL bytes")
+    elseif name == "__metadata__" then
+      options.fail_in_file(path, "a tensor cannot be named __metadata__")
+    end
+    local list = by_width[Source.item_bytes[tensors[name].dtype]]
+    list[#list + 1] = name
+  end
+  for key, value in pairs(metadata) do
+    if not core.is_utf8_text(key) or not core.is_utf8_text(value) then
+      options.fail_in_file(path, "the metadata must be UTF-8 without NUL bytes")
+    end
+    header[1], values = '"__metadata__":' .. json_encode(metadata), values + 1
+  end
+  local pieces, at = {""}, 0
+  for _, width in ipairs {8, 4, 2, 1} do
+    for _, name in ipairs(by_width[width]) do
+      local t = tensors[name]
+      local shape, stop = t.shape, at + t:numel() * width
+      header[#header + 1] = ('%s:{"dtype":"%s","shape":[%s],"data_offsets":[%.0f,%.0f]}'):format(json_encode(name),
+        names_of_dtypes[t.dtype], table.concat(shape, ","), at, stop)
+      pieces[#pieces + 1], at, values = t, stop, values + 6 + #shape
+    end
+  end
+  local text = "{" .. table.concat(header, ",") .. "}"
+  if #text > MOST_BYTES or values >= MOST_VALUES then
+    options.fail("save: the header of %d tensors and other values has %d bytes, more than readers accept; store many "
+      .. "numbers in one tensor (lm.tensor, lm.stack)", #names, #text)
+  end
+  text = text .. (" "):rep(-#text % 8)
+  pieces[1] = Source.little_endian(#text, 8) .. text
+  core.write_pieces(path, pieces)
 end
 
-local function to_hex(s)
-  return (s:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+local PART = "safetensors header"
+
+-- The header; where the data begin.
+local function read_header(source)
+  if source.size < 10 then source:fail("not a safetensors file: it has %d bytes", source.size) end
+  local length = Source.unsigned(source:text(0, 8), 1, 8)
+  if length > MOST_BYTES or length > source.size - 8 then
+    source:fail("not a safetensors file: a header of %.0f bytes in a file of %.0f", length, source.size)
+  end
+  local text = source:text(8, length)
+  if text:sub(1, 1) ~= "{" then source:malformed(PART .. " at byte 8", "it must start with {") end
+  if not core.is_utf8_text(text) then source:malformed(PART, "it is not UTF-8 without NUL bytes") end
+  return text, 8 + length
 end
 
-local function from_hex(digits)
-  if #digits % 2 ~= 0 or digits:find("[^%x]") then return nil end
-  return (digits:gsub("..", function(pair) return string.char(tonumber(pair, 16)) end))
+-- Calls each(name, entry, number of its fields) for the members of the header.
+local function walk_header(source, text, each)
+  local ok, why = pcall(core.json_decode, text, nil, each)
+  if ok then return end
+  local byte, reason = why:match "json_decode: malformed JSON at byte (%d+): (.*)"
+  if byte then source:malformed(("%s at byte %.0f"):format(PART, byte + 7), "%s", reason) end
+  local other = why:match "json_decode: (.*)"
+  if other then source:malformed(PART, "%s", other) end
+  error(why, 0) -- of each
 end
 
--- ---- saving
+local function check_metadata(source, metadata)
+  if type(metadata) ~= "table" then source:malformed(PART, "__metadata__ must be an object") end
+  for key, value in pairs(metadata) do
+    if type(key) ~= "string" then source:malformed(PART, "__metadata__ must be an object") end
+    if type(value) ~= "string" then
+      source:malformed(PART, "__metadata__: '%s' must be a string", printable_name(key, 200))
+    end
+    if key:find "%z" or value:find "%z" then source:malformed(PART, "a string contains a NUL byte") end
+  end
+end
 
-local function sorted_keys(t, who, path)
-  local strings, integers = {}, {}
-  for key in pairs(t) do
-    if type(key) == "string" then
-      if not is_utf8_text(key) then
-        fail("%s: %s has the key %q, which is not valid UTF-8", who, path == "" and "the table" or path, key)
+local function is_count(v) return type(v) == "number" and v >= 0 and v <= 2 ^ 53 and v % 1 == 0 end
+
+local fields = {dtype = true, shape = true, data_offsets = true}
+
+local function malformed(source, name, format, ...)
+  source:malformed(PART, "'%s'" .. format, printable_name(name, 200), ...)
+end
+
+-- Of an entry of the header, checked: its dtype, false where tensors have none of it, its shape, and from where to
+-- where its bytes are in the file. Written for the compiler, which takes no pairs().
+local function read_entry(source, name, of, members, data)
+  if name:find("\0", 1, true) then source:malformed(PART, "a string contains a NUL byte") end
+  if type(of) ~= "table" then malformed(source, name, " must be an object") end
+  local stored, shape, offsets = of.dtype, of.shape, of.data_offsets
+  if type(stored) ~= "string" then malformed(source, name, ": dtype must be a string") end
+  if type(shape) ~= "table" or #shape == 0 and next(shape) ~= nil then
+    malformed(source, name, ": shape must be a list")
+  end
+  if #shape > 8 then malformed(source, name, " has more than 8 dims") end
+  if type(offsets) ~= "table" or #offsets ~= 2 or not is_count(offsets[1]) or not is_count(offsets[2]) then
+    malformed(source, name, ": data_offsets must be two non-negative integers")
+  end
+  if members ~= 3 then
+    for field in pairs(of) do
+      if not fields[field] then
+        malformed(source, name, " has an unknown field '%s'", printable_name(tostring(field), 60))
       end
-      strings[#strings + 1] = key
-    elseif is_integer_key(key) then
-      integers[#integers + 1] = key
+    end
+  end
+  local from, to, dtype, numel = offsets[1], offsets[2], dtypes[stored], 1
+  for i = 1, #shape do
+    if not is_count(shape[i]) then malformed(source, name, ": shape must be non-negative integers") end
+    numel = numel * shape[i]
+  end
+  if from > to or to > source.size - data then
+    malformed(source, name, " is at bytes %.0f to %.0f of %.0f", from, to, source.size - data)
+  end
+  if dtype and numel * Source.item_bytes[dtype] ~= to - from then
+    malformed(source, name, " of shape [%s] and dtype %s does not match its %.0f bytes", table.concat(shape, ", "),
+      stored, to - from)
+  end
+  return dtype or false, shape, data + from, data + to
+end
+
+-- The numbers of the entries in the order of their bytes, which fill the file from `at` on without a gap or an overlap.
+local function in_order(source, names, first, past, at)
+  local order, begins = {}, at
+  for i = 1, #names do order[i] = i end
+  for i = 2, #names do
+    if first[i] < past[i - 1] then -- in few files
+      table.sort(order, function(a, b)
+        if first[a] ~= first[b] then return first[a] < first[b] end
+        return past[a] < past[b]
+      end)
+      break
+    end
+  end
+  for _, i in ipairs(order) do
+    if first[i] ~= at then
+      malformed(source, names[i], " must start at byte %.0f of the data, got %.0f: a gap or an overlap", at - begins,
+        first[i] - begins)
+    end
+    at = past[i]
+  end
+  if at ~= source.size then
+    source:malformed(PART, "the tensors have %.0f bytes, the file has %.0f", at - begins, source.size - begins)
+  end
+  return order
+end
+
+-- Read at once: enough for several threads, and a bound on what lies in memory before it moves to a device.
+local WINDOW = 2 ^ 26
+
+local stored_as = {bool = "uint8", uint32 = "int32"} -- which are checked, and widened
+
+local function finished(source, t, name, dtype, shape)
+  if dtype == "uint32" then t = core.ops.bitwise_and(t:to "int64", 2 ^ 32 - 1) end
+  if dtype == "bool" then
+    local most = t:numel() > 0 and t:max():item() or 0
+    if most > 1 then
+      source:malformed("safetensors data", "'%s' is bool but has the value %d", printable_name(name, 200), most)
+    end
+    t = core.view_as(t, "bool", shape, Source.dense_strides(shape), 0)
+  end
+  return source:placed(t)
+end
+
+--- Of a source: the tensors by name; strings by key; a list of the tensors whose dtype tensors do not have.
+function safetensors.read(source)
+  local tensors, metadata, lacking = {}, nil, {}
+  local names, dtype, shape, first, past = {}, {}, {}, {}, {} -- of the entries of the header
+  local text, data = read_header(source)
+  walk_header(source, text, function(name, of, members)
+    if name == "__metadata__" then
+      if metadata then source:malformed(PART, "__metadata__ appears twice") end
+      metadata = of
+      return check_metadata(source, of)
+    end
+    if tensors[name] ~= nil then source:malformed(PART, "two tensors are named '%s'", printable_name(name, 200)) end
+    local i = #names + 1
+    tensors[name], names[i] = false, name
+    dtype[i], shape[i], first[i], past[i] = read_entry(source, name, of, members, data)
+    if not dtype[i] then lacking[i] = of.dtype end
+  end)
+  -- Of the window that is read next: which entries, and what core.file_read takes.
+  local window, kinds, shapes, offsets, bytes, left_out = {}, {}, {}, {}, 0, {}
+  local function read()
+    for k, t in ipairs(core.file_read(source.file, kinds, shapes, offsets)) do
+      local i = window[k]
+      tensors[names[i]] = finished(source, t, names[i], dtype[i], shape[i])
+    end
+    window, kinds, shapes, offsets, bytes = {}, {}, {}, {}, 0
+  end
+  for _, i in ipairs(in_order(source, names, first, past, data)) do
+    local size, n = past[i] - first[i], #window + 1
+    if lacking[i] then
+      tensors[names[i]] = nil
+      left_out[#left_out + 1] = ("'%s' (%s)"):format(printable_name(names[i], 200), printable_name(lacking[i], 20))
     else
-      fail("%s: %s has a key of type %s; keys must be strings or integers", who, path == "" and "the table" or path,
-        type(key))
-    end
-  end
-  table.sort(strings)
-  table.sort(integers)
-  return strings, integers
-end
-
-local describe_value
-
-local function refuse_object(value, path)
-  fail("save: %s is an object%s", path == "" and "the value" or path,
-    class.has(value, "state_dict") and "; save its :state_dict()" or ", not a plain table")
-end
-
-local function describe_table(value, path, file, depth)
-  local node = file.nodes[value]
-  if node then
-    if not node.id then
-      file.shared = file.shared + 1
-      node.id = file.shared
-    end
-    if file.open[value] then fail("save: %s contains itself", path) end
-    return {same = node.id}
-  end
-  if depth > DEEPEST then fail("save: %s is nested too deeply", truncate_text(path, 100)) end
-  local strings, integers = sorted_keys(value, "save", path)
-  local prefix = path == "" and "" or path .. "."
-  node = {}
-  file.nodes[value], file.open[value] = node, true
-  for _, key in ipairs(strings) do
-    node.table = node.table or {}
-    node.table[key] = describe_value(value[key], prefix .. key, file, depth + 1)
-  end
-  local length = 0
-  while rawget(value, length + 1) ~= nil do length = length + 1 end
-  for _, key in ipairs(integers) do
-    local child = describe_value(value[key], prefix .. ("%d"):format(key), file, depth + 1)
-    if key >= 1 and key <= length then
-      node.list = node.list or {}
-      node.list[key] = child
-    else
-      node.integers = node.integers or {}
-      node.integers[("%d"):format(key)] = child
-    end
-  end
-  file.open[value] = nil
-  return node
-end
-
--- The node of a value; its tensors go into file.tensors under names listed in file.names.
-function describe_value(value, path, file, depth)
-  local kind = type(value)
-  if core.is_tensor(value) then
-    local name = path == "" and "tensor" or path
-    while file.tensors[name] do name = name .. "'" end
-    file.tensors[name] = value:detach()
-    file.names[#file.names + 1] = name
-    return {tensor = name}
-  elseif class.record(value) or kind == "table" and not options.is_plain(value) then
-    refuse_object(value, path)
-  elseif kind == "table" then
-    return describe_table(value, path, file, depth)
-  elseif kind == "number" then
-    if value ~= value then return {number = "nan"} end
-    if value == math.huge then return {number = "inf"} end
-    if value == -math.huge then return {number = "-inf"} end
-    return value
-  elseif kind == "string" then
-    return is_utf8_text(value) and value or {bytes = to_hex(value)}
-  elseif kind == "boolean" then
-    return value
-  elseif kind == "cdata" and ffi.istype("int64_t", value) then
-    return {integer = tostring(value):gsub("LL$", "")}
-  end
-  fail("save: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved",
-    path == "" and "the value" or path, kind)
-end
-
-local function is_flat(value)
-  if type(value) ~= "table" or next(value) == nil then return false end
-  for key, v in pairs(value) do
-    if type(key) ~= "string" or key == "" or not core.is_tensor(v) then return false end
-  end
-  return true
-end
-
---- Writes a tensor, or a table of tensors and plain values.
-function safetensors.save(path, value)
-  local file = {tensors = {}, names = {}, nodes = {}, open = {}, shared = 0}
-  local node = describe_value(value, "", file, 1)
-  local metadata = {}
-  if not is_flat(value) then metadata[KEY] = core.json_encode(node) end
-  core.safetensors_save(path, file.tensors, metadata, file.names)
-end
-
--- ---- loading
-
-local function bad(path, what) options.malformed_file(path, "description in the metadata", what) end
-
-local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
-
-local leaves = {tensor = true, number = true, bytes = true, integer = true} -- the only field of a node that has it
-
-local restore
-
--- t[key] of the node. Tables that stand in several positions are put there in the end, when all are made.
-local function put(t, key, node, file, depth)
-  if t[key] ~= nil or file.taken[t] and file.taken[t][key] then bad(file.path, ("two values for [%s]"):format(key)) end
-  if type(node) == "table" and node.same ~= nil then
-    if next(node, next(node)) ~= nil then bad(file.path, "a node that is the same as another, and more") end
-    file.taken[t] = file.taken[t] or {}
-    file.taken[t][key] = true
-    file.later[#file.later + 1] = {t, key, node.same}
-  else
-    t[key] = restore(node, file, depth)
-  end
-end
-
-local function restore_table(node, file, depth)
-  local out = {}
-  if node.id ~= nil then
-    if file.made[node.id] then bad(file.path, "two tables of the number " .. tostring(node.id)) end
-    file.made[node.id] = out
-  end
-  for key, part in pairs(node) do
-    if key ~= "id" and type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
-    if key == "table" then
-      for name, child in pairs(part) do
-        if type(name) ~= "string" then bad(file.path, "a key is not a string") end
-        put(out, name, child, file, depth + 1)
+      if n > 1 and bytes + size > WINDOW then
+        read()
+        n = 1
       end
-    elseif key == "list" then
-      local n = 0
-      for _ in pairs(part) do n = n + 1 end
-      if n ~= #part then bad(file.path, "a list that is none") end
-      for i = 1, n do put(out, i, part[i], file, depth + 1) end
-    elseif key == "integers" then
-      for digits, child in pairs(part) do
-        local integer = type(digits) == "string" and digits:find("^%-?%d+$") and tonumber(digits)
-        if not integer or not is_integer_key(integer) then bad(file.path, "a key is not an integer") end
-        put(out, integer, child, file, depth + 1)
-      end
-    elseif key ~= "id" then
-      bad(file.path, "a node with the field '" .. tostring(key) .. "'")
+      window[n], kinds[n], shapes[n], offsets[n] = i, stored_as[dtype[i]] or dtype[i], shape[i], first[i]
+      bytes = bytes + size
     end
   end
-  return out
-end
-
-local function put_shared(file)
-  for _, place in ipairs(file.later) do
-    local t, key, id = unpack(place)
-    t[key] = file.made[id] or bad(file.path, "no table of the number " .. tostring(id))
-  end
-end
-
--- Digits as int64; doubles hold only 53 bits.
-local function parse_integer(digits)
-  local sign, rest = digits:match("^(%-?)(%d+)$")
-  if not rest or #rest > 19 then return nil end
-  local value = ffi.new("int64_t", 0)
-  for digit in rest:gmatch("%d") do value = value * 10 - tonumber(digit) end
-  value = sign == "-" and value or -value
-  return tostring(value) == digits .. "LL" and value or nil -- nil where 64 bits do not hold it
-end
-
-function restore(node, file, depth)
-  if depth > DEEPEST then bad(file.path, "it is nested too deep") end
-  if type(node) == "string" or type(node) == "number" or type(node) == "boolean" then return node end
-  if type(node) ~= "table" then bad(file.path, "a node of no known kind") end
-  for kind in pairs(leaves) do
-    if node[kind] ~= nil and next(node, next(node)) ~= nil then
-      bad(file.path, "a node that is a " .. kind .. " and more")
-    end
-  end
-  if node.tensor ~= nil then
-    local t = type(node.tensor) == "string" and file.tensors[node.tensor]
-    if not t then bad(file.path, "no tensor '" .. tostring(node.tensor) .. "' in the file") end
-    file.used[node.tensor] = true
-    return t
-  elseif node.number ~= nil then
-    return numbers[node.number] or bad(file.path, "a number '" .. tostring(node.number) .. "'")
-  elseif node.bytes ~= nil then
-    return type(node.bytes) == "string" and from_hex(node.bytes) or bad(file.path, "bytes that are not hexadecimal")
-  elseif node.integer ~= nil then
-    return type(node.integer) == "string" and parse_integer(node.integer) or bad(file.path, "an integer without digits")
-  end
-  return restore_table(node, file, depth)
-end
-
---- What safetensors.save wrote, or the tensors by name of any other file; those that are left out; the other metadata.
---- opts: {device, mmap}.
-function safetensors.load(path, opts)
-  local tensors, metadata, _, lacking = core.safetensors_load(path, {device = opts.device, mmap = opts.mmap})
-  local text = metadata[KEY]
-  if not text then return tensors, lacking, metadata end
-  metadata[KEY] = nil
-  local ok, node = pcall(core.json_decode, text)
-  if not ok then bad(path, node) end
-  local file = {path = path, tensors = tensors, made = {}, later = {}, taken = {}, used = {}}
-  local value = restore(node, file, 1)
-  put_shared(file)
-  for name in pairs(tensors) do
-    if not file.used[name] then
-      bad(path, "it does not say where the tensor '" .. truncate_text(name, 200) .. "' belongs")
-    end
-  end
-  return value, lacking, metadata
+  read()
+  return tensors, metadata or {}, left_out
 end
 
 return safetensors

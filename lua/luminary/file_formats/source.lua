@@ -21,20 +21,29 @@ function Source.open(path, opts)
   return setmetatable({path = path, file = file, from = 0, size = size, opts = opts}, Source)
 end
 
+local function close(source, ok, ...)
+  core.file_close(source.file)
+  if not ok then error(..., 0) end -- it says where
+  return ...
+end
+
+--- What read(source) returns of the file of that path, which is closed then.
+function Source.with(path, opts, read)
+  local source = Source.open(path, opts)
+  return close(source, pcall(read, source))
+end
+
 local LONGEST_TEXT = 2 ^ 28
 
 --- All of a file that describes something: JSON, a vocabulary. An error where it has more than 2^28 bytes, before any
 --- is read.
 function Source.whole_text(path)
-  local source = Source.open(path, {})
-  if source.size > LONGEST_TEXT then
-    source:close()
-    options.fail_in_file(path, "JSON and vocabularies must have at most %.0f bytes, got %.0f", LONGEST_TEXT,
-      source.size)
-  end
-  local text = source:text(0, source.size)
-  source:close()
-  return text
+  return Source.with(path, {}, function(source)
+    if source.size > LONGEST_TEXT then
+      source:fail("JSON and vocabularies must have at most %.0f bytes, got %.0f", LONGEST_TEXT, source.size)
+    end
+    return source:text(0, source.size)
+  end)
 end
 
 --- n of its bytes from `at` on, as a source.

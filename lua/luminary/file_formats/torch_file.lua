@@ -3,7 +3,6 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local is_utf8_text = require "luminary.base.is_utf8_text"
 local printable_name = require "luminary.base.printable_name"
 local pickle = require "luminary.file_formats.pickle"
 local Source = require "luminary.file_formats.source"
@@ -308,7 +307,7 @@ function Writer:put(...)
 end
 
 function Writer:text(s)
-  if is_utf8_text(s) then return self:put("X", little_endian(#s, 4), s) end
+  if core.is_utf8_text(s) then return self:put("X", little_endian(#s, 4), s) end
   local wide = s:gsub("[\128-\255]", function(c)
     local byte = c:byte()
     return string.char(194 + (byte >= 192 and 1 or 0), 128 + byte % 64)

@@ -1,5 +1,6 @@
 --- What a folder's generation_config.json says of net:generate, as transformers read it.
 local core = require "luminary.core"
+local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 
@@ -59,7 +60,7 @@ end
 
 --- A value of a JSON file as messages show it.
 function generation_config.shown(value)
-  local ok, text = pcall(core.json_encode, value)
+  local ok, text = pcall(json_encode, value)
   return printable_name(type(value) == "table" and ok and text or tostring(value), 100)
 end
 

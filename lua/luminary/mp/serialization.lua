@@ -9,8 +9,12 @@
 ---   d<number>;        17 digits: exact
 ---   s<length>:<bytes> a string; S<n>; the n-th string again
 ---   T<n>; F<n>; …     an object of one of the kinds below
+---
+--- With {plain = true} tables are the only objects, and have no metatables: whatever such a text holds, decoding it
+--- returns data alone.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local environment_of = require "luminary.mp.function_environment"
 local names = require "luminary.mp.module_references"
@@ -52,6 +56,7 @@ local function path_of(way, object)
     table.insert(steps, 1, step_text(came.from, came.how, came.key))
     object = came.from
   end
+  if way.root then return way.root .. table.concat(steps) end
   local path = table.concat(steps):gsub("^%.", "")
   return (path == "" or path:find "^'s ") and "the value" .. path or path
 end
@@ -131,18 +136,26 @@ end
 
 local words = {thread = "a coroutine", userdata = "userdata"}
 
+function Encoder:refuse_object(v, from, how, key)
+  local place = {}
+  self.way[place] = {from = from, how = how, key = key}
+  core.error_at_caller(("%s: %s is %s; only nil, booleans, numbers, strings and plain tables can be sent"):format(
+    self.who, path_of(self.way, place), options.is_plain(v) and "a table" or options.describe(v)))
+end
+
 -- The text of one value: `how` and `key` say how `from` leads to it.
 function Encoder:value(v, from, how, key)
   local kind = type(v)
   if kind == "string" then return self:string(v) end
   local scalar = scalar_text(v)
   if scalar then return scalar end
+  if self.plain and not options.is_plain(v) then self:refuse_object(v, from, how, key) end
   if kind == "cdata" then return self:cdata(v, from, how, key) end
   local ref = self.refs[v]
   if ref then return ref end
   if kind == "userdata" and core.is_tensor(v) then return self:tensor(v, from, how, key) end
   if kind == "userdata" and core.mp_is_handle(v) then return self:handle(v, from, how, key) end
-  local steps = kind ~= "thread" and self.name_of(v)
+  local steps = kind ~= "thread" and not self.plain and self.name_of(v)
   if steps then
     self.steps[#self.steps + 1] = steps
     return self:enter("N", v)
@@ -165,7 +178,7 @@ function Encoder:table_body(t, out)
       out[#out + 1] = self:value(value, t, "field", key)
     end
   end
-  out[#out + 1] = "n" .. self:value(debug.getmetatable(t), t, "metatable")
+  out[#out + 1] = "n" .. self:value(not self.plain and debug.getmetatable(t) or nil, t, "metatable")
 end
 
 -- A function's upvalues, and its environment. An upvalue that an earlier function has too is shared with it.
@@ -213,17 +226,16 @@ function Encoder:head()
   return table.concat(out)
 end
 
---- Text, list of tensors, list of handles. `who` begins the errors; options: processes (true: tensors are moved to
---- shared memory, else they are passed on within this process), name_of (a finder of module_references.lua, for who
---- encodes
---- often; else what is loaded is looked through again).
-function carrier.encode(who, value, options)
+--- Text, list of tensors, list of handles. `who` begins the errors; opts: plain, and what errors then call the value;
+--- processes (true: tensors are moved to shared memory, else they are passed on within this process), name_of (a finder
+--- of module_references.lua, for who encodes often; else what is loaded is looked through again).
+function carrier.encode(who, value, opts)
   local scalar = scalar_text(value)
   if scalar then return NOTHING .. scalar, {}, {} end
   local self = setmetatable({
-    who = who, processes = options.processes, there = options.processes and "another process" or "another thread",
-    refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {}, upvalues = {},
-    strings = {}, nstrings = 0, name_of = options.name_of or names.finder(),
+    who = who, processes = opts.processes, there = opts.processes and "another process" or "another thread",
+    refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {root = opts.plain}, upvalues = {},
+    strings = {}, nstrings = 0, plain = opts.plain, name_of = not opts.plain and (opts.name_of or names.finder()),
   }, Encoder)
   local out = {self:value(value)}
   local at = 1
@@ -275,8 +287,15 @@ end
 function Decoder:digits() return self:before ";" end
 function Decoder:number() return tonumber(self:before ";") or malformed() end
 
+-- How many of something follow, each of which takes a byte or more.
+function Decoder:count(mark)
+  local n = tonumber(self:before(mark or ";"))
+  return n and n >= 0 and n <= #self.text and n % 1 == 0 and n or malformed()
+end
+
 function Decoder:bytes()
-  local n = tonumber(self:before ":") or malformed()
+  local n = self:count ":"
+  if self.at + n - 1 > #self.text then malformed() end
   self.at = self.at + n
   return sub(self.text, self.at - n, self.at - 1)
 end
@@ -304,7 +323,11 @@ end
 function Decoder:make_objects(tensors, handles)
   local counts, made = {}, new_lists()
   made.X, made.H = tensors, handles
-  for i = 1, #kinds do counts[i] = self:number() end
+  for i = 1, #kinds do
+    counts[i] = self:count()
+    if self.plain and kinds[i] ~= "T" and counts[i] > 0 then malformed() end
+  end
+  self.empty = counts[1] + counts[4] + counts[6] -- objects that something is in
   for i = 1, counts[1] do made.T[i] = {} end
   for i = 1, counts[2] do
     if self:letter() == "p" then parameter.mark(tensors[i]) end
@@ -332,19 +355,20 @@ function Decoder:value()
     self.strings[#self.strings + 1] = s
     return s
   end
-  if kind == "S" then return self.strings[self:number()] end
-  return (self.made[kind] or malformed())[self:number()]
+  if kind == "S" then return self.strings[self:number()] or malformed() end
+  return (self.made[kind] or malformed())[self:number()] or malformed()
 end
 
 function Decoder:fill_table(t)
-  local n = self:number()
-  for i = 1, n do rawset(t, i, self:value()) end
+  for i = 1, self:count() do rawset(t, i, self:value()) end
   while self:peek() ~= "n" do
     local key = self:value()
     rawset(t, key, self:value())
   end
   self:letter()
-  debug.setmetatable(t, self:value())
+  local metatable = self:value()
+  if self.plain and metatable ~= nil then malformed() end
+  debug.setmetatable(t, metatable)
 end
 
 function Decoder:fill_function(f)
@@ -361,19 +385,20 @@ function Decoder:fill_function(f)
   if env then debug.setfenv(f, env) end
 end
 
---- The value; may load modules.
-function carrier.decode(text, tensors, handles)
-  if sub(text, 1, #NOTHING) == NOTHING then
+--- The value; may load modules, unless the text is `plain`, which is checked then.
+function carrier.decode(text, tensors, handles, plain)
+  if sub(text, 1, #NOTHING) == NOTHING and not plain then
     local kind = sub(text, #NOTHING + 1, #NOTHING + 1)
     if kind == "d" then return tonumber(sub(text, #NOTHING + 2, -2)) or malformed() end
     if kind == "s" then return (sub(text, find(text, ":", #NOTHING, true) + 1)) end
   end
-  local self = setmetatable({text = text, at = 1, strings = {}}, Decoder)
+  local self = setmetatable({text = text, at = 1, strings = {}, plain = plain}, Decoder)
   self:make_objects(tensors, handles)
   local root = self:value()
   while not self:done() do
     local kind = self:letter()
-    local object = self.made[kind][self:number()]
+    local object = (self.made[kind] or malformed())[self:number()] or malformed()
+    self.empty = self.empty - 1
     if kind == "T" then
       self:fill_table(object)
     elseif kind == "F" then
@@ -382,6 +407,7 @@ function carrier.decode(text, tensors, handles)
       debug.setmetatable(object, self:value())
     end
   end
+  if self.empty ~= 0 then malformed() end
   return root
 end
 

@@ -1,5 +1,6 @@
 --- The tokenizer in a GGUF file, as the tokenizer.json that it stands for.
 local core = require "luminary.core"
+local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local special = require "luminary.text.special_tokens"
@@ -45,9 +46,6 @@ local takes_whole_words = {llama3 = true, ["llama-v3"] = true, ["llama-bpe"] = t
 
 -- ---- the two kinds
 
-local function part_json(fields) return fields and core.json_encode(fields) or "null" end
-local function list_json(list) return #list > 0 and core.json_encode(list) or "[]" end
-
 -- GPT-2's: pairs of tokens of bytes are joined in the order of a list.
 local function byte_pairs(path, file, vocab)
   local pre = file.pre or (file.architecture == "gpt2" and "gpt-2")
@@ -63,8 +61,11 @@ local function byte_pairs(path, file, vocab)
   return {
     normalizer = pre == "qwen2" and {type = "NFC"} or nil,
     pre_tokenizer = {type = "Sequence", pretokenizers = cut}, decoder = byte_level(true),
-    model = {type = "BPE", vocab = vocab, ignore_merges = takes_whole_words[pre] or false},
-  }, file.list("merges", "string")
+    model = {
+      type = "BPE", vocab = vocab, merges = file.list("merges", "string"),
+      ignore_merges = takes_whole_words[pre] or false,
+    },
+  }
 end
 
 local function is_letter_start(byte) return byte < 128 or byte >= 192 end
@@ -125,8 +126,11 @@ local function sentence_pieces(path, file, vocab)
     normalizer = {type = "Sequence", normalizers = prefix and {{type = "Prepend", prepend = "▁"},
       spaces} or {spaces}},
     decoder = {type = "Sequence", decoders = parts},
-    model = {type = "BPE", vocab = vocab, fuse_unk = true, byte_fallback = true, unk_token = file.token "unknown"},
-  }, merges_by_score(path, file.tokens, vocab, file.list("scores", "number", #file.tokens))
+    model = {
+      type = "BPE", vocab = vocab, merges = merges_by_score(path, file.tokens, vocab, file.list("scores", "number",
+        #file.tokens)), fuse_unk = true, byte_fallback = true, unk_token = file.token "unknown",
+    },
+  }
 end
 
 local kinds = {gpt2 = byte_pairs, llama = sentence_pieces}
@@ -212,7 +216,8 @@ local default_ids = {unknown = 0, bos = 1, eos = 2}
 local NO_ID = 2 ^ 32 - 1 -- llama.cpp's -1 for no token, as some files have it
 
 --- Of a GGUF file: the text of a tokenizer.json, the tokens that have parts, by these, and, as special.read returns
---- them, whether bos_token and eos_token stand around texts, and the chat_template.
+--- them, whether bos_token and eos_token stand around texts, and the chat_template; beside these, as root, what the
+--- text says.
 function vocabulary.read(path)
   local metadata = formats.metadata(path)
   local file = view(path, metadata)
@@ -253,19 +258,19 @@ function vocabulary.read(path)
       added[#added + 1] = {id = i - 1, content = token, special = kind ~= USER_DEFINED, normalized = false}
     end
   end
-  local json, merges = make(path, file, vocab)
+  local root = make(path, file, vocab)
+  root.added_tokens = added[1] and added or nil
+  local text = json_encode(root)
+  if not root.model.merges[1] then text = text:gsub('"merges":{}', '"merges":[]') end -- which only a list is for others
   local roles = {}
   for part, role in pairs(parts) do roles[role] = file.token(part) or roles[role] end
   local around_by_itself = file.model == "llama" or takes_whole_words[file.pre]
-  return ('{"added_tokens": %s, "normalizer": %s, "pre_tokenizer": %s, "post_processor": null, "decoder": %s, '
-    .. '"model": {"merges": %s, %s}'):format(list_json(added), part_json(json.normalizer),
-    part_json(json.pre_tokenizer), part_json(json.decoder), list_json(merges),
-    core.json_encode(json.model):sub(2)), roles, {
-      path = path, chat_template = file.chat_template,
-      tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM,
-      add_bos_token = file.add_bos_token == nil and around_by_itself and roles.bos_token ~= nil or file.add_bos_token,
-      add_eos_token = file.add_eos_token or false,
-    }
+  return text, roles, {
+    path = path, chat_template = file.chat_template, root = root,
+    tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM,
+    add_bos_token = file.add_bos_token == nil and around_by_itself and roles.bos_token ~= nil or file.add_bos_token,
+    add_eos_token = file.add_eos_token or false,
+  }
 end
 
 return vocabulary

@@ -9,22 +9,18 @@ local MOST = 2 ^ 22 -- tokens that a file may pad each text to
 local sides = {Left = "left", Right = "right"}
 local strategies = {LongestFirst = "longest_first", OnlyFirst = "only_first", OnlySecond = "only_second"}
 
---- What a file says of truncation and padding, both as JSON or nil, as options.
+--- What a file says of truncation and padding, or nil, as options.
 function padding.settings(path, truncation, pads)
   local out = {}
-  local function read(json)
-    local value = core.json_decode(json, false)
-    return type(value) == "table" and value or {}
-  end
   local function is_count(v) return type(v) == "number" and v >= 0 and v % 1 == 0 and v < 2 ^ 53 end
   if truncation then
-    local t = read(truncation)
+    local t = type(truncation) == "table" and truncation or {}
     if not is_count(t.max_length) then options.fail_in_file(path, "truncation has no max_length") end
     out.truncation, out.max_length = strategies[t.strategy] or "longest_first", t.max_length
     out.truncation_side = sides[t.direction] or "right"
   end
   if pads then
-    local p = read(pads)
+    local p = type(pads) == "table" and pads or {}
     local fixed = type(p.strategy) == "table" and p.strategy.Fixed
     if not is_count(p.pad_id) or fixed and not is_count(fixed) then
       options.fail_in_file(path, "padding has no pad_id")

@@ -1,5 +1,6 @@
 --- Tokens with a part to play, such as the one that pads, and what stands in a folder beside tokenizer.json.
 local core = require "luminary.core"
+local json_encode = require "luminary.base.json_encode"
 local files = require "luminary.text.vocabulary_files"
 local options = require "luminary.base.options"
 local fail = options.fail
@@ -102,7 +103,7 @@ function special.config(t)
     extra_special_tokens = t.extra_special_tokens[1] and t.extra_special_tokens or nil,
   }
   for _, role in ipairs(special.roles) do out[role] = t[role] end
-  return core.json_encode(out) .. "\n"
+  return json_encode(out) .. "\n"
 end
 
 -- ---- fields of a tokenizer

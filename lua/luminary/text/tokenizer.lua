@@ -1,5 +1,6 @@
 --- lm.text: Tokenizers, which read Hugging Face's files and GGUF files.
 local core = require "luminary.core"
+local json_encode = require "luminary.base.json_encode"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -8,6 +9,7 @@ local padding = require "luminary.text.padding"
 local paths = require "luminary.paths"
 local special = require "luminary.text.special_tokens"
 local streamer = require "luminary.text.streamer"
+local tokenizer_json = require "luminary.text.tokenizer_json"
 local fail = options.fail
 
 local function call(self, ...) return self:forward(...) end
@@ -72,7 +74,7 @@ local made = setmetatable({}, {__mode = "k"})
 local function handle(self)
   local one = made[self]
   if not one then
-    one = core.tokenizer_read(self.json, self.path)
+    one = tokenizer_json.read(self.json, self.path)
     made[self] = one
     if #self.added > 0 then core.tokenizer_add(one, self.added) end
   end
@@ -142,7 +144,8 @@ local function prepare(self, who, path, json, base, said)
   if base > 1 then options.must_be(who, "base", "0 (as in the file) or 1", base) end
   said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
   self.path, self.json, self.base, self.added = path, json, base, {}
-  local truncation, pads = core.tokenizer_settings(handle(self))
+  local truncation, pads
+  made[self], truncation, pads = tokenizer_json.read(json, path, said.root)
   local settings = padding.settings(path, truncation, pads)
   if said.added[1] then add_missing(self, said) end
   self.settings, self.model_max_length, self.chat_template = settings, said.model_max_length, said.chat_template
@@ -383,7 +386,10 @@ end
 --- tokenizer:save(path): Writes a tokenizer.json with all added tokens, which Hugging Face's tokenizers read, too.
 function Tokenizer:save(path)
   options.arg("Tokenizer:save", "path", path, "string")
-  core.write_file(path, files.with_field(self.json, "added_tokens", core.tokenizer_added(handle(self))))
+  local added = core.tokenizer_added(handle(self))
+  core.write_pieces(path, {
+    files.with_field(self.json, "added_tokens", added[1] and json_encode(added) or "[]"),
+  })
 end
 
 --- tokenizer:save_pretrained(folder): writes tokenizer.json, and tokenizer_config.json with the special tokens,
@@ -391,7 +397,7 @@ end
 function Tokenizer:save_pretrained(folder)
   paths.mkdir(options.arg("Tokenizer:save_pretrained", "folder", folder, "string"))
   self:save(folder .. "/tokenizer.json")
-  core.write_file(folder .. "/tokenizer_config.json", special.config(self))
+  core.write_pieces(folder .. "/tokenizer_config.json", {special.config(self)})
 end
 
 --- A function for generate's streamer: write(text) gets the text of each id as soon as it is sure: bytes that are not

@@ -1,5 +1,6 @@
 --- Files of vocabularies from before tokenizer.json, each as the tokenizer.json that it stands for.
 local core = require "luminary.core"
+local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local truncate_text = require "luminary.base.truncate_text"
@@ -33,7 +34,7 @@ local function lines_of(path)
 end
 
 -- Within a tokenizer.json; what is false there is null.
-local function json(value) return value == nil and "null" or core.json_encode(value) end
+local function json(value) return value == nil and "null" or json_encode(value) end
 
 --- Of GPT-2's vocab.json and merges.txt, each line of which is a pair of tokens.
 function files.byte_level_json(vocab, merges, o)

@@ -39,10 +39,17 @@ function Encoded:repr()
   return ("Encoded(%s, %s of %d x %d pixels)"):format(self.name, self.format, self.width, self.height)
 end
 
+local function read_file(path)
+  local file, size = core.file_open(path, false, "read_file")
+  local bytes = core.file_section(file, 0, size)
+  core.file_close(file)
+  return bytes
+end
+
 --- Reads an image file, and its header, into a vision.Encoded; pixels are decoded later.
 image.open_image = signature.of("open_image(path, {" .. header_options .. "})", function(path, opts)
   opts.name = path
-  return Encoded(core.read_file(path), opts)
+  return Encoded(read_file(path), opts)
 end)
 
 -- The pixels of bytes, by the options of reading.
@@ -53,7 +60,7 @@ end
 
 --- Reads a JPEG or PNG file into a uint8 tensor [C, H, W].
 image.read_image = signature.of("read_image(path, {" .. all_options .. "})", function(path, opts)
-  return decoded(core.read_file(path), path, opts)
+  return decoded(read_file(path), path, opts)
 end)
 
 --- Decodes a JPEG or PNG image from bytes into a uint8 tensor [C, H, W].
@@ -73,18 +80,23 @@ end)
 
 --- Saves a uint8 image as a PNG file.
 image.write_png = signature.of("write_png(image: tensor, path, {compression_level: integer = 6})",
-  function(pixels, path, opts) core.write_file(path, image.encode_png(pixels, opts)) end)
+  function(pixels, path, opts) core.write_pieces(path, {image.encode_png(pixels, opts)}, "write_png") end)
 
 --- Saves a uint8 image as a JPEG file.
 image.write_jpeg = signature.of("write_jpeg(image: tensor, path, {quality: integer = 75})",
-  function(pixels, path, opts) core.write_file(path, image.encode_jpeg(pixels, opts)) end)
+  function(pixels, path, opts) core.write_pieces(path, {image.encode_jpeg(pixels, opts)}, "write_jpeg") end)
 
 --- vision.read_file(path): Reads the bytes of a file into a uint8 tensor [n].
 
-image.read_file = options.exact("read_file", core.read_file, 1)
+image.read_file = options.exact("read_file", read_file, 1)
 
 --- vision.write_file(path, bytes): Writes bytes into a file: a string, or a 1-d uint8 tensor.
 
-image.write_file = options.exact("write_file", core.write_file, 2)
+image.write_file = options.exact("write_file", function(path, bytes)
+  if type(bytes) ~= "string" and not (core.is_tensor(bytes) and bytes.dtype == "uint8") then
+    options.must_be("write_file", "bytes", "a string or a uint8 tensor", bytes)
+  end
+  core.write_pieces(path, {bytes}, "write_file")
+end, 2)
 
 return image

@@ -29,6 +29,6 @@ end
 return {
   name = "gzipped IDX", share = 1, change = change, load = idx.load,
   past = function(message)
-    return idx.past(message) or message:find "incorrect data check" or message:find "incorrect length check"
+    return idx.past(message) or message:find "incorrect %a+ check" or message:find "unexpected end of file"
   end,
 }

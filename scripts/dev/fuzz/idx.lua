@@ -1,6 +1,5 @@
 -- Mutated IDX files, MNIST's format.
 local bytes = require "scripts.dev.fuzz.bytes"
-local core = require "luminary.core"
 local big_endian, random_bytes, damage, cut, pick, random =
   bytes.big_endian, bytes.random_bytes, bytes.damage, bytes.cut, bytes.pick, math.random
 
@@ -33,6 +32,6 @@ local function change_idx()
 end
 
 return {
-  name = "IDX", share = 1, change = change_idx, load = core.read_idx, idx = idx,
-  past = function(message) return message:find "bytes follow its %d" or message:find "truncated: %d%d+ bytes" end,
+  name = "IDX", share = 1, change = change_idx, load = require("luminary.file_formats.idx").load, idx = idx,
+  past = function(message) return message:find "bytes follow its %d" or message:find "truncated: [n%d][e%d]+" end,
 }

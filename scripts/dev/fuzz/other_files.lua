@@ -9,7 +9,7 @@ local temp = require "spec.support.temp"
 local damage, flip, cut, pick, random, replace, little_endian =
   bytes.damage, bytes.flip, bytes.cut, bytes.pick, math.random, bytes.replace, bytes.little_endian
 
-local golden = core.safetensors_load "spec/golden/_files.safetensors"
+local golden = require("spec.support.golden").load "_files"
 
 local function texts(pattern)
   local names, out = {}, {}

@@ -39,7 +39,7 @@ for _, pair in ipairs(core.json_decode(golden.gpt2.file, false).model.merges) do
 end
 merges = "#version: 0.2\n" .. table.concat(merges, "\n") .. "\n"
 local vocab = os.tmpname()
-temp.write(vocab, core.json_encode(core.json_decode(golden.gpt2.file, false).model.vocab))
+temp.write(vocab, require("luminary.base.json_encode")(core.json_decode(golden.gpt2.file, false).model.vocab))
 
 local words = {
   '"NFC"', '"NFKD"', '"Lowercase"', '"StripAccents"', '"ByteLevel"', '"Metaspace"', '"Whitespace"', '"Digits"',

@@ -146,21 +146,26 @@ static lm_status tiny_fill_(const void *args, lm_tensor *const *out) {
   return status;
 }
 
-/* Over all dims alone. */
-static lm_status tiny_sum(const void *args, lm_tensor *const *out) {
-  const lm_sum_args *a = args;
+/* Sums over all dims alone. */
+static lm_status tiny_reduce(const void *args, lm_tensor *const *out) {
+  const lm_reduce_args *a = args;
   lm_status status = check(a->x);
   double total = 0;
+  if (a->statistic != LM_STATISTIC_SUM) return lm_fail(LM_E_MISSING, "%s: tiny has no kernel for it", lm_op_running());
   if (out[0]->numel != 1) return lm_fail(LM_E_MISSING, "sum: tiny sums all dims at once");
   for (int64_t k = 0; k < a->x->numel; k++) total += get(a->x, place(k, a->x->ndim, a->x->size, a->x->stride));
   put(out[0], 0, total);
   return status;
 }
 
-static lm_status tiny_mm(const void *args, lm_tensor *const *out) {
-  const lm_mm_args *a = args;
+/* mm alone. */
+static lm_status tiny_product(const void *args, lm_tensor *const *out) {
+  const lm_product_args *a = args;
   const lm_tensor *x = a->x, *w = a->other;
   lm_status status = check(x);
+  if (x->ndim != 2 || a->transposed || a->beta != 0 || a->alpha != 1) {
+    return lm_fail(LM_E_MISSING, "%s: tiny multiplies two matrices only", lm_op_running());
+  }
   for (int64_t i = 0; status == LM_OK && i < x->size[0]; i++) {
     for (int64_t j = 0; j < w->size[1]; j++) {
       double total = 0;
@@ -175,7 +180,7 @@ static lm_status tiny_mm(const void *args, lm_tensor *const *out) {
 static const lm_backend backend = {
     .abi = LM_BACKEND_ABI,
     .driver = &driver,
-    .op = {[LM_OP_fill_] = tiny_fill_, [LM_OP_sum] = tiny_sum, [LM_OP_mm] = tiny_mm},
+    .op = {[LM_OP_fill_] = tiny_fill_, [LM_OP_reduce] = tiny_reduce, [LM_OP_product] = tiny_product},
     .pointwise = tiny_pointwise,
     .copy = tiny_copy,
 };

@@ -110,33 +110,14 @@ static void search_units(void *ctx, int64_t first, int64_t last) {
   for (int64_t unit = first; unit < last; unit++) search_cols(ctx, unit);
 }
 
-static lm_status search_dim(const lm_tensor *x, int64_t dim, bool largest, lm_tensor *values, lm_tensor *indices) {
-  search s = {.largest = largest, .values = values, .indices = indices};
+lm_status lm_cpu_extreme_along(const void *args, lm_tensor *const *out) {
+  const lm_extreme_along_args *a = args;
+  search s = {.largest = a->largest, .indices = out[0], .values = out[1]};
   bool reduced[LM_MAX_DIMS] = {false};
-  reduced[dim] = true;
-  lm_reduce_plan_make(&s.plan, x, indices, reduced, LM_REDUCE_COLS);
+  reduced[a->dim] = true;
+  lm_reduce_plan_make(&s.plan, a->x, s.indices, reduced, LM_REDUCE_COLS);
   if (s.plan.kept_count == 0) return LM_OK;
   if (!s.plan.cols) return search_rows(&s);
   lm_parallel(s.plan.units, lm_reduce_work(&s.plan), 0, search_units, &s);
   return LM_OK;
-}
-
-lm_status lm_cpu_max_dim(const void *args, lm_tensor *const *out) {
-  const lm_max_dim_args *a = args;
-  return search_dim(a->x, a->dim, true, out[0], out[1]);
-}
-
-lm_status lm_cpu_min_dim(const void *args, lm_tensor *const *out) {
-  const lm_min_dim_args *a = args;
-  return search_dim(a->x, a->dim, false, out[0], out[1]);
-}
-
-lm_status lm_cpu_argmax(const void *args, lm_tensor *const *out) {
-  const lm_argmax_args *a = args;
-  return search_dim(a->x, a->dim, true, NULL, out[0]);
-}
-
-lm_status lm_cpu_argmin(const void *args, lm_tensor *const *out) {
-  const lm_argmin_args *a = args;
-  return search_dim(a->x, a->dim, false, NULL, out[0]);
 }

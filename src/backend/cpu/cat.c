@@ -60,8 +60,7 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
       const lm_tensor *t = a->tensors.v[i];
       part.size[dim] = t->size[dim];
       part.numel = t->numel;
-      lm_status status = lm_cpu_copy(t, &part);
-      if (status != LM_OK) return status;
+      NEED(lm_cpu_copy(t, &part));
       part.data += (size_t)(t->size[dim] * result->stride[dim]) * item;
     }
     return LM_OK;

@@ -97,9 +97,8 @@ static void backward_samples(void *ctx, int64_t first, int64_t last) {
 lm_status lm_cpu_ctc_nll(const void *args, lm_tensor *const *out) {
   const lm_ctc_nll_args *a = args;
   ctc s;
-  lm_status status = ctc_of(LM_OP_ctc_nll, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank,
-                            out[1]->size[2], &s);
-  if (status != LM_OK) return status;
+  NEED(ctc_of(LM_OP_ctc_nll, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank, out[1]->size[2],
+              &s));
   s.args = args, s.out = out;
   return lm_parallel(s.samples, work_of(&s), 0, forward_samples, &s);
 }
@@ -107,9 +106,8 @@ lm_status lm_cpu_ctc_nll(const void *args, lm_tensor *const *out) {
 lm_status lm_cpu_ctc_nll_backward(const void *args, lm_tensor *const *out) {
   const lm_ctc_nll_backward_args *a = args;
   ctc s;
-  lm_status status = ctc_of(LM_OP_ctc_nll_backward, a->x, a->target, a->starts, a->input_lengths, a->target_lengths,
-                            a->blank, a->log_alpha->size[2], &s);
-  if (status != LM_OK) return status;
+  NEED(ctc_of(LM_OP_ctc_nll_backward, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank,
+              a->log_alpha->size[2], &s));
   s.args = args, s.out = out;
   return lm_parallel(s.samples, work_of(&s), (size_t)(2 * s.states) * sizeof(double), backward_samples, &s);
 }

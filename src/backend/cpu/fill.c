@@ -90,55 +90,27 @@ lm_status lm_cpu_cosine_window(const void *args, lm_tensor *const *out) {
 /* How many blocks n results of `words` 32-bit words take. */
 static uint64_t blocks_of(int64_t n, int words) { return ((uint64_t)n * (uint64_t)words + 3) / 4; }
 
-static lm_status fill_drawn(lm_generator *g, lm_tensor *x, lm_dtype compute, int words,
-                            void (*source)(const void *, int64_t, int, void *), double a, double b) {
-  if (x->numel == 0) return LM_OK;
+lm_status lm_cpu_fill_random(const void *args, lm_tensor *const *out) {
+  const lm_fill_random_args *a = args;
+  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
+  lm_tensor *x = out[0];
+  /* Of float64 and of distributions that need more digits than a float has, two words an element. */
+  bool wide = !loops->f32[a->distribution] || (x->dtype == LM_F64 && loops->wide[a->distribution]);
   /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. Ends other than 1 are such
    * that it does not (op/random.c). */
-  bool unit = a == 0 && b == 1;
+  bool unit = a->distribution == LM_DRAW_UNIFORM && a->a == 0 && a->b == 1;
   uint32_t keep = unit && x->dtype == LM_F16 ? 0xffe00000u : unit && x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
-  lm_random r = {.draw = lm_generator_take(g, x->device, blocks_of(x->numel, words)), .a = a, .b = b, .keep = keep};
-  run_source(x, compute, source, &r);
-  return LM_OK;
-}
-
-/* Two numbers beside x, in float or, for float64, in double. */
-#define DRAWN(name, first, second)                                                                                 \
-  lm_status lm_cpu_##name##_(const void *args, lm_tensor *const *out) {                                            \
-    const lm_##name##__args *a = args;                                                                             \
-    (void)out;                                                                                                     \
-    const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);                                                \
-    if (a->x->dtype == LM_F64) return fill_drawn(a->generator, a->x, LM_F64, 2, loops->name##_f64, first, second); \
-    return fill_drawn(a->generator, a->x, LM_F32, 1, loops->name##_f32, first, second);                            \
-  }
-DRAWN(uniform, a->from, a->to)
-DRAWN(normal, a->mean, a->std)
-DRAWN(log_normal, a->mean, a->std)
-DRAWN(exponential, a->lambd, 0)
-DRAWN(cauchy, a->median, a->sigma)
-
-lm_status lm_cpu_geometric_(const void *args, lm_tensor *const *out) {
-  const lm_geometric__args *a = args;
-  (void)out;
-  return fill_drawn(a->generator, a->x, LM_F64, 2, LM_ISA_PICK(lm_fill_loops)->geometric, a->p, 0);
-}
-
-lm_status lm_cpu_bernoulli_(const void *args, lm_tensor *const *out) {
-  const lm_bernoulli__args *a = args;
-  (void)out;
-  double p;
-  lm_status status = lm_tensor_item_f64(a->p, &p);
-  if (status != LM_OK) return status;
-  return fill_drawn(a->generator, a->x, LM_F32, 1, LM_ISA_PICK(lm_fill_loops)->bernoulli, p, 0);
-}
-
-lm_status lm_cpu_random_(const void *args, lm_tensor *const *out) {
-  const lm_random__args *a = args;
-  (void)out;
-  if (a->x->numel == 0) return LM_OK;
-  lm_random r = {
-      .draw = lm_generator_take(a->generator, a->x->device, blocks_of(a->x->numel, 2)), .from = a->from, .to = a->to};
-  run_source(a->x, LM_I64, LM_ISA_PICK(lm_fill_loops)->integers, &r);
+  lm_random r = {.draw = lm_generator_take(a->generator, x->device, blocks_of(x->numel, wide ? 2 : 1)),
+                 .a = a->a,
+                 .b = a->b,
+                 .from = a->from,
+                 .to = a->to,
+                 .keep = keep};
+  run_source(x,
+             a->distribution == LM_DRAW_INTEGERS ? LM_I64
+             : wide                              ? LM_F64
+                                                 : LM_F32,
+             wide ? loops->wide[a->distribution] : loops->f32[a->distribution], &r);
   return LM_OK;
 }
 

@@ -100,11 +100,9 @@ done:
 }
 
 lm_status lm_cpu_int8_linear(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
   const lm_int8_linear_args *a = args;
   bool done_ = false;
-  if (a->x->size[0] <= FEW || a->x->size[1] == 0) TRY(by_bytes(a, out[0], &done_));
-  if (!done_) TRY(by_panels(a, out[0]));
-done:
-  return status;
+  if (a->x->size[0] <= FEW || a->x->size[1] == 0) NEED(by_bytes(a, out[0], &done_));
+  if (!done_) NEED(by_panels(a, out[0]));
+  return LM_OK;
 }

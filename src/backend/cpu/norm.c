@@ -234,8 +234,7 @@ static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_t
   /* mean, m2; the moments' parts; mean, scale, shift in the compute type */
   size_t bytes = (size_t)(2 + 5 * parts_of(s.count, s.c) + 3) * (size_t)s.c * sizeof(double);
   void *scratch;
-  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   double *mean = scratch, *m2 = mean + s.c;
   double *center = m2 + s.c, *scale = center + s.c, *shift = scale + s.c, *parts = shift + s.c;
 
@@ -403,8 +402,7 @@ static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
   if (s.c == 0) return LM_OK;
   size_t bytes = (size_t)(3 + 4 * parts_of(s.count, s.c) + 5) * (size_t)s.c * sizeof(double);
   void *scratch;
-  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   double *invstd = scratch, *sum_g = invstd + s.c, *sum_gx = sum_g + s.c;
   double *center = sum_gx + s.c, *scale = center + s.c, *shift = scale + s.c, *b = shift + s.c, *k = b + s.c;
   double *parts = k + s.c;
@@ -482,8 +480,7 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
   shape groups = planes_of(a->x, n), planes = planes_of(a->x, n * each);
   size_t bytes = (size_t)(2 * n + 3 * n * each) * sizeof(double);
   void *scratch;
-  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   double *mean = scratch, *m2 = mean + n, *center = m2 + n, *scale = center + n * each, *shift = scale + n * each;
   batch_moments(loops, a->x, &groups, mean, m2, NULL);
   for (int64_t g = 0; g < n; g++) {
@@ -512,8 +509,7 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
   shape planes = planes_of(a->x, n * each);
   size_t column = (size_t)(n * each), bytes = (7 * column + 2 * (size_t)channels) * sizeof(double);
   void *scratch;
-  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   double *sum_g = scratch, *sum_gx = sum_g + column, *center = sum_gx + column, *scale = center + column;
   double *shift = scale + column, *b = shift + column, *k = b + column, *dweight = k + column;
   double *dbias = dweight + channels;
@@ -608,8 +604,7 @@ lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
   }
   size_t bytes = 2 * (size_t)d * sizeof(double);
   void *scratch;
-  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   rows_job job = rows_job_of(args, out, dtype, d, rows);
   job.weight = in_acc(a->weight, d, 1, acc, scratch);
   job.bias = in_acc(a->bias, d, 0, acc, (double *)scratch + d);
@@ -649,8 +644,7 @@ lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
   /* weight, mean and rstd in the compute type; dweight, dbias and work of each part */
   size_t bytes = ((size_t)d + 2 * (size_t)rows + 4 * (size_t)(parts * d)) * sizeof(double);
   void *scratch;
-  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   double *converted = scratch, *part = converted + d + 2 * rows;
   job.weight = in_acc(a->weight, d, 1, acc, converted);
   job.mean = in_acc(a->save_mean, rows, 0, acc, converted + d);
@@ -689,8 +683,7 @@ lm_status lm_cpu_rms_norm_rows(const void *args, lm_tensor *const *out) {
   for (int64_t r = 0; d == 0 && r < rows; r++) lm_scalar_store(out[1], r, NAN); /* of nothing */
   if (d == 0) return LM_OK;
   void *scratch;
-  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   rows_job job = rows_job_of(args, out, dtype, d, rows);
   job.weight = in_acc(a->weight, d, 1, acc, scratch);
   lm_parallel(rows, 0.5 * (double)a->x->numel, 0, rms_rows, &job);
@@ -729,8 +722,7 @@ lm_status lm_cpu_rms_norm_rows_backward(const void *args, lm_tensor *const *out)
   /* weight and rstd in the compute type; dweight and work of each part */
   size_t bytes = ((size_t)d + (size_t)rows + 2 * (size_t)(parts * d)) * sizeof(double);
   void *scratch;
-  lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   double *converted = scratch, *sums = converted + d + rows;
   job.weight = in_acc(a->weight, d, 1, acc, converted);
   job.rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d);

@@ -37,7 +37,6 @@ static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
 
 static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const lm_tensor *work,
                              const lm_tensor *sizes, const lm_tensor *projection, int cell, bool reverse, sequence *s) {
-  lm_status status = LM_OK;
   static const int slots[] = {[LM_RNN_TANH] = 1, [LM_RNN_RELU] = 1, [LM_GRU] = 4, [LM_LSTM] = 5};
   lm_dtype dtype = h0->dtype;
   int64_t batch = h0->size[0];
@@ -67,14 +66,13 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
   s->by_units = threads > 1 && batch < 8 * threads && !projection && step > 40000;
   s->parts = (int)lm_min(threads, s->by_units ? blocks_of(s, s->hidden) : batch > 0 ? batch : 1);
   void *first;
-  TRY(lm_device_alloc(s->device, (size_t)(s->steps + 1) * sizeof(int64_t), &first));
+  NEED(lm_device_alloc(s->device, (size_t)(s->steps + 1) * sizeof(int64_t), &first));
   s->first = first;
   s->first[0] = 0;
   for (int64_t t = 0; t < s->steps; t++) {
     s->first[t + 1] = s->first[t] + (sizes ? ((const int64_t *)sizes->data)[t] : batch);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static void sequence_end(sequence *s) { lm_device_free(s->device, s->first, (size_t)(s->steps + 1) * sizeof(int64_t)); }

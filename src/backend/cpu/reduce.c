@@ -8,15 +8,18 @@
 
 enum { TILE_ROWS = 8 };
 
+/* What a statistic is made by. number: the elements reduced. */
+typedef struct method {
+  lm_reduce_kind first, second;                   /* second: if there is a middle */
+  void (*middle)(lm_total *total, double number); /* makes of the first fold's total the second one's c, or NULL */
+  lm_total (*finish)(lm_total total, lm_total c, double number, double parameter); /* the result, or NULL */
+} method;
+
 typedef struct reduction {
   lm_reduce_plan plan;
   lm_tensor *out;
-  lm_reduce_kind first, second; /* second: with a c from the first's total; LM_REDUCE_KINDS if there is none */
-  lm_total p;                   /* c of the first fold */
-  /* What a total means for the result. number: the elements reduced. */
-  void (*middle)(lm_total *total, double number); /* the second fold's c */
-  lm_total (*finish)(lm_total total, lm_total c, double number, double parameter);
-  double parameter;
+  method by;
+  lm_total p; /* c of the first fold */
 } reduction;
 
 /* ---- folding one part of one unit */
@@ -95,8 +98,8 @@ static void fold_part(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
 static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *total, const lm_total *c) {
   lm_dtype d = r->out->dtype;
   double number = (double)r->plan.reduced_count;
-  for (int j = 0; r->finish && j < u->cols; j++) {
-    total[j] = r->finish(total[j], c ? c[j] : (lm_total){0}, number, r->parameter);
+  for (int j = 0; r->by.finish && j < u->cols; j++) {
+    total[j] = r->by.finish(total[j], c ? c[j] : (lm_total){0}, number, r->p.f);
   }
   const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(lm_dtype_is_float(r->plan.compute) ? LM_F64 : LM_I64);
   loops->store[d](r->out->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, total, u->cols);
@@ -106,13 +109,13 @@ static void whole_unit(const reduction *r, int64_t unit) {
   lm_reduce_unit u = lm_reduce_unit_at(&r->plan, unit);
   lm_total total[LM_REDUCE_COLS], c[LM_REDUCE_COLS];
   for (int j = 0; j < u.cols; j++) c[j] = r->p;
-  fold_part(&r->plan, r->first, &u, 0, c, total);
-  if (r->second != LM_REDUCE_KINDS) {
+  fold_part(&r->plan, r->by.first, &u, 0, c, total);
+  if (r->by.middle) {
     for (int j = 0; j < u.cols; j++) {
       c[j] = total[j];
-      r->middle(&c[j], (double)r->plan.reduced_count);
+      r->by.middle(&c[j], (double)r->plan.reduced_count);
     }
-    fold_part(&r->plan, r->second, &u, 0, c, total);
+    fold_part(&r->plan, r->by.second, &u, 0, c, total);
   }
   write_unit(r, &u, total, c);
 }
@@ -147,13 +150,13 @@ static lm_status in_parts(const reduction *r) {
   if (!scratch) return LM_E_OOM;
   lm_total *c = scratch + kept * p->parts;
   for (int64_t i = 0; i < kept; i++) c[i] = r->p;
-  all_parts(p, r->first, c, scratch);
-  if (r->second != LM_REDUCE_KINDS) {
+  all_parts(p, r->by.first, c, scratch);
+  if (r->by.middle) {
     for (int64_t i = 0; i < kept; i++) {
       c[i] = scratch[i];
-      r->middle(&c[i], (double)p->reduced_count);
+      r->by.middle(&c[i], (double)p->reduced_count);
     }
-    all_parts(p, r->second, c, scratch);
+    all_parts(p, r->by.second, c, scratch);
   }
   for (int64_t unit = 0; unit < p->units; unit++) {
     lm_reduce_unit u = lm_reduce_unit_at(p, unit);
@@ -163,57 +166,11 @@ static lm_status in_parts(const reduction *r) {
   return LM_OK;
 }
 
-/* The narrowest type with loops that holds an integer dtype's numbers. */
-static lm_dtype narrowest(lm_dtype dtype) { return dtype == LM_BOOL ? LM_U8 : dtype == LM_U16 ? LM_I32 : dtype; }
-
-static void whole_units(void *ctx, int64_t first, int64_t last) {
-  for (int64_t unit = first; unit < last; unit++) whole_unit(ctx, unit);
-}
-
-static lm_status reduce(reduction *r, const lm_tensor *x, const lm_ints *dims, lm_tensor *out) {
-  bool reduced[LM_MAX_DIMS] = {false};
-  for (int i = 0; i < dims->n; i++) reduced[dims->v[i]] = true;
-  r->out = out;
-  lm_reduce_plan_make(&r->plan, x, out, reduced, LM_REDUCE_COLS);
-  if ((r->first == LM_REDUCE_MAX || r->first == LM_REDUCE_MIN) && r->plan.compute == LM_I64) {
-    lm_reduce_plan_compute(&r->plan, narrowest(x->dtype));
-  }
-  if (r->plan.kept_count == 0) return LM_OK;
-  if (r->plan.parts > 1) return in_parts(r);
-  lm_parallel(r->plan.units, lm_reduce_work(&r->plan), 0, whole_units, r);
-  return LM_OK;
-}
-
-/* ---- the ops */
-
-lm_status lm_cpu_sum(const void *args, lm_tensor *const *out) {
-  const lm_sum_args *a = args;
-  reduction r = {.first = LM_REDUCE_SUM, .second = LM_REDUCE_KINDS};
-  return reduce(&r, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cpu_nansum(const void *args, lm_tensor *const *out) {
-  const lm_nansum_args *a = args;
-  bool floating = lm_dtype_is_float(a->x->dtype);
-  reduction r = {.first = floating ? LM_REDUCE_NUMBERS : LM_REDUCE_SUM, .second = LM_REDUCE_KINDS};
-  return reduce(&r, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cpu_prod(const void *args, lm_tensor *const *out) {
-  const lm_prod_args *a = args;
-  reduction r = {.first = LM_REDUCE_PRODUCT, .second = LM_REDUCE_KINDS};
-  return reduce(&r, a->x, &a->dim, out[0]);
-}
+/* ---- what each statistic is */
 
 static lm_total finish_mean(lm_total total, lm_total c, double number, double parameter) {
   (void)c, (void)parameter;
   return (lm_total){.f = total.f / number};
-}
-
-lm_status lm_cpu_mean(const void *args, lm_tensor *const *out) {
-  const lm_mean_args *a = args;
-  reduction r = {.first = LM_REDUCE_SUM, .second = LM_REDUCE_KINDS, .finish = finish_mean};
-  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 static void middle_mean(lm_total *total, double number) { total->f /= number; }
@@ -223,36 +180,9 @@ static lm_total finish_var(lm_total total, lm_total c, double number, double cor
   return (lm_total){.f = total.f / fmax(number - correction, 0)};
 }
 
-lm_status lm_cpu_var(const void *args, lm_tensor *const *out) {
-  const lm_var_args *a = args;
-  reduction r = {.first = LM_REDUCE_SUM,
-                 .second = LM_REDUCE_DEVIATION,
-                 .middle = middle_mean,
-                 .finish = finish_var,
-                 .parameter = (double)a->correction};
-  return reduce(&r, a->x, &a->dim, out[0]);
-}
-
 static lm_total finish_norm(lm_total total, lm_total c, double number, double p) {
   (void)c, (void)number;
   return (lm_total){.f = p == 2 ? sqrt(total.f) : pow(total.f, 1 / p)};
-}
-
-lm_status lm_cpu_norm(const void *args, lm_tensor *const *out) {
-  const lm_norm_args *a = args;
-  bool plain = a->p == 0 || a->p == 1 || isinf(a->p);
-  lm_reduce_kind fold = a->p == 0           ? LM_REDUCE_NONZERO
-                        : a->p == 1         ? LM_REDUCE_ABS
-                        : a->p == 2         ? LM_REDUCE_SQUARE
-                        : a->p == INFINITY  ? LM_REDUCE_ABS_MAX
-                        : a->p == -INFINITY ? LM_REDUCE_ABS_MIN
-                                            : LM_REDUCE_POWER;
-  reduction r = {.first = fold,
-                 .second = LM_REDUCE_KINDS,
-                 .p = {.f = a->p},
-                 .finish = plain ? NULL : finish_norm,
-                 .parameter = a->p};
-  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 /* The largest is taken out of the exponents, unless it is infinite: then the sum is as it is. */
@@ -266,24 +196,6 @@ static lm_total finish_logsumexp(lm_total total, lm_total c, double number, doub
   return (lm_total){.f = log(total.f) + c.f};
 }
 
-lm_status lm_cpu_logsumexp(const void *args, lm_tensor *const *out) {
-  const lm_logsumexp_args *a = args;
-  reduction r = {.first = LM_REDUCE_MAX, .second = LM_REDUCE_EXP, .middle = middle_finite, .finish = finish_logsumexp};
-  return reduce(&r, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cpu_amax(const void *args, lm_tensor *const *out) {
-  const lm_amax_args *a = args;
-  reduction r = {.first = LM_REDUCE_MAX, .second = LM_REDUCE_KINDS};
-  return reduce(&r, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cpu_amin(const void *args, lm_tensor *const *out) {
-  const lm_amin_args *a = args;
-  reduction r = {.first = LM_REDUCE_MIN, .second = LM_REDUCE_KINDS};
-  return reduce(&r, a->x, &a->dim, out[0]);
-}
-
 /* Counts of nonzero elements: all of them, or any. */
 static lm_total finish_all_f(lm_total total, lm_total c, double number, double parameter) {
   (void)c, (void)parameter;
@@ -295,22 +207,52 @@ static lm_total finish_all_i(lm_total total, lm_total c, double number, double p
   return (lm_total){.i = (double)total.i == number};
 }
 
-lm_status lm_cpu_all(const void *args, lm_tensor *const *out) {
-  const lm_all_args *a = args;
-  bool floating = lm_dtype_is_float(a->x->dtype);
-  reduction r = {
-      .first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS, .finish = floating ? finish_all_f : finish_all_i};
-  return reduce(&r, a->x, &a->dim, out[0]);
+static const method methods[] = {
+    [LM_STATISTIC_SUM] = {.first = LM_REDUCE_SUM},
+    [LM_STATISTIC_NANSUM] = {.first = LM_REDUCE_NUMBERS},
+    [LM_STATISTIC_PROD] = {.first = LM_REDUCE_PRODUCT},
+    [LM_STATISTIC_MEAN] = {.first = LM_REDUCE_SUM, .finish = finish_mean},
+    [LM_STATISTIC_VAR] = {LM_REDUCE_SUM, LM_REDUCE_DEVIATION, middle_mean, finish_var},
+    [LM_STATISTIC_NORM] = {.first = LM_REDUCE_POWER, .finish = finish_norm},
+    [LM_STATISTIC_LOGSUMEXP] = {LM_REDUCE_MAX, LM_REDUCE_EXP, middle_finite, finish_logsumexp},
+    [LM_STATISTIC_AMAX] = {.first = LM_REDUCE_MAX},
+    [LM_STATISTIC_AMIN] = {.first = LM_REDUCE_MIN},
+    [LM_STATISTIC_ALL] = {.first = LM_REDUCE_NONZERO, .finish = finish_all_f},
+    [LM_STATISTIC_ANY] = {.first = LM_REDUCE_NONZERO},
+    [LM_STATISTIC_COUNT_NONZERO] = {.first = LM_REDUCE_NONZERO},
+};
+
+static method method_of(const lm_reduce_args *a) {
+  method by = methods[a->statistic];
+  if (a->statistic == LM_STATISTIC_NORM) {
+    by.first = lm_reduce_norm_kind(a->parameter);
+    if (by.first != LM_REDUCE_SQUARE && by.first != LM_REDUCE_POWER) by.finish = NULL;
+  }
+  if (!lm_dtype_is_float(a->x->dtype)) {
+    if (a->statistic == LM_STATISTIC_NANSUM) by.first = LM_REDUCE_SUM;
+    if (a->statistic == LM_STATISTIC_ALL) by.finish = finish_all_i;
+  }
+  return by;
 }
 
-lm_status lm_cpu_count_nonzero(const void *args, lm_tensor *const *out) {
-  const lm_count_nonzero_args *a = args;
-  reduction r = {.first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS};
-  return reduce(&r, a->x, &a->dim, out[0]);
+/* The narrowest type with loops that holds an integer dtype's numbers. */
+static lm_dtype narrowest(lm_dtype dtype) { return dtype == LM_BOOL ? LM_U8 : dtype == LM_U16 ? LM_I32 : dtype; }
+
+static void whole_units(void *ctx, int64_t first, int64_t last) {
+  for (int64_t unit = first; unit < last; unit++) whole_unit(ctx, unit);
 }
 
-lm_status lm_cpu_any(const void *args, lm_tensor *const *out) {
-  const lm_any_args *a = args;
-  reduction r = {.first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS};
-  return reduce(&r, a->x, &a->dim, out[0]);
+lm_status lm_cpu_reduce(const void *args, lm_tensor *const *out) {
+  const lm_reduce_args *a = args;
+  bool reduced[LM_MAX_DIMS] = {false};
+  for (int i = 0; i < a->dim.n; i++) reduced[a->dim.v[i]] = true;
+  reduction r = {.out = out[0], .by = method_of(a), .p = {.f = a->parameter}};
+  lm_reduce_plan_make(&r.plan, a->x, r.out, reduced, LM_REDUCE_COLS);
+  if ((r.by.first == LM_REDUCE_MAX || r.by.first == LM_REDUCE_MIN) && r.plan.compute == LM_I64) {
+    lm_reduce_plan_compute(&r.plan, narrowest(a->x->dtype));
+  }
+  if (r.plan.kept_count == 0) return LM_OK;
+  if (r.plan.parts > 1) return in_parts(&r);
+  lm_parallel(r.plan.units, lm_reduce_work(&r.plan), 0, whole_units, &r);
+  return LM_OK;
 }

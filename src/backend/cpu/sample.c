@@ -124,8 +124,7 @@ lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   job.draw = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
   size_t bytes = (size_t)parts * sizeof(double);
   void *scratch = NULL;
-  lm_status status = lm_device_alloc(out[0]->device, bytes, &scratch);
-  if (status != LM_OK) return status;
+  NEED(lm_device_alloc(out[0]->device, bytes, &scratch));
   job.end = scratch;
   for (; job.row < rows; job.row++) {
     lm_parallel(parts, (double)n / 2, 0, sum_parts, &job);

@@ -147,13 +147,15 @@ done:
   return status;
 }
 
-static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tensor *decay, int64_t dim, bool reverse,
-                            lm_tensor *const *out, int outs) {
-  scan s = {.kind = kind, .reverse = reverse, .x = x, .decay = decay, .out = out[0]};
+lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {
+  const lm_scan_args *a = args;
+  const lm_tensor *x = a->x;
+  const lm_scan_kind kind = (lm_scan_kind)a->kind;
+  const int64_t dim = a->dim;
+  scan s = {.kind = kind, .reverse = a->reverse, .x = x, .decay = a->decay, .out = out[0], .indices = out[1]};
   bool scanned[LM_MAX_DIMS] = {false};
   scanned[dim] = true;
   lm_reduce_plan_make(&s.plan, x, out[0], scanned, LM_SCAN_COLS);
-  s.indices = outs == 2 ? out[1] : NULL;
   /* Sums of integers that become floating are of those numbers. */
   lm_dtype result = out[0]->dtype;
   s.plan.compute = lm_dtype_is_float(x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
@@ -170,34 +172,4 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   double work = (double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2);
   if (s.plan.compute == LM_I64 && lm_threads_for(work) == 1) in_parts = false; /* integers are the same either way */
   return in_parts ? scan_parts(&s, parts, work) : lm_parallel(units, work, sizeof(run), scan_units, &s);
-}
-
-lm_status lm_cpu_cumsum(const void *args, lm_tensor *const *out) {
-  const lm_cumsum_args *a = args;
-  return scan_along(LM_SCAN_SUM, a->x, NULL, a->dim, a->reverse, out, 1);
-}
-
-lm_status lm_cpu_cumprod(const void *args, lm_tensor *const *out) {
-  const lm_cumprod_args *a = args;
-  return scan_along(LM_SCAN_PRODUCT, a->x, NULL, a->dim, a->reverse, out, 1);
-}
-
-lm_status lm_cpu_linear_recurrence(const void *args, lm_tensor *const *out) {
-  const lm_linear_recurrence_args *a = args;
-  return scan_along(LM_SCAN_RECURRENCE, a->x, a->decay, a->dim, a->reverse, out, 1);
-}
-
-lm_status lm_cpu_logcumsumexp(const void *args, lm_tensor *const *out) {
-  const lm_logcumsumexp_args *a = args;
-  return scan_along(LM_SCAN_LOGSUMEXP, a->x, NULL, a->dim, a->reverse, out, 1);
-}
-
-lm_status lm_cpu_cummax(const void *args, lm_tensor *const *out) {
-  const lm_cummax_args *a = args;
-  return scan_along(LM_SCAN_MAX, a->x, NULL, a->dim, false, out, 2);
-}
-
-lm_status lm_cpu_cummin(const void *args, lm_tensor *const *out) {
-  const lm_cummin_args *a = args;
-  return scan_along(LM_SCAN_MIN, a->x, NULL, a->dim, false, out, 2);
 }

@@ -88,11 +88,14 @@ static void run_softmax_units(void *ctx, int64_t first, int64_t last) {
   for (int64_t unit = first; unit < last; unit++) run_unit(ctx, unit, lm_scratch());
 }
 
-static lm_status softmax_along(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim,
-                               lm_tensor *out) {
+lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
+  const lm_softmax_along_args *a = args;
+  const lm_tensor *x = a->x, *y = a->y;
+  const int64_t dim = a->dim;
   lm_status status = LM_OK;
   lm_tensor *beside_x = NULL, *dense_y = NULL;
-  softmax s = {.kind = kind, .x = x, .y = y, .out = out, .dim = (int)dim};
+  lm_tensor *out = outs[0];
+  softmax s = {.kind = (lm_softmax_kind)a->kind, .x = x, .y = y, .out = out, .dim = (int)dim};
   if (x->numel == 0) return LM_OK;
   if (y && !same_strides(x, y)) {
     TRY(copied_like(y, x, &beside_x));
@@ -118,24 +121,4 @@ done:
   lm_release(beside_x);
   lm_release(dense_y);
   return status;
-}
-
-lm_status lm_cpu_softmax(const void *args, lm_tensor *const *out) {
-  const lm_softmax_args *a = args;
-  return softmax_along(LM_SOFTMAX, a->x, NULL, a->dim, out[0]);
-}
-
-lm_status lm_cpu_log_softmax(const void *args, lm_tensor *const *out) {
-  const lm_log_softmax_args *a = args;
-  return softmax_along(LM_LOG_SOFTMAX, a->x, NULL, a->dim, out[0]);
-}
-
-lm_status lm_cpu_softmax_backward(const void *args, lm_tensor *const *out) {
-  const lm_softmax_backward_args *a = args;
-  return softmax_along(LM_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
-}
-
-lm_status lm_cpu_log_softmax_backward(const void *args, lm_tensor *const *out) {
-  const lm_log_softmax_backward_args *a = args;
-  return softmax_along(LM_LOG_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
 }

@@ -213,21 +213,9 @@ lm_status lm_cpu_topk(const void *args, lm_tensor *const *out) {
   return run_lines(&job, a->k > a->x->size[a->dim] / 16 ? SORT : HEAP);
 }
 
-lm_status lm_cpu_kthvalue(const void *args, lm_tensor *const *out) {
-  const lm_kthvalue_args *a = args;
+lm_status lm_cpu_kth_along(const void *args, lm_tensor *const *out) {
+  const lm_kth_along_args *a = args;
   line_job job = job_of(a->x, a->dim, a->k, false, out);
-  return run_lines(&job, SELECT);
-}
-
-lm_status lm_cpu_median_dim(const void *args, lm_tensor *const *out) {
-  const lm_median_dim_args *a = args;
-  line_job job = job_of(a->x, a->dim, MEDIAN, false, out);
-  return run_lines(&job, SELECT);
-}
-
-lm_status lm_cpu_nanmedian_dim(const void *args, lm_tensor *const *out) {
-  const lm_nanmedian_dim_args *a = args;
-  line_job job = job_of(a->x, a->dim, NAN_MEDIAN, false, out);
   return run_lines(&job, SELECT);
 }
 

@@ -12,28 +12,25 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
 }
 
 lm_status lm_cuda_lay_out(lm_tensor *t, lm_format format, bool read, lm_tensor **out) {
-  lm_status status = LM_OK;
   bool fits = format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t);
   if (fits && (uintptr_t)t->data % LM_CUDA_ALIGN == 0) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  TRY(lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, format, out));
-  if (read) TRY(lm_cuda_copy(t, *out));
-done:
-  return status;
+  NEED(lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, format, out));
+  if (read) NEED(lm_cuda_copy(t, *out));
+  return LM_OK;
 }
 
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
-  lm_status status = LM_OK;
   void *stream;
   bool same = src->dtype == dst->dtype;
   if (dst->numel == 0) return LM_OK;
-  TRY(lm_cuda_enter(dst->device, &stream));
+  NEED(lm_cuda_enter(dst->device, &stream));
   if (same && same_layout(src, dst)) {
     size_t bytes = lm_nbytes(src);
     if (src->data != dst->data)
-      TRY(lm_cuda_check(lm_copy_bytes(dst->data, src->data, bytes, stream), "cudaMemcpyAsync"));
+      NEED(lm_cuda_check(lm_copy_bytes(dst->data, src->data, bytes, stream), "cudaMemcpyAsync"));
     return LM_OK;
   }
   lm_pointwise_launch launch = {.at = lm_cuda_strided(dst)};
@@ -45,7 +42,5 @@ lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
   lm_pointwise_launcher *launcher = src->dtype == LM_F64            ? lm_pointwise_f64_copy
                                     : lm_dtype_is_float(src->dtype) ? lm_pointwise_f32_copy
                                                                     : lm_pointwise_i64_copy;
-  TRY(lm_cuda_pointwise_launch("copy", launcher, &launch, dst->device, stream));
-done:
-  return status;
+  return lm_cuda_pointwise_launch("copy", launcher, &launch, dst->device, stream);
 }

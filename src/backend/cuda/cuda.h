@@ -97,31 +97,21 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   /* attention.c */                                                                                                   \
   X(attention) X(attention_backward) X(attention_draw) X(dropout_by_draw)
 #define LM_CUDA_KERNELS(X)                                                                                            \
-  /* reduce.c, argmax.c, softmax.c, loss.c */                                                                         \
-  X(sum) X(nansum) X(prod) X(count_nonzero)                                                                           \
-  X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)  \
-  X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward)              \
+  /* reduce.c, softmax.c */                                                                                           \
+  X(reduce) X(extreme_along) X(softmax_along)                                                                         \
   /* matmul.c, conv.c */                                                                                              \
-  X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
+  X(product) X(conv2d) X(conv2d_input) X(conv2d_weight)                                                              \
   /* index.c, sort.c, cat.c */                                                                                        \
-  X(topk)         \
-  X(kthvalue) X(median_dim) X(nanmedian_dim) X(searchsorted)                                                          \
+  X(topk) X(kth_along) X(searchsorted)                                                                                \
   /* scan.c */                                                                                                        \
-  X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
-  X(randperm)                                                           \
-  /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c, norm.c */                                                                                            \
-                  \
-                                         \
-                     \
-  X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
-  X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \
-  /* attention.c */                                                                                                   \
-                                              \
+  X(scan) X(randperm)                                                                                                 \
+  /* norm.c */                                                                                                        \
+  X(batch_norm) X(batch_norm_backward) X(batch_norm_relu) X(batch_norm_relu_backward) X(layer_norm)                   \
+  X(layer_norm_backward)                                                                                              \
   /* recurrent.c */                                                                                                    \
   X(recurrent_weights) X(recurrent_network) X(recurrent_network_backward)                                             \
   /* fill.c */                                                                                                        \
-  X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(arange) X(linspace)                         \
-  X(log_normal_) X(exponential_) X(cauchy_) X(geometric_)                                                             \
+  X(dropout) X(fill_) X(fill_random) X(arange) X(linspace)                         \
   /* sample.c */                                                                                                      \
   X(poisson) X(binomial) X(multinomial)                                                                               \
   /* linalg/ */                                                                                                       \
@@ -134,5 +124,3 @@ LM_CUDA_KERNELS(X)
 #define X(name) lm_cuda_slot lm_cuda_##name;
 LM_CUDA_FRAMED(X)
 #undef X
-
-#endif

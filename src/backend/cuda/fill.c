@@ -110,57 +110,24 @@ static lm_blocks_drawn take_blocks(lm_generator *g, lm_device device, int64_t n,
   return (lm_blocks_drawn){draw.seed, draw.offset, lm_generator_extra()};
 }
 
-static lm_status fill_drawn(const char *name, lm_generator *g, lm_tensor *x, int words, lm_fill_source source) {
-  if (x->numel == 0) return LM_OK;
-  source.draw = take_blocks(g, x->device, x->numel, words);
-  if (source.keep == 0) source.keep = UINT32_MAX;
-  return fill_from(name, x, &source);
-}
-
-/* Two numbers beside x, in float or, for float64, in double. */
-#define DRAWN(name, NAME, first, second)                                             \
-  lm_status lm_cuda_##name##_(const void *args, lm_tensor *const *out) {             \
-    const lm_##name##__args *a = args;                                               \
-    (void)out;                                                                       \
-    return fill_drawn(#name "_", a->generator, a->x, a->x->dtype == LM_F64 ? 2 : 1,  \
-                      (lm_fill_source){.kind = LM_##NAME, .a = first, .b = second}); \
-  }
-DRAWN(normal, NORMAL, a->mean, a->std)
-DRAWN(log_normal, LOG_NORMAL, a->mean, a->std)
-DRAWN(exponential, EXPONENTIAL, a->lambd, 0)
-DRAWN(cauchy, CAUCHY, a->median, a->sigma)
-
-lm_status lm_cuda_uniform_(const void *args, lm_tensor *const *out) {
-  const lm_uniform__args *a = args;
-  (void)out;
-  /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
-  bool unit = a->from == 0 && a->to == 1; /* other ends are such that rounding does not reach them (op/random.c) */
-  lm_dtype dtype = unit ? a->x->dtype : LM_F32;
-  uint32_t keep = dtype == LM_F16 ? 0xffe00000u : dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
-  return fill_drawn("uniform_", a->generator, a->x, a->x->dtype == LM_F64 ? 2 : 1,
-                    (lm_fill_source){.kind = LM_UNIFORM, .a = a->from, .b = a->to, .keep = keep});
-}
-
-lm_status lm_cuda_geometric_(const void *args, lm_tensor *const *out) {
-  const lm_geometric__args *a = args;
-  (void)out;
-  return fill_drawn("geometric_", a->generator, a->x, 2, (lm_fill_source){.kind = LM_GEOMETRIC, .a = a->p});
-}
-
-lm_status lm_cuda_bernoulli_(const void *args, lm_tensor *const *out) {
-  const lm_bernoulli__args *a = args;
-  (void)out;
-  double p;
-  lm_status status = lm_tensor_item_f64(a->p, &p);
-  if (status != LM_OK) return status;
-  return fill_drawn("bernoulli_", a->generator, a->x, 1, (lm_fill_source){.kind = LM_BERNOULLI, .a = p});
-}
-
-lm_status lm_cuda_random_(const void *args, lm_tensor *const *out) {
-  const lm_random__args *a = args;
-  (void)out;
-  return fill_drawn("random_", a->generator, a->x, 2,
-                    (lm_fill_source){.kind = LM_INTEGERS, .from = a->from, .to = a->to});
+lm_status lm_cuda_fill_random(const void *args, lm_tensor *const *out) {
+  const lm_fill_random_args *a = args;
+  lm_tensor *x = out[0];
+  const lm_distribution drawn = (lm_distribution)a->distribution;
+  bool wide =
+      drawn == LM_DRAW_GEOMETRIC || drawn == LM_DRAW_INTEGERS || (x->dtype == LM_F64 && drawn != LM_DRAW_BERNOULLI);
+  /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. Ends other than 1 are such
+   * that it does not (op/random.c). */
+  bool unit = drawn == LM_DRAW_UNIFORM && a->a == 0 && a->b == 1;
+  uint32_t keep = unit && x->dtype == LM_F16 ? 0xffe00000u : unit && x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
+  lm_fill_source source = {.kind = LM_UNIFORM + (int)drawn,
+                           .draw = take_blocks(a->generator, x->device, x->numel, wide ? 2 : 1),
+                           .a = a->a,
+                           .b = a->b,
+                           .from = a->from,
+                           .to = a->to,
+                           .keep = keep};
+  return fill_from(lm_op_running(), x, &source);
 }
 
 /* ---- dropout: x is dense, y and the mask are laid out like it */

@@ -153,9 +153,8 @@ done:
 lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_triangle_args *a = args;
   const lm_tensor *x = a->x;
-  return LAUNCH("triangle",
-                lm_index_triangle(f->stream, (int)lm_dtype_size(x->dtype), x->numel, x->size[x->ndim - 2],
-                                  x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data));
+  return LAUNCH("triangle", lm_index_triangle(f->stream, (int)lm_dtype_size(x->dtype), x->numel, x->size[x->ndim - 2],
+                                              x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data));
 }
 
 /* ---- index_add, embedding_backward, index_put_ */

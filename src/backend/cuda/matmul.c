@@ -6,7 +6,7 @@
 #include "op/matmul_call.h"
 
 /* What cuBLASLt has no kernel for. */
-static lm_status by_tiles(const lm_product *p, lm_tensor *y, void *stream) {
+static lm_status by_tiles(const lm_product_args *p, lm_tensor *y, void *stream) {
   int r = y->ndim - 2, c = y->ndim - 1;
   int64_t zero[LM_MAX_DIMS] = {0}, *input = zero;
   if (p->beta != 0) lm_product_spread(p, y, input);
@@ -38,7 +38,7 @@ static lm_status by_tiles(const lm_product *p, lm_tensor *y, void *stream) {
   return LAUNCH("matmul kernel", lm_k_matmul(&job, stream));
 }
 
-static lm_status by_blas(const lm_product *p, lm_tensor *y, void *stream, bool *done_) {
+static lm_status by_blas(const lm_product_args *p, lm_tensor *y, void *stream, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *bias = NULL;
@@ -89,19 +89,15 @@ done:
 }
 
 /* y is dense and not empty. */
-static lm_status multiply(lm_op_id op, const void *args, lm_tensor *y) {
+lm_status lm_cuda_product(const void *args, lm_tensor *const *out) {
+  const lm_product_args *p = args;
+  lm_tensor *y = out[0];
   lm_status status;
-  lm_product p = lm_product_of(op, args);
   void *stream;
   bool done_ = false;
   TRY(lm_cuda_enter(y->device, &stream));
-  if (lm_dtype_is_float(y->dtype) && p.x->size[p.x->ndim - 1] > 0) TRY(by_blas(&p, y, stream, &done_));
-  if (!done_) TRY(by_tiles(&p, y, stream));
+  if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0) TRY(by_blas(p, y, stream, &done_));
+  if (!done_) TRY(by_tiles(p, y, stream));
 done:
   return status;
 }
-
-lm_status lm_cuda_mm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_mm, args, out[0]); }
-lm_status lm_cuda_bmm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_bmm, args, out[0]); }
-lm_status lm_cuda_addmm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_addmm, args, out[0]); }
-lm_status lm_cuda_linear(const void *args, lm_tensor *const *out) { return multiply(LM_OP_linear, args, out[0]); }

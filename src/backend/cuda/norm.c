@@ -99,12 +99,11 @@ done:
 
 lm_status lm_cuda_batch_norm_backward(const void *args, lm_tensor *const *out) {
   const lm_batch_norm_backward_args *a = args;
-  lm_status status = LM_OK;
   lm_norm_shape s;
   void *stream;
   if (a->x->size[1] == 0) return LM_OK;
-  TRY(shape_of(a->x, &s));
-  TRY(lm_cuda_enter(a->x->device, &stream));
+  NEED(shape_of(a->x, &s));
+  NEED(lm_cuda_enter(a->x->device, &stream));
   lm_batch_plan plan = {.training = a->training,
                         .eps = a->eps,
                         .weight = values_of(a->weight),
@@ -112,9 +111,7 @@ lm_status lm_cuda_batch_norm_backward(const void *args, lm_tensor *const *out) {
                         .running_var = values_of(a->running_var),
                         .mean = values_of(a->training ? a->save_mean : NULL),
                         .invstd = values_of(a->training ? a->save_invstd : NULL)};
-  TRY(batch_backward(&s, plan, a->grad->data, a->x, out, stream));
-done:
-  return status;
+  return batch_backward(&s, plan, a->grad->data, a->x, out, stream);
 }
 
 lm_status lm_cuda_batch_norm_relu_backward(const void *args, lm_tensor *const *out) {
@@ -157,7 +154,6 @@ static lm_values dense_values(const lm_tensor *t) { return t ? (lm_values){t->da
 
 lm_status lm_cuda_layer_norm(const void *args, lm_tensor *const *out) {
   const lm_layer_norm_args *a = args;
-  lm_status status = LM_OK;
   void *stream;
   lm_layer_job job = {.dtype = a->x->dtype,
                       .rows = out[1]->numel,
@@ -171,10 +167,8 @@ lm_status lm_cuda_layer_norm(const void *args, lm_tensor *const *out) {
                       .eps = a->eps,
                       .processors = lm_cuda_facts_of(a->x->device)->processors};
   if (job.rows == 0) return LM_OK;
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(LAUNCH("rows", lm_layer_forward(&job, stream)));
-done:
-  return status;
+  NEED(lm_cuda_enter(a->x->device, &stream));
+  return LAUNCH("rows", lm_layer_forward(&job, stream));
 }
 
 lm_status lm_cuda_layer_norm_backward(const void *args, lm_tensor *const *out) {

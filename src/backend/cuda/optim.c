@@ -39,20 +39,17 @@ static void put_param(lm_optim_table *table, const lm_optim_step *s, int i) {
 /* All parameters of one dtype, in as few launches as their tables take. */
 static lm_status step_dtype(const job *j, lm_dtype dtype) {
   const lm_optim_step *s = j->step;
-  lm_status status = LM_OK;
   lm_optim_table table = {0};
   for (int i = 0; i < s->n; i++) {
     const lm_tensor *p = s->param[i];
     if (p->dtype != dtype || p->numel == 0) continue;
     if (!has_capacity(table.n, LM_OPTIM_TENSORS, table.first[table.n], chunks_of(p, LM_OPTIM_CHUNK))) {
-      TRY(launch_step(j, dtype, &table));
+      NEED(launch_step(j, dtype, &table));
       table.n = 0;
     }
     put_param(&table, s, i);
   }
-  TRY(launch_step(j, dtype, &table));
-done:
-  return status;
+  return launch_step(j, dtype, &table);
 }
 
 lm_status lm_cuda_optim(const lm_optim_step *step) {
@@ -82,14 +79,13 @@ done:
 /* ---- norms */
 
 static lm_status norms_dtype(int n, lm_tensor *const *tensors, lm_dtype dtype, double p, double **part, void *stream) {
-  lm_status status = LM_OK;
   lm_norm_table table = {0};
   for (int i = 0; i <= n; i++) {
     const lm_tensor *t = i < n ? tensors[i] : NULL;
     if (t && (t->dtype != dtype || t->numel == 0)) continue;
     if (table.n > 0 &&
         (!t || !has_capacity(table.n, LM_NORM_TENSORS, table.first[table.n], chunks_of(t, LM_NORMS_CHUNK)))) {
-      TRY(LAUNCH("norms", lm_optim_norms(dtype, &table, p, *part, stream)));
+      NEED(LAUNCH("norms", lm_optim_norms(dtype, &table, p, *part, stream)));
       *part += table.first[table.n];
       table.n = 0;
     }
@@ -98,8 +94,7 @@ static lm_status norms_dtype(int n, lm_tensor *const *tensors, lm_dtype dtype, d
     table.numel[table.n] = t->numel;
     table.data[table.n++] = t->data;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
@@ -124,14 +119,13 @@ done:
 /* All pairs of these dtypes, in as few launches as their tables take. */
 static lm_status rescale_dtypes(int n, lm_tensor *const *from, lm_tensor *const *to, lm_dtype x, lm_dtype y,
                                 lm_rescale_table *table, void *stream) {
-  lm_status status = LM_OK;
   table->n = 0;
   for (int i = 0; i <= n; i++) {
     const lm_tensor *t = i < n ? to[i] : NULL;
     if (t && (from[i]->dtype != x || t->dtype != y || t->numel == 0)) continue;
     if (table->n > 0 &&
         (!t || !has_capacity(table->n, LM_RESCALE_TENSORS, table->first[table->n], chunks_of(t, LM_RESCALE_CHUNK)))) {
-      TRY(LAUNCH("rescale", lm_rescale_run(x, y, table, stream)));
+      NEED(LAUNCH("rescale", lm_rescale_run(x, y, table, stream)));
       table->n = 0;
     }
     if (!t) break;
@@ -140,18 +134,15 @@ static lm_status rescale_dtypes(int n, lm_tensor *const *from, lm_tensor *const 
     table->from[table->n] = from[i]->data;
     table->to[table->n++] = t->data;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found) {
-  lm_status status = LM_OK;
   void *stream;
   lm_rescale_table table = {.factor = factor, .found = (float *)found->data};
-  TRY(lm_cuda_enter(to[0]->device, &stream));
+  NEED(lm_cuda_enter(to[0]->device, &stream));
   for (lm_dtype x = LM_F16; x <= LM_F64; x++) {
-    for (lm_dtype y = LM_F16; y <= LM_F64; y++) TRY(rescale_dtypes(n, from, to, x, y, &table, stream));
+    for (lm_dtype y = LM_F16; y <= LM_F64; y++) NEED(rescale_dtypes(n, from, to, x, y, &table, stream));
   }
-done:
-  return status;
+  return LM_OK;
 }

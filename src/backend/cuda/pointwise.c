@@ -30,7 +30,6 @@ lm_pointwise_value lm_cuda_value(const lm_tensor *t, lm_dtype compute) {
 }
 
 lm_status lm_cuda_pointwise(const lm_pointwise *job) {
-  lm_status status = LM_OK;
   void *stream;
   int kernel = job->kernel;
   const lm_op *op = &lm_ops[lm_pointwise_op(kernel)];
@@ -50,9 +49,7 @@ lm_status lm_cuda_pointwise(const lm_pointwise *job) {
   }
   for (int i = 0; i < op->nnumber; i++) launch.number[i] = number_in(job->compute, job->number[i]);
   lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
-  TRY(lm_cuda_enter(device, &stream));
-  if (by >= 0) TRY(lm_cuda_bad(device, &launch.bad));
-  TRY(lm_cuda_pointwise_launch(op->name, launcher, &launch, device, stream));
-done:
-  return status;
+  NEED(lm_cuda_enter(device, &stream));
+  if (by >= 0) NEED(lm_cuda_bad(device, &launch.bad));
+  return lm_cuda_pointwise_launch(op->name, launcher, &launch, device, stream);
 }

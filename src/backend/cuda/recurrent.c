@@ -38,18 +38,14 @@ static lm_status key_of(int dtype, int cell, bool bidirectional, bool bias, int6
 
 /* A result of a size that only the slot knows. */
 static lm_status new_result(lm_dtype dtype, lm_device device, int64_t size, lm_tensor **out) {
-  lm_status status;
-  TRY(lm_tensor_empty(dtype, device, 1, &size, LM_CONTIGUOUS, out));
-  TRY(lm_use_write(lm_tensor_used(*out), lm_stream_current(device)));
-done:
-  return status;
+  NEED(lm_tensor_empty(dtype, device, 1, &size, LM_CONTIGUOUS, out));
+  return lm_use_write(lm_tensor_used(*out), lm_stream_current(device));
 }
 
 /* ---- weights */
 
 /* Each to its place in the packed space, in one launch for up to LM_CAT_BLOCKS of them. */
 static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tensor *packed, void *stream) {
-  lm_status status = LM_OK;
   int item = (int)lm_dtype_size(packed->dtype), unit = LM_MAX_UNIT;
   unit = lm_unit_for(unit, (int64_t)(uintptr_t)packed->data);
   unit = lm_unit_for(unit, (int64_t)r->weight_bytes);
@@ -61,7 +57,7 @@ static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tenso
     filled += weights[i]->numel;
   }
   if (filled < packed->numel)
-    TRY(lm_cuda_check(lm_set_bytes(packed->data, 0, r->weight_bytes, stream), "cudaMemsetAsync"));
+    NEED(lm_cuda_check(lm_set_bytes(packed->data, 0, r->weight_bytes, stream), "cudaMemsetAsync"));
   for (int done = 0; done < r->weights; done += LM_CAT_BLOCKS) {
     lm_cat_block blocks[LM_CAT_BLOCKS];
     int n = r->weights - done < LM_CAT_BLOCKS ? r->weights - done : LM_CAT_BLOCKS;
@@ -69,10 +65,9 @@ static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tenso
       const lm_tensor *w = weights[done + i];
       blocks[i] = (lm_cat_block){w->data, w->numel * item / unit, r->position[done + i] * item / unit};
     }
-    TRY(LAUNCH("join", lm_cat_blocks(stream, unit, 1, (int64_t)r->weight_bytes / unit, n, blocks, packed->data)));
+    NEED(LAUNCH("join", lm_cat_blocks(stream, unit, 1, (int64_t)r->weight_bytes / unit, n, blocks, packed->data)));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out_) {
@@ -144,25 +139,24 @@ typedef struct network_call {
 
 static lm_status begin(lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tensor *c0, const lm_tensor *batch_sizes,
                        int cell, bool bidirectional, bool bias, network_call *o) {
-  lm_status status;
   lm_cudnn_rnn_key key;
   lm_cudnn_rnn *r;
   *o = (network_call){.call = {.device = x->device}};
-  TRY(key_of(x->dtype, cell, bidirectional, bias, h0->size[0] / (bidirectional ? 2 : 1), x->size[1], h0->size[2],
-             &key));
-  TRY(lm_cuda_enter(x->device, &o->stream));
-  TRY(lm_cudnn_take(x->device, o->stream, &o->call.cudnn));
-  TRY(lm_cudnn_rnn_of(o->call.cudnn, &key, &r));
+  NEED(key_of(x->dtype, cell, bidirectional, bias, h0->size[0] / (bidirectional ? 2 : 1), x->size[1], h0->size[2],
+              &key));
+  NEED(lm_cuda_enter(x->device, &o->stream));
+  NEED(lm_cudnn_take(x->device, o->stream, &o->call.cudnn));
+  NEED(lm_cudnn_rnn_of(o->call.cudnn, &key, &r));
   if ((size_t)weights->numel * lm_dtype_size(x->dtype) != r->weight_bytes) {
-    TRY(lm_fail_value(lm_op_running(), "weights",
-                      lm_text("a result of recurrent_weights for x %s and h0 %s", lm_shape_of(x), lm_shape_of(h0)),
-                      lm_shape_of(weights)));
+    NEED(lm_fail_value(lm_op_running(), "weights",
+                       lm_text("a result of recurrent_weights for x %s and h0 %s", lm_shape_of(x), lm_shape_of(h0)),
+                       lm_shape_of(weights)));
   }
-  TRY(lengths_of(x, h0, batch_sizes, &o->lengths, &o->call.steps));
-  TRY(lm_cuda_lay_out(x, LM_CONTIGUOUS, true, &o->x));
-  TRY(lm_cuda_lay_out(weights, LM_CONTIGUOUS, true, &o->weights));
-  TRY(lm_cuda_lay_out(h0, LM_CONTIGUOUS, true, &o->h0));
-  if (c0) TRY(lm_cuda_lay_out(c0, LM_CONTIGUOUS, true, &o->c0));
+  NEED(lengths_of(x, h0, batch_sizes, &o->lengths, &o->call.steps));
+  NEED(lm_cuda_lay_out(x, LM_CONTIGUOUS, true, &o->x));
+  NEED(lm_cuda_lay_out(weights, LM_CONTIGUOUS, true, &o->weights));
+  NEED(lm_cuda_lay_out(h0, LM_CONTIGUOUS, true, &o->h0));
+  if (c0) NEED(lm_cuda_lay_out(c0, LM_CONTIGUOUS, true, &o->c0));
   o->call.rnn = r;
   o->call.batch = (int)h0->size[1];
   o->call.lengths = o->lengths;
@@ -170,8 +164,7 @@ static lm_status begin(lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tenso
   o->call.weights = o->weights->data;
   o->call.h0 = o->h0->data;
   o->call.c0 = c0 ? o->c0->data : NULL;
-done:
-  return status;
+  return LM_OK;
 }
 
 static void end(network_call *o) {
@@ -209,11 +202,8 @@ done:
 /* t, dense and aligned, or zeros where it is NULL. */
 static lm_status dense_or_zeros(lm_tensor *t, const lm_tensor *like, void *stream, lm_tensor **out) {
   if (t) return lm_cuda_lay_out(t, LM_CONTIGUOUS, true, out);
-  lm_status status;
-  TRY(lm_tensor_empty(like->dtype, like->device, like->ndim, like->size, LM_CONTIGUOUS, out));
-  TRY(lm_cuda_check(lm_set_bytes((*out)->data, 0, lm_nbytes(*out), stream), "cudaMemsetAsync"));
-done:
-  return status;
+  NEED(lm_tensor_empty(like->dtype, like->device, like->ndim, like->size, LM_CONTIGUOUS, out));
+  return lm_cuda_check(lm_set_bytes((*out)->data, 0, lm_nbytes(*out), stream), "cudaMemsetAsync");
 }
 
 /* What the forward pass kept is written on: a copy is, so that backward may be called again. */

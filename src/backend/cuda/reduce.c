@@ -1,83 +1,47 @@
-/* Reductions to numbers: sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all, any. Dtypes were checked by
- * op/reduce.c. */
+/* Reductions to numbers, and where extremes are along one dim. Dtypes were checked by op/reduce.c. */
 #include "reduce.h"
-
-#include <math.h>
 
 #include "backend/cuda/reduce_plan.h"
 
-static lm_status reduce(lm_reduce_job job, const lm_tensor *x, const lm_ints *dims, const lm_tensor *out) {
+static const struct fold {
+  lm_reduce_kind kind;
+  lm_reduce_finish finish;
+} folds[] = {
+    [LM_STATISTIC_SUM] = {LM_REDUCE_SUM, LM_FINISH_NONE},
+    [LM_STATISTIC_NANSUM] = {LM_REDUCE_NUMBERS, LM_FINISH_NONE},
+    [LM_STATISTIC_PROD] = {LM_REDUCE_PRODUCT, LM_FINISH_NONE},
+    [LM_STATISTIC_MEAN] = {LM_REDUCE_SUM, LM_FINISH_MEAN},
+    [LM_STATISTIC_VAR] = {LM_REDUCE_DEVIATION, LM_FINISH_VARIANCE},
+    [LM_STATISTIC_LOGSUMEXP] = {LM_REDUCE_LOGSUMEXP, LM_FINISH_NONE},
+    [LM_STATISTIC_AMAX] = {LM_REDUCE_MAX, LM_FINISH_NONE},
+    [LM_STATISTIC_AMIN] = {LM_REDUCE_MIN, LM_FINISH_NONE},
+    [LM_STATISTIC_ALL] = {LM_REDUCE_NONZERO, LM_FINISH_ALL},
+    [LM_STATISTIC_ANY] = {LM_REDUCE_NONZERO, LM_FINISH_NONE},
+    [LM_STATISTIC_COUNT_NONZERO] = {LM_REDUCE_NONZERO, LM_FINISH_NONE},
+};
+
+lm_status lm_cuda_reduce(const void *args, lm_tensor *const *out) {
+  const lm_reduce_args *a = args;
   bool reduced[LM_MAX_DIMS] = {false};
-  for (int i = 0; i < dims->n; i++) reduced[dims->v[i]] = true;
-  return lm_cuda_fold(&job, x, out, reduced);
+  for (int i = 0; i < a->dim.n; i++) reduced[a->dim.v[i]] = true;
+  struct fold fold = folds[a->statistic];
+  if (a->statistic == LM_STATISTIC_NORM) {
+    fold.kind = lm_reduce_norm_kind(a->parameter);
+    if (fold.kind == LM_REDUCE_SQUARE) fold.finish = LM_FINISH_ROOT;
+  }
+  if (fold.kind == LM_REDUCE_NUMBERS && !lm_dtype_is_float(a->x->dtype)) fold.kind = LM_REDUCE_SUM;
+  lm_reduce_job job = {.kind = fold.kind, .finish = fold.finish, .p = a->parameter, .correction = a->parameter};
+  return lm_cuda_fold(&job, a->x, out[0], reduced);
 }
 
-lm_status lm_cuda_sum(const void *args, lm_tensor *const *out) {
-  const lm_sum_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_SUM}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_nansum(const void *args, lm_tensor *const *out) {
-  const lm_nansum_args *a = args;
-  bool floating = lm_dtype_is_float(a->x->dtype);
-  return reduce((lm_reduce_job){.kind = floating ? LM_REDUCE_NUMBERS : LM_REDUCE_SUM}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_prod(const void *args, lm_tensor *const *out) {
-  const lm_prod_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_PRODUCT}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_mean(const void *args, lm_tensor *const *out) {
-  const lm_mean_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_SUM, .finish = LM_FINISH_MEAN}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_var(const void *args, lm_tensor *const *out) {
-  const lm_var_args *a = args;
-  lm_reduce_job job = {.kind = LM_REDUCE_DEVIATION, .finish = LM_FINISH_VARIANCE, .correction = (double)a->correction};
-  return reduce(job, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_norm(const void *args, lm_tensor *const *out) {
-  const lm_norm_args *a = args;
-  lm_reduce_job job = {.p = a->p};
-  job.kind = a->p == 0           ? LM_REDUCE_NONZERO
-             : a->p == 1         ? LM_REDUCE_ABS
-             : a->p == 2         ? LM_REDUCE_SQUARE
-             : a->p == INFINITY  ? LM_REDUCE_ABS_MAX
-             : a->p == -INFINITY ? LM_REDUCE_ABS_MIN
-                                 : LM_REDUCE_POWER;
-  if (a->p == 2) job.finish = LM_FINISH_ROOT;
-  return reduce(job, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_logsumexp(const void *args, lm_tensor *const *out) {
-  const lm_logsumexp_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_LOGSUMEXP}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_amax(const void *args, lm_tensor *const *out) {
-  const lm_amax_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_MAX}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_amin(const void *args, lm_tensor *const *out) {
-  const lm_amin_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_MIN}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_all(const void *args, lm_tensor *const *out) {
-  const lm_all_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_NONZERO, .finish = LM_FINISH_ALL}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_count_nonzero(const void *args, lm_tensor *const *out) {
-  const lm_count_nonzero_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_NONZERO}, a->x, &a->dim, out[0]);
-}
-
-lm_status lm_cuda_any(const void *args, lm_tensor *const *out) {
-  const lm_any_args *a = args;
-  return reduce((lm_reduce_job){.kind = LM_REDUCE_NONZERO}, a->x, &a->dim, out[0]);
+lm_status lm_cuda_extreme_along(const void *args, lm_tensor *const *out) {
+  const lm_extreme_along_args *a = args;
+  const lm_tensor *indices = out[0], *values = out[1]; /* laid out alike; values may be NULL */
+  bool reduced[LM_MAX_DIMS] = {false};
+  reduced[a->dim] = true;
+  lm_reduce_job job = {.kind = a->largest ? LM_REDUCE_ARGMAX : LM_REDUCE_ARGMIN,
+                       .out = values ? values->data : NULL,
+                       .out_dtype = values ? values->dtype : LM_NO_DTYPE,
+                       .position = (int64_t *)indices->data};
+  return lm_cuda_fold(&job, a->x, indices, reduced);
 }

@@ -7,14 +7,11 @@
 
 static lm_status draw_counts(const char *name, lm_generator *g, const lm_tensor *x, const lm_tensor *p,
                              lm_tensor *out) {
-  lm_status status;
   void *stream;
-  TRY(lm_cuda_enter(out->device, &stream));
+  NEED(lm_cuda_enter(out->device, &stream));
   lm_draw d = lm_generator_take(g, out->device, (uint64_t)out->numel * LM_ROOM);
   lm_blocks_drawn draw = {d.seed, d.offset, lm_generator_extra()};
-  TRY(LAUNCH(name, lm_sample_counts(out->dtype, x->data, p ? p->data : NULL, out->data, out->numel, draw, stream)));
-done:
-  return status;
+  return LAUNCH(name, lm_sample_counts(out->dtype, x->data, p ? p->data : NULL, out->data, out->numel, draw, stream));
 }
 
 lm_status lm_cuda_poisson(const void *args, lm_tensor *const *out) {

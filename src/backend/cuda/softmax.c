@@ -38,13 +38,16 @@ static void plan_cols(lm_softmax_job *job) {
   job->threads = lanes * rows;
 }
 
-static lm_status softmax_along(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim,
-                               const lm_tensor *out) {
+lm_status lm_cuda_softmax_along(const void *args, lm_tensor *const *outs) {
+  const lm_softmax_along_args *a = args;
+  const lm_tensor *x = a->x, *y = a->y, *out = outs[0];
+  const int64_t dim = a->dim;
   lm_status status = LM_OK;
   void *stream;
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < out->ndim; d++) others[d] = d != dim;
-  lm_softmax_job job = {.kind = kind, .dtype = out->dtype, .out = out->data, .x = x->data, .y = y ? y->data : NULL};
+  lm_softmax_job job = {
+      .kind = (lm_softmax_kind)a->kind, .dtype = out->dtype, .out = out->data, .x = x->data, .y = y ? y->data : NULL};
   job.lines = lm_dims_of(out->ndim, out->size, others, LM_SOFTMAX_SIDES,
                          (const int64_t *[]){out->stride, x->stride, y ? y->stride : NULL}, true);
   job.length = out->size[dim];
@@ -64,24 +67,4 @@ static lm_status softmax_along(lm_softmax_kind kind, const lm_tensor *x, const l
   TRY(LAUNCH("lm_softmax_run", lm_softmax_run(&job, stream)));
 done:
   return status;
-}
-
-lm_status lm_cuda_softmax(const void *args, lm_tensor *const *out) {
-  const lm_softmax_args *a = args;
-  return softmax_along(LM_SOFTMAX, a->x, NULL, a->dim, out[0]);
-}
-
-lm_status lm_cuda_log_softmax(const void *args, lm_tensor *const *out) {
-  const lm_log_softmax_args *a = args;
-  return softmax_along(LM_LOG_SOFTMAX, a->x, NULL, a->dim, out[0]);
-}
-
-lm_status lm_cuda_softmax_backward(const void *args, lm_tensor *const *out) {
-  const lm_softmax_backward_args *a = args;
-  return softmax_along(LM_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
-}
-
-lm_status lm_cuda_log_softmax_backward(const void *args, lm_tensor *const *out) {
-  const lm_log_softmax_backward_args *a = args;
-  return softmax_along(LM_LOG_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
 }

@@ -74,30 +74,16 @@ done:
 
 /* ---- one of each line */
 
-static lm_status kth(const lm_tensor *x, int64_t dim, int64_t k, lm_tensor *const *out) {
+lm_status lm_cuda_kth_along(const void *args, lm_tensor *const *out) {
+  const lm_kth_along_args *a = args;
   lm_status status = LM_OK;
   void *stream;
-  lm_topk t = job_of(x, dim, k, false, out);
+  lm_topk t = job_of(a->x, a->dim, a->k, false, out);
   if (t.n > INT32_MAX) { return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^31 - 1 on CUDA", t.n); }
-  TRY(lm_cuda_enter(x->device, &stream));
+  TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(LAUNCH("select", lm_kth_lines(stream, &t)));
 done:
   return status;
-}
-
-lm_status lm_cuda_kthvalue(const void *args, lm_tensor *const *out) {
-  const lm_kthvalue_args *a = args;
-  return kth(a->x, a->dim, a->k, out);
-}
-
-lm_status lm_cuda_median_dim(const void *args, lm_tensor *const *out) {
-  const lm_median_dim_args *a = args;
-  return kth(a->x, a->dim, LM_KTH_MEDIAN, out);
-}
-
-lm_status lm_cuda_nanmedian_dim(const void *args, lm_tensor *const *out) {
-  const lm_nanmedian_dim_args *a = args;
-  return kth(a->x, a->dim, LM_KTH_NAN_MEDIAN, out);
 }
 
 lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out) {

@@ -9,8 +9,7 @@ lm_status lm_pairs_open(lm_device device, int64_t n, int key_bytes, lm_pairs *pa
          values = lm_round_up((size_t)n * sizeof(uint32_t), 256);
   *pairs = (lm_pairs){.device = device, .n = n, .key_bytes = key_bytes, .bytes = 2 * (keys + values)};
   if (n > INT32_MAX) { return lm_fail_int(lm_op_running(), "the number of entries", "at most 2^31 - 1 on CUDA", n); }
-  lm_status status = lm_cuda_scratch(device, pairs->bytes, &pairs->block);
-  if (status != LM_OK) return status;
+  NEED(lm_cuda_scratch(device, pairs->bytes, &pairs->block));
   char *at = pairs->block;
   pairs->keys = at;
   pairs->sorted_keys = at + keys;

@@ -81,7 +81,6 @@ int lm_cuda_strided_across(const lm_strided_layout *l, int k) {
 }
 
 lm_status lm_cuda_transpose(const lm_strided_layout *l, int dim, void *stream) {
-  lm_status status = LM_OK;
   if (lm_cuda_strided_numel(l) <= PIECE) return LAUNCH("copy", lm_copy_transposed(l, dim, stream));
   int widest = 1;
   for (int d = 1; d < l->ndim; d++) {
@@ -95,9 +94,8 @@ lm_status lm_cuda_transpose(const lm_strided_layout *l, int dim, void *stream) {
   for (int k = 0; k < 2; k++) {
     half[1].data[k] = (char *)l->data[k] + half[0].size[widest] * l->stride[k][widest] * bytes;
   }
-  for (int i = 0; i < 2; i++) TRY(lm_cuda_transpose(&half[i], dim, stream));
-done:
-  return status;
+  for (int i = 0; i < 2; i++) NEED(lm_cuda_transpose(&half[i], dim, stream));
+  return LM_OK;
 }
 
 /* Operand k into `scratch`, dense in the order of the walk; dims along which it is broadcast stay so. */
@@ -128,7 +126,6 @@ static size_t straight_bytes(const lm_strided_layout *l, int k) {
 
 static lm_status launch_pieces(const char *name, lm_pointwise_launcher *launcher, const lm_pointwise_launch *launch,
                                void *stream) {
-  lm_status status = LM_OK;
   const lm_strided_layout *l = &launch->at;
   int64_t n = lm_cuda_strided_numel(l);
   if (n <= PIECE) return LAUNCH(name, launcher(launch, stream));
@@ -146,10 +143,9 @@ static lm_status launch_pieces(const char *name, lm_pointwise_launcher *launcher
   }
   for (int i = 0; i < 2; i++) {
     merge(&half[i].at);
-    TRY(launch_pieces(name, launcher, &half[i], stream));
+    NEED(launch_pieces(name, launcher, &half[i], stream));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_cuda_pointwise_launch(const char *name, lm_pointwise_launcher *launcher, lm_pointwise_launch *launch,

@@ -1,17 +1,10 @@
-/* Bytes as tensors, and text in them:
+/* Bytes as tensors:
  *
- *   bytes_of(path)           uint8 [n]: a file, plain or gzipped        bytes_tensor(text)  the same of a string
+ *   bytes_tensor(text)       uint8 [n]
  *   count_up(t)              adds one to an int64 tensor of one element, whoever else does meanwhile
  */
 #include "base/message.h"
 #include "bind/bind.h"
-#include "io/maybe_gzipped.h"
-
-static lm_status bytes_of(lua_State *L, lm_lua *s, void *arg) {
-  const char *path;
-  lm_status status = lm_read_text(L, s, 1, "bytes_of", "path", &path);
-  return status == LM_OK ? lm_read_unpacked(path, arg) : status;
-}
 
 static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **out = arg;
@@ -26,7 +19,6 @@ static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {
   return status;
 }
 
-static int bind_bytes_of(lua_State *L) { return lm_return_tensor(L, 1, bytes_of); }
 static int bind_bytes_tensor(lua_State *L) { return lm_return_tensor(L, 1, bytes_tensor); }
 
 static int bind_count_up(lua_State *L) {
@@ -37,5 +29,4 @@ static int bind_count_up(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg lm_bytes_functions[] = {
-    {"bytes_of", bind_bytes_of}, {"bytes_tensor", bind_bytes_tensor}, {"count_up", bind_count_up}, {NULL, NULL}};
+const luaL_Reg lm_bytes_functions[] = {{"bytes_tensor", bind_bytes_tensor}, {"count_up", bind_count_up}, {NULL, NULL}};

@@ -1,10 +1,9 @@
-/* Encoded images, and files as bytes. */
+/* Encoded images. */
 #include "image/image.h"
 #include "base/message.h"
 
 #include "base/message.h"
 #include "bind/bind.h"
-#include "io/whole_file.h"
 
 /* A Lua string, or a tensor of bytes: borrowed. */
 static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const uint8_t **out,
@@ -96,32 +95,5 @@ static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
 static int bind_encode_jpeg(lua_State *L) { return lm_return_tensor(L, 2, encode_jpeg); }
 static int bind_encode_png(lua_State *L) { return lm_return_tensor(L, 2, encode_png); }
 
-/* ---- read_file(path) -> bytes, write_file(path, bytes) */
-
-static lm_status read_file(lua_State *L, lm_lua *s, void *arg) {
-  const char *path;
-  lm_status status = lm_read_text(L, s, 1, "read_file", "path", &path);
-  return status == LM_OK ? lm_read_whole(path, arg) : status;
-}
-
-static int bind_read_file(lua_State *L) { return lm_return_tensor(L, 1, read_file); }
-
-static lm_status write_file(lua_State *L, lm_lua *s, void *arg) {
-  static const char fn[] = "write_file";
-  const char *path;
-  const uint8_t *bytes;
-  size_t n;
-  (void)arg;
-  NEED(lm_read_text(L, s, 1, fn, "path", &path));
-  NEED(read_bytes(L, s, 2, fn, "bytes", &bytes, &n));
-  return lm_write_whole(path, bytes, n);
-}
-
-static int bind_write_file(lua_State *L) {
-  lua_settop(L, 2);
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_file, NULL));
-  return 0;
-}
-
-const luaL_Reg lm_image_functions[] = {FN(image_header), FN(image_decode), FN(encode_jpeg), FN(encode_png),
-                                       FN(read_file),    FN(write_file),   {NULL, NULL}};
+const luaL_Reg lm_image_functions[] = {
+    FN(image_header), FN(image_decode), FN(encode_jpeg), FN(encode_png), {NULL, NULL}};

@@ -1,256 +1,240 @@
-/* JSON text of plain Lua values and back, by cJSON: descriptions in checkpoints, the CLI's reports.
+/* json_decode(text [, null [, each]])   the value of a JSON text. A key that appears twice is an error, and so is null
+ *         unless a value is passed that stands for it. With `each` the members of the outermost object are not kept:
+ *         each(key, value, n) is called for them, n being how many members an object has
+ * is_utf8_text(s)   whether a string is UTF-8 without a NUL byte
  *
- *   json_encode(value)  text without spaces; a table with a [1] is an array, any other an object of
- *                       its string keys in sorted order, so that equal tables give equal text; other
- *                       keys beside a [1] are an error
- *   json_decode(text [, null])
- *       a key that is there twice is an error, and so is null unless a value is given that stands for it
- */
-#include <cjson/cJSON.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "base/mem.h"
+ * All memory is Lua's or a userdata's, so that any function may raise. Strings keep their NUL bytes, as \u0000. */
+#include "base/bytes.h"
 #include "base/message.h"
 #include "bind/bind.h"
-#include "io/safetensors_dtypes.h"
+#include "text/characters.h"
 
-enum { DEEPEST = 256, MAX_VALUES = LM_JSON_VALUES }; /* tables may hold one another many times over */
+/* Values bound what a text takes in memory: an empty table has 64 bytes for two of text. */
+enum { MAX_VALUES = 1 << 22, MAX_DEPTH = 1000 };
 
-/* The tree belongs to a userdata while Lua runs, so that an error frees it. */
-static void free_tree(void *object) {
-  cJSON **tree = object;
-  cJSON_Delete(*tree);
-  *tree = NULL;
+static void free_text(void *object) { lm_bytes_free(object); }
+static const lm_object_type text_type = {"luminary.json_text", sizeof(lm_bytes), free_text, NULL, NULL};
+
+static const char fn[] = "json_decode";
+
+/* Characters that are escaped by a letter, each before its letter. */
+static const char letters[] = "\"\"\\\\//\bb\ff\nn\rr\tt";
+
+typedef struct decoder {
+  lua_State *L; /* the text is at 1, what stands for null at 2, `each` at 3 */
+  const char *text, *at, *end;
+  lm_bytes *unescaped; /* of the string at hand */
+  int left, depth;
+  int members; /* of the object that was read last */
+} decoder;
+
+static void malformed(const decoder *d, const char *at, const char *reason) {
+  lm_raise_text(d->L, "json_decode: malformed JSON at byte %lld: %s", (long long)(at - d->text) + 1, reason);
 }
-static const lm_object_type holder_type = {"luminary.json", sizeof(cJSON *), free_tree, NULL, NULL};
 
-typedef struct named {
-  const char *name; /* Lua's own, kept alive by the table */
-  cJSON *item;
-} named;
-
-static int compare_names(const void *a, const void *b) {
-  return strcmp(((const named *)a)->name, ((const named *)b)->name);
+/* The next character but white space; 0 at the end. */
+static char peek(decoder *d) {
+  while (d->at < d->end && (*d->at == ' ' || *d->at == '\n' || *d->at == '\t' || *d->at == '\r')) d->at++;
+  return d->at < d->end ? *d->at : 0;
 }
 
-static const char encoder[] = "json_encode", decoder[] = "json_decode";
+static bool take_char(decoder *d, char c) {
+  bool is = peek(d) == c;
+  d->at += is;
+  return is;
+}
 
-/* cJSON fails without a message when memory runs out. */
-static lm_status no_memory(void) { return lm_fail_memory("memory for JSON"); }
+static void expect(decoder *d, char c) {
+  if (!take_char(d, c)) malformed(d, d->at, lm_text("expected '%c'", c));
+}
 
-/* The shortest text that reads back as v: cJSON's own may lose the last bits. In any locale. */
-static cJSON *create_number(double v) {
-  char text[40], *to = text;
-  for (int digits = 15; digits <= 17; digits++) {
-    snprintf(text, sizeof text, "%.*g", digits, v);
-    if (strtod(text, NULL) == v) break;
+/* The 16 bits of \uXXXX at p; -1 if it is none. */
+static int read_unit(const decoder *d, const char *p) {
+  int unit = 0;
+  if (d->end - p < 6 || p[0] != '\\' || p[1] != 'u') return -1;
+  for (int i = 2; i < 6; i++) {
+    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+    const char *digit = p[i] ? strchr(digits, p[i]) : NULL;
+    if (!digit) return -1;
+    unit = unit << 4 | (int)((digit - digits) & 15);
   }
-  for (const char *from = text; *from; from++) {
-    if (strchr("0123456789+-e.", *from)) {
-      *to++ = *from;
-    } else if (to == text || to[-1] != '.') { /* the locale's point, of one byte or more */
-      *to++ = '.';
+  return unit;
+}
+
+/* The character of the escape at p; what follows it. */
+static const char *unescape(decoder *d, const char *p) {
+  int unit = read_unit(d, p), low;
+  char out[4];
+  if (unit >= 0) {
+    uint32_t c = (uint32_t)unit;
+    const char *next = p + 6;
+    if (unit >= 0xd800 && unit < 0xdc00 && (low = read_unit(d, next)) >= 0xdc00 && low < 0xe000) {
+      c = 0x10000 + (((uint32_t)unit & 0x3ff) << 10 | ((uint32_t)low & 0x3ff));
+      next += 6;
+    } else if (unit >= 0xd800 && unit < 0xe000) {
+      malformed(d, p, "half of a surrogate pair");
     }
+    lm_put(d->unescaped, out, (size_t)lm_char_put(out, c));
+    return next;
   }
-  *to = 0;
-  return cJSON_CreateRaw(text);
+  for (int i = 0; p + 1 < d->end && letters[i]; i += 2) {
+    if (letters[i + 1] != p[1]) continue;
+    lm_put_u8(d->unescaped, (uint8_t)letters[i]);
+    return p + 2;
+  }
+  malformed(d, p, "unknown escape in a string");
+  return NULL;
 }
 
-/* Nothing below raises or allocates in Lua: keys and values are on the stack already when read. */
-static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out);
-
-/* Fails if the table has keys but 1 to n. */
-static lm_status check_list(lua_State *L, int i, int n) {
-  lm_status status = LM_OK;
-  for (lua_pushnil(L); status == LM_OK && lua_next(L, i); lua_pop(L, 1)) {
-    bool number = lua_type(L, -2) == LUA_TNUMBER;
-    lua_Number k = number ? lua_tonumber(L, -2) : 0;
-    if (number && k >= 1 && k <= n && k == floor(k)) continue;
-    char key[80] = "";
-    if (number) snprintf(key, sizeof key, "%.14g", k);
-    if (lua_type(L, -2) == LUA_TSTRING) snprintf(key, sizeof key, "'%s'", lm_ellipsize(lua_tostring(L, -2), 60));
-    status = lm_fail_value(encoder, "a table", "a list or an object",
-                           lm_text("a list of %d with the key %s", n, *key ? key : luaL_typename(L, -2)));
+static void push_string(decoder *d) {
+  const char *from = d->at + 1, *p = from;
+  d->unescaped->n = 0;
+  for (; p < d->end && *p != '"' && *p; p++) {
+    if (*p != '\\') continue;
+    lm_put(d->unescaped, from, (size_t)(p - from));
+    from = unescape(d, p);
+    p = from - 1;
   }
-  if (status != LM_OK) lua_pop(L, 1);
-  return status;
+  if (p == d->end) malformed(d, d->at, "a string without its closing quote");
+  if (!*p) malformed(d, p, "a NUL byte; write it as \\u0000");
+  d->at = p + 1;
+  if (d->unescaped->n == 0) {
+    lua_pushlstring(d->L, from, (size_t)(p - from));
+    return;
+  }
+  lm_put(d->unescaped, from, (size_t)(p - from));
+  if (d->unescaped->failed) lm_raise(d->L, lm_fail_memory("memory for JSON"));
+  lua_pushlstring(d->L, d->unescaped->data, d->unescaped->n);
 }
 
-static lm_status encode_array(lua_State *L, int i, int depth, int *left, cJSON *array) {
-  lm_status status = LM_OK;
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+static void push_number(decoder *d) {
+  enum { EXACT = 15 }; /* digits that a double holds */
+  const char *p = d->at + (*d->at == '-'), *digits = p;
+  int64_t v = 0;
+  for (; p < d->end && is_digit(*p) && p - digits <= EXACT; p++) v = v * 10 + (*p - '0');
+  bool more = p < d->end && (is_digit(*p) || *p == '.' || *p == 'e' || *p == 'E');
+  if (p > digits && p - digits <= EXACT && !more) {
+    lua_pushnumber(d->L, *d->at == '-' ? -(double)v : (double)v);
+  } else { /* Lua's reader of numbers knows no locale */
+    while (p < d->end && (is_digit(*p) || (*p && strchr("+-.eE", *p)))) p++;
+    lua_pushlstring(d->L, d->at, (size_t)(p - d->at));
+    if (!lua_isnumber(d->L, -1)) malformed(d, d->at, "expected a number");
+    double number = lua_tonumber(d->L, -1);
+    lua_pop(d->L, 1);
+    lua_pushnumber(d->L, number);
+  }
+  d->at = p;
+}
+
+static void push_value(decoder *d);
+
+/* The n values on top of the stack as a list. */
+static void make_list(lua_State *L, int n) {
+  lua_createtable(L, n, 0);
+  lua_insert(L, -n - 1);
+  for (int i = n; i > 0; i--) lua_rawseti(L, -i - 1, i);
+}
+
+static void push_list(decoder *d) {
+  enum { FEW = 4 }; /* as most lists have: a table of their size is made of them */
   int n = 0;
-  for (int k = 1; status == LM_OK; k++) {
-    lua_rawgeti(L, i, k);
-    cJSON *item = NULL;
-    bool end = lua_isnil(L, -1);
-    if (!end) status = encode(L, lua_gettop(L), depth + 1, left, &item);
-    lua_pop(L, 1);
-    if (end) break;
-    if (status == LM_OK && !cJSON_AddItemToArray(array, item)) status = no_memory();
-    n = k;
+  for (bool more = peek(d) != ']'; more; more = take_char(d, ',')) {
+    push_value(d);
+    n++;
+    if (n == FEW) make_list(d->L, n);
+    if (n > FEW) lua_rawseti(d->L, -2, n);
   }
-  return status == LM_OK ? check_list(L, i, n) : status;
+  if (n < FEW) make_list(d->L, n);
+  expect(d, ']');
 }
 
-static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON *object) {
-  lm_status status = LM_OK;
-  size_t n = 0, capacity = 0, added = 0;
-  named *list = NULL;
-  lua_pushnil(L);
-  while (status == LM_OK && lua_next(L, i)) {
-    size_t bytes = 0;
-    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tolstring(L, -2, &bytes) : NULL;
-    if (!lm_list_grow(&list, &capacity, n + 1, sizeof *list)) status = LM_E_OOM;
-    if (!name) {
-      status = lm_fail_value(encoder, "a key", "a string, or 1 to n", lm_text("a %s", luaL_typename(L, -2)));
-    } else if (strlen(name) != bytes) {
-      status =
-          lm_fail_value(encoder, "a key", "text without a NUL byte", lm_text("'%s\\0...'", lm_ellipsize(name, 60)));
-    } else if (status == LM_OK) {
-      list[n].name = name;
-      status = encode(L, lua_gettop(L), depth + 1, left, &list[n].item);
-      n += status == LM_OK;
-    }
-    lua_pop(L, status == LM_OK ? 1 : 2);
-  }
-  if (n > 1) qsort(list, n, sizeof *list, compare_names);
-  for (; added < n && status == LM_OK; added += status == LM_OK) {
-    if (!cJSON_AddItemToObject(object, list[added].name, list[added].item)) status = no_memory();
-  }
-  for (; added < n; added++) cJSON_Delete(list[added].item);
-  lm_free(list);
-  return status;
-}
-
-static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) {
-  lm_status status = LM_OK;
-  *out = NULL;
-  if (depth > DEEPEST || !lua_checkstack(L, 8)) {
-    return lm_fail_value(encoder, "tables", lm_text("nested at most %d deep", DEEPEST),
-                         "deeper ones, or a table that contains itself");
-  }
-  if (--*left < 0) return lm_fail_value(encoder, "the number of values", lm_text("at most %d", MAX_VALUES), "more");
-  switch (lua_type(L, i)) {
-    case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
-    case LUA_TSTRING:
-      if (strlen(lua_tostring(L, i)) != lua_objlen(L, i)) {
-        return lm_fail_value(encoder, "a string", "text without a NUL byte", "one with a NUL byte");
-      }
-      *out = cJSON_CreateString(lua_tostring(L, i));
-      break;
-    case LUA_TNUMBER:
-      if (!isfinite(lua_tonumber(L, i))) return lm_fail_number(encoder, "a number", "finite", lua_tonumber(L, i));
-      *out = create_number(lua_tonumber(L, i));
-      break;
-    case LUA_TTABLE:
-      lua_rawgeti(L, i, 1);
-      bool list = !lua_isnil(L, -1);
-      lua_pop(L, 1);
-      *out = list ? cJSON_CreateArray() : cJSON_CreateObject();
-      if (*out) status = (list ? encode_array : encode_object)(L, i, depth, left, *out);
-      break;
-    default:
-      return lm_fail_value(encoder, "a value", "a table, a string, a number or a boolean",
-                           lm_text("a %s", luaL_typename(L, i)));
-  }
-  if (!*out) return no_memory();
-  if (status != LM_OK) {
-    cJSON_Delete(*out);
-    *out = NULL;
-  }
-  return status;
-}
-
-static int bind_encode(lua_State *L) {
-  if (lua_gettop(L) != 1) return lm_raise(L, lm_fail_int(encoder, "the number of arguments", "1", lua_gettop(L)));
-  cJSON **tree = lm_object_new(L, &holder_type);
-  int left = MAX_VALUES;
-  lm_need(L, encode(L, 1, 0, &left, tree));
-  char *text = cJSON_PrintUnformatted(*tree);
-  if (!text) return lm_raise(L, no_memory());
-  cJSON_Delete(*tree);
-  *tree = cJSON_CreateStringReference(text); /* so that the text is not lost if Lua runs out of memory */
-  if (*tree) (*tree)->type &= ~cJSON_IsReference;
-  lua_pushstring(L, text);
-  if (!*tree) cJSON_free(text);
-  return 1;
-}
-
-/* Deep trees are refused by cJSON itself (CJSON_NESTING_LIMIT). What stands for null is at 2. */
-static void push_json(lua_State *L, const cJSON *item) {
-  luaL_checkstack(L, 8, "json_decode");
-  if (cJSON_IsArray(item)) {
-    lua_createtable(L, cJSON_GetArraySize(item), 0);
-    int k = 0;
-    for (const cJSON *c = item->child; c; c = c->next) {
-      push_json(L, c);
-      lua_rawseti(L, -2, ++k);
-    }
-  } else if (cJSON_IsObject(item)) {
-    lua_newtable(L);
-    for (const cJSON *c = item->child; c; c = c->next) {
-      lua_pushstring(L, c->string);
+static void push_object(decoder *d) {
+  lua_State *L = d->L;
+  bool more = peek(d) != '}', keep = d->depth > 1 || lua_isnil(L, 3);
+  int members = 0;
+  lua_createtable(L, 0, more && keep ? 4 : 0);
+  for (; more; more = take_char(d, ','), members++) {
+    if (!keep) lua_pushvalue(L, 3);
+    if (peek(d) != '"') malformed(d, d->at, "expected a key in quotes");
+    const char *begins = d->at;
+    push_string(d);
+    expect(d, ':');
+    if (keep) {
       lua_pushvalue(L, -1);
       lua_rawget(L, -3);
-      if (!lua_isnil(L, -1))
-        lm_raise_text(L, "json_decode: malformed JSON: key '%s' appears twice", lm_ellipsize(c->string, 60));
+      if (!lua_isnil(L, -1)) {
+        malformed(d, begins, lm_text("key '%s' appears twice", lm_ellipsize(lua_tostring(L, -2), 60)));
+      }
       lua_pop(L, 1);
-      push_json(L, c);
+    }
+    d->members = 0;
+    push_value(d);
+    if (keep) {
       lua_rawset(L, -3);
+    } else {
+      lua_pushnumber(L, d->members);
+      lua_call(L, 3, 0);
     }
-  } else if (cJSON_IsString(item)) {
-    lua_pushstring(L, item->valuestring);
-  } else if (cJSON_IsNumber(item)) {
-    lua_pushnumber(L, item->valuedouble);
-  } else if (cJSON_IsBool(item)) {
-    lua_pushboolean(L, cJSON_IsTrue(item));
-  } else if (!lua_isnoneornil(L, 2)) {
-    lua_pushvalue(L, 2);
-  } else {
+  }
+  expect(d, '}');
+  d->members = members;
+}
+
+static bool accept_word(decoder *d, const char *word) {
+  size_t n = strlen(word);
+  bool is = (size_t)(d->end - d->at) >= n && memcmp(d->at, word, n) == 0;
+  if (is) d->at += n;
+  return is;
+}
+
+static void push_value(decoder *d) {
+  lua_State *L = d->L;
+  char c = peek(d);
+  if (--d->left < 0) lm_raise(L, lm_fail_value(fn, "the number of values", lm_text("at most %d", MAX_VALUES), "more"));
+  if (c == '"') {
+    push_string(d);
+  } else if (c == '[' || c == '{') {
+    if (d->depth == MAX_DEPTH) malformed(d, d->at, lm_text("nested more than %d deep", MAX_DEPTH));
+    luaL_checkstack(L, 16, fn);
+    d->at++;
+    d->depth++;
+    (c == '[' ? push_list : push_object)(d);
+    d->depth--;
+  } else if (is_digit(c) || c == '-') {
+    push_number(d);
+  } else if (accept_word(d, "true")) {
+    lua_pushboolean(L, true);
+  } else if (accept_word(d, "false")) {
+    lua_pushboolean(L, false);
+  } else if (!accept_word(d, "null")) {
+    malformed(d, d->at, "expected a JSON value");
+  } else if (lua_isnil(L, 2)) {
     lm_raise_text(L, "json_decode: null has no value in Lua");
+  } else {
+    lua_pushvalue(L, 2);
   }
 }
 
-/* How many arrays and objects are open at `end`. */
-static int depth_at(const char *text, const char *end) {
-  int depth = 0;
-  bool quoted = false;
-  for (const char *p = text; p < end; p++) {
-    if (quoted && *p == '\\') {
-      p++;
-    } else if (*p == '"') {
-      quoted = !quoted;
-    } else if (!quoted) {
-      depth += (*p == '[' || *p == '{') - (*p == ']' || *p == '}');
-    }
-  }
-  return depth;
-}
-
-static int bind_decode(lua_State *L) {
-  lua_settop(L, 2);
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, decoder, "text", "a string");
+static int bind_json_decode(lua_State *L) {
+  lua_settop(L, 3);
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, fn, "text", "a string");
   size_t n;
-  const char *text = lua_tolstring(L, 1, &n), *end = NULL;
-  if (lm_json_has_zero(text, n))
-    return lm_raise(L, lm_fail_value(decoder, "a string", "text without a NUL byte", "one with a NUL byte"));
-  if (lm_json_values(text, n) > MAX_VALUES)
-    return lm_raise(L, lm_fail_value(decoder, "the number of values", lm_text("at most %d", MAX_VALUES), "more"));
-  cJSON **tree = lm_object_new(L, &holder_type);
-  *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
-  if (!*tree) {
-    int at = (int)(end ? end - text + 1 : 1);
-    if (end && depth_at(text, end) >= CJSON_NESTING_LIMIT) {
-      return lm_raise_text(L, "json_decode: malformed JSON at byte %d: nested more than %d deep", at,
-                           CJSON_NESTING_LIMIT);
-    }
-    return lm_raise_text(L, "json_decode: malformed JSON at byte %d", at);
-  }
-  push_json(L, *tree);
-  free_tree(tree);
+  const char *text = lua_tolstring(L, 1, &n);
+  decoder d = {L, text, text, text + n, lm_object_new(L, &text_type), MAX_VALUES, 0, 0};
+  if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) d.at += 3; /* UTF-8's mark */
+  push_value(&d);
+  peek(&d);
+  if (d.at < d.end) malformed(&d, d.at, "data follows the value");
+  lm_bytes_free(d.unescaped);
   return 1;
 }
 
-const luaL_Reg lm_json_functions[] = {{"json_encode", bind_encode}, {"json_decode", bind_decode}, {NULL, NULL}};
+static int bind_is_utf8_text(lua_State *L) {
+  size_t n;
+  const char *text = luaL_checklstring(L, 1, &n);
+  return lm_return_bool(L, !memchr(text, 0, n) && lm_utf8_check(text, n) == n);
+}
+
+const luaL_Reg lm_json_functions[] = {FN(json_decode), FN(is_utf8_text), {NULL, NULL}};

@@ -1,6 +1,6 @@
 /* Tokenizers (text/tokenizer.h); lua/luminary/text/ makes of them what scripts see:
  *
- *   tokenizer_read(json, name)    of a tokenizer.json's text; name is for messages
+ *   tokenizer_new(plan, path)     read_tokenizer.c
  *   tokenizer_encode(t, text, pair | nil, special, most, strategy, left, base)
  *       int64 tensors: ids [n] from base, positions [n, 2] of the first and last byte from 1, type ids, 1 where a token
  * is a special one, and the number of its word, from 1, or 0. most: -1, or how many tokens there may be
@@ -8,15 +8,12 @@
  *   tokenizer_id(t, token)   from 0, or nil
  *   tokenizer_token(t, id)   its text, or nil; whether it is one beside the model's; whether that is special
  *   tokenizer_size(t)        above all ids, and how many tokens the model has
- *   tokenizer_settings(t)    truncation and padding as JSON, or nil
  *   tokenizer_add(t, list of {content, single_word, lstrip, rstrip, normalized, special})    how many were new
- *   tokenizer_added(t)       the tokens beside the model's, as JSON
+ *   tokenizer_added(t)       the tokens beside the model's: a list of the same with their ids
  */
-#include "text/tokenizer.h"
-#include "base/message.h"
-
+#include "bind/text/tokenizer.h"
 #include "base/mem.h"
-#include "bind/bind.h"
+#include "base/message.h"
 
 static void close_tokenizer(void *object) {
   lm_tokenizer **t = object;
@@ -38,19 +35,12 @@ static const char *need_string(lua_State *L, int i, const char *fn, const char *
   return lua_tolstring(L, i, n);
 }
 
-static lm_status read_tokenizer(lua_State *L, lm_lua *s, void *arg) {
-  size_t n;
-  const char *json = lua_tolstring(L, 1, &n), *name;
-  lm_status status = lm_read_text(L, s, 2, "Tokenizer", "name", &name);
-  return status == LM_OK ? lm_tokenizer_read(json, n, name, arg) : status;
-}
-
-static int bind_tokenizer_read(lua_State *L) {
-  size_t n;
+static int bind_tokenizer_new(lua_State *L) {
   lua_settop(L, 2);
-  need_string(L, 1, "Tokenizer", "json", &n);
+  if (!lua_istable(L, 1)) return lm_raise_arg(L, 1, "Tokenizer", "plan", "a table");
   lm_tokenizer **made = lm_object_new(L, &tokenizer_type);
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_tokenizer, made));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), lm_tokenizer_read_plan, made));
+  lua_settop(L, 3);
   return 1;
 }
 
@@ -188,33 +178,37 @@ static int bind_tokenizer_size(lua_State *L) {
   return 2;
 }
 
-typedef struct writing {
-  lm_tokenizer *t;
-  lm_bytes *made;
-} writing;
-
-static lm_status write_added(lua_State *L, lm_lua *s, void *arg) {
-  writing *w = arg;
-  (void)L;
-  (void)s;
-  w->made->n = 0;
-  return lm_tokenizer_added_json(w->t, w->made);
+/* The fields of `as` into the table on top. */
+static void push_flags(lua_State *L, const lm_added_token *as) {
+  const struct {
+    const char *name;
+    bool is;
+  } flags[] = {{"single_word", as->single_word},
+               {"lstrip", as->lstrip},
+               {"rstrip", as->rstrip},
+               {"normalized", as->is_normalized},
+               {"special", as->special}};
+  for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+    lua_pushboolean(L, flags[i].is);
+    lua_setfield(L, -2, flags[i].name);
+  }
 }
 
 static int bind_tokenizer_added(lua_State *L) {
-  lua_settop(L, 1);
-  writing w = {tokenizer_at(L, "Tokenizer:save"), lm_object_new(L, &buffer_type)};
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_added, &w));
-  lua_pushlstring(L, w.made->n ? w.made->data : "", w.made->n);
-  lm_bytes_free(w.made);
+  const lm_tokenizer *t = tokenizer_at(L, "Tokenizer:save");
+  lua_newtable(L);
+  for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* in the order of their ids, as the original has them */
+    const lm_added_token *a = lm_tokenizer_added(t, id);
+    if (!a) continue;
+    lua_createtable(L, 0, 8);
+    lua_pushnumber(L, id);
+    lua_setfield(L, -2, "id");
+    lua_pushlstring(L, a->content.data, a->content.n);
+    lua_setfield(L, -2, "content");
+    push_flags(L, a);
+    lua_rawseti(L, -2, ++n);
+  }
   return 1;
-}
-
-static int bind_tokenizer_settings(lua_State *L) {
-  const lm_tokenizer *t = tokenizer_at(L, "Tokenizer");
-  lua_pushstring(L, t->truncation.data);
-  lua_pushstring(L, t->padding.data);
-  return 2;
 }
 
 static bool flag(lua_State *L, const char *name) {
@@ -264,6 +258,6 @@ static int bind_tokenizer_add(lua_State *L) {
   return lm_return_number(L, (double)(t->added.n - before));
 }
 
-const luaL_Reg lm_tokenizer_functions[] = {
-    FN(tokenizer_read), FN(tokenizer_encode),   FN(tokenizer_decode), FN(tokenizer_id),    FN(tokenizer_token),
-    FN(tokenizer_size), FN(tokenizer_settings), FN(tokenizer_add),    FN(tokenizer_added), {NULL, NULL}};
+const luaL_Reg lm_tokenizer_functions[] = {FN(tokenizer_new), FN(tokenizer_encode), FN(tokenizer_decode),
+                                           FN(tokenizer_id),  FN(tokenizer_token),  FN(tokenizer_size),
+                                           FN(tokenizer_add), FN(tokenizer_added),  {NULL, NULL}};

@@ -112,7 +112,7 @@ static lm_status not_ours(void) {
 static lm_status locate_look(const char *path, lm_location *at, bool *held, struct stat *info) {
   char text[256];
   int fd;
-  if (lm_file_open(path, O_NOFOLLOW, &fd, info) != LM_OK) {
+  if (lm_fd_open(path, O_NOFOLLOW, &fd, info) != LM_OK) {
     bool gone = errno == ENOENT || errno == ESTALE;
     return gone ? lm_fail(LM_E_IO, "cannot open '%s': %s", path, strerror(errno)) : not_ours();
   }

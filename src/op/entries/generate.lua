@@ -92,7 +92,14 @@ local op_kinds = {view = "VIEW", write = "WRITE", new = "NEW", composite = "COMP
 local casts = {lower = true, keep = true, keep_gpu = true, banned_gpu = true, widest = true}
 local classes = {float = "FLOAT", bool = "BOOL", number = "NUMBER"}
 
-for i, entry in ipairs(list) do
+-- Ops, then families, which have ids, argument structs and descriptors too.
+local slots = {unpack(list)}
+for _, entry in ipairs(list.families) do
+  if list[entry.name] then fail(entry, "is an op, too") end
+  slots[#slots + 1], entry.is_family, entry.internal = entry, true, true
+end
+
+for i, entry in ipairs(slots) do
   entry.id, entry.args, entry.tensors, entry.numbers = i - 1, {}, {}, {}
   if type(entry.results) == "table" then
     entry.makes, entry.results = entry.results, #entry.results - (entry.hidden or 0)
@@ -184,6 +191,10 @@ context.made = "/* Written by src/op/entries/generate.lua from src/op/entries/fa
 local pointwise = require "write_elementwise" (context)
 local rules = require "write_formulas" (context)
 local operands = require "write_operands" (context)
+for _, entry in ipairs(list) do
+  if entry.kernel and entry.elementwise then fail(entry, "kernel: an elementwise op has none of a family") end
+  if entry.kernel then entry.family, entry.family_args = rules.call_of_family(entry) end
+end
 
 -- ---- op_entries.h
 
@@ -205,7 +216,7 @@ local function header()
     local quoted = table.concat(map(choice, function(one) return '"' .. one .. '"' end), ", ")
     add("LM_API extern const char *const lm_names_$name[]; /* $quoted, NULL */\n", {name = name, quoted = quoted})
   end
-  for _, entry in ipairs(list) do
+  for _, entry in ipairs(slots) do
     add([[
 
 typedef struct lm_${name}_args {
@@ -219,7 +230,9 @@ typedef struct lm_${name}_args {
 
 typedef enum lm_op_id {
   $ids
-  LM_OP_COUNT
+  LM_OP_COUNT,
+  $families
+  LM_SLOT_COUNT
 } lm_op_id;
 
 /* Elementwise kernels: those of ops are their LM_OP_ ids; the fused gradients follow. */
@@ -236,16 +249,19 @@ typedef union lm_args_union { /* room for every op's struct */
 $runs
 ]], {
     ids = map(list, function(entry) return ("LM_OP_%s,"):format(entry.name) end),
+    families = map(list.families, function(entry, i)
+      return ("LM_OP_%s%s,"):format(entry.name, i == 1 and " = LM_OP_COUNT" or "")
+    end),
     kernels = map(pointwise.gradients, function(row, i)
       return ("LM_GRAD_%s%s,"):format(row.name, i == 1 and " = LM_OP_COUNT" or "")
     end), none = #pointwise.gradients == 0 and " = LM_OP_COUNT" or "",
-    room = map(list, function(entry) return ("lm_%s_args %s_;"):format(entry.name, entry.name) end),
+    room = map(slots, function(entry) return ("lm_%s_args %s_;"):format(entry.name, entry.name) end),
     runs = (function()
       local lines = {}
-      for _, entry in ipairs(list) do
-        if entry.c_kind ~= "POINTWISE" and entry.c_kind ~= "COMP" then
-          lines[#lines + 1] = ("lm_status lm_op_%s(const lm_%s_args *a, lm_tensor **out);")
-            :format(entry.name, entry.name)
+      for _, entry in ipairs(slots) do
+        if entry.c_kind ~= "POINTWISE" and entry.c_kind ~= "COMP" and not entry.family then
+          lines[#lines + 1] = ("lm_status lm_op_%s(%sconst lm_%s_args *a, lm_tensor **out);")
+            :format(entry.name, entry.is_family and "lm_op_id op, " or "", entry.name)
         end
       end
       return lines
@@ -281,7 +297,7 @@ local function grads(entry)
 end
 
 local function descriptor(entry)
-  local runs = entry.c_kind == "COMP" and "NULL" or "run_" .. entry.name
+  local runs = (entry.c_kind == "COMP" or entry.is_family) and "NULL" or "run_" .. entry.name
   return fill([[
     [LM_OP_$name] =
         {
@@ -296,7 +312,7 @@ local function descriptor(entry)
             .list = $list, .masks = $masks, .has_precheck = $has_precheck,
             .result_dtype_arg = $result_dtype_arg, .integers = $integers, .integral_arg = $integral_arg,
             .not_bool = $bool,
-            .writes = $writes, .writes_when = $when, .internal = $internal,
+            .writes = $writes, .writes_when = $when, .internal = $internal, .slot = LM_OP_$slot,
             .arg = arguments_$name,
             .defaults = &defaults_$name,
             .run = $run,
@@ -315,7 +331,7 @@ local function descriptor(entry)
     list = entry.list and entry.list.field or "-1",
     writes = bits(entry, entry.writes or {}),
     masks = bits(entry, map(entry.tensors, function(a) return a.kind == "mask" and a.name or nil end)),
-    internal = tostring(entry.internal == true),
+    internal = tostring(entry.internal == true), slot = entry.family or entry.name,
     has_precheck = tostring((entry.needs or entry.forms) ~= nil), bool = entry.bool and quoted(entry.bool) or "NULL",
     when = entry.writes and entry.writes.when and entry.args[entry.writes.when].field or "-1",
     run = runs,
@@ -323,14 +339,12 @@ local function descriptor(entry)
 end
 
 local runners = {
-  PRIM = [[
-static lm_status run_$name(const void *args, lm_tensor **out) { return lm_op_$name(args, out); }
-]],
+  PRIM = "static lm_status run_$name(const void *args, lm_tensor **out) $body\n",
   POINTWISE = [[
 static lm_status run_$name(const void *args, lm_tensor **out) { return lm_run_pointwise(LM_OP_$name, args, NULL, out); }
 ]],
   WRITE = [[
-static lm_status write_$name(const void *args, lm_tensor **out) { return lm_op_$name(args, out); }
+static lm_status write_$name(const void *args, lm_tensor **out) $body
 static lm_status run_$name(const void *args, lm_tensor **out) {
   return lm_run_write(LM_OP_$name, args, write_$name, out);
 }
@@ -338,13 +352,23 @@ static lm_status run_$name(const void *args, lm_tensor **out) {
   COMP = "",
 }
 
+local function runner(entry)
+  if entry.is_family then return "" end
+  local body = ("{ return lm_op_%s(args, out); }"):format(entry.name)
+  if entry.family then
+    body = ("{\n  const lm_%s_args *a = args;\n  return lm_op_%s(LM_OP_%s, &(lm_%s_args){%s}, out);\n}"):format(
+      entry.name, entry.family, entry.name, entry.family, entry.family_args)
+  end
+  return fill(runners[entry.c_kind] or runners.PRIM, {name = entry.name, body = body})
+end
+
 local function tables()
   local body = {context.made .. "\n#include \"op/pointwise.h\"\n#include \"op/run.h\"\n\n"}
   for _, name in ipairs(sorted(list.choices)) do
     body[#body + 1] = ("const char *const lm_names_%s[] = {%s, NULL};\n"):format(name,
       table.concat(map(list.choices[name], quoted), ", "))
   end
-  for _, entry in ipairs(list) do
+  for _, entry in ipairs(slots) do
     body[#body + 1] = "\n" .. fill([[
 static const lm_arg arguments_$name[] = {
     $rows
@@ -357,9 +381,9 @@ static const lm_${name}_args defaults_$name = {$defaults};
         return ("{LM_ARG_%s, %s, \"%s\", %s, %s},"):format(a.id, a.field, a.name, a.number, names)
       end),
       defaults = table.concat(map(entry.args, function(a) return (".%s = %s"):format(a.name, a.value) end), ", "),
-    }) .. (runners[entry.c_kind] or runners.PRIM):gsub("%$name", entry.name)
+    }) .. runner(entry)
   end
-  body[#body + 1] = "\nconst lm_op lm_ops[LM_OP_COUNT] = {\n" .. table.concat(map(list, descriptor)) .. "};\n"
+  body[#body + 1] = "\nconst lm_op lm_ops[LM_SLOT_COUNT] = {\n" .. table.concat(map(slots, descriptor)) .. "};\n"
   body[#body + 1] = "\nconst lm_overload lm_overloads[] = {\n"
   for _, name in ipairs(sorted(list.overloads)) do
     local o = list.overloads[name]

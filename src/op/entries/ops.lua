@@ -21,6 +21,7 @@
 ---             "write": writes into its first tensor and returns it; counted as an in-place write. "new": makes a
 ---             tensor from no tensor. "composite": made of other ops, by lm_composite_<name> in autograd/ where a formula
 ---             does not do.
+--- kernel      a call of a family: the op is that, under its own name, by the family's function and slot
 --- results     tensors that a caller sees, if not one; `hidden` more that only the gradient sees. With `operands` the
 ---             list of both
 --- operands    what tensors must be; then lm_op_<name> is written, and only a kernel is needed. See below
@@ -89,16 +90,25 @@
 --- like x where that has the same sizes; columns: column-major matrices, columns(c) where c is true. "… if c" is NULL
 --- elsewhere, "… if c else [0]" has those sizes there.
 ---
+--- A family is what several ops have in common: the arguments of lm_op_<family>(op, args, out), which checks and
+--- allocates for the op that is called, and of one slot of the backend. It is no op itself. Its `results` are the
+--- slot's, its `writes` arguments that the slot changes beside them.
+---
 --- Shapes in help: N batch, C channels, H, W.
 local entries = require "luminary.base.entry_reader"
 
 local list, op = entries.of("op", {
-  list = "string", options = "table?", kind = "string?", results = "number|table?", hidden = "number?",
-  operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
+  list = "string", options = "table?", kind = "string?", kernel = "string?", results = "number|table?",
+  hidden = "number?", operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
   takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
   grad = "table|string?", autocast = "string?", internal = "boolean?", help = "string",
 })
+
+local families, family = entries.of("family", {
+  list = "string", results = "number?", writes = "table?", help = "string",
+})
+list.families = families
 
 --- Names that stand for the numbers 0, 1, …, and C's names for those.
 list.choices = {
@@ -108,6 +118,25 @@ list.choices = {
   pad_mode = {
     "constant", "reflect", "replicate", "circular",
     enum = {"LM_PAD_CONSTANT", "LM_PAD_REFLECT", "LM_PAD_REPLICATE", "LM_PAD_CIRCULAR"},
+  },
+  statistic = {
+    "sum", "nansum", "prod", "mean", "var", "norm", "logsumexp", "amax", "amin", "all", "any", "count_nonzero",
+    enum = {
+      "LM_STATISTIC_SUM", "LM_STATISTIC_NANSUM", "LM_STATISTIC_PROD", "LM_STATISTIC_MEAN", "LM_STATISTIC_VAR",
+      "LM_STATISTIC_NORM", "LM_STATISTIC_LOGSUMEXP", "LM_STATISTIC_AMAX", "LM_STATISTIC_AMIN", "LM_STATISTIC_ALL",
+      "LM_STATISTIC_ANY", "LM_STATISTIC_COUNT_NONZERO", "LM_STATISTICS",
+    },
+  },
+  scan_kind = {"sum", "product", "max", "min", "logsumexp", "recurrence"}, -- as kernels/scan_kinds.h counts them
+  softmax_kind = { -- as kernels/reduce_kinds.h counts them
+    "softmax", "log_softmax", "softmax_backward", "log_softmax_backward",
+  },
+  distribution = { -- in the order of kernels/fill.h
+    "uniform", "normal", "log_normal", "exponential", "cauchy", "geometric", "bernoulli", "integers",
+    enum = {
+      "LM_DRAW_UNIFORM", "LM_DRAW_NORMAL", "LM_DRAW_LOG_NORMAL", "LM_DRAW_EXPONENTIAL", "LM_DRAW_CAUCHY",
+      "LM_DRAW_GEOMETRIC", "LM_DRAW_BERNOULLI", "LM_DRAW_INTEGERS", "LM_DISTRIBUTIONS",
+    },
   },
   approximate = {"none", "tanh"},
   grid_mode = {"bilinear", "nearest", "bicubic"}, -- as kernels/grid_taps.h counts them
@@ -132,12 +161,12 @@ list.choices = {
 
 --- The ops, a file for each family.
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
-for _, family in ipairs {
+for _, name in ipairs {
   "elementwise", "reductions", "ordering", "products", "indexing", "scattering", "convolution", "resampling",
   "normalization", "attention", "recurrent", "losses", "views", "flip_roll_pad", "creation", "linalg", "fourier",
   "random",
 } do
-  assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
+  assert(loadfile(("%s/families/%s.lua"):format(here, name)))(op, family)
 end
 
 --- Names that stand for several ops, by what is given: the first, or that for a `number` or a `tensor` in the second

@@ -106,14 +106,13 @@ return function(context)
           fail(entry, "elementwise: there is no tensor or number '%s'", name)
         end
       end
-      entry.kernel = {
+      forwards[#forwards + 1] = {
         entry = entry, name = entry.name, id = "LM_OP_" .. entry.name, c = c,
         text = entry.elementwise, label = "elementwise",
         tensors = map(entry.tensors, function(a) return a.name end), numbers = entry.numbers,
         real = entry.result_dtype == "float", integers = entry.takes == "integers", test = entry.result_dtype == "bool",
         narrow = entry.result_dtype ~= "float" and in_narrow(tree) ~= nil,
       }
-      forwards[#forwards + 1] = entry.kernel
     end
   end
 

@@ -45,8 +45,9 @@ return function(context)
   function Emitter:chosen(a, name)
     if not (a and a.is.choice) then return nil end
     if a.is.of == "pair" then return name == "same" and "LM_PAD_SAME" or "0" end
-    for i, choice in ipairs(list.choices[a.is.choice]) do
-      if choice == name then return tostring(i - 1) end
+    local choices = list.choices[a.is.choice]
+    for i, choice in ipairs(choices) do
+      if choice == name then return choices.enum and choices.enum[i] or tostring(i - 1) end
     end
     self:wrong("'%s' is none of %s's names", name, a.is.choice)
   end
@@ -74,15 +75,22 @@ return function(context)
     self:wrong("%s: argument %s is a %s, got a %s", name, a.name, a.kind, of)
   end
 
+  function Emitter:arguments(other, trees)
+    if #trees > #other.args then self:wrong("%s has %d arguments, got %d", other.name, #other.args, #trees) end
+    return map(other.args, function(a, i) return self:passed(a, trees[i], other.name) end)
+  end
+
+  local function initializers(other, values)
+    return table.concat(map(other.args, function(a, i) return (".%s = %s"):format(a.name, values[i]) end), ", ")
+  end
+
   function Emitter:call(name, trees, in_place)
     local other = list[name]
     if self.scope.pure then self:wrong("%s is an op, and here are only numbers", name) end
-    if #trees > #other.args then self:wrong("%s has %d arguments, got %d", name, #other.args, #trees) end
-    local values = map(other.args, function(a, i) return self:passed(a, trees[i], name) end)
+    local values = self:arguments(other, trees)
     if in_place and other.elementwise then
-      for i, a in ipairs(other.args) do values[i] = (".%s = %s"):format(a.name, values[i]) end
       return ("lm_e_run_form(e, LM_OP_%s, &(lm_%s_args){%s}, in_place)"):format(name, name,
-        table.concat(values, ", ")), "tensor"
+        initializers(other, values)), "tensor"
     end
     return ("lm_e_%s(e, %s)"):format(name, table.concat(values, ", ")), "tensor"
   end
@@ -193,9 +201,13 @@ return function(context)
     return self:call(operators[kind], {{"c", c, of}, {"c", c2, of2}})
   end
 
+  function Emitter.new(entry, label, scope)
+    return setmetatable({entry = entry, label = label, scope = scope, conditions = {}}, Emitter)
+  end
+
   -- emit(tree), and what raises an error about it.
   local function emitter(entry, label, scope)
-    local self = setmetatable({entry = entry, label = label, scope = scope, conditions = {}}, Emitter)
+    local self = Emitter.new(entry, label, scope)
     return function(...) return self:emit(...) end, self:erring()
   end
 
@@ -333,6 +345,15 @@ $calls
 
   local function plain(entry, label) -- arguments and functions of them, without ops
     return emitter(entry, label, {pure = true, name = function() end})
+  end
+
+  --- The family that computes an op, and its argument struct's fields as C.
+  function rules.call_of_family(entry)
+    local tree = read(entry, "kernel", entry.kernel)
+    local family = tree[1] == "call" and list.families[tree[2]]
+    if not family then fail(entry, "kernel: a call of a family expected, got '%s'", entry.kernel) end
+    local emitting = Emitter.new(entry, "kernel", {pure = true, name = function() end})
+    return family.name, initializers(family, emitting:arguments(family, tree[3]))
   end
 
   -- {condition, message}, the message's {formula} filled in, as C that returns an error or a warning.

@@ -74,7 +74,7 @@ static lm_status forward(const lm_conv_call *call) {
   TRY(as_matrices(t[COLUMNS], p.groups, p.taps, p.indices, false, &t[MATRIX]));
   TRY(copied(call->t[1], &t[DENSE]));
   TRY(as_matrices(t[DENSE], p.groups, p.outs, p.taps, false, &t[WEIGHT]));
-  TRY(lm_op_bmm(&(lm_bmm_args){.x = t[WEIGHT], .other = t[MATRIX]}, &t[PRODUCT]));
+  TRY(lm_op_product(LM_OP_bmm, &(lm_product_args){.x = t[WEIGHT], .other = t[MATRIX], .alpha = 1}, &t[PRODUCT]));
   TRY(by_groups(s, y, &t[TO]));
   TRY(lm_tensor_view(t[PRODUCT], 5, t[TO]->size, (int64_t[]){p.outs * p.indices, p.indices, s->oh * s->ow, s->ow, 1}, 0,
                      &t[FROM]));
@@ -103,7 +103,7 @@ static lm_status input(const lm_conv_call *call) {
   TRY(as_matrices(t[OUTS], p.groups, p.outs, p.indices, false, &t[MATRIX]));
   TRY(copied(call->t[1], &t[DENSE]));
   TRY(as_matrices(t[DENSE], p.groups, p.outs, p.taps, true, &t[WEIGHT]));
-  TRY(lm_op_bmm(&(lm_bmm_args){.x = t[WEIGHT], .other = t[MATRIX]}, &t[PRODUCT]));
+  TRY(lm_op_product(LM_OP_bmm, &(lm_product_args){.x = t[WEIGHT], .other = t[MATRIX], .alpha = 1}, &t[PRODUCT]));
   const int64_t *step = t[PADDED]->stride;
   const int64_t to[5] = {each * step[1], step[1], step[0], s->stride[0] * step[2], s->stride[1] * step[3]};
   for (int64_t i = 0; i < s->kh * s->kw; i++) {

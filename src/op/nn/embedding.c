@@ -17,7 +17,10 @@ lm_status lm_op_one_hot(const lm_one_hot_args *a, lm_tensor **out) {
                     run.num_classes));
   }
   if (run.num_classes == -1) {
-    TRY(lm_op_amax(&(lm_amax_args){.x = run.x, .dim = {.n = -1}}, &largest));
+    TRY(lm_op_reduce(
+        LM_OP_amax,
+        &(lm_reduce_args){.x = run.x, .dim = {.n = -1}, .statistic = LM_STATISTIC_AMAX, .dtype = LM_NO_DTYPE},
+        &largest));
     TRY(lm_tensor_item_i64(lm_frame_hold(&f, largest), &run.num_classes));
   }
   if (run.num_classes < 1) run.num_classes = 1; /* no label is valid then: the kernel says which */

@@ -84,7 +84,7 @@ static lm_status product(lm_frame *f, int i, lm_tensor *x, lm_tensor *y, lm_dtyp
   lm_tensor *transposed = NULL;
   int64_t size[2] = {x->size[1], x->size[0]}, stride[2] = {1, x->size[1]};
   TRY(lm_tensor_view(x, 2, size, stride, 0, &transposed));
-  TRY(lm_op_mm(&(lm_mm_args){.x = transposed, .other = y}, &f->result[i]));
+  TRY(lm_op_product(LM_OP_mm, &(lm_product_args){.x = transposed, .other = y, .alpha = 1}, &f->result[i]));
   TRY(lm_frame_convert_result(f, i, dtype));
 done:
   lm_release(transposed);
@@ -93,8 +93,8 @@ done:
 
 /* A matrix of like's dtype that the frame owns, or [0] for m = -1. */
 static lm_status new_matrix(lm_frame *f, const lm_tensor *like, int64_t m, int64_t n, lm_tensor **out) {
-  lm_status status = lm_tensor_empty(like->dtype, like->device, m < 0 ? 1 : 2, (int64_t[]){m < 0 ? 0 : m, n},
-                                     LM_CONTIGUOUS, out);
+  lm_status status =
+      lm_tensor_empty(like->dtype, like->device, m < 0 ? 1 : 2, (int64_t[]){m < 0 ? 0 : m, n}, LM_CONTIGUOUS, out);
   if (status == LM_OK) lm_frame_hold(f, *out);
   return status;
 }
@@ -147,7 +147,8 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   TRY(lm_at_least_1d(made[1], dtype, &f.result[2]));
   TRY(lm_at_least_1d(made[2], dtype, &f.result[3]));
   if (run.bias_hh) {
-    TRY(lm_op_sum(&(lm_sum_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE}, &bias));
+    TRY(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE},
+                     &bias));
     TRY(lm_at_least_1d(lm_frame_hold(&f, bias), dtype, &f.result[4]));
   } else {
     TRY(lm_frame_result(&f, 4, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
@@ -173,8 +174,7 @@ static lm_status by_library(lm_frame *f, bool empty, const lm_tensor *like, cons
   }
   if (status == LM_E_MISSING) status = LM_OK;
   for (int i = 0; status == LM_OK && i < results; i++) {
-    if (!f->result[i])
-      status = lm_frame_result(f, i, like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS);
+    if (!f->result[i]) status = lm_frame_result(f, i, like->dtype, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS);
   }
   return status;
 }

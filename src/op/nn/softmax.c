@@ -2,75 +2,37 @@
 #include "base/message.h"
 #include "op/check.h"
 
-static lm_status forward(lm_op_id op, lm_tensor *x, int64_t asked, lm_dtype dtype, lm_tensor **out) {
+/* A gradient is computed in y's dtype, and laid out like y. */
+lm_status lm_op_softmax_along(lm_op_id op, const lm_softmax_along_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *lines = NULL, *result = NULL;
+  lm_softmax_along_args args = *a;
+  lm_tensor *like = a->y ? a->y : a->x, *result = NULL;
   int dim;
-  TRY(lm_dim(lm_ops[op].name, asked, x->ndim, &dim));
-  TRY(lm_at_least_1d(x, dtype, &lines));
-  TRY(lm_check_float(op, dtype == LM_NO_DTYPE ? "x" : "dtype", lines));
-  TRY(lm_tensor_empty_like(lines, lines->dtype, lines->device, &result));
-  if (result->numel > 0) {
-    if (op == LM_OP_softmax) {
-      TRY(lm_dispatch(op, x->device, &(lm_softmax_args){.x = lines, .dim = dim, .dtype = dtype}, &result));
-    } else {
-      TRY(lm_dispatch(op, x->device, &(lm_log_softmax_args){.x = lines, .dim = dim, .dtype = dtype}, &result));
+  args.x = args.y = NULL;
+  if (a->y) {
+    if (!lm_same_shape(a->x, a->y)) {
+      return lm_fail_shapes(lm_ops[op].name, "grad", lm_shape_of(a->x), "y", lm_shape_of(a->y));
     }
+    TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a->x, a->y}));
+    TRY(lm_check_float(op, "grad", a->x));
+    TRY(lm_check_float(op, "y", a->y));
   }
-  result->ndim = x->ndim; /* 0-d again if x is */
+  TRY(lm_dim(lm_ops[op].name, a->dim, like->ndim, &dim));
+  args.dim = dim;
+  TRY(lm_at_least_1d(a->x, a->y ? a->y->dtype : a->dtype, &args.x));
+  if (a->y) {
+    TRY(lm_at_least_1d(a->y, LM_NO_DTYPE, &args.y));
+  } else {
+    TRY(lm_check_float(op, a->dtype == LM_NO_DTYPE ? "x" : "dtype", args.x));
+  }
+  TRY(lm_tensor_empty_like(args.y ? args.y : args.x, args.x->dtype, like->device, &result));
+  if (result->numel > 0) TRY(lm_dispatch(LM_OP_softmax_along, like->device, &args, &result));
+  result->ndim = like->ndim; /* 0-d again if x is */
   *out = result;
   result = NULL;
 done:
-  lm_release(lines);
+  lm_release(args.x);
+  lm_release(args.y);
   lm_release(result);
   return status;
-}
-
-lm_status lm_op_softmax(const lm_softmax_args *a, lm_tensor **out) {
-  return forward(LM_OP_softmax, a->x, a->dim, a->dtype, out);
-}
-
-lm_status lm_op_log_softmax(const lm_log_softmax_args *a, lm_tensor **out) {
-  return forward(LM_OP_log_softmax, a->x, a->dim, a->dtype, out);
-}
-
-static lm_status backward(lm_op_id op, lm_tensor *grad, lm_tensor *y, int64_t asked, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *grads = NULL, *lines = NULL, *result = NULL;
-  int dim;
-  if (!lm_same_shape(grad, y)) {
-    return lm_fail_shapes(lm_ops[op].name, "grad", lm_shape_of(grad), "y", lm_shape_of(y));
-  }
-  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){grad, y}));
-  TRY(lm_check_float(op, "grad", grad));
-  TRY(lm_check_float(op, "y", y));
-  TRY(lm_dim(lm_ops[op].name, asked, y->ndim, &dim));
-  TRY(lm_at_least_1d(grad, y->dtype, &grads));
-  TRY(lm_at_least_1d(y, LM_NO_DTYPE, &lines));
-  TRY(lm_tensor_empty_like(lines, lines->dtype, lines->device, &result));
-  if (result->numel > 0) {
-    if (op == LM_OP_softmax_backward) {
-      lm_softmax_backward_args args = {.grad = grads, .y = lines, .dim = dim};
-      TRY(lm_dispatch(op, y->device, &args, &result));
-    } else {
-      lm_log_softmax_backward_args args = {.grad = grads, .y = lines, .dim = dim};
-      TRY(lm_dispatch(op, y->device, &args, &result));
-    }
-  }
-  result->ndim = y->ndim;
-  *out = result;
-  result = NULL;
-done:
-  lm_release(grads);
-  lm_release(lines);
-  lm_release(result);
-  return status;
-}
-
-lm_status lm_op_softmax_backward(const lm_softmax_backward_args *a, lm_tensor **out) {
-  return backward(LM_OP_softmax_backward, a->grad, a->y, a->dim, out);
-}
-
-lm_status lm_op_log_softmax_backward(const lm_log_softmax_backward_args *a, lm_tensor **out) {
-  return backward(LM_OP_log_softmax_backward, a->grad, a->y, a->dim, out);
 }

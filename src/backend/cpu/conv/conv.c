@@ -55,16 +55,13 @@ done:
 
 /* t itself, or a copy of another dtype or layout. */
 static lm_status prepare(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tensor **out) {
-  lm_status status = LM_OK;
   if (!t) return LM_OK;
   if (t->dtype == dtype && (format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t))) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  TRY(lm_tensor_empty(dtype, t->device, t->ndim, t->size, format, out));
-  TRY(lm_cpu_copy(t, *out));
-done:
-  return status;
+  NEED(lm_tensor_empty(dtype, t->device, t->ndim, t->size, format, out));
+  return lm_cpu_copy(t, *out);
 }
 
 static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
@@ -99,15 +96,13 @@ done:
 }
 
 static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *out) {
-  lm_status status;
   lm_conv_call call;
   bool done_ = false;
   lm_dtype dtype = out[0]->dtype;
-  TRY(lm_conv_call_of(op, args, out, &call));
-  if (dtype == LM_BF16 && lm_dnn_has_bf16()) TRY(convolve_in(&call, LM_BF16, &done_));
-  if (!done_) TRY(convolve_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));
-done:
-  return status;
+  NEED(lm_conv_call_of(op, args, out, &call));
+  if (dtype == LM_BF16 && lm_dnn_has_bf16()) NEED(convolve_in(&call, LM_BF16, &done_));
+  if (!done_) NEED(convolve_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));
+  return LM_OK;
 }
 
 lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, args, out); }

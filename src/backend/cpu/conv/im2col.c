@@ -130,7 +130,6 @@ static lm_status multiply(const plan *p, int64_t first, int64_t last, int64_t gr
 
 /* The rows of a part, block by block. */
 static lm_status run_rows(const plan *p, int64_t begin, int64_t end, char *patch, char *weights) {
-  lm_status status = LM_OK;
   const lm_conv_job *job = p->job;
   const int64_t row_bytes = p->s->k * p->size;
   for (int64_t first = begin; first < end; first += p->block) {
@@ -139,12 +138,11 @@ static lm_status run_rows(const plan *p, int64_t begin, int64_t end, char *patch
       memcpy((char *)job->y + row * row_bytes, job->bias, (size_t)row_bytes);
     for (int64_t group = 0; group < p->s->groups; group++) {
       if (job->pass != LM_CONV_INPUT) move_patches(p, GATHER, first, last, group, patch);
-      TRY(multiply(p, first, last, group, patch, weights));
+      NEED(multiply(p, first, last, group, patch, weights));
       if (job->pass == LM_CONV_INPUT) move_patches(p, SCATTER, first, last, group, patch);
     }
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* First row of a part: any, or the first of an image. */

@@ -169,17 +169,14 @@ static void transform_back(void *ctx, int64_t first, int64_t last) {
 }
 
 static lm_status by_panels(product *job, float *scratch) {
-  lm_status status;
   const int64_t c = job->t.in.c, k = job->t.out.c, tiles = job->t.tiles, panel = panel_columns();
   const double work = work_of(&job->t);
   const size_t own = (size_t)(LM_WINO_POINTS * (c * panel + SKEW_B)) * sizeof(float);
   job->v = scratch;
   job->m = job->v + LM_WINO_POINTS * (tiles * c + SKEW_A);
   lm_parallel(tiles, work, 0, transform_tiles, job);
-  TRY(lm_parallel(lm_ceil_div(k, panel), work, own, compute_panels, job));
-  TRY(lm_parallel(tiles, work, (size_t)k * sizeof(float), transform_back, job));
-done:
-  return status;
+  NEED(lm_parallel(lm_ceil_div(k, panel), work, own, compute_panels, job));
+  return lm_parallel(tiles, work, (size_t)k * sizeof(float), transform_back, job);
 }
 
 static lm_status convolve(const lm_conv_job *conv) {
@@ -324,14 +321,12 @@ static void weight_rows(void *ctx, int64_t first, int64_t last) {
 }
 
 static lm_status weight_by_blocks(weight_product *job, float *scratch) {
-  lm_status status;
   const int64_t blocks = weight_blocks(job);
   const double work = work_of(&job->t);
   job->sums = scratch;
-  TRY(lm_parallel(blocks * job->parts, work, (size_t)own_weight_floats(job) * sizeof(float), weight_pieces, job));
+  NEED(lm_parallel(blocks * job->parts, work, (size_t)own_weight_floats(job) * sizeof(float), weight_pieces, job));
   if (job->parts > 1) lm_parallel(blocks * lm_ceil_div(job->block_c, LM_WINO_CHANNELS), work, 0, weight_rows, job);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status convolve_weight(const lm_conv_job *conv) {

@@ -154,33 +154,30 @@ lm_status lm_fft_run(const lm_fft_walk *w) {
 /* One line j = j1 n2 + j2 becomes k = k1 + n1 k2. */
 static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, bool inverse, double scale,
                             lm_tensor *scratch) {
-  lm_status status;
   int64_t n1 = p->first.n, n2 = p->second.n;
-  TRY(lm_fft_run(&(lm_fft_walk){.plan = p,
-                                .passes = &p->first,
-                                .lines = n2,
-                                .in = in,
-                                .in_entry = n2,
-                                .in_line = 2,
-                                .out = scratch->data,
-                                .out_entry = 1,
-                                .out_line = n1,
-                                .swap_in = inverse,
-                                .transposed = true,
-                                .scale = 1}));
-  TRY(lm_fft_run(&(lm_fft_walk){.plan = p,
-                                .passes = &p->second,
-                                .lines = n1,
-                                .in = scratch->data,
-                                .in_entry = n1,
-                                .in_line = 2,
-                                .out = out,
-                                .out_entry = n1,
-                                .out_line = 1,
-                                .swap_out = inverse,
-                                .scale = scale}));
-done:
-  return status;
+  NEED(lm_fft_run(&(lm_fft_walk){.plan = p,
+                                 .passes = &p->first,
+                                 .lines = n2,
+                                 .in = in,
+                                 .in_entry = n2,
+                                 .in_line = 2,
+                                 .out = scratch->data,
+                                 .out_entry = 1,
+                                 .out_line = n1,
+                                 .swap_in = inverse,
+                                 .transposed = true,
+                                 .scale = 1}));
+  return lm_fft_run(&(lm_fft_walk){.plan = p,
+                                   .passes = &p->second,
+                                   .lines = n1,
+                                   .in = scratch->data,
+                                   .in_entry = n1,
+                                   .in_line = 2,
+                                   .out = out,
+                                   .out_entry = n1,
+                                   .out_line = 1,
+                                   .swap_out = inverse,
+                                   .scale = scale});
 }
 
 /* out[i] = x[i] times chirp[i] times scale; x and out may have their parts swapped. */

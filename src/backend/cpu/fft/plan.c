@@ -59,11 +59,10 @@ static int64_t first_part(int64_t n) {
 }
 
 static lm_status make_split(lm_fft_plan *p) {
-  lm_status status;
   int64_t n1 = first_part(p->n), n2 = p->n / n1;
   size_t item = lm_dtype_size(p->dtype);
-  TRY(make_passes(&p->first, n1, p->dtype));
-  TRY(make_passes(&p->second, n2, p->dtype));
+  NEED(make_passes(&p->first, n1, p->dtype));
+  NEED(make_passes(&p->second, n2, p->dtype));
   p->fine_count = (int64_t)ceil(sqrt((double)p->n));
   p->lane = lm_malloc(2 * item * LM_FFT_LANES * (size_t)n1);
   p->coarse = lm_malloc(sizeof(double) * 2 * (size_t)(p->fine_count + 1));
@@ -87,8 +86,7 @@ static lm_status make_split(lm_fft_plan *p) {
       }
     }
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* chirp[j] = exp(-pi i j^2 / n); filter: the transform of its conjugates, which begin and end a line of m. */
@@ -166,13 +164,12 @@ static lm_fft_plan *find(int64_t n, lm_dtype dtype, bool real) {
 }
 
 lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
-  lm_status status;
   lm_fft_plan *p, *old;
   pthread_mutex_lock(&lock);
   p = find(n, dtype, real);
   pthread_mutex_unlock(&lock);
   if (!p) {
-    TRY(make(n, dtype, real, &p));
+    NEED(make(n, dtype, real, &p));
     pthread_mutex_lock(&lock);
     int oldest = 0;
     for (int i = 1; i < CACHED && cache[oldest]; i++)
@@ -186,8 +183,7 @@ lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out
   }
   *out = p;
   return LM_OK;
-done:
-  return status;
+  return LM_OK;
 }
 
 void lm_fft_plan_done(lm_fft_plan *p) {

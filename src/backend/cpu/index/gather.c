@@ -151,8 +151,7 @@ static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_te
                         lm_tensor *out) {
   int64_t x_stride[LM_MAX_DIMS];
   bool often = index->numel < out->numel / 4 || x->size[dim] == 0; /* is each looked at often? */
-  lm_status status = often ? lm_cpu_check_index(op, index, x->size[dim]) : LM_OK;
-  if (status != LM_OK) return status;
+  NEED(often ? lm_cpu_check_index(op, index, x->size[dim]) : LM_OK);
   for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
   gathering g = {.x = x->data,
                  .index = (const int64_t *)index->data,
@@ -214,8 +213,7 @@ lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
     return lm_fail_int("embedding_bag", lm_text("offsets[%lld]", (long long)b + 1),
                        lm_text("non-decreasing and at most %lld", (long long)job.n + 1), job.offsets[b]);
   }
-  lm_status status = lm_cpu_check_indices("embedding_bag", "index", job.n, job.index, a->weight->size[0], NULL);
-  if (status != LM_OK) return status;
+  NEED(lm_cpu_check_indices("embedding_bag", "index", job.n, job.index, a->weight->size[0], NULL));
   return lm_parallel(job.bags, 0.25 * (double)(job.n + job.bags) * (double)(job.d + 16), 0, sum_bags,
                      &(bags_job){job, (lm_dtype)a->weight->dtype});
 }

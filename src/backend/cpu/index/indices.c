@@ -71,11 +71,10 @@ static void find_positions(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, lm_index_tuples *t) {
-  lm_status status = LM_OK;
   bool negative = false, any_negative = false;
   *t = (lm_index_tuples){(const int64_t *)indices->v[0]->data, n, x->stride[0], x->size[0], x->stride[0], NULL};
   for (int k = 0; k < indices->n; k++) {
-    TRY(lm_cpu_check_indices(op, "index", n, (const int64_t *)indices->v[k]->data, x->size[k], &negative));
+    NEED(lm_cpu_check_indices(op, "index", n, (const int64_t *)indices->v[k]->data, x->size[k], &negative));
     any_negative |= negative;
   }
   if (indices->n == 1 && !any_negative) return LM_OK;
@@ -84,9 +83,8 @@ lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indi
     t->entries += (x->size[k] - 1) * x->stride[k];
     if (x->size[k] > 1 && x->stride[k] < t->apart) t->apart = x->stride[k];
   }
-  TRY(lm_device_alloc(x->device, (size_t)n * sizeof *t->position, &t->own));
+  NEED(lm_device_alloc(x->device, (size_t)n * sizeof *t->position, &t->own));
   t->position = t->own;
   lm_parallel(n, (double)n * indices->n, 0, find_positions, &(tuples_job){x, indices, t->own});
-done:
-  return status;
+  return LM_OK;
 }

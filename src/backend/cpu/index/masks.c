@@ -141,8 +141,7 @@ lm_status lm_cpu_one_hot(const void *args, lm_tensor *const *out) {
   const lm_one_hot_args *a = args;
   int64_t n = a->x->numel, classes = a->num_classes, *result = (int64_t *)out[0]->data;
   const int64_t *label = (const int64_t *)a->x->data;
-  lm_status status = lm_cpu_check_indices("one_hot", "label", n, label, classes, NULL);
-  if (status != LM_OK) return status;
+  NEED(lm_cpu_check_indices("one_hot", "label", n, label, classes, NULL));
   memset(result, 0, (size_t)(n * classes) * sizeof *result);
   for (int64_t i = 0; i < n; i++) result[i * classes + label[i] - 1] = 1;
   return LM_OK;

@@ -180,20 +180,20 @@ static void cosines(const void *context, int64_t first, int n, void *tile) {
 #define LM_TEMPLATE "backend/cpu/isa/templates/dropout.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
-const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.uniform_f32 = uniform_f32,
-                                                         .uniform_f64 = uniform_f64,
-                                                         .normal_f32 = normal_f32,
-                                                         .normal_f64 = normal_f64,
-                                                         .log_normal_f32 = log_normal_f32,
-                                                         .log_normal_f64 = log_normal_f64,
-                                                         .exponential_f32 = exponential_f32,
-                                                         .exponential_f64 = exponential_f64,
-                                                         .cauchy_f32 = cauchy_f32,
-                                                         .cauchy_f64 = cauchy_f64,
-                                                         .geometric = geometric,
+const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.f32 = {[LM_DRAW_UNIFORM] = uniform_f32,
+                                                                 [LM_DRAW_NORMAL] = normal_f32,
+                                                                 [LM_DRAW_LOG_NORMAL] = log_normal_f32,
+                                                                 [LM_DRAW_EXPONENTIAL] = exponential_f32,
+                                                                 [LM_DRAW_CAUCHY] = cauchy_f32,
+                                                                 [LM_DRAW_BERNOULLI] = bernoulli},
+                                                         .wide = {[LM_DRAW_UNIFORM] = uniform_f64,
+                                                                  [LM_DRAW_NORMAL] = normal_f64,
+                                                                  [LM_DRAW_LOG_NORMAL] = log_normal_f64,
+                                                                  [LM_DRAW_EXPONENTIAL] = exponential_f64,
+                                                                  [LM_DRAW_CAUCHY] = cauchy_f64,
+                                                                  [LM_DRAW_GEOMETRIC] = geometric,
+                                                                  [LM_DRAW_INTEGERS] = integers},
                                                          .bits = bits,
-                                                         .integers = integers,
-                                                         .bernoulli = bernoulli,
                                                          .cosines = cosines,
                                                          .dropout = {LM_FLOATS(dropout)}};
 

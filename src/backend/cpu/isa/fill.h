@@ -4,7 +4,7 @@
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/isa/dropping.h"
-#include "tensor/dtype.h"
+#include "op/op.h"
 #include "tensor/generator.h"
 
 typedef struct lm_random {
@@ -19,20 +19,10 @@ typedef struct lm_cosines {
 } lm_cosines;
 
 struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
-  void (*uniform_f32)(const void *context, int64_t first, int n, void *tile);
-  void (*uniform_f64)(const void *context, int64_t first, int n, void *tile);
-  void (*normal_f32)(const void *context, int64_t first, int n, void *tile);
-  void (*normal_f64)(const void *context, int64_t first, int n, void *tile);
-  void (*log_normal_f32)(const void *context, int64_t first, int n, void *tile);
-  void (*log_normal_f64)(const void *context, int64_t first, int n, void *tile);
-  void (*exponential_f32)(const void *context, int64_t first, int n, void *tile);
-  void (*exponential_f64)(const void *context, int64_t first, int n, void *tile);
-  void (*cauchy_f32)(const void *context, int64_t first, int n, void *tile);
-  void (*cauchy_f64)(const void *context, int64_t first, int n, void *tile);
-  void (*geometric)(const void *context, int64_t first, int n, void *tile); /* doubles */
-  void (*bits)(const void *context, int64_t first, int n, void *tile);      /* uint64_t, random */
-  void (*integers)(const void *context, int64_t first, int n, void *tile);  /* int64_t */
-  void (*bernoulli)(const void *context, int64_t first, int n, void *tile); /* float 1 or 0 */
+  /* Floats of a distribution; doubles for float64, and of geometric; int64_t of integers. */
+  void (*f32[LM_DISTRIBUTIONS])(const void *context, int64_t first, int n, void *tile);
+  void (*wide[LM_DISTRIBUTIONS])(const void *context, int64_t first, int n, void *tile);
+  void (*bits)(const void *context, int64_t first, int n, void *tile); /* uint64_t, random */
   /* a0 - a1 cos(k step) + a2 cos(2 k step) of place k, from 0; context: lm_cosines; doubles. */
   void (*cosines)(const void *context, int64_t first, int n, void *tile);
   /* Elements from .. to - 1 of a draw: keep[i] is whether it is kept (keep: or NULL), y[i] is x[i] * scale or 0. By the

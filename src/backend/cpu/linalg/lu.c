@@ -53,14 +53,11 @@ static int det_one(const void *job, int64_t i, char *work) {
 /* factors: of x, and the pivots. */
 static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const lm_tensor *det,
                               lm_tensor *const *factors) {
-  lm_status status = LM_OK;
   lm_bad_matrix bad;
   int n = (int)x->size[x->ndim - 1];
-  if (x->numel) TRY(lm_cpu_copy(x, factors[0]));
+  if (x->numel) NEED(lm_cpu_copy(x, factors[0]));
   lu_job j = {.dtype = x->dtype, .m = n, .n = n, .lu = factors[0], .pivots = factors[1], .det = det, .sign = sign};
-  TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, scratch_of(&j), det_one, &j, &bad));
-done:
-  return status;
+  return lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, scratch_of(&j), det_one, &j, &bad);
 }
 
 lm_status lm_cpu_det(const void *args, lm_tensor *const *out) {

@@ -63,14 +63,11 @@ static void fill_v(const qr_job *j, const panel *p, const char *a) {
 
 /* What lies in `rows` rows of x, each a column, loses its part in V: x -= (x V) T V^T, or by the transposed of T. */
 static lm_status reflect(const qr_job *j, const panel *p, const char *T, bool transposed, int rows, char *x) {
-  lm_status status = LM_OK;
   int k = p->count, length = p->length;
   if (rows == 0) return LM_OK;
-  TRY(product(j, rows, k, length, 1, x, j->m, p->v, length, true, 0, p->w, k));
-  TRY(product(j, rows, k, k, 1, p->w, k, T, k, transposed, 0, p->wt, k));
-  TRY(product(j, rows, length, k, -1, p->wt, k, p->v, length, false, 1, x, j->m));
-done:
-  return status;
+  NEED(product(j, rows, k, length, 1, x, j->m, p->v, length, true, 0, p->w, k));
+  NEED(product(j, rows, k, k, 1, p->w, k, T, k, transposed, 0, p->wt, k));
+  return product(j, rows, length, k, -1, p->wt, k, p->v, length, false, 1, x, j->m);
 }
 
 static char *entry(const qr_job *j, char *a, int column, int row) {
@@ -79,7 +76,6 @@ static char *entry(const qr_job *j, char *a, int column, int row) {
 
 /* Q = H1 H2 … times the first columns of the identity, from the last panel on. */
 static lm_status make_q(const qr_job *j, char *a, const char *tau, const char *T, panel p, char *q) {
-  lm_status status = LM_OK;
   memset(q, 0, j->item * (size_t)j->m * (size_t)j->columns);
   for (int c = 0; c < j->columns; c++) lm_scalar_put(j->dtype, q, (int64_t)c * (j->m + 1), 1);
   for (int c = j->min_mn - 1; c >= 0 && j->min_mn <= FEW; c--)
@@ -90,15 +86,13 @@ static lm_status make_q(const qr_job *j, char *a, const char *tau, const char *T
     p.count = j->min_mn - p.first < PANEL ? j->min_mn - p.first : PANEL;
     p.length = j->m - p.first;
     fill_v(j, &p, a);
-    TRY(reflect(j, &p, T + j->item * PANEL * PANEL * (size_t)last, true, j->columns - p.first,
-                entry(j, q, p.first, p.first)));
+    NEED(reflect(j, &p, T + j->item * PANEL * PANEL * (size_t)last, true, j->columns - p.first,
+                 entry(j, q, p.first, p.first)));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
-  lm_status status = LM_OK;
   const struct lm_householder_loops *loops = lm_householder_loops_of(j->dtype);
   size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)lm_ceil_div(j->min_mn, PANEL);
   char *tau = work, *T = tau + j->item * (size_t)j->min_mn;
@@ -118,13 +112,12 @@ static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
                      entry(j, a, p.first + p.count, p.first + c), j->m);
     if (all) continue;
     fill_v(j, &p, a);
-    TRY(product(j, p.count, p.count, p.length, 1, p.v, p.length, p.v, p.length, true, 0, p.square, p.count));
+    NEED(product(j, p.count, p.count, p.length, 1, p.v, p.length, p.v, p.length, true, 0, p.square, p.count));
     loops->combine(p.count, p.square, its_tau, T);
-    TRY(reflect(j, &p, T, false, after, entry(j, a, p.first + p.count, p.first)));
+    NEED(reflect(j, &p, T, false, after, entry(j, a, p.first + p.count, p.first)));
   }
-  if (q) TRY(make_q(j, a, tau, tau + j->item * (size_t)j->min_mn, p, q));
-done:
-  return status;
+  if (q) NEED(make_q(j, a, tau, tau + j->item * (size_t)j->min_mn, p, q));
+  return LM_OK;
 }
 
 static int qr_one(const void *job, int64_t i, char *work) {

@@ -32,7 +32,6 @@ static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool tran
 }
 
 static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb) {
-  lm_status status = LM_OK;
   if (n <= LM_LEAF) {
     lm_trsm_loops_of(t->dtype)->solve(t, n, k, a, lda, b, ldb);
     return LM_OK;
@@ -41,19 +40,18 @@ static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a
   void *lower_right = at(t->dtype, a, lda, half, half), *b2 = at(t->dtype, b, ldb, half, 0);
   const void *beside = t->upper ? at(t->dtype, a, lda, 0, half) : at(t->dtype, a, lda, half, 0);
   if (t->upper == t->transposed) { /* from above: op(a) is lower triangular */
-    TRY(solve_columns(t, half, k, a, lda, b, ldb));
-    TRY(subtract_product(t->dtype, rest, k, half, t->transposed, beside, lda, b, ldb, 1, b2, ldb));
-    TRY(solve_columns(t, rest, k, lower_right, lda, b2, ldb));
+    NEED(solve_columns(t, half, k, a, lda, b, ldb));
+    NEED(subtract_product(t->dtype, rest, k, half, t->transposed, beside, lda, b, ldb, 1, b2, ldb));
+    NEED(solve_columns(t, rest, k, lower_right, lda, b2, ldb));
   } else {
-    TRY(solve_columns(t, rest, k, lower_right, lda, b2, ldb));
-    TRY(subtract_product(t->dtype, half, k, rest, t->transposed, beside, lda, b2, ldb, 1, b, ldb));
-    TRY(solve_columns(t, half, k, a, lda, b, ldb));
+    NEED(solve_columns(t, rest, k, lower_right, lda, b2, ldb));
+    NEED(subtract_product(t->dtype, half, k, rest, t->transposed, beside, lda, b2, ldb, 1, b, ldb));
+    NEED(solve_columns(t, half, k, a, lda, b, ldb));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
-/* Columns of a matrix, which threads have for themselves: as many as make products fast, in multiples of a grain. */
+/* Columns of a matrix, which threads have for themselves: enough for fast products, in multiples of a grain. */
 enum { SOLVED_GRAIN = 64, UPDATED_GRAIN = 32 };
 
 static int parts_of(int columns, int grain, double work) {
@@ -92,7 +90,6 @@ lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int l
 }
 
 lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x, int ldx) {
-  lm_status status = LM_OK;
   const lm_trsm_job lower = {.dtype = dtype, .ones = true};
   if (n <= LM_LEAF) {
     for (int i = 0; i < n; i++) lm_scalar_put(dtype, x, (int64_t)i * (ldx + 1), 1);
@@ -101,12 +98,10 @@ lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x
   int half = half_of(n), rest = n - half;
   const void *corner = at(dtype, a, lda, half, half), *below = at(dtype, a, lda, half, 0);
   void *x_below = at(dtype, x, ldx, half, 0);
-  TRY(lm_invert_lower(dtype, half, a, lda, x, ldx));
-  TRY(subtract_product(dtype, rest, half, half, false, below, lda, x, ldx, 0, x_below, ldx));
-  TRY(lm_trsm_solve(&lower, rest, half, corner, lda, x_below, ldx));
-  TRY(lm_invert_lower(dtype, rest, corner, lda, at(dtype, x, ldx, half, half), ldx));
-done:
-  return status;
+  NEED(lm_invert_lower(dtype, half, a, lda, x, ldx));
+  NEED(subtract_product(dtype, rest, half, half, false, below, lda, x, ldx, 0, x_below, ldx));
+  NEED(lm_trsm_solve(&lower, rest, half, corner, lda, x_below, ldx));
+  return lm_invert_lower(dtype, rest, corner, lda, at(dtype, x, ldx, half, half), ldx);
 }
 
 static void swap(char *a, char *b, size_t bytes) {
@@ -218,15 +213,12 @@ done:
 
 /* The upper triangle of C -= A^T A: C [n, n], A [k, n]. */
 static lm_status subtract_square(lm_dtype dtype, int n, int k, const void *a, int lda, void *c, int ldc) {
-  lm_status status;
   int half = half_of(n), rest = n - half;
   const void *beside = at(dtype, a, lda, 0, half);
   if (n <= 4 * LM_LEAF) return subtract_product(dtype, n, n, k, true, a, lda, a, lda, 1, c, ldc);
-  TRY(subtract_square(dtype, half, k, a, lda, c, ldc));
-  TRY(subtract_product(dtype, half, rest, k, true, a, lda, beside, lda, 1, at(dtype, c, ldc, 0, half), ldc));
-  TRY(subtract_square(dtype, rest, k, beside, lda, at(dtype, c, ldc, half, half), ldc));
-done:
-  return status;
+  NEED(subtract_square(dtype, half, k, a, lda, c, ldc));
+  NEED(subtract_product(dtype, half, rest, k, true, a, lda, beside, lda, 1, at(dtype, c, ldc, 0, half), ldc));
+  return subtract_square(dtype, rest, k, beside, lda, at(dtype, c, ldc, half, half), ldc);
 }
 
 lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info) {

@@ -242,15 +242,13 @@ static lm_status skinny_gemm_by_sums(skinny_job *j, double work_ns) {
   j->cuts = ((int)j->pieces + j->parts - 1) / j->parts;
   j->row = (g->n + GRAIN - 1) / GRAIN * GRAIN;
   size_t capacity = (size_t)(j->parts * j->row * g->m) * sizeof(float);
-  lm_status status = LM_OK;
   void *sums = NULL;
-  TRY(lm_device_alloc(g->device, capacity, &sums));
+  NEED(lm_device_alloc(g->device, capacity, &sums));
   j->sums = sums;
   lm_parallel(j->parts * j->cuts, work_ns, 0, sum_skinny_parts, j);
   lm_parallel(j->pieces, work_ns, 0, finish_skinny_sums, j);
   lm_device_free(g->device, sums, capacity);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
@@ -360,13 +358,12 @@ static void multiply_members(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
-  lm_status status = LM_OK;
   if (g->batch <= 0 || g->m <= 0 || g->n <= 0) return LM_OK;
   if (is_dot(g)) {
     by_dots(g);
     return LM_OK;
   }
-  if (g->dtype == LM_F32 && !is_small(g)) TRY(lm_dnn_guard_products());
+  if (g->dtype == LM_F32 && !is_small(g)) NEED(lm_dnn_guard_products());
   /* Matrices of a batch side by side, unless they are few and large. */
   double work_ns = g->batch > 1 ? work(g) * (double)g->batch / rate(g->dtype) : 0;
   int parts = lm_threads_for(work_ns);
@@ -380,12 +377,11 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   for (int64_t i = 0; i < g->batch; i++) {
     lm_cpu_gemm_job s = member_of(g, i);
     if (is_skinny(&s))
-      TRY(by_skinny_gemm(&s));
+      NEED(by_skinny_gemm(&s));
     else
-      TRY(by_slices(&s));
+      NEED(by_slices(&s));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* bfloat16 by oneDNN: matrices of a batch, or slices of one. */
@@ -407,11 +403,6 @@ lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *g, bool *done_) {
   lm_parallel(g->batch > 1 ? g->batch : job.parts, work_ns, 0, multiply_bf16, &job);
   *done_ = !job.declined;
   return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
-}
-
-lm_status lm_cpu_gemm_failed(lm_status status) {
-  const char *op = lm_op_running();
-  return lm_fail(status, "%s%sa matrix product failed in oneDNN or OpenBLAS", op ? op : "", op ? ": " : "");
 }
 
 lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads) {

@@ -1,6 +1,7 @@
 /* Matrix products on raw memory: what matmul.c and im2col.c share. */
 #pragma once
 
+#include "op/backend.h"
 #include "tensor/tensor.h"
 
 /* For each i of a batch: C[i] = alpha A[i] B[i] + beta C[i], row-major; C [m, n] dense in its rows.
@@ -31,7 +32,10 @@ typedef struct lm_cpu_gemm_region {
   int blas; /* threads for which OpenBLAS has room */
 } lm_cpu_gemm_region;
 /* OP: a matrix product failed in oneDNN or OpenBLAS. For products of several threads, whose messages are lost. */
-lm_status lm_cpu_gemm_failed(lm_status status);
+static inline lm_status lm_cpu_gemm_failed(lm_status status) {
+  const char *op = lm_op_running();
+  return lm_fail(status, "%s%sa matrix product failed in oneDNN or OpenBLAS", op ? op : "", op ? ": " : "");
+}
 lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads);
 void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region);
 /* The first matrix of a job, of float32 or float64, by this thread alone. */

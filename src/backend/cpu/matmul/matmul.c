@@ -4,7 +4,7 @@
 #include "backend/cpu/onednn/onednn.h"
 #include "op/matmul_call.h"
 
-static lm_status multiply_in(const lm_product *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
+static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *spread = NULL;
@@ -57,21 +57,17 @@ done:
   return status;
 }
 
-static lm_status multiply(lm_op_id op, const void *args, lm_tensor *y) {
+lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
+  const lm_product_args *p = args;
+  lm_tensor *y = out[0];
   lm_status status = LM_OK;
-  lm_product p = lm_product_of(op, args);
   bool done_ = false;
   lm_dtype dtype = y->dtype;
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1]);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of what is not finite; BLAS does not look at it. */
-  bool dnn = dtype == LM_BF16 && p.alpha != 0 && p.x->size[p.x->ndim - 1] > 0 && lm_dnn_has_bf16();
-  if (few || dnn) TRY(multiply_in(&p, dtype, y, &done_));
-  if (!done_) TRY(multiply_in(&p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));
+  bool dnn = dtype == LM_BF16 && p->alpha != 0 && p->x->size[p->x->ndim - 1] > 0 && lm_dnn_has_bf16();
+  if (few || dnn) TRY(multiply_in(p, dtype, y, &done_));
+  if (!done_) TRY(multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));
 done:
   return status;
 }
-
-lm_status lm_cpu_mm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_mm, args, out[0]); }
-lm_status lm_cpu_bmm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_bmm, args, out[0]); }
-lm_status lm_cpu_addmm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_addmm, args, out[0]); }
-lm_status lm_cpu_linear(const void *args, lm_tensor *const *out) { return multiply(LM_OP_linear, args, out[0]); }

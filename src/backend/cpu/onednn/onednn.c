@@ -50,8 +50,7 @@ lm_status lm_dnn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float 
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
   enum { STACK_TERMS = 84 }; /* from there on kernels exchange the stack */
   lm_dnn_guard guard;
-  lm_status status = begin();
-  if (status != LM_OK) return status;
+  NEED(begin());
   lm_dnn_guard_begin(&guard, k > STACK_TERMS);
   dnnl_status_t made = dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   lm_dnn_guard_end(&guard);
@@ -319,7 +318,6 @@ static void conv_forget(lm_conv_mds *d) {
 }
 
 static lm_status conv_describe(const lm_conv_job *job, dnnl_data_type_t result, lm_conv_mds *d) {
-  lm_status status;
   const lm_conv_shape *s = &job->shape;
   dnnl_data_type_t type = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32;
   /* The sum over a batch is worth more than bfloat16's 8 bits until it is converted. */
@@ -330,20 +328,19 @@ static lm_status conv_describe(const lm_conv_job *job, dnnl_data_type_t result, 
   dnnl_dims_t w_grouped = {s->groups, s->k / s->groups, s->c / s->groups, s->kh, s->kw};
   const int64_t *w = grouped ? w_grouped : w_plain;
   int ndim = grouped ? 5 : 4;
-  TRY(lm_md_tagged(&d->x, 4, x, type, dnnl_nhwc));
-  TRY(lm_md_tagged(&d->y, 4, y, type, dnnl_nhwc));
-  TRY(lm_md_tagged(&d->w, ndim, w, sum_type, dnnl_format_tag_any));
-  TRY(lm_md_tagged(&d->w_forward, ndim, w, type, dnnl_format_tag_any));
-  TRY(lm_md_tagged(&d->plain, ndim, w, job->pass == LM_CONV_WEIGHT ? result : type, grouped ? dnnl_goihw : dnnl_oihw));
-  if (job->bias) TRY(lm_md_tagged(&d->bias, 1, (dnnl_dims_t){s->k}, type, dnnl_a));
+  NEED(lm_md_tagged(&d->x, 4, x, type, dnnl_nhwc));
+  NEED(lm_md_tagged(&d->y, 4, y, type, dnnl_nhwc));
+  NEED(lm_md_tagged(&d->w, ndim, w, sum_type, dnnl_format_tag_any));
+  NEED(lm_md_tagged(&d->w_forward, ndim, w, type, dnnl_format_tag_any));
+  NEED(lm_md_tagged(&d->plain, ndim, w, job->pass == LM_CONV_WEIGHT ? result : type, grouped ? dnnl_goihw : dnnl_oihw));
+  if (job->bias) NEED(lm_md_tagged(&d->bias, 1, (dnnl_dims_t){s->k}, type, dnnl_a));
   for (int i = 0; i < 2; i++) {
     d->stride[i] = s->stride[i];
     d->padding[i] = s->padding[i];
     d->padding_end[i] = padding_end(s, i);
     d->dilation[i] = s->dilation[i] - 1; /* oneDNN counts the gaps */
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* oneDNN's first choice is its newest kernel, brgconv. The older one behind it is up to 1.9 times faster: with AVX-512

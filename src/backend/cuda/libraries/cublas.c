@@ -85,36 +85,31 @@ static cudaDataType_t data_type(int dtype) {
 
 static lm_status init_layout(const product *p, bool transposed, int64_t rows, int64_t columns, int64_t ld, int64_t step,
                              cublasLtMatrixLayout_t out) {
-  lm_status status;
   int32_t batch = (int32_t)p->batch;
-  TRY(BLAS(cublasLtMatrixLayoutInit(out, data_type(p->dtype), (uint64_t)(transposed ? columns : rows),
-                                    (uint64_t)(transposed ? rows : columns), ld)));
+  NEED(BLAS(cublasLtMatrixLayoutInit(out, data_type(p->dtype), (uint64_t)(transposed ? columns : rows),
+                                     (uint64_t)(transposed ? rows : columns), ld)));
   if (batch > 1) {
-    TRY(BLAS(cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)));
-    TRY(BLAS(cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step)));
+    NEED(BLAS(cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)));
+    NEED(BLAS(cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step)));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status describe(const product *p, const void *bias, choice *c) {
-  lm_status status;
   bool wide = p->dtype == LM_F64;
   cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   cublasOperation_t first = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-  TRY(BLAS(cublasLtMatmulDescInit(&c->how, compute, wide ? CUDA_R_64F : CUDA_R_32F)));
-  TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first)));
-  TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second)));
+  NEED(BLAS(cublasLtMatmulDescInit(&c->how, compute, wide ? CUDA_R_64F : CUDA_R_32F)));
+  NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first)));
+  NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second)));
   if (p->bias) {
-    TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)));
-    TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)));
+    NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)));
+    NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)));
   }
-  TRY(init_layout(p, p->tb, p->n, p->k, p->ldb, p->step_b, &c->b));
-  TRY(init_layout(p, p->ta, p->k, p->m, p->lda, p->step_a, &c->a));
-  TRY(init_layout(p, false, p->n, p->m, p->ldy, p->step_y, &c->y));
-done:
-  return status;
+  NEED(init_layout(p, p->tb, p->n, p->k, p->ldb, p->step_b, &c->b));
+  NEED(init_layout(p, p->ta, p->k, p->m, p->lda, p->step_a, &c->a));
+  return init_layout(p, false, p->n, p->m, p->ldy, p->step_y, &c->y);
 }
 
 static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choice *c) {

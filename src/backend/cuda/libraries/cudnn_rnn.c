@@ -187,12 +187,9 @@ typedef struct described {
 } described;
 
 static lm_status describe_data(const lm_cudnn_rnn_call *o, int width, cudnnRNNDataDescriptor_t *out) {
-  lm_status status;
-  TRY(RNN(cudnnCreateRNNDataDescriptor, out));
-  TRY(RNN(cudnnSetRNNDataDescriptor, *out, lm_cudnn_type(o->rnn->key.dtype), CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED,
-          o->steps, o->batch, width, o->lengths, NULL));
-done:
-  return status;
+  NEED(RNN(cudnnCreateRNNDataDescriptor, out));
+  return RNN(cudnnSetRNNDataDescriptor, *out, lm_cudnn_type(o->rnn->key.dtype), CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED,
+             o->steps, o->batch, width, o->lengths, NULL);
 }
 
 static void forget(described *d) {
@@ -202,18 +199,15 @@ static void forget(described *d) {
 }
 
 static lm_status describe(const lm_cudnn_rnn_call *o, described *d) {
-  lm_status status;
   const lm_cudnn_rnn_key *key = &o->rnn->key;
   const int directions = key->bidirectional ? 2 : 1;
   const int size[3] = {key->layers * directions, o->batch, key->hidden};
   const int stride[3] = {o->batch * key->hidden, key->hidden, 1};
   *d = (described){0};
-  TRY(describe_data(o, key->input, &d->x));
-  TRY(describe_data(o, key->hidden * directions, &d->y));
-  TRY(RNN(cudnnCreateTensorDescriptor, &d->state));
-  TRY(RNN(cudnnSetTensorNdDescriptor, d->state, lm_cudnn_type(key->dtype), 3, size, stride));
-done:
-  return status;
+  NEED(describe_data(o, key->input, &d->x));
+  NEED(describe_data(o, key->hidden * directions, &d->y));
+  NEED(RNN(cudnnCreateTensorDescriptor, &d->state));
+  return RNN(cudnnSetTensorNdDescriptor, d->state, lm_cudnn_type(key->dtype), 3, size, stride);
 }
 
 static lm_status temporary(const lm_cudnn_rnn_call *o, const described *d, cudnnForwardMode_t mode, size_t *workspace,

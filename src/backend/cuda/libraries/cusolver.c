@@ -83,18 +83,15 @@ static lm_solver *idle[LM_DEVICE_MAX]; /* by physical ordinal */
 
 /* What is not there yet: a failure leaves the rest to the next call. */
 static lm_status complete(lm_solver *s) {
-  lm_status status = LM_OK;
-  if (!s->dense) TRY(check_solver(dense.cusolverDnCreate(&s->dense), "cusolverDnCreate"));
-  if (!s->blas) TRY(lm_cuda_check_blas(blas.cublasCreate_v2(&s->blas), "cublasCreate_v2"));
-  if (!s->syevj) TRY(check_solver(dense.cusolverDnCreateSyevjInfo(&s->syevj), "cusolverDnCreateSyevjInfo"));
-  if (!s->gesvdj) TRY(check_solver(dense.cusolverDnCreateGesvdjInfo(&s->gesvdj), "cusolverDnCreateGesvdjInfo"));
-  if (!s->done) TRY(CUDA(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming)));
-done:
-  return status;
+  if (!s->dense) NEED(check_solver(dense.cusolverDnCreate(&s->dense), "cusolverDnCreate"));
+  if (!s->blas) NEED(lm_cuda_check_blas(blas.cublasCreate_v2(&s->blas), "cublasCreate_v2"));
+  if (!s->syevj) NEED(check_solver(dense.cusolverDnCreateSyevjInfo(&s->syevj), "cusolverDnCreateSyevjInfo"));
+  if (!s->gesvdj) NEED(check_solver(dense.cusolverDnCreateGesvdjInfo(&s->gesvdj), "cusolverDnCreateGesvdjInfo"));
+  if (!s->done) NEED(CUDA(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming)));
+  return LM_OK;
 }
 
 static lm_status take_solver(lm_solver_call *c) {
-  lm_status status = LM_OK;
   int ordinal = lm_device_physical(c->device);
   pthread_mutex_lock(&lock);
   c->solver = idle[ordinal];
@@ -102,40 +99,35 @@ static lm_status take_solver(lm_solver_call *c) {
   pthread_mutex_unlock(&lock);
   if (!c->solver) c->solver = lm_calloc(1, sizeof *c->solver);
   if (!c->solver) return LM_E_OOM;
-  TRY(complete(c->solver));
+  NEED(complete(c->solver));
   if (c->solver->stream != c->stream) { /* the handles' own memory is for one at a time */
     if (c->solver->stream) {
-      TRY(CUDA(cudaEventRecord(c->solver->done, c->solver->stream)));
-      TRY(CUDA(cudaStreamWaitEvent(c->stream, c->solver->done, 0)));
+      NEED(CUDA(cudaEventRecord(c->solver->done, c->solver->stream)));
+      NEED(CUDA(cudaStreamWaitEvent(c->stream, c->solver->done, 0)));
     }
     c->solver->stream = c->stream;
   }
-  TRY(check_solver(dense.cusolverDnSetStream(c->solver->dense, c->stream), "cusolverDnSetStream"));
-  TRY(lm_cuda_check_blas(blas.cublasSetStream_v2(c->solver->blas, c->stream), "cublasSetStream_v2"));
-done:
-  return status;
+  NEED(check_solver(dense.cusolverDnSetStream(c->solver->dense, c->stream), "cusolverDnSetStream"));
+  return lm_cuda_check_blas(blas.cublasSetStream_v2(c->solver->blas, c->stream), "cublasSetStream_v2");
 }
 
 lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c) {
-  lm_status status;
   size_t bytes = 2 * sizeof(int) * (size_t)count;
   *c = (lm_solver_call){.dtype = x->dtype, .device = x->device, .count = count};
   c->item = lm_dtype_size(c->dtype);
   if (count > INT32_MAX / 2)
     return lm_fail(LM_E_MISSING, "%s: the number of matrices must be at most %d on CUDA, got %lld", lm_op_running(),
                    INT32_MAX / 2, (long long)count);
-  TRY(lm_lazy_load(&solver_library));
-  TRY(lm_lazy_load(&blas_library));
-  TRY(lm_cuda_enter(c->device, &c->stream));
+  NEED(lm_lazy_load(&solver_library));
+  NEED(lm_lazy_load(&blas_library));
+  NEED(lm_cuda_enter(c->device, &c->stream));
   c->alone = lm_graph_block();
   if (!c->alone) return lm_fail(LM_E_MISSING, "%s: cannot run while a graph is captured", lm_op_running());
-  TRY(take_solver(c));
-  TRY(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){2 * count}, LM_CONTIGUOUS, &c->infos));
+  NEED(take_solver(c));
+  NEED(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){2 * count}, LM_CONTIGUOUS, &c->infos));
   c->info = (int *)c->infos->data;
   c->flag = c->info + count;
-  TRY(lm_cuda_check(lm_set_bytes(c->info, 0, bytes, c->stream), "cudaMemsetAsync"));
-done:
-  return status;
+  return lm_cuda_check(lm_set_bytes(c->info, 0, bytes, c->stream), "cudaMemsetAsync");
 }
 
 void lm_solver_close(lm_solver_call *c) {
@@ -184,12 +176,9 @@ static lm_status workspace(const lm_solver_call *c, int64_t elements, lm_tensor 
 
 /* The address of each matrix, on the device. */
 static lm_status addresses(const lm_solver_call *c, const void *base, int64_t elements, lm_tensor **out) {
-  lm_status status;
-  TRY(lm_tensor_empty(LM_I64, c->device, 1, &(int64_t){c->count}, LM_CONTIGUOUS, out));
-  TRY(LAUNCH("addresses",
-             lm_k_addresses((void **)(*out)->data, base, elements * (int64_t)c->item, c->count, c->stream)));
-done:
-  return status;
+  NEED(lm_tensor_empty(LM_I64, c->device, 1, &(int64_t){c->count}, LM_CONTIGUOUS, out));
+  return LAUNCH("addresses",
+                lm_k_addresses((void **)(*out)->data, base, elements * (int64_t)c->item, c->count, c->stream));
 }
 
 /* The i-th of what lies that many elements apart. */

@@ -63,23 +63,21 @@ done:
 
 /* The transforms of dense lines x of n numbers into y. */
 static lm_status real_lines(lm_tensor *x, int64_t n, double factor, double inner, lm_tensor *y, void *stream) {
-  lm_status status;
   int64_t lines = x->numel / n;
-  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
-                                     .device = x->device,
-                                     .kind = LM_FFT_R2C,
-                                     .n = n,
-                                     .lines = lines,
-                                     .step = 1,
-                                     .x_apart = n,
-                                     .y_apart = n / 2 + 1,
-                                     .x = x->data,
-                                     .y = y->data},
-                  stream));
+  NEED(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
+                                      .device = x->device,
+                                      .kind = LM_FFT_R2C,
+                                      .n = n,
+                                      .lines = lines,
+                                      .step = 1,
+                                      .x_apart = n,
+                                      .y_apart = n / 2 + 1,
+                                      .x = x->data,
+                                      .y = y->data},
+                   stream));
   if (factor != 1 || inner != 1)
-    TRY(LAUNCH("half_lines", lm_k_half_lines(y->dtype, y->data, n, lines, factor, inner, false, stream)));
-done:
-  return status;
+    NEED(LAUNCH("half_lines", lm_k_half_lines(y->dtype, y->data, n, lines, factor, inner, false, stream)));
+  return LM_OK;
 }
 
 lm_status lm_cuda_fft_r2c(const void *args, lm_tensor *const *out) {
@@ -114,8 +112,7 @@ lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out) {
   const lm_overlap_add_args *a = args;
   void *stream;
   lm_frames f = {out[0]->size[0], out[0]->size[1], a->frames->size[1], a->window->numel, a->hop};
-  lm_status status = lm_cuda_enter(out[0]->device, &stream);
-  if (status != LM_OK) return status;
+  NEED(lm_cuda_enter(out[0]->device, &stream));
   return LAUNCH("overlap_add",
                 lm_k_overlap_add(out[0]->dtype, a->frames->data, a->window->data, f, out[0]->data, stream));
 }

@@ -110,17 +110,15 @@ done:
 
 /* Copies of pivots, as int32, each of which names a row: others are reported, and stand for no exchange. */
 static lm_status checked_pivots(const lm_tensor *pivots, int64_t rows, void *stream, lm_tensor **out) {
-  lm_status status;
   lm_bad bad;
   int64_t n = pivots->size[pivots->ndim - 1];
-  TRY(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, out));
-  TRY(lm_cuda_copy(pivots, *out));
-  TRY(lm_cuda_bad(pivots->device, &bad));
+  NEED(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, out));
+  NEED(lm_cuda_copy(pivots, *out));
+  NEED(lm_cuda_bad(pivots->device, &bad));
   if (pivots->numel)
-    TRY(LAUNCH("check_pivots",
-               lm_k_check_pivots((int *)(*out)->data, n, pivots->numel / n, rows, LM_BAD_PIVOT, bad, stream)));
-done:
-  return status;
+    NEED(LAUNCH("check_pivots",
+                lm_k_check_pivots((int *)(*out)->data, n, pivots->numel / n, rows, LM_BAD_PIVOT, bad, stream)));
+  return LM_OK;
 }
 
 lm_status lm_cuda_linalg_lu_solve(const void *args, lm_tensor *const *out) {

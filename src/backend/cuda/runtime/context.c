@@ -106,26 +106,24 @@ static _Atomic bool known[LM_DEVICE_MAX];
 /* Nothing here needs a context. */
 static lm_status read_facts(int ordinal) {
   enum { OLDEST = 8 }; /* what the kernels are compiled for */
-  lm_status status = LM_OK;
   char op[64];
   int shared = 0, l2 = 0;
   lm_cuda_facts f = {0};
   static struct cudaDeviceProp properties; /* locked */
-  TRY(CUDA(cudaDeviceGetAttribute(&f.processors, cudaDevAttrMultiProcessorCount, ordinal)));
-  TRY(CUDA(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, ordinal)));
-  TRY(CUDA(cudaDeviceGetAttribute(&f.minor, cudaDevAttrComputeCapabilityMinor, ordinal)));
-  TRY(CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal)));
-  TRY(CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, ordinal)));
-  TRY(CUDA(cudaGetDeviceProperties(&properties, ordinal)));
+  NEED(CUDA(cudaDeviceGetAttribute(&f.processors, cudaDevAttrMultiProcessorCount, ordinal)));
+  NEED(CUDA(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, ordinal)));
+  NEED(CUDA(cudaDeviceGetAttribute(&f.minor, cudaDevAttrComputeCapabilityMinor, ordinal)));
+  NEED(CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal)));
+  NEED(CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, ordinal)));
+  NEED(CUDA(cudaGetDeviceProperties(&properties, ordinal)));
   snprintf(f.name, sizeof f.name, "%s", properties.name);
   if (f.major < OLDEST)
-    TRY(lm_fail(LM_E_DEVICE, "%sthe compute capability of %s must be at least %d.0, got %d.%d", op_prefix(op), f.name,
-                OLDEST, f.major, f.minor));
+    NEED(lm_fail(LM_E_DEVICE, "%sthe compute capability of %s must be at least %d.0, got %d.%d", op_prefix(op), f.name,
+                 OLDEST, f.major, f.minor));
   f.shared_optin = (size_t)shared;
   f.l2 = (size_t)l2;
   facts[ordinal] = f;
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status learn_facts(int ordinal) {
@@ -139,15 +137,13 @@ static lm_status learn_facts(int ordinal) {
 }
 
 lm_status lm_cuda_select(int ordinal) {
-  lm_status status;
-  TRY(check_alive());
+  NEED(check_alive());
   if (selected == ordinal + 1) return LM_OK;
-  TRY(learn_facts(ordinal));
-  TRY(CUDA(cudaSetDevice(ordinal)));
+  NEED(learn_facts(ordinal));
+  NEED(CUDA(cudaSetDevice(ordinal)));
   selected = ordinal + 1;
   atomic_store_explicit(&latest, selected, memory_order_relaxed);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_cuda_select_again(int ordinal) {
@@ -177,8 +173,7 @@ void lm_cuda_unrelax(int mode) {
 const lm_cuda_facts *lm_cuda_facts_of(lm_device device) { return &facts[lm_device_physical(device)]; }
 
 lm_status lm_cuda_enter(lm_device device, void **stream) {
-  lm_status status = lm_cuda_select(lm_device_physical(device));
-  if (status != LM_OK) return status;
+  NEED(lm_cuda_select(lm_device_physical(device)));
   lm_stream *s = lm_stream_current(device);
   if (!s) return LM_E_STATE; /* the message is stream_create's */
   *stream = s->native;

@@ -103,20 +103,18 @@ static void open_peer(int ordinal, int peer) {
 static lm_status is_read_at_once(int ordinal, const void *src, bool *early) {
   enum { UNKNOWN, YES, NO };
   static _Atomic int buffered[LM_DEVICE_MAX];
-  lm_status status = LM_OK;
   struct cudaPointerAttributes memory;
   int known = atomic_load_explicit(&buffered[ordinal], memory_order_relaxed), reaches = 0;
   *early = false;
   if (known == UNKNOWN) {
-    TRY(CUDA(cudaDeviceGetAttribute(&reaches, cudaDevAttrPageableMemoryAccess, ordinal)));
+    NEED(CUDA(cudaDeviceGetAttribute(&reaches, cudaDevAttrPageableMemoryAccess, ordinal)));
     known = reaches ? NO : YES;
     atomic_store_explicit(&buffered[ordinal], known, memory_order_relaxed);
   }
   if (known == NO) return LM_OK;
-  TRY(CUDA(cudaPointerGetAttributes(&memory, src)));
+  NEED(CUDA(cudaPointerGetAttributes(&memory, src)));
   *early = memory.type == cudaMemoryTypeUnregistered;
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Little that would be read later goes by way of pinned memory, so that nobody waits for all that the stream was given
@@ -159,12 +157,9 @@ done:
 }
 
 static lm_status synchronize(int ordinal) {
-  lm_status status;
-  TRY(lm_cuda_select(ordinal));
-  TRY(CUDA(cudaDeviceSynchronize()));
-  TRY(lm_cuda_resolve(ordinal, NULL));
-done:
-  return status;
+  NEED(lm_cuda_select(ordinal));
+  NEED(CUDA(cudaDeviceSynchronize()));
+  return lm_cuda_resolve(ordinal, NULL);
 }
 
 static lm_status enter(int ordinal) { return lm_cuda_select_again(ordinal); }
@@ -190,12 +185,9 @@ static lm_status priorities(int ordinal, int *least, int *greatest) {
 }
 
 static lm_status stream_synchronize(int ordinal, void *stream) {
-  lm_status status;
-  TRY(lm_cuda_select(ordinal));
-  TRY(CUDA(cudaStreamSynchronize(stream)));
-  TRY(lm_cuda_resolve(ordinal, stream));
-done:
-  return status;
+  NEED(lm_cuda_select(ordinal));
+  NEED(CUDA(cudaStreamSynchronize(stream)));
+  return lm_cuda_resolve(ordinal, stream);
 }
 
 static lm_status is_done(cudaError_t answer, const char *call, bool *done) {
@@ -213,8 +205,7 @@ static lm_status stream_query(int ordinal, void *stream, bool *done) {
 /* ---- events */
 
 static lm_status event_create(int ordinal, bool timing, void **event) {
-  lm_status status = lm_cuda_select(ordinal);
-  if (status != LM_OK) return status;
+  NEED(lm_cuda_select(ordinal));
   return CUDA(cudaEventCreateWithFlags((cudaEvent_t *)event, timing ? cudaEventDefault : cudaEventDisableTiming));
 }
 
@@ -238,12 +229,9 @@ static lm_status event_query(int ordinal, void *event, bool *done) {
 }
 
 static lm_status event_synchronize(int ordinal, void *event) {
-  lm_status status;
-  TRY(lm_cuda_select(ordinal));
-  TRY(CUDA(cudaEventSynchronize(event)));
-  TRY(lm_cuda_resolve(ordinal, NULL));
-done:
-  return status;
+  NEED(lm_cuda_select(ordinal));
+  NEED(CUDA(cudaEventSynchronize(event)));
+  return lm_cuda_resolve(ordinal, NULL);
 }
 
 static lm_status event_elapsed(void *from, void *to, double *milliseconds) {
@@ -256,14 +244,11 @@ static lm_status event_elapsed(void *from, void *to, double *milliseconds) {
 /* ---- capture */
 
 static lm_status capture_begin(int ordinal, void *stream) {
-  lm_status status;
-  TRY(lm_cuda_select(ordinal));
-  TRY(lm_cuda_blas_prepare(ordinal));
-  TRY(lm_cudnn_prepare(ordinal));
+  NEED(lm_cuda_select(ordinal));
+  NEED(lm_cuda_blas_prepare(ordinal));
+  NEED(lm_cudnn_prepare(ordinal));
   lm_cuda_resolve_all(ordinal);
-  TRY(CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
-done:
-  return status;
+  return CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 }
 
 static lm_status capture_end(int ordinal, void *stream, void **graph) {
@@ -298,29 +283,24 @@ static lm_status explain(lm_status status, const char *why_not) {
 }
 
 static lm_status ipc_export(int ordinal, void *p, char handle[LM_IPC_BYTES]) {
-  lm_status status;
   cudaIpcMemHandle_t made;
   _Static_assert(sizeof made == LM_IPC_BYTES, "a handle's size");
-  TRY(lm_cuda_select(ordinal));
-  TRY(explain(CUDA(cudaIpcGetMemHandle(&made, p)),
-              "CUDA does not let other processes share this memory here (WSL and some containers and drivers have no "
-              "CUDA IPC); send x:cpu()"));
+  NEED(lm_cuda_select(ordinal));
+  NEED(explain(CUDA(cudaIpcGetMemHandle(&made, p)),
+               "CUDA does not let other processes share this memory here (WSL and some containers and drivers have no "
+               "CUDA IPC); send x:cpu()"));
   memcpy(handle, &made, sizeof made);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status ipc_open(int ordinal, const char handle[LM_IPC_BYTES], void **p) {
-  lm_status status;
   cudaIpcMemHandle_t made;
   memcpy(&made, handle, sizeof made);
-  TRY(lm_cuda_select(ordinal));
-  TRY(explain(
+  NEED(lm_cuda_select(ordinal));
+  return explain(
       CUDA(cudaIpcOpenMemHandle(p, made, cudaIpcMemLazyEnablePeerAccess)),
       "the process that sent it must be alive and share this one's IPC namespace (containers: --ipc=host in both); "
-      "or send x:cpu()"));
-done:
-  return status;
+      "or send x:cpu()");
 }
 
 static void ipc_close(int ordinal, void *p) {
@@ -328,26 +308,21 @@ static void ipc_close(int ordinal, void *p) {
 }
 
 static lm_status ipc_event_create(int ordinal, void **event) {
-  lm_status status;
   int has = 0;
   *event = NULL;
-  TRY(lm_cuda_select(ordinal));
-  TRY(CUDA(cudaDeviceGetAttribute(&has, cudaDevAttrIpcEventSupport, ordinal)));
+  NEED(lm_cuda_select(ordinal));
+  NEED(CUDA(cudaDeviceGetAttribute(&has, cudaDevAttrIpcEventSupport, ordinal)));
   if (!has) return LM_OK;
-  TRY(CUDA(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming | cudaEventInterprocess)));
-done:
-  return status;
+  return CUDA(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming | cudaEventInterprocess));
 }
 
 static lm_status ipc_event_export(int ordinal, void *event, char handle[LM_IPC_BYTES]) {
-  lm_status status;
   cudaIpcEventHandle_t made;
   _Static_assert(sizeof made == LM_IPC_BYTES, "a handle's size");
-  TRY(lm_cuda_select(ordinal));
-  TRY(CUDA(cudaIpcGetEventHandle(&made, event)));
+  NEED(lm_cuda_select(ordinal));
+  NEED(CUDA(cudaIpcGetEventHandle(&made, event)));
   memcpy(handle, &made, sizeof made);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status ipc_event_open(int ordinal, const char handle[LM_IPC_BYTES], void **event) {

@@ -1,5 +1,10 @@
 --- New tensors.
-local op = ...
+local op, family = ...
+
+family "new_filled" {
+  "size: size?", "like?", "value?", "number: number = 0", "dtype: dtype?", "device: device?",
+  help = "a tensor of that size, or like another, filled with a value or a number",
+}
 
 op "empty" {
   "size: size", options = {"dtype: dtype?", "device: device?", "memory_format: memory_format = contiguous"},
@@ -8,15 +13,18 @@ op "empty" {
 }
 op "full" {
   "size: size", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  kernel = "new_filled(size, nil, value, 0, dtype, device)",
   grad = {value = "g"},
   help = "Returns a tensor of the given sizes filled with value.",
 }
 op "zeros" {
   "size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  kernel = "new_filled(size, nil, nil, 0, dtype, device)",
   help = "Returns a tensor of the given sizes filled with 0.",
 }
 op "ones" {
   "size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  kernel = "new_filled(size, nil, nil, 1, dtype, device)",
   help = "Returns a tensor of the given sizes filled with 1.",
 }
 op "arange" {
@@ -44,16 +52,19 @@ op "empty_like" {
 }
 op "zeros_like" {
   "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  kernel = "new_filled([], x, nil, 0, dtype, device)",
   grad = "none",
   help = "Returns a tensor of the shape and memory format of x filled with 0.",
 }
 op "ones_like" {
   "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  kernel = "new_filled([], x, nil, 1, dtype, device)",
   grad = "none",
   help = "Returns a tensor of the shape and memory format of x filled with 1.",
 }
 op "full_like" {
   "x", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  kernel = "new_filled([], x, value, 0, dtype, device)",
   grad = {value = "g", x = "nil"},
   help = "Returns a tensor of the shape and memory format of x filled with value.",
 }

@@ -113,6 +113,17 @@ op "linalg_qr" {
   autocast = "keep", internal = true,
   help = "Q with orthonormal columns and upper triangular R, A = Q R; mode: reduced, complete (Q square), r (no Q)",
 }
+op "orgqr" {
+  "x", "tau",
+  needs = {
+    {"ndim_of(x) > 1 && size_of(x)[-2] >= size_of(x)[-1]",
+      "expected x to have shape [*, m, n] with m at least n, got {x}"},
+    {"ndim_of(tau) > 0 && size_of(tau)[-1] <= size_of(x)[-1]",
+      "expected tau to have shape [*, k] with k at most {size_of(x)[-1]}, a reflector for each column of x, got {tau}"},
+  },
+  operands = {"x: [*, m, n] matrix", "tau: [*, k] of x"}, results = {"Q: [*, m, n] of x"}, host = true, grad = "none",
+  autocast = "keep", help = "Computes the first columns of a product of Householder matrices.",
+}
 op "linalg_eigh" {
   "A", "UPLO: triangle = L",
   operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A", "vectors: [*, n, n] of A columns"},

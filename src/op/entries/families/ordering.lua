@@ -1,5 +1,14 @@
 --- Sorting, scans along a dim, order statistics, counting. Indices count from 1.
-local op = ...
+local op, family = ...
+
+family "scan" {
+  "x", "decay?", "dim: dim", "reverse = false", "kind: scan_kind = sum", "dtype: dtype?", results = 2,
+  help = "each result is made of the elements up to its own along dim; the second, of max and min, says where they are",
+}
+family "kth_along" {
+  "x", "k: int", "dim: dim?", "keepdim = false", results = 2,
+  help = "one element of each line, and where: the k-th smallest, its median (k 0) or that of what is not NaN (k -1)",
+}
 
 -- ---- sorting
 op "sort" {
@@ -28,11 +37,13 @@ op "bucketize" {
 -- ---- scans
 op "cumsum" {
   "x", "dim: dim", options = {"reverse = false", "dtype: dtype?"},
+  kernel = "scan(x, nil, dim, reverse, 'sum', dtype)",
   grad = {x = "cumsum(g, dim, !reverse)"},
   autocast = "keep_gpu", help = "Computes the cumulative sum along dim.",
 }
 op "cumprod" {
   "x", "dim: dim", options = {"reverse = false", "dtype: dtype?"},
+  kernel = "scan(x, nil, dim, reverse, 'product', dtype)",
   -- dy_j / dx_i is the product of those before i, times that of those between i and j
   grad = {
     x = "shifted(y, dim, reverse, 1) * linear_recurrence(g, shifted(x, dim, !reverse, 0), dim, !reverse)",
@@ -41,6 +52,7 @@ op "cumprod" {
 }
 op "linear_recurrence" {
   "x", "decay", "dim: dim", options = {"reverse = false"},
+  kernel = "scan(x, decay, dim, reverse, 'recurrence')",
   grad = {
     x = "linear_recurrence(g, shifted(decay, dim, !reverse, 0), dim, !reverse)",
     decay = "linear_recurrence(g, shifted(decay, dim, !reverse, 0), dim, !reverse) * shifted(y, dim, reverse, 0)",
@@ -49,6 +61,7 @@ op "linear_recurrence" {
 }
 op "logcumsumexp" {
   "x", "dim: dim", options = {"reverse = false"},
+  kernel = "scan(x, nil, dim, reverse, 'logsumexp')",
   -- the sum over j >= i of g_j e^(x_i - y_j), with powers of nothing above 0
   grad = {
     x = "exp(x - y) * linear_recurrence(g, exp(y - shifted(y, dim, !reverse, inf)), dim, !reverse)",
@@ -57,11 +70,13 @@ op "logcumsumexp" {
 }
 op "cummax" {
   "x", "dim: dim", results = 2,
+  kernel = "scan(x, nil, dim, false, 'max')",
   grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
   help = "Returns the cumulative maximum along dim and its indices.",
 }
 op "cummin" {
   "x", "dim: dim", results = 2,
+  kernel = "scan(x, nil, dim, false, 'min')",
   grad = {x = "position_grad(g, y1, dim, true, size_of(x))"},
   help = "Returns the cumulative minimum along dim and its indices.",
 }
@@ -69,11 +84,13 @@ op "cummin" {
 -- ---- reductions
 op "prod" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
+  kernel = "reduce(x, dim, keepdim, 'prod', 0, dtype)",
   grad = {x = "product_grad(g, x, y, dim, keepdim)"},
   autocast = "keep_gpu", help = "Computes the product of the elements over dim, or of all.",
 }
 op "nansum" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
+  kernel = "reduce(x, dim, keepdim, 'nansum', 0, dtype)",
   grad = {x = "expand_to(g, dim, keepdim, size_of(x)) * (x == x)"},
   help = "Computes the sum of the elements that are not NaN, over dim or of all.",
 }
@@ -84,7 +101,7 @@ op "nanmean" {
   help = "Computes the mean of the elements that are not NaN, over dim or of all.",
 }
 op "count_nonzero" {
-  "x", "dim: dims?", grad = "none",
+  "x", "dim: dims?", kernel = "reduce(x, dim, false, 'count_nonzero')", grad = "none",
   help = "Counts the elements that are not 0, over dim or in all.",
 }
 op "aminmax" {
@@ -96,20 +113,22 @@ op "aminmax" {
 -- ---- order statistics
 op "kthvalue" {
   "x", "k: int", "dim: dim?", "keepdim = false", results = 2,
+  kernel = "kth_along(x, k, dim, keepdim)",
   grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
   help = "Returns the k-th smallest elements along dim, the last by default, and their indices.",
 }
-local function median(name, what)
+family "median_of" {"x", "k: int", help = "kth_along of all elements, as one line"}
+local function median(name, what, k)
   op(name .. "_dim") {
-    "x", "dim: dim", "keepdim = false", results = 2,
+    "x", "dim: dim", "keepdim = false", results = 2, kernel = ("kth_along(x, %d, dim, keepdim)"):format(k),
     grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
     internal = true, help = ("the middle%s along dim, the lower of two, and where: values, indices"):format(what),
   }
   op(name .. "_all") {
-    "x",
+    "x", kernel = ("median_of(x, %d)"):format(k),
     grad = {x = {"hit = x == y || x != x && y != y", "hit ? g / sum(hit) : 0"}},
     internal = true, help = ("the middle%s of all elements, the lower of two; ties share the gradient"):format(what),
   }
 end
-median("median", "")
-median("nanmedian", " of what is not NaN")
+median("median", "", 0)
+median("nanmedian", " of what is not NaN", -1)

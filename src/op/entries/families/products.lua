@@ -1,24 +1,30 @@
 --- Matrix products, and distances.
-local op = ...
+local op, family = ...
 
+family "product" {
+  "x", "other", "input?", "transposed = false", "beta: number = 0", "alpha: number = 1",
+  help = "y [(batch), n, m] = alpha x other + beta input; other is [m, k] with transposed, as is linear's weight; "
+    .. "input broadcasts to y and is not read if beta is 0",
+}
 op "mm" {
-  "x", "other",
+  "x", "other", kernel = "product(x, other)",
   grad = {x = "mm(g, t(other))", other = "mm(t(x), g)"},
   autocast = "lower", help = "Computes the product of two matrices.",
 }
 op "bmm" {
-  "x", "other",
+  "x", "other", kernel = "product(x, other)",
   grad = {x = "bmm(g, transpose(other, 1, 2))", other = "bmm(transpose(x, 1, 2), g)"},
   autocast = "lower", help = "Computes the products of two batches of matrices.",
 }
 op "addmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  kernel = "product(x, other, input, false, beta, alpha)",
   grad = {input = "scaled(g, beta)", x = "scaled(mm(g, t(other)), alpha)", other = "scaled(mm(t(x), g), alpha)"},
   autocast = "lower",
   help = "Computes beta * input + alpha * x times other, for matrices.",
 }
 op "linear" {
-  "x", "weight", "bias: scalar?",
+  "x", "weight", "bias: scalar?", kernel = "product(x, weight, bias, true)",
   grad = {x = "linear(g, t(weight))", weight = "mm(t(rows(g)), rows(x))", bias = "g"},
   autocast = "lower",
   -- A vector for weight is a matrix of one row, whose dim goes from the result; a bias of one number is added at last.

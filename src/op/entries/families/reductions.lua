@@ -1,13 +1,28 @@
 --- Reductions over dims, or over all; softmax.
-local op = ...
+local op, family = ...
+
+family "reduce" {
+  "x", "dim: dims?", "keepdim = false", "statistic: statistic = sum", "parameter: number = 0", "dtype: dtype?",
+  help = "one number of the elements over dim; parameter: p of norm, or var's correction; dtype: what x becomes before",
+}
+family "extreme_along" {
+  "x", "dim: dim?", "keepdim = false", "largest = false", results = 2,
+  help = "indices and values of the extremes along dim, or of all elements",
+}
+family "softmax_along" {
+  "x", "y?", "dim: dim", "kind: softmax_kind = softmax", "dtype: dtype?",
+  help = "softmax of x, or from its gradient x and its result y the gradient before it",
+}
 
 op "sum" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
+  kernel = "reduce(x, dim, keepdim, 'sum', 0, dtype)",
   grad = {x = "expand_to(g, dim, keepdim, size_of(x))"},
   autocast = "keep_gpu", help = "Computes the sum of the elements over dim, or of all.",
 }
 op "mean" {
   "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
+  kernel = "reduce(x, dim, keepdim, 'mean', 0, dtype)",
   grad = {x = "expand_to(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
   help = "Computes the mean of the elements over dim, or of all.",
 }
@@ -17,6 +32,7 @@ local unbiased_or_correction = {
 }
 op "var" {
   "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
+  kernel = "reduce(x, dim, keepdim, 'var', correction)",
   grad = {
     x = {
       "n = count(dim, size_of(x)) - correction",
@@ -35,6 +51,7 @@ op "std" {
 }
 op "norm" {
   "x", "p: number = 2", "dim: dims?", "keepdim = false",
+  kernel = "reduce(x, dim, keepdim, 'norm', p)",
   -- p infinite: the largest (or smallest) share; else g sign(x) (|x| / y)^(p - 1), 0 where that is undefined
   grad = {
     x = {
@@ -52,7 +69,7 @@ op "norm" {
   help = "Computes the p-norm over dim, or of all elements.",
 }
 op "logsumexp" {
-  "x", "dim: dims?", "keepdim = false",
+  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'logsumexp')",
   grad = {x = "expand_to(g, dim, keepdim, size_of(x)) * exp(x - expand_to(y, dim, keepdim, size_of(x)))"},
   autocast = "keep_gpu", help = "Computes the logarithm of the sum of e^x over dim, or of all elements.",
 }
@@ -63,41 +80,45 @@ local extreme_grad = {
   },
 }
 op "amax" {
-  "x", "dim: dims?", "keepdim = false",
+  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'amax')",
   grad = extreme_grad,
   help = "Returns the largest elements over dim, or of all.",
 }
 op "amin" {
-  "x", "dim: dims?", "keepdim = false",
+  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'amin')",
   grad = extreme_grad,
   help = "Returns the smallest elements over dim, or of all.",
 }
 op "max_dim" {
   "x", "dim: dim", "keepdim = false", results = 2,
+  kernel = "extreme_along(x, dim, keepdim, true)",
   grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
   internal = true, help = "largest along dim, and where: values, indices from 1",
 }
 op "min_dim" {
   "x", "dim: dim", "keepdim = false", results = 2,
+  kernel = "extreme_along(x, dim, keepdim, false)",
   grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
   internal = true, help = "smallest along dim, and where: values, indices from 1",
 }
 op "argmax" {
   "x", "dim: dim?", "keepdim = false",
+  kernel = "extreme_along(x, dim, keepdim, true)",
   grad = "none",
   help = "Returns the indices of the largest elements along dim, or of all.",
 }
 op "argmin" {
   "x", "dim: dim?", "keepdim = false",
+  kernel = "extreme_along(x, dim, keepdim, false)",
   grad = "none",
   help = "Returns the indices of the smallest elements along dim, or of all.",
 }
 op "all" {
-  "x", "dim: dims?", "keepdim = false", grad = "none",
+  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'all')", grad = "none",
   help = "Returns whether all elements over dim, or of x, are true.",
 }
 op "any" {
-  "x", "dim: dims?", "keepdim = false", grad = "none",
+  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'any')", grad = "none",
   help = "Returns whether any element over dim, or of x, is true.",
 }
 op "sum_to_size" {
@@ -108,6 +129,7 @@ op "sum_to_size" {
 -- ---- softmax
 op "softmax" {
   "x", "dim: dim", "dtype: dtype?",
+  kernel = "softmax_along(x, nil, dim, 'softmax', dtype)",
   grad = {x = "softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "Computes the softmax along dim: e^x divided by the sum of e^x.",
 }
@@ -117,12 +139,14 @@ op "softmin" {
 }
 op "log_softmax" {
   "x", "dim: dim", "dtype: dtype?",
+  kernel = "softmax_along(x, nil, dim, 'log_softmax', dtype)",
   grad = {x = "log_softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "Computes the logarithm of the softmax along dim.",
 }
 -- With r = y (grad - s) the result, s the sum of grad y: dr/dgrad is symmetric.
 op "softmax_backward" {
   "grad", "y", "dim: dim",
+  kernel = "softmax_along(grad, y, dim, 'softmax_backward')",
   grad = {
     grad = "softmax_backward(g, y, dim)",
     y = "g * (grad - sum(grad * y, dim, true)) - grad * sum(g * y, dim, true)",
@@ -131,6 +155,7 @@ op "softmax_backward" {
 }
 op "log_softmax_backward" {
   "grad", "y", "dim: dim",
+  kernel = "softmax_along(grad, y, dim, 'log_softmax_backward')",
   grad = {grad = "g - sum(g * exp(y), dim, true)", y = "-(g * exp(y) * sum(grad, dim, true))"},
   internal = true, help = "gradient of log_softmax from its result y",
 }

@@ -1,0 +1,97 @@
+--- json_encode(value): Returns JSON text of a plain Lua value, without spaces. A table with a [1] is an array, any
+--- other an object of its string keys in sorted order, so that equal tables give equal text; other keys beside a [1]
+--- are an error. core.json_decode is the inverse.
+local options = require "luminary.base.options"
+local printable_name = require "luminary.base.printable_name"
+
+-- Tables may hold one another many times over: as many values as core.json_decode reads.
+local MOST_VALUES, DEEPEST = 2 ^ 22, 256
+
+local escapes = {
+  ['"'] = '\\"', ["\\"] = "\\\\", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t",
+}
+local function escape(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end
+
+local function refuse(name, bound, got) options.fail("json_encode: %s must be %s, got %s", name, bound, got) end
+
+local function number(x)
+  if x - x ~= 0 then refuse("a number", "finite", tostring(x)) end
+  if x % 1 == 0 and math.abs(x) < 1e15 then return ("%.0f"):format(x) end
+  local text = ("%.15g"):format(x) -- the shortest that reads back as x
+  if tonumber(text) ~= x then text = ("%.16g"):format(x) end
+  return tonumber(text) == x and text or ("%.17g"):format(x)
+end
+
+-- What stands between quotes; most strings as they are, which costs no new one.
+local function escaped(s) return s:find '[%c"\\]' and s:gsub('[%c"\\]', escape) or s end
+
+local write
+
+-- `out` is {text …, n = how many, values = how many}.
+local function put(out, text)
+  local n = out.n + 1
+  out[n], out.n = text, n
+end
+
+local function write_list(out, list, depth)
+  local n = 0
+  while rawget(list, n + 1) ~= nil do
+    put(out, n == 0 and "[" or ",")
+    n = n + 1
+    write(out, rawget(list, n), depth + 1)
+  end
+  put(out, "]")
+  for key in next, list do
+    if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
+      local shown = type(key) == "number" and tostring(key) or type(key)
+      if type(key) == "string" then shown = ("'%s'"):format(printable_name(key, 60)) end
+      refuse("a table", "a list or an object", ("a list of %d with the key %s"):format(n, shown))
+    end
+  end
+end
+
+local function write_object(out, object, depth)
+  local keys, n = {}, 0
+  for key in next, object do
+    if type(key) ~= "string" then refuse("a key", "a string, or 1 to n", "a " .. type(key)) end
+    n = n + 1
+    keys[n] = key
+  end
+  table.sort(keys)
+  put(out, "{")
+  for i = 1, n do
+    put(out, i > 1 and ',"' or '"')
+    put(out, escaped(keys[i]))
+    put(out, '":')
+    write(out, rawget(object, keys[i]), depth + 1)
+  end
+  put(out, "}")
+end
+
+function write(out, value, depth)
+  local kind = type(value)
+  out.values = out.values + 1
+  if out.values > MOST_VALUES then refuse("the number of values", ("at most %d"):format(MOST_VALUES), "more") end
+  if kind == "table" then
+    if depth > DEEPEST then
+      refuse("tables", ("nested at most %d deep"):format(DEEPEST), "deeper ones, or a table that contains itself")
+    end
+    if rawget(value, 1) ~= nil then write_list(out, value, depth) else write_object(out, value, depth) end
+  elseif kind == "string" then
+    put(out, '"')
+    put(out, escaped(value))
+    put(out, '"')
+  elseif kind == "number" then
+    put(out, number(value))
+  elseif kind == "boolean" then
+    put(out, tostring(value))
+  else
+    refuse("a value", "a table, a string, a number or a boolean", "a " .. kind)
+  end
+end
+
+return function(value)
+  local out = {n = 0, values = 0}
+  write(out, value, 0)
+  return table.concat(out)
+end

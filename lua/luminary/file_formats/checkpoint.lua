@@ -1,0 +1,266 @@
+--- What lm.save makes of tables of tensors and plain values: a safetensors file.
+---
+--- A flat table of tensors by name is a plain safetensors file, which Python reads. Anything deeper is
+--- described as JSON in the file's __metadata__ under "luminary"; its tensors are named by their path
+--- ("model.conv1.weight"). In the description a node is
+---   a string, a boolean, a finite number       itself
+---   {"tensor": name}                           a tensor of the file
+---   {"number": "inf" | "-inf" | "nan"}         numbers that JSON lacks
+---   {"integer": digits}                        int64 cdata
+---   {"bytes": hexadecimal}                     strings that are no UTF-8 text, or hold a zero byte
+---   {"list": [node …], "table": {key: node …}, "integers": {digits: node …}}
+---                                              a table: what counts from 1, its strings, other integers;
+---                                              each left out when empty
+---   {"same": n}                                the table whose node has "id": n: one that stands in several positions
+--- Files are data only: loading one runs nothing.
+local core = require "luminary.core"
+local json_encode = require "luminary.base.json_encode"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local truncate_text = require "luminary.base.truncate_text"
+local safetensors = require "luminary.file_formats.safetensors"
+local ffi = require "ffi"
+local fail = options.fail
+
+local checkpoint = {}
+local KEY, DEEPEST = "luminary", 100
+
+local function is_integer_key(key)
+  return type(key) == "number" and key == math.floor(key) and math.abs(key) < 2 ^ 53
+end
+
+local function to_hex(s)
+  return (s:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
+local function from_hex(digits)
+  if #digits % 2 ~= 0 or digits:find("[^%x]") then return nil end
+  return (digits:gsub("..", function(pair) return string.char(tonumber(pair, 16)) end))
+end
+
+-- ---- saving
+
+local function sorted_keys(t, who, path)
+  local strings, integers = {}, {}
+  for key in pairs(t) do
+    if type(key) == "string" then
+      if not core.is_utf8_text(key) then
+        fail("%s: %s has the key %q, which is not valid UTF-8", who, path == "" and "the table" or path, key)
+      end
+      strings[#strings + 1] = key
+    elseif is_integer_key(key) then
+      integers[#integers + 1] = key
+    else
+      fail("%s: %s has a key of type %s; keys must be strings or integers", who, path == "" and "the table" or path,
+        type(key))
+    end
+  end
+  table.sort(strings)
+  table.sort(integers)
+  return strings, integers
+end
+
+local describe_value
+
+local function refuse_object(value, path)
+  fail("save: %s is an object%s", path == "" and "the value" or path,
+    class.has(value, "state_dict") and "; save its :state_dict()" or ", not a plain table")
+end
+
+local function describe_table(value, path, file, depth)
+  local node = file.nodes[value]
+  if node then
+    if not node.id then
+      file.shared = file.shared + 1
+      node.id = file.shared
+    end
+    if file.open[value] then fail("save: %s contains itself", path) end
+    return {same = node.id}
+  end
+  if depth > DEEPEST then fail("save: %s is nested too deeply", truncate_text(path, 100)) end
+  local strings, integers = sorted_keys(value, "save", path)
+  local prefix = path == "" and "" or path .. "."
+  node = {}
+  file.nodes[value], file.open[value] = node, true
+  for _, key in ipairs(strings) do
+    node.table = node.table or {}
+    node.table[key] = describe_value(value[key], prefix .. key, file, depth + 1)
+  end
+  local length = 0
+  while rawget(value, length + 1) ~= nil do length = length + 1 end
+  for _, key in ipairs(integers) do
+    local child = describe_value(value[key], prefix .. ("%d"):format(key), file, depth + 1)
+    if key >= 1 and key <= length then
+      node.list = node.list or {}
+      node.list[key] = child
+    else
+      node.integers = node.integers or {}
+      node.integers[("%d"):format(key)] = child
+    end
+  end
+  file.open[value] = nil
+  return node
+end
+
+-- The node of a value; its tensors go into file.tensors under names listed in file.names.
+function describe_value(value, path, file, depth)
+  local kind = type(value)
+  if core.is_tensor(value) then
+    local name = path == "" and "tensor" or path
+    while file.tensors[name] do name = name .. "'" end
+    file.tensors[name] = value:detach()
+    file.names[#file.names + 1] = name
+    return {tensor = name}
+  elseif class.record(value) or kind == "table" and not options.is_plain(value) then
+    refuse_object(value, path)
+  elseif kind == "table" then
+    return describe_table(value, path, file, depth)
+  elseif kind == "number" then
+    if value ~= value then return {number = "nan"} end
+    if value == math.huge then return {number = "inf"} end
+    if value == -math.huge then return {number = "-inf"} end
+    return value
+  elseif kind == "string" then
+    return core.is_utf8_text(value) and value or {bytes = to_hex(value)}
+  elseif kind == "boolean" then
+    return value
+  elseif kind == "cdata" and ffi.istype("int64_t", value) then
+    return {integer = tostring(value):gsub("LL$", "")}
+  end
+  fail("save: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved",
+    path == "" and "the value" or path, kind)
+end
+
+local function is_flat(value)
+  if type(value) ~= "table" or next(value) == nil then return false end
+  for key, v in pairs(value) do
+    if type(key) ~= "string" or key == "" or not core.is_tensor(v) then return false end
+  end
+  return true
+end
+
+--- Writes a tensor, or a table of tensors and plain values.
+function checkpoint.save(path, value)
+  local file = {tensors = {}, names = {}, nodes = {}, open = {}, shared = 0}
+  local node = describe_value(value, "", file, 1)
+  local metadata = {}
+  if not is_flat(value) then metadata[KEY] = json_encode(node) end
+  safetensors.write(path, file.tensors, metadata, file.names)
+end
+
+-- ---- loading
+
+local function bad(path, what) options.malformed_file(path, "description in the metadata", what) end
+
+local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
+
+local leaves = {tensor = true, number = true, bytes = true, integer = true} -- the only field of a node that has it
+
+local restore
+
+-- t[key] of the node. Tables that stand in several positions are put there in the end, when all are made.
+local function put(t, key, node, file, depth)
+  if t[key] ~= nil or file.taken[t] and file.taken[t][key] then bad(file.path, ("two values for [%s]"):format(key)) end
+  if type(node) == "table" and node.same ~= nil then
+    if next(node, next(node)) ~= nil then bad(file.path, "a node that is the same as another, and more") end
+    file.taken[t] = file.taken[t] or {}
+    file.taken[t][key] = true
+    file.later[#file.later + 1] = {t, key, node.same}
+  else
+    t[key] = restore(node, file, depth)
+  end
+end
+
+local function restore_table(node, file, depth)
+  local out = {}
+  if node.id ~= nil then
+    if file.made[node.id] then bad(file.path, "two tables of the number " .. tostring(node.id)) end
+    file.made[node.id] = out
+  end
+  for key, part in pairs(node) do
+    if key ~= "id" and type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
+    if key == "table" then
+      for name, child in pairs(part) do
+        if type(name) ~= "string" then bad(file.path, "a key is not a string") end
+        put(out, name, child, file, depth + 1)
+      end
+    elseif key == "list" then
+      local n = 0
+      for _ in pairs(part) do n = n + 1 end
+      if n ~= #part then bad(file.path, "a list that is none") end
+      for i = 1, n do put(out, i, part[i], file, depth + 1) end
+    elseif key == "integers" then
+      for digits, child in pairs(part) do
+        local integer = type(digits) == "string" and digits:find("^%-?%d+$") and tonumber(digits)
+        if not integer or not is_integer_key(integer) then bad(file.path, "a key is not an integer") end
+        put(out, integer, child, file, depth + 1)
+      end
+    elseif key ~= "id" then
+      bad(file.path, "a node with the field '" .. tostring(key) .. "'")
+    end
+  end
+  return out
+end
+
+local function put_shared(file)
+  for _, place in ipairs(file.later) do
+    local t, key, id = unpack(place)
+    t[key] = file.made[id] or bad(file.path, "no table of the number " .. tostring(id))
+  end
+end
+
+-- Digits as int64; doubles hold only 53 bits.
+local function parse_integer(digits)
+  local sign, rest = digits:match("^(%-?)(%d+)$")
+  if not rest or #rest > 19 then return nil end
+  local value = ffi.new("int64_t", 0)
+  for digit in rest:gmatch("%d") do value = value * 10 - tonumber(digit) end
+  value = sign == "-" and value or -value
+  return tostring(value) == digits .. "LL" and value or nil -- nil where 64 bits do not hold it
+end
+
+function restore(node, file, depth)
+  if depth > DEEPEST then bad(file.path, "it is nested too deep") end
+  if type(node) == "string" or type(node) == "number" or type(node) == "boolean" then return node end
+  if type(node) ~= "table" then bad(file.path, "a node of no known kind") end
+  for kind in pairs(leaves) do
+    if node[kind] ~= nil and next(node, next(node)) ~= nil then
+      bad(file.path, "a node that is a " .. kind .. " and more")
+    end
+  end
+  if node.tensor ~= nil then
+    local t = type(node.tensor) == "string" and file.tensors[node.tensor]
+    if not t then bad(file.path, "no tensor '" .. tostring(node.tensor) .. "' in the file") end
+    file.used[node.tensor] = true
+    return t
+  elseif node.number ~= nil then
+    return numbers[node.number] or bad(file.path, "a number '" .. tostring(node.number) .. "'")
+  elseif node.bytes ~= nil then
+    return type(node.bytes) == "string" and from_hex(node.bytes) or bad(file.path, "bytes that are not hexadecimal")
+  elseif node.integer ~= nil then
+    return type(node.integer) == "string" and parse_integer(node.integer) or bad(file.path, "an integer without digits")
+  end
+  return restore_table(node, file, depth)
+end
+
+--- Of a source: what checkpoint.save wrote, or the tensors by name of any other file; a list of those that are left
+--- out; the other metadata.
+function checkpoint.load(source)
+  local tensors, metadata, lacking = safetensors.read(source)
+  local text, path = metadata[KEY], source.path
+  if not text then return tensors, lacking, metadata end
+  metadata[KEY] = nil
+  local ok, node = pcall(core.json_decode, text)
+  if not ok then bad(path, (node:gsub("^.-json_decode: ", ""))) end
+  local file = {path = path, tensors = tensors, made = {}, later = {}, taken = {}, used = {}}
+  local value = restore(node, file, 1)
+  put_shared(file)
+  for name in pairs(tensors) do
+    if not file.used[name] then
+      bad(path, "it does not say where the tensor '" .. truncate_text(name, 200) .. "' belongs")
+    end
+  end
+  return value, lacking, metadata
+end
+
+return checkpoint

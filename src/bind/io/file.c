@@ -1,0 +1,364 @@
+/* Files, for readers and writers of formats that are written in Lua. Offsets count from 0.
+ *
+ *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size;
+ *                                     nothing if there is nothing. Opens nothing
+ *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
+ *   file_close(file)                  what was read from it stays
+ *   file_text(file, at, n)            n bytes: a string
+ *   file_section(file, at, n)         the same as uint8 [n], over the mapped file or read
+ *   file_read(file, dtypes, shapes, offsets)   a list of tensors, read at once
+ *   file_inflate(file, at, packed, n, start) uint8 [n]: what `packed` deflated bytes unpack to; or its start
+ *   file_lines(file)                  data/record_file.h, as the next
+ *   file_blocks(file, index, dtype, from, size, stride, base, below)   x, y
+ *   stream_open(path)                 a file read from its beginning on, unpacked if it is gzipped; its most bytes
+ *   stream_text(stream, n)            n bytes, fewer at the end: a string
+ *   stream_bytes(stream [, n])        uint8 [n]; without n all that is left
+ *   stream_skip(stream, n)            false where a plain file ends before that
+ *   stream_finish(stream)             an error where what follows is damaged; closes it
+ *   stream_close(stream)
+ *   view_as(bytes, dtype, sizes, strides, at)  a view of the memory of a uint8 tensor from byte `at` on
+ *   crc32(tensor, before)             of a contiguous tensor's bytes; before: 0, or that of the bytes before them
+ *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
+ */
+#include "base/mem.h"
+#include "base/message.h"
+#include "base/regular_file.h"
+#include "bind/bind.h"
+#include "data/record_file.h"
+#include "io/atomic_write.h"
+#include "io/file_stream.h"
+#include "op/backend.h"
+
+static void close_file(void *object) {
+  lm_file **f = object;
+  lm_file_close(*f);
+  *f = NULL;
+}
+static const lm_object_type file_type = {"luminary.file", sizeof(lm_file *), close_file, "a file", NULL};
+
+static lm_file *need_file(lua_State *L, const char *fn) { return lm_need_held(L, 1, &file_type, fn); }
+static lm_file *file_at_1(lua_State *L) { return *(lm_file **)lua_touserdata(L, 1); } /* which need_file checked */
+
+static lm_status read_count(lua_State *L, lm_lua *s, int i, uint64_t *out) {
+  int64_t v;
+  lm_status status = lm_read_int(L, s, i, "load", "a position or size", &v);
+  if (status == LM_OK && v < 0) status = lm_fail_int("load", "offsets and sizes", "at least 0", v);
+  *out = (uint64_t)v;
+  return status;
+}
+
+static uint64_t need_count(lua_State *L, int i) {
+  uint64_t n;
+  lm_need(L, read_count(L, LM_STATE(L), i, &n));
+  return n;
+}
+
+static int bind_file_kind(lua_State *L) {
+  struct stat info;
+  if (stat(lm_need_text(L, 1, "file_kind", "path"), &info) != 0) return 0;
+  lua_pushstring(L, lm_file_kind(info.st_mode));
+  lua_pushnumber(L, (double)info.st_size);
+  return 2;
+}
+
+typedef struct opening {
+  const char *path;
+  bool mmap;
+  lm_file *file;
+} opening;
+
+static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
+  opening *v = arg;
+  const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0));
+  (void)L, (void)s;
+  return lm_file_open(v->path, v->mmap ? 0 : cpu ? cpu->get_threads() : 1, &v->file);
+}
+
+static int bind_file_open(lua_State *L) {
+  lua_settop(L, 3);
+  opening v = {lm_need_text(L, 1, luaL_optstring(L, 3, "load"), "path"), lua_toboolean(L, 2), NULL};
+  lm_file **file = lm_object_new(L, &file_type);
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_file, &v));
+  *file = v.file;
+  lua_pushnumber(L, (double)lm_file_bytes(v.file));
+  lua_pushstring(L, lm_file_stamp(v.file));
+  return 3;
+}
+
+static int bind_file_close(lua_State *L) {
+  close_file(lm_need_object(L, 1, &file_type, "file_close"));
+  return 0;
+}
+
+static int bind_file_text(lua_State *L) {
+  lm_file *f = need_file(L, "file_text");
+  uint64_t at = need_count(L, 2), n = need_count(L, 3);
+  const char *text;
+  if (n > (uint64_t)1 << 30 && n <= lm_file_bytes(f)) {
+    return lm_raise(
+        L, lm_fail_file("read", lm_file_path(f), lm_text("a header of %.0f bytes is longer than 2^30", (double)n)));
+  }
+  lm_need(L, lm_file_view(f, at, n, &text));
+  lm_need(L, lm_file_check(f));
+  lua_pushlstring(L, text, (size_t)n);
+  return 1;
+}
+
+static lm_status read_section(lua_State *L, lm_lua *s, void *arg) {
+  uint64_t at, n;
+  NEED(read_count(L, s, 2, &at));
+  NEED(read_count(L, s, 3, &n));
+  lm_file_part part = {.dtype = LM_U8, .ndim = 1, .size = {(int64_t)n}, .at = at, .alignment = 8};
+  NEED(lm_file_read(file_at_1(L), 1, &part));
+  *(lm_tensor **)arg = part.t;
+  return LM_OK;
+}
+
+static int bind_file_section(lua_State *L) {
+  need_file(L, "file_section");
+  return lm_return_tensor(L, 3, read_section);
+}
+
+typedef struct reading {
+  int n;
+  lm_file_part *part;
+} reading;
+
+static lm_status read_parts(lua_State *L, lm_lua *s, void *arg) {
+  const reading *r = arg;
+  (void)s;
+  return lm_file_read(file_at_1(L), r->n, r->part);
+}
+
+/* Entry i of the lists of dtypes, shapes and offsets at 2 to 4. */
+static void read_part(lua_State *L, int i, lm_file_part *part) {
+  static const char fn[] = "file_read";
+  lm_lua *s = LM_STATE(L);
+  int top = lua_gettop(L);
+  lm_ints shape;
+  for (int list = 2; list <= 4; list++) lua_rawgeti(L, list, i);
+  lm_need(L, lm_read_dtype(L, s, top + 1, fn, "dtype", &part->dtype));
+  lm_need(L, lm_read_ints(L, s, top + 2, fn, "shape", false, &shape));
+  part->at = need_count(L, top + 3);
+  part->ndim = shape.n;
+  memcpy(part->size, shape.v, (size_t)shape.n * sizeof *shape.v);
+  part->alignment = lm_dtype_size(part->dtype);
+  part->t = NULL;
+  lua_settop(L, top);
+}
+
+static int bind_file_read(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 4);
+  need_file(L, "file_read");
+  for (int list = 2; list <= 4; list++) luaL_checktype(L, list, LUA_TTABLE);
+  reading r = {(int)lua_objlen(L, 2), NULL};
+  lm_gc_step_if_due(L, s);
+  r.part = lua_newuserdata(L, (size_t)r.n * sizeof *r.part + 1);
+  lm_tensor_handle **handle = lua_newuserdata(L, (size_t)r.n * sizeof(lm_tensor_handle *) + 1);
+  lua_createtable(L, r.n, 0);
+  for (int i = 0; i < r.n; i++) {
+    read_part(L, i + 1, &r.part[i]);
+    handle[i] = lm_tensor_handle_new(L);
+    lua_rawseti(L, 7, i + 1);
+  }
+  lm_status status = lm_retry_after_gc(L, s, read_parts, &r);
+  for (int i = 0; i < r.n && status != LM_OK; i++) lm_release(r.part[i].t); /* where a mapping was truncated */
+  lm_need(L, status);
+  for (int i = 0; i < r.n; i++) {
+    lm_tensor_handle_fill(s, handle[i], r.part[i].t);
+    lm_gc_step_count(s, r.part[i].t);
+  }
+  return 1;
+}
+
+static lm_status inflate_section(lua_State *L, lm_lua *s, void *arg) {
+  uint64_t at, packed, n;
+  NEED(read_count(L, s, 2, &at));
+  NEED(read_count(L, s, 3, &packed));
+  NEED(read_count(L, s, 4, &n));
+  return lm_file_inflate(file_at_1(L), at, packed, n, lua_toboolean(L, 5), arg);
+}
+
+static int bind_file_inflate(lua_State *L) {
+  need_file(L, "file_inflate");
+  return lm_return_tensor(L, 5, inflate_section);
+}
+
+/* ---- records */
+
+static lm_status find_lines(lua_State *L, lm_lua *s, void *arg) {
+  (void)s;
+  return lm_file_lines(file_at_1(L), arg);
+}
+
+static int bind_file_lines(lua_State *L) {
+  need_file(L, "file_lines");
+  return lm_return_tensor(L, 1, find_lines);
+}
+
+static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
+  static const char fn[] = "file_blocks";
+  lm_tensor **made = arg, *index;
+  lm_blocks b;
+  NEED(lm_read_tensor(L, s, 2, fn, "index", &index));
+  NEED(lm_read_text(L, s, 3, fn, "dtype", &b.dtype));
+  NEED(lm_read_int(L, s, 4, fn, "from", &b.from));
+  NEED(lm_read_int(L, s, 5, fn, "size", &b.size));
+  NEED(lm_read_int(L, s, 6, fn, "stride", &b.stride));
+  NEED(lm_read_int(L, s, 7, fn, "base", &b.base));
+  NEED(lm_read_int(L, s, 8, fn, "below", &b.below));
+  return lm_file_blocks(file_at_1(L), &b, index, &made[0], &made[1]);
+}
+
+static int bind_file_blocks(lua_State *L) {
+  lm_tensor *made[2];
+  need_file(L, "file_blocks");
+  return lm_return_tensors(L, 8, 2, read_blocks, made, made);
+}
+
+/* ---- streams */
+
+static void close_stream(void *object) {
+  lm_file_stream **s = object;
+  lm_file_stream_close(*s);
+  *s = NULL;
+}
+static const lm_object_type stream_type = {"luminary.stream", sizeof(lm_file_stream *), close_stream, "a stream", NULL};
+
+static lm_status open_stream(lua_State *L, lm_lua *s, void *arg) {
+  (void)s;
+  return lm_file_stream_open(lua_tostring(L, 1), arg);
+}
+
+static int bind_stream_open(lua_State *L) {
+  lm_need_text(L, 1, "load", "path");
+  lm_file_stream **stream = lm_object_new(L, &stream_type);
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_stream, stream));
+  lua_pushnumber(L, (double)lm_file_stream_most(*stream));
+  return 2;
+}
+
+static int bind_stream_text(lua_State *L) {
+  lm_file_stream *stream = lm_need_held(L, 1, &stream_type, "stream_text");
+  uint64_t n = need_count(L, 2), most = lm_file_stream_most(stream);
+  size_t got;
+  if (n > most) n = most;
+  char *to = lua_newuserdata(L, (size_t)n + 1);
+  lm_need(L, lm_file_stream_read(stream, to, (size_t)n, &got));
+  lua_pushlstring(L, to, got);
+  return 1;
+}
+
+static lm_status stream_bytes(lua_State *L, lm_lua *s, void *arg) {
+  lm_file_stream *stream = *(lm_file_stream **)lua_touserdata(L, 1);
+  uint64_t n;
+  if (lua_isnil(L, 2)) return lm_file_stream_rest(stream, arg);
+  lm_status status = read_count(L, s, 2, &n);
+  return status == LM_OK ? lm_file_stream_bytes(stream, n, arg) : status;
+}
+
+static int bind_stream_bytes(lua_State *L) {
+  lm_need_held(L, 1, &stream_type, "stream_bytes");
+  return lm_return_tensor(L, 2, stream_bytes);
+}
+
+static int bind_stream_skip(lua_State *L) {
+  lm_file_stream *stream = lm_need_held(L, 1, &stream_type, "stream_skip");
+  return lm_return_bool(L, lm_file_stream_skip(stream, need_count(L, 2)));
+}
+
+static int bind_stream_close(lua_State *L) {
+  close_stream(lm_need_object(L, 1, &stream_type, "stream_close"));
+  return 0;
+}
+
+static int bind_stream_finish(lua_State *L) {
+  lm_file_stream **stream = lm_need_object(L, 1, &stream_type, "stream_finish");
+  lm_status status = *stream ? lm_file_stream_finish(*stream) : LM_OK;
+  close_stream(stream);
+  lm_need(L, status);
+  return 0;
+}
+
+/* ---- bytes in memory */
+
+static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
+  lm_tensor *t;
+  lm_dtype dtype;
+  lm_ints size, stride;
+  uint64_t at;
+  NEED(lm_read_tensor(L, s, 1, "view_as", "bytes", &t));
+  NEED(lm_read_dtype(L, s, 2, "view_as", "dtype", &dtype));
+  NEED(lm_read_ints(L, s, 3, "view_as", "sizes", false, &size));
+  NEED(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
+  NEED(read_count(L, s, 5, &at));
+  if (t->dtype != LM_U8 || !lm_is_contiguous(t) || size.n != stride.n) {
+    return lm_fail(LM_E_ARG, "view_as: x must be contiguous uint8, with one stride for each size");
+  }
+  return lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg);
+}
+
+static int bind_view_as(lua_State *L) { return lm_return_tensor(L, 5, view_bytes); }
+
+static int bind_crc32(lua_State *L) {
+  double before = lm_need_number(L, 2, "crc32", "before");
+  const lm_tensor *t = lm_need_tensor(L, 1, "crc32", "a tensor");
+  if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
+    return lm_raise(L, lm_fail(LM_E_ARG, "crc32: x must be contiguous and on cpu"));
+  }
+  return lm_return_number(L, lm_crc32((uint32_t)before, t));
+}
+
+/* ---- writing */
+
+/* The elements in the order of the dims. */
+static lm_status write_tensor(lm_new_file *f, lm_tensor *t) {
+  if (LM_DEVICE_KIND(t->device) == LM_CPU && lm_is_contiguous(t)) return lm_new_file_write(f, t->data, lm_nbytes(t));
+  lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_CONTIGUOUS};
+  lm_tensor *out[LM_MAX_OUTS];
+  lm_status status = lm_op_run(LM_OP_to_copy, &a, out);
+  if (status != LM_OK) return status;
+  status = lm_new_file_write(f, out[0]->data, lm_nbytes(out[0]));
+  lm_release(out[0]);
+  return status;
+}
+
+static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {
+  lm_status status;
+  lm_new_file f = {.fd = -1};
+  const char *path;
+  (void)arg;
+  TRY(lm_read_text(L, s, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "save", "path", &path));
+  TRY(lm_new_file_open(path, &f));
+  for (int i = 1, n = (int)lua_objlen(L, 2); i <= n; i++) {
+    lua_rawgeti(L, 2, i);
+    if (lua_type(L, -1) == LUA_TSTRING) {
+      size_t bytes;
+      const char *text = lua_tolstring(L, -1, &bytes);
+      TRY(lm_new_file_write(&f, text, bytes));
+    } else {
+      lm_tensor *t;
+      TRY(lm_read_tensor(L, s, lua_gettop(L), "save", "a tensor", &t));
+      TRY(write_tensor(&f, t));
+    }
+    lua_pop(L, 1);
+  }
+  TRY(lm_new_file_commit(&f));
+done:
+  lm_new_file_abandon(&f);
+  return status;
+}
+
+static int bind_write_pieces(lua_State *L) {
+  lua_settop(L, 3);
+  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_arg(L, 2, "write_pieces", "pieces", "a list");
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
+  return 0;
+}
+
+const luaL_Reg lm_file_functions[] = {FN(file_kind),    FN(file_open),     FN(file_close),   FN(file_text),
+                                      FN(file_section), FN(file_read),     FN(file_inflate), FN(file_lines),
+                                      FN(file_blocks),  FN(stream_open),   FN(stream_text),  FN(stream_bytes),
+                                      FN(stream_skip),  FN(stream_finish), FN(stream_close), FN(view_as),
+                                      FN(crc32),        FN(write_pieces),  {NULL, NULL}};
