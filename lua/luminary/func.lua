@@ -85,8 +85,7 @@ end
 
 local function positions(who, argnums)
   local list = type(argnums) == "number" and {argnums} or argnums
-  for _, n in ipairs(options.arg(who, "argnums", list, "table")) do options.arg(who, "argnums", n, "count") end
-  return list
+  return options.arg(who, "argnums", list, "count[]")
 end
 
 -- Returns the arguments with those of these numbers as inputs, and the list of all inputs.

@@ -10,13 +10,10 @@ local functional = {}
 -- Returns the inputs as a list, whether a single input was passed, and the options.
 local function read(who, inputs, opts)
   local one = core.is_tensor(inputs)
-  local list = one and {inputs} or options.arg(who, "inputs", inputs, "table")
+  local list = options.arg(who, "inputs", one and {inputs} or inputs, "tensor[]")
   if #list == 0 then options.fail("%s: expected a tensor or a list of tensors, got none", who) end
   local numbers = {}
-  for i, x in ipairs(list) do
-    options.arg(who, "input " .. i, x, "tensor")
-    numbers[i] = i
-  end
+  for i = 1, #list do numbers[i] = i end
   return list, one, opts, numbers
 end
 

@@ -230,10 +230,25 @@ local kinds = {
   any = {"a value", function(v) return v end},
 }
 
--- Functions that make kinds of arguments: sizes(2, 1).
+-- Functions that make kinds of arguments, such as sizes(2, 1). Of any kind there is a list of such: count[].
 local makers = {}
+local function list_of(kind)
+  local text = options.kind_text(kind)
+  return {help = text and "list of " .. text:gsub("^[%w.]+", "%0s") or "list", read = function(who, name, list)
+    for i, each in ipairs(options.list(who, name, options.arg(who, name, list, "list"))) do
+      options.arg(who, ("%s[%d]"):format(name, i), each, kind)
+    end
+    return list
+  end}
+end
+
 setmetatable(kinds, {__index = function(_, text)
   local make, arguments = text:match "^([%a_][%w_]*)(%b())$"
+  local entry = text:match "^(.+)%[%]$"
+  if entry then
+    kinds[text] = list_of(entry)
+    return kinds[text]
+  end
   if not makers[make] then return nil end
   kinds[text] = makers[make](assert(loadstring("return " .. arguments:sub(2, -2)))())
   return kinds[text]
@@ -344,11 +359,6 @@ function options.check(who, given, spec, first)
     if out[key] == nil then out[key] = type(default) == "table" and {unpack(default)} or default end
   end
   return out
-end
-
---- Checks options as options.check does, and sets fields of these names of an object or table.
-function options.fill(into, who, given, spec, first)
-  for name, value in pairs(options.check(who, given, spec, first)) do into[name] = value end
 end
 
 -- The names of f's parameters; `more`: it takes others after them.

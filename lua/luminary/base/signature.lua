@@ -9,10 +9,10 @@
 --- table at the end; a table with names at the end is always that table. Those in braces are optional, and f gets a
 --- table of them after the others. A method names self first, which the text omits.
 ---
---- KIND     a kind of base/options.lua, such as count or sizes(2, 1), or choices, "mean" | "sum". With "?" the argument
----          may be nil, with "|false" false. Without a kind it is that of the default; without both any value is
----          accepted, which f checks itself. `lacks` keeps the position of an argument of PyTorch that this library
----          lacks: nil and the default are accepted.
+--- KIND     a kind of base/options.lua, such as count, count[] (a list) or sizes(2, 1), or choices, "mean" | "sum".
+---          With "?" the argument may be nil, with "|false" false. Without a kind it is that of the default; without
+---          both any value is accepted, which f checks itself. `lacks` keeps the position of an argument of PyTorch
+---          that this library lacks: nil and the default are accepted.
 --- DEFAULT  a value, or the name of an argument before it, whose value it then is. A default in parentheses is only
 ---          shown by help. Of choices without a kind, reduction = "mean" | "sum", it is the first.
 --- *        the arguments after it are passed by name alone: PyTorch has others in their positions.
@@ -191,17 +191,29 @@ end
 
 local of_dims = {dim = true, dims = true}
 
+local nothing = {}
+
+-- Returns how many arguments a call has by position, and the table of the others.
+local function positions(self, who, ...)
+  local n, named, last = select("#", ...), nothing, nil
+  while n > 0 do
+    last = (select(n, ...))
+    if last ~= nil and not is_report(last) then break end
+    n = n - 1
+  end
+  if n > 0 and is_plain(last) and has_names(self, n, last) then named, n = last, n - 1 end
+  if n > self.max_count then options.too_many(who, self.max_count, names_of(self.rows, false, self.max_count), n) end
+  if named ~= nothing then check_names(who, self.rows, named, n) end
+  return n, named
+end
+
 -- Returns the checked values of a call, a list with holes, in the order of the rows.
 local function collect(self, who, ...)
-  local rows, n, values, named = self.rows, select("#", ...), {...}, nil
-  while n > 0 and (values[n] == nil or is_report(values[n])) do n, values[n] = n - 1, nil end
-  local last = values[n]
-  if n > 0 and is_plain(last) and has_names(self, n, last) then named, values[n], n = last, nil, n - 1 end
-  if n > self.max_count then options.too_many(who, self.max_count, names_of(rows, false, self.max_count), n) end
-  if named then check_names(who, rows, named, n) end
+  local n, named = positions(self, who, ...)
+  local rows, values = self.rows, {...}
   for i, row in ipairs(rows) do
     local value = values[i]
-    if named and i > n then value = named[row[1]] end
+    if i > n then value = named[row[1]] end
     if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1]) end
     value = checked(who, row, value, rows)
     if value == nil and row.from then value = values[rows.index[row.from]] end
@@ -247,13 +259,14 @@ local function check_line(i, row, index)
   return row.from and line .. (" if a%d == nil then %sa%d end"):format(i, here, index) or line
 end
 
--- Returns f with the arguments of a text as Lua code without loops or tables, for calls by position. Tables among the
--- values, which may have names, and too many values are for `read`.
+-- Returns f with the arguments of a text as Lua code without loops or tables.
 local function compiled(parsed, f, by_name)
-  local rows, names, guards, lines, values, named = parsed.rows, {}, {'select("#", ...) > 0'}, {}, {}, {}
+  local rows, names, guards, by_names = parsed.rows, {}, {'select("#", ...) > 0'}, {}
+  local lines, values, named = {}, {}, {}
   for i, row in ipairs(rows) do
     names[i], guards[#guards + 1] = "a" .. i, ('type(a%d) == "table"'):format(i)
     if row.named then guards[#guards + 1] = ("a%d ~= nil"):format(i) end
+    by_names[i] = ("if n < %d then a%d = named[%q] end"):format(i, i, row[1])
     lines[i] = check_line(i, row, rows.index[row.from])
     local in_table = by_name or i > parsed.n_required
     local into = in_table and named or values
@@ -264,19 +277,22 @@ local function compiled(parsed, f, by_name)
   local before = is_method and "self, " or ""
   names[#names + 1] = "..."
   local code = ([[
-    local parsed, rows, f, checked, ported, read, who = ...
+    local parsed, rows, f, checked, ported, positions, who = ...
     return function(BEFORE NAMES)
       WHO
-      if GUARDS then return f(BEFORE read(parsed, who, NAMES)) end
+      if GUARDS then
+        local n, named = positions(parsed, who, NAMES)
+        BYNAMES
+      end
       LINES
       return f(VALUES)
     end]]):gsub("%u%u%u+", {
     BEFORE = before, NAMES = table.concat(names, ", "), GUARDS = table.concat(guards, " or "),
-    WHO = not parsed.who and is_method and "local who = self.__name" or "", LINES = table.concat(lines, "\n"),
+    WHO = not parsed.who and is_method and "local who = self.__name" or "",
+    BYNAMES = table.concat(by_names, "\n"), LINES = table.concat(lines, "\n"),
     VALUES = (before .. table.concat(values, ", ")):gsub(", $", ""),
   })
-  local read = by_name and function(_, who, ...) return parsed:fill({}, who, ...) end or parsed.read
-  return assert(loadstring(code, source))(parsed, rows, f, checked, core.check_ported_dim, read, parsed.who)
+  return assert(loadstring(code, source))(parsed, rows, f, checked, core.check_ported_dim, positions, parsed.who)
 end
 
 local function reading(text, f, by_name)

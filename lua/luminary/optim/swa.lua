@@ -151,7 +151,7 @@ local anneal = {linear = function(t) return t end, cos = function(t) return (1 -
 local list, schedule = Scheduler.entries()
 
 schedule [[SWALR(swa_lr, {anneal_epochs: natural = 10, anneal_strategy = "cos" | "linear"})]] {
-  settings = [[(anneal_epochs: natural, anneal_strategy: "cos" | "linear", swa_lrs: number_list?)]],
+  settings = [[(anneal_epochs: natural, anneal_strategy: "cos" | "linear", swa_lrs: number[]?)]],
   help = "Anneals the learning rate of each group to a fixed value, then keeps it.",
   made = function(self, optimizer)
     self.swa_lrs = Scheduler.for_groups("SWALR", "swa_lr", self.swa_lr, optimizer, "number")

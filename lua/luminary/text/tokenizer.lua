@@ -313,8 +313,7 @@ function Tokenizer:convert_tokens_to_ids(tokens)
   local who = "Tokenizer:convert_tokens_to_ids"
   if type(tokens) == "string" then return self:token_to_id(tokens) or self.unk_token_id end
   local out = {}
-  for i, token in ipairs(options.arg(who, "tokens", tokens, "table")) do
-    options.arg(who, ("tokens[%d]"):format(i), token, "string")
+  for i, token in ipairs(options.arg(who, "tokens", tokens, "string[]")) do
     out[i] = self:token_to_id(token) or self.unk_token_id or fail("%s: the vocabulary has no token '%s' and no "
       .. "unk_token", who, token)
   end
@@ -416,10 +415,9 @@ end)
 
 --- Loads the byte-level BPE tokenizer of GPT-2 from its two files.
 local ByteLevelBPETokenizer = signature.of([[ByteLevelBPETokenizer(vocab: string, merges: string,
-  {add_prefix_space = false, lowercase = false, trim_offsets = false, special_tokens: table,
+  {add_prefix_space = false, lowercase = false, trim_offsets = false, special_tokens: string[],
   base: natural = 1})]], function(vocab, merges, o)
   local who = "ByteLevelBPETokenizer"
-  for _, token in ipairs(o.special_tokens or {}) do options.arg(who, "special_tokens", token, "string") end
   local path = ("%s with %s"):format(vocab, merges)
   return prepare(new(Tokenizer), who, path, files.byte_level_json(vocab, merges, o), o.base)
 end)

@@ -11,12 +11,11 @@ local F = {}
 -- ---- affine_grid
 
 --- Generates the grid of an affine transform for F.grid_sample.
-F.affine_grid = signature.of([[affine_grid(theta: tensor, size: list,
+F.affine_grid = signature.of([[affine_grid(theta: tensor, size: count[],
   align_corners = false)]], function(theta, size, align_corners)
   local who, n = "affine_grid", #size - 2
   sizes.check_list(who, "size", size)
   if n ~= 2 and n ~= 3 then fail("%s: size must be {N, C, H, W} or {N, C, D, H, W}", who) end
-  for i = 1, #size do options.arg(who, "size", size[i], "count") end
   if theta.ndim ~= 3 or theta.shape[1] ~= size[1] or theta.shape[2] ~= n or theta.shape[3] ~= n + 1 then
     options.wrong_shape(who, "theta", theta, {size[1], n, n + 1})
   end

@@ -68,7 +68,7 @@ end
 
 --- Broadcasts a list of tensors to devices, several at once.
 function broadcast.broadcast_coalesced(list, devices, buffer_size)
-  checks.tensors("broadcast_coalesced", list)
+  options.arg("broadcast_coalesced", "tensors", list, "tensor[]")
   devices = checks.devices("broadcast_coalesced", devices)
   local bytes = checks.bytes_of("broadcast_coalesced", buffer_size)
   local out, elsewhere = {}, {}

@@ -51,7 +51,7 @@ end)
 
 --- Gathers tensors of several devices on one device.
 comm.gather = signature.of("gather(list, {dim: integer = 1, destination})", function(list, opts)
-  checks.tensors("gather", list)
+  options.arg("gather", "tensors", list, "tensor[]")
   if #list == 0 then fail("gather: tensors must not be empty") end
   local destination = opts.destination ~= nil and core.device(opts.destination) or list[1].device
   local there, dim = {}, list[1].ndim == 0 and 1 or opts.dim

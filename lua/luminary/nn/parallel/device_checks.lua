@@ -21,11 +21,4 @@ function checks.bytes_of(who, buffer_size)
   return buffer_size == nil and BUFFER_SIZE or options.arg(who, "buffer_size", buffer_size, "count")
 end
 
---- Returns the list; fails unless all entries are tensors.
-function checks.tensors(who, list)
-  options.arg(who, "tensors", list, "table")
-  for i, t in ipairs(list) do options.arg(who, "tensors[" .. i .. "]", t, "tensor") end
-  return list
-end
-
 return checks

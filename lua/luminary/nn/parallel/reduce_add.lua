@@ -15,7 +15,7 @@ end
 
 --- Adds tensors of several devices.
 function sums.reduce_add(list, destination)
-  checks.tensors("reduce_add", list)
+  options.arg("reduce_add", "tensors", list, "tensor[]")
   if #list == 0 then fail("reduce_add: tensors must not be empty") end
   destination = destination and core.device(destination) or list[1].device
   local sum = by_nccl.summed(list, destination)
@@ -48,11 +48,11 @@ end
 
 --- Adds lists of tensors of several devices, several tensors at once.
 function sums.reduce_add_coalesced(inputs, destination, buffer_size)
-  options.arg("reduce_add_coalesced", "inputs", inputs, "table")
-  local first = inputs[1] and checks.tensors("reduce_add_coalesced", inputs[1])
+  options.arg("reduce_add_coalesced", "inputs", inputs, "tensor[][]")
+  local first = inputs[1]
   if not first or #first == 0 then fail("reduce_add_coalesced: inputs must not be empty") end
   for d, list in ipairs(inputs) do
-    if #checks.tensors("reduce_add_coalesced", list) ~= #first then
+    if #list ~= #first then
       fail("reduce_add_coalesced: all devices must have the same number of tensors, got %d on device 1 and %d on "
         .. "device %d", #first, #list, d)
     end

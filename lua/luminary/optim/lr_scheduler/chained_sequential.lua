@@ -88,8 +88,7 @@ function Chained:step()
 end
 
 options.kind("milestones", "list of integers", function(who, name, list)
-  for i, epoch in ipairs(options.list(who, name, options.arg(who, name, list, "table"))) do
-    options.arg(who, ("%s[%d]"):format(name, i), epoch, "integer")
+  for i, epoch in ipairs(options.arg(who, name, list, "integer[]")) do
     if i > 1 and epoch < list[i - 1] then
       fail("%s: %s must increase, got %s after %s", who, name, tostring(epoch), tostring(list[i - 1]))
     end

@@ -41,9 +41,9 @@ local modes = {
 schedule [[CyclicLR(base_lr, max_lr, {step_size_up: count = 2000, step_size_down = step_size_up,
   mode = "triangular" | "triangular2" | "exp_range", gamma = 1, scale_fn: function, scale_mode = "cycle" | "iterations",
   cycle_momentum = true, base_momentum: any = 0.8, max_momentum: any = 0.9})]] {
-  settings = [[(max_lrs: number_list, total_size: number, step_ratio: number,
+  settings = [[(max_lrs: number[], total_size: number, step_ratio: number,
     mode: "triangular" | "triangular2" | "exp_range", gamma: number, scale_mode: "cycle" | "iterations",
-    cycle_momentum: boolean, base_momentums: number_list?, max_momentums: number_list?)]],
+    cycle_momentum: boolean, base_momentums: number[]?, max_momentums: number[]?)]],
   help = [[Sets the learning rate of each group by a cyclical policy. Smith, "Cyclical Learning Rates for Training
     Neural Networks", 2017.]],
   made = function(self, optimizer)
@@ -118,8 +118,8 @@ schedule [[OneCycleLR(max_lr, {total_steps: count = (epochs * steps_per_epoch), 
   pct_start: probability = 0.3, anneal_strategy = "cos" | "linear", cycle_momentum = true, base_momentum: any = 0.85,
   max_momentum: any = 0.95, div_factor = 25, final_div_factor = 1e4, three_phase = false})]] {
   settings = [[(total_steps: count, schedule_phases: phases, anneal_func_type: "cos" | "linear",
-    cycle_momentum: boolean, max_lrs: number_list?, min_lrs: number_list?, base_momentums: number_list?,
-    max_momentums: number_list?)]],
+    cycle_momentum: boolean, max_lrs: number[]?, min_lrs: number[]?, base_momentums: number[]?,
+    max_momentums: number[]?)]],
   help = [[Sets the learning rate of each group by the 1cycle policy. Smith and Topin, "Super-Convergence: Very Fast
     Training of Neural Networks Using Large Learning Rates", 2018.]],
   made = function(self, optimizer)

@@ -29,15 +29,12 @@ options.kind("epoch_counts", "table", function(who, name, counts)
   return counts
 end)
 
-schedule "MultiStepLR(milestones: list, {gamma = 0.1})" {
+schedule "MultiStepLR(milestones: integer[], {gamma = 0.1})" {
   help = "Decays the learning rate of each group by gamma at each of the milestones.",
   settings = "(milestones: epoch_counts, gamma: number)",
   made = function(self)
     local counts = {}
-    for i, epoch in ipairs(options.list("MultiStepLR", "milestones", self.milestones)) do
-      options.arg("MultiStepLR", ("milestones[%d]"):format(i), epoch, "integer")
-      counts[epoch] = (counts[epoch] or 0) + 1
-    end
+    for _, epoch in ipairs(self.milestones) do counts[epoch] = (counts[epoch] or 0) + 1 end
     self.milestones = counts
   end,
   next_lr = function(self, group)

@@ -7,7 +7,7 @@ local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
 local Plateau = class.define("ReduceLROnPlateau", Scheduler)
 Plateau.settings = [[(mode: "min" | "max", factor: number, patience: natural, threshold: number,
-  threshold_mode: "rel" | "abs", cooldown: natural, min_lrs: number_list, eps: number, best: number,
+  threshold_mode: "rel" | "abs", cooldown: natural, min_lrs: number[], eps: number, best: number,
   cooldown_counter: natural, num_bad_epochs: natural)]]
 
 Plateau.init = signature.of([[ReduceLROnPlateau(optimizer: optimizer, {mode = "min" | "max", factor = 0.1,

@@ -30,13 +30,6 @@ options.kind("optimizer", "Optimizer", function(who, name, optimizer)
   return optimizer
 end)
 
-options.kind("number_list", "list of numbers", function(who, name, value)
-  for i, v in ipairs(options.list(who, name, options.arg(who, name, value, "table"))) do
-    options.arg(who, ("%s[%d]"):format(name, i), v, "number")
-  end
-  return value
-end)
-
 --- A value for each group: a list of as many, or one for all.
 function Scheduler.for_groups(who, name, value, optimizer, kind)
   local n, list = #optimizer.param_groups, {}
@@ -224,7 +217,7 @@ function Scheduler:load_state_dict(dict)
   end
   local groups, new = #self.optimizer.param_groups, {}
   for _, key in ipairs(self.base_lrs and {"base_lrs", "last_lr"} or {"last_lr"}) do
-    new[key] = copy(options.arg(who, key, given(key), "number_list"))
+    new[key] = copy(options.arg(who, key, given(key), "number[]"))
     if #new[key] ~= groups then
       options.wrong_length(who, key, groups, "parameter group", #new[key])
     end
