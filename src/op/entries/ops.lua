@@ -19,8 +19,8 @@
 --- kind        left out: lm_op_<name> in op/, or written from `operands`, checks and allocates, the backend's slot
 ---             computes; with `elementwise` or `formula` nothing else is needed. "view": shares x's storage, no kernel.
 ---             "write": writes into its first tensor and returns it; counted as an in-place write. "new": makes a
----             tensor from no tensor. "composite": made of other ops, by lm_composite_<name> in autograd/ where a formula
----             does not do.
+---             tensor from no tensor. "composite": made of other ops, by lm_composite_<name> in autograd/ where a
+---             formula does not do.
 --- kernel      a call of a family: the op is that, under its own name, by the family's function and slot
 --- results     tensors that a caller sees, if not one; `hidden` more that only the gradient sees. With `operands` the
 ---             list of both
