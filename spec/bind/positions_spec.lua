@@ -90,10 +90,10 @@ end
 
 -- Where our order is not this one of PyTorch's; nil where it is. The first arguments that must be given are known by
 -- their position alone.
-local function differs(path, signature, names, least, by_name)
+local function differs(path, expected, names, least, by_name)
   local i, ours = 0, {}
   for at, name in ipairs(names) do ours[name] = at end
-  for theirs in signature:gmatch "%S+" do
+  for theirs in expected:gmatch "%S+" do
     i = i + 1
     local name = renamed[path] and renamed[path][theirs] or theirs
     if names[i] == nil then
@@ -118,8 +118,8 @@ describe("positions are PyTorch's", function()
           end
         else
           count = count + 1
-          for _, signature in ipairs(signatures) do
-            problem = differs(entry.path, signature, names, least, by_name)
+          for _, expected in ipairs(signatures) do
+            problem = differs(entry.path, expected, names, least, by_name)
             if not problem then break end
           end
         end

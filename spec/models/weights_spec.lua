@@ -537,7 +537,8 @@ describe("weights =", function()
     says("no 'GPT2Config'; .*options", function() return models.GPT2Config end)
     says("no 'transformers'; lm.models", function() return lm.transformers end)
     says("no 'hub'; nothing is downloaded", function() return lm.hub.load "x" end)
-    says("quantize: net must be a module, got the class gpt2 itself %(gpt2%(…%) makes an", function() lm.quantize(models.gpt2) end)
+    says("quantize: net must be a module, got the class gpt2 itself %(gpt2%(…%) makes an",
+      function() lm.quantize(models.gpt2) end)
     says("gpt2: takes at most 1 argument, got 2", function() models.gpt2({}, 2) end)
     for _, call in ipairs {net, function(batch) return net:generate(batch) end} do
       says("pass ids first, then options: .*batch.input_ids, {attention_mask =", function()

@@ -100,16 +100,6 @@ end
 layer("UpsamplingBilinear2d", { { scale_factor = 2 } }, images[2])
 layer("UpsamplingNearest2d", { { scale_factor = 2 } }, images[2])
 layer("Unflatten", { 2, { 2, 2 } }, rows)
-layer("AddConstant", { 2 }, rows)
-layer("MulConstant", { 2 }, rows)
-for _, name in ipairs { "Max", "Mean", "Min", "Sum" } do layer(name, { 2 }, rows) end
-layer("Narrow", { 2, 1, 2 }, rows)
-layer("Select", { 2, 1 }, rows)
-layer("Reshape", { 2, 2 }, rows)
-layer("Squeeze", {}, rows)
-layer("Unsqueeze", { 2 }, rows)
-layer("Transpose", { { 2, 3 } }, images[2])
-layer("View", { -1, 2, 2 }, rows)
 layer("CosineSimilarity", {}, rows, rows)
 layer("PairwiseDistance", {}, rows, rows)
 for _, reduction in ipairs { "none", "sum", "mean" } do
@@ -131,12 +121,11 @@ for _, reduction in ipairs { "none", "sum", "mean" } do
   loss("GaussianNLLLoss", rows, rows, rows)
 end
 
--- Layers of layers or tables; CTCLoss, which PyTorch too refuses; a layer that is made of a trained one.
+-- Containers; CTCLoss, which PyTorch too refuses; a layer that is made of a trained one.
 local left_out = {}
 for name in ([[
-    CAddTable CDivTable CMaxTable CMinTable CMulTable CSubTable CTCLoss Concat ConcatTable DataParallel
-    FlattenTable Int8Linear JoinTable KVCache Module ModuleDict ModuleList NarrowTable ParallelTable
-    ParameterDict ParameterList SelectTable Sequential SplitTable functional init parallel utils
+    CTCLoss DataParallel Int8Linear KVCache Module ModuleDict ModuleList ParameterDict ParameterList Sequential
+    functional init parallel utils
   ]]):gmatch "%S+" do left_out[name] = true end
 
 local function run(name, arguments, makers, n)

@@ -391,6 +391,22 @@ describe("Torch7's training", function()
     end
   end)
 
+  it("layers take an empty batch, forward and backward", function()
+    for name, arguments in pairs {
+      AddConstant = { 2 }, MulConstant = { 2 }, Max = { 2 }, Mean = { 2 }, Min = { 2 }, Sum = { 2 },
+      Narrow = { 2, 1, 2 }, Select = { 2, 1 }, Reshape = { 2, 2 }, Squeeze = {}, Unsqueeze = { 2 },
+      Transpose = { { 1, 2 } }, View = { -1, 2, 2 },
+    } do
+      local net, x = lm.nn[name](unpack(arguments)), lm.zeros({ 0, 4 }, { requires_grad = true })
+      local wanted = net(lm.rand(2, 4)).shape
+      wanted[name == "Transpose" and 2 or 1] = 0
+      local y = net(x)
+      assert.same(wanted, y.shape, name)
+      y:sum():backward()
+      assert.same({ 0, 4 }, x.grad.shape, name)
+    end
+  end)
+
   it("optim.checkgrad takes these tensors", function()
     local off, grad = optim.checkgrad(function(at) return torch.cmul(at, at):sum(), at * 2 end, torch.Tensor { 3, -2 })
     assert.is_true(off < 1e-6)
