@@ -265,8 +265,9 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
 void lm_watch_python_names(lua_State *L);
 /* Whether the script itself called the function `name` at that level. A function that made it its last call has no
  * frame: the line before, of the script or ours, then calls something else, which is either one of the library's
- * functions or a function of the script's. */
-bool lm_is_scripts_call(lua_State *L, int level, const char *name);
+ * functions or a function of the script's. `function`: the stack index of what the script called, which then called the
+ * one at that level last; 0: that one itself. */
+bool lm_is_scripts_call(lua_State *L, int level, const char *name, int function);
 
 /* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or

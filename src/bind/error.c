@@ -213,7 +213,7 @@ static standing whose_call(lua_State *L, lua_Debug *caller, const lua_Debug *cal
   return as;
 }
 
-bool lm_is_scripts_call(lua_State *L, int level, const char *name) {
+bool lm_is_scripts_call(lua_State *L, int level, const char *name, int function) {
   lua_Debug called, ar;
   if (!lua_getstack(L, level, &called)) return false;
   luaL_checkstack(L, 16, "caller");
@@ -222,6 +222,10 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name) {
   while (lua_getstack(L, up, &ar) && lua_getinfo(L, "Sl", &ar) && ar.currentline <= 0) up++; /* C: pcall, no_grad */
   bool found = lua_getstack(L, up, &ar), own = found && is_own(&ar, prefixes);
   lua_getinfo(L, "nf", &called);
+  if (function) {
+    lua_pushvalue(L, function);
+    lua_replace(L, -2);
+  }
   bool method = strcmp(called.namewhat, "method") == 0, field = strcmp(called.namewhat, "field") == 0;
   bool by_name = called.name && names_op(called.name, name);
   standing as = called.name && (method || field) ? stands_in(L, called.name, method) : ANOTHER;

@@ -220,24 +220,23 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
     while (o->name && o->number != id) o++;
     const char *fn = o->name ? o->name : op->name;
     const bool hidden = op->internal && !o->name;
-    if (!hidden && lm_is_scripts_call(L, 0, fn) && !is_noted_layer(L, fn)) warn_of_dim(L, fn, g.first);
+    if (!hidden && lm_is_scripts_call(L, 0, fn, 0) && !is_noted_layer(L, fn)) warn_of_dim(L, fn, g.first);
   }
   const bool in_bags = id == LM_OP_embedding_bag_sums;
-  if (id == LM_OP_one_hot && !lm_is_scripts_call(L, 0, op->name)) return;
+  if (id == LM_OP_one_hot && !lm_is_scripts_call(L, 0, op->name, 0)) return;
   if (has_range) {
     warn_of_ids(L, in_bags ? "embedding_bag" : op->name, r, (double)size, id != LM_OP_embedding && !in_bags);
   }
 }
 
-enum { WRAPPER = 3 }; /* the level of the function that asked base/signature.lua */
-
-/* check_ported_dim(fn, arg, x): that argument of a function in Lua was given as 1. x: its first argument; a layer is
- * made where that is no tensor. */
+/* check_ported_dim(fn, arg, x, level [, called]): that argument of a function in Lua was given as 1. x: its first
+ * argument; a layer is made where that is no tensor. level: the function's, as debug.getinfo counts from the caller.
+ * called: the function that the script called, where it made a tail call of that one. */
 static int bind_check_ported_dim(lua_State *L) {
   if (!lm_is_porting()) return 0;
   const char *fn = luaL_checkstring(L, 1), *arg = luaL_checkstring(L, 2);
   const lm_tensor *x = lm_to_tensor(L, LM_STATE(L), 3);
-  if (!x || (x->ndim >= 2 && lm_is_scripts_call(L, WRAPPER, fn))) warn_of_dim(L, fn, arg);
+  if (!x || (x->ndim >= 2 && lm_is_scripts_call(L, luaL_checkint(L, 4), fn, lua_isfunction(L, 5) ? 5 : 0))) warn_of_dim(L, fn, arg);
   if (!x) note_layer(L, fn);
   return 0;
 }

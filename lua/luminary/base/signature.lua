@@ -158,7 +158,7 @@ local function has_names(self, n, t)
   if type(key) ~= "string" then return false end
   if not row or is_optional(row) or not (row.unchecked or of_tables[row[2]]) then return true end
   for name in pairs(t) do
-    if self.rows.index[name] then return true end
+    if self.rows.index[name] or type(name) == "string" and core.nearest(name, names_of(self.rows)) then return true end
   end
   return false
 end
@@ -214,7 +214,7 @@ local function collect(self, who, ...)
   for i, row in ipairs(rows) do
     local value = values[i]
     if i > n then value = named[row[1]] end
-    if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1]) end
+    if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1], 3) end
     value = checked(who, row, value, rows)
     if value == nil and row.from then value = values[rows.index[row.from]] end
     values[i] = value
@@ -251,16 +251,17 @@ end
 -- Returns the line that checks the i-th argument of a call, as `collect` does.
 local function check_line(i, row, index)
   local here = ("a%d = "):format(i)
-  if row.unchecked then return "" end
+  if row.unchecked then return ('if type(a%d) == "table" then checked(who, rows[%d], a%d) end'):format(i, i, i) end
   local line = here .. ("checked(who, rows[%d], a%d, rows)"):format(i, i)
   local plain = row[3] ~= nil and type(row[3]) ~= "table" and not options.converts(row[2])
   if plain then line = ("if a%d == nil then %srows[%d][3] else %s end"):format(i, here, i, line) end
-  if of_dims[row[2]] then line = ("if a%d == 1 then ported(who, rows[%d][1], a1) end "):format(i, i) .. line end
+  if of_dims[row[2]] then line = ("if a%d == 1 then ported(who, rows[%d][1], a1, 1, called) end "):format(i, i) .. line end
   return row.from and line .. (" if a%d == nil then %sa%d end"):format(i, here, index) or line
 end
 
--- Returns f with the arguments of a text as Lua code without loops or tables.
-local function compiled(parsed, f, by_name)
+-- Returns f with the arguments of a text as Lua code without loops or tables. `called`: what scripts call, which calls
+-- the result.
+local function compiled(parsed, f, called, by_name)
   local rows, names, guards, by_names = parsed.rows, {}, {'select("#", ...) > 0'}, {}
   local lines, values, named = {}, {}, {}
   for i, row in ipairs(rows) do
@@ -277,7 +278,7 @@ local function compiled(parsed, f, by_name)
   local before = is_method and "self, " or ""
   names[#names + 1] = "..."
   local code = ([[
-    local parsed, rows, f, checked, ported, positions, who = ...
+    local parsed, rows, f, called, checked, ported, positions, who = ...
     return function(BEFORE NAMES)
       WHO
       if GUARDS then
@@ -292,21 +293,24 @@ local function compiled(parsed, f, by_name)
     BYNAMES = table.concat(by_names, "\n"), LINES = table.concat(lines, "\n"),
     VALUES = (before .. table.concat(values, ", ")):gsub(", $", ""),
   })
-  return assert(loadstring(code, source))(parsed, rows, f, checked, core.check_ported_dim, positions, parsed.who)
+  return assert(loadstring(code, source))(parsed, rows, f, called, checked, core.check_ported_dim, positions,
+    parsed.who)
 end
 
 local function reading(text, f, by_name)
-  local call
+  local call, called
   if getlocal(f, 1) == "self" then
-    return function(self, ...)
-      if not call then call = compiled(parsed_texts[text], f) end
+    function called(self, ...)
+      if not call then call = compiled(parsed_texts[text], f, called) end
       return call(self, ...)
     end
+  else
+    function called(...)
+      if not call then call = compiled(parsed_texts[text], f, called, by_name) end
+      return call(...)
+    end
   end
-  return function(...)
-    if not call then call = compiled(parsed_texts[text], f, by_name) end
-    return call(...)
-  end
+  return called
 end
 
 --- Returns f, called with the arguments of that text: passed by position or by name, checked, defaults filled in.
