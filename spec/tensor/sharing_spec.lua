@@ -298,15 +298,6 @@ describe("a function that makes a tensor", function()
   end
 end)
 
-describe("a layer that folds a table", function()
-  it("copies the only tensor of a table", function()
-    for _, name in ipairs { "CAddTable", "CMulTable", "CMaxTable", "CMinTable" } do
-      local x = lm.rand({ 3 }, { device = device })
-      check_copies(name, { x }, lm.nn[name]() { x })
-    end
-  end)
-end)
-
 describe("repeated rows", function()
   it("are written one by one", function()
     local row = lm.arange(3):float():to(device)

@@ -103,4 +103,12 @@ describe("Torch7's layers of shapes", function()
     assert.same({ 5, 4 }, nn.Max(2)(y):totable())
     assert.same({ 1, 2 }, nn.Min(1, 1)(y):totable())
   end)
+
+  it("that fold a table copy the only tensor of a table", function()
+    for _, name in ipairs { "CAddTable", "CMulTable", "CMaxTable", "CMinTable" } do
+      local x = seq(1, 2, 3)
+      nn[name]() { x }:fill_(9)
+      assert.same({ 1, 2, 3 }, x:totable(), name)
+    end
+  end)
 end)
