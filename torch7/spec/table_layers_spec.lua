@@ -106,9 +106,9 @@ describe("Torch7's layers of shapes", function()
 
   it("that fold a table copy the only tensor of a table", function()
     for _, name in ipairs { "CAddTable", "CMulTable", "CMaxTable", "CMinTable" } do
-      local x = seq(1, 2, 3)
-      nn[name]() { x }:fill_(9)
-      assert.same({ 1, 2, 3 }, x:totable(), name)
+      local only = seq(1, 2, 3)
+      nn[name]() { only }:fill_(9)
+      assert.same({ 1, 2, 3 }, only:totable(), name)
     end
   end)
 end)
