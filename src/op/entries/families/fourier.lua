@@ -20,7 +20,9 @@ op "fft_r2c" {
 op "fft_r2c_2d" {
   "x", "scale: number = 1",
   operands = {"x: [..., m+, n+] real"}, results = {"y: [..., m, n / 2 + 1, 2] of x"}, host = true,
-  forms = {{when = "!on_cpu(x)", "fft_c2c(fft_r2c(x, scale), false, 1, ndim_of(x) - 2)"}},
+  forms = {
+    {when = "!on_cpu(x) && ndim_of(x) >= 2 && numel_of(x) > 0", "fft_c2c(fft_r2c(x, scale), false, 1, ndim_of(x) - 2)"},
+  },
   grad = "formula",
   formula = "fft_c2c(fft_r2c(x, scale), false, 1, ndim_of(x) - 2)",
   autocast = "keep", internal = true,
