@@ -236,7 +236,8 @@ static int bind_check_ported_dim(lua_State *L) {
   if (!lm_is_porting()) return 0;
   const char *fn = luaL_checkstring(L, 1), *arg = luaL_checkstring(L, 2);
   const lm_tensor *x = lm_to_tensor(L, LM_STATE(L), 3);
-  if (!x || (x->ndim >= 2 && lm_is_scripts_call(L, luaL_checkint(L, 4), fn, lua_isfunction(L, 5) ? 5 : 0))) warn_of_dim(L, fn, arg);
+  if (!x || (x->ndim >= 2 && lm_is_scripts_call(L, luaL_checkint(L, 4), fn, lua_isfunction(L, 5) ? 5 : 0)))
+    warn_of_dim(L, fn, arg);
   if (!x) note_layer(L, fn);
   return 0;
 }

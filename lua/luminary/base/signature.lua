@@ -255,7 +255,9 @@ local function check_line(i, row, index)
   local line = here .. ("checked(who, rows[%d], a%d, rows)"):format(i, i)
   local plain = row[3] ~= nil and type(row[3]) ~= "table" and not options.converts(row[2])
   if plain then line = ("if a%d == nil then %srows[%d][3] else %s end"):format(i, here, i, line) end
-  if of_dims[row[2]] then line = ("if a%d == 1 then ported(who, rows[%d][1], a1, 1, called) end "):format(i, i) .. line end
+  if of_dims[row[2]] then
+    line = ("if a%d == 1 then ported(who, rows[%d][1], a1, 1, called) end "):format(i, i) .. line
+  end
   return row.from and line .. (" if a%d == nil then %sa%d end"):format(i, here, index) or line
 end
 
