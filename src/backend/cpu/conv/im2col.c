@@ -76,6 +76,7 @@ typedef enum direction { GATHER, SCATTER } direction;
 static void move_patches(const plan *p, direction way, int64_t first, int64_t last, int64_t group, char *patch) {
   const lm_conv_shape *s = p->s;
   const int64_t run = p->c * p->size;
+  if (run == 0) return; /* no channels: there is no patch either */
   for (int64_t row = first; row < last; row++) {
     int64_t n = row / (s->oh * s->ow), i = row / s->ow % s->oh, j = row % s->ow;
     for (int64_t u = 0; u < s->kh; u++) {
