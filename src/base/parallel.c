@@ -20,6 +20,7 @@
 
 #include "base/mem.h"
 #include "base/thread_state.h"
+#include "integers.h"
 
 enum { MAX_THREADS = 256, LINE = 64, PIECES = 4 /* of each thread */, KEPT_SCRATCH = 16 << 20 };
 
@@ -257,7 +258,7 @@ lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_pa
   int threads = lm_threads_for(work_ns);
   if (threads > units) threads = (int)units;
   if (threads > 1) {
-    int each = units < (int64_t)threads * PIECES ? (int)((units + threads - 1) / threads) : PIECES;
+    int each = units < (int64_t)threads * PIECES ? (int)lm_ceil_div(units, threads) : PIECES;
     loop l = {.fn = fn, .ctx = ctx, .units = units, .scratch_bytes = scratch_bytes, .threads = threads, .each = each};
     run_on_threads(&l, work_ns);
   } else {

@@ -201,7 +201,7 @@ static lm_status resize_weighted(resizing *r, bool bicubic, bool antialias) {
   double values = (double)(x->n * x->c) * ((double)x->h * (double)y->w + (double)y->h * (double)y->w);
   double work = values * 0.3 * (double)r->bytes;
   int threads = lm_threads_for(work);
-  int64_t planes = x->n * x->c, bands = planes >= 4 * threads ? 1 : threads, tall = (y->h + bands - 1) / bands;
+  int64_t planes = x->n * x->c, bands = planes >= 4 * threads ? 1 : threads, tall = lm_ceil_div(y->h, bands);
   r->bands = bands, r->tall = tall;
   int64_t most = 0; /* rows of the input that a band needs */
   for (int64_t low = 0; low < y->h; low += tall) {

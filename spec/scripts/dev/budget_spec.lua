@@ -37,7 +37,7 @@ describe("scripts/dev/budget #lua", function()
     end
   end)
 
-  it("--set writes what is there, which then fits", function()
+  it("--set writes the present lines, which then fit", function()
     set ""
     assert.is_true((budget "--set"))
     assert.equal((FITS:gsub("op/ 4", "op/ 3")), temp.read(folder .. "/scripts/dev/budget.txt"))

@@ -223,8 +223,8 @@ lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
   int64_t heads = a->query->size[0] * t.heads, span = SPAN;
   double work = work_of(&t, 1);
   int threads = lm_threads_for(work);
-  while (threads > 1 && span > QUERIES && heads * ((t.queries + span - 1) / span) < 8 * threads) span /= 2;
-  forward_job job = {.t = &t, .span = span, .blocks = (t.queries + span - 1) / span, .out = out};
+  while (threads > 1 && span > QUERIES && heads * lm_ceil_div(t.queries, span) < 8 * threads) span /= 2;
+  forward_job job = {.t = &t, .span = span, .blocks = lm_ceil_div(t.queries, span), .out = out};
   return lm_parallel(heads * job.blocks, work, forward_scratch_of(&t).all, attend_units, &job);
 }
 

@@ -32,7 +32,7 @@ static int64_t blocks_of(const sequence *s, int64_t units) { return lm_ceil_div(
 static char *at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
 /* Bytes of a matrix [depth, n], packed, to where the next thing may lie. */
 static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
-  return (size_t)(depth * (blocks_of(s, n) * s->products->width) * s->each + 63) / 64 * 64;
+  return (size_t)lm_round_up(depth * (blocks_of(s, n) * s->products->width) * s->each, 64);
 }
 
 static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const lm_tensor *work,

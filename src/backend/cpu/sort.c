@@ -202,7 +202,7 @@ static lm_status run_lines(const line_job *job, way how) {
   bool within = how == SORT && job->count < threads && n >= FEW_DIGITS_BELOW; /* several threads a line */
   lines_job lines = {job, how, within ? threads : 1, 0};
   lines.bytes = how == HEAP ? sizeof(entry) * (size_t)job->k : (size_t)words * (job->wide ? 8 : 4);
-  lines.bytes = (lines.bytes + 63) / 64 * 64;
+  lines.bytes = (size_t)lm_round_up((int64_t)lines.bytes, 64);
   size_t counts = how == SORT ? sizeof(int64_t) * (size_t)lines.shares << DIGIT_BITS : 0;
   return lm_parallel(job->count, within ? 0 : work, lines.bytes + counts, run_some_lines, &lines);
 }

@@ -288,7 +288,7 @@ static void add_stretches(void *ctx, int64_t first, int64_t end) {
 
 lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
   const lm_overlap_add_args *a = args;
-  overlap job = {a, out[0], (a->length + a->hop - 1) / a->hop};
+  overlap job = {a, out[0], lm_ceil_div(a->length, a->hop)};
   return lm_parallel(job.each * a->frames->size[0], (double)a->frames->numel / 2, 0, add_stretches, &job);
 }
 

@@ -55,12 +55,12 @@ static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a
 enum { SOLVED_GRAIN = 64, UPDATED_GRAIN = 32 };
 
 static int parts_of(int columns, int grain, double work) {
-  int threads = lm_threads_for(work), grains = (columns + grain - 1) / grain;
+  int threads = lm_threads_for(work), grains = (int)lm_ceil_div(columns, grain);
   return threads < grains ? threads : grains;
 }
 
 static int part_begin(int columns, int grain, int64_t part, int parts) {
-  int64_t begin = lm_part_begin((columns + grain - 1) / grain, part, parts) * grain;
+  int64_t begin = lm_part_begin(lm_ceil_div(columns, grain), part, parts) * grain;
   return begin < columns ? (int)begin : columns;
 }
 

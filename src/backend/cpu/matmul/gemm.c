@@ -239,8 +239,8 @@ static lm_status skinny_gemm_by_sums(skinny_job *j, double work_ns) {
   const int64_t depth = skinny_gemm_of(g, j->x, j->x_row).k;
   j->parts = 1;
   while (j->parts < PARTS && depth >= 2 * j->parts * DEEP * g->m) j->parts *= 2;
-  j->cuts = ((int)j->pieces + j->parts - 1) / j->parts;
-  j->row = (g->n + GRAIN - 1) / GRAIN * GRAIN;
+  j->cuts = (int)lm_ceil_div(j->pieces, j->parts);
+  j->row = lm_round_up(g->n, GRAIN);
   size_t capacity = (size_t)(j->parts * j->row * g->m) * sizeof(float);
   void *sums = NULL;
   NEED(lm_device_alloc(g->device, capacity, &sums));
