@@ -157,10 +157,12 @@ local function has_names(self, n, t)
   if key == nil then return not row or row[2] ~= "list" and (n > self.n_required or is_optional(row)) end
   if type(key) ~= "string" then return false end
   if not row or is_optional(row) or not (row.unchecked or of_tables[row[2]]) then return true end
+  local all_near, names = true, names_of(self.rows)
   for name in pairs(t) do
-    if self.rows.index[name] or type(name) == "string" and core.nearest(name, names_of(self.rows)) then return true end
+    if self.rows.index[name] then return true end
+    all_near = all_near and type(name) == "string" and core.nearest(name, names) ~= nil
   end
-  return false
+  return all_near
 end
 
 local function check_names(who, rows, named, n)
