@@ -163,7 +163,7 @@ static lm_status swap(lm_group *g, int peer, const char *out, size_t out_bytes, 
   return settle(g, true, peer, 0);
 }
 
-/* Ranks that differ in `bit` exchange halves, add up one each, which goes on with the lower bits, and exchange the
+/* Ranks that differ in `bit` exchange halves, add up one each, proceed with it and the lower bits, and exchange the
  * results; or what is little whole, added up in the same order by both. */
 static lm_status reduce_by_bits(lm_group *g, span s, fold f, int bit) {
   if (bit == 0) return LM_OK;
