@@ -154,15 +154,14 @@ describe("a build #lua", function()
         print(select(2, pcall(lm.dist.init_process_group, backend, {rank = 0, world_size = 1,
           init_method = "tcp://127.0.0.1:0"})))
       end
-      lm.dist.init_process_group("gloo", {rank = 0, world_size = 1, init_method = "tcp://127.0.0.1:0"})
-      print(lm.dist.get_backend())
+      print("gloo", lm.dist.is_gloo_available())
       print(lm.cuda.is_available(), select(2, pcall(lm.ones, {2}, {device = "cuda"})))']]):format(folder, core, core))
     assert(ok, text)
     assert.matches("^8\n", text)
     for _, backend in ipairs {"mpi", "nccl"} do
       assert.matches(("backend '%s' was not built .- available: solo, gloo\n"):format(backend), text)
     end
-    assert.matches("\ngloo\n", text, 1, true)
+    assert.matches("\ngloo\ttrue\n", text, 1, true)
     assert.matches("false\t.*the CUDA backend is not built here", text)
   end)
 end)
