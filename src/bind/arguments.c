@@ -294,6 +294,21 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
   return LM_OK;
 }
 
+lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes,
+                       lm_list *out) {
+  if (lm_to_tensor_handle(L, s, i)) {
+    lm_tensor *one;
+    NEED(lm_read_tensor(L, s, i, fn, arg, &one));
+    if (!(out->v = lm_malloc(sizeof *out->v))) return LM_E_OOM;
+    out->n = 1;
+    out->v[0] = one;
+  } else {
+    NEED(lm_read_list(L, s, i, fn, arg, holes, &out->n, &out->v));
+  }
+  for (int k = 0; k < out->n; k++) lm_retain(out->v[k]);
+  return LM_OK;
+}
+
 /* By walking: looking a C string up would make a Lua string, which may collect. */
 bool lm_field(lua_State *L, int i, const char *name) {
   lua_pushnil(L);
@@ -308,56 +323,137 @@ bool lm_field(lua_State *L, int i, const char *name) {
   return false;
 }
 
-static lm_status read_format(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_format *out) {
-  const char *name = lm_to_text(L, i);
-  for (int n = 0; name && lm_names_memory_format[n]; n++) {
-    if (strcmp(lm_names_memory_format[n], name) != 0) continue;
-    *out = (lm_format)n;
-    return LM_OK;
+/* ---- declared arguments */
+
+static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
+  lm_ints v;
+  NEED(lm_read_ints(L, s, i, fn, arg, false, &v));
+  if (v.n == 0) return LM_OK; /* as if it were left out */
+  if (v.n > 2 && lua_type(L, i) == LUA_TTABLE) {
+    return lm_fail_value(fn, arg, "an integer or a pair", lm_text("a list of %d", v.n));
   }
-  return lm_fail_arg(L, s, i, fn, arg, "\"preserve\", \"contiguous\" or \"channels_last\"");
+  out[0] = v.v[0];
+  out[1] = v.v[v.n - 1];
+  return LM_OK;
 }
 
-static lm_status read_option(lua_State *L, const lm_lua *s, const char *fn, const lm_option *o) {
-  int value = lua_gettop(L);
-  switch (o->kind) {
-    case LM_OPTION_BOOL: return lm_read_bool(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_NUMBER: return lm_read_number(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_INT: return lm_read_int(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_TEXT: return lm_read_text(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_DTYPE: return lm_read_dtype(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_DEVICE: return lm_read_device(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_FORMAT: return read_format(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_OTHER: break;
+static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int *out) {
+  int n = 0;
+  const char *given = lm_to_text(L, i);
+  if (given) {
+    for (; a->names[n]; n++) {
+      if (strcmp(a->names[n], given) == 0) {
+        *out = n;
+        return LM_OK;
+      }
+    }
+  }
+  char choices[160] = "";
+  size_t used = 0;
+  for (n = 0; a->names[n] && used < sizeof choices; n++) {
+    used += (size_t)snprintf(choices + used, sizeof choices - used, "%s'%s'", n ? ", " : "", a->names[n]);
+  }
+  lm_status status = lm_fail_value(fn, a->name, lm_text("one of %s", choices), lm_describe_arg(L, s, i));
+  const char *near = given ? lm_nearest(given, n, a->names) : NULL;
+  return near ? lm_remedy(status, "did you mean '%s'?", near) : status;
+}
+
+/* A number or a pair, or "valid" or "same". */
+static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int64_t *out) {
+  if (lua_type(L, i) != LUA_TSTRING) return read_pair(L, s, i, fn, a->name, out);
+  int choice;
+  lm_status status = read_name(L, s, i, fn, a, &choice);
+  if (status == LM_OK) out[0] = out[1] = choice ? LM_PAD_SAME : 0;
+  return status;
+}
+
+/* NaN says that none was given. */
+static lm_status read_optional_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
+                                      double *out) {
+  lm_status status = lm_read_number(L, s, i, fn, arg, out);
+  if (status != LM_OK || !isnan(*out)) return status;
+  return lm_fail_number(fn, arg, "a number, or nil for the default", *out);
+}
+
+lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, void *out) {
+  lm_list *list = out;
+  switch (a->kind) {
+    case LM_ARG_T:
+    case LM_ARG_T_OPT: return lm_read_tensor(L, s, i, fn, a->name, out);
+    case LM_ARG_TL: return lm_read_list(L, s, i, fn, a->name, false, &list->n, &list->v);
+    case LM_ARG_TL_HOLES: return lm_read_list(L, s, i, fn, a->name, true, &list->n, &list->v);
+    case LM_ARG_F:
+    case LM_ARG_F_REQ: return lm_read_number(L, s, i, fn, a->name, out);
+    case LM_ARG_F_OPT: return read_optional_number(L, s, i, fn, a->name, out);
+    case LM_ARG_I:
+    case LM_ARG_I_REQ:
+    case LM_ARG_I_OPT: return lm_read_int(L, s, i, fn, a->name, out);
+    case LM_ARG_B: return lm_read_bool(L, s, i, fn, a->name, out);
+    case LM_ARG_I2: return read_pair(L, s, i, fn, a->name, out);
+    case LM_ARG_PAD2: return read_padding(L, s, i, fn, a, out);
+    case LM_ARG_DIM:
+    case LM_ARG_DIM_OPT: return lm_read_dim(L, s, i, fn, a->name, out);
+    case LM_ARG_DIMS_OPT: return lm_read_ints(L, s, i, fn, a->name, true, out);
+    case LM_ARG_SIZE:
+    case LM_ARG_SIZE_OPT: return lm_read_ints(L, s, i, fn, a->name, false, out);
+    case LM_ARG_DTYPE: return lm_read_dtype(L, s, i, fn, a->name, out);
+    case LM_ARG_DEVICE: return lm_read_device(L, s, i, fn, a->name, out);
+    case LM_ARG_GENERATOR: return lm_read_generator(L, s, i, fn, a->name, out);
+    case LM_ARG_E: return read_name(L, s, i, fn, a, out);
+    case LM_ARG_FORMAT: {
+      const lm_arg format = {.name = a->name, .names = lm_names_memory_format};
+      return read_name(L, s, i, fn, &format, out);
+    }
+    case LM_ARG_TEXT: return lm_read_text(L, s, i, fn, a->name, out);
+    case LM_ARG_BYTES: return lm_read_plain(L, s, i, fn, a->name, LM_U8, out);
+    case LM_ARG_INT64S: return lm_read_plain(L, s, i, fn, a->name, LM_I64, out);
+    case LM_ARG_SOME: return lm_read_some(L, s, i, fn, a->name, true, out);
+    case LM_ARG_S: /* its reader makes a tensor: the caller's */
+    case LM_ARG_S_OPT:
+    case LM_ARG_OTHER: return LM_OK;
+  }
+  return lm_fail_missing(fn, a->name);
+}
+
+static lm_status read_param(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_param *p) {
+  const lm_arg a = {.kind = (lm_arg_kind)(p->kind & ~LM_OR_NIL), .name = p->name};
+  return lm_read_arg(L, s, i, fn, &a, p->out);
+}
+
+lm_status lm_read_args(lua_State *L, const lm_lua *s, int first, const char *fn, int n, const lm_param *params) {
+  for (int k = 0; k < n; k++) {
+    if ((params[k].kind & LM_OR_NIL) && lua_isnoneornil(L, first + k)) continue;
+    NEED(read_param(L, s, first + k, fn, &params[k]));
   }
   return LM_OK;
 }
 
-/* The key is at the top but one. */
-static lm_status unknown_option(lua_State *L, const char *fn, int n, const lm_option *options) {
-  enum { MAX_NAMES = 16 };
-  const char *names[MAX_NAMES], *key = lm_to_text(L, -2);
-  if (lua_type(L, -2) != LUA_TSTRING)
-    return lm_fail_value(fn, "an option's name", "a string", lm_text("a %s", luaL_typename(L, -2)));
+lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *const *names) {
+  const char *key = lm_to_text(L, i);
+  if (lua_type(L, i) != LUA_TSTRING)
+    return lm_fail_value(fn, "an option's name", "a string", lm_text("a %s", luaL_typename(L, i)));
   if (!key) return lm_fail_value(fn, "an option's name", "text without a NUL byte", "one with a NUL byte");
-  for (int k = 0; k < n && k < MAX_NAMES; k++) names[k] = options[k].name;
-  return lm_fail_option(fn, key, n < MAX_NAMES ? n : MAX_NAMES, names);
+  return lm_fail_option(fn, key, n, names);
 }
 
-lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options) {
+/* given: bit k: params[k] has a value already. */
+static lm_status read_named(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_param *params,
+                            uint32_t *given) {
   lm_status status = LM_OK;
-  if (i == 0 || lua_isnoneornil(L, i)) return LM_OK;
-  if (lua_type(L, i) != LUA_TTABLE)
-    return lm_fail_value(fn, "options", lm_text("one table at the end ({%s = …})", options[0].name),
-                         lm_text("a %s", luaL_typename(L, i)));
   bool empty = true;
   int top = lua_gettop(L);
   for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
-    const char *key = lm_to_text(L, -2);
+    const char *key = lm_to_text(L, top + 1), *names[LM_MAX_ARGS];
     int k = 0;
     empty = false;
-    while (k < n && !(key && strcmp(options[k].name, key) == 0)) k++;
-    TRY(k < n ? read_option(L, s, fn, &options[k]) : unknown_option(L, fn, n, options));
+    while (k < n && !(key && strcmp(params[k].name, key) == 0)) k++;
+    if (k == n) {
+      for (k = 0; k < n; k++) names[k] = params[k].name;
+      TRY(lm_fail_key(L, top + 1, fn, n, names));
+    }
+    if (*given & 1u << k) TRY(lm_fail_twice(fn, key));
+    *given |= 1u << k;
+    TRY(read_param(L, s, top + 2, fn, &params[k]));
   }
   if (empty) status = lm_check_empty(L, i, fn, "options");
 done:
@@ -365,30 +461,28 @@ done:
   return status;
 }
 
-lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const char *const *names) {
-  int last = first + n - 1, limit = 0, table;
-  bool named = n > 0 && lua_type(L, last) == LUA_TTABLE && lua_objlen(L, last) == 0;
-  while (names[limit]) limit++;
-  if (n - named > limit) return lm_fail_too_many(fn, limit, "option", n - named);
-  lua_newtable(L);
-  table = lua_gettop(L);
-  if (named) {
-    for (lua_pushnil(L); lua_next(L, last);) {
-      lua_pushvalue(L, -2);
-      lua_insert(L, -2);
-      lua_rawset(L, table);
-    }
-  }
-  for (int k = 0; k < n - named; k++) {
+lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_param *params) {
+  uint32_t given = 0;
+  if (lua_isnoneornil(L, i)) return LM_OK;
+  if (lua_type(L, i) != LUA_TTABLE)
+    return lm_fail_value(fn, "options", lm_text("one table at the end ({%s = …})", params[0].name),
+                         lm_text("a %s", luaL_typename(L, i)));
+  return read_named(L, s, i, fn, n, params, &given);
+}
+
+lm_status lm_read_call(lua_State *L, const lm_lua *s, int first, int count, const char *fn, int limit, int n,
+                       const lm_param *params, uint32_t *given) {
+  int last = first + count - 1;
+  bool named = count > 0 && lua_type(L, last) == LUA_TTABLE && lua_objlen(L, last) == 0;
+  if (named) count--;
+  *given = 0;
+  if (count > limit) return lm_fail_too_many(fn, limit, "option", count);
+  for (int k = 0; k < count; k++) {
     if (lua_isnil(L, first + k)) continue;
-    if (lm_field(L, table, names[k])) { NEED(lm_fail_twice(fn, names[k])); }
-    lua_pushstring(L, names[k]);
-    lua_pushvalue(L, first + k);
-    lua_rawset(L, table);
+    *given |= 1u << k;
+    NEED(read_param(L, s, first + k, fn, &params[k]));
   }
-  lua_insert(L, first);
-  for (int k = 0; k < n; k++) lua_remove(L, first + 1);
-  return LM_OK;
+  return named ? read_named(L, s, last, fn, n, params, given) : LM_OK;
 }
 
 /* ---- raising */

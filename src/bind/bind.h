@@ -302,6 +302,8 @@ lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, co
 /* A list of tensors into a malloc'ed array of yours; `holes` allows false. */
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
                        lm_tensor ***out);
+/* A tensor or a list of them, each with a reference of yours. */
+lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, lm_list *out);
 /* An int64 or uint64 cdata's value. */
 bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
 /* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
@@ -310,29 +312,32 @@ bool lm_field(lua_State *L, int i, const char *name);
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
 /* An error where the list at i has an entry at [0], which no reader of lists comes to. */
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg);
-/* The options at i by name, in one walk; what is not given stays as it is. Any other name is an error that names the
- * nearest. i may be nil or nothing, or 0: no options. */
-typedef struct lm_option {
+/* Any of them: the value of argument `a` (op/op.h) at i, but for numbers made tensors, LM_ARG_S. A list is yours to
+ * free. */
+lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, void *out);
+
+/* An argument of a C function, and where its value goes. */
+typedef struct lm_param {
   const char *name;
-  /* LM_OPTION_OTHER: known, and read by the caller */
-  enum {
-    LM_OPTION_BOOL,
-    LM_OPTION_NUMBER,
-    LM_OPTION_INT,
-    LM_OPTION_TEXT, /* kept alive by the table */
-    LM_OPTION_DTYPE,
-    LM_OPTION_DEVICE,
-    LM_OPTION_FORMAT,
-    LM_OPTION_OTHER
-  } kind;
+  int kind; /* lm_arg_kind, with LM_OR_NIL where nil leaves *out as it is */
   void *out;
-} lm_option;
-lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options);
-/* Of the n arguments from `first` on, those that stand by position become options under these names, which end with
- * NULL, in one table with those of the table that comes last. The table takes their place on the stack. */
-lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const char *const *names);
-#define LM_READ_OPTIONS(L, s, i, fn, ...) \
-  lm_read_options(L, s, i, fn, sizeof((lm_option[]){__VA_ARGS__}) / sizeof(lm_option), (lm_option[]){__VA_ARGS__})
+} lm_param;
+enum { LM_OR_NIL = 1 << 8 };
+#define LM_PARAMS(...) \
+  sizeof((lm_param[]){__VA_ARGS__}) / sizeof(lm_param), (lm_param[]) { __VA_ARGS__ }
+/* Those by position, from `first` on. */
+lm_status lm_read_args(lua_State *L, const lm_lua *s, int first, const char *fn, int n, const lm_param *params);
+#define LM_READ_ARGS(L, s, first, fn, ...) lm_read_args(L, s, first, fn, LM_PARAMS(__VA_ARGS__))
+/* Those by name in the table at i, which may be nil: what is not given stays as it is. Any other name is an error that
+ * names the nearest. */
+lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_param *params);
+#define LM_READ_OPTIONS(L, s, i, fn, ...) lm_read_options(L, s, i, fn, LM_PARAMS(__VA_ARGS__))
+/* Of `count` values from `first` on: the first `limit` of them by position, and any of them by name in a table at the
+ * end. Bit k of *given: params[k] has a value. */
+lm_status lm_read_call(lua_State *L, const lm_lua *s, int first, int count, const char *fn, int limit, int n,
+                       const lm_param *params, uint32_t *given);
+/* Fails for the key of a table of options at i, which is none of these names. */
+lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *const *names);
 
 /* The same where the C frame owns nothing: they raise. */
 static inline void lm_need(lua_State *L, lm_status status) {
@@ -343,6 +348,8 @@ static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, con
   if (!t) lm_need(L, lm_read_tensor(L, LM_STATE(L), i, fn, arg, &t));
   return t;
 }
+/* Declared arguments by position. */
+#define LM_NEED_ARGS(L, first, fn, ...) lm_need(L, LM_READ_ARGS(L, LM_STATE(L), first, fn, __VA_ARGS__))
 double lm_need_number(lua_State *L, int i, const char *fn, const char *arg);
 int64_t lm_need_int(lua_State *L, int i, const char *fn, const char *arg);
 const char *lm_need_text(lua_State *L, int i, const char *fn, const char *arg);

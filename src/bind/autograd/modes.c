@@ -57,22 +57,21 @@ static int bind_autocast(lua_State *L) {
   lm_device device = LM_NO_DEVICE;
   lm_dtype dtype = LM_NO_DTYPE;
   bool enabled = true, cached = true;
-  static const char *const names[] = {"device_type", "dtype", "enabled", "cache_enabled", NULL};
-  int before_f = 0;
-  while (before_f < lua_gettop(L) && lua_type(L, before_f + 1) != LUA_TFUNCTION) before_f++;
-  if (before_f < lua_gettop(L) && before_f > 0 && (before_f > 1 || lua_type(L, 1) != LUA_TTABLE)) {
-    lm_need(L, lm_fold_options(L, "autocast", 1, before_f, names));
-  }
-  if (lua_type(L, 1) != LUA_TTABLE) {
+  const lm_param params[] = {{"device_type", LM_ARG_DEVICE, &device},
+                             {"dtype", LM_ARG_DTYPE, &dtype},
+                             {"enabled", LM_ARG_B, &enabled},
+                             {"cache_enabled", LM_ARG_B, &cached},
+                             {"device", LM_ARG_DEVICE, &device}};
+  int top = lua_gettop(L), f = 1;
+  uint32_t given;
+  while (f < top && lua_type(L, f) != LUA_TFUNCTION) f++;
+  if (f == 1 || lua_type(L, f) != LUA_TFUNCTION) {
+    if (lua_type(L, 1) == LUA_TTABLE) lm_need_function(L, 2, "autocast", "{…}, ");
     lm_status status = lm_fail_arg(L, LM_STATE(L), 1, "autocast", "options", "a table before the function");
     return lm_raise(L, lm_remedy(status, "write lm.autocast({dtype = \"bfloat16\"}, function() … end)"));
   }
-  lm_need_function(L, 2, "autocast", "{…}, ");
-  int top = lua_gettop(L);
   luaL_checkstack(L, 8, "autocast");
-  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 1, "autocast", {"device", LM_OPTION_DEVICE, &device},
-                             {"device_type", LM_OPTION_DEVICE, &device}, {"dtype", LM_OPTION_DTYPE, &dtype},
-                             {"enabled", LM_OPTION_BOOL, &enabled}, {"cache_enabled", LM_OPTION_BOOL, &cached}));
+  lm_need(L, lm_read_call(L, LM_STATE(L), 1, f - 1, "autocast", 4, 5, params, &given));
   if (dtype != LM_NO_DTYPE && dtype != LM_BF16 && dtype != LM_F16)
     return lm_raise(L, lm_fail_dtype("autocast", "dtype", "bfloat16 or float16", lm_dtype_name(dtype)));
   lm_autocast mode = lm_autocast_get();
@@ -83,9 +82,9 @@ static int bind_autocast(lua_State *L) {
     mode.dtype[kind] = dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16;
   }
   lm_autocast before = lm_autocast_enter(mode);
-  int failed = lm_pcall(L, top - 2, LUA_MULTRET);
+  int failed = lm_pcall(L, top - f, LUA_MULTRET);
   lm_autocast_leave(before);
-  return failed ? lua_error(L) : lua_gettop(L) - 1;
+  return failed ? lua_error(L) : lua_gettop(L) - f + 1;
 }
 
 /* is_autocast_enabled([device]): for the kind of that device, or for any. */

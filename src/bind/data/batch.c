@@ -17,8 +17,8 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   gathering *v = arg;
   lm_tensor *x, *index;
   NEED(lm_read_tensor(L, s, 1, v->fn, "x", &x));
-  NEED(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_OPTION_DTYPE, &v->dtype}, {"scale", LM_OPTION_NUMBER, &v->scale},
-                       {"bias", LM_OPTION_NUMBER, &v->bias}));
+  NEED(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_ARG_DTYPE, &v->dtype}, {"scale", LM_ARG_F, &v->scale},
+                       {"bias", LM_ARG_F, &v->bias}));
   if (v->one) {
     int64_t k;
     NEED(lm_read_int(L, s, 2, v->fn, "number", &k));
@@ -40,16 +40,13 @@ static int bind_gather_row(lua_State *L) { return gathering_of(L, "gather_row", 
 
 static lm_status permute(lua_State *L, lm_lua *s, void *arg) {
   int64_t n, seed;
-  NEED(lm_read_int(L, s, 1, "permutation", "n", &n));
-  NEED(lm_read_int(L, s, 2, "permutation", "seed", &seed));
+  NEED(LM_READ_ARGS(L, s, 1, "permutation", {"n", LM_ARG_I, &n}, {"seed", LM_ARG_I, &seed}));
   return lm_permutation(n, (uint64_t)seed, arg);
 }
 
 static lm_status draw_numbers(lua_State *L, lm_lua *s, void *arg) {
   int64_t n, seed, count;
-  NEED(lm_read_int(L, s, 1, "draws", "n", &n));
-  NEED(lm_read_int(L, s, 2, "draws", "seed", &seed));
-  NEED(lm_read_int(L, s, 3, "draws", "count", &count));
+  NEED(LM_READ_ARGS(L, s, 1, "draws", {"n", LM_ARG_I, &n}, {"seed", LM_ARG_I, &seed}, {"count", LM_ARG_I, &count}));
   return lm_draws(n, count, (uint64_t)seed, arg);
 }
 

@@ -26,10 +26,8 @@ static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_ten
                            const int64_t **out) {
   lm_tensor *spans;
   int64_t i, k = 1;
-  NEED(lm_read_plain(L, s, 1, fn, "text", LM_U8, text));
-  NEED(lm_read_plain(L, s, 2, fn, "spans", LM_I64, &spans));
-  NEED(lm_read_int(L, s, 3, fn, "i", &i));
-  if (!lua_isnil(L, 4)) NEED(lm_read_int(L, s, 4, fn, "k", &k));
+  NEED(LM_READ_ARGS(L, s, 1, fn, {"text", LM_ARG_BYTES, text}, {"spans", LM_ARG_INT64S, &spans}, {"i", LM_ARG_I, &i},
+                    {"k", LM_ARG_I | LM_OR_NIL, &k}));
   *meant = spans->ndim == 3;
   int64_t columns = *meant ? spans->size[1] : 1;
   if (spans->ndim < 2 || spans->ndim > 3 || spans->size[spans->ndim - 1] != 2 || i < 1 || i > spans->size[0] || k < 1 ||
@@ -79,9 +77,8 @@ static int bind_csv_line_of(lua_State *L) {
 static lm_status read_csv(lua_State *L, const lm_lua *s, const char *fn, lm_csv *c) {
   lm_tensor *text;
   const char *delimiter;
-  NEED(lm_read_text(L, s, 1, fn, "path", &c->path));
-  NEED(lm_read_plain(L, s, 2, fn, "text", LM_U8, &text));
-  NEED(lm_read_text(L, s, 3, fn, "delimiter", &delimiter));
+  NEED(LM_READ_ARGS(L, s, 1, fn, {"path", LM_ARG_TEXT, &c->path}, {"text", LM_ARG_BYTES, &text},
+                    {"delimiter", LM_ARG_TEXT, &delimiter}));
   c->text = text->numel ? (const char *)text->data : "";
   c->n = text->numel;
   c->delimiter = delimiter[0];
@@ -102,7 +99,8 @@ static int bind_csv_fields(lua_State *L) {
   int count;
   lua_settop(L, 5);
   lm_bytes *made = lm_object_new(L, &buffer_type);
-  int64_t from = lm_need_int(L, 4, fn, "from"), to = lm_need_int(L, 5, fn, "to");
+  int64_t from, to;
+  LM_NEED_ARGS(L, 4, fn, {"from", LM_ARG_I, &from}, {"to", LM_ARG_I, &to});
   lm_need(L, read_csv(L, LM_STATE(L), fn, &c));
   if (from < 0 || to < from || to > c.n)
     return lm_raise(L,
@@ -175,8 +173,7 @@ static lm_status csv_read(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   TRY(read_csv(L, s, fn, &c));
   TRY(lm_read_plain(L, s, 4, fn, "starts", LM_I64, &starts));
-  TRY(lm_read_bool(L, s, 8, fn, "nan", &plan.nan));
-  TRY(lm_read_bool(L, s, 9, fn, "skip", &plan.skip));
+  TRY(LM_READ_ARGS(L, s, 8, fn, {"nan", LM_ARG_B, &plan.nan}, {"skip", LM_ARG_B, &plan.skip}));
   TRY(read_plan(L, s, &v, &plan));
   const int64_t *at = (const int64_t *)starts->data;
   bool rising = starts->ndim == 1 && starts->numel > 0;

@@ -32,11 +32,10 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
 enum { HEADER = 5, MODE, CROP, AT_LEAST };
 
 static lm_status read_image(lua_State *L, const lm_lua *s, const char *fn, lm_image *im) {
-  NEED(lm_read_text(L, s, 2, fn, "name", &im->name));
   NEED(read_bytes(L, s, 1, fn, "bytes", &im->bytes, &im->nbytes));
-  NEED(lm_read_int(L, s, 3, fn, "max_pixels", &im->max_pixels));
-  NEED(lm_read_bool(L, s, 4, fn, "apply_exif_orientation", &im->upright));
-  NEED(lm_read_bool(L, s, 5, fn, "allow_corrupt", &im->allow_corrupt));
+  NEED(LM_READ_ARGS(L, s, 2, fn, {"name", LM_ARG_TEXT, &im->name}, {"max_pixels", LM_ARG_I, &im->max_pixels},
+                    {"apply_exif_orientation", LM_ARG_B, &im->upright},
+                    {"allow_corrupt", LM_ARG_B, &im->allow_corrupt}));
   return lm_image_read_header(im);
 }
 
@@ -59,9 +58,8 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   int64_t mode;
   lm_ints crop = {.n = -1}, at_least = {.n = -1}; /* not given */
   NEED(read_image(L, s, fn, &im));
-  NEED(lm_read_int(L, s, MODE, fn, "mode", &mode));
-  if (!lua_isnil(L, CROP)) NEED(lm_read_ints(L, s, CROP, fn, "crop", false, &crop));
-  if (!lua_isnil(L, AT_LEAST)) NEED(lm_read_ints(L, s, AT_LEAST, fn, "at_least", false, &at_least));
+  NEED(LM_READ_ARGS(L, s, MODE, fn, {"mode", LM_ARG_I, &mode}, {"crop", LM_ARG_SIZE | LM_OR_NIL, &crop},
+                    {"at_least", LM_ARG_SIZE | LM_OR_NIL, &at_least}));
   if (crop.n >= 0 && crop.n != 4) {
     return lm_fail_value(fn, "crop", "{top, left, height, width}", lm_text("%d numbers", crop.n));
   }
@@ -80,8 +78,7 @@ static lm_status encode(lua_State *L, lm_lua *s, const char *fn, const char *opt
                         lm_status (*f)(const lm_tensor *, int, lm_tensor **), lm_tensor **out) {
   lm_tensor *pixels;
   int64_t value;
-  NEED(lm_read_tensor(L, s, 1, fn, "image", &pixels));
-  NEED(lm_read_int(L, s, 2, fn, option, &value));
+  NEED(LM_READ_ARGS(L, s, 1, fn, {"image", LM_ARG_T, &pixels}, {option, LM_ARG_I, &value}));
   return f(pixels, value < 0 || value > 1000 ? -1 : (int)value, out);
 }
 

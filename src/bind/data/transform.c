@@ -19,8 +19,8 @@ typedef struct transforming {
 static lm_status run_transform(lua_State *L, lm_lua *s, void *arg) {
   transforming *t = arg;
   lm_tensor *x, *given = NULL;
-  NEED(lm_read_tensor(L, s, 2, fn, "x", &x));
-  if (!lua_isnil(L, 4)) NEED(lm_read_tensor(L, s, 4, fn, "out", &given));
+  NEED(LM_READ_ARGS(L, s, 1, fn, {"name", LM_ARG_TEXT, &t->name}, {"x", LM_ARG_T, &x}, {"numbers", LM_ARG_OTHER, NULL},
+                    {"out", LM_ARG_T | LM_OR_NIL, &given}));
   return lm_image_transform(t->name, x, t->n, t->v, given, &t->out);
 }
 
@@ -36,7 +36,6 @@ static int bind_image_transform(lua_State *L) {
     t.v[i] = lm_need_number(L, 6, fn, "numbers");
     lua_pop(L, 1);
   }
-  t.name = lm_need_text(L, 1, fn, "name");
   return lm_return_tensors(L, 5, 1, run_transform, &t, &t.out);
 }
 

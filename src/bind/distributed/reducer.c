@@ -43,10 +43,9 @@ static lm_status make_reducer(lua_State *L, const lm_lua *s, reducer_handle *han
   lm_reducer_config config = {.weighted = true};
   TRY(lm_read_group(L, s, 1, ddp, &g));
   TRY(lm_read_list(L, s, 2, ddp, "parameters", false, &n, &params));
-  TRY(LM_READ_OPTIONS(L, s, 4, ddp, {"first_bytes", LM_OPTION_INT, &first}, {"cap_bytes", LM_OPTION_INT, &cap},
-                      {"find_unused", LM_OPTION_BOOL, &config.find_unused},
-                      {"static_graph", LM_OPTION_BOOL, &config.static_graph},
-                      {"weighted", LM_OPTION_BOOL, &config.weighted}));
+  TRY(LM_READ_OPTIONS(L, s, 4, ddp, {"first_bytes", LM_ARG_I, &first}, {"cap_bytes", LM_ARG_I, &cap},
+                      {"find_unused", LM_ARG_B, &config.find_unused}, {"static_graph", LM_ARG_B, &config.static_graph},
+                      {"weighted", LM_ARG_B, &config.weighted}));
   if (first < 1 || cap < 1)
     TRY(first < 1 ? lm_fail_int(ddp, "first_bytes", "at least 1", first)
                   : lm_fail_int(ddp, "cap_bytes", "at least 1", cap));
@@ -251,17 +250,15 @@ static int bind_reducer_gradient(lua_State *L) {
 static int bind_reducer_share(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
-  lm_tensor **t = NULL;
-  int n = 0;
+  lm_list list = {0};
   int64_t root = 0;
   lm_status status;
   lm_note_line(L, s);
   TRY(lm_read_group(L, s, 1, ddp, &g));
-  TRY(lm_read_int(L, s, 3, ddp, "root", &root));
-  TRY(lm_read_list(L, s, 2, ddp, "tensors", false, &n, &t));
-  TRY(lm_share_tensors(g, n, t, (int)root));
+  TRY(LM_READ_ARGS(L, s, 2, ddp, {"tensors", LM_ARG_TL, &list}, {"root", LM_ARG_I, &root}));
+  TRY(lm_share_tensors(g, list.n, list.v, (int)root));
 done:
-  lm_free(t);
+  lm_free(list.v);
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 

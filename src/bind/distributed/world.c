@@ -73,12 +73,11 @@ static int bind_dist_open(lua_State *L) {
   lm_world_handle *handle = lm_object_new(L, &world_type);
   handle->s = s;
   if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "%s: expected a table", fn);
-  lm_need(L,
-          LM_READ_OPTIONS(L, s, 1, fn, {"init_method", LM_OPTION_TEXT, &c.init_method}, {"rank", LM_OPTION_INT, &rank},
-                          {"size", LM_OPTION_INT, &size}, {"timeout", LM_OPTION_NUMBER, &c.timeout},
-                          {"heartbeat_timeout", LM_OPTION_NUMBER, &c.heartbeat_timeout},
-                          {"offers_nccl", LM_OPTION_BOOL, &c.offers_nccl}, {"job", LM_OPTION_TEXT, &c.job},
-                          {"token", LM_OPTION_TEXT, &c.token}));
+  lm_need(L, LM_READ_OPTIONS(L, s, 1, fn, {"init_method", LM_ARG_TEXT, &c.init_method}, {"rank", LM_ARG_I, &rank},
+                             {"size", LM_ARG_I, &size}, {"timeout", LM_ARG_F, &c.timeout},
+                             {"heartbeat_timeout", LM_ARG_F, &c.heartbeat_timeout},
+                             {"offers_nccl", LM_ARG_B, &c.offers_nccl}, {"job", LM_ARG_TEXT, &c.job},
+                             {"token", LM_ARG_TEXT, &c.token}));
   const char *missing = !c.init_method               ? "init_method"
                         : rank == INT64_MAX          ? "rank"
                         : size == INT64_MAX          ? "size"

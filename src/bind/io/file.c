@@ -133,12 +133,10 @@ static lm_status read_parts(lua_State *L, lm_lua *s, void *arg) {
 /* Entry i of the lists of dtypes, shapes and offsets at 2 to 4. */
 static void read_part(lua_State *L, int i, lm_file_part *part) {
   static const char fn[] = "file_read";
-  lm_lua *s = LM_STATE(L);
   int top = lua_gettop(L);
   lm_ints shape;
   for (int list = 2; list <= 4; list++) lua_rawgeti(L, list, i);
-  lm_need(L, lm_read_dtype(L, s, top + 1, fn, "dtype", &part->dtype));
-  lm_need(L, lm_read_ints(L, s, top + 2, fn, "shape", false, &shape));
+  LM_NEED_ARGS(L, top + 1, fn, {"dtype", LM_ARG_DTYPE, &part->dtype}, {"shape", LM_ARG_SIZE, &shape});
   part->at = need_count(L, top + 3);
   part->ndim = shape.n;
   memcpy(part->size, shape.v, (size_t)shape.n * sizeof *shape.v);
@@ -201,13 +199,9 @@ static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "file_blocks";
   lm_tensor **made = arg, *index;
   lm_blocks b;
-  NEED(lm_read_tensor(L, s, 2, fn, "index", &index));
-  NEED(lm_read_text(L, s, 3, fn, "dtype", &b.dtype));
-  NEED(lm_read_int(L, s, 4, fn, "from", &b.from));
-  NEED(lm_read_int(L, s, 5, fn, "size", &b.size));
-  NEED(lm_read_int(L, s, 6, fn, "stride", &b.stride));
-  NEED(lm_read_int(L, s, 7, fn, "base", &b.base));
-  NEED(lm_read_int(L, s, 8, fn, "below", &b.below));
+  NEED(LM_READ_ARGS(L, s, 2, fn, {"index", LM_ARG_T, &index}, {"dtype", LM_ARG_TEXT, &b.dtype},
+                    {"from", LM_ARG_I, &b.from}, {"size", LM_ARG_I, &b.size}, {"stride", LM_ARG_I, &b.stride},
+                    {"base", LM_ARG_I, &b.base}, {"below", LM_ARG_I, &b.below}));
   return lm_file_blocks(file_at_1(L), &b, index, &made[0], &made[1]);
 }
 
@@ -288,10 +282,8 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
   lm_dtype dtype;
   lm_ints size, stride;
   uint64_t at;
-  NEED(lm_read_tensor(L, s, 1, "view_as", "bytes", &t));
-  NEED(lm_read_dtype(L, s, 2, "view_as", "dtype", &dtype));
-  NEED(lm_read_ints(L, s, 3, "view_as", "sizes", false, &size));
-  NEED(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
+  NEED(LM_READ_ARGS(L, s, 1, "view_as", {"bytes", LM_ARG_T, &t}, {"dtype", LM_ARG_DTYPE, &dtype},
+                    {"sizes", LM_ARG_SIZE, &size}, {"strides", LM_ARG_SIZE, &stride}));
   NEED(read_count(L, s, 5, &at));
   if (t->dtype != LM_U8 || !lm_is_contiguous(t) || size.n != stride.n) {
     return lm_fail(LM_E_ARG, "view_as: x must be contiguous uint8, with one stride for each size");
@@ -302,8 +294,9 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
 static int bind_view_as(lua_State *L) { return lm_return_tensor(L, 5, view_bytes); }
 
 static int bind_crc32(lua_State *L) {
-  double before = lm_need_number(L, 2, "crc32", "before");
-  const lm_tensor *t = lm_need_tensor(L, 1, "crc32", "a tensor");
+  double before;
+  lm_tensor *t;
+  LM_NEED_ARGS(L, 1, "crc32", {"a tensor", LM_ARG_T, &t}, {"before", LM_ARG_F, &before});
   if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
     return lm_raise(L, lm_fail(LM_E_ARG, "crc32: x must be contiguous and on cpu"));
   }

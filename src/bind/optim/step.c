@@ -98,10 +98,10 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
   int64_t count = 1;
   bool there;
   const char *kind = NULL;
-  NEED(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_OPTION_TEXT, &kind}, {"step", LM_OPTION_INT, &count},
-                       {"first", LM_OPTION_BOOL, &step->numbers.first}, {"options", LM_OPTION_OTHER, NULL},
-                       {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
-                       {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
+  NEED(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_ARG_TEXT, &kind}, {"step", LM_ARG_I, &count},
+                       {"first", LM_ARG_B, &step->numbers.first}, {"options", LM_ARG_OTHER, NULL},
+                       {"params", LM_ARG_OTHER, NULL}, {"grads", LM_ARG_OTHER, NULL}, {"states", LM_ARG_OTHER, NULL},
+                       {"carried", LM_ARG_OTHER, NULL}));
   const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
   if (!o)
     return lm_fail_value(fn, "kind", "an optimizer's name such as \"SGD\"", kind ? lm_ellipsize(kind, 60) : "nil");
@@ -189,8 +189,7 @@ static lm_status measure(clipping *c, int n, lm_tensor *const *list) {
 
 static int bind_total_norm(lua_State *L) {
   clipping c = {.fn = "total_norm", .work = measure};
-  c.p = lm_need_number(L, 2, c.fn, "p");
-  c.of_grads = lm_need_bool(L, 3, c.fn, "of_grads");
+  LM_NEED_ARGS(L, 2, c.fn, {"p", LM_ARG_F, &c.p}, {"of_grads", LM_ARG_B, &c.of_grads});
   return lm_return_tensors(L, 3, 1, run_clipping, &c, &c.total);
 }
 
@@ -200,8 +199,7 @@ static lm_status clip_to_norm(clipping *c, int n, lm_tensor *const *grads) {
 
 static int bind_clip_with_norm(lua_State *L) {
   clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = clip_to_norm};
-  c.most = lm_need_number(L, 2, c.fn, "max_norm");
-  c.total = lm_need_tensor(L, 3, c.fn, "total");
+  LM_NEED_ARGS(L, 2, c.fn, {"max_norm", LM_ARG_F, &c.most}, {"total", LM_ARG_T, &c.total});
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c));
   return 0;
 }

@@ -60,9 +60,9 @@ static bool has_format(const lm_tensor *t, lm_format format) {
 
 static int bind_is_contiguous(lua_State *L) {
   lm_tensor *t = self(L, "is_contiguous");
-  lm_format format = LM_CONTIGUOUS;
-  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_OPTION_FORMAT, &format}));
-  return lm_return_bool(L, has_format(t, format));
+  int format = LM_CONTIGUOUS;
+  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_ARG_FORMAT, &format}));
+  return lm_return_bool(L, has_format(t, (lm_format)format));
 }
 
 /* ---- to */
@@ -107,13 +107,10 @@ done:
 }
 
 static lm_status read_conversion_options(lua_State *L, const lm_lua *s, int i, conversion *c) {
-  lm_format format = LM_PRESERVE;
-  lm_status status = LM_READ_OPTIONS(L, s, i, "to", {"dtype", LM_OPTION_DTYPE, &c->args.dtype},
-                                     {"device", LM_OPTION_DEVICE, &c->args.device}, {"copy", LM_OPTION_BOOL, &c->copy},
-                                     {"memory_format", LM_OPTION_FORMAT, &format},
-                                     {"non_blocking", LM_OPTION_BOOL, &c->args.non_blocking});
-  c->args.memory_format = (int)format;
-  return status;
+  return LM_READ_OPTIONS(L, s, i, "to", {"dtype", LM_ARG_DTYPE, &c->args.dtype},
+                         {"device", LM_ARG_DEVICE, &c->args.device}, {"copy", LM_ARG_B, &c->copy},
+                         {"memory_format", LM_ARG_FORMAT, &c->args.memory_format},
+                         {"non_blocking", LM_ARG_B, &c->args.non_blocking});
 }
 
 /* The arguments are at 1..top. */

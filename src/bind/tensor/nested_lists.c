@@ -229,8 +229,8 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
     return lm_fail(LM_E_ARG, "tensor: %s is an option; pass it in a table at the end, lm.tensor({…}, {%s = …})",
                    names[i], names[i]);
   }
-  TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_OPTION_DTYPE, &dtype}, {names[1], LM_OPTION_DEVICE, &device},
-                      {names[2], LM_OPTION_BOOL, &requires_grad}));
+  TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_ARG_DTYPE, &dtype}, {names[1], LM_ARG_DEVICE, &device},
+                      {names[2], LM_ARG_B, &requires_grad}));
   if (lm_to_tensor_handle(L, s, 1)) { /* a copy, outside the graph */
     lm_to_copy_args a = {.dtype = dtype, .device = device, .memory_format = LM_PRESERVE};
     TRY(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));

@@ -83,11 +83,8 @@ static lm_status encode(lua_State *L, lm_lua *s, void *arg) {
   size_t n, pair_n = 0;
   const char *text = lua_tolstring(L, 2, &n), *pair = lua_tolstring(L, 3, &pair_n);
   lm_status status;
-  TRY(lm_read_bool(L, s, 4, fn, "special", &special));
-  TRY(lm_read_int(L, s, 5, fn, "most", &most));
-  TRY(lm_read_int(L, s, 6, fn, "strategy", &strategy));
-  TRY(lm_read_bool(L, s, 7, fn, "left", &truncation.left));
-  TRY(lm_read_int(L, s, 8, fn, "base", &base));
+  TRY(LM_READ_ARGS(L, s, 4, fn, {"special", LM_ARG_B, &special}, {"most", LM_ARG_I, &most},
+                   {"strategy", LM_ARG_I, &strategy}, {"left", LM_ARG_B, &truncation.left}, {"base", LM_ARG_I, &base}));
   truncation.most = most;
   truncation.strategy = strategy == 1 ? 1 : strategy == 2 ? 2 : 0;
   TRY(lm_tokenizer_encode(t, text, n, pair, pair_n, special, &truncation, &tokens));
@@ -121,9 +118,8 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   int64_t base;
   int32_t *from = NULL;
   lm_status status;
-  TRY(lm_read_plain(L, s, 2, fn, "ids", LM_I64, &ids));
-  TRY(lm_read_bool(L, s, 3, fn, "skip_special_tokens", &skip));
-  TRY(lm_read_int(L, s, 4, fn, "base", &base));
+  TRY(LM_READ_ARGS(L, s, 2, fn, {"ids", LM_ARG_INT64S, &ids}, {"skip_special_tokens", LM_ARG_B, &skip},
+                   {"base", LM_ARG_I, &base}));
   from = lm_malloc((size_t)ids->numel * sizeof *from);
   if (!from) TRY(LM_E_OOM);
   for (int64_t i = 0; i < ids->numel; i++) {
