@@ -10,34 +10,6 @@
 
 static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
 
-const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type) {
-  static _Thread_local char text[96];
-  lua_Debug ar;
-  const bool method = lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar) && strcmp(ar.namewhat, "method") == 0;
-  const bool first = strcmp(arg, "x") == 0, second = strcmp(arg, "other") == 0 || strcmp(arg, "exponent") == 0;
-  const bool dotted = !method && ((type == LUA_TNONE && (first || second)) ||
-                                  (first && (type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION)) ||
-                                  (first && type == LUA_TBOOLEAN && fn[strlen(fn) - 1] == '_'));
-  snprintf(text, sizeof text, " (as a method it is x:%s(…), with a colon)", fn);
-  return dotted ? text : "";
-}
-
-const char *lm_equality_hint(int type) {
-  if (type != LUA_TBOOLEAN) return "";
-  return "; == of tensors is whether both are the same object: x:eq(y) compares their elements";
-}
-
-lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound) {
-  int type = lua_type(L, i);
-  const char *hint = lm_dot_hint(L, fn, arg, type);
-  if (!*hint && strstr(bound, "tensor")) hint = lm_equality_hint(type);
-  return lm_fail(lm_fail_value(fn, arg, bound, lm_describe_arg(L, s, i)), "%s%s", lm_error(), hint);
-}
-
-int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound) {
-  return lm_raise(L, lm_fail_arg(L, LM_STATE(L), i, fn, arg, bound));
-}
-
 static lm_status dead_tensor(const lm_tensor_handle *b, const char *fn, const char *arg) {
   return lm_fail_value(fn, arg, "a live tensor", lm_text("one that %s", b->why ? b->why : "is empty"));
 }
@@ -57,25 +29,6 @@ lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, co
   if (t->dtype == dtype && lm_is_contiguous(t) && LM_DEVICE_KIND(t->device) == LM_CPU) return LM_OK;
   return lm_fail_value(fn, arg, lm_text("a contiguous tensor of dtype %s on the CPU", lm_dtype_name(dtype)),
                        lm_describe_arg(L, s, i));
-}
-
-bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
-  enum { TCDATA = 10 }; /* LuaJIT's type of FFI values; no public name */
-  if (lua_type(L, i) != TCDATA) return false;
-  if (i < 0) i = lua_gettop(L) + 1 + i;
-  lm_reg_get(L, &lm_reg_is_int64);
-  if (lua_type(L, -1) != LUA_TFUNCTION) {
-    lua_pop(L, 1);
-    return false;
-  }
-  lua_pushvalue(L, i);
-  lm_lua *state = (lm_lua *)s;
-  state->asking++; /* a debug hook may run, and free what the call has read */
-  bool is = lua_pcall(L, 1, 1, 0) == 0 && lua_toboolean(L, -1);
-  state->asking--;
-  lua_pop(L, 1);
-  if (is) memcpy(out, lua_topointer(L, i), sizeof *out);
-  return is;
 }
 
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
@@ -147,6 +100,13 @@ lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, con
   const char *text = lm_to_text(L, i);
   if (!text) return lm_fail_arg(L, s, i, fn, arg, "a string");
   *out = text;
+  return LM_OK;
+}
+
+lm_status lm_read_string(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out,
+                         size_t *n) {
+  if (lua_type(L, i) != LUA_TSTRING) return lm_fail_arg(L, s, i, fn, arg, "a string");
+  *out = lua_tolstring(L, i, n);
   return LM_OK;
 }
 
@@ -309,18 +269,11 @@ lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, con
   return LM_OK;
 }
 
-/* By walking: looking a C string up would make a Lua string, which may collect. */
-bool lm_field(lua_State *L, int i, const char *name) {
-  lua_pushnil(L);
-  while (lua_next(L, i)) {
-    const char *key = lm_to_text(L, -2);
-    if (key && strcmp(key, name) == 0) {
-      lua_remove(L, -2);
-      return true;
-    }
-    lua_pop(L, 1);
-  }
-  return false;
+lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
+                            struct lm_generator **out) {
+  *out = lm_to_object(L, i, &lm_generator_type);
+  if (*out) return LM_OK;
+  return lm_fail_value(fn, arg, "an lm.Generator", lm_describe_arg(L, s, i));
 }
 
 /* ---- declared arguments */
@@ -499,6 +452,16 @@ NEED_ARGUMENT(text, const char *)
 NEED_ARGUMENT(bool, bool)
 NEED_ARGUMENT(dtype, lm_dtype)
 
+const char *lm_need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
+  const char *text = NULL;
+  lm_need(L, lm_read_string(L, LM_STATE(L), i, fn, arg, &text, n));
+  return text;
+}
+
+void lm_need_table(lua_State *L, int i, const char *fn, const char *arg) {
+  if (lua_type(L, i) != LUA_TTABLE) lm_raise_arg(L, i, fn, arg, "a table");
+}
+
 lm_device lm_need_device(lua_State *L, int i, const char *fn) {
   lm_device device = LM_NO_DEVICE;
   lm_need(L, lm_read_device(L, LM_STATE(L), i, fn, "device", &device));
@@ -511,15 +474,6 @@ void lm_need_function(lua_State *L, int i, const char *fn, const char *before) {
   lm_status status = lm_fail_arg(L, LM_STATE(L), i, last ? last + 1 : fn, "f", "a function");
   lm_raise(L, lm_remedy(status, "write lm.%s(%sfunction() … end)", fn, before));
 }
-
-/* check_start(fn, arg, list): of a list that is read in Lua. */
-static int bind_check_start(lua_State *L) {
-  luaL_checktype(L, 3, LUA_TTABLE);
-  lm_need(L, lm_check_start(L, 3, luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
-  return 0;
-}
-
-const luaL_Reg lm_argument_functions[] = {{"check_start", bind_check_start}, {NULL, NULL}};
 
 const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *name, int before, int *n) {
   if (lua_type(L, i) != LUA_TTABLE) lm_raise_arg(L, i, fn, name, "a list of strings");
@@ -535,3 +489,31 @@ const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *na
   out[before + *n] = NULL;
   return out;
 }
+
+/* check_start(fn, arg, list): of a list that is read in Lua. */
+static int bind_check_start(lua_State *L) {
+  const char *fn = lm_need_text(L, 1, "check_start", "fn"), *arg = lm_need_text(L, 2, fn, "arg");
+  lm_need_table(L, 3, fn, arg);
+  lm_need(L, lm_check_start(L, 3, fn, arg));
+  return 0;
+}
+
+/* nearest(word, list) */
+static int bind_nearest(lua_State *L) {
+  enum { MAX_NAMES = 4096 }; /* the library itself has more than 512 */
+  const char *names[MAX_NAMES];
+  size_t bytes;
+  int n = 0;
+  const char *word = lm_need_string(L, 1, "nearest", "word", &bytes);
+  lm_need_table(L, 2, "nearest", "list");
+  for (int i = 1; n < MAX_NAMES; i++) { /* the list keeps the strings alive */
+    lua_rawgeti(L, 2, i);
+    if (lua_type(L, -1) != LUA_TSTRING) break;
+    names[n++] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  const char *near = lm_nearest(word, n, names);
+  return lm_return_text(L, near);
+}
+
+const luaL_Reg lm_argument_functions[] = {FN(check_start), FN(nearest), {NULL, NULL}};

@@ -120,7 +120,11 @@ static inline void lm_reg_get(lua_State *L, const char *key) {
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
 /* registry[key] = the value on top, popped */
-void lm_reg_set(lua_State *L, const char *key);
+static inline void lm_reg_set(lua_State *L, const char *key) {
+  lua_pushlightuserdata(L, (void *)key);
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
 /* int64_cdata.c: what only LuaJIT's FFI can do, into the registry. */
 void lm_load_int64_cdata(lua_State *L);
 
@@ -224,6 +228,25 @@ int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f);
  * itself, since finalizers that run between may free them. */
 lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *arg);
 
+/* ---- values.c: none raises or allocates in Lua */
+/* The value at index i in the words of options.describe (base/options.lua): "a tensor [2, 3]", "0.5", "string 'x'",
+ * "nil", "a table". Thread-local text. */
+const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
+/* FN: ARG must be BOUND, got VALUE, of the value at i. LM_E_ARG. */
+lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound);
+/* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
+ * says which. The value keeps it alive. */
+const char *lm_to_text(lua_State *L, int i);
+/* The hint of messages for a method called with a dot: x.item() passes nothing as x, x.view(4, -1) a number, x.add(y)
+ * nothing as other. "" for other calls. */
+const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type);
+/* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
+const char *lm_equality_hint(int type);
+/* An int64 or uint64 cdata's value. */
+bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
+/* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
+bool lm_field(lua_State *L, int i, const char *name);
+
 /* ---- error.c */
 /* Raises the last message at the first line outside our own Lua files; never returns. Only where the
  * C frame owns nothing. */
@@ -238,19 +261,16 @@ void lm_push_where(lua_State *L);
  * end. Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
 int lm_note_traceback(lua_State *L); /* its handler */
+/* module.c: the functions that call ops, which messages tell from others. */
+typedef struct lm_call_functions {
+  lua_CFunction index, newindex, op, op_in_place, overload;
+} lm_call_functions;
+extern const lm_call_functions lm_calls;
 /* Where ranks wait is given by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
-/* The value at index i in the words of options.describe (base/options.lua): "a tensor [2, 3]", "0.5", "string 'x'",
- * "nil", "a table". Thread-local text. */
-const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
-/* FN: ARG must be BOUND, got VALUE, of the value at i. LM_E_ARG. */
-lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound);
-/* The same, raised; for where the C frame owns nothing. */
+/* lm_fail_arg, raised; for where the C frame owns nothing. */
 int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound);
-/* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
- * says which. The value keeps it alive. */
-const char *lm_to_text(lua_State *L, int i);
 /* Says what lm_warn was given, once for each line of the caller's. */
 void lm_show_warning(lua_State *L);
 /* The same, once for each line and name: of a function, for one. */
@@ -272,11 +292,6 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name, int function)
 /* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
  * a debug hook may free them. So calls make what they return first, then read, then use. */
-/* The hint of messages for a method called with a dot: x.item() passes nothing as x, x.view(4, -1) a number, x.add(y)
- * nothing as other. "" for other calls. */
-const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type);
-/* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
-const char *lm_equality_hint(int type);
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);
 /* A tensor, or a number or boolean made 0-d; *owned is what the caller has to release, or NULL. */
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
@@ -284,14 +299,17 @@ lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, c
 lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, double *out);
 lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
 lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out);
+/* Bytes, of which some may be zero. */
+lm_status lm_read_string(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out,
+                         size_t *n);
 lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out);
 /* 1-based, not 0, to 0-based; negative from the end stays. */
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
 lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out);
 /* A string, or an integer: a CUDA ordinal. */
 lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out);
-/* random.c: an lm.Generator. */
 struct lm_generator;
+extern const lm_object_type lm_generator_type; /* tensor/random.c */
 lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
                             struct lm_generator **out);
 /* Sizes (dims false) or dims (true) from a number or a list. */
@@ -304,16 +322,11 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
                        lm_tensor ***out);
 /* A tensor or a list of them, each with a reference of yours. */
 lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, lm_list *out);
-/* An int64 or uint64 cdata's value. */
-bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
-/* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
-bool lm_field(lua_State *L, int i, const char *name);
 /* For a table at i in which nothing was found: an error if it has a metatable with __index or __len. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
 /* An error where the list at i has an entry at [0], which no reader of lists comes to. */
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg);
-/* Any of them: the value of argument `a` (op/op.h) at i, but for numbers made tensors, LM_ARG_S. A list is yours to
- * free. */
+/* The value of argument `a` (op/op.h) at i, of any kind except LM_ARG_S. A list is yours to free. */
 lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, void *out);
 
 /* An argument of a C function, and where its value goes. */
@@ -353,6 +366,8 @@ static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, con
 double lm_need_number(lua_State *L, int i, const char *fn, const char *arg);
 int64_t lm_need_int(lua_State *L, int i, const char *fn, const char *arg);
 const char *lm_need_text(lua_State *L, int i, const char *fn, const char *arg);
+const char *lm_need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n);
+void lm_need_table(lua_State *L, int i, const char *fn, const char *arg);
 bool lm_need_bool(lua_State *L, int i, const char *fn, const char *arg);
 lm_dtype lm_need_dtype(lua_State *L, int i, const char *fn, const char *arg);
 lm_device lm_need_device(lua_State *L, int i, const char *fn);

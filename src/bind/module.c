@@ -6,11 +6,7 @@ const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protec
     lm_reg_module, lm_reg_ported;
 static const char lm_reg_anchor;
 
-void lm_reg_set(lua_State *L, const char *key) {
-  lua_pushlightuserdata(L, (void *)key);
-  lua_insert(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-}
+const lm_call_functions lm_calls = {lm_bind_index, lm_bind_newindex, lm_bind_op, lm_bind_op_in_place, lm_bind_overload};
 
 /* A name's one address in this state, for as long as the state lives. */
 static const char *intern(lua_State *L, const char *name) {

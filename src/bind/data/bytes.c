@@ -8,11 +8,9 @@
 
 static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **out = arg;
-  (void)s;
-  if (lua_type(L, 1) != LUA_TSTRING)
-    return lm_fail_value("bytes_tensor", "bytes", "a string", lm_describe_arg(L, s, 1));
   size_t n;
-  const char *text = lua_tolstring(L, 1, &n);
+  const char *text;
+  NEED(lm_read_string(L, s, 1, "bytes_tensor", "bytes", &text, &n));
   int64_t size = (int64_t)n;
   lm_status status = lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out);
   if (status == LM_OK && n) memcpy((*out)->data, text, n);

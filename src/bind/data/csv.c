@@ -192,7 +192,7 @@ done:
 static int bind_csv_read(lua_State *L) {
   csv_result result = {0};
   lua_settop(L, 9);
-  for (int i = 5; i <= 7; i++) luaL_checktype(L, i, LUA_TTABLE);
+  for (int i = 5; i <= 7; i++) lm_need_table(L, i, "csv_read", "columns");
   lm_return_tensors(L, 9, 2, csv_read, &result, result.made);
   lua_pushnumber(L, (double)result.table.rows);
   return 3;

@@ -27,8 +27,7 @@ static lm_status run_transform(lua_State *L, lm_lua *s, void *arg) {
 static int bind_image_transform(lua_State *L) {
   transforming t = {0};
   lua_settop(L, 4);
-  if (lua_type(L, 3) != LUA_TTABLE)
-    return lm_raise_text(L, "%s: numbers must be a list, got %s", fn, lm_describe_arg(L, LM_STATE(L), 3));
+  lm_need_table(L, 3, fn, "numbers");
   t.n = (int)lua_objlen(L, 3);
   t.v = lua_newuserdata(L, ((size_t)t.n + 1) * sizeof *t.v); /* 5 */
   for (int i = 0; i < t.n; i++) {

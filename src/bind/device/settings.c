@@ -15,11 +15,11 @@ static int bind_setting(lua_State *L) {
 
 /* Loads the backend: libraries have versions also where there is no device. */
 static int bind_cuda_version(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, "cuda_version", "library", "a string");
+  const char *library = lm_need_text(L, 1, "cuda_version", "library");
   int64_t version = 0;
   if (lm_device_load("cuda") == LM_OK) {
     const lm_backend *backend = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
-    if (backend && backend->version) version = backend->version(lua_tostring(L, 1));
+    if (backend && backend->version) version = backend->version(library);
   }
   if (version > 0) {
     lua_pushnumber(L, (double)version);

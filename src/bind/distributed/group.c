@@ -21,10 +21,9 @@ static void close_group(void *object) {
 }
 static const lm_object_type group_type = {"luminary.group", sizeof(group_handle), close_group, "a process group", NULL};
 
-int lm_bind_close_group(lua_State *L) {
-  void *group = lm_to_object(L, 1, &group_type);
-  if (!group) return lm_raise_text(L, "dist_close: expected a world or a group");
-  close_group(group);
+/* dist_close(world or group); a second time is fine */
+static int bind_dist_close(lua_State *L) {
+  if (!lm_world_close_at(L, 1)) close_group(lm_need_object(L, 1, &group_type, "dist_close"));
   return 0;
 }
 
@@ -61,8 +60,7 @@ static group_handle *new_group(lua_State *L) {
  */
 static int bind_dist_has(lua_State *L) {
   char text[LM_GROUP_TEXT];
-  const char *fn = lm_to_text(L, 2);
-  if (!fn) return lm_raise_text(L, "dist_has: expected two names");
+  const char *fn = lm_need_text(L, 2, "dist_has", "who");
   lm_status status = lm_group_backend_check(lm_need_text(L, 1, fn, "backend"), text);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, fn));
   return lm_return_text(L, text);
@@ -87,7 +85,7 @@ static lm_status open_group(lua_State *L, const lm_lua *s, group_handle *handle)
     lua_pop(L, 1);
     ranks[i] = rank < 0 || rank > INT32_MAX ? -1 : (int)rank;
   }
-  if (!lua_isnil(L, 4)) TRY(lm_read_number(L, s, 4, "new_group", "timeout", &timeout));
+  TRY(LM_READ_ARGS(L, s, 4, "new_group", {"timeout", LM_ARG_F | LM_OR_NIL, &timeout}));
   TRY(lm_group_new(handle->world->world, lua_tostring(L, 2), n, ranks, timeout, &handle->group));
 done:
   lm_free(ranks);
@@ -99,9 +97,8 @@ static int bind_dist_group(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   lm_world_handle *world = lm_need_world(L, 1, "new_group");
-  if (!lm_to_text(L, 2) || lua_type(L, 3) != LUA_TTABLE) {
-    return lm_raise_text(L, "new_group: expected a backend and a list of ranks");
-  }
+  lm_need_text(L, 2, "new_group", "backend");
+  lm_need_table(L, 3, "new_group", "ranks");
   group_handle *handle = new_group(L); /* 5 */
   handle->world = world;
   lm_object_keeps(L, 1);
@@ -137,5 +134,5 @@ static int bind_nccl_version(lua_State *L) {
   return 2;
 }
 
-const luaL_Reg lm_group_functions[] = {FN(dist_has),     FN(dist_solo),    FN(dist_group),
+const luaL_Reg lm_group_functions[] = {FN(dist_has),     FN(dist_close),   FN(dist_solo), FN(dist_group),
                                        FN(dist_members), FN(nccl_version), {NULL, NULL}};

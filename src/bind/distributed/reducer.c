@@ -70,9 +70,7 @@ done:
 static int bind_reducer_new(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
-  if (lua_type(L, 3) != LUA_TTABLE || lua_type(L, 4) != LUA_TTABLE) {
-    return lm_raise_text(L, "%s: expected a list of names and a table of options", ddp);
-  }
+  lm_need_table(L, 3, ddp, "names");
   reducer_handle *handle = lm_object_new(L, &reducer_type);
   handle->of_group.close = close_reducer;
   handle->s = s;
@@ -179,7 +177,7 @@ static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content
 static int bind_reducer_set_hook(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   reducer_handle *handle = self(L);
-  const char *name = luaL_checkstring(L, 2);
+  const char *name = lm_need_text(L, 2, ddp, "hook");
   lm_comm_hook hook = {.name = name, .wire = LM_DTYPE_COUNT};
   if (strcmp(name, "fp16_compress") == 0) hook.wire = LM_F16;
   if (strcmp(name, "bf16_compress") == 0) hook.wire = LM_BF16;
@@ -268,8 +266,7 @@ static int bind_reducer_share_text(lua_State *L) {
   lm_group *g;
   char *theirs = NULL;
   size_t n = 0;
-  if (lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: expected a string", ddp);
-  const char *mine = lua_tolstring(L, 2, &n);
+  const char *mine = lm_need_string(L, 2, ddp, "text", &n);
   lm_tensor_handle *owner = lm_tensor_handle_new(L); /* of the bytes, while Lua makes a string of them */
   lm_tensor *t = NULL;
   lm_note_line(L, s);
@@ -283,11 +280,13 @@ static int bind_reducer_share_text(lua_State *L) {
 
 /* reducer_fail(group, message): notifies all ranks that this one is going to raise this */
 static int bind_reducer_fail(lua_State *L) {
+  size_t n;
   lm_group *g = lm_to_group(L, 1);
-  if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: expected a group and a message", ddp);
+  const char *text = lm_need_string(L, 2, ddp, "message", &n);
+  if (!g) return lm_raise_arg(L, 1, ddp, "group", "a process group");
   lm_note_line(L, LM_STATE(L));
   char message[LM_FAILURE_MESSAGE];
-  lm_write_bytes(message, sizeof message, lua_tostring(L, 2), lua_objlen(L, 2));
+  lm_write_bytes(message, sizeof message, text, n);
   lm_share_failure(g, message);
   return 0;
 }

@@ -72,7 +72,7 @@ static int bind_dist_open(lua_State *L) {
   lua_settop(L, 1);
   lm_world_handle *handle = lm_object_new(L, &world_type);
   handle->s = s;
-  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "%s: expected a table", fn);
+  lm_need_table(L, 1, fn, "the plan");
   lm_need(L, LM_READ_OPTIONS(L, s, 1, fn, {"init_method", LM_ARG_TEXT, &c.init_method}, {"rank", LM_ARG_I, &rank},
                              {"size", LM_ARG_I, &size}, {"timeout", LM_ARG_F, &c.timeout},
                              {"heartbeat_timeout", LM_ARG_F, &c.heartbeat_timeout},
@@ -99,12 +99,10 @@ static int bind_dist_open(lua_State *L) {
   return 1;
 }
 
-/* dist_close(world or group); a second time is fine */
-static int bind_dist_close(lua_State *L) {
-  void *world = lm_to_object(L, 1, &world_type);
-  if (!world) return lm_bind_close_group(L);
-  close_world(world);
-  return 0;
+bool lm_world_close_at(lua_State *L, int i) {
+  void *world = lm_to_object(L, i, &world_type);
+  if (world) close_world(world);
+  return world != NULL;
 }
 
 /* dist_pmix() -> true, or false and why this process cannot meet others by PMIx */
@@ -186,14 +184,13 @@ static int bind_dist_cause(lua_State *L) {
 /* dist_fail(world, where, message): notifies all ranks that this one failed */
 static int bind_dist_fail(lua_State *L) {
   lm_world *world = lm_need_world(L, 1, "dist_fail")->world;
-  if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TSTRING) {
-    return lm_raise_text(L, "dist_fail: expected a world and two strings");
-  }
+  size_t n;
+  const char *where = lm_need_text(L, 2, "dist_fail", "where"), *text = lm_need_string(L, 3, "dist_fail", "text", &n);
   char message[LM_FAILURE_MESSAGE];
-  lm_write_bytes(message, sizeof message, lua_tostring(L, 3), lua_objlen(L, 3));
-  lm_world_fail(world, lua_tostring(L, 2), message);
+  lm_write_bytes(message, sizeof message, text, n);
+  lm_world_fail(world, where, message);
   return 0;
 }
 
-const luaL_Reg lm_world_functions[] = {FN(dist_open),    FN(dist_close), FN(dist_pmix), FN(dist_local_rank),
-                                       FN(dist_backend), FN(dist_cause), FN(dist_fail), {NULL, NULL}};
+const luaL_Reg lm_world_functions[] = {FN(dist_open),  FN(dist_pmix), FN(dist_local_rank), FN(dist_backend),
+                                       FN(dist_cause), FN(dist_fail), {NULL, NULL}};

@@ -76,7 +76,7 @@ static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
 
 static int bind_file_open(lua_State *L) {
   lua_settop(L, 3);
-  opening v = {lm_need_text(L, 1, luaL_optstring(L, 3, "load"), "path"), lua_toboolean(L, 2), NULL};
+  opening v = {lm_need_text(L, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "load", "path"), lua_toboolean(L, 2), NULL};
   lm_file **file = lm_object_new(L, &file_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_file, &v));
   *file = v.file;
@@ -149,7 +149,7 @@ static int bind_file_read(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   need_file(L, "file_read");
-  for (int list = 2; list <= 4; list++) luaL_checktype(L, list, LUA_TTABLE);
+  for (int list = 2; list <= 4; list++) lm_need_table(L, list, "file_read", "the list");
   reading r = {(int)lua_objlen(L, 2), NULL};
   lm_gc_step_if_due(L, s);
   r.part = lua_newuserdata(L, (size_t)r.n * sizeof *r.part + 1);
@@ -345,7 +345,7 @@ done:
 
 static int bind_write_pieces(lua_State *L) {
   lua_settop(L, 3);
-  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_arg(L, 2, "write_pieces", "pieces", "a list");
+  lm_need_table(L, 2, "write_pieces", "pieces");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
   return 0;
 }

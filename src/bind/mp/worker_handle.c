@@ -69,7 +69,9 @@ static const lm_object_type worker_type = {"luminary.worker", sizeof(worker), co
 static worker *need_worker(lua_State *L) { return lm_need_object(L, 1, &worker_type, "lm.mp"); }
 
 static int bind_mp_close(lua_State *L) {
-  close_worker(need_worker(L), luaL_optnumber(L, 2, 2));
+  double seconds = 2;
+  LM_NEED_ARGS(L, 2, "mp_close", {"seconds", LM_ARG_F | LM_OR_NIL, &seconds});
+  close_worker(need_worker(L), seconds);
   return 0;
 }
 
@@ -131,7 +133,7 @@ static int bind_mp_pair(lua_State *L) {
 }
 
 static int bind_mp_parent(lua_State *L) {
-  int fd = luaL_checkint(L, 1), kind = 0;
+  int fd = (int)lm_need_int(L, 1, "mp_parent", "fd"), kind = 0;
   bool thread = lua_toboolean(L, 2);
   socklen_t n = sizeof kind;
   if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_SEQPACKET) {
@@ -172,7 +174,7 @@ done:
 static int bind_mp_receive(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   worker *w = need_worker(L);
-  double seconds = luaL_checknumber(L, 2);
+  double seconds = lm_need_number(L, 2, "mp_receive", "seconds");
   bool closed = false;
   lm_mp_message **held = lm_mp_message_held(L, s);
   if (w->fd < 0) return 0;
@@ -207,8 +209,8 @@ static bool has_news(worker *w, struct pollfd *polls, int *n, double *most) {
 }
 
 static int bind_mp_wait(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
-  double deadline = lm_seconds() + luaL_checknumber(L, 2);
+  lm_need_table(L, 1, "mp_wait", "workers");
+  double deadline = lm_seconds() + lm_need_number(L, 2, "mp_wait", "seconds");
   int count = (int)lua_objlen(L, 1);
   struct pollfd *polls = lua_newuserdata(L, (size_t)(2 * count + 1) * sizeof *polls);
   for (;;) {
@@ -245,7 +247,7 @@ static int bind_mp_ended(lua_State *L) {
 
 static int bind_mp_signal(lua_State *L) {
   worker *w = need_worker(L);
-  int number = luaL_checkint(L, 2);
+  int number = (int)lm_need_int(L, 2, "mp_signal", "number");
   if (w->thread) lm_lua_thread_interrupt(w->thread);
   lm_process_signal(&w->process, number);
   return 0;

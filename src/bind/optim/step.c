@@ -142,7 +142,7 @@ done:
 
 static int bind_optim_step(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_arg(L, 1, fn, "argument 1", "a table");
+  lm_need_table(L, 1, fn, "argument 1");
   lua_settop(L, 1);
   luaL_checkstack(L, 32, fn);
   lm_gc_step_if_due(L, s);

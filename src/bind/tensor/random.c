@@ -10,18 +10,12 @@
 #include "tensor/generator.h"
 
 static void close_generator(void *object) { (void)object; }
-static const lm_object_type generator_type = {"luminary.generator", sizeof(lm_generator), close_generator,
-                                              "a generator", NULL};
-
-lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_generator **out) {
-  *out = lm_to_object(L, i, &generator_type);
-  if (*out) return LM_OK;
-  return lm_fail_value(fn, arg, "an lm.Generator", lm_describe_arg(L, s, i));
-}
+const lm_object_type lm_generator_type = {"luminary.generator", sizeof(lm_generator), close_generator, "a generator",
+                                          NULL};
 
 /* NULL, and the device, for its default one. */
 static lm_generator *generator_at(lua_State *L, int i, const char *fn, lm_device *device) {
-  lm_generator *g = lm_to_object(L, i, &generator_type);
+  lm_generator *g = lm_to_object(L, i, &lm_generator_type);
   *device = g ? g->device : lm_device_or_default(L, i, fn);
   return g;
 }
@@ -29,15 +23,15 @@ static lm_generator *generator_at(lua_State *L, int i, const char *fn, lm_device
 static int bind_generator(lua_State *L) {
   lm_device device = lm_device_or_default(L, 1, "Generator");
   bool is_default = lua_toboolean(L, 2);
-  lm_generator *g = lm_object_new(L, &generator_type);
+  lm_generator *g = lm_object_new(L, &lm_generator_type);
   *g = (lm_generator){.device = device, .is_default = is_default, .own = {.seed = 67280421310721}};
   return 1;
 }
 
-static int bind_is_generator(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &generator_type) != NULL); }
+static int bind_is_generator(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &lm_generator_type) != NULL); }
 
 static int bind_generator_device(lua_State *L) {
-  const lm_generator *g = lm_need_object(L, 1, &generator_type, "Generator");
+  const lm_generator *g = lm_need_object(L, 1, &lm_generator_type, "Generator");
   return lm_return_text(L, lm_device_name(g->device));
 }
 
@@ -108,7 +102,7 @@ static int bind_set_rng_state(lua_State *L) {
 static int bind_with_seed(lua_State *L) {
   lm_device cpu = LM_DEVICE(LM_CPU, 0);
   lm_draw before = lm_generator_get(NULL, cpu);
-  lm_generator_set(NULL, cpu, (lm_draw){(uint64_t)luaL_checknumber(L, 1), 0});
+  lm_generator_set(NULL, cpu, (lm_draw){(uint64_t)lm_need_int(L, 1, "with_seed", "seed"), 0});
   int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
   lm_generator_set(NULL, cpu, before);
   return failed ? lua_error(L) : lua_gettop(L) - 1;

@@ -28,16 +28,9 @@ static const lm_object_type buffer_type = {"luminary.text_buffer", sizeof(lm_byt
 
 static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need_held(L, 1, &tokenizer_type, fn); }
 
-static const char *need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
-  if (lua_type(L, i) != LUA_TSTRING) {
-    lm_raise_text(L, "%s: %s must be a string, got %s", fn, arg, lm_describe_arg(L, LM_STATE(L), i));
-  }
-  return lua_tolstring(L, i, n);
-}
-
 static int bind_tokenizer_new(lua_State *L) {
   lua_settop(L, 2);
-  if (!lua_istable(L, 1)) return lm_raise_arg(L, 1, "Tokenizer", "plan", "a table");
+  lm_need_table(L, 1, "Tokenizer", "plan");
   lm_tokenizer **made = lm_object_new(L, &tokenizer_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), lm_tokenizer_read_plan, made));
   lua_settop(L, 3);
@@ -99,8 +92,8 @@ static int bind_tokenizer_encode(lua_State *L) {
   size_t n;
   lua_settop(L, 8);
   tokenizer_at(L, "encode");
-  need_string(L, 2, "encode", "text", &n);
-  if (!lua_isnil(L, 3)) need_string(L, 3, "encode", "pair", &n);
+  lm_need_string(L, 2, "encode", "text", &n);
+  if (!lua_isnil(L, 3)) lm_need_string(L, 3, "encode", "pair", &n);
   return lm_return_tensors(L, 8, RESULTS, encode, made, made);
 }
 
@@ -148,7 +141,7 @@ static int bind_tokenizer_decode(lua_State *L) {
 static int bind_tokenizer_id(lua_State *L) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "token_to_id");
-  const char *text = need_string(L, 2, "token_to_id", "token", &n);
+  const char *text = lm_need_string(L, 2, "token_to_id", "token", &n);
   int32_t id = lm_tokenizer_id(t, text, n);
   if (id < 0) return 0;
   return lm_return_int(L, id);
@@ -219,7 +212,7 @@ static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_add
   lua_rawgeti(L, 2, i);
   if (!lua_istable(L, -1)) return false;
   lua_getfield(L, -1, "content");
-  *text = need_string(L, lua_gettop(L), "add_tokens", "content", n);
+  *text = lm_need_string(L, lua_gettop(L), "add_tokens", "content", n);
   lua_insert(L, -2);
   *as = (lm_added_token){.single_word = flag(L, "single_word"),
                          .lstrip = flag(L, "lstrip"),
@@ -232,7 +225,7 @@ static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_add
 /* All of them, or none where one is no token. */
 static int bind_tokenizer_add(lua_State *L) {
   lm_tokenizer *t = tokenizer_at(L, "add_tokens");
-  luaL_checktype(L, 2, LUA_TTABLE);
+  lm_need_table(L, 2, "add_tokens", "tokens");
   lua_settop(L, 2);
   lm_added_token as;
   const char *text;
