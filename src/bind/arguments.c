@@ -498,6 +498,9 @@ static int bind_check_start(lua_State *L) {
   return 0;
 }
 
+/* describe(v): as messages show it */
+static int bind_describe(lua_State *L) { return lm_return_text(L, lm_describe_arg(L, LM_STATE(L), 1)); }
+
 /* nearest(word, list) */
 static int bind_nearest(lua_State *L) {
   enum { MAX_NAMES = 4096 }; /* the library itself has more than 512 */
@@ -516,4 +519,4 @@ static int bind_nearest(lua_State *L) {
   return lm_return_text(L, near);
 }
 
-const luaL_Reg lm_argument_functions[] = {FN(check_start), FN(nearest), {NULL, NULL}};
+const luaL_Reg lm_argument_functions[] = {FN(check_start), FN(nearest), FN(describe), {NULL, NULL}};

@@ -229,7 +229,7 @@ int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f);
 lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *arg);
 
 /* ---- values.c: none raises or allocates in Lua */
-/* The value at index i in the words of options.describe (base/options.lua): "a tensor [2, 3]", "0.5", "string 'x'",
+/* The value at index i in the words of messages: "a tensor [2, 3]", "0.5", "string 'x'",
  * "nil", "a table". Thread-local text. */
 const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
 /* FN: ARG must be BOUND, got VALUE, of the value at i. LM_E_ARG. */
