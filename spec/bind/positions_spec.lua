@@ -4,6 +4,7 @@ local lm = require "luminary"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
 local help = require "luminary.help"
+local op_text = require "luminary.help.op_text"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local golden = dofile "spec/golden/positions.lua"
@@ -49,7 +50,7 @@ for name in ([[
 
 -- The names that an op's help shows: those that stand by position, how many of them must be given, and the others.
 local function of_op(name)
-  local call = core.help(name):match "^[^\n]-(%b())"
+  local call = op_text(name):match "^[^\n]-(%b())"
   local positional, rest = call:sub(2, -2):match "^([^{]*){?(.*)$"
   local names, least, by_name = {}, 0, {}
   for part in (positional .. ","):gmatch "%s*([%w_][^,]*)," do
@@ -76,7 +77,7 @@ local function declared(entry)
   local info = debug.getinfo(f, "Su")
   if info.what == "C" then
     local op = aliases.of[entry.name] or entry.name
-    if core.help(op) then return of_op(op) end
+    if op_text(op) then return of_op(op) end
     return nil, "written in C"
   end
   local parameters = options.parameters(f)

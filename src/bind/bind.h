@@ -8,7 +8,7 @@
  *   ops              table: every op by name, and `name_` of each POINT op
  *   methods          table: the methods of tensors, ops included; Lua code may add to it
  *   sizes            the metatable of lists of sizes, x.shape and the like (size_lists.lua fills it)
- *   op_list()        list of op names          help(name)  text: signature with defaults, help
+ *   op_list()        list of op names
  *   nearest(s, list) the nearest of a list of strings to s, or nil if none is close (for messages)
  *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
  *
