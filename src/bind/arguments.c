@@ -491,7 +491,7 @@ const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *na
 }
 
 /* check_start(fn, arg, list): of a list that is read in Lua. */
-static int bind_check_start(lua_State *L) {
+LM_FUNCTION(check_start) {
   const char *fn = lm_need_text(L, 1, "check_start", "fn"), *arg = lm_need_text(L, 2, fn, "arg");
   lm_need_table(L, 3, fn, arg);
   lm_need(L, lm_check_start(L, 3, fn, arg));
@@ -499,10 +499,10 @@ static int bind_check_start(lua_State *L) {
 }
 
 /* describe(v): as messages show it */
-static int bind_describe(lua_State *L) { return lm_return_text(L, lm_describe_arg(L, LM_STATE(L), 1)); }
+LM_FUNCTION(describe) { return lm_return_text(L, lm_describe_arg(L, LM_STATE(L), 1)); }
 
 /* nearest(word, list) */
-static int bind_nearest(lua_State *L) {
+LM_FUNCTION(nearest) {
   enum { MAX_NAMES = 4096 }; /* the library itself has more than 512 */
   const char *names[MAX_NAMES];
   size_t bytes;
@@ -518,5 +518,3 @@ static int bind_nearest(lua_State *L) {
   const char *near = lm_nearest(word, n, names);
   return lm_return_text(L, near);
 }
-
-const luaL_Reg lm_argument_functions[] = {FN(check_start), FN(nearest), FN(describe), {NULL, NULL}};

@@ -404,7 +404,6 @@ int lm_bind_concat(lua_State *L);
 int lm_bind_le(lua_State *L);
 int lm_bind_len(lua_State *L);
 int lm_bind_tostring(lua_State *L);
-int lm_bind_print_options(lua_State *L);
 /* A list of sizes. From a closure of ours alone: it looks into upvalue 2. */
 void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 
@@ -440,29 +439,19 @@ void lm_lua_threads_end(double seconds);
 /* exit() called on this thread, if it is the process's first, does not pull the rug from under threads that compute. */
 void lm_lua_threads_at_exit(void);
 
-/* ---- what each file adds to the module, and two of them to the methods of tensors */
+/* ---- what each file adds to the module, and some to the methods of tensors */
 
-/* The row of a function that has the same name in Lua. */
-#define FN(name) \
-  { #name, bind_##name }
-
-/* clang-format off */
-#define LM_FUNCTION_LISTS(X)                                                                                          \
-  X(error) X(warning) X(protected_call) X(help) X(environment) X(default) X(ported) X(argument) /* bind/ */           \
-  X(handle) X(table) X(random) X(scope)                                   /* bind/tensor/ */                          \
-  X(mode) X(backward) X(hook) X(custom)                                   /* bind/autograd/ */                        \
-  X(optim) X(rescale)                                                     /* bind/optim/ */                           \
-  X(device) X(stream) X(memory) X(graph) X(setting)                       /* bind/device/ */                          \
-  X(bytes) X(folder) X(csv) X(batch) X(image) X(transform) /* bind/data/ */                          \
-  X(json) X(file)                                                       /* bind/io/ */                              \
-  X(tokenizer)                                                            /* bind/text/ */                            \
-  X(world) X(group) X(collective) X(reducer)                              /* bind/distributed/ */                     \
-  X(worker) X(mp_handle) X(supervisor)                                    /* bind/mp/ */
-/* clang-format on */
-#define X(name) extern const luaL_Reg lm_##name##_functions[];
-LM_FUNCTION_LISTS(X)
-#undef X
-extern const luaL_Reg lm_tensor_methods[], lm_table_methods[];
+/* Defines a function of the module by its name in Lua: LM_FUNCTION(crc32) { … }. The rows of all files are one list of
+ * the linker's, which module.c reads. */
+#define LM_FUNCTION(name) LM_DEFINE(lm_functions, name)
+#define LM_METHOD(name) LM_DEFINE(lm_methods, name)
+#define LM_DEFINE(list, name)           \
+  static int bind_##name(lua_State *L); \
+  LM_ADD(list, name, bind_##name)       \
+  static int bind_##name(lua_State *L)
+#define LM_ADD(list, name, function) \
+  static const luaL_Reg row_of_##name __attribute__((used, section(#list), aligned(16))) = {#name, function};
+_Static_assert(sizeof(luaL_Reg) == 16, "rows lie side by side");
 
 /* ---- autograd/callbacks.c: Lua functions that the core calls */
 lm_status lm_callbacks_new(lm_lua *s, lm_callbacks **out);

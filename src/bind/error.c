@@ -409,7 +409,7 @@ int lm_raise_text(lua_State *L, const char *format, ...) {
 }
 
 /* own_files(prefix): chunk names that start so are ours, too, and errors are raised beyond them. */
-static int bind_own_files(lua_State *L) {
+LM_FUNCTION(own_files) {
   if (!lm_to_text(L, 1)) return lm_raise_arg(L, 1, "own_files", "prefix", "a string");
   lua_pushlightuserdata(L, (void *)&lm_reg_own_files);
   const char *before = push_own_files(L);
@@ -419,7 +419,7 @@ static int bind_own_files(lua_State *L) {
   return 0;
 }
 
-static int bind_error_at_caller(lua_State *L) {
+LM_FUNCTION(error_at_caller) {
   if (lua_isnoneornil(L, 1)) return lm_raise_arg(L, 1, "error_at_caller", "message", "a string");
   if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text goes as it is */
     lua_settop(L, 1);
@@ -431,6 +431,3 @@ static int bind_error_at_caller(lua_State *L) {
   lm_make_printable(copy);
   return raise_message(L, copy);
 }
-
-const luaL_Reg lm_error_functions[] = {
-    {"own_files", bind_own_files}, {"error_at_caller", bind_error_at_caller}, {NULL, NULL}};

@@ -35,7 +35,7 @@ static const char *default_of(const lm_arg *a, char text[static 64]) {
   return text;
 }
 
-static int bind_op_list(lua_State *L) {
+LM_FUNCTION(op_list) {
   lua_createtable(L, LM_OP_COUNT, 0);
   for (int i = 0; i < LM_OP_COUNT; i++) {
     lua_pushstring(L, lm_ops[i].name);
@@ -112,7 +112,7 @@ static void push_arguments(lua_State *L, const lm_op *op) {
 /* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, returns, help, arguments,
  * results (their number), kernel, inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend;
  * kernel: whether it needs one of its own. */
-static int bind_op_info(lua_State *L) {
+LM_FUNCTION(op_info) {
   static const char *const kinds[] = {[LM_POINTWISE] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
                                       [LM_WRITE] = "write",           [LM_NEW] = "new",     [LM_COMP] = "composite"};
   static const char *const casts[] = {[LM_ASIS] = "",
@@ -155,5 +155,3 @@ static int bind_op_info(lua_State *L) {
   if (cuda) set_flag(L, "cuda", !kernel || cuda->op[op->slot]);
   return 1;
 }
-
-const luaL_Reg lm_help_functions[] = {FN(op_list), FN(op_info), {"print_options", lm_bind_print_options}, {NULL, NULL}};

@@ -232,7 +232,7 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
 /* check_ported_dim(fn, arg, x, level [, called]): that argument of a function in Lua was given as 1. x: its first
  * argument; a layer is made where that is no tensor. level: the function's, as debug.getinfo counts from the caller.
  * called: the function that the script called, where it made a tail call of that one. */
-static int bind_check_ported_dim(lua_State *L) {
+LM_FUNCTION(check_ported_dim) {
   if (!lm_is_porting()) return 0;
   const char *fn = lm_need_text(L, 1, "check_ported_dim", "fn"), *arg = lm_need_text(L, 2, fn, "arg");
   const lm_tensor *x = lm_to_tensor(L, LM_STATE(L), 3);
@@ -242,5 +242,3 @@ static int bind_check_ported_dim(lua_State *L) {
   if (!x) note_layer(L, fn);
   return 0;
 }
-
-const luaL_Reg lm_ported_functions[] = {{"check_ported_dim", bind_check_ported_dim}, {NULL, NULL}};

@@ -79,7 +79,7 @@ void lm_watch_python_names(lua_State *L) {
 }
 
 /* set_warnings(on): true, false or "port". Returns what was before. */
-static int bind_set_warnings(lua_State *L) {
+LM_FUNCTION(set_warnings) {
   const char *word = lua_type(L, 1) == LUA_TSTRING ? lm_to_text(L, 1) : NULL;
   level now = PORTING, before = level_now();
   if (!word && lua_type(L, 1) != LUA_TBOOLEAN) {
@@ -95,10 +95,8 @@ static int bind_set_warnings(lua_State *L) {
 }
 
 /* warn(text) */
-static int bind_warn(lua_State *L) {
+LM_FUNCTION(warn) {
   lm_warn("%s", lm_need_text(L, 1, "warn", "message"));
   lm_show_warning(L);
   return 0;
 }
-
-const luaL_Reg lm_warning_functions[] = {{"set_warnings", bind_set_warnings}, {"warn", bind_warn}, {NULL, NULL}};

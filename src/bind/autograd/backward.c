@@ -41,7 +41,7 @@ static lm_status read_modes(lua_State *L, const lm_lua *s, int first, int count,
 }
 
 /* backward(x or list [, gradient] [, retain_graph] [, create_graph] [, options]) */
-static int bind_backward(lua_State *L) {
+LM_FUNCTION(backward) {
   static const char fn[] = "backward";
   lm_lua *s = LM_STATE(L);
   int top = lua_gettop(L);
@@ -96,7 +96,7 @@ done:
   return status;
 }
 
-static int bind_grad(lua_State *L) {
+LM_FUNCTION(grad) {
   lm_lua *s = LM_STATE(L);
   if (lua_gettop(L) < 2) lua_settop(L, 2);
   int list = lua_gettop(L) + 1, n = lua_type(L, 2) == LUA_TTABLE ? (int)lua_objlen(L, 2) : 1;
@@ -113,5 +113,3 @@ static int bind_grad(lua_State *L) {
   lua_settop(L, list);
   return 1;
 }
-
-const luaL_Reg lm_backward_functions[] = {{"backward", bind_backward}, {"grad", bind_grad}, {NULL, NULL}};

@@ -107,7 +107,7 @@ done:
 }
 
 /* custom_record(name, backward, inputs, outputs, saved) */
-static int bind_custom_record(lua_State *L) {
+LM_FUNCTION(custom_record) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 5);
   lm_callbacks_drain(L, s->callbacks);
@@ -138,7 +138,7 @@ static lm_status fetch_saved(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* custom_saved(i): inside a backward of custom_record, the i-th saved tensor with its history. */
-static int bind_custom_saved(lua_State *L) {
+LM_FUNCTION(custom_saved) {
   fetching f = {.c = (custom_callback *)LM_STATE(L)->in_backward};
   int64_t i = lm_need_int(L, 1, "saved_tensors", "i");
   if (!f.c || !f.c->node) return lm_raise_text(L, "saved_tensors: cannot be read outside of backward");
@@ -147,6 +147,3 @@ static int bind_custom_saved(lua_State *L) {
   f.i = (int)i - 1;
   return lm_return_tensors(L, 1, 1, fetch_saved, &f, &f.out);
 }
-
-const luaL_Reg lm_custom_functions[] = {
-    {"custom_record", bind_custom_record}, {"custom_saved", bind_custom_saved}, {NULL, NULL}};

@@ -33,8 +33,8 @@ static int gathering_of(lua_State *L, const char *fn, bool one) {
   return lm_return_tensors(L, 3, 1, gather, &v, &v.rows);
 }
 
-static int bind_gather_rows(lua_State *L) { return gathering_of(L, "gather_rows", false); }
-static int bind_gather_row(lua_State *L) { return gathering_of(L, "gather_row", true); }
+LM_FUNCTION(gather_rows) { return gathering_of(L, "gather_rows", false); }
+LM_FUNCTION(gather_row) { return gathering_of(L, "gather_row", true); }
 
 /* ---- permutation(n, seed), draws(n, seed, count) */
 
@@ -50,7 +50,5 @@ static lm_status draw_numbers(lua_State *L, lm_lua *s, void *arg) {
   return lm_draws(n, count, (uint64_t)seed, arg);
 }
 
-static int bind_permutation(lua_State *L) { return lm_return_tensor(L, 2, permute); }
-static int bind_draws(lua_State *L) { return lm_return_tensor(L, 3, draw_numbers); }
-
-const luaL_Reg lm_batch_functions[] = {FN(gather_rows), FN(gather_row), FN(permutation), FN(draws), {NULL, NULL}};
+LM_FUNCTION(permutation) { return lm_return_tensor(L, 2, permute); }
+LM_FUNCTION(draws) { return lm_return_tensor(L, 3, draw_numbers); }

@@ -17,14 +17,12 @@ static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {
   return status;
 }
 
-static int bind_bytes_tensor(lua_State *L) { return lm_return_tensor(L, 1, bytes_tensor); }
+LM_FUNCTION(bytes_tensor) { return lm_return_tensor(L, 1, bytes_tensor); }
 
-static int bind_count_up(lua_State *L) {
+LM_FUNCTION(count_up) {
   lm_tensor *t;
   lm_need(L, lm_read_plain(L, LM_STATE(L), 1, "count_up", "t", LM_I64, &t));
   if (t->numel != 1) return lm_raise_arg(L, 1, "count_up", "t", "a tensor of one element");
   __atomic_fetch_add((int64_t *)t->data, 1, __ATOMIC_RELAXED);
   return 0;
 }
-
-const luaL_Reg lm_bytes_functions[] = {{"bytes_tensor", bind_bytes_tensor}, {"count_up", bind_count_up}, {NULL, NULL}};

@@ -42,7 +42,7 @@ static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_ten
   return LM_OK;
 }
 
-static int bind_span_text(lua_State *L) {
+LM_FUNCTION(span_text) {
   lm_tensor *text;
   const int64_t *span = NULL;
   bool meant;
@@ -60,7 +60,7 @@ static int bind_span_text(lua_State *L) {
   return 1;
 }
 
-static int bind_csv_line_of(lua_State *L) {
+LM_FUNCTION(csv_line_of) {
   lm_tensor *text;
   const int64_t *span = NULL;
   bool meant;
@@ -91,9 +91,9 @@ static lm_status csv_rows(lua_State *L, lm_lua *s, void *arg) {
   return status == LM_OK ? lm_csv_rows(&c, arg) : status;
 }
 
-static int bind_csv_rows(lua_State *L) { return lm_return_tensor(L, 3, csv_rows); }
+LM_FUNCTION(csv_rows) { return lm_return_tensor(L, 3, csv_rows); }
 
-static int bind_csv_fields(lua_State *L) {
+LM_FUNCTION(csv_fields) {
   static const char fn[] = "csv_fields";
   lm_csv c;
   int count;
@@ -189,7 +189,7 @@ done:
   return status;
 }
 
-static int bind_csv_read(lua_State *L) {
+LM_FUNCTION(csv_read) {
   csv_result result = {0};
   lua_settop(L, 9);
   for (int i = 5; i <= 7; i++) lm_need_table(L, i, "csv_read", "columns");
@@ -197,7 +197,3 @@ static int bind_csv_read(lua_State *L) {
   lua_pushnumber(L, (double)result.table.rows);
   return 3;
 }
-
-const luaL_Reg lm_csv_functions[] = {{"span_text", bind_span_text},   {"csv_rows", bind_csv_rows},
-                                     {"csv_fields", bind_csv_fields}, {"csv_line_of", bind_csv_line_of},
-                                     {"csv_read", bind_csv_read},     {NULL, NULL}};

@@ -41,7 +41,7 @@ static lm_status read_image(lua_State *L, const lm_lua *s, const char *fn, lm_im
 
 static lm_status read_header(lua_State *L, lm_lua *s, void *arg) { return read_image(L, s, "open_image", arg); }
 
-static int bind_image_header(lua_State *L) {
+LM_FUNCTION(image_header) {
   lm_image im;
   lua_settop(L, HEADER);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_header, &im));
@@ -70,7 +70,7 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   return lm_image_decode(&im, (lm_image_mode)mode, crop.n > 0 ? &part : NULL, at_least.n > 0 ? at_least.v : NULL, arg);
 }
 
-static int bind_image_decode(lua_State *L) { return lm_return_tensor(L, AT_LEAST, decode); }
+LM_FUNCTION(image_decode) { return lm_return_tensor(L, AT_LEAST, decode); }
 
 /* ---- encode_jpeg(image, quality), encode_png(image, level) -> bytes */
 
@@ -89,8 +89,5 @@ static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
   return encode(L, s, "encode_png", "compression_level", lm_image_encode_png, arg);
 }
 
-static int bind_encode_jpeg(lua_State *L) { return lm_return_tensor(L, 2, encode_jpeg); }
-static int bind_encode_png(lua_State *L) { return lm_return_tensor(L, 2, encode_png); }
-
-const luaL_Reg lm_image_functions[] = {
-    FN(image_header), FN(image_decode), FN(encode_jpeg), FN(encode_png), {NULL, NULL}};
+LM_FUNCTION(encode_jpeg) { return lm_return_tensor(L, 2, encode_jpeg); }
+LM_FUNCTION(encode_png) { return lm_return_tensor(L, 2, encode_png); }

@@ -24,7 +24,7 @@ static lm_status run_transform(lua_State *L, lm_lua *s, void *arg) {
   return lm_image_transform(t->name, x, t->n, t->v, given, &t->out);
 }
 
-static int bind_image_transform(lua_State *L) {
+LM_FUNCTION(image_transform) {
   transforming t = {0};
   lua_settop(L, 4);
   lm_need_table(L, 3, fn, "numbers");
@@ -40,10 +40,7 @@ static int bind_image_transform(lua_State *L) {
 
 /* ---- uniform_number(): of the CPU's generator, from 0 to less than 1 */
 
-static int bind_uniform_number(lua_State *L) {
+LM_FUNCTION(uniform_number) {
   lm_draw d = lm_generator_take(NULL, LM_DEVICE(LM_CPU, 0), 1);
   return lm_return_number(L, lm_uniform_f64(lm_philox_u64(lm_philox(d.seed, d.offset), 0)));
 }
-
-const luaL_Reg lm_transform_functions[] = {
-    {"image_transform", bind_image_transform}, {"uniform_number", bind_uniform_number}, {NULL, NULL}};

@@ -197,7 +197,7 @@ done:
 
 /* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale) -> a work if
  * async; of a recv, who it was from. What a collective does not have is nil. */
-static int bind_dist_run(lua_State *L) {
+LM_FUNCTION(dist_run) {
   lm_lua *s = LM_STATE(L);
   collective_call r = {0};
   lm_status status;
@@ -248,7 +248,7 @@ done:
 }
 
 /* dist_batch(group, timeout, list of {op = "isend" or "irecv", tensor, peer in the world, tag}) -> list of works */
-static int bind_dist_batch(lua_State *L) {
+LM_FUNCTION(dist_batch) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   double timeout;
@@ -297,7 +297,7 @@ done:
 
 /* device_collective(list, root, reduce) -> whether it was done: the tensors, each on a device of its own, become what
  * list[root] is or, with reduce, list[root] becomes their sum */
-static int bind_device_collective(lua_State *L) {
+LM_FUNCTION(device_collective) {
   static const char fn[] = "device_collective";
   lm_lua *s = LM_STATE(L);
   lm_list list = {0};
@@ -332,10 +332,10 @@ static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
-static int bind_dist_bytes(lua_State *L) { return lm_return_tensor(L, 2, make_bytes); }
+LM_FUNCTION(dist_bytes) { return lm_return_tensor(L, 2, make_bytes); }
 
 /* dist_text(uint8 tensor, n) -> its first n bytes as a string */
-static int bind_dist_text(lua_State *L) {
+LM_FUNCTION(dist_text) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *t;
   lm_tensor_handle *held =
@@ -349,6 +349,3 @@ static int bind_dist_text(lua_State *L) {
   lua_pushlstring(L, t->data, (size_t)n);
   return 1;
 }
-
-const luaL_Reg lm_collective_functions[] = {FN(dist_run),  FN(dist_batch),        FN(dist_bytes),
-                                            FN(dist_text), FN(device_collective), {NULL, NULL}};

@@ -67,7 +67,7 @@ done:
 }
 
 /* reducer_new(group, parameters, names, {first_bytes, cap_bytes, find_unused, static_graph, weighted}) */
-static int bind_reducer_new(lua_State *L) {
+LM_FUNCTION(reducer_new) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   lm_need_table(L, 3, ddp, "names");
@@ -84,7 +84,7 @@ static int bind_reducer_new(lua_State *L) {
 /* ---- forward passes */
 
 /* reducer_forward(r, weight, training, buffers) -> the rank whose buffers all take, or nil if none are due */
-static int bind_reducer_forward(lua_State *L) {
+LM_FUNCTION(reducer_forward) {
   reducer_handle *handle = self(L);
   lm_forward f = {.sync = handle->local == 0, .training = lua_toboolean(L, 3), .buffers = lua_toboolean(L, 4)};
   int root = 0;
@@ -96,7 +96,7 @@ static int bind_reducer_forward(lua_State *L) {
 }
 
 /* reducer_no_sync(r, f, ...): f's results; backward passes after forward passes in f average nothing */
-static int bind_reducer_no_sync(lua_State *L) {
+LM_FUNCTION(reducer_no_sync) {
   reducer_handle *handle = self(L);
   handle->local++;
   int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
@@ -105,7 +105,7 @@ static int bind_reducer_no_sync(lua_State *L) {
 }
 
 /* reducer_join(r, shadow, f, ...): f's results, after shadow() */
-static int bind_reducer_join(lua_State *L) {
+LM_FUNCTION(reducer_join) {
   reducer_handle *handle = self(L);
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_reducer_join(handle->r, true));
@@ -119,7 +119,7 @@ static int bind_reducer_join(lua_State *L) {
 }
 
 /* reducer_shadow(r) -> "buffers", "backward" or "over", and a rank */
-static int bind_reducer_shadow(lua_State *L) {
+LM_FUNCTION(reducer_shadow) {
   static const char *const names[] = {"buffers", "backward", "over"};
   reducer_handle *handle = self(L);
   lm_shadow what;
@@ -135,7 +135,7 @@ static int bind_reducer_shadow(lua_State *L) {
 }
 
 /* reducer_buckets(r) -> how many, whether the ranks share their memory */
-static int bind_reducer_buckets(lua_State *L) {
+LM_FUNCTION(reducer_buckets) {
   bool shared;
   lua_pushinteger(L, lm_reducer_buckets(self(L)->r, &shared));
   lua_pushboolean(L, shared);
@@ -174,7 +174,7 @@ static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content
 
 /* reducer_set_hook(r, name [, f]): "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> what becomes
  * of the bucket, or nil, to be asked once more with `last` at the end of backward. Buckets count from 1. */
-static int bind_reducer_set_hook(lua_State *L) {
+LM_FUNCTION(reducer_set_hook) {
   lm_lua *s = LM_STATE(L);
   reducer_handle *handle = self(L);
   const char *name = lm_need_text(L, 2, ddp, "hook");
@@ -213,7 +213,7 @@ static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their positions */
-static int bind_reducer_buffer(lua_State *L) {
+LM_FUNCTION(reducer_buffer) {
   int k = need_bucket(L, self(L));
   lm_return_tensor(L, 2, get_buffer);                                                     /* 3 */
   int *param = lua_newuserdata(L, (size_t)lm_reducer_params(self(L)->r) * sizeof *param); /* 4 */
@@ -237,7 +237,7 @@ static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* reducer_gradient(r, i) -> parameter i's in its bucket's memory */
-static int bind_reducer_gradient(lua_State *L) {
+LM_FUNCTION(reducer_gradient) {
   self(L);
   return lm_return_tensor(L, 2, get_gradient);
 }
@@ -245,7 +245,7 @@ static int bind_reducer_gradient(lua_State *L) {
 /* ---- sharing */
 
 /* reducer_share(group, tensors, root): all become root's */
-static int bind_reducer_share(lua_State *L) {
+LM_FUNCTION(reducer_share) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   lm_list list = {0};
@@ -261,7 +261,7 @@ done:
 }
 
 /* reducer_share_text(group, text) -> rank 0's */
-static int bind_reducer_share_text(lua_State *L) {
+LM_FUNCTION(reducer_share_text) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   char *theirs = NULL;
@@ -279,7 +279,7 @@ static int bind_reducer_share_text(lua_State *L) {
 }
 
 /* reducer_fail(group, message): notifies all ranks that this one is going to raise this */
-static int bind_reducer_fail(lua_State *L) {
+LM_FUNCTION(reducer_fail) {
   size_t n;
   lm_group *g = lm_to_group(L, 1);
   const char *text = lm_need_string(L, 2, ddp, "message", &n);
@@ -290,9 +290,3 @@ static int bind_reducer_fail(lua_State *L) {
   lm_share_failure(g, message);
   return 0;
 }
-
-const luaL_Reg lm_reducer_functions[] = {FN(reducer_new),      FN(reducer_forward),    FN(reducer_no_sync),
-                                         FN(reducer_join),     FN(reducer_shadow),     FN(reducer_buckets),
-                                         FN(reducer_share),    FN(reducer_share_text), FN(reducer_fail),
-                                         FN(reducer_set_hook), FN(reducer_buffer),     FN(reducer_gradient),
-                                         {NULL, NULL}};

@@ -64,7 +64,7 @@ static void warn_without_token(const lm_world_config *c) {
 }
 
 /* dist_open{init_method, rank, size, timeout, heartbeat_timeout, offers_nccl [, job] [, token]} -> world */
-static int bind_dist_open(lua_State *L) {
+LM_FUNCTION(dist_open) {
   static const char fn[] = "init_process_group";
   lm_lua *s = LM_STATE(L);
   int64_t rank = INT64_MAX, size = INT64_MAX;
@@ -106,7 +106,7 @@ bool lm_world_close_at(lua_State *L, int i) {
 }
 
 /* dist_pmix() -> true, or false and why this process cannot meet others by PMIx */
-static int bind_dist_pmix(lua_State *L) {
+LM_FUNCTION(dist_pmix) {
   bool there = lm_pmix_is_there() == LM_OK;
   lua_pushboolean(L, there);
   if (there) return 1;
@@ -115,12 +115,12 @@ static int bind_dist_pmix(lua_State *L) {
 }
 
 /* dist_local_rank(world) -> this rank's place among those of its host */
-static int bind_dist_local_rank(lua_State *L) {
+LM_FUNCTION(dist_local_rank) {
   return lm_return_int(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
 }
 
 /* dist_backend(world) -> the default one, which all ranks agree on */
-static int bind_dist_backend(lua_State *L) {
+LM_FUNCTION(dist_backend) {
   const char *backend;
   lm_need(L, lm_world_backend(lm_need_world(L, 1, "dist_backend")->world, &backend));
   return lm_return_text(L, backend);
@@ -159,7 +159,7 @@ static void push_party(lua_State *L, const lm_party *p) {
 
 /* dist_cause(world) -> nil while all is well, else {kind, reported_by, where, message, text, rank, host, who, other};
  * of `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
-static int bind_dist_cause(lua_State *L) {
+LM_FUNCTION(dist_cause) {
   lm_world *world = lm_need_world(L, 1, "dist_cause")->world;
   lm_failure f;
   char text[1024];
@@ -182,7 +182,7 @@ static int bind_dist_cause(lua_State *L) {
 }
 
 /* dist_fail(world, where, message): notifies all ranks that this one failed */
-static int bind_dist_fail(lua_State *L) {
+LM_FUNCTION(dist_fail) {
   lm_world *world = lm_need_world(L, 1, "dist_fail")->world;
   size_t n;
   const char *where = lm_need_text(L, 2, "dist_fail", "where"), *text = lm_need_string(L, 3, "dist_fail", "text", &n);
@@ -191,6 +191,3 @@ static int bind_dist_fail(lua_State *L) {
   lm_world_fail(world, where, message);
   return 0;
 }
-
-const luaL_Reg lm_world_functions[] = {FN(dist_open),  FN(dist_pmix), FN(dist_local_rank), FN(dist_backend),
-                                       FN(dist_cause), FN(dist_fail), {NULL, NULL}};

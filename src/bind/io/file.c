@@ -53,7 +53,7 @@ static uint64_t need_count(lua_State *L, int i) {
   return n;
 }
 
-static int bind_file_kind(lua_State *L) {
+LM_FUNCTION(file_kind) {
   struct stat info;
   if (stat(lm_need_text(L, 1, "file_kind", "path"), &info) != 0) return 0;
   lua_pushstring(L, lm_file_kind(info.st_mode));
@@ -74,7 +74,7 @@ static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_open(v->path, v->mmap ? 0 : cpu ? cpu->get_threads() : 1, &v->file);
 }
 
-static int bind_file_open(lua_State *L) {
+LM_FUNCTION(file_open) {
   lua_settop(L, 3);
   opening v = {lm_need_text(L, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "load", "path"), lua_toboolean(L, 2), NULL};
   lm_file **file = lm_object_new(L, &file_type);
@@ -85,12 +85,12 @@ static int bind_file_open(lua_State *L) {
   return 3;
 }
 
-static int bind_file_close(lua_State *L) {
+LM_FUNCTION(file_close) {
   close_file(lm_need_object(L, 1, &file_type, "file_close"));
   return 0;
 }
 
-static int bind_file_text(lua_State *L) {
+LM_FUNCTION(file_text) {
   lm_file *f = need_file(L, "file_text");
   uint64_t at = need_count(L, 2), n = need_count(L, 3);
   const char *text;
@@ -114,7 +114,7 @@ static lm_status read_section(lua_State *L, lm_lua *s, void *arg) {
   return LM_OK;
 }
 
-static int bind_file_section(lua_State *L) {
+LM_FUNCTION(file_section) {
   need_file(L, "file_section");
   return lm_return_tensor(L, 3, read_section);
 }
@@ -145,7 +145,7 @@ static void read_part(lua_State *L, int i, lm_file_part *part) {
   lua_settop(L, top);
 }
 
-static int bind_file_read(lua_State *L) {
+LM_FUNCTION(file_read) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   need_file(L, "file_read");
@@ -178,7 +178,7 @@ static lm_status inflate_section(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_inflate(file_at_1(L), at, packed, n, lua_toboolean(L, 5), arg);
 }
 
-static int bind_file_inflate(lua_State *L) {
+LM_FUNCTION(file_inflate) {
   need_file(L, "file_inflate");
   return lm_return_tensor(L, 5, inflate_section);
 }
@@ -190,7 +190,7 @@ static lm_status find_lines(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_lines(file_at_1(L), arg);
 }
 
-static int bind_file_lines(lua_State *L) {
+LM_FUNCTION(file_lines) {
   need_file(L, "file_lines");
   return lm_return_tensor(L, 1, find_lines);
 }
@@ -205,7 +205,7 @@ static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_blocks(file_at_1(L), &b, index, &made[0], &made[1]);
 }
 
-static int bind_file_blocks(lua_State *L) {
+LM_FUNCTION(file_blocks) {
   lm_tensor *made[2];
   need_file(L, "file_blocks");
   return lm_return_tensors(L, 8, 2, read_blocks, made, made);
@@ -225,7 +225,7 @@ static lm_status open_stream(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_stream_open(lua_tostring(L, 1), arg);
 }
 
-static int bind_stream_open(lua_State *L) {
+LM_FUNCTION(stream_open) {
   lm_need_text(L, 1, "load", "path");
   lm_file_stream **stream = lm_object_new(L, &stream_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_stream, stream));
@@ -233,7 +233,7 @@ static int bind_stream_open(lua_State *L) {
   return 2;
 }
 
-static int bind_stream_text(lua_State *L) {
+LM_FUNCTION(stream_text) {
   lm_file_stream *stream = lm_need_held(L, 1, &stream_type, "stream_text");
   uint64_t n = need_count(L, 2), most = lm_file_stream_most(stream);
   size_t got;
@@ -252,22 +252,22 @@ static lm_status stream_bytes(lua_State *L, lm_lua *s, void *arg) {
   return status == LM_OK ? lm_file_stream_bytes(stream, n, arg) : status;
 }
 
-static int bind_stream_bytes(lua_State *L) {
+LM_FUNCTION(stream_bytes) {
   lm_need_held(L, 1, &stream_type, "stream_bytes");
   return lm_return_tensor(L, 2, stream_bytes);
 }
 
-static int bind_stream_skip(lua_State *L) {
+LM_FUNCTION(stream_skip) {
   lm_file_stream *stream = lm_need_held(L, 1, &stream_type, "stream_skip");
   return lm_return_bool(L, lm_file_stream_skip(stream, need_count(L, 2)));
 }
 
-static int bind_stream_close(lua_State *L) {
+LM_FUNCTION(stream_close) {
   close_stream(lm_need_object(L, 1, &stream_type, "stream_close"));
   return 0;
 }
 
-static int bind_stream_finish(lua_State *L) {
+LM_FUNCTION(stream_finish) {
   lm_file_stream **stream = lm_need_object(L, 1, &stream_type, "stream_finish");
   lm_status status = *stream ? lm_file_stream_finish(*stream) : LM_OK;
   close_stream(stream);
@@ -291,9 +291,9 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
   return lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg);
 }
 
-static int bind_view_as(lua_State *L) { return lm_return_tensor(L, 5, view_bytes); }
+LM_FUNCTION(view_as) { return lm_return_tensor(L, 5, view_bytes); }
 
-static int bind_crc32(lua_State *L) {
+LM_FUNCTION(crc32) {
   double before;
   lm_tensor *t;
   LM_NEED_ARGS(L, 1, "crc32", {"a tensor", LM_ARG_T, &t}, {"before", LM_ARG_F, &before});
@@ -343,15 +343,9 @@ done:
   return status;
 }
 
-static int bind_write_pieces(lua_State *L) {
+LM_FUNCTION(write_pieces) {
   lua_settop(L, 3);
   lm_need_table(L, 2, "write_pieces", "pieces");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
   return 0;
 }
-
-const luaL_Reg lm_file_functions[] = {FN(file_kind),    FN(file_open),     FN(file_close),   FN(file_text),
-                                      FN(file_section), FN(file_read),     FN(file_inflate), FN(file_lines),
-                                      FN(file_blocks),  FN(stream_open),   FN(stream_text),  FN(stream_bytes),
-                                      FN(stream_skip),  FN(stream_finish), FN(stream_close), FN(view_as),
-                                      FN(crc32),        FN(write_pieces),  {NULL, NULL}};

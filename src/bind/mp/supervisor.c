@@ -136,22 +136,17 @@ static const luaL_Reg methods[] = {{"start", bind_start}, {"next", bind_next},  
 static const lm_object_type supervisor_type = {"luminary.supervisor", sizeof(lm_supervisor *), free_supervisor,
                                                "a supervisor", methods};
 
-static int bind_process_supervisor(lua_State *L) {
+LM_FUNCTION(process_supervisor) {
   lm_need(L, lm_supervisor_new(lm_object_new(L, &supervisor_type)));
   return 1;
 }
 
-static int bind_process_self(lua_State *L) {
+LM_FUNCTION(process_self) {
   char path[PATH_MAX];
   lm_need(L, lm_process_self(path, sizeof path));
   return lm_return_text(L, path);
 }
 
-static int bind_process_cores(lua_State *L) { return lm_return_int(L, lm_process_cores()); }
+LM_FUNCTION(process_cores) { return lm_return_int(L, lm_process_cores()); }
 
-static int bind_signal_name(lua_State *L) {
-  return lm_return_text(L, lm_signal_name((int)lm_need_int(L, 1, "signal_name", "number")));
-}
-
-const luaL_Reg lm_supervisor_functions[] = {
-    FN(process_supervisor), FN(process_self), FN(process_cores), FN(signal_name), {NULL, NULL}};
+LM_FUNCTION(signal_name) { return lm_return_text(L, lm_signal_name((int)lm_need_int(L, 1, "signal_name", "number"))); }

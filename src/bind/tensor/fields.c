@@ -215,7 +215,7 @@ int lm_bind_len(lua_State *L) {
 
 /* print_options([precision, threshold, edgeitems, linewidth, sci_mode]): sets those of this thread; returns them all.
  */
-int lm_bind_print_options(lua_State *L) {
+LM_FUNCTION(print_options) {
   lm_print_options *now = lm_printing();
   int64_t *field[] = {&now->precision, &now->threshold, &now->edge, &now->line, &now->scientific};
   enum { FIELDS = sizeof field / sizeof *field };

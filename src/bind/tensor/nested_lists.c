@@ -245,7 +245,7 @@ done:
   return status;
 }
 
-static int bind_tensor(lua_State *L) {
+LM_FUNCTION(tensor) {
   int given = lua_gettop(L);
   while (given > 2 && lua_isnil(L, given)) given--;
   if (given > 2) {
@@ -296,7 +296,7 @@ static lm_status attempt_host(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* x:totable(): nested lists; a number for a 0-d tensor. */
-static int bind_totable(lua_State *L) {
+LM_METHOD(totable) {
   lm_lua *s = LM_STATE(L);
   if (lua_gettop(L) == 0) lm_need_tensor(L, 1, "totable", "x");
   lua_settop(L, 1);
@@ -325,7 +325,7 @@ static lm_status attempt_item(lua_State *L, lm_lua *s, void *arg) {
   return lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole);
 }
 
-static int bind_item(lua_State *L) {
+LM_METHOD(item) {
   picking p = {0};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), attempt_item, &p));
   if (p.dtype == LM_BOOL) {
@@ -338,6 +338,4 @@ static int bind_item(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_table_functions[] = {{"tensor", bind_tensor}, {NULL, NULL}};
-const luaL_Reg lm_table_methods[] = {
-    {"totable", bind_totable}, {"tolist", bind_totable}, {"item", bind_item}, {NULL, NULL}};
+LM_ADD(lm_methods, tolist, bind_totable)

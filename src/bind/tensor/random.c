@@ -20,7 +20,7 @@ static lm_generator *generator_at(lua_State *L, int i, const char *fn, lm_device
   return g;
 }
 
-static int bind_generator(lua_State *L) {
+LM_FUNCTION(generator) {
   lm_device device = lm_device_or_default(L, 1, "Generator");
   bool is_default = lua_toboolean(L, 2);
   lm_generator *g = lm_object_new(L, &lm_generator_type);
@@ -28,9 +28,9 @@ static int bind_generator(lua_State *L) {
   return 1;
 }
 
-static int bind_is_generator(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &lm_generator_type) != NULL); }
+LM_FUNCTION(is_generator) { return lm_return_bool(L, lm_to_object(L, 1, &lm_generator_type) != NULL); }
 
-static int bind_generator_device(lua_State *L) {
+LM_FUNCTION(generator_device) {
   const lm_generator *g = lm_need_object(L, 1, &lm_generator_type, "Generator");
   return lm_return_text(L, lm_device_name(g->device));
 }
@@ -40,7 +40,7 @@ static int push_seed(lua_State *L, uint64_t seed) {
   return 1;
 }
 
-static int bind_seed_generator(lua_State *L) {
+LM_FUNCTION(seed_generator) {
   lm_device device;
   lm_generator *g = generator_at(L, 1, "seed", &device);
   uint64_t seed =
@@ -49,13 +49,13 @@ static int bind_seed_generator(lua_State *L) {
   return push_seed(L, seed);
 }
 
-static int bind_initial_seed(lua_State *L) {
+LM_FUNCTION(initial_seed) {
   lm_device device;
   lm_generator *g = generator_at(L, 1, "initial_seed", &device);
   return push_seed(L, lm_generator_get(g, device).seed);
 }
 
-static int bind_manual_seed(lua_State *L) {
+LM_FUNCTION(manual_seed) {
   lm_generator_seed_all((uint64_t)lm_need_int(L, 1, "manual_seed", "seed"));
   return 0;
 }
@@ -67,7 +67,7 @@ static lm_status attempt_state(lua_State *L, lm_lua *s, void *arg) {
   return lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){STATE_BYTES}, LM_CONTIGUOUS, arg);
 }
 
-static int bind_get_rng_state(lua_State *L) {
+LM_FUNCTION(get_rng_state) {
   lm_device device;
   lm_generator *g = generator_at(L, 1, "get_rng_state", &device);
   lm_draw draw = lm_generator_get(g, device);
@@ -80,7 +80,7 @@ static int bind_get_rng_state(lua_State *L) {
   return 1;
 }
 
-static int bind_set_rng_state(lua_State *L) {
+LM_FUNCTION(set_rng_state) {
   lm_device device;
   lm_generator *g = generator_at(L, 2, "set_rng_state", &device);
   const lm_tensor *t = lm_need_tensor(L, 1, "set_rng_state", "state");
@@ -99,7 +99,7 @@ static int bind_set_rng_state(lua_State *L) {
 
 /* with_seed(seed, f, ...): what f returns. The CPU's random numbers come from the seed meanwhile, and then continue as
  * if nothing had been, an error or not. */
-static int bind_with_seed(lua_State *L) {
+LM_FUNCTION(with_seed) {
   lm_device cpu = LM_DEVICE(LM_CPU, 0);
   lm_draw before = lm_generator_get(NULL, cpu);
   lm_generator_set(NULL, cpu, (lm_draw){(uint64_t)lm_need_int(L, 1, "with_seed", "seed"), 0});
@@ -107,7 +107,3 @@ static int bind_with_seed(lua_State *L) {
   lm_generator_set(NULL, cpu, before);
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
-
-const luaL_Reg lm_random_functions[] = {FN(manual_seed),  FN(get_rng_state), FN(set_rng_state),    FN(with_seed),
-                                        FN(generator),    FN(is_generator),  FN(generator_device), FN(seed_generator),
-                                        FN(initial_seed), {NULL, NULL}};

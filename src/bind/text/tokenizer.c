@@ -28,7 +28,7 @@ static const lm_object_type buffer_type = {"luminary.text_buffer", sizeof(lm_byt
 
 static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need_held(L, 1, &tokenizer_type, fn); }
 
-static int bind_tokenizer_new(lua_State *L) {
+LM_FUNCTION(tokenizer_new) {
   lua_settop(L, 2);
   lm_need_table(L, 1, "Tokenizer", "plan");
   lm_tokenizer **made = lm_object_new(L, &tokenizer_type);
@@ -87,7 +87,7 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-static int bind_tokenizer_encode(lua_State *L) {
+LM_FUNCTION(tokenizer_encode) {
   lm_tensor *made[RESULTS] = {0};
   size_t n;
   lua_settop(L, 8);
@@ -128,7 +128,7 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-static int bind_tokenizer_decode(lua_State *L) {
+LM_FUNCTION(tokenizer_decode) {
   lua_settop(L, 4);
   decoding d = {tokenizer_at(L, "decode"), lm_object_new(L, &buffer_type)};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode, &d));
@@ -138,7 +138,7 @@ static int bind_tokenizer_decode(lua_State *L) {
 }
 
 /* ---- tokens */
-static int bind_tokenizer_id(lua_State *L) {
+LM_FUNCTION(tokenizer_id) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "token_to_id");
   const char *text = lm_need_string(L, 2, "token_to_id", "token", &n);
@@ -147,7 +147,7 @@ static int bind_tokenizer_id(lua_State *L) {
   return lm_return_int(L, id);
 }
 
-static int bind_tokenizer_token(lua_State *L) {
+LM_FUNCTION(tokenizer_token) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "id_to_token");
   int64_t id = lm_need_int(L, 2, "id_to_token", "id");
@@ -160,7 +160,7 @@ static int bind_tokenizer_token(lua_State *L) {
   return 3;
 }
 
-static int bind_tokenizer_size(lua_State *L) {
+LM_FUNCTION(tokenizer_size) {
   const lm_tokenizer *t = tokenizer_at(L, "vocab_size");
   lua_pushnumber(L, lm_tokenizer_ids(t));
   lua_pushnumber(L, (double)t->model.words.count);
@@ -183,7 +183,7 @@ static void push_flags(lua_State *L, const lm_added_token *as) {
   }
 }
 
-static int bind_tokenizer_added(lua_State *L) {
+LM_FUNCTION(tokenizer_added) {
   const lm_tokenizer *t = tokenizer_at(L, "Tokenizer:save");
   lua_newtable(L);
   for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* in the order of their ids, as the original has them */
@@ -223,7 +223,7 @@ static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_add
 }
 
 /* All of them, or none where one is no token. */
-static int bind_tokenizer_add(lua_State *L) {
+LM_FUNCTION(tokenizer_add) {
   lm_tokenizer *t = tokenizer_at(L, "add_tokens");
   lm_need_table(L, 2, "add_tokens", "tokens");
   lua_settop(L, 2);
@@ -246,7 +246,3 @@ static int bind_tokenizer_add(lua_State *L) {
   lm_need(L, status == LM_OK ? closed : status);
   return lm_return_number(L, (double)(t->added.n - before));
 }
-
-const luaL_Reg lm_tokenizer_functions[] = {FN(tokenizer_new), FN(tokenizer_encode), FN(tokenizer_decode),
-                                           FN(tokenizer_id),  FN(tokenizer_token),  FN(tokenizer_size),
-                                           FN(tokenizer_add), FN(tokenizer_added),  {NULL, NULL}};
