@@ -61,9 +61,10 @@
 --- internal    there for functions of the library to be made of: lists of what there is leave it out
 ---
 --- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0; tensors and
---- numbers may be calculated with, and ? : is `where` of tensors and a choice by numbers. [1, 2] is a list of sizes,
---- dims or tensors; size_of(x)[1] an entry from 1, or [-1] from the end; reduction == 'mean' asks for a choice. What is
---- no op is a function of autograd/formulas.h: given(weight), ndim_of(x), is_float(x), reduced(loss, reduction), …
+--- numbers may be calculated with, a @ b is a product of matrices, x.T transposes them, and ? : is `where` of tensors
+--- and a choice by numbers. [1, 2] is a list of sizes, dims or tensors; size_of(x)[1] an entry from 1, or [-1] from
+--- the end; reduction == 'mean' asks for a choice. What is no op is a function of autograd/formulas.h: given(weight),
+--- ndim_of(x), is_float(x), reduced(loss, reduction), …
 ---
 --- Operands are checked, and bind names of sizes, in the order of their list. "x: [N, C, H, W] float preserve" is an
 --- argument, its shape and words. Arguments of kind size have shapes alone. A number has bounds: "at least 1",
