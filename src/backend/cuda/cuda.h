@@ -106,8 +106,7 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   /* scan.c */                                                                                                        \
   X(scan) X(randperm)                                                                                                 \
   /* norm.c */                                                                                                        \
-  X(batch_norm) X(batch_norm_backward) X(batch_norm_relu) X(batch_norm_relu_backward) X(layer_norm)                   \
-  X(layer_norm_backward)                                                                                              \
+  X(batch_normalize) X(batch_normalize_backward) X(row_norm) X(row_norm_backward)                   \
   /* recurrent.c */                                                                                                    \
   X(recurrent_weights) X(recurrent_network) X(recurrent_network_backward)                                             \
   /* fill.c */                                                                                                        \

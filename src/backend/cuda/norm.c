@@ -25,7 +25,8 @@ static lm_status shape_of(const lm_tensor *x, lm_norm_shape *s) {
 
 static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
 
-static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_tensor *const *out) {
+lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out) {
+  const lm_batch_normalize_args *a = args;
   lm_status status = LM_OK;
   lm_norm_shape s;
   void *stream, *scratch = NULL;
@@ -49,7 +50,7 @@ static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_t
                         .coefficients = (char *)scratch + parts};
   if (a->training) TRY(LAUNCH("moments", lm_batch_moments(&s, a->x->data, scratch, stream)));
   TRY(LAUNCH("plan", lm_batch_plan_forward(&s, &plan, stream)));
-  if (relu) {
+  if (a->relu) {
     const void *addend = a->addend ? a->addend->data : NULL;
     TRY(LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, out[0]->data, plan.coefficients, stream)));
   } else {
@@ -59,21 +60,6 @@ done:
   if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
   return status;
 }
-
-lm_status lm_cuda_batch_norm(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_args *a = args;
-  const lm_batch_norm_relu_args same = {.x = a->x,
-                                        .running_mean = a->running_mean,
-                                        .running_var = a->running_var,
-                                        .weight = a->weight,
-                                        .bias = a->bias,
-                                        .training = a->training,
-                                        .momentum = a->momentum,
-                                        .eps = a->eps};
-  return batch_forward(&same, false, out);
-}
-
-lm_status lm_cuda_batch_norm_relu(const void *args, lm_tensor *const *out) { return batch_forward(args, true, out); }
 
 /* g: the gradient of what batch norm gave. Of the plan what says how; the rest is filled in. */
 static lm_status batch_backward(const lm_norm_shape *s, lm_batch_plan plan, const void *g, const lm_tensor *x,
@@ -97,67 +83,54 @@ done:
   return status;
 }
 
-lm_status lm_cuda_batch_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_backward_args *a = args;
-  lm_norm_shape s;
-  void *stream;
-  if (a->x->size[1] == 0) return LM_OK;
-  NEED(shape_of(a->x, &s));
-  NEED(lm_cuda_enter(a->x->device, &stream));
-  lm_batch_plan plan = {.training = a->training,
-                        .eps = a->eps,
-                        .weight = values_of(a->weight),
-                        .running_mean = values_of(a->running_mean),
-                        .running_var = values_of(a->running_var),
-                        .mean = values_of(a->training ? a->save_mean : NULL),
-                        .invstd = values_of(a->training ? a->save_invstd : NULL)};
-  return batch_backward(&s, plan, a->grad->data, a->x, out, stream);
-}
-
-lm_status lm_cuda_batch_norm_relu_backward(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_relu_backward_args *a = args;
+lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *out) {
+  const lm_batch_normalize_backward_args *a = args;
+  const bool saved = a->training || a->relu;
   lm_status status = LM_OK;
   lm_norm_shape s;
-  void *stream, *scratch = NULL, *masked;
+  void *stream, *scratch = NULL;
+  const void *g = a->grad->data;
   size_t values = 0, bytes = 0;
   if (a->x->size[1] == 0) return LM_OK;
   TRY(shape_of(a->x, &s));
   TRY(lm_cuda_enter(a->x->device, &stream));
-  values = a->y ? 0 : lm_round_up((size_t)a->x->numel * lm_dtype_size(a->x->dtype), 16);
-  bytes = values + 3 * (size_t)s.c * sizeof(double);
-  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
-  masked = a->y ? out[3]->data : scratch;
   lm_batch_plan plan = {.training = a->training,
                         .eps = a->eps,
                         .weight = values_of(a->weight),
                         .bias = values_of(a->bias),
-                        .mean = values_of(a->save_mean),
-                        .invstd = values_of(a->save_invstd),
-                        .coefficients = (char *)scratch + values};
-  TRY(LAUNCH("plan", lm_batch_plan_again(&s, &plan, stream)));
-  TRY(LAUNCH("mask", lm_batch_mask(&s, a->grad->data, a->x->data, a->y ? a->y->data : NULL, masked, plan.coefficients,
-                                   stream)));
-  TRY(batch_backward(&s, plan, masked, a->x, out, stream));
+                        .running_mean = values_of(saved ? NULL : a->running_mean),
+                        .running_var = values_of(saved ? NULL : a->running_var),
+                        .mean = values_of(saved ? a->save_mean : NULL),
+                        .invstd = values_of(saved ? a->save_invstd : NULL)};
+  if (a->relu) { /* the gradient where relu's result is above 0 */
+    values = a->y ? 0 : lm_round_up((size_t)a->x->numel * lm_dtype_size(a->x->dtype), 16);
+    bytes = values + 3 * (size_t)s.c * sizeof(double);
+    TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
+    void *masked = a->y ? out[3]->data : scratch;
+    plan.coefficients = (char *)scratch + values;
+    TRY(LAUNCH("plan", lm_batch_plan_again(&s, &plan, stream)));
+    TRY(LAUNCH("mask", lm_batch_mask(&s, g, a->x->data, a->y ? a->y->data : NULL, masked, plan.coefficients, stream)));
+    g = masked;
+  }
+  TRY(batch_backward(&s, plan, g, a->x, out, stream));
 done:
   if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
   return status;
 }
 
-static int64_t product(const lm_ints *shape) {
-  int64_t n = 1;
-  for (int d = 0; d < shape->n; d++) n *= shape->v[d];
-  return n;
-}
-
 /* Statistics and parameters of any number of dims, contiguous. */
 static lm_values dense_values(const lm_tensor *t) { return t ? (lm_values){t->data, t->dtype, 1} : (lm_values){0}; }
 
-lm_status lm_cuda_layer_norm(const void *args, lm_tensor *const *out) {
-  const lm_layer_norm_args *a = args;
+/* Rows without a mean have no kernel here. */
+static lm_status check_centered(bool centered) { return centered ? LM_OK : lm_fail_missing(lm_op_running(), "cuda"); }
+
+lm_status lm_cuda_row_norm(const void *args, lm_tensor *const *out) {
+  const lm_row_norm_args *a = args;
   void *stream;
+  NEED(check_centered(a->centered));
   lm_layer_job job = {.dtype = a->x->dtype,
                       .rows = out[1]->numel,
-                      .d = product(&a->normalized_shape),
+                      .d = lm_sizes_product(&a->normalized_shape),
                       .x = a->x->data,
                       .y = out[0]->data,
                       .weight = dense_values(a->weight),
@@ -171,14 +144,15 @@ lm_status lm_cuda_layer_norm(const void *args, lm_tensor *const *out) {
   return LAUNCH("rows", lm_layer_forward(&job, stream));
 }
 
-lm_status lm_cuda_layer_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_layer_norm_backward_args *a = args;
+lm_status lm_cuda_row_norm_backward(const void *args, lm_tensor *const *out) {
+  const lm_row_norm_backward_args *a = args;
   lm_status status = LM_OK;
   void *stream, *scratch = NULL;
   size_t bytes = 0;
+  NEED(check_centered(a->save_mean != NULL));
   lm_layer_job job = {.dtype = a->x->dtype,
-                      .rows = a->save_mean->numel,
-                      .d = product(&a->normalized_shape),
+                      .rows = a->save_rstd->numel,
+                      .d = lm_sizes_product(&a->normalized_shape),
                       .g = a->grad->data,
                       .x = a->x->data,
                       .y = out[0]->data,

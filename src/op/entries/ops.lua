@@ -93,7 +93,7 @@
 ---
 --- A family is what several ops have in common: the arguments of lm_op_<family>(op, args, out), which checks and
 --- allocates for the op that is called, and of one slot of the backend. It is no op itself. Its `results` are the
---- slot's, its `writes` arguments that the slot changes beside them.
+--- slot's, its `writes` arguments that the slot changes beside them; with `operands` that function is written too.
 ---
 --- Shapes in help: N batch, C channels, H, W.
 local entries = require "luminary.base.entry_reader"
@@ -107,7 +107,8 @@ local list, op = entries.of("op", {
 })
 
 local families, family = entries.of("family", {
-  list = "string", results = "number?", writes = "table?", help = "string",
+  list = "string", results = "number|table?", writes = "table?", operands = "table?", zeros = "string?",
+  host = "boolean?", help = "string",
 })
 list.families = families
 
