@@ -146,6 +146,20 @@ static inline int lm_return_text(lua_State *L, const char *value) { /* NULL: nil
   return 1;
 }
 
+/* A field of the table on top. */
+static inline void lm_set_flag(lua_State *L, const char *key, bool value) {
+  lua_pushboolean(L, value);
+  lua_setfield(L, -2, key);
+}
+static inline void lm_set_number(lua_State *L, const char *key, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, key);
+}
+static inline void lm_set_text(lua_State *L, const char *key, const char *value) {
+  lua_pushstring(L, value);
+  lua_setfield(L, -2, key);
+}
+
 /* ---- tensor/handle.c */
 static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_touserdata(L, i);

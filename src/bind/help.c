@@ -44,16 +44,6 @@ LM_FUNCTION(op_list) {
   return 1;
 }
 
-static void set_text(lua_State *L, const char *key, const char *text) {
-  lua_pushstring(L, text);
-  lua_setfield(L, -2, key);
-}
-
-static void set_flag(lua_State *L, const char *key, bool on) {
-  lua_pushboolean(L, on);
-  lua_setfield(L, -2, key);
-}
-
 static const char *const types[] = {
     [LM_ARG_T] = "tensor",
     [LM_ARG_T_OPT] = "tensor",
@@ -92,11 +82,11 @@ static void push_arguments(lua_State *L, const lm_op *op) {
     bool mask = tensor && op->masks >> tensors & 1;
     tensors += tensor;
     lua_createtable(L, 0, 5);
-    set_text(L, "name", a->name);
-    set_text(L, "type", mask ? "bool tensor" : types[a->kind]);
+    lm_set_text(L, "name", a->name);
+    lm_set_text(L, "type", mask ? "bool tensor" : types[a->kind]);
     const char *value = default_of(a, text);
-    if (value) set_text(L, "default", value);
-    if (i >= op->npositional) set_flag(L, "named", true);
+    if (value) lm_set_text(L, "default", value);
+    if (i >= op->npositional) lm_set_flag(L, "named", true);
     if (a->names) {
       lua_newtable(L);
       for (int k = 0; a->names[k]; k++) {
@@ -133,25 +123,24 @@ LM_FUNCTION(op_info) {
   }
   const lm_op *op = &lm_ops[id];
   lua_createtable(L, 0, 13);
-  set_text(L, "kind", kinds[op->kind]);
-  set_text(L, "autocast", casts[op->cast]);
-  if (op->grads) set_text(L, "gradient", op->grads);
+  lm_set_text(L, "kind", kinds[op->kind]);
+  lm_set_text(L, "autocast", casts[op->cast]);
+  if (op->grads) lm_set_text(L, "gradient", op->grads);
   if (op->kind == LM_POINTWISE) {
-    set_text(L, "takes", op->integers ? "integers and bool" : op->not_bool ? "all but bool" : "all");
-    set_text(L, "result_dtype",
-             op->result_dtype == LM_RESULT_DTYPE_ARGUMENT ? op->arg[op->result_dtype_arg].name
-                                                          : result_dtype[op->result_dtype]);
+    lm_set_text(L, "takes", op->integers ? "integers and bool" : op->not_bool ? "all but bool" : "all");
+    lm_set_text(L, "result_dtype",
+                op->result_dtype == LM_RESULT_DTYPE_ARGUMENT ? op->arg[op->result_dtype_arg].name
+                                                             : result_dtype[op->result_dtype]);
   }
-  set_text(L, "help", op->help);
+  lm_set_text(L, "help", op->help);
   push_arguments(L, op);
   lua_setfield(L, -2, "arguments");
-  lua_pushinteger(L, op->outs);
-  lua_setfield(L, -2, "results");
+  lm_set_number(L, "results", op->outs);
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0)), *cuda = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
   bool kernel = cpu && cpu->op[op->slot];
-  set_flag(L, "internal", op->internal);
-  set_flag(L, "kernel", kernel);
-  set_flag(L, "cpu", op->kind != LM_WRITE || kernel);
-  if (cuda) set_flag(L, "cuda", !kernel || cuda->op[op->slot]);
+  lm_set_flag(L, "internal", op->internal);
+  lm_set_flag(L, "kernel", kernel);
+  lm_set_flag(L, "cpu", op->kind != LM_WRITE || kernel);
+  if (cuda) lm_set_flag(L, "cuda", !kernel || cuda->op[op->slot]);
   return 1;
 }

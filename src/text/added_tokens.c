@@ -193,3 +193,21 @@ lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p) {
   for (size_t i = 0; i < p->count; i++) p->piece[i].shift = p->now.span[p->piece[i].at].from;
   return cut(t, &t->added.normalized, p);
 }
+
+/* ---- of these and the model */
+
+int32_t lm_tokenizer_ids(const lm_tokenizer *t) {
+  return t->added.ids > t->model.words.ids ? t->added.ids : t->model.words.ids;
+}
+
+int32_t lm_tokenizer_id(const lm_tokenizer *t, const char *text, size_t n) {
+  int32_t position = lm_vocabulary_find(&t->added.position, text, n);
+  return position >= 0 ? t->added.item[position].id : lm_vocabulary_find(&t->model.words, text, n);
+}
+
+const char *lm_tokenizer_token(const lm_tokenizer *t, int32_t id, size_t *n) {
+  const lm_added_token *a = lm_tokenizer_added(t, id);
+  if (!a) return lm_vocabulary_text(&t->model.words, id, n);
+  *n = a->content.n;
+  return a->content.data;
+}

@@ -7,27 +7,6 @@
 
 enum { MAX_CACHED = 128 }; /* bytes of a word */
 
-lm_status lm_model_put(lm_model_tokens *out, int32_t id, size_t from, size_t to) {
-  if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return LM_E_OOM;
-  out->item[out->n++] = (lm_model_token){id, (uint32_t)from, (uint32_t)to};
-  return LM_OK;
-}
-
-lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n) {
-  char shown[64];
-  lm_write_bytes(shown, sizeof shown, text, n < 40 ? n : 40);
-  if (m->unknown_text.data) {
-    return lm_fail(LM_E_ARG, "'%s' has no token, and unk_token '%s' is not in the vocabulary", lm_ellipsize(shown, 60),
-                   lm_ellipsize(m->unknown_text.data, 40));
-  }
-  return lm_fail(LM_E_ARG, "'%s' has no token, and the model has no unk_token", lm_ellipsize(shown, 60));
-}
-
-lm_status lm_model_too_long(void) {
-  return lm_fail(LM_E_ARG,
-                 "text takes too many steps to tokenize: many long tokens share a prefix or consist of spaces");
-}
-
 static lm_status whole_word(const lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
   int32_t id = lm_vocabulary_find(&m->words, text, n);
   if (id < 0) id = m->unknown;

@@ -89,7 +89,7 @@ lm_status lm_model_put(lm_model_tokens *out, int32_t id, size_t from, size_t to)
 lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n); /* the error */
 lm_status lm_model_too_long(void);                                            /* where the work was too much */
 
-/* word_cache.c: the tokens of words that were there lately. */
+/* model_tokens.c: the tokens of words that were there lately. */
 void lm_word_cache_free(lm_word_cache *c);
 /* Whether they are there; then they are added to out. */
 bool lm_word_cache_find(const lm_word_cache *c, uint64_t hash, const char *text, size_t n, lm_model_tokens *out,

@@ -33,23 +33,6 @@ void lm_tokenizer_free(lm_tokenizer *t) {
   lm_free(t);
 }
 
-/* ---- tokens */
-int32_t lm_tokenizer_ids(const lm_tokenizer *t) {
-  return t->added.ids > t->model.words.ids ? t->added.ids : t->model.words.ids;
-}
-
-int32_t lm_tokenizer_id(const lm_tokenizer *t, const char *text, size_t n) {
-  int32_t position = lm_vocabulary_find(&t->added.position, text, n);
-  return position >= 0 ? t->added.item[position].id : lm_vocabulary_find(&t->model.words, text, n);
-}
-
-const char *lm_tokenizer_token(const lm_tokenizer *t, int32_t id, size_t *n) {
-  const lm_added_token *a = lm_tokenizer_added(t, id);
-  if (!a) return lm_vocabulary_text(&t->model.words, id, n);
-  *n = a->content.n;
-  return a->content.data;
-}
-
 /* ---- encoding */
 static bool put(lm_tokens *out, lm_token token) {
   if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return false;

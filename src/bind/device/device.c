@@ -50,11 +50,10 @@ LM_FUNCTION(device_why_none) {
 static void put_property(void *ctx, const lm_property *p) { /* the table is on top */
   lua_State *L = ctx;
   if (p->kind == LM_PROPERTY_TEXT) {
-    lua_pushstring(L, p->text);
+    lm_set_text(L, p->name, p->text);
   } else {
-    lua_pushnumber(L, p->number);
+    lm_set_number(L, p->name, p->number);
   }
-  lua_setfield(L, -2, p->name);
 }
 
 /* Pushing may raise, so the driver's call is protected from Lua's errors by having the table's room made by Lua: what

@@ -134,27 +134,17 @@ static const char *failure_name(lm_failure_kind kind) {
   return (unsigned)kind < LM_FAILURE_KINDS ? names[kind] : "none";
 }
 
-static void set_number(lua_State *L, const char *key, double value) {
-  lua_pushnumber(L, value);
-  lua_setfield(L, -2, key);
-}
-
-static void set_text(lua_State *L, const char *key, const char *value) {
-  lua_pushstring(L, value);
-  lua_setfield(L, -2, key);
-}
-
 static void push_party(lua_State *L, const lm_party *p) {
   static const char *const standings[] = {"", "not joined", "no call", "waits", "came", "last in", "left", "died"};
   _Static_assert(sizeof standings / sizeof *standings == LM_STANDINGS, "a name for each");
   lua_createtable(L, 0, 6);
-  set_number(L, "rank", p->rank);
-  set_text(L, "host", p->host);
-  if (p->standing != LM_NOT_KNOWN) set_text(L, "standing", standings[p->standing]);
-  if (p->seconds > 0) set_number(L, "seconds", p->seconds);
+  lm_set_number(L, "rank", p->rank);
+  lm_set_text(L, "host", p->host);
+  if (p->standing != LM_NOT_KNOWN) lm_set_text(L, "standing", standings[p->standing]);
+  if (p->seconds > 0) lm_set_number(L, "seconds", p->seconds);
   if (!p->call.what[0]) return;
-  set_text(L, "call", p->call.what);
-  set_text(L, "where", p->call.where);
+  lm_set_text(L, "call", p->call.what);
+  lm_set_text(L, "where", p->call.where);
 }
 
 /* dist_cause(world) -> nil while all is well, else {kind, reported_by, where, message, text, rank, host, who, other};
@@ -165,13 +155,13 @@ LM_FUNCTION(dist_cause) {
   char text[1024];
   if (!lm_world_cause(world, &f)) return 0;
   lua_createtable(L, 0, 9);
-  set_text(L, "kind", failure_name(f.kind));
-  set_number(L, "reported_by", f.reported_by);
-  set_text(L, "where", f.where);
-  set_text(L, "message", f.message);
-  set_text(L, "text", lm_failure_text(&f, text, sizeof text));
-  set_number(L, "rank", f.who.rank);
-  set_text(L, "host", f.who.host);
+  lm_set_text(L, "kind", failure_name(f.kind));
+  lm_set_number(L, "reported_by", f.reported_by);
+  lm_set_text(L, "where", f.where);
+  lm_set_text(L, "message", f.message);
+  lm_set_text(L, "text", lm_failure_text(&f, text, sizeof text));
+  lm_set_number(L, "rank", f.who.rank);
+  lm_set_text(L, "host", f.who.host);
   push_party(L, &f.who);
   lua_setfield(L, -2, "who");
   if (f.other.rank >= 0) {

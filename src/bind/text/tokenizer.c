@@ -167,22 +167,6 @@ LM_FUNCTION(tokenizer_size) {
   return 2;
 }
 
-/* The fields of `as` into the table on top. */
-static void push_flags(lua_State *L, const lm_added_token *as) {
-  const struct {
-    const char *name;
-    bool is;
-  } flags[] = {{"single_word", as->single_word},
-               {"lstrip", as->lstrip},
-               {"rstrip", as->rstrip},
-               {"normalized", as->is_normalized},
-               {"special", as->special}};
-  for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-    lua_pushboolean(L, flags[i].is);
-    lua_setfield(L, -2, flags[i].name);
-  }
-}
-
 LM_FUNCTION(tokenizer_added) {
   const lm_tokenizer *t = tokenizer_at(L, "Tokenizer:save");
   lua_newtable(L);
@@ -190,11 +174,14 @@ LM_FUNCTION(tokenizer_added) {
     const lm_added_token *a = lm_tokenizer_added(t, id);
     if (!a) continue;
     lua_createtable(L, 0, 8);
-    lua_pushnumber(L, id);
-    lua_setfield(L, -2, "id");
+    lm_set_number(L, "id", id);
     lua_pushlstring(L, a->content.data, a->content.n);
     lua_setfield(L, -2, "content");
-    push_flags(L, a);
+    lm_set_flag(L, "single_word", a->single_word);
+    lm_set_flag(L, "lstrip", a->lstrip);
+    lm_set_flag(L, "rstrip", a->rstrip);
+    lm_set_flag(L, "normalized", a->is_normalized);
+    lm_set_flag(L, "special", a->special);
     lua_rawseti(L, -2, ++n);
   }
   return 1;
