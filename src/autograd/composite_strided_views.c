@@ -16,11 +16,7 @@ static lm_status seen(lm_tensor *x, geometry_fn fill, const void *args, lm_tenso
   memcpy(memory.base_size, x->size, sizeof x->size);
   geometry = memory;
   memcpy(memory.base_stride, x->stride, sizeof x->stride);
-  int64_t step = 1;
-  for (int d = x->ndim - 1; d >= 0; d--) {
-    geometry.base_stride[d] = step;
-    step *= x->size[d] > 0 ? x->size[d] : 1;
-  }
+  lm_dense_strides(x->ndim, x->size, geometry.base_stride);
   NEED(fill(args, &memory));
   NEED(fill(args, &geometry));
   return lm_view_at(x, &memory, &geometry, out);

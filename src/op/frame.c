@@ -34,14 +34,10 @@ static lm_status replaced(lm_frame *f, lm_status status, lm_tensor **made, lm_te
 /* ---- operands */
 
 lm_status lm_frame_batch(lm_frame *f, lm_tensor **t, int ndim) {
-  const lm_tensor *x = *t;
   lm_tensor *batch = NULL;
-  int64_t size[LM_MAX_DIMS] = {1}, stride[LM_MAX_DIMS] = {x->numel};
-  if (x->ndim != ndim - 1) return LM_OK;
-  memcpy(size + 1, x->size, sizeof *size * (size_t)x->ndim);
-  memcpy(stride + 1, x->stride, sizeof *stride * (size_t)x->ndim);
+  if ((*t)->ndim != ndim - 1) return LM_OK;
   f->unbatched = true;
-  return replaced(f, lm_tensor_view(*t, ndim, size, stride, 0, &batch), &batch, t);
+  return replaced(f, lm_op_unsqueeze(&(lm_unsqueeze_args){.x = *t, .dim = 0}, &batch), &batch, t);
 }
 
 void lm_frame_batch_sizes(lm_frame *f, lm_ints *size, int ndim) {
@@ -110,18 +106,12 @@ lm_status lm_frame_line(lm_frame *f, lm_tensor **x, int64_t *dim) {
   return lm_frame_at_least_1d(f, x);
 }
 
-static lm_status viewed(lm_frame *f, lm_tensor **t, int ndim, const int64_t *size) {
-  lm_tensor *view = NULL;
-  int64_t stride[LM_MAX_DIMS], step = 1;
-  for (int d = ndim - 1; d >= 0; d--) {
-    stride[d] = step;
-    step *= size[d];
-  }
-  return replaced(f, lm_tensor_view(*t, ndim, size, stride, 0, &view), &view, t);
-}
-
 lm_status lm_frame_reshape(lm_frame *f, lm_tensor **t, int ndim, const int64_t *size) {
-  return *t ? viewed(f, t, ndim, size) : LM_OK;
+  lm_tensor *view = NULL;
+  int64_t stride[LM_MAX_DIMS];
+  if (!*t) return LM_OK;
+  lm_dense_strides(ndim, size, stride);
+  return replaced(f, lm_tensor_view(*t, ndim, size, stride, 0, &view), &view, t);
 }
 
 lm_status lm_frame_broadcast(const lm_frame *f, lm_ints *batch, const lm_tensor *t, int last) {

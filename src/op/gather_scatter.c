@@ -2,7 +2,7 @@
  *
  * What slots get beyond op/backend.h: index tensors are int64, contiguous except expanded dims, which gather's and
  * scatter's may have; x of a 0-d call is [1]; index_add's out holds x already, and its out and src are contiguous.
- * scatter_fold's out does too, or it is the CPU's, and x is another tensor. */
+ * scatter_along's out does too, or it is the CPU's, and x is another tensor. */
 #include "base/message.h"
 #include "op/operand_checks.h"
 
@@ -82,28 +82,20 @@ done:
   return status;
 }
 
-typedef struct scattering {
-  lm_op_id op; /* that the caller asked for */
-  int64_t dim;
-  lm_tensor *index, *src;
-  int how;
-  bool without_self; /* what was there before does not count */
-} scattering;
-
 /* was: what x is to hold before; x itself, or, on the CPU, another of its sizes. */
 static lm_status fold(lm_tensor *was, lm_tensor *x, int64_t dim, lm_tensor *index, lm_tensor *src, int how) {
-  lm_scatter_fold_args args = {.x = was, .dim = dim, .index = index, .src = src, .how = how};
-  return lm_dispatch(LM_OP_scatter_fold, x->device, &args, &x);
+  lm_scatter_along_args args = {.x = was, .dim = dim, .index = index, .src = src, .how = how};
+  return lm_dispatch(LM_OP_scatter_along, x->device, &args, &x);
 }
 
 /* Into the target's memory, which is that of `given`, or a result's to be. */
-static lm_status scatter_into(lm_frame *f, const scattering *s, lm_tensor *given, lm_tensor *target) {
+static lm_status scatter_into(lm_frame *f, const lm_scatter_along_args *a, lm_tensor *given, lm_tensor *target) {
   lm_status status = LM_OK;
-  lm_tensor *was = given, *x = target, *index = s->index, *src = s->src, *one = NULL;
-  int64_t dim = s->dim;
-  TRY(lm_check_same_device(s->op, 3, (lm_tensor *[]){target, s->index, s->src}));
-  if (s->src->ndim > 0) TRY(lm_check_dtypes(s->op, "x", target, "src", s->src));
-  TRY(lm_check_fits(lm_ops[s->op].name, target->dtype, s->src));
+  lm_tensor *was = given, *x = target, *index = a->index, *src = a->src, *one = NULL;
+  int64_t dim = a->dim;
+  TRY(lm_check_same_device(f->op, 3, (lm_tensor *[]){target, index, src}));
+  if (src->ndim > 0) TRY(lm_check_dtypes(f->op, "x", target, "src", src));
+  TRY(lm_check_fits(lm_ops[f->op].name, target->dtype, src));
   TRY(lm_frame_line(f, &x, &dim));
   TRY(lm_frame_at_least_1d(f, &was));
   TRY(int64_with_dim(f, &index));
@@ -113,68 +105,42 @@ static lm_status scatter_into(lm_frame *f, const scattering *s, lm_tensor *given
     index = lm_frame_hold(f, own);
   }
   TRY(source_of(f, target, index, &src));
-  TRY(check_covers(s->op, "x", x, index, (int)dim));
-  TRY(check_covers(s->op, "src", src, index, -1));
+  TRY(check_covers(f->op, "x", x, index, (int)dim));
+  TRY(check_covers(f->op, "src", src, index, -1));
   if (index->numel == 0) {
     if (given != target) TRY(lm_copy(given, target));
     goto done;
   }
-  if (s->without_self && s->how == LM_FOLD_PROD) {
+  if (!a->include_self && a->how == LM_FOLD_PROD) {
     TRY(lm_tensor_number(1, &one));
     lm_tensor *ones = lm_frame_hold(f, one);
     TRY(source_of(f, target, index, &ones));
     TRY(fold(was, x, dim, index, ones, LM_FOLD_REPLACE));
-  } else if (s->without_self) { /* one of those that are to be compared */
+  } else if (!a->include_self) { /* one of those that are to be compared */
     TRY(fold(was, x, dim, index, src, LM_FOLD_REPLACE));
   }
-  TRY(fold(s->without_self ? x : was, x, dim, index, src, s->how));
+  TRY(fold(a->include_self ? was : x, x, dim, index, src, a->how));
 done:
   return status;
 }
 
-static lm_status scatter_here(scattering s, lm_tensor *x, lm_tensor **out) {
-  lm_frame f;
-  lm_frame_begin(&f, s.op);
-  lm_status status = scatter_into(&f, &s, x, x);
-  f.result[0] = lm_retain(x);
-  return lm_frame_end(&f, status, out);
-}
-
-static lm_status scattered(scattering s, lm_tensor *x, lm_tensor **out) {
+lm_status lm_op_scatter_along(lm_op_id op, const lm_scatter_along_args *a, lm_tensor **out) {
   lm_status status;
   lm_frame f;
-  lm_frame_begin(&f, s.op);
-  if (LM_DEVICE_KIND(x->device) == LM_CPU) {
-    TRY(lm_frame_result_like(&f, 0, x->dtype, x));
-    TRY(scatter_into(&f, &s, x, f.result[0]));
-  } else {
-    TRY(lm_op_clone(&(lm_clone_args){.x = x}, &f.result[0]));
-    TRY(scatter_into(&f, &s, f.result[0], f.result[0]));
-  }
-done:
-  return lm_frame_end(&f, status, out);
-}
-
-lm_status lm_op_scatter_add_(const lm_scatter_add__args *a, lm_tensor **out) {
-  return scatter_here((scattering){LM_OP_scatter_add_, a->dim, a->index, a->src, LM_FOLD_SUM, false}, a->x, out);
-}
-
-lm_status lm_op_scatter_add(const lm_scatter_add_args *a, lm_tensor **out) {
-  return scattered((scattering){LM_OP_scatter_add, a->dim, a->index, a->src, LM_FOLD_SUM, false}, a->x, out);
-}
-
-lm_status lm_op_scatter_(const lm_scatter__args *a, lm_tensor **out) {
-  return scatter_here((scattering){LM_OP_scatter_, a->dim, a->index, a->src, LM_FOLD_REPLACE, false}, a->x, out);
-}
-
-lm_status lm_op_scatter(const lm_scatter_args *a, lm_tensor **out) {
-  return scattered((scattering){LM_OP_scatter, a->dim, a->index, a->src, LM_FOLD_REPLACE, false}, a->x, out);
-}
-
-lm_status lm_op_scatter_fold(const lm_scatter_fold_args *a, lm_tensor **out) {
+  const bool on_cpu = LM_DEVICE_KIND(a->x->device) == LM_CPU;
   if (a->how == LM_FOLD_MEAN)
     return lm_fail_value("scatter_fold", "reduce", "one of 'sum', 'prod', 'amax', 'amin'", "'mean'");
-  return scattered((scattering){LM_OP_scatter_fold, a->dim, a->index, a->src, a->how, !a->include_self}, a->x, out);
+  lm_frame_begin(&f, op);
+  if (a->here) {
+    f.result[0] = lm_retain(a->x);
+  } else if (on_cpu) {
+    TRY(lm_frame_result_like(&f, 0, a->x->dtype, a->x));
+  } else {
+    TRY(lm_op_clone(&(lm_clone_args){.x = a->x}, &f.result[0]));
+  }
+  TRY(scatter_into(&f, a, on_cpu ? a->x : f.result[0], f.result[0]));
+done:
+  return lm_frame_end(&f, status, out);
 }
 
 /* ---- whole entries of a dim, named by a 1-d index */

@@ -1,8 +1,7 @@
 /* Random numbers: writing them into a tensor, and new tensors of them. The slots take their draws
  * from the device's generator (tensor/generator.h). */
 #include "base/message.h"
-#include "op/check.h"
-#include "op/input_layout.h"
+#include "op/frame.h"
 #include "tensor/generator.h"
 
 /* Fills x by a slot; args is the slot's struct. g: NULL is the default generator of x's device. */
@@ -122,86 +121,63 @@ done:
   return status;
 }
 
-/* Numbers in [0, 1) as x is laid out, of float64 or float32. */
-static lm_status uniform_like(lm_op_id op, const lm_tensor *x, bool wide, lm_generator *g, lm_tensor **out) {
-  lm_status status;
-  TRY(lm_tensor_empty_like(x, wide ? LM_F64 : LM_F32, x->device, out));
-  TRY(draw_from(op, (lm_fill_random_args){.x = *out, .distribution = LM_DRAW_UNIFORM, .b = 1, .generator = g}));
-done:
-  return status;
-}
-
 static lm_status check_probability(lm_op_id op, double p) {
   if (p >= 0 && p <= 1) return LM_OK;
   return lm_fail_number(lm_ops[op].name, "p", "from 0 to 1", p);
 }
 
-/* The smallest and the largest element of x, where requested; 0 if there is none, or for who captures a graph, and may
- * not look. */
-static lm_status extremes(lm_tensor *x, double *smallest, double *largest) {
-  lm_status status = LM_OK;
+/* The smallest or the largest element of x; 0 if there is none, or for who captures a graph, and may not look. */
+static lm_status extreme(lm_tensor *x, lm_statistic which, double *value) {
   lm_tensor *end = NULL;
-  if (smallest) *smallest = 0;
-  if (largest) *largest = 0;
+  *value = 0;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
-  if (smallest) {
-    TRY(lm_op_reduce(LM_OP_amin,
-                     &(lm_reduce_args){.x = x, .dim = {.n = -1}, .statistic = LM_STATISTIC_AMIN, .dtype = LM_NO_DTYPE},
-                     &end));
-    TRY(lm_tensor_item_f64(end, smallest));
-    lm_release(end);
-    end = NULL;
-  }
-  if (largest) {
-    TRY(lm_op_reduce(LM_OP_amax,
-                     &(lm_reduce_args){.x = x, .dim = {.n = -1}, .statistic = LM_STATISTIC_AMAX, .dtype = LM_NO_DTYPE},
-                     &end));
-    TRY(lm_tensor_item_f64(end, largest));
-  }
-done:
+  NEED(lm_op_reduce(which == LM_STATISTIC_AMIN ? LM_OP_amin : LM_OP_amax,
+                    &(lm_reduce_args){.x = x, .dim = {.n = -1}, .statistic = which, .dtype = LM_NO_DTYPE}, &end));
+  lm_status status = lm_tensor_item_f64(end, value);
   lm_release(end);
   return status;
 }
 
 /* Writes into x, which is laid out as `like`, where uniform numbers are below p. */
-static lm_status draw_below(lm_op_id op, lm_tensor *like, lm_tensor *p, lm_generator *g, lm_tensor *x) {
-  lm_status status;
+static lm_status draw_below(lm_frame *f, lm_tensor *like, lm_tensor *p, lm_generator *g, lm_tensor *x) {
   lm_tensor *u = NULL, *same = NULL;
   double smallest, largest;
-  TRY(lm_check_float(op, "p", p));
-  TRY(extremes(p, &smallest, &largest));
-  TRY(check_probability(op, smallest));
-  TRY(check_probability(op, largest));
-  TRY(uniform_like(op, like, p->dtype == LM_F64, g, &u));
-  TRY(lm_pointwise_run(LM_OP_lt, 2, (lm_tensor *[]){u, p}, NULL, x, &same));
-done:
+  NEED(lm_check_float(f->op, "p", p));
+  NEED(extreme(p, LM_STATISTIC_AMIN, &smallest));
+  NEED(extreme(p, LM_STATISTIC_AMAX, &largest));
+  NEED(check_probability(f->op, smallest));
+  NEED(check_probability(f->op, largest));
+  NEED(lm_tensor_empty_like(like, p->dtype == LM_F64 ? LM_F64 : LM_F32, like->device, &u));
+  lm_frame_hold(f, u);
+  NEED(draw_from(f->op, (lm_fill_random_args){.x = u, .distribution = LM_DRAW_UNIFORM, .b = 1, .generator = g}));
+  NEED(lm_pointwise_run(LM_OP_lt, 2, (lm_tensor *[]){u, p}, NULL, x, &same));
   lm_release(same);
-  lm_release(u);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_op_bernoulli_of(lm_op_id op, const lm_bernoulli_of_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *p = a->p;
+  lm_tensor *p = a->p;
+  lm_frame f;
   double number = 0.5;
+  lm_frame_begin(&f, op);
   if (a->into) {
-    x = lm_retain(a->into);
+    f.result[0] = lm_retain(a->into);
   } else {
-    TRY(lm_tensor_empty_like(a->like, a->like->dtype, a->like->device, &x));
+    TRY(lm_frame_result_like(&f, 0, a->like->dtype, a->like));
     if (!p) p = a->like;
   }
   if (p && p->number) TRY(lm_tensor_item_f64(p, &number));
   if (!p || p->number) {
     TRY(check_probability(op, number));
-    TRY(draw_from(
-        op, (lm_fill_random_args){.x = x, .distribution = LM_DRAW_BERNOULLI, .a = number, .generator = a->generator}));
+    TRY(draw_from(op,
+                  (lm_fill_random_args){
+                      .x = f.result[0], .distribution = LM_DRAW_BERNOULLI, .a = number, .generator = a->generator}));
   } else {
-    TRY(draw_below(op, a->like, p, a->generator, x));
+    TRY(draw_below(&f, a->like, p, a->generator, f.result[0]));
   }
-  *out = lm_retain(x);
 done:
-  lm_release(x);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 /* ---- new */
@@ -215,41 +191,34 @@ static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
 lm_status lm_op_new_random(lm_op_id op, const lm_new_random_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   const bool integers = a->distribution == LM_DRAW_INTEGERS;
-  lm_tensor *x = NULL;
+  lm_frame f;
   lm_dtype dtype = a->dtype;
   if (dtype == LM_NO_DTYPE) dtype = a->like ? a->like->dtype : integers ? LM_I64 : lm_default_dtype();
   lm_fill_random_args args = {
       .distribution = a->distribution, .b = 1, .from = a->from, .to = a->to, .generator = a->generator};
   if (a->to == LM_NO_INT) args.from = 0, args.to = a->from; /* randint_like's high comes second */
-  if (integers) {
-    TRY(check_range(op, "low", "high", args.from, args.to, dtype));
-  } else {
-    TRY(check_drawn(op, dtype));
-  }
-  TRY(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &x));
-  args.x = x;
+  NEED(integers ? check_range(op, "low", "high", args.from, args.to, dtype) : check_drawn(op, dtype));
+  lm_frame_begin(&f, op);
+  TRY(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &f.result[0]));
+  args.x = f.result[0];
   TRY(draw_from(op, args));
-  *out = lm_retain(x);
 done:
-  lm_release(x);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 lm_status lm_op_randperm(const lm_randperm_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL;
+  lm_frame f;
   lm_randperm_args args = *a;
   if (args.dtype == LM_NO_DTYPE) args.dtype = LM_I64;
   if (args.device == LM_NO_DEVICE) args.device = lm_default_device();
   if (a->n < 0) return lm_fail_int("randperm", "n", "at least 0", a->n);
-  if (a->n > 0) TRY(check_range(LM_OP_randperm, "1", "n + 1", 1, a->n + 1, args.dtype));
-  TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS, &x));
-  TRY(draw(LM_OP_randperm, LM_OP_randperm, x, &args, a->generator));
-  *out = x;
-  x = NULL;
+  if (a->n > 0) NEED(check_range(LM_OP_randperm, "1", "n + 1", 1, a->n + 1, args.dtype));
+  lm_frame_begin(&f, LM_OP_randperm);
+  TRY(lm_frame_result(&f, 0, args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS));
+  TRY(draw(f.op, f.op, f.result[0], &args, a->generator));
 done:
-  lm_release(x);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 /* ---- of a tensor */
@@ -257,7 +226,8 @@ done:
 /* Of numbers alone `size` says how many; tensors broadcast. */
 lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *const given[] = {a->mean, a->std}, *x = NULL, *same = NULL;
+  lm_tensor *const given[] = {a->mean, a->std}, *x, *same;
+  lm_frame f;
   bool numbers = a->mean->number && (!a->std || a->std->number);
   double smallest = 0;
   lm_dtype dtype = a->dtype;
@@ -269,6 +239,7 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
                    : lm_remedy(lm_fail_value("normal", "size", "nil for tensors", lm_shape_text(a->size.n, a->size.v)),
                                "the result has their shape");
   }
+  lm_frame_begin(&f, LM_OP_normal);
   if (!numbers) {
     TRY(lm_check_same_device(LM_OP_normal, a->std ? 2 : 1, given));
     TRY(lm_broadcast("normal", a->mean->ndim, a->mean->size, a->std ? a->std->ndim : 0, a->std ? a->std->size : NULL,
@@ -278,88 +249,68 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   }
   if (dtype == LM_NO_DTYPE) dtype = lm_default_dtype();
   TRY(check_drawn(LM_OP_normal, dtype));
-  if (a->std) TRY(extremes(a->std, &smallest, NULL));
+  if (a->std) TRY(extreme(a->std, LM_STATISTIC_AMIN, &smallest));
   if (a->std && !(smallest >= 0)) { TRY(lm_fail_number("normal", "std", "at least 0", smallest)); }
-  TRY(lm_new_tensor(LM_OP_normal, &size, NULL, dtype, device, &x));
+  TRY(lm_new_tensor(LM_OP_normal, &size, NULL, dtype, device, &f.result[0]));
+  x = f.result[0];
   TRY(draw_from(LM_OP_normal,
                 (lm_fill_random_args){.x = x, .distribution = LM_DRAW_NORMAL, .b = 1, .generator = a->generator}));
   if (a->std) {
     TRY(lm_pointwise_run(LM_OP_mul, 2, (lm_tensor *[]){x, a->std}, NULL, x, &same));
-    lm_release(same);
-    same = NULL;
+    lm_frame_hold(&f, same);
   }
   TRY(lm_pointwise_run(LM_OP_add, 2, (lm_tensor *[]){x, a->mean}, (double[]){1}, x, &same));
-  *out = x;
-  x = NULL;
+  lm_frame_hold(&f, same);
 done:
-  lm_release(same);
-  lm_release(x);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *result = NULL;
+  lm_frame f;
   lm_poisson_args args = *a;
   double smallest;
-  args.x = NULL;
-  TRY(lm_check_float(LM_OP_poisson, "x", a->x));
-  TRY(extremes(a->x, &smallest, NULL));
+  lm_frame_begin(&f, LM_OP_poisson);
+  TRY(lm_check_float(f.op, "x", a->x));
+  TRY(extreme(a->x, LM_STATISTIC_AMIN, &smallest));
   if (!(smallest >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", smallest));
-  TRY(lm_to_layout(a->x, LM_CONTIGUOUS, &args.x));
-  TRY(lm_tensor_empty(args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
-  TRY(draw(LM_OP_poisson, LM_OP_poisson, result, &args, a->generator));
-  *out = result;
-  result = NULL;
+  TRY(lm_frame_layout(&f, &args.x, LM_CONTIGUOUS));
+  TRY(lm_frame_result(&f, 0, a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS));
+  TRY(draw(f.op, f.op, f.result[0], &args, a->generator));
 done:
-  lm_release(result);
-  lm_release(args.x);
-  return status;
-}
-
-/* t expanded to `size` in that dtype, contiguous. */
-static lm_status spread_out(lm_tensor *t, const lm_ints *size, lm_dtype dtype, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *wide = NULL, *fresh = NULL;
-  TRY(lm_op_expand(&(lm_expand_args){.x = t, .size = *size}, &wide));
-  TRY(lm_tensor_empty(dtype, t->device, size->n, size->v, LM_CONTIGUOUS, &fresh));
-  TRY(lm_copy(wide, fresh));
-  *out = fresh;
-  fresh = NULL;
-done:
-  lm_release(fresh);
-  lm_release(wide);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *const given[] = {a->count, a->prob}, *result = NULL;
-  lm_binomial_args args = {.generator = a->generator};
+  lm_tensor *const given[] = {a->count, a->prob};
+  lm_frame f;
+  lm_binomial_args args = *a;
   lm_ints size;
   double smallest, largest;
-  TRY(lm_check_same_device(LM_OP_binomial, 2, given));
-  TRY(lm_check_float(LM_OP_binomial, "count", a->count));
-  TRY(lm_check_float(LM_OP_binomial, "prob", a->prob));
-  TRY(extremes(a->count, &smallest, NULL));
+  lm_frame_begin(&f, LM_OP_binomial);
+  TRY(lm_check_same_device(f.op, 2, given));
+  TRY(lm_check_float(f.op, "count", a->count));
+  TRY(lm_check_float(f.op, "prob", a->prob));
+  TRY(extreme(a->count, LM_STATISTIC_AMIN, &smallest));
   if (smallest < 0) TRY(lm_fail_number("binomial", "count", "at least 0", smallest));
-  TRY(extremes(a->prob, &smallest, &largest));
+  TRY(extreme(a->prob, LM_STATISTIC_AMIN, &smallest));
+  TRY(extreme(a->prob, LM_STATISTIC_AMAX, &largest));
   if (smallest < 0 || largest > 1) {
     TRY(lm_fail_number("binomial", "prob", "from 0 to 1", smallest < 0 ? smallest : largest));
   }
   TRY(lm_broadcast("binomial", a->count->ndim, a->count->size, a->prob->ndim, a->prob->size, &size.n, size.v));
-  lm_dtype dtype = lm_result_type(2, given);
-  TRY(spread_out(a->count, &size, dtype, &args.count));
-  TRY(spread_out(a->prob, &size, dtype, &args.prob));
-  TRY(lm_tensor_empty(dtype, args.count->device, size.n, size.v, LM_CONTIGUOUS, &result));
-  TRY(draw(LM_OP_binomial, LM_OP_binomial, result, &args, a->generator));
-  *out = result;
-  result = NULL;
+  const lm_dtype dtype = lm_result_type(2, given);
+  lm_tensor **const both[] = {&args.count, &args.prob};
+  for (int i = 0; i < 2; i++) {
+    TRY(lm_frame_convert(&f, both[i], dtype));
+    TRY(lm_frame_expand(&f, both[i], &size, 0));
+    TRY(lm_frame_layout(&f, both[i], LM_CONTIGUOUS));
+  }
+  TRY(lm_frame_result(&f, 0, dtype, a->count->device, size.n, size.v, LM_CONTIGUOUS));
+  TRY(draw(f.op, f.op, f.result[0], &args, a->generator));
 done:
-  lm_release(result);
-  lm_release(args.count);
-  lm_release(args.prob);
-  return status;
+  return lm_frame_end(&f, status, out);
 }
 
 /* ---- multinomial */
@@ -371,12 +322,13 @@ static lm_status check_weights(lm_tensor *x) {
   lm_tensor *row = NULL;
   double smallest, smallest_row, largest;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
-  TRY(extremes(x, &smallest, NULL));
+  TRY(extreme(x, LM_STATISTIC_AMIN, &smallest));
   TRY(lm_op_reduce(
       LM_OP_amax,
       &(lm_reduce_args){.x = x, .dim = {.n = 1, .v = {1}}, .statistic = LM_STATISTIC_AMAX, .dtype = LM_NO_DTYPE},
       &row));
-  TRY(extremes(row, &smallest_row, &largest));
+  TRY(extreme(row, LM_STATISTIC_AMIN, &smallest_row));
+  TRY(extreme(row, LM_STATISTIC_AMAX, &largest));
   if (!(smallest >= 0) || !isfinite(largest)) {
     TRY(lm_fail_number("multinomial", "x", "at least 0 and finite", smallest >= 0 ? largest : smallest));
   }
@@ -388,52 +340,38 @@ done:
 
 /* x [rows, n] -> indices [rows, k], none twice: those of the largest x / e, with e from an exponential distribution:
  * the first ones of n things that arrive at rates x (Efraimidis and Spirakis 2006). */
-static lm_status pick_distinct(lm_tensor *x, int64_t k, lm_generator *g, lm_tensor **out) {
-  lm_status status;
+static lm_status pick_distinct(lm_frame *f, lm_tensor *x, int64_t k, lm_generator *g) {
   lm_tensor *e = NULL, *same = NULL, *top[2] = {NULL, NULL};
-  TRY(lm_tensor_empty(x->dtype == LM_F64 ? LM_F64 : LM_F32, x->device, 2, x->size, LM_CONTIGUOUS, &e));
-  TRY(draw_from(LM_OP_multinomial,
-                (lm_fill_random_args){.x = e, .distribution = LM_DRAW_EXPONENTIAL, .a = 1, .generator = g}));
-  TRY(lm_pointwise_run(LM_OP_div, 2, (lm_tensor *[]){x, e}, NULL, e, &same));
-  if (k == 1) {
-    TRY(lm_op_extreme_along(LM_OP_argmax, &(lm_extreme_along_args){.x = e, .dim = 1, .keepdim = true, .largest = true},
-                            out));
-  } else {
-    TRY(lm_op_topk(&(lm_topk_args){.x = e, .k = k, .dim = 1, .largest = true, .sorted = true}, top));
-    *out = top[1];
-    top[1] = NULL;
-  }
-done:
-  lm_release(same);
-  lm_release(e);
-  lm_release(top[0]);
-  lm_release(top[1]);
-  return status;
+  NEED(lm_tensor_empty(x->dtype == LM_F64 ? LM_F64 : LM_F32, x->device, 2, x->size, LM_CONTIGUOUS, &e));
+  lm_frame_hold(f, e);
+  NEED(draw_from(f->op, (lm_fill_random_args){.x = e, .distribution = LM_DRAW_EXPONENTIAL, .a = 1, .generator = g}));
+  NEED(lm_pointwise_run(LM_OP_div, 2, (lm_tensor *[]){x, e}, NULL, e, &same));
+  lm_frame_hold(f, same);
+  if (k == 1)
+    return lm_op_extreme_along(LM_OP_argmax,
+                               &(lm_extreme_along_args){.x = e, .dim = 1, .keepdim = true, .largest = true}, f->result);
+  NEED(lm_op_topk(&(lm_topk_args){.x = e, .k = k, .dim = 1, .largest = true, .sorted = true}, top));
+  lm_frame_hold(f, top[0]);
+  f->result[0] = top[1];
+  return LM_OK;
 }
 
-static lm_status pick_again(lm_tensor *x, const lm_multinomial_args *a, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *indices = NULL;
+static lm_status pick_again(lm_frame *f, lm_tensor *x, const lm_multinomial_args *a) {
   lm_multinomial_args args = *a;
-  args.x = NULL;
-  TRY(lm_to_layout(x, LM_CONTIGUOUS, &args.x));
-  TRY(lm_tensor_empty(LM_I64, x->device, 2, (int64_t[]){x->size[0], a->num_samples}, LM_CONTIGUOUS, &indices));
-  TRY(draw(LM_OP_multinomial, LM_OP_multinomial, indices, &args, a->generator));
-  *out = indices;
-  indices = NULL;
-done:
-  lm_release(indices);
-  lm_release(args.x);
-  return status;
+  args.x = x;
+  NEED(lm_frame_layout(f, &args.x, LM_CONTIGUOUS));
+  NEED(lm_frame_result(f, 0, LM_I64, x->device, 2, (int64_t[]){x->size[0], a->num_samples}, LM_CONTIGUOUS));
+  return draw(f->op, f->op, f->result[0], &args, a->generator);
 }
 
 lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *indices = NULL;
+  lm_tensor *x = a->x;
+  lm_frame f;
   int ndim = a->x->ndim;
   if (ndim != 1 && ndim != 2) { return lm_fail_shape("multinomial", "x", "[n] or [rows, n]", lm_shape_of(a->x)); }
   int64_t n = a->x->size[ndim - 1], k = a->num_samples;
-  TRY(lm_check_float(LM_OP_multinomial, "x", a->x));
+  NEED(lm_check_float(LM_OP_multinomial, "x", a->x));
   if (k < 1) return lm_fail_int("multinomial", "num_samples", "at least 1", k);
   if (n == 0) return lm_fail_shape("multinomial", "x", "[n] or [rows, n] with n above 0", lm_shape_of(a->x));
   if (!a->replacement && k > n) {
@@ -442,17 +380,11 @@ lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
         "multinomial: cannot draw %lld samples without replacement from %lld categories; pass {replacement = true}",
         (long long)k, (long long)n);
   }
-  if (ndim == 1) {
-    TRY(lm_op_unsqueeze(&(lm_unsqueeze_args){.x = a->x, .dim = 0}, &x));
-  } else {
-    x = lm_retain(a->x);
-  }
+  lm_frame_begin(&f, LM_OP_multinomial);
+  TRY(lm_frame_batch(&f, &x, 2));
   TRY(check_weights(x));
-  TRY(x->size[0] > 0 && (k == 1 || !a->replacement) ? pick_distinct(x, k, a->generator, &indices)
-                                                    : pick_again(x, a, &indices));
-  if (ndim == 1) indices->ndim = 1, indices->size[0] = k, indices->stride[0] = 1;
-  *out = indices;
+  TRY(x->size[0] > 0 && (k == 1 || !a->replacement) ? pick_distinct(&f, x, k, a->generator) : pick_again(&f, x, a));
+  lm_frame_unbatch(&f, 0);
 done:
-  lm_release(x);
-  return status;
+  return lm_frame_end(&f, status, out);
 }

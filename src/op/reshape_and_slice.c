@@ -12,11 +12,7 @@ static bool view_strides(const lm_tensor *x, int ndim, const int64_t *size, int6
       for (int d = 0; same && d < ndim; d++) stride[d] = x->stride[d];
       if (same) return true;
     }
-    int64_t step = 1;
-    for (int d = ndim - 1; d >= 0; d--) {
-      stride[d] = step;
-      step *= size[d] > 0 ? size[d] : 1;
-    }
+    lm_dense_strides(ndim, size, stride);
     return true;
   }
   int to = ndim - 1;

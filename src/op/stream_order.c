@@ -69,7 +69,7 @@ lm_status lm_ordered_op(const lm_backend *backend, lm_op_id op, lm_device device
   lm_status status;
   lm_stream *s;
   /* A slot of several ops speaks under the name of the one that runs. */
-  bool shared = (op == LM_OP_scatter_fold || op >= LM_OP_COUNT) && lm_now_running.op >= 0;
+  bool shared = (op == LM_OP_scatter_along || op >= LM_OP_COUNT) && lm_now_running.op >= 0;
   lm_running before = shared ? lm_now_running : lm_run_begin(lm_ops[op].name, (int)op);
   TRY(lm_stream_order_begin(device, &s));
   TRY(read_all(s, &lm_ops[op], args));

@@ -78,6 +78,15 @@ static inline int64_t lm_sizes_product(const lm_ints *sizes) {
   return product;
 }
 
+/* Strides of a contiguous tensor, in which a size of 0 counts as 1. */
+static inline void lm_dense_strides(int ndim, const int64_t *size, int64_t *stride) {
+  int64_t step = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    stride[d] = step;
+    step *= size[d] > 0 ? size[d] : 1;
+  }
+}
+
 typedef enum lm_format { LM_PRESERVE, LM_CONTIGUOUS, LM_CHANNELS_LAST } lm_format;
 
 /* Dense, uninitialized. format: LM_CONTIGUOUS, or LM_CHANNELS_LAST for 4-d. LM_E_ARG for a

@@ -115,7 +115,7 @@ lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
   lm_dtype compute = s.plan.compute;
   bool direct = !s.plan.cols && s.x->stride[dim] == 1 && out->stride[dim] == 1 && (lm_dtype)s.x->dtype == compute &&
                 (lm_dtype)out->dtype == compute && (!y || (lm_dtype)y->dtype == compute);
-  if (!direct) s.bytes = ((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1) + 63) / 64 * 64;
+  if (!direct) s.bytes = lm_round_up((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1), 64);
   TRY(lm_parallel(s.plan.units, lm_reduce_work(&s.plan), s.bytes * (y ? 2 : 1), run_softmax_units, &s));
 done:
   lm_release(beside_x);

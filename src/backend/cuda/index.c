@@ -115,9 +115,9 @@ static lm_dtype sum_dtype(lm_dtype dtype) {
   return lm_dtype_size(dtype) < 4 ? LM_I32 : dtype;
 }
 
-lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+lm_status lm_cuda_scatter_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status = LM_OK;
-  const lm_scatter_fold_args *a = args;
+  const lm_scatter_along_args *a = args;
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = out[0], *sums = x;
   bool replace = a->how == LM_FOLD_REPLACE;

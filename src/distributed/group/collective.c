@@ -11,13 +11,10 @@
 /* Entry `rank` of one tensor whose first dim holds the parts of n ranks, each with `like`'s sizes (NULL: a part of the
  * first dim). whole is contiguous. */
 static lm_status collective_part_of(lm_tensor *whole, int n, int rank, const lm_tensor *like, lm_tensor **out) {
-  int64_t numel = whole->numel / n, offset = rank * numel, size[LM_MAX_DIMS], stride[LM_MAX_DIMS], step = 1;
+  int64_t numel = whole->numel / n, offset = rank * numel, size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int ndim = like ? like->ndim : whole->ndim;
-  for (int d = ndim - 1; d >= 0; d--) {
-    size[d] = like ? like->size[d] : d == 0 ? whole->size[0] / n : whole->size[d];
-    stride[d] = step;
-    step *= size[d] > 0 ? size[d] : 1;
-  }
+  for (int d = 0; d < ndim; d++) size[d] = like ? like->size[d] : d == 0 ? whole->size[0] / n : whole->size[d];
+  lm_dense_strides(ndim, size, stride);
   return lm_tensor_view(whole, ndim, size, stride, offset, out);
 }
 

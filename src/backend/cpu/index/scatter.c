@@ -182,7 +182,7 @@ static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const 
 
 /* The dims of x, an index (whose strides are given, as it may have one dim alone) and src but `dim`; x is of what the
  * sums are kept in. */
-static void scatter_along(lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride, const int64_t *sizes,
+static void scatter_lines(lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride, const int64_t *sizes,
                           int64_t skipped, const lm_tensor *src, int how) {
   int64_t size[LM_MAX_DIMS], stride[3][LM_MAX_DIMS];
   int n = 0;
@@ -245,7 +245,7 @@ static void scatter_some_rows(void *ctx, int64_t begin, int64_t end) {
 
 /* A new result, row by row: x's goes into the near caches, gets its elements of src there, and goes out. False: what
  * has to lie side by side does not, and nothing was done; *good: whether indices are in range. */
-static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *good) {
+static bool scatter_rows(const lm_scatter_along_args *a, lm_tensor *out, bool *good) {
   const struct lm_scatter_loops *loops = LM_ISA_PICK(lm_scatter_loops);
   const lm_tensor *x = a->x, *index = a->index, *src = a->src;
   const int last = x->ndim - 1;
@@ -265,9 +265,9 @@ static bool scatter_rows(const lm_scatter_fold_args *a, lm_tensor *out, bool *go
   return true;
 }
 
-lm_status lm_cpu_scatter_fold(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_scatter_along(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
-  const lm_scatter_fold_args *a = args;
+  const lm_scatter_along_args *a = args;
   lm_tensor *x = NULL;
   bool good = true;
   if (a->x != out[0] && scatter_rows(a, out[0], &good) && good) return LM_OK;
@@ -278,7 +278,7 @@ lm_status lm_cpu_scatter_fold(const void *args, lm_tensor *const *out) {
   } else {
     TRY(open_sums(out[0], &x));
   }
-  scatter_along(x, (int)a->dim, a->index, a->index->stride, a->index->size, 0, a->src, a->how);
+  scatter_lines(x, (int)a->dim, a->index, a->index->stride, a->index->size, 0, a->src, a->how);
   TRY(close_sums(x, out[0]));
 done:
   lm_release(x);
@@ -294,7 +294,7 @@ static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_t
   i_stride[dim] = 1;
   TRY(lm_cpu_check_indices(op, "index", index->numel, (const int64_t *)index->data, out->size[dim], NULL));
   TRY(open_sums(out, &sums));
-  scatter_along(sums, dim, index, i_stride, src->size, skipped, src, LM_FOLD_SUM);
+  scatter_lines(sums, dim, index, i_stride, src->size, skipped, src, LM_FOLD_SUM);
   TRY(close_sums(sums, out));
 done:
   lm_release(sums);

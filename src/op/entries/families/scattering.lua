@@ -1,20 +1,26 @@
 --- Writing and adding where indices along a dim say; indices count from 1.
-local op = ...
+local op, family = ...
+
+family "scatter_along" {
+  "x", "dim: dim", "index", "src", "how: fold = sum", "include_self = true", "here = false",
+  help = "src, or a number, folded at indices along dim: here, into x's memory, or into a copy's",
+}
 
 local src_grad = "scattered_grad(g, dim, index, size_of(src))"
 
 op "scatter_add" {
-  "x", "dim: dim", "index", "src",
+  "x", "dim: dim", "index", "src", kernel = "scatter_along(x, dim, index, src)",
   grad = {x = "g", src = src_grad},
   autocast = "widest", help = "Returns a copy of x with src added at indices along dim.",
 }
 op "scatter_add_" {
-  "x", "dim: dim", "index", "src", kind = "write",
+  "x", "dim: dim", "index", "src", kind = "write", kernel = "scatter_along(x, dim, index, src, 'sum', true, true)",
   grad = {x = "g", src = src_grad},
   help = "Adds src at indices along dim, in place.",
 }
 op "scatter" {
   "x", "dim: dim", "index", "src: scalar", options = {"reduce: scatter_writing = replace"},
+  kernel = "scatter_along(x, dim, index, src, 'replace')",
   grad = {x = "scatter(g, dim, index, 0)", src = src_grad},
   forms = {
     {when = "reduce == 'add'", "scatter_add(x, dim, index, src)"},
@@ -24,6 +30,7 @@ op "scatter" {
 }
 op "scatter_" {
   "x", "dim: dim", "index", "src: scalar", options = {"reduce: scatter_writing = replace"}, kind = "write",
+  kernel = "scatter_along(x, dim, index, src, 'replace', true, true)",
   grad = {x = "scatter(g, dim, index, 0)", src = src_grad},
   forms = {
     {when = "reduce == 'add'", "scatter_add_(x, dim, index, src)"},
@@ -50,6 +57,7 @@ op "scatter_reduce" {
 -- PyTorch's scatter_reduce_backward. src has index's sizes. Zeros: the product of the others is their gradient.
 op "scatter_fold" {
   "x", "dim: dim", "index", "src: scalar", "how: fold = sum", "include_self = true",
+  kernel = "scatter_along(x, dim, index, src, how, include_self)",
   grad = {
     x = {
       "extreme = how == 'amax' || how == 'amin'",
