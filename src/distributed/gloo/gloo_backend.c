@@ -48,16 +48,18 @@ static lm_status settle(lm_group *g, bool sending, int peer, int lane) {
   return status;
 }
 
-static lm_status post_send(lm_group *g, int peer, int lane, const char *data, size_t bytes) {
-  NEED(settle(g, true, peer, lane));
-  return lm_transport_send(transport_of(g), peer, (uint64_t)lane, data, bytes,
-                           &state_of(g)->under_way[peer][true][lane]);
+static lm_status post(lm_group *g, bool sending, int peer, int lane, char *data, size_t bytes) {
+  NEED(settle(g, sending, peer, lane));
+  return lm_transport_post(transport_of(g), sending, peer, (uint64_t)lane, data, bytes,
+                           &state_of(g)->under_way[peer][sending][lane]);
+}
+
+static lm_status post_send(lm_group *g, int peer, int lane, char *data, size_t bytes) {
+  return post(g, true, peer, lane, data, bytes);
 }
 
 static lm_status post_recv(lm_group *g, int peer, int lane, char *data, size_t bytes) {
-  NEED(settle(g, false, peer, lane));
-  return lm_transport_recv(transport_of(g), peer, (uint64_t)lane, data, bytes,
-                           &state_of(g)->under_way[peer][false][lane]);
+  return post(g, false, peer, lane, data, bytes);
 }
 
 /* Follows each lm_transport_begin that succeeded. */
@@ -156,7 +158,7 @@ static lm_status go_around(lm_group *g, const blocks *b, const fold *f, char *ou
   return LM_OK;
 }
 
-static lm_status swap(lm_group *g, int peer, const char *out, size_t out_bytes, char *in, size_t in_bytes) {
+static lm_status swap(lm_group *g, int peer, char *out, size_t out_bytes, char *in, size_t in_bytes) {
   NEED(post_recv(g, peer, 0, in, in_bytes));
   NEED(post_send(g, peer, 0, out, out_bytes));
   NEED(settle(g, false, peer, 0));
@@ -334,9 +336,7 @@ static lm_status gloo_barrier(lm_group *g) {
 /* ---- send and receive */
 
 static lm_status gloo_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
-  lm_transport *e = transport_of(g);
-  return sending ? lm_transport_send(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out)
-                 : lm_transport_recv(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
+  return lm_transport_post(transport_of(g), sending, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
 }
 
 static lm_status gloo_finish(lm_group *g, lm_request *request, bool wait, bool *done, int *peer) {
