@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "distributed/gloo/message_transport.h"
 #include "distributed/gloo/shared_memory_all_reduce.h"
+#include "distributed/gloo/wire.h"
 #include "distributed/group/group_core.h"
 #include "integers.h"
 
@@ -15,7 +16,7 @@ enum {
   LANES = 2, /* one segment is on its way while another one is added up */
   NOTICE,    /* a further lane, for the notices of notify_next */
   ALL_LANES,
-  SEGMENT = 1 << 20, /* smaller ones fit the caches better, but the ranks have to wait for each other more often */
+  SEGMENT = 1 << 20, /* at most: smaller ones fit the caches better, but the ranks wait for each other more often */
   WHOLE = 16 << 10,  /* all_reduce: up to here the number of messages counts alone, */
   SMALL = 256 << 10, /* up to here, or to as much for each rank as the line above, as much as their sizes do */
   SCRATCH = 2 * LANES * SEGMENT
@@ -49,16 +50,18 @@ static lm_status settle(lm_group *g, bool sending, int peer, int lane) {
   return status;
 }
 
-static lm_status post_send(lm_group *g, int peer, int lane, const char *data, size_t bytes) {
-  NEED(settle(g, true, peer, lane));
-  return lm_transport_send(transport_of(g), peer, (uint64_t)lane, data, bytes,
-                           &state_of(g)->under_way[peer][true][lane]);
+static lm_status post(lm_group *g, bool sending, int peer, int lane, char *data, size_t bytes) {
+  NEED(settle(g, sending, peer, lane));
+  return lm_transport_post(transport_of(g), sending, peer, (uint64_t)lane, data, bytes,
+                           &state_of(g)->under_way[peer][sending][lane]);
+}
+
+static lm_status post_send(lm_group *g, int peer, int lane, char *data, size_t bytes) {
+  return post(g, true, peer, lane, data, bytes);
 }
 
 static lm_status post_recv(lm_group *g, int peer, int lane, char *data, size_t bytes) {
-  NEED(settle(g, false, peer, lane));
-  return lm_transport_recv(transport_of(g), peer, (uint64_t)lane, data, bytes,
-                           &state_of(g)->under_way[peer][false][lane]);
+  return post(g, false, peer, lane, data, bytes);
 }
 
 /* Follows each lm_transport_begin that succeeded. */
@@ -135,18 +138,19 @@ static lm_status go_around(lm_group *g, const blocks *b, const fold *f, char *ou
   if (g->size == 1) return LM_OK;
   if (f) NEED(make_scratch(g->state));
   int next = rank_after(g, 1), before = rank_before(g, 1);
-  size_t rounds = (size_t)g->size - 1, segments = (size_t)lm_ceil_div((int64_t)block_of(b, 0).bytes, SEGMENT);
-  size_t steps = (size_t)lm_round_up((int64_t)segments, LANES) * rounds;
+  int64_t longest = (int64_t)block_of(b, 0).bytes, share = lm_round_up(lm_ceil_div(longest, LANES), 64);
+  size_t segment = (size_t)lm_max(LM_EAGER_MAX, lm_min(share, SEGMENT)), rounds = (size_t)g->size - 1;
+  size_t steps = (size_t)lm_round_up(lm_ceil_div(longest, (int64_t)segment), LANES) * rounds;
   for (size_t i = 0; i < steps + LANES; i++) {
     int l = (int)(i % LANES);
-    size_t round = i / LANES % rounds, at = (i / (LANES * rounds) * LANES + i % LANES) * SEGMENT;
+    size_t round = i / LANES % rounds, at = (i / (LANES * rounds) * LANES + i % LANES) * segment;
     NEED(settle(g, false, before, l));
     if (f && lane[l].own.bytes) fold_into(*f, lane[l].result, lane[l].came, lane[l].own.data, lane[l].own.bytes);
     NEED(settle(g, true, next, l));
     if (i >= steps) continue;
     int coming = rank_before(g, 1 + (int)round) + (f ? g->size - 1 : 0);
-    span own = stretch_of(block_of(b, coming % g->size), at, SEGMENT);
-    span sent = stretch_of(block_of(b, (coming + 1) % g->size), at, SEGMENT);
+    span own = stretch_of(block_of(b, coming % g->size), at, segment);
+    span sent = stretch_of(block_of(b, (coming + 1) % g->size), at, segment);
     if (f && round) sent.data = lane[l].result;
     lane[l].own = own;
     lane[l].came = f ? state_of(g)->scratch + (round % 2 * LANES + i % LANES) * SEGMENT : own.data;
@@ -157,7 +161,7 @@ static lm_status go_around(lm_group *g, const blocks *b, const fold *f, char *ou
   return LM_OK;
 }
 
-static lm_status swap(lm_group *g, int peer, const char *out, size_t out_bytes, char *in, size_t in_bytes) {
+static lm_status swap(lm_group *g, int peer, char *out, size_t out_bytes, char *in, size_t in_bytes) {
   NEED(post_recv(g, peer, 0, in, in_bytes));
   NEED(post_send(g, peer, 0, out, out_bytes));
   NEED(settle(g, false, peer, 0));
@@ -336,9 +340,7 @@ static lm_status gloo_barrier(lm_group *g) {
 /* ---- send and receive */
 
 static lm_status gloo_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
-  lm_transport *e = transport_of(g);
-  return sending ? lm_transport_send(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out)
-                 : lm_transport_recv(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
+  return lm_transport_post(transport_of(g), sending, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
 }
 
 static lm_status gloo_finish(lm_group *g, lm_request *request, bool wait, bool *done, int *peer) {

@@ -171,62 +171,48 @@ static lm_status trouble(lm_transport *e, const lm_request *r) {
 
 /* ---- requests */
 
-static lm_status transport_new_request(lm_transport *e, bool sending, int peer, uint64_t slot, const void *data,
-                                       size_t bytes, lm_request **out) {
-  lm_request *r = *out = lm_malloc(sizeof *r);
-  if (!r) return LM_E_OOM;
-  *r = (lm_request){.sending = sending, .peer = peer, .from = -1, .data = (char *)data, .bytes = bytes};
-  r->out.head.ticket = *lm_group_ticket(e->g);
-  r->out.head.slot = slot;
-  r->out.head.bytes = bytes;
-  return LM_OK;
-}
-
-/* A request that was never posted. */
-static lm_status unmake(lm_request **out, lm_status status) {
-  lm_free(*out);
-  *out = NULL;
-  return status;
-}
-
-lm_status lm_transport_send(lm_transport *e, int peer, uint64_t slot, const void *data, size_t bytes,
-                            lm_request **out) {
-  lm_status status = transport_new_request(e, true, peer, slot, data, bytes, out);
-  if (status != LM_OK) return status;
-  lm_request *r = *out;
-  lm_wire *w = &e->wire[peer];
-  uint64_t cost = lm_wire_cost(bytes);
-  pthread_mutex_lock(&e->lock);
-  TRY(transport_open_link(e, peer));
-  if (bytes <= LM_EAGER_MAX && w->spent - w->repaid + cost <= LM_EAGER_WINDOW) {
+static lm_status transport_send(lm_transport *e, lm_request *r) {
+  lm_wire *w = &e->wire[r->peer];
+  uint64_t cost = lm_wire_cost(r->bytes);
+  NEED(transport_open_link(e, r->peer));
+  if (r->bytes <= LM_EAGER_MAX && w->spent - w->repaid + cost <= LM_EAGER_WINDOW) {
     w->spent += cost;
-    lm_transport_put(e, peer, r, LM_WIRE_EAGER, true);
+    lm_transport_put(e, r->peer, r, LM_WIRE_EAGER, true);
   } else if (!lm_transport_take_ready(e, r)) {
     r->id = ++e->ids;
     lm_transport_enlist(&e->offered, r);
-    lm_transport_put(e, peer, r, LM_WIRE_OFFER, false);
+    lm_transport_put(e, r->peer, r, LM_WIRE_OFFER, false);
   }
-  transport_push(e, peer);
-done:
-  pthread_mutex_unlock(&e->lock);
-  return status == LM_OK ? LM_OK : unmake(out, status);
+  transport_push(e, r->peer);
+  return LM_OK;
 }
 
-lm_status lm_transport_recv(lm_transport *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out) {
-  lm_status status = transport_new_request(e, false, peer, slot, data, bytes, out);
-  if (status != LM_OK) return status;
-  lm_request *r = *out;
-  pthread_mutex_lock(&e->lock);
-  for (int p = peer < 0 ? 0 : peer; p < (peer < 0 ? e->g->rank : peer + 1); p++) TRY(transport_open_link(e, p));
+static lm_status transport_recv(lm_transport *e, lm_request *r) {
+  int first = r->peer < 0 ? 0 : r->peer, end = r->peer < 0 ? e->g->rank : r->peer + 1;
+  for (int p = first; p < end; p++) NEED(transport_open_link(e, p));
   if (!lm_transport_take_kept(e, r)) {
     lm_transport_enlist(&e->posted, r);
     /* In a collective the sizes are known: the sender need not offer first. */
-    if (r->out.head.ticket.seq && bytes > LM_EAGER_MAX) lm_transport_ask(e, r, peer);
+    if (r->out.head.ticket.seq && r->bytes > LM_EAGER_MAX) lm_transport_ask(e, r, r->peer);
   }
-  if (r->asked) transport_push(e, r->from >= 0 ? r->from : peer);
-done:
+  if (r->asked) transport_push(e, r->from >= 0 ? r->from : r->peer);
+  return LM_OK;
+}
+
+lm_status lm_transport_post(lm_transport *e, bool sending, int peer, uint64_t slot, char *data, size_t bytes,
+                            lm_request **out) {
+  lm_request *r = lm_malloc(sizeof *r);
+  if (!r) return LM_E_OOM;
+  *r = (lm_request){.sending = sending, .peer = peer, .from = -1, .data = data, .bytes = bytes};
+  r->out.head.ticket = *lm_group_ticket(e->g);
+  r->out.head.slot = slot;
+  r->out.head.bytes = bytes;
+  pthread_mutex_lock(&e->lock);
+  lm_status status = sending ? transport_send(e, r) : transport_recv(e, r);
   pthread_mutex_unlock(&e->lock);
-  return status == LM_OK ? LM_OK : unmake(out, status);
+  *out = status == LM_OK ? r : NULL;
+  if (status != LM_OK) lm_free(r);
+  return status;
 }
 
 lm_status lm_transport_wait(lm_transport *e, lm_request *r) {

@@ -28,9 +28,10 @@ void lm_transport_end(lm_transport *e);
  * the call of this number with another one. */
 lm_status lm_transport_peek(lm_transport *e);
 
-/* Posts a message; may wait for the link to come up, but not for the peer's call. peer -1, in recv: anyone. */
-lm_status lm_transport_send(lm_transport *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out);
-lm_status lm_transport_recv(lm_transport *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out);
+/* Posts a message to a peer, or from one (-1: from anyone), and may wait for the link to come up, but not for the
+ * peer's call. *out is NULL after an error. */
+lm_status lm_transport_post(lm_transport *e, bool sending, int peer, uint64_t slot, char *data, size_t bytes,
+                            lm_request **out);
 /* Until it is done: received, or written so that its data may change. */
 lm_status lm_transport_wait(lm_transport *e, lm_request *r);
 lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done);
