@@ -9,10 +9,23 @@
  * time. */
 #if defined(__AVX512F__)
 enum { VECTOR = 64, TILE = 8 };
+#define EACH_ROWS(X, ...) EACH_6(X, __VA_ARGS__) X(7, __VA_ARGS__) X(8, __VA_ARGS__)
 #elif defined(__AVX2__)
 enum { VECTOR = 32, TILE = 6 };
+#define EACH_ROWS EACH_6
 #else
 enum { VECTOR = 16, TILE = 6 };
+#define EACH_ROWS EACH_6
+#endif
+#define EACH_6(X, ...) \
+  X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__)
+
+enum { FEW_TERMS = 32 };
+
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
 #endif
 
 typedef lm_row_float lm_square_F32;

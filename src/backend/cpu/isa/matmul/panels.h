@@ -12,7 +12,7 @@ typedef struct lm_panel_product {
   int64_t m, n, k;
   const void *a, *panels;
   void *c;
-  int64_t a_row, a_col, a_tile, panel_step, c_row;
+  int64_t a_row, a_col, panel_step, panel_row, c_row;
   double alpha, beta;
 } lm_panel_product;
 
