@@ -75,10 +75,64 @@ describe("the pool of threads", function()
     local _, report, failed = temp.run(folder, compile:format(program, library, library))
     if os.execute "gcc --version >/dev/null 2>&1" ~= 0 then return pending "there is no compiler" end
     assert.equal(0, failed, report)
-    for _, how in ipairs {"callers", "nested", "fork", "exit", "failing"} do
+    for _, how in ipairs {"callers", "nested", "fork", "exit", "failing", "noted"} do
       local _, text, code = temp.run(folder, ("timeout -k 2 60 %s %s"):format(program, how))
       assert.equal(how .. ": good\n", text)
       assert.equal(0, code)
     end
+  end)
+end)
+
+describe("OpenBLAS", function()
+  local function run(script, before)
+    temp.write(folder .. "/script.lua", [[
+      local lm = require "luminary"
+      local function is_loaded() return io.open("/proc/self/maps"):read "*a":find("libopenblas", 1, true) ~= nil end
+    ]] .. script)
+    return temp.run(folder, (before or "") .. "timeout -k 2 60 luajit " .. folder .. "/script.lua")
+  end
+
+  it("is loaded when it is first needed", function()
+    local _, text = run [[
+      lm.set_num_threads(1)
+      local x = lm.randn {64, 64}
+      x:mm(x)
+      print(is_loaded())
+      print(lm.linalg.svdvals(lm.eye(3)):sum():item(), is_loaded())
+    ]]
+    assert.equal("false\n3\ttrue\n", text)
+  end)
+
+  it("takes kernels as new as the CPU, unless a variable names others", function()
+    local script = [[
+      local ffi = require "ffi"
+      ffi.cdef "char *openblas_get_corename(void); int openblas_get_num_threads(void);"
+      lm.linalg.svdvals(lm.eye(3))
+      local blas = ffi.load "libopenblas.so.0"
+      print(ffi.string(blas.openblas_get_corename()), blas.openblas_get_num_threads(), os.getenv "OPENBLAS_CORETYPE")
+    ]]
+    local flags = io.open("/proc/cpuinfo"):read(8192):match "\nflags%s*:([^\n]*)" or ""
+    if flags:find " avx2" then
+      local _, text = run(script, "LM_CPU_LEVEL=1 ")
+      assert.equal("Haswell\t1\tnil\n", text)
+      _, text = run(script, "OPENBLAS_CORETYPE=Nehalem ")
+      assert.equal("Nehalem\t1\tNehalem\n", text)
+    end
+  end)
+
+  it("reports what it lacks", function()
+    local _, text = run [[
+      local ffi = require "ffi"
+      ffi.cdef "int setrlimit(int resource, const uint64_t limits[2]);"
+      local kilobytes = tonumber(io.open("/proc/self/status"):read "*a":match "VmSize:%s*(%d+)")
+      local RLIMIT_AS, limit = 9, (kilobytes + 100 * 1024) * 1024
+      lm.set_num_threads(1)
+      local x = lm.eye(2, {dtype = "float64"})
+      assert(ffi.C.setrlimit(RLIMIT_AS, ffi.new("uint64_t[2]", {limit, limit})) == 0)
+      print(pcall(lm.linalg.svdvals, x))
+      local ones = lm.ones({9, 9}, {dtype = "float64"})
+      print(x:mm(x):sum():item(), ones:mm(ones):sum():item())
+    ]]
+    assert.matches("^false\t[^\n]*cannot allocate address space for OpenBLAS's buffers[^\n]*\n2\t729\n$", text)
   end)
 end)

@@ -1,4 +1,5 @@
-/* Loops of src/base/parallel.h as scripts, forks and exits meet them: pool_check callers|nested|fork|exit|failing. */
+/* Loops of src/base/parallel.h as scripts, forks and exits meet them: pool_check
+ * callers|nested|fork|exit|failing|noted. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,31 @@ static int amid(void) {
   return 0;
 }
 
+static void note(void *ctx, int64_t first, int64_t last) {
+  const int64_t *bad = ctx;
+  lm_parallel_note(LM_OK);
+  for (int64_t i = first; i < last; i++)
+    if (i == *bad) lm_parallel_note(lm_fail(LM_E_SHAPE, "unit %lld", (long long)i));
+}
+
+static void note_within(void *ctx, int64_t first, int64_t last) {
+  (void)first, (void)last;
+  lm_status status = lm_parallel(UNITS, much, 0, note, ctx); /* is its caller's to pass on */
+  if (status != LM_E_SHAPE) abort();
+}
+
+/* A failure in any unit is the loop's, with its message; one of a loop within is not. */
+static int noted(void) {
+  for (int64_t bad = 0; bad < UNITS; bad += 999) {
+    char expected[32];
+    snprintf(expected, sizeof expected, "unit %lld", (long long)bad);
+    if (lm_parallel(UNITS, much, 0, note, &bad) != LM_E_SHAPE || strcmp(lm_error(), expected) != 0) return 1;
+    if (lm_parallel(8, much, 0, note_within, &bad) != LM_OK) return 1;
+  }
+  int64_t none = UNITS;
+  return lm_parallel(UNITS, much, 0, note, &none) != LM_OK;
+}
+
 /* Without memory the caller gets all the work. */
 static int failing(void) {
   if (loop(UNITS, 1000)) return 1;
@@ -111,7 +137,8 @@ int main(int argc, char **argv) {
   const struct {
     const char *name;
     int (*run)(void);
-  } checks[] = {{"callers", callers}, {"nested", nested}, {"fork", forked}, {"exit", amid}, {"failing", failing}};
+  } checks[] = {{"callers", callers}, {"nested", nested},   {"fork", forked},
+                {"exit", amid},       {"failing", failing}, {"noted", noted}};
   lm_set_num_threads(THREADS);
   for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
     if (strcmp(how, checks[i].name) != 0) continue;

@@ -35,11 +35,18 @@ enum { /* nanoseconds */
        LOST_CORE = 50000, /* between two looks: another program has the core, which spinning would only take back */
 };
 
+/* The first of a loop. */
+typedef struct failure {
+  _Atomic bool noted;
+  lm_saved_error first;
+} failure;
+
 typedef struct loop {
   lm_parallel_fn *fn;
   void *ctx;
   int64_t units;
   size_t scratch_bytes;
+  failure *failure;
   int threads, each;                             /* pieces are threads * each */
   _Alignas(LINE) _Atomic int finished;           /* workers that are done with it; and CALLER_SLEEPS */
   _Alignas(LINE) _Atomic int taken[MAX_THREADS]; /* pieces of each thread's own that were begun, and vain attempts */
@@ -132,6 +139,12 @@ static void scratch_release(block *b) {
   block_free(b);
 }
 
+static _Thread_local failure *failure_here; /* of the innermost loop that this thread is in */
+
+void lm_parallel_note(lm_status status) {
+  if (status != LM_OK && !atomic_exchange(&failure_here->noted, true)) lm_error_save(status, &failure_here->first);
+}
+
 /* ---- running */
 
 static void run_pieces(loop *l, int thread) {
@@ -153,6 +166,7 @@ static void run_offered(loop *l, int thread) {
   block *scratch = l->scratch_bytes ? scratch_take(l->scratch_bytes) : NULL;
   if (l->scratch_bytes && !scratch) return; /* the caller has some, and runs all */
   scratch_here = memory_of(scratch);
+  failure_here = l->failure;
   run_pieces(l, thread);
   scratch_release(scratch);
 }
@@ -252,21 +266,31 @@ static void run_on_threads(loop *l, double work_ns) {
 lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_parallel_fn *fn, void *ctx) {
   if (units <= 0) return LM_OK;
   void *outer_scratch = scratch_here;
+  failure *outer_failure = failure_here, noted;
   block *scratch = scratch_bytes ? scratch_take(scratch_bytes) : NULL;
   if (scratch_bytes && !scratch) return LM_E_OOM;
   scratch_here = memory_of(scratch);
+  failure_here = &noted;
+  noted.noted = false;
   int threads = lm_threads_for(work_ns);
   if (threads > units) threads = (int)units;
   if (threads > 1) {
     int each = units < (int64_t)threads * PIECES ? (int)lm_ceil_div(units, threads) : PIECES;
-    loop l = {.fn = fn, .ctx = ctx, .units = units, .scratch_bytes = scratch_bytes, .threads = threads, .each = each};
+    loop l = {.fn = fn,
+              .ctx = ctx,
+              .units = units,
+              .scratch_bytes = scratch_bytes,
+              .failure = &noted,
+              .threads = threads,
+              .each = each};
     run_on_threads(&l, work_ns);
   } else {
     fn(ctx, 0, units);
   }
   scratch_here = outer_scratch;
+  failure_here = outer_failure;
   scratch_release(scratch);
-  return LM_OK;
+  return noted.noted ? lm_error_restore(&noted.first) : LM_OK;
 }
 
 /* ---- how many threads there are */

@@ -14,8 +14,11 @@ typedef void lm_parallel_fn(void *ctx, int64_t first, int64_t last);
  * when all are done. Which thread has which range differs from call to call: results must not depend on where ranges
  * begin. work: about how many nanoseconds one thread takes for all of it; too few are run here, in one range. So are a
  * call from within fn, and any after fork(). scratch_bytes: of each thread, for lm_scratch. LM_E_OOM: there was no
- * memory for that, and nothing ran; without scratch it cannot fail. */
+ * memory for that, and nothing ran. Else the first failure that fn noted, with its message. */
 LM_API lm_status lm_parallel(int64_t units, double work, size_t scratch_bytes, lm_parallel_fn *fn, void *ctx);
+
+/* Within fn: a failure for lm_parallel to return; LM_OK is none. */
+LM_API void lm_parallel_note(lm_status status);
 
 /* Within fn: memory of this thread alone, uninitialized, aligned to 64 bytes. NULL for a loop without scratch. */
 LM_API void *lm_scratch(void);

@@ -3,6 +3,9 @@ local core = require "luminary.core"
 local truncate_text = require "luminary.base.truncate_text"
 local load_module = require "luminary.base.load_module"
 
+-- Errors are raised at the first line outside of the library's folder.
+core.own_files(debug.getinfo(1, "S").source:match "^(@.*)base/options%.lua$" or "@luminary/")
+
 local options = {}
 
 --- Raise at the first line outside luminary's own files.

@@ -53,14 +53,13 @@ typedef struct panels_job {
   lm_tensor *y;
   int64_t each; /* outputs of a panel */
   lm_cpu_gemm_region region;
-  _Atomic bool failed;
 } panels_job;
 
 static void multiply_panels(void *ctx, int64_t from, int64_t to) {
   panels_job *j = ctx;
   const lm_int8_linear_args *a = j->a;
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = j->y->size[1];
-  for (int64_t p = from; p < to && !j->failed; p++) {
+  for (int64_t p = from; p < to; p++) {
     float *panel = lm_scratch(), *y = (float *)j->y->data + p * j->each;
     int64_t first = p * j->each, n = lm_min(j->each, outs - first);
     LM_ISA_PICK(lm_int8_loops)
@@ -81,7 +80,7 @@ static void multiply_panels(void *ctx, int64_t from, int64_t to) {
                            .ldb = k,
                            .c = y,
                            .ldc = outs};
-    if (lm_cpu_gemm_alone(&j->region, &job) != LM_OK) j->failed = true;
+    lm_parallel_note(lm_cpu_gemm_alone(&j->region, &job));
   }
 }
 
@@ -94,7 +93,6 @@ static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
   status = lm_parallel((outs + job.each - 1) / job.each, work, (size_t)(job.each * k) * sizeof(float), multiply_panels,
                        &job);
   lm_cpu_gemm_leave(&job.region);
-  if (job.failed) status = lm_cpu_gemm_failed(LM_E_STATE);
 done:
   return status;
 }

@@ -27,7 +27,6 @@ typedef struct plan {
   int64_t weight_bytes, block_bytes; /* aligned */
   double work;
   char *packed; /* weights; gradients of them are sums of each part's */
-  _Atomic bool failed;
 } plan;
 
 static plan plan_of(const lm_conv_job *job) {
@@ -156,8 +155,7 @@ static void run_parts(void *ctx, int64_t first, int64_t last) {
   plan *p = ctx;
   for (int64_t part = first; part < last; part++) {
     char *own = p->packed + (p->job->pass == LM_CONV_WEIGHT ? part * p->weight_bytes : 0);
-    if (run_rows(p, part_begin(p, (int)part), part_begin(p, (int)part + 1), lm_scratch(), own) != LM_OK)
-      p->failed = true;
+    lm_parallel_note(run_rows(p, part_begin(p, (int)part), part_begin(p, (int)part + 1), lm_scratch(), own));
   }
 }
 
@@ -176,10 +174,6 @@ lm_status lm_im2col_conv(const lm_conv_job *job) {
     permute_weights(&p, job->w, p.packed, false);
   if (job->pass == LM_CONV_INPUT) memset(job->x, 0, (size_t)(p.s->n * p.s->h * p.s->w * p.s->c * p.size));
   TRY(lm_parallel(p.parts, p.parts > 1 ? p.work : 0, (size_t)p.block_bytes, run_parts, &p));
-  if (p.failed) {
-    status = lm_cpu_gemm_failed(LM_E_STATE);
-    goto done;
-  }
   for (int part = 1; part < copies; part++) add_up(&p, p.packed + part * p.weight_bytes, p.packed, p.weights);
   if (sums) permute_weights(&p, p.packed, job->w, true);
 done:

@@ -66,6 +66,7 @@ static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char 
                  .uplo = triangle == 0 ? "L" : "U",
                  .lwork = -1,
                  .liwork = -1};
+  NEED(lm_openblas_load());
   LM_CALL(j.dtype, syevd, jobz, j.uplo, &j.n, NULL, &j.n, NULL, &answer, &j.lwork, &j.liwork, &j.liwork, &info, 1, 1);
   j.liwork = (5 * j.n + 4) / 2 * 2;
   j.lwork = lm_work_size(j.dtype, &answer);
@@ -120,6 +121,7 @@ static int svd_one(const void *job, int64_t i, char *work) {
 }
 
 static lm_status prepare_svd(parts_job *j, const lm_tensor *x, const char *jobz) {
+  NEED(lm_openblas_load());
   int info, ld, ldv;
   lm_scalar answer = lm_scalar_of(x->dtype, 1);
   j->dtype = x->dtype;
@@ -284,6 +286,7 @@ lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
                  .r = out[0],
                  .lwork = -1};
   int iwork[2] = {0}, rank;
+  NEED(lm_openblas_load());
   j.min_mn = j.m < j.n ? j.m : j.n;
   j.rcond = a->rcond == a->rcond ? a->rcond : (j.dtype == LM_F64 ? 0x1p-52 : 0x1p-23) * (j.m > j.n ? j.m : j.n);
   if (out[1]->numel) j.residuals = out[1];

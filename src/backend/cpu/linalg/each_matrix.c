@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "backend/cpu/linalg/lapack.h"
-#include "backend/cpu/matmul/openblas.h"
 #include "base/message.h"
 
 int64_t lm_matrix_count(const lm_tensor *x) {
@@ -64,10 +63,10 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t scratch, lm_matrix_
   *bad = (lm_bad_matrix){0, -1};
   double work = (double)count * (1000 + flops / 4);
   int buffers = 2 * lm_threads_for(work); /* some routines hold one while they ask for another */
-  if (!lm_blas_enter(buffers)) return lm_fail_memory("address space for OpenBLAS's buffers (ulimit -v)");
+  NEED(lm_openblas_enter(buffers));
   matrices_job matrices = {one, job, PTHREAD_MUTEX_INITIALIZER, count, 0};
   lm_status status = lm_parallel(count, work, scratch + 64, run_matrices, &matrices);
-  lm_blas_leave(buffers);
+  lm_openblas_leave(buffers);
   if (matrices.first < count) *bad = (lm_bad_matrix){matrices.info, matrices.first};
   return status;
 }

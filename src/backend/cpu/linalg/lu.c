@@ -14,11 +14,6 @@ typedef struct lu_job {
   const lm_tensor *det, *sign;
 } lu_job;
 
-static lm_status singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
-  if (bad.at >= 0 && bad.info == LM_FAILED) return lm_cpu_gemm_failed(LM_E_OOM);
-  return lm_matrix_singular(arg, x, bad);
-}
-
 /* The room of one matrix: for its factors, and as many pivots. */
 static size_t scratch_of(const lu_job *j) { return lm_lu_scratch(j->dtype, j->m, j->n) + sizeof(int) * (size_t)j->n; }
 static int *pivots_in(const lu_job *j, char *work) { return (int *)(work + lm_lu_scratch(j->dtype, j->m, j->n)); }
@@ -26,7 +21,7 @@ static int *pivots_in(const lu_job *j, char *work) { return (int *)(work + lm_lu
 static int factor(const lu_job *j, int64_t i, int *pivots, char *scratch) {
   int info = 0;
   lm_status status = lm_factor_lu(j->dtype, j->m, j->n, lm_matrix_at(j->lu, i), j->n, pivots, scratch, &info);
-  return status == LM_OK ? info : LM_FAILED;
+  return status == LM_OK ? info : lm_matrix_failed(status);
 }
 
 /* Zeros on the diagonal of U become something small: the gradient divides by them. */
@@ -87,7 +82,7 @@ lm_status lm_cpu_linalg_lu_factor(const void *args, lm_tensor *const *out) {
               .check = a->check};
   TRY(lm_cpu_copy(x, out[0]));
   TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * j.m * j.n * j.n, scratch_of(&j), factor_one, &j, &bad));
-  status = singular("A", x, bad);
+  status = lm_matrix_singular("A", x, bad);
 done:
   return status;
 }
@@ -106,7 +101,7 @@ static int solve_one(const void *job, int64_t i, char *work) {
   status = lm_trsm_solve(j->transposed ? &upper : &lower, j->n, j->k, lu, j->n, b, j->k);
   if (status == LM_OK) status = lm_trsm_solve(j->transposed ? &lower : &upper, j->n, j->k, lu, j->n, b, j->k);
   if (j->transposed) lm_swap_rows(j->dtype, j->k, b, j->k, pivots, 0, j->n, true);
-  return status == LM_OK ? 0 : LM_FAILED;
+  return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
 /* By factors, or where `check` is set those of A that come to be in them. X in the memory of `out`, row-major with
@@ -122,7 +117,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, lu_job j, const lm_t
   j.b = out;
   if (out->numel) TRY(lm_cpu_copy(B, out));
   TRY(lm_each_matrix(lm_matrix_count(out), (double)j.n * j.n * (j.n + 2.0 * j.k), scratch_of(&j), solve_one, &j, &bad));
-  status = singular(arg, A, bad);
+  status = lm_matrix_singular(arg, A, bad);
 done:
   return status;
 }
@@ -144,7 +139,7 @@ static int inverse_one(const void *job, int64_t i, char *work) {
     from[pivots[c] - 1] = kept;
   }
   lm_trsm_loops_of(j->dtype)->permute(n, n, from, x, n, work);
-  return status == LM_OK ? 0 : LM_FAILED;
+  return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
 lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
@@ -160,7 +155,7 @@ lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
   lu_job j = {.dtype = x->dtype, .m = n, .n = n, .lu = copy, .b = out[0]};
   TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * n * n * n, scratch_of(&j) + sizeof(int) * (size_t)n, inverse_one, &j,
                      &bad));
-  status = singular("x", x, bad);
+  status = lm_matrix_singular("x", x, bad);
 done:
   lm_release(copy);
   return status;

@@ -124,7 +124,8 @@ static int qr_one(const void *job, int64_t i, char *work) {
   const qr_job *j = job;
   char *a = lm_matrix_at(j->a, i), *r = lm_matrix_at(j->r, i);
   int rows = (int)j->r->size[j->r->ndim - 2];
-  if (factor(j, a, j->q ? lm_matrix_at(j->q, i) : NULL, work) != LM_OK) return LM_FAILED;
+  lm_status status = factor(j, a, j->q ? lm_matrix_at(j->q, i) : NULL, work);
+  if (status != LM_OK) return lm_matrix_failed(status);
   for (int c = 0; c < j->n; c++) {
     int kept = c + 1 < rows ? c + 1 : rows;
     memcpy(r + j->item * (size_t)c * (size_t)rows, entry(j, a, c, 0), j->item * (size_t)kept);
@@ -158,8 +159,7 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   j.a = copy;
   TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_num_threads()));
   entered = true;
-  TRY(lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_scratch(&j), qr_one, &j, &bad));
-  if (bad.at >= 0) status = lm_cpu_gemm_failed(LM_E_OOM);
+  status = lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_scratch(&j), qr_one, &j, &bad);
 done:
   if (entered) lm_cpu_gemm_leave(&region);
   lm_release(copy);

@@ -69,15 +69,13 @@ typedef struct solving {
   int n, k, lda, ldb, parts;
   const void *a;
   void *b;
-  _Atomic bool failed;
 } solving;
 
 static void solve_parts(void *ctx, int64_t first, int64_t last) {
   solving *s = ctx;
   int begin = part_begin(s->k, SOLVED_GRAIN, first, s->parts);
   int columns = part_begin(s->k, SOLVED_GRAIN, last, s->parts) - begin;
-  if (solve_columns(s->t, s->n, columns, s->a, s->lda, at(s->t->dtype, s->b, s->ldb, 0, begin), s->ldb) != LM_OK)
-    s->failed = true;
+  lm_parallel_note(solve_columns(s->t, s->n, columns, s->a, s->lda, at(s->t->dtype, s->b, s->ldb, 0, begin), s->ldb));
 }
 
 lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb) {
@@ -85,8 +83,7 @@ lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int l
   int parts = parts_of(k, SOLVED_GRAIN, work);
   if (parts <= 1) return solve_columns(t, n, k, a, lda, b, ldb);
   solving job = {.t = t, .n = n, .k = k, .lda = lda, .ldb = ldb, .parts = parts, .a = a, .b = b};
-  lm_parallel(parts, work, 0, solve_parts, &job);
-  return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
+  return lm_parallel(parts, work, 0, solve_parts, &job);
 }
 
 lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x, int ldx) {
@@ -137,7 +134,6 @@ typedef struct lu_beside {
   int n, parts;
   void *right;
   lm_cpu_gemm_region region;
-  _Atomic bool failed;
 } lu_beside;
 
 static lm_cpu_gemm_job lower_product(const lu_beside *j, int n, void *right) {
@@ -165,9 +161,8 @@ static void update_parts(void *ctx, int64_t first, int64_t last) {
   void *its = at(j->dtype, j->right, j->lda, 0, begin);
   lm_cpu_gemm_job product = lower_product(j, columns, its);
   lm_swap_rows(j->dtype, columns, its, j->lda, j->pivots, 0, j->half, false);
-  if (solve_columns(&lower, j->half, columns, j->left, j->lda, its, j->lda) != LM_OK ||
-      lm_cpu_gemm_alone(&j->region, &product) != LM_OK)
-    j->failed = true;
+  lm_parallel_note(solve_columns(&lower, j->half, columns, j->left, j->lda, its, j->lda));
+  lm_parallel_note(lm_cpu_gemm_alone(&j->region, &product));
 }
 
 /* Threads have columns of their own from the exchange of rows to the product, and meet once. What takes less than half
@@ -178,9 +173,8 @@ static lm_status update_beside(lu_beside *j) {
   if (work < 500e3) work = 0;
   j->parts = parts_of(j->n, UPDATED_GRAIN, work);
   TRY(lm_cpu_gemm_enter(&j->region, j->dtype, j->parts));
-  lm_parallel(j->parts, work, 0, update_parts, j);
+  status = lm_parallel(j->parts, work, 0, update_parts, j);
   lm_cpu_gemm_leave(&j->region);
-  status = j->failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
 done:
   return status;
 }

@@ -29,7 +29,7 @@ static int cholesky_one(const void *job, int64_t i, char *work) {
     else
       memset(a + row * (size_t)r + item * (size_t)(r + 1), 0, row - item * (size_t)(r + 1));
   }
-  return status == LM_OK ? info : LM_FAILED;
+  return status == LM_OK ? info : lm_matrix_failed(status);
 }
 
 /* Large matrices become U; L is its transposed, whose memory is column-major. */
@@ -48,7 +48,7 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
     TRY(lm_cpu_copy(a->x, out[0]));
   }
   TRY(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
-  status = bad.at >= 0 && bad.info == LM_FAILED ? lm_cpu_gemm_failed(LM_E_OOM) : lm_matrix_not_positive("x", a->x, bad);
+  status = lm_matrix_not_positive("x", a->x, bad);
   if (status == LM_OK && turn) status = lm_cpu_copy(transposed, out[0]);
 done:
   lm_release(transposed);
@@ -59,7 +59,7 @@ static int triangular_one(const void *job, int64_t i, char *work) {
   const triangle_job *j = job;
   (void)work;
   lm_status status = lm_trsm_solve(&j->triangle, j->n, j->k, lm_matrix_at(j->a, i), j->n, lm_matrix_at(j->b, i), j->k);
-  return status == LM_OK ? 0 : LM_FAILED;
+  return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
 /* Whether the memory of x is that of its transposed, row-major. */
@@ -87,8 +87,7 @@ lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out
   triangle_job j = {.n = (int)n, .a = A, .b = X};
   j.triangle = (lm_trsm_job){A->dtype, a->upper != other, a->left == other, a->unitriangular};
   j.k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2];
-  TRY(lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad));
-  if (bad.at >= 0) status = lm_cpu_gemm_failed(LM_E_OOM);
+  status = lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad);
 done:
   lm_release(A);
   return status;

@@ -8,12 +8,10 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gemm.h"
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
-#include "backend/cpu/matmul/openblas.h"
+#include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/onednn/guard.h"
 #include "backend/cpu/onednn/onednn.h"
 #include "device/alloc.h"
-
-#include <cblas.h> /* last: it defines I, as complex.h does */
 
 /* Rows or columns go to threads in multiples of this. */
 enum { GRAIN = 16 };
@@ -71,15 +69,14 @@ static bool blas_is_faster(const lm_cpu_gemm_job *g) {
 
 /* One matrix on this thread; of float32 by loops, or a part of what suits BLAS. */
 static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
-  const CBLAS_TRANSPOSE ta = g->ta ? CblasTrans : CblasNoTrans, tb = g->tb ? CblasTrans : CblasNoTrans;
-  const int m = (int)g->m, n = (int)g->n, k = (int)g->k, lda = (int)g->lda, ldb = (int)g->ldb, ldc = (int)g->ldc;
   if (!by_blas || (g->dtype != LM_F32 && !blas_is_faster(g))) {
     by_loops(g);
-  } else if (g->dtype == LM_F32) {
-    cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, (float)g->alpha, g->a, lda, g->b, ldb, (float)g->beta, g->c, ldc);
-  } else {
-    cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, g->alpha, g->a, lda, g->b, ldb, g->beta, g->c, ldc);
+    return;
   }
+  const int m = (int)g->m, n = (int)g->n, k = (int)g->k, lda = (int)g->lda, ldb = (int)g->ldb, ldc = (int)g->ldc;
+  const lm_scalar alpha = lm_scalar_of(g->dtype, g->alpha), beta = lm_scalar_of(g->dtype, g->beta);
+  LM_CALL(g->dtype, gemm, g->tb ? "T" : "N", g->ta ? "T" : "N", &n, &m, &k, &alpha, g->b, &ldb, g->a, &lda, &beta, g->c,
+          &ldc, 1, 1);
 }
 
 /* From where to where part `part` of `parts` of that many rows or columns goes. */
@@ -113,7 +110,7 @@ typedef struct slices_job {
   const lm_cpu_gemm_job *g;
   int parts;
   bool by_blas;
-  _Atomic bool failed, declined;
+  _Atomic bool declined;
 } slices_job;
 
 static lm_status sgemm(const lm_cpu_gemm_job *g) {
@@ -132,8 +129,8 @@ static void multiply_slices(void *ctx, int64_t first, int64_t last) {
     if (s.m <= 0 || s.n <= 0) continue;
     if (s.dtype != LM_F32 || j->by_blas)
       multiply_one(&s, j->by_blas);
-    else if (sgemm(&s) != LM_OK)
-      j->failed = true;
+    else
+      lm_parallel_note(sgemm(&s));
   }
 }
 
@@ -144,10 +141,10 @@ static lm_status by_slices(const lm_cpu_gemm_job *g) {
   if (g->dtype == LM_F32) work_ns = fmax(work_ns, entries * 0.4);
   slices_job job = {.g = g, .parts = lm_threads_for(work_ns)};
   if (job.parts == 1 && g->dtype == LM_F32 && !blas_is_faster(g)) return sgemm(g);
-  job.by_blas = blas_is_faster(g) && lm_blas_enter(job.parts);
-  lm_parallel(job.parts, work_ns, 0, multiply_slices, &job);
-  if (job.by_blas) lm_blas_leave(job.parts);
-  return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
+  job.by_blas = blas_is_faster(g) && lm_openblas_enter(job.parts) == LM_OK;
+  lm_status status = lm_parallel(job.parts, work_ns, 0, multiply_slices, &job);
+  if (job.by_blas) lm_openblas_leave(job.parts);
+  return status;
 }
 
 static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) {
@@ -345,14 +342,12 @@ static void multiply_members(void *ctx, int64_t first, int64_t last) {
   lm_dnn_guard_begin(&guard, j->g->dtype == LM_F32);
   for (int64_t i = first; i < last; i++) {
     lm_cpu_gemm_job s = member_of(j->g, i);
-    lm_status status = LM_OK;
     if (is_skinny(&s))
-      status = by_skinny_gemm(&s);
+      lm_parallel_note(by_skinny_gemm(&s));
     else if (s.dtype == LM_F32)
-      status = sgemm(&s);
+      lm_parallel_note(sgemm(&s));
     else
       multiply_one(&s, j->by_blas);
-    if (status != LM_OK) j->failed = true;
   }
   lm_dnn_guard_end(&guard);
 }
@@ -369,10 +364,10 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   int parts = lm_threads_for(work_ns);
   if (parts > g->batch) parts = (int)g->batch;
   if (parts > 1 && (g->batch >= 4 * parts || lm_threads_for(work(g) / rate(g->dtype)) == 1)) {
-    slices_job job = {.g = g, .by_blas = blas_is_faster(g) && lm_blas_enter(parts)};
-    lm_parallel(g->batch, work_ns, 0, multiply_members, &job);
-    if (job.by_blas) lm_blas_leave(parts);
-    return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
+    slices_job job = {.g = g, .by_blas = blas_is_faster(g) && lm_openblas_enter(parts) == LM_OK};
+    lm_status status = lm_parallel(g->batch, work_ns, 0, multiply_members, &job);
+    if (job.by_blas) lm_openblas_leave(parts);
+    return status;
   }
   for (int64_t i = 0; i < g->batch; i++) {
     lm_cpu_gemm_job s = member_of(g, i);
@@ -392,7 +387,7 @@ static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
     lm_cpu_gemm_job s = j->g->batch > 1 ? member_of(j->g, first) : slice_of(j->g, (int)(first + i), j->parts);
     bool done_ = true;
     if (j->g->batch > 1) s.batch = last - first;
-    if (s.m > 0 && s.n > 0 && lm_dnn_gemm_bf16(&s, &done_) != LM_OK) j->failed = true;
+    if (s.m > 0 && s.n > 0) lm_parallel_note(lm_dnn_gemm_bf16(&s, &done_));
     if (!done_) j->declined = true;
   }
 }
@@ -400,18 +395,18 @@ static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
 lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *g, bool *done_) {
   double work_ns = work(g) * (double)g->batch / rate(LM_F32);
   slices_job job = {.g = g, .parts = lm_threads_for(work_ns)};
-  lm_parallel(g->batch > 1 ? g->batch : job.parts, work_ns, 0, multiply_bf16, &job);
+  NEED(lm_parallel(g->batch > 1 ? g->batch : job.parts, work_ns, 0, multiply_bf16, &job));
   *done_ = !job.declined;
-  return job.failed ? lm_cpu_gemm_failed(LM_E_STATE) : LM_OK;
+  return LM_OK;
 }
 
 lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads) {
-  region->blas = dtype == LM_F64 && lm_blas_enter(threads) ? threads : 0;
+  region->blas = dtype == LM_F64 && lm_openblas_enter(threads) == LM_OK ? threads : 0;
   return dtype == LM_F32 ? lm_dnn_guard_products() : LM_OK;
 }
 
 void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region) {
-  if (region->blas) lm_blas_leave(region->blas);
+  if (region->blas) lm_openblas_leave(region->blas);
 }
 
 lm_status lm_cpu_gemm_alone(const lm_cpu_gemm_region *region, const lm_cpu_gemm_job *job) {

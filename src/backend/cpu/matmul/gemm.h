@@ -31,11 +31,6 @@ lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *job, bool *done);
 typedef struct lm_cpu_gemm_region {
   int blas; /* threads for which OpenBLAS has room */
 } lm_cpu_gemm_region;
-/* OP: a matrix product failed in oneDNN or OpenBLAS. For products of several threads, whose messages are lost. */
-static inline lm_status lm_cpu_gemm_failed(lm_status status) {
-  const char *op = lm_op_running();
-  return lm_fail(status, "%s%sa matrix product failed in oneDNN or OpenBLAS", op ? op : "", op ? ": " : "");
-}
 lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads);
 void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region);
 /* The first matrix of a job, of float32 or float64, by this thread alone. */

@@ -459,7 +459,7 @@ typedef struct conv_parts {
   int64_t parts, bands;    /* bands: of an image; parts: in all */
   dnnl_data_type_t result; /* of weights' gradients */
   float *sums;             /* of each part, where there are several of these */
-  _Atomic bool failed, declined;
+  _Atomic bool declined;
 } conv_parts;
 
 /* Rows `first` to last - 1 of y, and what they are made of. False if that is padding alone. */
@@ -495,7 +495,7 @@ static void run_conv_parts(void *ctx, int64_t first, int64_t last) {
     lm_conv_job part;
     bool done_ = true;
     conv_part(c, index, &part);
-    if (conv_alone(&part, c->result, &done_) != LM_OK) c->failed = true;
+    lm_parallel_note(conv_alone(&part, c->result, &done_));
     if (!done_) c->declined = true;
   }
 }
@@ -539,12 +539,8 @@ lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
     c.sums = sums;
     c.result = dnnl_f32;
   }
-  lm_parallel(c.parts, work, 0, run_conv_parts, &c);
+  TRY(lm_parallel(c.parts, work, 0, run_conv_parts, &c));
   *done_ = !c.declined;
-  if (c.failed) {
-    status = lm_cpu_gemm_failed(LM_E_STATE);
-    goto done;
-  }
   if (sums && *done_) lm_parallel(weights, (double)(weights * c.parts), 0, add_weight_parts, &c);
 done:
   if (sums) lm_device_free(job->device, sums, bytes);

@@ -1,0 +1,95 @@
+#include "backend/cpu/linalg/openblas.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/cpu/isa.h"
+#include "base/mem.h"
+#include "base/message.h"
+#include "base/plugin.h"
+
+lm_openblas_table lm_openblas;
+
+static const size_t buffer_bytes = (128 << 20) + (64 << 10);
+
+static bool has_room_for(int buffers) {
+  size_t bytes = (size_t)buffers * buffer_bytes;
+  void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (probe == MAP_FAILED) return false;
+  munmap(probe, bytes);
+  return true;
+}
+
+static lm_status no_room(void) { return lm_fail_memory("address space for OpenBLAS's buffers (ulimit -v)"); }
+
+/* Variables that OpenBLAS reads while it is loaded. It would start threads that are never used, and takes CPUs newer
+ * than itself for those of 2004. Those that the user set stay. */
+static int variables(const char *added[2]) {
+  static const char *const cores[] = {NULL, "OPENBLAS_CORETYPE=Haswell", "OPENBLAS_CORETYPE=SkylakeX"};
+  int n = 0;
+  if (!getenv("OPENBLAS_NUM_THREADS")) added[n++] = "OPENBLAS_NUM_THREADS=1";
+  if (cores[lm_cpu_level()] && !getenv("OPENBLAS_CORETYPE")) added[n++] = cores[lm_cpu_level()];
+  return n;
+}
+
+static lm_status load(void) {
+  static const lm_plugin_family family = {"cpu", LM_VAR_BACKEND_PATH, "lm_openblas_plugin", "library"};
+  void (*plugin)(lm_openblas_table *) = NULL;
+  char path[LM_PLUGIN_PATH];
+  NEED(lm_plugin_load(&family, "openblas", (void **)&plugin, path));
+  if (!plugin)
+    return lm_fail(LM_E_MISSING, "luminary_cpu_openblas.so is missing beside the library; install luminary again");
+  plugin(&lm_openblas);
+  lm_openblas.set_num_threads(1);
+  return LM_OK;
+}
+
+/* Another thread may call getenv meanwhile, to which setenv would be a race: this replaces the environment as a whole,
+ * by one that is never freed. */
+static lm_status load_with_variables(void) {
+  static char **with;
+  const char *added[2];
+  char **before = environ;
+  int n = 0, more = variables(added);
+  while (before && before[n]) n++;
+  with = lm_malloc((size_t)(n + more + 1) * sizeof *with);
+  if (!with) return lm_fail_memory("the environment of OpenBLAS");
+  for (int i = 0; i < n + more; i++) with[i] = i < n ? before[i] : (char *)added[i - n];
+  with[n + more] = NULL;
+  environ = with;
+  lm_status status = load();
+  if (environ == with) environ = before;
+  return status;
+}
+
+lm_status lm_openblas_load(void) {
+  static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+  static _Atomic bool loaded;
+  if (atomic_load_explicit(&loaded, memory_order_acquire)) return LM_OK;
+  pthread_mutex_lock(&loading);
+  lm_status status = LM_OK;
+  if (!loaded) status = has_room_for(2) ? load_with_variables() : no_room();
+  if (status == LM_OK) atomic_store_explicit(&loaded, true, memory_order_release);
+  pthread_mutex_unlock(&loading);
+  return status;
+}
+
+static _Atomic int callers; /* threads about to be in OpenBLAS */
+static _Atomic int buffers; /* how many it could have at once */
+
+lm_status lm_openblas_enter(int parts) {
+  NEED(lm_openblas_load());
+  int wanted = atomic_fetch_add(&callers, parts) + parts, before = atomic_load(&buffers);
+  if (wanted <= before) return LM_OK;
+  if (!has_room_for(wanted - before)) {
+    lm_openblas_leave(parts);
+    return no_room();
+  }
+  while (before < wanted && !atomic_compare_exchange_weak(&buffers, &before, wanted)) continue;
+  return LM_OK;
+}
+
+void lm_openblas_leave(int parts) { atomic_fetch_sub(&callers, parts); }

@@ -1,0 +1,51 @@
+/* OpenBLAS, its LAPACK too, loaded when it is first needed: its loading takes as long as that of all the rest.
+ *
+ * Its matrices are column-major: a row-major one is the transposed to it. Fortran passes everything by address, and the
+ * lengths of texts at the end. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+/* Routines that exist for float32 (s) and float64 (d). */
+#define LM_OPENBLAS_ROUTINES(X)                                                                                       \
+  X(gemm, (const char *transa, const char *transb, const int *m, const int *n, const int *k, const void *alpha,       \
+           const void *a, const int *lda, const void *b, const int *ldb, const void *beta, void *c, const int *ldc,   \
+           size_t, size_t))                                                                                           \
+  X(syevd, (const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w, void *work,           \
+            const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t))                              \
+  X(gesdd, (const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s, void *u, const int *ldu,  \
+            void *vt, const int *ldvt, void *work, const int *lwork, int *iwork, int *info, size_t))                  \
+  X(gels, (const char *trans, const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b,          \
+           const int *ldb, void *work, const int *lwork, int *info, size_t))                                          \
+  X(gelsy, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, int *jpvt, \
+            const void *rcond, int *rank, void *work, const int *lwork, int *info))                                   \
+  X(gelss, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, void *s,   \
+            const void *rcond, int *rank, void *work, const int *lwork, int *info))                                   \
+  X(gelsd, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, void *s,   \
+            const void *rcond, int *rank, void *work, const int *lwork, int *iwork, int *info))
+
+typedef struct lm_openblas_table {
+#define X(name, parameters)  \
+  void(*s##name) parameters; \
+  void(*d##name) parameters;
+  LM_OPENBLAS_ROUTINES(X)
+#undef X
+  void (*set_num_threads)(int n);
+} lm_openblas_table;
+
+extern lm_openblas_table lm_openblas; /* once loaded */
+
+/* LM_CALL(LM_F64, getrf, ...): the routine for that dtype. */
+#define LM_CALL(dtype, name, ...) \
+  ((dtype) == LM_F64 ? lm_openblas.d##name(__VA_ARGS__) : lm_openblas.s##name(__VA_ARGS__))
+
+lm_status lm_openblas_load(void);
+
+/* Each thread in OpenBLAS wants a buffer of 128 MB of addresses, which it keeps for the next; where it gets none it
+ * asks again for ever. LM_OK if it is loaded and there is room for `parts` more; then lm_openblas_leave(parts) comes
+ * after. It computes on the thread that calls: its own threads would stand beside ours. */
+lm_status lm_openblas_enter(int parts);
+void lm_openblas_leave(int parts);

@@ -1,0 +1,15 @@
+/* What the core calls of OpenBLAS. This file alone is linked to it, so that the core can load it when it is needed. */
+#include "backend/cpu/linalg/openblas.h"
+
+#define X(name, parameters)          \
+  extern void s##name##_ parameters; \
+  extern void d##name##_ parameters;
+LM_OPENBLAS_ROUTINES(X)
+#undef X
+extern void openblas_set_num_threads(int n);
+
+__attribute__((visibility("default"))) void lm_openblas_plugin(lm_openblas_table *table) {
+#define X(name, parameters) .s##name = s##name##_, .d##name = d##name##_,
+  *table = (lm_openblas_table){LM_OPENBLAS_ROUTINES(X).set_num_threads = openblas_set_num_threads};
+#undef X
+}
