@@ -17,7 +17,7 @@
 enum { GRAIN = 16 };
 
 /* Up to that many rows a product is as long as it takes to read the matrix: of 16-bit floats, and of float32, whose
- * matrix, if transposed, would otherwise have to be packed. */
+ * matrix, if transposed, must be packed otherwise. */
 enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4, FEW_ROWS_TRANSPOSED = 16 };
 
 /* A block has that many columns and rows of C, and bytes of each row of A. Its rows of A stay in the second cache. */
@@ -31,7 +31,7 @@ static double rate(lm_dtype dtype) {
 static double work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->n * (double)g->k; }
 
 /* Plain loops are done first with so few multiplications, and they have integers. */
-static bool is_small(const lm_cpu_gemm_job *g) { return work(g) <= (g->dtype == LM_F32 ? 256 : 64); }
+static bool is_small(const lm_cpu_gemm_job *g) { return work(g) <= 512; }
 static bool has_panels(const lm_cpu_gemm_job *g) { return g->dtype == LM_F32 || g->dtype == LM_F64; }
 
 static void by_loops(const lm_cpu_gemm_job *g) {
@@ -234,7 +234,8 @@ bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n) {
 }
 
 static bool is_skinny(const lm_cpu_gemm_job *g) {
-  bool half = g->dtype == LM_F16 || g->dtype == LM_BF16, long_enough = g->n >= 256 && g->k >= 256;
+  bool half = g->dtype == LM_F16 || g->dtype == LM_BF16;
+  bool long_enough = (g->n >= 256 && g->k >= 256) || (g->m == 1 && g->tb && g->k >= 64);
   return half || (g->dtype == LM_F32 && g->m <= (g->tb ? FEW_ROWS_TRANSPOSED : FEW_ROWS) && !g->ta && long_enough);
 }
 
@@ -368,17 +369,17 @@ typedef struct dots_job {
   double part[DOT_PARTS];
 } dots_job;
 
-static double dot(const lm_cpu_gemm_job *g, int64_t begin, int64_t n) {
-  int64_t at = begin * (int64_t)lm_dtype_size(g->dtype);
-  return LM_ISA_PICK(lm_gemm_loops)->dot[g->dtype]((const char *)g->a + at, (const char *)g->b + at, n);
+/* Of n terms of member i, from `begin` on. */
+static double dot(const lm_cpu_gemm_job *g, int64_t i, int64_t begin, int64_t n) {
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  return LM_ISA_PICK(lm_gemm_loops)
+      ->dot[g->dtype]((const char *)g->a + (i * g->step_a + begin) * bytes,
+                      (const char *)g->b + (i * g->step_b + begin) * bytes, n);
 }
 
 static void multiply_dots(void *ctx, int64_t first, int64_t last) {
   const dots_job *j = ctx;
-  for (int64_t i = first; i < last; i++) {
-    lm_cpu_gemm_job s = member_of(j->g, i);
-    put_dot(j->g, i, dot(&s, 0, s.k));
-  }
+  for (int64_t i = first; i < last; i++) put_dot(j->g, i, dot(j->g, i, 0, j->g->k));
 }
 
 static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
@@ -386,7 +387,7 @@ static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
   int64_t each = (j->g->k + DOT_PARTS - 1) / DOT_PARTS;
   for (int64_t p = first; p < last; p++) {
     int64_t begin = p * each, n = j->g->k - begin < each ? j->g->k - begin : each;
-    j->part[p] = n > 0 ? dot(j->g, begin, n) : 0;
+    j->part[p] = n > 0 ? dot(j->g, 0, begin, n) : 0;
   }
 }
 
@@ -407,13 +408,37 @@ static void by_dots(const lm_cpu_gemm_job *g) {
   }
 }
 
+/* A matrix times a column is a row times the transposed matrix. */
+static lm_cpu_gemm_job row_of_column(const lm_cpu_gemm_job *g) {
+  lm_cpu_gemm_job s = *g;
+  if (g->n > 1 || g->m == 1 || g->ldc != 1 || (!g->tb && g->ldb != 1)) return s;
+  s.m = 1, s.n = g->m;
+  s.a = g->b, s.lda = g->k, s.ta = false;
+  s.b = g->a, s.ldb = g->lda, s.tb = !g->ta;
+  s.ldc = g->m;
+  return s;
+}
+
+/* One row of float64 times a transposed matrix, which must be packed otherwise. */
+static bool is_row_of_dots(const lm_cpu_gemm_job *g) {
+  return g->dtype == LM_F64 && g->m == 1 && g->tb && (!g->ta || g->lda == 1) && !is_small(g) && g->alpha != 0;
+}
+
+static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
+  lm_cpu_gemm_job s = member_of(g, i);
+  s = row_of_column(&s);
+  if (is_skinny(&s)) return by_skinny_gemm(&s);
+  if (!is_row_of_dots(&s)) return by_parts(&s);
+  s.batch = s.n, s.n = 1;
+  s.step_a = 0, s.step_b = s.ldb, s.step_c = 1;
+  by_dots(&s);
+  return LM_OK;
+}
+
 /* Matrices of a batch side by side. */
 static void multiply_members(void *ctx, int64_t first, int64_t last) {
   const lm_cpu_gemm_job *g = ctx;
-  for (int64_t i = first; i < last; i++) {
-    lm_cpu_gemm_job s = member_of(g, i);
-    lm_parallel_note(is_skinny(&s) ? by_skinny_gemm(&s) : by_parts(&s));
-  }
+  for (int64_t i = first; i < last; i++) lm_parallel_note(multiply_member(g, i));
 }
 
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
@@ -427,10 +452,7 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   int64_t threads = lm_min(lm_threads_for(work_ns), g->batch);
   if (threads > 1 && (g->batch >= 4 * threads || lm_threads_for(work(g) / rate(g->dtype)) == 1))
     return lm_parallel(g->batch, work_ns, 0, multiply_members, (void *)g);
-  for (int64_t i = 0; i < g->batch; i++) {
-    lm_cpu_gemm_job s = member_of(g, i);
-    NEED(is_skinny(&s) ? by_skinny_gemm(&s) : by_parts(&s));
-  }
+  for (int64_t i = 0; i < g->batch; i++) NEED(multiply_member(g, i));
   return LM_OK;
 }
 

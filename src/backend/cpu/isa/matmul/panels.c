@@ -26,12 +26,6 @@ enum { TILE = 6 };
 /* Up to that many terms it is writing c that takes time. */
 enum { FEW_TERMS = 32 };
 
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
-
 typedef lm_row_float lm_square_F32;
 typedef lm_row_double lm_square_F64;
 #define lm_load_transposed_F32 lm_load_transposed_float

@@ -56,12 +56,6 @@ LM_INLINE lm_float_pack load_F16(const uint16_t *from) {
 #endif
 }
 
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
-
 #define LM_TEMPLATE "backend/cpu/isa/templates/skinny_gemm.inc"
 #define LM_E F32
 #include LM_TEMPLATE
