@@ -100,7 +100,7 @@ describe("an error has the called function's name, and not that of one within", 
     end,
     ["Value: unknown dtype 'z'; dtypes are bool, uint8, int8, int16, uint16, int32, int64, float16, bfloat16, "
       .. "float32, float64"] = function() lm.mp.Value("z", 1) end,
-    ["Tokenizer: path must be a string without NUL bytes, got string 'a\\0b'"] = function()
+    ["Tokenizer: path must be a string, got string 'a\\0b', which contains a NUL byte"] = function()
       lm.text.Tokenizer "a\0b"
     end,
   } do

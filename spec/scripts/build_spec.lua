@@ -51,14 +51,15 @@ describe("scripts/setup #lua", function()
   end)
 
   it("leaves out the packages of parts that are not wanted", function()
-    assert.matches(" libgloo%-dev .*libopenmpi%-dev .*libpmix%-dev ", packages "")
-    local all = packages("", "--without gloo,mpi")
+    local all = packages ""
+    assert.matches(" libopenmpi%-dev .*libpmix%-dev ", all)
     assert.not_matches("gloo", all)
-    assert.not_matches("mpi%-", all)
     assert.not_matches(" g%+%+ ", all)
+    all = packages("", "--without mpi")
+    assert.not_matches("mpi%-", all)
     assert.matches(" libpmix%-dev ", all)
     all = packages("", "--without all")
-    for _, name in ipairs {"gloo", "openmpi", "pmix", "libedit"} do assert.not_matches(name, all) end
+    for _, name in ipairs {"openmpi", "pmix", "libedit"} do assert.not_matches(name, all) end
     assert.matches(" libdnnl%-dev ", all)
   end)
 
@@ -104,7 +105,7 @@ describe("scripts/setup #lua", function()
     local ok, text, code = temp.run(folder, "scripts/setup --packages --without gloop")
     assert.is_false(ok)
     assert.equal(2, code)
-    assert.matches("%-%-without takes gloo mpi pmix edit cuda nccl or all, not 'gloop'", text)
+    assert.matches("%-%-without takes mpi pmix edit cuda nccl or all, not 'gloop'", text)
   end)
 end)
 
@@ -114,11 +115,11 @@ describe("a build #lua", function()
   teardown(function() temp.remove(folder) end)
 
   it("without the optional libraries is the CPU core, and says what was left out", function()
-    local ok, text = temp.run(folder, ("cmake -S . -B %s/build -DLM_WITHOUT='gloo;mpi;pmix;edit;cuda;nccl'"):format(
+    local ok, text = temp.run(folder, ("cmake -S . -B %s/build -DLM_WITHOUT='mpi;pmix;edit;cuda;nccl'"):format(
       folder))
     assert(ok, text)
     local left = temp.read(folder .. "/build/left_out")
-    for _, what in ipairs {"group gloo", "group mpi", "PMIx", "CUDA backend", "group nccl"} do
+    for _, what in ipairs {"group mpi", "PMIx", "CUDA backend", "group nccl"} do
       assert.matches("left out: " .. what .. ": ", text)
       assert.matches(what .. ": ", left)
     end
@@ -149,16 +150,18 @@ describe("a build #lua", function()
       LUA_CPATH="lib/?.so;$LUA_CPATH" luajit -e '
       local lm = require "luminary"
       print(lm.ones{2, 2}:mm(lm.ones{2, 2}):sum():item())
-      for _, backend in ipairs {"gloo", "mpi", "nccl"} do
+      for _, backend in ipairs {"mpi", "nccl"} do
         print(select(2, pcall(lm.dist.init_process_group, backend, {rank = 0, world_size = 1,
           init_method = "tcp://127.0.0.1:0"})))
       end
+      print("gloo", lm.dist.is_gloo_available())
       print(lm.cuda.is_available(), select(2, pcall(lm.ones, {2}, {device = "cuda"})))']]):format(folder, core, core))
     assert(ok, text)
     assert.matches("^8\n", text)
-    for _, backend in ipairs {"gloo", "mpi", "nccl"} do
-      assert.matches(("backend '%s' was not built .- available: solo"):format(backend), text)
+    for _, backend in ipairs {"mpi", "nccl"} do
+      assert.matches(("backend '%s' was not built .- available: solo, gloo\n"):format(backend), text)
     end
+    assert.matches("\ngloo\ttrue\n", text, 1, true)
     assert.matches("false\t.*the CUDA backend is not built here", text)
   end)
 end)

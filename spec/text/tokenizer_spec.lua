@@ -349,16 +349,17 @@ describe("lm.text", function()
       end
     end)
 
-    -- The functions of src/text/vocabulary.c and model_bpe.c, of 8 bytes and of a pair.
+    -- The hash of src/base/bytes.h, of 8 bytes and of a pair.
     it("made to have the same hashes is an error", function()
-      local function high(h, n) return bit.rshift(h, n) end
+      local function behind(h, number)
+        h = bit.bxor(h, number) * 0x9fb21c651e98df25ULL
+        return bit.bxor(h, bit.rshift(h, 32))
+      end
+      local none = 0x9e3779b97f4a7c15ULL
       local function hash(word)
         local part = 0ULL
         for i = 8, 1, -1 do part = part * 256 + word:byte(i) end
-        local h = bit.bxor(bit.bxor(0x9e3779b97f4a7c15ULL, 8 * 0xff51afd7ed558ccdULL), part) * 0x9fb21c651e98df25ULL
-        h = bit.bxor(h, high(h, 32)) * 0x9fb21c651e98df25ULL
-        h = bit.bxor(h, high(h, 29)) * 0xd6e8feb86659fd93ULL
-        return bit.bxor(h, high(h, 32))
+        return behind(behind(behind(none, part), 0ULL), 8ULL)
       end
       local words = {}
       for i = 1, 90000 do
@@ -372,8 +373,7 @@ describe("lm.text", function()
       for i = 0, at - 1 do vocab[i + 1] = ('"%d,": %d'):format(i, i) end
       for left = 0, 399 do
         for right = 0, 399 do
-          local h = (left * 0x100000000ULL + right) * 0x9e3779b97f4a7c15ULL
-          if bit.band(bit.bxor(h, high(h, 32)), 4095) < 64 and #merges < 2048 then
+          if bit.band(behind(none, left * 0x100000000ULL + right), 4095) < 64 and #merges < 2048 then
             merges[#merges + 1] = ('"%d, %d,"'):format(left, right)
             vocab[at + 1] = ('"%d,%d,": %d'):format(left, right, at)
             at = at + 1

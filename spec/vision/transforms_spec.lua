@@ -592,7 +592,7 @@ describe("bad input:", function()
     local transform = lm.core.image_transform
     refuses("image_transform: name must be a transform, got 'blurr'", transform, "blurr", x, {})
     refuses("resize: numbers must be a list of 8, got 2", transform, "resize", x, { 1, 2 })
-    refuses("image_transform: numbers must be a list, got nil", transform, "invert", x)
+    refuses("image_transform: numbers must be a table, got nil", transform, "invert", x)
     refuses("numbers", transform, "brightness", x, { "much" })
     refuses("brightness: numbers%[1%] must be finite, got nan", transform, "brightness", x, { nan })
     refuses("resize: top must be an integer from 0 to 8, got 9", transform, "resize", x, { 2, 2, 2, 1, 9, 0, 1, 1 })

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/backward_pass.h"
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "base/message.h"
 
@@ -37,7 +38,7 @@ static void end_run(lm_pass *r) {
 /* ---- the table of leaves */
 
 static lm_leaf_state *leaf_slot(lm_leaf_state *table, int capacity, const lm_node *n) {
-  size_t i = ((uintptr_t)n >> 6) * 0x9E3779B97F4A7C15u >> 32;
+  size_t i = lm_hash_number(LM_NO_HASH, (uintptr_t)n);
   for (;; i++) {
     lm_leaf_state *l = &table[i & (size_t)(capacity - 1)];
     if (l->node == n || !l->node) return l;

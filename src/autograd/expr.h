@@ -35,6 +35,14 @@ lm_tensor *lm_e_run_form(lm_expr *e, lm_op_id op, const void *args, bool in_plac
 /* A number as a tensor. */
 lm_tensor *lm_e_number(lm_expr *e, double value);
 
+/* Whether an entry of a list is undefined. */
+static inline bool lm_e_lacks_one(lm_list list) {
+  for (int i = 0; i < list.n; i++) {
+    if (!list.v[i]) return true;
+  }
+  return false;
+}
+
 /* Entry i of sizes or dims, from 1, or negative from the end; 0 where there is none. */
 static inline int64_t lm_e_entry(lm_ints v, int64_t i) {
   if (i < 0) i += v.n + 1;

@@ -141,7 +141,14 @@ lm_tensor *lm_f_shifted(lm_expr *e, lm_tensor *t, int64_t dim, bool reverse, dou
   return e->status == LM_OK ? lm_e_cat(e, (lm_list){2, parts}, d) : NULL;
 }
 
-lm_tensor *lm_f_second_result(lm_expr *e, lm_tensor *t) { return t ? e->last[1] : NULL; }
+lm_tensor *lm_f_result(lm_expr *e, lm_tensor *t, int64_t n) { return t ? e->last[n - 1] : NULL; }
+
+lm_tensor *lm_f_plus(lm_expr *e, lm_tensor *a, lm_tensor *b) { return !a ? b : !b ? a : lm_e_add(e, a, b, 1); }
+
+lm_tensor *lm_f_minus(lm_expr *e, lm_tensor *a, lm_tensor *b) {
+  if (!b) return a;
+  return a ? lm_e_sub(e, a, b, 1) : lm_e_neg(e, b);
+}
 
 lm_tensor *lm_f_product_of_others(lm_expr *e, lm_tensor *t) {
   lm_tensor *before = lm_f_shifted(e, lm_e_cumprod(e, t, -1, false, LM_NO_DTYPE), -1, false, 1);
@@ -391,6 +398,7 @@ lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, cons
     return value;                                    \
   }
 FACT(bool, given, t != NULL)
+FACT(bool, defined, t != NULL)
 FACT(bool, is_number, t && t->number)
 FACT(bool, is_float, t &&lm_dtype_is_float(t->dtype))
 FACT(bool, on_cpu, t &&LM_DEVICE_KIND(t->device) == LM_CPU)

@@ -31,8 +31,11 @@ lm_tensor *lm_f_shifted(struct lm_expr *e, lm_tensor *t, int64_t dim, bool rever
 lm_tensor *lm_f_product_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim);
 /* Of t [..., n] each element's product of all others in its line. */
 lm_tensor *lm_f_product_of_others(struct lm_expr *e, lm_tensor *t);
-/* The second result of the op just called, whose first is t. */
-lm_tensor *lm_f_second_result(struct lm_expr *e, lm_tensor *t);
+/* The n-th result of the op just called, whose first is t. */
+lm_tensor *lm_f_result(struct lm_expr *e, lm_tensor *t, int64_t n);
+/* Sums and differences in which an undefined tensor is 0. */
+lm_tensor *lm_f_plus(struct lm_expr *e, lm_tensor *a, lm_tensor *b);
+lm_tensor *lm_f_minus(struct lm_expr *e, lm_tensor *a, lm_tensor *b);
 /* [..., n] -> [rows, n] */
 lm_tensor *lm_f_rows(struct lm_expr *e, lm_tensor *g);
 lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,
@@ -96,45 +99,26 @@ bool lm_f_rms_norm_rows_is_supported(struct lm_expr *e, const lm_tensor *x, cons
 
 /* ---- linear algebra (formulas_linalg.c), of matrices in the last two dims */
 
-/* The identity of t's sizes, dtype and device. */
+/* Whether the gradient is recorded, for gradients of it: then it must be made of the op's inputs. */
+bool lm_f_recorded(struct lm_expr *e);
+/* True on the diagonal of matrices of a's sizes; a matrix with v as its diagonal; the identity of t's sizes. */
+lm_tensor *lm_f_is_diagonal(struct lm_expr *e, lm_tensor *a);
+lm_tensor *lm_f_diagonal_matrix(struct lm_expr *e, lm_tensor *v);
 lm_tensor *lm_f_identity_like(struct lm_expr *e, lm_tensor *t);
-lm_tensor *lm_f_logdet_of(struct lm_expr *e, lm_tensor *x);
 /* g [...], what det x or the logarithm of |det x| is weighted by. The gradient of det x is there for every x; of the
  * other, where there is no inverse, that of something near. */
 lm_tensor *lm_f_det_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x, lm_tensor *lu,
                          lm_tensor *pivots);
 lm_tensor *lm_f_slogdet_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots);
-lm_tensor *lm_f_cholesky_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *y, bool upper);
-/* A^-T g by the factors of A, or where that is recorded by A itself. */
-lm_tensor *lm_f_solve_grad_right(struct lm_expr *e, lm_tensor *g, lm_tensor *a, lm_tensor *lu, lm_tensor *pivots,
-                                 bool left);
-/* gb: the gradient of B, x: the solution. */
-lm_tensor *lm_f_solve_grad_matrix(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, bool left);
-lm_tensor *lm_f_triangular_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, bool upper, bool left,
-                                bool unitriangular);
-/* As PyTorch's, not zero in the triangle of L that is not read. */
-lm_tensor *lm_f_cholesky_solve_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_tensor *l, bool upper);
-lm_tensor *lm_f_lu_factor_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *lu, lm_tensor *pivots);
-lm_tensor *lm_f_lu_solve_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots,
-                              bool left, bool adjoint);
 /* L [..., m, k] with ones on its diagonal and U [..., k, n] of what holds both. */
 lm_tensor *lm_f_lower_of_lu(struct lm_expr *e, lm_tensor *lu);
 lm_tensor *lm_f_upper_of_lu(struct lm_expr *e, lm_tensor *lu);
-lm_tensor *lm_f_qr_grad(struct lm_expr *e, lm_tensor *gq, lm_tensor *gr, lm_tensor *q, lm_tensor *r, int mode);
-lm_tensor *lm_f_eigh_grad(struct lm_expr *e, lm_tensor *gl, lm_tensor *gv, lm_tensor *l, lm_tensor *v);
-lm_tensor *lm_f_eigvalsh_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, int triangle);
-lm_tensor *lm_f_svd_grad(struct lm_expr *e, lm_tensor *gu, lm_tensor *gs, lm_tensor *gvh, lm_tensor *u, lm_tensor *s,
-                         lm_tensor *vh);
-lm_tensor *lm_f_svdvals_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x);
-lm_tensor *lm_f_pinv_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *y, lm_tensor *x);
-/* gr, gs: the gradients of the residuals and the singular values; y: the solution. */
-lm_tensor *lm_f_lstsq_grad_matrix(struct lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *gs, lm_tensor *x,
-                                  lm_tensor *b, lm_tensor *y);
-lm_tensor *lm_f_lstsq_grad_right(struct lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *x, lm_tensor *b,
-                                 lm_tensor *y);
+/* q; an error for a mode of linalg_qr that has no gradient. */
+lm_tensor *lm_f_reduced_q(struct lm_expr *e, lm_tensor *q, const lm_tensor *r, int mode);
 
 /* ---- numbers, sizes and words; a missing tensor has no dims and is of no dtype */
 bool lm_f_given(struct lm_expr *e, const lm_tensor *t);
+bool lm_f_defined(struct lm_expr *e, const lm_tensor *t); /* the same of any tensor of a formula */
 /* A number of Lua's, not a tensor; its value. */
 bool lm_f_is_number(struct lm_expr *e, const lm_tensor *t);
 double lm_f_value_of(struct lm_expr *e, lm_tensor *t);

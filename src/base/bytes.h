@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -27,11 +28,22 @@ LM_API void lm_put_text(lm_bytes *b, const char *s); /* NULL is "" */
 /* Removes the first n bytes. */
 LM_API void lm_bytes_shift(lm_bytes *b, size_t n);
 
-/* FNV-1a of n bytes, behind those that `hash` is of; LM_NO_HASH: of none. */
-#define LM_NO_HASH 0xcbf29ce484222325u
+/* The hash of a number, or of n bytes, behind what `hash` is of; LM_NO_HASH: of nothing. Its low bits are good ones. */
+#define LM_NO_HASH 0x9e3779b97f4a7c15u
+static inline uint64_t lm_hash_number(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9fb21c651e98df25u;
+  return hash ^ hash >> 32;
+}
 static inline uint64_t lm_hash(uint64_t hash, const void *data, size_t n) {
-  for (const unsigned char *p = data; n > 0; n--, p++) hash = (hash ^ *p) * 0x100000001b3u;
-  return hash;
+  const unsigned char *p = data;
+  uint64_t part, left = n;
+  for (; left >= 8; p += 8, left -= 8) {
+    memcpy(&part, p, 8);
+    hash = lm_hash_number(hash, part);
+  }
+  part = 0;
+  for (size_t i = 0; i < left; i++) part |= (uint64_t)p[i] << 8 * i;
+  return lm_hash_number(lm_hash_number(hash, part), n);
 }
 
 typedef struct lm_reader {

@@ -10,34 +10,6 @@
 
 static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
 
-const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type) {
-  static _Thread_local char text[96];
-  lua_Debug ar;
-  const bool method = lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar) && strcmp(ar.namewhat, "method") == 0;
-  const bool first = strcmp(arg, "x") == 0, second = strcmp(arg, "other") == 0 || strcmp(arg, "exponent") == 0;
-  const bool dotted = !method && ((type == LUA_TNONE && (first || second)) ||
-                                  (first && (type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION)) ||
-                                  (first && type == LUA_TBOOLEAN && fn[strlen(fn) - 1] == '_'));
-  snprintf(text, sizeof text, " (as a method it is x:%s(…), with a colon)", fn);
-  return dotted ? text : "";
-}
-
-const char *lm_equality_hint(int type) {
-  if (type != LUA_TBOOLEAN) return "";
-  return "; == of tensors is whether both are the same object: x:eq(y) compares their elements";
-}
-
-lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound) {
-  int type = lua_type(L, i);
-  const char *hint = lm_dot_hint(L, fn, arg, type);
-  if (!*hint && strstr(bound, "tensor")) hint = lm_equality_hint(type);
-  return lm_fail(lm_fail_value(fn, arg, bound, lm_describe_arg(L, s, i)), "%s%s", lm_error(), hint);
-}
-
-int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound) {
-  return lm_raise(L, lm_fail_arg(L, LM_STATE(L), i, fn, arg, bound));
-}
-
 static lm_status dead_tensor(const lm_tensor_handle *b, const char *fn, const char *arg) {
   return lm_fail_value(fn, arg, "a live tensor", lm_text("one that %s", b->why ? b->why : "is empty"));
 }
@@ -57,25 +29,6 @@ lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, co
   if (t->dtype == dtype && lm_is_contiguous(t) && LM_DEVICE_KIND(t->device) == LM_CPU) return LM_OK;
   return lm_fail_value(fn, arg, lm_text("a contiguous tensor of dtype %s on the CPU", lm_dtype_name(dtype)),
                        lm_describe_arg(L, s, i));
-}
-
-bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
-  enum { TCDATA = 10 }; /* LuaJIT's type of FFI values; no public name */
-  if (lua_type(L, i) != TCDATA) return false;
-  if (i < 0) i = lua_gettop(L) + 1 + i;
-  lm_reg_get(L, &lm_reg_is_int64);
-  if (lua_type(L, -1) != LUA_TFUNCTION) {
-    lua_pop(L, 1);
-    return false;
-  }
-  lua_pushvalue(L, i);
-  lm_lua *state = (lm_lua *)s;
-  state->asking++; /* a debug hook may run, and free what the call has read */
-  bool is = lua_pcall(L, 1, 1, 0) == 0 && lua_toboolean(L, -1);
-  state->asking--;
-  lua_pop(L, 1);
-  if (is) memcpy(out, lua_topointer(L, i), sizeof *out);
-  return is;
 }
 
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
@@ -147,6 +100,13 @@ lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, con
   const char *text = lm_to_text(L, i);
   if (!text) return lm_fail_arg(L, s, i, fn, arg, "a string");
   *out = text;
+  return LM_OK;
+}
+
+lm_status lm_read_string(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out,
+                         size_t *n) {
+  if (lua_type(L, i) != LUA_TSTRING) return lm_fail_arg(L, s, i, fn, arg, "a string");
+  *out = lua_tolstring(L, i, n);
   return LM_OK;
 }
 
@@ -294,70 +254,159 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
   return LM_OK;
 }
 
-/* By walking: looking a C string up would make a Lua string, which may collect. */
-bool lm_field(lua_State *L, int i, const char *name) {
-  lua_pushnil(L);
-  while (lua_next(L, i)) {
-    const char *key = lm_to_text(L, -2);
-    if (key && strcmp(key, name) == 0) {
-      lua_remove(L, -2);
-      return true;
+lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes,
+                       lm_list *out) {
+  if (lm_to_tensor_handle(L, s, i)) {
+    lm_tensor *one;
+    NEED(lm_read_tensor(L, s, i, fn, arg, &one));
+    if (!(out->v = lm_malloc(sizeof *out->v))) return LM_E_OOM;
+    out->n = 1;
+    out->v[0] = one;
+  } else {
+    NEED(lm_read_list(L, s, i, fn, arg, holes, &out->n, &out->v));
+  }
+  for (int k = 0; k < out->n; k++) lm_retain(out->v[k]);
+  return LM_OK;
+}
+
+lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
+                            struct lm_generator **out) {
+  *out = lm_to_object(L, i, &lm_generator_type);
+  if (*out) return LM_OK;
+  return lm_fail_value(fn, arg, "an lm.Generator", lm_describe_arg(L, s, i));
+}
+
+/* ---- declared arguments */
+
+static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
+  lm_ints v;
+  NEED(lm_read_ints(L, s, i, fn, arg, false, &v));
+  if (v.n == 0) return LM_OK; /* as if it were left out */
+  if (v.n > 2 && lua_type(L, i) == LUA_TTABLE) {
+    return lm_fail_value(fn, arg, "an integer or a pair", lm_text("a list of %d", v.n));
+  }
+  out[0] = v.v[0];
+  out[1] = v.v[v.n - 1];
+  return LM_OK;
+}
+
+static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int *out) {
+  int n = 0;
+  const char *given = lm_to_text(L, i);
+  if (given) {
+    for (; a->names[n]; n++) {
+      if (strcmp(a->names[n], given) == 0) {
+        *out = n;
+        return LM_OK;
+      }
     }
-    lua_pop(L, 1);
   }
-  return false;
+  char choices[160] = "";
+  size_t used = 0;
+  for (n = 0; a->names[n] && used < sizeof choices; n++) {
+    used += (size_t)snprintf(choices + used, sizeof choices - used, "%s'%s'", n ? ", " : "", a->names[n]);
+  }
+  lm_status status = lm_fail_value(fn, a->name, lm_text("one of %s", choices), lm_describe_arg(L, s, i));
+  const char *near = given ? lm_nearest(given, n, a->names) : NULL;
+  return near ? lm_remedy(status, "did you mean '%s'?", near) : status;
 }
 
-static lm_status read_format(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_format *out) {
-  const char *name = lm_to_text(L, i);
-  for (int n = 0; name && lm_names_memory_format[n]; n++) {
-    if (strcmp(lm_names_memory_format[n], name) != 0) continue;
-    *out = (lm_format)n;
-    return LM_OK;
-  }
-  return lm_fail_arg(L, s, i, fn, arg, "\"preserve\", \"contiguous\" or \"channels_last\"");
+/* A number or a pair, or "valid" or "same". */
+static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int64_t *out) {
+  if (lua_type(L, i) != LUA_TSTRING) return read_pair(L, s, i, fn, a->name, out);
+  int choice;
+  lm_status status = read_name(L, s, i, fn, a, &choice);
+  if (status == LM_OK) out[0] = out[1] = choice ? LM_PAD_SAME : 0;
+  return status;
 }
 
-static lm_status read_option(lua_State *L, const lm_lua *s, const char *fn, const lm_option *o) {
-  int value = lua_gettop(L);
-  switch (o->kind) {
-    case LM_OPTION_BOOL: return lm_read_bool(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_NUMBER: return lm_read_number(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_INT: return lm_read_int(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_TEXT: return lm_read_text(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_DTYPE: return lm_read_dtype(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_DEVICE: return lm_read_device(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_FORMAT: return read_format(L, s, value, fn, o->name, o->out);
-    case LM_OPTION_OTHER: break;
+/* NaN says that none was given. */
+static lm_status read_optional_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
+                                      double *out) {
+  lm_status status = lm_read_number(L, s, i, fn, arg, out);
+  if (status != LM_OK || !isnan(*out)) return status;
+  return lm_fail_number(fn, arg, "a number, or nil for the default", *out);
+}
+
+lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, void *out) {
+  lm_list *list = out;
+  switch (a->kind) {
+    case LM_ARG_T:
+    case LM_ARG_T_OPT: return lm_read_tensor(L, s, i, fn, a->name, out);
+    case LM_ARG_TL: return lm_read_list(L, s, i, fn, a->name, false, &list->n, &list->v);
+    case LM_ARG_TL_HOLES: return lm_read_list(L, s, i, fn, a->name, true, &list->n, &list->v);
+    case LM_ARG_F:
+    case LM_ARG_F_REQ: return lm_read_number(L, s, i, fn, a->name, out);
+    case LM_ARG_F_OPT: return read_optional_number(L, s, i, fn, a->name, out);
+    case LM_ARG_I:
+    case LM_ARG_I_REQ:
+    case LM_ARG_I_OPT: return lm_read_int(L, s, i, fn, a->name, out);
+    case LM_ARG_B: return lm_read_bool(L, s, i, fn, a->name, out);
+    case LM_ARG_I2: return read_pair(L, s, i, fn, a->name, out);
+    case LM_ARG_PAD2: return read_padding(L, s, i, fn, a, out);
+    case LM_ARG_DIM:
+    case LM_ARG_DIM_OPT: return lm_read_dim(L, s, i, fn, a->name, out);
+    case LM_ARG_DIMS_OPT: return lm_read_ints(L, s, i, fn, a->name, true, out);
+    case LM_ARG_SIZE:
+    case LM_ARG_SIZE_OPT: return lm_read_ints(L, s, i, fn, a->name, false, out);
+    case LM_ARG_DTYPE: return lm_read_dtype(L, s, i, fn, a->name, out);
+    case LM_ARG_DEVICE: return lm_read_device(L, s, i, fn, a->name, out);
+    case LM_ARG_GENERATOR: return lm_read_generator(L, s, i, fn, a->name, out);
+    case LM_ARG_E: return read_name(L, s, i, fn, a, out);
+    case LM_ARG_FORMAT: {
+      const lm_arg format = {.name = a->name, .names = lm_names_memory_format};
+      return read_name(L, s, i, fn, &format, out);
+    }
+    case LM_ARG_TEXT: return lm_read_text(L, s, i, fn, a->name, out);
+    case LM_ARG_BYTES: return lm_read_plain(L, s, i, fn, a->name, LM_U8, out);
+    case LM_ARG_INT64S: return lm_read_plain(L, s, i, fn, a->name, LM_I64, out);
+    case LM_ARG_SOME: return lm_read_some(L, s, i, fn, a->name, true, out);
+    case LM_ARG_S: /* its reader makes a tensor: the caller's */
+    case LM_ARG_S_OPT:
+    case LM_ARG_OTHER: return LM_OK;
+  }
+  return lm_fail_missing(fn, a->name);
+}
+
+static lm_status read_param(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_param *p) {
+  const lm_arg a = {.kind = (lm_arg_kind)(p->kind & ~LM_OR_NIL), .name = p->name};
+  return lm_read_arg(L, s, i, fn, &a, p->out);
+}
+
+lm_status lm_read_args(lua_State *L, const lm_lua *s, int first, const char *fn, int n, const lm_param *params) {
+  for (int k = 0; k < n; k++) {
+    if ((params[k].kind & LM_OR_NIL) && lua_isnoneornil(L, first + k)) continue;
+    NEED(read_param(L, s, first + k, fn, &params[k]));
   }
   return LM_OK;
 }
 
-/* The key is at the top but one. */
-static lm_status unknown_option(lua_State *L, const char *fn, int n, const lm_option *options) {
-  enum { MAX_NAMES = 16 };
-  const char *names[MAX_NAMES], *key = lm_to_text(L, -2);
-  if (lua_type(L, -2) != LUA_TSTRING)
-    return lm_fail_value(fn, "an option's name", "a string", lm_text("a %s", luaL_typename(L, -2)));
+lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *const *names) {
+  const char *key = lm_to_text(L, i);
+  if (lua_type(L, i) != LUA_TSTRING)
+    return lm_fail_value(fn, "an option's name", "a string", lm_text("a %s", luaL_typename(L, i)));
   if (!key) return lm_fail_value(fn, "an option's name", "text without a NUL byte", "one with a NUL byte");
-  for (int k = 0; k < n && k < MAX_NAMES; k++) names[k] = options[k].name;
-  return lm_fail_option(fn, key, n < MAX_NAMES ? n : MAX_NAMES, names);
+  return lm_fail_option(fn, key, n, names);
 }
 
-lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options) {
+/* given: bit k: params[k] has a value already. */
+static lm_status read_named(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_param *params,
+                            uint32_t *given) {
   lm_status status = LM_OK;
-  if (i == 0 || lua_isnoneornil(L, i)) return LM_OK;
-  if (lua_type(L, i) != LUA_TTABLE)
-    return lm_fail_value(fn, "options", lm_text("one table at the end ({%s = …})", options[0].name),
-                         lm_text("a %s", luaL_typename(L, i)));
   bool empty = true;
   int top = lua_gettop(L);
   for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
-    const char *key = lm_to_text(L, -2);
+    const char *key = lm_to_text(L, top + 1), *names[LM_MAX_ARGS];
     int k = 0;
     empty = false;
-    while (k < n && !(key && strcmp(options[k].name, key) == 0)) k++;
-    TRY(k < n ? read_option(L, s, fn, &options[k]) : unknown_option(L, fn, n, options));
+    while (k < n && !(key && strcmp(params[k].name, key) == 0)) k++;
+    if (k == n) {
+      for (k = 0; k < n; k++) names[k] = params[k].name;
+      TRY(lm_fail_key(L, top + 1, fn, n, names));
+    }
+    if (*given & 1u << k) TRY(lm_fail_twice(fn, key));
+    *given |= 1u << k;
+    TRY(read_param(L, s, top + 2, fn, &params[k]));
   }
   if (empty) status = lm_check_empty(L, i, fn, "options");
 done:
@@ -365,30 +414,28 @@ done:
   return status;
 }
 
-lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const char *const *names) {
-  int last = first + n - 1, limit = 0, table;
-  bool named = n > 0 && lua_type(L, last) == LUA_TTABLE && lua_objlen(L, last) == 0;
-  while (names[limit]) limit++;
-  if (n - named > limit) return lm_fail_too_many(fn, limit, "option", n - named);
-  lua_newtable(L);
-  table = lua_gettop(L);
-  if (named) {
-    for (lua_pushnil(L); lua_next(L, last);) {
-      lua_pushvalue(L, -2);
-      lua_insert(L, -2);
-      lua_rawset(L, table);
-    }
-  }
-  for (int k = 0; k < n - named; k++) {
+lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_param *params) {
+  uint32_t given = 0;
+  if (lua_isnoneornil(L, i)) return LM_OK;
+  if (lua_type(L, i) != LUA_TTABLE)
+    return lm_fail_value(fn, "options", lm_text("one table at the end ({%s = …})", params[0].name),
+                         lm_text("a %s", luaL_typename(L, i)));
+  return read_named(L, s, i, fn, n, params, &given);
+}
+
+lm_status lm_read_call(lua_State *L, const lm_lua *s, int first, int count, const char *fn, int limit, int n,
+                       const lm_param *params, uint32_t *given) {
+  int last = first + count - 1;
+  bool named = count > 0 && lua_type(L, last) == LUA_TTABLE && lua_objlen(L, last) == 0;
+  if (named) count--;
+  *given = 0;
+  if (count > limit) return lm_fail_too_many(fn, limit, "option", count);
+  for (int k = 0; k < count; k++) {
     if (lua_isnil(L, first + k)) continue;
-    if (lm_field(L, table, names[k])) { NEED(lm_fail_twice(fn, names[k])); }
-    lua_pushstring(L, names[k]);
-    lua_pushvalue(L, first + k);
-    lua_rawset(L, table);
+    *given |= 1u << k;
+    NEED(read_param(L, s, first + k, fn, &params[k]));
   }
-  lua_insert(L, first);
-  for (int k = 0; k < n; k++) lua_remove(L, first + 1);
-  return LM_OK;
+  return named ? read_named(L, s, last, fn, n, params, given) : LM_OK;
 }
 
 /* ---- raising */
@@ -405,6 +452,16 @@ NEED_ARGUMENT(text, const char *)
 NEED_ARGUMENT(bool, bool)
 NEED_ARGUMENT(dtype, lm_dtype)
 
+const char *lm_need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
+  const char *text = NULL;
+  lm_need(L, lm_read_string(L, LM_STATE(L), i, fn, arg, &text, n));
+  return text;
+}
+
+void lm_need_table(lua_State *L, int i, const char *fn, const char *arg) {
+  if (lua_type(L, i) != LUA_TTABLE) lm_raise_arg(L, i, fn, arg, "a table");
+}
+
 lm_device lm_need_device(lua_State *L, int i, const char *fn) {
   lm_device device = LM_NO_DEVICE;
   lm_need(L, lm_read_device(L, LM_STATE(L), i, fn, "device", &device));
@@ -417,15 +474,6 @@ void lm_need_function(lua_State *L, int i, const char *fn, const char *before) {
   lm_status status = lm_fail_arg(L, LM_STATE(L), i, last ? last + 1 : fn, "f", "a function");
   lm_raise(L, lm_remedy(status, "write lm.%s(%sfunction() … end)", fn, before));
 }
-
-/* check_start(fn, arg, list): of a list that is read in Lua. */
-static int bind_check_start(lua_State *L) {
-  luaL_checktype(L, 3, LUA_TTABLE);
-  lm_need(L, lm_check_start(L, 3, luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
-  return 0;
-}
-
-const luaL_Reg lm_argument_functions[] = {{"check_start", bind_check_start}, {NULL, NULL}};
 
 const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *name, int before, int *n) {
   if (lua_type(L, i) != LUA_TTABLE) lm_raise_arg(L, i, fn, name, "a list of strings");
@@ -440,4 +488,33 @@ const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *na
   }
   out[before + *n] = NULL;
   return out;
+}
+
+/* check_start(fn, arg, list): of a list that is read in Lua. */
+LM_FUNCTION(check_start) {
+  const char *fn = lm_need_text(L, 1, "check_start", "fn"), *arg = lm_need_text(L, 2, fn, "arg");
+  lm_need_table(L, 3, fn, arg);
+  lm_need(L, lm_check_start(L, 3, fn, arg));
+  return 0;
+}
+
+/* describe(v): as messages show it */
+LM_FUNCTION(describe) { return lm_return_text(L, lm_describe_arg(L, LM_STATE(L), 1)); }
+
+/* nearest(word, list) */
+LM_FUNCTION(nearest) {
+  enum { MAX_NAMES = 4096 }; /* the library itself has more than 512 */
+  const char *names[MAX_NAMES];
+  size_t bytes;
+  int n = 0;
+  const char *word = lm_need_string(L, 1, "nearest", "word", &bytes);
+  lm_need_table(L, 2, "nearest", "list");
+  for (int i = 1; n < MAX_NAMES; i++) { /* the list keeps the strings alive */
+    lua_rawgeti(L, 2, i);
+    if (lua_type(L, -1) != LUA_TSTRING) break;
+    names[n++] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  const char *near = lm_nearest(word, n, names);
+  return lm_return_text(L, near);
 }

@@ -8,7 +8,7 @@
  *   ops              table: every op by name, and `name_` of each POINT op
  *   methods          table: the methods of tensors, ops included; Lua code may add to it
  *   sizes            the metatable of lists of sizes, x.shape and the like (size_lists.lua fills it)
- *   op_list()        list of op names          help(name)  text: signature with defaults, help
+ *   op_list()        list of op names
  *   nearest(s, list) the nearest of a list of strings to s, or nil if none is close (for messages)
  *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
  *
@@ -120,7 +120,11 @@ static inline void lm_reg_get(lua_State *L, const char *key) {
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
 /* registry[key] = the value on top, popped */
-void lm_reg_set(lua_State *L, const char *key);
+static inline void lm_reg_set(lua_State *L, const char *key) {
+  lua_pushlightuserdata(L, (void *)key);
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
 /* int64_cdata.c: what only LuaJIT's FFI can do, into the registry. */
 void lm_load_int64_cdata(lua_State *L);
 
@@ -224,6 +228,25 @@ int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f);
  * itself, since finalizers that run between may free them. */
 lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *arg);
 
+/* ---- values.c: none raises or allocates in Lua */
+/* The value at index i in the words of messages: "a tensor [2, 3]", "0.5", "string 'x'",
+ * "nil", "a table". Thread-local text. */
+const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
+/* FN: ARG must be BOUND, got VALUE, of the value at i. LM_E_ARG. */
+lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound);
+/* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
+ * says which. The value keeps it alive. */
+const char *lm_to_text(lua_State *L, int i);
+/* The hint of messages for a method called with a dot: x.item() passes nothing as x, x.view(4, -1) a number, x.add(y)
+ * nothing as other. "" for other calls. */
+const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type);
+/* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
+const char *lm_equality_hint(int type);
+/* An int64 or uint64 cdata's value. */
+bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
+/* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
+bool lm_field(lua_State *L, int i, const char *name);
+
 /* ---- error.c */
 /* Raises the last message at the first line outside our own Lua files; never returns. Only where the
  * C frame owns nothing. */
@@ -238,19 +261,16 @@ void lm_push_where(lua_State *L);
  * end. Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
 int lm_note_traceback(lua_State *L); /* its handler */
+/* module.c: the functions that call ops, which messages tell from others. */
+typedef struct lm_call_functions {
+  lua_CFunction index, newindex, op, op_in_place, overload;
+} lm_call_functions;
+extern const lm_call_functions lm_calls;
 /* Where ranks wait is given by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
-/* The value at index i in the words of options.describe (base/options.lua): "a tensor [2, 3]", "0.5", "string 'x'",
- * "nil", "a table". Thread-local text. */
-const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
-/* FN: ARG must be BOUND, got VALUE, of the value at i. LM_E_ARG. */
-lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound);
-/* The same, raised; for where the C frame owns nothing. */
+/* lm_fail_arg, raised; for where the C frame owns nothing. */
 int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound);
-/* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
- * says which. The value keeps it alive. */
-const char *lm_to_text(lua_State *L, int i);
 /* Says what lm_warn was given, once for each line of the caller's. */
 void lm_show_warning(lua_State *L);
 /* The same, once for each line and name: of a function, for one. */
@@ -272,11 +292,6 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name, int function)
 /* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
  * a debug hook may free them. So calls make what they return first, then read, then use. */
-/* The hint of messages for a method called with a dot: x.item() passes nothing as x, x.view(4, -1) a number, x.add(y)
- * nothing as other. "" for other calls. */
-const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type);
-/* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
-const char *lm_equality_hint(int type);
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);
 /* A tensor, or a number or boolean made 0-d; *owned is what the caller has to release, or NULL. */
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
@@ -284,14 +299,17 @@ lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, c
 lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, double *out);
 lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
 lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out);
+/* Bytes, of which some may be zero. */
+lm_status lm_read_string(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out,
+                         size_t *n);
 lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out);
 /* 1-based, not 0, to 0-based; negative from the end stays. */
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
 lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out);
 /* A string, or an integer: a CUDA ordinal. */
 lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out);
-/* random.c: an lm.Generator. */
 struct lm_generator;
+extern const lm_object_type lm_generator_type; /* tensor/random.c */
 lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
                             struct lm_generator **out);
 /* Sizes (dims false) or dims (true) from a number or a list. */
@@ -302,37 +320,37 @@ lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, co
 /* A list of tensors into a malloc'ed array of yours; `holes` allows false. */
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
                        lm_tensor ***out);
-/* An int64 or uint64 cdata's value. */
-bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
-/* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
-bool lm_field(lua_State *L, int i, const char *name);
+/* A tensor or a list of them, each with a reference of yours. */
+lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, lm_list *out);
 /* For a table at i in which nothing was found: an error if it has a metatable with __index or __len. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
 /* An error where the list at i has an entry at [0], which no reader of lists comes to. */
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg);
-/* The options at i by name, in one walk; what is not given stays as it is. Any other name is an error that names the
- * nearest. i may be nil or nothing, or 0: no options. */
-typedef struct lm_option {
+/* The value of argument `a` (op/op.h) at i, of any kind except LM_ARG_S. A list is yours to free. */
+lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, void *out);
+
+/* An argument of a C function, and where its value goes. */
+typedef struct lm_param {
   const char *name;
-  /* LM_OPTION_OTHER: known, and read by the caller */
-  enum {
-    LM_OPTION_BOOL,
-    LM_OPTION_NUMBER,
-    LM_OPTION_INT,
-    LM_OPTION_TEXT, /* kept alive by the table */
-    LM_OPTION_DTYPE,
-    LM_OPTION_DEVICE,
-    LM_OPTION_FORMAT,
-    LM_OPTION_OTHER
-  } kind;
+  int kind; /* lm_arg_kind, with LM_OR_NIL where nil leaves *out as it is */
   void *out;
-} lm_option;
-lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options);
-/* Of the n arguments from `first` on, those that stand by position become options under these names, which end with
- * NULL, in one table with those of the table that comes last. The table takes their place on the stack. */
-lm_status lm_fold_options(lua_State *L, const char *fn, int first, int n, const char *const *names);
-#define LM_READ_OPTIONS(L, s, i, fn, ...) \
-  lm_read_options(L, s, i, fn, sizeof((lm_option[]){__VA_ARGS__}) / sizeof(lm_option), (lm_option[]){__VA_ARGS__})
+} lm_param;
+enum { LM_OR_NIL = 1 << 8 };
+#define LM_PARAMS(...) \
+  sizeof((lm_param[]){__VA_ARGS__}) / sizeof(lm_param), (lm_param[]) { __VA_ARGS__ }
+/* Those by position, from `first` on. */
+lm_status lm_read_args(lua_State *L, const lm_lua *s, int first, const char *fn, int n, const lm_param *params);
+#define LM_READ_ARGS(L, s, first, fn, ...) lm_read_args(L, s, first, fn, LM_PARAMS(__VA_ARGS__))
+/* Those by name in the table at i, which may be nil: what is not given stays as it is. Any other name is an error that
+ * names the nearest. */
+lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_param *params);
+#define LM_READ_OPTIONS(L, s, i, fn, ...) lm_read_options(L, s, i, fn, LM_PARAMS(__VA_ARGS__))
+/* Of `count` values from `first` on: the first `limit` of them by position, and any of them by name in a table at the
+ * end. Bit k of *given: params[k] has a value. */
+lm_status lm_read_call(lua_State *L, const lm_lua *s, int first, int count, const char *fn, int limit, int n,
+                       const lm_param *params, uint32_t *given);
+/* Fails for the key of a table of options at i, which is none of these names. */
+lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *const *names);
 
 /* The same where the C frame owns nothing: they raise. */
 static inline void lm_need(lua_State *L, lm_status status) {
@@ -343,9 +361,13 @@ static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, con
   if (!t) lm_need(L, lm_read_tensor(L, LM_STATE(L), i, fn, arg, &t));
   return t;
 }
+/* Declared arguments by position. */
+#define LM_NEED_ARGS(L, first, fn, ...) lm_need(L, LM_READ_ARGS(L, LM_STATE(L), first, fn, __VA_ARGS__))
 double lm_need_number(lua_State *L, int i, const char *fn, const char *arg);
 int64_t lm_need_int(lua_State *L, int i, const char *fn, const char *arg);
 const char *lm_need_text(lua_State *L, int i, const char *fn, const char *arg);
+const char *lm_need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n);
+void lm_need_table(lua_State *L, int i, const char *fn, const char *arg);
 bool lm_need_bool(lua_State *L, int i, const char *fn, const char *arg);
 lm_dtype lm_need_dtype(lua_State *L, int i, const char *fn, const char *arg);
 lm_device lm_need_device(lua_State *L, int i, const char *fn);
@@ -382,7 +404,6 @@ int lm_bind_concat(lua_State *L);
 int lm_bind_le(lua_State *L);
 int lm_bind_len(lua_State *L);
 int lm_bind_tostring(lua_State *L);
-int lm_bind_print_options(lua_State *L);
 /* A list of sizes. From a closure of ours alone: it looks into upvalue 2. */
 void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 
@@ -418,29 +439,19 @@ void lm_lua_threads_end(double seconds);
 /* exit() called on this thread, if it is the process's first, does not pull the rug from under threads that compute. */
 void lm_lua_threads_at_exit(void);
 
-/* ---- what each file adds to the module, and two of them to the methods of tensors */
+/* ---- what each file adds to the module, and some to the methods of tensors */
 
-/* The row of a function that has the same name in Lua. */
-#define FN(name) \
-  { #name, bind_##name }
-
-/* clang-format off */
-#define LM_FUNCTION_LISTS(X)                                                                                          \
-  X(error) X(warning) X(protected_call) X(help) X(environment) X(default) X(ported) X(argument) /* bind/ */           \
-  X(handle) X(table) X(random) X(scope)                                   /* bind/tensor/ */                          \
-  X(mode) X(backward) X(hook) X(custom)                                   /* bind/autograd/ */                        \
-  X(optim) X(rescale)                                                     /* bind/optim/ */                           \
-  X(device) X(stream) X(memory) X(graph) X(setting)                       /* bind/device/ */                          \
-  X(bytes) X(folder) X(csv) X(batch) X(image) X(transform) /* bind/data/ */                          \
-  X(json) X(file)                                                       /* bind/io/ */                              \
-  X(tokenizer)                                                            /* bind/text/ */                            \
-  X(world) X(group) X(collective) X(reducer)                              /* bind/distributed/ */                     \
-  X(worker) X(mp_handle) X(supervisor)                                    /* bind/mp/ */
-/* clang-format on */
-#define X(name) extern const luaL_Reg lm_##name##_functions[];
-LM_FUNCTION_LISTS(X)
-#undef X
-extern const luaL_Reg lm_tensor_methods[], lm_table_methods[];
+/* Defines a function of the module by its name in Lua: LM_FUNCTION(crc32) { … }. The rows of all files are one list of
+ * the linker's, which module.c reads. */
+#define LM_FUNCTION(name) LM_DEFINE(lm_functions, name)
+#define LM_METHOD(name) LM_DEFINE(lm_methods, name)
+#define LM_DEFINE(list, name)           \
+  static int bind_##name(lua_State *L); \
+  LM_ADD(list, name, bind_##name)       \
+  static int bind_##name(lua_State *L)
+#define LM_ADD(list, name, function) \
+  static const luaL_Reg row_of_##name __attribute__((used, section(#list), aligned(16))) = {#name, function};
+_Static_assert(sizeof(luaL_Reg) == 16, "rows lie side by side");
 
 /* ---- autograd/callbacks.c: Lua functions that the core calls */
 lm_status lm_callbacks_new(lm_lua *s, lm_callbacks **out);

@@ -16,16 +16,16 @@ static const lm_backend *need_cpu(lua_State *L) {
   return cpu;
 }
 
-static int bind_set_num_threads(lua_State *L) {
+LM_FUNCTION(set_num_threads) {
   int64_t n = lm_need_int(L, 1, "set_num_threads", "n");
   if (n < 1 || n > 4096) return lm_raise(L, lm_fail_int("set_num_threads", "n", "from 1 to 4096", n));
   need_cpu(L)->set_threads((int)n);
   return 0;
 }
 
-static int bind_get_num_threads(lua_State *L) { return lm_return_int(L, need_cpu(L)->get_threads()); }
+LM_FUNCTION(get_num_threads) { return lm_return_int(L, need_cpu(L)->get_threads()); }
 
-static int bind_time(lua_State *L) { return lm_return_number(L, lm_seconds()); }
+LM_FUNCTION(time) { return lm_return_number(L, lm_seconds()); }
 
 /* What a worker thread set: a table in its state's registry, from names to strings, or false where it removed one. */
 static const char own_environment;
@@ -60,7 +60,7 @@ static bool push_own(lua_State *L) {
   return true;
 }
 
-static int bind_setenv(lua_State *L) {
+LM_FUNCTION(setenv) {
   lua_settop(L, 2);
   if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* in place */
   const char *name = lm_to_text(L, 1), *value = lm_to_text(L, 2);
@@ -77,11 +77,8 @@ static int bind_setenv(lua_State *L) {
   return 0;
 }
 
-static int bind_getenv(lua_State *L) {
+LM_FUNCTION(getenv) {
   const char *name = lm_need_text(L, 1, "getenv", "name");
   if (lm_is_script_thread() && push_own(L)) return 1;
   return lm_return_text(L, getenv(name));
 }
-
-const luaL_Reg lm_environment_functions[] = {FN(set_num_threads), FN(get_num_threads), FN(time),
-                                             FN(setenv),          FN(getenv),          {NULL, NULL}};

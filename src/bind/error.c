@@ -311,7 +311,7 @@ static void drop_inner_ops(char *message) {
 static const char *called_name(lua_State *L, int level, const char *message, bool *op) {
   lua_Debug ar;
   if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;
-  const bool reads = lua_tocfunction(L, -1) == lm_bind_index, writes = lua_tocfunction(L, -1) == lm_bind_newindex;
+  const bool reads = lua_tocfunction(L, -1) == lm_calls.index, writes = lua_tocfunction(L, -1) == lm_calls.newindex;
   if ((reads || writes) && strncmp(message, "index_", 6) == 0) {
     lua_pop(L, 1);
     *op = true;
@@ -320,7 +320,7 @@ static const char *called_name(lua_State *L, int level, const char *message, boo
   bool method = strcmp(ar.namewhat, "method") == 0, field = strcmp(ar.namewhat, "field") == 0;
   standing as = ar.name && (method || field) ? stands_in(L, ar.name, method) : ANOTHER;
   lua_CFunction f = lua_tocfunction(L, -1);
-  *op = as == ITSELF && (f == lm_bind_op || f == lm_bind_op_in_place || f == lm_bind_overload);
+  *op = as == ITSELF && (f == lm_calls.op || f == lm_calls.op_in_place || f == lm_calls.overload);
   lua_pop(L, 1);
   const char *end = strstr(message, ": ");
   if (as == ITSELF && f && !*op && end && is_op(message, end)) return NULL; /* item(), backward(): others' failures */
@@ -395,6 +395,10 @@ int lm_raise(lua_State *L, lm_status status) {
   return raise_message(L, message);
 }
 
+int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound) {
+  return lm_raise(L, lm_fail_arg(L, LM_STATE(L), i, fn, arg, bound));
+}
+
 int lm_raise_text(lua_State *L, const char *format, ...) {
   char message[1024];
   va_list args;
@@ -404,125 +408,9 @@ int lm_raise_text(lua_State *L, const char *format, ...) {
   return raise_message(L, message);
 }
 
-const char *lm_to_text(lua_State *L, int i) {
-  size_t n;
-  if (lua_type(L, i) != LUA_TSTRING) return NULL;
-  const char *text = lua_tolstring(L, i, &n);
-  return strlen(text) == n ? text : NULL;
-}
-
-/* Its first 60 bytes, with zero bytes as they are written in Lua. */
-static const char *describe_string(lua_State *L, int i, char *out, size_t capacity) {
-  enum { SOME = 64 };
-  char start[2 * SOME + 1];
-  size_t n;
-  const char *text = lua_tolstring(L, i, &n);
-  lm_write_bytes(start, sizeof start, text, n < SOME ? n : SOME);
-  snprintf(out, capacity, "string '%s'%s", lm_ellipsize(start, 60),
-           memchr(text, 0, n) ? ", which contains a NUL byte" : "");
-  return out;
-}
-
-/* The name of the class that the value at i is, or is an object of (base/class.lua); NULL for others. Lua's own memory,
- * which the class keeps alive. */
-static const char *class_name(lua_State *L, int i, bool *object) {
-  int top = lua_gettop(L);
-  const char *name = NULL;
-  if (i < 0) i = top + 1 + i;
-  if (!lua_checkstack(L, 4) || !lua_getmetatable(L, i)) return NULL;
-  *object = lm_field(L, top + 1, "class") && lua_type(L, -1) == LUA_TTABLE;
-  int of = *object ? top + 2 : i;
-  if (*object || (lua_type(L, i) == LUA_TTABLE && lm_field(L, top + 1, "instance"))) {
-    if (lm_field(L, of, "__name")) name = lm_to_text(L, -1);
-  }
-  lua_settop(L, top);
-  return name;
-}
-
-/* A list with a name in it is options that were put into the wrong braces. */
-static const char *describe_table(lua_State *L, int i, char *out, size_t capacity) {
-  int top = lua_gettop(L);
-  if (i < 0) i = top + 1 + i;
-  if (lua_objlen(L, i) == 0 || !lua_checkstack(L, 3)) return "a table";
-  const char *key = NULL;
-  for (lua_pushnil(L); !key && lua_next(L, i); lua_pop(L, 1)) key = lm_to_text(L, -2);
-  lua_settop(L, top);
-  if (!key) return "a table";
-  snprintf(out, capacity, "a list with a field '%s'; options come last, in a separate table", lm_ellipsize(key, 60));
-  return out;
-}
-
-/* Whether the object at i is a module: its record has is_module (nn/module.lua). */
-static bool is_module(lua_State *L, int i) {
-  int top = lua_gettop(L);
-  bool is = lua_checkstack(L, 3) && lua_getmetatable(L, i) && lm_field(L, top + 1, "is_module");
-  lua_settop(L, top);
-  return is;
-}
-
-/* What the class of the object at i says of where its tensors are, "" for others; Lua's own memory. */
-static const char *where_tensors_are(lua_State *L, int i) {
-  int top = lua_gettop(L);
-  const char *words = NULL;
-  if (lua_checkstack(L, 3) && lua_getmetatable(L, i) && lm_field(L, top + 1, "class") &&
-      lua_type(L, -1) == LUA_TTABLE && lm_field(L, top + 2, "__no_tensor")) {
-    words = lm_to_text(L, -1);
-  }
-  lua_settop(L, top);
-  return words ? words : "";
-}
-
-const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
-  static _Thread_local char text[300];
-  bool object;
-  const char *name = class_name(L, i, &object);
-  lm_tensor_handle *b;
-  int64_t whole;
-  if (name) {
-    const char *where = object ? where_tensors_are(L, i) : "";
-    name = lm_ellipsize(name, 60);
-    if (!object) {
-      snprintf(text, sizeof text, "the class %s itself (%s(…) makes an object of it)", name, name);
-    } else {
-      const char *article = is_module(L, i) ? "a module, " : strchr("AEIOU", *name) ? "an " : "a ";
-      snprintf(text, sizeof text, "%s%s%s%s", article, name, *where ? "; " : "", where);
-    }
-    return text;
-  }
-  switch (lua_type(L, i)) {
-    case LUA_TNONE: return "nothing";
-    case LUA_TBOOLEAN: return lua_toboolean(L, i) ? "true" : "false";
-    case LUA_TNUMBER:
-      if (lua_tonumber(L, i) != lua_tonumber(L, i)) return "nan"; /* printf may write -nan */
-      snprintf(text, sizeof text, "%.14g", lua_tonumber(L, i));
-      return text;
-    case LUA_TSTRING: return describe_string(L, i, text, sizeof text);
-    case LUA_TUSERDATA:
-      b = lm_to_tensor_handle(L, s, i);
-      if (!b) return "a userdata";
-      if (!b->t) return "a freed tensor";
-      snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
-      return text;
-    case LUA_TTABLE:
-      if (!luaL_getmetafield(L, i, "__library")) return describe_table(L, i, text, sizeof text); /* options.strict */
-      snprintf(text, sizeof text, "the library %s itself (its functions are called with a dot, not a colon)",
-               lua_tostring(L, -1));
-      lua_pop(L, 1);
-      return text;
-    default:
-      if (lm_to_int64(L, s, i, &whole)) {
-        snprintf(text, sizeof text, "%lld", (long long)whole);
-        return text;
-      }
-      if (lua_type(L, i) == LUA_TNIL) return "nil";
-      snprintf(text, sizeof text, "a %s", lua_typename(L, lua_type(L, i)));
-      return text;
-  }
-}
-
 /* own_files(prefix): chunk names that start so are ours, too, and errors are raised beyond them. */
-static int bind_own_files(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TSTRING);
+LM_FUNCTION(own_files) {
+  if (!lm_to_text(L, 1)) return lm_raise_arg(L, 1, "own_files", "prefix", "a string");
   lua_pushlightuserdata(L, (void *)&lm_reg_own_files);
   const char *before = push_own_files(L);
   lua_pushfstring(L, "%s%s\n", before, lua_tostring(L, 1));
@@ -531,7 +419,7 @@ static int bind_own_files(lua_State *L) {
   return 0;
 }
 
-static int bind_error_at_caller(lua_State *L) {
+LM_FUNCTION(error_at_caller) {
   if (lua_isnoneornil(L, 1)) return lm_raise_arg(L, 1, "error_at_caller", "message", "a string");
   if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text goes as it is */
     lua_settop(L, 1);
@@ -543,25 +431,3 @@ static int bind_error_at_caller(lua_State *L) {
   lm_make_printable(copy);
   return raise_message(L, copy);
 }
-
-/* nearest(word, list) */
-static int bind_nearest(lua_State *L) {
-  enum { MAX_NAMES = 4096 }; /* the library itself has more than 512 */
-  const char *names[MAX_NAMES];
-  if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TTABLE) {
-    bool is_text = lua_type(L, 1) == LUA_TSTRING;
-    return lm_raise_arg(L, is_text ? 2 : 1, "nearest", is_text ? "list" : "word", is_text ? "a list" : "a string");
-  }
-  int n = 0;
-  for (int i = 1; n < MAX_NAMES; i++) { /* the list keeps the strings alive */
-    lua_rawgeti(L, 2, i);
-    if (lua_type(L, -1) != LUA_TSTRING) break;
-    names[n++] = lua_tostring(L, -1);
-    lua_pop(L, 1);
-  }
-  const char *near = lm_nearest(lua_tostring(L, 1), n, names);
-  return lm_return_text(L, near);
-}
-
-const luaL_Reg lm_error_functions[] = {
-    {"own_files", bind_own_files}, {"error_at_caller", bind_error_at_caller}, {"nearest", bind_nearest}, {NULL, NULL}};

@@ -35,53 +35,7 @@ static const char *default_of(const lm_arg *a, char text[static 64]) {
   return text;
 }
 
-static void push_signature(lua_State *L, const lm_op *op, const char *name) {
-  char text[64];
-  luaL_Buffer b;
-  luaL_buffinit(L, &b);
-  luaL_addstring(&b, name);
-  luaL_addchar(&b, '(');
-  for (int i = 0; i < op->nargs; i++) {
-    if (i > 0) luaL_addstring(&b, ", ");
-    if (i == op->npositional) luaL_addchar(&b, '{');
-    luaL_addstring(&b, op->arg[i].name);
-    const char *value = default_of(&op->arg[i], text);
-    if (!value) continue;
-    luaL_addstring(&b, " = ");
-    luaL_addstring(&b, value);
-  }
-  if (op->kind == LM_NEW) luaL_addstring(&b, op->nargs > op->npositional ? ", requires_grad = false" : "");
-  luaL_addstring(&b, op->nargs > op->npositional ? "})" : ")");
-  luaL_pushresult(&b);
-}
-
-/* help(name): signature with defaults, and what the op does; nil for what is no op. */
-static int bind_help(lua_State *L) {
-  const char *name = lm_to_text(L, 1);
-  if (!name) return lm_raise_arg(L, 1, "help", "name", "a string");
-  int id = lm_op_find(name);
-  size_t n = lua_objlen(L, 1);
-  bool in_place = false;
-  if (id < 0 && n > 1 && name[n - 1] == '_') { /* relu_ is relu in place */
-    lua_pushlstring(L, name, n - 1);
-    id = lm_op_find(lua_tostring(L, -1));
-    in_place = id >= 0 && lm_ops[id].kind == LM_POINTWISE;
-    if (!in_place) id = -1;
-  }
-  if (id < 0) {
-    lua_pushnil(L);
-    return 1;
-  }
-  const lm_op *op = &lm_ops[id];
-  push_signature(L, op, name);
-  lua_pushliteral(L, "\n  ");
-  lua_pushstring(L, op->help);
-  lua_pushstring(L, in_place ? "; this one in place" : "");
-  lua_concat(L, 4);
-  return 1;
-}
-
-static int bind_op_list(lua_State *L) {
+LM_FUNCTION(op_list) {
   lua_createtable(L, LM_OP_COUNT, 0);
   for (int i = 0; i < LM_OP_COUNT; i++) {
     lua_pushstring(L, lm_ops[i].name);
@@ -155,10 +109,10 @@ static void push_arguments(lua_State *L, const lm_op *op) {
   }
 }
 
-/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, returns, signature, arguments,
+/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, returns, help, arguments,
  * results (their number), kernel, inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend;
  * kernel: whether it needs one of its own. */
-static int bind_op_info(lua_State *L) {
+LM_FUNCTION(op_info) {
   static const char *const kinds[] = {[LM_POINTWISE] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
                                       [LM_WRITE] = "write",           [LM_NEW] = "new",     [LM_COMP] = "composite"};
   static const char *const casts[] = {[LM_ASIS] = "",
@@ -188,8 +142,7 @@ static int bind_op_info(lua_State *L) {
              op->result_dtype == LM_RESULT_DTYPE_ARGUMENT ? op->arg[op->result_dtype_arg].name
                                                           : result_dtype[op->result_dtype]);
   }
-  push_signature(L, op, op->name);
-  lua_setfield(L, -2, "signature");
+  set_text(L, "help", op->help);
   push_arguments(L, op);
   lua_setfield(L, -2, "arguments");
   lua_pushinteger(L, op->outs);
@@ -202,6 +155,3 @@ static int bind_op_info(lua_State *L) {
   if (cuda) set_flag(L, "cuda", !kernel || cuda->op[op->slot]);
   return 1;
 }
-
-const luaL_Reg lm_help_functions[] = {
-    FN(help), FN(op_list), FN(op_info), {"print_options", lm_bind_print_options}, {NULL, NULL}};

@@ -6,11 +6,7 @@ const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protec
     lm_reg_module, lm_reg_ported;
 static const char lm_reg_anchor;
 
-void lm_reg_set(lua_State *L, const char *key) {
-  lua_pushlightuserdata(L, (void *)key);
-  lua_insert(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
-}
+const lm_call_functions lm_calls = {lm_bind_index, lm_bind_newindex, lm_bind_op, lm_bind_op_in_place, lm_bind_overload};
 
 /* A name's one address in this state, for as long as the state lives. */
 static const char *intern(lua_State *L, const char *name) {
@@ -80,8 +76,13 @@ static void set_function(lua_State *L, int table, const char *name, lua_CFunctio
   lua_setfield(L, table, name);
 }
 
-static void set_functions(lua_State *L, int table, const luaL_Reg *list) {
-  for (; list->name; list++) set_function(L, table, list->name, list->func);
+/* The linker's lists of LM_DEFINE's rows. */
+#define LIST(name) extern const luaL_Reg __start_##name[], __stop_##name[] __attribute__((visibility("hidden")))
+LIST(lm_functions);
+LIST(lm_methods);
+
+static void set_functions(lua_State *L, int table, const luaL_Reg *row, const luaL_Reg *end) {
+  for (; row < end; row++) set_function(L, table, row->name, row->func);
 }
 
 static void push_op(lua_State *L, lm_op_id id, lua_CFunction f) {
@@ -219,12 +220,9 @@ int luaopen_luminary_core(lua_State *L) {
   push_closure(L, lm_bind_protected, 0);
   lm_reg_set(L, &lm_reg_protected);
   set_ops(L);
-  set_functions(L, METHODS, lm_tensor_methods);
-  set_functions(L, METHODS, lm_table_methods);
+  set_functions(L, METHODS, __start_lm_methods, __stop_lm_methods);
   set_metamethods(L);
-#define X(name) set_functions(L, MODULE, lm_##name##_functions);
-  LM_FUNCTION_LISTS(X)
-#undef X
+  set_functions(L, MODULE, __start_lm_functions, __stop_lm_functions);
   set_overloads(L);
   lua_getfield(L, MODULE, "backward");
   lua_setfield(L, METHODS, "backward");

@@ -232,52 +232,13 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
 /* check_ported_dim(fn, arg, x, level [, called]): that argument of a function in Lua was given as 1. x: its first
  * argument; a layer is made where that is no tensor. level: the function's, as debug.getinfo counts from the caller.
  * called: the function that the script called, where it made a tail call of that one. */
-static int bind_check_ported_dim(lua_State *L) {
+LM_FUNCTION(check_ported_dim) {
   if (!lm_is_porting()) return 0;
-  const char *fn = luaL_checkstring(L, 1), *arg = luaL_checkstring(L, 2);
+  const char *fn = lm_need_text(L, 1, "check_ported_dim", "fn"), *arg = lm_need_text(L, 2, fn, "arg");
   const lm_tensor *x = lm_to_tensor(L, LM_STATE(L), 3);
-  if (!x || (x->ndim >= 2 && lm_is_scripts_call(L, luaL_checkint(L, 4), fn, lua_isfunction(L, 5) ? 5 : 0)))
+  if (!x ||
+      (x->ndim >= 2 && lm_is_scripts_call(L, (int)lm_need_int(L, 4, fn, "level"), fn, lua_isfunction(L, 5) ? 5 : 0)))
     warn_of_dim(L, fn, arg);
   if (!x) note_layer(L, fn);
   return 0;
 }
-
-/* ---- Python's names of values */
-
-static int bind_missing_global(lua_State *L) {
-  static const struct { const char *name, *here; } names[] = {{"True", "true"}, {"False", "false"}, {"None", "nil"}};
-  const char *name = lm_is_porting() ? lm_to_text(L, 2) : NULL;
-  for (int i = 0; name && i < (int)(sizeof names / sizeof *names); i++) {
-    if (strcmp(name, names[i].name) != 0) continue;
-    lm_warn("%s is not defined in Lua; write %s", name, names[i].here);
-    lm_show_warning_of(L, name);
-  }
-  return 0;
-}
-
-void lm_watch_python_names(lua_State *L) {
-  const bool wanted = lm_is_porting();
-  const int top = lua_gettop(L);
-  luaL_checkstack(L, 4, "globals");
-  lua_pushvalue(L, LUA_GLOBALSINDEX);
-  if (!lua_getmetatable(L, top + 1)) {
-    if (wanted) {
-      lua_createtable(L, 0, 1);
-      lua_pushcfunction(L, bind_missing_global);
-      lua_setfield(L, -2, "__index");
-      lua_setmetatable(L, top + 1);
-    }
-  } else if (!wanted && lm_field(L, top + 2, "__index") && lua_tocfunction(L, -1) == bind_missing_global) {
-    lua_pushnil(L); /* the script may have put more into that table */
-    lua_setfield(L, top + 2, "__index");
-    lua_settop(L, top + 2);
-    lua_pushnil(L);
-    if (!lua_next(L, top + 2)) {
-      lua_pushnil(L);
-      lua_setmetatable(L, top + 1);
-    }
-  }
-  lua_settop(L, top);
-}
-
-const luaL_Reg lm_ported_functions[] = {{"check_ported_dim", bind_check_ported_dim}, {NULL, NULL}};

@@ -47,7 +47,7 @@ int lm_note_traceback(lua_State *L) {
 }
 
 /* traceback_of(message): the frames that lm_pcall saw when this was raised, if it was the last; else nothing. */
-static int bind_traceback_of(lua_State *L) {
+LM_FUNCTION(traceback_of) {
   lua_settop(L, 1);
   lm_reg_get(L, &lm_reg_traceback);
   lua_rawgeti(L, 2, 1);
@@ -72,5 +72,3 @@ int lm_pcall(lua_State *L, int nargs, int nresults) {
   lm_reg_get(L, &lm_reg_too_deep);
   return LUA_ERRRUN;
 }
-
-const luaL_Reg lm_protected_call_functions[] = {{"traceback_of", bind_traceback_of}, {NULL, NULL}};

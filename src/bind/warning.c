@@ -17,29 +17,6 @@ static level level_now(void) {
 
 bool lm_is_porting(void) { return level_now() == PORTING; }
 
-/* set_warnings(on): true, false or "port". Returns what was before. */
-static int bind_set_warnings(lua_State *L) {
-  const char *word = lua_type(L, 1) == LUA_TSTRING ? lm_to_text(L, 1) : NULL;
-  level now = PORTING, before = level_now();
-  if (!word && lua_type(L, 1) != LUA_TBOOLEAN) {
-    return lm_raise_arg(L, 1, "set_warnings", "on", "true, false or \"port\"");
-  } else if (!word) {
-    now = lua_toboolean(L, 1) ? USUAL : SILENT;
-  } else if (strcmp(word, "port") != 0) {
-    return lm_raise_arg(L, 1, "set_warnings", "on", "true, false or \"port\"");
-  }
-  atomic_store(&chosen, now);
-  lm_watch_python_names(L);
-  return before == PORTING ? lm_return_text(L, "port") : lm_return_bool(L, before == USUAL);
-}
-
-/* warn(text) */
-static int bind_warn(lua_State *L) {
-  lm_warn("%s", luaL_checkstring(L, 1));
-  lm_show_warning(L);
-  return 0;
-}
-
 void lm_show_warning(lua_State *L) { lm_show_warning_of(L, ""); }
 
 void lm_show_warning_of(lua_State *L, const char *name) {
@@ -63,4 +40,63 @@ void lm_show_warning_of(lua_State *L, const char *name) {
   lua_settop(L, top);
 }
 
-const luaL_Reg lm_warning_functions[] = {{"set_warnings", bind_set_warnings}, {"warn", bind_warn}, {NULL, NULL}};
+/* ---- Python's names of values */
+
+static int bind_missing_global(lua_State *L) {
+  static const struct { const char *name, *here; } names[] = {{"True", "true"}, {"False", "false"}, {"None", "nil"}};
+  const char *name = lm_is_porting() ? lm_to_text(L, 2) : NULL;
+  for (int i = 0; name && i < (int)(sizeof names / sizeof *names); i++) {
+    if (strcmp(name, names[i].name) != 0) continue;
+    lm_warn("%s is not defined in Lua; write %s", name, names[i].here);
+    lm_show_warning_of(L, name);
+  }
+  return 0;
+}
+
+void lm_watch_python_names(lua_State *L) {
+  const bool wanted = lm_is_porting();
+  const int top = lua_gettop(L);
+  luaL_checkstack(L, 4, "globals");
+  lua_pushvalue(L, LUA_GLOBALSINDEX);
+  if (!lua_getmetatable(L, top + 1)) {
+    if (wanted) {
+      lua_createtable(L, 0, 1);
+      lua_pushcfunction(L, bind_missing_global);
+      lua_setfield(L, -2, "__index");
+      lua_setmetatable(L, top + 1);
+    }
+  } else if (!wanted && lm_field(L, top + 2, "__index") && lua_tocfunction(L, -1) == bind_missing_global) {
+    lua_pushnil(L); /* the script may have put more into that table */
+    lua_setfield(L, top + 2, "__index");
+    lua_settop(L, top + 2);
+    lua_pushnil(L);
+    if (!lua_next(L, top + 2)) {
+      lua_pushnil(L);
+      lua_setmetatable(L, top + 1);
+    }
+  }
+  lua_settop(L, top);
+}
+
+/* set_warnings(on): true, false or "port". Returns what was before. */
+LM_FUNCTION(set_warnings) {
+  const char *word = lua_type(L, 1) == LUA_TSTRING ? lm_to_text(L, 1) : NULL;
+  level now = PORTING, before = level_now();
+  if (!word && lua_type(L, 1) != LUA_TBOOLEAN) {
+    return lm_raise_arg(L, 1, "set_warnings", "on", "true, false or \"port\"");
+  } else if (!word) {
+    now = lua_toboolean(L, 1) ? USUAL : SILENT;
+  } else if (strcmp(word, "port") != 0) {
+    return lm_raise_arg(L, 1, "set_warnings", "on", "true, false or \"port\"");
+  }
+  atomic_store(&chosen, now);
+  lm_watch_python_names(L);
+  return before == PORTING ? lm_return_text(L, "port") : lm_return_bool(L, before == USUAL);
+}
+
+/* warn(text) */
+LM_FUNCTION(warn) {
+  lm_warn("%s", lm_need_text(L, 1, "warn", "message"));
+  lm_show_warning(L);
+  return 0;
+}

@@ -4,12 +4,14 @@
 ---   {"list", {parts}}  {"entry", list, index}  {"-", a}, also ! ~  {"?", condition, a, b}
 ---   {"+", a, b}, and so on for - * / == != < <= > >= && || & | ^ << >>
 ---
---- with C's precedence. true and false are the numbers 1 and 0. A list is [1, 2], its first entry list[1].
+--- with C's precedence, and of matrices a @ b, the product, at that of *, and x.T, the call that transposes the last
+--- two dims. true and false are the numbers 1 and 0. A list is [1, 2], its first entry list[1].
 local formula = {}
 
 local level = {
   ["||"] = 2, ["&&"] = 3, ["|"] = 4, ["^"] = 5, ["&"] = 6, ["=="] = 7, ["!="] = 7, ["<"] = 8, ["<="] = 8, [">"] = 8,
   [">="] = 8, ["<<"] = 9, [">>"] = 9, ["+"] = 10, ["-"] = 10, ["*"] = 11, ["/"] = 11,
+  ["@"] = 11,
 }
 local UNARY, ATOM = 12, 13
 local tests = {
@@ -26,7 +28,7 @@ local function tokens(text)
     local token = text:match("^%d+%.?%d*[eE][-+]?%d+", at) or text:match("^%d+%.?%d*", at)
       or text:match("^[%a_][%w_]*", at) or text:match("^'[^']*'", at) or text:match("^[=!<>]=", at)
       or text:match("^&&", at) or text:match("^||", at) or text:match("^<<", at) or text:match("^>>", at)
-      or text:match("^[-+*/<>?:(),%[%]!~&|^]", at)
+      or text:match("^%.T", at) or text:match("^[-+*/@<>?:(),%[%]!~&|^]", at)
     if not token then error(("'%s' is not understood"):format(text:sub(at, at)), 0) end
     list[#list + 1] = token
     at = at + #token
@@ -37,7 +39,7 @@ end
 --- The tree of a formula. Errors are strings without a position.
 function formula.read(text)
   local list, at = tokens(text), 1
-  local expression
+  local expression, atom
   local function expect(token)
     if list[at] ~= token then error(("'%s' expected, got '%s'"):format(token, list[at] or "the end"), 0) end
     at = at + 1
@@ -51,7 +53,7 @@ function formula.read(text)
     at = at + 1
     return parts
   end
-  local function atom()
+  local function primary()
     local token = list[at]
     at = at + 1
     if token == "(" then
@@ -82,6 +84,14 @@ function formula.read(text)
       at = at + 1
       value = {"entry", value, expression()}
       expect("]")
+    end
+    return value
+  end
+  function atom()
+    local value = primary()
+    while list[at] == ".T" do
+      at = at + 1
+      value = {"call", "transpose", {value, {"number", "-2"}, {"number", "-1"}}}
     end
     return value
   end

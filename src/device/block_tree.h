@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/bytes.h"
+
 struct lm_arena;
 
 typedef struct lm_block { /* of a segment (segments.c) */
@@ -20,9 +22,7 @@ typedef struct lm_block { /* of a segment (segments.c) */
   struct lm_block *next;           /* in use: of the same bucket; else a spare one */
 } lm_block;
 
-static inline uint32_t lm_address_hash(const void *p) {
-  return (uint32_t)((uint64_t)(uintptr_t)p * 0x9E3779B97F4A7C15u >> 32);
-}
+static inline uint32_t lm_address_hash(const void *p) { return (uint32_t)lm_hash_number(LM_NO_HASH, (uintptr_t)p); }
 
 void lm_block_tree_add(lm_block **root, lm_block *b);
 void lm_block_tree_remove(lm_block **root, lm_block *b); /* it must be there */

@@ -164,12 +164,6 @@ lm_status lm_sizes_join(const lm_frame *f, int lead, const int64_t *before, cons
   return LM_OK;
 }
 
-int64_t lm_sizes_product(const lm_ints *sizes) {
-  int64_t product = 1;
-  for (int d = 0; d < sizes->n; d++) product *= sizes->v[d];
-  return product;
-}
-
 /* Without the brackets. */
 static const char *sizes_text(const lm_ints *sizes, const char *format) {
   const char *shape = lm_shape_text(sizes->n, sizes->v);
@@ -215,11 +209,11 @@ static bool has_elements(const lm_frame *f) {
 }
 
 lm_status lm_frame_dispatch(lm_frame *f, lm_device device, const void *run) {
-  return has_elements(f) ? lm_dispatch(f->op, device, run, f->slot) : LM_OK;
+  return has_elements(f) ? lm_dispatch(lm_ops[f->op].slot, device, run, f->slot) : LM_OK;
 }
 
 lm_status lm_frame_dispatch_or_host(lm_frame *f, lm_device device, const void *run) {
-  return has_elements(f) ? lm_dispatch_or_host(f->op, device, run, f->slot) : LM_OK;
+  return has_elements(f) ? lm_dispatch_or_host(lm_ops[f->op].slot, device, run, f->slot) : LM_OK;
 }
 
 lm_status lm_frame_zero(lm_frame *f) {

@@ -59,7 +59,6 @@ bool lm_sizes_are(const lm_ints *sizes, int ndim, const int64_t *size, int lead,
 /* Both, and between them `sizes`. LM_E_ARG for too many. */
 lm_status lm_sizes_join(const lm_frame *f, int lead, const int64_t *before, const lm_ints *sizes, int tail,
                         const int64_t *after, lm_ints *out);
-int64_t lm_sizes_product(const lm_ints *sizes);
 /* For messages: "[2, 3]", "2, 3, " and ", 2, 3". */
 static inline const char *lm_sizes_text(const lm_ints *sizes) { return lm_shape_text(sizes->n, sizes->v); }
 const char *lm_sizes_before(const lm_ints *sizes);

@@ -51,6 +51,13 @@ typedef enum lm_arg_kind {
   LM_ARG_DEVICE,
   LM_ARG_GENERATOR,
   LM_ARG_E,
+  /* of functions that are no ops (bind/bind.h) */
+  LM_ARG_FORMAT, /* an int, of lm_names_memory_format */
+  LM_ARG_TEXT,
+  LM_ARG_BYTES,  /* a contiguous tensor on the CPU of uint8 */
+  LM_ARG_INT64S, /* the same of int64 */
+  LM_ARG_SOME,   /* a tensor or a list of them with holes, each retained */
+  LM_ARG_OTHER,  /* read by the caller */
 } lm_arg_kind;
 
 typedef struct lm_arg {

@@ -72,6 +72,12 @@ typedef struct lm_ints { /* sizes or dims; n < 0: not given */
   int64_t v[LM_MAX_DIMS];
 } lm_ints;
 
+static inline int64_t lm_sizes_product(const lm_ints *sizes) {
+  int64_t product = 1;
+  for (int d = 0; d < sizes->n; d++) product *= sizes->v[d];
+  return product;
+}
+
 typedef enum lm_format { LM_PRESERVE, LM_CONTIGUOUS, LM_CHANNELS_LAST } lm_format;
 
 /* Dense, uninitialized. format: LM_CONTIGUOUS, or LM_CHANNELS_LAST for 4-d. LM_E_ARG for a

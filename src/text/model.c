@@ -45,7 +45,7 @@ static lm_status tokenize(lm_model *m, const char *text, size_t n, uint64_t *wor
 
 lm_status lm_model_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
   if (n > MAX_CACHED || m->kind == LM_MODEL_WORD_LEVEL) return tokenize(m, text, n, work, out);
-  uint64_t hash = lm_text_hash(text, n);
+  uint64_t hash = lm_hash(LM_NO_HASH, text, n);
   size_t first = out->n;
   lm_status status = LM_OK;
   if (lm_word_cache_find(m->cache, hash, text, n, out, &status)) return status;

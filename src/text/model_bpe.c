@@ -7,10 +7,7 @@
 
 static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
-static uint64_t hash_of(uint64_t pair) {
-  uint64_t h = pair * 0x9e3779b97f4a7c15u;
-  return h ^ h >> 32;
-}
+static uint64_t hash_of(uint64_t pair) { return lm_hash_number(LM_NO_HASH, pair); }
 
 static lm_merge *slot_of(const lm_model *m, uint64_t pair) {
   size_t mask = m->merge_slots - 1, i = hash_of(pair) & mask;

@@ -7,23 +7,8 @@
 
 enum { MAX_WORDS = 1 << 24, MAX_IDLE_IDS = 1 << 16, MAX_BYTES = 1 << 16 };
 
-uint64_t lm_text_hash(const char *s, size_t n) {
-  uint64_t h = 0x9e3779b97f4a7c15u ^ n * 0xff51afd7ed558ccdu, part;
-  for (; n >= 8; s += 8, n -= 8) {
-    memcpy(&part, s, 8);
-    h = (h ^ part) * 0x9fb21c651e98df25u;
-    h ^= h >> 32;
-  }
-  part = 0;
-  for (size_t i = 0; i < n; i++) part |= (uint64_t)(unsigned char)s[i] << 8 * i;
-  h = (h ^ part) * 0x9fb21c651e98df25u;
-  h ^= h >> 29;
-  h *= 0xd6e8feb86659fd93u;
-  return h ^ h >> 32;
-}
-
 static int32_t *slot_of(const lm_vocabulary *v, const char *text, size_t n) {
-  size_t mask = v->slots - 1, i = lm_text_hash(text, n) & mask;
+  size_t mask = v->slots - 1, i = lm_hash(LM_NO_HASH, text, n) & mask;
   for (; v->slot[i] >= 0; i = (i + 1) & mask) {
     const struct lm_word *w = &v->word[v->slot[i]];
     if (w->n == n && memcmp(v->text + w->at, text, n) == 0) break;
@@ -52,7 +37,7 @@ lm_status lm_vocabulary_add(lm_vocabulary *v, const char *text, size_t n, int32_
     return LM_E_OOM;
   }
   int32_t *slot = slot_of(v, text, n);
-  if (lm_is_crowded((size_t)(slot - v->slot), lm_text_hash(text, n), v->slots)) {
+  if (lm_is_crowded((size_t)(slot - v->slot), lm_hash(LM_NO_HASH, text, n), v->slots)) {
     return lm_fail(LM_E_ARG, "token '%s' has the same hash as a thousand others", lm_ellipsize(text, 40));
   }
   if (n) memcpy(v->text + v->bytes, text, n);

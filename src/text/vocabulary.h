@@ -5,9 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
-
-uint64_t lm_text_hash(const char *s, size_t n);
+#include "base/bytes.h"
 
 /* Whether a place of a table of `slots`, a power of two that is at most half full, lies so far from where the hash
  * points that the keys were made for it: of 16 million others some hundred positions are the most. */

@@ -58,26 +58,7 @@ end
 local function brief(v) return (truncate_text(tostring(v), 200):gsub("[%c\127]", "?")) end
 
 --- "3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
-function options.describe(v)
-  local kind = type(v)
-  if kind == "string" then return ("string '%s'"):format(brief(v)) end
-  if v ~= v and kind == "number" then return "nan" end -- tostring may write -nan
-  if kind == "number" or kind == "boolean" or kind == "nil" then return tostring(v) end
-  if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end
-  local record, mt = options.record(v), stands_for_code(v)
-  if mt and mt.instance then
-    return ("the class %s itself (%s(…) makes an object of it)"):format(v.__name, v.__name)
-  elseif mt then
-    return ("the library %s itself (its functions are called with a dot, not a colon)"):format(mt.__library)
-  end
-  if not record and is_plain(v) and v[1] ~= nil and options.named_field(v) then
-    local key = brief(options.named_field(v))
-    return ("a list with a field '%s'; options come last, in a separate table"):format(key)
-  end
-  if not record then return "a " .. kind end
-  local name = record.class.__name
-  return (record.is_module and "a module, " or name:find("^[AEIOU]") and "an " or "a ") .. name
-end
+options.describe = core.describe
 local describe = options.describe
 
 -- The forms of error messages: each has its wording here, and nowhere else. `who` is the public name of the called

@@ -209,38 +209,72 @@ local function positions(self, who, ...)
   return n, named
 end
 
--- Returns the checked values of a call, a list with holes, in the order of the rows.
-local function collect(self, who, ...)
-  local n, named = positions(self, who, ...)
-  local rows, values = self.rows, {...}
-  for i, row in ipairs(rows) do
-    local value = values[i]
-    if i > n then value = named[row[1]] end
-    if value == 1 and of_dims[row[2]] then core.check_ported_dim(who, row[1], values[1], 3) end
-    value = checked(who, row, value, rows)
-    if value == nil and row.from then value = values[rows.index[row.from]] end
-    values[i] = value
+-- Returns the line that checks the i-th argument of a call.
+local function check_line(i, row, index)
+  local here = ("a%d = "):format(i)
+  if row.unchecked then return ('if type(a%d) == "table" then checked(who, rows[%d], a%d) end'):format(i, i, i) end
+  local line = here .. ("checked(who, rows[%d], a%d, rows)"):format(i, i)
+  local plain = row[3] ~= nil and type(row[3]) ~= "table" and not options.converts(row[2])
+  if plain then line = ("if a%d == nil then %srows[%d][3] else %s end"):format(i, here, i, line) end
+  if of_dims[row[2]] then
+    line = ("if a%d == 1 then ported(who, rows[%d][1], a1, LEVEL, called) end "):format(i, i) .. line
   end
-  return values
+  return row.from and line .. (" if a%d == nil then %sa%d end"):format(i, here, index) or line
 end
+
+-- Returns the reader of a text's calls as Lua code without loops or tables: a function of `head`, parameters before the
+-- arguments, that ends by the statement `tail`, where VALUES are the arguments, those in braces in a table at the end,
+-- or all in one table (`by_name`), and FIELDS sets fields of `into` to them. who: Lua code for the name in messages,
+-- where the text has none. called: what scripts call, which calls the reader at that level of the stack.
+local function compiled(parsed, head, tail, how)
+  local rows, names, guards, by_names = parsed.rows, {}, {'select("#", ...) > 0'}, {}
+  local lines, values, named, fields = {}, {}, {}, {}
+  for i, row in ipairs(rows) do
+    names[i], guards[#guards + 1] = "a" .. i, ('type(a%d) == "table"'):format(i)
+    if row.named then guards[#guards + 1] = ("a%d ~= nil"):format(i) end
+    by_names[i] = ("if n < %d then a%d = named[%q] end"):format(i, i, row[1])
+    lines[i] = check_line(i, row, rows.index[row.from])
+    fields[i] = ("into[%q] = a%d"):format(row[1], i)
+    local in_table = how.by_name or i > parsed.n_required
+    local into = in_table and named or values
+    into[#into + 1] = in_table and ("[%q] = a%d"):format(row[1], i) or "a" .. i
+  end
+  if how.by_name or parsed.in_table then values[#values + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  names[#names + 1] = "..."
+  local code = ([[
+    local parsed, rows, f, called, checked, ported, positions, own = ...
+    return function(HEAD NAMES)
+      local who = own or WHO
+      if GUARDS then
+        local n, named = positions(parsed, who, NAMES)
+        BYNAMES
+      end
+      LINES
+      TAIL
+    end]]):gsub("LINES", function() return table.concat(lines, "\n") end):gsub("TAIL", tail):gsub("%u%u%u+", {
+    HEAD = head, NAMES = table.concat(names, ", "), GUARDS = table.concat(guards, " or "), WHO = how.who or "nil",
+    BYNAMES = table.concat(by_names, "\n"), VALUES = table.concat(values, ", "), FIELDS = table.concat(fields, "\n"),
+    LEVEL = how.level or "1",
+  }):gsub(", %)", ")")
+  return assert(loadstring(code, source))(parsed, rows, how.f, how.called, checked, core.check_ported_dim, positions,
+    parsed.who)
+end
+
+-- ---- calls without a function of their own
+
+local as_values = {who = "given", level = "2"}
 
 --- Returns the checked arguments of a call, in order; those in braces as one table at the end. `who`: the name in
 --- messages, if the text has none.
 function Signature:read(who, ...)
-  local rows, n = self.rows, self.n_required
-  local values = collect(self, self.who or who, ...)
-  if not self.in_table then return unpack(values, 1, #rows) end
-  local opts = {}
-  for i = n + 1, #rows do opts[rows[i][1]], values[i] = values[i], nil end
-  values[n + 1] = opts
-  return unpack(values, 1, n + 1)
+  if not self.reader then self.reader = compiled(self, "given,", "return VALUES", as_values) end
+  return self.reader(who, ...)
 end
 
 --- Sets the fields of an object, or of a table, to the checked arguments of a call. Returns it.
 function Signature:fill(into, who, ...)
-  local values = collect(self, self.who or who, ...)
-  for i, row in ipairs(self.rows) do into[row[1]] = values[i] end
-  return into
+  if not self.filler then self.filler = compiled(self, "into, given,", "FIELDS return into", as_values) end
+  return self.filler(into, who, ...)
 end
 
 -- ---- functions with signatures
@@ -250,67 +284,21 @@ local function declared_as(f, text)
   return f
 end
 
--- Returns the line that checks the i-th argument of a call, as `collect` does.
-local function check_line(i, row, index)
-  local here = ("a%d = "):format(i)
-  if row.unchecked then return ('if type(a%d) == "table" then checked(who, rows[%d], a%d) end'):format(i, i, i) end
-  local line = here .. ("checked(who, rows[%d], a%d, rows)"):format(i, i)
-  local plain = row[3] ~= nil and type(row[3]) ~= "table" and not options.converts(row[2])
-  if plain then line = ("if a%d == nil then %srows[%d][3] else %s end"):format(i, here, i, line) end
-  if of_dims[row[2]] then
-    line = ("if a%d == 1 then ported(who, rows[%d][1], a1, 1, called) end "):format(i, i) .. line
-  end
-  return row.from and line .. (" if a%d == nil then %sa%d end"):format(i, here, index) or line
-end
-
--- Returns f with the arguments of a text as Lua code without loops or tables. `called`: what scripts call, which calls
--- the result.
-local function compiled(parsed, f, called, by_name)
-  local rows, names, guards, by_names = parsed.rows, {}, {'select("#", ...) > 0'}, {}
-  local lines, values, named = {}, {}, {}
-  for i, row in ipairs(rows) do
-    names[i], guards[#guards + 1] = "a" .. i, ('type(a%d) == "table"'):format(i)
-    if row.named then guards[#guards + 1] = ("a%d ~= nil"):format(i) end
-    by_names[i] = ("if n < %d then a%d = named[%q] end"):format(i, i, row[1])
-    lines[i] = check_line(i, row, rows.index[row.from])
-    local in_table = by_name or i > parsed.n_required
-    local into = in_table and named or values
-    into[#into + 1] = in_table and ("[%q] = a%d"):format(row[1], i) or "a" .. i
-  end
-  if by_name or parsed.in_table then values[#values + 1] = "{" .. table.concat(named, ", ") .. "}" end
-  local is_method = getlocal(f, 1) == "self"
-  local before = is_method and "self, " or ""
-  names[#names + 1] = "..."
-  local code = ([[
-    local parsed, rows, f, called, checked, ported, positions, who = ...
-    return function(BEFORE NAMES)
-      WHO
-      if GUARDS then
-        local n, named = positions(parsed, who, NAMES)
-        BYNAMES
-      end
-      LINES
-      return f(VALUES)
-    end]]):gsub("%u%u%u+", {
-    BEFORE = before, NAMES = table.concat(names, ", "), GUARDS = table.concat(guards, " or "),
-    WHO = not parsed.who and is_method and "local who = self.__name" or "",
-    BYNAMES = table.concat(by_names, "\n"), LINES = table.concat(lines, "\n"),
-    VALUES = (before .. table.concat(values, ", ")):gsub(", $", ""),
-  })
-  return assert(loadstring(code, source))(parsed, rows, f, called, checked, core.check_ported_dim, positions,
-    parsed.who)
-end
-
 local function reading(text, f, by_name)
   local call, called
   if getlocal(f, 1) == "self" then
     function called(self, ...)
-      if not call then call = compiled(parsed_texts[text], f, called) end
+      if not call then
+        local how = {f = f, called = called, who = "self.__name"}
+        call = compiled(parsed_texts[text], "self,", "return f(self, VALUES)", how)
+      end
       return call(self, ...)
     end
   else
     function called(...)
-      if not call then call = compiled(parsed_texts[text], f, called, by_name) end
+      if not call then
+        call = compiled(parsed_texts[text], "", "return f(VALUES)", {f = f, called = called, by_name = by_name})
+      end
       return call(...)
     end
   end

@@ -1,6 +1,7 @@
 --- `luminary ops [NAME]`: what runs where, as the ops' entries and the loaded backends say it.
 local core = require "luminary.core"
 local index = require "luminary.help.index"
+local op_text = require "luminary.help.op_text"
 
 local ops = {}
 
@@ -30,7 +31,7 @@ end
 function ops.of(name)
   local info = core.op_info(name)
   if not info then return nil end
-  local lines = {core.help(name)}
+  local lines = {op_text(name)}
   local function add(what, text) lines[#lines + 1] = ("  %-10s %s"):format(what, text) end
   add("kind", KINDS[info.kind] .. (info.kernel and info.kind ~= "kernel" and ", with a kernel of its own" or ""))
   if info.takes then

@@ -325,31 +325,34 @@ local function path_of(parents, t, key)
   return table.concat(keys, ".")
 end
 
+-- What stands for v, the entry of t, in the result; nil where it is lost.
+local function kept(walk, v, t, key)
+  if v == NONE then return walk.null end
+  if getmetatable(v) == Name then v = refused(v.name) end
+  if is_lost(v) then
+    walk.lost[#walk.lost + 1] = {path = path_of(walk.parents, t, key), lost = v}
+    return nil
+  end
+  if walk.kind[v] and not walk.parents[v] then
+    walk.parents[v] = {t, key}
+    walk.todo[#walk.todo + 1] = v
+  end
+  return v
+end
+
 -- Without None: opts.null stands for it; without one, a dict lacks the key, and a list has a hole. Nor what is lost, of
 -- which there is a list.
 local function finish(machine, value)
-  local null = machine.cursor.source.opts.null
-  local parents, todo, all_lost = {}, {}, {}
-  local function kept(v, t, key)
-    if v == NONE then return null end
-    if getmetatable(v) == Name then v = refused(v.name) end
-    if is_lost(v) then
-      all_lost[#all_lost + 1] = {path = path_of(parents, t, key), lost = v}
-      return nil
-    end
-    if machine.kind[v] and not parents[v] then
-      parents[v] = {t, key}
-      todo[#todo + 1] = v
-    end
-    return v
+  local walk = {
+    null = machine.cursor.source.opts.null, kind = machine.kind, parents = {}, todo = {}, lost = {},
+  }
+  value = kept(walk, value)
+  while #walk.todo > 0 do
+    local t = table.remove(walk.todo)
+    for key, v in pairs(t) do t[key] = kept(walk, v, t, key) end
   end
-  value = kept(value)
-  while #todo > 0 do
-    local t = table.remove(todo)
-    for key, v in pairs(t) do t[key] = kept(v, t, key) end
-  end
-  table.sort(all_lost, function(a, b) return a.path < b.path end)
-  return value, all_lost
+  table.sort(walk.lost, function(a, b) return a.path < b.path end)
+  return value, walk.lost
 end
 
 --- The value of the pickle where the cursor stands, which then stands behind it; nil if it is lost. And what is lost of
@@ -358,7 +361,7 @@ end
 function pickle.load(cursor, names, persistent)
   local m = setmetatable({
     cursor = cursor, names = names, persistent = persistent, stack = {}, n = 0, memo = {}, kept = 0, kind = {},
-    storages = {}, -- that `persistent` gave
+    storages = {}, by_key = {}, -- that `persistent` gave, and what they are made of
   }, Machine)
   while true do
     local code = cursor:take(1)

@@ -182,48 +182,57 @@ local function finished(source, t, name, dtype, shape)
   return source:placed(t)
 end
 
---- Of a source: the tensors by name; strings by key; a list of the tensors whose dtype tensors do not have.
-function safetensors.read(source)
-  local tensors, metadata, lacking = {}, nil, {}
-  local names, dtype, shape, first, past = {}, {}, {}, {}, {} -- of the entries of the header
+-- The entries of the header, in lists by number; the strings of __metadata__; where the data begin.
+local function read_entries(source)
   local text, data = read_header(source)
+  local e = {names = {}, dtype = {}, stored = {}, shape = {}, first = {}, past = {}}
+  local numbers, metadata = {}, nil
   walk_header(source, text, function(name, of, members)
     if name == "__metadata__" then
       if metadata then source:malformed(PART, "__metadata__ appears twice") end
       metadata = of
       return check_metadata(source, of)
     end
-    if tensors[name] ~= nil then source:malformed(PART, "two tensors are named '%s'", printable_name(name, 200)) end
-    local i = #names + 1
-    tensors[name], names[i] = false, name
-    dtype[i], shape[i], first[i], past[i] = read_entry(source, name, of, members, data)
-    if not dtype[i] then lacking[i] = of.dtype end
+    if numbers[name] then source:malformed(PART, "two tensors are named '%s'", printable_name(name, 200)) end
+    local i = #e.names + 1
+    numbers[name], e.names[i] = i, name
+    e.dtype[i], e.shape[i], e.first[i], e.past[i] = read_entry(source, name, of, members, data)
+    e.stored[i] = of.dtype
   end)
-  -- Of the window that is read next: which entries, and what core.file_read takes.
-  local window, kinds, shapes, offsets, bytes, left_out = {}, {}, {}, {}, 0, {}
-  local function read()
-    for k, t in ipairs(core.file_read(source.file, kinds, shapes, offsets)) do
-      local i = window[k]
-      tensors[names[i]] = finished(source, t, names[i], dtype[i], shape[i])
-    end
-    window, kinds, shapes, offsets, bytes = {}, {}, {}, {}, 0
+  return e, metadata or {}, data
+end
+
+-- Of the entries of a window: what core.file_read takes. No closure has the tensors among its upvalues: once compiled,
+-- its code would keep those of the last file alive.
+local function read_window(source, e, window, tensors)
+  local kinds, shapes, offsets = {}, {}, {}
+  for k, i in ipairs(window) do
+    kinds[k], shapes[k], offsets[k] = stored_as[e.dtype[i]] or e.dtype[i], e.shape[i], e.first[i]
   end
-  for _, i in ipairs(in_order(source, names, first, past, data)) do
-    local size, n = past[i] - first[i], #window + 1
-    if lacking[i] then
-      tensors[names[i]] = nil
-      left_out[#left_out + 1] = ("'%s' (%s)"):format(printable_name(names[i], 200), printable_name(lacking[i], 20))
+  for k, t in ipairs(core.file_read(source.file, kinds, shapes, offsets)) do
+    local i = window[k]
+    tensors[e.names[i]] = finished(source, t, e.names[i], e.dtype[i], e.shape[i])
+  end
+end
+
+--- Of a source: the tensors by name; strings by key; a list of the tensors whose dtype tensors do not have.
+function safetensors.read(source)
+  local e, metadata, data = read_entries(source)
+  local tensors, left_out, window, bytes = {}, {}, {}, 0
+  for _, i in ipairs(in_order(source, e.names, e.first, e.past, data)) do
+    local size = e.past[i] - e.first[i]
+    if not e.dtype[i] then
+      left_out[#left_out + 1] = ("'%s' (%s)"):format(printable_name(e.names[i], 200), printable_name(e.stored[i], 20))
     else
-      if n > 1 and bytes + size > WINDOW then
-        read()
-        n = 1
+      if window[1] and bytes + size > WINDOW then
+        read_window(source, e, window, tensors)
+        window, bytes = {}, 0
       end
-      window[n], kinds[n], shapes[n], offsets[n] = i, stored_as[dtype[i]] or dtype[i], shape[i], first[i]
-      bytes = bytes + size
+      window[#window + 1], bytes = i, bytes + size
     end
   end
-  read()
-  return tensors, metadata or {}, left_out
+  read_window(source, e, window, tensors)
+  return tensors, metadata, left_out
 end
 
 return safetensors

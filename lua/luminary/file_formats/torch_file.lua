@@ -173,8 +173,8 @@ end
 -- A function that reads a storage; the same object for the same key. bytes_of(key, n, width, needed) returns its n
 -- bytes, if they are needed.
 local function storage_reader(source, bytes_of)
-  local by_key = {}
   return function(id, machine)
+    local by_key = machine.by_key
     local key, dtype, numel, item = read_id(id, machine)
     local known_as = key .. " " .. dtype
     local same = by_key[key]

@@ -4,6 +4,7 @@ local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local index = require "luminary.help.index"
+local op_text = require "luminary.help.op_text"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local overview = require "luminary.help.overview"
@@ -116,7 +117,7 @@ local function find_text(entry)
   lines = type(entry.value) == "table" and all().first[entry.value]
   if lines then return joined(lines) end
   if entry.owner == "x" or entry.owner == "lm" or entry.owner == "F" then
-    local text = core.help(aliases.of[entry.name] or entry.name)
+    local text = op_text(aliases.of[entry.name] or entry.name)
     if text and not declared_call(entry.value, entry.path) then return text end
     if text then return worded(entry.path, entry.name, {(text:gsub("^[%w_]+", entry.path))}, nil, entry.value) end
   end
@@ -409,7 +410,7 @@ function help.text(path, of) -- of: the value before the last dot or colon, if i
     text, why = of_word(name)
     if text or why then return text, why end
   end
-  text = core.help(name)
+  text = op_text(name)
   if text then return text end
   return nil, no_name(path, name, qualifier)
 end

@@ -61,15 +61,15 @@ local function continued(list, o)
   return kept
 end
 
---- The num_return_sequences best as lists of tokens, best first; ids [1, L]. next_token_logits, reorder: of a single
+--- The num_return_sequences best as lists of tokens, best first; ids [1, L]. logits: of a single
 --- sequence at first (next_token_logits.lua). mask: bool [1, L], false where ids are padding, or nil.
 ---
 --- Beams are distinct: there is one at first, and each step has at most vocabulary times as many, up to num_beams.
-return function(ids, o, next_token_logits, reorder, mask)
+return function(ids, o, logits, mask)
   local beams, finished, device = o.num_beams, {}, ids.device
   local sums, rows = ops.zeros({1, 1}, {device = device}), ids:totable()
   for step = 1, o.max_new_tokens do
-    local scores = next_token_logits(ids):log_softmax(2)
+    local scores = logits:after(ids):log_softmax(2)
     scores = logits_processors.allowed(scores, ids, rows, step - 1, o, mask and mask:expand(#rows, mask.shape[2]))
     if o.do_sample then scores = logits_processors.of_beams(scores, o) end
     local list = candidates(scores + sums, rows, o, step == o.max_new_tokens)
@@ -87,7 +87,7 @@ return function(ids, o, next_token_logits, reorder, mask)
     tokens = core.tensor(tokens, {dtype = "int64", device = device}):view(#kept, 1)
     ids = ops.cat({ids:index_select(1, order), tokens}, 2)
     sums, rows = core.tensor(worths, {device = device}), lists
-    reorder(order)
+    logits:reorder(order)
   end
   if #finished < o.num_return_sequences then
     options.must_be("generate", "num_return_sequences",

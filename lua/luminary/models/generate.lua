@@ -154,13 +154,13 @@ local function one_by_one(who, net, ids, mask, o)
   if o.streamer and n > MOST_ARGUMENTS then
     fail("%s: streamer supports at most %d sequences, got %d; use several calls", who, MOST_ARGUMENTS, n)
   end
-  local scores_after = next_token_logits(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
+  local logits = next_token_logits(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
   local rows, done, callbacks, open = ids:totable(), {}, {}, n
   for i = 1, o.on_text and n or 0 do
     callbacks[i] = generated_text.text_callback(o.tokenizer, o.on_text, n > 1 and i or nil)
   end
   for made = 0, o.max_new_tokens - 1 do
-    local scores = logits_processors.allowed(scores_after(ids), ids, rows, made, o, mask)
+    local scores = logits_processors.allowed(logits:after(ids), ids, rows, made, o, mask)
     local chosen = o.do_sample and logits_processors.drawn(scores, o) or scores:argmax(2, {keepdim = true})
     local list, stop = chosen:view(-1):totable(), false
     for i = 1, n do
@@ -184,8 +184,8 @@ local function by_beams(who, net, ids, mask, o)
   local lists, longest, length = {}, 0, ids.shape[2] + o.max_new_tokens
   for i = 1, ids.shape[1] do
     local row = mask and mask:narrow(1, i, 1)
-    local scores_after, reorder = next_token_logits(who, net, 1, length, row, o.use_cache)
-    for _, tokens in ipairs(beam_search(ids:narrow(1, i, 1), o, scores_after, reorder, row)) do
+    local logits = next_token_logits(who, net, 1, length, row, o.use_cache)
+    for _, tokens in ipairs(beam_search(ids:narrow(1, i, 1), o, logits, row)) do
       lists[#lists + 1] = tokens
       longest = math.max(longest, #tokens)
     end

@@ -38,32 +38,42 @@ local function row_by_row(who, net, ids, mask)
   return ops.cat(scores, 1)
 end
 
---- next_token_logits(who, net, n, length, mask, use_cache): a function that returns scores [n, V], float32, of what
---- follows
---- ids [n, L], which grow with each call, to `length` at most; and reorder(order), after which its sequences are those
---- that order (int64 [m]) names. mask: bool [n, L] of the first ids, or nil where there is no padding; reorder leaves
---- it as it is, so sequences that are reordered share a mask [1, L].
+local Logits = {}
+Logits.__index = Logits
+
+local function given(self, ids)
+  local rows, l = unpack(ids.shape)
+  local net, mask, known = self.net, self.mask, self.known
+  if mask and mask.shape[2] < l then
+    mask = ops.cat({mask, ops.ones({mask.shape[1], l - mask.shape[2]}, {dtype = "bool", device = mask.device})}, 2)
+    self.mask = mask
+  end
+  local of_rows = mask and mask:expand(rows, l)
+  if mask and not self.offers then return row_by_row(self.who, net, ids, of_rows) end
+  if not (mask or self.cache) then return last_place(self.who, (net(ids)), rows) end
+  local forward_options = {cache = self.cache, attention_mask = of_rows}
+  if mask then
+    forward_options.position_ids = of_rows:long():cumsum(2):clamp_min(1):narrow(2, known + 1, l - known)
+  end
+  local y = net(ids:narrow(2, known + 1, l - known), forward_options)
+  self.known = self.cache and l or 0
+  return last_place(self.who, y, rows)
+end
+
+--- The scores [n, V], float32, of what follows ids [n, L], which grow with each call.
+function Logits:after(ids) return checked(self.who, given(self, ids)) end
+
+--- After this its sequences are those that order, int64 [m], names.
+function Logits:reorder(order)
+  for _, each in ipairs(self.cache or {}) do each:reorder(order) end
+end
+
+--- next_token_logits(who, net, n, length, mask, use_cache): an object for n sequences that grow to `length` at most.
+--- mask: bool [n, L] of the first ids, or nil where there is no padding; reorder leaves it as it is, so sequences that
+--- are reordered share a mask [1, L].
 return function(who, net, n, length, mask, use_cache)
   local offers = type(net) ~= "function" and type(net.new_cache) == "function"
-  local cache, known = offers and use_cache and net:new_cache(n, length) or nil, 0
-  local function given(ids)
-    local rows, l = unpack(ids.shape)
-    if mask and mask.shape[2] < l then
-      mask = ops.cat({mask, ops.ones({mask.shape[1], l - mask.shape[2]}, {dtype = "bool", device = mask.device})}, 2)
-    end
-    local of_rows = mask and mask:expand(rows, l)
-    if mask and not offers then return row_by_row(who, net, ids, of_rows) end
-    if not (mask or cache) then return last_place(who, (net(ids)), rows) end
-    local forward_options = {cache = cache, attention_mask = of_rows}
-    if mask then
-      forward_options.position_ids = of_rows:long():cumsum(2):clamp_min(1):narrow(2, known + 1, l - known)
-    end
-    local y = net(ids:narrow(2, known + 1, l - known), forward_options)
-    known = cache and l or 0
-    return last_place(who, y, rows)
-  end
-  local function reorder(order)
-    for _, each in ipairs(cache or {}) do each:reorder(order) end
-  end
-  return function(ids) return checked(who, given(ids)) end, reorder
+  local cache = offers and use_cache and net:new_cache(n, length) or nil
+  -- No closures: the code that is compiled of one keeps what it captures alive.
+  return setmetatable({who = who, net = net, mask = mask, offers = offers, cache = cache, known = 0}, Logits)
 end

@@ -160,7 +160,7 @@ end
 
 Tokenizer.init = signature.of([[Tokenizer(path: string, {base: natural = 1, add_bos_token: boolean,
   add_eos_token: boolean})]], function(self, path, o)
-  if path:find("%z") then options.must_be("Tokenizer", "path", "a string without NUL bytes", path) end
+  if path:find("%z") then options.must_be("Tokenizer", "path", "a string", path) end
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
   local json, parts, said = files.read_any(path)

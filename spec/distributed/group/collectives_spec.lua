@@ -23,11 +23,45 @@ describe("collectives of", function()
     sweep(2, long and everything or "float32", long and "all" or "all_reduce,broadcast,all_gather,send_recv")
   end)
   it("3 ranks", function() sweep(3, long and everything or "", "all") end)
-  it("4 ranks", function() sweep(4, long and everything or "int64", long and "all" or "reduce_scatter") end)
+  it("4 ranks", function() sweep(4, long and everything or "int64", long and "all" or "reduce_scatter,reduce") end)
   it("2 ranks that share no memory", function()
     sweep(2, long and everything or "float32", long and "all" or "all_reduce", { LM_SHM = "0" })
   end)
   it("3 ranks that share no memory", function() sweep(3, long and everything or "", "all", { LM_SHM = "0" }) end)
+  it("5 ranks that share no memory", function() sweep(5, long and everything or "", "all", { LM_SHM = "0" }) end)
+
+  -- Rounded sums depend on the order: by pairs of ranks, whole and by halves, and around the ring, in several segments.
+  it("ranks that all get the same bits, without shared memory", function()
+    for _, n in ipairs { 4, 5 } do
+      local got = ranks.run { n = n, timeout = 60, env = { LM_SHM = "0" }, script = [[
+        local lm = require "luminary"
+        local dist = lm.dist
+        dist.init_process_group { timeout = 50 }
+        lm.manual_seed(1 + dist.get_rank())
+        for _, dtype in ipairs {"float16", "float32"} do
+          for _, count in ipairs {1, 3, 4000, 9001, 50001, 140001, 3300001} do
+            local mine = lm.randn({count}):to(dtype)
+            local sum = mine:clone()
+            dist.all_reduce(sum)
+            local all, sums = {}, {}
+            for r = 1, dist.get_world_size() do
+              all[r], sums[r] = lm.empty({count}, {dtype = dtype}), lm.empty({count}, {dtype = dtype})
+            end
+            dist.all_gather(all, mine)
+            dist.all_gather(sums, sum)
+            local right = all[1]:to "float64"
+            for r = 2, #all do right = right + all[r]:to "float64" end
+            local off = (sum:to "float64" - right):abs():max():item()
+            assert(off < (dtype == "float16" and 0.05 or 1e-5), dtype .. " of " .. count .. " is off by " .. off)
+            for r = 1, #sums do
+              assert(lm.equal(sums[r], sums[1]), dtype .. " of " .. count .. " on rank " .. r - 1)
+            end
+          end
+        end
+      ]] }
+      assert(got.ok, got.text)
+    end
+  end)
 end)
 
 describe("what is under way", function()

@@ -225,7 +225,8 @@ static void update_running(lm_tensor *running, int64_t c, double momentum, doubl
   lm_scalar_store(running, at, (1 - momentum) * lm_scalar_load(running, at) + momentum * value);
 }
 
-static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_tensor *const *out) {
+lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
+  const lm_batch_normalize_args *a = args;
   lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
@@ -260,25 +261,10 @@ static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_t
     put_acc(shift, acc, c, (a->bias ? lm_scalar_load(a->bias, c) : 0) - lost * get_acc(scale, acc, c));
   }
   const affine by = {center, scale, shift, acc};
-  batch_apply(loops, a->x->data, a->addend ? a->addend->data : NULL, out[0]->data, dtype, &s, &by, relu);
+  batch_apply(loops, a->x->data, a->addend ? a->addend->data : NULL, out[0]->data, dtype, &s, &by, a->relu);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
-
-lm_status lm_cpu_batch_norm(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_args *a = args;
-  const lm_batch_norm_relu_args same = {.x = a->x,
-                                        .running_mean = a->running_mean,
-                                        .running_var = a->running_var,
-                                        .weight = a->weight,
-                                        .bias = a->bias,
-                                        .training = a->training,
-                                        .momentum = a->momentum,
-                                        .eps = a->eps};
-  return batch_forward(&same, false, out);
-}
-
-lm_status lm_cpu_batch_norm_relu(const void *args, lm_tensor *const *out) { return batch_forward(args, true, out); }
 
 /* `in`, `elements` further on. */
 static lm_norm_back back_at(const lm_norm_back *in, int64_t elements, size_t width) {
@@ -385,17 +371,13 @@ static void batch_back(const lm_norm_loops_of *loops, const char *g, const char 
   run_batch(back_units, 0.5, &(batch_job){loops, x, g, dx, dtype, s, by, b, k, relu});
 }
 
-typedef struct backward {
-  const lm_tensor *g, *x, *y;     /* y: relu's result where it had an addend, else NULL */
-  const lm_tensor *weight, *bias; /* may be NULL */
-  const lm_tensor *mean, *spread; /* a channel */
-  bool training, relu, is_var;    /* is_var: spread is the variance, else the inverse deviation */
-  double eps;
-} backward;
-
 /* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h))
  * when mean and invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
-static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
+lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *out) {
+  const lm_batch_normalize_backward_args *a = args;
+  const bool saved = a->training || a->relu;
+  const lm_tensor *mean = saved ? a->save_mean : a->running_mean;
+  const lm_tensor *spread = saved ? a->save_invstd : a->running_var; /* inverse deviation, or variance */
   lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
@@ -408,18 +390,18 @@ static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
   double *parts = k + s.c;
 
   for (int64_t c = 0; c < s.c; c++) {
-    double spread = lm_scalar_load(a->spread, c * a->spread->stride[0]);
-    invstd[c] = a->is_var ? 1 / sqrt(spread + a->eps) : spread;
-    put_acc(center, acc, c, lm_scalar_load(a->mean, c * a->mean->stride[0]));
+    double value = lm_scalar_load(spread, c * spread->stride[0]);
+    invstd[c] = saved ? value : 1 / sqrt(value + a->eps);
+    put_acc(center, acc, c, lm_scalar_load(mean, c * mean->stride[0]));
     put_acc(scale, acc, c, a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c]);
     put_acc(shift, acc, c, a->bias ? lm_scalar_load(a->bias, c) : 0);
   }
   const affine by = {center, scale, shift, acc};
   /* The masked gradient is kept where it is a result, or all that dx is made of. */
   char *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training ? NULL : out[0]->data;
-  const lm_norm_back in = {a->g->data, a->x->data, a->relu, a->y ? a->y->data : NULL, masked};
+  const lm_norm_back in = {a->grad->data, a->x->data, a->relu, a->y ? a->y->data : NULL, masked};
   batch_sums(loops, &in, dtype, &s, &by, sum_g, sum_gx, parts);
-  const char *g = masked ? masked : a->g->data;
+  const char *g = masked ? masked : a->grad->data;
   for (int64_t c = 0; c < s.c; c++) {
     double slope = a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c];
     lm_scalar_store(out[1], c, sum_gx[c] * invstd[c]);
@@ -436,33 +418,6 @@ static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
   }
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
-}
-
-lm_status lm_cpu_batch_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_backward_args *a = args;
-  return batch_backward(&(backward){.g = a->grad,
-                                    .x = a->x,
-                                    .weight = a->weight,
-                                    .mean = a->training ? a->save_mean : a->running_mean,
-                                    .spread = a->training ? a->save_invstd : a->running_var,
-                                    .is_var = !a->training,
-                                    .training = a->training,
-                                    .eps = a->eps},
-                        out);
-}
-
-lm_status lm_cpu_batch_norm_relu_backward(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_relu_backward_args *a = args;
-  return batch_backward(&(backward){.g = a->grad,
-                                    .x = a->x,
-                                    .y = a->y,
-                                    .weight = a->weight,
-                                    .bias = a->bias,
-                                    .mean = a->save_mean,
-                                    .spread = a->save_invstd,
-                                    .training = a->training,
-                                    .relu = true},
-                        out);
 }
 
 /* ---- groups of channels: statistics of planes of a group each, the rest of planes of a channel each */
@@ -543,23 +498,17 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
   return LM_OK;
 }
 
-/* ---- layer norm */
-
-static int64_t product(const lm_ints *shape) {
-  int64_t n = 1;
-  for (int d = 0; d < shape->n; d++) n *= shape->v[d];
-  return n;
-}
+/* ---- rows of layer norm and, without a mean, of rms norm */
 
 /* Rows of d elements each. */
 typedef struct rows_job {
   const void *args;
   lm_tensor *const *out;
   const lm_norm_loops_of *loops;
-  int64_t d, rows, parts;
+  int64_t d, rows, parts, sums; /* sums: how many a part has, d of dweight and as many of dbias if there is one */
   size_t width, acc_width;
   const char *weight, *bias, *mean, *rstd; /* in the compute type */
-  double *sums;                            /* of each part: dweight, dbias if there is one, and as much to work with */
+  double *part;                            /* each part's sums, and as much to work with */
 } rows_job;
 
 static rows_job rows_job_of(const void *args, lm_tensor *const *out, lm_dtype dtype, int64_t d, int64_t rows) {
@@ -568,169 +517,104 @@ static rows_job rows_job_of(const void *args, lm_tensor *const *out, lm_dtype dt
                     .loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype],
                     .d = d,
                     .rows = rows,
-                    .parts = d > 0 ? parts_of(rows, d) : 0,
                     .width = lm_dtype_size(dtype),
                     .acc_width = lm_dtype_size(acc_dtype(dtype))};
 }
 
 static void open_rows_output(output *o, const rows_job *j, int64_t from) {
-  open_output(o, j->out[0]->data + (size_t)(from * j->d) * j->width, (lm_dtype)j->out[0]->dtype, j->d,
-              lm_nbytes(j->out[0]), true);
+  open_output(o, j->out[0]->data + (size_t)(from * j->d) * j->width, j->out[0]->dtype, j->d, lm_nbytes(j->out[0]),
+              true);
 }
 
-static void layer_rows(void *ctx, int64_t from, int64_t to) {
+static void normalize_rows(void *ctx, int64_t from, int64_t to) {
   const rows_job *j = ctx;
-  const lm_layer_norm_args *a = j->args;
+  const lm_row_norm_args *a = j->args;
   int64_t part;
   output o;
   open_rows_output(&o, j, from);
   for (int64_t r = from; r < to; r += part / j->d) {
-    size_t stat = (size_t)r * j->acc_width;
+    const char *x = a->x->data + (size_t)(r * j->d) * j->width;
+    char *rstd = j->out[2]->data + (size_t)r * j->acc_width;
     void *made_at = scratch_in(&o, (to - r) * j->d, &part);
-    j->loops->layer(a->x->data + (size_t)(r * j->d) * j->width, made_at, part / j->d, j->d, j->weight, j->bias, a->eps,
-                    j->out[1]->data + stat, j->out[2]->data + stat);
+    if (a->centered) {
+      j->loops->layer(x, made_at, part / j->d, j->d, j->weight, j->bias, a->eps,
+                      j->out[1]->data + (size_t)r * j->acc_width, rstd);
+    } else {
+      j->loops->rms(x, made_at, part / j->d, j->d, j->weight, a->eps, rstd);
+    }
     made(&o, part);
   }
   lm_nontemporal_close(&o.w);
 }
 
-lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
-  const lm_layer_norm_args *a = args;
-  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
-  int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
-  if (d == 0) { /* statistics of nothing */
-    for (int64_t r = 0; r < rows; r++) lm_scalar_store(out[1], r, NAN), lm_scalar_store(out[2], r, NAN);
-    return LM_OK;
+lm_status lm_cpu_row_norm(const void *args, lm_tensor *const *out) {
+  const lm_row_norm_args *a = args;
+  const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
+  int64_t d = lm_sizes_product(&a->normalized_shape), rows = out[2]->numel;
+  for (int64_t r = 0; d == 0 && r < rows; r++) { /* statistics of nothing */
+    if (out[1]) lm_scalar_store(out[1], r, NAN);
+    lm_scalar_store(out[2], r, NAN);
   }
+  if (d == 0) return LM_OK;
   size_t bytes = 2 * (size_t)d * sizeof(double);
   void *scratch;
   NEED(lm_device_alloc(a->x->device, bytes, &scratch));
   rows_job job = rows_job_of(args, out, dtype, d, rows);
   job.weight = in_acc(a->weight, d, 1, acc, scratch);
-  job.bias = in_acc(a->bias, d, 0, acc, (double *)scratch + d);
-  lm_parallel(rows, 0.5 * (double)a->x->numel, 0, layer_rows, &job);
+  if (a->centered) job.bias = in_acc(a->bias, d, 0, acc, (double *)scratch + d);
+  lm_parallel(rows, 0.5 * (double)a->x->numel, 0, normalize_rows, &job);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
 
-static void layer_back_parts(void *ctx, int64_t first, int64_t last) {
+static void back_parts(void *ctx, int64_t first, int64_t last) {
   const rows_job *j = ctx;
-  const lm_layer_norm_backward_args *a = j->args;
+  const lm_row_norm_backward_args *a = j->args;
   const int64_t d = j->d;
   for (int64_t p = first; p < last; p++) {
     int64_t from = j->rows * p / j->parts, to = j->rows * (p + 1) / j->parts, some;
-    double *dweight = j->sums + p * 4 * d;
-    memset(dweight, 0, 2 * (size_t)d * sizeof *dweight);
+    double *dweight = j->part + p * 2 * j->sums, *work = dweight + j->sums;
+    memset(dweight, 0, (size_t)j->sums * sizeof *dweight);
     output o;
     open_rows_output(&o, j, from);
     for (int64_t r = from; r < to; r += some / d) {
       size_t at = (size_t)(r * d) * j->width, stat = (size_t)r * j->acc_width;
+      const char *g = a->grad->data + at, *x = a->x->data + at, *rstd = j->rstd + stat;
       void *made_at = scratch_in(&o, (to - r) * d, &some);
-      j->loops->layer_back(a->grad->data + at, a->x->data + at, made_at, some / d, d, j->weight, j->mean + stat,
-                           j->rstd + stat, dweight, dweight + d, dweight + 2 * d);
+      if (j->mean) {
+        j->loops->layer_back(g, x, made_at, some / d, d, j->weight, j->mean + stat, rstd, dweight, dweight + d, work);
+      } else {
+        j->loops->rms_back(g, x, made_at, some / d, d, j->weight, rstd, dweight, work);
+      }
       made(&o, some);
     }
     lm_nontemporal_close(&o.w);
   }
 }
 
-lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_layer_norm_backward_args *a = args;
-  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
-  int64_t d = product(&a->normalized_shape), rows = a->save_mean->numel;
+lm_status lm_cpu_row_norm_backward(const void *args, lm_tensor *const *out) {
+  const lm_row_norm_backward_args *a = args;
+  const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
+  int64_t d = lm_sizes_product(&a->normalized_shape), rows = a->save_rstd->numel;
   if (d == 0) return LM_OK;
   rows_job job = rows_job_of(args, out, dtype, d, rows);
-  const int64_t parts = job.parts;
-  /* weight, mean and rstd in the compute type; dweight, dbias and work of each part */
-  size_t bytes = ((size_t)d + 2 * (size_t)rows + 4 * (size_t)(parts * d)) * sizeof(double);
+  job.parts = parts_of(rows, d);
+  job.sums = a->save_mean ? 2 * d : d;
+  /* weight, rstd and mean in the compute type; the parts */
+  size_t bytes = (size_t)(d + 2 * rows + 2 * job.parts * job.sums) * sizeof(double);
   void *scratch;
   NEED(lm_device_alloc(a->x->device, bytes, &scratch));
-  double *converted = scratch, *part = converted + d + 2 * rows;
-  job.weight = in_acc(a->weight, d, 1, acc, converted);
-  job.mean = in_acc(a->save_mean, rows, 0, acc, converted + d);
-  job.rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d + rows);
-  job.sums = part;
-  lm_parallel(parts, (double)a->x->numel, 0, layer_back_parts, &job);
-  for (int64_t p = 1; p < parts; p++)
-    for (int64_t i = 0; i < 2 * d; i++) part[i] += part[p * 4 * d + i];
-  for (int64_t i = 0; i < d; i++) lm_scalar_store(out[1], i, part[i]), lm_scalar_store(out[2], i, part[d + i]);
-  lm_device_free(a->x->device, scratch, bytes);
-  return LM_OK;
-}
-
-/* ---- rms norm: rows of something */
-
-static void rms_rows(void *ctx, int64_t from, int64_t to) {
-  const rows_job *j = ctx;
-  const lm_rms_norm_rows_args *a = j->args;
-  int64_t part;
-  output o;
-  open_rows_output(&o, j, from);
-  for (int64_t r = from; r < to; r += part / j->d) {
-    void *made_at = scratch_in(&o, (to - r) * j->d, &part);
-    j->loops->rms(a->x->data + (size_t)(r * j->d) * j->width, made_at, part / j->d, j->d, j->weight, a->eps,
-                  j->out[1]->data + (size_t)r * j->acc_width);
-    made(&o, part);
-  }
-  lm_nontemporal_close(&o.w);
-}
-
-lm_status lm_cpu_rms_norm_rows(const void *args, lm_tensor *const *out) {
-  const lm_rms_norm_rows_args *a = args;
-  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
-  int64_t d = product(&a->normalized_shape), rows = out[1]->numel;
-  size_t bytes = (size_t)d * sizeof(double);
-  for (int64_t r = 0; d == 0 && r < rows; r++) lm_scalar_store(out[1], r, NAN); /* of nothing */
-  if (d == 0) return LM_OK;
-  void *scratch;
-  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
-  rows_job job = rows_job_of(args, out, dtype, d, rows);
-  job.weight = in_acc(a->weight, d, 1, acc, scratch);
-  lm_parallel(rows, 0.5 * (double)a->x->numel, 0, rms_rows, &job);
-  lm_device_free(a->x->device, scratch, bytes);
-  return LM_OK;
-}
-
-static void rms_back_parts(void *ctx, int64_t first, int64_t last) {
-  const rows_job *j = ctx;
-  const lm_rms_norm_rows_backward_args *a = j->args;
-  const int64_t d = j->d;
-  for (int64_t p = first; p < last; p++) {
-    int64_t from = j->rows * p / j->parts, to = j->rows * (p + 1) / j->parts, part;
-    double *dweight = j->sums + p * 2 * d;
-    memset(dweight, 0, (size_t)d * sizeof *dweight);
-    output o;
-    open_rows_output(&o, j, from);
-    for (int64_t r = from; r < to; r += part / d) {
-      size_t at = (size_t)(r * d) * j->width;
-      void *made_at = scratch_in(&o, (to - r) * d, &part);
-      j->loops->rms_back(a->grad->data + at, a->x->data + at, made_at, part / d, d, j->weight,
-                         j->rstd + (size_t)r * j->acc_width, dweight, dweight + d);
-      made(&o, part);
-    }
-    lm_nontemporal_close(&o.w);
-  }
-}
-
-lm_status lm_cpu_rms_norm_rows_backward(const void *args, lm_tensor *const *out) {
-  const lm_rms_norm_rows_backward_args *a = args;
-  const lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
-  int64_t d = product(&a->normalized_shape), rows = a->save_rstd->numel;
-  if (d == 0) return LM_OK;
-  rows_job job = rows_job_of(args, out, dtype, d, rows);
-  const int64_t parts = job.parts;
-  /* weight and rstd in the compute type; dweight and work of each part */
-  size_t bytes = ((size_t)d + (size_t)rows + 2 * (size_t)(parts * d)) * sizeof(double);
-  void *scratch;
-  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
-  double *converted = scratch, *sums = converted + d + rows;
+  double *converted = scratch, *part = job.part = converted + d + 2 * rows;
   job.weight = in_acc(a->weight, d, 1, acc, converted);
   job.rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d);
-  job.sums = sums;
-  lm_parallel(parts, (double)a->x->numel, 0, rms_back_parts, &job);
-  for (int64_t p = 1; p < parts; p++)
-    for (int64_t i = 0; i < d; i++) sums[i] += sums[p * 2 * d + i];
-  for (int64_t i = 0; i < d; i++) lm_scalar_store(out[1], i, sums[i]);
+  if (a->save_mean) job.mean = in_acc(a->save_mean, rows, 0, acc, converted + d + rows);
+  lm_parallel(job.parts, (double)a->x->numel, 0, back_parts, &job);
+  for (int64_t p = 1; p < job.parts; p++)
+    for (int64_t i = 0; i < job.sums; i++) part[i] += part[p * 2 * job.sums + i];
+  for (int64_t i = 0; i < d; i++) {
+    lm_scalar_store(out[1], i, part[i]);
+    if (a->save_mean) lm_scalar_store(out[2], i, part[d + i]);
+  }
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }

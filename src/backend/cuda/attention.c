@@ -157,11 +157,10 @@ done:
 }
 
 /* *done_ is false if cuDNN does not take it. */
-static lm_status by_cudnn(const lm_attention_job *job, bool backward, lm_device device, void *stream, bool *done_) {
-  lm_status status = LM_OK;
-  void *sums = NULL;
+static lm_status by_cudnn(lm_cuda_frame *f, const lm_attention_job *job, bool backward, bool *done_) {
+  void *sums;
   size_t bytes = (size_t)(job->samples * job->heads * job->queries * job->width) * sizeof(float);
-  call c = {.run = {device, execute},
+  call c = {.run = {f->device, execute},
             .scale = job->scale,
             .key = {.samples = job->samples,
                     .heads = job->heads,
@@ -176,26 +175,19 @@ static lm_status by_cudnn(const lm_attention_job *job, bool backward, lm_device 
   *done_ = false;
   if (!set_sides(&c, job)) return LM_OK;
   c.data[LM_CUDNN_LOG_SUM] = job->log_sum;
-  TRY(lm_cudnn_take(device, stream, &c.cudnn));
+  NEED(lm_cudnn_take(f, &c.cudnn));
   bool came_before;
   lm_cudnn_attention_found *found = find_entry(&c, &came_before);
-  if (!found) TRY(LM_E_OOM);
-  if (found->searched ? !found->plan.plan : !is_worth_a_plan(came_before)) goto done;
+  if (!found) return LM_E_OOM;
+  if (found->searched ? !found->plan.plan : !is_worth_a_plan(came_before)) return LM_OK;
   if (backward) {
-    TRY(lm_cuda_scratch(device, bytes, &sums));
+    NEED(lm_cuda_take(f, bytes, &sums));
     c.data[LM_CUDNN_SUMS] = sums;
     c.data[LM_CUDNN_DOTS] = job->dots;
   }
-  if (found->searched) {
-    TRY(lm_cudnn_run_plan(&c.run, &found->plan));
-  } else {
-    TRY(find_plan(&c, found));
-  }
+  NEED(found->searched ? lm_cudnn_run_plan(&c.run, &found->plan) : find_plan(&c, found));
   *done_ = found->plan.plan != NULL;
-done:
-  if (sums) lm_cuda_scratch_done(device, sums, bytes);
-  lm_cudnn_put(device, c.cudnn);
-  return status;
+  return LM_OK;
 }
 
 /* ---- ops */
@@ -205,7 +197,7 @@ lm_status lm_cuda_attention(const void *args, lm_tensor *const *out, lm_cuda_fra
   lm_status status = LM_OK;
   bool done_ = false;
   lm_attention_job job = job_of(a, out[0], out[1]);
-  if (is_for_cudnn(a, &job, false)) TRY(by_cudnn(&job, false, f->device, f->stream, &done_));
+  if (is_for_cudnn(a, &job, false)) TRY(by_cudnn(f, &job, false, &done_));
   if (!done_) TRY(LAUNCH("lm_attention_forward", lm_k_attention(&job, f->stream)));
 done:
   return status;
@@ -224,7 +216,7 @@ lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm
   job.dkey = side_of(out[1]);
   job.dvalue = side_of(out[2]);
   TRY(lm_cuda_take(f, lm_nbytes(a->log_sum), &job.dots));
-  if (is_for_cudnn(&forward, &job, true)) TRY(by_cudnn(&job, true, f->device, f->stream, &done_));
+  if (is_for_cudnn(&forward, &job, true)) TRY(by_cudnn(f, &job, true, &done_));
   if (!done_) TRY(LAUNCH("lm_attention_backward", lm_k_attention_backward(&job, f->stream)));
 done:
   return status;

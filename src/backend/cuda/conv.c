@@ -125,8 +125,7 @@ static lm_status add_bias(lm_tensor *y, lm_tensor *bias) {
 }
 
 /* *done is false if cuDNN has no plan for this layout. */
-static lm_status by_cudnn(lm_cudnn *cudnn, const lm_conv_call *o, bool channels_last, bool *done_) {
-  lm_status status = LM_OK;
+static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call *o, bool channels_last, bool *done_) {
   int made = lm_conv_result(o->pass);
   lm_tensor *result = o->t[made];
   call c = {.run = {result->device, execute_conv}, .cudnn = cudnn, .bias = o->bias};
@@ -139,24 +138,22 @@ static lm_status by_cudnn(lm_cudnn *cudnn, const lm_conv_call *o, bool channels_
   }
   if (found && !found->plan.plan) return LM_OK;
   lm_format format = channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
-  for (int i = 0; i < 3; i++) TRY(lm_cuda_lay_out(o->t[i], format, i != made, &c.t[i]));
+  for (int i = 0; i < 3; i++) NEED(lm_cuda_lay_out(f, o->t[i], format, i != made, &c.t[i]));
   if (found) {
     c.with_bias = key.bias && !found->bias_apart;
-    TRY(lm_cudnn_run_plan(&c.run, &found->plan));
+    NEED(lm_cudnn_run_plan(&c.run, &found->plan));
   } else {
     int mode;
-    TRY(lm_cuda_relax(&mode)); /* engines may be compiled and loaded */
-    status = find_plan(&c, &key, &found);
+    NEED(lm_cuda_relax(&mode)); /* engines may be compiled and loaded */
+    lm_status status = find_plan(&c, &key, &found);
     lm_cuda_unrelax(mode);
-    if (status != LM_OK) goto done;
+    if (status != LM_OK) return status;
   }
-  if (!found->plan.plan) goto done;
-  if (found->bias_apart) TRY(add_bias(c.t[2], o->bias));
-  if (c.t[made] != result) TRY(lm_cuda_copy(c.t[made], result));
+  if (!found->plan.plan) return LM_OK;
+  if (found->bias_apart) NEED(add_bias(c.t[2], o->bias));
+  if (c.t[made] != result) NEED(lm_cuda_copy(c.t[made], result));
   *done_ = true;
-done:
-  for (int i = 0; i < 3; i++) lm_cuda_release(c.t[i]);
-  return status;
+  return LM_OK;
 }
 
 /* The engines for float32 that do not round to TF32 are made for contiguous tensors, and those offered for others turn
@@ -165,37 +162,25 @@ bool lm_cuda_conv_contiguous(lm_dtype dtype) {
   return dtype == LM_F32 && lm_setting_get(LM_SETTING_CUDNN_ENABLED) && !lm_setting_get(LM_SETTING_CUDNN_TF32);
 }
 
-static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *out) {
-  lm_status status;
+static lm_status convolve_op(lm_cuda_frame *f, lm_op_id op, const void *args, lm_tensor *const *out) {
   lm_conv_call o;
-  lm_device device = out[0]->device;
-  lm_cudnn *cudnn = NULL;
-  lm_tensor *bias = NULL;
-  void *stream;
   bool done_ = false;
-  TRY(lm_conv_call_of(op, args, out, &o));
-  TRY(lm_cuda_enter(device, &stream));
+  NEED(lm_conv_call_of(op, args, out, &o));
   /* Nothing to add up: the result is 0, or the bias. */
   bool empty = o.t[0]->numel == 0 || o.t[1]->numel == 0 || o.t[2]->numel == 0;
   if (!empty && lm_setting_get(LM_SETTING_CUDNN_ENABLED)) {
-    if (o.bias) TRY(lm_cuda_lay_out(o.bias, LM_CONTIGUOUS, true, &bias));
-    o.bias = bias;
+    if (o.bias) NEED(lm_cuda_lay_out(f, o.bias, LM_CONTIGUOUS, true, &o.bias));
     bool first = !lm_cuda_conv_contiguous(out[0]->dtype);
-    TRY(lm_cudnn_take(device, stream, &cudnn));
-    TRY(by_cudnn(cudnn, &o, first, &done_));
-    if (!done_) TRY(by_cudnn(cudnn, &o, !first, &done_));
+    lm_cudnn *cudnn;
+    NEED(lm_cudnn_take(f, &cudnn));
+    NEED(by_cudnn(f, cudnn, &o, first, &done_));
+    if (!done_) NEED(by_cudnn(f, cudnn, &o, !first, &done_));
   }
-  if (!done_) TRY(by_sums(&o, stream));
-done:
-  lm_cudnn_put(device, cudnn);
-  lm_cuda_release(bias);
-  return status;
+  return done_ ? LM_OK : by_sums(&o, f->stream);
 }
 
-lm_status lm_cuda_conv2d(const void *args, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, args, out); }
-lm_status lm_cuda_conv2d_input(const void *args, lm_tensor *const *out) {
-  return convolve_op(LM_OP_conv2d_input, args, out);
-}
-lm_status lm_cuda_conv2d_weight(const void *args, lm_tensor *const *out) {
-  return convolve_op(LM_OP_conv2d_weight, args, out);
-}
+#define X(name)                                                                         \
+  lm_status lm_cuda_##name(const void *args, lm_tensor *const *out, lm_cuda_frame *f) { \
+    return convolve_op(f, LM_OP_##name, args, out);                                     \
+  }
+X(conv2d) X(conv2d_input) X(conv2d_weight)

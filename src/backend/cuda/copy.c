@@ -11,17 +11,6 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
   return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
 }
 
-lm_status lm_cuda_lay_out(lm_tensor *t, lm_format format, bool read, lm_tensor **out) {
-  bool fits = format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t);
-  if (fits && (uintptr_t)t->data % LM_CUDA_ALIGN == 0) {
-    *out = lm_retain(t);
-    return LM_OK;
-  }
-  NEED(lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, format, out));
-  if (read) NEED(lm_cuda_copy(t, *out));
-  return LM_OK;
-}
-
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
   void *stream;
   bool same = src->dtype == dst->dtype;

@@ -21,21 +21,28 @@ lm_status lm_cuda_check(int error, const char *call);
 lm_status lm_cuda_check_launch(int error, const char *kernel);
 #define LAUNCH(name, call) lm_cuda_check_launch((int)(call), name)
 
-/* Where a slot of LM_CUDA_FRAMED runs: lm_cuda_run has made the device current, and frees the scratch memory. */
+/* Where a slot runs: lm_cuda_run has made the device current, and releases what the frame holds when the slot returns.
+ * Memory may go right after the launch: what gets it comes after on the stream. */
+enum { LM_CUDA_HELD = 16 };
 typedef struct lm_cuda_frame {
   lm_device device;
   void *stream; /* native, the current one */
-  int n;
+  int n, tensors;
   struct {
     void *p;
     size_t bytes;
-  } scratch[4];
+  } scratch[LM_CUDA_HELD];
+  lm_tensor *tensor[LM_CUDA_HELD];
+  void *handle; /* of a library, to be put back */
+  void (*put)(lm_device device, void *handle);
 } lm_cuda_frame;
 typedef lm_status lm_cuda_slot(const void *args, lm_tensor *const *out, lm_cuda_frame *f);
-/* Runs a slot on the device of its first result. */
-lm_status lm_cuda_run(lm_cuda_slot *slot, const void *args, lm_tensor *const *out);
+lm_status lm_cuda_run(lm_cuda_slot *slot, lm_device device, const void *args, lm_tensor *const *out);
 /* Memory for the slot's kernels; of 0 bytes *out is NULL. */
 lm_status lm_cuda_take(lm_cuda_frame *f, size_t bytes, void **out);
+/* A contiguous tensor; the same, laid out like another. */
+lm_status lm_cuda_take_tensor(lm_cuda_frame *f, lm_dtype dtype, int ndim, const int64_t *size, lm_tensor **out);
+lm_status lm_cuda_take_like(lm_cuda_frame *f, const lm_tensor *like, lm_dtype dtype, lm_tensor **out);
 /* float32 sums for a result of 16 bits, else NULL. */
 lm_status lm_cuda_take_sums(lm_cuda_frame *f, const lm_tensor *result, void **out);
 
@@ -45,9 +52,9 @@ void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes);
 /* lm_release for a tensor that the slot has made for itself; NULL is fine. */
 void lm_cuda_release(lm_tensor *t);
 /* t if it lies in the format and begins at a multiple of LM_CUDA_ALIGN bytes, as cuBLASLt's biases and cuDNN's operands
- * have to; else a tensor that does, with t's values if it is to be read. *out is a new reference. */
+ * have to; else a tensor of the frame that does, with t's values if it is to be read. */
 enum { LM_CUDA_ALIGN = 16 };
-lm_status lm_cuda_lay_out(lm_tensor *t, lm_format format, bool read, lm_tensor **out);
+lm_status lm_cuda_lay_out(lm_cuda_frame *f, lm_tensor *t, lm_format format, bool read, lm_tensor **out);
 /* The current stream's place for bad values; the running op is filled in. */
 lm_status lm_cuda_bad(lm_device device, lm_bad *out);
 /* Facts launches are made by, read once a device. */
@@ -85,8 +92,10 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 #else
 #define LM_CUDA_CUSOLVER(X)
 #endif
-/* Slots that run in a frame, and those that enter the device themselves. */
-#define LM_CUDA_FRAMED(X)                                                                                             \
+#define LM_CUDA_KERNELS(X)                                                                                            \
+  /* reduce.c, softmax.c, matmul.c, conv.c, scan.c, sort.c */                                                         \
+  X(reduce) X(extreme_along) X(softmax_along) X(product) X(conv2d) X(conv2d_input) X(conv2d_weight) X(scan) X(topk)   \
+  X(kth_along) X(searchsorted) X(randperm)                                                                            \
   /* loss.c, cat.c, index.c */                                                                                        \
   X(nll_loss) X(nll_loss_backward) X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get)         \
   X(index_put_) X(nonzero) X(one_hot) X(embedding) X(embedding_backward) X(triangle)                                  \
@@ -94,33 +103,15 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   X(gather_weighted) X(gather_weighted_input) X(gather_weighted_weight) X(grid_sample) X(grid_sample_input)           \
   X(grid_sample_grid) X(roi_pool) X(nms_sorted) X(ctc_nll) X(ctc_nll_backward) X(adaptive_max_pool2d) X(max_pool2d)   \
   X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d) X(adaptive_avg_pool2d_backward)  \
-  /* attention.c */                                                                                                   \
-  X(attention) X(attention_backward) X(attention_draw) X(dropout_by_draw)
-#define LM_CUDA_KERNELS(X)                                                                                            \
-  /* reduce.c, softmax.c */                                                                                           \
-  X(reduce) X(extreme_along) X(softmax_along)                                                                         \
-  /* matmul.c, conv.c */                                                                                              \
-  X(product) X(conv2d) X(conv2d_input) X(conv2d_weight)                                                              \
-  /* index.c, sort.c, cat.c */                                                                                        \
-  X(topk) X(kth_along) X(searchsorted)                                                                                \
-  /* scan.c */                                                                                                        \
-  X(scan) X(randperm)                                                                                                 \
-  /* norm.c */                                                                                                        \
-  X(batch_norm) X(batch_norm_backward) X(batch_norm_relu) X(batch_norm_relu_backward) X(layer_norm)                   \
-  X(layer_norm_backward)                                                                                              \
-  /* recurrent.c */                                                                                                    \
-  X(recurrent_weights) X(recurrent_network) X(recurrent_network_backward)                                             \
-  /* fill.c */                                                                                                        \
-  X(dropout) X(fill_) X(fill_random) X(arange) X(linspace)                         \
-  /* sample.c */                                                                                                      \
-  X(poisson) X(binomial) X(multinomial)                                                                               \
+  /* attention.c, norm.c, recurrent.c, fill.c, sample.c */                                                            \
+  X(attention) X(attention_backward) X(attention_draw) X(dropout_by_draw) X(batch_normalize)                          \
+  X(batch_normalize_backward) X(row_norm) X(row_norm_backward) X(recurrent_network) X(recurrent_network_backward)     \
+  X(dropout) X(fill_) X(fill_random) X(arange) X(linspace) X(poisson) X(binomial) X(multinomial)                      \
   /* linalg/ */                                                                                                       \
   LM_CUDA_CUFFT(X) LM_CUDA_CUSOLVER(X)
 /* clang-format on */
 
-#define X(name) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);
+#define X(name) lm_cuda_slot lm_cuda_##name;
 LM_CUDA_KERNELS(X)
 #undef X
-#define X(name) lm_cuda_slot lm_cuda_##name;
-LM_CUDA_FRAMED(X)
-#undef X
+lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out); /* makes its results itself */

@@ -23,22 +23,16 @@ static bool one_byte(const lm_tensor *value, lm_dtype dtype, int *byte) {
   return true;
 }
 
-lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_fill__args *a = args;
-  lm_status status = LM_OK;
-  void *stream;
   lm_tensor *x = a->x;
   const lm_tensor *value = a->value;
   bool known = value->device != x->device; /* in host memory */
   int byte;
   (void)out;
   if (x->numel == 0) return LM_OK;
-  TRY(lm_cuda_enter(x->device, &stream));
-  if (known && lm_is_dense(x) && one_byte(value, x->dtype, &byte)) {
-    size_t bytes = lm_nbytes(x);
-    TRY(lm_cuda_check(lm_set_bytes(x->data, byte, bytes, stream), "cudaMemsetAsync"));
-    return LM_OK;
-  }
+  if (known && lm_is_dense(x) && one_byte(value, x->dtype, &byte))
+    return lm_cuda_check(lm_set_bytes(x->data, byte, lm_nbytes(x), f->stream), "cudaMemsetAsync");
   lm_dtype compute = value->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(value->dtype) ? LM_F32 : LM_I64;
   if (known && lm_dtype_is_float(x->dtype)) compute = x->dtype == LM_F64 ? LM_F64 : LM_F32;
   lm_pointwise_launch launch = {.at = lm_cuda_strided(x)};
@@ -51,27 +45,21 @@ lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out) {
   lm_pointwise_launcher *launcher = compute == LM_F64   ? lm_pointwise_f64_copy
                                     : compute == LM_F32 ? lm_pointwise_f32_copy
                                                         : lm_pointwise_i64_copy;
-  TRY(lm_cuda_pointwise_launch("fill_", launcher, &launch, x->device, stream));
-done:
-  return status;
+  return lm_cuda_pointwise_launch("fill_", launcher, &launch, x->device, f->stream);
 }
 
 /* ---- sequences and random numbers */
 
-static lm_status fill_from(const char *name, lm_tensor *x, const lm_fill_source *source) {
+static lm_status fill_from(lm_cuda_frame *f, lm_tensor *x, const lm_fill_source *source) {
   enum { PIECE = 1 << 30 };
-  lm_status status = LM_OK;
-  void *stream;
-  lm_tensor *row_major = NULL;
   lm_strided_layout at = lm_cuda_strided(x);
   lm_cuda_strided_order(&at, LM_ROW_MAJOR);
   if (at.ndim > 1 && x->numel > PIECE) { /* kernels count in 31 bits: by way of a tensor that goes in pieces */
-    TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &row_major));
-    TRY(fill_from(name, row_major, source));
-    TRY(lm_cuda_copy(row_major, x));
-    goto done;
+    lm_tensor *row_major;
+    NEED(lm_cuda_take_tensor(f, x->dtype, x->ndim, x->size, &row_major));
+    NEED(fill_from(f, row_major, source));
+    return lm_cuda_copy(row_major, x);
   }
-  TRY(lm_cuda_enter(x->device, &stream));
   int64_t bytes = (int64_t)lm_dtype_size(x->dtype);
   for (int64_t first = 0; first < x->numel; first += PIECE) {
     lm_strided_layout piece = at;
@@ -79,29 +67,27 @@ static lm_status fill_from(const char *name, lm_tensor *x, const lm_fill_source 
       piece.size[0] = x->numel - first < PIECE ? x->numel - first : PIECE;
       piece.data[0] = x->data + first * at.stride[0][0] * bytes;
     }
-    TRY(LAUNCH(name, lm_fill_from(source, &piece, first, stream)));
+    NEED(LAUNCH(lm_op_running(), lm_fill_from(source, &piece, first, f->stream)));
   }
-done:
-  lm_cuda_release(row_major);
-  return status;
+  return LM_OK;
 }
 
-lm_status lm_cuda_arange(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_arange(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_arange_args *a = args;
   double start = isnan(a->stop) ? 0 : a->start;
   lm_fill_source s = {.kind = LM_ARANGE, .a = start, .b = a->step};
   if (!lm_dtype_is_float(out[0]->dtype) && start == trunc(start) && a->step == trunc(a->step)) {
     s = (lm_fill_source){.kind = LM_ARANGE_WHOLE, .from = (int64_t)start, .to = (int64_t)a->step};
   }
-  return fill_from("arange", out[0], &s);
+  return fill_from(f, out[0], &s);
 }
 
-lm_status lm_cuda_linspace(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_linspace(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linspace_args *a = args;
   lm_fill_source s = {.kind = LM_LINSPACE, .a = a->start, .stop = a->stop, .to = a->steps};
   if (a->steps > 1) s.b = (a->stop - a->start) / (double)(a->steps - 1);
   if (a->steps == 1) s.stop = a->start;
-  return fill_from("linspace", out[0], &s);
+  return fill_from(f, out[0], &s);
 }
 
 /* Takes the blocks that n results of `words` 32-bit words need. */
@@ -110,7 +96,7 @@ static lm_blocks_drawn take_blocks(lm_generator *g, lm_device device, int64_t n,
   return (lm_blocks_drawn){draw.seed, draw.offset, lm_generator_extra()};
 }
 
-lm_status lm_cuda_fill_random(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_fill_random(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_fill_random_args *a = args;
   lm_tensor *x = out[0];
   const lm_distribution drawn = (lm_distribution)a->distribution;
@@ -127,22 +113,17 @@ lm_status lm_cuda_fill_random(const void *args, lm_tensor *const *out) {
                            .from = a->from,
                            .to = a->to,
                            .keep = keep};
-  return fill_from(lm_op_running(), x, &source);
+  return fill_from(f, x, &source);
 }
 
 /* ---- dropout: x is dense, y and the mask are laid out like it */
 
-lm_status lm_cuda_dropout(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_dropout(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_dropout_args *a = args;
-  lm_status status = LM_OK;
-  void *stream;
   int64_t n = a->x->numel;
   if (n == 0) return LM_OK;
   uint32_t threshold = (uint32_t)ceil(a->p * 0x1p24);
   double scale = a->p < 1 ? 1 / (1 - a->p) : 0;
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(LAUNCH("dropout", lm_dropout_mask(a->x->dtype, a->x->data, out[0]->data, (uint8_t *)out[1]->data, n,
-                                        take_blocks(NULL, a->x->device, n, 1), threshold, scale, stream)));
-done:
-  return status;
+  return LAUNCH("dropout", lm_dropout_mask(a->x->dtype, a->x->data, out[0]->data, (uint8_t *)out[1]->data, n,
+                                           take_blocks(NULL, f->device, n, 1), threshold, scale, f->stream));
 }

@@ -119,16 +119,14 @@ lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out, lm_cuda_
   lm_status status = LM_OK;
   const lm_scatter_fold_args *a = args;
   const lm_tensor *index = a->index, *src = a->src;
-  lm_tensor *x = out[0], *sums = NULL;
+  lm_tensor *x = out[0], *sums = x;
   bool replace = a->how == LM_FOLD_REPLACE;
   lm_dtype dtype = replace ? x->dtype : sum_dtype(x->dtype);
   int64_t sum_stride[LM_MAX_DIMS];
   lm_bad bad;
   TRY(lm_cuda_bad(f->device, &bad));
-  if (dtype == x->dtype) {
-    sums = lm_retain(x);
-  } else {
-    TRY(lm_tensor_empty_like(x, dtype, x->device, &sums));
+  if (dtype != x->dtype) {
+    TRY(lm_cuda_take_like(f, x, dtype, &sums));
     TRY(lm_cuda_copy(x, sums));
   }
   for (int d = 0; d < index->ndim; d++) sum_stride[d] = d == a->dim ? 0 : sums->stride[d];
@@ -144,7 +142,6 @@ lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out, lm_cuda_
   }
   if (sums != x) TRY(lm_cuda_copy(sums, x));
 done:
-  lm_cuda_release(sums);
   return status;
 }
 

@@ -38,7 +38,7 @@ static lm_status by_tiles(const lm_product_args *p, lm_tensor *y, void *stream) 
   return LAUNCH("matmul kernel", lm_k_matmul(&job, stream));
 }
 
-static lm_status by_blas(const lm_product_args *p, lm_tensor *y, void *stream, bool *done_) {
+static lm_status by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *y, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *bias = NULL;
@@ -48,7 +48,7 @@ static lm_status by_blas(const lm_product_args *p, lm_tensor *y, void *stream, b
   const lm_tensor *input = p->beta != 0 ? p->input : NULL;
   /* Added as the product is written. */
   bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
-  if (fused) TRY(lm_cuda_lay_out((lm_tensor *)input, LM_CONTIGUOUS, true, &bias));
+  if (fused) TRY(lm_cuda_lay_out(f, (lm_tensor *)input, LM_CONTIGUOUS, true, &bias));
   lm_cuda_gemm_job job = {.dtype = y->dtype,
                           .device = y->device,
                           .batch = y->ndim == 3 ? y->size[0] : 1,
@@ -70,7 +70,7 @@ static lm_status by_blas(const lm_product_args *p, lm_tensor *y, void *stream, b
                           .alpha = p->alpha,
                           .beta = 0};
   *done_ = false;
-  if (!input || fused) TRY(lm_cuda_gemm(&job, stream, done_));
+  if (!input || fused) TRY(lm_cuda_gemm(&job, f->stream, done_));
   if (input && !*done_) {
     int64_t stride[LM_MAX_DIMS];
     lm_product_spread(p, y, stride);
@@ -78,26 +78,20 @@ static lm_status by_blas(const lm_product_args *p, lm_tensor *y, void *stream, b
     TRY(lm_cuda_copy(sum, y));
     job.bias = NULL;
     job.beta = p->beta;
-    TRY(lm_cuda_gemm(&job, stream, done_));
+    TRY(lm_cuda_gemm(&job, f->stream, done_));
   }
 done:
   lm_cuda_release(a.copy);
   lm_cuda_release(b.copy);
-  lm_cuda_release(bias);
   lm_release(sum);
   return status;
 }
 
 /* y is dense and not empty. */
-lm_status lm_cuda_product(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_product(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_product_args *p = args;
   lm_tensor *y = out[0];
-  lm_status status;
-  void *stream;
   bool done_ = false;
-  TRY(lm_cuda_enter(y->device, &stream));
-  if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0) TRY(by_blas(p, y, stream, &done_));
-  if (!done_) TRY(by_tiles(p, y, stream));
-done:
-  return status;
+  if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0) NEED(by_blas(f, p, y, &done_));
+  return done_ ? LM_OK : by_tiles(p, y, f->stream);
 }

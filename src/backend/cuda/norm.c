@@ -25,17 +25,14 @@ static lm_status shape_of(const lm_tensor *x, lm_norm_shape *s) {
 
 static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
 
-static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_tensor *const *out) {
-  lm_status status = LM_OK;
+lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_batch_normalize_args *a = args;
   lm_norm_shape s;
-  void *stream, *scratch = NULL;
-  size_t bytes = 0;
+  void *scratch;
   if (a->x->size[1] == 0) return LM_OK;
-  TRY(shape_of(a->x, &s));
+  NEED(shape_of(a->x, &s));
   size_t parts = a->training ? partial_bytes(lm_norm_parts(&s), s.c) : 0;
-  bytes = parts + 3 * (size_t)s.c * sizeof(double);
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
+  NEED(lm_cuda_take(f, parts + 3 * (size_t)s.c * sizeof(double), &scratch));
   lm_batch_plan plan = {.training = a->training,
                         .eps = a->eps,
                         .momentum = a->momentum,
@@ -47,117 +44,61 @@ static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_t
                         .invstd = values_of(out[2]),
                         .partial = a->training ? scratch : NULL,
                         .coefficients = (char *)scratch + parts};
-  if (a->training) TRY(LAUNCH("moments", lm_batch_moments(&s, a->x->data, scratch, stream)));
-  TRY(LAUNCH("plan", lm_batch_plan_forward(&s, &plan, stream)));
-  if (relu) {
-    const void *addend = a->addend ? a->addend->data : NULL;
-    TRY(LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, out[0]->data, plan.coefficients, stream)));
-  } else {
-    TRY(LAUNCH("apply", lm_batch_apply(&s, a->x->data, out[0]->data, plan.coefficients, stream)));
-  }
-done:
-  if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
-  return status;
+  if (a->training) NEED(LAUNCH("moments", lm_batch_moments(&s, a->x->data, scratch, f->stream)));
+  NEED(LAUNCH("plan", lm_batch_plan_forward(&s, &plan, f->stream)));
+  if (!a->relu) return LAUNCH("apply", lm_batch_apply(&s, a->x->data, out[0]->data, plan.coefficients, f->stream));
+  const void *addend = a->addend ? a->addend->data : NULL;
+  return LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, out[0]->data, plan.coefficients, f->stream));
 }
 
-lm_status lm_cuda_batch_norm(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_args *a = args;
-  const lm_batch_norm_relu_args same = {.x = a->x,
-                                        .running_mean = a->running_mean,
-                                        .running_var = a->running_var,
-                                        .weight = a->weight,
-                                        .bias = a->bias,
-                                        .training = a->training,
-                                        .momentum = a->momentum,
-                                        .eps = a->eps};
-  return batch_forward(&same, false, out);
-}
-
-lm_status lm_cuda_batch_norm_relu(const void *args, lm_tensor *const *out) { return batch_forward(args, true, out); }
-
-/* g: the gradient of what batch norm gave. Of the plan what says how; the rest is filled in. */
-static lm_status batch_backward(const lm_norm_shape *s, lm_batch_plan plan, const void *g, const lm_tensor *x,
-                                lm_tensor *const *out, void *stream) {
-  lm_status status = LM_OK;
-  void *scratch = NULL;
-  size_t parts = partial_bytes(lm_norm_parts(s), s->c), bytes = parts + 4 * (size_t)s->c * sizeof(double);
-  TRY(lm_cuda_scratch(x->device, bytes, &scratch));
-  plan.dweight = values_of(out[1]), plan.dbias = values_of(out[2]);
-  plan.partial = scratch;
-  plan.coefficients = (char *)scratch + parts;
-  TRY(LAUNCH("sums", lm_batch_sums(s, g, x->data, plan.mean.data ? plan.mean : plan.running_mean, scratch, stream)));
-  TRY(LAUNCH("plan", lm_batch_plan_backward(s, &plan, stream)));
-  if (plan.training) {
-    TRY(LAUNCH("back", lm_batch_back(s, g, x->data, out[0]->data, plan.coefficients, stream)));
-  } else { /* statistics that do not depend on x: dx = g * scale */
-    TRY(LAUNCH("back", lm_batch_apply(s, g, out[0]->data, plan.coefficients, stream)));
-  }
-done:
-  if (scratch) lm_cuda_scratch_done(x->device, scratch, bytes);
-  return status;
-}
-
-lm_status lm_cuda_batch_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_backward_args *a = args;
+lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_batch_normalize_backward_args *a = args;
+  const bool saved = a->training || a->relu;
   lm_norm_shape s;
-  void *stream;
+  void *scratch, *masked, *values = NULL;
+  const void *g = a->grad->data, *x = a->x->data;
   if (a->x->size[1] == 0) return LM_OK;
   NEED(shape_of(a->x, &s));
-  NEED(lm_cuda_enter(a->x->device, &stream));
-  lm_batch_plan plan = {.training = a->training,
-                        .eps = a->eps,
-                        .weight = values_of(a->weight),
-                        .running_mean = values_of(a->running_mean),
-                        .running_var = values_of(a->running_var),
-                        .mean = values_of(a->training ? a->save_mean : NULL),
-                        .invstd = values_of(a->training ? a->save_invstd : NULL)};
-  return batch_backward(&s, plan, a->grad->data, a->x, out, stream);
-}
-
-lm_status lm_cuda_batch_norm_relu_backward(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_relu_backward_args *a = args;
-  lm_status status = LM_OK;
-  lm_norm_shape s;
-  void *stream, *scratch = NULL, *masked;
-  size_t values = 0, bytes = 0;
-  if (a->x->size[1] == 0) return LM_OK;
-  TRY(shape_of(a->x, &s));
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  values = a->y ? 0 : lm_round_up((size_t)a->x->numel * lm_dtype_size(a->x->dtype), 16);
-  bytes = values + 3 * (size_t)s.c * sizeof(double);
-  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
-  masked = a->y ? out[3]->data : scratch;
+  size_t parts = partial_bytes(lm_norm_parts(&s), s.c);
+  NEED(lm_cuda_take(f, parts + 4 * (size_t)s.c * sizeof(double), &scratch));
   lm_batch_plan plan = {.training = a->training,
                         .eps = a->eps,
                         .weight = values_of(a->weight),
                         .bias = values_of(a->bias),
-                        .mean = values_of(a->save_mean),
-                        .invstd = values_of(a->save_invstd),
-                        .coefficients = (char *)scratch + values};
-  TRY(LAUNCH("plan", lm_batch_plan_again(&s, &plan, stream)));
-  TRY(LAUNCH("mask", lm_batch_mask(&s, a->grad->data, a->x->data, a->y ? a->y->data : NULL, masked, plan.coefficients,
-                                   stream)));
-  TRY(batch_backward(&s, plan, masked, a->x, out, stream));
-done:
-  if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
-  return status;
-}
-
-static int64_t product(const lm_ints *shape) {
-  int64_t n = 1;
-  for (int d = 0; d < shape->n; d++) n *= shape->v[d];
-  return n;
+                        .running_mean = values_of(saved ? NULL : a->running_mean),
+                        .running_var = values_of(saved ? NULL : a->running_var),
+                        .mean = values_of(saved ? a->save_mean : NULL),
+                        .invstd = values_of(saved ? a->save_invstd : NULL),
+                        .dweight = values_of(out[1]),
+                        .dbias = values_of(out[2]),
+                        .partial = scratch,
+                        .coefficients = (char *)scratch + parts};
+  if (a->relu) { /* g where relu's result is above 0 */
+    if (!a->y) NEED(lm_cuda_take(f, lm_nbytes(a->x), &values));
+    masked = a->y ? out[3]->data : values;
+    NEED(LAUNCH("plan", lm_batch_plan_again(&s, &plan, f->stream)));
+    NEED(LAUNCH("mask", lm_batch_mask(&s, g, x, a->y ? a->y->data : NULL, masked, plan.coefficients, f->stream)));
+    g = masked;
+  }
+  NEED(LAUNCH("sums", lm_batch_sums(&s, g, x, saved ? plan.mean : plan.running_mean, scratch, f->stream)));
+  NEED(LAUNCH("plan", lm_batch_plan_backward(&s, &plan, f->stream)));
+  if (a->training) return LAUNCH("back", lm_batch_back(&s, g, x, out[0]->data, plan.coefficients, f->stream));
+  /* statistics that do not depend on x: dx = g * scale */
+  return LAUNCH("back", lm_batch_apply(&s, g, out[0]->data, plan.coefficients, f->stream));
 }
 
 /* Statistics and parameters of any number of dims, contiguous. */
 static lm_values dense_values(const lm_tensor *t) { return t ? (lm_values){t->data, t->dtype, 1} : (lm_values){0}; }
 
-lm_status lm_cuda_layer_norm(const void *args, lm_tensor *const *out) {
-  const lm_layer_norm_args *a = args;
-  void *stream;
+/* Rows without a mean have no kernel here. */
+static lm_status check_centered(bool centered) { return centered ? LM_OK : lm_fail_missing(lm_op_running(), "cuda"); }
+
+lm_status lm_cuda_row_norm(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_row_norm_args *a = args;
+  NEED(check_centered(a->centered));
   lm_layer_job job = {.dtype = a->x->dtype,
                       .rows = out[1]->numel,
-                      .d = product(&a->normalized_shape),
+                      .d = lm_sizes_product(&a->normalized_shape),
                       .x = a->x->data,
                       .y = out[0]->data,
                       .weight = dense_values(a->weight),
@@ -166,19 +107,16 @@ lm_status lm_cuda_layer_norm(const void *args, lm_tensor *const *out) {
                       .rstd = dense_values(out[2]),
                       .eps = a->eps,
                       .processors = lm_cuda_facts_of(a->x->device)->processors};
-  if (job.rows == 0) return LM_OK;
-  NEED(lm_cuda_enter(a->x->device, &stream));
-  return LAUNCH("rows", lm_layer_forward(&job, stream));
+  return job.rows ? LAUNCH("rows", lm_layer_forward(&job, f->stream)) : LM_OK;
 }
 
-lm_status lm_cuda_layer_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_layer_norm_backward_args *a = args;
-  lm_status status = LM_OK;
-  void *stream, *scratch = NULL;
-  size_t bytes = 0;
+lm_status lm_cuda_row_norm_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_row_norm_backward_args *a = args;
+  void *scratch;
+  NEED(check_centered(a->save_mean != NULL));
   lm_layer_job job = {.dtype = a->x->dtype,
-                      .rows = a->save_mean->numel,
-                      .d = product(&a->normalized_shape),
+                      .rows = a->save_rstd->numel,
+                      .d = lm_sizes_product(&a->normalized_shape),
                       .g = a->grad->data,
                       .x = a->x->data,
                       .y = out[0]->data,
@@ -187,13 +125,8 @@ lm_status lm_cuda_layer_norm_backward(const void *args, lm_tensor *const *out) {
                       .rstd = dense_values(a->save_rstd),
                       .processors = lm_cuda_facts_of(a->x->device)->processors};
   if (job.d == 0) return LM_OK;
-  bytes = partial_bytes(lm_layer_parts(&job), job.d);
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
-  if (job.rows > 0) TRY(LAUNCH("rows", lm_layer_backward(&job, stream)));
-  TRY(LAUNCH("sums", lm_layer_param_sums(&job, scratch, stream)));
-  TRY(LAUNCH("finish", lm_layer_param_grads(&job, scratch, dense_values(out[1]), dense_values(out[2]), stream)));
-done:
-  if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
-  return status;
+  NEED(lm_cuda_take(f, partial_bytes(lm_layer_parts(&job), job.d), &scratch));
+  if (job.rows > 0) NEED(LAUNCH("rows", lm_layer_backward(&job, f->stream)));
+  NEED(LAUNCH("sums", lm_layer_param_sums(&job, scratch, f->stream)));
+  return LAUNCH("finish", lm_layer_param_grads(&job, scratch, dense_values(out[1]), dense_values(out[2]), f->stream));
 }

@@ -70,44 +70,51 @@ static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tenso
   return LM_OK;
 }
 
-lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out_) {
+static lm_status pack_weights(const void *args, lm_tensor *const *out_, lm_cuda_frame *f) {
   lm_status status;
   const lm_recurrent_weights_args *a = args;
   lm_tensor **out = (lm_tensor **)out_; /* how large they are is the library's to say */
   const lm_tensor *first = a->weights.v[0];
   const int n = a->weights.n, directions = a->bidirectional ? 2 : 1;
-  lm_device device = first->device;
   lm_tensor **dense = lm_calloc((size_t)n, sizeof *dense), *packed = NULL, *indices = NULL;
-  lm_cudnn *cudnn = NULL;
+  lm_cudnn *cudnn;
   lm_cudnn_rnn *r;
   lm_cudnn_rnn_key key;
-  void *stream;
   if (!dense) return LM_E_OOM;
   TRY(check_wanted());
   TRY(key_of(first->dtype, a->cell, a->bidirectional, a->bias, n / (directions * (a->bias ? 4 : 2)), first->size[1],
              a->weights.v[1]->size[1], &key));
-  TRY(lm_cuda_enter(device, &stream));
-  TRY(lm_cudnn_take(device, stream, &cudnn));
+  TRY(lm_cudnn_take(f, &cudnn));
   TRY(lm_cudnn_rnn_of(cudnn, &key, &r));
   int64_t count = (int64_t)(r->weight_bytes / lm_dtype_size(first->dtype)), tensors = n;
-  TRY(new_result(first->dtype, device, count, &packed));
+  TRY(new_result(first->dtype, f->device, count, &packed));
   TRY(lm_cudnn_rnn_weight_slots(cudnn, r, packed->data));
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &tensors, LM_CONTIGUOUS, &indices));
   for (int i = 0; i < n; i++) {
-    TRY(lm_cuda_lay_out(a->weights.v[i], LM_CONTIGUOUS, true, &dense[i]));
+    lm_tensor *w = a->weights.v[i];
+    if (lm_is_contiguous(w)) {
+      dense[i] = lm_retain(w);
+    } else {
+      TRY(lm_tensor_empty(w->dtype, w->device, w->ndim, w->size, LM_CONTIGUOUS, &dense[i]));
+      TRY(lm_cuda_copy(w, dense[i]));
+    }
     ((int64_t *)indices->data)[i] = r->position[i];
   }
-  TRY(pack(dense, r, packed, stream));
+  TRY(pack(dense, r, packed, f->stream));
   out[0] = packed;
   out[1] = indices;
   packed = indices = NULL;
 done:
-  lm_cudnn_put(device, cudnn);
   for (int i = 0; i < n; i++) lm_cuda_release(dense[i]);
   lm_free(dense);
   lm_cuda_release(packed);
   lm_release(indices);
   return status;
+}
+
+lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out) {
+  const lm_recurrent_weights_args *a = args;
+  return lm_cuda_run(pack_weights, a->weights.v[0]->device, args, out);
 }
 
 /* ---- networks */
@@ -129,115 +136,96 @@ static lm_status lengths_of(const lm_tensor *x, const lm_tensor *h0, const lm_te
   return LM_OK;
 }
 
-/* Operands as cuDNN wants them, and what else a call needs. */
-typedef struct network_call {
-  lm_cudnn_rnn_call call;
-  lm_tensor *x, *weights, *h0, *c0;
-  int *lengths;
-  void *stream;
-} network_call;
-
-static lm_status begin(lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tensor *c0, const lm_tensor *batch_sizes,
-                       int cell, bool bidirectional, bool bias, network_call *o) {
+/* What a pass needs, of operands as cuDNN wants them. */
+static lm_status begin(lm_cuda_frame *f, lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tensor *c0,
+                       const lm_tensor *batch_sizes, int cell, bool bidirectional, bool bias, lm_cudnn_rnn_call *o) {
   lm_cudnn_rnn_key key;
   lm_cudnn_rnn *r;
-  *o = (network_call){.call = {.device = x->device}};
+  *o = (lm_cudnn_rnn_call){.device = f->device, .batch = (int)h0->size[1]};
   NEED(key_of(x->dtype, cell, bidirectional, bias, h0->size[0] / (bidirectional ? 2 : 1), x->size[1], h0->size[2],
               &key));
-  NEED(lm_cuda_enter(x->device, &o->stream));
-  NEED(lm_cudnn_take(x->device, o->stream, &o->call.cudnn));
-  NEED(lm_cudnn_rnn_of(o->call.cudnn, &key, &r));
+  NEED(lm_cudnn_take(f, &o->cudnn));
+  NEED(lm_cudnn_rnn_of(o->cudnn, &key, &r));
+  o->rnn = r;
   if ((size_t)weights->numel * lm_dtype_size(x->dtype) != r->weight_bytes) {
     NEED(lm_fail_value(lm_op_running(), "weights",
                        lm_text("a result of recurrent_weights for x %s and h0 %s", lm_shape_of(x), lm_shape_of(h0)),
                        lm_shape_of(weights)));
   }
-  NEED(lengths_of(x, h0, batch_sizes, &o->lengths, &o->call.steps));
-  NEED(lm_cuda_lay_out(x, LM_CONTIGUOUS, true, &o->x));
-  NEED(lm_cuda_lay_out(weights, LM_CONTIGUOUS, true, &o->weights));
-  NEED(lm_cuda_lay_out(h0, LM_CONTIGUOUS, true, &o->h0));
-  if (c0) NEED(lm_cuda_lay_out(c0, LM_CONTIGUOUS, true, &o->c0));
-  o->call.rnn = r;
-  o->call.batch = (int)h0->size[1];
-  o->call.lengths = o->lengths;
-  o->call.x = o->x->data;
-  o->call.weights = o->weights->data;
-  o->call.h0 = o->h0->data;
-  o->call.c0 = c0 ? o->c0->data : NULL;
+  NEED(lengths_of(x, h0, batch_sizes, &o->lengths, &o->steps));
+  NEED(lm_cuda_lay_out(f, x, LM_CONTIGUOUS, true, &x));
+  NEED(lm_cuda_lay_out(f, weights, LM_CONTIGUOUS, true, &weights));
+  NEED(lm_cuda_lay_out(f, h0, LM_CONTIGUOUS, true, &h0));
+  if (c0) NEED(lm_cuda_lay_out(f, c0, LM_CONTIGUOUS, true, &c0));
+  o->x = x->data;
+  o->weights = weights->data;
+  o->h0 = h0->data;
+  o->c0 = c0 ? c0->data : NULL;
   return LM_OK;
 }
 
-static void end(network_call *o) {
-  lm_cudnn_put(o->call.device, o->call.cudnn);
-  lm_cuda_release(o->x);
-  lm_cuda_release(o->weights);
-  lm_cuda_release(o->h0);
-  lm_cuda_release(o->c0);
-  lm_free(o->lengths);
-}
-
-lm_status lm_cuda_recurrent_network(const void *args, lm_tensor *const *out_) {
+lm_status lm_cuda_recurrent_network(const void *args, lm_tensor *const *out_, lm_cuda_frame *f) {
   lm_status status;
   const lm_recurrent_network_args *a = args;
   lm_tensor **out = (lm_tensor **)out_, *reserve = NULL;
-  network_call o = {.call = {.device = a->x->device}};
+  lm_cudnn_rnn_call o = {.lengths = NULL};
   TRY(check_wanted()); /* the backward pass is what this one was */
-  TRY(begin(a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
-  o.call.y = out[0]->data;
-  o.call.h = out[1]->data;
-  o.call.c = a->c0 ? out[2]->data : NULL;
-  if (a->keep) TRY(lm_cudnn_rnn_reserve(&o.call, &o.call.reserve_bytes));
-  TRY(new_result(LM_U8, a->x->device, (int64_t)o.call.reserve_bytes, &reserve));
-  o.call.reserve = a->keep ? reserve->data : NULL;
-  TRY(lm_cudnn_rnn_forward(&o.call));
+  TRY(begin(f, a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
+  o.y = out[0]->data;
+  o.h = out[1]->data;
+  o.c = a->c0 ? out[2]->data : NULL;
+  if (a->keep) TRY(lm_cudnn_rnn_reserve(&o, &o.reserve_bytes));
+  TRY(new_result(LM_U8, f->device, (int64_t)o.reserve_bytes, &reserve));
+  o.reserve = a->keep ? reserve->data : NULL;
+  TRY(lm_cudnn_rnn_forward(&o));
   out[3] = reserve;
   reserve = NULL;
 done:
   if (status == LM_E_MISSING && lm_log_on(LM_LOG_OP)) lm_log(LM_LOG_OP, "recurrent_network: %s", lm_error());
-  end(&o);
+  lm_free(o.lengths);
   lm_cuda_release(reserve);
   return status;
 }
 
 /* t, dense and aligned, or zeros where it is NULL. */
-static lm_status dense_or_zeros(lm_tensor *t, const lm_tensor *like, void *stream, lm_tensor **out) {
-  if (t) return lm_cuda_lay_out(t, LM_CONTIGUOUS, true, out);
-  NEED(lm_tensor_empty(like->dtype, like->device, like->ndim, like->size, LM_CONTIGUOUS, out));
-  return lm_cuda_check(lm_set_bytes((*out)->data, 0, lm_nbytes(*out), stream), "cudaMemsetAsync");
+static lm_status dense_or_zeros(lm_cuda_frame *f, lm_tensor *t, const lm_tensor *like, const void **out) {
+  lm_tensor *dense;
+  if (t) {
+    NEED(lm_cuda_lay_out(f, t, LM_CONTIGUOUS, true, &dense));
+  } else {
+    NEED(lm_cuda_take_tensor(f, like->dtype, like->ndim, like->size, &dense));
+    NEED(lm_cuda_check(lm_set_bytes(dense->data, 0, lm_nbytes(dense), f->stream), "cudaMemsetAsync"));
+  }
+  *out = dense->data;
+  return LM_OK;
 }
 
 /* What the forward pass kept is written on: a copy is, so that backward may be called again. */
-lm_status lm_cuda_recurrent_network_backward(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_recurrent_network_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status;
   const lm_recurrent_network_backward_args *a = args;
-  lm_tensor *y = NULL, *grad[3] = {NULL}, *reserve = NULL;
-  network_call o;
-  TRY(begin(a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
-  TRY(lm_cudnn_rnn_reserve(&o.call, &o.call.reserve_bytes));
-  if (lm_nbytes(a->work) < o.call.reserve_bytes || !lm_is_contiguous(a->work)) {
+  lm_tensor *y, *reserve;
+  lm_cudnn_rnn_call o;
+  TRY(begin(f, a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
+  TRY(lm_cudnn_rnn_reserve(&o, &o.reserve_bytes));
+  if (lm_nbytes(a->work) < o.reserve_bytes || !lm_is_contiguous(a->work)) {
     TRY(lm_fail_value(lm_op_running(), "work", "a result of recurrent_network with keep = true", lm_shape_of(a->work)));
   }
-  TRY(lm_cuda_lay_out(a->y, LM_CONTIGUOUS, true, &y));
-  TRY(dense_or_zeros(a->grad_y, a->y, o.stream, &grad[0]));
-  TRY(dense_or_zeros(a->grad_h, a->h0, o.stream, &grad[1]));
-  if (a->c0) TRY(dense_or_zeros(a->grad_c, a->c0, o.stream, &grad[2]));
-  TRY(lm_tensor_empty_like(a->work, LM_U8, a->work->device, &reserve));
+  TRY(lm_cuda_lay_out(f, a->y, LM_CONTIGUOUS, true, &y));
+  TRY(dense_or_zeros(f, a->grad_y, a->y, &o.grad_y));
+  TRY(dense_or_zeros(f, a->grad_h, a->h0, &o.grad_h));
+  if (a->c0) TRY(dense_or_zeros(f, a->grad_c, a->c0, &o.grad_c));
+  TRY(lm_cuda_take_like(f, a->work, LM_U8, &reserve));
   TRY(lm_cuda_copy(a->work, reserve));
-  TRY(lm_cuda_check(lm_set_bytes(out[1]->data, 0, lm_nbytes(out[1]), o.stream), "cudaMemsetAsync"));
-  o.call.y = y->data;
-  o.call.reserve = reserve->data;
-  o.call.grad_y = grad[0]->data;
-  o.call.grad_h = grad[1]->data;
-  o.call.grad_c = a->c0 ? grad[2]->data : NULL;
-  o.call.grad_x = out[0]->data;
-  o.call.grad_weights = out[1]->data;
-  o.call.grad_h0 = out[2]->data;
-  o.call.grad_c0 = a->c0 ? out[3]->data : NULL;
-  TRY(lm_cudnn_rnn_backward(&o.call));
+  TRY(lm_cuda_check(lm_set_bytes(out[1]->data, 0, lm_nbytes(out[1]), f->stream), "cudaMemsetAsync"));
+  o.y = y->data;
+  o.reserve = reserve->data;
+  o.grad_x = out[0]->data;
+  o.grad_weights = out[1]->data;
+  o.grad_h0 = out[2]->data;
+  o.grad_c0 = a->c0 ? out[3]->data : NULL;
+  TRY(lm_cudnn_rnn_backward(&o));
 done:
-  end(&o);
-  lm_cuda_release(y);
-  for (int k = 0; k < 3; k++) lm_cuda_release(grad[k]);
-  lm_cuda_release(reserve);
+  lm_free(o.lengths);
   return status;
 }

@@ -20,7 +20,7 @@ static const struct fold {
     [LM_STATISTIC_COUNT_NONZERO] = {LM_REDUCE_NONZERO, LM_FINISH_NONE},
 };
 
-lm_status lm_cuda_reduce(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_reduce(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_reduce_args *a = args;
   bool reduced[LM_MAX_DIMS] = {false};
   for (int i = 0; i < a->dim.n; i++) reduced[a->dim.v[i]] = true;
@@ -31,10 +31,10 @@ lm_status lm_cuda_reduce(const void *args, lm_tensor *const *out) {
   }
   if (fold.kind == LM_REDUCE_NUMBERS && !lm_dtype_is_float(a->x->dtype)) fold.kind = LM_REDUCE_SUM;
   lm_reduce_job job = {.kind = fold.kind, .finish = fold.finish, .p = a->parameter, .correction = a->parameter};
-  return lm_cuda_fold(&job, a->x, out[0], reduced);
+  return lm_cuda_fold(f, &job, a->x, out[0], reduced);
 }
 
-lm_status lm_cuda_extreme_along(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_extreme_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_extreme_along_args *a = args;
   const lm_tensor *indices = out[0], *values = out[1]; /* laid out alike; values may be NULL */
   bool reduced[LM_MAX_DIMS] = {false};
@@ -43,5 +43,5 @@ lm_status lm_cuda_extreme_along(const void *args, lm_tensor *const *out) {
                        .out = values ? values->data : NULL,
                        .out_dtype = values ? values->dtype : LM_NO_DTYPE,
                        .position = (int64_t *)indices->data};
-  return lm_cuda_fold(&job, a->x, indices, reduced);
+  return lm_cuda_fold(f, &job, a->x, indices, reduced);
 }

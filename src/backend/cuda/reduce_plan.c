@@ -89,10 +89,10 @@ static bool wants_cols(const lm_reduce_job *job) {
   return run != 1 && last_stride(&job->kept) < run;
 }
 
-lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced) {
-  lm_status status = LM_OK;
-  void *stream, *partial = NULL;
-  size_t bytes = lm_dtype_size(x->dtype), scratch = 0;
+lm_status lm_cuda_fold(lm_cuda_frame *f, lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out,
+                       const bool *reduced) {
+  void *partial = NULL;
+  size_t bytes = lm_dtype_size(x->dtype);
   bool kept[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) kept[d] = !reduced[d];
   if (!job->position) {
@@ -106,7 +106,6 @@ lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *
   job->count = lm_dims_count(&job->reduced);
   int64_t results = lm_dims_count(&job->kept);
   if (results == 0) return LM_OK;
-  TRY(lm_cuda_enter(x->device, &stream));
   int processors = lm_cuda_facts_of(x->device)->processors;
   job->cols = wants_cols(job);
   if (job->cols) {
@@ -114,16 +113,7 @@ lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *
   } else {
     plan_rows(job, bytes, processors);
   }
-  if (job->parts > 1) {
-    scratch = (size_t)job->parts * (size_t)results * LM_REDUCE_STATE;
-    TRY(lm_cuda_scratch(x->device, scratch, &partial));
-  }
-  if (job->position) {
-    TRY(LAUNCH("lm_reduce_indices", lm_reduce_indices(job, partial, stream)));
-  } else {
-    TRY(LAUNCH("lm_reduce_run", lm_reduce_run(job, partial, stream)));
-  }
-done:
-  if (partial) lm_cuda_scratch_done(x->device, partial, scratch);
-  return status;
+  if (job->parts > 1) NEED(lm_cuda_take(f, (size_t)job->parts * (size_t)results * LM_REDUCE_STATE, &partial));
+  if (job->position) return LAUNCH("lm_reduce_indices", lm_reduce_indices(job, partial, f->stream));
+  return LAUNCH("lm_reduce_run", lm_reduce_run(job, partial, f->stream));
 }

@@ -14,4 +14,5 @@ static inline int lm_cuda_power(int64_t n, int limit) {
 /* Runs the fold that job says, over x's dims with reduced[d]. `out` has x's sizes along the others and 1 along those.
  * The job's kind, finish, p and correction are the caller's, and out and place for what is not a plain result in `out`.
  */
-lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced);
+lm_status lm_cuda_fold(lm_cuda_frame *f, lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out,
+                       const bool *reduced);

@@ -3,11 +3,9 @@
 
 #include "backend/cuda/cuda.h"
 
-lm_status lm_cuda_scan(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_scan_args *a = args;
   const lm_tensor *x = a->x;
-  lm_status status = LM_OK;
-  void *stream;
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) others[d] = d != a->dim;
   lm_scan_job job = {.kind = (lm_scan_kind)a->kind,
@@ -23,8 +21,5 @@ lm_status lm_cuda_scan(const void *args, lm_tensor *const *out) {
                      .indices = out[1] ? (int64_t *)out[1]->data : NULL};
   job.lines = lm_dims_of(x->ndim, x->size, others, LM_SCAN_SIDES, (const int64_t *[]){x->stride, out[0]->stride}, true);
   job.columns = job.lines.ndim > 0 && job.lines.stride[LM_SCAN_X][job.lines.ndim - 1] < x->stride[a->dim];
-  TRY(lm_cuda_enter(x->device, &stream));
-  TRY(LAUNCH("lm_scan_run", lm_scan_run(&job, stream)));
-done:
-  return status;
+  return LAUNCH("lm_scan_run", lm_scan_run(&job, f->stream));
 }

@@ -38,12 +38,10 @@ static void plan_cols(lm_softmax_job *job) {
   job->threads = lanes * rows;
 }
 
-lm_status lm_cuda_softmax_along(const void *args, lm_tensor *const *outs) {
+lm_status lm_cuda_softmax_along(const void *args, lm_tensor *const *outs, lm_cuda_frame *f) {
   const lm_softmax_along_args *a = args;
   const lm_tensor *x = a->x, *y = a->y, *out = outs[0];
   const int64_t dim = a->dim;
-  lm_status status = LM_OK;
-  void *stream;
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < out->ndim; d++) others[d] = d != dim;
   lm_softmax_job job = {
@@ -63,8 +61,5 @@ lm_status lm_cuda_softmax_along(const void *args, lm_tensor *const *outs) {
   } else {
     plan_rows(&job);
   }
-  TRY(lm_cuda_enter(out->device, &stream));
-  TRY(LAUNCH("lm_softmax_run", lm_softmax_run(&job, stream)));
-done:
-  return status;
+  return LAUNCH("lm_softmax_run", lm_softmax_run(&job, f->stream));
 }

@@ -57,79 +57,53 @@ static lm_topk job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, 
   return t;
 }
 
-lm_status lm_cuda_topk(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
+lm_status lm_cuda_topk(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_topk_args *a = args;
-  void *stream;
   lm_topk t = job_of(a->x, a->dim, a->k, a->largest, out);
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  if (t.k <= LM_TOPK_BLOCK && (t.n <= LONG_LINE || lm_dims_count(&t.lines) >= FEW_LINES) && t.n <= INT32_MAX) {
-    status = LAUNCH("select", lm_topk_lines(stream, &t));
-  } else {
-    status = sort_lines(a->x->device, stream, &t);
-  }
-done:
-  return status;
+  if (t.k <= LM_TOPK_BLOCK && (t.n <= LONG_LINE || lm_dims_count(&t.lines) >= FEW_LINES) && t.n <= INT32_MAX)
+    return LAUNCH("select", lm_topk_lines(f->stream, &t));
+  return sort_lines(f->device, f->stream, &t);
 }
 
 /* ---- one of each line */
 
-lm_status lm_cuda_kth_along(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_kth_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_kth_along_args *a = args;
-  lm_status status = LM_OK;
-  void *stream;
   lm_topk t = job_of(a->x, a->dim, a->k, false, out);
   if (t.n > INT32_MAX) { return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^31 - 1 on CUDA", t.n); }
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(LAUNCH("select", lm_kth_lines(stream, &t)));
-done:
-  return status;
+  return LAUNCH("select", lm_kth_lines(f->stream, &t));
 }
 
-lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
+lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_searchsorted_args *a = args;
   const lm_tensor *rows = a->sorted_sequence;
   int64_t each = rows->ndim == 1 ? -1 : a->x->size[a->x->ndim - 1];
-  void *stream;
-  TRY(lm_cuda_enter(rows->device, &stream));
-  TRY(LAUNCH("search", lm_search_sorted(stream, rows->dtype, rows->data, rows->size[rows->ndim - 1], a->x->data,
-                                        out[0]->numel, each, a->right, (int64_t *)out[0]->data)));
-done:
-  return status;
+  return LAUNCH("search", lm_search_sorted(f->stream, rows->dtype, rows->data, rows->size[rows->ndim - 1], a->x->data,
+                                           out[0]->numel, each, a->right, (int64_t *)out[0]->data));
 }
 
 /* ---- randperm */
 
 /* The CPU's permutation for an equal draw (kernels/sort.cu says how). */
-lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status = LM_OK;
   const lm_randperm_args *a = args;
-  lm_tensor *y = out[0], *order = NULL;
+  lm_tensor *y = out[0], *order = y;
   lm_pairs pairs = {.n = 0};
-  size_t bytes = 2 * sizeof(uint32_t) * (size_t)a->n;
-  uint32_t *links = NULL;
-  void *stream, *block = NULL;
+  void *block;
   if (a->n == 0) return LM_OK;
-  TRY(lm_cuda_enter(y->device, &stream));
-  TRY(lm_pairs_open(y->device, a->n, sizeof(uint32_t), &pairs));
-  TRY(lm_cuda_scratch(y->device, bytes, &block));
-  if (y->dtype == LM_I64 && lm_is_contiguous(y)) {
-    order = lm_retain(y);
-  } else {
-    TRY(lm_tensor_empty(LM_I64, y->device, 1, &a->n, LM_CONTIGUOUS, &order));
-  }
+  TRY(lm_pairs_open(f->device, a->n, sizeof(uint32_t), &pairs));
+  TRY(lm_cuda_take(f, 2 * sizeof(uint32_t) * (size_t)a->n, &block));
+  uint32_t *links = block;
+  if (y->dtype != LM_I64 || !lm_is_contiguous(y)) TRY(lm_cuda_take_tensor(f, LM_I64, 1, &a->n, &order));
   lm_draw draw = lm_generator_take(a->generator, y->device, ((uint64_t)a->n + 1) / 2);
-  TRY(LAUNCH("draw",
-             lm_randperm_targets(stream, a->n, draw.seed, draw.offset, lm_generator_extra(), pairs.keys, pairs.order)));
-  TRY(lm_pairs_sort(&pairs, stream, lm_bits_of((uint64_t)a->n - 1)));
-  links = block;
-  TRY(LAUNCH("chase", lm_randperm_chase(stream, a->n, pairs.keys, pairs.sorted_keys, pairs.sorted, links, links + a->n,
-                                        (int64_t *)order->data)));
+  TRY(LAUNCH("draw", lm_randperm_targets(f->stream, a->n, draw.seed, draw.offset, lm_generator_extra(), pairs.keys,
+                                         pairs.order)));
+  TRY(lm_pairs_sort(&pairs, f->stream, lm_bits_of((uint64_t)a->n - 1)));
+  TRY(LAUNCH("chase", lm_randperm_chase(f->stream, a->n, pairs.keys, pairs.sorted_keys, pairs.sorted, links,
+                                        links + a->n, (int64_t *)order->data)));
   if (order != y) TRY(lm_cuda_copy(order, y));
 done:
-  if (block) lm_cuda_scratch_done(y->device, block, bytes);
   lm_pairs_close(&pairs);
-  lm_cuda_release(order);
   return status;
 }

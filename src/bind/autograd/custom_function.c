@@ -63,61 +63,51 @@ static lm_status call_custom(void *ctx, int ngrad, lm_tensor *const *grads, int 
   return lm_call_lua(c->base.owner, run_custom, &(custom_call){c, ngrad, grads, gin});
 }
 
-typedef struct lists {
-  lm_tensor **in, **out, **saved;
-  int nin, nout, nsaved;
-} lists;
-
-static void free_lists(lists *l) {
-  lm_free(l->in);
-  lm_free(l->out);
-  lm_free(l->saved);
-}
-
-static int index_in(const lm_tensor *t, int n, lm_tensor *const *list) {
+static int index_in(const lm_tensor *t, lm_list list) {
   int i = 0;
-  while (i < n && list[i] != t) i++;
-  return i < n ? i : -1;
+  while (i < list.n && list.v[i] != t) i++;
+  return i < list.n ? i : -1;
 }
 
 /* *recorded is NULL where no input asks for a gradient. */
 static lm_status record(lua_State *L, lm_lua *s, void *arg) {
   custom_callback **recorded = arg;
-  lists l = {0};
+  lm_list in = {0}, out = {0}, saved = {0};
   lm_status status;
   const char *fn = lua_tostring(L, 1);
-  TRY(lm_read_list(L, s, 3, fn, "inputs", false, &l.nin, &l.in));
-  TRY(lm_read_list(L, s, 4, fn, "outputs", false, &l.nout, &l.out));
-  TRY(lm_read_list(L, s, 5, fn, "saved", false, &l.nsaved, &l.saved));
+  TRY(LM_READ_ARGS(L, s, 3, fn, {"inputs", LM_ARG_TL, &in}, {"outputs", LM_ARG_TL, &out},
+                   {"saved", LM_ARG_TL, &saved}));
   custom_callback *c =
-      (custom_callback *)lm_callback_new(s->callbacks, sizeof *c + (size_t)l.nsaved * sizeof c->saved[0]);
+      (custom_callback *)lm_callback_new(s->callbacks, sizeof *c + (size_t)saved.n * sizeof c->saved[0]);
   if (!c) TRY(s->callbacks ? LM_E_OOM : LM_E_STATE);
-  c->nsaved = l.nsaved;
-  c->nin = l.nin;
-  for (int i = 0; i < l.nsaved; i++) {
-    int in = index_in(l.saved[i], l.nin, l.in), out = index_in(l.saved[i], l.nout, l.out);
-    c->saved[i] = in >= 0 ? in : out >= 0 ? -1 - out : OTHER;
+  c->nsaved = saved.n;
+  c->nin = in.n;
+  for (int i = 0; i < saved.n; i++) {
+    int of_in = index_in(saved.v[i], in), of_out = index_in(saved.v[i], out);
+    c->saved[i] = of_in >= 0 ? of_in : of_out >= 0 ? -1 - of_out : OTHER;
   }
   lm_custom custom = {.name = fn,
                       .fn = call_custom,
                       .ctx = c,
                       .release = lm_callback_release,
-                      .nin = l.nin,
-                      .nout = l.nout,
-                      .nsaved = l.nsaved,
-                      .in = l.in,
-                      .out = l.out,
-                      .saved = l.saved};
+                      .nin = in.n,
+                      .nout = out.n,
+                      .nsaved = saved.n,
+                      .in = in.v,
+                      .out = out.v,
+                      .saved = saved.v};
   TRY(lm_custom_record(&custom)); /* releases the callback where it fails */
-  c->node = l.nout > 0 ? lm_custom_node(l.out[0]) : NULL;
+  c->node = out.n > 0 ? lm_custom_node(out.v[0]) : NULL;
   *recorded = c->node ? c : NULL;
 done:
-  free_lists(&l);
+  lm_free(in.v);
+  lm_free(out.v);
+  lm_free(saved.v);
   return status;
 }
 
 /* custom_record(name, backward, inputs, outputs, saved) */
-static int bind_custom_record(lua_State *L) {
+LM_FUNCTION(custom_record) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 5);
   lm_callbacks_drain(L, s->callbacks);
@@ -148,7 +138,7 @@ static lm_status fetch_saved(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* custom_saved(i): inside a backward of custom_record, the i-th saved tensor with its history. */
-static int bind_custom_saved(lua_State *L) {
+LM_FUNCTION(custom_saved) {
   fetching f = {.c = (custom_callback *)LM_STATE(L)->in_backward};
   int64_t i = lm_need_int(L, 1, "saved_tensors", "i");
   if (!f.c || !f.c->node) return lm_raise_text(L, "saved_tensors: cannot be read outside of backward");
@@ -157,6 +147,3 @@ static int bind_custom_saved(lua_State *L) {
   f.i = (int)i - 1;
   return lm_return_tensors(L, 1, 1, fetch_saved, &f, &f.out);
 }
-
-const luaL_Reg lm_custom_functions[] = {
-    {"custom_record", bind_custom_record}, {"custom_saved", bind_custom_saved}, {NULL, NULL}};

@@ -29,7 +29,7 @@ static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) 
 }
 
 /* _register_hook(x, f, accumulate) -> id */
-static int bind_register(lua_State *L) {
+LM_FUNCTION(_register_hook) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
   bool accumulate = lua_toboolean(L, 3);
@@ -62,7 +62,7 @@ static int bind_register(lua_State *L) {
 }
 
 /* _remove_hook(x, id, callback) */
-static int bind_remove(lua_State *L) {
+LM_FUNCTION(_remove_hook) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return 0;
@@ -77,7 +77,7 @@ static int bind_remove(lua_State *L) {
 }
 
 /* checkpoint(f, again, ...) -> f(...), recorded without saving anything; again() computes it once more. */
-static int bind_checkpoint(lua_State *L) {
+LM_FUNCTION(checkpoint) {
   lm_lua *s = LM_STATE(L);
   if (lua_type(L, 1) != LUA_TFUNCTION || lua_type(L, 2) != LUA_TFUNCTION) {
     int wrong = lua_type(L, 1) == LUA_TFUNCTION ? 2 : 1;
@@ -102,6 +102,3 @@ static int bind_checkpoint(lua_State *L) {
   lm_recompute_end(r);
   return failed ? lua_error(L) : lua_gettop(L);
 }
-
-const luaL_Reg lm_hook_functions[] = {
-    {"checkpoint", bind_checkpoint}, {"_register_hook", bind_register}, {"_remove_hook", bind_remove}, {NULL, NULL}};

@@ -13,12 +13,12 @@ static int with_grad(lua_State *L, const char *fn, bool on) {
   return failed ? lua_error(L) : lua_gettop(L);
 }
 
-static int bind_no_grad(lua_State *L) { return with_grad(L, "no_grad", false); }
-static int bind_enable_grad(lua_State *L) { return with_grad(L, "enable_grad", true); }
+LM_FUNCTION(no_grad) { return with_grad(L, "no_grad", false); }
+LM_FUNCTION(enable_grad) { return with_grad(L, "enable_grad", true); }
 
-static int bind_is_grad_enabled(lua_State *L) { return lm_return_bool(L, lm_grad_enabled()); }
+LM_FUNCTION(is_grad_enabled) { return lm_return_bool(L, lm_grad_enabled()); }
 
-static int bind_set_grad_enabled(lua_State *L) {
+LM_FUNCTION(set_grad_enabled) {
   bool on = lm_need_bool(L, 1, "set_grad_enabled", "on");
   lua_pushboolean(L, lm_grad_enabled());
   lm_set_grad_enabled(on);
@@ -26,7 +26,7 @@ static int bind_set_grad_enabled(lua_State *L) {
 }
 
 /* detect_anomaly(f, ...) */
-static int bind_detect_anomaly(lua_State *L) {
+LM_FUNCTION(detect_anomaly) {
   lm_need_function(L, 1, "autograd.detect_anomaly", "");
   bool before = lm_anomaly();
   lm_set_anomaly(true);
@@ -37,7 +37,7 @@ static int bind_detect_anomaly(lua_State *L) {
 }
 
 /* set_detect_anomaly(on) -> whether it was */
-static int bind_set_detect_anomaly(lua_State *L) {
+LM_FUNCTION(set_detect_anomaly) {
   bool on = lm_need_bool(L, 1, "set_detect_anomaly", "on");
   lua_pushboolean(L, lm_anomaly());
   lm_set_anomaly(on);
@@ -46,33 +46,32 @@ static int bind_set_detect_anomaly(lua_State *L) {
 }
 
 /* is_checkpointing(): inside the function of a checkpoint, the first time or again */
-static int bind_is_checkpointing(lua_State *L) { return lm_return_bool(L, lm_recompute_is_active()); }
+LM_FUNCTION(is_checkpointing) { return lm_return_bool(L, lm_recompute_is_active()); }
 
-static int bind_is_anomaly_enabled(lua_State *L) { return lm_return_bool(L, lm_anomaly()); }
+LM_FUNCTION(is_anomaly_enabled) { return lm_return_bool(L, lm_anomaly()); }
 
 /* autocast({device = …, dtype = …, enabled = true, cache_enabled = true}, f, ...): for tensors of one kind of device,
  * or of every kind where none is given, beside what surrounding scopes say of other kinds. dtype: float16 on CUDA and
  * bfloat16 elsewhere, by default. */
-static int bind_autocast(lua_State *L) {
+LM_FUNCTION(autocast) {
   lm_device device = LM_NO_DEVICE;
   lm_dtype dtype = LM_NO_DTYPE;
   bool enabled = true, cached = true;
-  static const char *const names[] = {"device_type", "dtype", "enabled", "cache_enabled", NULL};
-  int before_f = 0;
-  while (before_f < lua_gettop(L) && lua_type(L, before_f + 1) != LUA_TFUNCTION) before_f++;
-  if (before_f < lua_gettop(L) && before_f > 0 && (before_f > 1 || lua_type(L, 1) != LUA_TTABLE)) {
-    lm_need(L, lm_fold_options(L, "autocast", 1, before_f, names));
-  }
-  if (lua_type(L, 1) != LUA_TTABLE) {
+  const lm_param params[] = {{"device_type", LM_ARG_DEVICE, &device},
+                             {"dtype", LM_ARG_DTYPE, &dtype},
+                             {"enabled", LM_ARG_B, &enabled},
+                             {"cache_enabled", LM_ARG_B, &cached},
+                             {"device", LM_ARG_DEVICE, &device}};
+  int top = lua_gettop(L), f = 1;
+  uint32_t given;
+  while (f < top && lua_type(L, f) != LUA_TFUNCTION) f++;
+  if (f == 1 || lua_type(L, f) != LUA_TFUNCTION) {
+    if (lua_type(L, 1) == LUA_TTABLE) lm_need_function(L, 2, "autocast", "{…}, ");
     lm_status status = lm_fail_arg(L, LM_STATE(L), 1, "autocast", "options", "a table before the function");
     return lm_raise(L, lm_remedy(status, "write lm.autocast({dtype = \"bfloat16\"}, function() … end)"));
   }
-  lm_need_function(L, 2, "autocast", "{…}, ");
-  int top = lua_gettop(L);
   luaL_checkstack(L, 8, "autocast");
-  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 1, "autocast", {"device", LM_OPTION_DEVICE, &device},
-                             {"device_type", LM_OPTION_DEVICE, &device}, {"dtype", LM_OPTION_DTYPE, &dtype},
-                             {"enabled", LM_OPTION_BOOL, &enabled}, {"cache_enabled", LM_OPTION_BOOL, &cached}));
+  lm_need(L, lm_read_call(L, LM_STATE(L), 1, f - 1, "autocast", 4, 5, params, &given));
   if (dtype != LM_NO_DTYPE && dtype != LM_BF16 && dtype != LM_F16)
     return lm_raise(L, lm_fail_dtype("autocast", "dtype", "bfloat16 or float16", lm_dtype_name(dtype)));
   lm_autocast mode = lm_autocast_get();
@@ -83,27 +82,22 @@ static int bind_autocast(lua_State *L) {
     mode.dtype[kind] = dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16;
   }
   lm_autocast before = lm_autocast_enter(mode);
-  int failed = lm_pcall(L, top - 2, LUA_MULTRET);
+  int failed = lm_pcall(L, top - f, LUA_MULTRET);
   lm_autocast_leave(before);
-  return failed ? lua_error(L) : lua_gettop(L) - 1;
+  return failed ? lua_error(L) : lua_gettop(L) - f + 1;
 }
 
 /* is_autocast_enabled([device]): for the kind of that device, or for any. */
-static int bind_is_autocast_enabled(lua_State *L) {
+LM_FUNCTION(is_autocast_enabled) {
   uint8_t on = lm_autocast_get().on;
   if (!lua_isnoneornil(L, 1)) on = on >> LM_DEVICE_KIND(lm_need_device(L, 1, "is_autocast_enabled")) & 1;
   return lm_return_bool(L, on != 0);
 }
 
 /* get_autocast_dtype([device]) -> what products of tensors there become within the scope, or nil outside of one. */
-static int bind_get_autocast_dtype(lua_State *L) {
+LM_FUNCTION(get_autocast_dtype) {
   int kind = LM_DEVICE_KIND(lm_device_or_default(L, 1, "get_autocast_dtype"));
   lm_autocast mode = lm_autocast_get();
   if (!(mode.on >> kind & 1)) return 0;
   return lm_return_text(L, lm_dtype_name(mode.dtype[kind]));
 }
-
-const luaL_Reg lm_mode_functions[] = {
-    FN(no_grad),        FN(enable_grad),         FN(is_grad_enabled),    FN(set_grad_enabled),
-    FN(detect_anomaly), FN(set_detect_anomaly),  FN(is_anomaly_enabled), FN(is_checkpointing),
-    FN(autocast),       FN(is_autocast_enabled), FN(get_autocast_dtype), {NULL, NULL}};

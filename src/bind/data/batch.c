@@ -17,8 +17,8 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   gathering *v = arg;
   lm_tensor *x, *index;
   NEED(lm_read_tensor(L, s, 1, v->fn, "x", &x));
-  NEED(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_OPTION_DTYPE, &v->dtype}, {"scale", LM_OPTION_NUMBER, &v->scale},
-                       {"bias", LM_OPTION_NUMBER, &v->bias}));
+  NEED(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_ARG_DTYPE, &v->dtype}, {"scale", LM_ARG_F, &v->scale},
+                       {"bias", LM_ARG_F, &v->bias}));
   if (v->one) {
     int64_t k;
     NEED(lm_read_int(L, s, 2, v->fn, "number", &k));
@@ -33,27 +33,22 @@ static int gathering_of(lua_State *L, const char *fn, bool one) {
   return lm_return_tensors(L, 3, 1, gather, &v, &v.rows);
 }
 
-static int bind_gather_rows(lua_State *L) { return gathering_of(L, "gather_rows", false); }
-static int bind_gather_row(lua_State *L) { return gathering_of(L, "gather_row", true); }
+LM_FUNCTION(gather_rows) { return gathering_of(L, "gather_rows", false); }
+LM_FUNCTION(gather_row) { return gathering_of(L, "gather_row", true); }
 
 /* ---- permutation(n, seed), draws(n, seed, count) */
 
 static lm_status permute(lua_State *L, lm_lua *s, void *arg) {
   int64_t n, seed;
-  NEED(lm_read_int(L, s, 1, "permutation", "n", &n));
-  NEED(lm_read_int(L, s, 2, "permutation", "seed", &seed));
+  NEED(LM_READ_ARGS(L, s, 1, "permutation", {"n", LM_ARG_I, &n}, {"seed", LM_ARG_I, &seed}));
   return lm_permutation(n, (uint64_t)seed, arg);
 }
 
 static lm_status draw_numbers(lua_State *L, lm_lua *s, void *arg) {
   int64_t n, seed, count;
-  NEED(lm_read_int(L, s, 1, "draws", "n", &n));
-  NEED(lm_read_int(L, s, 2, "draws", "seed", &seed));
-  NEED(lm_read_int(L, s, 3, "draws", "count", &count));
+  NEED(LM_READ_ARGS(L, s, 1, "draws", {"n", LM_ARG_I, &n}, {"seed", LM_ARG_I, &seed}, {"count", LM_ARG_I, &count}));
   return lm_draws(n, count, (uint64_t)seed, arg);
 }
 
-static int bind_permutation(lua_State *L) { return lm_return_tensor(L, 2, permute); }
-static int bind_draws(lua_State *L) { return lm_return_tensor(L, 3, draw_numbers); }
-
-const luaL_Reg lm_batch_functions[] = {FN(gather_rows), FN(gather_row), FN(permutation), FN(draws), {NULL, NULL}};
+LM_FUNCTION(permutation) { return lm_return_tensor(L, 2, permute); }
+LM_FUNCTION(draws) { return lm_return_tensor(L, 3, draw_numbers); }

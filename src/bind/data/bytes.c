@@ -8,25 +8,21 @@
 
 static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **out = arg;
-  (void)s;
-  if (lua_type(L, 1) != LUA_TSTRING)
-    return lm_fail_value("bytes_tensor", "bytes", "a string", lm_describe_arg(L, s, 1));
   size_t n;
-  const char *text = lua_tolstring(L, 1, &n);
+  const char *text;
+  NEED(lm_read_string(L, s, 1, "bytes_tensor", "bytes", &text, &n));
   int64_t size = (int64_t)n;
   lm_status status = lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out);
   if (status == LM_OK && n) memcpy((*out)->data, text, n);
   return status;
 }
 
-static int bind_bytes_tensor(lua_State *L) { return lm_return_tensor(L, 1, bytes_tensor); }
+LM_FUNCTION(bytes_tensor) { return lm_return_tensor(L, 1, bytes_tensor); }
 
-static int bind_count_up(lua_State *L) {
+LM_FUNCTION(count_up) {
   lm_tensor *t;
   lm_need(L, lm_read_plain(L, LM_STATE(L), 1, "count_up", "t", LM_I64, &t));
   if (t->numel != 1) return lm_raise_arg(L, 1, "count_up", "t", "a tensor of one element");
   __atomic_fetch_add((int64_t *)t->data, 1, __ATOMIC_RELAXED);
   return 0;
 }
-
-const luaL_Reg lm_bytes_functions[] = {{"bytes_tensor", bind_bytes_tensor}, {"count_up", bind_count_up}, {NULL, NULL}};

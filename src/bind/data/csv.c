@@ -26,10 +26,8 @@ static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_ten
                            const int64_t **out) {
   lm_tensor *spans;
   int64_t i, k = 1;
-  NEED(lm_read_plain(L, s, 1, fn, "text", LM_U8, text));
-  NEED(lm_read_plain(L, s, 2, fn, "spans", LM_I64, &spans));
-  NEED(lm_read_int(L, s, 3, fn, "i", &i));
-  if (!lua_isnil(L, 4)) NEED(lm_read_int(L, s, 4, fn, "k", &k));
+  NEED(LM_READ_ARGS(L, s, 1, fn, {"text", LM_ARG_BYTES, text}, {"spans", LM_ARG_INT64S, &spans}, {"i", LM_ARG_I, &i},
+                    {"k", LM_ARG_I | LM_OR_NIL, &k}));
   *meant = spans->ndim == 3;
   int64_t columns = *meant ? spans->size[1] : 1;
   if (spans->ndim < 2 || spans->ndim > 3 || spans->size[spans->ndim - 1] != 2 || i < 1 || i > spans->size[0] || k < 1 ||
@@ -44,7 +42,7 @@ static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_ten
   return LM_OK;
 }
 
-static int bind_span_text(lua_State *L) {
+LM_FUNCTION(span_text) {
   lm_tensor *text;
   const int64_t *span = NULL;
   bool meant;
@@ -62,7 +60,7 @@ static int bind_span_text(lua_State *L) {
   return 1;
 }
 
-static int bind_csv_line_of(lua_State *L) {
+LM_FUNCTION(csv_line_of) {
   lm_tensor *text;
   const int64_t *span = NULL;
   bool meant;
@@ -79,9 +77,8 @@ static int bind_csv_line_of(lua_State *L) {
 static lm_status read_csv(lua_State *L, const lm_lua *s, const char *fn, lm_csv *c) {
   lm_tensor *text;
   const char *delimiter;
-  NEED(lm_read_text(L, s, 1, fn, "path", &c->path));
-  NEED(lm_read_plain(L, s, 2, fn, "text", LM_U8, &text));
-  NEED(lm_read_text(L, s, 3, fn, "delimiter", &delimiter));
+  NEED(LM_READ_ARGS(L, s, 1, fn, {"path", LM_ARG_TEXT, &c->path}, {"text", LM_ARG_BYTES, &text},
+                    {"delimiter", LM_ARG_TEXT, &delimiter}));
   c->text = text->numel ? (const char *)text->data : "";
   c->n = text->numel;
   c->delimiter = delimiter[0];
@@ -94,15 +91,16 @@ static lm_status csv_rows(lua_State *L, lm_lua *s, void *arg) {
   return status == LM_OK ? lm_csv_rows(&c, arg) : status;
 }
 
-static int bind_csv_rows(lua_State *L) { return lm_return_tensor(L, 3, csv_rows); }
+LM_FUNCTION(csv_rows) { return lm_return_tensor(L, 3, csv_rows); }
 
-static int bind_csv_fields(lua_State *L) {
+LM_FUNCTION(csv_fields) {
   static const char fn[] = "csv_fields";
   lm_csv c;
   int count;
   lua_settop(L, 5);
   lm_bytes *made = lm_object_new(L, &buffer_type);
-  int64_t from = lm_need_int(L, 4, fn, "from"), to = lm_need_int(L, 5, fn, "to");
+  int64_t from, to;
+  LM_NEED_ARGS(L, 4, fn, {"from", LM_ARG_I, &from}, {"to", LM_ARG_I, &to});
   lm_need(L, read_csv(L, LM_STATE(L), fn, &c));
   if (from < 0 || to < from || to > c.n)
     return lm_raise(L,
@@ -175,8 +173,7 @@ static lm_status csv_read(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   TRY(read_csv(L, s, fn, &c));
   TRY(lm_read_plain(L, s, 4, fn, "starts", LM_I64, &starts));
-  TRY(lm_read_bool(L, s, 8, fn, "nan", &plan.nan));
-  TRY(lm_read_bool(L, s, 9, fn, "skip", &plan.skip));
+  TRY(LM_READ_ARGS(L, s, 8, fn, {"nan", LM_ARG_B, &plan.nan}, {"skip", LM_ARG_B, &plan.skip}));
   TRY(read_plan(L, s, &v, &plan));
   const int64_t *at = (const int64_t *)starts->data;
   bool rising = starts->ndim == 1 && starts->numel > 0;
@@ -192,15 +189,11 @@ done:
   return status;
 }
 
-static int bind_csv_read(lua_State *L) {
+LM_FUNCTION(csv_read) {
   csv_result result = {0};
   lua_settop(L, 9);
-  for (int i = 5; i <= 7; i++) luaL_checktype(L, i, LUA_TTABLE);
+  for (int i = 5; i <= 7; i++) lm_need_table(L, i, "csv_read", "columns");
   lm_return_tensors(L, 9, 2, csv_read, &result, result.made);
   lua_pushnumber(L, (double)result.table.rows);
   return 3;
 }
-
-const luaL_Reg lm_csv_functions[] = {{"span_text", bind_span_text},   {"csv_rows", bind_csv_rows},
-                                     {"csv_fields", bind_csv_fields}, {"csv_line_of", bind_csv_line_of},
-                                     {"csv_read", bind_csv_read},     {NULL, NULL}};

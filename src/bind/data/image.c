@@ -32,17 +32,16 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
 enum { HEADER = 5, MODE, CROP, AT_LEAST };
 
 static lm_status read_image(lua_State *L, const lm_lua *s, const char *fn, lm_image *im) {
-  NEED(lm_read_text(L, s, 2, fn, "name", &im->name));
   NEED(read_bytes(L, s, 1, fn, "bytes", &im->bytes, &im->nbytes));
-  NEED(lm_read_int(L, s, 3, fn, "max_pixels", &im->max_pixels));
-  NEED(lm_read_bool(L, s, 4, fn, "apply_exif_orientation", &im->upright));
-  NEED(lm_read_bool(L, s, 5, fn, "allow_corrupt", &im->allow_corrupt));
+  NEED(LM_READ_ARGS(L, s, 2, fn, {"name", LM_ARG_TEXT, &im->name}, {"max_pixels", LM_ARG_I, &im->max_pixels},
+                    {"apply_exif_orientation", LM_ARG_B, &im->upright},
+                    {"allow_corrupt", LM_ARG_B, &im->allow_corrupt}));
   return lm_image_read_header(im);
 }
 
 static lm_status read_header(lua_State *L, lm_lua *s, void *arg) { return read_image(L, s, "open_image", arg); }
 
-static int bind_image_header(lua_State *L) {
+LM_FUNCTION(image_header) {
   lm_image im;
   lua_settop(L, HEADER);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_header, &im));
@@ -59,9 +58,8 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   int64_t mode;
   lm_ints crop = {.n = -1}, at_least = {.n = -1}; /* not given */
   NEED(read_image(L, s, fn, &im));
-  NEED(lm_read_int(L, s, MODE, fn, "mode", &mode));
-  if (!lua_isnil(L, CROP)) NEED(lm_read_ints(L, s, CROP, fn, "crop", false, &crop));
-  if (!lua_isnil(L, AT_LEAST)) NEED(lm_read_ints(L, s, AT_LEAST, fn, "at_least", false, &at_least));
+  NEED(LM_READ_ARGS(L, s, MODE, fn, {"mode", LM_ARG_I, &mode}, {"crop", LM_ARG_SIZE | LM_OR_NIL, &crop},
+                    {"at_least", LM_ARG_SIZE | LM_OR_NIL, &at_least}));
   if (crop.n >= 0 && crop.n != 4) {
     return lm_fail_value(fn, "crop", "{top, left, height, width}", lm_text("%d numbers", crop.n));
   }
@@ -72,7 +70,7 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   return lm_image_decode(&im, (lm_image_mode)mode, crop.n > 0 ? &part : NULL, at_least.n > 0 ? at_least.v : NULL, arg);
 }
 
-static int bind_image_decode(lua_State *L) { return lm_return_tensor(L, AT_LEAST, decode); }
+LM_FUNCTION(image_decode) { return lm_return_tensor(L, AT_LEAST, decode); }
 
 /* ---- encode_jpeg(image, quality), encode_png(image, level) -> bytes */
 
@@ -80,8 +78,7 @@ static lm_status encode(lua_State *L, lm_lua *s, const char *fn, const char *opt
                         lm_status (*f)(const lm_tensor *, int, lm_tensor **), lm_tensor **out) {
   lm_tensor *pixels;
   int64_t value;
-  NEED(lm_read_tensor(L, s, 1, fn, "image", &pixels));
-  NEED(lm_read_int(L, s, 2, fn, option, &value));
+  NEED(LM_READ_ARGS(L, s, 1, fn, {"image", LM_ARG_T, &pixels}, {option, LM_ARG_I, &value}));
   return f(pixels, value < 0 || value > 1000 ? -1 : (int)value, out);
 }
 
@@ -92,8 +89,5 @@ static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
   return encode(L, s, "encode_png", "compression_level", lm_image_encode_png, arg);
 }
 
-static int bind_encode_jpeg(lua_State *L) { return lm_return_tensor(L, 2, encode_jpeg); }
-static int bind_encode_png(lua_State *L) { return lm_return_tensor(L, 2, encode_png); }
-
-const luaL_Reg lm_image_functions[] = {
-    FN(image_header), FN(image_decode), FN(encode_jpeg), FN(encode_png), {NULL, NULL}};
+LM_FUNCTION(encode_jpeg) { return lm_return_tensor(L, 2, encode_jpeg); }
+LM_FUNCTION(encode_png) { return lm_return_tensor(L, 2, encode_png); }

@@ -28,7 +28,7 @@ static lm_status run_scan(lua_State *L, lm_lua *s, void *arg) {
   return LM_OK;
 }
 
-static int bind_scan_folder(lua_State *L) {
+LM_FUNCTION(scan_folder) {
   enum { SCANNING = 4, NAMES };
   int n;
   lua_settop(L, 2);
@@ -56,5 +56,3 @@ static int bind_scan_folder(lua_State *L) {
   }
   return 5;
 }
-
-const luaL_Reg lm_folder_functions[] = {{"scan_folder", bind_scan_folder}, {NULL, NULL}};

@@ -19,16 +19,15 @@ typedef struct transforming {
 static lm_status run_transform(lua_State *L, lm_lua *s, void *arg) {
   transforming *t = arg;
   lm_tensor *x, *given = NULL;
-  NEED(lm_read_tensor(L, s, 2, fn, "x", &x));
-  if (!lua_isnil(L, 4)) NEED(lm_read_tensor(L, s, 4, fn, "out", &given));
+  NEED(LM_READ_ARGS(L, s, 1, fn, {"name", LM_ARG_TEXT, &t->name}, {"x", LM_ARG_T, &x}, {"numbers", LM_ARG_OTHER, NULL},
+                    {"out", LM_ARG_T | LM_OR_NIL, &given}));
   return lm_image_transform(t->name, x, t->n, t->v, given, &t->out);
 }
 
-static int bind_image_transform(lua_State *L) {
+LM_FUNCTION(image_transform) {
   transforming t = {0};
   lua_settop(L, 4);
-  if (lua_type(L, 3) != LUA_TTABLE)
-    return lm_raise_text(L, "%s: numbers must be a list, got %s", fn, lm_describe_arg(L, LM_STATE(L), 3));
+  lm_need_table(L, 3, fn, "numbers");
   t.n = (int)lua_objlen(L, 3);
   t.v = lua_newuserdata(L, ((size_t)t.n + 1) * sizeof *t.v); /* 5 */
   for (int i = 0; i < t.n; i++) {
@@ -36,16 +35,12 @@ static int bind_image_transform(lua_State *L) {
     t.v[i] = lm_need_number(L, 6, fn, "numbers");
     lua_pop(L, 1);
   }
-  t.name = lm_need_text(L, 1, fn, "name");
   return lm_return_tensors(L, 5, 1, run_transform, &t, &t.out);
 }
 
 /* ---- uniform_number(): of the CPU's generator, from 0 to less than 1 */
 
-static int bind_uniform_number(lua_State *L) {
+LM_FUNCTION(uniform_number) {
   lm_draw d = lm_generator_take(NULL, LM_DEVICE(LM_CPU, 0), 1);
   return lm_return_number(L, lm_uniform_f64(lm_philox_u64(lm_philox(d.seed, d.offset), 0)));
 }
-
-const luaL_Reg lm_transform_functions[] = {
-    {"image_transform", bind_image_transform}, {"uniform_number", bind_uniform_number}, {NULL, NULL}};

@@ -17,23 +17,23 @@ static int need_kind(lua_State *L, const char *fn) {
 }
 
 /* device(name [, who]): a device's full name; `who` is the function that errors name. */
-static int bind_device(lua_State *L) {
+LM_FUNCTION(device) {
   const char *who = lm_to_text(L, 2);
   return lm_return_text(L, lm_device_name(lm_need_device(L, 1, who ? who : "device")));
 }
 
-static int bind_device_count(lua_State *L) { return lm_return_int(L, lm_device_count(need_kind(L, "device_count"))); }
+LM_FUNCTION(device_count) { return lm_return_int(L, lm_device_count(need_kind(L, "device_count"))); }
 
-static int bind_device_current(lua_State *L) {
+LM_FUNCTION(device_current) {
   return lm_return_text(L, lm_device_name(lm_device_current(need_kind(L, "device_current"))));
 }
 
-static int bind_device_set_current(lua_State *L) {
+LM_FUNCTION(device_set_current) {
   lm_device_set_current(lm_need_device(L, 1, "set_device"));
   return 0;
 }
 
-static int bind_with_device(lua_State *L) {
+LM_FUNCTION(with_device) {
   lm_device device = lm_need_device(L, 1, "device"), before = lm_device_current(LM_DEVICE_KIND(device));
   lm_need_function(L, 2, "cuda.device", "1, ");
   lm_device_set_current(device);
@@ -42,7 +42,7 @@ static int bind_with_device(lua_State *L) {
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
 
-static int bind_device_why_none(lua_State *L) {
+LM_FUNCTION(device_why_none) {
   int kind = need_kind(L, "device_why_none");
   return lm_return_text(L, lm_device_count(kind) > 0 ? NULL : lm_device_why_none(kind));
 }
@@ -59,7 +59,7 @@ static void put_property(void *ctx, const lm_property *p) { /* the table is on t
 
 /* Pushing may raise, so the driver's call is protected from Lua's errors by having the table's room made by Lua: what
  * is left is running out of memory for a string, which LuaJIT raises through C frames of ours that own nothing. */
-static int bind_device_properties(lua_State *L) {
+LM_FUNCTION(device_properties) {
   lm_device device = lm_need_device(L, 1, "device_properties");
   const lm_driver *driver = lm_driver_of(device);
   lua_createtable(L, 0, 128);
@@ -67,7 +67,7 @@ static int bind_device_properties(lua_State *L) {
   return 1;
 }
 
-static int bind_device_peers(lua_State *L) {
+LM_FUNCTION(device_peers) {
   lm_device a = lm_need_device(L, 1, "can_device_access_peer"), b = lm_need_device(L, 2, "can_device_access_peer");
   const lm_driver *driver = lm_driver_of(a);
   int from = lm_device_physical(a), to = lm_device_physical(b);
@@ -76,11 +76,7 @@ static int bind_device_peers(lua_State *L) {
       L, same && a != b && (from == to || (driver && driver->can_access_peer && driver->can_access_peer(from, to))));
 }
 
-static int bind_synchronize(lua_State *L) {
+LM_FUNCTION(synchronize) {
   lm_need(L, lm_device_synchronize(lm_device_or_default(L, 1, "synchronize")));
   return 0;
 }
-
-const luaL_Reg lm_device_functions[] = {
-    FN(device),          FN(device_count),      FN(device_current), FN(device_set_current), FN(with_device),
-    FN(device_why_none), FN(device_properties), FN(device_peers),   FN(synchronize),        {NULL, NULL}};

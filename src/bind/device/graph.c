@@ -103,7 +103,7 @@ static lm_status end_capture(graph *g, bool keep) {
   return status;
 }
 
-static int bind_graph_capture(lua_State *L) {
+LM_FUNCTION(graph_capture) {
   lm_lua *s = LM_STATE(L);
   lm_stream *side = lm_need_stream(L, 1, "graph");
   lm_device device = side->device;
@@ -131,7 +131,7 @@ static int bind_graph_capture(lua_State *L) {
   return failed ? lua_error(L) : lm_raise(L, status);
 }
 
-static int bind_graph_replay(lua_State *L) {
+LM_FUNCTION(graph_replay) {
   graph *g = lm_to_object(L, 1, &graph_type);
   lm_status status;
   if (!g || !g->recorded) return lm_raise_arg(L, 1, "replay", "argument 1", "a captured graph");
@@ -160,7 +160,7 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-static int bind_graph_keep(lua_State *L) {
+LM_FUNCTION(graph_keep) {
   graph *g = lm_to_object(L, 1, &graph_type);
   double numbers[KEPT];
   lua_Integer at = lua_tointeger(L, 2);
@@ -179,9 +179,6 @@ static int bind_graph_keep(lua_State *L) {
   return 0;
 }
 
-static int bind_optim_kept_at(lua_State *L) { return lm_return_int(L, lm_optim_kept_at()); }
+LM_FUNCTION(optim_kept_at) { return lm_return_int(L, lm_optim_kept_at()); }
 
-static int bind_graph_is_capturing(lua_State *L) { return lm_return_bool(L, lm_graph_capturing() != NULL); }
-
-const luaL_Reg lm_graph_functions[] = {FN(graph_capture),      FN(graph_replay),  FN(graph_keep),
-                                       FN(graph_is_capturing), FN(optim_kept_at), {NULL, NULL}};
+LM_FUNCTION(graph_is_capturing) { return lm_return_bool(L, lm_graph_capturing() != NULL); }

@@ -20,26 +20,22 @@ static lm_memory_stats stats_of(lua_State *L, const char *fn) {
   return lm_memory_stats_of(lm_device_or_default(L, 1, fn));
 }
 
-static int bind_memory_allocated(lua_State *L) { return push_bytes(L, stats_of(L, "memory_allocated").allocated); }
-static int bind_memory_reserved(lua_State *L) { return push_bytes(L, stats_of(L, "memory_reserved").reserved); }
-static int bind_max_memory_allocated(lua_State *L) {
-  return push_bytes(L, stats_of(L, "max_memory_allocated").max_allocated);
-}
-static int bind_max_memory_reserved(lua_State *L) {
-  return push_bytes(L, stats_of(L, "max_memory_reserved").max_reserved);
-}
+LM_FUNCTION(memory_allocated) { return push_bytes(L, stats_of(L, "memory_allocated").allocated); }
+LM_FUNCTION(memory_reserved) { return push_bytes(L, stats_of(L, "memory_reserved").reserved); }
+LM_FUNCTION(max_memory_allocated) { return push_bytes(L, stats_of(L, "max_memory_allocated").max_allocated); }
+LM_FUNCTION(max_memory_reserved) { return push_bytes(L, stats_of(L, "max_memory_reserved").max_reserved); }
 
-static int bind_reset_peak_memory_stats(lua_State *L) {
+LM_FUNCTION(reset_peak_memory_stats) {
   lm_memory_reset_peak(lm_device_or_default(L, 1, "reset_peak_memory_stats"));
   return 0;
 }
 
-static int bind_empty_cache(lua_State *L) {
+LM_FUNCTION(empty_cache) {
   lm_memory_empty_cache(lm_device_or_default(L, 1, "empty_cache"));
   return 0;
 }
 
-static int bind_device_memory(lua_State *L) {
+LM_FUNCTION(device_memory) {
   lm_device device = lm_need_device(L, 1, "mem_get_info");
   const lm_driver *driver = lm_driver_of(device);
   size_t free = 0, total = 0;
@@ -50,7 +46,7 @@ static int bind_device_memory(lua_State *L) {
   return 2;
 }
 
-static int bind_device_set_fraction(lua_State *L) {
+LM_FUNCTION(device_set_fraction) {
   double share = lm_need_number(L, 2, "set_per_process_memory_fraction", "fraction");
   lm_need(L, lm_memory_set_fraction(lm_need_device(L, 1, "set_per_process_memory_fraction"), share));
   return 0;
@@ -74,7 +70,7 @@ done:
   return status;
 }
 
-static int bind_pin_memory(lua_State *L) {
+LM_FUNCTION(pin_memory) {
   lm_tensor *x = lm_need_tensor(L, 1, "pin_memory", "x");
   if (LM_DEVICE_KIND(x->device) != LM_CPU)
     return lm_raise(L, lm_fail_value("pin_memory", "x", "on the CPU", lm_text("one on %s", lm_device_name(x->device))));
@@ -83,36 +79,21 @@ static int bind_pin_memory(lua_State *L) {
   return 1;
 }
 
-static int bind_is_pinned(lua_State *L) {
+LM_FUNCTION(is_pinned) {
   const lm_tensor *x = lm_need_tensor(L, 1, "is_pinned", "x");
   return lm_return_bool(L, LM_DEVICE_KIND(x->device) == LM_CPU && lm_is_pinned(x->data));
 }
 
 /* ---- for specs */
 
-static int bind_live_tensors(lua_State *L) {
+LM_FUNCTION(live_tensors) {
   lm_callbacks_drain(L, LM_STATE(L)->callbacks); /* functions that hold tensors, of graphs that are gone */
   return lm_return_number(L, (double)lm_live_tensors());
 }
 
-static int bind_fail_alloc_from(lua_State *L) {
+LM_FUNCTION(_fail_alloc_from) {
   lm_alloc_fail_from((long)lm_need_int(L, 1, "_fail_alloc_from", "n"));
   return 0;
 }
 
-static int bind_alloc_count(lua_State *L) { return push_bytes(L, (size_t)lm_alloc_count()); }
-
-const luaL_Reg lm_memory_functions[] = {FN(memory_allocated),
-                                        FN(memory_reserved),
-                                        FN(max_memory_allocated),
-                                        FN(max_memory_reserved),
-                                        FN(reset_peak_memory_stats),
-                                        FN(empty_cache),
-                                        FN(device_memory),
-                                        FN(device_set_fraction),
-                                        FN(pin_memory),
-                                        FN(is_pinned),
-                                        FN(live_tensors),
-                                        {"_fail_alloc_from", bind_fail_alloc_from},
-                                        {"_alloc_count", bind_alloc_count},
-                                        {NULL, NULL}};
+LM_FUNCTION(_alloc_count) { return push_bytes(L, (size_t)lm_alloc_count()); }

@@ -4,7 +4,7 @@
 #include "bind/bind.h"
 #include "op/backend.h"
 
-static int bind_setting(lua_State *L) {
+LM_FUNCTION(setting) {
   lm_setting setting = LM_SETTING_COUNT;
   const char *name = lm_need_text(L, 1, "setting", "name");
   lm_need(L, lm_setting_find(name, &setting));
@@ -14,12 +14,12 @@ static int bind_setting(lua_State *L) {
 }
 
 /* Loads the backend: libraries have versions also where there is no device. */
-static int bind_cuda_version(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, "cuda_version", "library", "a string");
+LM_FUNCTION(cuda_version) {
+  const char *library = lm_need_text(L, 1, "cuda_version", "library");
   int64_t version = 0;
   if (lm_device_load("cuda") == LM_OK) {
     const lm_backend *backend = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
-    if (backend && backend->version) version = backend->version(lua_tostring(L, 1));
+    if (backend && backend->version) version = backend->version(library);
   }
   if (version > 0) {
     lua_pushnumber(L, (double)version);
@@ -29,9 +29,4 @@ static int bind_cuda_version(lua_State *L) {
   return 1;
 }
 
-static int bind_plan_searches(lua_State *L) { return lm_return_number(L, (double)lm_plan_searches()); }
-
-const luaL_Reg lm_setting_functions[] = {{"setting", bind_setting},
-                                         {"cuda_version", bind_cuda_version},
-                                         {"plan_searches", bind_plan_searches},
-                                         {NULL, NULL}};
+LM_FUNCTION(plan_searches) { return lm_return_number(L, (double)lm_plan_searches()); }

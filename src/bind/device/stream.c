@@ -25,11 +25,9 @@ static int push_stream(lua_State *L, const lm_stream *s) {
   return lm_return_int(L, s->id);
 }
 
-static int bind_stream_current(lua_State *L) {
-  return push_stream(L, lm_stream_current(lm_need_device(L, 1, "current_stream")));
-}
+LM_FUNCTION(stream_current) { return push_stream(L, lm_stream_current(lm_need_device(L, 1, "current_stream"))); }
 
-static int bind_stream_new(lua_State *L) {
+LM_FUNCTION(stream_new) {
   lm_stream *s = NULL;
   lm_device device = lm_need_device(L, 1, "Stream");
   int64_t priority = lm_need_int(L, 2, "Stream", "priority");
@@ -40,19 +38,19 @@ static int bind_stream_new(lua_State *L) {
   return push_stream(L, s);
 }
 
-static int bind_stream_priority(lua_State *L) { return lm_return_int(L, lm_need_stream(L, 1, "priority")->priority); }
+LM_FUNCTION(stream_priority) { return lm_return_int(L, lm_need_stream(L, 1, "priority")->priority); }
 
-static int bind_stream_native(lua_State *L) {
+LM_FUNCTION(stream_native) {
   lua_pushlightuserdata(L, lm_need_stream(L, 1, "native")->native);
   return 1;
 }
 
-static int bind_stream_set(lua_State *L) {
+LM_FUNCTION(stream_set) {
   lm_stream_set_current(lm_need_stream(L, 1, "set_stream"));
   return 0;
 }
 
-static int bind_with_stream(lua_State *L) {
+LM_FUNCTION(with_stream) {
   lm_stream *s = lm_need_stream(L, 1, "stream"), *before = lm_stream_current(s->device);
   lm_need_function(L, 3, "cuda.stream", "s, ");
   lm_stream_set_current(s);
@@ -61,24 +59,24 @@ static int bind_with_stream(lua_State *L) {
   return failed ? lua_error(L) : lua_gettop(L) - 2;
 }
 
-static int bind_stream_wait(lua_State *L) {
+LM_FUNCTION(stream_wait) {
   lm_stream *waiter = lm_need_stream(L, 1, "wait_stream");
   lm_need(L, lm_stream_wait(waiter, lm_need_stream(L, 3, "wait_stream")));
   return 0;
 }
 
-static int bind_stream_synchronize(lua_State *L) {
+LM_FUNCTION(stream_synchronize) {
   lm_need(L, lm_stream_synchronize(lm_need_stream(L, 1, "synchronize")));
   return 0;
 }
 
-static int bind_stream_query(lua_State *L) {
+LM_FUNCTION(stream_query) {
   bool done = true;
   lm_need(L, lm_stream_query(lm_need_stream(L, 1, "query"), &done));
   return lm_return_bool(L, done);
 }
 
-static int bind_record_stream(lua_State *L) {
+LM_FUNCTION(record_stream) {
   lm_tensor *t = lm_need_tensor(L, 1, "record_stream", "x");
   lm_stream *s = lm_need_stream(L, 2, "record_stream");
   if (s->device != t->device)
@@ -98,45 +96,39 @@ static const lm_object_type event_type = {"luminary.event", sizeof(lm_event *), 
 
 static lm_event *event_at(lua_State *L, int i, const char *fn) { return lm_need_held(L, i, &event_type, fn); }
 
-static int bind_event_new(lua_State *L) {
+LM_FUNCTION(event_new) {
   lm_device device = lm_need_device(L, 1, "Event");
   lm_event **e = lm_object_new(L, &event_type);
   lm_need(L, lm_event_new(device, lua_toboolean(L, 2), e));
   return 1;
 }
 
-static int bind_event_record(lua_State *L) {
+LM_FUNCTION(event_record) {
   lm_event *e = event_at(L, 1, "record");
   lm_need(L, lm_event_record(e, lm_need_stream(L, 2, "record")));
   return 0;
 }
 
-static int bind_event_wait(lua_State *L) {
+LM_FUNCTION(event_wait) {
   lm_event *e = event_at(L, 1, "wait");
   lm_need(L, lm_event_wait(e, lm_need_stream(L, 2, "wait")));
   return 0;
 }
 
-static int bind_event_query(lua_State *L) {
+LM_FUNCTION(event_query) {
   bool done = true;
   lm_need(L, lm_event_query(event_at(L, 1, "query"), &done));
   return lm_return_bool(L, done);
 }
 
-static int bind_event_synchronize(lua_State *L) {
+LM_FUNCTION(event_synchronize) {
   lm_need(L, lm_event_synchronize(event_at(L, 1, "synchronize")));
   return 0;
 }
 
-static int bind_event_elapsed(lua_State *L) {
+LM_FUNCTION(event_elapsed) {
   double milliseconds = 0;
   lm_event *from = event_at(L, 1, "elapsed_time");
   lm_need(L, lm_event_elapsed(from, event_at(L, 2, "elapsed_time"), &milliseconds));
   return lm_return_number(L, milliseconds);
 }
-
-const luaL_Reg lm_stream_functions[] = {
-    FN(stream_current), FN(stream_new),   FN(stream_priority),    FN(stream_native), FN(stream_set),
-    FN(with_stream),    FN(stream_wait),  FN(stream_synchronize), FN(stream_query),  FN(record_stream),
-    FN(event_new),      FN(event_record), FN(event_wait),         FN(event_query),   FN(event_synchronize),
-    FN(event_elapsed),  {NULL, NULL}};

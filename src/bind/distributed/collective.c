@@ -90,8 +90,8 @@ typedef struct collective_call {
   int peer, tag; /* peer: in the group */
   bool scaled;
   double scale;
-  lm_tensor *t, **first, **second;
-  int n, n2;
+  lm_tensor *t;
+  lm_list first, second;
 } collective_call;
 
 enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE };
@@ -147,10 +147,11 @@ static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
   NEED(read_peer(L, s, PEER, fn, r->g, &r->peer));
   NEED(read_tag(L, s, TAG, fn, &r->tag));
   r->scaled = !lua_isnil(L, SCALE);
-  if (r->scaled) NEED(lm_read_number(L, s, SCALE, fn, "scale", &r->scale));
-  if (r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL) NEED(lm_read_tensor(L, s, TENSOR, fn, "tensor", &r->t));
-  if (!lua_isnil(L, FIRST)) NEED(lm_read_list(L, s, FIRST, fn, "the list of tensors", false, &r->n, &r->first));
-  if (!lua_isnil(L, SECOND)) NEED(lm_read_list(L, s, SECOND, fn, "the list of inputs", false, &r->n2, &r->second));
+  bool with_tensor = r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL;
+  NEED(LM_READ_ARGS(L, s, TENSOR, fn, {"tensor", with_tensor ? LM_ARG_T : LM_ARG_OTHER, &r->t},
+                    {"the list of tensors", LM_ARG_TL | LM_OR_NIL, &r->first},
+                    {"the list of inputs", LM_ARG_TL | LM_OR_NIL, &r->second},
+                    {"scale", LM_ARG_F | LM_OR_NIL, &r->scale}));
   if (!lua_isnil(L, TIMEOUT)) {
     NEED(lm_read_number(L, s, TIMEOUT, fn, "timeout", &timeout));
     lm_collective_timeout(timeout);
@@ -165,16 +166,16 @@ static lm_status start_call(collective_call *r, lm_work **work) {
       return lm_all_reduce(r->g, r->t, r->op, work);
     case LM_BROADCAST: return lm_group_broadcast(r->g, r->t, r->peer, work);
     case LM_REDUCE: return lm_reduce(r->g, r->t, r->peer, r->op, work);
-    case LM_ALL_GATHER: return lm_all_gather(r->g, r->t, r->n, r->first, work);
-    case LM_GATHER: return lm_gather(r->g, r->t, r->peer, r->n, r->first, work);
-    case LM_SCATTER: return lm_scatter(r->g, r->t, r->peer, r->n, r->first, work);
-    case LM_REDUCE_SCATTER: return lm_reduce_scatter(r->g, r->t, r->n, r->first, r->op, work);
+    case LM_ALL_GATHER: return lm_all_gather(r->g, r->t, r->first.n, r->first.v, work);
+    case LM_GATHER: return lm_gather(r->g, r->t, r->peer, r->first.n, r->first.v, work);
+    case LM_SCATTER: return lm_scatter(r->g, r->t, r->peer, r->first.n, r->first.v, work);
+    case LM_REDUCE_SCATTER: return lm_reduce_scatter(r->g, r->t, r->first.n, r->first.v, r->op, work);
     case LM_ALL_TO_ALL:
-      if (r->n != r->n2) {
-        return lm_fail(LM_E_ARG, "all_to_all: the numbers of outputs and inputs must match, got %d and %d", r->n,
-                       r->n2);
+      if (r->first.n != r->second.n) {
+        return lm_fail(LM_E_ARG, "all_to_all: the numbers of outputs and inputs must match, got %d and %d", r->first.n,
+                       r->second.n);
       }
-      return lm_all_to_all(r->g, r->n, r->second, r->first, work);
+      return lm_all_to_all(r->g, r->first.n, r->second.v, r->first.v, work);
     case LM_BARRIER: return lm_barrier(r->g, work);
     case LM_SEND: return lm_send(r->g, r->t, r->peer, r->tag, work);
     case LM_RECV: return lm_recv(r->g, r->t, r->peer, r->tag, work);
@@ -196,7 +197,7 @@ done:
 
 /* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale) -> a work if
  * async; of a recv, who it was from. What a collective does not have is nil. */
-static int bind_dist_run(lua_State *L) {
+LM_FUNCTION(dist_run) {
   lm_lua *s = LM_STATE(L);
   collective_call r = {0};
   lm_status status;
@@ -216,8 +217,8 @@ static int bind_dist_run(lua_State *L) {
   }
   if (!handle) TRY(lm_truncation_check());
 done:
-  lm_free(r.first);
-  lm_free(r.second);
+  lm_free(r.first.v);
+  lm_free(r.second.v);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, lm_collective_name(r.kind)));
   if (!handle && r.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, r.peer));
   return handle || r.kind == LM_RECV;
@@ -247,7 +248,7 @@ done:
 }
 
 /* dist_batch(group, timeout, list of {op = "isend" or "irecv", tensor, peer in the world, tag}) -> list of works */
-static int bind_dist_batch(lua_State *L) {
+LM_FUNCTION(dist_batch) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   double timeout;
@@ -255,7 +256,7 @@ static int bind_dist_batch(lua_State *L) {
   lm_work **works = NULL;
   lm_status status;
   lua_settop(L, BATCH_LIST);
-  luaL_checktype(L, BATCH_LIST, LUA_TTABLE);
+  lm_need_table(L, BATCH_LIST, batch_name, "the list");
   int n = (int)lua_objlen(L, BATCH_LIST);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
@@ -296,21 +297,19 @@ done:
 
 /* device_collective(list, root, reduce) -> whether it was done: the tensors, each on a device of its own, become what
  * list[root] is or, with reduce, list[root] becomes their sum */
-static int bind_device_collective(lua_State *L) {
+LM_FUNCTION(device_collective) {
   static const char fn[] = "device_collective";
   lm_lua *s = LM_STATE(L);
-  lm_tensor **list = NULL;
-  int n = 0;
+  lm_list list = {0};
   int64_t root;
   bool taken = false;
   lm_status status;
   lua_settop(L, 3);
-  TRY(lm_read_list(L, s, 1, fn, "the list of tensors", false, &n, &list));
-  TRY(lm_read_int(L, s, 2, fn, "root", &root));
-  if (root < 1 || root > n) TRY(lm_fail_int(fn, "root", lm_text("from 1 to %d", n), root));
-  TRY(lm_devices_collective(n, list, (int)root - 1, lua_toboolean(L, 3), &taken));
+  TRY(LM_READ_ARGS(L, s, 1, fn, {"the list of tensors", LM_ARG_TL, &list}, {"root", LM_ARG_I, &root}));
+  if (root < 1 || root > list.n) TRY(lm_fail_int(fn, "root", lm_text("from 1 to %d", list.n), root));
+  TRY(lm_devices_collective(list.n, list.v, (int)root - 1, lua_toboolean(L, 3), &taken));
 done:
-  lm_free(list);
+  lm_free(list.v);
   if (status != LM_OK) return lm_raise(L, status);
   return lm_return_bool(L, taken);
 }
@@ -321,8 +320,9 @@ static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **out = arg;
   int64_t size = 0;
   size_t n;
-  const char *data = lua_tolstring(L, 1, &n);
-  if (!lua_isnil(L, 2)) NEED(lm_read_int(L, s, 2, "dist_bytes", "n", &size));
+  const char *data;
+  NEED(lm_read_string(L, s, 1, "dist_bytes", "text", &data, &n));
+  NEED(LM_READ_ARGS(L, s, 2, "dist_bytes", {"n", LM_ARG_I | LM_OR_NIL, &size}));
   if (size < 0) NEED(lm_fail_int("dist_bytes", "n", "at least 0", size));
   if ((size_t)size < n) size = (int64_t)n;
   NEED(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out));
@@ -332,13 +332,10 @@ static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
-static int bind_dist_bytes(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "dist_bytes: expected a string");
-  return lm_return_tensor(L, 2, make_bytes);
-}
+LM_FUNCTION(dist_bytes) { return lm_return_tensor(L, 2, make_bytes); }
 
 /* dist_text(uint8 tensor, n) -> its first n bytes as a string */
-static int bind_dist_text(lua_State *L) {
+LM_FUNCTION(dist_text) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *t;
   lm_tensor_handle *held =
@@ -352,6 +349,3 @@ static int bind_dist_text(lua_State *L) {
   lua_pushlstring(L, t->data, (size_t)n);
   return 1;
 }
-
-const luaL_Reg lm_collective_functions[] = {FN(dist_run),  FN(dist_batch),        FN(dist_bytes),
-                                            FN(dist_text), FN(device_collective), {NULL, NULL}};

@@ -21,10 +21,9 @@ static void close_group(void *object) {
 }
 static const lm_object_type group_type = {"luminary.group", sizeof(group_handle), close_group, "a process group", NULL};
 
-int lm_bind_close_group(lua_State *L) {
-  void *group = lm_to_object(L, 1, &group_type);
-  if (!group) return lm_raise_text(L, "dist_close: expected a world or a group");
-  close_group(group);
+/* dist_close(world or group); a second time is fine */
+LM_FUNCTION(dist_close) {
+  if (!lm_world_close_at(L, 1)) close_group(lm_need_object(L, 1, &group_type, "dist_close"));
   return 0;
 }
 
@@ -59,16 +58,15 @@ static group_handle *new_group(lua_State *L) {
 /* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, with the available
  * ones
  */
-static int bind_dist_has(lua_State *L) {
+LM_FUNCTION(dist_has) {
   char text[LM_GROUP_TEXT];
-  const char *fn = lm_to_text(L, 2);
-  if (!fn) return lm_raise_text(L, "dist_has: expected two names");
+  const char *fn = lm_need_text(L, 2, "dist_has", "who");
   lm_status status = lm_group_backend_check(lm_need_text(L, 1, fn, "backend"), text);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, fn));
   return lm_return_text(L, text);
 }
 
-static int bind_dist_solo(lua_State *L) {
+LM_FUNCTION(dist_solo) {
   lm_need(L, lm_group_solo(&new_group(L)->group));
   return 1;
 }
@@ -87,7 +85,7 @@ static lm_status open_group(lua_State *L, const lm_lua *s, group_handle *handle)
     lua_pop(L, 1);
     ranks[i] = rank < 0 || rank > INT32_MAX ? -1 : (int)rank;
   }
-  if (!lua_isnil(L, 4)) TRY(lm_read_number(L, s, 4, "new_group", "timeout", &timeout));
+  TRY(LM_READ_ARGS(L, s, 4, "new_group", {"timeout", LM_ARG_F | LM_OR_NIL, &timeout}));
   TRY(lm_group_new(handle->world->world, lua_tostring(L, 2), n, ranks, timeout, &handle->group));
 done:
   lm_free(ranks);
@@ -95,13 +93,12 @@ done:
 }
 
 /* dist_group(world, backend, ranks in the world ascending [, timeout]) -> group, or nil for a rank outside it */
-static int bind_dist_group(lua_State *L) {
+LM_FUNCTION(dist_group) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   lm_world_handle *world = lm_need_world(L, 1, "new_group");
-  if (!lm_to_text(L, 2) || lua_type(L, 3) != LUA_TTABLE) {
-    return lm_raise_text(L, "new_group: expected a backend and a list of ranks");
-  }
+  lm_need_text(L, 2, "new_group", "backend");
+  lm_need_table(L, 3, "new_group", "ranks");
   group_handle *handle = new_group(L); /* 5 */
   handle->world = world;
   lm_object_keeps(L, 1);
@@ -115,7 +112,7 @@ static int bind_dist_group(lua_State *L) {
 }
 
 /* dist_members(group) -> this rank in it, its size, its members' ranks in the world */
-static int bind_dist_members(lua_State *L) {
+LM_FUNCTION(dist_members) {
   const lm_group *g = lm_to_group(L, 1);
   if (!g) return lm_raise_text(L, "dist_members: expected a process group");
   lua_pushinteger(L, g->rank);
@@ -129,13 +126,10 @@ static int bind_dist_members(lua_State *L) {
 }
 
 /* nccl_version() -> 22809, or nil and why the group that uses NCCL is not there */
-static int bind_nccl_version(lua_State *L) {
+LM_FUNCTION(nccl_version) {
   const lm_group_table *table;
   if (lm_group_table_find("nccl", &table) == LM_OK && table->version) { return lm_return_int(L, table->version()); }
   lua_pushnil(L);
   lua_pushstring(L, lm_error());
   return 2;
 }
-
-const luaL_Reg lm_group_functions[] = {FN(dist_has),     FN(dist_solo),    FN(dist_group),
-                                       FN(dist_members), FN(nccl_version), {NULL, NULL}};

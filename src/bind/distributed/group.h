@@ -20,6 +20,8 @@ typedef struct lm_world_handle {
   lm_dependent *groups;
   lm_lua *s;
 } lm_world_handle;
+/* Closes the world whose handle is at i; false if it is none. */
+bool lm_world_close_at(lua_State *L, int i);
 /* Open; raises. */
 lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn);
 
@@ -27,7 +29,5 @@ lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn);
 lm_group *lm_to_group(lua_State *L, int i);
 /* The same for calls on it: says what is wrong with the handle, and fails if a rank of its world has failed. */
 lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, lm_group **out);
-/* Closes the group at 1, for dist_close. */
-int lm_bind_close_group(lua_State *L);
 /* d stands on the group whose handle is at i. */
 void lm_group_carries(lua_State *L, int i, lm_dependent *d);

@@ -43,10 +43,9 @@ static lm_status make_reducer(lua_State *L, const lm_lua *s, reducer_handle *han
   lm_reducer_config config = {.weighted = true};
   TRY(lm_read_group(L, s, 1, ddp, &g));
   TRY(lm_read_list(L, s, 2, ddp, "parameters", false, &n, &params));
-  TRY(LM_READ_OPTIONS(L, s, 4, ddp, {"first_bytes", LM_OPTION_INT, &first}, {"cap_bytes", LM_OPTION_INT, &cap},
-                      {"find_unused", LM_OPTION_BOOL, &config.find_unused},
-                      {"static_graph", LM_OPTION_BOOL, &config.static_graph},
-                      {"weighted", LM_OPTION_BOOL, &config.weighted}));
+  TRY(LM_READ_OPTIONS(L, s, 4, ddp, {"first_bytes", LM_ARG_I, &first}, {"cap_bytes", LM_ARG_I, &cap},
+                      {"find_unused", LM_ARG_B, &config.find_unused}, {"static_graph", LM_ARG_B, &config.static_graph},
+                      {"weighted", LM_ARG_B, &config.weighted}));
   if (first < 1 || cap < 1)
     TRY(first < 1 ? lm_fail_int(ddp, "first_bytes", "at least 1", first)
                   : lm_fail_int(ddp, "cap_bytes", "at least 1", cap));
@@ -68,12 +67,10 @@ done:
 }
 
 /* reducer_new(group, parameters, names, {first_bytes, cap_bytes, find_unused, static_graph, weighted}) */
-static int bind_reducer_new(lua_State *L) {
+LM_FUNCTION(reducer_new) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
-  if (lua_type(L, 3) != LUA_TTABLE || lua_type(L, 4) != LUA_TTABLE) {
-    return lm_raise_text(L, "%s: expected a list of names and a table of options", ddp);
-  }
+  lm_need_table(L, 3, ddp, "names");
   reducer_handle *handle = lm_object_new(L, &reducer_type);
   handle->of_group.close = close_reducer;
   handle->s = s;
@@ -87,7 +84,7 @@ static int bind_reducer_new(lua_State *L) {
 /* ---- forward passes */
 
 /* reducer_forward(r, weight, training, buffers) -> the rank whose buffers all take, or nil if none are due */
-static int bind_reducer_forward(lua_State *L) {
+LM_FUNCTION(reducer_forward) {
   reducer_handle *handle = self(L);
   lm_forward f = {.sync = handle->local == 0, .training = lua_toboolean(L, 3), .buffers = lua_toboolean(L, 4)};
   int root = 0;
@@ -99,7 +96,7 @@ static int bind_reducer_forward(lua_State *L) {
 }
 
 /* reducer_no_sync(r, f, ...): f's results; backward passes after forward passes in f average nothing */
-static int bind_reducer_no_sync(lua_State *L) {
+LM_FUNCTION(reducer_no_sync) {
   reducer_handle *handle = self(L);
   handle->local++;
   int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
@@ -108,7 +105,7 @@ static int bind_reducer_no_sync(lua_State *L) {
 }
 
 /* reducer_join(r, shadow, f, ...): f's results, after shadow() */
-static int bind_reducer_join(lua_State *L) {
+LM_FUNCTION(reducer_join) {
   reducer_handle *handle = self(L);
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_reducer_join(handle->r, true));
@@ -122,7 +119,7 @@ static int bind_reducer_join(lua_State *L) {
 }
 
 /* reducer_shadow(r) -> "buffers", "backward" or "over", and a rank */
-static int bind_reducer_shadow(lua_State *L) {
+LM_FUNCTION(reducer_shadow) {
   static const char *const names[] = {"buffers", "backward", "over"};
   reducer_handle *handle = self(L);
   lm_shadow what;
@@ -138,7 +135,7 @@ static int bind_reducer_shadow(lua_State *L) {
 }
 
 /* reducer_buckets(r) -> how many, whether the ranks share their memory */
-static int bind_reducer_buckets(lua_State *L) {
+LM_FUNCTION(reducer_buckets) {
   bool shared;
   lua_pushinteger(L, lm_reducer_buckets(self(L)->r, &shared));
   lua_pushboolean(L, shared);
@@ -177,10 +174,10 @@ static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content
 
 /* reducer_set_hook(r, name [, f]): "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> what becomes
  * of the bucket, or nil, to be asked once more with `last` at the end of backward. Buckets count from 1. */
-static int bind_reducer_set_hook(lua_State *L) {
+LM_FUNCTION(reducer_set_hook) {
   lm_lua *s = LM_STATE(L);
   reducer_handle *handle = self(L);
-  const char *name = luaL_checkstring(L, 2);
+  const char *name = lm_need_text(L, 2, ddp, "hook");
   lm_comm_hook hook = {.name = name, .wire = LM_DTYPE_COUNT};
   if (strcmp(name, "fp16_compress") == 0) hook.wire = LM_F16;
   if (strcmp(name, "bf16_compress") == 0) hook.wire = LM_BF16;
@@ -216,7 +213,7 @@ static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their positions */
-static int bind_reducer_buffer(lua_State *L) {
+LM_FUNCTION(reducer_buffer) {
   int k = need_bucket(L, self(L));
   lm_return_tensor(L, 2, get_buffer);                                                     /* 3 */
   int *param = lua_newuserdata(L, (size_t)lm_reducer_params(self(L)->r) * sizeof *param); /* 4 */
@@ -240,7 +237,7 @@ static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* reducer_gradient(r, i) -> parameter i's in its bucket's memory */
-static int bind_reducer_gradient(lua_State *L) {
+LM_FUNCTION(reducer_gradient) {
   self(L);
   return lm_return_tensor(L, 2, get_gradient);
 }
@@ -248,31 +245,28 @@ static int bind_reducer_gradient(lua_State *L) {
 /* ---- sharing */
 
 /* reducer_share(group, tensors, root): all become root's */
-static int bind_reducer_share(lua_State *L) {
+LM_FUNCTION(reducer_share) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
-  lm_tensor **t = NULL;
-  int n = 0;
+  lm_list list = {0};
   int64_t root = 0;
   lm_status status;
   lm_note_line(L, s);
   TRY(lm_read_group(L, s, 1, ddp, &g));
-  TRY(lm_read_int(L, s, 3, ddp, "root", &root));
-  TRY(lm_read_list(L, s, 2, ddp, "tensors", false, &n, &t));
-  TRY(lm_share_tensors(g, n, t, (int)root));
+  TRY(LM_READ_ARGS(L, s, 2, ddp, {"tensors", LM_ARG_TL, &list}, {"root", LM_ARG_I, &root}));
+  TRY(lm_share_tensors(g, list.n, list.v, (int)root));
 done:
-  lm_free(t);
+  lm_free(list.v);
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
 /* reducer_share_text(group, text) -> rank 0's */
-static int bind_reducer_share_text(lua_State *L) {
+LM_FUNCTION(reducer_share_text) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   char *theirs = NULL;
   size_t n = 0;
-  if (lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: expected a string", ddp);
-  const char *mine = lua_tolstring(L, 2, &n);
+  const char *mine = lm_need_string(L, 2, ddp, "text", &n);
   lm_tensor_handle *owner = lm_tensor_handle_new(L); /* of the bytes, while Lua makes a string of them */
   lm_tensor *t = NULL;
   lm_note_line(L, s);
@@ -285,18 +279,14 @@ static int bind_reducer_share_text(lua_State *L) {
 }
 
 /* reducer_fail(group, message): notifies all ranks that this one is going to raise this */
-static int bind_reducer_fail(lua_State *L) {
+LM_FUNCTION(reducer_fail) {
+  size_t n;
   lm_group *g = lm_to_group(L, 1);
-  if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: expected a group and a message", ddp);
+  const char *text = lm_need_string(L, 2, ddp, "message", &n);
+  if (!g) return lm_raise_arg(L, 1, ddp, "group", "a process group");
   lm_note_line(L, LM_STATE(L));
   char message[LM_FAILURE_MESSAGE];
-  lm_write_bytes(message, sizeof message, lua_tostring(L, 2), lua_objlen(L, 2));
+  lm_write_bytes(message, sizeof message, text, n);
   lm_share_failure(g, message);
   return 0;
 }
-
-const luaL_Reg lm_reducer_functions[] = {FN(reducer_new),      FN(reducer_forward),    FN(reducer_no_sync),
-                                         FN(reducer_join),     FN(reducer_shadow),     FN(reducer_buckets),
-                                         FN(reducer_share),    FN(reducer_share_text), FN(reducer_fail),
-                                         FN(reducer_set_hook), FN(reducer_buffer),     FN(reducer_gradient),
-                                         {NULL, NULL}};

@@ -64,7 +64,7 @@ static void warn_without_token(const lm_world_config *c) {
 }
 
 /* dist_open{init_method, rank, size, timeout, heartbeat_timeout, offers_nccl [, job] [, token]} -> world */
-static int bind_dist_open(lua_State *L) {
+LM_FUNCTION(dist_open) {
   static const char fn[] = "init_process_group";
   lm_lua *s = LM_STATE(L);
   int64_t rank = INT64_MAX, size = INT64_MAX;
@@ -72,13 +72,12 @@ static int bind_dist_open(lua_State *L) {
   lua_settop(L, 1);
   lm_world_handle *handle = lm_object_new(L, &world_type);
   handle->s = s;
-  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "%s: expected a table", fn);
-  lm_need(L,
-          LM_READ_OPTIONS(L, s, 1, fn, {"init_method", LM_OPTION_TEXT, &c.init_method}, {"rank", LM_OPTION_INT, &rank},
-                          {"size", LM_OPTION_INT, &size}, {"timeout", LM_OPTION_NUMBER, &c.timeout},
-                          {"heartbeat_timeout", LM_OPTION_NUMBER, &c.heartbeat_timeout},
-                          {"offers_nccl", LM_OPTION_BOOL, &c.offers_nccl}, {"job", LM_OPTION_TEXT, &c.job},
-                          {"token", LM_OPTION_TEXT, &c.token}));
+  lm_need_table(L, 1, fn, "the plan");
+  lm_need(L, LM_READ_OPTIONS(L, s, 1, fn, {"init_method", LM_ARG_TEXT, &c.init_method}, {"rank", LM_ARG_I, &rank},
+                             {"size", LM_ARG_I, &size}, {"timeout", LM_ARG_F, &c.timeout},
+                             {"heartbeat_timeout", LM_ARG_F, &c.heartbeat_timeout},
+                             {"offers_nccl", LM_ARG_B, &c.offers_nccl}, {"job", LM_ARG_TEXT, &c.job},
+                             {"token", LM_ARG_TEXT, &c.token}));
   const char *missing = !c.init_method               ? "init_method"
                         : rank == INT64_MAX          ? "rank"
                         : size == INT64_MAX          ? "size"
@@ -100,16 +99,14 @@ static int bind_dist_open(lua_State *L) {
   return 1;
 }
 
-/* dist_close(world or group); a second time is fine */
-static int bind_dist_close(lua_State *L) {
-  void *world = lm_to_object(L, 1, &world_type);
-  if (!world) return lm_bind_close_group(L);
-  close_world(world);
-  return 0;
+bool lm_world_close_at(lua_State *L, int i) {
+  void *world = lm_to_object(L, i, &world_type);
+  if (world) close_world(world);
+  return world != NULL;
 }
 
 /* dist_pmix() -> true, or false and why this process cannot meet others by PMIx */
-static int bind_dist_pmix(lua_State *L) {
+LM_FUNCTION(dist_pmix) {
   bool there = lm_pmix_is_there() == LM_OK;
   lua_pushboolean(L, there);
   if (there) return 1;
@@ -118,12 +115,12 @@ static int bind_dist_pmix(lua_State *L) {
 }
 
 /* dist_local_rank(world) -> this rank's place among those of its host */
-static int bind_dist_local_rank(lua_State *L) {
+LM_FUNCTION(dist_local_rank) {
   return lm_return_int(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
 }
 
 /* dist_backend(world) -> the default one, which all ranks agree on */
-static int bind_dist_backend(lua_State *L) {
+LM_FUNCTION(dist_backend) {
   const char *backend;
   lm_need(L, lm_world_backend(lm_need_world(L, 1, "dist_backend")->world, &backend));
   return lm_return_text(L, backend);
@@ -162,7 +159,7 @@ static void push_party(lua_State *L, const lm_party *p) {
 
 /* dist_cause(world) -> nil while all is well, else {kind, reported_by, where, message, text, rank, host, who, other};
  * of `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
-static int bind_dist_cause(lua_State *L) {
+LM_FUNCTION(dist_cause) {
   lm_world *world = lm_need_world(L, 1, "dist_cause")->world;
   lm_failure f;
   char text[1024];
@@ -185,16 +182,12 @@ static int bind_dist_cause(lua_State *L) {
 }
 
 /* dist_fail(world, where, message): notifies all ranks that this one failed */
-static int bind_dist_fail(lua_State *L) {
+LM_FUNCTION(dist_fail) {
   lm_world *world = lm_need_world(L, 1, "dist_fail")->world;
-  if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TSTRING) {
-    return lm_raise_text(L, "dist_fail: expected a world and two strings");
-  }
+  size_t n;
+  const char *where = lm_need_text(L, 2, "dist_fail", "where"), *text = lm_need_string(L, 3, "dist_fail", "text", &n);
   char message[LM_FAILURE_MESSAGE];
-  lm_write_bytes(message, sizeof message, lua_tostring(L, 3), lua_objlen(L, 3));
-  lm_world_fail(world, lua_tostring(L, 2), message);
+  lm_write_bytes(message, sizeof message, text, n);
+  lm_world_fail(world, where, message);
   return 0;
 }
-
-const luaL_Reg lm_world_functions[] = {FN(dist_open),    FN(dist_close), FN(dist_pmix), FN(dist_local_rank),
-                                       FN(dist_backend), FN(dist_cause), FN(dist_fail), {NULL, NULL}};

@@ -53,7 +53,7 @@ static uint64_t need_count(lua_State *L, int i) {
   return n;
 }
 
-static int bind_file_kind(lua_State *L) {
+LM_FUNCTION(file_kind) {
   struct stat info;
   if (stat(lm_need_text(L, 1, "file_kind", "path"), &info) != 0) return 0;
   lua_pushstring(L, lm_file_kind(info.st_mode));
@@ -74,9 +74,9 @@ static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_open(v->path, v->mmap ? 0 : cpu ? cpu->get_threads() : 1, &v->file);
 }
 
-static int bind_file_open(lua_State *L) {
+LM_FUNCTION(file_open) {
   lua_settop(L, 3);
-  opening v = {lm_need_text(L, 1, luaL_optstring(L, 3, "load"), "path"), lua_toboolean(L, 2), NULL};
+  opening v = {lm_need_text(L, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "load", "path"), lua_toboolean(L, 2), NULL};
   lm_file **file = lm_object_new(L, &file_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_file, &v));
   *file = v.file;
@@ -85,12 +85,12 @@ static int bind_file_open(lua_State *L) {
   return 3;
 }
 
-static int bind_file_close(lua_State *L) {
+LM_FUNCTION(file_close) {
   close_file(lm_need_object(L, 1, &file_type, "file_close"));
   return 0;
 }
 
-static int bind_file_text(lua_State *L) {
+LM_FUNCTION(file_text) {
   lm_file *f = need_file(L, "file_text");
   uint64_t at = need_count(L, 2), n = need_count(L, 3);
   const char *text;
@@ -114,7 +114,7 @@ static lm_status read_section(lua_State *L, lm_lua *s, void *arg) {
   return LM_OK;
 }
 
-static int bind_file_section(lua_State *L) {
+LM_FUNCTION(file_section) {
   need_file(L, "file_section");
   return lm_return_tensor(L, 3, read_section);
 }
@@ -133,12 +133,10 @@ static lm_status read_parts(lua_State *L, lm_lua *s, void *arg) {
 /* Entry i of the lists of dtypes, shapes and offsets at 2 to 4. */
 static void read_part(lua_State *L, int i, lm_file_part *part) {
   static const char fn[] = "file_read";
-  lm_lua *s = LM_STATE(L);
   int top = lua_gettop(L);
   lm_ints shape;
   for (int list = 2; list <= 4; list++) lua_rawgeti(L, list, i);
-  lm_need(L, lm_read_dtype(L, s, top + 1, fn, "dtype", &part->dtype));
-  lm_need(L, lm_read_ints(L, s, top + 2, fn, "shape", false, &shape));
+  LM_NEED_ARGS(L, top + 1, fn, {"dtype", LM_ARG_DTYPE, &part->dtype}, {"shape", LM_ARG_SIZE, &shape});
   part->at = need_count(L, top + 3);
   part->ndim = shape.n;
   memcpy(part->size, shape.v, (size_t)shape.n * sizeof *shape.v);
@@ -147,11 +145,11 @@ static void read_part(lua_State *L, int i, lm_file_part *part) {
   lua_settop(L, top);
 }
 
-static int bind_file_read(lua_State *L) {
+LM_FUNCTION(file_read) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   need_file(L, "file_read");
-  for (int list = 2; list <= 4; list++) luaL_checktype(L, list, LUA_TTABLE);
+  for (int list = 2; list <= 4; list++) lm_need_table(L, list, "file_read", "the list");
   reading r = {(int)lua_objlen(L, 2), NULL};
   lm_gc_step_if_due(L, s);
   r.part = lua_newuserdata(L, (size_t)r.n * sizeof *r.part + 1);
@@ -180,7 +178,7 @@ static lm_status inflate_section(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_inflate(file_at_1(L), at, packed, n, lua_toboolean(L, 5), arg);
 }
 
-static int bind_file_inflate(lua_State *L) {
+LM_FUNCTION(file_inflate) {
   need_file(L, "file_inflate");
   return lm_return_tensor(L, 5, inflate_section);
 }
@@ -192,7 +190,7 @@ static lm_status find_lines(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_lines(file_at_1(L), arg);
 }
 
-static int bind_file_lines(lua_State *L) {
+LM_FUNCTION(file_lines) {
   need_file(L, "file_lines");
   return lm_return_tensor(L, 1, find_lines);
 }
@@ -201,17 +199,13 @@ static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "file_blocks";
   lm_tensor **made = arg, *index;
   lm_blocks b;
-  NEED(lm_read_tensor(L, s, 2, fn, "index", &index));
-  NEED(lm_read_text(L, s, 3, fn, "dtype", &b.dtype));
-  NEED(lm_read_int(L, s, 4, fn, "from", &b.from));
-  NEED(lm_read_int(L, s, 5, fn, "size", &b.size));
-  NEED(lm_read_int(L, s, 6, fn, "stride", &b.stride));
-  NEED(lm_read_int(L, s, 7, fn, "base", &b.base));
-  NEED(lm_read_int(L, s, 8, fn, "below", &b.below));
+  NEED(LM_READ_ARGS(L, s, 2, fn, {"index", LM_ARG_T, &index}, {"dtype", LM_ARG_TEXT, &b.dtype},
+                    {"from", LM_ARG_I, &b.from}, {"size", LM_ARG_I, &b.size}, {"stride", LM_ARG_I, &b.stride},
+                    {"base", LM_ARG_I, &b.base}, {"below", LM_ARG_I, &b.below}));
   return lm_file_blocks(file_at_1(L), &b, index, &made[0], &made[1]);
 }
 
-static int bind_file_blocks(lua_State *L) {
+LM_FUNCTION(file_blocks) {
   lm_tensor *made[2];
   need_file(L, "file_blocks");
   return lm_return_tensors(L, 8, 2, read_blocks, made, made);
@@ -231,7 +225,7 @@ static lm_status open_stream(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_stream_open(lua_tostring(L, 1), arg);
 }
 
-static int bind_stream_open(lua_State *L) {
+LM_FUNCTION(stream_open) {
   lm_need_text(L, 1, "load", "path");
   lm_file_stream **stream = lm_object_new(L, &stream_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_stream, stream));
@@ -239,7 +233,7 @@ static int bind_stream_open(lua_State *L) {
   return 2;
 }
 
-static int bind_stream_text(lua_State *L) {
+LM_FUNCTION(stream_text) {
   lm_file_stream *stream = lm_need_held(L, 1, &stream_type, "stream_text");
   uint64_t n = need_count(L, 2), most = lm_file_stream_most(stream);
   size_t got;
@@ -258,22 +252,22 @@ static lm_status stream_bytes(lua_State *L, lm_lua *s, void *arg) {
   return status == LM_OK ? lm_file_stream_bytes(stream, n, arg) : status;
 }
 
-static int bind_stream_bytes(lua_State *L) {
+LM_FUNCTION(stream_bytes) {
   lm_need_held(L, 1, &stream_type, "stream_bytes");
   return lm_return_tensor(L, 2, stream_bytes);
 }
 
-static int bind_stream_skip(lua_State *L) {
+LM_FUNCTION(stream_skip) {
   lm_file_stream *stream = lm_need_held(L, 1, &stream_type, "stream_skip");
   return lm_return_bool(L, lm_file_stream_skip(stream, need_count(L, 2)));
 }
 
-static int bind_stream_close(lua_State *L) {
+LM_FUNCTION(stream_close) {
   close_stream(lm_need_object(L, 1, &stream_type, "stream_close"));
   return 0;
 }
 
-static int bind_stream_finish(lua_State *L) {
+LM_FUNCTION(stream_finish) {
   lm_file_stream **stream = lm_need_object(L, 1, &stream_type, "stream_finish");
   lm_status status = *stream ? lm_file_stream_finish(*stream) : LM_OK;
   close_stream(stream);
@@ -288,10 +282,8 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
   lm_dtype dtype;
   lm_ints size, stride;
   uint64_t at;
-  NEED(lm_read_tensor(L, s, 1, "view_as", "bytes", &t));
-  NEED(lm_read_dtype(L, s, 2, "view_as", "dtype", &dtype));
-  NEED(lm_read_ints(L, s, 3, "view_as", "sizes", false, &size));
-  NEED(lm_read_ints(L, s, 4, "view_as", "strides", false, &stride));
+  NEED(LM_READ_ARGS(L, s, 1, "view_as", {"bytes", LM_ARG_T, &t}, {"dtype", LM_ARG_DTYPE, &dtype},
+                    {"sizes", LM_ARG_SIZE, &size}, {"strides", LM_ARG_SIZE, &stride}));
   NEED(read_count(L, s, 5, &at));
   if (t->dtype != LM_U8 || !lm_is_contiguous(t) || size.n != stride.n) {
     return lm_fail(LM_E_ARG, "view_as: x must be contiguous uint8, with one stride for each size");
@@ -299,11 +291,12 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
   return lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg);
 }
 
-static int bind_view_as(lua_State *L) { return lm_return_tensor(L, 5, view_bytes); }
+LM_FUNCTION(view_as) { return lm_return_tensor(L, 5, view_bytes); }
 
-static int bind_crc32(lua_State *L) {
-  double before = lm_need_number(L, 2, "crc32", "before");
-  const lm_tensor *t = lm_need_tensor(L, 1, "crc32", "a tensor");
+LM_FUNCTION(crc32) {
+  double before;
+  lm_tensor *t;
+  LM_NEED_ARGS(L, 1, "crc32", {"a tensor", LM_ARG_T, &t}, {"before", LM_ARG_F, &before});
   if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
     return lm_raise(L, lm_fail(LM_E_ARG, "crc32: x must be contiguous and on cpu"));
   }
@@ -350,15 +343,9 @@ done:
   return status;
 }
 
-static int bind_write_pieces(lua_State *L) {
+LM_FUNCTION(write_pieces) {
   lua_settop(L, 3);
-  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_arg(L, 2, "write_pieces", "pieces", "a list");
+  lm_need_table(L, 2, "write_pieces", "pieces");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
   return 0;
 }
-
-const luaL_Reg lm_file_functions[] = {FN(file_kind),    FN(file_open),     FN(file_close),   FN(file_text),
-                                      FN(file_section), FN(file_read),     FN(file_inflate), FN(file_lines),
-                                      FN(file_blocks),  FN(stream_open),   FN(stream_text),  FN(stream_bytes),
-                                      FN(stream_skip),  FN(stream_finish), FN(stream_close), FN(view_as),
-                                      FN(crc32),        FN(write_pieces),  {NULL, NULL}};

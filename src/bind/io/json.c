@@ -217,7 +217,7 @@ static void push_value(decoder *d) {
   }
 }
 
-static int bind_json_decode(lua_State *L) {
+LM_FUNCTION(json_decode) {
   lua_settop(L, 3);
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, fn, "text", "a string");
   size_t n;
@@ -231,10 +231,8 @@ static int bind_json_decode(lua_State *L) {
   return 1;
 }
 
-static int bind_is_utf8_text(lua_State *L) {
+LM_FUNCTION(is_utf8_text) {
   size_t n;
   const char *text = luaL_checklstring(L, 1, &n);
   return lm_return_bool(L, !memchr(text, 0, n) && lm_utf8_check(text, n) == n);
 }
-
-const luaL_Reg lm_json_functions[] = {FN(json_decode), FN(is_utf8_text), {NULL, NULL}};

@@ -50,18 +50,17 @@ lm_handle *lm_to_handle(lua_State *L, int i) {
 
 static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
   lm_handle *h = lm_to_handle(L, i);
-  if (!h) luaL_argerror(L, i, "an open handle expected");
-  if (kind && h->kind != kind) luaL_argerror(L, i, "a handle of another kind");
+  if (!h || (kind && h->kind != kind)) lm_raise_arg(L, i, "lm.mp", "the handle", "open, and of the right kind");
   return h;
 }
 
-static int bind_mp_queue(lua_State *L) {
-  double capacity = luaL_checknumber(L, 1);
+LM_FUNCTION(mp_queue) {
+  double capacity = lm_need_number(L, 1, "mp_queue", "capacity");
   lm_need(L, lm_queue_new((uint64_t)capacity, lm_object_new(L, &handle_type)));
   return 1;
 }
 
-static int bind_mp_pipe(lua_State *L) {
+LM_FUNCTION(mp_pipe) {
   lm_handle *ends[2] = {NULL, NULL};
   lm_handle **a = lm_object_new(L, &handle_type), **b = lm_object_new(L, &handle_type);
   lm_need(L, lm_connection_pair(ends));
@@ -70,25 +69,25 @@ static int bind_mp_pipe(lua_State *L) {
   return 2;
 }
 
-static int bind_mp_lock(lua_State *L) {
+LM_FUNCTION(mp_lock) {
   lm_need(L, lm_lock_new(lm_object_new(L, &handle_type)));
   return 1;
 }
 
-static int bind_mp_event(lua_State *L) {
+LM_FUNCTION(mp_event) {
   lm_need(L, lm_flag_new(lm_object_new(L, &handle_type)));
   return 1;
 }
 
-static int bind_mp_close_handle(lua_State *L) {
+LM_FUNCTION(mp_close_handle) {
   void *h = lm_to_object(L, 1, &handle_type);
   if (h) close_handle(h);
   return 0;
 }
 
-static int bind_mp_is_handle(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &handle_type) != NULL); }
+LM_FUNCTION(mp_is_handle) { return lm_return_bool(L, lm_to_object(L, 1, &handle_type) != NULL); }
 
-static int bind_mp_is_open(lua_State *L) { return lm_return_bool(L, lm_to_handle(L, 1) != NULL); }
+LM_FUNCTION(mp_is_open) { return lm_return_bool(L, lm_to_handle(L, 1) != NULL); }
 
 /* ---- messages */
 
@@ -96,8 +95,7 @@ lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const ch
   lm_tensor **tensors = NULL;
   *out = (lm_message_content){0};
   size_t n = 0;
-  out->text = lua_tolstring(L, i, &n);
-  if (!out->text) return lm_fail_value(fn, "text", "a string", lm_describe_arg(L, s, i));
+  NEED(lm_read_string(L, s, i, fn, "text", &out->text, &n));
   out->n = n;
   NEED(lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors));
   out->tensors = tensors;
@@ -185,10 +183,10 @@ static lm_status pack_message(lua_State *L, lm_lua *s, void *out) {
   return status;
 }
 
-static int bind_mp_put(lua_State *L) {
+LM_FUNCTION(mp_put) {
   lm_lua *s = LM_STATE(L);
   lm_handle *h = need_handle(L, 1, 0);
-  double seconds = luaL_checknumber(L, 5);
+  double seconds = lm_need_number(L, 5, "mp_put", "seconds");
   bool direct = lua_toboolean(L, 6), sent = false;
   lm_packed_message *packed = NULL;
   lm_status status;
@@ -211,7 +209,7 @@ done:
 typedef struct getting {
   lm_handle *h;
   double seconds;
-  int i;
+  int64_t i;
   lm_mp_message **held;
   bool closed;
 } getting;
@@ -223,9 +221,8 @@ static lm_status take_message(lua_State *L, lm_lua *s, void *arg) {
   _Atomic int64_t *claim = NULL;
   bool ready;
   if (g->i > 0) {
-    TRY(lm_read_tensor(L, s, 3, "mp_get", "claims", &claims));
-    if (claims->dtype != LM_I64 || g->i > claims->numel)
-      return lm_fail(LM_E_ARG, "mp_get: claims must be int64, with at least as many elements as the index");
+    TRY(lm_read_plain(L, s, 3, "mp_get", "claims", LM_I64, &claims));
+    if (g->i > claims->numel) return lm_fail_int("mp_get", "i", "an index of claims", g->i);
     claim = (_Atomic int64_t *)claims->data + (g->i - 1);
   }
   if (g->h->kind == LM_QUEUE) return lm_queue_get(g->h, g->seconds, claim, g->held);
@@ -237,10 +234,12 @@ done:
   return status;
 }
 
-static int bind_mp_get(lua_State *L) {
+LM_FUNCTION(mp_get) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
-  getting g = {need_handle(L, 1, 0), luaL_checknumber(L, 2), luaL_optint(L, 4, 0), NULL, false};
+  getting g = {.h = need_handle(L, 1, 0)};
+  LM_NEED_ARGS(L, 2, "mp_get", {"seconds", LM_ARG_F, &g.seconds}, {"claims", LM_ARG_OTHER, NULL},
+               {"i", LM_ARG_I | LM_OR_NIL, &g.i});
   g.held = lm_mp_message_held(L, s);
   lm_need(L, lm_retry_after_gc(L, s, take_message, &g));
   if (*g.held) return lm_mp_message_push(L, s, g.held);
@@ -248,14 +247,14 @@ static int bind_mp_get(lua_State *L) {
   return lm_return_bool(L, 0);
 }
 
-static int bind_mp_poll(lua_State *L) {
+LM_FUNCTION(mp_poll) {
   lm_handle *h = need_handle(L, 1, 0);
   bool ready;
-  lm_need(L, lm_channel_wait(h->fd[0], POLLIN, luaL_checknumber(L, 2), &ready));
+  lm_need(L, lm_channel_wait(h->fd[0], POLLIN, lm_need_number(L, 2, "mp_poll", "seconds"), &ready));
   return lm_return_bool(L, ready);
 }
 
-static int bind_mp_queue_size(lua_State *L) {
+LM_FUNCTION(mp_queue_size) {
   lm_handle *h = need_handle(L, 1, LM_QUEUE);
   lua_pushnumber(L, (double)lm_queue_size(h));
   lua_pushnumber(L, (double)lm_queue_capacity(h));
@@ -263,94 +262,85 @@ static int bind_mp_queue_size(lua_State *L) {
   return 3;
 }
 
-static int bind_mp_queue_has(lua_State *L) {
+LM_FUNCTION(mp_queue_has) {
   lm_handle *h = need_handle(L, 1, LM_QUEUE);
   bool has;
-  lm_need(L, lm_queue_has(h, (uint64_t)luaL_checknumber(L, 2), &has));
+  lm_need(L, lm_queue_has(h, (uint64_t)lm_need_number(L, 2, "mp_queue_has", "number"), &has));
   return lm_return_bool(L, has);
 }
 
-static int bind_mp_queue_flush(lua_State *L) {
+LM_FUNCTION(mp_queue_flush) {
   lm_handle *h = need_handle(L, 1, LM_QUEUE);
-  return lm_return_bool(L, lm_queue_backlog(h, luaL_checknumber(L, 2)) == 0);
+  return lm_return_bool(L, lm_queue_backlog(h, lm_need_number(L, 2, "mp_queue_flush", "seconds")) == 0);
 }
 
-static int bind_mp_queue_done(lua_State *L) {
+LM_FUNCTION(mp_queue_done) {
   lm_status status = lm_queue_done(need_handle(L, 1, LM_QUEUE));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Queue:task_done"));
 }
 
-static int bind_mp_queue_join(lua_State *L) {
+LM_FUNCTION(mp_queue_join) {
   bool done;
-  lm_need(L, lm_queue_wait_done(need_handle(L, 1, LM_QUEUE), luaL_checknumber(L, 2), &done));
+  lm_need(L, lm_queue_wait_done(need_handle(L, 1, LM_QUEUE), lm_need_number(L, 2, "mp_queue_join", "seconds"), &done));
   return lm_return_bool(L, done);
 }
 
 /* ---- locks and events */
 
-static int bind_mp_acquire(lua_State *L) {
+LM_FUNCTION(mp_acquire) {
   lm_acquire_result got;
-  lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), luaL_checknumber(L, 2), &got);
+  lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), lm_need_number(L, 2, "mp_acquire", "seconds"), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
   if (got == LM_ACQUIRE_TIMEOUT) return 0;
   return lm_return_int(L, got);
 }
 
-static int bind_mp_release(lua_State *L) {
+LM_FUNCTION(mp_release) {
   lm_status status = lm_lock_release(need_handle(L, 1, LM_LOCK));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Lock:release"));
 }
 
-static int bind_mp_held(lua_State *L) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth); }
+LM_FUNCTION(mp_held) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth); }
 
-static int bind_mp_event_set(lua_State *L) {
+LM_FUNCTION(mp_event_set) {
   lm_flag_set(need_handle(L, 1, LM_FLAG), lua_toboolean(L, 2));
   return 0;
 }
 
-static int bind_mp_event_wait(lua_State *L) {
-  return lm_return_bool(L, lm_flag_wait(need_handle(L, 1, LM_FLAG), luaL_checknumber(L, 2)));
+LM_FUNCTION(mp_event_wait) {
+  return lm_return_bool(L, lm_flag_wait(need_handle(L, 1, LM_FLAG), lm_need_number(L, 2, "mp_event_wait", "seconds")));
 }
 
 /* ---- semaphores */
 
-static int bind_mp_semaphore(lua_State *L) {
-  double n = luaL_checknumber(L, 1);
+LM_FUNCTION(mp_semaphore) {
+  double n = lm_need_number(L, 1, "mp_semaphore", "permits");
   uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
   lm_handle **h = lm_object_new(L, &handle_type);
   lm_status status = lm_semaphore_new(permits, h);
   return status == LM_OK ? 1 : lm_raise(L, status);
 }
 
-static int bind_mp_permit(lua_State *L) {
+LM_FUNCTION(mp_permit) {
   lm_acquire_result got;
-  lm_status status = lm_semaphore_acquire(need_handle(L, 1, LM_SEMAPHORE), luaL_checknumber(L, 2), &got);
+  lm_status status =
+      lm_semaphore_acquire(need_handle(L, 1, LM_SEMAPHORE), lm_need_number(L, 2, "mp_permit", "seconds"), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Semaphore:acquire"));
   if (got == LM_ACQUIRE_TIMEOUT) return 0;
   return lm_return_int(L, got);
 }
 
-static int bind_mp_permit_back(lua_State *L) {
+LM_FUNCTION(mp_permit_back) {
   lm_status status = lm_semaphore_release(need_handle(L, 1, LM_SEMAPHORE), lua_toboolean(L, 2));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "BoundedSemaphore:release"));
 }
 
-static int bind_mp_permits(lua_State *L) {
-  return lm_return_number(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE)));
-}
+LM_FUNCTION(mp_permits) { return lm_return_number(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE))); }
 
-static int bind_mp_changed(lua_State *L) {
-  return lm_return_number(L, lm_semaphore_changed(need_handle(L, 1, LM_SEMAPHORE)));
-}
+LM_FUNCTION(mp_changed) { return lm_return_number(L, lm_semaphore_changed(need_handle(L, 1, LM_SEMAPHORE))); }
 
-static int bind_mp_wait_changed(lua_State *L) {
+LM_FUNCTION(mp_wait_changed) {
   lm_handle *h = need_handle(L, 1, LM_SEMAPHORE);
-  return lm_return_bool(L, lm_semaphore_wait(h, (uint32_t)luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
+  return lm_return_bool(L, lm_semaphore_wait(h, (uint32_t)lm_need_number(L, 2, "mp_wait_changed", "changed"),
+                                             lm_need_number(L, 3, "mp_wait_changed", "seconds")));
 }
-
-const luaL_Reg lm_mp_handle_functions[] = {
-    FN(mp_queue),       FN(mp_pipe),         FN(mp_lock),       FN(mp_event),   FN(mp_is_handle),   FN(mp_close_handle),
-    FN(mp_is_open),     FN(mp_put),          FN(mp_get),        FN(mp_poll),    FN(mp_queue_size),  FN(mp_queue_has),
-    FN(mp_queue_flush), FN(mp_queue_done),   FN(mp_queue_join), FN(mp_acquire), FN(mp_release),     FN(mp_held),
-    FN(mp_event_set),   FN(mp_event_wait),   FN(mp_semaphore),  FN(mp_permit),  FN(mp_permit_back), FN(mp_permits),
-    FN(mp_changed),     FN(mp_wait_changed), {NULL, NULL}};

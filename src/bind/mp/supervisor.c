@@ -32,7 +32,7 @@ static lm_supervisor *self(lua_State *L) { return lm_need_held(L, 1, &supervisor
 
 static int bind_start(lua_State *L) {
   lm_supervisor *s = self(L);
-  luaL_checktype(L, 2, LUA_TTABLE);
+  lm_need_table(L, 2, "process: start", "the plan");
   lua_settop(L, 2);
   int nargs, nenv, id = 0;
   pid_t pid = 0;
@@ -56,7 +56,7 @@ done:
 
 static int bind_next(lua_State *L) {
   lm_supervisor *s = self(L);
-  double seconds = luaL_checknumber(L, 2);
+  double seconds = lm_need_number(L, 2, "process: next", "seconds");
   lm_supervisor_event event;
   lm_need(L, lm_supervisor_next(s, seconds, &event));
   switch (event.kind) {
@@ -88,16 +88,17 @@ static int bind_next(lua_State *L) {
 
 static int bind_signal(lua_State *L) {
   lm_supervisor *s = self(L);
-  lm_supervisor_signal(s, (int)luaL_checkinteger(L, 2), (int)luaL_checkinteger(L, 3));
+  lm_supervisor_signal(s, (int)lm_need_int(L, 2, "process: signal", "id"),
+                       (int)lm_need_int(L, 3, "process: signal", "number"));
   return 0;
 }
 
 static int bind_print(lua_State *L) {
   lm_supervisor *s = self(L);
-  int stream = (int)luaL_checkinteger(L, 2);
+  int stream = (int)lm_need_int(L, 2, "process: print", "stream");
   size_t n;
-  const char *text = luaL_checklstring(L, 3, &n);
-  luaL_argcheck(L, stream == 1 || stream == 2, 2, "1 or 2 expected");
+  const char *text = lm_need_string(L, 3, "process: print", "text", &n);
+  if (stream != 1 && stream != 2) return lm_raise_arg(L, 2, "process: print", "stream", "1 or 2");
   lm_need(L, lm_supervisor_print(s, stream, text, n));
   return 0;
 }
@@ -107,7 +108,7 @@ static int bind_printed(lua_State *L) { return lm_return_bool(L, lm_supervisor_p
 static int bind_sweep(lua_State *L) {
   int left = 0;
   lm_supervisor *s = self(L);
-  lm_supervisor_sweep(s, luaL_checknumber(L, 2), &left);
+  lm_supervisor_sweep(s, lm_need_number(L, 2, "process: sweep", "seconds"), &left);
   return lm_return_int(L, left);
 }
 
@@ -135,20 +136,17 @@ static const luaL_Reg methods[] = {{"start", bind_start}, {"next", bind_next},  
 static const lm_object_type supervisor_type = {"luminary.supervisor", sizeof(lm_supervisor *), free_supervisor,
                                                "a supervisor", methods};
 
-static int bind_process_supervisor(lua_State *L) {
+LM_FUNCTION(process_supervisor) {
   lm_need(L, lm_supervisor_new(lm_object_new(L, &supervisor_type)));
   return 1;
 }
 
-static int bind_process_self(lua_State *L) {
+LM_FUNCTION(process_self) {
   char path[PATH_MAX];
   lm_need(L, lm_process_self(path, sizeof path));
   return lm_return_text(L, path);
 }
 
-static int bind_process_cores(lua_State *L) { return lm_return_int(L, lm_process_cores()); }
+LM_FUNCTION(process_cores) { return lm_return_int(L, lm_process_cores()); }
 
-static int bind_signal_name(lua_State *L) { return lm_return_text(L, lm_signal_name((int)luaL_checkinteger(L, 1))); }
-
-const luaL_Reg lm_supervisor_functions[] = {
-    FN(process_supervisor), FN(process_self), FN(process_cores), FN(signal_name), {NULL, NULL}};
+LM_FUNCTION(signal_name) { return lm_return_text(L, lm_signal_name((int)lm_need_int(L, 1, "signal_name", "number"))); }

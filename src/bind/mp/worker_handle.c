@@ -68,8 +68,10 @@ static const lm_object_type worker_type = {"luminary.worker", sizeof(worker), co
 
 static worker *need_worker(lua_State *L) { return lm_need_object(L, 1, &worker_type, "lm.mp"); }
 
-static int bind_mp_close(lua_State *L) {
-  close_worker(need_worker(L), luaL_optnumber(L, 2, 2));
+LM_FUNCTION(mp_close) {
+  double seconds = 2;
+  LM_NEED_ARGS(L, 2, "mp_close", {"seconds", LM_ARG_F | LM_OR_NIL, &seconds});
+  close_worker(need_worker(L), seconds);
   return 0;
 }
 
@@ -79,7 +81,7 @@ static worker *new_worker(lua_State *L) {
   return w;
 }
 
-static int bind_mp_process(lua_State *L) {
+LM_FUNCTION(mp_process) {
   int nargs, nchanges, ends[2] = {-1, -1};
   char **env = NULL;
   lm_status status;
@@ -103,7 +105,7 @@ done:
   return status == LM_OK ? 1 : lm_raise(L, status);
 }
 
-static int bind_mp_thread(lua_State *L) {
+LM_FUNCTION(mp_thread) {
   int ends[2] = {-1, -1};
   lm_status status;
   const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
@@ -119,7 +121,7 @@ done:
   return lm_raise(L, status);
 }
 
-static int bind_mp_pair(lua_State *L) {
+LM_FUNCTION(mp_pair) {
   int ends[2];
   bool thread = lua_toboolean(L, 1);
   worker *a = new_worker(L), *b = new_worker(L);
@@ -130,8 +132,8 @@ static int bind_mp_pair(lua_State *L) {
   return 2;
 }
 
-static int bind_mp_parent(lua_State *L) {
-  int fd = luaL_checkint(L, 1), kind = 0;
+LM_FUNCTION(mp_parent) {
+  int fd = (int)lm_need_int(L, 1, "mp_parent", "fd"), kind = 0;
   bool thread = lua_toboolean(L, 2);
   socklen_t n = sizeof kind;
   if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_SEQPACKET) {
@@ -146,7 +148,7 @@ static int bind_mp_parent(lua_State *L) {
 
 /* ---- messages */
 
-static int bind_mp_send(lua_State *L) {
+LM_FUNCTION(mp_send) {
   lm_lua *s = LM_STATE(L);
   worker *w = need_worker(L);
   lm_message_content content;
@@ -169,10 +171,10 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-static int bind_mp_receive(lua_State *L) {
+LM_FUNCTION(mp_receive) {
   lm_lua *s = LM_STATE(L);
   worker *w = need_worker(L);
-  double seconds = luaL_checknumber(L, 2);
+  double seconds = lm_need_number(L, 2, "mp_receive", "seconds");
   bool closed = false;
   lm_mp_message **held = lm_mp_message_held(L, s);
   if (w->fd < 0) return 0;
@@ -206,9 +208,9 @@ static bool has_news(worker *w, struct pollfd *polls, int *n, double *most) {
   return false;
 }
 
-static int bind_mp_wait(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
-  double deadline = lm_seconds() + luaL_checknumber(L, 2);
+LM_FUNCTION(mp_wait) {
+  lm_need_table(L, 1, "mp_wait", "workers");
+  double deadline = lm_seconds() + lm_need_number(L, 2, "mp_wait", "seconds");
   int count = (int)lua_objlen(L, 1);
   struct pollfd *polls = lua_newuserdata(L, (size_t)(2 * count + 1) * sizeof *polls);
   for (;;) {
@@ -228,7 +230,7 @@ static int bind_mp_wait(lua_State *L) {
   }
 }
 
-static int bind_mp_ended(lua_State *L) {
+LM_FUNCTION(mp_ended) {
   worker *w = need_worker(L);
   if (w->process.pid > 0) lm_need(L, lm_process_wait(&w->process, 0));
   if (!has_ended(w)) return 0;
@@ -243,15 +245,15 @@ static int bind_mp_ended(lua_State *L) {
   return 3;
 }
 
-static int bind_mp_signal(lua_State *L) {
+LM_FUNCTION(mp_signal) {
   worker *w = need_worker(L);
-  int number = luaL_checkint(L, 2);
+  int number = (int)lm_need_int(L, 2, "mp_signal", "number");
   if (w->thread) lm_lua_thread_interrupt(w->thread);
   lm_process_signal(&w->process, number);
   return 0;
 }
 
-static int bind_mp_pid(lua_State *L) {
+LM_FUNCTION(mp_pid) {
   const worker *w = need_worker(L);
   if (w->process.pid <= 0) return 0;
   return lm_return_int(L, w->process.pid);
@@ -274,7 +276,7 @@ done:
   return status;
 }
 
-static int bind_mp_share(lua_State *L) {
+LM_FUNCTION(mp_share) {
   lm_lua *s = LM_STATE(L);
   int which = 0;
   lm_gc_step_if_due(L, s);
@@ -284,18 +286,11 @@ static int bind_mp_share(lua_State *L) {
   return lm_return_int(L, which + 1);
 }
 
-static int bind_mp_is_shared(lua_State *L) {
-  return lm_return_bool(L, lm_is_shared(lm_need_tensor(L, 1, "is_shared", "x")));
-}
+LM_FUNCTION(mp_is_shared) { return lm_return_bool(L, lm_is_shared(lm_need_tensor(L, 1, "is_shared", "x"))); }
 
-static int bind_mp_unfit(lua_State *L) {
+LM_FUNCTION(mp_unfit) {
   if (lm_ipc_check(lm_need_tensor(L, 1, "mp_unfit", "x")) == LM_OK) return 0;
   return lm_return_text(L, lm_error());
 }
 
-static int bind_mp_exported(lua_State *L) { return lm_return_int(L, lm_ipc_pending_count()); }
-
-const luaL_Reg lm_worker_functions[] = {FN(mp_process),   FN(mp_thread),  FN(mp_pair),     FN(mp_parent),
-                                        FN(mp_send),      FN(mp_receive), FN(mp_wait),     FN(mp_ended),
-                                        FN(mp_signal),    FN(mp_close),   FN(mp_pid),      FN(mp_share),
-                                        FN(mp_is_shared), FN(mp_unfit),   FN(mp_exported), {NULL, NULL}};
+LM_FUNCTION(mp_exported) { return lm_return_int(L, lm_ipc_pending_count()); }

@@ -77,8 +77,5 @@ static int return_found(lua_State *L, const char *fn, bool grads) {
   return lm_return_tensors(L, 3, 1, run_rescale, &r, &r.found);
 }
 
-static int bind_rescale(lua_State *L) { return return_found(L, "rescale", false); }
-static int bind_rescale_grads(lua_State *L) { return return_found(L, "rescale_grads", true); }
-
-const luaL_Reg lm_rescale_functions[] = {
-    {"rescale", bind_rescale}, {"rescale_grads", bind_rescale_grads}, {NULL, NULL}};
+LM_FUNCTION(rescale) { return return_found(L, "rescale", false); }
+LM_FUNCTION(rescale_grads) { return return_found(L, "rescale_grads", true); }

@@ -98,10 +98,10 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
   int64_t count = 1;
   bool there;
   const char *kind = NULL;
-  NEED(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_OPTION_TEXT, &kind}, {"step", LM_OPTION_INT, &count},
-                       {"first", LM_OPTION_BOOL, &step->numbers.first}, {"options", LM_OPTION_OTHER, NULL},
-                       {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
-                       {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
+  NEED(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_ARG_TEXT, &kind}, {"step", LM_ARG_I, &count},
+                       {"first", LM_ARG_B, &step->numbers.first}, {"options", LM_ARG_OTHER, NULL},
+                       {"params", LM_ARG_OTHER, NULL}, {"grads", LM_ARG_OTHER, NULL}, {"states", LM_ARG_OTHER, NULL},
+                       {"carried", LM_ARG_OTHER, NULL}));
   const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
   if (!o)
     return lm_fail_value(fn, "kind", "an optimizer's name such as \"SGD\"", kind ? lm_ellipsize(kind, 60) : "nil");
@@ -140,9 +140,9 @@ done:
   return status;
 }
 
-static int bind_optim_step(lua_State *L) {
+LM_FUNCTION(optim_step) {
   lm_lua *s = LM_STATE(L);
-  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_arg(L, 1, fn, "argument 1", "a table");
+  lm_need_table(L, 1, fn, "argument 1");
   lua_settop(L, 1);
   luaL_checkstack(L, 32, fn);
   lm_gc_step_if_due(L, s);
@@ -187,10 +187,9 @@ static lm_status measure(clipping *c, int n, lm_tensor *const *list) {
   return lm_total_norm(n, list, c->of_grads, c->p, &c->total);
 }
 
-static int bind_total_norm(lua_State *L) {
+LM_FUNCTION(total_norm) {
   clipping c = {.fn = "total_norm", .work = measure};
-  c.p = lm_need_number(L, 2, c.fn, "p");
-  c.of_grads = lm_need_bool(L, 3, c.fn, "of_grads");
+  LM_NEED_ARGS(L, 2, c.fn, {"p", LM_ARG_F, &c.p}, {"of_grads", LM_ARG_B, &c.of_grads});
   return lm_return_tensors(L, 3, 1, run_clipping, &c, &c.total);
 }
 
@@ -198,17 +197,16 @@ static lm_status clip_to_norm(clipping *c, int n, lm_tensor *const *grads) {
   return lm_clip_with_norm(n, grads, c->most, c->total);
 }
 
-static int bind_clip_with_norm(lua_State *L) {
+LM_FUNCTION(clip_with_norm) {
   clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = clip_to_norm};
-  c.most = lm_need_number(L, 2, c.fn, "max_norm");
-  c.total = lm_need_tensor(L, 3, c.fn, "total");
+  LM_NEED_ARGS(L, 2, c.fn, {"max_norm", LM_ARG_F, &c.most}, {"total", LM_ARG_T, &c.total});
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c));
   return 0;
 }
 
 static lm_status clip_values(clipping *c, int n, lm_tensor *const *grads) { return lm_clip_value(n, grads, c->most); }
 
-static int bind_clip_value(lua_State *L) {
+LM_FUNCTION(clip_value) {
   clipping c = {.fn = "clip_value", .of_grads = true, .work = clip_values};
   c.most = lm_need_number(L, 2, c.fn, "most");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c));
@@ -241,16 +239,11 @@ done:
   return status;
 }
 
-static int bind_zero_grad(lua_State *L) {
+LM_FUNCTION(zero_grad) {
   bool to_none = lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "zero_grad", "set_to_none");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), zero_gradients, &to_none));
   return 0;
 }
 
 /* has_grad(param): asked without a value of Lua's, which would lie on the gradient's memory until it is collected. */
-static int bind_has_grad(lua_State *L) {
-  return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL);
-}
-
-const luaL_Reg lm_optim_functions[] = {FN(optim_step), FN(total_norm), FN(clip_with_norm), FN(clip_value),
-                                       FN(zero_grad),  FN(has_grad),   {NULL, NULL}};
+LM_FUNCTION(has_grad) { return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL); }

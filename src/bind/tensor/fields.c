@@ -6,18 +6,6 @@
 #include "bind/bind.h"
 #include "tensor/print.h"
 
-void lm_push_sizes(lua_State *L, int n, const int64_t *v) {
-  int64_t size[LM_MAX_DIMS]; /* the table may collect, and v is a tensor's */
-  memcpy(size, v, sizeof size);
-  lua_createtable(L, n, 0);
-  for (int i = 0; i < n; i++) {
-    lua_pushnumber(L, (double)size[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
-  lua_rawgeti(L, lua_upvalueindex(2), LM_SIZES);
-  lua_setmetatable(L, -2);
-}
-
 /* ---- getters: each pushes one value. t is gone once something was allocated in Lua. */
 static int get_shape(lua_State *L, lm_tensor *t) {
   lm_push_sizes(L, t->ndim, t->size);
@@ -227,13 +215,13 @@ int lm_bind_len(lua_State *L) {
 
 /* print_options([precision, threshold, edgeitems, linewidth, sci_mode]): sets those of this thread; returns them all.
  */
-int lm_bind_print_options(lua_State *L) {
+LM_FUNCTION(print_options) {
   lm_print_options *now = lm_printing();
   int64_t *field[] = {&now->precision, &now->threshold, &now->edge, &now->line, &now->scientific};
   enum { FIELDS = sizeof field / sizeof *field };
   int given = lua_gettop(L);
   for (int i = 0; i < FIELDS; i++) {
-    if (i < given) *field[i] = (int64_t)luaL_checknumber(L, i + 1);
+    if (i < given) *field[i] = (int64_t)lm_need_number(L, i + 1, "set_printoptions", "number");
     lua_pushnumber(L, (lua_Number)*field[i]);
   }
   return FIELDS;

@@ -57,3 +57,15 @@ int lm_tensor_handle_gc(lua_State *L) {
   lm_storage_collecting(false);
   return 0;
 }
+
+void lm_push_sizes(lua_State *L, int n, const int64_t *v) {
+  int64_t size[LM_MAX_DIMS]; /* the table may collect, and v is a tensor's */
+  memcpy(size, v, sizeof size);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushnumber(L, (double)size[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_rawgeti(L, lua_upvalueindex(2), LM_SIZES);
+  lua_setmetatable(L, -2);
+}

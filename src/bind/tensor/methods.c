@@ -25,31 +25,29 @@ static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const 
   return lm_return_number(L, (double)v[d]);
 }
 
-static int bind_size(lua_State *L) {
+LM_METHOD(size) {
   lm_tensor *t = self(L, "size");
   return sizes_or_one(L, "size", t, t->size);
 }
 
-static int bind_stride(lua_State *L) {
+LM_METHOD(stride) {
   lm_tensor *t = self(L, "stride");
   return sizes_or_one(L, "stride", t, t->stride);
 }
 
-static int bind_dim(lua_State *L) { return lm_return_int(L, self_alone(L, "dim")->ndim); }
+LM_METHOD(dim) { return lm_return_int(L, self_alone(L, "dim")->ndim); }
 
-static int bind_numel(lua_State *L) { return lm_return_number(L, (double)self_alone(L, "numel")->numel); }
+LM_METHOD(numel) { return lm_return_number(L, (double)self_alone(L, "numel")->numel); }
 
-static int bind_element_size(lua_State *L) {
-  return lm_return_int(L, (lua_Integer)lm_dtype_size(self_alone(L, "element_size")->dtype));
-}
+LM_METHOD(element_size) { return lm_return_int(L, (lua_Integer)lm_dtype_size(self_alone(L, "element_size")->dtype)); }
 
-static int bind_storage_offset(lua_State *L) {
+LM_METHOD(storage_offset) {
   lm_tensor *t = self_alone(L, "storage_offset");
   return lm_return_number(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
 }
 
 /* The ordinal of a CUDA device, -1 for the CPU. */
-static int bind_get_device(lua_State *L) {
+LM_METHOD(get_device) {
   lm_device d = self_alone(L, "get_device")->device;
   return lm_return_int(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
 }
@@ -58,11 +56,11 @@ static bool has_format(const lm_tensor *t, lm_format format) {
   return format == LM_PRESERVE || (format == LM_CONTIGUOUS ? lm_is_contiguous(t) : lm_is_channels_last(t));
 }
 
-static int bind_is_contiguous(lua_State *L) {
+LM_METHOD(is_contiguous) {
   lm_tensor *t = self(L, "is_contiguous");
-  lm_format format = LM_CONTIGUOUS;
-  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_OPTION_FORMAT, &format}));
-  return lm_return_bool(L, has_format(t, format));
+  int format = LM_CONTIGUOUS;
+  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_ARG_FORMAT, &format}));
+  return lm_return_bool(L, has_format(t, (lm_format)format));
 }
 
 /* ---- to */
@@ -107,13 +105,10 @@ done:
 }
 
 static lm_status read_conversion_options(lua_State *L, const lm_lua *s, int i, conversion *c) {
-  lm_format format = LM_PRESERVE;
-  lm_status status = LM_READ_OPTIONS(L, s, i, "to", {"dtype", LM_OPTION_DTYPE, &c->args.dtype},
-                                     {"device", LM_OPTION_DEVICE, &c->args.device}, {"copy", LM_OPTION_BOOL, &c->copy},
-                                     {"memory_format", LM_OPTION_FORMAT, &format},
-                                     {"non_blocking", LM_OPTION_BOOL, &c->args.non_blocking});
-  c->args.memory_format = (int)format;
-  return status;
+  return LM_READ_OPTIONS(L, s, i, "to", {"dtype", LM_ARG_DTYPE, &c->args.dtype},
+                         {"device", LM_ARG_DEVICE, &c->args.device}, {"copy", LM_ARG_B, &c->copy},
+                         {"memory_format", LM_ARG_FORMAT, &c->args.memory_format},
+                         {"non_blocking", LM_ARG_B, &c->args.non_blocking});
 }
 
 /* The arguments are at 1..top. */
@@ -145,7 +140,7 @@ static lm_status attempt_to(lua_State *L, lm_lua *s, void *arg) {
   return lm_call(LM_OP_to_copy, &c.args, to->out);
 }
 
-static int bind_to(lua_State *L) {
+LM_METHOD(to) {
   lm_lua *s = LM_STATE(L);
   luaL_checkstack(L, 12, "to");
   conversion c = {0};
@@ -163,7 +158,7 @@ static int bind_to(lua_State *L) {
 }
 
 /* ---- the handle */
-static int bind_data_ptr(lua_State *L) {
+LM_METHOD(data_ptr) {
   lm_tensor *t = self_alone(L, "data_ptr");
   lm_reg_get(L, &lm_reg_pointer);
   lua_pushlightuserdata(L, t->data);
@@ -172,7 +167,7 @@ static int bind_data_ptr(lua_State *L) {
 }
 
 /* x:free() releases the handle's memory now; views and graphs keep what they share. */
-static int bind_free(lua_State *L) {
+LM_METHOD(free) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return lm_raise_arg(L, 1, "free", "x", "a tensor");
@@ -180,9 +175,9 @@ static int bind_free(lua_State *L) {
   return 0;
 }
 
-static int bind_is_tensor(lua_State *L) { return lm_return_bool(L, lm_to_tensor_handle(L, LM_STATE(L), 1) != NULL); }
+LM_FUNCTION(is_tensor) { return lm_return_bool(L, lm_to_tensor_handle(L, LM_STATE(L), 1) != NULL); }
 
-static int bind_is_alive(lua_State *L) { return lm_return_bool(L, lm_to_tensor(L, LM_STATE(L), 1) != NULL); }
+LM_FUNCTION(is_alive) { return lm_return_bool(L, lm_to_tensor(L, LM_STATE(L), 1) != NULL); }
 
 lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
   if (t == from) return LM_OK;
@@ -199,7 +194,7 @@ lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
   return LM_OK;
 }
 
-static int bind_set_data(lua_State *L) {
+LM_FUNCTION(set_data) {
   lm_tensor *t = lm_need_tensor(L, 1, "set_data", "x");
   lm_need(L, lm_set_data("set_data", t, lm_need_tensor(L, 2, "set_data", "from")));
   lua_settop(L, 1);
@@ -207,20 +202,20 @@ static int bind_set_data(lua_State *L) {
 }
 
 /* ---- recording */
-static int bind_requires_grad_(lua_State *L) {
+LM_METHOD(requires_grad_) {
   lm_tensor *t = self(L, "requires_grad_");
   lm_need(L, lm_set_requires_grad(t, lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "requires_grad_", "on")));
   lua_settop(L, 1);
   return 1;
 }
 
-static int bind_retain_grad(lua_State *L) {
+LM_METHOD(retain_grad) {
   lm_need(L, lm_retain_grad(self_alone(L, "retain_grad")));
   return 0;
 }
 
 /* The handle goes over to a tensor of the same memory outside the graph. */
-static int bind_detach_(lua_State *L) {
+LM_METHOD(detach_) {
   lm_detach_args a = {.x = self_alone(L, "detach_")};
   lm_tensor *out[LM_MAX_OUTS];
   lm_need(L, lm_call(LM_OP_detach, &a, out));
@@ -230,11 +225,3 @@ static int bind_detach_(lua_State *L) {
   lua_settop(L, 1);
   return 1;
 }
-
-const luaL_Reg lm_tensor_methods[] = {FN(size),         FN(stride),         FN(dim),        FN(numel),
-                                      FN(element_size), FN(storage_offset), FN(get_device), FN(is_contiguous),
-                                      FN(to),           FN(data_ptr),       FN(free),       FN(requires_grad_),
-                                      FN(retain_grad),  FN(detach_),        {NULL, NULL}};
-
-const luaL_Reg lm_handle_functions[] = {
-    {"is_tensor", bind_is_tensor}, {"is_alive", bind_is_alive}, {"set_data", bind_set_data}, {NULL, NULL}};

@@ -229,8 +229,8 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
     return lm_fail(LM_E_ARG, "tensor: %s is an option; pass it in a table at the end, lm.tensor({…}, {%s = …})",
                    names[i], names[i]);
   }
-  TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_OPTION_DTYPE, &dtype}, {names[1], LM_OPTION_DEVICE, &device},
-                      {names[2], LM_OPTION_BOOL, &requires_grad}));
+  TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_ARG_DTYPE, &dtype}, {names[1], LM_ARG_DEVICE, &device},
+                      {names[2], LM_ARG_B, &requires_grad}));
   if (lm_to_tensor_handle(L, s, 1)) { /* a copy, outside the graph */
     lm_to_copy_args a = {.dtype = dtype, .device = device, .memory_format = LM_PRESERVE};
     TRY(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));
@@ -245,7 +245,7 @@ done:
   return status;
 }
 
-static int bind_tensor(lua_State *L) {
+LM_FUNCTION(tensor) {
   int given = lua_gettop(L);
   while (given > 2 && lua_isnil(L, given)) given--;
   if (given > 2) {
@@ -296,7 +296,7 @@ static lm_status attempt_host(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* x:totable(): nested lists; a number for a 0-d tensor. */
-static int bind_totable(lua_State *L) {
+LM_METHOD(totable) {
   lm_lua *s = LM_STATE(L);
   if (lua_gettop(L) == 0) lm_need_tensor(L, 1, "totable", "x");
   lua_settop(L, 1);
@@ -325,7 +325,7 @@ static lm_status attempt_item(lua_State *L, lm_lua *s, void *arg) {
   return lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole);
 }
 
-static int bind_item(lua_State *L) {
+LM_METHOD(item) {
   picking p = {0};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), attempt_item, &p));
   if (p.dtype == LM_BOOL) {
@@ -338,6 +338,4 @@ static int bind_item(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_table_functions[] = {{"tensor", bind_tensor}, {NULL, NULL}};
-const luaL_Reg lm_table_methods[] = {
-    {"totable", bind_totable}, {"tolist", bind_totable}, {"item", bind_item}, {NULL, NULL}};
+LM_ADD(lm_methods, tolist, bind_totable)

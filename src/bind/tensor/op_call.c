@@ -1,12 +1,11 @@
 /* One closure for every op: its descriptor says how a Lua call becomes an argument struct. */
-#include <math.h>
 #include <stdio.h>
 
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
 
-enum { ARGS_BYTES = 512, FEW = 8 };
+enum { ARGS_BYTES = 512 };
 _Static_assert(sizeof(lm_args_union) <= ARGS_BYTES, "room for every op's arguments");
 
 /* A call being decoded: the argument struct, and what must be released after it. */
@@ -35,98 +34,19 @@ static void release_frame(frame *f) {
   f->list = NULL;
 }
 
-static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
-  lm_ints v;
-  NEED(lm_read_ints(L, s, i, fn, arg, false, &v));
-  if (v.n == 0) return LM_OK; /* as if it were left out */
-  if (v.n > 2 && lua_type(L, i) == LUA_TTABLE) {
-    return lm_fail_value(fn, arg, "an integer or a pair", lm_text("a list of %d", v.n));
-  }
-  out[0] = v.v[0];
-  out[1] = v.v[v.n - 1];
-  return LM_OK;
-}
-
-static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int *out) {
-  int n = 0;
-  const char *given = lm_to_text(L, i);
-  if (given) {
-    for (; a->names[n]; n++) {
-      if (strcmp(a->names[n], given) == 0) {
-        *out = n;
-        return LM_OK;
-      }
-    }
-  }
-  char choices[160] = "";
-  size_t used = 0;
-  for (n = 0; a->names[n] && used < sizeof choices; n++) {
-    used += (size_t)snprintf(choices + used, sizeof choices - used, "%s'%s'", n ? ", " : "", a->names[n]);
-  }
-  lm_status status = lm_fail_value(fn, a->name, lm_text("one of %s", choices), lm_describe_arg(L, s, i));
-  const char *near = given ? lm_nearest(given, n, a->names) : NULL;
-  return near ? lm_remedy(status, "did you mean '%s'?", near) : status;
-}
-
-/* A number or a pair, or "valid" or "same". */
-static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int64_t *out) {
-  if (lua_type(L, i) != LUA_TSTRING) return read_pair(L, s, i, fn, a->name, out);
-  int choice;
-  lm_status status = read_name(L, s, i, fn, a, &choice);
-  if (status == LM_OK) out[0] = out[1] = choice ? LM_PAD_SAME : 0;
-  return status;
-}
-
-/* NaN says that none was given. */
-static lm_status read_optional_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
-                                      double *out) {
-  lm_status status = lm_read_number(L, s, i, fn, arg, out);
-  if (status != LM_OK || !isnan(*out)) return status;
-  return lm_fail_number(fn, arg, "a number, or nil for the default", *out);
-}
-
 /* Argument `a` from the value at i. */
 static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg *a, int i) {
-  const char *fn = f->op->name;
   void *p = f->args.bytes + a->offset;
-  switch (a->kind) {
-    case LM_ARG_T: return lm_read_tensor(L, s, i, fn, a->name, p);
-    case LM_ARG_T_OPT: return lua_isnil(L, i) ? LM_OK : lm_read_tensor(L, s, i, fn, a->name, p);
-    case LM_ARG_S_OPT:
-    case LM_ARG_S: {
-      lm_tensor *owned;
-      lm_status status = lm_read_scalar(L, s, i, fn, a->name, p, &owned);
-      if (owned) f->owned[f->nowned++] = owned;
-      return status;
-    }
-    case LM_ARG_TL:
-    case LM_ARG_TL_HOLES: {
-      bool holes = a->kind == LM_ARG_TL_HOLES;
-      lm_list *list = p;
-      lm_status status = lm_read_list(L, s, i, fn, a->name, holes, &list->n, &list->v);
-      if (status == LM_OK) f->list = list->v;
-      return status;
-    }
-    case LM_ARG_F:
-    case LM_ARG_F_REQ: return lm_read_number(L, s, i, fn, a->name, p);
-    case LM_ARG_F_OPT: return read_optional_number(L, s, i, fn, a->name, p);
-    case LM_ARG_I:
-    case LM_ARG_I_REQ:
-    case LM_ARG_I_OPT: return lm_read_int(L, s, i, fn, a->name, p);
-    case LM_ARG_B: return lm_read_bool(L, s, i, fn, a->name, p);
-    case LM_ARG_I2: return read_pair(L, s, i, fn, a->name, p);
-    case LM_ARG_PAD2: return read_padding(L, s, i, fn, a, p);
-    case LM_ARG_DIM:
-    case LM_ARG_DIM_OPT: return lm_read_dim(L, s, i, fn, a->name, p);
-    case LM_ARG_DIMS_OPT: return lm_read_ints(L, s, i, fn, a->name, true, p);
-    case LM_ARG_SIZE:
-    case LM_ARG_SIZE_OPT: return lm_read_ints(L, s, i, fn, a->name, false, p);
-    case LM_ARG_DTYPE: return lm_read_dtype(L, s, i, fn, a->name, p);
-    case LM_ARG_DEVICE: return lm_read_device(L, s, i, fn, a->name, p);
-    case LM_ARG_GENERATOR: return lm_read_generator(L, s, i, fn, a->name, p);
-    case LM_ARG_E: return read_name(L, s, i, fn, a, p);
+  lm_tensor *owned = NULL;
+  lm_status status;
+  if (a->kind == LM_ARG_S || a->kind == LM_ARG_S_OPT) {
+    status = lm_read_scalar(L, s, i, f->op->name, a->name, p, &owned);
+    if (owned) f->owned[f->nowned++] = owned;
+    return status;
   }
-  return lm_fail_missing(fn, a->name);
+  status = lm_read_arg(L, s, i, f->op->name, a, p);
+  if (status == LM_OK && (a->kind == LM_ARG_TL || a->kind == LM_ARG_TL_HOLES)) f->list = ((lm_list *)p)->v;
+  return status;
 }
 
 /* Is the table at i options (string keys) rather than a list? An empty one is a list only where a
@@ -145,12 +65,13 @@ static bool is_options(lua_State *L, const lm_op *op, int i) {
            kind == LM_ARG_DIMS_OPT);
 }
 
-static lm_status unknown_option(const lm_op *op, const char *key) {
+/* The key is at the top but one. */
+static lm_status unknown_option(lua_State *L, const lm_op *op) {
   const char *names[LM_MAX_ARGS + 1];
   int n = 0;
   for (int i = 1; i < op->nargs; i++) names[n++] = op->arg[i].name;
   if (op->kind == LM_NEW) names[n++] = "requires_grad";
-  return lm_fail_option(op->name, key, n, names);
+  return lm_fail_key(L, -2, op->name, n, names);
 }
 
 static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table) {
@@ -162,26 +83,19 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
   while (lua_next(L, table)) {
     empty = false;
     if (lua_type(L, -2) != LUA_TSTRING) {
-      status = lm_fail_value(op->name, "the table at the end", "named options or a list", "a mix of both");
-      goto done;
+      TRY(lm_fail_value(op->name, "the table at the end", "named options or a list", "a mix of both"));
     }
     const char *given = lua_tostring(L, -2); /* interned: equal strings have equal addresses */
     int i = 1, value = lua_gettop(L);
     while (i < op->nargs && key[i] != given) i++;
     if (i < op->nargs) {
-      if (f->given & 1u << i) {
-        status = lm_fail_twice(op->name, given);
-        goto done;
-      }
+      if (f->given & 1u << i) TRY(lm_fail_twice(op->name, given));
       f->given |= 1u << i;
       TRY(read_arg(L, s, f, &op->arg[i], value));
     } else if (given == s->key_requires_grad && op->kind == LM_NEW) {
       TRY(lm_read_bool(L, s, value, op->name, "requires_grad", &f->requires_grad));
     } else {
-      status = lm_to_text(L, -2)
-                   ? unknown_option(op, given)
-                   : lm_fail_value(op->name, "an option's name", "text without a NUL byte", "one with a NUL byte");
-      goto done;
+      TRY(unknown_option(L, op));
     }
     lua_pop(L, 1);
   }

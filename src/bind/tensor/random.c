@@ -10,34 +10,28 @@
 #include "tensor/generator.h"
 
 static void close_generator(void *object) { (void)object; }
-static const lm_object_type generator_type = {"luminary.generator", sizeof(lm_generator), close_generator,
-                                              "a generator", NULL};
-
-lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_generator **out) {
-  *out = lm_to_object(L, i, &generator_type);
-  if (*out) return LM_OK;
-  return lm_fail_value(fn, arg, "an lm.Generator", lm_describe_arg(L, s, i));
-}
+const lm_object_type lm_generator_type = {"luminary.generator", sizeof(lm_generator), close_generator, "a generator",
+                                          NULL};
 
 /* NULL, and the device, for its default one. */
 static lm_generator *generator_at(lua_State *L, int i, const char *fn, lm_device *device) {
-  lm_generator *g = lm_to_object(L, i, &generator_type);
+  lm_generator *g = lm_to_object(L, i, &lm_generator_type);
   *device = g ? g->device : lm_device_or_default(L, i, fn);
   return g;
 }
 
-static int bind_generator(lua_State *L) {
+LM_FUNCTION(generator) {
   lm_device device = lm_device_or_default(L, 1, "Generator");
   bool is_default = lua_toboolean(L, 2);
-  lm_generator *g = lm_object_new(L, &generator_type);
+  lm_generator *g = lm_object_new(L, &lm_generator_type);
   *g = (lm_generator){.device = device, .is_default = is_default, .own = {.seed = 67280421310721}};
   return 1;
 }
 
-static int bind_is_generator(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &generator_type) != NULL); }
+LM_FUNCTION(is_generator) { return lm_return_bool(L, lm_to_object(L, 1, &lm_generator_type) != NULL); }
 
-static int bind_generator_device(lua_State *L) {
-  const lm_generator *g = lm_need_object(L, 1, &generator_type, "Generator");
+LM_FUNCTION(generator_device) {
+  const lm_generator *g = lm_need_object(L, 1, &lm_generator_type, "Generator");
   return lm_return_text(L, lm_device_name(g->device));
 }
 
@@ -46,7 +40,7 @@ static int push_seed(lua_State *L, uint64_t seed) {
   return 1;
 }
 
-static int bind_seed_generator(lua_State *L) {
+LM_FUNCTION(seed_generator) {
   lm_device device;
   lm_generator *g = generator_at(L, 1, "seed", &device);
   uint64_t seed =
@@ -55,13 +49,13 @@ static int bind_seed_generator(lua_State *L) {
   return push_seed(L, seed);
 }
 
-static int bind_initial_seed(lua_State *L) {
+LM_FUNCTION(initial_seed) {
   lm_device device;
   lm_generator *g = generator_at(L, 1, "initial_seed", &device);
   return push_seed(L, lm_generator_get(g, device).seed);
 }
 
-static int bind_manual_seed(lua_State *L) {
+LM_FUNCTION(manual_seed) {
   lm_generator_seed_all((uint64_t)lm_need_int(L, 1, "manual_seed", "seed"));
   return 0;
 }
@@ -73,7 +67,7 @@ static lm_status attempt_state(lua_State *L, lm_lua *s, void *arg) {
   return lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){STATE_BYTES}, LM_CONTIGUOUS, arg);
 }
 
-static int bind_get_rng_state(lua_State *L) {
+LM_FUNCTION(get_rng_state) {
   lm_device device;
   lm_generator *g = generator_at(L, 1, "get_rng_state", &device);
   lm_draw draw = lm_generator_get(g, device);
@@ -86,7 +80,7 @@ static int bind_get_rng_state(lua_State *L) {
   return 1;
 }
 
-static int bind_set_rng_state(lua_State *L) {
+LM_FUNCTION(set_rng_state) {
   lm_device device;
   lm_generator *g = generator_at(L, 2, "set_rng_state", &device);
   const lm_tensor *t = lm_need_tensor(L, 1, "set_rng_state", "state");
@@ -105,15 +99,11 @@ static int bind_set_rng_state(lua_State *L) {
 
 /* with_seed(seed, f, ...): what f returns. The CPU's random numbers come from the seed meanwhile, and then continue as
  * if nothing had been, an error or not. */
-static int bind_with_seed(lua_State *L) {
+LM_FUNCTION(with_seed) {
   lm_device cpu = LM_DEVICE(LM_CPU, 0);
   lm_draw before = lm_generator_get(NULL, cpu);
-  lm_generator_set(NULL, cpu, (lm_draw){(uint64_t)luaL_checknumber(L, 1), 0});
+  lm_generator_set(NULL, cpu, (lm_draw){(uint64_t)lm_need_int(L, 1, "with_seed", "seed"), 0});
   int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
   lm_generator_set(NULL, cpu, before);
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
-
-const luaL_Reg lm_random_functions[] = {FN(manual_seed),  FN(get_rng_state), FN(set_rng_state),    FN(with_seed),
-                                        FN(generator),    FN(is_generator),  FN(generator_device), FN(seed_generator),
-                                        FN(initial_seed), {NULL, NULL}};

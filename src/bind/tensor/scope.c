@@ -37,7 +37,7 @@ static void spare_tensors(lua_State *L, lm_lua *s, int i, int seen, lm_scope *un
 }
 
 /* keep(x): no scope drops x, or the tensors in the table x. */
-static int bind_keep(lua_State *L) {
+LM_FUNCTION(keep) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 1);
   if (!s->scope) return 1;
@@ -101,5 +101,3 @@ int lm_bind_scope(lua_State *L) {
   while (scope.handles) lm_tensor_handle_drop(s, scope.handles, why);
   return failed ? lua_error(L) : lua_gettop(L);
 }
-
-const luaL_Reg lm_scope_functions[] = {{"keep", bind_keep}, {NULL, NULL}};

@@ -28,16 +28,9 @@ static const lm_object_type buffer_type = {"luminary.text_buffer", sizeof(lm_byt
 
 static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need_held(L, 1, &tokenizer_type, fn); }
 
-static const char *need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
-  if (lua_type(L, i) != LUA_TSTRING) {
-    lm_raise_text(L, "%s: %s must be a string, got %s", fn, arg, lm_describe_arg(L, LM_STATE(L), i));
-  }
-  return lua_tolstring(L, i, n);
-}
-
-static int bind_tokenizer_new(lua_State *L) {
+LM_FUNCTION(tokenizer_new) {
   lua_settop(L, 2);
-  if (!lua_istable(L, 1)) return lm_raise_arg(L, 1, "Tokenizer", "plan", "a table");
+  lm_need_table(L, 1, "Tokenizer", "plan");
   lm_tokenizer **made = lm_object_new(L, &tokenizer_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), lm_tokenizer_read_plan, made));
   lua_settop(L, 3);
@@ -83,11 +76,8 @@ static lm_status encode(lua_State *L, lm_lua *s, void *arg) {
   size_t n, pair_n = 0;
   const char *text = lua_tolstring(L, 2, &n), *pair = lua_tolstring(L, 3, &pair_n);
   lm_status status;
-  TRY(lm_read_bool(L, s, 4, fn, "special", &special));
-  TRY(lm_read_int(L, s, 5, fn, "most", &most));
-  TRY(lm_read_int(L, s, 6, fn, "strategy", &strategy));
-  TRY(lm_read_bool(L, s, 7, fn, "left", &truncation.left));
-  TRY(lm_read_int(L, s, 8, fn, "base", &base));
+  TRY(LM_READ_ARGS(L, s, 4, fn, {"special", LM_ARG_B, &special}, {"most", LM_ARG_I, &most},
+                   {"strategy", LM_ARG_I, &strategy}, {"left", LM_ARG_B, &truncation.left}, {"base", LM_ARG_I, &base}));
   truncation.most = most;
   truncation.strategy = strategy == 1 ? 1 : strategy == 2 ? 2 : 0;
   TRY(lm_tokenizer_encode(t, text, n, pair, pair_n, special, &truncation, &tokens));
@@ -97,13 +87,13 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-static int bind_tokenizer_encode(lua_State *L) {
+LM_FUNCTION(tokenizer_encode) {
   lm_tensor *made[RESULTS] = {0};
   size_t n;
   lua_settop(L, 8);
   tokenizer_at(L, "encode");
-  need_string(L, 2, "encode", "text", &n);
-  if (!lua_isnil(L, 3)) need_string(L, 3, "encode", "pair", &n);
+  lm_need_string(L, 2, "encode", "text", &n);
+  if (!lua_isnil(L, 3)) lm_need_string(L, 3, "encode", "pair", &n);
   return lm_return_tensors(L, 8, RESULTS, encode, made, made);
 }
 
@@ -121,9 +111,8 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   int64_t base;
   int32_t *from = NULL;
   lm_status status;
-  TRY(lm_read_plain(L, s, 2, fn, "ids", LM_I64, &ids));
-  TRY(lm_read_bool(L, s, 3, fn, "skip_special_tokens", &skip));
-  TRY(lm_read_int(L, s, 4, fn, "base", &base));
+  TRY(LM_READ_ARGS(L, s, 2, fn, {"ids", LM_ARG_INT64S, &ids}, {"skip_special_tokens", LM_ARG_B, &skip},
+                   {"base", LM_ARG_I, &base}));
   from = lm_malloc((size_t)ids->numel * sizeof *from);
   if (!from) TRY(LM_E_OOM);
   for (int64_t i = 0; i < ids->numel; i++) {
@@ -139,7 +128,7 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-static int bind_tokenizer_decode(lua_State *L) {
+LM_FUNCTION(tokenizer_decode) {
   lua_settop(L, 4);
   decoding d = {tokenizer_at(L, "decode"), lm_object_new(L, &buffer_type)};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode, &d));
@@ -149,16 +138,16 @@ static int bind_tokenizer_decode(lua_State *L) {
 }
 
 /* ---- tokens */
-static int bind_tokenizer_id(lua_State *L) {
+LM_FUNCTION(tokenizer_id) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "token_to_id");
-  const char *text = need_string(L, 2, "token_to_id", "token", &n);
+  const char *text = lm_need_string(L, 2, "token_to_id", "token", &n);
   int32_t id = lm_tokenizer_id(t, text, n);
   if (id < 0) return 0;
   return lm_return_int(L, id);
 }
 
-static int bind_tokenizer_token(lua_State *L) {
+LM_FUNCTION(tokenizer_token) {
   size_t n;
   lm_tokenizer *t = tokenizer_at(L, "id_to_token");
   int64_t id = lm_need_int(L, 2, "id_to_token", "id");
@@ -171,7 +160,7 @@ static int bind_tokenizer_token(lua_State *L) {
   return 3;
 }
 
-static int bind_tokenizer_size(lua_State *L) {
+LM_FUNCTION(tokenizer_size) {
   const lm_tokenizer *t = tokenizer_at(L, "vocab_size");
   lua_pushnumber(L, lm_tokenizer_ids(t));
   lua_pushnumber(L, (double)t->model.words.count);
@@ -194,7 +183,7 @@ static void push_flags(lua_State *L, const lm_added_token *as) {
   }
 }
 
-static int bind_tokenizer_added(lua_State *L) {
+LM_FUNCTION(tokenizer_added) {
   const lm_tokenizer *t = tokenizer_at(L, "Tokenizer:save");
   lua_newtable(L);
   for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* in the order of their ids, as the original has them */
@@ -223,7 +212,7 @@ static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_add
   lua_rawgeti(L, 2, i);
   if (!lua_istable(L, -1)) return false;
   lua_getfield(L, -1, "content");
-  *text = need_string(L, lua_gettop(L), "add_tokens", "content", n);
+  *text = lm_need_string(L, lua_gettop(L), "add_tokens", "content", n);
   lua_insert(L, -2);
   *as = (lm_added_token){.single_word = flag(L, "single_word"),
                          .lstrip = flag(L, "lstrip"),
@@ -234,9 +223,9 @@ static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_add
 }
 
 /* All of them, or none where one is no token. */
-static int bind_tokenizer_add(lua_State *L) {
+LM_FUNCTION(tokenizer_add) {
   lm_tokenizer *t = tokenizer_at(L, "add_tokens");
-  luaL_checktype(L, 2, LUA_TTABLE);
+  lm_need_table(L, 2, "add_tokens", "tokens");
   lua_settop(L, 2);
   lm_added_token as;
   const char *text;
@@ -257,7 +246,3 @@ static int bind_tokenizer_add(lua_State *L) {
   lm_need(L, status == LM_OK ? closed : status);
   return lm_return_number(L, (double)(t->added.n - before));
 }
-
-const luaL_Reg lm_tokenizer_functions[] = {FN(tokenizer_new), FN(tokenizer_encode), FN(tokenizer_decode),
-                                           FN(tokenizer_id),  FN(tokenizer_token),  FN(tokenizer_size),
-                                           FN(tokenizer_add), FN(tokenizer_added),  {NULL, NULL}};

@@ -48,8 +48,7 @@ void lm_facts_close(lm_reducer *r) {
 
 /* Of the exchange of facts under way (part 0) and of what follows from it. */
 static uint64_t reduce_hash_of(const lm_reducer *r, int part) {
-  uint64_t hash = (r->hash ^ r->exchanges) * 0x9E3779B97F4A7C15u;
-  return (hash ^ (uint64_t)part) * 0x9E3779B97F4A7C15u;
+  return lm_hash_number(lm_hash_number(r->hash, r->exchanges), (uint64_t)part);
 }
 
 static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {

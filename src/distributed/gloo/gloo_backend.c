@@ -1,120 +1,334 @@
-/* The group "gloo": CPU tensors between processes, on one host or several. gloo's algorithms (gloo_collectives.cc) over
- * our own links (message_transport.c); all_reduce within a host through shared memory (shared_memory_all_reduce.c). */
+/* The group "gloo": CPU tensors between processes, on one host or several, by messages over our own links
+ * (message_transport.c); all_reduce within a host through shared memory (shared_memory_all_reduce.c).
+ *
+ * Each peer has lanes: at most one message either way is under way in each, and the next one posted in it waits for it.
+ * What is still under way at the end of a call is waited for there. */
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/gloo/gloo_collectives.h"
 #include "distributed/gloo/message_transport.h"
-#include "distributed/gloo/reduce_scatter.h"
 #include "distributed/gloo/shared_memory_all_reduce.h"
-#include "distributed/group/backend.h"
+#include "distributed/group/group_core.h"
+#include "integers.h"
+
+enum {
+  LANES = 2, /* one segment is on its way while another one is added up */
+  NOTICE,    /* a further lane, for the notices of notify_next */
+  ALL_LANES,
+  SEGMENT = 1 << 20, /* smaller ones fit the caches better, but the ranks have to wait for each other more often */
+  WHOLE = 16 << 10,  /* all_reduce: up to here the number of messages counts alone, */
+  SMALL = 256 << 10  /* up to here as much as their sizes do */
+};
 
 typedef struct state {
   lm_transport *transport;
-  lm_shim *shim;
-  lm_local *local;  /* NULL: sockets */
-  bool local_known; /* whether all ranks have agreed on that */
+  lm_local *local;                       /* NULL: sockets */
+  bool local_known;                      /* whether all ranks have agreed on that */
+  char *scratch;                         /* two segments a lane; NULL before the first reduction */
+  lm_request *under_way[][2][ALL_LANES]; /* [size]: receives, sends */
 } state;
 
-static lm_shim *shim_of(const lm_group *g) { return ((state *)g->state)->shim; }
-static lm_transport *transport_of(const lm_group *g) { return ((state *)g->state)->transport; }
+static state *state_of(const lm_group *g) { return g->state; }
+static lm_transport *transport_of(const lm_group *g) { return state_of(g)->transport; }
+static int rank_after(const lm_group *g, int steps) { return (g->rank + steps) % g->size; }
+static int rank_before(const lm_group *g, int steps) { return (g->rank + g->size - steps) % g->size; }
 
-static void fold_into(const lm_fold *fold, void *out, const void *a, const void *b, size_t n) {
-  lm_reduce_into(fold->dtype, (lm_reduce_op)fold->op, out, a, b, n);
+/* ---- messages of a collective */
+
+static void drop(lm_group *g, bool sending, int peer, int lane) {
+  lm_request **r = &state_of(g)->under_way[peer][sending][lane];
+  lm_transport_forget(transport_of(g), *r);
+  *r = NULL;
 }
 
-static lm_fold fold_of(const lm_tensor *t, lm_reduce_op op) {
-  return (lm_fold){lm_dtype_size(t->dtype), t->dtype, (int)op, fold_into};
+static lm_status settle(lm_group *g, bool sending, int peer, int lane) {
+  lm_request *r = state_of(g)->under_way[peer][sending][lane];
+  lm_status status = r ? lm_transport_wait(transport_of(g), r) : LM_OK;
+  drop(g, sending, peer, lane);
+  return status;
 }
 
-/* The data of a list of tensors; to be freed. */
-static char **data_of(const lm_group *g, lm_tensor *const *list) {
-  char **data = lm_malloc((size_t)g->size * sizeof *data);
-  for (int r = 0; data && r < g->size; r++) data[r] = list[r]->data;
-  return data;
+static lm_status post_send(lm_group *g, int peer, int lane, const char *data, size_t bytes) {
+  NEED(settle(g, true, peer, lane));
+  return lm_transport_send(transport_of(g), peer, (uint64_t)lane, data, bytes,
+                           &state_of(g)->under_way[peer][true][lane]);
 }
 
-/* ---- collectives */
+static lm_status post_recv(lm_group *g, int peer, int lane, char *data, size_t bytes) {
+  NEED(settle(g, false, peer, lane));
+  return lm_transport_recv(transport_of(g), peer, (uint64_t)lane, data, bytes,
+                           &state_of(g)->under_way[peer][false][lane]);
+}
+
+/* Follows each lm_transport_begin that succeeded. */
+static lm_status end_call(lm_group *g, lm_status status) {
+  for (int i = 0; i < g->size * 2 * ALL_LANES; i++) {
+    int peer = i / (2 * ALL_LANES), sending = i / ALL_LANES % 2, lane = i % ALL_LANES;
+    if (status == LM_OK) status = settle(g, sending, peer, lane);
+    drop(g, sending, peer, lane);
+  }
+  lm_transport_end(transport_of(g));
+  return status;
+}
+
+/* In a call whose root only sends: were each rank the root for itself, all would be done without having heard of
+ * another. So each also notifies the next rank of its call, and hears of that of the rank before. */
+static lm_status notify_next(lm_group *g) {
+  if (g->size == 1) return LM_OK;
+  NEED(post_send(g, rank_after(g, 1), NOTICE, NULL, 0));
+  return post_recv(g, rank_before(g, 1), NOTICE, NULL, 0);
+}
+
+/* ---- reductions, and blocks that go around */
+
+typedef struct fold { /* how to reduce */
+  lm_dtype dtype;
+  lm_reduce_op op;
+} fold;
+
+static void fold_into(fold f, char *out, const char *a, const char *b, size_t bytes) {
+  lm_reduce_into(f.dtype, f.op, out, a, b, bytes / lm_dtype_size(f.dtype));
+}
+
+static lm_status make_scratch(state *s) {
+  if (!s->scratch) s->scratch = lm_malloc(2 * (size_t)LANES * SEGMENT);
+  return s->scratch ? LM_OK : LM_E_OOM;
+}
+
+typedef struct span {
+  char *data;
+  size_t bytes;
+} span;
+
+/* A block a rank: tensors, or as equal parts of one as can be. */
+typedef struct blocks {
+  lm_tensor *const *list;
+  span whole; /* if list is NULL, of which each rank has `part` bytes; the last ones may have less */
+  size_t part;
+} blocks;
+
+static blocks parts_of(const lm_group *g, const lm_tensor *t) {
+  size_t bytes = lm_nbytes(t);
+  return (blocks){NULL, {t->data, bytes}, (size_t)lm_round_up(lm_ceil_div((int64_t)bytes, g->size), 64)};
+}
+
+static span stretch_of(span s, size_t at, size_t most) {
+  size_t left = s.bytes > at ? s.bytes - at : 0;
+  return (span){s.data + at, left < most ? left : most};
+}
+
+static span block_of(const blocks *b, int rank) {
+  return b->list ? (span){b->list[rank]->data, lm_nbytes(b->list[rank])}
+                 : stretch_of(b->whole, (size_t)rank * b->part, b->part);
+}
+
+/* Blocks go once around the ring, as many segments at a time as there are lanes. Without f each rank ends up with all
+ * blocks beside its own. With f block r starts at the rank after r, each rank adds its own to what comes, and the
+ * reduction arrives in `out` of rank r, which may be block r; other blocks are only read. */
+static lm_status go_around(lm_group *g, const blocks *b, const fold *f, char *out) {
+  struct {
+    span own;            /* of the block that came last */
+    char *came, *result; /* where it was received to, and where its sum is */
+  } lane[LANES] = {0};
+  if (f && g->size == 1) memmove(out, block_of(b, 0).data, block_of(b, 0).bytes);
+  if (g->size == 1) return LM_OK;
+  if (f) NEED(make_scratch(g->state));
+  int next = rank_after(g, 1), before = rank_before(g, 1);
+  size_t rounds = (size_t)g->size - 1, segments = (size_t)lm_ceil_div((int64_t)block_of(b, 0).bytes, SEGMENT);
+  size_t steps = (size_t)lm_round_up((int64_t)segments, LANES) * rounds;
+  for (size_t i = 0; i < steps + LANES; i++) {
+    int l = (int)(i % LANES);
+    size_t round = i / LANES % rounds, at = (i / (LANES * rounds) * LANES + i % LANES) * SEGMENT;
+    NEED(settle(g, false, before, l));
+    if (f && lane[l].own.bytes) fold_into(*f, lane[l].result, lane[l].came, lane[l].own.data, lane[l].own.bytes);
+    NEED(settle(g, true, next, l));
+    if (i >= steps) continue;
+    int coming = rank_before(g, 1 + (int)round) + (f ? g->size - 1 : 0);
+    span own = stretch_of(block_of(b, coming % g->size), at, SEGMENT);
+    span sent = stretch_of(block_of(b, (coming + 1) % g->size), at, SEGMENT);
+    if (f && round) sent.data = lane[l].result;
+    lane[l].own = own;
+    lane[l].came = f ? state_of(g)->scratch + (round % 2 * LANES + i % LANES) * SEGMENT : own.data;
+    lane[l].result = f && round == rounds - 1 ? out + at : lane[l].came;
+    if (own.bytes) NEED(post_recv(g, before, l, lane[l].came, own.bytes));
+    if (sent.bytes) NEED(post_send(g, next, l, sent.data, sent.bytes));
+  }
+  return LM_OK;
+}
+
+static lm_status swap(lm_group *g, int peer, const char *out, size_t out_bytes, char *in, size_t in_bytes) {
+  NEED(post_recv(g, peer, 0, in, in_bytes));
+  NEED(post_send(g, peer, 0, out, out_bytes));
+  NEED(settle(g, false, peer, 0));
+  return settle(g, true, peer, 0);
+}
+
+/* Ranks that differ in `bit` exchange halves, add up one each, proceed with it and the lower bits, and exchange the
+ * results; or what is little whole, added up in the same order by both. */
+static lm_status reduce_by_bits(lm_group *g, span s, fold f, int bit) {
+  if (bit == 0) return LM_OK;
+  char *scratch = state_of(g)->scratch;
+  int peer = g->rank ^ bit;
+  bool upper = g->rank & bit;
+  if (s.bytes <= WHOLE) {
+    NEED(swap(g, peer, s.data, s.bytes, scratch, s.bytes));
+    fold_into(f, s.data, upper ? scratch : s.data, upper ? s.data : scratch, s.bytes);
+    return reduce_by_bits(g, s, f, bit / 2);
+  }
+  size_t half = s.bytes / 128 * 64;
+  span low = {s.data, half}, high = {s.data + half, s.bytes - half}, own = upper ? high : low,
+       other = upper ? low : high;
+  NEED(swap(g, peer, other.data, other.bytes, scratch, own.bytes));
+  fold_into(f, own.data, own.data, scratch, own.bytes);
+  NEED(reduce_by_bits(g, own, f, bit / 2));
+  return swap(g, peer, own.data, own.bytes, other.data, other.bytes);
+}
+
+/* Ranks from the greatest power of two on give theirs to one below and get the result from it. */
+static lm_status reduce_small(lm_group *g, span s, fold f) {
+  int ranks = 1;
+  while (2 * ranks <= g->size) ranks *= 2;
+  NEED(make_scratch(g->state));
+  if (g->rank >= ranks) return swap(g, g->rank - ranks, s.data, s.bytes, s.data, s.bytes);
+  int extra = g->rank + ranks;
+  if (extra < g->size) {
+    NEED(post_recv(g, extra, 0, state_of(g)->scratch, s.bytes));
+    NEED(settle(g, false, extra, 0));
+    fold_into(f, s.data, s.data, state_of(g)->scratch, s.bytes);
+  }
+  NEED(reduce_by_bits(g, s, f, ranks / 2));
+  return extra < g->size ? post_send(g, extra, 0, s.data, s.bytes) : LM_OK;
+}
+
+static lm_status reduce_everywhere(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+  fold f = {t->dtype, op};
+  blocks parts = parts_of(g, t);
+  if (parts.whole.bytes <= SMALL) return reduce_small(g, parts.whole, f);
+  NEED(go_around(g, &parts, &f, block_of(&parts, g->rank).data));
+  return go_around(g, &parts, NULL, NULL);
+}
 
 static lm_status gloo_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   state *s = g->state;
-  lm_fold fold = fold_of(t, op);
   if (g->one_host && !s->local_known) {
     NEED(lm_local_open(g, &s->local));
     s->local_known = true;
   }
   if (s->local) return lm_local_all_reduce(s->local, g, t, op);
-  NEED(lm_shim_all_reduce(s->shim, t->data, (size_t)t->numel, &fold));
+  NEED(lm_transport_begin(s->transport));
+  NEED(end_call(g, reduce_everywhere(g, t, op)));
   lm_reduce_mean(g, t, op);
   return LM_OK;
 }
 
-static lm_status gloo_broadcast(lm_group *g, lm_tensor *t, int root) {
-  return lm_shim_broadcast(shim_of(g), t->data, lm_nbytes(t), root);
+/* A part at each rank, in `sum`, which all go to the root then. */
+static lm_status reduce_at_root(lm_group *g, const blocks *parts, int root, fold f, char *sum) {
+  NEED(go_around(g, parts, &f, sum));
+  for (int r = 0; r < g->size; r++) {
+    span part = block_of(parts, r);
+    if (part.bytes == 0 || r == root) continue;
+    if (g->rank == root) NEED(post_recv(g, r, 0, part.data, part.bytes));
+    if (g->rank == r) NEED(post_send(g, root, 0, sum, part.bytes));
+  }
+  return LM_OK;
 }
 
 static lm_status gloo_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
-  lm_fold fold = fold_of(t, op);
-  void *sum = g->rank == root ? t->data : lm_malloc(lm_nbytes(t)); /* the other ranks' tensors are only read */
+  blocks parts = parts_of(g, t);
+  bool here = g->rank == root; /* the other ranks' tensors are only read */
+  char *sum = here ? block_of(&parts, root).data : lm_malloc(parts.part);
   if (!sum) return LM_E_OOM;
-  lm_status status = lm_shim_reduce(shim_of(g), t->data, sum, (size_t)t->numel, &fold, root);
-  if (g->rank != root) lm_free(sum);
-  if (g->rank == root && status == LM_OK) lm_reduce_mean(g, t, op);
+  lm_status status = lm_transport_begin(transport_of(g));
+  if (status == LM_OK) status = end_call(g, reduce_at_root(g, &parts, root, (fold){t->dtype, op}, sum));
+  if (!here) lm_free(sum);
+  if (here && status == LM_OK) lm_reduce_mean(g, t, op);
   return status;
+}
+
+static lm_status gloo_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
+  fold f = {t->dtype, op};
+  NEED(lm_transport_begin(transport_of(g)));
+  NEED(end_call(g, go_around(g, &(blocks){.list = in}, &f, t->data)));
+  lm_reduce_mean(g, t, op);
+  return LM_OK;
 }
 
 static lm_status gloo_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
-  char **data = data_of(g, out);
-  if (!data) return LM_E_OOM;
-  memmove(data[g->rank], t->data, lm_nbytes(t));
-  lm_status status = lm_shim_all_gather(shim_of(g), data, lm_nbytes(t));
-  lm_free(data);
-  return status;
+  NEED(lm_transport_begin(transport_of(g)));
+  memmove(out[g->rank]->data, t->data, lm_nbytes(t));
+  return end_call(g, go_around(g, &(blocks){.list = out}, NULL, NULL));
+}
+
+/* ---- from and to a root, between pairs */
+
+/* A tree whose root is 0: a rank's parent is without the lowest bit of its number. */
+static lm_status pass_down(lm_group *g, lm_tensor *t, int root) {
+  int number = (g->rank + g->size - root) % g->size, parent = ((number & (number - 1)) + root) % g->size, lowest = 1;
+  while (lowest < g->size && !(number & lowest)) lowest *= 2;
+  NEED(notify_next(g));
+  if (number) NEED(post_recv(g, parent, 0, t->data, lm_nbytes(t)));
+  if (number) NEED(settle(g, false, parent, 0));
+  for (int bit = lowest / 2; bit > 0; bit /= 2)
+    if (number + bit < g->size) NEED(post_send(g, (number + bit + root) % g->size, 0, t->data, lm_nbytes(t)));
+  return LM_OK;
+}
+
+static lm_status gloo_broadcast(lm_group *g, lm_tensor *t, int root) {
+  NEED(lm_transport_begin(transport_of(g)));
+  return end_call(g, pass_down(g, t, root));
+}
+
+/* Every other rank's entry of `in` to it, and what it has for this rank to its entry of `out`; NULL: nothing. */
+static lm_status exchange(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
+  for (int i = 1; i < g->size && out; i++) {
+    int r = rank_before(g, i);
+    NEED(post_recv(g, r, 0, out[r]->data, lm_nbytes(out[r])));
+  }
+  for (int i = 1; i < g->size && in; i++) {
+    int r = rank_after(g, i);
+    NEED(post_send(g, r, 0, in[r]->data, lm_nbytes(in[r])));
+  }
+  return LM_OK;
 }
 
 static lm_status gloo_gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
-  char **data = out ? data_of(g, out) : NULL;
-  if (out && !data) return LM_E_OOM;
-  lm_status status = lm_shim_gather(shim_of(g), t->data, data, lm_nbytes(t), root);
-  lm_free(data);
-  return status;
+  NEED(lm_transport_begin(transport_of(g)));
+  if (out) memmove(out[root]->data, t->data, lm_nbytes(t));
+  return end_call(g, out ? exchange(g, NULL, out) : post_send(g, root, 0, t->data, lm_nbytes(t)));
+}
+
+static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
+  NEED(notify_next(g));
+  if (!in) return post_recv(g, root, 0, t->data, lm_nbytes(t));
+  memmove(t->data, in[root]->data, lm_nbytes(t));
+  return exchange(g, in, NULL);
 }
 
 static lm_status gloo_scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
-  char **data = in ? data_of(g, in) : NULL;
-  if (in && !data) return LM_E_OOM;
-  lm_status status = lm_shim_scatter(shim_of(g), t->data, data, lm_nbytes(t), root);
-  lm_free(data);
-  return status;
+  NEED(lm_transport_begin(transport_of(g)));
+  return end_call(g, scatter(g, t, root, in));
 }
 
 static lm_status gloo_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
-  lm_status status = LM_OK;
-  char **from = data_of(g, in), **to = data_of(g, out);
-  size_t *bytes = lm_malloc(2 * (size_t)g->size * sizeof *bytes);
-  if (!from || !to || !bytes) TRY(LM_E_OOM);
-  for (int r = 0; r < g->size; r++) {
-    bytes[r] = lm_nbytes(in[r]);
-    bytes[g->size + r] = lm_nbytes(out[r]);
-  }
-  TRY(lm_shim_all_to_all(shim_of(g), from, bytes, to, bytes + g->size));
-done:
-  lm_free(from);
-  lm_free(to);
-  lm_free(bytes);
-  return status;
+  NEED(lm_transport_begin(transport_of(g)));
+  if (in[g->rank]->numel > 0) memmove(out[g->rank]->data, in[g->rank]->data, lm_nbytes(in[g->rank]));
+  return end_call(g, exchange(g, in, out));
 }
 
-static lm_status gloo_barrier(lm_group *g) { return lm_shim_barrier(shim_of(g)); }
+/* After round k a rank knows of the 2^k ranks before it. */
+static lm_status meet(lm_group *g) {
+  for (int steps = 1; steps < g->size; steps *= 2) {
+    int before = rank_before(g, steps);
+    NEED(post_send(g, rank_after(g, steps), 0, NULL, 0));
+    NEED(post_recv(g, before, 0, NULL, 0));
+    NEED(settle(g, false, before, 0));
+  }
+  return LM_OK;
+}
 
-static lm_status gloo_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
-  lm_fold fold = fold_of(t, op);
-  char **data = data_of(g, in);
-  if (!data) return LM_E_OOM;
-  lm_status status = lm_ring_reduce_scatter(transport_of(g), g->rank, g->size, t->data, data, (size_t)t->numel, &fold);
-  if (status == LM_OK) lm_reduce_mean(g, t, op);
-  lm_free(data);
-  return status;
+static lm_status gloo_barrier(lm_group *g) {
+  NEED(lm_transport_begin(transport_of(g)));
+  return end_call(g, meet(g));
 }
 
 /* ---- send and receive */
@@ -142,26 +356,23 @@ static void gloo_close_group(lm_group *g) {
   state *s = g->state;
   if (!s) return;
   lm_local_close(s->local);
-  lm_shim_close(s->shim);
   lm_transport_close(s->transport);
+  lm_free(s->scratch);
   lm_free(s);
   g->state = NULL;
 }
 
 static lm_status gloo_open_group(lm_group *g) {
-  lm_status status = LM_OK;
-  state *s = g->state = lm_calloc(1, sizeof *s);
+  state *s = g->state = lm_calloc(1, sizeof *s + (size_t)g->size * sizeof *s->under_way);
   if (!s) return LM_E_OOM;
-  TRY(lm_transport_open(g, &s->transport));
-  TRY(lm_shim_open(s->transport, g->rank, g->size, &s->shim));
-done:
+  lm_status status = lm_transport_open(g, &s->transport);
   if (status != LM_OK) gloo_close_group(g);
   return status;
 }
 
 static lm_status gloo_test(lm_group *g) { return lm_transport_peek(transport_of(g)); }
 
-static const lm_group_table table = {
+const lm_group_table lm_group_gloo_table = {
     .abi = LM_GROUP_ABI,
     .name = "gloo",
     .kinds = 1u << LM_CPU,
@@ -182,6 +393,3 @@ static const lm_group_table table = {
     .forget = gloo_forget,
     .test = gloo_test,
 };
-
-LM_API lm_group_plugin_fn lm_group_plugin;
-const lm_group_table *lm_group_plugin(void) { return &table; }

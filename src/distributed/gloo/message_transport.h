@@ -3,18 +3,12 @@
  *
  * A message belongs to the call that runs on its thread (lm_group_ticket). Those of a collective are matched by its
  * number, their peer and a slot, those of sends and receives by peer and tag (the slot), each in the order in which
- * they were posted. Tickets are compared before data land.
- *
- * Also read by C++. */
+ * they were posted. Tickets are compared before data land. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 #include "base/status.h"
 
@@ -43,7 +37,3 @@ lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done);
 int lm_transport_peer(const lm_request *r); /* of a receive that is done: who it was */
 /* Frees it; its data are not touched any more, done or not. NULL is fine. */
 void lm_transport_forget(lm_transport *e, lm_request *r);
-
-#ifdef __cplusplus
-}
-#endif

@@ -241,11 +241,6 @@ static void put_number(text *t, int64_t v) {
   call_put_text(t, d);
 }
 
-static uint64_t call_mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-  return hash ^ hash >> 29;
-}
-
 static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
   call_put_text(t, how);
   put_number(t, lm_call_world_rank(c, rank));
@@ -256,25 +251,25 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
   if (*what.at) what.end = what.at; /* it has words already */
   bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
-  uint64_t hash = call_mix(0x243f6a8885a308d3u ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
+  uint64_t hash = lm_hash_number(LM_NO_HASH ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
 
   call_put_text(&what, names[c->kind]);
   if (reduces(c->kind)) {
-    hash = call_mix(hash, (uint64_t)c->op + 1);
+    hash = lm_hash_number(hash, (uint64_t)c->op + 1);
     call_put_text(&what, " ");
     call_put_text(&what, c->scaled ? "scaled" : op_names[c->op]); /* ranks may scale each by its own number */
-    if (c->scaled) hash = call_mix(hash, 1);
+    if (c->scaled) hash = lm_hash_number(hash, 1);
   }
   if (t) {
-    hash = call_mix(hash, (uint64_t)t->dtype);
+    hash = lm_hash_number(hash, (uint64_t)t->dtype);
     call_put_text(&what, " ");
     call_put_text(&what, lm_dtype_name(t->dtype));
   }
   if (t && c->kind != LM_ALL_TO_ALL) { /* whose sizes may differ from rank to rank */
-    hash = call_mix(hash, t->ndim);
+    hash = lm_hash_number(hash, t->ndim);
     call_put_text(&what, " [");
     for (int d = 0; d < t->ndim; d++) {
-      hash = call_mix(hash, (uint64_t)t->size[d]);
+      hash = lm_hash_number(hash, (uint64_t)t->size[d]);
       if (d > 0) call_put_text(&what, ", ");
       put_number(&what, t->size[d]);
     }
@@ -300,7 +295,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
     put_number(&what, c->tag);
   }
   if (t && c->core->nparts > 1) { /* each device's tensors take a way of their own */
-    hash = call_mix(hash, LM_DEVICE_KIND(t->device));
+    hash = lm_hash_number(hash, LM_DEVICE_KIND(t->device));
     if (LM_DEVICE_KIND(t->device) != LM_CPU) {
       const char *device = lm_device_name(t->device);
       call_put_text(&what, " on ");
@@ -308,7 +303,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
     }
   }
   ticket->kind = c->kind;
-  ticket->hash = call_mix(hash, (uint64_t)c->root);
+  ticket->hash = lm_hash_number(hash, (uint64_t)c->root);
 
   const char *where = lm_where();
   size_t n = strlen(where), most = sizeof ticket->where - 1;
@@ -319,7 +314,7 @@ void lm_call_name_refused(lm_exchange *c, uint64_t refused) {
   lm_ticket *ticket = &c->ticket;
   text what = {ticket->what + strlen(ticket->what), ticket->what + sizeof ticket->what - 1};
   if (refused == 0) return;
-  ticket->hash = call_mix(ticket->hash, refused);
+  ticket->hash = lm_hash_number(ticket->hash, refused);
   call_put_text(&what, " (");
   put_number(&what, (int64_t)refused);
   call_put_text(&what, " refused before)");

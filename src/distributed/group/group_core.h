@@ -42,7 +42,7 @@ void lm_queue_close(lm_group_core *core);
 lm_part *lm_part_for(lm_group_core *core, lm_device device);
 
 /* distributed/solo */
-extern const lm_group_table lm_group_solo_table;
+extern const lm_group_table lm_group_solo_table, lm_group_gloo_table;
 
 /* call_timeouts.c: lm_group_check, and what the group's own look finds (backend.h), for waits that do not call the
  * group.

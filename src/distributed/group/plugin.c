@@ -1,4 +1,4 @@
-/* Backends by name: solo is built in, others are plug-ins, loaded when first asked for and never unloaded. */
+/* Backends by name: some are built in, others are plug-ins, loaded when first asked for and never unloaded. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,17 +17,20 @@ typedef struct backend {
   struct backend *next;
 } backend;
 
+static const lm_group_table *const built_in[] = {&lm_group_solo_table, &lm_group_gloo_table};
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static backend *loaded; /* kept for good */
 
 static lm_status backend_unknown(const char *name) {
-  static const char *const ours[] = {"solo", "gloo", "nccl", "mpi"};
+  static const char *const ours[] = {"nccl", "mpi"};
   lm_plugin_names *all = lm_malloc(sizeof *all);
   if (!all) return LM_E_OOM;
   char here[512] = "", home[LM_PLUGIN_PATH];
   size_t at = 0;
   all->n = 0;
-  lm_plugin_add_name(all, "solo", 4);
+  for (int i = 0; i < BUILT_IN; i++) lm_plugin_add_name(all, built_in[i]->name, strlen(built_in[i]->name));
   lm_plugin_add_found(all, &family);
   for (int i = 0; i < all->n && at < sizeof here; i++)
     at += (size_t)snprintf(here + at, sizeof here - at, "%s%s", i ? ", " : "", all->name[i]);
@@ -86,10 +89,9 @@ static lm_status backend_load(const char *name, const lm_group_table **out) {
 lm_status lm_group_table_find(const char *name, const lm_group_table **out) {
   lm_status status = LM_OK;
   *out = NULL;
-  if (strcmp(name, "solo") == 0) {
-    *out = &lm_group_solo_table;
-    return LM_OK;
-  }
+  for (int i = 0; i < BUILT_IN && !*out; i++)
+    if (strcmp(built_in[i]->name, name) == 0) *out = built_in[i];
+  if (*out) return LM_OK;
   pthread_mutex_lock(&lock);
   for (backend *b = loaded; b && !*out; b = b->next)
     if (strcmp(b->name, name) == 0) *out = b->table;

@@ -194,7 +194,7 @@ done:
 static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
   lm_waiting waiting;
   lm_ticket ticket = {
-      .seq = atomic_fetch_add(&g->core->seq, 1) + 1, .kind = LM_SETUP, .hash = bytes * 0x9e3779b97f4a7c15u};
+      .seq = atomic_fetch_add(&g->core->seq, 1) + 1, .kind = LM_SETUP, .hash = lm_hash_number(LM_NO_HASH, bytes)};
   snprintf(ticket.what, sizeof ticket.what, "sharing %zu bytes of memory", bytes);
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, g->core, &ticket, g->core->timeout);

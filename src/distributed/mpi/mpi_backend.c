@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "distributed/mpi/rank_mapping.h"
 
@@ -35,7 +36,7 @@ static lm_status mpi_meet(lm_group *g) {
   lm_mpi_state *s = g->state;
   MPI_Request request;
   const lm_ticket *mine = lm_group_ticket(g);
-  uint64_t print = (mine->hash ^ mine->seq) * 0x9e3779b97f4a7c15u ^ mine->hash >> 32;
+  uint64_t print = lm_hash_number(mine->hash, mine->seq);
   s->meeting[0] = print;
   s->meeting[1] = ~print; /* whose greatest one is that of the least print */
   TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, s->meeting, 2, MPI_UINT64_T, MPI_MAX, s->calls, &request)));

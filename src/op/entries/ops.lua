@@ -61,9 +61,10 @@
 --- internal    there for functions of the library to be made of: lists of what there is leave it out
 ---
 --- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0; tensors and
---- numbers may be calculated with, and ? : is `where` of tensors and a choice by numbers. [1, 2] is a list of sizes,
---- dims or tensors; size_of(x)[1] an entry from 1, or [-1] from the end; reduction == 'mean' asks for a choice. What is
---- no op is a function of autograd/formulas.h: given(weight), ndim_of(x), is_float(x), reduced(loss, reduction), …
+--- numbers may be calculated with, a @ b is a product of matrices, x.T transposes them, and ? : is `where` of tensors
+--- and a choice by numbers. [1, 2] is a list of sizes, dims or tensors; size_of(x)[1] an entry from 1, or [-1] from
+--- the end; reduction == 'mean' asks for a choice. What is no op is a function of autograd/formulas.h: given(weight),
+--- ndim_of(x), is_float(x), reduced(loss, reduction), …
 ---
 --- Operands are checked, and bind names of sizes, in the order of their list. "x: [N, C, H, W] float preserve" is an
 --- argument, its shape and words. Arguments of kind size have shapes alone. A number has bounds: "at least 1",
@@ -92,7 +93,7 @@
 ---
 --- A family is what several ops have in common: the arguments of lm_op_<family>(op, args, out), which checks and
 --- allocates for the op that is called, and of one slot of the backend. It is no op itself. Its `results` are the
---- slot's, its `writes` arguments that the slot changes beside them.
+--- slot's, its `writes` arguments that the slot changes beside them; with `operands` that function is written too.
 ---
 --- Shapes in help: N batch, C channels, H, W.
 local entries = require "luminary.base.entry_reader"
@@ -106,7 +107,8 @@ local list, op = entries.of("op", {
 })
 
 local families, family = entries.of("family", {
-  list = "string", results = "number?", writes = "table?", help = "string",
+  list = "string", results = "number|table?", writes = "table?", operands = "table?", zeros = "string?",
+  host = "boolean?", help = "string",
 })
 list.families = families
 

@@ -23,6 +23,7 @@ return function(context)
   local operators = {
     ["+"] = "add", ["-"] = "sub", ["*"] = "mul", ["/"] = "div", ["=="] = "eq", ["!="] = "ne",
     ["<"] = "lt", ["<="] = "le", [">"] = "gt", [">="] = "ge", ["&&"] = "logical_and", ["||"] = "logical_or",
+    ["@"] = "matmul",
   }
   local constants = {inf = "INFINITY", nan = "NAN"}
   local reserved = {a = true, e = true, r = true, args = true, out = true, whole = true, in_place = true, taken = true}
@@ -147,7 +148,10 @@ return function(context)
     local c, of = self:emit(tree[2])
     if of == "tensor" then return self:call("where", {{"c", c, of}, tree[3], tree[4]}) end
     local own = true -- a condition on arguments alone is known when a call is recorded
-    formula.walk(tree[2], function(part) own = own and (part[1] ~= "name" or self.entry.args[part[2]] ~= nil) end)
+    formula.walk(tree[2], function(part)
+      local later = part[1] == "name" and not self.entry.args[part[2]] or part[1] == "call" and part[2] == "recorded"
+      own = own and not later
+    end)
     local place = own and #self.conditions + 1 or nil
     local when = within(self.scope.while_recording and self.scope.while_recording(c) or c)
     if place then self.conditions[place] = when end
@@ -178,7 +182,10 @@ return function(context)
       local name, trees = tree[2], tree[3]
       local a = name == "given" and trees[1] and self.entry.args[trees[1][2]]
       if a and a.is.nan then return ("!isnan(%s)"):format((self:emit(trees[1]))), "number" end
-      if name == "size_of" and self.scope.size_of then return self.scope.size_of(trees, self:erring()), "ints" end
+      local of_argument = trees[1] and trees[1][1] == "name" and self.entry.args[trees[1][2]]
+      if name == "size_of" and self.scope.size_of and of_argument then
+        return self.scope.size_of(trees, self:erring()), "ints"
+      end
       if name == "given" and self.scope.given then return self.scope.given(trees, self:erring()), "number" end
       if list[name] then return self:call(name, trees, in_place) end
       return self:function_call(name, trees)
@@ -457,6 +464,9 @@ static lm_status ${what}_$name(const void *args$more) {
       local needed = {}
       for _, a in ipairs(entry.tensors) do
         if not a.is.optional then needed[#needed + 1] = "!" .. a.name end
+      end
+      if entry.list and entry.list.kind == "tensors" then
+        needed[#needed + 1] = ("lm_e_lacks_one(%s)"):format(entry.list.name)
       end
       local parts, fields = parts_of(entry)
       if #fields > 0 then

@@ -575,25 +575,28 @@ return function(context)
     if #self.out_lists > 0 then before[#before + 1] = ("  lm_ints %s;"):format(table.concat(self.out_lists, ", ")) end
     if self.joins then before[#before + 1] = "  lm_ints size;" end
     return text.fill([[
-lm_status lm_op_$name(const lm_${name}_args *a, lm_tensor **out) {
+lm_status lm_op_$name(${family}const lm_${name}_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_${name}_args run = *a;
   lm_frame f;
   $before
-  lm_frame_begin(&f, LM_OP_$name);
+  lm_frame_begin(&f, $id);
   $lines
 done:
   return lm_frame_end(&f, status, out);
 }
-]], {name = entry.name, before = map(before, function(l) return l:sub(3) end),
+]], {name = entry.name, family = entry.is_family and "lm_op_id op, " or "",
+      id = entry.is_family and "op" or "LM_OP_" .. entry.name, before = map(before, function(l) return l:sub(3) end),
       lines = map(self.lines, function(l) return l:sub(3) end)})
   end
 
   return {
     functions = function()
       local body = {context.made, '#include "base/message.h"\n#include "op/frame.h"\n#include "op/operand_checks.h"\n'}
-      for _, entry in ipairs(list) do
-        if entry.operands then body[#body + 1] = written(entry) end
+      for _, entries in ipairs {list, list.families} do
+        for _, entry in ipairs(entries) do
+          if entry.operands then body[#body + 1] = written(entry) end
+        end
       end
       return table.concat(body, "\n")
     end,

@@ -28,10 +28,12 @@ static lm_status run_on_host(lm_op_id op, const void *args, lm_tensor *const *ou
     TRY(to_host(t, &in[i]));
     LM_ARG_TENSOR(&copy, d->tensor[i]) = in[i];
   }
-  for (int i = 0; i < outs; i++) { TRY(lm_tensor_empty_like(out[i], out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i])); }
+  for (int i = 0; i < outs; i++) {
+    if (out[i]) TRY(lm_tensor_empty_like(out[i], out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i]));
+  }
   TRY(lm_dispatch(op, LM_DEVICE(LM_CPU, 0), &copy, result));
   for (int i = 0; i < outs; i++) {
-    if (out[i]->numel) TRY(lm_copy(result[i], out[i]));
+    if (out[i] && out[i]->numel) TRY(lm_copy(result[i], out[i]));
   }
 done:
   for (int i = 0; i < LM_MAX_TENSOR_ARGS; i++) lm_release(in[i]);

@@ -48,28 +48,23 @@ static lm_cudnn *take_idle(int ordinal, bool wait) {
   return c;
 }
 
-lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out) {
+static void put_back(lm_device device, void *c) { put_idle(lm_device_physical(device), c); }
+
+lm_status lm_cudnn_take(lm_cuda_frame *f, lm_cudnn **out) {
   lm_status status = LM_OK;
-  int ordinal = lm_device_physical(device);
+  int ordinal = lm_device_physical(f->device);
   lm_cudnn *c = take_idle(ordinal, false);
   bool alone = !c && lm_graph_block();
   if (!c && !alone) c = take_idle(ordinal, true);
   if (!c) status = make_handle(ordinal, &c);
   if (alone) lm_graph_unblock();
-  TRY(status);
-  if (c->stream != stream) {
-    TRY(CUDNN(cudnnSetStream(c->handle, stream)));
-    c->stream = stream;
-  }
-  *out = c;
-  c = NULL;
-done:
-  lm_cudnn_put(device, c);
-  return status;
-}
-
-void lm_cudnn_put(lm_device device, lm_cudnn *c) {
-  if (c) put_idle(lm_device_physical(device), c);
+  if (status != LM_OK) return status;
+  f->handle = *out = c;
+  f->put = put_back;
+  if (c->stream == f->stream) return LM_OK;
+  NEED(CUDNN(cudnnSetStream(c->handle, f->stream)));
+  c->stream = f->stream;
+  return LM_OK;
 }
 
 lm_status lm_cudnn_prepare(int ordinal) {

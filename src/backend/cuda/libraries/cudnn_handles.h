@@ -2,6 +2,7 @@
  * threads at the same time. */
 #pragma once
 
+#include "backend/cuda/cuda.h"
 #include "backend/cuda/libraries/cudnn_attention.h"
 #include "backend/cuda/libraries/cudnn_conv.h"
 #include "backend/cuda/libraries/plan_cache.h"
@@ -29,9 +30,8 @@ typedef struct lm_cudnn {
   lm_cache networks;   /* of lm_cudnn_rnn */
 } lm_cudnn;
 
-/* A handle of the device on that stream, the caller's until it is put back. The device is current. While anybody
- * captures none is made, since that waits for the whole device: then this waits for one to be put back. */
-lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out);
-void lm_cudnn_put(lm_device device, lm_cudnn *c); /* NULL is fine */
+/* A handle of the frame's device on its stream, which the frame puts back. While anybody captures none is made, since
+ * that waits for the whole device: then this waits for one to be put back. */
+lm_status lm_cudnn_take(lm_cuda_frame *f, lm_cudnn **out);
 /* That there is one, before a capture. */
 lm_status lm_cudnn_prepare(int ordinal);

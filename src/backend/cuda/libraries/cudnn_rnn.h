@@ -34,7 +34,7 @@ typedef struct lm_cudnn_rnn_call {
   lm_cudnn *cudnn;
   const lm_cudnn_rnn *rnn;
   int steps, batch;
-  const int *lengths; /* [batch], of each sequence, the longest first */
+  int *lengths; /* [batch], of each sequence, the longest first */
   const void *x, *weights, *h0, *c0;
   void *y, *h, *c;
   void *reserve;

@@ -70,6 +70,7 @@ static lm_status check_solver(int code, const char *call) {
 
 struct lm_solver {
   lm_solver *next;
+  bool alone; /* captures are kept out */
   cusolverDnHandle_t dense;
   cublasHandle_t blas;
   syevjInfo_t syevj;
@@ -91,6 +92,15 @@ static lm_status complete(lm_solver *s) {
   return LM_OK;
 }
 
+static void put_back(lm_device device, void *handle) {
+  lm_solver *s = handle, **first = &idle[lm_device_physical(device)];
+  if (s->alone) lm_graph_unblock();
+  pthread_mutex_lock(&lock);
+  s->next = *first;
+  *first = s;
+  pthread_mutex_unlock(&lock);
+}
+
 static lm_status take_solver(lm_solver_call *c) {
   int ordinal = lm_device_physical(c->device);
   pthread_mutex_lock(&lock);
@@ -99,6 +109,10 @@ static lm_status take_solver(lm_solver_call *c) {
   pthread_mutex_unlock(&lock);
   if (!c->solver) c->solver = lm_calloc(1, sizeof *c->solver);
   if (!c->solver) return LM_E_OOM;
+  c->f->handle = c->solver;
+  c->f->put = put_back;
+  c->solver->alone = lm_graph_block();
+  if (!c->solver->alone) return lm_fail(LM_E_MISSING, "%s: cannot run while a graph is captured", lm_op_running());
   NEED(complete(c->solver));
   if (c->solver->stream != c->stream) { /* the handles' own memory is for one at a time */
     if (c->solver->stream) {
@@ -111,34 +125,20 @@ static lm_status take_solver(lm_solver_call *c) {
   return lm_cuda_check_blas(blas.cublasSetStream_v2(c->solver->blas, c->stream), "cublasSetStream_v2");
 }
 
-lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c) {
+lm_status lm_solver_open(lm_cuda_frame *f, const lm_tensor *x, int64_t count, lm_solver_call *c) {
   size_t bytes = 2 * sizeof(int) * (size_t)count;
-  *c = (lm_solver_call){.dtype = x->dtype, .device = x->device, .count = count};
+  *c = (lm_solver_call){.f = f, .dtype = x->dtype, .device = f->device, .count = count, .stream = f->stream};
   c->item = lm_dtype_size(c->dtype);
   if (count > INT32_MAX / 2)
     return lm_fail(LM_E_MISSING, "%s: the number of matrices must be at most %d on CUDA, got %lld", lm_op_running(),
                    INT32_MAX / 2, (long long)count);
   NEED(lm_lazy_load(&solver_library));
   NEED(lm_lazy_load(&blas_library));
-  NEED(lm_cuda_enter(c->device, &c->stream));
-  c->alone = lm_graph_block();
-  if (!c->alone) return lm_fail(LM_E_MISSING, "%s: cannot run while a graph is captured", lm_op_running());
   NEED(take_solver(c));
-  NEED(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){2 * count}, LM_CONTIGUOUS, &c->infos));
+  NEED(lm_cuda_take_tensor(f, LM_I32, 1, &(int64_t){2 * count}, &c->infos));
   c->info = (int *)c->infos->data;
   c->flag = c->info + count;
   return lm_cuda_check(lm_set_bytes(c->info, 0, bytes, c->stream), "cudaMemsetAsync");
-}
-
-void lm_solver_close(lm_solver_call *c) {
-  lm_cuda_release(c->infos);
-  pthread_mutex_lock(&lock);
-  if (c->solver) {
-    c->solver->next = idle[lm_device_physical(c->device)];
-    idle[lm_device_physical(c->device)] = c->solver;
-  }
-  pthread_mutex_unlock(&lock);
-  if (c->alone) lm_graph_unblock();
 }
 
 lm_status lm_solver_infos(const lm_solver_call *c, lm_bad_matrix *bad) {
@@ -165,20 +165,18 @@ lm_status lm_solver_converged(const lm_solver_call *c, const lm_tensor *x) {
 }
 
 lm_status lm_solver_scratch(const lm_solver_call *c, int64_t n, lm_tensor **out) {
-  int64_t size[2] = {c->count, n > 0 ? n : 1};
-  return lm_tensor_empty(c->dtype, c->device, 2, size, LM_CONTIGUOUS, out);
+  return lm_cuda_take_tensor(c->f, c->dtype, 2, (int64_t[]){c->count, n > 0 ? n : 1}, out);
 }
 
 /* A routine's workspace, of elements. */
-static lm_status workspace(const lm_solver_call *c, int64_t elements, lm_tensor **out) {
-  return lm_tensor_empty(c->dtype, c->device, 1, &(int64_t){elements > 0 ? elements : 1}, LM_CONTIGUOUS, out);
+static lm_status workspace(const lm_solver_call *c, int64_t elements, void **out) {
+  return lm_cuda_take(c->f, (size_t)(elements > 0 ? elements : 1) * c->item, out);
 }
 
 /* The address of each matrix, on the device. */
-static lm_status addresses(const lm_solver_call *c, const void *base, int64_t elements, lm_tensor **out) {
-  NEED(lm_tensor_empty(LM_I64, c->device, 1, &(int64_t){c->count}, LM_CONTIGUOUS, out));
-  return LAUNCH("addresses",
-                lm_k_addresses((void **)(*out)->data, base, elements * (int64_t)c->item, c->count, c->stream));
+static lm_status addresses(const lm_solver_call *c, const void *base, int64_t elements, void **out) {
+  NEED(lm_cuda_take(c->f, (size_t)c->count * sizeof base, out));
+  return LAUNCH("addresses", lm_k_addresses(*out, base, elements * (int64_t)c->item, c->count, c->stream));
 }
 
 /* The i-th of what lies that many elements apart. */
@@ -192,76 +190,60 @@ enum { SMALL = 512, TINY = 32 };
 /* ---- LU */
 
 lm_status lm_solver_getrf(const lm_solver_call *c, int m, int n, void *a, int *pivots) {
-  lm_status status = LM_OK;
-  lm_tensor *work = NULL, *list = NULL;
+  void *work, *list;
   int size, least = m < n ? m : n;
   if (c->count > 1 && m == n && n < SMALL) {
-    TRY(addresses(c, a, (int64_t)n * n, &list));
-    TRY(PRODUCT(c, getrfBatched, c->solver->blas, n, (void *)list->data, n, pivots, c->info, (int)c->count));
-    goto done;
+    NEED(addresses(c, a, (int64_t)n * n, &list));
+    NEED(PRODUCT(c, getrfBatched, c->solver->blas, n, list, n, pivots, c->info, (int)c->count));
+    return LM_OK;
   }
-  TRY(SOLVE(c, getrf_bufferSize, c->solver->dense, m, n, a, m, &size));
-  TRY(workspace(c, size, &work));
+  NEED(SOLVE(c, getrf_bufferSize, c->solver->dense, m, n, a, m, &size));
+  NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    TRY(SOLVE(c, getrf, c->solver->dense, m, n, at(c, a, i, (int64_t)m * n), m, (void *)work->data, pivots + i * least,
-              c->info + i));
-done:
-  lm_cuda_release(work);
-  lm_cuda_release(list);
-  return status;
+    NEED(
+        SOLVE(c, getrf, c->solver->dense, m, n, at(c, a, i, (int64_t)m * n), m, work, pivots + i * least, c->info + i));
+  return LM_OK;
 }
 
 lm_status lm_solver_getrs(const lm_solver_call *c, bool transposed, int n, int k, const void *lu, const int *pivots,
                           void *b) {
-  lm_status status = LM_OK;
-  lm_tensor *factors = NULL, *sides = NULL, *spare = NULL;
+  void *factors, *sides, *spare;
   cublasOperation_t how = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   int wrong = 0; /* arguments alone are judged: they are ours */
   if (c->count > 1 && n < SMALL) {
-    TRY(addresses(c, lu, (int64_t)n * n, &factors));
-    TRY(addresses(c, b, (int64_t)n * k, &sides));
-    TRY(PRODUCT(c, getrsBatched, c->solver->blas, how, n, k, (void *)factors->data, n, pivots, (void *)sides->data, n,
-                &wrong, (int)c->count));
-    goto done;
+    NEED(addresses(c, lu, (int64_t)n * n, &factors));
+    NEED(addresses(c, b, (int64_t)n * k, &sides));
+    NEED(PRODUCT(c, getrsBatched, c->solver->blas, how, n, k, factors, n, pivots, sides, n, &wrong, (int)c->count));
+    return LM_OK;
   }
-  TRY(lm_tensor_empty(LM_I32, c->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &spare));
+  NEED(lm_cuda_take(c->f, sizeof(int), &spare));
   for (int64_t i = 0; i < c->count; i++)
-    TRY(SOLVE(c, getrs, c->solver->dense, how, n, k, at(c, lu, i, (int64_t)n * n), n, pivots + i * n,
-              at(c, b, i, (int64_t)n * k), n, (int *)spare->data));
-done:
-  lm_cuda_release(factors);
-  lm_cuda_release(sides);
-  lm_cuda_release(spare);
-  return status;
+    NEED(SOLVE(c, getrs, c->solver->dense, how, n, k, at(c, lu, i, (int64_t)n * n), n, pivots + i * n,
+               at(c, b, i, (int64_t)n * k), n, spare));
+  return LM_OK;
 }
 
 /* ---- triangles */
 
 lm_status lm_solver_potrf(const lm_solver_call *c, bool upper, int n, void *a) {
-  lm_status status = LM_OK;
-  lm_tensor *work = NULL, *list = NULL;
+  void *work, *list;
   cublasFillMode_t part = upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
   int size;
   if (c->count > 1 && n < SMALL) {
-    TRY(addresses(c, a, (int64_t)n * n, &list));
-    TRY(SOLVE(c, potrfBatched, c->solver->dense, part, n, (void *)list->data, n, c->info, (int)c->count));
-    goto done;
+    NEED(addresses(c, a, (int64_t)n * n, &list));
+    NEED(SOLVE(c, potrfBatched, c->solver->dense, part, n, list, n, c->info, (int)c->count));
+    return LM_OK;
   }
-  TRY(SOLVE(c, potrf_bufferSize, c->solver->dense, part, n, a, n, &size));
-  TRY(workspace(c, size, &work));
+  NEED(SOLVE(c, potrf_bufferSize, c->solver->dense, part, n, a, n, &size));
+  NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    TRY(SOLVE(c, potrf, c->solver->dense, part, n, at(c, a, i, (int64_t)n * n), n, (void *)work->data, size,
-              c->info + i));
-done:
-  lm_cuda_release(work);
-  lm_cuda_release(list);
-  return status;
+    NEED(SOLVE(c, potrf, c->solver->dense, part, n, at(c, a, i, (int64_t)n * n), n, work, size, c->info + i));
+  return LM_OK;
 }
 
 lm_status lm_solver_trsm(const lm_solver_call *c, const lm_solver_triangle *t, const void *a, void *b) {
   enum { FEW = 8, LARGE = 64 };
-  lm_status status = LM_OK;
-  lm_tensor *triangles = NULL, *sides = NULL;
+  void *triangles, *sides;
   cublasFillMode_t part = t->upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
   cublasOperation_t how = t->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   cublasDiagType_t diagonal = t->ones ? CUBLAS_DIAG_UNIT : CUBLAS_DIAG_NON_UNIT;
@@ -269,89 +251,74 @@ lm_status lm_solver_trsm(const lm_solver_call *c, const lm_solver_triangle *t, c
   float narrow_one = 1;
   const void *one = c->dtype == LM_F64 ? (void *)&wide_one : (void *)&narrow_one;
   if (c->count > 1 && (c->count > FEW || t->n < LARGE)) {
-    TRY(addresses(c, a, t->a_step, &triangles));
-    TRY(addresses(c, b, t->b_step, &sides));
-    TRY(PRODUCT(c, trsmBatched, c->solver->blas, CUBLAS_SIDE_LEFT, part, how, diagonal, t->n, t->k, one,
-                (void *)triangles->data, t->lda, (void *)sides->data, t->ldb, (int)c->count));
-    goto done;
+    NEED(addresses(c, a, t->a_step, &triangles));
+    NEED(addresses(c, b, t->b_step, &sides));
+    NEED(PRODUCT(c, trsmBatched, c->solver->blas, CUBLAS_SIDE_LEFT, part, how, diagonal, t->n, t->k, one, triangles,
+                 t->lda, sides, t->ldb, (int)c->count));
+    return LM_OK;
   }
   for (int64_t i = 0; i < c->count; i++)
-    TRY(PRODUCT(c, trsm_v2, c->solver->blas, CUBLAS_SIDE_LEFT, part, how, diagonal, t->n, t->k, one,
-                at(c, a, i, t->a_step), t->lda, at(c, b, i, t->b_step), t->ldb));
-done:
-  lm_cuda_release(triangles);
-  lm_cuda_release(sides);
-  return status;
+    NEED(PRODUCT(c, trsm_v2, c->solver->blas, CUBLAS_SIDE_LEFT, part, how, diagonal, t->n, t->k, one,
+                 at(c, a, i, t->a_step), t->lda, at(c, b, i, t->b_step), t->ldb));
+  return LM_OK;
 }
 
 /* ---- QR */
 
 lm_status lm_solver_geqrf(const lm_solver_call *c, int m, int n, void *a, void *tau) {
-  lm_status status;
-  lm_tensor *work = NULL;
+  void *work;
   int size, least = m < n ? m : n;
-  TRY(SOLVE(c, geqrf_bufferSize, c->solver->dense, m, n, a, m, &size));
-  TRY(workspace(c, size, &work));
+  NEED(SOLVE(c, geqrf_bufferSize, c->solver->dense, m, n, a, m, &size));
+  NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    TRY(SOLVE(c, geqrf, c->solver->dense, m, n, at(c, a, i, (int64_t)m * n), m, at(c, tau, i, least),
-              (void *)work->data, size, c->info + i));
-done:
-  lm_cuda_release(work);
-  return status;
+    NEED(SOLVE(c, geqrf, c->solver->dense, m, n, at(c, a, i, (int64_t)m * n), m, at(c, tau, i, least), work, size,
+               c->info + i));
+  return LM_OK;
 }
 
 lm_status lm_solver_orgqr(const lm_solver_call *c, int m, int columns, int k, void *a, const void *tau) {
-  lm_status status;
-  lm_tensor *work = NULL;
+  void *work;
   int size;
-  TRY(SOLVE(c, orgqr_bufferSize, c->solver->dense, m, columns, k, a, m, tau, &size));
-  TRY(workspace(c, size, &work));
+  NEED(SOLVE(c, orgqr_bufferSize, c->solver->dense, m, columns, k, a, m, tau, &size));
+  NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    TRY(SOLVE(c, orgqr, c->solver->dense, m, columns, k, at(c, a, i, (int64_t)m * columns), m, at(c, tau, i, k),
-              (void *)work->data, size, c->info + i));
-done:
-  lm_cuda_release(work);
-  return status;
+    NEED(SOLVE(c, orgqr, c->solver->dense, m, columns, k, at(c, a, i, (int64_t)m * columns), m, at(c, tau, i, k), work,
+               size, c->info + i));
+  return LM_OK;
 }
 
 lm_status lm_solver_ormqr(const lm_solver_call *c, int m, int columns, int k, const void *a, const void *tau, void *b) {
-  lm_status status;
-  lm_tensor *work = NULL;
+  void *work;
   int size;
-  TRY(SOLVE(c, ormqr_bufferSize, c->solver->dense, CUBLAS_SIDE_LEFT, CUBLAS_OP_T, m, columns, k, a, m, tau, b, m,
-            &size));
-  TRY(workspace(c, size, &work));
+  NEED(SOLVE(c, ormqr_bufferSize, c->solver->dense, CUBLAS_SIDE_LEFT, CUBLAS_OP_T, m, columns, k, a, m, tau, b, m,
+             &size));
+  NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    TRY(SOLVE(c, ormqr, c->solver->dense, CUBLAS_SIDE_LEFT, CUBLAS_OP_T, m, columns, k, at(c, a, i, (int64_t)m * k), m,
-              at(c, tau, i, k), at(c, b, i, (int64_t)m * columns), m, (void *)work->data, size, c->info + i));
-done:
-  lm_cuda_release(work);
-  return status;
+    NEED(SOLVE(c, ormqr, c->solver->dense, CUBLAS_SIDE_LEFT, CUBLAS_OP_T, m, columns, k, at(c, a, i, (int64_t)m * k), m,
+               at(c, tau, i, k), at(c, b, i, (int64_t)m * columns), m, work, size, c->info + i));
+  return LM_OK;
 }
 
 /* ---- eigenvalues and singular values */
 
 lm_status lm_solver_syevd(const lm_solver_call *c, bool vectors, bool upper, int n, void *a, void *w) {
-  lm_status status;
-  lm_tensor *work = NULL;
+  void *work;
   cusolverEigMode_t mode = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
   cublasFillMode_t part = upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
   lm_solver *s = c->solver;
   int size, count = (int)c->count;
   if (count > 1 && n <= TINY) {
-    TRY(SOLVE(c, syevjBatched_bufferSize, s->dense, mode, part, n, a, n, w, &size, s->syevj, count));
-    TRY(workspace(c, size, &work));
-    TRY(SOLVE(c, syevjBatched, s->dense, mode, part, n, a, n, w, (void *)work->data, size, c->info, s->syevj, count));
-    goto done;
+    NEED(SOLVE(c, syevjBatched_bufferSize, s->dense, mode, part, n, a, n, w, &size, s->syevj, count));
+    NEED(workspace(c, size, &work));
+    NEED(SOLVE(c, syevjBatched, s->dense, mode, part, n, a, n, w, work, size, c->info, s->syevj, count));
+    return LM_OK;
   }
-  TRY(SOLVE(c, syevd_bufferSize, s->dense, mode, part, n, a, n, w, &size));
-  TRY(workspace(c, size, &work));
+  NEED(SOLVE(c, syevd_bufferSize, s->dense, mode, part, n, a, n, w, &size));
+  NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < count; i++)
-    TRY(SOLVE(c, syevd, s->dense, mode, part, n, at(c, a, i, (int64_t)n * n), n, at(c, w, i, n), (void *)work->data,
-              size, c->info + i));
-done:
-  lm_cuda_release(work);
-  return status;
+    NEED(SOLVE(c, syevd, s->dense, mode, part, n, at(c, a, i, (int64_t)n * n), n, at(c, w, i, n), work, size,
+               c->info + i));
+  return LM_OK;
 }
 
 bool lm_solver_is_complete(const lm_solver_call *c, bool whole, int m, int n) {
@@ -361,8 +328,7 @@ bool lm_solver_is_complete(const lm_solver_call *c, bool whole, int m, int n) {
 /* By Jacobi's rotations, which take wide matrices too and are PyTorch's choice. */
 lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int m, int n, void *a, void *s, void *u,
                           void *v) {
-  lm_status status;
-  lm_tensor *work = NULL;
+  void *work;
   cusolverEigMode_t mode = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
   lm_solver *x = c->solver;
   int size, count = (int)c->count, least = m < n ? m : n, u_columns, v_columns;
@@ -370,19 +336,16 @@ lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int
   u_columns = whole ? m : least;
   v_columns = whole ? n : least;
   if (count > 1 && m <= TINY && n <= TINY) {
-    TRY(SOLVE(c, gesvdjBatched_bufferSize, x->dense, mode, m, n, a, m, s, u, m, v, n, &size, x->gesvdj, count));
-    TRY(workspace(c, size, &work));
-    TRY(SOLVE(c, gesvdjBatched, x->dense, mode, m, n, a, m, s, u, m, v, n, (void *)work->data, size, c->info, x->gesvdj,
-              count));
-    goto done;
+    NEED(SOLVE(c, gesvdjBatched_bufferSize, x->dense, mode, m, n, a, m, s, u, m, v, n, &size, x->gesvdj, count));
+    NEED(workspace(c, size, &work));
+    NEED(SOLVE(c, gesvdjBatched, x->dense, mode, m, n, a, m, s, u, m, v, n, work, size, c->info, x->gesvdj, count));
+    return LM_OK;
   }
-  TRY(SOLVE(c, gesvdj_bufferSize, x->dense, mode, !whole, m, n, a, m, s, u, m, v, n, &size, x->gesvdj));
-  TRY(workspace(c, size, &work));
+  NEED(SOLVE(c, gesvdj_bufferSize, x->dense, mode, !whole, m, n, a, m, s, u, m, v, n, &size, x->gesvdj));
+  NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < count; i++)
-    TRY(SOLVE(c, gesvdj, x->dense, mode, !whole, m, n, at(c, a, i, (int64_t)m * n), m, at(c, s, i, least),
-              at(c, u, i, (int64_t)m * u_columns), m, at(c, v, i, (int64_t)n * v_columns), n, (void *)work->data, size,
-              c->info + i, x->gesvdj));
-done:
-  lm_cuda_release(work);
-  return status;
+    NEED(SOLVE(c, gesvdj, x->dense, mode, !whole, m, n, at(c, a, i, (int64_t)m * n), m, at(c, s, i, least),
+               at(c, u, i, (int64_t)m * u_columns), m, at(c, v, i, (int64_t)n * v_columns), n, work, size, c->info + i,
+               x->gesvdj));
+  return LM_OK;
 }

@@ -1,6 +1,7 @@
 /* Factorizations of batches of matrices through cuSOLVER and, for many small ones, cuBLAS: as LAPACK's routines of
- * these names. Matrices are column-major and dense, one after another; each call is for all `count` of them. While a
- * call is open no graph is captured: the routines may wait for the stream, or take memory of their own. */
+ * these names. Matrices are column-major and dense, one after another; each call is for all `count` of them. Until a
+ * slot that opened a call returns, no graph is captured: the routines may wait for the stream, or take memory of their
+ * own. */
 #pragma once
 
 #include "backend/cuda/cuda.h"
@@ -9,28 +10,27 @@
 typedef struct lm_solver lm_solver;
 
 typedef struct lm_solver_call {
+  lm_cuda_frame *f; /* has what the call works in, and ends it */
   lm_dtype dtype;
   lm_device device;
   size_t item;
   int64_t count;
   void *stream;
   lm_solver *solver;
-  bool alone; /* captures are kept out */
   lm_tensor *infos;
   int *info, *flag; /* [count] on the device, from 0: what routines say of each matrix; 1 for what is not finite */
 } lm_solver_call;
 
 /* Begins a call for matrices like x. LM_E_MISSING where there are no libraries, or while anybody captures: then the CPU
  * has to compute. */
-lm_status lm_solver_open(const lm_tensor *x, int64_t count, lm_solver_call *c);
+lm_status lm_solver_open(lm_cuda_frame *f, const lm_tensor *x, int64_t count, lm_solver_call *c);
 /* Waits, and returns the first matrix of which info or flag say that something is wrong. */
 lm_status lm_solver_infos(const lm_solver_call *c, lm_bad_matrix *bad);
 /* The same for what iterates: an error for a matrix A, of x, that is not finite. LM_E_MISSING where one did not
  * converge, so that the CPU, whose ways are others, tries. */
 lm_status lm_solver_converged(const lm_solver_call *c, const lm_tensor *x);
-void lm_solver_close(lm_solver_call *c); /* also after an error in lm_solver_open */
 
-/* Memory of the call's device until lm_cuda_release: n elements of the dtype, or n bytes, for each matrix. */
+/* Memory of the frame: n elements of the dtype for each matrix. */
 lm_status lm_solver_scratch(const lm_solver_call *c, int64_t n, lm_tensor **out);
 
 /* P L U of [m, n] in place; pivots [min(m, n)], info. */

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/bytes.h"
+
 enum { LM_CACHE_BUCKETS = 256 };
 
 /* Every byte of a key counts, and an initializer leaves padding as it was: a key has none. Its fields of 8 bytes come
@@ -24,20 +26,9 @@ typedef struct lm_cache {
   lm_cached *bucket[LM_CACHE_BUCKETS];
 } lm_cache;
 
-/* FNV-1a over words; keys are made of 32-bit fields at least. */
-static inline uint64_t lm_cache_hash(const void *key, size_t bytes) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (size_t i = 0; i + 4 <= bytes; i += 4) {
-    uint32_t word;
-    memcpy(&word, (const char *)key + i, sizeof word);
-    hash = (hash ^ word) * 0x100000001b3u;
-  }
-  return hash ^ hash >> 32;
-}
-
 /* NULL if it has not been put. */
 static inline void *lm_cache_find(const lm_cache *cache, const void *key, size_t bytes) {
-  uint64_t hash = lm_cache_hash(key, bytes);
+  uint64_t hash = lm_hash(LM_NO_HASH, key, bytes);
   lm_cached *e = cache->bucket[hash % LM_CACHE_BUCKETS];
   while (e && (e->hash != hash || memcmp(e + 1, key, bytes) != 0)) e = e->next;
   return e;
@@ -45,7 +36,7 @@ static inline void *lm_cache_find(const lm_cache *cache, const void *key, size_t
 
 /* The entry's key is already in place. */
 static inline void lm_cache_put(lm_cache *cache, lm_cached *entry, size_t key_bytes) {
-  entry->hash = lm_cache_hash(entry + 1, key_bytes);
+  entry->hash = lm_hash(LM_NO_HASH, entry + 1, key_bytes);
   lm_cached **bucket = &cache->bucket[entry->hash % LM_CACHE_BUCKETS];
   entry->next = *bucket;
   *bucket = entry;

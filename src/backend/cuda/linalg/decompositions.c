@@ -10,120 +10,94 @@
 
 static int least_of(const lm_tensor *x) { return lm_rows_of(x) < lm_columns_of(x) ? lm_rows_of(x) : lm_columns_of(x); }
 
-lm_status lm_solver_open_for(const lm_tensor *x, int64_t count, lm_solver_call *c) {
-  *c = (lm_solver_call){.alone = false};
+lm_status lm_solver_open_for(lm_cuda_frame *f, const lm_tensor *x, int64_t count, lm_solver_call *c) {
   if (least_of(x) == 0) return lm_fail(LM_E_MISSING, "%s: the matrix must not be empty", lm_op_running());
-  return lm_solver_open(x, count, c);
+  return lm_solver_open(f, x, count, c);
 }
 
 /* ---- QR */
 
 /* R is the upper triangle of the first rows of what geqrf leaves: of its memory, taken by rows, the lower one. */
-lm_status lm_cuda_linalg_qr(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_linalg_qr(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_qr_args *a = args;
-  lm_tensor *work = NULL, *tau = NULL, *q = out[0], *r = out[1];
+  lm_tensor *work, *tau, *q = out[0], *r = out[1];
   lm_solver_call c;
   int m = lm_rows_of(a->A), n = lm_columns_of(a->A), k = least_of(a->A);
-  TRY(lm_solver_open_for(a->A, lm_matrices_count(a->A), &c));
-  TRY(lm_matrices_copy(a->A, LM_BY_COLUMNS, &work));
-  TRY(lm_solver_scratch(&c, k, &tau));
-  TRY(lm_solver_geqrf(&c, m, n, work->data, tau->data));
-  TRY(lm_matrices_take(work, false, lm_rows_of(r), n, r));
-  TRY(LAUNCH("triangle",
-             lm_index_triangle(c.stream, (int)c.item, r->numel, n, lm_rows_of(r), 0, false, r->data, r->data)));
-  if (a->mode == LM_QR_R) goto done;
-  TRY(lm_matrices_take(work, false, m, k, q));
-  status = lm_solver_orgqr(&c, m, lm_columns_of(q), k, q->data, tau->data);
-done:
-  lm_cuda_release(work);
-  lm_cuda_release(tau);
-  lm_solver_close(&c);
-  return status;
+  NEED(lm_solver_open_for(f, a->A, lm_matrices_count(a->A), &c));
+  NEED(lm_matrices_copy(f, a->A, LM_BY_COLUMNS, &work));
+  NEED(lm_solver_scratch(&c, k, &tau));
+  NEED(lm_solver_geqrf(&c, m, n, work->data, tau->data));
+  NEED(lm_matrices_take(work, false, lm_rows_of(r), n, r));
+  NEED(LAUNCH("triangle",
+              lm_index_triangle(c.stream, (int)c.item, r->numel, n, lm_rows_of(r), 0, false, r->data, r->data)));
+  if (a->mode == LM_QR_R) return LM_OK;
+  NEED(lm_matrices_take(work, false, m, k, q));
+  return lm_solver_orgqr(&c, m, lm_columns_of(q), k, q->data, tau->data);
 }
 
 /* ---- eigenvalues */
 
-static lm_status eigh(const lm_tensor *x, bool vectors, int triangle, lm_tensor *values, lm_tensor *matrices) {
-  lm_status status;
-  lm_tensor *copy = NULL;
+static lm_status eigh(lm_cuda_frame *f, const lm_tensor *x, bool vectors, int triangle, lm_tensor *values,
+                      lm_tensor *matrices) {
+  lm_tensor *copy;
   lm_solver_call c;
   int n = lm_rows_of(x);
-  TRY(lm_solver_open_for(x, lm_matrices_count(x), &c));
+  NEED(lm_solver_open_for(f, x, lm_matrices_count(x), &c));
   if (vectors) {
-    TRY(lm_cuda_copy(x, matrices));
+    NEED(lm_cuda_copy(x, matrices));
   } else {
-    TRY(lm_matrices_copy(x, LM_BY_COLUMNS, &copy));
+    NEED(lm_matrices_copy(f, x, LM_BY_COLUMNS, &copy));
     matrices = copy;
   }
-  TRY(LAUNCH("only_finite", lm_k_only_finite(c.dtype, matrices->data, (int64_t)n * n, c.count, c.flag, c.stream)));
-  TRY(lm_solver_syevd(&c, vectors, triangle != 0, n, matrices->data, values->data));
-  status = lm_solver_converged(&c, x);
-done:
-  lm_cuda_release(copy);
-  lm_solver_close(&c);
-  return status;
+  NEED(LAUNCH("only_finite", lm_k_only_finite(c.dtype, matrices->data, (int64_t)n * n, c.count, c.flag, c.stream)));
+  NEED(lm_solver_syevd(&c, vectors, triangle != 0, n, matrices->data, values->data));
+  return lm_solver_converged(&c, x);
 }
 
-lm_status lm_cuda_linalg_eigh(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_linalg_eigh(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_eigh_args *a = args;
-  return eigh(a->A, true, a->UPLO, out[0], out[1]);
+  return eigh(f, a->A, true, a->UPLO, out[0], out[1]);
 }
 
-lm_status lm_cuda_linalg_eigvalsh(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_linalg_eigvalsh(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_eigvalsh_args *a = args;
-  return eigh(a->A, false, a->UPLO, out[0], NULL);
+  return eigh(f, a->A, false, a->UPLO, out[0], NULL);
 }
 
 /* ---- singular values */
 
 lm_status lm_svd_of(const lm_solver_call *c, lm_tensor *a, bool vectors, bool whole, lm_svd_parts *out) {
-  lm_status status;
   int m = lm_rows_of(a), n = lm_columns_of(a), k = least_of(a);
-  *out = (lm_svd_parts){0};
   whole = lm_solver_is_complete(c, whole, m, n);
-  TRY(lm_solver_scratch(c, k, &out->s));
-  TRY(lm_matrices_scratch(c, m, whole ? m : k, &out->u));
-  TRY(lm_matrices_scratch(c, n, whole ? n : k, &out->v));
-  TRY(LAUNCH("only_finite", lm_k_only_finite(c->dtype, a->data, (int64_t)m * n, c->count, c->flag, c->stream)));
-  status = lm_solver_gesvd(c, vectors, whole, m, n, a->data, out->s->data, out->u->data, out->v->data);
-done:
-  return status;
+  NEED(lm_solver_scratch(c, k, &out->s));
+  NEED(lm_matrices_scratch(c, m, whole ? m : k, &out->u));
+  NEED(lm_matrices_scratch(c, n, whole ? n : k, &out->v));
+  NEED(LAUNCH("only_finite", lm_k_only_finite(c->dtype, a->data, (int64_t)m * n, c->count, c->flag, c->stream)));
+  return lm_solver_gesvd(c, vectors, whole, m, n, a->data, out->s->data, out->u->data, out->v->data);
 }
 
-void lm_svd_done(lm_svd_parts *parts) {
-  lm_cuda_release(parts->u);
-  lm_cuda_release(parts->s);
-  lm_cuda_release(parts->v);
-}
-
-static lm_status svd(const lm_tensor *x, bool whole, lm_tensor *u, lm_tensor *s, lm_tensor *vh) {
-  lm_status status;
-  lm_tensor *copy = NULL;
+static lm_status svd(lm_cuda_frame *f, const lm_tensor *x, bool whole, lm_tensor *u, lm_tensor *s, lm_tensor *vh) {
+  lm_tensor *copy;
   lm_solver_call c;
-  lm_svd_parts parts = {0};
-  TRY(lm_solver_open_for(x, lm_matrices_count(x), &c));
-  TRY(lm_matrices_copy(x, LM_BY_COLUMNS, &copy));
-  TRY(lm_svd_of(&c, copy, u != NULL, whole, &parts));
-  TRY(lm_solver_converged(&c, x));
-  TRY(lm_cuda_check(lm_copy_bytes(s->data, parts.s->data, lm_nbytes(s), c.stream), "cudaMemcpyAsync"));
-  if (!u) goto done;
-  TRY(lm_matrices_take(parts.u, false, lm_rows_of(u), lm_columns_of(u), u));
-  TRY(lm_matrices_take(parts.v, true, lm_rows_of(vh), lm_columns_of(vh), vh));
-done:
-  lm_cuda_release(copy);
-  lm_svd_done(&parts);
-  lm_solver_close(&c);
-  return status;
+  lm_svd_parts parts;
+  NEED(lm_solver_open_for(f, x, lm_matrices_count(x), &c));
+  NEED(lm_matrices_copy(f, x, LM_BY_COLUMNS, &copy));
+  NEED(lm_svd_of(&c, copy, u != NULL, whole, &parts));
+  NEED(lm_solver_converged(&c, x));
+  NEED(lm_cuda_check(lm_copy_bytes(s->data, parts.s->data, lm_nbytes(s), c.stream), "cudaMemcpyAsync"));
+  if (!u) return LM_OK;
+  NEED(lm_matrices_take(parts.u, false, lm_rows_of(u), lm_columns_of(u), u));
+  NEED(lm_matrices_take(parts.v, true, lm_rows_of(vh), lm_columns_of(vh), vh));
+  return LM_OK;
 }
 
-lm_status lm_cuda_linalg_svd(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_linalg_svd(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_svd_args *a = args;
-  return svd(a->A, a->full_matrices, out[0], out[1], out[2]);
+  return svd(f, a->A, a->full_matrices, out[0], out[1], out[2]);
 }
 
-lm_status lm_cuda_linalg_svdvals(const void *args, lm_tensor *const *out) {
-  return svd(((const lm_linalg_svdvals_args *)args)->A, false, NULL, out[0], NULL);
+lm_status lm_cuda_linalg_svdvals(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+  return svd(f, ((const lm_linalg_svdvals_args *)args)->A, false, NULL, out[0], NULL);
 }
 
 /* ---- the pseudoinverse: V diag(1 / s) U^T with s of 0 left out */
@@ -154,17 +128,16 @@ lm_status lm_columns_product(const lm_solver_call *c, const lm_columns_job *job)
   return lm_fail(LM_E_MISSING, "%s: cuBLASLt has no kernel for this matrix product", lm_op_running());
 }
 
-lm_status lm_cuda_linalg_pinv(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_linalg_pinv(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_pinv_args *a = args;
-  lm_tensor *copy = NULL;
+  lm_tensor *copy;
   lm_solver_call c;
-  lm_svd_parts parts = {0};
+  lm_svd_parts parts;
   int m = lm_rows_of(a->A), n = lm_columns_of(a->A), k = least_of(a->A);
-  TRY(lm_solver_open_for(a->A, lm_matrices_count(a->A), &c));
-  TRY(lm_matrices_copy(a->A, LM_BY_COLUMNS, &copy));
-  if (a->hermitian) TRY(LAUNCH("mirror", lm_k_mirror(c.dtype, copy->data, n, c.count, c.stream)));
-  TRY(lm_svd_of(&c, copy, true, false, &parts));
+  NEED(lm_solver_open_for(f, a->A, lm_matrices_count(a->A), &c));
+  NEED(lm_matrices_copy(f, a->A, LM_BY_COLUMNS, &copy));
+  if (a->hermitian) NEED(LAUNCH("mirror", lm_k_mirror(c.dtype, copy->data, n, c.count, c.stream)));
+  NEED(lm_svd_of(&c, copy, true, false, &parts));
   lm_inverse_values job = {.dtype = c.dtype,
                            .rows = n,
                            .columns = k,
@@ -176,13 +149,8 @@ lm_status lm_cuda_linalg_pinv(const void *args, lm_tensor *const *out) {
                            .atol = a->atol ? (const double *)a->atol->data : NULL,
                            .rtol = a->rtol ? (const double *)a->rtol->data : NULL,
                            .rtol_all = (c.dtype == LM_F64 ? 0x1p-52 : 0x1p-23) * (m > n ? m : n)};
-  TRY(LAUNCH("times_inverse", lm_k_times_inverse(&job, c.stream)));
-  TRY(lm_columns_product(
+  NEED(LAUNCH("times_inverse", lm_k_times_inverse(&job, c.stream)));
+  NEED(lm_columns_product(
       &c, &(lm_columns_job){.a = parts.v, .b = parts.u, .y = out[0], .m = n, .n = m, .k = k, .tb = true, .alpha = 1}));
-  status = lm_solver_converged(&c, a->A);
-done:
-  lm_cuda_release(copy);
-  lm_svd_done(&parts);
-  lm_solver_close(&c);
-  return status;
+  return lm_solver_converged(&c, a->A);
 }

@@ -4,7 +4,7 @@
 #include "backend/cuda/linalg/matrices.h"
 
 /* lm_solver_open, but LM_E_MISSING for matrices without entries. */
-lm_status lm_solver_open_for(const lm_tensor *x, int64_t count, lm_solver_call *c);
+lm_status lm_solver_open_for(lm_cuda_frame *f, const lm_tensor *x, int64_t count, lm_solver_call *c);
 
 /* Of a [..., m, n], dense and column-major, which is destroyed: s [count, least], U [count, m, least or m] and V
  * [count, n, least or n], column-major, which may be square where that was not asked for. Matrices that are not finite
@@ -13,7 +13,6 @@ typedef struct lm_svd_parts {
   lm_tensor *u, *s, *v;
 } lm_svd_parts;
 lm_status lm_svd_of(const lm_solver_call *c, lm_tensor *a, bool vectors, bool whole, lm_svd_parts *out);
-void lm_svd_done(lm_svd_parts *parts); /* also after an error */
 
 /* y = alpha a b + beta y of dense, column-major matrices, of which the first columns count: the product is [m, n], and
  * k the inner size; ta, tb: of the transposed. */

@@ -25,17 +25,14 @@ done:
   return status;
 }
 
-lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_fft_c2c_args *a = args;
-  lm_tensor *x = NULL, *transposed = NULL;
-  void *stream;
+  lm_tensor *x, *transposed;
   int64_t n = a->x->size[a->dim], inner = 1, batches;
   for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
   batches = a->x->numel / (2 * n * inner);
   bool copies = inner > 1 && batches > 1, beside = inner > 1 && !copies;
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_cuda_lay_out(a->x, LM_CONTIGUOUS, true, &x));
+  NEED(lm_cuda_lay_out(f, a->x, LM_CONTIGUOUS, true, &x));
   lm_cuda_fft_job job = {.dtype = x->dtype,
                          .device = x->device,
                          .kind = LM_FFT_C2C,
@@ -48,17 +45,13 @@ lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out) {
                          .x = x->data,
                          .y = out[0]->data};
   if (copies) {
-    TRY(lm_tensor_empty(job.dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &transposed));
-    TRY(transpose_lines(x, transposed, batches, n, inner));
+    NEED(lm_cuda_take_tensor(f, job.dtype, x->ndim, x->size, &transposed));
+    NEED(transpose_lines(x, transposed, batches, n, inner));
     job.x = job.y = transposed->data;
   }
-  TRY(lm_cuda_fft(&job, stream));
-  if (copies) TRY(transpose_lines(transposed, out[0], batches, inner, n));
-  status = scale(out[0], a->scale, stream);
-done:
-  lm_cuda_release(x);
-  lm_cuda_release(transposed);
-  return status;
+  NEED(lm_cuda_fft(&job, f->stream));
+  if (copies) NEED(transpose_lines(transposed, out[0], batches, inner, n));
+  return scale(out[0], a->scale, f->stream);
 }
 
 /* The transforms of dense lines x of n numbers into y. */
@@ -80,68 +73,48 @@ static lm_status real_lines(lm_tensor *x, int64_t n, double factor, double inner
   return LM_OK;
 }
 
-lm_status lm_cuda_fft_r2c(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_fft_r2c(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_fft_r2c_args *a = args;
-  lm_tensor *x = NULL;
-  void *stream;
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_cuda_lay_out(a->x, LM_CONTIGUOUS, true, &x));
-  status = real_lines(x, a->x->size[a->x->ndim - 1], a->scale, a->inner, out[0], stream);
-done:
-  lm_cuda_release(x);
-  return status;
+  lm_tensor *x;
+  NEED(lm_cuda_lay_out(f, a->x, LM_CONTIGUOUS, true, &x));
+  return real_lines(x, a->x->size[a->x->ndim - 1], a->scale, a->inner, out[0], f->stream);
 }
 
-lm_status lm_cuda_stft_lines(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_stft_lines(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_stft_lines_args *a = args;
-  lm_tensor *frames = NULL;
-  void *stream;
-  lm_frames f = {a->x->size[0], a->x->size[1], out[0]->size[1], a->window->numel, a->hop};
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 1, &(int64_t){f.batch * f.count * f.n}, LM_CONTIGUOUS, &frames));
-  TRY(LAUNCH("frames", lm_k_frames(a->x->dtype, a->x->data, a->window->data, f, frames->data, stream)));
-  status = real_lines(frames, f.n, a->scale, a->inner, out[0], stream);
-done:
-  lm_cuda_release(frames);
-  return status;
+  lm_tensor *frames;
+  lm_frames s = {a->x->size[0], a->x->size[1], out[0]->size[1], a->window->numel, a->hop};
+  NEED(lm_cuda_take_tensor(f, a->x->dtype, 1, &(int64_t){s.batch * s.count * s.n}, &frames));
+  NEED(LAUNCH("frames", lm_k_frames(a->x->dtype, a->x->data, a->window->data, s, frames->data, f->stream)));
+  return real_lines(frames, s.n, a->scale, a->inner, out[0], f->stream);
 }
 
-lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_overlap_add_args *a = args;
-  void *stream;
-  lm_frames f = {out[0]->size[0], out[0]->size[1], a->frames->size[1], a->window->numel, a->hop};
-  NEED(lm_cuda_enter(out[0]->device, &stream));
+  lm_frames s = {out[0]->size[0], out[0]->size[1], a->frames->size[1], a->window->numel, a->hop};
   return LAUNCH("overlap_add",
-                lm_k_overlap_add(out[0]->dtype, a->frames->data, a->window->data, f, out[0]->data, stream));
+                lm_k_overlap_add(out[0]->dtype, a->frames->data, a->window->data, s, out[0]->data, f->stream));
 }
 
 /* The copy is the library's to destroy, and of what is real in the transform of a real line the imaginary part does not
  * count. */
-lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_fft_c2r_args *a = args;
-  lm_tensor *x = NULL;
-  void *stream;
+  lm_tensor *x;
   int64_t n = a->n, half = n / 2 + 1, lines = out[0]->numel / n;
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS, &x));
-  TRY(lm_cuda_copy(a->x, x));
-  TRY(LAUNCH("half_lines", lm_k_half_lines(x->dtype, x->data, n, lines, 1, a->inner, true, stream)));
-  TRY(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
-                                     .device = x->device,
-                                     .kind = LM_FFT_C2R,
-                                     .n = n,
-                                     .lines = lines,
-                                     .step = 1,
-                                     .x_apart = half,
-                                     .y_apart = n,
-                                     .x = x->data,
-                                     .y = out[0]->data},
-                  stream));
-  status = scale(out[0], a->scale, stream);
-done:
-  lm_cuda_release(x);
-  return status;
+  NEED(lm_cuda_take_tensor(f, a->x->dtype, a->x->ndim, a->x->size, &x));
+  NEED(lm_cuda_copy(a->x, x));
+  NEED(LAUNCH("half_lines", lm_k_half_lines(x->dtype, x->data, n, lines, 1, a->inner, true, f->stream)));
+  NEED(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
+                                      .device = x->device,
+                                      .kind = LM_FFT_C2R,
+                                      .n = n,
+                                      .lines = lines,
+                                      .step = 1,
+                                      .x_apart = half,
+                                      .y_apart = n,
+                                      .x = x->data,
+                                      .y = out[0]->data},
+                   f->stream));
+  return scale(out[0], a->scale, f->stream);
 }

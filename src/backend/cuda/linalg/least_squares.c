@@ -20,8 +20,7 @@ static lm_status sum_squares(const lstsq *l, const lm_tensor *b, int from) {
 
 /* Q^T B, of which the first rows are R X, and the rest is what remains. */
 static lm_status by_qr(lstsq *l) {
-  lm_status status;
-  lm_tensor *tau = NULL;
+  lm_tensor *tau;
   const lm_solver_call *c = &l->c;
   lm_solver_triangle r = {.upper = true,
                           .n = l->n,
@@ -30,38 +29,34 @@ static lm_status by_qr(lstsq *l) {
                           .ldb = l->m,
                           .a_step = (int64_t)l->m * l->n,
                           .b_step = (int64_t)l->m * l->k};
-  TRY(lm_solver_scratch(c, l->n, &tau));
-  TRY(lm_solver_geqrf(c, l->m, l->n, l->A->data, tau->data));
-  TRY(lm_solver_ormqr(c, l->m, l->k, l->n, l->A->data, tau->data, l->B->data));
-  TRY(LAUNCH("zero_diagonals", lm_k_zero_diagonals(c->dtype, l->A->data, l->m, l->n, c->count, c->info, c->stream)));
-  TRY(lm_solver_trsm(c, &r, l->A->data, l->B->data));
-  TRY(lm_matrices_take(l->B, false, l->n, l->k, l->out[0]));
-  status = sum_squares(l, l->B, l->n);
-done:
-  lm_cuda_release(tau);
-  return status;
+  NEED(lm_solver_scratch(c, l->n, &tau));
+  NEED(lm_solver_geqrf(c, l->m, l->n, l->A->data, tau->data));
+  NEED(lm_solver_ormqr(c, l->m, l->k, l->n, l->A->data, tau->data, l->B->data));
+  NEED(LAUNCH("zero_diagonals", lm_k_zero_diagonals(c->dtype, l->A->data, l->m, l->n, c->count, c->info, c->stream)));
+  NEED(lm_solver_trsm(c, &r, l->A->data, l->B->data));
+  NEED(lm_matrices_take(l->B, false, l->n, l->k, l->out[0]));
+  return sum_squares(l, l->B, l->n);
 }
 
 /* X = V diag(1 / s) U^T B; what remains is B - U U^T B. */
 static lm_status by_svd(lstsq *l) {
-  lm_status status;
-  lm_svd_parts parts = {0};
-  lm_tensor *transposed = NULL;
+  lm_svd_parts parts;
+  lm_tensor *transposed;
   const lm_solver_call *c = &l->c;
   double precision = c->dtype == LM_F64 ? 0x1p-52 : 0x1p-23, rcond = l->a->rcond;
   if (rcond != rcond) rcond = precision * (l->m > l->n ? l->m : l->n);
   if (rcond < 0) rcond = precision;
   if (l->a->driver == LM_GELS) rcond = 0;
-  TRY(lm_svd_of(c, l->A, true, false, &parts));
-  TRY(lm_matrices_scratch(c, l->least, l->k, &transposed));
-  TRY(lm_columns_product(
+  NEED(lm_svd_of(c, l->A, true, false, &parts));
+  NEED(lm_matrices_scratch(c, l->least, l->k, &transposed));
+  NEED(lm_columns_product(
       c, &(lm_columns_job){
              .a = parts.u, .b = l->B, .y = transposed, .m = l->least, .n = l->k, .k = l->m, .ta = true, .alpha = 1}));
   if (l->out[1]->numel > 0) {
-    TRY(lm_columns_product(
+    NEED(lm_columns_product(
         c, &(lm_columns_job){
                .a = parts.u, .b = transposed, .y = l->B, .m = l->m, .n = l->k, .k = l->least, .alpha = -1, .beta = 1}));
-    TRY(sum_squares(l, l->B, 0));
+    NEED(sum_squares(l, l->B, 0));
   }
   lm_inverse_values job = {.dtype = c->dtype,
                            .by_rows = 1,
@@ -74,41 +69,29 @@ static lm_status by_svd(lstsq *l) {
                            .s = parts.s->data,
                            .rtol_all = rcond,
                            .rank = l->out[2]->numel ? (int64_t *)l->out[2]->data : NULL};
-  TRY(LAUNCH("times_inverse", lm_k_times_inverse(&job, c->stream)));
-  TRY(lm_columns_product(
+  NEED(LAUNCH("times_inverse", lm_k_times_inverse(&job, c->stream)));
+  NEED(lm_columns_product(
       c, &(lm_columns_job){
              .a = parts.v, .b = transposed, .y = l->out[0], .m = l->n, .n = l->k, .k = l->least, .alpha = 1}));
   if (l->out[3]->numel)
-    TRY(lm_cuda_check(lm_copy_bytes(l->out[3]->data, parts.s->data, lm_nbytes(l->out[3]), c->stream),
-                      "cudaMemcpyAsync"));
-done:
-  lm_cuda_release(transposed);
-  lm_svd_done(&parts);
-  return status;
+    NEED(lm_cuda_check(lm_copy_bytes(l->out[3]->data, parts.s->data, lm_nbytes(l->out[3]), c->stream),
+                       "cudaMemcpyAsync"));
+  return LM_OK;
 }
 
-lm_status lm_cuda_linalg_lstsq(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_linalg_lstsq(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_lstsq_args *a = args;
   lstsq l = {.a = a, .out = out, .m = lm_rows_of(a->A), .n = lm_columns_of(a->A), .k = lm_columns_of(a->B)};
   l.least = l.m < l.n ? l.m : l.n;
-  TRY(lm_solver_open_for(a->A, lm_matrices_count(out[0]), &l.c));
-  if (l.k == 0) {
-    status = lm_fail(LM_E_MISSING, "linalg_lstsq: B must not be empty");
-    goto done;
-  }
-  TRY(lm_matrices_copy(a->A, LM_BY_COLUMNS, &l.A));
-  TRY(lm_matrices_copy(a->B, LM_BY_COLUMNS, &l.B));
+  NEED(lm_solver_open_for(f, a->A, lm_matrices_count(out[0]), &l.c));
+  if (l.k == 0) { return lm_fail(LM_E_MISSING, "linalg_lstsq: B must not be empty"); }
+  NEED(lm_matrices_copy(f, a->A, LM_BY_COLUMNS, &l.A));
+  NEED(lm_matrices_copy(f, a->B, LM_BY_COLUMNS, &l.B));
   for (int i = 0; i < 2; i++) {
     const lm_tensor *x = i == 0 ? l.A : l.B;
-    TRY(LAUNCH("only_finite", lm_k_only_finite(l.c.dtype, x->data, (int64_t)lm_rows_of(x) * lm_columns_of(x), l.c.count,
-                                               l.c.flag, l.c.stream)));
+    NEED(LAUNCH("only_finite", lm_k_only_finite(l.c.dtype, x->data, (int64_t)lm_rows_of(x) * lm_columns_of(x),
+                                                l.c.count, l.c.flag, l.c.stream)));
   }
-  TRY(a->driver == LM_GELS && l.m >= l.n ? by_qr(&l) : by_svd(&l));
-  status = lm_solver_converged(&l.c, a->A);
-done:
-  lm_cuda_release(l.A);
-  lm_cuda_release(l.B);
-  lm_solver_close(&l.c);
-  return status;
+  NEED(a->driver == LM_GELS && l.m >= l.n ? by_qr(&l) : by_svd(&l));
+  return lm_solver_converged(&l.c, a->A);
 }

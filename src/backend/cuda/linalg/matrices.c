@@ -11,23 +11,16 @@ static void by_columns(lm_tensor *t) {
   t->stride[t->ndim - 1] = t->size[t->ndim - 2] > 0 ? t->size[t->ndim - 2] : 1;
 }
 
-lm_status lm_matrices_copy(const lm_tensor *x, int order, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *t = NULL;
-  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &t));
-  if (order == LM_BY_COLUMNS) by_columns(t);
-  TRY(lm_cuda_copy(x, t));
-  *out = t;
-  t = NULL;
-done:
-  lm_cuda_release(t);
-  return status;
+lm_status lm_matrices_copy(lm_cuda_frame *f, const lm_tensor *x, int order, lm_tensor **out) {
+  NEED(lm_cuda_take_tensor(f, x->dtype, x->ndim, x->size, out));
+  if (order == LM_BY_COLUMNS) by_columns(*out);
+  return lm_cuda_copy(x, *out);
 }
 
 lm_status lm_matrices_scratch(const lm_solver_call *c, int64_t m, int64_t n, lm_tensor **out) {
-  lm_status status = lm_tensor_empty(c->dtype, c->device, 3, (int64_t[]){c->count, m, n}, LM_CONTIGUOUS, out);
-  if (status == LM_OK) by_columns(*out);
-  return status;
+  NEED(lm_cuda_take_tensor(c->f, c->dtype, 3, (int64_t[]){c->count, m, n}, out));
+  by_columns(*out);
+  return LM_OK;
 }
 
 lm_status lm_matrices_take(lm_tensor *src, bool transposed, int64_t rows, int64_t columns, lm_tensor *dst) {

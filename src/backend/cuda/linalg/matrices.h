@@ -8,8 +8,8 @@ static inline int lm_columns_of(const lm_tensor *x) { return (int)x->size[x->ndi
 int64_t lm_matrices_count(const lm_tensor *x);
 
 enum { LM_BY_ROWS, LM_BY_COLUMNS };
-/* A dense copy, row-major or column-major in the last two dims. */
-lm_status lm_matrices_copy(const lm_tensor *x, int order, lm_tensor **out);
+/* A dense copy of the frame's, row-major or column-major in the last two dims. */
+lm_status lm_matrices_copy(lm_cuda_frame *f, const lm_tensor *x, int order, lm_tensor **out);
 /* A dense [count, m, n], column-major, for what a call needs in between. */
 lm_status lm_matrices_scratch(const lm_solver_call *c, int64_t m, int64_t n, lm_tensor **out);
 /* The first rows and columns of dst's matrices become those of src's, `transposed`: of the transposed of src's. src is

@@ -3,35 +3,30 @@
 #include "index.h"
 
 /* What is the upper triangle to the library is the lower one of rows. */
-lm_status lm_cuda_cholesky(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_cholesky(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_cholesky_args *a = args;
   lm_solver_call c;
   lm_bad_matrix bad;
   int n = lm_rows_of(a->x);
-  TRY(lm_solver_open(a->x, lm_matrices_count(a->x), &c));
-  TRY(lm_cuda_copy(a->x, out[0]));
-  TRY(lm_solver_potrf(&c, !a->upper, n, out[0]->data));
-  TRY(LAUNCH("triangle",
-             lm_index_triangle(c.stream, (int)c.item, out[0]->numel, n, n, 0, a->upper, out[0]->data, out[0]->data)));
-  TRY(lm_solver_infos(&c, &bad));
-  status = lm_matrix_not_positive("x", a->x, bad);
-done:
-  lm_solver_close(&c);
-  return status;
+  NEED(lm_solver_open(f, a->x, lm_matrices_count(a->x), &c));
+  NEED(lm_cuda_copy(a->x, out[0]));
+  NEED(lm_solver_potrf(&c, !a->upper, n, out[0]->data));
+  NEED(LAUNCH("triangle",
+              lm_index_triangle(c.stream, (int)c.item, out[0]->numel, n, n, 0, a->upper, out[0]->data, out[0]->data)));
+  NEED(lm_solver_infos(&c, &bad));
+  return lm_matrix_not_positive("x", a->x, bad);
 }
 
 /* A is row-major, so the library sees its transposed and is asked to take that one's. Without `left` X is row-major
  * too: X A = B is A^T X^T = B^T. */
-lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *out) {
-  lm_status status;
+lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_solve_triangular_args *a = args;
   lm_solver_call c;
-  lm_tensor *A = NULL, *X = NULL;
+  lm_tensor *A, *X;
   int n = lm_rows_of(a->A), k = a->left ? lm_columns_of(out[0]) : lm_rows_of(out[0]);
-  TRY(lm_solver_open(a->A, lm_matrices_count(out[0]), &c));
-  TRY(lm_matrices_copy(a->A, LM_BY_ROWS, &A));
-  TRY(lm_matrices_copy(a->B, a->left ? LM_BY_COLUMNS : LM_BY_ROWS, &X));
+  NEED(lm_solver_open(f, a->A, lm_matrices_count(out[0]), &c));
+  NEED(lm_matrices_copy(f, a->A, LM_BY_ROWS, &A));
+  NEED(lm_matrices_copy(f, a->B, a->left ? LM_BY_COLUMNS : LM_BY_ROWS, &X));
   lm_solver_triangle t = {.upper = !a->upper,
                           .transposed = a->left,
                           .ones = a->unitriangular,
@@ -41,11 +36,6 @@ lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *ou
                           .ldb = n,
                           .a_step = (int64_t)n * n,
                           .b_step = (int64_t)n * k};
-  TRY(lm_solver_trsm(&c, &t, A->data, X->data));
-  status = lm_cuda_copy(X, out[0]);
-done:
-  lm_cuda_release(X);
-  lm_cuda_release(A);
-  lm_solver_close(&c);
-  return status;
+  NEED(lm_solver_trsm(&c, &t, A->data, X->data));
+  return lm_cuda_copy(X, out[0]);
 }

@@ -4,7 +4,7 @@ local op = ...
 
 op "inverse" {
   "x", operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
-  grad = {x = "-matmul(matmul(transpose(y, -2, -1), g), transpose(y, -2, -1))"},
+  grad = {x = "-(y.T @ g @ y.T)"},
   autocast = "keep", help = "Computes the inverse of square matrices.",
 }
 op "det" {
@@ -23,13 +23,22 @@ op "slogdet" {
 }
 op "logdet" {
   "x",
-  formula = "logdet_of(x)",
+  formula = {"sign = slogdet(x)", "log_of = result(sign, 2)", "masked_fill(log_of, sign < 0, nan)"},
   autocast = "keep", help = "Computes the logarithm of the determinant of square matrices.",
 }
 op "cholesky" {
   "x", "upper = false",
   operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
-  grad = {x = "cholesky_grad(g, y, upper)"},
+  -- a quarter of L^-T (P + tril(P, -1)) L^-1 and its transpose, P = tril(L^T g): below the diagonal all counts twice
+  grad = {
+    x = {
+      "l = upper ? y.T : y",
+      "p = l.T @ (upper ? g.T : g)",
+      "half = linalg_solve_triangular(l, tril(p) + tril(p, -1), false, false)",
+      "both = linalg_solve_triangular(l.T, half, true)",
+      "(both + both.T) * 0.25",
+    },
+  },
   autocast = "keep",
   help = "Computes the Cholesky factor L of positive definite matrices, x = L L^T.",
 }
@@ -38,8 +47,11 @@ op "linalg_solve" {
   operands = {"A: [*, n, n] matrix strided", "B: [*, r, c] matrix of A strided", "solves(A, B, left)"},
   results = {"X: [*, r, c] of B columns(!left)", "LU: [*, n, n] of A", "pivots: [*, n] int32"}, hidden = 2, host = true,
   grad = {
-    A = "solve_grad_matrix(solve_grad_right(g, A, y1, y2, left), y, left)",
-    B = "solve_grad_right(g, A, y1, y2, left)",
+    A = {
+      "gb = recorded() ? linalg_solve(A.T, g, left) : linalg_lu_solve(y1, y2, g, left, true)",
+      "left ? -gb @ y.T : y.T @ -gb",
+    },
+    B = "recorded() ? linalg_solve(A.T, g, left) : linalg_lu_solve(y1, y2, g, left, true)",
   },
   autocast = "keep", internal = true,
   help = "X with A X = B, or X A = B without left; A [..., n, n], B [..., n, k]; batches broadcast",
@@ -49,9 +61,12 @@ op "linalg_solve_triangular" {
   operands = {"A: [*, n, n] matrix strided", "B: [*, r, c] matrix of A strided", "solves(A, B, left)"},
   results = {"X: [*, r, c] of B columns(!left)"}, host = true,
   grad = {
-    A = "triangular_grad(linalg_solve_triangular(transpose(A, -2, -1), g, !upper, left, unitriangular), y, upper, "
-      .. "left, unitriangular)",
-    B = "linalg_solve_triangular(transpose(A, -2, -1), g, !upper, left, unitriangular)",
+    A = {
+      "gb = linalg_solve_triangular(A.T, g, !upper, left, unitriangular)",
+      "ga = left ? -gb @ y.T : y.T @ -gb",
+      "upper ? triu(ga, unitriangular) : tril(ga, unitriangular ? -1 : 0)",
+    },
+    B = "linalg_solve_triangular(A.T, g, !upper, left, unitriangular)",
   },
   autocast = "keep", internal = true,
   help = "X with A X = B (X A = B without left) by one triangle of A; unitriangular: with ones on its diagonal",
@@ -60,7 +75,29 @@ op "linalg_lu_factor" {
   "A", options = {"check = true"},
   operands = {"A: [*, m, n] matrix strided"}, results = {"LU: [*, m, n] of A", "pivots: [*, min(m, n)] int32"},
   host = true,
-  grad = {A = "lu_factor_grad(g, y, y1)"},
+  -- With A = P L U, L1 and U1 the square parts, L2 the rows below, U2 the columns beside: A1 gets
+  -- P L1^-T (tril(L1^T gL1 - gU2 U2^T, -1) + triu(gU1 U1^T - L2^T gL2)) U1^-T, A2 below gL2 U1^-T, A2 beside L1^-T gU2.
+  grad = {
+    A = {
+      "m = size_of(y)[-2]",
+      "n = size_of(y)[-1]",
+      "k = m < n ? m : n",
+      "l = lower_of_lu(y)",
+      "u = upper_of_lu(y)",
+      "gl = tril(narrow(g, -1, 1, k), -1)",
+      "gu = triu(narrow(g, -2, 1, k))",
+      "l1t = narrow(l, -2, 1, k).T",
+      "u1t = narrow(u, -1, 1, k).T",
+      "gl2 = m > k ? narrow(gl, -2, k + 1, m - k) : nil",
+      "gu2 = n > k ? narrow(gu, -1, k + 1, n - k) : nil",
+      "below = minus(l1t @ narrow(gl, -2, 1, k), n > k ? gu2 @ narrow(u, -1, k + 1, n - k).T : nil)",
+      "above = minus(narrow(gu, -1, 1, k) @ u1t, m > k ? narrow(l, -2, k + 1, m - k).T @ gl2 : nil)",
+      "part = linalg_solve_triangular(u1t, tril(below, -1) + triu(above), false, false)",
+      "square = linalg_solve_triangular(l1t, part, true, true, true)",
+      "lu_pivots_to_matrix(y1, y) @ (n > k ? cat([square, linalg_solve_triangular(l1t, gu2, true, true, true)], -1) "
+        .. ": m > k ? cat([square, linalg_solve_triangular(u1t, gl2, false, false)], -2) : square)",
+    },
+  },
   autocast = "keep", internal = true,
   help = "L below the diagonal and U on and above it in one matrix, and int32 pivots: row i was exchanged with row "
     .. "pivots[i]; check: an error where U has a zero on its diagonal",
@@ -72,8 +109,14 @@ op "linalg_lu_solve" {
     "pivots: [*, n] strided",
   },
   results = {"X: [*, r, c] of B columns(!left)"}, host = true,
+  -- the gradient of A, and of that what falls on L and U: tril(W U^T, -1) + triu(L^T W), W = -P^T gA
   grad = {
-    LU = "lu_solve_grad(linalg_lu_solve(LU, pivots, g, left, !adjoint), y, LU, pivots, left, adjoint)",
+    LU = {
+      "gb = linalg_lu_solve(LU, pivots, g, left, !adjoint)",
+      "ga = left ? gb @ y.T : y.T @ gb",
+      "w = -(lu_pivots_to_matrix(pivots, LU).T @ (adjoint ? ga.T : ga))",
+      "tril(w @ upper_of_lu(LU).T, -1) + triu(lower_of_lu(LU).T @ w)",
+    },
     B = "linalg_lu_solve(LU, pivots, g, left, !adjoint)",
   },
   autocast = "keep", internal = true,
@@ -109,7 +152,23 @@ op "linalg_qr" {
   },
   host = true,
   needs = {{"ndim_of(A) > 1", "expected A to have shape [*, m, n], got {A}"}},
-  grad = {A = "qr_grad(g, g1, y, y1, mode)"},
+  -- [gQ + Q sym(triu(gR R^T - Q^T gQ))] R^-T, where sym puts the upper triangle below too. Of a wide A = [A1, A2],
+  -- R = [R1, R2]: A2 gets Q gR2, and Q besides A2 gR2^T = Q R2 gR2^T.
+  grad = {
+    A = {
+      "q = reduced_q(y, y1, mode)",
+      "m = size_of(q)[-2]",
+      "n = size_of(y1)[-1]",
+      "gr2 = n > m ? narrow(g1, -1, m + 1, n - m) : nil",
+      "r2 = n > m ? narrow(y1, -1, m + 1, n - m) : nil",
+      "r1 = n > m ? narrow(y1, -1, 1, m) : y1",
+      "gq = plus(g, n > m ? q @ (r2 @ gr2.T) : nil)",
+      "inner = minus((n > m ? narrow(g1, -1, 1, m) : g1) @ r1.T, q.T @ gq)",
+      "both = plus(gq, q @ plus(triu(inner), triu(inner, 1).T))",
+      "ga1 = linalg_solve_triangular(r1.T, both, false, false)",
+      "n > m ? cat([ga1, defined(g1) ? q @ gr2 : zeros_of(q, size_of(r2))], -1) : ga1",
+    },
+  },
   autocast = "keep", internal = true,
   help = "Q with orthonormal columns and upper triangular R, A = Q R; mode: reduced, complete (Q square), r (no Q)",
 }
@@ -128,7 +187,15 @@ op "linalg_eigh" {
   "A", "UPLO: triangle = L",
   operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A", "vectors: [*, n, n] of A columns"},
   host = true,
-  grad = {A = "eigh_grad(g, g1, y, y1)"},
+  -- V (diag(gl) + V^T gV / E) V^T, E[i][j] = l[j] - l[i] beside the diagonal; halved, as the matrix is symmetric
+  grad = {
+    A = {
+      "gaps = defined(g1) ? unsqueeze(y, -2) - unsqueeze(y, -1) : nil",
+      "on = is_diagonal(gaps)",
+      "inner = masked_fill(y1.T @ g1 / masked_fill(gaps, on, 1), on, 0)",
+      "defined(g1) ? y1 @ plus((inner + inner.T) * 0.5, diagonal_matrix(g)) @ y1.T : y1 * unsqueeze(g, -2) @ y1.T",
+    },
+  },
   autocast = "keep", internal = true,
   help = "eigenvalues, ascending, and in the columns of a matrix the eigenvectors, of symmetric matrices, of which "
     .. "one triangle is read",
@@ -136,7 +203,7 @@ op "linalg_eigh" {
 op "linalg_eigvalsh" {
   "A", "UPLO: triangle = L",
   operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A"}, host = true,
-  grad = {A = "eigvalsh_grad(g, A, UPLO)"},
+  grad = {A = {"l = linalg_eigh(A, UPLO)", "v = result(l, 2)", "v * unsqueeze(g, -2) @ v.T"}},
   autocast = "keep", internal = true, help = "the eigenvalues of symmetric matrices, ascending",
 }
 op "linalg_svd" {
@@ -147,19 +214,50 @@ op "linalg_svd" {
     "Vh: [*, full_matrices ? n : min(m, n), n] of A columns",
   },
   host = true,
-  grad = {A = "svd_grad(g, g1, g2, y, y1, y2)"},
+  -- U [skew(U^T gU) / E S + S skew(V^T gV) / E + diag(gS)] V^T, E[i][j] = S[j]^2 - S[i]^2, and of U and V that are not
+  -- square what is outside of their columns. Columns of full matrices beyond the singular values have no gradient.
+  grad = {
+    A = {
+      "k = size_of(y1)[-1]",
+      "u = narrow(y, -1, 1, k)",
+      "vh = narrow(y2, -2, 1, k)",
+      "gu = narrow(g, -1, 1, k)",
+      "gvh = narrow(g2, -2, 1, k)",
+      "vectors = defined(gu) || defined(gvh)",
+      "row = unsqueeze(y1, -2)",
+      "column = unsqueeze(y1, -1)",
+      "apart = vectors ? (row - column) * (row + column) : nil",
+      "gaps = masked_fill(apart, is_diagonal(apart), 1)",
+      "utg = u.T @ gu",
+      "vtg = vh @ gvh.T",
+      "inner = plus((utg - utg.T) / gaps * row, (vtg - vtg.T) / gaps * column)",
+      "su = size_of(y)[-2] > k ? gu / row : nil",
+      "sv = size_of(y2)[-1] > k ? gvh / column : nil",
+      "left = plus(u @ plus(inner, diagonal_matrix(g1)), minus(su, u @ (u.T @ su)))",
+      "vectors ? plus(left @ vh, u @ minus(sv, sv @ vh.T @ vh)) : u * unsqueeze(g1, -2) @ vh",
+    },
+  },
   autocast = "keep", internal = true,
   help = "U, singular values S in descending order, and V transposed: A = U diag(S) Vh; without full_matrices U "
     .. "[..., m, k] and Vh [..., k, n], k the smaller of m and n",
 }
 op "linalg_svdvals" {
   "A", operands = {"A: [*, m, n] matrix strided"}, results = {"S: [*, min(m, n)] of A"}, host = true,
-  grad = {A = "svdvals_grad(g, A)"},
+  grad = {A = {"u = linalg_svd(A, false)", "vh = result(u, 3)", "u * unsqueeze(g, -2) @ vh"}},
   autocast = "keep", internal = true, help = "the singular values of matrices, in descending order",
 }
 op "linalg_pinv" {
   "A", options = {"atol: scalar?", "rtol: scalar?", "hermitian = false"},
-  grad = {A = "pinv_grad(g, y, A)", atol = "nil", rtol = "nil"},
+  grad = {
+    A = {
+      "wide = size_of(A)[-2] <= size_of(A)[-1]",
+      "k = wide ? g.T @ y : y @ g.T",
+      "kt = wide ? k @ y.T : y.T @ k",
+      "wide ? kt - (y @ k).T - A @ y @ kt + y.T @ y @ (g.T - k @ A) "
+        .. ": kt - (k @ y).T + (g.T - A @ k) @ y @ y.T - kt @ y @ A",
+    },
+    atol = "nil", rtol = "nil",
+  },
   autocast = "keep", internal = true,
   help = "the pseudoinverse [..., n, m]; singular values up to the larger of atol and rtol times the largest count as "
     .. "0; rtol is by default the larger of m and n times the dtype's precision where atol is 0",
@@ -173,7 +271,24 @@ op "linalg_lstsq" {
     "values: [*, min(m, n)] of A if driver == 'gelsd' || driver == 'gelss' else [0]",
   },
   host = true,
-  grad = {A = "lstsq_grad_matrix(g, g1, g3, A, B, y)", B = "lstsq_grad_right(g, g1, A, B, y)"},
+  -- With P the pseudoinverse of A and R = B - A X: -P^T g X^T + R (P P^T g)^T + P^T X (g - P A g)^T, which is what
+  -- pinv's makes of g B^T, but of no more columns than B has. P^T g is the least squares' solution for A^T.
+  grad = {
+    A = {
+      "errors = numel_of(g1) > 0 ? (A @ y - B) * (unsqueeze(g1, -2) * 2) : nil",
+      "p = defined(g) ? linalg_pinv(A) : nil",
+      "on_b = p.T @ g",
+      "outside = g - p @ (A @ g)",
+      "ga = (B - A @ y) @ (p @ on_b).T - on_b @ y.T + p.T @ y @ outside.T",
+      "u = numel_of(g3) > 0 ? linalg_svd(A, false) : nil",
+      "vh = result(u, 3)",
+      "plus(plus(ga, u * unsqueeze(g3, -2) @ vh), errors @ y.T)",
+    },
+    B = {
+      "errors = numel_of(g1) > 0 ? (A @ y - B) * (unsqueeze(g1, -2) * 2) : nil",
+      "minus(linalg_lstsq(A.T, g), errors)",
+    },
+  },
   autocast = "keep", internal = true,
   help = "X that makes |A X - B| least, its residuals (of gels, gelsd and gelss), the ranks of A (not of gels), its "
     .. "singular values (of gelsd and gelss)",
@@ -182,7 +297,10 @@ op "cholesky_solve" {
   "B", "L", "upper = false",
   grad = {
     B = "cholesky_solve(g, L, upper)",
-    L = "cholesky_solve_grad(cholesky_solve(g, L, upper), y, L, upper)",
+    L = { -- as PyTorch's, not zero in the triangle of L that is not read
+      "p = cholesky_solve(g, L, upper) @ y.T",
+      "-(upper ? L @ (p + p.T) : (p + p.T) @ L)",
+    },
   },
   autocast = "keep", help = "Solves A X = B with the Cholesky factor L of A.",
 }
@@ -195,7 +313,7 @@ op "cholesky_inverse" {
 op "triangular_solve" {
   "b", "A", "upper = true", "transpose = false", "unitriangular = false", results = 2,
   formula = {
-    "transpose ? linalg_solve_triangular(transpose(A, -2, -1), b, !upper, true, unitriangular) : "
+    "transpose ? linalg_solve_triangular(A.T, b, !upper, true, unitriangular) : "
       .. "linalg_solve_triangular(A, b, upper, true, unitriangular)",
     "clone(A)",
   },

@@ -1,5 +1,57 @@
 --- Normalization, dropout.
-local op = ...
+local op, family = ...
+
+family "batch_normalize" {
+  "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?", "training = false", "momentum: number = 0.1",
+  "eps: number = 1e-5", "relu = false",
+  operands = {
+    "x: float preserve", "channels(x, C)", "running_mean: [C] of x or stat of x strided",
+    "running_var: [C] of x or stat of x strided", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
+    "addend: like x", "statistics(x, C, training, running_mean, running_var)",
+  },
+  results = {
+    "y: like x", "mean: [C] stat of x if training || relu", "invstd: [C] stat of x if training || relu",
+  },
+  zeros = "numel_of(x) == 0", writes = {"running_mean", "running_var", when = "training"},
+  help = "batch norm; relu: of that, and of addend more",
+}
+family "batch_normalize_backward" {
+  "grad", "x", "y?", "weight?", "bias?", "save_mean?", "save_invstd?", "running_mean?", "running_var?",
+  "training = false", "eps: number = 1e-5", "relu = false",
+  operands = {
+    "x: float preserve", "channels(x, C)", "grad: like x", "y: like x", "weight: [C] of x or stat of x",
+    "bias: [C] of x or stat of x", "save_mean: [C] of x or stat of x", "save_invstd: [C] of x or stat of x",
+    "running_mean: [C] of x or stat of x strided", "running_var: [C] of x or stat of x strided",
+    "known_statistics(training || relu, save_mean, save_invstd, running_mean, running_var)",
+  },
+  results = {
+    "dx: like x", "dweight: [C] of weight or stat of x", "dbias: [C] of weight or stat of x",
+    "daddend: like x if given(y)",
+  },
+  zeros = "numel_of(x) == 0", help = "gradients by saved statistics in training and of relu, else by the running ones",
+}
+family "row_norm" {
+  "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5", "centered = true",
+  operands = {
+    "x: float", "normalized(x, normalized_shape, rows...)", "weight: [normalized_shape...] of x or stat of x",
+    "bias: [normalized_shape...] of x or stat of x",
+  },
+  results = {"y: like x", "mean: [rows...] stat of x if centered", "rstd: [rows...] stat of x"}, host = true,
+  help = "rows over the last dims, without their mean if centered, divided by their deviation or root mean square",
+}
+family "row_norm_backward" {
+  "grad", "x", "normalized_shape: size", "save_mean?", "save_rstd", "weight?", "eps: number = 1e-5",
+  operands = {
+    "x: float", "normalized(x, normalized_shape, rows...)", "grad: like x",
+    "weight: [normalized_shape...] of x or stat of x", "save_mean: [rows...] of x or stat of x",
+    "save_rstd: [rows...] of x or stat of x",
+  },
+  results = {
+    "dx: like x", "dweight: [normalized_shape...] of weight or stat of x",
+    "dbias: [normalized_shape...] of weight or stat of x if given(save_mean)",
+  },
+  host = true, help = "gradients of rows; save_mean: of centered ones",
+}
 
 -- y1, y2 are mean and inverse deviation, also of layer_norm. With xhat = (x - mean) invstd and w the weight, for n
 -- elements that share statistics:
@@ -8,13 +60,7 @@ local op = ...
 op "batch_norm" {
   "x", "running_mean?", "running_var?", "weight?", "bias?",
   "training = false", "momentum: number = 0.1", "eps: number = 1e-5",
-  operands = {
-    "x: float preserve", "channels(x, C)", "running_mean: [C] of x or stat of x strided",
-    "running_var: [C] of x or stat of x strided", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
-    "statistics(x, C, training, running_mean, running_var)",
-  },
-  results = {"y: like x", "mean: [C] stat of x if training", "invstd: [C] stat of x if training"}, hidden = 2,
-  zeros = "numel_of(x) == 0",
+  kernel = "batch_normalize(x, running_mean, running_var, weight, bias, nil, training, momentum, eps)", hidden = 2,
   writes = {"running_mean", "running_var", when = "training"},
   grad = {
     ["x, weight, bias"] = "batch_norm_backward(g, x, weight, y1, y2, "
@@ -25,14 +71,9 @@ op "batch_norm" {
 op "batch_norm_backward" {
   "grad", "x", "weight?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "training = false",
   "eps: number = 1e-5",
-  operands = {
-    "x: float preserve", "channels(x, C)", "grad: like x", "weight: [C] of x or stat of x",
-    "save_mean: [C] of x or stat of x", "save_invstd: [C] of x or stat of x",
-    "running_mean: [C] of x or stat of x strided", "running_var: [C] of x or stat of x strided",
-    "known_statistics(training, save_mean, save_invstd, running_mean, running_var)",
-  },
-  results = {"dx: like x", "dweight: [C] of weight or stat of x", "dbias: [C] of weight or stat of x"},
-  zeros = "numel_of(x) == 0",
+  results = 3,
+  kernel = "batch_normalize_backward(grad, x, nil, weight, nil, save_mean, save_invstd, running_mean, running_var, "
+    .. "training, eps)",
   grad = "formula",
   formula = { -- x [N, C, ...]: statistics a channel
     "dims = all_but(1, ndim_of(x))",
@@ -49,12 +90,8 @@ op "batch_norm_backward" {
 op "batch_norm_relu" {
   "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?",
   options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"},
-  operands = {
-    "x: float preserve", "channels(x, C)", "running_mean: [C] of x or stat of x strided",
-    "running_var: [C] of x or stat of x strided", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
-    "addend: like x", "statistics(x, C, training, running_mean, running_var)",
-  },
-  results = {"y: like x", "mean: [C] stat of x", "invstd: [C] stat of x"}, hidden = 2, zeros = "numel_of(x) == 0",
+  kernel = "batch_normalize(x, running_mean, running_var, weight, bias, addend, training, momentum, eps, true)",
+  hidden = 2,
   writes = {"running_mean", "running_var", when = "training"},
   grad = {
     ["x, weight, bias, addend"] = "batch_norm_relu_backward(g, x, given(addend) ? y : nil, weight, bias, y1, y2, "
@@ -64,15 +101,8 @@ op "batch_norm_relu" {
 }
 op "batch_norm_relu_backward" {
   "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "training = false", "eps: number = 1e-5",
-  operands = {
-    "x: float preserve", "channels(x, C)", "grad: like x", "y: like x", "weight: [C] of x or stat of x",
-    "bias: [C] of x or stat of x", "save_mean: [C] of x or stat of x", "save_invstd: [C] of x or stat of x",
-  },
-  results = {
-    "dx: like x", "dweight: [C] of weight or stat of x", "dbias: [C] of weight or stat of x",
-    "daddend: like x if given(y)",
-  },
-  zeros = "numel_of(x) == 0",
+  results = 4,
+  kernel = "batch_normalize_backward(grad, x, y, weight, bias, save_mean, save_invstd, nil, nil, training, eps, true)",
   grad = "formula",
   formula = {
     "dims = all_but(1, ndim_of(x))",
@@ -93,25 +123,13 @@ op "batch_norm_relu_backward" {
 }
 op "layer_norm" {
   "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5",
-  operands = {
-    "x: float", "normalized(x, normalized_shape, rows...)", "weight: [normalized_shape...] of x or stat of x",
-    "bias: [normalized_shape...] of x or stat of x",
-  },
-  results = {"y: like x", "mean: [rows...] stat of x", "rstd: [rows...] stat of x"}, hidden = 2,
+  kernel = "row_norm(x, normalized_shape, weight, bias, eps)", hidden = 2,
   grad = {["x, weight, bias"] = "layer_norm_backward(g, x, normalized_shape, y1, y2, weight, eps)"},
   autocast = "keep_gpu", help = "Applies layer normalization over the last dims.",
 }
 op "layer_norm_backward" {
   "grad", "x", "normalized_shape: size", "save_mean", "save_rstd", "weight?", "eps: number = 1e-5",
-  operands = {
-    "x: float", "normalized(x, normalized_shape, rows...)", "grad: like x",
-    "weight: [normalized_shape...] of x or stat of x", "save_mean: [rows...] of x or stat of x",
-    "save_rstd: [rows...] of x or stat of x",
-  },
-  results = {
-    "dx: like x", "dweight: [normalized_shape...] of weight or stat of x",
-    "dbias: [normalized_shape...] of weight or stat of x",
-  },
+  results = 3, kernel = "row_norm_backward(grad, x, normalized_shape, save_mean, save_rstd, weight, eps)",
   grad = "formula",
   formula = { -- statistics over the last dims
     "first = ndim_of(x) - length_of(normalized_shape)",
@@ -128,20 +146,13 @@ op "layer_norm_backward" {
 }
 op "rms_norm_rows" {
   "x", "normalized_shape: size", "weight?", "eps: number = 1e-5",
-  operands = {
-    "x: float", "normalized(x, normalized_shape, rows...)", "weight: [normalized_shape...] of x or stat of x",
-  },
-  results = {"y: like x", "rstd: [rows...] stat of x"}, hidden = 1, host = true,
-  grad = {["x, weight"] = "rms_norm_rows_backward(g, x, normalized_shape, y1, weight, eps)"},
+  kernel = "row_norm(x, normalized_shape, weight, nil, eps, false)", hidden = 2,
+  grad = {["x, weight"] = "rms_norm_rows_backward(g, x, normalized_shape, y2, weight, eps)"},
   internal = true, help = "rms_norm by a kernel of its own, the CPU's; weight of x's dtype, or float32 beside halves",
 }
 op "rms_norm_rows_backward" {
   "grad", "x", "normalized_shape: size", "save_rstd", "weight?", "eps: number = 1e-5",
-  operands = {
-    "x: float", "normalized(x, normalized_shape, rows...)", "grad: like x",
-    "weight: [normalized_shape...] of x or stat of x", "save_rstd: [rows...] of x or stat of x",
-  },
-  results = {"dx: like x", "dweight: [normalized_shape...] of weight or stat of x"}, host = true,
+  results = 2, kernel = "row_norm_backward(grad, x, normalized_shape, nil, save_rstd, weight, eps)",
   grad = "formula",
   formula = {
     "first = ndim_of(x) - length_of(normalized_shape)",

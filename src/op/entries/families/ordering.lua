@@ -18,7 +18,7 @@ op "sort" {
 }
 op "argsort" {
   "x", "dim: dim?", "descending = false", options = {"stable = false"},
-  formula = "second_result(sort(x, dim, descending, stable))", grad = "none",
+  formula = "result(sort(x, dim, descending, stable), 2)", grad = "none",
   help = "Returns the indices that sort x along dim, the last by default.",
 }
 op "msort" {"x", formula = "sort(x, 0, false, false)", help = "Sorts the elements along the first dim."}
