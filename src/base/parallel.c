@@ -360,8 +360,14 @@ static int threads_at_start(void) {
   const char *given = getenv("OMP_NUM_THREADS"); /* the variable that launchers set; the first of a list */
   long n = given ? strtol(given, NULL, 10) : 0;
   if (n > 0) return n < MAX_THREADS ? (int)n : MAX_THREADS;
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+  enum { MOST_CPUS = 1 << 16 };
+  for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) { /* a kernel for more CPUs refuses a smaller set */
+    cpu_set_t *set = CPU_ALLOC(cpus);
+    int mine = set && sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0 ? CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set) : 0;
+    CPU_FREE(set);
+    if (mine > 0) return mine < MAX_THREADS ? mine : MAX_THREADS;
+  }
+  return 1;
 }
 
 __attribute__((constructor)) static void start(void) {

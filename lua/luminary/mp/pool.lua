@@ -80,7 +80,7 @@ end
 local Pool = class.define "Pool"
 Pool.__inner = {"finish"}
 
-local MOST_DEATHS = 3 -- of workers in a row that never came to take a task
+local MOST_DEATHS = 8 -- of workers in a row before any took a task; a few may have been killed from outside
 
 local function words_of(problem) return failure.text(problem, "the worker") end
 

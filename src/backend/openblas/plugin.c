@@ -7,9 +7,11 @@
 LM_OPENBLAS_ROUTINES(X)
 #undef X
 extern void openblas_set_num_threads(int n);
+extern char *openblas_get_config(void);
 
 __attribute__((visibility("default"))) void lm_openblas_plugin(lm_openblas_table *table) {
 #define X(name, parameters) .s##name = s##name##_, .d##name = d##name##_,
-  *table = (lm_openblas_table){LM_OPENBLAS_ROUTINES(X).set_num_threads = openblas_set_num_threads};
+  *table = (lm_openblas_table){LM_OPENBLAS_ROUTINES(X).set_num_threads = openblas_set_num_threads,
+                               .get_config = openblas_get_config};
 #undef X
 }

@@ -17,7 +17,8 @@ enum {
   ALL_LANES,
   SEGMENT = 1 << 20, /* smaller ones fit the caches better, but the ranks have to wait for each other more often */
   WHOLE = 16 << 10,  /* all_reduce: up to here the number of messages counts alone, */
-  SMALL = 256 << 10  /* up to here as much as their sizes do */
+  SMALL = 256 << 10, /* up to here, or to as much for each rank as the line above, as much as their sizes do */
+  SCRATCH = 2 * LANES * SEGMENT
 };
 
 typedef struct state {
@@ -91,7 +92,7 @@ static void fold_into(fold f, char *out, const char *a, const char *b, size_t by
 }
 
 static lm_status make_scratch(state *s) {
-  if (!s->scratch) s->scratch = lm_malloc(2 * (size_t)LANES * SEGMENT);
+  if (!s->scratch) s->scratch = lm_malloc(SCRATCH);
   return s->scratch ? LM_OK : LM_E_OOM;
 }
 
@@ -203,7 +204,8 @@ static lm_status reduce_small(lm_group *g, span s, fold f) {
 static lm_status reduce_everywhere(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   fold f = {t->dtype, op};
   blocks parts = parts_of(g, t);
-  if (parts.whole.bytes <= SMALL) return reduce_small(g, parts.whole, f);
+  int64_t small = lm_max(SMALL, (int64_t)g->size * WHOLE);
+  if ((int64_t)parts.whole.bytes <= lm_min(small, SCRATCH)) return reduce_small(g, parts.whole, f);
   NEED(go_around(g, &parts, &f, block_of(&parts, g->rank).data));
   return go_around(g, &parts, NULL, NULL);
 }

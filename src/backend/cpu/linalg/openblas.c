@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,12 +16,14 @@ lm_openblas_table lm_openblas;
 
 static const size_t buffer_bytes = (128 << 20) + (64 << 10);
 
+/* Mapped as OpenBLAS maps them, since a system that does not overcommit counts them. */
 static bool has_room_for(int buffers) {
-  size_t bytes = (size_t)buffers * buffer_bytes;
-  void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (buffers <= 0) return true;
+  void *probe = mmap(NULL, buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (probe == MAP_FAILED) return false;
-  munmap(probe, bytes);
-  return true;
+  bool others = has_room_for(buffers - 1);
+  munmap(probe, buffer_bytes);
+  return others;
 }
 
 static lm_status no_room(void) { return lm_fail_memory("address space for OpenBLAS's buffers (ulimit -v)"); }
@@ -43,6 +46,9 @@ static lm_status load(void) {
   if (!plugin)
     return lm_fail(LM_E_MISSING, "luminary_cpu_openblas.so is missing beside the library; install luminary again");
   plugin(&lm_openblas);
+  if (strstr(lm_openblas.get_config(), "USE64BITINT")) {
+    return lm_fail(LM_E_MISSING, "OpenBLAS here has 64-bit integers (INTERFACE64); install one with 32-bit integers");
+  }
   lm_openblas.set_num_threads(1);
   return LM_OK;
 }

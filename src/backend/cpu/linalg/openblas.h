@@ -31,6 +31,7 @@ typedef struct lm_openblas_table {
   LM_OPENBLAS_ROUTINES(X)
 #undef X
   void (*set_num_threads)(int n);
+  char *(*get_config)(void);
 } lm_openblas_table;
 
 extern lm_openblas_table lm_openblas; /* once loaded */
