@@ -26,7 +26,7 @@ lm.set_num_threads(threads)
 
 local work = {}
 
--- Products of which oneDNN makes each by another kernel: few and many terms, either side transposed, thin ones.
+-- Products each by another kernel: few and many terms, either side transposed, thin ones.
 local sizes = {{128, 784, 120}, {64, 96, 200}, {300, 300, 300}, {16, 128, 16}, {40, 20, 40}, {1, 500, 90}, {90, 500, 1}}
 function work.products(out)
   lm.manual_seed(1)

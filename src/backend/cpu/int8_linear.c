@@ -52,7 +52,6 @@ typedef struct panels_job {
   const lm_int8_linear_args *a;
   lm_tensor *y;
   int64_t each; /* outputs of a panel */
-  lm_cpu_gemm_region region;
 } panels_job;
 
 static void multiply_panels(void *ctx, int64_t from, int64_t to) {
@@ -67,6 +66,7 @@ static void multiply_panels(void *ctx, int64_t from, int64_t to) {
     for (int64_t r = 0; a->bias && r < rows; r++)
       memcpy(y + r * outs, (const float *)a->bias->data + first, (size_t)n * sizeof(float));
     lm_cpu_gemm_job job = {.dtype = LM_F32,
+                           .device = j->y->device,
                            .batch = 1,
                            .m = rows,
                            .n = n,
@@ -80,21 +80,16 @@ static void multiply_panels(void *ctx, int64_t from, int64_t to) {
                            .ldb = k,
                            .c = y,
                            .ldc = outs};
-    lm_parallel_note(lm_cpu_gemm_alone(&j->region, &job));
+    lm_parallel_note(lm_cpu_gemm(&job));
   }
 }
 
 static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
-  lm_status status = LM_OK;
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
   panels_job job = {.a = a, .y = y, .each = PANEL / k < 16 ? 16 : PANEL / k};
   double work = (double)rows * (double)outs * (double)k / 16;
-  TRY(lm_cpu_gemm_enter(&job.region, LM_F32, lm_threads_for(work)));
-  status = lm_parallel((outs + job.each - 1) / job.each, work, (size_t)(job.each * k) * sizeof(float), multiply_panels,
-                       &job);
-  lm_cpu_gemm_leave(&job.region);
-done:
-  return status;
+  return lm_parallel((outs + job.each - 1) / job.each, work, (size_t)(job.each * k) * sizeof(float), multiply_panels,
+                     &job);
 }
 
 lm_status lm_cpu_int8_linear(const void *args, lm_tensor *const *out) {

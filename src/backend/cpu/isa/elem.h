@@ -48,9 +48,12 @@ typedef double lm_acc_F64;
 
 #define LM_INLINE static inline __attribute__((always_inline, unused))
 
-/* Before a loop: no iteration touches what another writes, whatever lies where. */
+/* Before a loop: no iteration touches what another writes, whatever lies where; and one of a few constant iterations,
+ * whose arrays stay in registers. */
 #ifdef __clang__
 #define LM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define LM_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define LM_INDEPENDENT _Pragma("GCC ivdep")
+#define LM_UNROLL _Pragma("GCC unroll 32")
 #endif

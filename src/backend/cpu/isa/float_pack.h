@@ -14,16 +14,27 @@ enum { LM_PACK = 4 };
 #endif
 typedef float lm_float_pack __attribute__((vector_size(LM_PACK * sizeof(float))));
 
+typedef float lm_float_8 __attribute__((vector_size(32), unused));
+typedef float lm_float_4 __attribute__((vector_size(16)));
+
 /* What one row of x is multiplied by comes from memory once, and the product waits for it. Rows of fewer bytes than
  * lm_short_run are best read one after the other, as one run, of which what lies lm_run_ahead bytes on is asked for;
  * of longer ones several at a time. */
 enum { lm_short_run = 3072, lm_run_ahead = 1024, lm_cache_line = 64 };
 
+/* Halves are added, and those of the sum, in registers. */
 LM_INLINE float lm_pack_sum(lm_float_pack p) {
-  float lane[LM_PACK];
-  memcpy(lane, &p, sizeof lane);
-  for (int half = LM_PACK / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-  }
-  return lane[0];
+#if defined(__AVX512F__)
+  lm_float_8 half = __builtin_shufflevector(p, p, 0, 1, 2, 3, 4, 5, 6, 7);
+  half += __builtin_shufflevector(p, p, 8, 9, 10, 11, 12, 13, 14, 15);
+#elif defined(__AVX2__)
+  lm_float_8 half = p;
+#endif
+#if defined(__AVX2__)
+  lm_float_4 sum = __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#else
+  lm_float_4 sum = p;
+#endif
+  sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1);
+  return sum[0] + sum[1];
 }

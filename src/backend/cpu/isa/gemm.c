@@ -1,10 +1,10 @@
 #include "backend/cpu/isa/gemm.h"
 
-#include "backend/cpu/isa/elem.h"
+#include "backend/cpu/isa/float_pack.h"
 
 enum { COLUMNS = 64, NARROW = 16, DEPTH = 64 };
-/* Of dot: LANES running sums, of which BLOCK / LANES products go into each before they are added up in double. */
-enum { LANES = 64, BLOCK = 4096 };
+/* Of dot: PARTS vectors of running sums, into which BLOCK products go before they are added up in double. */
+enum { PARTS = 8, BLOCK = 4096 };
 
 #define LM_TEMPLATE "backend/cpu/isa/templates/gemm.inc"
 #include "backend/cpu/isa/templates/each_integer.inc"

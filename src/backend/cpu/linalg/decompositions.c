@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/linalg/lapack.h"
+#include "backend/cpu/matmul/gemm.h"
 #include "base/message.h"
 
 typedef struct parts_job {
@@ -197,10 +198,24 @@ static int pinv_one(const void *job, int64_t i, char *work) {
       lm_scalar_put(j->dtype, u, at, lm_scalar_at(j->dtype, u, at) * factor);
     }
   }
-  lm_scalar one = lm_scalar_of(j->dtype, 1), none = lm_scalar_of(j->dtype, 0);
-  LM_CALL(j->dtype, gemm, "T", "T", &j->n, &j->m, &j->min_mn, &one, v, &j->min_mn, u, &j->m, &none,
-          lm_matrix_at(j->r, i), &j->n, 1, 1);
-  return info;
+  const lm_cpu_gemm_job product = {.dtype = j->dtype,
+                                   .device = j->r->device,
+                                   .batch = 1,
+                                   .m = j->m,
+                                   .n = j->n,
+                                   .k = j->min_mn,
+                                   .ta = true,
+                                   .tb = true,
+                                   .alpha = 1,
+                                   .a = u,
+                                   .lda = j->m,
+                                   .b = v,
+                                   .ldb = j->min_mn,
+                                   .c = lm_matrix_at(j->r, i),
+                                   .ldc = j->n,
+                                   .alone = true};
+  lm_status status = lm_cpu_gemm(&product);
+  return status == LM_OK ? info : lm_matrix_failed(status);
 }
 
 lm_status lm_cpu_linalg_pinv(const void *args, lm_tensor *const *out) {

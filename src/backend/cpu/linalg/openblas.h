@@ -11,9 +11,6 @@
 
 /* Routines that exist for float32 (s) and float64 (d). */
 #define LM_OPENBLAS_ROUTINES(X)                                                                                       \
-  X(gemm, (const char *transa, const char *transb, const int *m, const int *n, const int *k, const void *alpha,       \
-           const void *a, const int *lda, const void *b, const int *ldb, const void *beta, void *c, const int *ldc,   \
-           size_t, size_t))                                                                                           \
   X(syevd, (const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w, void *work,           \
             const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t))                              \
   X(gesdd, (const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s, void *u, const int *ldu,  \

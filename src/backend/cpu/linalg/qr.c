@@ -13,9 +13,8 @@ typedef struct qr_job {
   lm_dtype dtype;
   size_t item;
   int m, n, min_mn, columns; /* columns of Q; 0: it is not wanted */
-  bool alone;                /* products by one thread: others would wait for their parts longer than they compute */
+  bool alone;                /* products */
   const lm_tensor *a, *q, *r;
-  const lm_cpu_gemm_region *region;
 } qr_job;
 
 /* A matrix of one panel's reflections, and room beside it. */
@@ -46,8 +45,9 @@ static lm_status product(const qr_job *j, int m, int n, int k, double alpha, con
                              .c = c,
                              .ldc = ldc,
                              .alpha = alpha,
-                             .beta = beta};
-  return j->alone ? lm_cpu_gemm_alone(j->region, &g) : lm_cpu_gemm(&g);
+                             .beta = beta,
+                             .alone = j->alone};
+  return lm_cpu_gemm(&g);
 }
 
 /* The v of a panel with their ones, and zeros before these. */
@@ -140,14 +140,11 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->A;
   lm_tensor *copy = NULL;
   lm_bad_matrix bad;
-  lm_cpu_gemm_region region = {0};
-  bool entered = false;
   qr_job j = {.dtype = x->dtype,
               .item = lm_dtype_size(x->dtype),
               .m = (int)x->size[x->ndim - 2],
               .n = (int)x->size[x->ndim - 1],
-              .r = out[1],
-              .region = &region};
+              .r = out[1]};
   j.min_mn = j.m < j.n ? j.m : j.n;
   if (a->mode != LM_QR_R) {
     j.q = out[0];
@@ -157,11 +154,8 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   j.alone = work < 1e9;
   TRY(lm_column_major(x, &copy));
   j.a = copy;
-  TRY(lm_cpu_gemm_enter(&region, j.dtype, lm_num_threads()));
-  entered = true;
   status = lm_each_matrix(lm_matrix_count(x), work, j.item * elements_of_scratch(&j), qr_one, &j, &bad);
 done:
-  if (entered) lm_cpu_gemm_leave(&region);
   lm_release(copy);
   return status;
 }

@@ -133,7 +133,6 @@ typedef struct lu_beside {
   const int *pivots;
   int n, parts;
   void *right;
-  lm_cpu_gemm_region region;
 } lu_beside;
 
 static lm_cpu_gemm_job lower_product(const lu_beside *j, int n, void *right) {
@@ -150,7 +149,8 @@ static lm_cpu_gemm_job lower_product(const lu_beside *j, int n, void *right) {
                            .c = at(j->dtype, right, j->lda, j->half, 0),
                            .ldc = j->lda,
                            .alpha = -1,
-                           .beta = 1};
+                           .beta = 1,
+                           .alone = true};
 }
 
 static void update_parts(void *ctx, int64_t first, int64_t last) {
@@ -162,21 +162,16 @@ static void update_parts(void *ctx, int64_t first, int64_t last) {
   lm_cpu_gemm_job product = lower_product(j, columns, its);
   lm_swap_rows(j->dtype, columns, its, j->lda, j->pivots, 0, j->half, false);
   lm_parallel_note(solve_columns(&lower, j->half, columns, j->left, j->lda, its, j->lda));
-  lm_parallel_note(lm_cpu_gemm_alone(&j->region, &product));
+  lm_parallel_note(lm_cpu_gemm(&product));
 }
 
 /* Threads have columns of their own from the exchange of rows to the product, and meet once. What takes less than half
  * a millisecond is done before another core has its columns and this one has them back. */
 static lm_status update_beside(lu_beside *j) {
-  lm_status status;
   double work = (double)j->m * j->n * j->half / 50;
   if (work < 500e3) work = 0;
   j->parts = parts_of(j->n, UPDATED_GRAIN, work);
-  TRY(lm_cpu_gemm_enter(&j->region, j->dtype, j->parts));
-  status = lm_parallel(j->parts, work, 0, update_parts, j);
-  lm_cpu_gemm_leave(&j->region);
-done:
-  return status;
+  return lm_parallel(j->parts, work, 0, update_parts, j);
 }
 
 lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *scratch, int *info) {

@@ -1,36 +1,38 @@
-/* Which code multiplies which matrices: oneDNN float32, OpenBLAS float64, loops of our own integers
- * and whatever is too small for a library's preparations. */
+/* Which code multiplies which matrices: blocks of packed panels float32 and float64, other loops of ours integers, few
+ * rows, and whatever is too small for preparations. An element of C is summed in the same order wherever threads cut C.
+ */
 #include "backend/cpu/matmul/gemm.h"
 
-#include <limits.h>
 #include <math.h>
+#include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gemm.h"
+#include "backend/cpu/isa/matmul/panels.h"
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
-#include "backend/cpu/linalg/lapack.h"
-#include "backend/cpu/onednn/guard.h"
 #include "backend/cpu/onednn/onednn.h"
 #include "device/alloc.h"
 
 /* Rows or columns go to threads in multiples of this. */
 enum { GRAIN = 16 };
 
-/* Up to that many rows a product is as long as it takes to read the matrix: of 16-bit floats, and of float32. */
-enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4 };
+/* Up to that many rows a product is as long as it takes to read the matrix: of 16-bit floats, and of float32, whose
+ * matrix, if transposed, must be packed otherwise. */
+enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4, FEW_ROWS_TRANSPOSED = 16 };
 
-/* Below that many multiplications our own loops are done before a library has looked at its arguments. */
-static bool is_small(const lm_cpu_gemm_job *g) {
-  double work = (double)g->m * (double)g->n * (double)g->k;
-  return work <= (g->dtype == LM_F32 ? 512 : 64);
-}
+/* A block has that many columns and rows of C, and bytes of each row of A. Its rows of A stay in the second cache. */
+enum { BLOCK_COLUMNS = 1024, BLOCK_ROWS = 240, BLOCK_BYTES = 2048 };
 
 /* About how many multiplications a nanosecond one thread does. */
 static double rate(lm_dtype dtype) {
-  return dtype == LM_F32 ? 100 : dtype == LM_F64 ? 25 : lm_dtype_size(dtype) < 8 ? 10 : 2;
+  return dtype == LM_F32 ? 100 : dtype == LM_F64 ? 50 : lm_dtype_size(dtype) < 8 ? 10 : 2;
 }
 
 static double work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->n * (double)g->k; }
+
+/* Plain loops are done first with so few multiplications, and they have integers. */
+static bool is_small(const lm_cpu_gemm_job *g) { return work(g) <= 512; }
+static bool has_panels(const lm_cpu_gemm_job *g) { return g->dtype == LM_F32 || g->dtype == LM_F64; }
 
 static void by_loops(const lm_cpu_gemm_job *g) {
   lm_small_gemm s = {.m = g->m,
@@ -49,45 +51,113 @@ static void by_loops(const lm_cpu_gemm_job *g) {
   LM_ISA_PICK(lm_gemm_loops)->of[g->dtype](&s);
 }
 
-static bool fits_int(const lm_cpu_gemm_job *g) {
-  return g->m <= INT_MAX && g->n <= INT_MAX && g->k <= INT_MAX && g->lda <= INT_MAX && g->ldb <= INT_MAX &&
-         g->ldc <= INT_MAX;
-}
+/* ---- blocks */
 
-/* For some sizes oneDNN multiplies a transposed matrix at half its speed: where rows are multiples of a page apart,
- * which all want the same positions of a cache, or where one side of C is narrow. OpenBLAS does not mind. */
-static bool is_slow_to_transpose(const lm_cpu_gemm_job *g) {
-  enum { PAGE = 4096 / sizeof(float), NARROW = 512 };
-  int64_t narrow = g->m < g->n ? g->m : g->n, wide = g->m < g->n ? g->n : g->m;
-  return g->dtype == LM_F32 && g->ta && !g->tb && narrow >= 64 && wide >= 256 && g->k >= 512 &&
-         (g->lda % PAGE == 0 || narrow <= NARROW);
-}
+/* How a product is cut into blocks. The terms' blocks are the same whatever part of C is made. */
+typedef struct blocks {
+  const struct lm_panel_loops *loops;
+  int64_t bytes;                /* of an element */
+  int64_t terms, columns, rows; /* of a block at most */
+  bool packs;                   /* B; or it is read as it lies, except columns beyond the last whole panel */
+  int64_t copied_row;           /* elements from one row of the copy of A to the next, or 0: A is read as it lies */
+} blocks;
 
-static bool blas_is_faster(const lm_cpu_gemm_job *g) {
-  return fits_int(g) && ((g->dtype == LM_F64 && !is_small(g)) || is_slow_to_transpose(g));
-}
-
-/* One matrix on this thread; of float32 by loops, or a part of what suits BLAS. */
-static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
-  if (!by_blas || (g->dtype != LM_F32 && !blas_is_faster(g))) {
-    by_loops(g);
-    return;
+static blocks blocks_of(const lm_cpu_gemm_job *g) {
+  enum { MAX_COLUMNS = 128, WAY = 2048, PACKED_ROWS = 64, CACHED = 512 << 10 };
+  blocks s = {.loops = g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
+              .bytes = (int64_t)lm_dtype_size(g->dtype)};
+  const int64_t terms = BLOCK_BYTES / s.bytes, width = s.loops->width;
+  s.terms = g->k > 0 ? lm_ceil_div(g->k, lm_ceil_div(g->k, terms)) : 0;
+  s.columns = lm_min(BLOCK_COLUMNS, lm_round_up(g->n, width));
+  s.rows = lm_ceil_div(g->m, lm_ceil_div(g->m, BLOCK_ROWS));
+  s.packs = g->tb || (g->m > PACKED_ROWS && g->n * g->k * s.bytes > CACHED);
+  /* Rows of A whose distance is a power of two want the same positions of the first cache; those of a transposed A
+   * are on many pages. */
+  if (g->n > MAX_COLUMNS && (g->ta || g->lda * s.bytes % WAY == 0)) {
+    s.copied_row = lm_round_up(g->ta ? s.rows : s.terms, 16) + 16;
+    if (s.copied_row % 32 == 0) s.copied_row += 16;
   }
-  const int m = (int)g->m, n = (int)g->n, k = (int)g->k, lda = (int)g->lda, ldb = (int)g->ldb, ldc = (int)g->ldc;
-  const lm_scalar alpha = lm_scalar_of(g->dtype, g->alpha), beta = lm_scalar_of(g->dtype, g->beta);
-  LM_CALL(g->dtype, gemm, g->tb ? "T" : "N", g->ta ? "T" : "N", &n, &m, &k, &alpha, g->b, &ldb, g->a, &lda, &beta, g->c,
-          &ldc, 1, 1);
+  return s;
 }
+
+/* Bytes of packed columns. */
+static size_t packed_bytes(const blocks *s) {
+  return (size_t)lm_round_up((s->packs ? s->columns : s->loops->width) * s->terms * s->bytes, 64);
+}
+
+static size_t scratch_of(const lm_cpu_gemm_job *g, const blocks *s) {
+  return packed_bytes(s) + (size_t)((g->ta ? s->terms : s->rows) * s->copied_row * s->bytes) + 1; /* never none */
+}
+
+/* `rows` rows and `terms` terms of A, copied, or as they lie. */
+static void take_a(const lm_cpu_gemm_job *g, const blocks *s, const char *from, int64_t rows, int64_t terms, char *copy,
+                   lm_panel_product *p) {
+  const int64_t lines = g->ta ? terms : rows, length = (g->ta ? rows : terms) * s->bytes;
+  const int64_t step = s->copied_row ? s->copied_row : g->lda;
+  for (int64_t r = 0; s->copied_row && r < lines; r++)
+    memcpy(copy + r * step * s->bytes, from + r * g->lda * s->bytes, (size_t)length);
+  p->a = s->copied_row ? copy : from;
+  p->a_row = g->ta ? 1 : step;
+  p->a_col = g->ta ? step : 1;
+}
+
+/* Rows of C by the columns and terms of p, of which the first `direct` columns are B's as they lie, at `b`. */
+static void multiply_rows(const lm_cpu_gemm_job *g, const blocks *s, lm_panel_product p, const char *b,
+                          int64_t direct) {
+  const int64_t width = s->loops->width, n = p.n;
+  if (direct > 0) {
+    lm_panel_product q = p;
+    q.n = direct, q.panels = b, q.panel_step = width, q.panel_row = g->ldb;
+    s->loops->product(&q);
+  }
+  p.n = n - direct;
+  p.c = (char *)p.c + direct * s->bytes;
+  if (p.n > 0) s->loops->product(&p);
+}
+
+/* One product of float32 or float64 on this thread. */
+static void by_blocks(const lm_cpu_gemm_job *g, const blocks *s, char *packed) {
+  const int64_t width = s->loops->width;
+  char *copy = packed + packed_bytes(s);
+  const int64_t blocks_of_rows = lm_ceil_div(g->m, s->rows), depth = g->alpha == 0 ? 0 : g->k; /* as in BLAS */
+  for (int64_t j = 0; j < g->n; j += s->columns) {
+    const int64_t n = lm_min(s->columns, g->n - j), direct = s->packs ? 0 : n / width * width;
+    int64_t k = 0;
+    do {
+      const int64_t terms = lm_min(s->terms, depth - k);
+      const char *b = (const char *)g->b + (g->tb ? j * g->ldb + k : k * g->ldb + j) * s->bytes;
+      s->loops->pack(packed, b + direct * (g->tb ? g->ldb : 1) * s->bytes, g->tb ? 1 : g->ldb, g->tb ? g->ldb : 1,
+                     terms, n - direct);
+      for (int64_t block = 0; block < blocks_of_rows; block++) {
+        const int64_t i = lm_part_begin(g->m, block, blocks_of_rows);
+        lm_panel_product p = {.m = lm_part_begin(g->m, block + 1, blocks_of_rows) - i,
+                              .n = n,
+                              .k = terms,
+                              .panels = packed,
+                              .panel_step = terms * width,
+                              .panel_row = width,
+                              .c = (char *)g->c + (i * g->ldc + j) * s->bytes,
+                              .c_row = g->ldc,
+                              .alpha = g->alpha,
+                              .beta = k > 0 ? 1 : g->beta};
+        take_a(g, s, (const char *)g->a + (g->ta ? k * g->lda + i : i * g->lda + k) * s->bytes, p.m, terms, copy, &p);
+        multiply_rows(g, s, p, b, direct);
+      }
+      k += terms;
+    } while (k < depth);
+  }
+}
+
+/* ---- parts */
 
 /* From where to where part `part` of `parts` of that many rows or columns goes. */
-static int64_t part_of(int64_t size, int part, int parts, int64_t *n) {
-  int64_t grains = lm_ceil_div(size, GRAIN);
-  int64_t begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
-  *n = (end < size ? end : size) - begin;
+static int64_t part_of(int64_t size, int64_t part, int64_t parts, int64_t *n) {
+  const int64_t grains = size / GRAIN, begin = grains * part / parts * GRAIN;
+  *n = (part + 1 == parts ? size : grains * (part + 1) / parts * GRAIN) - begin;
   return begin;
 }
 
-static lm_cpu_gemm_job columns_of(const lm_cpu_gemm_job *g, int part, int parts) {
+static lm_cpu_gemm_job columns_of(const lm_cpu_gemm_job *g, int64_t part, int64_t parts) {
   lm_cpu_gemm_job s = *g;
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype), begin = part_of(g->n, part, parts, &s.n);
   s.b = (const char *)g->b + begin * (g->tb ? g->ldb : 1) * bytes;
@@ -95,56 +165,58 @@ static lm_cpu_gemm_job columns_of(const lm_cpu_gemm_job *g, int part, int parts)
   return s;
 }
 
-/* A part of the larger side of C. */
-static lm_cpu_gemm_job slice_of(const lm_cpu_gemm_job *g, int part, int parts) {
-  lm_cpu_gemm_job s = *g;
-  if (g->m < g->n) return columns_of(g, part, parts);
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), begin = part_of(g->m, part, parts, &s.m);
-  s.a = (const char *)g->a + begin * (g->ta ? 1 : g->lda) * bytes;
-  s.c = (char *)g->c + begin * g->ldc * bytes;
+/* One product in parts of C's rows and columns. */
+typedef struct parts_job {
+  const lm_cpu_gemm_job *g;
+  blocks blocks;
+  int64_t parts, of_columns;
+  _Atomic bool declined;
+} parts_job;
+
+static lm_cpu_gemm_job slice_of(const parts_job *j, int64_t part) {
+  lm_cpu_gemm_job s = columns_of(j->g, part % j->of_columns, j->of_columns);
+  int64_t begin = part_of(j->g->m, part / j->of_columns, j->parts / j->of_columns, &s.m);
+  s.a = (const char *)s.a + begin * (s.ta ? 1 : s.lda) * (int64_t)lm_dtype_size(s.dtype);
+  s.c = (char *)s.c + begin * s.ldc * (int64_t)lm_dtype_size(s.dtype);
   return s;
 }
 
-/* One product in slices, which differ by at most a grain; of float32 by oneDNN. */
-typedef struct slices_job {
-  const lm_cpu_gemm_job *g;
-  int parts;
-  bool by_blas;
-  _Atomic bool declined;
-} slices_job;
+/* As many parts as threads, so cut that they read least: each packs its columns of B, which counts twice. */
+static parts_job parts_of(const lm_cpu_gemm_job *g, double work_ns) {
+  parts_job j = {.g = g, .parts = lm_threads_for(work_ns), .of_columns = 1};
+  double least = INFINITY;
+  for (int64_t columns = 1; columns <= j.parts; columns++) {
+    double reads = (double)g->m * (double)columns + 2 * (double)g->n * (double)(j.parts / columns);
+    if (j.parts % columns != 0 || reads >= least) continue;
+    least = reads;
+    j.of_columns = columns;
+  }
+  return j;
+}
 
-static lm_status sgemm(const lm_cpu_gemm_job *g) {
+static void multiply_parts(void *ctx, int64_t first, int64_t last) {
+  const parts_job *j = ctx;
+  for (int64_t part = first; part < last; part++) {
+    lm_cpu_gemm_job s = slice_of(j, part);
+    if (s.m <= 0 || s.n <= 0) continue;
+    if (has_panels(&s))
+      by_blocks(&s, &j->blocks, lm_scratch());
+    else
+      by_loops(&s);
+  }
+}
+
+static lm_status by_parts(const lm_cpu_gemm_job *g) {
   if (is_small(g)) {
     by_loops(g);
     return LM_OK;
   }
-  return lm_dnn_sgemm(g->ta, g->tb, g->m, g->n, g->k, (float)g->alpha, g->a, g->lda, g->b, g->ldb, (float)g->beta, g->c,
-                      g->ldc);
-}
-
-static void multiply_slices(void *ctx, int64_t first, int64_t last) {
-  slices_job *j = ctx;
-  for (int64_t part = first; part < last; part++) {
-    lm_cpu_gemm_job s = slice_of(j->g, (int)part, j->parts);
-    if (s.m <= 0 || s.n <= 0) continue;
-    if (s.dtype != LM_F32 || j->by_blas)
-      multiply_one(&s, j->by_blas);
-    else
-      lm_parallel_note(sgemm(&s));
-  }
-}
-
-static lm_status by_slices(const lm_cpu_gemm_job *g) {
   /* By a vector it is memory that counts, some 10 bytes a nanosecond. */
   double entries = (double)g->m * (double)g->k + (double)g->k * (double)g->n + (double)g->m * (double)g->n;
-  double work_ns = work(g) / rate(g->dtype);
-  if (g->dtype == LM_F32) work_ns = fmax(work_ns, entries * 0.4);
-  slices_job job = {.g = g, .parts = lm_threads_for(work_ns)};
-  if (job.parts == 1 && g->dtype == LM_F32 && !blas_is_faster(g)) return sgemm(g);
-  job.by_blas = blas_is_faster(g) && lm_openblas_enter(job.parts) == LM_OK;
-  lm_status status = lm_parallel(job.parts, work_ns, 0, multiply_slices, &job);
-  if (job.by_blas) lm_openblas_leave(job.parts);
-  return status;
+  double work_ns = fmax(work(g) / rate(g->dtype), g->dtype == LM_F32 ? entries * 0.4 : 0);
+  parts_job j = parts_of(g, g->alone ? 0 : work_ns);
+  if (has_panels(g)) j.blocks = blocks_of(g);
+  return lm_parallel(j.parts, work_ns, has_panels(g) ? scratch_of(g, &j.blocks) : 0, multiply_parts, &j);
 }
 
 static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) {
@@ -162,8 +234,9 @@ bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n) {
 }
 
 static bool is_skinny(const lm_cpu_gemm_job *g) {
-  bool half = g->dtype == LM_F16 || g->dtype == LM_BF16, long_enough = g->n >= 256 && g->k >= 256;
-  return half || (g->dtype == LM_F32 && g->m <= FEW_ROWS && !g->ta && long_enough);
+  bool half = g->dtype == LM_F16 || g->dtype == LM_BF16;
+  bool long_enough = (g->n >= 256 && g->k >= 256) || (g->m == 1 && g->tb && g->k >= 64);
+  return half || (g->dtype == LM_F32 && g->m <= (g->tb ? FEW_ROWS_TRANSPOSED : FEW_ROWS) && !g->ta && long_enough);
 }
 
 static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
@@ -296,17 +369,17 @@ typedef struct dots_job {
   double part[DOT_PARTS];
 } dots_job;
 
-static double dot(const lm_cpu_gemm_job *g, int64_t begin, int64_t n) {
-  int64_t at = begin * (int64_t)lm_dtype_size(g->dtype);
-  return LM_ISA_PICK(lm_gemm_loops)->dot[g->dtype]((const char *)g->a + at, (const char *)g->b + at, n);
+/* Of n terms of member i, from `begin` on. */
+static double dot(const lm_cpu_gemm_job *g, int64_t i, int64_t begin, int64_t n) {
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  return LM_ISA_PICK(lm_gemm_loops)
+      ->dot[g->dtype]((const char *)g->a + (i * g->step_a + begin) * bytes,
+                      (const char *)g->b + (i * g->step_b + begin) * bytes, n);
 }
 
 static void multiply_dots(void *ctx, int64_t first, int64_t last) {
   const dots_job *j = ctx;
-  for (int64_t i = first; i < last; i++) {
-    lm_cpu_gemm_job s = member_of(j->g, i);
-    put_dot(j->g, i, dot(&s, 0, s.k));
-  }
+  for (int64_t i = first; i < last; i++) put_dot(j->g, i, dot(j->g, i, 0, j->g->k));
 }
 
 static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
@@ -314,7 +387,7 @@ static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
   int64_t each = (j->g->k + DOT_PARTS - 1) / DOT_PARTS;
   for (int64_t p = first; p < last; p++) {
     int64_t begin = p * each, n = j->g->k - begin < each ? j->g->k - begin : each;
-    j->part[p] = n > 0 ? dot(j->g, begin, n) : 0;
+    j->part[p] = n > 0 ? dot(j->g, 0, begin, n) : 0;
   }
 }
 
@@ -335,21 +408,37 @@ static void by_dots(const lm_cpu_gemm_job *g) {
   }
 }
 
+/* A matrix times a column is a row times the transposed matrix. */
+static lm_cpu_gemm_job row_of_column(const lm_cpu_gemm_job *g) {
+  lm_cpu_gemm_job s = *g;
+  if (g->n > 1 || g->m == 1 || g->ldc != 1 || (!g->tb && g->ldb != 1)) return s;
+  s.m = 1, s.n = g->m;
+  s.a = g->b, s.lda = g->k, s.ta = false;
+  s.b = g->a, s.ldb = g->lda, s.tb = !g->ta;
+  s.ldc = g->m;
+  return s;
+}
+
+/* One row of float64 times a transposed matrix, which must be packed otherwise. */
+static bool is_row_of_dots(const lm_cpu_gemm_job *g) {
+  return g->dtype == LM_F64 && g->m == 1 && g->tb && (!g->ta || g->lda == 1) && !is_small(g) && g->alpha != 0;
+}
+
+static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
+  lm_cpu_gemm_job s = member_of(g, i);
+  s = row_of_column(&s);
+  if (is_skinny(&s)) return by_skinny_gemm(&s);
+  if (!is_row_of_dots(&s)) return by_parts(&s);
+  s.batch = s.n, s.n = 1;
+  s.step_a = 0, s.step_b = s.ldb, s.step_c = 1;
+  by_dots(&s);
+  return LM_OK;
+}
+
 /* Matrices of a batch side by side. */
 static void multiply_members(void *ctx, int64_t first, int64_t last) {
-  slices_job *j = ctx;
-  lm_dnn_guard guard;
-  lm_dnn_guard_begin(&guard, j->g->dtype == LM_F32);
-  for (int64_t i = first; i < last; i++) {
-    lm_cpu_gemm_job s = member_of(j->g, i);
-    if (is_skinny(&s))
-      lm_parallel_note(by_skinny_gemm(&s));
-    else if (s.dtype == LM_F32)
-      lm_parallel_note(sgemm(&s));
-    else
-      multiply_one(&s, j->by_blas);
-  }
-  lm_dnn_guard_end(&guard);
+  const lm_cpu_gemm_job *g = ctx;
+  for (int64_t i = first; i < last; i++) lm_parallel_note(multiply_member(g, i));
 }
 
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
@@ -358,33 +447,21 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     by_dots(g);
     return LM_OK;
   }
-  if (g->dtype == LM_F32 && !is_small(g)) NEED(lm_dnn_guard_products());
   /* Matrices of a batch side by side, unless they are few and large. */
-  double work_ns = g->batch > 1 ? work(g) * (double)g->batch / rate(g->dtype) : 0;
-  int parts = lm_threads_for(work_ns);
-  if (parts > g->batch) parts = (int)g->batch;
-  if (parts > 1 && (g->batch >= 4 * parts || lm_threads_for(work(g) / rate(g->dtype)) == 1)) {
-    slices_job job = {.g = g, .by_blas = blas_is_faster(g) && lm_openblas_enter(parts) == LM_OK};
-    lm_status status = lm_parallel(g->batch, work_ns, 0, multiply_members, &job);
-    if (job.by_blas) lm_openblas_leave(parts);
-    return status;
-  }
-  for (int64_t i = 0; i < g->batch; i++) {
-    lm_cpu_gemm_job s = member_of(g, i);
-    if (is_skinny(&s))
-      NEED(by_skinny_gemm(&s));
-    else
-      NEED(by_slices(&s));
-  }
+  double work_ns = g->batch > 1 && !g->alone ? work(g) * (double)g->batch / rate(g->dtype) : 0;
+  int64_t threads = lm_min(lm_threads_for(work_ns), g->batch);
+  if (threads > 1 && (g->batch >= 4 * threads || lm_threads_for(work(g) / rate(g->dtype)) == 1))
+    return lm_parallel(g->batch, work_ns, 0, multiply_members, (void *)g);
+  for (int64_t i = 0; i < g->batch; i++) NEED(multiply_member(g, i));
   return LM_OK;
 }
 
-/* bfloat16 by oneDNN: matrices of a batch, or slices of one. */
+/* bfloat16 by oneDNN: matrices of a batch, or parts of one. */
 static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
-  slices_job *j = ctx;
+  parts_job *j = ctx;
   int64_t members = j->g->batch > 1 ? 1 : last - first;
   for (int64_t i = 0; i < members; i++) {
-    lm_cpu_gemm_job s = j->g->batch > 1 ? member_of(j->g, first) : slice_of(j->g, (int)(first + i), j->parts);
+    lm_cpu_gemm_job s = j->g->batch > 1 ? member_of(j->g, first) : slice_of(j, first + i);
     bool done_ = true;
     if (j->g->batch > 1) s.batch = last - first;
     if (s.m > 0 && s.n > 0) lm_parallel_note(lm_dnn_gemm_bf16(&s, &done_));
@@ -394,24 +471,8 @@ static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
 
 lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *g, bool *done_) {
   double work_ns = work(g) * (double)g->batch / rate(LM_F32);
-  slices_job job = {.g = g, .parts = lm_threads_for(work_ns)};
+  parts_job job = parts_of(g, work_ns);
   NEED(lm_parallel(g->batch > 1 ? g->batch : job.parts, work_ns, 0, multiply_bf16, &job));
   *done_ = !job.declined;
-  return LM_OK;
-}
-
-lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads) {
-  region->blas = dtype == LM_F64 && lm_openblas_enter(threads) == LM_OK ? threads : 0;
-  return dtype == LM_F32 ? lm_dnn_guard_products() : LM_OK;
-}
-
-void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region) {
-  if (region->blas) lm_openblas_leave(region->blas);
-}
-
-lm_status lm_cpu_gemm_alone(const lm_cpu_gemm_region *region, const lm_cpu_gemm_job *job) {
-  if (job->m <= 0 || job->n <= 0) return LM_OK;
-  if (job->dtype == LM_F32) return sgemm(job);
-  multiply_one(job, region->blas > 0);
   return LM_OK;
 }

@@ -17,6 +17,7 @@ typedef struct lm_cpu_gemm_job {
   int64_t lda, ldb, ldc;
   int64_t step_a, step_b, step_c;
   double alpha, beta;
+  bool alone; /* by this thread: others would wait for their parts longer than they compute */
 } lm_cpu_gemm_job;
 
 /* Whether lm_cpu_gemm makes a C [m, n] of float16 or bfloat16, of an A that is not transposed: of few rows, as for the
@@ -26,12 +27,3 @@ bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n);
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *job);
 /* bfloat16 by oneDNN; *done is false where it has no implementation worth having. */
 lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *job, bool *done);
-
-/* Products by threads of a region of the caller's: entered before it and left after it, on the calling thread. */
-typedef struct lm_cpu_gemm_region {
-  int blas; /* threads for which OpenBLAS has room */
-} lm_cpu_gemm_region;
-lm_status lm_cpu_gemm_enter(lm_cpu_gemm_region *region, lm_dtype dtype, int threads);
-void lm_cpu_gemm_leave(const lm_cpu_gemm_region *region);
-/* The first matrix of a job, of float32 or float64, by this thread alone. */
-lm_status lm_cpu_gemm_alone(const lm_cpu_gemm_region *region, const lm_cpu_gemm_job *job);

@@ -1,6 +1,6 @@
-/* The stack. For more than 84 terms (252 without AVX-512) the kernels of dnnl_sgemm, and all that is built on it, want
- * a workspace larger than they trust the stack with. They allocate it, 17 to 74 KB at a page's start, and then set the
- * stack pointer itself to its first byte (oneDNN 2.6.3 and 3.7, src/cpu/x64/gemm). A signal that comes now lays its
+/* The stack. For more than 84 terms (252 without AVX-512) the kernels of dnnl_sgemm, on which primitives are built,
+ * want a workspace larger than they trust the stack with. They allocate it, 17 to 74 KB at a page's start, and then set
+ * the stack pointer itself to its first byte (oneDNN 2.6.3 and 3.7, src/cpu/x64/gemm). A signal that comes now lays its
  * frame, and runs its handler, below that: over whatever the heap has there. So signals wait for the end of such a
  * call; they are pending, and handlers run right behind it. Faults of the thread itself cannot wait: while files are
  * mapped, one that is cut short makes faults (base/mapping_guard.h), whose handler gets a stack of its own.
@@ -14,43 +14,29 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "backend/cpu/onednn/onednn.h"
 #include "base/mapping_guard.h"
 #include "base/message.h"
 
-static _Thread_local bool one_thread, blocked;
-
-void lm_dnn_guard_begin(lm_dnn_guard *guard, bool deep) {
-  guard->threads = one_thread ? 0 : omp_get_max_threads();
-  guard->blocks = deep && !blocked;
-  if (guard->threads) omp_set_num_threads(1);
-  one_thread = true;
+void lm_dnn_guard_begin(lm_dnn_guard *guard) {
+  guard->threads = omp_get_max_threads();
+  omp_set_num_threads(1);
 #if defined(__x86_64__) /* whose kernels these are */
-  if (guard->blocks) {
-    sigset_t waiting;
-    sigfillset(&waiting);
-    for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, 0}; *s; s++)
-      sigdelset(&waiting, *s);
-    pthread_sigmask(SIG_SETMASK, &waiting, &guard->before);
-    blocked = true;
-    stack_t own = {.ss_sp = guard->stack, .ss_size = sizeof guard->stack};
-    guard->has_stack = lm_mapping_guards() > 0 && sigaltstack(&own, &guard->stack_before) == 0;
-  }
+  sigset_t waiting;
+  sigfillset(&waiting);
+  for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, 0}; *s; s++)
+    sigdelset(&waiting, *s);
+  pthread_sigmask(SIG_SETMASK, &waiting, &guard->before);
+  stack_t own = {.ss_sp = guard->stack, .ss_size = sizeof guard->stack};
+  guard->has_stack = lm_mapping_guards() > 0 && sigaltstack(&own, &guard->stack_before) == 0;
 #endif
 }
 
 void lm_dnn_guard_end(const lm_dnn_guard *guard) {
 #if defined(__x86_64__)
-  if (guard->blocks) {
-    blocked = false;
-    if (guard->has_stack) sigaltstack(&guard->stack_before, NULL);
-    pthread_sigmask(SIG_SETMASK, &guard->before, NULL);
-  }
+  if (guard->has_stack) sigaltstack(&guard->stack_before, NULL);
+  pthread_sigmask(SIG_SETMASK, &guard->before, NULL);
 #endif
-  if (guard->threads) {
-    one_thread = false;
-    omp_set_num_threads(guard->threads);
-  }
+  omp_set_num_threads(guard->threads);
 }
 
 lm_status lm_dnn_guard_scratch(void) {
@@ -59,16 +45,4 @@ lm_status lm_dnn_guard_scratch(void) {
   if (probe == MAP_FAILED) return lm_fail_memory("%zu bytes for oneDNN's machine code", bytes);
   munmap(probe, bytes);
   return LM_OK;
-}
-
-lm_status lm_dnn_guard_products(void) {
-  static _Atomic bool made;
-  if (atomic_load_explicit(&made, memory_order_acquire)) return LM_OK;
-  enum { N = 16 };
-  static const float zero[N * N];
-  float c[N * N];
-  lm_status status = lm_dnn_guard_scratch();
-  if (status == LM_OK) status = lm_dnn_sgemm(false, false, N, N, N, 1, zero, N, zero, N, 0, c, N);
-  if (status == LM_OK) atomic_store_explicit(&made, true, memory_order_release);
-  return status;
 }

@@ -46,17 +46,6 @@ static lm_status begin(void) {
   return lm_dnn_failed(start_status, "start");
 }
 
-lm_status lm_dnn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                       const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
-  enum { STACK_TERMS = 84 }; /* from there on kernels exchange the stack */
-  lm_dnn_guard guard;
-  NEED(begin());
-  lm_dnn_guard_begin(&guard, k > STACK_TERMS);
-  dnnl_status_t made = dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-  lm_dnn_guard_end(&guard);
-  return lm_dnn_failed(made, "dnnl_sgemm");
-}
-
 /* Intel's vdpbf16ps does half the arithmetic of the float32 instructions in the same time (88 against 178 GF/s a core
  * on an Emerald Rapids), so that only tiles (AMX) win there; AMD's does twice as much. */
 bool lm_dnn_has_bf16(void) {
@@ -283,7 +272,7 @@ lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
   lm_dnn_guard guard;
   *done_ = false;
   if (job->batch > 1 && !job->step_a && !job->step_b) return LM_OK; /* oneDNN broadcasts one side only */
-  lm_dnn_guard_begin(&guard, true);
+  lm_dnn_guard_begin(&guard);
   TRY(begin());
   int64_t key[KEY] = {100,     0,        job->batch, job->m,   job->n,      job->k,      job->ta,
                       job->tb, job->lda, job->ldb,   job->ldc, job->step_a, job->step_b, job->step_c};
@@ -436,7 +425,7 @@ static lm_status conv_alone(const lm_conv_job *job, dnnl_data_type_t result, boo
   lm_dnn_guard guard;
   const lm_conv_shape *s = &job->shape;
   *done_ = false;
-  lm_dnn_guard_begin(&guard, true);
+  lm_dnn_guard_begin(&guard);
   TRY(begin());
   const int64_t key[KEY] = {job->pass,     job->dtype,     result,        job->bias != NULL,
                             s->oh,         s->n,           s->c,          s->h,

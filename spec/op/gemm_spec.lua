@@ -1,0 +1,120 @@
+-- Products of float32 and float64 in blocks: every way a matrix can lie, sizes at the blocks' borders, any number of
+-- threads.
+local lm = require "luminary"
+
+-- A matrix [m, n], and stored otherwise: transposed, as a part of a larger one, with steps between elements.
+local function layouts(m, n, dtype)
+  local plain = lm.randn({m, n}, {dtype = dtype})
+  local wide = lm.full({m + 2, n + 3}, 0 / 0, {dtype = dtype})
+  local part = wide:narrow(1, 2, m):narrow(2, 3, n)
+  part:copy_(plain)
+  local steps = lm.full({m, n, 2}, 0 / 0, {dtype = dtype}):select(3, 1)
+  steps:copy_(plain)
+  return {plain = plain, transposed = plain:t():contiguous():t(), part = part, steps = steps}
+end
+
+-- The product by sums of products, in float64.
+local function slow(a, b)
+  return (a:double():unsqueeze(3) * b:double():unsqueeze(1)):sum(2)
+end
+
+local function near(want, got, k, what)
+  if got:numel() == 0 then return end
+  local bound = (got.dtype == "float32" and 1e-6 or 1e-15) * (4 * math.sqrt(k) + k / 50) + 1e-30
+  local off = (got:double() - want):abs():max():item()
+  assert.is_true(off <= bound, ("%s: off by %g, more than %g"):format(what, off, bound))
+end
+
+-- Rows, columns, terms: below, at, and beyond tiles, panels, blocks.
+local sizes = {
+  {1, 1, 1}, {3, 5, 7}, {8, 32, 64}, {9, 33, 65}, {13, 17, 300}, {7, 300, 700}, {16, 300, 600}, {17, 300, 260},
+  {250, 70, 520}, {31, 1030, 40}, {1, 40, 600}, {40, 1, 600}, {2, 3, 2000}, {65, 130, 1}, {0, 4, 5}, {4, 0, 5},
+}
+
+describe("products of matrices", function()
+  for _, dtype in ipairs {"float32", "float64"} do
+    it("are sums of products however the matrices lie: " .. dtype, function()
+      for _, s in ipairs(sizes) do
+        local m, n, k = s[1], s[2], s[3]
+        local left, right = layouts(m, k, dtype), layouts(k, n, dtype)
+        local want, bias = slow(left.plain, right.plain), lm.randn({m, n}, {dtype = dtype})
+        for how, a in pairs(left) do
+          for other, b in pairs(right) do
+            local what = ("%s [%d, %d] x [%d, %d], %s and %s"):format(dtype, m, k, k, n, how, other)
+            near(want, a:mm(b), k, what)
+            local sum = want * 2 + bias:double() * 0.5
+            near(sum, lm.addmm(bias, a, b, {alpha = 2, beta = 0.5}), 4 * k, what .. ", added")
+          end
+        end
+      end
+    end)
+
+    it("of no terms are zeros, or what they are added to: " .. dtype, function()
+      local a, b = lm.zeros({5, 0}, {dtype = dtype}), lm.zeros({0, 40}, {dtype = dtype})
+      local bias = lm.randn({5, 40}, {dtype = dtype})
+      assert.is_true(lm.equal(a:mm(b), lm.zeros({5, 40}, {dtype = dtype})))
+      assert.is_true(lm.equal(lm.addmm(bias, a, b), bias))
+      local x, y = lm.full({40, 50}, 0 / 0, {dtype = dtype}), lm.randn({50, 40}, {dtype = dtype})
+      local z = lm.randn({40, 40}, {dtype = dtype})
+      assert.is_true(lm.equal(lm.addmm(z, x, y, {alpha = 0}), z), "alpha 0")
+      assert.is_true(lm.equal(lm.addmm(x:narrow(2, 1, 40), z, z, {beta = 0}), z:mm(z)), "beta 0")
+    end)
+
+    it("have NaN and infinity where a term has, and nowhere else: " .. dtype, function()
+      for _, s in ipairs {{20, 70, 40}, {3, 300, 300}, {100, 45, 600}} do
+        local m, n, k = s[1], s[2], s[3]
+        local a, b = lm.rand({m, k}, {dtype = dtype}):add_(0.5), lm.rand({k, n}, {dtype = dtype}):add_(0.5)
+        a[2]:narrow(1, k, 1):fill_(0 / 0)
+        a[3]:narrow(1, 1, 1):fill_(math.huge)
+        for how, right in pairs {plain = b, transposed = b:t():contiguous():t()} do
+          local c = a:mm(right)
+          assert.is_true(c[2]:isnan():all():item(), how)
+          assert.is_true((c[3]:eq(math.huge)):all():item(), how)
+          assert.is_true(lm.isfinite(c:narrow(1, 4, m - 3)):all():item(), how)
+          assert.is_true(lm.isfinite(c[1]):all():item(), how)
+        end
+        b:narrow(1, k, 1):narrow(2, n, 1):fill_(0 / 0)
+        local c = a:narrow(1, 1, 1):mm(b)
+        assert.is_true(lm.isfinite(c:narrow(2, 1, n - 1)):all():item())
+        assert.is_true(c:narrow(2, n, 1):isnan():all():item())
+      end
+    end)
+
+    it("of very many terms stay exact: " .. dtype, function()
+      local k = 300001
+      local ones, twos = lm.ones({3, k}, {dtype = dtype}), lm.full({k, 5}, 2, {dtype = dtype})
+      assert.is_true(lm.equal(ones:mm(twos), lm.full({3, 5}, 2 * k, {dtype = dtype})))
+      assert.is_true(lm.equal(ones:t():contiguous():t():mm(twos), lm.full({3, 5}, 2 * k, {dtype = dtype})))
+    end)
+
+    it("are the same bits with any number of threads: " .. dtype, function()
+      local before = lm.get_num_threads()
+      finally(function() lm.set_num_threads(before) end)
+      for _, s in ipairs {
+        {300, 310, 320}, {31, 17, 9000}, {16, 700, 600}, {5, 4000, 300}, {4000, 5, 300}, {700, 33, 530},
+      } do
+        local m, n, k = s[1], s[2], s[3]
+        for how, a in pairs(layouts(m, k, dtype)) do
+          for other, b in pairs(layouts(k, n, dtype)) do
+            local bias, want = lm.ones({n}, {dtype = dtype}), nil
+            for threads = 1, 5 do
+              lm.set_num_threads(threads)
+              local got = lm.addmm(bias, a, b, {alpha = 0.7, beta = 0.3})
+              want = want or got
+              assert.is_true(lm.equal(want, got), ("%s [%d, %d] x [%d, %d], %s and %s, %d threads"):format(
+                dtype, m, k, k, n, how, other, threads))
+            end
+          end
+        end
+      end
+      local x, y, want = lm.randn({40, 70, 90}, {dtype = dtype}), lm.randn({40, 90, 50}, {dtype = dtype}), nil
+      for threads = 1, 3 do
+        lm.set_num_threads(threads)
+        local got = x:bmm(y)
+        want = want or got
+        assert.is_true(lm.equal(want, got), ("batches on %d threads"):format(threads))
+        assert.is_true(lm.equal(want[40], x[40]:mm(y[40])), "a member of a batch")
+      end
+    end)
+  end
+end)
