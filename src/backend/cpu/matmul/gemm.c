@@ -63,7 +63,7 @@ typedef struct blocks {
 } blocks;
 
 static blocks blocks_of(const lm_cpu_gemm_job *g) {
-  enum { MAX_COLUMNS = 128, WAY = 2048, PACKED_ROWS = 64, CACHED = 512 << 10 };
+  enum { MAX_COLUMNS = 128, WAY = 2048, PACKED_ROWS = 256, CACHED = 512 << 10 };
   blocks s = {.loops = g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
               .bytes = (int64_t)lm_dtype_size(g->dtype)};
   const int64_t terms = BLOCK_BYTES / s.bytes, width = s.loops->width;
