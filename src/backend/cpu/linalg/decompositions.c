@@ -1,5 +1,6 @@
 /* Eigenvalues of symmetric matrices, singular values, and least squares. */
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/linalg/lapack.h"
@@ -31,6 +32,30 @@ static bool is_finite(const parts_job *j, const void *a, int64_t n) {
 static lm_status too_large(const lm_tensor *x) {
   return lm_fail_value(lm_op_running(), "A", "small enough for LAPACK's workspace of at most 2^31 elements",
                        lm_shape_of(x));
+}
+
+typedef struct lapack_job {
+  lm_matrix_fn *one;
+  const void *job;
+} lapack_job;
+
+/* An OpenBLAS of OpenMP would have threads of its own for each of ours. */
+static int one_by_lapack(const void *job, int64_t i, char *work) {
+  const lapack_job *l = job;
+  int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  int info = l->one(l->job, i, work);
+  omp_set_num_threads(threads);
+  return info;
+}
+
+static lm_status each_by_lapack(int64_t count, double flops, size_t scratch, lm_matrix_fn *one, const void *job,
+                                lm_bad_matrix *bad) {
+  int buffers = 2 * lm_matrix_threads(count, flops); /* some routines hold one while they ask for another */
+  NEED(lm_openblas_enter(buffers));
+  lm_status status = lm_each_matrix(count, flops, scratch, one_by_lapack, &(lapack_job){one, job}, bad);
+  lm_openblas_leave(buffers);
+  return status;
 }
 
 /* The columns of `to` beyond those that are given become the identity's. */
@@ -72,7 +97,7 @@ static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char 
   j.liwork = (5 * j.n + 4) / 2 * 2;
   j.lwork = lm_work_size(j.dtype, &answer);
   if (j.lwork < 0) return too_large(x);
-  TRY(lm_each_matrix(lm_matrix_count(x), 9.0 * j.n * j.n * j.n, 4 * (size_t)j.liwork + j.item * (size_t)j.lwork,
+  TRY(each_by_lapack(lm_matrix_count(x), 9.0 * j.n * j.n * j.n, 4 * (size_t)j.liwork + j.item * (size_t)j.lwork,
                      eigh_one, &j, &bad));
   status = lm_matrix_not_converged("the computation of eigenvalues", "A", x, bad);
 done:
@@ -155,7 +180,7 @@ static lm_status svd(const lm_tensor *x, const char *jobz, const lm_tensor *u, c
   TRY(prepare_svd(&j, x, jobz));
   TRY(lm_column_major(x, &copy));
   j.a = copy;
-  TRY(lm_each_matrix(lm_matrix_count(x), svd_flops(&j), svd_scratch(&j), svd_one, &j, &bad));
+  TRY(each_by_lapack(lm_matrix_count(x), svd_flops(&j), svd_scratch(&j), svd_one, &j, &bad));
   status = lm_matrix_not_converged("the computation of singular values", "A", x, bad);
 done:
   lm_release(copy);
@@ -227,7 +252,7 @@ lm_status lm_cpu_linalg_pinv(const void *args, lm_tensor *const *out) {
   TRY(prepare_svd(&j, a->A, "S"));
   TRY(lm_column_major(a->A, &copy));
   j.a = copy;
-  TRY(lm_each_matrix(lm_matrix_count(copy), svd_flops(&j),
+  TRY(each_by_lapack(lm_matrix_count(copy), svd_flops(&j),
                      svd_scratch(&j) + 64 + j.item * (size_t)j.min_mn * (size_t)(j.m + j.n + 1), pinv_one, &j, &bad));
   status = lm_matrix_not_converged("the computation of singular values", "A", a->A, bad);
 done:
@@ -319,7 +344,7 @@ lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
   TRY(lm_column_major(a->B, &b));
   j.a = copy;
   j.b = b;
-  TRY(lm_each_matrix(
+  TRY(each_by_lapack(
       lm_matrix_count(out[0]), 4.0 * j.m * j.n * (j.min_mn + j.nrhs),
       4 * (size_t)j.liwork + j.item * ((size_t)rows_of_b(&j) * (size_t)j.nrhs + (size_t)j.min_mn + 2 + (size_t)j.lwork),
       lstsq_one, &j, &bad));

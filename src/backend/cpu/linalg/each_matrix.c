@@ -58,15 +58,15 @@ static void run_matrices(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+static double work_of(int64_t count, double flops) { return (double)count * (1000 + flops / 4); }
+
+int lm_matrix_threads(int64_t count, double flops) { return lm_threads_for(work_of(count, flops)); }
+
 lm_status lm_each_matrix(int64_t count, double flops, size_t scratch, lm_matrix_fn *one, const void *job,
                          lm_bad_matrix *bad) {
   *bad = (lm_bad_matrix){0, -1};
-  double work = (double)count * (1000 + flops / 4);
-  int buffers = 2 * lm_threads_for(work); /* some routines hold one while they ask for another */
-  NEED(lm_openblas_enter(buffers));
   matrices_job matrices = {one, job, PTHREAD_MUTEX_INITIALIZER, count, 0};
-  lm_status status = lm_parallel(count, work, scratch + 64, run_matrices, &matrices);
-  lm_openblas_leave(buffers);
+  lm_status status = lm_parallel(count, work_of(count, flops), scratch + 64, run_matrices, &matrices);
   if (matrices.first < count) *bad = (lm_bad_matrix){matrices.info, matrices.first};
   return status;
 }

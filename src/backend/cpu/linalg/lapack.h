@@ -35,7 +35,8 @@ static inline int lm_matrix_failed(lm_status status) {
   lm_parallel_note(status);
   return -1;
 }
-/* Each of `count` matrices, by as many threads as `flops` each are worth. */
+/* Each of `count` matrices, by as many threads as `flops` each are worth; how many that are. */
+int lm_matrix_threads(int64_t count, double flops);
 lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn *one, const void *job,
                          lm_bad_matrix *bad);
 

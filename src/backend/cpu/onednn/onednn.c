@@ -518,9 +518,12 @@ lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
   int64_t weights = s->k * (s->c / s->groups) * s->kh * s->kw;
   double work = (double)(s->n * s->oh * s->ow) * (double)weights / 50;
   conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
+  enum { MOST_SUMS = 256 << 20 }; /* bytes */
   size_t bytes = 0;
   void *sums = NULL;
-  cut_conv(&c, lm_threads_for(work));
+  int64_t threads = lm_threads_for(work);
+  if (job->pass == LM_CONV_WEIGHT) threads = lm_min(threads, lm_max(1, MOST_SUMS / (weights * (int64_t)sizeof(float))));
+  cut_conv(&c, (int)threads);
   if (c.parts == 1) return conv_alone(job, c.result, done_);
   if (job->pass == LM_CONV_WEIGHT) {
     bytes = (size_t)(c.parts * weights) * sizeof(float);
