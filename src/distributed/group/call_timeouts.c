@@ -333,6 +333,23 @@ lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *theirs) {
   return publish(w, here, &failure);
 }
 
+/* Who takes a call for complete may end before it is so for the others. */
+static lm_status blame_leaver(lm_group *g) {
+  lm_world *w = g->core->world;
+  const lm_waiting *call = call_of(g->core);
+  for (int i = 0; i < g->size; i++) {
+    double at;
+    uint64_t completed;
+    lm_ticket last;
+    if (!lm_client_left(w->client, g->ranks[i], g->core->id, &at, &completed, &last)) continue;
+    lm_failure failure = failure_of(w, LM_FAILURE_LEFT, g->ranks[i]);
+    failure.who.call = last;
+    if (call) failure.other = party_of(w, w->rank, LM_WAITS, &call->ticket);
+    return publish(w, call, &failure);
+  }
+  return LM_OK;
+}
+
 lm_status lm_group_await_cause(lm_group *g) {
   if (!g->core->world) return LM_OK;
   lm_client *client = g->core->world->client;
@@ -340,7 +357,7 @@ lm_status lm_group_await_cause(lm_group *g) {
     NEED(lm_group_check(g));
     lm_client_await(client, lm_client_news(client), 0.05);
   }
-  return LM_OK;
+  return blame_leaver(g);
 }
 
 lm_status lm_group_broken(lm_group *g, const char *how) {
