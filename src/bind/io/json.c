@@ -3,7 +3,10 @@
  *         each(key, value, n) is called for them, n being how many members an object has
  * is_utf8_text(s)   whether a string is UTF-8 without a NUL byte
  *
- * All memory is Lua's or a userdata's, so that any function may raise. Strings keep their NUL bytes, as \u0000. */
+ * All memory is Lua's or a userdata's, so that any function may raise. Strings keep their NUL bytes, as \u0000.
+ *
+ * No library reads what these files have: cJSON ends a string at NUL, Jansson refuses NUL in a key, which vocabularies
+ * have, json-c does either; yajl has had no release since 2014. */
 #include "base/bytes.h"
 #include "base/message.h"
 #include "bind/bind.h"
