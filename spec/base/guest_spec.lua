@@ -120,6 +120,50 @@ describe("OpenBLAS", function()
     end
   end)
 
+  -- What the main thread does while another one loads it.
+  local function during_the_load(script)
+    local _, text = run([[
+      local ffi = require "ffi"
+      ffi.cdef "int fork(void); char *getenv(const char *); int setenv(const char *, const char *, int);"
+      ffi.cdef "int alarm(unsigned); int waitpid(int, int *, int); void _exit(int);"
+      local function svd() return lm.linalg.svdvals(lm.eye(30)):sum():item() end
+      local pool = lm.mp.Pool(1, {method = "thread"})
+      pool:apply(function() return 1 end)
+      ffi.C.setenv("LM_SPEC", "before", 1)
+      local result = pool:apply_async(function()
+        local lm = require "luminary"
+        return lm.linalg.svdvals(lm.eye(30)):sum():item()
+      end)
+      while not ffi.C.getenv "OPENBLAS_NUM_THREADS" and not is_loaded() do end
+    ]] .. script .. [[
+      print(result:get())
+      pool:close()
+      pool:join()
+    ]])
+    return text
+  end
+
+  it("is loaded once for a fork amid the load", function()
+    assert.equal("0\n30\n", during_the_load [[
+      local pid = ffi.C.fork()
+      if pid == 0 then
+        ffi.C.alarm(20)
+        ffi.C._exit(svd() == 30 and 0 or 3)
+      end
+      local status = ffi.new "int[1]"
+      ffi.C.waitpid(pid, status, 0)
+      print(status[0])
+    ]])
+  end)
+
+  it("keeps what another thread sets in the environment meanwhile", function()
+    assert.equal("30\nafter\n30\n", during_the_load [[
+      ffi.C.setenv("LM_SPEC", "after", 1)
+      print(result:get())
+      print(ffi.string(ffi.C.getenv "LM_SPEC"))
+    ]])
+  end)
+
   it("reports what it lacks", function()
     local _, text = run [[
       local ffi = require "ffi"

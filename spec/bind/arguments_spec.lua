@@ -1086,4 +1086,18 @@ describe("a list that begins at 0", function()
       assert.matches("^[^\n]*arguments_spec.lua:%d+: ", tostring(problem))
     end
   end)
+
+  it("have no gaps", function()
+    local x = lm.ones {2, 3}
+    for key, f in pairs {
+      [7] = function() return lm.zeros {2, 3, [7] = 9} end, [2] = function() return x:sum {[2] = 1} end,
+      [1.5] = function() return x:permute {2, 1, [1.5] = 4} end, [-1] = function() return x:sum {[-1] = 1} end,
+      [3] = function() return lm.cat {x, [3] = x} end,
+    } do
+      local ok, problem = pcall(f)
+      assert.is_false(ok)
+      assert.matches(("must be a list without gaps, got a list of %%d with an entry at %s"):format(
+        (tostring(key):gsub("[-.]", "%%%0"))), problem)
+    end
+  end)
 end)

@@ -179,7 +179,7 @@ describe("nn.Parameter", function()
     t[1] = 5
     assert.equal(5, p:detach()[1])
     assert.is_false(nn.Parameter(t, false).requires_grad)
-    assert.matches("Parameter: the first argument must be a tensor, got 3$", message(nn.Parameter, 3))
+    assert.matches("Parameter: t must be a tensor, got 3$", message(nn.Parameter, 3))
   end)
 end)
 

@@ -117,4 +117,16 @@ describe("products of matrices", function()
       end
     end)
   end
+
+  it("does not read the factors where alpha is 0", function()
+    for _, dtype in ipairs {"float32", "float64", "bfloat16"} do
+      for _, n in ipairs {1, 2, 8, 9, 300} do
+        local a = lm.full({n, n}, 0 / 0, {dtype = dtype})
+        for _, x in ipairs {a, a:t()} do
+          local got = lm.addmm(lm.ones({n, n}, {dtype = dtype}), x, a, {alpha = 0})
+          assert.equal(n * n, got:double():sum():item(), ("%s %d"):format(dtype, n))
+        end
+      end
+    end
+  end)
 end)

@@ -173,8 +173,11 @@ lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg) {
   return lm_remedy(lm_fail_value(fn, arg, "a list that starts at 1", "one with an entry at 0"), "write {a, b, c}");
 }
 
-static bool is_list(lua_State *L, int i) { /* a table whose keys are numbers */
+/* *stray: a key that is none of 1 to n, the list's length; else 0. */
+static bool is_list(lua_State *L, int i, double *stray) { /* a table whose keys are numbers */
+  *stray = 0;
   if (lua_type(L, i) != LUA_TTABLE) return false;
+  double n = (double)lua_objlen(L, i);
   lua_pushnil(L);
   while (lua_next(L, i)) {
     lua_pop(L, 1);
@@ -182,8 +185,17 @@ static bool is_list(lua_State *L, int i) { /* a table whose keys are numbers */
       lua_pop(L, 1);
       return false;
     }
+    double key = lua_tonumber(L, -1);
+    if (!(key >= 1 && key <= n && key == floor(key))) *stray = key;
   }
   return true;
+}
+
+static lm_status check_dense(lua_State *L, int i, const char *fn, const char *arg, double stray) {
+  NEED(lm_check_start(L, i, fn, arg));
+  if (stray == 0) return LM_OK;
+  return lm_fail_value(fn, arg, "a list without gaps",
+                       lm_text("a list of %zu with an entry at %.14g", lua_objlen(L, i), stray));
 }
 
 lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out) {
@@ -199,16 +211,16 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
   if (n > LM_MAX_DIMS) {
     return lm_fail_value(fn, arg, lm_text("a list of at most %d entries", LM_MAX_DIMS), lm_text("%zu", n));
   }
-  if (!is_list(L, i)) {
+  double stray;
+  if (!is_list(L, i, &stray)) {
     const char *got = lm_describe_arg(L, s, i);
     bool plain = strcmp(got, "a table") == 0;
     return lm_fail_value(fn, arg, "a list", plain ? "a table with named fields; options come last" : got);
   }
-  lm_status status = lm_check_start(L, i, fn, arg);
-  if (status != LM_OK) return status;
+  NEED(check_dense(L, i, fn, arg, stray));
   for (size_t k = 0; k < n; k++) {
     lua_rawgeti(L, i, (int)k + 1);
-    status = read(L, s, lua_gettop(L), fn, arg, &out->v[k]);
+    lm_status status = read(L, s, lua_gettop(L), fn, arg, &out->v[k]);
     lua_pop(L, 1);
     if (status != LM_OK) return status;
   }
@@ -222,8 +234,9 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
   if (lm_to_tensor_handle(L, s, i)) {
     return lm_fail_value(fn, arg, "a list of tensors", "one tensor; put it in a table");
   }
-  if (!is_list(L, i)) return lm_fail_arg(L, s, i, fn, arg, "a list of tensors");
-  if ((status = lm_check_start(L, i, fn, arg)) != LM_OK) return status;
+  double stray;
+  if (!is_list(L, i, &stray)) return lm_fail_arg(L, s, i, fn, arg, "a list of tensors");
+  NEED(check_dense(L, i, fn, arg, stray));
   size_t count = lua_objlen(L, i);
   if (count == 0 && (status = lm_check_empty(L, i, fn, arg)) != LM_OK) return status;
   if (count > 1 << 20) return lm_fail_value(fn, arg, lm_text("at most %d tensors", 1 << 20), lm_text("%zu", count));

@@ -89,7 +89,7 @@ local writers = {
   npz = function(path, value) format("numpy").save_all(path, value) end,
   pt = function(path, value) format("torch_file").save(path, value) end,
 }
-writers.pth, writers.bin = writers.pt, writers.pt
+writers.pth, writers.bin, writers.ckpt = writers.pt, writers.pt, writers.pt
 
 -- Endings of formats that are not written, and what writes them.
 local unwritten = {

@@ -1,10 +1,11 @@
 --- nn: Modules, layers and losses of neural networks.
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
+local signature = require "luminary.base.signature"
 
 local nn = {
   Module = require "luminary.nn.module",
-  Parameter = options.exact("Parameter", parameter.new),
+  Parameter = signature.of("Parameter(t: tensor, requires_grad = true)", parameter.new),
   is_parameter = parameter.is,
   functional = require "luminary.nn.functional",
   init = require "luminary.nn.initializers",

@@ -1,6 +1,5 @@
 --- Parameters: tensors that modules register when they are assigned.
 local core = require "luminary.core"
-local options = require "luminary.base.options"
 
 -- The set of tensors that are parameters; in all else a parameter is an ordinary tensor.
 local marked = setmetatable({}, {__mode = "k"})
@@ -10,11 +9,8 @@ local parameter = {}
 --- nn.Parameter(t [, requires_grad = true]): A tensor that a module registers as a parameter when it is assigned to one
 --- of its fields.
 function parameter.new(t, requires_grad)
-  options.arg("Parameter", "the first argument", t, "tensor")
-  if requires_grad == nil then requires_grad = true end
-  options.arg("Parameter", "requires_grad", requires_grad, "boolean")
   local p = t:detach()
-  p:requires_grad_(requires_grad)
+  p:requires_grad_(requires_grad ~= false)
   marked[p] = true
   return core.keep(p)
 end

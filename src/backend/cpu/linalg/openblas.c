@@ -53,8 +53,14 @@ static lm_status load(void) {
   return LM_OK;
 }
 
+static void drop_variable(const char *entry) {
+  char **e = environ;
+  while (e && *e && *e != entry) e++;
+  for (; e && *e; e++) e[0] = e[1];
+}
+
 /* Another thread may call getenv meanwhile, to which setenv would be a race: this replaces the environment as a whole,
- * by one that is never freed. */
+ * by one that is never freed, and takes its own variables out of it again: what others set in between stays. */
 static lm_status load_with_variables(void) {
   static char **with;
   const char *added[2];
@@ -67,12 +73,20 @@ static lm_status load_with_variables(void) {
   with[n + more] = NULL;
   environ = with;
   lm_status status = load();
-  if (environ == with) environ = before;
+  while (more > 0) drop_variable(added[--more]);
   return status;
 }
 
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+
+/* A fork waits for the load: in the child nobody would end it. */
+static void lock_loading(void) { pthread_mutex_lock(&loading); }
+static void unlock_loading(void) { pthread_mutex_unlock(&loading); }
+__attribute__((constructor)) static void watch_forks(void) {
+  pthread_atfork(lock_loading, unlock_loading, unlock_loading);
+}
+
 lm_status lm_openblas_load(void) {
-  static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
   static _Atomic bool loaded;
   if (atomic_load_explicit(&loaded, memory_order_acquire)) return LM_OK;
   pthread_mutex_lock(&loading);

@@ -119,7 +119,7 @@ static void multiply_rows(const lm_cpu_gemm_job *g, const blocks *s, lm_panel_pr
 static void by_blocks(const lm_cpu_gemm_job *g, const blocks *s, char *packed) {
   const int64_t width = s->loops->width;
   char *copy = packed + packed_bytes(s);
-  const int64_t blocks_of_rows = lm_ceil_div(g->m, s->rows), depth = g->alpha == 0 ? 0 : g->k; /* as in BLAS */
+  const int64_t blocks_of_rows = lm_ceil_div(g->m, s->rows), depth = g->k;
   for (int64_t j = 0; j < g->n; j += s->columns) {
     const int64_t n = lm_min(s->columns, g->n - j), direct = s->packs ? 0 : n / width * width;
     int64_t k = 0;
@@ -240,19 +240,18 @@ static bool is_skinny(const lm_cpu_gemm_job *g) {
 }
 
 static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
-  return (lm_skinny_gemm_job){
-      .m = g->m,
-      .n = g->n,
-      .k = g->alpha == 0 ? 0 : g->k, /* what is not finite in x does not count then, as in BLAS */
-      .x = x,
-      .b = g->b,
-      .c = g->c,
-      .x_row = x_row,
-      .ldb = g->ldb,
-      .ldc = g->ldc,
-      .transposed = g->tb,
-      .alpha = (float)g->alpha,
-      .beta = (float)g->beta};
+  return (lm_skinny_gemm_job){.m = g->m,
+                              .n = g->n,
+                              .k = g->k,
+                              .x = x,
+                              .b = g->b,
+                              .c = g->c,
+                              .x_row = x_row,
+                              .ldb = g->ldb,
+                              .ldc = g->ldc,
+                              .transposed = g->tb,
+                              .alpha = (float)g->alpha,
+                              .beta = (float)g->beta};
 }
 
 /* A product of few rows, as floats, in columns of C, or in parts of the sums that are cut by columns. */
@@ -421,7 +420,7 @@ static lm_cpu_gemm_job row_of_column(const lm_cpu_gemm_job *g) {
 
 /* One row of float64 times a transposed matrix, which must be packed otherwise. */
 static bool is_row_of_dots(const lm_cpu_gemm_job *g) {
-  return g->dtype == LM_F64 && g->m == 1 && g->tb && (!g->ta || g->lda == 1) && !is_small(g) && g->alpha != 0;
+  return g->dtype == LM_F64 && g->m == 1 && g->tb && (!g->ta || g->lda == 1) && !is_small(g);
 }
 
 static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
@@ -443,6 +442,11 @@ static void multiply_members(void *ctx, int64_t first, int64_t last) {
 
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   if (g->batch <= 0 || g->m <= 0 || g->n <= 0) return LM_OK;
+  if (g->alpha == 0 && g->k > 0) { /* what is not finite in A or B does not count, as in BLAS */
+    lm_cpu_gemm_job s = *g;
+    s.k = 0;
+    return lm_cpu_gemm(&s);
+  }
   if (is_dot(g)) {
     by_dots(g);
     return LM_OK;
@@ -456,7 +460,8 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   return LM_OK;
 }
 
-/* bfloat16 by oneDNN: matrices of a batch, or parts of one. */
+/* bfloat16 by oneDNN: matrices of a batch, or parts of one, which round their sums by their sizes: other bits with
+ * another number of threads. */
 static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
   parts_job *j = ctx;
   int64_t members = j->g->batch > 1 ? 1 : last - first;
@@ -470,6 +475,8 @@ static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *g, bool *done_) {
+  *done_ = false;
+  if (g->alpha == 0) return LM_OK;
   double work_ns = work(g) * (double)g->batch / rate(LM_F32);
   parts_job job = parts_of(g, work_ns);
   NEED(lm_parallel(g->batch > 1 ? g->batch : job.parts, work_ns, 0, multiply_bf16, &job));
