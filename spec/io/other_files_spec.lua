@@ -908,7 +908,8 @@ end)
 describe("lm.save", function()
   it("writes the format that the ending names, or says which it can write", function()
     local beginnings = {
-      ["x.npy"] = "^\147NUMPY", ["x.NPZ"] = "^PK", ["x.pt"] = "^PK.*data%.pkl", ["x.pth"] = "^PK.*data%.pkl", ["x.ckpt"] = "^PK.*data%.pkl",
+      ["x.npy"] = "^\147NUMPY", ["x.NPZ"] = "^PK", ["x.pt"] = "^PK.*data%.pkl", ["x.pth"] = "^PK.*data%.pkl",
+      ["x.ckpt"] = "^PK.*data%.pkl",
       ["pytorch_model.bin"] = "^PK.*data%.pkl", ["x.safetensors"] = "^........{", ["x"] = "^........{",
       ["x.step100"] = "^........{", ["dir.t7.best"] = "^........{",
     }
