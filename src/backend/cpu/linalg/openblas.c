@@ -4,27 +4,17 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "backend/cpu/isa.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/plugin.h"
+#include "base/room.h"
 
 lm_openblas_table lm_openblas;
 
 static const size_t buffer_bytes = (128 << 20) + (64 << 10);
-
-/* Mapped as OpenBLAS maps them, since a system that does not overcommit counts them. */
-static bool has_room_for(int buffers) {
-  if (buffers <= 0) return true;
-  void *probe = mmap(NULL, buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (probe == MAP_FAILED) return false;
-  bool others = has_room_for(buffers - 1);
-  munmap(probe, buffer_bytes);
-  return others;
-}
 
 static lm_status no_room(void) { return lm_fail_memory("address space for OpenBLAS's buffers (ulimit -v)"); }
 
@@ -91,7 +81,7 @@ lm_status lm_openblas_load(void) {
   if (atomic_load_explicit(&loaded, memory_order_acquire)) return LM_OK;
   pthread_mutex_lock(&loading);
   lm_status status = LM_OK;
-  if (!loaded) status = has_room_for(2) ? load_with_variables() : no_room();
+  if (!loaded) status = lm_has_room(2, buffer_bytes) ? load_with_variables() : no_room();
   if (status == LM_OK) atomic_store_explicit(&loaded, true, memory_order_release);
   pthread_mutex_unlock(&loading);
   return status;
@@ -104,7 +94,7 @@ lm_status lm_openblas_enter(int parts) {
   NEED(lm_openblas_load());
   int wanted = atomic_fetch_add(&callers, parts) + parts, before = atomic_load(&buffers);
   if (wanted <= before) return LM_OK;
-  if (!has_room_for(wanted - before)) {
+  if (!lm_has_room(wanted - before, buffer_bytes)) {
     lm_openblas_leave(parts);
     return no_room();
   }

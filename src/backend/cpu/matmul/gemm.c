@@ -119,12 +119,12 @@ static void multiply_rows(const lm_cpu_gemm_job *g, const blocks *s, lm_panel_pr
 static void by_blocks(const lm_cpu_gemm_job *g, const blocks *s, char *packed) {
   const int64_t width = s->loops->width;
   char *copy = packed + packed_bytes(s);
-  const int64_t blocks_of_rows = lm_ceil_div(g->m, s->rows), depth = g->k;
+  const int64_t blocks_of_rows = lm_ceil_div(g->m, s->rows);
   for (int64_t j = 0; j < g->n; j += s->columns) {
     const int64_t n = lm_min(s->columns, g->n - j), direct = s->packs ? 0 : n / width * width;
     int64_t k = 0;
     do {
-      const int64_t terms = lm_min(s->terms, depth - k);
+      const int64_t terms = lm_min(s->terms, g->k - k);
       const char *b = (const char *)g->b + (g->tb ? j * g->ldb + k : k * g->ldb + j) * s->bytes;
       s->loops->pack(packed, b + direct * (g->tb ? g->ldb : 1) * s->bytes, g->tb ? 1 : g->ldb, g->tb ? g->ldb : 1,
                      terms, n - direct);
@@ -144,7 +144,7 @@ static void by_blocks(const lm_cpu_gemm_job *g, const blocks *s, char *packed) {
         multiply_rows(g, s, p, b, direct);
       }
       k += terms;
-    } while (k < depth);
+    } while (k < g->k);
   }
 }
 

@@ -12,10 +12,10 @@
 #include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
 #include "base/mapping_guard.h"
 #include "base/message.h"
+#include "base/room.h"
 
 void lm_dnn_guard_begin(lm_dnn_guard *guard) {
   guard->threads = omp_get_max_threads();
@@ -41,8 +41,5 @@ void lm_dnn_guard_end(const lm_dnn_guard *guard) {
 
 lm_status lm_dnn_guard_scratch(void) {
   const size_t bytes = 32 << 20;
-  void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (probe == MAP_FAILED) return lm_fail_memory("%zu bytes for oneDNN's machine code", bytes);
-  munmap(probe, bytes);
-  return LM_OK;
+  return lm_has_room(1, bytes) ? LM_OK : lm_fail_memory("%zu bytes for oneDNN's machine code", bytes);
 }
