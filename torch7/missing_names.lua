@@ -76,4 +76,4 @@ for _, title in ipairs(order) do
   for _, reason in ipairs(kinds) do print(("  %s: %s"):format(reason, table.concat(by_reason[reason], " "))) end
 end
 print(("%d names without a reason, %d missing that %d or more use"):format(unexplained, common, COMMON))
-os.exit(unexplained + common == 0 and 0 or 1)
+os.exit(unexplained + common == 0 and 0 or 1, true)

@@ -3,7 +3,7 @@
 --
 -- An input is {kind, size ...}: "uniform" between 0.05 and 0.95, "normal", "spd" (symmetric, positive definite),
 -- "bool", "integer" and the other dtypes of whole numbers (from 1 to 100), "index HIGH" (positions among HIGH, from 1
--- here and from 0 there), "sorted".
+-- here and from 0 there), "sorted", "shuffled" and "shuffled32" (whole numbers below 1e9, of 8 and of 4 bytes).
 -- An expression is Lua; PyTorch's is the same by the rules of scripts/bench/ops, or stands behind "|".
 -- "grad NAME ..." before ":" says of which inputs the backward pass returns gradients; without it none is run.
 --
@@ -37,11 +37,33 @@ cases.inputs = {
   pm = {"sign", 1000, 1000}, pmrow = {"sign", 1000}, hot = {"zeroone", 1000, 1000}, labels = {"index 1000", 1000},
   emb = {"normal", 10000, 100}, words = {"index 10000", 1000, 10},
   counts = {"shift", 1000000}, dice = {"uniform", 8, 16, 2},
+  -- 4 M elements, more than the caches hold, and 32 K, which they do.
+  big = {"uniform", 2048, 2048}, big2 = {"uniform", 2048, 2048}, bigrow = {"uniform", 2048}, bigcol = {"uniform", 2048, 1},
+  four = {"uniform", 64, 64, 32, 32}, half1 = {"bfloat16", 2048, 2048}, half2 = {"bfloat16", 2048, 2048},
+  hrow = {"bfloat16", 2048}, f16 = {"float16", 2048, 2048}, g16 = {"float16", 2048, 2048},
+  b8 = {"int8", 2048, 2048}, c8 = {"int8", 2048, 2048}, b16 = {"int16", 2048, 2048}, c16 = {"int16", 2048, 2048},
+  b64 = {"int64", 2048, 2048}, bigix = {"index 2048", 2048, 2048}, bigix1 = {"index 2048", 2048},
+  some = {"uniform", 128, 256}, some2 = {"uniform", 128, 256}, somerow = {"uniform", 256}, somecol = {"uniform", 128, 1},
+  somei = {"int64", 32768}, manyi = {"shuffled", 4194304}, many32 = {"shuffled32", 4194304}, many = {"normal", 4194304},
+  a256 = {"normal", 256, 256}, a384 = {"normal", 384, 384}, a512 = {"normal", 512, 512}, a1024 = {"normal", 1024, 1024},
+  one1024 = {"normal", 1, 1024}, eight1024 = {"normal", 8, 1024}, thin = {"normal", 65536, 64}, thin2 = {"normal", 65536, 64},
+  few32 = {"normal", 32, 768}, w768 = {"normal", 3072, 768}, bias3072 = {"normal", 3072},
+  m64 = {"normal", 256, 64, 64}, m64b = {"normal", 256, 64, 64}, x64 = {"normal", 8, 64, 56, 56},
+  x256 = {"normal", 8, 256, 56, 56}, x128 = {"normal", 8, 128, 28, 28}, stem = {"normal", 8, 3, 224, 224},
+  k33 = {"normal", 64, 64, 3, 3}, k11 = {"normal", 64, 256, 1, 1}, k11b = {"normal", 256, 64, 1, 1}, k55 = {"normal", 64, 64, 5, 5},
+  k33d = {"normal", 128, 128, 3, 3}, k77 = {"normal", 64, 3, 7, 7}, kd = {"normal", 256, 1, 3, 3}, kt = {"normal", 128, 64, 2, 2},
+  spd1024 = {"spd", 1024, 1024}, rhs1024 = {"normal", 1024, 64}, tokens = {"normal", 2048, 768}, k768 = {"normal", 768},
 }
 
 -- Inputs made of others.
+local LAST = '%s:contiguous({memory_format = "channels_last"})|%s.contiguous(memory_format=torch.channels_last)'
 cases.derived = {
   bags = 'lm.arange(1, 10001, 10, {dtype = "int64"})|torch.arange(0, 10000, 10)',
+  d256 = "a256:double()|a256.double()", d512 = "a512:double()|a512.double()",
+  h512 = "a512:bfloat16()|a512.bfloat16()", h1024 = "a1024:bfloat16()|a1024.bfloat16()", htokens = "tokens:bfloat16()|tokens.bfloat16()",
+  h768 = "k768:bfloat16()|k768.bfloat16()",
+  l64 = LAST:format("x64", "x64"), l256 = LAST:format("x256", "x256"), l128 = LAST:format("x128", "x128"),
+  lstem = LAST:format("stem", "stem"),
   pooled = "select(2, F.max_pool2d(img, 2, {return_indices = true}))|F.max_pool2d(img, 2, return_indices=True)[1]",
 }
 
@@ -308,6 +330,150 @@ n:exponential_()
 n:normal_()
 n:uniform_()
 n:random_(0, 100)
+lm.randn(2048, 2048)
+lm.rand(2048, 2048)
+# memory
+big:clone()
+big:t():contiguous()
+four:permute(1, 3, 4, 2):contiguous()|four.permute(0, 2, 3, 1).contiguous()
+four:permute(1, 3, 2, 4):contiguous()|four.permute(0, 2, 1, 3).contiguous()
+four:permute(4, 3, 2, 1):contiguous()|four.permute(3, 2, 1, 0).contiguous()
+half1:t():contiguous()
+b8:t():contiguous()
+b64:t():contiguous()
+big:to("bfloat16")|big.to(torch.bfloat16)
+big:to("float16")|big.to(torch.float16)
+half1:float()
+b8:float()
+b64:float()
+big:to("int64")|big.to(torch.int64)
+big + big2
+big * 2
+big:relu()
+big:exp()
+big + bigrow
+big + bigcol
+half1 + half2
+half1 * 2
+f16 + g16
+b8 + c8
+b8 * c8
+b16 + c16
+b8:lt(c8)
+big:lt(big2)
+lm.where(big:lt(0.5), big, big2)
+big:clone():add_(big2)
+big:flip(-1)
+big:flip(1)|big.flip(0)
+big:roll(7, -1)
+big:roll(7, 1)|big.roll(7, 0)
+big:tril()
+lm.cat({big, big2}, 1)|torch.cat([big, big2], 0)
+lm.cat({big, big2}, -1)
+lm.stack({big, big2}, -1)
+big:index_select(1, bigix1)|big.index_select(0, bigix1)
+big:index_select(2, bigix1)|big.index_select(1, bigix1)
+big:gather(-1, bigix)
+big:gather(1, bigix)|big.gather(0, bigix)
+big:sum()
+big:sum(-1)
+big:sum(1)|big.sum(0)
+big:mean(-1)
+big:amax(-1)
+big:max(1)|big.max(0)
+big:argmax(-1)
+big:var(-1)
+half1:sum(-1)
+b64:sum(-1)
+big:cumsum(-1)
+big:cumsum(1)|big.cumsum(0)
+grad big: F.softmax(big, {dim = -1})
+grad half1: F.softmax(half1, {dim = -1})
+grad big: F.log_softmax(big, {dim = -1})
+grad big bigrow: F.layer_norm(big, {2048}, bigrow, bigrow)
+grad half1 hrow: F.layer_norm(half1, {2048}, hrow, hrow)
+grad tokens k768: F.layer_norm(tokens, {768}, k768, k768)
+grad htokens h768: F.layer_norm(htokens, {768}, h768, h768)
+grad tokens: F.gelu(tokens)
+grad htokens: F.gelu(htokens)
+grad four: F.batch_norm(four, nil, nil, k64, k64, true)|F.batch_norm(four, None, None, k64, k64, True)
+# 32 K elements
+some + some2
+some + somerow
+some + somecol
+some:exp()
+some:t():contiguous()
+some:sum(-1)
+some:sum(1)|some.sum(0)
+some:to("bfloat16")|some.to(torch.bfloat16)
+some:flip(-1)
+some:cumsum(-1)
+grad some: F.softmax(some, {dim = -1})
+grad some somerow: F.layer_norm(some, {256}, somerow, somerow)
+lm.cat({some, some2}, 1)|torch.cat([some, some2], 0)
+somei:sort()
+somei:argsort()
+somei:unique()
+# sorting
+many:sort()
+many:argsort()
+manyi:sort()
+manyi:argsort()
+many32:sort()
+manyi:unique()
+b64:unique()
+b64:argsort(-1)
+big:sort(-1)
+big:sort(1)|big.sort(0)
+big:topk(10, -1)
+big:topk(200, -1)
+many:topk(100)
+big:kthvalue(100, -1)
+big:median(-1)
+grad big big2: big:scatter_reduce(-1, bigix, big2, "sum")
+grad big big2: big:scatter_reduce(1, bigix, big2, "mean")|big.scatter_reduce(0, bigix, big2, "mean")
+grad big big2: big:scatter_add(-1, bigix, big2)
+# products by size
+grad a256: a256:mm(a256)
+grad a384: a384:mm(a384)
+grad a512: a512:mm(a512)
+grad a1024: a1024:mm(a1024)
+a512:t():mm(a512)
+a512:mm(a512:t())
+one1024:mm(a1024)
+eight1024:mm(a1024)
+eight1024:mm(a1024:t())
+thin:t():mm(thin2)
+thin:mm(a256:narrow(1, 1, 64))|thin.mm(a256[:64])
+grad few32 w768 bias3072: F.linear(few32, w768, bias3072)
+grad tokens w768 bias3072: F.linear(tokens, w768, bias3072)
+grad m64 m64b: m64:bmm(m64b)
+d256:mm(d256)
+d512:mm(d512)
+h512:mm(h512)
+h1024:mm(h1024)
+# convolutions
+grad l64 k33: F.conv2d(l64, k33, {padding = 1})
+grad x64 k33: F.conv2d(x64, k33, {padding = 1})
+grad l128 k33d: F.conv2d(l128, k33d, {padding = 1, stride = 2})
+grad l256 k11: F.conv2d(l256, k11)
+grad x256 k11: F.conv2d(x256, k11)
+grad l64 k11b: F.conv2d(l64, k11b)
+grad l256 k11: F.conv2d(l256, k11, {stride = 2})
+grad l64 k55: F.conv2d(l64, k55, {padding = 2})
+grad l256 kd: F.conv2d(l256, kd, {padding = 1, groups = 256})
+grad x256 kd: F.conv2d(x256, kd, {padding = 1, groups = 256})
+grad l256 kd: F.conv2d(l256, kd, {padding = 1, stride = 2, groups = 256})
+grad lstem k77: F.conv2d(lstem, k77, {padding = 3, stride = 2})
+grad l128 kt: F.conv_transpose2d(l128, kt, {stride = 2})
+grad k33: F.conv2d(l64[{{1, 1}}], k33, {padding = 1})|F.conv2d(l64[:1], k33, padding=1)
+# spectra and matrices
+lm.linalg.cholesky(spd1024)
+lm.linalg.solve(spd1024, rhs1024)
+lm.linalg.inv(spd1024)
+lm.linalg.eigh(s512)
+lm.fft.rfft(big)|torch.view_as_real(torch.fft.rfft(big))
+lm.fft.rfft2(fimg)|torch.view_as_real(torch.fft.rfft2(fimg))
 ]]
 
 local makers = {
@@ -318,6 +484,8 @@ local makers = {
   sign = function(lm, size, on) return lm.rand(size, on):gt(0.5):float() * 2 - 1 end,
   shift = function(lm, size, on) return lm.randint(0, 8, size, on) end,
   index = function(lm, size, on, high) return lm.randint(1, tonumber(high) + 1, size, on) end,
+  shuffled = function(lm, size, on) return lm.randint(0, 1000000000, size, on) end,
+  shuffled32 = function(lm, size, on) return lm.randint(0, 1000000000, size, on):to("int32") end,
   permutation = function(lm, size, on) return lm.randperm(size[1], on) end,
   sorted = function(lm, size, on) return (lm.rand(size, on):sort()) end,
   hann = function(lm, size, on) return lm.hann_window(size[1]):to(on.device) end,

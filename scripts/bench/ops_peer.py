@@ -24,6 +24,8 @@ MAKE = {
     "sign": lambda size, _: (torch.rand(size) > 0.5).float() * 2 - 1,
     "shift": lambda size, _: torch.randint(0, 8, size),
     "index": lambda size, high: torch.randint(0, int(high), size),
+    "shuffled": lambda size, _: torch.randint(0, 1000000000, size),
+    "shuffled32": lambda size, _: torch.randint(0, 1000000000, size).int(),
     "permutation": lambda size, _: torch.randperm(size[0]),
     "sorted": lambda size, _: torch.rand(size).sort()[0],
     "hann": lambda size, _: torch.hann_window(size[0]),

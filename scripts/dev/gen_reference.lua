@@ -158,7 +158,7 @@ if arg[1] == "--without-section" then
     if count[page.file] then print(page.file, count[page.file]) end
   end
   run_extensions(arg[1])
-  os.exit(0)
+  os.exit(0, true)
 end
 
 -- ---- text

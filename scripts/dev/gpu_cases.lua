@@ -37,10 +37,10 @@ table.sort(names)
 local run = case[arg[1] or ""]
 if not run then
   print(("gpu_cases: no case '%s'; there are %s"):format(tostring(arg[1]), table.concat(names, ", ")))
-  os.exit(2)
+  os.exit(2, true)
 end
 local ok, message = pcall(run, select(2, unpack(arg)))
 if not ok then
   print(message)
-  os.exit(1)
+  os.exit(1, true)
 end

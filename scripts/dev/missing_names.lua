@@ -119,4 +119,4 @@ end
 local singles = 0
 for _ in pairs(alone) do singles = singles + 1 end
 print(("%d names beside the groups are missing, %d without a reason"):format(singles, unexplained))
-os.exit(unexplained == 0 and 0 or 1)
+os.exit(unexplained == 0 and 0 or 1, true)

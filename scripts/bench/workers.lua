@@ -1,0 +1,40 @@
+-- What the benches share: the environment of both sides, and processes that answer lines.
+local workers = {}
+
+local LEVELS = { -- for PyTorch, oneDNN, MKL and OpenBLAS
+  ["0"] = {"default", "SSE41", "SSE4_2", "Nehalem"},
+  ["1"] = {"avx2", "AVX2", "AVX2", "Haswell"},
+}
+
+--- The variables before a command: its threads, and the instructions that $LM_CPU_LEVEL allows to it.
+function workers.env(threads)
+  local env, level = ("OMP_NUM_THREADS=%d "):format(threads), LEVELS[os.getenv "LM_CPU_LEVEL"]
+  if not level then return env end
+  return env .. ("ATEN_CPU_CAPABILITY=%s ONEDNN_MAX_CPU_ISA=%s MKL_ENABLE_INSTRUCTIONS=%s OPENBLAS_CORETYPE=%s ")
+    :format(unpack(level))
+end
+
+function workers.quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+--- Starts a command: `tell(line)` writes it a line, `ask(line)` returns the line that it answers too.
+function workers.start(command)
+  local fifo = os.tmpname()
+  os.remove(fifo)
+  assert(os.execute("mkfifo " .. workers.quote(fifo)) == 0, "mkfifo failed")
+  local input = assert(io.popen(command .. " >" .. workers.quote(fifo), "w"))
+  local output = assert(io.open(fifo))
+  os.remove(fifo)
+  local worker = {}
+  function worker.tell(line)
+    input:write(line, "\n")
+    input:flush()
+  end
+  function worker.ask(line)
+    worker.tell(line)
+    return output:read "*l" or error(("worker ended at %s: %s"):format(line, command))
+  end
+  function worker.close() input:close() output:close() end
+  return worker
+end
+
+return workers
