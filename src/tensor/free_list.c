@@ -96,7 +96,6 @@ lm_storage *lm_storage_take(void) {
   atomic_init(&s->version, 0);
   atomic_init(&s->writer, -1);
   atomic_init(&s->used, 0);
-  s->age = (lm_age){0};
   s->bytes = 0;
   s->data = NULL;
   s->foreign_release = NULL;

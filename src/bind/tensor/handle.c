@@ -52,9 +52,7 @@ int lm_tensor_handle_gc(lua_State *L) {
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return 0;
   if (b->hooked) lm_hooks_orphan(L, s);
-  lm_storage_collecting(true);
   lm_tensor_handle_drop(s, b, "was collected");
-  lm_storage_collecting(false);
   return 0;
 }
 
