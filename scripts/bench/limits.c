@@ -24,15 +24,15 @@ static pthread_barrier_t begin, end;
 static volatile double kept; /* so that no result is left out */
 
 /* CHAINS sums of their own hide the latency of an addition; `a` and `b` are read where no compiler sees them. */
-#define CHAIN(name, vector)                                                                            \
-  static void name(void *unused) {                                                                     \
-    (void)unused;                                                                                      \
-    vector sum[CHAINS] = {0}, a = (vector){0} + 1, b = (vector){0} + 1;                                \
-    __asm__ volatile("" : "+m"(a), "+m"(b));                                                           \
-    for (int step = 0; step < STEPS; step++)                                                           \
-      _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = sum[i] * a + b;               \
-    for (int i = 1; i < CHAINS; i++) sum[0] += sum[i];                                                 \
-    kept = (double)sum[0][0];                                                                          \
+#define CHAIN(name, vector)                                                              \
+  static void name(void *unused) {                                                       \
+    (void)unused;                                                                        \
+    vector sum[CHAINS] = {0}, a = (vector){0} + 1, b = (vector){0} + 1;                  \
+    __asm__ volatile("" : "+m"(a), "+m"(b));                                             \
+    for (int step = 0; step < STEPS; step++)                                             \
+      _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = sum[i] * a + b; \
+    for (int i = 1; i < CHAINS; i++) sum[0] += sum[i];                                   \
+    kept = (double)sum[0][0];                                                            \
   }
 CHAIN(chain_float, floats)
 CHAIN(chain_double, doubles)

@@ -69,10 +69,10 @@ typedef struct lm_tensor_handle {
   lm_tensor *t;
   union {
     struct lm_tensor_handle *next; /* in the list of its scope, if pprev */
-    const char *why;               /* once t is NULL: text after "this tensor", kept alive by the state's table of sites */
+    const char *why; /* once t is NULL: text after "this tensor", kept alive by the state's table of sites */
   };
   struct lm_tensor_handle **pprev;
-  bool hooked;                            /* has an environment of its own, with hooks */
+  bool hooked; /* has an environment of its own, with hooks */
 } lm_tensor_handle;
 
 typedef struct lm_scope {

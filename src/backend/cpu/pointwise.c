@@ -76,8 +76,8 @@ static lm_dtype narrow_type(const lm_pointwise *job) {
   return type;
 }
 
-/* Whether the memory from t's first element on is its own for `bytes`, more than it has elements: a small tensor alone in
- * its storage. */
+/* Whether the memory from t's first element on is its own for `bytes`, more than it has elements: a small tensor alone
+ * in its storage. */
 static bool has_room(const lm_tensor *t, size_t bytes) {
   const lm_storage *s = t->storage;
   return t->data == s->small && s->bytes == lm_nbytes(t) && bytes <= LM_SMALL_BYTES;
