@@ -65,7 +65,7 @@
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
 typedef struct lm_tensor_handle {
-  const struct lm_lua *state; /* its Lua state's: what tells it from other userdata */
+  const struct lm_lua *state; /* the Lua state that made it, by which it is known among userdata */
   lm_tensor *t;
   union {
     struct lm_tensor_handle *next; /* in the list of its scope, if pprev */
