@@ -66,7 +66,7 @@
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
 typedef struct lm_tensor_handle {
-  const struct lm_lua *state; /* its Lua state's, which no other userdata begins with */
+  const struct lm_lua *state; /* the Lua state that made it, by which it is known among userdata */
   lm_tensor *t;
   union {
     struct lm_tensor_handle *next; /* in the list of its scope, if pprev */
@@ -108,7 +108,7 @@ typedef struct lm_lua {
   size_t kept_capacity;
   lm_tensor **kept;
   /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
-  size_t fresh, step_at, budget;
+  size_t fresh, step_at, budget, uncached;
   double cycle_start, cycle_collecting;
   int cycle_steps;
   uint8_t scale[LM_DEVICE_KINDS]; /* a byte of such a device counts for 2^(1 - scale); 0: not known yet */
@@ -244,7 +244,8 @@ int lm_gc_step_scale(lm_lua *s, lm_device device);
 static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   int scale = s->scale[LM_DEVICE_KIND(t->device)];
   if (scale == 0) scale = lm_gc_step_scale(s, t->device);
-  s->fresh += (t->storage->bytes >> (scale - 1)) + 512;
+  size_t bytes = t->storage->bytes >> (scale - 1);
+  s->fresh += (bytes > s->uncached ? bytes / 4 : bytes) + 512;
 }
 /* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
 enum { LM_GC_STEP_DESCRIPTOR = 256 << 10 };

@@ -10,7 +10,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 enum { KEEP = 0 };
 #else
-enum { KEEP = 16384 }; /* of each, per thread: what Lua's collector finds in one cycle */
+enum { KEEP = 16384 }; /* headers of each kind in each thread: a cycle of Lua's collector leaves about so many */
 #endif
 
 typedef struct free_lists {
@@ -105,7 +105,6 @@ lm_storage *lm_storage_take(void) {
   atomic_init(&s->version, 0);
   atomic_init(&s->writer, -1);
   atomic_init(&s->used, 0);
-  s->age = (lm_age){0};
   s->bytes = 0;
   s->data = NULL;
   s->foreign_release = NULL;

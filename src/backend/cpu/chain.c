@@ -34,6 +34,7 @@ typedef struct link {
   operand in[LM_POINTWISE_MAX_IN];
   lm_tensor *out;
   bool wanted, used;  /* by others than the chain; by them or by a link that is */
+  bool streams;       /* its result goes past the caches */
   bool direct;        /* its values are computed where they are wanted, but for the end's */
   int last_use, tile; /* the last link that reads it; which tile its values are in */
 } link;
@@ -42,7 +43,7 @@ struct lm_chain {
   int n, nscalars;
   link link[LM_CHAIN_LINKS];
   int64_t numel;
-  bool streams, put; /* results go past the caches; the last op was put off */
+  bool put; /* the last op was put off */
 };
 
 _Atomic int lm_chains;
@@ -247,7 +248,7 @@ static void run_link(const lm_chain *c, const link *l, int64_t first, int n, til
     l->loops->store[dtype](value, 1, result, n);
     lm_tile_pad(value, n, bytes);
   }
-  if (l->wanted && value != to) lm_nontemporal_copy_if_large(c->streams, to, value, (size_t)n * bytes);
+  if (l->wanted && value != to) lm_nontemporal_copy_if_large(l->streams, to, value, (size_t)n * bytes);
 }
 
 static void run_share(void *ctx, int64_t from, int64_t to) {
@@ -268,24 +269,18 @@ static void run_share(void *ctx, int64_t from, int64_t to) {
       if (c->link[i].used) run_link(c, &c->link[i], first, n, &b);
     }
   }
-  if (c->streams) lm_nontemporal_fence();
+  lm_nontemporal_fence();
 }
 
 void lm_chain_run(lm_chain *c) {
   if (c->n == 0) return;
   plan_links(c);
-  size_t written = 0;
   int used = 0;
   for (int i = 0; i < c->n; i++) {
-    used += c->link[i].used;
-    if (!c->link[i].wanted) continue;
-    written += (size_t)c->numel * lm_dtype_size(c->link[i].out->dtype);
-    c->link[i].out->storage->age.cold = false;
-  }
-  c->streams = lm_use_nontemporal(written);
-  for (int i = 0; i < c->n; i++) {
-    const link *l = &c->link[i];
-    c->link[i].direct = l->wanted && !c->streams && l->out->dtype == l->compute;
+    link *l = &c->link[i];
+    used += l->used;
+    l->streams = l->wanted && lm_use_nontemporal(lm_nbytes(l->out));
+    l->direct = l->wanted && !l->streams && l->out->dtype == l->compute;
   }
   /* An op alone takes about a nanosecond for an element that comes from memory; in cache it is a part of that. */
   double work = (double)c->numel * (1 + used / 4.0);

@@ -60,10 +60,7 @@ int lm_tensor_handle_gc(lua_State *L) {
   if (!b) return 0;
   if (s->fusion) lm_fusion_forget(s, b);
   if (b->hooked) lm_hooks_orphan(L, s);
-  bool has_block = b->t && (b->t->grad || b->t->storage->data != b->t->storage->small);
-  if (has_block) lm_storage_collecting(true);
   lm_tensor_handle_drop(s, b, "was collected");
-  if (has_block) lm_storage_collecting(false);
   return 0;
 }
 
