@@ -35,7 +35,7 @@ typedef struct link {
   lm_tensor *out;
   bool wanted, used;  /* by others than the chain; by them or by a link that is */
   bool streams;       /* its result goes past the caches */
-  bool direct;        /* its values are computed where they are wanted, but for the end's */
+  bool direct;        /* its values are computed in the result's own memory, whole vectors at a time */
   int last_use, tile; /* the last link that reads it; which tile its values are in */
 } link;
 
