@@ -22,8 +22,8 @@ local function check(what, f, ...)
   for i = 1, #want do check_same(("%s, result %d"):format(what, i), want[i], got[i]) end
 end
 
--- A tile has 512 elements, a vector at most 16; more threads than one come from some thousand.
-local sizes = { 0, 1, 15, 16, 17, 511, 512, 513, 528, 1024, 1025, 5003, 70001 }
+-- A tile has 512 to 4096 elements, a vector at most 16; more threads than one come from some thousand.
+local sizes = { 0, 1, 15, 16, 17, 511, 512, 513, 528, 1024, 1025, 2047, 4096, 4103, 5003, 70001 }
 
 local floats = { "float32", "float64", "bfloat16", "float16" }
 local integers = { "uint8", "int8", "int16", "int32", "int64" }
@@ -48,6 +48,11 @@ local chains = {
   end,
   tests = function(x, y) return x:gt(y):logical_and(x:lt(3)), x:maximum(y):clamp(-1, 2) end,
   choice = function(x, y) return lm.where(x:gt(0), x * y, y - 1) end,
+  forms = function(x, y)
+    local gelu = F.gelu(x - y, { approximate = "tanh" })
+    return x:div(y, { rounding_mode = "floor" }) - 1, x:clamp(-1, 1):pow(2) - y, gelu * 2,
+      (x - y):logical_xor(x:gt(0)), x:clamp(y - 1, y + 1) - 3
+  end,
   mixed = function(x, y) return (x:double() + y) * x, x:gt(0) * y end,
 }
 

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/known/elementwise_chain.h"
 #include "base/log.h"
 #include "base/mapping_guard.h"
 #include "base/message.h"
@@ -89,6 +90,7 @@ static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor
 static lm_status run_op(lm_op_id id, const void *args, bool only_visible, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   if (__builtin_expect(lm_log_on(LM_LOG_OP), 0)) trace(op, args, "");
+  if (op->kind != LM_POINTWISE) lm_chain_before_op();
   if (!op->run) return lm_fail(LM_E_STATE, "%s: composite ops must run by lm_call", op->name);
   lm_running before = lm_run_begin(op->name, (int)id);
   lm_now_running.only_visible = only_visible;

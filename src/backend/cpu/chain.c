@@ -35,13 +35,14 @@ typedef struct link {
   lm_tensor *out;
   bool wanted, used;  /* by others than the chain; by them or by a link that is */
   bool streams;       /* its result goes past the caches */
-  bool direct;        /* its values are computed in the result's own memory, whole vectors at a time */
+  bool direct;        /* its values are computed in the result's own memory */
   int last_use, tile; /* the last link that reads it; which tile its values are in */
 } link;
 
 struct lm_chain {
   int n, nscalars;
   link link[LM_CHAIN_LINKS];
+  int tile; /* elements */
   int64_t numel;
   bool put; /* the last op was put off */
 };
@@ -75,6 +76,12 @@ void lm_chain_free(lm_chain *c) {
 void lm_chain_accept(lm_chain *c) {
   accepting = c;
   c->put = false;
+}
+
+void lm_chain_settle_here(void) {
+  if (!accepting) return;
+  lm_chain_run(accepting);
+  accepting->put = false;
 }
 
 bool lm_chain_decline(lm_chain *c) {
@@ -212,9 +219,10 @@ static void load_runs(const link *l, const operand *o, int64_t first, int n, cha
   }
 }
 
-/* Where a link's n values from number `first` on are. */
+/* Where a link's n values from number `first` on are. Kernels write whole vectors, which the end of a result may not
+ * have room for; conversions write what there is. */
 static char *values(const link *l, int64_t first, int n, tiles *b) {
-  if (!l->direct || n % LM_LANES) return b->value[l->tile];
+  if (!l->direct || (n % LM_LANES && l->out->dtype == l->compute)) return b->value[l->tile];
   return l->out->data + first * (int64_t)lm_dtype_size(l->out->dtype);
 }
 
@@ -225,7 +233,7 @@ static const void *load_operand(const lm_chain *c, const link *l, int k, int64_t
   size_t bytes = lm_dtype_size(dtype), num = lm_dtype_size(l->compute);
   if (o->way == SCALAR) return b->scalar[o->index];
   const char *at = from ? values(from, first, n, b) : o->t->data + first * (int64_t)bytes;
-  bool whole = from || n % LM_LANES == 0;
+  bool whole = n % LM_LANES == 0 || (from && at == b->value[from->tile]);
   if (o->way != STRIDED && dtype == l->compute && whole) return at;
   if (o->way == STRIDED) {
     load_runs(l, o, first, n, b->in[k]);
@@ -246,7 +254,7 @@ static void run_link(const lm_chain *c, const link *l, int64_t first, int n, til
   l->loops->kernel[l->kernel](result, in, &l->numbers, lm_round_up(n, LM_LANES));
   if (result != value) {
     l->loops->store[dtype](value, 1, result, n);
-    lm_tile_pad(value, n, bytes);
+    if (value != to) lm_tile_pad(value, n, bytes);
   }
   if (l->wanted && value != to) lm_nontemporal_copy_if_large(l->streams, to, value, (size_t)n * bytes);
 }
@@ -258,13 +266,13 @@ static void run_share(void *ctx, int64_t from, int64_t to) {
     for (int k = 0; k < c->link[i].nin; k++) {
       const link *l = &c->link[i];
       if (l->in[k].way == SCALAR) {
-        l->loops->load[l->in[k].t->dtype](b.scalar[l->in[k].index], l->in[k].t->data, 0, LM_TILE);
+        l->loops->load[l->in[k].t->dtype](b.scalar[l->in[k].index], l->in[k].t->data, 0, c->tile);
       }
     }
   }
   for (int64_t tile = from; tile < to; tile++) {
-    int64_t first = tile * LM_TILE;
-    int n = c->numel - first < LM_TILE ? (int)(c->numel - first) : LM_TILE;
+    int64_t first = tile * c->tile;
+    int n = c->numel - first < c->tile ? (int)(c->numel - first) : c->tile;
     for (int i = 0; i < c->n; i++) {
       if (c->link[i].used) run_link(c, &c->link[i], first, n, &b);
     }
@@ -276,14 +284,18 @@ void lm_chain_run(lm_chain *c) {
   if (c->n == 0) return;
   plan_links(c);
   int used = 0;
+  size_t widest = 1;
   for (int i = 0; i < c->n; i++) {
     link *l = &c->link[i];
     used += l->used;
     l->streams = l->wanted && lm_use_nontemporal(lm_nbytes(l->out));
-    l->direct = l->wanted && !l->streams && l->out->dtype == l->compute;
+    l->direct = l->wanted && !l->streams;
+    size_t value = lm_dtype_size(l->out->dtype), num = lm_dtype_size(l->compute), wider = value > num ? value : num;
+    if (wider > widest) widest = wider;
   }
+  c->tile = LM_TILE_BYTES / (int)widest;
   /* An op alone takes about a nanosecond for an element that comes from memory; in cache it is a part of that. */
   double work = (double)c->numel * (1 + used / 4.0);
-  if (used > 0) lm_parallel(lm_ceil_div(c->numel, LM_TILE), work, 0, run_share, c);
+  if (used > 0) lm_parallel(lm_ceil_div(c->numel, c->tile), work, 0, run_share, c);
   forget(c);
 }

@@ -1,6 +1,7 @@
 /* Elementwise ops that are put off, and then computed together, tile by tile in cache: backend/cpu/chain.c. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/status.h"
@@ -18,6 +19,13 @@ LM_API void lm_chain_accept(lm_chain *c);
 LM_API bool lm_chain_decline(lm_chain *c);
 /* Computes what was put off and somebody other than the chain holds. It cannot fail. */
 LM_API void lm_chain_run(lm_chain *c);
+/* Within the library: an op that is not elementwise runs, of which an elementwise one may consist. What was put off is
+ * computed first. */
+extern _Atomic int lm_chains; /* that there are in the process */
+void lm_chain_settle_here(void);
+static inline void lm_chain_before_op(void) {
+  if (__builtin_expect(atomic_load_explicit(&lm_chains, memory_order_relaxed) > 0, 0)) lm_chain_settle_here();
+}
 /* How many ops are put off; at most LM_CHAIN_LINKS. */
 enum { LM_CHAIN_LINKS = 24 };
 LM_API int lm_chain_length(const lm_chain *c);

@@ -16,7 +16,7 @@ void lm_fusion_settle(const lm_lua *s) {
 
 /* A gradient needs what is saved for it; what autocast and the checks of ported code look at is not only sizes. */
 static bool may_wait(const lm_op *op, const void *args, bool in_place) {
-  if (op->kind != LM_POINTWISE || op->has_precheck || in_place || lm_autocast_get().on || lm_is_porting()) return false;
+  if (op->kind != LM_POINTWISE || in_place || lm_autocast_get().on || lm_is_porting()) return false;
   for (int k = 0; k < op->ntensor && lm_grad_enabled(); k++) {
     const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
     if (t && t->grad) return false;
