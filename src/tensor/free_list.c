@@ -10,7 +10,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 enum { KEEP = 0 };
 #else
-enum { KEEP = 16384 }; /* headers of each kind in each thread: a cycle of Lua's collector leaves about so many */
+enum { KEEP = 16384 }; /* headers of each kind in each thread, about as many as one cycle of the collector frees */
 #endif
 
 typedef struct free_lists {
