@@ -35,6 +35,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
              (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
     return lm_wino_conv(job);
   }
+  if (getenv("DEV_DIRECT") && job->dtype != LM_BF16) return lm_direct_conv(job);
   if (lm_product_is_faster(job)) {
     lm_log(LM_LOG_OP, "matrix product: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
            (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);

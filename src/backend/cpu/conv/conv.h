@@ -23,5 +23,8 @@ lm_status lm_wino_conv(const lm_conv_job *job);
 bool lm_product_is_faster(const lm_conv_job *job);
 lm_status lm_product_conv(const lm_conv_job *job);
 
+/* direct.c: float32 and float64, any sizes. */
+lm_status lm_direct_conv(const lm_conv_job *job);
+
 /* im2col.c: float32 and float64, any sizes, by matrix products. */
 lm_status lm_im2col_conv(const lm_conv_job *job);
