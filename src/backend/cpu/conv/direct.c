@@ -20,6 +20,7 @@ enum {
   BLOCK_ROWS = 192,   /* of gathered rows: they, and results of theirs, stay in the second cache */
   CHUNK_BYTES = 2048, /* of each row, so that a panel stays in the first */
   CHUNK_RUNS = 64,
+  PANEL_BYTES = 12 << 10, /* of the gradient of y, beside which runs of x are in the first cache */
   FEW_CHANNELS = 16,
   ALIGN = 64
 };
@@ -105,6 +106,15 @@ static void place_results(const plan *p, int64_t first, int64_t last, int64_t sk
   }
 }
 
+/* What the n rows from `row` on read, about, if images are read in their order. */
+static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *bytes) {
+  const int64_t rows = rows_of(p), all = p->job->shape.n * p->from.h * p->from.w;
+  const int64_t pixel = p->from.c * p->size, last = lm_min(row + n, rows);
+  const double pixels = (double)all / (double)rows;
+  *bytes = (int64_t)((double)(last - row) * pixels) * pixel;
+  return p->from.data + (int64_t)((double)row * pixels) * pixel;
+}
+
 static size_t table_bytes(const plan *p) {
   return (size_t)lm_round_up((BLOCK_ROWS * p->chunk_runs + BLOCK_ROWS) * (int64_t)sizeof(void *), ALIGN);
 }
@@ -119,7 +129,10 @@ static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t la
   const void **table = lm_scratch();
   void **to = (void **)(table + BLOCK_ROWS * p->chunk_runs);
   place_results(p, first, last, channel, to);
-  int64_t run = 0, skip = 0;
+  int64_t run = 0, skip = 0, bytes;
+  const int64_t steps = lm_ceil_div(last - first, p->loops->tile) * (last_panel - first_panel);
+  const char *next = source_of(p, last, last - first, &bytes);
+  bytes = g->runs * p->depth > 0 ? bytes / (g->runs * p->depth * steps) : 0;
   do {
     const int64_t count = lm_min(p->chunk_runs, g->runs - run), depth = lm_min(p->chunk_depth, p->depth - skip);
     const int64_t row = (g->first_run + run) * p->depth + skip;
@@ -134,7 +147,10 @@ static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t la
         .columns = lm_min(p->columns, last_panel * width) - column,
         .to = to,
         .bias = job->bias ? (const char *)job->bias + channel * p->size : NULL,
-        .add = run + skip > 0});
+        .add = run + skip > 0,
+        .next = next,
+        .next_step = bytes});
+    next += bytes * count * depth * steps;
     skip += depth;
     if (skip >= p->depth) skip = 0, run += count;
   } while (run < g->runs);
@@ -216,12 +232,16 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
     const int64_t panel = lm_part_begin(panels, cut, p->cuts), column = panel * width;
     const int64_t columns = lm_min(p->columns, lm_part_begin(panels, cut + 1, p->cuts) * width) - column;
     char *sums = p->weights + (part * sums_of(p) + group * group_step(p) + panel * p->panel_step) * p->size;
-    const int64_t blocks = lm_ceil_div(end - begin, BLOCK_ROWS);
+    const int64_t blocks = lm_ceil_div(end - begin, lm_min(BLOCK_ROWS, PANEL_BYTES / (width * p->size)));
     for (int64_t block = 0; block < blocks; block++) {
       const int64_t row = begin + lm_part_begin(end - begin, block, blocks);
       const int64_t n = begin + lm_part_begin(end - begin, block + 1, blocks) - row;
       const char *from = (const char *)p->to.data + (row * s->k + group * p->columns + column) * p->size;
       p->panels->pack(y, from, s->k, 1, n, columns);
+      int64_t bytes;
+      const char *next = source_of(p, row + n, n, &bytes), *next_y = from + n * s->k * p->size;
+      const int64_t tiles = lm_ceil_div(p->depth, p->loops->tile) * lm_ceil_div(columns, width);
+      const int64_t steps = lm_max(1, tiles * p->all_runs * n), y_bytes = row + n < rows ? n * s->k * p->size : 0;
       for (int64_t run = 0; run < p->all_runs; run += p->chunk_runs) {
         const int64_t count = lm_min(p->chunk_runs, p->all_runs - run);
         place_runs(p, row, row + n, run, count, group * (s->c / s->groups), n, table);
@@ -233,7 +253,13 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
                                                        .columns = columns,
                                                        .sums = sums + run * p->depth * width * p->size,
                                                        .panel_step = p->panel_step,
-                                                       .add = block > 0});
+                                                       .add = block > 0,
+                                                       .next = next,
+                                                       .next_y = next_y,
+                                                       .next_step = bytes / steps,
+                                                       .next_y_step = y_bytes / steps});
+        next += bytes / steps * tiles * count * n;
+        next_y += y_bytes / steps * tiles * count * n;
       }
     }
   }

@@ -16,6 +16,8 @@ typedef struct lm_gathered {
   void *const *to;  /* where the columns of each row go */
   const void *bias; /* of each column, or NULL */
   bool add;         /* to what is there, instead of to the bias */
+  const char *next; /* is loaded into the caches meanwhile, */
+  int64_t next_step; /* this many bytes with each row of a panel that a tile passes */
 } lm_gathered;
 
 /* sums [panel][count * depth][width] = the gathered matrix [rows, count * depth], transposed, times panels, whose row
@@ -28,6 +30,8 @@ typedef struct lm_gathered_transposed {
   void *sums;
   int64_t panel_step;
   bool add;
+  const char *next, *next_y; /* are loaded into the caches meanwhile */
+  int64_t next_step, next_y_step;
 } lm_gathered_transposed;
 
 struct lm_gathered_loops {
