@@ -29,6 +29,13 @@ static void log_choice(const char *how, const lm_conv_job *job) {
            (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
 }
 
+/* Groups that do not fill the vectors of a product. */
+static bool has_narrow_groups(const lm_conv_job *job) {
+  enum { NARROW = 32 };
+  const lm_conv_shape *s = &job->shape;
+  return job->dtype == LM_F32 && s->groups > 1 && lm_min(s->c, s->k) / s->groups < NARROW;
+}
+
 /* x, y channels-last, w contiguous, all of job->dtype. *done is false where bfloat16 has no kernel. */
 static lm_status convolve(const lm_conv_job *job, bool *done_) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -48,7 +55,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
     log_choice("depthwise", job);
     return lm_depthwise_conv(job);
   }
-  if (job->dtype == LM_BF16 || (job->dtype == LM_F32 && s->groups > 1)) {
+  if (job->dtype == LM_BF16 || has_narrow_groups(job)) {
     *done_ = false;
     if (!empty) NEED(lm_dnn_conv(job, done_));
     if (*done_ || job->dtype == LM_BF16) return LM_OK;
