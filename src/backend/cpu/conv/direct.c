@@ -2,12 +2,13 @@
  * stride, padding and dilation. A row is the pixels under the kernel at one place, a run for each tap:
  *
  *   forward   y [n oh ow, k] = taps of x [n oh ow, kh kw c] times w [kh kw c, k], plus bias
- *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]: with a stride, pixels of x are in grids of
- *             one remainder each, which only some taps reach
- *   weight    w [kh kw c, k] = taps of x, transposed, times y [n oh ow, k]
+ *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]: with a stride, pixels of x are in grids
+ * of one remainder each, which only some taps reach weight    w [kh kw c, k] = taps of x, transposed, times y [n oh ow,
+ * k]
  *
  * Taps beyond an image read zeros. Images of few channels are copied with their padding first, so that the pixels under
- * a row of the kernel are one run. What an element is summed up from, and in which order, depends on the shape alone. */
+ * a row of the kernel are one run. What an element is summed up from, and in which order, depends on the shape alone.
+ */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
@@ -48,13 +49,13 @@ typedef struct plan {
   int64_t size; /* bytes of an element */
   images from, to;
   grid grid;
-  const offset *run;              /* where runs begin, grid by grid */
-  int64_t all_runs, depth;        /* of all grids; elements of a run */
-  int64_t columns, panel_step;    /* of a group; from one panel to the next, and of one group */
+  const offset *run;               /* where runs begin, grid by grid */
+  int64_t all_runs, depth;         /* of all grids; elements of a run */
+  int64_t columns, panel_step;     /* of a group; from one panel to the next, and of one group */
   int64_t chunk_runs, chunk_depth; /* a chunk is several runs, or a part of one */
-  int64_t blocks, cuts;           /* of rows, and into how many parts columns are cut */
-  int64_t parts;                  /* of rows, with sums of weights of their own */
-  char *weights;                  /* packed, or sums */
+  int64_t blocks, cuts;            /* of rows, and into how many parts columns are cut */
+  int64_t parts;                   /* of rows, with sums of weights of their own */
+  char *weights;                   /* packed, or sums */
   const void *zeros;
   const int64_t *position; /* of each tap among those of all grids */
   bool joined;             /* the taps of a row of the kernel are one run */
@@ -265,8 +266,8 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Sums of all parts, in the first one's place; then weights as they are stored, of `width` channels at a time, by way of
- * squares of these by a panel's columns. */
+/* Sums of all parts, in the first one's place; then weights as they are stored, of `width` channels at a time, by way
+ * of squares of these by a panel's columns. */
 static void add_parts(const plan *p, int64_t at, int64_t n) {
   for (int64_t part = 1; part < p->parts; part++) {
     const int64_t from = at + part * sums_of(p);
@@ -309,13 +310,17 @@ static void finish_weights(void *ctx, int64_t first, int64_t last) {
 /* Parts decide how sums are rounded, and must not depend on the number of threads; columns may. */
 static lm_status compute_weights(plan *p, double work) {
   const lm_conv_shape *s = &p->job->shape;
+  if (rows_of(p) == 0) {
+    memset(p->job->w, 0, (size_t)(s->k * (s->c / s->groups) * s->kh * s->kw * p->size));
+    return LM_OK;
+  }
   const int64_t pieces = lm_cpu_pieces(lm_threads_for(work));
   p->cuts = lm_min(panels_of(p), lm_ceil_div(pieces, p->parts * s->groups));
   const int64_t y = BLOCK_ROWS * lm_round_up(p->columns, p->loops->width) * p->size;
   NEED(lm_parallel(s->groups * p->parts * p->cuts, work, table_bytes(p) + (size_t)y, sum_weights, p));
   const int64_t taps = s->kh * s->kw, c = s->c / s->groups, square = taps * p->loops->width * p->loops->width * p->size;
-  return lm_parallel(s->groups * panels_of(p) * lm_ceil_div(c, p->loops->width),
-                     (double)(s->k * c * taps * p->parts), (size_t)square, finish_weights, p);
+  return lm_parallel(s->groups * panels_of(p) * lm_ceil_div(c, p->loops->width), (double)(s->k * c * taps * p->parts),
+                     (size_t)square, finish_weights, p);
 }
 
 /* ---- plans */

@@ -26,8 +26,7 @@ LM_INLINE void sum_rows(const int pixels, const int taps, const lm_depthwise_pix
     LM_UNROLL for (int t = 0; t < taps; t++) w[t] = load(weight + t * p->weight_step);
     LM_UNROLL for (int q = 0; q < pixels + taps - 1; q++, x += step) {
       const vec y = load(x);
-      LM_UNROLL for (int t = 0; t < taps; t++)
-        if (q - t >= 0 && q - t < pixels) sum[q - t] += y * w[t];
+      LM_UNROLL for (int t = 0; t < taps; t++) if (q - t >= 0 && q - t < pixels) sum[q - t] += y * w[t];
     }
   }
 }
@@ -104,18 +103,18 @@ LM_INLINE void add(const int taps, const int vectors, const lm_depthwise_pixels 
   const char *next = (const char *)(below ? p->from + c : y) +
                      (below ? p->next + (row / 2) * p->next_step : p->next_to) * (int64_t)sizeof(float) * any;
   const int64_t ahead = (below ? step : to_step) * (int64_t)sizeof(float);
-  LM_UNROLL for (int t = 0; t < taps; t++)
-    LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] = load(w + t * p->weight_step + v * LM_PACK);
+  LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] =
+      load(w + t * p->weight_step + v * LM_PACK);
   for (int64_t i = 0; i < p->pixels; i++, x += step, y += to_step) {
     vec g[VECTORS];
     LM_UNROLL for (int v = 0; v < vectors; v++) __builtin_prefetch(next + v * LM_PACK * (int)sizeof(float), 0, 2);
     next += ahead;
     LM_UNROLL for (int v = 0; v < vectors; v++) g[v] = load(y + v * LM_PACK);
-    LM_UNROLL for (int t = 0; t < taps; t++)
-      LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] += load(x + t * tap_step + v * LM_PACK) * g[v];
+    LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] +=
+        load(x + t * tap_step + v * LM_PACK) * g[v];
   }
-  LM_UNROLL for (int t = 0; t < taps; t++)
-    LM_UNROLL for (int v = 0; v < vectors; v++) store(w + t * p->weight_step + v * LM_PACK, sum[t][v]);
+  LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++)
+      store(w + t * p->weight_step + v * LM_PACK, sum[t][v]);
 }
 
 LM_INLINE void add_channels(const int vectors, const lm_depthwise_pixels *p, int64_t c) {

@@ -8,8 +8,8 @@
 /* Pixels side by side that look at the same taps: `rows` rows of `taps` each. Steps and offsets in elements. */
 typedef struct lm_depthwise_pixels {
   int64_t channels, pixels, rows, taps;
-  const int64_t *offset;      /* of each row's first tap, from `from` on */
-  float *const *weight;       /* [channels] of each row's first tap */
+  const int64_t *offset;         /* of each row's first tap, from `from` on */
+  float *const *weight;          /* [channels] of each row's first tap */
   int64_t tap_step, weight_step; /* from one tap of a row to the next, and between their weights */
   const float *from;
   int64_t from_step;

@@ -13,10 +13,10 @@ typedef struct lm_gathered {
   const void *panels; /* row r of a panel belongs to element r % depth of run r / depth */
   int64_t panel_step; /* elements from one panel to the next */
   int64_t columns;
-  void *const *to;  /* where the columns of each row go */
-  const void *bias; /* of each column, or NULL */
-  bool add;         /* to what is there, instead of to the bias */
-  const char *next; /* is loaded into the caches meanwhile, */
+  void *const *to;   /* where the columns of each row go */
+  const void *bias;  /* of each column, or NULL */
+  bool add;          /* to what is there, instead of to the bias */
+  const char *next;  /* is loaded into the caches meanwhile, */
   int64_t next_step; /* this many bytes with each row of a panel that a tile passes */
 } lm_gathered;
 

@@ -192,8 +192,7 @@ static lm_status kernel_pack_only(const kernel *k, lm_device device, void *from,
   DNN(dnnl_memory_create(&memory[0], k->plain, engine, from));
   DNN(dnnl_memory_create(&memory[1], k->desc[k->packed], engine, to));
   DNN(dnnl_memory_create(&memory[2], k->pack_scratch, engine, work));
-  dnnl_exec_arg_t arg[] = {
-      {DNNL_ARG_FROM, memory[0]}, {DNNL_ARG_TO, memory[1]}, {DNNL_ARG_SCRATCHPAD, memory[2]}};
+  dnnl_exec_arg_t arg[] = {{DNNL_ARG_FROM, memory[0]}, {DNNL_ARG_TO, memory[1]}, {DNNL_ARG_SCRATCHPAD, memory[2]}};
   DNN(dnnl_primitive_execute(k->pack, stream, 3, arg));
   DNN(dnnl_stream_wait(stream));
 done:
@@ -203,7 +202,8 @@ done:
   return status;
 }
 
-/* data: one address for each argument. packed: the one that k wants in a layout of its own, already in that, or NULL. */
+/* data: one address for each argument. packed: the one that k wants in a layout of its own, already in that, or NULL.
+ */
 static lm_status kernel_run(const kernel *k, lm_device device, void *const *data, void *packed) {
   lm_status status;
   dnnl_memory_t memory[ARGS] = {0}, plain = NULL, scratch = NULL, pack_scratch = NULL;
