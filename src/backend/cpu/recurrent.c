@@ -159,7 +159,8 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
                                                .c = c + (g * w->units + b * width) * s->each,
                                                .c_row = c_row,
                                                .alpha = 1,
-                                               .beta = add});
+                                               .beta = add,
+                                               .one_row = s->batch == 1});
     }
   }
 }
