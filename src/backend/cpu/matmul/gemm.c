@@ -20,8 +20,8 @@ enum { GRAIN = 16 };
  * matrix, if transposed, must be packed otherwise. */
 enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4, FEW_ROWS_TRANSPOSED = 16 };
 
-/* A block has that many rows of C, and bytes of each row of A: these stay in the second cache, and a panel's part in the
- * first. B is packed that many columns at a time, or of few terms as many as have that many bytes. */
+/* A block has that many rows of C, and bytes of each row of A: these stay in the second cache, and a panel's part in
+ * the first. B is packed that many columns at a time, or of few terms as many as have that many bytes. */
 enum { BLOCK_ROWS = 240, BLOCK_BYTES = 2048, CHUNK_COLUMNS = 512, CHUNK_BYTES = 8 << 20 };
 
 /* Nanoseconds of a unit of work at least. A thread has PIECES units, where there is work for them, so that others take
@@ -166,7 +166,8 @@ static int64_t sums_row(const panels_job *j) {
 static size_t scratch_of(const panels_job *j) {
   const int64_t height = j->loops->height;
   const int64_t rows = lm_ceil_div(lm_ceil_div(j->g.m, height), j->row_parts) * height;
-  return rows_bytes(j) + tail_bytes(j) + (size_t)(has_sums(j) ? rows * sums_row(j) * sum_bytes(j) : 0) + 1; /* never none */
+  return rows_bytes(j) + tail_bytes(j) + (size_t)(has_sums(j) ? rows * sums_row(j) * sum_bytes(j) : 0) +
+         1; /* never none */
 }
 
 /* Rows of A and terms from k on, packed, copied, or as they lie. */
