@@ -65,10 +65,14 @@
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
 typedef struct lm_tensor_handle {
+  const struct lm_lua *state; /* its Lua state's: what tells it from other userdata */
   lm_tensor *t;
-  const char *why;                        /* text after "this tensor", kept alive by the state's table of sites */
-  struct lm_tensor_handle *next, **pprev; /* in the list of its scope, if pprev */
-  bool hooked;                            /* has an environment of its own, with hooks */
+  union {
+    struct lm_tensor_handle *next; /* in the list of its scope, if pprev */
+    const char *why; /* once t is NULL: text after "this tensor", kept alive by the state's table of sites */
+  };
+  struct lm_tensor_handle **pprev;
+  bool hooked; /* has an environment of its own, with hooks */
 } lm_tensor_handle;
 
 typedef struct lm_scope {
@@ -83,7 +87,6 @@ enum { LM_SIZES = 1 };
 
 /* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
-  const void *metatable;     /* a userdata is a tensor if this is its metatable */
   int worlds, worlds_before; /* of dist: open, and opened in all */
   lua_State *running;        /* the coroutine inside lm_backward, for hooks */
   lm_callbacks *callbacks;
@@ -95,7 +98,7 @@ typedef struct lm_lua {
   size_t kept_capacity;
   lm_tensor **kept;
   /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
-  size_t fresh, step_at, budget;
+  size_t fresh, step_at, budget, uncached;
   double cycle_start, cycle_collecting;
   int cycle_steps;
   uint8_t scale[LM_DEVICE_KINDS]; /* a byte of such a device counts for 2^(1 - scale); 0: not known yet */
@@ -163,10 +166,7 @@ static inline void lm_set_text(lua_State *L, const char *key, const char *value)
 /* ---- tensor/handle.c */
 static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_touserdata(L, i);
-  if (!b || !lua_getmetatable(L, i)) return NULL;
-  const void *metatable = lua_topointer(L, -1);
-  lua_pop(L, 1);
-  return metatable == s->metatable ? b : NULL;
+  return b && lua_objlen(L, i) == sizeof *b && b->state == s ? b : NULL;
 }
 /* NULL if it is no tensor or a dead handle. */
 static inline lm_tensor *lm_to_tensor(lua_State *L, const lm_lua *s, int i) {
@@ -227,7 +227,8 @@ int lm_gc_step_scale(lm_lua *s, lm_device device);
 static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   int scale = s->scale[LM_DEVICE_KIND(t->device)];
   if (scale == 0) scale = lm_gc_step_scale(s, t->device);
-  s->fresh += (t->storage->bytes >> (scale - 1)) + 512;
+  size_t bytes = t->storage->bytes >> (scale - 1);
+  s->fresh += (bytes > s->uncached ? bytes / 4 : bytes) + 512;
 }
 /* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
 enum { LM_GC_STEP_DESCRIPTOR = 256 << 10 };

@@ -31,7 +31,7 @@ typedef struct buffers {
 } buffers;
 
 lm_operand lm_operand_of(const lm_tensor *t) {
-  lm_operand o = {.data = t->data, .dtype = t->dtype, .born = t->storage->age.born};
+  lm_operand o = {.data = t->data, .dtype = t->dtype};
   memcpy(o.stride, t->stride, (size_t)t->ndim * sizeof *o.stride);
   return o;
 }
@@ -40,8 +40,6 @@ void lm_tiles_result(lm_tiles *t, const lm_tensor *out) {
   t->ndim = out->ndim;
   memcpy(t->size, out->size, (size_t)out->ndim * sizeof *t->size);
   t->out = lm_operand_of(out);
-  t->cold = out->storage->age.cold;
-  out->storage->age.cold = false;
 }
 
 /* ---- planning: operand -1 is the result */
@@ -114,20 +112,12 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   return n;
 }
 
-/* Whether the result goes past the caches. A smaller one does where it would must be fetched for being written, and
- * that is much of the traffic; not in a chain, where an input was made just before and the next op will want the
- * result. */
+/* Whether the result goes past the caches. One that is an input too is in them by then. */
 static bool is_streamed(const lm_tiles *t, size_t bytes) {
-  bool first = t->cold && bytes >= LM_NONTEMPORAL_MIN_COLD;
-  size_t read = 0; /* of an element */
   for (int i = 0; i < t->nin; i++) {
-    const lm_operand *o = &t->in[i];
-    if (o->data == t->out.data) return false;
-    if (o->scalar) continue;
-    first &= t->out.born - o->born > LM_COLD_BYTES;
-    read += o->bytes;
+    if (t->in[i].data == t->out.data) return false;
   }
-  return (first && read <= 2 * t->out.bytes) || lm_use_nontemporal(bytes);
+  return lm_use_nontemporal(bytes);
 }
 
 static void make_plan(plan *p, lm_tiles *t) {

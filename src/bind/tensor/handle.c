@@ -4,7 +4,7 @@
 
 lm_tensor_handle *lm_tensor_handle_new(lua_State *L) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_newuserdata(L, sizeof *b);
-  memset(b, 0, sizeof *b);
+  *b = (lm_tensor_handle){.state = LM_STATE(L)};
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_setmetatable(L, -2);
   return b;
@@ -52,9 +52,7 @@ int lm_tensor_handle_gc(lua_State *L) {
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return 0;
   if (b->hooked) lm_hooks_orphan(L, s);
-  lm_storage_collecting(true);
   lm_tensor_handle_drop(s, b, "was collected");
-  lm_storage_collecting(false);
   return 0;
 }
 
