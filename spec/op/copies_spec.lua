@@ -100,8 +100,12 @@ print("passed " .. checks)
 ]=]
 
 describe("copies and broadcasts", function()
-  local folder = temp.folder()
-  temp.write(folder .. "/check.lua", check)
+  local folder
+  setup(function()
+    folder = temp.folder()
+    temp.write(folder .. "/check.lua", check)
+  end)
+  teardown(function() temp.remove(folder) end)
   local function run(environment)
     local pipe = io.popen(("%s luajit %s/check.lua 2>&1"):format(environment, folder))
     local text = pipe:read "*a"
