@@ -76,6 +76,10 @@ describe("lm.tensor", function()
       { { { 1, "x" } }, "%[1%]%[2%].*string 'x'" },
       { { 1, print }, "%[2%].*function" },
       { { lm.ones(2), lm.ones(2) }, "%[1%].*a tensor %[2%].*lm.stack" },
+      { { 1, [3] = 5 }, "x must be a list without gaps, got a list of 1 with an entry at 3" },
+      { { { 1, 2, [9] = 5 } }, "x%[1%] must be a list without gaps, got a list of 2 with an entry at 9" },
+      { { 1, 2, first = 5 },
+        "x must be a list, got a list of 2 with key .*first.*; put options into a second table" },
       { { first = 1 }, "must be a list, got a table with key .*first" },
       { "text", "string 'text'" },
     }

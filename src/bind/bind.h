@@ -65,10 +65,14 @@
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
 typedef struct lm_tensor_handle {
+  const struct lm_lua *state; /* the Lua state that made it, by which it is known among userdata */
   lm_tensor *t;
-  const char *why;                        /* text after "this tensor", kept alive by the state's table of sites */
-  struct lm_tensor_handle *next, **pprev; /* in the list of its scope, if pprev */
-  bool hooked;                            /* has an environment of its own, with hooks */
+  union {
+    struct lm_tensor_handle *next; /* in the list of its scope, if pprev */
+    const char *why; /* once t is NULL: text after "this tensor", kept alive by the state's table of sites */
+  };
+  struct lm_tensor_handle **pprev;
+  bool hooked; /* has an environment of its own, with hooks */
 } lm_tensor_handle;
 
 typedef struct lm_scope {
@@ -83,7 +87,6 @@ enum { LM_SIZES = 1 };
 
 /* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
-  const void *metatable;     /* a userdata is a tensor if this is its metatable */
   int worlds, worlds_before; /* of dist: open, and opened in all */
   lua_State *running;        /* the coroutine inside lm_backward, for hooks */
   lm_callbacks *callbacks;
@@ -163,10 +166,7 @@ static inline void lm_set_text(lua_State *L, const char *key, const char *value)
 /* ---- tensor/handle.c */
 static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_touserdata(L, i);
-  if (!b || !lua_getmetatable(L, i)) return NULL;
-  const void *metatable = lua_topointer(L, -1);
-  lua_pop(L, 1);
-  return metatable == s->metatable ? b : NULL;
+  return b && lua_objlen(L, i) == sizeof *b && b->state == s ? b : NULL;
 }
 /* NULL if it is no tensor or a dead handle. */
 static inline lm_tensor *lm_to_tensor(lua_State *L, const lm_lua *s, int i) {

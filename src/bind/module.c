@@ -214,8 +214,6 @@ int luaopen_luminary_core(lua_State *L) {
   lua_newtable(L);                  /* 4: methods */
   lua_newtable(L);                  /* 5: ops */
   lua_newtable(L);                  /* 6: the module */
-  lm_lua *s = lua_touserdata(L, STATE);
-  s->metatable = lua_topointer(L, METATABLE);
   lm_load_int64_cdata(L);
   push_closure(L, lm_bind_protected, 0);
   lm_reg_set(L, &lm_reg_protected);

@@ -76,23 +76,33 @@ static lm_dtype narrow_type(const lm_pointwise *job) {
   return type;
 }
 
-/* One tile at most, without a plan: small tensors are about the cost of the call. */
-static void run_small(const lm_pointwise *job, lm_dtype compute, const bool *repeated) {
-  const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
+/* Whether the memory from t's first element on is its own for `bytes`, more than it has elements: a small tensor alone
+ * in its storage. */
+static bool has_room(const lm_tensor *t, size_t bytes) {
+  const lm_storage *s = t->storage;
+  return t->data == s->small && s->bytes == lm_nbytes(t) && bytes <= LM_SMALL_BYTES;
+}
+
+/* One tile at most, without a plan: small tensors are about the cost of the call. Floats in a small tensor's own memory
+ * are not padded: nobody sees what its unused lanes become. Integers are, since some kernels divide. */
+static void run_small(const lm_pointwise *job, const struct lm_pointwise_loops *loops, lm_dtype compute,
+                      const bool *repeated) {
   _Alignas(64) char tile[LM_POINTWISE_MAX_IN + 1][LM_TILE_BYTES];
   const void *in[LM_POINTWISE_MAX_IN];
   int n = (int)job->out->numel, whole = lm_round_up(n, LM_LANES);
-  size_t num = lm_dtype_size(compute);
+  size_t num = lm_dtype_size(compute), bytes = num * (size_t)whole;
+  bool is_float = lm_dtype_is_float(compute);
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
     in[i] = t->data;
-    if (!repeated[i] && t->dtype == compute && n == whole) continue;
+    if (!repeated[i] && t->dtype == compute && (n == whole || (is_float && has_room(t, bytes)))) continue;
     loops->load[t->dtype](tile[i], t->data, repeated[i] ? 0 : 1, repeated[i] ? whole : n);
     if (!repeated[i]) lm_tile_pad(tile[i], n, num);
     in[i] = tile[i];
   }
-  lm_tile_numbers numbers = lm_tile_numbers_of(compute, job->number);
-  bool here = job->out->dtype == compute && n == whole;
+  lm_tile_numbers numbers;
+  if (job->kernel >= LM_OP_COUNT || lm_ops[job->kernel].nnumber) numbers = lm_tile_numbers_of(compute, job->number);
+  bool here = job->out->dtype == compute && (n == whole || (is_float && has_room(job->out, bytes)));
   void *out = here ? job->out->data : tile[LM_POINTWISE_MAX_IN];
   loops->kernel[job->kernel](out, in, &numbers, whole);
   if (!here) loops->store[job->out->dtype](job->out->data, 1, out, n);
@@ -110,7 +120,7 @@ lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   }
   bool repeated[LM_POINTWISE_MAX_IN];
   if (job->out->numel <= LM_TILE && is_plain(job, repeated)) {
-    run_small(job, compute, repeated);
+    run_small(job, loops, compute, repeated);
     return LM_OK;
   }
   lm_tiles t = {.compute = compute,

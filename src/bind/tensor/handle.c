@@ -4,7 +4,7 @@
 
 lm_tensor_handle *lm_tensor_handle_new(lua_State *L) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_newuserdata(L, sizeof *b);
-  memset(b, 0, sizeof *b);
+  *b = (lm_tensor_handle){.state = LM_STATE(L)};
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_setmetatable(L, -2);
   return b;

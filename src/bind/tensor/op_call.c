@@ -277,34 +277,23 @@ int lm_bind_op_in_place(lua_State *L) {
 }
 
 /* ---- a + b: two operands, no options */
-typedef struct operands {
-  lm_op_id id;
-  lm_tensor **out;
-} operands;
-
-static lm_status attempt_arith(lua_State *L, lm_lua *s, void *arg) {
-  operands *a = arg;
-  const lm_op *op = &lm_ops[a->id];
-  frame f;
-  lm_status status;
-  lm_tensor *owned;
-  f.nowned = 0;
-  f.list = NULL;
-  memcpy(f.args.bytes, s->defaults + s->default_at[a->id], op->size);
+static lm_status attempt_arith(lua_State *L, const lm_lua *s, lm_op_id id, lm_tensor **out) {
+  const lm_op *op = &lm_ops[id];
+  lm_status status = LM_OK;
+  lm_tensor *owned[LM_MAX_TENSOR_ARGS];
+  int nowned = 0;
+  lm_args_union args;
+  memcpy(&args, s->defaults + s->default_at[id], op->size);
   for (int i = 0; i < op->npositional; i++) {
-    lm_tensor **p = (lm_tensor **)(f.args.bytes + op->arg[i].offset);
-    lm_tensor_handle *b = lm_to_tensor_handle(L, s, i + 1);
-    if (b && b->t) {
-      *p = b->t;
-      continue;
-    }
-    status = lm_read_scalar(L, s, i + 1, op->name, op->arg[i].name, p, &owned);
-    if (owned) f.owned[f.nowned++] = owned;
-    if (status != LM_OK) goto done;
+    lm_tensor **p = &LM_ARG_TENSOR(&args, op->arg[i].offset);
+    *p = lm_to_tensor(L, s, i + 1);
+    if (*p) continue;
+    status = lm_read_scalar(L, s, i + 1, op->name, op->arg[i].name, p, &owned[nowned]);
+    if (owned[nowned]) nowned++;
+    if (status != LM_OK) break;
   }
-  status = lm_call(a->id, f.args.bytes, a->out);
-done:
-  release_frame(&f);
+  if (status == LM_OK) status = lm_call(id, &args, out);
+  while (nowned > 0) lm_release(owned[--nowned]);
   return status;
 }
 
@@ -314,8 +303,12 @@ int lm_bind_arith(lua_State *L) {
   lm_gc_step_if_due(L, s);
   lm_tensor_handle *handle = lm_tensor_handle_new(L);
   lm_tensor *out;
-  operands a = {id, &out};
-  lm_need(L, lm_retry_after_gc(L, s, attempt_arith, &a));
+  lm_status status = attempt_arith(L, s, id, &out);
+  if (status == LM_E_OOM) {
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    status = attempt_arith(L, s, id, &out);
+  }
+  if (status != LM_OK) return lm_raise(L, status);
   lm_tensor_handle_fill(s, handle, out);
   lm_gc_step_count(s, out);
   return 1;

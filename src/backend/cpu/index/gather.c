@@ -87,6 +87,14 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
       for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];          \
       break;                                                                          \
     }                                                                                 \
+    if (x_step == 0 && i_step == 1 && step == 1) {                                    \
+      for (int64_t j = low; j < high; j++) {                                          \
+        uint64_t at = (uint64_t)index[j] - 1;                                         \
+        beyond |= at | (entries - 1 - at);                                            \
+        to[j - low] = from[at < entries ? at : 0];                                    \
+      }                                                                               \
+      break;                                                                          \
+    }                                                                                 \
     for (int64_t j = low; j < high; j++) {                                            \
       uint64_t at = (uint64_t)index[j * i_step] - 1;                                  \
       beyond |= at | (entries - 1 - at);                                              \
@@ -109,6 +117,15 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
   return beyond;
 }
 
+/* Entries of the next row, towards the cache: indices reach them in no order that hardware could guess. */
+static void fetch_row(const gathering *g, int64_t row) {
+  enum { LINE = 64, MAX_BYTES = 16384 };
+  const int64_t bytes = g->entries * (int64_t)g->item;
+  if (g->x_step != 0 || g->step != 1 || bytes > MAX_BYTES || row >= lm_dims_count(&g->rows)) return;
+  const char *x = g->x + lm_dims_at(&g->rows, OF_X, row) * (int64_t)g->item;
+  for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(x + at);
+}
+
 /* Some elements of the result. */
 static void gather_elements(void *ctx, int64_t begin, int64_t end) {
   gathering *g = ctx;
@@ -121,6 +138,7 @@ static void gather_elements(void *ctx, int64_t begin, int64_t end) {
   for (int64_t p = begin; p < end;) {
     int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
     if (g->streams && !entry && high - low > max_chunk) high = low + max_chunk;
+    if (low == 0) fetch_row(g, row + 1);
     beyond |= gather_row(g, row, low, high, &w, tile);
     p = row * width + high;
   }
