@@ -48,6 +48,15 @@ for _, dtype in ipairs(dtypes) do
       end
     end
   end
+  for _, columns in ipairs {700, 2051} do -- rows apart from each other, and nothing written between them
+    local x, to = random(dtype, 5, columns), random(dtype, 7, columns + 9)
+    local was = to:clone()
+    to:narrow(1, 2, 5):narrow(2, 4, columns):copy_(x)
+    same(to:narrow(1, 2, 5):narrow(2, 4, columns):contiguous(), x, dtype .. " rows apart")
+    for _, part in ipairs {{1, 1, 1}, {1, 7, 1}, {2, 1, 3}, {2, columns + 4, 6}} do
+      same(to:narrow(unpack(part)):contiguous(), was:narrow(unpack(part)):contiguous(), dtype .. " beside the rows")
+    end
+  end
   local x = random(dtype, 3, 5, 34, 6)
   for _, order in ipairs {{1, 3, 2, 4}, {4, 3, 2, 1}, {1, 3, 4, 2}, {1, 4, 2, 3}, {3, 4, 1, 2}, {2, 1, 3, 4}} do
     local stride, at, shape = {5 * 34 * 6, 34 * 6, 6, 1}, nil, {}

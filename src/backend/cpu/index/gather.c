@@ -10,7 +10,7 @@
 
 enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
 
-enum { TILE = 8192 }; /* bytes of a large result that are made before they go past the caches */
+enum { TILE = 2048 }; /* bytes of a large result that are made before they go past the caches; entries are near, too */
 
 /* Indices that follow one another: x's entries first .. first + n - 1, from 0. */
 typedef struct index_run {
@@ -53,7 +53,7 @@ static index_run *runs_of(const int64_t *index, int64_t n) {
 }
 
 /* Elements low .. high - 1 of one row, to `tile` and on or where the writer is. The top bit of the result says that an
- * index is none of 1 .. entries, of which the first entry is taken. */
+ * index is none of 1 .. entries; the row's elements are then any. */
 static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high, lm_nontemporal_writer *w,
                            char *tile) {
   int64_t x_step = g->x_step, i_step = g->i_step, step = g->step;
@@ -69,38 +69,39 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
     lm_nontemporal_write(w, x + ((int64_t)at * step + low) * (int64_t)g->item, bytes);
     return beyond;
   }
-#define CASE(type)                                                                    \
-  case sizeof(type): {                                                                \
-    const type *from = (const type *)x;                                               \
-    type *to = (type *)out;                                                           \
-    if (g->runs && high - low == g->width) {                                          \
-      for (const index_run *r = g->runs; to < (type *)out + g->width; to += r++->n) { \
-        if (r->n == 1) {                                                              \
-          *to = from[r->first];                                                       \
-        } else {                                                                      \
-          memcpy(to, from + r->first, (size_t)r->n * sizeof(type));                   \
-        }                                                                             \
-      }                                                                               \
-      break;                                                                          \
-    }                                                                                 \
-    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                      \
-      for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];          \
-      break;                                                                          \
-    }                                                                                 \
-    if (x_step == 0 && i_step == 1 && step == 1) {                                    \
-      for (int64_t j = low; j < high; j++) {                                          \
-        uint64_t at = (uint64_t)index[j] - 1;                                         \
-        beyond |= at | (entries - 1 - at);                                            \
-        to[j - low] = from[at < entries ? at : 0];                                    \
-      }                                                                               \
-      break;                                                                          \
-    }                                                                                 \
-    for (int64_t j = low; j < high; j++) {                                            \
-      uint64_t at = (uint64_t)index[j * i_step] - 1;                                  \
-      beyond |= at | (entries - 1 - at);                                              \
-      to[j - low] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];       \
-    }                                                                                 \
-    break;                                                                            \
+#define CASE(type)                                                                      \
+  case sizeof(type): {                                                                  \
+    const type *from = (const type *)x;                                                 \
+    type *to = (type *)out;                                                             \
+    if (g->runs && high - low == g->width) {                                            \
+      for (const index_run *r = g->runs; to < (type *)out + g->width; to += r++->n) {   \
+        if (r->n == 1) {                                                                \
+          *to = from[r->first];                                                         \
+        } else {                                                                        \
+          memcpy(to, from + r->first, (size_t)r->n * sizeof(type));                     \
+        }                                                                               \
+      }                                                                                 \
+      break;                                                                            \
+    }                                                                                   \
+    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                        \
+      for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];            \
+      break;                                                                            \
+    }                                                                                   \
+    if (x_step == 0 && i_step == 1 && step == 1) { /* checked in vectors, then taken */ \
+      _Pragma("omp simd reduction(| : beyond)") for (int64_t j = low; j < high; j++) {  \
+        uint64_t at = (uint64_t)index[j] - 1;                                           \
+        beyond |= at | (entries - 1 - at);                                              \
+      }                                                                                 \
+      if (beyond >> 63) break;                                                          \
+      for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];            \
+      break;                                                                            \
+    }                                                                                   \
+    for (int64_t j = low; j < high; j++) {                                              \
+      uint64_t at = (uint64_t)index[j * i_step] - 1;                                    \
+      beyond |= at | (entries - 1 - at);                                                \
+      to[j - low] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];         \
+    }                                                                                   \
+    break;                                                                              \
   }
   switch (g->item) {
     CASE(uint8_t)
