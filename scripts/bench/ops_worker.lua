@@ -1,5 +1,6 @@
 -- Luminary's side of scripts/bench/ops: answers each line "grads <tab> expression" with "forward S", and "both S" where
--- there are gradients: the least seconds of a call; or with "error WORDS".
+-- there are gradients: the least seconds of a call; "copy <tab> expression" with "copy S", of a copy that moves as many
+-- bytes; or with "error WORDS".
 local lm = require "luminary"
 lm.set_num_threads(tonumber(arg[1]))
 local rows = tonumber(arg[2]) -- nil: as ops_cases.lua has them
@@ -30,7 +31,22 @@ local function min_seconds(f)
   return best
 end
 
+-- Half of the bytes of the inputs that the expression names and of its results are read, the other half written; as the
+-- call's results do, the copy's come to lie in new memory.
+local function copy_of(expression)
+  local bytes, results = 0, {compiled(expression, inputs)()}
+  for name in expression:gmatch "[%a_][%w_]*" do
+    if inputs[name] and lm.is_tensor(inputs[name]) then results[#results + 1] = inputs[name] end
+  end
+  for _, t in ipairs(results) do
+    if lm.is_tensor(t) then bytes = bytes + t:numel() * t.itemsize end
+  end
+  local from = lm.zeros({math.max(1, math.floor(bytes / 2))}, {dtype = "uint8"})
+  return ("copy %.9f"):format(min_seconds(function() return from:clone() end))
+end
+
 local function measured(grads, expression)
+  if grads == "copy" then return copy_of(expression) end
   local answer = ("forward %.9f"):format(min_seconds(compiled(expression, inputs)))
   if grads == "" then return answer end
   local leaves, env = {}, setmetatable({}, {__index = inputs})

@@ -160,7 +160,7 @@ end
 describe("too little", function()
   it("memory is an error, and nothing crashes or hangs #unsanitized", function()
     local worked, refused = 0, 0
-    local sizes = long and {} or {100000, 122500, 140000, 200000, 300000}
+    local sizes = long and {} or {80000, 100000, 122500, 140000, 200000, 300000}
     if long then for kilobytes = 60000, 600000, 2500 do sizes[#sizes + 1] = kilobytes end end
     for _, kilobytes in ipairs(sizes) do
       local text, code = run(EVERYTHING, 60, {before = ("ulimit -v %d;"):format(kilobytes)})

@@ -11,8 +11,8 @@ local function same(x, y, what)
   assert(x.dtype == y.dtype and x:equal(y), what)
 end
 
--- Any dtype's elements by their places in memory, counted from 0: `place` is a tensor of integers.
-local function picked(x, place) return x:contiguous():view(-1):index_select(1, place:view(-1) + 1):view_as(place) end
+-- Elements by their indices in memory, counted from 0.
+local function picked(x, at) return x:contiguous():view(-1):index_select(1, at:view(-1) + 1):view_as(at) end
 local function counted(n) return lm.arange(n, {dtype = "int64"}) end
 local function random(dtype, ...)
   local x = lm.randint(-100, 100, {...})
@@ -26,13 +26,13 @@ for _, dtype in ipairs(dtypes) do
   for _, size in ipairs(sizes) do
     local rows, columns = unpack(size)
     local whole = random(dtype, rows + 1, columns + 3)
-    for _, x in ipairs {whole:narrow(1, 1, rows):narrow(2, 1, columns), whole:narrow(1, 2, rows):narrow(2, 3, columns)} do
+    for _, first in ipairs {1, 2} do
+      local x = whole:narrow(1, first, rows):narrow(2, 2 * first - 1, columns)
       local what = ("%s %d x %d"):format(dtype, rows, columns)
       local dense = x:clone()
       local row, column = counted(rows):view(-1, 1), counted(columns):view(1, -1)
       if rows > 0 then
-        same(dense, picked(whole, (row + (x:storage_offset() > 1 and 1 or 0)) * (columns + 3) + column
-          + (x:storage_offset() > 1 and 2 or 0)), what .. " clone")
+        same(dense, picked(whole, (row + first - 1) * (columns + 3) + column + 2 * (first - 1)), what .. " clone")
       end
       local at = row * columns + column
       if rows == 0 then at = lm.zeros({rows, columns}, {dtype = "int64"}) end
@@ -48,17 +48,26 @@ for _, dtype in ipairs(dtypes) do
       end
     end
   end
+  for _, columns in ipairs {700, 2051} do -- rows apart from each other, and nothing written between them
+    local x, to = random(dtype, 5, columns), random(dtype, 7, columns + 9)
+    local was = to:clone()
+    to:narrow(1, 2, 5):narrow(2, 4, columns):copy_(x)
+    same(to:narrow(1, 2, 5):narrow(2, 4, columns):contiguous(), x, dtype .. " rows apart")
+    for _, part in ipairs {{1, 1, 1}, {1, 7, 1}, {2, 1, 3}, {2, columns + 4, 6}} do
+      same(to:narrow(unpack(part)):contiguous(), was:narrow(unpack(part)):contiguous(), dtype .. " beside the rows")
+    end
+  end
   local x = random(dtype, 3, 5, 34, 6)
   for _, order in ipairs {{1, 3, 2, 4}, {4, 3, 2, 1}, {1, 3, 4, 2}, {1, 4, 2, 3}, {3, 4, 1, 2}, {2, 1, 3, 4}} do
-    local stride, place, shape = {5 * 34 * 6, 34 * 6, 6, 1}, nil, {}
+    local stride, at, shape = {5 * 34 * 6, 34 * 6, 6, 1}, nil, {}
     for k, d in ipairs(order) do shape[k] = x.shape[d] end
     for k, d in ipairs(order) do
       local view = {1, 1, 1, 1}
       view[k] = shape[k]
       local part = counted(shape[k]):view(view) * stride[d]
-      place = place and place + part or part
+      at = at and at + part or part
     end
-    same(x:permute(order):contiguous(), picked(x, place), dtype .. " permute " .. table.concat(order, ","))
+    same(x:permute(order):contiguous(), picked(x, at), dtype .. " permute " .. table.concat(order, ","))
   end
 end
 
@@ -100,8 +109,12 @@ print("passed " .. checks)
 ]=]
 
 describe("copies and broadcasts", function()
-  local folder = temp.folder()
-  temp.write(folder .. "/check.lua", check)
+  local folder
+  setup(function()
+    folder = temp.folder()
+    temp.write(folder .. "/check.lua", check)
+  end)
+  teardown(function() temp.remove(folder) end)
   local function run(environment)
     local pipe = io.popen(("%s luajit %s/check.lua 2>&1"):format(environment, folder))
     local text = pipe:read "*a"

@@ -68,33 +68,51 @@ static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, co
   }
 }
 
-/* From the row at `index` to the next one: offsets of both sides, in elements. */
-static void next_row(const lm_dims *rows, int64_t *index, int64_t *offset) {
+/* A row of both sides: its index in each dim, and offsets in elements. */
+typedef struct row_cursor {
+  int64_t index[LM_DIMS_MAX], offset[2];
+} row_cursor;
+
+static void row_at(const lm_dims *rows, int64_t row, row_cursor *r) {
+  for (int s = 0; s < 2; s++) r->offset[s] = lm_dims_at(rows, s, row);
+  for (int d = rows->ndim - 1; d >= 0; d--) r->index[d] = row % rows->size[d], row /= rows->size[d];
+}
+
+static void next_row(const lm_dims *rows, row_cursor *r) {
   for (int d = rows->ndim - 1; d >= 0; d--) {
-    for (int s = 0; s < 2; s++) offset[s] += rows->stride[s][d];
-    if (++index[d] < rows->size[d]) return;
-    for (int s = 0; s < 2; s++) offset[s] -= rows->size[d] * rows->stride[s][d];
-    index[d] = 0;
+    for (int s = 0; s < 2; s++) r->offset[s] += rows->stride[s][d];
+    if (++r->index[d] < rows->size[d]) return;
+    for (int s = 0; s < 2; s++) r->offset[s] -= rows->size[d] * rows->stride[s][d];
+    r->index[d] = 0;
   }
 }
 
 static void copy_elements(void *ctx, int64_t begin, int64_t end) {
+  enum { AHEAD = 16, MAX_FETCHED = 512 }; /* rows; bytes: of longer ones hardware guesses most */
   const run_copy *c = ctx;
-  const int64_t row = begin / c->run;
-  int64_t low = begin % c->run, index[LM_DIMS_MAX], rest = row;
-  int64_t offset[2] = {lm_dims_at(&c->rows, TO, row), lm_dims_at(&c->rows, FROM, row)};
-  for (int d = c->rows.ndim - 1; d >= 0; d--) index[d] = rest % c->rows.size[d], rest /= c->rows.size[d];
+  const bool fetches = c->run * c->item <= MAX_FETCHED;
+  int64_t row = begin / c->run, low = begin % c->run;
+  const int64_t all = lm_dims_count(&c->rows);
+  row_cursor here, ahead;
+  row_at(&c->rows, row, &here);
+  row_at(&c->rows, row + AHEAD < all ? row + AHEAD : all - 1, &ahead);
   lm_nontemporal_writer w;
-  if (c->dense) lm_nontemporal_open(&w, c->dst->data + begin * c->item, c->streams);
-  for (int64_t p = begin, n; p < end; p += n) {
+  lm_nontemporal_open(&w, c->dst->data + begin * c->item, c->streams);
+  for (int64_t p = begin, n; p < end; p += n, row++) {
     n = c->run - low < end - p ? c->run - low : end - p;
-    if (!c->dense) lm_nontemporal_open(&w, c->dst->data + (offset[TO] + low) * c->item, c->streams);
-    write_run(c, &w, n, c->src->data + (offset[FROM] + low * c->step) * c->item);
-    if (!c->dense) lm_nontemporal_close(&w);
-    next_row(&c->rows, index, offset);
+    if (!c->dense) lm_nontemporal_open(&w, c->dst->data + (here.offset[TO] + low) * c->item, c->streams);
+    if (fetches) {
+      const char *from = c->src->data + ahead.offset[FROM] * c->item;
+      if (c->step < 0) from -= (c->run - 1) * c->item;
+      for (int64_t at = 0; at < c->run * c->item; at += LM_NONTEMPORAL_LINE) __builtin_prefetch(from + at);
+      if (row + AHEAD + 1 < all) next_row(&c->rows, &ahead);
+    }
+    write_run(c, &w, n, c->src->data + (here.offset[FROM] + low * c->step) * c->item);
+    if (!c->dense) lm_nontemporal_finish(&w);
+    next_row(&c->rows, &here);
     low = 0;
   }
-  if (c->dense) lm_nontemporal_close(&w);
+  lm_nontemporal_close(&w);
 }
 
 /* Whether elements came in runs, one behind (or, of a flip, before) the other in both, or all the same one, and were

@@ -97,9 +97,15 @@ static inline void lm_nontemporal_write(lm_nontemporal_writer *w, const void *sr
   memcpy(w->line, from + whole, w->have);
 }
 
-static inline void lm_nontemporal_close(lm_nontemporal_writer *w) {
+/* What is left, without a fence: for who opens the writer elsewhere next. */
+static inline void lm_nontemporal_finish(lm_nontemporal_writer *w) {
   if (!w->streams) return;
   memcpy(w->to, w->line, w->have);
   w->to += w->have;
-  lm_nontemporal_fence();
+  w->have = 0;
+}
+
+static inline void lm_nontemporal_close(lm_nontemporal_writer *w) {
+  lm_nontemporal_finish(w);
+  if (w->streams) lm_nontemporal_fence();
 }

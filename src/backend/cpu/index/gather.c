@@ -10,7 +10,7 @@
 
 enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
 
-enum { TILE = 8192 }; /* bytes of a large result that are made before they go past the caches */
+enum { TILE = 2048 }; /* bytes of a large result that are made before they go past the caches; entries are near, too */
 
 /* Indices that follow one another: x's entries first .. first + n - 1, from 0. */
 typedef struct index_run {
@@ -53,7 +53,7 @@ static index_run *runs_of(const int64_t *index, int64_t n) {
 }
 
 /* Elements low .. high - 1 of one row, to `tile` and on or where the writer is. The top bit of the result says that an
- * index is none of 1 .. entries, of which the first entry is taken. */
+ * index is none of 1 .. entries; the row's elements are then any. */
 static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high, lm_nontemporal_writer *w,
                            char *tile) {
   int64_t x_step = g->x_step, i_step = g->i_step, step = g->step;
@@ -69,30 +69,39 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
     lm_nontemporal_write(w, x + ((int64_t)at * step + low) * (int64_t)g->item, bytes);
     return beyond;
   }
-#define CASE(type)                                                                    \
-  case sizeof(type): {                                                                \
-    const type *from = (const type *)x;                                               \
-    type *to = (type *)out;                                                           \
-    if (g->runs && high - low == g->width) {                                          \
-      for (const index_run *r = g->runs; to < (type *)out + g->width; to += r++->n) { \
-        if (r->n == 1) {                                                              \
-          *to = from[r->first];                                                       \
-        } else {                                                                      \
-          memcpy(to, from + r->first, (size_t)r->n * sizeof(type));                   \
-        }                                                                             \
-      }                                                                               \
-      break;                                                                          \
-    }                                                                                 \
-    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                      \
-      for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];          \
-      break;                                                                          \
-    }                                                                                 \
-    for (int64_t j = low; j < high; j++) {                                            \
-      uint64_t at = (uint64_t)index[j * i_step] - 1;                                  \
-      beyond |= at | (entries - 1 - at);                                              \
-      to[j - low] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];       \
-    }                                                                                 \
-    break;                                                                            \
+#define CASE(type)                                                                      \
+  case sizeof(type): {                                                                  \
+    const type *from = (const type *)x;                                                 \
+    type *to = (type *)out;                                                             \
+    if (g->runs && high - low == g->width) {                                            \
+      for (const index_run *r = g->runs; to < (type *)out + g->width; to += r++->n) {   \
+        if (r->n == 1) {                                                                \
+          *to = from[r->first];                                                         \
+        } else {                                                                        \
+          memcpy(to, from + r->first, (size_t)r->n * sizeof(type));                     \
+        }                                                                               \
+      }                                                                                 \
+      break;                                                                            \
+    }                                                                                   \
+    if (g->checked && x_step == 0 && i_step == 1 && step == 1) {                        \
+      for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];            \
+      break;                                                                            \
+    }                                                                                   \
+    if (x_step == 0 && i_step == 1 && step == 1) { /* checked in vectors, then taken */ \
+      _Pragma("omp simd reduction(| : beyond)") for (int64_t j = low; j < high; j++) {  \
+        uint64_t at = (uint64_t)index[j] - 1;                                           \
+        beyond |= at | (entries - 1 - at);                                              \
+      }                                                                                 \
+      if (beyond >> 63) break;                                                          \
+      for (int64_t j = low; j < high; j++) to[j - low] = from[index[j] - 1];            \
+      break;                                                                            \
+    }                                                                                   \
+    for (int64_t j = low; j < high; j++) {                                              \
+      uint64_t at = (uint64_t)index[j * i_step] - 1;                                    \
+      beyond |= at | (entries - 1 - at);                                                \
+      to[j - low] = from[j * x_step + (int64_t)(at < entries ? at : 0) * step];         \
+    }                                                                                   \
+    break;                                                                              \
   }
   switch (g->item) {
     CASE(uint8_t)
@@ -109,6 +118,15 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
   return beyond;
 }
 
+/* Entries of the next row, towards the cache: indices reach them in no order that hardware could guess. */
+static void fetch_row(const gathering *g, int64_t row) {
+  enum { LINE = 64, MAX_BYTES = 16384 };
+  const int64_t bytes = g->entries * (int64_t)g->item;
+  if (g->x_step != 0 || g->step != 1 || bytes > MAX_BYTES || row >= lm_dims_count(&g->rows)) return;
+  const char *x = g->x + lm_dims_at(&g->rows, OF_X, row) * (int64_t)g->item;
+  for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(x + at);
+}
+
 /* Some elements of the result. */
 static void gather_elements(void *ctx, int64_t begin, int64_t end) {
   gathering *g = ctx;
@@ -121,6 +139,7 @@ static void gather_elements(void *ctx, int64_t begin, int64_t end) {
   for (int64_t p = begin; p < end;) {
     int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
     if (g->streams && !entry && high - low > max_chunk) high = low + max_chunk;
+    if (low == 0) fetch_row(g, row + 1);
     beyond |= gather_row(g, row, low, high, &w, tile);
     p = row * width + high;
   }
