@@ -1,7 +1,7 @@
 /* Sorting and selecting along a dim: topk, which sort is too, kthvalue, the medians; and searching sorted rows.
  *
- * Elements are compared by keys (isa/sort.h), of equal ones the earlier is the smaller. Lines that are wanted whole are
- * sorted digit by digit; of the best few those are collected that are better than the worst so far. */
+ * Elements are compared by keys (isa/sort.h), of equal ones the earlier is the smaller. Whole lines are sorted
+ * digit by digit; of the best few those are collected that are better than the worst so far. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -10,8 +10,7 @@
 #include "base/message.h"
 #include "merged_dims.h"
 
-/* More than 2^10 places to write to are more than the nearest two levels of address translation hold: a pass then takes
- * twice as long. */
+/* A pass that writes to more than 2^10 regions takes twice as long: address translation holds no more pages near by. */
 enum { DIGIT_BITS = 10, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13, INSERTED_BELOW = 64 };
 enum { MEDIAN = 0, NAN_MEDIAN = -1 };     /* for k */
 enum { SORT_WORK = 12, SELECT_WORK = 2 }; /* nanoseconds an element, about */
