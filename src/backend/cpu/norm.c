@@ -521,8 +521,10 @@ static rows_job rows_job_of(const void *args, lm_tensor *const *out, lm_dtype dt
                     .acc_width = lm_dtype_size(acc_dtype(dtype))};
 }
 
-static void open_rows_output(output *o, const rows_job *j, int64_t from) {
-  open_output(o, j->out[0]->data + (size_t)(from * j->d) * j->width, j->out[0]->dtype, j->d, lm_nbytes(j->out[0]),
+/* together: rows that are best made at a time. */
+static void open_rows_output(output *o, const rows_job *j, int64_t from, int together) {
+  int64_t unit = j->d * together * (int64_t)j->width <= TILE ? j->d * together : j->d;
+  open_output(o, j->out[0]->data + (size_t)(from * j->d) * j->width, j->out[0]->dtype, unit, lm_nbytes(j->out[0]),
               true);
 }
 
@@ -531,7 +533,7 @@ static void normalize_rows(void *ctx, int64_t from, int64_t to) {
   const lm_row_norm_args *a = j->args;
   int64_t part;
   output o;
-  open_rows_output(&o, j, from);
+  open_rows_output(&o, j, from, 1);
   for (int64_t r = from; r < to; r += part / j->d) {
     const char *x = a->x->data + (size_t)(r * j->d) * j->width;
     char *rstd = j->out[2]->data + (size_t)r * j->acc_width;
@@ -568,25 +570,31 @@ lm_status lm_cpu_row_norm(const void *args, lm_tensor *const *out) {
 }
 
 static void back_parts(void *ctx, int64_t first, int64_t last) {
+  enum { SUMMED = 64 }; /* rows: few enough for float sums of them to be exact to a few ulp */
   const rows_job *j = ctx;
   const lm_row_norm_backward_args *a = j->args;
   const int64_t d = j->d;
+  const struct lm_norm_loops *all = LM_ISA_PICK(lm_norm_loops);
   for (int64_t p = first; p < last; p++) {
-    int64_t from = j->rows * p / j->parts, to = j->rows * (p + 1) / j->parts, some;
-    double *dweight = j->part + p * 2 * j->sums, *work = dweight + j->sums;
-    memset(dweight, 0, (size_t)j->sums * sizeof *dweight);
+    int64_t from = j->rows * p / j->parts, to = j->rows * (p + 1) / j->parts, some, summed = 0;
+    double *sums = j->part + p * 2 * j->sums, *work = sums + j->sums;
+    memset(sums, 0, 2 * (size_t)j->sums * sizeof *sums);
     output o;
-    open_rows_output(&o, j, from);
+    open_rows_output(&o, j, from, 2);
     for (int64_t r = from; r < to; r += some / d) {
       size_t at = (size_t)(r * d) * j->width, stat = (size_t)r * j->acc_width;
       const char *g = a->grad->data + at, *x = a->x->data + at, *rstd = j->rstd + stat;
-      void *made_at = scratch_in(&o, (to - r) * d, &some);
+      void *made_at = scratch_in(&o, lm_min(to - r, SUMMED - summed) * d, &some);
       if (j->mean) {
-        j->loops->layer_back(g, x, made_at, some / d, d, j->weight, j->mean + stat, rstd, dweight, dweight + d, work);
+        j->loops->layer_back(g, x, made_at, some / d, d, j->weight, j->mean + stat, rstd, work);
       } else {
-        j->loops->rms_back(g, x, made_at, some / d, d, j->weight, rstd, dweight, work);
+        j->loops->rms_back(g, x, made_at, some / d, d, j->weight, rstd, work);
       }
       made(&o, some);
+      summed += some / d;
+      if (summed < SUMMED && r + some / d < to) continue;
+      all->flush(sums, work, j->sums, j->acc_width == sizeof(double));
+      summed = 0;
     }
     lm_nontemporal_close(&o.w);
   }

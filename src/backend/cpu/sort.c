@@ -1,17 +1,17 @@
 /* Sorting and selecting along a dim: topk, which sort is too, kthvalue, the medians; and searching sorted rows.
  *
- * Elements are compared by keys (isa/sort.h), of equal ones the earlier is the smaller. Lines that are wanted whole are
- * sorted digit by digit; of the best few those are collected that are better than the worst so far. */
+ * Elements are compared by keys (isa/sort.h), of equal ones the earlier is the smaller. Whole lines are sorted
+ * digit by digit; of the best few those are collected that are better than the worst so far. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
 #include "backend/cpu/isa/sort.h"
 #include "base/message.h"
+#include "device/alloc.h"
 #include "merged_dims.h"
 
-/* More than 2^10 places to write to are more than the nearest two levels of address translation hold: a pass then takes
- * twice as long. */
+/* A pass that writes to more than 2^10 regions takes twice as long: address translation holds no more pages near by. */
 enum { DIGIT_BITS = 10, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13, INSERTED_BELOW = 64 };
 enum { MEDIAN = 0, NAN_MEDIAN = -1 };     /* for k */
 enum { SORT_WORK = 12, SELECT_WORK = 2 }; /* nanoseconds an element, about */
@@ -20,6 +20,7 @@ enum { SORT_WORK = 12, SELECT_WORK = 2 }; /* nanoseconds an element, about */
 
 typedef struct line_job {
   const struct lm_sort_loops *loops;
+  lm_device device;
   lm_dtype dtype;
   bool wide, floating;
   uint64_t flip, zero_key, nan_key; /* the keys of floats' zeros and of NaN */
@@ -37,6 +38,7 @@ static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest,
   bool wide = lm_sort_is_wide(dtype);
   const uint64_t all = wide ? UINT64_MAX : UINT32_MAX, flip = largest ? all : 0;
   line_job job = {.loops = LM_ISA_PICK(lm_sort_loops),
+                  .device = x->device,
                   .dtype = dtype,
                   .wide = wide,
                   .floating = lm_dtype_is_float(dtype),
@@ -152,12 +154,13 @@ typedef struct lines_job {
   way how;
   int shares; /* of a line that is sorted: 1 where threads have lines of their own */
   size_t bytes;
+  char *memory; /* of an only line: pages that are kept from call to call */
 } lines_job;
 
 static void run_some_lines(void *ctx, int64_t first, int64_t last) {
   const lines_job *j = ctx;
   const line_job *job = j->job;
-  char *mine = lm_scratch();
+  char *mine = j->memory ? j->memory : lm_scratch();
   for (int64_t i = first; i < last; i++) {
     const char *line = line_at(job, i);
     int64_t to = lm_dims_at(&job->lines, 1, i);
@@ -179,10 +182,17 @@ static lm_status run_lines(const line_job *job, way how) {
   }
   int threads = lm_threads_for(work);
   bool within = how == SORT && job->count < threads && n >= FEW_DIGITS_BELOW; /* several threads a line */
-  lines_job lines = {job, how, within ? threads : 1, 0};
+  lines_job lines = {.job = job, .how = how, .shares = within ? threads : 1};
   lines.bytes = (size_t)lm_round_up(words * (job->wide ? 8 : 4), 64);
   size_t counts = how == SELECT ? 0 : sizeof(int64_t) * (size_t)lines.shares << DIGIT_BITS;
-  return lm_parallel(job->count, within ? 0 : work, lines.bytes + counts, run_some_lines, &lines);
+  const size_t bytes = lines.bytes + counts;
+  if (job->count > 1) return lm_parallel(job->count, within ? 0 : work, bytes, run_some_lines, &lines);
+  void *memory;
+  NEED(lm_device_alloc(job->device, bytes, &memory));
+  lines.memory = memory;
+  run_some_lines(&lines, 0, job->count);
+  lm_device_free(job->device, memory, bytes);
+  return LM_OK;
 }
 
 lm_status lm_cpu_topk(const void *args, lm_tensor *const *out) {

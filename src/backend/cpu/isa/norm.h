@@ -42,17 +42,19 @@ typedef struct lm_norm_loops_of {
    * weight, bias: ACC [d]. */
   void (*layer)(const void *x, void *y, int64_t rows, int64_t d, const void *weight, const void *bias, double eps,
                 void *mean, void *rstd);
-  /* Its gradient; adds to dweight and dbias. work: ACC [2 * d]. */
+  /* Its gradient; adds to the sums of dweight and dbias, work: ACC [2 * d]. */
   void (*layer_back)(const void *g, const void *x, void *dx, int64_t rows, int64_t d, const void *weight,
-                     const void *mean, const void *rstd, double *dweight, double *dbias, void *work);
+                     const void *mean, const void *rstd, void *work);
   /* By the root of the mean square alone: y = x * rstd * weight. */
   void (*rms)(const void *x, void *y, int64_t rows, int64_t d, const void *weight, double eps, void *rstd);
-  /* Its gradient; adds to dweight. work: ACC [d]. */
+  /* Its gradient; adds to the sum of dweight, work: ACC [d]. */
   void (*rms_back)(const void *g, const void *x, void *dx, int64_t rows, int64_t d, const void *weight,
-                   const void *rstd, double *dweight, void *work);
+                   const void *rstd, void *work);
 } lm_norm_loops_of;
 
 struct lm_norm_loops {
   lm_norm_loops_of of[LM_DTYPE_COUNT]; /* floating dtypes alone */
+  /* Adds n sums, double if `wide` or else float, to others, and begins them again. */
+  void (*flush)(double *sums, void *work, int64_t n, bool wide);
 };
 LM_ISA_DECLARE(struct lm_norm_loops, lm_norm_loops);

@@ -2,7 +2,7 @@
 
 #include "backend/cpu/isa/functions.h"
 
-/* Lanes of a register, and shuffles that move them up by so many; what comes in below is of the first operand. */
+/* Lanes of a register, and shuffles that move them up by 1, 2 or 4 lanes; the first operand fills the rest. */
 #if defined(__AVX512F__)
 enum { LANES = 8 };
 #define UP_1 0, 8, 9, 10, 11, 12, 13, 14
