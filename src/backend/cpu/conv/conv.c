@@ -83,8 +83,9 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   lm_tensor *result = c->t[made];
   lm_conv_job job = {.pass = c->pass, .shape = c->shape, .dtype = dtype, .device = result->device};
   /* Planes are read as they lie where that is possible. */
-  job.x_planar = made != 0 && !c->bias && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
-  job.x_planar = job.x_planar && lm_product_takes(&job);
+  const bool planar = made != 0 && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
+  job.x_planar = planar;
+  job.x_planar = planar && (lm_depthwise_takes(&job) || (!c->bias && lm_product_takes(&job)));
   for (int i = 0; i < 3; i++) {
     lm_format format = i == 1 || (i == 0 && job.x_planar) ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
     if (i != made)

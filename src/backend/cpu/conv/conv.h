@@ -11,7 +11,7 @@ typedef struct lm_conv_job {
   lm_device device; /* whose allocator returns scratch memory */
   void *x, *w, *y;  /* the one that `pass` computes is written, the others are read */
   const void *bias; /* [k] or NULL; forward only */
-  bool x_planar;    /* x is [n, c, h, w] in memory, of which lm_product_takes decides */
+  bool x_planar;    /* x is [n, c, h, w] in memory, which products and depthwise convolutions read as it lies */
 } lm_conv_job;
 
 /* winograd.c: float32, 3 x 3 kernels, stride 1. */

@@ -107,12 +107,13 @@ static void place_results(const plan *p, int64_t first, int64_t last, int64_t sk
   }
 }
 
-/* What the n rows from `row` on read, about, if images are read in their order. */
+/* What the n rows from `row` on read, about: nothing where a stride skips lines. */
 static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *bytes) {
   const int64_t rows = rows_of(p), all = p->job->shape.n * p->from.h * p->from.w;
   const int64_t pixel = p->from.c * p->size, last = lm_min(row + n, rows);
   const double pixels = (double)all / (double)rows;
-  *bytes = (int64_t)((double)(last - row) * pixels) * pixel;
+  const bool skips = p->job->pass != LM_CONV_INPUT && p->job->shape.kh < p->job->shape.stride[0];
+  *bytes = skips ? 0 : (int64_t)((double)(last - row) * pixels) * pixel;
   return p->from.data + (int64_t)((double)row * pixels) * pixel;
 }
 
