@@ -61,7 +61,7 @@ variable "LM_CPU_LEVEL" {
   default = "the CPU's", doctor_warning = {nil, "note", "kernels for an older CPU may be in use"},
 }
 variable "LM_CONV" {
-  help = "The algorithm of convolutions on the CPU", one_of = {"auto", "direct", "winograd"}, default = "auto",
+  help = "The algorithm of convolutions on the CPU", one_of = {"auto", "direct", "winograd", "onednn"}, default = "auto",
 }
 variable "LM_CUDA_VIRTUAL" {
   help = "The number of virtual devices of each GPU, to test programs for several GPUs", default = "1",

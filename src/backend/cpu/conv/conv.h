@@ -16,7 +16,7 @@ typedef struct lm_conv_job {
 
 /* winograd.c: float32, 3 x 3 kernels, stride 1. */
 bool lm_wino_is_supported(const lm_conv_job *job);
-/* Worth it: faster than oneDNN's direct convolution. */
+/* Worth it: faster than direct convolution. */
 bool lm_wino_is_faster(const lm_conv_job *job);
 lm_status lm_wino_conv(const lm_conv_job *job);
 
