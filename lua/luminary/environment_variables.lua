@@ -60,6 +60,10 @@ variable "LM_CPU_LEVEL" {
   help = "The highest instruction set of kernels: 0 any x86-64, 1 AVX2, 2 AVX-512", one_of = {"0", "1", "2"},
   default = "the CPU's", doctor_warning = {nil, "note", "kernels for an older CPU may be in use"},
 }
+variable "LM_CACHE_BYTES" {
+  help = "The bytes of the last-level cache; results above an eighth go past it to memory",
+  default = "the system's",
+}
 variable "LM_CONV" {
   help = "The algorithm of convolutions on the CPU", one_of = {"auto", "direct", "winograd", "onednn"}, default = "auto",
 }

@@ -222,17 +222,17 @@ function fft.ihfft2(x, s, dim, norm) return conjugated(real_lines("ihfft2", x, s
 function fft.ihfftn(x, s, dim, norm) return conjugated(real_lines("ihfftn", x, s, dim, norm, nil, true)) end
 
 --- Returns the sample frequencies of lm.fft.fft.
-fft.fftfreq = signature.of("fftfreq(n: count, d: any? = (1), dtype: any?, device: any?)", function(n, d, dtype, device)
+fft.fftfreq = signature.of("fftfreq(n: count, d = 1, dtype: any?, device: any?)", function(n, d, dtype, device)
   local half, like = math.floor((n - 1) / 2), {dtype = dtype or core.get_default_dtype(), device = device}
   local frequencies = ops.cat {ops.arange(0, half + 1, 1, like), ops.arange(half + 1 - n, 0, 1, like)}
-  return frequencies * (1 / (n * (d or 1)))
+  return frequencies * (1 / (n * d))
 end)
 
 --- Returns the sample frequencies of lm.fft.rfft.
-fft.rfftfreq = signature.of([[rfftfreq(n: count, d: any? = (1), dtype: any?,
+fft.rfftfreq = signature.of([[rfftfreq(n: count, d = 1, dtype: any?,
   device: any?)]], function(n, d, dtype, device)
   local like = {dtype = dtype or core.get_default_dtype(), device = device}
-  return ops.arange(0, math.floor(n / 2) + 1, 1, like) * (1 / (n * (d or 1)))
+  return ops.arange(0, math.floor(n / 2) + 1, 1, like) * (1 / (n * d))
 end)
 
 -- Rolls x along dims by by(n) entries, where n is the size of the dim.

@@ -43,6 +43,7 @@ local function matrix_norm(who, x, ord, dim, keepdim)
   if columns < 0 then columns = x.ndim + 1 + columns end
   if rows == columns then fail("%s: dim must be two different dims, got dim %d twice", who, rows) end
   if not core.is_floating_point(x) then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
+  if type(ord) == "cdata" then ord = tonumber(ord) end -- an int64
   if ord == "fro" then return ops.norm(x, 2, {rows, columns}, {keepdim = keepdim}) end
   if ord == "nuc" or ord == 2 or ord == -2 then
     local others = {}
@@ -180,10 +181,7 @@ end)
 
 --- Solves tensordot(A, X, X.ndim) = B.
 linalg.tensorsolve = signature.of("tensorsolve(A: tensor, B: tensor, dims: any?)", function(A, B, dims)
-  if type(dims) == "number" then dims = {dims} end
-  if dims ~= nil and not options.is_plain(dims) then
-    options.must_be("tensorsolve", "dims", "a list of numbers", dims)
-  end
+  dims = dims and arg("tensorsolve", "dims", dims, "integers")
   local last, order = {}, {}
   for _, d in ipairs(dims or {}) do last[d < 0 and A.ndim + 1 + d or d] = true end
   for d = 1, A.ndim do

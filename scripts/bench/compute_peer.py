@@ -1,4 +1,6 @@
-"""The PyTorch side of scripts/bench: answers each line "name" with "variant seconds ..."."""
+"""The PyTorch side of scripts/bench: answers each line "name" with "variant seconds ...", and once with "flops N", the
+operations of products, convolutions and attention in a step."""
+import os
 import sys
 import subprocess
 import tempfile
@@ -7,11 +9,15 @@ import time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 torch.set_num_threads(int(sys.argv[1]))
-ROUNDS = {"mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
+ROUNDS = {"mlp1": 400, "mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
           "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1, "vgg11": 1, "mobilenet": 1, "transformer256": 2, "transformer256_dropout": 2,
           "attention4096": 1, "attention4096_causal": 1, "attention4096_dropout": 1}
+
+
+COMPILE = os.environ.get("LUMINARY_BENCH_COMPILE") == "1"
 
 
 class Block(nn.Module):
@@ -119,8 +125,8 @@ def model(name):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
-def training(name, batch, channels_last, device="cpu", autocast=False):
-    """A function that does one step of SGD with momentum. autocast: to bfloat16."""
+def training(name, batch, channels_last, device="cpu", autocast=False, compiled=False):
+    """A function that does one step of SGD with momentum. autocast: to bfloat16. compiled: by torch.compile."""
     net = model(name).to(device)
     large = name in ("resnet50", "vgg11", "mobilenet")
     x = torch.rand(batch, *((3, 224, 224) if large else (1, 28, 28)), device=device)
@@ -128,6 +134,8 @@ def training(name, batch, channels_last, device="cpu", autocast=False):
     if channels_last:
         net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, fused=True)
+    if compiled:
+        net = torch.compile(net)
 
     def step():
         with torch.autocast(device, torch.bfloat16, enabled=autocast):
@@ -159,9 +167,11 @@ def steps(kind):
     return variants
 
 
-def sequences(net, batch, length):
+def sequences(net, batch, length, compiled=False):
     """A step of a layer over sequences [N, L, 256]."""
     x, opt = torch.randn(batch, length, 256), torch.optim.SGD(net.parameters(), lr=0.01, fused=True)
+    if compiled:
+        net = torch.compile(net)
 
     def step():
         y = net(x)
@@ -172,9 +182,9 @@ def sequences(net, batch, length):
     return step
 
 
-def transformer(dropout):
+def transformer(dropout, compiled=False):
     layer = nn.TransformerEncoderLayer(256, 4, dim_feedforward=1024, dropout=dropout, batch_first=True)
-    return sequences(nn.TransformerEncoder(layer, 6), 16, 128)
+    return sequences(nn.TransformerEncoder(layer, 6), 16, 128, compiled)
 
 
 def attention(**options):
@@ -218,10 +228,16 @@ def build(name):
     if name.split("_")[0] in ("fwd", "in", "wt"):
         return {"default": convolution(name, False), "channels_last": convolution(name, True)}
     if name in SEQUENCES:
-        return {"eager": SEQUENCES[name]()}
+        variants = {"eager": SEQUENCES[name]()}
+        if COMPILE and name.startswith("transformer"):
+            variants["compiled"] = transformer(0.1 if name.endswith("dropout") else 0, True)
+        return variants
     if name in ("resnet50", "vgg11", "mobilenet"):
         batch = 16 if name == "vgg11" else 8
-        return {"default": training(name, batch, False), "channels_last": training(name, batch, True)}
+        variants = {"default": training(name, batch, False), "channels_last": training(name, batch, True)}
+        if COMPILE:
+            variants["compiled"] = training(name, batch, True, compiled=True)
+        return variants
     if name == "sgd":
         return {"fused": optimizer(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=True))}
     if name == "adam":
@@ -236,6 +252,8 @@ def build(name):
     variants = {"default": training(net, batch, False, autocast=bool(low))}
     if net != "mlp":
         variants["channels_last"] = training(net, batch, True, autocast=bool(low))
+    if COMPILE:
+        variants["compiled"] = training(net, batch, net != "mlp", autocast=bool(low), compiled=True)
     return variants
 
 
@@ -279,7 +297,6 @@ def data_epoch():
 def fashion():
     """torchvision's FashionMNIST with its ToTensor and Normalize; without torchvision, what these do."""
     import gzip
-    import os
     import numpy
     folder = "/usr/share/datasets/fashion-mnist/"
 
@@ -314,7 +331,6 @@ def fashion():
 
 def photographs():
     """torchvision's ImageFolder, as its reference scripts train on it."""
-    import os
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
     return ImageFolder(os.environ["LUMINARY_BENCH_IMAGES"], transforms.Compose([
@@ -362,9 +378,14 @@ def main():
             if name not in cache:
                 cache.clear()
                 cache[name] = build(name)
+                with FlopCounterMode(display=False) as counter:
+                    next(iter(cache[name].values()))()
                 for f in cache[name].values():
                     timed(f, 3)
+                flops = counter.get_total_flops()
             answer = {variant: timed(f, ROUNDS.get(name, 10)) for variant, f in cache[name].items()}
+            if flops:
+                answer["flops"] = flops
         print(" ".join(f"{variant} {seconds:.9f}" for variant, seconds in answer.items()), flush=True)
 
 

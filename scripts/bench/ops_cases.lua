@@ -52,12 +52,15 @@ cases.inputs = {
   x256 = {"normal", 8, 256, 56, 56}, x128 = {"normal", 8, 128, 28, 28}, stem = {"normal", 8, 3, 224, 224},
   k33 = {"normal", 64, 64, 3, 3}, k11 = {"normal", 64, 256, 1, 1}, k11b = {"normal", 256, 64, 1, 1}, k55 = {"normal", 64, 64, 5, 5},
   k33d = {"normal", 128, 128, 3, 3}, k77 = {"normal", 64, 3, 7, 7}, kd = {"normal", 256, 1, 3, 3}, kt = {"normal", 128, 64, 2, 2},
+  heads = {"normal", 8, 8, 256, 64}, scores = {"normal", 100, 16, 50}, letters = {"index 49", 16, 20},
   spd1024 = {"spd", 1024, 1024}, rhs1024 = {"normal", 1024, 64}, tokens = {"normal", 2048, 768}, k768 = {"normal", 768},
 }
 
 -- Inputs made of others.
 local LAST = '%s:contiguous({memory_format = "channels_last"})|%s.contiguous(memory_format=torch.channels_last)'
 cases.derived = {
+  spans = 'lm.full({16}, 100, {dtype = "int64"})|torch.full((16,), 100)',
+  spells = 'lm.full({16}, 20, {dtype = "int64"})|torch.full((16,), 20)',
   bags = 'lm.arange(1, 10001, 10, {dtype = "int64"})|torch.arange(0, 10000, 10)',
   d256 = "a256:double()|a256.double()", d512 = "a512:double()|a512.double()",
   h512 = "a512:bfloat16()|a512.bfloat16()", h1024 = "a1024:bfloat16()|a1024.bfloat16()", htokens = "tokens:bfloat16()|tokens.bfloat16()",
@@ -69,6 +72,56 @@ cases.derived = {
 
 cases.list = [[
 # elementwise
+grad u: u:abs()
+grad u: u:ceil()
+grad u: u:cos()
+grad u: u:deg2rad()
+grad u: u:erf()
+grad u: u:exp()
+grad u: u:expm1()
+grad u: u:floor()
+grad u: u:log()
+grad u: u:log1p()
+grad u: u:neg()
+grad u: u:rad2deg()
+grad u: u:reciprocal()
+grad u: u:round()
+grad u: u:rsqrt()
+grad u: u:sigmoid()
+grad u: u:sign()
+grad u: u:sin()
+grad u: u:sinc()
+grad u: u:sqrt()
+grad u: u:square()
+grad u: u:tanh()
+grad u: u:trunc()
+grad u: u:polygamma(1)|torch.polygamma(1, u)
+grad u: u:round(2)|u.round(decimals=2)
+grad u v: u - v
+grad u v: u * v
+grad u v: u / v
+grad u v: u ^ v|u ** v
+grad u: u ^ 3|u ** 3
+grad u v: u:maximum(v)
+grad u v: u:minimum(v)
+grad u v: u:fmax(v)
+grad u v: u:fmin(v)
+grad u v: u:logaddexp2(v)
+u:ldexp(small)
+u:ge(v)
+u:gt(v)
+u:le(v)
+u:ne(v)
+u:isnan()
+u:isneginf()
+u:isposinf()
+u:signbit()
+grad u: u:clamp(0.2, 0.8)
+grad u v w: u:clamp(v, w)
+grad u: 2 - u
+u:fill_(0.5)
+w:copy_(v)
+m:zero_()
 grad u: u:log2()
 grad u: u:log10()
 grad u: u:tan()
@@ -108,6 +161,11 @@ grad u: u + row
 grad u: u * column
 grad u: u / column
 # whole numbers
+i:gcd(j)
+i:lcm(j)
+b:logical_not()
+b:logical_or(h)
+b:logical_xor(h)
 i + j
 i * j
 i:bitwise_and(j)
@@ -132,6 +190,17 @@ u8:bitwise_xor(v8)
 u8:float()
 b:logical_and(h)
 # activations
+grad n: F.relu(n)
+grad n: F.relu6(n)
+grad n: F.leaky_relu(n)
+grad n: F.silu(n)
+grad n: F.gelu(n)
+grad n: F.gelu(n, {approximate = "tanh"})
+grad n: F.softplus(n)
+grad n: F.logsigmoid(n)
+grad n: F.softmax(n, {dim = -1})
+grad n: F.log_softmax(n, {dim = -1})
+F.dropout(n, 0.1)
 grad n: F.elu(n)
 grad n: F.selu(n)
 grad n: F.celu(n)
@@ -149,6 +218,22 @@ grad n: F.softshrink(n)
 grad n: F.tanhshrink(n)
 grad n: F.threshold(n, 0.1, 0)
 # reductions
+grad u: u:sum()
+grad u: u:sum(-1)
+grad u: u:sum(1)|u.sum(0)
+grad u: u:mean(-1)
+grad u: u:amin(-1)
+u:argmin(-1)
+grad u: u:max(-1)|u.max(-1)[0]
+grad u: u:min(-1)|u.min(-1)[0]
+grad u: u:std(-1)
+grad u: u:logsumexp(-1)
+grad u: u:cummin(-1)
+grad u: u:median()
+grad u: u:nanmedian()
+grad u: u:msort()
+b:nonzero()
+F.one_hot(labels - 1, 1000)|F.one_hot(labels, 1000)
 grad u: u:prod(-1)
 b:any()
 b:all()
@@ -182,6 +267,11 @@ grad u: u:sort(-2)
 i:sort(-1)
 u:argsort(-1)
 # products
+grad u v: u:mm(v)
+grad u v: u:addmm(v, v)
+grad batch: batch[1]:addbmm(batch, batch2)|batch[0].addbmm(batch, batch2)
+grad batch batch2: batch:bmm(batch2)
+grad heads: F.scaled_dot_product_attention(heads, heads, heads)
 grad u vec: u:mv(vec)
 grad long: long:dot(long)
 grad vec row: vec:outer(row)
@@ -198,6 +288,13 @@ grad points: lm.cdist(points, points2, 1)
 grad few: F.pdist(few)
 grad u: u:trace()
 # linalg
+lm.linalg.eigvalsh(s256)
+lm.linalg.svdvals(s256)
+grad s512: lm.linalg.lu_factor(s512)
+grad s512 rhs: lm.linalg.solve_triangular(s512, rhs, {upper = true})
+grad s512: lm.logdet(s512)
+grad s512: lm.cholesky_inverse(s512)
+grad rhs s512: lm.cholesky_solve(rhs, s512)
 grad u: lm.linalg.norm(u)
 grad u: lm.linalg.vector_norm(u, 3)
 grad s512: lm.linalg.inv(s512)
@@ -307,6 +404,10 @@ grad audio: lm.stft(audio, 512, {hop_length = 128, window = hann})|torch.view_as
 grad spec: lm.istft(spec, 512, {hop_length = 128, window = hann})|torch.istft(torch.view_as_complex(spec), 512, 128, window=hann)
 lm.hann_window(100000)
 # losses
+grad u: F.mse_loss(u, v)
+grad u: F.nll_loss(u, labels)
+grad n: F.cross_entropy(n, labels)
+grad scores: F.ctc_loss(scores, letters + 1, spans, spells)
 grad u: F.l1_loss(u, v)
 grad u: F.smooth_l1_loss(u, v)
 grad u: F.huber_loss(u, v)
@@ -323,6 +424,12 @@ grad u: F.multi_margin_loss(u, labels)
 grad n: F.multilabel_soft_margin_loss(n, hot)
 grad n: F.soft_margin_loss(n, pm)
 # draws
+lm.randint(0, 100, {1000, 1000})|torch.randint(0, 100, (1000, 1000))
+lm.randperm(1000000)
+n:geometric_(0.5)
+n:log_normal_()
+n:cauchy_()
+F.dropout(n, 0.5)
 u:bernoulli()
 lm.normal(n, u)
 lm.poisson(u)
@@ -332,6 +439,25 @@ n:uniform_()
 n:random_(0, 100)
 lm.randn(2048, 2048)
 lm.rand(2048, 2048)
+# made
+lm.arange(1000000)
+lm.eye(1000)
+lm.full({1000, 1000}, 2)|torch.full((1000, 1000), 2.0)
+lm.linspace(0, 1, 1000000)
+lm.ones(1000, 1000)
+lm.zeros(1000, 1000)
+lm.empty(1000, 1000)
+# views
+u:t()
+u:view(-1)
+u:reshape(500, 2000)
+u:unsqueeze(1)|u.unsqueeze(0)
+u:select(1, 5)|u.select(0, 5)
+u:narrow(1, 3, 9)|u.narrow(0, 2, 9)
+u[5]|u[4]
+row:expand(1000, 1000)
+u:detach()
+u:as_strided({9, 9}, {2, 3})
 # memory
 big:clone()
 big:t():contiguous()
@@ -501,14 +627,28 @@ function cases.has_rows(name)
   return #spec == 3 and spec[2] == 1000 and (spec[3] == 1000 or spec[3] == 1)
 end
 
-function cases.input(lm, name, device, rows)
-  local spec, size, on = cases.inputs[name], {}, { device = device or "cpu" }
-  for k = 2, #spec do size[k - 1] = spec[k] end
-  if rows and cases.has_rows(name) then size[1] = rows end
-  local kind, high = spec[1]:match "^(%S+) ?(%d*)$"
-  if rows and high ~= "" and cases.has_rows(name) then -- within a dim, or within all of [rows, 1000]
-    high = math.min(high, tonumber(high) > 1000 and 1000 * rows or rows)
+--- What an input is made of, with `rows` instead of its own if it has_rows.
+function cases.spec(name, rows)
+  local spec = {unpack(cases.inputs[name])}
+  if not (rows and cases.has_rows(name)) then return spec end
+  spec[2] = rows
+  local high = tonumber(spec[1]:match "^index (%d+)$") -- within a dim, or within all of [rows, 1000]
+  if high then spec[1] = "index " .. math.min(high, high > 1000 and 1000 * rows or rows) end
+  return spec
+end
+
+--- Whether one of an expression's inputs has_rows.
+function cases.uses_rows(expression)
+  for name in expression:gmatch "%f[%w_][%a_][%w_]*" do
+    if cases.inputs[name] and cases.has_rows(name) then return true end
   end
+  return false
+end
+
+function cases.input(lm, name, device, rows)
+  local spec, size, on = cases.spec(name, rows), {}, { device = device or "cpu" }
+  for k = 2, #spec do size[k - 1] = spec[k] end
+  local kind, high = spec[1]:match "^(%S+) ?(%d*)$"
   if makers[kind] then return makers[kind](lm, size, on, high) end
   return lm.randint(1, 101, size, on):to(kind)
 end

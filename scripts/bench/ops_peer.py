@@ -1,11 +1,13 @@
 """The PyTorch side of scripts/bench/ops; answers as ops_worker.lua does. Reads the inputs from lines "name kind size ...",
-then "derived <tab> name <tab> expression", up to an empty line."""
+then "derived <tab> name <tab> expression", up to an empty line. Adds "forward_flops N" and "both_flops N", the operations
+of products, convolutions and attention."""
 import re
 import sys
 import time
 
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 torch.set_num_threads(int(sys.argv[1]))
 WARM_CALLS, WARM_TIME, LEAST_TIME, LEAST_CALLS = 12, 0.4, 0.02, 3
@@ -70,9 +72,16 @@ def least(f):
     return best
 
 
+def flops(what, f):
+    with FlopCounterMode(display=False) as counter:
+        f()
+    return " %s_flops %d" % (what, counter.get_total_flops())
+
+
 def measured(grads, expression):
     code = compile(expression, expression, "eval")
     answer = "forward %.9f" % least(lambda: eval(code, inputs))
+    answer += flops("forward", lambda: eval(code, inputs))
     if not grads:
         return answer
     env = dict(inputs)
@@ -85,7 +94,7 @@ def measured(grads, expression):
         for name in grads.split():
             env[name].grad = None
 
-    return "%s both %.9f" % (answer, least(step))
+    return "%s both %.9f%s" % (answer, least(step), flops("both", step))
 
 
 for line in sys.stdin:

@@ -2,12 +2,13 @@
 -- there are gradients: the least seconds of a call; or with "error WORDS".
 local lm = require "luminary"
 lm.set_num_threads(tonumber(arg[1]))
+local rows = tonumber(arg[2]) -- nil: as ops_cases.lua has them
 local cases = dofile(arg[0]:match("^(.*)/[^/]*$") .. "/ops_cases.lua")
 local warm_calls, warm_time, least_time, least_calls = 12, 0.4, 0.02, 3
 
 local compiled = cases.compile
 local inputs = {lm = lm, F = lm.nn.functional, select = select}
-for name in pairs(cases.inputs) do inputs[name] = cases.input(lm, name) end
+for name in pairs(cases.inputs) do inputs[name] = cases.input(lm, name, nil, rows) end
 for name, expression in pairs(cases.derived) do
   inputs[name] = compiled(expression:match("^[^|]*"), inputs)()
 end

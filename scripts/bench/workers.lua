@@ -37,4 +37,28 @@ function workers.start(command)
   return worker
 end
 
+--- PyTorch's worker, and the same with tcmalloc where the machine has it: a list of {tag, worker}. A tag goes behind
+--- the names of a worker's variants. plain: without tcmalloc.
+function workers.peers(env, command, plain)
+  local peers = {{tag = "", worker = workers.start(env .. command)}}
+  if plain then return peers end
+  local find = io.popen "ldconfig -p | grep -o '/.*libtcmalloc[a-z_]*\\.so\\.[0-9]*' | head -n 1"
+  local tcmalloc = find:read "*l"
+  find:close()
+  if tcmalloc then
+    peers[2] = {tag = "+tcmalloc", worker = workers.start(env .. "LD_PRELOAD=" .. tcmalloc .. " " .. command)}
+  else
+    io.stderr:write "bench: no libtcmalloc here (Debian: libtcmalloc-minimal4); the peer runs without it\n"
+  end
+  return peers
+end
+
+--- A function that appends a row, a table, to a file of JSON lines; without a path it does nothing.
+function workers.report(path)
+  if not path then return function() end end
+  local encode = require "luminary.base.json_encode"
+  local file = assert(io.open(path, "a"))
+  return function(row) file:write(encode(row), "\n") file:flush() end
+end
+
 return workers

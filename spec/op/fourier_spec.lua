@@ -159,6 +159,9 @@ describe("Fourier transforms", function()
     near(lm.tensor { 0, 0.25, -0.5, -0.25 }, fft.fftfreq(4))
     near(lm.tensor { 0, 0.2, 0.4, -0.4, -0.2 }, fft.fftfreq(5), 1e-7)
     near(lm.tensor { 0, 1, 2 }, fft.rfftfreq(4, 0.25))
+    for _, f in ipairs { fft.fftfreq, fft.rfftfreq } do
+      assert.error_matches(function() f(4, coroutine.create(print)) end, "freq: d must be a number, got a thread")
+    end
     local x = lm.arange(5):float()
     assert.same({ 3, 4, 0, 1, 2 }, fft.fftshift(x):totable())
     near(x, fft.ifftshift(fft.fftshift(x)))

@@ -25,13 +25,13 @@ lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
   if (op->has_precheck) TRY(precheck(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
   if (op->kind == LM_COMP) {
-    if (rules->record_as_one && !lm_modes_here.no_grad && lm_record_may(op, rules, args)) {
+    if (rules->record_as_one && lm_record_may(op, rules, args) && !lm_modes_here.no_grad) {
       TRY(under_name(id, lm_record_call(id, args, &is_done, out)));
     }
     return is_done ? LM_OK : under_name(id, lm_compositions[id].made_of(args, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
-  if (!lm_modes_here.no_grad && !rules->none && lm_record_may(op, rules, args))
+  if (!rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad)
     TRY(lm_record_call(id, args, &is_done, out));
   if (is_done) return LM_OK;
   TRY(lm_run_unrecorded(id, args, false, out));

@@ -1,19 +1,34 @@
-/* Lua's collector sees 80 bytes where a tensor holds 80 MB. So calls that make tensors count bytes,
- * and every sixteenth of a budget, but not before 16 MB, drives the collector by a step sized to the Lua heap, such
- * that a whole cycle ends within one budget. (A step takes longer than threads that compute wait awake for more to do:
- * one before each call would cost each call their waking.) Where that takes more than a tenth of the time (a large Lua
- * heap), the budget doubles; where it takes almost none, it shrinks back. On a device of much memory a byte counts
- * for less: even the largest budget is then at most a sixteenth of its memory. */
+/* Lua's collector sees 80 bytes where a tensor holds 80 MB. So calls that make tensors count bytes, and drive the
+ * collector such that a whole cycle ends within one budget. A small heap is collected at once, which takes a tenth of
+ * the time of the same in steps; a large one every sixteenth of the budget, but not before 16 MB, by a step sized to
+ * the heap. (A step takes longer than threads that compute wait awake for more to do: one before each call would cost
+ * each call their waking.) Where collecting takes more than a tenth of the time, the budget doubles; where it takes
+ * almost none, it shrinks back. On a device of much memory a byte counts for less: even the largest budget is then at
+ * most a sixteenth of its memory.
+ *
+ * The memory of results that were collected is used again by the next ones. Within a budget that the caches hold they
+ * are written there, not to memory, which saves more time than collecting a small heap takes. Results that no cache
+ * holds then count for a quarter: of them it saves nothing. */
 #include <time.h>
 
+#include "base/cache_size.h"
 #include "base/mapping_guard.h"
 #include "bind/bind.h"
 #include "device/driver.h"
 #include "device/graph.h"
 
 enum { STEPS = 16 };
-static const size_t least_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;
+static const size_t usual_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;
 static const double most_share = 0.1, least_share = 0.02; /* of the time */
+/* Bytes of results for each byte of heap. Collecting 1 MB of heap takes about 200 us; writing 10 MB to memory takes
+ * that much longer than writing it in a cache. */
+static const size_t worth_of_heap = 10;
+
+/* Of results that the caches hold, beside what those are made of. */
+static size_t cached_budget(void) {
+  size_t half = lm_cache_bytes() / 2;
+  return half < usual_budget ? half : usual_budget;
+}
 
 int lm_gc_step_scale(lm_lua *s, lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
@@ -34,37 +49,50 @@ static double cpu_seconds(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void adapt(lm_lua *s, double now) {
+static void adapt(lm_lua *s, double now, size_t heap) {
   double share = s->cycle_collecting / (now - s->cycle_start + 1e-9);
-  if (share > most_share && s->budget < most_budget) s->budget *= 2;
-  if (share < least_share && s->budget > least_budget) s->budget /= 2;
+  size_t worth = heap * worth_of_heap, cached = cached_budget();
+  if (worth <= cached) {
+    s->budget = worth > cached / 2 ? worth : cached / 2;
+  } else if (s->budget < usual_budget) {
+    s->budget = usual_budget;
+  } else if (share > most_share && s->budget < most_budget) {
+    s->budget *= 2;
+  } else if (share < least_share && s->budget > usual_budget) {
+    s->budget /= 2;
+  }
+  s->uncached = s->budget <= cached ? lm_cached_result_bytes() : SIZE_MAX;
   s->cycle_start = now;
   s->cycle_collecting = 0;
   s->cycle_steps = 0;
 }
 
-static int steps_of(size_t budget) { return budget / STEPS < least_step ? (int)(budget / least_step) : STEPS; }
+static size_t steps_of(size_t budget, bool at_once) {
+  return at_once ? 1 : budget / STEPS < least_step ? budget / least_step : STEPS;
+}
 
 void lm_gc_step(lua_State *L, lm_lua *s) {
   lm_callbacks_drain(L, s->callbacks);
   if (s->kept) lm_let_go_kept(s);
   if (lm_anomaly()) lm_note_anomaly(L);
-  if (s->budget == 0) s->budget = least_budget;
+  if (s->budget == 0) s->budget = usual_budget, s->uncached = SIZE_MAX;
   double before = cpu_seconds();
-  if (s->cycle_steps >= steps_of(s->budget)) adapt(s, before);
-  size_t steps = (size_t)steps_of(s->budget), quantum = s->budget / steps;
-  size_t quanta = s->fresh / quantum; /* one tensor may be worth many */
-  if (quanta > steps) quanta = steps;
-  s->step_at = s->kept || lm_anomaly() ? 0 : quantum; /* 0: each call comes here */
-  if (quanta == 0) return;
-  s->fresh = 0;
-  s->cycle_steps += (int)quanta;
-  /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the
-   * heap of it, and finalizers on top. */
-  int heap = lua_gc(L, LUA_GCCOUNT, 0);
-  int step = (int)((double)heap * 2 * (double)quanta / (double)steps) + 1;
-  lua_gc(L, LUA_GCSTEP, step);
-  s->cycle_collecting += cpu_seconds() - before;
+  int heap = lua_gc(L, LUA_GCCOUNT, 0); /* KB */
+  bool at_once = (size_t)heap << 10 <= 2 * cached_budget() / worth_of_heap;
+  size_t steps = steps_of(s->budget, at_once), quanta = s->fresh / (s->budget / steps);
+  if (quanta > steps) quanta = steps; /* one tensor may be worth many */
+  if (quanta > 0) {
+    s->fresh = 0;
+    s->cycle_steps += (int)quanta;
+    /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the heap of it, and
+     * finalizers on top. */
+    int step = (int)((double)heap * 2 * (double)quanta / (double)steps) + 1;
+    lua_gc(L, at_once ? LUA_GCCOLLECT : LUA_GCSTEP, step);
+    double after = cpu_seconds();
+    s->cycle_collecting += after - before;
+    if (s->cycle_steps >= (int)steps) adapt(s, after, (size_t)lua_gc(L, LUA_GCCOUNT, 0) << 10);
+  }
+  s->step_at = s->kept || lm_anomaly() ? 0 : s->budget / steps_of(s->budget, at_once); /* 0: each call comes here */
 }
 
 static lm_status attempt(lua_State *L, lm_lua *s, lm_retried_call f, void *arg) {

@@ -214,8 +214,6 @@ int luaopen_luminary_core(lua_State *L) {
   lua_newtable(L);                  /* 4: methods */
   lua_newtable(L);                  /* 5: ops */
   lua_newtable(L);                  /* 6: the module */
-  lm_lua *s = lua_touserdata(L, STATE);
-  s->metatable = lua_topointer(L, METATABLE);
   lm_load_int64_cdata(L);
   push_closure(L, lm_bind_protected, 0);
   lm_reg_set(L, &lm_reg_protected);
@@ -229,6 +227,8 @@ int luaopen_luminary_core(lua_State *L) {
   push_closure(L, lm_bind_scope_body, 0);
   push_closure(L, lm_bind_scope, 1);
   lua_setfield(L, MODULE, "scope");
+  push_closure(L, lm_bind_fuse, 0);
+  lua_setfield(L, MODULE, "fuse");
   lua_pushvalue(L, METHODS);
   lua_setfield(L, MODULE, "methods");
   lm_push_getters(L);

@@ -6,13 +6,12 @@
 #include "device/size_classes.h"
 #include "device/stream_core.h"
 
-lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_used *used, lm_age *age) {
+lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_used *used) {
   const lm_driver *driver = lm_driver_of(device);
   uint64_t word = 0;
   *out = NULL;
-  *age = (lm_age){0};
   if (!driver) return lm_fail_no_device("memory", device);
-  if (!lm_is_segmented(driver)) return lm_classes_alloc(driver, device, bytes, out, age);
+  if (!lm_is_segmented(driver)) return lm_classes_alloc(driver, device, bytes, out);
   lm_stream *s = lm_stream_current(device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
   lm_status status = lm_segments_alloc(device, bytes, s, out);
@@ -21,22 +20,21 @@ lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_us
   return status;
 }
 
-void lm_device_free_used(lm_device device, void *p, size_t bytes, uint64_t used, uint64_t last) {
+void lm_device_free_used(lm_device device, void *p, size_t bytes, uint64_t used) {
   if (!p) return;
   if (lm_is_segmented(lm_driver_of(device))) {
     lm_segments_free(device, p, used);
   } else {
-    lm_classes_free(device, p, bytes, last);
+    lm_classes_free(device, p, bytes);
   }
 }
 
 lm_status lm_device_alloc(lm_device device, size_t bytes, void **out) {
   lm_used unused;
-  lm_age age;
-  return lm_device_alloc_used(device, bytes, out, &unused, &age);
+  return lm_device_alloc_used(device, bytes, out, &unused);
 }
 
-void lm_device_free(lm_device device, void *p, size_t bytes) { lm_device_free_used(device, p, bytes, 0, LM_JUST_NOW); }
+void lm_device_free(lm_device device, void *p, size_t bytes) { lm_device_free_used(device, p, bytes, 0); }
 
 static bool has_segments(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);

@@ -13,10 +13,8 @@ LM_API lm_status lm_device_alloc(lm_device device, size_t bytes, void **out);
 LM_API void lm_device_free(lm_device device, void *p, size_t bytes);
 /* The same where streams count: the block may be used by this thread's current stream at once, and *used says so.
  * Given back with what has become of `used`; whoever gets the block next waits for those streams. Never blocks. */
-LM_API lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_used *used, lm_age *age);
-/* last: when it was used last, in bytes handed out as in lm_age, or LM_JUST_NOW. */
-#define LM_JUST_NOW UINT64_MAX
-LM_API void lm_device_free_used(lm_device device, void *p, size_t bytes, uint64_t used, uint64_t last);
+LM_API lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_used *used);
+LM_API void lm_device_free_used(lm_device device, void *p, size_t bytes, uint64_t used);
 
 typedef struct lm_memory_stats {
   size_t allocated, reserved; /* bytes in use; bytes held from the driver */

@@ -38,13 +38,6 @@ LM_API lm_status lm_fail_no_device(const char *op, lm_device device);
 LM_API lm_status lm_device_enter(lm_device device);
 /* One sentence why there is no device of the kind. */
 LM_API const char *lm_device_why_none(int kind);
-/* Of a block of memory, for whoever writes it: how many bytes the device had handed out before, and whether that many
- * were since it was last used that no cache holds it any more. */
-enum { LM_COLD_BYTES = 32 << 20 };
-typedef struct lm_age {
-  uint64_t born;
-  bool cold;
-} lm_age;
 /* Has the plug-in luminary_backend_<name>.so loaded, from LM_BACKEND_PATH or from beside the core, once. */
 LM_API lm_status lm_device_load(const char *name);
 /* The kind whose driver reads the environment variable once, if it has been asked for its devices: too late then to set

@@ -31,16 +31,8 @@ static const size_t slack_bytes = (size_t)256 << 20;
  * the others. */
 enum { OVERSIZE_FROM = 1 << 16, OVERSIZE_CLASSES = 32, MAX_OVERSIZE = 64 };
 
-/* Larger results are written past the caches, and leave in them what is there. */
-enum { PASSING = 3 << 20 };
-
-typedef struct freed {
-  void *at;
-  uint64_t last; /* used, in bytes handed out by then */
-} freed;
-
 typedef struct bin { /* freed blocks of one class, as a stack outside the blocks: they may be on a card */
-  freed *block;
+  void **block;
   uint32_t n, capacity;
 } bin;
 
@@ -54,8 +46,7 @@ typedef struct cache {
   int noversize;
   oversize_block oversize[MAX_OVERSIZE];
   lm_memory_stats stats;
-  uint64_t handed; /* bytes handed out so far */
-  size_t peak;     /* as stats.max_allocated, but never reset */
+  size_t peak; /* as stats.max_allocated, but never reset */
   bin bins[CLASSES];
 } cache;
 
@@ -81,9 +72,8 @@ static int class_of(size_t bytes, size_t *size) {
   return FINE + (exponent - FINE_LOG2) * 8 + eighth;
 }
 
-static void count_in(cache *p, size_t size, lm_age *age) {
+static void count_in(cache *p, size_t size) {
   lm_memory_stats *s = &p->stats;
-  age->born = p->handed += size < PASSING ? size : 0;
   s->allocated += size;
   if (s->allocated > s->max_allocated) s->max_allocated = s->allocated;
   if (s->allocated > p->peak) p->peak = s->allocated;
@@ -99,7 +89,7 @@ static lm_status out_of_memory(const lm_driver *driver, lm_device device, size_t
   return lm_out_of_memory(driver, device, bytes, &stats, 0);
 }
 
-static void *take_cached(cache *p, int class, size_t size, lm_age *age) {
+static void *take_cached(cache *p, int class, size_t size) {
   void *block = NULL;
   pthread_mutex_lock(&p->lock);
   bool oversizes = size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE && p->stats.allocated + size <= p->peak;
@@ -107,10 +97,9 @@ static void *take_cached(cache *p, int class, size_t size, lm_age *age) {
   for (int c = class; c <= last && !block; c++) {
     bin *b = &p->bins[c];
     if (b->n == 0) continue;
-    block = b->block[--b->n].at;
-    age->cold = p->handed - b->block[b->n].last > LM_COLD_BYTES;
+    block = b->block[--b->n];
     if (c != class) p->oversize[p->noversize++] = (oversize_block){block, c};
-    count_in(p, size, age);
+    count_in(p, size);
   }
   pthread_mutex_unlock(&p->lock);
   return block;
@@ -134,13 +123,13 @@ static bool holds_too_much(cache *p, size_t size) {
   return too_much;
 }
 
-lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out, lm_age *age) {
+lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out) {
   if (lm_alloc_must_fail() || bytes > (size_t)1 << LARGEST) return out_of_memory(driver, device, bytes);
   pthread_once(&once, init_caches);
   cache *p = cache_of(device);
   size_t size = bytes;
   int class = CACHING ? class_of(bytes, &size) : 0;
-  if (CACHING && (*out = take_cached(p, class, size, age))) return LM_OK;
+  if (CACHING && (*out = take_cached(p, class, size))) return LM_OK;
 
   if (CACHING && holds_too_much(p, size)) lm_classes_empty_cache(device);
   lm_status status = driver->alloc(lm_device_physical(device), size, out);
@@ -151,7 +140,7 @@ lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t byt
   if (status != LM_OK) return status == LM_E_OOM ? out_of_memory(driver, device, bytes) : status;
   pthread_mutex_lock(&p->lock);
   count_reserved(p, size);
-  count_in(p, size, age);
+  count_in(p, size);
   pthread_mutex_unlock(&p->lock);
   lm_log(LM_LOG_ALLOC, "%s: %zu bytes from the driver for %zu", lm_device_name(device), size, bytes);
   return LM_OK;
@@ -164,10 +153,10 @@ static size_t class_bytes(int class) {
 }
 
 /* False if the bin cannot grow. */
-static bool put_cached(bin *b, freed block) {
+static bool put_cached(bin *b, void *block) {
   if (b->n == b->capacity) {
     uint32_t capacity = b->capacity ? 2 * b->capacity : 8;
-    freed *grown = realloc(b->block, capacity * sizeof *grown);
+    void **grown = realloc(b->block, capacity * sizeof *grown);
     if (!grown) return false;
     b->block = grown;
     b->capacity = capacity;
@@ -176,14 +165,14 @@ static bool put_cached(bin *b, freed block) {
   return true;
 }
 
-void lm_classes_free(lm_device device, void *block, size_t bytes, uint64_t last) {
+void lm_classes_free(lm_device device, void *block, size_t bytes) {
   cache *p = cache_of(device);
   size_t size = bytes;
   int class = CACHING ? class_of(bytes, &size) : 0;
   pthread_mutex_lock(&p->lock);
   p->stats.allocated -= size;
   if (CACHING) size = class_bytes(class = own_class(p, block, class));
-  bool kept = CACHING && put_cached(&p->bins[class], (freed){block, last < p->handed ? last : p->handed});
+  bool kept = CACHING && put_cached(&p->bins[class], block);
   if (!kept) p->stats.reserved -= size;
   pthread_mutex_unlock(&p->lock);
   if (!kept) lm_driver_of(device)->free(lm_device_physical(device), block, size);
@@ -216,7 +205,7 @@ void lm_classes_empty_cache(lm_device device) {
   for (int class = 0; class < CLASSES; class ++) {
     bin *b = &p->bins[class];
     size_t size = class_bytes(class);
-    for (uint32_t i = 0; i < b->n; i++) driver->free(lm_device_physical(device), b->block[i].at, size);
+    for (uint32_t i = 0; i < b->n; i++) driver->free(lm_device_physical(device), b->block[i], size);
     given_back += b->n * size;
     free(b->block);
     *b = (bin){0};

@@ -5,9 +5,9 @@
 #include "device/alloc.h"
 #include "device/driver.h"
 
-lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out, lm_age *age);
-/* `bytes` as given to lm_classes_alloc; last: as in lm_device_free_used. */
-void lm_classes_free(lm_device device, void *p, size_t bytes, uint64_t last);
+lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out);
+/* `bytes` as given to lm_classes_alloc. */
+void lm_classes_free(lm_device device, void *p, size_t bytes);
 lm_memory_stats lm_classes_stats(lm_device device);
 void lm_classes_reset_peak(lm_device device);
 void lm_classes_empty_cache(lm_device device);

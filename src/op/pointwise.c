@@ -138,6 +138,20 @@ static bool has_shape(const lm_tensor *t, int ndim, const int64_t *size) {
   return true;
 }
 
+/* The usual call: inputs of one dtype, size and device, all contiguous. */
+static bool are_alike(int nin, lm_tensor *const *in) {
+  const lm_tensor *first = in[0];
+  size_t bytes = sizeof(int64_t) * first->ndim;
+  for (int i = 1; i < nin; i++) {
+    const lm_tensor *t = in[i];
+    if (t == first) continue;
+    if (t->dtype != first->dtype || t->device != first->device || t->ndim != first->ndim ||
+        memcmp(t->size, first->size, bytes) != 0 || memcmp(t->stride, first->stride, bytes) != 0)
+      return false;
+  }
+  return lm_is_contiguous(first);
+}
+
 /* The output's sizes, from all inputs. */
 static lm_status common_shape(int kernel, int nin, lm_tensor *const *in, int *ndim, int64_t *size) {
   *ndim = in[0]->ndim;
@@ -210,14 +224,21 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
   lm_pointwise job;
   lm_dtype dtype = LM_NO_DTYPE;
   lm_device device = LM_NO_DEVICE;
-  int ndim;
-  int64_t size[LM_MAX_DIMS];
+  int ndim = in[0]->ndim;
+  int64_t wide[LM_MAX_DIMS];
+  const int64_t *size = in[0]->size;
+  bool alike = are_alike(nin, in);
 
   memset(job.number, 0, sizeof job.number);
   if (numbers) { memcpy(job.number, numbers, sizeof(double) * lm_ops[lm_pointwise_op(kernel)].nnumber); }
   TRY(plan(kernel, nin, in, job.number, &job.compute, &dtype));
-  TRY(common_device(kernel, nin, in, &device));
-  TRY(common_shape(kernel, nin, in, &ndim, size));
+  if (alike) {
+    device = in[0]->device;
+  } else {
+    TRY(common_device(kernel, nin, in, &device));
+    TRY(common_shape(kernel, nin, in, &ndim, wide));
+    size = wide;
+  }
   const lm_backend *backend = lm_backend_of(device);
   if (!backend) return LM_E_MISSING;
   if (into) {
@@ -227,6 +248,8 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
                              lm_device_name(device));
     }
     result = lm_retain(into);
+  } else if (alike) {
+    TRY(lm_tensor_empty(dtype, device, ndim, size, LM_CONTIGUOUS, &result));
   } else {
     TRY(new_output(nin, in, dtype, device, ndim, size, &result));
   }
@@ -242,7 +265,11 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
         TRY(lm_copy(in[i], own[i]));
         job.in[i] = own[i];
       }
-      set_strides(&job, i);
+      if (alike && job.in[i] == in[i]) {
+        memcpy(job.in_stride[i], in[i]->stride, sizeof(int64_t) * (size_t)ndim);
+      } else {
+        set_strides(&job, i);
+      }
     }
     TRY(lm_is_ordered(device) ? lm_ordered_pointwise(backend, &job) : backend->pointwise(&job));
   }

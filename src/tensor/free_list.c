@@ -10,7 +10,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 enum { KEEP = 0 };
 #else
-enum { KEEP = 4096 }; /* of each, a thread: 48 KB of headers, 32 KB of storages */
+enum { KEEP = 16384 }; /* headers of each kind in each thread; one cycle of the collector frees about as many */
 #endif
 
 typedef struct free_lists {
@@ -47,6 +47,12 @@ static void arm_destructor(void) {
 }
 __attribute__((destructor)) static void drain_main_thread(void) { drain_lists(NULL); }
 
+/* The next one left the caches long ago, where it waited for Lua's collector. One that was taken keeps its `next`: what
+ * was taken after it is probably collected after it, too. */
+static void prefetch(const void *next, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)next + at, 1);
+}
+
 static void *out_of_memory(size_t bytes) {
   lm_fail_memory("%zu bytes", bytes);
   return NULL;
@@ -57,6 +63,7 @@ lm_tensor *lm_header_take(void) {
   lm_tensor *t = lists.tensors;
   if (t) {
     lists.tensors = t->next;
+    prefetch(t->next, sizeof *t);
     lists.ntensors--;
   } else if (!(t = malloc(sizeof *t))) {
     return out_of_memory(sizeof *t);
@@ -77,6 +84,7 @@ void lm_header_put(lm_tensor *t) {
     free(t);
     return;
   }
+  __builtin_prefetch(t->next, 1);
   t->next = lists.tensors;
   lists.tensors = t;
   lists.ntensors++;
@@ -87,6 +95,7 @@ lm_storage *lm_storage_take(void) {
   lm_storage *s = lists.storages;
   if (s) {
     lists.storages = s->next;
+    prefetch(s->next, sizeof *s);
     lists.nstorages--;
   } else if (posix_memalign((void **)&s, _Alignof(lm_storage), sizeof *s) != 0) {
     return out_of_memory(sizeof *s);
@@ -96,7 +105,6 @@ lm_storage *lm_storage_take(void) {
   atomic_init(&s->version, 0);
   atomic_init(&s->writer, -1);
   atomic_init(&s->used, 0);
-  s->age = (lm_age){0};
   s->bytes = 0;
   s->data = NULL;
   s->foreign_release = NULL;

@@ -27,17 +27,12 @@ static bool drops_to_zero(_Atomic int32_t *rc) {
 
 void lm_storage_retain(lm_storage *s) { atomic_fetch_add_explicit(&s->rc, 1, memory_order_relaxed); }
 
-static _Thread_local bool collecting;
-
-void lm_storage_collecting(bool on) { collecting = on; }
-
 void lm_storage_release(lm_storage *s) {
   if (!s || !drops_to_zero(&s->rc)) return;
   if (s->foreign_release) {
     s->foreign_release(s->owner);
   } else if (s->data != s->small) {
-    lm_device_free_used(s->device, s->data, s->bytes, atomic_load_explicit(&s->used, memory_order_relaxed),
-                        collecting ? s->age.born : LM_JUST_NOW);
+    lm_device_free_used(s->device, s->data, s->bytes, atomic_load_explicit(&s->used, memory_order_relaxed));
   }
   lm_storage_put(s);
 }
@@ -50,7 +45,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
   if (bytes <= LM_SMALL_BYTES && LM_DEVICE_KIND(device) == LM_CPU) {
     s->data = s->small;
   } else if (bytes > 0) {
-    lm_status status = lm_device_alloc_used(device, bytes, &s->data, &s->used, &s->age);
+    lm_status status = lm_device_alloc_used(device, bytes, &s->data, &s->used);
     if (status != LM_OK) {
       lm_storage_put(s);
       return status;

@@ -34,7 +34,6 @@ typedef struct lm_storage {
     struct lm_storage *whole; /* in use: whose memory this is a part of (lm_tensor_part), or NULL */
   };
   lm_used used; /* by which streams (device/stream.h); 0 on the CPU. See lm_tensor_used */
-  lm_age age;   /* cold: until somebody has written it all */
   _Alignas(64) char small[LM_SMALL_BYTES];
 } lm_storage;
 
@@ -129,8 +128,6 @@ static inline lm_tensor *lm_retain(lm_tensor *t) {
 LM_API void lm_release(lm_tensor *t); /* NULL is fine. Any thread. Never calls Lua. */
 LM_API void lm_storage_retain(lm_storage *s);
 LM_API void lm_storage_release(lm_storage *s);
-/* What this thread releases meanwhile are things found to be garbage: they were used some time ago, not just now. */
-LM_API void lm_storage_collecting(bool on);
 
 /* Autograd hands this down once: releases tensor->grad. */
 LM_API void lm_tensor_set_grad_release(void (*release)(struct lm_grad *));

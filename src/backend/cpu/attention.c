@@ -89,7 +89,8 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
                                            .c = c,
                                            .c_row = ldc,
                                            .alpha = alpha,
-                                           .beta = beta});
+                                           .beta = beta,
+                                           .one_row = m == 1});
 }
 
 /* The same of few rows of floats by b as it lies, rows `ldb` apart; `transposed`: its columns are rows in memory. To

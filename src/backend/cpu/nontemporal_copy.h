@@ -1,5 +1,6 @@
-/* Copies past the caches. A result too large for them, in memory that was not just read, is written with half the
- * traffic so: an ordinary store first fetches the line that it replaces. */
+/* Copies past the caches. A result in memory that they do not hold is written with half the traffic so: an ordinary
+ * store first fetches the line that it replaces. What they hold is written several times as fast by ordinary stores,
+ * and the next op finds it there. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,11 +11,13 @@
 #endif
 
 #include "backend/cpu/isa.h"
+#include "base/cache_size.h"
 
-/* Bytes of a whole result, of one in memory that no cache holds (lm_age), of a line of cache. */
-enum { LM_NONTEMPORAL_MIN = 3 << 20, LM_NONTEMPORAL_MIN_COLD = 512 << 10, LM_NONTEMPORAL_LINE = 64 };
+enum { LM_NONTEMPORAL_LINE = 64 }; /* bytes of a line of cache */
 
-static inline bool lm_use_nontemporal(size_t bytes_of_result) { return bytes_of_result >= LM_NONTEMPORAL_MIN; }
+/* Whether a result of that size goes past the caches. Memory of smaller ones is used again before it leaves them
+ * (bind/gc_step.c). */
+static inline bool lm_use_nontemporal(size_t bytes) { return bytes > lm_cached_result_bytes(); }
 
 /* Whole lines, dst at the beginning of one: by the widest stores that there are. isa/fill.c. */
 struct lm_nontemporal_loops {

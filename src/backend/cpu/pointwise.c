@@ -1,6 +1,7 @@
 /* Elementwise kernels over tiles. */
 #include <string.h>
 
+#include "backend/cpu/chain.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/strided_tiles.h"
 #include "base/message.h"
@@ -76,23 +77,33 @@ static lm_dtype narrow_type(const lm_pointwise *job) {
   return type;
 }
 
-/* One tile at most, without a plan: small tensors are about the cost of the call. */
-static void run_small(const lm_pointwise *job, lm_dtype compute, const bool *repeated) {
-  const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
+/* Whether the memory from t's first element on is its own for `bytes`, more than it has elements: a small tensor alone
+ * in its storage. */
+static bool has_room(const lm_tensor *t, size_t bytes) {
+  const lm_storage *s = t->storage;
+  return t->data == s->small && s->bytes == lm_nbytes(t) && bytes <= LM_SMALL_BYTES;
+}
+
+/* One tile at most, without a plan: small tensors are about the cost of the call. Floats in a small tensor's own memory
+ * are not padded: nobody sees what its unused lanes become. Integers are, since some kernels divide. */
+static void run_small(const lm_pointwise *job, const struct lm_pointwise_loops *loops, lm_dtype compute,
+                      const bool *repeated) {
   _Alignas(64) char tile[LM_POINTWISE_MAX_IN + 1][LM_TILE_BYTES];
   const void *in[LM_POINTWISE_MAX_IN];
   int n = (int)job->out->numel, whole = lm_round_up(n, LM_LANES);
-  size_t num = lm_dtype_size(compute);
+  size_t num = lm_dtype_size(compute), bytes = num * (size_t)whole;
+  bool is_float = lm_dtype_is_float(compute);
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
     in[i] = t->data;
-    if (!repeated[i] && t->dtype == compute && n == whole) continue;
+    if (!repeated[i] && t->dtype == compute && (n == whole || (is_float && has_room(t, bytes)))) continue;
     loops->load[t->dtype](tile[i], t->data, repeated[i] ? 0 : 1, repeated[i] ? whole : n);
     if (!repeated[i]) lm_tile_pad(tile[i], n, num);
     in[i] = tile[i];
   }
-  lm_tile_numbers numbers = lm_tile_numbers_of(compute, job->number);
-  bool here = job->out->dtype == compute && n == whole;
+  lm_tile_numbers numbers;
+  if (job->kernel >= LM_OP_COUNT || lm_ops[job->kernel].nnumber) numbers = lm_tile_numbers_of(compute, job->number);
+  bool here = job->out->dtype == compute && (n == whole || (is_float && has_room(job->out, bytes)));
   void *out = here ? job->out->data : tile[LM_POINTWISE_MAX_IN];
   loops->kernel[job->kernel](out, in, &numbers, whole);
   if (!here) loops->store[job->out->dtype](job->out->data, 1, out, n);
@@ -104,13 +115,17 @@ lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   if (!loops->kernel[job->kernel]) { return lm_fail_missing(name_of(job->kernel), lm_dtype_name(job->compute)); }
   if (job->out->numel == 0) return LM_OK;
   int by = lm_pointwise_divisor(job->kernel) - 1;
-  if (by >= 0 && job->compute == LM_I64 &&
-      has_zero(job->in[by]->data, job->in[by]->dtype, job->out->ndim, job->out->size, job->in_stride[by])) {
+  bool divides = by >= 0 && job->compute == LM_I64; /* whose error comes with the call */
+  if (__builtin_expect(atomic_load_explicit(&lm_chains, memory_order_relaxed) > 0, 0) &&
+      lm_chain_put(job, compute, !divides)) {
+    return LM_OK;
+  }
+  if (divides && has_zero(job->in[by]->data, job->in[by]->dtype, job->out->ndim, job->out->size, job->in_stride[by])) {
     return lm_fail_division(name_of(job->kernel));
   }
   bool repeated[LM_POINTWISE_MAX_IN];
   if (job->out->numel <= LM_TILE && is_plain(job, repeated)) {
-    run_small(job, compute, repeated);
+    run_small(job, loops, compute, repeated);
     return LM_OK;
   }
   lm_tiles t = {.compute = compute,

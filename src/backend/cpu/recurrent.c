@@ -155,11 +155,13 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
                                                .a_row = a_row,
                                                .a_col = 1,
                                                .panels = panel_of(s, w, b, g),
+                                               .panel_step = w->depth * width, /* the next gate's or block's */
                                                .panel_row = width,
                                                .c = c + (g * w->units + b * width) * s->each,
                                                .c_row = c_row,
                                                .alpha = 1,
-                                               .beta = add});
+                                               .beta = add,
+                                               .one_row = s->batch == 1});
     }
   }
 }

@@ -44,7 +44,6 @@ typedef struct lm_operand {
   char *data;
   lm_dtype dtype;
   int64_t stride[LM_MAX_DIMS]; /* in elements, along the result's dims; 0 where broadcast */
-  uint64_t born;               /* lm_age's */
   /* Found by lm_tiles_run: */
   size_t bytes;        /* of an element */
   bool linear, scalar; /* its elements follow one another in the order of the walk; it has only one */
@@ -63,7 +62,6 @@ typedef struct lm_tiles {
   int64_t size[LM_MAX_DIMS];
   lm_operand out, in[LM_POINTWISE_MAX_IN];
   bool tests; /* the kernel returns 0 or 1 */
-  bool cold;  /* no cache holds the result's memory */
 } lm_tiles;
 
 /* An operand with t's own strides. */

@@ -115,6 +115,27 @@ static lm_dtype find_dtype(lua_State *L, const lm_lua *s, int i, const shape *sh
   return found == LM_NO_DTYPE && depth == 0 ? lm_default_dtype() : found;
 }
 
+/* Refuses entries behind a list's n: a gap before them, or options, which belong into a table of their own. */
+static lm_status check_end(lua_State *L, const lm_lua *s, int i, int64_t n, const char *name) {
+  int top = lua_gettop(L);
+  lm_status status = LM_OK;
+  lua_pushnumber(L, (double)n);
+  if (n > 0 && lua_next(L, i)) {
+    bool is_number = lua_type(L, top + 1) == LUA_TNUMBER;
+    double key = is_number ? lua_tonumber(L, top + 1) : 0;
+    if (!is_number) {
+      status = lm_fail_value("tensor", name, lm_text("a list"),
+                             lm_text("a list of %lld with key %s", (long long)n, lm_describe_arg(L, s, top + 1)));
+      lm_remedy(status, "put options into a second table");
+    } else if (!(key >= 1 && key <= (double)n && key == (double)(int64_t)key)) {
+      status = lm_fail_value("tensor", name, "a list without gaps",
+                             lm_text("a list of %lld with an entry at %.14g", (long long)n, key));
+    }
+  }
+  lua_settop(L, top);
+  return status;
+}
+
 static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, void *p, const position *at) {
   double v = 0;
   int64_t whole = 0;
@@ -181,6 +202,7 @@ static lm_status fill_list(lua_State *L, const lm_lua *s, int i, const shape *sh
                          lm_text("a list of %lld as in the first row", (long long)sh->size[depth]),
                          lm_text("%lld elements", (long long)n));
   }
+  TRY(check_end(L, s, i, n, name));
   at->depth++;
   for (int64_t k = 1; k <= n; k++) {
     at->at[depth] = k;

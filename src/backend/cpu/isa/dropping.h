@@ -32,11 +32,9 @@ static inline lm_draw lm_draw_in(const lm_tensor *t) {
 enum { LM_DRAWN_TOGETHER = 8 };
 #define LM_DRAWN_CAPACITY(n) (4 * (((n) + 6) / 4 + LM_DRAWN_TOGETHER))
 
-/* Writes the upper 24 bits of the words that elements first .. first + n - 1 take; they begin at what is returned, in
- * `scratch`. */
-static inline const int32_t *lm_drawn_bits(lm_draw draw, int64_t first, int64_t n, int32_t *scratch) {
-  const uint64_t from = draw.offset + (uint64_t)first / 4;
-  const int64_t blocks = (first % 4 + n + 3) / 4;
+/* Writes the words of blocks from .. from + blocks - 1, each without its lowest `shift` bits. */
+static inline __attribute__((always_inline)) void lm_drawn_words(lm_draw draw, uint64_t from, int64_t blocks, int shift,
+                                                                 int32_t *scratch) {
 #ifdef __AVX2__
   /* A block in 64 bits of each of four vectors, whose upper halves are rubbish until the end: products do not read
    * them. Several sets of four, since each round waits for the last one. */
@@ -63,8 +61,8 @@ static inline const int32_t *lm_drawn_bits(lm_draw draw, int64_t first, int64_t 
     for (int s = 0; s < SETS; s++) {
       __m256i w01 = _mm256_blend_epi32(c0[s], _mm256_slli_epi64(c1[s], 32), 0xaa);
       __m256i w23 = _mm256_blend_epi32(c2[s], _mm256_slli_epi64(c3[s], 32), 0xaa);
-      __m256i even = _mm256_srli_epi32(_mm256_unpacklo_epi64(w01, w23), 8); /* blocks 0 and 2 */
-      __m256i odd = _mm256_srli_epi32(_mm256_unpackhi_epi64(w01, w23), 8);
+      __m256i even = _mm256_srli_epi32(_mm256_unpacklo_epi64(w01, w23), shift); /* blocks 0 and 2 */
+      __m256i odd = _mm256_srli_epi32(_mm256_unpackhi_epi64(w01, w23), shift);
       __m256i *to = (__m256i *)(scratch + 4 * b) + 2 * s;
       _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
       _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
@@ -73,8 +71,14 @@ static inline const int32_t *lm_drawn_bits(lm_draw draw, int64_t first, int64_t 
 #else
   for (int64_t b = 0; b < blocks; b++) {
     lm_philox_block block = lm_philox(draw.seed, from + (uint64_t)b);
-    for (int lane = 0; lane < 4; lane++) scratch[4 * b + lane] = (int32_t)(block.word[lane] >> 8);
+    for (int lane = 0; lane < 4; lane++) scratch[4 * b + lane] = (int32_t)(block.word[lane] >> shift);
   }
 #endif
+}
+
+/* Writes the upper 24 bits of the words that elements first .. first + n - 1 take; they begin at what is returned, in
+ * `scratch`. */
+static inline const int32_t *lm_drawn_bits(lm_draw draw, int64_t first, int64_t n, int32_t *scratch) {
+  lm_drawn_words(draw, draw.offset + (uint64_t)first / 4, (first % 4 + n + 3) / 4, 8, scratch);
   return scratch + first % 4;
 }

@@ -21,37 +21,15 @@ LM_VECTOR double lm_cos(double) __asm__("cos");
 #endif
 #include "philox.h"
 
-/* A tile's worth of blocks, and their words or values one kind after the other, so that loops over blocks
- * vectorize: word[w][b]. All loops run over whole vectors; what an element gets does not depend on its place. */
-enum { MAX_CHUNK = 512, BLOCKS = MAX_CHUNK / 4, VECTOR = 16 };
+/* Loops run over whole vectors of words, which lie in their order: what an element becomes does not depend on its
+ * place. */
+enum { MAX_CHUNK = 512 /* 32-bit words */ };
 
-static int whole_vectors(int blocks) { return lm_round_up(blocks, VECTOR); }
-
-static void words_of(lm_draw draw, uint64_t first, int blocks, uint32_t word[4][BLOCKS]) {
-#pragma omp simd
-  for (int b = 0; b < blocks; b++) {
-    lm_philox_block p = lm_philox(draw.seed, draw.offset + first + (uint64_t)b);
-    word[0][b] = p.word[0], word[1][b] = p.word[1], word[2][b] = p.word[2], word[3][b] = p.word[3];
-  }
-}
-
-/* Elements in order from values by word. */
-static void spread_f32(float *out, int n, float value[4][BLOCKS]) {
-  int whole = n / 4;
-  for (int b = 0; b < whole; b++) {
-    out[4 * b] = value[0][b], out[4 * b + 1] = value[1][b], out[4 * b + 2] = value[2][b], out[4 * b + 3] = value[3][b];
-  }
-  for (int i = 4 * whole; i < n; i++) out[i] = value[i % 4][i / 4];
-}
-
-static void spread_f64(double *out, int n, double value[2][BLOCKS]) {
-  int whole = n / 2;
-  for (int b = 0; b < whole; b++) out[2 * b] = value[0][b], out[2 * b + 1] = value[1][b];
-  for (int i = 2 * whole; i < n; i++) out[i] = value[0][i / 2];
-}
-
-static uint64_t join(const uint32_t word[4][BLOCKS], int half, int b) {
-  return (uint64_t)word[2 * half + 1][b] << 32 | word[2 * half][b];
+/* Words of block `first` and on, in whole vectors; returns how many. */
+static int words_of(lm_draw draw, uint64_t first, int words, uint32_t *word) {
+  int blocks = lm_round_up(words, 4 * LM_DRAWN_TOGETHER) / 4;
+  lm_drawn_words(draw, draw.offset + first, blocks, 0, (int32_t *)word);
+  return 4 * blocks;
 }
 
 /* A loop over numbers of the tile, each from random bits of its own: `value` is of `bits`, and a and b are the op's
@@ -59,36 +37,31 @@ static uint64_t join(const uint32_t word[4][BLOCKS], int half, int b) {
 #define EACH_F32(name, value_)                                              \
   static void name(const void *context, int64_t first, int n, void *tile) { \
     const lm_random *r = context;                                           \
-    float a = (float)r->a, b = (float)r->b, value[4][BLOCKS];               \
-    uint32_t word[4][BLOCKS];                                               \
-    int blocks = whole_vectors((n + 3) / 4);                                \
+    float a = (float)r->a, b = (float)r->b, value[MAX_CHUNK];               \
+    uint32_t word[MAX_CHUNK];                                               \
+    int words = words_of(r->draw, (uint64_t)first / 4, n, word);            \
     (void)b;                                                                \
-    words_of(r->draw, (uint64_t)first / 4, blocks, word);                   \
-    for (int w = 0; w < 4; w++) {                                           \
-      for (int k = 0; k < blocks; k++) {                                    \
-        uint32_t bits = word[w][k];                                         \
-        value[w][k] = value_;                                               \
-      }                                                                     \
+    for (int k = 0; k < words; k++) {                                       \
+      uint32_t bits = word[k];                                              \
+      value[k] = value_;                                                    \
     }                                                                       \
-    spread_f32(tile, n, value);                                             \
+    memcpy(tile, value, (size_t)n * sizeof *value);                         \
   }
-#define EACH_F64(name, value_)                                                                                \
-  static void name(const void *context, int64_t first, int n, void *tile) {                                   \
-    const lm_random *r = context;                                                                             \
-    double a = r->a, b = r->b, value[2][BLOCKS];                                                              \
-    uint32_t word[4][BLOCKS];                                                                                 \
-    (void)b;                                                                                                  \
-    for (int done = 0; done < n; done += MAX_CHUNK / 2) {                                                     \
-      int part = n - done < MAX_CHUNK / 2 ? n - done : MAX_CHUNK / 2, blocks = whole_vectors((part + 1) / 2); \
-      words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);                                          \
-      for (int half = 0; half < 2; half++) {                                                                  \
-        for (int k = 0; k < blocks; k++) {                                                                    \
-          uint64_t bits = join(word, half, k);                                                                \
-          value[half][k] = value_;                                                                            \
-        }                                                                                                     \
-      }                                                                                                       \
-      spread_f64((double *)tile + done, part, value);                                                         \
-    }                                                                                                         \
+#define EACH_F64(name, value_)                                                           \
+  static void name(const void *context, int64_t first, int n, void *tile) {              \
+    const lm_random *r = context;                                                        \
+    double a = r->a, b = r->b, value[MAX_CHUNK / 2];                                     \
+    uint64_t word[MAX_CHUNK / 2];                                                        \
+    (void)b;                                                                             \
+    for (int done = 0; done < n; done += MAX_CHUNK / 2) {                                \
+      int part = n - done < MAX_CHUNK / 2 ? n - done : MAX_CHUNK / 2, all;               \
+      all = words_of(r->draw, (uint64_t)(first + done) / 2, 2 * part, (uint32_t *)word); \
+      for (int k = 0; k < all / 2; k++) {                                                \
+        uint64_t bits = word[k];                                                         \
+        value[k] = value_;                                                               \
+      }                                                                                  \
+      memcpy((double *)tile + done, value, (size_t)part * sizeof *value);                \
+    }                                                                                    \
   }
 EACH_F32(uniform_f32, lm_between_f32(bits & r->keep, a, b))
 EACH_F64(uniform_f64, lm_between_f64(bits, a, b))
@@ -99,50 +72,56 @@ EACH_F64(cauchy_f64, lm_cauchy_f64(bits, a, b))
 EACH_F64(geometric, lm_geometric(bits, a))
 EACH_F32(bernoulli, lm_uniform_f32(bits) < a ? 1.0f : 0.0f)
 
+/* As lm_normal_f32, in loops of one function each: of a cosine and a sine in one loop compilers make sincosf, which has
+ * no vector form. */
 static void normal_f32(const void *context, int64_t first, int n, void *tile) {
+  enum { PAIRS = MAX_CHUNK / 2 };
   const lm_random *r = context;
-  float mean = (float)r->a, std = (float)r->b, value[4][BLOCKS];
-  uint32_t word[4][BLOCKS];
-  int blocks = whole_vectors((n + 3) / 4);
-  words_of(r->draw, (uint64_t)first / 4, blocks, word);
-  for (int w = 0; w < 4; w += 2) {
-    for (int b = 0; b < blocks; b++) {
-      float pair[2];
-      lm_normal_f32(word[w][b], word[w + 1][b], pair);
-      value[w][b] = mean + std * pair[0], value[w + 1][b] = mean + std * pair[1];
-    }
+  float mean = (float)r->a, std = (float)r->b, radius[PAIRS], angle[PAIRS], cosine[PAIRS], value[MAX_CHUNK];
+  uint64_t word[PAIRS];
+  int pairs = words_of(r->draw, (uint64_t)first / 4, n, (uint32_t *)word) / 2;
+  for (int k = 0; k < pairs; k++) {
+    float u = (float)(int32_t)(((uint32_t)word[k] >> 8) + 1) * 0x1p-24f;
+    angle[k] = 6.2831853071795864769f * ((float)(int32_t)(word[k] >> 40) * 0x1p-24f);
+    radius[k] = sqrtf(-2.0f * logf(u));
   }
-  spread_f32(tile, n, value);
+  for (int k = 0; k < pairs; k++) cosine[k] = mean + std * (radius[k] * cosf(angle[k]));
+  for (int k = 0; k < pairs; k++) {
+    float sine = mean + std * (radius[k] * sinf(angle[k]));
+    value[2 * k] = cosine[k], value[2 * k + 1] = sine;
+  }
+  memcpy(tile, value, (size_t)n * sizeof *value);
 }
 
 static void normal_f64(const void *context, int64_t first, int n, void *tile) {
+  enum { PAIRS = MAX_CHUNK / 4 };
   const lm_random *r = context;
-  double mean = r->a, std = r->b, value[2][BLOCKS];
-  uint32_t word[4][BLOCKS];
-  for (int done = 0; done < n; done += MAX_CHUNK / 2) {
-    int part = n - done < MAX_CHUNK / 2 ? n - done : MAX_CHUNK / 2, blocks = whole_vectors((part + 1) / 2);
-    words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);
-    for (int b = 0; b < blocks; b++) {
-      double pair[2];
-      lm_normal_f64(join(word, 0, b), join(word, 1, b), pair);
-      value[0][b] = mean + std * pair[0], value[1][b] = mean + std * pair[1];
+  double mean = r->a, std = r->b, radius[PAIRS], angle[PAIRS], cosine[PAIRS], value[2 * PAIRS];
+  uint64_t word[2 * PAIRS];
+  for (int done = 0; done < n; done += 2 * PAIRS) {
+    int part = n - done < 2 * PAIRS ? n - done : 2 * PAIRS, pairs;
+    pairs = words_of(r->draw, (uint64_t)(first + done) / 2, 2 * part, (uint32_t *)word) / 4;
+    for (int k = 0; k < pairs; k++) {
+      double u = (double)((word[2 * k] >> 11) + 1) * 0x1p-53;
+      angle[k] = 6.2831853071795864769 * lm_uniform_f64(word[2 * k + 1]);
+      radius[k] = sqrt(-2.0 * log(u));
     }
-    spread_f64((double *)tile + done, part, value);
+    for (int k = 0; k < pairs; k++) cosine[k] = mean + std * (radius[k] * cos(angle[k]));
+    for (int k = 0; k < pairs; k++) {
+      double sine = mean + std * (radius[k] * sin(angle[k]));
+      value[2 * k] = cosine[k], value[2 * k + 1] = sine;
+    }
+    memcpy((double *)tile + done, value, (size_t)part * sizeof *value);
   }
 }
 
 static void bits(const void *context, int64_t first, int n, void *tile) {
   const lm_random *r = context;
-  uint64_t *out = tile, value[2][BLOCKS];
-  uint32_t word[4][BLOCKS];
-  for (int done = 0; done < n; done += MAX_CHUNK / 2, out += MAX_CHUNK / 2) {
-    int part = n - done < MAX_CHUNK / 2 ? n - done : MAX_CHUNK / 2, blocks = whole_vectors((part + 1) / 2);
-    words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);
-    for (int half = 0; half < 2; half++) {
-      for (int k = 0; k < blocks; k++) value[half][k] = join(word, half, k);
-    }
-    for (int k = 0; k < part / 2; k++) out[2 * k] = value[0][k], out[2 * k + 1] = value[1][k];
-    if (part % 2) out[part - 1] = value[0][part / 2];
+  uint64_t *out = tile, word[MAX_CHUNK / 2];
+  for (int done = 0; done < n; done += MAX_CHUNK / 2) {
+    int part = n - done < MAX_CHUNK / 2 ? n - done : MAX_CHUNK / 2;
+    words_of(r->draw, (uint64_t)(first + done) / 2, 2 * part, (uint32_t *)word);
+    memcpy(out + done, word, (size_t)part * sizeof *word);
   }
 }
 
@@ -150,7 +129,14 @@ static void integers(const void *context, int64_t first, int n, void *tile) {
   const lm_random *r = context;
   uint64_t *out = tile, from = (uint64_t)r->from, range = (uint64_t)r->to - from;
   bits(context, first, n, tile);
-  for (int i = 0; i < n; i++) out[i] = from + lm_uniform_below(out[i], range);
+  if (range >> 32) {
+    for (int i = 0; i < n; i++) out[i] = from + lm_uniform_below(out[i], range);
+  } else { /* the same in two products */
+    for (int i = 0; i < n; i++) {
+      uint64_t low = (uint32_t)out[i] * range >> 32;
+      out[i] = from + (((out[i] >> 32) * range + low) >> 32);
+    }
+  }
 }
 
 /* e to the power of normal numbers. */

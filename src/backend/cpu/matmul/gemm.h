@@ -23,7 +23,9 @@ typedef struct lm_cpu_gemm_job {
 /* Whether lm_cpu_gemm makes a C [m, n] of float16 or bfloat16, of an A that is not transposed: of few rows, as for the
  * next token of a model of language. */
 bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n);
-/* Any dtype but bool, and of float16 and bfloat16 what lm_cpu_gemm_takes_rows says. */
+/* Whether lm_cpu_gemm multiplies all of bfloat16. */
+bool lm_cpu_gemm_has_bf16(void);
+/* Any dtype but bool, and of float16 and bfloat16 what the two above say. */
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *job);
 /* bfloat16 by oneDNN; *done is false where it has no implementation worth having. */
 lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *job, bool *done);

@@ -44,7 +44,7 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
   bool few = lm_cpu_gemm_takes_rows(dtype, n, m) && !job.ta;
   if (dtype == LM_F16 && !few)
     *done_ = false;
-  else if (dtype == LM_BF16 && !few)
+  else if (dtype == LM_BF16 && !few && !lm_cpu_gemm_has_bf16())
     TRY(lm_cpu_gemm_bf16(&job, done_));
   else
     TRY(lm_cpu_gemm(&job));
@@ -65,8 +65,8 @@ lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
   lm_dtype dtype = y->dtype;
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1]);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of what is not finite; BLAS does not look at it. */
-  bool dnn = dtype == LM_BF16 && p->alpha != 0 && p->x->size[p->x->ndim - 1] > 0 && lm_dnn_has_bf16();
-  if (few || dnn) TRY(multiply_in(p, dtype, y, &done_));
+  bool dnn = p->alpha != 0 && p->x->size[p->x->ndim - 1] > 0 && lm_dnn_has_bf16();
+  if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) TRY(multiply_in(p, dtype, y, &done_));
   if (!done_) TRY(multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));
 done:
   return status;

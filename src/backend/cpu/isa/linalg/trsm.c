@@ -3,7 +3,17 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/cpu/isa/elem.h"
 #include "backend/cpu/isa/linalg/transpose.h"
+
+/* Bytes of a vector of this level: GCC keeps wider ones in memory. And how many are solved at once. */
+#if defined(__AVX512F__)
+enum { VECTOR = 64, WIDEST = 4 };
+#elif defined(__AVX2__)
+enum { VECTOR = 32, WIDEST = 8 };
+#else
+enum { VECTOR = 16, WIDEST = 8 };
+#endif
 
 #ifdef __clang__
 #define SCALAR

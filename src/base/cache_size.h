@@ -1,0 +1,12 @@
+/* The size of the last-level cache, read once: rules that depend on what stays in a cache ask here. */
+#pragma once
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+/* Bytes of the largest cache that this process's first CPU has: $LM_CACHE_BYTES, or what the kernel reports. */
+LM_API size_t lm_cache_bytes(void);
+/* The largest result that is still in the cache when its memory is used again: beside it are some more, and what they
+ * are made of. */
+static inline size_t lm_cached_result_bytes(void) { return lm_cache_bytes() / 8; }
