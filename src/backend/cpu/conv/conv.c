@@ -42,7 +42,8 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   const lm_conv_shape *s = &job->shape;
   const bool empty = s->n * s->c * s->k * s->h * s->w == 0;
   *done_ = true;
-  if (chosen != DIRECT && chosen != ONEDNN && lm_wino_is_supported(job) && (chosen == WINOGRAD || lm_wino_is_faster(job))) {
+  if (chosen != DIRECT && chosen != ONEDNN && lm_wino_is_supported(job) &&
+      (chosen == WINOGRAD || lm_wino_is_faster(job))) {
     log_choice("Winograd", job);
     return lm_wino_conv(job);
   }

@@ -1,8 +1,8 @@
 /* Depthwise convolutions of float32: as many groups as channels in and out. Lines of results are computed side by side,
  * of pixels whose taps are all inside the image; pixels at its edges one at a time. With a stride, the gradient of x is
  * in grids of pixels of one remainder each, which only some taps reach, as in direct.c. Sums of the weights' gradient
- * are in parts of lines, the same for any number of threads. Planes [n, c, h, w] are brought into panels, pixels of some
- * channels, for a band of lines and a block of channels at a time. */
+ * are in parts of lines, the same for any number of threads. Planes [n, c, h, w] are brought into panels, pixels of
+ * some channels, for a band of lines and a block of channels at a time. */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
@@ -16,7 +16,7 @@ bool lm_depthwise_takes(const lm_conv_job *job) {
   return job->dtype == LM_F32 && s->groups > 1 && s->groups == s->c && s->c == s->k;
 }
 
-/* Rows or columns of the kernel, by where they are read: at `first` + i * step from the place's own on. */
+/* Rows or columns of the kernel, by where they are read: at `first` + i * step from the position's own on. */
 typedef struct taps {
   int64_t first, step, count;
   int64_t index, index_step; /* of their weights */
@@ -31,7 +31,7 @@ typedef struct plan {
   int64_t first[2], step[2], from_step[2], h, w; /* of the grid, in `to` and in `from` */
   taps rows, columns;                            /* of the grid's kernel */
   int64_t parts;
-  float *weights;     /* [parts, kh kw, c]: transposed; sums of gradients */
+  float *weights;           /* [parts, kh kw, c]: transposed; sums of gradients */
   int64_t band, rows_bytes; /* of planes: lines, and bytes of what they read */
 } plan;
 
@@ -47,7 +47,7 @@ static int64_t lists_bytes(const lm_conv_shape *s) {
   return lm_round_up(s->kh * (int64_t)(sizeof(int64_t) + sizeof(float *)), 64);
 }
 
-/* Taps of a place at `at` that are inside an image of that size: they follow one another. */
+/* Taps of a position at `at` that are inside an image of that size: they follow one another. */
 static taps inside(taps t, int64_t at, int64_t size) {
   int64_t first = 0, last = t.count;
   while (first < last && at + t.first + first * t.step < 0) first++;
@@ -55,7 +55,7 @@ static taps inside(taps t, int64_t at, int64_t size) {
   return (taps){t.first + first * t.step, t.step, last - first, t.index + first * t.index_step, t.index_step};
 }
 
-/* Place j of a line of places, and the `pixels` from it on, by those of its taps that are inside the image. */
+/* Position j of a line, and the `pixels` from it on, by those of its taps that are inside the image. */
 static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j, int64_t pixels, float *weights) {
   const lm_conv_shape *s = p->s;
   const int64_t i = line % p->h, n = line / p->h, y = i * p->from_step[0], x = j * p->from_step[1];
@@ -88,7 +88,7 @@ static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j
   (p->job->pass == LM_CONV_WEIGHT ? loops->weight : loops->forward)(&job);
 }
 
-/* Places from `begin` to `end` have all columns of taps inside the image. */
+/* Positions from `begin` to `end` have all columns of taps inside the image. */
 static void compute_line(const plan *p, const view *v, int64_t line, float *weights) {
   const taps *t = &p->columns;
   const int64_t left = -t->first, right = p->from_w - t->first - (t->count - 1) * t->step, step = p->from_step[1];
@@ -194,7 +194,7 @@ static lm_status compute(plan *p) {
   }
   for (int64_t i = 0; i < s->c; i++)
     for (int64_t t = 0; t < all; t++) p->weights[t * s->c + i] = ((const float *)p->job->w)[i * all + t];
-  if (p->job->pass == LM_CONV_FORWARD) 
+  if (p->job->pass == LM_CONV_FORWARD)
     return lm_parallel(lm_ceil_div(s->n * p->h, p->band), pixels, scratch, compute_bands, p);
   const int64_t rows = lm_min(s->stride[0], s->h), columns = lm_min(s->stride[1], s->w);
   for (int64_t i = 0; i < rows; i++)
@@ -226,7 +226,8 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
             .parts = 1,
             .band = 1};
   if (job->x_planar) { /* as many lines as are in the second cache; whole images at most */
-    const int64_t span = (s->kh - 1) * s->dilation[0] + 1, row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panels_F32)->width) * (int64_t)sizeof(float);
+    const int64_t span = (s->kh - 1) * s->dilation[0] + 1,
+                  row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panels_F32)->width) * (int64_t)sizeof(float);
     p.band = lm_max(1, lm_min(s->oh, (BAND_BYTES / lm_max(1, row) - span) / s->stride[0] + 1));
     p.rows_bytes = lm_min(s->h, (p.band - 1) * s->stride[0] + span) * row;
   }

@@ -1,5 +1,5 @@
 /* Convolutions of float32 and float64 as products of gathered rows (isa/gathered.h): no copy of images, whatever the
- * stride, padding and dilation. A row is the pixels under the kernel at one place, a run for each tap:
+ * stride, padding and dilation. A row is the pixels under the kernel at one position, a run for each tap:
  *
  *   forward   y [n oh ow, k] = taps of x [n oh ow, kh kw c] times w [kh kw c, k], plus bias
  *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]: with a stride, pixels of x are in grids
@@ -33,7 +33,7 @@ typedef struct offset {
   int64_t y, x;
 } offset;
 
-/* Places that look at the same taps; place (i, j) of an image is its pixel first + step * (i, j). */
+/* Positions that look at the same taps; (i, j) of an image is its pixel first + step * (i, j). */
 typedef struct grid {
   int64_t h, w;
   offset first, step, from_step; /* of the images that are read, whose pixels are from_step * (i, j) + tap */
@@ -403,8 +403,8 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
     p.parts = lm_max(1, lm_min(lm_min(PARTS, rows / PART_ROWS), SUMS_BYTES / lm_max(1, weights)));
   }
   const int64_t zeros = lm_round_up(p.depth * p.size, ALIGN);
-  const size_t bytes = (size_t)(zeros + lm_round_up(p.parts * weights, ALIGN)) +
-                       (size_t)taps * (sizeof(offset) + sizeof(int64_t)) + 1;
+  const size_t bytes =
+      (size_t)(zeros + lm_round_up(p.parts * weights, ALIGN)) + (size_t)taps * (sizeof(offset) + sizeof(int64_t)) + 1;
   void *scratch = NULL;
   TRY(lm_device_alloc(job->device, bytes, &scratch));
   memset(scratch, 0, (size_t)zeros);
