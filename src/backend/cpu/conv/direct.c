@@ -2,10 +2,10 @@
  * stride, padding and dilation. A row is the pixels under the kernel at one position, a run for each tap:
  *
  *   forward   y [n oh ow, k] = taps of x [n oh ow, kh kw c] times w [kh kw c, k], plus bias
- *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]: with a stride, pixels of x are in grids
- * of one remainder each, which only some taps reach weight    w [kh kw c, k] = taps of x, transposed, times y [n oh ow,
- * k]
+ *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]
+ *   weight    w [kh kw c, k] = taps of x, transposed, times y [n oh ow, k]
  *
+ * With a stride, the pixels of x in the second are in grids of one remainder each, which only some taps reach.
  * Taps beyond an image read zeros. What an element is summed up from, and in which order, depends on the shape alone.
  */
 #include <string.h>
