@@ -65,7 +65,8 @@ variable "LM_CACHE_BYTES" {
   default = "the system's",
 }
 variable "LM_CONV" {
-  help = "The algorithm of convolutions on the CPU", one_of = {"auto", "direct", "winograd"}, default = "auto",
+  help = "The algorithm of convolutions on the CPU", one_of = {"auto", "direct", "winograd", "onednn"},
+  default = "auto",
 }
 variable "LM_CUDA_VIRTUAL" {
   help = "The number of virtual devices of each GPU, to test programs for several GPUs", default = "1",

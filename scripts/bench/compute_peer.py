@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 torch.set_num_threads(int(sys.argv[1]))
 ROUNDS = {"mlp1": 400, "mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
-          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1, "vgg11": 1, "mobilenet": 1, "transformer256": 2, "transformer256_dropout": 2,
+          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1, "vgg11": 1, "mobilenet": 1,
+          "transformer256": 2, "transformer256_dropout": 2,
           "attention4096": 1, "attention4096_causal": 1, "attention4096_dropout": 1}
 
 

@@ -50,10 +50,10 @@ describe("luminary's environment variables", function()
   for setting, told in pairs {
     ["LM_SHM=off"] = false, -- nobody asks for it here
     ["LM_CPU_LEVEL=9"] = "luminary: LM_CPU_LEVEL is '9', which is none of 0, 1, 2: it is as if it were not set\n",
-    ["LM_CONV=fast"] = "luminary: LM_CONV is 'fast', which is none of auto, direct, winograd: it is as if it were not "
-      .. "set\n",
-    ["LM_CONV='auto, direct'"] = "luminary: LM_CONV is 'auto, direct', which is none of auto, direct, winograd: it is "
-      .. "as if it were not set\n",
+    ["LM_CONV=fast"] = "luminary: LM_CONV is 'fast', which is none of auto, direct, winograd, onednn: it is as if it "
+      .. "were not set\n",
+    ["LM_CONV='auto, direct'"] = "luminary: LM_CONV is 'auto, direct', which is none of auto, direct, winograd, "
+      .. "onednn: it is as if it were not set\n",
     ["LM_CONV=direct"] = false,
     ["LM_CONV="] = false,
   } do

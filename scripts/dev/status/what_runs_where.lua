@@ -26,7 +26,7 @@ return {
       {"elementwise ops, reductions, softmax, losses, random numbers, dropout", "tested", "stand-in"},
       {"matrix products", "tested", "stand-in", "own kernels, oneDNN for bfloat16; cuBLASLt"},
       {"convolutions and pooling in 1, 2 and 3 dims, transposed, `interpolate`, `grid_sample`, `unfold`", "tested",
-        "stand-in", "oneDNN, Winograd; cuDNN"},
+        "stand-in", "own kernels, oneDNN for bfloat16 and narrow groups; cuDNN"},
       {"normalization layers", "tested", "stand-in"},
       {"attention, transformers", "tested", "stand-in", "cuDNN in half precision, or a kernel of the library"},
       {"`RNN`, `LSTM`, `GRU` and their cells", "tested", "stand-in", "one op for a layer; cuDNN"},

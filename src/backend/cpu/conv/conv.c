@@ -1,6 +1,6 @@
 /* conv2d and its gradients: brings operands into the layout and type that kernels take, and chooses
- * among them. LM_CONV=direct, winograd or auto (Winograd where it is faster) in the environment:
- * direct convolution has a tenth to a half of Winograd's rounding error. */
+ * among them. LM_CONV=direct, winograd, onednn or auto (Winograd where it is faster) in the
+ * environment: direct convolution has a tenth to a half of Winograd's rounding error; onednn is for comparison. */
 #include "backend/cpu/conv/conv.h"
 
 #include <pthread.h>
@@ -12,13 +12,13 @@
 #include "base/environment_variable.h"
 #include "base/log.h"
 
-typedef enum mode { AUTO, DIRECT, WINOGRAD } mode;
+typedef enum mode { AUTO, DIRECT, WINOGRAD, ONEDNN } mode;
 static mode chosen = AUTO;
 
 static void read_mode(void) {
-  static const char *const names[] = {"auto", "direct", "winograd"};
+  static const char *const names[] = {"auto", "direct", "winograd", "onednn"};
   const char *wanted = lm_variable_get(LM_VAR_CONV);
-  for (int i = 0; wanted && i < 3; i++)
+  for (int i = 0; wanted && i < 4; i++)
     if (!strcmp(wanted, names[i])) chosen = (mode)i;
 }
 
@@ -29,33 +29,33 @@ static void log_choice(const char *how, const lm_conv_job *job) {
            (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
 }
 
-/* Groups that do not fill the vectors of a product. */
-static bool has_narrow_groups(const lm_conv_job *job) {
+/* Channels that do not fill the vectors of a product of gathered rows, or whose runs are too short for it: oneDNN has
+ * code for these. The table is scripts/bench/convolutions'. */
+static bool is_narrow(const lm_conv_job *job) {
   enum { NARROW = 32 };
   const lm_conv_shape *s = &job->shape;
-  return job->dtype == LM_F32 && s->groups > 1 && lm_min(s->c, s->k) / s->groups < NARROW;
+  return job->dtype == LM_F32 && lm_min(s->c, s->k) / s->groups < NARROW && (s->groups > 1 || s->kh * s->kw > 1);
 }
 
 /* x, y channels-last, w contiguous, all of job->dtype. *done is false where bfloat16 has no kernel. */
 static lm_status convolve(const lm_conv_job *job, bool *done_) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, read_mode);
   const lm_conv_shape *s = &job->shape;
   const bool empty = s->n * s->c * s->k * s->h * s->w == 0;
   *done_ = true;
-  if (chosen != DIRECT && lm_wino_is_supported(job) && (chosen == WINOGRAD || lm_wino_is_faster(job))) {
+  if (chosen != DIRECT && chosen != ONEDNN && lm_wino_is_supported(job) &&
+      (chosen == WINOGRAD || lm_wino_is_faster(job))) {
     log_choice("Winograd", job);
     return lm_wino_conv(job);
   }
-  if (lm_product_takes(job)) {
+  if (chosen != ONEDNN && lm_product_takes(job)) {
     log_choice("matrix product", job);
     return lm_product_conv(job);
   }
-  if (lm_depthwise_takes(job)) {
+  if (chosen != ONEDNN && lm_depthwise_takes(job)) {
     log_choice("depthwise", job);
     return lm_depthwise_conv(job);
   }
-  if (job->dtype == LM_BF16 || has_narrow_groups(job)) {
+  if (job->dtype == LM_BF16 || (chosen == ONEDNN ? job->dtype == LM_F32 : is_narrow(job))) {
     *done_ = false;
     if (!empty) NEED(lm_dnn_conv(job, done_));
     if (*done_ || job->dtype == LM_BF16) return LM_OK;
@@ -83,8 +83,9 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   lm_tensor *result = c->t[made];
   lm_conv_job job = {.pass = c->pass, .shape = c->shape, .dtype = dtype, .device = result->device};
   /* Planes are read as they lie where that is possible. */
-  job.x_planar = made != 0 && !c->bias && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
-  job.x_planar = job.x_planar && lm_product_takes(&job);
+  const bool planar = made != 0 && chosen != ONEDNN && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
+  job.x_planar = planar;
+  job.x_planar = planar && (lm_depthwise_takes(&job) || (!c->bias && lm_product_takes(&job)));
   for (int i = 0; i < 3; i++) {
     lm_format format = i == 1 || (i == 0 && job.x_planar) ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
     if (i != made)
@@ -111,6 +112,8 @@ static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *ou
   lm_conv_call call;
   bool done_ = false;
   lm_dtype dtype = out[0]->dtype;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_mode);
   NEED(lm_conv_call_of(op, args, out, &call));
   if (dtype == LM_BF16 && lm_dnn_has_bf16()) NEED(convolve_in(&call, LM_BF16, &done_));
   if (!done_) NEED(convolve_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));

@@ -11,12 +11,12 @@ typedef struct lm_conv_job {
   lm_device device; /* whose allocator returns scratch memory */
   void *x, *w, *y;  /* the one that `pass` computes is written, the others are read */
   const void *bias; /* [k] or NULL; forward only */
-  bool x_planar;    /* x is [n, c, h, w] in memory, of which lm_product_takes decides */
+  bool x_planar;    /* x is [n, c, h, w] in memory, which products and depthwise convolutions read as it lies */
 } lm_conv_job;
 
 /* winograd.c: float32, 3 x 3 kernels, stride 1. */
 bool lm_wino_is_supported(const lm_conv_job *job);
-/* Worth it: faster than oneDNN's direct convolution. */
+/* Worth it: faster than direct convolution. */
 bool lm_wino_is_faster(const lm_conv_job *job);
 lm_status lm_wino_conv(const lm_conv_job *job);
 

@@ -1,12 +1,14 @@
 /* Depthwise convolutions of float32: as many groups as channels in and out. Lines of results are computed side by side,
  * of pixels whose taps are all inside the image; pixels at its edges one at a time. With a stride, the gradient of x is
  * in grids of pixels of one remainder each, which only some taps reach, as in direct.c. Sums of the weights' gradient
- * are in parts of lines, the same for any number of threads. */
+ * are in parts of lines, the same for any number of threads. Planes [n, c, h, w] are brought into panels, pixels of
+ * some channels, for a band of lines and a block of channels at a time. */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/depthwise.h"
+#include "backend/cpu/isa/matmul/panels.h"
 #include "device/alloc.h"
 
 bool lm_depthwise_takes(const lm_conv_job *job) {
@@ -14,7 +16,7 @@ bool lm_depthwise_takes(const lm_conv_job *job) {
   return job->dtype == LM_F32 && s->groups > 1 && s->groups == s->c && s->c == s->k;
 }
 
-/* Rows or columns of the kernel, by where they are read: at `first` + i * step from the place's own on. */
+/* Rows or columns of the kernel, by where they are read: at `first` + i * step from the position's own on. */
 typedef struct taps {
   int64_t first, step, count;
   int64_t index, index_step; /* of their weights */
@@ -29,12 +31,23 @@ typedef struct plan {
   int64_t first[2], step[2], from_step[2], h, w; /* of the grid, in `to` and in `from` */
   taps rows, columns;                            /* of the grid's kernel */
   int64_t parts;
-  float *weights; /* [parts, kh kw, c]: transposed; sums of gradients */
+  float *weights;           /* [parts, kh kw, c]: transposed; sums of gradients */
+  int64_t band, rows_bytes; /* of planes: lines, and bytes of what they read */
 } plan;
 
-enum { PARTS = 32 };
+enum { PARTS = 32, BLOCK = 64 /* channels */, BAND_BYTES = 256 << 10 };
 
-/* Taps of a place at `at` that are inside an image of that size: they follow one another. */
+/* Some channels of an image that is read, with `pixel` elements from one pixel to the next. */
+typedef struct view {
+  const float *from; /* pixel (0, 0), though it may not be in memory */
+  int64_t pixel, c0, channels;
+} view;
+
+static int64_t lists_bytes(const lm_conv_shape *s) {
+  return lm_round_up(s->kh * (int64_t)(sizeof(int64_t) + sizeof(float *)), 64);
+}
+
+/* Taps of a position at `at` that are inside an image of that size: they follow one another. */
 static taps inside(taps t, int64_t at, int64_t size) {
   int64_t first = 0, last = t.count;
   while (first < last && at + t.first + first * t.step < 0) first++;
@@ -42,53 +55,89 @@ static taps inside(taps t, int64_t at, int64_t size) {
   return (taps){t.first + first * t.step, t.step, last - first, t.index + first * t.index_step, t.index_step};
 }
 
-/* Place j of a line of places, and the `pixels` from it on, by those of its taps that are inside the image. */
-static void compute_pixels(const plan *p, int64_t line, int64_t j, int64_t pixels, float *weights) {
+/* Position j of a line, and the `pixels` from it on, by those of its taps that are inside the image. */
+static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j, int64_t pixels, float *weights) {
   const lm_conv_shape *s = p->s;
   const int64_t i = line % p->h, n = line / p->h, y = i * p->from_step[0], x = j * p->from_step[1];
   const taps rows = inside(p->rows, y, p->from_h), columns = inside(p->columns, x, p->from_w);
   int64_t *offset = lm_scratch();
   float **weight = (float **)(offset + s->kh);
   for (int64_t r = 0; r < rows.count; r++) {
-    offset[r] = ((rows.first + r * rows.step) * p->from_w + columns.first) * s->c;
-    weight[r] = weights + ((rows.index + r * rows.index_step) * s->kw + columns.index) * s->c;
+    offset[r] = ((y + rows.first + r * rows.step) * p->from_w + x + columns.first) * v->pixel;
+    weight[r] = weights + ((rows.index + r * rows.index_step) * s->kw + columns.index) * s->c + v->c0;
   }
   const int64_t to_y = p->first[0] + i * p->step[0], to_x = p->first[1] + j * p->step[1];
-  const lm_depthwise_pixels job = {.channels = s->c,
+  const lm_depthwise_pixels job = {.channels = v->channels,
                                    .pixels = pixels,
                                    .rows = rows.count,
                                    .taps = columns.count,
                                    .offset = offset,
                                    .weight = weight,
-                                   .tap_step = columns.step * s->c,
+                                   .tap_step = columns.step * v->pixel,
                                    .weight_step = columns.index_step * s->c,
-                                   .from = p->from + ((n * p->from_h + y) * p->from_w + x) * s->c,
-                                   .from_step = p->from_step[1] * s->c,
-                                   .to = p->to + ((n * p->to_h + to_y) * p->to_w + to_x) * s->c,
+                                   .from = v->from,
+                                   .from_step = p->from_step[1] * v->pixel,
+                                   .to = p->to + ((n * p->to_h + to_y) * p->to_w + to_x) * s->c + v->c0,
                                    .to_step = p->step[1] * s->c,
-                                   .bias = p->job->bias,
-                                   .next = (p->rows.first + p->rows.step * (p->rows.count - 1) + 1) * p->from_w * s->c,
-                                   .next_lines = p->from_step[0],
-                                   .next_step = p->from_w * s->c,
+                                   .bias = p->job->bias ? (const float *)p->job->bias + v->c0 : NULL,
+                                   .next = rows.count > 0 ? offset[rows.count - 1] + p->from_w * v->pixel : 0,
+                                   .next_lines = p->job->x_planar ? 0 : p->from_step[0],
+                                   .next_step = p->from_w * v->pixel,
                                    .next_to = p->step[0] * p->to_w * s->c};
   const struct lm_depthwise_loops *loops = LM_ISA_PICK(lm_depthwise_loops);
   (p->job->pass == LM_CONV_WEIGHT ? loops->weight : loops->forward)(&job);
 }
 
-/* Places from `begin` to `end` have all columns of taps inside the image. */
-static void compute_line(const plan *p, int64_t line, float *weights) {
+/* Positions from `begin` to `end` have all columns of taps inside the image. */
+static void compute_line(const plan *p, const view *v, int64_t line, float *weights) {
   const taps *t = &p->columns;
   const int64_t left = -t->first, right = p->from_w - t->first - (t->count - 1) * t->step, step = p->from_step[1];
   const int64_t begin = lm_min(p->w, left > 0 ? lm_ceil_div(left, step) : 0);
   const int64_t end = lm_max(begin, lm_min(p->w, right > 0 ? lm_ceil_div(right, step) : 0));
-  for (int64_t j = 0; j < begin; j++) compute_pixels(p, line, j, 1, weights);
-  if (end > begin) compute_pixels(p, line, begin, end - begin, weights);
-  for (int64_t j = end; j < p->w; j++) compute_pixels(p, line, j, 1, weights);
+  for (int64_t j = 0; j < begin; j++) compute_pixels(p, v, line, j, 1, weights);
+  if (end > begin) compute_pixels(p, v, line, begin, end - begin, weights);
+  for (int64_t j = end; j < p->w; j++) compute_pixels(p, v, line, j, 1, weights);
 }
 
-static void compute_lines(void *ctx, int64_t first, int64_t last) {
+/* Lines from `line` to `end` of one image of planes. */
+static void compute_planes(const plan *p, int64_t line, int64_t end, float *weights) {
+  const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panels_F32);
+  const lm_conv_shape *s = p->s;
+  const taps *t = &p->rows;
+  const int64_t n = line / p->h, step = p->from_step[0], plane = p->from_h * p->from_w, width = loops->width;
+  const int64_t top = line % p->h * step + t->first;
+  const int64_t bottom = (end - 1) % p->h * step + t->first + (t->count - 1) * t->step + 1;
+  const int64_t from = lm_min(lm_max(top, 0), p->from_h), to = lm_max(from, lm_min(bottom, p->from_h));
+  const int64_t pixels = (to - from) * p->from_w;
+  float *panels = (float *)((char *)lm_scratch() + lists_bytes(s));
+  for (int64_t block = 0; block < s->c; block += BLOCK) {
+    const int64_t channels = lm_min(BLOCK, s->c - block);
+    loops->pack(panels, p->from + (n * s->c + block) * plane + from * p->from_w, 1, plane, pixels, channels);
+    for (int64_t c = 0; c < channels; c += width) {
+      const view v = {panels + c * pixels - from * p->from_w * width, width, block + c, lm_min(width, channels - c)};
+      for (int64_t i = line; i < end; i++) compute_line(p, &v, i, weights);
+    }
+  }
+}
+
+static void compute_lines(const plan *p, int64_t first, int64_t last, float *weights) {
+  const int64_t image = p->from_h * p->from_w * p->s->c;
+  for (int64_t line = first; line < last;) {
+    if (p->job->x_planar) {
+      const int64_t end = lm_min(last, lm_min(line + p->band, (line / p->h + 1) * p->h));
+      compute_planes(p, line, end, weights);
+      line = end;
+    } else {
+      compute_line(p, &(view){p->from + line / p->h * image, p->s->c, 0, p->s->c}, line, weights);
+      line++;
+    }
+  }
+}
+
+static void compute_bands(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
-  for (int64_t line = first; line < last; line++) compute_line(p, line, p->weights);
+  const int64_t lines = p->s->n * p->h;
+  compute_lines(p, first * p->band, lm_min(last * p->band, lines), p->weights);
 }
 
 static void compute_parts(void *ctx, int64_t first, int64_t last) {
@@ -97,8 +146,7 @@ static void compute_parts(void *ctx, int64_t first, int64_t last) {
   for (int64_t part = first; part < last; part++) {
     float *sums = p->weights + part * weights;
     memset(sums, 0, (size_t)weights * sizeof(float));
-    for (int64_t line = lm_part_begin(lines, part, p->parts); line < lm_part_begin(lines, part + 1, p->parts); line++)
-      compute_line(p, line, sums);
+    compute_lines(p, lm_part_begin(lines, part, p->parts), lm_part_begin(lines, part + 1, p->parts), sums);
   }
 }
 
@@ -135,25 +183,26 @@ static taps take_taps(const plan *p, int dim, int64_t at) {
 static lm_status compute(plan *p) {
   const lm_conv_shape *s = p->s;
   const int64_t all = s->kh * s->kw;
-  const size_t lists = (size_t)s->kh * (sizeof(int64_t) + sizeof(float *));
+  const size_t scratch = (size_t)(lists_bytes(s) + p->rows_bytes);
   /* It is memory that takes time. */
   const double pixels = (double)(s->n * s->c) * (double)(s->h * s->w + s->oh * s->ow * all) / 8;
   p->rows = take_taps(p, 0, 0), p->columns = take_taps(p, 1, 0);
   if (p->job->pass == LM_CONV_WEIGHT) {
-    NEED(lm_parallel(p->parts, pixels, lists, compute_parts, p));
+    NEED(lm_parallel(p->parts, pixels, scratch, compute_parts, p));
     lm_parallel(s->c, (double)(p->parts * all * s->c), 0, finish_weights, p);
     return LM_OK;
   }
   for (int64_t i = 0; i < s->c; i++)
     for (int64_t t = 0; t < all; t++) p->weights[t * s->c + i] = ((const float *)p->job->w)[i * all + t];
-  if (p->job->pass == LM_CONV_FORWARD) return lm_parallel(s->n * p->h, pixels, lists, compute_lines, p);
+  if (p->job->pass == LM_CONV_FORWARD)
+    return lm_parallel(lm_ceil_div(s->n * p->h, p->band), pixels, scratch, compute_bands, p);
   const int64_t rows = lm_min(s->stride[0], s->h), columns = lm_min(s->stride[1], s->w);
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) {
       p->first[0] = i, p->first[1] = j;
       p->h = lm_ceil_div(s->h - i, s->stride[0]), p->w = lm_ceil_div(s->w - j, s->stride[1]);
       p->rows = take_taps(p, 0, i), p->columns = take_taps(p, 1, j);
-      NEED(lm_parallel(s->n * p->h, pixels / (double)(rows * columns), lists, compute_lines, p));
+      NEED(lm_parallel(s->n * p->h, pixels / (double)(rows * columns), scratch, compute_bands, p));
     }
   return LM_OK;
 }
@@ -174,7 +223,14 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
             .from_step = {s->stride[0], s->stride[1]},
             .h = s->oh,
             .w = s->ow,
-            .parts = 1};
+            .parts = 1,
+            .band = 1};
+  if (job->x_planar) { /* as many lines as are in the second cache; whole images at most */
+    const int64_t span = (s->kh - 1) * s->dilation[0] + 1,
+                  row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panels_F32)->width) * (int64_t)sizeof(float);
+    p.band = lm_max(1, lm_min(s->oh, (BAND_BYTES / lm_max(1, row) - span) / s->stride[0] + 1));
+    p.rows_bytes = lm_min(s->h, (p.band - 1) * s->stride[0] + span) * row;
+  }
   if (input) p.step[0] = s->stride[0], p.step[1] = s->stride[1], p.from_step[0] = p.from_step[1] = 1;
   if (job->pass == LM_CONV_WEIGHT) p.parts = lm_max(1, lm_min(PARTS, s->n * s->oh));
   const size_t bytes = (size_t)(p.parts * s->kh * s->kw * s->c) * sizeof(float);

@@ -1,13 +1,12 @@
 /* Convolutions of float32 and float64 as products of gathered rows (isa/gathered.h): no copy of images, whatever the
- * stride, padding and dilation. A row is the pixels under the kernel at one place, a run for each tap:
+ * stride, padding and dilation. A row is the pixels under the kernel at one position, a run for each tap:
  *
  *   forward   y [n oh ow, k] = taps of x [n oh ow, kh kw c] times w [kh kw c, k], plus bias
- *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]: with a stride, pixels of x are in grids
- * of one remainder each, which only some taps reach weight    w [kh kw c, k] = taps of x, transposed, times y [n oh ow,
- * k]
+ *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]
+ *   weight    w [kh kw c, k] = taps of x, transposed, times y [n oh ow, k]
  *
- * Taps beyond an image read zeros. Images of few channels are copied with their padding first, so that the pixels under
- * a row of the kernel are one run. What an element is summed up from, and in which order, depends on the shape alone.
+ * With a stride, the pixels of x in the second are in grids of one remainder each, which only some taps reach.
+ * Taps beyond an image read zeros. What an element is summed up from, and in which order, depends on the shape alone.
  */
 #include <string.h>
 
@@ -22,7 +21,6 @@ enum {
   CHUNK_BYTES = 2048, /* of each row, so that a panel stays in the first */
   CHUNK_RUNS = 64,
   PANEL_BYTES = 12 << 10, /* of the gradient of y, beside which runs of x are in the first cache */
-  FEW_CHANNELS = 16,
   ALIGN = 64
 };
 
@@ -35,7 +33,7 @@ typedef struct offset {
   int64_t y, x;
 } offset;
 
-/* Places that look at the same taps; place (i, j) of an image is its pixel first + step * (i, j). */
+/* Positions that look at the same taps; (i, j) of an image is its pixel first + step * (i, j). */
 typedef struct grid {
   int64_t h, w;
   offset first, step, from_step; /* of the images that are read, whose pixels are from_step * (i, j) + tap */
@@ -58,7 +56,6 @@ typedef struct plan {
   char *weights;                   /* packed, or sums */
   const void *zeros;
   const int64_t *position; /* of each tap among those of all grids */
-  bool joined;             /* the taps of a row of the kernel are one run */
 } plan;
 
 static int64_t rows_of(const plan *p) { return p->job->shape.n * p->grid.h * p->grid.w; }
@@ -100,19 +97,22 @@ static void place_runs(const plan *p, int64_t first, int64_t last, int64_t first
 /* Where the results of rows first to last go, from element `skip` of each on. */
 static void place_results(const plan *p, int64_t first, int64_t last, int64_t skip, void **to) {
   const grid *g = &p->grid;
-  for (int64_t row = first; row < last; row++) {
+  const int64_t step = g->step.x * p->to.c * p->size;
+  for (int64_t row = first; row < last;) {
     const int64_t i = row / g->w % g->h, j = row % g->w, n = row / g->w / g->h;
     const int64_t y = g->first.y + i * g->step.y, x = g->first.x + j * g->step.x;
-    *to++ = p->to.data + (((n * p->to.h + y) * p->to.w + x) * p->to.c + skip) * p->size;
+    char *at = p->to.data + (((n * p->to.h + y) * p->to.w + x) * p->to.c + skip) * p->size;
+    for (const int64_t end = lm_min(last, row + g->w - j); row < end; row++, at += step) *to++ = at;
   }
 }
 
-/* What the n rows from `row` on read, about, if images are read in their order. */
+/* What the n rows from `row` on read, about: nothing where a stride skips lines. */
 static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *bytes) {
   const int64_t rows = rows_of(p), all = p->job->shape.n * p->from.h * p->from.w;
   const int64_t pixel = p->from.c * p->size, last = lm_min(row + n, rows);
   const double pixels = (double)all / (double)rows;
-  *bytes = (int64_t)((double)(last - row) * pixels) * pixel;
+  const bool skips = p->job->pass != LM_CONV_INPUT && p->job->shape.kh < p->job->shape.stride[0];
+  *bytes = skips ? 0 : (int64_t)((double)(last - row) * pixels) * pixel;
   return p->from.data + (int64_t)((double)row * pixels) * pixel;
 }
 
@@ -334,8 +334,6 @@ static int64_t take_taps(const plan *p, offset at, grid *g, int64_t run, offset 
     for (int64_t j = 0; j < s->kw; j++) {
       offset tap = {i * s->dilation[0] - s->padding[0], j * s->dilation[1] - s->padding[1]};
       if (!input) position[i * s->kw + j] = i * s->kw + j;
-      if (p->joined && j > 0) continue;
-      if (p->joined) tap.x = 0;
       if (input) {
         const offset y = {at.y - tap.y, at.x - tap.x};
         if (y.y % s->stride[0] || y.x % s->stride[1]) continue;
@@ -378,19 +376,6 @@ static lm_status run_grids(plan *p, offset *runs, int64_t *position) {
   return LM_OK;
 }
 
-/* Lines of x between zeros. */
-static void pad_lines(void *ctx, int64_t first, int64_t last) {
-  const plan *p = ctx;
-  const lm_conv_shape *s = &p->job->shape;
-  const size_t line = (size_t)(s->w * s->c * p->size), margin = (size_t)(s->padding[1] * s->c * p->size);
-  for (int64_t i = first; i < last; i++) {
-    char *to = p->from.data + (size_t)i * (line + 2 * margin);
-    memset(to, 0, margin);
-    memcpy(to + margin, (const char *)p->job->x + (size_t)i * line, line);
-    memset(to + margin + line, 0, margin);
-  }
-}
-
 lm_status lm_direct_conv(const lm_conv_job *job) {
   enum { PARTS = 16, PART_ROWS = 1024, SUMS_BYTES = 8 << 20 };
   lm_status status;
@@ -405,12 +390,12 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
             .to = {job->y, s->oh, s->ow, s->k},
             .parts = 1};
   if (input) p.from = (images){job->y, s->oh, s->ow, s->k}, p.to = (images){job->x, s->h, s->w, s->c};
-  p.joined = !input && c < FEW_CHANNELS && s->groups == 1 && s->dilation[1] == 1;
-  p.all_runs = p.joined ? s->kh : taps;
-  p.depth = input ? k : p.joined ? s->kw * c : c;
+  const int64_t most = CHUNK_BYTES / p.size;
+  p.all_runs = taps;
+  p.depth = input ? k : c;
   p.columns = input ? c : k;
   p.panel_step = p.all_runs * p.depth * p.loops->width;
-  const int64_t most = CHUNK_BYTES / p.size, weights = sums_of(&p) * p.size;
+  const int64_t weights = sums_of(&p) * p.size;
   p.chunk_depth = lm_ceil_div(p.depth, lm_max(1, lm_ceil_div(p.depth, most)));
   p.chunk_runs = lm_max(1, lm_min(CHUNK_RUNS, p.depth > 0 ? most / p.depth : 1));
   if (job->pass == LM_CONV_WEIGHT) {
@@ -418,11 +403,8 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
     p.parts = lm_max(1, lm_min(lm_min(PARTS, rows / PART_ROWS), SUMS_BYTES / lm_max(1, weights)));
   }
   const int64_t zeros = lm_round_up(p.depth * p.size, ALIGN);
-  const int64_t padded_w = s->w + 2 * s->padding[1], lines = s->n * s->h;
-  const bool pads = p.joined && s->padding[1] > 0;
-  const size_t before = (size_t)(zeros + lm_round_up(p.parts * weights, ALIGN)) +
-                        (size_t)lm_round_up(taps * (int64_t)(sizeof(offset) + sizeof(int64_t)), ALIGN);
-  const size_t bytes = before + (size_t)(pads ? lines * padded_w * c * p.size : 0) + 1;
+  const size_t bytes =
+      (size_t)(zeros + lm_round_up(p.parts * weights, ALIGN)) + (size_t)taps * (sizeof(offset) + sizeof(int64_t)) + 1;
   void *scratch = NULL;
   TRY(lm_device_alloc(job->device, bytes, &scratch));
   memset(scratch, 0, (size_t)zeros);
@@ -431,10 +413,6 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
   offset *runs = (offset *)(p.weights + lm_round_up(p.parts * weights, ALIGN));
   p.run = runs;
   p.position = (int64_t *)(runs + taps);
-  if (pads) {
-    p.from = (images){(char *)scratch + before, s->h, padded_w, c};
-    lm_parallel(lines, (double)(lines * padded_w * c), 0, pad_lines, &p);
-  }
   status = run_grids(&p, runs, (int64_t *)(runs + taps));
 done:
   if (scratch) lm_device_free(job->device, scratch, bytes);

@@ -1,5 +1,5 @@
 /* Products of gathered rows with a matrix in panels, which is what a convolution is: a row is the pixels under the
- * kernel at one place, in runs of neighbors in memory. Panels are those of isa/matmul/panels.h. */
+ * kernel at one position, in runs of neighbors in memory. Panels are those of isa/matmul/panels.h. */
 #pragma once
 
 #include "backend/cpu/isa.h"

@@ -1,4 +1,4 @@
-/* Matrix products on raw memory: what matmul.c and im2col.c share. */
+/* Matrix products on raw memory: what matmul.c and conv/ share. */
 #pragma once
 
 #include "op/backend.h"
