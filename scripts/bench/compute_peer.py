@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 torch.set_num_threads(int(sys.argv[1]))
-ROUNDS = {"mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
-          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1, "vgg11": 1, "transformer256": 2, "transformer256_dropout": 2,
+ROUNDS = {"mlp1": 400, "mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
+          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1, "vgg11": 1, "mobilenet": 1, "transformer256": 2, "transformer256_dropout": 2,
           "attention4096": 1, "attention4096_causal": 1, "attention4096_dropout": 1}
 
 
@@ -62,6 +62,36 @@ def resnet50():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(cin, 1000))
 
 
+class InvertedResidual(nn.Module):
+    def __init__(self, cin, cout, stride, expand):
+        super().__init__()
+        wide = cin * expand
+        self.around = stride == 1 and cin == cout
+        self.conv = nn.Sequential(*([] if expand == 1 else conv_unit(cin, wide, 1, 1, 1)),
+                                  *conv_unit(wide, wide, 3, stride, wide),
+                                  nn.Conv2d(wide, cout, 1, bias=False), nn.BatchNorm2d(cout))
+
+    def forward(self, x):
+        return x + self.conv(x) if self.around else self.conv(x)
+
+
+def conv_unit(cin, cout, size, stride, groups):
+    return [nn.Conv2d(cin, cout, size, stride, size // 2, groups=groups, bias=False), nn.BatchNorm2d(cout),
+            nn.ReLU6(inplace=True)]
+
+
+def mobilenet():
+    """MobileNetV2 as torchvision has it."""
+    layers, cin = conv_unit(3, 32, 3, 2, 1), 32
+    for expand, width, count, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
+                                         (6, 160, 3, 2), (6, 320, 1, 1)):
+        for k in range(count):
+            layers.append(InvertedResidual(cin, width, stride if k == 0 else 1, expand))
+            cin = width
+    return nn.Sequential(*layers, *conv_unit(cin, 1280, 1, 1, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Dropout(0.2), nn.Linear(1280, 1000))
+
+
 def vgg11():
     """As torchvision has it."""
     layers, cin = [], 3
@@ -80,6 +110,8 @@ def model(name):
         return resnet50()
     if name == "vgg11":
         return vgg11()
+    if name == "mobilenet":
+        return mobilenet()
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
     if name == "lenet":
@@ -96,7 +128,7 @@ def model(name):
 def training(name, batch, channels_last, device="cpu", autocast=False, compiled=False):
     """A function that does one step of SGD with momentum. autocast: to bfloat16. compiled: by torch.compile."""
     net = model(name).to(device)
-    large = name in ("resnet50", "vgg11")
+    large = name in ("resnet50", "vgg11", "mobilenet")
     x = torch.rand(batch, *((3, 224, 224) if large else (1, 28, 28)), device=device)
     y = torch.randint(0, 1000 if large else 10, (batch,), device=device)
     if channels_last:
@@ -200,8 +232,8 @@ def build(name):
         if COMPILE and name.startswith("transformer"):
             variants["compiled"] = transformer(0.1 if name.endswith("dropout") else 0, True)
         return variants
-    if name in ("resnet50", "vgg11"):
-        batch = 8 if name == "resnet50" else 16
+    if name in ("resnet50", "vgg11", "mobilenet"):
+        batch = 16 if name == "vgg11" else 8
         variants = {"default": training(name, batch, False), "channels_last": training(name, batch, True)}
         if COMPILE:
             variants["compiled"] = training(name, batch, True, compiled=True)

@@ -3,8 +3,8 @@ local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
 local models = dofile(arg[0]:match("^(.*)/bench/[^/]*$") .. "/models.lua")
 lm.set_num_threads(tonumber(arg[1]))
-local steps = { mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 = 1, sgd = 10, adam = 10, lenet256_bf16 = 8,
-  resnet64_bf16 = 2, mm2048 = 4, mm2048_bf16 = 4, resnet50 = 1, vgg11 = 1, transformer256 = 2,
+local steps = { mlp1 = 400, mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 = 1, sgd = 10, adam = 10, lenet256_bf16 = 8,
+  resnet64_bf16 = 2, mm2048 = 4, mm2048_bf16 = 4, resnet50 = 1, vgg11 = 1, mobilenet = 1, transformer256 = 2,
   transformer256_dropout = 2, attention4096 = 1, attention4096_causal = 1, attention4096_dropout = 1 }
 
 local function timed(f, n)
@@ -16,7 +16,7 @@ end
 -- autocast: to bfloat16.
 local function training(name, batch, autocast)
   local mode = { device = "cpu", dtype = "bfloat16", enabled = autocast == true }
-  local large = name == "resnet50" or name == "vgg11"
+  local large = lm.models[name] ~= nil and models[name] == nil
   local net = (large and lm.models or models)[name]()
   local x = lm.rand(large and { batch, 3, 224, 224 } or { batch, 1, 28, 28 })
   local y = lm.randint(1, large and 1001 or 11, { batch })
@@ -92,12 +92,14 @@ end
 local build = setmetatable({
   sgd = function() return optimizer(function(p) return optim.SGD(p, { lr = 0.01, momentum = 0.9 }) end) end,
   adam = function() return optimizer(function(p) return optim.Adam(p, { lr = 0.001 }) end) end,
+  mlp1 = function() return training("mlp", 1) end,
   mlp256 = function() return training("mlp", 256) end,
   lenet256 = function() return training("lenet", 256) end,
   resnet64 = function() return training("resnet18", 64) end,
   resnet256 = function() return training("resnet18", 256) end,
   resnet50 = function() return training("resnet50", 8) end,
   vgg11 = function() return training("vgg11", 16) end,
+  mobilenet = function() return training("mobilenet_v2", 8) end,
   lenet256_bf16 = function() return training("lenet", 256, true) end,
   resnet64_bf16 = function() return training("resnet18", 64, true) end,
   mm2048 = function() return product("float32") end,

@@ -60,12 +60,13 @@
 
 #include "autograd/autograd.h"
 #include "backend/known/device_kinds.h"
+#include "backend/known/elementwise_chain.h"
 #include "base/clock.h"
 #include "base/nearest_word.h"
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
 typedef struct lm_tensor_handle {
-  const struct lm_lua *state; /* its Lua state's: what tells it from other userdata */
+  const struct lm_lua *state; /* the Lua state that made it, by which it is known among userdata */
   lm_tensor *t;
   union {
     struct lm_tensor_handle *next; /* in the list of its scope, if pprev */
@@ -80,6 +81,14 @@ typedef struct lm_scope {
   lm_tensor_handle *handles;
 } lm_scope;
 
+/* A call of a function of lm.fuse: the ops that it has put off, and the handles of their results. */
+typedef struct lm_fusion {
+  lm_chain *chain;
+  lm_tensor_handle *handle[LM_CHAIN_LINKS]; /* NULL once collected */
+  bool reading;                             /* an op reads its arguments, whose values it may not need */
+  bool waits;                               /* the last op was put off */
+} lm_fusion;
+
 typedef struct lm_callbacks lm_callbacks;
 
 /* Where the tensors' metatable holds that of lists of sizes. */
@@ -92,6 +101,7 @@ typedef struct lm_lua {
   lm_callbacks *callbacks;
   struct lm_callback *in_backward; /* the custom function that runs */
   lm_scope *scope;
+  lm_fusion *fusion; /* NULL: ops compute at once */
   /* While a reader has Lua code run (lm_to_int64), the call may hold tensors it read before without a reference. What
    * handles let go of meanwhile is kept until the next call makes a step of the collector. */
   int asking, nkept;
@@ -164,9 +174,16 @@ static inline void lm_set_text(lua_State *L, const char *key, const char *value)
 }
 
 /* ---- tensor/handle.c */
-static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
+/* fuse.c. Computes what was put off. */
+void lm_fusion_settle(const lm_lua *s);
+/* Without a look at its tensor's values, which may not be there yet. */
+static inline lm_tensor_handle *lm_peek_tensor_handle(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_touserdata(L, i);
   return b && lua_objlen(L, i) == sizeof *b && b->state == s ? b : NULL;
+}
+static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
+  if (__builtin_expect(s->fusion != NULL, 0)) lm_fusion_settle(s);
+  return lm_peek_tensor_handle(L, s, i);
 }
 /* NULL if it is no tensor or a dead handle. */
 static inline lm_tensor *lm_to_tensor(lua_State *L, const lm_lua *s, int i) {
@@ -425,6 +442,27 @@ void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 /* ---- tensor/scope.c */
 int lm_bind_scope(lua_State *L); /* upvalue 3: its body */
 int lm_bind_scope_body(lua_State *L);
+
+/* ---- tensor/fuse.c */
+int lm_bind_fuse(lua_State *L);
+/* Before an op, from before its arguments are read: to be passed to lm_fusion_end. */
+static inline bool lm_fusion_begin(const lm_lua *s) {
+  bool before = s->fusion && s->fusion->reading;
+  if (s->fusion) s->fusion->reading = true;
+  return before;
+}
+/* Its arguments are read: whether it may be put off is known now, and if not, what was put off is computed. */
+void lm_fusion_offer(const lm_lua *s, const lm_op *op, const void *args, bool in_place);
+/* After it, whether it failed or not. */
+static inline void lm_fusion_end(const lm_lua *s, bool before) {
+  if (!s->fusion) return;
+  s->fusion->reading = before;
+  s->fusion->waits = lm_chain_decline(s->fusion->chain);
+}
+/* The op's result has a handle. */
+void lm_fusion_note(const lm_lua *s, lm_tensor_handle *b);
+/* handle.c. It is collected. */
+void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b);
 
 /* ---- tensor/index.c: x[key] and x[key] = value; key at 2, value at 3 */
 int lm_index_get(lua_State *L);

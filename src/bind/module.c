@@ -227,6 +227,8 @@ int luaopen_luminary_core(lua_State *L) {
   push_closure(L, lm_bind_scope_body, 0);
   push_closure(L, lm_bind_scope, 1);
   lua_setfield(L, MODULE, "scope");
+  push_closure(L, lm_bind_fuse, 0);
+  lua_setfield(L, MODULE, "fuse");
   lua_pushvalue(L, METHODS);
   lua_setfield(L, MODULE, "methods");
   lm_push_getters(L);

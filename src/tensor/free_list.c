@@ -10,7 +10,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 enum { KEEP = 0 };
 #else
-enum { KEEP = 16384 }; /* of each, a thread: as many as Lua leaves to one cycle of its collector */
+enum { KEEP = 16384 }; /* headers of each kind in each thread; one cycle of the collector frees about as many */
 #endif
 
 typedef struct free_lists {

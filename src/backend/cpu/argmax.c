@@ -31,13 +31,13 @@ static void search_cols(const search *s, int64_t unit) {
   lm_reduce_unit u = lm_reduce_unit_at(p, unit);
   _Alignas(64) char best[LM_TILE_BYTES], tile[LM_TILE_BYTES];
   int64_t position[LM_REDUCE_COLS];
-  bool direct = p->dtype == p->compute && u.x_step == 1;
+  bool direct = p->direct && u.x_step == 1;
   p->loops->load[p->dtype](best, u.x, u.x_step, u.cols);
   for (int j = 0; j < u.cols; j++) position[j] = 1;
   for (int64_t r = 1; r < p->reduced_count; r++) {
     const char *x = u.x + r * p->reduced.stride[0][0] * p->bytes;
     if (!direct) p->loops->load[p->dtype](tile, x, u.x_step, u.cols);
-    p->folds->track(best, position, direct ? x : tile, r + 1, u.cols, s->largest);
+    (direct ? p->direct : p->folds)->track(best, position, direct ? x : tile, r + 1, u.cols, s->largest);
   }
   write_unit(s, &u, best, p->compute, position);
 }
@@ -47,7 +47,9 @@ static void search_row(const search *s, const lm_reduce_unit *u, int64_t begin, 
                        int64_t *position) {
   const lm_reduce_plan *p = &s->plan;
   lm_reduce_kind fold = s->largest ? LM_REDUCE_MAX : LM_REDUCE_MIN;
-  int64_t step = p->reduced.stride[0][0], max_chunk = p->dtype == p->compute && step == 1 ? 1 << 14 : LM_TILE;
+  bool direct = p->direct && p->reduced.stride[0][0] == 1;
+  const struct lm_reduce_loops *folds = direct ? p->direct : p->folds;
+  int64_t step = p->reduced.stride[0][0], max_chunk = direct ? 1 << 14 : LM_TILE;
   _Alignas(64) char tile[LM_TILE_BYTES];
   *extreme = p->folds->start[fold];
   *position = begin;
@@ -55,18 +57,18 @@ static void search_row(const search *s, const lm_reduce_unit *u, int64_t begin, 
   for (int64_t i = begin; i < end; i += max_chunk) {
     int64_t n = end - i < max_chunk ? end - i : max_chunk;
     const void *x = u->x + i * step * p->bytes;
-    if (max_chunk == LM_TILE) {
+    if (!direct) {
       p->loops->load[p->dtype](tile, x, step, (int)n);
       x = tile;
     }
     lm_total here = p->folds->start[fold];
-    p->folds->row[fold](&here, x, n, here);
+    folds->rows[fold](&here, x, 0, 1, n, NULL);
     bool better = i == begin;
     if (floating) better |= isnan(here.f) || (s->largest ? here.f > extreme->f : here.f < extreme->f);
     if (!floating) better |= s->largest ? here.i > extreme->i : here.i < extreme->i;
     if (!better) continue;
     *extreme = here;
-    *position = i + p->folds->find(x, n, here);
+    *position = i + folds->find(x, n, here);
     if (floating && isnan(here.f)) return;
   }
 }

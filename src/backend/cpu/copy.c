@@ -19,31 +19,8 @@ enum {
   MIN_NONTEMPORAL = 1024 /* of runs apart from each other: below them too few are whole lines of the caches */
 };
 
-/* n elements from src on, which lie one before the other: 16 bytes at a time, which compilers do not see by themselves.
- */
-static void copy_back(size_t item, int64_t n, char *dst, const char *src) {
-#define CASE(type, ...)                                            \
-  case sizeof(type): {                                             \
-    typedef type pack __attribute__((vector_size(16)));            \
-    enum { LANES = 16 / sizeof(type) };                            \
-    int64_t i = 0;                                                 \
-    for (; i + LANES <= n; i += LANES) {                           \
-      pack p;                                                      \
-      memcpy(&p, (const type *)src - i - (LANES - 1), sizeof p);   \
-      p = __builtin_shufflevector(p, p, __VA_ARGS__);              \
-      memcpy((type *)dst + i, &p, sizeof p);                       \
-    }                                                              \
-    for (; i < n; i++) ((type *)dst)[i] = ((const type *)src)[-i]; \
-    break;                                                         \
-  }
-  switch (item) {
-    CASE(uint8_t, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
-    CASE(uint16_t, 7, 6, 5, 4, 3, 2, 1, 0)
-    CASE(uint32_t, 3, 2, 1, 0)
-    CASE(uint64_t, 1, 0)
-  }
-#undef CASE
-}
+/* The compute type whose tiles hold the elements of a size bit by bit. */
+static lm_dtype raw_type(size_t item) { return item == 1 ? LM_U8 : item == 2 ? LM_I16 : item == 4 ? LM_I32 : LM_I64; }
 
 /* The element again and again: what is there is doubled. */
 static void fill_with(size_t item, int64_t n, char *dst, const char *src) {
@@ -52,11 +29,26 @@ static void fill_with(size_t item, int64_t n, char *dst, const char *src) {
   for (size_t done = item; done < bytes; done *= 2) memcpy(dst + done, dst, done < bytes - done ? done : bytes - done);
 }
 
-/* n elements from src on, `step` (1, 0 or -1) apart, to where the writer is. */
-static void write_run(lm_nontemporal_writer *w, size_t item, int64_t n, const char *src, int64_t step) {
+typedef struct run_copy {
+  const lm_tensor *src, *dst;
+  lm_dims rows;
+  int64_t run, step, item;
+  bool dense, streams; /* dense: rows of dst follow one another */
+  void (*reverse)(void *dst, const void *src, int64_t n);
+} run_copy;
+
+/* n elements from src on, c->step (1, 0 or -1) apart, to where the writer is. */
+static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, const char *src) {
   enum { TILE = 4096 };
+  const size_t item = (size_t)c->item;
+  const int64_t step = c->step;
   if (step == 1) {
     lm_nontemporal_write(w, src, (size_t)n * item);
+    return;
+  }
+  if (step < 0 && !w->streams) {
+    c->reverse(w->to, src, n);
+    w->to += (size_t)n * item;
     return;
   }
   char tile[TILE];
@@ -70,30 +62,37 @@ static void write_run(lm_nontemporal_writer *w, size_t item, int64_t n, const ch
           n - i >= 2 * max_chunk) { /* what comes next lies before it, which hardware does not guess */
         for (int64_t k = TILE; k < 2 * TILE; k += LM_NONTEMPORAL_LINE) __builtin_prefetch(from - k);
       }
-      copy_back(item, part, tile, from);
+      c->reverse(tile, from, part);
     }
     lm_nontemporal_write(w, tile, (size_t)part * item);
   }
 }
 
-typedef struct run_copy {
-  const lm_tensor *src, *dst;
-  lm_dims rows;
-  int64_t run, step, item;
-  bool dense, streams; /* dense: rows of dst follow one another */
-} run_copy;
+/* From the row at `index` to the next one: offsets of both sides, in elements. */
+static void next_row(const lm_dims *rows, int64_t *index, int64_t *offset) {
+  for (int d = rows->ndim - 1; d >= 0; d--) {
+    for (int s = 0; s < 2; s++) offset[s] += rows->stride[s][d];
+    if (++index[d] < rows->size[d]) return;
+    for (int s = 0; s < 2; s++) offset[s] -= rows->size[d] * rows->stride[s][d];
+    index[d] = 0;
+  }
+}
 
 static void copy_elements(void *ctx, int64_t begin, int64_t end) {
   const run_copy *c = ctx;
+  const int64_t row = begin / c->run;
+  int64_t low = begin % c->run, index[LM_DIMS_MAX], rest = row;
+  int64_t offset[2] = {lm_dims_at(&c->rows, TO, row), lm_dims_at(&c->rows, FROM, row)};
+  for (int d = c->rows.ndim - 1; d >= 0; d--) index[d] = rest % c->rows.size[d], rest /= c->rows.size[d];
   lm_nontemporal_writer w;
   if (c->dense) lm_nontemporal_open(&w, c->dst->data + begin * c->item, c->streams);
-  for (int64_t p = begin; p < end;) {
-    int64_t row = p / c->run, low = p % c->run, high = end - row * c->run < c->run ? end - row * c->run : c->run;
-    if (!c->dense) lm_nontemporal_open(&w, c->dst->data + (lm_dims_at(&c->rows, TO, row) + low) * c->item, c->streams);
-    write_run(&w, (size_t)c->item, high - low,
-              c->src->data + (lm_dims_at(&c->rows, FROM, row) + low * c->step) * c->item, c->step);
+  for (int64_t p = begin, n; p < end; p += n) {
+    n = c->run - low < end - p ? c->run - low : end - p;
+    if (!c->dense) lm_nontemporal_open(&w, c->dst->data + (offset[TO] + low) * c->item, c->streams);
+    write_run(c, &w, n, c->src->data + (offset[FROM] + low * c->step) * c->item);
     if (!c->dense) lm_nontemporal_close(&w);
-    p = row * c->run + high;
+    next_row(&c->rows, index, offset);
+    low = 0;
   }
   if (c->dense) lm_nontemporal_close(&w);
 }
@@ -107,6 +106,7 @@ static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   c.run = lm_dims_pop(&c.rows, along, 1), c.step = along[FROM];
   if (along[TO] != 1 || c.step < -1 || c.step > 1 || c.run * c.item < MIN_RUN) return false;
   c.dense = lm_is_dense(dst);
+  c.reverse = lm_pointwise_loops_of(raw_type((size_t)c.item))->reverse;
   c.streams = lm_use_nontemporal((size_t)(n * c.item)) && (c.dense || c.run * c.item >= MIN_NONTEMPORAL);
   lm_parallel(n, (double)(n * c.item) / 16, 0, copy_elements, &c);
   return true;
@@ -138,11 +138,18 @@ lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
   if (src->dtype == dst->dtype && dst->numel > 0 && (copy_runs(src, dst) || lm_cpu_copy_short_rows(src, dst))) {
     return LM_OK;
   }
-  /* What holds every value of the source; an equal dtype comes back the same (half NaNs may lose their payload). What
-   * comes to be floating is rounded once. */
+  lm_operand from = lm_operand_of(src);
+  if (src->dtype == dst->dtype) { /* as integers of its size */
+    lm_tiles t = {.compute = raw_type(lm_dtype_size((lm_dtype)dst->dtype)), .nin = 1, .in = {from}};
+    lm_tiles_result(&t, dst);
+    t.in[0].dtype = t.out.dtype = t.compute;
+    lm_tiles_run(&t);
+    return LM_OK;
+  }
+  /* What holds every value of the source. What comes to be floating is rounded once. */
   lm_dtype compute = src->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(src->dtype) ? LM_F32 : LM_I64;
   if (compute == LM_I64 && lm_dtype_is_float(dst->dtype)) compute = dst->dtype == LM_F64 ? LM_F64 : LM_F32;
-  lm_tiles t = {.compute = compute, .nin = 1, .in = {lm_operand_of(src)}};
+  lm_tiles t = {.compute = compute, .nin = 1, .in = {from}};
   lm_tiles_result(&t, dst);
   lm_tiles_run(&t);
   return LM_OK;

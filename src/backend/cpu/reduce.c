@@ -24,26 +24,26 @@ typedef struct reduction {
 
 /* ---- folding one part of one unit */
 
-static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_reduce_unit *u, int64_t begin, int64_t end,
-                     lm_total c, lm_total *total) {
+static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const char *x_row, int64_t begin, int64_t end,
+                     const lm_total *c, lm_total *total) {
   int last = p->reduced.ndim - 1;
   int64_t step = p->reduced.stride[0][last];
-  bool direct = p->dtype == p->compute && step == 1 && p->reduced.size[last] >= 64;
+  bool direct = p->direct && p->direct->rows[fold] && step == 1 && p->reduced.size[last] >= 64;
   _Alignas(64) char tile[LM_TILE_BYTES];
   int filled = 0, num = (int)lm_dtype_size(p->compute), max_chunk = LM_TILE_BYTES / num;
   lm_reduce_walk w = lm_reduce_walk_from(p, begin);
   while (begin < end) {
     int64_t run = lm_reduce_walk_run(p, &w);
     run = run < end - begin ? run : end - begin;
-    const char *x = u->x + w.offset * p->bytes;
+    const char *x = x_row + w.offset * p->bytes;
     if (direct) {
-      p->folds->row[fold](total, x, run, c);
+      p->direct->rows[fold](total, x, 0, 1, run, c);
     } else {
       run = run < max_chunk - filled ? run : max_chunk - filled;
       p->loops->load[p->dtype](tile + filled * num, x, step, (int)run);
       filled += (int)run;
       if (filled == max_chunk || begin + run == end) {
-        p->folds->row[fold](total, tile, filled, c);
+        p->folds->rows[fold](total, tile, 0, 1, filled, c);
         filled = 0;
       }
     }
@@ -52,11 +52,23 @@ static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_redu
   }
 }
 
+static void fold_rows(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_reduce_unit *u, int64_t begin, int64_t end,
+                      const lm_total *c, lm_total *total) {
+  int64_t step = p->reduced.stride[0][0];
+  if (p->direct && p->direct->rows[fold] && p->reduced.ndim == 1 && (step == 1 || p->reduced_count == 1)) {
+    p->direct->rows[fold](total, u->x + begin * p->bytes, u->x_step, u->cols, end - begin, c);
+    return;
+  }
+  for (int j = 0; j < u->cols; j++) {
+    fold_row(p, fold, u->x + j * u->x_step * p->bytes, begin, end, c ? c + j : NULL, total + j);
+  }
+}
+
 static void fold_cols(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_reduce_unit *u, int64_t begin, int64_t end,
                       const lm_total *c, lm_total *total) {
   enum { MAX_RUN = 64 }; /* rows a float column sums before they go into the total */
   int last = p->reduced.ndim - 1;
-  bool direct = p->dtype == p->compute && u->x_step == 1;
+  bool direct = p->direct && p->direct->cols[fold] && u->x_step == 1;
   _Alignas(64) char tile[TILE_ROWS * LM_TILE_BYTES];
   int filled = 0;
   int64_t row = u->cols * (int64_t)lm_dtype_size(p->compute);
@@ -68,7 +80,7 @@ static void fold_cols(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
       run = lm_reduce_walk_run(p, &w);
       run = run < end - begin ? run : end - begin;
       run = run < MAX_RUN ? run : MAX_RUN;
-      p->folds->cols[fold](total, x, p->reduced.stride[0][last], (int)run, u->cols, c);
+      p->direct->cols[fold](total, x, p->reduced.stride[0][last], (int)run, u->cols, c);
     } else {
       p->loops->load[p->dtype](tile + filled * row, x, u->x_step, u->cols);
       if (++filled == TILE_ROWS || begin + 1 == end) {
@@ -89,7 +101,7 @@ static void fold_part(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
   if (p->cols) {
     fold_cols(p, fold, u, begin, end, c, total);
   } else {
-    fold_row(p, fold, u, begin, end, c ? *c : (lm_total){0}, total);
+    fold_rows(p, fold, u, begin, end, c, total);
   }
 }
 
@@ -248,6 +260,7 @@ lm_status lm_cpu_reduce(const void *args, lm_tensor *const *out) {
   for (int i = 0; i < a->dim.n; i++) reduced[a->dim.v[i]] = true;
   reduction r = {.out = out[0], .by = method_of(a), .p = {.f = a->parameter}};
   lm_reduce_plan_make(&r.plan, a->x, r.out, reduced, LM_REDUCE_COLS);
+  lm_reduce_plan_batch(&r.plan);
   if ((r.by.first == LM_REDUCE_MAX || r.by.first == LM_REDUCE_MIN) && r.plan.compute == LM_I64) {
     lm_reduce_plan_compute(&r.plan, narrowest(a->x->dtype));
   }

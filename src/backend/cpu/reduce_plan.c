@@ -32,10 +32,11 @@ void lm_reduce_plan_compute(lm_reduce_plan *p, lm_dtype compute) {
   p->compute = compute;
   p->loops = lm_pointwise_loops_of(compute);
   p->folds = lm_reduce_loops_of(compute);
+  bool direct = p->dtype == compute || (p->dtype == LM_BF16 && compute == LM_F32);
+  p->direct = direct ? lm_reduce_loops_of(p->dtype) : NULL;
 }
 
 void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor *out, const bool *reduced, int width) {
-  p->width = width;
   p->dtype = x->dtype;
   lm_reduce_plan_compute(p, p->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(p->dtype) ? LM_F32 : LM_I64);
   p->data = x->data;
@@ -44,7 +45,7 @@ void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor 
   for (int d = 0; d < x->ndim; d++) kept[d] = !reduced[d];
   p->kept_count = set_dims(&p->kept, x, out->stride, kept);
   p->reduced_count = set_dims(&p->reduced, x, NULL, reduced);
-  p->strips = p->parts = 1;
+  p->strips = p->parts = p->width = 1;
   p->units = 0;
   p->cols = false;
   if (p->kept_count == 0) return;
@@ -52,33 +53,39 @@ void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor 
   const int64_t row_part = 1 << 16, skinny_gemm = 64, col_part = 64, few_strips = 16;
   if (p->cols) {
     int64_t across = p->kept.size[p->kept.ndim - 1];
-    p->strips = lm_ceil_div(across, p->width);
+    p->width = width;
+    p->strips = lm_ceil_div(across, width);
     p->units = p->kept_count / across * p->strips;
     p->parts = p->units < few_strips ? lm_ceil_div(p->reduced_count, col_part) : 1;
     int64_t max_parts = lm_ceil_div(4 * few_strips, p->units);
     p->parts = p->parts < max_parts ? p->parts : max_parts;
   } else {
     p->units = p->kept_count;
+    p->strips = p->kept.size[p->kept.ndim - 1];
     p->parts = p->units < skinny_gemm ? lm_ceil_div(p->reduced_count, row_part) : 1;
   }
   if (p->parts == 0) p->parts = 1;
 }
 
+void lm_reduce_plan_batch(lm_reduce_plan *p) {
+  enum { IN_NEAR_CACHE = 4096 }; /* elements: what takes two passes finds them there in the second */
+  if (p->kept_count == 0 || p->cols || p->parts > 1 || p->reduced_count > IN_NEAR_CACHE / 2) return;
+  int64_t across = p->kept.size[p->kept.ndim - 1], rows = IN_NEAR_CACHE / lm_max(p->reduced_count, 1);
+  p->width = (int)lm_min(rows, LM_REDUCE_COLS);
+  p->strips = lm_ceil_div(across, p->width);
+  p->units = p->kept_count / across * p->strips;
+}
+
 lm_reduce_unit lm_reduce_unit_at(const lm_reduce_plan *p, int64_t unit) {
   const lm_dims *kept = &p->kept;
   int last = kept->ndim - 1;
-  lm_reduce_unit u = {.cols = 1, .x_step = kept->stride[OF_X][last], .o_step = kept->stride[OF_OUT][last]};
-  int64_t x = 0, rest = unit;
-  u.index = unit;
-  if (p->cols) {
-    int64_t first = rest % p->strips * p->width, left = kept->size[last] - first;
-    rest /= p->strips;
-    u.cols = left < p->width ? (int)left : p->width;
-    u.index = rest * kept->size[last] + first;
-    x = first * u.x_step, u.out = first * u.o_step;
-    last--;
-  }
-  for (int d = last; d >= 0; d--) {
+  lm_reduce_unit u = {.x_step = kept->stride[OF_X][last], .o_step = kept->stride[OF_OUT][last]};
+  int64_t first = unit % p->strips * p->width, left = kept->size[last] - first, rest = unit / p->strips;
+  u.cols = left < p->width ? (int)left : p->width;
+  u.index = rest * kept->size[last] + first;
+  int64_t x = first * u.x_step;
+  u.out = first * u.o_step;
+  for (int d = last - 1; d >= 0; d--) {
     x += rest % kept->size[d] * kept->stride[OF_X][d];
     u.out += rest % kept->size[d] * kept->stride[OF_OUT][d];
     rest /= kept->size[d];

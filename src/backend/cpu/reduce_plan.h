@@ -1,7 +1,7 @@
 /* The plan behind every reduction: which elements of x make which result, in what order and in what parts.
  *
- * The result's elements come in units: one element (rows: each is made from elements of x that lie close to one
- * another) or a strip of up to `width` along a dim (cols: made from rows of the strip's width). A unit with
+ * The result's elements come in units, strips of up to `width` along a dim. Rows: each element is made from elements of
+ * x that lie close to one another. Cols: a strip is made from rows of the strip's width. A unit with
  * much to reduce and few others beside it is cut into parts. Both depend on the sizes alone, so results are the
  * same for any number of threads. */
 #pragma once
@@ -22,12 +22,16 @@ typedef struct lm_reduce_plan {
   int width;
   int64_t strips, units, parts; /* strips along the last kept dim; all units; parts of each */
   const struct lm_pointwise_loops *loops;
-  const struct lm_reduce_loops *folds;
+  const struct lm_reduce_loops *folds;  /* of `compute` */
+  const struct lm_reduce_loops *direct; /* of x's elements as they are in memory, or NULL */
 } lm_reduce_plan;
 
-/* out: x's sizes along the dims that stay; reduced[d] says which go. width: of strips, at most LM_REDUCE_COLS. Where a
- * slot has several outputs they are laid out alike. */
+/* out: x's sizes along the dims that stay; reduced[d] says which go. width: of strips of columns, at most
+ * LM_REDUCE_COLS; rows are units of their own until lm_reduce_plan_batch makes strips of short ones. Where a slot has
+ * several outputs they are laid out alike. */
 void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor *out, const bool *reduced, int width);
+
+void lm_reduce_plan_batch(lm_reduce_plan *p);
 
 /* From here on in `compute`, which holds x's elements. */
 void lm_reduce_plan_compute(lm_reduce_plan *p, lm_dtype compute);

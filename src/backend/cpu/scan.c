@@ -18,8 +18,9 @@ typedef struct scan {
   lm_scan_kind kind;
   bool reverse;
   lm_scan_loop *row, *cols;
-  const lm_tensor *x, *decay; /* decay: laid out like x, or NULL */
-  lm_tensor *out, *indices;   /* laid out alike; indices may be NULL */
+  void (*turn)(void *x, int n); /* reverses a tile */
+  const lm_tensor *x, *decay;   /* decay: laid out like x, or NULL */
+  lm_tensor *out, *indices;     /* laid out alike; indices may be NULL */
   int64_t n, x_step, out_step;
   bool streams; /* the result goes past the caches, from the tile */
 } scan;
@@ -45,11 +46,12 @@ static const char *element(const lm_tensor *t, int64_t offset) {
 }
 
 /* `count` elements from number `first` of the scan on, or the `count` columns of that row, by way of the tile. Not
- * `stored`: only what they come to is requested. */
+ * `stored`: only what they come to is requested. Rows that are scanned backwards are loaded and stored forwards, and
+ * reversed in the tile. */
 static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int count, bool stored, run *r) {
-  int64_t at = s->reverse ? s->n - 1 - first : first, direction = s->reverse ? -1 : 1;
-  bool cols = s->plan.cols;
-  int64_t x_step = cols ? u->x_step : s->x_step * direction, out_step = cols ? u->o_step : s->out_step * direction;
+  bool cols = s->plan.cols, backwards = s->reverse && !cols;
+  int64_t at = !s->reverse ? first : cols ? s->n - 1 - first : s->n - first - count;
+  int64_t x_step = cols ? u->x_step : s->x_step, out_step = cols ? u->o_step : s->out_step;
   int64_t from = (u->x - s->x->data) / s->plan.bytes + at * s->x_step, to = u->out + at * s->out_step;
   const struct lm_pointwise_loops *loops = s->plan.loops;
   bool plain = s->x->dtype == (int)s->plan.compute && x_step == 1; /* in memory as in a tile */
@@ -60,25 +62,28 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   if (s->decay) loops->load[s->decay->dtype](r->decay, element(s->decay, from), x_step, count);
   if (!stored) {
     lm_reduce_kind fold = s->kind == LM_SCAN_SUM ? LM_REDUCE_SUM : LM_REDUCE_PRODUCT;
-    lm_reduce_loops_of(s->plan.compute)->row[fold](r->carry, x, count, (lm_total){0});
+    lm_reduce_loops_of(s->plan.compute)->rows[fold](r->carry, x, 0, 1, count, NULL);
     return;
   }
+  if (backwards) s->turn(tile, count);
+  if (backwards && s->decay) s->turn(r->decay, count);
   int64_t *indices = s->indices ? (int64_t *)s->indices->data + to : NULL;
-  lm_scan_part part = {tile, r->decay, out_step == 1 ? indices : r->position, first + 1, r->carry, r->last};
+  bool in_place = out_step == 1 && !backwards;
+  lm_scan_part part = {tile, r->decay, in_place ? indices : r->position, first + 1, r->carry, r->last};
   (cols ? s->cols : s->row)(&part, count);
+  if (backwards) s->turn(tile, count);
+  if (backwards && indices) s->turn(r->position, count);
   if (s->streams) {
-    int64_t low = out_step < 0 ? to - (count - 1) : to;
-    size_t item = lm_dtype_size(s->out->dtype);
     char *y = r->x;
-    if (out_step < 0 || s->out->dtype != (int)s->plan.compute) {
+    if (s->out->dtype != (int)s->plan.compute) {
       y = r->y;
-      loops->store[s->out->dtype](y + (size_t)(to - low) * item, out_step, r->x, count);
+      loops->store[s->out->dtype](y, 1, r->x, count);
     }
-    lm_nontemporal_copy((char *)element(s->out, low), y, (size_t)count * item);
+    lm_nontemporal_copy((char *)element(s->out, to), y, (size_t)count * lm_dtype_size(s->out->dtype));
   } else if (tile == r->x) {
     loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
   }
-  if (indices && out_step != 1) lm_pointwise_loops_of(LM_I64)->store[LM_I64](indices, out_step, r->position, count);
+  if (indices && !in_place) lm_pointwise_loops_of(LM_I64)->store[LM_I64](indices, out_step, r->position, count);
 }
 
 /* Elements begin up to end of one line. */
@@ -163,6 +168,7 @@ lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {
   const struct lm_scan_loops *loops = s.plan.compute == LM_I64 ? LM_ISA_PICK(lm_scan_I64) : LM_ISA_PICK(lm_scan_F64);
   s.row = loops->row[kind];
   s.cols = loops->cols[kind];
+  s.turn = loops->reverse;
   s.n = x->size[dim];
   s.x_step = x->stride[dim];
   s.out_step = out[0]->stride[dim];

@@ -13,6 +13,7 @@ typedef struct softmax {
   const lm_tensor *x, *y; /* y: NULL except gradients; laid out like x */
   lm_tensor *out;
   int dim;
+  bool direct;  /* rows are read and written as they lie in memory */
   size_t bytes; /* of one buffer: a row, or a strip [n, width] */
 } softmax;
 
@@ -55,12 +56,12 @@ static void store_unit(const softmax *s, const lm_reduce_unit *u, const char *bu
 }
 
 static void run_unit(const softmax *s, int64_t unit, char *buffer) {
-  const struct lm_softmax_loops *loops = lm_softmax_loops_of(s->plan.compute);
+  const struct lm_softmax_loops *loops = lm_softmax_loops_of(s->direct ? (lm_dtype)s->x->dtype : s->plan.compute);
   lm_reduce_unit u = lm_reduce_unit_at(&s->plan, unit);
   int64_t n = s->plan.reduced_count;
-  if (!buffer) { /* rows as they lie in memory */
+  if (s->direct) {
     void *out = s->out->data + u.out * (int64_t)lm_dtype_size(s->out->dtype);
-    loops->row[s->kind](out, u.x, s->y ? beside(s, u.x) : NULL, n);
+    loops->row[s->kind](out, u.x, s->y ? beside(s, u.x) : NULL, n, buffer);
     return;
   }
   char *y = s->y ? buffer + s->bytes : NULL;
@@ -69,7 +70,7 @@ static void run_unit(const softmax *s, int64_t unit, char *buffer) {
   if (s->plan.cols) {
     loops->cols[s->kind](buffer, buffer, y, n, u.cols);
   } else {
-    loops->row[s->kind](buffer, buffer, y, n);
+    loops->row[s->kind](buffer, buffer, y, n, NULL);
   }
   store_unit(s, &u, buffer);
 }
@@ -112,11 +113,14 @@ lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
   width = width < 16 ? 16 : width > LM_SOFTMAX_STRIP ? LM_SOFTMAX_STRIP : width;
   lm_reduce_plan_make(&s.plan, s.x, out, reduced, (int)width);
   s.plan.parts = 1;
-  lm_dtype compute = s.plan.compute;
-  bool direct = !s.plan.cols && s.x->stride[dim] == 1 && out->stride[dim] == 1 && (lm_dtype)s.x->dtype == compute &&
-                (lm_dtype)out->dtype == compute && (!y || (lm_dtype)y->dtype == compute);
-  if (!direct) s.bytes = lm_round_up((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1), 64);
-  TRY(lm_parallel(s.plan.units, lm_reduce_work(&s.plan), s.bytes * (y ? 2 : 1), run_softmax_units, &s));
+  lm_dtype compute = s.plan.compute, dtype = (lm_dtype)s.x->dtype;
+  s.direct = !s.plan.cols && s.x->stride[dim] == 1 && out->stride[dim] == 1 && (dtype == compute || dtype == LM_BF16) &&
+             (lm_dtype)out->dtype == dtype && (!y || (lm_dtype)y->dtype == dtype);
+  if (!s.direct || dtype != compute) {
+    s.bytes = lm_round_up((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1), 64);
+  }
+  const double each_ns = 1;
+  TRY(lm_parallel(s.plan.units, each_ns * (double)x->numel, s.bytes * (y ? 2 : 1), run_softmax_units, &s));
 done:
   lm_release(beside_x);
   lm_release(dense_y);

@@ -1,61 +1,28 @@
 /* Sorting and selecting along a dim: topk, which sort is too, kthvalue, the medians; and searching sorted rows.
  *
- * Elements are compared by keys (isa/templates/sort_keys.inc), of equal ones the earlier is the smaller. Lines that are
- * wanted whole are sorted digit by digit; a heap finds the best few. */
+ * Elements are compared by keys (isa/sort.h), of equal ones the earlier is the smaller. Lines that are wanted whole are
+ * sorted digit by digit; of the best few those are collected that are better than the worst so far. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
+#include "backend/cpu/isa/sort.h"
+#include "base/message.h"
 #include "merged_dims.h"
 
-enum { DIGIT_BITS = 11, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13, INSERTED_BELOW = 64 };
+/* More than 2^10 places to write to are more than the nearest two levels of address translation hold: a pass then takes
+ * twice as long. */
+enum { DIGIT_BITS = 10, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13, INSERTED_BELOW = 64 };
 enum { MEDIAN = 0, NAN_MEDIAN = -1 };     /* for k */
-enum { SORT_WORK = 20, SELECT_WORK = 2 }; /* nanoseconds an element, about */
-
-/* ---- keys */
-
-typedef void keys_fn(const void *line, int64_t n, int64_t stride, uint64_t flip, void *keys);
-
-#define FLOATING_BOOL 0
-#define FLOATING_U8 0
-#define FLOATING_I8 0
-#define FLOATING_I16 0
-#define FLOATING_U16 0
-#define FLOATING_I32 0
-#define FLOATING_I64 0
-#define FLOATING_F16 1
-#define FLOATING_BF16 1
-#define FLOATING_F32 1
-#define FLOATING_F64 1
-#define LM_KEY LM_FN(LM_KEY)
-#define LM_KEY_BOOL uint32_t
-#define LM_KEY_U8 uint32_t
-#define LM_KEY_I8 uint32_t
-#define LM_KEY_I16 uint32_t
-#define LM_KEY_U16 uint32_t
-#define LM_KEY_I32 uint32_t
-#define LM_KEY_I64 uint64_t
-#define LM_KEY_F16 uint32_t
-#define LM_KEY_BF16 uint32_t
-#define LM_KEY_F32 uint32_t
-#define LM_KEY_F64 uint64_t
-#define LM_TEMPLATE "backend/cpu/isa/templates/sort_keys.inc"
-#include "backend/cpu/isa/templates/each_dtype.inc"
-
-static keys_fn *const keys_of[] = {
-#define X(id, ...) [LM_##id] = keys_of_##id,
-    LM_DTYPES(X)
-#undef X
-};
-
-static bool has_wide_keys(lm_dtype dtype) { return dtype == LM_I64 || dtype == LM_F64; }
+enum { SORT_WORK = 12, SELECT_WORK = 2 }; /* nanoseconds an element, about */
 
 /* ---- lines */
 
 typedef struct line_job {
-  keys_fn *keys_of;
+  const struct lm_sort_loops *loops;
+  lm_dtype dtype;
   bool wide, floating;
-  uint64_t flip;
+  uint64_t flip, zero_key, nan_key; /* the keys of floats' zeros and of NaN */
   int64_t n, k, stride, out_stride;
   size_t item;
   char *values;
@@ -67,10 +34,15 @@ typedef struct line_job {
 
 static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
   lm_dtype dtype = x->dtype;
-  line_job job = {.keys_of = keys_of[dtype],
-                  .wide = has_wide_keys(dtype),
+  bool wide = lm_sort_is_wide(dtype);
+  const uint64_t all = wide ? UINT64_MAX : UINT32_MAX, flip = largest ? all : 0;
+  line_job job = {.loops = LM_ISA_PICK(lm_sort_loops),
+                  .dtype = dtype,
+                  .wide = wide,
                   .floating = lm_dtype_is_float(dtype),
-                  .flip = largest ? UINT64_MAX : 0,
+                  .flip = flip,
+                  .zero_key = (all ^ all >> 1) ^ flip,
+                  .nan_key = all ^ flip,
                   .n = x->size[dim],
                   .k = k,
                   .stride = x->stride[dim],
@@ -90,16 +62,25 @@ static const char *line_at(const line_job *job, int64_t line) {
   return job->x + lm_dims_at(&job->lines, 0, line) * (int64_t)job->item;
 }
 
-static inline void put_result(const line_job *job, const char *line, int64_t to, int64_t position) {
-  const char *from = line + position * job->stride * (int64_t)job->item;
-  char *value = job->values + to * (int64_t)job->item;
-  switch (job->item) {
-    case 1: *value = *from; break;
-    case 2: memcpy(value, from, 2); break;
-    case 4: memcpy(value, from, 4); break;
-    default: memcpy(value, from, 8); break;
+static inline void put_element(size_t bytes, char *to, const char *from) {
+  switch (bytes) {
+    case 1: *to = *from; break;
+    case 2: memcpy(to, from, 2); break;
+    case 4: memcpy(to, from, 4); break;
+    default: memcpy(to, from, 8); break;
   }
-  job->indices[to] = position + 1;
+}
+
+/* What is sorted: keys of 4 or 8 bytes, whose positions are where they are, or pairs of both. */
+typedef enum items_kind { KEYS, WIDE_KEYS, PAIRS } items_kind;
+
+/* Up to the highest that is set. */
+static inline int bits_of(uint64_t word) { return word ? 64 - __builtin_clzll(word) : 0; }
+
+/* Pairs that are collected for the k best: as many again, and a chunk. */
+static inline int64_t best_capacity(int64_t k) {
+  const int64_t few = 32;
+  return k + (k > few ? k : few) + LM_SORT_CHUNK;
 }
 
 #define WORD LM_FN(WORD)
@@ -111,62 +92,60 @@ static inline void put_result(const line_job *job, const char *line, int64_t to,
 #undef LM_E
 #define LM_E U64
 #include "backend/cpu/isa/templates/sort_pairs.inc"
-#include "base/message.h"
 #undef LM_E
 
-/* ---- the best few, by a heap */
+/* ---- whole lines */
 
-typedef struct entry {
-  uint64_t key;
-  int64_t position; /* in the line, from 0 */
-} entry;
+/* Keys of a line, in shares, and in which bits they differ. */
+typedef struct keys_job {
+  const line_job *job;
+  const char *line;
+  char *keys;
+  int shares;
+  uint64_t first;
+  _Atomic uint64_t differing;
+} keys_job;
 
-/* Of equal keys the earlier place is better, so that the result is one and stable. */
-static inline bool is_worse(entry a, entry b) { return a.key < b.key || (a.key == b.key && a.position > b.position); }
-
-/* heap[0] is the worst of the n kept. Put e at `hole` or below. */
-static void sift_down(entry *heap, int64_t n, int64_t hole, entry e) {
-  for (;;) {
-    int64_t child = 2 * hole + 1;
-    if (child >= n) break;
-    if (child + 1 < n && is_worse(heap[child + 1], heap[child])) child++;
-    if (!is_worse(heap[child], e)) break;
-    heap[hole] = heap[child];
-    hole = child;
+static void make_keys(void *ctx, int64_t first, int64_t last) {
+  enum { SOME = 4096 }; /* which the nearest cache holds */
+  keys_job *j = ctx;
+  const line_job *job = j->job;
+  int64_t end = lm_part_begin(job->n, last, j->shares);
+  uint64_t differing = 0;
+  for (int64_t i = lm_part_begin(job->n, first, j->shares); i < end; i += SOME) {
+    int64_t n = end - i < SOME ? end - i : SOME;
+    void *keys = j->keys + i * (job->wide ? 8 : 4);
+    job->loops->keys[job->dtype](j->line + i * job->stride * (int64_t)job->item, n, job->stride, job->flip, keys);
+    differing |= job->loops->differing[job->wide](keys, n, j->first);
   }
-  heap[hole] = e;
+  atomic_fetch_or_explicit(&j->differing, differing, memory_order_relaxed);
 }
 
-/* The k best of a line, best first. Keys are made some at a time. */
-static void best_of(const line_job *job, const char *line, int64_t to, entry *heap) {
-  enum { SOME = 512 };
-  uint64_t words[SOME];
-  int64_t k = job->k;
-  for (int64_t first = 0; first < job->n; first += SOME) {
-    int64_t some = job->n - first < SOME ? job->n - first : SOME;
-    job->keys_of(line + first * job->stride * (int64_t)job->item, some, job->stride, ~job->flip, words);
-    for (int64_t j = 0; j < some; j++) {
-      int64_t i = first + j;
-      entry e = {job->wide ? words[j] : ((const uint32_t *)words)[j], i};
-      if (i < k) {
-        heap[i] = e;
-        for (int64_t at = k / 2 - 1; i == k - 1 && at >= 0; at--) sift_down(heap, k, at, heap[at]);
-      } else if (is_worse(heap[0], e)) {
-        sift_down(heap, k, 0, e);
-      }
-    }
+/* scratch: twice n pairs. Wide keys that differ in their lower halves alone are sorted as narrow ones. */
+static void sort_line(const line_job *job, const char *line, int64_t to, int shares, void *scratch, int64_t *counts) {
+  const int64_t n = job->n;
+  union {
+    uint32_t narrow;
+    uint64_t wide;
+  } key;
+  job->loops->keys[job->dtype](line, 1, 1, job->flip, &key);
+  const uint64_t first = job->wide ? key.wide : key.narrow;
+  keys_job keys = {job, line, (char *)scratch + n * (job->wide ? 16 : 8), shares, first, 0};
+  lm_parallel(shares, shares > 1 ? (double)n * SELECT_WORK : 0, 0, make_keys, &keys);
+  uint64_t differing = keys.differing;
+  if (job->wide && (differing > UINT32_MAX || n > UINT32_MAX)) {
+    pair_U64 *pairs = scratch;
+    sort_items_U64(job, line, to, WIDE_KEYS, keys.keys, n, differing, 0, shares, pairs, pairs + n, counts);
+    return;
   }
-  for (int64_t left = k - 1; left > 0; left--) { /* the worst goes to the end */
-    entry worst = heap[0];
-    sift_down(heap, left, 0, heap[left]);
-    heap[left] = worst;
-  }
-  for (int64_t i = 0; i < k; i++) put_result(job, line, to + i * job->out_stride, heap[i].position);
+  pair_U32 *pairs = scratch, *other = (pair_U32 *)keys.keys;
+  sort_items_U32(job, line, to, job->wide ? WIDE_KEYS : KEYS, keys.keys, n, differing, first & ~(uint64_t)UINT32_MAX,
+                 shares, pairs, other, counts);
 }
 
 /* ---- the ops */
 
-typedef enum way { SORT, HEAP, SELECT } way;
+typedef enum way { SORT, BEST, SELECT } way;
 
 typedef struct lines_job {
   const line_job *job;
@@ -182,18 +161,18 @@ static void run_some_lines(void *ctx, int64_t first, int64_t last) {
   for (int64_t i = first; i < last; i++) {
     const char *line = line_at(job, i);
     int64_t to = lm_dims_at(&job->lines, 1, i);
-    if (j->how == HEAP) {
-      best_of(job, line, to, (entry *)mine);
+    if (j->how == BEST) {
+      (job->wide ? best_of_U64 : best_of_U32)(job, line, to, mine, (int64_t *)(mine + j->bytes));
     } else if (j->how == SELECT) {
       (job->wide ? select_line_U64 : select_line_U32)(job, line, to, mine);
     } else {
-      (job->wide ? sort_line_U64 : sort_line_U32)(job, line, to, j->shares, mine, (int64_t *)(mine + j->bytes));
+      sort_line(job, line, to, j->shares, mine, (int64_t *)(mine + j->bytes));
     }
   }
 }
 
 static lm_status run_lines(const line_job *job, way how) {
-  int64_t n = job->n, words = how == HEAP ? 0 : n * (how == SORT ? 4 : 3) + 2;
+  int64_t n = job->n, words = how == BEST ? 4 * best_capacity(job->k) : n * (how == SORT ? 4 : 3) + 2;
   double work = (double)job->count * (double)n * (how == SORT ? SORT_WORK : SELECT_WORK);
   if (!job->wide && n > UINT32_MAX) {
     return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^32 - 1 for this dtype", n);
@@ -201,16 +180,16 @@ static lm_status run_lines(const line_job *job, way how) {
   int threads = lm_threads_for(work);
   bool within = how == SORT && job->count < threads && n >= FEW_DIGITS_BELOW; /* several threads a line */
   lines_job lines = {job, how, within ? threads : 1, 0};
-  lines.bytes = how == HEAP ? sizeof(entry) * (size_t)job->k : (size_t)words * (job->wide ? 8 : 4);
-  lines.bytes = (size_t)lm_round_up((int64_t)lines.bytes, 64);
-  size_t counts = how == SORT ? sizeof(int64_t) * (size_t)lines.shares << DIGIT_BITS : 0;
+  lines.bytes = (size_t)lm_round_up(words * (job->wide ? 8 : 4), 64);
+  size_t counts = how == SELECT ? 0 : sizeof(int64_t) * (size_t)lines.shares << DIGIT_BITS;
   return lm_parallel(job->count, within ? 0 : work, lines.bytes + counts, run_some_lines, &lines);
 }
 
 lm_status lm_cpu_topk(const void *args, lm_tensor *const *out) {
   const lm_topk_args *a = args;
+  if (a->k == 0) return LM_OK;
   line_job job = job_of(a->x, a->dim, a->k, a->largest, out);
-  return run_lines(&job, a->k > a->x->size[a->dim] / 16 ? SORT : HEAP);
+  return run_lines(&job, a->k > a->x->size[a->dim] / 4 ? SORT : BEST);
 }
 
 lm_status lm_cpu_kth_along(const void *args, lm_tensor *const *out) {

@@ -5,17 +5,21 @@
 #include "convert.h"
 #include "merged_dims.h"
 
-/* Blocks of 16 rows read a cache line of a transposed float input at a time. PILE of them, one below the other,
- * come in a row: the next lines of the same columns. */
-enum { BLOCK_ROWS = 16, BLOCK_COLS = LM_TILE / BLOCK_ROWS, PILE = 8 };
+/* Blocks of a tile read a line of the caches of each column of a transposed input at a time, and have MIN_BLOCK_ROWS at
+ * least. PILE of them, one below the other, come in a row: the next lines of the same columns. */
+enum { MIN_BLOCK_ROWS = 16, PILE = 8 };
+
+/* Elements. Several shorter rows go through a tile together. */
+enum { MIN_ROW = 64 };
 
 typedef struct plan {
   lm_tiles *t;
   const struct lm_pointwise_loops *loops;
   size_t num;  /* bytes of the compute type */
   int tile;    /* elements of a tile */
-  bool direct; /* every operand is linear and of the compute type, or a scalar */
+  bool direct; /* every operand is of the compute type, and lies side by side in rows or repeats one element there */
   bool blocked;
+  int block_rows, block_cols;
   bool streams; /* the result goes past the caches, from a tile */
   int64_t numel, tiles;
   const char *scalar[LM_POINTWISE_MAX_IN]; /* a tile of a scalar input's value */
@@ -131,19 +135,24 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->numel = 1;
   for (int d = 0; d < t->ndim; d++) p->numel *= t->size[d];
   p->blocked = find_block(t);
-  p->direct = !t->source && !p->blocked;
+  const int last = t->ndim - 1;
+  p->direct = t->kernel && !p->blocked && (last == 0 || t->size[last] >= MIN_ROW);
   for (int i = -1; i < t->nin; i++) {
     lm_operand *o = operand(t, i);
     describe(o, t);
-    p->direct &= o->scalar || (o->linear && o->dtype == t->compute);
+    p->direct &= o->scalar || (o->dtype == t->compute && (o->stride[last] == 1 || (o->stride[last] == 0 && i >= 0)));
   }
-  p->direct &= t->out.linear;
-  p->streams = !p->blocked && t->out.linear && is_streamed(t, (size_t)p->numel * t->out.bytes) &&
+  p->direct &= t->out.stride[last] == 1;
+  p->streams = (p->blocked ? t->out.dtype == t->compute && t->out.stride[last] == 1 : t->out.linear) && is_streamed(t, (size_t)p->numel * t->out.bytes) &&
                (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
   p->tiles = lm_ceil_div(p->numel, p->tile);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
-    p->tiles = lm_ceil_div(rows, BLOCK_ROWS * PILE) * PILE * lm_ceil_div(cols, BLOCK_COLS) * (p->numel / (rows * cols));
+    p->block_rows = LM_NONTEMPORAL_LINE / (int)p->num;
+    if (p->block_rows < MIN_BLOCK_ROWS) p->block_rows = MIN_BLOCK_ROWS;
+    p->block_cols = p->tile / p->block_rows;
+    p->tiles = lm_ceil_div(rows, p->block_rows * PILE) * PILE * lm_ceil_div(cols, p->block_cols) *
+               (p->numel / (rows * cols));
   }
 }
 
@@ -207,50 +216,79 @@ static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char 
   }
 }
 
+static char *element_at(const lm_tiles *t, const lm_operand *o, const cursor *c) {
+  int64_t offset = 0;
+  for (int d = 0; d < t->ndim; d++) offset += c->index[d] * o->stride[d];
+  return o->data + offset * (int64_t)o->bytes;
+}
+
 /* n elements from c on, where they lie side by side; else NULL. */
 static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *c, int n) {
   int last = t->ndim - 1;
-  int64_t offset = 0;
   if (o->stride[last] != 1 || t->size[last] - c->index[last] < n) return NULL;
-  for (int d = 0; d <= last; d++) offset += c->index[d] * o->stride[d];
-  return o->data + offset * (int64_t)o->bytes;
+  return element_at(t, o, c);
 }
 
 /* ---- the three ways through */
 
-/* No tile except the tail: the kernel works on the tensors themselves. */
-static void run_direct(const plan *p, int64_t begin, int64_t end) {
-  const lm_tiles *t = p->t;
+/* n elements that lie side by side in the result and in inputs that step; those that do not are tiles of one value. */
+static void run_row(const plan *p, char *out, const char *const *inputs, const bool *steps, int64_t n, bool whole_row,
+                    char *tile) {
   const char *in[LM_POINTWISE_MAX_IN];
-  bool scalars = false;
-  for (int i = 0; i < t->nin; i++) {
-    in[i] = t->in[i].linear ? t->in[i].data + begin * (int64_t)p->num : p->scalar[i];
-    scalars |= !t->in[i].linear;
-  }
-  char *out = t->out.data + begin * (int64_t)p->num;
-  _Alignas(64) char tile[LM_TILE_BYTES];
-  int64_t whole = (end - begin) / LM_LANES * LM_LANES, max_chunk = scalars || p->streams ? p->tile : 1 << 20;
-  for (int64_t done = 0, n; done < whole; done += n) {
-    n = whole - done < max_chunk ? whole - done : max_chunk;
+  const int nin = p->t->nin;
+  const int64_t whole = n / LM_LANES * LM_LANES, max_chunk = whole_row && !p->streams ? 1 << 20 : p->tile;
+  memcpy(in, inputs, sizeof in);
+  for (int64_t done = 0, part; done < whole; done += part) {
+    part = whole - done < max_chunk ? whole - done : max_chunk;
     if (p->streams) {
-      compute_past(p, out, tile, (const void *const *)in, (int)n);
+      compute_past(p, out, tile, (const void *const *)in, (int)part);
     } else {
-      compute(p, out, (const void *const *)in, (int)n);
+      compute(p, out, (const void *const *)in, (int)part);
     }
-    for (int i = 0; i < t->nin; i++) in[i] += t->in[i].linear ? n * (int64_t)p->num : 0;
-    out += n * (int64_t)p->num;
+    for (int k = 0; k < nin; k++) in[k] += steps[k] ? part * (int64_t)p->num : 0;
+    out += part * (int64_t)p->num;
   }
-  int tail = (int)(end - begin - whole);
+  const int tail = (int)(n - whole);
   if (tail == 0) return;
   _Alignas(64) char copy[LM_POINTWISE_MAX_IN + 1][LM_LANES * 8];
-  for (int i = 0; i < t->nin; i++) {
-    if (!t->in[i].linear) continue;
-    memcpy(copy[i], in[i], (size_t)tail * p->num);
-    lm_tile_pad(copy[i], tail, p->num);
-    in[i] = copy[i];
+  for (int k = 0; k < nin; k++) {
+    if (!steps[k]) continue;
+    memcpy(copy[k], in[k], (size_t)tail * p->num);
+    lm_tile_pad(copy[k], tail, p->num);
+    in[k] = copy[k];
   }
   compute(p, copy[LM_POINTWISE_MAX_IN], (const void *const *)in, tail);
   memcpy(out, copy[LM_POINTWISE_MAX_IN], (size_t)tail * p->num);
+}
+
+/* No tile except tails and the values of broadcast columns: the kernel works on the tensors themselves. */
+static void run_rows(const plan *p, int64_t begin, int64_t end) {
+  const lm_tiles *t = p->t;
+  const int last = t->ndim - 1;
+  const int64_t width = t->size[last];
+  buffers b;
+  cursor c = seek(t, begin);
+  const char *in[LM_POINTWISE_MAX_IN] = {NULL}, *filled[LM_POINTWISE_MAX_IN] = {NULL};
+  bool steps[LM_POINTWISE_MAX_IN], whole_row = true;
+  for (int k = 0; k < t->nin; k++) {
+    steps[k] = t->in[k].stride[last] != 0;
+    whole_row &= steps[k];
+  }
+  for (int64_t i = begin, n; i < end; i += n) {
+    n = width - c.index[last] < end - i ? width - c.index[last] : end - i;
+    for (int k = 0; k < t->nin; k++) {
+      in[k] = p->scalar[k];
+      if (in[k]) continue;
+      const char *at = element_at(t, &t->in[k], &c);
+      in[k] = steps[k] ? at : b.in[k];
+      if (steps[k] || at == filled[k]) continue;
+      p->loops->load[t->compute](b.in[k], at, 0, width < p->tile ? (int)lm_round_up(width, LM_LANES) : p->tile);
+      filled[k] = at;
+    }
+    run_row(p, element_at(t, &t->out, &c), in, steps, n, whole_row, b.out);
+    c.index[last] += n;
+    for (int d = last; d > 0 && c.index[d] == t->size[d]; d--) c.index[d] = 0, c.index[d - 1]++;
+  }
 }
 
 static void run_tiles(const plan *p, int64_t begin, int64_t end) {
@@ -333,7 +371,7 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
     return;
   }
   for (int i = 0; i < rows; i++, at += down * (int64_t)o->bytes, tile += (size_t)cols * p->num) {
-    fetch(at + BLOCK_ROWS * down * (int64_t)o->bytes, cols * (int64_t)o->bytes);
+    fetch(at + p->block_rows * down * (int64_t)o->bytes, cols * (int64_t)o->bytes);
     p->loops->load[o->dtype](tile, at, across, cols);
   }
 }
@@ -341,18 +379,18 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
 static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   int last = t->ndim - 1;
-  int64_t piles = lm_ceil_div(t->size[last - 1], BLOCK_ROWS * PILE), across = lm_ceil_div(t->size[last], BLOCK_COLS);
+  int64_t piles = lm_ceil_div(t->size[last - 1], p->block_rows * PILE), across = lm_ceil_div(t->size[last], p->block_cols);
   buffers b;
   for (int64_t block = begin; block < end; block++) {
     int64_t index[LM_MAX_DIMS], rest = block;
-    index[last - 1] = rest % PILE * BLOCK_ROWS, rest /= PILE;
-    index[last] = rest % across * BLOCK_COLS, rest /= across;
-    index[last - 1] += rest % piles * BLOCK_ROWS * PILE, rest /= piles;
+    index[last - 1] = rest % PILE * p->block_rows, rest /= PILE;
+    index[last] = rest % across * p->block_cols, rest /= across;
+    index[last - 1] += rest % piles * p->block_rows * PILE, rest /= piles;
     if (index[last - 1] >= t->size[last - 1]) continue;
     for (int d = last - 2; d >= 0; d--) index[d] = rest % t->size[d], rest /= t->size[d];
     int64_t rows_left = t->size[last - 1] - index[last - 1], cols_left = t->size[last] - index[last];
-    int rows = rows_left < BLOCK_ROWS ? (int)rows_left : BLOCK_ROWS;
-    int cols = cols_left < BLOCK_COLS ? (int)cols_left : BLOCK_COLS;
+    int rows = rows_left < p->block_rows ? (int)rows_left : p->block_rows;
+    int cols = cols_left < p->block_cols ? (int)cols_left : p->block_cols;
 
     const void *in[LM_POINTWISE_MAX_IN];
     char *at[LM_POINTWISE_MAX_IN + 1];
@@ -376,7 +414,11 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
     int64_t down = t->out.stride[last - 1] * (int64_t)t->out.bytes;
     for (int i = 0; i < rows; i++, out += (size_t)cols * p->num) {
       char *to = at[0] + i * down;
-      fetch(to + BLOCK_ROWS * down, cols * (int64_t)t->out.bytes);
+      if (p->streams) {
+        lm_nontemporal_copy(to, out, (size_t)cols * p->num);
+        continue;
+      }
+      fetch(to + p->block_rows * down, cols * (int64_t)t->out.bytes);
       p->loops->store[t->out.dtype](to, t->out.stride[last], out, cols);
     }
   }
@@ -386,12 +428,13 @@ static void run_share(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
   if (p->blocked) {
     run_blocks(p, first, last);
+    if (p->streams) lm_nontemporal_fence();
     return;
   }
   int64_t begin = first * p->tile, end = last * p->tile < p->numel ? last * p->tile : p->numel;
   if (begin >= end) return;
-  if (p->direct && p->t->kernel) {
-    run_direct(p, begin, end);
+  if (p->direct) {
+    run_rows(p, begin, end);
   } else {
     run_tiles(p, begin, end);
   }

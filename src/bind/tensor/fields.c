@@ -148,7 +148,8 @@ int lm_bind_index(lua_State *L) {
   lua_rawget(L, lua_upvalueindex(4));
   if (lua_isnil(L, -1)) return no_field(L);
   int i = (int)lua_tointeger(L, -1);
-  return getters[i].get(L, lm_need_tensor(L, 1, getters[i].name, "x"));
+  const lm_tensor_handle *b = lm_peek_tensor_handle(L, LM_STATE(L), 1); /* who reads values goes by lm_read_tensor */
+  return getters[i].get(L, b && b->t ? b->t : lm_need_tensor(L, 1, getters[i].name, "x"));
 }
 
 int lm_bind_newindex(lua_State *L) {

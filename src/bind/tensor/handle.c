@@ -46,11 +46,19 @@ void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why) {
   if (t) lm_let_go(s, t);
 }
 
+void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b) {
+  lm_fusion *f = s->fusion;
+  for (int i = lm_chain_length(f->chain) - 1; i >= 0; i--) {
+    if (f->handle[i] == b) f->handle[i] = NULL;
+  }
+}
+
 /* __gc. Never raises except lack of memory in Lua itself; releasing pushes to free lists. */
 int lm_tensor_handle_gc(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
+  lm_tensor_handle *b = lm_peek_tensor_handle(L, s, 1);
   if (!b) return 0;
+  if (s->fusion) lm_fusion_forget(s, b);
   if (b->hooked) lm_hooks_orphan(L, s);
   lm_tensor_handle_drop(s, b, "was collected");
   return 0;

@@ -210,7 +210,9 @@ static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) 
   f->list = NULL;
   f->given = 0;
   f->requires_grad = false;
+  bool reading = lm_fusion_begin(s);
   TRY(decode(L, s, f));
+  if (s->fusion) lm_fusion_offer(s, f->op, f->args.bytes, f->in_place);
   TRY(f->in_place ? lm_call_inplace(f->id, f->args.bytes, out) : lm_call(f->id, f->args.bytes, out));
   if (f->requires_grad) {
     status = lm_set_requires_grad(out[0], true);
@@ -219,6 +221,7 @@ static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) 
   const lm_tensor *x = f->op->ntensor ? LM_ARG_TENSOR(f->args.bytes, f->op->tensor[0]) : NULL;
   f->shares = status == LM_OK && x && x->storage == out[0]->storage;
 done:
+  lm_fusion_end(s, reading);
   release_frame(f);
   return status;
 }
@@ -245,7 +248,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   if (lm_is_porting()) lm_check_ported(L, id, f.args.bytes, f.given, out[0]);
   if (op->kind == LM_COMP) lm_show_warning(L);
   if (f.top > 0 && op->outs == 1) { /* x itself (a write, contiguous): the same handle */
-    lm_tensor_handle *self = lm_to_tensor_handle(L, s, 1);
+    lm_tensor_handle *self = lm_peek_tensor_handle(L, s, 1);
     if (self && self->t == out[0]) {
       lm_release(out[0]);
       lua_pushvalue(L, 1);
@@ -263,6 +266,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
       continue;
     }
     lm_tensor_handle_fill(s, handle[i], out[i]);
+    if (s->fusion) lm_fusion_note(s, handle[i]);
     if (!f.shares) lm_gc_step_count(s, out[i]);
   }
   return op->outs;
@@ -283,6 +287,7 @@ static lm_status attempt_arith(lua_State *L, const lm_lua *s, lm_op_id id, lm_te
   lm_tensor *owned[LM_MAX_TENSOR_ARGS];
   int nowned = 0;
   lm_args_union args;
+  bool reading = lm_fusion_begin(s);
   memcpy(&args, s->defaults + s->default_at[id], op->size);
   for (int i = 0; i < op->npositional; i++) {
     lm_tensor **p = &LM_ARG_TENSOR(&args, op->arg[i].offset);
@@ -292,7 +297,9 @@ static lm_status attempt_arith(lua_State *L, const lm_lua *s, lm_op_id id, lm_te
     if (owned[nowned]) nowned++;
     if (status != LM_OK) break;
   }
+  if (status == LM_OK && s->fusion) lm_fusion_offer(s, op, &args, false);
   if (status == LM_OK) status = lm_call(id, &args, out);
+  lm_fusion_end(s, reading);
   while (nowned > 0) lm_release(owned[--nowned]);
   return status;
 }
@@ -310,6 +317,7 @@ int lm_bind_arith(lua_State *L) {
   }
   if (status != LM_OK) return lm_raise(L, status);
   lm_tensor_handle_fill(s, handle, out);
+  if (s->fusion) lm_fusion_note(s, handle);
   lm_gc_step_count(s, out);
   return 1;
 }

@@ -40,6 +40,7 @@ static void spare_tensors(lua_State *L, lm_lua *s, int i, int seen, lm_scope *un
 LM_FUNCTION(keep) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 1);
+  if (s->fusion) lm_fusion_settle(s);
   if (!s->scope) return 1;
   if (lm_to_tensor_handle(L, s, 1)) { /* the usual case makes no table */
     spare_tensors(L, s, 1, 0, NULL);

@@ -233,11 +233,26 @@ return function(context)
         values[#values + 1] = a.name
       end
       if #kernel.numbers == 0 then lines[#lines + 1] = "  (void)numbers_;" end
-      for _, line in ipairs {
-        "  num *result_ = out_;", "  n_ &= -(int64_t)LM_LANES;",
-        "#pragma omp simd", ("  for (int64_t i_ = 0; i_ < n_; i_++) result_[i_] = %s(%s);")
-          :format(of(kernel), table.concat(values, ", ")), "}",
-      } do lines[#lines + 1] = line end
+      local function loop(of_values)
+        lines[#lines + 1] = "#pragma omp simd"
+        lines[#lines + 1] = ("  for (int64_t i_ = 0; i_ < n_; i_++) result_[i_] = %s(%s);")
+          :format(of(kernel), table.concat(of_values, ", "))
+      end
+      lines[#lines + 1] = "  num *result_ = out_;"
+      lines[#lines + 1] = "  n_ &= -(int64_t)LM_LANES;"
+      -- A factor of 1, its default: narrow integers have no product of vectors.
+      local factor = kernel.narrow and #kernel.numbers == 1 and tonumber(kernel.numbers[1].number) == 1
+      if factor then
+        local with_one = map(values, function(value) return value == kernel.numbers[1].name and "1" or value end)
+        lines[#lines + 1] = "#ifdef LM_NARROW"
+        lines[#lines + 1] = ("  if (%s == 1) {"):format(kernel.numbers[1].name)
+        loop(with_one)
+        lines[#lines + 1] = "    return;"
+        lines[#lines + 1] = "  }"
+        lines[#lines + 1] = "#endif"
+      end
+      loop(values)
+      lines[#lines + 1] = "}"
       return lines
     end)
     return context.made .. [[

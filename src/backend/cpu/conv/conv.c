@@ -22,35 +22,47 @@ static void read_mode(void) {
     if (!strcmp(wanted, names[i])) chosen = (mode)i;
 }
 
+static void log_choice(const char *how, const lm_conv_job *job) {
+  const lm_conv_shape *s = &job->shape;
+  if (lm_log_on(LM_LOG_OP))
+    lm_log(LM_LOG_OP, "%s: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", how, (long long)s->n,
+           (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
+}
+
+/* Groups that do not fill the vectors of a product. */
+static bool has_narrow_groups(const lm_conv_job *job) {
+  enum { NARROW = 32 };
+  const lm_conv_shape *s = &job->shape;
+  return job->dtype == LM_F32 && s->groups > 1 && lm_min(s->c, s->k) / s->groups < NARROW;
+}
+
 /* x, y channels-last, w contiguous, all of job->dtype. *done is false where bfloat16 has no kernel. */
 static lm_status convolve(const lm_conv_job *job, bool *done_) {
-  lm_status status = LM_OK;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, read_mode);
   const lm_conv_shape *s = &job->shape;
+  const bool empty = s->n * s->c * s->k * s->h * s->w == 0;
   *done_ = true;
   if (chosen != DIRECT && lm_wino_is_supported(job) && (chosen == WINOGRAD || lm_wino_is_faster(job))) {
-    if (lm_log_on(LM_LOG_OP))
-      lm_log(LM_LOG_OP, "Winograd: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
-             (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
+    log_choice("Winograd", job);
     return lm_wino_conv(job);
   }
-  if (lm_product_is_faster(job)) {
-    lm_log(LM_LOG_OP, "matrix product: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
-           (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
+  if (lm_product_takes(job)) {
+    log_choice("matrix product", job);
     return lm_product_conv(job);
   }
-  if (job->dtype != LM_F64 && s->n > 0 && s->c > 0 && s->k > 0 && s->h > 0 && s->w > 0) {
-    TRY(lm_dnn_conv(job, done_));
-    if (*done_ || job->dtype == LM_BF16) goto done;
+  if (lm_depthwise_takes(job)) {
+    log_choice("depthwise", job);
+    return lm_depthwise_conv(job);
+  }
+  if (job->dtype == LM_BF16 || has_narrow_groups(job)) {
+    *done_ = false;
+    if (!empty) NEED(lm_dnn_conv(job, done_));
+    if (*done_ || job->dtype == LM_BF16) return LM_OK;
     *done_ = true;
   }
-  if (job->dtype == LM_BF16)
-    *done_ = false;
-  else
-    TRY(lm_im2col_conv(job));
-done:
-  return status;
+  log_choice("direct", job);
+  return lm_direct_conv(job);
 }
 
 /* t itself, or a copy of another dtype or layout. */
@@ -69,8 +81,12 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   lm_tensor *in[3] = {NULL}, *bias = NULL;
   int made = lm_conv_result(c->pass);
   lm_tensor *result = c->t[made];
+  lm_conv_job job = {.pass = c->pass, .shape = c->shape, .dtype = dtype, .device = result->device};
+  /* Planes are read as they lie where that is possible. */
+  job.x_planar = made != 0 && !c->bias && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
+  job.x_planar = job.x_planar && lm_product_takes(&job);
   for (int i = 0; i < 3; i++) {
-    lm_format format = i == 1 ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
+    lm_format format = i == 1 || (i == 0 && job.x_planar) ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
     if (i != made)
       TRY(prepare(c->t[i], dtype, format, &in[i]));
     else if (result->dtype == dtype)
@@ -79,14 +95,10 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
       TRY(lm_tensor_empty(dtype, result->device, 4, result->size, format, &in[i]));
   }
   TRY(prepare(c->bias, dtype, LM_CONTIGUOUS, &bias));
-  lm_conv_job job = {.pass = c->pass,
-                     .shape = c->shape,
-                     .dtype = dtype,
-                     .device = result->device,
-                     .x = in[0]->data,
-                     .w = in[1]->data,
-                     .y = in[2]->data,
-                     .bias = bias ? bias->data : NULL};
+  job.x = in[0]->data;
+  job.w = in[1]->data;
+  job.y = in[2]->data;
+  job.bias = bias ? bias->data : NULL;
   TRY(convolve(&job, done_));
   if (*done_ && in[made] != result) TRY(lm_cpu_copy(in[made], result));
 done:

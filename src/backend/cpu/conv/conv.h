@@ -11,6 +11,7 @@ typedef struct lm_conv_job {
   lm_device device; /* whose allocator returns scratch memory */
   void *x, *w, *y;  /* the one that `pass` computes is written, the others are read */
   const void *bias; /* [k] or NULL; forward only */
+  bool x_planar;    /* x is [n, c, h, w] in memory, of which lm_product_takes decides */
 } lm_conv_job;
 
 /* winograd.c: float32, 3 x 3 kernels, stride 1. */
@@ -19,9 +20,13 @@ bool lm_wino_is_supported(const lm_conv_job *job);
 bool lm_wino_is_faster(const lm_conv_job *job);
 lm_status lm_wino_conv(const lm_conv_job *job);
 
-/* product_1x1.c: float32; 1 x 1 kernels, and the weights' gradient of larger ones with a stride. */
-bool lm_product_is_faster(const lm_conv_job *job);
+/* product_1x1.c: float32 and float64; 1 x 1 kernels without a stride. */
+bool lm_product_takes(const lm_conv_job *job);
 lm_status lm_product_conv(const lm_conv_job *job);
 
-/* im2col.c: float32 and float64, any sizes, by matrix products. */
-lm_status lm_im2col_conv(const lm_conv_job *job);
+/* depthwise.c: float32, as many groups as channels in and out. */
+bool lm_depthwise_takes(const lm_conv_job *job);
+lm_status lm_depthwise_conv(const lm_conv_job *job);
+
+/* direct.c: float32 and float64, any sizes. */
+lm_status lm_direct_conv(const lm_conv_job *job);

@@ -36,6 +36,7 @@ typedef double lm_acc_F64;
 #define LM_LOWEST_F32 (-INFINITY)
 #define LM_LOWEST_F64 (-INFINITY)
 #define LM_HIGHEST ((LM_ACC)LM_FN(LM_HIGHEST))
+#define LM_HIGHEST_BF16 INFINITY
 #define LM_HIGHEST_F32 INFINITY
 #define LM_HIGHEST_F64 INFINITY
 #define LM_NAN(v) ((v) != (v)) /* of integers none, which the compiler knows */
@@ -57,3 +58,8 @@ typedef double lm_acc_F64;
 #define LM_INDEPENDENT _Pragma("GCC ivdep")
 #define LM_UNROLL _Pragma("GCC unroll 32")
 #endif
+
+/* Lanes joined with those `length` further on. With constant lengths alone lanes stay in registers. */
+#define LM_HALVE(lane, length, JOIN) \
+  for (int k_ = 0; k_ < (length); k_++) (lane)[k_] = JOIN((lane)[k_ + (length)], (lane)[k_])
+#define LM_ADDED(a, b) ((a) + (b))

@@ -22,6 +22,8 @@ struct lm_pointwise_loops {
   void (*store[LM_DTYPE_COUNT])(void *dst, int64_t stride, const void *tile, int n);
   /* dst [rows, cols] becomes src [cols, rows] transposed; src's rows are `step` elements apart. */
   void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
+  /* n elements of the compute type: src, the one before it, and so on. */
+  void (*reverse)(void *dst, const void *src, int64_t n);
   /* [LM_POINTWISE_KERNELS], NULL where the compute type has no such op. */
   lm_pointwise_loop *const *kernel;
 };

@@ -2,9 +2,7 @@
 
 #include "backend/cpu/isa/functions.h"
 
-/* LANES running results keep a few vector registers busy; BLOCK elements go into them before they are added to
- * the total, so that a float lane sums BLOCK / LANES numbers. */
-enum { LANES = 64, SOME = 16, BLOCK = 4096 };
+enum { SOME = 16, BLOCK = 4096, CHUNK = 64 };
 
 #define IS_MAX(fold) ((fold) == LM_REDUCE_MAX || (fold) == LM_REDUCE_ABS_MAX)
 #define IS_MIN(fold) ((fold) == LM_REDUCE_MIN || (fold) == LM_REDUCE_ABS_MIN)
@@ -17,7 +15,9 @@ enum { LANES = 64, SOME = 16, BLOCK = 4096 };
 #define FOLDS_I32(X) X(MAX) X(MIN)
 #define FOLDS_F32(X) FOLDS_I64(X) X(NUMBERS) X(ABS) X(SQUARE) X(POWER) X(DEVIATION) X(EXP) X(ABS_MAX) X(ABS_MIN)
 #define FOLDS_F64(X) FOLDS_F32(X)
+#define FOLDS_BF16(X) FOLDS_I64(X) X(NUMBERS) X(ABS) X(SQUARE) X(DEVIATION)
 #define TOTAL LM_FN(TOTAL)
+#define TOTAL_BF16 double
 #define TOTAL_I64 int64_t
 #define TOTAL_U8 int64_t
 #define TOTAL_I8 int64_t
@@ -26,6 +26,7 @@ enum { LANES = 64, SOME = 16, BLOCK = 4096 };
 #define TOTAL_F32 double
 #define TOTAL_F64 double
 #define MEMBER LM_FN(MEMBER)
+#define MEMBER_BF16 f
 #define MEMBER_I64 i
 #define MEMBER_U8 i
 #define MEMBER_I8 i
@@ -42,6 +43,12 @@ enum { LANES = 64, SOME = 16, BLOCK = 4096 };
 #include "backend/cpu/isa/templates/reduce.inc"
 #undef LM_E
 #define LM_E I64
+#include "backend/cpu/isa/templates/reduce.inc"
+#undef LM_E
+
+#undef LM_OF
+#define LM_OF(name) name##_F32
+#define LM_E BF16
 #include "backend/cpu/isa/templates/reduce.inc"
 #undef LM_E
 

@@ -1,6 +1,6 @@
 /* Reductions of contiguous elements of a compute type (float, double, int64, and for extremes alone the narrower
- * integers). int64 has SUM, PRODUCT, NONZERO, MAX and MIN, narrower ones MAX and MIN; what takes two passes or returns
- * positions is made of the others. */
+ * integers), or of bfloat16 in float. int64 has SUM, PRODUCT, NONZERO, MAX and MIN, narrower ones MAX and MIN; what
+ * takes two passes or returns positions is made of the others. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,8 +21,9 @@ enum { LM_REDUCE_COLS = 512 };
 
 struct lm_reduce_loops {
   lm_total start[LM_REDUCE_KINDS]; /* of no elements */
-  /* n contiguous elements into *total; c: what the fold's formula says. NULL where there is no such fold. */
-  void (*row[LM_REDUCE_KINDS])(lm_total *total, const void *x, int64_t n, lm_total c);
+  /* Rows of n contiguous elements, `step` elements apart, into a total and with a c each; c: what the fold's formula
+   * says, or NULL. NULL where there is no such fold. */
+  void (*rows[LM_REDUCE_KINDS])(lm_total *total, const void *x, int64_t step, int rows, int64_t n, const lm_total *c);
   /* rows of cols (at most LM_REDUCE_COLS) elements, `step` elements apart, into a total and with a c a column. */
   void (*cols[LM_REDUCE_KINDS])(lm_total *total, const void *x, int64_t step, int rows, int cols, const lm_total *c);
   void (*merge)(lm_reduce_kind fold, lm_total *total, const lm_total *part, int64_t n);
@@ -35,13 +36,15 @@ struct lm_reduce_loops {
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_F32);
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_F64);
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I64);
+LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_BF16);
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_U8);
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I8);
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I16);
 LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I32);
 
-static inline const struct lm_reduce_loops *lm_reduce_loops_of(lm_dtype compute) {
-  switch (compute) {
+static inline const struct lm_reduce_loops *lm_reduce_loops_of(lm_dtype dtype) {
+  switch (dtype) {
+    case LM_BF16: return LM_ISA_PICK(lm_reduce_BF16);
     case LM_F32: return LM_ISA_PICK(lm_reduce_F32);
     case LM_F64: return LM_ISA_PICK(lm_reduce_F64);
     case LM_U8: return LM_ISA_PICK(lm_reduce_U8);

@@ -2,13 +2,27 @@
 
 #include "backend/cpu/isa/functions.h"
 
+/* Lanes of a register, and shuffles that move them up by so many; what comes in below is of the first operand. */
+#if defined(__AVX512F__)
 enum { LANES = 8 };
-#ifdef __clang__
-#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define UP_1 0, 8, 9, 10, 11, 12, 13, 14
+#define UP_2 0, 0, 8, 9, 10, 11, 12, 13
+#define UP_4 0, 0, 0, 0, 8, 9, 10, 11
+#define LAST 7, 7, 7, 7, 7, 7, 7, 7
+#elif defined(__AVX2__)
+enum { LANES = 4 };
+#define UP_1 0, 4, 5, 6
+#define UP_2 0, 0, 4, 5
+#define UP_4 0, 0, 0, 0
+#define LAST 3, 3, 3, 3
 #else
-typedef uint64_t lane_ids __attribute__((vector_size(64)));
-#define SHUFFLED(a, b, ...) __builtin_shuffle(a, b, (lane_ids){__VA_ARGS__})
+enum { LANES = 2 };
+#define UP_1 0, 2
+#define UP_2 0, 0
+#define UP_4 0, 0
+#define LAST 1, 1
 #endif
+#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
 /* Integers wrap. */
 #define WIDE LM_FN(WIDE)
@@ -73,10 +87,21 @@ static void cols_recurrence(const lm_scan_part *p, int n) {
   for (int j = 0; j < n; j++) x[j] = carry[j] = x[j] + decay[j] * carry[j];
 }
 
+static void reverse(void *x_, int n) {
+  int64_t *x = x_;
+  LM_INDEPENDENT for (int i = 0; i < n / 2; i++) {
+    int64_t low = x[i];
+    x[i] = x[n - 1 - i];
+    x[n - 1 - i] = low;
+  }
+}
+
 #define LOOPS(way, E)                                                                                  \
   [LM_SCAN_SUM] = way##_sum_##E, [LM_SCAN_PRODUCT] = way##_product_##E, [LM_SCAN_MAX] = way##_max_##E, \
   [LM_SCAN_MIN] = way##_min_##E
-const struct lm_scan_loops LM_ISA_NAME(lm_scan_I64) = {.row = {LOOPS(row, I64)}, .cols = {LOOPS(cols, I64)}};
+const struct lm_scan_loops LM_ISA_NAME(lm_scan_I64) = {
+    .reverse = reverse, .row = {LOOPS(row, I64)}, .cols = {LOOPS(cols, I64)}};
 const struct lm_scan_loops LM_ISA_NAME(lm_scan_F64) = {
+    .reverse = reverse,
     .row = {LOOPS(row, F64), [LM_SCAN_LOGSUMEXP] = row_logsumexp, [LM_SCAN_RECURRENCE] = row_recurrence},
     .cols = {LOOPS(cols, F64), [LM_SCAN_LOGSUMEXP] = cols_logsumexp, [LM_SCAN_RECURRENCE] = cols_recurrence}};

@@ -23,6 +23,7 @@ typedef struct lm_scan_part {
 typedef void lm_scan_loop(const lm_scan_part *part, int n);
 
 struct lm_scan_loops {
+  void (*reverse)(void *x, int n);                        /* n numbers of 8 bytes, or positions */
   lm_scan_loop *row[LM_SCAN_KINDS], *cols[LM_SCAN_KINDS]; /* NULL where the compute type has no such scan */
 };
 

@@ -1,4 +1,4 @@
-/* Softmax, its logarithm and their gradients over contiguous numbers, float or double. */
+/* Softmax, its logarithm and their gradients over contiguous numbers: float, double, and of rows bfloat16. */
 #pragma once
 
 #include "backend/cpu/isa.h"
@@ -8,14 +8,18 @@
 enum { LM_SOFTMAX_STRIP = 512 };
 
 struct lm_softmax_loops { /* y: NULL except gradients. out may be x. */
-  void (*row[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t n);
+  /* work: of bfloat16 float [n], else NULL */
+  void (*row[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t n, void *work);
   /* [rows, cols], cols at most LM_SOFTMAX_STRIP: down every column */
   void (*cols[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t rows, int cols);
 };
 
 LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_F32);
 LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_F64);
+LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_BF16);
 
-static inline const struct lm_softmax_loops *lm_softmax_loops_of(lm_dtype compute) {
-  return compute == LM_F64 ? LM_ISA_PICK(lm_softmax_F64) : LM_ISA_PICK(lm_softmax_F32);
+static inline const struct lm_softmax_loops *lm_softmax_loops_of(lm_dtype dtype) {
+  return dtype == LM_F64    ? LM_ISA_PICK(lm_softmax_F64)
+         : dtype == LM_BF16 ? LM_ISA_PICK(lm_softmax_BF16)
+                            : LM_ISA_PICK(lm_softmax_F32);
 }

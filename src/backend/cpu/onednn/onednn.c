@@ -176,34 +176,62 @@ done:
 enum { ALIGN = 64 };
 static size_t aligned_size(lm_md d) { return lm_round_up(dnnl_memory_desc_get_size(d), ALIGN); }
 
-/* data: one address for each argument. */
-static lm_status kernel_run(const kernel *k, lm_device device, void *const *data) {
+/* Whether the argument that it wants in a layout of its own is at hand: packed by `by`, for which it is the same. */
+static bool is_packed(const kernel *k, const kernel *by) {
+  return by && k->pack && !k->unpack && by->packed == k->packed &&
+         dnnl_memory_desc_equal(by->desc[by->packed], k->desc[k->packed]);
+}
+
+/* The argument that k wants in a layout of its own, from `from` to `to`. */
+static lm_status kernel_pack_only(const kernel *k, lm_device device, void *from, void *to) {
+  lm_status status;
+  dnnl_memory_t memory[3] = {NULL};
+  size_t bytes = aligned_size(k->pack_scratch);
+  void *work = NULL;
+  if (bytes) TRY(lm_device_alloc(device, bytes, &work));
+  DNN(dnnl_memory_create(&memory[0], k->plain, engine, from));
+  DNN(dnnl_memory_create(&memory[1], k->desc[k->packed], engine, to));
+  DNN(dnnl_memory_create(&memory[2], k->pack_scratch, engine, work));
+  dnnl_exec_arg_t arg[] = {{DNNL_ARG_FROM, memory[0]}, {DNNL_ARG_TO, memory[1]}, {DNNL_ARG_SCRATCHPAD, memory[2]}};
+  DNN(dnnl_primitive_execute(k->pack, stream, 3, arg));
+  DNN(dnnl_stream_wait(stream));
+done:
+  for (int i = 0; i < 3; i++)
+    if (memory[i]) dnnl_memory_destroy(memory[i]);
+  if (work) lm_device_free(device, work, bytes);
+  return status;
+}
+
+/* data: one address for each argument. packed: the one that k wants in a layout of its own, already in that, or NULL.
+ */
+static lm_status kernel_run(const kernel *k, lm_device device, void *const *data, void *packed) {
   lm_status status;
   dnnl_memory_t memory[ARGS] = {0}, plain = NULL, scratch = NULL, pack_scratch = NULL;
-  size_t packed_bytes = k->packed >= 0 ? aligned_size(k->desc[k->packed]) : 0;
-  size_t scratch_bytes = aligned_size(k->scratch), pack_bytes = k->pack ? aligned_size(k->pack_scratch) : 0;
+  const bool packs = k->pack && !packed;
+  size_t packed_bytes = packs ? aligned_size(k->desc[k->packed]) : 0;
+  size_t scratch_bytes = aligned_size(k->scratch), pack_bytes = packs ? aligned_size(k->pack_scratch) : 0;
   size_t bytes = packed_bytes + (scratch_bytes > pack_bytes ? scratch_bytes : pack_bytes);
   void *own = NULL;
   if (bytes) TRY(lm_device_alloc(device, bytes, &own));
   void *work = (char *)own + packed_bytes;
   dnnl_exec_arg_t arg[ARGS + 1];
   for (int i = 0; i < k->nargs; i++) {
-    DNN(dnnl_memory_create(&memory[i], k->desc[i], engine, i == k->packed ? own : data[i]));
+    DNN(dnnl_memory_create(&memory[i], k->desc[i], engine, i != k->packed ? data[i] : packed ? packed : own));
     arg[i] = (dnnl_exec_arg_t){k->arg[i], memory[i]};
   }
   DNN(dnnl_memory_create(&scratch, k->scratch, engine, scratch_bytes ? work : NULL));
   arg[k->nargs] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, scratch};
   dnnl_exec_arg_t conversion[3];
-  if (k->pack) {
+  if (packs) {
     DNN(dnnl_memory_create(&plain, k->plain, engine, data[k->packed]));
     DNN(dnnl_memory_create(&pack_scratch, k->pack_scratch, engine, pack_bytes ? work : NULL));
     conversion[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, k->unpack ? memory[k->packed] : plain};
     conversion[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, k->unpack ? plain : memory[k->packed]};
     conversion[2] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, pack_scratch};
   }
-  if (k->pack && !k->unpack) DNN(dnnl_primitive_execute(k->pack, stream, 3, conversion));
+  if (packs && !k->unpack) DNN(dnnl_primitive_execute(k->pack, stream, 3, conversion));
   DNN(dnnl_primitive_execute(k->run, stream, k->nargs + 1, arg));
-  if (k->pack && k->unpack) DNN(dnnl_primitive_execute(k->pack, stream, 3, conversion));
+  if (packs && k->unpack) DNN(dnnl_primitive_execute(k->pack, stream, 3, conversion));
   DNN(dnnl_stream_wait(stream));
 done:
   for (int i = 0; i < k->nargs; i++)
@@ -280,7 +308,7 @@ lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
   memcpy(&key[15], &job->beta, sizeof job->beta);
   if (!(k = kernel_kept(key))) TRY(make_gemm(job, key, &k));
   if (!k) goto done;
-  TRY(kernel_run(k, job->device, (void *[]){(void *)job->a, (void *)job->b, job->c}));
+  TRY(kernel_run(k, job->device, (void *[]){(void *)job->a, (void *)job->b, job->c}, NULL));
   *done_ = true;
 done:
   kernel_release(k);
@@ -418,38 +446,47 @@ done:
   return status;
 }
 
-/* On this thread. result: the dtype of a gradient of weights, which may be a part of a sum. */
-static lm_status conv_alone(const lm_conv_job *job, dnnl_data_type_t result, bool *done_) {
-  lm_status status;
-  kernel *k = NULL;
-  lm_dnn_guard guard;
+/* Kept, or made; NULL if there is none. result: the dtype of a gradient of weights, which may be a part of a sum. */
+static lm_status conv_kernel(const lm_conv_job *job, dnnl_data_type_t result, kernel **out) {
   const lm_conv_shape *s = &job->shape;
-  *done_ = false;
-  lm_dnn_guard_begin(&guard);
-  TRY(begin());
   const int64_t key[KEY] = {job->pass,     job->dtype,     result,        job->bias != NULL,
                             s->oh,         s->n,           s->c,          s->h,
                             s->w,          s->k,           s->kh,         s->kw,
                             s->groups,     s->stride[0],   s->stride[1],  s->padding[0],
                             s->padding[1], s->dilation[0], s->dilation[1]};
-  if (!(k = kernel_kept(key))) TRY(make_conv(job, result, key, &k));
+  NEED(begin());
+  *out = kernel_kept(key);
+  return *out ? LM_OK : make_conv(job, result, key, out);
+}
+
+/* Parts of a convolution: ranges of images, or, where there are few, bands of rows of each. */
+typedef struct conv_parts {
+  const lm_conv_job *job;
+  int64_t parts, bands;    /* bands: of an image; parts: in all */
+  dnnl_data_type_t result; /* of weights' gradients */
+  float *sums;             /* of each part, where there are several of these */
+  const kernel *packed_by; /* packed: weights, once for all parts that want them as it does */
+  void *packed;
+  _Atomic bool declined;
+} conv_parts;
+
+/* On this thread. */
+static lm_status conv_alone(const conv_parts *c, const lm_conv_job *job, bool *done_) {
+  lm_status status;
+  kernel *k = NULL;
+  lm_dnn_guard guard;
+  *done_ = false;
+  lm_dnn_guard_begin(&guard);
+  TRY(conv_kernel(job, c->result, &k));
   if (!k) goto done;
-  TRY(kernel_run(k, job->device, (void *[]){job->x, job->w, job->y, (void *)job->bias}));
+  TRY(kernel_run(k, job->device, (void *[]){job->x, job->w, job->y, (void *)job->bias},
+                 is_packed(k, c->packed_by) ? c->packed : NULL));
   *done_ = true;
 done:
   kernel_release(k);
   lm_dnn_guard_end(&guard);
   return status;
 }
-
-/* Parts of a convolution: ranges of images, or, where there are fewer than threads, bands of rows of each. */
-typedef struct conv_parts {
-  const lm_conv_job *job;
-  int64_t parts, bands;    /* bands: of an image; parts: in all */
-  dnnl_data_type_t result; /* of weights' gradients */
-  float *sums;             /* of each part, where there are several of these */
-  _Atomic bool declined;
-} conv_parts;
 
 /* Rows `first` to last - 1 of y, and what they are made of. False if that is padding alone. */
 static bool take_band(lm_conv_job *part, int64_t first, int64_t last) {
@@ -484,7 +521,7 @@ static void run_conv_parts(void *ctx, int64_t first, int64_t last) {
     lm_conv_job part;
     bool done_ = true;
     conv_part(c, index, &part);
-    lm_parallel_note(conv_alone(&part, c->result, &done_));
+    lm_parallel_note(conv_alone(c, &part, &done_));
     if (!done_) c->declined = true;
   }
 }
@@ -500,16 +537,41 @@ static void add_weight_parts(void *ctx, int64_t first, int64_t last) {
   lm_pointwise_loops_of(LM_F32)->store[c->job->dtype](to, 1, sum + first, (int)(last - first));
 }
 
-static void cut_conv(conv_parts *c, int threads) {
+/* The same for any number of threads: oneDNN's choice of code, and sums of weights, may depend on it. */
+static void cut_conv(conv_parts *c) {
+  enum { MAX_PARTS = 32, FEW_PARTS = 8, MAX_SUMS = 64 << 20 }; /* parts, parts, bytes */
   const lm_conv_shape *s = &c->job->shape;
+  int64_t most = MAX_PARTS;
   lm_conv_job part;
-  c->bands = 1, c->parts = s->n < threads ? s->n : threads;
-  if (s->n >= threads || c->job->pass == LM_CONV_INPUT) return; /* rows of x are made of those of several bands */
-  c->bands = (threads + s->n - 1) / s->n;
-  if (c->bands > s->oh) c->bands = s->oh;
+  if (c->job->pass == LM_CONV_WEIGHT) {
+    const int64_t bytes = s->k * (s->c / s->groups) * s->kh * s->kw * (int64_t)sizeof(float);
+    most = lm_min(FEW_PARTS, lm_max(1, MAX_SUMS / bytes));
+  }
+  c->bands = 1, c->parts = lm_min(s->n, most);
+  /* Rows of x are made of those of several bands. */
+  if (c->job->pass == LM_CONV_INPUT || s->n >= lm_min(most, FEW_PARTS)) return;
+  c->bands = lm_min(lm_min(most, FEW_PARTS) / s->n, s->oh);
   c->parts = s->n * c->bands;
   for (int64_t band = 0; band < c->bands; band++)
     if (!conv_part(c, band, &part)) c->parts = s->n, c->bands = 1;
+}
+
+/* Weights in the order that the first part wants. */
+static lm_status pack_conv(conv_parts *c, kernel **by, size_t *bytes) {
+  lm_status status;
+  lm_dnn_guard guard;
+  lm_conv_job part;
+  conv_part(c, 0, &part);
+  lm_dnn_guard_begin(&guard);
+  TRY(conv_kernel(&part, c->result, by));
+  if (!*by || !(*by)->pack || (*by)->unpack) goto done;
+  *bytes = aligned_size((*by)->desc[(*by)->packed]);
+  TRY(lm_device_alloc(part.device, *bytes, &c->packed));
+  TRY(kernel_pack_only(*by, part.device, part.w, c->packed));
+  c->packed_by = *by;
+done:
+  lm_dnn_guard_end(&guard);
+  return status;
 }
 
 lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
@@ -518,23 +580,27 @@ lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
   int64_t weights = s->k * (s->c / s->groups) * s->kh * s->kw;
   double work = (double)(s->n * s->oh * s->ow) * (double)weights / 50;
   conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
-  enum { MOST_SUMS = 256 << 20 }; /* bytes */
-  size_t bytes = 0;
+  size_t bytes = 0, packed_bytes = 0;
+  kernel *by = NULL;
   void *sums = NULL;
-  int64_t threads = lm_threads_for(work);
-  if (job->pass == LM_CONV_WEIGHT) threads = lm_min(threads, lm_max(1, MOST_SUMS / (weights * (int64_t)sizeof(float))));
-  cut_conv(&c, (int)threads);
-  if (c.parts == 1) return conv_alone(job, c.result, done_);
+  *done_ = false;
+  cut_conv(&c);
+  if (c.parts == 1) return conv_alone(&c, job, done_);
   if (job->pass == LM_CONV_WEIGHT) {
     bytes = (size_t)(c.parts * weights) * sizeof(float);
     TRY(lm_device_alloc(job->device, bytes, &sums));
     c.sums = sums;
     c.result = dnnl_f32;
+  } else {
+    TRY(pack_conv(&c, &by, &packed_bytes));
+    if (!by) goto done;
   }
   TRY(lm_parallel(c.parts, work, 0, run_conv_parts, &c));
   *done_ = !c.declined;
   if (sums && *done_) lm_parallel(weights, (double)(weights * c.parts), 0, add_weight_parts, &c);
 done:
   if (sums) lm_device_free(job->device, sums, bytes);
+  if (c.packed) lm_device_free(job->device, c.packed, packed_bytes);
+  kernel_release(by);
   return status;
 }

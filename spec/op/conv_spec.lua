@@ -1,0 +1,175 @@
+-- Convolutions on the CPU by each of its ways, with each level of instructions, beside sums of shifted products in
+-- float64.
+local temp = require "spec.support.temp"
+
+local LEVELS = {0, 1, 2} -- a CPU without the instructions of one runs the highest that it has
+
+-- Runs a script at a level. Returns its output, and how often the log names each way.
+local function run(script, level, mode)
+  local folder = temp.folder()
+  local path = temp.write(folder .. "/script.lua", 'local lm = require "luminary"\n' .. script)
+  local command = "LM_LOG=op LM_CPU_LEVEL=%d LM_CONV=%s luajit %s 2>log || cat log"
+  local ok, text = temp.run(folder, ("cd %s && "):format(folder) .. command:format(level, mode or "auto", path))
+  local log = temp.read(folder .. "/log")
+  temp.remove(folder)
+  assert(ok, text)
+  local counts = {}
+  for way in log:gmatch "([%w ]+): x %[" do
+    way = way:match "%S.*"
+    counts[way] = (counts[way] or 0) + 1
+  end
+  return text, counts, log
+end
+
+local CASES = [[
+  -- n, c, k, h, w, kh, kw, stride, padding, dilation, groups
+  local cases = {
+    {2, 5, 7, 9, 8, 3, 3, 1, 1, 1, 1},          -- few channels, padded: rows of the kernel are runs
+    {1, 3, 16, 13, 11, 7, 7, 2, 3, 1, 1},
+    {2, 3, 20, 12, 12, 5, 5, 1, 0, 1, 1},       -- not padded
+    {2, 3, 9, 12, 13, 3, 3, 1, 2, 2, 1},        -- dilated: no runs
+    {2, 32, 48, 10, 9, 3, 3, 2, 1, 1, 1},       -- strides: grids of x
+    {2, 8, 12, 11, 12, 3, 2, {2, 3}, {1, 0}, {2, 1}, 1},
+    {3, 33, 65, 17, 19, 3, 3, 3, 2, 2, 1},
+    {1, 2, 3, 50, 50, 2, 2, 7, 0, 1, 1},        -- pixels of x that no tap reaches
+    {3, 16, 8, 7, 7, 1, 1, 1, 0, 1, 1},         -- products
+    {2, 40, 24, 3, 5, 1, 1, 1, 0, 1, 1},
+    {2, 24, 40, 9, 8, 1, 1, 2, 0, 1, 1},
+    {2, 24, 40, 9, 8, 1, 1, 1, 1, 1, 1},
+    {1, 600, 20, 5, 5, 1, 1, 2, 0, 1, 1},       -- a run in several chunks
+    {2, 700, 3, 4, 4, 3, 3, 2, 1, 1, 1},
+    {1, 2, 3, 9, 9, 9, 9, 1, 4, 1, 1},          -- more taps than a chunk has runs
+    {9, 4, 4, 30, 30, 3, 3, 1, 1, 1, 1},        -- sums of weights in parts
+    {1, 64, 80, 6, 6, 3, 3, 2, 1, 1, 2},        -- groups that fill vectors, and that do not
+    {9, 32, 32, 6, 6, 3, 3, 1, 1, 1, 8},
+    {2, 12, 18, 6, 6, 3, 3, 1, 1, 1, 3},
+    {2, 6, 6, 8, 9, 3, 3, 2, 1, 1, 6},          -- depthwise
+    {2, 37, 37, 9, 17, 3, 3, 1, 1, 1, 37},
+    {2, 48, 48, 9, 17, 5, 5, 1, 2, 1, 48},
+    {1, 40, 40, 15, 16, 7, 7, 1, 3, 1, 40},
+    {2, 20, 20, 9, 11, 5, 3, {2, 3}, {2, 1}, {1, 2}, 20},
+    {3, 33, 33, 2, 1, 3, 3, 1, 1, 1, 33},       -- a kernel that reaches beyond both edges
+    {1, 18, 18, 14, 14, 3, 3, 4, 2, 2, 18},
+    {2, 16, 16, 5, 6, 1, 1, 3, 0, 1, 16},
+    {2, 16, 16, 12, 3, 2, 2, 1, 3, 1, 16},      -- padding wider than the kernel
+  }
+  local function pair(v) return type(v) == "table" and v or {v, v} end
+  local function data(case, dtype, format)
+    local n, c, k, h, w, kh, kw, stride, padding, dilation, groups = unpack(case)
+    lm.manual_seed(c + k)
+    local opt = {stride = stride, padding = padding, dilation = dilation, groups = groups}
+    local x, weight = lm.randn {n, c, h, w}, lm.randn {k, c / groups, kh, kw}
+    local bias = lm.randn {k}
+    local y = lm.conv2d(x, weight, bias, opt)
+    local g = lm.randn(y.shape)
+    return x:to(dtype):contiguous {memory_format = format}, weight:to(dtype), bias:to(dtype), g:to(dtype), opt
+  end
+  local function passes(case, dtype, format)
+    local x, weight, bias, g, opt = data(case, dtype, format)
+    return {lm.conv2d(x, weight, bias, opt), lm.conv2d(x, weight, nil, opt), lm.conv2d_input(g, weight, x.shape, opt),
+      lm.conv2d_weight(g, x, weight.shape, opt)}
+  end
+  local function name(case)
+    local list = {}
+    for i, v in ipairs(case) do list[i] = type(v) == "table" and table.concat(v, "x") or tostring(v) end
+    return table.concat(list, " ")
+  end
+]]
+
+-- The three passes by products of shifted images, tap by tap, in float64.
+local REFERENCE = [[
+  local function reference(case)
+    local x, weight, bias, g, opt = data(case, "float64", "contiguous")
+    local n, c, k, h, w, kh, kw = unpack(case)
+    local s, p, d, groups = pair(opt.stride), pair(opt.padding), pair(opt.dilation), opt.groups
+    local oh, ow = g.shape[3], g.shape[4]
+    local wide = lm.zeros({n, c, h + 2 * p[1] + s[1], w + 2 * p[2] + s[2]}, {dtype = "float64"})
+    wide:narrow(3, p[1] + 1, h):narrow(4, p[2] + 1, w):copy_(x)
+    local dx, dw = lm.zeros_like(wide), lm.zeros_like(weight)
+    local y = lm.zeros_like(g)
+    local function seen(t, i, j) -- the pixels under a tap, for each place
+      return t:narrow(3, (i - 1) * d[1] + 1, (oh - 1) * s[1] + 1):narrow(4, (j - 1) * d[2] + 1, (ow - 1) * s[2] + 1)
+        [{{}, {}, {1, -1, s[1]}, {1, -1, s[2]}}]
+    end
+    local cg, kg = c / groups, k / groups
+    for q = 0, groups - 1 do
+      local gq = g:narrow(2, q * kg + 1, kg):permute(2, 1, 3, 4):reshape(kg, -1)
+      for i = 1, kh do
+        for j = 1, kw do
+          local wq = weight:narrow(1, q * kg + 1, kg):select(4, j):select(3, i)
+          local xq = seen(wide, i, j):narrow(2, q * cg + 1, cg):permute(2, 1, 3, 4):reshape(cg, -1)
+          y:narrow(2, q * kg + 1, kg):add_(wq:mm(xq):view(kg, n, oh, ow):permute(2, 1, 3, 4))
+          seen(dx, i, j):narrow(2, q * cg + 1, cg):add_(wq:t():mm(gq):view(cg, n, oh, ow):permute(2, 1, 3, 4))
+          dw:narrow(1, q * kg + 1, kg):select(4, j):select(3, i):copy_(gq:mm(xq:t()))
+        end
+      end
+    end
+    return {y + bias:view(1, -1, 1, 1), y, dx:narrow(3, p[1] + 1, h):narrow(4, p[2] + 1, w), dw}
+  end
+]]
+
+describe("convolutions", function()
+  for _, level in ipairs(LEVELS) do
+    it("are sums of products, at level " .. level, function()
+      local text = run(CASES .. REFERENCE .. [[
+        for _, case in ipairs(cases) do
+          local expected = reference(case)
+          for dtype, bound in pairs {float32 = 2e-6, float64 = 4e-15} do
+            for _, format in ipairs {"channels_last", "contiguous"} do
+              for i, t in ipairs(passes(case, dtype, format)) do
+                local off = (t:double() - expected[i]):abs():max() / expected[i]:abs():max()
+                if not (off:item() < bound) then print(name(case), dtype, format, "result " .. i, off:item()) end
+              end
+            end
+          end
+        end
+      ]], level, "direct")
+      assert.equal("", text)
+    end)
+
+    it("have the same bits on any number of threads, at level " .. level, function()
+      local text = run(CASES .. [[
+        cases[#cases + 1] = {16, 24, 40, 24, 24, 3, 3, 2, 1, 1, 1}
+        cases[#cases + 1] = {16, 64, 64, 24, 24, 3, 3, 1, 1, 1, 64}
+        cases[#cases + 1] = {16, 64, 64, 24, 24, 3, 3, 1, 1, 1, 16}
+        cases[#cases + 1] = {16, 48, 64, 24, 24, 1, 1, 1, 0, 1, 1}
+        local function on(threads, case, dtype)
+          lm.set_num_threads(threads)
+          return passes(case, dtype, "channels_last")
+        end
+        for _, case in ipairs(cases) do
+          for _, dtype in ipairs {"float32", "float64", "bfloat16"} do
+            local one = on(1, case, dtype)
+            for threads = 2, 5 do
+              for i, t in ipairs(on(threads, case, dtype)) do
+                if not t:equal(one[i]) then print(name(case), dtype, "result " .. i, "threads", threads) end
+              end
+            end
+          end
+        end
+      ]], level)
+      assert.equal("", text)
+    end)
+  end
+
+  it("are computed by what suits them", function()
+    local _, counts, log = run([[
+      local function all(c, k, size, opt)
+        local conv = lm.nn.Conv2d(c, k, size, opt)
+        conv.bias = nil
+        conv(lm.randn(2, c, 14, 14):requires_grad_()):sum():backward()
+      end
+      all(64, 64, 3, {padding = 1, bias = false})
+      all(64, 64, 3, {padding = 1, stride = 2, bias = false})
+      all(64, 64, 1, {bias = false})
+      all(64, 64, 3, {padding = 1, groups = 64, bias = false})
+      all(64, 64, 3, {padding = 1, groups = 2, bias = false})
+      all(64, 64, 3, {padding = 1, groups = 16, bias = false})
+    ]], 2)
+    assert.equal(3, counts.Winograd)
+    assert.equal(3 + 1 + 3, counts.direct) -- with a stride, the gradient of a 1 x 1 kernel's images, two groups
+    assert.equal(2, counts["matrix product"])
+    assert.equal(3, counts.depthwise)
+    assert.is_truthy(log:find "oneDNN")
+  end)
+end)

@@ -1,0 +1,289 @@
+/* Elementwise ops in a row, one tile through all of them before the next: what lies between them never leaves the
+ * cache, and nobody who has no use for it gets it written.
+ *
+ * A chain's results share sizes and layout, so that an element's number in memory is the same in all of them. Each
+ * value of a tile is in its op's dtype, padded to whole vectors, and goes through the loops that the op runs alone: so
+ * the bits are those. */
+#include "backend/cpu/chain.h"
+
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/nontemporal_copy.h"
+#include "backend/cpu/strided_tiles.h"
+#include "base/mem.h"
+#include "merged_dims.h"
+
+enum { SCALARS = 12 };
+
+typedef enum way { FROM_LINK, SCALAR, LINEAR, STRIDED } way;
+
+/* An input of a link: another link's result, or a tensor's elements, which the chain keeps. */
+typedef struct operand {
+  way way;
+  int index;    /* of the link; of the scalar's tile */
+  lm_tensor *t; /* NULL for a link's */
+  lm_dims dims; /* STRIDED: of the result's memory order; side 1 is t */
+} operand;
+
+typedef struct link {
+  int kernel, nin;
+  lm_dtype compute;
+  const struct lm_pointwise_loops *loops;
+  lm_tile_numbers numbers;
+  operand in[LM_POINTWISE_MAX_IN];
+  lm_tensor *out;
+  bool wanted, used;  /* by others than the chain; by them or by a link that is */
+  bool streams;       /* its result goes past the caches */
+  bool direct;        /* its values are computed where they are wanted, but for the end's */
+  int last_use, tile; /* the last link that reads it; which tile its values are in */
+} link;
+
+struct lm_chain {
+  int n, nscalars;
+  link link[LM_CHAIN_LINKS];
+  int64_t numel;
+  bool put; /* the last op was put off */
+};
+
+_Atomic int lm_chains;
+static _Thread_local lm_chain *accepting;
+
+lm_status lm_chain_new(lm_chain **out) {
+  *out = lm_malloc(sizeof **out);
+  if (!*out) return LM_E_OOM;
+  (*out)->n = (*out)->nscalars = 0;
+  atomic_fetch_add_explicit(&lm_chains, 1, memory_order_relaxed);
+  return LM_OK;
+}
+
+static void forget(lm_chain *c) {
+  for (int i = 0; i < c->n; i++) {
+    for (int k = 0; k < c->link[i].nin; k++) lm_release(c->link[i].in[k].t);
+    lm_release(c->link[i].out);
+  }
+  c->n = c->nscalars = 0;
+}
+
+void lm_chain_free(lm_chain *c) {
+  if (!c) return;
+  forget(c);
+  lm_free(c);
+  atomic_fetch_sub_explicit(&lm_chains, 1, memory_order_relaxed);
+}
+
+void lm_chain_accept(lm_chain *c) {
+  accepting = c;
+  c->put = false;
+}
+
+bool lm_chain_decline(lm_chain *c) {
+  bool put = accepting == c && c->put;
+  accepting = NULL;
+  return put;
+}
+
+int lm_chain_length(const lm_chain *c) { return c->n; }
+
+/* ---- putting off */
+
+static bool has_layout_of(const lm_tensor *a, const lm_tensor *b) {
+  if (a->ndim != b->ndim) return false;
+  for (int d = 0; d < a->ndim; d++) {
+    if (a->size[d] != b->size[d] || (a->size[d] != 1 && a->stride[d] != b->stride[d])) return false;
+  }
+  return true;
+}
+
+static int link_of(const lm_chain *c, const lm_tensor *t) {
+  for (int i = c->n - 1; i >= 0; i--) {
+    if (c->link[i].out->storage == t->storage) return i;
+  }
+  return -1;
+}
+
+static bool reads(const lm_chain *c, const lm_pointwise *job) {
+  for (int i = 0; i < job->nin; i++) {
+    if (link_of(c, job->in[i]) >= 0) return true;
+  }
+  return false;
+}
+
+/* How the tensor's elements come into a tile. False where the op alone reads them better: they lie across the result's
+ * order, or a conversion between layouts is most of its work. */
+static bool plan_operand(const lm_chain *c, const lm_pointwise *job, int i, operand *o) {
+  const lm_tensor *t = job->in[i], *out = job->out;
+  const int64_t *stride[] = {out->stride, job->in_stride[i]};
+  o->index = link_of(c, t);
+  o->t = NULL;
+  o->way = FROM_LINK;
+  if (o->index >= 0) return has_layout_of(t, out) && t->data == c->link[o->index].out->data;
+  lm_dims_set(&o->dims, out->ndim, out->size, NULL, 2, stride, true);
+  int last = o->dims.ndim - 1;
+  int64_t step = last < 0 ? 0 : o->dims.stride[1][last];
+  o->way = last > 0 ? STRIDED : step == 0 ? SCALAR : step == 1 ? LINEAR : STRIDED;
+  return step == 0 || step == 1;
+}
+
+static bool take(lm_chain *c, const lm_pointwise *job, lm_dtype compute) {
+  link *l = &c->link[c->n];
+  int scalars = 0;
+  l->loops = lm_pointwise_loops_of(compute);
+  for (int i = 0; i < job->nin; i++) {
+    if (!plan_operand(c, job, i, &l->in[i])) return false;
+    scalars += l->in[i].way == SCALAR;
+  }
+  if (c->nscalars + scalars > SCALARS) return false;
+  for (int i = 0; i < job->nin; i++) {
+    operand *o = &l->in[i];
+    if (o->way == SCALAR) o->index = c->nscalars++;
+    if (o->way != FROM_LINK) o->t = lm_retain((lm_tensor *)job->in[i]);
+  }
+  l->kernel = job->kernel;
+  l->nin = job->nin;
+  l->compute = compute;
+  l->numbers = lm_tile_numbers_of(compute, job->number);
+  l->out = lm_retain(job->out);
+  c->numel = job->out->numel;
+  c->n++;
+  return true;
+}
+
+bool lm_chain_put(const lm_pointwise *job, lm_dtype compute, bool may) {
+  lm_chain *c = accepting;
+  if (!c) return false;
+  const lm_tensor *out = job->out;
+  bool fits = may && out->numel > LM_TILE && lm_is_dense(out);
+  for (int i = 0; i < job->nin; i++) fits = fits && job->in[i]->storage != out->storage;
+  if (fits && c->n > 0 && (c->n == LM_CHAIN_LINKS || !has_layout_of(out, c->link[0].out))) lm_chain_run(c);
+  c->put = fits && take(c, job, compute);
+  if (c->put || !reads(c, job)) return c->put;
+  lm_chain_run(c);
+  return c->put = fits && take(c, job, compute);
+}
+
+/* ---- computing */
+
+typedef struct tiles {
+  _Alignas(64) char scalar[SCALARS][LM_TILE_BYTES];
+  _Alignas(64) char in[LM_POINTWISE_MAX_IN][LM_TILE_BYTES]; /* what had to be converted */
+  _Alignas(64) char out[LM_TILE_BYTES];                     /* before it is converted */
+  _Alignas(64) char value[LM_CHAIN_LINKS][LM_TILE_BYTES];
+} tiles;
+
+/* Which links count, and which tile each one's values take, until the last link that reads them. */
+static void plan_links(lm_chain *c) {
+  bool taken[LM_CHAIN_LINKS] = {false};
+  for (int i = c->n - 1; i >= 0; i--) {
+    link *l = &c->link[i];
+    l->wanted = atomic_load_explicit(&l->out->rc, memory_order_relaxed) > 1 ||
+                atomic_load_explicit(&l->out->storage->rc, memory_order_relaxed) > 1;
+    l->used = l->wanted;
+    l->last_use = i;
+    for (int j = i + 1; j < c->n; j++) {
+      for (int k = 0; c->link[j].used && k < c->link[j].nin; k++) {
+        if (c->link[j].in[k].way != FROM_LINK || c->link[j].in[k].index != i) continue;
+        l->used = true;
+        l->last_use = j;
+      }
+    }
+  }
+  for (int i = 0; i < c->n; i++) {
+    int free = 0;
+    for (int j = 0; j < i; j++) {
+      if (c->link[j].used && c->link[j].last_use == i) taken[c->link[j].tile] = false;
+    }
+    while (taken[free]) free++;
+    c->link[i].tile = free;
+    taken[free] = c->link[i].used && c->link[i].last_use > i;
+  }
+}
+
+/* n elements from number `first` on, of an operand in several runs. */
+static void load_runs(const link *l, const operand *o, int64_t first, int n, char *tile) {
+  const lm_dims *dims = &o->dims;
+  size_t bytes = lm_dtype_size(o->t->dtype), num = lm_dtype_size(l->compute);
+  int64_t along = dims->size[dims->ndim - 1], step = dims->stride[1][dims->ndim - 1];
+  for (int64_t run; n > 0; n -= (int)run, first += run, tile += (size_t)run * num) {
+    run = along - first % along;
+    if (run > n) run = n;
+    const char *from = o->t->data + lm_dims_at(dims, 1, first) * (int64_t)bytes;
+    l->loops->load[o->t->dtype](tile, from, step, (int)run);
+  }
+}
+
+/* Where a link's n values from number `first` on are. */
+static char *values(const link *l, int64_t first, int n, tiles *b) {
+  if (!l->direct || n % LM_LANES) return b->value[l->tile];
+  return l->out->data + first * (int64_t)lm_dtype_size(l->out->dtype);
+}
+
+static const void *load_operand(const lm_chain *c, const link *l, int k, int64_t first, int n, tiles *b) {
+  const operand *o = &l->in[k];
+  const link *from = o->way == FROM_LINK ? &c->link[o->index] : NULL;
+  lm_dtype dtype = from ? from->out->dtype : o->t->dtype;
+  size_t bytes = lm_dtype_size(dtype), num = lm_dtype_size(l->compute);
+  if (o->way == SCALAR) return b->scalar[o->index];
+  const char *at = from ? values(from, first, n, b) : o->t->data + first * (int64_t)bytes;
+  bool whole = from || n % LM_LANES == 0;
+  if (o->way != STRIDED && dtype == l->compute && whole) return at;
+  if (o->way == STRIDED) {
+    load_runs(l, o, first, n, b->in[k]);
+  } else {
+    l->loops->load[dtype](b->in[k], at, 1, n);
+  }
+  lm_tile_pad(b->in[k], n, num);
+  return b->in[k];
+}
+
+static void run_link(const lm_chain *c, const link *l, int64_t first, int n, tiles *b) {
+  const void *in[LM_POINTWISE_MAX_IN];
+  lm_dtype dtype = l->out->dtype;
+  size_t bytes = lm_dtype_size(dtype);
+  char *value = values(l, first, n, b), *to = l->out->data + first * (int64_t)bytes;
+  for (int k = 0; k < l->nin; k++) in[k] = load_operand(c, l, k, first, n, b);
+  char *result = dtype == l->compute ? value : b->out;
+  l->loops->kernel[l->kernel](result, in, &l->numbers, lm_round_up(n, LM_LANES));
+  if (result != value) {
+    l->loops->store[dtype](value, 1, result, n);
+    lm_tile_pad(value, n, bytes);
+  }
+  if (l->wanted && value != to) lm_nontemporal_copy_if_large(l->streams, to, value, (size_t)n * bytes);
+}
+
+static void run_share(void *ctx, int64_t from, int64_t to) {
+  const lm_chain *c = ctx;
+  tiles b;
+  for (int i = 0; i < c->n; i++) {
+    for (int k = 0; k < c->link[i].nin; k++) {
+      const link *l = &c->link[i];
+      if (l->in[k].way == SCALAR) {
+        l->loops->load[l->in[k].t->dtype](b.scalar[l->in[k].index], l->in[k].t->data, 0, LM_TILE);
+      }
+    }
+  }
+  for (int64_t tile = from; tile < to; tile++) {
+    int64_t first = tile * LM_TILE;
+    int n = c->numel - first < LM_TILE ? (int)(c->numel - first) : LM_TILE;
+    for (int i = 0; i < c->n; i++) {
+      if (c->link[i].used) run_link(c, &c->link[i], first, n, &b);
+    }
+  }
+  lm_nontemporal_fence();
+}
+
+void lm_chain_run(lm_chain *c) {
+  if (c->n == 0) return;
+  plan_links(c);
+  int used = 0;
+  for (int i = 0; i < c->n; i++) {
+    link *l = &c->link[i];
+    used += l->used;
+    l->streams = l->wanted && lm_use_nontemporal(lm_nbytes(l->out));
+    l->direct = l->wanted && !l->streams && l->out->dtype == l->compute;
+  }
+  /* An op alone takes about a nanosecond for an element that comes from memory; in cache it is a part of that. */
+  double work = (double)c->numel * (1 + used / 4.0);
+  if (used > 0) lm_parallel(lm_ceil_div(c->numel, LM_TILE), work, 0, run_share, c);
+  forget(c);
+}

@@ -1,0 +1,188 @@
+/* Depthwise convolutions of float32: as many groups as channels in and out. Lines of results are computed side by side,
+ * of pixels whose taps are all inside the image; pixels at its edges one at a time. With a stride, the gradient of x is
+ * in grids of pixels of one remainder each, which only some taps reach, as in direct.c. Sums of the weights' gradient
+ * are in parts of lines, the same for any number of threads. */
+#include <string.h>
+
+#include "backend/cpu/conv/conv.h"
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/depthwise.h"
+#include "device/alloc.h"
+
+bool lm_depthwise_takes(const lm_conv_job *job) {
+  const lm_conv_shape *s = &job->shape;
+  return job->dtype == LM_F32 && s->groups > 1 && s->groups == s->c && s->c == s->k;
+}
+
+/* Rows or columns of the kernel, by where they are read: at `first` + i * step from the place's own on. */
+typedef struct taps {
+  int64_t first, step, count;
+  int64_t index, index_step; /* of their weights */
+} taps;
+
+typedef struct plan {
+  const lm_conv_job *job;
+  const lm_conv_shape *s;
+  const float *from;
+  float *to;
+  int64_t from_h, from_w, to_h, to_w;
+  int64_t first[2], step[2], from_step[2], h, w; /* of the grid, in `to` and in `from` */
+  taps rows, columns;                            /* of the grid's kernel */
+  int64_t parts;
+  float *weights; /* [parts, kh kw, c]: transposed; sums of gradients */
+} plan;
+
+enum { PARTS = 32 };
+
+/* Taps of a place at `at` that are inside an image of that size: they follow one another. */
+static taps inside(taps t, int64_t at, int64_t size) {
+  int64_t first = 0, last = t.count;
+  while (first < last && at + t.first + first * t.step < 0) first++;
+  while (last > first && at + t.first + (last - 1) * t.step >= size) last--;
+  return (taps){t.first + first * t.step, t.step, last - first, t.index + first * t.index_step, t.index_step};
+}
+
+/* Place j of a line of places, and the `pixels` from it on, by those of its taps that are inside the image. */
+static void compute_pixels(const plan *p, int64_t line, int64_t j, int64_t pixels, float *weights) {
+  const lm_conv_shape *s = p->s;
+  const int64_t i = line % p->h, n = line / p->h, y = i * p->from_step[0], x = j * p->from_step[1];
+  const taps rows = inside(p->rows, y, p->from_h), columns = inside(p->columns, x, p->from_w);
+  int64_t *offset = lm_scratch();
+  float **weight = (float **)(offset + s->kh);
+  for (int64_t r = 0; r < rows.count; r++) {
+    offset[r] = ((rows.first + r * rows.step) * p->from_w + columns.first) * s->c;
+    weight[r] = weights + ((rows.index + r * rows.index_step) * s->kw + columns.index) * s->c;
+  }
+  const int64_t to_y = p->first[0] + i * p->step[0], to_x = p->first[1] + j * p->step[1];
+  const lm_depthwise_pixels job = {.channels = s->c,
+                                   .pixels = pixels,
+                                   .rows = rows.count,
+                                   .taps = columns.count,
+                                   .offset = offset,
+                                   .weight = weight,
+                                   .tap_step = columns.step * s->c,
+                                   .weight_step = columns.index_step * s->c,
+                                   .from = p->from + ((n * p->from_h + y) * p->from_w + x) * s->c,
+                                   .from_step = p->from_step[1] * s->c,
+                                   .to = p->to + ((n * p->to_h + to_y) * p->to_w + to_x) * s->c,
+                                   .to_step = p->step[1] * s->c,
+                                   .bias = p->job->bias,
+                                   .next = (p->rows.first + p->rows.step * (p->rows.count - 1) + 1) * p->from_w * s->c,
+                                   .next_lines = p->from_step[0],
+                                   .next_step = p->from_w * s->c,
+                                   .next_to = p->step[0] * p->to_w * s->c};
+  const struct lm_depthwise_loops *loops = LM_ISA_PICK(lm_depthwise_loops);
+  (p->job->pass == LM_CONV_WEIGHT ? loops->weight : loops->forward)(&job);
+}
+
+/* Places from `begin` to `end` have all columns of taps inside the image. */
+static void compute_line(const plan *p, int64_t line, float *weights) {
+  const taps *t = &p->columns;
+  const int64_t left = -t->first, right = p->from_w - t->first - (t->count - 1) * t->step, step = p->from_step[1];
+  const int64_t begin = lm_min(p->w, left > 0 ? lm_ceil_div(left, step) : 0);
+  const int64_t end = lm_max(begin, lm_min(p->w, right > 0 ? lm_ceil_div(right, step) : 0));
+  for (int64_t j = 0; j < begin; j++) compute_pixels(p, line, j, 1, weights);
+  if (end > begin) compute_pixels(p, line, begin, end - begin, weights);
+  for (int64_t j = end; j < p->w; j++) compute_pixels(p, line, j, 1, weights);
+}
+
+static void compute_lines(void *ctx, int64_t first, int64_t last) {
+  const plan *p = ctx;
+  for (int64_t line = first; line < last; line++) compute_line(p, line, p->weights);
+}
+
+static void compute_parts(void *ctx, int64_t first, int64_t last) {
+  const plan *p = ctx;
+  const int64_t lines = p->s->n * p->h, weights = p->s->kh * p->s->kw * p->s->c;
+  for (int64_t part = first; part < last; part++) {
+    float *sums = p->weights + part * weights;
+    memset(sums, 0, (size_t)weights * sizeof(float));
+    for (int64_t line = lm_part_begin(lines, part, p->parts); line < lm_part_begin(lines, part + 1, p->parts); line++)
+      compute_line(p, line, sums);
+  }
+}
+
+/* Channels first to last of w [c, kh kw] from the sums of parts. */
+static void finish_weights(void *ctx, int64_t first, int64_t last) {
+  const plan *p = ctx;
+  const int64_t taps = p->s->kh * p->s->kw, c = p->s->c;
+  for (int64_t t = 0; t < taps; t++)
+    for (int64_t i = first; i < last; i++) {
+      float sum = 0;
+      for (int64_t part = 0; part < p->parts; part++) sum += p->weights[(part * taps + t) * c + i];
+      ((float *)p->job->w)[i * taps + t] = sum;
+    }
+}
+
+/* Rows (0) or columns (1) of taps that grid `at` of x reaches, in the order of what they read: all, but in the gradient
+ * of x, where they are each that many pixels of x, and of taps, after the other. */
+static taps take_taps(const plan *p, int dim, int64_t at) {
+  const lm_conv_shape *s = p->s;
+  const int64_t size = dim == 0 ? s->kh : s->kw, stride = s->stride[dim], dilation = s->dilation[dim];
+  taps t = {-s->padding[dim], dilation, size, 0, 1};
+  if (p->job->pass != LM_CONV_INPUT) return t;
+  t.count = 0;
+  for (int64_t i = size - 1; i >= 0; i--) {
+    const int64_t y = at + s->padding[dim] - i * dilation;
+    if (y % stride) continue;
+    if (t.count == 0) t.first = y / stride, t.index = i;
+    if (t.count == 1) t.step = y / stride - t.first, t.index_step = i - t.index;
+    t.count++;
+  }
+  return t;
+}
+
+static lm_status compute(plan *p) {
+  const lm_conv_shape *s = p->s;
+  const int64_t all = s->kh * s->kw;
+  const size_t lists = (size_t)s->kh * (sizeof(int64_t) + sizeof(float *));
+  /* It is memory that takes time. */
+  const double pixels = (double)(s->n * s->c) * (double)(s->h * s->w + s->oh * s->ow * all) / 8;
+  p->rows = take_taps(p, 0, 0), p->columns = take_taps(p, 1, 0);
+  if (p->job->pass == LM_CONV_WEIGHT) {
+    NEED(lm_parallel(p->parts, pixels, lists, compute_parts, p));
+    lm_parallel(s->c, (double)(p->parts * all * s->c), 0, finish_weights, p);
+    return LM_OK;
+  }
+  for (int64_t i = 0; i < s->c; i++)
+    for (int64_t t = 0; t < all; t++) p->weights[t * s->c + i] = ((const float *)p->job->w)[i * all + t];
+  if (p->job->pass == LM_CONV_FORWARD) return lm_parallel(s->n * p->h, pixels, lists, compute_lines, p);
+  const int64_t rows = lm_min(s->stride[0], s->h), columns = lm_min(s->stride[1], s->w);
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < columns; j++) {
+      p->first[0] = i, p->first[1] = j;
+      p->h = lm_ceil_div(s->h - i, s->stride[0]), p->w = lm_ceil_div(s->w - j, s->stride[1]);
+      p->rows = take_taps(p, 0, i), p->columns = take_taps(p, 1, j);
+      NEED(lm_parallel(s->n * p->h, pixels / (double)(rows * columns), lists, compute_lines, p));
+    }
+  return LM_OK;
+}
+
+lm_status lm_depthwise_conv(const lm_conv_job *job) {
+  lm_status status;
+  const lm_conv_shape *s = &job->shape;
+  const bool input = job->pass == LM_CONV_INPUT;
+  plan p = {.job = job,
+            .s = s,
+            .from = input ? job->y : job->x,
+            .to = input ? job->x : job->y,
+            .from_h = input ? s->oh : s->h,
+            .from_w = input ? s->ow : s->w,
+            .to_h = input ? s->h : s->oh,
+            .to_w = input ? s->w : s->ow,
+            .step = {1, 1},
+            .from_step = {s->stride[0], s->stride[1]},
+            .h = s->oh,
+            .w = s->ow,
+            .parts = 1};
+  if (input) p.step[0] = s->stride[0], p.step[1] = s->stride[1], p.from_step[0] = p.from_step[1] = 1;
+  if (job->pass == LM_CONV_WEIGHT) p.parts = lm_max(1, lm_min(PARTS, s->n * s->oh));
+  const size_t bytes = (size_t)(p.parts * s->kh * s->kw * s->c) * sizeof(float);
+  void *scratch = NULL;
+  TRY(lm_device_alloc(job->device, bytes, &scratch));
+  p.weights = scratch;
+  status = compute(&p);
+done:
+  if (scratch) lm_device_free(job->device, scratch, bytes);
+  return status;
+}

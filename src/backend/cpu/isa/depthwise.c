@@ -1,0 +1,142 @@
+#include "backend/cpu/isa/depthwise.h"
+
+#include "backend/cpu/isa/float_pack.h"
+
+/* Pixels that are computed at a time, so that their sums and the weights of a row of taps fill the registers; in
+ * gradients of weights vectors of channels. */
+enum { PIXELS = 6, VECTORS = 2, MAX_TAPS = 7 };
+
+typedef lm_float_pack vec;
+
+LM_INLINE vec load(const float *from) {
+  vec v;
+  memcpy(&v, from, sizeof v);
+  return v;
+}
+
+LM_INLINE void store(float *to, vec v) { memcpy(to, &v, sizeof v); }
+
+/* Sums of pixels that lie as far apart as taps do, so that each is loaded once for all taps of a row. */
+LM_INLINE void sum_rows(const int pixels, const int taps, const lm_depthwise_pixels *p, const float *from, int64_t c,
+                        vec *sum) {
+  const int64_t step = p->from_step;
+  for (int64_t r = 0; r < p->rows; r++) {
+    const float *x = from + p->offset[r] + c, *weight = p->weight[r] + c;
+    vec w[MAX_TAPS];
+    LM_UNROLL for (int t = 0; t < taps; t++) w[t] = load(weight + t * p->weight_step);
+    LM_UNROLL for (int q = 0; q < pixels + taps - 1; q++, x += step) {
+      const vec y = load(x);
+      LM_UNROLL for (int t = 0; t < taps; t++) if (q - t >= 0 && q - t < pixels) sum[q - t] += y * w[t];
+    }
+  }
+}
+
+/* The same of any pixels and taps. */
+LM_INLINE void sum_taps(const int pixels, const lm_depthwise_pixels *p, const float *from, int64_t c, vec *sum) {
+  const int64_t step = p->from_step;
+  for (int64_t r = 0; r < p->rows; r++) {
+    const float *x = from + p->offset[r] + c, *weight = p->weight[r] + c;
+    for (int64_t t = 0; t < p->taps; t++, x += p->tap_step, weight += p->weight_step) {
+      const vec w = load(weight);
+      LM_UNROLL for (int i = 0; i < pixels; i++) sum[i] += load(x + i * step) * w;
+    }
+  }
+}
+
+LM_INLINE void prefetch(const int pixels, const lm_depthwise_pixels *p, const float *from, const float *to) {
+  const char *next = (const char *)from + p->next * (int64_t)sizeof(float);
+  const char *next_to = (const char *)to + p->next_to * (int64_t)sizeof(float);
+  const int64_t step = p->from_step * (int64_t)sizeof(float), to_step = p->to_step * (int64_t)sizeof(float);
+  for (int64_t line = 0; line < p->next_lines; line++, next += p->next_step * (int64_t)sizeof(float))
+    LM_UNROLL for (int i = 0; i < pixels; i++) __builtin_prefetch(next + i * step, 0, 2);
+  LM_UNROLL for (int i = 0; i < pixels; i++) __builtin_prefetch(next_to + i * to_step, 1, 2);
+}
+
+/* taps: 0 for any. */
+LM_INLINE void put_pixels(const int pixels, const int taps, const lm_depthwise_pixels *p, const float *from,
+                          float *to) {
+  int64_t c = 0;
+  for (; c + LM_PACK <= p->channels; c += LM_PACK) {
+    vec sum[PIXELS];
+    prefetch(pixels, p, from + c, to + c);
+    LM_UNROLL for (int i = 0; i < pixels; i++) sum[i] = p->bias ? load(p->bias + c) : (vec){0};
+    if (taps > 0)
+      sum_rows(pixels, taps, p, from, c, sum);
+    else
+      sum_taps(pixels, p, from, c, sum);
+    LM_UNROLL for (int i = 0; i < pixels; i++) store(to + i * p->to_step + c, sum[i]);
+  }
+  for (; c < p->channels; c++)
+    for (int i = 0; i < pixels; i++) {
+      float sum = p->bias ? p->bias[c] : 0;
+      for (int64_t r = 0; r < p->rows; r++)
+        for (int64_t t = 0; t < p->taps; t++)
+          sum = fmaf(from[i * p->from_step + p->offset[r] + t * p->tap_step + c], p->weight[r][t * p->weight_step + c],
+                     sum);
+      to[i * p->to_step + c] = sum;
+    }
+}
+
+static void forward(const lm_depthwise_pixels *p) {
+  const float *from = p->from;
+  float *to = p->to;
+  const int64_t taps = p->from_step == p->tap_step ? p->taps : 0;
+  int64_t i = 0;
+  for (; i + PIXELS <= p->pixels; i += PIXELS, from += PIXELS * p->from_step, to += PIXELS * p->to_step) switch (taps) {
+      case 3: put_pixels(PIXELS, 3, p, from, to); break;
+      case 5: put_pixels(PIXELS, 5, p, from, to); break;
+      case 7: put_pixels(PIXELS, 7, p, from, to); break;
+      default: put_pixels(PIXELS, 0, p, from, to); break;
+    }
+  for (; i + 2 <= p->pixels; i += 2, from += 2 * p->from_step, to += 2 * p->to_step) put_pixels(2, 0, p, from, to);
+  if (i < p->pixels) put_pixels(1, 0, p, from, to);
+}
+
+LM_INLINE void add(const int taps, const int vectors, const lm_depthwise_pixels *p, int64_t row, int64_t tap,
+                   int64_t c) {
+  vec sum[3][VECTORS];
+  const float *x = p->from + p->offset[row] + tap * p->tap_step + c, *y = p->to + c;
+  float *w = p->weight[row] + tap * p->weight_step + c;
+  const int64_t tap_step = p->tap_step, step = p->from_step, to_step = p->to_step;
+  /* Each row of taps has the time for one line of what comes next. */
+  const bool below = row != 1, any = tap == 0 && row < 1 + p->next_lines;
+  const char *next = (const char *)(below ? p->from + c : y) +
+                     (below ? p->next + (row / 2) * p->next_step : p->next_to) * (int64_t)sizeof(float) * any;
+  const int64_t ahead = (below ? step : to_step) * (int64_t)sizeof(float);
+  LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] =
+      load(w + t * p->weight_step + v * LM_PACK);
+  for (int64_t i = 0; i < p->pixels; i++, x += step, y += to_step) {
+    vec g[VECTORS];
+    LM_UNROLL for (int v = 0; v < vectors; v++) __builtin_prefetch(next + v * LM_PACK * (int)sizeof(float), 0, 2);
+    next += ahead;
+    LM_UNROLL for (int v = 0; v < vectors; v++) g[v] = load(y + v * LM_PACK);
+    LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] +=
+        load(x + t * tap_step + v * LM_PACK) * g[v];
+  }
+  LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++)
+      store(w + t * p->weight_step + v * LM_PACK, sum[t][v]);
+}
+
+LM_INLINE void add_channels(const int vectors, const lm_depthwise_pixels *p, int64_t c) {
+  for (int64_t row = 0; row < p->rows; row++) {
+    int64_t tap = 0;
+    for (; tap + 3 <= p->taps; tap += 3) add(3, vectors, p, row, tap, c);
+    if (p->taps - tap == 2) add(2, vectors, p, row, tap, c);
+    if (p->taps - tap == 1) add(1, vectors, p, row, tap, c);
+  }
+}
+
+static void weight(const lm_depthwise_pixels *p) {
+  int64_t c = 0;
+  for (; c + VECTORS * LM_PACK <= p->channels; c += VECTORS * LM_PACK) add_channels(VECTORS, p, c);
+  for (; c + LM_PACK <= p->channels; c += LM_PACK) add_channels(1, p, c);
+  for (; c < p->channels; c++)
+    for (int64_t r = 0; r < p->rows; r++)
+      for (int64_t t = 0; t < p->taps; t++) {
+        float *w = p->weight[r] + t * p->weight_step + c;
+        for (int64_t i = 0; i < p->pixels; i++)
+          *w = fmaf(p->from[i * p->from_step + p->offset[r] + t * p->tap_step + c], p->to[i * p->to_step + c], *w);
+      }
+}
+
+const struct lm_depthwise_loops LM_ISA_NAME(lm_depthwise_loops) = {.forward = forward, .weight = weight};

@@ -1,0 +1,61 @@
+#include "backend/cpu/isa/sort.h"
+
+#include <string.h>
+
+#include "backend/cpu/isa/elem.h"
+
+#define FLOATING_BOOL 0
+#define FLOATING_U8 0
+#define FLOATING_I8 0
+#define FLOATING_I16 0
+#define FLOATING_U16 0
+#define FLOATING_I32 0
+#define FLOATING_I64 0
+#define FLOATING_F16 1
+#define FLOATING_BF16 1
+#define FLOATING_F32 1
+#define FLOATING_F64 1
+#define LM_KEY LM_FN(LM_KEY)
+#define LM_KEY_BOOL uint32_t
+#define LM_KEY_U8 uint32_t
+#define LM_KEY_I8 uint32_t
+#define LM_KEY_I16 uint32_t
+#define LM_KEY_U16 uint32_t
+#define LM_KEY_I32 uint32_t
+#define LM_KEY_I64 uint64_t
+#define LM_KEY_F16 uint32_t
+#define LM_KEY_BF16 uint32_t
+#define LM_KEY_F32 uint32_t
+#define LM_KEY_F64 uint64_t
+#define LM_TEMPLATE "backend/cpu/isa/templates/sort_keys.inc"
+#include "backend/cpu/isa/templates/each_dtype.inc"
+
+#define LOOPS(name, type)                                                                \
+  static uint64_t differing_##name(const void *keys, int64_t n, uint64_t first) {        \
+    const type *key = keys;                                                              \
+    type differing = 0;                                                                  \
+    for (int64_t i = 0; i < n; i++) differing |= key[i] ^ (type)first;                   \
+    return differing;                                                                    \
+  }                                                                                      \
+  static int64_t below_##name(const void *keys, int64_t at, int64_t n, uint64_t limit) { \
+    const type *key = keys;                                                              \
+    for (; at < n; at += LM_SORT_CHUNK) {                                                \
+      int m = n - at < LM_SORT_CHUNK ? (int)(n - at) : LM_SORT_CHUNK;                    \
+      type hits = 0;                                                                     \
+      if (m == LM_SORT_CHUNK) {                                                          \
+        for (int k = 0; k < LM_SORT_CHUNK; k++) hits |= key[at + k] < (type)limit;       \
+      } else {                                                                           \
+        for (int k = 0; k < m; k++) hits |= key[at + k] < (type)limit;                   \
+      }                                                                                  \
+      if (hits) return at;                                                               \
+    }                                                                                    \
+    return n;                                                                            \
+  }
+LOOPS(narrow, uint32_t)
+LOOPS(wide, uint64_t)
+
+#define X(id, name, type, low, high, loop) [LM_##id] = loop##_##id,
+const struct lm_sort_loops LM_ISA_NAME(lm_sort_loops) = {.keys = {LM_DTYPES(X, keys_of)},
+                                                         .values = {LM_DTYPES(X, values_of)},
+                                                         .differing = {differing_narrow, differing_wide},
+                                                         .below = {below_narrow, below_wide}};

@@ -1,0 +1,26 @@
+/* Keys of elements for sorting and selecting: unsigned numbers, of 8 bytes for int64 and float64 and else of 4, that
+ * grow with the element; NaN is the largest, and -0 equals 0. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
+
+struct lm_sort_loops {
+  /* Of n elements, `stride` elements apart; flip, all ones or 0, turns the order round. */
+  void (*keys[LM_DTYPE_COUNT])(const void *x, int64_t n, int64_t stride, uint64_t flip, void *keys);
+  /* The elements that have these keys, contiguous. Of floats any zero and any NaN. */
+  void (*values[LM_DTYPE_COUNT])(const void *keys, int64_t n, uint64_t flip, void *values);
+  /* The bits in which one of n keys differs from `first`. [wide] */
+  uint64_t (*differing[2])(const void *keys, int64_t n, uint64_t first);
+  /* Where LM_SORT_CHUNK keys begin of which one is below the limit, from place `at` on, a multiple of that; or n.
+   * [wide] */
+  int64_t (*below[2])(const void *keys, int64_t at, int64_t n, uint64_t limit);
+};
+enum { LM_SORT_CHUNK = 32 };
+
+LM_ISA_DECLARE(struct lm_sort_loops, lm_sort_loops);
+
+static inline bool lm_sort_is_wide(lm_dtype dtype) { return dtype == LM_I64 || dtype == LM_F64; }

@@ -1,0 +1,89 @@
+/* fuse(f)          returns a function that does what f does, with elementwise ops in a row computed as one
+ *
+ * While it runs, results of such ops are handles like others, over memory without values. Whatever looks at a tensor
+ * otherwise comes by lm_to_tensor_handle, which has all values computed first; so does a write, whose tensor may be an
+ * op's input. At the end the results are computed, and what was between them alone is not. */
+#include "autograd/autograd.h"
+#include "base/mapping_guard.h"
+#include "bind/bind.h"
+
+static const char unreturned[] =
+    "was never computed: a function of lm.fuse put it off and did not return it; return it, or pass it to lm.keep";
+
+void lm_fusion_settle(const lm_lua *s) {
+  if (!s->fusion->reading || s->asking > 0) lm_chain_run(s->fusion->chain);
+}
+
+/* A gradient needs what is saved for it; what autocast and the checks of ported code look at is not only sizes. */
+static bool may_wait(const lm_op *op, const void *args, bool in_place) {
+  if (op->kind != LM_POINTWISE || op->has_precheck || in_place || lm_autocast_get().on || lm_is_porting()) return false;
+  for (int k = 0; k < op->ntensor && lm_grad_enabled(); k++) {
+    const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
+    if (t && t->grad) return false;
+  }
+  return true;
+}
+
+void lm_fusion_offer(const lm_lua *s, const lm_op *op, const void *args, bool in_place) {
+  if (may_wait(op, args, in_place)) {
+    lm_chain_accept(s->fusion->chain);
+  } else {
+    lm_chain_run(s->fusion->chain);
+  }
+}
+
+void lm_fusion_note(const lm_lua *s, lm_tensor_handle *b) {
+  if (s->fusion->waits) s->fusion->handle[lm_chain_length(s->fusion->chain) - 1] = b;
+}
+
+/* Of the values on the stack none can hold a tensor without being one. */
+static bool are_plain(lua_State *L, const lm_lua *s) {
+  for (int i = lua_gettop(L); i > 0; i--) {
+    int type = lua_type(L, i);
+    bool hidden = type == LUA_TTABLE || type == LUA_TFUNCTION || type == LUA_TTHREAD || type > LUA_TTHREAD;
+    if (hidden || (type == LUA_TUSERDATA && !lm_peek_tensor_handle(L, s, i))) return false;
+  }
+  return true;
+}
+
+/* Results are the values on the stack. */
+static void drop_others(lua_State *L, lm_lua *s, lm_fusion *f) {
+  for (int i = lua_gettop(L); i > 0; i--) {
+    const lm_tensor_handle *result = lm_peek_tensor_handle(L, s, i);
+    if (result) lm_fusion_forget(s, result);
+  }
+  for (int i = 0; i < lm_chain_length(f->chain); i++) {
+    if (f->handle[i]) lm_tensor_handle_drop(s, f->handle[i], unreturned);
+  }
+}
+
+/* upvalue 3: f */
+static int call_fused(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_pushvalue(L, lua_upvalueindex(3));
+  lua_insert(L, 1);
+  if (s->fusion) { /* part of the one that runs */
+    lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+    return lua_gettop(L);
+  }
+  lm_fusion fusion = {0};
+  lm_need(L, lm_chain_new(&fusion.chain));
+  s->fusion = &fusion;
+  int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
+  if (!failed && are_plain(L, s)) drop_others(L, s, &fusion);
+  s->fusion = NULL;
+  lm_chain_run(fusion.chain);
+  lm_chain_free(fusion.chain);
+  if (failed) return lua_error(L);
+  lm_need(L, lm_truncation_check());
+  return lua_gettop(L);
+}
+
+int lm_bind_fuse(lua_State *L) {
+  lua_settop(L, 1);
+  lm_need_function(L, 1, "fuse", "");
+  for (int i = 1; i <= 2; i++) lua_pushvalue(L, lua_upvalueindex(i));
+  lua_pushvalue(L, 1);
+  lua_pushcclosure(L, call_fused, 3);
+  return 1;
+}
