@@ -143,16 +143,16 @@ static void make_plan(plan *p, lm_tiles *t) {
     p->direct &= o->scalar || (o->dtype == t->compute && (o->stride[last] == 1 || (o->stride[last] == 0 && i >= 0)));
   }
   p->direct &= t->out.stride[last] == 1;
-  p->streams = (p->blocked ? t->out.dtype == t->compute && t->out.stride[last] == 1 : t->out.linear) && is_streamed(t, (size_t)p->numel * t->out.bytes) &&
-               (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
+  p->streams = (p->blocked ? t->out.dtype == t->compute && t->out.stride[last] == 1 : t->out.linear) &&
+               is_streamed(t, (size_t)p->numel * t->out.bytes) && (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
   p->tiles = lm_ceil_div(p->numel, p->tile);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
     p->block_rows = LM_NONTEMPORAL_LINE / (int)p->num;
     if (p->block_rows < MIN_BLOCK_ROWS) p->block_rows = MIN_BLOCK_ROWS;
     p->block_cols = p->tile / p->block_rows;
-    p->tiles = lm_ceil_div(rows, p->block_rows * PILE) * PILE * lm_ceil_div(cols, p->block_cols) *
-               (p->numel / (rows * cols));
+    p->tiles =
+        lm_ceil_div(rows, p->block_rows * PILE) * PILE * lm_ceil_div(cols, p->block_cols) * (p->numel / (rows * cols));
   }
 }
 
@@ -379,7 +379,8 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
 static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   int last = t->ndim - 1;
-  int64_t piles = lm_ceil_div(t->size[last - 1], p->block_rows * PILE), across = lm_ceil_div(t->size[last], p->block_cols);
+  int64_t piles = lm_ceil_div(t->size[last - 1], p->block_rows * PILE),
+          across = lm_ceil_div(t->size[last], p->block_cols);
   buffers b;
   for (int64_t block = begin; block < end; block++) {
     int64_t index[LM_MAX_DIMS], rest = block;
