@@ -484,3 +484,28 @@ describe("the state of an LSTM", function()
     h:sum():backward()
   end)
 end)
+
+describe("recurrent layers", function()
+  it("are the same bits with any number of threads, of one row too", function()
+    local before = lm.get_num_threads()
+    finally(function() lm.set_num_threads(before) end)
+    for _, class in ipairs { "RNN", "GRU", "LSTM" } do
+      local net = lm.nn[class](40, 130)
+      for _, batch in ipairs { 1, 2, 3, 5 } do
+        local x, want = lm.randn(20, batch, 40), nil
+        for threads = 1, 4 do
+          lm.set_num_threads(threads)
+          net:zero_grad()
+          local y = net(x)
+          y:sum():backward()
+          local got = { y:detach(), net.weight_hh_l0.grad:clone(), net.bias_hh_l0.grad:clone() }
+          want = want or got
+          for k in ipairs(got) do
+            assert.is_true(lm.equal(want[k], got[k]), ("%s, %d rows, %d threads: %d"):format(class, batch, threads, k))
+          end
+        end
+        lm.set_num_threads(before)
+      end
+    end
+  end)
+end)

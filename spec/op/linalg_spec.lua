@@ -92,6 +92,31 @@ describe("linear algebra", function()
     end))
   end)
 
+  it("has eigenvectors of large symmetric matrices, the same bits with any number of threads", function()
+    local before = lm.get_num_threads()
+    finally(function() lm.set_num_threads(before) end)
+    for _, dtype in ipairs { "float32", "float64" } do
+      local error_of_one = dtype == "float32" and 1e-6 or 1e-14
+      for _, case in ipairs {
+        { 127, 1, "L" }, { 128, 1, "U" }, { 128, 1e18, "L" }, { 161, 1e-18, "L" }, { 161, 1, "L" }, { 290, 1, "L" },
+      } do
+        local n, scale, triangle = unpack(case)
+        local a = lm.randn({ 2, n, n }, { dtype = dtype })
+        a = (a + turned(a)) * scale
+        local values, vectors = la.eigh(a, triangle)
+        local off = (a:matmul(vectors) - vectors * values:unsqueeze(-2)):abs():max():item()
+        assert.is_true(off <= 100 * error_of_one * scale, ("%s %d %s: %g"):format(dtype, n, triangle, off))
+        near(lm.eye(n, n, { dtype = dtype }):expand(2, n, n), turned(vectors):matmul(vectors), 20 * error_of_one)
+        near(la.eigvalsh(a) / scale, values / scale, 1000 * error_of_one)
+        for threads = 1, n == 161 and 3 or 0 do
+          lm.set_num_threads(threads)
+          assert.is_true(lm.equal(vectors[1], select(2, la.eigh(a[1], triangle))), n .. " on " .. threads)
+        end
+        lm.set_num_threads(before)
+      end
+    end
+  end)
+
   it("has no NaN in the gradient of a determinant where there is no inverse", function()
     local x = lm.tensor({ { 1, 2 }, { 2, 4 } }, double):requires_grad_()
     lm.det(x):backward()

@@ -62,15 +62,35 @@ static lm_tensor *cofactors(lm_expr *e, lm_tensor *g, lm_tensor *x) {
   return lm_e_matmul(e, lm_e_mul(e, u, row(e, others)), vh);
 }
 
-/* Which determinants' matrices lm_f_det_grad cannot divide by: bool, or NULL if there are none. Where the gradient is
- * recorded its own has the inverse squared, and what is nearly singular counts. */
-static lm_tensor *without_inverse(lm_expr *e, lm_tensor *det, lm_tensor *x, lm_tensor *lu) {
+/* Determinants as lm_f_det_grad needs them, where they are 0, infinite or NaN: which; g det as a product of two
+ * factors, both g det's root, since the product with an inverse may be in range again. */
+typedef struct beyond_range {
+  lm_tensor *which, *weight, *root, *sign; /* NULL: there are none, or the gradient is recorded */
+} beyond_range;
+
+static beyond_range beyond_range_of(lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x) {
+  beyond_range b = {.which = lm_e_ne(e, lm_e_div(e, det, det, LM_EXACT), lm_e_number(e, 1)),
+                    .weight = lm_e_mul(e, g, det)};
+  lm_tensor *found = lm_e_nonzero(e, b.which, false);
+  if (lm_grad_enabled() || !found || found->size[0] == 0) return b;
+  b.sign = lm_e_slogdet(e, x);
+  b.root = lm_e_exp(e, lm_e_mul(e, e->last[1], lm_e_number(e, 0.5)));
+  b.weight = lm_e_where(e, b.which, lm_e_mul(e, g, lm_e_mul(e, b.sign, b.root)), b.weight);
+  b.root = lm_e_masked_fill(e, b.root, lm_e_logical_not(e, b.which), lm_e_number(e, 1));
+  return b;
+}
+
+/* Which determinants' matrices lm_f_det_grad cannot divide by: bool, or NULL if there are none. Those out of range that
+ * are nearly singular; where the gradient is recorded, its own has the inverse squared, and either counts. */
+static lm_tensor *without_inverse(lm_expr *e, const beyond_range *b, lm_tensor *x, lm_tensor *lu) {
   const lm_ints matrix = {2, {-2, -1}}, line = {1, {-1}};
-  lm_tensor *bad = lm_e_ne(e, lm_e_div(e, det, det, LM_EXACT), lm_e_number(e, 1)); /* 0, infinite or NaN */
-  if (lm_grad_enabled()) {
+  lm_tensor *bad = b->which;
+  if (lm_grad_enabled() || b->sign) {
     lm_tensor *u = lm_e_abs(e, lm_e_diagonal(e, lu, 0, -2, -1));
     lm_tensor *least = lm_e_mul(e, lm_e_amax(e, u, line, false), lm_e_number(e, 100 * lm_f_epsilon_of(NULL, x)));
-    bad = lm_e_logical_or(e, bad, lm_e_lt(e, lm_e_amin(e, u, line, false), least));
+    lm_tensor *small = lm_e_lt(e, lm_e_amin(e, u, line, false), least);
+    if (b->sign) small = lm_e_logical_or(e, small, lm_e_eq(e, b->sign, lm_e_number(e, 0)));
+    bad = b->sign ? lm_e_logical_and(e, bad, small) : lm_e_logical_or(e, bad, small);
   }
   lm_tensor *found = lm_e_nonzero(e, bad, false);
   if (!found || found->size[0] == 0) return NULL;
@@ -79,12 +99,17 @@ static lm_tensor *without_inverse(lm_expr *e, lm_tensor *det, lm_tensor *x, lm_t
 
 lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots) {
   if (!g) return NULL;
-  lm_tensor *bad = x->numel > 0 ? without_inverse(e, det, x, lu) : NULL;
-  if (!bad) return lm_f_slogdet_grad(e, lm_e_mul(e, g, det), x, lu, pivots);
+  const beyond_range b = beyond_range_of(e, g, det, x);
+  lm_tensor *weight = b.weight, *root = b.root ? column(e, column(e, b.root)) : NULL;
+  lm_tensor *bad = x->numel > 0 ? without_inverse(e, &b, x, lu) : NULL;
+  if (!bad) {
+    lm_tensor *grad = lm_f_slogdet_grad(e, weight, x, lu, pivots);
+    return root ? lm_e_mul(e, grad, root) : grad;
+  }
   lm_tensor *each = column(e, column(e, bad)), *sound = x;
   if (lm_grad_enabled()) sound = lm_e_where(e, each, lm_f_identity_like(e, x), x);
-  lm_tensor *weight = lm_e_mul(e, g, lm_e_masked_fill(e, det, bad, lm_e_number(e, 0)));
-  lm_tensor *grad = lm_f_slogdet_grad(e, weight, sound, lu, pivots);
+  lm_tensor *grad = lm_f_slogdet_grad(e, lm_e_masked_fill(e, weight, bad, lm_e_number(e, 0)), sound, lu, pivots);
+  if (root) grad = lm_e_mul(e, grad, root);
   const lm_ints size = lm_f_size_of(NULL, x), matrices = {3, {det->numel, rows_of(x), rows_of(x)}}, line = {1, {-1}};
   lm_tensor *indices = lm_e_reshape(e, lm_e_nonzero(e, lm_e_reshape(e, bad, line), false), line);
   lm_tensor *own = cofactors(e, lm_e_index_select(e, lm_e_reshape(e, g, line), 0, indices),

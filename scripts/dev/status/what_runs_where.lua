@@ -24,7 +24,7 @@ return {
         .. "uint8, bool)", "tested", "stand-in"},
       {"autograd, double backward, checkpoints, hooks", "tested", "stand-in"},
       {"elementwise ops, reductions, softmax, losses, random numbers, dropout", "tested", "stand-in"},
-      {"matrix products", "tested", "stand-in", "own kernels, oneDNN for bfloat16; cuBLASLt"},
+      {"matrix products", "tested", "stand-in", "own kernels, oneDNN for bfloat16 by AMX; cuBLASLt"},
       {"convolutions and pooling in 1, 2 and 3 dims, transposed, `interpolate`, `grid_sample`, `unfold`", "tested",
         "stand-in", "own kernels, oneDNN for bfloat16 and narrow groups; cuDNN"},
       {"normalization layers", "tested", "stand-in"},

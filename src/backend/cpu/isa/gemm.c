@@ -2,7 +2,7 @@
 
 #include "backend/cpu/isa/float_pack.h"
 
-enum { COLUMNS = 64, NARROW = 16, DEPTH = 64 };
+enum { COLUMNS = 64, NARROW = 16, TINY = 8, DEPTH = 64 };
 /* Of dot: PARTS vectors of running sums, into which BLOCK products go before they are added up in double. */
 enum { PARTS = 8, BLOCK = 4096 };
 

@@ -23,11 +23,36 @@ typedef struct parts_job {
 
 static int at_least_1(int n) { return n > 1 ? n : 1; }
 
-static bool is_finite(const parts_job *j, const void *a, int64_t n) {
-  double sum = 0; /* of 0 or NaN */
-  for (int64_t i = 0; i < n; i++) sum += lm_scalar_at(j->dtype, a, i) * 0;
-  return sum == 0;
+/* The largest magnitude of n numbers, or NaN if one is not finite. */
+#define LARGEST(T)                                     \
+  static double largest_##T(const T *a, int64_t n) {   \
+    enum { LANES = 8 };                                \
+    T most[LANES] = {0}, check[LANES] = {0};           \
+    int64_t i = 0;                                     \
+    for (; i + LANES <= n; i += LANES) {               \
+      for (int l = 0; l < LANES; l++) {                \
+        const T x = a[i + l], size = x < 0 ? -x : x;   \
+        most[l] = size > most[l] ? size : most[l];     \
+        check[l] += x * 0;                             \
+      }                                                \
+    }                                                  \
+    for (; i < n; i++) {                               \
+      most[0] = fmax(most[0], fabs((double)a[i]));     \
+      check[0] += a[i] * 0;                            \
+    }                                                  \
+    for (int l = 1; l < LANES; l++) {                  \
+      most[0] = most[l] > most[0] ? most[l] : most[0]; \
+      check[0] += check[l];                            \
+    }                                                  \
+    return (double)most[0] + (double)check[0];         \
+  }
+LARGEST(float)
+LARGEST(double)
+
+static double largest_of(const parts_job *j, const void *a, int64_t n) {
+  return j->dtype == LM_F64 ? largest_double(a, n) : largest_float(a, n);
 }
+static bool is_finite(const parts_job *j, const void *a, int64_t n) { return isfinite(largest_of(j, a, n)); }
 
 static lm_status too_large(const lm_tensor *x) {
   return lm_fail_value(lm_op_running(), "A", "small enough for LAPACK's workspace of at most 2^31 elements",
@@ -66,11 +91,37 @@ static void put_identity(lm_dtype dtype, void *to, int m, int columns) {
 
 /* ---- eigenvalues */
 
+/* The steps of LAPACK's syevd, of which the last, that takes the vectors of the tridiagonal matrix to those of a [n,
+ * n], is ours, on all threads. work: as many elements as syevd has at least, 1 + 6 n + 2 n^2. */
+static int eigh_by_steps(const parts_job *j, char *a, void *values, char *work, int *iwork) {
+  const int n = j->n, after = n - 1, rest = 1 + 4 * n + n * n;
+  int info = 0;
+  char *e = work, *tau = e + j->item * (size_t)n, *z = tau + j->item * (size_t)n;
+  char *more = z + j->item * (size_t)n * (size_t)n;
+  LM_CALL(j->dtype, sytrd, "L", &n, a, &n, values, e, tau, more, &rest, &info, 1);
+  if (info != 0) return info;
+  LM_CALL(j->dtype, stedc, "I", &n, values, e, z, &n, more, &rest, iwork, &j->liwork, &info, 1);
+  if (info != 0) return info;
+  lm_status status = lm_reflect_rows(j->dtype, after, n, a + j->item, tau, n, z + j->item, more);
+  memcpy(a, z, j->item * (size_t)n * (size_t)n);
+  return status == LM_OK ? 0 : lm_matrix_failed(status);
+}
+
+/* Whether syevd would scale a matrix of such numbers first. */
+static bool is_scaled(const parts_job *j, double largest) {
+  const double limit = j->dtype == LM_F64 ? 1e140 : 1e15;
+  return largest > limit || (largest < 1 / limit && largest > 0);
+}
+
 static int eigh_one(const void *job, int64_t i, char *work) {
   const parts_job *j = job;
   int info = 0, *iwork = (int *)work;
   void *a = lm_matrix_at(j->a, i);
-  if (!is_finite(j, a, (int64_t)j->n * j->n)) return LM_NOT_FINITE;
+  enum { BY_STEPS = 128 };
+  const double largest = largest_of(j, a, (int64_t)j->n * j->n);
+  if (!isfinite(largest)) return LM_NOT_FINITE;
+  if (j->n >= BY_STEPS && *j->jobz == 'V' && *j->uplo == 'L' && !is_scaled(j, largest))
+    return eigh_by_steps(j, a, lm_vector_at(j->s, i), work + 4 * (size_t)j->liwork, iwork);
   LM_CALL(j->dtype, syevd, j->jobz, j->uplo, &j->n, a, &j->n, lm_vector_at(j->s, i), work + 4 * (size_t)j->liwork,
           &j->lwork, iwork, &j->liwork, &info, 1, 1);
   return info;

@@ -13,6 +13,10 @@
 #define LM_OPENBLAS_ROUTINES(X)                                                                                       \
   X(syevd, (const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w, void *work,           \
             const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t))                              \
+  X(sytrd, (const char *uplo, const int *n, void *a, const int *lda, void *d, void *e, void *tau, void *work,         \
+            const int *lwork, int *info, size_t))                                                                     \
+  X(stedc, (const char *compz, const int *n, void *d, void *e, void *z, const int *ldz, void *work, const int *lwork, \
+            int *iwork, const int *liwork, int *info, size_t))                                                        \
   X(gesdd, (const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s, void *u, const int *ldu,  \
             void *vt, const int *ldvt, void *work, const int *lwork, int *iwork, int *info, size_t))                  \
   X(gels, (const char *trans, const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b,          \

@@ -92,6 +92,28 @@ static lm_status make_q(const qr_job *j, char *a, const char *tau, const char *T
   return LM_OK;
 }
 
+size_t lm_reflect_scratch(int n, int count) { return PANEL * ((size_t)n + 2 * PANEL + 2 * (size_t)count); }
+
+lm_status lm_reflect_rows(lm_dtype dtype, int n, int ld, const void *a, const void *tau, int count, void *rows,
+                          void *work) {
+  const qr_job j = {.dtype = dtype, .item = lm_dtype_size(dtype), .m = ld};
+  char *T = work;
+  panel p = {.square = T + j.item * PANEL * PANEL};
+  p.w = p.square + j.item * PANEL * PANEL;
+  p.wt = p.w + j.item * PANEL * (size_t)count;
+  p.v = p.wt + j.item * PANEL * (size_t)count;
+  for (int last = (n - 1) / PANEL; last >= 0; last--) {
+    p.first = last * PANEL;
+    p.count = n - p.first < PANEL ? n - p.first : PANEL;
+    p.length = n - p.first;
+    fill_v(&j, &p, a);
+    NEED(product(&j, p.count, p.count, p.length, 1, p.v, p.length, p.v, p.length, true, 0, p.square, p.count));
+    lm_householder_loops_of(dtype)->combine(p.count, p.square, (const char *)tau + j.item * (size_t)p.first, T);
+    NEED(reflect(&j, &p, T, true, count, (char *)rows + j.item * (size_t)p.first));
+  }
+  return LM_OK;
+}
+
 static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
   const struct lm_householder_loops *loops = lm_householder_loops_of(j->dtype);
   size_t others = (size_t)(j->n > j->columns ? j->n : j->columns), panels = (size_t)lm_ceil_div(j->min_mn, PANEL);

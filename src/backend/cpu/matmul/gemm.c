@@ -20,8 +20,8 @@ enum { GRAIN = 16 };
  * matrix, if transposed, must be packed otherwise. */
 enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4, FEW_ROWS_TRANSPOSED = 16 };
 
-/* A block has that many rows of C, and bytes of each row of A: these stay in the second cache, and a panel's part in
- * the first. B is packed that many columns at a time, or of few terms as many as have that many bytes. */
+/* A block has BLOCK_ROWS rows of C and BLOCK_BYTES of each row of A: these stay in the second cache, and a panel's part
+ * in the first. CHUNK_COLUMNS columns of B are packed at a time, or more if they have at most CHUNK_BYTES. */
 enum { BLOCK_ROWS = 240, BLOCK_BYTES = 2048, CHUNK_COLUMNS = 512, CHUNK_BYTES = 8 << 20 };
 
 /* Nanoseconds of a unit of work at least. A thread has PIECES units, where there is work for them, so that others take
