@@ -52,7 +52,7 @@ cases.inputs = {
   x256 = {"normal", 8, 256, 56, 56}, x128 = {"normal", 8, 128, 28, 28}, stem = {"normal", 8, 3, 224, 224},
   k33 = {"normal", 64, 64, 3, 3}, k11 = {"normal", 64, 256, 1, 1}, k11b = {"normal", 256, 64, 1, 1}, k55 = {"normal", 64, 64, 5, 5},
   k33d = {"normal", 128, 128, 3, 3}, k77 = {"normal", 64, 3, 7, 7}, kd = {"normal", 256, 1, 3, 3}, kt = {"normal", 128, 64, 2, 2},
-  heads = {"normal", 8, 8, 256, 64}, scores = {"normal", 100, 16, 50}, letters = {"index 49", 16, 20},
+  heads = {"normal", 8, 8, 256, 64}, one = {"normal", 1, 2, 1500, 64}, scores = {"normal", 100, 16, 50}, letters = {"index 49", 16, 20},
   spd1024 = {"spd", 1024, 1024}, rhs1024 = {"normal", 1024, 64}, tokens = {"normal", 2048, 768}, k768 = {"normal", 768},
 }
 
@@ -96,7 +96,7 @@ grad u: u:square()
 grad u: u:tanh()
 grad u: u:trunc()
 grad u: u:polygamma(1)|torch.polygamma(1, u)
-grad u: u:round(2)|u.round(decimals=2)
+grad u: u:round({decimals = 2})|u.round(decimals=2)
 grad u v: u - v
 grad u v: u * v
 grad u v: u / v
@@ -233,7 +233,7 @@ grad u: u:median()
 grad u: u:nanmedian()
 grad u: u:msort()
 b:nonzero()
-F.one_hot(labels - 1, 1000)|F.one_hot(labels, 1000)
+F.one_hot(labels, 1000)
 grad u: u:prod(-1)
 b:any()
 b:all()
@@ -272,6 +272,7 @@ grad u v: u:addmm(v, v)
 grad batch: batch[1]:addbmm(batch, batch2)|batch[0].addbmm(batch, batch2)
 grad batch batch2: batch:bmm(batch2)
 grad heads: F.scaled_dot_product_attention(heads, heads, heads)
+grad one: F.scaled_dot_product_attention(one, one, one)
 grad u vec: u:mv(vec)
 grad long: long:dot(long)
 grad vec row: vec:outer(row)

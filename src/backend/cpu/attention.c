@@ -12,6 +12,8 @@
  * no power of two, which would put a column of scores into few positions of the first cache. What is packed of keys and
  * values serves up to SPAN queries. */
 enum { QUERIES = 128, KEYS = 256, LINE = KEYS + 16, SPAN = 512, FEW = 4 /* for which nothing is packed */ };
+/* At least so many units has a backward pass, if there are blocks of keys enough: each takes memory of its own. */
+enum { UNITS = 8 };
 
 typedef struct attention {
   const lm_tensor *query, *key, *value, *mask; /* [N, H, L or S, E]; mask of [N, H, L, S], or NULL */
@@ -365,10 +367,9 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
   int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = lm_ceil_div(t.keys, KEYS);
   int64_t rows = samples * t.heads * t.queries, heads = samples * kv_heads, parts = 1;
   double work = work_of(&t, 3);
-  int threads = lm_threads_for(work);
-  /* Heads are what threads divide among themselves; of few heads the keys too. */
-  if (threads > 1 && heads < 4 * threads) parts = lm_min(blocks, (4 * threads + heads - 1) / (heads > 0 ? heads : 1));
-  if (parts < 1) parts = 1;
+  /* Heads are what threads divide among themselves; of few heads the keys too, by the shape alone: how a gradient is
+   * summed up does not depend on the number of threads. */
+  if (heads > 0 && heads < UNITS && blocks > 1) parts = lm_min(blocks, lm_ceil_div(UNITS, heads));
   size_t scratch = backward_scratch_of(&t, NULL, &(backward_scratch){0}), dots = (size_t)rows * t.each;
   size_t dqueries = parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0,
          all = dots + dqueries + 1; /* never none */
