@@ -171,6 +171,23 @@ describe("a loop without collectgarbage", function()
     end)
   end
 
+  it("goes on when the Lua heap grows past what is collected at once", function()
+    local pipe = io.popen [[luajit -e '
+      local lm = require "luminary"
+      local x, heap = lm.ones(1000, 100), {}
+      for size = 1, 5 do
+        for _ = 1, 300 do local y = x + x end
+        for k = #heap + 1, 30000 * size do heap[k] = {k} end
+      end
+      for _ = 1, 300 do local y = x + x end
+      heap = nil
+      for _ = 1, 600 do local y = x + x end
+      print "done"' 2>&1]]
+    local text = pipe:read "*a"
+    pipe:close()
+    assert.equal("done\n", text)
+  end)
+
   it("stays small beside a large Lua heap #unsanitized", function()
     local grown = grows("data * n", 200000)
     assert(grown < 400, ("%.0f MB more than before"):format(grown))

@@ -68,7 +68,8 @@ static void adapt(lm_lua *s, double now, size_t heap) {
 }
 
 static size_t steps_of(size_t budget, bool at_once) {
-  return at_once ? 1 : budget / STEPS < least_step ? budget / least_step : STEPS;
+  if (at_once || budget < least_step) return 1; /* the heap has grown since the budget was set */
+  return budget / STEPS < least_step ? budget / least_step : STEPS;
 }
 
 void lm_gc_step(lua_State *L, lm_lua *s) {

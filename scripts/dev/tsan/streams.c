@@ -340,7 +340,7 @@ static lm_status copy(lm_stream *s, block *to, block *from) {
 }
 
 static void put_back(block *b) {
-  if (b->p) lm_device_free_used(device, b->p, b->n * sizeof *b->p, b->used, LM_JUST_NOW);
+  if (b->p) lm_device_free_used(device, b->p, b->n * sizeof *b->p, b->used);
   b->p = NULL;
 }
 
@@ -349,7 +349,7 @@ static lm_status make(lm_stream *s, block *b, size_t n) {
   put_back(b);
   b->n = n;
   lm_stream_set_current(s);
-  lm_status status = lm_device_alloc_used(device, n * sizeof *b->p, (void **)&b->p, &b->used, &(lm_age){0});
+  lm_status status = lm_device_alloc_used(device, n * sizeof *b->p, (void **)&b->p, &b->used);
   return status == LM_E_OOM ? LM_OK : status;
 }
 
