@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-/* Bytes of the largest cache that this process's first CPU has: $LM_CACHE_BYTES, or what the kernel reports. */
+/* Bytes of the largest cache that the machine's first CPU has: $LM_CACHE_BYTES, or what the kernel reports. */
 LM_API size_t lm_cache_bytes(void);
 /* The largest result that is still in the cache when its memory is used again: beside it are some more, and what they
  * are made of. */

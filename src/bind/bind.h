@@ -238,6 +238,8 @@ void lm_gc_step(lua_State *L, lm_lua *s);
 static inline void lm_gc_step_if_due(lua_State *L, lm_lua *s) {
   if (s->fresh >= s->step_at) lm_gc_step(L, s);
 }
+/* After an allocation failed. */
+void lm_collect_all(lua_State *L, const lm_lua *s);
 /* Finds scale[] of the device's kind. */
 int lm_gc_step_scale(lm_lua *s, lm_device device);
 /* A result's memory counts towards the next step. */
@@ -245,7 +247,8 @@ static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   int scale = s->scale[LM_DEVICE_KIND(t->device)];
   if (scale == 0) scale = lm_gc_step_scale(s, t->device);
   size_t bytes = t->storage->bytes >> (scale - 1);
-  s->fresh += (bytes > s->uncached ? bytes / 4 : bytes) + 512;
+  bool cached = bytes <= s->uncached && LM_DEVICE_KIND(t->device) == LM_CPU;
+  s->fresh += (cached || s->uncached == SIZE_MAX ? bytes : bytes / 4) + 512;
 }
 /* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
 enum { LM_GC_STEP_DESCRIPTOR = 256 << 10 };

@@ -96,12 +96,17 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   s->step_at = s->kept || lm_anomaly() ? 0 : s->budget / steps_of(s->budget, at_once); /* 0: each call comes here */
 }
 
+void lm_collect_all(lua_State *L, const lm_lua *s) {
+  if (s->fusion) lm_chain_run(s->fusion->chain); /* which holds what it has put off */
+  lua_gc(L, LUA_GCCOLLECT, 0);
+}
+
 static lm_status attempt(lua_State *L, lm_lua *s, lm_retried_call f, void *arg) {
   int top = lua_gettop(L);
   lm_status status = f(L, s, arg);
   if (status != LM_E_OOM) return status;
   lua_settop(L, top);
-  lua_gc(L, LUA_GCCOLLECT, 0);
+  lm_collect_all(L, s);
   return f(L, s, arg);
 }
 

@@ -241,7 +241,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   for (int i = 0; i < op->outs && !writes; i++) handle[i] = lm_tensor_handle_new(L);
   lm_status status = attempt_op(L, s, &f, out);
   if (status == LM_E_OOM) {
-    lua_gc(L, LUA_GCCOLLECT, 0);
+    lm_collect_all(L, s);
     status = attempt_op(L, s, &f, out);
   }
   if (status != LM_OK) return lm_raise(L, status);
@@ -312,7 +312,7 @@ int lm_bind_arith(lua_State *L) {
   lm_tensor *out;
   lm_status status = attempt_arith(L, s, id, &out);
   if (status == LM_E_OOM) {
-    lua_gc(L, LUA_GCCOLLECT, 0);
+    lm_collect_all(L, s);
     status = attempt_arith(L, s, id, &out);
   }
   if (status != LM_OK) return lm_raise(L, status);

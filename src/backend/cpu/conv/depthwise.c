@@ -180,12 +180,16 @@ static taps take_taps(const plan *p, int dim, int64_t at) {
   return t;
 }
 
+/* Nanoseconds, about: it is memory that takes time. */
+static double work_of(const lm_conv_shape *s) {
+  return (double)(s->n * s->c) * (double)(s->h * s->w + s->oh * s->ow * s->kh * s->kw) / 8;
+}
+
 static lm_status compute(plan *p) {
   const lm_conv_shape *s = p->s;
   const int64_t all = s->kh * s->kw;
   const size_t scratch = (size_t)(lists_bytes(s) + p->rows_bytes);
-  /* It is memory that takes time. */
-  const double pixels = (double)(s->n * s->c) * (double)(s->h * s->w + s->oh * s->ow * all) / 8;
+  const double pixels = work_of(s);
   p->rows = take_taps(p, 0, 0), p->columns = take_taps(p, 1, 0);
   if (p->job->pass == LM_CONV_WEIGHT) {
     NEED(lm_parallel(p->parts, pixels, scratch, compute_parts, p));
@@ -229,6 +233,10 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
     const int64_t span = (s->kh - 1) * s->dilation[0] + 1,
                   row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panels_F32)->width) * (int64_t)sizeof(float);
     p.band = lm_max(1, lm_min(s->oh, (BAND_BYTES / lm_max(1, row) - span) / s->stride[0] + 1));
+    if (job->pass == LM_CONV_FORWARD) {
+      const int64_t pieces = lm_cpu_pieces(lm_threads_for(work_of(s)));
+      p.band = lm_max(1, lm_min(p.band, s->n * s->oh / pieces));
+    }
     p.rows_bytes = lm_min(s->h, (p.band - 1) * s->stride[0] + span) * row;
   }
   if (input) p.step[0] = s->stride[0], p.step[1] = s->stride[1], p.from_step[0] = p.from_step[1] = 1;

@@ -41,8 +41,7 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn 
                          lm_bad_matrix *bad);
 
 /* rows [count, ld] = H1 H2 ... times each, by the n reflections of a matrix that lies in memory as lm_householder_loops
- * leave it, v of reflection i from a[i * ld + i] on and n - i long. work: lm_reflect_scratch elements. */
-size_t lm_reflect_scratch(int n, int count);
+ * leave it, v of reflection i from a[i * ld + i] on and n - i long. work: 32 (n + 2 count + 64) elements. */
 lm_status lm_reflect_rows(lm_dtype dtype, int n, int ld, const void *a, const void *tau, int count, void *rows,
                           void *work);
 

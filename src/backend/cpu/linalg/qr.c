@@ -92,8 +92,6 @@ static lm_status make_q(const qr_job *j, char *a, const char *tau, const char *T
   return LM_OK;
 }
 
-size_t lm_reflect_scratch(int n, int count) { return PANEL * ((size_t)n + 2 * PANEL + 2 * (size_t)count); }
-
 lm_status lm_reflect_rows(lm_dtype dtype, int n, int ld, const void *a, const void *tau, int count, void *rows,
                           void *work) {
   const qr_job j = {.dtype = dtype, .item = lm_dtype_size(dtype), .m = ld};

@@ -22,7 +22,7 @@ enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4, FEW_ROWS_TRANSPOSED = 16 };
 
 /* A block has BLOCK_ROWS rows of C and BLOCK_BYTES of each row of A: these stay in the second cache, and a panel's part
  * in the first. CHUNK_COLUMNS columns of B are packed at a time, or more if they have at most CHUNK_BYTES. */
-enum { BLOCK_ROWS = 240, BLOCK_BYTES = 2048, CHUNK_COLUMNS = 512, CHUNK_BYTES = 8 << 20 };
+enum { BLOCK_ROWS = 240, BLOCK_BYTES = 2048, CHUNK_COLUMNS = 512, CHUNK_BYTES = 8 << 20, SUM_COLUMNS = 2048 };
 
 /* Nanoseconds of a unit of work at least. A thread has PIECES units, where there is work for them, so that others take
  * what one that shares its core does not come to. */
@@ -290,8 +290,9 @@ static lm_status by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   panels_job j = panels_job_of(g);
   lm_status status = LM_OK;
   const int64_t n = j.g.n, width = j.loops->width, padded = round_terms(&j, j.g.k);
-  const int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
-  const int64_t rounds = j.packs ? lm_ceil_div(n, most) : 1;
+  int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
+  if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* of which each unit has memory of its own */
+  const int64_t rounds = j.packs || has_sums(&j) ? lm_ceil_div(n, most) : 1;
   const int64_t step = lm_round_up(lm_ceil_div(n, rounds), width);
   const size_t capacity = j.packs ? (size_t)(step * padded * j.bytes) + 1 : 0;
   void *panels = NULL;
