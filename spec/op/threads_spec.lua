@@ -3,7 +3,7 @@ local lm = require "luminary"
 local core = require "luminary.core"
 local cases = require "scripts.bench.ops_cases"
 
--- Each call draws anew, or leaves memory as it was, or writes its input.
+-- False of what differs from call to call: draws, memory as it was, inputs written in place.
 local function repeats(group, expression)
   if group == "draws" or expression:find "_%(" then return false end
   for _, word in ipairs {"dropout", "rrelu", "fractional", "multinomial", "bernoulli", "empty", "rand"} do

@@ -12,7 +12,7 @@
  * no power of two, which would put a column of scores into few positions of the first cache. What is packed of keys and
  * values serves up to SPAN queries. */
 enum { QUERIES = 128, KEYS = 256, LINE = KEYS + 16, SPAN = 512, FEW = 4 /* for which nothing is packed */ };
-/* At least so many units has a backward pass, if there are blocks of keys enough: each takes memory of its own. */
+/* A backward pass has this many units, or one for each block of keys: each takes memory of its own. */
 enum { UNITS = 8 };
 
 typedef struct attention {
