@@ -55,7 +55,7 @@ typedef struct plan {
   int64_t parts;                   /* of rows, with sums of weights of their own */
   char *weights;                   /* packed, or sums */
   const void *zeros;
-  const int64_t *position; /* of each tap among those of all grids */
+  const int64_t *position; /* of each tap among those of all grids; -1: none of them reaches it */
 } plan;
 
 static int64_t rows_of(const plan *p) { return p->job->shape.n * p->grid.h * p->grid.w; }
@@ -186,7 +186,7 @@ static void sort_rows(const plan *p, const char *rows, int64_t channel, int64_t 
   const int64_t taps = p->job->shape.kh * p->job->shape.kw, row = p->loops->width * p->size;
   for (int64_t i = 0; i < n; i++)
     for (int64_t t = 0; t < taps; t++, rows += row)
-      memcpy(to + (p->position[t] * channels + channel + i) * row, rows, (size_t)row);
+      if (p->position[t] >= 0) memcpy(to + (p->position[t] * channels + channel + i) * row, rows, (size_t)row);
 }
 
 static void pack_weights(void *ctx, int64_t first, int64_t last) {
@@ -412,8 +412,10 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
   p.weights = (char *)scratch + zeros;
   offset *runs = (offset *)(p.weights + lm_round_up(p.parts * weights, ALIGN));
   p.run = runs;
-  p.position = (int64_t *)(runs + taps);
-  status = run_grids(&p, runs, (int64_t *)(runs + taps));
+  int64_t *position = (int64_t *)(runs + taps);
+  memset(position, -1, (size_t)taps * sizeof *position);
+  p.position = position;
+  status = run_grids(&p, runs, position);
 done:
   if (scratch) lm_device_free(job->device, scratch, bytes);
   return status;
