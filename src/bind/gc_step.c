@@ -21,8 +21,8 @@ enum { STEPS = 16 };
 static const size_t usual_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;
 static const double most_share = 0.1, least_share = 0.02; /* of the time */
 /* Bytes of results for each byte of heap. Collecting 1 MB of heap takes about 200 us; writing 10 MB to memory takes
- * that much longer than writing it in a cache. */
-static const size_t worth_of_heap = 10;
+ * that much longer than writing it in a cache, and not all results are written where nothing else takes time. */
+static const size_t worth_of_heap = 20;
 
 /* Of results that the caches hold, beside what those are made of. */
 static size_t cached_budget(void) {

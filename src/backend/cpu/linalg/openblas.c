@@ -52,7 +52,7 @@ static void drop_variable(const char *entry) {
 /* Another thread may call getenv meanwhile, to which setenv would be a race: this replaces the environment as a whole,
  * by one that is never freed, and takes its own variables out of it again: what others set in between stays. */
 static lm_status load_with_variables(void) {
-  static char **with;
+  static char **volatile with; /* kept, for leak checkers: once somebody calls setenv, nothing else points to it */
   const char *added[2];
   char **before = environ;
   int n = 0, more = variables(added);

@@ -73,6 +73,7 @@ typedef struct panels_job {
   int64_t copied_row; /* elements from one row of the copy of A to the next, or 0: A is read as it lies, or packed */
   int64_t row_parts, column_parts;
   int64_t column, columns; /* of C, in this round */
+  int64_t from, to;        /* of the terms, in this round */
   char *panels;
 } panels_job;
 
@@ -202,7 +203,7 @@ static void multiply_block(const panels_job *j, lm_panel_product p, int64_t colu
   p.panel_step = p.k * width;
   if (j->packs) {
     p.n = n;
-    p.panels = j->panels + (k * columns_padded(j) + column * round_terms(j, terms)) * j->bytes;
+    p.panels = j->panels + ((k - j->from) * columns_padded(j) + column * round_terms(j, terms)) * j->bytes;
     j->loops->product(&p);
     return;
   }
@@ -227,10 +228,10 @@ static void multiply_unit(const panels_job *j, int64_t unit) {
   const int64_t n = unit_columns(j, unit % j->column_parts + 1) - column, at = j->column + column;
   char *rows = lm_scratch(), *tail = rows + rows_bytes(j), *sums = tail + tail_bytes(j);
   char *c = (char *)g->c + (j->transposed ? at * g->ldc + i : i * g->ldc + at) * j->bytes;
-  int64_t k = 0;
+  int64_t k = j->from;
   if (m <= 0 || n <= 0) return;
   do {
-    const int64_t terms = lm_min(j->terms, g->k - k);
+    const int64_t terms = lm_min(j->terms, j->to - k);
     lm_panel_product p = {.m = m,
                           .c = has_sums(j) ? sums : c,
                           .c_row = has_sums(j) ? sums_row(j) : g->ldc,
@@ -242,7 +243,7 @@ static void multiply_unit(const panels_job *j, int64_t unit) {
     take_rows(j, i, k, terms, rows, &p);
     multiply_block(j, p, column, n, k, terms, tail);
     k += terms;
-  } while (k < g->k);
+  } while (k < j->to);
   if (has_sums(j)) {
     j->loops->put(&(lm_panel_sums){.m = m,
                                    .n = n,
@@ -266,24 +267,39 @@ static void pack_units(void *ctx, int64_t first, int64_t last) {
   const lm_cpu_gemm_job *g = &j->g;
   const int64_t step = PACKED_TOGETHER * j->loops->width, groups = lm_ceil_div(j->columns, step);
   for (int64_t unit = first; unit < last; unit++) {
-    const int64_t k = unit / groups * j->terms, terms = lm_min(j->terms, g->k - k), column = unit % groups * step;
-    const int64_t at = j->column + column;
-    j->loops->pack(j->panels + (k * columns_padded(j) + column * round_terms(j, terms)) * j->bytes,
+    const int64_t k = j->from + unit / groups * j->terms, terms = lm_min(j->terms, j->to - k);
+    const int64_t column = unit % groups * step, at = j->column + column;
+    j->loops->pack(j->panels + ((k - j->from) * columns_padded(j) + column * round_terms(j, terms)) * j->bytes,
                    (const char *)g->b + (g->tb ? at * g->ldb + k : k * g->ldb + at) * j->bytes, g->tb ? 1 : g->ldb,
                    g->tb ? g->ldb : 1, terms, lm_min(step, j->columns - column));
   }
 }
 
-/* One round: its columns of B are packed for all units. */
+/* One round: its columns and terms of B are packed for all units. */
 static lm_status multiply_round(panels_job *j, double work_ns) {
   const lm_cpu_gemm_job *g = &j->g;
-  if (j->packs && g->k > 0) {
+  const int64_t terms = j->to - j->from;
+  if (j->packs && terms > 0) {
     const int64_t groups = lm_ceil_div(j->columns, PACKED_TOGETHER * j->loops->width);
-    const double pack_ns = g->alone ? 0 : (double)j->columns * (double)g->k * 0.3;
-    lm_parallel(groups * lm_ceil_div(g->k, j->terms), pack_ns, 0, pack_units, j);
+    const double pack_ns = g->alone ? 0 : (double)j->columns * (double)terms * 0.3;
+    lm_parallel(groups * lm_ceil_div(terms, j->terms), pack_ns, 0, pack_units, j);
   }
   divide(j, work_ns);
   return lm_parallel(j->row_parts * j->column_parts, g->alone ? 0 : work_ns, scratch_of(j), multiply_units, j);
+}
+
+/* All terms of some columns: block by block, so that what is packed stays in the second cache, unless it does anyhow.
+ */
+static lm_status multiply_columns(panels_job *j, double work_ns) {
+  enum { CACHED = 512 << 10 };
+  const int64_t k = j->g.k;
+  const bool by_blocks = j->packs && !has_sums(j) && columns_padded(j) * k * j->bytes > CACHED;
+  const int64_t step = by_blocks ? j->terms : lm_max(k, 1);
+  for (j->from = 0; j->from == 0 || j->from < k; j->from += step) {
+    j->to = lm_min(k, j->from + step);
+    NEED(multiply_round(j, k > 0 ? work_ns * (double)(j->to - j->from) / (double)k : work_ns));
+  }
+  return LM_OK;
 }
 
 static lm_status by_panels(const lm_cpu_gemm_job *g, double work_ns) {
@@ -300,7 +316,7 @@ static lm_status by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   j.panels = panels;
   for (j.column = 0; j.column < n; j.column += step) {
     j.columns = lm_min(step, n - j.column);
-    TRY(multiply_round(&j, work_ns * (double)j.columns / (double)n));
+    TRY(multiply_columns(&j, work_ns * (double)j.columns / (double)n));
   }
 done:
   if (panels) lm_device_free(g->device, panels, capacity);
