@@ -155,7 +155,7 @@ local function try(name, make, f, random)
     local freed = not armed
     armed = nil
     local comparable = done and freed and want and not random and not options.change and not is_among(result, tensors)
-      and not (type(result) == "string" and result:find "was freed by") -- tostring's word for what is an error elsewhere
+      and not (type(result) == "string" and result:find "was freed by") -- what tostring says instead of an error
     if comparable and text_of(result) ~= want then
       error(("%s gave %s instead of %s while its arguments were freed"):format(name, text_of(result):sub(1, 300),
         want:sub(1, 300)))
