@@ -36,7 +36,7 @@ local function results(grads, expression, inputs)
   return list
 end
 
-describe("any number of threads #full", function()
+describe("any number of threads #full #unsanitized", function()
   local threads = lm.get_num_threads()
   after_each(function() lm.set_num_threads(threads) end)
 
