@@ -124,7 +124,7 @@ static lm_status check_end(lua_State *L, const lm_lua *s, int i, int64_t n, cons
     bool is_number = lua_type(L, top + 1) == LUA_TNUMBER;
     double key = is_number ? lua_tonumber(L, top + 1) : 0;
     if (!is_number) {
-      status = lm_fail_value("tensor", name, lm_text("a list"),
+      status = lm_fail_value("tensor", name, "a list",
                              lm_text("a list of %lld with key %s", (long long)n, lm_describe_arg(L, s, top + 1)));
       lm_remedy(status, "put options into a second table");
     } else if (!(key >= 1 && key <= (double)n && key == (double)(int64_t)key)) {

@@ -15,7 +15,7 @@ typedef struct lm_gathered {
   int64_t columns;
   void *const *to;   /* where the columns of each row go */
   const void *bias;  /* of each column, or NULL */
-  bool add;          /* to what is there, instead of to the bias */
+  bool add;          /* to the results so far, instead of to the bias */
   const char *next;  /* is loaded into the caches meanwhile, */
   int64_t next_step; /* this many bytes with each row of a panel that a tile passes */
 } lm_gathered;

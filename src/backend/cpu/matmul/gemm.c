@@ -23,6 +23,8 @@ enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4, FEW_ROWS_TRANSPOSED = 16 };
 /* A block has BLOCK_ROWS rows of C and BLOCK_BYTES of each row of A: these stay in the second cache, and a panel's part
  * in the first. CHUNK_COLUMNS columns of B are packed at a time, or more if they have at most CHUNK_BYTES. */
 enum { BLOCK_ROWS = 240, BLOCK_BYTES = 2048, CHUNK_COLUMNS = 512, CHUNK_BYTES = 8 << 20, SUM_COLUMNS = 2048 };
+/* Bytes of B that stay in the second cache beside rows of A. */
+enum { CACHED = 512 << 10 };
 
 /* Nanoseconds of a unit of work at least. A thread has PIECES units, where there is work for them, so that others take
  * what one that shares its core does not come to. */
@@ -94,7 +96,7 @@ static bool is_better_transposed(const lm_cpu_gemm_job *g) {
 }
 
 static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
-  enum { MAX_COLUMNS = 128, WAY = 2048, PACKED_ROWS = 256, CACHED = 512 << 10 };
+  enum { MAX_COLUMNS = 128, WAY = 2048, PACKED_ROWS = 256 };
   panels_job j = {.g = *g,
                   .loops = g->dtype == LM_F64    ? LM_ISA_PICK(lm_panels_F64)
                            : g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panels_BF16)
@@ -291,7 +293,6 @@ static lm_status multiply_round(panels_job *j, double work_ns) {
 /* All terms of some columns: block by block, so that what is packed stays in the second cache, unless it does anyhow.
  */
 static lm_status multiply_columns(panels_job *j, double work_ns) {
-  enum { CACHED = 512 << 10 };
   const int64_t k = j->g.k;
   const bool by_blocks = j->packs && !has_sums(j) && columns_padded(j) * k * j->bytes > CACHED;
   const int64_t step = by_blocks ? j->terms : lm_max(k, 1);
