@@ -8,14 +8,6 @@ enum { PIXELS = 6, VECTORS = 2, MAX_TAPS = 7 };
 
 typedef lm_float_pack vec;
 
-LM_INLINE vec load(const float *from) {
-  vec v;
-  memcpy(&v, from, sizeof v);
-  return v;
-}
-
-LM_INLINE void store(float *to, vec v) { memcpy(to, &v, sizeof v); }
-
 /* Sums of pixels that lie as far apart as taps do, so that each is loaded once for all taps of a row. */
 LM_INLINE void sum_rows(const int pixels, const int taps, const lm_depthwise_pixels *p, const float *from, int64_t c,
                         vec *sum) {
@@ -23,9 +15,9 @@ LM_INLINE void sum_rows(const int pixels, const int taps, const lm_depthwise_pix
   for (int64_t r = 0; r < p->rows; r++) {
     const float *x = from + p->offset[r] + c, *weight = p->weight[r] + c;
     vec w[MAX_TAPS];
-    LM_UNROLL for (int t = 0; t < taps; t++) w[t] = load(weight + t * p->weight_step);
+    LM_UNROLL for (int t = 0; t < taps; t++) w[t] = lm_pack_load(weight + t * p->weight_step);
     LM_UNROLL for (int q = 0; q < pixels + taps - 1; q++, x += step) {
-      const vec y = load(x);
+      const vec y = lm_pack_load(x);
       LM_UNROLL for (int t = 0; t < taps; t++) if (q - t >= 0 && q - t < pixels) sum[q - t] += y * w[t];
     }
   }
@@ -37,8 +29,8 @@ LM_INLINE void sum_taps(const int pixels, const lm_depthwise_pixels *p, const fl
   for (int64_t r = 0; r < p->rows; r++) {
     const float *x = from + p->offset[r] + c, *weight = p->weight[r] + c;
     for (int64_t t = 0; t < p->taps; t++, x += p->tap_step, weight += p->weight_step) {
-      const vec w = load(weight);
-      LM_UNROLL for (int i = 0; i < pixels; i++) sum[i] += load(x + i * step) * w;
+      const vec w = lm_pack_load(weight);
+      LM_UNROLL for (int i = 0; i < pixels; i++) sum[i] += lm_pack_load(x + i * step) * w;
     }
   }
 }
@@ -59,12 +51,12 @@ LM_INLINE void put_pixels(const int pixels, const int taps, const lm_depthwise_p
   for (; c + LM_PACK <= p->channels; c += LM_PACK) {
     vec sum[PIXELS];
     prefetch(pixels, p, from + c, to + c);
-    LM_UNROLL for (int i = 0; i < pixels; i++) sum[i] = p->bias ? load(p->bias + c) : (vec){0};
+    LM_UNROLL for (int i = 0; i < pixels; i++) sum[i] = p->bias ? lm_pack_load(p->bias + c) : (vec){0};
     if (taps > 0)
       sum_rows(pixels, taps, p, from, c, sum);
     else
       sum_taps(pixels, p, from, c, sum);
-    LM_UNROLL for (int i = 0; i < pixels; i++) store(to + i * p->to_step + c, sum[i]);
+    LM_UNROLL for (int i = 0; i < pixels; i++) lm_pack_store(to + i * p->to_step + c, sum[i]);
   }
   for (; c < p->channels; c++)
     for (int i = 0; i < pixels; i++) {
@@ -104,17 +96,17 @@ LM_INLINE void add(const int taps, const int vectors, const lm_depthwise_pixels 
                      (below ? p->next + (row / 2) * p->next_step : p->next_to) * (int64_t)sizeof(float) * any;
   const int64_t ahead = (below ? step : to_step) * (int64_t)sizeof(float);
   LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] =
-      load(w + t * p->weight_step + v * LM_PACK);
+      lm_pack_load(w + t * p->weight_step + v * LM_PACK);
   for (int64_t i = 0; i < p->pixels; i++, x += step, y += to_step) {
     vec g[VECTORS];
     LM_UNROLL for (int v = 0; v < vectors; v++) __builtin_prefetch(next + v * LM_PACK * (int)sizeof(float), 0, 2);
     next += ahead;
-    LM_UNROLL for (int v = 0; v < vectors; v++) g[v] = load(y + v * LM_PACK);
+    LM_UNROLL for (int v = 0; v < vectors; v++) g[v] = lm_pack_load(y + v * LM_PACK);
     LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] +=
-        load(x + t * tap_step + v * LM_PACK) * g[v];
+        lm_pack_load(x + t * tap_step + v * LM_PACK) * g[v];
   }
   LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++)
-      store(w + t * p->weight_step + v * LM_PACK, sum[t][v]);
+      lm_pack_store(w + t * p->weight_step + v * LM_PACK, sum[t][v]);
 }
 
 LM_INLINE void add_channels(const int vectors, const lm_depthwise_pixels *p, int64_t c) {

@@ -17,6 +17,14 @@ typedef float lm_float_pack __attribute__((vector_size(LM_PACK * sizeof(float)))
 typedef float lm_float_8 __attribute__((vector_size(32), unused));
 typedef float lm_float_4 __attribute__((vector_size(16)));
 
+LM_INLINE lm_float_pack lm_pack_load(const float *from) {
+  lm_float_pack p;
+  memcpy(&p, from, sizeof p);
+  return p;
+}
+
+LM_INLINE void lm_pack_store(float *to, lm_float_pack p) { memcpy(to, &p, sizeof p); }
+
 /* What one row of x is multiplied by comes from memory once, and the product waits for it. Rows of fewer bytes than
  * lm_short_run are best read one after the other, as one run, of which what lies lm_run_ahead bytes on is asked for;
  * of longer ones several at a time. */

@@ -13,14 +13,6 @@ enum { ROWS = 6, PANEL = VECTORS * LM_PACK, DEPTH = 256 };
 
 typedef lm_float_pack vec;
 
-LM_INLINE vec load(const float *from) {
-  vec v;
-  memcpy(&v, from, sizeof v);
-  return v;
-}
-
-LM_INLINE void store(float *to, vec v) { memcpy(to, &v, sizeof v); }
-
 /* Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), for the interpolation
  * points 0, +-p, +-q, infinity. With p = 1/q = sqrt(1/2) the matrices' entries stay near 1, and the
  * error is about half of that with the usual 1 and 2.
@@ -179,13 +171,13 @@ static void input(const lm_wino_images *im, const float *x, int64_t channels, in
 #pragma GCC unroll 6
       for (int j = 0; j < 6; j++) {
         vec d[6];
-        for (int i = 0; i < 6; i++) d[i] = load(p[i * 6 + j] + c);
+        for (int i = 0; i < 6; i++) d[i] = lm_pack_load(p[i * 6 + j] + c);
         apply_bt(d, 1, half + j, 6);
       }
 #pragma GCC unroll 6
       for (int i = 0; i < 6; i++) {
         apply_bt(half + 6 * i, 1, line, 1);
-        for (int j = 0; j < 6; j++) store(v + (i * 6 + j) * stride + c, line[j]);
+        for (int j = 0; j < 6; j++) lm_pack_store(v + (i * 6 + j) * stride + c, line[j]);
       }
     }
   }
@@ -202,13 +194,13 @@ static void grad(const lm_wino_images *im, const float *g, int64_t channels, int
 #pragma GCC unroll 6
       for (int j = 0; j < 4; j++) {
         vec d[4];
-        for (int i = 0; i < 4; i++) d[i] = load(p[i * 4 + j] + c);
+        for (int i = 0; i < 4; i++) d[i] = lm_pack_load(p[i * 4 + j] + c);
         apply_a(d, 1, half + j, 4);
       }
 #pragma GCC unroll 6
       for (int i = 0; i < 6; i++) {
         apply_a(half + 4 * i, 1, line, 1);
-        for (int j = 0; j < 6; j++) store(z + (i * 6 + j) * stride + c, line[j]);
+        for (int j = 0; j < 6; j++) lm_pack_store(z + (i * 6 + j) * stride + c, line[j]);
       }
     }
   }
@@ -221,17 +213,17 @@ static void output(const lm_wino_images *im, const float *m, int64_t stride, int
     const float *p[16];
     pixels(&at, 4, y, spare, p);
     for (int64_t c = 0; c < im->c; c += LM_PACK) {
-      vec half[24], line[4], b = bias ? load(bias + c) : (vec){0};
+      vec half[24], line[4], b = bias ? lm_pack_load(bias + c) : (vec){0};
 #pragma GCC unroll 6
       for (int j = 0; j < 6; j++) {
         vec d[6];
-        for (int i = 0; i < 6; i++) d[i] = load(m + (i * 6 + j) * stride + c);
+        for (int i = 0; i < 6; i++) d[i] = lm_pack_load(m + (i * 6 + j) * stride + c);
         apply_at(d, 1, half + j, 6);
       }
 #pragma GCC unroll 6
       for (int i = 0; i < 4; i++) {
         apply_at(half + 6 * i, 1, line, 1);
-        for (int j = 0; j < 4; j++) store((float *)p[i * 4 + j] + c, line[j] + b);
+        for (int j = 0; j < 4; j++) lm_pack_store((float *)p[i * 4 + j] + c, line[j] + b);
       }
     }
   }
@@ -241,7 +233,7 @@ static void output(const lm_wino_images *im, const float *m, int64_t stride, int
  * in each lane. `w` points at the first filter. */
 LM_INLINE void load_filters(const float *w, int64_t row, vec *x) {
   for (int q = 0; q < 9; q++) {
-    for (int j = 0; j < LM_PACK; j++) x[LM_PACK * q + j] = load(w + j * row + LM_PACK * q);
+    for (int j = 0; j < LM_PACK; j++) x[LM_PACK * q + j] = lm_pack_load(w + j * row + LM_PACK * q);
     transpose(x + LM_PACK * q);
   }
 }
@@ -252,7 +244,7 @@ LM_INLINE void transform_filter(const vec *w, float *u, int64_t stride) { /* w: 
 #pragma GCC unroll 6
   for (int i = 0; i < 6; i++) {
     apply_g(half + 3 * i, 1, line, 1);
-    for (int j = 0; j < 6; j++) store(u + (i * 6 + j) * stride, line[j]);
+    for (int j = 0; j < 6; j++) lm_pack_store(u + (i * 6 + j) * stride, line[j]);
   }
 }
 
@@ -292,8 +284,8 @@ LM_INLINE void filters_grad(const float *u, int64_t ldu, int64_t stride, int64_t
       vec d[6];
       for (int i = 0; i < 6; i++) {
         const float *from = u + l * ldu + (i * 6 + j) * stride;
-        d[i] = load(from);
-        for (int64_t part = 1; part < parts; part++) d[i] += load(from + part * part_stride);
+        d[i] = lm_pack_load(from);
+        for (int64_t part = 1; part < parts; part++) d[i] += lm_pack_load(from + part * part_stride);
       }
       apply_gt(d, 1, half + j, 6);
     }
@@ -301,7 +293,7 @@ LM_INLINE void filters_grad(const float *u, int64_t ldu, int64_t stride, int64_t
   }
   for (int q = 0; q < 9; q++) {
     transpose(x + LM_PACK * q);
-    for (int j = 0; j < LM_PACK; j++) store(dw + j * row + LM_PACK * q, x[LM_PACK * q + j]);
+    for (int j = 0; j < LM_PACK; j++) lm_pack_store(dw + j * row + LM_PACK * q, x[LM_PACK * q + j]);
   }
 }
 
@@ -336,7 +328,7 @@ LM_INLINE void block(const int rows, const int vectors, const operands *p) {
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-      for (int j = 0; j < vectors; j++) s[r][j] = load(p->m + r * ldm + j * LM_PACK);
+      for (int j = 0; j < vectors; j++) s[r][j] = lm_pack_load(p->m + r * ldm + j * LM_PACK);
   }
   const char *next = p->next;
   const int64_t step = p->step;
@@ -345,7 +337,7 @@ LM_INLINE void block(const int rows, const int vectors, const operands *p) {
     __builtin_prefetch(next);
     next += step;
 #pragma GCC unroll 4
-    for (int j = 0; j < vectors; j++) v[j] = load(b + j * LM_PACK);
+    for (int j = 0; j < vectors; j++) v[j] = lm_pack_load(b + j * LM_PACK);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
       float f = a[r * row];
@@ -357,7 +349,7 @@ LM_INLINE void block(const int rows, const int vectors, const operands *p) {
 #pragma GCC unroll 6
   for (int r = 0; r < rows; r++, m += ldm)
 #pragma GCC unroll 4
-    for (int j = 0; j < vectors; j++) store(m + j * LM_PACK, s[r][j]);
+    for (int j = 0; j < vectors; j++) lm_pack_store(m + j * LM_PACK, s[r][j]);
 }
 
 /* A function of its own for each size: together they would spill. Channels are multiples of 16, so that only panels of
