@@ -37,12 +37,13 @@ function workers.start(command)
   return worker
 end
 
---- PyTorch's worker, and the same with tcmalloc where the machine has it: a list of {tag, worker}. A tag goes behind
+--- PyTorch's worker, and the same with tcmalloc (not its slow debugging variant) where the machine has
+-- it: a list of {tag, worker}. A tag goes behind
 --- the names of a worker's variants. plain: without tcmalloc.
 function workers.peers(env, command, plain)
   local peers = {{tag = "", worker = workers.start(env .. command)}}
   if plain then return peers end
-  local find = io.popen "ldconfig -p | grep -o '/.*libtcmalloc[a-z_]*\\.so\\.[0-9]*' | head -n 1"
+  local find = io.popen "ldconfig -p | grep -Eo '/.*/libtcmalloc(_minimal)?\\.so\\.[0-9]+' | head -n 1"
   local tcmalloc = find:read "*l"
   find:close()
   if tcmalloc then
