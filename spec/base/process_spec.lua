@@ -218,7 +218,7 @@ describe("threads that compute", function()
   end
 end)
 
--- A quota of two cores or more could not be told from the affinity of a small machine: these grant one.
+-- A quota of two cores or more or more would look like the affinity of a small machine: these grant one.
 describe("a control group's quota", function()
   local needs = require "spec.support.needs"
   local missing = needs.namespaces()
