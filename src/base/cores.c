@@ -49,8 +49,8 @@ static double granted_by(const char *folder) {
   return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
 }
 
-/* The least that a group and those above it grant, or `least`; path is cut. In a container the upper folders of the
- * path are not to be seen, but the last, which is the container's own. */
+/* The least that a group and those above it grant, or `least`; path is cut. In a container the folders of the path
+ * may be invisible; the last, the base itself, is then the container's own. */
 static double granted_above(const char *base, char *path, double least) {
   char folder[4224];
   for (;;) {
