@@ -666,10 +666,10 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     by_dots(g);
     return LM_OK;
   }
-  /* Matrices of a batch side by side, unless they are few and large. */
+  /* Matrices of a batch side by side, unless the threads take fewer rounds for one matrix after the other. */
   double work_ns = g->batch > 1 && !g->alone ? work(g) * (double)g->batch / rate(g->dtype) : 0;
-  int64_t threads = lm_min(lm_threads_for(work_ns), g->batch);
-  if (threads > 1 && (g->batch >= 4 * threads || lm_threads_for(work(g) / rate(g->dtype)) == 1))
+  int64_t threads = lm_threads_for(work_ns), of_one = lm_threads_for(work(g) / rate(g->dtype));
+  if (threads > 1 && lm_ceil_div(g->batch, threads) * of_one <= g->batch)
     return lm_parallel(g->batch, work_ns, 0, multiply_members, (void *)g);
   for (int64_t i = 0; i < g->batch; i++) NEED(multiply_member(g, i));
   return LM_OK;
