@@ -267,6 +267,7 @@ describe("watch.SummaryWriter", function()
       end,
       ["number of channels must be from 1 to 4, got 5"] = function() writer:add_image("x", lm.ones(5, 4, 3), 1) end,
       ["hparam_dict.x must be a number, a string or a boolean"] = function() writer:add_hparams({x = {}}, {}) end,
+      ["no field 'add_video'; this version writes scalars"] = function() writer:add_video("x") end,
       ["model must be a module"] = function() writer:add_graph(3, lm.ones(1)) end,
     } do
       assert.matches(want, message(call))
