@@ -181,7 +181,7 @@ describe("metrics", function()
       ["it is named 'JaccardIndex' here"] = function() return M.MeanIoU end,
       ['it is F1Score%("binary", …%) here'] = function() return M.BinaryF1Score end,
       ['it is auroc%(preds, target, "multiclass", …%) here'] = function() return F.multiclass_auroc end,
-      ["lm.metrics has no 'CohenKappa' in this version"] = function() return M.CohenKappa end,
+      ["metrics has no 'CohenKappa' in this version"] = function() return M.CohenKappa end,
       ["call it with a colon"] = function() M.MeanMetric().update(3) end,
     } do
       assert.matches(want, message(call))

@@ -333,14 +333,14 @@ other.dist = with(pairs_of([[
 other["dist.ReduceOp"] = pairs_of("sum=SUM mean=MEAN product=PRODUCT min=MIN max=MAX", "BXOR PREMUL_SUM")
 
 -- torchmetrics' names; those of one task are options here.
-other["lm.metrics"] = pairs_of("MeanIoU=JaccardIndex AUC=AUROC R2=R2Score MSE=MeanSquaredError MAE=MeanAbsoluteError",
+other.metrics = pairs_of("MeanIoU=JaccardIndex AUC=AUROC R2=R2Score MSE=MeanSquaredError MAE=MeanAbsoluteError",
   [[
   AveragePrecision ROC PrecisionRecallCurve CalibrationError CohenKappa MatthewsCorrCoef Specificity StatScores
   HammingDistance HingeLoss ExactMatch Dice CatMetric ClasswiseWrapper MetricTracker MinMaxMetric BootStrapper
   MultioutputWrapper ROUGEScore WordErrorRate CharErrorRate SacreBLEUScore CHRFScore PearsonCorrCoef SpearmanCorrCoef
   ExplainedVariance CosineSimilarity MeanAbsolutePercentageError KLDivergence PeakSignalNoiseRatio
   StructuralSimilarityIndexMeasure]])
-other["lm.metrics.functional"] = pairs_of("mean_iou=jaccard_index auc=auroc", [[
+other["metrics.functional"] = pairs_of("mean_iou=jaccard_index auc=auroc", [[
   average_precision roc precision_recall_curve cohen_kappa matthews_corrcoef specificity stat_scores hamming_distance
   exact_match pearson_corrcoef spearman_corrcoef explained_variance]])
 for class, f in pairs {
@@ -349,8 +349,8 @@ for class, f in pairs {
 } do
   for _, task in ipairs {"Binary", "Multiclass", "Multilabel"} do
     local small = task:lower()
-    other["lm.metrics"][task .. class] = ("it is %s(%q, …) here"):format(class, small)
-    other["lm.metrics.functional"][small .. "_" .. f] = ("it is %s(preds, target, %q, …) here"):format(f, small)
+    other.metrics[task .. class] = ("it is %s(%q, …) here"):format(class, small)
+    other["metrics.functional"][small .. "_" .. f] = ("it is %s(preds, target, %q, …) here"):format(f, small)
   end
 end
 
