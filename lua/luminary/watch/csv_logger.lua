@@ -86,6 +86,7 @@ local function write_row(self)
   self.row = nil
 end
 
+--- Writes numbers by tag.
 function CSVLogger:write_scalars(values, step, time, _style)
   if self.row and (self.row.step ~= step or step == nil) then write_row(self) end
   local is_wider = false

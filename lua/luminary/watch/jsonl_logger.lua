@@ -36,14 +36,18 @@ local function write(self, values, step, time)
   self.file:write(text, "\n")
 end
 
+--- Writes numbers by tag.
 function JSONLogger:write_scalars(values, step, time, _style) write(self, values, step, time) end
 
+--- Writes text.
 function JSONLogger:write_text(tag, text, step, time) write(self, {[tag] = text}, step, time) end
 
+--- Writes hyperparameters and the metrics they led to.
 function JSONLogger:write_hparams(hparams, metrics, step, time, _run_name, _domains)
   write(self, {hparams = hparams, metrics = metrics}, step, time)
 end
 
+--- Writes a histogram.
 function JSONLogger:write_histogram(tag, h, step, time)
   local mean = h.sum / h.num
   local std = math.sqrt(math.max(h.sum_squares / h.num - mean * mean, 0))

@@ -37,7 +37,8 @@ local function add(self, value, step, time, file) (file or self.file):add({summa
 
 local function plugin(name, content) return {plugin_data = {plugin_name = name, content = content}} end
 
--- style: nil, or the precision, "float" or "double", of a value as a tensor.
+--- Writes numbers by tag.
+--- style: nil, or the precision, "float" or "double", of a value as a tensor.
 function SummaryWriter:write_scalars(values, step, time, style)
   for _, tag in ipairs(options.sorted_keys(values)) do
     local value, tensor = values[tag], nil
@@ -49,7 +50,8 @@ function SummaryWriter:write_scalars(values, step, time, style)
   end
 end
 
--- TensorBoard shows one tag of several folders in one chart.
+--- Writes numbers by name under one tag.
+--- TensorBoard shows one tag of several folders in one chart.
 function SummaryWriter:write_scalar_group(main, values, step, time)
   for _, name in ipairs(options.sorted_keys(values)) do
     local folder = ("%s/%s_%s"):format(self.log_dir, main:gsub("/", "_"), name)
@@ -58,10 +60,12 @@ function SummaryWriter:write_scalar_group(main, values, step, time)
   end
 end
 
+--- Writes a histogram.
 function SummaryWriter:write_histogram(tag, histogram, step, time)
   add(self, {tag = tag, histo = histogram}, step, time)
 end
 
+--- Writes an image, uint8 [C, H, W].
 function SummaryWriter:write_image(tag, image, step, time)
   local channels, height, width = unpack(image.shape)
   local png = load_module("luminary.vision.image_files").encode_png(image)
@@ -70,6 +74,7 @@ function SummaryWriter:write_image(tag, image, step, time)
     step, time)
 end
 
+--- Writes text.
 function SummaryWriter:write_text(tag, text, step, time)
   add(self, {
     tag = tag .. "/text_summary", metadata = plugin("text", ""),
@@ -90,6 +95,7 @@ local function add_session(file, tag, session, step)
   add(nil, {tag = "_hparams_/" .. tag, metadata = plugin("hparams", encode("HParams", session))}, step, nil, file)
 end
 
+--- Writes hyperparameters and the metrics they led to.
 function SummaryWriter:write_hparams(hparams, metrics, step, time, run_name, domains)
   local infos, entries, metric_infos = {}, {}, {}
   for i, name in ipairs(options.sorted_keys(hparams)) do
@@ -127,6 +133,7 @@ local function shape_attr(shapes)
   return {key = "_output_shapes", value = {list = {shape = list}}}
 end
 
+--- Writes a model's graph.
 function SummaryWriter:write_graph(model, inputs, time)
   local calls = require("luminary.watch.module_calls").trace(model, inputs, true)
   local root, names, times, nodes = model.__name, {input = "input"}, {}, {}
