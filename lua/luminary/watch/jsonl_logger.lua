@@ -1,4 +1,5 @@
---- watch.JSONLogger(path, {append = false, all_ranks = false}): Writes JSON lines, an object for each call of the log.
+--- watch.JSONLogger(path, {append = false, wall_time = true, all_ranks = false}): Writes JSON lines, an object for each
+--- call of the log.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -8,9 +9,10 @@ local Logger = require "luminary.watch.logger"
 
 local JSONLogger = class.define("JSONLogger", Logger)
 
-JSONLogger.init = signature.of("JSONLogger(path: string, {append = false, all_ranks = false})",
+JSONLogger.init = signature.of("JSONLogger(path: string, {append = false, *, wall_time = true, all_ranks = false})",
   function(self, path, opts)
   if not self:start(opts.all_ranks) then return end
+  self.wall_time = opts.wall_time
   self.file = log_file.open("JSONLogger", path, opts.append and "a" or "w", 0)
 end)
 
@@ -28,7 +30,7 @@ local function write(self, values, step, time)
   for _, name in ipairs {"step", "wall_time"} do
     if values[name] ~= nil then options.must_be("JSONLogger", "a tag", "neither 'step' nor 'wall_time'", name) end
   end
-  line.step, line.wall_time = step, math.floor(time * 1e6 + 0.5) / 1e6
+  line.step, line.wall_time = step, self.wall_time and math.floor(time * 1e6 + 0.5) / 1e6 or nil
   local text = json_encode(line)
   for _, name in ipairs(options.sorted_keys(values)) do
     if line[name] == nil then text = text:gsub("}$", (",%s:null}"):format(json_encode(name):gsub("%%", "%%%%"))) end
