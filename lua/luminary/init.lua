@@ -137,7 +137,7 @@ local later = {
   checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "ask"}, dist = {"distributed"},
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
-  GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"},
+  GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics
