@@ -51,7 +51,7 @@ def write(folder):
 
 
 def numbers_of(message):
-    return [(f.name, [round(x, 12) for x in v] if isinstance(v, (list, tuple)) or hasattr(v, "append") else round(v, 9))
+    return [(f.name, [round(x, 12) for x in v] if hasattr(v, "append") else round(v, 9))
             for f, v in message.ListFields()]
 
 
@@ -67,9 +67,8 @@ def described(event):
             content = numbers_of(v.histo)
         elif v.metadata.plugin_data.plugin_name == "hparams":
             data = plugin_data_pb2.HParamsPluginData.FromString(v.metadata.plugin_data.content)
-            infos = sorted(str(each) for each in data.experiment.hparam_infos)
-            if not os.environ.get("BOOL_IS_NUMBER"):  # PyTorch writes true as the number 1
-                infos = [each for each in infos if '"big"' not in each]
+            # Without the boolean, which PyTorch writes as the number 1.
+            infos = sorted(str(each) for each in data.experiment.hparam_infos if each.name != "big")
             entries = sorted((k, str(e)) for k, e in data.session_start_info.hparams.items() if k != "big")
             content = (infos, [str(m) for m in data.experiment.metric_infos], entries, str(data.session_end_info))
         out.append((v.tag, event.step, event.wall_time if event.wall_time < 1e6 else None, content))

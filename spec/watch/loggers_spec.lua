@@ -245,7 +245,7 @@ describe("watch.SummaryWriter", function()
     assert.equal(40, events[2][2][1])
     assert.equal(1, fields_of(events[2][7][1])[1][1])
     assert.matches("%.x$", lm.paths.files(folder, "tfevents")())
-    local ok, text = temp.run(folder, "cd " .. folder .. [[; luajit -e '
+    local ok, text = temp.run(folder, "cd " .. folder .. [[ && luajit -e '
       local writer = require("luminary").watch.SummaryWriter {comment = "_test"}
       writer:add_scalar("x", 1, 1)
       io.write(writer:get_logdir())']])
@@ -311,12 +311,12 @@ describe("watch.JSONLogger", function()
   end)
 
   it("goes on without a full disk, and warns once of what it leaves out", function()
-    local ok, text = temp.run(folder, "cd " .. folder .. [[; luajit -e '
+    local ok, text = temp.run(folder, [[luajit -e '
       local lm = require "luminary"
       local log = lm.watch.JSONLogger "/dev/full"
       for step = 1, 3 do log:add_scalar("x", 1, step) end
       log:close()
-      local csv = lm.watch.CSVLogger "log.csv"
+      local csv = lm.watch.CSVLogger "/dev/null"
       for step = 1, 3 do csv:add_text("x", "text", step) end
       print "the end"' 2>&1]])
     assert(ok, text)
