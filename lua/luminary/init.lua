@@ -140,7 +140,7 @@ local later = {
   GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"},
 }
 for name in ([[
-  nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft
+  nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics
 ]]):gmatch "%S+" do later[name] = {name} end
 for module, names in pairs {
   ["tensor.indexing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "

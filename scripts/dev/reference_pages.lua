@@ -202,6 +202,11 @@ page("models", "lm.models", {"Vision", [[
   {"Text", "lm.models. gpt2 llama bert generate net.*"},
   {"Diffusion", "lm.models. unet2d DDPMScheduler DDIMScheduler"})
 page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.*"})
+page("metrics", "lm.metrics", {"Objects", [[
+    lm.metrics lm.metrics. Metric MetricCollection Accuracy Precision Recall F1Score FBetaScore ConfusionMatrix
+    JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric
+    MinMetric RunningMean RunningSum]]},
+  {"Functions", "lm.metrics.functional lm.metrics.functional.*"})
 
 part "Several devices and processes"
 page("distributed", "dist: process groups", {"", "dist dist.* dist.ReduceOp dist.ReduceOp.*"})

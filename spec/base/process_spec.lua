@@ -217,3 +217,38 @@ describe("threads that compute", function()
     end)
   end
 end)
+
+-- A quota of two cores or more or more would look like the affinity of a small machine: these grant one.
+describe("a control group's quota", function()
+  local needs = require "spec.support.needs"
+  local missing = needs.namespaces()
+  local PRINT = 'print(require "luminary".get_num_threads(), require "luminary.core".process_cores())'
+  local function threads(groups, files)
+    temp.write(folder .. "/groups", groups)
+    local mount = {"mount -t tmpfs none /sys/fs/cgroup", ("mount --bind %s/groups /proc/$$/cgroup"):format(folder)}
+    for path, text in pairs(files) do
+      mount[#mount + 1] = ("mkdir -p $(dirname /sys/fs/cgroup/%s); echo '%s' > /sys/fs/cgroup/%s"):format(path, text,
+        path)
+    end
+    return run(PRINT, 20, {before = "unset OMP_NUM_THREADS;", under = ("env -u LD_PRELOAD unshare -m sh -c "
+      .. "'%s; exec \"$@\"' -"):format(table.concat(mount, "; "):gsub("'", '"'))})
+  end
+
+  if missing then
+    it("bounds threads #full", function() pending(missing) end)
+    return
+  end
+  it("bounds threads #full #unsanitized", function()
+    local free = threads("0::/job/step\n", {["job/cpu.max"] = "max 100000"})
+    assert.equal(free, (run(PRINT, 20, {before = "unset OMP_NUM_THREADS;"})))
+    assert.equal("1\t1\n", (threads("0::/job/step\n", {["job/cpu.max"] = "170000 100000"})))
+    assert.equal("1\t1\n", (threads("0::/\n", {["cpu.max"] = "50000 100000"})))
+    assert.equal("1\t1\n", (threads("4:memory:/a\n3:cpu,cpuacct:/a/b\n",
+      {["cpu,cpuacct/a/cpu.cfs_quota_us"] = "150000", ["cpu,cpuacct/a/cpu.cfs_period_us"] = "100000"})))
+    assert.equal(free, (threads("3:cpu:/\n",
+      {["cpu/cpu.cfs_quota_us"] = "-1", ["cpu/cpu.cfs_period_us"] = "100000"})))
+    for _, text in ipairs {"", "x", "1", "-3 0", ("9"):rep(4000)} do
+      assert.equal(free, (threads("0::/\n", {["cpu.max"] = text})))
+    end
+  end)
+end)

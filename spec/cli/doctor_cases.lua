@@ -222,10 +222,10 @@ return {
   -- cores
   {"cores.unknown", "note", "Cpus_allowed_list", "^$", {files = {["/proc/self/status"] = false}}},
   {"cores.affinity", "note", "taskset", "mpirun %-%-bind%-to none", {files = status("0%-15", "0-3,8")}},
-  {"cores.quota", "warning", "2.5 cores' worth of time %(/sys/fs/cgroup/user.slice/cpu.max%), but 16 cores",
-    "OMP_NUM_THREADS=2,.*%-%-cpus=16",
+  {"cores.quota", "note", "2.5 cores' worth of time %(/sys/fs/cgroup/user.slice/cpu.max%) of 16 cores: 2 threads",
+    "%-%-cpus=16",
     {files = {["/sys/fs/cgroup/user.slice/cpu.max"] = "250000 100000\n"}}},
-  {"cores.quota", "warning", "1 cores' worth.*cfs_quota_us", "OMP_NUM_THREADS=1", {files = {
+  {"cores.quota", "note", "1 cores' worth.*cfs_quota_us.*: 1 thread start", "resources", {files = {
     ["/proc/self/cgroup"] = "3:cpu,cpuacct:/a\n", ["/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us"] = "100000\n",
     ["/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us"] = "100000\n"}}},
   {"cores.omp_odd", "warning", "'many'", "unset OMP_NUM_THREADS", {env = {OMP_NUM_THREADS = "many"}}},

@@ -46,6 +46,10 @@ describe("products of matrices", function()
             near(want, a:mm(b), k, what)
             local sum = want * 2 + bias:double() * 0.5
             near(sum, lm.addmm(bias, a, b, {alpha = 2, beta = 0.5}), 4 * k, what .. ", added")
+            local row = lm.full({n + 2}, 0 / 0, {dtype = dtype}):narrow(1, 2, n)
+            row:copy_(lm.randn({n}, {dtype = dtype}))
+            assert.is_true(lm.equal(lm.addmm(row:expand(m, n):contiguous(), a, b, {alpha = 2, beta = 0.5}),
+              lm.addmm(row, a, b, {alpha = 2, beta = 0.5})), what .. ", a row added")
           end
         end
       end

@@ -10,7 +10,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/mem.h"
 #include "base/thread_state.h"
 #include "integers.h"
@@ -360,14 +360,8 @@ static int threads_at_start(void) {
   const char *given = getenv("OMP_NUM_THREADS"); /* the variable that launchers set; the first of a list */
   long n = given ? strtol(given, NULL, 10) : 0;
   if (n > 0) return n < MAX_THREADS ? (int)n : MAX_THREADS;
-  enum { MOST_CPUS = 1 << 16 };
-  for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) { /* a kernel for more CPUs refuses a smaller set */
-    cpu_set_t *set = CPU_ALLOC(cpus);
-    int mine = set && sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0 ? CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set) : 0;
-    CPU_FREE(set);
-    if (mine > 0) return mine < MAX_THREADS ? mine : MAX_THREADS;
-  }
-  return 1;
+  n = lm_cores();
+  return n < MAX_THREADS ? (int)n : MAX_THREADS;
 }
 
 __attribute__((constructor)) static void start(void) {

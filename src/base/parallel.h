@@ -27,7 +27,7 @@ LM_API void *lm_scratch(void);
 LM_API int lm_threads_for(double work);
 
 /* The largest number of threads for a loop of this thread: as set, all of them started. Fewer, and one line on standard
- * error, if the system refuses to start that many. At first OMP_NUM_THREADS, or the cores of this process. */
+ * error, if the system refuses to start that many. At first OMP_NUM_THREADS, or lm_cores. */
 LM_API int lm_num_threads(void);
 /* For this thread if it runs a script of its own, else for the process; 0: as at first. */
 LM_API void lm_set_num_threads(int n);

@@ -79,9 +79,13 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   lm_callbacks_drain(L, s->callbacks);
   if (s->kept) lm_let_go_kept(s);
   if (lm_anomaly()) lm_note_anomaly(L);
-  if (s->budget == 0) s->budget = cached_budget(), s->uncached = lm_cached_result_bytes();
   double before = cpu_seconds();
   int heap = lua_gc(L, LUA_GCCOUNT, 0); /* KB */
+  if (s->budget == 0) {
+    s->budget = usual_budget;
+    s->cycle_start = before; /* as if results came fast */
+    adapt(s, before, (size_t)heap << 10);
+  }
   bool at_once = (size_t)heap << 10 <= 2 * cached_budget() / worth_of_heap;
   size_t steps = steps_of(s->budget, at_once), quanta = s->fresh / (s->budget / steps);
   if (quanta > steps) quanta = steps; /* one tensor may be worth many */

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -213,13 +212,6 @@ lm_status lm_process_self(char *out, size_t capacity) {
   if (n < 0) return lm_fail_cannot(LM_E_IO, "read '/proc/self/exe'", errno);
   out[n] = 0;
   return LM_OK;
-}
-
-int lm_process_cores(void) {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
-  long n = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
-  return n > 0 ? (int)n : 1;
 }
 
 const char *lm_signal_name(int signal) {

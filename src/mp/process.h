@@ -46,7 +46,5 @@ LM_API void lm_process_set_ended(lm_process *p, int status);
 LM_API lm_status lm_process_env(int n, const char *const *changes, char ***out);
 /* The path of the program that runs here (the Lua interpreter, or the host it is embedded in). */
 LM_API lm_status lm_process_self(char *out, size_t capacity);
-/* Cores that this process may use; at least 1. */
-LM_API int lm_process_cores(void);
 /* "SIGKILL"; "signal 40" for one without a name. Thread-local text. */
 LM_API const char *lm_signal_name(int signal);

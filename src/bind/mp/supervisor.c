@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/mem.h"
 #include "bind/bind.h"
 #include "mp/supervisor.h"
@@ -147,6 +148,6 @@ LM_FUNCTION(process_self) {
   return lm_return_text(L, path);
 }
 
-LM_FUNCTION(process_cores) { return lm_return_int(L, lm_process_cores()); }
+LM_FUNCTION(process_cores) { return lm_return_int(L, lm_cores()); }
 
 LM_FUNCTION(signal_name) { return lm_return_text(L, lm_signal_name((int)lm_need_int(L, 1, "signal_name", "number"))); }

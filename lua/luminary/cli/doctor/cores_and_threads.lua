@@ -31,10 +31,11 @@ local function counts(found)
   end
   local quota, file = facts.quota()
   if quota and quota < n and not threads() then
-    found.warning("cores.quota", "more threads than the control group grants time for",
-      ("%.3g cores' worth of time (%s), but %d cores are seen: %d threads would start, and be stopped for most "
-        .. "of each period"):format(quota, file, n, n), ("OMP_NUM_THREADS=%d, or a larger quota (docker run "
-        .. "--cpus=%d, resources.limits.cpu)"):format(math.max(1, math.floor(quota)), n))
+    local started = math.max(1, math.floor(quota))
+    found.note("cores.quota", "the control group grants less time than there are cores",
+      ("%.3g cores' worth of time (%s) of %d cores: %d %s start"):format(quota, file, n, started,
+        started == 1 and "thread" or "threads"), ("nothing to do if that is meant; docker run --cpus=%d and "
+        .. "resources.limits.cpu change it"):format(n))
   end
   found.ok("cores.count", "cores", ("%d online, %d allowed%s"):format(online, n,
     quota and (", %.3g by quota"):format(quota) or ""))

@@ -43,6 +43,11 @@ static bool has_panels(const lm_cpu_gemm_job *g) {
 /* Plain loops are done first with so few multiplications, and they have integers. */
 static bool is_small(const lm_cpu_gemm_job *g) { return work(g) <= 512 && g->dtype != LM_BF16; }
 
+/* The row that is added where columns of C begin; NULL if there is none. */
+static const void *bias_at(const lm_cpu_gemm_job *g, int64_t column) {
+  return g->bias ? (const char *)g->bias + column * (int64_t)lm_dtype_size(g->dtype) : NULL;
+}
+
 static void by_loops(const lm_cpu_gemm_job *g) {
   lm_small_gemm s = {.m = g->m,
                      .n = g->n,
@@ -220,6 +225,7 @@ static void multiply_block(const panels_job *j, lm_panel_product p, int64_t colu
   p.n = n - direct;
   p.panels = tail;
   p.c = (char *)p.c + direct * sum_bytes(j);
+  if (p.bias) p.bias = (const char *)p.bias + direct * sum_bytes(j);
   j->loops->product(&p);
 }
 
@@ -241,6 +247,7 @@ static void multiply_unit(const panels_job *j, int64_t unit) {
                           .beta = k > 0         ? 1
                                   : has_sums(j) ? 0
                                                 : g->beta,
+                          .bias = k > 0 || has_sums(j) ? NULL : bias_at(g, at),
                           .one_row = g->m == 1};
     take_rows(j, i, k, terms, rows, &p);
     multiply_block(j, p, column, n, k, terms, tail);
@@ -254,6 +261,7 @@ static void multiply_unit(const panels_job *j, int64_t unit) {
                                    .c = c,
                                    .c_row = g->ldc,
                                    .beta = g->beta,
+                                   .bias = bias_at(g, j->transposed ? i : at),
                                    .transposed = j->transposed});
   }
 }
@@ -350,6 +358,7 @@ static void multiply_deep_parts(void *ctx, int64_t first, int64_t last) {
     s.c = j->sums + part * g->m * g->n * bytes;
     s.ldc = g->n;
     s.beta = 0;
+    s.bias = NULL;
     lm_parallel_note(by_panels(&s, 0));
   }
 }
@@ -371,7 +380,8 @@ static lm_status by_deep_parts(const lm_cpu_gemm_job *g, double work_ns) {
                                 .sums_row = g->n,
                                 .c = g->c,
                                 .c_row = g->ldc,
-                                .beta = part > 0 ? 1 : g->beta});
+                                .beta = part > 0 ? 1 : g->beta,
+                                .bias = part > 0 ? NULL : g->bias});
   }
 done:
   if (sums) lm_device_free(g->device, sums, capacity);
@@ -392,6 +402,7 @@ static lm_cpu_gemm_job columns_of(const lm_cpu_gemm_job *g, int64_t part, int64_
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype), begin = part_of(g->n, part, parts, &s.n);
   s.b = (const char *)g->b + begin * (g->tb ? g->ldb : 1) * bytes;
   s.c = (char *)g->c + begin * bytes;
+  s.bias = bias_at(g, begin);
   return s;
 }
 
@@ -461,6 +472,7 @@ static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *
                               .x = x,
                               .b = g->b,
                               .c = g->c,
+                              .bias = g->bias,
                               .x_row = x_row,
                               .ldb = g->ldb,
                               .ldc = g->ldc,
@@ -510,6 +522,7 @@ static void finish_skinny_sums(void *ctx, int64_t first, int64_t last) {
     lm_skinny_gemm_job s = skinny_gemm_of(g, j->x, j->x_row);
     int64_t column = part_of(g->n, (int)p, (int)j->pieces, &s.n);
     s.c = (char *)g->c + column * (int64_t)lm_dtype_size(g->dtype);
+    s.bias = bias_at(g, column);
     if (s.n > 0)
       LM_ISA_PICK(lm_skinny_gemm_loops)->finish[g->dtype](&s, j->sums + column, j->row, j->parts, j->row * g->m);
   }
@@ -649,6 +662,23 @@ static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
   return LM_OK;
 }
 
+/* Whether what multiplies it takes a bias: a column becomes a row, and dots are numbers. */
+static bool takes_bias(const lm_cpu_gemm_job *g) {
+  return has_panels(g) && !is_small(g) && g->n > 1 && !is_row_of_dots(g);
+}
+
+/* The same product with the bias in C. */
+static lm_cpu_gemm_job with_bias_in_c(const lm_cpu_gemm_job *g) {
+  lm_cpu_gemm_job s = *g;
+  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  for (int64_t r = 0; r < g->batch * g->m; r++) {
+    char *row = (char *)g->c + (r / g->m * g->step_c + r % g->m * g->ldc) * bytes;
+    memcpy(row, g->bias, (size_t)(g->n * bytes));
+  }
+  s.bias = NULL;
+  return s;
+}
+
 /* Matrices of a batch side by side. */
 static void multiply_members(void *ctx, int64_t first, int64_t last) {
   const lm_cpu_gemm_job *g = ctx;
@@ -662,14 +692,18 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     s.k = 0;
     return lm_cpu_gemm(&s);
   }
+  if (g->bias && !takes_bias(g)) {
+    const lm_cpu_gemm_job s = with_bias_in_c(g);
+    return lm_cpu_gemm(&s);
+  }
   if (is_dot(g)) {
     by_dots(g);
     return LM_OK;
   }
-  /* Matrices of a batch side by side, unless they are few and large. */
+  /* Matrices of a batch side by side, unless the threads take fewer rounds for one matrix after the other. */
   double work_ns = g->batch > 1 && !g->alone ? work(g) * (double)g->batch / rate(g->dtype) : 0;
-  int64_t threads = lm_min(lm_threads_for(work_ns), g->batch);
-  if (threads > 1 && (g->batch >= 4 * threads || lm_threads_for(work(g) / rate(g->dtype)) == 1))
+  int64_t threads = lm_threads_for(work_ns), of_one = lm_threads_for(work(g) / rate(g->dtype));
+  if (threads > 1 && lm_ceil_div(g->batch, threads) * of_one <= g->batch)
     return lm_parallel(g->batch, work_ns, 0, multiply_members, (void *)g);
   for (int64_t i = 0; i < g->batch; i++) NEED(multiply_member(g, i));
   return LM_OK;

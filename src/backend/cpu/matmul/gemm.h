@@ -6,13 +6,14 @@
 
 /* For each i of a batch: C[i] = alpha A[i] B[i] + beta C[i], row-major; C [m, n] dense in its rows.
  * A [m, k] has lda elements a row, or is stored transposed, [k, m], with `ta`; so has B [k, n].
- * Matrices of a batch lie `step` elements apart (0: one for all). beta 0 never reads C. */
+ * Matrices of a batch lie `step` elements apart (0: one for all). beta 0 never reads C. With a `bias` [n] beta
+ * multiplies this row in place of each row of C[i]. */
 typedef struct lm_cpu_gemm_job {
   lm_dtype dtype;
   lm_device device; /* whose allocator returns scratch memory */
   int64_t batch, m, n, k;
   bool ta, tb;
-  const void *a, *b;
+  const void *a, *b, *bias;
   void *c;
   int64_t lda, ldb, ldc;
   int64_t step_a, step_b, step_c;

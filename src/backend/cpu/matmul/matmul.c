@@ -8,8 +8,12 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *spread = NULL;
+  const int64_t n = y->size[y->ndim - 2], m = y->size[y->ndim - 1];
+  const void *bias = NULL;
   TRY(lm_matrix_of(p->x, dtype, &a));
   TRY(lm_matrix_of(p->other, dtype, &b));
+  const bool few = lm_cpu_gemm_takes_rows(dtype, n, m) && !a.transposed;
+  const bool by_gemm = few || (dtype != LM_F16 && (dtype != LM_BF16 || lm_cpu_gemm_has_bf16()));
   if (y->dtype == dtype)
     sum = lm_retain(y);
   else
@@ -17,10 +21,13 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
   if (p->beta != 0) {
     int64_t stride[LM_MAX_DIMS];
     lm_product_spread(p, y, stride);
-    TRY(lm_tensor_view((lm_tensor *)p->input, y->ndim, y->size, stride, 0, &spread));
-    TRY(lm_cpu_copy(spread, sum));
+    if (by_gemm && p->input->dtype == dtype && y->ndim == 2 && stride[0] == 0 && stride[1] == 1) {
+      bias = p->input->data;
+    } else {
+      TRY(lm_tensor_view((lm_tensor *)p->input, y->ndim, y->size, stride, 0, &spread));
+      TRY(lm_cpu_copy(spread, sum));
+    }
   }
-  int64_t n = y->size[y->ndim - 2], m = y->size[y->ndim - 1];
   lm_cpu_gemm_job job = {.dtype = dtype,
                          .device = y->device,
                          .batch = y->ndim == 3 ? y->size[0] : 1,
@@ -32,6 +39,7 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
                          .a = a.t->data,
                          .b = b.t->data,
                          .c = sum->data,
+                         .bias = bias,
                          .lda = a.ld,
                          .ldb = b.ld,
                          .ldc = m,
@@ -41,13 +49,12 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
                          .alpha = p->alpha,
                          .beta = p->beta};
   *done_ = true;
-  bool few = lm_cpu_gemm_takes_rows(dtype, n, m) && !job.ta;
-  if (dtype == LM_F16 && !few)
-    *done_ = false;
-  else if (dtype == LM_BF16 && !few && !lm_cpu_gemm_has_bf16())
+  if (by_gemm)
+    TRY(lm_cpu_gemm(&job));
+  else if (dtype == LM_BF16)
     TRY(lm_cpu_gemm_bf16(&job, done_));
   else
-    TRY(lm_cpu_gemm(&job));
+    *done_ = false;
   if (*done_ && sum != y) TRY(lm_cpu_copy(sum, y));
 done:
   lm_release(a.copy);

@@ -5,14 +5,15 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* c [m, n] = alpha a [m, k] b [k, n] + beta c, or beta 0: c is not read. b lies in panels of `width` columns,
+/* c [m, n] = alpha a [m, k] b [k, n] + beta c, or beta 0: c is not read; beta times a row `bias` [n] in c's place, if
+ * there is one. b lies in panels of `width` columns,
  * `panel_step` elements apart, each of k rows, `panel_row` elements apart; positions beyond the last column are 0.
  * Element (i, j) of a is a[i * a_row + j * a_col], and one of both steps is 1; or a is packed (pack_rows). c has c_row
  * elements a row. What an element of c is depends on its row of a and its column of b alone, and on one_row.
  * An element of bfloat16's a and b is a pair of terms, 4 bytes, and c is of float. */
 typedef struct lm_panel_product {
   int64_t m, n, k;
-  const void *a, *panels;
+  const void *a, *panels, *bias;
   void *c;
   int64_t a_row, a_col, panel_step, panel_row, c_row;
   double alpha, beta;
@@ -20,10 +21,10 @@ typedef struct lm_panel_product {
   bool one_row; /* of the whole product, whatever part of it this is: its terms are summed in two halves */
 } lm_panel_product;
 
-/* c [m, n] = sums + beta c, or beta 0: c is not read; with `transposed`, c is [n, m]. */
+/* c [m, n] = sums + beta c, or beta 0: c is not read; with `transposed`, c is [n, m]. `bias` as above, for c's rows. */
 typedef struct lm_panel_sums {
   int64_t m, n;
-  const void *sums;
+  const void *sums, *bias;
   void *c;
   int64_t sums_row, c_row;
   double beta;

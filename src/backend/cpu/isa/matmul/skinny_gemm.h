@@ -5,12 +5,13 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* C [m, n] = alpha x B + beta C: rows of x [m, k] lie x_row apart, rows of C ldc; beta 0 never reads C. B, of C's
+/* C [m, n] = alpha x B + beta C: rows of x [m, k] lie x_row apart, rows of C ldc; beta 0 never reads C, and a row
+ * `bias` [n], if there is one, is added in its place. B, of C's
  * dtype, is [k, n] with ldb elements a row, or with `transposed` [n, k]. */
 typedef struct lm_skinny_gemm_job {
   int64_t m, n, k;
   const float *x;
-  const void *b;
+  const void *b, *bias;
   void *c;
   int64_t x_row, ldb, ldc;
   bool transposed;

@@ -1,0 +1,94 @@
+#include "base/cores.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/descriptor.h"
+
+static int of_affinity(void) {
+  enum { MOST_CPUS = 1 << 16 };
+  for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) { /* a kernel for more CPUs refuses a smaller set */
+    cpu_set_t *set = CPU_ALLOC(cpus);
+    int mine = set && sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0 ? CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set) : 0;
+    CPU_FREE(set);
+    if (mine > 0) return mine;
+  }
+  return 1;
+}
+
+/* The first bytes of a file that the kernel makes; false if there are none. */
+static bool read_start(const char *path, char *text, size_t capacity) {
+  int fd = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return false;
+  ssize_t n = read(fd, text, capacity - 1);
+  close(fd);
+  text[n > 0 ? n : 0] = 0;
+  return n > 0;
+}
+
+/* Microseconds of each period that a group's folder grants: version 2 has both numbers in one file, version 1 a file of
+ * each; "max" and -1 are no limit. */
+static double granted_by(const char *folder) {
+  char path[4352], text[64];
+  long long quota = 0, period = 0;
+  snprintf(path, sizeof path, "%s/cpu.max", folder);
+  if (read_start(path, text, sizeof text)) {
+    if (sscanf(text, "%lld %lld", &quota, &period) != 2) return 0;
+  } else {
+    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+    if (read_start(path, text, sizeof text)) quota = strtoll(text, NULL, 10);
+    if (quota <= 0) return 0;
+    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+    if (read_start(path, text, sizeof text)) period = strtoll(text, NULL, 10);
+  }
+  return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
+}
+
+/* The least that a group and those above it grant, or `least`; path is cut. In a container the folders of the path
+ * may be invisible; the last, the base itself, is then the container's own. */
+static double granted_above(const char *base, char *path, double least) {
+  char folder[4224];
+  for (;;) {
+    snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s", base, path);
+    const double granted = granted_by(folder);
+    if (granted > 0 && granted < least) least = granted;
+    char *last = strrchr(path, '/');
+    if (!last) return least;
+    *last = 0;
+  }
+}
+
+/* Lines such as "0::/job" of version 2, and "3:cpu,cpuacct:/job" of version 1. */
+static double of_control_group(double least) {
+  char text[4096];
+  if (!read_start("/proc/self/cgroup", text, sizeof text)) return least;
+  for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
+    char *controllers, *path = line, copy[4096], base[64];
+    strsep(&path, ":");
+    controllers = strsep(&path, ":");
+    if (!path) continue;
+    if (*controllers == 0) {
+      least = granted_above("", path, least);
+      continue;
+    }
+    bool of_time = false;
+    snprintf(base, sizeof base, "/%s", controllers);
+    for (char *name; (name = strsep(&controllers, ","));) of_time = of_time || strcmp(name, "cpu") == 0;
+    if (!of_time) continue;
+    strcpy(copy, path);
+    least = granted_above(base, path, least);
+    if (strcmp(base, "/cpu") != 0) least = granted_above("/cpu", copy, least);
+  }
+  return least;
+}
+
+int lm_cores(void) {
+  const int cores = of_affinity();
+  const int granted = (int)of_control_group(cores);
+  return granted > 0 ? granted : 1;
+}
