@@ -214,33 +214,33 @@ lm_status lm_cpu_kth_along(const void *args, lm_tensor *const *out) {
  * all. The range is halved without branches, for GROUP values beside one another, so that they wait for memory
  * together; what values' loops know at compile time stays in registers. */
 enum { GROUP = 8 };
-#define SEARCH(E, type)                                                                                           \
-  static inline __attribute__((always_inline)) void search_group_##E(const type *row, int64_t n, const type *v,   \
-                                                                     const bool right, int64_t *out) {            \
-    const type *at[GROUP];                                                                                        \
-    for (int k = 0; k < GROUP; k++) at[k] = row;                                                                  \
-    for (int64_t left = n, half; left > 0; left -= half) {                                                        \
-      half = (left + 1) / 2;                                                                                      \
-      LM_UNROLL for (int k = 0; k < GROUP; k++) {                                                                 \
-        const type number = at[k][half - 1];                                                                      \
-        at[k] += -(int64_t)(right ? number <= v[k] : number < v[k]) & half;                                       \
-      }                                                                                                           \
-    }                                                                                                             \
-    for (int k = 0; k < GROUP; k++) out[k] = LM_NAN(v[k]) ? n + 1 : at[k] - row + 1;                              \
-  }                                                                                                               \
+#define SEARCH(E, type)                                                                                             \
+  static inline __attribute__((always_inline)) void search_group_##E(const type *row, int64_t n, const type *v,     \
+                                                                     const bool right, int64_t *out) {              \
+    const type *at[GROUP];                                                                                          \
+    for (int k = 0; k < GROUP; k++) at[k] = row;                                                                    \
+    for (int64_t left = n, half; left > 0; left -= half) {                                                          \
+      half = (left + 1) / 2;                                                                                        \
+      LM_UNROLL for (int k = 0; k < GROUP; k++) {                                                                   \
+        const type number = at[k][half - 1];                                                                        \
+        at[k] += -(int64_t)(right ? number <= v[k] : number < v[k]) & half;                                         \
+      }                                                                                                             \
+    }                                                                                                               \
+    for (int k = 0; k < GROUP; k++) out[k] = LM_NAN(v[k]) ? n + 1 : at[k] - row + 1;                                \
+  }                                                                                                                 \
   static void search_##E(const void *row, int64_t n, const void *values, int64_t count, bool right, int64_t *out) { \
-    const type *v = values;                                                                                       \
-    for (int64_t i = 0; i < count; i += GROUP) {                                                                  \
-      type some[GROUP] = {0};                                                                                     \
-      int64_t found[GROUP];                                                                                       \
-      const size_t m = count - i < GROUP ? (size_t)(count - i) : GROUP;                                           \
-      memcpy(some, v + i, m * sizeof *some);                                                                      \
-      if (right)                                                                                                  \
-        search_group_##E(row, n, some, true, found);                                                              \
-      else                                                                                                        \
-        search_group_##E(row, n, some, false, found);                                                             \
-      memcpy(out + i, found, m * sizeof *found);                                                                  \
-    }                                                                                                             \
+    const type *v = values;                                                                                         \
+    for (int64_t i = 0; i < count; i += GROUP) {                                                                    \
+      type some[GROUP] = {0};                                                                                       \
+      int64_t found[GROUP];                                                                                         \
+      const size_t m = count - i < GROUP ? (size_t)(count - i) : GROUP;                                             \
+      memcpy(some, v + i, m * sizeof *some);                                                                        \
+      if (right)                                                                                                    \
+        search_group_##E(row, n, some, true, found);                                                                \
+      else                                                                                                          \
+        search_group_##E(row, n, some, false, found);                                                               \
+      memcpy(out + i, found, m * sizeof *found);                                                                    \
+    }                                                                                                               \
   }
 SEARCH(F32, float)
 SEARCH(F64, double)

@@ -18,7 +18,7 @@ typedef struct plan {
   size_t num;  /* bytes of the compute type */
   int tile;    /* elements of a tile */
   bool direct; /* every operand is of the compute type, and lies side by side in rows or repeats one element there */
-  bool fills; /* a dense result of one value */
+  bool fills;  /* a dense result of one value */
   bool blocked;
   int block_rows, block_cols;
   bool streams; /* the result goes past the caches, from a tile */
@@ -146,6 +146,9 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->direct &= t->out.stride[last] == 1;
   p->streams = (p->blocked ? t->out.dtype == t->compute && t->out.stride[last] == 1 : t->out.linear) &&
                is_streamed(t, (size_t)p->numel * t->out.bytes) && (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
+  /* A fill displaces nothing but itself, so that memory which half of the cache holds may still be there. */
+  if (t->nin == 1 && !t->kernel && t->in[0].scalar)
+    p->streams &= (size_t)p->numel * t->out.bytes > lm_cache_bytes() / 2;
   p->fills = t->nin == 1 && !t->kernel && t->in[0].scalar && t->in[0].dtype == t->compute &&
              t->out.dtype == t->compute && t->out.linear && !p->streams;
   p->tiles = lm_ceil_div(p->numel, p->tile);

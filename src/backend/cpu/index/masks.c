@@ -75,10 +75,10 @@ static lm_status find_true(masking *m, lm_parallel_fn *fn) {
     }                                                             \
   }
 
-#define PUT_ROW(at)                                                      \
-  do {                                                                   \
-    for (int d = 0; d < inner; d++) row[k * ndim + d] = above[d];         \
-    row[k * ndim + inner] = (at) - begins + 1;                            \
+#define PUT_ROW(at)                                               \
+  do {                                                            \
+    for (int d = 0; d < inner; d++) row[k * ndim + d] = above[d]; \
+    row[k * ndim + inner] = (at)-begins + 1;                      \
   } while (0)
 static void write_positions(void *ctx, int64_t first, int64_t last) {
   const masking *m = ctx;
