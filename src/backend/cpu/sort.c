@@ -73,6 +73,21 @@ static inline void put_element(size_t bytes, char *to, const char *from) {
   }
 }
 
+static void put_elements(size_t bytes, char *to, int64_t step, const char *from, int n) {
+#define CASE(type)                                                                \
+  case sizeof(type): {                                                            \
+    for (int i = 0; i < n; i++) ((type *)to)[i * step] = ((const type *)from)[i]; \
+    break;                                                                        \
+  }
+  switch (bytes) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
+}
+
 /* What is sorted: keys of 4 or 8 bytes, whose positions are where they are, or pairs of both. */
 typedef enum items_kind { KEYS, WIDE_KEYS, PAIRS } items_kind;
 
