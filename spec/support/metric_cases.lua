@@ -32,7 +32,7 @@ function cases.load(path)
   return lm.core.json_decode(table.concat(bytes)), stored
 end
 
--- Fails if the object, a batch of it or the function gives another value than torchmetrics.
+-- Fails if the object, a batch of it or the function differs from torchmetrics.
 function cases.check(row, stored, i)
   local metric = lm.metrics[row.class](row.options)
   for k = 1, row.batches do
