@@ -38,7 +38,8 @@ typedef struct grid {
   int64_t h, w;
   int64_t first[2], step[2], from_step[2];
   lm_taps rows, columns;
-  int64_t first_tap; /* among those of all grids, which is how rows of panels are ordered */
+  int64_t whole[2][2]; /* lines and columns of positions from .. to, all of whose taps are inside */
+  int64_t first_tap;   /* among those of all grids, which is how rows of panels are ordered */
 } grid;
 
 typedef struct plan {
@@ -108,15 +109,9 @@ static inline window window_of(const plan *p, const position *at, int64_t channe
   const images *x = &p->from;
   const int64_t y0 = at->i * g->from_step[0] + g->rows.first, x0 = at->j * g->from_step[1] + g->columns.first;
   const int64_t pixel = (at->n * x->h + y0) * x->w + x0;
-  window w = {(uintptr_t)x->data + (uintptr_t)((pixel * x->c + channel) * p->size),
-              0,
-              g->rows.count,
-              0,
-              g->columns.count,
-              true};
-  if (y0 >= 0 && y0 + (g->rows.count - 1) * g->rows.step < x->h && x0 >= 0 &&
-      x0 + (g->columns.count - 1) * g->columns.step < x->w)
-    return w;
+  window w = {(uintptr_t)x->data + (uintptr_t)((pixel * x->c + channel) * p->size), 0, g->rows.count, 0,
+              g->columns.count, true};
+  if (at->i >= g->whole[0][0] && at->i < g->whole[0][1] && at->j >= g->whole[1][0] && at->j < g->whole[1][1]) return w;
   w.top = taps_before(g->rows, y0, 0), w.bottom = taps_before(g->rows, y0, x->h);
   w.left = taps_before(g->columns, x0, 0), w.right = taps_before(g->columns, x0, x->w);
   w.whole = false;
@@ -126,12 +121,17 @@ static inline window window_of(const plan *p, const position *at, int64_t channe
 /* Whether taps of a line are neighbors in memory. */
 static bool are_neighbors(const plan *p) { return p->grid.columns.step == 1 && p->depth == p->from.c; }
 
+/* From a row's first tap to that `x` of line y, less the elements of taps before it in the line. */
+static inline int64_t offset_of(const plan *p, int64_t y, int64_t x) {
+  const grid *g = &p->grid;
+  return (y * g->rows.step * p->from.w + x * g->columns.step) * p->from.c - x * p->depth;
+}
+
 /* Elements begin to end of a row's taps of line y, all of tap x where taps are no neighbors: in place, or, where some
  * are outside the image, copied to *copies, with zeros. */
 static inline const void *elements_of(const plan *p, const window *w, int64_t y, int64_t x, int64_t begin, int64_t end,
                                       char **copies) {
-  const int64_t depth = p->depth, between = p->grid.columns.step * p->from.c - depth;
-  const int64_t at = y * p->grid.rows.step * p->from.w * p->from.c + x * between;
+  const int64_t depth = p->depth, at = offset_of(p, y, x);
   if (w->whole) return (const void *)(w->at + (uintptr_t)((at + begin) * p->size));
   const int64_t first = lm_max(begin, w->left * depth), last = lm_min(end, w->right * depth);
   if (y < w->top || y >= w->bottom || first >= last) return p->zeros;
@@ -148,6 +148,7 @@ typedef struct run_list {
   const plan *p;
   const window *window; /* of each row of the tile */
   int64_t tile, low, high;
+  bool whole; /* all rows' taps are inside */
   lm_gathered_run *end;
   char *copies;
 } run_list;
@@ -160,6 +161,11 @@ static void add_run(run_list *l, int64_t y, int64_t x, int64_t begin, int64_t en
   lm_gathered_run *run = l->end++;
   run->panel_row = line + first - l->low;
   run->depth = last - first;
+  if (l->whole) {
+    const uintptr_t at = (uintptr_t)((offset_of(p, y, x) + first) * p->size);
+    for (int64_t r = 0; r < l->tile; r++) run->at[r] = (const void *)(l->window[r].at + at);
+    return;
+  }
   for (int64_t r = 0; r < l->tile; r++) run->at[r] = elements_of(p, &l->window[r], y, x, first, last, &l->copies);
 }
 
@@ -169,7 +175,7 @@ static void add_tile(run_list *l) {
   const plan *p = l->p;
   window all = l->window[0];
   bool alike = true;
-  for (int64_t r = 1; r < p->loops->tile; r++) {
+  for (int64_t r = 1; r < l->tile && !l->whole; r++) {
     const window *w = &l->window[r];
     alike = alike && w->left == all.left && w->right == all.right;
     all.top = lm_min(all.top, w->top), all.bottom = lm_max(all.bottom, w->bottom);
@@ -189,13 +195,15 @@ static void place_runs(const plan *p, int64_t first, int64_t last, int64_t low, 
   const int64_t tile = p->loops->tile;
   window w[LM_GATHERED_ROWS];
   position at = position_of(p, first);
-  run_list l = {p, w, tile, low, low + p->chunk, runs, copies};
+  run_list l = {p, w, tile, low, low + p->chunk, true, runs, copies};
   for (int64_t row = first; row < last; row += tile) {
     const lm_gathered_run *begin = l.end;
+    l.whole = true;
     for (int64_t r = 0; r < tile; r++) {
       w[r] = w[0];
       if (row + r >= last) continue;
       w[r] = window_of(p, &at, channel);
+      l.whole &= w[r].whole;
       next_position(p, &at);
     }
     add_tile(&l);
@@ -465,6 +473,13 @@ static lm_status compute_weights(plan *p, double work) {
 
 /* ---- plans */
 
+/* Of n positions, those whose taps all are among `size` pixels. */
+static void set_whole(int64_t whole[2], lm_taps t, int64_t step, int64_t size, int64_t n) {
+  const int64_t last = size - 1 - t.first - (t.count - 1) * t.step; /* of the first tap */
+  whole[0] = t.first < 0 ? lm_ceil_div(-t.first, step) : 0;
+  whole[1] = last < 0 ? 0 : lm_min(n, last / step + 1);
+}
+
 static grid grid_of(const plan *p, int64_t i, int64_t j) {
   const lm_conv_shape *s = &p->job->shape;
   grid g = {.h = s->oh, .w = s->ow, .step = {1, 1}, .from_step = {s->stride[0], s->stride[1]}};
@@ -475,6 +490,8 @@ static grid grid_of(const plan *p, int64_t i, int64_t j) {
                .step = {s->stride[0], s->stride[1]},
                .from_step = {1, 1}};
   g.rows = lm_taps_of(p->job, 0, i), g.columns = lm_taps_of(p->job, 1, j);
+  set_whole(g.whole[0], g.rows, g.from_step[0], p->from.h, g.h);
+  set_whole(g.whole[1], g.columns, g.from_step[1], p->from.w, g.w);
   return g;
 }
 
