@@ -30,7 +30,7 @@ typedef struct plan {
   int64_t band, rows_bytes; /* of planes: lines, and bytes of what they read */
 } plan;
 
-enum { PARTS = 32, BLOCK = 64 /* channels */, BAND_BYTES = 256 << 10 };
+enum { PARTS = 64, PART_PIXELS = 64, BLOCK = 64 /* channels */, BAND_BYTES = 256 << 10 };
 
 /* Some channels of an image that is read, with `pixel` elements from one pixel to the next. */
 typedef struct view {
@@ -217,7 +217,7 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
     p.rows_bytes = lm_min(s->h, (p.band - 1) * s->stride[0] + span) * row;
   }
   if (input) p.step[0] = s->stride[0], p.step[1] = s->stride[1], p.from_step[0] = p.from_step[1] = 1;
-  if (job->pass == LM_CONV_WEIGHT) p.parts = lm_max(1, lm_min(PARTS, s->n * s->oh));
+  if (job->pass == LM_CONV_WEIGHT) p.parts = lm_max(1, lm_min(lm_min(PARTS, s->n * s->oh), s->n * s->oh * s->ow / PART_PIXELS));
   const size_t bytes = (size_t)(p.parts * s->kh * s->kw * s->c) * sizeof(float);
   void *scratch = NULL;
   TRY(lm_device_alloc(job->device, bytes, &scratch));

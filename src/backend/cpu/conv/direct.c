@@ -533,7 +533,7 @@ static lm_status run_grids(plan *p, int64_t *position) {
 }
 
 lm_status lm_direct_conv(const lm_conv_job *job) {
-  enum { PARTS = 16, PART_ROWS = 1024, SUMS_BYTES = 8 << 20 };
+  enum { PARTS = 64, PART_ROWS = 1024, SUMS_BYTES = 8 << 20 };
   lm_status status;
   const lm_conv_shape *s = &job->shape;
   const bool f64 = job->dtype == LM_F64, input = job->pass == LM_CONV_INPUT;
