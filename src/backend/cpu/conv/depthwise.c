@@ -78,6 +78,8 @@ static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j
                                    .next = rows.count > 0 ? offset[rows.count - 1] + p->from_w * v->pixel : 0,
                                    .next_lines = p->job->x_planar ? 0 : p->from_step[0],
                                    .next_step = p->from_w * v->pixel,
+                                   .stride = p->from_step[1],
+                                   .next_pixel = v->pixel,
                                    .next_to = p->step[0] * p->to_w * s->c};
   const struct lm_depthwise_loops *loops = LM_ISA_PICK(lm_depthwise_loops);
   (p->job->pass == LM_CONV_WEIGHT ? loops->weight : loops->forward)(&job);
@@ -217,7 +219,8 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
     p.rows_bytes = lm_min(s->h, (p.band - 1) * s->stride[0] + span) * row;
   }
   if (input) p.step[0] = s->stride[0], p.step[1] = s->stride[1], p.from_step[0] = p.from_step[1] = 1;
-  if (job->pass == LM_CONV_WEIGHT) p.parts = lm_max(1, lm_min(lm_min(PARTS, s->n * s->oh), s->n * s->oh * s->ow / PART_PIXELS));
+  if (job->pass == LM_CONV_WEIGHT)
+    p.parts = lm_max(1, lm_min(lm_min(PARTS, s->n * s->oh), s->n * s->oh * s->ow / PART_PIXELS));
   const size_t bytes = (size_t)(p.parts * s->kh * s->kw * s->c) * sizeof(float);
   void *scratch = NULL;
   TRY(lm_device_alloc(job->device, bytes, &scratch));

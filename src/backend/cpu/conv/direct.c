@@ -109,8 +109,12 @@ static inline window window_of(const plan *p, const position *at, int64_t channe
   const images *x = &p->from;
   const int64_t y0 = at->i * g->from_step[0] + g->rows.first, x0 = at->j * g->from_step[1] + g->columns.first;
   const int64_t pixel = (at->n * x->h + y0) * x->w + x0;
-  window w = {(uintptr_t)x->data + (uintptr_t)((pixel * x->c + channel) * p->size), 0, g->rows.count, 0,
-              g->columns.count, true};
+  window w = {(uintptr_t)x->data + (uintptr_t)((pixel * x->c + channel) * p->size),
+              0,
+              g->rows.count,
+              0,
+              g->columns.count,
+              true};
   if (at->i >= g->whole[0][0] && at->i < g->whole[0][1] && at->j >= g->whole[1][0] && at->j < g->whole[1][1]) return w;
   w.top = taps_before(g->rows, y0, 0), w.bottom = taps_before(g->rows, y0, x->h);
   w.left = taps_before(g->columns, x0, 0), w.right = taps_before(g->columns, x0, x->w);
