@@ -1,5 +1,5 @@
 -- Copies, transposed and reversed, and elementwise ops with rows and columns that repeat: over odd shapes, offsets and
--- strides, on every instruction level, beside entries picked one by one.
+-- strides, on every instruction level, beside entries picked one by one; arithmetic of halves beside that of floats.
 local temp = require "spec.support.temp"
 
 local check = [=[
@@ -104,6 +104,76 @@ for _, dtype in ipairs {"float32", "float64", "int64", "int32", "int16", "int8",
     same(to:narrow(1, 1, 1):contiguous(), whole:narrow(1, 1, 1):contiguous(), dtype .. " leaves the rest")
     same(to:narrow(2, 1, 1):contiguous(), whole:narrow(2, 1, 1):contiguous(), dtype .. " leaves the rest")
   end
+end
+
+-- Halves in vectors, beside floats rounded once: NaN, infinities and subnormals too, and numbers among the inputs.
+local function same_bits(x, y, what)
+  checks = checks + 1
+  local nan = x:isnan()
+  assert(x.dtype == y.dtype and nan:equal(y:isnan()), what)
+  assert(x:masked_fill(nan, 0):equal(y:masked_fill(nan, 0)), what)
+  assert(x:signbit():logical_or(nan):equal(y:signbit():logical_or(nan)), what)
+end
+local F = lm.nn.functional
+local of_one = {"neg", "abs", "relu", "exp", "sqrt", "sigmoid", "tanh", "reciprocal", "floor", "erf", "lgamma", "sinc"}
+local of_two = {
+  add = function(a, b) return lm.add(a, b, {alpha = 0.3}) end, mul = lm.mul, div = lm.div, pow = lm.pow,
+  maximum = lm.maximum, fmod = lm.fmod, remainder = lm.remainder, atan2 = lm.atan2,
+}
+local of_three = {
+  lerp = lm.lerp, addcmul = lm.addcmul,
+  clamp = function(a, b, c) return lm.clamp(a, lm.minimum(b, c), lm.maximum(b, c)) end,
+}
+for _, dtype in ipairs {"bfloat16", "float16"} do
+  local function to(x) return lm.is_tensor(x) and x.dtype == "float32" and x:to(dtype) or x end
+  local function wide(x) return lm.is_tensor(x) and x:float() or x end
+  for _, n in ipairs {513, 528, 1039, 4133} do
+    local values = lm.randn(4, n + 3) * lm.pow(10, lm.randint(-9, 9, {4, n + 3}))
+    for k, special in ipairs {0 / 0, 1 / 0, -1 / 0, -0.0, 1e-40, -1e-39, 65519, 65520, 6e-8, 3.4e38} do
+      values:narrow(2, 7 * k, 1):fill_(special)
+    end
+    local all = to(values)
+    local x, y, z = all[1]:narrow(1, 3, n), all[2]:narrow(1, 2, n), all[3]:narrow(1, 4, n)
+    local zero_dim = lm.tensor(0.7):to(dtype)
+    for _, name in ipairs(of_one) do
+      same_bits(lm[name](x), to(lm[name](wide(x))), ("%s %s %d"):format(dtype, name, n))
+    end
+    same_bits(F.gelu(x), to(F.gelu(wide(x))), dtype .. " gelu")
+    for name, f in pairs(of_two) do
+      for kind, pair in pairs {
+        two = {x, y}, ["a number"] = {x, 0.3}, ["a whole number"] = {x, 3}, ["one element"] = {zero_dim, y},
+        ["itself"] = {x, x}, ["aligned ones"] = {all[1]:narrow(1, 1, n - 1), all[2]:narrow(1, 1, n - 1)},
+        ["an expanded one"] = {x, zero_dim:expand(n)},
+      } do
+        local a, b = unpack(pair)
+        same_bits(f(a, b), to(f(wide(a), wide(b))), ("%s %s of %s, %d"):format(dtype, name, kind, n))
+      end
+    end
+    for name, f in pairs(of_three) do
+      for kind, given in pairs {all = {x, y, z}, ["two of them"] = {x, y, zero_dim}, one = {zero_dim, y, zero_dim}} do
+        local a, b, c = unpack(given)
+        same_bits(f(a, b, c), to(f(wide(a), wide(b), wide(c))), ("%s %s, %s, %d"):format(dtype, name, kind, n))
+      end
+    end
+    local sum = x:clone()
+    sum:mul_(y):sub_(0.1)
+    same_bits(sum, to(wide(to(wide(x) * wide(y))) - 0.1), dtype .. " in place")
+    for name, f in pairs {lt = lm.lt, ge = lm.ge, ne = lm.ne} do
+      same(f(x, y), f(wide(x), wide(y)), dtype .. " " .. name)
+      same(f(x, 0.3), f(wide(x), 0.3), dtype .. " " .. name .. " a number")
+    end
+    local mask = y:gt(0)
+    same_bits(lm.where(mask, x, z), to(lm.where(mask, wide(x), wide(z))), dtype .. " where")
+    same_bits(x * mask, to(wide(x) * mask:float()), dtype .. " by a mask")
+    local leaf, wide_leaf = x:clone():requires_grad_(), wide(x):requires_grad_()
+    F.silu(leaf):backward(y)
+    F.silu(wide_leaf):backward(wide(y))
+    same_bits(leaf.grad, to(wide_leaf.grad), dtype .. " gradient of silu")
+  end
+  local x, y = to(lm.randn(70, 41)), to(lm.randn(41, 70))
+  same_bits(x + y:t(), to(wide(x) + wide(y):t()), dtype .. " transposed")
+  same_bits(x:t() * 0.3, to(wide(x):t() * 0.3), dtype .. " of a transposed one")
+  same(x:lt(y:t()), wide(x):lt(wide(y):t()), dtype .. " test of a transposed one")
 end
 print("passed " .. checks)
 ]=]

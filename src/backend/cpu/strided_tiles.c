@@ -103,7 +103,7 @@ static bool find_block(lm_tiles *t) {
 }
 
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
-  lm_tile_numbers n = {{0}};
+  lm_tile_numbers n = {.repeated = 0};
   for (int i = 0; i < LM_POINTWISE_MAX_NUMBERS; i++) {
     if (compute == LM_F32) n.f32[i] = (float)number[i];
     if (compute == LM_F64) n.f64[i] = number[i];
@@ -129,7 +129,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->loops = lm_pointwise_loops_of(t->compute);
   p->num = lm_dtype_size(t->compute);
   p->tile = p->num < 4 ? LM_TILE_BYTES / (int)p->num : LM_TILE;
-  p->numbers = lm_tile_numbers_of(t->compute, t->number);
+  p->numbers = lm_tile_numbers_of(t->halves ? LM_F32 : t->compute, t->number);
   merge_dims(t);
   if (t->tests && t->out.dtype == LM_BOOL && p->num == 1) t->out.dtype = t->compute; /* the same bytes */
   p->numel = 1;
@@ -140,6 +140,11 @@ static void make_plan(plan *p, lm_tiles *t) {
   for (int i = -1; i < t->nin; i++) {
     lm_operand *o = operand(t, i);
     describe(o, t);
+    if (t->halves && i >= 0 && o->scalar) {
+      p->numbers.repeated |= 1u << i;
+    } else if (t->halves && o->dtype != LM_BOOL) {
+      o->dtype = LM_I16;
+    }
     p->direct &= o->scalar || (o->dtype == t->compute && (o->stride[last] == 1 || (o->stride[last] == 0 && i >= 0)));
   }
   p->direct &= t->out.stride[last] == 1;
@@ -305,7 +310,10 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     for (int k = 0; k < t->nin; k++) {
       const lm_operand *o = &t->in[k];
       char *tile = t->kernel ? b.in[k] : out;
-      const char *run = t->kernel && o->dtype == t->compute && whole ? run_at(t, o, &c, n) : NULL;
+      /* A kernel reads whole vectors; a conversion's values may come from where they are, unless here is their result.
+       */
+      const bool reads_there = o->dtype == t->compute && (t->kernel ? whole : !here && !t->source);
+      const char *run = reads_there ? run_at(t, o, &c, n) : NULL;
       in[k] = tile;
       if (run) {
         in[k] = run;
@@ -449,11 +457,13 @@ void lm_tiles_run(lm_tiles *t) {
   plan p;
   make_plan(&p, t);
   _Alignas(64) char scalar[LM_POINTWISE_MAX_IN][LM_TILE_BYTES];
-  int fill = p.numel < p.tile ? (int)lm_round_up(p.numel, LM_LANES) : p.tile;
+  const lm_dtype type = t->halves ? LM_F32 : t->compute; /* of scalars */
+  const int tile = LM_TILE_BYTES / (int)lm_dtype_size(type), needed = p.tile < tile ? p.tile : tile;
+  const int fill = p.numel < needed ? (int)lm_round_up(p.numel, LM_LANES) : needed;
   for (int i = 0; i < t->nin; i++) {
     p.scalar[i] = NULL;
     if (!t->in[i].scalar) continue;
-    p.loops->load[t->in[i].dtype](scalar[i], t->in[i].data, 0, fill);
+    lm_pointwise_loops_of(type)->load[t->in[i].dtype](scalar[i], t->in[i].data, 0, fill);
     p.scalar[i] = scalar[i];
   }
   lm_parallel(p.tiles, (double)p.numel, 0, run_share, &p);
