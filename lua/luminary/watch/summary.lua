@@ -100,7 +100,8 @@ function Summary:repr()
   add("Parameters", grouped(self.total_params))
   add("Trainable parameters", grouped(self.trainable_params))
   if self.total_mult_adds then
-    add("Multiply-adds of modules", grouped(self.total_mult_adds) .. (self.unknown and ", without those marked ?" or ""))
+    local known = self.unknown and ", without those marked ?" or ""
+    add("Multiply-adds of modules", grouped(self.total_mult_adds) .. known)
     add("Input", bytes_text(self.total_input))
     add("Outputs of modules", bytes_text(self.total_output_bytes))
   end
