@@ -137,10 +137,10 @@ local later = {
   checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "ask"}, dist = {"distributed"},
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
-  GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"},
+  GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},
 }
 for name in ([[
-  nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft
+  nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics
 ]]):gmatch "%S+" do later[name] = {name} end
 options.at_first_use({
   ["tensor.indexing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "

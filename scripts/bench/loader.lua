@@ -6,7 +6,8 @@
 local ffi = require "ffi"
 local lm = require "luminary"
 local F, data, optim = lm.nn.functional, lm.data, lm.optim
-local models = dofile(arg[0]:match("^(.*)/bench/[^/]*$") .. "/models.lua")
+local here = arg[0]:match "^(.*)/[^/]*$" or "."
+local models, median = dofile(here .. "/../models.lua"), dofile(here .. "/averages.lua").median
 
 local rounds, steps, threads = tonumber(arg[1] or 15), tonumber(arg[2] or 60), tonumber(arg[3] or 1)
 lm.set_num_threads(threads)
@@ -43,10 +44,6 @@ local function from_loader()
   end
 end
 
-local function median(list)
-  table.sort(list)
-  return list[math.ceil(#list / 2)]
-end
 
 ffi.cdef [[
   struct lm_cost_time { long s, ns; };

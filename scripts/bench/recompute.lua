@@ -3,6 +3,7 @@
 --   luajit scripts/bench/recompute.lua [rounds = 5]
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
+local median = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/averages.lua").median
 
 local WIDTH, HEADS, LAYERS, BATCH, TOKENS = 256, 4, 12, 8, 256
 
@@ -46,11 +47,6 @@ local function measure(recompute)
   local began = lm.time()
   step(recompute)
   return lm.time() - began, (lm.max_memory_allocated() - before) / 1e6
-end
-
-local function median(list)
-  table.sort(list)
-  return list[math.ceil(#list / 2)]
 end
 
 step(false)

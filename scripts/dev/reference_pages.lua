@@ -202,6 +202,12 @@ page("models", "lm.models", {"Vision", [[
   {"Text", "lm.models. gpt2 llama bert generate net.*"},
   {"Diffusion", "lm.models. unet2d DDPMScheduler DDIMScheduler"})
 page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.*"})
+page("metrics", "lm.metrics", {"Objects", [[
+    lm.metrics lm.metrics. Metric MetricCollection Accuracy Precision Recall F1Score FBetaScore ConfusionMatrix
+    JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric
+    MinMetric RunningMean RunningSum]]},
+  {"Functions", "lm.metrics.functional lm.metrics.functional.*"})
+page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.progress.* lm.summary"})
 
 part "Several devices and processes"
 page("distributed", "dist: process groups", {"", "dist dist.* dist.ReduceOp dist.ReduceOp.*"})
@@ -220,9 +226,7 @@ page("lm", "lm: saving, defaults, memory", {"Saving and loading", "lm lm.save lm
   {"Devices and memory", [[
     lm. try_gpu try_all_gpus get_device synchronize empty_cache memory_allocated memory_reserved max_memory_allocated
     max_memory_reserved reset_peak_memory_stats live_tensors scope keep fuse]]})
-page("utilities", "Utilities", {"", [[
-    lm. Timer help op_list repr time version getenv setenv
-    lm.watch lm.watch.* lm.watch.progress lm.watch.progress.*]]},
+page("utilities", "Utilities", {"", "lm. Timer help op_list repr time version getenv setenv"},
   {"lm.paths", "lm.paths lm.paths.*"})
 
 return pages

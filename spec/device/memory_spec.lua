@@ -171,6 +171,11 @@ describe("a loop without collectgarbage", function()
     end)
   end
 
+  it("stays within the caches from its start on #unsanitized", function()
+    local grown = grows("data[{ { 1, MB / 8 } }] + n")
+    assert(grown < 40, ("%.0f MB more than before"):format(grown))
+  end)
+
   it("goes on when the Lua heap grows past what is collected at once", function()
     local pipe = io.popen [[luajit -e '
       local lm = require "luminary"

@@ -1,5 +1,5 @@
 -- Copies, transposed and reversed, and elementwise ops with rows and columns that repeat: over odd shapes, offsets and
--- strides, on every instruction level, beside entries picked one by one.
+-- strides, on every instruction level, beside entries picked one by one; arithmetic of halves beside that of floats.
 local temp = require "spec.support.temp"
 
 local check = [=[
@@ -41,6 +41,13 @@ for _, dtype in ipairs(dtypes) do
         same(x:flip(2), picked(dense, row * columns + (columns - 1 - column)), what .. " flip(2)")
         same(x:flip(1), picked(dense, (rows - 1 - row) * columns + column), what .. " flip(1)")
         same(x:roll(3, 2), picked(dense, row * columns + (column - 3) % columns), what .. " roll(3, 2)")
+        local left, above = math.floor(columns / 2), math.floor(rows / 2)
+        same(lm.cat({x:narrow(2, left + 1, columns - left), x:narrow(2, 1, 0), x:narrow(2, 1, left)}, 2),
+          picked(dense, row * columns + (column + left) % columns), what .. " cat of columns")
+        same(lm.cat({x:narrow(1, above + 1, rows - above), x:narrow(1, 1, above)}, 1),
+          picked(dense, (row + above) % rows * columns + column), what .. " cat of rows")
+        same(x:roll({1, -2}, {1, 2}), picked(dense, (row - 1) % rows * columns + (column + 2) % columns),
+          what .. " roll of both")
         local to = random(dtype, columns + 1, rows + 2) -- rows of the result apart
         local part = to:narrow(1, 2, columns):narrow(2, 2, rows)
         part:copy_(x:t())
@@ -57,6 +64,17 @@ for _, dtype in ipairs(dtypes) do
       same(to:narrow(unpack(part)):contiguous(), was:narrow(unpack(part)):contiguous(), dtype .. " beside the rows")
     end
   end
+  local deep = random(dtype, 3, 7, 40)
+  for dim = 1, 3 do
+    for _, part in ipairs {deep:narrow(2, 2, 5), deep:narrow(3, 3, 37), deep:transpose(1, 2), deep:narrow(1, 2, 1)} do
+      local half = math.floor(part.shape[dim] / 2)
+      local a, b = part:narrow(dim, half + 1, part.shape[dim] - half), part:narrow(dim, 1, half)
+      same(lm.cat({a, b}, dim), lm.cat({a:clone(), b:clone()}, dim), dtype .. " cat of parts of 3-d ones")
+      same(lm.cat({a, b}, dim), part:roll(-half, dim), dtype .. " roll of parts of 3-d ones")
+    end
+  end
+  local repeated = random(dtype, 1, 90):expand(20, 90)
+  same(lm.cat({repeated, repeated}, 2), lm.cat({repeated:clone(), repeated:clone()}, 2), dtype .. " cat of a row")
   local x = random(dtype, 3, 5, 34, 6)
   for _, order in ipairs {{1, 3, 2, 4}, {4, 3, 2, 1}, {1, 3, 4, 2}, {1, 4, 2, 3}, {3, 4, 1, 2}, {2, 1, 3, 4}} do
     local stride, at, shape = {5 * 34 * 6, 34 * 6, 6, 1}, nil, {}
@@ -104,6 +122,76 @@ for _, dtype in ipairs {"float32", "float64", "int64", "int32", "int16", "int8",
     same(to:narrow(1, 1, 1):contiguous(), whole:narrow(1, 1, 1):contiguous(), dtype .. " leaves the rest")
     same(to:narrow(2, 1, 1):contiguous(), whole:narrow(2, 1, 1):contiguous(), dtype .. " leaves the rest")
   end
+end
+
+-- Halves in vectors, beside floats rounded once: NaN, infinities and subnormals too, and numbers among the inputs.
+local function same_bits(x, y, what)
+  checks = checks + 1
+  local nan = x:isnan()
+  assert(x.dtype == y.dtype and nan:equal(y:isnan()), what)
+  assert(x:masked_fill(nan, 0):equal(y:masked_fill(nan, 0)), what)
+  assert(x:signbit():logical_or(nan):equal(y:signbit():logical_or(nan)), what)
+end
+local F = lm.nn.functional
+local of_one = {"neg", "abs", "relu", "exp", "sqrt", "sigmoid", "tanh", "reciprocal", "floor", "erf", "lgamma", "sinc"}
+local of_two = {
+  add = function(a, b) return lm.add(a, b, {alpha = 0.3}) end, mul = lm.mul, div = lm.div, pow = lm.pow,
+  maximum = lm.maximum, fmod = lm.fmod, remainder = lm.remainder, atan2 = lm.atan2,
+}
+local of_three = {
+  lerp = lm.lerp, addcmul = lm.addcmul,
+  clamp = function(a, b, c) return lm.clamp(a, lm.minimum(b, c), lm.maximum(b, c)) end,
+}
+for _, dtype in ipairs {"bfloat16", "float16"} do
+  local function to(x) return lm.is_tensor(x) and x.dtype == "float32" and x:to(dtype) or x end
+  local function wide(x) return lm.is_tensor(x) and x:float() or x end
+  for _, n in ipairs {513, 528, 1039, 4133} do
+    local values = lm.randn(4, n + 3) * lm.pow(10, lm.randint(-9, 9, {4, n + 3}))
+    for k, special in ipairs {0 / 0, 1 / 0, -1 / 0, -0.0, 1e-40, -1e-39, 65519, 65520, 6e-8, 3.4e38} do
+      values:narrow(2, 7 * k, 1):fill_(special)
+    end
+    local all = to(values)
+    local x, y, z = all[1]:narrow(1, 3, n), all[2]:narrow(1, 2, n), all[3]:narrow(1, 4, n)
+    local zero_dim = lm.tensor(0.7):to(dtype)
+    for _, name in ipairs(of_one) do
+      same_bits(lm[name](x), to(lm[name](wide(x))), ("%s %s %d"):format(dtype, name, n))
+    end
+    same_bits(F.gelu(x), to(F.gelu(wide(x))), dtype .. " gelu")
+    for name, f in pairs(of_two) do
+      for kind, pair in pairs {
+        two = {x, y}, ["a number"] = {x, 0.3}, ["a whole number"] = {x, 3}, ["one element"] = {zero_dim, y},
+        ["itself"] = {x, x}, ["aligned ones"] = {all[1]:narrow(1, 1, n - 1), all[2]:narrow(1, 1, n - 1)},
+        ["an expanded one"] = {x, zero_dim:expand(n)},
+      } do
+        local a, b = unpack(pair)
+        same_bits(f(a, b), to(f(wide(a), wide(b))), ("%s %s of %s, %d"):format(dtype, name, kind, n))
+      end
+    end
+    for name, f in pairs(of_three) do
+      for kind, given in pairs {all = {x, y, z}, ["two of them"] = {x, y, zero_dim}, one = {zero_dim, y, zero_dim}} do
+        local a, b, c = unpack(given)
+        same_bits(f(a, b, c), to(f(wide(a), wide(b), wide(c))), ("%s %s, %s, %d"):format(dtype, name, kind, n))
+      end
+    end
+    local sum = x:clone()
+    sum:mul_(y):sub_(0.1)
+    same_bits(sum, to(wide(to(wide(x) * wide(y))) - 0.1), dtype .. " in place")
+    for name, f in pairs {lt = lm.lt, ge = lm.ge, ne = lm.ne} do
+      same(f(x, y), f(wide(x), wide(y)), dtype .. " " .. name)
+      same(f(x, 0.3), f(wide(x), 0.3), dtype .. " " .. name .. " a number")
+    end
+    local mask = y:gt(0)
+    same_bits(lm.where(mask, x, z), to(lm.where(mask, wide(x), wide(z))), dtype .. " where")
+    same_bits(x * mask, to(wide(x) * mask:float()), dtype .. " by a mask")
+    local leaf, wide_leaf = x:clone():requires_grad_(), wide(x):requires_grad_()
+    F.silu(leaf):backward(y)
+    F.silu(wide_leaf):backward(wide(y))
+    same_bits(leaf.grad, to(wide_leaf.grad), dtype .. " gradient of silu")
+  end
+  local x, y = to(lm.randn(70, 41)), to(lm.randn(41, 70))
+  same_bits(x + y:t(), to(wide(x) + wide(y):t()), dtype .. " transposed")
+  same_bits(x:t() * 0.3, to(wide(x):t() * 0.3), dtype .. " of a transposed one")
+  same(x:lt(y:t()), wide(x):lt(wide(y):t()), dtype .. " test of a transposed one")
 end
 print("passed " .. checks)
 ]=]

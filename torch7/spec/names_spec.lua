@@ -99,9 +99,9 @@ describe("without luminary.torch7", function()
       assert.is_string((help.text(path)), path)
     end)
     for path, value in pairs(after) do
-      local class = path:match "^(%w+)[:.]"
+      local class = path:match "^([%w.]+):" or path:match "^(%w+)%."
       assert(before[path] ~= nil or wanted[path] or wanted["nn." .. class] or wanted["optim." .. class]
-        or wanted["lm." .. class], path)
+        or wanted["lm." .. class] or wanted[class], path)
       if before[path] then assert(rawequal(before[path], value), path) end
     end
     for path in pairs(before) do assert(after[path] ~= nil, path) end

@@ -151,7 +151,9 @@ local function add_library(to, path, library)
     if not internal[inner] then
       to.add(shortened(inner), name, value, shortened(path))
       if is_class(value) then
-        add_class(to, rawget(value, "__name") or name, value)
+        local class_name = rawget(value, "__name") or name
+        local other = to.classes[class_name] -- a class of that name in another library
+        add_class(to, other and other ~= value and shortened(inner) or class_name, value)
       elseif is_library(value) and not to.seen[value] then
         add_library(to, inner, value)
       end

@@ -77,6 +77,24 @@ static lm_dtype narrow_type(const lm_pointwise *job) {
   return type;
 }
 
+static bool is_test(const lm_pointwise *job) {
+  return job->kernel < LM_OP_COUNT && lm_ops[job->kernel].result_dtype == LM_RESULT_DTYPE_BOOL;
+}
+
+/* The kernels that compute in float on halves of the dtype that all tensors have, beside numbers of any; NULL if they
+ * have not. */
+static const struct lm_half_loops *half_loops(const lm_pointwise *job) {
+  lm_dtype half = job->out->dtype;
+  for (int i = 0; i < job->nin; i++) {
+    if (job->in[i]->numel == 1) continue;
+    if (half == LM_BOOL && is_test(job)) half = job->in[i]->dtype;
+    if (job->in[i]->dtype != half) return NULL;
+  }
+  if (half != LM_F16 && half != LM_BF16) return NULL;
+  const struct lm_half_loops *loops = half == LM_F16 ? LM_ISA_PICK(lm_half_F16) : LM_ISA_PICK(lm_half_BF16);
+  return loops->kernel ? loops : NULL;
+}
+
 /* Whether the memory from t's first element on is its own for `bytes`, more than it has elements: a small tensor alone
  * in its storage. */
 static bool has_room(const lm_tensor *t, size_t bytes) {
@@ -128,10 +146,12 @@ lm_status lm_cpu_pointwise(const lm_pointwise *job) {
     run_small(job, loops, compute, repeated);
     return LM_OK;
   }
-  lm_tiles t = {.compute = compute,
-                .kernel = loops->kernel[job->kernel],
+  const struct lm_half_loops *halves = compute == LM_F32 ? half_loops(job) : NULL;
+  lm_tiles t = {.compute = halves ? LM_I16 : compute,
+                .kernel = (halves ? halves->kernel : loops->kernel)[job->kernel],
+                .halves = halves != NULL,
                 .nin = job->nin,
-                .tests = job->kernel < LM_OP_COUNT && lm_ops[job->kernel].result_dtype == LM_RESULT_DTYPE_BOOL};
+                .tests = is_test(job)};
   lm_tiles_result(&t, job->out);
   for (int i = 0; i < job->nin; i++) {
     t.in[i] = lm_operand_of(job->in[i]);

@@ -18,6 +18,7 @@ typedef struct plan {
   size_t num;  /* bytes of the compute type */
   int tile;    /* elements of a tile */
   bool direct; /* every operand is of the compute type, and lies side by side in rows or repeats one element there */
+  bool fills;  /* a dense result of one value */
   bool blocked;
   int block_rows, block_cols;
   bool streams; /* the result goes past the caches, from a tile */
@@ -103,7 +104,7 @@ static bool find_block(lm_tiles *t) {
 }
 
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
-  lm_tile_numbers n = {{0}};
+  lm_tile_numbers n = {.repeated = 0};
   for (int i = 0; i < LM_POINTWISE_MAX_NUMBERS; i++) {
     if (compute == LM_F32) n.f32[i] = (float)number[i];
     if (compute == LM_F64) n.f64[i] = number[i];
@@ -129,7 +130,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->loops = lm_pointwise_loops_of(t->compute);
   p->num = lm_dtype_size(t->compute);
   p->tile = p->num < 4 ? LM_TILE_BYTES / (int)p->num : LM_TILE;
-  p->numbers = lm_tile_numbers_of(t->compute, t->number);
+  p->numbers = lm_tile_numbers_of(t->halves ? LM_F32 : t->compute, t->number);
   merge_dims(t);
   if (t->tests && t->out.dtype == LM_BOOL && p->num == 1) t->out.dtype = t->compute; /* the same bytes */
   p->numel = 1;
@@ -140,11 +141,21 @@ static void make_plan(plan *p, lm_tiles *t) {
   for (int i = -1; i < t->nin; i++) {
     lm_operand *o = operand(t, i);
     describe(o, t);
+    if (t->halves && i >= 0 && o->scalar) {
+      p->numbers.repeated |= 1u << i;
+    } else if (t->halves && o->dtype != LM_BOOL) {
+      o->dtype = LM_I16;
+    }
     p->direct &= o->scalar || (o->dtype == t->compute && (o->stride[last] == 1 || (o->stride[last] == 0 && i >= 0)));
   }
   p->direct &= t->out.stride[last] == 1;
   p->streams = (p->blocked ? t->out.dtype == t->compute && t->out.stride[last] == 1 : t->out.linear) &&
                is_streamed(t, (size_t)p->numel * t->out.bytes) && (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
+  /* A fill displaces nothing but itself, so that memory which half of the cache holds may still be there. */
+  if (t->nin == 1 && !t->kernel && t->in[0].scalar)
+    p->streams &= (size_t)p->numel * t->out.bytes > lm_cache_bytes() / 2;
+  p->fills = t->nin == 1 && !t->kernel && t->in[0].scalar && t->in[0].dtype == t->compute &&
+             t->out.dtype == t->compute && t->out.linear && !p->streams;
   p->tiles = lm_ceil_div(p->numel, p->tile);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
@@ -305,7 +316,10 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     for (int k = 0; k < t->nin; k++) {
       const lm_operand *o = &t->in[k];
       char *tile = t->kernel ? b.in[k] : out;
-      const char *run = t->kernel && o->dtype == t->compute && whole ? run_at(t, o, &c, n) : NULL;
+      /* A kernel reads whole vectors; a conversion's values may come from where they are, unless here is their result.
+       */
+      const bool reads_there = o->dtype == t->compute && (t->kernel ? whole : !here && !t->source);
+      const char *run = reads_there ? run_at(t, o, &c, n) : NULL;
       in[k] = tile;
       if (run) {
         in[k] = run;
@@ -425,6 +439,16 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   }
 }
 
+/* One value again and again, as the loop writes it that fills a tile. */
+static void fill(const plan *p, int64_t begin, int64_t end) {
+  enum { RUN = 1 << 20 };
+  const lm_tiles *t = p->t;
+  for (int64_t i = begin; i < end; i += RUN) {
+    int n = end - i < RUN ? (int)(end - i) : RUN;
+    p->loops->load[t->compute](t->out.data + i * (int64_t)p->num, t->in[0].data, 0, n);
+  }
+}
+
 static void run_share(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
   if (p->blocked) {
@@ -434,7 +458,9 @@ static void run_share(void *ctx, int64_t first, int64_t last) {
   }
   int64_t begin = first * p->tile, end = last * p->tile < p->numel ? last * p->tile : p->numel;
   if (begin >= end) return;
-  if (p->direct) {
+  if (p->fills) {
+    fill(p, begin, end);
+  } else if (p->direct) {
     run_rows(p, begin, end);
   } else {
     run_tiles(p, begin, end);
@@ -449,11 +475,13 @@ void lm_tiles_run(lm_tiles *t) {
   plan p;
   make_plan(&p, t);
   _Alignas(64) char scalar[LM_POINTWISE_MAX_IN][LM_TILE_BYTES];
-  int fill = p.numel < p.tile ? (int)lm_round_up(p.numel, LM_LANES) : p.tile;
+  const lm_dtype type = t->halves ? LM_F32 : t->compute; /* of scalars */
+  const int tile = LM_TILE_BYTES / (int)lm_dtype_size(type), needed = p.tile < tile ? p.tile : tile;
+  const int fill = p.numel < needed ? (int)lm_round_up(p.numel, LM_LANES) : needed;
   for (int i = 0; i < t->nin; i++) {
     p.scalar[i] = NULL;
     if (!t->in[i].scalar) continue;
-    p.loops->load[t->in[i].dtype](scalar[i], t->in[i].data, 0, fill);
+    lm_pointwise_loops_of(type)->load[t->in[i].dtype](scalar[i], t->in[i].data, 0, fill);
     p.scalar[i] = scalar[i];
   }
   lm_parallel(p.tiles, (double)p.numel, 0, run_share, &p);

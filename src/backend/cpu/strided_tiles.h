@@ -10,15 +10,6 @@
 #include "backend/cpu/isa/pointwise.h"
 #include "tensor/tensor.h"
 
-/* A kernel's numbers in the compute type; for integers brought into int64's range. */
-typedef union lm_tile_numbers {
-  float f32[LM_POINTWISE_MAX_NUMBERS];
-  double f64[LM_POINTWISE_MAX_NUMBERS];
-  int64_t i64[LM_POINTWISE_MAX_NUMBERS];
-  int32_t i32[LM_POINTWISE_MAX_NUMBERS];
-  int16_t i16[LM_POINTWISE_MAX_NUMBERS];
-  int8_t i8[LM_POINTWISE_MAX_NUMBERS];
-} lm_tile_numbers;
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
 
 /* Up to the next multiple of LM_LANES by repeating the last element, so that no new value appears. */
@@ -62,6 +53,9 @@ typedef struct lm_tiles {
   int64_t size[LM_MAX_DIMS];
   lm_operand out, in[LM_POINTWISE_MAX_IN];
   bool tests; /* the kernel returns 0 or 1 */
+  /* The kernel is one of lm_half_loops; compute is then LM_I16, as which halves are moved. Operands are halves of one
+   * dtype, and inputs of one element, of any. */
+  bool halves;
 } lm_tiles;
 
 /* An operand with t's own strides. */

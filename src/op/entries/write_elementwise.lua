@@ -217,6 +217,11 @@ return function(context)
     end)
   end
 
+  local function loop_of(kernel)
+    local has_near = near[kernel.text:match "^([%w_]+)%(x, other%)$"]
+    return (has_near and "LM_LOOP_WHERE_NEAR(%s)" or "point_%s"):format(short(kernel))
+  end
+
   function pointwise.loops()
     local loops = guarded(function(kernel)
       local pointers, values = {}, {}
@@ -224,7 +229,7 @@ return function(context)
         pointers[i], values[i] = ("*%s = in_[%d]"):format(name, i - 1), name .. "[i_]"
       end
       local lines = {
-        "", ("static void point_%s(void *out_, const void *const *in_, const void *numbers_, int64_t n_) {")
+        "", ("LM_LOOP void point_%s(void *out_, const void *const *in_, const void *numbers_, int64_t n_) {")
           :format(short(kernel)),
         ("  const num %s;"):format(table.concat(pointers, ", ")),
       }
@@ -253,15 +258,16 @@ return function(context)
       end
       loop(values)
       lines[#lines + 1] = "}"
+      lines[#lines + 1] = ("LM_AFTER_LOOP(%s, %s, %d)"):format(short(kernel), loop_of(kernel), #kernel.tensors)
       return lines
     end)
     return context.made .. [[
 
-/* Elements depend on no others, even where the result is one of the inputs, which is what `omp simd` asserts. */
+/* Elements depend on no others, even where the result is one of the inputs, which is what `omp simd` asserts. Whoever
+ * includes this has LM_LOOP, which begins a loop, LM_AFTER_LOOP(op, loop, inputs), which follows it, and
+ * LM_KERNEL(op, loop), the loop that stands in the table. */
 ]] .. loops .. "\nstatic lm_pointwise_loop *const kernels[LM_POINTWISE_KERNELS] = {\n" .. guarded(function(kernel)
-      local loop = "point_" .. short(kernel)
-      if near[kernel.text:match "^([%w_]+)%(x, other%)$"] then loop = ("LM_LOOP_WHERE_NEAR(%s)"):format(kernel.name) end
-      return {("    [%s] = %s,"):format(kernel.id, loop)}
+      return {("    [%s] = LM_KERNEL(%s, %s),"):format(kernel.id, short(kernel), loop_of(kernel))}
     end) .. "};\n"
   end
 

@@ -1,6 +1,6 @@
 /* Elementwise loops over tiles, a table for each compute type: float, double, int64, and for those ops whose results
  * are then the same uint8, int8, int16 and int32, whose load and store have that dtype, bool, uint16 and (load) int64
- * alone. */
+ * alone; and tables of kernels over float16 and bfloat16, which compute in float. */
 #pragma once
 
 #include <stdint.h>
@@ -13,7 +13,20 @@
  * LM_LANES, so that every element goes through the same vector code wherever it lies in a tensor. */
 enum { LM_TILE = 512, LM_LANES = 16, LM_TILE_BYTES = LM_TILE * 8 };
 
-/* An elementwise kernel over its inputs in their order; out may be one of them. */
+/* A kernel's numbers in the compute type; for integers brought into int64's range. */
+typedef struct lm_tile_numbers {
+  union {
+    float f32[LM_POINTWISE_MAX_NUMBERS];
+    double f64[LM_POINTWISE_MAX_NUMBERS];
+    int64_t i64[LM_POINTWISE_MAX_NUMBERS];
+    int32_t i32[LM_POINTWISE_MAX_NUMBERS];
+    int16_t i16[LM_POINTWISE_MAX_NUMBERS];
+    int8_t i8[LM_POINTWISE_MAX_NUMBERS];
+  };
+  unsigned repeated; /* loops over halves: a bit for each input that is one float, LM_LANES times */
+} lm_tile_numbers;
+
+/* An elementwise kernel over its inputs in their order; out may be one of them. `numbers` are lm_tile_numbers. */
 typedef void lm_pointwise_loop(void *out, const void *const *in, const void *numbers, int64_t n);
 
 struct lm_pointwise_loops {
@@ -27,6 +40,14 @@ struct lm_pointwise_loops {
   /* [LM_POINTWISE_KERNELS], NULL where the compute type has no such op. */
   lm_pointwise_loop *const *kernel;
 };
+
+/* The kernels of float over float16 or bfloat16, whose tiles are moved as those of LM_I16. */
+struct lm_half_loops {
+  lm_pointwise_loop *const *kernel; /* NULL at a level that has none */
+};
+
+LM_ISA_DECLARE(struct lm_half_loops, lm_half_F16);
+LM_ISA_DECLARE(struct lm_half_loops, lm_half_BF16);
 
 LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_F32);
 LM_ISA_DECLARE(struct lm_pointwise_loops, lm_pointwise_F64);

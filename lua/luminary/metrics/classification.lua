@@ -1,0 +1,192 @@
+--- Metrics of classification, from counts of true and false positives and negatives. Values are those of torchmetrics.
+local core = require "luminary.core"
+local labels = require "luminary.metrics.labels"
+local metric = require "luminary.metrics.metric"
+
+local ops = core.ops
+local count, double, result, divide, task = labels.count, labels.double, labels.result, labels.divide, labels.task
+local metrics, functional = {}, {}
+
+local counted = labels.classes .. labels.averaged:format "micro"
+  .. [[multidim_average: lacks = "global", top_k: count = 1, ignore_index: integer, validate_args: lacks = true]]
+
+-- ---- precision and the like: tp, fp, tn, fn of each class
+
+local function zeros(...) return ops.zeros({...}, {dtype = "int64"}) end
+
+local function add_counts(self)
+  local n = labels.check_task(self)
+  for _, name in ipairs {"tp", "fp", "tn", "fn"} do self:add_state(name, zeros(n)) end
+end
+
+local function update_counts(self, preds, target)
+  local tp, fp, tn, fn
+  if self.task == "multiclass" then
+    local n = self.num_classes
+    preds, target = labels.class_labels(self, preds, target)
+    tp = count(target, n, preds:eq(target))
+    fp, fn = count(preds, n) - tp, count(target, n) - tp
+    tn = target:numel() - tp - fp - fn
+  else
+    local counts = labels.count_of_task(self, preds, target)
+    local function at(i, j) return counts:select(2, i):select(2, j) end
+    tn, fp, fn, tp = at(1, 1), at(1, 2), at(2, 1), at(2, 2)
+  end
+  self.tp, self.fp, self.tn, self.fn = self.tp + tp, self.fp + fp, self.tn + tn, self.fn + fn
+end
+
+-- The mean of scores of classes. Absent classes have no part in the macro average.
+local function average_of(self, scores, absent, weights)
+  if self.average == "none" or not self.average then return scores end
+  if self.average == "macro" then
+    weights = ops.ones_like(scores)
+    if self.task == "multiclass" then weights = ops.where(absent, 0, weights) end
+  end
+  weights = double(weights)
+  return divide(weights * scores, weights:sum()):sum()
+end
+
+-- Adds a metric whose score is a ratio of counts: parts(self, tp, fp, tn, fn) returns numerator and denominator.
+-- absent_by_top_k: classes without targets are absent if top_k > 1, also where they are predicted.
+local function add(name, call, how)
+  metrics[name], functional[call] = metric.define(name, {
+    call = call, takes = "preds: tensor, target: tensor", required = how.required or task,
+    options = counted .. (how.more or ""),
+    make = add_counts, update = update_counts,
+    compute = function(self)
+      local tp, fp, tn, fn = self.tp, self.fp, self.tn, self.fn
+      if self.task == "binary" then
+        tp, fp, tn, fn = tp:sum(), fp:sum(), tn:sum(), fn:sum()
+      elseif self.average == "micro" then
+        tp, fp, tn, fn = tp:sum(), fp:sum(), tn:sum(), fn:sum()
+      end
+      local a, b = how.parts(self, tp, fp, tn, fn)
+      local scores = divide(a, b, self.zero_division)
+      if self.task == "binary" or self.average == "micro" then return result(scores) end
+      local seen = tp + fn
+      local absent = (how.absent_by_top_k and self.top_k > 1 and seen or seen + fp):eq(0)
+      return result(average_of(self, scores, absent, seen))
+    end,
+  })
+end
+
+--- lm.metrics.Accuracy(): Computes the accuracy: the part of predictions that are right.
+--- lm.metrics.functional.accuracy(): Computes the accuracy: the part of predictions that are right.
+
+add("Accuracy", "accuracy", {absent_by_top_k = true, parts = function(self, tp, fp, tn, fn)
+  if self.task == "multiclass" then return tp, tp + fn end
+  return tp + tn, tp + fp + tn + fn
+end})
+
+local zero_division = ", zero_division: number = 0"
+
+--- lm.metrics.Precision(): Computes the precision: the part of predicted positives that are positive.
+--- lm.metrics.functional.precision(): Computes the precision: the part of predicted positives that are positive.
+
+add("Precision", "precision", {absent_by_top_k = true, more = zero_division, parts = function(_, tp, fp)
+  return tp, tp + fp
+end})
+
+--- lm.metrics.Recall(): Computes the recall: the part of positives that are predicted.
+--- lm.metrics.functional.recall(): Computes the recall: the part of positives that are predicted.
+
+add("Recall", "recall", {absent_by_top_k = true, more = zero_division, parts = function(_, tp, _, _, fn)
+  return tp, tp + fn
+end})
+
+-- (1 + beta²) precision recall / (beta² precision + recall), van Rijsbergen, "Information Retrieval", 1979.
+local function f_score(beta, tp, fp, fn)
+  local squared = beta * beta
+  return double(tp) * (1 + squared), double(tp) * (1 + squared) + double(fn) * squared + double(fp)
+end
+
+--- lm.metrics.F1Score(): Computes the F1 score: the harmonic mean of precision and recall.
+--- lm.metrics.functional.f1_score(): Computes the F1 score: the harmonic mean of precision and recall.
+
+add("F1Score", "f1_score", {more = zero_division, parts = function(_, tp, fp, _, fn) return f_score(1, tp, fp, fn) end})
+
+--- lm.metrics.FBetaScore(): Computes the F-beta score: a mean of precision and recall, where recall counts beta times.
+--- lm.metrics.functional.fbeta_score(): Computes the F-beta score: a mean of precision and recall, where recall counts
+--- beta times.
+
+add("FBetaScore", "fbeta_score", {
+  required = task .. ", beta: positive = 1", more = zero_division,
+  parts = function(self, tp, fp, _, fn) return f_score(self.beta, tp, fp, fn) end,
+})
+
+-- ---- confusion matrices
+
+local function add_matrix(self)
+  local n = labels.check_task(self)
+  local shapes = {binary = {2, 2}, multiclass = {n, n}, multilabel = {n, 2, 2}}
+  self:add_state("confmat", zeros(unpack(shapes[self.task])))
+end
+
+local function update_matrix(self, preds, target)
+  local counts
+  if self.task == "multiclass" then
+    local n = self.num_classes
+    preds, target = labels.class_labels(self, preds, target)
+    counts = count((target - 1) * n + preds, n * n):reshape(n, n)
+  else
+    counts = labels.count_of_task(self, preds, target)
+    if self.task == "binary" then counts = counts:select(1, 1) end
+  end
+  self.confmat = self.confmat + counts
+end
+
+--- lm.metrics.ConfusionMatrix(): Computes the confusion matrix: how often each class was predicted for each class.
+--- lm.metrics.functional.confusion_matrix(): Computes the confusion matrix: how often each class was predicted for each
+--- class.
+
+metrics.ConfusionMatrix, functional.confusion_matrix = metric.define("ConfusionMatrix", {
+  call = "confusion_matrix", takes = "preds: tensor, target: tensor", required = task,
+  options = labels.classes .. [[normalize: "none" | "true" | "pred" | "all"|false = "none", ignore_index: integer,
+    validate_args: lacks = true]],
+  make = add_matrix, update = update_matrix,
+  compute = function(self)
+    local counts = self.confmat
+    if self.normalize == "none" or not self.normalize then return counts:clone() end
+    local dims = ({["true"] = -1, pred = -2, all = {-2, -1}})[self.normalize]
+    return result(divide(counts, counts:sum(dims, {keepdim = true})))
+  end,
+})
+
+--- lm.metrics.JaccardIndex(): Computes the Jaccard index, the intersection over union of each class; its mean over
+--- classes is the mean IoU of segmentation.
+--- lm.metrics.functional.jaccard_index(): Computes the Jaccard index, the intersection over union of each class; its
+--- mean over classes is the mean IoU of segmentation.
+
+metrics.JaccardIndex, functional.jaccard_index = metric.define("JaccardIndex", {
+  call = "jaccard_index", takes = "preds: tensor, target: tensor", required = task,
+  options = labels.classes .. labels.averaged:format "macro" .. "ignore_index: integer, validate_args: lacks = true"
+    .. zero_division,
+  make = add_matrix, update = update_matrix,
+  compute = function(self)
+    local counts = double(self.confmat)
+    if self.task ~= "multiclass" then
+      if self.task == "binary" then counts = counts:unsqueeze(1) end
+      local function at(i, j) return counts:select(2, i):select(2, j) end
+      local hits, others = at(2, 2), at(1, 2) + at(2, 1)
+      if self.task == "binary" then return result(divide(hits, hits + others, self.zero_division):sum()) end
+      if self.average == "micro" then hits, others = hits:sum(), others:sum() end
+      local scores = divide(hits, hits + others, self.zero_division)
+      if self.average == "micro" then return result(scores) end
+      return result(average_of(self, scores, nil, at(2, 2) + at(2, 1)))
+    end
+    local hits, seen, predicted = counts:diagonal(), counts:sum(2), counts:sum(1)
+    local union, ignored = seen + predicted - hits, nil
+    if self.ignore_index and self.ignore_index >= 1 and self.ignore_index <= self.num_classes then
+      ignored = ops.arange(1, self.num_classes + 1, {device = counts.device}):eq(self.ignore_index)
+    end
+    if self.average == "micro" then
+      if ignored then union = ops.where(ignored, 0, union) end
+      return result(divide(hits:sum(), union:sum(), self.zero_division))
+    end
+    local absent = (seen + predicted):eq(0)
+    if ignored then absent = ops.logical_or(absent, ignored) end
+    return result(average_of(self, divide(hits, union, self.zero_division), absent, seen))
+  end,
+})
+
+return {metrics, functional}

@@ -1,0 +1,17 @@
+--- lm.metrics: Metrics of models: accuracy, F1, AUROC, mean IoU, BLEU and others, with the values of torchmetrics.
+local options = require "luminary.base.options"
+
+local metrics = {
+  Metric = require("luminary.metrics.metric").Metric,
+  MetricCollection = require "luminary.metrics.collection",
+}
+--- lm.metrics.functional: Metrics as functions of all predictions and targets at once.
+local functional = {}
+for _, part in ipairs {"classification", "auroc", "regression", "text", "aggregation"} do
+  local classes, functions = unpack(require("luminary.metrics." .. part))
+  for name, class in pairs(classes) do metrics[name] = class end
+  for name, f in pairs(functions) do functional[name] = f end
+end
+metrics.functional = options.strict("lm.metrics.functional", functional)
+
+return options.strict("lm.metrics", metrics)

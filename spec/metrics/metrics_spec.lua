@@ -1,0 +1,246 @@
+-- lm.metrics: values against torchmetrics' (scripts/dev/golden/gen_metrics.py); states, ranks, errors.
+local lm = require "luminary"
+local cases = require "spec.support.metric_cases"
+local message = require "spec.support.error_of"
+local ranks = require "spec.support.ranks"
+local temp = require "spec.support.temp"
+local M = lm.metrics
+local F = M.functional
+
+local function labels(list) return lm.tensor(list, {dtype = "int64"}) end
+
+local function value(x) return tonumber(("%.6g"):format(x:item())) end
+
+describe("metrics", function()
+  it("have torchmetrics' values, as objects and as functions", function()
+    local rows, stored = cases.load "spec/golden/_metrics.safetensors"
+    assert.equal(78, #rows)
+    local wrong = {}
+    for i, row in ipairs(rows) do
+      local ok, problem = pcall(cases.check, row, stored, i)
+      if not ok then wrong[#wrong + 1] = problem end
+    end
+    assert.same({}, wrong)
+  end)
+
+  it("of counts are worked out by hand", function()
+    local preds, target = labels {1, 2, 2, 3, 3, 3}, labels {1, 2, 3, 3, 3, 1}
+    assert.equal(0.666667, value(F.accuracy(preds, target, "multiclass", {num_classes = 3})))
+    assert.same({{1, 0, 1}, {0, 1, 0}, {0, 1, 2}},
+      F.confusion_matrix(preds, target, "multiclass", {num_classes = 3}):totable())
+    assert.equal(0.75, value(F.auroc(lm.tensor {0.1, 0.4, 0.35, 0.8}, labels {0, 0, 1, 1}, "binary")))
+    assert.equal(2, value(F.perplexity(lm.zeros(1, 4, 2), labels {{1, 2, 1, 1}})))
+    assert.equal(1, value(F.bleu_score("the cat is on the mat", {"the cat is on the mat"})))
+    assert.equal(0, value(F.bleu_score({"a"}, {{"b"}})))
+  end)
+
+  it("take no gradient, and states outlive a scope", function()
+    local x = lm.tensor({{2, 0}, {0, 2}}, {requires_grad = true})
+    local mse, accuracy = M.MeanSquaredError(), M.Accuracy("multiclass", {num_classes = 2})
+    lm.scope(function()
+      mse:update(x * 2, lm.zeros(2, 2))
+      accuracy:update(x * 2, labels {1, 2})
+    end)
+    assert.is_false(mse:compute().requires_grad)
+    assert.equal(8, value(mse:compute()))
+    assert.equal(1, value(accuracy:compute()))
+  end)
+
+  it("return the value of a batch from a call, and that of all from compute", function()
+    for _, metric in ipairs {M.AUROC "binary", M.AUROC("binary", {thresholds = 5}), M.Accuracy "binary"} do
+      local first = metric(lm.tensor {0.2, 0.8}, labels {0, 1})
+      local second = metric(lm.tensor {0.2, 0.8}, labels {1, 0})
+      assert.equal(1, value(first))
+      assert.equal(0, value(second))
+      assert.equal(0.5, value(metric:compute()))
+      metric:reset()
+      metric:update(lm.tensor {0.2, 0.8}, labels {0, 1})
+      assert.equal(1, value(metric:compute()))
+    end
+  end)
+
+  it("aggregate numbers", function()
+    local mean, sum, largest, smallest = M.MeanMetric(), M.SumMetric(), M.MaxMetric(), M.MinMetric()
+    for _, v in ipairs {lm.tensor {1, 2}, 6} do
+      mean:update(v)
+      sum:update(v)
+      largest:update(v)
+      smallest:update(v)
+    end
+    assert.same({3, 9, 6, 1}, {value(mean:compute()), value(sum:compute()), value(largest:compute()),
+      value(smallest:compute())})
+    local weighted = M.MeanMetric()
+    weighted:update(lm.tensor {1, 2}, lm.tensor {3, 1})
+    assert.equal(1.25, value(weighted:compute()))
+    local running = M.RunningMean {window = 3}
+    for i = 1, 10 do running:update(i) end
+    assert.equal(9, value(running:compute()))
+    local total = M.RunningSum {window = 2}
+    total:update(5)
+    assert.equal(5, value(total:compute()))
+  end)
+
+  it("leave out, replace or reject NaN", function()
+    local nan = 0 / 0
+    local function mean(strategy)
+      local metric = M.MeanMetric {nan_strategy = strategy}
+      metric:update(lm.tensor {1, nan, 3})
+      return value(metric:compute())
+    end
+    assert.equal(2, mean "ignore")
+    assert.equal(3, mean(5))
+    local disabled = mean "disable"
+    assert.is_true(disabled ~= disabled)
+    assert.matches("MeanMetric: value must not be NaN", message(mean, "error"))
+  end)
+
+  it("are collected", function()
+    local both = M.MetricCollection({
+      M.Accuracy("multiclass", {num_classes = 2}), f1 = M.F1Score("multiclass", {num_classes = 2}),
+    }, {prefix = "val_"})
+    both:update(labels {1, 2}, labels {1, 1})
+    local values = both:compute()
+    assert.equal(0.5, value(values.val_Accuracy))
+    assert.equal(0.5, value(values.val_f1))
+    both:reset()
+    both:update(labels {1, 2}, labels {1, 2})
+    assert.equal(1, value(both:compute().val_f1))
+    assert.matches("two metrics 'Accuracy'", message(M.MetricCollection, {
+      M.Accuracy("multiclass", {num_classes = 2}), M.Accuracy("multiclass", {num_classes = 2}),
+    }))
+  end)
+
+  it("are saved and loaded", function()
+    local folder = temp.folder()
+    local path = folder .. "/metrics.safetensors"
+    local function make()
+      local metrics = {M.AUROC "binary", M.Accuracy "binary", unused = M.AUROC "binary", mean = M.MeanMetric()}
+      return M.MetricCollection(metrics)
+    end
+    local saved, loaded = make(), make()
+    for _, name in ipairs {"AUROC", "Accuracy"} do saved.metrics[name]:update(lm.tensor {0.2, 0.8}, labels {0, 1}) end
+    saved.metrics.mean:update(3)
+    lm.save(path, saved:state_dict())
+    loaded:load_state_dict(lm.load(path))
+    temp.remove(folder)
+    for _, name in ipairs {"AUROC", "Accuracy"} do
+      loaded.metrics[name]:update(lm.tensor {0.2, 0.8}, labels {1, 0})
+      assert.equal(0.5, value(loaded.metrics[name]:compute()))
+    end
+    assert.equal(3, value(loaded.metrics.mean:compute()))
+    assert.matches("expected a tensor 'sum'", message(M.MeanMetric().load_state_dict, M.MeanMetric(), {}))
+  end)
+
+  it("are extended", function()
+    local Hits = M.Metric:extend "Hits"
+    function Hits:init(opts)
+      Hits.super.init(self, opts)
+      self:add_state("hits", lm.zeros(1))
+      self:add_state("seen", {})
+    end
+    function Hits:update(preds, target)
+      self.hits = self.hits + preds:eq(target):sum()
+      table.insert(self.seen, target)
+    end
+    function Hits:compute() return self.hits, #self.seen end
+    local hits = Hits()
+    assert.equal(1, value(hits(labels {1, 2}, labels {1, 1})))
+    hits:update(labels {1, 2}, labels {1, 2})
+    assert.equal(3, value(hits:compute()))
+    local Bad = M.Metric:extend "Bad"
+    function Bad:init() self:add_state("x", lm.zeros(1)) end
+    assert.matches("Bad: init must call Metric.init", message(Bad))
+    assert.matches("define function Metric:compute", message(function() M.Metric():compute() end))
+  end)
+
+  it("reject wrong calls", function()
+    local scores, target = lm.rand(4, 3), labels {1, 2, 3, 1}
+    local options = {num_classes = 3}
+    for want, call in pairs {
+      ["requires num_classes"] = function() M.Accuracy "multiclass" end,
+      ["task must be"] = function() M.Accuracy "multi" end,
+      ["unknown option 'classes'"] = function() M.Accuracy("binary", {classes = 3}) end,
+      ["classes from 1 to 3, got 0; classes start at 1"] = function()
+        F.accuracy(scores, target - 1, "multiclass", options)
+      end,
+      ["expected preds to have shape %[4, 3%], got %[4, 2%]"] = function()
+        F.accuracy(scores:narrow(2, 1, 2), target, "multiclass", options)
+      end,
+      ["target must be an integer or bool dtype, got float32"] = function()
+        F.accuracy(scores, target:float(), "multiclass", options)
+      end,
+      ["target must be 0 or 1, got 2"] = function() F.accuracy(lm.rand(4), target, "binary") end,
+      ["top_k must be at most num_classes %(3%), got 4"] = function()
+        F.accuracy(scores, target, "multiclass", {num_classes = 3, top_k = 4})
+      end,
+      ["max_fpr requires task 'binary'"] = function()
+        F.auroc(scores, target, "multiclass", {num_classes = 3, max_fpr = 0.5})
+      end,
+      ["at least 2 samples"] = function() F.r2_score(lm.ones(1), lm.ones(1)) end,
+      ["2 entries, one for each line of preds, got 1"] = function() F.bleu_score({"a", "b"}, {"a"}) end,
+      ["call it with a colon"] = function() M.MeanMetric().update(3) end,
+    } do
+      assert.matches(want, message(call))
+    end
+  end)
+
+  it("of no samples have a value", function()
+    local on = lm.set_warnings(false)
+    assert.equal(0, value(M.AUROC("binary"):compute()))
+    assert.equal(0, value(M.F1Score("binary"):compute()))
+    local none = lm.zeros({0}, {dtype = "int64"})
+    assert.equal(0, value(F.accuracy(lm.zeros(0, 3), none, "multiclass", {num_classes = 3})))
+    lm.set_warnings(on)
+  end)
+
+  it("have one value over ranks with any number of samples", function()
+    -- Rank r has the samples r * 3 of 10, and rank 3 none: a mean of the ranks' values would be another.
+    local got = ranks.run {n = 4, env = {LM_TOKEN = "a token for specs"}, script = [[
+      local lm = require "luminary"
+      local M, dist = lm.metrics, lm.dist
+      dist.init_process_group()
+      lm.manual_seed(1)
+      local scores, target = lm.rand(10, 3), lm.randint(1, 4, {10})
+      local numbers = lm.rand(10)
+      local function make(options)
+        local function with(t)
+          for k, v in pairs(options) do t[k] = v end
+          return t
+        end
+        return {
+          M.Accuracy("multiclass", with {num_classes = 3}), M.F1Score("multiclass", with {num_classes = 3,
+            average = "macro"}), M.AUROC("multiclass", with {num_classes = 3}),
+          M.AUROC("multiclass", with {num_classes = 3, thresholds = 7}),
+        }, {M.MeanMetric(with {}), M.MaxMetric(with {}), M.SumMetric(with {})}
+      end
+      local first = dist.get_rank() == 3 and 11 or dist.get_rank() * 3 + 1
+      local last = dist.get_rank() == 2 and 10 or first + 2
+      local alone, alone_numbers = make {sync_on_compute = false}
+      local shared, shared_numbers = make {}
+      for i, metric in ipairs(alone) do
+        metric:update(scores, target)
+        for k = first, math.min(last, 10) do -- one update a sample: ranks have different numbers of them
+          shared[i]:update(scores:narrow(1, k, 1), target:narrow(1, k, 1))
+        end
+      end
+      for i, metric in ipairs(alone_numbers) do
+        metric:update(numbers)
+        if first <= 10 then shared_numbers[i]:update(numbers:narrow(1, first, math.min(last, 10) - first + 1)) end
+      end
+      for i, list in ipairs {alone, alone_numbers} do
+        local others = i == 1 and shared or shared_numbers
+        for k, metric in ipairs(list) do
+          for _ = 1, 2 do -- the states of a rank stay as they are
+            local want, value = metric:compute():item(), others[k]:compute():item()
+            assert(math.abs(want - value) < 1e-6, ("%d %d: %g instead of %g"):format(i, k, value, want))
+          end
+        end
+      end
+      local local_count = M.SumMetric()
+      local_count:update(1)
+      print(local_count:compute():item(), dist.get_rank() == 3 and shared[1].update_count)
+    ]]}
+    assert(got.ok, got.text)
+    for rank = 0, 3 do assert.equal(("4\t%s\n"):format(rank == 3 and "0" or "false"), got[rank].output) end
+  end)
+end)

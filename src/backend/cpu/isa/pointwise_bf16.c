@@ -1,0 +1,3 @@
+/* Elementwise loops over bfloat16. */
+#define LM_HALF BF16
+#include "backend/cpu/isa/templates/pointwise_half.inc"
