@@ -6,7 +6,7 @@ local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local event_file = require "luminary.watch.event_file"
 local bit, ffi = require "bit", require "ffi"
-local nn, F, watch = lm.nn, lm.nn.functional, lm.watch
+local nn, watch = lm.nn, lm.watch
 
 local function hex(bytes) return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end)) end
 
@@ -200,7 +200,7 @@ describe("watch.SummaryWriter", function()
       self.conv = nn.Conv2d(2, 2, 3, {padding = 1})
       self.norm = nn.BatchNorm2d(2)
     end
-    function Block:forward(x) return F.relu(x + self.norm(self.conv(x))), x:argmax(2) end
+    function Block:forward(x) return self.norm(self.conv(x)):add_(x):relu_(), x:argmax(2) end
     local Two = nn.Module:extend "Two"
     function Two:init()
       self.block = Block()
@@ -267,6 +267,7 @@ describe("watch.SummaryWriter", function()
       end,
       ["number of channels must be from 1 to 4, got 5"] = function() writer:add_image("x", lm.ones(5, 4, 3), 1) end,
       ["hparam_dict.x must be a number, a string or a boolean"] = function() writer:add_hparams({x = {}}, {}) end,
+      ["no field 'add_video'; this version writes scalars"] = function() writer:add_video("x") end,
       ["model must be a module"] = function() writer:add_graph(3, lm.ones(1)) end,
     } do
       assert.matches(want, message(call))

@@ -20,8 +20,8 @@ end
 
 local LogFile = class.root "LogFile"
 
---- log_file.open(who, path, mode, every): Opens a file, after making its folder. mode: "w" or "a". every: seconds between
---- flushes, 0: at each write. A failure to write is a warning, after which nothing is written: it ends no
+--- log_file.open(who, path, mode, every): Opens a file, after making its folder. mode: "w" or "a". every: seconds
+--- between flushes, 0: at each write. A failure to write is a warning, after which nothing is written: it ends no
 --- training.
 function LogFile:init(who, path, mode, every)
   self.who, self.path, self.every = who, path, every

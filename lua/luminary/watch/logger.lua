@@ -17,6 +17,13 @@ function Logger:start(all_ranks)
   return self.enabled
 end
 
+local lacking = "this version writes scalars, histograms, images, text, hyperparameters and graphs"
+Logger.__missing = {add_figure = "add_image adds a picture", add_tensor = lacking}
+for name in ([[
+  add_video add_audio add_embedding add_mesh add_pr_curve add_pr_curve_raw add_custom_scalars add_onnx_graph
+  add_custom_scalars_multilinechart add_custom_scalars_marginchart add_image_with_boxes add_histogram_raw
+]]):gmatch "%S+" do Logger.__missing[name] = lacking end
+
 -- A subclass defines what it can write: write_scalars(values, step, time, style), of a table by tag,
 -- write_histogram, write_image, write_text(tag, value, step, time), write_hparams(hparams, metrics, step, time,
 -- run_name, domains), write_graph(model, inputs, time), flush and close.

@@ -64,7 +64,7 @@ function module_calls.trace(model, inputs, edges)
     end
     local leaf = t:detach():requires_grad_(true)
     sources[#sources + 1] = {tensor = leaf, origin = origin, floating = true}
-    return leaf
+    return leaf:clone() -- into which the model may write in place
   end
 
   -- The origins of tensors, each once.
@@ -78,12 +78,9 @@ function module_calls.trace(model, inputs, edges)
     end
     local roots, leaves, origins = {}, {}, {}
     for _, t in ipairs(tensors) do
-      local same
-      for _, source in ipairs(sources) do same = rawequal(source.tensor, t) and source or same end
-      if same then
-        add(same.origin)
-      elseif t.requires_grad then
-        roots[#roots + 1] = t:sum()
+      if t.requires_grad then roots[#roots + 1] = t:sum() end
+      for _, source in ipairs(sources) do
+        if rawequal(source.tensor, t) then add(source.origin) end
       end
     end
     for _, source in ipairs(sources) do

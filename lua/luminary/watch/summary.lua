@@ -42,11 +42,14 @@ local function multiply_adds(m, call)
   if m.kernel_size and m.in_channels and weight then
     return weight:numel() * (m.transposed and product(x) / m.in_channels or product(y) / m.out_channels)
   end
-  if m.out_features and weight then return weight:numel() * product(y) / m.out_features end
+  if m.num_embeddings then return 0 end
+  local inputs, outputs = x[#x] or 1, y[#y] or 1 -- of a matrix between the last dims
+  if weight and weight.ndim == 2 and weight:numel() == inputs * outputs then
+    return weight:numel() * product(y) / outputs
+  end
   if m.hidden_size and m.input_size then
     return sum(own(m), function(p) return p.ndim == 2 and p:numel() or 0 end) * product(x) / m.input_size
   end
-  if m.num_embeddings then return 0 end
   return sum(own(m), function(p) return p.ndim > 1 and p:numel() or 0 end) == 0 and 0 or nil
 end
 
@@ -92,12 +95,13 @@ function Summary:repr()
   local lines, width = aligned(rows)
   local rule = ("-"):rep(width)
   table.insert(lines, 2, rule)
-  local function add(name, text) lines[#lines + 1] = ("%-24s %s"):format(name .. ":", text) end
+  local function add(name, text) lines[#lines + 1] = ("%-25s %s"):format(name .. ":", text) end
   lines[#lines + 1] = rule
   add("Parameters", grouped(self.total_params))
   add("Trainable parameters", grouped(self.trainable_params))
   if self.total_mult_adds then
-    add("Multiply-adds", grouped(self.total_mult_adds) .. (self.unknown and ", without those marked ?" or ""))
+    local known = self.unknown and ", without those marked ?" or ""
+    add("Multiply-adds of modules", grouped(self.total_mult_adds) .. known)
     add("Input", bytes_text(self.total_input))
     add("Outputs of modules", bytes_text(self.total_output_bytes))
   end
@@ -126,7 +130,7 @@ local function fill(self, model, calls)
   for path, module in model:named_modules() do
     local _, depth = path:gsub("%.", "")
     local call = of_module[module]
-    if call or #calls == 0 then
+    if call or #calls == 0 or #module:children() > 0 then
       self.rows[#self.rows + 1] = {
         path = path, name = path:match "[^.]*$", type = module.__name, depth = path == "" and 0 or depth + 1,
         params = sum(call and call.is_leaf and module:parameters() or own(module), elements),
