@@ -272,8 +272,8 @@ describe("errors", function()
       { function() lm.zeros({ 2 }, { require_grad = true }) end,
         "zeros: unknown option 'require_grad'; did you mean 'requires_grad'%?" },
       { function() x:sum { whatever = 1 } end, "sum: unknown option 'whatever'; options are dim, keepdim, dtype" },
-      { function() x:exp { out = x } end, "exp: unknown option 'out'; results are new tensors: y:copy_%(result%) copies "
-        .. "one into y, x:exp_%(…%) writes in place$" },
+      { function() x:exp { out = x } end, "exp: unknown option 'out'; results are new tensors: y:copy_%(result%) "
+        .. "copies one into y, x:exp_%(…%) writes in place$" },
       { function() lm.mm(x, x, { out = x }) end,
         "mm: unknown option 'out'; results are new tensors: y:copy_%(result%) copies one into y$" },
       { function() lm.nn.functional.interpolate(x, { out = x }) end,

@@ -25,7 +25,7 @@ local of_ops = {
   nextafter = "lm.finfo(x.dtype).eps is the distance from 1 to the next number",
   vmap = "lm.func.vmap(f) is that",
 }
-local fusing = "nothing is compiled, but lm.fuse(f) computes elementwise ops in a row together; f is a function or a module"
+local fusing = "nothing is compiled, but lm.fuse(f) computes elementwise ops in a row together, f a function or module"
 local compilers = {compile = fusing, jit = fusing, _dynamo = fusing}
 
 local two = "such ops return two results: local values, indices = x:max(2)"
@@ -134,7 +134,8 @@ other.tensors = with(pairs_of([[numpy=totable resize=resize_ resize_as=resize_as
   values = two, indices = two, device_type = "x.device says it",
   is_cpu = "x.device says it",
   len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph", retains_grad = false,
-  repeat_ = "it is x:repeat_tensor(2, 3); Lua reserves the word repeat", index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
+  repeat_ = "it is x:repeat_tensor(2, 3); Lua reserves the word repeat",
+  index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
 })
 
 other.luminary = with(pairs_of([[
