@@ -71,6 +71,14 @@ LM_GAMMA double lm_trigamma(double x) {
   return x < 0.5 ? mirror : value;
 }
 
+/* 1 / q^s of an integer s, whose few products are quicker than pow. */
+LM_GAMMA double lm_inverse_power(double q, double s) {
+  if (s > 8) return pow(q, -s);
+  double each = 1 / q, power = each;
+  for (int k = 1; k < (int)s; k++) power *= each;
+  return power;
+}
+
 /* sum over k >= 0 of 1 / (q + k)^s, s an integer above 1 (Hurwitz's zeta), by Euler and Maclaurin's formula from q + k
  * > 9 on, as Cephes' zeta.c. Poles are infinite. */
 LM_GAMMA double lm_hurwitz(double s, double q) {
@@ -89,8 +97,8 @@ LM_GAMMA double lm_hurwitz(double s, double q) {
   double sum = 0;
   if (q <= 0 && q == floor(q)) return INFINITY;
   if (q < -1e4 || !(q - q == 0)) return q > 0 ? 0 : NAN;
-  while (q <= 9) sum += pow(q, -s), q += 1;
-  double term = pow(q, -s), factor = 1;
+  while (q <= 9) sum += lm_inverse_power(q, s), q += 1;
+  double term = lm_inverse_power(q, s), factor = 1;
   sum += term * q / (s - 1) + 0.5 * term;
   for (int k = 0; k < 12; k++) {
     factor *= s + 2 * k, term /= q;

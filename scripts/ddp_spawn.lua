@@ -66,10 +66,7 @@ local function train(i, opt)
   })
   local sgd = optim.SGD(net:parameters(), {lr = opt.lr, momentum = opt.momentum})
 
-  local log = opt.log and rank == 0 and assert(io.open(opt.log, "w"))
-  local function report(format, ...)
-    if log then log:write((format:format(...):gsub("(:)%-?nan", "%1null"):gsub("(:)%-?inf", "%1null")), "\n") end
-  end
+  local log = opt.log and lm.watch.JSONLogger(opt.log) -- which writes on rank 0
 
   local step, last_step = 0, math.min(opt.epochs * train_loader:len(), opt["max-steps"])
   for epoch = 1, opt.epochs do
@@ -83,7 +80,7 @@ local function train(i, opt)
       sgd:step()
       local sums = dist.all_reduce(lm.tensor({loss:item() * y:size(1), y:size(1)}, {dtype = "float64"}))
       step = step + 1
-      report('{"step":%d,"epoch":%d,"loss":%.17g,"seconds":%.6f}', step, epoch, sums[1] / sums[2], lm.time() - began)
+      if log then log:log_metrics({epoch = epoch, loss = sums[1] / sums[2], seconds = lm.time() - began}, step) end
       if rank == 0 and (step % 50 == 0 or step == last_step) then
         print(("step %d/%d  epoch %d  loss %.4f"):format(step, last_step, epoch, sums[1] / sums[2]))
       end
@@ -91,15 +88,13 @@ local function train(i, opt)
     end
 
     net:eval()
-    local right = lm.zeros(1, {dtype = "float64"})
+    local right = lm.metrics.Accuracy("multiclass", {num_classes = 10})
     lm.no_grad(function()
-      for x, y in test_loader:iter() do
-        right:add_(net(x:to(device, opt.dtype)):argmax(2):eq(y:to(device)):sum():to("cpu"))
-      end
+      for x, y in test_loader:iter() do right:update(net(x:to(device, opt.dtype)), y:to(device)) end
     end)
     net:train()
-    local accuracy, seconds = dist.all_reduce(right)[1] / test_set:len(), lm.time() - epoch_began
-    report('{"epoch":%d,"test_accuracy":%.17g,"seconds":%.6f}', epoch, accuracy, seconds)
+    local accuracy, seconds = right:compute():item(), lm.time() - epoch_began -- over all ranks
+    if log then log:log_metrics {epoch = epoch, test_accuracy = accuracy, seconds = seconds} end
     if rank == 0 then print(("epoch %d  test accuracy %.4f  %.2f s"):format(epoch, accuracy, seconds)) end
   end
   if log then log:close() end

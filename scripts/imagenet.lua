@@ -284,9 +284,6 @@ local function sums_of(loss, output, y)
 end
 
 local log = options.log and rank == 0 and files.log("log", options.log, checkpoint)
-local function record(format, ...) -- JSON has neither NaN nor infinity
-  if log then log((format:format(...):gsub("(:)%-?nan", "%1null"):gsub("(:)%-?inf", "%1null"))) end
-end
 
 -- ---- checkpoints
 
@@ -348,7 +345,7 @@ local function train()
     total = total and total:add_(sums) or sums:clone()
     seen = seen + n
     m.time:update(lm.time() - ended, 1)
-    if log then record('{"step":%d,"epoch":%d,"loss":%.9g,"lr":%.9g}', step, epoch, sums[1] / n, lr) end
+    if log then log:log_metrics({epoch = epoch, loss = sums[1] / n, lr = lr}, step) end
     if (batch - 1) % options["print-freq"] == 0 or batch == epoch_steps or step >= options["max-steps"] then
       local now, all = sums:tolist(), total:tolist()
       for i, each in ipairs {m.loss, m.top1, m.top5} do
@@ -394,7 +391,7 @@ local function validate()
   dist.all_reduce(total)
   local loss, top1, top5 = total[1] / total[4], 100 * total[2] / total[4], 100 * total[3] / total[4]
   say(" *   Acc@1 %.3f Acc@5 %.3f", top1, top5)
-  record('{"epoch":%d,"step":%d,"test_loss":%.9g,"top1":%.9g,"top5":%.9g}', epoch, step, loss, top1, top5)
+  if log then log:log_metrics({epoch = epoch, test_loss = loss, top1 = top1, top5 = top5}, step) end
   return top1
 end
 

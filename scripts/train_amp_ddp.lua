@@ -60,7 +60,7 @@ local function train(i, opt)
     sampler = data.DistributedSampler(set, {num_replicas = opt.nproc, rank = i}),
   })
 
-  local log = opt.log and i == 0 and assert(io.open(opt.log, "w"))
+  local log = opt.log and lm.watch.JSONLogger(opt.log) -- which writes on rank 0
   local began, step, last_step = lm.time(), 0, math.min(opt.epochs * loader:len(), opt["max-steps"])
   for epoch = 1, opt.epochs do
     for images, labels in loader:epoch(epoch) do
@@ -70,7 +70,7 @@ local function train(i, opt)
       amp.scale_loss(loss, optimizer, function(scaled) scaled:backward() end)
       optimizer:step()
       step = step + 1
-      if log then log:write(('{"step":%d,"epoch":%d,"loss":%.17g}\n'):format(step, epoch, loss:item())) end
+      if log then log:log_metrics({epoch = epoch, loss = loss}, step) end
       if i == 0 and (step % 100 == 0 or step == last_step) then
         print(("epoch %d/%d  step %d/%d  loss %.4f"):format(epoch, opt.epochs, step, last_step, loss:item()))
       end

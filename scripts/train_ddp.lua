@@ -109,6 +109,7 @@ if options.ema and options.ema > 1 then refuse("--ema %g: a decay is from 0 to 1
 
 -- The optimizers that a step on one batch is enough for, by their names in small letters.
 local optimizers = {}
+for name in pairs(getmetatable(optim).lazy()) do local _ = optim[name] end
 for name, value in pairs(optim) do
   local is_class = type(value) == "table" and rawget(value, "__name")
   if is_class and class.descends(value, optim.Optimizer) then optimizers[name:lower()] = value end
@@ -230,14 +231,12 @@ end
 -- The share of the test set's images that a model classifies rightly.
 local function test_accuracy(model, dtype)
   model:eval()
-  local right = lm.zeros(1, {dtype = "float64"})
+  local accuracy = lm.metrics.Accuracy("multiclass", {num_classes = 10})
   lm.no_grad(function()
-    for x, y in test_loader:iter() do
-      right:add_(output(model, dtype, x):argmax(2):eq(y:to(device)):sum():to("cpu"))
-    end
+    for x, y in test_loader:iter() do accuracy:update(output(model, dtype, x), y:to(device)) end
   end)
   model:train()
-  return dist.all_reduce(right)[1] / test_set:len()
+  return accuracy:compute():item() -- over all ranks
 end
 
 -- ---- checkpoints: everything the next step depends on
@@ -290,19 +289,12 @@ end
 local log = options.log and rank == 0 and files.log("log", options.log, options.resume)
 if options.save and rank == 0 then files.try("save", options.save) end
 
-local function json_number(x) -- JSON has neither NaN nor infinity
-  local short = ("%.15g"):format(x)
-  return x - x ~= 0 and "null" or tonumber(short) == x and short or ("%.17g"):format(x)
-end
-
 local steps_an_epoch = train_loader:len()
 local last_step = math.min(options.epochs * steps_an_epoch, options["max-steps"])
 local bar = rank == 0 and progress.new(last_step, step)
 
 local function report_step(loss, samples, seconds)
-  if log then
-    log(('{"step":%d,"epoch":%d,"loss":%s,"seconds":%.6f}'):format(step, epoch, json_number(loss), seconds))
-  end
+  if log then log:log_metrics({epoch = epoch, loss = loss, seconds = seconds}, step) end
   if not bar then return end
   local text = ("epoch %d  loss %.4f  %.0f samples/s"):format(epoch, loss, samples / seconds)
   if bar.visible then
@@ -313,14 +305,12 @@ local function report_step(loss, samples, seconds)
 end
 
 local function report_average(accuracy)
-  if log then log(('{"average_test_accuracy":%s}'):format(json_number(accuracy))) end
+  if log then log:log_metrics {average_test_accuracy = accuracy} end
   if rank == 0 then print(("average of the weights: test accuracy %.4f"):format(accuracy)) end
 end
 
 local function report_epoch(accuracy, seconds)
-  if log then
-    log(('{"epoch":%d,"test_accuracy":%s,"seconds":%.6f}'):format(epoch, json_number(accuracy), seconds))
-  end
+  if log then log:log_metrics {epoch = epoch, test_accuracy = accuracy, seconds = seconds} end
   if bar then
     bar:clear()
     print(("epoch %d  test accuracy %.4f  %.2f s"):format(epoch, accuracy, seconds))

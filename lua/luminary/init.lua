@@ -137,12 +137,12 @@ local later = {
   checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "ask"}, dist = {"distributed"},
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
-  GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"},
+  GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics
 ]]):gmatch "%S+" do later[name] = {name} end
-for module, names in pairs {
+options.at_first_use({
   ["tensor.indexing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "
     .. "select_scatter slice_scatter take take_along_dim",
   ["tensor.shape_ops"] = "atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors cartesian_prod column_stack "
@@ -165,8 +165,6 @@ for module, names in pairs {
   ["nn.functional"] = "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool3d "
     .. "avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d pixel_shuffle pixel_unshuffle channel_shuffle "
     .. "binary_cross_entropy_with_logits",
-} do
-  for name in names:gmatch "%S+" do later[name] = {module, name} end
-end
+}, later)
 
 return options.strict("luminary", lm, later)

@@ -53,6 +53,17 @@ cases.inputs = {
   k33 = {"normal", 64, 64, 3, 3}, k11 = {"normal", 64, 256, 1, 1}, k11b = {"normal", 256, 64, 1, 1}, k55 = {"normal", 64, 64, 5, 5},
   k33d = {"normal", 128, 128, 3, 3}, k77 = {"normal", 64, 3, 7, 7}, kd = {"normal", 256, 1, 3, 3}, kt = {"normal", 128, 64, 2, 2},
   heads = {"normal", 8, 8, 256, 64}, one = {"normal", 1, 2, 1500, 64}, scores = {"normal", 100, 16, 50}, letters = {"index 49", 16, 20},
+  x2 = {"normal", 100000, 2}, x3k = {"normal", 66667, 3}, x4 = {"normal", 50000, 4}, x10 = {"normal", 20000, 10},
+  x16 = {"normal", 12500, 16}, x32 = {"normal", 6250, 32}, x33 = {"normal", 6060, 33}, x50 = {"normal", 4000, 50},
+  x100 = {"normal", 2000, 100}, r2 = {"normal", 2}, r3 = {"normal", 3}, r10 = {"normal", 10}, r16 = {"normal", 16},
+  r33 = {"normal", 33}, r50 = {"normal", 50}, r100 = {"normal", 100}, l10 = {"normal", 1, 10}, l32 = {"normal", 1, 32},
+  one1 = {"normal", 1}, l10b = {"normal", 3, 10}, three3 = {"normal", 3}, m22 = {"normal", 2, 2},
+  bm2 = {"normal", 1000, 2, 2}, bm3 = {"normal", 1000, 3, 3}, bm4 = {"normal", 1000, 4, 4}, bm8 = {"normal", 1000, 8, 8},
+  bm16 = {"normal", 1000, 16, 16}, bv2 = {"normal", 1000, 2, 1}, bv3 = {"normal", 1000, 3, 1}, bv4 = {"normal", 1000, 4, 1},
+  bv8 = {"normal", 1000, 8, 1}, bv16 = {"normal", 1000, 16, 1}, sb16 = {"spd", 1000, 16, 16},
+  z32 = {"normal", 64, 32, 1, 1}, t32 = {"normal", 32, 64, 7, 7}, z100 = {"normal", 64, 100, 1, 1},
+  t100 = {"normal", 100, 128, 4, 4}, z1 = {"normal", 1, 32, 1, 1},
+  c10 = {"normal", 32, 10, 200}, w10 = {"normal", 16, 10, 3},
   spd1024 = {"spd", 1024, 1024}, rhs1024 = {"normal", 1024, 64}, tokens = {"normal", 2048, 768}, k768 = {"normal", 768},
 }
 
@@ -64,6 +75,9 @@ cases.derived = {
   bags = 'lm.arange(1, 10001, 10, {dtype = "int64"})|torch.arange(0, 10000, 10)',
   d256 = "a256:double()|a256.double()", d512 = "a512:double()|a512.double()",
   h512 = "a512:bfloat16()|a512.bfloat16()", h1024 = "a1024:bfloat16()|a1024.bfloat16()", htokens = "tokens:bfloat16()|tokens.bfloat16()",
+  dx3 = "x3k:double()|x3k.double()", dr3 = "r3:double()|r3.double()", dbm4 = "bm4:double()|bm4.double()",
+  hx32 = "x32:bfloat16()|x32.bfloat16()", hr32 = "k768:narrow(1, 1, 32):bfloat16()|k768[:32].bfloat16()",
+  hx50 = "x50:bfloat16()|x50.bfloat16()", hr50 = "r50:bfloat16()|r50.bfloat16()",
   h768 = "k768:bfloat16()|k768.bfloat16()",
   l64 = LAST:format("x64", "x64"), l256 = LAST:format("x256", "x256"), l128 = LAST:format("x128", "x128"),
   lstem = LAST:format("stem", "stem"),
@@ -579,6 +593,46 @@ d256:mm(d256)
 d512:mm(d512)
 h512:mm(h512)
 h1024:mm(h1024)
+# small products
+x2:mv(r2)
+x3k:mv(r3)
+x10:mv(r10)
+x16:mv(r16)
+x33:mv(r33)
+x50:mv(r50)
+grad x100 r100: x100:mv(r100)
+x10:matmul(r10:unsqueeze(2))|x10 @ r10.unsqueeze(1)
+grad x10 l10 one1: F.linear(x10, l10, one1)
+grad x32 l32 one1: F.linear(x32, l32, one1)
+grad x10 l10b three3: F.linear(x10, l10b, three3)
+dx3:mv(dr3)
+hx32:mv(hr32)
+hx50:mv(hr50)
+x2:t():mm(x2)
+x4:t():mm(x4)
+x10:t():mm(x10)
+x16:t():mm(x16)
+bm2:bmm(bm2)
+bm3:bmm(bm3)
+bm4:bmm(bm4)
+bm8:bmm(bm8)
+bm16:bmm(bm16)
+grad bm4 bv4: bm4:bmm(bv4)
+bm2:bmm(bv2)
+bm3:bmm(bv3)
+bm8:bmm(bv8)
+bm16:bmm(bv16)
+bv16:bmm(bv16:transpose(2, 3))|bv16.bmm(bv16.transpose(1, 2))
+bm4:bmm(bm4:transpose(2, 3))|bm4.bmm(bm4.transpose(1, 2))
+bv8:transpose(2, 3):bmm(bm8)|bv8.transpose(1, 2).bmm(bm8)
+bm4:narrow(3, 1, 2):matmul(m22)|bm4[:, :, :2].matmul(m22)
+dbm4:bmm(dbm4)
+lm.linalg.solve(sb, rhsb)
+lm.linalg.solve(sb16, bv16)
+grad z32 t32: F.conv_transpose2d(z32, t32)
+grad z100 t100: F.conv_transpose2d(z100, t100)
+F.conv_transpose2d(z1, t32)
+grad c10 w10: F.conv1d(c10, w10, {padding = 1})
 # convolutions
 grad l64 k33: F.conv2d(l64, k33, {padding = 1})
 grad x64 k33: F.conv2d(x64, k33, {padding = 1})

@@ -207,6 +207,7 @@ page("metrics", "lm.metrics", {"Objects", [[
     JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric
     MinMetric RunningMean RunningSum]]},
   {"Functions", "lm.metrics.functional lm.metrics.functional.*"})
+page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.progress.* lm.summary"})
 
 part "Several devices and processes"
 page("distributed", "dist: process groups", {"", "dist dist.* dist.ReduceOp dist.ReduceOp.*"})
@@ -225,9 +226,7 @@ page("lm", "lm: saving, defaults, memory", {"Saving and loading", "lm lm.save lm
   {"Devices and memory", [[
     lm. try_gpu try_all_gpus get_device synchronize empty_cache memory_allocated memory_reserved max_memory_allocated
     max_memory_reserved reset_peak_memory_stats live_tensors scope keep fuse]]})
-page("utilities", "Utilities", {"", [[
-    lm. Timer help op_list repr time version getenv setenv
-    lm.watch lm.watch.* lm.watch.progress lm.watch.progress.*]]},
+page("utilities", "Utilities", {"", "lm. Timer help op_list repr time version getenv setenv"},
   {"lm.paths", "lm.paths lm.paths.*"})
 
 return pages

@@ -309,6 +309,30 @@ describe("a .grad", function()
   end)
 end)
 
+describe("a gradient of a bias of a batch of one, which is that of the result in another shape", function()
+  it("is the bias's alone where others see the result's", function()
+    local x, w, b = lm.randn(1, 3), lm.randn(4, 3):requires_grad_(), lm.zeros(4):requires_grad_()
+    local y, given, seen = lm.nn.functional.linear(x, w, b), lm.full({ 1, 4 }, 2), nil
+    y:retain_grad()
+    y:register_hook(function(g) seen = g end)
+    y:backward(given)
+    assert.same({ 2, 2, 2, 2 }, b.grad:totable())
+    b.grad:fill_(7)
+    assert.same({ { 2, 2, 2, 2 } }, y.grad:totable())
+    assert.same({ { 2, 2, 2, 2 } }, seen:totable())
+    assert.same({ { 2, 2, 2, 2 } }, given:totable())
+  end)
+
+  it("is added up over calls, and has a gradient", function()
+    local b, c = lm.zeros(4):requires_grad_(), lm.randn(1, 4)
+    for _ = 1, 2 do ((b + c) * 3):sum():backward() end
+    assert.same({ 6, 6, 6, 6 }, b.grad:totable())
+    local g = lm.grad((b + c):exp():sum(), { b }, { create_graph = true })[1]
+    assert.same({ 4 }, g.shape)
+    assert.is_true(lm.grad(g:sum(), { b })[1]:allclose(c:exp():view(4)))
+  end)
+end)
+
 describe("a .grad that is a view", function()
   it("is added to in place", function()
     local x = lm.ones({ 2 }, { requires_grad = true })

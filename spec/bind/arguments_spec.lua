@@ -465,6 +465,7 @@ describe("wrong arguments to", function()
       end
     end
     abuse_all("utils", nn.utils)
+    for name in pairs(getmetatable(nn.functional).lazy()) do assert(nn.functional[name]) end
     for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
   end)
 

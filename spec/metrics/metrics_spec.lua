@@ -178,6 +178,10 @@ describe("metrics", function()
       end,
       ["at least 2 samples"] = function() F.r2_score(lm.ones(1), lm.ones(1)) end,
       ["2 entries, one for each line of preds, got 1"] = function() F.bleu_score({"a", "b"}, {"a"}) end,
+      ["it is named 'JaccardIndex' here"] = function() return M.MeanIoU end,
+      ['it is F1Score%("binary", …%) here'] = function() return M.BinaryF1Score end,
+      ['it is auroc%(preds, target, "multiclass", …%) here'] = function() return F.multiclass_auroc end,
+      ["metrics has no 'CohenKappa' in this version"] = function() return M.CohenKappa end,
       ["call it with a colon"] = function() M.MeanMetric().update(3) end,
     } do
       assert.matches(want, message(call))

@@ -32,6 +32,56 @@ end
 
 local function plain() return nn.Module() end
 
+describe("names that are loaded at first use", function()
+  -- The tables whose files have nothing but public names.
+  local libraries = {nn = nn, functional = nn.functional, optim = optim}
+  local partly = {
+    ["tensor.products"] = true, ["nn.attention"] = true, ["nn.recurrent"] = true, ["nn.positional_encoding"] = true,
+    ["nn.parallel.data_parallel"] = true, ["nn.int8"] = true, ["optim.swa"] = true,
+  }
+
+  it("are all that their files have", function()
+    for what, library in pairs(libraries) do
+      local listed = {}
+      for name, source in pairs(getmetatable(library).lazy()) do
+        if source[2] then
+          assert.equal(require("luminary." .. source[1])[source[2]], library[name], what .. "." .. name)
+          listed[source[1]] = listed[source[1]] or {}
+          listed[source[1]][name] = true
+        end
+      end
+      for file, known in pairs(listed) do
+        for name in pairs(partly[file] and {} or require("luminary." .. file)) do
+          assert.is_true(known[name], ("%s lacks %s of %s"):format(what, name, file))
+        end
+      end
+    end
+  end)
+
+  it("load no file that a small network does without", function()
+    local code = [[local lm = require "luminary"
+      local nn, F = lm.nn, lm.nn.functional
+      local net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+      local opt = lm.optim.SGD(net:parameters(), {lr = 0.1})
+      local set = lm.data.TensorDataset(lm.rand(2, 4), lm.ones({2}, {dtype = "int64"}))
+      for x, y in lm.data.DataLoader(set):iter() do
+        F.cross_entropy(net(x), y):backward()
+        opt:step()
+      end
+      for name in pairs(package.loaded) do print(name) end]]
+    local folder = temp.folder()
+    local _, text = temp.run(folder, ("luajit -e '%s' 2>&1"):format(code))
+    temp.remove(folder)
+    assert.matches("luminary%.nn%.linear\n", text)
+    for _, name in ipairs {
+      "distributed", "mp.serialization", "tensor.einsum", "nn.pooling", "nn.norm", "nn.functional.convolution",
+      "optim.lamb_muon_adafactor", "cuda.stream",
+    } do
+      assert.is_nil(text:find("luminary." .. name .. "\n", 1, true), name)
+    end
+  end)
+end)
+
 describe("calling a layer with more than its forward takes", function()
   it("is an error, which Lua's calls are not", function()
     local x = lm.ones { 2, 2 }

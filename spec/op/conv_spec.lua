@@ -40,6 +40,10 @@ local CASES = [[
     {2, 700, 3, 4, 4, 3, 3, 2, 1, 1, 1},
     {1, 2, 3, 9, 9, 9, 9, 1, 4, 1, 1},          -- more taps than a chunk has runs
     {9, 4, 4, 30, 30, 3, 3, 1, 1, 1, 1},        -- sums of weights in parts
+    {27, 8, 24, 6, 7, 3, 3, 1, 1, 1, 1},        -- small images side by side, and last columns of each width
+    {26, 40, 50, 5, 5, 5, 5, 1, 2, 1, 1},
+    {29, 48, 20, 4, 4, 3, 3, 2, 1, 1, 1},
+    {13, 12, 100, 3, 4, 2, 3, 1, {1, 2}, 1, 1},
     {1, 64, 80, 6, 6, 3, 3, 2, 1, 1, 2},        -- groups that fill vectors, and that do not
     {9, 32, 32, 6, 6, 3, 3, 1, 1, 1, 8},
     {2, 12, 18, 6, 6, 3, 3, 1, 1, 1, 3},

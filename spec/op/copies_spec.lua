@@ -41,6 +41,13 @@ for _, dtype in ipairs(dtypes) do
         same(x:flip(2), picked(dense, row * columns + (columns - 1 - column)), what .. " flip(2)")
         same(x:flip(1), picked(dense, (rows - 1 - row) * columns + column), what .. " flip(1)")
         same(x:roll(3, 2), picked(dense, row * columns + (column - 3) % columns), what .. " roll(3, 2)")
+        local left, above = math.floor(columns / 2), math.floor(rows / 2)
+        same(lm.cat({x:narrow(2, left + 1, columns - left), x:narrow(2, 1, 0), x:narrow(2, 1, left)}, 2),
+          picked(dense, row * columns + (column + left) % columns), what .. " cat of columns")
+        same(lm.cat({x:narrow(1, above + 1, rows - above), x:narrow(1, 1, above)}, 1),
+          picked(dense, (row + above) % rows * columns + column), what .. " cat of rows")
+        same(x:roll({1, -2}, {1, 2}), picked(dense, (row - 1) % rows * columns + (column + 2) % columns),
+          what .. " roll of both")
         local to = random(dtype, columns + 1, rows + 2) -- rows of the result apart
         local part = to:narrow(1, 2, columns):narrow(2, 2, rows)
         part:copy_(x:t())
@@ -57,6 +64,17 @@ for _, dtype in ipairs(dtypes) do
       same(to:narrow(unpack(part)):contiguous(), was:narrow(unpack(part)):contiguous(), dtype .. " beside the rows")
     end
   end
+  local deep = random(dtype, 3, 7, 40)
+  for dim = 1, 3 do
+    for _, part in ipairs {deep:narrow(2, 2, 5), deep:narrow(3, 3, 37), deep:transpose(1, 2), deep:narrow(1, 2, 1)} do
+      local half = math.floor(part.shape[dim] / 2)
+      local a, b = part:narrow(dim, half + 1, part.shape[dim] - half), part:narrow(dim, 1, half)
+      same(lm.cat({a, b}, dim), lm.cat({a:clone(), b:clone()}, dim), dtype .. " cat of parts of 3-d ones")
+      same(lm.cat({a, b}, dim), part:roll(-half, dim), dtype .. " roll of parts of 3-d ones")
+    end
+  end
+  local repeated = random(dtype, 1, 90):expand(20, 90)
+  same(lm.cat({repeated, repeated}, 2), lm.cat({repeated:clone(), repeated:clone()}, 2), dtype .. " cat of a row")
   local x = random(dtype, 3, 5, 34, 6)
   for _, order in ipairs {{1, 3, 2, 4}, {4, 3, 2, 1}, {1, 3, 4, 2}, {1, 4, 2, 3}, {3, 4, 1, 2}, {2, 1, 3, 4}} do
     local stride, at, shape = {5 * 34 * 6, 34 * 6, 6, 1}, nil, {}

@@ -107,12 +107,86 @@ describe("products of matrices", function()
 
   end
 
+  -- Rows of few terms times a vector, and matrices of a few elements, alone and in batches.
+  for _, dtype in ipairs {"float32", "float64", "bfloat16", "float16"} do
+    it("of few terms or elements are sums of products: " .. dtype, function()
+      local bound = ({float32 = 1e-5, float64 = 1e-13, bfloat16 = 0.02, float16 = 0.003})[dtype]
+      local function close(want, got, what)
+        assert.same(want.shape, got.shape, what)
+        local off = want:numel() > 0 and ((want - got:double()):abs() / (want:abs() + 4)):max():item() or 0
+        assert.is_true(off <= bound, ("%s: off by %g"):format(what, off))
+      end
+      -- A batch of matrices: dense, transposed, with gaps after rows and members, and one for all.
+      local function lying(b, m, n)
+        local plain = lm.randn({b, m, n}):to(dtype)
+        local wide = lm.full({b, m + 1, n + 2}, 0 / 0, {dtype = dtype}):narrow(2, 2, m):narrow(3, 2, n)
+        wide:copy_(plain)
+        local steps = lm.full({b, m, n, 3}, 0 / 0, {dtype = dtype}):select(4, 2)
+        steps:copy_(plain)
+        return {plain = plain, transposed = plain:transpose(2, 3):contiguous():transpose(2, 3), gaps = wide,
+          steps = steps, one = plain:narrow(1, 1, 1):expand(b, m, n)}
+      end
+      for _, s in ipairs {
+        {1, 0}, {1, 1}, {2, 2}, {3, 3}, {5, 4}, {7, 5}, {9, 7}, {17, 8}, {16, 9}, {33, 10}, {31, 15}, {4, 16}, {70, 17},
+        {130, 33}, {19, 50}, {3, 64}, {40, 65}, {8, 100}, {11, 255}, {6, 256},
+      } do
+        local m, k = s[1], s[2]
+        for how, a in pairs(lying(5, m, k)) do
+          for other, x in pairs(lying(5, k, 1)) do
+            local what = ("%s [%d, %d] by a vector, %s and %s"):format(dtype, m, k, how, other)
+            local want = (a:double() * x:double():transpose(2, 3)):sum(3):unsqueeze(3)
+            close(want, a:bmm(x), what)
+            close(want:transpose(2, 3), x:transpose(2, 3):bmm(a:transpose(2, 3)), what .. ", from the left")
+            close(want[2]:squeeze(2), a[2]:mv(x[2]:squeeze(2)), what .. ", mv")
+            assert.is_true(lm.equal(a:bmm(x)[2], a[2]:mm(x[2])), what .. ", a member")
+            local bias = lm.randn({m, 1}):to(dtype)
+            close(want[1] * 2 + bias:double() * 0.5, lm.addmm(bias, a[1], x[1], {alpha = 2, beta = 0.5}), what)
+            close(want[1] + 3, lm.addmm(lm.full({1}, 3, {dtype = dtype}), a[1], x[1]), what .. ", bias")
+          end
+        end
+      end
+      for _, s in ipairs {
+        {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {4, 2, 2}, {5, 3, 7}, {8, 8, 8}, {9, 16, 9}, {16, 16, 16}, {16, 1, 16},
+        {6, 11, 17}, {7, 5, 31}, {13, 64, 15}, {3, 65, 3}, {70, 9, 33}, {1, 12, 5}, {5, 0, 3}, {300, 10, 3},
+      } do
+        local m, k, n = s[1], s[2], s[3]
+        local row = lm.randn({n}):to(dtype)
+        for how, a in pairs(lying(5, m, k)) do
+          for other, b in pairs(lying(5, k, n)) do
+            local what = ("%s [%d, %d] x [%d, %d], %s and %s"):format(dtype, m, k, k, n, how, other)
+            local want = (a:double():unsqueeze(4) * b:double():unsqueeze(2)):sum(3)
+            close(want, a:bmm(b), what)
+            assert.is_true(lm.equal(a:bmm(b)[4], a[4]:mm(b[4])), what .. ", a member")
+            close(want[3] * 2 + row:double() * 0.5, lm.addmm(row, a[3], b[3], {alpha = 2, beta = 0.5}), what .. ", bias")
+            close(want * 2 + a:bmm(b):double() * 0.5, lm.baddbmm(a:bmm(b), a, b, {alpha = 2, beta = 0.5}), what)
+          end
+        end
+      end
+    end)
+  end
+
+  it("of few terms have NaN and infinity in their own rows alone", function()
+    for k = 1, 40 do
+      local a, x = lm.ones(37, k), lm.ones(k)
+      a[5]:narrow(1, k, 1):fill_(0 / 0)
+      a[7]:narrow(1, 1, 1):fill_(math.huge)
+      local got = a:mv(x)
+      assert.equal(35 * k, got[{{1, 4}}]:sum():item() + got[{{6, 6}}]:sum():item() + got[{{8, 37}}]:sum():item())
+      assert.is_true(got[{{5, 5}}]:isnan():all():item() and got[{{7, 7}}]:eq(math.huge):all():item())
+      local b = lm.ones(k, 6)
+      b:narrow(2, 6, 1):fill_(math.huge)
+      got = a:mm(b)
+      assert.equal(5 * k, got[8]:narrow(1, 1, 5):sum():item())
+    end
+  end)
+
   for _, dtype in ipairs {"float32", "float64", "bfloat16"} do
     it("are the same bits with any number of threads: " .. dtype, function()
       local before = lm.get_num_threads()
       finally(function() lm.set_num_threads(before) end)
       for _, s in ipairs {
         {300, 310, 320}, {31, 17, 9000}, {16, 700, 600}, {5, 4000, 300}, {4000, 5, 300}, {700, 33, 530}, {90, 901, 531},
+        {9001, 1, 10}, {9001, 1, 3}, {5001, 5, 12}, {2, 3, 9001}, {1, 3001, 100},
       } do
         local m, n, k = s[1], s[2], s[3]
         for how, a in pairs(layouts(m, k, dtype)) do
@@ -135,6 +209,16 @@ describe("products of matrices", function()
         want = want or got
         assert.is_true(lm.equal(want, got), ("batches on %d threads"):format(threads))
         assert.is_true(lm.equal(want[40], x[40]:mm(y[40])), "a member of a batch")
+      end
+      for _, size in ipairs {{4, 4, 4}, {3, 5, 1}, {1, 6, 3}} do
+        x, y = lm.randn({9001, size[1], size[2]}, {dtype = dtype}), lm.randn({9001, size[2], size[3]}, {dtype = dtype})
+        want = nil
+        for threads = 1, 4 do
+          lm.set_num_threads(threads)
+          local got = x:bmm(y)
+          want = want or got
+          assert.is_true(lm.equal(want, got), ("small batches on %d threads"):format(threads))
+        end
       end
     end)
   end

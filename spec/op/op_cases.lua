@@ -176,6 +176,7 @@ unary("sqrt", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } })
 unary("rsqrt", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } })
 unary("reciprocal", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } })
 unary "square"
+unary("cube", "torch.pow(x, 3)", { lacks = { bool = "as pow, of which it is a form" } })
 unary "sin"
 unary "cos"
 unary "sinh"
@@ -1396,6 +1397,7 @@ for _, row in ipairs {
 end
 unary("lgamma", nil, { domain = pos { 3, 4 }, domain3 = v { -2, -1.5, -0.3, 0.2, 0.5, 1, 2, 30 } })
 unary("digamma", nil, { domain = pos { 3, 4 }, domain3 = v { -2, -1.5, -0.3, 0.2, 0.5, 1, 2, 30 } })
+unary("trigamma", "torch.polygamma(1, x)", { no_special = true, domain = pos { 3, 4 }, domain3 = v { -1.5, -0.3, 0.2, 0.5, 1, 2, 30 } })
 op("polygamma", "x n", "torch.polygamma(int(n), x)", { { x = pos { 3, 4 }, n = 1 }, { x = v { -1.5, -0.3, 0.2, 0.5, 1, 3.25, 7.9, 8, 30, 1e6 }, n = 1 },
   { x = v { 0.2, 1, 30 }, n = 2 }, { x = pos { 3 }, n = 0 },
   bad = { { t { 2 }, -1, message = "polygamma: n must be an integer from 0 to 10000, got %-1" }, { t { 2 }, 1.5, message = "polygamma: n must be an integer from 0 to 10000, got 1%.5" } } })

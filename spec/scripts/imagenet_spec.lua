@@ -106,7 +106,7 @@ describe("imagenet.lua", function()
     local ok, text = run("luajit %s%s", how, place "calm")
     assert(ok, text)
     ok, text = run([[luajit %s%s --log %s/killed.log & run=$!
-      for i in $(seq 200); do grep -qs '"step":2,' %s/killed.log && break; sleep 0.05; done
+      for i in $(seq 200); do grep -qs '"step":2}' %s/killed.log && break; sleep 0.05; done
       kill -9 $(cat /proc/$run/task/$run/children | awk '{print $2}'); wait $run]], how, place "killed", folder, folder)
     assert(ok, text)
     assert.matches("was killed by SIGKILL", text)
@@ -141,7 +141,7 @@ describe("imagenet.lua", function()
 
   it("tells once that its log cannot be written, and trains on #lua", function()
     local text = train("full", dummy .. " --max-steps 2 --log /dev/full")
-    local _, count = text:gsub("%-%-log: /dev/full: No space left on device; it gets no more lines", "")
+    local _, count = text:gsub("cannot write '/dev/full': No space left on device", "")
     assert.equal(1, count)
     assert.matches("Epoch: %[0%]", text)
   end)

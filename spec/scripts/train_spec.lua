@@ -28,9 +28,7 @@ end
 
 local function losses(path)
   local list = {}
-  for step, loss in read(path):gmatch('"step":(%d+),"epoch":%d+,"loss":([^,}]+)') do
-    list[tonumber(step)] = tonumber(loss)
-  end
+  for loss, step in read(path):gmatch '"loss":([^,}]+),[^\n]-"step":(%d+)' do list[tonumber(step)] = tonumber(loss) end
   return list
 end
 

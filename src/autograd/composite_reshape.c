@@ -119,8 +119,11 @@ lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out
     *out = lm_retain(a->x);
     return LM_OK;
   }
+  bool adds = false; /* or all sums are of one element, as for the bias of a batch of one */
+  for (int i = 0; i < dims.n; i++) adds = adds || x->size[dims.v[i]] != 1;
   lm_expr whole, *e = &whole;
   lm_expr_begin(e);
+  if (!adds) return lm_expr_finish(e, lm_e_reshape(e, a->x, a->size), out);
   bool keepdim = dims.n > more; /* else no view is needed, which would hold on to its base */
   lm_tensor *summed = lm_e_sum(e, a->x, dims, keepdim, LM_NO_DTYPE);
   return lm_expr_finish(e, more > 0 && keepdim ? lm_e_reshape(e, summed, a->size) : summed, out);

@@ -7,8 +7,8 @@
  * most a sixteenth of its memory.
  *
  * The memory of results that were collected is used again by the next ones. Within a budget that the caches hold they
- * are written there, not to memory, which saves more time than collecting a small heap takes. Results that no cache
- * holds then count for a quarter: of them it saves nothing. */
+ * are written there, not to memory, which saves more time than collecting a small heap takes; the more, the faster the
+ * script makes results. Results that no cache holds then count for a quarter: of them it saves nothing. */
 #include <time.h>
 
 #include "base/cache_size.h"
@@ -21,8 +21,10 @@ enum { STEPS = 16 };
 static const size_t usual_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;
 static const double most_share = 0.1, least_share = 0.02; /* of the time */
 /* Bytes of results for each byte of heap. Collecting 1 MB of heap takes about 200 us; writing 10 MB to memory takes
- * that much longer than writing it in a cache, and not all results are written where nothing else takes time. */
-static const size_t worth_of_heap = 20;
+ * that much longer than writing it in a cache. Products and the like are slower than memory by themselves: a script
+ * that makes fewer bytes of results a second than memory_speed gains half of that. */
+static const size_t worth_of_heap = 10;
+static const double memory_speed = 5e9;
 
 /* Of results that the caches hold, beside what those are made of. */
 static size_t cached_budget(void) {
@@ -50,8 +52,9 @@ static double cpu_seconds(void) {
 }
 
 static void adapt(lm_lua *s, double now, size_t heap) {
-  double share = s->cycle_collecting / (now - s->cycle_start + 1e-9);
-  size_t worth = heap * worth_of_heap, cached = cached_budget();
+  double time = now - s->cycle_start + 1e-9, share = s->cycle_collecting / time;
+  bool fast = (double)s->budget > memory_speed * (time - s->cycle_collecting);
+  size_t worth = heap * worth_of_heap * (fast ? 1 : 2), cached = cached_budget();
   if (worth <= cached) {
     s->budget = worth > cached / 2 ? worth : cached / 2;
   } else if (s->budget < usual_budget) {
@@ -80,6 +83,7 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   int heap = lua_gc(L, LUA_GCCOUNT, 0); /* KB */
   if (s->budget == 0) {
     s->budget = usual_budget;
+    s->cycle_start = before; /* as if results came fast */
     adapt(s, before, (size_t)heap << 10);
   }
   bool at_once = (size_t)heap << 10 <= 2 * cached_budget() / worth_of_heap;

@@ -74,6 +74,23 @@ done:
   return status;
 }
 
+/* Of one dim: its end, then what is before that, as one result. */
+static lm_status roll_dim(const rolling *r, lm_tensor *from, lm_tensor *to) {
+  lm_status status = LM_OK;
+  lm_tensor *part[2] = {NULL, NULL};
+  int64_t n = from->size[r->dim[0]], shift = r->shift[0];
+  lm_narrow_args end = {.x = from, .dim = r->dim[0], .start = n - shift + 1, .length = shift};
+  lm_narrow_args rest = {.x = from, .dim = r->dim[0], .start = 1, .length = n - shift};
+  TRY(lm_op_narrow(&end, &part[0]));
+  TRY(lm_op_narrow(&rest, &part[1]));
+  lm_cat_args args = {.tensors = {2, part}, .dim = r->dim[0]};
+  TRY(lm_dispatch(LM_OP_cat, to->device, &args, &to));
+done:
+  lm_release(part[0]);
+  lm_release(part[1]);
+  return status;
+}
+
 /* By how much, in 0 to n - 1, where dims that are named again add up. */
 static void add_shift(rolling *r, int dim, int64_t n, int64_t shift) {
   int at = 0;
@@ -111,7 +128,7 @@ lm_status lm_op_roll(const lm_roll_args *a, lm_tensor **out) {
     TRY(lm_frame_reshape(&f, &run.x, 1, &n));
     TRY(lm_frame_reshape(&f, &f.slot[0], 1, &n));
   }
-  if (n > 0) TRY(roll_parts(&r, 0, run.x, f.slot[0]));
+  if (n > 0) TRY(r.n == 1 && r.shift[0] > 0 ? roll_dim(&r, run.x, f.slot[0]) : roll_parts(&r, 0, run.x, f.slot[0]));
 done:
   return lm_frame_end(&f, status, out);
 }

@@ -475,6 +475,15 @@ function options.strict(who, t, later)
   })
 end
 
+--- Adds names of modules to `later`, for strict: {["nn.loss"] = "L1Loss MSELoss"}. Returns it.
+function options.at_first_use(modules, later)
+  later = later or {}
+  for module, names in pairs(modules) do
+    for name in names:gmatch "%S+" do later[name] = {module, name} end
+  end
+  return later
+end
+
 --- One of a few strings, or an error that lists them and names the nearest.
 function options.choice(who, name, value, choices)
   for _, choice in ipairs(choices) do

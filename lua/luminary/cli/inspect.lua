@@ -16,6 +16,7 @@ local core = require "luminary.core"
 local flags = require "luminary.cli.command_options"
 local formats = require "luminary.file_formats"
 local repeats = require "luminary.file_formats.element_limits"
+local bytes_text = require "luminary.base.bytes_text"
 local printable_name = require "luminary.base.printable_name"
 
 local inspect = {}
@@ -25,14 +26,6 @@ local AT_ONCE = 2 ^ 22 -- elements
 local DEEPEST = 100
 
 local function say(text) io.stderr:write("luminary inspect: ", text, "\n") end
-
-local function bytes_text(n)
-  for _, unit in ipairs {"B", "kB", "MB", "GB"} do
-    if n < 1000 then return (unit == "B" and "%d %s" or "%.1f %s"):format(n, unit) end
-    n = n / 1000
-  end
-  return ("%.1f TB"):format(n)
-end
 
 --- Least, greatest, mean and standard deviation of the finite elements, and how many others there are.
 function inspect.statistics(t)

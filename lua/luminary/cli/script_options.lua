@@ -7,7 +7,7 @@
 --- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
 --- were on the command line. refuse(format, ...): the same end for what only the script can know. files has
 --- try(option, path), that end where no file can be written, to know now and not after the training; log(option, path,
---- append), a function that writes a line, until one cannot be written, which is stated once; attempt(option, f, ...),
+--- append), an lm.watch.JSONLogger, or that end; attempt(option, f, ...),
 --- what f returns, or that end with its error's text; beside(name), what a Lua file returns that lies beside the
 --- script, or that end. Kinds beside those of command_options.lua: {"dtype"}, one that a network can train in, and
 --- {"devices"}, which returns a list: those named, separated by commas, else all CUDA devices, else the CPU; {"device"}
@@ -46,16 +46,7 @@ local function files_of(refuse, finish)
   end
 
   function files.log(option, path, append)
-    local file, problem = io.open(path, append and "a" or "w")
-    if not file then refuse("--%s: %s", option, problem) end
-    return function(line)
-      if not file then return end
-      file:write(line, "\n")
-      local ok, why = file:flush() -- of a line's own flush the C library does not tell
-      if ok then return end
-      io.stderr:write(("--%s: %s: %s; it gets no more lines\n"):format(option, path, why))
-      file = nil
-    end
+    return files.attempt(option, lm.watch.JSONLogger, path, {append = append and true or false, wall_time = false})
   end
 
   return files

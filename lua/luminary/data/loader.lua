@@ -6,9 +6,8 @@ local signature = require "luminary.base.signature"
 local batches = require "luminary.data.make_batch"
 local dataset = require "luminary.data.dataset"
 local sampler = require "luminary.data.sampler"
-local transfer = require "luminary.data.copy_to_gpu"
-local workers = require "luminary.data.loader_workers"
-local dist = require "luminary.distributed"
+local load_module = require "luminary.base.load_module"
+local rank_and_size = require "luminary.data.rank_and_size"
 local fail = options.fail
 
 local DataLoader = class.root("DataLoader")
@@ -75,7 +74,7 @@ end)
 
 -- Which of how many ranks this is, for streams that are shared out over ranks.
 local function place(self)
-  local set, ranks = self.dataset, dist.is_initialized() and dist.get_world_size() or 1
+  local set, rank, ranks = self.dataset, rank_and_size()
   local has_shard = self.is_stream and type(set.shard) == "function"
   local shards = self.shard_ranks
   if shards == nil and has_shard then shards = set.shard_ranks end
@@ -84,7 +83,7 @@ local function place(self)
       .. "or {shard_ranks = false} to keep this without a warning"):format(ranks, set.__name or "the set"))
   end
   if not shards or ranks == 1 then return 0, 1 end
-  return dist.get_rank(), ranks
+  return rank, ranks
 end
 
 --- Returns the number of batches of an epoch; of a stream that is divided over ranks, those of this rank.
@@ -196,7 +195,8 @@ local function pinner(self)
   if core.device_count "cuda" == 0 or not (self.pin_memory or there and self.pin_memory == nil) then return nil end
   self.pins = self.num_workers > 0 and self.worker_type == "thread"
   if self.pins and not self.pin_memory then return nil end
-  return transfer.pinner {device = there or core.device "cuda", always = self.pin_memory, by_worker = self.pins}
+  local pinner_of = load_module("luminary.data.copy_to_gpu").pinner
+  return pinner_of {device = there or core.device "cuda", always = self.pin_memory, by_worker = self.pins}
 end
 
 -- pass: {epoch, batch: how many have been given, seed, shared, sets}
@@ -209,10 +209,10 @@ local function walk(self, pass)
   pass.rank, pass.world = batch_plan.rank, batch_plan.world
   local pin = pinner(self)
   local next_numbers = requests(self, pass.batch + 1, pass.seed)
-  local walk_batches = self.num_workers == 0 and walk_alone or workers.walk
+  local walk_batches = self.num_workers == 0 and walk_alone or load_module("luminary.data.loader_workers").walk
   local next_made, is_ready = walk_batches(self, batch_plan, next_numbers, pass)
   if self.device and self.device ~= "cpu" then
-    next_made = transfer.ahead(self.device, next_made, is_ready, pin)
+    next_made = load_module("luminary.data.copy_to_gpu").ahead(self.device, next_made, is_ready, pin)
   elseif pin then
     local next_unpinned = next_made
     local function pinned(made, ...)

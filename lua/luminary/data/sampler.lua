@@ -5,7 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local dataset = require "luminary.data.dataset"
-local dist = require "luminary.distributed"
+local rank_and_size = require "luminary.data.rank_and_size"
 local fail = options.fail
 
 local function count_to(n) return core.ops.arange(1, n + 1, {dtype = "int64"}) end
@@ -232,9 +232,8 @@ local Distributed = class.define("DistributedSampler", Sampler)
 Distributed.init = signature.of([[DistributedSampler(set, {num_replicas: count, rank: natural, shuffle = true,
   seed: natural = 0, drop_last = false})]], function(self, set, opts)
   self.set = dataset.check("DistributedSampler", set)
-  local grouped = dist.is_initialized()
-  self.num_replicas = opts.num_replicas or (grouped and dist.get_world_size() or 1)
-  self.rank = opts.rank or (grouped and dist.get_rank() or 0)
+  local rank, size = rank_and_size()
+  self.num_replicas, self.rank = opts.num_replicas or size, opts.rank or rank
   self.shuffle, self.seed, self.drop_last, self.epoch = opts.shuffle, opts.seed, opts.drop_last, 0
   local n = dataset.length("DistributedSampler", set)
   if self.rank >= self.num_replicas then

@@ -351,6 +351,28 @@ other.dist = with(pairs_of([[
 
 other["dist.ReduceOp"] = pairs_of("sum=SUM mean=MEAN product=PRODUCT min=MIN max=MAX", "BXOR PREMUL_SUM")
 
+-- torchmetrics' names; those of one task are options here.
+other.metrics = pairs_of("MeanIoU=JaccardIndex AUC=AUROC R2=R2Score MSE=MeanSquaredError MAE=MeanAbsoluteError",
+  [[
+  AveragePrecision ROC PrecisionRecallCurve CalibrationError CohenKappa MatthewsCorrCoef Specificity StatScores
+  HammingDistance HingeLoss ExactMatch Dice CatMetric ClasswiseWrapper MetricTracker MinMaxMetric BootStrapper
+  MultioutputWrapper ROUGEScore WordErrorRate CharErrorRate SacreBLEUScore CHRFScore PearsonCorrCoef SpearmanCorrCoef
+  ExplainedVariance CosineSimilarity MeanAbsolutePercentageError KLDivergence PeakSignalNoiseRatio
+  StructuralSimilarityIndexMeasure]])
+other["metrics.functional"] = pairs_of("mean_iou=jaccard_index auc=auroc", [[
+  average_precision roc precision_recall_curve cohen_kappa matthews_corrcoef specificity stat_scores hamming_distance
+  exact_match pearson_corrcoef spearman_corrcoef explained_variance]])
+for class, f in pairs {
+  Accuracy = "accuracy", Precision = "precision", Recall = "recall", F1Score = "f1_score", FBetaScore = "fbeta_score",
+  ConfusionMatrix = "confusion_matrix", JaccardIndex = "jaccard_index", AUROC = "auroc",
+} do
+  for _, task in ipairs {"Binary", "Multiclass", "Multilabel"} do
+    local small = task:lower()
+    other.metrics[task .. class] = ("it is %s(%q, …) here"):format(class, small)
+    other["metrics.functional"][small .. "_" .. f] = ("it is %s(preds, target, %q, …) here"):format(f, small)
+  end
+end
+
 other.cuda = with(pairs_of([[
   CUDAGraph=Graph make_graphed_callables=make_graphed_step graphs=graph StreamContext=stream seed=manual_seed
   seed_all=manual_seed_all reset_max_memory_allocated=reset_peak_memory_stats

@@ -24,7 +24,7 @@ local function update_counts(self, preds, target)
   if self.task == "multiclass" then
     local n = self.num_classes
     preds, target = labels.class_labels(self, preds, target)
-    tp = count(target:masked_select(preds:eq(target)), n)
+    tp = count(target, n, preds:eq(target))
     fp, fn = count(preds, n) - tp, count(target, n) - tp
     tn = target:numel() - tp - fp - fn
   else

@@ -12,6 +12,6 @@ for _, part in ipairs {"classification", "auroc", "regression", "text", "aggrega
   for name, class in pairs(classes) do metrics[name] = class end
   for name, f in pairs(functions) do functional[name] = f end
 end
-metrics.functional = options.strict("lm.metrics.functional", functional)
+metrics.functional = options.strict("metrics.functional", functional)
 
-return options.strict("lm.metrics", metrics)
+return options.strict("metrics", metrics)

@@ -115,7 +115,11 @@ end
 
 -- ---- counts: tensors of one element for each class or label
 
-local function count(labels, n) return labels:bincount({minlength = n}) end
+-- How often each label from 1 to n occurs; `of`, a bool or integer tensor: what each counts as in place of 1.
+local function count(labels, n, of)
+  of = of and of:to "int64" or ops.ones_like(labels)
+  return ops.zeros({n}, {dtype = "int64", device = labels.device}):index_add_(1, labels, of)
+end
 
 -- Counts of 2 * target + pred, each 0 or 1, in each column: [L, 2, 2].
 local function count_binary(self, preds, target, labels)

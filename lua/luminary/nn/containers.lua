@@ -4,7 +4,7 @@
 --- use.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local fused = require "luminary.nn.fuse_batch_norm"
+local load_module = require "luminary.base.load_module"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.module_fields"
 
@@ -114,10 +114,11 @@ end
 
 function Sequential:forward(x)
   records.of(self) -- which checks what the list holds
+  local fused = package.loaded["luminary.nn.norm"] and load_module "luminary.nn.fuse_batch_norm"
   local i = 1
   while i <= #self do
     local module, after = rawget(self, i), rawget(self, i + 1)
-    if after and fused.is_norm_relu(module, after) then
+    if fused and after and fused.is_norm_relu(module, after) then
       x, i = fused.norm_relu(module, x), i + 2
     else
       x, i = module(x), i + 1

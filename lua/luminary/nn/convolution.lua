@@ -6,6 +6,7 @@ local layer = require "luminary.nn.define_layer"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
 local printed = require "luminary.nn.print_values"
+require "luminary.nn.functional.sizes" -- for the kinds of its arguments
 
 local ops, arg = core.ops, options.arg
 local classes = {}

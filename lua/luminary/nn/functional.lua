@@ -4,7 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 
 local ops, fail = core.ops, options.fail
-local F = {pdist = require("luminary.tensor.products").pdist}
+local F = {}
 
 for _, name in ipairs {
   "relu_", "relu6_", "leaky_relu_", "elu_", "selu_", "celu_", "silu_", "tanh", "sigmoid", "softplus", "softsign",
@@ -143,10 +143,18 @@ F.gumbel_softmax = signature.of([[gumbel_softmax(logits: tensor, {tau = 1, hard 
   return ops.scatter(ops.zeros_like(soft), opts.dim, index, 1) - soft:detach() + soft
 end)
 
-for _, file in ipairs {
-  "pytorch_order", "ctc", "dropout", "embedding", "pixel_shuffle", "convolution", "pooling", "interpolate", "sampling",
-} do
-  for name, f in pairs(require("luminary.nn.functional." .. file)) do F[name] = f end
-end
+for name, f in pairs(require "luminary.nn.functional.pytorch_order") do F[name] = f end
 
-return options.strict("nn.functional", F)
+return options.strict("nn.functional", F, options.at_first_use {
+  ["tensor.products"] = "pdist",
+  ["nn.functional.ctc"] = "ctc_loss",
+  ["nn.functional.dropout"] = "alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout",
+  ["nn.functional.embedding"] = "embedding embedding_bag",
+  ["nn.functional.pixel_shuffle"] = "bilinear channel_shuffle pixel_shuffle pixel_unshuffle",
+  ["nn.functional.convolution"] = "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+  ["nn.functional.pooling"] = "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d "
+    .. "adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool3d fractional_max_pool2d lp_pool1d lp_pool2d "
+    .. "lp_pool3d max_pool1d max_pool3d max_unpool1d max_unpool3d",
+  ["nn.functional.interpolate"] = "interpolate upsample upsample_bilinear upsample_nearest",
+  ["nn.functional.sampling"] = "affine_grid fold unfold",
+})

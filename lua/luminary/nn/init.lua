@@ -7,39 +7,45 @@ local nn = {
   Module = require "luminary.nn.module",
   Parameter = signature.of("Parameter(t: tensor, requires_grad = true)", parameter.new),
   is_parameter = parameter.is,
-  functional = require "luminary.nn.functional",
-  init = require "luminary.nn.initializers",
 }
 
-for _, family in ipairs {
-  "containers", "module_dict", "linear", "embedding", "convolution", "norm", "pooling", "activation", "loss", "padding",
-  "shuffle_flatten_dropout", "upsample_fold",
-} do
-  for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
-end
-
-local later = {
-  utils = {"nn.utils"}, parallel = {"nn.parallel"}, DataParallel = {"nn.parallel.data_parallel", "DataParallel"},
+-- Most scripts use a few of these, and their start and each collection of garbage take as long as what is loaded.
+local later = options.at_first_use({
+  ["nn.containers"] = "ModuleList Sequential",
+  ["nn.module_dict"] = "ModuleDict ParameterDict ParameterList",
+  ["nn.linear"] = "Linear",
+  ["nn.embedding"] = "Embedding EmbeddingBag",
+  ["nn.convolution"] = "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d",
+  ["nn.norm"] = "BatchNorm1d BatchNorm2d BatchNorm3d GroupNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d LayerNorm "
+    .. "LocalResponseNorm RMSNorm",
+  ["nn.pooling"] = "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d "
+    .. "AdaptiveMaxPool3d AvgPool1d AvgPool2d AvgPool3d FractionalMaxPool2d LPPool1d LPPool2d LPPool3d MaxPool1d "
+    .. "MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d",
+  ["nn.activation"] = "CELU Dropout ELU Flatten GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh Identity LeakyReLU "
+    .. "LogSigmoid LogSoftmax Mish PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus "
+    .. "Softshrink Softsign Tanh Tanhshrink Threshold",
+  ["nn.loss"] = "BCELoss BCEWithLogitsLoss CTCLoss CosineEmbeddingLoss CosineSimilarity CrossEntropyLoss "
+    .. "GaussianNLLLoss HingeEmbeddingLoss HuberLoss KLDivLoss L1Loss MSELoss MarginRankingLoss MultiLabelMarginLoss "
+    .. "MultiLabelSoftMarginLoss MultiMarginLoss NLLLoss PairwiseDistance PoissonNLLLoss SmoothL1Loss SoftMarginLoss "
+    .. "TripletMarginLoss TripletMarginWithDistanceLoss",
+  ["nn.padding"] = "CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d ConstantPad3d "
+    .. "ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d ZeroPad1d "
+    .. "ZeroPad2d ZeroPad3d",
+  ["nn.shuffle_flatten_dropout"] = "AlphaDropout Bilinear ChannelShuffle Dropout1d Dropout2d Dropout3d "
+    .. "FeatureAlphaDropout PixelShuffle PixelUnshuffle Unflatten",
+  ["nn.upsample_fold"] = "Fold Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d",
+  ["nn.attention"] = "MultiheadAttention TransformerEncoderLayer TransformerDecoderLayer TransformerEncoder "
+    .. "TransformerDecoder Transformer",
+  ["nn.recurrent"] = "RNN LSTM GRU RNNCell LSTMCell GRUCell",
+  ["nn.positional_encoding"] = "SinusoidalPositions RotaryPositionalEmbeddings",
+  ["nn.parallel.data_parallel"] = "DataParallel",
+  ["nn.int8"] = "Int8Linear",
+  ["nn.lazy"] = "LazyLinear LazyConv1d LazyConv2d LazyConv3d LazyConvTranspose1d LazyConvTranspose2d "
+    .. "LazyConvTranspose3d LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyInstanceNorm1d LazyInstanceNorm2d "
+    .. "LazyInstanceNorm3d",
+}, {
+  functional = {"nn.functional"}, init = {"nn.initializers"}, utils = {"nn.utils"}, parallel = {"nn.parallel"},
   SyncBatchNorm = {"nn.parallel.sync_batch_norm"}, KVCache = {"nn.kv_cache"},
-  SinusoidalPositions = {"nn.positional_encoding", "SinusoidalPositions"},
-  RotaryPositionalEmbeddings = {"nn.positional_encoding", "RotaryPositionalEmbeddings"},
-  LazyLinear = {"nn.lazy", "LazyLinear"},
-  Int8Linear = {"nn.int8", "Int8Linear"},
-}
-for _, name in ipairs {
-  "MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder",
-  "TransformerDecoder", "Transformer",
-} do
-  later[name] = {"nn.attention", name}
-end
-for _, name in ipairs {"Conv", "ConvTranspose", "BatchNorm", "InstanceNorm"} do
-  for n = 1, 3 do
-    local lazy = ("Lazy%s%dd"):format(name, n)
-    later[lazy] = {"nn.lazy", lazy}
-  end
-end
-for _, name in ipairs {"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"} do
-  later[name] = {"nn.recurrent", name}
-end
+})
 
 return options.strict("nn", nn, later)

@@ -3,6 +3,7 @@ local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
 local printed = require "luminary.nn.print_values"
+require "luminary.nn.functional.sizes" -- for the kinds of its arguments
 
 local list, pooling = layer.entries()
 

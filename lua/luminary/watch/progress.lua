@@ -1,10 +1,14 @@
---- watch.progress: A progress bar of one line on a terminal.
+--- watch.progress: Progress bars: one line on a terminal that is drawn again and again, plain lines elsewhere.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local ffi = require "ffi"
 
 pcall(ffi.cdef, "int isatty(int fd);")
+pcall(ffi.cdef, [[
+  struct lm_watch_window { unsigned short rows, columns, x, y; };
+  int lm_watch_ioctl(int fd, unsigned long request, ...) __asm__("ioctl");]])
 
 local progress = {}
 
@@ -12,6 +16,15 @@ local progress = {}
 function progress.on_terminal()
   local known, answer = pcall(function() return ffi.C.isatty(1) == 1 end)
   return known and answer and core.getenv("TERM") ~= "dumb"
+end
+
+local TIOCGWINSZ = 0x5413 -- of Linux
+
+-- The columns of the terminal, 80 where it does not say.
+local function terminal_columns()
+  local window = ffi.new "struct lm_watch_window[1]"
+  local columns = ffi.C.lm_watch_ioctl(1, TIOCGWINSZ, window) == 0 and window[0].columns or 0
+  return columns > 0 and columns or 80
 end
 
 --- Formats seconds as 1:15 or 1:01:40.
@@ -25,26 +38,130 @@ end
 local Progress = class.root("Progress")
 local WIDTH, EVERY = 20, 0.1 -- characters of the bar, seconds between two drawings
 
+-- Whether this process shows bars: of several ranks the first does, for all.
+local function is_shown()
+  local groups = package.loaded["luminary.distributed.groups"]
+  return not (groups and groups.default) or groups.default.rank == 0
+end
+
 --- `done` steps were made before (a resumed run): they do not count in the estimate of the remaining time.
-function Progress:init(total, done)
-  self.total = options.arg("progress", "total", total, "natural")
-  self.skipped = done or 0
+Progress.init = signature.of([[Progress(total: natural?, {done: natural = 0, desc = "", lines_every: positive = 10,
+  disable = false})]], function(self, total, opts)
+  self.total, self.skipped, self.done, self.desc = total, opts.done, opts.done, opts.desc
+  self.lines_every, self.text = opts.lines_every, ""
   self.began, self.drawn = core.time(), 0
-  self.visible = progress.on_terminal()
+  local shown = not opts.disable and is_shown()
+  self.visible = shown and progress.on_terminal()
+  self.in_lines = shown and not self.visible
+  if self.in_lines then self.drawn = self.began end -- the first line comes after lines_every
+end)
+
+-- Seconds until all steps are made at the rate so far, or nil.
+local function seconds_left(self, now)
+  local made = self.done - self.skipped
+  if not self.total or made <= 0 then return nil end
+  return (now - self.began) / made * math.max(self.total - self.done, 0)
+end
+
+-- A value after the bar: "loss=0.123".
+local function shown(value)
+  if core.is_tensor(value) then value = value:item() end
+  return type(value) == "number" and ("%.4g"):format(value) or tostring(value)
+end
+
+-- The text after the bar. Tensors are read only here: on a GPU this waits.
+local function text_of(self)
+  if not self.values then return self.text end
+  local parts = {}
+  for i, name in ipairs(options.sorted_keys(self.values)) do parts[i] = name .. "=" .. shown(self.values[name]) end
+  return table.concat(parts, " ")
+end
+
+-- What follows the bar: count, text and time.
+local function state(self, now)
+  local left, parts = seconds_left(self, now), {}
+  parts[1] = self.total and ("%d/%d"):format(self.done, self.total) or tostring(self.done)
+  local text = text_of(self)
+  if text ~= "" then parts[#parts + 1] = text end
+  parts[#parts + 1] = self.total and progress.duration(left or 0) .. " left" or progress.duration(now - self.began)
+  return table.concat(parts, "  ")
+end
+
+-- Cuts a text at a number of bytes, but within no character of UTF-8.
+local function cut(text, n)
+  if #text <= n then return text end
+  while n > 0 and text:byte(n + 1) >= 128 and text:byte(n + 1) < 192 do n = n - 1 end
+  return text:sub(1, n)
+end
+
+local function draw(self, now)
+  local line = (self.desc ~= "" and self.desc .. " " or "")
+  if self.total then
+    local part = self.total > 0 and math.min(self.done / self.total, 1) or 1
+    local filled = math.floor(part * WIDTH)
+    line = ("%s[%s%s] "):format(line, ("#"):rep(filled), ("."):rep(WIDTH - filled))
+  end
+  io.stdout:write("\r\27[K", cut(line .. state(self, now), terminal_columns() - 1))
+  io.stdout:flush()
+  self.shown = true
 end
 
 --- Shows that `done` steps of the total are made, with text after the bar.
-function Progress:update(done, text)
-  local now = core.time()
-  if not self.visible or (now - self.drawn < EVERY and done < self.total) then return end
+Progress.update = signature.of("update(done: natural, text: string?)", function(self, done, text)
+  self.done = done
+  if text then self.text, self.values = text, nil end
+  local now, complete = core.time(), self.total ~= nil and done >= self.total
+  if self.visible then
+    if now - self.drawn < EVERY and not complete then return end
+    draw(self, now)
+  elseif self.in_lines and not (complete and self.completed) and (now - self.drawn >= self.lines_every or complete) then
+    io.stdout:write((self.desc ~= "" and self.desc .. " " or ""), state(self, now), "\n")
+    io.stdout:flush()
+    self.completed = complete
+  else
+    return
+  end
   self.drawn = now
-  local part = self.total > 0 and math.min(done / self.total, 1) or 1
-  local filled = math.floor(part * WIDTH)
-  local left = done > self.skipped and (now - self.began) / (done - self.skipped) * (self.total - done) or 0
-  io.stdout:write(("\r\27[K[%s%s] %d/%d  %s  %s left"):format(("#"):rep(filled), ("."):rep(WIDTH - filled), done,
-    self.total, text or "", progress.duration(left)))
+end)
+
+--- Shows that one more step is made, or n.
+Progress.advance = signature.of("advance(n: natural = 1, text: string?)", function(self, n, text)
+  self:update(self.done + n, text)
+end)
+
+--- Sets what is shown after the bar: a table of names and values. Tensors of one element are read when the bar is
+--- drawn.
+Progress.set_postfix = signature.of("set_postfix(values: table)", function(self, values)
+  self.values = {}
+  for name, value in pairs(values) do
+    self.values[options.arg("set_postfix", "a name", name, "string")] = core.is_tensor(value)
+      and core.keep(value:detach()) or value
+  end
+end)
+
+--- Iterates as `iterator` does, with a step for each turn, and removes the bar at the end.
+---   for x, y in bar:over(loader:epoch(1)) do … end
+function Progress:over(iterator, of, control)
+  local is_first = true
+  local function note(first, ...)
+    if first == nil then self:clear() end
+    control = first
+    return first, ...
+  end
+  return function()
+    if is_first then is_first = false else self:advance(1) end
+    return note(iterator(of, control))
+  end
+end
+
+--- Prints a line, above the bar.
+function Progress:write(text)
+  if not (self.visible or self.in_lines) then return end
+  local was_shown = self.shown
+  self:clear()
+  io.stdout:write(text, "\n")
+  if was_shown then draw(self, core.time()) end
   io.stdout:flush()
-  self.shown = true
 end
 
 --- Removes the bar.
@@ -56,7 +173,7 @@ function Progress:clear()
   end
 end
 
---- lm.watch.progress.new(total [, done = 0]): Creates a progress bar of `total` steps, of which `done` were made
---- before.
+--- lm.watch.progress.new(total, {done = 0, desc = "", lines_every = 10, disable = false}): Creates a progress bar of
+--- `total` steps, of which `done` were made before.
 progress.new = Progress
 return progress

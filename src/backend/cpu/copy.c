@@ -37,9 +37,14 @@ typedef struct run_copy {
   void (*reverse)(void *dst, const void *src, int64_t n);
 } run_copy;
 
-/* n elements from src on, c->step (1, 0 or -1) apart, to where the writer is. */
+/* A piece of a row is moved while the piece AHEAD bytes on, of this row or of others, comes to the second cache: where
+ * rows do not follow one another, or run backwards, hardware does not guess it, and the first cache takes fewer lines
+ * at once. */
+enum { PIECE = 1024, AHEAD = 8 * PIECE }; /* bytes */
+
+/* n elements of a row from src on, c->step (1, 0 or -1) apart, to where the writer is; at most a PIECE, but if they are
+ * one element. */
 static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, const char *src) {
-  enum { TILE = 4096 };
   const size_t item = (size_t)c->item;
   const int64_t step = c->step;
   if (step == 1) {
@@ -51,19 +56,16 @@ static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, co
     w->to += (size_t)n * item;
     return;
   }
-  char tile[TILE];
-  const int64_t max_chunk = TILE / (int64_t)item;
-  if (step == 0) fill_with(item, n < max_chunk ? n : max_chunk, tile, src);
+  char tile[PIECE];
+  const int64_t max_chunk = PIECE / (int64_t)item;
+  if (step < 0) {
+    c->reverse(tile, src, n);
+    lm_nontemporal_write(w, tile, (size_t)n * item);
+    return;
+  }
+  fill_with(item, n < max_chunk ? n : max_chunk, tile, src);
   for (int64_t i = 0, part; i < n; i += part) {
     part = n - i < max_chunk ? n - i : max_chunk;
-    if (step < 0) {
-      const char *from = src - i * (int64_t)item;
-      if (part == max_chunk &&
-          n - i >= 2 * max_chunk) { /* what comes next lies before it, which hardware does not guess */
-        for (int64_t k = TILE; k < 2 * TILE; k += LM_NONTEMPORAL_LINE) __builtin_prefetch(from - k);
-      }
-      c->reverse(tile, from, part);
-    }
     lm_nontemporal_write(w, tile, (size_t)part * item);
   }
 }
@@ -87,30 +89,54 @@ static void next_row(const lm_dims *rows, row_cursor *r) {
   }
 }
 
+/* Where a walk over all elements of src is: in a row, `low` elements from its first. */
+typedef struct walk {
+  row_cursor row;
+  int64_t low, left; /* elements to the end of the walk */
+} walk;
+
+static walk walk_from(const run_copy *c, int64_t element, int64_t end) {
+  walk w = {.low = element % c->run, .left = end - element};
+  if (w.left > 0) row_at(&c->rows, element / c->run, &w.row);
+  return w;
+}
+
+static const char *next_of(const run_copy *c, const walk *w) {
+  return c->src->data + (w->row.offset[FROM] + w->low * c->step) * c->item;
+}
+
+static void go_on(const run_copy *c, walk *w, int64_t n) {
+  w->low += n, w->left -= n;
+  if (w->low < c->run || w->left <= 0) return;
+  next_row(&c->rows, &w->row);
+  w->low = 0;
+}
+
+/* The walk's next n elements, towards the second cache. */
+static void fetch_elements(const run_copy *c, walk *w, int64_t n) {
+  for (int64_t part; n > 0 && w->left > 0; n -= part) {
+    part = lm_min(lm_min(c->run - w->low, n), w->left);
+    const char *from = next_of(c, w) - (c->step < 0 ? (part - 1) * c->item : 0);
+    for (int64_t at = 0; at < part * c->item; at += LM_NONTEMPORAL_LINE) __builtin_prefetch(from + at, 0, 2);
+    go_on(c, w, part);
+  }
+}
+
 static void copy_elements(void *ctx, int64_t begin, int64_t end) {
-  enum { AHEAD = 16, MAX_FETCHED = 512 }; /* rows; bytes: of longer ones hardware guesses most */
   const run_copy *c = ctx;
-  const bool fetches = c->run * c->item <= MAX_FETCHED;
-  int64_t row = begin / c->run, low = begin % c->run;
-  const int64_t all = lm_dims_count(&c->rows);
-  row_cursor here, ahead;
-  row_at(&c->rows, row, &here);
-  row_at(&c->rows, row + AHEAD < all ? row + AHEAD : all - 1, &ahead);
+  const int64_t piece = c->step == 0 ? c->run : PIECE / c->item;
+  walk here = walk_from(c, begin, end), ahead = walk_from(c, lm_min(begin + AHEAD / c->item, end), end);
+  if (c->step == 0) ahead.left = 0;
   lm_nontemporal_writer w;
   lm_nontemporal_open(&w, c->dst->data + begin * c->item, c->streams);
-  for (int64_t p = begin, n; p < end; p += n, row++) {
-    n = c->run - low < end - p ? c->run - low : end - p;
-    if (!c->dense) lm_nontemporal_open(&w, c->dst->data + (here.offset[TO] + low) * c->item, c->streams);
-    if (fetches) {
-      const char *from = c->src->data + ahead.offset[FROM] * c->item;
-      if (c->step < 0) from -= (c->run - 1) * c->item;
-      for (int64_t at = 0; at < c->run * c->item; at += LM_NONTEMPORAL_LINE) __builtin_prefetch(from + at);
-      if (row + AHEAD + 1 < all) next_row(&c->rows, &ahead);
+  for (int64_t n; here.left > 0; go_on(c, &here, n)) {
+    n = lm_min(lm_min(c->run - here.low, piece), here.left);
+    if (!c->dense && (here.low == 0 || here.left == end - begin)) {
+      if (here.left < end - begin) lm_nontemporal_finish(&w);
+      lm_nontemporal_open(&w, c->dst->data + (here.row.offset[TO] + here.low) * c->item, c->streams);
     }
-    write_run(c, &w, n, c->src->data + (here.offset[FROM] + low * c->step) * c->item);
-    if (!c->dense) lm_nontemporal_finish(&w);
-    next_row(&c->rows, &here);
-    low = 0;
+    fetch_elements(c, &ahead, n);
+    write_run(c, &w, n, next_of(c, &here));
   }
   lm_nontemporal_close(&w);
 }

@@ -13,14 +13,17 @@
 
 lm_status lm_cpu_fill_(const void *args, lm_tensor *const *out) {
   const lm_fill__args *a = args;
+  const lm_dtype from = (lm_dtype)a->value->dtype, bits[] = {[1] = LM_U8, [2] = LM_I16, [4] = LM_I32, [8] = LM_I64};
+  const lm_dtype compute = from == LM_F64 ? LM_F64 : lm_dtype_is_float(from) ? LM_F32 : LM_I64;
+  const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
+  _Alignas(8) char wide[8], element[8];
   (void)out;
-  lm_tensor value = *a->value; /* one element, read again and again */
-  memset(value.stride, 0, sizeof value.stride);
-  value.ndim = a->x->ndim;
-  memcpy(value.size, a->x->size, sizeof value.size);
-  lm_dtype compute = value.dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(value.dtype) ? LM_F32 : LM_I64;
-  lm_tiles t = {.compute = compute, .nin = 1, .in = {lm_operand_of(&value)}};
+  loops->load[from](wide, a->value->data, 1, 1);
+  loops->store[a->x->dtype](element, 1, wide, 1);
+  lm_tiles t = {.nin = 1}; /* of integers as wide as x's elements, read again and again */
   lm_tiles_result(&t, a->x);
+  t.compute = t.out.dtype = bits[lm_dtype_size((lm_dtype)a->x->dtype)];
+  t.in[0] = (lm_operand){.data = element, .dtype = t.compute};
   lm_tiles_run(&t);
   return LM_OK;
 }

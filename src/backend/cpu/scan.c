@@ -68,7 +68,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   if (backwards) s->turn(tile, count);
   if (backwards && s->decay) s->turn(r->decay, count);
   int64_t *indices = s->indices ? (int64_t *)s->indices->data + to : NULL;
-  bool in_place = out_step == 1 && !backwards;
+  bool in_place = out_step == 1 && !backwards && !s->streams;
   lm_scan_part part = {tile, r->decay, in_place ? indices : r->position, first + 1, r->carry, r->last};
   (cols ? s->cols : s->row)(&part, count);
   if (backwards) s->turn(tile, count);
@@ -83,7 +83,11 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   } else if (tile == r->x) {
     loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
   }
-  if (indices && !in_place) lm_pointwise_loops_of(LM_I64)->store[LM_I64](indices, out_step, r->position, count);
+  if (indices && s->streams) {
+    lm_nontemporal_copy(indices, r->position, (size_t)count * sizeof *indices);
+  } else if (indices && !in_place) {
+    lm_pointwise_loops_of(LM_I64)->store[LM_I64](indices, out_step, r->position, count);
+  }
 }
 
 /* Elements begin up to end of one line. */

@@ -12,7 +12,7 @@
 #include "merged_dims.h"
 
 /* A pass that writes to more than 2^10 regions takes twice as long: address translation holds no more pages near by. */
-enum { DIGIT_BITS = 10, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13, INSERTED_BELOW = 64 };
+enum { DIGIT_BITS = 10, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13 };
 enum { MEDIAN = 0, NAN_MEDIAN = -1 };     /* for k */
 enum { SORT_WORK = 12, SELECT_WORK = 2 }; /* nanoseconds an element, about */
 
@@ -71,6 +71,21 @@ static inline void put_element(size_t bytes, char *to, const char *from) {
     case 4: memcpy(to, from, 4); break;
     default: memcpy(to, from, 8); break;
   }
+}
+
+static void put_elements(size_t bytes, char *to, int64_t step, const char *from, int n) {
+#define CASE(type)                                                                \
+  case sizeof(type): {                                                            \
+    for (int i = 0; i < n; i++) ((type *)to)[i * step] = ((const type *)from)[i]; \
+    break;                                                                        \
+  }
+  switch (bytes) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
 }
 
 /* What is sorted: keys of 4 or 8 bytes, whose positions are where they are, or pairs of both. */
@@ -212,28 +227,40 @@ lm_status lm_cpu_kth_along(const void *args, lm_tensor *const *out) {
 
 /* For each value 1 more than how many of n growing numbers are below it, or with `right` not above it; NaN is above
  * all. The range is halved without branches, for GROUP values beside one another, so that they wait for memory
- * together. */
-#define BELOW(number, v) (((number) < (v)) | (((number) == (v)) & right) | LM_NAN(v))
-#define SEARCH(E, type)                                                                                              \
-  static void search_##E(const void *rows, int64_t n, const void *values, int64_t count, bool right, int64_t *out) { \
-    enum { GROUP = 16 };                                                                                             \
-    const type *row = rows;                                                                                          \
-    for (int64_t i = 0; i < count; i += GROUP) {                                                                     \
-      const type *v = (const type *)values + i;                                                                      \
-      int64_t at[GROUP] = {0};                                                                                       \
-      int some = count - i < GROUP ? (int)(count - i) : GROUP;                                                       \
-      for (int64_t left = n; left > 0; left -= (left + 1) / 2) {                                                     \
-        int64_t half = (left + 1) / 2;                                                                               \
-        for (int k = 0; k < some; k++) at[k] += -(int64_t)BELOW(row[at[k] + half - 1], v[k]) & half;                 \
-      }                                                                                                              \
-      for (int k = 0; k < some; k++) out[i + k] = at[k] + 1;                                                         \
-    }                                                                                                                \
+ * together; what values' loops know at compile time stays in registers. */
+enum { GROUP = 8 };
+#define SEARCH(E, type)                                                                                             \
+  static inline __attribute__((always_inline)) void search_group_##E(const type *row, int64_t n, const type *v,     \
+                                                                     const bool right, int64_t *out) {              \
+    const type *at[GROUP];                                                                                          \
+    for (int k = 0; k < GROUP; k++) at[k] = row;                                                                    \
+    for (int64_t left = n, half; left > 0; left -= half) {                                                          \
+      half = (left + 1) / 2;                                                                                        \
+      LM_UNROLL for (int k = 0; k < GROUP; k++) {                                                                   \
+        const type number = at[k][half - 1];                                                                        \
+        at[k] += -(int64_t)(right ? number <= v[k] : number < v[k]) & half;                                         \
+      }                                                                                                             \
+    }                                                                                                               \
+    for (int k = 0; k < GROUP; k++) out[k] = LM_NAN(v[k]) ? n + 1 : at[k] - row + 1;                                \
+  }                                                                                                                 \
+  static void search_##E(const void *row, int64_t n, const void *values, int64_t count, bool right, int64_t *out) { \
+    const type *v = values;                                                                                         \
+    for (int64_t i = 0; i < count; i += GROUP) {                                                                    \
+      type some[GROUP] = {0};                                                                                       \
+      int64_t found[GROUP];                                                                                         \
+      const size_t m = count - i < GROUP ? (size_t)(count - i) : GROUP;                                             \
+      memcpy(some, v + i, m * sizeof *some);                                                                        \
+      if (right)                                                                                                    \
+        search_group_##E(row, n, some, true, found);                                                                \
+      else                                                                                                          \
+        search_group_##E(row, n, some, false, found);                                                               \
+      memcpy(out + i, found, m * sizeof *found);                                                                    \
+    }                                                                                                               \
   }
 SEARCH(F32, float)
 SEARCH(F64, double)
 SEARCH(I64, int64_t)
 #undef SEARCH
-#undef BELOW
 
 typedef struct searching {
   const lm_searchsorted_args *a;

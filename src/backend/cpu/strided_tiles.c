@@ -18,6 +18,7 @@ typedef struct plan {
   size_t num;  /* bytes of the compute type */
   int tile;    /* elements of a tile */
   bool direct; /* every operand is of the compute type, and lies side by side in rows or repeats one element there */
+  bool fills;  /* a dense result of one value */
   bool blocked;
   int block_rows, block_cols;
   bool streams; /* the result goes past the caches, from a tile */
@@ -150,6 +151,11 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->direct &= t->out.stride[last] == 1;
   p->streams = (p->blocked ? t->out.dtype == t->compute && t->out.stride[last] == 1 : t->out.linear) &&
                is_streamed(t, (size_t)p->numel * t->out.bytes) && (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
+  /* A fill displaces nothing but itself, so that memory which half of the cache holds may still be there. */
+  if (t->nin == 1 && !t->kernel && t->in[0].scalar)
+    p->streams &= (size_t)p->numel * t->out.bytes > lm_cache_bytes() / 2;
+  p->fills = t->nin == 1 && !t->kernel && t->in[0].scalar && t->in[0].dtype == t->compute &&
+             t->out.dtype == t->compute && t->out.linear && !p->streams;
   p->tiles = lm_ceil_div(p->numel, p->tile);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
@@ -433,6 +439,16 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   }
 }
 
+/* One value again and again, as the loop writes it that fills a tile. */
+static void fill(const plan *p, int64_t begin, int64_t end) {
+  enum { RUN = 1 << 20 };
+  const lm_tiles *t = p->t;
+  for (int64_t i = begin; i < end; i += RUN) {
+    int n = end - i < RUN ? (int)(end - i) : RUN;
+    p->loops->load[t->compute](t->out.data + i * (int64_t)p->num, t->in[0].data, 0, n);
+  }
+}
+
 static void run_share(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
   if (p->blocked) {
@@ -442,7 +458,9 @@ static void run_share(void *ctx, int64_t first, int64_t last) {
   }
   int64_t begin = first * p->tile, end = last * p->tile < p->numel ? last * p->tile : p->numel;
   if (begin >= end) return;
-  if (p->direct) {
+  if (p->fills) {
+    fill(p, begin, end);
+  } else if (p->direct) {
     run_rows(p, begin, end);
   } else {
     run_tiles(p, begin, end);

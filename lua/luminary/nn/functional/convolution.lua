@@ -212,4 +212,4 @@ F.conv_transpose2d = transposed("conv_transpose2d", 2)
 --- F.conv_transpose3d(…): Applies a 3-d transposed convolution.
 F.conv_transpose3d = transposed("conv_transpose3d", 3)
 
-return F
+return options.exact_all(F)

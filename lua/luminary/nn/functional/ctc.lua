@@ -74,4 +74,4 @@ F.ctc_loss = signature.by_name([[ctc_loss(log_probs: tensor, targets: tensor, in
   return alone and loss:squeeze(1) or loss
 end)
 
-return F
+return options.exact_all(F)

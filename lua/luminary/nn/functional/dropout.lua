@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+require "luminary.nn.functional.sizes" -- for the kinds of its arguments
 
 local ops = core.ops
 local F = {}
@@ -58,4 +59,4 @@ F.feature_alpha_dropout = signature.of("feature_alpha_dropout" .. alpha_options,
   end)
 end)
 
-return F
+return options.exact_all(F)

@@ -144,4 +144,4 @@ local embedding_bag = signature.of([[embedding_bag(index: tensor, weight: tensor
   return sums / ops.unsqueeze(ops.clamp(counts, 1), 2)
 end)
 
-return {embedding = embedding, embedding_bag = embedding_bag}
+return options.exact_all {embedding = embedding, embedding_bag = embedding_bag}

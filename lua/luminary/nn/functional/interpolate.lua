@@ -200,4 +200,4 @@ F.upsample_bilinear = signature.by_name("upsample_bilinear" .. sized .. ")", fun
   return interpolate("upsample_bilinear", a)
 end)
 
-return F
+return options.exact_all(F)

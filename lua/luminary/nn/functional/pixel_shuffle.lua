@@ -95,4 +95,4 @@ F.bilinear = signature.of("bilinear(x1: tensor, x2: tensor, weight: tensor, bias
   return ops.reshape(y, batch)
 end)
 
-return F
+return options.exact_all(F)

@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+require "luminary.nn.functional.sizes" -- for the kinds of its arguments
 
 local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
@@ -275,4 +276,4 @@ F.fractional_max_pool2d = signature.by_name([[fractional_max_pool2d(x: input(2),
   return y:view(shape), indices:view(shape)
 end)
 
-return F
+return options.exact_all(F)

@@ -29,12 +29,14 @@ static void log_choice(const char *how, const lm_conv_job *job) {
            (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
 }
 
-/* Channels that do not fill the vectors of a product of gathered rows, or whose runs are too short for it: oneDNN has
- * code for these. The table is scripts/bench/convolutions'. */
+/* Runs of few channels are too short for a product of gathered rows: oneDNN has code for these. The table is
+ * scripts/bench/convolutions'. */
 static bool is_narrow(const lm_conv_job *job) {
-  enum { NARROW = 32 };
+  enum { NARROW = 20, NARROW_GROUP = 32 };
   const lm_conv_shape *s = &job->shape;
-  return job->dtype == LM_F32 && lm_min(s->c, s->k) / s->groups < NARROW && (s->groups > 1 || s->kh * s->kw > 1);
+  if (job->dtype != LM_F32) return false;
+  if (s->groups > 1) return lm_min(s->c, s->k) / s->groups < NARROW_GROUP;
+  return (job->pass == LM_CONV_INPUT ? s->k : s->c) < NARROW && s->kh * s->kw > 1;
 }
 
 /* x, y channels-last, w contiguous, all of job->dtype. *done is false where bfloat16 has no kernel. */
@@ -55,7 +57,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
     log_choice("depthwise", job);
     return lm_depthwise_conv(job);
   }
-  if (job->dtype == LM_BF16 || (chosen == ONEDNN ? job->dtype == LM_F32 : is_narrow(job))) {
+  if (job->dtype == LM_BF16 || (chosen == ONEDNN ? job->dtype == LM_F32 : chosen != DIRECT && is_narrow(job))) {
     *done_ = false;
     if (!empty) NEED(lm_dnn_conv(job, done_));
     if (*done_ || job->dtype == LM_BF16) return LM_OK;

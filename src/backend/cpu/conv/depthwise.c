@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
+#include "backend/cpu/conv/taps.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/depthwise.h"
 #include "backend/cpu/isa/matmul/panels.h"
@@ -16,12 +17,6 @@ bool lm_depthwise_takes(const lm_conv_job *job) {
   return job->dtype == LM_F32 && s->groups > 1 && s->groups == s->c && s->c == s->k;
 }
 
-/* Rows or columns of the kernel, by where they are read: at `first` + i * step from the position's own on. */
-typedef struct taps {
-  int64_t first, step, count;
-  int64_t index, index_step; /* of their weights */
-} taps;
-
 typedef struct plan {
   const lm_conv_job *job;
   const lm_conv_shape *s;
@@ -29,13 +24,13 @@ typedef struct plan {
   float *to;
   int64_t from_h, from_w, to_h, to_w;
   int64_t first[2], step[2], from_step[2], h, w; /* of the grid, in `to` and in `from` */
-  taps rows, columns;                            /* of the grid's kernel */
+  lm_taps rows, columns;                         /* of the grid's kernel */
   int64_t parts;
   float *weights;           /* [parts, kh kw, c]: transposed; sums of gradients */
   int64_t band, rows_bytes; /* of planes: lines, and bytes of what they read */
 } plan;
 
-enum { PARTS = 32, BLOCK = 64 /* channels */, BAND_BYTES = 256 << 10 };
+enum { PARTS = 64, PART_PIXELS = 64, BLOCK = 64 /* channels */, BAND_BYTES = 256 << 10 };
 
 /* Some channels of an image that is read, with `pixel` elements from one pixel to the next. */
 typedef struct view {
@@ -48,18 +43,18 @@ static int64_t lists_bytes(const lm_conv_shape *s) {
 }
 
 /* Taps of a position at `at` that are inside an image of that size: they follow one another. */
-static taps inside(taps t, int64_t at, int64_t size) {
+static lm_taps inside(lm_taps t, int64_t at, int64_t size) {
   int64_t first = 0, last = t.count;
   while (first < last && at + t.first + first * t.step < 0) first++;
   while (last > first && at + t.first + (last - 1) * t.step >= size) last--;
-  return (taps){t.first + first * t.step, t.step, last - first, t.index + first * t.index_step, t.index_step};
+  return (lm_taps){t.first + first * t.step, t.step, last - first, t.index + first * t.index_step, t.index_step};
 }
 
 /* Position j of a line, and the `pixels` from it on, by those of its taps that are inside the image. */
 static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j, int64_t pixels, float *weights) {
   const lm_conv_shape *s = p->s;
   const int64_t i = line % p->h, n = line / p->h, y = i * p->from_step[0], x = j * p->from_step[1];
-  const taps rows = inside(p->rows, y, p->from_h), columns = inside(p->columns, x, p->from_w);
+  const lm_taps rows = inside(p->rows, y, p->from_h), columns = inside(p->columns, x, p->from_w);
   int64_t *offset = lm_scratch();
   float **weight = (float **)(offset + s->kh);
   for (int64_t r = 0; r < rows.count; r++) {
@@ -83,6 +78,8 @@ static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j
                                    .next = rows.count > 0 ? offset[rows.count - 1] + p->from_w * v->pixel : 0,
                                    .next_lines = p->job->x_planar ? 0 : p->from_step[0],
                                    .next_step = p->from_w * v->pixel,
+                                   .stride = p->from_step[1],
+                                   .next_pixel = v->pixel,
                                    .next_to = p->step[0] * p->to_w * s->c};
   const struct lm_depthwise_loops *loops = LM_ISA_PICK(lm_depthwise_loops);
   (p->job->pass == LM_CONV_WEIGHT ? loops->weight : loops->forward)(&job);
@@ -90,7 +87,7 @@ static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j
 
 /* Positions from `begin` to `end` have all columns of taps inside the image. */
 static void compute_line(const plan *p, const view *v, int64_t line, float *weights) {
-  const taps *t = &p->columns;
+  const lm_taps *t = &p->columns;
   const int64_t left = -t->first, right = p->from_w - t->first - (t->count - 1) * t->step, step = p->from_step[1];
   const int64_t begin = lm_min(p->w, left > 0 ? lm_ceil_div(left, step) : 0);
   const int64_t end = lm_max(begin, lm_min(p->w, right > 0 ? lm_ceil_div(right, step) : 0));
@@ -103,7 +100,7 @@ static void compute_line(const plan *p, const view *v, int64_t line, float *weig
 static void compute_planes(const plan *p, int64_t line, int64_t end, float *weights) {
   const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panels_F32);
   const lm_conv_shape *s = p->s;
-  const taps *t = &p->rows;
+  const lm_taps *t = &p->rows;
   const int64_t n = line / p->h, step = p->from_step[0], plane = p->from_h * p->from_w, width = loops->width;
   const int64_t top = line % p->h * step + t->first;
   const int64_t bottom = (end - 1) % p->h * step + t->first + (t->count - 1) * t->step + 1;
@@ -162,24 +159,6 @@ static void finish_weights(void *ctx, int64_t first, int64_t last) {
     }
 }
 
-/* Rows (0) or columns (1) of taps that grid `at` of x reaches, in the order of what they read: all, but in the gradient
- * of x, where they are each that many pixels of x, and of taps, after the other. */
-static taps take_taps(const plan *p, int dim, int64_t at) {
-  const lm_conv_shape *s = p->s;
-  const int64_t size = dim == 0 ? s->kh : s->kw, stride = s->stride[dim], dilation = s->dilation[dim];
-  taps t = {-s->padding[dim], dilation, size, 0, 1};
-  if (p->job->pass != LM_CONV_INPUT) return t;
-  t.count = 0;
-  for (int64_t i = size - 1; i >= 0; i--) {
-    const int64_t y = at + s->padding[dim] - i * dilation;
-    if (y % stride) continue;
-    if (t.count == 0) t.first = y / stride, t.index = i;
-    if (t.count == 1) t.step = y / stride - t.first, t.index_step = i - t.index;
-    t.count++;
-  }
-  return t;
-}
-
 /* Nanoseconds, about: it is memory that takes time. */
 static double work_of(const lm_conv_shape *s) {
   return (double)(s->n * s->c) * (double)(s->h * s->w + s->oh * s->ow * s->kh * s->kw) / 8;
@@ -190,7 +169,7 @@ static lm_status compute(plan *p) {
   const int64_t all = s->kh * s->kw;
   const size_t scratch = (size_t)(lists_bytes(s) + p->rows_bytes);
   const double pixels = work_of(s);
-  p->rows = take_taps(p, 0, 0), p->columns = take_taps(p, 1, 0);
+  p->rows = lm_taps_of(p->job, 0, 0), p->columns = lm_taps_of(p->job, 1, 0);
   if (p->job->pass == LM_CONV_WEIGHT) {
     NEED(lm_parallel(p->parts, pixels, scratch, compute_parts, p));
     lm_parallel(s->c, (double)(p->parts * all * s->c), 0, finish_weights, p);
@@ -205,7 +184,7 @@ static lm_status compute(plan *p) {
     for (int64_t j = 0; j < columns; j++) {
       p->first[0] = i, p->first[1] = j;
       p->h = lm_ceil_div(s->h - i, s->stride[0]), p->w = lm_ceil_div(s->w - j, s->stride[1]);
-      p->rows = take_taps(p, 0, i), p->columns = take_taps(p, 1, j);
+      p->rows = lm_taps_of(p->job, 0, i), p->columns = lm_taps_of(p->job, 1, j);
       NEED(lm_parallel(s->n * p->h, pixels / (double)(rows * columns), scratch, compute_bands, p));
     }
   return LM_OK;
@@ -240,7 +219,8 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
     p.rows_bytes = lm_min(s->h, (p.band - 1) * s->stride[0] + span) * row;
   }
   if (input) p.step[0] = s->stride[0], p.step[1] = s->stride[1], p.from_step[0] = p.from_step[1] = 1;
-  if (job->pass == LM_CONV_WEIGHT) p.parts = lm_max(1, lm_min(PARTS, s->n * s->oh));
+  if (job->pass == LM_CONV_WEIGHT)
+    p.parts = lm_max(1, lm_min(lm_min(PARTS, s->n * s->oh), s->n * s->oh * s->ow / PART_PIXELS));
   const size_t bytes = (size_t)(p.parts * s->kh * s->kw * s->c) * sizeof(float);
   void *scratch = NULL;
   TRY(lm_device_alloc(job->device, bytes, &scratch));

@@ -1,16 +1,19 @@
 /* Convolutions of float32 and float64 as products of gathered rows (isa/gathered.h): no copy of images, whatever the
- * stride, padding and dilation. A row is the pixels under the kernel at one position, a run for each tap:
+ * stride, padding and dilation. A row is the pixels under the kernel at one position, a run for each line of taps, or
+ * for each tap where taps are not neighbors in memory:
  *
  *   forward   y [n oh ow, k] = taps of x [n oh ow, kh kw c] times w [kh kw c, k], plus bias
  *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]
  *   weight    w [kh kw c, k] = taps of x, transposed, times y [n oh ow, k]
  *
  * With a stride, the pixels of x in the second are in grids of one remainder each, which only some taps reach.
- * Taps beyond an image read zeros. What an element is summed up from, and in which order, depends on the shape alone.
+ * Taps beyond an image are zeros, copied with what is inside, or left out where that holds for a tile of rows. What an
+ * element is summed up from, and in which order, depends on the shape alone.
  */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
+#include "backend/cpu/conv/taps.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gathered.h"
 #include "backend/cpu/isa/matmul/panels.h"
@@ -20,7 +23,8 @@ enum {
   BLOCK_ROWS = 192,   /* of gathered rows: they, and results of theirs, stay in the second cache */
   CHUNK_BYTES = 2048, /* of each row, so that a panel stays in the first */
   CHUNK_RUNS = 64,
-  PANEL_BYTES = 12 << 10, /* of the gradient of y, beside which runs of x are in the first cache */
+  PANEL_BYTES = 12 << 10,   /* of the gradient of y, beside which runs of x are in the first cache */
+  IMAGES_BYTES = 256 << 10, /* of small images that are read side by side: they stay in the second cache */
   ALIGN = 64
 };
 
@@ -29,15 +33,13 @@ typedef struct images {
   int64_t h, w, c;
 } images;
 
-typedef struct offset {
-  int64_t y, x;
-} offset;
-
 /* Positions that look at the same taps; (i, j) of an image is its pixel first + step * (i, j). */
 typedef struct grid {
   int64_t h, w;
-  offset first, step, from_step; /* of the images that are read, whose pixels are from_step * (i, j) + tap */
-  int64_t first_run, runs;
+  int64_t first[2], step[2], from_step[2];
+  lm_taps rows, columns;
+  int64_t whole[2][2]; /* lines and columns of positions from .. to, all of whose taps are inside */
+  int64_t first_tap;   /* among those of all grids, which is how rows of panels are ordered */
 } grid;
 
 typedef struct plan {
@@ -47,62 +49,180 @@ typedef struct plan {
   int64_t size; /* bytes of an element */
   images from, to;
   grid grid;
-  const offset *run;               /* where runs begin, grid by grid */
-  int64_t all_runs, depth;         /* of all grids; elements of a run */
-  int64_t columns, panel_step;     /* of a group; from one panel to the next, and of one group */
-  int64_t chunk_runs, chunk_depth; /* a chunk is several runs, or a part of one */
-  int64_t blocks, cuts;            /* of rows, and into how many parts columns are cut */
-  int64_t parts;                   /* of rows, with sums of weights of their own */
-  char *weights;                   /* packed, or sums */
-  const void *zeros;
+  int64_t together;            /* images whose positions are computed side by side, which have the same taps inside */
+  int64_t depth;               /* elements of a tap */
+  int64_t columns, panel_step; /* of a group; from one panel to the next, and of one group */
+  int64_t chunk;               /* rows of a panel at a time */
+  int64_t blocks, cuts;        /* of rows, and into how many parts columns are cut */
+  int64_t parts;               /* of rows, with sums of weights of their own */
+  char *weights;               /* packed, or sums */
+  const char *zeros;
   const int64_t *position; /* of each tap among those of all grids; -1: none of them reaches it */
 } plan;
 
 static int64_t rows_of(const plan *p) { return p->job->shape.n * p->grid.h * p->grid.w; }
 static int64_t panels_of(const plan *p) { return lm_ceil_div(p->columns, p->loops->width); }
 static int64_t group_step(const plan *p) { return panels_of(p) * p->panel_step; }
+static int64_t taps_of(const grid *g) { return g->rows.count * g->columns.count; }
 static double work_of(const lm_conv_shape *s, int64_t size) {
   return (double)(s->n * s->oh * s->ow) * (double)(s->k * (s->c / s->groups) * s->kh * s->kw) * (double)size / 160;
 }
 
-/* Addresses of runs first_run to first_run + count of rows first to last, from element `skip` of each on: in tiles. */
-static void place_runs(const plan *p, int64_t first, int64_t last, int64_t first_run, int64_t count, int64_t skip,
-                       int64_t tile, const void **table) {
+/* A gathered row: a position of the grid in image n, of those from `first` on that are side by side. */
+typedef struct position {
+  int64_t n, i, j, first, last;
+} position;
+
+/* Rows follow one another by position in an image, or, with images side by side, by image first. */
+static position position_of(const plan *p, int64_t row) {
   const grid *g = &p->grid;
-  const int64_t pixel = p->from.c * p->size;
-  for (int64_t row = first; row < last;) {
-    const int64_t i = row / g->w % g->h, j = row % g->w, n = row / g->w / g->h, at = row - first;
-    const int64_t take = lm_min(g->w - j, last - row);
-    for (int64_t run = 0; run < count; run++) {
-      const offset tap = p->run[g->first_run + first_run + run];
-      const int64_t y = i * g->from_step.y + tap.y;
-      const bool inside = y >= 0 && y < p->from.h;
-      const char *line = p->from.data + (n * p->from.h + (inside ? y : 0)) * p->from.w * pixel + skip * p->size;
-      const void **to = table + (at / tile * count + run) * tile + at % tile;
-      int64_t x = j * g->from_step.x + tap.x, left = tile - at % tile;
-      for (int64_t t = 0; t < take; t++, x += g->from_step.x) {
-        *to++ = inside && x >= 0 && x < p->from.w ? line + x * pixel : p->zeros;
-        if (--left > 0) continue;
-        left = tile;
-        to += (count - 1) * tile;
-      }
-    }
-    row += take;
+  const int64_t block = p->together * g->h * g->w, first = row / block * p->together;
+  const int64_t last = lm_min(first + p->together, p->job->shape.n), at = row % block / (last - first);
+  return (position){first + row % block % (last - first), at / g->w, at % g->w, first, last};
+}
+
+static inline void next_position(const plan *p, position *at) {
+  if (++at->n < at->last) return;
+  at->n = at->first;
+  if (++at->j < p->grid.w) return;
+  at->j = 0;
+  if (++at->i < p->grid.h) return;
+  at->i = 0;
+  at->n = at->first = at->last;
+  at->last = lm_min(at->first + p->together, p->job->shape.n);
+}
+
+/* Where a row's taps begin: its first one, which may be outside the image, and which of them are inside. */
+typedef struct window {
+  uintptr_t at;
+  int64_t top, bottom, left, right; /* from the first inside to behind the last one */
+  bool whole;                       /* all are */
+} window;
+
+/* Of t taps at `at` and so on, how many are before `size`. */
+static int64_t taps_before(lm_taps t, int64_t at, int64_t size) {
+  return at >= size ? 0 : lm_min(t.count, (t.step == 1 ? size - 1 - at : (size - 1 - at) / t.step) + 1);
+}
+
+static inline window window_of(const plan *p, const position *at, int64_t channel) {
+  const grid *g = &p->grid;
+  const images *x = &p->from;
+  const int64_t y0 = at->i * g->from_step[0] + g->rows.first, x0 = at->j * g->from_step[1] + g->columns.first;
+  const int64_t pixel = (at->n * x->h + y0) * x->w + x0;
+  window w = {(uintptr_t)x->data + (uintptr_t)((pixel * x->c + channel) * p->size),
+              0,
+              g->rows.count,
+              0,
+              g->columns.count,
+              true};
+  if (at->i >= g->whole[0][0] && at->i < g->whole[0][1] && at->j >= g->whole[1][0] && at->j < g->whole[1][1]) return w;
+  w.top = taps_before(g->rows, y0, 0), w.bottom = taps_before(g->rows, y0, x->h);
+  w.left = taps_before(g->columns, x0, 0), w.right = taps_before(g->columns, x0, x->w);
+  w.whole = false;
+  return w;
+}
+
+/* Whether taps of a line are neighbors in memory. */
+static bool are_neighbors(const plan *p) { return p->grid.columns.step == 1 && p->depth == p->from.c; }
+
+/* From a row's first tap to that `x` of line y, less the elements of taps before it in the line. */
+static inline int64_t offset_of(const plan *p, int64_t y, int64_t x) {
+  const grid *g = &p->grid;
+  return (y * g->rows.step * p->from.w + x * g->columns.step) * p->from.c - x * p->depth;
+}
+
+/* Elements begin to end of a row's taps of line y, all of tap x where taps are no neighbors: in place, or, where some
+ * are outside the image, copied to *copies, with zeros. */
+static inline const void *elements_of(const plan *p, const window *w, int64_t y, int64_t x, int64_t begin, int64_t end,
+                                      char **copies) {
+  const int64_t depth = p->depth, at = offset_of(p, y, x);
+  if (w->whole) return (const void *)(w->at + (uintptr_t)((at + begin) * p->size));
+  const int64_t first = lm_max(begin, w->left * depth), last = lm_min(end, w->right * depth);
+  if (y < w->top || y >= w->bottom || first >= last) return p->zeros;
+  const void *from = (const void *)(w->at + (uintptr_t)((at + first) * p->size));
+  if (first == begin && last == end) return from;
+  char *copy = *copies;
+  *copies += (end - begin) * p->size;
+  memset(copy, 0, (size_t)((end - begin) * p->size));
+  return memcpy(copy + (first - begin) * p->size, from, (size_t)((last - first) * p->size)), copy;
+}
+
+/* Runs of a tile, in the order of rows of panels, of which those from `low` to `high` are the chunk. */
+typedef struct run_list {
+  const plan *p;
+  const window *window; /* of each row of the tile */
+  int64_t tile, low, high;
+  bool whole; /* all rows' taps are inside */
+  lm_gathered_run *end;
+  char *copies;
+} run_list;
+
+static void add_run(run_list *l, int64_t y, int64_t x, int64_t begin, int64_t end) {
+  const plan *p = l->p;
+  const int64_t line = y * p->grid.columns.count * p->depth;
+  const int64_t first = lm_max(begin, l->low - line), last = lm_min(end, l->high - line);
+  if (first >= last) return;
+  lm_gathered_run *run = l->end++;
+  run->panel_row = line + first - l->low;
+  run->depth = last - first;
+  if (l->whole) {
+    const uintptr_t at = (uintptr_t)((offset_of(p, y, x) + first) * p->size);
+    for (int64_t r = 0; r < l->tile; r++) run->at[r] = (const void *)(l->window[r].at + at);
+    return;
   }
-  const int64_t rows = last - first, end = rows / tile * tile * count;
-  for (int64_t i = rows % tile; i > 0 && i < tile; i++)
-    for (int64_t run = 0; run < count; run++) table[end + run * tile + i] = p->zeros;
+  for (int64_t r = 0; r < l->tile; r++) run->at[r] = elements_of(p, &l->window[r], y, x, first, last, &l->copies);
+}
+
+/* Where all rows of a tile have the same taps inside, others are left out; lines that are outside for all are so in any
+ * case. */
+static void add_tile(run_list *l) {
+  const plan *p = l->p;
+  window all = l->window[0];
+  bool alike = true;
+  for (int64_t r = 1; r < l->tile && !l->whole; r++) {
+    const window *w = &l->window[r];
+    alike = alike && w->left == all.left && w->right == all.right;
+    all.top = lm_min(all.top, w->top), all.bottom = lm_max(all.bottom, w->bottom);
+  }
+  const int64_t left = alike ? all.left : 0, right = alike ? all.right : p->grid.columns.count;
+  for (int64_t y = all.top; y < all.bottom; y++) {
+    if (are_neighbors(p))
+      add_run(l, y, 0, left * p->depth, right * p->depth);
+    else
+      for (int64_t x = left; x < right; x++) add_run(l, y, x, x * p->depth, (x + 1) * p->depth);
+  }
+}
+
+/* Runs of rows first to last in the chunk from `low` on, and how many each tile has. */
+static void place_runs(const plan *p, int64_t first, int64_t last, int64_t low, int64_t channel, lm_gathered_run *runs,
+                       int64_t *count, char *copies) {
+  const int64_t tile = p->loops->tile;
+  window w[LM_GATHERED_ROWS];
+  position at = position_of(p, first);
+  run_list l = {p, w, tile, low, low + p->chunk, true, runs, copies};
+  for (int64_t row = first; row < last; row += tile) {
+    const lm_gathered_run *begin = l.end;
+    l.whole = true;
+    for (int64_t r = 0; r < tile; r++) {
+      w[r] = w[0];
+      if (row + r >= last) continue;
+      w[r] = window_of(p, &at, channel);
+      l.whole &= w[r].whole;
+      next_position(p, &at);
+    }
+    add_tile(&l);
+    *count++ = l.end - begin;
+  }
 }
 
 /* Where the results of rows first to last go, from element `skip` of each on. */
 static void place_results(const plan *p, int64_t first, int64_t last, int64_t skip, void **to) {
   const grid *g = &p->grid;
-  const int64_t step = g->step.x * p->to.c * p->size;
-  for (int64_t row = first; row < last;) {
-    const int64_t i = row / g->w % g->h, j = row % g->w, n = row / g->w / g->h;
-    const int64_t y = g->first.y + i * g->step.y, x = g->first.x + j * g->step.x;
-    char *at = p->to.data + (((n * p->to.h + y) * p->to.w + x) * p->to.c + skip) * p->size;
-    for (const int64_t end = lm_min(last, row + g->w - j); row < end; row++, at += step) *to++ = at;
+  position at = position_of(p, first);
+  for (int64_t row = first; row < last; row++) {
+    const int64_t y = g->first[0] + at.i * g->step[0], x = g->first[1] + at.j * g->step[1];
+    *to++ = p->to.data + (((at.n * p->to.h + y) * p->to.w + x) * p->to.c + skip) * p->size;
+    next_position(p, &at);
   }
 }
 
@@ -116,8 +236,15 @@ static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *byt
   return p->from.data + (int64_t)((double)row * pixels) * pixel;
 }
 
+/* A chunk's runs of a tile are at most its taps, one more where it begins amid one. */
+static int64_t most_runs(const plan *p) { return lm_min(CHUNK_RUNS + 1, p->job->shape.kh * p->job->shape.kw); }
+static int64_t tiles_of(const plan *p, int64_t rows) { return lm_ceil_div(rows, p->loops->tile); }
+/* Of a block of rows: copies, runs, their numbers, and where results go. */
+static size_t copies_bytes(const plan *p) { return (size_t)(BLOCK_ROWS + p->loops->tile) * CHUNK_BYTES; }
 static size_t table_bytes(const plan *p) {
-  return (size_t)lm_round_up((BLOCK_ROWS * p->chunk_runs + BLOCK_ROWS) * (int64_t)sizeof(void *), ALIGN);
+  const int64_t tiles = tiles_of(p, BLOCK_ROWS);
+  return copies_bytes(p) + (size_t)(tiles * most_runs(p)) * sizeof(lm_gathered_run) + (size_t)tiles * sizeof(int64_t) +
+         BLOCK_ROWS * sizeof(void *);
 }
 
 /* One group's rows first to last by panels first_panel to last_panel. */
@@ -126,44 +253,45 @@ static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t la
   const lm_conv_job *job = p->job;
   const grid *g = &p->grid;
   const int64_t width = p->loops->width, column = first_panel * width, channel = group * p->columns + column;
-  const int64_t group_channel = group * (p->from.c / job->shape.groups);
-  const void **table = lm_scratch();
-  void **to = (void **)(table + BLOCK_ROWS * p->chunk_runs);
+  const int64_t tiles = tiles_of(p, last - first), rows = taps_of(g) * p->depth;
+  char *copies = lm_scratch();
+  lm_gathered_run *runs = (lm_gathered_run *)(copies + copies_bytes(p));
+  int64_t *count = (int64_t *)(runs + tiles * most_runs(p)), bytes;
+  void **to = (void **)(count + tiles);
   place_results(p, first, last, channel, to);
-  int64_t run = 0, skip = 0, bytes;
-  const int64_t steps = lm_ceil_div(last - first, p->loops->tile) * (last_panel - first_panel);
+  const int64_t steps = tiles * (last_panel - first_panel);
   const char *next = source_of(p, last, last - first, &bytes);
-  bytes = g->runs * p->depth > 0 ? bytes / (g->runs * p->depth * steps) : 0;
+  bytes = rows > 0 ? bytes / (rows * steps) : 0;
+  int64_t low = 0;
   do {
-    const int64_t count = lm_min(p->chunk_runs, g->runs - run), depth = lm_min(p->chunk_depth, p->depth - skip);
-    const int64_t row = (g->first_run + run) * p->depth + skip;
-    place_runs(p, first, last, run, count, group_channel + skip, p->loops->tile, table);
-    p->loops->product(&(lm_gathered){
-        .rows = last - first,
-        .count = count,
-        .depth = depth,
-        .runs = table,
-        .panels = p->weights + (group * group_step(p) + first_panel * p->panel_step + row * width) * p->size,
-        .panel_step = p->panel_step,
-        .columns = lm_min(p->columns, last_panel * width) - column,
-        .to = to,
-        .bias = job->bias ? (const char *)job->bias + channel * p->size : NULL,
-        .add = run + skip > 0,
-        .next = next,
-        .next_step = bytes});
-    next += bytes * count * depth * steps;
-    skip += depth;
-    if (skip >= p->depth) skip = 0, run += count;
-  } while (run < g->runs);
+    place_runs(p, first, last, low, group * (p->from.c / job->shape.groups), runs, count, copies);
+    p->loops->product(&(lm_gathered){.rows = last - first,
+                                     .runs = runs,
+                                     .count = count,
+                                     .panels = p->weights + (group * group_step(p) + first_panel * p->panel_step +
+                                                             (g->first_tap * p->depth + low) * width) *
+                                                                p->size,
+                                     .panel_step = p->panel_step,
+                                     .columns = lm_min(p->columns, last_panel * width) - column,
+                                     .to = to,
+                                     .bias = job->bias ? (const char *)job->bias + channel * p->size : NULL,
+                                     .add = low > 0,
+                                     .next = next,
+                                     .next_step = bytes});
+    next += bytes * p->chunk * steps;
+    low += p->chunk;
+  } while (low < rows);
 }
 
 static void compute_blocks(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
-  const int64_t units = p->blocks * p->cuts, rows = rows_of(p), panels = panels_of(p);
+  const int64_t units = p->blocks * p->cuts, rows = rows_of(p), panels = panels_of(p), tile = p->loops->tile;
+  const int64_t tiles = lm_ceil_div(rows, tile);
   for (int64_t i = first; i < last; i++) {
     const int64_t group = i / units, block = i % units / p->cuts, cut = i % p->cuts;
-    compute_rows(p, group, lm_part_begin(rows, block, p->blocks), lm_part_begin(rows, block + 1, p->blocks),
-                 lm_part_begin(panels, cut, p->cuts), lm_part_begin(panels, cut + 1, p->cuts));
+    compute_rows(p, group, lm_part_begin(tiles, block, p->blocks) * tile,
+                 lm_min(rows, lm_part_begin(tiles, block + 1, p->blocks) * tile), lm_part_begin(panels, cut, p->cuts),
+                 lm_part_begin(panels, cut + 1, p->cuts));
   }
 }
 
@@ -171,8 +299,8 @@ static void compute_blocks(void *ctx, int64_t first, int64_t last) {
 static lm_status compute_grid(plan *p, double work) {
   const int64_t rows = rows_of(p), pieces = lm_cpu_pieces(lm_threads_for(work)), tile = p->loops->tile;
   if (rows == 0) return LM_OK;
-  const int64_t most = lm_min(BLOCK_ROWS, lm_max(lm_round_up(lm_ceil_div(rows, pieces), tile), 4 * tile));
-  p->blocks = lm_ceil_div(rows, most / tile * tile);
+  const int64_t tiles = lm_ceil_div(rows, tile), most = BLOCK_ROWS / tile;
+  p->blocks = lm_ceil_div(tiles, lm_min(most, lm_max(lm_ceil_div(tiles, pieces), 4)));
   p->cuts = lm_min(panels_of(p), lm_ceil_div(pieces, p->blocks));
   return lm_parallel(p->blocks * p->cuts * p->job->shape.groups, work, table_bytes(p), compute_blocks, p);
 }
@@ -221,12 +349,35 @@ static void pack_weights(void *ctx, int64_t first, int64_t last) {
 
 static int64_t sums_of(const plan *p) { return p->job->shape.groups * group_step(p); }
 
+/* Runs of a gathered row: short lines of taps, or taps. */
+static bool has_lines(const plan *p) {
+  return are_neighbors(p) && p->grid.columns.count * p->depth * p->size <= CHUNK_BYTES;
+}
+static int64_t runs_of(const plan *p) { return has_lines(p) ? p->grid.rows.count : taps_of(&p->grid); }
+static int64_t run_depth(const plan *p) { return has_lines(p) ? p->grid.columns.count * p->depth : p->depth; }
+
+/* Where the runs first_run to first_run + count of n rows from `row` on begin: [run][row]. */
+static void place_transposed(const plan *p, int64_t row, int64_t n, int64_t first_run, int64_t count, int64_t channel,
+                             const void **table, char *copies) {
+  const int64_t per_line = has_lines(p) ? 1 : p->grid.columns.count, depth = run_depth(p);
+  window w[BLOCK_ROWS];
+  position at = position_of(p, row);
+  for (int64_t r = 0; r < n; r++, next_position(p, &at)) w[r] = window_of(p, &at, channel);
+  for (int64_t run = first_run; run < first_run + count; run++) {
+    const int64_t y = run / per_line, x = run % per_line, begin = x * depth;
+    for (int64_t r = 0; r < n; r++) *table++ = elements_of(p, &w[r], y, x, begin, begin + depth, &copies);
+  }
+}
+
 static void sum_weights(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
   const lm_conv_shape *s = &p->job->shape;
   const int64_t width = p->loops->width, rows = rows_of(p), panels = panels_of(p), units = p->parts * p->cuts;
-  const void **table = lm_scratch();
-  char *y = (char *)table + table_bytes(p);
+  const int64_t all_runs = runs_of(p), depth = run_depth(p);
+  const int64_t most = lm_max(1, lm_min(CHUNK_RUNS, CHUNK_BYTES / lm_max(1, depth * p->size)));
+  char *copies = lm_scratch();
+  const void **table = (const void **)(copies + copies_bytes(p));
+  char *y = (char *)(table + CHUNK_RUNS * BLOCK_ROWS);
   for (int64_t i = first; i < last; i++) {
     const int64_t group = i / units, part = i % units / p->cuts, cut = i % p->cuts;
     const int64_t begin = lm_part_begin(rows, part, p->parts), end = lm_part_begin(rows, part + 1, p->parts);
@@ -241,18 +392,18 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
       p->panels->pack(y, from, s->k, 1, n, columns);
       int64_t bytes;
       const char *next = source_of(p, row + n, n, &bytes), *next_y = from + n * s->k * p->size;
-      const int64_t tiles = lm_ceil_div(p->depth, p->loops->tile) * lm_ceil_div(columns, width);
-      const int64_t steps = lm_max(1, tiles * p->all_runs * n), y_bytes = row + n < rows ? n * s->k * p->size : 0;
-      for (int64_t run = 0; run < p->all_runs; run += p->chunk_runs) {
-        const int64_t count = lm_min(p->chunk_runs, p->all_runs - run);
-        place_runs(p, row, row + n, run, count, group * (s->c / s->groups), n, table);
+      const int64_t tiles = lm_ceil_div(depth, p->loops->tile) * lm_ceil_div(columns, width);
+      const int64_t steps = lm_max(1, tiles * all_runs * n), y_bytes = row + n < rows ? n * s->k * p->size : 0;
+      for (int64_t run = 0; run < all_runs; run += most) {
+        const int64_t count = lm_min(most, all_runs - run);
+        place_transposed(p, row, n, run, count, group * (s->c / s->groups), table, copies);
         p->loops->transposed(&(lm_gathered_transposed){.rows = n,
                                                        .count = count,
-                                                       .depth = p->depth,
+                                                       .depth = depth,
                                                        .runs = table,
                                                        .panels = y,
                                                        .columns = columns,
-                                                       .sums = sums + run * p->depth * width * p->size,
+                                                       .sums = sums + run * depth * width * p->size,
                                                        .panel_step = p->panel_step,
                                                        .add = block > 0,
                                                        .next = next,
@@ -317,7 +468,8 @@ static lm_status compute_weights(plan *p, double work) {
   const int64_t pieces = lm_cpu_pieces(lm_threads_for(work));
   p->cuts = lm_min(panels_of(p), lm_ceil_div(pieces, p->parts * s->groups));
   const int64_t y = BLOCK_ROWS * lm_round_up(p->columns, p->loops->width) * p->size;
-  NEED(lm_parallel(s->groups * p->parts * p->cuts, work, table_bytes(p) + (size_t)y, sum_weights, p));
+  const size_t table = copies_bytes(p) + CHUNK_RUNS * BLOCK_ROWS * sizeof(void *);
+  NEED(lm_parallel(s->groups * p->parts * p->cuts, work, table + (size_t)y, sum_weights, p));
   const int64_t taps = s->kh * s->kw, c = s->c / s->groups, square = taps * p->loops->width * p->loops->width * p->size;
   return lm_parallel(s->groups * panels_of(p) * lm_ceil_div(c, p->loops->width), (double)(s->k * c * taps * p->parts),
                      (size_t)square, finish_weights, p);
@@ -325,59 +477,67 @@ static lm_status compute_weights(plan *p, double work) {
 
 /* ---- plans */
 
-/* Taps in the order of grids; of the one grid of the other passes, in their own. */
-static int64_t take_taps(const plan *p, offset at, grid *g, int64_t run, offset *runs, int64_t *position) {
-  const lm_conv_shape *s = &p->job->shape;
-  const bool input = p->job->pass == LM_CONV_INPUT;
-  g->first_run = run;
-  for (int64_t i = 0; i < s->kh; i++)
-    for (int64_t j = 0; j < s->kw; j++) {
-      offset tap = {i * s->dilation[0] - s->padding[0], j * s->dilation[1] - s->padding[1]};
-      if (!input) position[i * s->kw + j] = i * s->kw + j;
-      if (input) {
-        const offset y = {at.y - tap.y, at.x - tap.x};
-        if (y.y % s->stride[0] || y.x % s->stride[1]) continue;
-        position[i * s->kw + j] = run;
-        tap = (offset){y.y / s->stride[0], y.x / s->stride[1]};
-      }
-      runs[run++] = tap;
-    }
-  g->runs = run - g->first_run;
-  return run;
+/* Of n positions, those whose taps all are among `size` pixels. */
+static void set_whole(int64_t whole[2], lm_taps t, int64_t step, int64_t size, int64_t n) {
+  const int64_t last = size - 1 - t.first - (t.count - 1) * t.step; /* of the first tap */
+  whole[0] = t.first < 0 ? lm_ceil_div(-t.first, step) : 0;
+  whole[1] = last < 0 ? 0 : lm_min(n, last / step + 1);
 }
 
-static lm_status run_grids(plan *p, offset *runs, int64_t *position) {
+static grid grid_of(const plan *p, int64_t i, int64_t j) {
+  const lm_conv_shape *s = &p->job->shape;
+  grid g = {.h = s->oh, .w = s->ow, .step = {1, 1}, .from_step = {s->stride[0], s->stride[1]}};
+  if (p->job->pass == LM_CONV_INPUT)
+    g = (grid){.h = lm_ceil_div(s->h - i, s->stride[0]),
+               .w = lm_ceil_div(s->w - j, s->stride[1]),
+               .first = {i, j},
+               .step = {s->stride[0], s->stride[1]},
+               .from_step = {1, 1}};
+  g.rows = lm_taps_of(p->job, 0, i), g.columns = lm_taps_of(p->job, 1, j);
+  set_whole(g.whole[0], g.rows, g.from_step[0], p->from.h, g.h);
+  set_whole(g.whole[1], g.columns, g.from_step[1], p->from.w, g.w);
+  return g;
+}
+
+/* How many small images have their positions computed side by side, so that tiles have the same taps inside. */
+static int64_t images_together(const plan *p) {
+  const lm_conv_shape *s = &p->job->shape;
+  const bool inside = p->job->pass != LM_CONV_INPUT && s->padding[0] == 0 && s->padding[1] == 0;
+  const int64_t tile = p->loops->tile, image = p->from.h * p->from.w * p->from.c * p->size;
+  return inside ? 1 : lm_max(1, lm_min(s->n, IMAGES_BYTES / lm_max(1, image)) / tile * tile);
+}
+
+static lm_status run_grids(plan *p, int64_t *position) {
   const lm_conv_shape *s = &p->job->shape;
   const bool input = p->job->pass == LM_CONV_INPUT;
-  const offset steps = {input ? lm_min(s->stride[0], s->h) : 1, input ? lm_min(s->stride[1], s->w) : 1};
+  const int64_t steps[2] = {input ? lm_min(s->stride[0], s->h) : 1, input ? lm_min(s->stride[1], s->w) : 1};
   const double work = work_of(s, p->size);
-  int64_t run = 0;
-  for (int64_t i = 0; i < steps.y; i++)
-    for (int64_t j = 0; j < steps.x; j++) run = take_taps(p, (offset){i, j}, &p->grid, run, runs, position);
+  int64_t tap = 0;
+  for (int64_t i = 0; i < steps[0]; i++)
+    for (int64_t j = 0; j < steps[1]; j++) {
+      const grid g = grid_of(p, i, j);
+      for (int64_t y = 0; y < g.rows.count; y++)
+        for (int64_t x = 0; x < g.columns.count; x++)
+          position[(g.rows.index + y * g.rows.index_step) * s->kw + g.columns.index + x * g.columns.index_step] = tap++;
+    }
   const int64_t pack = lm_max(PACKED_ROWS, s->kh * s->kw) * p->loops->width * p->size;
   if (p->job->pass != LM_CONV_WEIGHT)
     NEED(lm_parallel(s->groups * panels_of(p), (double)(s->kh * s->kw * s->k * (s->c / s->groups)), (size_t)pack,
                      pack_weights, p));
-  run = 0;
-  for (int64_t i = 0; i < steps.y; i++)
-    for (int64_t j = 0; j < steps.x; j++) {
-      grid *g = &p->grid;
-      *g = (grid){.h = s->oh, .w = s->ow, .step = {1, 1}, .from_step = {s->stride[0], s->stride[1]}};
-      if (input)
-        *g = (grid){.h = lm_ceil_div(s->h - i, s->stride[0]),
-                    .w = lm_ceil_div(s->w - j, s->stride[1]),
-                    .first = {i, j},
-                    .step = {s->stride[0], s->stride[1]},
-                    .from_step = {1, 1}};
-      run = take_taps(p, (offset){i, j}, g, run, runs, position);
+  tap = 0;
+  for (int64_t i = 0; i < steps[0]; i++)
+    for (int64_t j = 0; j < steps[1]; j++) {
+      p->grid = grid_of(p, i, j);
+      p->grid.first_tap = tap;
+      tap += taps_of(&p->grid);
       if (p->job->pass == LM_CONV_WEIGHT) return compute_weights(p, work);
-      NEED(compute_grid(p, work * (double)g->runs / (double)p->all_runs));
+      NEED(compute_grid(p, work * (double)taps_of(&p->grid) / (double)(s->kh * s->kw)));
     }
   return LM_OK;
 }
 
 lm_status lm_direct_conv(const lm_conv_job *job) {
-  enum { PARTS = 16, PART_ROWS = 1024, SUMS_BYTES = 8 << 20 };
+  enum { PARTS = 64, PART_ROWS = 1024, SUMS_BYTES = 8 << 20 };
   lm_status status;
   const lm_conv_shape *s = &job->shape;
   const bool f64 = job->dtype == LM_F64, input = job->pass == LM_CONV_INPUT;
@@ -388,34 +548,36 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
             .size = (int64_t)lm_dtype_size(job->dtype),
             .from = {job->x, s->h, s->w, s->c},
             .to = {job->y, s->oh, s->ow, s->k},
+            .together = 1,
             .parts = 1};
   if (input) p.from = (images){job->y, s->oh, s->ow, s->k}, p.to = (images){job->x, s->h, s->w, s->c};
   const int64_t most = CHUNK_BYTES / p.size;
-  p.all_runs = taps;
   p.depth = input ? k : c;
   p.columns = input ? c : k;
-  p.panel_step = p.all_runs * p.depth * p.loops->width;
+  p.panel_step = taps * p.depth * p.loops->width;
+  /* Several taps, or a part of one. */
+  const int64_t chunk_taps = lm_max(1, lm_min(CHUNK_RUNS, p.depth > 0 ? most / p.depth : 1));
+  p.chunk = p.depth > most ? lm_ceil_div(p.depth, lm_ceil_div(p.depth, most))
+                           : lm_max(1, lm_ceil_div(taps, lm_ceil_div(taps, chunk_taps)) * p.depth);
   const int64_t weights = sums_of(&p) * p.size;
-  p.chunk_depth = lm_ceil_div(p.depth, lm_max(1, lm_ceil_div(p.depth, most)));
-  p.chunk_runs = lm_max(1, lm_min(CHUNK_RUNS, p.depth > 0 ? most / p.depth : 1));
   if (job->pass == LM_CONV_WEIGHT) {
     const int64_t rows = s->n * s->oh * s->ow;
     p.parts = lm_max(1, lm_min(lm_min(PARTS, rows / PART_ROWS), SUMS_BYTES / lm_max(1, weights)));
+  } else {
+    p.together = images_together(&p);
   }
-  const int64_t zeros = lm_round_up(p.depth * p.size, ALIGN);
-  const size_t bytes =
-      (size_t)(zeros + lm_round_up(p.parts * weights, ALIGN)) + (size_t)taps * (sizeof(offset) + sizeof(int64_t)) + 1;
-  void *scratch = NULL;
-  TRY(lm_device_alloc(job->device, bytes, &scratch));
+  const int64_t zeros = lm_round_up(lm_max(p.depth * p.size, CHUNK_BYTES), ALIGN),
+                all_weights = lm_round_up(p.parts * weights, ALIGN);
+  const size_t bytes = (size_t)(zeros + all_weights) + (size_t)taps * sizeof(int64_t) + 1;
+  char *scratch = NULL;
+  TRY(lm_device_alloc(job->device, bytes, (void **)&scratch));
   memset(scratch, 0, (size_t)zeros);
   p.zeros = scratch;
-  p.weights = (char *)scratch + zeros;
-  offset *runs = (offset *)(p.weights + lm_round_up(p.parts * weights, ALIGN));
-  p.run = runs;
-  int64_t *position = (int64_t *)(runs + taps);
+  p.weights = scratch + zeros;
+  int64_t *position = (int64_t *)(p.weights + all_weights);
   memset(position, -1, (size_t)taps * sizeof *position);
   p.position = position;
-  status = run_grids(&p, runs, position);
+  status = run_grids(&p, position);
 done:
   if (scratch) lm_device_free(job->device, scratch, bytes);
   return status;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/index/indices.h"
+#include "backend/cpu/isa/elem.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "base/mem.h"
 
@@ -61,6 +62,11 @@ static lm_status find_true(masking *m, lm_parallel_fn *fn) {
     } else if (eight == EIGHT_TRUE && k + 8 <= (count)) {         \
       take_eight;                                                 \
       i += 8, k += 8;                                             \
+    } else if (eight != 2 && k + 8 <= (count)) {                  \
+      LM_UNROLL for (int j = 0; j < 8; j++, i++) {                \
+        take;                                                     \
+        k += (mask)[i] != 0;                                      \
+      }                                                           \
     } else {                                                      \
       for (int64_t j = 0; j < 8 && k < (count); j++, i++) {       \
         take;                                                     \
@@ -69,6 +75,11 @@ static lm_status find_true(masking *m, lm_parallel_fn *fn) {
     }                                                             \
   }
 
+#define PUT_ROW(at)                                               \
+  do {                                                            \
+    for (int d = 0; d < inner; d++) row[k * ndim + d] = above[d]; \
+    row[k * ndim + inner] = (at)-begins + 1;                      \
+  } while (0)
 static void write_positions(void *ctx, int64_t first, int64_t last) {
   const masking *m = ctx;
   const uint8_t *mask = m->mask;
@@ -80,16 +91,29 @@ static void write_positions(void *ctx, int64_t first, int64_t last) {
     EACH_KEPT(mask, i, end, count, row[k] = i + 1, for (int j = 0; j < 8; j++) row[k + j] = i + j + 1)
     return;
   }
-  for (int64_t i = begin; i < end; i++) {
-    if (!mask[i]) continue;
-    int64_t position = i;
-    for (int d = ndim - 1; d >= 0; d--) {
-      row[d] = position % m->x->size[d] + 1;
-      position /= m->x->size[d];
+  if (count == 0 || ndim == 0) return;
+  /* Row by row along the last dim: its index, behind those that all of the row has, from 1. */
+  const int inner = ndim - 1;
+  const int64_t width = m->x->size[inner];
+  int64_t above[LM_MAX_DIMS], position = begin / width, column = begin % width, i = begin;
+  for (int d = inner - 1; d >= 0; d--) above[d] = position % m->x->size[d] + 1, position /= m->x->size[d];
+  for (; i < end && count > 0; column = 0) {
+    const int64_t begins = i - column, row_end = begins + width < end ? begins + width : end;
+    int64_t here = 0;
+    for (int64_t j = i; j < row_end; j++) here += mask[j] != 0;
+    if (ndim == 2) {
+      enum { inner = 1, ndim = 2 };
+      EACH_KEPT(mask, i, row_end, here, PUT_ROW(i), for (int j = 0; j < 8; j++, k++) PUT_ROW(i + j); k -= 8)
+    } else {
+      EACH_KEPT(mask, i, row_end, here, PUT_ROW(i), for (int j = 0; j < 8; j++, k++) PUT_ROW(i + j); k -= 8)
     }
-    row += ndim;
+    i = row_end;
+    row += here * ndim;
+    count -= here;
+    for (int d = inner - 1; d >= 0 && above[d]++ == m->x->size[d]; d--) above[d] = 1;
   }
 }
+#undef PUT_ROW
 
 /* x: a contiguous bool mask, out [count, ndim]. */
 lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {

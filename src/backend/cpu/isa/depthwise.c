@@ -35,12 +35,14 @@ LM_INLINE void sum_taps(const int pixels, const lm_depthwise_pixels *p, const fl
   }
 }
 
+/* Of the lines below, all pixels that these are followed by, also those that a stride skips here. */
 LM_INLINE void prefetch(const int pixels, const lm_depthwise_pixels *p, const float *from, const float *to) {
   const char *next = (const char *)from + p->next * (int64_t)sizeof(float);
   const char *next_to = (const char *)to + p->next_to * (int64_t)sizeof(float);
-  const int64_t step = p->from_step * (int64_t)sizeof(float), to_step = p->to_step * (int64_t)sizeof(float);
+  const int64_t step = p->next_pixel * (int64_t)sizeof(float), to_step = p->to_step * (int64_t)sizeof(float);
   for (int64_t line = 0; line < p->next_lines; line++, next += p->next_step * (int64_t)sizeof(float))
-    LM_UNROLL for (int i = 0; i < pixels; i++) __builtin_prefetch(next + i * step, 0, 2);
+    for (int64_t i = 0; i < p->stride; i++)
+      LM_UNROLL for (int j = 0; j < pixels; j++) __builtin_prefetch(next + (i * pixels + j) * step, 0, 2);
   LM_UNROLL for (int i = 0; i < pixels; i++) __builtin_prefetch(next_to + i * to_step, 1, 2);
 }
 
@@ -84,8 +86,9 @@ static void forward(const lm_depthwise_pixels *p) {
   if (i < p->pixels) put_pixels(1, 0, p, from, to);
 }
 
-LM_INLINE void add(const int taps, const int vectors, const lm_depthwise_pixels *p, int64_t row, int64_t tap,
-                   int64_t c) {
+/* skips: pixels lie between those that a tap reads, which are loaded too. */
+LM_INLINE void add(const int taps, const int vectors, const bool skips, const lm_depthwise_pixels *p, int64_t row,
+                   int64_t tap, int64_t c) {
   vec sum[3][VECTORS];
   const float *x = p->from + p->offset[row] + tap * p->tap_step + c, *y = p->to + c;
   float *w = p->weight[row] + tap * p->weight_step + c;
@@ -95,11 +98,15 @@ LM_INLINE void add(const int taps, const int vectors, const lm_depthwise_pixels 
   const char *next = (const char *)(below ? p->from + c : y) +
                      (below ? p->next + (row / 2) * p->next_step : p->next_to) * (int64_t)sizeof(float) * any;
   const int64_t ahead = (below ? step : to_step) * (int64_t)sizeof(float);
+  const int64_t skipped = (below ? p->next_pixel : 0) * (int64_t)sizeof(float);
   LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] =
       lm_pack_load(w + t * p->weight_step + v * LM_PACK);
   for (int64_t i = 0; i < p->pixels; i++, x += step, y += to_step) {
     vec g[VECTORS];
-    LM_UNROLL for (int v = 0; v < vectors; v++) __builtin_prefetch(next + v * LM_PACK * (int)sizeof(float), 0, 2);
+    LM_UNROLL for (int v = 0; v < vectors; v++) {
+      __builtin_prefetch(next + v * LM_PACK * (int)sizeof(float), 0, 2);
+      if (skips) __builtin_prefetch(next + skipped + v * LM_PACK * (int)sizeof(float), 0, 2);
+    }
     next += ahead;
     LM_UNROLL for (int v = 0; v < vectors; v++) g[v] = lm_pack_load(y + v * LM_PACK);
     LM_UNROLL for (int t = 0; t < taps; t++) LM_UNROLL for (int v = 0; v < vectors; v++) sum[t][v] +=
@@ -109,19 +116,23 @@ LM_INLINE void add(const int taps, const int vectors, const lm_depthwise_pixels 
       lm_pack_store(w + t * p->weight_step + v * LM_PACK, sum[t][v]);
 }
 
-LM_INLINE void add_channels(const int vectors, const lm_depthwise_pixels *p, int64_t c) {
+LM_INLINE void add_channels(const int vectors, const bool skips, const lm_depthwise_pixels *p, int64_t c) {
   for (int64_t row = 0; row < p->rows; row++) {
     int64_t tap = 0;
-    for (; tap + 3 <= p->taps; tap += 3) add(3, vectors, p, row, tap, c);
-    if (p->taps - tap == 2) add(2, vectors, p, row, tap, c);
-    if (p->taps - tap == 1) add(1, vectors, p, row, tap, c);
+    for (; tap + 3 <= p->taps; tap += 3) add(3, vectors, skips, p, row, tap, c);
+    if (p->taps - tap == 2) add(2, vectors, skips, p, row, tap, c);
+    if (p->taps - tap == 1) add(1, vectors, skips, p, row, tap, c);
   }
 }
 
 static void weight(const lm_depthwise_pixels *p) {
   int64_t c = 0;
-  for (; c + VECTORS * LM_PACK <= p->channels; c += VECTORS * LM_PACK) add_channels(VECTORS, p, c);
-  for (; c + LM_PACK <= p->channels; c += LM_PACK) add_channels(1, p, c);
+  for (; c + VECTORS * LM_PACK <= p->channels; c += VECTORS * LM_PACK)
+    if (p->stride > 1)
+      add_channels(VECTORS, true, p, c);
+    else
+      add_channels(VECTORS, false, p, c);
+  for (; c + LM_PACK <= p->channels; c += LM_PACK) add_channels(1, false, p, c);
   for (; c < p->channels; c++)
     for (int64_t r = 0; r < p->rows; r++)
       for (int64_t t = 0; t < p->taps; t++) {

@@ -17,8 +17,8 @@ typedef struct lm_depthwise_pixels {
   int64_t to_step;
   const float *bias; /* [channels], or NULL */
   /* What is loaded into the caches meanwhile, for the line below: from `next` elements beyond `from` on next_lines
-   * lines, next_step apart; and next_to beyond `to`. */
-  int64_t next, next_lines, next_step, next_to;
+   * lines, next_step apart, `stride` pixels for each one here, next_pixel apart; and next_to beyond `to`. */
+  int64_t next, next_lines, next_step, stride, next_pixel, next_to;
 } lm_depthwise_pixels;
 
 struct lm_depthwise_loops {

@@ -63,3 +63,20 @@ typedef double lm_acc_F64;
 #define LM_HALVE(lane, length, JOIN) \
   for (int k_ = 0; k_ < (length); k_++) (lane)[k_] = JOIN((lane)[k_ + (length)], (lane)[k_])
 #define LM_ADDED(a, b) ((a) + (b))
+
+/* value of the n % length last elements of n in the last lanes, `start` in the others: of a row that is long enough by
+ * loops of constant lengths, over what lies before them too. value is an expression of their index i_. */
+#define LM_LAST_LANES(lane, length, n, start, value)                          \
+  do {                                                                        \
+    const int64_t n_ = (n), left_ = n_ % (length), from_ = n_ - (length);     \
+    if (from_ >= 0) {                                                         \
+      for (int k_ = 0; k_ < (length); k_++) {                                 \
+        const int64_t i_ = from_ + k_;                                        \
+        const __typeof__(+(lane)[0]) v_ = (value);                            \
+        (lane)[k_] = k_ >= (length)-left_ ? v_ : (start);                     \
+      }                                                                       \
+    } else {                                                                  \
+      for (int k_ = 0; k_ < (length); k_++) (lane)[k_] = (start);             \
+      for (int64_t i_ = 0; i_ < n_; i_++) (lane)[(length)-n_ + i_] = (value); \
+    }                                                                         \
+  } while (0)

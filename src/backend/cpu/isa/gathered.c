@@ -5,6 +5,24 @@
 #include "backend/cpu/isa/elem.h"
 #include "backend/cpu/isa/matmul/register_tile.h"
 
+/* Columns are computed in twos of vectors, as panels have them, and the last ones in up to three, counted in halves of
+ * a vector: with AVX-512 a half costs half as much on some processors, and never more. */
+enum { WHOLE = 4, WIDEST = 6 };
+#if defined(__AVX512F__)
+enum { LEAST = 1 };
+#define EACH_WIDTH(X, ...) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__)
+#else
+enum { LEAST = 2 };
+#define EACH_WIDTH(X, ...) X(2, __VA_ARGS__) X(6, __VA_ARGS__)
+#endif
+/* How many rows of three vectors registers hold; and rows whose runs are placed together, a multiple of either. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { WIDE_ROWS = TILE, TOGETHER = TILE };
+#else
+enum { WIDE_ROWS = 4, TOGETHER = 12 };
+#endif
+#define ROWS_BY(halves) ((halves) > WHOLE ? WIDE_ROWS : TILE)
+
 #define LM_E F32
 #include "backend/cpu/isa/templates/gathered.inc"
 #undef LM_E

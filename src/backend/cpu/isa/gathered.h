@@ -5,12 +5,20 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* Rows i: runs[i / tile][run][i % tile] is where each run of `depth` elements of row i begins; of the last tile,
- * addresses beyond `rows` are valid too. */
+/* Neighbors in memory, of each row of a tile from `at` on, that belong to `depth` rows of a panel from panel_row on. */
+enum { LM_GATHERED_ROWS = 12 }; /* of a tile, at most */
+typedef struct lm_gathered_run {
+  int64_t panel_row, depth;
+  const void *at[LM_GATHERED_ROWS];
+} lm_gathered_run;
+
+/* Rows in tiles, each with runs of its own: what is zero for all rows of a tile needs none. Of the last tile, addresses
+ * beyond `rows` are valid too. */
 typedef struct lm_gathered {
-  int64_t rows, count, depth; /* runs of a row, and elements of each */
-  const void *const *runs;
-  const void *panels; /* row r of a panel belongs to element r % depth of run r / depth */
+  int64_t rows;
+  const lm_gathered_run *runs; /* tile by tile */
+  const int64_t *count;        /* of each tile's runs */
+  const void *panels;
   int64_t panel_step; /* elements from one panel to the next */
   int64_t columns;
   void *const *to;   /* where the columns of each row go */
@@ -23,7 +31,7 @@ typedef struct lm_gathered {
 /* sums [panel][count * depth][width] = the gathered matrix [rows, count * depth], transposed, times panels, whose row
  * i belongs to row i. Here runs[run][i]; rows of sums are in panels of `width` columns, too, panel_step apart. */
 typedef struct lm_gathered_transposed {
-  int64_t rows, count, depth;
+  int64_t rows, count, depth; /* runs of a row, and elements of each */
   const void *const *runs;
   const void *panels;
   int64_t columns;
@@ -35,7 +43,7 @@ typedef struct lm_gathered_transposed {
 } lm_gathered_transposed;
 
 struct lm_gathered_loops {
-  int64_t width, tile; /* columns of a panel; rows that are computed at a time */
+  int64_t width, tile; /* columns of a panel; rows of a tile */
   void (*product)(const lm_gathered *g);
   void (*transposed)(const lm_gathered_transposed *g);
 };

@@ -3,6 +3,7 @@
 #include "backend/cpu/isa/functions.h"
 
 enum { SOME = 16, BLOCK = 4096, CHUNK = 64 };
+#define SIMD _Pragma("omp simd")
 
 #define IS_MAX(fold) ((fold) == LM_REDUCE_MAX || (fold) == LM_REDUCE_ABS_MAX)
 #define IS_MIN(fold) ((fold) == LM_REDUCE_MIN || (fold) == LM_REDUCE_ABS_MIN)
@@ -34,6 +35,13 @@ enum { SOME = 16, BLOCK = 4096, CHUNK = 64 };
 #define MEMBER_I32 i
 #define MEMBER_F32 f
 #define MEMBER_F64 f
+/* Whether one of two floats is NaN, as an integer as wide as these. */
+#define LM_ODD __typeof__(_Generic((LM_ACC)0, double : (int64_t)0, default : (int32_t)0))
+LM_INLINE int64_t unordered_f64(double a, double b) { return __builtin_isunordered(a, b) ? -1 : 0; }
+LM_INLINE int32_t unordered_f32(float a, float b) { return __builtin_isunordered(a, b) ? -1 : 0; }
+LM_INLINE int32_t unordered_integers(int64_t a, int64_t b) { return (void)a, (void)b, 0; }
+#define LM_UNORDERED(a, b) \
+  _Generic((LM_ACC)0, double : unordered_f64, float : unordered_f32, default : unordered_integers)(a, b)
 #define LM_EXP_I64(v) (v) /* never of use: integers have no such fold */
 
 #define LM_E F32

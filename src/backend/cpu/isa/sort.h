@@ -18,8 +18,10 @@ struct lm_sort_loops {
   /* Where LM_SORT_CHUNK keys begin of which one is below the limit, from place `at` on, a multiple of that; or n.
    * [wide] */
   int64_t (*below[2])(const void *keys, int64_t at, int64_t n, uint64_t limit);
+  /* How many of n keys, at most LM_SORT_FEW, are below each; false if some are equal. [wide] */
+  bool (*ranks[2])(const void *keys, int n, uint8_t *rank);
 };
-enum { LM_SORT_CHUNK = 32 };
+enum { LM_SORT_CHUNK = 32, LM_SORT_FEW = 64 };
 
 LM_ISA_DECLARE(struct lm_sort_loops, lm_sort_loops);
 

@@ -254,18 +254,22 @@ static void copy_pairs(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-static void mirror_squares(void *ctx, int64_t from, int64_t to) {
-  const unpairing *j = ctx;
-  for (int64_t first = from * SQUARE; first < to * SQUARE && first < j->n; first += SQUARE) {
-    int64_t end = first + SQUARE < j->n ? first + SQUARE : j->n;
-    for (int64_t begin = 0; begin < end; begin += SQUARE) {
-      for (int64_t i = first; i < end; i++) {
-        for (int64_t k = begin; k < begin + SQUARE && k < i; k++)
-          memcpy(j->to + j->item * (size_t)(i * j->n + k), j->to + j->item * (size_t)(k * j->n + i), j->item);
-      }
-    }
+#define MIRROR(type)                                                                                   \
+  static void mirror_squares_##type(void *ctx, int64_t from, int64_t to) {                             \
+    const unpairing *j = ctx;                                                                          \
+    type *x = (type *)j->to;                                                                           \
+    for (int64_t first = from * SQUARE; first < to * SQUARE && first < j->n; first += SQUARE) {        \
+      int64_t end = first + SQUARE < j->n ? first + SQUARE : j->n;                                     \
+      for (int64_t begin = 0; begin < end; begin += SQUARE) {                                          \
+        for (int64_t i = first; i < end; i++) {                                                        \
+          for (int64_t k = begin; k < begin + SQUARE && k < i; k++) x[i * j->n + k] = x[k * j->n + i]; \
+        }                                                                                              \
+      }                                                                                                \
+    }                                                                                                  \
   }
-}
+MIRROR(float)
+MIRROR(double)
+#undef MIRROR
 
 /* Rows right of the diagonal are copied, squares below it come from their transposed. */
 lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
@@ -276,7 +280,8 @@ lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
   TRY(lm_row_major(a->x, &x));
   unpairing job = {a->n, lm_dtype_size((lm_dtype)a->x->dtype), x->data, out[0]->data};
   lm_parallel(a->n, work, 0, copy_pairs, &job);
-  lm_parallel((a->n + SQUARE - 1) / SQUARE, work, 0, mirror_squares, &job);
+  lm_parallel((a->n + SQUARE - 1) / SQUARE, work, 0, job.item == 4 ? mirror_squares_float : mirror_squares_double,
+              &job);
 done:
   lm_release(x);
   return status;

@@ -40,8 +40,18 @@ static double work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->
 static bool has_panels(const lm_cpu_gemm_job *g) {
   return g->dtype == LM_F32 || g->dtype == LM_F64 || g->dtype == LM_BF16;
 }
-/* Plain loops are done first with so few multiplications, and they have integers. */
-static bool is_small(const lm_cpu_gemm_job *g) { return work(g) <= 512 && g->dtype != LM_BF16; }
+/* Of float32 and float64: C's rows leave at least half of a panel's columns empty. */
+static bool is_narrow(const lm_cpu_gemm_job *g) {
+  const int64_t width = (g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32))->width;
+  return g->n > 1 && 2 * g->n <= width;
+}
+/* By loops without preparations, other than the integers, which have nothing else. */
+static bool is_small(const lm_cpu_gemm_job *g) {
+  enum { WORK = 512, TERMS = 64, BLOCK_WORK = 4096 };
+  if (work(g) <= WORK) return g->dtype != LM_BF16 && g->dtype != LM_F16;
+  if (g->k > TERMS || (g->dtype != LM_F32 && g->dtype != LM_F64)) return false;
+  return is_narrow(g) || (g->n > 1 && g->n <= 32 && work(g) <= BLOCK_WORK);
+}
 
 /* The row that is added where columns of C begin; NULL if there is none. */
 static const void *bias_at(const lm_cpu_gemm_job *g, int64_t column) {
@@ -49,20 +59,127 @@ static const void *bias_at(const lm_cpu_gemm_job *g, int64_t column) {
 }
 
 static void by_loops(const lm_cpu_gemm_job *g) {
-  lm_small_gemm s = {.m = g->m,
+  lm_small_gemm s = {.batch = g->batch,
+                     .m = g->m,
                      .n = g->n,
                      .k = g->k,
                      .a = g->a,
                      .b = g->b,
                      .c = g->c,
+                     .bias = g->bias,
                      .a_row = g->ta ? 1 : g->lda,
                      .a_col = g->ta ? g->lda : 1,
                      .b_row = g->tb ? 1 : g->ldb,
                      .b_col = g->tb ? g->ldb : 1,
                      .ldc = g->ldc,
+                     .step_a = g->step_a,
+                     .step_b = g->step_b,
+                     .step_c = g->step_c,
                      .alpha = g->alpha,
                      .beta = g->beta};
   LM_ISA_PICK(lm_gemm_loops)->of[g->dtype](&s);
+}
+
+/* ---- small products */
+
+/* Members `first` to last - 1 of a batch. */
+static lm_cpu_gemm_job members_of(const lm_cpu_gemm_job *g, int64_t first, int64_t last) {
+  lm_cpu_gemm_job s = *g;
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  s.batch = last - first;
+  s.a = (const char *)g->a + first * g->step_a * bytes;
+  s.b = (const char *)g->b + first * g->step_b * bytes;
+  s.c = (char *)g->c + first * g->step_c * bytes;
+  return s;
+}
+
+static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) { return members_of(g, i, i + 1); }
+
+enum { SMALL_ROWS = 256 }; /* of one product in a unit of work */
+
+static void multiply_small(void *ctx, int64_t first, int64_t last) {
+  const lm_cpu_gemm_job *g = ctx;
+  if (g->batch > 1) {
+    const lm_cpu_gemm_job s = members_of(g, first, last);
+    by_loops(&s);
+    return;
+  }
+  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype), row = first * SMALL_ROWS;
+  lm_cpu_gemm_job s = *g;
+  s.m = lm_min(g->m, last * SMALL_ROWS) - row;
+  s.a = (const char *)g->a + row * (g->ta ? 1 : g->lda) * bytes;
+  s.c = (char *)g->c + row * g->ldc * bytes;
+  by_loops(&s);
+}
+
+/* All members of a batch in one loop: of each, as much time goes into a call as into its product. */
+static lm_status by_small(const lm_cpu_gemm_job *g) {
+  enum { ROW_NS = 2, MULTIPLICATIONS = 8 }; /* a row at least; of a nanosecond */
+  const double rows = (double)g->batch * (double)g->m;
+  const double work_ns = rows * ROW_NS + rows * (double)g->n * (double)g->k / MULTIPLICATIONS;
+  const int64_t units = g->batch > 1 ? g->batch : lm_ceil_div(g->m, SMALL_ROWS);
+  return lm_parallel(units, g->alone ? 0 : work_ns, 0, multiply_small, (void *)g);
+}
+
+/* ---- rows of few terms times a vector */
+
+enum { ROW_TERMS = 256, ROWS_TOGETHER = 64 };
+
+/* A column of C, whose A has such rows, or a row of C, whose B has such columns. */
+static bool is_row_dots(const lm_cpu_gemm_job *g) {
+  if (g->k >= ROW_TERMS || !lm_dtype_is_float(g->dtype)) return false;
+  return (g->n == 1 && !g->ta) || (g->m == 1 && g->tb);
+}
+
+static lm_row_dots row_dots_of(const lm_cpu_gemm_job *g) {
+  lm_row_dots d = {.c = g->c, .k = g->k, .bias = g->bias, .alpha = g->alpha, .beta = g->beta};
+  if (g->n == 1 && !g->ta) {
+    d.a = g->a, d.lda = g->lda, d.x = g->b, d.c_row = g->ldc;
+    d.rows_of_x = g->m, d.step_x = g->step_b;
+  } else {
+    d.a = g->b, d.lda = g->ldb, d.x = g->a, d.c_row = d.bias_row = 1;
+    d.rows_of_x = g->n, d.step_x = g->step_a;
+  }
+  d.rows = g->batch * d.rows_of_x;
+  return d;
+}
+
+/* Elements from one term of x to the next. */
+static int64_t step_of_x(const lm_cpu_gemm_job *g) {
+  return g->n == 1 && !g->ta ? (g->tb ? 1 : g->ldb) : (g->ta ? g->lda : 1);
+}
+
+/* Whether rows of all members follow one another, in C too, and a bias is the same for all of them. */
+static bool is_one_run(const lm_cpu_gemm_job *g) {
+  const bool column = g->n == 1 && !g->ta;
+  if (g->batch == 1) return true;
+  if (step_of_x(g) != 1) return false;
+  if (column) return g->step_a == g->m * g->lda && g->step_c == g->m * g->ldc;
+  return g->step_b == g->n * g->ldb && g->step_c == g->n && !g->bias;
+}
+
+static void multiply_row_dots(void *ctx, int64_t first, int64_t last) {
+  const lm_cpu_gemm_job *g = ctx;
+  lm_row_dots d = row_dots_of(g);
+  d.first = first * ROWS_TOGETHER;
+  d.rows = lm_min(d.rows, last * ROWS_TOGETHER) - d.first;
+  LM_ISA_PICK(lm_gemm_loops)->row_dots[g->dtype](&d);
+}
+
+static lm_status by_row_dots(const lm_cpu_gemm_job *g) {
+  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype), step = step_of_x(g);
+  lm_cpu_gemm_job s = *g;
+  const lm_row_dots d = row_dots_of(g);
+  char run[ROW_TERMS * sizeof(double)];
+  if (step != 1) {
+    for (int64_t i = 0; i < g->k; i++) memcpy(run + i * bytes, (const char *)d.x + i * step * bytes, (size_t)bytes);
+    if (g->n == 1 && !g->ta)
+      s.b = run, s.tb = true, s.ldb = g->k;
+    else
+      s.a = run, s.ta = false, s.lda = g->k;
+  }
+  const double work_ns = (double)d.rows * (2 + (double)(g->k * bytes) / 20);
+  return lm_parallel(lm_ceil_div(d.rows, ROWS_TOGETHER), g->alone ? 0 : work_ns, 0, multiply_row_dots, &s);
 }
 
 /* ---- blocks */
@@ -359,7 +476,10 @@ static void multiply_deep_parts(void *ctx, int64_t first, int64_t last) {
     s.ldc = g->n;
     s.beta = 0;
     s.bias = NULL;
-    lm_parallel_note(by_panels(&s, 0));
+    if (is_narrow(&s) && !s.tb)
+      by_loops(&s);
+    else
+      lm_parallel_note(by_panels(&s, 0));
   }
 }
 
@@ -430,10 +550,6 @@ static void multiply_parts(void *ctx, int64_t first, int64_t last) {
 }
 
 static lm_status by_parts(const lm_cpu_gemm_job *g) {
-  if (is_small(g)) {
-    by_loops(g);
-    return LM_OK;
-  }
   /* By a vector it is memory that counts, some 10 bytes a nanosecond. */
   double entries = (double)g->m * (double)g->k + (double)g->k * (double)g->n + (double)g->m * (double)g->n;
   double work_ns = fmax(work(g) / rate(g->dtype), g->dtype == LM_F32 ? entries * 0.4 : 0);
@@ -445,22 +561,13 @@ static lm_status by_parts(const lm_cpu_gemm_job *g) {
   return lm_parallel(j.parts, g->alone ? 0 : work_ns, 0, multiply_parts, &j);
 }
 
-static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) {
-  lm_cpu_gemm_job s = *g;
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
-  s.batch = 1;
-  s.a = (const char *)g->a + i * g->step_a * bytes;
-  s.b = (const char *)g->b + i * g->step_b * bytes;
-  s.c = (char *)g->c + i * g->step_c * bytes;
-  return s;
-}
-
-bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n) {
-  return (dtype == LM_F16 || dtype == LM_BF16) && m <= FEW_HALF_ROWS && n >= GRAIN;
+bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n, int64_t k) {
+  const bool column = n == 1 && k < ROW_TERMS;
+  return (dtype == LM_F16 || dtype == LM_BF16) && (column || (m <= FEW_HALF_ROWS && n >= GRAIN));
 }
 
 static bool is_skinny(const lm_cpu_gemm_job *g) {
-  bool half = lm_cpu_gemm_takes_rows(g->dtype, g->m, g->n) && !g->ta;
+  bool half = lm_cpu_gemm_takes_rows(g->dtype, g->m, g->n, g->k) && !g->ta;
   bool long_enough = (g->n >= 256 && g->k >= 256) || (g->m == 1 && g->tb && g->k >= 64);
   return half || (g->dtype == LM_F32 && g->m <= (g->tb ? FEW_ROWS_TRANSPOSED : FEW_ROWS) && !g->ta && long_enough);
 }
@@ -648,11 +755,12 @@ static lm_cpu_gemm_job row_of_column(const lm_cpu_gemm_job *g) {
 
 /* One row of float64 times a transposed matrix, which must be packed otherwise. */
 static bool is_row_of_dots(const lm_cpu_gemm_job *g) {
-  return g->dtype == LM_F64 && g->m == 1 && g->tb && (!g->ta || g->lda == 1) && !is_small(g);
+  return g->dtype == LM_F64 && g->m == 1 && g->tb && (!g->ta || g->lda == 1);
 }
 
 static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
   lm_cpu_gemm_job s = member_of(g, i);
+  if (is_row_dots(&s)) return by_row_dots(&s);
   s = row_of_column(&s);
   if (is_skinny(&s)) return by_skinny_gemm(&s);
   if (!is_row_of_dots(&s)) return by_parts(&s);
@@ -664,7 +772,7 @@ static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
 
 /* Whether what multiplies it takes a bias: a column becomes a row, and dots are numbers. */
 static bool takes_bias(const lm_cpu_gemm_job *g) {
-  return has_panels(g) && !is_small(g) && g->n > 1 && !is_row_of_dots(g);
+  return is_row_dots(g) || (has_panels(g) && g->n > 1 && !is_row_of_dots(g));
 }
 
 /* The same product with the bias in C. */
@@ -696,6 +804,7 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     const lm_cpu_gemm_job s = with_bias_in_c(g);
     return lm_cpu_gemm(&s);
   }
+  if (is_row_dots(g) ? is_one_run(g) : is_small(g)) return is_row_dots(g) ? by_row_dots(g) : by_small(g);
   if (is_dot(g)) {
     by_dots(g);
     return LM_OK;

@@ -21,9 +21,9 @@ typedef struct lm_cpu_gemm_job {
   bool alone; /* by this thread: others would wait for their parts longer than they compute */
 } lm_cpu_gemm_job;
 
-/* Whether lm_cpu_gemm makes a C [m, n] of float16 or bfloat16, of an A that is not transposed: of few rows, as for the
- * next token of a model of language. */
-bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n);
+/* Whether lm_cpu_gemm makes a C [m, n] of k terms of float16 or bfloat16, of an A that is not transposed: of few rows,
+ * as for the next token of a model of language, or a column of few terms. */
+bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n, int64_t k);
 /* Whether lm_cpu_gemm multiplies all of bfloat16. */
 bool lm_cpu_gemm_has_bf16(void);
 /* Any dtype but bool, and of float16 and bfloat16 what the two above say. */

@@ -12,7 +12,7 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
   const void *bias = NULL;
   TRY(lm_matrix_of(p->x, dtype, &a));
   TRY(lm_matrix_of(p->other, dtype, &b));
-  const bool few = lm_cpu_gemm_takes_rows(dtype, n, m) && !a.transposed;
+  const bool few = lm_cpu_gemm_takes_rows(dtype, n, m, a.columns) && !a.transposed;
   const bool by_gemm = few || (dtype != LM_F16 && (dtype != LM_BF16 || lm_cpu_gemm_has_bf16()));
   if (y->dtype == dtype)
     sum = lm_retain(y);
@@ -70,9 +70,10 @@ lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   bool done_ = false;
   lm_dtype dtype = y->dtype;
-  bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1]);
+  const int64_t terms = p->x->size[p->x->ndim - 1];
+  bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1], terms);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of what is not finite; BLAS does not look at it. */
-  bool dnn = p->alpha != 0 && p->x->size[p->x->ndim - 1] > 0 && lm_dnn_has_bf16();
+  bool dnn = p->alpha != 0 && terms > 0 && lm_dnn_has_bf16();
   if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) TRY(multiply_in(p, dtype, y, &done_));
   if (!done_) TRY(multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));
 done:

@@ -545,15 +545,21 @@ static void add_weight_parts(void *ctx, int64_t first, int64_t last) {
   lm_pointwise_loops_of(LM_F32)->store[c->job->dtype](to, 1, sum + first, (int)(last - first));
 }
 
-/* The same for any number of threads: oneDNN's choice of code, and sums of weights, may depend on it. */
+/* Nanoseconds, about. */
+static double conv_work(const lm_conv_shape *s) {
+  return (double)(s->n * s->oh * s->ow) * (double)(s->k * (s->c / s->groups) * s->kh * s->kw) / 50;
+}
+
+/* The same for any number of threads: oneDNN's choice of code, and sums of weights, may depend on it. Parts of much
+ * work are for many threads. */
 static void cut_conv(conv_parts *c) {
-  enum { MAX_PARTS = 32, FEW_PARTS = 8, MAX_SUMS = 64 << 20 }; /* parts, parts, bytes */
+  enum { MAX_PARTS = 64, FEW_PARTS = 8, PART_WORK = 100000, MAX_SUMS = 64 << 20 }; /* parts, parts, ns, bytes */
   const lm_conv_shape *s = &c->job->shape;
-  int64_t most = MAX_PARTS;
+  int64_t most = lm_max(FEW_PARTS, (int64_t)lm_min(MAX_PARTS, conv_work(s) / PART_WORK));
   lm_conv_job part;
   if (c->job->pass == LM_CONV_WEIGHT) {
     const int64_t bytes = s->k * (s->c / s->groups) * s->kh * s->kw * (int64_t)sizeof(float);
-    most = lm_min(FEW_PARTS, lm_max(1, MAX_SUMS / bytes));
+    most = lm_min(most, lm_max(1, MAX_SUMS / bytes));
   }
   c->bands = 1, c->parts = lm_min(s->n, most);
   /* Rows of x are made of those of several bands. */
@@ -586,7 +592,7 @@ lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
   lm_status status = LM_OK;
   const lm_conv_shape *s = &job->shape;
   int64_t weights = s->k * (s->c / s->groups) * s->kh * s->kw;
-  double work = (double)(s->n * s->oh * s->ow) * (double)weights / 50;
+  const double work = conv_work(s);
   conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
   size_t bytes = 0, packed_bytes = 0;
   kernel *by = NULL;

@@ -75,10 +75,15 @@ op "pow" {
   },
   forms = {
     {when = "is_number(exponent) && value_of(exponent) == 2 && !is_bool(x)", "square(x)"},
+    {when = "is_number(exponent) && value_of(exponent) == 3 && !is_bool(x)", "cube(x)"},
     {when = "is_number(exponent) && value_of(exponent) == 0.5 && is_float(x)", "sqrt(x)"},
     {when = "is_number(exponent) && value_of(exponent) == -1 && is_float(x)", "reciprocal(x)"},
   },
   autocast = "keep_gpu", help = "Raises x to the power of exponent.",
+}
+op "cube" {
+  "x", elementwise = "x * x * x", grad = {x = "g * (3 * (x * x))"}, bool = "use :int() first", internal = true,
+  autocast = "keep_gpu", help = "x to the power of 3.",
 }
 op "xlogy" {
   "x: scalar", "other: scalar",
@@ -349,7 +354,12 @@ op "digamma" {
 op "polygamma" {
   "x", "n: number", elementwise = "polygamma(x, n)", result_dtype = "float", grad = {x = "g * polygamma(x, n + 1)"},
   needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n must be an integer from 0 to 10000, got {n}"}},
+  forms = {{when = "n == 0", "digamma(x)"}, {when = "n == 1", "trigamma(x)"}},
   autocast = "keep_gpu", help = "Computes the n-th derivative of digamma.",
+}
+op "trigamma" { -- without branches, for vectors
+  "x", elementwise = "polygamma(x, 1)", result_dtype = "float", grad = {x = "g * polygamma(x, 2)"}, internal = true,
+  autocast = "keep_gpu", help = "Computes the derivative of digamma.",
 }
 op "sigmoid" {
   "x",

@@ -1,7 +1,6 @@
 #include "backend/cpu/isa/linalg/fft.h"
 
-#include <math.h>
-
+#include "backend/cpu/isa/elem.h"
 #include "backend/cpu/isa/linalg/transpose.h"
 #include "backend/cpu/nontemporal_copy.h"
 

@@ -1,11 +1,8 @@
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
 
 #include <string.h>
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
 
-#include "backend/cpu/isa/float_pack.h"
+#include "backend/cpu/isa/matmul/lanes.h"
 
 /* MOST rows are taken at once; more go through the part of B that is in the cache by then. SUMS columns at a time where
  * B's rows lie in one piece, from DEEP rows of it, of half as many for 3 rows or more: registers are few. OUTS columns
@@ -22,40 +19,6 @@ enum { DOT_ROWS = 4 };
 #endif
 /* That many groups of B's rows are asked for before they are needed: the processor itself finds runs as short late. */
 enum { AHEAD = 2 };
-typedef uint16_t half_pack __attribute__((vector_size(LM_PACK * sizeof(uint16_t)), unused));
-typedef uint32_t bits_pack __attribute__((vector_size(LM_PACK * sizeof(uint32_t)), unused));
-
-LM_INLINE lm_float_pack load_F32(const float *from) {
-  lm_float_pack to;
-  memcpy(&to, from, sizeof to);
-  return to;
-}
-
-/* By instructions: of __builtin_convertvector GCC makes four. */
-LM_INLINE lm_float_pack load_BF16(const uint16_t *from) {
-#if defined(__AVX512F__)
-  return (lm_float_pack)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16);
-#elif defined(__AVX2__)
-  return (lm_float_pack)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)from)), 16);
-#else
-  half_pack bits;
-  memcpy(&bits, from, sizeof bits);
-  return (lm_float_pack)(__builtin_convertvector(bits, bits_pack) << 16);
-#endif
-}
-
-LM_INLINE lm_float_pack load_F16(const uint16_t *from) {
-#if defined(__AVX512F__)
-  return (lm_float_pack)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)from));
-#elif defined(__AVX2__)
-  return (lm_float_pack)_mm256_cvtph_ps(_mm_loadu_si128((const void *)from));
-#else
-  lm_float_pack to = {0};
-  for (int i = 0; i < LM_PACK; i++) to[i] = lm_from_half(from[i]);
-  return to;
-#endif
-}
-
 #define LM_TEMPLATE "backend/cpu/isa/templates/skinny_gemm.inc"
 #define LM_E F32
 #include LM_TEMPLATE

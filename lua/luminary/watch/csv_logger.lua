@@ -1,0 +1,121 @@
+--- watch.CSVLogger(path, {append = false, all_ranks = false}): Writes a table with a row for each step, and a column
+--- for each tag.
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
+local log_file = require "luminary.watch.log_file"
+local Logger = require "luminary.watch.logger"
+
+local CSVLogger = class.define("CSVLogger", Logger)
+
+local function quoted(text) return text:find '[",]' and '"' .. text:gsub('"', '""') .. '"' or text end
+
+local function number(v)
+  local short = ("%.15g"):format(v)
+  return tonumber(short) == v and short or ("%.17g"):format(v)
+end
+
+-- The columns of a first line.
+local function columns_of(line)
+  local columns, from = {}, 1
+  while from <= #line + 1 do
+    local cell, next_one
+    if line:sub(from, from) == '"' then
+      local to = from
+      repeat to = (line:find('"', to + 1, true) or #line) + 1 until line:sub(to, to) ~= '"'
+      cell, next_one = line:sub(from + 1, to - 2):gsub('""', '"'), to + 1
+    else
+      local to = line:find(",", from, true) or #line + 1
+      cell, next_one = line:sub(from, to - 1), to + 1
+    end
+    columns[#columns + 1], from = cell, next_one
+  end
+  return columns
+end
+
+local function read_all(path)
+  local file = io.open(path, "r")
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  return text
+end
+
+CSVLogger.init = signature.of("CSVLogger(path: string, {append = false, all_ranks = false})",
+  function(self, path, opts)
+  if not self:start(opts.all_ranks) then return end
+  self.path, self.columns, self.index, self.row = path, {}, {}, nil
+  local header = opts.append and read_all(path):match "^([^\r\n]+)"
+  self.file = log_file.open("CSVLogger", path, header and "a" or "w", 0)
+  for i, name in ipairs(header and columns_of(header) or {"step", "wall_time"}) do
+    self.columns[i], self.index[name] = name, i
+  end
+  self.has_header = header ~= nil
+end)
+
+local function header_of(self)
+  local cells = {}
+  for i, name in ipairs(self.columns) do cells[i] = quoted(name) end
+  return table.concat(cells, ",") .. "\n"
+end
+
+-- Writes the file again, with the columns that its rows lack.
+local function widen(self)
+  self.file:close()
+  local header, rows = read_all(self.path):match "^([^\n]*)\n(.*)$"
+  self.file = log_file.open("CSVLogger", self.path, "w", 0)
+  if rows then
+    local lacking = (","):rep(#self.columns - #columns_of(header))
+    self.file:write(header_of(self), (rows:gsub("\n", lacking .. "\n")))
+  end
+  self.has_header = rows ~= nil
+end
+
+-- Writes the row that is complete.
+local function write_row(self)
+  if not self.row then return end
+  if not self.has_header then
+    self.file:write(header_of(self))
+    self.has_header = true
+  end
+  local cells = {}
+  for i, name in ipairs(self.columns) do
+    local value = self.row[name]
+    cells[i] = value and number(value) or ""
+  end
+  self.file:write(table.concat(cells, ","), "\n")
+  self.row = nil
+end
+
+--- Writes numbers by tag.
+function CSVLogger:write_scalars(values, step, time, _style)
+  if self.row and (self.row.step ~= step or step == nil) then write_row(self) end
+  local is_wider = false
+  for _, tag in ipairs(options.sorted_keys(values)) do
+    if tag == "step" or tag == "wall_time" or tag:find "%c" then
+      options.must_be("CSVLogger", "a tag", "neither 'step' nor 'wall_time', and of one line", tag)
+    end
+    if not self.index[tag] then
+      is_wider = true
+      self.columns[#self.columns + 1], self.index[tag] = tag, #self.columns + 1
+    end
+  end
+  if is_wider and self.has_header then widen(self) end
+  self.row = self.row or {step = step, wall_time = time}
+  for tag, value in pairs(values) do self.row[tag] = value end
+end
+
+--- Writes all rows to the file, that of the last step too.
+function CSVLogger:flush()
+  if not self.enabled then return end
+  write_row(self)
+  self.file:flush()
+end
+
+--- Writes all rows, and closes the file.
+function CSVLogger:close()
+  if not self.enabled then return end
+  write_row(self)
+  self.file:close()
+end
+
+return CSVLogger

@@ -1,0 +1,133 @@
+--- event_file: TensorBoard's event files: TFRecord files of protocol buffers.
+--- Schemas: tensorboard/compat/proto/*.proto, tensorboard/plugins/hparams/{api,plugin_data}.proto.
+local bit = require "bit"
+local class = require "luminary.base.class"
+local log_file = require "luminary.watch.log_file"
+local protobuf = require "luminary.watch.protobuf"
+local ffi = require "ffi"
+
+ffi.cdef "int lm_watch_pid(void) __asm__(\"getpid\");"
+
+local event_file = {}
+
+--- Returns the bytes of a message: encode("Event", {step = 3, …}).
+event_file.encode = protobuf.encoder {
+  Event = {
+    wall_time = {1, "double"}, step = {2, "int"}, file_version = {3, "bytes"}, graph_def = {4, "bytes"},
+    summary = {5, "Summary"}, session_log = {7, "SessionLog"},
+  },
+  SessionLog = {status = {1, "int"}},
+  Summary = {value = {1, "Value[]"}},
+  Value = {
+    tag = {1, "bytes"}, simple_value = {2, "float"}, image = {4, "Image"}, histo = {5, "Histogram"},
+    tensor = {8, "Tensor"}, metadata = {9, "Metadata"},
+  },
+  Image = {height = {1, "int"}, width = {2, "int"}, colorspace = {3, "int"}, encoded_image_string = {4, "bytes"}},
+  Histogram = {
+    min = {1, "double"}, max = {2, "double"}, num = {3, "double"}, sum = {4, "double"}, sum_squares = {5, "double"},
+    bucket_limit = {6, "double[]"}, bucket = {7, "double[]"},
+  },
+  Tensor = {
+    dtype = {1, "int"}, shape = {2, "Shape"}, float_val = {5, "float[]"}, double_val = {6, "double[]"},
+    string_val = {8, "bytes[]"},
+  },
+  Shape = {dim = {2, "Dim[]"}},
+  Dim = {size = {1, "int"}},
+  Metadata = {plugin_data = {1, "PluginData"}},
+  PluginData = {plugin_name = {1, "bytes"}, content = {2, "bytes"}},
+  -- hyperparameters
+  HParams = {
+    version = {1, "int"}, experiment = {2, "Experiment"}, session_start_info = {3, "SessionStart"},
+    session_end_info = {4, "SessionEnd"},
+  },
+  Experiment = {hparam_infos = {4, "HParamInfo[]"}, metric_infos = {5, "MetricInfo[]"}},
+  HParamInfo = {name = {1, "bytes"}, type = {4, "int"}, domain_discrete = {5, "Values"}},
+  Values = {values = {1, "AnyValue[]"}},
+  AnyValue = {number_value = {2, "double"}, string_value = {3, "bytes"}, bool_value = {4, "bool"}},
+  MetricInfo = {name = {1, "MetricName"}},
+  MetricName = {tag = {2, "bytes"}},
+  SessionStart = {hparams = {1, "HParamEntry[]"}},
+  HParamEntry = {key = {1, "bytes"}, value = {2, "AnyValue"}},
+  SessionEnd = {status = {1, "int"}},
+  -- graphs
+  GraphDef = {node = {1, "Node[]"}, versions = {4, "Versions"}},
+  Versions = {producer = {1, "int"}},
+  Node = {name = {1, "bytes"}, op = {2, "bytes"}, input = {3, "bytes[]"}, attr = {5, "AttrEntry[]"}},
+  AttrEntry = {key = {1, "bytes"}, value = {2, "Attr"}},
+  Attr = {list = {1, "AttrList"}, s = {2, "bytes"}},
+  AttrList = {shape = {7, "Shape[]"}},
+}
+
+-- ---- records: length, its checksum, bytes, their checksum (tensorflow/core/lib/io/record_writer.h)
+
+local band, bxor, rshift, lshift, bor = bit.band, bit.bxor, bit.rshift, bit.lshift, bit.bor
+
+-- CRC-32C, Castagnoli's polynomial, by a table for each byte.
+local crc_of = ffi.new "uint32_t[256]"
+for i = 0, 255 do
+  local crc = i
+  for _ = 1, 8 do
+    crc = band(crc, 1) == 1 and bxor(rshift(crc, 1), bit.tobit(0x82f63b78)) or rshift(crc, 1)
+  end
+  crc_of[i] = ffi.cast("uint32_t", ffi.cast("int32_t", crc))
+end
+
+local function little_endian(x)
+  return string.char(band(x, 255), band(rshift(x, 8), 255), band(rshift(x, 16), 255), rshift(x, 24))
+end
+
+-- The checksum as it is stored: rotated and moved, since the checksum of bytes with their own would be a constant.
+local function masked_crc(bytes)
+  local crc, data = -1, ffi.cast("const uint8_t *", bytes)
+  for i = 0, #bytes - 1 do
+    crc = bxor(rshift(crc, 8), bit.tobit(crc_of[band(bxor(crc, data[i]), 255)]))
+  end
+  crc = bit.bnot(crc)
+  return little_endian(bit.tobit(bor(rshift(crc, 15), lshift(crc, 17)) + 0xa282ead8))
+end
+
+--- Returns the bytes of a record in a file.
+function event_file.record(bytes)
+  local length = little_endian(#bytes) .. "\0\0\0\0"
+  return length .. masked_crc(length) .. bytes .. masked_crc(bytes)
+end
+
+-- ---- files
+
+local made = 0 -- of this process: names differ
+
+function event_file.hostname()
+  local file = io.open "/proc/sys/kernel/hostname"
+  local name = file and file:read "*l"
+  if file then file:close() end
+  return name and name ~= "" and name or "localhost"
+end
+
+local EventFile = class.root "EventFile"
+
+function EventFile:init(folder, max_queue, flush_secs, suffix)
+  local now = log_file.wall_time()
+  local path = ("%s/events.out.tfevents.%010d.%s.%d.%d%s"):format(folder, now, event_file.hostname(),
+    ffi.C.lm_watch_pid(), made, suffix)
+  made = made + 1
+  self.file, self.max_queue, self.queued = log_file.open("SummaryWriter", path, "w", flush_secs), max_queue, 0
+  self:add({file_version = "brain.Event:2"}, nil, now)
+  self.file:flush()
+end
+
+function EventFile:add(event, step, time)
+  event.wall_time, event.step = time or log_file.wall_time(), step
+  self.file:write(event_file.record(event_file.encode("Event", event)))
+  self.queued = self.queued + 1
+  if self.queued > self.max_queue then self:flush() end
+end
+
+function EventFile:flush()
+  self.queued = 0
+  self.file:flush()
+end
+
+function EventFile:close() self.file:close() end
+
+event_file.open = EventFile
+return event_file

@@ -1,0 +1,138 @@
+--- module_calls.trace(model, inputs): Calls a model in eval mode without changing it, and returns what its modules did.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local module_calls = {}
+
+-- The tensors in a value, in order.
+local function tensors_in(value, list)
+  list = list or {}
+  if core.is_tensor(value) then
+    list[#list + 1] = value
+  elseif options.is_plain(value) then
+    for _, each in ipairs(value) do tensors_in(each, list) end
+    for _, key in ipairs(options.sorted_keys(value, function(key) return type(key) == "string" end)) do
+      tensors_in(value[key], list)
+    end
+  end
+  return list
+end
+
+-- Their shapes, and the bytes of all of them.
+local function shapes_of(tensors)
+  local shapes = {bytes = 0}
+  for i, t in ipairs(tensors) do
+    shapes[i], shapes.bytes = {unpack(t.shape)}, shapes.bytes + t:numel() * t:element_size()
+  end
+  return shapes
+end
+
+-- The value with each tensor replaced by f(tensor).
+local function replace(value, f)
+  if core.is_tensor(value) then return f(value) end
+  if not options.is_plain(value) then return value end
+  local out = {}
+  for key, each in pairs(value) do out[key] = replace(each, f) end
+  return out
+end
+
+-- Runs f with the model in eval mode, and puts back each module's mode, also after an error.
+local function in_eval_mode(model, f)
+  local modes = {}
+  for _, module in model:named_modules() do modes[module] = module.training end
+  model:eval()
+  local results = options.pack(pcall(f))
+  for module, training in pairs(modes) do module.training = training end
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
+end
+
+--- Returns a list of calls in the order in which they begin: {path, module, depth, inputs, outputs: lists of shapes,
+--- with bytes, is_leaf: whether it called no other module}, and with `edges` also from: the calls of leaves, or
+--- "input", whose results its inputs are computed from. At the end is the call of an imaginary module "output".
+---
+--- Edges come from autograd: the results of each leaf are cut off from their graph, so that the inputs of the next ones
+--- depend exactly on those results that they are computed from directly.
+function module_calls.trace(model, inputs, edges)
+  local calls, handles, sources, open = {}, {}, {}, {}
+
+  -- A tensor in place of t that a later input can be traced to.
+  local function cut(t, origin)
+    if not t:is_floating_point() then
+      sources[#sources + 1] = {tensor = t, origin = origin}
+      return t
+    end
+    local leaf = t:detach():requires_grad_(true)
+    sources[#sources + 1] = {tensor = leaf, origin = origin, floating = true}
+    return leaf:clone() -- into which the model may write in place
+  end
+
+  -- The origins of tensors, each once.
+  local function origins_of(tensors)
+    local found, list = {}, {}
+    local function add(origin)
+      if not found[origin] then
+        found[origin] = true
+        list[#list + 1] = origin
+      end
+    end
+    local roots, leaves, origins = {}, {}, {}
+    for _, t in ipairs(tensors) do
+      if t.requires_grad then roots[#roots + 1] = t:sum() end
+      for _, source in ipairs(sources) do
+        if rawequal(source.tensor, t) then add(source.origin) end
+      end
+    end
+    for _, source in ipairs(sources) do
+      if source.floating then leaves[#leaves + 1], origins[#origins + 1] = source.tensor, source.origin end
+    end
+    if #roots > 0 and #leaves > 0 then
+      local grads = core.grad(roots, leaves, {allow_unused = true, retain_graph = true})
+      for i, origin in ipairs(origins) do
+        if grads[i] then add(origin) end
+      end
+    end
+    return list
+  end
+
+  local function hook(path, module)
+    handles[#handles + 1] = module:register_forward_pre_hook(function(_, given)
+      local tensors = tensors_in(given)
+      if open[1] then open[#open].is_leaf = false end
+      local call = {
+        path = path, module = module, depth = #open, is_leaf = true, inputs = shapes_of(tensors),
+        from = edges and origins_of(tensors) or nil,
+      }
+      calls[#calls + 1], open[#open + 1] = call, call
+    end)
+    handles[#handles + 1] = module:register_forward_hook(function(_, _, ...)
+      local results = options.pack(...)
+      local call = table.remove(open)
+      call.outputs = shapes_of(tensors_in {unpack(results, 1, results.n)})
+      if not (edges and call.is_leaf) then return end
+      for i = 1, results.n do
+        results[i] = replace(results[i], function(t) return cut(t, call) end)
+      end
+      return unpack(results, 1, results.n)
+    end)
+  end
+
+  local function run()
+    for path, module in model:named_modules() do hook(path, module) end
+    if not edges then return core.no_grad(function() model(unpack(inputs)) end) end
+    local traced = {}
+    for i, v in ipairs(inputs) do traced[i] = replace(v, function(t) return cut(t, "input") end) end
+    return core.enable_grad(function()
+      local results = options.pack(model(unpack(traced)))
+      local tensors = tensors_in {unpack(results, 1, results.n)}
+      calls[#calls + 1] = {path = "output", depth = 0, is_leaf = true, inputs = shapes_of(tensors), outputs = {},
+        from = origins_of(tensors)}
+    end)
+  end
+  local ok, problem = pcall(in_eval_mode, model, run)
+  for _, handle in ipairs(handles) do handle.remove() end
+  if not ok then error(problem, 0) end
+  return calls
+end
+
+return module_calls

@@ -1,0 +1,167 @@
+--- lm.summary(model [, input] [, {depth = 3}]): Summarizes a model: its modules, their output sizes, parameters and
+--- multiply-adds, and the memory it needs.
+local core = require "luminary.core"
+local bytes_text = require "luminary.base.bytes_text"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
+local module_calls = require "luminary.watch.module_calls"
+
+local function product(shape)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  return n
+end
+
+-- The sum of f over tensors.
+local function sum(tensors, f)
+  local total = 0
+  for _, t in ipairs(tensors) do total = total + f(t) end
+  return total
+end
+
+local function elements(t) return t:numel() end
+local function bytes(t) return t:numel() * t:element_size() end
+local function own(module) return module:parameters {recurse = false} end
+
+-- ---- multiply-adds of a module itself: of its products, not of biases and elementwise ops
+
+-- out_proj may be a call of its own.
+local function of_attention(m, q, k, calls_out_proj)
+  local E, rows, keys = m.embed_dim, product(q) / m.embed_dim, product(k) / m.kdim
+  local length = #q == 3 and q[m.batch_first and 2 or 1] or rows
+  local projections = rows * E * E * (calls_out_proj and 1 or 2) + keys * E * (m.kdim + m.vdim)
+  return projections + 2 * rows * (keys / (rows / length)) * E -- each query with all keys, and with all values
+end
+
+-- Returns nil where it is not known.
+local function multiply_adds(m, call)
+  local weight, x, y = m.weight, call.inputs[1], call.outputs[1]
+  if not (x and y) then return nil end
+  if m.embed_dim and m.num_heads and m.kdim then return of_attention(m, x, call.inputs[2] or x, not call.is_leaf) end
+  if m.kernel_size and m.in_channels and weight then
+    return weight:numel() * (m.transposed and product(x) / m.in_channels or product(y) / m.out_channels)
+  end
+  if m.num_embeddings then return 0 end
+  local inputs, outputs = x[#x] or 1, y[#y] or 1 -- of a matrix between the last dims
+  if weight and weight.ndim == 2 and weight:numel() == inputs * outputs then
+    return weight:numel() * product(y) / outputs
+  end
+  if m.hidden_size and m.input_size then
+    return sum(own(m), function(p) return p.ndim == 2 and p:numel() or 0 end) * product(x) / m.input_size
+  end
+  return sum(own(m), function(p) return p.ndim > 1 and p:numel() or 0 end) == 0 and 0 or nil
+end
+
+-- ---- the text
+
+local function grouped(n) -- 1234567 as 1,234,567
+  local text = ("%.0f"):format(n)
+  return (text:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^,", ""))
+end
+
+local function shapes_text(shapes)
+  local list = {}
+  for i, shape in ipairs(shapes) do list[i] = "[" .. table.concat(shape, ", ") .. "]" end
+  return table.concat(list, " ")
+end
+
+local function row_of(row)
+  local known = row.mult_adds and grouped(row.mult_adds) or "?"
+  return {
+    ("  "):rep(row.depth) .. (row.name == "" and "" or row.name .. ": ") .. row.type, shapes_text(row.output_shapes),
+    row.params > 0 and grouped(row.params) or "-", (row.is_leaf or row.mult_adds ~= 0) and known or "",
+  }
+end
+
+-- Lines of columns; the first two are flush left.
+local function aligned(rows)
+  local width, lines = {0, 0, 0, 0}, {}
+  for _, row in ipairs(rows) do
+    for i, cell in ipairs(row) do width[i] = math.max(width[i], #cell) end
+  end
+  local format = ("%%-%ds  %%-%ds  %%%ds  %%%ds"):format(unpack(width))
+  for i, row in ipairs(rows) do lines[i] = format:format(unpack(row)):gsub("%s+$", "") end
+  return lines, width[1] + width[2] + width[3] + width[4] + 6
+end
+
+local Summary = class.root "Summary"
+
+function Summary:repr()
+  local rows = {{"Module", "Output size", "Parameters", "Multiply-adds"}}
+  for _, row in ipairs(self.rows) do
+    if row.depth <= self.depth then rows[#rows + 1] = row_of(row) end
+  end
+  local lines, width = aligned(rows)
+  local rule = ("-"):rep(width)
+  table.insert(lines, 2, rule)
+  local function add(name, text) lines[#lines + 1] = ("%-25s %s"):format(name .. ":", text) end
+  lines[#lines + 1] = rule
+  add("Parameters", grouped(self.total_params))
+  add("Trainable parameters", grouped(self.trainable_params))
+  if self.total_mult_adds then
+    local known = self.unknown and ", without those marked ?" or ""
+    add("Multiply-adds of modules", grouped(self.total_mult_adds) .. known)
+    add("Input", bytes_text(self.total_input))
+    add("Outputs of modules", bytes_text(self.total_output_bytes))
+  end
+  add("Parameters and buffers", bytes_text(self.total_param_bytes))
+  return table.concat(lines, "\n")
+end
+
+-- ---- the summary
+
+-- The inputs of a call: a tensor, a list of arguments, or a size such as {1, 3, 32, 32}, of which random numbers are
+-- drawn.
+local function inputs_of(model, input)
+  if core.is_tensor(input) then return {input} end
+  if type(input) ~= "table" then
+    options.must_be("summary", "input", "a tensor, a list of arguments or a size", input)
+  end
+  if type(input[1]) ~= "number" then return input end
+  local first = model:parameters()[1]
+  local how = first and {dtype = first.dtype, device = first.device} or nil
+  return {core.ops.rand(input, {generator = require("luminary.generator").Generator()}):to(how or {dtype = "float32"})}
+end
+
+local function fill(self, model, calls)
+  local of_module = {}
+  for _, call in ipairs(calls) do of_module[call.module] = of_module[call.module] or call end
+  for path, module in model:named_modules() do
+    local _, depth = path:gsub("%.", "")
+    local call = of_module[module]
+    if call or #calls == 0 or #module:children() > 0 then
+      self.rows[#self.rows + 1] = {
+        path = path, name = path:match "[^.]*$", type = module.__name, depth = path == "" and 0 or depth + 1,
+        params = sum(call and call.is_leaf and module:parameters() or own(module), elements),
+        is_leaf = call and call.is_leaf or false, output_shapes = call and call.outputs or {}, mult_adds = 0,
+        module = module,
+      }
+    end
+  end
+end
+
+--- lm.summary(model, input, {depth = 3}): Summarizes a model: its modules, their output sizes, parameters and
+--- multiply-adds, and the memory it needs.
+return signature.of("summary(model: module, input: any?, depth: natural = 3)", function(model, input, depth)
+  local self = class.object(Summary)
+  self.rows, self.depth = {}, depth
+  local calls = input ~= nil and module_calls.trace(model, inputs_of(model, input)) or {}
+  fill(self, model, calls)
+  self.total_params = sum(model:parameters(), elements)
+  self.trainable_params = sum(model:parameters(), function(p) return p.requires_grad and p:numel() or 0 end)
+  self.total_param_bytes = sum(model:parameters(), bytes) + sum(model:buffers(), bytes)
+  if not calls[1] then return self end
+  self.total_mult_adds, self.total_output_bytes, self.total_input = 0, 0, calls[1].inputs.bytes
+  local by_module = {}
+  for _, row in ipairs(self.rows) do by_module[row.module] = row end
+  for _, call in ipairs(calls) do
+    local row = by_module[call.module]
+    local n = multiply_adds(call.module, call)
+    row.mult_adds = n and row.mult_adds and row.mult_adds + n or nil
+    self.total_mult_adds, self.unknown = self.total_mult_adds + (n or 0), self.unknown or n == nil
+    if call.is_leaf then self.total_output_bytes = self.total_output_bytes + call.outputs.bytes end
+  end
+  for _, row in ipairs(self.rows) do row.module = nil end
+  return self
+end)

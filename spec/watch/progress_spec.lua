@@ -1,0 +1,77 @@
+-- lm.watch.progress: on a terminal, and in plain lines.
+local lm = require "luminary"
+local message = require "spec.support.error_of"
+local pty = require "spec.support.pty"
+local temp = require "spec.support.temp"
+
+local folder
+setup(function() folder = temp.folder() end)
+teardown(function() temp.remove(folder) end)
+
+local function lines(script)
+  local ok, text = temp.run(folder, ("luajit -e '\n%s' 2>&1"):format(script))
+  assert(ok, text)
+  return text
+end
+
+describe("watch.progress", function()
+  it("prints plain lines where there is no terminal", function()
+    assert.equal("train 3/3  loss=0.25 step=x  0:00 left\nend\n", lines [[
+      local lm = require "luminary"
+      local bar = lm.watch.progress.new(3, {desc = "train"})
+      for _ in bar:over(ipairs {1, 2, 3}) do bar:set_postfix {loss = lm.tensor(0.25), step = "x"} end
+      print "end"]])
+    assert.equal("1/2  a  0:00 left\nhello\n2/2  a  0:00 left\n", lines [[
+      local bar = require("luminary").watch.progress.new(2, {lines_every = 0})
+      bar:update(1, "a")
+      bar:write "hello"
+      bar:advance()
+      bar:update(2)]])
+    assert.equal("1  0:00\n", lines [[require("luminary").watch.progress.new(nil, {lines_every = 0}):advance()]])
+    assert.equal("", lines [[
+      local bar = require("luminary").watch.progress.new(2, {lines_every = 0, disable = true})
+      bar:update(1)
+      bar:write "hello"]])
+    assert.equal("", lines [[require("luminary").watch.progress.new(10):update(3)]]) -- the first after 10 s
+  end)
+
+  it("passes on what an iterator yields", function()
+    local bar, got = lm.watch.progress.new(2, {disable = true}), {}
+    local loader = lm.data.DataLoader(lm.data.TensorDataset(lm.arange(4), lm.arange(4)), {batch_size = 2})
+    for x, y in bar:over(loader:iter()) do got[#got + 1] = x[1] + y[2] end
+    assert.same({1, 5}, got)
+    assert.equal(2, bar.done)
+    for key, value in lm.watch.progress.new(1, {disable = true}):over(pairs {a = 3}) do got = {key, value} end
+    assert.same({"a", 3}, got)
+  end)
+
+  it("draws one line on a terminal, as wide as that", function()
+    local lacking = pty.lacking()
+    if lacking then return pending(lacking) end
+    local path = folder .. "/bar.lua"
+    temp.write(path, [[
+      local bar = require("luminary").watch.progress.new(4, {done = 1, desc = "train"})
+      for step = 2, 4 do
+        bar:update(step, ("é"):rep(100))
+        if step == 2 then bar:write "above" end
+      end
+      bar:clear()
+      print "end"]])
+    local terminal = pty.open("TERM=xterm luajit " .. path)
+    terminal:expect "end"
+    terminal:finish()
+    local drawn = {}
+    for line in terminal.all:gmatch "\27%[K([^\r\27]*)" do drawn[#drawn + 1] = line:gsub("\n.*", "") end
+    assert.matches("^train %[##########%.+%] 2/4  é", drawn[1])
+    assert.matches("above", terminal.all, 1, true)
+    assert.matches("^train %[####################%] 4/4  é", drawn[#drawn - 1])
+    for _, line in ipairs(drawn) do
+      assert(#line <= 79 and (line == "" or line:find "[%w\128-\191]$"), line)
+    end
+  end)
+
+  it("rejects wrong calls", function()
+    assert.matches("total must be an integer of at least 0", message(lm.watch.progress.new, -1))
+    assert.matches("done must be an integer of at least 0", message(function() lm.watch.progress.new(3):update(-1) end))
+  end)
+end)
