@@ -397,7 +397,8 @@ describe("wrong arguments to", function()
       ["nn has no 'AdaptiveLogSoftmaxWithLoss' in this version"] = function() nn.AdaptiveLogSoftmaxWithLoss(1, 1) end,
       ["optim has no 'adamw'; it is named 'AdamW' here"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
-      ["luminary has no 'compile'; nothing is compiled, but lm%.fuse%(f%) computes"] = function() lm.compile(nn.ReLU()) end,
+      ["luminary has no 'compile'; nothing is compiled, but lm%.fuse%(f%) computes"] =
+        function() lm.compile(nn.ReLU()) end,
       ["no field 'compile'; lm%.fuse%(net%) returns a function"] = function() nn.ReLU():compile() end,
       ["luminary has no 'ger'; lm%.outer%(x, y%) is"] = function() lm.ger(x, x) end,
       ["no field or method 'repeat_'; it is x:repeat_tensor%(2, 3%)"] = function() x:repeat_(2) end,
