@@ -1,6 +1,5 @@
 -- What a loader costs a training: LeNet on Fashion-MNIST in batches of 256, on batches that lie in memory and on those
 -- of a loader with one worker, in turn.
---   luajit scripts/bench/loader.lua [rounds = 15] [steps = 60] [threads = 1]
 -- The worker's thread is beside the training's: on two cores a training by one thread is what it can be free for.
 -- Beside the clock's time stands that of the training's own thread on its core, which says as much on a busy machine.
 local ffi = require "ffi"
@@ -9,7 +8,15 @@ local F, data, optim = lm.nn.functional, lm.data, lm.optim
 local here = arg[0]:match "^(.*)/[^/]*$" or "."
 local models, median = dofile(here .. "/../models.lua"), dofile(here .. "/averages.lua").median
 
-local rounds, steps, threads = tonumber(arg[1] or 15), tonumber(arg[2] or 60), tonumber(arg[3] or 1)
+local options = require "luminary.cli.script_options"([[
+usage: luajit scripts/bench/loader.lua [options]
+
+  --rounds N         of each kind of batches, in turn; medians count   (15)
+  --steps N          of a round                                        (60)
+  --threads N        CPU threads of the training                       (1)
+  --help             print this
+]], {rounds = {"count", 15}, steps = {"count", 60}, threads = {"count", 1}})
+local rounds, steps, threads = options.rounds, options.steps, options.threads
 lm.set_num_threads(threads)
 local set = data.FashionMNIST { train = true }
 local net = models.lenet()

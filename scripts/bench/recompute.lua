@@ -1,9 +1,15 @@
 -- What lm.autograd.checkpoint costs and spares: a training step of a 12-layer transformer with it and without,
 -- interleaved.
---   luajit scripts/bench/recompute.lua [rounds = 5]
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 local median = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/averages.lua").median
+
+local options = require "luminary.cli.script_options"([[
+usage: luajit scripts/bench/recompute.lua [options]
+
+  --rounds N         of both kinds of steps, in turn; medians count    (5)
+  --help             print this
+]], {rounds = {"count", 5}})
 
 local WIDTH, HEADS, LAYERS, BATCH, TOKENS = 256, 4, 12, 8, 256
 
@@ -52,7 +58,7 @@ end
 step(false)
 step(true)
 local seconds, peak = { [false] = {}, [true] = {} }, {}
-for _ = 1, tonumber(arg[1]) or 5 do
+for _ = 1, options.rounds do
   for _, recompute in ipairs { false, true } do
     local s, mb = measure(recompute)
     table.insert(seconds[recompute], s)

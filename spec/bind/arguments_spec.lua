@@ -172,27 +172,27 @@ describe("wrong arguments to", function()
       ["Linear.forward: call it with a colon: x:forward%(…%), or x%(…%)$"] = function()
         net.forward(lm.ones { 2 })
       end,
-      ["item: x must be a tensor, got nothing .as a method it is x:item%(…%), with a colon"] = function()
+      ["item: x is missing; expected a tensor .as a method it is x:item%(…%), with a colon"] = function()
         lm.ones {}.item()
       end,
-      ["backward: x must be a tensor, got nothing .as a method it is x:backward"] = function()
+      ["backward: x is missing; expected a tensor .as a method it is x:backward"] = function()
         lm.ones {}.backward()
       end,
-      ["totable: x must be a tensor, got nothing .as a method"] = function() lm.ones {}.tolist() end,
+      ["totable: x is missing; expected a tensor .as a method"] = function() lm.ones {}.tolist() end,
       ["to: x must be a tensor, got string 'cpu' .as a method it is x:to"] = function() lm.ones {}.to "cpu" end,
       ["register_hook: x must be a tensor, got a function .as a method"] = function()
         lm.ones {}.register_hook(print)
       end,
-      ["add: other must be a tensor or a number, got nothing .as a method it is x:add"] = function()
+      ["add: other is missing; expected a tensor or a number .as a method it is x:add"] = function()
         local x = lm.ones { 2 }
         x.add(x)
       end,
-      ["mm: other must be a tensor, got nothing .as a method"] = function() lm.ones(2, 2).mm(lm.ones(2, 2)) end,
-      ["pow: exponent must be a tensor or a number, got nothing .as a method"] = function()
+      ["mm: other is missing; expected a tensor .as a method"] = function() lm.ones(2, 2).mm(lm.ones(2, 2)) end,
+      ["pow: exponent is missing; expected a tensor or a number .as a method"] = function()
         lm.ones {}.pow(lm.ones {})
       end,
-      ["add: other must be a tensor or a number, got nothing$"] = function() lm.ones {}:add() end,
-      ["detach: x must be a tensor, got nothing .as a method"] = function() lm.ones {}.detach() end,
+      ["add: other is missing; expected a tensor or a number$"] = function() lm.ones {}:add() end,
+      ["detach: x is missing; expected a tensor .as a method"] = function() lm.ones {}.detach() end,
       ["view: x must be a tensor, got 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
       ["cpu: x must be a tensor, got nil"] = function() lm.ones(4).cpu() end,
       ["Own%.forward: call it with a colon: x:forward%(…%), or x%(…%)"] = function() Own().forward(lm.ones { 2 }) end,
@@ -397,6 +397,13 @@ describe("wrong arguments to", function()
       ["nn has no 'AdaptiveLogSoftmaxWithLoss' in this version"] = function() nn.AdaptiveLogSoftmaxWithLoss(1, 1) end,
       ["optim has no 'adamw'; it is named 'AdamW' here"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
+      ["luminary has no 'compile'; nothing is compiled, but lm%.fuse%(f%) computes"] = function() lm.compile(nn.ReLU()) end,
+      ["no field 'compile'; lm%.fuse%(net%) returns a function"] = function() nn.ReLU():compile() end,
+      ["luminary has no 'ger'; lm%.outer%(x, y%) is"] = function() lm.ger(x, x) end,
+      ["no field or method 'repeat_'; it is x:repeat_tensor%(2, 3%)"] = function() x:repeat_(2) end,
+      ["luminary has no 'vmap'; lm%.func%.vmap%(f%) is"] = function() lm.vmap(print) end,
+      ["luminary has no 'special'; its functions are in lm itself"] = function() lm.special.erfinv(x) end,
+      ["luminary has no 'nextafter'; lm%.finfo"] = function() lm.nextafter(x, x) end,
       ["luminary has no 'device'; devices are strings"] = function() return lm.device "cuda" end,
       ["tensors have no field or method 'igamma_' in this version"] = function() x:igamma_(1) end,
       ["mp has no 'set_start_method'; each is given its own"] = function() lm.mp.set_start_method "spawn" end,

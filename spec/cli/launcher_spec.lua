@@ -552,7 +552,7 @@ describe("a supervisor", function()
     local want = {
       "this process already has a supervisor", "cannot start '/nonexistent/program': No such file or directory",
       "argv must have at least the program's path", "argv[1] must be a string without a NUL byte, got 1",
-      "env must be a list of strings, got nil", "the plan must be a table, got nothing",
+      "env must be a list of strings, got nil", "the plan is missing; expected a table",
       "must be a supervisor, got a table", "stream must be 1 or 2, got 3",
       "the supervisor must be open, got a closed one", "SIGKILL\tsignal 64",
     }

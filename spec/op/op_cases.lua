@@ -1366,7 +1366,7 @@ end
 drawing("normal", "mean std size", "torch.normal(mean, std, size) if size else torch.normal(mean, std)", { defaults = { size = false },
   { mean = t { 3, 4 }, std = pos { 3, 4 } }, { mean = 1.5, std = pos { 3 } }, { mean = t { 2, 3 }, std = 0.5 }, { mean = 0, std = 1, size = { 2, 3 } },
   { mean = t { 0 }, std = pos { 0 } },
-  bad = { { 0, 1, message = "normal: size must be given for two numbers, got nothing" }, { t { 2 }, t { 2 }, { 2 }, message = "normal: size must be nil for tensors, got %[2%]" },
+  bad = { { 0, 1, message = "normal: size is missing; expected sizes" }, { t { 2 }, t { 2 }, { 2 }, message = "normal: size must be nil for tensors, got %[2%]" },
     { t { 2 }, -1, message = "normal: std must be at least 0, got %-1" }, { n({ 2 }, 0, 3, true), message = "normal: dtype must be floating point" } } })
 drawing("bernoulli", "x p", "torch.bernoulli(x, p) if p else torch.bernoulli(x)", { defaults = { p = false }, { x = t({ 3, 4 }, chance) }, { x = t { 3 }, p = 0.3 },
   { x = t({}, chance) }, { x = t { 0 } },

@@ -203,10 +203,35 @@ describe("lm.fuse", function()
     end), x)
     assert(not ok and why:find("add: ", 1, true), why)
     check_same("kept at an error", x * 2 + 1, kept)
-    assert(not pcall(lm.fuse, x) and not pcall(lm.fuse))
+    for _, wrong in ipairs { x, lm.nn.Linear, {}, "f" } do
+      local taken, message = pcall(lm.fuse, wrong)
+      assert(not taken and message:find("fuse: f must be a function or a module, got ", 1, true), message)
+    end
+    local _, absent = pcall(lm.fuse)
+    assert(absent:find("fuse: f is missing; expected a function or a module", 1, true), absent)
     local _, division = pcall(lm.fuse(function(a) return (a + 1):remainder(a - a) end), lm.ones(2000):long())
     local _, eager = pcall(function(a) return (a + 1):remainder(a - a) end, lm.ones(2000):long())
     assert(division:gsub("^.-: ", "") == eager:gsub("^.-: ", ""), division)
+  end)
+
+  it("runs the forward pass of a module", function()
+    local Net, waited = lm.nn.Module:extend("Net"), nil
+    function Net:init() self.scale = lm.nn.Parameter(lm.randn(2000)) end
+    function Net:forward(a, b)
+      local y = a * self.scale
+      waited = y
+      return (y + b):tanh() * 2
+    end
+    local net, x, y = Net(), lm.randn(2000), lm.randn(2000)
+    lm.no_grad(function() check_same("a module", net(x, y), lm.fuse(net)(x, y)) end)
+    lm.no_grad(function() lm.fuse(net)(x, y) end)
+    local ok, why = pcall(function() return waited + 1 end)
+    assert(not ok and why:find("was never computed", 1, true), why) -- it ran under fusion
+    lm.fuse(net)(x, y):sum():backward()
+    local grad = net.scale.grad:clone()
+    net:zero_grad()
+    net(x, y):sum():backward()
+    check_same("its gradient", net.scale.grad, grad)
   end)
 
   it("says what a result is that it never computed", function()

@@ -42,6 +42,10 @@ lm_status lm_fail_number(const char *op, const char *name, const char *bound, do
   return must_be(LM_E_ARG, op, name, bound, got == got ? lm_text("%.14g", got) : "nan"); /* printf may write -nan */
 }
 
+lm_status lm_fail_absent(const char *op, const char *name, const char *bound) {
+  return lm_fail(LM_E_ARG, "%s: %s is missing; expected %s", op, name, bound);
+}
+
 lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, const char *divisor_name,
                             int64_t divisor) {
   return lm_fail(LM_E_ARG, "%s: %s (%lld) must be divisible by %s (%lld)", op, name, (long long)value, divisor_name,
@@ -73,6 +77,10 @@ lm_status lm_fail_overlap(const char *op, const char *name, const char *shape) {
 lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names) {
   const char *near = lm_nearest(option, n, names);
   const char *shown = lm_ellipsize(option, 100);
+  if (strcmp(option, "out") == 0) {
+    return lm_fail(LM_E_ARG, "%s: unknown option 'out'; results are new tensors: y:copy_(result) copies one into y",
+                   op);
+  }
   if (near) return lm_fail(LM_E_ARG, "%s: unknown option '%s'; did you mean '%s'?", op, shown, near);
   if (n == 0) return lm_fail(LM_E_ARG, "%s: unknown option '%s'; it has no options", op, shown);
   char list[512] = "";

@@ -18,6 +18,8 @@ LM_API lm_status lm_remedy(lm_status status, const char *format, ...) LM_PRINTF(
 LM_API lm_status lm_fail_value(const char *op, const char *name, const char *bound, const char *got);
 LM_API lm_status lm_fail_int(const char *op, const char *name, const char *bound, int64_t got);
 LM_API lm_status lm_fail_number(const char *op, const char *name, const char *bound, double got);
+/* OP: NAME is missing; expected BOUND: of an argument that was not passed. LM_E_ARG. */
+LM_API lm_status lm_fail_absent(const char *op, const char *name, const char *bound);
 /* OP: NAME (V) must be divisible by NAME2 (V2). LM_E_ARG. */
 LM_API lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, const char *divisor_name,
                                    int64_t divisor);
@@ -31,7 +33,8 @@ LM_API lm_status lm_fail_exclusive(const char *op, const char *a, const char *b)
 LM_API lm_status lm_fail_repeated_dim(const char *op, int dim);
 /* OP: cannot write in place to NAME of shape [..], whose elements share memory; :clone() it first. LM_E_ARG. */
 LM_API lm_status lm_fail_overlap(const char *op, const char *name, const char *shape);
-/* OP: unknown option 'x'; did you mean 'y'? Where no name is near, all names instead of the nearest. LM_E_ARG. */
+/* OP: unknown option 'x'; did you mean 'y'? Where no name is near, all names instead of the nearest; of PyTorch's
+ * `out`, what writes into a tensor. LM_E_ARG. */
 LM_API lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names);
 
 /* OP: expected NAME to have shape EXPECTED, got GOT. LM_E_SHAPE. */

@@ -254,6 +254,9 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
         status = dead_tensor(b, fn, lm_text("%s[%zu]", arg, k + 1));
       } else {
         status = lm_fail_value(fn, lm_text("%s[%zu]", arg, k + 1), "a tensor", lm_describe_arg(L, s, lua_gettop(L)));
+        if (lua_type(L, -1) == LUA_TNUMBER) {
+          lm_remedy(status, "lm.tensor {…} makes one of numbers; an element is one as x[{{i, i}}]");
+        }
       }
     }
     lua_pop(L, 1);
@@ -286,7 +289,7 @@ lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn
                             struct lm_generator **out) {
   *out = lm_to_object(L, i, &lm_generator_type);
   if (*out) return LM_OK;
-  return lm_fail_value(fn, arg, "an lm.Generator", lm_describe_arg(L, s, i));
+  return lm_fail_arg(L, s, i, fn, arg, "an lm.Generator");
 }
 
 /* ---- declared arguments */
@@ -319,7 +322,7 @@ static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn,
   for (n = 0; a->names[n] && used < sizeof choices; n++) {
     used += (size_t)snprintf(choices + used, sizeof choices - used, "%s'%s'", n ? ", " : "", a->names[n]);
   }
-  lm_status status = lm_fail_value(fn, a->name, lm_text("one of %s", choices), lm_describe_arg(L, s, i));
+  lm_status status = lm_fail_arg(L, s, i, fn, a->name, lm_text("one of %s", choices));
   const char *near = given ? lm_nearest(given, n, a->names) : NULL;
   return near ? lm_remedy(status, "did you mean '%s'?", near) : status;
 }

@@ -267,7 +267,9 @@ lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *ar
 /* The value at index i in the words of messages: "a tensor [2, 3]", "0.5", "string 'x'",
  * "nil", "a table". Thread-local text. */
 const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
-/* FN: ARG must be BOUND, got VALUE, of the value at i. LM_E_ARG. */
+/* Whether the object at i is a module: its record has is_module (nn/module.lua). */
+bool lm_is_module(lua_State *L, int i);
+/* FN: ARG must be BOUND, got VALUE, of the value at i, or FN: ARG is missing where there is none. LM_E_ARG. */
 lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound);
 /* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
  * says which. The value keeps it alive. */
@@ -296,6 +298,8 @@ void lm_push_where(lua_State *L);
  * end. Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
 int lm_note_traceback(lua_State *L); /* its handler */
+/* Whether an op has a method that writes in place, x:OP_(…). where would write into its condition. */
+static inline bool lm_has_in_place(const lm_op *op) { return op->kind == LM_POINTWISE && !(op->masks & 1); }
 /* module.c: the functions that call ops, which messages tell from others. */
 typedef struct lm_call_functions {
   lua_CFunction index, newindex, op, op_in_place, overload;

@@ -101,7 +101,7 @@ static void set_ops(lua_State *L) {
       lua_setfield(L, METHODS, op->name);
     }
     lua_setfield(L, OPS, op->name);
-    if (op->kind != LM_POINTWISE || op->masks & 1) continue; /* where would write into its condition */
+    if (!lm_has_in_place(op)) continue;
     lua_pushfstring(L, "%s_", op->name);
     push_op(L, (lm_op_id)id, lm_bind_op_in_place);
     lua_pushvalue(L, -2);

@@ -85,8 +85,7 @@ static const char *describe_table(lua_State *L, int i, char *out, size_t capacit
   return out;
 }
 
-/* Whether the object at i is a module: its record has is_module (nn/module.lua). */
-static bool is_module(lua_State *L, int i) {
+bool lm_is_module(lua_State *L, int i) {
   int top = lua_gettop(L);
   bool is = lua_checkstack(L, 3) && lua_getmetatable(L, i) && lm_field(L, top + 1, "is_module");
   lua_settop(L, top);
@@ -117,7 +116,7 @@ const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
     if (!object) {
       snprintf(text, sizeof text, "the class %s itself (%s(…) makes an object of it)", name, name);
     } else {
-      const char *article = is_module(L, i) ? "a module, " : strchr("AEIOU", *name) ? "an " : "a ";
+      const char *article = lm_is_module(L, i) ? "a module, " : strchr("AEIOU", *name) ? "an " : "a ";
       snprintf(text, sizeof text, "%s%s%s%s", article, name, *where ? "; " : "", where);
     }
     return text;
@@ -174,5 +173,7 @@ lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, cons
   int type = lua_type(L, i);
   const char *hint = lm_dot_hint(L, fn, arg, type);
   if (!*hint && strstr(bound, "tensor")) hint = lm_equality_hint(type);
-  return lm_fail(lm_fail_value(fn, arg, bound, lm_describe_arg(L, s, i)), "%s%s", lm_error(), hint);
+  lm_status status =
+      type == LUA_TNONE ? lm_fail_absent(fn, arg, bound) : lm_fail_value(fn, arg, bound, lm_describe_arg(L, s, i));
+  return lm_fail(status, "%s%s", lm_error(), hint);
 }

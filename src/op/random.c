@@ -234,7 +234,7 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   lm_device device = a->device;
   lm_ints size = a->size;
   if (numbers ? a->size.n < 0 : a->size.n > 0) {
-    return numbers ? lm_remedy(lm_fail_value("normal", "size", "given for two numbers", "nothing"),
+    return numbers ? lm_remedy(lm_fail_absent("normal", "size", "sizes, since mean and std are numbers"),
                                "for example lm.normal(0, 1, {2, 3})")
                    : lm_remedy(lm_fail_value("normal", "size", "nil for tensors", lm_shape_text(a->size.n, a->size.v)),
                                "the result has their shape");

@@ -39,12 +39,17 @@ end
 
 --- Reads args from `first` on, to the first that is no option. `rows` by name: {"kind" [, default]}, {"flag"},
 --- {same = "other name"}, {refuse = "why not, and what then"}. Returns the values by name, where it stopped and which
---- names were given, or nil and what is wrong. Of an option given twice the last counts.
-function flags.parse(args, first, rows)
+--- names were given, or nil and what is wrong. Of an option given twice the last counts. words: if given, a list that
+--- gets what is no option, anywhere among them.
+function flags.parse(args, first, rows, words)
   local values, seen = {}, {}
   for name, row in pairs(rows) do values[name] = row[2] end
   local i = first
-  while args[i] and args[i]:match("^%-.") do
+  while args[i] do
+    while words and args[i] and not args[i]:match "^%-." do
+      words[#words + 1], i = args[i], i + 1
+    end
+    if not args[i] or not args[i]:match "^%-." then break end
     if args[i] == "--" then return values, i + 1, seen end
     local given, value = args[i]:match("^(%-%-[^=]+)=(.*)$")
     given = given or args[i]

@@ -12,8 +12,8 @@
 --- script, or that end. Kinds beside those of command_options.lua: {"dtype"}, one that a network can train in, and
 --- {"devices"}, which returns a list: those named, separated by commas, else all CUDA devices, else the CPU; {"device"}
 --- is the first of these. Lines are written as they come, into a pipe or file too. A third argument, values by name, is
---- what
---- --selftest then sets wherever the line does not.
+--- what --selftest then sets wherever the line does not. A fourth, an empty list, gets the words that are not options;
+--- without it such a word is refused.
 local lm = require "luminary"
 local flags = require "luminary.cli.command_options"
 
@@ -52,7 +52,7 @@ local function files_of(refuse, finish)
   return files
 end
 
-return function(usage, rows, selftest)
+return function(usage, rows, selftest, words)
   io.stdout:setvbuf "line"
   local script, special = arg[0]:match("[^/]*$"), {}
   local function finish(...)
@@ -69,11 +69,14 @@ return function(usage, rows, selftest)
   for name, row in pairs(rows) do
     if row[1] == "dtype" or row[1] == "device" or row[1] == "devices" then special[name], row[1] = row[1], "text" end
   end
-  local options, at, given = flags.parse(arg, 1, rows)
+  local options, at, given = flags.parse(arg, 1, rows, words)
   if not options then refuse("%s", at) end
   if options.help then
     io.write(usage)
     os.exit(0, true)
+  end
+  while words and arg[at] do -- after "--"
+    words[#words + 1], at = arg[at], at + 1
   end
   if arg[at] then
     refuse("unrecognized argument '%s'%s", arg[at], rows.data and "; a folder of data follows --data" or "")

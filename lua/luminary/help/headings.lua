@@ -195,6 +195,7 @@ return {
     "Which op",
     "When loading is slow",
     "When the CPU is slow: threads",
+    "When the CPU is slow: temporaries and lm.fuse",
     "On a GPU",
     "Memory instead of time",
     "Compare with PyTorch",

@@ -13,6 +13,21 @@ local function with(names, words)
   return names
 end
 
+-- What other ops compute in a line, and what is in another library here.
+local of_ops = {
+  ger = "lm.outer(x, y) is the outer product of two vectors",
+  ormqr = "Q of local Q = lm.linalg.qr(x) is a tensor: Q:matmul(other) multiplies by it",
+  pca_lowrank = "lm.linalg.svd(x - x:mean(1, true), false) returns all components, the largest first",
+  svd_lowrank = "lm.linalg.svd(x, false) returns all singular values, the largest first",
+  gradient = "lm.diff(x) subtracts neighbors; derivatives of functions are by lm.grad",
+  segment_reduce = "lm.scatter_reduce(zeros, dim, index, x, \"sum\") takes the segment of each element as index",
+  histogramdd = "lm.histogram is of one dim; for two, lm.bincount((i - 1) * n + j) counts pairs of bins i and j",
+  nextafter = "lm.finfo(x.dtype).eps is the distance from 1 to the next number",
+  vmap = "lm.func.vmap(f) is that",
+}
+local fusing = "nothing is compiled, but lm.fuse(f) computes elementwise ops in a row together, f a function or module"
+local compilers = {compile = fusing, jit = fusing, _dynamo = fusing}
+
 local two = "such ops return two results: local values, indices = x:max(2)"
 
 -- Complex numbers are pairs.
@@ -112,13 +127,14 @@ other.tensors = with(pairs_of([[numpy=totable resize=resize_ resize_as=resize_as
   isposinf lstsq msort narrow_copy positive copysign igammac is_sparse_csr is_signed
   is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
   log10 log2 logaddexp logical_xor logit
-  nan_to_num nanmedian nanquantile nextafter prelu quantile rad2deg
+  nan_to_num nanmedian nanquantile prelu quantile rad2deg
   resize_ resize_as_ signbit solve
   to_sparse to_dense unique_consecutive xlogy
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, device_type = "x.device says it",
   is_cpu = "x.device says it",
   len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph", retains_grad = false,
+  repeat_ = "it is x:repeat_tensor(2, 3); Lua reserves the word repeat",
   index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
 })
 
@@ -128,7 +144,7 @@ other.luminary = with(pairs_of([[
   [[
   cumsum cumprod sort argsort unique prod
   bincount histc searchsorted isclose isinf
-  compile jit vmap onnx sparse quantization profiler hypot atan2
+  onnx sparse quantization profiler hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
   bitwise_and bitwise_not bitwise_or bitwise_xor
   bucketize complex64 corrcoef count_nonzero cov cummax cummin deg2rad diff
@@ -138,7 +154,7 @@ other.luminary = with(pairs_of([[
   matrix_rank median mode mps nan_to_num nanmean nanmedian nansum nanquantile
   prelu quantile rad2deg
   rrelu selu celu set_num_interop_threads set_printoptions
-  sinc solve special swapaxes_ threshold
+  sinc solve swapaxes_ threshold
   unique_consecutive use_deterministic_algorithms
   xlogy xpu]]), {
   len = "#x is the size of a tensor's first dim",
@@ -160,6 +176,8 @@ other.luminary = with(pairs_of([[
   memory_format = "{memory_format = \"channels_last\"} is an option",
   channels_last = "{memory_format = \"channels_last\"} is an option",
   contiguous_format = "{memory_format = \"contiguous\"} is an option",
+  special = "its functions are in lm itself: lm.erfinv(x), lm.xlogy(x, y), lm.logsumexp(x, dim)",
+  repeat_ = "it is lm.repeat_tensor(x, 2, 3); Lua reserves the word repeat",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks",
@@ -230,6 +248,7 @@ other.options = {
   map_location = "it is device", weights_only = "it is always so: nothing in a file is run",
   mmap_mode = "it is mmap = true", allow_pickle = "nothing in a file is run",
   sparse = "gradients are dense here; leave it out",
+  out = "results are new tensors: y:copy_(result) copies one into y",
   size_average = 'reduction = "mean" or "sum" says it', reduce = 'reduction = "none" says it',
   pretrained = weights, download = "nothing is downloaded: the files must exist",
   hop_size = "here it is hop_length",
@@ -446,7 +465,10 @@ other.backends = pairs_of("", [[
   cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
 
 other.linalg = {eig = complex.eig, eigvals = complex.eigvals}
-for name, words in pairs(complex) do other.tensors[name], other.luminary[name] = words, words end
+for _, names in ipairs {complex, of_ops} do
+  for name, words in pairs(names) do other.tensors[name], other.luminary[name] = words, words end
+end
+for name, words in pairs(compilers) do other.luminary[name] = words end
 
 -- What has come to be here needs no other name.
 local core, lm = require "luminary.core", require "luminary"

@@ -60,6 +60,7 @@ Module.__missing = {
   save_pretrained = "lm.save(\"model.safetensors\", net:state_dict()) writes what Python reads, too",
   push_to_hub = "nothing is uploaded; lm.save(\"model.safetensors\", net:state_dict()) writes what the Hub takes",
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
+  compile = "lm.fuse(net) returns a function that computes elementwise ops in a row together; nothing is compiled",
   generate = "lm.models.generate(net, ids) generates tokens with any language model",
   gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
   resize_token_embeddings = "create the net with another vocab_size and load the weights with "

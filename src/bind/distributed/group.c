@@ -34,7 +34,7 @@ lm_group *lm_to_group(lua_State *L, int i) {
 
 lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, lm_group **out) {
   const group_handle *handle = lm_to_object(L, i, &group_type);
-  if (!handle) return lm_fail_value(fn, "group", "a process group", lm_describe_arg(L, s, i));
+  if (!handle) return lm_fail_arg(L, s, i, fn, "group", "a process group");
   if (!handle->group) return lm_fail(LM_E_STATE, "%s: this process group was destroyed", fn);
   if (handle->world) {
     lm_status status = lm_world_check(handle->world->world);

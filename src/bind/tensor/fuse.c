@@ -1,10 +1,12 @@
-/* fuse(f)          returns a function that does what f does, with elementwise ops in a row computed as one
+/* fuse(f)          returns a function that does what f, a function or a module, does when called, with elementwise ops
+ *                  in a row computed as one
  *
  * While it runs, results of such ops are handles like others, over memory without values. Whatever looks at a tensor
  * otherwise comes by lm_to_tensor_handle, which has all values computed first; so does a write, whose tensor may be an
  * op's input. At the end the results are computed, and what was between them alone is not. */
 #include "autograd/autograd.h"
 #include "base/mapping_guard.h"
+#include "base/message.h"
 #include "bind/bind.h"
 
 static const char unreturned[] =
@@ -80,8 +82,11 @@ static int call_fused(lua_State *L) {
 }
 
 int lm_bind_fuse(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TFUNCTION && !lm_is_module(L, 1)) {
+    lm_status status = lm_fail_arg(L, LM_STATE(L), 1, "fuse", "f", "a function or a module");
+    lm_raise(L, lm_remedy(status, "write lm.fuse(function(x) … end) or lm.fuse(net)"));
+  }
   lua_settop(L, 1);
-  lm_need_function(L, 1, "fuse", "");
   for (int i = 1; i <= 2; i++) lua_pushvalue(L, lua_upvalueindex(i));
   lua_pushvalue(L, 1);
   lua_pushcclosure(L, call_fused, 3);

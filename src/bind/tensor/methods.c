@@ -121,8 +121,7 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
   if (top > 3)
     return lm_remedy(lm_fail_too_many("to", 3, "argument", top - 1),
                      "pass a device, a dtype and options, as in x:to(\"cpu\", \"float64\")");
-  if (top == 1 && !options)
-    return lm_fail_value("to", "argument 1", "a dtype, a device, a tensor or options", "nothing");
+  if (top == 1 && !options) return lm_fail_absent("to", "argument 1", "a dtype, a device, a tensor or options");
   for (int i = 2; i <= top; i++) NEED(read_target(L, s, i, c));
   if (options) NEED(read_conversion_options(L, s, options, c));
   return LM_OK;

@@ -71,7 +71,12 @@ static lm_status unknown_option(lua_State *L, const lm_op *op) {
   int n = 0;
   for (int i = 1; i < op->nargs; i++) names[n++] = op->arg[i].name;
   if (op->kind == LM_NEW) names[n++] = "requires_grad";
-  return lm_fail_key(L, -2, op->name, n, names);
+  lm_status status = lm_fail_key(L, -2, op->name, n, names);
+  const char *key = lm_to_text(L, -2);
+  if (key && strcmp(key, "out") == 0 && lm_has_in_place(op)) {
+    return lm_fail(status, "%s, x:%s_(…) writes in place", lm_error(), op->name);
+  }
+  return status;
 }
 
 static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table) {
@@ -166,10 +171,11 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   };
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
-  const char *got = i < f->top ? lm_describe_arg(L, s, i + 1) : "nothing";
-  lm_status status = lm_fail_value(f->op->name, a->name, bound[a->kind], got);
-  return lm_fail(status, "%s%s", lm_error(),
-                 lm_dot_hint(L, f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
+  const char *name = f->op->name;
+  const bool passed = i < f->top; /* as nil */
+  lm_status status = passed ? lm_fail_value(name, a->name, bound[a->kind], lm_describe_arg(L, s, i + 1))
+                            : lm_fail_absent(name, a->name, bound[a->kind]);
+  return lm_fail(status, "%s%s", lm_error(), lm_dot_hint(L, name, a->name, passed ? LUA_TNIL : LUA_TNONE));
 }
 
 static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
