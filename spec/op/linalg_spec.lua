@@ -180,6 +180,23 @@ describe("linear algebra", function()
     assert.same({ 3, 3 }, rank:totable())
   end)
 
+  it("factors matrices of every small size into P L U", function()
+    for _, m in ipairs { 1, 2, 5, 8, 9, 16, 17, 31, 32, 33, 40 } do
+      for _, n in ipairs { 1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33 } do
+        for dtype, bound in pairs { float32 = 1e-4, float64 = 1e-12 } do
+          local a = lm.randn({ 3, m, n }, { dtype = dtype })
+          a[2]:copy_(a[2]:round()) -- equal candidates for a pivot
+          if m > 2 and n > 2 then a[3]:narrow(2, 2, 1):zero_() end
+          local p, l, u = lm.lu_unpack(lm.linalg_lu_factor(a, { check = false }))
+          local what = ("%s %d x %d"):format(dtype, m, n)
+          assert.is_true((p:matmul(l):matmul(u) - a):abs():max():item() < bound, what)
+          assert.is_true(l:abs():max():item() <= 1, what .. ": pivots must be the largest")
+          assert.is_true(lm.equal(u, u:triu()), what)
+        end
+      end
+    end
+  end)
+
   it("takes powers, exponentials, ranks and conditions", function()
     local a = random(2, 3, 3)
     near(a:matmul(a):matmul(a), lm.matrix_power(a, 3))

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/isa/elem.h"
 #include "backend/cpu/isa/linalg/transpose.h"
+#include "backend/cpu/isa/matmul/lanes.h"
 
 /* Bytes of a vector of this level: GCC keeps wider ones in memory. And how many are solved at once. */
 #if defined(__AVX512F__)
@@ -25,6 +26,11 @@ enum { VECTOR = 16, WIDEST = 8 };
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define FN(name) JOIN(name, REAL)
+
+#define lm_load_part_float lm_load_part_F32
+#define lm_store_part_float lm_store_part_F32
+#define lm_load_part_double lm_load_part_F64
+#define lm_store_part_double lm_store_part_F64
 
 #define REAL float
 #define ROW 8
