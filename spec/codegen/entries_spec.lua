@@ -188,8 +188,8 @@ typedef struct lm_halved_args {
         "x: scalar", "n: scalar", elementwise = "(x & ~n) << 1 | !x", takes = "integers", grad = "none", help = "h"}
       op "like" {"x", "n: scalar", elementwise = "x + n", result_dtype = "x", grad = "none", help = "h"}]])
     assert.matches("return (num)((x & ~n) << 1 | x == 0);", written "pointwise_scalars.h", 1, true)
-    assert.matches("#if defined LM_WHOLE && !defined LM_NARROW\n[^#]*%[LM_OP_extra%] = point_extra,\n#endif",
-      written "pointwise_loops_of.inc")
+    assert.matches("#if defined LM_WHOLE && !defined LM_NARROW\n"
+      .. "[^#]*%[LM_OP_extra%] = LM_KERNEL%(extra, point_extra%),\n#endif", written "pointwise_loops_of.inc")
     assert.matches("lm_pointwise_i64_extra;", written "pointwise_launchers.h", 1, true)
     assert.not_matches("lm_pointwise_f32_extra", written "pointwise_launchers.h", 1, true)
     assert.matches(".integers = true", written "op_entries.c", 1, true)

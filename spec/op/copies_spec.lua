@@ -181,6 +181,10 @@ for _, dtype in ipairs {"bfloat16", "float16"} do
       same(f(x, 0.3), f(wide(x), 0.3), dtype .. " " .. name .. " a number")
     end
     local mask = y:gt(0)
+    for name, f in pairs {lt = lm.lt, ge = lm.ge} do
+      same(f(mask, x), f(mask:float(), wide(x)), dtype .. " " .. name .. " a mask first")
+      same(f(x, mask), f(wide(x), mask:float()), dtype .. " " .. name .. " a mask")
+    end
     same_bits(lm.where(mask, x, z), to(lm.where(mask, wide(x), wide(z))), dtype .. " where")
     same_bits(x * mask, to(wide(x) * mask:float()), dtype .. " by a mask")
     local leaf, wide_leaf = x:clone():requires_grad_(), wide(x):requires_grad_()

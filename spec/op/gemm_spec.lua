@@ -157,7 +157,7 @@ describe("products of matrices", function()
             local want = (a:double():unsqueeze(4) * b:double():unsqueeze(2)):sum(3)
             close(want, a:bmm(b), what)
             assert.is_true(lm.equal(a:bmm(b)[4], a[4]:mm(b[4])), what .. ", a member")
-            close(want[3] * 2 + row:double() * 0.5, lm.addmm(row, a[3], b[3], {alpha = 2, beta = 0.5}), what .. ", bias")
+            close(want[3] * 2 + row:double() * 0.5, lm.addmm(row, a[3], b[3], {alpha = 2, beta = 0.5}), what)
             close(want * 2 + a:bmm(b):double() * 0.5, lm.baddbmm(a:bmm(b), a, b, {alpha = 2, beta = 0.5}), what)
           end
         end

@@ -44,7 +44,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   const lm_conv_shape *s = &job->shape;
   const bool empty = s->n * s->c * s->k * s->h * s->w == 0;
   *done_ = true;
-  if (chosen != DIRECT && chosen != ONEDNN && lm_wino_is_supported(job) &&
+  if (chosen != DIRECT && chosen != ONEDNN && !job->x_planar && lm_wino_is_supported(job) &&
       (chosen == WINOGRAD || lm_wino_is_faster(job))) {
     log_choice("Winograd", job);
     return lm_wino_conv(job);
@@ -88,11 +88,12 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   const bool planar = made != 0 && chosen != ONEDNN && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
   job.x_planar = planar;
   job.x_planar = planar && (lm_depthwise_takes(&job) || (!c->bias && lm_product_takes(&job)));
+  if (made == 0 && chosen != ONEDNN) job.x_planar = lm_product_takes_window(&job);
   for (int i = 0; i < 3; i++) {
     lm_format format = i == 1 || (i == 0 && job.x_planar) ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
     if (i != made)
       TRY(prepare(c->t[i], dtype, format, &in[i]));
-    else if (result->dtype == dtype)
+    else if (result->dtype == dtype && (!job.x_planar || i != 0 || lm_is_contiguous(result)))
       in[i] = lm_retain(result);
     else
       TRY(lm_tensor_empty(dtype, result->device, 4, result->size, format, &in[i]));

@@ -20,7 +20,9 @@ bool lm_wino_is_supported(const lm_conv_job *job);
 bool lm_wino_is_faster(const lm_conv_job *job);
 lm_status lm_wino_conv(const lm_conv_job *job);
 
-/* product_1x1.c: float32 and float64; 1 x 1 kernels without a stride. */
+/* product_1x1.c: float32 and float64; 1 x 1 kernels without a stride, and kernels as large as planar images, which
+ * lm_product_takes_window finds. */
+bool lm_product_takes_window(const lm_conv_job *job);
 bool lm_product_takes(const lm_conv_job *job);
 lm_status lm_product_conv(const lm_conv_job *job);
 

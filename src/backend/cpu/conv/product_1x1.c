@@ -1,4 +1,5 @@
-/* 1 x 1 convolutions without stride as products of whole matrices. Channels-last images are matrices already, and the
+/* 1 x 1 convolutions without stride as products of whole matrices; and those of a kernel as large as the images, which
+ * are planar: a row of x is an image, and its pixels are channels. Channels-last images are matrices already, and the
  * planes of an image [c, h, w] are one that is transposed:
  *
  *   forward   y [rows, k] = x [rows, c] times w' [c, k]
@@ -11,7 +12,14 @@
  * them once. */
 enum { FEW_ROWS = 32 };
 
+bool lm_product_takes_window(const lm_conv_job *job) {
+  const lm_conv_shape *s = &job->shape;
+  return s->kh == s->h && s->kw == s->w && s->oh == 1 && s->ow == 1 && s->padding[0] == 0 && s->padding[1] == 0 &&
+         s->groups == 1 && job->dtype != LM_BF16 && !job->bias && s->n * s->c * s->k > 0;
+}
+
 bool lm_product_takes(const lm_conv_job *job) {
+  if (job->x_planar && lm_product_takes_window(job)) return true;
   const lm_conv_shape *s = &job->shape;
   const bool plain = s->kh == 1 && s->kw == 1 && s->stride[0] == 1 && s->stride[1] == 1 && s->padding[0] == 0 &&
                      s->padding[1] == 0 && s->groups == 1 && job->dtype != LM_BF16 && s->n * s->c * s->k > 0;
@@ -20,15 +28,19 @@ bool lm_product_takes(const lm_conv_job *job) {
 }
 
 lm_status lm_product_conv(const lm_conv_job *job) {
-  const lm_conv_shape *s = &job->shape;
-  const int64_t pixels = s->h * s->w, rows = s->n * pixels, images = job->x_planar ? s->n : 1;
-  const int64_t size = (int64_t)lm_dtype_size(job->dtype), ldx = job->x_planar ? pixels : s->c;
+  lm_conv_shape one = job->shape;
+  const lm_conv_shape *s = &one;
+  if (one.oh == 1 && one.ow == 1) one.c *= one.kh * one.kw, one.h = one.w = 1;
+  const int64_t pixels = s->h * s->w, rows = s->n * pixels;
+  const bool planar = job->x_planar && pixels > 1;
+  const int64_t images = planar ? s->n : 1;
+  const int64_t size = (int64_t)lm_dtype_size(job->dtype), ldx = planar ? pixels : s->c;
   lm_cpu_gemm_job g = {.dtype = job->dtype, .device = job->device, .batch = 1, .alpha = 1};
   switch (job->pass) {
     case LM_CONV_FORWARD:
       g.m = rows / images, g.n = s->k, g.k = s->c;
       g.batch = images, g.step_a = s->c * pixels, g.step_c = s->k * pixels;
-      g.a = job->x, g.lda = ldx, g.ta = job->x_planar;
+      g.a = job->x, g.lda = ldx, g.ta = planar;
       g.b = job->w, g.ldb = s->c, g.tb = true;
       g.c = job->y, g.ldc = s->k;
       return lm_cpu_gemm(&g);
@@ -42,7 +54,7 @@ lm_status lm_product_conv(const lm_conv_job *job) {
   }
   g.m = s->k, g.n = s->c, g.k = rows / images;
   g.ta = true, g.lda = s->k;
-  g.ldb = ldx, g.tb = job->x_planar;
+  g.ldb = ldx, g.tb = planar;
   g.c = job->w, g.ldc = s->c;
   for (int64_t i = 0; i < images; i++, g.beta = 1) {
     g.a = (const char *)job->y + i * pixels * s->k * size;

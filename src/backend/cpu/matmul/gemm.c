@@ -40,17 +40,17 @@ static double work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->
 static bool has_panels(const lm_cpu_gemm_job *g) {
   return g->dtype == LM_F32 || g->dtype == LM_F64 || g->dtype == LM_BF16;
 }
-/* Of float32 and float64: C's rows leave at least half of a panel's columns empty. */
+/* Of float32 and float64: C's rows do not fill a panel's columns. */
 static bool is_narrow(const lm_cpu_gemm_job *g) {
   const int64_t width = (g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32))->width;
-  return g->n > 1 && 2 * g->n <= width;
+  return g->n > 1 && g->n < width;
 }
 /* By loops without preparations, other than the integers, which have nothing else. */
 static bool is_small(const lm_cpu_gemm_job *g) {
-  enum { WORK = 512, TERMS = 64, BLOCK_WORK = 4096 };
+  enum { WORK = 512, TERMS = 64, BLOCK_WORK = 4096, MAX_COLUMNS = 32 };
   if (work(g) <= WORK) return g->dtype != LM_BF16 && g->dtype != LM_F16;
   if (g->k > TERMS || (g->dtype != LM_F32 && g->dtype != LM_F64)) return false;
-  return is_narrow(g) || (g->n > 1 && g->n <= 32 && work(g) <= BLOCK_WORK);
+  return is_narrow(g) || (g->n > 1 && g->n <= MAX_COLUMNS && work(g) <= BLOCK_WORK);
 }
 
 /* The row that is added where columns of C begin; NULL if there is none. */
