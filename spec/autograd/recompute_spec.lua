@@ -403,7 +403,7 @@ describe("a checkpoint that cannot be computed again says so:", function()
     assert.matches("expected an nn%.Sequential or a list of functions, got a module, Linear",
       message(sequential, nn.Linear(1, 1), 1, leaf()))
     assert.matches("segments must be at most 1, the number", message(sequential, nn.Sequential(nn.ReLU()), 3, leaf()))
-    assert.matches("segments must be an integer of at least 1, got nil", message(sequential,
+    assert.matches("segments is missing or nil; expected an integer of at least 1", message(sequential,
       nn.Sequential(nn.ReLU())))
     assert.matches("unknown option 'preserve_rng'", message(sequential, nn.Sequential(nn.ReLU()), 1, leaf(),
       { preserve_rng = true }))

@@ -78,7 +78,7 @@ describe("a signature", function()
   it("has one error for each mistake", function()
     local text = [[f(x: tensor, n: count = 2, {mode = "a" | "b", p = 0.5})]]
     for problem, given in pairs {
-      ["f: x must be a tensor, got nil"] = {},
+      ["f: x is missing or nil; expected a tensor"] = {},
       ["f: n must be an integer of at least 1, got 0"] = {x, 0},
       ["f: n must be an integer of at least 1, got string 'a'"] = {x, {n = "a"}},
       ["f: mode must be one of 'a', 'b', got string 'x y'"] = {x, 1, "x y"},

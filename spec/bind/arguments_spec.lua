@@ -140,7 +140,7 @@ describe("wrong arguments to", function()
       ["Linear: in_features is passed twice, by position and by name"] = function()
         nn.Linear(2, { in_features = 2, out_features = 3 })
       end,
-      ["Conv2d: out_channels must be an integer of at least 1, got nil"] = function()
+      ["Conv2d: out_channels is missing or nil; expected an integer of at least 1"] = function()
         nn.Conv2d(1, { kernel_size = 3 })
       end,
       ["constant_: unknown option 'size'; options are t, value"] = function()
@@ -397,11 +397,12 @@ describe("wrong arguments to", function()
       ["nn has no 'AdaptiveLogSoftmaxWithLoss' in this version"] = function() nn.AdaptiveLogSoftmaxWithLoss(1, 1) end,
       ["optim has no 'adamw'; it is named 'AdamW' here"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
-      ["luminary has no 'compile'; nothing is compiled, but lm%.fuse%(f%) computes"] =
-        function() lm.compile(nn.ReLU()) end,
+      ["luminary has no 'compile'; nothing is compiled, but lm%.fuse%(f%) computes"] = function()
+        lm.compile(nn.ReLU())
+      end,
       ["no field 'compile'; lm%.fuse%(net%) returns a function"] = function() nn.ReLU():compile() end,
       ["luminary has no 'ger'; lm%.outer%(x, y%) is"] = function() lm.ger(x, x) end,
-      ["no field or method 'repeat_'; it is x:repeat_tensor%(2, 3%)"] = function() x:repeat_(2) end,
+      ["tensors have no field or method 'repeat_'; it is x:repeat_tensor%(2, 3%)"] = function() x:repeat_(2) end,
       ["luminary has no 'vmap'; lm%.func%.vmap%(f%) is"] = function() lm.vmap(print) end,
       ["luminary has no 'special'; its functions are in lm itself"] = function() lm.special.erfinv(x) end,
       ["luminary has no 'nextafter'; lm%.finfo"] = function() lm.nextafter(x, x) end,

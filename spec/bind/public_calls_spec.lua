@@ -90,7 +90,7 @@ describe("an error has the called function's name, and not that of one within", 
     ["vflip: expected an image [C, H, W] or a batch [N, C, H, W], got a tensor [2]"] = function()
       transforms.vflip(x)
     end,
-    ["paths.extname: path must be a string, got nil"] = function() lm.paths.extname(nil) end,
+    ["paths.extname: path is missing or nil; expected a string"] = function() lm.paths.extname(nil) end,
     ["remove_spectral_norm: Linear has no spectral_norm of 'weight'"] = function()
       nn.utils.remove_spectral_norm(nn.Linear(2, 2))
     end,

@@ -237,7 +237,8 @@ describe("a loader's state", function()
     end
     assert.matches("pass.seed", refused(state.pass, "seed", "x"))
     assert.matches("pass%.rank must be an integer of at least 0, got a table", refused(state.pass, "rank", {}))
-    assert.matches("pass%.world must be an integer of at least 1, got nil", refused(state.pass, "world", nil))
+    assert.matches("pass%.world is missing or nil; expected an integer of at least 1",
+      refused(state.pass, "world", nil))
     assert.matches("pass%.workers must be an integer of at least 1, got nan", refused(state.pass, "workers", 0 / 0))
     assert.matches("the state is after batch 6, but an epoch has 5", refused(state.pass, "batch", 6))
     assert.matches("pass must be a table, got 7", refused(state, "pass", 7))
@@ -247,8 +248,10 @@ describe("a loader's state", function()
     take(loader:iter(), 2)
     state = loader:state_dict()
     assert.matches("pass%.sampler must be a table, got true", refused(state.pass, "sampler", true))
-    assert.matches("the sampler's epoch must be an integer of at least 0,", refused(state.pass.sampler, "epoch", "x"))
-    assert.matches("the sampler's epoch must be an integer of at least 0,", refused(state.pass, "sampler", {}))
+    assert.matches("the sampler's epoch must be an integer of at least 0, got string 'x'",
+      refused(state.pass.sampler, "epoch", "x"))
+    assert.matches("the sampler's epoch is missing or nil; expected an integer of at least 0",
+      refused(state.pass, "sampler", {}))
     loader:load_state_dict(state)
     assert.equal(3, #take(loader:iter(), 9))
   end)

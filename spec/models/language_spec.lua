@@ -161,7 +161,7 @@ describe("models.", function()
       num_attention_heads = 1, rope_scaling = {rope_type = "yarn", factor = 2}} end,
       "scaling%.rope_type must be one of 'default', 'dynamic', 'factors', 'linear', 'llama3', got string 'yarn'")
     assert.error_matches(function() lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "linear"}}) end,
-      "scaling%.factor must be a number of at least 0, got nil")
+      "scaling%.factor is missing or nil; expected a number of at least 0")
     for pattern, factors in pairs {["has 3 numbers; expected 4"] = {1, 1, 1}, ["above 0"] = {1, 1, 1, 0}} do
       assert.error_matches(function()
         lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "factors", factors = factors}})

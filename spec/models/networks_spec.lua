@@ -195,7 +195,7 @@ describe("models", function()
       up_block_types = {"AttnUpBlock2D", "UpBlock2D"}})(lm.zeros(0, 3, 8, 8), 1).shape)
     says("Bert: ids must be a tensor with at least one token, got a", function() models.bert(small)(none:view(3, 0)
       :narrow(1, 1, 2)) end)
-    says("Llama:new_cache: max_seq_len must be an integer of at least 1, got nil", function()
+    says("Llama:new_cache: max_seq_len is missing or nil; expected an integer of at least 1", function()
       models.llama(small):new_cache(1)
     end)
     small.max_position_embeddings = 4
@@ -293,8 +293,8 @@ describe("noise schedulers", function()
       ["shapes of noise and x must match, got %[5%] and %[2, 3, 4%]"] = function()
         it:add_noise(x, lm.ones(5), 3)
       end,
-      ["noise must be a tensor, got nil"] = function() it:add_noise(x, nil, 3) end,
-      ["the model's output must be a tensor, got nil"] = function() it:step(nil, 900, x) end,
+      ["noise is missing or nil; expected a tensor"] = function() it:add_noise(x, nil, 3) end,
+      ["the model's output is missing or nil; expected a tensor"] = function() it:step(nil, 900, x) end,
       ["shapes of the model's output and x must match, got %[5%] and"] = function() ddim:step(lm.ones(5), 900, x) end,
       ["shapes of noise and x must match, got %[5%] and"] = function() it:step(x, 900, x, {noise = lm.ones(5)}) end,
       ["num_train_timesteps must be at most 1000000, got 1000000000000"] = function()

@@ -269,7 +269,8 @@ describe("a Pool", function()
     assert.matches(
       "Pool:apply: the second argument: list must be a list that starts at 1, got one with an entry at 0",
       problem_of(pool.apply, pool, print, {[0] = 1}))
-    assert.matches("Pool:map: the first argument must be a function, got nil", problem_of(pool.map, pool, nil, {}))
+    assert.matches("Pool:map: the first argument is missing or nil; expected a function",
+      problem_of(pool.map, pool, nil, {}))
     for _, case in ipairs {
       {"apply", "Pool:apply: the second argument must be a plain list, got 3; write pool:apply(f, {a, b})", 3},
       {"apply_async", "Pool:apply_async: the second argument must be a plain list, but has a field 'x'; "

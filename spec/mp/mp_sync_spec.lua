@@ -323,7 +323,7 @@ describe("a Barrier", function()
       waits:join(20)
       barrier:reset()
     end
-    assert.matches("parties must be an integer of at least 1, got nil", problem_of(mp.Barrier))
+    assert.matches("parties is missing or nil; expected an integer of at least 1", problem_of(mp.Barrier))
     assert.matches("Barrier.wait: call it with a colon: x:wait%(…%)", problem_of(barrier.wait))
   end)
 end)

@@ -540,7 +540,7 @@ describe("a layer that is an entry", function()
   end)
 
   it("names what is wrong", function()
-    assert.matches("Scaled: by must be a number, got nil$", message(Scaled))
+    assert.matches("Scaled: by is missing or nil; expected a number$", message(Scaled))
     assert.matches("Scaled: shift must be a number, got string 'a'$", message(Scaled, 1, "a"))
     assert.matches("Scaled: mode must be one of 'up', 'down', got string 'dwn'; did you mean 'down'?",
       message(Scaled, 1, { mode = "dwn" }), 1, true)
@@ -653,7 +653,7 @@ describe("nn.init", function()
       message(nn.init.kaiming_normal_, w, { mode = "fan" }))
     assert.matches("gain", message(nn.init.xavier_uniform_, w, { gian = 2 }))
     assert.matches("gain must be a number, got string '2'", message(nn.init.xavier_uniform_, w, "2"), 1, true)
-    assert.matches("constant_: value must be a number, got nil$", message(nn.init.constant_, w))
+    assert.matches("constant_: value is missing or nil; expected a number$", message(nn.init.constant_, w))
   end)
 
   it("defaults of layers are PyTorch's", function()
@@ -710,7 +710,7 @@ describe("clip_grad_norm_", function()
 
   it("names wrong arguments", function()
     assert.matches("net:parameters()", message(nn.utils.clip_grad_norm_, nn.Linear(1, 1), 1), 1, true)
-    assert.matches("clip_grad_norm_: max_norm must be a number of at least 0, got nil$",
+    assert.matches("clip_grad_norm_: max_norm is missing or nil; expected a number of at least 0$",
       message(nn.utils.clip_grad_norm_, {}))
     assert.matches("norm_type must be a number of at least 0,", message(nn.utils.clip_grad_norm_, {}, 1, -1), 1, true)
   end)
@@ -811,7 +811,7 @@ describe("gradients of a list of parameters", function()
       ["clip_grad_value_: expected a list of parameters, got a module, Linear"] = function()
         utils.clip_grad_value_(nn.Linear(1, 1), 1)
       end,
-      ["clip_grad_value_: clip_value must be a number of at least 0, got nil"] = function()
+      ["clip_grad_value_: clip_value is missing or nil; expected a number of at least 0"] = function()
         utils.clip_grad_value_({})
       end,
       ["clip_grad_value_: parameter 1 must be a tensor"] = function() utils.clip_grad_value_({ 3 }, 1) end,
@@ -826,7 +826,7 @@ describe("gradients of a list of parameters", function()
       ["clip_grads_with_norm_: total_norm must be one number, got a tensor [2]"] = function()
         utils.clip_grads_with_norm_({}, 1, lm.ones { 2 })
       end,
-      ["clip_grads_with_norm_: total_norm must be a tensor, got nil"] = function()
+      ["clip_grads_with_norm_: total_norm is missing or nil; expected a tensor"] = function()
         utils.clip_grads_with_norm_({}, 1)
       end,
       ["clip_grads_with_norm_: total_norm must be a 0-d floating tensor"] = function()
@@ -877,7 +877,7 @@ describe("layers that ask the first input", function()
       norm(lm.ones(2, 3, 4))
       return norm.weight.shape
     end)())
-    assert.matches("Linear: out_features must be an integer of at least 1, got nil$", message(nn.LazyLinear))
+    assert.matches("Linear: out_features is missing or nil; expected an integer of at least 1$", message(nn.LazyLinear))
     assert.matches("LazyConv2d: x must be a tensor of at least 3 dims, got a tensor %[3%]$",
       message(nn.LazyConv2d(4, 3), lm.ones(3)))
   end)

@@ -71,7 +71,7 @@ describe("a module's parts", function()
     assert.equal(net, net:to_empty { device = "cpu" })
     assert.equal(w, net[1][1].weight)
     assert.same({ 3, 2 }, w.shape)
-    assert.matches("type: dtype must be a string, got nil$", message(net.type, net))
+    assert.matches("type: dtype is missing or nil; expected a string$", message(net.type, net))
   end)
 end)
 

@@ -506,7 +506,7 @@ describe("classes", function()
     assert.is_true(net:is(Net) and net:is(Base) and net:is(nn.Module))
     assert.is_false(net:is(nn.Linear) or Base(2):is(Net))
     assert.equal("Net", net.__name)
-    assert.matches("extend: name must be a string, got nil$", message(nn.Module.extend, nn.Module))
+    assert.matches("extend: name is missing or nil; expected a string$", message(nn.Module.extend, nn.Module))
   end)
 
   it("extend the library's layers", function()

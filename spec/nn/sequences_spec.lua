@@ -110,7 +110,7 @@ describe("attention", function()
     says("query, key and value must have the same batch size, and key and value the", function() mha(x, y, x) end)
     says("^MultiheadAttention: expected key to have shape %[length, batch, 6%], got %[4, 3, 5%]$",
       function() mha(x, lm.randn(4, 3, 5), x) end)
-    says("^MultiheadAttention: value must be a tensor, got nil$", function() mha(x, x) end)
+    says("^MultiheadAttention: value is missing or nil; expected a tensor$", function() mha(x, x) end)
     says("^MultiheadAttention: expected attn_mask to have shape %[4, 4%] or %[6, 4, 4%], got %[4, 5%]$",
       function() mha(x, x, x, {attn_mask = lm.ones(4, 5)}) end)
     says("^MultiheadAttention: attn_mask must be bool %(true: masked%) or floating, got a tensor %[4, 4%]$",
@@ -306,7 +306,7 @@ describe("recurrent layers", function()
       function() gru(lm.randn(5, 2, 2)) end)
     says("^GRU: expected x to have shape %[T, N, input_size%], %[T, input_size%] or a PackedSequence, got %[5%]$",
       function() gru(lm.randn(5)) end)
-    says("^GRU: x must be a tensor, got nil$", function() gru() end)
+    says("^GRU: x is missing or nil; expected a tensor$", function() gru() end)
     says("GRU: dtype mismatch: x is float64, the parameters are float32", function() gru(x:double()) end)
     says("^LSTM: x must be floating, got int64; use x:to%('float32'%), or nn%.Embedding for class indices$",
       function() lstm(x:long()) end)

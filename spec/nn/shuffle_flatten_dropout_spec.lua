@@ -41,7 +41,7 @@ describe("a padding layer", function()
   end)
   it("refuses other numbers of sides", function()
     assert.matches("padding must be an integer or a list of 4 (before and", message(nn.ZeroPad2d, { 1, 2 }), 1, true)
-    assert.matches("value must be a number, got nil", message(nn.ConstantPad1d, 1), 1, true)
+    assert.matches("value is missing or nil; expected a number", message(nn.ConstantPad1d, 1), 1, true)
   end)
 end)
 

@@ -251,7 +251,7 @@ describe("linear algebra", function()
     assert.matches("A must be finite, got infinite or NaN entries", message(la.lstsq, a[2][1], lm.ones(2, 1)))
     assert.matches("inv: A must be float32 or float64, got float16; convert it with :float%(%)$",
       message(la.inv, lm.eye(2):half()))
-    assert.matches("solve_triangular: upper must be true or false, got nil$",
+    assert.matches("solve_triangular: upper is missing or nil; expected true or false$",
       message(la.solve_triangular, lm.eye(2), lm.ones(2, 1)))
     assert.matches("svd: unknown option 'full_matrixes'; did you mean 'full_matrices'%?",
       message(la.svd, lm.eye(2), { full_matrixes = true }))

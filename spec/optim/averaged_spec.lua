@@ -121,12 +121,12 @@ describe("an averaged model", function()
         A(model, { decay = 0.5, avg_fn = print })
       end,
       ["AveragedModel: unknown option 'decy'; did you mean 'decay'?"] = function() A(model, { decy = 0.5 }) end,
-      ["AveragedModel:update: model must be a module, got nil"] = function() A(model):update() end,
+      ["AveragedModel:update: model is missing or nil; expected a module"] = function() A(model):update() end,
       ["AveragedModel:update: the model has 1 parameters and 0 buffers, the averaged model 2 and 0"] = function()
         A(model):update(nn.Linear(2, 2, { bias = false }))
       end,
       ["AveragedModel:update: the model has a tensor [3, 2] where"] = function() A(model):update(nn.Linear(2, 3)) end,
-      ["AveragedModel: the result of avg_fn must be a tensor, got nil"] = function()
+      ["AveragedModel: the result of avg_fn is missing or nil; expected a tensor"] = function()
         local average = A(model, { avg_fn = function() end })
         average:update(model)
         average:update(model)
@@ -177,7 +177,7 @@ describe("SWALR gives PyTorch's rates", function()
       again:step()
       assert.same(schedule:get_last_lr(), again:get_last_lr())
     end
-    assert.matches("SWALR: swa_lr must be a number, got nil", message(optim.SWALR, opt))
+    assert.matches("SWALR: swa_lr is missing or nil; expected a number", message(optim.SWALR, opt))
     assert.matches("anneal_strategy must be one of 'cos',", message(optim.SWALR, opt, 1, { anneal_strategy = "x" }))
   end)
 end)

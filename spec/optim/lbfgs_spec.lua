@@ -82,8 +82,10 @@ describe("optim.LBFGS", function()
       ["LBFGS: line_search_fn must be one of 'strong_wolfe', got string 'wolfe'"] = function()
         optim.LBFGS({ x }, { line_search_fn = "wolfe" })
       end,
-      ["LBFGS:step: closure must be a function, got nil"] = function() opt:step() end,
-      ["LBFGS:step: the loss of closure must be a number, got nil"] = function() opt:step(function() end) end,
+      ["LBFGS:step: closure is missing or nil; expected a function"] = function() opt:step() end,
+      ["LBFGS:step: the loss of closure is missing or nil; expected a number"] = function()
+        opt:step(function() end)
+      end,
     } do
       local ok, message = pcall(try)
       assert(not ok, problem)

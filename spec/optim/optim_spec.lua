@@ -533,7 +533,7 @@ describe("errors of optimizers", function()
     { "Adafactor: eps[1] must be a number of at least 0, got -1", function()
       optim.Adafactor(params(), { eps = { -1, 1 } })
     end },
-    { "Adafactor: eps[2] must be a number of at least 0, got nil", function()
+    { "Adafactor: eps[2] is missing or nil; expected a number of at least 0", function()
       optim.Adafactor(params(), { eps = { 1 } })
     end },
     { "Adafactor:load_state_dict: the state of parameter 1: variance, or row_var and col_var, is missing",

@@ -307,7 +307,7 @@ describe("the state_dict of a schedule", function()
         { "schedulers must be a table, got 3", "schedulers", 3 }, { "last_lr must have 2 entries,", "last_lr", { 1 } },
       },
       chained = { { "the state_dict has 1 schedulers, this one 2", "schedulers", { {} } },
-        { "base_lrs must be a table, got nil", "schedulers", { {}, {} } } },
+        { "base_lrs is missing or nil; expected a table", "schedulers", { {}, {} } } },
       plateau = { { "mode must be one of", "mode", "least" }, { "best must be a number, got false", "best", false } },
     } do
       local schedule = schedules[name](opt)
@@ -440,7 +440,7 @@ describe("a schedule", function()
       ["LinearLR: start_factor must be above 0 and at most 1, got 0"] = of(S.LinearLR, { start_factor = 0 }),
       ["LinearLR: unknown option 'total_iter'; did you mean 'total_iters'?"] = of(S.LinearLR, { total_iter = 3 }),
       ["LinearLR: end_factor must be a number from 0 to 1, got -1"] = of(S.LinearLR, { end_factor = -1 }),
-      ["ExponentialLR: gamma must be a number, got nil"] = of(S.ExponentialLR),
+      ["ExponentialLR: gamma is missing or nil; expected a number"] = of(S.ExponentialLR),
       ["PolynomialLR: total_iters must be an integer of at least 1, got 0"] = of(S.PolynomialLR, { total_iters = 0 }),
       ["LambdaLR: lr_lambda must have 2 entries, one for each parameter group, got 1"] = of(S.LambdaLR, { print }),
       ["LambdaLR: lr_lambda must be a function, got 3"] = of(S.LambdaLR, 3),
@@ -465,17 +465,17 @@ describe("a schedule", function()
         for _ = 1, 3 do schedule:step() end
       end,
       ["SGD has no momentum; pass {cycle_momentum = false}"] = function() S.CyclicLR(adagrad, 1, 2) end,
-      ["CyclicLR: max_lr must be a number, got nil"] = of(S.CyclicLR, 1),
+      ["CyclicLR: max_lr is missing or nil; expected a number"] = of(S.CyclicLR, 1),
       ["CyclicLR: mode must be one of 'triangular', 'triangular2',"] = of(S.CyclicLR, 1, 2, { mode = "x" }),
       ["CyclicLR: scale_mode must be one of 'cycle', 'iterations', got"] = of(S.CyclicLR, 1, 2, { scale_mode = "x" }),
-      ["CyclicLR: the result of scale_fn must be a number, got nil"] = of(S.CyclicLR, 1, 2,
+      ["CyclicLR: the result of scale_fn is missing or nil; expected a number"] = of(S.CyclicLR, 1, 2,
         { scale_fn = function() end }),
       ["ReduceLROnPlateau: mode must be one of 'min', 'max', got string 'least'"] = of(S.ReduceLROnPlateau, "least"),
       ["ReduceLROnPlateau: factor must be below 1, got 1"] = of(S.ReduceLROnPlateau, { factor = 1 }),
       ["ReduceLROnPlateau: mode must be one of 'min', 'max', got"] = of(S.ReduceLROnPlateau, { mode = "most" }),
       ["ReduceLROnPlateau: threshold_mode must be one of 'rel',"] = of(S.ReduceLROnPlateau, { threshold_mode = "x" }),
       ["ReduceLROnPlateau: min_lr must have 2 entries, one for each"] = of(S.ReduceLROnPlateau, { min_lr = { 1 } }),
-      ["ReduceLROnPlateau:step: the metric must be a number, got nil"] = function()
+      ["ReduceLROnPlateau:step: the metric is missing or nil; expected a number"] = function()
         S.ReduceLROnPlateau(opt):step()
       end,
       ["ReduceLROnPlateau:step: metrics must be a number or a tensor of one element, got a tensor [2]"] = function()
@@ -508,7 +508,7 @@ describe("a schedule", function()
       ["OneCycleLR: in epoch 0 the lr of group 1 would be inf"] = function()
         S.OneCycleLR(optimizer(), 1, { total_steps = 9, div_factor = 0 })
       end,
-      ["StepLR: the lr of group 1 must be a number, got nil"] = function()
+      ["StepLR: the lr of group 1 is missing or nil; expected a number"] = function()
         local without = optimizer()
         local schedule = S.StepLR(without, 2)
         without.param_groups[1].lr = nil

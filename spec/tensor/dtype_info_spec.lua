@@ -28,7 +28,7 @@ describe("numbers of dtypes", function()
     end
     assert.equal("9223372036854775807LL", tostring(lm.iinfo("int64").max))
     assert.matches("iinfo: dtype must be an integer dtype, got float32", message(lm.iinfo, "float32"))
-    assert.matches("iinfo: dtype must be a string, got nil$", message(lm.iinfo))
+    assert.matches("iinfo: dtype is missing or nil; expected a string$", message(lm.iinfo))
   end)
 end)
 

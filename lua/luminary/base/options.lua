@@ -75,6 +75,9 @@ function options.must_be(who, name, bound, value, remedy, ...)
   raise(("%s: %s must be %s, got %s"):format(who, name, bound, describe(value)), remedy, ...)
 end
 
+--- WHO: NAME is missing or nil; expected BOUND. Functions in Lua cannot tell an argument that was not passed from nil.
+function options.absent(who, name, bound) raise(("%s: %s is missing or nil; expected %s"):format(who, name, bound)) end
+
 --- WHO: expected WHAT, got VALUE: where the value has no name, as one of a list has none.
 function options.expected(who, what, value, remedy, ...)
   raise(("%s: expected %s, got %s"):format(who, what, describe(value)), remedy, ...)
@@ -274,7 +277,8 @@ function options.arg(who, name, value, kind)
     fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(names, ", "))
   end
   if known.read then return known.read(who, name, value) end
-  if value ~= nil then checked = known[2](value, who, name) end
+  if value == nil then options.absent(who, name, known[1]) end
+  checked = known[2](value, who, name)
   if checked == nil then
     local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and known[1]:find "^an integer"
     options.must_be(who, name, known[1] .. (large and " and less than 2^53" or ""), value)
