@@ -593,6 +593,18 @@ d256:mm(d256)
 d512:mm(d512)
 h512:mm(h512)
 h1024:mm(h1024)
+# short rows that are broadcast
+x3k + r3
+x16 + r16
+x33 - r33
+x100 + r100
+x3k * x3k:narrow(2, 1, 1)|x3k * x3k[:, :1]
+x16 * x16:narrow(2, 1, 1)|x16 * x16[:, :1]
+x100 * x100:narrow(2, 1, 1)|x100 * x100[:, :1]
+few:unsqueeze(2) - few:unsqueeze(1)|few.unsqueeze(1) - few.unsqueeze(0)
+sb + sb:select(1, 1)|sb + sb[0]
+sb * sb:narrow(3, 1, 1)|sb * sb[:, :, :1]
+dx3 + dr3
 # small products
 x2:mv(r2)
 x3k:mv(r3)

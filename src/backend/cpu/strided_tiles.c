@@ -2,6 +2,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/nontemporal_copy.h"
+#include "base/mem.h"
 #include "convert.h"
 #include "merged_dims.h"
 
@@ -9,8 +10,12 @@
  * least. PILE of them, one below the other, come in a row: the next lines of the same columns. */
 enum { MIN_BLOCK_ROWS = 16, PILE = 8 };
 
-/* Elements. Several shorter rows go through a tile together. */
-enum { MIN_ROW = 64 };
+/* Elements. Several shorter rows go through a tile together; where all inputs that are broadcast repeat, those shorter
+ * than LONG_ROW do. */
+enum { MIN_ROW = 64, LONG_ROW = 512 };
+
+/* Elements of an input of which copies are made: those of more would not stay in the first level of the caches. */
+enum { MAX_PERIOD = 4096 };
 
 typedef struct plan {
   lm_tiles *t;
@@ -86,6 +91,22 @@ static void describe(lm_operand *o, const lm_tiles *t) {
   }
 }
 
+/* The ways in which an input of few elements comes again: all of it, or a block of it before the next one. */
+static void find_repeats(lm_operand *o, const lm_tiles *t, int64_t numel) {
+  int first = 0, d = t->ndim;
+  while (first < t->ndim && o->stride[first] == 0) first++;
+  o->period = first > 0 && !o->scalar;
+  for (int i = first; i < t->ndim; i++) o->period *= t->size[i];
+  if (o->period > MAX_PERIOD || o->period > numel / 4) o->period = 0;
+
+  o->block = 1;
+  for (; d > 0 && o->stride[d - 1] == o->block; d--) o->block *= t->size[d - 1];
+  o->group = o->block;
+  for (; d > 0 && o->stride[d - 1] == 0; d--) o->group *= t->size[d - 1];
+  const bool pays = o->group >= (o->block == 1 ? 2 : lm_max(MIN_ROW, 4 * o->block));
+  o->repeated = pays && o->dtype == t->compute ? d : 0;
+}
+
 /* Where some input has its closest elements along another dim than the result, that dim comes second to last:
  * blocks span it and the last. */
 static bool find_block(lm_tiles *t) {
@@ -138,17 +159,21 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->blocked = find_block(t);
   const int last = t->ndim - 1;
   p->direct = t->kernel && !p->blocked && (last == 0 || t->size[last] >= MIN_ROW);
+  bool repeats = last > 0 && t->size[last] < LONG_ROW;
   for (int i = -1; i < t->nin; i++) {
     lm_operand *o = operand(t, i);
     describe(o, t);
+    o->copies = NULL;
     if (t->halves && i >= 0 && o->scalar) {
       p->numbers.repeated |= 1u << i;
     } else if (t->halves && o->dtype != LM_BOOL) {
       o->dtype = LM_I16;
     }
+    find_repeats(o, t, p->numel);
+    repeats &= (o->linear && o->dtype == t->compute) || (i >= 0 && (o->scalar || o->period || o->repeated));
     p->direct &= o->scalar || (o->dtype == t->compute && (o->stride[last] == 1 || (o->stride[last] == 0 && i >= 0)));
   }
-  p->direct &= t->out.stride[last] == 1;
+  p->direct &= t->out.stride[last] == 1 && !repeats;
   p->streams = (p->blocked ? t->out.dtype == t->compute && t->out.stride[last] == 1 : t->out.linear) &&
                is_streamed(t, (size_t)p->numel * t->out.bytes) && (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
   /* A fill displaces nothing but itself, so that memory which half of the cache holds may still be there. */
@@ -225,6 +250,56 @@ static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char 
       c.index[d - 1]++;
     }
   }
+}
+
+/* The block's elements again and again from number `from` on, n of them, into a tile. */
+static void repeat_block(char *tile, const char *block, int64_t bytes, int64_t from, int64_t n) {
+  int64_t done = lm_min(bytes - from, n);
+  memcpy(tile, block + from, (size_t)done);
+  if (done < n) {
+    const int64_t before = lm_min(from, n - done);
+    memcpy(tile + done, block, (size_t)before);
+    done += before;
+  }
+  for (int64_t some; done < n; done += some) { /* whole blocks stand there */
+    some = lm_min(done, n - done);
+    memcpy(tile + done, tile, (size_t)some);
+  }
+}
+
+/* n elements of an input whose blocks repeat to a tile. */
+static void load_repeated(const plan *p, const lm_operand *o, cursor c, int n, char *tile) {
+  const lm_tiles *t = p->t;
+  const int dim = o->repeated - 1;
+  const int64_t num = (int64_t)p->num;
+  int64_t from = 0, offset = 0;
+  for (int d = dim + 1; d < t->ndim; d++) from = from * t->size[d] + c.index[d];
+  for (int d = 0; d <= dim; d++) offset += c.index[d] * o->stride[d];
+  for (int some; n > 0; n -= some, tile += some * num, from = 0) {
+    const int64_t groups = o->block == 1 ? t->size[dim] - c.index[dim] : 1;
+    some = (int)lm_min(groups * o->group - from, (int64_t)n);
+    if (o->block == 1) {
+      p->loops->repeat(tile, o->data + offset * num, o->stride[dim], from, o->group, some);
+    } else {
+      repeat_block(tile, o->data + offset * num, o->block * num, from % o->block * num, some * num);
+    }
+    c.index[dim] += groups;
+    offset += groups * o->stride[dim];
+    for (int d = dim; d > 0 && c.index[d] == t->size[d]; d--) {
+      offset += o->stride[d - 1] - c.index[d] * o->stride[d];
+      c.index[d] = 0;
+      c.index[d - 1]++;
+    }
+  }
+}
+
+/* Copies of an input that is there again and again, `more` elements beyond the first. None where memory is short. */
+static void make_copies(const plan *p, lm_operand *o, int64_t more) {
+  const int64_t bytes = o->period * (int64_t)p->num, all = bytes + more * (int64_t)p->num;
+  o->copies = lm_malloc((size_t)all);
+  if (!o->copies) return;
+  move_runs(p, o, (cursor){{0}}, (int)o->period, o->copies, false);
+  repeat_block(o->copies + bytes, o->copies, bytes, 0, all - bytes);
 }
 
 static char *element_at(const lm_tiles *t, const lm_operand *o, const cursor *c) {
@@ -325,10 +400,14 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
         in[k] = run;
       } else if (p->scalar[k]) {
         in[k] = p->scalar[k];
+      } else if (o->copies) {
+        in[k] = o->copies + i % o->period * (int64_t)p->num;
       } else if (o->linear && o->dtype == t->compute && whole) { /* over the ends of runs */
         in[k] = o->data + i * (int64_t)p->num;
       } else if (o->linear) {
         p->loops->load[o->dtype](tile, o->data + i * (int64_t)o->bytes, 1, n);
+      } else if (o->repeated) {
+        load_repeated(p, o, c, n, tile);
       } else {
         move_runs(p, o, c, n, tile, false);
       }
@@ -484,5 +563,9 @@ void lm_tiles_run(lm_tiles *t) {
     lm_pointwise_loops_of(type)->load[t->in[i].dtype](scalar[i], t->in[i].data, 0, fill);
     p.scalar[i] = scalar[i];
   }
+  for (int i = 0; i < t->nin && !p.blocked && !p.direct; i++) {
+    if (t->in[i].period) make_copies(&p, &t->in[i], lm_round_up(lm_min(p.numel, p.tile), LM_LANES));
+  }
   lm_parallel(p.tiles, (double)p.numel, 0, run_share, &p);
+  for (int i = 0; i < t->nin; i++) lm_free(t->in[i].copies);
 }

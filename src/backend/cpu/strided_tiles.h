@@ -38,6 +38,14 @@ typedef struct lm_operand {
   /* Found by lm_tiles_run: */
   size_t bytes;        /* of an element */
   bool linear, scalar; /* its elements follow one another in the order of the walk; it has only one */
+  /* Its innermost `period` elements come over and over (0: they do not). They are `copies` in the compute type, one
+   * after another, as many as a tile reads from any of the first on. NULL: there are none. */
+  int64_t period;
+  char *copies;
+  /* From dim `repeated` on its `block` elements, side by side, come again and again, `group` elements in all. 0: not.
+   */
+  int repeated;
+  int64_t block, group;
 } lm_operand;
 
 typedef struct lm_tiles {

@@ -33,6 +33,9 @@ struct lm_pointwise_loops {
   /* n elements of a dtype, `stride` elements apart, to and from a tile. */
   void (*load[LM_DTYPE_COUNT])(void *tile, const void *src, int64_t stride, int n);
   void (*store[LM_DTYPE_COUNT])(void *dst, int64_t stride, const void *tile, int n);
+  /* n elements of the compute type into a tile: those `step` apart from src on, each `run` times, the first `skip`
+   * times fewer. */
+  void (*repeat)(void *tile, const void *src, int64_t step, int64_t skip, int64_t run, int n);
   /* dst [rows, cols] becomes src [cols, rows] transposed; src's rows are `step` elements apart. */
   void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
   /* n elements of the compute type: src, the one before it, and so on. */

@@ -1,0 +1,83 @@
+-- Elementwise ops of inputs that are broadcast, of rows shorter and longer than tiles: the same bits as of inputs
+-- that were expanded to plain tensors before.
+local lm = require "luminary"
+
+-- Whole numbers, which every dtype holds: none is 0, and no product of two overflows.
+local made = 0
+local function filled(size, dtype)
+  local n = 1
+  for _, d in ipairs(size) do n = n * d end
+  made = made + 1
+  local x = lm.arange(1, n + 1) * (7 + made % 5 * 2)
+  return (x:remainder(11) + 1):to(dtype):reshape(size)
+end
+
+-- The same elements elsewhere: from an odd address on, or with steps between them.
+local function moved(x, way)
+  if way == "plain" then return x end
+  local size = x.shape
+  local wide = {}
+  for d = 1, #size do wide[d] = size[d] end
+  local last = #size
+  wide[last] = way == "part" and size[last] + 3 or 2 * size[last]
+  local y = lm.zeros(wide, {dtype = x.dtype})
+  y = way == "part" and y:narrow(last, 2, size[last]) or y[{"...", {1, -1, 2}}]
+  y:copy_(x)
+  return y
+end
+
+local function same(want, got, what)
+  assert.are.same(want.shape, got.shape)
+  assert.is_true(lm.equal(want, got), what)
+end
+
+local shapes = {}
+for _, k in ipairs {1, 2, 3, 5, 16, 17, 33, 63, 64, 65, 100, 257, 511, 1023, 1025, 4097} do
+  local n = math.max(3, math.floor(5000 / k))
+  shapes[#shapes + 1] = {{n, k}, {k}}
+  shapes[#shapes + 1] = {{n, k}, {n, 1}}
+  shapes[#shapes + 1] = {{n, 1}, {1, k}}
+end
+for _, s in ipairs {
+  {{500, 1, 2}, {500, 2}}, {{1, 70, 3}, {70, 1, 3}}, {{300, 4, 4}, {4, 4}}, {{300, 4, 4}, {300, 4, 1}},
+  {{300, 4, 4}, {300, 1, 4}}, {{6, 5, 14, 14}, {6, 5, 1, 1}}, {{6, 5, 14, 14}, {5, 1, 1}},
+  {{6, 5, 14, 14}, {6, 1, 1, 14}},
+  {{64, 20, 1}, {20, 20}}, {{7, 1, 9, 1, 5}, {3, 1, 11, 1}}, {{1, 9, 1, 37}, {13, 1, 6, 1}}, {{40, 1, 33}, {1, 50, 1}},
+  {{3, 1, 700}, {1, 5, 1}}, {{2, 30, 1, 21}, {1, 1, 17, 21}}, {{0, 5}, {5}},
+} do shapes[#shapes + 1] = s end
+
+describe("ops of broadcast inputs", function()
+  for _, dtype in ipairs {"float32", "float64", "bfloat16", "int64", "uint8"} do
+    it("have the bits of expanded copies, " .. dtype, function()
+      for _, s in ipairs(shapes) do
+        local a, b = filled(s[1], dtype), filled(s[2], dtype)
+        local size = (a + b).shape
+        local all_a, all_b = a:expand(size):contiguous(), b:expand(size):contiguous()
+        local what = table.concat(s[1], "x") .. " and " .. table.concat(s[2], "x")
+        for _, way in ipairs {"plain", "part", "steps"} do
+          local from, other = moved(a, way), moved(b, way)
+          same(all_a * all_b, from * other, what .. ", " .. way)
+          same(all_b - all_a, other - from, what .. ", " .. way)
+          same(all_a:gt(all_b), from:gt(other), what .. ", " .. way)
+          local into = moved(all_a:clone(), way)
+          into:sub_(other)
+          same(all_a - all_b, into, what .. ", in place, " .. way)
+        end
+        same(lm.where(all_a:gt(5), all_a, all_b), lm.where(a:gt(5), a, b), what .. ", of three")
+        same(all_a:double() + all_b:double(), a:double() + b, what .. ", of two dtypes")
+      end
+    end)
+  end
+
+  it("are the same for any number of threads", function()
+    local threads = lm.get_num_threads()
+    for _, s in ipairs {{{60000, 3}, {3}}, {{60000, 3}, {60000, 1}}, {{300, 1, 3}, {300, 3}}} do
+      local a, b = lm.randn(s[1]), lm.randn(s[2])
+      lm.set_num_threads(1)
+      local want = a * b
+      lm.set_num_threads(3)
+      same(want, a * b, table.concat(s[1], "x"))
+      lm.set_num_threads(threads)
+    end
+  end)
+end)
