@@ -38,12 +38,11 @@ typedef struct lm_operand {
   /* Found by lm_tiles_run: */
   size_t bytes;        /* of an element */
   bool linear, scalar; /* its elements follow one another in the order of the walk; it has only one */
-  /* Its innermost `period` elements come over and over (0: they do not). They are `copies` in the compute type, one
-   * after another, as many as a tile reads from any of the first on. NULL: there are none. */
+  /* Its innermost `period` elements come over and over (0: they do not). `copies` has them in the compute type, one
+   * after another, so that a whole tile can begin at any of the first `period`; NULL: it has not been made. */
   int64_t period;
   char *copies;
-  /* From dim `repeated` on its `block` elements, side by side, come again and again, `group` elements in all. 0: not.
-   */
+  /* From dim `repeated` on (0: none), its `block` elements, side by side, come again, `group` elements in all. */
   int repeated;
   int64_t block, group;
 } lm_operand;
