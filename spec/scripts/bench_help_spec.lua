@@ -13,7 +13,7 @@ pipe:close()
 local kinds = {text = true, count = true, flag = true} -- of options
 
 describe("a program of scripts/bench", function()
-  it("explains its options by --help", function()
+  it("explains its options by --help #unsanitized", function()
     assert(#programs >= 12, #programs)
     for _, program in ipairs(programs) do
       local ok, text = temp.run(folder, "timeout 60 " .. program .. " --help")
