@@ -109,8 +109,7 @@ if options.ema and options.ema > 1 then refuse("--ema %g: a decay is from 0 to 1
 
 -- The optimizers that a step on one batch is enough for, by their names in small letters.
 local optimizers = {}
-for name in pairs(getmetatable(optim).lazy()) do local _ = optim[name] end
-for name, value in pairs(optim) do
+for name, value in pairs(require("luminary.base.options").load_all(optim)) do
   local is_class = type(value) == "table" and rawget(value, "__name")
   if is_class and class.descends(value, optim.Optimizer) then optimizers[name:lower()] = value end
 end

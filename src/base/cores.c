@@ -31,8 +31,8 @@ static bool read_start(const char *path, char *text, size_t capacity) {
   return n > 0;
 }
 
-/* Microseconds of each period that a group's folder grants: version 2 has both numbers in one file, version 1 a file of
- * each; "max" and -1 are no limit. */
+/* How many cores' worth of time a group's folder grants, 0: no limit. Version 2 has microseconds and their period in
+ * one file, version 1 in a file each; "max" and -1 are no limit. */
 static double granted_by(const char *folder) {
   char path[4352], text[64];
   long long quota = 0, period = 0;

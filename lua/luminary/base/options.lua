@@ -488,6 +488,12 @@ function options.at_first_use(modules, later)
   return later
 end
 
+--- Loads all that a library loads at first use, so that pairs lists it. Returns the library.
+function options.load_all(library)
+  for name in pairs(getmetatable(library).lazy()) do local _ = library[name] end
+  return library
+end
+
 --- One of a few strings, or an error that lists them and names the nearest.
 function options.choice(who, name, value, choices)
   for _, choice in ipairs(choices) do

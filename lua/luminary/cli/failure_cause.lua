@@ -6,19 +6,13 @@
 --- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
 --- Where ranks made different calls, that is the cause, and no rank is.
 local core = require "luminary.core"
+local hostname = require "luminary.base.hostname"
 local truncate_text = require "luminary.base.truncate_text"
 
 local cause = {}
 
 local TRACEBACK_LINES, LINE_BYTES = 12, 600 -- the rank itself has printed it in full
 local SIGKILL = 9
-
-local function host()
-  local file = io.open("/proc/sys/kernel/hostname")
-  local name = file and file:read("*l")
-  if file then file:close() end
-  return name or "this host"
-end
 
 -- The rank that this one's record blames; nil: itself, or nobody.
 local function blamed(rank)
@@ -87,7 +81,8 @@ end
 local function describe(number, rank, witness)
   local lines = {}
   if rank then
-    lines[1] = ("rank %d on %s, pid %d, %s"):format(number, host(), rank.pid, how_it_ended(rank, witness))
+    local host = hostname() or "this host"
+    lines[1] = ("rank %d on %s, pid %d, %s"):format(number, host, rank.pid, how_it_ended(rank, witness))
   else
     lines[1] = ("rank %d, of another node, failed first"):format(number)
   end

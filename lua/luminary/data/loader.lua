@@ -7,7 +7,7 @@ local batches = require "luminary.data.make_batch"
 local dataset = require "luminary.data.dataset"
 local sampler = require "luminary.data.sampler"
 local load_module = require "luminary.base.load_module"
-local rank_and_size = require "luminary.data.rank_and_size"
+local rank_and_size = require "luminary.base.rank_and_size"
 local fail = options.fail
 
 local DataLoader = class.root("DataLoader")

@@ -5,7 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local dataset = require "luminary.data.dataset"
-local rank_and_size = require "luminary.data.rank_and_size"
+local rank_and_size = require "luminary.base.rank_and_size"
 local fail = options.fail
 
 local function count_to(n) return core.ops.arange(1, n + 1, {dtype = "int64"}) end

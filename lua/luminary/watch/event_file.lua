@@ -2,6 +2,7 @@
 --- Schemas: tensorboard/compat/proto/*.proto, tensorboard/plugins/hparams/{api,plugin_data}.proto.
 local bit = require "bit"
 local class = require "luminary.base.class"
+local hostname = require "luminary.base.hostname"
 local log_file = require "luminary.watch.log_file"
 local protobuf = require "luminary.watch.protobuf"
 local ffi = require "ffi"
@@ -96,18 +97,14 @@ end
 
 local made = 0 -- of this process: names differ
 
-function event_file.hostname()
-  local file = io.open "/proc/sys/kernel/hostname"
-  local name = file and file:read "*l"
-  if file then file:close() end
-  return name and name ~= "" and name or "localhost"
-end
+--- Returns the machine's name as names of files and folders have it.
+function event_file.host() return hostname() or "localhost" end
 
 local EventFile = class.root "EventFile"
 
 function EventFile:init(folder, max_queue, flush_secs, suffix)
   local now = log_file.wall_time()
-  local path = ("%s/events.out.tfevents.%010d.%s.%d.%d%s"):format(folder, now, event_file.hostname(),
+  local path = ("%s/events.out.tfevents.%010d.%s.%d.%d%s"):format(folder, now, event_file.host(),
     ffi.C.lm_watch_pid(), made, suffix)
   made = made + 1
   self.file, self.max_queue, self.queued = log_file.open("SummaryWriter", path, "w", flush_secs), max_queue, 0

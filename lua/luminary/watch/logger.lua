@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local wall_time = require("luminary.watch.log_file").wall_time
 
@@ -11,8 +12,7 @@ local Logger = class.root "watch.Logger"
 
 --- Sets up a logger; returns whether it writes on this rank.
 function Logger:start(all_ranks)
-  local groups = package.loaded["luminary.distributed.groups"]
-  self.enabled = all_ranks or not (groups and groups.default) or groups.default.rank == 0
+  self.enabled = all_ranks or rank_and_size() == 0
   self.warned = {}
   return self.enabled
 end

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local ffi = require "ffi"
 
@@ -38,19 +39,13 @@ end
 local Progress = class.root("Progress")
 local WIDTH, EVERY = 20, 0.1 -- characters of the bar, seconds between two drawings
 
--- Whether this process shows bars: of several ranks the first does, for all.
-local function is_shown()
-  local groups = package.loaded["luminary.distributed.groups"]
-  return not (groups and groups.default) or groups.default.rank == 0
-end
-
 --- `done` steps were made before (a resumed run): they do not count in the estimate of the remaining time.
 Progress.init = signature.of([[Progress(total: natural?, {done: natural = 0, desc = "", lines_every: positive = 10,
   disable = false})]], function(self, total, opts)
   self.total, self.skipped, self.done, self.desc = total, opts.done, opts.done, opts.desc
   self.lines_every, self.text = opts.lines_every, ""
   self.began, self.drawn = core.time(), 0
-  local shown = not opts.disable and is_shown()
+  local shown = not opts.disable and rank_and_size() == 0 -- of several ranks the first shows bars, for all
   self.visible = shown and progress.on_terminal()
   self.in_lines = shown and not self.visible
   if self.in_lines then self.drawn = self.began end -- the first line comes after lines_every

@@ -22,7 +22,7 @@ SummaryWriter.init = signature.of([[SummaryWriter({log_dir: string, comment = ""
   function(self, opts)
   signature.assign(self, opts)
   if not self:start(opts.all_ranks) then return end
-  self.log_dir = opts.log_dir or ("runs/%s_%s%s"):format(os.date "%b%d_%H-%M-%S", event_file.hostname(), opts.comment)
+  self.log_dir = opts.log_dir or ("runs/%s_%s%s"):format(os.date "%b%d_%H-%M-%S", event_file.host(), opts.comment)
   self.groups = {} -- event files of add_scalars, by folder
   self.file = file_in(self, self.log_dir)
   if opts.purge_step then -- TensorBoard leaves out what an earlier file has from that step on

@@ -3,7 +3,6 @@
 #include "backend/cpu/isa/functions.h"
 
 enum { LANES = 64, DRAWN = 256 };
-#define SIMD _Pragma("omp simd")
 
 /* e^x of an x that is 0 or below except rounding: lm_expf without what larger ones need, and 0 where the result is
  * below the smallest normal number. */

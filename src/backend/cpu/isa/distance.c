@@ -3,8 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/cpu/isa/elem.h"
+
 enum { T = LM_DISTANCE_TILE };
-#define SIMD _Pragma("omp simd")
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define FN(name) JOIN(name, REAL)

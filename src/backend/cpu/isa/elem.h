@@ -59,6 +59,12 @@ typedef double lm_acc_F64;
 #define LM_UNROLL _Pragma("GCC unroll 32")
 #endif
 
+/* Before a loop that is one vector after the other. */
+#define LM_SIMD _Pragma("omp simd")
+
+/* A product that is rounded before it is added to anything, or it would be fused with the sum in some loops only. */
+#define LM_ROUNDED(product) __asm__("" : "+m"(product))
+
 /* Lanes joined with those `length` further on. With constant lengths alone lanes stay in registers. */
 #define LM_HALVE(lane, length, JOIN) \
   for (int k_ = 0; k_ < (length); k_++) (lane)[k_] = JOIN((lane)[k_ + (length)], (lane)[k_])

@@ -1,6 +1,6 @@
 #include "backend/cpu/isa/gemm.h"
 
-#include "backend/cpu/isa/matmul/lanes.h"
+#include "backend/cpu/isa/lanes.h"
 
 enum { COLUMNS = 64, NARROW = 16, TINY = 8, DEPTH = 64 };
 /* Rows of C at a time, by the number of registers, and terms. */

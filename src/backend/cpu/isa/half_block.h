@@ -2,25 +2,15 @@
  */
 #pragma once
 
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
-
-#include "backend/cpu/isa/elem.h"
+#include "backend/cpu/isa/lanes.h"
 #include "backend/cpu/isa/pointwise.h"
 
 LM_INLINE void lm_block_get_F16(float *block, const uint16_t *src) {
-#if defined(__AVX512F__)
-  _mm512_storeu_ps(block, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)src)));
-#elif defined(__AVX2__)
-  LM_UNROLL
-  for (int i = 0; i < LM_LANES; i += 8) {
-    _mm256_storeu_ps(block + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(src + i))));
-  }
-#else
-#pragma omp simd
-  for (int i = 0; i < LM_LANES; i++) block[i] = lm_from_half(src[i]);
-#endif
+  LM_UNROLL for (int i = 0; i < LM_LANES; i += LM_PACK) lm_pack_store(block + i, lm_load_F16(src + i));
+}
+
+LM_INLINE void lm_block_get_BF16(float *block, const uint16_t *src) {
+  LM_UNROLL for (int i = 0; i < LM_LANES; i += LM_PACK) lm_pack_store(block + i, lm_load_BF16(src + i));
 }
 
 LM_INLINE void lm_block_put_F16(uint16_t *dst, const float *block) {
@@ -34,21 +24,6 @@ LM_INLINE void lm_block_put_F16(uint16_t *dst, const float *block) {
 #else
 #pragma omp simd
   for (int i = 0; i < LM_LANES; i++) dst[i] = lm_to_half(block[i]);
-#endif
-}
-
-LM_INLINE void lm_block_get_BF16(float *block, const uint16_t *src) {
-#if defined(__AVX512F__)
-  _mm512_storeu_si512(block, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)src)), 16));
-#elif defined(__AVX2__)
-  LM_UNROLL
-  for (int i = 0; i < LM_LANES; i += 8) {
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(src + i)));
-    _mm256_storeu_si256((__m256i *)(block + i), _mm256_slli_epi32(wide, 16));
-  }
-#else
-#pragma omp simd
-  for (int i = 0; i < LM_LANES; i++) block[i] = lm_from_bf16(src[i]);
 #endif
 }
 

@@ -2,8 +2,6 @@
 
 #include "backend/cpu/isa/functions.h"
 
-#define SIMD _Pragma("omp simd")
-
 #define LM_E F32
 #include "backend/cpu/isa/templates/recurrent.inc"
 #undef LM_E

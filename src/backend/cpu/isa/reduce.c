@@ -3,7 +3,6 @@
 #include "backend/cpu/isa/functions.h"
 
 enum { SOME = 16, BLOCK = 4096, CHUNK = 64 };
-#define SIMD _Pragma("omp simd")
 
 #define IS_MAX(fold) ((fold) == LM_REDUCE_MAX || (fold) == LM_REDUCE_ABS_MAX)
 #define IS_MIN(fold) ((fold) == LM_REDUCE_MIN || (fold) == LM_REDUCE_ABS_MIN)

@@ -3,7 +3,6 @@
 #include "backend/cpu/isa/functions.h"
 
 enum { LANES = 64, SOME = 16, BLOCK = 4096 };
-#define SIMD _Pragma("omp simd")
 #define IS_COMPUTE_F32 1 /* memory has what the arithmetic is done in */
 #define IS_COMPUTE_F64 1
 #define IS_COMPUTE_BF16 0

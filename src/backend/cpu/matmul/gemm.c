@@ -804,7 +804,9 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     const lm_cpu_gemm_job s = with_bias_in_c(g);
     return lm_cpu_gemm(&s);
   }
-  if (is_row_dots(g) ? is_one_run(g) : is_small(g)) return is_row_dots(g) ? by_row_dots(g) : by_small(g);
+  const bool dots = is_row_dots(g);
+  if (dots && is_one_run(g)) return by_row_dots(g);
+  if (!dots && is_small(g)) return by_small(g);
   if (is_dot(g)) {
     by_dots(g);
     return LM_OK;

@@ -5,7 +5,6 @@
 #include "backend/cpu/nontemporal_copy.h"
 
 enum { W = LM_FFT_LANES };
-#define SIMD _Pragma("omp simd")
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define FN(name) JOIN(name, REAL)

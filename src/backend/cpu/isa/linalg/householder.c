@@ -3,7 +3,8 @@
 #include <math.h>
 #include <stddef.h>
 
-#define SIMD _Pragma("omp simd")
+#include "backend/cpu/isa/elem.h"
+
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define FN(name) JOIN(name, REAL)

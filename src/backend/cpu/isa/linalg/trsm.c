@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "backend/cpu/isa/elem.h"
+#include "backend/cpu/isa/lanes.h"
 #include "backend/cpu/isa/linalg/transpose.h"
-#include "backend/cpu/isa/matmul/lanes.h"
 
 /* Bytes of a vector of this level: GCC keeps wider ones in memory. And how many are solved at once. */
 #if defined(__AVX512F__)
@@ -22,7 +22,6 @@ enum { VECTOR = 16, WIDEST = 8 };
 #define SCALAR __attribute__((optimize("no-tree-vectorize")))
 #endif
 
-#define SIMD _Pragma("omp simd")
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define FN(name) JOIN(name, REAL)

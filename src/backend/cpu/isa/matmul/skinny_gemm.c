@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "backend/cpu/isa/matmul/lanes.h"
+#include "backend/cpu/isa/lanes.h"
 
 /* MOST rows are taken at once; more go through the part of B that is in the cache by then. SUMS columns at a time where
  * B's rows lie in one piece, from DEEP rows of it, of half as many for 3 rows or more: registers are few. OUTS columns
