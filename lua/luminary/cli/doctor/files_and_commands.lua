@@ -1,6 +1,7 @@
 --- What the doctor sees of the machine. Probes look through here alone, so that specs can show them another machine
 --- (outside.look_at). Nothing here waits without an end: commands have a time limit, and what may hang in the kernel is
 --- read by a command.
+local run_command = require "luminary.base.run_command"
 local ffi = require "ffi"
 
 for _, text in ipairs {
@@ -8,15 +9,7 @@ for _, text in ipairs {
   "struct lm_doctor_dirent { uint64_t ino; int64_t off; uint16_t length; uint8_t kind; char name[256]; };",
   "char *realpath(const char *path, char *resolved);", "void free(void *p);", "int access(const char *path, int mode);",
   "void *opendir(const char *path);", "struct lm_doctor_dirent *readdir(void *dir);", "int closedir(void *dir);",
-  "int pipe2(int fds[2], int flags);", "int close(int fd);", "long read(int fd, void *data, size_t n);",
-  "int poll(void *fds, unsigned long n, int timeout);", "int kill(int pid, int signal);",
-  "int waitpid(int pid, int *status, int options);", "extern char **environ;",
-  "int posix_spawn_file_actions_init(void *a);", "int posix_spawn_file_actions_destroy(void *a);",
-  "int posix_spawn_file_actions_adddup2(void *a, int from, int to);",
-  "int posix_spawn_file_actions_addopen(void *a, int fd, const char *path, int flags, unsigned mode);",
-  "int posix_spawn(int *pid, const char *path, const void *a, const void *attributes, const char **argv, "
-    .. "const char **env);",
-  "typedef struct { long seconds, nanoseconds; } lm_doctor_time;", "int clock_gettime(int clock, lm_doctor_time *out);",
+  "int close(int fd);", "int poll(void *fds, unsigned long n, int timeout);",
 } do
   pcall(ffi.cdef, text) -- somebody may have declared it before
 end
@@ -25,10 +18,8 @@ local C = ffi.C
 local outside = {made_up = false}
 
 local ROOT, BIN, MOST = nil, nil, math.huge -- of a made-up machine
-local O_CLOEXEC, POLLIN, SIGKILL, WNOHANG, EINTR, EXECUTABLE = 0x80000, 1, 9, 1, 4, 1
-local MONOTONIC = 1
+local EXECUTABLE = 1
 local LIMIT = 5 -- seconds for a command that has no limit of its own
-local FLOOD = 2 ^ 24 -- bytes after which a command is ended that does not stop printing
 local PLAIN = {cat = true, ls = true, stat = true, grep = true} -- they look at nothing but the files they are given
 
 --- Looks at a made-up machine from now on: `root` is the folder that is its /, `bin` that of its commands, beside which
@@ -38,11 +29,7 @@ function outside.look_at(root, bin, limit)
 end
 
 --- Seconds of a clock that only goes forward.
-function outside.now()
-  local t = ffi.new "lm_doctor_time"
-  C.clock_gettime(MONOTONIC, t)
-  return tonumber(t.seconds) + tonumber(t.nanoseconds) * 1e-9
-end
+outside.now = run_command.now
 
 -- ---- files
 
@@ -103,79 +90,17 @@ end
 function outside.env(name) return os.getenv(name) end
 
 --- All variables, by name.
-function outside.environment()
-  local found, i = {}, 0
-  while C.environ[i] ~= nil do
-    local name, value = ffi.string(C.environ[i]):match("^([^=]*)=(.*)$")
-    if name then found[name] = value end
-    i = i + 1
-  end
-  return found
-end
+outside.environment = run_command.environment
 
 -- ---- commands
 
 local function find(name)
-  local folders = {}
-  if BIN then folders[1] = BIN end
+  local folders = BIN and {BIN} or {}
   if not ROOT or PLAIN[name] then
     -- people who are not root lack the folders of lspci and nft
-    for folder in ((os.getenv "PATH" or "") .. ":/usr/bin:/bin:/usr/sbin:/sbin"):gmatch("[^:]+") do
-      folders[#folders + 1] = folder
-    end
+    folders[#folders + 1] = (os.getenv "PATH" or "") .. ":/usr/bin:/bin:/usr/sbin:/sbin"
   end
-  for _, folder in ipairs(folders) do
-    local path = folder .. "/" .. name
-    if C.access(path, EXECUTABLE) == 0 then return path end
-  end
-end
-
-local function strings(list)
-  local array = ffi.new("const char *[?]", #list + 1)
-  for i, text in ipairs(list) do array[i - 1] = text end
-  return array, list -- the texts live as long as the list
-end
-
-local function in_plain_english()
-  local list = {"LC_ALL=C"}
-  for name, value in pairs(outside.environment()) do
-    if name ~= "LC_ALL" and name ~= "LANGUAGE" then list[#list + 1] = name .. "=" .. value end
-  end
-  return list
-end
-
--- Its process and the pipe that carries its output, or nil.
-local function start(path, words)
-  local ends, pid, actions = ffi.new "int[2]", ffi.new "int[1]", ffi.new "uint64_t[32]" -- glibc's has 80 bytes
-  if C.pipe2(ends, O_CLOEXEC) ~= 0 then return nil end
-  C.posix_spawn_file_actions_init(actions)
-  C.posix_spawn_file_actions_addopen(actions, 0, "/dev/null", 0, 0)
-  C.posix_spawn_file_actions_adddup2(actions, ends[1], 1)
-  C.posix_spawn_file_actions_adddup2(actions, ends[1], 2)
-  local argv, words_kept = strings(words)
-  local env, env_kept = strings(in_plain_english())
-  local code = C.posix_spawn(pid, path, actions, nil, argv, env)
-  C.posix_spawn_file_actions_destroy(actions)
-  C.close(ends[1])
-  if code ~= 0 or not (words_kept and env_kept) then
-    C.close(ends[0])
-    return nil
-  end
-  return pid[0], ends[0]
-end
-
--- The exit code (128 + the signal that ended it), or nil if it has not ended by then.
-local function reap(pid, deadline)
-  local status = ffi.new "int[1]"
-  repeat
-    local got = C.waitpid(pid, status, WNOHANG)
-    if got == pid then
-      local signal = bit.band(status[0], 127)
-      return signal > 0 and 128 + signal or bit.band(bit.rshift(status[0], 8), 255)
-    end
-    if got < 0 and ffi.errno() ~= EINTR then return 255 end
-    C.poll(nil, 0, 5)
-  until outside.now() > deadline
+  return run_command.find(name, table.concat(folders, ":"))
 end
 
 --- Runs a command and waits for at most `limit` seconds (5) in all, and for `idle` without any output, and reads no
@@ -188,35 +113,9 @@ function outside.command(name, args, limit, idle)
 end
 
 function outside.run(path, name, args, limit, idle)
-  local words, pieces = {name}, {}
+  local words = {name}
   for _, word in ipairs(args or {}) do words[#words + 1] = word end
-  local pid, fd = start(path, words)
-  if not pid then return {out = "", missing = true, code = 127} end
-  limit, idle = math.min(limit or LIMIT, MOST), math.min(idle or math.huge, MOST)
-  local deadline, heard = outside.now() + limit, outside.now()
-  local buffer, wanted, ended = ffi.new "char[65536]", ffi.new("struct lm_doctor_pollfd", {fd, POLLIN, 0}), false
-  local total = 0
-  while not ended and total < FLOOD do
-    local left = math.min(deadline, heard + idle) - outside.now()
-    if left <= 0 then break end
-    if C.poll(wanted, 1, math.ceil(left * 1000)) > 0 then
-      local n = tonumber(C.read(fd, buffer, 65536))
-      if n > 0 then
-        pieces[#pieces + 1] = ffi.string(buffer, n)
-        total, heard = total + n, outside.now()
-      end
-      ended = n == 0 or (n < 0 and ffi.errno() ~= EINTR)
-    end
-  end
-  C.close(fd)
-  local code = ended and reap(pid, deadline)
-  local result = {out = table.concat(pieces), code = code or 137}
-  if not code and total < FLOOD then result.timed_out = math.min(limit, idle) end
-  if not code then
-    C.kill(pid, SIGKILL)
-    reap(pid, outside.now() + 0.5)
-  end
-  return result
+  return run_command.run(path, words, math.min(limit or LIMIT, MOST), math.min(idle or math.huge, MOST))
 end
 
 --- A function of doctor/in_child_process.lua in a process of its own: what it prints, as a command's result.
