@@ -1,8 +1,8 @@
 --- What the ranks under `luminary run` print: line by line with the rank before it, and in files of --log-dir.
 local core = require "luminary.core"
+local terminal = require "luminary.base.terminal"
 local ffi = require "ffi"
 
-pcall(ffi.cdef, "int isatty(int fd);")
 pcall(ffi.cdef, "int mkdir(const char *path, unsigned mode);")
 
 local LONGEST_LINE = 65536
@@ -27,8 +27,7 @@ end
 
 --- Where the ranks' lines go: `first` is the lowest of n ranks. nil and a message if log_dir cannot be written.
 local function output(supervisor, log_dir, first, n)
-  local plain = (core.getenv "NO_COLOR" or "") ~= "" or core.getenv "TERM" == "dumb"
-  local colored = {not plain and ffi.C.isatty(1) == 1, not plain and ffi.C.isatty(2) == 1}
+  local colored = {terminal.has_color(1), terminal.has_color(2)}
   local self = setmetatable({supervisor = supervisor, prefix = {}, partial = {}, log = {}}, Output)
   if log_dir then make_folder(log_dir) end
   for rank = first, first + n - 1 do

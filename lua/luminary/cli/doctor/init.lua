@@ -3,6 +3,7 @@
 --- A subject has a name for --only, a title, and files giving probes {name, f(found)}. A probe reports what it finds by
 --- found.problem, found.warning, found.note or found.ok(id, title, reason, remedy): the id never changes, the reason is
 --- what was seen and where, the remedy what to do. What cannot be read is a note, "not known".
+local terminal = require "luminary.base.terminal"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 local flags = require "luminary.cli.command_options"
@@ -135,13 +136,6 @@ local function examine(o)
   return findings, subjects
 end
 
--- Whether standard output is a terminal that shows colors.
-local function is_colored()
-  local ffi = require "ffi"
-  pcall(ffi.cdef, "int isatty(int fd);")
-  return ffi.C.isatty(1) == 1 and (outside.env "NO_COLOR" or "") == "" and outside.env "TERM" ~= "dumb"
-end
-
 --- The whole command on args from `first` on; returns the exit status.
 function doctor.main(args, first)
   local o, problem = read_options(args, first)
@@ -163,7 +157,7 @@ function doctor.main(args, first)
       seconds = outside.now() - began,
   }
   local text = o.json and report.json(about, findings)
-    or report.text(about, subjects, findings, o.verbose, is_colored())
+    or report.text(about, subjects, findings, o.verbose, terminal.has_color())
   local written, why = io.stdout:write(text)
   if written then written, why = io.stdout:flush() end
   if written then return code end
