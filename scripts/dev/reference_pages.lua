@@ -207,7 +207,7 @@ page("metrics", "lm.metrics", {"Objects", [[
     JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric
     MinMetric RunningMean RunningSum]]},
   {"Functions", "lm.metrics.functional lm.metrics.functional.*"})
-page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.progress.* lm.summary"})
+page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.progress.* lm.watch.plot.* lm.summary"})
 
 part "Several devices and processes"
 page("distributed", "dist: process groups", {"", "dist dist.* dist.ReduceOp dist.ReduceOp.*"})

@@ -1,0 +1,117 @@
+--- gnuplot: Draws scripts of the program gnuplot, as text for the terminal or into a PNG or SVG file.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local printable_name = require "luminary.base.printable_name"
+local run_command = require "luminary.base.run_command"
+local terminal = require "luminary.base.terminal"
+
+local gnuplot = {}
+
+local LIMIT = 60 -- seconds for a drawing; 10^6 points take about 3
+
+--- Returns a text as gnuplot shows it literally. All but letters and spaces are octal escapes, so that a text neither
+--- ends the string nor has commands or macros: the '' of single quotes fails at the start of a string (5.4). A digit
+--- would continue an escape.
+function gnuplot.quoted(text)
+  local shown = printable_name((text:gsub("%s", " ")), 300)
+  return '"' .. shown:gsub("[^%a ]", function(byte) return ("\\%03o"):format(byte:byte()) end) .. '"'
+end
+local quoted = gnuplot.quoted
+
+--- Returns a list of tics, {text, …} at 0, 1, …, as gnuplot reads it: a tic's text is a format, too.
+function gnuplot.tics(names)
+  local list = {}
+  for i, name in ipairs(names) do list[i] = ("%s %d"):format(quoted((name:gsub("%%", "%%%%"))), i - 1) end
+  return "(" .. table.concat(list, ", ") .. ")"
+end
+
+--- Returns the first n characters of a text.
+function gnuplot.cut(text, n)
+  for at in text:gmatch "()[^\128-\191]" do
+    if n == 0 then return text:sub(1, at - 1) end
+    n = n - 1
+  end
+  return text
+end
+
+--- Returns the commands that set the title and the labels of the axes. columns: those of the terminal, nil for a file.
+--- A terminal shows no text that is too wide, nor any that is rotated: there the y label is above the axis.
+function gnuplot.labels(opts, columns)
+  local function shown(text) return quoted(columns and gnuplot.cut(text, columns - 12) or text) end
+  local y = columns and "set label 1 %s at graph 0, graph 1 offset -4, 1" or "set ylabel %s"
+  return ("set title %s%s\nset xlabel %s\n%s"):format(shown(opts.title), columns and " offset 0, 1" or "",
+    shown(opts.xlabel), y:format(shown(opts.ylabel)))
+end
+
+-- The commands that select where to draw, for each ending of a path; without a path ("dumb"), characters.
+local terminals = {
+  dumb = function(size, mono)
+    return ("set terminal dumb size %d, %d noenhanced %s"):format(size[1], size[2],
+      not mono and terminal.has_color() and "ansi256" or "mono")
+  end,
+  png = function(size)
+    return ([[
+if (strstrt(GPVAL_TERMINALS, ' pngcairo ') > 0) {
+  set terminal pngcairo size %d, %d noenhanced background rgb 'white'
+} else {
+  set terminal png size %d, %d noenhanced
+}]]):format(size[1], size[2], size[1], size[2])
+  end,
+  svg = function(size)
+    return ("set terminal svg size %d, %d dynamic noenhanced background rgb 'white'"):format(size[1], size[2])
+  end,
+}
+
+local function write(path, text)
+  local file, problem = io.open(path, "wb")
+  local ok
+  if file then
+    ok, problem = file:write(text)
+    if ok then ok, problem = file:close() end
+  end
+  if not ok then options.fail_file("write", path, problem) end
+end
+
+-- Runs gnuplot on a script whose output is a file, `out`.
+local function run(who, program, script, path, out)
+  write(path, script)
+  -- -d: without the user's settings, so that equal calls draw equal pictures
+  local result = run_command.run(program, {"gnuplot", "-d", path}, LIMIT)
+  if result.timed_out then options.fail("%s: gnuplot did not finish within %d s", who, result.timed_out) end
+  local file = io.open(out, "rb")
+  local picture = file and file:read "*a" or ""
+  if file then file:close() end
+  if result.code ~= 0 or picture == "" then
+    local reason = result.out:match ".*line %d+: ([^\n]+)" or "exit code " .. result.code -- the last, after warnings
+    options.fail("%s: gnuplot failed: %s", who, printable_name(reason, 300))
+  end
+  return picture
+end
+
+-- Text of the dumb terminal without the form feed at its start, and without empty ends.
+local function trimmed(text)
+  return text:gsub("\f", ""):gsub(" +\n", "\n"):gsub("^%s*\n", ""):match "^(.-)%s*$" .. "\n"
+end
+
+--- Draws a script into the file of a path, or without one on standard output. size: pixels, or columns and rows.
+--- mono: without colors on the terminal.
+function gnuplot.draw(who, path, size, lines, mono)
+  local program = run_command.find("gnuplot", os.getenv "PATH" or "")
+  if not program then
+    options.fail("%s: cannot find the program gnuplot in PATH; install the package gnuplot-nox (Debian, Ubuntu) or "
+      .. "gnuplot", who)
+  end
+  local script, out = os.tmpname(), os.tmpname()
+  local text = ("set encoding utf8\n%s\nset output %s\n%s\n"):format(
+    terminals[path and path:match("%.(%w+)$"):lower() or "dumb"](size, mono), quoted(out),
+    table.concat(lines, "\n"))
+  local ok, picture = pcall(run, who, program, text, script, out)
+  os.remove(script)
+  os.remove(out)
+  if not ok then error(picture, 0) end
+  if path then return core.write_pieces(path, {picture}, who) end
+  io.stdout:write(trimmed(picture))
+  io.stdout:flush()
+end
+
+return gnuplot

@@ -1,0 +1,312 @@
+--- watch.plot: Draws curves, images and confusion matrices on the terminal, or into PNG and SVG files.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local rank_and_size = require "luminary.base.rank_and_size"
+local signature = require "luminary.base.signature"
+local terminal = require "luminary.base.terminal"
+local gnuplot = require "luminary.watch.gnuplot"
+local text_image = require "luminary.watch.text_image"
+
+local plot = {}
+
+local fail = options.fail
+local quoted = gnuplot.quoted
+
+local PIXELS = {800, 480} -- of curves
+local COLORS = {"#3f6fd8", "#e8710a", "#2a9d4a", "#c2362f", "#8a56c2", "#7a5a48", "#d863a8", "#666666"}
+
+local function check_path(who, path)
+  local ending = path and (path:match "%.(%w+)$" or ""):lower()
+  if path and ending ~= "png" and ending ~= "svg" then
+    options.must_be(who, "path", "a name that ends in .png or .svg", path)
+  end
+  return ending
+end
+
+-- ---- curves
+
+-- The numbers of a 1-d tensor, or of a list of numbers and tensors of one element.
+local function numbers_of(who, name, values)
+  if core.is_tensor(values) then
+    if values.ndim ~= 1 then options.wrong_shape(who, name, values, "[points]") end
+    return values:detach():cpu():double():totable()
+  end
+  local list = {}
+  for i, value in ipairs(options.list(who, name, options.arg(who, name, values, "list"))) do
+    if core.is_tensor(value) and value:numel() == 1 then value = tonumber(value:detach():double():item()) end
+    list[i] = options.arg(who, ("%s[%d]"):format(name, i), value, "number")
+  end
+  return list
+end
+
+-- Lists of numbers, from the numbers of one curve, a 2-d tensor or a list of curves.
+local function curves_of(who, name, values)
+  local curves = {}
+  if core.is_tensor(values) then
+    if values.ndim == 1 then return {numbers_of(who, name, values)} end
+    if values.ndim ~= 2 then options.wrong_shape(who, name, values, "[points] or [curves, points]") end
+    for i = 1, values.shape[1] do curves[i] = numbers_of(who, name, values:select(1, i)) end
+    return curves
+  end
+  if not (type(values) == "table" and options.is_plain(values)) then
+    options.must_be(who, name, "a tensor or a list", values)
+  end
+  local first = values[1]
+  if type(first) == "number" or core.is_tensor(first) and first.ndim == 0 then
+    return {numbers_of(who, name, values)}
+  end
+  for i, each in ipairs(options.list(who, name, values)) do
+    curves[i] = numbers_of(who, ("%s[%d]"):format(name, i), each)
+  end
+  return curves
+end
+
+-- The x values of each curve: from 1 on without `x`.
+local function x_of(who, x, curves)
+  local given, all = x ~= nil and curves_of(who, "x", x), {}
+  if given and #given ~= 1 and #given ~= #curves then options.wrong_length(who, "x", #curves, "curve", #given) end
+  for i, curve in ipairs(curves) do
+    all[i] = given and (given[i] or given[1]) or {}
+    if not given then
+      for k = 1, #curve do all[i][k] = k end
+    elseif #all[i] ~= #curve then
+      options.wrong_length(who, #given == 1 and "x" or ("x[%d]"):format(i), #curve, "point", #all[i])
+    end
+  end
+  return all
+end
+
+-- Whether gnuplot can draw a coordinate: it computes with ranges in double.
+local function is_drawn(value, log) return math.abs(value) < 1e300 and (not log or value > 0) end
+
+-- Adds the points of a curve to `lines`, an empty line in place of those that cannot be drawn. Returns their number,
+-- and whether one has no neighbor, so that a line would not show it.
+local function add_points(lines, x, y, opts)
+  local count, run, lonely = 0, 0, false
+  for k, value in ipairs(y) do
+    if is_drawn(x[k], opts.logx) and is_drawn(value, opts.logy) then
+      lines[#lines + 1] = ("%.17g %.17g"):format(x[k], value)
+      count, run = count + 1, run + 1
+    elseif run > 0 then
+      lines[#lines + 1], lonely, run = "", lonely or run == 1, 0
+    end
+  end
+  return count, lonely or run == 1
+end
+
+-- The rows of a chart on the terminal: about two fifths as high as wide, since a character is twice as high.
+local function chart_size()
+  local columns, rows = terminal.size()
+  columns = math.max(columns - 1, 30) -- a line of all columns would wrap on some terminals
+  return {columns, math.max(12, math.min(rows - 2, math.floor(columns * 0.3)))}
+end
+
+--- Draws curves: lines through points.
+plot.curves = signature.of([[plot.curves(y, {x: any, names: string[], title = "", xlabel = "", ylabel = "",
+  logx = false, logy = false, path: string, all_ranks = false})]], function(y, opts)
+  local who = "plot.curves"
+  check_path(who, opts.path)
+  local curves = curves_of(who, "y", y)
+  if #curves == 0 then fail("%s: y must not be empty", who) end
+  local x, names = x_of(who, opts.x, curves), opts.names
+  if names and #names ~= #curves then options.wrong_length(who, "names", #curves, "curve", #names) end
+  local size = opts.path and PIXELS or chart_size()
+  local lines = {
+    gnuplot.labels(opts, not opts.path and size[1] or nil), "set border 3 linecolor rgb '#555555'", "set tics nomirror",
+    names and "set key tmargin center horizontal width 2" or "unset key",
+  }
+  if opts.path then lines[#lines + 1] = "set grid linetype 1 linewidth 0.5 linecolor rgb '#dddddd'" end
+  if opts.logx then lines[#lines + 1] = "set logscale x" end
+  if opts.logy then lines[#lines + 1] = "set logscale y" end
+  local styles, count = {}, 0
+  for i, curve in ipairs(curves) do
+    if #curve == 0 then fail("%s: %s must not be empty", who, #curves == 1 and "y" or ("y[%d]"):format(i)) end
+    lines[#lines + 1] = ("$curve%d << END"):format(i)
+    local drawn, has_lonely = add_points(lines, x[i], curve, opts)
+    lines[#lines + 1] = "END"
+    count = count + drawn
+    if drawn > 0 then
+      local style = has_lonely and "linespoints pointtype 7 pointsize 0.6" or "lines"
+      styles[#styles + 1] = ("$curve%d using 1:2 with %s linetype %d linewidth 1.5 linecolor rgb '%s' title %s"):format(
+        i, style, i, COLORS[(i - 1) % #COLORS + 1], quoted(names and names[i] or ""))
+    end
+  end
+  if count == 0 then
+    fail("%s: no point can be drawn; x and y must be finite%s", who,
+      (opts.logx or opts.logy) and ", and positive on a logarithmic axis" or "")
+  end
+  lines[#lines + 1] = "plot " .. table.concat(styles, ", ")
+  if not opts.all_ranks and rank_and_size() ~= 0 then return end
+  gnuplot.draw(who, opts.path, size, lines)
+end)
+
+-- ---- confusion matrices
+
+local CHARACTER = {8, 14} -- pixels of a character in a file, about
+local CELL, MOST = 48, 1800 -- pixels of a cell at least, where the matrix has no more than MOST
+
+local function longest_of(list)
+  local most = 0
+  for _, text in ipairs(list) do most = math.max(most, select(2, text:gsub("[^\128-\191]", ""))) end
+  return most
+end
+
+-- Texts of the cells, row by row: integers, or two decimals; none for NaN.
+local function cell_texts(values)
+  local integral, texts = true, {}
+  for i, value in ipairs(values) do
+    if is_drawn(value) and value ~= math.floor(value) then integral = false end
+    texts[i] = ""
+  end
+  for i, value in ipairs(values) do
+    if is_drawn(value) then texts[i] = (integral and "%.0f" or "%.2f"):format(value) end
+  end
+  return texts
+end
+
+-- The size of the drawing on the terminal, and its lines of tics and margins; nil where the numbers do not fit.
+local function text_layout(n, names, width, opts)
+  local left = math.min(longest_of(names), 20) + 3
+  local cell = math.min(math.floor((terminal.size() - left - 4) / n), math.max(width, math.min(left - 3, 10)) + 2)
+  if cell < width + 1 then return nil end
+  local short, rows = {}, {}
+  for i, name in ipairs(names) do short[i], rows[i] = gnuplot.cut(name, cell - 1), gnuplot.cut(name, 20) end
+  return {left + n * cell + 3, n + 8}, {
+    gnuplot.labels(opts, left + n * cell + 3), "set xtics scale 0 " .. gnuplot.tics(short),
+    "set ytics scale 0 " .. gnuplot.tics(rows), "set lmargin " .. left, "set rmargin 2", "set tmargin 3",
+    "set bmargin 3",
+  }
+end
+
+-- The same in a file, and whether cells have numbers, where there is room. Of names that would overlap some are left
+-- out. Everything has its position in pixels: gnuplot's own would depend on its estimate of the names' widths.
+local function pixel_layout(n, names, width, opts)
+  local cell = math.floor(math.min(math.max(CHARACTER[1] * width + 16, CELL), MOST / n))
+  local step, longest = math.ceil(CHARACTER[2] / cell), CHARACTER[1] * longest_of(names)
+  local shown, rotated, has_numbers = {}, longest > cell * step - 4, cell >= CHARACTER[1] * width + 8
+  for i, name in ipairs(names) do shown[i] = (i - 1) % step == 0 and name or "" end
+  local left, right, bottom, top = longest + 50, has_numbers and 30 or 120, (rotated and longest or 14) + 50, 50
+  local w, h = left + n * cell + right, bottom + n * cell + top
+  local function at(x, y) return ("screen %.6f, screen %.6f"):format(x / w, y / h) end
+  return {w, h}, {
+    "set title " .. quoted(opts.title),
+    ("set label 1 %s at %s center"):format(quoted(opts.xlabel), at(left + n * cell / 2, 20)),
+    ("set label 2 %s at %s center rotate by 90"):format(quoted(opts.ylabel), at(20, bottom + n * cell / 2)),
+    "set xtics scale 0 " .. (rotated and "rotate by 90 right " or "") .. gnuplot.tics(shown),
+    "set ytics scale 0 " .. gnuplot.tics(shown),
+    ("set lmargin at screen %.6f"):format(left / w), ("set rmargin at screen %.6f"):format(1 - right / w),
+    ("set bmargin at screen %.6f"):format(bottom / h), ("set tmargin at screen %.6f"):format(1 - top / h),
+    has_numbers and "unset colorbox" or ("set colorbox user origin %s size screen %.6f, screen %.6f"):format(
+      at(w - right + 30, bottom), 20 / w, n * cell / h),
+  }, has_numbers
+end
+
+-- A matrix as an image: shades from low to high.
+local function draw_shades(matrix, low, high, opts)
+  if opts.title ~= "" then io.stdout:write(opts.title, "\n") end
+  text_image.draw(((matrix - low) / (high - low)):nan_to_num(0):unsqueeze(1))
+  io.stdout:write(("rows: %s, columns: %s; white is %.4g\n"):format(opts.ylabel, opts.xlabel, high))
+  io.stdout:flush()
+end
+
+--- Draws a confusion matrix, as lm.metrics.ConfusionMatrix computes it.
+plot.confusion_matrix = signature.of([[plot.confusion_matrix(matrix: tensor, {names: string[], title = "",
+  xlabel = "Predicted class", ylabel = "True class", path: string, all_ranks = false})]], function(matrix, opts)
+  local who = "plot.confusion_matrix"
+  check_path(who, opts.path)
+  if matrix.ndim ~= 2 or matrix.shape[1] ~= matrix.shape[2] then
+    options.wrong_shape(who, "matrix", matrix, "[classes, classes]", matrix.ndim == 3 and "draw each label's matrix[i]"
+      or nil)
+  end
+  local n, names = matrix.shape[1], opts.names or {}
+  if n == 0 then fail("%s: matrix must not be empty", who) end
+  if opts.names and #names ~= n then options.wrong_length(who, "names", n, "class", #names) end
+  for i = 1, opts.names and 0 or n do names[i] = tostring(i) end
+  matrix = matrix:detach():cpu():double()
+  local values = matrix:reshape(-1):totable()
+  local texts, low, high = cell_texts(values), 0, 0
+  for _, value in ipairs(values) do
+    if is_drawn(value) then low, high = math.min(low, value), math.max(high, value) end
+  end
+  if high == low then high = low + 1 end
+  if not opts.all_ranks and rank_and_size() ~= 0 then return end
+
+  local width = longest_of(texts)
+  local size, layout, has_numbers = (opts.path and pixel_layout or text_layout)(n, names, width, opts)
+  if not size then return draw_shades(matrix, low, high, opts) end
+  local lines = {
+    ("set xrange [-0.5:%.1f]"):format(n - 0.5), ("set yrange [%.1f:-0.5]"):format(n - 0.5), "unset key",
+    "set palette defined (0 '#f4f7fb', 1 '#08306b')", ("set cbrange [%.17g:%.17g]"):format(low, high),
+  }
+  for _, line in ipairs(layout) do lines[#lines + 1] = line end
+  lines[#lines + 1] = "$cells << END"
+  for i, value in ipairs(values) do
+    if texts[i] ~= "" then
+      local is_dark = (value - low) / (high - low) > 0.5
+      lines[#lines + 1] = ("%d %d %.17g %s %d"):format((i - 1) % n, math.floor((i - 1) / n), value, texts[i],
+        is_dark and 0xffffff or 0x222222)
+    end
+  end
+  lines[#lines + 1] = "END"
+  local numbers = "$cells using 1:2:4:5 with labels textcolor rgb variable"
+  local boxes = "$cells using 1:2:(0.5):(0.5):3 with boxxyerror fillstyle solid noborder linecolor palette"
+  lines[#lines + 1] = "plot " .. (not opts.path and "$cells using 1:2:4 with labels" or has_numbers and boxes .. ", "
+    .. numbers or boxes)
+  gnuplot.draw(who, opts.path, size, lines, true)
+end)
+
+-- ---- images
+
+-- 3 bytes as 4 characters.
+local function base64(bytes)
+  local letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+  local text = bytes:gsub("..?.?", function(group)
+    local a, b, c = group:byte(1, 3)
+    local bits, out = a * 65536 + (b or 0) * 256 + (c or 0), ""
+    for k = 18, 24 - 6 * (#group + 1), -6 do
+      local at = math.floor(bits / 2 ^ k) % 64 + 1
+      out = out .. letters:sub(at, at)
+    end
+    return out .. ("="):rep(3 - #group)
+  end)
+  return text
+end
+
+-- An SVG file with the PNG in it.
+local function svg_of(png, width, height)
+  return ([[
+<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 %d %d">
+<image width="%d" height="%d" style="image-rendering: pixelated" xlink:href="data:image/png;base64,%s"/>
+</svg>
+]]):format(width, height, width, height, base64(png))
+end
+
+--- Draws an image, or a batch of images as a grid: uint8, or floats from 0 to 1.
+plot.images = signature.of([[plot.images(images, {nrow: count = 8, padding: natural = 2, normalize = false,
+  value_range: table, scale_each = false, pad_value = 0, path: string, all_ranks = false})]], function(images, opts)
+  local who = "plot.images"
+  local ending, path, all_ranks = check_path(who, opts.path), opts.path, opts.all_ranks
+  opts.path, opts.all_ranks = nil, nil
+  if type(images) == "table" and #images == 0 then fail("%s: images must not be empty", who) end
+  local picture = require("luminary.vision.make_grid").make_grid(images, opts):detach():cpu()
+  local channels, height, width = unpack(picture.shape)
+  if channels ~= 3 and channels ~= 4 then options.must_be(who, "the number of channels", "1, 3 or 4", channels) end
+  if height * width == 0 then fail("%s: images must not be empty", who) end
+  if picture.dtype ~= "uint8" then
+    if not core.is_floating_point(picture) then options.wrong_dtype(who, "images", "uint8 or floating", picture) end
+    picture = picture:float():nan_to_num(0):mul(255):add_(0.5):clamp_(0, 255):to "uint8"
+  end
+  if not all_ranks and rank_and_size() ~= 0 then return end
+  if not path then
+    text_image.draw(picture:float():div_(255))
+    return io.stdout:flush()
+  end
+  local png = core.encode_png(picture:contiguous(), 6)
+  if ending == "svg" then
+    local ffi = require "ffi"
+    png = svg_of(ffi.string(ffi.cast("const char *", png:data_ptr()), png:numel()), width, height)
+  end
+  core.write_pieces(path, {png}, who)
+end)
+
+return options.strict("watch.plot", plot)
