@@ -27,7 +27,7 @@ usage: luajit gpt.lua [options]
   --clip X            norm of the gradients; 0: any        (1)
   --bfloat16          under autocast
   --eval-every N      steps                                (250)
-  --curve FILE        the learning curve, as SVG           (none is written)
+  --curve FILE        the learning curve, .svg or .png     (none is written)
   --checkpoint FILE   written at each evaluation
   --resume FILE       resume from a checkpoint: its model and characters, its optimizer, its random numbers
   --prompt TEXT       what the sample begins with          (the)
@@ -48,8 +48,9 @@ local options, given, refuse, files = require "luminary.cli.script_options"(USAG
   temperature = {"number", 0.8}, ["top-k"] = {"natural", 0}, seed = {"natural", 1}, device = {"device"},
 }, {layers = 2, heads = 2, width = 64, length = 32, steps = 200, lr = 5e-3, warmup = 20, sample = 40})
 local device = options.device
-for _, name in ipairs {"checkpoint", "curve"} do
-  if options[name] then files.try(name, options[name]) end
+if options.checkpoint then files.try("checkpoint", options.checkpoint) end
+if options.curve then -- to know now, and not after the training, that it can be drawn
+  files.attempt("curve", lm.watch.plot.curves, {0}, {path = options.curve})
 end
 if options.dropout > 1 then refuse("--dropout: at most 1, got %g", options.dropout) end
 
@@ -176,7 +177,8 @@ end
 -- ---- training
 
 local began, reached = lm.time(), nil
-local losses, validated = {name = "training"}, {name = "text not seen"}
+local losses, validated = {x = {}, y = {}}, {x = {}, y = {}}
+local function add(curve, value) curve.x[#curve.x + 1], curve.y[#curve.y + 1] = step, value end
 while step < options.steps do
   local loss = 0
   opt:zero_grad()
@@ -190,16 +192,19 @@ while step < options.steps do
   opt:step()
   schedule:step()
   step = step + 1
-  table.insert(losses, {step, loss})
+  add(losses, loss)
   if step % options["eval-every"] == 0 or step == options.steps then
     reached = validate()
-    table.insert(validated, {step, reached})
+    add(validated, reached)
     print(("step %d  loss %.4f  on text not seen %.4f  %.1f s"):format(step, loss, reached, lm.time() - began))
     if options.checkpoint then save() end
   end
 end
-if options.curve and #losses > 0 then
-  files.beside("curve.lua").write(options.curve, {losses, validated}, {x = "step", y = "nats a character"})
+if options.curve and #losses.x > 0 then
+  lm.watch.plot.curves({losses.y, validated.y}, {
+    x = {losses.x, validated.x}, names = {"training", "text not seen"}, xlabel = "step", ylabel = "nats a character",
+    path = options.curve,
+  })
 end
 if entropy then print(("the text itself has %.4f nats a character"):format(entropy)) end
 

@@ -3,7 +3,7 @@
 --
 --   luajit scripts/rosetta.lua                                     1 to all GPUs
 --   luajit scripts/rosetta.lua --devices cpu:0,cpu:1 --model lenet
---   luajit scripts/rosetta.lua --plot speed.svg                    with gnuplot
+--   luajit scripts/rosetta.lua --plot speed.svg
 
 local lm = require "luminary"
 
@@ -17,7 +17,7 @@ usage: luajit rosetta.lua [options]
   --batch-size N    samples a step on each device            (256)
   --lr X            learning rate                            (0.01)
   --dtype NAME      float32, float64, bfloat16 or float16    (float32)
-  --plot FILE       chart as FILE.png or FILE.svg, by gnuplot; without it the chart is text
+  --plot FILE       chart as FILE.png or FILE.svg; on the terminal without it
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
@@ -71,33 +71,15 @@ end
 
 -- ---- the chart
 
-local function text_chart()
-  local max_speed = 0
-  for _, row in ipairs(rows) do max_speed = math.max(max_speed, row.speed) end
-  print("\nimages/s")
-  for _, row in ipairs(rows) do
-    local width = math.max(1, math.floor(row.speed / max_speed * 60 + 0.5))
-    print(("%3d %s %.0f"):format(row.n, ("#"):rep(width), row.speed))
+if options.plot or #rows > 1 then
+  local measured, linear = {}, {}
+  for n, row in ipairs(rows) do measured[n], linear[n] = row.speed, n * rows[1].speed end
+  local drawn, problem = pcall(lm.watch.plot.curves, {measured, linear}, {
+    names = {"measured", "linear"}, title = options.model, xlabel = "devices", ylabel = "images/s", path = options.plot,
+  })
+  if not drawn then
+    io.stderr:write("rosetta.lua: ", problem, "\n")
+  elseif options.plot then
+    print("chart in " .. options.plot)
   end
-end
-
-local function gnuplot_chart()
-  local pipe = io.popen("gnuplot 2>/dev/null", "w")
-  pipe:write(format and ("set terminal %s\nset output '%s'\n"):format(format, (options.plot:gsub("'", "''")))
-    or "set terminal dumb 78 22\n")
-  pipe:write(("set title '%s'\nset xlabel 'devices'\nset ylabel 'images/s'\nset yrange [0:*]\nset xtics 1\n")
-    :format(options.model))
-  pipe:write(("plot '-' with linespoints title 'measured', %g * x title '%s'\n"):format(rows[1].speed, "linear"))
-  for _, row in ipairs(rows) do pipe:write(row.n, " ", row.speed, "\n") end
-  pipe:write("e\n")
-  pipe:close()
-end
-
-local has_gnuplot = os.execute("command -v gnuplot >/dev/null 2>&1") == 0
-if has_gnuplot and (format or #rows > 1) then
-  gnuplot_chart()
-  if format then print("chart in " .. options.plot) end
-else
-  text_chart()
-  if format then io.stderr:write("rosetta.lua: no gnuplot here, so no ", options.plot, "\n") end
 end
