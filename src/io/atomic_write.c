@@ -148,6 +148,7 @@ done:
 }
 
 lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
+  enum { STARTS_WRITING = 1 << 20 };
   const char *p = data;
   lm_file_limit limit;
   bool failed = false, unread = false;
@@ -162,6 +163,11 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
   }
   lm_status lost = unread ? lm_truncation_check_read(p) : LM_OK;
   lm_file_limit_end(&limit);
+#ifdef __linux__
+  if (!failed && p - (const char *)data >= STARTS_WRITING) { /* the disk works while the next bytes are copied */
+    sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+  }
+#endif
   if (lost != LM_OK) return lost;
   return failed ? refused("write", f->path) : LM_OK;
 }
