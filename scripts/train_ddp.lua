@@ -240,47 +240,36 @@ end
 
 -- ---- checkpoints: everything the next step depends on
 
-local step, epoch, batch = 0, 1, 0 -- steps made in all; the epoch; batches made of it
+local position = {step = 0, epoch = 1, batch = 0} -- steps made in all; the epoch; batches made of it
+
+local apex_scales = {
+  state_dict = function() return lm.amp.state_dict() end,
+  load_state_dict = function(_, state) lm.amp.load_state_dict(state) end,
+}
+local parts = {
+  model = net, optimizer = opt, schedule = schedule, average = average, scales = apex and apex_scales or scaler,
+  rng = true, position = position,
+  run = {
+    model = options.model, dataset = options.dataset, dtype = options.dtype, seed = options.seed,
+    ["batch-size"] = options["batch-size"], amp = options.amp, clip = options.clip, optimizer = options.optimizer,
+    schedule = options.schedule, ema = options.ema,
+    epochs = schedule and options.epochs, lr = schedule and opt.defaults.lr, -- a schedule is of both
+  },
+}
 
 local function save()
-  if not options.save or rank ~= 0 then return end
-  lm.save(options.save, {
-    model = net:state_dict(),
-    optimizer = opt:state_dict(),
-    schedule = schedule and schedule:state_dict(),
-    average = average and average:state_dict(),
-    scales = apex and lm.amp.state_dict() or scaler:state_dict(),
-    generator = lm.get_rng_state(device),
-    position = {step = step, epoch = epoch, batch = batch},
-    run = {
-      model = options.model, dataset = options.dataset, dtype = options.dtype, seed = options.seed,
-      ["batch-size"] = options["batch-size"], amp = options.amp, clip = options.clip, optimizer = options.optimizer,
-      schedule = options.schedule, ema = options.ema,
-      epochs = schedule and options.epochs, lr = schedule and opt.defaults.lr, -- a schedule is of both
-    },
-  })
+  if options.save then lm.checkpoint.save(options.save, parts) end
 end
 
 if checkpoint then
-  net:load_state_dict(checkpoint.model)
-  opt:load_state_dict(checkpoint.optimizer) -- after the model: with O2 it has float32 weights of its own
-  if apex then
-    lm.amp.load_state_dict(checkpoint.scales)
-  elseif scaler:is_enabled() then
-    scaler:load_state_dict(checkpoint.scales)
-  end
-  lm.set_rng_state(checkpoint.generator, device)
-  step, epoch, batch = checkpoint.position.step, checkpoint.position.epoch, checkpoint.position.batch
-  if schedule then
-    if not checkpoint.schedule then refuse("--schedule %s: %s has none", options.schedule, options.resume) end
-    schedule:load_state_dict(checkpoint.schedule)
-  end
-  if average and checkpoint.average then average:load_state_dict(checkpoint.average) end -- else it begins here
+  if average and not checkpoint.average then parts.average = nil end -- it begins here
+  position = lm.checkpoint.load(options.resume, parts).position
+  parts.average, parts.position = average, position
   for _, group in ipairs(opt.param_groups) do -- named on the command line, these win
     if given.lr and not schedule then group.lr = options.lr end
     if given.momentum then group.momentum = options.momentum end
   end
-  if rank == 0 then print(("resuming after step %d"):format(step)) end
+  if rank == 0 then print(("resuming after step %d"):format(position.step)) end
 end
 
 -- ---- reports: JSON to the log, a progress line on a terminal, plain lines elsewhere
@@ -290,9 +279,10 @@ if options.save and rank == 0 then files.try("save", options.save) end
 
 local steps_an_epoch = train_loader:len()
 local last_step = math.min(options.epochs * steps_an_epoch, options["max-steps"])
-local bar = rank == 0 and progress.new(last_step, step)
+local bar = rank == 0 and progress.new(last_step, position.step)
 
 local function report_step(loss, samples, seconds)
+  local step, epoch = position.step, position.epoch
   if log then log:log_metrics({epoch = epoch, loss = loss, seconds = seconds}, step) end
   if not bar then return end
   local text = ("epoch %d  loss %.4f  %.0f samples/s"):format(epoch, loss, samples / seconds)
@@ -309,27 +299,27 @@ local function report_average(accuracy)
 end
 
 local function report_epoch(accuracy, seconds)
-  if log then log:log_metrics {epoch = epoch, test_accuracy = accuracy, seconds = seconds} end
+  if log then log:log_metrics {epoch = position.epoch, test_accuracy = accuracy, seconds = seconds} end
   if bar then
     bar:clear()
-    print(("epoch %d  test accuracy %.4f  %.2f s"):format(epoch, accuracy, seconds))
+    print(("epoch %d  test accuracy %.4f  %.2f s"):format(position.epoch, accuracy, seconds))
   end
 end
 
 -- ---- the loop
 
-while step < last_step do
+while position.step < last_step do
   local epoch_began = lm.time()
-  for x, y in train_loader:epoch(epoch, batch + 1) do
+  for x, y in train_loader:epoch(position.epoch, position.batch + 1) do
     local step_began = lm.time()
     local loss, samples = train_step(x, y)
-    step, batch = step + 1, batch + 1
+    position.step, position.batch = position.step + 1, position.batch + 1
     report_step(loss, samples, lm.time() - step_began)
-    if step % options["save-every"] == 0 and step < last_step then save() end
-    if step >= last_step then break end
+    if position.step % options["save-every"] == 0 and position.step < last_step then save() end
+    if position.step >= last_step then break end
   end
   report_epoch(test_accuracy(net, options.dtype), lm.time() - epoch_began) -- also where --max-steps ends an epoch early
-  if batch >= steps_an_epoch then epoch, batch = epoch + 1, 0 end
+  if position.batch >= steps_an_epoch then position.epoch, position.batch = position.epoch + 1, 0 end
 end
 
 if average then report_average(test_accuracy(average, full)) end

@@ -134,7 +134,7 @@ end
 
 -- Loaded at first use, so that scripts start fast: names, with modules and their fields.
 local later = {
-  checkpoint = {"save_load"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "ask"}, dist = {"distributed"},
+  checkpoint = {"checkpoint"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "ask"}, dist = {"distributed"},
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},

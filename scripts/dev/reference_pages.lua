@@ -207,6 +207,7 @@ page("metrics", "lm.metrics", {"Objects", [[
     JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric
     MinMetric RunningMean RunningSum]]},
   {"Functions", "lm.metrics.functional lm.metrics.functional.*"})
+page("checkpoint", "lm.checkpoint", {"", "lm.checkpoint lm.checkpoint.* lm.checkpoint.Manager.*"})
 page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.progress.* lm.watch.plot.* lm.summary"})
 
 part "Several devices and processes"
@@ -218,7 +219,7 @@ page("cuda", "lm.cuda: devices, streams, graphs", {"", "lm.cuda lm.cuda.*"},
     lm.cuda.nccl lm.cuda.nccl.* lm.backends lm.backends.* lm.backends.cuda lm.backends.cuda.*]]})
 
 part "The rest"
-page("lm", "lm: saving, defaults, memory", {"Saving and loading", "lm lm.save lm.load lm.checkpoint lm.checkpoint.*"},
+page("lm", "lm: saving, defaults, memory", {"Saving and loading", "lm lm.save lm.load"},
   {"Defaults", [[
     lm. get_default_dtype set_default_dtype get_default_device set_default_device get_num_threads set_num_threads
     get_float32_matmul_precision set_float32_matmul_precision use_deterministic_algorithms

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,13 +40,20 @@ static size_t folder_bytes(const char *path) { /* with the slash */
   return slash ? (size_t)(slash + 1 - path) : 0;
 }
 
-/* A name beside the path's, of which a long one loses its end, between characters of UTF-8: names have 255 bytes. */
+#define TEMPORARY ".tmp-"
+
+/* How much of a path is in the names of its temporary files: a long name loses its end, between characters of UTF-8,
+ * since names have 255 bytes. */
+static int kept_bytes(const char *path) {
+  enum { KEPT = 100 };
+  size_t folder = folder_bytes(path), name = strnlen(path + folder, KEPT);
+  while (name > KEPT - 4 && (path[folder + name] & 0xC0) == 0x80) name--;
+  return (int)(folder + name);
+}
+
 static void next_name(lm_new_file *f) {
   static _Atomic unsigned counter;
-  enum { KEPT = 100 };
-  size_t folder = folder_bytes(f->path), name = strnlen(f->path + folder, KEPT);
-  while (name > KEPT - 4 && (f->path[folder + name] & 0xC0) == 0x80) name--;
-  snprintf(f->temporary, f->capacity, "%.*s.tmp-%ld-%u", (int)(folder + name), f->path, (long)getpid(),
+  snprintf(f->temporary, f->capacity, "%.*s" TEMPORARY "%ld-%u", kept_bytes(f->path), f->path, (long)getpid(),
            atomic_fetch_add(&counter, 1));
 }
 
@@ -127,6 +135,8 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
       if (!f->nameless) unlink(f->temporary);
       close(f->fd);
     }
+  } else {
+    flock(f->fd, LOCK_EX | LOCK_NB); /* until it is closed: for lm_remove_abandoned */
   }
 done:
   if (status != LM_OK) {
@@ -138,6 +148,7 @@ done:
 }
 
 lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
+  enum { STARTS_WRITING = 1 << 20 };
   const char *p = data;
   lm_file_limit limit;
   bool failed = false, unread = false;
@@ -152,6 +163,11 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
   }
   lm_status lost = unread ? lm_truncation_check_read(p) : LM_OK;
   lm_file_limit_end(&limit);
+#ifdef __linux__
+  if (!failed && p - (const char *)data >= STARTS_WRITING) { /* the disk works while the next bytes are copied */
+    sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+  }
+#endif
   if (lost != LM_OK) return lost;
   return failed ? refused("write", f->path) : LM_OK;
 }
@@ -179,6 +195,23 @@ lm_status lm_new_file_commit(lm_new_file *f) {
   }
   lm_new_file_abandon(f);
   return status;
+}
+
+void lm_remove_abandoned(const char *path) {
+  char folder[PATH_MAX], name[PATH_MAX];
+  size_t skipped = folder_bytes(path);
+  if (!folder_of(path, folder)) return;
+  int length = snprintf(name, sizeof name, "%.*s" TEMPORARY, kept_bytes(path) - (int)skipped, path + skipped);
+  DIR *dir = lm_opendir(folder);
+  if (!dir) return;
+  for (struct dirent *e; (e = readdir(dir));) {
+    if (strncmp(e->d_name, name, (size_t)length) != 0) continue;
+    int fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(dir), e->d_name, 0);
+    close(fd);
+  }
+  closedir(dir);
 }
 
 void lm_new_file_abandon(lm_new_file *f) {

@@ -11,6 +11,7 @@ local rank_and_size = require "luminary.base.rank_and_size"
 local fail = options.fail
 
 local DataLoader = class.root("DataLoader")
+DataLoader.differs_by_rank = true -- checkpoints hold the state of each rank
 DataLoader.__makes = "dataset"
 DataLoader.__hint = "for x, y in loader:iter() do … end walks its batches, #loader is the number of batches"
 

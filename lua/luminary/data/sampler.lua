@@ -12,6 +12,7 @@ local function count_to(n) return core.ops.arange(1, n + 1, {dtype = "int64"}) e
 
 --- data.Sampler: Base class for samplers. A custom one defines len, and iter or indices.
 local Sampler = class.root("Sampler")
+Sampler.differs_by_rank = true -- checkpoints hold the state of each rank
 --- Returns the number of samples of an epoch. Every sampler defines it.
 function Sampler:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 

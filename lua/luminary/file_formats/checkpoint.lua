@@ -139,13 +139,14 @@ local function is_flat(value)
   return true
 end
 
---- Writes a tensor, or a table of tensors and plain values.
-function checkpoint.save(path, value)
+--- Writes a tensor, or a table of tensors and plain values. opts: {checksums = false, metadata = more strings}.
+function checkpoint.save(path, value, opts)
   local file = {tensors = {}, names = {}, nodes = {}, open = {}, shared = 0}
   local node = describe_value(value, "", file, 1)
   local metadata = {}
+  for key, text in pairs(opts and opts.metadata or {}) do metadata[key] = text end
   if not is_flat(value) then metadata[KEY] = json_encode(node) end
-  safetensors.write(path, file.tensors, metadata, file.names)
+  safetensors.write(path, file.tensors, metadata, file.names, opts and opts.checksums)
 end
 
 -- ---- loading

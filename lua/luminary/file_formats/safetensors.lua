@@ -1,6 +1,7 @@
 --- safetensors files (https://github.com/huggingface/safetensors): tensors by name, and strings by key. Eight bytes,
 --- little-endian: the header's length; the header, JSON: {"name": {"dtype", "shape", "data_offsets"}, ...,
---- "__metadata__": {string: string}}; then the tensors' bytes without gaps.
+--- "__metadata__": {string: string}}; then the tensors' bytes without gaps. The string "luminary_crc32c" is a list of
+--- checksums: of the other strings, then of each tensor in the order of their bytes.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
@@ -19,10 +20,35 @@ for name, dtype in pairs(dtypes) do names_of_dtypes[dtype] = name end
 -- Of a header, as the reference implementation; and of its JSON, as core.json_decode.
 local MOST_BYTES, MOST_VALUES = 1e8, 2 ^ 22
 
+local CHECKSUMS = "luminary_crc32c"
+
+local function checksum_of_metadata(metadata)
+  local others = {}
+  for key, value in pairs(metadata) do others[key] = key ~= CHECKSUMS and value or nil end
+  return core.crc32c(json_encode(others), 0)
+end
+
+-- t: contiguous on the CPU, the bytes as they are in the file.
+local function checksum_of_tensor(name, dtype, shape, t)
+  return core.crc32c(t, core.crc32c(("%s %s [%s]"):format(name, dtype, table.concat(shape, ",")), 0))
+end
+
+-- The tensors as they are written: dense and on the CPU; the list of checksums.
+local function with_checksums(tensors, metadata, order)
+  local sums = {("%08x"):format(checksum_of_metadata(metadata))}
+  local dense = {}
+  for i, name in ipairs(order) do
+    local t = tensors[name]:detach():cpu():contiguous()
+    dense[name] = t
+    sums[i + 1] = ("%08x"):format(checksum_of_tensor(name, t.dtype, t.shape, t))
+  end
+  return dense, table.concat(sums, " ")
+end
+
 --- Writes tensors, by name, in the order of the list of names but wider elements first, so that each is aligned, and
---- strings by key.
-function safetensors.write(path, tensors, metadata, names)
-  local by_width, header, values = {[8] = {}, [4] = {}, [2] = {}, [1] = {}}, {}, 0
+--- strings by key; with checksums, if asked for.
+function safetensors.write(path, tensors, metadata, names, checksums)
+  local by_width, order, header, values = {[8] = {}, [4] = {}, [2] = {}, [1] = {}}, {}, {}, 0
   for _, name in ipairs(names) do
     if not core.is_utf8_text(name) then
       options.fail_in_file(path, "a tensor's name must be UTF-8 without NUL bytes")
@@ -32,6 +58,10 @@ function safetensors.write(path, tensors, metadata, names)
     local list = by_width[Source.item_bytes[tensors[name].dtype]]
     list[#list + 1] = name
   end
+  for _, width in ipairs {8, 4, 2, 1} do
+    for _, name in ipairs(by_width[width]) do order[#order + 1] = name end
+  end
+  if checksums then tensors, metadata[CHECKSUMS] = with_checksums(tensors, metadata, order) end
   for key, value in pairs(metadata) do
     if not core.is_utf8_text(key) or not core.is_utf8_text(value) then
       options.fail_in_file(path, "the metadata must be UTF-8 without NUL bytes")
@@ -39,14 +69,12 @@ function safetensors.write(path, tensors, metadata, names)
     header[1], values = '"__metadata__":' .. json_encode(metadata), values + 1
   end
   local pieces, at = {""}, 0
-  for _, width in ipairs {8, 4, 2, 1} do
-    for _, name in ipairs(by_width[width]) do
-      local t = tensors[name]
-      local shape, stop = t.shape, at + t:numel() * width
-      header[#header + 1] = ('%s:{"dtype":"%s","shape":[%s],"data_offsets":[%.0f,%.0f]}'):format(json_encode(name),
-        names_of_dtypes[t.dtype], table.concat(shape, ","), at, stop)
-      pieces[#pieces + 1], at, values = t, stop, values + 6 + #shape
-    end
+  for _, name in ipairs(order) do
+    local t = tensors[name]
+    local shape, stop = t.shape, at + t:numel() * Source.item_bytes[t.dtype]
+    header[#header + 1] = ('%s:{"dtype":"%s","shape":[%s],"data_offsets":[%.0f,%.0f]}'):format(json_encode(name),
+      names_of_dtypes[t.dtype], table.concat(shape, ","), at, stop)
+    pieces[#pieces + 1], at, values = t, stop, values + 6 + #shape
   end
   local text = "{" .. table.concat(header, ",") .. "}"
   if #text > MOST_BYTES or values >= MOST_VALUES then
@@ -202,36 +230,60 @@ local function read_entries(source)
   return e, metadata or {}, data
 end
 
+local function damaged(source, what) source:fail("%s does not match its checksum: the file is damaged", what) end
+
+-- The checksums of the tensors, by number; nil where the file has none. That of the metadata is compared.
+local function read_checksums(source, e, metadata, order)
+  local text = metadata[CHECKSUMS]
+  if not text then return nil end
+  local sums, list = {}, {}
+  for sum in text:gmatch "%x%x%x%x%x%x%x%x" do list[#list + 1] = tonumber(sum, 16) end
+  if #list ~= #order + 1 then
+    source:malformed(PART, "%d checksums for %d tensors and the metadata", #list, #e.names)
+  end
+  if list[1] ~= checksum_of_metadata(metadata) then damaged(source, "the metadata") end
+  for k, i in ipairs(order) do sums[i] = list[k + 1] end
+  return sums
+end
+
 -- Of the entries of a window: what core.file_read takes. No closure has the tensors among its upvalues: once compiled,
 -- its code would keep those of the last file alive.
-local function read_window(source, e, window, tensors)
+local function read_window(source, e, window, tensors, sums)
   local kinds, shapes, offsets = {}, {}, {}
   for k, i in ipairs(window) do
     kinds[k], shapes[k], offsets[k] = stored_as[e.dtype[i]] or e.dtype[i], e.shape[i], e.first[i]
   end
   for k, t in ipairs(core.file_read(source.file, kinds, shapes, offsets)) do
     local i = window[k]
-    tensors[e.names[i]] = finished(source, t, e.names[i], e.dtype[i], e.shape[i])
+    local name, dtype, shape = e.names[i], e.dtype[i], e.shape[i]
+    if sums and checksum_of_tensor(name, dtype, shape, t) ~= sums[i] then
+      damaged(source, ("'%s'"):format(printable_name(name, 200)))
+    end
+    tensors[name] = finished(source, t, name, dtype, shape)
   end
 end
 
---- Of a source: the tensors by name; strings by key; a list of the tensors whose dtype tensors do not have.
+--- Of a source: the tensors by name; strings by key; a list of the tensors whose dtype tensors do not have. Where the
+--- file has checksums, they are compared, but for those of the tensors of a mapped file, which is not read.
 function safetensors.read(source)
   local e, metadata, data = read_entries(source)
   local tensors, left_out, window, bytes = {}, {}, {}, 0
-  for _, i in ipairs(in_order(source, e.names, e.first, e.past, data)) do
+  local order = in_order(source, e.names, e.first, e.past, data)
+  local sums = read_checksums(source, e, metadata, order)
+  if source.opts.mmap then sums = nil end
+  for _, i in ipairs(order) do
     local size = e.past[i] - e.first[i]
     if not e.dtype[i] then
       left_out[#left_out + 1] = ("'%s' (%s)"):format(printable_name(e.names[i], 200), printable_name(e.stored[i], 20))
     else
       if window[1] and bytes + size > WINDOW then
-        read_window(source, e, window, tensors)
+        read_window(source, e, window, tensors, sums)
         window, bytes = {}, 0
       end
       window[#window + 1], bytes = i, bytes + size
     end
   end
-  read_window(source, e, window, tensors)
+  read_window(source, e, window, tensors, sums)
   return tensors, metadata, left_out
 end
 

@@ -12,6 +12,7 @@ Collection = class.guard(class.new("MetricCollection", nil, function(of, ...)
   return object
 end))
 for key, method in pairs(class.methods) do Collection[key] = method end
+Collection.differs_by_rank = true -- checkpoints hold the state of each rank
 Collection.is, Collection.strict = class.is, true
 Collection.__hint = "its metrics are in the table collection.metrics"
 

@@ -197,6 +197,7 @@ Metric = class.guard(class.new("Metric", nil, function(of, ...)
   return object
 end))
 for key, method in pairs(class.methods) do Metric[key] = method end
+Metric.differs_by_rank = true -- checkpoints hold the state of each rank
 Metric.is, Metric.strict, Metric.__makes = class.is, true, "reductions"
 Metric.__hint = "metric:compute() returns its value"
 

@@ -354,6 +354,25 @@ function Optimizer:load_state_dict(dict)
   self.param_groups, self.state = groups, states
 end
 
+--- Loads the shards of a ZeroRedundancyOptimizer, of any number of ranks, or the part of them that this optimizer
+--- keeps. next_shard() returns the state_dict of one after the other, then nil.
+function Optimizer:load_shards(next_shard)
+  local kept, whole, n = {}, nil, 0
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.params) do
+      n = n + 1
+      kept[n] = self:keeps(p)
+    end
+  end
+  for shard in next_shard do
+    whole = whole or {param_groups = shard.param_groups, state = {}}
+    for i, state in pairs(shard.state) do
+      if kept[i] then whole.state[i] = state end
+    end
+  end
+  self:load_state_dict(whole)
+end
+
 local function text_of(value)
   if type(value) ~= "table" then return tostring(value) end
   local parts = {}

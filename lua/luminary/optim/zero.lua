@@ -203,6 +203,19 @@ function Zero:state_dict()
   return dict
 end
 
+--- Returns the state_dict of the wrapped optimizer with the state of this rank's parameters alone; nil where there is one
+--- rank, whose state_dict is complete. lm.checkpoint saves it in a file of this rank.
+function Zero:shard_state_dict()
+  if self.process_group.size > 1 then return self.optimizer:state_dict() end
+end
+
+--- Loads the shards of an optimizer that was sharded over any number of ranks; each keeps its own. next_shard() returns
+--- the shard_state_dict of one rank after the other, then nil.
+function Zero:load_shards(next_shard)
+  self.optimizer:load_shards(next_shard)
+  self:follow()
+end
+
 --- Loads the complete state_dict of the wrapped optimizer, on every rank; each keeps its shard.
 function Zero:load_state_dict(dict)
   self.optimizer:load_state_dict(dict)

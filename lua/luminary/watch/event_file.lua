@@ -1,6 +1,7 @@
 --- event_file: TensorBoard's event files: TFRecord files of protocol buffers.
 --- Schemas: tensorboard/compat/proto/*.proto, tensorboard/plugins/hparams/{api,plugin_data}.proto.
 local bit = require "bit"
+local core = require "luminary.core"
 local class = require "luminary.base.class"
 local hostname = require "luminary.base.hostname"
 local log_file = require "luminary.watch.log_file"
@@ -61,17 +62,7 @@ event_file.encode = protobuf.encoder {
 
 -- ---- records: length, its checksum, bytes, their checksum (tensorflow/core/lib/io/record_writer.h)
 
-local band, bxor, rshift, lshift, bor = bit.band, bit.bxor, bit.rshift, bit.lshift, bit.bor
-
--- CRC-32C, Castagnoli's polynomial, by a table for each byte.
-local crc_of = ffi.new "uint32_t[256]"
-for i = 0, 255 do
-  local crc = i
-  for _ = 1, 8 do
-    crc = band(crc, 1) == 1 and bxor(rshift(crc, 1), bit.tobit(0x82f63b78)) or rshift(crc, 1)
-  end
-  crc_of[i] = ffi.cast("uint32_t", ffi.cast("int32_t", crc))
-end
+local band, rshift, lshift, bor = bit.band, bit.rshift, bit.lshift, bit.bor
 
 local function little_endian(x)
   return string.char(band(x, 255), band(rshift(x, 8), 255), band(rshift(x, 16), 255), rshift(x, 24))
@@ -79,11 +70,7 @@ end
 
 -- The checksum as it is stored: rotated and moved, since the checksum of bytes with their own would be a constant.
 local function masked_crc(bytes)
-  local crc, data = -1, ffi.cast("const uint8_t *", bytes)
-  for i = 0, #bytes - 1 do
-    crc = bxor(rshift(crc, 8), bit.tobit(crc_of[band(bxor(crc, data[i]), 255)]))
-  end
-  crc = bit.bnot(crc)
+  local crc = bit.tobit(core.crc32c(bytes, 0))
   return little_endian(bit.tobit(bor(rshift(crc, 15), lshift(crc, 17)) + 0xa282ead8))
 end
 

@@ -18,8 +18,11 @@
  *   stream_close(stream)
  *   view_as(bytes, dtype, sizes, strides, at)  a view of the memory of a uint8 tensor from byte `at` on
  *   crc32(tensor, before)             of a contiguous tensor's bytes; before: 0, or that of the bytes before them
+ *   crc32c(x, before)                 the same by another polynomial, also of a string
  *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
+ *   remove_abandoned(path)            what killed writers of that path left
  */
+#include "base/crc32c.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/regular_file.h"
@@ -303,6 +306,24 @@ LM_FUNCTION(crc32) {
   return lm_return_number(L, lm_crc32((uint32_t)before, t));
 }
 
+LM_FUNCTION(crc32c) {
+  double before;
+  lm_tensor *t = NULL;
+  size_t n = 0;
+  const void *data = NULL;
+  if (lua_type(L, 1) == LUA_TSTRING) {
+    data = lua_tolstring(L, 1, &n);
+    LM_NEED_ARGS(L, 2, "crc32c", {"before", LM_ARG_F, &before});
+  } else {
+    LM_NEED_ARGS(L, 1, "crc32c", {"a tensor", LM_ARG_T, &t}, {"before", LM_ARG_F, &before});
+    if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
+      return lm_raise(L, lm_fail(LM_E_ARG, "crc32c: x must be contiguous and on cpu"));
+    }
+    data = t->data, n = lm_nbytes(t);
+  }
+  return lm_return_number(L, n > 0 ? lm_crc32c((uint32_t)before, data, n) : before);
+}
+
 /* ---- writing */
 
 /* The elements in the order of the dims. */
@@ -347,5 +368,10 @@ LM_FUNCTION(write_pieces) {
   lua_settop(L, 3);
   lm_need_table(L, 2, "write_pieces", "pieces");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
+  return 0;
+}
+
+LM_FUNCTION(remove_abandoned) {
+  lm_remove_abandoned(lm_need_text(L, 1, "save", "path"));
   return 0;
 }

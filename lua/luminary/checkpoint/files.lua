@@ -1,0 +1,266 @@
+--- The files of lm.checkpoint.
+---
+--- A file is one of lm.save with checksums, whose value is the table of parts, objects replaced by their states. What
+--- differs by rank (random states, loaders, metrics) is under `ranks`, a list with a table for each rank, by path. The
+--- metadata "luminary_checkpoint" is JSON: {version, world_size, shards = names of files beside it, one a rank, each a
+--- table of states by path}. The file is written after its shards and names them, so that it is whole or not there.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local json_encode = require "luminary.base.json_encode"
+local options = require "luminary.base.options"
+local rank_and_size = require "luminary.base.rank_and_size"
+local load_module = require "luminary.base.load_module"
+local file_format = require "luminary.file_formats.checkpoint"
+local formats = require "luminary.file_formats"
+local random_states = require "luminary.checkpoint.random_states"
+local fail = options.fail
+
+local files = {}
+local ABOUT, CHECKSUMS, RANDOM = "luminary_checkpoint", "luminary_crc32c", "rng"
+
+--- The version of what is written, and the last that is read.
+files.VERSION = 1
+
+local function has_state(v) return core.is_generator(v) or class.has(v, "state_dict", "load_state_dict") end
+
+local function path_of(parent, key) return (parent == "" and "" or parent .. ".") .. tostring(key) end
+
+-- Calls each(object, path) for the objects in a tree of plain tables; returns a copy with what it returns in their
+-- places.
+local function replace_objects(tree, each)
+  local copies = {}
+  local function walk(value, path)
+    if has_state(value) then return each(value, path) end
+    if core.is_tensor(value) or type(value) ~= "table" or not options.is_plain(value) then return value end
+    if copies[value] == nil then
+      local copy = {}
+      copies[value] = copy
+      for key, part in pairs(value) do copy[key] = walk(part, path_of(path, key)) end
+    end
+    return copies[value]
+  end
+  return walk(tree, "")
+end
+
+-- ---- saving
+
+--- The states of parts on this rank: {tree = those that all ranks share, own = those of this rank alone by path,
+--- shards = those that are sharded, by path, or nil}.
+function files.states_of(parts, rank)
+  local own, shards, is_sharded = {}, {}, false
+  local tree = replace_objects(parts, function(object, path)
+    if core.is_generator(object) then
+      own[path] = object:get_state()
+    else
+      local shard = class.has(object, "shard_state_dict") and object:shard_state_dict()
+      if shard then
+        shards[path], is_sharded = shard, true
+      elseif object.differs_by_rank then
+        own[path] = object:state_dict()
+      elseif rank == 0 then
+        return object:state_dict()
+      end
+    end
+  end)
+  if parts[RANDOM] then own[RANDOM], tree[RANDOM] = random_states.get(), nil end
+  return {tree = tree, own = own, shards = is_sharded and shards or nil}
+end
+
+--- The name of a rank's shard. generation: a text that no other save of that path has.
+function files.shard_name(path, generation, rank)
+  return ("%s.shard-%s-%d"):format(path:match "[^/]*$", generation, rank)
+end
+
+--- The folder of a path with a slash, or "".
+function files.folder_of(path) return path:match "^.*/" or "" end
+
+-- Removes the shards beside a checkpoint that it does not name: of the one that it replaced, or of a save that did not
+-- end.
+local function remove_old_shards(path, shards)
+  local kept, prefix = {}, path:match "[^/]*$" .. ".shard-"
+  for _, name in ipairs(shards) do kept[name] = true end
+  local folder = files.folder_of(path)
+  for _, name in ipairs(load_module("luminary.paths").dir(folder == "" and "." or folder) or {}) do
+    if name:sub(1, #prefix) == prefix and not kept[name] then os.remove(folder .. name) end
+  end
+end
+
+--- Writes a file, and removes what it replaces. about: {version, world_size, shards}.
+function files.write(path, value, about)
+  file_format.save(path, value, {checksums = true, metadata = {[ABOUT] = json_encode(about)}})
+  core.remove_abandoned(path)
+  remove_old_shards(path, about.shards)
+end
+
+-- ---- loading
+
+local function shard_path(file, i)
+  local name = file.about.shards[i]
+  if type(name) ~= "string" or name:find "/" then
+    options.malformed_file(file.path, "checkpoint", "the name of shard %d is not that of a file", i)
+  end
+  return files.folder_of(file.path) .. name
+end
+
+--- A file as apply takes it: {path, value, about = {version, world_size, shards}}. All ranks together read each shard,
+--- so that damage shows before anything is loaded.
+function files.read(who, path)
+  local loaded = formats.load(path, {})
+  local value, about = loaded.value, {version = 0, world_size = 1, shards = {}}
+  if type(value) ~= "table" or core.is_tensor(value) then
+    fail("%s: '%s' has %s, not a table of parts", who, options.shown_path(path), options.describe(value))
+  end
+  local text = loaded.metadata[ABOUT]
+  if text then
+    local ok, decoded = pcall(core.json_decode, text)
+    about = ok and type(decoded) == "table" and decoded or {}
+    if not loaded.metadata[CHECKSUMS] then
+      options.malformed_file(path, "checkpoint", "it has no checksums")
+    elseif not options.is("count", about.version) or not options.is("count", about.world_size)
+      or type(about.shards) ~= "table" or type(value.ranks) ~= "table" then
+      options.malformed_file(path, "checkpoint", "its metadata '%s' is not what checkpoint.save writes", ABOUT)
+    end
+    if about.version > files.VERSION then
+      fail("%s: '%s' has version %d of the format, this library reads up to %d; load it with the library that wrote it",
+        who, options.shown_path(path), about.version, files.VERSION)
+    end
+  end
+  local file = {path = path, value = value, about = about}
+  local rank, size = rank_and_size()
+  for i = rank + 1, #about.shards, size do formats.load(shard_path(file, i), {}) end
+  return file
+end
+
+local function value_at(tree, path)
+  if tree[path] ~= nil then return tree[path] end
+  for key in path:gmatch "[^.]+" do
+    if type(tree) ~= "table" or core.is_tensor(tree) then return nil end
+    local number = tonumber(key)
+    local value = tree[key]
+    if value == nil and number then value = tree[number] end
+    tree = value
+  end
+  return tree
+end
+
+-- The states of an object in all shards, one after the other: a shard is read, and let go of before the next.
+local function each_shard(file, part)
+  local i = 0
+  return function()
+    i = i + 1
+    if file.about.shards[i] == nil then return nil end
+    local path = shard_path(file, i)
+    local shard = formats.load(path, {}).value[part]
+    if shard == nil then options.malformed_file(path, "shard of a checkpoint", "it has no '%s'", part) end
+    return shard
+  end
+end
+
+local function load_into(object, state, shards)
+  if core.is_generator(object) then
+    object:set_state(state)
+  elseif shards then
+    object:load_shards(shards)
+  else
+    object:load_state_dict(state)
+  end
+end
+
+-- Modules first: an optimizer's state is copied to the devices of its parameters.
+local function in_order(objects, states)
+  local paths = options.sorted_keys(states)
+  local order = {}
+  for _, first in ipairs {true, false} do
+    for _, path in ipairs(paths) do
+      if class.has(objects[path], "parameters") == first then order[#order + 1] = path end
+    end
+  end
+  return order
+end
+
+local function first_level(value)
+  local names = {}
+  for name in pairs(value) do
+    if name ~= "ranks" then names[#names + 1] = tostring(name) end
+  end
+  for name in pairs(type(value.ranks) == "table" and value.ranks[1] or {}) do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  return #names > 0 and table.concat(names, ", ") or "nothing"
+end
+
+-- The states of objects by path, each {state} or {shards = an iterator}; raises for what is absent or of another kind.
+local function find_states(who, file, objects, own, lacks)
+  local states, shown = {}, options.shown_path(file.path)
+  for part, object in pairs(objects) do
+    local state = own[part]
+    if state == nil then state = value_at(file.value, part) end
+    local is_generator = core.is_generator(object)
+    if state ~= nil then
+      if is_generator ~= core.is_tensor(state) or not (is_generator or options.is_plain(state)) then
+        fail("%s: '%s': %s is %s, not the state of %s", who, shown, part, options.describe(state),
+          options.describe(object))
+      end
+      states[part] = {state = state}
+    elseif file.about.shards[1] and class.has(object, "load_shards") then
+      states[part] = {shards = each_shard(file, part)}
+    else
+      lacks(part)
+    end
+  end
+  return states
+end
+
+-- Puts the objects that have states into the table of what was saved, where parts has them.
+local function put_objects(into, parts, states, parent)
+  for key, part in pairs(parts) do
+    local path = path_of(parent, key)
+    if states[path] then
+      into[key] = part
+    elseif type(part) == "table" and options.is_plain(part) and not core.is_tensor(part) then
+      local inner = type(into[key]) == "table" and into[key] or {}
+      put_objects(inner, part, states, path)
+      if next(inner) ~= nil then into[key] = inner end
+    end
+  end
+  return into
+end
+
+--- Loads a file of checkpoint.read into parts. Everything is found before the first object is changed.
+function files.apply(who, file, parts, strict)
+  local value, about, path = file.value, file.about, options.shown_path(file.path)
+  local rank, size = rank_and_size()
+  local by_rank = about.version > 0 and value.ranks or {}
+  local own = by_rank[rank + 1] or by_rank[1] or {}
+
+  local function lacks(part)
+    if not strict then return end
+    fail("%s: '%s' has no '%s'; it has %s. Leave the part out, or pass {strict = false}", who, path, part,
+      first_level(value))
+  end
+
+  local objects = {}
+  replace_objects(parts, function(object, part) objects[part] = object end)
+  local states = find_states(who, file, objects, own, lacks)
+  if parts[RANDOM] and own[RANDOM] == nil then lacks(RANDOM) end
+
+  local order = in_order(objects, states)
+  for i, part in ipairs(order) do
+    local ok, problem = pcall(load_into, objects[part], states[part].state, states[part].shards)
+    if not ok then
+      fail("%s: '%s': %s: %s%s", who, path, part, (tostring(problem):gsub("^[^\n]-:%d+: ", "")),
+        i > 1 and ("; loaded before it: " .. table.concat(order, ", ", 1, i - 1)) or "")
+    end
+  end
+  if parts[RANDOM] and own[RANDOM] then
+    if by_rank[rank + 1] then
+      random_states.set(who, own[RANDOM])
+    else
+      core.warn(("%s: rank %d keeps its generators: '%s' has those of %d rank%s, of %d now"):format(who, rank, path,
+        about.world_size, about.world_size == 1 and "" or "s", size))
+    end
+  end
+  if about.version > 0 then value.ranks = nil end
+  return put_objects(value, parts, states, "")
+end
+
+return files

@@ -1,0 +1,155 @@
+--- lm.checkpoint.Manager(…): Keeps the newest and the best checkpoints of a run in a folder, and finds them again.
+local class = require "luminary.base.class"
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local paths = require "luminary.paths"
+local rank_and_size = require "luminary.base.rank_and_size"
+local signature = require "luminary.base.signature"
+local checkpoint = require "luminary.checkpoint"
+local files = require "luminary.checkpoint.files"
+local background = require "luminary.checkpoint.background"
+local formats = require "luminary.file_formats"
+local ranks = require "luminary.checkpoint.ranks"
+local fail = options.fail
+
+local Manager = class.root "Manager"
+local who = "checkpoint.Manager"
+
+local NAME, PATTERN = "step-%010.0f.safetensors", "^step%-(%d+)%.safetensors$"
+
+--- Creates a manager of the checkpoints in `dir`, which it makes. Each save keeps the `keep_last` newest and the
+--- `keep_best` best by `metric`, one of the numbers that :save is passed, `mode` "min" or "max", and removes others;
+--- of steps only each `every`-th is saved; `async` saves while training goes on.
+Manager.init = signature.of([[checkpoint.Manager({dir: string, keep_last: count = 3, keep_best: natural = 0,
+  metric: string, mode: min|max = "min", every: count = 1, async = false})]], function(self, opts)
+  if not opts.dir then options.absent(who, "dir", "the path of a folder") end
+  if opts.keep_best > 0 and not opts.metric then fail("%s: keep_best requires metric, the name of a number", who) end
+  for name, value in pairs(opts) do self[name] = value end
+  if rank_and_size() == 0 and not paths.mkdir(self.dir) then
+    options.fail_file("create", self.dir, "it is not a folder that can be written to")
+  end
+  self.known = {} -- metrics by path, of what this process has saved or read
+end)
+
+--- Returns the steps that are saved, in order.
+function Manager:steps()
+  local steps = {}
+  for _, name in ipairs(paths.dir(self.dir) or {}) do
+    local step = tonumber(name:match(PATTERN))
+    if step then steps[#steps + 1] = step end
+  end
+  table.sort(steps)
+  return steps
+end
+
+--- Returns the path of the checkpoint of a step, whether it is there or not.
+function Manager:path(step)
+  return ("%s/" .. NAME):format(self.dir, options.arg("Manager:path", "step", step, "natural"))
+end
+
+-- The metric of a saved step; nil if it has none, or cannot be read.
+local function metric_of(self, step)
+  local path = self:path(step)
+  if self.known[path] == nil then
+    local ok, file = pcall(formats.load, path, {mmap = true})
+    local metrics = ok and type(file.value) == "table" and file.value.metrics
+    self.known[path] = type(metrics) == "table" and type(metrics[self.metric]) == "number" and metrics[self.metric]
+      or false
+  end
+  return self.known[path] or nil
+end
+
+-- The steps that have the metric, the best first; of equal ones the newest.
+local function by_metric(self)
+  local steps, values = {}, {}
+  for _, step in ipairs(self.metric and self:steps() or {}) do
+    values[step] = metric_of(self, step)
+    if values[step] and values[step] == values[step] then steps[#steps + 1] = step end
+  end
+  table.sort(steps, function(a, b)
+    if values[a] == values[b] then return a > b end
+    if self.mode == "min" then return values[a] < values[b] end
+    return values[a] > values[b]
+  end)
+  return steps
+end
+
+--- Returns the path of the newest checkpoint; nil without one.
+function Manager:latest()
+  local steps = self:steps()
+  return steps[1] and self:path(steps[#steps])
+end
+
+--- Returns the path of the best checkpoint by the manager's metric; nil without one.
+function Manager:best()
+  background.finish()
+  local step = by_metric(self)[1]
+  return step and self:path(step)
+end
+
+-- Removes what is not kept, and what is left of saves that did not end. One in the background may still be writing the
+-- newest.
+local function prune(self, newest)
+  local kept, steps = {[newest] = true}, self:steps()
+  for i = math.max(1, #steps - self.keep_last + 1), #steps do kept[steps[i]] = true end
+  local best = self.keep_best > 0 and by_metric(self) or {}
+  for i = 1, math.min(self.keep_best, #best) do kept[best[i]] = true end
+  for _, step in ipairs(steps) do
+    if not kept[step] then
+      os.remove(self:path(step))
+      self.known[self:path(step)] = nil
+    end
+  end
+  for _, name in ipairs(paths.dir(self.dir)) do -- shards, temporary files
+    local step = tonumber(name:match "^step%-(%d+)%.safetensors%.")
+    if step and step ~= newest and not paths.filep(self:path(step)) then os.remove(self.dir .. "/" .. name) end
+  end
+end
+
+--- Saves the parts of lm.checkpoint.save after a step, if it is a multiple of `every`, and removes what is not kept.
+--- All ranks call it. `metrics` are numbers by name. The step is saved as the part `step`, the metrics as `metrics`.
+--- Returns the path, or nil where the step was left out.
+function Manager:save(step, parts, metrics)
+  options.arg("Manager:save", "step", step, "natural")
+  if step % self.every ~= 0 then return nil end
+  if metrics ~= nil then
+    options.arg("Manager:save", "metrics", metrics, "table")
+    for name, value in pairs(metrics) do
+      if type(value) ~= "number" then
+        options.must_be("Manager:save", "metrics." .. tostring(name), "a number", value)
+      end
+    end
+  end
+  options.arg("Manager:save", "parts", parts, "table")
+  local all = {}
+  for name, part in pairs(parts) do all[name] = part end
+  all.step, all.metrics = step, metrics
+  local path = self:path(step)
+  checkpoint.save(path, all, {async = self.async})
+  self.known[path] = self.metric and metrics and metrics[self.metric] or false
+  if rank_and_size() == 0 then prune(self, step) end
+  return path
+end
+
+--- Loads the newest checkpoint that is whole into a table of objects, as lm.checkpoint.load does; damaged ones are left
+--- out with a warning. Returns what was saved, with `step`; nil where there is none.
+function Manager:load(parts, opts)
+  opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
+  background.finish()
+  local steps = ranks.of_first(function() return self:steps() end)
+  for i = #steps, 1, -1 do
+    local path = self:path(steps[i])
+    local ok, file = pcall(files.read, "Manager:load", path)
+    if not ranks.any(not ok) then return files.apply("Manager:load", file, parts or {}, opts.strict) end
+    local problem = ok and ("another rank cannot read '%s'"):format(options.shown_path(path))
+      or tostring(file):gsub("^[^\n]-:%d+: ", "")
+    if i == 1 then fail("Manager:load: no checkpoint in '%s' is whole: %s", options.shown_path(self.dir), problem) end
+    core.warn(("Manager:load: left out %s"):format(problem))
+  end
+end
+
+function Manager:repr()
+  return ("Manager('%s', keep_last=%d, keep_best=%d)"):format(self.dir, self.keep_last, self.keep_best)
+end
+
+return Manager

@@ -1,0 +1,35 @@
+--- The states of the default generators of all devices that this process uses, by name: "cpu", "cuda" for the current
+--- CUDA device, "cuda:3" for others.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local random_states = {}
+
+-- Calls each(name, device) for the devices.
+local function each_device(each)
+  each("cpu", "cpu")
+  local count = core.device_count "cuda"
+  if count == 0 then return end
+  local current = tostring(core.device "cuda")
+  each("cuda", current)
+  for i = 0, count - 1 do
+    local device = "cuda:" .. i
+    if device ~= current and core.memory_reserved(device) > 0 then each(device, device) end
+  end
+end
+
+function random_states.get()
+  local states = {}
+  each_device(function(name, device) states[name] = core.get_rng_state(device) end)
+  return states
+end
+
+--- Devices that this process does not use are left out.
+function random_states.set(who, states)
+  if not options.is_plain(states) then options.must_be(who, "rng", "a table of states by device", states) end
+  each_device(function(name, device)
+    if states[name] ~= nil then core.set_rng_state(states[name], device) end
+  end)
+end
+
+return random_states

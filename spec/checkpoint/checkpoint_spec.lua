@@ -1,0 +1,217 @@
+-- lm.checkpoint.save and load on one process: parts, errors, damage, saving in the background.
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+local message = require "spec.support.error_of"
+local nn, optim = lm.nn, lm.optim
+
+local folder, path
+before_each(function()
+  folder = temp.folder()
+  path = folder .. "/a.safetensors"
+end)
+after_each(function() temp.remove(folder) end)
+
+local function made(seed)
+  lm.manual_seed(seed)
+  local net = nn.Linear(3, 2)
+  local opt = optim.Adam(net:parameters(), {lr = 0.1})
+  net(lm.randn(4, 3)):square():mean():backward()
+  opt:step()
+  return net, opt
+end
+
+describe("checkpoint.save and load", function()
+  it("restore objects, tables of objects, generators and plain values", function()
+    local net, opt = made(1)
+    local schedules = {optim.lr_scheduler.StepLR(opt, {step_size = 2}), optim.lr_scheduler.StepLR(opt, {step_size = 3})}
+    for _ = 1, 3 do schedules[1]:step() end
+    local g = lm.Generator():manual_seed(5)
+    g:manual_seed(6)
+    lm.checkpoint.save(path, {
+      model = net, optimizer = opt, schedules = schedules, g = g, rng = true, epoch = 3,
+      notes = {text = "a", list = {1, 2}},
+    })
+    local expected, drawn = lm.randn(3), lm.randn({2}, {generator = g})
+    local other, other_opt = made(2)
+    local others = {optim.lr_scheduler.StepLR(other_opt, {step_size = 2}),
+      optim.lr_scheduler.StepLR(other_opt, {step_size = 3})}
+    local g2 = lm.Generator():manual_seed(9)
+    local saved = lm.checkpoint.load(path, {
+      model = other, optimizer = other_opt, schedules = others, g = g2, rng = true,
+    })
+    assert.equal(3, saved.epoch)
+    assert.same({text = "a", list = {1, 2}}, saved.notes)
+    assert.is_true(rawequal(saved.model, other) and rawequal(saved.schedules[2], others[2]))
+    assert.is_nil(saved.ranks)
+    assert.is_true(other.weight:equal(net.weight))
+    assert.is_true(other_opt.state[other.weight].exp_avg:equal(opt.state[net.weight].exp_avg))
+    assert.equal(3, others[1]:state_dict().last_epoch)
+    assert.is_true(lm.randn(3):equal(expected))
+    assert.is_true(lm.randn({2}, {generator = g2}):equal(drawn))
+  end)
+
+  it("return the states of what is not asked for, and read files of lm.save", function()
+    local net = made(1)
+    lm.checkpoint.save(path, {model = net, step = 4})
+    assert.is_true(lm.checkpoint.load(path).model.weight:equal(net.weight))
+    lm.save(path, {model = net:state_dict(), step = 5})
+    local other = made(2)
+    assert.equal(5, lm.checkpoint.load(path, {model = other}).step)
+    assert.is_true(other.weight:equal(net.weight))
+  end)
+
+  it("name what is absent, of another kind, or does not fit, and change nothing before that is known", function()
+    local net, opt = made(1)
+    lm.checkpoint.save(path, {model = net, step = 4})
+    local other, other_opt = made(2)
+    local before = other.weight:clone()
+    assert.matches("checkpoint.load: '.*' has no 'optimizer'; it has model, step. Leave the part out, or pass "
+      .. "{strict = false}", message(lm.checkpoint.load, path, {model = other, optimizer = other_opt}))
+    assert.matches("step is 4, not the state of", message(lm.checkpoint.load, path, {model = other, step = opt}))
+    assert.is_true(other.weight:equal(before))
+    lm.checkpoint.load(path, {model = other, optimizer = other_opt}, {strict = false})
+    assert.is_true(other.weight:equal(net.weight))
+    assert.matches("a.safetensors': model: ", message(lm.checkpoint.load, path, {model = nn.Linear(5, 5)}))
+    assert.matches("checkpoint.save: parts must be a table of objects", message(lm.checkpoint.save, path, net))
+    assert.matches("'ranks'", message(lm.checkpoint.save, path, {ranks = 1}))
+    assert.matches("path must not end in .pt", message(lm.checkpoint.save, "a.pt", {model = net}))
+    assert.matches("rng must be true", message(lm.checkpoint.save, path, {rng = 3}))
+    assert.matches("save: f is a function", message(lm.checkpoint.save, path, {f = print}))
+    assert.equal(4, lm.checkpoint.load(path).step) -- the file of before
+  end)
+
+  it("notice each changed byte", function()
+    local net = made(1)
+    lm.checkpoint.save(path, {model = net, step = 4, name = "abc", flags = lm.tensor {true, false}})
+    local bytes = temp.read(path)
+    for at = 9, #bytes do -- the first eight are the header's length
+      local byte = bytes:byte(at)
+      if string.char(byte):find "%S" then -- the header ends with spaces
+        local other = string.char(byte == 49 and 50 or bit.bxor(byte, 1))
+        temp.write(path, bytes:sub(1, at - 1) .. other .. bytes:sub(at + 1))
+        local ok, value = pcall(lm.checkpoint.load, path)
+        if ok then
+          error(("byte %d, %q of %q, was changed, and loads as %s"):format(at, bytes:sub(at, at),
+            bytes:sub(math.max(1, at - 30), at + 10), lm.repr(value)))
+        end
+      end
+    end
+  end)
+
+  it("refuse a newer version", function()
+    lm.checkpoint.save(path, {step = 4})
+    local bytes = temp.read(path)
+    local file = require "luminary.file_formats.checkpoint"
+    file.save(path, {step = 4, ranks = {{}}}, {
+      checksums = true, metadata = {luminary_checkpoint = '{"version":2,"world_size":1,"shards":[]}'},
+    })
+    assert.matches("has version 2 of the format, this library reads up to 1", message(lm.checkpoint.load, path))
+    file.save(path, {step = 4}, {metadata = {luminary_checkpoint = "[1"}})
+    assert.matches("malformed checkpoint", message(lm.checkpoint.load, path))
+    assert.is_true(#bytes > 0)
+  end)
+
+  it("leave plain files of lm.save without checksums", function()
+    lm.save(path, {a = lm.zeros(2)})
+    assert.is_nil(temp.read(path):find("crc32c", 1, true))
+  end)
+end)
+
+describe("checkpoint.save in the background", function()
+  it("writes what was there when it was called", function()
+    local net = made(1)
+    local before = net.weight:clone()
+    local saving = lm.checkpoint.save(path, {model = net, rng = true}, {async = true})
+    lm.no_grad(function() net.weight:zero_() end)
+    saving:wait()
+    assert.is_true(saving:is_done())
+    local other = made(2)
+    lm.checkpoint.load(path, {model = other})
+    assert.is_true(other.weight:equal(before))
+  end)
+
+  it("raises its error at the next call", function()
+    local net = made(1)
+    os.execute("mkdir " .. path)
+    lm.checkpoint.save(path, {model = net}, {async = true})
+    assert.matches("checkpoint.save: the save of '.*' in the background failed: .*it is a folder",
+      message(lm.checkpoint.save, folder .. "/b.safetensors", {model = net}))
+    lm.checkpoint.save(folder .. "/b.safetensors", {model = net}) -- once
+    lm.checkpoint.save(path, {model = net}, {async = true})
+    assert.matches("in the background failed", message(lm.checkpoint.wait))
+  end)
+
+  it("is waited for when the program ends", function()
+    temp.write(folder .. "/run.lua", ([[
+      local lm = require "luminary"
+      lm.checkpoint.save(%q, {w = lm.ones(1e6)}, {async = true})]]):format(path))
+    assert.equal(0, os.execute(("timeout 60 luajit %s/run.lua"):format(folder)))
+    assert.equal(1e6, lm.checkpoint.load(path).w:sum():item())
+  end)
+end)
+
+describe("checkpoint.Manager", function()
+  local net
+  before_each(function() net = made(1) end)
+
+  it("keeps the newest and the best, and finds them", function()
+    local manager = lm.checkpoint.Manager {dir = folder .. "/run", keep_last = 2, keep_best = 1, metric = "loss"}
+    assert.is_nil(manager:load {model = net})
+    assert.is_nil(manager:latest())
+    for step, loss in ipairs {0.5, 0.2, 0.4, 0.3, 0.6} do manager:save(step, {model = net}, {loss = loss}) end
+    assert.same({2, 4, 5}, manager:steps())
+    assert.equal(manager:path(5), manager:latest())
+    local again = lm.checkpoint.Manager {dir = folder .. "/run", keep_best = 1, metric = "loss"} -- another process
+    assert.equal(manager:path(2), again:best())
+    local saved = again:load {model = net}
+    assert.equal(5, saved.step)
+    assert.same({loss = 0.6}, saved.metrics)
+    again.mode = "max"
+    assert.equal(manager:path(5), again:best())
+  end)
+
+  it("saves each n-th step", function()
+    local manager = lm.checkpoint.Manager {dir = folder, every = 10, keep_last = 9, async = true}
+    for step = 1, 25 do
+      local there = manager:save(step, {model = net})
+      assert.equal(step % 10 == 0, there ~= nil)
+    end
+    lm.checkpoint.wait()
+    assert.same({10, 20}, manager:steps())
+  end)
+
+  it("leaves out what is damaged, with a warning", function()
+    local manager = lm.checkpoint.Manager {dir = folder}
+    for step = 1, 3 do manager:save(step, {model = net}) end
+    local bytes = temp.read(manager:path(3))
+    temp.write(manager:path(3), bytes:sub(1, -2) .. "x")
+    temp.write(manager:path(2), "")
+    assert.equal(1, manager:load({model = net}).step)
+    temp.write(manager:path(1), "nothing")
+    assert.matches("no checkpoint in .* is whole", message(manager.load, manager, {model = net}))
+    assert.matches("has no 'other'", message(function()
+      manager:save(4, {model = net})
+      manager:load {other = net} -- which is no damage
+    end))
+  end)
+
+  it("removes what saves that did not end have left", function()
+    local manager = lm.checkpoint.Manager {dir = folder, keep_last = 1}
+    manager:save(1, {model = net})
+    for _, name in ipairs {"step-0000000001.safetensors.shard-abc-0", "step-0000000001.safetensors.tmp-1-1",
+      "step-0000000002.safetensors.tmp-99-1", "step-0000000002.safetensors.shard-abc-0"} do
+      temp.write(folder .. "/" .. name, "left")
+    end
+    manager:save(1, {model = net})
+    assert.same({".", "..", "step-0000000001.safetensors"}, lm.paths.dir(folder))
+  end)
+
+  it("checks its arguments", function()
+    assert.matches("dir", message(lm.checkpoint.Manager, {}))
+    assert.matches("keep_best requires metric", message(lm.checkpoint.Manager, {dir = folder, keep_best = 1}))
+    temp.write(folder .. "/file", "")
+    assert.matches("it is not a folder", message(lm.checkpoint.Manager, {dir = folder .. "/file"}))
+    local manager = lm.checkpoint.Manager {dir = folder}
+    assert.matches("metrics.loss must be a number", message(manager.save, manager, 1, {model = net}, {loss = "a"}))
+  end)
+end)

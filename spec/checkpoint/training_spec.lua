@@ -1,0 +1,115 @@
+-- A training that was killed and goes on from its checkpoint ends in the bytes of one that never stopped, on any number
+-- of ranks; the newest good checkpoint loads whenever its writer is killed. LM_TEST_LONG=1: 500 kills.
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+local program, long = "spec/support/checkpoint_run.lua", lm.getenv "LM_TEST_LONG" ~= nil
+
+local folder
+before_each(function() folder = temp.folder() end)
+after_each(function() temp.remove(folder) end)
+
+-- Runs steps first + 1 to last with n ranks.
+local function train(n, first, last, optimizer)
+  local command = ("timeout 100 luminary run --nproc %d %s %s %d %d %s >%s/out 2>&1"):format(n, program, folder, first,
+    last, optimizer, folder)
+  local code = os.execute(command) / 256
+  local output = temp.read(folder .. "/out")
+  assert(code == (last < 30 and 137 or 0), ("exit code %s of %s:\n%s"):format(code, command, output))
+end
+
+describe("a killed training", function()
+  for _, case in ipairs {{1, "adam"}, {1, "sgd"}, {2, "adam"}, {4, "sgd"}} do
+    local n, optimizer = case[1], case[2]
+    it(("goes on with the same bytes: %s, %d rank%s"):format(optimizer, n, n == 1 and "" or "s"), function()
+      train(n, 0, 30, optimizer)
+      train(n, 0, 13, optimizer)
+      train(n, 13, 30, optimizer)
+      for rank = 0, n - 1 do
+        assert.equal(temp.read(("%s/end-0-%d.safetensors"):format(folder, rank)),
+          temp.read(("%s/end-13-%d.safetensors"):format(folder, rank)))
+      end
+    end)
+  end
+
+  it("goes on with another number of ranks: ZeRO's shards of 2, with 4 and with 1", function()
+    train(2, 0, 30, "zero")
+    train(2, 0, 13, "zero")
+    local whole = lm.load(folder .. "/end-0-0.safetensors").model
+    for _, n in ipairs {4, 1} do
+      train(n, 13, 30, "zero")
+      local resumed = lm.load(folder .. "/end-13-0.safetensors").model
+      for name, w in pairs(whole) do assert.is_true((w - resumed[name]):abs():max():item() <= 1e-6) end
+    end
+    local net = lm.nn.Sequential(lm.nn.Linear(16, 32), lm.nn.Tanh(), lm.nn.Linear(32, 4))
+    local opt = lm.optim.Adam(net:parameters())
+    lm.checkpoint.load(folder .. "/checkpoint.safetensors", {model = net, optimizer = opt}) -- not sharded
+    assert.same({32, 16}, {unpack(opt.state[net[1].weight].exp_avg.shape)})
+  end)
+end)
+
+describe("a killed writer", function()
+  it("leaves the newest good checkpoint, and the next save removes what it left", function()
+    temp.write(folder .. "/writer.lua", [[
+      local lm = require "luminary"
+      local ffi = require "ffi"
+      ffi.cdef "int kill(int, int); int getpid(void); int usleep(unsigned);"
+      local manager = lm.checkpoint.Manager {dir = arg[1], keep_last = 2}
+      local saved = manager:load()
+      local step = saved and saved.step or 0
+      assert(not saved or saved.w:eq(step):all():item())
+      local noted = io.open(arg[1] .. "/noted", "a")
+      noted:setvbuf "no"
+      io.write("ready\n")
+      io.flush()
+      while true do
+        step = step + 1
+        manager:save(step, {w = lm.full({arg[2] + 0}, step)})
+        noted:write(step, "\n") -- it is saved
+      end]])
+    temp.write(folder .. "/kill.sh", [[
+      i=0
+      while [ $i -lt $1 ]; do
+        mkfifo $2/fifo
+        luajit $2/writer.lua $2/run $3 >$2/fifo 2>>$2/errors &
+        child=$!
+        read line <$2/fifo || exit 1
+        sleep 0.0$((i * 7919 % 97 + 10))
+        kill -9 $child
+        wait $child
+        rm $2/fifo
+        i=$((i + 1))
+      done]])
+    assert(lm.paths.mkdir(folder .. "/run"))
+    local kills = long and 500 or 6
+    local code = os.execute(("timeout %d sh %s/kill.sh %d %s 300000 >/dev/null 2>&1"):format(20 + kills, folder, kills,
+      folder))
+    assert(code == 0, temp.read(folder .. "/errors"))
+    assert.equal("", temp.read(folder .. "/errors")) -- no warning of a damaged one
+    local manager = lm.checkpoint.Manager {dir = folder .. "/run", keep_last = 2}
+    local noted = 0
+    for line in io.lines(folder .. "/run/noted") do noted = math.max(noted, tonumber(line)) end
+    local saved = manager:load()
+    assert.is_true(saved.step >= noted and noted > 0)
+    manager:save(saved.step + 1, {w = lm.ones(1)})
+    local names = {}
+    for _, name in ipairs(lm.paths.dir(folder .. "/run")) do
+      if name:find "^step" then names[#names + 1] = name:match "^step%-0*(%d+)%.safetensors$" or name end
+    end
+    assert.equal(2, #names, table.concat(names, " "))
+  end)
+
+  it("loses nothing where the disk is full, or the folder cannot be written", function()
+    local manager = lm.checkpoint.Manager {dir = folder}
+    manager:save(1, {w = lm.ones(1000)})
+    temp.write(folder .. "/full.lua", [[
+      local lm = require "luminary"
+      local manager = lm.checkpoint.Manager {dir = arg[1]}
+      local ok, why = pcall(manager.save, manager, 2, {w = lm.zeros(1e6)})
+      assert(not ok and why:find("File too large"), why)
+      assert(manager:load().step == 1)]])
+    assert.equal(0, os.execute(("bash -c 'ulimit -f 100; timeout 60 luajit %s/full.lua %s'"):format(folder, folder)))
+    assert.equal(1, manager:load().step)
+    local names = table.concat(lm.paths.dir(folder), " ")
+    assert.is_nil(names:find "tmp")
+  end)
+end)
