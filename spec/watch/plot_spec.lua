@@ -88,6 +88,22 @@ describe("watch.plot", function()
       assert(count(pixels(plot.curves, {{1, 2}, {3}}, {x = {{1, 2}, {1}}}, "png"), 0xe8, 0x71, 0x0a) > 4)
     end)
 
+    it("of very many points keep their extremes and gaps", function()
+      if no_gnuplot then return pending(no_gnuplot) end
+      local function pieces(y) -- of the curve, in a file of at most 500 kB
+        local svg, total = drawn(plot.curves, y, {}, "svg"), 0
+        assert(#svg < 500000)
+        assert.matches(">%-10<.*> ?10<", svg) -- the axis shows all
+        for path in svg:gmatch "d='([^']+)" do total = total + select(2, path:gsub("M", "")) end
+        return total
+      end
+      local y = lm.rand(300000)
+      y[77777], y[222222] = 9, -9
+      local before = pieces(y)
+      y[150001] = 0 / 0
+      assert.equal(before + 1, pieces(y))
+    end)
+
     it("have logarithmic axes", function()
       if no_gnuplot then return pending(no_gnuplot) end
       local function tics(opts)

@@ -7,7 +7,7 @@ local terminal = require "luminary.base.terminal"
 
 local gnuplot = {}
 
-local LIMIT = 60 -- seconds for a drawing; 10^6 points take about 3
+local LIMIT = 60 -- seconds for a drawing
 
 --- Returns a text as gnuplot shows it literally. All but letters and spaces are octal escapes, so that a text neither
 --- ends the string nor has commands or macros: the '' of single quotes fails at the start of a string (5.4). A digit
