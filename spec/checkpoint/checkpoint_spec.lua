@@ -80,6 +80,17 @@ describe("checkpoint.save and load", function()
     assert.equal(4, lm.checkpoint.load(path).step) -- the file of before
   end)
 
+  it("take tables that contain themselves, and refuse two parts of one name", function()
+    local net = made(1)
+    lm.checkpoint.save(path, {model = net, step = 4})
+    local parts = {model = net}
+    parts.parts = parts
+    assert.equal(4, lm.checkpoint.load(path, parts).step)
+    assert.matches("contains itself", message(lm.checkpoint.save, path, parts))
+    assert.matches("two parts are named 'a.b'",
+      message(lm.checkpoint.save, path, {["a.b"] = net, a = {b = net}}))
+  end)
+
   it("notice each changed byte", function()
     local net = made(1)
     lm.checkpoint.save(path, {model = net, step = 4, name = "abc", flags = lm.tensor {true, false}})
