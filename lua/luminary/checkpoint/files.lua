@@ -25,8 +25,8 @@ local function has_state(v) return core.is_generator(v) or class.has(v, "state_d
 
 local function path_of(parent, key) return (parent == "" and "" or parent .. ".") .. tostring(key) end
 
--- Calls each(object, path) for the objects in a tree of plain tables; returns a copy with what it returns in their
--- places.
+-- Calls each(object, path) for the objects in a tree of plain tables; returns a copy with what it returns instead of
+-- them.
 local function replace_objects(tree, each)
   local copies = {}
   local function walk(value, path)

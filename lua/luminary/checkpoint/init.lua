@@ -72,7 +72,7 @@ checkpoint.save = signature.of("checkpoint.save(path, parts, {async = false})", 
 end)
 
 --- checkpoint.load(path [, parts [, {strict = true}]]): Loads a checkpoint into a table of objects. Returns the table
---- that was saved, with these objects in the places of their states.
+--- that was saved, with these objects instead of their states.
 function checkpoint.load(path, parts, opts)
   local who = "checkpoint.load"
   opts = options.check(who, opts, {strict = {"boolean", true}})

@@ -97,7 +97,7 @@ return {
   {"howto/checkpoints.md",
     "Save and resume training: model, optimizer, schedule",
     "Keep the newest and the best: a folder of checkpoints",
-    "Save while training goes on",
+    "Save during training",
     "Save only the weights",
     "Early stopping",
     "Resume in the middle of an epoch",
