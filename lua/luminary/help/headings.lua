@@ -290,6 +290,7 @@ return {
   },
   {"start/prompt.md",
     "The prompt",
+    "Commands",
     "Ask for help",
     "The command luminary",
     "Settings",

@@ -4,12 +4,10 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
+local terminal_size = require "luminary.base.terminal_size"
 local ffi = require "ffi"
 
 pcall(ffi.cdef, "int isatty(int fd);")
-pcall(ffi.cdef, [[
-  struct lm_watch_window { unsigned short rows, columns, x, y; };
-  int lm_watch_ioctl(int fd, unsigned long request, ...) __asm__("ioctl");]])
 
 local progress = {}
 
@@ -17,15 +15,6 @@ local progress = {}
 function progress.on_terminal()
   local known, answer = pcall(function() return ffi.C.isatty(1) == 1 end)
   return known and answer and core.getenv("TERM") ~= "dumb"
-end
-
-local TIOCGWINSZ = 0x5413 -- of Linux
-
--- The columns of the terminal, 80 where it does not say.
-local function terminal_columns()
-  local window = ffi.new "struct lm_watch_window[1]"
-  local columns = ffi.C.lm_watch_ioctl(1, TIOCGWINSZ, window) == 0 and window[0].columns or 0
-  return columns > 0 and columns or 80
 end
 
 --- Formats seconds as 1:15 or 1:01:40.
@@ -96,7 +85,7 @@ local function draw(self, now)
     local filled = math.floor(part * WIDTH)
     line = ("%s[%s%s] "):format(line, ("#"):rep(filled), ("."):rep(WIDTH - filled))
   end
-  io.stdout:write("\r\27[K", cut(line .. state(self, now), terminal_columns() - 1))
+  io.stdout:write("\r\27[K", cut(line .. state(self, now), (terminal_size() or 80) - 1))
   io.stdout:flush()
   self.shown = true
 end
