@@ -43,6 +43,7 @@ describe("checkpoint.save and load", function()
     assert.same({text = "a", list = {1, 2}}, saved.notes)
     assert.is_true(rawequal(saved.model, other) and rawequal(saved.schedules[2], others[2]))
     assert.is_nil(saved.ranks)
+    assert.is_true(saved.rng) -- so that what is returned can be saved again
     assert.is_true(other.weight:equal(net.weight))
     assert.is_true(other_opt.state[other.weight].exp_avg:equal(opt.state[net.weight].exp_avg))
     assert.equal(3, others[1]:state_dict().last_epoch)

@@ -265,7 +265,7 @@ function files.apply(who, file, parts, strict)
         about.world_size, about.world_size == 1 and "" or "s", size))
     end
   end
-  if about.version > 0 then value.ranks = nil end
+  if about.version > 0 then value.ranks, value[RANDOM] = nil, parts[RANDOM] end
   return put_objects(value, parts, states, "", {})
 end
 
