@@ -289,27 +289,27 @@ local log = options.log and rank == 0 and files.log("log", options.log, checkpoi
 
 local step, epoch, batch, best = 0, 0, 0, 0 -- steps made in all; the epoch, from 0; batches made of it; best accuracy
 
+local parts = {
+  model = net, optimizer = opt, schedule = schedule, scaler = scaler,
+  run = {
+    arch = options.arch, ["image-size"] = options["image-size"], ["batch-size"] = options["batch-size"],
+    epochs = options.epochs, lr = options.lr, momentum = options.momentum, ["weight-decay"] = options["weight-decay"],
+    schedule = options.schedule, ["step-size"] = options["step-size"], warmup = options.warmup,
+    ["label-smoothing"] = options["label-smoothing"], amp = options.amp, seed = options.seed,
+  },
+}
+
 local function save(path)
-  if rank ~= 0 then return end
-  lm.save(path, {
-    model = net:state_dict(), optimizer = opt:state_dict(), schedule = schedule:state_dict(),
-    scaler = scaler:state_dict(), position = {step = step, epoch = epoch, batch = batch}, best = best,
-    run = {
-      arch = options.arch, ["image-size"] = options["image-size"], ["batch-size"] = options["batch-size"],
-      epochs = options.epochs, lr = options.lr, momentum = options.momentum, ["weight-decay"] = options["weight-decay"],
-      schedule = options.schedule, ["step-size"] = options["step-size"], warmup = options.warmup,
-      ["label-smoothing"] = options["label-smoothing"], amp = options.amp, seed = options.seed,
-    },
-  })
+  parts.position, parts.best = {step = step, epoch = epoch, batch = batch}, best
+  lm.checkpoint.save(path, parts)
 end
 
 if checkpoint then
-  net:load_state_dict(checkpoint.model)
-  if not options.evaluate then
-    opt:load_state_dict(checkpoint.optimizer)
-    schedule:load_state_dict(checkpoint.schedule)
-    if scaler:is_enabled() and next(checkpoint.scaler) then scaler:load_state_dict(checkpoint.scaler) end
-  end
+  local wanted = options.evaluate and {model = net} or {
+    model = net, optimizer = opt, schedule = schedule,
+    scaler = next(checkpoint.scaler) and scaler or nil, -- empty if that run scaled nothing
+  }
+  lm.checkpoint.load(options.resume, wanted)
   step, epoch, batch = checkpoint.position.step, checkpoint.position.epoch, checkpoint.position.batch
   best = checkpoint.best
   say("=> loaded checkpoint '%s' (epoch %d, batch %d)", options.resume, epoch, batch)

@@ -1,4 +1,4 @@
---- lm.repr(value [, max_entries]): Returns a readable text of any value.
+--- lm.repr(value [, max_entries [, width]]): Returns a readable text of any value.
 local core = require "luminary.core"
 local help = require "luminary.help"
 local options = require "luminary.base.options"
@@ -19,7 +19,8 @@ local function indent(text, by) return (text:gsub("\n", "\n" .. by)) end
 local show
 local DEEPEST = 40 -- deeper tables are "{…}", and a table within itself
 
--- state: the tables around this one as keys; max_entries, the limit for each table; left, that for all tables.
+-- state: the tables around this one as keys; max_entries, the limit for each table; left, that for all tables; width,
+-- the columns of a line.
 local function show_table(t, state, margin)
   local mt = debug.getmetatable(t)
   if type(mt) == "table" and mt.__tostring then return indent(tostring(t), margin) end
@@ -34,7 +35,7 @@ local function show_table(t, state, margin)
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then keys[#keys + 1] = key end
   end
   table.sort(keys, before)
-  local room = math.min(state.max_entries, state.left)
+  local room = math.max(math.min(state.max_entries, state.left), 0)
   local cut = n + #keys > room
   for i = 1, n + #keys do
     if i > room then break end
@@ -51,7 +52,7 @@ local function show_table(t, state, margin)
     width = width + #part + 2
     wide = wide or part:find("\n", 1, true) ~= nil
   end
-  if not wide and #margin + width <= 100 then return "{" .. table.concat(parts, ", ") .. "}" end
+  if not wide and #margin + width <= state.width then return "{" .. table.concat(parts, ", ") .. "}" end
   return "{\n" .. inner .. table.concat(parts, ",\n" .. inner) .. (cut and "" or ",") .. "\n" .. margin .. "}"
 end
 
@@ -65,7 +66,9 @@ function show(value, state, margin)
   return indent(tostring(value), margin)
 end
 
-return options.exact("repr", function(value, max_entries)
+return options.exact("repr", function(value, max_entries, width)
   if max_entries ~= nil then options.arg("repr", "max_entries", max_entries, "count") end
-  return (show(value, {max_entries = max_entries or 1 / 0, left = 3 * (max_entries or 1 / 0)}, ""))
+  if width ~= nil then options.arg("repr", "width", width, "count") end
+  local most = max_entries or 1 / 0
+  return (show(value, {max_entries = most, left = 3 * most, width = width or 100}, ""))
 end)

@@ -43,6 +43,7 @@ describe("checkpoint.save and load", function()
     assert.same({text = "a", list = {1, 2}}, saved.notes)
     assert.is_true(rawequal(saved.model, other) and rawequal(saved.schedules[2], others[2]))
     assert.is_nil(saved.ranks)
+    assert.is_true(saved.rng) -- so that what is returned can be saved again
     assert.is_true(other.weight:equal(net.weight))
     assert.is_true(other_opt.state[other.weight].exp_avg:equal(opt.state[net.weight].exp_avg))
     assert.equal(3, others[1]:state_dict().last_epoch)
@@ -78,6 +79,17 @@ describe("checkpoint.save and load", function()
     assert.matches("rng must be true", message(lm.checkpoint.save, path, {rng = 3}))
     assert.matches("save: f is a function", message(lm.checkpoint.save, path, {f = print}))
     assert.equal(4, lm.checkpoint.load(path).step) -- the file of before
+  end)
+
+  it("take tables that contain themselves, and refuse two parts of one name", function()
+    local net = made(1)
+    lm.checkpoint.save(path, {model = net, step = 4})
+    local parts = {model = net}
+    parts.parts = parts
+    assert.equal(4, lm.checkpoint.load(path, parts).step)
+    assert.matches("contains itself", message(lm.checkpoint.save, path, parts))
+    assert.matches("two parts are named 'a.b'",
+      message(lm.checkpoint.save, path, {["a.b"] = net, a = {b = net}}))
   end)
 
   it("notice each changed byte", function()

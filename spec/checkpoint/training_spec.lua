@@ -1,5 +1,5 @@
--- A training that was killed and goes on from its checkpoint ends in the bytes of one that never stopped, on any number
--- of ranks; the newest good checkpoint loads whenever its writer is killed. LM_TEST_LONG=1: 500 kills.
+-- A training that was killed and is resumed from its checkpoint ends in the bytes of one that never stopped, on any
+-- number of ranks; the newest good checkpoint loads whenever its writer is killed. LM_TEST_LONG=1: 500 kills.
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 local program, long = "spec/support/checkpoint_run.lua", lm.getenv "LM_TEST_LONG" ~= nil
@@ -20,7 +20,7 @@ end
 describe("a killed training", function()
   for _, case in ipairs {{1, "adam"}, {1, "sgd"}, {2, "adam"}, {4, "sgd"}} do
     local n, optimizer = case[1], case[2]
-    it(("goes on with the same bytes: %s, %d rank%s"):format(optimizer, n, n == 1 and "" or "s"), function()
+    it(("resumes with the same bytes: %s, %d rank%s"):format(optimizer, n, n == 1 and "" or "s"), function()
       train(n, 0, 30, optimizer)
       train(n, 0, 13, optimizer)
       train(n, 13, 30, optimizer)
@@ -31,7 +31,7 @@ describe("a killed training", function()
     end)
   end
 
-  it("goes on with another number of ranks: ZeRO's shards of 2, with 4 and with 1", function()
+  it("resumes with another number of ranks: ZeRO's shards of 2, with 4 and with 1", function()
     train(2, 0, 30, "zero")
     train(2, 0, 13, "zero")
     local whole = lm.load(folder .. "/end-0-0.safetensors").model

@@ -300,6 +300,8 @@ describe("the prompt", function()
     local _, lines = text:gsub("\n", "")
     assert(lines < 500, lines)
     assert.matches("%(10 more%)\n}$", text)
+    assert.matches("{… (50 more)}", text, 1, true)
+    assert.not_matches("%(5[1-9] more%)", text) -- no more than there are
     assert.equal("{1, 2, 3}", prompt "{1, 2, 3}\n")
     text = prompt '("x"):rep(1e6)\n'
     assert(#text < 2000)
@@ -505,11 +507,16 @@ describe("the prompt", function()
       t:send(line .. "\n")
       t:prompt "> "
     end
+    ask(t, "f()", "\n5\r\n")
+    ask(t, "f = nil", "\n")
+    ask(t, "\27[A\27[A\27[A", "end\r\n") -- Up three times: the function, as one entry
+    ask(t, "f() * 3", "\n15\r\n")
     t:send "\4"
     t:finish()
     local text = temp.read(folder .. "/typed"):gsub("\\040", " ")
-    assert.matches("\nfor i = 1, 2 do z = i end\n", text, 1, true)
-    assert.matches("\nf = function() -- notes\n  return 5\nend\n", text, 1, true)
+    assert.matches("\nfor i = 1, 2 do\\012  z = i\\012end\n", text, 1, true)
+    local entry = "\nf = function() -- notes\\012  return 5\\012end\n"
+    assert.matches(entry .. "f()\nf = nil" .. entry, text, 1, true)
   end)
 end)
 

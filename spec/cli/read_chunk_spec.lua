@@ -42,6 +42,7 @@ describe("a chunk at the prompt", function()
       {"s = 'a\\", "b' .. \"it's \\z", "  \\\" end\""}, {"--[==[ (", "]] ]==] x ="  , "3"},
       {"= 1 +", "2"}, {"for k in (function() do end end)() do", "end"}, {"do goto e", "::e::", "end"},
       {"x = a[b[1", "]", "]"}, {"return function(...) return ...", "end"},
+      {"do -- " .. ("a"):rep(2000) .. "\nend x = 1 +", "2"}, -- two lines are of the history
     } do
       local all = {unpack(lines)}
       all[#all + 1] = "beyond"

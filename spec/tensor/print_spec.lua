@@ -90,14 +90,20 @@ describe("lm.repr", function()
     assert.equal(tostring(lm.eye(2)), lm.repr(lm.eye(2)))
   end)
 
+  it("takes a line per entry where the table is wider than asked for", function()
+    assert.equal("{11, 12, 13}", lm.repr({ 11, 12, 13 }, nil, 12))
+    assert.equal("{\n  11,\n  12,\n  13,\n}", lm.repr({ 11, 12, 13 }, nil, 11))
+    assert.error_matches(function() lm.repr({}, 1, 0) end, "^repr: width must be an integer of at least 1, got 0$")
+  end)
+
   it("shows as many entries as it is asked for, and how many more there are", function()
     assert.equal("{1, 2, … (1 more)}", lm.repr({ 1, 2, 3 }, 2))
     assert.equal("{1, 2, 3}", lm.repr({ 1, 2, 3 }, 3))
     assert.equal("{1, a = {2, 3, … (1 more)}, … (1 more)}", lm.repr({ 1, a = { 2, 3, 4 }, b = 2 }, 2))
     assert.equal("{{1}, {1}, … (2 more)}", lm.repr({ { 1 }, { 1 }, { 1 }, { 1 } }, 2))
     assert.error_matches(function() lm.repr({}, 0) end, "^repr: max_entries must be an integer of at least 1, got 0$")
-    assert.error_matches(function() lm.repr({}, 1, 2) end,
-      "^repr: takes at most 2 arguments, got 3: value, max_entries$")
+    assert.error_matches(function() lm.repr({}, 1, 2, 3) end,
+      "^repr: takes at most 3 arguments, got 4: value, max_entries, width$")
   end)
 
   it("stops at a table that holds itself", function()

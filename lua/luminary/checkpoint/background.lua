@@ -1,4 +1,4 @@
---- The save that goes on while training does: a copy of all tensors, which a thread with a Lua state of its own writes.
+--- The save during training: a copy of all tensors, which a thread with a Lua state of its own writes.
 --- There is at most one; its error is raised by the next call that waits for it.
 local core = require "luminary.core"
 local class = require "luminary.base.class"

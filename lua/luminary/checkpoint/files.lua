@@ -25,12 +25,16 @@ local function has_state(v) return core.is_generator(v) or class.has(v, "state_d
 
 local function path_of(parent, key) return (parent == "" and "" or parent .. ".") .. tostring(key) end
 
--- Calls each(object, path) for the objects in a tree of plain tables; returns a copy with what it returns in their
--- places.
+-- Calls each(object, path) for the objects in a tree of plain tables; returns a copy with what it returns instead of
+-- them.
 local function replace_objects(tree, each)
-  local copies = {}
+  local copies, taken = {}, {}
   local function walk(value, path)
-    if has_state(value) then return each(value, path) end
+    if has_state(value) then
+      if taken[path] then fail("checkpoint: two parts are named '%s'; rename one", path) end
+      taken[path] = true
+      return each(value, path)
+    end
     if core.is_tensor(value) or type(value) ~= "table" or not options.is_plain(value) then return value end
     if copies[value] == nil then
       local copy = {}
@@ -211,21 +215,23 @@ local function find_states(who, file, objects, own, lacks)
 end
 
 -- Puts the objects that have states into the table of what was saved, where parts has them.
-local function put_objects(into, parts, states, parent)
+local function put_objects(into, parts, states, parent, is_open)
+  is_open[parts] = true
   for key, part in pairs(parts) do
     local path = path_of(parent, key)
     if states[path] then
       into[key] = part
-    elseif type(part) == "table" and options.is_plain(part) and not core.is_tensor(part) then
+    elseif type(part) == "table" and options.is_plain(part) and not core.is_tensor(part) and not is_open[part] then
       local inner = type(into[key]) == "table" and into[key] or {}
-      put_objects(inner, part, states, path)
+      put_objects(inner, part, states, path, is_open)
       if next(inner) ~= nil then into[key] = inner end
     end
   end
+  is_open[parts] = nil
   return into
 end
 
---- Loads a file of checkpoint.read into parts. Everything is found before the first object is changed.
+--- Loads a file of files.read into parts. Everything is found before the first object is changed.
 function files.apply(who, file, parts, strict)
   local value, about, path = file.value, file.about, options.shown_path(file.path)
   local rank, size = rank_and_size()
@@ -259,8 +265,8 @@ function files.apply(who, file, parts, strict)
         about.world_size, about.world_size == 1 and "" or "s", size))
     end
   end
-  if about.version > 0 then value.ranks = nil end
-  return put_objects(value, parts, states, "")
+  if about.version > 0 then value.ranks, value[RANDOM] = nil, parts[RANDOM] end
+  return put_objects(value, parts, states, "", {})
 end
 
 return files

@@ -2,7 +2,6 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
-local signature = require "luminary.base.signature"
 local safetensors = require "luminary.file_formats.checkpoint"
 local background = require "luminary.checkpoint.background"
 local files = require "luminary.checkpoint.files"
@@ -34,8 +33,9 @@ end
 
 --- checkpoint.save(path, parts [, {async = false}]): Saves the states of a table of objects, and its plain values, to a
 --- file. All ranks call it; rank 0 writes.
-checkpoint.save = signature.of("checkpoint.save(path, parts, {async = false})", function(path, parts, opts)
+function checkpoint.save(path, parts, opts)
   local who = "checkpoint.save"
+  opts = options.check(who, opts, {async = {"boolean", false}})
   check_path(who, path)
   check_parts(who, parts)
   local rank, size = rank_and_size()
@@ -69,10 +69,10 @@ checkpoint.save = signature.of("checkpoint.save(path, parts, {async = false})", 
     end
   end)
   return opts.async and (pending or background.none()) or nil
-end)
+end
 
 --- checkpoint.load(path [, parts [, {strict = true}]]): Loads a checkpoint into a table of objects. Returns the table
---- that was saved, with these objects in the places of their states.
+--- that was saved, with these objects instead of their states.
 function checkpoint.load(path, parts, opts)
   local who = "checkpoint.load"
   opts = options.check(who, opts, {strict = {"boolean", true}})

@@ -19,7 +19,7 @@ local NAME, PATTERN = "step-%010.0f.safetensors", "^step%-(%d+)%.safetensors$"
 
 --- Creates a manager of the checkpoints in `dir`, which it makes. Each save keeps the `keep_last` newest and the
 --- `keep_best` best by `metric`, one of the numbers that :save is passed, `mode` "min" or "max", and removes others;
---- of steps only each `every`-th is saved; `async` saves while training goes on.
+--- of steps only each `every`-th is saved; `async` saves during training.
 Manager.init = signature.of([[checkpoint.Manager({dir: string, keep_last: count = 3, keep_best: natural = 0,
   metric: string, mode: min|max = "min", every: count = 1, async = false})]], function(self, opts)
   if not opts.dir then options.absent(who, "dir", "the path of a folder") end

@@ -3,6 +3,8 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local help = require "luminary.help"
+local paths = require "luminary.paths"
+local commands = require "luminary.cli.prompt_commands"
 local load_module = require "luminary.base.load_module"
 
 local getmetatable_of, next, rawget, type, pcall, sort = debug.getmetatable, next, rawget, type, pcall, table.sort
@@ -118,19 +120,19 @@ local function path_before(text)
   return not KEYWORDS[path] and path or nil
 end
 
--- The call in whose table of options the text ends, where a name may begin: the path of the function, and the table's
--- text so far. nil elsewhere.
-local function options_call(text)
+-- What is open at the end of the text: the positions of its brackets, and the string, from behind its quote. nil within
+-- a comment.
+local function open_at_end(text)
   local open, i = {}, 1
   while i <= #text do
     local c = sub(text, i, i)
     if find(c, "[\"']") then
-      local quote = c
+      local quote, from = c, i + 1
       repeat
         i = i + (sub(text, i, i) == "\\" and 2 or 1)
         c = sub(text, i, i)
       until c == quote or c == ""
-      if c == "" then return nil end
+      if c == "" then return open, sub(text, from) end
     elseif sub(text, i, i + 1) == "--" then
       return nil
     elseif find(c, "[%(%[{]") then
@@ -140,6 +142,12 @@ local function options_call(text)
     end
     i = i + 1
   end
+  return open
+end
+
+-- The call in whose table of options the text ends, where a name may begin: the path of the function, and the table's
+-- text so far. nil elsewhere.
+local function options_call(text, open)
   local brace, outer = open[#open], open[#open - 1]
   if not brace or sub(text, brace, brace) ~= "{" then return nil end
   local inside = sub(text, brace + 1)
@@ -163,9 +171,40 @@ local function offer_options(path, inside, globals, offer)
   end
 end
 
---- The list of what may take the place of the word at the end of the text. globals: where its names stand.
-function complete.words(before, globals)
+-- The list of candidates that begin with the text. The word that they take the place of is the end of the text.
+local function beginning_with(text, candidates, word)
+  local list = {}
+  for _, name in ipairs(candidates) do
+    if sub(name, 1, #text) == text then list[#list + 1] = sub(name, #text - #word + 1) end
+  end
+  return list
+end
+
+-- The same of the files of a path; folders end in a slash. Hidden files are listed when their dot is typed.
+local function files(path, word)
+  local folder, beginning = match(path, "^(.-)([^/]*)$")
+  local candidates = {}
+  for _, name in ipairs(paths.dir(folder == "" and "." or folder) or {}) do
+    if name ~= "." and name ~= ".." and (sub(name, 1, 1) ~= "." or sub(beginning, 1, 1) == ".") then
+      candidates[#candidates + 1] = paths.dirp(folder .. name) and name .. "/" or name
+    end
+  end
+  return beginning_with(beginning, candidates, word)
+end
+
+--- The list of what may take the place of the word at the end of the text. globals: where its names stand. typed: the
+--- word as the line editor sees it, which in names of files and modules is the end of one.
+function complete.words(before, globals, typed)
   local word = match(before, "[%a_][%w_]*$") or ""
+  typed = typed or word
+  local command = match(before, "^%s*:(%a*)$")
+  if command then return beginning_with(command, commands.names, typed) end
+  local kind, argument = commands.argument(before)
+  if kind == "file" then return files(argument, typed) end
+  if kind == "module" then return beginning_with(argument, commands.modules(), typed) end
+  if kind == "chunk" then before = argument end
+  local open, in_string = open_at_end(before)
+  if in_string then return files(in_string, typed) end
   local rest = sub(before, 1, #before - #word)
   if word == "" and not find(rest, "%S") then return {"  "} end -- indents
   local asks, path, separator = find(before, "^%s*%?") ~= nil, match(rest, "^(.*[^%.:])([%.:])$")
@@ -177,7 +216,8 @@ function complete.words(before, globals)
       list[#list + 1] = name
     end
   end
-  local call, inside = options_call(before)
+  local call, inside
+  if open then call, inside = options_call(before, open) end
   if call then offer_options(call, inside, globals, offer) end
   if #list > 0 then
     sort(list)

@@ -19,8 +19,8 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
   --version    print the version
   --help       print this
 
-Without any, a prompt: values are printed, `_` is the last one, `?name` explains a name, Tab completes; nn, F, optim,
-data and dist are there beside lm.
+Without any, a prompt: values are printed, `_` is the last one, `?name` explains a name, `:help` lists commands, Tab
+completes; nn, F, optim, data and dist are there beside lm.
 ]]
 
 local error_hints = require "luminary.cli.error_hints"

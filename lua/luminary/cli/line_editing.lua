@@ -1,6 +1,8 @@
 --- Reading lines at the prompt: with editing, history and completion where libedit is there, plainly where not.
 local ffi = require "ffi"
 
+local match, sub = string.match, string.sub
+
 local line = {}
 
 local ok = pcall(ffi.cdef, [[
@@ -63,7 +65,10 @@ local function before_cursor(edit)
   return text
 end
 
--- Tab. What complete(text before the cursor) lists takes the place of the word there.
+-- Tab. What complete(text before the cursor, its last word) lists takes the place of the word, which begins after
+-- the last of WORD_BREAKS.
+local WORD_BREAKS = " \t\n\"\\'`@$><=;|&{(}).:,+-*/%^#~[]?!"
+
 local function use_completion(edit, complete)
   local list, at
   local next_match = keep(ffi.cast("lm_match *", function()
@@ -71,14 +76,14 @@ local function use_completion(edit, complete)
     return list[at] and ffi.C.strdup(list[at]) or nil
   end))
   edit.rl_attempted_completion_function = keep(ffi.cast("lm_complete *", function(word)
-    edit.rl_attempted_completion_over = 1 -- names of files are no completion
+    edit.rl_attempted_completion_over = 1 -- libedit's own completion would offer files everywhere
     local done, found = pcall(function()
-      list, at = complete(before_cursor(edit)), 0
+      list, at = complete(before_cursor(edit), ffi.string(word)), 0
       return edit.rl_completion_matches(word, next_match)
     end)
     return done and found or nil
   end))
-  edit.rl_basic_word_break_characters = keep(" \t\n\"\\'`@$><=;|&{(}).:,+-*/%^#~[]?!")
+  edit.rl_basic_word_break_characters = keep(WORD_BREAKS)
   edit.rl_completion_append_character = 0
   edit.rl_completion_query_items = 1000
 end
@@ -151,8 +156,19 @@ function line.guard()
   end, quiet
 end
 
+--- Lets LuaJIT interpret all Lua that is loaded from now on, except the library's: compiled loops run no hooks, so that
+--- Ctrl-C would wait for their end. A user's jit.on(f, true) compiles f again.
+function line.interpret_loops()
+  local library = match(debug.getinfo(1, "S").source, "^(.*/)cli/")
+  local info, jit_off = require("jit.util").funcinfo, jit.off
+  jit.attach(function(proto)
+    if sub(info(proto).source or "", 1, #library) ~= library then jit_off(proto) end
+  end, "bc")
+end
+
 --- Two functions: read(prompt) returns a line, or nil at the end, or nil and true after Ctrl-C; remember(text) puts it
---- in the history. complete(text before the cursor): the list of what may take the place of the word there.
+--- in the history, of one line or several. complete(text before the cursor, its last word): the list of what may take
+--- the place of the word.
 function line.reader(complete)
   local read, remember = by_libedit(complete)
   if read then return read, remember end

@@ -1,17 +1,12 @@
 --- A chunk of the prompt, of one line or several.
 local incomplete_chunk = require "luminary.cli.incomplete_chunk"
 
-local load, select, jit_off, concat, max = load, select, jit.off, table.concat, math.max
-local find, match, sub = string.find, string.match, string.sub
+local load, select, concat, max = load, select, table.concat, math.max
+local find, gmatch, match, sub = string.find, string.gmatch, string.match, string.sub
 
 local CALL = 200 -- bytes that a call at the end of a chunk is looked for in, by a pattern that tries each place
 
--- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
-local function load_text(text)
-  local chunk, problem = load(text, "=prompt", "t")
-  if chunk then jit_off(chunk, true) end
-  return chunk, problem
-end
+local function load_text(text) return load(text, "=prompt", "t") end
 
 -- A `local` that stands at the beginning of what is typed would be gone with the line, so it makes a global. nil where
 -- none stands there.
@@ -57,16 +52,20 @@ local SMALL = 1024 -- bytes that are compiled after every line, so that an error
 local MOST = 4 * 1024 * 1024 -- bytes compiled of a chunk that does not end
 
 --- Lines until a chunk is complete: its text, and the compiled function or nil and what is wrong. nil at the end of
---- input; Ctrl-C drops what there is. read(prompt): the next line, as line_editing.lua has it.
+--- input; Ctrl-C drops what there is. read(prompt): the next line, as line_editing.lua has it, or several that were
+--- recalled from the history.
 ---
 --- A long chunk whose tokens say that it is unfinished is compiled only when it has doubled, so that the work is in
 --- proportion to its length; one that is unfinished where its tokens do not say so is refused before it takes long.
 return function(read)
   local text, interrupted = read "> "
   if not text then return interrupted and "" or nil end
-  if find(text, "^%s*%?") or find(text, "^%s*$") then return text end
+  if find(text, "^%s*%?") or find(text, "^%s*:%a") or find(text, "^%s*$") then return text end
   local lines, scan, size, due, compiled = {text}, incomplete_chunk(), #text, 0, 0
-  scan:line(text)
+  local function look(at_lines)
+    for each in gmatch(at_lines .. "\n", "(.-)\n") do scan:line(each) end
+  end
+  look(text)
   while true do
     if size <= SMALL or size >= due or not scan:incomplete_chunk() then
       text = concat(lines, "\n")
@@ -82,6 +81,6 @@ return function(read)
     if interrupted then return "" end
     if not next_line then return concat(lines, "\n"), nil, "unfinished chunk" end
     lines[#lines + 1], size = next_line, size + #next_line + 1
-    scan:line(next_line)
+    look(next_line)
   end
 end

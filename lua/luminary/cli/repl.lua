@@ -1,31 +1,36 @@
---- The prompt. A line is tried as an expression first, whose values are printed; an incomplete chunk goes
---- on with the next line. Errors and Ctrl-C leave the prompt running, also those of printing a value, and whatever is
---- done to the globals.
+--- The prompt. A line with a colon is a command of prompt_commands.lua. Other lines are tried as an expression
+--- first, whose values are printed; an incomplete chunk continues on the next line. Errors and Ctrl-C leave the prompt
+--- running, also those of printing a value, and whatever is done to the globals.
 local lm = require "luminary"
 local cli = require "luminary.cli"
 local help = require "luminary.help"
 local hints = require "luminary.cli.error_hints"
 local line = require "luminary.cli.line_editing"
 local complete = require "luminary.cli.completion"
+local commands = require "luminary.cli.prompt_commands"
 local read_chunk = require "luminary.cli.read_chunk"
+local screen_text = require "luminary.cli.screen_text"
 
 local repl = {}
 local pcall, xpcall, select, rawset, type = pcall, xpcall, select, rawset, type
-local find, match, gsub, gmatch, write = string.find, string.match, string.gsub, string.gmatch, io.stdout.write
+local find, match, gsub, write = string.find, string.match, string.gsub, io.stdout.write
 
 local BANNER = [[
 luminary %s, %s. lm, nn, F, optim, data and dist are there.
-?name explains a name, Tab completes, Ctrl-D leaves.]]
+?name explains a name, :help lists commands, Tab completes, Ctrl-D leaves.]]
 
 local HELP = [[
 ?name explains a name: ?conv2d, ?nn.Linear, ?x:sum, ?x.shape, ?Module:parameters.
 ?words lists the names and first sentences with them: ?learning rate. help(value)
 explains a value.
-lm, nn, F, optim, data, dist show what they have; _ is the last value.
-Tab completes names, what follows a dot or a colon too. A chunk may have several
-lines. Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.]]
+lm, nn, F, optim, data, dist show what they have; _ is the last value. What is
+longer than the screen is cut; print(value) prints all of it.
+Tab completes names, what follows a dot or a colon, the options of a call and, in
+strings, files. Up recalls inputs, Ctrl-R searches them. A chunk may have several
+lines. Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.
+]] .. commands.HELP
 
-local globals, stdout, to_text = _G, io.stdout, lm.repr
+local globals, stdout = _G, io.stdout
 
 -- A line of output; where that cannot be written there is nobody to tell.
 local function say(text) pcall(write, stdout, text, "\n") end
@@ -33,13 +38,14 @@ local function say(text) pcall(write, stdout, text, "\n") end
 local function print_values(...)
   local n = select("#", ...)
   if n > 0 then rawset(globals, "_", (...)) end
-  for i = 1, n do say(to_text((select(i, ...)), 40)) end
+  for i = 1, n do say(screen_text((select(i, ...)))) end
 end
 
--- Printing is part of what may fail, and of what Ctrl-C interrupts.
+-- Printing is part of what may fail, and of what Ctrl-C interrupts. Returns whether all succeeded.
 local function evaluate(chunk, guarded)
   local ok, problem = guarded(xpcall, function() print_values(chunk()) end, cli.traceback)
   if not ok then say(type(problem) == "string" and problem or "an error in the error's own handling") end
+  return ok
 end
 
 --- What `?name` prints: what the name is, or the names that come near.
@@ -59,12 +65,6 @@ function repl.help(text)
   return help.wrapped(found or why)
 end
 
--- The history has one line for a chunk of several, or each of them where a comment or a long string would not survive.
-local function remember_chunk(remember, text)
-  if not find(text, "--", 1, true) and not find(text, "%[=*%[") then return remember((gsub(text, "\n%s*", " "))) end
-  for line_of in gmatch(text, "[^\n]*%S[^\n]*") do remember(line_of) end
-end
-
 -- What people type to leave or to learn more, where no global is called so.
 local function word_of(text)
   local word = match(text, "^%s*(%l+)%s*%(?%s*%)?%s*$")
@@ -72,8 +72,8 @@ local function word_of(text)
   return (value == nil or word == "help" and value == lm.help) and word
 end
 
--- Reads a chunk and does what it says; false at the end of input.
-local function serve(read, remember, guarded)
+-- Reads a chunk or a command and does what it says; false at the end of input.
+local function serve(session, read)
   local text, chunk, problem = read_chunk(read)
   if not text then
     say("")
@@ -84,17 +84,32 @@ local function serve(read, remember, guarded)
   if word == "help" then
     say(HELP)
     return true
+  elseif find(text, "^%s*:%a") then
+    commands.run(text, session)
+    return true
   end
-  if find(text, "%S") then remember_chunk(remember, text) end
-  hints.texts.prompt = text
-  if chunk then
-    evaluate(chunk, guarded)
-  elseif problem then
-    say(cli.hinted(problem))
+  if find(text, "%S") then session.remember(text) end
+  if chunk or problem then
+    session.run(text, chunk, problem)
   elseif find(text, "%S") then
     say(repl.help(text))
   end
   return true
+end
+
+-- What commands of the prompt need of it.
+local function new_session(read, remember, guarded)
+  local session = {say = say, read = read, remember = remember}
+  function session.run(text, chunk, problem)
+    if text then
+      hints.texts.prompt, session.last = text, text
+    end
+    if chunk then return evaluate(chunk, guarded) end
+    say(cli.hinted(problem))
+    return false
+  end
+  function session.serve(from) return serve(session, from) end
+  return session
 end
 
 --- Runs the prompt to the end of input; returns the exit status.
@@ -105,15 +120,17 @@ function repl.run()
     rawset(globals, name, value)
   end
   help.show = function(text) say(help.wrapped(text)) end
-  local read, remember = line.reader(function(text) return complete.words(text, globals) end)
+  local read, remember = line.reader(function(text, word) return complete.words(text, globals, word) end)
   local guarded, quiet = line.guard()
+  line.interpret_loops()
+  local session = new_session(read, remember, guarded)
   say(BANNER:format(lm.version, jit.version))
   -- What fails outside of a chunk's own evaluation, an interrupt just after it or a finalizer, ends the prompt only
   -- when it comes again and again.
   local failures, more = 0, true
   while more and failures < 10 do
     quiet()
-    local ok, result = pcall(serve, read, remember, guarded)
+    local ok, result = pcall(serve, session, read)
     failures = ok and 0 or failures + 1
     if ok then more = result else say(cli.traceback(result)) end
   end

@@ -264,7 +264,7 @@ local function read_window(source, e, window, tensors, sums)
 end
 
 --- Of a source: the tensors by name; strings by key; a list of the tensors whose dtype tensors do not have. Where the
---- file has checksums, they are compared, but for those of the tensors of a mapped file, which is not read.
+--- file has checksums, they are compared, except those of the tensors of a mapped file, which is not read.
 function safetensors.read(source)
   local e, metadata, data = read_entries(source)
   local tensors, left_out, window, bytes = {}, {}, {}, 0

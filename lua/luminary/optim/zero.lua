@@ -203,8 +203,8 @@ function Zero:state_dict()
   return dict
 end
 
---- Returns the state_dict of the wrapped optimizer with the state of this rank's parameters alone; nil where there is one
---- rank, whose state_dict is complete. lm.checkpoint saves it in a file of this rank.
+--- Returns the state_dict of the wrapped optimizer with the state of this rank's parameters alone; nil where there is
+--- one rank, whose state_dict is complete. lm.checkpoint saves it in a file of this rank.
 function Zero:shard_state_dict()
   if self.process_group.size > 1 then return self.optimizer:state_dict() end
 end

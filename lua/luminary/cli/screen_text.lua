@@ -1,0 +1,78 @@
+--- screen_text(value): Returns the text of a value that fits the terminal. Elsewhere tables are cut to 40 entries.
+local core = require "luminary.core"
+local repr = require "luminary.repr"
+local terminal_size = require "luminary.base.terminal_size"
+
+local getmetatable_of, type, rawget, pcall, error = debug.getmetatable, type, rawget, pcall, error
+local find, gmatch, gsub, sub, concat, floor = string.find, string.gmatch, string.gsub, string.sub, table.concat,
+  math.floor
+local max, min = math.max, math.min
+
+local MOST = 40 -- entries of a table
+local INPUT = 3 -- rows that stay for what was typed and for the next prompt
+
+local function count_characters(text)
+  local _, n = gsub(text, "[^\128-\191]", "")
+  return n
+end
+
+-- A line cut to that many columns, with the number of characters that are left out.
+local function cut_line(text, columns)
+  if #text <= columns then return text end
+  local n = count_characters(text)
+  if n <= columns then return text end
+  local note = ("… (%d more)"):format(n) -- at least as long as the note of fewer
+  local room, at = max(columns - count_characters(note), 0), 1
+  for _ = 1, room do at = find(text, "[^\128-\191]", at + 1) end
+  return ("%s… (%d more)"):format(sub(text, 1, at - 1), n - room)
+end
+
+-- A text cut to the screen: of too many lines those in the middle are left out.
+local function cut(text, columns, rows)
+  local lines = {}
+  for each in gmatch(text .. "\n", "(.-)\n") do lines[#lines + 1] = cut_line(each, columns) end
+  if #lines <= rows then return concat(lines, "\n") end
+  local head = floor(rows * 2 / 3)
+  local tail = max(rows - head - 1, 0)
+  local note = cut_line(("… (%d more lines)"):format(#lines - head - tail), columns)
+  return concat(lines, "\n", 1, head) .. "\n" .. note .. (tail > 0 and "\n" or "")
+    .. concat(lines, "\n", #lines - tail + 1)
+end
+
+local function count_lines(text)
+  local _, n = gsub(text, "\n", "\n")
+  return n + 1
+end
+
+-- A library's overview is to be read as help is, and scrolls as that does; a string wraps.
+local function is_text(value)
+  local mt = getmetatable_of(value)
+  return type(value) == "string" or type(mt) == "table" and rawget(mt, "__library") ~= nil
+end
+
+-- Tensors are first tried as lm.set_printoptions has them, then summarized with fewer and fewer elements at the edges;
+-- tables are tried with half the entries each time.
+local function fitted(value, columns, rows)
+  local precision, threshold, edge, width, scientific = core.print_options()
+  local function attempt()
+    local entries = min(MOST, rows)
+    core.print_options(precision, threshold, edge, min(width, columns), scientific)
+    while true do
+      local text = repr(value, entries, columns)
+      if count_lines(text) <= rows or entries <= 2 then return cut(text, columns, rows) end
+      entries, edge = floor(entries / 2), max(edge - 1, 1)
+      core.print_options(precision, 0, edge, min(width, columns), scientific)
+    end
+  end
+  local user_edge = edge
+  local ok, text = pcall(attempt)
+  core.print_options(precision, threshold, user_edge, width, scientific)
+  if not ok then error(text, 0) end
+  return text
+end
+
+return function(value)
+  local columns, rows = terminal_size()
+  if not columns or is_text(value) then return repr(value, MOST) end
+  return fitted(value, max(columns, 20), max(rows - INPUT, 3))
+end
