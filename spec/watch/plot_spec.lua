@@ -265,7 +265,7 @@ describe("watch.plot", function()
         lm.watch.plot.images(lm.ones(3, 2, 100))
         print "end"]])
       local function shown(variables)
-        local terminal = pty.open(("%s sh -c 'stty cols 41; luajit %s'"):format(variables, path))
+        local terminal = pty.open(("%s sh -c 'stty cols 41 rows 24; luajit %s'"):format(variables, path))
         local text = terminal:expect "end"
         terminal:finish()
         return (text:gsub("\r", ""))
