@@ -62,16 +62,17 @@ local function strings(list)
   return array, list -- the texts live as long as the list
 end
 
-local function in_plain_english()
+-- The environment of a program, in plain English. without: a variable that it does not have.
+local function environment_of_program(without)
   local list = {"LC_ALL=C"}
   for name, value in pairs(run_command.environment()) do
-    if name ~= "LC_ALL" and name ~= "LANGUAGE" then list[#list + 1] = name .. "=" .. value end
+    if name ~= "LC_ALL" and name ~= "LANGUAGE" and name ~= without then list[#list + 1] = name .. "=" .. value end
   end
   return list
 end
 
 -- Its process and the pipe that carries its output, or nil.
-local function start(path, words)
+local function start(path, words, without)
   local ends, pid, actions = ffi.new "int[2]", ffi.new "int[1]", ffi.new "uint64_t[32]" -- glibc's has 80 bytes
   if C.lm_command_pipe2(ends, O_CLOEXEC) ~= 0 then return nil end
   C.lm_command_actions_init(actions)
@@ -79,7 +80,7 @@ local function start(path, words)
   C.lm_command_adddup2(actions, ends[1], 1)
   C.lm_command_adddup2(actions, ends[1], 2)
   local argv, words_kept = strings(words)
-  local env, env_kept = strings(in_plain_english())
+  local env, env_kept = strings(environment_of_program(without))
   local code = C.lm_command_spawn(pid, path, actions, nil, argv, env)
   C.lm_command_actions_destroy(actions)
   C.lm_command_close(ends[1])
@@ -105,13 +106,13 @@ local function reap(pid, deadline)
 end
 
 --- Runs the program of a path, whose argv is `words`, and waits for at most `limit` seconds in all, and for `idle`
---- without any output, and reads no more than 16 MiB. Returns
+--- without any output, and reads no more than 16 MiB. `without` is a variable that its environment lacks. Returns
 --- {out = what it printed, errors too, code = exit code, timed_out = the seconds after which it was ended, missing =
 --- true if it cannot be run}. One that even SIGKILL does not end, waiting for a driver, is left behind.
-function run_command.run(path, words, limit, idle)
+function run_command.run(path, words, limit, idle, without)
   idle = idle or math.huge
   local pieces = {}
-  local pid, fd = start(path, words)
+  local pid, fd = start(path, words, without)
   if not pid then return {out = "", missing = true, code = 127} end
   local deadline, heard = now() + limit, now()
   local buffer, wanted, ended = ffi.new "char[65536]", ffi.new("struct lm_command_pollfd[1]", {{fd, POLLIN, 0}}), false

@@ -71,13 +71,19 @@ function checkpoint.save(path, parts, opts)
   return opts.async and (pending or background.none()) or nil
 end
 
---- checkpoint.load(path [, parts [, {strict = true}]]): Loads a checkpoint into a table of objects. Returns the table
---- that was saved, with these objects instead of their states.
+--- checkpoint.load(path, parts [, {strict = true}]): Loads a checkpoint into a table of objects; parts may be nil.
+--- Returns the table that was saved, with these objects instead of their states.
 function checkpoint.load(path, parts, opts)
   local who = "checkpoint.load"
   opts = options.check(who, opts, {strict = {"boolean", true}})
   options.arg(who, "path", path, "string")
-  if parts ~= nil then check_parts(who, parts) end
+  if parts ~= nil then
+    check_parts(who, parts)
+    if parts.strict ~= nil and options.is("boolean", parts.strict) then
+      fail("%s: strict is an option, after parts: checkpoint.load(path, parts, {strict = %s})", who,
+        tostring(parts.strict))
+    end
+  end
   background.finish()
   return files.apply(who, files.read(who, path), parts or {}, opts.strict)
 end

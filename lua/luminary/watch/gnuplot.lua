@@ -76,7 +76,8 @@ end
 local function run(who, program, script, path, out)
   write(path, script)
   -- -d: without the user's settings, so that equal calls draw equal pictures
-  local result = run_command.run(program, {"gnuplot", "-d", path}, LIMIT)
+  -- without what is preloaded here, an allocator or a sanitizer, which are not for gnuplot
+  local result = run_command.run(program, {"gnuplot", "-d", path}, LIMIT, nil, "LD_PRELOAD")
   if result.timed_out then options.fail("%s: gnuplot did not finish within %d s", who, result.timed_out) end
   local file = io.open(out, "rb")
   local picture = file and file:read "*a" or ""
