@@ -97,7 +97,7 @@ if options["auto-resume"] then
 end
 
 -- A checkpoint decides what the command line leaves open.
-local checkpoint = options.resume and need("resume", lm.load, options.resume)
+local checkpoint = options.resume and need("resume", lm.load, options.resume, {mmap = true})
 if checkpoint then
   if type(checkpoint) ~= "table" or type(checkpoint.run) ~= "table" or type(checkpoint.position) ~= "table" then
     refuse("--resume: %s is no checkpoint of this script", options.resume)

@@ -78,7 +78,7 @@ end
 
 options.optimizer = options.optimizer:lower()
 
-local checkpoint = options.resume and lm.load(options.resume)
+local checkpoint = options.resume and lm.load(options.resume, {mmap = true}) -- its tensors are loaded later
 if checkpoint then
   if type(checkpoint) ~= "table" or type(checkpoint.run) ~= "table" or type(checkpoint.position) ~= "table" then
     refuse("--resume: %s is no checkpoint of this script", options.resume)
@@ -275,7 +275,10 @@ end
 -- ---- reports: JSON to the log, a progress line on a terminal, plain lines elsewhere
 
 local log = options.log and rank == 0 and files.log("log", options.log, options.resume)
-if options.save and rank == 0 then files.try("save", options.save) end
+if options.save then
+  files.attempt("save", require("luminary.checkpoint.files").check_path, "checkpoint", options.save)
+  if rank == 0 then files.try("save", options.save) end
+end
 
 local steps_an_epoch = train_loader:len()
 local last_step = math.min(options.epochs * steps_an_epoch, options["max-steps"])

@@ -173,6 +173,7 @@ describe("train_ddp.lua", function()
       ["--optimizer muon"] = "%-%-optimizer muon: Muon: parameter 2 must be 2%-d, got a tensor %[256%]",
       ["--optimizer adam --momentum 0.5"] = "%-%-momentum: Adam has none",
       ["--schedule cosin"] = "%-%-schedule: 'cosin' is none of constant, cosine, ",
+      ["--max-steps 1 --save /tmp/a.pt"] = "%-%-save: checkpoint: path must not end in .pt",
       ["--ema 1.5"] = "%-%-ema 1.5: a decay is from 0 to 1",
     } do
       ok, text = train("--model mlp " .. given)

@@ -14,6 +14,9 @@ function options.fail(format, ...)
 end
 local fail = options.fail
 
+--- Returns the text of an error without the file and line at its start.
+function options.without_position(problem) return (tostring(problem):gsub("^[^\n]-:%d+: ", "")) end
+
 --- Returns the record of an instance of a class of the library or its users (class.lua), nil for other values.
 function options.record(v)
   local record = debug.getmetatable(v)

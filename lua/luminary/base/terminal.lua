@@ -1,8 +1,12 @@
 --- terminal: What is known of the terminal.
-local terminal_size = require "luminary.base.terminal_size"
 local ffi = require "ffi"
 
 pcall(ffi.cdef, "int isatty(int fd);") -- somebody may have declared it before
+pcall(ffi.cdef, [[
+  struct lm_terminal_window { unsigned short rows, columns, x, y; };
+  int lm_terminal_ioctl(int fd, unsigned long request, ...) __asm__("ioctl");]])
+
+local TIOCGWINSZ = 0x5413 -- of Linux
 
 local terminal = {}
 
@@ -18,9 +22,18 @@ function terminal.has_true_color()
   return terminal.has_color() and (kind == "truecolor" or kind == "24bit")
 end
 
---- Returns the columns and rows of standard output's terminal; 80 and 24 where it does not say.
+--- Returns the columns and rows of standard output's terminal; nil where it is no terminal or does not say.
+function terminal.known_size()
+  local window = ffi.new "struct lm_terminal_window[1]"
+  if ffi.C.lm_terminal_ioctl(1, TIOCGWINSZ, window) ~= 0 or window[0].columns == 0 or window[0].rows == 0 then
+    return nil
+  end
+  return window[0].columns, window[0].rows
+end
+
+--- The same, but 80 and 24 where it does not say.
 function terminal.size()
-  local columns, rows = terminal_size()
+  local columns, rows = terminal.known_size()
   return columns or 80, rows or 24
 end
 

@@ -70,6 +70,18 @@ function files.states_of(parts, rank)
   return {tree = tree, own = own, shards = is_sharded and shards or nil}
 end
 
+local other_formats = {pt = true, pth = true, bin = true, npy = true, npz = true}
+
+--- Fails for a path that no checkpoint can have.
+function files.check_path(who, path)
+  options.arg(who, "path", path, "string")
+  local ending = path:match "%.(%w+)$"
+  if other_formats[ending] then
+    fail("%s: path must not end in .%s, since checkpoints are safetensors files; use .safetensors, or lm.save for "
+      .. "state_dicts alone", who, ending)
+  end
+end
+
 --- The name of a rank's shard. generation: a text that no other save of that path has.
 function files.shard_name(path, generation, rank)
   return ("%s.shard-%s-%d"):format(path:match "[^/]*$", generation, rank)
@@ -214,7 +226,7 @@ local function find_states(who, file, objects, own, lacks)
   return states
 end
 
--- Puts the objects that have states into the table of what was saved, where parts has them.
+-- Puts the objects that have states into the saved table, where parts has them.
 local function put_objects(into, parts, states, parent, is_open)
   is_open[parts] = true
   for key, part in pairs(parts) do
@@ -253,7 +265,7 @@ function files.apply(who, file, parts, strict)
   for i, part in ipairs(order) do
     local ok, problem = pcall(load_into, objects[part], states[part].state, states[part].shards)
     if not ok then
-      fail("%s: '%s': %s: %s%s", who, path, part, (tostring(problem):gsub("^[^\n]-:%d+: ", "")),
+      fail("%s: '%s': %s: %s%s", who, path, part, options.without_position(problem),
         i > 1 and ("; loaded before it: " .. table.concat(order, ", ", 1, i - 1)) or "")
     end
   end

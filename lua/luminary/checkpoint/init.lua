@@ -20,30 +20,23 @@ local function check_parts(who, parts)
   end
 end
 
-local other_formats = {pt = true, pth = true, bin = true, npy = true, npz = true}
-
-local function check_path(who, path)
-  options.arg(who, "path", path, "string")
-  local ending = path:match "%.(%w+)$"
-  if other_formats[ending] then
-    fail("%s: path must not end in .%s, since checkpoints are safetensors files; use .safetensors, or lm.save for "
-      .. "state_dicts alone", who, ending)
-  end
-end
-
 --- checkpoint.save(path, parts [, {async = false}]): Saves the states of a table of objects, and its plain values, to a
 --- file. All ranks call it; rank 0 writes.
 function checkpoint.save(path, parts, opts)
   local who = "checkpoint.save"
   opts = options.check(who, opts, {async = {"boolean", false}})
-  check_path(who, path)
+  files.check_path(who, path)
   check_parts(who, parts)
   local rank, size = rank_and_size()
   local states = ranks.attempt(who, background.finish, function() return files.states_of(parts, rank) end)
 
-  local generation = ranks.of_first(function() return ("%08x%05x"):format(os.time(), core.time() * 1e6 % 2 ^ 20) end)
+  local own, is_sharded = {}, false
+  for r, each in ipairs(ranks.gather {own = states.own, is_sharded = states.shards ~= nil}) do
+    own[r], is_sharded = each.own, is_sharded or each.is_sharded
+  end
   local shards = {}
-  if ranks.any(states.shards ~= nil) then
+  if is_sharded then
+    local generation = ranks.of_first(function() return ("%08x%05x"):format(os.time(), core.time() * 1e6 % 2 ^ 20) end)
     for r = 0, size - 1 do shards[r + 1] = files.shard_name(path, generation, r) end
     local own_shard = files.folder_of(path) .. shards[rank + 1]
     local ok, problem = pcall(ranks.attempt, who, function()
@@ -55,12 +48,11 @@ function checkpoint.save(path, parts, opts)
     end
   end
 
-  local all = ranks.gather(states.own)
   local pending
   ranks.attempt(who, function()
     if rank ~= 0 then return end
     local value = states.tree
-    value.ranks = all
+    value.ranks = own
     local about = {version = files.VERSION, world_size = size, shards = shards}
     if opts.async then
       pending = background.start(path, value, about)

@@ -132,7 +132,7 @@ function Manager:save(step, parts, metrics)
 end
 
 --- Loads the newest checkpoint that is whole into a table of objects, as lm.checkpoint.load does; damaged ones are left
---- out with a warning. Returns what was saved, with `step`; nil where there is none.
+--- out with a warning. Returns the saved table, with `step`; nil where there is none.
 function Manager:load(parts, opts)
   opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
   background.finish()
@@ -142,7 +142,7 @@ function Manager:load(parts, opts)
     local ok, file = pcall(files.read, "Manager:load", path)
     if not ranks.any(not ok) then return files.apply("Manager:load", file, parts or {}, opts.strict) end
     local problem = ok and ("another rank cannot read '%s'"):format(options.shown_path(path))
-      or tostring(file):gsub("^[^\n]-:%d+: ", "")
+      or options.without_position(file)
     if i == 1 then fail("Manager:load: no checkpoint in '%s' is whole: %s", options.shown_path(self.dir), problem) end
     core.warn(("Manager:load: left out %s"):format(problem))
   end

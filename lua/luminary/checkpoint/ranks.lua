@@ -1,5 +1,6 @@
 --- What a checkpoint asks of the other ranks: their values, and whether they failed too. Alone, it asks nobody.
 local core = require "luminary.core"
+local options = require "luminary.base.options"
 local load_module = require "luminary.base.load_module"
 local rank_and_size = require "luminary.base.rank_and_size"
 local ffi = require "ffi"
@@ -77,7 +78,7 @@ function ranks.attempt(who, ...)
   if not ok then error(value, 0) end
   for r, problem in ipairs(problems) do
     if problem ~= "" and r ~= rank + 1 then
-      core.error_at_caller(("%s: rank %d: %s"):format(who, r - 1, (problem:gsub("^[^\n]-:%d+: ", ""))))
+      core.error_at_caller(("%s: rank %d: %s"):format(who, r - 1, options.without_position(problem)))
     end
   end
   return value

@@ -1,4 +1,5 @@
 --- Reading lines at the prompt: with editing, history and completion where libedit is there, plainly where not.
+local characters = require "luminary.base.characters"
 local ffi = require "ffi"
 
 local match, sub = string.match, string.sub
@@ -58,11 +59,7 @@ end
 local function before_cursor(edit)
   local text, n = ffi.string(edit.rl_line_buffer), edit.rl_point
   if edit.rl_end == #text then return text:sub(1, n) end
-  for at in text:gmatch "()[^\128-\191]" do
-    if n == 0 then return text:sub(1, at - 1) end
-    n = n - 1
-  end
-  return text
+  return characters.first(text, n)
 end
 
 -- Tab. What complete(text before the cursor, its last word) lists takes the place of the word, which begins after

@@ -1,30 +1,24 @@
 --- screen_text(value): Returns the text of a value that fits the terminal. Elsewhere tables are cut to 40 entries.
 local core = require "luminary.core"
+local characters = require "luminary.base.characters"
 local repr = require "luminary.repr"
-local terminal_size = require "luminary.base.terminal_size"
+local terminal = require "luminary.base.terminal"
 
 local getmetatable_of, type, rawget, pcall, error = debug.getmetatable, type, rawget, pcall, error
-local find, gmatch, gsub, sub, concat, floor = string.find, string.gmatch, string.gsub, string.sub, table.concat,
-  math.floor
+local gmatch, gsub, concat, floor = string.gmatch, string.gsub, table.concat, math.floor
 local max, min = math.max, math.min
 
 local MOST = 40 -- entries of a table
 local INPUT = 3 -- rows that stay for what was typed and for the next prompt
 
-local function count_characters(text)
-  local _, n = gsub(text, "[^\128-\191]", "")
-  return n
-end
-
 -- A line cut to that many columns, with the number of characters that are left out.
 local function cut_line(text, columns)
   if #text <= columns then return text end
-  local n = count_characters(text)
+  local n = characters.count(text)
   if n <= columns then return text end
   local note = ("… (%d more)"):format(n) -- at least as long as the note of fewer
-  local room, at = max(columns - count_characters(note), 0), 1
-  for _ = 1, room do at = find(text, "[^\128-\191]", at + 1) end
-  return ("%s… (%d more)"):format(sub(text, 1, at - 1), n - room)
+  local room = max(columns - characters.count(note), 0)
+  return ("%s… (%d more)"):format(characters.first(text, room), n - room)
 end
 
 -- A text cut to the screen: of too many lines those in the middle are left out.
@@ -72,7 +66,7 @@ local function fitted(value, columns, rows)
 end
 
 return function(value)
-  local columns, rows = terminal_size()
+  local columns, rows = terminal.known_size()
   if not columns or is_text(value) then return repr(value, MOST) end
   return fitted(value, max(columns, 20), max(rows - INPUT, 3))
 end

@@ -60,7 +60,7 @@ local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 local function replacement(module, path)
   local ok, new = pcall(module.to_int8, module)
   if not ok and type(new) == "string" then
-    options.fail("quantize: %s: %s", path, (new:gsub("^[^\n]-:%d+: ", "")))
+    options.fail("quantize: %s: %s", path, options.without_position(new))
   elseif not ok then
     error(new, 0)
   elseif not Module.is_module(new) then

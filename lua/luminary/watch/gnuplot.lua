@@ -1,5 +1,6 @@
 --- gnuplot: Draws scripts of the program gnuplot, as text for the terminal or into a PNG or SVG file.
 local core = require "luminary.core"
+local characters = require "luminary.base.characters"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local run_command = require "luminary.base.run_command"
@@ -25,19 +26,10 @@ function gnuplot.tics(names)
   return "(" .. table.concat(list, ", ") .. ")"
 end
 
---- Returns the first n characters of a text.
-function gnuplot.cut(text, n)
-  for at in text:gmatch "()[^\128-\191]" do
-    if n == 0 then return text:sub(1, at - 1) end
-    n = n - 1
-  end
-  return text
-end
-
 --- Returns the commands that set the title and the labels of the axes. columns: those of the terminal, nil for a file.
 --- A terminal shows no text that is too wide, nor any that is rotated: there the y label is above the axis.
 function gnuplot.labels(opts, columns)
-  local function shown(text) return quoted(columns and gnuplot.cut(text, columns - 12) or text) end
+  local function shown(text) return quoted(columns and characters.first(text, columns - 12) or text) end
   local y = columns and "set label 1 %s at graph 0, graph 1 offset -4, 1" or "set ylabel %s"
   return ("set title %s%s\nset xlabel %s\n%s"):format(shown(opts.title), columns and " offset 0, 1" or "",
     shown(opts.xlabel), y:format(shown(opts.ylabel)))

@@ -1,5 +1,6 @@
 --- watch.plot: Draws curves, images and confusion matrices on the terminal, or into PNG and SVG files.
 local core = require "luminary.core"
+local characters = require "luminary.base.characters"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
@@ -173,7 +174,7 @@ local CELL, MOST = 48, 1800 -- pixels of a cell at least, where the matrix has n
 
 local function longest_of(list)
   local most = 0
-  for _, text in ipairs(list) do most = math.max(most, select(2, text:gsub("[^\128-\191]", ""))) end
+  for _, text in ipairs(list) do most = math.max(most, characters.count(text)) end
   return most
 end
 
@@ -196,7 +197,7 @@ local function text_layout(n, names, width, opts)
   local cell = math.min(math.floor((terminal.size() - left - 4) / n), math.max(width, math.min(left - 3, 10)) + 2)
   if cell < width + 1 then return nil end
   local short, rows = {}, {}
-  for i, name in ipairs(names) do short[i], rows[i] = gnuplot.cut(name, cell - 1), gnuplot.cut(name, 20) end
+  for i, name in ipairs(names) do short[i], rows[i] = characters.first(name, cell - 1), characters.first(name, 20) end
   return {left + n * cell + 3, n + 8}, {
     gnuplot.labels(opts, left + n * cell + 3), "set xtics scale 0 " .. gnuplot.tics(short),
     "set ytics scale 0 " .. gnuplot.tics(rows), "set lmargin " .. left, "set rmargin 2", "set tmargin 3",
