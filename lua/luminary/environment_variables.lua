@@ -50,7 +50,7 @@ variable "LM_ERROR_FILE" {
   default = "set by `luminary run`",
 }
 variable "LM_RESTART_COUNT" {
-  help = "The number of restarts of the job by `luminary run --max-restarts`",
+  help = "How often `luminary run` has started all ranks again, after a failure or for another number of nodes",
   default = "set by `luminary run`",
 }
 

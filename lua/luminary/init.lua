@@ -48,6 +48,8 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.empty_cache([device]): Releases all unoccupied memory that the caching allocator holds.
 --- lm.set_num_threads(n): Sets the number of threads that ops on the CPU use.
 --- lm.get_num_threads(): Returns the number of threads that ops on the CPU use.
+--- lm.record_function(name, f, ...): Calls f(...), and names that time in a profile; returns what f returns.
+--- lm.record_memory_history([on = true]): Notes where the memory of tensors is allocated, for lm.memory_snapshot.
 --- lm.synchronize([device]): Waits until all work on a device is done.
 --- lm.time(): Returns seconds, with fractions, since an arbitrary moment: differences measure time.
 --- lm.setenv(name, value): Sets an environment variable of this process; nil removes it.
@@ -67,6 +69,7 @@ for name, op in pairs(core.ops) do lm[name] = op end
 for name, op in pairs(require("luminary.tensor.aliases").functions) do lm[name] = op end
 for _, name in ipairs {
   "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "scope", "keep", "fuse", "time",
+  "record_function",
 } do
   lm[name] = core[name]
 end
@@ -98,6 +101,10 @@ function lm.seed(...)
   local seed = core.seed_generator("cpu")
   core.manual_seed(seed)
   return seed
+end
+function lm.record_memory_history(on)
+  if on == nil then on = true end
+  core.memory_history(options.arg("record_memory_history", "on", on, "boolean"))
 end
 --- Returns the names of all ops.
 function lm.op_list()
@@ -138,6 +145,7 @@ local later = {
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},
+  profile = {"profile"}, memory_snapshot = {"profile.memory_snapshot"}, graph = {"profile.graph"},
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics

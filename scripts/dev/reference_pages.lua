@@ -176,6 +176,7 @@ page("amp", "Mixed precision", {"", [[
 page("optim", "optim: optimizers", {"Optimizers", [[
     optim optim. SGD Adam AdamW Adamax NAdam RAdam AdaBelief Adadelta Adafactor Adagrad ASGD LAMB LBFGS Lion Muon
     RMSprop Rprop]]},
+  {"By name", "optim. get_optimizer list_optimizers"},
   {"The base class, and other training tools", [[
     optim. Optimizer ZeroRedundancyOptimizer AveragedModel SWALR swa_utils]]},
   {"swa_utils", "optim.swa_utils.*"})
@@ -208,7 +209,8 @@ page("metrics", "lm.metrics", {"Objects", [[
     MinMetric RunningMean RunningSum]]},
   {"Functions", "lm.metrics.functional lm.metrics.functional.*"})
 page("checkpoint", "lm.checkpoint", {"", "lm.checkpoint lm.checkpoint.* lm.checkpoint.Manager.*"})
-page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.progress.* lm.watch.plot.* lm.summary"})
+page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.progress.* lm.watch.plot.* lm.summary "
+  .. "lm.profile lm.record_function lm.record_memory_history lm.memory_snapshot lm.graph"})
 
 part "Several devices and processes"
 page("distributed", "dist: process groups", {"", "dist dist.* dist.ReduceOp dist.ReduceOp.*"})
@@ -216,7 +218,7 @@ page("multiprocessing", "lm.mp: processes", {"", "lm.mp lm.mp.* lm.mp.Event.*"})
 page("cuda", "lm.cuda: devices, streams, graphs", {"", "lm.cuda lm.cuda.*"},
   {"lm.cuda.comm", "lm.cuda.comm lm.cuda.comm.*"},
   {"lm.cuda.nccl and lm.backends", [[
-    lm.cuda.nccl lm.cuda.nccl.* lm.backends lm.backends.* lm.backends.cuda lm.backends.cuda.*]]})
+    lm.cuda.nccl lm.cuda.nccl.* lm.cuda.nvtx.* lm.backends lm.backends.* lm.backends.cuda lm.backends.cuda.*]]})
 
 part "The rest"
 page("lm", "lm: saving, defaults, memory", {"Saving and loading", "lm lm.save lm.load"},

@@ -179,8 +179,9 @@ describe("checkpoint.Manager", function()
     local saved = again:load {model = net}
     assert.equal(5, saved.step)
     assert.same({loss = 0.6}, saved.metrics)
-    again.mode = "max"
-    assert.equal(manager:path(5), again:best())
+    local highest = lm.checkpoint.Manager {dir = folder .. "/run", keep_best = 1, metric = "loss", mode = "max"}
+    assert.equal(manager:path(5), highest:best())
+    assert.error_matches(function() manager:load(3) end, "parts must be a table, got 3")
   end)
 
   it("saves each n-th step", function()

@@ -113,3 +113,107 @@ describe("a killed writer", function()
     assert.is_nil(names:find "tmp")
   end)
 end)
+
+describe("a SIGTERM", function()
+  local PROLOGUE = [[
+    local lm = require "luminary"
+    local ffi = require "ffi"
+    ffi.cdef "int raise(int); void *signal(int, void *);"
+    local rank = tonumber(os.getenv "RANK" or 0)
+  ]]
+  local function run(n, text)
+    temp.write(folder .. "/script.lua", PROLOGUE .. text)
+    local launch = n and "luminary run --nproc " .. n or "luajit"
+    local _, output, code = temp.run(folder, ("FOLDER=%s OMP_NUM_THREADS=1 timeout 60 %s %s/script.lua; echo code $?")
+      :format(folder, launch, folder))
+    return output, code
+  end
+
+  it("is asked for by the script, and the second one ends it", function()
+    local output = run(nil, [[
+      print(lm.checkpoint.is_preempted())
+      ffi.C.raise(15)
+      print(lm.checkpoint.is_preempted(), lm.checkpoint.is_preempted())
+      io.stdout:flush()
+      ffi.C.raise(15)
+      print "not reached"
+    ]])
+    assert.equal("false\ntrue\ttrue\ncode 143\n", (output:gsub("Terminated\n", "")))
+  end)
+
+  it("leaves a handler that was there before, and its own in a world", function()
+    local output = run(nil, [[
+      ffi.C.signal(15, ffi.cast("void *", 1)) -- SIG_IGN
+      lm.checkpoint.is_preempted()
+      ffi.C.raise(15)
+      ffi.C.raise(15)
+      print(lm.checkpoint.is_preempted())
+    ]])
+    assert.equal("true\ncode 0\n", output)
+    output = run(2, [[
+      lm.checkpoint.is_preempted() -- before the world, which then finds the handler
+      lm.dist.init_process_group()
+      if rank == 1 then ffi.C.raise(15) end
+      print(lm.checkpoint.is_preempted())
+      lm.dist.destroy_process_group()
+      if rank == 1 then ffi.C.raise(15) end
+      print "here"
+    ]])
+    assert.matches("%[rank 0%] true\n", output)
+    assert.matches("%[rank 1%] true\n", output)
+    assert.matches("%[rank 0%] here\n", output)
+    assert.not_matches("%[rank 1%] here\n", output)
+    assert.matches("rank 1 on %S+, pid %d+, was killed by SIGTERM\ncode 143\n$", output)
+  end)
+
+  it("to one rank makes all save at their next step, and end", function()
+    local output = run(2, [[
+      lm.dist.init_process_group()
+      local manager = lm.checkpoint.Manager {dir = os.getenv "FOLDER" .. "/run", every = 100, on_sigterm = true}
+      for step = 1, 200 do
+        if rank == 1 and step == 7 then ffi.C.raise(15) end
+        manager:save(step, {w = lm.full({2}, step)})
+      end
+    ]])
+    assert.matches("warning: Manager:save: saved step 7 after SIGTERM; the job ends\n", output)
+    assert.matches("the ranks saved a checkpoint after SIGTERM, and ended; start the job again to continue\ncode 75\n$",
+      output)
+    local manager = lm.checkpoint.Manager {dir = folder .. "/run"}
+    assert.same({7}, manager:steps())
+    assert.equal(7, manager:load().w[1])
+  end)
+
+  it("waits for a save in the background", function()
+    local output = run(2, [[
+      lm.dist.init_process_group()
+      local manager = lm.checkpoint.Manager {dir = os.getenv "FOLDER" .. "/run", async = true, on_sigterm = true}
+      for step = 1, 200 do
+        if rank == 0 and step == 3 then ffi.C.raise(15) end
+        manager:save(step, {w = lm.full({100000}, step)})
+      end
+    ]])
+    assert.matches("code 75\n$", output)
+    assert.equal(3, lm.checkpoint.Manager({dir = folder .. "/run"}):load().w[1])
+  end)
+end)
+
+describe("a checkpoint of loaders at different batches", function()
+  it("is refused by another number of ranks", function()
+    temp.write(folder .. "/script.lua", [[
+      local lm = require "luminary"
+      lm.dist.init_process_group()
+      local set = lm.data.TensorDataset(lm.arange(1, 41))
+      local loader = lm.data.DataLoader(set, {batch_size = 2, sampler = lm.data.DistributedSampler(set)})
+      local next_batch = loader:epoch(1)
+      for _ = 0, lm.dist.get_rank() do next_batch() end
+      lm.checkpoint.save(arg[1] .. "/c.safetensors", {loader = loader})
+    ]])
+    local ok, text = temp.run(folder, ("OMP_NUM_THREADS=1 timeout 60 luminary run --nproc 2 %s/script.lua %s")
+      :format(folder, folder))
+    assert(ok, text)
+    local set = lm.data.TensorDataset(lm.arange(1, 41))
+    local loader = lm.data.DataLoader(set, {batch_size = 2, sampler = lm.data.DistributedSampler(set)})
+    assert.error_matches(function() lm.checkpoint.load(folder .. "/c.safetensors", {loader = loader}) end,
+      "rank 0 was after batch 1, rank 1 after batch 2; such a state needs 2 ranks again")
+  end)
+end)

@@ -355,3 +355,98 @@ describe("a stream's state", function()
       "the state has a dataset state, but the dataset has no :load_state_dict%(state%)")
   end)
 end)
+
+describe("an epoch of a DistributedSampler that ranks of changing number take", function()
+  -- Counts each sample of an epoch in which random numbers of ranks take random numbers of batches.
+  local function count_samples(seed, make)
+    math.randomseed(seed)
+    local n, counts, state, sizes = math.random(8, 60), {}, nil, {}
+    local set = data.TensorDataset(lm.arange(1, n + 1))
+    for i = 1, n do counts[i] = 0 end
+    repeat
+      local size, most, is_over, after = math.random(1, 4), math.random(1, 6), true, nil
+      sizes[#sizes + 1] = size .. "x" .. most
+      for rank = 0, size - 1 do
+        local order = data.DistributedSampler(set, {num_replicas = size, rank = rank, seed = seed})
+        local loader = make(set, order, size)
+        if state then loader:load_state_dict(through_file(state)) end
+        local next_batch, taken = loader:epoch(2), 0
+        while taken < most do
+          local batch = next_batch()
+          if batch == nil then break end
+          taken = taken + 1
+          for _, i in ipairs(batch:totable()) do counts[i] = counts[i] + 1 end
+        end
+        is_over = is_over and taken < most
+        after = loader:state_dict()
+      end
+      state = after
+    until is_over
+    return counts, table.concat(sizes, " ")
+  end
+
+  local function check_counts(seed, make)
+    local counts, sizes = count_samples(seed, make)
+    local extra = 0
+    for i, times in ipairs(counts) do
+      assert(times >= 1, ("seed %d, ranks %s: sample %d was not taken"):format(seed, sizes, i))
+      extra = extra + times - 1
+    end
+    assert(extra <= 3, ("seed %d, ranks %s: %d samples too many"):format(seed, sizes, extra)) -- the padding of 4 ranks
+  end
+
+  it("has each sample once, but for the padding", function()
+    for seed = 1, 60 do
+      local size = seed % 5 + 1
+      check_counts(seed, function(set, order) return data.DataLoader(set, {batch_size = size, sampler = order}) end)
+    end
+  end)
+
+  it("... with workers, with batch samplers, and where the batches differ with the number of ranks", function()
+    for seed = 1, 6 do
+      check_counts(seed, function(set, order)
+        return data.DataLoader(set, {batch_size = 2, sampler = order, num_workers = 1})
+      end)
+    end
+    for seed = 1, 20 do
+      check_counts(seed, function(set, order)
+        return data.DataLoader(set, {batch_sampler = data.BatchSampler(order, 3)})
+      end)
+      check_counts(seed, function(set, order, ranks)
+        return data.DataLoader(set, {batch_size = 12 / ranks, sampler = order})
+      end)
+    end
+  end)
+
+  local function loader_of(rank, ranks, n)
+    local set = data.TensorDataset(lm.arange(1, n + 1))
+    return data.DataLoader(set, {
+      batch_size = 2, sampler = data.DistributedSampler(set, {num_replicas = ranks, rank = rank, seed = 1}),
+    })
+  end
+
+  it("continues with the same numbers of batches, and the next epoch is a whole one", function()
+    local loader = loader_of(0, 2, 20)
+    take(loader:epoch(1), 3)
+    local other = loader_of(0, 1, 20)
+    other:load_state_dict(loader:state_dict())
+    local rest = take(other:epoch(1))
+    assert.equal(4, #rest) -- 20 samples, less 3 batches of 2 on 2 ranks
+    assert.equal(10, #take(other:epoch(2)))
+    assert.same(take(loader_of(0, 1, 20):epoch(2)), take(other:epoch(2)))
+  end)
+
+  it("cannot be another dataset's, nor of ranks at different batches", function()
+    local loader = loader_of(0, 2, 20)
+    take(loader:epoch(1), 3)
+    local state = loader:state_dict()
+    assert.error_matches(function() loader_of(0, 1, 21):load_state_dict(state) end,
+      "the state is of a dataset with 20 samples, this one has 21")
+    take(loader:epoch(1), 4)
+    assert.error_matches(function() loader_of(0, 1, 20):check_rank_states {state, loader:state_dict()} end,
+      "rank 0 was after batch 3, rank 1 after batch 4; such a state needs 2 ranks again")
+    state.pass.offset = 7
+    assert.error_matches(function() loader_of(0, 1, 20):load_state_dict(state) end,
+      "pass.offset must be at most 3, the batch, got 7")
+  end)
+end)

@@ -181,6 +181,24 @@ describe("convolutions", function()
     assert.equal("", text)
   end)
 
+  it("have sound gradients of bfloat16 weights, cut by images and by channels", function()
+    local text = run([[
+      -- n, c, k, h, kernel, stride: the first is cut by images, the others by channels, of which 100 are no multiple
+      local cases = {{16, 8, 16, 30, 3, 1}, {4, 64, 128, 6, 3, 1}, {4, 48, 100, 7, 3, 2}, {2, 96, 320, 5, 1, 1}}
+      for _, case in ipairs(cases) do
+        local n, c, k, h, kernel, stride = unpack(case)
+        local opt = {padding = kernel == 3 and 1 or 0, stride = stride}
+        local x, shape = lm.randn(n, c, h, h):bfloat16(), {k, c, kernel, kernel}
+        local g = lm.randn(lm.conv2d(x, lm.zeros(shape):bfloat16(), nil, opt).shape):bfloat16()
+        lm.full({300000}, 0 / 0)
+        local exact = lm.conv2d_weight(g:double(), x:double(), shape, opt)
+        local off = (lm.conv2d_weight(g, x, shape, opt):double() - exact):abs():max() / exact:abs():max()
+        if not (off:item() < 0.005) then print(n, c, k, off:item()) end
+      end
+    ]], 2)
+    assert.equal("", text)
+  end)
+
   it("are computed by what suits them", function()
     local _, counts, log = run([[
       local function all(c, k, size, opt)

@@ -522,3 +522,99 @@ describe("a schedule", function()
     end
   end)
 end)
+
+describe("get_scheduler", function()
+  -- The rates of an optimizer with an lr of 1 in its first steps.
+  local function rates(name, opts, n)
+    local opt = optim.SGD({ lm.ones({ 1 }, { requires_grad = true }) }, { lr = 1 })
+    local schedule, list = S.get_scheduler(name, opt, opts), {}
+    for k = 1, n do
+      list[k] = opt.param_groups[1].lr
+      opt:step()
+      if k < n then schedule:step() end
+    end
+    return list
+  end
+
+  local function same(expected, got)
+    assert.equal(#expected, #got)
+    for k = 1, #got do assert.near(expected[k], got[k], 1e-12) end
+  end
+
+  local function cosine(x) return (1 + math.cos(math.pi * x)) / 2 end
+
+  it("makes the schedules of a training of known length", function()
+    same({ 1, 1, 1 }, rates("constant", {}, 3))
+    same({ 1, 0.75, 0.5, 0.25, 0 }, rates("linear", { num_training_steps = 4 }, 5))
+    same({ 1, cosine(1 / 3), cosine(2 / 3), 0 }, rates("cosine", { num_training_steps = 3 }, 4))
+    same({ 1, 1, 0.1, 0.1, 0.01, 0.01 }, rates("step", { num_training_steps = 6 }, 6))
+    same({ 1, 1, 1, 0.5 }, rates("step", { step_size = 3, gamma = 0.5 }, 4))
+    same({ 1, 1, 1, 0.1, 0.1, 0.01, 0.01 }, rates("multistep", { num_training_steps = 6 }, 7))
+    same({ 1, 0.1, 0.1, 0.01 }, rates("multistep", { milestones = { 1, 3 } }, 4))
+    local opt = optim.SGD({ lm.ones(1) }, { lr = 1 })
+    local one = S.OneCycleLR(opt, 1, { total_steps = 9, cycle_momentum = false })
+    local list = {}
+    for k = 1, 9 do
+      list[k] = one:get_last_lr()[1]
+      opt:step()
+      if k < 9 then one:step() end
+    end
+    same(list, rates("onecycle", { num_training_steps = 9 }, 9))
+  end)
+
+  it("begins with a warm-up", function()
+    local opts = { num_training_steps = 6, num_warmup_steps = 2 }
+    same({ 1 / 3, 2 / 3, 1, 1, 1 }, rates("constant", { num_warmup_steps = 2 }, 5))
+    same({ 1 / 3, 2 / 3, 1, 0.75, 0.5, 0.25, 0 }, rates("linear", opts, 7))
+    same({ 1 / 3, 2 / 3, 1, cosine(1 / 4), cosine(1 / 2) }, rates("cosine", opts, 5))
+    same({ 0.25, 0.625, 1, cosine(1 / 4) }, rates("cosine",
+      { num_training_steps = 6, num_warmup_steps = 2, start_factor = 0.25 }, 4))
+    same({ 1 / 3, 2 / 3, 1, 0.1, 0.1, 0.1, 0.01 }, rates("step", { step_size = 3, num_warmup_steps = 2 }, 7))
+    same({ 1 / 3, 2 / 3, 1, 0.1 }, rates("multistep", { milestones = { 3 }, num_warmup_steps = 2 }, 4))
+    same({ 1 / 3, 2 / 3, 1, cosine(1 / 38) }, rates("warmup", { num_training_steps = 40 }, 4))
+    same({ 1 / 2, 1, cosine(1 / 39) }, rates("warmup", { num_training_steps = 40, num_warmup_steps = 1 }, 3))
+  end)
+
+  it("says what is wrong", function()
+    local opt = optim.SGD({ lm.ones(1) }, { lr = 1 })
+    for text, args in pairs {
+      ["get_scheduler: name must be one of 'constant', 'linear', 'cosine'"] = { "cosin", opt },
+      ["did you mean 'cosine'?"] = { "cosin", opt },
+      ["get_scheduler: num_training_steps is missing or nil"] = { "cosine", opt },
+      ["get_scheduler: num_warmup_steps must be 0 for onecycle, which warms up, got 2"]
+        = { "onecycle", opt, { num_training_steps = 4, num_warmup_steps = 2 } },
+      ["get_scheduler: optimizer must be an optimizer"] = { "step", 3 },
+    } do
+      local ok, problem = pcall(S.get_scheduler, unpack(args))
+      assert.is_false(ok)
+      assert.matches("schedules_spec.lua:%d+: ", problem)
+      assert.matches(text, problem, 1, true)
+    end
+  end)
+end)
+
+describe("get_optimizer", function()
+  it("makes each optimizer of its list by name, in upper or lower case", function()
+    local names = optim.list_optimizers()
+    assert.is_true(#names >= 16)
+    for _, name in ipairs(names) do
+      local opt = optim.get_optimizer(name:upper(), { lm.ones({ 2, 2 }, { requires_grad = true }) }, { lr = 0.25 })
+      assert.equal(name, opt.__name:lower())
+      assert.equal(0.25, opt.param_groups[1].lr)
+    end
+  end)
+
+  it("says what is wrong", function()
+    local function try(...)
+      local ok, problem = pcall(optim.get_optimizer, ...)
+      assert.is_false(ok)
+      assert.matches("schedules_spec.lua:%d+: ", problem)
+      return problem
+    end
+    assert.matches("name must be one of 'adabelief', .* 'sgd', got string 'adamm'; did you mean 'adam'%?",
+      try("adamm", { lm.ones(1) }))
+    assert.matches("get_optimizer: name must be one of", try("lbfgs", { lm.ones(1) }))
+    assert.matches("get_optimizer: name must be a string, got 3", try(3, { lm.ones(1) }))
+    assert.matches("Adam: unknown option 'momentum'", try("adam", { lm.ones(1) }, { momentum = 0.5 }))
+  end)
+end)

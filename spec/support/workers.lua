@@ -21,7 +21,7 @@ local LONGEST = {
   "install_spec", "imagenet_spec", "train_spec", "mpi_spec", "models_spec", "equal_spec", "doctor_spec",
   "store_spec", "ops_spec", "data_parallel_spec", "nccl_failing_spec", "nccl_spec", "nccl_told_spec", "launcher_spec",
   "chaos_spec", "memory_spec", "ranks_spec", "start_spec", "collectives_spec", "plans_spec", "zero_spec",
-  "world_spec",
+  "world_spec", "elastic_spec",
 }
 
 local function now()

@@ -86,11 +86,23 @@ LM_API void lm_backward_keep_order(bool on);
 /* Inside a hook: whether the passes that run on this thread lead to this leaf. */
 LM_API bool lm_backward_reaches(const lm_tensor *leaf);
 
-/* Looking for NaN, per thread: while it is on, what is recorded knows the line that lm_anomaly_at said last, and a
+/* The recorded graph, for those who show it. A node lives as long as the tensor it was found from. */
+typedef struct lm_graph_node {
+  const char *name, *line; /* line: of the script, where it was noted (base/interned.h); else NULL */
+  bool is_leaf;
+  int nedge;
+  lm_dtype dtype; /* of the first result */
+  int ndim;
+  const int64_t *size;
+} lm_graph_node;
+LM_API const struct lm_node *lm_graph_node_of(lm_tensor *t); /* what made t, or its own if it is a leaf; or NULL */
+LM_API lm_graph_node lm_graph_describe(const struct lm_node *node);
+LM_API const struct lm_node *lm_graph_edge(const struct lm_node *node, int k); /* NULL: no gradient goes there */
+
+/* Looking for NaN, per thread: while it is on, what is recorded knows the script's line (base/interned.h), and a
  * backward pass fails at the first op that makes a NaN, naming it. Slow. */
 LM_API bool lm_anomaly(void);
 LM_API void lm_set_anomaly(bool on);
-LM_API void lm_anomaly_at(const char *where);
 
 /* What is recorded from begin to end on this thread saves nothing. When backward first needs something of it, `again`
  * (a hook without a gradient) has to make the same calls once more: with autocast as it was at begin, it runs on the

@@ -7,8 +7,10 @@
 
 #include "autograd/backward_pass.h"
 #include "base/bytes.h"
+#include "base/interned.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "device/recorder.h"
 
 typedef struct lm_finally {
   lm_hook hook;
@@ -308,6 +310,19 @@ static lm_status add_part(lm_pass *r, lm_node *n, const lm_grad_request *grad_re
   return lm_sum_part_gradient(n, sum, g, added);
 }
 
+/* Traced under the line that the node was recorded at. */
+static lm_status traced_gradients(lm_pass *r, lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request,
+                                  lm_tensor **gin) {
+  lm_span span;
+  const char *line = lm_script_line(), *name = lm_interned(lm_text("%s backward", lm_node_name(n)));
+  if (n->line) lm_set_script_line(n->line);
+  lm_span_begin(&span, LM_SPAN_BACKWARD, name ? name : "backward of an op", n->out[0].meta.device);
+  lm_status status = lm_node_gradients(n, g, grad_request, r->a->create_graph, gin);
+  lm_span_end(&span);
+  lm_set_script_line(line);
+  return status;
+}
+
 lm_status lm_pass_step(lm_pass *r, lm_node *n) {
   lm_status status = LM_OK;
   lm_tensor *small[2 * LM_PASS_SMALL] = {NULL}, **g = small, **gin;
@@ -331,7 +346,10 @@ lm_status lm_pass_step(lm_pass *r, lm_node *n) {
   }
   if (any) {
     status = add_part(r, n, grad_request, g[0], &added);
-    if (status == LM_OK && !added) status = lm_node_gradients(n, g, grad_request, r->a->create_graph, gin);
+    if (status == LM_OK && !added) {
+      status = lm_traces(LM_TRACE_CALLS) ? traced_gradients(r, n, g, grad_request, gin)
+                                         : lm_node_gradients(n, g, grad_request, r->a->create_graph, gin);
+    }
     for (int k = 0; k < n->nedge; k++) lm_release(grad_request[k].grad_buffer);
     if (status == LM_OK && r->anomaly)
       status = lm_anomaly_check(n, g, gin);
@@ -499,11 +517,15 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   for (int i = 0; i < a->ninputs; i++) out[i] = NULL;
 
   lm_modes during = {.no_grad = !a->create_graph}, before = lm_modes_swap(during);
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_span_begin(&span, LM_SPAN_BACKWARD, r.name, LM_NO_DEVICE);
   innermost = &r;
   lm_status status = go(&r);
   innermost = r.outer;
   end_run(&r);
   status = run_nodes(r.finally, status);
+  if (traced) lm_span_end(&span);
   lm_modes_swap(before);
   if (status != LM_OK) {
     for (int i = 0; i < a->ninputs; i++) {

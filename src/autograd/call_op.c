@@ -2,6 +2,7 @@
  * inputs want gradients (record_graph.c). */
 #include "autograd/composite.h"
 #include "autograd/record_graph.h"
+#include "op/trace.h"
 
 /* What other ops complain about is put under the name the user called. */
 static lm_status under_name(lm_op_id id, lm_status status) {
@@ -17,7 +18,7 @@ static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *ta
   return under_name(id, c->form(args, in_place, taken, out));
 }
 
-lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
@@ -40,6 +41,16 @@ lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
     if (status != LM_OK) lm_release(out[0]);
   }
 done:
+  return status;
+}
+
+/* An op that is made of others is traced around them. */
+lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
+  lm_span span;
+  if (!lm_ops_are_traced() || lm_ops[id].kind != LM_COMP) return call_as_is(id, args, out);
+  lm_op_trace_begin(&span, id, args, "");
+  lm_status status = call_as_is(id, args, out);
+  lm_op_trace_end(&span, id, args, status);
   return status;
 }
 

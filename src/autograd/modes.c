@@ -1,13 +1,8 @@
 /* What is on for a thread: recording, autocast, a part that is computed again, the search for NaN. */
-#include <stdio.h>
-#include <string.h>
-
 #include "autograd/node.h"
-#include "base/mem.h"
 
 _Thread_local lm_modes lm_modes_here;
 static _Thread_local bool anomaly;
-static _Thread_local char line[128];
 
 bool lm_grad_enabled(void) { return !lm_modes_here.no_grad; }
 void lm_set_grad_enabled(bool on) { lm_modes_here.no_grad = !on; }
@@ -22,11 +17,3 @@ lm_modes lm_modes_swap(lm_modes m) {
 
 bool lm_anomaly(void) { return anomaly; }
 void lm_set_anomaly(bool on) { anomaly = on; }
-void lm_anomaly_at(const char *where) { snprintf(line, sizeof line, "%s", where); }
-
-char *lm_anomaly_line(void) {
-  size_t n = strlen(line) + 1;
-  char *copy = anomaly && n > 1 ? lm_malloc(n) : NULL; /* without it a message says less */
-  if (copy) memcpy(copy, line, n);
-  return copy;
-}

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/interned.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { GRAIN = 64, CLASSES = 16, BIG = CLASSES };
@@ -77,7 +79,7 @@ lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm
   n->kind = (uint8_t)kind;
   n->nout = (uint8_t)nout;
   n->nedge = nedge;
-  if (lm_anomaly()) n->line = lm_anomaly_line();
+  if (lm_anomaly() || lm_traces(LM_TRACE_LINES)) n->line = lm_script_line();
   n->block = (uint16_t)(block < CLASSES ? block : BIG);
   n->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
   n->out = (lm_node_out *)((char *)n + head);
@@ -146,7 +148,6 @@ static void leave_recompute(lm_node *n) {
 
 static void destroy(lm_node *n) {
   if (n->recompute) leave_recompute(n);
-  lm_free(n->line);
   drop_saved(n);
   for (int i = 0; i < n->nedge; i++) lm_node_release(n->edge[i].node);
   for (int i = 0; i < n->nout; i++) {

@@ -106,7 +106,7 @@ struct lm_node {
   lm_node *next;                          /* in a free list, or in the list of those to be destroyed */
   struct lm_recompute *_Atomic recompute; /* the part of the graph that saves nothing; NULL for most */
   int32_t recompute_index;                /* there */
-  char *line;       /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
+  const char *line; /* of the script, where it was recorded by lm_anomaly or a profiler; interned; NULL for most */
   lm_edge *edge;    /* one for each tensor argument, then one for each tensor of an EACH list */
   lm_node_out *out; /* [nout] */
   void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_view_geometry;
@@ -187,5 +187,3 @@ typedef struct lm_modes {
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* restores the earlier ones */
 extern _Thread_local lm_modes lm_modes_here;
-/* A copy of the line that is recorded at, or NULL. */
-char *lm_anomaly_line(void);

@@ -234,3 +234,18 @@ done:
   release_snapshot(hooks, hooks ? n : 0);
   return status;
 }
+
+/* ---- the graph, to be shown */
+
+const lm_node *lm_graph_node_of(lm_tensor *t) {
+  lm_edge e;
+  return lm_requires_grad(t) && lm_history(t, &e) == LM_OK ? e.node : NULL;
+}
+
+lm_graph_node lm_graph_describe(const lm_node *n) {
+  const lm_meta *meta = &n->out[0].meta;
+  return (lm_graph_node){lm_node_name(n), n->line,   n->kind == LM_NODE_LEAF, n->nedge, meta->dtype,
+                         meta->ndim,      meta->size};
+}
+
+const lm_node *lm_graph_edge(const lm_node *n, int k) { return n->edge[k].node; }

@@ -13,13 +13,16 @@ enum { TEXT_BYTES = 4000, WARNING_BYTES = 3072 };
 
 static const char *const topic_names[LM_LOG_TOPICS] = {"op", "dist", "alloc", "trace"};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool on[LM_LOG_TOPICS]; /* written once, before any reader returns from pthread_once */
 static struct timespec start;
+_Atomic uint32_t lm_tracing = LM_TRACE_UNREAD;
 
 static void turn_on(const char *name, size_t length) {
   bool all = length == 3 && memcmp(name, "all", 3) == 0, known = all;
   for (int i = 0; i < LM_LOG_TOPICS; i++)
-    if (all || (strlen(topic_names[i]) == length && memcmp(topic_names[i], name, length) == 0)) on[i] = known = true;
+    if (all || (strlen(topic_names[i]) == length && memcmp(topic_names[i], name, length) == 0)) {
+      atomic_fetch_or(&lm_tracing, 1u << i);
+      known = true;
+    }
   if (known || length == 0) return;
   lm_print_stderr("LM_LOG: no topic '%.*s'; there are op, dist, alloc, trace and all", (int)lm_min(length, 64), name);
 }
@@ -32,6 +35,7 @@ static void read_environment(void) {
     turn_on(wanted, length);
     wanted += length + (wanted[length] == ',');
   }
+  atomic_fetch_and(&lm_tracing, ~(uint32_t)LM_TRACE_UNREAD);
 }
 
 static _Thread_local char warning[WARNING_BYTES];
@@ -52,8 +56,8 @@ const char *lm_take_warning(void) {
 }
 
 bool lm_log_on(lm_topic topic) {
-  pthread_once(&once, read_environment);
-  return on[topic];
+  if (lm_traces(LM_TRACE_UNREAD)) pthread_once(&once, read_environment);
+  return lm_traces(1u << topic);
 }
 
 void lm_log(lm_topic topic, const char *format, ...) {

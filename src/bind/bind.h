@@ -62,6 +62,8 @@
 #include "backend/known/device_kinds.h"
 #include "backend/known/elementwise_chain.h"
 #include "base/clock.h"
+#include "base/interned.h"
+#include "base/log.h"
 #include "base/nearest_word.h"
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
@@ -109,6 +111,7 @@ typedef struct lm_lua {
   lm_tensor **kept;
   /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
   size_t fresh, step_at, budget, uncached;
+  size_t collect_at; /* as step_at, which is 0 where each call has something else to do in lm_gc_step */
   double cycle_start, cycle_collecting;
   int cycle_steps;
   uint8_t scale[LM_DEVICE_KINDS]; /* a byte of such a device counts for 2^(1 - scale); 0: not known yet */
@@ -290,8 +293,6 @@ bool lm_field(lua_State *L, int i, const char *name);
 int lm_raise(lua_State *L, lm_status status);
 /* The same with a message made here. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
-/* Passes the line of the first level outside our own Lua files to autograd, for lm_set_anomaly. */
-void lm_note_anomaly(lua_State *L);
 /* Pushes "train.lua:12: " of that level, or "". */
 void lm_push_where(lua_State *L);
 /* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
@@ -305,9 +306,17 @@ typedef struct lm_call_functions {
   lua_CFunction index, newindex, op, op_in_place, overload;
 } lm_call_functions;
 extern const lm_call_functions lm_calls;
-/* Where ranks wait is given by the script's line: says it to the core (lm_set_where) if this state has an open world.
- * For calls that may wait for other ranks; makes no garbage. */
+/* Says the line of the first level outside our own Lua files to the core: where ranks wait (lm_set_where), if this
+ * state has an open world, and what the thread runs (lm_set_script_line), if somebody wants to know it. For calls that
+ * may wait for other ranks, and, by lm_gc_step, those that make tensors; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
+/* For messages of autograd, profilers and the history of memory. */
+static inline bool lm_wants_lines(void) { return lm_anomaly() || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY); }
+/* After a change of who wants lines: the state's next call notes its own. */
+static inline void lm_lines_changed(lm_lua *s) {
+  s->step_at = 0;
+  lm_set_script_line(NULL);
+}
 /* lm_fail_arg, raised; for where the C frame owns nothing. */
 int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound);
 /* Says what lm_warn was given, once for each line of the caller's. */

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/interned.h"
 #include "bind/bind.h"
 #include "distributed/group/world.h"
 #include "op/backend.h"
@@ -89,19 +90,14 @@ static standing stands_in(lua_State *L, const char *name, bool method) {
 }
 
 void lm_note_line(lua_State *L, const lm_lua *s) {
-  if (s->worlds == 0) return;
+  const bool wanted = lm_wants_lines();
+  if (s->worlds == 0 && !wanted) return;
   lua_Debug ar;
   char line[LUA_IDSIZE + 16] = "";
+  luaL_checkstack(L, 4, "line");
   if (find_caller(L, &ar, NULL)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
-  lm_set_where(line);
-}
-
-void lm_note_anomaly(lua_State *L) {
-  lua_Debug ar;
-  char line[LUA_IDSIZE + 16] = "";
-  luaL_checkstack(L, 4, "anomaly");
-  if (find_caller(L, &ar, NULL)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
-  lm_anomaly_at(line);
+  if (s->worlds > 0) lm_set_where(line);
+  if (wanted) lm_set_script_line(*line ? lm_interned(line) : NULL);
 }
 
 /* Is that a name of op's function: squeeze, squeeze_? */

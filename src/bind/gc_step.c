@@ -78,7 +78,9 @@ static size_t steps_of(size_t budget, bool at_once) {
 void lm_gc_step(lua_State *L, lm_lua *s) {
   lm_callbacks_drain(L, s->callbacks);
   if (s->kept) lm_let_go_kept(s);
-  if (lm_anomaly()) lm_note_anomaly(L);
+  if (lm_wants_lines()) lm_note_line(L, s);
+  s->step_at = s->kept || lm_wants_lines() ? 0 : s->collect_at; /* 0: each call comes here */
+  if (s->budget > 0 && s->fresh < s->collect_at) return;
   double before = cpu_seconds();
   int heap = lua_gc(L, LUA_GCCOUNT, 0); /* KB */
   if (s->budget == 0) {
@@ -100,7 +102,8 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
     s->cycle_collecting += after - before;
     if (s->cycle_steps >= (int)steps) adapt(s, after, (size_t)lua_gc(L, LUA_GCCOUNT, 0) << 10);
   }
-  s->step_at = s->kept || lm_anomaly() ? 0 : s->budget / steps_of(s->budget, at_once); /* 0: each call comes here */
+  s->collect_at = s->budget / steps_of(s->budget, at_once);
+  if (s->step_at > 0 || !(s->kept || lm_wants_lines())) s->step_at = s->collect_at;
 }
 
 void lm_collect_all(lua_State *L, const lm_lua *s) {

@@ -73,6 +73,10 @@ typedef struct lm_driver {
   /* Calls put for each fact; text is valid during the call. */
   lm_status (*properties)(int ordinal, void (*put)(void *ctx, const lm_property *p), void *ctx);
   bool (*can_access_peer)(int ordinal, int peer);
+  /* Ranges of time of this thread, and moments, that the vendor's tools show: the first two are there both or not. */
+  void (*range_push)(const char *name);
+  void (*range_pop)(void);
+  void (*range_mark)(const char *name);
   /* Whole-step capture: what is enqueued between begin and end becomes *graph instead of running. */
   lm_status (*capture_begin)(int ordinal, void *stream);
   lm_status (*capture_end)(int ordinal, void *stream, void **graph); /* NULL graph: throw it away */

@@ -46,6 +46,7 @@ struct lm_supervisor {
   lm_bytes queue[STREAMS]; /* to print */
   bool closed[STREAMS], closed_reported[STREAMS];
   int signals; /* numbers of those that came */
+  int watched; /* another owner's descriptor; -1: none */
   struct sigaction before[NSIG];
   int nspared;
   pid_t *spared; /* children from before: a shell's, which then became us by exec */
@@ -135,7 +136,7 @@ lm_status lm_supervisor_new(lm_supervisor **out) {
   *out = NULL;
   lm_supervisor *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
-  s->signals = s->to_guard = s->guard.pidfd = -1;
+  s->signals = s->to_guard = s->guard.pidfd = s->watched = -1;
   lm_fill_stdio(); /* output is written to 1 and 2, and 0 is passed on */
   TRY(lm_children(&s->spared, &s->nspared));
   TRY(take_signals(s));
@@ -197,7 +198,7 @@ static lm_status supervisor_grow(lm_supervisor *s) {
   child *children = lm_realloc(s->children, (size_t)capacity * sizeof *children);
   if (!children) return LM_E_OOM;
   s->children = children;
-  struct pollfd *polled = lm_realloc(s->polled, (size_t)(1 + STREAMS + STREAMS * capacity) * sizeof *polled);
+  struct pollfd *polled = lm_realloc(s->polled, (size_t)(2 + STREAMS + STREAMS * capacity) * sizeof *polled);
   if (!polled) return LM_E_OOM;
   s->polled = polled;
   s->capacity = capacity;
@@ -235,7 +236,11 @@ done:
 
 void lm_supervisor_signal(lm_supervisor *s, int id, int signal) {
   child *c = supervisor_find(s, id);
-  if (c) lm_process_signal(&c->process, signal);
+  if (!c) return;
+  if (signal != SIGTERM)
+    lm_process_signal(&c->process, signal);
+  else if (c->process.pid > 0 && !c->process.ended)
+    kill(c->process.pid, signal);
 }
 
 /* ---- printing */
@@ -346,9 +351,11 @@ static bool next_output(lm_supervisor *s, lm_supervisor_event *out) {
   return false;
 }
 
-static void wait_for_any(lm_supervisor *s, double seconds) {
+/* Whether the watched descriptor is readable. */
+static bool wait_for_any(lm_supervisor *s, double seconds) {
   int n = 0;
   s->polled[n++] = (struct pollfd){.fd = s->signals, .events = POLLIN};
+  s->polled[n++] = (struct pollfd){.fd = s->watched, .events = POLLIN};
   for (int k = 0; k < STREAMS; k++) {
     if (s->queue[k].n > 0) s->polled[n++] = (struct pollfd){.fd = k + 1, .events = POLLOUT};
   }
@@ -358,11 +365,14 @@ static void wait_for_any(lm_supervisor *s, double seconds) {
       s->polled[n++] = (struct pollfd){.fd = s->children[i].stream[k], .events = POLLIN}; /* -1 is passed over */
     }
   }
-  if (poll(s->polled, (nfds_t)n, (int)(seconds * 1000) + 1) <= 0) return;
+  if (poll(s->polled, (nfds_t)n, (int)(seconds * 1000) + 1) <= 0) return false;
   for (int i = first; i < n; i++) {
     if (s->polled[i].revents) s->children[(i - first) / STREAMS].ready[(i - first) % STREAMS] = true;
   }
+  return s->polled[1].revents != 0;
 }
+
+void lm_supervisor_watch(lm_supervisor *s, int fd) { s->watched = fd; }
 
 lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_event *out) {
   double deadline = lm_seconds() + seconds;
@@ -374,7 +384,10 @@ lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_eve
     if (next_signal(s, out) || next_closed(s, out) || next_ended(s, out) || next_output(s, out)) break;
     double left = seconds < 0 ? 60 : deadline - lm_seconds();
     if (left <= 0) break;
-    wait_for_any(s, left < 60 ? left : 60);
+    if (wait_for_any(s, left < 60 ? left : 60)) {
+      out->kind = LM_SUPERVISOR_READY;
+      break;
+    }
   }
   return status;
 }

@@ -18,6 +18,7 @@ typedef enum lm_supervisor_event_kind {
   LM_SUPERVISOR_ENDED,  /* id, code, signal; what it wrote until then came before, as a rule */
   LM_SUPERVISOR_SIGNAL, /* signal: one came for this process */
   LM_SUPERVISOR_CLOSED, /* stream: nobody reads this process's own output any more */
+  LM_SUPERVISOR_READY,  /* the watched descriptor is readable */
 } lm_supervisor_event_kind;
 
 typedef struct lm_supervisor_event {
@@ -39,7 +40,10 @@ LM_API lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, 
 /* The next event; waits for `seconds` at most (< 0: as long as it takes). Meanwhile prints what lm_supervisor_print was
  * given; while too much of that waits for a slow reader, the processes' output is left where it is. */
 LM_API lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_event *out);
-/* To a process and its group; nothing happens once it has ended. */
+/* A descriptor of another owner to wait for as well; -1: none. */
+LM_API void lm_supervisor_watch(lm_supervisor *s, int fd);
+/* To a process and its group; SIGTERM to the process alone, which may need its workers to save its state. Nothing
+ * happens once it has ended. */
 LM_API void lm_supervisor_signal(lm_supervisor *s, int id, int signal);
 /* Text for this process's standard output (1) or error (2). Never waits. */
 LM_API lm_status lm_supervisor_print(lm_supervisor *s, int stream, const char *text, size_t n);

@@ -1,13 +1,12 @@
-#include <stdio.h>
 #include <string.h>
 
 #include "backend/known/elementwise_chain.h"
-#include "base/log.h"
 #include "base/mapping_guard.h"
 #include "base/message.h"
 #include "op/check.h"
 #include "op/run.h"
 #include "op/stream_order.h"
+#include "op/trace.h"
 
 /* ---- what runs each kind */
 
@@ -55,27 +54,6 @@ int lm_op_find(const char *name) {
 
 /* ---- running */
 
-/* "add float32 [2, 3], number": the op and its tensors. */
-static void trace(const lm_op *op, const void *args, const char *suffix) {
-  char text[512];
-  size_t used = 0;
-  text[0] = 0;
-  for (int i = 0; i < op->ntensor && used < sizeof text; i++) {
-    const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[i]);
-    const char *comma = i ? "," : "";
-    int n = t == NULL   ? snprintf(text + used, sizeof text - used, "%s nil", comma)
-            : t->number ? snprintf(text + used, sizeof text - used, "%s number", comma)
-                        : snprintf(text + used, sizeof text - used, "%s %s%s%s %s", comma, lm_dtype_name(t->dtype),
-                                   t->device ? " " : "", t->device ? lm_device_name(t->device) : "", lm_shape_of(t));
-    used += n > 0 ? (size_t)n : 0;
-  }
-  if (op->list >= 0 && used < sizeof text) {
-    const lm_list *list = (const lm_list *)((const char *)args + op->list);
-    snprintf(text + used, sizeof text - used, " {%d tensors}", list->n);
-  }
-  lm_log(LM_LOG_OP, "%s%s%s", op->name, suffix, text);
-}
-
 /* Results of what a file no longer has are nobody's, and what is wrong with zeros in its place is no news. */
 static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor **out) {
   lm_status lost = lm_truncation_check();
@@ -89,13 +67,16 @@ static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor
 
 static lm_status run_op(lm_op_id id, const void *args, bool only_visible, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
-  if (__builtin_expect(lm_log_on(LM_LOG_OP), 0)) trace(op, args, "");
-  if (op->kind != LM_POINTWISE) lm_chain_before_op();
   if (!op->run) return lm_fail(LM_E_STATE, "%s: composite ops must run by lm_call", op->name);
+  lm_span span;
+  const bool traced = lm_ops_are_traced();
+  if (traced) lm_op_trace_begin(&span, id, args, "");
+  if (op->kind != LM_POINTWISE) lm_chain_before_op();
   lm_running before = lm_run_begin(op->name, (int)id);
   lm_now_running.only_visible = only_visible;
   lm_status status = op->kind == LM_POINTWISE ? lm_run_pointwise(id, args, NULL, out) : op->run(args, out);
   lm_run_end(before);
+  if (traced) lm_op_trace_end(&span, id, args, status);
   return without_truncation(op, status, out);
 }
 
@@ -116,9 +97,11 @@ lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   if (op->kind != LM_POINTWISE) return lm_fail_missing(lm_text("%s_", op->name), "writing in place");
-  if (lm_log_on(LM_LOG_OP)) trace(op, args, "_");
   lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]), *result = NULL;
   if (x->number) return lm_fail_value(lm_text("%s_", op->name), "x", "a tensor", "a number");
+  lm_span span;
+  const bool traced = lm_ops_are_traced();
+  if (traced) lm_op_trace_begin(&span, id, args, "_");
   lm_running before = lm_run_begin(op->name, (int)id);
   TRY(lm_check_writable(id, x));
   TRY(lm_run_pointwise(id, args, x, &result));
@@ -127,6 +110,7 @@ lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   TRY(without_truncation(op, LM_OK, out));
 done:
   lm_run_end(before);
+  if (traced) lm_op_trace_end(&span, id, args, status);
   return status;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "base/message.h"
+#include "device/recorder.h"
 #include "op/check.h"
 #include "op/stream_order.h"
 #include "optim/optim.h"
@@ -138,6 +139,9 @@ lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, double p, 
     if (status == LM_OK) *(double *)(*total)->data = 0;
     return status;
   }
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_span_begin(&span, LM_SPAN_OPTIMIZER, name, list[0]->device);
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, of_grads ? "gradient" : "tensor", n, list, of_grads));
   dense = lm_calloc((size_t)n, sizeof *dense);
@@ -155,6 +159,7 @@ done:
     *total = NULL;
   }
   lm_run_end(before);
+  if (traced) lm_span_end(&span);
   return status;
 }
 
@@ -167,6 +172,9 @@ lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_
     return lm_fail_value(name, "total_norm", "a 0-d floating tensor",
                          lm_text("%s %s", lm_dtype_name(total->dtype), lm_shape_of(total)));
   if (n == 0) return LM_OK;
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_span_begin(&span, LM_SPAN_OPTIMIZER, name, grads[0]->device);
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, "gradient", n, grads, true));
   factor = lm_calloc((size_t)n, sizeof *factor);
@@ -200,6 +208,7 @@ done:
   lm_free(factor);
   lm_release(first);
   lm_run_end(before);
+  if (traced) lm_span_end(&span);
   return status;
 }
 
@@ -208,11 +217,15 @@ lm_status lm_clip_value(int n, lm_tensor *const *grads, double most) {
   const double limits[] = {-most, most};
   lm_status status = LM_OK;
   if (!(most >= 0)) return lm_fail_number(name, "clip_value", "at least 0", most);
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_span_begin(&span, LM_SPAN_OPTIMIZER, name, n > 0 ? grads[0]->device : LM_NO_DEVICE);
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, "gradient", n, grads, true));
   for (int i = 0; i < n; i++)
     if (grads[i]->numel > 0) TRY(change(LM_OP_clamp_range, grads[i], NULL, limits));
 done:
   lm_run_end(before);
+  if (traced) lm_span_end(&span);
   return status;
 }

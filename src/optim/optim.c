@@ -2,6 +2,7 @@
 
 #include "base/message.h"
 #include "device/graph.h"
+#include "device/recorder.h"
 
 #include <string.h>
 
@@ -216,6 +217,9 @@ lm_status lm_optim_run(const lm_optim_step *given, double *next) {
   s.modes = lm_optimizer_modes(s.optimizer, s.numbers.option);
   s.coefficients = &coefficients;
   if (s.n == 0) return LM_OK;
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_span_begin(&span, LM_SPAN_OPTIMIZER, name, s.param[0]->device);
   lm_running before = lm_run_begin(name, -1);
   TRY(check(&s));
   TRY(prepare(&s, &b));
@@ -230,5 +234,6 @@ lm_status lm_optim_run(const lm_optim_step *given, double *next) {
 done:
   clear(&b);
   lm_run_end(before);
+  if (traced) lm_span_end(&span);
   return status;
 }

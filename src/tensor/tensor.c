@@ -12,6 +12,7 @@
 #include "device/driver.h"
 #include "device/stream_core.h"
 #include "tensor/free_list.h"
+#include "tensor/memory_history.h"
 
 static void (*_Atomic release_grad)(struct lm_grad *);
 
@@ -29,6 +30,7 @@ void lm_storage_retain(lm_storage *s) { atomic_fetch_add_explicit(&s->rc, 1, mem
 
 void lm_storage_release(lm_storage *s) {
   if (!s || !drops_to_zero(&s->rc)) return;
+  if (lm_traces(LM_TRACE_SPANS | LM_TRACE_LIVE_MEMORY)) lm_memory_freed(s);
   if (s->foreign_release) {
     s->foreign_release(s->owner);
   } else if (s->data != s->small) {
@@ -51,6 +53,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
       return status;
     }
   }
+  if (lm_traces(LM_TRACE_SPANS | LM_TRACE_LIVE_MEMORY)) lm_memory_allocated(s);
   *out = s;
   return LM_OK;
 }

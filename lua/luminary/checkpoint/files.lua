@@ -206,6 +206,7 @@ end
 
 -- The states of objects by path, each {state} or {shards = an iterator}; raises for what is absent or of another kind.
 local function find_states(who, file, objects, own, lacks)
+  local size = select(2, rank_and_size())
   local states, shown = {}, options.shown_path(file.path)
   for part, object in pairs(objects) do
     local state = own[part]
@@ -215,6 +216,11 @@ local function find_states(who, file, objects, own, lacks)
       if is_generator ~= core.is_tensor(state) or not (is_generator or options.is_plain(state)) then
         fail("%s: '%s': %s is %s, not the state of %s", who, shown, part, options.describe(state),
           options.describe(object))
+      end
+      if file.about.world_size ~= size and class.has(object, "check_rank_states") then
+        local of_ranks = {}
+        for r, each in ipairs(file.value.ranks or {}) do of_ranks[r] = each[part] end
+        if of_ranks[1] then object:check_rank_states(of_ranks) end
       end
       states[part] = {state = state}
     elseif file.about.shards[1] and class.has(object, "load_shards") then

@@ -80,6 +80,13 @@ function checkpoint.load(path, parts, opts)
   return files.apply(who, files.read(who, path), parts or {}, opts.strict)
 end
 
+--- Returns whether this process, or another rank, has received a SIGTERM, such as before a preemption. All ranks call
+--- it, and get the same answer. From the first call on, a first SIGTERM does not end the process.
+function checkpoint.is_preempted()
+  core.sigterm_defer()
+  return ranks.any_quick(core.sigterm_came())
+end
+
 --- Waits for the save in the background, if there is one; raises its error.
 function checkpoint.wait() background.finish() end
 

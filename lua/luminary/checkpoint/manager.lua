@@ -1,6 +1,7 @@
 --- lm.checkpoint.Manager(…): Keeps the newest and the best checkpoints of a run in a folder, and finds them again.
 local class = require "luminary.base.class"
 local core = require "luminary.core"
+local PREEMPTED = require "luminary.base.preempted_exit_code"
 local options = require "luminary.base.options"
 local paths = require "luminary.paths"
 local rank_and_size = require "luminary.base.rank_and_size"
@@ -19,15 +20,17 @@ local NAME, PATTERN = "step-%010.0f.safetensors", "^step%-(%d+)%.safetensors$"
 
 --- Creates a manager of the checkpoints in `dir`, which it makes. Each save keeps the `keep_last` newest and the
 --- `keep_best` best by `metric`, one of the numbers that :save is passed, `mode` "min" or "max", and removes others;
---- of steps only each `every`-th is saved; `async` saves during training.
+--- of steps only each `every`-th is saved; `async` saves during training. With `on_sigterm` a SIGTERM to any rank makes
+--- all ranks save at their next :save, and end.
 Manager.init = signature.of([[checkpoint.Manager({dir: string, keep_last: count = 3, keep_best: natural = 0,
-  metric: string, mode: min|max = "min", every: count = 1, async = false})]], function(self, opts)
+  metric: string, mode = "min" | "max", every: count = 1, async = false, on_sigterm = false})]], function(self, opts)
   if not opts.dir then options.absent(who, "dir", "the path of a folder") end
   if opts.keep_best > 0 and not opts.metric then fail("%s: keep_best requires metric, the name of a number", who) end
   for name, value in pairs(opts) do self[name] = value end
   if rank_and_size() == 0 and not paths.mkdir(self.dir) then
     options.fail_file("create", self.dir, "it is not a folder that can be written to")
   end
+  if opts.on_sigterm then core.sigterm_defer() end
   self.known = {} -- metrics by path, of what this process has saved or read
 end)
 
@@ -106,12 +109,20 @@ local function prune(self, newest)
   end
 end
 
+-- The end of all ranks after the save that a SIGTERM asked for.
+local function end_preempted(step)
+  ranks.attempt("Manager:save", background.finish)
+  if rank_and_size() == 0 then core.warn(("Manager:save: saved step %d after SIGTERM; the job ends"):format(step)) end
+  os.exit(PREEMPTED, true)
+end
+
 --- Saves the parts of lm.checkpoint.save after a step, if it is a multiple of `every`, and removes what is not kept.
 --- All ranks call it. `metrics` are numbers by name. The step is saved as the part `step`, the metrics as `metrics`.
 --- Returns the path, or nil where the step was left out.
 function Manager:save(step, parts, metrics)
   options.arg("Manager:save", "step", step, "natural")
-  if step % self.every ~= 0 then return nil end
+  local is_last = self.on_sigterm and checkpoint.is_preempted()
+  if step % self.every ~= 0 and not is_last then return nil end
   if metrics ~= nil then
     options.arg("Manager:save", "metrics", metrics, "table")
     for name, value in pairs(metrics) do
@@ -128,12 +139,14 @@ function Manager:save(step, parts, metrics)
   checkpoint.save(path, all, {async = self.async})
   self.known[path] = self.metric and metrics and metrics[self.metric] or false
   if rank_and_size() == 0 then prune(self, step) end
+  if is_last then end_preempted(step) end
   return path
 end
 
 --- Loads the newest checkpoint that is whole into a table of objects, as lm.checkpoint.load does; damaged ones are left
 --- out with a warning. Returns the saved table, with `step`; nil where there is none.
 function Manager:load(parts, opts)
+  if parts ~= nil then options.arg("Manager:load", "parts", parts, "table") end
   opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
   background.finish()
   local steps = ranks.of_first(function() return self:steps() end)

@@ -6,6 +6,7 @@
 --- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
 --- Where ranks made different calls, that is the cause, and no rank is.
 local core = require "luminary.core"
+local PREEMPTED = require "luminary.base.preempted_exit_code"
 local hostname = require "luminary.base.hostname"
 local truncate_text = require "luminary.base.truncate_text"
 
@@ -99,24 +100,39 @@ local function mismatched(ranks)
   return first_of(ranks, function(rank) return failed(rank) and rank.record and rank.record.kind == "mismatch" end)
 end
 
---- What to say of ranks as job.run leaves them (nil: nothing), and the launcher's exit code.
+--- Whether all ranks ended well, some of them, or all, after they saved their state because of a SIGTERM.
+function cause.is_preempted(ranks)
+  for _, rank in ipairs(ranks) do
+    if rank.code ~= 0 and rank.code ~= PREEMPTED then return false end
+  end
+  return true
+end
+
+--- Whether a rank failed that the launcher did not end.
+function cause.has_failure(ranks) return first_of(ranks, failed) ~= nil end
+
+--- What to say of ranks as job.run leaves them (nil: nothing), the launcher's exit code, and whether the cause is here
+--- and not on another node.
 function cause.of(ranks, stopped_by)
   local all_well = true
   for _, rank in ipairs(ranks) do all_well = all_well and rank.code == 0 end
   if all_well then return nil, 0 end
+  if not stopped_by and cause.is_preempted(ranks) then
+    return "the ranks saved a checkpoint after SIGTERM, and ended; start the job again to continue", PREEMPTED, true
+  end
   local before = {} -- what happened after a signal that was passed on is its consequence
   for _, rank in ipairs(ranks) do
     if not rank.after_signal then before[#before + 1] = rank end
   end
   local differs = mismatched(stopped_by and before or ranks)
-  if differs then return "ranks made different calls\n" .. indented(own_words(differs.record)), differs.code end
+  if differs then return "ranks made different calls\n" .. indented(own_words(differs.record)), differs.code, true end
   local number, rank, witness = choose(stopped_by and before or ranks)
   if not number then
     if stopped_by then return "stopped by " .. core.signal_name(stopped_by), 128 + stopped_by end
-    return "the ranks did not end", 1
+    return "the ranks did not end", 1, true
   end
   local code_of = rank and failed(rank) and rank or witness -- who ended well, or never, has none to give
-  return describe(number, rank, witness), code_of.code
+  return describe(number, rank, witness), code_of.code, rank ~= nil
 end
 
 return cause

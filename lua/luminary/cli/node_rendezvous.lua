@@ -46,6 +46,28 @@ local function read_rdzv(o)
   o.file, o["master-addr"], o["master-port"] = path, host, port
 end
 
+-- endpoints, out of --rdzv, of a job whose nodes come and go: tcp://host:port[,host:port...].
+local function read_endpoints(o)
+  if o["node-rank"] then return "--node-rank: the nodes of an elastic job number themselves; leave it out" end
+  if not o.rdzv and (o["master-addr"] or o.standalone) then
+    o.rdzv = ("tcp://%s:%d"):format(o["master-addr"] or "127.0.0.1", o["master-port"] or 29500)
+  end
+  local list = (o.rdzv or ""):match "^tcp://(.+)$"
+  if not list then
+    return "--nnodes MIN:MAX needs --rdzv tcp://HOST:PORT[,HOST:PORT...], the hosts that may be the head of the job"
+  end
+  o.endpoints = {}
+  for endpoint in (list .. ","):gmatch "([^,]*)," do
+    endpoint = endpoint:match ":%d+$" and endpoint or endpoint .. ":29500"
+    local host, port = endpoint:match "^%[?(.-)%]?:(%d+)$"
+    if host == "" or tonumber(port) < 1 or tonumber(port) > 65535 then
+      return ("--rdzv must be tcp://HOST:PORT[,HOST:PORT...], got '%s'"):format(o.rdzv)
+    end
+    o.endpoints[#o.endpoints + 1] = endpoint
+  end
+  o["node-rank"], o["master-addr"], o["master-port"] = 0, o.endpoints[1]:match "^%[?(.-)%]?:%d+$", 29500 -- --dry-run's
+end
+
 -- Of several nodes, what says which this is.
 local function read_rank(o)
   if o["node-rank"] then return nil end
@@ -69,10 +91,12 @@ local function read_address(o)
   if o["master-port"] == 0 then return "--master-port 0: several nodes need to know the port" end
 end
 
---- Completes the options: file, or master-addr and master-port; node-rank, if the node's number is known already.
---- Returns what is wrong with them, if anything is.
+--- Completes the options: endpoints of an elastic job; else file, or master-addr and master-port; node-rank, if the
+--- node's number is known already. Returns what is wrong with them, if anything is.
 function meeting.read(o)
-  local problem = read_torchrun(o) or read_rdzv(o)
+  local problem = read_torchrun(o)
+  if problem or o.is_elastic then return problem or read_endpoints(o) end
+  problem = read_rdzv(o)
   if problem then return problem end
   if o.nnodes > 1 then
     if o.standalone then return "--standalone means one node; leave it or --nnodes out" end

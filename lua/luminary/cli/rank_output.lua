@@ -25,23 +25,31 @@ local function prefixes(stream, rank, colored)
   return ("\27[%dm%s\27[0m"):format(31 + (rank + 1) % 6, text)
 end
 
---- Where the ranks' lines go: `first` is the lowest of n ranks. nil and a message if log_dir cannot be written.
-local function output(supervisor, log_dir, first, n)
+--- Where the ranks' lines go.
+local function output(supervisor, log_dir)
   local colored = {terminal.has_color(1), terminal.has_color(2)}
-  local self = setmetatable({supervisor = supervisor, prefix = {}, partial = {}, log = {}}, Output)
+  local self = {supervisor = supervisor, colored = colored, log_dir = log_dir, prefix = {}, partial = {}, log = {}}
   if log_dir then make_folder(log_dir) end
+  return setmetatable(self, Output)
+end
+
+--- Takes n ranks from `first` on as well; a rank that was there before keeps its files. nil and a message if a file of
+--- log_dir cannot be written.
+function Output:add(first, n)
   for rank = first, first + n - 1 do
-    self.prefix[rank], self.partial[rank], self.log[rank] = {}, {"", ""}, {}
+    local is_new = not self.log[rank]
+    self.partial[rank] = {"", ""}
+    if is_new then self.prefix[rank], self.log[rank] = {}, {} end
     for stream, name in ipairs {"stdout", "stderr"} do
-      self.prefix[rank][stream] = prefixes(stream, rank, colored)
-      if log_dir then
+      self.prefix[rank][stream] = prefixes(stream, rank, self.colored)
+      if self.log_dir and is_new then
         local problem
-        self.log[rank][stream], problem = io.open(("%s/rank%d.%s"):format(log_dir, rank, name), "wb")
+        self.log[rank][stream], problem = io.open(("%s/rank%d.%s"):format(self.log_dir, rank, name), "wb")
         if problem then return nil, problem end
       end
     end
   end
-  return self
+  return true
 end
 
 local function print_lines(self, rank, stream, text)

@@ -4,8 +4,10 @@ local cause = require "luminary.cli.failure_cause"
 local flags = require "luminary.cli.command_options"
 local rank_output = require "luminary.cli.rank_output"
 local job = require "luminary.cli.run_ranks"
+local elastic_nodes = require "luminary.cli.elastic_nodes"
 local meeting = require "luminary.cli.node_rendezvous"
 local mpirun = require "luminary.cli.mpirun"
+local PREEMPTED = require "luminary.base.preempted_exit_code"
 
 local run = {}
 
@@ -15,11 +17,14 @@ usage: luminary run [options] SCRIPT [argument ...]
   --nproc N           processes on this node: a number; cpu: one a core; gpu: one a GPU; auto: gpu if there
                       is one, else cpu                                (1)
   --nnodes M          nodes of the job; start this command on each    (1)
+  --nnodes MIN:MAX    an elastic job: it runs with MIN to MAX nodes, which come and go; see below
   --node-rank R       which of them this is, from 0                   (in a Slurm step of that many nodes: its number)
   --master-addr A     address of node 0                               (127.0.0.1; needed with several nodes)
   --master-port P     where rank 0 listens                            (one node: a free port; else 29500)
   --rdzv URL          instead of these: tcp://host:port, or file:///path on a disk that all nodes see, where they need
                       no --node-rank
+  --node-timeout S    an elastic job: seconds of silence after which a node is lost  (3)
+  --join-timeout S    an elastic job: seconds to wait for MIN nodes   (600)
   --max-restarts K    after a failure start all ranks again, K times at most  (0)
   --backend NAME      default backend of init_process_group(): gloo, nccl or mpi; mpi: the ranks are
                       started by Open MPI's mpirun, whose output it is from then on
@@ -35,6 +40,13 @@ host:port); with a file LM_RENDEZVOUS instead of the last two. Cores are shared 
 is set. With several nodes set LM_TOKEN to the same secret on each. The file of --rdzv file:///path is one already, as
 long as it is yours, and only you can write to it: another is refused without LM_TOKEN.
 
+Of an elastic job each node is started with the same --nnodes MIN:MAX --rdzv tcp://HOST:PORT[,HOST:PORT...] FILE, at any
+time. The first node at one of these hosts is the head; when it is lost, the next one in the list takes over. When a
+node comes, leaves or is lost, all ranks are stopped (SIGTERM; SIGKILL after 30 s, or 1 s where a node was lost) and
+started again with the nodes that are there; LM_RESTART_COUNT counts that. The script continues from its newest
+checkpoint. Only failures of ranks count against --max-restarts. In a network that is parted both sides continue if
+both have MIN nodes and a host of the list: a MIN above half of MAX prevents that.
+
 When a rank fails, the others have 2 s to end by themselves. The last lines then name the first cause, and the exit
 code is that rank's (128 + N if signal N ended it). Signals are passed on; a second Ctrl-C kills.
 ]]
@@ -45,6 +57,7 @@ local rows = {
   ["master-addr"] = {"text"}, ["master-port"] = {"port"}, rdzv = {"text"},
   ["rdzv-backend"] = {"text"}, ["rdzv-endpoint"] = {"text"}, ["rdzv-id"] = {"text"},
   ["rdzv-conf"] = {refuse = "there is nothing to set about how ranks meet; --rdzv says where"},
+  ["node-timeout"] = {"number", 3}, ["join-timeout"] = {"number", 600},
   ["max-restarts"] = {"natural", 0}, ["log-dir"] = {"text"}, backend = {"text"}, hosts = {"text"},
   ["pass-local-rank"] = {"flag"}, ["dry-run"] = {"flag"}, ["use-env"] = {"flag"}, standalone = {"flag"},
   help = {"flag"}, h = {same = "help"},
@@ -74,6 +87,7 @@ end
 local backends = {"gloo", "nccl", "mpi"}
 
 local function backend_problem(o)
+  if o.is_elastic and o.backend == "mpi" then return "--nnodes MIN:MAX is not for --backend mpi; use gloo or nccl" end
   if o.hosts and o.backend ~= "mpi" then return "--hosts is for --backend mpi; otherwise start this command on each" end
   for _, name in ipairs(backends) do
     if o.backend == name or not o.backend then return o.backend == "mpi" and select(2, mpirun.check(o)) or nil end
@@ -91,14 +105,16 @@ local function read_options(args, first)
   local problem
   o.nproc, problem = process_count(o.nproc)
   if not o.nproc then return nil, problem end
-  if o.nnodes:match("^%d+:%d+$") then
-    return nil, ("--nnodes must be one number, got '%s'; the number of nodes cannot vary"):format(o.nnodes)
+  local given = o.nnodes
+  local least, most = given:match "^(%d+):(%d+)$"
+  o.is_elastic = least ~= nil
+  o.least, o.nnodes = tonumber(least or o.nnodes), tonumber(most or o.nnodes)
+  if not o.least or o.least < 1 or o.least % 1 ~= 0 or o.nnodes < o.least then
+    return nil, ("--nnodes must be an integer of at least 1, or MIN:MAX, got '%s'"):format(given)
   end
-  local nnodes = tonumber(o.nnodes)
-  if not nnodes or nnodes < 1 or nnodes % 1 ~= 0 then
-    return nil, ("--nnodes must be an integer of at least 1, got '%s'"):format(o.nnodes)
+  if o["node-timeout"] < 0.5 then
+    return nil, ("--node-timeout must be at least 0.5 s, got '%g'"):format(o["node-timeout"])
   end
-  o.nnodes = nnodes
   problem = backend_problem(o) or meeting.read(o)
   if problem then return nil, problem end
   if not args[at] then return nil, "SCRIPT is required" end
@@ -124,30 +140,41 @@ local function secrets(o)
   if token == "" then token = nil end
   if id == "" then id = nil end
   id = id or o["rdzv-id"]
-  if o.nnodes == 1 then return {token = token or random_hex(), job = id or random_hex(), made = not token} end
-  id = id or o.file or o["master-addr"] .. ":" .. o["master-port"]
-  if not token and not o.file and o["node-rank"] == 0 then
+  if o.nnodes == 1 and not o.is_elastic then
+    return {token = token or random_hex(), job = id or random_hex(), made = not token}
+  end
+  id = id or o.file or o.endpoints and table.concat(o.endpoints, ",")
+    or o["master-addr"] .. ":" .. o["master-port"]
+  if not token and not o.file and (o.is_elastic or o["node-rank"] == 0) then
     say("no LM_TOKEN: the job id %s keeps other jobs out, but not other users; set the same secret LM_TOKEN on "
       .. "every node", id)
   end
   return {token = token, job = id}
 end
 
+-- The round of a job whose nodes do not change: {restart, node_rank, first_rank, world_size, address, port, or file}.
+local function fixed_round(o, restart)
+  return {
+    restart = restart, node_rank = o["node-rank"], first_rank = o["node-rank"] * o.nproc,
+    world_size = o.nnodes * o.nproc, address = o["master-addr"], port = o["master-port"], file = o.file,
+  }
+end
+
 -- "NAME=value" in the order in which they are shown.
-local function environment(o, secret, i, restart)
-  local rank = o["node-rank"] * o.nproc + i
+local function environment(o, secret, i, round)
+  local restart, node_rank = round.restart, round.node_rank
   local cores = math.max(1, math.floor(core.process_cores() / o.nproc))
   local list = {
-    "RANK=" .. rank, "WORLD_SIZE=" .. o.nnodes * o.nproc, "LOCAL_RANK=" .. i, "LOCAL_WORLD_SIZE=" .. o.nproc,
-    "NODE_RANK=" .. o["node-rank"], "GROUP_RANK=" .. o["node-rank"],
+    "RANK=" .. round.first_rank + i, "WORLD_SIZE=" .. round.world_size, "LOCAL_RANK=" .. i,
+    "LOCAL_WORLD_SIZE=" .. o.nproc, "NODE_RANK=" .. node_rank, "GROUP_RANK=" .. node_rank,
     "LM_JOB=" .. secret.job .. (restart > 0 and "." .. restart or ""),
     "LM_RESTART_COUNT=" .. restart,
   }
-  if o.file then -- each round's is a fresh one
-    list[#list + 1] = "LM_RENDEZVOUS=file://" .. o.file .. (restart > 0 and "." .. restart or "")
+  if round.file then -- each round's is a fresh one
+    list[#list + 1] = "LM_RENDEZVOUS=file://" .. round.file .. (restart > 0 and "." .. restart or "")
   else
-    list[#list + 1] = "MASTER_ADDR=" .. o["master-addr"]
-    list[#list + 1] = "MASTER_PORT=" .. o["master-port"]
+    list[#list + 1] = "MASTER_ADDR=" .. round.address
+    list[#list + 1] = "MASTER_PORT=" .. round.port
   end
   if secret.made then list[#list + 1] = "LM_TOKEN=" .. secret.token end
   if o.backend then list[#list + 1] = "LM_BACKEND=" .. o.backend end
@@ -179,17 +206,17 @@ end
 local FOREIGN = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 
 -- One round's ranks, as job.run wants them; files: where each writes why it failed.
-local function plan(args, at, o, secret, restart, files)
+local function plan(args, at, o, secret, round, files)
   local ranks = {}
   for i = 0, o.nproc - 1 do
-    local env = environment(o, secret, i, restart)
+    local env = environment(o, secret, i, round)
     env[#env + 1] = files and "LM_ERROR_FILE=" .. files[i + 1] or nil
     ranks[i + 1] = {
-      rank = o["node-rank"] * o.nproc + i, argv = command(args, at, o, i), env = env,
-      error_file = files and files[i + 1], input = o.nnodes * o.nproc == 1,
+      rank = round.first_rank + i, argv = command(args, at, o, i), env = env,
+      error_file = files and files[i + 1], input = not o.is_elastic and o.nnodes * o.nproc == 1,
     }
     for _, name in ipairs(FOREIGN) do env[#env + 1] = files and name or nil end
-    if files and not o.file then env[#env + 1] = "LM_RENDEZVOUS" end
+    if files and not round.file then env[#env + 1] = "LM_RENDEZVOUS" end
   end
   return ranks
 end
@@ -206,22 +233,27 @@ end
 -- Seconds before a restart: ranks of this round on other nodes are gone by then, and cannot meet those of the next.
 local OTHER_NODES = 5
 
-local function run_rounds(supervisor, args, at, o, secret)
-  if (o["master-port"] or 0) == 0 then o["master-port"] = supervisor:port() end
+local function error_files(supervisor, o)
   local files = {}
   for i = 1, o.nproc do files[i] = supervisor:file() end
-  local out, problem = rank_output(supervisor, o["log-dir"], o["node-rank"] * o.nproc, o.nproc)
-  if not out then
+  return files
+end
+
+local function run_rounds(supervisor, args, at, o, secret)
+  if (o["master-port"] or 0) == 0 then o["master-port"] = supervisor:port() end
+  local files, out = error_files(supervisor, o), rank_output(supervisor, o["log-dir"])
+  local ok, problem = out:add(o["node-rank"] * o.nproc, o.nproc)
+  if not ok then
     say("--log-dir: %s", problem)
     return 1
   end
   local restart = 0
   while true do
-    local ranks = plan(args, at, o, secret, restart, files)
+    local ranks = plan(args, at, o, secret, fixed_round(o, restart), files)
     local stopped_by = job.run(supervisor, out, ranks)
     local text, code = cause.of(ranks, stopped_by)
     if text then out:say(text) end
-    local again = code ~= 0 and not stopped_by and restart < o["max-restarts"]
+    local again = code ~= 0 and code ~= PREEMPTED and not stopped_by and restart < o["max-restarts"]
     if again then
       restart = restart + 1
       out:say(("starting all ranks again, restart %d of %d"):format(restart, o["max-restarts"]))
@@ -232,6 +264,59 @@ local function run_rounds(supervisor, args, at, o, secret)
       return code
     end
   end
+end
+
+-- A round of an elastic job, and its outcome for the other nodes. Returns the signal that stopped this node, and the
+-- exit code then.
+local function run_elastic_round(supervisor, nodes, out, start, ranks)
+  out:say(("round %d: node %d of %d, ranks %d to %d of %d"):format(start.round, start.node_rank, start.nnodes,
+    start.first_rank, start.first_rank + #ranks - 1, start.world_size))
+  local stopped_by, is_over = job.run(supervisor, out, ranks, nodes)
+  local text, code, is_own = cause.of(ranks, stopped_by)
+  if stopped_by then
+    out:say(text or "stopped by " .. core.signal_name(stopped_by))
+    return stopped_by, code
+  elseif code == 0 then
+    nodes:report("done", 0)
+  elseif code == PREEMPTED then
+    nodes:report("preempted", code)
+  elseif is_over and not cause.has_failure(ranks) then
+    nodes:report("stopped", code)
+  else
+    if is_own then out:say(text) end
+    nodes:report("failed", code, text, is_own)
+  end
+end
+
+local function run_elastic(supervisor, args, at, o, secret)
+  local files, out = error_files(supervisor, o), rank_output(supervisor, o["log-dir"])
+  local nodes = elastic_nodes.open(supervisor, out, secret, {
+    endpoints = o.endpoints, least = o.least, most = o.nnodes, nproc = o.nproc, node_timeout = o["node-timeout"],
+    join_timeout = o["join-timeout"], max_restarts = o["max-restarts"],
+  })
+  local code, stopped_by
+  repeat
+    local start, over
+    start, over, stopped_by = nodes:wait()
+    if start then
+      local round = {
+        restart = start.round, node_rank = start.node_rank, first_rank = start.first_rank,
+        world_size = start.world_size, address = start.address:match "^%[?(.-)%]?:%d+$", port = start.port,
+      }
+      local ok, problem = out:add(start.first_rank, o.nproc)
+      if not ok then error("--log-dir: " .. problem, 0) end
+      stopped_by, code = run_elastic_round(supervisor, nodes, out, start,
+        plan(args, at, o, secret, round, files))
+    elseif over then
+      code = over.code
+      if over.text then out:say(over.text) end
+    else
+      code = 128 + stopped_by
+    end
+  until over or stopped_by
+  nodes:close()
+  out:close(stopped_by)
+  return code
 end
 
 -- Becomes mpirun.
@@ -270,9 +355,9 @@ function run.main(args, first)
     o["node-rank"] = o["node-rank"] or 0
     o["master-port"] = (o["master-port"] or 0) > 0 and o["master-port"] or supervisor:port()
     supervisor:close()
-    return dry_run(plan(args, at, o, secret, 0))
+    return dry_run(plan(args, at, o, secret, fixed_round(o, 0)))
   end
-  local ok, code = pcall(run_rounds, supervisor, args, at, o, secret)
+  local ok, code = pcall(o.is_elastic and run_elastic or run_rounds, supervisor, args, at, o, secret)
   supervisor:close()
   if claim then claim:leave() end
   if ok then return code end

@@ -1,5 +1,6 @@
 --- One round of a job under `luminary run`: its ranks from start to end.
 local core = require "luminary.core"
+local PREEMPTED = require "luminary.base.preempted_exit_code"
 
 local job = {}
 
@@ -48,6 +49,17 @@ local function end_stopped(self)
   end
 end
 
+-- The round of an elastic job is over: SIGTERM after stop.wait seconds, SIGKILL stop.grace seconds later.
+local function end_round(self, stop)
+  if not stop or self.stop == stop then return end
+  self.stop = stop
+  if self.next_signal == SIGKILL then
+    self.stop_at = math.min(self.stop_at, core.time() + stop.grace)
+  elseif self.next_signal ~= 0 then
+    stop_in(self, stop.wait)
+  end
+end
+
 -- What is due goes out; how long to wait for the next event.
 local function seconds_left(self)
   if not self.stop_at and self.count > 0 and self.heartbeat_timeout > 0 then
@@ -59,7 +71,7 @@ local function seconds_left(self)
   if left > 0 then return left end
   if self.next_signal == SIGTERM then
     signal_all(self, SIGTERM, true)
-    self.next_signal, self.stop_at = SIGKILL, core.time() + TERM
+    self.next_signal, self.stop_at = SIGKILL, core.time() + (self.stop and self.stop.grace or TERM)
   elseif self.next_signal == SIGKILL then
     signal_all(self, SIGKILL, true)
     self.next_signal, self.stop_at = 0, core.time() + KILL
@@ -85,7 +97,7 @@ function on.ended(self, id, code, signal)
   self.count = self.count + 1
   rank.code, rank.signal, rank.order = code, signal, self.count
   rank.after_signal = self.stopped_by ~= nil
-  if code ~= 0 and not self.stopped_by then stop_in(self, FAILURE) end
+  if code ~= 0 and not self.stopped_by then stop_in(self, code == PREEMPTED and SIGNAL or FAILURE) end
 end
 
 function on.signal(self, number)
@@ -108,9 +120,19 @@ function on.closed(self, stream)
   stop_in(self, 0)
 end
 
+function on.ready() end -- nodes:serve sees to it
+
 local function handle(self, kind, ...)
   if kind then on[kind](self, ...) end
+  if self.nodes then end_round(self, self.nodes:serve()) end
   return kind
+end
+
+-- The next event, waiting at most `seconds` (< 0: without a limit).
+local function next_event(self, seconds)
+  local tick = self.nodes and self.nodes.tick()
+  if tick and (seconds < 0 or seconds > tick) then seconds = tick end
+  return handle(self, self.supervisor:next(seconds))
 end
 
 local function forget_errors(ranks)
@@ -130,7 +152,7 @@ end
 local function drain(self)
   local deadline = self.out.deadline(self.stopped_by)
   while self.open > 0 and core.time() < deadline do
-    local kind = handle(self, self.supervisor:next(0.5))
+    local kind = next_event(self, 0.5)
     if kind == "signal" or (not kind and self.supervisor:printed()) then break end
   end
 end
@@ -146,14 +168,16 @@ function job.pause(supervisor, seconds)
 end
 
 --- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and sets each one's pid, code, signal, order (of
---- ending), ended_by_us, after_signal and record. Returns the signal that stopped the launcher, if one did. Nothing
---- of them is left.
-function job.run(supervisor, out, ranks)
-  local self = setmetatable({supervisor = supervisor, out = out, ranks = {}, running = {}, open = 0, count = 0}, Round)
+--- ending), ended_by_us, after_signal and record. Returns the signal that stopped the launcher, if one did, and
+--- whether `nodes`, those of an elastic job, ended the round. Nothing of them is left.
+function job.run(supervisor, out, ranks, nodes)
+  local self = setmetatable({
+    supervisor = supervisor, out = out, nodes = nodes, ranks = {}, running = {}, open = 0, count = 0,
+  }, Round)
   self.heartbeat_timeout = tonumber(core.getenv "LM_HEARTBEAT_TIMEOUT") or FROZEN
   forget_errors(ranks)
   start_all(self, ranks)
-  while next(self.running) do handle(self, supervisor:next(seconds_left(self))) end
+  while next(self.running) do next_event(self, seconds_left(self)) end
   local left = supervisor:sweep(SWEEP)
   drain(self)
   if left > 0 then out:say(("%d processes cannot be killed"):format(left)) end
@@ -163,7 +187,7 @@ function job.run(supervisor, out, ranks)
     file:close()
     rank.record = known and type(record) == "table" and record or nil
   end
-  return self.stopped_by
+  return self.stopped_by, self.stop ~= nil
 end
 
 return job

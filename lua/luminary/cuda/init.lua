@@ -165,6 +165,19 @@ end
 --- Returns whether NCCL and a device for it are available.
 function cuda.nccl.is_available() return cuda.is_available() and core.nccl_version() ~= nil end
 
+-- ---- NVTX
+--- lm.cuda.nvtx: Ranges that NVIDIA Nsight Systems shows; nothing without a GPU.
+cuda.nvtx = {}
+
+--- Begins a range of that name, within those that are open.
+function cuda.nvtx.range_push(name) core.range_push(name) end
+
+--- Ends the range that was begun last.
+function cuda.nvtx.range_pop() core.range_pop() end
+
+--- Marks a moment.
+function cuda.nvtx.mark(name) core.range_mark(name) end
+
 -- ---- Torch's typed constructors on the current device
 require("luminary.tensor.typed_constructors").add(cuda, device_of)
 

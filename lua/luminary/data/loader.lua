@@ -200,7 +200,8 @@ local function pinner(self)
   return pinner_of {device = there or core.device "cuda", always = self.pin_memory, by_worker = self.pins}
 end
 
--- pass: {epoch, batch: how many have been given, seed, shared, sets}
+-- pass: {epoch, batch: how many have been given, offset: how many of these the sampler's order does not have any more,
+-- since there were other ranks, seed, shared, sets}
 local function walk(self, pass)
   local batch_plan = {
     set = self.dataset, collate_fn = self.collate_fn, batch_size = self.batch_size, drop_last = self.drop_last,
@@ -209,7 +210,7 @@ local function walk(self, pass)
   batch_plan.rank, batch_plan.world = place(self)
   pass.rank, pass.world = batch_plan.rank, batch_plan.world
   local pin = pinner(self)
-  local next_numbers = requests(self, pass.batch + 1, pass.seed)
+  local next_numbers = requests(self, pass.batch - (pass.offset or 0) + 1, pass.seed)
   local walk_batches = self.num_workers == 0 and walk_alone or load_module("luminary.data.loader_workers").walk
   local next_made, is_ready = walk_batches(self, batch_plan, next_numbers, pass)
   if self.device and self.device ~= "cpu" then
@@ -233,7 +234,10 @@ local function walk(self, pass)
     return ...
   end
   self.pass = pass
-  return function() return give(next_made()) end
+  return function()
+    if core.is_recording() then return give(core.record_kind("wait", "DataLoader: next batch", next_made)) end
+    return give(next_made())
+  end
 end
 
 -- ---- states
@@ -316,11 +320,37 @@ local PASS = {
   workers = "count",
 }
 
+-- The sampler's state for the rest of an epoch that another number of ranks began, which this one divides again; nil if
+-- it is the same number.
+local function state_for_other_ranks(self, state)
+  local order, pass = order_of(self), state.pass
+  local of_order = type(pass) == "table" and pass.sampler or state.sampler
+  if self.is_stream or type(of_order) ~= "table" or not class.has(order, "state_after") then return nil end
+  local batches_taken = pass and pass.batch - (pass.offset or 0) or 0
+  local each = self.batch_sampler and 1
+    or options.arg("DataLoader:load_state_dict", "batch_size", state.batch_size, "count")
+  return order:state_after(of_order, batches_taken * each)
+end
+
+--- Raises an error for the states of ranks of which another number of ranks cannot share the rest of the epoch: those
+--- at different batches. Checkpoints call it.
+function DataLoader.check_rank_states(_, states)
+  local first = states[1].pass
+  for r, state in ipairs(states) do
+    local pass = state.pass
+    if (pass and pass.batch) ~= (first and first.batch) then
+      fail("DataLoader: rank 0 was after batch %s, rank %d after batch %s; such a state needs %d ranks again",
+        first and first.batch or "0", r - 1, pass and pass.batch or "0", #states)
+    end
+  end
+end
+
 --- Returns the position in the current epoch, a plain table for lm.save. After load_state_dict of it, a loader with the
 --- same arguments yields exactly the remaining batches, random numbers included, with any number of workers. A dataset
 --- with :get reads nothing twice. Samplers with :state_dict() and :load_state_dict(state) are saved, too. A stream with
 --- these methods resumes from its own state; one without is read from its beginning. A stream with :shard needs the
---- same number of workers and the same rank.
+--- same number of workers and the same rank. What is left of the epoch of a DistributedSampler can be loaded by any
+--- number of ranks.
 function DataLoader:state_dict()
   local state = {passes = self.passes, dtypes = copy(self.dtypes), batch_size = self.batch_size}
   if not self.is_stream then state.length = self:len() end
@@ -344,20 +374,27 @@ function DataLoader:load_state_dict(state)
   end
   options.arg(who, "passes", state.passes, "natural")
   for path, dtype in pairs(state.dtypes) do options.arg(who, "a key of dtypes", path, "string") core.dtype(dtype) end
-  if state.batch_size ~= self.batch_size then
-    fail("%s: the state has batch_size %s, this loader %d", who, tostring(state.batch_size), self.batch_size)
-  end
-  local length = not self.is_stream and self:len() or nil
-  if state.length ~= length then
-    fail("%s: the state has %s batches per epoch, this loader %s; the dataset or the sampler differs", who,
-      tostring(state.length or "an unknown number of"), tostring(length or "an unknown number of"))
-  end
   local pass = state.pass
   if pass ~= nil then
     options.arg(who, "pass", pass, "table")
     for name, kind in pairs(PASS) do options.arg(who, "pass." .. name, pass[name], kind) end
     if pass.sampler ~= nil then options.arg(who, "pass.sampler", pass.sampler, "table") end
-    if length and pass.batch > length then
+    if pass.offset ~= nil then options.arg(who, "pass.offset", pass.offset, "natural") end
+    if (pass.offset or 0) > pass.batch then
+      fail("%s: pass.offset must be at most %.0f, the batch, got %.0f", who, pass.batch, pass.offset)
+    end
+  end
+  local of_order = state_for_other_ranks(self, state)
+  if state.batch_size ~= self.batch_size and not of_order then
+    fail("%s: the state has batch_size %s, this loader %d", who, tostring(state.batch_size), self.batch_size)
+  end
+  local length = not self.is_stream and self:len() or nil
+  if state.length ~= length and not of_order then
+    fail("%s: the state has %s batches per epoch, this loader %s; the dataset or the sampler differs", who,
+      tostring(state.length or "an unknown number of"), tostring(length or "an unknown number of"))
+  end
+  if pass ~= nil then
+    if length and pass.batch > length and not of_order and not pass.offset then
       fail("%s: the state is after batch %.0f, but an epoch has %d", who, pass.batch, length)
     end
     local rank, world = place(self)
@@ -378,6 +415,7 @@ function DataLoader:load_state_dict(state)
   self.passes, self.dtypes, self.pass = state.passes, copy(state.dtypes), nil
   self.dtypes_known = next(self.dtypes) ~= nil
   self.resumed = pass and copy(pass)
+  if pass and of_order then self.resumed.sampler, self.resumed.offset = of_order, pass.batch end
 end
 
 function DataLoader:repr()

@@ -205,13 +205,23 @@ end
 
 --- Returns the state_dict of the wrapped sampler.
 function Batch:state_dict()
-  return {sampler = class.has(self.sampler, "state_dict", "load_state_dict") and self.sampler:state_dict() or nil}
+  return {
+    sampler = class.has(self.sampler, "state_dict", "load_state_dict") and self.sampler:state_dict() or nil,
+    batch_size = self.batch_size,
+  }
 end
 
 --- Loads a state_dict.
 function Batch:load_state_dict(state)
   state = options.arg("load_state_dict", "the state", state, "table").sampler
   if state then self.sampler:load_state_dict(state) end
+end
+
+--- The state after each rank has taken `count` batches, if the wrapped sampler has another number of ranks; else nil.
+function Batch:state_after(state, count)
+  local inner = state.sampler and class.has(self.sampler, "state_after")
+    and self.sampler:state_after(state.sampler, count * (state.batch_size or self.batch_size))
+  return inner and {sampler = inner} or nil
 end
 
 function Batch:iter()
@@ -244,20 +254,62 @@ Distributed.init = signature.of([[DistributedSampler(set, {num_replicas: count, 
     fail("DistributedSampler: %d samples are fewer than the %d ranks; run at most %d processes, or use a larger "
       .. "dataset", n, self.num_replicas, n)
   end
-  self.share = opts.drop_last and math.floor(n / self.num_replicas) or math.ceil(n / self.num_replicas)
+  self.start = 0 -- how many of the next order other numbers of ranks have had
 end)
 
-function Distributed:len() return self.share end
+-- What a rank gets of n samples.
+local function share(self, n) return (self.drop_last and math.floor or math.ceil)(n / self.num_replicas) end
 
-Distributed.set_epoch = Random.set_epoch
+function Distributed:len() return share(self, dataset.length("DistributedSampler", self.set)) end
 
---- Returns the indices of an epoch, a 1-d int64 tensor.
+--- Sets the epoch, which the next order depends on. loader:epoch(n) calls it.
+Distributed.set_epoch = signature.of("set_epoch(epoch: natural)", function(self, epoch)
+  self.epoch, self.start = epoch, 0
+end)
+
+--- Returns the indices of an epoch, a 1-d int64 tensor; after load_state_dict those of the rest of it.
 function Distributed:indices()
-  local n, total = dataset.length("DistributedSampler", self.set), self.share * self.num_replicas
+  local n, start = dataset.length("DistributedSampler", self.set), self.start
+  self.start = 0
   local order = self.shuffle and core.permutation(n, self.seed + self.epoch) or count_to(n)
-  if total > n then order = core.ops.cat {order, order:narrow(1, 1, total - n)} end
-  if self.num_replicas == 1 and total == n then return order end
-  return order:slice(1, self.rank + 1, total, self.num_replicas):contiguous()
+  local each = share(self, n - start)
+  local last = start + each * self.num_replicas
+  if last > n then order = core.ops.cat {order, order:narrow(1, 1, last - n)} end
+  if each == 0 then return order:narrow(1, 1, 0) end
+  if self.num_replicas == 1 and last == n then return order:narrow(1, start + 1, each) end
+  return order:slice(1, start + self.rank + 1, last, self.num_replicas):contiguous()
+end
+
+--- Returns what the order of the next epoch depends on, as a plain table.
+function Distributed:state_dict()
+  return {
+    epoch = self.epoch, start = self.start, num_replicas = self.num_replicas,
+    num_samples = dataset.length("DistributedSampler", self.set),
+  }
+end
+
+--- Loads a state_dict.
+function Distributed:load_state_dict(state)
+  Sampler.load_state_dict(self, state)
+  local n = dataset.length("DistributedSampler", self.set)
+  local start = options.arg("load_state_dict", "the sampler's start", state.start or 0, "natural")
+  if (state.num_samples or n) ~= n then
+    fail("load_state_dict: the state is of a dataset with %s samples, this one has %d", tostring(state.num_samples), n)
+  elseif start > n then
+    fail("load_state_dict: the sampler's start must be at most %d, the number of samples, got %.0f", n, start)
+  end
+  self.start = start
+end
+
+--- The state after each rank has taken `count` of the order of a state: another number of ranks divides what is left.
+--- nil for a state of as many ranks.
+function Distributed:state_after(state, count)
+  if (state.num_replicas or self.num_replicas) == self.num_replicas then return nil end
+  self:load_state_dict(state) -- which checks it
+  local ranks = options.arg("load_state_dict", "the sampler's num_replicas", state.num_replicas, "count")
+  local n = dataset.length("DistributedSampler", self.set)
+  self.start = math.min(self.start + count * ranks, n)
+  return self:state_dict()
 end
 
 return {

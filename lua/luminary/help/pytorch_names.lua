@@ -68,8 +68,7 @@ local streaming = "tokenizer:streamer(write) is for generate's streamer, and {on
   .. "calls f with each new piece of text"
 local stopping = "{streamer = f} ends generate when f returns false; stop_strings and eos_token_id end a row"
 local options_of_generate = "options of generate say it, or net.generation_config, a folder's generation_config.json"
-local warming_up = "SequentialLR of a LinearLR and a CosineAnnealingLR warms up and falls, or LambdaLR takes any "
-  .. "function, in lm.optim.lr_scheduler"
+local warming_up = "lm.optim.lr_scheduler.get_scheduler warms up and falls, or LambdaLR takes any function"
 local of_warm_up = "get_linear_schedule_with_warmup get_cosine_schedule_with_warmup get_constant_schedule_with_warmup "
   .. "get_constant_schedule get_polynomial_decay_schedule_with_warmup get_wsd_schedule"
 local hugging_face = {}
@@ -109,7 +108,7 @@ for _, row in ipairs {
     "Trainer TrainingArguments Accelerator"},
   {"tokenizer(texts, {padding = true}) in a loader's collate_fn pads",
     "DataCollatorWithPadding DataCollatorForLanguageModeling"},
-  {warming_up, "get_scheduler " .. of_warm_up},
+  {"lm.optim.lr_scheduler.get_scheduler", "get_scheduler"}, {warming_up, of_warm_up},
 } do
   for name in row[2]:gmatch "%S+" do hugging_face[name] = row[1] end
 end
@@ -379,7 +378,7 @@ other.cuda = with(pairs_of([[
   reset_max_memory_cached=reset_peak_memory_stats]],
   [[
   memory_snapshot memory_usage utilization temperature power_draw clock_rate get_arch_list
-  get_gencode_flags get_rng_state_all set_rng_state_all initial_seed ipc_collect nvtx profiler jiterator
+  get_gencode_flags get_rng_state_all set_rng_state_all initial_seed ipc_collect profiler jiterator
   list_gpu_processes ExternalStream MemPool use_mem_pool CUDAPluggableAllocator cudart graph_pool_handle
   get_per_process_memory_fraction get_sync_debug_mode set_sync_debug_mode caching_allocator_alloc sparse tunable
   host_memory_stats]]), {

@@ -37,10 +37,16 @@ local function call_with_hooks(self, record, ...)
   return unpack(outputs, 1, outputs.n)
 end
 
-local function call(self, ...)
+local function call_module(self, ...)
   local record = getmetatable(self)
   if record.pre_hooks or record.hooks or record.backward_hooks then return call_with_hooks(self, record, ...) end
   return record.values.forward(self, ...)
+end
+
+local function call(self, ...)
+  local in_range = records.call_in_range -- set by a profiler
+  if in_range then return in_range(self.__name, call_module, self, ...) end
+  return call_module(self, ...)
 end
 
 local function construct(this, ...)

@@ -3,9 +3,24 @@ local options = require "luminary.base.options"
 
 local optim = {Optimizer = require "luminary.optim.optimizer"}
 
+-- Optimizers, those that a step on one batch is enough for, by their files.
+local elementwise, others = "ASGD AdaBelief Adadelta Adagrad Adam AdamW Adamax Lion NAdam RAdam RMSprop Rprop SGD",
+  "Adafactor LAMB Muon"
+
+local class_names = {}
+for name in (elementwise .. " " .. others):gmatch "%S+" do class_names[name:lower()] = name end
+
+--- Returns the names that optim.get_optimizer takes, a sorted list in lower case.
+function optim.list_optimizers() return options.sorted_keys(class_names) end
+
+--- optim.get_optimizer(name, params, options): Creates an optimizer by its name, in upper or lower case.
+function optim.get_optimizer(name, params, ...)
+  local lower = options.arg("get_optimizer", "name", name, "string"):lower()
+  if not class_names[lower] then options.choice("get_optimizer", "name", lower, optim.list_optimizers()) end
+  return optim[class_names[lower]](params, ...)
+end
+
 return options.strict("optim", optim, options.at_first_use({
-  ["optim.elementwise_classes"] = "ASGD AdaBelief Adadelta Adagrad Adam AdamW Adamax Lion NAdam RAdam RMSprop Rprop "
-    .. "SGD",
-  ["optim.lamb_muon_adafactor"] = "Adafactor LAMB Muon",
+  ["optim.elementwise_classes"] = elementwise, ["optim.lamb_muon_adafactor"] = others,
   ["optim.swa"] = "AveragedModel SWALR swa_utils",
 }, {LBFGS = {"optim.lbfgs"}, ZeroRedundancyOptimizer = {"optim.zero"}, lr_scheduler = {"optim.lr_scheduler"}}))

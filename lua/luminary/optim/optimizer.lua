@@ -224,7 +224,10 @@ local function make_step(self, closure)
 end
 
 --- Performs one optimization step. `closure`, if given, computes the loss again first, and its result is returned.
-function Optimizer:step(closure) return self:hooked(make_step, closure) end
+function Optimizer:step(closure)
+  if not core.is_recording() then return self:hooked(make_step, closure) end
+  return core.record_kind("optimizer", self.__name .. ".step", self.hooked, self, make_step, closure)
+end
 
 --- Returns the state of the optimizer: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in order.
 --- Its tensors are those of the optimizer, not copies. lm.save saves it.

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-#include "runtime.h"
+#include "counts.h"
 
 /* Who touched a byte of device memory in which launch. Blocks are counted from 1. */
 typedef struct shadow {
@@ -23,6 +23,7 @@ static uint32_t launch, block;
 
 void lm_fake_check_launch() {
   launch++;
+  if (lm_fake_is_counting()) return;
   if (shadows) return;
   base = lm_fake_ranges(&bytes_covered);
   if (bytes_covered == 0) return;
@@ -58,6 +59,10 @@ static void touch(shadow *s, bool write, bool atomic, const void *p) {
 }
 
 static void access(const void *p, size_t bytes, bool write, bool atomic) {
+  if (lm_fake_is_counting()) {
+    if (lm_fake_is_in_kernel()) lm_fake_count_access(p, bytes, !write || atomic, write);
+    return;
+  }
   if (!is_watched(p)) return;
   size_t at = (size_t)((const char *)p - base);
   for (size_t i = at; i < at + bytes; i++) touch(&shadows[i], write, atomic, p);

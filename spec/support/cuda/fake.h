@@ -9,6 +9,9 @@
  *   LM_FAKE_CUDA_EAGER=1         do work when it is queued
  *   LM_FAKE_CUDA_NULL=1          launches, asynchronous copies and fills, events and waits do nothing, uncounted: to
  *                                measure the host's side alone; all results are garbage
+ *   LM_FAKE_CUDA_COUNT=n         of each launch at most n blocks run, spread evenly; products, large copies within a
+ *                                device and large fills do not: all is counted (lm_fake_counts), and all results are
+ *                                garbage. Device memory takes room only where it is touched
  *   LM_FAKE_CUDA_REVERSE=1       run blocks and threads from the last to the first: order-dependent kernels show
  *   LM_FAKE_CUDA_RANDOM=seed     in an order of each launch's own
  *   LM_FAKE_CUDA_REGISTERS=file  each kernel's registers, which limit its blocks, as scripts/dev/kernel_registers
@@ -28,7 +31,11 @@
 #include <stddef.h>
 
 #ifdef __cplusplus
+#include <stdint.h>
+
 #include <functional>
+#include <string>
+#include <vector>
 extern "C" {
 #endif
 
@@ -47,6 +54,12 @@ LM_FAKE_API const char *lm_fake_call_names(void);
  * of other processes); "bytes": of memory;
  * "context": devices that were worked on, for good; "blocks": of the kernels launched so far. */
 LM_FAKE_API long lm_fake_live(const char *what);
+/* Under LM_FAKE_CUDA_COUNT, a line for each piece of work that was done since the last call: kind ("kernel", "unseen
+ * kernel", "product float32" and other dtypes, "fill", "copy", "upload", "download"), name, blocks, bytes read, bytes
+ * written, FLOPs, operands ("r" or "w", address in hex, ":", bytes; a space between them), a tab between them. Each
+ * byte counts once for a launch; those of one block alone count for the blocks that did not run. The bytes of an unseen
+ * kernel are not known: its body is compiled without checks, or it is a library's. Valid until the next call. */
+LM_FAKE_API const char *lm_fake_counts(void);
 /* What cuSOLVER next iterates on does not converge. */
 LM_FAKE_API void lm_fake_diverge(void);
 /* Operations that wait in queues. */
@@ -77,9 +90,22 @@ LM_FAKE_API int lm_fake_device_of(const void *p);
 #ifdef __cplusplus
 }
 extern const bool lm_fake_null; /* LM_FAKE_CUDA_NULL */
+struct lm_fake_operand {
+  const void *p;
+  uint64_t bytes;
+  bool written;
+};
+/* What lm_fake_counts says of it; `what` NULL: its bytes are not known, and it is done even so. */
+struct lm_fake_cost {
+  const char *what;
+  std::string name;
+  double flops;
+  std::vector<lm_fake_operand> operands;
+};
 /* Queues work for `stream` (a cudaStream_t): it runs, or is captured, like a kernel, with the memory of the stream's
  * device (and its enabled peers) in reach. What it captures is copied now. Returns a cudaError_t. */
-LM_FAKE_API int lm_fake_enqueue(void *stream, std::function<void()> work);
+LM_FAKE_API int lm_fake_enqueue(void *stream, std::function<void()> work,
+                                const lm_fake_cost &cost = {NULL, "library work", 0, {}});
 #endif
 
 #endif

@@ -57,6 +57,11 @@ static int dtype_of(int type) {
   }
 }
 
+/* Of all its matrices, each once; a step of 0 is one for the whole batch. */
+static uint64_t bytes_of(const layout &m) {
+  return m.rows * m.columns * (uint64_t)(m.step ? m.batch : 1) * lm_fake_bytes_of(dtype_of(m.type));
+}
+
 static uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x9e3779b97f4a7c15u + (hash >> 29); }
 
 static uint64_t mix_layout(uint64_t hash, const layout &m) {
@@ -305,11 +310,19 @@ LM_FAKE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc
   double times = wide ? *(const double *)alpha : *(const float *)alpha;
   double plus = wide ? *(const double *)beta : *(const float *)beta;
   uint64_t scratch = chosen.workspace;
-  return lm_fake_enqueue(stream,
-                         [=] {
-                           if (scratch > 0) memset(workspace, 0xee, scratch);
-                           multiply(p, A, B, C, D, times, plus, a, b, c, d);
-                         })
+  uint64_t inner = p.transa == CUBLAS_OP_T ? A.rows : A.columns;
+  lm_fake_cost cost = {lm_fake_product_of(dtype_of(D.type), p.compute == CUBLAS_COMPUTE_32F_FAST_TF32),
+                       "cublasLtMatmul",
+                       2.0 * (double)D.rows * (double)D.columns * (double)inner * D.batch,
+                       {{a, bytes_of(A), false}, {b, bytes_of(B), false}, {d, bytes_of(D), true}}};
+  if (plus != 0) cost.operands.push_back({c, bytes_of(C), false});
+  return lm_fake_enqueue(
+             stream,
+             [=] {
+               if (scratch > 0) memset(workspace, 0xee, scratch);
+               multiply(p, A, B, C, D, times, plus, a, b, c, d);
+             },
+             cost)
              ? CUBLAS_STATUS_EXECUTION_FAILED
              : CUBLAS_STATUS_SUCCESS;
 }

@@ -685,6 +685,38 @@ static cudnnStatus_t check_place(const tensor &t, const void *place) {
   return CUDNN_STATUS_SUCCESS;
 }
 
+/* Each tensor in memory once, and the products of tensors of all sizes: what a mask hides is not taken off. */
+static lm_fake_cost cost_of_fused(const std::vector<lm_fake_operation> &nodes,
+                                  const std::map<int64_t, void *> &memory) {
+  lm_fake_cost cost = {NULL, "cudnnBackendExecute: attention", 0, {}};
+  std::map<int64_t, bool> written;
+  std::map<int64_t, tensor> all = tensors_of(nodes);
+  for (const lm_fake_operation &n : nodes) {
+    written[n.y.id] = true;
+    if (n.kind != lm_fake_operation::PRODUCT) continue;
+    cost.flops += 2.0 * (double)n.y.numel() * (double)n.x.size[3];
+    if (!n.x.inside) cost.what = lm_fake_product_of(n.x.dtype, false);
+  }
+  for (auto &place : memory) {
+    const tensor &t = all.at(place.first);
+    cost.operands.push_back({place.second, (uint64_t)t.numel() * lm_fake_bytes_of(t.dtype), written.count(t.id) > 0});
+  }
+  return cost;
+}
+
+static lm_fake_cost cost_of_convolution(const work &j, void *const data[4], bool tf32) {
+  static const char *const names[PASSES] = {"cudnnBackendExecute: convolution",
+                                            "cudnnBackendExecute: its input's gradient",
+                                            "cudnnBackendExecute: its weight's gradient"};
+  const tensor *tensors[3] = {&j.x, &j.w, &j.y}, *result = j.pass == FORWARD ? &j.y : j.pass == INPUT ? &j.x : &j.w;
+  double positions = (double)(j.y.size[0] * j.y.size[2] * j.y.size[3]);
+  lm_fake_cost cost = {lm_fake_product_of(j.x.dtype, tf32), names[j.pass], 2.0 * positions * (double)j.w.numel(), {}};
+  for (int i = 0; i < 3; i++)
+    cost.operands.push_back(
+        {data[i], (uint64_t)tensors[i]->numel() * lm_fake_bytes_of(j.x.dtype), tensors[i] == result});
+  return cost;
+}
+
 static cudnnStatus_t execute_fused(library *own, const descriptor &graph, const descriptor &pack) {
   std::vector<lm_fake_operation> nodes = nodes_of(graph);
   std::map<int64_t, void *> memory;
@@ -707,7 +739,8 @@ static cudnnStatus_t execute_fused(library *own, const descriptor &graph, const 
   }
   if (given != outside) return refuse(CUDNN_STATUS_BAD_PARAM, "as many tensors as the graph has");
   lm_fake_count("fused engine", 1); /* never counted down */
-  int code = lm_fake_enqueue(own->stream, [=] { lm_fake_fused_run(nodes, memory, numbers); });
+  int code = lm_fake_enqueue(
+      own->stream, [=] { lm_fake_fused_run(nodes, memory, numbers); }, cost_of_fused(nodes, memory));
   return code ? refuse(CUDNN_STATUS_EXECUTION_FAILED, "the stream takes no work") : CUDNN_STATUS_SUCCESS;
 }
 
@@ -740,10 +773,11 @@ LM_FAKE_API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
   static const char *const runs[ENGINES] = {"engine 0", "engine 1", "engine 2", "engine 3"};
   lm_fake_count(runs[config.engine], 1); /* never counted down */
   void *x = data[0], *w = data[1], *y = data[2], *bias = data[3];
-  int code = lm_fake_enqueue(own->stream, [=] {
+  auto run = [=] {
     if (first) memset(workspace, 0xee, WORKSPACE);
     convolve(j, x, w, y, bias, tf32);
-  });
+  };
+  int code = lm_fake_enqueue(own->stream, run, cost_of_convolution(j, data, tf32));
   return code ? refuse(CUDNN_STATUS_EXECUTION_FAILED, "the stream takes no work") : CUDNN_STATUS_SUCCESS;
 }
 

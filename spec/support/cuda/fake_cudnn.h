@@ -23,6 +23,7 @@ struct lm_fake_tensor {
   int64_t id, align, size[4], stride[4];
   int dtype; /* LM_NO_DTYPE: of whole numbers or bool */
   bool inside, number;
+  int64_t numel() const { return size[0] * size[1] * size[2] * size[3]; }
   int64_t at(int64_t a, int64_t b, int64_t c, int64_t d) const {
     return a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
   }

@@ -35,6 +35,19 @@ static inline double lm_fake_tf32(double v) {
   return f;
 }
 
+static inline uint64_t lm_fake_bytes_of(int dtype) {
+  return dtype == LM_F16 || dtype == LM_BF16 ? 2 : dtype == LM_F32 ? 4 : 8;
+}
+
+/* What lm_fake_counts calls a product. */
+static inline const char *lm_fake_product_of(int dtype, bool tf32) {
+  return tf32               ? "product tf32"
+         : dtype == LM_F16  ? "product float16"
+         : dtype == LM_BF16 ? "product bfloat16"
+         : dtype == LM_F32  ? "product float32"
+                            : "product float64";
+}
+
 static inline bool lm_fake_aligned(const void *p, int64_t bytes) { return (uintptr_t)p % (uintptr_t)bytes == 0; }
 
 #endif

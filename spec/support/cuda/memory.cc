@@ -10,9 +10,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime.h"
+#include "counts.h"
 
-enum { PAGE = 4096, HUGE = 2 << 20, ALIGN = 256, PINNED_ALIGN = 4096 };
+enum {
+  PAGE = 4096,
+  HUGE = 2 << 20,
+  ALIGN = 256,
+  PINNED_ALIGN = 4096,
+  COMPUTED = 1 << 20 /* bytes: larger copies and fills are counted alone, under LM_FAKE_CUDA_COUNT */
+};
 
 namespace {
 struct allocation {
@@ -56,7 +62,7 @@ static memory &get() {
     void *p = mmap(NULL, each * devices + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (devices == 0 || p == MAP_FAILED) return made;
     p = (void *)(((uintptr_t)p + HUGE - 1) / HUGE * HUGE);
-    madvise(p, each * devices, MADV_HUGEPAGE); /* a hint: they open and close faster */
+    if (!lm_fake_is_counting()) madvise(p, each * devices, MADV_HUGEPAGE); /* they open and close faster */
     for (size_t d = 0; d < devices; d++) {
       arena &a = made->device[d];
       a.base = a.cursor = (char *)p + d * each;
@@ -151,7 +157,7 @@ static int device_alloc(int device, size_t bytes, void **out) {
   char *pages = find_room(a, span);
   if (!pages) return cudaErrorMemoryAllocation;
   if (mprotect(pages, span, PROT_READ | PROT_WRITE) != 0) return cudaErrorMemoryAllocation;
-  memset(pages, 0xff, span);
+  if (!lm_fake_is_counting()) memset(pages, 0xff, span);
   if (!(m.open >> device & 1)) mprotect(pages, span, PROT_NONE);
   if (pages >= a.cursor) a.cursor = pages + span + PAGE;
   char *p = pages + span - rounded(bytes);
@@ -374,8 +380,16 @@ static int plan_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pi
     copy = std::make_shared<std::vector<char>>(width * height);
     for (size_t i = 0; i < height; i++) memcpy(copy->data() + i * width, (char *)src + i * src_pitch, width);
   }
+  lm_fake_cost cost = {devices_of(to) && devices_of(from) ? "copy"
+                       : devices_of(to)                   ? "upload"
+                                                          : "download",
+                       "cudaMemcpy",
+                       0,
+                       {{src, width * height, false}, {dst, width * height, true}}};
+  bool counts = lm_fake_is_counting(), skips = counts && !plan->host && width * height > COMPUTED;
   auto run = [=] {
-    for (size_t i = 0; i < height; i++) {
+    if (counts) lm_fake_record(cost);
+    for (size_t i = 0; i < height && !skips; i++) {
       memmove((char *)dst + i * dst_pitch, copy ? copy->data() + i * width : (char *)src + i * src_pitch, width);
     }
   };
@@ -420,7 +434,12 @@ static cudaError_t fill(cudaStream_t handle, bool whole, void *dst, int value, s
     lm_fake_place place = lm_fake_place_of(dst);
     if (place.kind == lm_fake_place::PAGEABLE || !fits(place, dst, bytes)) return lm_fake_result(cudaErrorInvalidValue);
     lm_fake_queued work = {};
-    auto run = [=] { memset(dst, value, bytes); };
+    lm_fake_cost cost = {"fill", "cudaMemset", 0, {{dst, bytes, true}}};
+    bool counts = lm_fake_is_counting(), skips = counts && bytes > COMPUTED;
+    auto run = [=] {
+      if (counts) lm_fake_record(cost);
+      if (!skips) memset(dst, value, bytes);
+    };
     work.op = {[run] { return lm_fake_run_work(run, "a memset"); }, devices_of(place)};
     int code = whole ? lm_fake_unsafe() : 0;
     if (code == 0) code = lm_fake_push(stream, work);

@@ -12,7 +12,7 @@
 #include <condition_variable>
 #include <thread>
 
-#include "runtime.h"
+#include "counts.h"
 
 /* Of an event between processes, in a memory file: how often it was recorded, which of those is reached, and which
  * somebody waits for; and whose stream has yet to pass such a wait, a process and its descriptor of the file. */
@@ -202,14 +202,19 @@ extern "C" long lm_fake_pending(void) {
   return (long)count;
 }
 
-int lm_fake_enqueue(void *handle, std::function<void()> work) {
+int lm_fake_enqueue(void *handle, std::function<void()> work, const lm_fake_cost &cost) {
   lm_fake_stream stream;
   {
     lm_fake_guard lock(lm_fake_state);
     stream = lm_fake_find_stream((cudaStream_t)handle);
     if (!stream) return lm_fake_result(cudaErrorInvalidResourceHandle);
     lm_fake_queued queued = {};
-    queued.op = {[work] { return lm_fake_run_work(work, "library work"); }, lm_fake_reach(stream->device)};
+    auto run = [work] { return lm_fake_run_work(work, "library work"); };
+    auto count = [cost, run] {
+      lm_fake_record(cost);
+      return cost.what ? 0 : run();
+    };
+    queued.op = {lm_fake_is_counting() ? std::function<int()>(count) : run, lm_fake_reach(stream->device)};
     int code = lm_fake_push(stream, queued);
     if (code != 0) return lm_fake_result(code);
   }

@@ -116,7 +116,7 @@ LM_FUNCTION(custom_record) {
     return lm_raise_arg(L, is_text ? 2 : 1, "custom_record", is_text ? "backward" : "name",
                         is_text ? "a function" : "a string");
   }
-  if (lm_anomaly()) lm_note_anomaly(L);
+  if (lm_wants_lines()) lm_note_line(L, s);
   custom_callback *c = NULL;
   lm_need(L, lm_retry_after_gc(L, s, record, &c));
   if (c) lm_callback_keep(L, &c->base, 2);

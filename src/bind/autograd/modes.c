@@ -30,7 +30,7 @@ LM_FUNCTION(detect_anomaly) {
   lm_need_function(L, 1, "autograd.detect_anomaly", "");
   bool before = lm_anomaly();
   lm_set_anomaly(true);
-  LM_STATE(L)->step_at = 0;
+  lm_lines_changed(LM_STATE(L));
   int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
   lm_set_anomaly(before);
   return failed ? lua_error(L) : lua_gettop(L);
@@ -41,7 +41,7 @@ LM_FUNCTION(set_detect_anomaly) {
   bool on = lm_need_bool(L, 1, "set_detect_anomaly", "on");
   lua_pushboolean(L, lm_anomaly());
   lm_set_anomaly(on);
-  LM_STATE(L)->step_at = 0;
+  lm_lines_changed(LM_STATE(L));
   return 1;
 }
 

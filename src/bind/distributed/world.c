@@ -7,6 +7,7 @@
 #include "bind/distributed/group.h"
 #include "distributed/store/failure_text.h"
 #include "distributed/store/pmix.h"
+#include "distributed/store/sigterm.h"
 
 void lm_dependent_join(lm_dependent **list, lm_dependent *d) {
   d->next = *list;
@@ -181,3 +182,12 @@ LM_FUNCTION(dist_fail) {
   lm_world_fail(world, where, message);
   return 0;
 }
+
+/* sigterm_defer(): the first SIGTERM only sets a flag from now on; sigterm_came() returns it */
+LM_FUNCTION(sigterm_defer) {
+  (void)L;
+  lm_sigterm_defer();
+  return 0;
+}
+
+LM_FUNCTION(sigterm_came) { return lm_return_bool(L, lm_sigterm_came()); }

@@ -7,6 +7,8 @@
  *                              "ended", id, code, signal (nil if it exited)
  *                              "signal", number
  *                              "closed", stream    nobody reads our own output there
+ *                              "ready"             the watched descriptor is readable
+ *     :watch(fd)             a descriptor to wait for as well, such as that of core.node_links; -1: none
  *     :signal(id, number)    :print(stream, text)    :printed()    :sweep(seconds) -> how many are left
  *     :file() -> path        :port() -> number       :close()
  *   process_self()           path of the program that runs here
@@ -83,6 +85,7 @@ static int bind_next(lua_State *L) {
       lua_pushliteral(L, "closed");
       lua_pushinteger(L, event.stream);
       return 2;
+    case LM_SUPERVISOR_READY: lua_pushliteral(L, "ready"); return 1;
   }
   return 0;
 }
@@ -91,6 +94,12 @@ static int bind_signal(lua_State *L) {
   lm_supervisor *s = self(L);
   lm_supervisor_signal(s, (int)lm_need_int(L, 2, "process: signal", "id"),
                        (int)lm_need_int(L, 3, "process: signal", "number"));
+  return 0;
+}
+
+static int bind_watch(lua_State *L) {
+  lm_supervisor *s = self(L);
+  lm_supervisor_watch(s, (int)lm_need_int(L, 2, "process: watch", "fd"));
   return 0;
 }
 
@@ -130,9 +139,16 @@ static int bind_close(lua_State *L) {
   return 0;
 }
 
-static const luaL_Reg methods[] = {{"start", bind_start}, {"next", bind_next},       {"signal", bind_signal},
-                                   {"print", bind_print}, {"printed", bind_printed}, {"sweep", bind_sweep},
-                                   {"file", bind_file},   {"port", bind_port},       {"close", bind_close},
+static const luaL_Reg methods[] = {{"start", bind_start},
+                                   {"next", bind_next},
+                                   {"signal", bind_signal},
+                                   {"print", bind_print},
+                                   {"printed", bind_printed},
+                                   {"sweep", bind_sweep},
+                                   {"file", bind_file},
+                                   {"port", bind_port},
+                                   {"close", bind_close},
+                                   {"watch", bind_watch},
                                    {NULL, NULL}};
 static const lm_object_type supervisor_type = {"luminary.supervisor", sizeof(lm_supervisor *), free_supervisor,
                                                "a supervisor", methods};

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/interned.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -70,10 +71,14 @@ static lm_status work_run_call(lm_exchange *c) {
   lm_waiting waiting;
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", c->core->id, (unsigned long long)c->ticket.seq, c->ticket.what);
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_call_trace(&span, c);
   lm_waiting_begin(&waiting, c->core, &c->ticket, c->timeout);
   lm_status status = lm_call_dispatch(c);
   lm_waiting_end(&waiting, status == LM_OK);
   status = lm_call_written(c, status);
+  if (traced) lm_span_end(&span);
   /* The other ranks are past this call: it must not look as if it could be tried once more. */
   return status == LM_E_OOM ? LM_E_STATE : status;
 }
@@ -129,7 +134,7 @@ void lm_work_release(lm_work *w) {
 int lm_work_peer(const lm_work *w) { return w->issuer || lm_work_is_done(w) ? w->peer : -1; }
 bool lm_work_done(lm_work *w) { return lm_is_p2p(w) && !w->issuer ? lm_p2p_done(w) : lm_work_is_done(w); }
 
-lm_status lm_work_wait(lm_work *w, double seconds) {
+static lm_status wait_for(lm_work *w, double seconds) {
   if (w->issuer) return lm_issued_wait(w, seconds);
   if (lm_is_p2p(w)) return lm_p2p_wait(w, seconds);
   lm_queue *q = w->queue;
@@ -141,6 +146,16 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
   pthread_mutex_unlock(&q->lock);
   if (lm_work_is_done(w)) return lm_work_outcome(w);
   return lm_fail_wait(w->call.ticket.what, seconds);
+}
+
+lm_status lm_work_wait(lm_work *w, double seconds) {
+  lm_span span;
+  if (!lm_traces(LM_TRACE_CALLS)) return wait_for(w, seconds);
+  const char *name = lm_interned(lm_text("%s: wait", lm_collective_name(w->call.kind)));
+  lm_span_begin(&span, LM_SPAN_WAIT, name ? name : "wait", LM_NO_DEVICE);
+  lm_status status = wait_for(w, seconds);
+  lm_span_end(&span);
+  return status;
 }
 
 /* ---- the queue and its thread */

@@ -310,6 +310,12 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   memcpy(ticket->where, n > most ? where + n - most : where, n > most ? most : n);
 }
 
+void lm_call_trace(lm_span *span, const lm_exchange *c) {
+  lm_span_begin(span, LM_SPAN_COLLECTIVE, names[c->kind], LM_NO_DEVICE);
+  if (c->t) span->bytes = (int64_t)lm_nbytes(c->t);
+  for (int i = 0; !c->t && c->in && i < c->n; i++) span->bytes += (int64_t)lm_nbytes(c->in[i]);
+}
+
 void lm_call_name_refused(lm_exchange *c, uint64_t refused) {
   lm_ticket *ticket = &c->ticket;
   text what = {ticket->what + strlen(ticket->what), ticket->what + sizeof ticket->what - 1};

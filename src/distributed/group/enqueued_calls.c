@@ -237,12 +237,16 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
   lm_work *w;
   status = work_of(c, &w);
   if (status != LM_OK) return status;
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_call_trace(&span, &w->call);
   pthread_mutex_lock(&is->calling);
   announce(is, w);
   status = issue_enqueue(is, w, true);
   if (status != LM_OK && !lm_is_p2p(w)) is->refused++;
   issue_let_go(is, w, status);
   pthread_mutex_unlock(&is->calling);
+  if (traced) lm_span_end(&span);
   if (status == LM_OK && work) {
     *work = w;
     return LM_OK;

@@ -210,6 +210,17 @@ static int listen_on_own(const struct addrinfo *found, const char *host, int por
   return code;
 }
 
+lm_status lm_net_listen_here(const char *host, int port, int *fd) {
+  struct addrinfo *found = NULL;
+  lm_deadline p = {.deadline = lm_seconds() + naming_time, .wake_fd = -1};
+  *fd = -1;
+  NEED(lm_net_resolve(host, port, &p, &found));
+  int code = listen_on_own(found, host, port, fd);
+  freeaddrinfo(found);
+  if (code == 0 || code == EADDRNOTAVAIL || code == EADDRINUSE) return LM_OK;
+  return lm_fail_cannot(LM_E_IO, lm_text("listen on %s, port %d", host, port), code);
+}
+
 lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRESS_MAX]) {
   char name[LM_ADDRESS_MAX];
   struct addrinfo *found = NULL;

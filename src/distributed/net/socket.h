@@ -28,6 +28,9 @@ lm_status lm_net_await(int fd, short events, const lm_deadline *p);
  * its addresses, listens on every interface and keeps its name in *address. port 0: a free one. "": every interface,
  * named by this machine's own address. */
 lm_status lm_net_listen(const char *host, int port, int *fd, char address[LM_ADDRESS_MAX]);
+/* The same on this machine's own addresses alone: *fd is -1, without an error, if the host is another machine, or the
+ * port is in use. */
+lm_status lm_net_listen_here(const char *host, int port, int *fd);
 lm_status lm_net_listen_unix(int *fd, char address[LM_ADDRESS_MAX]);
 /* One attempt; refused and the like are LM_E_IO at once. */
 lm_status lm_net_connect(const char *address, const lm_deadline *p, int *fd);

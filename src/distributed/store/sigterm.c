@@ -16,10 +16,12 @@ static const double grace = 1.0, last_words = 0.05; /* seconds */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of users, thread, mine */
 static int users;
 static pthread_t thread;
-static bool mine;                  /* the handler is in place */
+static bool mine;                  /* the handler is in place for the users, with its thread */
+static struct sigaction foreign;   /* what was there before lm_sigterm_defer; called as well */
 static _Atomic int wakeup_fd = -1; /* rung by the handler; made once, never closed: the handler may run at any time */
 static _Atomic int owner;          /* the process */
 static _Atomic bool asked, quit;
+static _Atomic bool deferred, came; /* lm_sigterm_defer; since when a first SIGTERM came */
 static _Atomic int waits, stores;
 static _Atomic int64_t failed_at = -1000000; /* microseconds of lm_seconds() */
 
@@ -40,10 +42,18 @@ bool lm_sigterm_asked(void) { return atomic_load_explicit(&asked, memory_order_r
 /* On the script's thread: nothing but what a handler may do. A forked child shares our wakeup descriptor; its signals
  * are not ours.
  */
-static void on_term(int signal_number) {
+static void on_term(int signal_number, siginfo_t *info, void *context) {
   int error = errno;
   bool ours = atomic_load(&owner) == (int)getpid();
-  if (ours && (atomic_load(&stores) > 0 || !nobody_waits())) {
+  if (ours && atomic_load(&deferred) && foreign.sa_handler != SIG_DFL) {
+    atomic_store(&came, true);
+    if (foreign.sa_flags & SA_SIGINFO)
+      foreign.sa_sigaction(signal_number, info, context);
+    else if (foreign.sa_handler != SIG_IGN)
+      foreign.sa_handler(signal_number);
+  } else if (ours && atomic_load(&deferred) && !atomic_exchange(&came, true)) {
+    /* the script asks for it */
+  } else if (ours && (atomic_load(&stores) > 0 || !nobody_waits())) {
     atomic_store(&asked, true);
     lm_wakeup_fd_signal(atomic_load(&wakeup_fd));
   } else {
@@ -53,10 +63,14 @@ static void on_term(int signal_number) {
   errno = error;
 }
 
+static bool is_ours(const struct sigaction *action) {
+  return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_term;
+}
+
 static void default_again(void) {
   struct sigaction now;
-  if (sigaction(SIGTERM, NULL, &now) != 0 || now.sa_handler != on_term) return;
-  now.sa_handler = SIG_DFL;
+  if (sigaction(SIGTERM, NULL, &now) != 0 || !is_ours(&now)) return;
+  now = (struct sigaction){.sa_handler = SIG_DFL};
   sigaction(SIGTERM, &now, NULL);
 }
 
@@ -93,22 +107,28 @@ static void give_stack(void) {
   sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
 }
 
+static void take_signal(void) {
+  atomic_store(&owner, (int)getpid());
+  give_stack();
+  struct sigaction handler = {.sa_sigaction = on_term, .sa_flags = SA_RESTART | SA_ONSTACK | SA_SIGINFO};
+  sigemptyset(&handler.sa_mask);
+  sigaction(SIGTERM, &handler, NULL);
+}
+
 static lm_status install(void) {
   struct sigaction now;
-  if (sigaction(SIGTERM, NULL, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return LM_OK;
+  if (sigaction(SIGTERM, NULL, &now) != 0) return LM_OK;
+  if (is_ours(&now) ? foreign.sa_handler != SIG_DFL : (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL)
+    return LM_OK;
   if (atomic_load(&wakeup_fd) < 0) {
     int fd = lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC));
     if (fd < 0) return lm_fail_cannot(LM_E_IO, "create an event descriptor", errno);
     atomic_store(&wakeup_fd, fd);
   }
-  atomic_store(&owner, (int)getpid());
   atomic_store(&quit, false);
   NEED(lm_thread_start(&thread, sigterm_serve, NULL));
   pthread_setname_np(thread, "lm-sigterm");
-  give_stack();
-  struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART | SA_ONSTACK};
-  sigemptyset(&handler.sa_mask);
-  sigaction(SIGTERM, &handler, NULL);
+  take_signal();
   mine = true;
   return LM_OK;
 }
@@ -125,7 +145,7 @@ void lm_sigterm_unwatch(void) {
   pthread_mutex_lock(&lock);
   if (--users == 0 && mine) {
     mine = false;
-    default_again();
+    if (!atomic_load(&deferred)) default_again();
     atomic_store(&quit, true);
     if (atomic_load(&asked)) {
       pthread_detach(thread); /* it is about to end the process */
@@ -137,3 +157,16 @@ void lm_sigterm_unwatch(void) {
   }
   pthread_mutex_unlock(&lock);
 }
+
+void lm_sigterm_defer(void) {
+  struct sigaction now;
+  pthread_mutex_lock(&lock);
+  if (!atomic_load(&deferred) && sigaction(SIGTERM, NULL, &now) == 0) {
+    if (!is_ours(&now)) foreign = now;
+    take_signal();
+    atomic_store(&deferred, true);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+bool lm_sigterm_came(void) { return atomic_load_explicit(&came, memory_order_relaxed); }

@@ -1,5 +1,5 @@
 /* SIGTERM, where nobody else handles it: a rank that waits for others learns first why it is being ended. Launchers
- * send it within milliseconds of another rank's death. Private to distributed/. */
+ * send it within milliseconds of another rank's death. Or a script that wants to save first asks whether it came. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,3 +17,8 @@ void lm_sigterm_failed(void); /* a call has failed for what happened to others *
 bool lm_sigterm_asked(void);
 /* This process has one more store (or one less): what the others have yet to hear gets a moment to leave. */
 void lm_sigterm_stores(int by);
+
+/* From now on the first SIGTERM only sets a flag, which lm_sigterm_came returns; a second one takes its course. A
+ * handler of another owner stays in use: it is called each time, after the flag is set. */
+LM_API void lm_sigterm_defer(void);
+LM_API bool lm_sigterm_came(void);

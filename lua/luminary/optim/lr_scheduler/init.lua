@@ -2,8 +2,8 @@
 local options = require "luminary.base.options"
 
 local schedules = {ReduceLROnPlateau = require "luminary.optim.lr_scheduler.plateau"}
-for _, file in ipairs {"factors", "cosine", "cyclic", "chained_sequential"} do
-  for name, class in pairs(require("luminary.optim.lr_scheduler." .. file)) do schedules[name] = class end
+for _, file in ipairs {"factors", "cosine", "cyclic", "chained_sequential", "get_scheduler"} do
+  for name, value in pairs(require("luminary.optim.lr_scheduler." .. file)) do schedules[name] = value end
 end
 
 return options.strict("optim.lr_scheduler", schedules)

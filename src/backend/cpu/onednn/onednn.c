@@ -467,10 +467,12 @@ static lm_status conv_kernel(const lm_conv_job *job, dnnl_data_type_t result, ke
   return *out ? LM_OK : make_conv(job, result, key, out);
 }
 
-/* Parts of a convolution: ranges of images, or, where there are few, bands of rows of each. */
+/* Parts of a convolution: ranges of images, or, where there are few, bands of rows of each. Large gradients of weights
+ * are cut by the channels of y, which are copied: that moves fewer bytes than a sum for each range of images. */
 typedef struct conv_parts {
   const lm_conv_job *job;
   int64_t parts, bands;    /* bands: of an image; parts: in all */
+  bool by_channels;        /* of y */
   dnnl_data_type_t result; /* of weights' gradients */
   float *sums;             /* of each part, where there are several of these */
   const kernel *packed_by; /* packed: weights, once for all parts that want them as it does */
@@ -510,17 +512,39 @@ static bool take_band(lm_conv_job *part, int64_t first, int64_t last) {
   return true;
 }
 
+static int64_t filter_size(const lm_conv_shape *s) { return s->c / s->groups * s->kh * s->kw; }
+
+/* part->y stays that of all channels where these are cut. */
 static bool conv_part(const conv_parts *c, int64_t index, lm_conv_job *part) {
   *part = *c->job;
   lm_conv_shape *s = &part->shape;
+  if (c->by_channels) {
+    int64_t k = lm_part_begin(s->k, index, c->parts);
+    part->w = (char *)part->w + k * filter_size(s) * (int64_t)lm_dtype_size(part->dtype);
+    s->k = lm_part_begin(s->k, index + 1, c->parts) - k;
+    return true;
+  }
   int64_t groups = c->parts / c->bands, size = (int64_t)lm_dtype_size(part->dtype), band = index % c->bands;
   int64_t first = lm_part_begin(c->job->shape.n, index / c->bands, groups);
   s->n = lm_part_begin(c->job->shape.n, index / c->bands + 1, groups) - first;
   part->x = (char *)part->x + first * s->h * s->w * s->c * size;
   part->y = (char *)part->y + first * s->oh * s->ow * s->k * size;
-  if (c->sums) part->w = c->sums + index * s->k * (s->c / s->groups) * s->kh * s->kw;
+  if (c->sums) part->w = c->sums + index * s->k * filter_size(s);
   int64_t oh = s->oh;
   return c->bands == 1 || take_band(part, lm_part_begin(oh, band, c->bands), lm_part_begin(oh, band + 1, c->bands));
+}
+
+/* A part of channels, with its own copy of these of y. */
+static lm_status conv_channels(const conv_parts *c, int64_t index, lm_conv_job *part, bool *done_) {
+  const lm_conv_shape *s = &c->job->shape;
+  const size_t size = lm_dtype_size(part->dtype), from = (size_t)s->k * size, to = (size_t)part->shape.k * size;
+  const size_t pixels = (size_t)(s->n * s->oh * s->ow), bytes = pixels * to;
+  const char *y = (const char *)c->job->y + (size_t)lm_part_begin(s->k, index, c->parts) * size;
+  NEED(lm_device_alloc(part->device, bytes, &part->y));
+  for (size_t i = 0; i < pixels; i++) memcpy((char *)part->y + i * to, y + i * from, to);
+  lm_status status = conv_alone(c, part, done_);
+  lm_device_free(part->device, part->y, bytes);
+  return status;
 }
 
 static void run_conv_parts(void *ctx, int64_t first, int64_t last) {
@@ -529,7 +553,7 @@ static void run_conv_parts(void *ctx, int64_t first, int64_t last) {
     lm_conv_job part;
     bool done_ = true;
     conv_part(c, index, &part);
-    lm_parallel_note(conv_alone(c, &part, &done_));
+    lm_parallel_note(c->by_channels ? conv_channels(c, index, &part, &done_) : conv_alone(c, &part, &done_));
     if (!done_) c->declined = true;
   }
 }
@@ -537,7 +561,7 @@ static void run_conv_parts(void *ctx, int64_t first, int64_t last) {
 static void add_weight_parts(void *ctx, int64_t first, int64_t last) {
   const conv_parts *c = ctx;
   const lm_conv_shape *s = &c->job->shape;
-  int64_t n = s->k * (s->c / s->groups) * s->kh * s->kw;
+  int64_t n = s->k * filter_size(s);
   float *sum = c->sums;
   char *to = (char *)c->job->w + first * (int64_t)lm_dtype_size(c->job->dtype);
   for (int64_t p = 1; p < c->parts; p++)
@@ -550,6 +574,15 @@ static double conv_work(const lm_conv_shape *s) {
   return (double)(s->n * s->oh * s->ow) * (double)(s->k * (s->c / s->groups) * s->kh * s->kw) / 50;
 }
 
+/* Of y's channels, 0 where images are to be cut: sums of gradients of weights, in float32 and in oneDNN's order before,
+ * take as long as reading x and y again where each has this fraction of their elements. */
+static int64_t channel_parts(const lm_conv_shape *s) {
+  enum { FRACTION = 32, CHANNELS = 64, FEW_CHANNELS = 32, FEW_PARTS = 4 };
+  const int64_t x = s->n * s->h * s->w * s->c, y = s->n * s->oh * s->ow * s->k;
+  if (s->groups > 1 || FRACTION * s->k * filter_size(s) <= x + y) return 0;
+  return lm_max(s->k / CHANNELS, lm_min(s->k / FEW_CHANNELS, FEW_PARTS));
+}
+
 /* The same for any number of threads: oneDNN's choice of code, and sums of weights, may depend on it. Parts of much
  * work are for many threads. */
 static void cut_conv(conv_parts *c) {
@@ -558,7 +591,10 @@ static void cut_conv(conv_parts *c) {
   int64_t most = lm_max(FEW_PARTS, (int64_t)lm_min(MAX_PARTS, conv_work(s) / PART_WORK));
   lm_conv_job part;
   if (c->job->pass == LM_CONV_WEIGHT) {
-    const int64_t bytes = s->k * (s->c / s->groups) * s->kh * s->kw * (int64_t)sizeof(float);
+    const int64_t bytes = s->k * filter_size(s) * (int64_t)sizeof(float);
+    c->bands = 1, c->parts = channel_parts(s);
+    c->by_channels = c->parts > 1;
+    if (c->by_channels) return;
     most = lm_min(most, lm_max(1, MAX_SUMS / bytes));
   }
   c->bands = 1, c->parts = lm_min(s->n, most);
@@ -591,7 +627,7 @@ done:
 lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
   lm_status status = LM_OK;
   const lm_conv_shape *s = &job->shape;
-  int64_t weights = s->k * (s->c / s->groups) * s->kh * s->kw;
+  int64_t weights = s->k * filter_size(s);
   const double work = conv_work(s);
   conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
   size_t bytes = 0, packed_bytes = 0;
@@ -600,12 +636,12 @@ lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
   *done_ = false;
   cut_conv(&c);
   if (c.parts == 1) return conv_alone(&c, job, done_);
-  if (job->pass == LM_CONV_WEIGHT) {
+  if (job->pass == LM_CONV_WEIGHT && !c.by_channels) {
     bytes = (size_t)(c.parts * weights) * sizeof(float);
     TRY(lm_device_alloc(job->device, bytes, &sums));
     c.sums = sums;
     c.result = dnnl_f32;
-  } else {
+  } else if (job->pass != LM_CONV_WEIGHT) {
     TRY(pack_conv(&c, &by, &packed_bytes));
     if (!by) goto done;
   }

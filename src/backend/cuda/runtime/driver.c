@@ -10,6 +10,7 @@
 #include "backend/cuda/libraries/cublas.h"
 #include "backend/cuda/libraries/cudnn_handles.h"
 #include "backend/cuda/runtime/context.h"
+#include "backend/cuda/runtime/nvtx.h"
 #include "backend/cuda/runtime/properties.h"
 #include "device/alloc.h"
 
@@ -365,6 +366,9 @@ const lm_driver lm_cuda_driver = {
     .host_free = host_free,
     .properties = lm_cuda_properties,
     .can_access_peer = can_access_peer,
+    .range_push = lm_nvtx_push,
+    .range_pop = lm_nvtx_pop,
+    .range_mark = lm_nvtx_mark,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_launch = graph_launch,

@@ -1,0 +1,442 @@
+--- The nodes of an elastic job, `luminary run --nnodes MIN:MAX`: who is there, and which round of the job runs.
+---
+--- One launcher is the head: it listens at one of the job's endpoints, and knows all others. A round is one start of
+--- all ranks. It ends on all nodes when a node joins, leaves or is lost, or when a rank fails; the head then starts the
+--- next one with the nodes that are there. Messages are JSON objects with a `kind`:
+---
+---   to the head    join {nproc, host, round, failures}; result {round, result, code, text, own}; alive;
+---                  query {n, index}: another head asks
+---   from the head  start {round, node_rank, nnodes, first_rank, world_size, port, failures}; alive;
+---                  stop {wait, grace, why}; over {code, text}; answer {n, index}
+---
+--- Two heads may come about: where the first nodes start at once, or where a network was parted. Each asks at all other
+--- endpoints; the one with the smaller round steps down, of equals the one that is later in the list.
+local core = require "luminary.core"
+local hostname = require "luminary.base.hostname"
+local json_encode = require "luminary.base.json_encode"
+
+local Nodes = {}
+Nodes.__index = Nodes
+
+-- Seconds. Between looks at the time; for one connection; between two searches; until the second endpoint's node
+-- becomes the head, twice that for the third; from the last arrival to a start below MAX; between questions to other
+-- heads; for others to hear that the job is over.
+local TICK, CONNECT, SEARCH, TURN, SETTLE, QUERY, FAREWELL = 0.1, 0.7, 0.25, 0.8, 1, 1, 2
+local SIGPIPE = 13
+
+-- How a round ends on all nodes: seconds before SIGTERM, and from there to SIGKILL. With a lost node nothing can be
+-- saved, since the ranks cannot agree any more.
+local STOP = {
+  lost = {wait = 0, grace = 1}, joined = {wait = 0, grace = 30},
+  failed = {wait = 2, grace = 1}, preempted = {wait = 30, grace = 1},
+}
+
+--- options: {endpoints, least, most, nproc, node_timeout, join_timeout, max_restarts}.
+local function open(supervisor, out, secret, options)
+  local self = setmetatable({
+    supervisor = supervisor, out = out, options = options, links = core.node_links(secret.job, secret.token),
+    role = "searching", heard = {}, pending = {}, queries = {}, inbox = {}, round = -1, failures = 0,
+    alive_at = 0, lead_at = 0, problems = {},
+    waits_since = core.time(), searches_since = core.time(), tries = {},
+  }, Nodes)
+  supervisor:watch(self.links:fd())
+  return self
+end
+
+local function send(self, link, message)
+  if link == 0 then -- the head's own node
+    self.inbox[#self.inbox + 1] = message
+  else
+    self.links:send(link, json_encode(message))
+  end
+end
+
+-- ---- looking for the head
+
+local function drop_all(self, links)
+  for link in pairs(links) do self.links:drop(link) end
+end
+
+-- Without a head; its ranks, if they run, are stopped.
+local function search(self, why)
+  if self.starts then self.stop = STOP.lost end
+  self.role, self.head, self.joined, self.members, self.active = "searching", nil, false, nil, nil
+  self.searches_since, self.waits_since, self.tries = core.time(), core.time(), {}
+  self.out:say(why)
+end
+
+local function become_head(self, index)
+  drop_all(self, self.pending)
+  self.pending = {}
+  self.role, self.index, self.members, self.active, self.stopping = "head", index, {}, nil, nil
+  self.arrived_at, self.query_at = core.time(), 0
+  self.out:say(("this node is the head of the job, at %s"):format(self.options.endpoints[index]))
+end
+
+local function try_to_lead(self, now)
+  if now < self.lead_at then return end
+  self.lead_at = now + SEARCH
+  for index, endpoint in ipairs(self.options.endpoints) do
+    if now - self.searches_since < (index - 1) * TURN then return end
+    local ok, listens = pcall(self.links.listen, self.links, endpoint)
+    if ok and listens then return become_head(self, index) end
+    if not ok and not self.problems[endpoint] then
+      self.problems[endpoint] = true
+      self.out:say((tostring(listens):gsub("^%S+:%d+: ", "")))
+    end
+  end
+end
+
+local function keep_searching(self, now)
+  local all_failed = true
+  for i, endpoint in ipairs(self.options.endpoints) do
+    local try = self.tries[i] or {at = 0}
+    self.tries[i] = try
+    if not try.connecting and now >= try.at then
+      local link = self.links:connect(endpoint, CONNECT)
+      self.pending[link], try.connecting, try.at = try, true, now + SEARCH
+    end
+    all_failed = all_failed and try.failed
+  end
+  if all_failed then try_to_lead(self, now) end
+end
+
+-- ---- the head
+
+local function found_member(self, link)
+  for i, member in ipairs(self.members or {}) do
+    if member.link == link then return member, i end
+  end
+end
+
+local function is_done(member) return member.result and member.result.result == "done" end
+
+local function stop_round(self, kind, why)
+  if self.stopping == "lost" or self.stopping and kind ~= "lost" then return end
+  self.stopping = kind
+  for _, member in ipairs(self.active) do
+    if not member.lost and not member.result then
+      send(self, member.link, {kind = "stop", wait = STOP[kind].wait, grace = STOP[kind].grace, why = why})
+    end
+  end
+end
+
+local function lose_member(self, link, why)
+  local member, i = found_member(self, link)
+  if not member then return end
+  table.remove(self.members, i)
+  member.lost = not is_done(member)
+  if member.lost and self.active then
+    for _, each in ipairs(self.active) do
+      if each == member then stop_round(self, "lost", ("the node %s %s"):format(member.host, why)) end
+    end
+  end
+end
+
+local function finish(self, code, text)
+  self.is_finished = true
+  for _, member in ipairs(self.members) do send(self, member.link, {kind = "over", code = code, text = text}) end
+end
+
+-- The report of the first failure: of a node that knows it to be its own, if there is one.
+local function first_failure(active)
+  local found
+  for _, member in ipairs(active) do
+    local result = member.result
+    if result and result.result == "failed" and (not found or result.own and not found.own
+      or result.own == found.own and result.order < found.order) then
+      found = result
+    end
+  end
+  return found
+end
+
+local function end_round(self)
+  local lost, preempted, all_done = false, false, true
+  for _, member in ipairs(self.active) do
+    lost = lost or member.lost
+    preempted = preempted or not member.lost and member.result.result == "preempted"
+    all_done = all_done and is_done(member)
+  end
+  local failure = self.stopping ~= "joined" and not lost and not preempted and first_failure(self.active)
+  self.active, self.stopping, self.news = nil, nil, nil
+  if all_done then return finish(self, 0) end
+  if not failure then return end
+  local line = failure.text
+  if self.failures >= self.options.max_restarts then return finish(self, failure.code, line) end
+  self.failures = self.failures + 1
+  self.news = ("%s; restart %d of %d"):format(line, self.failures, self.options.max_restarts)
+end
+
+local function start_round(self, n)
+  self.active, self.world_size, self.results = {}, 0, 0
+  self.port = self.port or self.supervisor:port()
+  for i = 1, n do
+    local member = self.members[i]
+    member.first_rank, member.result = self.world_size, nil
+    self.world_size = self.world_size + member.nproc
+    self.active[i] = member
+  end
+  local round = self.round + 1
+  self.active.round = round
+  for i, member in ipairs(self.active) do
+    send(self, member.link, {
+      kind = "start", round = round, node_rank = i - 1, nnodes = n, first_rank = member.first_rank,
+      world_size = self.world_size, port = self.port, failures = self.failures, news = self.news,
+      address = self.options.endpoints[self.index],
+    })
+  end
+end
+
+local function lead_round(self)
+  local all, done = true, false
+  for _, member in ipairs(self.active) do
+    all, done = all and (member.lost or member.result ~= nil), done or is_done(member)
+  end
+  if all then return end_round(self) end
+  if #self.members > #self.active and #self.active < self.options.most and not done then
+    stop_round(self, "joined", ("the node %s joined"):format(self.members[#self.members].host))
+  end
+end
+
+local function lead(self, now)
+  if not self.starts and not found_member(self, 0) then
+    table.insert(self.members, 1, {link = 0, nproc = self.options.nproc, host = hostname() or "?"})
+  end
+  if now >= self.query_at then
+    self.query_at = now + QUERY
+    for index, endpoint in ipairs(self.options.endpoints) do
+      if index ~= self.index then self.queries[self.links:connect(endpoint, CONNECT)] = true end
+    end
+  end
+  if self.active then return lead_round(self) end
+  local n = math.min(#self.members, self.options.most)
+  -- The store is rank 0's, which is a rank of this node.
+  if not (self.members[1] and self.members[1].link == 0) then return end
+  if n >= self.options.least and (n == self.options.most or now - self.arrived_at >= SETTLE) then
+    start_round(self, n)
+  elseif n < self.options.least and now - self.waits_since > self.options.join_timeout then
+    finish(self, 1, ("%d of at least %d nodes joined within %g s"):format(n, self.options.least,
+      self.options.join_timeout))
+  end
+end
+
+-- Two heads compare themselves.
+local function is_smaller(self, other)
+  local n = self.active and #self.active or 0
+  return other.n > n or other.n == n and other.index < self.index
+end
+
+local function standing(self, kind)
+  return {kind = kind, n = self.active and #self.active or 0, index = self.index}
+end
+
+local function step_down(self)
+  self.links:stop_listening()
+  drop_all(self, self.heard)
+  drop_all(self, self.queries)
+  self.heard, self.queries, self.inbox = {}, {}, {}
+  search(self, "another node is the head of the job")
+end
+
+local to_head = {}
+
+function to_head.join(self, link, message)
+  if found_member(self, link) then return end
+  self.round, self.failures = math.max(self.round, message.round), math.max(self.failures, message.failures)
+  self.members[#self.members + 1] = {link = link, nproc = message.nproc, host = message.host}
+  self.arrived_at = core.time()
+end
+
+function to_head.result(self, link, message)
+  local member = found_member(self, link)
+  if not member or not self.active or message.round ~= self.active.round then return end
+  self.results = self.results + 1
+  message.order = self.results
+  member.result = message
+  if message.result ~= "done" and message.result ~= "stopped" then
+    stop_round(self, message.result, ("ranks of the node %s %s"):format(member.host,
+      message.result == "failed" and "failed" or "ended after SIGTERM"))
+  end
+end
+
+function to_head.query(self, link, message)
+  send(self, link, standing(self, "answer"))
+  if is_smaller(self, message) then step_down(self) end
+end
+
+-- ---- every node
+
+local from_head = {}
+
+function from_head.start(self, message)
+  self.round, self.failures, self.starts, self.stop = message.round, message.failures, message, nil
+  if message.news then self.out:say(message.news) end
+end
+
+function from_head.stop(self, message)
+  if not self.starts then return end
+  self.stop = {wait = message.wait, grace = message.grace}
+  self.out:say(message.why .. "; the ranks are stopped")
+end
+
+function from_head.over(self, message) self.over = message end
+
+local NUMBERS = {
+  join = {"nproc", "round", "failures"}, result = {"round", "code"}, query = {"n", "index"}, answer = {"n", "index"},
+  start = {"round", "node_rank", "nnodes", "first_rank", "world_size", "port", "failures"}, stop = {"wait", "grace"},
+  over = {"code"}, alive = {},
+}
+local TEXTS = {join = {"host"}, result = {"result"}, start = {"address"}, stop = {"why"}}
+
+-- A message, or nil for what is none.
+local function read(text)
+  local ok, message = pcall(core.json_decode, text)
+  local numbers = ok and type(message) == "table" and NUMBERS[message.kind]
+  if not numbers then return nil end
+  for _, name in ipairs(numbers) do
+    if type(message[name]) ~= "number" then return nil end
+  end
+  for _, name in ipairs(TEXTS[message.kind] or {}) do
+    if type(message[name]) ~= "string" then return nil end
+  end
+  return message
+end
+
+local function receive(self, link, message)
+  if not message then
+    self.links:drop(link)
+    self.heard[link] = nil
+  elseif self.queries[link] and message.kind == "answer" then
+    self.links:drop(link)
+    self.queries[link], self.heard[link] = nil, nil
+    if self.role == "head" and is_smaller(self, message) then step_down(self) end
+  elseif self.role == "head" and to_head[message.kind] then
+    to_head[message.kind](self, link, message)
+  elseif (link == 0 or link == self.head) and from_head[message.kind] then
+    from_head[message.kind](self, message)
+  end
+end
+
+local on = {}
+
+function on.opened(self, link)
+  self.heard[link] = core.time()
+  if self.pending[link] then
+    self.pending[link] = nil
+    drop_all(self, self.pending)
+    self.pending, self.role, self.head, self.joined = {}, "member", link, false
+  elseif self.queries[link] then
+    send(self, link, standing(self, "query"))
+  end
+end
+
+function on.message(self, link, text)
+  self.heard[link] = core.time()
+  receive(self, link, read(text))
+end
+
+function on.closed(self, link, why)
+  local try = self.pending[link]
+  self.heard[link], self.pending[link], self.queries[link] = nil, nil, nil
+  if try then try.connecting, try.failed = false, true end
+  if try and why:find "LM_TOKEN" and not self.has_warned then
+    self.has_warned = true
+    self.out:say("a launcher at an address of --rdzv: " .. why)
+  end
+  if self.role == "head" then
+    lose_member(self, link, "left or was lost")
+  elseif link == self.head and not self.over then
+    search(self, "the head of the job left or was lost")
+  end
+end
+
+local function check_silent(self, now)
+  for link, at in pairs(self.heard) do
+    if now - at > self.options.node_timeout then
+      self.links:drop(link)
+      self.heard[link] = nil
+      if self.role == "head" then
+        lose_member(self, link, ("is silent for %g s"):format(self.options.node_timeout))
+      elseif link == self.head then
+        search(self, ("the head of the job is silent for %g s"):format(self.options.node_timeout))
+      end
+    end
+  end
+end
+
+--- Does what is due, without waiting. Returns how the round is to end here, {wait, grace}, once it has to.
+function Nodes:serve()
+  while true do
+    local kind, link, text = self.links:next()
+    if not kind then break end
+    on[kind](self, link, text)
+  end
+  local now = core.time()
+  check_silent(self, now)
+  if self.role == "searching" then keep_searching(self, now) end
+  if self.role == "head" and not self.is_finished then lead(self, now) end
+  if self.role == "member" and not self.starts and not self.joined then
+    self.joined = true
+    send(self, self.head, {
+      kind = "join", nproc = self.options.nproc, host = hostname() or "?", round = self.round,
+      failures = self.failures,
+    })
+  end
+  if now >= self.alive_at then
+    self.alive_at = now + self.options.node_timeout / 6
+    for each in pairs(self.heard) do send(self, each, {kind = "alive"}) end
+  end
+  while self.inbox[1] do receive(self, 0, table.remove(self.inbox, 1)) end
+  return self.stop
+end
+
+--- The most seconds between two calls of serve.
+function Nodes.tick() return TICK end
+
+--- Waits for the next round. Returns its start message; or nil, the message that the job is over; or nil, nil, and the
+--- signal that came.
+function Nodes:wait()
+  self.stop, self.waits_since = nil, core.time()
+  while true do
+    local kind, number = self.supervisor:next(TICK)
+    if kind == "signal" then return nil, nil, number end
+    if kind == "closed" and number == 1 then return nil, nil, SIGPIPE end
+    self:serve()
+    if self.over then return nil, self.over end
+    if self.starts then return self.starts end
+    if self.role == "searching" and core.time() - self.waits_since > self.options.join_timeout then
+      return nil, {code = 1, text = ("no head of the job was found within %g s at %s"):format(
+        self.options.join_timeout, table.concat(self.options.endpoints, ", "))}
+    end
+  end
+end
+
+--- What became of this node's ranks in the round: "done", "failed", "preempted" or "stopped". text: of a failure;
+--- own: whether a rank of this node is its cause.
+function Nodes:report(result, code, text, own)
+  local message = {
+    kind = "result", round = self.round, result = result, code = code, own = own, text = text and text:match "^[^\n]*",
+  }
+  if self.role == "head" then
+    to_head.result(self, 0, message)
+  elseif self.role == "member" and self.joined then
+    send(self, self.head, message)
+  end
+  self.starts = nil
+end
+
+--- Leaves the job. A head that has ended it waits until the others have heard.
+function Nodes:close()
+  if self.role == "head" and self.over then
+    local deadline = core.time() + FAREWELL
+    while #self.members > 1 and core.time() < deadline do
+      self.supervisor:next(TICK)
+      self:serve()
+    end
+  end
+  self.supervisor:watch(-1)
+  self.links:close()
+end
+
+return {open = open}

@@ -1,0 +1,62 @@
+--- chrome_trace.write(profile, path): Writes the spans of a profile in the Trace Event Format,
+--- https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: complete events ("X") with times in
+--- microseconds, a row for each thread and for each stream of a device.
+local json_encode = require "luminary.base.json_encode"
+local options = require "luminary.base.options"
+local op_table = require "luminary.profile.op_table"
+
+local chrome_trace = {}
+
+local HOST = 1 -- the process of threads; devices are processes of their own
+
+local function name_event(what, pid, tid, name)
+  return {ph = "M", name = what, pid = pid, tid = tid, args = {name = name}}
+end
+
+function chrome_trace.write(profile, path)
+  local file, problem = io.open(path, "w")
+  if not file then options.fail_file("open", path, problem:match ": ([^:]*)$" or problem) end
+  local first, ok = true, true
+  local function put(event)
+    ok = ok and file:write(first and "" or ",\n", json_encode(event))
+    first = false
+  end
+  local threads, devices, n_devices, streams = {}, {}, 0, {}
+  file:write '{"displayTimeUnit":"ms","traceEvents":[\n'
+  put(name_event("process_name", HOST, 0, "CPU"))
+  for span in op_table.spans(profile.recording) do
+    if not threads[span.thread] then
+      threads[span.thread] = true
+      put(name_event("thread_name", HOST, span.thread, ("thread %d"):format(span.thread)))
+    end
+    local args = {line = span.line, shapes = span.shapes}
+    for _, name in ipairs {"memory", "flops", "bytes"} do
+      if span[name] ~= 0 then args[name] = span[name] end
+    end
+    local event = {
+      ph = "X", name = span.name, cat = span.kind, pid = HOST, tid = span.thread,
+      ts = (span.start - profile.began) * 1e6, dur = span.time * 1e6, args = args,
+    }
+    put(event)
+    if span.device_time then
+      local pid = devices[span.device]
+      if not pid then
+        n_devices = n_devices + 1
+        pid = HOST + n_devices
+        devices[span.device] = pid
+        put(name_event("process_name", pid, 0, span.device))
+      end
+      if not streams[pid * 1000 + span.stream] then
+        streams[pid * 1000 + span.stream] = true
+        put(name_event("thread_name", pid, span.stream, ("stream %d"):format(span.stream)))
+      end
+      event.pid, event.tid, event.ts = pid, span.stream, (span.device_start - profile.began) * 1e6
+      event.dur = span.device_time * 1e6
+      put(event)
+    end
+  end
+  ok = ok and file:write "\n]}\n"
+  if not (file:close() and ok) then options.fail_file("write", path, "the disk may be full") end
+end
+
+return chrome_trace

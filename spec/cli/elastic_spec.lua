@@ -1,0 +1,283 @@
+-- Elastic jobs, `luminary run --nnodes MIN:MAX`: launchers on this machine that come, go and are lost.
+local core = require "luminary.core"
+local ranks = require "spec.support.ranks"
+local temp = require "spec.support.temp"
+
+local folder
+before_each(function() folder = temp.folder() end)
+after_each(function() temp.remove(folder) end)
+
+local PROLOGUE = [[
+local ffi = require "ffi"
+ffi.cdef "int usleep(unsigned); int raise(int);"
+local lm = require "luminary"
+local rank, size = tonumber(os.getenv "RANK"), tonumber(os.getenv "WORLD_SIZE")
+local round = tonumber(os.getenv "LM_RESTART_COUNT")
+local function sleep(seconds) ffi.C.usleep(seconds * 1e6) end
+local function touch(name) io.open(os.getenv "FOLDER" .. "/" .. name, "w"):close() end
+local function train(name)
+  lm.dist.init_process_group()
+  for step = 1, 2000 do
+    lm.dist.all_reduce(lm.ones(2))
+    if step == 3 then touch(name or "round" .. round) end
+    sleep(0.01)
+  end
+end
+]]
+
+-- `body`: a shell script with functions `node NAME OPTION...`, which starts a launcher of the script `text`,
+-- `seen FILE`, which waits for a file of a rank, `pid NAME`, and `ended NAME`. Returns a table: the output of each node
+-- by name.
+local function job(text, body)
+  temp.write(folder .. "/script.lua", PROLOGUE:gsub("\n", " ") .. text)
+  temp.write(folder .. "/job.sh", ([[
+    export FOLDER=%s LM_TOKEN=secret OMP_NUM_THREADS=1 PORT=%d
+    node() {
+      name=$1; shift
+      timeout -s KILL 90 sh -c 'echo $$ >$0.pid; exec luajit bin/luminary run "$@"' $FOLDER/$name \
+        --rdzv tcp://127.0.0.1:$PORT "$@" $FOLDER/script.lua >$FOLDER/$name.out 2>&1 &
+      eval W_$name=$!
+    }
+    ended() { eval wait \$W_$1; echo "exit $?" >>$FOLDER/$1.out; }
+    seen() { for i in $(seq 1500); do [ -e $FOLDER/$1 ] && break; sleep 0.02; done; }
+    pid() { cat $FOLDER/$1.pid; }
+  ]]):format(folder, ranks.free_port()) .. body)
+  os.execute(("timeout 120 sh %s/job.sh >%s/shell 2>&1"):format(folder, folder))
+  return setmetatable({}, {__index = function(_, name) return temp.read(("%s/%s.out"):format(folder, name)) end})
+end
+
+local function count(text, words)
+  local n = 0
+  for _ in text:gmatch(words) do n = n + 1 end
+  return n
+end
+
+describe("an elastic job", function()
+  it("starts again with a node that comes, and ends with exit code 0 on all", function()
+    local out = job([[
+      if round == 0 then train() end
+      print(rank, size, os.getenv "LOCAL_RANK", os.getenv "LOCAL_WORLD_SIZE", os.getenv "NODE_RANK", round)
+    ]], [[
+      node a --nnodes 1:2 --nproc 2; seen round0
+      node b --nnodes 1:2; ended a; ended b
+    ]])
+    assert.matches("round 0: node 0 of 1, ranks 0 to 1 of 2\n", out.a)
+    assert.matches("the node %S+ joined; the ranks are stopped\n", out.a)
+    assert.matches("[rank 1] 1\t3\t1\t2\t0\t1\n", out.a, 1, true)
+    assert.matches("exit 0\n$", out.a)
+    assert.equal(1, count(out.b, "round %d"))
+    assert.matches("[rank 2] 2\t3\t0\t1\t1\t1\n", out.b, 1, true)
+    assert.matches("exit 0\n$", out.b)
+  end)
+
+  it("continues without a node that is killed, which is no failure", function()
+    local out = job([[if round == 0 then train() end print("ended", size)]], [[
+      node a --nnodes 1:2; sleep 0.1; node b --nnodes 1:2; seen round0
+      kill -9 $(pid b); ended a
+    ]])
+    assert.matches("the node %S+ left or was lost; the ranks are stopped\n", out.a)
+    assert.matches("%[rank 0%] ended\t1\nexit 0\n$", out.a)
+  end)
+
+  it("continues without its head, and with it once it is back", function()
+    local out = job([[if round < 2 then train() end print("ended", size)]], [[
+      node a --nnodes 1:2; sleep 0.5; node b --nnodes 1:2; seen round0
+      kill -9 $(pid a); seen round1
+      node c --nnodes 1:2; ended b; ended c
+    ]])
+    assert.matches("the head of the job left or was lost\n", out.b)
+    assert.matches("this node is the head of the job", out.b)
+    assert.matches("ended\t2\nexit 0\n$", out.b)
+    assert.matches("ended\t2\nexit 0\n$", out.c)
+  end)
+
+  it("loses a node that is silent, and takes it back", function()
+    local out = job([[if round < 2 then train() end print("ended", size)]], [[
+      node a --nnodes 1:2 --node-timeout 1; sleep 0.5; node b --nnodes 1:2 --node-timeout 1; seen round0
+      kill -STOP $(pid b); seen round1
+      kill -CONT $(pid b); ended a; ended b
+    ]])
+    assert.matches("the node %S+ is silent for 1 s; the ranks are stopped\n", out.a)
+    assert.matches("ended\t2\nexit 0\n$", out.a)
+    assert.matches("ended\t2\nexit 0\n$", out.b)
+  end)
+
+  it("waits for MIN nodes, and not for ever", function()
+    local out = job("print 'started'", "node a --nnodes 2:3 --join-timeout 1; ended a")
+    assert.matches("luminary run: 1 of at least 2 nodes joined within 1 s\nexit 1\n$", out.a)
+    assert.not_matches("started", out.a)
+  end)
+
+  it("keeps those beyond MAX waiting, of whom one replaces a lost node", function()
+    local out = job([[if round == 0 then train() end print("ended", size)]], [[
+      node a --nnodes 2:2; sleep 0.5; node b --nnodes 2:2; seen round0
+      node c --nnodes 2:2; sleep 0.5; node d --nnodes 2:2; sleep 0.5
+      kill -9 $(pid b); ended a; ended c; ended d
+    ]])
+    assert.matches("%[rank 0%] ended\t2\nexit 0\n$", out.a)
+    assert.matches("^luminary run: round 1: node 1 of 2, ranks 1 to 1 of 2\n%[rank 1%] ended\t2\nexit 0\n$", out.c)
+    assert.equal("exit 0\n", out.d)
+  end)
+
+  it("counts failures of ranks, and names the last one on all nodes", function()
+    local out = job([[
+      lm.dist.init_process_group()
+      if rank == 1 then error("boom " .. round) end
+      lm.dist.barrier()
+    ]], [[
+      node a --nnodes 2:2 --max-restarts 1; sleep 0.5; node b --nnodes 2:2 --max-restarts 1; ended a; ended b
+    ]])
+    assert.matches("rank 1 on %S+, pid %d+, failed with exit code 1; restart 1 of 1\n", out.a)
+    assert.equal(1, count(out.b, "%[rank 1%] luminary: [^\n]*boom 0"))
+    assert.equal(1, count(out.b, "luminary run: rank 1 on %S+, pid %d+, failed with exit code 1\n  [^\n]*boom 1"))
+    for _, name in ipairs {"a", "b"} do
+      assert.matches("rank 1 on %S+, pid %d+, failed with exit code 1\nexit 1\n$", out[name])
+      assert.equal(2, count(out[name], "round %d"))
+    end
+  end)
+
+  it("gives the exit code of the rank that failed first to all", function()
+    local out = job("if rank == 1 then os.exit(6) end sleep(20)", [[
+      node a --nnodes 2:2; sleep 0.5; node b --nnodes 2:2; ended a; ended b
+    ]])
+    for _, name in ipairs {"a", "b"} do assert.matches("exit 6\n$", out[name]) end
+  end)
+
+  it("refuses a launcher with another token, which says so", function()
+    local out = job([[if size == 1 then sleep(2) end print("ended", size)]], [[
+      node a --nnodes 1:2; sleep 0.7
+      LM_TOKEN=other node b --nnodes 1:2 --join-timeout 1; ended b; ended a
+    ]])
+    assert.matches("a launcher at an address of %-%-rdzv: it belongs to another job or has another token", out.b)
+    assert.matches("no head of the job was found within 1 s at 127.0.0.1:%d+\nexit 1\n$", out.b)
+    assert.matches("ended\t1\nexit 0\n$", out.a)
+  end)
+
+  it("saves before a node that gets a SIGTERM leaves", function()
+    local out = job([[
+      lm.dist.init_process_group()
+      local manager = lm.checkpoint.Manager {dir = os.getenv "FOLDER" .. "/run", every = 1000, on_sigterm = true}
+      local saved = manager:load()
+      local first = saved and saved.step + 1 or 1
+      print("from", first > 1 and "later" or first)
+      if round == 1 then os.exit(saved.seen == saved.step and 0 or 1, true) end
+      for step = first, 2000 do
+        manager:save(step, {seen = step})
+        if step == 5 then touch "round0" end
+        sleep(0.01)
+      end
+    ]], [[
+      node a --nnodes 1:2; sleep 0.5; node b --nnodes 1:2; seen round0
+      kill -TERM $(pid b); ended b; ended a
+    ]])
+    assert.matches("stopped by SIGTERM\nexit 143\n$", out.b)
+    assert.matches("warning: Manager:save: saved step %d+ after SIGTERM; the job ends\n", out.a)
+    assert.matches("%[rank 0%] from\tlater\nexit 0\n$", out.a)
+    assert.not_matches("failed", out.a)
+  end)
+
+  it("counts no failure where ranks end because another node was stopped", function()
+    local out = job([[if round == 0 then train() end print("ended", size)]], [[
+      node a --nnodes 1:2; sleep 0.5; node b --nnodes 1:2; seen round0
+      kill -TERM $(pid b); ended b; ended a
+    ]])
+    assert.matches("exit 143\n$", out.b)
+    assert.matches("%[rank 0%] ended\t1\nexit 0\n$", out.a)
+  end)
+
+  it("has one head again after its network was parted", function()
+    local why = require("spec.support.needs").namespaces()
+    if why then return pending(why) end
+    local ok, text = temp.run(folder, "timeout 200 luajit scripts/dev/elastic_soak --only cut --seconds 20 --limit 60")
+    assert(ok, text)
+    assert.matches("cut    node", text)
+    assert.matches("start  node", text)
+    assert.matches("all held\n$", text)
+  end)
+
+  it("trains on with each sample once an epoch, and the losses of one rank", function()
+    local long = core.getenv "LM_TEST_LONG" ~= nil
+    local ok, text = temp.run(folder, ("timeout %d luajit scripts/dev/elastic_soak --local --seconds %d --limit 60")
+      :format(long and 900 or 200, long and 600 or 12))
+    assert(ok, text)
+    assert.matches("all held\n$", text)
+  end)
+end)
+
+describe("a preempted job", function()
+  local function train(nproc, options, kill)
+    local _, text, code = temp.run(folder, ([[
+      OMP_NUM_THREADS=1 timeout 60 luajit bin/luminary run --nproc %d %s spec/support/elastic_run.lua %s 1000 0.01 &
+      for i in $(seq 500); do [ "$(grep -c . %s/log)" -gt 50 ] 2>/dev/null && break; sleep 0.02; done
+      %s; wait $!]]):format(nproc, options, folder, folder, kill))
+    return text, code
+  end
+  local function newest()
+    return require("luminary").checkpoint.Manager({dir = folder .. "/checkpoints"}):load().step
+  end
+
+  it("ends by SIGTERM after a save at the step where it came, with several ranks", function()
+    local text, code = train(2, "", "for p in $(pgrep -P $!); do kill -TERM $p; done")
+    assert.equal(143, code, text)
+    local step = newest()
+    local last = 0
+    for line in io.lines(folder .. "/log") do last = math.max(last, tonumber(line:match "^%d+ %d+ %S+ %d+ (%d+)")) end
+    assert.equal(last, step)
+  end)
+end)
+
+describe("links of launchers", function()
+  local function links(job_id, token) return core.node_links(job_id or "job", token or "secret") end
+  local function events(l)
+    local list = {}
+    for _ = 1, 100 do
+      local kind, link, text = l:next()
+      if not kind and #list > 0 then return list end
+      if kind then list[#list + 1] = {kind, link, text} else ranks.sleep(0.01) end
+    end
+    return list
+  end
+
+  it("carry messages of those who know the token", function()
+    local a, b, stranger = links(), links(), links("job", "other")
+    local address = "127.0.0.1:" .. ranks.free_port()
+    assert.is_true(a:listen(address))
+    assert.is_false(b:listen(address))
+    local link = b:connect(address, 2)
+    stranger:connect(address, 2)
+    for _ = 1, 20 do
+      a:next()
+      ranks.sleep(0.01)
+    end
+    assert.same({{"opened", link, ""}}, events(b))
+    local refused = events(stranger)
+    assert.equal("closed", refused[1][1])
+    assert.matches("another token", refused[1][3])
+    b:send(link, "one")
+    b:send(link, ("x"):rep(65536))
+    b:send(link, "")
+    b:close()
+    local got = events(a)
+    assert.same({"one", 65536, ""}, {got[1][3], #got[2][3], got[3][3]})
+    assert.equal("closed", got[4][1])
+    a:close()
+    assert.error_matches(function() a:next() end, "must be open, got a closed one")
+  end)
+
+  it("drop what is no message, and refuse one that is too long", function()
+    local a, b = links(), links()
+    local address = "127.0.0.1:" .. ranks.free_port()
+    a:listen(address)
+    local link = b:connect(address, 2)
+    for _ = 1, 20 do
+      a:next()
+      ranks.sleep(0.01)
+    end
+    events(b)
+    assert.error_matches(function() b:send(link, ("x"):rep(65537)) end, "65537 bytes is too long")
+    a:close()
+    assert.equal("closed", events(b)[1][1])
+    b:send(link, "to nobody")
+    b:close()
+  end)
+end)

@@ -1,0 +1,245 @@
+-- lm.profile, lm.record_function, lm.memory_snapshot, lm.graph
+local lm = require "luminary"
+local message = require "spec.support.error_of"
+local nn, F, optim, core = lm.nn, lm.nn.functional, lm.optim, lm.core
+
+local function row_of(rows, name)
+  for _, row in ipairs(rows) do
+    if row.name == name then return row end
+  end
+end
+
+local function here() return debug.getinfo(2, "l").currentline end
+local FILE = debug.getinfo(1, "S").short_src
+
+describe("profile", function()
+  it("counts calls, FLOPs and bytes of ops, and returns what f returns", function()
+    local a, b = lm.randn(8, 16), lm.randn(16, 4)
+    local x, w = lm.randn(2, 3, 8, 8), lm.randn(5, 3, 3, 3)
+    local prof, result = lm.profile(function()
+      F.conv2d(x, w, nil, {padding = 1})
+      a:mm(b)
+      return a:mm(b)
+    end)
+    assert.same({8, 4}, {unpack(result.shape)})
+    local mm, conv = row_of(prof:rows(), "mm"), row_of(prof:rows(), "conv2d")
+    assert.equal(2, mm.calls)
+    assert.equal(2 * 2 * 8 * 16 * 4, mm.flops)
+    assert.equal(2 * 8 * 4 * 4, mm.memory)
+    assert.equal(2 * 2 * 5 * 3 * 9 * 64, conv.flops)
+    assert.is_true(mm.time >= mm.self_time and mm.self_time > 0)
+    assert.is_false(core.is_recording())
+    assert.is_truthy(tostring(prof):find("mm", 1, true))
+  end)
+
+  it("counts the FLOPs of a convolution's backward as PyTorch does", function()
+    local x, w = lm.randn({2, 3, 8, 8}, {requires_grad = true}), lm.randn({5, 3, 3, 3}, {requires_grad = true})
+    local y = F.conv2d(x, w)
+    local rows = lm.profile(function() y:sum():backward() end):rows()
+    assert.equal(2 * 2 * 5 * 3 * 9 * 36, row_of(rows, "conv2d_input").flops)
+    assert.equal(2 * 2 * 5 * 3 * 9 * 36, row_of(rows, "conv2d_weight").flops)
+  end)
+
+  it("puts backward to the line of forward", function()
+    local a, w = lm.randn(8, 16), lm.randn({16, 4}, {requires_grad = true})
+    local forward, backward
+    local prof = lm.profile(function()
+      local y = a:mm(w) forward = here()
+      local loss = y:sum()
+      loss:backward() backward = here()
+    end)
+    local rows = prof:rows {group_by = "line"}
+    assert.equal(2 * 2 * 8 * 16 * 4, row_of(rows, FILE .. ":" .. forward).flops)
+    assert.equal(0, row_of(rows, FILE .. ":" .. backward).flops)
+    assert.is_truthy(row_of(prof:rows(), "mm backward"))
+  end)
+
+  it("separates shapes", function()
+    local prof = lm.profile(function()
+      lm.ones(2):exp()
+      lm.ones(3):exp()
+      lm.ones(3):exp()
+    end, {shapes = true})
+    local calls = {}
+    for _, row in ipairs(prof:rows {group_by = "shapes"}) do
+      if row.name == "exp" then calls[row.shapes] = row.calls end
+    end
+    assert.same({["float32 [2]"] = 1, ["float32 [3]"] = 2}, calls)
+  end)
+
+  it("shows ranges, modules, optimizer steps and the wait for data", function()
+    local net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    local opt = optim.SGD(net:parameters(), {lr = 0.1})
+    local loader = lm.data.DataLoader(lm.data.TensorDataset(lm.randn(8, 4)), {batch_size = 4})
+    local prof = lm.profile(function()
+      for x in loader:iter() do
+        assert.same({1, "two"}, {lm.record_function("mine", function(...) return ... end, 1, "two")})
+        net(x):sum():backward()
+        opt:step()
+      end
+    end, {modules = true})
+    local rows = prof:rows()
+    assert.equal(2, row_of(rows, "mine").calls)
+    assert.equal("module", row_of(rows, "Linear").kind)
+    assert.equal(2, row_of(rows, "SGD.step").calls)
+    assert.equal("optimizer", row_of(rows, "SGD").kind)
+    assert.equal("wait", row_of(rows, "DataLoader: next batch").kind)
+  end)
+
+  it("stops where f fails, and passes the error on", function()
+    local ok, problem = pcall(lm.profile, function()
+      lm.record_function("open", function() error({"mine"}) end)
+    end)
+    assert.is_false(ok)
+    assert.equal("mine", problem[1])
+    assert.is_false(core.is_recording())
+    assert.is_truthy(lm.profile(function() lm.ones(2) end):rows()[1])
+  end)
+
+  it("refuses a second one, and stops without a start", function()
+    local text = message(function()
+      lm.profile(function() lm.profile(function() end) end)
+    end)
+    assert.is_truthy(text:find("a profiler is running already, since", 1, true))
+    assert.is_false(core.is_recording())
+    assert.is_truthy(message(function() lm.profile {}:stop() end):find("is not running", 1, true))
+    assert.is_truthy(message(function() lm.profile {}:rows() end):find("nothing was recorded", 1, true))
+  end)
+
+  it("follows a schedule", function()
+    local ready = {}
+    local prof = lm.profile {
+      schedule = {wait = 1, warmup = 1, active = 2, ["repeat"] = 2},
+      on_trace_ready = function(p) ready[#ready + 1] = row_of(p:rows(), "exp").calls end,
+    }
+    local x = lm.ones(2)
+    prof:start()
+    for _ = 1, 10 do
+      x:exp()
+      prof:step()
+    end
+    prof:stop()
+    assert.same({2, 2}, ready)
+    assert.is_truthy(row_of(prof:rows(), "ProfilerStep#8"))
+    assert.is_nil(row_of(prof:rows(), "ProfilerStep#6"))
+  end)
+
+  it("drops and counts what does not fit, also where there is no memory", function()
+    local x = lm.ones(2)
+    local prof = lm.profile(function()
+      for _ = 1, 10 do x:exp() end
+    end, {max_events = 4})
+    assert.equal(6, prof.dropped)
+    assert.is_truthy(tostring(prof):find("6 spans were dropped", 1, true))
+    core.recording_start {}
+    for _ = 1, 2000 do
+      core._fail_alloc_from(1)
+      pcall(x.exp, x)
+      core._fail_alloc_from(0)
+    end
+    local recording = core.recording_stop()
+    assert.equal(0, recording:count())
+    assert.equal(4000, recording:dropped()) -- each call is tried again after a collection
+  end)
+
+  it("records the ops of other threads", function()
+    local set = lm.data.TensorDataset(lm.randn(64, 4))
+    local loader = lm.data.DataLoader(set, {batch_size = 4, num_workers = 2, worker_type = "thread"})
+    local prof = lm.profile(function()
+      for _ = 1, 3 do
+        for x in loader:iter() do x:exp() end
+      end
+    end)
+    assert.equal(48, row_of(prof:rows(), "exp").calls)
+  end)
+
+  it("records as many spans for a step, whose cost is bounded by them, as it has ops", function()
+    local a = lm.ones(4)
+    local recorded = lm.profile(function()
+      for _ = 1, 1000 do a:add(a) end
+    end).recording
+    assert.equal(1000, recorded:count())
+  end)
+
+  it("writes a trace in which spans nest", function()
+    local path = os.tmpname()
+    local w = lm.randn({4, 4}, {requires_grad = true})
+    local prof = lm.profile(function()
+      lm.record_function('a "range"', function() w:mm(w):sum():backward() end)
+    end)
+    prof:export_chrome_trace(path)
+    local file = io.open(path)
+    local trace = core.json_decode(file:read "*a")
+    file:close()
+    os.remove(path)
+    local events, names = {}, {}
+    for _, event in ipairs(trace.traceEvents) do
+      if event.ph == "X" then events[#events + 1], names[event.name] = event, event end
+    end
+    assert.equal(prof.recording:count(), #events)
+    local range = names['a "range"']
+    for i, a in ipairs(events) do
+      assert.is_true(a.dur >= 0 and a.ts >= range.ts - 0.01 and a.ts + a.dur <= range.ts + range.dur + 0.01)
+      for j = i + 1, #events do -- one after the other, or one in the other
+        local b = events[j]
+        local apart = a.ts + a.dur <= b.ts + 0.01 or b.ts + b.dur <= a.ts + 0.01
+        local nested = a.ts >= b.ts - 0.01 and a.ts + a.dur <= b.ts + b.dur + 0.01
+        assert.is_true(apart or nested)
+      end
+    end
+    local text = message(function() prof:export_chrome_trace "/nowhere/trace.json" end)
+    assert.is_truthy(text:find("cannot open", 1, true))
+  end)
+end)
+
+describe("memory_snapshot", function()
+  after_each(function() lm.record_memory_history(false) end)
+
+  it("has the live memory by line, op and bytes", function()
+    assert.is_truthy(message(function() lm.memory_snapshot() end):find("nothing is recorded", 1, true))
+    lm.record_memory_history()
+    local kept, line = {}, nil
+    for i = 1, 3 do
+      kept[i] = lm.zeros(1000) line = here()
+    end
+    local gone = lm.ones(5000)
+    gone:free()
+    local snapshot = lm.memory_snapshot()
+    local row = snapshot:rows()[1]
+    assert.same({FILE .. ":" .. line, "zeros", "cpu", 12000, 3}, {row.line, row.op, row.device, row.bytes, row.count})
+    assert.equal(1, #snapshot:rows())
+    assert.equal(3, #snapshot:rows {group_by = "none"})
+    assert.is_truthy(tostring(snapshot):find("12.0 kB in 3 tensors", 1, true))
+    kept[1]:free()
+    assert.equal(8000, lm.memory_snapshot().total)
+  end)
+
+  it("follows many tensors as they come and go", function()
+    lm.record_memory_history()
+    local live, bytes = {}, 0
+    for i = 1, 5000 do
+      local at = i * 7919 % 700 + 1
+      if live[at] then
+        bytes = bytes - live[at]:numel() * 4
+        live[at]:free()
+      end
+      live[at] = lm.empty(i % 300 + 1)
+      bytes = bytes + live[at]:numel() * 4
+    end
+    assert.equal(bytes, lm.memory_snapshot().total)
+  end)
+end)
+
+describe("graph", function()
+  it("is dot text of the nodes, with the names of parameters", function()
+    local net = nn.Linear(3, 2)
+    local text = lm.graph(net(lm.ones(4, 3)):relu():sum(), {params = net})
+    for _, part in ipairs {"^digraph {", 'label="linear', 'label="relu', 'label="weight\\n%[2, 3%]"', 'label="bias',
+      "n1 %-> x", "}\n$"} do
+      assert.is_truthy(text:find(part), part)
+    end
+    local _, edges = text:gsub("%->", "")
+    assert.equal(5, edges)
+    assert.is_truthy(message(function() lm.graph(lm.ones(2)) end):find("must require grad", 1, true))
+  end)
+end)

@@ -1,0 +1,266 @@
+#include "device/recorder.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/interned.h"
+#include "base/mem.h"
+#include "base/message.h"
+#include "device/graph.h"
+#include "device/stream_core.h"
+
+enum { BLOCK_SPANS = 512 };
+
+/* When a device's clock began: an event of the recording's first span there. */
+typedef struct device_clock {
+  lm_device device;
+  lm_event *event;
+  double seconds;
+} device_clock;
+
+struct lm_recording {
+  uint32_t number, flags;
+  size_t count, dropped, max_spans, nblocks, capacity, nclocks;
+  lm_span **block; /* of BLOCK_SPANS each */
+  device_clock clock[LM_DEVICE_MAX];
+  char where[128];
+};
+
+/* `lock` guards the recording that runs. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static lm_recording *running;
+static uint32_t last_number;
+static _Atomic int last_thread;
+
+/* Of this thread. */
+static _Thread_local struct {
+  int number;
+  lm_span *innermost;
+  int64_t allocated;
+} own;
+
+static int64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int thread_number(void) {
+  if (own.number == 0) own.number = atomic_fetch_add(&last_thread, 1) + 1;
+  return own.number;
+}
+
+const char *lm_span_kind_name(lm_span_kind kind) {
+  static const char *const names[LM_SPAN_KINDS] = {
+      [LM_SPAN_OP] = "op",         [LM_SPAN_BACKWARD] = "backward",   [LM_SPAN_RANGE] = "range",
+      [LM_SPAN_MODULE] = "module", [LM_SPAN_OPTIMIZER] = "optimizer", [LM_SPAN_COLLECTIVE] = "collective",
+      [LM_SPAN_WAIT] = "wait",
+  };
+  return names[kind];
+}
+
+/* ---- ranges of the tools of a device's vendor: NVTX */
+
+static const lm_driver *range_driver(void) {
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
+    const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
+    if (driver && driver->range_push) return driver;
+  }
+  return NULL;
+}
+
+/* ---- time of devices. What fails there is left out: no span is worth an error. */
+
+/* A timing event behind what the device's current stream was given; NULL where there are no streams. */
+static lm_event *mark(lm_device device, int *stream) {
+  lm_event *e = NULL;
+  if (device == LM_NO_DEVICE || !lm_has_streams(lm_driver_of(device)) || lm_graph_capturing()) return NULL;
+  lm_saved_error saved; /* the span may be of a call that failed */
+  lm_error_save(LM_OK, &saved);
+  lm_stream *s = lm_stream_current(device);
+  if (s && s->native && lm_event_new(device, true, &e) == LM_OK && lm_event_record(e, s) != LM_OK) {
+    lm_event_free(e);
+    e = NULL;
+  }
+  if (s) *stream = s->id;
+  lm_error_restore(&saved);
+  return e;
+}
+
+static device_clock *clock_of(lm_recording *r, lm_device device) {
+  for (size_t i = 0; i < r->nclocks; i++)
+    if (r->clock[i].device == device) return &r->clock[i];
+  return NULL;
+}
+
+static void begin_clock(uint32_t recording, lm_device device) {
+  pthread_mutex_lock(&lock);
+  lm_recording *r = running;
+  if (r && r->number == recording && !clock_of(r, device) && r->nclocks < LM_DEVICE_MAX) {
+    int stream;
+    device_clock c = {device, mark(device, &stream), (double)now() * 1e-9};
+    if (c.event) r->clock[r->nclocks++] = c;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+/* Once the device is done. */
+static void read_clock(lm_recording *r, lm_span *s) {
+  double start, end;
+  device_clock *c = clock_of(r, s->device);
+  if (c && s->from && s->to && lm_event_elapsed(c->event, s->from, &start) == LM_OK &&
+      lm_event_elapsed(s->from, s->to, &end) == LM_OK) {
+    s->device_start = c->seconds + start * 1e-3;
+    s->device_seconds = end * 1e-3;
+  }
+  lm_event_free(s->from);
+  lm_event_free(s->to);
+  s->from = s->to = NULL;
+}
+
+/* ---- storing */
+
+static lm_span *block_for(lm_recording *r) {
+  size_t at = r->count / BLOCK_SPANS;
+  if (at < r->nblocks) return r->block[at];
+  if (at == r->capacity) {
+    size_t capacity = r->capacity ? 2 * r->capacity : 64;
+    lm_span **more = lm_alloc_must_fail() ? NULL : realloc(r->block, capacity * sizeof *more);
+    if (!more) return NULL;
+    r->block = more;
+    r->capacity = capacity;
+  }
+  lm_span *block = lm_alloc_must_fail() ? NULL : malloc(BLOCK_SPANS * sizeof *block);
+  if (block) r->block[r->nblocks++] = block;
+  return block;
+}
+
+/* False if it is not kept. */
+static bool store(const lm_span *s) {
+  pthread_mutex_lock(&lock);
+  lm_recording *r = running;
+  bool current = r && r->number == s->recording;
+  lm_span *block = current && r->count < r->max_spans ? block_for(r) : NULL;
+  if (block) {
+    block[r->count++ % BLOCK_SPANS] = *s;
+  } else if (current) {
+    r->dropped++;
+  }
+  pthread_mutex_unlock(&lock);
+  return block != NULL;
+}
+
+static uint32_t number_of_running(void) {
+  pthread_mutex_lock(&lock);
+  uint32_t number = running ? running->number : 0;
+  pthread_mutex_unlock(&lock);
+  return number;
+}
+
+void lm_span_begin(lm_span *s, lm_span_kind kind, const char *name, lm_device device) {
+  const lm_driver *driver = lm_traces(LM_TRACE_NVTX) ? range_driver() : NULL;
+  *s = (lm_span){
+      .kind = (uint8_t)kind, .name = name, .device = device, .line = lm_script_line(), .outer = own.innermost};
+  s->thread = thread_number();
+  if (own.innermost) s->depth = own.innermost->depth < UINT8_MAX ? own.innermost->depth + 1 : UINT8_MAX;
+  s->recording = lm_traces(LM_TRACE_SPANS) ? number_of_running() : 0;
+  s->device_seconds = -1;
+  s->allocated = own.allocated;
+  s->ranged = driver != NULL;
+  if (driver) driver->range_push(name);
+  own.innermost = s;
+  if (s->recording && device != LM_NO_DEVICE && lm_has_streams(lm_driver_of(device))) {
+    begin_clock(s->recording, device);
+    s->from = mark(device, &s->stream);
+  }
+  s->start = now();
+}
+
+void lm_span_end(lm_span *s) {
+  s->duration = now() - s->start;
+  if (s->from) s->to = mark(s->device, &s->stream);
+  own.innermost = s->outer;
+  s->allocated = own.allocated - s->allocated;
+  if (s->outer) {
+    s->outer->inside += s->duration;
+    s->outer->allocated_inside += s->allocated;
+  }
+  s->outer = NULL;
+  if (s->ranged) range_driver()->range_pop();
+  if (s->recording && store(s)) return;
+  lm_event_free(s->from);
+  lm_event_free(s->to);
+}
+
+void lm_span_add(lm_span_kind kind, const char *name, double start, double end) {
+  lm_span s = {.kind = (uint8_t)kind, .name = name, .device = LM_NO_DEVICE, .thread = thread_number()};
+  s.start = (int64_t)(start * 1e9);
+  s.duration = (int64_t)(end * 1e9) - s.start;
+  s.inside = s.duration;
+  s.device_seconds = -1;
+  s.recording = number_of_running();
+  if (s.recording) store(&s);
+}
+
+const char *lm_span_name(void) { return own.innermost ? own.innermost->name : NULL; }
+
+void lm_span_allocated(int64_t bytes) { own.allocated += bytes; }
+
+/* ---- recordings */
+
+lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where) {
+  lm_recording *r = lm_calloc(1, sizeof *r);
+  if (!r) return LM_E_OOM;
+  r->flags = flags;
+  r->max_spans = max_spans;
+  strncpy(r->where, where ? where : "an unknown line", sizeof r->where - 1);
+  pthread_mutex_lock(&lock);
+  lm_status status = LM_OK;
+  if (running) {
+    status = lm_fail(LM_E_STATE, "profile: a profiler is running already, since %s; stop it first", running->where);
+  } else {
+    if (++last_number == 0) last_number = 1;
+    r->number = last_number;
+    running = r;
+    atomic_fetch_or(&lm_tracing, flags | LM_TRACE_SPANS);
+    r = NULL;
+  }
+  pthread_mutex_unlock(&lock);
+  lm_free(r);
+  return status;
+}
+
+lm_status lm_recording_stop(lm_recording **out) {
+  pthread_mutex_lock(&lock);
+  lm_recording *r = *out = running;
+  running = NULL;
+  if (r) atomic_fetch_and(&lm_tracing, ~(r->flags | LM_TRACE_SPANS));
+  pthread_mutex_unlock(&lock);
+  if (!r) return lm_fail(LM_E_STATE, "profile: no profiler is running");
+  for (size_t i = 0; i < r->nclocks; i++) {
+    const lm_driver *driver = lm_driver_of(r->clock[i].device);
+    driver->synchronize(lm_device_physical(r->clock[i].device)); /* whose error the next call of the script gets */
+  }
+  for (size_t i = 0; i < r->count; i++) {
+    lm_span *s = &r->block[i / BLOCK_SPANS][i % BLOCK_SPANS];
+    if (s->from || s->to) read_clock(r, s);
+  }
+  for (size_t i = 0; i < r->nclocks; i++) lm_event_free(r->clock[i].event);
+  r->nclocks = 0;
+  return LM_OK;
+}
+
+size_t lm_recording_count(const lm_recording *r) { return r->count; }
+size_t lm_recording_dropped(const lm_recording *r) { return r->dropped; }
+const lm_span *lm_recording_span(const lm_recording *r, size_t i) {
+  return &r->block[i / BLOCK_SPANS][i % BLOCK_SPANS];
+}
+
+void lm_recording_free(lm_recording *r) {
+  if (!r) return;
+  for (size_t i = 0; i < r->nblocks; i++) free(r->block[i]);
+  free(r->block);
+  lm_free(r);
+}
