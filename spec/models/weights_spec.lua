@@ -564,7 +564,8 @@ describe("weights =", function()
     end
     assert.matches("it is dtype", select(2, help.text "torch_dtype"))
     for _, library in ipairs {lm.optim, lm.optim.lr_scheduler, models} do
-      assert.error_matches(function() return library.get_cosine_schedule_with_warmup end, "lr_scheduler.get_scheduler warms up and falls")
+      assert.error_matches(function() return library.get_cosine_schedule_with_warmup end,
+        "lr_scheduler.get_scheduler warms up and falls")
     end
     assert.error_matches(function() net(ids, {labels = ids}) end, "F.cross_entropy%(scores, labels%) the loss")
   end)
