@@ -15,6 +15,10 @@ local kinds = {
     local value = tonumber(text)
     return value and value >= 0 and value < math.huge and value or nil
   end},
+  positive = {"a number above 0", function(text)
+    local value = tonumber(text)
+    return value and value > 0 and value < math.huge and value or nil
+  end},
   port = {"a port from 0 to 65535", function(text) return whole(text, 0, 65535) end},
 }
 
