@@ -46,7 +46,7 @@ describe("options of scripts", function()
   it("have kinds, defaults and aliases from the usage text #lua", function()
     local names = "epochs lr max-steps save-every clip log data seed model amp wide quiet x"
     assert.equal("epochs 10 nil lr 0.001 nil max-steps inf nil save-every inf nil clip nil nil log out.log nil "
-      .. "data nil nil seed 1 nil model mlp nil amp nil nil wide nil nil quiet nil nil x nil nil",
+      .. "data nil nil seed 1 nil model mlp nil amp nil nil wide nil nil quiet false nil x false nil",
       (run(usage, rows, names):gsub("%s+", " "):gsub(" $", "")))
     assert.equal("epochs 3 true lr 2 true log b true seed 0 true model lenet true amp O2 true wide 0.5 true "
       .. "x true true", (run(usage, rows, "epochs lr log seed model amp wide x",
