@@ -157,7 +157,7 @@ local function save()
 end
 
 local function loss_of(x, y)
-  return lm.autocast({enabled = options.bfloat16 or false, dtype = "bfloat16"}, function()
+  return lm.autocast({enabled = options.bfloat16, dtype = "bfloat16"}, function()
     return F.cross_entropy(net(x):flatten(1, 2), y:flatten())
   end)
 end

@@ -206,7 +206,7 @@ page("distributions", "lm.distributions", {"", "lm.distributions lm.distribution
 page("metrics", "lm.metrics", {"Objects", [[
     lm.metrics lm.metrics. Metric MetricCollection Accuracy Precision Recall F1Score FBetaScore ConfusionMatrix
     JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric
-    MinMetric RunningMean RunningSum]]},
+    MinMetric RunningMean RunningSum evaluate]]},
   {"Functions", "lm.metrics.functional lm.metrics.functional.*"})
 page("checkpoint", "lm.checkpoint", {"", "lm.checkpoint lm.checkpoint.* lm.checkpoint.Manager.*"})
 page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.progress.* lm.watch.plot.* lm.summary "

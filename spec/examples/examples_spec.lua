@@ -1,5 +1,7 @@
--- Every program of examples/ learns: its --selftest says so. Those without one are libraries of the others.
+-- Every program of examples/ learns: its --selftest says so. Those without one are libraries of the others, except
+-- first_ddp.lua, which has no options.
 local lm = require "luminary"
+local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 
 describe("examples #unsanitized", function()
@@ -8,7 +10,7 @@ describe("examples #unsanitized", function()
   teardown(function() temp.remove(folder) end)
 
   local programs, libraries = {}, {}
-  for path in io.popen "ls examples/*.lua":lines() do
+  for path in io.popen "ls examples/*.lua | grep -v first_ddp":lines() do
     local list = temp.read(path):find("--selftest", 1, true) and programs or libraries
     list[#list + 1] = path
   end
@@ -71,6 +73,27 @@ describe("examples #unsanitized", function()
       '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}}}')
     local _, text = temp.run(folder, "luajit examples/chat.lua --model " .. folder .. "/empty")
     assert.matches("^chat.lua: %-%-model: llama: .*/config.json' has model_type 'gpt2', expected 'llama'\n", text)
+  end)
+
+  it("train by several ranks as by one, and continue from a checkpoint in the same bytes", function()
+    local function train(launcher, name, epochs)
+      local ok, text = temp.run(folder, ("env OMP_NUM_THREADS=1 luajit %s examples/first_ddp.lua %s/%s.st %d"):format(
+        launcher, folder, name, epochs))
+      assert(ok, text)
+      local losses = {}
+      for epoch, loss in text:gmatch "epoch (%d+)  loss ([%d.]+)" do losses[tonumber(epoch)] = tonumber(loss) end
+      return losses, text
+    end
+    local two = ranks.luminary .. " run --nproc 2"
+    local alone, together = train("", "alone", 4), train(two, "whole", 4)
+    for epoch = 1, 4 do assert.near(alone[epoch], together[epoch], 1e-4) end
+    assert(together[4] < 0.5 * together[1], together[4])
+    train(two, "part", 2)
+    local rest, text = train(two, "part", 4)
+    assert.matches("continuing after epoch 2\n", text)
+    assert.same({[3] = together[3], [4] = together[4]}, rest)
+    assert(temp.read(folder .. "/part.st") == temp.read(folder .. "/whole.st"), "the checkpoints differ")
+    assert.equal(4, lm.load(folder .. "/part.st").epoch)
   end)
 
   it("resume from a checkpoint with its model, and warn of another text", function()

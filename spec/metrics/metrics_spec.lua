@@ -110,6 +110,39 @@ describe("metrics", function()
     }))
   end)
 
+  it("are evaluated over a loader, in evaluation mode and without gradients", function()
+    lm.manual_seed(1)
+    local x, y = lm.randn(10, 3), lm.arange(10):remainder(2) + 1
+    local loader = lm.data.DataLoader(lm.data.TensorDataset(x, y), {batch_size = 4})
+    local frozen = lm.nn.BatchNorm1d(3)
+    local net = lm.nn.Sequential(frozen, lm.nn.Dropout(0.9), lm.nn.Linear(3, 2))
+    net:train()
+    frozen:eval()
+    local accuracy = M.Accuracy("multiclass", {num_classes = 2})
+    accuracy:update(labels {1}, labels {2}) -- which is forgotten
+    local right = M.evaluate(net, loader, accuracy)
+    assert.is_false(right.requires_grad)
+    assert.same({true, false, true}, {net.training, frozen.training, net[2].training})
+    net:eval()
+    assert.near(net(x):argmax(2):eq(y):float():mean():item(), right:item(), 1e-6)
+    net:to "float64" -- which inputs become
+    local both = M.MetricCollection {accuracy = accuracy}
+    assert.near(right:item(), M.evaluate(net, loader, both).accuracy:item(), 1e-6)
+    assert.near(right:item(), M.evaluate(lm.nn.Sequential(net), loader, both).accuracy:item(), 1e-6)
+
+    net:train()
+    for words, args in pairs {
+      ["evaluate: expected a loader, got a table"] = {net, {}, accuracy},
+      ["evaluate: expected a metric, got a function"] = {net, loader, print},
+      ["evaluate: model must be a module"] = {1, loader, accuracy},
+      ["evaluate: a batch's target is missing or nil"] = {net, lm.data.DataLoader(lm.data.TensorDataset(x)), accuracy},
+      ["shape"] = {lm.nn.Linear(4, 2), loader, accuracy},
+    } do
+      assert.matches(words, message(M.evaluate, unpack(args)), 1, true)
+    end
+    assert.is_true(net.training)
+  end)
+
   it("are saved and loaded", function()
     local folder = temp.folder()
     local path = folder .. "/metrics.safetensors"

@@ -74,6 +74,19 @@ describe("imagenet.lua", function()
     assert.near(0.01 * (1 + math.cos(math.pi * 3 / 4)), rates[6], 1e-7)
   end)
 
+  it("computes in low precision with --amp alone", function()
+    local losses = {}
+    for _, amp in ipairs {"", "--amp"} do
+      train("precise", dummy .. " --max-steps 1 --log " .. folder .. "/precise.log " .. amp)
+      losses[#losses + 1] = tonumber(read "precise.log":match '"loss":([%d.]+)')
+      local saved = lm.load(folder .. "/precise/checkpoint.safetensors")
+      assert.equal(amp == "--amp", saved.run.amp)
+      assert.same({}, saved.scaler) -- bfloat16 needs none
+    end
+    assert.not_equal(losses[1], losses[2])
+    assert.near(losses[1], losses[2], 0.3) -- of 4 samples, normalized by their own statistics
+  end)
+
   it("drops the learning rate to a tenth as often as it is told to, warm-up or not #unsanitized", function()
     for _, warmup in ipairs {0, 1} do
       train("rates", dummy .. (" --epochs 3 --step-size 2 --warmup %d --lr 0.01 --log %s/rates.log"):format(warmup,

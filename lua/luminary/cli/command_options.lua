@@ -15,6 +15,10 @@ local kinds = {
     local value = tonumber(text)
     return value and value >= 0 and value < math.huge and value or nil
   end},
+  positive = {"a number above 0", function(text)
+    local value = tonumber(text)
+    return value and value > 0 and value < math.huge and value or nil
+  end},
   port = {"a port from 0 to 65535", function(text) return whole(text, 0, 65535) end},
 }
 
@@ -37,13 +41,16 @@ local function find(given, rows)
   return row, name
 end
 
---- Reads args from `first` on, to the first that is no option. `rows` by name: {"kind" [, default]}, {"flag"},
---- {same = "other name"}, {refuse = "why not, and what then"}. Returns the values by name, where it stopped and which
---- names were given, or nil and what is wrong. Of an option given twice the last counts. words: if given, a list that
---- gets what is no option, anywhere among them.
+--- Reads args from `first` on, to the first that is no option. `rows` by name: {"kind" [, default]}, {"flag"}, which is
+--- false if not given, {same = "other name"}, {refuse = "why not, and what then"}. Returns the values by name, where it
+--- stopped and which names were given, or nil and what is wrong. Of an option given twice the last counts. words: if
+--- given, a list that gets what is no option, anywhere among them.
 function flags.parse(args, first, rows, words)
   local values, seen = {}, {}
-  for name, row in pairs(rows) do values[name] = row[2] end
+  for name, row in pairs(rows) do
+    values[name] = row[2]
+    if row[1] == "flag" then values[name] = false end -- an option {enabled = nil} would be on
+  end
   local i = first
   while args[i] do
     while words and args[i] and not args[i]:match "^%-." do

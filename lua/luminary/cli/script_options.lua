@@ -1,59 +1,110 @@
---- The command lines of the scripts: --name value or --name=value, with rows as command_options.lua has them.
+--- The command lines of the scripts: --name value or --name=value, as their usage text lists them.
 ---
----   local options, given, refuse, files = require "luminary.cli.script_options"(USAGE, {
----     epochs = {"count", 10}, log = {"text"},
----   })
+---   local options, given, refuse, files = require "luminary.cli.script_options" [[
+---   usage: luajit script.lua [options]
 ---
---- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
---- were on the command line. refuse(format, ...): the same end for what only the script can know. files has
---- try(option, path), that end where no file can be written, to know now and not after the training; log(option, path,
---- append), an lm.watch.JSONLogger, or that end; attempt(option, f, ...),
---- what f returns, or that end with its error's text; beside(name), what a Lua file returns that lies beside the
---- script, or that end. Kinds beside those of command_options.lua: {"dtype"}, one that a network can train in, and
---- {"devices"}, which returns a list: those named, separated by commas, else all CUDA devices, else the CPU; {"device"}
---- is the first of these. Lines are written as they come, into a pipe or file too. A third argument, values by name, is
---- what --selftest then sets wherever the line does not. A fourth, an empty list, gets the words that are not options;
---- without it such a word is refused.
+---     -e, --epochs N  passes over the data  (10)
+---     --lr X          learning rate         (0.1)
+---     --log FILE      write the losses
+---     --amp           mixed precision
+---   ]]
+---
+--- In the usage text an option of N is an integer of at least 1, one of X a number of at least 0, one without a word in
+--- capitals a flag, one of another word a text; those in the table NAMED below always have the kinds listed there. What
+--- ends the text in parentheses is the default: a number, "no limit" or "never" (both math.huge), or one word. Earlier
+--- names of a line are aliases.
+---
+--- The second argument, `rows` by name, has what the text cannot say: rows of command_options.lua, whose kind and
+--- default precede the text's, and {"choice", of = names}, in upper or lower case: a list, a table by name, or a text
+--- such as "a, b and c"; {"dtype"}, one that a network can train in; {"devices"}, a list: those named, separated by
+--- commas, else all CUDA devices, else the CPU; {"device"}, the first of these. {…, excludes = "other"}: not with that
+--- option.
+---
+--- --help prints the text; what is wrong ends the script with exit code 2 and a line that says so. Lines are written as
+--- they come, into a pipe or file too. The third argument, values by name, is what --selftest then sets wherever the
+--- line does not. The fourth, an empty list, gets the words that are not options; without it such a word is refused.
+---
+--- Returns the values by name, the names that were on the command line, refuse(format, ...), which is the same end for
+--- what only the script can know, and the functions of script_files.lua.
 local lm = require "luminary"
 local flags = require "luminary.cli.command_options"
+local script_files = require "luminary.cli.script_files"
+local sorted_keys = require("luminary.base.options").sorted_keys
 
-local dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
+local NAMED = {seed = "natural", rank = "natural", ["local-rank"] = "natural", dtype = "dtype"}
+local DTYPES = "float32, float64, bfloat16 and float16"
 
-local function files_of(refuse, finish)
-  local files = {}
+-- The kinds beside those of command_options.lua; a line's value is a text first.
+local checked_later = {choice = true, dtype = true, device = true, devices = true}
 
-  function files.beside(name)
-    local path = (arg[0]:match "^.*/" or "") .. name
-    local chunk, problem = loadfile(path)
-    if not chunk and lm.core.file_kind(path) then finish("%s", problem) end
-    return (chunk or finish("%s has to lie beside it: it is a part of this program, in the same folder of Luminary's "
-      .. "sources", name))()
+-- What the lines of a usage text say of the options, by name: {word, text} or {same = name}.
+local function read_usage(usage)
+  local lines, last = {}, nil
+  for line in (usage .. "\n"):gmatch "(.-)\n" do
+    local rest, names, separator = line:match "^  (%-%-?%w.*)$", {}, ", "
+    while rest and separator == ", " do
+      names[#names + 1], separator, rest = rest:match "^%-%-?([%w-]+)(,? ?)(.*)$"
+    end
+    if rest then
+      local name = table.remove(names)
+      local word, text = rest:match "^(%u%S*)(.*)$"
+      last = {word = word, text = text or rest}
+      lines[name] = last
+      for _, alias in ipairs(names) do lines[alias] = {same = name} end
+    elseif line == "" then
+      last = nil
+    elseif last then
+      last.text = last.text .. " " .. line
+    end
   end
+  return lines
+end
 
-  function files.attempt(option, f, ...)
-    local results = {pcall(f, ...)}
-    if not results[1] then refuse("--%s: %s", option, (tostring(results[2]):gsub("^[^\n:]*:%d+: ", ""))) end
-    return unpack(results, 2)
+-- The default at the end of an option's text, or nil.
+local function default_of(kind, text)
+  local value = text:match "%(([^()]*)%)%s*$"
+  if not value or kind == "flag" then return nil end
+  if kind == "count" or kind == "natural" or kind == "number" then
+    return (value == "no limit" or value == "never") and math.huge or tonumber(value)
   end
+  return value:match "^[^%s$]+$"
+end
 
-  function files.try(option, path)
-    local kind = lm.core.file_kind(path)
-    if kind and kind ~= "a regular file" then refuse("--%s: %s is %s", option, path, kind) end
-    local file, problem = io.open(path .. ".try", "w")
-    if not file then refuse("--%s: %s", option, problem) end
-    file:close()
-    os.remove(path .. ".try")
+local function complete(rows, usage)
+  for name, line in pairs(read_usage(usage)) do
+    local row = rows[name] or {}
+    rows[name] = row
+    if line.same then
+      row.same = line.same
+    elseif not (row.same or row.refuse) then
+      local by_word = line.word == "N" and "count" or line.word == "X" and "number" or line.word and "text" or "flag"
+      row[1] = row[1] or NAMED[name] or by_word
+      if row[2] == nil then row[2] = default_of(row[1], line.text) end
+    end
   end
+end
 
-  function files.log(option, path, append)
-    return files.attempt(option, lm.watch.JSONLogger, path, {append = append and true or false, wall_time = false})
+-- Returns the names that a row allows, and the text that a message lists them by.
+local function choices_of(of)
+  if type(of) ~= "string" then
+    local names = #of > 0 and of or sorted_keys(of)
+    return names, table.concat(names, ", ")
   end
+  local names = {}
+  for name in of:gsub(" and ", ", "):gmatch "[^, ]+" do names[#names + 1] = name end
+  return names, of
+end
 
-  return files
+-- Finds a name, whatever the case of its letters.
+local function find(text, names)
+  for _, name in ipairs(names) do
+    if name:lower() == text:lower() then return name end
+  end
 end
 
 return function(usage, rows, selftest, words)
   io.stdout:setvbuf "line"
+  rows = rows or {}
   local script, special = arg[0]:match("[^/]*$"), {}
   local function finish(...)
     io.stderr:write(script, ": ", string.format(...), "\n")
@@ -64,12 +115,15 @@ return function(usage, rows, selftest, words)
     finish "--help lists the options"
   end
 
+  complete(rows, usage)
   rows.help = {"flag"}
   if selftest then rows.selftest = {"flag"} end
+  local parsed = {}
   for name, row in pairs(rows) do
-    if row[1] == "dtype" or row[1] == "device" or row[1] == "devices" then special[name], row[1] = row[1], "text" end
+    parsed[name] = row
+    if checked_later[row[1]] then special[name], parsed[name] = row, {"text", row[2]} end
   end
-  local options, at, given = flags.parse(arg, 1, rows, words)
+  local options, at, given = flags.parse(arg, 1, parsed, words)
   if not options then refuse("%s", at) end
   if options.help then
     io.write(usage)
@@ -81,27 +135,36 @@ return function(usage, rows, selftest, words)
   if arg[at] then
     refuse("unrecognized argument '%s'%s", arg[at], rows.data and "; a folder of data follows --data" or "")
   end
+  for name, row in pairs(rows) do
+    if row.excludes and given[name] and given[row.excludes] then
+      refuse("--%s and --%s: one of the two", name, row.excludes)
+    end
+  end
 
   for name, value in pairs(options.selftest and selftest or {}) do
     if not given[name] then options[name] = value end
   end
 
-  for name, kind in pairs(special) do
-    local text = options[name]
-    if kind == "dtype" then
-      if not dtypes[text] then refuse("--%s: '%s' is none of float32, float64, bfloat16 and float16", name, text) end
-    elseif text then
-      local list = {}
-      for device in text:gmatch("[^,]+") do
-        local known, found = pcall(lm.core.device, device)
-        if not known then refuse("--%s: %s", name, (tostring(found):gsub("^.*device: ", ""))) end
-        list[#list + 1] = found
-      end
-      options[name] = #list > 0 and list or refuse("--%s names none", name)
-    else
-      options[name] = lm.try_all_gpus()
+  local function devices_of(name, text)
+    if not text then return lm.try_all_gpus() end
+    local list = {}
+    for device in text:gmatch("[^,]+") do
+      local known, found = pcall(lm.core.device, device)
+      if not known then refuse("--%s: %s", name, (tostring(found):gsub("^.*device: ", ""))) end
+      list[#list + 1] = found
     end
-    if kind == "device" then options[name] = options[name][1] end
+    return #list > 0 and list or refuse("--%s names none", name)
   end
-  return options, given, refuse, files_of(refuse, finish)
+
+  for name, row in pairs(special) do
+    local kind, text = row[1], options[name]
+    if kind == "device" or kind == "devices" then
+      local list = devices_of(name, text)
+      options[name] = kind == "device" and list[1] or list
+    elseif text then
+      local names, all = choices_of(kind == "dtype" and DTYPES or row.of)
+      options[name] = find(text, names) or refuse("--%s: '%s' is none of %s", name, text, all)
+    end
+  end
+  return options, given, refuse, script_files(options, given, refuse, finish)
 end

@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local metrics = {
   Metric = require("luminary.metrics.metric").Metric,
   MetricCollection = require "luminary.metrics.collection",
+  evaluate = require "luminary.metrics.evaluate",
 }
 --- lm.metrics.functional: Metrics as functions of all predictions and targets at once.
 local functional = {}

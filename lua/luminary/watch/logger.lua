@@ -71,6 +71,7 @@ end)
 --- Adds several numbers to the log: those of a table by name, such as the values of a lm.metrics.MetricCollection.
 Logger.log_metrics = signature.of("log_metrics(metrics: table, step: integer?, walltime: number?)",
   function(self, metrics, step, time)
+  if not self.enabled then return end -- reads no tensors
   write(self, "scalars", numbers_of("log_metrics", "metrics", metrics), step, time or wall_time())
 end)
 

@@ -1,0 +1,83 @@
+--- The files of scripts that read their command lines by script_options.lua: functions that end the script with a line
+--- about the option where something is wrong.
+local lm = require "luminary"
+local check_path = require("luminary.checkpoint.files").check_path
+local rank_and_size = require "luminary.base.rank_and_size"
+
+return function(options, given, refuse, finish)
+  local files = {}
+
+  --- Returns what a Lua file beside the script returns.
+  function files.beside(name)
+    local path = (arg[0]:match "^.*/" or "") .. name
+    local chunk, problem = loadfile(path)
+    if not chunk and lm.core.file_kind(path) then finish("%s", problem) end
+    return (chunk or finish("%s has to lie beside it: it is a part of this program, in the same folder of Luminary's "
+      .. "sources", name))()
+  end
+
+  --- Returns what f returns; an error of it is one of the option's.
+  function files.attempt(option, f, ...)
+    local results = {pcall(f, ...)}
+    if not results[1] then refuse("--%s: %s", option, (tostring(results[2]):gsub("^[^\n:]*:%d+: ", ""))) end
+    return unpack(results, 2)
+  end
+
+  --- Makes sure that a file can be written, to know before a training and not after it.
+  function files.try(option, path)
+    local kind = lm.core.file_kind(path)
+    if kind and kind ~= "a regular file" then refuse("--%s: %s is %s", option, path, kind) end
+    local file, problem = io.open(path .. ".try", "w")
+    if not file then refuse("--%s: %s", option, problem) end
+    file:close()
+    os.remove(path .. ".try")
+  end
+
+  --- Returns a function that saves parts by lm.checkpoint.save, and makes sure that it can; without a path, one that
+  --- does nothing.
+  function files.saver(option, path)
+    if not path then return function() end end
+    files.attempt(option, check_path, "checkpoint", path)
+    if rank_and_size() == 0 then files.try(option, path) end
+    return function(parts) lm.checkpoint.save(path, parts) end
+  end
+
+  --- Returns an lm.watch.JSONLogger; without a path, a logger that writes nothing.
+  function files.log(option, path, append)
+    if not path then return lm.watch.Logger() end
+    return files.attempt(option, lm.watch.JSONLogger, path, {append = append and true or false, wall_time = false})
+  end
+
+  --- Returns the values of the named options, for the part `run` of a checkpoint; an entry that is false is left out.
+  function files.run_of(names)
+    local run = {}
+    for _, name in ipairs(names) do
+      if name then run[name] = options[name] end
+    end
+    return run
+  end
+
+  --- Reads the checkpoint of --resume, or of --auto-resume where that file is there: one with the parts `run`, options
+  --- by name, and `position`. Its options become the script's, and the command line may only repeat them, except where
+  --- is_free(name, run). Returns the saved table, whose tensors are read when they are used, and its path; nil where
+  --- there is nothing to resume.
+  function files.resume(path, auto_path, is_free)
+    path = auto_path and lm.paths.filep(auto_path) and auto_path or path
+    if not path then return nil end
+    local saved = files.attempt("resume", lm.load, path, {mmap = true})
+    if type(saved) ~= "table" or type(saved.run) ~= "table" or type(saved.position) ~= "table" then
+      refuse("--resume: %s is no checkpoint of this script", path)
+    end
+    for name, value in pairs(saved.run) do
+      local own = options[name]
+      if not given[name] then
+        options[name] = value
+      elseif own ~= value and not (is_free and is_free(name, saved.run)) then
+        refuse("--%s %s does not go with %s, which has %s", name, tostring(own), path, tostring(value))
+      end
+    end
+    return saved, path
+  end
+
+  return files
+end

@@ -1,0 +1,45 @@
+--- lm.metrics.evaluate(model, loader, metric): A model's metric over the batches of a loader.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
+
+-- The device of a model, and the dtype that its inputs of floating-point dtypes become; both nil without parameters.
+local function device_and_dtype(model)
+  local first = model:parameters()[1]
+  for _, p in ipairs(model:parameters()) do
+    if core.is_floating_point(p) then return p.device, p.dtype end
+  end
+  return first and first.device, nil
+end
+
+local function modes_of(model)
+  local modes = {}
+  for _, module in ipairs(model:modules()) do modes[module] = module.training end
+  return modes
+end
+
+--- Resets a metric, adds the model's predictions for all batches (input, target) of a loader in evaluation mode, and
+--- returns the metric's value.
+return signature.of("evaluate(model: module, loader, metric)", function(model, loader, metric)
+  if not class.has(loader, "iter") then options.expected("evaluate", "a loader", loader) end
+  if not class.has(metric, "reset", "update", "compute") then options.expected("evaluate", "a metric", metric) end
+  local device, dtype = device_and_dtype(model)
+  local function moved(name, t)
+    options.arg("evaluate", name, t, "tensor")
+    return device and t:to(device) or t
+  end
+  local modes = modes_of(model)
+  model:eval()
+  metric:reset()
+  local ok, problem = pcall(core.no_grad, function()
+    for input, target in loader:iter() do
+      input = moved("a batch's input", input)
+      if dtype and core.is_floating_point(input) then input = input:to(dtype) end
+      metric:update(model(input), moved("a batch's target", target))
+    end
+  end)
+  for module, training in pairs(modes) do class.record(module).values.training = training end
+  if not ok then error(problem, 0) end
+  return metric:compute()
+end)
