@@ -30,7 +30,7 @@ end
 --- lm.load(path [, {device, mmap = false, rename, dtype, null, skip_unreadable = false}]): Loads what lm.save or
 --- torch.save saved, or the weights of another format, from a file.
 function checkpoint.load(path, opts)
-  if type(path) ~= "string" then options.must_be("load", "path", "a string", path) end
+  if type(path) ~= "string" or path:find("\0", 1, true) then options.must_be("load", "path", "a string", path) end
   opts = options.check("load", opts, changes.with {
     mmap = {"boolean", false}, null = {"any"}, skip_unreadable = {"boolean", false},
   }, "device")

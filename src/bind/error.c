@@ -25,7 +25,7 @@ static const char *push_own_files(lua_State *L) {
 /* The first level outside our own Lua files. Looks at that many, since each look walks the stack from its top. `at`:
  * the level before it, which the script called. */
 static bool find_caller(lua_State *L, lua_Debug *ar, int *at) {
-  enum { LEVELS = 200 };
+  enum { LEVELS = 400 }; /* tables in tables, 100 deep, take 300 */
   const char *prefixes = push_own_files(L);
   bool found = false;
   for (int level = 1; !found && level <= LEVELS && lua_getstack(L, level, ar); level++) {

@@ -197,15 +197,25 @@ lm_status lm_new_file_commit(lm_new_file *f) {
   return status;
 }
 
-void lm_remove_abandoned(const char *path) {
-  char folder[PATH_MAX], name[PATH_MAX];
+static bool is_kept(const char *name, int nkept, const char *const *kept) {
+  for (int i = 0; i < nkept; i++) {
+    if (strcmp(name, kept[i]) == 0) return true;
+  }
+  return false;
+}
+
+void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
+  char folder[PATH_MAX], temporary[PATH_MAX], shard[PATH_MAX];
   size_t skipped = folder_bytes(path);
   if (!folder_of(path, folder)) return;
-  int length = snprintf(name, sizeof name, "%.*s" TEMPORARY, kept_bytes(path) - (int)skipped, path + skipped);
+  int length = snprintf(temporary, sizeof temporary, "%.*s" TEMPORARY, kept_bytes(path) - (int)skipped, path + skipped);
+  int shard_length = snprintf(shard, sizeof shard, "%s.shard-", path + skipped);
   DIR *dir = lm_opendir(folder);
   if (!dir) return;
   for (struct dirent *e; (e = readdir(dir));) {
-    if (strncmp(e->d_name, name, (size_t)length) != 0) continue;
+    bool is_temporary = strncmp(e->d_name, temporary, (size_t)length) == 0;
+    bool is_shard = kept && strncmp(e->d_name, shard, (size_t)shard_length) == 0;
+    if (!is_temporary && (!is_shard || is_kept(e->d_name, nkept, kept))) continue;
     int fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (fd < 0) continue;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(dir), e->d_name, 0);

@@ -19,7 +19,8 @@ LM_API lm_status lm_new_file_open(const char *path, lm_new_file *f);
 LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
 /* Sync, rename, sync the directory; closes in any case. */
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
-/* Removes the temporary files of the path whose writers were killed: those that nobody has locked. */
-LM_API void lm_remove_abandoned(const char *path);
+/* Removes the temporary files of the path whose writers were killed, and its shards (PATH.shard-…) without those whose
+ * names are in `kept`, if that is not NULL: of both, files that nobody has locked. */
+LM_API void lm_remove_abandoned(const char *path, int nkept, const char *const *kept);
 /* Remove the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
 LM_API void lm_new_file_abandon(lm_new_file *f);

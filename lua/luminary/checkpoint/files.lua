@@ -9,50 +9,72 @@ local class = require "luminary.base.class"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
-local load_module = require "luminary.base.load_module"
+local printable_name = require "luminary.base.printable_name"
 local file_format = require "luminary.file_formats.checkpoint"
 local formats = require "luminary.file_formats"
+local safetensors = require "luminary.file_formats.safetensors"
 local random_states = require "luminary.checkpoint.random_states"
 local fail = options.fail
 
 local files = {}
-local ABOUT, CHECKSUMS, RANDOM = "luminary_checkpoint", "luminary_crc32c", "rng"
+local ABOUT, CHECKSUMS, RANDOM, RANKS = "luminary_checkpoint", "luminary_crc32c", "rng", "ranks"
 
 --- The version of what is written, and the last that is read.
 files.VERSION = 1
 
 local function has_state(v) return core.is_generator(v) or class.has(v, "state_dict", "load_state_dict") end
 
-local function path_of(parent, key) return (parent == "" and "" or parent .. ".") .. tostring(key) end
-
--- Calls each(object, path) for the objects in a tree of plain tables; returns a copy with what it returns instead of
--- them.
-local function replace_objects(tree, each)
-  local copies, taken = {}, {}
-  local function walk(value, path)
+-- Calls each(object, path, keys) for the objects in a tree of plain tables; returns a copy with what it returns instead
+-- of them. path is the keys with dots between: what names an object's states of ranks and shards.
+local function replace_objects(who, tree, each)
+  local copies, taken, keys = {}, {}, {}
+  local function walk(value)
     if has_state(value) then
-      if taken[path] then fail("checkpoint: two parts are named '%s'; rename one", path) end
+      local names = {}
+      for i, key in ipairs(keys) do names[i] = tostring(key) end
+      local path = table.concat(names, ".")
+      if taken[path] then fail("%s: two parts are named '%s'; rename one", who, printable_name(path, 200)) end
       taken[path] = true
-      return each(value, path)
+      return each(value, path, {unpack(keys)})
     end
     if core.is_tensor(value) or type(value) ~= "table" or not options.is_plain(value) then return value end
     if copies[value] == nil then
-      local copy = {}
+      local copy, n = {}, #keys + 1
       copies[value] = copy
-      for key, part in pairs(value) do copy[key] = walk(part, path_of(path, key)) end
+      for _, key in ipairs(file_format.keys_of(who, value, keys, "parts")) do
+        keys[n] = key
+        copy[key] = walk(value[key])
+        keys[n] = nil
+      end
     end
     return copies[value]
   end
-  return walk(tree, "")
+  jit.off(walk) -- as Description.table (file_formats/checkpoint.lua)
+  return walk(tree)
 end
 
 -- ---- saving
 
+--- Fails for parts that no checkpoint can have.
+function files.check_parts(who, parts)
+  if type(parts) ~= "table" or not options.is_plain(parts) or core.is_tensor(parts) then
+    options.must_be(who, "parts", "a table of objects and plain values, such as {model = net, optimizer = opt}", parts)
+  end
+  if parts.ranks ~= nil then fail("%s: a part cannot be named 'ranks'; choose another name", who) end
+  if parts.rng ~= nil and type(parts.rng) ~= "boolean" then
+    options.must_be(who, "rng", "true, for all generators, or absent", parts.rng)
+  end
+end
+
 --- The states of parts on this rank: {tree = those that all ranks share, own = those of this rank alone by path,
 --- shards = those that are sharded, by path, or nil}.
-function files.states_of(parts, rank)
+function files.states_of(who, parts, rank)
   local own, shards, is_sharded = {}, {}, false
-  local tree = replace_objects(parts, function(object, path)
+  local function own_state(path, keys, state)
+    file_format.describe(who, state, path, keys, 3) -- only to find what cannot be saved
+    own[path] = state
+  end
+  local tree = replace_objects(who, parts, function(object, path, keys)
     if core.is_generator(object) then
       own[path] = object:get_state()
     else
@@ -60,7 +82,7 @@ function files.states_of(parts, rank)
       if shard then
         shards[path], is_sharded = shard, true
       elseif object.differs_by_rank then
-        own[path] = object:state_dict()
+        own_state(path, keys, object:state_dict())
       elseif rank == 0 then
         return object:state_dict()
       end
@@ -72,9 +94,15 @@ end
 
 local other_formats = {pt = true, pth = true, bin = true, npy = true, npz = true}
 
+--- Returns a path; fails for what no system takes as one.
+function files.check_text(who, name, path)
+  if type(path) ~= "string" or path:find("\0", 1, true) then options.must_be(who, name, "a string", path) end
+  return path
+end
+
 --- Fails for a path that no checkpoint can have.
 function files.check_path(who, path)
-  options.arg(who, "path", path, "string")
+  files.check_text(who, "path", path)
   local ending = path:match "%.(%w+)$"
   if other_formats[ending] then
     fail("%s: path must not end in .%s, since checkpoints are safetensors files; use .safetensors, or lm.save for "
@@ -90,22 +118,13 @@ end
 --- The folder of a path with a slash, or "".
 function files.folder_of(path) return path:match "^.*/" or "" end
 
--- Removes the shards beside a checkpoint that it does not name: of the one that it replaced, or of a save that did not
--- end.
-local function remove_old_shards(path, shards)
-  local kept, prefix = {}, path:match "[^/]*$" .. ".shard-"
-  for _, name in ipairs(shards) do kept[name] = true end
-  local folder = files.folder_of(path)
-  for _, name in ipairs(load_module("luminary.paths").dir(folder == "" and "." or folder) or {}) do
-    if name:sub(1, #prefix) == prefix and not kept[name] then os.remove(folder .. name) end
-  end
-end
-
---- Writes a file, and removes what it replaces. about: {version, world_size, shards}.
-function files.write(path, value, about)
-  file_format.save(path, value, {checksums = true, metadata = {[ABOUT] = json_encode(about)}})
-  core.remove_abandoned(path)
-  remove_old_shards(path, about.shards)
+--- Writes a file, in the background if asked to, and then removes what it replaces. described: of the states that all
+--- ranks share; own: a list of those of each rank; shards: the list of their names.
+function files.write(who, path, described, own, shards, background)
+  described:add(RANKS, own)
+  local about = {version = files.VERSION, world_size = #own, shards = shards}
+  return safetensors.write_checked(path, described.tensors, described:metadata {[ABOUT] = json_encode(about)},
+    described.names, {who = who, kept = shards, background = background})
 end
 
 -- ---- loading
@@ -147,14 +166,10 @@ function files.read(who, path)
   return file
 end
 
-local function value_at(tree, path)
-  if tree[path] ~= nil then return tree[path] end
-  for key in path:gmatch "[^.]+" do
+local function value_at(tree, keys)
+  for _, key in ipairs(keys) do
     if type(tree) ~= "table" or core.is_tensor(tree) then return nil end
-    local number = tonumber(key)
-    local value = tree[key]
-    if value == nil and number then value = tree[number] end
-    tree = value
+    tree = tree[key]
   end
   return tree
 end
@@ -201,16 +216,16 @@ local function first_level(value)
   end
   for name in pairs(type(value.ranks) == "table" and value.ranks[1] or {}) do names[#names + 1] = tostring(name) end
   table.sort(names)
-  return #names > 0 and table.concat(names, ", ") or "nothing"
+  return #names > 0 and printable_name(table.concat(names, ", "), 400) or "nothing"
 end
 
 -- The states of objects by path, each {state} or {shards = an iterator}; raises for what is absent or of another kind.
-local function find_states(who, file, objects, own, lacks)
+local function find_states(who, file, objects, positions, own, lacks)
   local size = select(2, rank_and_size())
   local states, shown = {}, options.shown_path(file.path)
-  for part, object in pairs(objects) do
-    local state = own[part]
-    if state == nil then state = value_at(file.value, part) end
+  for _, part in ipairs(options.sorted_keys(objects)) do
+    local object, state = objects[part], own[part]
+    if state == nil then state = value_at(file.value, positions[part]) end
     local is_generator = core.is_generator(object)
     if state ~= nil then
       if is_generator ~= core.is_tensor(state) or not (is_generator or options.is_plain(state)) then
@@ -232,21 +247,15 @@ local function find_states(who, file, objects, own, lacks)
   return states
 end
 
--- Puts the objects that have states into the saved table, where parts has them.
-local function put_objects(into, parts, states, parent, is_open)
-  is_open[parts] = true
-  for key, part in pairs(parts) do
-    local path = path_of(parent, key)
-    if states[path] then
-      into[key] = part
-    elseif type(part) == "table" and options.is_plain(part) and not core.is_tensor(part) and not is_open[part] then
-      local inner = type(into[key]) == "table" and into[key] or {}
-      put_objects(inner, part, states, path, is_open)
-      if next(inner) ~= nil then into[key] = inner end
-    end
+-- Puts an object into the saved table, where parts has it.
+local function put_object(into, keys, object)
+  for i = 1, #keys - 1 do
+    local inner = into[keys[i]]
+    if type(inner) ~= "table" or core.is_tensor(inner) then inner = {} end
+    into[keys[i]] = inner
+    into = inner
   end
-  is_open[parts] = nil
-  return into
+  into[keys[#keys]] = object
 end
 
 --- Loads a file of files.read into parts. Everything is found before the first object is changed.
@@ -258,13 +267,13 @@ function files.apply(who, file, parts, strict)
 
   local function lacks(part)
     if not strict then return end
-    fail("%s: '%s' has no '%s'; it has %s. Leave the part out, or pass {strict = false}", who, path, part,
-      first_level(value))
+    fail("%s: '%s' has no '%s'; it has %s. Leave the part out, or pass {strict = false}", who, path,
+      printable_name(part, 200), first_level(value))
   end
 
-  local objects = {}
-  replace_objects(parts, function(object, part) objects[part] = object end)
-  local states = find_states(who, file, objects, own, lacks)
+  local objects, positions = {}, {}
+  replace_objects(who, parts, function(object, part, keys) objects[part], positions[part] = object, keys end)
+  local states = find_states(who, file, objects, positions, own, lacks)
   if parts[RANDOM] and own[RANDOM] == nil then lacks(RANDOM) end
 
   local order = in_order(objects, states)
@@ -284,7 +293,8 @@ function files.apply(who, file, parts, strict)
     end
   end
   if about.version > 0 then value.ranks, value[RANDOM] = nil, parts[RANDOM] end
-  return put_objects(value, parts, states, "", {})
+  for part in pairs(states) do put_object(value, positions[part], objects[part]) end
+  return value
 end
 
 return files

@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local PREEMPTED = require "luminary.base.preempted_exit_code"
 local options = require "luminary.base.options"
 local paths = require "luminary.paths"
+local printable_name = require "luminary.base.printable_name"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local checkpoint = require "luminary.checkpoint"
@@ -11,6 +12,7 @@ local files = require "luminary.checkpoint.files"
 local background = require "luminary.checkpoint.background"
 local formats = require "luminary.file_formats"
 local ranks = require "luminary.checkpoint.ranks"
+local save = require "luminary.checkpoint.save"
 local fail = options.fail
 
 local Manager = class.root "Manager"
@@ -25,13 +27,14 @@ local NAME, PATTERN = "step-%010.0f.safetensors", "^step%-(%d+)%.safetensors$"
 Manager.init = signature.of([[checkpoint.Manager({dir: string, keep_last: count = 3, keep_best: natural = 0,
   metric: string, mode = "min" | "max", every: count = 1, async = false, on_sigterm = false})]], function(self, opts)
   if not opts.dir then options.absent(who, "dir", "the path of a folder") end
+  files.check_text(who, "dir", opts.dir)
   if opts.keep_best > 0 and not opts.metric then fail("%s: keep_best requires metric, the name of a number", who) end
   for name, value in pairs(opts) do self[name] = value end
   if rank_and_size() == 0 and not paths.mkdir(self.dir) then
     options.fail_file("create", self.dir, "it is not a folder that can be written to")
   end
   if opts.on_sigterm then core.sigterm_defer() end
-  self.known = {} -- metrics by path, of what this process has saved or read
+  self.known = {} -- by path: {stamp of the file, value = its metric}
 end)
 
 --- Returns the steps that are saved, in order.
@@ -39,7 +42,7 @@ function Manager:steps()
   local steps = {}
   for _, name in ipairs(paths.dir(self.dir) or {}) do
     local step = tonumber(name:match(PATTERN))
-    if step then steps[#steps + 1] = step end
+    if step and step < 2 ^ 53 and NAME:format(step) == name then steps[#steps + 1] = step end
   end
   table.sort(steps)
   return steps
@@ -53,13 +56,18 @@ end
 -- The metric of a saved step; nil if it has none, or cannot be read.
 local function metric_of(self, step)
   local path = self:path(step)
-  if self.known[path] == nil then
-    local ok, file = pcall(formats.load, path, {mmap = true})
-    local metrics = ok and type(file.value) == "table" and file.value.metrics
-    self.known[path] = type(metrics) == "table" and type(metrics[self.metric]) == "number" and metrics[self.metric]
-      or false
+  local opened, file, _, stamp = pcall(core.file_open, path)
+  if not opened then return nil end
+  core.file_close(file)
+  local known = self.known[path]
+  if not known or known.stamp ~= stamp then
+    local ok, loaded = pcall(formats.load, path, {mmap = true})
+    local metrics = ok and type(loaded.value) == "table" and loaded.value.metrics
+    local value = type(metrics) == "table" and metrics[self.metric]
+    known = {stamp = stamp, value = type(value) == "number" and value or nil}
+    self.known[path] = ok and known or nil
   end
-  return self.known[path] or nil
+  return known.value
 end
 
 -- The steps that have the metric, the best first; of equal ones the newest.
@@ -85,7 +93,7 @@ end
 
 --- Returns the path of the best checkpoint by the manager's metric; nil without one.
 function Manager:best()
-  background.finish()
+  background.finish "Manager:best"
   local step = by_metric(self)[1]
   return step and self:path(step)
 end
@@ -103,41 +111,53 @@ local function prune(self, newest)
       self.known[self:path(step)] = nil
     end
   end
-  for _, name in ipairs(paths.dir(self.dir)) do -- shards, temporary files
+  local seen = {}
+  for _, name in ipairs(paths.dir(self.dir) or {}) do -- shards, temporary files
     local step = tonumber(name:match "^step%-(%d+)%.safetensors%.")
-    if step and step ~= newest and not paths.filep(self:path(step)) then os.remove(self.dir .. "/" .. name) end
+    local path = step and step < 2 ^ 53 and step ~= newest and self:path(step)
+    if path and not seen[path] and not paths.filep(path) then core.remove_abandoned(path, {}) end
+    if path then seen[path] = true end
   end
 end
 
 -- The end of all ranks after the save that a SIGTERM asked for.
 local function end_preempted(step)
-  ranks.attempt("Manager:save", background.finish)
+  ranks.attempt("Manager:save", function() background.finish "Manager:save" end)
   if rank_and_size() == 0 then core.warn(("Manager:save: saved step %d after SIGTERM; the job ends"):format(step)) end
   os.exit(PREEMPTED, true)
 end
 
+-- The metrics as numbers.
+local function as_numbers(metrics)
+  local numbers = {}
+  for name, value in pairs(options.arg("Manager:save", "metrics", metrics, "table")) do
+    local number = core.is_tensor(value) and value:numel() == 1 and value:item() or value
+    if type(number) ~= "number" then
+      options.must_be("Manager:save", "metrics." .. printable_name(tostring(name), 60), "a number", value)
+    end
+    numbers[name] = number
+  end
+  return numbers
+end
+
 --- Saves the parts of lm.checkpoint.save after a step, if it is a multiple of `every`, and removes what is not kept.
---- All ranks call it. `metrics` are numbers by name. The step is saved as the part `step`, the metrics as `metrics`.
---- Returns the path, or nil where the step was left out.
+--- All ranks call it. `metrics` are numbers by name, or tensors of one element. The step is saved as the part `step`,
+--- the metrics as `metrics`. Returns the path, or nil where the step was left out.
 function Manager:save(step, parts, metrics)
   options.arg("Manager:save", "step", step, "natural")
   local is_last = self.on_sigterm and checkpoint.is_preempted()
   if step % self.every ~= 0 and not is_last then return nil end
-  if metrics ~= nil then
-    options.arg("Manager:save", "metrics", metrics, "table")
-    for name, value in pairs(metrics) do
-      if type(value) ~= "number" then
-        options.must_be("Manager:save", "metrics." .. tostring(name), "a number", value)
-      end
-    end
-  end
   options.arg("Manager:save", "parts", parts, "table")
   local all = {}
   for name, part in pairs(parts) do all[name] = part end
-  all.step, all.metrics = step, metrics
+  for _, name in ipairs {"step", "metrics"} do
+    if class.record(all[name]) then
+      fail("Manager:save: a part cannot be named '%s', which the manager saves; choose another name", name)
+    end
+  end
+  all.step, all.metrics = step, metrics and as_numbers(metrics)
   local path = self:path(step)
-  checkpoint.save(path, all, {async = self.async})
-  self.known[path] = self.metric and metrics and metrics[self.metric] or false
+  save("Manager:save", path, all, self.async)
   if rank_and_size() == 0 then prune(self, step) end
   if is_last then end_preempted(step) end
   return path
@@ -148,8 +168,8 @@ end
 function Manager:load(parts, opts)
   if parts ~= nil then options.arg("Manager:load", "parts", parts, "table") end
   opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
-  background.finish()
-  local steps = ranks.of_first(function() return self:steps() end)
+  background.finish "Manager:load"
+  local steps = ranks.of_first("Manager:load", function() return self:steps() end)
   for i = #steps, 1, -1 do
     local path = self:path(steps[i])
     local ok, file = pcall(files.read, "Manager:load", path)

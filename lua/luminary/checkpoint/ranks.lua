@@ -9,48 +9,70 @@ local ranks = {}
 
 local item_bytes -- of dtypes, at first use
 
--- Tensors as plain tables, since objects that travel between ranks have none: every table is put in a field.
-local function packed(value)
+-- Tensors and 64-bit integers as plain tables, since objects that travel between ranks have none: every table is put in
+-- a field. A table that is met twice is one again.
+local function packed(value, made)
+  if made[value] then return made[value] end
   if core.is_tensor(value) then
     local t = value:detach():cpu():contiguous()
     local n = t:numel() * item_bytes[t.dtype]
-    return {dtype = t.dtype, shape = {unpack(t.shape)}, bytes = n > 0 and ffi.string(t:data_ptr(), n) or ""}
+    made[value] = {dtype = t.dtype, shape = {unpack(t.shape)}, bytes = n > 0 and ffi.string(t:data_ptr(), n) or ""}
+    return made[value]
+  elseif type(value) == "cdata" then
+    return {high = tonumber(bit.rshift(value, 32)), low = tonumber(bit.band(value, 0xffffffffLL))}
   elseif type(value) == "table" then
     local fields = {}
-    for key, each in pairs(value) do fields[key] = packed(each) end
-    return {fields = fields}
+    made[value] = {fields = fields}
+    for key, each in pairs(value) do fields[key] = packed(each, made) end
+    return made[value]
   end
   return value
 end
 
-local function unpacked(value)
+local function unpacked(value, made)
   if type(value) ~= "table" then return value end
+  if value.high then return bit.bor(bit.lshift(ffi.cast("int64_t", value.high), 32), ffi.cast("int64_t", value.low)) end
+  if made[value] then return made[value] end
   if value.fields then
     local t = {}
-    for key, each in pairs(value.fields) do t[key] = unpacked(each) end
+    made[value] = t
+    for key, each in pairs(value.fields) do t[key] = unpacked(each, made) end
     return t
   end
   local stride, size = {}, 1
   for i = #value.shape, 1, -1 do stride[i], size = size, size * value.shape[i] end
   if size == 0 then return core.ops.empty(value.shape, {dtype = value.dtype, device = "cpu"}) end
-  return core.view_as(core.bytes_tensor(value.bytes), value.dtype, value.shape, stride, 0)
+  made[value] = core.view_as(core.bytes_tensor(value.bytes), value.dtype, value.shape, stride, 0)
+  return made[value]
+end
+
+-- Raises the error of another rank.
+local function fail_for(who, rank, problem)
+  problem = options.without_position(problem)
+  if problem:sub(1, #who + 2) == who .. ": " then problem = problem:sub(#who + 3) end
+  core.error_at_caller(("%s: rank %d: %s"):format(who, rank, problem))
 end
 
 --- Returns the values of all ranks, a list.
 function ranks.gather(value)
   if select(2, rank_and_size()) == 1 then return {value} end
   item_bytes = item_bytes or load_module("luminary.file_formats.source").item_bytes
-  local list = load_module("luminary.distributed").all_gather_object({}, packed(value))
-  for i, each in ipairs(list) do list[i] = unpacked(each) end
+  local list = load_module("luminary.distributed").all_gather_object({}, packed(value, {}))
+  for i, each in ipairs(list) do list[i] = unpacked(each, {}) end
   return list
 end
 
---- Returns f() of rank 0.
-function ranks.of_first(f)
+--- Returns f() of rank 0; an error there is one of all ranks.
+function ranks.of_first(who, f)
   local rank, size = rank_and_size()
-  local value = rank == 0 and f() or nil
-  if size == 1 then return value end
-  return load_module("luminary.distributed").broadcast_object_list({value or false})[1]
+  if size == 1 then return f() end
+  local ok, value
+  if rank == 0 then ok, value = pcall(f) end
+  local list = load_module("luminary.distributed").broadcast_object_list(rank > 0 and {}
+    or {ok, ok and {value} or tostring(value)})
+  if list[1] then return list[2][1] end
+  if rank == 0 then error(value, 0) end
+  fail_for(who, 0, list[2])
 end
 
 --- Whether it is true of any rank.
@@ -70,25 +92,16 @@ function ranks.any_quick(is_true)
   return dist.all_reduce(flag, {op = "max"}):item() > 0
 end
 
---- Calls functions, one after the other, and returns what the last one returns. If one fails on any rank, all raise the
---- error of the first such rank, so that none waits for another.
-function ranks.attempt(who, ...)
+--- Calls f() and returns what it returns. If it fails on any rank, all raise the error of the first such rank, so that
+--- none waits for another.
+function ranks.attempt(who, f)
   local rank, size = rank_and_size()
-  local ok, value
-  for i = 1, select("#", ...) do
-    ok, value = pcall((select(i, ...)))
-    if not ok then break end
-  end
-  if size == 1 then
-    if not ok then error(value, 0) end
-    return value
-  end
+  if size == 1 then return f() end
+  local ok, value = pcall(f)
   local problems = ranks.gather(ok and "" or tostring(value))
   if not ok then error(value, 0) end
   for r, problem in ipairs(problems) do
-    if problem ~= "" and r ~= rank + 1 then
-      core.error_at_caller(("%s: rank %d: %s"):format(who, r - 1, options.without_position(problem)))
-    end
+    if problem ~= "" and r ~= rank + 1 then fail_for(who, r - 1, problem) end
   end
   return value
 end

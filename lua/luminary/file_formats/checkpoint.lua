@@ -17,6 +17,7 @@ local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local printable_name = require "luminary.base.printable_name"
 local truncate_text = require "luminary.base.truncate_text"
 local safetensors = require "luminary.file_formats.safetensors"
 local ffi = require "ffi"
@@ -40,81 +41,102 @@ end
 
 -- ---- saving
 
-local function sorted_keys(t, who, path)
+local DEEP = "%s: %s is nested more than %d tables deep; save fewer levels, or a flat table with longer keys"
+
+--- A position in a value for messages: optimizer.state[3]["a b"]; `root` where there are no keys.
+function checkpoint.shown_path(keys, root)
+  local out = {}
+  for i, key in ipairs(keys) do
+    if type(key) == "number" then
+      out[i] = ("[%.14g]"):format(key)
+    elseif key:find "^[%a_][%w_]*$" then
+      out[i] = (i == 1 and "" or ".") .. key
+    else
+      out[i] = ('["%s"]'):format(printable_name(key, 60))
+    end
+  end
+  return keys[1] == nil and root or truncate_text(table.concat(out), 200)
+end
+
+--- Returns the keys of a table in order, integers before strings; fails for keys that cannot be saved, and for a table
+--- that lies too deep. `keys` is its position, `root` what messages call the outermost table, `above` the number of
+--- tables around that in the file.
+function checkpoint.keys_of(who, t, keys, root, above)
+  if #keys + (above or 0) >= DEEPEST then fail(DEEP, who, checkpoint.shown_path(keys, root), DEEPEST) end
   local strings, integers = {}, {}
   for key in pairs(t) do
     if type(key) == "string" then
       if not core.is_utf8_text(key) then
-        fail("%s: %s has the key %q, which is not valid UTF-8", who, path == "" and "the table" or path, key)
+        fail("%s: %s has the key '%s', which %s", who, checkpoint.shown_path(keys, root), printable_name(key, 60),
+          key:find("\0", 1, true) and "contains a NUL byte" or "is not valid UTF-8")
       end
       strings[#strings + 1] = key
     elseif is_integer_key(key) then
       integers[#integers + 1] = key
     else
-      fail("%s: %s has a key of type %s; keys must be strings or integers", who, path == "" and "the table" or path,
+      fail("%s: %s has a key of type %s; keys must be strings or integers", who, checkpoint.shown_path(keys, root),
         type(key))
     end
   end
   table.sort(strings)
   table.sort(integers)
-  return strings, integers
+  for _, key in ipairs(strings) do integers[#integers + 1] = key end
+  return integers
 end
 
-local describe_value
+-- What lm.save and lm.checkpoint.save write: the tensors by name, the names in order, and the description.
+local Description = {}
+Description.__index = Description
 
-local function refuse_object(value, path)
-  fail("save: %s is an object%s", path == "" and "the value" or path,
-    class.has(value, "state_dict") and "; save its :state_dict()" or ", not a plain table")
-end
+function Description:shown() return checkpoint.shown_path(self.keys, self.root) end
 
-local function describe_table(value, path, file, depth)
-  local node = file.nodes[value]
+function Description:table(value)
+  local node = self.nodes[value]
   if node then
     if not node.id then
-      file.shared = file.shared + 1
-      node.id = file.shared
+      self.shared = self.shared + 1
+      node.id = self.shared
     end
-    if file.open[value] then fail("save: %s contains itself", path) end
+    if self.open[value] then fail("%s: %s contains itself", self.who, self:shown()) end
     return {same = node.id}
   end
-  if depth > DEEPEST then fail("save: %s is nested too deeply", truncate_text(path, 100)) end
-  local strings, integers = sorted_keys(value, "save", path)
-  local prefix = path == "" and "" or path .. "."
   node = {}
-  file.nodes[value], file.open[value] = node, true
-  for _, key in ipairs(strings) do
-    node.table = node.table or {}
-    node.table[key] = describe_value(value[key], prefix .. key, file, depth + 1)
-  end
+  self.nodes[value], self.open[value] = node, true
   local length = 0
   while rawget(value, length + 1) ~= nil do length = length + 1 end
-  for _, key in ipairs(integers) do
-    local child = describe_value(value[key], prefix .. ("%d"):format(key), file, depth + 1)
-    if key >= 1 and key <= length then
-      node.list = node.list or {}
-      node.list[key] = child
-    else
-      node.integers = node.integers or {}
-      node.integers[("%d"):format(key)] = child
-    end
+  for _, key in ipairs(checkpoint.keys_of(self.who, value, self.keys, self.root, self.above)) do
+    local kind = type(key) == "string" and "table" or key >= 1 and key <= length and "list" or "integers"
+    node[kind] = node[kind] or {}
+    node[kind][kind == "integers" and ("%d"):format(key) or key] = self:part(key, rawget(value, key))
   end
-  file.open[value] = nil
+  self.open[value] = nil
   return node
 end
 
--- The node of a value; its tensors go into file.tensors under names listed in file.names.
-function describe_value(value, path, file, depth)
+-- The node of what is at a key of the table at self.keys.
+function Description:part(key, value)
+  local n = #self.keys + 1
+  self.keys[n] = key
+  local node = self:node(value)
+  self.keys[n] = nil
+  return node
+end
+
+-- The node of the value at self.keys; its tensors go into self.tensors under names listed in self.names.
+function Description:node(value)
   local kind = type(value)
   if core.is_tensor(value) then
-    local name = path == "" and "tensor" or path
-    while file.tensors[name] do name = name .. "'" end
-    file.tensors[name] = value:detach()
-    file.names[#file.names + 1] = name
+    local name = self.keys[1] == nil and "tensor" or self:tensor_name()
+    while self.tensors[name] do name = name .. "'" end
+    self.detached[value] = self.detached[value] or value:detach()
+    self.tensors[name] = self.detached[value]
+    self.names[#self.names + 1] = name
     return {tensor = name}
   elseif class.record(value) or kind == "table" and not options.is_plain(value) then
-    refuse_object(value, path)
+    fail("%s: %s is an object%s", self.who, self:shown(), class.has(value, "state_dict")
+      and "; save its :state_dict()" or ", not a plain table")
   elseif kind == "table" then
-    return describe_table(value, path, file, depth)
+    return self:table(value)
   elseif kind == "number" then
     if value ~= value then return {number = "nan"} end
     if value == math.huge then return {number = "inf"} end
@@ -127,9 +149,20 @@ function describe_value(value, path, file, depth)
   elseif kind == "cdata" and ffi.istype("int64_t", value) then
     return {integer = tostring(value):gsub("LL$", "")}
   end
-  fail("save: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved",
-    path == "" and "the value" or path, kind)
+  fail("%s: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved", self.who,
+    self:shown(), kind)
 end
+
+function Description:tensor_name()
+  local parts = {}
+  for i, key in ipairs(self.keys) do parts[i] = type(key) == "number" and ("%d"):format(key) or key end
+  return table.concat(parts, ".")
+end
+
+-- LuaJIT 2.1 (2022) compiles this recursion so that tables 90 deep and more at times come out empty.
+jit.off(Description.table)
+jit.off(Description.part)
+jit.off(Description.node)
 
 local function is_flat(value)
   if type(value) ~= "table" or next(value) == nil then return false end
@@ -139,14 +172,36 @@ local function is_flat(value)
   return true
 end
 
---- Writes a tensor, or a table of tensors and plain values. opts: {checksums = false, metadata = more strings}.
-function checkpoint.save(path, value, opts)
-  local file = {tensors = {}, names = {}, nodes = {}, open = {}, shared = 0}
-  local node = describe_value(value, "", file, 1)
+--- Returns what saving a value takes, for `write`; fails, beginning with `who`, for what cannot be saved. keys: the
+--- value's position in messages, {} by default; `root` is what they call a value without one. depth: the number of
+--- tables that will be around the value in the file, if those are more than its keys.
+function checkpoint.describe(who, value, root, keys, depth)
+  local self = setmetatable({
+    who = who, root = root or "the value", keys = keys or {}, tensors = {}, names = {}, nodes = {}, open = {},
+    above = math.max(0, (depth or 0) - (keys and #keys or 0)), detached = {}, shared = 0, is_flat = is_flat(value),
+  }, Description)
+  self.top = self:node(value)
+  return self
+end
+
+--- Adds a part to a table that was described.
+function Description:add(key, value)
+  self.top.table = self.top.table or {}
+  self.top.table[key], self.is_flat = self:part(key, value), false
+end
+
+--- The metadata of a file: strings by key.
+function Description:metadata(more)
   local metadata = {}
-  for key, text in pairs(opts and opts.metadata or {}) do metadata[key] = text end
-  if not is_flat(value) then metadata[KEY] = json_encode(node) end
-  safetensors.write(path, file.tensors, metadata, file.names, opts and opts.checksums)
+  for key, text in pairs(more or {}) do metadata[key] = text end
+  if not self.is_flat then metadata[KEY] = json_encode(self.top) end
+  return metadata
+end
+
+--- Writes a tensor, or a table of tensors and plain values.
+function checkpoint.save(path, value)
+  local described = checkpoint.describe("save", value)
+  safetensors.write(path, described.tensors, described:metadata(), described.names)
 end
 
 -- ---- loading
@@ -173,6 +228,7 @@ local function put(t, key, node, file, depth)
 end
 
 local function restore_table(node, file, depth)
+  if depth > DEEPEST then bad(file.path, ("it is nested more than %d tables deep"):format(DEEPEST)) end
   local out = {}
   if node.id ~= nil then
     if file.made[node.id] then bad(file.path, "two tables of the number " .. tostring(node.id)) end
@@ -221,7 +277,6 @@ local function parse_integer(digits)
 end
 
 function restore(node, file, depth)
-  if depth > DEEPEST then bad(file.path, "it is nested too deep") end
   if type(node) == "string" or type(node) == "number" or type(node) == "boolean" then return node end
   if type(node) ~= "table" then bad(file.path, "a node of no known kind") end
   for kind in pairs(leaves) do

@@ -28,32 +28,19 @@ local function checksum_of_metadata(metadata)
   return core.crc32c(json_encode(others), 0)
 end
 
--- t: contiguous on the CPU, the bytes as they are in the file.
-local function checksum_of_tensor(name, dtype, shape, t)
-  return core.crc32c(t, core.crc32c(("%s %s [%s]"):format(name, dtype, table.concat(shape, ",")), 0))
+-- What the checksum of a tensor's bytes continues.
+local function checksum_of_entry(name, dtype, shape)
+  return core.crc32c(("%s %s [%s]"):format(name, dtype, table.concat(shape, ",")), 0)
 end
 
--- The tensors as they are written: dense and on the CPU; the list of checksums.
-local function with_checksums(tensors, metadata, order)
-  local sums = {("%08x"):format(checksum_of_metadata(metadata))}
-  local dense = {}
-  for i, name in ipairs(order) do
-    local t = tensors[name]:detach():cpu():contiguous()
-    dense[name] = t
-    sums[i + 1] = ("%08x"):format(checksum_of_tensor(name, t.dtype, t.shape, t))
-  end
-  return dense, table.concat(sums, " ")
-end
-
---- Writes tensors, by name, in the order of the list of names but wider elements first, so that each is aligned, and
---- strings by key; with checksums, if asked for.
-function safetensors.write(path, tensors, metadata, names, checksums)
-  local by_width, order, header, values = {[8] = {}, [4] = {}, [2] = {}, [1] = {}}, {}, {}, 0
+-- The order of tensors in the file: that of the list of names, but wider elements first, so that each is aligned.
+local function order_of(tensors, names, fail_at)
+  local by_width, order = {[8] = {}, [4] = {}, [2] = {}, [1] = {}}, {}
   for _, name in ipairs(names) do
     if not core.is_utf8_text(name) then
-      options.fail_in_file(path, "a tensor's name must be UTF-8 without NUL bytes")
+      fail_at "a tensor's name must be UTF-8 without NUL bytes"
     elseif name == "__metadata__" then
-      options.fail_in_file(path, "a tensor cannot be named __metadata__")
+      fail_at "a tensor cannot be named __metadata__"
     end
     local list = by_width[Source.item_bytes[tensors[name].dtype]]
     list[#list + 1] = name
@@ -61,29 +48,64 @@ function safetensors.write(path, tensors, metadata, names, checksums)
   for _, width in ipairs {8, 4, 2, 1} do
     for _, name in ipairs(by_width[width]) do order[#order + 1] = name end
   end
-  if checksums then tensors, metadata[CHECKSUMS] = with_checksums(tensors, metadata, order) end
-  for key, value in pairs(metadata) do
-    if not core.is_utf8_text(key) or not core.is_utf8_text(value) then
-      options.fail_in_file(path, "the metadata must be UTF-8 without NUL bytes")
-    end
-    header[1], values = '"__metadata__":' .. json_encode(metadata), values + 1
-  end
-  local pieces, at = {""}, 0
+  return order
+end
+
+-- What a file begins with: the header and its length. `who` begins errors.
+local function head_of(who, tensors, metadata, order)
+  local header, values, at = {}, 0, 0
+  if next(metadata) ~= nil then header[1], values = '"__metadata__":' .. json_encode(metadata), 1 end
   for _, name in ipairs(order) do
     local t = tensors[name]
     local shape, stop = t.shape, at + t:numel() * Source.item_bytes[t.dtype]
     header[#header + 1] = ('%s:{"dtype":"%s","shape":[%s],"data_offsets":[%.0f,%.0f]}'):format(json_encode(name),
       names_of_dtypes[t.dtype], table.concat(shape, ","), at, stop)
-    pieces[#pieces + 1], at, values = t, stop, values + 6 + #shape
+    at, values = stop, values + 6 + #shape
   end
   local text = "{" .. table.concat(header, ",") .. "}"
   if #text > MOST_BYTES or values >= MOST_VALUES then
-    options.fail("save: the header of %d tensors and other values has %d bytes, more than readers accept; store many "
-      .. "numbers in one tensor (lm.tensor, lm.stack)", #names, #text)
+    options.fail("%s: the header of %d tensors and other values has %d bytes, more than readers accept; store many "
+      .. "numbers in one tensor (lm.tensor, lm.stack)", who, #order, #text)
   end
   text = text .. (" "):rep(-#text % 8)
-  pieces[1] = Source.little_endian(#text, 8) .. text
+  return Source.little_endian(#text, 8) .. text
+end
+
+--- Writes tensors, by name, and strings by key.
+function safetensors.write(path, tensors, metadata, names)
+  local order = order_of(tensors, names, function(why) options.fail_in_file(path, why) end)
+  for key, value in pairs(metadata) do
+    if not core.is_utf8_text(key) or not core.is_utf8_text(value) then
+      options.fail_in_file(path, "the metadata must be UTF-8 without NUL bytes")
+    end
+  end
+  local pieces = {head_of("save", tensors, metadata, order)}
+  for i, name in ipairs(order) do pieces[i + 1] = tensors[name] end
   core.write_pieces(path, pieces)
+end
+
+--- The same with checksums; metadata is changed. opts: {who, kept = names of shards that stay (files.lua), background,
+--- locked, which are those of core.background_write}. In the background copies of the tensors are written. Returns what
+--- core.background_write does.
+function safetensors.write_checked(path, tensors, metadata, names, opts)
+  local order = order_of(tensors, names, function(why) options.fail("%s: %s", opts.who, why) end)
+  local dense, copies, before = {}, {}, {}
+  for i, name in ipairs(order) do
+    local t = tensors[name]
+    local copy = copies[t]
+    if not copy then
+      copy = t:cpu():contiguous()
+      if opts.background and copy:data_ptr() == t:data_ptr() then copy = core.keep(copy:clone()) end
+      copies[t] = copy
+    end
+    dense[i], before[i] = copy, checksum_of_entry(name, t.dtype, t.shape)
+  end
+  local sums = {("%08x"):format(checksum_of_metadata(metadata))}
+  for i = 1, #order do sums[i + 1] = "00000000" end
+  metadata[CHECKSUMS] = table.concat(sums, " ")
+  local head = head_of(opts.who, tensors, metadata, order)
+  local _, first = head:find(('"%s":"%s'):format(CHECKSUMS, sums[1]), 1, true)
+  return core.background_write(path, head, first + 1, dense, before, opts.kept, opts.background, opts.locked)
 end
 
 local PART = "safetensors header"
@@ -256,7 +278,7 @@ local function read_window(source, e, window, tensors, sums)
   for k, t in ipairs(core.file_read(source.file, kinds, shapes, offsets)) do
     local i = window[k]
     local name, dtype, shape = e.names[i], e.dtype[i], e.shape[i]
-    if sums and checksum_of_tensor(name, dtype, shape, t) ~= sums[i] then
+    if sums and core.crc32c(t, checksum_of_entry(name, dtype, shape)) ~= sums[i] then
       damaged(source, ("'%s'"):format(printable_name(name, 200)))
     end
     tensors[name] = finished(source, t, name, dtype, shape)

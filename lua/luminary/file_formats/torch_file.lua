@@ -430,7 +430,10 @@ function Writer:table(t, path, depth)
   local number = self.numbers[t]
   if self.open[t] then fail("save: %s contains itself", place_of(path)) end
   if number then return self:put("j", little_endian(number, 4)) end
-  if depth > MOST_DEEP then fail("save: %s is nested too deeply", printable_name(path, 100)) end
+  if depth > MOST_DEEP then
+    fail("save: %s is nested more than %d tables deep; save fewer levels, or a flat table with longer keys",
+      printable_name(path, 200), MOST_DEEP)
+  end
   number = self.count
   self.numbers[t], self.count, self.open[t] = number, number + 1, true
   local least = first_parameter(t)

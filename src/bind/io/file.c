@@ -20,7 +20,12 @@
  *   crc32(tensor, before)             of a contiguous tensor's bytes; before: 0, or that of the bytes before them
  *   crc32c(x, before)                 the same by another polynomial, also of a string
  *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
- *   remove_abandoned(path)            what killed writers of that path left
+ *   remove_abandoned(path, kept)      what killed writers of that path left; shards whose names are not in a list
+ *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked)
+ *                                     io/background_write.h; kept: a list of names, or nil
+ *   background_write_ended(write [, seconds])   nil while it runs; then why it failed, or "", which counts as reported
+ *   background_write_done(write)      whether it has ended
+ *   background_write_close(write)     it runs on
  */
 #include "base/crc32c.h"
 #include "base/mem.h"
@@ -29,6 +34,7 @@
 #include "bind/bind.h"
 #include "data/record_file.h"
 #include "io/atomic_write.h"
+#include "io/background_write.h"
 #include "io/file_stream.h"
 #include "op/backend.h"
 
@@ -372,6 +378,72 @@ LM_FUNCTION(write_pieces) {
 }
 
 LM_FUNCTION(remove_abandoned) {
-  lm_remove_abandoned(lm_need_text(L, 1, "save", "path"));
+  int n;
+  const char *path = lm_need_text(L, 1, "save", "path");
+  lua_settop(L, 2);
+  const char **kept = lm_need_strings(L, 2, "save", "kept", 0, &n);
+  lm_remove_abandoned(path, n, kept);
+  return 0;
+}
+
+static void close_write(void *object) {
+  lm_background_write **w = object;
+  lm_background_write_release(*w);
+  *w = NULL;
+}
+static const lm_object_type write_type = {"luminary.background_write", sizeof(void *), close_write, "a save", NULL};
+
+LM_FUNCTION(background_write) {
+  lm_tensor **tensors = NULL;
+  lm_write_plan p = {.path = lm_need_text(L, 1, "save", "path")};
+  lua_settop(L, 8);
+  p.head = lm_need_string(L, 2, "save", "head", &p.head_bytes);
+  int64_t at = lm_need_int(L, 3, "save", "sums_at");
+  lm_need_table(L, 5, "save", "sums_before");
+  if (!lua_isnil(L, 6)) p.kept = lm_need_strings(L, 6, "save", "kept", 0, &p.nkept);
+  p.background = lua_toboolean(L, 7), p.locked = lua_toboolean(L, 8);
+  int sums = (int)lua_objlen(L, 5);
+  double *before = lua_newuserdata(L, (size_t)(sums + 1) * sizeof *before);
+  for (int i = 0; i < sums; i++) {
+    lua_rawgeti(L, 5, i + 1);
+    before[i] = lua_tonumber(L, -1);
+    lua_pop(L, 1);
+  }
+  p.sums_before = before;
+  lm_background_write **out = lm_object_new(L, &write_type);
+  lm_status status;
+  TRY(lm_read_list(L, LM_STATE(L), 4, "save", "tensors", false, &p.n, &tensors));
+  p.tensors = tensors;
+  for (int i = 0; i < p.n && status == LM_OK; i++) {
+    if (LM_DEVICE_KIND(tensors[i]->device) != LM_CPU || !lm_is_contiguous(tensors[i])) {
+      status = lm_fail(LM_E_ARG, "save: tensors must be contiguous and on cpu");
+    }
+  }
+  if (p.n != sums || at < 0 || (uint64_t)at + 9 * (uint64_t)p.n > p.head_bytes + 1) {
+    status = lm_fail(LM_E_ARG, "save: the head has no room for %d checksums", p.n);
+  }
+  if (status == LM_OK) {
+    p.sums_at = (size_t)at;
+    status = lm_background_write_start(&p, out);
+  }
+done:
+  lm_free(tensors);
+  return status == LM_OK ? 1 : lm_raise(L, status);
+}
+
+LM_FUNCTION(background_write_ended) {
+  lm_background_write *w = lm_need_held(L, 1, &write_type, "save");
+  double seconds = 0;
+  LM_NEED_ARGS(L, 2, "save", {"seconds", LM_ARG_F | LM_OR_NIL, &seconds});
+  if (!lm_background_write_wait(w, seconds)) return 0;
+  return lm_return_text(L, lm_background_write_error(w));
+}
+
+LM_FUNCTION(background_write_done) {
+  return lm_return_bool(L, lm_background_write_wait(lm_need_held(L, 1, &write_type, "save"), 0));
+}
+
+LM_FUNCTION(background_write_close) {
+  close_write(lm_need_object(L, 1, &write_type, "save"));
   return 0;
 }

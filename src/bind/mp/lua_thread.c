@@ -13,6 +13,7 @@
 #include "base/thread_state.h"
 #include "bind/bind.h"
 #include "distributed/group/backend.h"
+#include "io/background_write.h"
 #include "mp/channel.h"
 
 /* ---- interrupting: as luajit does for Ctrl-C, a signal sets a hook that raises. SIGURG is ignored by default, so a
@@ -61,10 +62,11 @@ static void *leave_late(void *code) {
   _exit((int)(intptr_t)code);
 }
 
-/* Without destructors. What was written is flushed, unless a thread holds on to a file. */
-static void leave_process(int code, void *unused) {
+/* Without destructors. What was written is flushed, unless a thread holds on to a file. failed: NULL, or a success
+ * becomes exit code 1. */
+static void leave_process(int code, void *failed) {
   pthread_t id;
-  (void)unused;
+  if (failed && code == 0) code = EXIT_FAILURE;
   lm_group_shutdown();
   pthread_create(&id, NULL, leave_late, (void *)(intptr_t)code);
   fflush(NULL);
@@ -76,7 +78,8 @@ static void leave_process(int code, void *unused) {
 static void finish_threads(void *unused) {
   (void)unused;
   lm_lua_threads_end(2);
-  if (lm_busy_threads(0) > 0) on_exit(leave_process, NULL);
+  bool saved = lm_background_writes_finish();
+  if (!saved || lm_busy_threads(0) > 0) on_exit(leave_process, saved ? NULL : &running);
 }
 
 void lm_lua_threads_at_exit(void) {

@@ -1,0 +1,194 @@
+#include "io/background_write.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "io/atomic_write.h"
+
+struct lm_background_write {
+  int rc; /* its thread's or the list's, its owner's; under `lock` like the next three */
+  bool ended, reported;
+  struct lm_background_write *next; /* in the list of those that run, or failed unreported */
+  lm_write_plan plan;               /* whose pointers are its own */
+  int locked_fd;                    /* -1: none */
+  char error[1024];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ends;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static lm_background_write *unfinished;
+
+static void prepare(void) { lm_cond_init(&ends); }
+
+static void free_plan(lm_write_plan *p) {
+  for (int i = 0; p->tensors && i < p->n; i++) lm_release(p->tensors[i]);
+  for (int i = 0; p->kept && i < p->nkept; i++) lm_free((void *)p->kept[i]);
+  const void *owned[] = {p->path, p->head, p->tensors, p->sums_before, p->kept};
+  for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) lm_free((void *)owned[i]);
+  *p = (lm_write_plan){0};
+}
+
+static void *copy(const void *from, size_t bytes) {
+  void *to = lm_malloc(bytes + 1);
+  return to ? memcpy(to, from, bytes) : NULL;
+}
+
+static char *copy_text(const char *text) { return copy(text, strlen(text) + 1); }
+
+static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
+  *out = *p;
+  out->tensors = NULL, out->kept = NULL;
+  out->path = copy_text(p->path);
+  out->head = copy(p->head, p->head_bytes);
+  out->sums_before = copy(p->sums_before, (size_t)p->n * sizeof *p->sums_before);
+  lm_tensor **tensors = copy(p->tensors, (size_t)p->n * sizeof *tensors);
+  out->tensors = tensors;
+  for (int i = 0; tensors && i < p->n; i++) lm_retain(tensors[i]);
+  if (!p->kept) return out->path && out->head && out->sums_before && tensors;
+  const char **kept = lm_calloc((size_t)p->nkept + 1, sizeof *kept);
+  bool made = kept != NULL;
+  out->kept = kept;
+  for (int i = 0; kept && i < p->nkept; i++) made = (kept[i] = copy_text(p->kept[i])) && made;
+  return out->path && out->head && out->sums_before && tensors && made;
+}
+
+static void put_sums(const lm_write_plan *p) {
+  char *at = (char *)p->head + p->sums_at, digits[9];
+  for (int i = 0; i < p->n; i++, at += 9) {
+    const lm_tensor *t = p->tensors[i];
+    uint32_t sum = (uint32_t)p->sums_before[i];
+    if (lm_nbytes(t) > 0) sum = lm_crc32c(sum, t->data, lm_nbytes(t));
+    snprintf(digits, sizeof digits, "%08x", sum);
+    memcpy(at, digits, 8);
+  }
+}
+
+static lm_status write_file(lm_background_write *w) {
+  const lm_write_plan *p = &w->plan;
+  lm_status status;
+  lm_new_file f = {.fd = -1};
+  put_sums(p);
+  TRY(lm_new_file_open(p->path, &f));
+  TRY(lm_new_file_write(&f, p->head, p->head_bytes));
+  for (int i = 0; i < p->n; i++) TRY(lm_new_file_write(&f, p->tensors[i]->data, lm_nbytes(p->tensors[i])));
+  if (p->locked) w->locked_fd = lm_fd_above_stdio(dup(f.fd)); /* shares the lock */
+  TRY(lm_new_file_commit(&f));
+  lm_remove_abandoned(p->path, p->nkept, p->kept);
+done:
+  lm_new_file_abandon(&f);
+  return status;
+}
+
+static void release(lm_background_write *w) { /* with the lock held */
+  if (--w->rc > 0) return;
+  if (w->locked_fd >= 0) close(w->locked_fd);
+  free_plan(&w->plan);
+  lm_free(w);
+}
+
+static void *write_on_thread(void *arg) {
+  lm_background_write *w = arg;
+  lm_status status = write_file(w);
+  free_plan(&w->plan);
+  pthread_mutex_lock(&lock);
+  if (status != LM_OK) snprintf(w->error, sizeof w->error, "%s", lm_error());
+  w->ended = true;
+  if (status == LM_OK) {
+    LM_UNLINK(unfinished, w);
+    release(w);
+  }
+  pthread_cond_broadcast(&ends);
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
+lm_status lm_background_write_start(const lm_write_plan *plan, lm_background_write **out) {
+  pthread_once(&once, prepare);
+  *out = NULL;
+  lm_background_write *w = lm_calloc(1, sizeof *w);
+  if (!w) return LM_E_OOM;
+  w->rc = 1, w->locked_fd = -1;
+  lm_status status = copy_plan(plan, &w->plan) ? LM_OK : LM_E_OOM;
+  if (status == LM_OK && !plan->background) {
+    status = write_file(w);
+    free_plan(&w->plan);
+    w->ended = true;
+  } else if (status == LM_OK) {
+    pthread_mutex_lock(&lock);
+    w->rc = 2;
+    w->next = unfinished;
+    unfinished = w;
+    status = lm_thread_start_detached("luminary save", write_on_thread, w);
+    if (status != LM_OK) {
+      LM_UNLINK(unfinished, w);
+      w->rc = 1;
+    }
+    pthread_mutex_unlock(&lock);
+  }
+  if (status == LM_OK) {
+    *out = w;
+  } else {
+    lm_background_write_release(w);
+  }
+  return status;
+}
+
+static bool wait_until(double deadline) { return lm_cond_wait_until(&ends, &lock, deadline); } /* with the lock held */
+
+bool lm_background_write_wait(lm_background_write *w, double seconds) {
+  double deadline = lm_seconds() + seconds;
+  pthread_mutex_lock(&lock);
+  while (!w->ended && wait_until(deadline)) continue;
+  bool ended = w->ended;
+  pthread_mutex_unlock(&lock);
+  return ended;
+}
+
+const char *lm_background_write_error(lm_background_write *w) {
+  pthread_mutex_lock(&lock);
+  if (w->error[0] && !w->reported) {
+    w->reported = true;
+    LM_UNLINK(unfinished, w);
+    release(w);
+  }
+  pthread_mutex_unlock(&lock);
+  return w->error;
+}
+
+void lm_background_write_release(lm_background_write *w) {
+  if (!w) return;
+  pthread_mutex_lock(&lock);
+  release(w);
+  pthread_mutex_unlock(&lock);
+}
+
+bool lm_background_writes_finish(void) {
+  enum { MOST_SECONDS = 600 };
+  double deadline = lm_seconds() + MOST_SECONDS;
+  pthread_once(&once, prepare);
+  pthread_mutex_lock(&lock);
+  for (lm_background_write *w = unfinished; w;) {
+    if (w->ended) {
+      w = w->next;
+    } else {
+      if (!wait_until(deadline)) break;
+      w = unfinished; /* which has changed */
+    }
+  }
+  bool fine = !unfinished;
+  for (const lm_background_write *w = unfinished; w; w = w->next) {
+    if (w->ended) {
+      lm_print_stderr("luminary: a save in the background failed: %s", w->error);
+    } else {
+      lm_print_stderr("luminary: a save in the background did not end within %d s", MOST_SECONDS);
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  return fine;
+}
