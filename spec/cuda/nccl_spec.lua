@@ -52,6 +52,30 @@ describe("over the stand-in for NCCL", function()
 end)
 
 describe("a collective over NCCL", function()
+  it("is in a profile with its bytes, its line and its time on the stream of the group", function()
+    succeeds(2, [[
+      local x = full({ 1000 }, 1)
+      dist.all_reduce(x)
+      local prof = lm.profile(function()
+        x:exp()
+        dist.all_reduce(x)
+        dist.all_reduce(x, { async_op = true }):wait()
+        if rank == 0 then dist.send(x, 1) else dist.recv(x, 0) end
+      end)
+      local n, own = 0, nil
+      for i = 1, prof.recording:count() do
+        local name, kind, line, _, _, _, _, _, _, _, _, _, bytes, on, stream, start, seconds = prof.recording:span(i)
+        if name == "exp" then own = stream end
+        if kind == "collective" then
+          n = n + 1
+          assert(bytes == 4000 and on == device and seconds >= 0 and start > 0 and line:find ":%d+$", name)
+          assert(stream ~= own, "on the stream of the script")
+        end
+      end
+      assert(n == 3 and own, n)
+    ]])
+  end)
+
   it("comes after what wrote its tensor, before what reads it, on whatever streams, and nobody waits", function()
     succeeds(2, [[
       local side, other = lm.cuda.Stream(), lm.cuda.Stream()

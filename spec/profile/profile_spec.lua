@@ -1,6 +1,7 @@
 -- lm.profile, lm.record_function, lm.memory_snapshot, lm.graph
 local lm = require "luminary"
 local message = require "spec.support.error_of"
+local ranks = require "spec.support.ranks"
 local nn, F, optim, core = lm.nn, lm.nn.functional, lm.optim, lm.core
 
 local function row_of(rows, name)
@@ -106,6 +107,131 @@ describe("profile", function()
     assert.is_truthy(message(function() lm.profile {}:rows() end):find("nothing was recorded", 1, true))
   end)
 
+  it("is ended by an interrupt and by an error within any of its spans, and leaves nothing open", function()
+    local net = nn.Sequential(nn.Linear(4, 4))
+    local hooked = nn.Linear(4, 4)
+    hooked:register_forward_hook(function() error "hook" end)
+    local w = lm.ones({2}, {requires_grad = true})
+    local opt = optim.SGD({w}, {lr = 0.1})
+    local Failing = lm.autograd.Function:extend "Failing"
+    function Failing.forward(_, x) return x * 2 end
+    function Failing.backward() error "in backward" end
+    for words, f in pairs {
+      interrupted = function()
+        debug.sethook(function() debug.sethook() error "interrupted" end, "", 1000)
+        while true do net(lm.ones(1, 4)) end
+      end,
+      hook = function() hooked(lm.ones(1, 4)) end,
+      ["in backward"] = function() Failing(w):sum():backward() end,
+      closure = function() opt:step(function() error "closure" end) end,
+      within = function()
+        lm.record_function("a", function() lm.record_function("b", function() w:mm(w, "within") end) end)
+      end,
+      coroutine = function()
+        local thread = coroutine.wrap(function() lm.record_function("c", function() error "coroutine" end) end)
+        thread()
+      end,
+    } do
+      local text = message(function() lm.profile(f, {modules = true}) end)
+      if words ~= "within" then assert.is_truthy(text:find(words, 1, true), text) end
+      assert.is_false(core.is_recording())
+      assert.is_nil(require("luminary.nn.module_fields").call_in_range)
+      local recording = lm.profile(function() lm.ones(2) end, {modules = true}).recording
+      assert.equal(1, recording:count())
+      assert.equal(0, (select(6, recording:span(1)))) -- nothing is around it
+    end
+  end)
+
+  it("goes on if a second one within it is refused", function()
+    local x, inner = lm.ones(2), lm.profile {}
+    local prof = lm.profile(function()
+      assert.is_truthy(message(function() inner:start() end):find("running already", 1, true))
+      assert.is_truthy(message(function() inner:stop() end):find("not running", 1, true))
+      x:exp()
+    end)
+    assert.equal(1, row_of(prof:rows(), "exp").calls)
+    -- One whose schedule begins to record while another does: it may not end the other's.
+    local late = lm.profile {schedule = {wait = 1, active = 1}}
+    late:start()
+    local outer = lm.profile {}:start()
+    assert.is_truthy(message(function() late:step() end):find("running already", 1, true))
+    late:stop()
+    x:exp()
+    outer:stop()
+    assert.equal(1, row_of(outer:rows(), "exp").calls)
+    assert.is_truthy(message(function() late:rows() end):find("nothing was recorded", 1, true))
+  end)
+
+  it("steps on after an error of on_trace_ready, which may also stop it", function()
+    local cycles, x = 0, lm.ones(2)
+    local prof = lm.profile {schedule = {active = 1}, on_trace_ready = function()
+      cycles = cycles + 1
+      if cycles == 1 then error "mine" end
+    end}
+    prof:start()
+    assert.is_truthy(message(function() prof:step() end):find("mine", 1, true))
+    for _ = 1, 2 do
+      x:exp()
+      prof:step()
+    end
+    prof:stop()
+    assert.is_true(cycles >= 2)
+    assert.is_false(core.is_recording())
+    local once = lm.profile {schedule = {active = 1}, on_trace_ready = function(p) if p.is_started then p:stop() end end}
+    once:start():step()
+    assert.is_false(core.is_recording())
+    assert.is_truthy(message(function() once:step() end):find("not running", 1, true))
+  end)
+
+  it("takes nvtx where there is no GPU, and refuses options it lacks", function()
+    assert.equal(1, lm.profile(function() lm.ones(2):exp() end, {nvtx = true}).recording:count() - 1)
+    assert.is_truthy(message(function() lm.profile {nvxt = true} end):find("did you mean 'nvtx'", 1, true))
+    assert.is_truthy(message(function() lm.profile {max_events = 0} end):find("max_events", 1, true))
+    assert.is_truthy(message(function() lm.profile(3) end):find("profile", 1, true))
+    assert.is_truthy(message(function() lm.profile {schedule = {activ = 1}} end):find("activ", 1, true))
+    assert.is_truthy(message(function() lm.profile {schedule = {1}} end):find("unknown option '1'", 1, true))
+  end)
+
+  it("has collectives, sends and the gradients of DistributedDataParallel, with their bytes and lines", function()
+    local got = ranks.run {n = 2, script = [[
+      local lm = require "luminary"
+      local dist, nn = lm.dist, lm.nn
+      dist.init_process_group "gloo"
+      local rank = dist.get_rank()
+      local net = nn.parallel.DistributedDataParallel(nn.Linear(50, 50))
+      local x, t = lm.ones(4, 50), lm.ones(1000)
+      local prof = lm.profile(function()
+        net(x):sum():backward()
+        dist.all_reduce(t, {async_op = true}):wait() local line = debug.getinfo(1, "l").currentline
+        dist.broadcast(t, 0)
+        dist.barrier()
+        if rank == 0 then dist.send(t, 1) else dist.recv(t, 0) end
+        dist.all_gather({lm.zeros(1000), lm.zeros(1000)}, t)
+        return line
+      end)
+      local bytes, lines = {}, {}
+      for i = 1, prof.recording:count() do
+        local span = {prof.recording:span(i)}
+        if span[2] == "collective" then
+          bytes[span[1] ] = (bytes[span[1] ] or 0) + span[13]
+          lines[span[1] ] = span[3]
+        end
+      end
+      assert(bytes.all_reduce >= 4000 + 50 * 51 * 4, bytes.all_reduce) -- and that of the gradients
+      assert(bytes.all_reduce <= 4000 + 50 * 51 * 4 + 256)
+      assert(bytes[rank == 0 and "send" or "recv"] == 4000)
+      assert(bytes.broadcast and bytes.barrier == 0 and bytes.all_gather)
+      for name, line in pairs(lines) do assert(line:find ":%d+$", name) end
+      local waits = 0
+      for _, row in ipairs(prof:rows()) do waits = waits + (row.kind == "wait" and row.calls or 0) end
+      assert(waits >= 1)
+      dist.destroy_process_group()
+      print "all right"
+    ]]}
+    assert(got.ok, got.text)
+    for rank = 0, 1 do assert.matches("all right", got[rank].output) end
+  end)
+
   it("follows a schedule", function()
     local ready = {}
     local prof = lm.profile {
@@ -151,6 +277,33 @@ describe("profile", function()
       end
     end)
     assert.equal(48, row_of(prof:rows(), "exp").calls)
+  end)
+
+  it("has the wait for worker processes, whose own ops are theirs", function()
+    local set = lm.data.TensorDataset(lm.randn(16, 4))
+    local loader = lm.data.DataLoader(set, {batch_size = 4, num_workers = 1, worker_type = "process"})
+    local prof = lm.profile(function()
+      for x in loader:iter() do x:exp() end
+    end)
+    assert.equal(4, row_of(prof:rows(), "exp").calls)
+    assert.is_truthy(row_of(prof:rows(), "DataLoader: next batch"))
+  end)
+
+  it("keeps a span in less than 200 bytes", function()
+    local function resident()
+      for line in io.lines "/proc/self/status" do
+        local kilobytes = line:match "^VmRSS:%s*(%d+)"
+        if kilobytes then return kilobytes * 1024 end
+      end
+    end
+    local x, n = lm.ones(2), 100000
+    local before = resident()
+    local prof = lm.profile(function()
+      for _ = 1, n do x:add_(1) end
+    end, {max_events = n / 2})
+    assert.equal(n / 2, prof.recording:count())
+    assert.equal(n / 2, prof.dropped)
+    assert.is_true(resident() - before < n / 2 * 200 + 16e6)
   end)
 
   it("records as many spans for a step, whose cost is bounded by them, as it has ops", function()

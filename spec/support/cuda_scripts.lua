@@ -26,6 +26,9 @@ end
 
 local library = assert(package.searchpath("luminary.core", package.cpath)):gsub("core%.so$", "fake_cuda.so")
 
+--- Its path.
+scripts.library = library
+
 -- Whether this build has that runtime.
 local function are_possible() return temp.exists(library) end
 

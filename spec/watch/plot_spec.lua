@@ -115,6 +115,18 @@ describe("watch.plot", function()
       assert.equal("1 10 100 1 10 100", tics {logy = true, logx = true, x = {1, 10, 100}})
     end)
 
+    it("have tics that differ where numbers are close, and dashes where colors are used again", function()
+      if no_gnuplot then return pending(no_gnuplot) end
+      local svg = drawn(plot.curves, {1e9, 1e9 + 1, 1e9 + 2}, {}, "svg")
+      for _, text in ipairs {"1000000000", "1000000001", "1000000001.5", "1000000002"} do
+        assert.matches("> ?" .. text:gsub("%.", "%%.") .. "<", svg)
+      end
+      local curves = {}
+      for i = 1, 9 do curves[i] = {i, i + 1} end
+      local _, dashed = drawn(plot.curves, curves, {}, "svg"):gsub("stroke%-dasharray", "")
+      assert.equal(1, dashed)
+    end)
+
     it("accept lists, tensors and lists of either", function()
       if no_gnuplot then return pending(no_gnuplot) end
       local function picture(y, opts) return drawn(plot.curves, y, opts, "svg") end
@@ -160,8 +172,8 @@ describe("watch.plot", function()
         {{{1, 2}, {1}}, {x = {{1, 2}, {1, 2}}}, "x[2] must have 1 entry, one for each point, got 2"},
         {{{1}, {1}, {1}}, {x = {{1}, {1}}}, "x must have 3 entries, one for each curve, got 2"},
         {{1, 2}, {names = {"a", "b"}}, "names must have 1 entry, one for each curve, got 2"},
-        {{0 / 0, 1 / 0}, {}, "no point can be drawn; x and y must be finite"},
-        {{-1, 0}, {logy = true}, "no point can be drawn; x and y must be finite, and positive on a logarithmic axis"},
+        {{0 / 0, 1 / 0}, {}, "no point can be drawn; x and y must be finite, within 1e300"},
+        {{-1, 0}, {logy = true}, "no point can be drawn; x and y must be finite, within 1e300, and positive on a logarithmic axis"},
         {{1, 2}, {path = "x.jpg"}, "path must be a name that ends in .png or .svg, got string 'x.jpg'"},
         {{1, 2}, {tittle = ""}, "unknown option 'tittle'; did you mean 'title'?"},
       } do

@@ -1,5 +1,6 @@
 -- lm.watch.progress: on a terminal, and in plain lines.
 local lm = require "luminary"
+local characters = require "luminary.base.characters"
 local message = require "spec.support.error_of"
 local pty = require "spec.support.pty"
 local temp = require "spec.support.temp"
@@ -66,8 +67,21 @@ describe("watch.progress", function()
     assert.matches("above", terminal.all, 1, true)
     assert.matches("^train %[####################%] 4/4  é", drawn[#drawn - 1])
     for _, line in ipairs(drawn) do
-      assert(#line <= 79 and (line == "" or line:find "[%w\128-\191]$"), line)
+      assert(characters.columns(line) <= 79 and (line == "" or line:find "[%w\128-\191]$"), line)
     end
+    assert.equal(79, characters.columns(drawn[1]))
+  end)
+
+  it("counts the columns of wide and of combining characters", function()
+    for text, columns in pairs {
+      [""] = 0, abc = 3, ["é"] = 1, ["训练"] = 4, ["e\204\129x"] = 2, ["😀"] = 2, ["… █"] = 3, ["\255\254"] = 2, ["ü"] = 1,
+    } do
+      assert.equal(columns, characters.columns(text), text)
+      assert.equal(text, characters.first_columns(text, columns))
+    end
+    assert.equal("训", characters.first_columns("训练", 3))
+    assert.equal("a训", characters.first_columns("a训练", 4))
+    assert.equal("", characters.first_columns("训练", 1))
   end)
 
   it("rejects wrong calls", function()

@@ -24,14 +24,27 @@ static void describe_tensors(const lm_op *op, const void *args, char *text, size
   }
 }
 
-/* Where its first tensor with dims is. */
+static lm_device prefer_streams(lm_device found, lm_device other) {
+  return other != LM_NO_DEVICE && (found == LM_NO_DEVICE || LM_DEVICE_KIND(found) == LM_CPU) ? other : found;
+}
+
+/* The device whose stream has the work: of a copy between the CPU and a GPU, and of an op that makes a tensor there,
+ * the GPU. */
 static lm_device device_of(const lm_op *op, const void *args) {
+  lm_device found = LM_NO_DEVICE;
   for (int i = 0; i < op->ntensor; i++) {
     const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[i]);
-    if (t && !t->number) return t->device;
+    if (t && !t->number) found = prefer_streams(found, t->device);
   }
   const lm_list *list = op->list >= 0 ? (const lm_list *)((const char *)args + op->list) : NULL;
-  return list && list->n > 0 && list->v[0] ? list->v[0]->device : LM_NO_DEVICE;
+  if (list && list->n > 0 && list->v[0]) found = prefer_streams(found, list->v[0]->device);
+  const bool creates = found == LM_NO_DEVICE;
+  for (int i = 0; i < op->nargs; i++) {
+    if (op->arg[i].kind != LM_ARG_DEVICE) continue;
+    lm_device asked = *(const lm_device *)((const char *)args + op->arg[i].offset);
+    found = prefer_streams(found, asked == LM_NO_DEVICE && creates ? lm_default_device() : asked);
+  }
+  return found;
 }
 
 void lm_op_trace_begin(lm_span *span, lm_op_id id, const void *args, const char *suffix) {

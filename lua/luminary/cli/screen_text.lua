@@ -14,11 +14,11 @@ local INPUT = 3 -- rows that stay for what was typed and for the next prompt
 -- A line cut to that many columns, with the number of characters that are left out.
 local function cut_line(text, columns)
   if #text <= columns then return text end
+  if characters.columns(text) <= columns then return text end
   local n = characters.count(text)
-  if n <= columns then return text end
   local note = ("… (%d more)"):format(n) -- at least as long as the note of fewer
-  local room = max(columns - characters.count(note), 0)
-  return ("%s… (%d more)"):format(characters.first(text, room), n - room)
+  local head = characters.first_columns(text, max(columns - characters.count(note), 0))
+  return ("%s… (%d more)"):format(head, n - characters.count(head))
 end
 
 -- A text cut to the screen: of too many lines those in the middle are left out.

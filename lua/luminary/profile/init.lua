@@ -52,19 +52,20 @@ end
 -- ---- recording
 
 local function begin_recording(self)
-  local opts = self.options
+  local opts, began = self.options, core.time()
   core.recording_start {
     lines = opts.lines, shapes = opts.shapes, nvtx = opts.nvtx, max_spans = opts.max_events,
   }
-  self.recording_began = core.time()
+  self.recording_began, self.is_recording = began, true
   if opts.modules then
     records.call_in_range = function(name, f, ...) return core.record_kind("module", name, f, ...) end
   end
 end
 
 local function end_recording(self, keep)
+  if not self.is_recording then return end -- it could not begin
   local wall = core.time() - self.recording_began
-  records.call_in_range = nil
+  records.call_in_range, self.is_recording = nil, false
   local recording = core.recording_stop()
   if not keep then return end
   self.recording, self.dropped, self.began, self.wall = recording, recording:dropped(), self.recording_began, wall
@@ -87,6 +88,7 @@ local function begin_step(self)
 end
 
 local function finish_cycle(self)
+  self.is_last = false
   end_recording(self, self.phase == "active")
   if self.phase ~= "active" then return end
   self.phase, self.cycles = "none", self.cycles + 1
@@ -107,7 +109,7 @@ function Profiler:step()
   if not self.is_started then fail("Profiler:step: the profiler is not running; call start() first") end
   end_step(self)
   if self.is_last then finish_cycle(self) end
-  begin_step(self)
+  if self.is_started then begin_step(self) end -- on_trace_ready may have stopped it
 end
 
 --- Stops the profiler. What it recorded is in rows, table and export_chrome_trace.

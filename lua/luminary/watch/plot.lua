@@ -122,6 +122,20 @@ local function add_points(lines, x, y, opts)
 end
 
 -- The rows of a chart on the terminal: about two fifths as high as wide, since a character is twice as high.
+-- The line that lets an axis of close numbers tell its tics apart, such as 1e9 and 1e9 + 1; nil where gnuplot's own
+-- six digits do.
+local function tics_format(axis, lists, log)
+  local low, high = math.huge, -math.huge
+  for _, list in ipairs(lists) do
+    for _, value in ipairs(list) do
+      if is_drawn(value, log) then low, high = math.min(low, value), math.max(high, value) end
+    end
+  end
+  local most, range = math.max(math.abs(low), math.abs(high)), high - low
+  if log or range <= 0 or most <= range * 1e4 then return nil end
+  return ("set format %s '%%.%dg'"):format(axis, math.min(math.ceil(math.log10(most / range)) + 3, 16))
+end
+
 local function chart_size()
   local columns, rows = terminal.size()
   columns = math.max(columns - 1, 30) -- a line of all columns would wrap on some terminals
@@ -145,6 +159,8 @@ plot.curves = signature.of([[plot.curves(y, {x: any, names: string[], title = ""
   if opts.path then lines[#lines + 1] = "set grid linetype 1 linewidth 0.5 linecolor rgb '#dddddd'" end
   if opts.logx then lines[#lines + 1] = "set logscale x" end
   if opts.logy then lines[#lines + 1] = "set logscale y" end
+  lines[#lines + 1] = tics_format("x", x, opts.logx)
+  lines[#lines + 1] = tics_format("y", curves, opts.logy)
   local styles, count = {}, 0
   for i, curve in ipairs(curves) do
     if #curve == 0 then fail("%s: %s must not be empty", who, #curves == 1 and "y" or ("y[%d]"):format(i)) end
@@ -154,12 +170,13 @@ plot.curves = signature.of([[plot.curves(y, {x: any, names: string[], title = ""
     count = count + drawn
     if drawn > 0 then
       local style = has_lonely and "linespoints pointtype 7 pointsize 0.6" or "lines"
-      styles[#styles + 1] = ("$curve%d using 1:2 with %s linetype %d linewidth 1.5 linecolor rgb '%s' title %s"):format(
-        i, style, i, COLORS[(i - 1) % #COLORS + 1], quoted(names and names[i] or ""))
+      style = ("%s linetype %d dashtype %d linewidth 1.5 linecolor rgb '%s'"):format(style, i,
+        math.ceil(i / #COLORS), COLORS[(i - 1) % #COLORS + 1])
+      styles[#styles + 1] = ("$curve%d using 1:2 with %s title %s"):format(i, style, quoted(names and names[i] or ""))
     end
   end
   if count == 0 then
-    fail("%s: no point can be drawn; x and y must be finite%s", who,
+    fail("%s: no point can be drawn; x and y must be finite, within 1e300%s", who,
       (opts.logx or opts.logy) and ", and positive on a logarithmic axis" or "")
   end
   lines[#lines + 1] = "plot " .. table.concat(styles, ", ")

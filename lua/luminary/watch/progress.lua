@@ -1,5 +1,6 @@
 --- watch.progress: Progress bars: one line on a terminal that is drawn again and again, plain lines elsewhere.
 local core = require "luminary.core"
+local characters = require "luminary.base.characters"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
@@ -65,13 +66,6 @@ local function state(self, now)
   return table.concat(parts, "  ")
 end
 
--- Cuts a text at a number of bytes, but within no character of UTF-8.
-local function cut(text, n)
-  if #text <= n then return text end
-  while n > 0 and text:byte(n + 1) >= 128 and text:byte(n + 1) < 192 do n = n - 1 end
-  return text:sub(1, n)
-end
-
 local function draw(self, now)
   local line = (self.desc ~= "" and self.desc .. " " or "")
   if self.total then
@@ -79,7 +73,7 @@ local function draw(self, now)
     local filled = math.floor(part * WIDTH)
     line = ("%s[%s%s] "):format(line, ("#"):rep(filled), ("."):rep(WIDTH - filled))
   end
-  io.stdout:write("\r\27[K", cut(line .. state(self, now), terminal.size() - 1))
+  io.stdout:write("\r\27[K", characters.first_columns(line .. state(self, now), terminal.size() - 1))
   io.stdout:flush()
   self.shown = true
 end

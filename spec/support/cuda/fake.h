@@ -60,6 +60,9 @@ LM_FAKE_API long lm_fake_live(const char *what);
  * byte counts once for a launch; those of one block alone count for the blocks that did not run. The bytes of an unseen
  * kernel are not known: its body is compiled without checks, or it is a library's. Valid until the next call. */
 LM_FAKE_API const char *lm_fake_counts(void);
+/* The ranges and marks of NVTX so far, a comma between them: "push NAME", "pop", "mark NAME". They get here if
+ * NVTX_INJECTION64_PATH is the path of this library. */
+LM_FAKE_API const char *lm_fake_ranges(void);
 /* What cuSOLVER next iterates on does not converge. */
 LM_FAKE_API void lm_fake_diverge(void);
 /* Operations that wait in queues. */

@@ -14,6 +14,7 @@
 
 #include "base/mem.h"
 #include "convert.h"
+#include "device/recorder.h"
 #include "distributed/ddp/reducer_core.h"
 #include "distributed/group/call_timeouts.h"
 #include "op/check.h"
@@ -138,10 +139,15 @@ static bool everyone_at(const lm_reducer *r, int flag, uint32_t value) {
 }
 
 static lm_status wait_for_all(lm_reducer *r, int flag, uint32_t value) {
-  for (int rank = 0; rank < r->g->size; rank++) {
-    if (rank != r->g->rank) NEED(lm_shared_wait(r->shared, rank, flag, value));
+  lm_status status = LM_OK;
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_span_begin(&span, LM_SPAN_WAIT, "all_reduce: wait", LM_NO_DEVICE);
+  for (int rank = 0; rank < r->g->size && status == LM_OK; rank++) {
+    if (rank != r->g->rank) status = lm_shared_wait(r->shared, rank, flag, value);
   }
-  return LM_OK;
+  if (traced) lm_span_end(&span);
+  return status;
 }
 
 lm_status lm_reduce_wait(lm_work **w) {
@@ -325,7 +331,13 @@ static lm_status send_full(lm_reducer *r) {
 }
 
 static void sum_next(lm_reducer *r) {
-  sum_part(r, &r->bucket[r->reduced]);
+  const lm_bucket *b = &r->bucket[r->reduced];
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_span_begin(&span, LM_SPAN_COLLECTIVE, "all_reduce", LM_NO_DEVICE);
+  sum_part(r, b);
+  if (traced) span.bytes = (int64_t)b->bytes;
+  if (traced) lm_span_end(&span);
   r->reduced++;
   lm_shared_post(r->shared, FLAG_SUMMED, r->base + (uint32_t)r->reduced);
 }

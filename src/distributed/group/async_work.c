@@ -73,7 +73,7 @@ static lm_status work_run_call(lm_exchange *c) {
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", c->core->id, (unsigned long long)c->ticket.seq, c->ticket.what);
   lm_span span;
   const bool traced = lm_traces(LM_TRACE_CALLS);
-  if (traced) lm_call_trace(&span, c);
+  if (traced) lm_call_trace(&span, c, LM_NO_DEVICE);
   lm_waiting_begin(&waiting, c->core, &c->ticket, c->timeout);
   lm_status status = lm_call_dispatch(c);
   lm_waiting_end(&waiting, status == LM_OK);
@@ -174,6 +174,7 @@ static void *work_serve(void *arg) {
 
     lm_world *world = w->call.core->world;
     lm_set_where(w->call.ticket.where);
+    lm_set_script_line(w->call.line);
     lm_status status = world ? lm_world_check(world) : LM_OK;
     if (status == LM_OK) {
       lm_busy_threads(1);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/interned.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "distributed/group/enqueued_calls.h"
@@ -61,6 +62,7 @@ lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const l
   *c = (lm_exchange){.core = g->core,
                      .kind = kind,
                      .timeout = next_timeout > 0 ? next_timeout : g->core->timeout,
+                     .line = lm_script_line(),
                      .ticket = next_purpose};
   next_timeout = 0;
   next_purpose = (lm_ticket){0};
@@ -310,8 +312,8 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   memcpy(ticket->where, n > most ? where + n - most : where, n > most ? most : n);
 }
 
-void lm_call_trace(lm_span *span, const lm_exchange *c) {
-  lm_span_begin(span, LM_SPAN_COLLECTIVE, names[c->kind], LM_NO_DEVICE);
+void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device) {
+  lm_span_begin(span, LM_SPAN_COLLECTIVE, names[c->kind], device);
   if (c->t) span->bytes = (int64_t)lm_nbytes(c->t);
   for (int i = 0; !c->t && c->in && i < c->n; i++) span->bytes += (int64_t)lm_nbytes(c->in[i]);
 }

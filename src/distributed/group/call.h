@@ -32,6 +32,7 @@ typedef struct lm_exchange {
   int nwritten;
   lm_written *written; /* [nwritten] */
   double timeout;
+  const char *line; /* the script's, for traces; NULL: not noted */
   lm_ticket ticket;
 } lm_exchange;
 
@@ -103,8 +104,9 @@ lm_status lm_call_send(lm_exchange *c, lm_work **work);
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
 /* Takes c's contents over. One of the two is NULL. */
 lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out);
-/* Begins the span of a call, where calls are traced: its collective, and the bytes of this rank's tensors. */
-void lm_call_trace(lm_span *span, const lm_exchange *c);
+/* Begins the span of a call, where calls are traced: its collective, and the bytes of this rank's tensors. device:
+ * whose current stream gets the call; LM_NO_DEVICE: none. */
+void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device);
 /* Calls the group's function: of a send or receive, where these only enqueue. */
 lm_status lm_call_dispatch(const lm_exchange *c);
 /* Keeps the outcome; of a failure, with this thread's message. Returns the tensors back. */

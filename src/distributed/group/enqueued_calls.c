@@ -212,9 +212,13 @@ static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
   if (!before) TRY(LM_E_STATE); /* the message is the driver's */
   TRY(issue_order(c, s));
   lm_stream_set_current(s);
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_call_trace(&span, c, mark ? s->device : LM_NO_DEVICE); /* several are enqueued after their last call */
   status = call_group(is, w);
   lm_stream_touch(s);
   if (!c->host && mark) status = lm_call_written(c, status);
+  if (traced) lm_span_end(&span);
   if (status == LM_OK && mark) status = lm_event_record(w->event, s);
 done:
   if (before) lm_stream_set_current(before);
@@ -237,16 +241,12 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
   lm_work *w;
   status = work_of(c, &w);
   if (status != LM_OK) return status;
-  lm_span span;
-  const bool traced = lm_traces(LM_TRACE_CALLS);
-  if (traced) lm_call_trace(&span, &w->call);
   pthread_mutex_lock(&is->calling);
   announce(is, w);
   status = issue_enqueue(is, w, true);
   if (status != LM_OK && !lm_is_p2p(w)) is->refused++;
   issue_let_go(is, w, status);
   pthread_mutex_unlock(&is->calling);
-  if (traced) lm_span_end(&span);
   if (status == LM_OK && work) {
     *work = w;
     return LM_OK;

@@ -186,6 +186,13 @@ static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_ten
   return LM_OK;
 }
 
+/* A part that enqueues traces its calls itself. */
+static bool p2p_trace(lm_span *span, const lm_exchange *c) {
+  const bool traced = lm_traces(LM_TRACE_CALLS) && !c->part->issuer;
+  if (traced) lm_call_trace(span, c, LM_NO_DEVICE);
+  return traced;
+}
+
 /* Takes c's contents over. */
 static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   lm_status status;
@@ -256,7 +263,11 @@ lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **works) 
     if (!c[i].part->issuer) {
       lm_exchange one = c[i];
       c[i] = (lm_exchange){.part = NULL};
-      TRY(p2p_post(&one, true, &works[i]));
+      lm_span span;
+      const bool traced = p2p_trace(&span, &one);
+      status = p2p_post(&one, true, &works[i]);
+      if (traced) lm_span_end(&span);
+      TRY(status);
     }
   for (int p = 0; p < g->core->nparts; p++)
     if (g->core->part[p].issuer) TRY(post_unit(&g->core->part[p], n, c, works));
@@ -279,12 +290,13 @@ static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int 
     lm_call_clear(&c);
     return status;
   }
+  lm_span span;
+  const bool traced = p2p_trace(&span, &c);
   TRY(p2p_post(&c, work != NULL, &w));
   if (work) {
     *work = w;
-    return LM_OK;
-  }
-  if (w->issuer) {
+    w = NULL;
+  } else if (w->issuer) {
     status = lm_work_wait(w, -1);
   } else {
     p2p_step(w, true);
@@ -292,6 +304,7 @@ static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int 
     status = lm_work_outcome(w);
   }
 done:
+  if (traced) lm_span_end(&span);
   lm_work_release(w);
   return status;
 }
