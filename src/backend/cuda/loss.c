@@ -85,7 +85,7 @@ static lm_status rows_job_of(lm_entropy_job *job, const lm_tensor *x, const lm_t
   return LM_OK;
 }
 
-/* Blocks for the rows, at most so many for each multiprocessor; a block takes at least `each` elements. */
+/* Blocks for the rows, at most `most` for each multiprocessor; a block takes at least `each` elements. */
 static int blocks_of(const lm_entropy_job *job, int64_t each, int most, lm_device device) {
   int64_t rows = job->threads / job->lanes, few = each / (job->nll.classes + 1);
   int64_t blocks = lm_ceil_div(job->nll.images, rows > few ? rows : few);
