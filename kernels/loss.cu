@@ -1,8 +1,8 @@
-/* Negative log-likelihood and its gradient. The forward pass picks one number a label, so what it reads is small:
- * dtypes are distinguished at run time and sums are double. */
+/* Negative log-likelihood, cross entropy, and their gradients. The forward pass of the first picks one number a label,
+ * so what it reads is small: dtypes are distinguished at run time and sums are double. */
 #include "loss.h"
 
-#include "reduce.cuh"
+#include "softmax.cuh"
 #include "vectors.cuh"
 
 /* The class of position i from 0, or -1 if it counts for nothing. `report`: one thread for each position reports. */
@@ -146,4 +146,134 @@ struct lm_nll_writer {
 
 int lm_nll_backward(const lm_nll_job *job, void *stream) {
   return lm_for_float(job->dtype, lm_nll_writer{job, stream});
+}
+
+/* ---- cross entropy: a row's logits are read once forward, and read and written once backward */
+
+/* The rows of a block: teams of `lanes` threads take one at a time. Every thread is in every turn. */
+struct lm_entropy_rows {
+  int lane, team, teams;
+  LM_DEVICE lm_entropy_rows(int lanes)
+      : lane((int)threadIdx.x & (lanes - 1)), team((int)threadIdx.x / lanes), teams((int)blockDim.x / lanes) {}
+};
+
+LM_DEVICE double lm_entropy_sum_of_weights(const lm_entropy_job &job, double *shared) {
+  if (job.smoothing == 0 || !job.nll.weight) return (double)job.nll.classes;
+  double sum = 0;
+  for (int64_t c = (int)threadIdx.x; c < job.nll.classes; c += (int)blockDim.x) sum += lm_nll_weight(job.nll, c);
+  return lm_block_reduce(sum, lm_add_of(), shared);
+}
+
+template <class L>
+LM_KERNEL void __launch_bounds__(LM_ENTROPY_BLOCK) lm_entropy_forward_kernel(lm_entropy_job job, L loader) {
+  typedef typename L::stored stored;
+  typedef typename L::num num;
+  __shared__ lm_softmax_total<double> shared[LM_WARP];
+  const lm_nll_job &nll = job.nll;
+  lm_entropy_rows rows(job.lanes);
+  lm_softmax_row_team team = {job.lanes, shared};
+  lm_softmax_join<num> join;
+  bool smooth = job.smoothing > 0;
+  double weights = lm_entropy_sum_of_weights(job, (double *)shared);
+  lm_nll_sum sum = {0, 0};
+  for (int64_t first = (int64_t)blockIdx.x * rows.teams; first < nll.images; first += (int64_t)gridDim.x * rows.teams) {
+    int64_t i = first + rows.team, hit = i < nll.images ? lm_nll_class(nll, i, rows.lane == 0) : -1;
+    const stored *x = (const stored *)nll.x + (hit >= 0 ? i : 0) * nll.stride[0];
+    lm_softmax_long<L, false> line(x, x, x, nll.stride[1], nll.stride[1], nll.stride[1], hit >= 0 ? nll.classes : 0);
+    lm_softmax_total<num> t = {0, -INFINITY};
+    double below = 0;
+    line.each(rows.lane, job.lanes, [&](int64_t at, const auto &px, const auto &) {
+      enum { N = sizeof px / sizeof(stored) };
+      num v[N], part[N];
+      LM_UNROLL
+      for (int k = 0; k < N; k++) part[k] = v[k] = loader(px.v[k]);
+      num most = lm_reduce_tree<N>(part, lm_max_of());
+      LM_UNROLL
+      for (int k = 0; k < N; k++) part[k] = join.term(v[k], most);
+      t = join(t, {(double)lm_reduce_tree<N>(part, lm_add_of()), most});
+      for (int k = 0; smooth && k < N; k++) below += lm_nll_weight(nll, at + k) * (double)v[k];
+    });
+    t = team(t, join);
+    if (isinf(t.most)) t.sum = NAN; /* infinity - infinity */
+    if (smooth) below = team(below, lm_add_of());
+    if (rows.lane != 0 || i >= nll.images) continue;
+    double loss = 0;
+    if (hit >= 0) {
+      double weight = lm_nll_weight(nll, hit), rest = log(t.sum), most = (double)t.most;
+      double own = (double)loader(x[hit * nll.stride[1]]);
+      loss = (1 - job.smoothing) * weight * (rest - (own - most));
+      if (smooth) loss += job.smoothing / (double)nll.classes * (weights * (rest + most) - below);
+      sum.loss += loss;
+      sum.weight += weight;
+    }
+    lm_put_number(job.stats, nll.dtype, 2 * i, hit >= 0 ? (double)t.most : 0.0);
+    lm_put_number(job.stats, nll.dtype, 2 * i + 1, hit >= 0 ? t.sum : 0.0);
+    if (nll.reduction == LM_NLL_NONE) lm_put_number(nll.out, nll.dtype, i, loss);
+  }
+  sum = lm_block_reduce(sum, lm_nll_add(), (lm_nll_sum *)shared);
+  if (threadIdx.x != 0) return;
+  if (nll.parts == 1) {
+    lm_nll_put(nll, sum);
+  } else {
+    ((lm_nll_sum *)nll.partial)[blockIdx.x] = sum;
+  }
+}
+
+template <class L>
+LM_KERNEL void __launch_bounds__(LM_ENTROPY_BLOCK) lm_entropy_backward_kernel(lm_entropy_job job, L loader) {
+  typedef typename L::stored stored;
+  typedef typename L::num num;
+  __shared__ double shared[LM_WARP];
+  const lm_nll_job &nll = job.nll;
+  lm_entropy_rows rows(job.lanes);
+  double weights = lm_entropy_sum_of_weights(job, shared);
+  double total = nll.reduction == LM_NLL_MEAN ? lm_number_at(nll.total, nll.total_dtype, 0) : 1;
+  for (int64_t first = (int64_t)blockIdx.x * rows.teams; first < nll.images; first += (int64_t)gridDim.x * rows.teams) {
+    int64_t i = first + rows.team;
+    if (i >= nll.images) continue;
+    int64_t hit = lm_nll_class(nll, i, rows.lane == 0);
+    double g = lm_number_at(nll.grad, nll.dtype, nll.reduction == LM_NLL_NONE ? i : 0) / total;
+    double own = hit >= 0 ? g * (1 - job.smoothing) * lm_nll_weight(nll, hit) : 0;
+    double even = g * job.smoothing / (double)nll.classes;
+    num most = (num)lm_number_at(job.stats, nll.dtype, 2 * i), at_hit = (num)own, spread = (num)even;
+    num scale = (num)((own + even * weights) / lm_number_at(job.stats, nll.dtype, 2 * i + 1));
+    bool weighted = nll.weight && job.smoothing > 0;
+    const stored *x = (const stored *)nll.x + i * nll.stride[0];
+    stored *dx = (stored *)nll.dx + i * nll.classes;
+    lm_softmax_long<L, false> line(x, x, dx, nll.stride[1], nll.stride[1], 1, nll.classes);
+    line.each(rows.lane, job.lanes, [&](int64_t at, const auto &px, const auto &) {
+      enum { N = sizeof px / sizeof(stored) };
+      lm_pack<stored, N> pack;
+      LM_UNROLL
+      for (int k = 0; k < N; k++) {
+        num v = lm_exp((num)loader(px.v[k]) - most) * scale -
+                (weighted ? spread * (num)lm_nll_weight(nll, at + k) : spread);
+        if (at + k == hit) v -= at_hit;
+        pack.v[k] = lm_put_loaded<stored>(hit >= 0 ? v : (num)0, loader.dtype);
+      }
+      lm_store<N>(dx + at, pack);
+    });
+  }
+}
+
+struct lm_entropy_runner {
+  const lm_entropy_job *job;
+  bool forward;
+  void *stream;
+  template <class L>
+  int operator()(L loader) const {
+    dim3 grid((unsigned)job->nll.parts), block((unsigned)job->threads);
+    if (!forward) return lm_launch(lm_entropy_backward_kernel<L>, grid, block, 0, stream, *job, loader);
+    int status = lm_launch(lm_entropy_forward_kernel<L>, grid, block, 0, stream, *job, loader);
+    if (status != 0 || job->nll.parts == 1) return status;
+    return lm_launch(lm_nll_parts_kernel, 1, LM_NLL_BLOCK, 0, stream, job->nll);
+  }
+};
+
+int lm_entropy_forward(const lm_entropy_job *job, void *stream) {
+  return lm_for_float_loader(job->x_dtype, lm_entropy_runner{job, true, stream});
+}
+
+int lm_entropy_backward(const lm_entropy_job *job, void *stream) {
+  return lm_for_float_loader(job->x_dtype, lm_entropy_runner{job, false, stream});
 }

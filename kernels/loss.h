@@ -31,12 +31,25 @@ typedef struct lm_nll_job {
 
 enum { LM_NLL_BLOCK = 256 };
 
+/* Cross entropy of rows of logits, x [images, classes] of strides stride[0] and stride[1]; inner is 1. */
+typedef struct lm_entropy_job {
+  lm_nll_job nll; /* its dtype and those of weight, total and stats are that of x's statistics */
+  int x_dtype;    /* of x and dx */
+  double smoothing;
+  void *stats;        /* [images, 2]: the largest logit and the sum of e^(x - that); written forward */
+  int lanes, threads; /* `lanes` threads take a row, in blocks of `threads`; powers of two. nll.parts blocks */
+} lm_entropy_job;
+
+enum { LM_ENTROPY_BLOCK = 512 };
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 /* Each returns a cudaError_t. */
 int lm_nll_forward(const lm_nll_job *job, void *stream);
 int lm_nll_backward(const lm_nll_job *job, void *stream);
+int lm_entropy_forward(const lm_entropy_job *job, void *stream);
+int lm_entropy_backward(const lm_entropy_job *job, void *stream);
 #ifdef __cplusplus
 }
 #endif

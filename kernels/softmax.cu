@@ -2,7 +2,7 @@
  * largest element so far taken out of the exponents, and again to write the result. */
 #include "softmax.h"
 
-#include "reduce.cuh"
+#include "softmax.cuh"
 
 typedef struct lm_softmax_grid {
   void *out;
@@ -12,23 +12,6 @@ typedef struct lm_softmax_grid {
   int64_t step[LM_SOFTMAX_SIDES];
   int lanes;
 } lm_softmax_grid;
-
-/* What one line's results are made of. */
-template <class N>
-struct lm_softmax_total {
-  double sum; /* of e^(x - most); of gradient times y, or of the gradient */
-  N most;
-};
-
-/* Sums of exponentials about different largest elements, joined. Equal infinities differ by 0. */
-template <class N>
-struct lm_softmax_join {
-  LM_DEVICE N term(N v, N most) const { return v == most ? 1 : lm_exp(v - most); }
-  LM_DEVICE lm_softmax_total<N> operator()(lm_softmax_total<N> a, lm_softmax_total<N> b) const {
-    N most = lm_max_of()(a.most, b.most);
-    return {a.sum * (double)term(a.most, most) + b.sum * (double)term(b.most, most), most};
-  }
-};
 
 /* Elements in and out. */
 LM_DEVICE float lm_softmax_get(float v, int) { return v; }
@@ -117,66 +100,6 @@ struct lm_softmax_math {
 };
 
 /* ---- rows */
-
-/* The lanes of a line within a warp, or the whole block. */
-struct lm_softmax_row_team {
-  int lanes;
-  void *shared; /* room for a warp of totals */
-  template <class T, class Op>
-  LM_DEVICE T operator()(T value, Op op) const {
-    return lanes <= LM_WARP ? lm_lanes_reduce(value, op, lanes) : lm_block_reduce(value, op, (T *)shared);
-  }
-};
-
-/* A line that is longer than its threads can hold. Where its sides lie alike it is packs, of which each thread has FAR
- * on their way at a time, and single elements before the first whole one and behind the last. */
-template <class L, bool BACKWARD>
-struct lm_softmax_long {
-  typedef typename L::stored stored;
-  enum { V = 16 / (int)sizeof(stored), FAR = 4 };
-  const stored *xs, *ys;
-  int64_t x_step, y_step, length, head, packs; /* head: elements before the first pack */
-
-  LM_DEVICE lm_softmax_long(const stored *xs, const stored *ys, const stored *out, int64_t x_step, int64_t y_step,
-                            int64_t out_step, int64_t length)
-      : xs(xs), ys(ys), x_step(x_step), y_step(y_step), length(length), head(length), packs(0) {
-    uintptr_t apart = (uintptr_t)xs ^ (uintptr_t)out;
-    bool dense = x_step == 1 && out_step == 1;
-    if (BACKWARD) {
-      apart |= (uintptr_t)xs ^ (uintptr_t)ys;
-      dense = dense && y_step == 1;
-    }
-    if (!dense || apart % 16 != 0) return;
-    head = (int64_t)(-(uintptr_t)xs % 16 / sizeof(stored));
-    packs = (length - head) / V;
-  }
-
-  /* f(element's place, a pack of x, a pack of y), of V elements or of one. */
-  template <class F>
-  LM_DEVICE void each(int lane, int lanes, F f) const {
-    int step = lanes * V;
-    int64_t left = packs - lane;
-    for (int64_t at = head + lane * V; left > 0; at += FAR * step, left -= FAR * lanes) {
-      lm_words<stored, V> wx[FAR], wy[BACKWARD ? FAR : 1];
-      LM_UNROLL
-      for (int k = 0; k < FAR; k++) {
-        if (k * lanes < left) wx[k] = lm_load_words<V>(xs + at + k * step);
-        if constexpr (BACKWARD) {
-          if (k * lanes < left) wy[k] = lm_load_words<V>(ys + at + k * step);
-        }
-      }
-      LM_UNROLL
-      for (int k = 0; k < FAR; k++)
-        if (k * lanes < left) f(at + k * step, lm_unpack(wx[k]), lm_unpack(wy[BACKWARD ? k : 0]));
-    }
-    for (int64_t i = lane; i < length - packs * V; i += lanes) {
-      int64_t at = i < head ? i : i + packs * V;
-      lm_pack<stored, 1> px = lm_load<1>(xs + at * x_step), py = {};
-      if (BACKWARD) py = lm_load<1>(ys + at * y_step);
-      f(at, px, py);
-    }
-  }
-};
 
 template <class L, int KIND, bool PACKED>
 LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_rows(lm_softmax_grid g, L loader) {

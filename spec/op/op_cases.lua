@@ -985,11 +985,29 @@ op("nll_loss_backward", "grad target weight ignore_index reduction total size",
   defaults = { weight = none, ignore_index = -100, reduction = "mean" },
   { grad = t {}, target = i({ 4 }, 5), total = v({ 4 }, {}), size = { 4, 5 } }, grad = { "grad" },
   bad = { { t {}, i({ 4 }, 5), { total = t {}, size = { 3, 5 } }, message = "nll_loss_backward" } } })
+op("cross_entropy_rows", "x target weight ignore_index label_smoothing reduction",
+  "cross_entropy_rows(x, target, weight, ignore_index, label_smoothing, reduction)", {
+  defaults = { weight = none, ignore_index = -100, label_smoothing = 0, reduction = "mean" },
+  { x = t { 4, 5 }, target = i({ 4 }, 5) }, { x = t { 4, 70 }, target = i({ 4 }, 70), weight = pos { 70 }, label_smoothing = 0.1 },
+  { x = t { 3, 33 }, target = i({ 3 }, 33), reduction = "none" }, { x = t { 2, 1 }, target = i({ 2 }, 1), reduction = "sum" },
+  { x = t { 300, 3 }, target = i({ 300 }, 3), reduction = "sum" }, { x = t { 1, 5000 }, target = i({ 1 }, 5000) },
+  { x = v({ 0, 1, -inf, 2, inf, 0, -inf, -inf, -inf, 0, nan, 1 }, { 4, 3 }), target = i({ 4 }, 3), reduction = "none" },
+  grad = { "x" },
+  bad = { { t { 4, 5 }, n({ 4 }, 0, 1), message = "label 0 .*labels start at 1" },
+    { t { 4, 5 }, i({ 3 }, 5), message = "cross_entropy_rows: expected target to have shape %[4%] for x of %[4, 5%], got %[3%]" } } })
+op("cross_entropy_rows_backward", "grad x target weight stats total ignore_index label_smoothing reduction",
+  "((x - stats[:, :1]).exp() / stats[:, 1:] - F.one_hot(target, 5)) * grad / total", {
+  defaults = { ignore_index = -100, label_smoothing = 0, reduction = "mean" },
+  grad = false, dtypes = false, -- statistics that are not x's own: only the forward is comparable
+  { grad = t {}, x = t { 4, 5 }, target = i({ 4 }, 5), weight = nil, stats = pos { 4, 2 }, total = v({ 4 }, {}) },
+  bad = { { t {}, t { 3, 5 }, i({ 4 }, 5), message = "cross_entropy_rows_backward" } } })
 op("cross_entropy", "x target", "F.cross_entropy(x, target, weight, ignore_index=base0(ignore_index), reduction=reduction, label_smoothing=label_smoothing)", {
   defaults = ldefaults, { x = t { 4, 5 }, target = i({ 4 }, 5) }, { x = t { 4, 5 }, target = i({ 4 }, 5), weight = pos { 5 }, label_smoothing = 0.1 },
   { x = t { 4, 5 }, target = i({ 4 }, 3), ignore_index = 2, label_smoothing = 0.2 }, { x = t { 4, 5 }, target = pos { 4, 5 } },
   { x = t { 2, 5, 3 }, target = i({ 2, 3 }, 5), reduction = "none" }, { x = t { 4, 5 }, target = i({ 4 }, 5), reduction = "sum" },
-  { x = t { 4, 5 }, target = pos { 4, 5 }, weight = pos { 5 }, label_smoothing = 0.1, reduction = "none" }, grad = { "x" },
+  { x = t { 4, 5 }, target = pos { 4, 5 }, weight = pos { 5 }, label_smoothing = 0.1, reduction = "none" },
+  { x = t { 2, 5, 1 }, target = i({ 2, 1 }, 5), reduction = "none", label_smoothing = 0.1 }, { x = t { 5 }, target = i({}, 5), reduction = "none" },
+  grad = { "x" },
   bad = { { t { 4, 5 }, n({ 4 }, 0, 1), message = "label 0 .*labels start at 1" }, { t { 4, 5 }, i({ 3 }, 5), message = "%[4, 5%].*%[3%]" },
     { t { 4, 5 }, i({ 4 }, 5), { reduction = "men" }, message = "reduction.*mean" } } })
 op("mse_loss", "x target", "F.mse_loss(x, target, reduction=reduction)", { defaults = ldefaults, { x = t { 3, 4 }, target = t { 3, 4 } },

@@ -181,7 +181,8 @@ static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
     for (; nlist < list->n; nlist++) TRY(cast(&to, list->v[nlist], &list_own[nlist]));
     list->v = list_own;
   }
-  lm_autocast_set((lm_autocast){.on = 0}); /* what the op is made of is computed as it says */
+  /* What the op is made of is computed as it says. */
+  lm_autocast_set((lm_autocast){.on = 0, .keeps = op->cast == LM_KEEP_RESULT ? mode.on : 0});
   status = lm_call_as_is(id, &changed, out);
   lm_autocast_set(mode);
 done:

@@ -19,6 +19,7 @@ LM_API bool lm_grad_enabled(void);
 LM_API void lm_set_grad_enabled(bool on);
 typedef struct lm_autocast {
   uint8_t on;                      /* bit k: for tensors of device kind k */
+  uint8_t keeps;                   /* the same bits within an op whose results are float32 (LM_KEEP_RESULT) */
   bool uncached;                   /* weights are cast at every use */
   lm_dtype dtype[LM_DEVICE_KINDS]; /* the low dtype */
 } lm_autocast;

@@ -38,6 +38,38 @@ lm_tensor *lm_f_in_dtype_of(lm_expr *e, lm_tensor *t, const lm_tensor *like) {
   return lm_e_to_copy(e, t, like->dtype, LM_NO_DEVICE, LM_PRESERVE, false);
 }
 
+static bool is_kept(const lm_tensor *t) {
+  return lm_autocast_get().keeps >> LM_DEVICE_KIND(t->device) & 1 && !t->number && lm_dtype_is_float(t->dtype) &&
+         t->dtype != LM_F64;
+}
+
+lm_tensor *lm_f_in_kept_dtype(lm_expr *e, lm_tensor *t) {
+  return t && is_kept(t) && t->dtype != LM_F32 ? lm_e_to_copy(e, t, LM_F32, LM_NO_DEVICE, LM_PRESERVE, false) : t;
+}
+
+lm_tensor *lm_f_in_result_dtype_of(lm_expr *e, lm_tensor *t, const lm_tensor *x) {
+  return x && is_kept(x) ? t : lm_f_in_dtype_of(e, t, x);
+}
+
+lm_tensor *lm_f_class_rows(lm_expr *e, lm_tensor *x) {
+  if (!x || x->ndim < 2) return lm_e_unsqueeze(e, x, 0);
+  lm_ints order = lm_f_all_but(e, 1, x->ndim);
+  order.v[order.n++] = 1;
+  return x->ndim == 2 ? x : lm_f_rows(e, lm_e_permute(e, x, order));
+}
+
+bool lm_f_has_class_rows(lm_expr *e, const lm_tensor *x, const lm_tensor *target) {
+  (void)e;
+  bool rows = lm_dtype_is_float(x->dtype) && lm_dtype_is_int(target->dtype) && target->ndim == x->ndim - 1;
+  if (!rows || x->ndim <= 2) return rows;
+  for (int d = 0; d < target->ndim; d++) {
+    int at = d ? d + 1 : 0, next = d + 2; /* x's dims but the classes */
+    rows = rows && x->size[at] == target->size[d] &&
+           (next >= x->ndim || x->size[at] <= 1 || x->stride[at] == x->stride[next] * x->size[next]);
+  }
+  return rows && x->stride[1] == 1;
+}
+
 lm_tensor *lm_f_zero_for(lm_expr *e, lm_tensor *g, lm_ints size) {
   return g ? lm_e_expand(e, lm_e_zeros(e, (lm_ints){0}, g->dtype, g->device), size) : NULL;
 }

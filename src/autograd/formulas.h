@@ -12,6 +12,13 @@ struct lm_before;
 lm_tensor *lm_f_scaled(struct lm_expr *e, lm_tensor *g, double factor);
 /* t in the dtype of `like`. */
 lm_tensor *lm_f_in_dtype_of(struct lm_expr *e, lm_tensor *t, const lm_tensor *like);
+/* Within an op whose results autocast keeps in float32: t in float32; and a float32 result as it is, else in the dtype
+ * of x. */
+lm_tensor *lm_f_in_kept_dtype(struct lm_expr *e, lm_tensor *t);
+lm_tensor *lm_f_in_result_dtype_of(struct lm_expr *e, lm_tensor *t, const lm_tensor *x);
+/* x [C], [N, C] or [N, C, ...] as rows of classes. Whether that takes no copy, and target has a class for each row. */
+lm_tensor *lm_f_class_rows(struct lm_expr *e, lm_tensor *x);
+bool lm_f_has_class_rows(struct lm_expr *e, const lm_tensor *x, const lm_tensor *target);
 /* Zeros of g's dtype and device. */
 lm_tensor *lm_f_zeros_of(struct lm_expr *e, lm_tensor *g, lm_ints size);
 /* The same without memory: one zero, expanded, for ops that copy it. */

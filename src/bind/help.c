@@ -108,6 +108,7 @@ LM_FUNCTION(op_info) {
   static const char *const casts[] = {[LM_ASIS] = "",
                                       [LM_LOWER] = "lower",
                                       [LM_KEEP] = "keep",
+                                      [LM_KEEP_RESULT] = "keep_result",
                                       [LM_KEEP_GPU] = "keep_gpu",
                                       [LM_BANNED_GPU] = "banned_gpu",
                                       [LM_WIDEST] = "widest"};

@@ -15,7 +15,15 @@ enum { LM_NO_DIM = INT32_MAX, LM_MAX_OUTS = 6, LM_MAX_ARGS = 16, LM_MAX_TENSOR_A
 #include "op_entries.h"
 
 typedef enum lm_op_kind { LM_POINTWISE, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP } lm_op_kind;
-typedef enum lm_cast_rule { LM_LOWER, LM_KEEP, LM_KEEP_GPU, LM_BANNED_GPU, LM_WIDEST, LM_ASIS } lm_cast_rule;
+typedef enum lm_cast_rule {
+  LM_LOWER,
+  LM_KEEP,
+  LM_KEEP_RESULT,
+  LM_KEEP_GPU,
+  LM_BANNED_GPU,
+  LM_WIDEST,
+  LM_ASIS
+} lm_cast_rule;
 /* Of elementwise ops, whose inputs have a dtype in common: that one; integers become floating; bool; bool becomes
  * int64; an argument's. */
 typedef enum lm_result_dtype_rule {

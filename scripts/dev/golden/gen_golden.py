@@ -85,6 +85,12 @@ def ctc_nll(x, target, starts, input_lengths, target_lengths, blank):
     return F.ctc_loss(x, torch.cat(parts), input_lengths.tolist(), target_lengths.tolist(), blank - 1, "none")
 
 
+def cross_entropy_rows(x, target, weight, ignore_index, label_smoothing, reduction):
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return F.cross_entropy(wide, target, weight, ignore_index=ignore_index, label_smoothing=label_smoothing,
+                           reduction=reduction)
+
+
 def bn_backward(grad, x, weight, running_mean, running_var, training, eps):
     return tuple(torch.ops.aten.native_batch_norm_backward(
         grad, x, weight, running_mean, running_var, None, None, training, eps, [True, True, True]))
@@ -946,7 +952,30 @@ def ctc():
     save_file(store, os.path.join(ROOT, "spec/golden/_ctc.safetensors"))
 
 
-EXTRAS = {"_ctc": ctc, "_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_windows": windows, "_optim": optimizers,
+def cross_entropies():
+    """spec/nn/cross_entropy_spec.lua: losses and gradients of their sums in float64, of logits that every dtype has
+    exactly. Of many classes a part of the gradient."""
+    store = {}
+    for classes in (1, 7, 300, 50257):
+        i, j = torch.arange(4).view(4, 1), torch.arange(classes)
+        x = ((i * 37 + j * 101 + j * j % 53) % 257 - 128).double() / 32
+        weight = (1 + j % 5).double() / 4
+        target = torch.tensor([0, classes // 2, -100, classes - 1])
+        cases = {"mean": {}, "sum": {"reduction": "sum", "weight": weight}, "none": {"reduction": "none"},
+                 "smooth": {"label_smoothing": 0.1}, "weighted": {"label_smoothing": 0.25, "weight": weight},
+                 "each": {"label_smoothing": 0.25, "weight": weight, "reduction": "none"}}
+        for name, options in cases.items():
+            for labels in (target, torch.full_like(target, -100)):
+                v = x.clone().requires_grad_()
+                y = F.cross_entropy(v, labels, **options)
+                y.sum().backward()
+                key = f"{classes}.{name}" + ("" if labels is target else ".ignored")
+                store[key] = y.detach()
+                store[key + ".grad"] = v.grad[:, ::1009 if classes > 1000 else 1].clone()
+    save_file(store, os.path.join(ROOT, "spec/golden/_cross_entropy.safetensors"))
+
+
+EXTRAS = {"_ctc": ctc, "_cross_entropy": cross_entropies, "_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_windows": windows, "_optim": optimizers,
           "_sequences": sequences,
           "_modules": module_texts}
 

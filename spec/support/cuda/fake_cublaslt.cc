@@ -316,6 +316,8 @@ LM_FAKE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc
                        2.0 * (double)D.rows * (double)D.columns * (double)inner * D.batch,
                        {{a, bytes_of(A), false}, {b, bytes_of(B), false}, {d, bytes_of(D), true}}};
   if (plus != 0) cost.operands.push_back({c, bytes_of(C), false});
+  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS)
+    cost.operands.push_back({p.bias, D.rows * lm_fake_bytes_of(dtype_of(D.type)), false});
   return lm_fake_enqueue(
              stream,
              [=] {

@@ -714,6 +714,7 @@ static lm_fake_cost cost_of_convolution(const work &j, void *const data[4], bool
   for (int i = 0; i < 3; i++)
     cost.operands.push_back(
         {data[i], (uint64_t)tensors[i]->numel() * lm_fake_bytes_of(j.x.dtype), tensors[i] == result});
+  if (j.biased) cost.operands.push_back({data[3], (uint64_t)j.bias.numel() * lm_fake_bytes_of(j.bias.dtype), false});
   return cost;
 }
 

@@ -39,7 +39,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_normalize) X(batch_normalize_backward)                            \
   X(grouped_norm) X(grouped_norm_backward) X(row_norm) X(row_norm_backward) \
-  X(nll_loss) X(nll_loss_backward)                   \
+  X(nll_loss) X(nll_loss_backward) X(cross_entropy_rows) X(cross_entropy_rows_backward)                   \
   /* linalg/lu.c, linalg/triangular.c, linalg/qr.c, linalg/decompositions.c, linalg/distances.c */                                 \
   X(inverse) X(det) X(slogdet) X(linalg_lu_factor) X(linalg_lu_solve) X(linalg_solve) X(lu_pivots_to_matrix)          \
   X(cholesky) X(linalg_solve_triangular) X(linalg_qr) X(orgqr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd)                 \

@@ -1,10 +1,15 @@
-/* Negative log-likelihood. x and its gradient come as [N, C, S] with any strides, target as int64 [N, S]. */
+/* Negative log-likelihood and cross entropy. Of the first x and its gradient come as [N, C, S] with any strides, target
+ * as int64 [N, S]. */
 #include <math.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/pointwise.h"
+#include "backend/cpu/isa/softmax.h"
 #include "backend/cpu/scalar_access.h"
+#include "device/alloc.h"
 #include "op/index_checks.h"
+#include "op/operand_checks.h"
 
 enum { MAX_PARTS = 32, PART = 16384 };
 
@@ -99,4 +104,177 @@ lm_status lm_cpu_nll_loss_backward(const void *args, lm_tensor *const *out) {
   lm_parallel(out[0]->size[0], (double)out[0]->numel * 0.2, 0, write_images, &job);
   if (job.bad == INT64_MAX) return LM_OK;
   return bad_label(LM_OP_nll_loss_backward, a->target, job.bad, out[0]->size[1]);
+}
+
+/* ---- cross entropy of rows: x [N, C] of any strides, weight contiguous in the dtype of x's statistics */
+
+/* Elements of x that a part of the forward pass has. */
+enum { ROWS_PART = 1 << 15, MAX_ROWS_PARTS = 256 };
+
+typedef struct rows_job {
+  const lm_tensor *x, *target, *weight;
+  int64_t ignore;
+  double smoothing, weights; /* weights: their sum */
+  lm_reduction reduction;
+  const struct lm_softmax_loops *loops;
+  const struct lm_pointwise_loops *moves;
+  lm_dtype compute;
+  bool direct;         /* rows of x are read, and those of dx written, as they lie in memory */
+  _Atomic int64_t bad; /* a row without a class */
+  /* forward */
+  lm_tensor *const *out;
+  int64_t parts;
+  double sums[MAX_ROWS_PARTS], totals[MAX_ROWS_PARTS];
+  /* backward */
+  const lm_tensor *grad, *stats, *total;
+  lm_tensor *dx;
+} rows_job;
+
+static rows_job rows_job_of(const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight, int64_t ignore,
+                            double smoothing, lm_reduction reduction) {
+  rows_job j = {.x = x, .target = target, .weight = weight, .ignore = ignore, .smoothing = smoothing};
+  j.weights = (double)x->size[1];
+  if (weight && smoothing > 0) {
+    j.weights = 0;
+    for (int64_t c = 0; c < x->size[1]; c++) j.weights += lm_scalar_load(weight, c);
+  }
+  j.reduction = reduction;
+  j.compute = lm_stat_dtype(x);
+  j.direct = (x->stride[1] == 1 || x->size[1] == 1) && x->dtype != LM_F16;
+  j.loops = lm_softmax_loops_of(j.direct ? (lm_dtype)x->dtype : j.compute);
+  j.moves = lm_pointwise_loops_of(j.compute);
+  j.bad = INT64_MAX;
+  return j;
+}
+
+/* Bytes of a row in the compute type, which loops of bfloat16 and rows that are moved need. */
+static size_t row_bytes(const rows_job *j) {
+  bool none = j->direct && (lm_dtype)j->x->dtype == j->compute;
+  return none ? 0 : lm_round_up((size_t)j->x->size[1] * lm_dtype_size(j->compute), 64);
+}
+
+/* The class of row i from 0; -1: it counts for nothing. */
+static int64_t class_of(rows_job *j, int64_t i) {
+  int64_t label = ((const int64_t *)j->target->data)[i];
+  if (label == j->ignore) return -1;
+  if (label >= 1 && label <= j->x->size[1]) return label - 1;
+  lm_note_least(&j->bad, i);
+  return -1;
+}
+
+/* Row i as loops read it; in `buffer`, unless direct. */
+static const void *row_of(const rows_job *j, int64_t i, char *buffer) {
+  enum { CHUNK = 1 << 20 };
+  const lm_tensor *x = j->x;
+  int64_t n = x->size[1], step = x->stride[1], bytes = (int64_t)lm_dtype_size(x->dtype);
+  const char *row = x->data + i * x->stride[0] * bytes;
+  if (j->direct) return row;
+  for (int64_t c = 0; c < n; c += CHUNK) {
+    j->moves->load[x->dtype](buffer + c * (int64_t)lm_dtype_size(j->compute), row + c * step * bytes, step,
+                             (int)(n - c < CHUNK ? n - c : CHUNK));
+  }
+  return buffer;
+}
+
+/* The loss of row i before the weights are divided by, and what the gradient needs of the row. */
+static double loss_of_row(const rows_job *j, int64_t i, int64_t c, double weight, char *buffer) {
+  const void *given = j->weight ? j->weight->data : NULL;
+  double stats[2];
+  double below = j->loops->stats(row_of(j, i, buffer), j->x->size[1], given, j->smoothing > 0, buffer, stats);
+  double rest = log(stats[1]), own = lm_scalar_load(j->x, i * j->x->stride[0] + c * j->x->stride[1]);
+  double loss = (1 - j->smoothing) * weight * (rest - (own - stats[0]));
+  lm_scalar_store(j->out[1], 2 * i, stats[0]);
+  lm_scalar_store(j->out[1], 2 * i + 1, stats[1]);
+  return j->smoothing > 0 ? loss + j->smoothing / (double)j->x->size[1] * (j->weights * rest - below) : loss;
+}
+
+static void sum_rows(void *ctx, int64_t first, int64_t last) {
+  rows_job *j = ctx;
+  char *buffer = lm_scratch();
+  for (int64_t p = first; p < last; p++) {
+    j->sums[p] = j->totals[p] = 0;
+    for (int64_t i = lm_part_begin(j->x->size[0], p, j->parts); i < lm_part_begin(j->x->size[0], p + 1, j->parts);
+         i++) {
+      int64_t c = class_of(j, i);
+      double loss = 0;
+      if (c >= 0) {
+        double weight = j->weight ? lm_scalar_load(j->weight, c) : 1;
+        loss = loss_of_row(j, i, c, weight, buffer);
+        j->sums[p] += loss;
+        j->totals[p] += weight;
+      } else {
+        for (int k = 0; k < 2; k++) lm_scalar_store(j->out[1], 2 * i + k, 0);
+      }
+      if (j->reduction == LM_NONE) lm_scalar_store(j->out[0], i, loss);
+    }
+  }
+}
+
+lm_status lm_cpu_cross_entropy_rows(const void *args, lm_tensor *const *out) {
+  const lm_cross_entropy_rows_args *a = args;
+  const lm_tensor *x = a->x;
+  rows_job job = rows_job_of(x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction);
+  /* Cut by sizes alone, summed in order: the same sum for any number of threads. */
+  int64_t parts = lm_ceil_div(x->numel, ROWS_PART);
+  parts = parts < MAX_ROWS_PARTS ? parts : MAX_ROWS_PARTS;
+  job.parts = parts < 1 ? 1 : parts < x->size[0] ? parts : x->size[0];
+  job.out = out;
+  NEED(lm_parallel(job.parts, (double)x->numel * 0.7 + (double)x->size[0] * 20, row_bytes(&job), sum_rows, &job));
+  if (job.bad != INT64_MAX) return bad_label(LM_OP_cross_entropy, a->target, job.bad, x->size[1]);
+  double sum = 0, total = 0;
+  for (int64_t p = 0; p < job.parts; p++) {
+    sum += job.sums[p];
+    total += job.totals[p];
+  }
+  if (a->reduction != LM_NONE) lm_scalar_store(out[0], 0, a->reduction == LM_MEAN ? sum / total : sum);
+  lm_scalar_store(out[2], 0, a->reduction == LM_NONE ? 0 : total);
+  return LM_OK;
+}
+
+static void write_rows(void *ctx, int64_t first, int64_t last) {
+  rows_job *j = ctx;
+  const lm_tensor *x = j->x;
+  lm_tensor *dx = j->dx;
+  char *buffer = lm_scratch();
+  const int64_t n = x->size[1];
+  const size_t bytes = (size_t)n * lm_dtype_size(dx->dtype);
+  const double total = j->reduction == LM_MEAN ? lm_scalar_load(j->total, 0) : 1;
+  for (int64_t i = first; i < last; i++) {
+    char *to = dx->data + (size_t)i * bytes;
+    int64_t c = class_of(j, i);
+    if (c < 0) {
+      memset(to, 0, bytes);
+      continue;
+    }
+    double g = lm_scalar_load(j->grad, j->reduction == LM_NONE ? i : 0) / total, own = 1;
+    double largest = lm_scalar_load(j->stats, 2 * i), sum = lm_scalar_load(j->stats, 2 * i + 1);
+    if (j->weight) own = lm_scalar_load(j->weight, c);
+    double hit = g * (1 - j->smoothing) * own, spread = g * j->smoothing / (double)n;
+    double scale = (hit + spread * j->weights) / sum;
+    const void *row = row_of(j, i, buffer), *weight = j->weight && j->smoothing > 0 ? j->weight->data : NULL;
+    j->loops->shares(j->direct ? to : buffer, row, n, largest, scale, weight, spread);
+    if (!j->direct) {
+      enum { CHUNK = 1 << 20 };
+      for (int64_t k = 0; k < n; k += CHUNK) {
+        j->moves->store[dx->dtype](to + (size_t)k * lm_dtype_size(dx->dtype), 1,
+                                   buffer + (size_t)k * lm_dtype_size(j->compute),
+                                   (int)(n - k < CHUNK ? n - k : CHUNK));
+      }
+    }
+    double x_own = lm_scalar_load(x, i * x->stride[0] + c * x->stride[1]);
+    lm_scalar_store(dx, i * n + c, exp(x_own - largest) * scale - spread * (weight ? own : 1) - hit);
+  }
+}
+
+lm_status lm_cpu_cross_entropy_rows_backward(const void *args, lm_tensor *const *out) {
+  const lm_cross_entropy_rows_backward_args *a = args;
+  rows_job job = rows_job_of(a->x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction);
+  job.grad = a->grad;
+  job.stats = a->stats;
+  job.total = a->total;
+  job.dx = out[0];
+  double work = (double)a->x->numel * 0.7 + (double)a->x->size[0] * 20;
+  NEED(lm_parallel(a->x->size[0], work, row_bytes(&job), write_rows, &job));
+  if (job.bad == INT64_MAX) return LM_OK;
+  return bad_label(LM_OP_cross_entropy, a->target, job.bad, a->x->size[1]);
 }

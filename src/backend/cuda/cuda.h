@@ -97,7 +97,7 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   X(reduce) X(extreme_along) X(softmax_along) X(product) X(conv2d) X(conv2d_input) X(conv2d_weight) X(scan) X(topk)   \
   X(kth_along) X(searchsorted) X(randperm)                                                                            \
   /* loss.c, cat.c, index.c */                                                                                        \
-  X(nll_loss) X(nll_loss_backward) X(cat) X(gather) X(scatter_along) X(index_select) X(index_add) X(index_get)         \
+  X(nll_loss) X(nll_loss_backward) X(cross_entropy_rows) X(cross_entropy_rows_backward) X(cat) X(gather) X(scatter_along) X(index_select) X(index_add) X(index_get)         \
   X(index_put_) X(nonzero) X(one_hot) X(embedding) X(embedding_backward) X(triangle)                                  \
   /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c */                                                   \
   X(gather_weighted) X(gather_weighted_input) X(gather_weighted_weight) X(grid_sample) X(grid_sample_input)           \

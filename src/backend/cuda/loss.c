@@ -1,7 +1,8 @@
-/* Negative log-likelihood. x and its gradient come as [N, C, S] with any strides, target as int64 [N, S]. */
+/* Negative log-likelihood and cross entropy. Of the first x and its gradient come as [N, C, S] with any strides, target
+ * as int64 [N, S]. */
 #include "loss.h"
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/reduce_plan.h"
 
 /* What both directions share; x: the values or the gradient. */
 static lm_status job_of(lm_nll_job *job, const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight,
@@ -52,6 +53,74 @@ lm_status lm_cuda_nll_loss_backward(const void *args, lm_tensor *const *out, lm_
   job.total_dtype = a->total->dtype;
   job.dx = out[0]->data;
   TRY(LAUNCH("lm_nll_backward", lm_nll_backward(&job, f->stream)));
+done:
+  return status;
+}
+
+/* ---- cross entropy of rows */
+
+/* What both directions share: x [N, C] of any strides. Lanes have four packs each where there are that many. */
+static lm_status rows_job_of(lm_entropy_job *job, const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight,
+                             int64_t ignore, double smoothing, lm_reduction reduction, const lm_tensor *stats) {
+  int64_t packs = x->size[1] * (int64_t)lm_dtype_size(x->dtype) / 64 + 1;
+  *job = (lm_entropy_job){.x_dtype = x->dtype, .smoothing = smoothing, .stats = stats->data};
+  job->nll = (lm_nll_job){.label = (const int64_t *)target->data,
+                          .weight = weight ? weight->data : NULL,
+                          .weight_dtype = stats->dtype,
+                          .dtype = stats->dtype,
+                          .ignore = ignore,
+                          .images = x->size[0],
+                          .classes = x->size[1],
+                          .inner = 1,
+                          .stride = {x->stride[0], x->stride[1]},
+                          .reduction = reduction == LM_NONE   ? LM_NLL_NONE
+                                       : reduction == LM_MEAN ? LM_NLL_MEAN
+                                                              : LM_NLL_SUM,
+                          .bad_kind = LM_BAD_LABEL,
+                          .x = x->data};
+  job->lanes = lm_cuda_power(packs, LM_ENTROPY_BLOCK);
+  job->threads = job->lanes > 32 ? job->lanes : LM_NLL_BLOCK; /* a warp, or a block for each row */
+  NEED(lm_cuda_bad(x->device, &job->nll.bad));
+  job->nll.bad.op = LM_OP_cross_entropy;
+  return LM_OK;
+}
+
+/* Blocks for the rows, at most `most` for each multiprocessor; a block takes at least `each` elements. */
+static int blocks_of(const lm_entropy_job *job, int64_t each, int most, lm_device device) {
+  int64_t rows = job->threads / job->lanes, few = each / (job->nll.classes + 1);
+  int64_t blocks = lm_ceil_div(job->nll.images, rows > few ? rows : few);
+  int64_t limit = (int64_t)most * lm_cuda_facts_of(device)->processors;
+  return (int)(blocks < 1 ? 1 : blocks < limit ? blocks : limit);
+}
+
+lm_status lm_cuda_cross_entropy_rows(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_cross_entropy_rows_args *a = args;
+  lm_status status = LM_OK;
+  lm_entropy_job job;
+  void *partial;
+  TRY(rows_job_of(&job, a->x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction, out[1]));
+  job.nll.out = out[0]->data;
+  job.nll.total = out[2]->data;
+  job.nll.total_dtype = out[2]->dtype;
+  job.nll.parts = blocks_of(&job, 16384, 8, f->device);
+  TRY(lm_cuda_take(f, job.nll.parts > 1 ? (size_t)job.nll.parts * 2 * sizeof(double) : 0, &partial));
+  job.nll.partial = partial;
+  TRY(LAUNCH("lm_entropy_forward", lm_entropy_forward(&job, f->stream)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_cross_entropy_rows_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_cross_entropy_rows_backward_args *a = args;
+  lm_status status = LM_OK;
+  lm_entropy_job job;
+  TRY(rows_job_of(&job, a->x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction, a->stats));
+  job.nll.grad = a->grad->data;
+  job.nll.total = a->total->data;
+  job.nll.total_dtype = a->total->dtype;
+  job.nll.dx = out[0]->data;
+  job.nll.parts = blocks_of(&job, 0, 32, f->device);
+  TRY(LAUNCH("lm_entropy_backward", lm_entropy_backward(&job, f->stream)));
 done:
   return status;
 }

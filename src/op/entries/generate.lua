@@ -89,7 +89,7 @@ local function argument_of(entry, row)
 end
 
 local op_kinds = {view = "VIEW", write = "WRITE", new = "NEW", composite = "COMP"}
-local casts = {lower = true, keep = true, keep_gpu = true, banned_gpu = true, widest = true}
+local casts = {lower = true, keep = true, keep_result = true, keep_gpu = true, banned_gpu = true, widest = true}
 local classes = {float = "FLOAT", bool = "BOOL", number = "NUMBER"}
 
 -- Ops, then families, which have ids, argument structs and descriptors too.

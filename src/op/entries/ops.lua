@@ -55,7 +55,8 @@
 ---             versions. Formulas are PyTorch's (tools/autograd/derivatives.yaml) also where the gradient is a matter
 ---             of choice: ties, 0 and NaN.
 --- autocast    what floating inputs (float64 apart) become, as in PyTorch: "lower": the autocast dtype; "keep":
----             float32; "keep_gpu": float32 but on the CPU, where PyTorch's kernels compute low dtypes in float32
+---             float32; "keep_result": nothing, but the result is float32 (in_kept_dtype and in_result_dtype_of of
+---             formulas); "keep_gpu": float32 but on the CPU, where PyTorch's kernels compute low dtypes in float32
 ---             anyway; "banned_gpu": an error but on the CPU, there float32; "widest": the widest among them; left out:
 ---             nothing (elementwise ops promote by themselves)
 --- internal    there for functions of the library to be made of: lists of what there is leave it out

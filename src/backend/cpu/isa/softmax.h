@@ -10,6 +10,11 @@ enum { LM_SOFTMAX_STRIP = 512 };
 struct lm_softmax_loops { /* y: NULL except gradients. out may be x. */
   /* work: of bfloat16 float [n], else NULL */
   void (*row[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t n, void *work);
+  /* stats: the largest number and the sum of e^(x - that). Returns the sum of weight[i] (x[i] - largest): weight of the
+   * compute type, NULL for ones; 0 unless `spread`. */
+  double (*stats)(const void *x, int64_t n, const void *weight, bool spread, void *work, double *stats);
+  /* e^(x - largest) scale - weight[i] spread */
+  void (*shares)(void *out, const void *x, int64_t n, double largest, double scale, const void *weight, double spread);
   /* [rows, cols], cols at most LM_SOFTMAX_STRIP: down every column */
   void (*cols[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t rows, int cols);
 };

@@ -22,6 +22,42 @@ op "nll_loss_backward" {
   grad = {grad = "nll_loss(g, target, weight, ignore_index, reduction)"},
   internal = true, help = "gradient of nll_loss for an x of that size",
 }
+-- y1 is the largest number of each row and the sum of e^(x - that), y2 the total weight of the targets.
+op "cross_entropy_rows" {
+  "x", "target", "weight?", "ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean",
+  operands = {
+    "x: [N, C] float strided", "classes(ndim_of(x), sizes_of(x), K, at...)", "target: [N] index",
+    "weight: [C] float in stat of x", "reduced(reduction, at, shape...)",
+  },
+  results = {"y: [shape...] stat of x", "stats: [N, 2] stat of x", "total: [] stat of x"}, hidden = 2,
+  grad = {x = "cross_entropy_rows_backward(g, x, target, weight, y1, y2, ignore_index, label_smoothing, reduction)"},
+  internal = true,
+  help = "the cross entropy between rows of logits x [N, C] and classes [N], in the dtype of x's statistics",
+}
+op "cross_entropy_rows_backward" {
+  "grad", "x", "target", "weight?", "stats", "total",
+  "ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean",
+  operands = {
+    "x: [N, C] float strided", "classes(ndim_of(x), sizes_of(x), K, at...)", "target: [N] index",
+    "weight: [C] float in stat of x", "reduced(reduction, at, shape...)", "grad: [shape...] float in stat of x",
+    "stats: [N, 2] stat of x", "total: [] stat of x",
+  },
+  results = {"dx: [N, C] of x"},
+  grad = "formula",
+  formula = {
+    "logp = log_softmax(in_dtype_of(x, stats), 1)",
+    "given_weight = given(weight) ? in_dtype_of(weight, stats) : nil",
+    "hard = nll_loss_backward(grad, target, given_weight, ignore_index, reduction, total, size_of(x)) "
+      .. "* (1 - label_smoothing)",
+    "smooth = label_smoothing > 0",
+    "ignored = smooth ? target == ignore_index : nil",
+    "each = smooth ? masked_fill(expand(reduction == 'mean' ? grad / total : grad, size_of(target)), ignored, 0) : nil",
+    "spread = smooth ? unsqueeze(each, 1) * (-label_smoothing / size_of(x)[2]) : nil",
+    "evenly = !smooth ? nil : given(weight) ? spread * given_weight : expand(spread, size_of(x))",
+    "in_dtype_of(log_softmax_backward(smooth ? hard + evenly : hard, logp, 1), x)",
+  },
+  internal = true, help = "gradient of cross_entropy_rows",
+}
 op "cross_entropy" {
   "x", "target",
   "weight?", options = {"ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean"},
@@ -39,14 +75,25 @@ op "cross_entropy" {
       "expected x to have shape [N, C, L] for target of {target}, got {x}; use x:transpose(2, 3), or x:flatten(1, 2) "
         .. "and target:flatten()"},
   },
+  forms = { -- classes in rows: what is read and written are the logits and their gradient, once each way
+    {
+      when = "has_class_rows(x, target)",
+      "labels = ndim_of(x) == 2 ? target : reshape(target, [-1])",
+      "loss = cross_entropy_rows(class_rows(x), labels, weight, ignore_index, label_smoothing, reduction)",
+      "in_result_dtype_of(reduction == 'none' && ndim_of(x) != 2 ? reshape(loss, size_of(target)) : loss, x)",
+    },
+  },
   -- Where one part does not count it is nil, and so is all that is made of it. No batch is one of one.
   formula = {
-    "xs = ndim_of(x) == 1 ? unsqueeze(x, 0) : x",
-    "targets = ndim_of(x) == 1 ? unsqueeze(target, 0) : target",
+    "wide = in_kept_dtype(x)",
+    "xs = ndim_of(x) == 1 ? unsqueeze(wide, 0) : wide",
+    "given_target = in_kept_dtype(target)",
+    "targets = ndim_of(x) == 1 ? unsqueeze(given_target, 0) : given_target",
+    "weights = given(weight) ? in_kept_dtype(weight) : nil",
     "classes = size_of(xs)[2]",
     "smooth = label_smoothing > 0 && !is_float(target)",
     "logp = log_softmax(xs, 1)",
-    "terms = !smooth && !is_float(target) ? nil : given(weight) ? logp * along(weight, 1, ndim_of(logp)) : logp",
+    "terms = !smooth && !is_float(target) ? nil : given(weight) ? logp * along(weights, 1, ndim_of(logp)) : logp",
     -- against probabilities; the mean is over everything but the classes
     "soft = !is_float(target) ? nil "
       .. ": label_smoothing > 0 ? targets * (1 - label_smoothing) + label_smoothing / classes : targets",
@@ -55,16 +102,16 @@ op "cross_entropy" {
     "ignored = smooth ? targets == ignore_index : nil",
     "evenly = smooth ? masked_fill(-sum(terms, 1), ignored, 0) : nil",
     "counts = given(weight) && smooth "
-      .. "? masked_fill(index_select(weight, 0, flatten(masked_fill(targets, ignored, 1))), flatten(ignored), 0) "
+      .. "? masked_fill(index_select(weights, 0, flatten(masked_fill(targets, ignored, 1))), flatten(ignored), 0) "
       .. ": !ignored",
     "even = reduction == 'mean' ? sum(evenly) / sum(counts) : reduced(evenly, reduction)",
-    "hard = is_float(target) ? nil : nll_loss(logp, targets, weight, ignore_index, reduction)",
+    "hard = is_float(target) ? nil : nll_loss(logp, targets, weights, ignore_index, reduction)",
     "loss = smooth ? hard * (1 - label_smoothing) + even * (label_smoothing / classes) "
       .. ": !is_float(target) ? hard : reduction == 'none' ? sum(distance, 1) "
       .. ": sum(distance) / (reduction == 'mean' ? numel_of(logp) / classes : 1)",
     "ndim_of(x) == 1 && reduction == 'none' ? reshape(loss, []) : loss",
   },
-  autocast = "keep", help = "Computes the cross entropy between logits and targets, classes or probabilities.",
+  autocast = "keep_result", help = "Computes the cross entropy between logits and targets, classes or probabilities.",
 }
 local same_or_warned = {
   "same_size(x, target)", "shapes of x and target should match, got {x} and {target}; they are broadcast, which "

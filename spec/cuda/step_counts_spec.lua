@@ -1,0 +1,85 @@
+-- What a training step of tiny sizes asks of a device: launches, products, plan searches, waits, and the bytes that its
+-- products and kernels move, as scripts/dev/count_step --small --totals counts them. A change that lowers a number
+-- changes it here; one that raises it has a reason. Bytes of kernels are counted over checked kernels alone.
+local ffi = require "ffi"
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+ffi.cdef "long lm_fake_call_count(const char *name);"
+if not lm.cuda.is_available() or not pcall(function() return ffi.C.lm_fake_call_count end) then return end
+local checked = (os.getenv "LD_PRELOAD" or ""):find("/checked/fake_cuda", 1, true) ~= nil
+
+-- By name: launches, pieces of work, products, their FLOPs, bytes read and written by products, the same by all, launches
+-- whose bytes are not known (a library's).
+local steps = {
+  lenet = {
+    eager = {29, 29, 11, 13258800, 1159312, 603504, 3080896, 1871372, 0},
+    captured = {3, 32, 11, 13258800, 1162456, 606648, 3084056, 1874524, 0},
+  },
+  resnet18 = {
+    eager = {344, 344, 62, 415592448, 45288548, 22647976, 248748840, 180311844, 0},
+    captured = {3, 347, 62, 415592448, 45289076, 22648504, 248749384, 180312380, 0},
+  },
+  resnet50 = {
+    eager = {49, 49, 8, 258432, 15700, 5752, 62936, 31548, 0},
+    captured = {3, 52, 8, 258432, 21860, 11912, 69112, 37716, 0},
+  },
+  gpt2 = {
+    eager = {201, 202, 39, 11599872, 523392, 302080, 2200904, 1507980, 1},
+    captured = {3, 206, 39, 11599872, 524416, 303104, 2202080, 1509092, 1},
+  },
+  llama_1b = {
+    eager = {300, 301, 49, 9502720, 413696, 244736, 2224136, 1484940, 1},
+    captured = {3, 305, 49, 9502720, 414720, 245760, 2225256, 1486052, 1},
+  },
+}
+
+-- LeNet's bytes from the shapes: one image of 28 x 28, float32.
+local function lenet()
+  local x, c1, p1, c2, p2, h, y = 784, 20 * 26 * 26, 20 * 13 * 13, 50 * 9 * 9, 50 * 4 * 4, 128, 10
+  local w1, w2, w3, w4 = 20 * 9, 50 * 20 * 25, h * p2, y * h
+  local parameters = w1 + 20 + w2 + 50 + w3 + h + w4 + y
+  local products = {
+    {x + w1 + 20, c1}, {p1 + w2 + 50, c2}, {p2 + w3 + h, h}, {h + w4 + y, y},             -- forward
+    {y + w4, h}, {y + h, w4}, {h + w3, p2}, {h + p2, w3}, {c2 + w2, p1}, {c2 + p1, w2}, {c1 + x, w1},
+  }
+  local kernels = {
+    {c1, c1}, {c2, c2}, {h, h}, {2 * c1, c1}, {2 * c2, c2}, {2 * h, h},                   -- relu
+    {c1, p1}, {50 * 8 * 8, p2}, {p1, c1}, {p2, c2},                                       -- average pooling
+    {p2, p2}, {p2, p2}, {c1, 20}, {c2, 50},              -- flatten of channels-last, biases of convolutions
+    {y + 2, 1 + 2 + 1}, {y + 2 + 1 + 2 + 1, y}, {0, 1},  -- cross entropy: an int64 label, loss, statistics, total
+    {3 * parameters, 2 * parameters},                    -- SGD with momentum
+  }
+  local function sum(list, from)
+    for _, each in ipairs(list) do from = {from[1] + 4 * each[1], from[2] + 4 * each[2]} end
+    return from
+  end
+  local of_products = sum(products, {0, 0})
+  return of_products, sum(kernels, of_products)
+end
+
+describe("a training step #unsanitized", function() -- which preloads a library of its own
+  for _, captured in ipairs {false, true} do
+    for model, both in pairs(steps) do
+      local how = captured and "captured" or "eager"
+      it(("of %s, %s, launches and moves as much as it did"):format(model, how), function()
+        local ok, text = temp.run(".", ("scripts/dev/count_step %s --small --totals%s%s"):format(model,
+          captured and " --captured" or "", checked and "" or " --unchecked"))
+        assert.is_true(ok, text)
+        local found = {}
+        for name, value in text:gmatch "([%a_]+)=(%d+)" do found[name] = tonumber(value) end
+        local e = both[how]
+        local bytes = checked and 7 or 5
+        assert.same({
+          launches = e[1], work = e[2], products = e[3], flops = e[4], read = e[bytes], written = e[bytes + 1],
+          searches = 0, waits = 0, uploads_and_downloads = 0, unseen = checked and e[9] or found.unseen,
+        }, found)
+      end)
+    end
+  end
+
+  it("of LeNet moves what its shapes say", function()
+    local of_products, of_all = lenet()
+    local e = steps.lenet.eager
+    assert.same({of_products[1], of_products[2], of_all[1], of_all[2]}, {e[5], e[6], e[7], e[8]})
+  end)
+end)
