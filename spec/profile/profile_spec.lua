@@ -68,6 +68,18 @@ describe("profile", function()
     assert.same({["float32 [2]"] = 1, ["float32 [3]"] = 2}, calls)
   end)
 
+  it("has columns of any width", function()
+    local name = ("a long name "):rep(20)
+    local prof = lm.profile(function() lm.record_function(name, function() return lm.ones(2) end) end)
+    assert.is_truthy(prof:table():find("\n" .. name .. " ", 1, true))
+    lm.record_memory_history()
+    local file = ("folder/"):rep(20) .. "script.lua"
+    local kept = assert(loadstring("return require('luminary').ones(1000)", "@" .. file))()
+    local text = lm.memory_snapshot():table()
+    lm.record_memory_history(false)
+    assert.is_truthy(text:find("script.lua:1 ", 1, true) and kept)
+  end)
+
   it("shows ranges, modules, optimizer steps and the wait for data", function()
     local net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     local opt = optim.SGD(net:parameters(), {lr = 0.1})

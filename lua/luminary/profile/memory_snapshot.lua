@@ -39,11 +39,13 @@ Snapshot.table = signature.of("table" .. GROUPED, function(self, opts)
   local lines, width = {}, #"Line"
   local rows = self:rows(opts)
   for _, row in ipairs(rows) do width = math.max(width, #(row.line or "-")) end
-  local format = "%-" .. width .. "s  %10s  %7s  %-8s %s"
-  lines[1] = format:format("Line", "Memory", "Tensors", "Device", "Op")
+  local function add(line, ...)
+    lines[#lines + 1] = line .. (" "):rep(width - #line) .. ("  %10s  %7s  %-8s %s"):format(...)
+  end
+  add("Line", "Memory", "Tensors", "Device", "Op")
   lines[2] = ("-"):rep(#lines[1])
   for _, row in ipairs(rows) do
-    lines[#lines + 1] = format:format(row.line or "-", bytes_text(row.bytes), row.count, row.device, row.op or "-")
+    add(row.line or "-", bytes_text(row.bytes), row.count, row.device, row.op or "-")
   end
   lines[#lines + 1] = lines[2]
   lines[#lines + 1] = ("%s in %d tensors' memory"):format(bytes_text(self.total), #self.blocks)

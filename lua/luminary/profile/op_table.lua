@@ -99,8 +99,10 @@ local function aligned(columns, rows)
   for r = 0, #rows do
     local line = {}
     for c, column in ipairs(cells) do
-      if column then line[#line + 1] = (c == 1 and "%-" or "%") .. width[c] .. "s" end
-      if column then line[#line] = line[#line]:format(column[r]) end
+      if column then
+        local space = (" "):rep(width[c] - #column[r])
+        line[#line + 1] = c == 1 and column[r] .. space or space .. column[r]
+      end
     end
     lines[#lines + 1] = table.concat(line, "  ")
   end
