@@ -28,15 +28,12 @@ usage: luajit bert_classify.lua [options]
   --save FOLDER       where to write the model, for --weights
   --classify TEXT     the class of a text, at the end
   --seed N            (1)
-  --device NAME       such as cpu or cuda:0                (a GPU if there is one)
+  --device DEVICE     such as cpu or cuda:0                (a GPU if there is one)
   --selftest          some seconds; fails if it did not learn
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
-  data = {"text"}, weights = {"text"}, layers = {"count", 2}, heads = {"count", 4}, width = {"count", 64},
-  length = {"count", 64}, epochs = {"natural", 4}, ["batch-size"] = {"count", 32}, lr = {"number", 2e-3},
-  warmup = {"number", 0.1}, ["weight-decay"] = {"number", 0.01}, save = {"text"}, classify = {"text"},
-  seed = {"natural", 1}, device = {"device"},
+  epochs = {"natural"},
 }, {epochs = 6, width = 32, heads = 2, lr = 4e-3})
 local device = options.device
 lm.manual_seed(options.seed)

@@ -21,14 +21,12 @@ usage: luajit char_lstm.lua [options]
   --temperature X   0 is the likeliest, 0.5 careful, 1 as the model says (0.8)
   --save FILE       the weights, as safetensors
   --seed N          (1)
-  --device NAME     such as cpu or cuda:0                    (a GPU if there is one)
+  --device DEVICE   such as cpu or cuda:0                    (a GPU if there is one)
   --selftest        a few seconds; fails if it did not learn
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
-  text = {"text"}, hidden = {"count", 128}, layers = {"count", 2}, ["batch-size"] = {"count", 32},
-  length = {"count", 64}, steps = {"count", 1000}, lr = {"number", 0.003}, dropout = {"number", 0},
-  sample = {"natural", 300}, temperature = {"number", 0.8}, save = {"text"}, seed = {"natural", 1}, device = {"device"},
+  sample = {"natural"},
 }, {hidden = 64, layers = 1, ["batch-size"] = 16, length = 32, steps = 150, lr = 0.01, sample = 100})
 local device = options.device
 if options.dropout > 1 then refuse("--dropout: at most 1, got %g", options.dropout) end

@@ -21,14 +21,12 @@ usage: luajit chat.lua --model FOLDER [options]      a line of yours, an answer;
   --top-k N             0: all                               (the same, else 0)
   --repetition-penalty X                                     (the same, else 1)
   --seed N              (1)
-  --device NAME         such as cpu or cuda:0                (a GPU if there is one)
+  --device DEVICE       such as cpu or cuda:0                (a GPU if there is one)
   --selftest            some seconds: teaches a small model to talk, and fails unless it answers
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
-  model = {"text"}, format = {"text"}, system = {"text"}, dtype = {"dtype", "float32"}, int8 = {"flag"},
-  ["max-tokens"] = {"count", 256}, temperature = {"number"}, ["top-p"] = {"number"}, ["top-k"] = {"natural"},
-  ["repetition-penalty"] = {"number"}, seed = {"natural", 1}, device = {"device"},
+  ["top-k"] = {"natural"},
 }, {temperature = 0, ["max-tokens"] = 40})
 
 -- ---- how a conversation is written: each turn, what an answer begins with, and what ends it

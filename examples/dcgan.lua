@@ -23,11 +23,7 @@ usage: luajit dcgan.lua [options]
   --selftest        whether pictures of discs come much nearer to real ones
 ]]
 
-local options = require "luminary.cli.script_options"(USAGE, {
-  epochs = {"count", 5}, ["batch-size"] = {"count", 128}, noise = {"count", 64}, width = {"count", 32},
-  lr = {"number", 0.0002}, data = {"text"}, discs = {"count"}, out = {"text"}, seed = {"natural", 1},
-  selftest = {"flag"},
-})
+local options = require "luminary.cli.script_options"(USAGE)
 if options.selftest then
   options.discs, options.epochs, options["batch-size"], options.width, options.lr = 2048, 5, 64, 16, 0.001
 end

@@ -19,15 +19,13 @@ usage: luajit ddpm.lua [options]
   --out DIR        samples.png                               (none is written)
   --data ROOT      folder of Fashion-MNIST, or shapes        ($LUMINARY_DATA, /usr/share/datasets)
   --seed N         (1)
-  --device NAME    such as cpu or cuda:0                     (a GPU if there is one)
+  --device DEVICE  such as cpu or cuda:0                     (a GPU if there is one)
   --selftest       a few seconds; fails if it did not learn
 ]]
 
-local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
-  steps = {"count", 1500}, ["batch-size"] = {"count", 64}, channels = {"count", 32}, levels = {"count", 300},
-  lr = {"number", 1e-3}, ema = {"number", 0.995}, out = {"text"}, data = {"text"}, seed = {"natural", 1},
-  device = {"device"},
-}, {steps = 80, ["batch-size"] = 32, channels = 8, lr = 4e-3, ema = 0.9})
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {}, {
+  steps = 80, ["batch-size"] = 32, channels = 8, lr = 4e-3, ema = 0.9,
+})
 local device, levels = options.device, options.levels
 local pictures = files.beside "pictures.lua"
 if options.channels % 8 ~= 0 then refuse("--channels must be a multiple of 8, got %d", options.channels) end

@@ -20,14 +20,13 @@ usage: luajit detector.lua [options]
   --out DIR        found.png                                     (none is written)
   --shown N        pictures in it                                (8)
   --seed N         (1)
-  --device NAME    such as cpu or cuda:0                         (a GPU if there is one)
+  --device DEVICE  such as cpu or cuda:0                         (a GPU if there is one)
   --selftest       a few seconds; fails if it did not learn
 ]]
 
-local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
-  steps = {"count", 1500}, ["batch-size"] = {"count", 32}, channels = {"count", 64}, lr = {"number", 3e-3},
-  test = {"count", 500}, out = {"text"}, shown = {"count", 8}, seed = {"natural", 1}, device = {"device"},
-}, {steps = 200, ["batch-size"] = 16, channels = 32, lr = 6e-3, test = 100})
+local options, _, refuse = require "luminary.cli.script_options"(USAGE, {}, {
+  steps = 200, ["batch-size"] = 16, channels = 32, lr = 6e-3, test = 100,
+})
 local device = options.device
 if options.channels % 4 ~= 0 then refuse("--channels must be a multiple of 4, got %d", options.channels) end
 if options.out then lm.paths.mkdir(options.out) end

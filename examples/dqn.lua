@@ -22,11 +22,7 @@ usage: luajit dqn.lua [options]
   --selftest        a short run, whose return must be 100 or more
 ]]
 
-local options, _, _, files = require "luminary.cli.script_options"(USAGE, {
-  steps = {"count", 10000}, carts = {"count", 8}, ["batch-size"] = {"count", 128}, memory = {"count", 20000},
-  gamma = {"number", 0.99}, tau = {"number", 0.01}, epsilon = {"number", 0.02}, lr = {"number", 0.001},
-  seed = {"natural", 1}, selftest = {"flag"},
-})
+local options, _, _, files = require "luminary.cli.script_options"(USAGE)
 local CartPole = files.beside "cartpole.lua"
 if options.selftest then options.steps = 3000 end
 lm.manual_seed(options.seed)

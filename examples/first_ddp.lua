@@ -11,14 +11,14 @@ local nn, optim, data, dist = lm.nn, lm.optim, lm.data, lm.dist
 
 local path, epochs, batch_size = arg[1] or "first_ddp.safetensors", tonumber(arg[2]) or 5, 64
 
--- The launcher tells each process its rank and where the others are; without it there is one rank.
+-- The launcher sets each process's rank and where they meet; without it there is one rank.
 dist.init_process_group()
 local rank, ranks = dist.get_rank(), dist.get_world_size()
 local device = dist.local_device() -- a GPU for each rank, else the CPU
 lm.manual_seed(1)
 
--- A task that can be learned: five functions of ten numbers. With the same seed all ranks make the same samples; the
--- sampler gives each rank its share of them, in an order that changes with the epoch.
+-- A task that can be learned: five functions of ten numbers. With the same seed all ranks make the same samples; each
+-- rank draws its share of them, in an order that changes with the epoch.
 local inputs, weight = lm.randn(1024, 10), lm.randn(10, 5)
 local set = data.TensorDataset(inputs, inputs:matmul(weight):tanh())
 local sampler = data.DistributedSampler(set, {seed = 1})

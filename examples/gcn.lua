@@ -26,11 +26,7 @@ usage: luajit gcn.lua [options]
   --selftest        whether 85 % are found, and far fewer without edges
 ]]
 
-local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
-  nodes = {"count", 800}, communities = {"count", 4}, inside = {"number", 0.04}, outside = {"number", 0.005},
-  known = {"count", 5}, features = {"count", 32}, hint = {"number", 1}, hidden = {"count", 32}, epochs = {"count", 100},
-  lr = {"number", 0.01}, seed = {"natural", 1}, selftest = {"flag"},
-})
+local options, _, refuse = require "luminary.cli.script_options"(USAGE)
 local nodes, communities = options.nodes, options.communities
 if nodes < communities * (options.known + 1) then
   refuse("--nodes: %d are too few for %d communities with %d known each", nodes, communities, options.known)

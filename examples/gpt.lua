@@ -35,17 +35,12 @@ usage: luajit gpt.lua [options]
   --temperature X     (0.8)
   --top-k N           only among the likeliest; 0: all     (0)
   --seed N            (1)
-  --device NAME       such as cpu or cuda:0                (a GPU if there is one)
+  --device DEVICE     such as cpu or cuda:0                (a GPU if there is one)
   --selftest          a few seconds; fails if it did not learn
 ]]
 
 local options, given, refuse, files = require "luminary.cli.script_options"(USAGE, {
-  text = {"text"}, layers = {"count", 4}, heads = {"count", 4}, width = {"count", 128}, length = {"count", 64},
-  dropout = {"number", 0}, steps = {"natural", 1000}, ["batch-size"] = {"count", 16}, accumulate = {"count", 1},
-  lr = {"number", 1e-3}, ["min-lr"] = {"number", 1e-4}, warmup = {"natural", 100}, ["weight-decay"] = {"number", 0.1},
-  clip = {"number", 1}, bfloat16 = {"flag"}, ["eval-every"] = {"count", 250}, curve = {"text"},
-  checkpoint = {"text"}, resume = {"text"}, prompt = {"text", "the"}, sample = {"natural", 300},
-  temperature = {"number", 0.8}, ["top-k"] = {"natural", 0}, seed = {"natural", 1}, device = {"device"},
+  steps = {"natural"}, warmup = {"natural"}, sample = {"natural"}, ["top-k"] = {"natural"},
 }, {layers = 2, heads = 2, width = 64, length = 32, steps = 200, lr = 5e-3, warmup = 20, sample = 40})
 local device = options.device
 if options.checkpoint then files.try("checkpoint", options.checkpoint) end

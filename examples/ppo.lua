@@ -26,11 +26,7 @@ usage: luajit ppo.lua [options]
   --selftest        a short run, whose return must be 150 or more
 ]]
 
-local options, _, _, files = require "luminary.cli.script_options"(USAGE, {
-  updates = {"count", 60}, carts = {"count", 16}, horizon = {"count", 128}, epochs = {"count", 4},
-  ["batch-size"] = {"count", 512}, gamma = {"number", 0.99}, lambda = {"number", 0.95}, clip = {"number", 0.2},
-  entropy = {"number", 0.01}, lr = {"number", 0.0025}, seed = {"natural", 1}, selftest = {"flag"},
-})
+local options, _, _, files = require "luminary.cli.script_options"(USAGE)
 local CartPole = files.beside "cartpole.lua"
 if options.selftest then options.updates = 20 end
 lm.manual_seed(options.seed)

@@ -18,14 +18,13 @@ usage: luajit vae.lua [options]
   --out DIR        samples.png and reconstructions.png   (none are written)
   --data ROOT      folder of Fashion-MNIST, or shapes    ($LUMINARY_DATA, /usr/share/datasets)
   --seed N         (1)
-  --device NAME    such as cpu or cuda:0                 (a GPU if there is one)
+  --device DEVICE  such as cpu or cuda:0                 (a GPU if there is one)
   --selftest       a few seconds; fails if it did not learn
 ]]
 
-local options, _, _, files = require "luminary.cli.script_options"(USAGE, {
-  epochs = {"count", 10}, ["batch-size"] = {"count", 128}, hidden = {"count", 400}, latent = {"count", 20},
-  lr = {"number", 1e-3}, out = {"text"}, data = {"text"}, seed = {"natural", 1}, device = {"device"},
-}, {epochs = 1, ["batch-size"] = 64, hidden = 128, latent = 10, lr = 3e-3})
+local options, _, _, files = require "luminary.cli.script_options"(USAGE, {}, {
+  epochs = 1, ["batch-size"] = 64, hidden = 128, latent = 10, lr = 3e-3,
+})
 local device = options.device
 if options.out then lm.paths.mkdir(options.out) end
 

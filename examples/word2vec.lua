@@ -23,11 +23,7 @@ usage: luajit word2vec.lua [options]
   --selftest        whether 90 % of the words lie nearest to one of their class
 ]]
 
-local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
-  sentences = {"count", 2000}, dim = {"count", 24}, window = {"count", 2}, negatives = {"count", 5},
-  epochs = {"count", 5}, ["batch-size"] = {"count", 256}, lr = {"number", 0.01}, near = {"text"}, seed = {"natural", 1},
-  selftest = {"flag"},
-})
+local options, _, refuse = require "luminary.cli.script_options"(USAGE)
 lm.manual_seed(options.seed)
 math.randomseed(options.seed)
 

@@ -33,12 +33,8 @@ usage: luajit ddp_spawn.lua [options]
 
 local here = arg[0]:match("^.*/") or ""
 local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
-  nodes = {"count", 1}, devices = {"count", 2}, ["node-rank"] = {"natural", 0},
-  ["master-addr"] = {"text", lm.getenv "MASTER_ADDR" or "127.0.0.1"},
-  ["master-port"] = {"port", tonumber(lm.getenv "MASTER_PORT") or 29500}, method = {"text", "process"},
-  model = {"text", "lenet"}, dataset = {"text", "fashion-mnist"}, data = {"text"}, epochs = {"count", 5},
-  ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, lr = {"number", 0.1},
-  momentum = {"number", 0.9}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, log = {"text"},
+  ["node-rank"] = {"natural"}, ["master-addr"] = {"text", lm.getenv "MASTER_ADDR" or "127.0.0.1"},
+  ["master-port"] = {"port", tonumber(lm.getenv "MASTER_PORT") or 29500}, ["max-steps"] = {"natural"},
 })
 
 -- ---- one rank: what each process runs
@@ -87,13 +83,9 @@ local function train(i, opt)
       if step >= last_step then break end
     end
 
-    net:eval()
-    local right = lm.metrics.Accuracy("multiclass", {num_classes = 10})
-    lm.no_grad(function()
-      for x, y in test_loader:iter() do right:update(net(x:to(device, opt.dtype)), y:to(device)) end
-    end)
-    net:train()
-    local accuracy, seconds = right:compute():item(), lm.time() - epoch_began -- over all ranks
+    local accuracy = lm.metrics.Accuracy("multiclass", {num_classes = 10})
+    accuracy = lm.metrics.evaluate(net, test_loader, accuracy):item() -- over all ranks
+    local seconds = lm.time() - epoch_began
     if log then log:log_metrics {epoch = epoch, test_accuracy = accuracy, seconds = seconds} end
     if rank == 0 then print(("epoch %d  test accuracy %.4f  %.2f s"):format(epoch, accuracy, seconds)) end
   end

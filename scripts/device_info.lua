@@ -8,10 +8,10 @@ local lm = require "luminary"
 local USAGE = [[
 usage: luajit device_info.lua [options]
 
-  --devices NAMES   such as cuda:0,cuda:1                    (all CUDA devices, else cpu)
+  --devices DEVICES such as cuda:0,cuda:1                    (all CUDA devices, else cpu)
 ]]
 
-local devices = require "luminary.cli.script_options"(USAGE, {devices = {"devices"}}).devices
+local devices = require "luminary.cli.script_options"(USAGE).devices
 local GIB = 2 ^ 30
 
 -- A line for each property, sorted by name.

@@ -29,12 +29,7 @@ usage: luajit hogwild.lua [options]
   --help              print this
 ]]
 
-local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
-  processes = {"count", 4}, method = {"text", "process"},
-  model = {"text", "lenet"}, epochs = {"count", 5}, ["max-steps"] = {"count", math.huge},
-  ["batch-size"] = {"count", 64}, lr = {"number", 0.01}, momentum = {"number", 0.5}, seed = {"natural", 1},
-  threads = {"count"}, ["log-interval"] = {"count", 100}, data = {"text"}, save = {"text"},
-})
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE)
 local models = files.beside "models.lua"
 if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
 
@@ -83,12 +78,7 @@ print(("%d samples in %.2f s: %.0f samples/s by %d %s%s"):format(samples, second
   options.processes, options.method, options.processes == 1 and "" or options.method == "thread" and "s" or "es"))
 
 -- The model here has seen every step.
-local right, test_set = 0, data.FashionMNIST {root = options.data, train = false}
-model:eval()
-lm.no_grad(function()
-  for x, y in data.DataLoader(test_set, {batch_size = 1000}):iter() do
-    right = right + model(x):argmax(2):eq(y):sum():item()
-  end
-end)
-print(("test accuracy %.4f"):format(right / #test_set))
+local test_loader = data.DataLoader(data.FashionMNIST {root = options.data, train = false}, {batch_size = 1000})
+local accuracy = lm.metrics.evaluate(model, test_loader, lm.metrics.Accuracy("multiclass", {num_classes = 10}))
+print(("test accuracy %.4f"):format(accuracy:item()))
 if options.save then lm.save(options.save, model:state_dict()) end

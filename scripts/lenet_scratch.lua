@@ -12,7 +12,7 @@ local F = lm.nn.functional
 local USAGE = [[
 usage: luajit lenet_scratch.lua [options]
 
-  --devices NAMES   such as cpu:0,cpu:1 or cuda:0            (all CUDA devices, else cpu)
+  --devices DEVICES such as cpu:0,cpu:1 or cuda:0            (all CUDA devices, else cpu)
   --epochs N        passes over the training set             (10)
   --max-steps N     stop after this many steps in all        (no limit)
   --batch-size N    samples a step, over all devices         (256 for each device)
@@ -23,10 +23,7 @@ usage: luajit lenet_scratch.lua [options]
   --log FILE        write the loss of each step, one a line
 ]]
 
-local options = require "luminary.cli.script_options"(USAGE, {
-  devices = {"devices"}, epochs = {"count", 10}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count"},
-  lr = {"number"}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, data = {"text"}, log = {"text"},
-})
+local options = require "luminary.cli.script_options"(USAGE)
 local devices = options.devices
 local batch_size = options["batch-size"] or 256 * #devices
 local lr = options.lr or (#devices == 1 and 0.2 or 0.3)

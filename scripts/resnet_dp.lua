@@ -11,7 +11,7 @@ local nn, F = lm.nn, lm.nn.functional
 local USAGE = [[
 usage: luajit resnet_dp.lua [options]
 
-  --devices NAMES   such as cpu:0,cpu:1 or cuda:0            (all CUDA devices, else cpu)
+  --devices DEVICES such as cpu:0,cpu:1 or cuda:0            (all CUDA devices, else cpu)
   --epochs N        passes over the training set             (10)
   --max-steps N     stop after this many steps in all        (no limit)
   --batch-size N    samples a step, over all devices         (256 for each device)
@@ -22,10 +22,7 @@ usage: luajit resnet_dp.lua [options]
   --log FILE        write the loss of each step, one a line
 ]]
 
-local options, _, _, files = require "luminary.cli.script_options"(USAGE, {
-  devices = {"devices"}, epochs = {"count", 10}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count"},
-  lr = {"number", 0.1}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, data = {"text"}, log = {"text"},
-})
+local options, _, _, files = require "luminary.cli.script_options"(USAGE)
 local devices = options.devices
 local batch_size = options["batch-size"] or 256 * #devices
 
@@ -70,18 +67,8 @@ local function loader_of(train)
 end
 local train_loader, test_loader = loader_of(true), loader_of(false)
 
-local function test_accuracy()
-  local right, n = lm.zeros({}, { device = devices[1], dtype = "int64" }), 0
-  net:eval()
-  lm.no_grad(function()
-    for X, y in test_loader:iter() do
-      right:add_(net(X:to(devices[1], options.dtype)):argmax(2):eq(y:to(devices[1])):sum())
-      n = n + y:size(1)
-    end
-  end)
-  net:train()
-  return right:item() / n
-end
+local accuracy = lm.metrics.Accuracy("multiclass", {num_classes = 10})
+local function test_accuracy() return lm.metrics.evaluate(net, test_loader, accuracy):item() end
 
 -- ---- training
 
@@ -105,8 +92,8 @@ for epoch = 1, options.epochs do
   for _, device in ipairs(devices) do lm.synchronize(device) end
   local seconds = timer:stop()
   -- The test set takes its time: whole epochs only.
-  local accuracy = stopped and "" or ("  test accuracy %.4f"):format(test_accuracy())
-  print(("epoch %d  loss %.4f%s  %.2f s"):format(epoch, sum:item() / steps, accuracy, seconds))
+  local tested = stopped and "" or ("  test accuracy %.4f"):format(test_accuracy())
+  print(("epoch %d  loss %.4f%s  %.2f s"):format(epoch, sum:item() / steps, tested, seconds))
   if stopped then break end
 end
 if log then log:close() end

@@ -10,7 +10,7 @@ local lm = require "luminary"
 local USAGE = [[
 usage: luajit rosetta.lua [options]
 
-  --devices NAMES   1 to all of them are used in turn        (all CUDA devices, else cpu)
+  --devices DEVICES 1 to all of them are used in turn        (all CUDA devices, else cpu)
   --model NAME      mlp, lenet or resnet18                   (resnet18)
   --epochs N        measurements, the best of which counts   (3)
   --max-steps N     steps a measurement                      (20)
@@ -20,10 +20,7 @@ usage: luajit rosetta.lua [options]
   --plot FILE       chart as FILE.png or FILE.svg; on the terminal without it
 ]]
 
-local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
-  devices = {"devices"}, model = {"text", "resnet18"}, epochs = {"count", 3}, ["max-steps"] = {"count", 20},
-  ["batch-size"] = {"count", 256}, lr = {"number", 0.01}, dtype = {"dtype", "float32"}, plot = {"text"},
-})
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE)
 local models = files.beside "models.lua"
 local format = options.plot and options.plot:match("%.(%w+)$")
 if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end

@@ -10,7 +10,7 @@ local lm = require "luminary"
 local USAGE = [[
 usage: luajit streams.lua [options]
 
-  --devices NAMES   such as cuda:0,cuda:1                    (all CUDA devices, else cpu)
+  --devices DEVICES such as cuda:0,cuda:1                    (all CUDA devices, else cpu)
   --epochs N        sums on each device                      (20)
   --max-steps N     sums in all                              (no limit)
   --batch-size N    rows of the matrix, of 1024 numbers each (4096)
@@ -18,10 +18,7 @@ usage: luajit streams.lua [options]
   --lr X            accepted as in the other examples, and ignored
 ]]
 
-local options = require "luminary.cli.script_options"(USAGE, {
-  devices = {"devices"}, epochs = {"count", 20}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count", 4096},
-  dtype = {"dtype", "float32"}, lr = {"number"},
-})
+local options = require "luminary.cli.script_options"(USAGE)
 local sums, wrong = 0, 0
 
 -- Whether a sum on the side stream is that of the matrix as it was filled on the current one.

@@ -29,9 +29,7 @@ MASTER_ADDR (127.0.0.1) and MASTER_PORT (29500) say where the processes meet.
 ]]
 
 local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
-  nproc = {"count", 2}, ["opt-level"] = {"text", "O2"}, ["loss-scale"] = {"text", "128"}, epochs = {"count", 2},
-  ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 100}, lr = {"number", 0.01}, data = {"text"},
-  method = {"text", "process"}, log = {"text"},
+  ["loss-scale"] = {"text"}, ["max-steps"] = {"natural"},
 })
 
 -- ---- one rank: what each process runs

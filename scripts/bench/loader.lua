@@ -15,7 +15,7 @@ usage: luajit scripts/bench/loader.lua [options]
   --steps N          of a round                                        (60)
   --threads N        CPU threads of the training                       (1)
   --help             print this
-]], {rounds = {"count", 15}, steps = {"count", 60}, threads = {"count", 1}})
+]])
 local rounds, steps, threads = options.rounds, options.steps, options.threads
 lm.set_num_threads(threads)
 local set = data.FashionMNIST { train = true }

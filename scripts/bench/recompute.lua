@@ -9,7 +9,7 @@ usage: luajit scripts/bench/recompute.lua [options]
 
   --rounds N         of both kinds of steps, in turn; medians count    (5)
   --help             print this
-]], {rounds = {"count", 5}})
+]])
 
 local WIDTH, HEADS, LAYERS, BATCH, TOKENS = 256, 4, 12, 8, 256
 

@@ -17,10 +17,7 @@ usage: luajit gen_image_folder.lua --out DIR [options]
   --seed N        of everything that is drawn   (1)
 ]]
 
-local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
-  out = {"text"}, images = {"count", 1000}, val = {"natural"}, size = {"text", "80x80"}, quality = {"count", 90},
-  seed = {"natural", 1},
-})
+local options, _, refuse = require "luminary.cli.script_options"(USAGE, {val = {"natural"}})
 if not options.out then refuse("--out: where to?") end
 local width, height = options.size:match "^(%d+)x(%d+)$"
 width, height = tonumber(width), tonumber(height)

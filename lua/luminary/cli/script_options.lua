@@ -9,10 +9,10 @@
 ---     --amp           mixed precision
 ---   ]]
 ---
---- In the usage text an option of N is an integer of at least 1, one of X a number of at least 0, one without a word in
---- capitals a flag, one of another word a text; those in the table NAMED below always have the kinds listed there. What
---- ends the text in parentheses is the default: a number, "no limit" or "never" (both math.huge), or one word. Earlier
---- names of a line are aliases.
+--- In the usage text an option of N is an integer of at least 1, one of X a number of at least 0, one of DEVICE or
+--- DEVICES of these kinds, one without a word in capitals a flag, one of another word a text; those in the table NAMED
+--- below always have the kinds listed there. What ends the text in parentheses is the default: a number, "no limit" or
+--- "never" (both math.huge), or one word. Earlier names of a line are aliases.
 ---
 --- The second argument, `rows` by name, has what the text cannot say: rows of command_options.lua, whose kind and
 --- default precede the text's, and {"choice", of = names}, in upper or lower case: a list, a table by name, or a text
@@ -32,6 +32,7 @@ local script_files = require "luminary.cli.script_files"
 local sorted_keys = require("luminary.base.options").sorted_keys
 
 local NAMED = {seed = "natural", rank = "natural", ["local-rank"] = "natural", dtype = "dtype"}
+local WORDS = {N = "count", X = "number", DEVICE = "device", DEVICES = "devices"}
 local DTYPES = "float32, float64, bfloat16 and float16"
 
 -- The kinds beside those of command_options.lua; a line's value is a text first.
@@ -77,8 +78,7 @@ local function complete(rows, usage)
     if line.same then
       row.same = line.same
     elseif not (row.same or row.refuse) then
-      local by_word = line.word == "N" and "count" or line.word == "X" and "number" or line.word and "text" or "flag"
-      row[1] = row[1] or NAMED[name] or by_word
+      row[1] = row[1] or NAMED[name] or WORDS[line.word] or (line.word and "text" or "flag")
       if row[2] == nil then row[2] = default_of(row[1], line.text) end
     end
   end
