@@ -361,7 +361,7 @@ describe("the end of a program with a save in the background", function()
 end)
 
 describe("1,000 saves and loads", function()
-  it("keep no memory and no descriptors", function()
+  it("keep no memory and no descriptors #unsanitized", function()
     local open_files = require "spec.support.open_files"
     local net = nn.Linear(20, 20)
     local opt = lm.optim.Adam(net:parameters())
