@@ -39,6 +39,15 @@ function needs.namespaces()
   if not succeeds "env -u LD_PRELOAD unshare -n -m -u true" then return "needs network namespaces: unshare fails" end
 end
 
+--- Mounts of this process's own.
+function needs.mounts()
+  local why = needs.program("mount", "unshare") or capable "CAP_SYS_ADMIN"
+  if why then return why .. ", for mounts" end
+  if not succeeds "env -u LD_PRELOAD unshare -m mount -t tmpfs none /mnt" then
+    return "needs mounts: mount fails"
+  end
+end
+
 --- Daemons that drop what root has and, before version 23, want cgroups even where nothing is done with them.
 function needs.slurm()
   local why = needs.program("slurmctld", "slurmd", "srun", "sbatch") or capable("CAP_SETGID", "CAP_SETUID")

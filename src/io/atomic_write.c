@@ -172,6 +172,15 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
   return failed ? refused("write", f->path) : LM_OK;
 }
 
+int lm_new_file_lock(const lm_new_file *f) {
+  char link[48];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
+  int fd = lm_fd_above_stdio(open(link, O_RDONLY | O_CLOEXEC));
+  flock(f->fd, LOCK_SH | LOCK_NB); /* no longer exclusive */
+  if (fd >= 0) flock(fd, LOCK_SH | LOCK_NB);
+  return fd;
+}
+
 /* Without it the rename itself could be lost in a crash of the machine. */
 static void sync_directory(const char *path) {
   char folder[PATH_MAX];

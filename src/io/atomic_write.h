@@ -17,6 +17,8 @@ typedef struct lm_new_file {
  * Refuses what is no regular file. */
 LM_API lm_status lm_new_file_open(const char *path, lm_new_file *f);
 LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
+/* A descriptor, for reading alone, that keeps the file locked after commit until it is closed; -1 if there is none. */
+LM_API int lm_new_file_lock(const lm_new_file *f);
 /* Sync, rename, sync the directory; closes in any case. */
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
 /* Removes the temporary files of the path whose writers were killed, and its shards (PATH.shard-…) without those whose

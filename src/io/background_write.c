@@ -77,7 +77,7 @@ static lm_status write_file(lm_background_write *w) {
   TRY(lm_new_file_open(p->path, &f));
   TRY(lm_new_file_write(&f, p->head, p->head_bytes));
   for (int i = 0; i < p->n; i++) TRY(lm_new_file_write(&f, p->tensors[i]->data, lm_nbytes(p->tensors[i])));
-  if (p->locked) w->locked_fd = lm_fd_above_stdio(dup(f.fd)); /* shares the lock */
+  if (p->locked) w->locked_fd = lm_new_file_lock(&f);
   TRY(lm_new_file_commit(&f));
   lm_remove_abandoned(p->path, p->nkept, p->kept);
 done:

@@ -105,7 +105,7 @@ function safetensors.write_checked(path, tensors, metadata, names, opts)
   metadata[CHECKSUMS] = table.concat(sums, " ")
   local head = head_of(opts.who, tensors, metadata, order)
   local _, first = head:find(('"%s":"%s'):format(CHECKSUMS, sums[1]), 1, true)
-  return core.background_write(path, head, first + 1, dense, before, opts.kept, opts.background, opts.locked)
+  return core.background_write(path, head, first + 1, dense, before, opts.kept, opts.background, opts.locked, opts.who)
 end
 
 local PART = "safetensors header"

@@ -21,8 +21,8 @@
  *   crc32c(x, before)                 the same by another polynomial, also of a string
  *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
  *   remove_abandoned(path, kept)      what killed writers of that path left; shards whose names are not in a list
- *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked)
- *                                     io/background_write.h; kept: a list of names, or nil
+ *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked, who)
+ *                                     io/background_write.h; kept: a list of names, or nil; who begins errors
  *   background_write_ended(write [, seconds])   nil while it runs; then why it failed, or "", which counts as reported
  *   background_write_done(write)      whether it has ended
  *   background_write_close(write)     it runs on
@@ -396,7 +396,8 @@ static const lm_object_type write_type = {"luminary.background_write", sizeof(vo
 LM_FUNCTION(background_write) {
   lm_tensor **tensors = NULL;
   lm_write_plan p = {.path = lm_need_text(L, 1, "save", "path")};
-  lua_settop(L, 8);
+  const char *who = lm_need_text(L, 9, "save", "who");
+  lua_settop(L, 9);
   p.head = lm_need_string(L, 2, "save", "head", &p.head_bytes);
   int64_t at = lm_need_int(L, 3, "save", "sums_at");
   lm_need_table(L, 5, "save", "sums_before");
@@ -425,6 +426,7 @@ LM_FUNCTION(background_write) {
   if (status == LM_OK) {
     p.sums_at = (size_t)at;
     status = lm_background_write_start(&p, out);
+    if (status != LM_OK) lm_fail_in(status, who);
   }
 done:
   lm_free(tensors);

@@ -1,0 +1,84 @@
+/* A disk with faults, preloaded by specs: calls for files in a folder fail or do less than asked. Scripts set the fault
+ * through FFI: lm_fault(folder, call, first, error). From the first-th such call on, `call` ("write", "fsync",
+ * "rename", "linkat", "close") fails with that errno; error 0 makes write short: it takes some bytes, and is
+ * interrupted between. call "O_TMPFILE": there are no nameless files. "": no fault. lm_fault_calls(): how many such
+ * calls there were. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static char fault_folder[PATH_MAX], fault_call[32];
+static int fault_first, fault_error;
+static atomic_int calls;
+
+void lm_fault(const char *folder, const char *call, int first, int error);
+void lm_fault(const char *folder, const char *call, int first, int error) {
+  snprintf(fault_folder, sizeof fault_folder, "%s", folder);
+  snprintf(fault_call, sizeof fault_call, "%s", call);
+  fault_first = first, fault_error = error, calls = 0;
+}
+
+int lm_fault_calls(void);
+int lm_fault_calls(void) { return calls; }
+
+static bool is_there(const char *path) {
+  return fault_folder[0] && strncmp(path, fault_folder, strlen(fault_folder)) == 0;
+}
+
+static bool hits(const char *call, const char *path) {
+  return strcmp(call, fault_call) == 0 && is_there(path) && atomic_fetch_add(&calls, 1) + 1 >= fault_first;
+}
+
+static bool hits_fd(const char *call, int fd) {
+  char link[48], path[PATH_MAX];
+  if (strcmp(call, fault_call) != 0) return false;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t n = readlink(link, path, sizeof path - 1);
+  if (n < 0) return false;
+  path[n] = 0;
+  return hits(call, path);
+}
+
+static int fails(void) { return errno = fault_error, -1; }
+
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+ssize_t write(int fd, const void *data, size_t bytes) {
+  if (hits_fd("write", fd)) {
+    if (fault_error) return fails();
+    if (calls % 3 == 0) return errno = EINTR, -1;
+    if (bytes > 1) bytes = bytes / 2;
+  }
+  return NEXT(write)(fd, data, bytes);
+}
+
+int fsync(int fd) { return hits_fd("fsync", fd) ? fails() : NEXT(fsync)(fd); }
+
+int close(int fd) {
+  bool fault = hits_fd("close", fd);
+  int result = NEXT(close)(fd);
+  return fault ? fails() : result;
+}
+
+int rename(const char *from, const char *to) { return hits("rename", to) ? fails() : NEXT(rename)(from, to); }
+
+int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags) {
+  return hits("linkat", to) ? fails() : NEXT(linkat)(from_fd, from, to_fd, to, flags);
+}
+
+int open(const char *path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  int mode = va_arg(more, int);
+  va_end(more);
+  if ((flags & O_TMPFILE) == O_TMPFILE && hits("O_TMPFILE", path)) return errno = EOPNOTSUPP, -1;
+  return NEXT(open)(path, flags, mode);
+}
