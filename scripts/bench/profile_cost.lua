@@ -1,5 +1,5 @@
---- What lm.profile costs a training step: luajit scripts/bench/profile_cost.lua. Steps with and without it alternate;
---- medians.
+--- What lm.profile costs a training step, and lm.record_memory_history an op: luajit scripts/bench/profile_cost.lua.
+--- Steps with and without the profile alternate; medians.
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 
@@ -11,7 +11,7 @@ end
 local function cost(name, net, x, y, rounds)
   local opt = optim.SGD(net:parameters(), {lr = 0.01})
   local function step()
-    local loss = F.cross_entropy(net(x), y)
+    local loss = F.cross_entropy(net(x):flatten(1, -2), y)
     opt:zero_grad()
     loss:backward()
     opt:step()
@@ -39,3 +39,23 @@ local lenet = nn.Sequential(nn.Conv2d(1, 6, 5, {padding = 2}), nn.ReLU(), nn.Max
 cost("LeNet b256", lenet, lm.randn(256, 1, 28, 28), labels, 100)
 local mlp = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
 cost("MLP b256", mlp, lm.randn(256, 784), labels, 200)
+local transformer = nn.Sequential(nn.Embedding(1000, 128), nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4,
+  {dim_feedforward = 512, dropout = 0, batch_first = true}), 2), nn.Linear(128, 1000))
+cost("transformer", transformer, lm.randint(1, 1001, {8, 64}), lm.randint(1, 1001, {512}), 50)
+
+-- Without a profile: an op that costs almost nothing, and the same with memory history.
+local a, b = lm.ones(2), lm.ones(2)
+local function call_seconds()
+  local n, best = 100000, math.huge
+  for _ = 1, 15 do
+    local start = lm.time()
+    for _ = 1, n do a:add(b) end
+    best = math.min(best, (lm.time() - start) / n)
+  end
+  return best * 1e9
+end
+local off = call_seconds()
+lm.record_memory_history()
+local on = call_seconds()
+lm.record_memory_history(false)
+print(("a:add(b): %.0f ns; with lm.record_memory_history %.0f ns; after it %.0f ns"):format(off, on, call_seconds()))

@@ -189,7 +189,9 @@ describe("profile", function()
     prof:stop()
     assert.is_true(cycles >= 2)
     assert.is_false(core.is_recording())
-    local once = lm.profile {schedule = {active = 1}, on_trace_ready = function(p) if p.is_started then p:stop() end end}
+    local once = lm.profile {schedule = {active = 1}, on_trace_ready = function(p)
+      if p.is_started then p:stop() end
+    end}
     once:start():step()
     assert.is_false(core.is_recording())
     assert.is_truthy(message(function() once:step() end):find("not running", 1, true))
@@ -301,7 +303,7 @@ describe("profile", function()
     assert.is_truthy(row_of(prof:rows(), "DataLoader: next batch"))
   end)
 
-  it("keeps a span in less than 200 bytes", function()
+  it("keeps a span in less than 200 bytes #unsanitized", function()
     local function resident()
       for line in io.lines "/proc/self/status" do
         local kilobytes = line:match "^VmRSS:%s*(%d+)"

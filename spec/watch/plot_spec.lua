@@ -173,7 +173,8 @@ describe("watch.plot", function()
         {{{1}, {1}, {1}}, {x = {{1}, {1}}}, "x must have 3 entries, one for each curve, got 2"},
         {{1, 2}, {names = {"a", "b"}}, "names must have 1 entry, one for each curve, got 2"},
         {{0 / 0, 1 / 0}, {}, "no point can be drawn; x and y must be finite, within 1e300"},
-        {{-1, 0}, {logy = true}, "no point can be drawn; x and y must be finite, within 1e300, and positive on a logarithmic axis"},
+        {{-1, 0}, {logy = true},
+          "no point can be drawn; x and y must be finite, within 1e300, and positive on a logarithmic axis"},
         {{1, 2}, {path = "x.jpg"}, "path must be a name that ends in .png or .svg, got string 'x.jpg'"},
         {{1, 2}, {tittle = ""}, "unknown option 'tittle'; did you mean 'title'?"},
       } do

@@ -4,7 +4,6 @@
 #include "device/graph.h"
 #include "base/mem.h"
 #include "base/message.h"
-#include "device/recorder.h"
 #include "device/segments.h"
 #include "device/stream_core.h"
 
@@ -180,9 +179,6 @@ lm_status lm_graph_launch(lm_graph *g, lm_stream *s) {
                          lm_device_name(s->device));
   if (capturing) return lm_fail(LM_E_STATE, "graph: cannot replay during a capture of this thread");
   lm_graph_drain();
-  lm_span span;
-  const bool traced = lm_traces(LM_TRACE_CALLS);
-  if (traced) lm_span_begin(&span, LM_SPAN_OP, "graph replay", s->device);
   pthread_mutex_t *turn = &launching[LM_DEVICE_ORDINAL(s->device)];
   pthread_mutex_lock(turn);
   TRY(lm_stream_wait_mask(s, lm_stream_mask(s->device)));
@@ -191,6 +187,5 @@ lm_status lm_graph_launch(lm_graph *g, lm_stream *s) {
   lm_stream_set_launched(s);
 done:
   pthread_mutex_unlock(turn);
-  if (traced) lm_span_end(&span);
   return status;
 }

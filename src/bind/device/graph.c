@@ -16,6 +16,7 @@
 #include "bind/bind.h"
 #include "device/driver.h"
 #include "device/graph.h"
+#include "device/recorder.h"
 #include "op/check.h"
 #include "optim/optim.h"
 #include "tensor/generator.h"
@@ -154,7 +155,13 @@ LM_FUNCTION(graph_replay) {
     }
     g->next = draw.offset + g->blocks;
   }
-  TRY(lm_graph_launch(g->recorded, s));
+  lm_span span;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
+  if (traced) lm_note_line(L, LM_STATE(L));
+  if (traced) lm_span_begin(&span, LM_SPAN_OP, "graph replay", g->device);
+  status = lm_graph_launch(g->recorded, s);
+  if (traced) lm_span_end(&span);
+  TRY(status);
   lm_autocast_forget(); /* its weights' counts of writes do not tell of a replay */
 done:
   return status == LM_OK ? 0 : lm_raise(L, status);
