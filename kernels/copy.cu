@@ -130,3 +130,37 @@ extern "C" int lm_copy_transposed(const lm_strided_layout *at, int dim, void *st
     return lm_launch(lm_transpose_tile<decltype(element)>, grid, TILE * TILE_ROWS, 0, stream, a);
   });
 }
+
+/* A pack a thread: 16 bytes of halves, two times 16 of floats. */
+template <class S, class D>
+LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_cast_flat(const S *src, D *dst, int64_t n) {
+  enum { V = 8 };
+  for (int64_t m = lm_thread() * V; m < n; m += lm_threads() * V) {
+    if (m + V <= n) {
+      lm_pack<S, V> in = lm_load<V>(src + m);
+      lm_pack<D, V> out;
+      LM_UNROLL
+      for (int v = 0; v < V; v++) out.v[v] = lm_put<D>(lm_get<float>(in.v[v]));
+      lm_store<V>(dst + m, out);
+    } else {
+      for (int64_t i = m; i < n; i++) dst[i] = lm_put<D>(lm_get<float>(src[i]));
+    }
+  }
+}
+
+template <class S, class D>
+static int cast_flat(const void *src, void *dst, int64_t n, void *stream) {
+  unsigned blocks = lm_blocks(n, 8 * WORD_THREADS, 1 << 20);
+  return lm_launch(lm_cast_flat<S, D>, blocks, WORD_THREADS, 0, stream, (const S *)src, (D *)dst, n);
+}
+
+extern "C" bool lm_copy_can_cast(int from, int to) {
+  return (from == LM_F32 && (to == LM_F16 || to == LM_BF16)) || (to == LM_F32 && (from == LM_F16 || from == LM_BF16));
+}
+
+extern "C" int lm_copy_cast(void *dst, int to, const void *src, int from, int64_t n, void *stream) {
+  if (from == LM_F16) return cast_flat<lm_f16, float>(src, dst, n, stream);
+  if (from == LM_BF16) return cast_flat<lm_bf16, float>(src, dst, n, stream);
+  if (to == LM_F16) return cast_flat<float, lm_f16>(src, dst, n, stream);
+  return cast_flat<float, lm_bf16>(src, dst, n, stream);
+}

@@ -209,7 +209,8 @@ end
 -- ---- ops
 
 local CAST = {
-  lower = "computed in the low dtype", keep = "computed in float32", keep_result = "computed in float32", keep_gpu = "computed in float32 on a GPU",
+  lower = "computed in the low dtype", keep = "computed in float32", keep_result = "computed in float32",
+  keep_gpu = "computed in float32 on a GPU",
   banned_gpu = "an error on a GPU", widest = "computed in the widest dtype of the inputs",
 }
 local DTYPES = {float = "Integers become floating.", bool = "The result is bool."}

@@ -28,7 +28,7 @@ local groups = {
     _torch_function boolean_dispatch assert_int multi_head_attention_forward Base$ classproperty profiler_ ^parse_
     import_ir unify_type merge_type thread_safe prepare_multi get_file_path module_load init_num ^is_storage
     compiled_with is_distributed is_same_size reinforce is_set_to output_nr const_data_ptr grad_dtype dim_order
-    CrossMapLRN2d NLLLoss2d Container LinearCrossEntropy linear_cross_entropy]]},
+    CrossMapLRN2d NLLLoss2d Container LinearCrossEntropy]]},
   {"other devices than this library's", "ipu xla maia mps mtia xpu get_device_module is_meta"},
   {"copies; the view has a name, and clone() copies", "_copy$ narrow_copy"},
   {"Python's and the compiler's: LuaJIT compiles by itself", [[^compile$ ^fork$ ^wait$ ^Optional$ ^Literal$ while_loop

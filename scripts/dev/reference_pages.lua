@@ -160,7 +160,8 @@ page("functional-activation", "nn.functional: activations", {"", [[
     hardtanh hardsigmoid hardswish hardshrink softshrink tanhshrink threshold softmax softmin log_softmax
     gumbel_softmax]]})
 page("functional-loss", "nn.functional: losses", {"", [[
-    F. cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits bce_with_logits mse_loss l1_loss
+    F. cross_entropy
+    linear_cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits bce_with_logits mse_loss l1_loss
     smooth_l1_loss huber_loss poisson_nll_loss gaussian_nll_loss kl_div ctc_loss soft_margin_loss multi_margin_loss
     multilabel_margin_loss multilabel_soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss
     triplet_margin_loss triplet_margin_with_distance_loss]]})

@@ -600,3 +600,35 @@ describe("a convolution network in channels-last", function()
     end)
   end)
 end)
+
+describe("copies between float32 and 16 bits", function()
+  it("are the CPU's in bits, of any size, at any address and in any layout", function()
+    local far = lm.tensor { math.huge, -math.huge, 0, -0.0, 1e-8, 6e-5, 65520, -3e38 }
+    for _, n in ipairs { 1, 7, 8, 9, 2048, 4099 } do
+      local x = lm.cat({ lm.randn({ n }), far }, 1)[{ { 1, n } }]
+      if n >= 8 then x[{ { 1, 8 } }] = far end
+      for _, low in ipairs { "float16", "bfloat16" } do
+        for _, pair in ipairs { { "float32", low }, { low, "float32" } } do
+          local from = x:to(pair[1])
+          local on_gpu = from:cuda()
+          local what = ("%d from %s to %s"):format(n, pair[1], pair[2])
+          assert.is_true(on_gpu:to(pair[2]):cpu():equal(from:to(pair[2])), what)
+          if n > 1 then -- not at 16 bytes
+            local later, expected = on_gpu:narrow(1, 2, n - 1), from:narrow(1, 2, n - 1):to(pair[2])
+            assert.is_true(later:to(pair[2]):cpu():equal(expected), what)
+          end
+        end
+      end
+    end
+    local image = lm.randn({ 2, 3, 4, 5 })
+    local channels_last = image:contiguous { memory_format = "channels_last" }
+    for _, like in ipairs { channels_last, image:transpose(1, 4), image[{ {}, 2 }] } do
+      local copy = like:cuda():to "bfloat16"
+      assert.is_true(copy:cpu():equal(like:to "bfloat16"))
+      assert.same(like:to("bfloat16"):stride(), copy:stride())
+      local into = lm.zeros(like.shape, { device = "cuda" })
+      into:copy_(copy)
+      assert.is_true(into:cpu():equal(like:to("bfloat16"):float()))
+    end
+  end)
+end)

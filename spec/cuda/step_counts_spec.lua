@@ -8,8 +8,8 @@ ffi.cdef "long lm_fake_call_count(const char *name);"
 if not lm.cuda.is_available() or not pcall(function() return ffi.C.lm_fake_call_count end) then return end
 local checked = (os.getenv "LD_PRELOAD" or ""):find("/checked/fake_cuda", 1, true) ~= nil
 
--- By name: launches, pieces of work, products, their FLOPs, bytes read and written by products, the same by all, launches
--- whose bytes are not known (a library's).
+-- By name: launches, pieces of work, products, their FLOPs, bytes read and written by products, the same by all work,
+-- launches whose bytes are not known (a library's).
 local steps = {
   lenet = {
     eager = {29, 29, 11, 13258800, 1159312, 603504, 3080896, 1871372, 0},

@@ -10,7 +10,8 @@ local KINDS = {
   write = "writes into its first tensor", new = "makes a tensor", composite = "made of other ops",
 }
 local CASTS = {
-  [""] = "as it comes", lower = "in the low dtype", keep = "in float32", keep_result = "in float32, of low inputs as they are", keep_gpu = "in float32, but on the CPU",
+  [""] = "as it comes", lower = "in the low dtype", keep = "in float32",
+  keep_result = "in float32, of low inputs as they are", keep_gpu = "in float32, but on the CPU",
   banned_gpu = "an error, but on the CPU", widest = "in the widest of its dtypes",
 }
 local RESULTS = {

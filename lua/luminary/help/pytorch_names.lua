@@ -195,8 +195,7 @@ other.nn = with(pairs_of([[
 other["nn.functional"] = pairs_of([[
   erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
-  multi_head_attention_forward
-  linear_cross_entropy]])
+  multi_head_attention_forward]])
 
 other["nn.init"] = pairs_of("", [[orthogonal]])
 

@@ -149,6 +149,7 @@ return options.strict("nn.functional", F, options.at_first_use {
   ["tensor.products"] = "pdist",
   ["nn.functional.ctc"] = "ctc_loss",
   ["nn.functional.dropout"] = "alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout",
+  ["nn.functional.linear_cross_entropy"] = "linear_cross_entropy",
   ["nn.functional.embedding"] = "embedding embedding_bag",
   ["nn.functional.pixel_shuffle"] = "bilinear channel_shuffle pixel_shuffle pixel_unshuffle",
   ["nn.functional.convolution"] = "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",

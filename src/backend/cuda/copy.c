@@ -22,6 +22,9 @@ lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
       NEED(lm_cuda_check(lm_copy_bytes(dst->data, src->data, bytes, stream), "cudaMemcpyAsync"));
     return LM_OK;
   }
+  bool aligned = ((uintptr_t)src->data | (uintptr_t)dst->data) % 16 == 0;
+  if (aligned && lm_copy_can_cast(src->dtype, dst->dtype) && same_layout(src, dst))
+    return LAUNCH("lm_cast_flat", lm_copy_cast(dst->data, dst->dtype, src->data, src->dtype, dst->numel, stream));
   lm_pointwise_launch launch = {.at = lm_cuda_strided(dst)};
   lm_cuda_strided_add(&launch.at, src, src->stride);
   lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
