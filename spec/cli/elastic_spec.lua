@@ -52,7 +52,7 @@ local function count(text, words)
   return n
 end
 
-describe("an elastic job", function()
+describe("an elastic job #unsanitized", function()
   it("starts again with a node that comes, and ends with exit code 0 on all", function()
     local out = job([[
       if round == 0 then train() end

@@ -36,9 +36,9 @@ end
 
 -- Of the character at a position.
 local function columns_at(text, at)
-  local first, code = byte(text, at), nil
+  local first = byte(text, at)
   if first < 0xcc then return 1 end
-  code = first < 0xe0 and first - 0xc0 or first < 0xf0 and first - 0xe0 or first - 0xf0
+  local code = first < 0xe0 and first - 0xc0 or first < 0xf0 and first - 0xe0 or first - 0xf0
   for i = at + 1, at + (first < 0xe0 and 1 or first < 0xf0 and 2 or 3) do
     code = code * 64 + (byte(text, i) or 128) % 64
   end
