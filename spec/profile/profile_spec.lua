@@ -74,7 +74,7 @@ describe("profile", function()
     assert.is_truthy(prof:table():find("\n" .. name .. " ", 1, true))
     lm.record_memory_history()
     local file = ("folder/"):rep(20) .. "script.lua"
-    local kept = assert(loadstring("return require('luminary').ones(1000)", "@" .. file))()
+    local kept = assert(loadstring("local kept = require('luminary').ones(1000) return kept", "@" .. file))()
     local text = lm.memory_snapshot():table()
     lm.record_memory_history(false)
     assert.is_truthy(text:find("script.lua:1 ", 1, true) and kept)

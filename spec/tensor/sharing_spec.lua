@@ -209,6 +209,10 @@ local calls = {
   upsample = function(f, t) return f(t.b, { scale_factor = 1 }) end,
   upsample_bilinear = function(f, t) return f(t.b, { scale_factor = 1 }) end,
   upsample_nearest = function(f, t) return f(t.b, { scale_factor = 1 }) end,
+  linear_cross_entropy = {
+    function(f, t) return f(t.m, t.m, t.ones[1]) end,
+    function(f, t) return f(t.m, t.m, t.ones[1], { reduction = "none", chunk_size = 1 }) end,
+  },
   local_response_norm = of("b", 1), logsigmoid = of "m", normalize = of "m", rrelu = of "m",
   max_unpool1d = function(f, t) return f(t.c, lm.ones({ 1, 4, 4 }, { device = device }):long():cumsum(3), 1) end,
   max_unpool3d = function(f, t) return f(t.d, lm.arange(64, { device = device }):reshape(1, 1, 4, 4, 4) + 1, 1) end,
