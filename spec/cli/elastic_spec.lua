@@ -205,21 +205,14 @@ describe("an elastic job #unsanitized", function()
 end)
 
 describe("a preempted job", function()
-  local function train(nproc, options, kill)
-    local _, text, code = temp.run(folder, ([[
-      OMP_NUM_THREADS=1 timeout 60 luajit bin/luminary run --nproc %d %s spec/support/elastic_run.lua %s 1000 0.01 &
-      for i in $(seq 500); do [ "$(grep -c . %s/log)" -gt 50 ] 2>/dev/null && break; sleep 0.02; done
-      %s; wait $!]]):format(nproc, options, folder, folder, kill))
-    return text, code
-  end
-  local function newest()
-    return require("luminary").checkpoint.Manager({dir = folder .. "/checkpoints"}):load().step
-  end
-
   it("ends by SIGTERM after a save at the step where it came, with several ranks", function()
-    local text, code = train(2, "", "for p in $(pgrep -P $!); do kill -TERM $p; done")
+    local _, text, code = temp.run(folder, ([[
+      OMP_NUM_THREADS=1 timeout 60 sh -c 'echo $$ >FOLDER/launcher; exec luajit "$@"' sh \
+        bin/luminary run --nproc 2 spec/support/elastic_run.lua FOLDER 1000 0.01 &
+      for i in $(seq 500); do [ "$(grep -c . FOLDER/log)" -gt 50 ] 2>/dev/null && break; sleep 0.02; done
+      kill -TERM $(cat FOLDER/launcher); wait $!]]):gsub("FOLDER", folder))
     assert.equal(143, code, text)
-    local step = newest()
+    local step = require("luminary").checkpoint.Manager({dir = folder .. "/checkpoints"}):load().step
     local last = 0
     for line in io.lines(folder .. "/log") do last = math.max(last, tonumber(line:match "^%d+ %d+ %S+ %d+ (%d+)")) end
     assert.equal(last, step)
