@@ -198,6 +198,7 @@ typedef struct panels_job {
   int64_t row_parts, column_parts;
   int64_t column, columns; /* of C, in this round */
   int64_t from, to;        /* of the terms, in this round */
+  int64_t packed_together; /* panels of a unit of packing */
   char *panels;
 } panels_job;
 
@@ -389,12 +390,10 @@ static void multiply_units(void *ctx, int64_t first, int64_t last) {
   for (int64_t unit = first; unit < last; unit++) multiply_unit(ctx, unit);
 }
 
-enum { PACKED_TOGETHER = 8 }; /* panels: rows of B are read in longer runs */
-
 static void pack_units(void *ctx, int64_t first, int64_t last) {
   const panels_job *j = ctx;
   const lm_cpu_gemm_job *g = &j->g;
-  const int64_t step = PACKED_TOGETHER * j->loops->width, groups = lm_ceil_div(j->columns, step);
+  const int64_t step = j->packed_together * j->loops->width, groups = lm_ceil_div(j->columns, step);
   for (int64_t unit = first; unit < last; unit++) {
     const int64_t k = j->from + unit / groups * j->terms, terms = lm_min(j->terms, j->to - k);
     const int64_t column = unit % groups * step, at = j->column + column;
@@ -404,15 +403,20 @@ static void pack_units(void *ctx, int64_t first, int64_t last) {
   }
 }
 
+/* Packs the columns and terms of B of a round. Panels of a unit are neighbors: rows of B are read in longer runs. */
+static void pack_round(panels_job *j) {
+  enum { MOST = 8 };
+  const int64_t terms = j->to - j->from, panels = lm_ceil_div(j->columns, j->loops->width);
+  const double pack_ns = j->g.alone ? 0 : (double)j->columns * (double)terms * 0.3;
+  const int64_t threads = lm_threads_for(pack_ns);
+  j->packed_together = threads > 1 ? lm_max(1, lm_min(MOST, panels / (PIECES * threads))) : MOST;
+  lm_parallel(lm_ceil_div(panels, j->packed_together) * lm_ceil_div(terms, j->terms), pack_ns, 0, pack_units, j);
+}
+
 /* One round: its columns and terms of B are packed for all units. */
 static lm_status multiply_round(panels_job *j, double work_ns) {
   const lm_cpu_gemm_job *g = &j->g;
-  const int64_t terms = j->to - j->from;
-  if (j->packs && terms > 0) {
-    const int64_t groups = lm_ceil_div(j->columns, PACKED_TOGETHER * j->loops->width);
-    const double pack_ns = g->alone ? 0 : (double)j->columns * (double)terms * 0.3;
-    lm_parallel(groups * lm_ceil_div(terms, j->terms), pack_ns, 0, pack_units, j);
-  }
+  if (j->packs && j->to > j->from) pack_round(j);
   divide(j, work_ns);
   return lm_parallel(j->row_parts * j->column_parts, g->alone ? 0 : work_ns, scratch_of(j), multiply_units, j);
 }
