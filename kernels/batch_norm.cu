@@ -202,6 +202,7 @@ struct lm_relu_map {
     lm_pack<T, V> x, addend;
   };
   const T *x, *addend;
+  A max; /* NaN: none */
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
     item<V> in = {lm_load<V>(x + at), {}};
@@ -212,7 +213,7 @@ struct lm_relu_map {
   LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
     A y = (lm_get<A>(in.x.v[v]) - k[0]) * k[1] + k[2];
     if (ADD) y += lm_get<A>(in.addend.v[v]);
-    return y < 0 ? (A)0 : y;
+    return y < 0 ? (A)0 : y > max ? max : y;
   }
 };
 
@@ -227,6 +228,7 @@ struct lm_mask_map {
     lm_pack<T, V> g, of;
   };
   const T *g, *of;
+  A max; /* NaN: none */
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
     return {lm_load<V>(g + at), lm_load<V>(of + at)};
@@ -235,7 +237,8 @@ struct lm_mask_map {
   LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
     A y = lm_get<A>(in.of.v[v]);
     if (NORM) y = (y - k[0]) * k[1] + k[2];
-    return y <= 0 ? (A)0 : lm_get<A>(in.g.v[v]);
+    A most = NORM ? max : lm_get<A>(lm_put<T>(max)); /* the result was rounded */
+    return y <= 0 || y >= most ? (A)0 : lm_get<A>(in.g.v[v]);
   }
 };
 
@@ -498,26 +501,29 @@ int lm_batch_apply(const lm_norm_shape *s, const void *x, void *y, const void *c
   });
 }
 
-int lm_batch_apply_relu(const lm_norm_shape *s, const void *x, const void *addend, void *y, const void *coefficients,
-                        void *stream) {
+int lm_batch_apply_relu(const lm_norm_shape *s, const void *x, const void *addend, double max, void *y,
+                        const void *coefficients, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
+    const lm_compute<T> most = (lm_compute<T>)max;
     bool aligned = lm_is_packed(x) && lm_is_packed(addend) && lm_is_packed(y);
     if (addend)
-      return launch_map(s, lm_relu_map<T, true>{(const T *)x, (const T *)addend}, aligned, coefficients, (T *)y,
+      return launch_map(s, lm_relu_map<T, true>{(const T *)x, (const T *)addend, most}, aligned, coefficients, (T *)y,
                         stream);
-    return launch_map(s, lm_relu_map<T, false>{(const T *)x, NULL}, aligned, coefficients, (T *)y, stream);
+    return launch_map(s, lm_relu_map<T, false>{(const T *)x, NULL, most}, aligned, coefficients, (T *)y, stream);
   });
 }
 
-int lm_batch_mask(const lm_norm_shape *s, const void *g, const void *x, const void *y, void *masked,
+int lm_batch_mask(const lm_norm_shape *s, const void *g, const void *x, const void *y, double max, void *masked,
                   const void *coefficients, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
     const T *of = (const T *)(y ? y : x);
+    const lm_compute<T> most = (lm_compute<T>)max;
     bool aligned = lm_is_packed(g) && lm_is_packed(of) && lm_is_packed(masked);
-    if (y) return launch_map(s, lm_mask_map<T, false>{(const T *)g, of}, aligned, coefficients, (T *)masked, stream);
-    return launch_map(s, lm_mask_map<T, true>{(const T *)g, of}, aligned, coefficients, (T *)masked, stream);
+    if (y)
+      return launch_map(s, lm_mask_map<T, false>{(const T *)g, of, most}, aligned, coefficients, (T *)masked, stream);
+    return launch_map(s, lm_mask_map<T, true>{(const T *)g, of, most}, aligned, coefficients, (T *)masked, stream);
   });
 }
 

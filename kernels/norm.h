@@ -48,11 +48,12 @@ int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan,
 int lm_batch_plan_again(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
-/* y = relu of that + addend, which may be NULL. */
-int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, void *y,
+/* y = relu of that + addend, which may be NULL, at most max; NaN: none. */
+int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, double max, void *y,
                         const void *coefficients, void *stream);
-/* masked = g, or 0 where relu's result is not above 0: y, or where that is NULL, what x and the coefficients give. */
-int lm_batch_mask(const lm_norm_shape *shape, const void *g, const void *x, const void *y, void *masked,
+/* masked = g, or 0 where relu's result is not above 0 and below max: y, or where that is NULL, what x and the
+ * coefficients give. */
+int lm_batch_mask(const lm_norm_shape *shape, const void *g, const void *x, const void *y, double max, void *masked,
                   const void *coefficients, void *stream);
 int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const void *coefficients,
                   void *stream);

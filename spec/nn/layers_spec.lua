@@ -323,6 +323,33 @@ describe("batch norm", function()
     end
   end)
 
+  it("and a ReLU6 after it in a Sequential are one op with relu6's results and gradients", function()
+    local lonely = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU6())
+    assert.matches(": batch_norm_relu: x must have", message(lonely, lm.ones { 1, 3, 1, 1 }))
+    for _, format in ipairs { "contiguous", "channels_last" } do
+      for _, training in ipairs { true, false } do
+        local function run(looks)
+          local norm = nn.BatchNorm2d(3)
+          norm.weight.data:fill_(5)
+          norm.bias.data:fill_(2)
+          local net = nn.Sequential(norm, nn.ReLU6())
+          net:train(training)
+          if looks then norm:register_forward_hook(function() end) end
+          local x = lm.linspace(-2, 3, 96):view(4, 3, 2, 4):contiguous { memory_format = format }:requires_grad_()
+          local y = net(x)
+          y:pow(3):sum():backward()
+          return y, { x.grad, norm.weight.grad, norm.bias.grad }
+        end
+        local y, grads = run(false)
+        local want, wanted = run(true)
+        assert.equal(6, y:max():item())
+        assert.equal(0, y:min():item())
+        same("result", y, want, { 1e-5, 1e-5 })
+        for k, g in ipairs(wanted) do same("gradient " .. k, grads[k], g, { 1e-4, 1e-4 }) end
+      end
+    end
+  end)
+
   it("and a ReLU after it in a Sequential are one op, unless somebody looks between them", function()
     local net = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU { inplace = true }, nn.BatchNorm2d(3))
     local lonely = lm.ones { 1, 3, 1, 1 }

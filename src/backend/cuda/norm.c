@@ -23,6 +23,9 @@ static lm_status shape_of(const lm_tensor *x, lm_norm_shape *s) {
   return LM_OK;
 }
 
+/* No number is at or above NaN, but one may be at infinity. */
+static double bound_of(double max) { return max < INFINITY ? max : NAN; }
+
 static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
 
 lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
@@ -48,7 +51,8 @@ lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cu
   NEED(LAUNCH("plan", lm_batch_plan_forward(&s, &plan, f->stream)));
   if (!a->relu) return LAUNCH("apply", lm_batch_apply(&s, a->x->data, out[0]->data, plan.coefficients, f->stream));
   const void *addend = a->addend ? a->addend->data : NULL;
-  return LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, out[0]->data, plan.coefficients, f->stream));
+  return LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, bound_of(a->max), out[0]->data, plan.coefficients,
+                                             f->stream));
 }
 
 lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
@@ -73,11 +77,12 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
                         .dbias = values_of(out[2]),
                         .partial = scratch,
                         .coefficients = (char *)scratch + parts};
-  if (a->relu) { /* g where relu's result is above 0 */
+  if (a->relu) { /* g where relu's result is above 0 and below max */
     if (!a->y) NEED(lm_cuda_take(f, lm_nbytes(a->x), &values));
     masked = a->y ? out[3]->data : values;
     NEED(LAUNCH("plan", lm_batch_plan_again(&s, &plan, f->stream)));
-    NEED(LAUNCH("mask", lm_batch_mask(&s, g, x, a->y ? a->y->data : NULL, masked, plan.coefficients, f->stream)));
+    NEED(LAUNCH("mask", lm_batch_mask(&s, g, x, a->y ? a->y->data : NULL, bound_of(a->max), masked, plan.coefficients,
+                                      f->stream)));
     g = masked;
   }
   NEED(LAUNCH("sums", lm_batch_sums(&s, g, x, saved ? plan.mean : plan.running_mean, scratch, f->stream)));
