@@ -85,9 +85,8 @@ function case.attention(length)
             return { y, on[1].grad, on[2].grad, on[3].grad }
           end
           local want = values("cpu", "float64", F.scaled_dot_product_attention)
-          for _, enabled in ipairs(half and { true, false } or { true }) do
-            -- Of dropout cuDNN has its own masks: case.attention_dropout.
-            enabled = enabled and not (half and how == "dropout")
+          -- Of dropout cuDNN has its own masks: case.attention_dropout.
+          for _, enabled in ipairs(not half and { true } or how == "dropout" and { false } or { true, false }) do
             lm.backends.cudnn.enabled = enabled
             for turn = 1, enabled and 2 or 1 do -- from a length's second call on it is cuDNN's
               expect_all(("%d x %d %s, %s%s%s"):format(queries, e, how, dtype, enabled and "" or ", no cuDNN",
