@@ -135,12 +135,13 @@ end
 local TABLE = "({sort_by = \"self_time\" | \"time\" | \"calls\" | \"memory\" | \"self_memory\" | \"flops\" | "
   .. "\"device_time\" | \"bytes\" | \"name\", group_by = \"op\" | \"line\" | \"shapes\", limit: count? = (20)})"
 
---- Returns the rows of the table as plain tables, the largest first.
+--- Returns what was recorded as a list of rows, the largest first: fields name, kind, calls, and sums in seconds,
+--- bytes and FLOPs.
 Profiler.rows = signature.of("rows" .. TABLE:gsub(" = %(20%)", ""), function(self, opts)
   return op_table.rows(recorded(self, "rows").recording, opts)
 end)
 
---- Returns the table as text.
+--- Returns what was recorded as text, in a row for each op, line or op on shapes, the largest first.
 Profiler.table = signature.of("table" .. TABLE, function(self, opts)
   opts.limit = opts.limit or 20
   return op_table.text(recorded(self, "table"), opts)
@@ -163,9 +164,9 @@ local function run(self, f)
   return self, unpack(results, 2, results.n)
 end
 
-return signature.of("profile(f: function?, " .. OPTIONS .. ")", function(f, opts)
+return class.returned(Profiler, signature.of("profile(f: function?, " .. OPTIONS .. ")", function(f, opts)
   if f and opts.schedule then fail "profile: a schedule needs a profiler that steps; leave out f" end
   local self = Profiler(opts)
   if f then return run(self, f) end
   return self
-end)
+end))

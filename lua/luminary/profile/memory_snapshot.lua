@@ -10,7 +10,7 @@ local Snapshot = class.root "MemorySnapshot"
 
 local GROUPED = "({group_by = \"line\" | \"op\" | \"none\", limit: count?})"
 
---- Returns rows {line, op, device, bytes, count}, the most bytes first.
+--- Returns live memory as a list of rows {line, op, device, bytes, count, seconds}, the most bytes first.
 Snapshot.rows = signature.of("rows" .. GROUPED, function(self, opts)
   local by_key, rows = {}, {}
   for i, block in ipairs(self.blocks) do
@@ -34,7 +34,7 @@ Snapshot.rows = signature.of("rows" .. GROUPED, function(self, opts)
   return rows
 end)
 
---- Returns the rows as text.
+--- Returns these rows as text.
 Snapshot.table = signature.of("table" .. GROUPED, function(self, opts)
   local lines, width = {}, #"Line"
   local rows = self:rows(opts)
@@ -55,7 +55,7 @@ end)
 
 function Snapshot:repr() return self:table {limit = 20} end
 
-return signature.of("memory_snapshot()", function()
+return class.returned(Snapshot, signature.of("memory_snapshot()", function()
   if not core.is_memory_history_on() then
     options.fail "memory_snapshot: nothing is recorded; call lm.record_memory_history() before the tensors are made"
   end
@@ -68,4 +68,4 @@ return signature.of("memory_snapshot()", function()
   for _, block in ipairs(blocks) do self.total = self.total + block.bytes end
   self.blocks = blocks
   return self
-end)
+end))
