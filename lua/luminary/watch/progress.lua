@@ -159,4 +159,4 @@ end
 --- lm.watch.progress.new(total, {done = 0, desc = "", lines_every = 10, disable = false}): Creates a progress bar of
 --- `total` steps, of which `done` were made before.
 progress.new = Progress
-return progress
+return options.strict("watch.progress", progress)
