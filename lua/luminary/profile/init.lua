@@ -43,6 +43,12 @@ local function phase_of(schedule, n)
   return phase, at == length - 1
 end
 
+Profiler.__missing = {
+  key_averages = "profiler:table {group_by = \"op\" or \"shapes\"} sums by op, and profiler:rows() lists the sums",
+  events = "profiler:export_chrome_trace(path) writes each span", add_metadata = "there is no metadata in this version",
+  export_stacks = "profiler:table {group_by = \"line\"} sums by the script's line",
+}
+
 function Profiler:init(opts)
   self.options, self.schedule = opts, opts.schedule and schedule_of(opts.schedule) or nil
   self.recording, self.dropped, self.steps, self.cycles = nil, 0, 0, 0
@@ -138,7 +144,7 @@ local TABLE = "({sort_by = \"self_time\" | \"time\" | \"calls\" | \"memory\" | \
 --- Returns what was recorded as a list of rows, the largest first: fields name, kind, calls, and sums in seconds,
 --- bytes and FLOPs.
 Profiler.rows = signature.of("rows" .. TABLE:gsub(" = %(20%)", ""), function(self, opts)
-  return op_table.rows(recorded(self, "rows").recording, opts)
+  return (op_table.rows(recorded(self, "rows").recording, opts))
 end)
 
 --- Returns what was recorded as text, in a row for each op, line or op on shapes, the largest first.
