@@ -154,7 +154,8 @@ plot.curves = signature.of([[plot.curves(y, {x: any, names: string[], title = ""
   local size = opts.path and PIXELS or chart_size()
   local lines = {
     gnuplot.labels(opts, not opts.path and size[1] or nil), "set border 3 linecolor rgb '#555555'", "set tics nomirror",
-    names and "set key tmargin center horizontal width 2" or "unset key",
+    names and "set key center horizontal width 2 " .. (opts.path and "bmargin Left reverse height 1" or "tmargin")
+      or "unset key",
   }
   if opts.path then lines[#lines + 1] = "set grid linetype 1 linewidth 0.5 linecolor rgb '#dddddd'" end
   if opts.logx then lines[#lines + 1] = "set logscale x" end
