@@ -28,6 +28,7 @@ describe("a command of the prompt", function()
     assert.equal(commands.HELP, text)
     for _, name in ipairs(commands.names) do assert.matches("%f[^%z\n]:" .. name .. "%f[^%w]", text) end
     assert.equal("no command ':tiem'; did you mean ':time'?", prompt ":tiem 1\n")
+    assert.matches("\n:reload MODULE ", prompt "?:reload\n")
     assert.equal("no command ':qqqqqq'; :help lists them", prompt ":qqqqqq\n")
   end)
 
