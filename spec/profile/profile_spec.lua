@@ -68,6 +68,18 @@ describe("profile", function()
     assert.same({["float32 [2]"] = 1, ["float32 [3]"] = 2}, calls)
   end)
 
+  it("can be used after a profiler that nothing refers to, as where a loop failed", function()
+    pcall(function()
+      local lost = lm.profile({modules = true}):start()
+      error(lost)
+    end)
+    local prof = lm.profile(function() lm.ones(2) end)
+    assert.equal("ones", prof:rows()[1].name)
+    prof:start()
+    assert.error_matches(function() lm.profile(function() end) end, "a profiler is running already, since .*; stop it")
+    prof:stop()
+  end)
+
   it("says how many rows are not shown", function()
     local x, kept = lm.ones(4), {}
     local prof = lm.profile(function() x:exp():log():abs() end)
