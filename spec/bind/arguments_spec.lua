@@ -401,6 +401,7 @@ describe("wrong arguments to", function()
         lm.compile(nn.ReLU())
       end,
       ["no field 'compile'; lm%.fuse%(net%) returns a function"] = function() nn.ReLU():compile() end,
+      ["watch has no 'tqdm'; lm%.watch%.progress%.new%(total%) makes a bar"] = function() lm.watch.tqdm(1) end,
       ["luminary has no 'profiler'; lm%.profile%(f%) records"] = function() lm.profiler.profile() end,
       ["watch%.progress is a table of functions, which is not called; it has duration, new, on_terminal"] = function()
         lm.watch.progress(30)

@@ -26,6 +26,7 @@ local of_ops = {
   vmap = "lm.func.vmap(f) is that",
 }
 local fusing = "nothing is compiled, but lm.fuse(f) computes elementwise ops in a row together, f a function or module"
+local bars = "lm.watch.progress.new(total) makes a bar, and bar:over(loader:epoch(1)) iterates with it"
 local profiling = "lm.profile(f) records the ops of a call, and lm.profile {schedule = {…}} those of steps"
 local compilers = {compile = fusing, jit = fusing, _dynamo = fusing}
 
@@ -180,7 +181,7 @@ other.luminary = with(pairs_of([[
   repeat_ = "it is lm.repeat_tensor(x, 2, 3); Lua reserves the word repeat",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
-  profiler = profiling,
+  profiler = profiling, tqdm = bars,
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks",
   hub = "nothing is downloaded: lm.models.resnet50 {weights = path} takes a file that is there",
 })
@@ -241,6 +242,8 @@ other.data = with(pairs_of([[
   [[
   ChainDataset StackDataset default_convert IterDataPipe MapDataPipe
   ]]), {transforms = "lm.vision.transforms is that"})
+
+other.watch = {tqdm = bars, trange = bars}
 
 -- Options that PyTorch's functions of the same name have.
 local weights = "nothing is downloaded; {weights = path} takes torchvision's .pth, as load_state_dict does"

@@ -121,7 +121,6 @@ local function add_points(lines, x, y, opts)
   return count, lonely
 end
 
--- The rows of a chart on the terminal: about two fifths as high as wide, since a character is twice as high.
 -- The line that lets an axis of close numbers tell its tics apart, such as 1e9 and 1e9 + 1; nil where gnuplot's own
 -- six digits do.
 local function tics_format(axis, lists, log)
@@ -136,6 +135,7 @@ local function tics_format(axis, lists, log)
   return ("set format %s '%%.%dg'"):format(axis, math.min(math.ceil(math.log10(most / range)) + 3, 16))
 end
 
+-- The rows of a chart on the terminal: about two fifths as high as wide, since a character is twice as high.
 local function chart_size()
   local columns, rows = terminal.size()
   columns = math.max(columns - 1, 30) -- a line of all columns would wrap on some terminals
