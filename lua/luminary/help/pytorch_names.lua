@@ -265,7 +265,7 @@ other.options = {
   row_limit = "here it is limit", record_shapes = "here it is shapes = true",
   with_modules = "here it is modules = true", with_stack = "here it is lines = true, the default",
   profile_memory = "memory is always recorded", with_flops = "FLOPs are always counted",
-  activities = "the CPU is always recorded, and each GPU that computes", use_cuda = "GPUs are always recorded",
+  activities = "the CPU is always recorded, and each GPU that computes",
   group_by_input_shape = "here it is group_by = \"shapes\"", group_by_stack_n = "here it is group_by = \"line\"",
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
 }
