@@ -32,7 +32,7 @@ usage: luajit ddp_spawn.lua [options]
 ]]
 
 local here = arg[0]:match("^.*/") or ""
-local options, _, refuse = require "luminary.cli.script_options"(USAGE, {
+local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
   ["node-rank"] = {"natural"}, ["master-addr"] = {"text", lm.getenv "MASTER_ADDR" or "127.0.0.1"},
   ["master-port"] = {"port", tonumber(lm.getenv "MASTER_PORT") or 29500}, ["max-steps"] = {"natural"},
 })
@@ -95,8 +95,7 @@ end
 
 -- ---- all ranks of this host
 
-local models = dofile(here .. "models.lua")
-if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
+files.models()
 if options.dataset ~= "mnist" and options.dataset ~= "fashion-mnist" then
   refuse("--dataset: no dataset '%s'", options.dataset)
 end

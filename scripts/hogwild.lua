@@ -30,8 +30,7 @@ usage: luajit hogwild.lua [options]
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE)
-local models = files.beside "models.lua"
-if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
+local models = files.models()
 
 if options.method ~= "process" and options.method ~= "thread" then
   refuse("--method: '%s' is neither process nor thread", options.method)

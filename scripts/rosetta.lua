@@ -21,9 +21,8 @@ usage: luajit rosetta.lua [options]
 ]]
 
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE)
-local models = files.beside "models.lua"
+local models = files.models()
 local format = options.plot and options.plot:match("%.(%w+)$")
-if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
 if options.plot and format ~= "png" and format ~= "svg" then refuse("--plot: a name that ends in .png or .svg") end
 
 -- ---- measuring

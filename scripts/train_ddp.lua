@@ -39,8 +39,7 @@ local options, given, refuse, files = require "luminary.cli.script_options"(USAG
   ["auto-resume"] = {"text", excludes = "resume"},
 })
 local checkpoint, path = files.resume(options.resume, options["auto-resume"]) -- sets options not on the command line
-local models = files.beside "models.lua"
-if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
+local models = files.models()
 if options.amp ~= "off" and options.dtype ~= "float32" then refuse("--amp %s: is for --dtype float32", options.amp) end
 if options.ema and options.ema > 1 then refuse("--ema %g: a decay is from 0 to 1", options.ema) end
 

@@ -327,14 +327,16 @@ local function add_entry(out, each, level)
   for _, text in ipairs(section and first == each and section.pytorch or {}) do
     add_block(out, function(block) block[1] = "**PyTorch:** " .. text end)
   end
-  if index.is_class(each.value) then add_methods(out, each, level) end
+  local of = index.class_of(each.value)
+  if of then add_methods(out, each, of, level) end
 end
 
 -- ---- methods
 
 local public = {}
 for _, each in ipairs(index.entries()) do
-  if index.is_class(each.value) then public[each.value] = true end
+  local of = index.class_of(each.value)
+  if of then public[of] = true end
 end
 
 -- A method without a section: one item of a list. A class without a public name has that of the one that extends it.
@@ -354,14 +356,14 @@ local function add_item(out, each, class)
 end
 
 -- The methods and fields that a class adds to those of the public one it extends.
-function add_methods(out, each, level)
-  local of, list, seen = each.value, {}, {}
+function add_methods(out, each, class_of, level)
+  local of, list, seen = class_of, {}, {}
   repeat
     for _, method in ipairs(of_owner[index.all().owner_of[of]] or {}) do
       local own = not known[method.path] and not help.usual[method.name] and not method.inner
       local text = own and not seen[method.name] and help.of(method)
       local parts = text and entry.parts(method)
-      if parts and not (shown[text] and of ~= each.value) then
+      if parts and not (shown[text] and of ~= class_of) then
         seen[method.name], shown[text] = true, true
         list[#list + 1] = method
       end

@@ -401,6 +401,12 @@ describe("wrong arguments to", function()
         lm.compile(nn.ReLU())
       end,
       ["no field 'compile'; lm%.fuse%(net%) returns a function"] = function() nn.ReLU():compile() end,
+      ["watch has no 'tqdm'; lm%.watch%.progress%.new%(total%) makes a bar"] = function() lm.watch.tqdm(1) end,
+      ["luminary has no 'profiler'; lm%.profile%(f%) records"] = function() lm.profiler.profile() end,
+      ["watch%.progress is a table of functions, which is not called; it has duration, new, on_terminal"] = function()
+        lm.watch.progress(30)
+      end,
+      ["nn is a table of functions, which is not called; %?nn lists them"] = function() nn(1) end,
       ["luminary has no 'ger'; lm%.outer%(x, y%) is"] = function() lm.ger(x, x) end,
       ["tensors have no field or method 'repeat_'; it is x:repeat_tensor%(2, 3%)"] = function() x:repeat_(2) end,
       ["luminary has no 'vmap'; lm%.func%.vmap%(f%) is"] = function() lm.vmap(print) end,

@@ -224,13 +224,18 @@ describe("the options of luminary run", function()
     refused("--no-python", "a rank runs a Lua script")
     refused("--tee 3", "--log-dir")
     refused("--nnodes 1:4", "--nnodes MIN:MAX needs --rdzv tcp://HOST:PORT[,HOST:PORT...]")
-    refused("--nnodes 1:4 --rdzv file:///tmp/x", "--nnodes MIN:MAX needs --rdzv tcp://HOST:PORT")
+    refused("--nnodes 1:4", "the hosts that may be the head of the job")
+    for _, rdzv in ipairs {"file:///tmp/x", "a:1"} do
+      refused("--nnodes 1:4 --rdzv " .. rdzv,
+        "--nnodes MIN:MAX needs --rdzv tcp://HOST:PORT[,HOST:PORT...], got '" .. rdzv .. "'")
+    end
     refused("--nnodes 1:4 --rdzv tcp://a:1,b:70000", "--rdzv must be tcp://HOST:PORT[,HOST:PORT...]")
     refused("--nnodes 1:4 --rdzv tcp://a:1 --node-rank 1", "the nodes of an elastic job number themselves")
-    refused("--nnodes 4:1 --rdzv tcp://a:1", "--nnodes must be an integer of at least 1, or MIN:MAX, got '4:1'")
+    refused("--nnodes 4:1 --rdzv tcp://a:1",
+      "--nnodes must be an integer of at least 1, or MIN:MAX with MIN at most MAX, got '4:1'")
     refused("--nnodes 1:4 --rdzv tcp://a:1 --backend mpi", "--nnodes MIN:MAX is not for --backend mpi")
     refused("--nnodes 1:4 --rdzv tcp://a:1 --node-timeout 0", "--node-timeout must be at least 0.5 s, got '0'")
-    refused("--nnodes two", "--nnodes must be an integer of at least 1, or MIN:MAX, got 'two'")
+    refused("--nnodes two", "--nnodes must be an integer of at least 1, or MIN:MAX with MIN at most MAX, got 'two'")
     refused("--nnodes 2", "--nnodes 2 needs --node-rank, from 0 to 1")
     refused("--nnodes 2 --node-rank 0", "needs --master-addr")
     refused("--nnodes 2 --node-rank 2 --master-addr a", "--node-rank 2 is outside of 2 nodes")

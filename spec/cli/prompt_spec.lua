@@ -28,6 +28,7 @@ describe("a command of the prompt", function()
     assert.equal(commands.HELP, text)
     for _, name in ipairs(commands.names) do assert.matches("%f[^%z\n]:" .. name .. "%f[^%w]", text) end
     assert.equal("no command ':tiem'; did you mean ':time'?", prompt ":tiem 1\n")
+    assert.matches("\n:reload MODULE ", prompt "?:reload\n")
     assert.equal("no command ':qqqqqq'; :help lists them", prompt ":qqqqqq\n")
   end)
 
@@ -187,6 +188,7 @@ describe("the prompt's screen", function()
     assert.matches("\n… %(%d+ more lines%)\n.*\n%)$", net)
     assert.matches("^tensor%(%[%[.*%.%.%..*%]%]%)$", fits("lm.zeros(30, 30)", "]])\n>"))
     assert.equal(30, lm.zeros(30, 30):size(1))
+    assert.is_nil(fits("lm.zeros(2, 40)", "]])\n>"):find("more", 1, true)) -- no row is cut within
     assert.matches('^{\n  a = "[é]+… %(161 more%)\n}$', fits('{a = ("é"):rep(200)}', "}\n>"))
     assert.equal("{a = 1}", fits("{a = 1}", "}\n>"))
   end)

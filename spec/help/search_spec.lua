@@ -124,6 +124,33 @@ describe("help of a word", function()
   end)
 end)
 
+describe("help of a class", function()
+  it("names a public base class, whose methods it has", function()
+    for name, methods in pairs {
+      SummaryWriter = "Its methods: close, flush, get_logdir, and those of lm.watch.Logger.",
+      ["optim.AdamW"] = "Its methods: those of optim.Adam.", ["nn.ReLU"] = "Its methods: those of nn.Module.",
+      ["data.Sampler"] = "Its methods: iter, len, load_state_dict, state_dict.",
+    } do
+      assert.equal(methods, lm.help(name):match "\n(Its methods: [^\n]*)" or "", name)
+    end
+  end)
+
+  it("says it once, under however many names", function()
+    local _, times = lm.help("GradScaler"):gsub("Its methods: ", "")
+    assert.equal(1, times)
+  end)
+
+  it("without a public name has its methods, which the function that returns it lists", function()
+    assert.matches("\nIts result's methods: export_chrome_trace, range, rows, start, step, stop, table.\n",
+      lm.help "lm.profile", 1, true)
+    assert.matches("\nIts result's methods: rows, table.\n", lm.help "lm.memory_snapshot", 1, true)
+    for _, name in ipairs {"prof:export_chrome_trace", "export_chrome_trace", "Profiler:export_chrome_trace"} do
+      assert.matches("^Profiler:export_chrome_trace%(path%)\n  Writes a trace", lm.help(name))
+    end
+    assert.matches("\nProfiler:table(", "\n" .. lm.help "prof:table", 1, true)
+  end)
+end)
+
 describe("at the prompt", function()
   local folder
   setup(function() folder = temp.folder() end)

@@ -68,6 +68,43 @@ describe("profile", function()
     assert.same({["float32 [2]"] = 1, ["float32 [3]"] = 2}, calls)
   end)
 
+  it("can be used after a profiler that nothing refers to, as where a loop failed", function()
+    pcall(function()
+      local lost = lm.profile({modules = true}):start()
+      error(lost)
+    end)
+    local prof = lm.profile(function() lm.ones(2) end)
+    assert.equal("ones", prof:rows()[1].name)
+    prof:start()
+    assert.error_matches(function() lm.profile(function() end) end, "a profiler is running already, since .*; stop it")
+    prof:stop()
+  end)
+
+  it("says how many rows are not shown", function()
+    local x, kept = lm.ones(4), {}
+    local prof = lm.profile(function() x:exp():log():abs() end)
+    assert.matches("\n2 more; {limit = 3} shows all\n", prof:table {limit = 1}, 1, true)
+    assert.not_matches(" more", prof:table(), 1, true)
+    lm.record_memory_history()
+    finally(function() lm.record_memory_history(false) end)
+    for i = 1, 3 do kept[i] = lm.ones(2) end
+    assert.matches("\n2 more; {limit = 3} shows all\n", lm.memory_snapshot():table {limit = 1, group_by = "none"}, 1,
+      true)
+    assert.equal(3, #kept)
+  end)
+
+  it("has hints for PyTorch's names", function()
+    local prof = lm.profile(function() lm.ones(2) end)
+    for words, f in pairs {
+      ["key_averages'; profiler:table"] = function() prof:key_averages() end,
+      ["option 'row_limit'; here it is limit"] = function() prof:table {row_limit = 3} end,
+      ["option 'record_shapes'; here it is shapes = true"] = function() lm.profile {record_shapes = true} end,
+      ["option 'profile_memory'; memory is always recorded"] = function() lm.profile {profile_memory = true} end,
+    } do
+      assert.error_matches(f, words)
+    end
+  end)
+
   it("has columns of any width", function()
     local name = ("a long name "):rep(20)
     local prof = lm.profile(function() lm.record_function(name, function() return lm.ones(2) end) end)

@@ -248,9 +248,10 @@ describe("hogwild.lua", function()
 
   it("names what it does not know", function()
     for given, message in pairs {
-      ["--model vgg"] = "--model: no model 'vgg'", ["--method fork"] = "--method: 'fork' is neither process nor thread",
+      ["--model vgg"] = "--model: 'vgg' is none of lenet, mlp, resnet18",
+      ["--method fork"] = "--method: 'fork' is neither process nor thread",
       ["--processes 0"] = "--processes must be an integer of at least 1", ["--data /nowhere"] = "/nowhere",
-      ["--max-steps 1 --save /nowhere/x"] = "hogwild.lua: --save: /nowhere/x.try: No such file",
+      ["--max-steps 1 --save /dev/null/x"] = "hogwild.lua: --save: /dev/null/x: Not a directory",
       ["--max-steps 1 --save /tmp"] = "hogwild.lua: --save: /tmp is a folder",
     } do
       local ok, text = hogwild(given)

@@ -69,6 +69,20 @@ describe("watch.plot", function()
       assert.equal(svg, drawn(plot.curves, {1, 2, 3}, {title = "<b> & é", names = {"a<b"}}, "svg"))
     end)
 
+    it("have the legend of a file below all labels, in the middle", function()
+      if no_gnuplot then return pending(no_gnuplot) end
+      local labels = {names = {"first", "other"}, title = "Loss", xlabel = "step"}
+      local svg = drawn(plot.curves, {{1, 2}, {2, 1}}, labels, "svg")
+      local function at(text)
+        local x, y = svg:match("translate%(([%d.]+),([%d.]+)%)[^>]*>%s*<text>" .. text .. "</text>")
+        return tonumber(x), tonumber(y)
+      end
+      local first, below = at "first"
+      local other, middle = at "other", (at "Loss")
+      assert(below > select(2, at "step") + 12, below)
+      assert(first < middle and middle < other + 20, middle)
+    end)
+
     it("have gaps where values are not finite, or not positive on a logarithmic axis", function()
       if no_gnuplot then return pending(no_gnuplot) end
       local function lengths(y, opts) -- of the pieces of the curve, in points

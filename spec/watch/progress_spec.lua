@@ -17,12 +17,12 @@ end
 
 describe("watch.progress", function()
   it("prints plain lines where there is no terminal", function()
-    assert.equal("train 3/3  loss=0.25 step=x  0:00 left\nend\n", lines [[
+    assert.equal("train 3/3  0:00 left  loss=0.25 step=x\nend\n", lines [[
       local lm = require "luminary"
       local bar = lm.watch.progress.new(3, {desc = "train"})
       for _ in bar:over(ipairs {1, 2, 3}) do bar:set_postfix {loss = lm.tensor(0.25), step = "x"} end
       print "end"]])
-    assert.equal("1/2  a  0:00 left\nhello\n2/2  a  0:00 left\n", lines [[
+    assert.equal("1/2  0:00 left  a\nhello\n2/2  0:00 left  a\n", lines [[
       local bar = require("luminary").watch.progress.new(2, {lines_every = 0})
       bar:update(1, "a")
       bar:write "hello"
@@ -53,23 +53,52 @@ describe("watch.progress", function()
     temp.write(path, [[
       local bar = require("luminary").watch.progress.new(4, {done = 1, desc = "train"})
       for step = 2, 4 do
-        bar:update(step, ("é"):rep(100))
+        bar:update(step, ("é"):rep(step == 2 and 25 or 100))
         if step == 2 then bar:write "above" end
       end
-      bar:clear()
       print "end"]])
     local terminal = pty.open("TERM=xterm luajit " .. path)
     terminal:expect "end"
     terminal:finish()
     local drawn = {}
-    for line in terminal.all:gmatch "\27%[K([^\r\27]*)" do drawn[#drawn + 1] = line:gsub("\n.*", "") end
-    assert.matches("^train %[##########%.+%] 2/4  é", drawn[1])
+    for line in terminal.all:gmatch "\r\27%[J([^\r\27]*)" do drawn[#drawn + 1] = line:gsub("\n.*", "") end
+    assert.matches("^train %[##########%.+%] 2/4  %d:%d%d left  é", drawn[1])
     assert.matches("above", terminal.all, 1, true)
-    assert.matches("^train %[####################%] 4/4  é", drawn[#drawn - 1])
-    for _, line in ipairs(drawn) do
-      assert(characters.columns(line) <= 79 and (line == "" or line:find "[%w\128-\191]$"), line)
+    assert.matches("^train 4/4  0:00 left  é", drawn[#drawn]) -- the text takes the bar's place, not the time's
+    for _, line in ipairs(drawn) do assert(characters.columns(line) <= 79, line) end
+    assert.equal(79, characters.columns(drawn[#drawn]))
+    assert.matches("left  [\195\169]+\r\n.*end", terminal.all) -- a complete bar is a line
+  end)
+
+  it("leaves nothing of a bar that a narrowed terminal has wrapped", function()
+    if os.execute "command -v tmux >/dev/null" ~= 0 then return pending "no tmux" end
+    local path, socket = folder .. "/narrow.lua", folder .. "/tmux"
+    temp.write(path, [[
+      local bar = require("luminary").watch.progress.new(4, {desc = "train"})
+      print(("above\n"):rep(20))
+      for step = 1, 3 do
+        bar:update(step, "some text that is long")
+        io.read()
+        os.execute "sleep 0.2" -- it is drawn ten times a second
+      end]])
+    local tmux = ("tmux -S %s -f /dev/null "):format(socket)
+    local function screen(until_shown)
+      local text
+      for _ = 1, 100 do
+        local pipe = io.popen(tmux .. "capture-pane -p")
+        text = pipe:read "*a"
+        pipe:close()
+        if text:find(until_shown, 1, true) then break end
+        os.execute "sleep 0.1"
+      end
+      return (text:gsub("%s*$", ""))
     end
-    assert.equal(79, characters.columns(drawn[1]))
+    assert(os.execute(tmux .. ("new-session -d -x 80 -y 10 'stty -echo; luajit %s'"):format(path)) == 0)
+    finally(function() os.execute(tmux .. "kill-server 2>/dev/null") end)
+    assert.matches("above\n\ntrain %[#####%.+%] 1/4  %d:%d%d left  some text that is long$", screen "1/4")
+    os.execute(tmux .. "resize-window -x 30 -y 10")
+    os.execute(tmux .. "send-keys a Enter")
+    assert.matches("above\n\ntrain 2/4  %d:%d%d left  some te?x?$", screen "2/4")
   end)
 
   it("counts the columns of wide and of combining characters", function()

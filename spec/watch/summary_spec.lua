@@ -43,7 +43,18 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
     assert.equal(300960, summary.total_mult_adds)
     assert.equal(4 * 145196 + 4 * 8 + 8, summary.total_param_bytes)
     assert.same({2, 4, 6, 6}, summary.rows[3].output_shapes[1])
-    assert.is_nil(tostring(lm.summary(net, lm.rand(2, 1, 8, 8), {depth = 1})):find("norm", 1, true))
+    local shallow = tostring(lm.summary(net, lm.rand(2, 1, 8, 8), {depth = 1}))
+    assert.is_nil(shallow:find("norm", 1, true))
+    assert.matches("1: Block +%[2, 4, 6, 6%] +156 +10,368\n", shallow) -- with those of the modules not shown
+    assert.matches("1: Block +156\n", tostring(lm.summary(net, {depth = 1})))
+  end)
+
+  it("draws inputs of several sizes", function()
+    local Two = nn.Module:extend "Two"
+    function Two:init() self.a, self.b = nn.Linear(4, 8), nn.Linear(6, 8) end
+    function Two:forward(x, y) return self.a(x) + self.b(y) end
+    assert.equal(2 * (32 + 48), lm.summary(Two(), {{2, 4}, {2, 6}}).total_mult_adds)
+    assert.equal(2 * (32 + 48), lm.summary(Two(), {{2, 4}, lm.ones(2, 6)}).total_mult_adds)
   end)
 
   it("without an input shows parameters alone", function()
@@ -86,7 +97,7 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
     assert.matches("2", message(lm.summary, net, lm.rand(1, 5)))
     assert.is_true(net[2].training)
     net(lm.rand(1, 2)) -- no hook is left
-    assert.matches("input must be a tensor, a list of arguments or a size", message(lm.summary, net, 3))
+    assert.matches("input must be a tensor, a size, or a list of arguments and sizes", message(lm.summary, net, 3))
     assert.matches("model must be a module", message(lm.summary, 3))
   end)
 end)

@@ -112,6 +112,15 @@ end
 --- share. The class's metatable has `instance`, the metatable of its instances' fields.
 function class.new(name, super, constructor) return made({__name = name, super = super}, constructor) end
 
+--- The class of a function's result, where the class has no public name: help has its methods.
+class.of_results = setmetatable({}, {__mode = "k"})
+
+--- Notes that f returns an instance of `of`. Returns f.
+function class.returned(of, f)
+  class.of_results[f] = of
+  return f
+end
+
 -- A remedy for a call of forward with more than `max_count` arguments, or "".
 local function remedy_of(object, max_count, ...)
   if object.__state_is then return "; " .. object.__state_is end

@@ -477,8 +477,17 @@ function options.strict(who, t, later)
     rawset(t, key, value)
     return value
   end
+  local function not_called()
+    local names = {}
+    for _, known in ipairs {t, later} do
+      for name in pairs(known) do names[name] = true end
+    end
+    names = options.sorted_keys(names)
+    fail("%s is a table of functions, which is not called; %s", who, #names > 8 and "?" .. who .. " lists them"
+      or "it has " .. table.concat(names, ", "))
+  end
   return setmetatable(options.exact_all(t), {
-    __library = who, __index = missing, lazy = function() return later end,
+    __library = who, __index = missing, __call = not_called, lazy = function() return later end,
   })
 end
 

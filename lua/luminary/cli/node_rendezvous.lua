@@ -54,7 +54,8 @@ local function read_endpoints(o)
   end
   local list = (o.rdzv or ""):match "^tcp://(.+)$"
   if not list then
-    return "--nnodes MIN:MAX needs --rdzv tcp://HOST:PORT[,HOST:PORT...], the hosts that may be the head of the job"
+    return "--nnodes MIN:MAX needs --rdzv tcp://HOST:PORT[,HOST:PORT...], "
+      .. (o.rdzv and ("got '%s'"):format(o.rdzv) or "the hosts that may be the head of the job")
   end
   o.endpoints = {}
   for endpoint in (list .. ","):gmatch "([^,]*)," do

@@ -52,7 +52,7 @@ end
 function repl.help(text)
   local asked = gsub(text, "%s*%b()%s*$", "") -- ?lm.sum(x) is ?lm.sum
   local path = match(asked, "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*$")
-  if not path then
+  if not path or find(path, "^:") then -- ?:reload is about a command
     local words = match(asked, "^%s*%?%s*(%w[%w_ ]*)$")
     local found, why = nil, nil
     if words then found, why = help.text(words) end

@@ -110,7 +110,7 @@ local function read_options(args, first)
   o.is_elastic = least ~= nil
   o.least, o.nnodes = tonumber(least or o.nnodes), tonumber(most or o.nnodes)
   if not o.least or o.least < 1 or o.least % 1 ~= 0 or o.nnodes < o.least then
-    return nil, ("--nnodes must be an integer of at least 1, or MIN:MAX, got '%s'"):format(given)
+    return nil, ("--nnodes must be an integer of at least 1, or MIN:MAX with MIN at most MAX, got '%s'"):format(given)
   end
   if o["node-timeout"] < 0.5 then
     return nil, ("--node-timeout must be at least 0.5 s, got '%g'"):format(o["node-timeout"])

@@ -44,18 +44,31 @@ local function is_text(value)
   return type(value) == "string" or type(mt) == "table" and rawget(mt, "__library") ~= nil
 end
 
+-- The columns of the longest line.
+local function columns_of(text)
+  local most = 0
+  for line in gmatch(text, "[^\n]+") do most = max(most, characters.columns(line)) end
+  return most
+end
+
 -- Tensors are first tried as lm.set_printoptions has them, then summarized with fewer and fewer elements at the edges;
 -- tables are tried with half the entries each time.
 local function fitted(value, columns, rows)
   local precision, threshold, edge, width, scientific = core.print_options()
   local function attempt()
     local entries = min(MOST, rows)
-    core.print_options(precision, threshold, edge, min(width, columns), scientific)
+    local limit, line = threshold, min(width, columns)
     while true do
+      core.print_options(precision, limit, edge, line, scientific)
       local text = repr(value, entries, columns)
-      if count_lines(text) <= rows or entries <= 2 then return cut(text, columns, rows) end
-      entries, edge = floor(entries / 2), max(edge - 1, 1)
-      core.print_options(precision, 0, edge, min(width, columns), scientific)
+      local excess = core.is_tensor(value) and columns_of(text) - columns or 0
+      if excess > 0 and line > 1 then
+        line = max(line - excess, 1) -- as in PyTorch, brackets and the dot of "0." do not count
+      elseif count_lines(text) <= rows or entries <= 2 then
+        return cut(text, columns, rows)
+      else
+        limit, entries, edge = 0, floor(entries / 2), max(edge - 1, 1)
+      end
     end
   end
   local user_edge = edge

@@ -3,6 +3,7 @@
 local lm = require "luminary"
 local check_path = require("luminary.checkpoint.files").check_path
 local rank_and_size = require "luminary.base.rank_and_size"
+local sorted_keys = require("luminary.base.options").sorted_keys
 
 return function(options, given, refuse, finish)
   local files = {}
@@ -16,6 +17,18 @@ return function(options, given, refuse, finish)
       .. "sources", name))()
   end
 
+  --- Returns models.lua beside the script, which has the network of --model.
+  function files.models()
+    local models, names = files.beside "models.lua", {}
+    for _, name in ipairs(sorted_keys(models)) do
+      if type(models[name]) == "function" then names[#names + 1] = name end
+    end
+    if type(models[options.model]) ~= "function" then
+      refuse("--model: '%s' is none of %s", options.model, table.concat(names, ", "))
+    end
+    return models
+  end
+
   --- Returns what f returns; an error of it is one of the option's.
   function files.attempt(option, f, ...)
     local results = {pcall(f, ...)}
@@ -23,12 +36,13 @@ return function(options, given, refuse, finish)
     return unpack(results, 2)
   end
 
-  --- Makes sure that a file can be written, to know before a training and not after it.
+  --- Makes sure that a file can be written, to know before a training and not after it. Makes a missing folder.
   function files.try(option, path)
     local kind = lm.core.file_kind(path)
     if kind and kind ~= "a regular file" then refuse("--%s: %s is %s", option, path, kind) end
+    lm.paths.mkdir(path:match "^.*/" or ".")
     local file, problem = io.open(path .. ".try", "w")
-    if not file then refuse("--%s: %s", option, problem) end
+    if not file then refuse("--%s: %s", option, (problem:gsub("%.try: ", ": ", 1))) end
     file:close()
     os.remove(path .. ".try")
   end

@@ -192,7 +192,7 @@ function entry.parts(each)
   if each.parts then return each.parts end
   local text = help.of(each)
   if not text then return nil end
-  text = text:gsub("\nIts methods: [^\n]*$", "")
+  text = text:gsub("\nIts [^\n]*methods: [^\n]*$", "")
   local call, rest = split(text)
   local summary, more = first_sentence(rest)
   local list, declared = entry.arguments(each)

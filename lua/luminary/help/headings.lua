@@ -203,6 +203,7 @@ return {
   {"howto/profiling.md",
     "Profile a training step: what is slow",
     "Which line of the script",
+    "Which graph",
     "Which op",
     "When loading is slow",
     "When the CPU is slow: threads",

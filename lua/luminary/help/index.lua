@@ -84,6 +84,9 @@ local function is_class(value)
   return mt and rawget(mt, "__call") ~= nil and not rawget(mt, "__library") or false
 end
 
+--- Returns a class itself, or the class without a public name of a function's result; nil for others.
+function index.class_of(value) return is_class(value) and value or class.of_results[value] end
+
 -- Short forms of paths: lm.nn.functional.relu is F.relu. Longer ones first.
 local short = {
   {"lm.nn.functional", "F"}, {"lm.nn", "nn"}, {"lm.optim", "optim"}, {"lm.data", "data"}, {"lm.dist", "dist"},
@@ -150,10 +153,11 @@ local function add_library(to, path, library)
     local value, inner = index.called(library[name]), path .. "." .. name
     if not internal[inner] then
       to.add(shortened(inner), name, value, shortened(path))
-      if is_class(value) then
-        local class_name = rawget(value, "__name") or name
+      local of = index.class_of(value)
+      if of then
+        local class_name = rawget(of, "__name") or name
         local other = to.classes[class_name] -- a class of that name in another library
-        add_class(to, other and other ~= value and shortened(inner) or class_name, value)
+        add_class(to, other and other ~= of and shortened(inner) or class_name, of)
       elseif is_library(value) and not to.seen[value] then
         add_library(to, inner, value)
       end

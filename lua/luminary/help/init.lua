@@ -131,12 +131,12 @@ help.usual = {
   init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true, reset_parameters = true,
 }
 
--- Appends to the text of a class the methods that it adds to those of its base class; those of a base class that is not
--- public too.
-local function with_methods(entry, text)
-  local names, owners, said, of = {}, {}, {}, entry.value
+-- Returns the names of the methods that a class adds to those of its public base class, and that class; nil if there
+-- are none. The methods of a base class that is not public are among them.
+local function methods_of(of)
+  local names, owners, said = {}, {}, {}
   repeat
-    owners[rawget(of, "__name") or entry.name] = true
+    owners[all().owner_of[of]] = true
     of = rawget(of, "super")
   until not of or all().by_value[of]
   for _, each in ipairs(all().list) do
@@ -144,8 +144,17 @@ local function with_methods(entry, text)
       names[#names + 1], said[each.name] = each.name, true
     end
   end
-  if #names == 0 then return text end
-  return ("%s\nIts methods: %s."):format(text, table.concat(names, ", "))
+  if of and methods_of(of) then
+    names[#names + 1] = (#names > 0 and "and " or "") .. "those of " .. all().by_value[of]
+  end
+  return #names > 0 and table.concat(names, ", ") or nil
+end
+
+-- Appends to a text the methods of a class, or of the class of a function's result.
+local function with_methods(entry, text)
+  local of = index.class_of(entry.value)
+  local methods = of and methods_of(of)
+  return methods and ("%s\nIts %smethods: %s."):format(text, of ~= entry.value and "result's " or "", methods) or text
 end
 
 --- Returns the text of an entry of help.entries(), or nil.
@@ -153,7 +162,7 @@ function help.of(entry)
   if entry.text == nil then
     entry.text = false
     local text = find_text(entry)
-    entry.text = text and is_class(entry.value) and with_methods(entry, text) or text or false
+    entry.text = text and with_methods(entry, text) or false
   end
   return entry.text or nil
 end
@@ -328,11 +337,12 @@ local function of_entries(list, name, query)
   local texts, said, shown = {}, {}, {}
   for _, entry in ipairs(list) do
     local text = help.of(entry)
+    local same = is_class(entry.value) and entry.value or text -- a class says the same under each of its names
     local fits = #texts == 0 or entry.name == name and #texts < MAX_TEXTS
-    if text and not said[text] and fits then
+    if text and not said[same] and fits then
       texts[#texts + 1] = #texts == 0 and entry_text(entry) or text
-      said[text], shown[entry] = true, true
-    elseif text and said[text] then
+      said[same], shown[entry] = true, true
+    elseif text and said[same] then
       shown[entry] = true
     end
   end

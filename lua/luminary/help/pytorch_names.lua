@@ -26,6 +26,8 @@ local of_ops = {
   vmap = "lm.func.vmap(f) is that",
 }
 local fusing = "nothing is compiled, but lm.fuse(f) computes elementwise ops in a row together, f a function or module"
+local bars = "lm.watch.progress.new(total) makes a bar, and bar:over(loader:epoch(1)) iterates with it"
+local profiling = "lm.profile(f) records the ops of a call, and lm.profile {schedule = {…}} those of steps"
 local compilers = {compile = fusing, jit = fusing, _dynamo = fusing}
 
 local two = "such ops return two results: local values, indices = x:max(2)"
@@ -143,7 +145,7 @@ other.luminary = with(pairs_of([[
   [[
   cumsum cumprod sort argsort unique prod
   bincount histc searchsorted isclose isinf
-  onnx sparse quantization profiler hypot atan2
+  onnx sparse quantization hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
   bitwise_and bitwise_not bitwise_or bitwise_xor
   bucketize complex64 corrcoef count_nonzero cov cummax cummin deg2rad diff
@@ -179,6 +181,7 @@ other.luminary = with(pairs_of([[
   repeat_ = "it is lm.repeat_tensor(x, 2, 3); Lua reserves the word repeat",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
+  profiler = profiling, tqdm = bars,
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks",
   hub = "nothing is downloaded: lm.models.resnet50 {weights = path} takes a file that is there",
 })
@@ -240,6 +243,8 @@ other.data = with(pairs_of([[
   ChainDataset StackDataset default_convert IterDataPipe MapDataPipe
   ]]), {transforms = "lm.vision.transforms is that"})
 
+other.watch = {tqdm = bars, trange = bars}
+
 -- Options that PyTorch's functions of the same name have.
 local weights = "nothing is downloaded; {weights = path} takes torchvision's .pth, as load_state_dict does"
 other.options = {
@@ -257,6 +262,11 @@ other.options = {
   return_overflowing_tokens = "what truncation leaves out is not given in this version",
   is_split_into_words = "texts are strings: table.concat(words, \" \")",
   clean_up_tokenization_spaces = "the file's decoder says it", return_length = "input_ids.shape[2] is that",
+  row_limit = "here it is limit", record_shapes = "here it is shapes = true",
+  with_modules = "here it is modules = true", with_stack = "here it is lines = true, the default",
+  profile_memory = "memory is always recorded", with_flops = "FLOPs are always counted",
+  activities = "the CPU is always recorded, and each GPU that computes",
+  group_by_input_shape = "here it is group_by = \"shapes\"", group_by_stack_n = "here it is group_by = \"line\"",
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
 }
 
@@ -377,10 +387,11 @@ other.cuda = with(pairs_of([[
   reset_max_memory_cached=reset_peak_memory_stats]],
   [[
   memory_snapshot memory_usage utilization temperature power_draw clock_rate get_arch_list
-  get_gencode_flags get_rng_state_all set_rng_state_all initial_seed ipc_collect profiler jiterator
+  get_gencode_flags get_rng_state_all set_rng_state_all initial_seed ipc_collect jiterator
   list_gpu_processes ExternalStream MemPool use_mem_pool CUDAPluggableAllocator cudart graph_pool_handle
   get_per_process_memory_fraction get_sync_debug_mode set_sync_debug_mode caching_allocator_alloc sparse tunable
   host_memory_stats]]), {
+  profiler = profiling,
   OutOfMemoryError = "errors are strings, as pcall returns them; this one has \"out of memory\" in it",
   memory_summary = "memory_stats() returns the numbers", device_of = "x.device says it",
   init = "CUDA is started when first used", is_initialized = "CUDA is started when first used; is_available() asks",
@@ -444,8 +455,8 @@ other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue
 other.autograd = with(pairs_of([[
   no_grad=lm.no_grad enable_grad=lm.enable_grad set_grad_enabled=lm.set_grad_enabled grad_mode=lm.no_grad
   function=Function]], [[
-  profiler forward_ad graph jacobian hessian]]), {
-  Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
+  forward_ad graph jacobian hessian]]), {
+  profiler = profiling, Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   is_grad_enabled = "lm.is_grad_enabled() asks",
 })

@@ -43,6 +43,12 @@ local function phase_of(schedule, n)
   return phase, at == length - 1
 end
 
+Profiler.__missing = {
+  key_averages = "profiler:table {group_by = \"op\" or \"shapes\"} sums by op, and profiler:rows() lists the sums",
+  events = "profiler:export_chrome_trace(path) writes each span", add_metadata = "there is no metadata in this version",
+  export_stacks = "profiler:table {group_by = \"line\"} sums by the script's line",
+}
+
 function Profiler:init(opts)
   self.options, self.schedule = opts, opts.schedule and schedule_of(opts.schedule) or nil
   self.recording, self.dropped, self.steps, self.cycles = nil, 0, 0, 0
@@ -51,12 +57,24 @@ end
 
 -- ---- recording
 
+local current = setmetatable({}, {__mode = "v"}) -- by: the profiler that records
+local is_on = false
+
+local function stop_recording()
+  records.call_in_range, is_on, current.by = nil, false, nil
+  return core.recording_stop()
+end
+
 local function begin_recording(self)
+  if is_on then
+    collectgarbage()
+    if not current.by then stop_recording() end -- its profiler was lost, as where a loop at the prompt failed
+  end
   local opts, began = self.options, core.time()
   core.recording_start {
     lines = opts.lines, shapes = opts.shapes, nvtx = opts.nvtx, max_spans = opts.max_events,
   }
-  self.recording_began, self.is_recording = began, true
+  self.recording_began, self.is_recording, is_on, current.by = began, true, true, self
   if opts.modules then
     records.call_in_range = function(name, f, ...) return core.record_kind("module", name, f, ...) end
   end
@@ -65,8 +83,8 @@ end
 local function end_recording(self, keep)
   if not self.is_recording then return end -- it could not begin
   local wall = core.time() - self.recording_began
-  records.call_in_range, self.is_recording = nil, false
-  local recording = core.recording_stop()
+  self.is_recording = false
+  local recording = stop_recording()
   if not keep then return end
   self.recording, self.dropped, self.began, self.wall = recording, recording:dropped(), self.recording_began, wall
 end
@@ -135,12 +153,13 @@ end
 local TABLE = "({sort_by = \"self_time\" | \"time\" | \"calls\" | \"memory\" | \"self_memory\" | \"flops\" | "
   .. "\"device_time\" | \"bytes\" | \"name\", group_by = \"op\" | \"line\" | \"shapes\", limit: count? = (20)})"
 
---- Returns the rows of the table as plain tables, the largest first.
+--- Returns what was recorded as a list of rows, the largest first: fields name, kind, calls, and sums in seconds,
+--- bytes and FLOPs.
 Profiler.rows = signature.of("rows" .. TABLE:gsub(" = %(20%)", ""), function(self, opts)
-  return op_table.rows(recorded(self, "rows").recording, opts)
+  return (op_table.rows(recorded(self, "rows").recording, opts))
 end)
 
---- Returns the table as text.
+--- Returns what was recorded as text, in a row for each op, line or op on shapes, the largest first.
 Profiler.table = signature.of("table" .. TABLE, function(self, opts)
   opts.limit = opts.limit or 20
   return op_table.text(recorded(self, "table"), opts)
@@ -163,9 +182,9 @@ local function run(self, f)
   return self, unpack(results, 2, results.n)
 end
 
-return signature.of("profile(f: function?, " .. OPTIONS .. ")", function(f, opts)
+return class.returned(Profiler, signature.of("profile(f: function?, " .. OPTIONS .. ")", function(f, opts)
   if f and opts.schedule then fail "profile: a schedule needs a profiler that steps; leave out f" end
   local self = Profiler(opts)
   if f then return run(self, f) end
   return self
-end)
+end))

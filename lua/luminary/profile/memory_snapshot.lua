@@ -5,13 +5,14 @@ local bytes_text = require "luminary.base.bytes_text"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local op_table = require "luminary.profile.op_table"
 
 local Snapshot = class.root "MemorySnapshot"
 
 local GROUPED = "({group_by = \"line\" | \"op\" | \"none\", limit: count?})"
 
---- Returns rows {line, op, device, bytes, count}, the most bytes first.
-Snapshot.rows = signature.of("rows" .. GROUPED, function(self, opts)
+-- Returns the rows, and how many there are without the limit.
+local function rows_of(self, opts)
   local by_key, rows = {}, {}
   for i, block in ipairs(self.blocks) do
     local by = opts.group_by
@@ -30,14 +31,18 @@ Snapshot.rows = signature.of("rows" .. GROUPED, function(self, opts)
     if a.bytes ~= b.bytes then return a.bytes > b.bytes end
     return a.seconds < b.seconds
   end)
-  for i = #rows, (opts.limit or #rows) + 1, -1 do rows[i] = nil end
-  return rows
-end)
+  local n = #rows
+  for i = n, (opts.limit or n) + 1, -1 do rows[i] = nil end
+  return rows, n
+end
 
---- Returns the rows as text.
+--- Returns live memory as a list of rows {line, op, device, bytes, count, seconds}, the most bytes first.
+Snapshot.rows = signature.of("rows" .. GROUPED, function(self, opts) return (rows_of(self, opts)) end)
+
+--- Returns these rows as text.
 Snapshot.table = signature.of("table" .. GROUPED, function(self, opts)
   local lines, width = {}, #"Line"
-  local rows = self:rows(opts)
+  local rows, n = rows_of(self, opts)
   for _, row in ipairs(rows) do width = math.max(width, #(row.line or "-")) end
   local function add(line, ...)
     lines[#lines + 1] = line .. (" "):rep(width - #line) .. ("  %10s  %7s  %-8s %s"):format(...)
@@ -48,6 +53,7 @@ Snapshot.table = signature.of("table" .. GROUPED, function(self, opts)
     add(row.line or "-", bytes_text(row.bytes), row.count, row.device, row.op or "-")
   end
   lines[#lines + 1] = lines[2]
+  op_table.add_omitted(lines, rows, n)
   lines[#lines + 1] = ("%s in %d tensors' memory"):format(bytes_text(self.total), #self.blocks)
   if self.missed > 0 then lines[#lines + 1] = ("%d could not be noted: out of memory"):format(self.missed) end
   return table.concat(lines, "\n")
@@ -55,7 +61,7 @@ end)
 
 function Snapshot:repr() return self:table {limit = 20} end
 
-return signature.of("memory_snapshot()", function()
+return class.returned(Snapshot, signature.of("memory_snapshot()", function()
   if not core.is_memory_history_on() then
     options.fail "memory_snapshot: nothing is recorded; call lm.record_memory_history() before the tensors are made"
   end
@@ -68,4 +74,4 @@ return signature.of("memory_snapshot()", function()
   for _, block in ipairs(blocks) do self.total = self.total + block.bytes end
   self.blocks = blocks
   return self
-end)
+end))

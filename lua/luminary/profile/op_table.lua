@@ -33,8 +33,8 @@ local SUMS = {
   "time", "self_time", "memory", "self_memory", "flops", "bytes", "device_time", "self_device_time",
 }
 
---- Returns rows {name, kind, calls, and the sums of SUMS, …}. A line's time is that of its spans themselves: what
---- backward computes for it lies within the span of another line.
+--- Returns rows {name, kind, calls, and the sums of SUMS, …}, and how many there are without the limit. A line's time
+--- is that of its spans themselves: what backward computes for it lies within the span of another line.
 function op_table.rows(recording, opts)
   local by_key, rows, key_of = {}, {}, KEYS[opts.group_by]
   for span in op_table.spans(recording) do
@@ -61,8 +61,14 @@ function op_table.rows(recording, opts)
     if a.name ~= b.name then return a.name < b.name end
     return (a.shapes or "") < (b.shapes or "")
   end)
-  for i = #rows, (opts.limit or #rows) + 1, -1 do rows[i] = nil end
-  return rows
+  local n = #rows
+  for i = n, (opts.limit or n) + 1, -1 do rows[i] = nil end
+  return rows, n
+end
+
+--- Adds to the lines of a table how many of its n rows are not shown.
+function op_table.add_omitted(lines, rows, n)
+  if n > #rows then lines[#lines + 1] = ("%d more; {limit = %d} shows all"):format(n - #rows, n) end
 end
 
 -- ---- the text
@@ -136,8 +142,10 @@ function op_table.text(profile, opts)
     {"Sent", value("bytes", bytes), optional = true},
     {"Shapes", function(row) return row.shapes or "-" end, optional = true},
   }
-  local lines = aligned(columns, op_table.rows(profile.recording, opts))
+  local rows, n = op_table.rows(profile.recording, opts)
+  local lines = aligned(columns, rows)
   lines[#lines + 1] = lines[2]
+  op_table.add_omitted(lines, rows, n)
   local devices = total_device > 0 and (", %s on devices"):format(seconds(total_device)) or ""
   lines[#lines + 1] = ("%s in spans%s, of %s; %s"):format(seconds(total), devices, seconds(profile.wall),
     flops(total_flops))

@@ -121,7 +121,6 @@ local function add_points(lines, x, y, opts)
   return count, lonely
 end
 
--- The rows of a chart on the terminal: about two fifths as high as wide, since a character is twice as high.
 -- The line that lets an axis of close numbers tell its tics apart, such as 1e9 and 1e9 + 1; nil where gnuplot's own
 -- six digits do.
 local function tics_format(axis, lists, log)
@@ -136,6 +135,7 @@ local function tics_format(axis, lists, log)
   return ("set format %s '%%.%dg'"):format(axis, math.min(math.ceil(math.log10(most / range)) + 3, 16))
 end
 
+-- The rows of a chart on the terminal: about two fifths as high as wide, since a character is twice as high.
 local function chart_size()
   local columns, rows = terminal.size()
   columns = math.max(columns - 1, 30) -- a line of all columns would wrap on some terminals
@@ -154,7 +154,8 @@ plot.curves = signature.of([[plot.curves(y, {x: any, names: string[], title = ""
   local size = opts.path and PIXELS or chart_size()
   local lines = {
     gnuplot.labels(opts, not opts.path and size[1] or nil), "set border 3 linecolor rgb '#555555'", "set tics nomirror",
-    names and "set key tmargin center horizontal width 2" or "unset key",
+    names and "set key center horizontal width 2 " .. (opts.path and "bmargin Left reverse height 1" or "tmargin")
+      or "unset key",
   }
   if opts.path then lines[#lines + 1] = "set grid linetype 1 linewidth 0.5 linecolor rgb '#dddddd'" end
   if opts.logx then lines[#lines + 1] = "set logscale x" end

@@ -56,44 +56,55 @@ local function text_of(self)
   return table.concat(parts, " ")
 end
 
--- What follows the bar: count, text and time.
+-- What follows the bar: count, time, and the text, which a narrow terminal cuts first.
 local function state(self, now)
   local left, parts = seconds_left(self, now), {}
   parts[1] = self.total and ("%d/%d"):format(self.done, self.total) or tostring(self.done)
+  parts[2] = self.total and progress.duration(left or 0) .. " left" or progress.duration(now - self.began)
   local text = text_of(self)
-  if text ~= "" then parts[#parts + 1] = text end
-  parts[#parts + 1] = self.total and progress.duration(left or 0) .. " left" or progress.duration(now - self.began)
+  if text ~= "" then parts[3] = text end
   return table.concat(parts, "  ")
 end
 
-local function draw(self, now)
-  local line = (self.desc ~= "" and self.desc .. " " or "")
-  if self.total then
+-- The bar is as long as the rest of the line allows.
+local function line_of(self, now)
+  local desc, after = self.desc ~= "" and self.desc .. " " or "", state(self, now)
+  if not self.visible then return desc .. after end
+  local columns, bar = terminal.size() - 1, ""
+  local width = math.min(WIDTH, columns - characters.columns(desc .. after) - 3)
+  if self.total and width > 0 then
     local part = self.total > 0 and math.min(self.done / self.total, 1) or 1
-    local filled = math.floor(part * WIDTH)
-    line = ("%s[%s%s] "):format(line, ("#"):rep(filled), ("."):rep(WIDTH - filled))
+    local filled = math.floor(part * width)
+    bar = ("[%s%s] "):format(("#"):rep(filled), ("."):rep(width - filled))
   end
-  io.stdout:write("\r\27[K", characters.first_columns(line .. state(self, now), terminal.size() - 1))
+  return characters.first_columns(desc .. bar .. after, columns)
+end
+
+-- The cursor waits at the bar's first character: where a narrowed terminal wraps the bar, all of its rows are below.
+local ERASE = "\r\27[J"
+
+local function draw(self, now)
+  io.stdout:write(ERASE, line_of(self, now), "\r")
   io.stdout:flush()
   self.shown = true
 end
 
---- Shows that `done` steps of the total are made, with text after the bar.
+--- Shows that `done` steps of the total are made, with text after the bar. A complete bar stays as a line.
 Progress.update = signature.of("update(done: natural, text: string?)", function(self, done, text)
   self.done = done
   if text then self.text, self.values = text, nil end
+  if not (self.visible or self.in_lines) then return end
   local now, complete = core.time(), self.total ~= nil and done >= self.total
-  if self.visible then
-    if now - self.drawn < EVERY and not complete then return end
+  if complete and self.completed then return end
+  if not complete and now - self.drawn < (self.visible and EVERY or self.lines_every) then return end
+  if self.visible and not complete then
     draw(self, now)
-  elseif self.in_lines and not (complete and self.completed) and (now - self.drawn >= self.lines_every or complete) then
-    io.stdout:write((self.desc ~= "" and self.desc .. " " or ""), state(self, now), "\n")
-    io.stdout:flush()
-    self.completed = complete
   else
-    return
+    self:clear()
+    io.stdout:write(line_of(self, now), "\n")
+    io.stdout:flush()
   end
-  self.drawn = now
+  self.completed, self.drawn = complete, now
 end)
 
 --- Shows that one more step is made, or n.
@@ -111,7 +122,7 @@ Progress.set_postfix = signature.of("set_postfix(values: table)", function(self,
   end
 end)
 
---- Iterates as `iterator` does, with a step for each turn, and removes the bar at the end.
+--- Iterates as `iterator` does, with a step for each turn; a bar that is not complete at the end is removed.
 ---   for x, y in bar:over(loader:epoch(1)) do … end
 function Progress:over(iterator, of, control)
   local is_first = true
@@ -139,7 +150,7 @@ end
 --- Removes the bar.
 function Progress:clear()
   if self.shown then
-    io.stdout:write("\r\27[K")
+    io.stdout:write(ERASE)
     io.stdout:flush()
     self.shown = false
   end
@@ -148,4 +159,4 @@ end
 --- lm.watch.progress.new(total, {done = 0, desc = "", lines_every = 10, disable = false}): Creates a progress bar of
 --- `total` steps, of which `done` were made before.
 progress.new = Progress
-return progress
+return options.strict("watch.progress", progress)

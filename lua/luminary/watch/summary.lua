@@ -66,12 +66,27 @@ local function shapes_text(shapes)
   return table.concat(list, " ")
 end
 
-local function row_of(row)
-  local known = row.mult_adds and grouped(row.mult_adds) or "?"
+local function cells_of(row, params, mult_adds, complete)
   return {
     ("  "):rep(row.depth) .. (row.name == "" and "" or row.name .. ": ") .. row.type, shapes_text(row.output_shapes),
-    row.params > 0 and grouped(row.params) or "-", (row.is_leaf or row.mult_adds ~= 0) and known or "",
+    params > 0 and grouped(params) or "-", complete and (mult_adds and grouped(mult_adds) or "?") or "",
   }
+end
+
+-- The rows down to `depth`; the deepest have also the parameters and multiply-adds of the rows below them.
+local function cells_to(depth, rows)
+  local list = {}
+  for i, row in ipairs(rows) do
+    local params, mult_adds, complete = row.params, row.mult_adds, row.is_leaf or row.mult_adds ~= 0
+    for j = i + 1, row.depth == depth and #rows or 0 do
+      local below = rows[j]
+      if below.depth <= depth then break end
+      params, complete = params + below.params, complete or below.is_leaf
+      mult_adds = mult_adds and below.mult_adds and mult_adds + below.mult_adds
+    end
+    if row.depth <= depth then list[#list + 1] = cells_of(row, params, mult_adds, complete) end
+  end
+  return list
 end
 
 -- Lines of columns; the first two are flush left.
@@ -88,10 +103,8 @@ end
 local Summary = class.root "Summary"
 
 function Summary:repr()
-  local rows = {{"Module", "Output size", "Parameters", "Multiply-adds"}}
-  for _, row in ipairs(self.rows) do
-    if row.depth <= self.depth then rows[#rows + 1] = row_of(row) end
-  end
+  local rows = cells_to(self.depth, self.rows)
+  table.insert(rows, 1, {"Module", "Output size", "Parameters", "Multiply-adds"})
   local lines, width = aligned(rows)
   local rule = ("-"):rep(width)
   table.insert(lines, 2, rule)
@@ -111,17 +124,24 @@ end
 
 -- ---- the summary
 
--- The inputs of a call: a tensor, a list of arguments, or a size such as {1, 3, 32, 32}, of which random numbers are
--- drawn.
-local function inputs_of(model, input)
-  if core.is_tensor(input) then return {input} end
-  if type(input) ~= "table" then
-    options.must_be("summary", "input", "a tensor, a list of arguments or a size", input)
-  end
-  if type(input[1]) ~= "number" then return input end
+-- Random numbers of a size such as {1, 3, 32, 32}; other values as they are.
+local function drawn(model, size)
+  if type(size) ~= "table" or type(size[1]) ~= "number" then return size end
   local first = model:parameters()[1]
-  local how = first and {dtype = first.dtype, device = first.device} or nil
-  return {core.ops.rand(input, {generator = require("luminary.generator").Generator()}):to(how or {dtype = "float32"})}
+  local how = first and {dtype = first.dtype, device = first.device} or {dtype = "float32"}
+  return core.ops.rand(size, {generator = require("luminary.generator").Generator()}):to(how)
+end
+
+-- The arguments of a call: a tensor, a size, or a list of arguments and sizes.
+local function inputs_of(model, input)
+  local one = drawn(model, input)
+  if core.is_tensor(one) then return {one} end
+  if type(input) ~= "table" then
+    options.must_be("summary", "input", "a tensor, a size, or a list of arguments and sizes", input)
+  end
+  local inputs = {}
+  for i, each in pairs(input) do inputs[i] = drawn(model, each) end
+  return inputs
 end
 
 local function fill(self, model, calls)

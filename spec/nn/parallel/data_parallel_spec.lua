@@ -441,7 +441,7 @@ describe("the example scripts for several devices", function()
     for command, wanted in pairs {
       ["lenet_scratch.lua --device cpu"] = "lenet_scratch.lua: unrecognized argument '--device'",
       ["resnet_dp.lua --devices cpu:99"] = "--devices: unavailable device 'cpu:99'",
-      ["rosetta.lua --model none"] = "rosetta.lua: --model: no model 'none'",
+      ["rosetta.lua --model none"] = "rosetta.lua: --model: 'none' is none of lenet, ",
       ["rosetta.lua --plot chart.gif"] = "a name that ends in .png or .svg",
       ["streams.lua --dtype int8"] = "--dtype: 'int8' is none of float32",
       ["device_info.lua --lr 1"] = "device_info.lua: unrecognized argument '--lr'",

@@ -11,9 +11,7 @@ function xlua.progress(i, n)
   if not bar or bar.total ~= n or i < at then bar = progress.new(n, math.max(i - 1, 0)) end
   at = i
   bar:update(i)
-  if i < n then return end
-  if bar.shown then io.stdout:write "\n" end
-  bar = nil
+  if i >= n then bar = nil end
 end
 
 --- Seconds as "1:02:03".
