@@ -51,6 +51,7 @@ describe("a disk that fails", function()
     {"linkat", 'lm_fault("linkat", 1, 5)', "cannot write '[^']*': Input/output error"},
     {"short and interrupted writes", 'lm_fault("write", 1, 0)', "works"},
     {"no nameless files", 'lm_fault("O_TMPFILE", 1, 95)', "works"},
+    {"another saver that removes abandoned files", 'lm_fault("clean-up", 1, 0)', "works"},
   } do
     it("loses nothing: " .. case[1], function()
       each_world(function(n, where)

@@ -319,6 +319,9 @@ describe("watch.JSONLogger", function()
       log:close()
       local csv = lm.watch.CSVLogger "/dev/null"
       for step = 1, 3 do csv:add_text("x", "text", step) end
+      local endless = lm.watch.CSVLogger "/dev/zero" -- which is never read
+      for step = 1, 3 do endless:add_scalar("x" .. step, 1, step) end
+      endless:close()
       print "the end"' 2>&1]])
     assert(ok, text)
     assert.equal(1, select(2, text:gsub("cannot write '/dev/full': No space left on device", "")))

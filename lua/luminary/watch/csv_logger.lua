@@ -2,6 +2,7 @@
 --- for each tag.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local paths = require "luminary.paths"
 local signature = require "luminary.base.signature"
 local log_file = require "luminary.watch.log_file"
 local Logger = require "luminary.watch.logger"
@@ -34,7 +35,7 @@ local function columns_of(line)
 end
 
 local function read_all(path)
-  local file = io.open(path, "r")
+  local file = paths.filep(path) and io.open(path, "r") -- a device may have no end
   local text = file and file:read "*a" or ""
   if file then file:close() end
   return text
