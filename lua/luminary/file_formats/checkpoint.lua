@@ -159,8 +159,8 @@ function Description:tensor_name()
   return table.concat(parts, ".")
 end
 
--- LuaJIT 2.1.0-beta3 compiles such a recursion, of tables made in an ipairs loop, so that the inner ones of 85 levels at
--- times come out empty; a copy of it without this library does so too.
+-- LuaJIT 2.1.0-beta3 compiles such a recursion, of tables made in an ipairs loop, wrongly: of 85 levels the inner ones
+-- at times come out empty, also in a copy of it without this library.
 jit.off(Description.table)
 jit.off(Description.part)
 jit.off(Description.node)
