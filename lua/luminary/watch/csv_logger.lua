@@ -59,14 +59,13 @@ local function header_of(self)
   return table.concat(cells, ",") .. "\n"
 end
 
--- Writes the file again, with the columns that its rows lack.
+-- Replaces the file by one with the columns that its rows lack.
 local function widen(self)
-  self.file:close()
+  self.file:flush()
   local header, rows = read_all(self.path):match "^([^\n]*)\n(.*)$"
-  self.file = log_file.open("CSVLogger", self.path, "w", 0)
   if rows then
     local lacking = (","):rep(#self.columns - #columns_of(header))
-    self.file:write(header_of(self), (rows:gsub("\n", lacking .. "\n")))
+    self.file:replace {header_of(self), (rows:gsub("\n", lacking .. "\n"))}
   end
   self.has_header = rows ~= nil
 end
