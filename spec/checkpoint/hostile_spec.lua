@@ -158,7 +158,7 @@ describe("states of ranks", function()
     for _, own in ipairs {1, {1}, {"x"}, {lm.ones(2)}, lm.ones(2), {{}, {}}, {}, {a = {}}} do
       assert.matches("'" .. path .. "': malformed checkpoint", load(own), 1, true)
     end
-    for _, states in ipairs {1, "x", lm.ones(2), {cpu = 1}, {cpu = lm.ones(2)}} do
+    for _, states in ipairs {1, "x", lm.ones(2), {}, {cuda = lm.ones(2)}, {cpu = 1}, {cpu = lm.ones(2)}} do
       assert.matches("'" .. path .. "': rng: set_rng_state: ", load {{rng = states}}, 1, true)
     end
   end)
@@ -214,6 +214,12 @@ describe("errors begin with the called function:", function()
         message(lm.save, name, {a = lm.ones(1)}))
     end
     assert.matches(": load: path" .. why, message(lm.load, bad))
+  end)
+
+  it("of an empty path", function()
+    local why = ": cannot write '': No such file or directory$"
+    assert.matches(why, message(lm.checkpoint.save, "", {a = 1}))
+    for _, value in ipairs {1, lm.ones(2)} do assert.matches(why, message(lm.save, "", value)) end
   end)
 
   it("of a save in the background", function()

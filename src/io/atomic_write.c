@@ -62,6 +62,7 @@ static void next_name(lm_new_file *f) {
 static bool find_target(const char *path, char target[PATH_MAX]) {
   enum { MAX_LINKS = 40 };
   char link[PATH_MAX];
+  if (!*path) return errno = ENOENT, false;
   if (strlen(path) >= PATH_MAX) return errno = ENAMETOOLONG, false;
   strcpy(target, path);
   for (int i = 0; i < MAX_LINKS; i++) {

@@ -26,7 +26,9 @@ end
 
 --- Devices that this process does not use are left out.
 function random_states.set(states)
-  if not options.is_plain(states) then options.must_be("set_rng_state", "states", "a table by device", states) end
+  if not options.is_plain(states) or states.cpu == nil then
+    options.must_be("set_rng_state", "states", "a table by device, with 'cpu'", states)
+  end
   each_device(function(name, device)
     if states[name] ~= nil then core.set_rng_state(states[name], device) end
   end)
