@@ -51,6 +51,7 @@ describe("a disk that fails", function()
     {"linkat", 'lm_fault("linkat", 1, 5)', "cannot write '[^']*': Input/output error"},
     {"short and interrupted writes", 'lm_fault("write", 1, 0)', "works"},
     {"no nameless files", 'lm_fault("O_TMPFILE", 1, 95)', "works"},
+    {"another saver that removes abandoned files", 'lm_fault("clean-up", 1, 0)', "works"},
   } do
     it("loses nothing: " .. case[1], function()
       each_world(function(n, where)
@@ -149,12 +150,17 @@ describe("a file that a stranger changed", function()
       temp.write(path, changed)
       local ok, why = pcall(lm.checkpoint.load, path, {net = net, opt = opt, rng = true})
       if ok and meaning(changed) ~= meaning(bytes) then
-        temp.write("/tmp/changed.safetensors", changed)
-        error(("round %d: a change is not noticed"):format(round))
+        local at = 1
+        while changed:byte(at) == bytes:byte(at) do at = at + 1 end
+        error(("round %d: a change is not noticed: '%s' at byte %d"):format(round, changed:sub(at, at + 20), at - 1))
       end
       if not ok then
         assert(why:find("'" .. path, 1, true) and not why:find "\n" and #why < 1200, why)
       end
+    end
+    for _, what in ipairs {"(luminary_crc32c[^ ]+)( )", '(luminary_crc32c":".-)([a-f])'} do
+      temp.write(path, (bytes:gsub(what, function(before, c) return before .. (c == " " and "k" or c:upper()) end, 1)))
+      assert.matches("damaged", select(2, pcall(lm.checkpoint.load, path)))
     end
     local damaged = bytes:sub(1, -2)
     temp.write(path, damaged)

@@ -145,6 +145,25 @@ describe("values that cannot be saved", function()
   end)
 end)
 
+describe("states of ranks", function()
+  it("that no save writes are refused with the path", function()
+    local file_format = require "luminary.file_formats.checkpoint"
+    local safetensors = require "luminary.file_formats.safetensors"
+    local function load(own)
+      local described = file_format.describe("x", {ranks = own}, "parts")
+      core.background_write_close(safetensors.write_checked(path, described.tensors, described:metadata {
+        luminary_checkpoint = '{"version":1,"world_size":1,"shards":[]}'}, described.names, {who = "x"}))
+      return message(lm.checkpoint.load, path, {rng = true, g = lm.Generator()}, {strict = false})
+    end
+    for _, own in ipairs {1, {1}, {"x"}, {lm.ones(2)}, lm.ones(2), {{}, {}}, {}, {a = {}}} do
+      assert.matches("'" .. path .. "': malformed checkpoint", load(own), 1, true)
+    end
+    for _, states in ipairs {1, "x", lm.ones(2), {}, {cuda = lm.ones(2)}, {cpu = 1}, {cpu = lm.ones(2)}} do
+      assert.matches("'" .. path .. "': rng: set_rng_state: ", load {{rng = states}}, 1, true)
+    end
+  end)
+end)
+
 describe("names of parts", function()
   it("with dots are distinct from tables", function()
     local net, other = nn.Linear(2, 1), nn.Linear(2, 1)
@@ -195,6 +214,12 @@ describe("errors begin with the called function:", function()
         message(lm.save, name, {a = lm.ones(1)}))
     end
     assert.matches(": load: path" .. why, message(lm.load, bad))
+  end)
+
+  it("of an empty path", function()
+    local why = ": cannot write '': No such file or directory$"
+    assert.matches(why, message(lm.checkpoint.save, "", {a = 1}))
+    for _, value in ipairs {1, lm.ones(2)} do assert.matches(why, message(lm.save, "", value)) end
   end)
 
   it("of a save in the background", function()
@@ -278,6 +303,20 @@ describe("checkpoint.Manager", function()
     for _, pipe in ipairs(held) do pipe:close() end
     manager:save(3, {a = 1})
     assert.same({".", "..", "step-0000000003.safetensors"}, lm.paths.dir(folder))
+  end)
+
+  it("does not take Ctrl-C or a lack of memory for damage", function()
+    local files = require "luminary.checkpoint.files"
+    local manager = lm.checkpoint.Manager {dir = folder}
+    manager:save(1, {a = 1})
+    manager:save(2, {a = 1})
+    local read = files.read
+    finally(function() files.read = read end)
+    for _, problem in ipairs {"x.lua:1: interrupted!", "not enough memory",
+      "load: cannot allocate 1 GiB on cpu: out of memory; 0 bytes"} do
+      files.read = function() error(problem, 0) end
+      assert.equal(problem, message(manager.load, manager))
+    end
   end)
 
   it("says that its folder vanished", function()

@@ -80,6 +80,18 @@ describe("metrics", function()
     assert.equal(5, value(total:compute()))
   end)
 
+  it("of scores take NaN as the largest, and as a probability of no positive", function() -- as torchmetrics 1.x does
+    local nan = 0 / 0
+    local function accuracy(rows) return F.accuracy(lm.tensor(rows), labels {1, 2}, "multiclass", {num_classes = 3}) end
+    assert.equal(0.5, value(accuracy {{nan, 0, 0}, {1, 0, 0}}))
+    assert.equal(0, value(accuracy {{0, nan, 0}, {1, 0, 0}}))
+    for _, case in ipairs {{{0, 0}, 0.5, 0}, {{1, 0}, 0, 1}} do
+      local scores, target = lm.tensor {nan, 0.3}, labels(case[1])
+      assert.equal(case[2], value(F.accuracy(scores, target, "binary")))
+      assert.equal(case[3], value(F.auroc(scores, target, "binary")))
+    end
+  end)
+
   it("leave out, replace or reject NaN", function()
     local nan = 0 / 0
     local function mean(strategy)

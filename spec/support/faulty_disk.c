@@ -1,8 +1,8 @@
 /* A disk with faults, preloaded by specs: calls for files in a folder fail or do less than asked. Scripts set the fault
  * through FFI: lm_fault(folder, call, first, error). From the first-th such call on, `call` ("write", "fsync",
  * "rename", "linkat", "close") fails with that errno; error 0 makes write short: it takes some bytes, and is
- * interrupted between. call "O_TMPFILE": there are no nameless files. "": no fault. lm_fault_calls(): how many such
- * calls there were. */
+ * interrupted between. call "O_TMPFILE": there are no nameless files. "clean-up": before a rename another saver removes
+ * the file if nobody has locked it. "": no fault. lm_fault_calls(): how many such calls there were. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 static char fault_folder[PATH_MAX], fault_call[32];
@@ -68,7 +69,14 @@ int close(int fd) {
   return fault ? fails() : result;
 }
 
-int rename(const char *from, const char *to) { return hits("rename", to) ? fails() : NEXT(rename)(from, to); }
+int rename(const char *from, const char *to) {
+  if (hits("clean-up", to)) {
+    int fd = NEXT(open)(from, O_RDONLY);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(from);
+    if (fd >= 0) NEXT(close)(fd);
+  }
+  return hits("rename", to) ? fails() : NEXT(rename)(from, to);
+}
 
 int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags) {
   return hits("linkat", to) ? fails() : NEXT(linkat)(from_fd, from, to_fd, to, flags);

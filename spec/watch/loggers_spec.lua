@@ -319,6 +319,9 @@ describe("watch.JSONLogger", function()
       log:close()
       local csv = lm.watch.CSVLogger "/dev/null"
       for step = 1, 3 do csv:add_text("x", "text", step) end
+      local endless = lm.watch.CSVLogger "/dev/zero" -- which is never read
+      for step = 1, 3 do endless:add_scalar("x" .. step, 1, step) end
+      endless:close()
       print "the end"' 2>&1]])
     assert(ok, text)
     assert.equal(1, select(2, text:gsub("cannot write '/dev/full': No space left on device", "")))
@@ -346,6 +349,22 @@ describe("watch.CSVLogger", function()
     more:close()
     assert.equal('step,wall_time,loss,acc,"a,""b",new\n1,10,0.5,1,,\n2,12,0.25,,,\n3,13,0.1,,3,\n4,14,,,4,\n'
       .. "5,15,,,,5\n", temp.read(path))
+  end)
+
+  it("keeps all earlier rows where no space is left for a new column", function()
+    temp.write(folder .. "/full.lua", [[
+      local log = require("luminary").watch.CSVLogger(arg[1] .. "/log.csv")
+      for i = 1, 120 do log:log_metrics({loss = i}, i, 1) end
+      for i = 121, 125 do log:log_metrics({loss = i, acc = 1}, i, 1) end
+      log:close()]])
+    local _, output, code = temp.run(folder, ("bash -c 'trap \"\" XFSZ; ulimit -f 1; luajit %s/full.lua %s'"):format(
+      folder, folder))
+    assert.equal(0, code, output)
+    assert.matches("CSVLogger: cannot write '[^']*log.csv': [^\n]*; nothing more is written to it\n$", output)
+    local expected = {"step,wall_time,loss"}
+    for i = 1, 120 do expected[#expected + 1] = ("%d,1,%d"):format(i, i) end
+    assert.equal(table.concat(expected, "\n", 1, 121) .. "\n", temp.read(folder .. "/log.csv"))
+    assert.same({".", "..", "full.lua", "log.csv"}, lm.paths.dir(folder))
   end)
 end)
 

@@ -57,6 +57,14 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
     assert.equal(2 * (32 + 48), lm.summary(Two(), {{2, 4}, lm.ones(2, 6)}).total_mult_adds)
   end)
 
+  it("takes arguments that contain themselves", function()
+    local Net = nn.Module:extend "Net"
+    function Net.forward(_, x) return x.again.again end
+    local x = {lm.ones(2, 3)}
+    x.again = x
+    assert.same({2, 3}, lm.summary(Net(), {x}).rows[1].output_shapes[1])
+  end)
+
   it("without an input shows parameters alone", function()
     local text = tostring(lm.summary(nn.Sequential(nn.Linear(2, 3), nn.ReLU())))
     assert.matches("0: Linear", text, 1, true)

@@ -62,6 +62,7 @@ static void next_name(lm_new_file *f) {
 static bool find_target(const char *path, char target[PATH_MAX]) {
   enum { MAX_LINKS = 40 };
   char link[PATH_MAX];
+  if (!*path) return errno = ENOENT, false;
   if (strlen(path) >= PATH_MAX) return errno = ENAMETOOLONG, false;
   strcpy(target, path);
   for (int i = 0; i < MAX_LINKS; i++) {
@@ -75,6 +76,13 @@ static bool find_target(const char *path, char target[PATH_MAX]) {
   return errno = ELOOP, false;
 }
 
+/* Locks it until it is closed, for lm_remove_abandoned; false if that has just found it unlocked and removes it. */
+static bool lock_new(const lm_new_file *f) {
+  struct stat info;
+  if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  return f->nameless || fstat(f->fd, &info) != 0 || info.st_nlink > 0;
+}
+
 /* A file in path's folder that has no name, so that nothing is left of it if the process is killed; false where the
  * file system has none, or no /proc is there to name it by later. */
 static bool open_nameless(lm_new_file *f) {
@@ -84,17 +92,24 @@ static bool open_nameless(lm_new_file *f) {
   f->fd = lm_fd_above_stdio(open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
   if (f->fd < 0) return false;
   snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
-  if (stat(link, &info) == 0) return f->nameless = true;
+  if (stat(link, &info) == 0) {
+    f->nameless = true;
+    lock_new(f);
+    return true;
+  }
   close(f->fd);
   f->fd = -1;
   return false;
 }
 
 static void open_named(lm_new_file *f) {
+  bool again;
   do { /* a killed process of the same number may have left its file behind */
     next_name(f);
     f->fd = lm_fd_above_stdio(open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  } while (f->fd < 0 && errno == EEXIST);
+    again = f->fd < 0 ? errno == EEXIST : !lock_new(f);
+    if (again && f->fd >= 0) close(f->fd);
+  } while (again);
 }
 
 static bool give_name(lm_new_file *f) {
@@ -135,8 +150,6 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
       if (!f->nameless) unlink(f->temporary);
       close(f->fd);
     }
-  } else {
-    flock(f->fd, LOCK_EX | LOCK_NB); /* until it is closed: for lm_remove_abandoned */
   }
 done:
   if (status != LM_OK) {
@@ -194,9 +207,11 @@ static void sync_directory(const char *path) {
 lm_status lm_new_file_commit(lm_new_file *f) {
   lm_status status = lm_truncation_check(); /* of what was written */
   if (status == LM_OK && (fsync(f->fd) != 0 || (f->nameless && !give_name(f)))) status = refused("write", f->path);
+  int lock = lm_fd_above_stdio(fcntl(f->fd, F_DUPFD_CLOEXEC, 0)); /* which lasts until the rename; -1: it does not */
   if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->path);
   f->fd = -1;
   if (status == LM_OK && rename(f->temporary, f->path) != 0) status = refused("replace", f->path);
+  if (lock >= 0) close(lock);
   if (status == LM_OK) {
     sync_directory(f->path);
     lm_free(f->temporary);

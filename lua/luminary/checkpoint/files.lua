@@ -137,6 +137,15 @@ local function shard_path(file, i)
   return files.folder_of(file.path) .. name
 end
 
+-- Whether it is a list of n tables.
+local function are_states(list, n)
+  if not options.is_plain(list) or #list ~= n then return false end
+  for _, states in ipairs(list) do
+    if not options.is_plain(states) then return false end
+  end
+  return true
+end
+
 --- A file as apply takes it: {path, value, about = {version, world_size, shards}}. All ranks together read each shard,
 --- so that damage shows before anything is loaded.
 function files.read(who, path)
@@ -152,7 +161,7 @@ function files.read(who, path)
     if not loaded.metadata[CHECKSUMS] then
       options.malformed_file(path, "checkpoint", "it has no checksums")
     elseif not options.is("count", about.version) or not options.is("count", about.world_size)
-      or type(about.shards) ~= "table" or type(value.ranks) ~= "table" then
+      or type(about.shards) ~= "table" or not are_states(value.ranks, about.world_size) then
       options.malformed_file(path, "checkpoint", "its metadata '%s' is not what checkpoint.save writes", ABOUT)
     end
     if about.version > files.VERSION then
@@ -286,7 +295,8 @@ function files.apply(who, file, parts, strict)
   end
   if parts[RANDOM] and own[RANDOM] then
     if by_rank[rank + 1] then
-      random_states.set(who, own[RANDOM])
+      local ok, problem = pcall(random_states.set, own[RANDOM])
+      if not ok then fail("%s: '%s': %s: %s", who, path, RANDOM, options.without_position(problem)) end
     else
       core.warn(("%s: rank %d keeps its generators: '%s' has those of %d rank%s, of %d now"):format(who, rank, path,
         about.world_size, about.world_size == 1 and "" or "s", size))

@@ -53,6 +53,14 @@ function Manager:path(step)
   return ("%s/" .. NAME):format(self.dir, options.arg("Manager:path", "step", step, "natural"))
 end
 
+-- Raises an error that says nothing about a file: of Ctrl-C, and of memory.
+local function raise_own(ok, problem)
+  if ok then return end
+  if problem:find "interrupted!$" or problem:find "out of memory" or problem:find "not enough memory" then
+    error(problem, 0)
+  end
+end
+
 -- The metric of a saved step; nil if it has none, or cannot be read.
 local function metric_of(self, step)
   local path = self:path(step)
@@ -62,6 +70,7 @@ local function metric_of(self, step)
   local known = self.known[path]
   if not known or known.stamp ~= stamp then
     local ok, loaded = pcall(formats.load, path, {mmap = true})
+    raise_own(ok, loaded)
     local metrics = ok and type(loaded.value) == "table" and loaded.value.metrics
     local value = type(metrics) == "table" and metrics[self.metric]
     known = {stamp = stamp, value = type(value) == "number" and value or nil}
@@ -174,6 +183,7 @@ function Manager:load(parts, opts)
     local path = self:path(steps[i])
     local ok, file = pcall(files.read, "Manager:load", path)
     if not ranks.any(not ok) then return files.apply("Manager:load", file, parts or {}, opts.strict) end
+    ranks.attempt("Manager:load", function() raise_own(ok, file) end)
     local problem = ok and ("another rank cannot read '%s'"):format(options.shown_path(path))
       or options.without_position(file)
     if i == 1 then fail("Manager:load: no checkpoint in '%s' is whole: %s", options.shown_path(self.dir), problem) end

@@ -25,8 +25,10 @@ function random_states.get()
 end
 
 --- Devices that this process does not use are left out.
-function random_states.set(who, states)
-  if not options.is_plain(states) then options.must_be(who, "rng", "a table of states by device", states) end
+function random_states.set(states)
+  if not options.is_plain(states) or states.cpu == nil then
+    options.must_be("set_rng_state", "states", "a table by device, with 'cpu'", states)
+  end
   each_device(function(name, device)
     if states[name] ~= nil then core.set_rng_state(states[name], device) end
   end)

@@ -258,12 +258,16 @@ local function damaged(source, what) source:fail("%s does not match its checksum
 local function read_checksums(source, e, metadata, order)
   local text = metadata[CHECKSUMS]
   if not text then return nil end
-  local sums, list = {}, {}
-  for sum in text:gmatch "%x%x%x%x%x%x%x%x" do list[#list + 1] = tonumber(sum, 16) end
+  local sums, list, digits = {}, {}, {}
+  for sum in text:gmatch "%x%x%x%x%x%x%x%x" do
+    list[#list + 1] = tonumber(sum, 16)
+    digits[#list] = ("%08x"):format(list[#list])
+  end
   if #list ~= #order + 1 then
     source:malformed(PART, "%d checksums for %d tensors and the metadata", #list, #e.names)
   end
   if list[1] ~= checksum_of_metadata(metadata) then damaged(source, "the metadata") end
+  if text ~= table.concat(digits, " ") then damaged(source, "the list of checksums") end -- other spaces or letters
   for k, i in ipairs(order) do sums[i] = list[k + 1] end
   return sums
 end

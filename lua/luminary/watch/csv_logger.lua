@@ -2,6 +2,7 @@
 --- for each tag.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local paths = require "luminary.paths"
 local signature = require "luminary.base.signature"
 local log_file = require "luminary.watch.log_file"
 local Logger = require "luminary.watch.logger"
@@ -34,7 +35,7 @@ local function columns_of(line)
 end
 
 local function read_all(path)
-  local file = io.open(path, "r")
+  local file = paths.filep(path) and io.open(path, "r") -- a device may have no end
   local text = file and file:read "*a" or ""
   if file then file:close() end
   return text
@@ -58,14 +59,13 @@ local function header_of(self)
   return table.concat(cells, ",") .. "\n"
 end
 
--- Writes the file again, with the columns that its rows lack.
+-- Replaces the file by one with the columns that its rows lack.
 local function widen(self)
-  self.file:close()
+  self.file:flush()
   local header, rows = read_all(self.path):match "^([^\n]*)\n(.*)$"
-  self.file = log_file.open("CSVLogger", self.path, "w", 0)
   if rows then
     local lacking = (","):rep(#self.columns - #columns_of(header))
-    self.file:write(header_of(self), (rows:gsub("\n", lacking .. "\n")))
+    self.file:replace {header_of(self), (rows:gsub("\n", lacking .. "\n"))}
   end
   self.has_header = rows ~= nil
 end

@@ -20,6 +20,13 @@ end
 
 local LogFile = class.root "LogFile"
 
+local function open(self, mode)
+  local file, problem = io.open(self.path, mode)
+  if not file then options.fail_file("open", self.path, problem:match ": ([^:]*)$" or problem) end
+  self.file, self.flushed = file, core.time()
+  file:setvbuf "full"
+end
+
 --- log_file.open(who, path, mode, every): Opens a file, after making its folder. mode: "w" or "a". every: seconds
 --- between flushes, 0: at each write. A failure to write is a warning, after which nothing is written: it ends no
 --- training.
@@ -27,10 +34,7 @@ function LogFile:init(who, path, mode, every)
   self.who, self.path, self.every = who, path, every
   local folder = path:match "^(.*)/[^/]*$"
   if folder and folder ~= "" then paths.mkdir(folder) end
-  local file, problem = io.open(path, mode)
-  if not file then options.fail_file("open", path, problem:match ": ([^:]*)$" or problem) end
-  self.file, self.flushed = file, core.time()
-  file:setvbuf "full"
+  open(self, mode)
 end
 
 local function give_up(self, problem)
@@ -51,6 +55,15 @@ function LogFile:flush()
   local ok, problem = self.file:flush()
   if not ok then return give_up(self, problem) end
   self.flushed = core.time()
+end
+
+--- Replaces what the file has by a list of strings, at once: after a failure it is as before.
+function LogFile:replace(pieces)
+  if not self.file then return end
+  local ok, problem = pcall(core.write_pieces, self.path, pieces)
+  if not ok then return give_up(self, options.without_position(problem)) end
+  self.file:close()
+  open(self, "a")
 end
 
 function LogFile:close()

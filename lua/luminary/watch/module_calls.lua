@@ -5,14 +5,15 @@ local options = require "luminary.base.options"
 local module_calls = {}
 
 -- The tensors in a value, in order.
-local function tensors_in(value, list)
-  list = list or {}
+local function tensors_in(value, list, met)
+  list, met = list or {}, met or {}
   if core.is_tensor(value) then
     list[#list + 1] = value
-  elseif options.is_plain(value) then
-    for _, each in ipairs(value) do tensors_in(each, list) end
+  elseif options.is_plain(value) and not met[value] then
+    met[value] = true
+    for _, each in ipairs(value) do tensors_in(each, list, met) end
     for _, key in ipairs(options.sorted_keys(value, function(key) return type(key) == "string" end)) do
-      tensors_in(value[key], list)
+      tensors_in(value[key], list, met)
     end
   end
   return list
@@ -28,11 +29,14 @@ local function shapes_of(tensors)
 end
 
 -- The value with each tensor replaced by f(tensor).
-local function replace(value, f)
+local function replace(value, f, made)
   if core.is_tensor(value) then return f(value) end
   if not options.is_plain(value) then return value end
+  made = made or {}
+  if made[value] then return made[value] end -- which may hold itself
   local out = {}
-  for key, each in pairs(value) do out[key] = replace(each, f) end
+  made[value] = out
+  for key, each in pairs(value) do out[key] = replace(each, f, made) end
   return out
 end
 

@@ -125,6 +125,7 @@ end)
 --- Iterates as `iterator` does, with a step for each turn; a bar that is not complete at the end is removed.
 ---   for x, y in bar:over(loader:epoch(1)) do … end
 function Progress:over(iterator, of, control)
+  options.arg("over", "iterator", iterator, "callable")
   local is_first = true
   local function note(first, ...)
     if first == nil then self:clear() end
@@ -142,7 +143,7 @@ function Progress:write(text)
   if not (self.visible or self.in_lines) then return end
   local was_shown = self.shown
   self:clear()
-  io.stdout:write(text, "\n")
+  io.stdout:write(tostring(text), "\n")
   if was_shown then draw(self, core.time()) end
   io.stdout:flush()
 end
