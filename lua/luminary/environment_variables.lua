@@ -63,7 +63,7 @@ variable "LM_CPU_LEVEL" {
 variable "LM_CACHE_BYTES" {
   help = "The bytes of the last-level cache; results above an eighth go past it to memory, and while Lua's heap is "
     .. "small its collector runs once for each quarter to half of it of new tensors",
-  default = "the system's",
+  default = "the system's, at most 32 MB",
 }
 variable "LM_CONV" {
   help = "The algorithm of convolutions on the CPU", one_of = {"auto", "direct", "winograd", "onednn"},

@@ -411,6 +411,28 @@ describe("lm.setenv", function()
   end)
 end)
 
+describe("the memory of results", function()
+  -- Whatever cache the machine reports, at most 32 MB count; half of it holds results. LM_CACHE_BYTES may say more.
+  local function count_blocks(environment)
+    return tonumber(run([[
+      local lm = require "luminary"
+      local x, seen, n = lm.zeros(2 ^ 18), {}, 0
+      for _ = 1, 400 do
+        local block = tostring((x + 1):data_ptr())
+        if not seen[block] then seen[block], n = true, n + 1 end
+      end
+      print(n)
+    ]], environment))
+  end
+
+  it("is used again before a cache is full, of which a process counts on a part #unsanitized", function()
+    local few = count_blocks "env -u LM_CACHE_BYTES"
+    assert(few <= 20, few)
+    local many = count_blocks "LM_CACHE_BYTES=256000000"
+    assert(many >= 30, many)
+  end)
+end)
+
 describe("LM_LOG", function()
   local script = [[
     local lm = require "luminary"

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -9,7 +10,9 @@
 #include "base/descriptor.h"
 #include "base/environment_variable.h"
 
-enum { UNKNOWN = 8 << 20 }; /* bytes, for a system that reports none */
+/* Bytes: for a system that reports none, and the most that a process counts on. A server's CPU reports hundreds of
+ * MB, which dozens of cores share, those of other virtual machines among them. */
+enum { UNKNOWN = 8 << 20, LARGEST_SHARE = 32 << 20 };
 
 static size_t cache_bytes;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -35,12 +38,14 @@ static size_t reported_by_sysfs(void) {
 static void read_size(void) {
   const char *set = lm_variable_get(LM_VAR_CACHE_BYTES);
   long long bytes = set ? strtoll(set, NULL, 10) : 0;
-  if (bytes <= 0) bytes = (long long)reported_by_sysfs();
+  const bool is_set = bytes > 0;
+  if (!is_set) bytes = (long long)reported_by_sysfs();
 #ifdef _SC_LEVEL3_CACHE_SIZE
   if (bytes <= 0) bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
   if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-  cache_bytes = bytes > 0 ? (size_t)bytes : UNKNOWN;
+  if (bytes <= 0) bytes = UNKNOWN;
+  cache_bytes = is_set || bytes < LARGEST_SHARE ? (size_t)bytes : LARGEST_SHARE;
 }
 
 size_t lm_cache_bytes(void) {

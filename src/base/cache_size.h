@@ -5,7 +5,8 @@
 
 #include "base/status.h"
 
-/* Bytes of the largest cache that the machine's first CPU has: $LM_CACHE_BYTES, or what the kernel reports. */
+/* Bytes of the largest cache of the machine's first CPU: $LM_CACHE_BYTES, or as reported by the kernel, at most 32 MB.
+ */
 LM_API size_t lm_cache_bytes(void);
 /* The largest result that is still in the cache when its memory is used again: beside it are some more, and what they
  * are made of. */
