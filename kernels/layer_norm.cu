@@ -187,8 +187,9 @@ template <class T>
 struct lm_layer_source {
   typedef T stored;
   typedef lm_compute<T> A;
+  typedef A channel;
   typedef lm_join_sums join;
-  enum { PIVOTED = 0, WIDE_FLIGHT = 2 };
+  enum { PIVOTED = 0, STORES = 0, WIDE_FLIGHT = 2 };
   template <int V>
   struct item {
     lm_pack<T, V> g, x;
