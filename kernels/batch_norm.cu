@@ -73,14 +73,16 @@ LM_DEVICE lm_affine<A> lm_affine_of(const lm_batch_plan &plan, int64_t channel, 
   return {center, scale, (A)(bias - lost * (double)scale)};
 }
 
-/* Whether relu's result, as it is stored, is above 0 or NaN. */
+/* Whether relu's result, as it is stored, is NaN or above 0 and below max; max NaN: none. */
 template <class T>
-LM_DEVICE bool lm_relu_passes(lm_compute<T> y) {
-  return !(lm_get<lm_compute<T>>(lm_put<T>(y)) <= 0);
+LM_DEVICE bool lm_relu_passes(lm_compute<T> y, lm_compute<T> max) {
+  typedef lm_compute<T> A;
+  A stored = lm_get<A>(lm_put<T>(y));
+  return !(stored <= 0 || stored >= lm_get<A>(lm_put<T>(max)));
 }
 
-/* Sums of g where relu's result is above 0: y, or, NORM, what x and the statistics give. masked: that g is written
- * there, 0 elsewhere; NORM: or NULL. */
+/* Sums of g where relu's result is above 0 and below max: y, or, NORM, what x and the statistics give. masked: that g
+ * is written there, 0 elsewhere; NORM: or NULL. */
 template <class T, bool NORM>
 struct lm_masked_sums_source {
   typedef T stored;
@@ -104,7 +106,7 @@ struct lm_masked_sums_source {
   template <int V>
   LM_DEVICE void add(item<V> &in, int v, const channel &k, A *a, A *b) const {
     A x = lm_get<A>(in.x.v[v]);
-    if (!lm_relu_passes<T>(NORM ? k(x) : lm_get<A>(in.y.v[v]))) in.g.v[v] = lm_put<T>((A)0);
+    if (!lm_relu_passes<T>(NORM ? k(x) : lm_get<A>(in.y.v[v]), (A)plan.max)) in.g.v[v] = lm_put<T>((A)0);
     A g = lm_get<A>(in.g.v[v]);
     *a += g;
     *b += g * (x - k.center);
@@ -250,6 +252,7 @@ struct lm_relu_map {
     lm_pack<T, V> x, addend;
   };
   const T *x, *addend;
+  A max; /* NaN: none */
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
     item<V> in = {lm_load<V>(x + at), {}};
@@ -260,11 +263,11 @@ struct lm_relu_map {
   LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
     A y = lm_affine<A>{k[0], k[1], k[2]}(lm_get<A>(in.x.v[v]));
     if (ADD) y += lm_get<A>(in.addend.v[v]);
-    return y < 0 ? (A)0 : y;
+    return y < 0 ? (A)0 : y > max ? max : y;
   }
 };
 
-/* RELU: g counts where relu of what x gave is above 0. */
+/* RELU: g counts where relu of what x gave is above 0 and below max. */
 template <class T, bool RELU>
 struct lm_back_map {
   typedef T stored;
@@ -275,6 +278,7 @@ struct lm_back_map {
     lm_pack<T, V> g, x;
   };
   const T *g, *x;
+  A max; /* NaN: none */
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
     return {lm_load<V>(g + at), lm_load<V>(x + at)};
@@ -282,7 +286,7 @@ struct lm_back_map {
   template <int V>
   LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
     A g = lm_get<A>(in.g.v[v]), x = lm_get<A>(in.x.v[v]);
-    if constexpr (RELU) g = lm_relu_passes<T>(lm_affine<A>{k[0], k[1], k[4]}(x)) ? g : (A)0;
+    if constexpr (RELU) g = lm_relu_passes<T>(lm_affine<A>{k[0], k[1], k[4]}(x), max) ? g : (A)0;
     return g * k[1] + ((x - k[0]) * k[3] + k[2]);
   }
 };
@@ -534,25 +538,28 @@ int lm_batch_apply(const lm_norm_shape *s, const void *x, void *y, const void *c
   });
 }
 
-int lm_batch_apply_relu(const lm_norm_shape *s, const void *x, const void *addend, void *y, const void *coefficients,
-                        void *stream) {
+int lm_batch_apply_relu(const lm_norm_shape *s, const void *x, const void *addend, double max, void *y,
+                        const void *coefficients, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
+    const lm_compute<T> most = (lm_compute<T>)max;
     bool aligned = lm_is_packed(x) && lm_is_packed(addend) && lm_is_packed(y);
     if (addend)
-      return launch_map(s, lm_relu_map<T, true>{(const T *)x, (const T *)addend}, aligned, coefficients, (T *)y,
+      return launch_map(s, lm_relu_map<T, true>{(const T *)x, (const T *)addend, most}, aligned, coefficients, (T *)y,
                         stream);
-    return launch_map(s, lm_relu_map<T, false>{(const T *)x, NULL}, aligned, coefficients, (T *)y, stream);
+    return launch_map(s, lm_relu_map<T, false>{(const T *)x, NULL, most}, aligned, coefficients, (T *)y, stream);
   });
 }
 
-int lm_batch_back(const lm_norm_shape *s, const void *g, const void *x, bool relu, void *dx, const void *coefficients,
+int lm_batch_back(const lm_norm_shape *s, const void *g, const void *x, void *dx, const lm_batch_plan *plan,
                   void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
     bool aligned = lm_is_packed(g) && lm_is_packed(x) && lm_is_packed(dx);
     const T *of = (const T *)g, *by = (const T *)x;
-    if (relu) return launch_map(s, lm_back_map<T, true>{of, by}, aligned, coefficients, (T *)dx, stream);
-    return launch_map(s, lm_back_map<T, false>{of, by}, aligned, coefficients, (T *)dx, stream);
+    const lm_compute<T> most = (lm_compute<T>)plan->max;
+    if (plan->relu)
+      return launch_map(s, lm_back_map<T, true>{of, by, most}, aligned, plan->coefficients, (T *)dx, stream);
+    return launch_map(s, lm_back_map<T, false>{of, by, most}, aligned, plan->coefficients, (T *)dx, stream);
   });
 }

@@ -203,10 +203,6 @@ struct lm_layer_source {
             lm_weights<T, 1>(rstd, row, 0).v[0]};
   }
   template <int V>
-  LM_DEVICE A value(const item<V> &, int) const {
-    return 0;
-  }
-  template <int V>
   LM_DEVICE void add(const item<V> &in, int v, A, A *a, A *b) const {
     A g = lm_get<A>(in.g.v[v]);
     *a += g;

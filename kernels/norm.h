@@ -37,25 +37,25 @@ int lm_batch_sums(const lm_norm_shape *shape, const void *g, const void *x, lm_v
 typedef struct lm_batch_plan {
   bool training, relu; /* relu: forward: it follows; backward: the mask is made of x again */
   double eps, momentum;
+  double max; /* of relu backward; NaN: none */
   lm_values weight, bias, running_mean, running_var;
   lm_values mean, invstd; /* forward: written where given; backward: read where given, else made of the running ones */
   lm_values dweight, dbias; /* backward: written */
   const double *partial;    /* moments or sums; NULL forward when not training */
   void *coefficients;
 } lm_batch_plan;
-/* Sums of g where relu's result is above 0: y, or where that is NULL, what x and the statistics of the plan give.
+/* Sums of g where relu's result is above 0 and below max: y, or where that is NULL, what x and the plan give.
  * masked: where g goes then, with 0 elsewhere; may be NULL if y is. */
 int lm_batch_masked_sums(const lm_norm_shape *shape, const void *g, const void *x, const void *y, void *masked,
                          const lm_batch_plan *plan, double *partial, void *stream);
 int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
-/* y = relu of that + addend, which may be NULL. */
-int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, void *y,
+/* y = relu of that + addend, which may be NULL, at most max; NaN: none. */
+int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, double max, void *y,
                         const void *coefficients, void *stream);
-/* relu: as the plan that made the coefficients has it. */
-int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, bool relu, void *dx,
-                  const void *coefficients, void *stream);
+int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const lm_batch_plan *plan,
+                  void *stream);
 
 /* Rows of d elements, each normalized. weight and bias: [d], dtype x's or the compute type. */
 typedef struct lm_layer_job {

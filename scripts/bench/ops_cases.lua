@@ -538,6 +538,7 @@ grad htokens h768: F.layer_norm(htokens, {768}, h768, h768)
 grad tokens: F.gelu(tokens)
 grad htokens: F.gelu(htokens)
 grad four: F.batch_norm(four, nil, nil, k64, k64, true)|F.batch_norm(four, None, None, k64, k64, True)
+grad four: F.batch_norm_relu(four, nil, nil, k64, k64, nil, { training = true, max = 6 })|F.relu6(F.batch_norm(four, None, None, k64, k64, True))
 # 32 K elements
 some + some2
 some + somerow

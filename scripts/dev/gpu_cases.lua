@@ -9,6 +9,7 @@
 -- alignment [OP DTYPE WHICH N]      linear and conv2d with an operand N elements off
 -- recurrent [SIZE]                  recurrent layers; with a size their times
 -- attention [LENGTH]                attention of many sizes; with a length its times
+-- attention_dropout                 which weights cuDNN drops, and the gradients
 -- plans                             cuDNN's attention of many widths and lengths
 -- ceilings                          copies, products and launches: what all else is a fraction of
 -- networks [NAME]                   training steps of GPT-2, ResNet-50 and LeNet, graphed and not; searches for plans

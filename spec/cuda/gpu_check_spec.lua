@@ -25,6 +25,7 @@ describe("gpu_check #unsanitized", function() -- what it runs are specs, which s
     { "2 --only transforms", { "transforms and linear algebra" } },
     { "2 --only 'the same bits'", { "the same bits twice", "the same bits, graphed" } },
     { "3 --only plans", { "plans for attention" } },
+    { "3 --only dropout", { "dropout in attention" } },
     { "3 --only 'recurrent layers'", { "recurrent layers" } },
     { "3 --only first", { "first calls" } },
     { "4", { "ceilings", "network gpt2_bf16", "network lenet", "decoding", "each op, 64 MiB of float32" }, 3 },

@@ -139,14 +139,30 @@ describe("cuDNN, without a GPU, #unsanitized", function() -- its program is not 
     end
     if not stub then return pending("the toolkit has no stub of the driver") end
     assert(temp.run(folder, ("ln -sf %s %s/libcuda.so.1"):format(stub, folder)))
-    -- Samples, heads, heads of keys, queries, keys, numbers of a query and a value, causal, heads side by side.
+    -- Samples, heads, heads of keys, queries, keys, numbers of a query and a value, causal, heads side by side,
+    -- dropout, which dims a mask has.
     local taken = {
-      gpt2 = "float16 4 12 12 1024 1024 64 64 1 1", bert = "bfloat16 8 12 12 128 128 64 64 0 0",
-      llama = "bfloat16 1 32 8 2000 2000 128 128 1 1", cross = "float16 2 8 8 77 300 40 40 0 1",
-      narrow_values = "bfloat16 2 4 4 128 128 64 32 0 0", wide = "bfloat16 1 8 8 512 512 256 256 1 0",
-      next_token = "float16 2 12 12 1 200 64 64 0 0",
+      gpt2 = "float16 4 12 12 1024 1024 64 64 1 1 0 none", bert = "bfloat16 8 12 12 128 128 64 64 0 0 0 none",
+      llama = "bfloat16 1 32 8 2000 2000 128 128 1 1 0 none", cross = "float16 2 8 8 77 300 40 40 0 1 0 none",
+      narrow_values = "bfloat16 2 4 4 128 128 64 32 0 0 0 none", wide = "bfloat16 1 8 8 512 512 256 256 1 0 0 none",
+      next_token = "float16 2 12 12 1 200 64 64 0 0 0 none",
     }
-    local lines = { "odd float16 1 2 2 64 64 33 33 0 0\n" } -- which it does not take
+    for _, dtype in ipairs { "float16", "bfloat16" } do
+      for _, width in ipairs { 64, 128 } do
+        for _, heads in ipairs { "12 12", "12 4" } do
+          for _, p in ipairs { 0, 0.1 } do
+            local function add(causal, mask)
+              local name = ("%s_%d_%s_%g_%d_%s"):format(dtype, width, heads:gsub(" ", "_"), p, causal, mask)
+              taken[name] = ("%s 8 %s 1024 1024 %d %d %d 1 %g %s"):format(dtype, heads, width, width, causal, p, mask)
+            end
+            add(1, "none")
+            for _, mask in ipairs { "none", "k", "nk", "qk", "nqk", "nhqk" } do add(0, mask) end
+          end
+        end
+      end
+    end
+    -- Which it does not take.
+    local lines = { "odd float16 1 2 2 64 64 33 33 0 0 0 none\n", "odd_dropped float16 1 2 2 64 64 33 33 0 0 0.1 qk\n" }
     for name, rest in pairs(taken) do lines[#lines + 1] = name .. " " .. rest .. "\n" end
     temp.write(folder .. "/attentions", table.concat(lines))
     local ok, text = temp.run(folder, ("unset LD_PRELOAD; LD_LIBRARY_PATH=%s timeout 300 %s "
@@ -156,7 +172,9 @@ describe("cuDNN, without a GPU, #unsanitized", function() -- its program is not 
     for name, pass, proposals in text:gmatch "(%S+) (%S+) (%d+)\n" do
       found[name .. " " .. pass] = tonumber(proposals)
     end
-    assert.same({ 0, 0 }, { found["odd forward"], found["odd backward"] })
+    for _, name in ipairs { "odd", "odd_dropped" } do
+      assert.same({ 0, 0 }, { found[name .. " forward"], found[name .. " backward"] })
+    end
     for name in pairs(taken) do
       for _, pass in ipairs { "forward", "backward" } do
         local key = name .. " " .. pass

@@ -323,8 +323,9 @@ describe("batch norm", function()
     end
   end)
 
-  -- Each channel's shift makes some results 0 up to rounding. The gradient of the bias counts those above 0.
-  it("takes relu's gradient where its result is above 0, to the last bit", function()
+  -- Each channel's shift makes some results 0 up to rounding; max is others' up to rounding. The gradient of the bias
+  -- counts those between.
+  it("takes relu's gradient where its result is above 0 and below max, to the last bit", function()
     local shapes = { { 48, 40 }, { 6, 40, 3, 5 }, { 4, 40, 8, 8 }, { 4, 40, 8, 8, last = true } }
     for _, device in ipairs { "cpu", lm.cuda.is_available() and "cuda" or nil } do
       for _, dtype in ipairs { "float32", "float64", "bfloat16", device == "cuda" and "float16" or nil } do
@@ -343,15 +344,47 @@ describe("batch norm", function()
             local y = F.batch_norm(wide, mean:clone(), var:clone(), nil, nil, how)
             local bias = -y:narrow(1, 1, 1):reshape(40, -1):select(2, 1)
             bias = bias:clone():requires_grad_()
-            for _, addend in ipairs { false, x - x } do
-              bias.grad = nil
-              local result = of(bias, addend or nil)
-              result:backward(lm.ones_like(result))
-              local what = ("%s %s, %d dims, training %s"):format(device, dtype, #shape, tostring(training))
-              assert.is_true(bias.grad:equal(result:gt(0):to(stat):sum(dims)), what)
+            for _, max in ipairs { math.huge, 3.7 / math.sqrt(7.7) } do
+              how.max = max
+              for _, addend in ipairs { false, x - x } do
+                bias.grad = nil
+                local result = of(bias, addend or nil)
+                result:backward(lm.ones_like(result))
+                local what = "%s %s, %d dims, training %s, max %g"
+                what = what:format(device, dtype, #shape, tostring(training), max)
+                local most = lm.full({ 1 }, max, { dtype = dtype, device = device })
+                assert.is_true(bias.grad:equal((result:gt(0) * result:lt(most)):to(stat):sum(dims)), what)
+              end
             end
           end
         end
+      end
+    end
+  end)
+
+  it("and a ReLU6 after it in a Sequential are one op with relu6's results and gradients", function()
+    local lonely = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU6())
+    assert.matches(": batch_norm_relu: x must have", message(lonely, lm.ones { 1, 3, 1, 1 }))
+    for _, format in ipairs { "contiguous", "channels_last" } do
+      for _, training in ipairs { true, false } do
+        local function run(looks)
+          local norm = nn.BatchNorm2d(3)
+          norm.weight.data:fill_(5)
+          norm.bias.data:fill_(2)
+          local net = nn.Sequential(norm, nn.ReLU6())
+          net:train(training)
+          if looks then norm:register_forward_hook(function() end) end
+          local x = lm.linspace(-2, 3, 96):view(4, 3, 2, 4):contiguous { memory_format = format }:requires_grad_()
+          local y = net(x)
+          y:pow(3):sum():backward()
+          return y, { x.grad, norm.weight.grad, norm.bias.grad }
+        end
+        local y, grads = run(false)
+        local want, wanted = run(true)
+        assert.equal(6, y:max():item())
+        assert.equal(0, y:min():item())
+        same("result", y, want, { 1e-5, 1e-5 })
+        for k, g in ipairs(wanted) do same("gradient " .. k, grads[k], g, { 1e-4, 1e-4 }) end
       end
     end
   end)

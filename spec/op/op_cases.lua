@@ -778,9 +778,9 @@ op("batch_norm_backward", "grad x weight save_mean save_invstd running_mean runn
   { grad = t { 4, 3, 2, 2 }, x = t { 4, 3, 2, 2 }, weight = t { 3 }, running_mean = t { 3 }, running_var = pos { 3 } },
   grad = { "grad", "x", "weight" }, bad = { { t { 4, 3 }, t { 4, 2 }, message = "batch_norm_backward" } } })
 op("batch_norm_relu", "x running_mean running_var weight bias addend",
-  "bn_relu(x, running_mean, running_var, weight, bias, addend, training, momentum, eps)", {
+  "bn_relu(x, running_mean, running_var, weight, bias, addend, training, momentum, eps, max)", {
   defaults = { running_mean = none, running_var = none, weight = none, bias = none, addend = none, training = false, momentum = 0.1,
-    eps = 1e-5 },
+    eps = 1e-5, max = none },
   tol = { float16 = { 1e-2, 2e-3 }, bfloat16 = { 5e-2, 2e-2 } }, -- as batch_norm's, and PyTorch rounds before it adds
   { x = t { 4, 3, 2, 2 }, weight = t { 3 }, bias = t { 3 }, addend = t { 4, 3, 2, 2 }, training = true },
   { x = t { 4, 3, 2, 2 }, weight = t { 3 }, bias = t { 3 }, training = true }, { x = t { 40, 3 }, training = true },
@@ -789,17 +789,23 @@ op("batch_norm_relu", "x running_mean running_var weight bias addend",
   { x = t { 4, 3, 2, 2 }, running_mean = t { 3 }, running_var = pos { 3 }, addend = t { 4, 3, 2, 2 } },
   { x = t { 5, 20, 3, 3 }, running_mean = t { 20 }, running_var = pos { 20 }, weight = t { 20 }, bias = t { 20 }, training = true },
   { x = t { 2, 5, 9, 9 }, weight = t { 5 }, bias = t { 5 }, addend = t { 2, 5, 9, 9 }, training = true },
+  { x = t { 4, 3, 2, 2 }, weight = t { 3 }, bias = t { 3 }, addend = t { 4, 3, 2, 2 }, training = true, max = 0.5 },
+  { x = t { 5, 20, 3, 3 }, weight = t { 20 }, bias = t { 20 }, training = true, max = 0.75 },
+  { x = t { 4, 3, 5 }, running_mean = t { 3 }, running_var = pos { 3 }, weight = t { 3 }, max = 0.5 },
   grad = { "x", "weight", "bias", "addend" },
-  bad = { { t { 4, 3 }, message = "batch_norm_relu.*running" }, { t { 1, 3 }, { training = true }, message = "batch_norm_relu.*more than one value" },
+  bad = { { t { 4, 3 }, message = "batch_norm_relu.*running" }, { t { 4, 3 }, { max = 0 }, message = "batch_norm_relu: max must be above 0, got 0" },
+    { t { 1, 3 }, { training = true }, message = "batch_norm_relu.*more than one value" },
     { t { 4, 3 }, nil, nil, nil, nil, t { 4, 1 }, { training = true }, message = "batch_norm_relu: addend must be float32 %[4, 3%] as x, got float32 %[4, 1%]" } } })
 op("batch_norm_relu_backward", "grad x y weight bias save_mean save_invstd training eps",
-  "bn_relu_backward(grad, x, y, weight, bias, save_mean, save_invstd, training, eps)", {
-  defaults = { y = none, weight = none, bias = none, training = false, eps = 1e-5 },
+  "bn_relu_backward(grad, x, y, weight, bias, save_mean, save_invstd, training, eps, max)", {
+  defaults = { y = none, weight = none, bias = none, training = false, eps = 1e-5, max = none },
   { grad = t { 4, 3, 2, 2 }, x = t { 4, 3, 2, 2 }, y = t { 4, 3, 2, 2 }, weight = t { 3 }, bias = t { 3 }, save_mean = t { 3 }, save_invstd = pos { 3 } },
   { grad = t { 4, 3, 5 }, x = t { 4, 3, 5 }, weight = t { 3 }, bias = t { 3 }, save_mean = t { 3 }, save_invstd = pos { 3 } },
   { grad = t { 40, 3 }, x = t { 40, 3 }, weight = t { 3 }, bias = t { 3 }, save_mean = t { 3 }, save_invstd = pos { 3 }, training = true },
   { grad = t { 4, 3, 5, 5 }, x = t { 4, 3, 5, 5 }, y = t { 4, 3, 5, 5 }, weight = t { 3 }, save_mean = t { 3 }, save_invstd = pos { 3 }, training = true },
   { grad = t { 4, 3, 9, 9 }, x = t { 4, 3, 9, 9 }, weight = t { 3 }, bias = t { 3 }, save_mean = t { 3 }, save_invstd = pos { 3 }, training = true },
+  { grad = t { 4, 3, 2, 2 }, x = t { 4, 3, 2, 2 }, y = t { 4, 3, 2, 2 }, weight = t { 3 }, save_mean = t { 3 }, save_invstd = pos { 3 }, training = true, max = 0.5 },
+  { grad = t { 4, 3, 9 }, x = t { 4, 3, 9 }, weight = t { 3 }, bias = t { 3 }, save_mean = t { 3 }, save_invstd = pos { 3 }, training = true, max = 0.5 },
   grad = { "grad", "x", "weight" }, bad = { { t { 4, 3 }, t { 4, 2 }, nil, nil, nil, t { 2 }, t { 2 }, message = "batch_norm_relu_backward: grad must be float32 %[4, 2%] as x, got float32 %[4, 3%]" },
     { t { 4, 3 }, t { 4, 3 }, t { 4, 2 }, nil, nil, t { 3 }, t { 3 }, message = "batch_norm_relu_backward: y must be float32 %[4, 3%] as x, got float32 %[4, 2%]" } } })
 op("layer_norm", "x normalized_shape weight bias", "F.layer_norm(x, normalized_shape, weight, bias, eps)", {

@@ -6,7 +6,8 @@
  *                                                   padding, dilation (two numbers each), groups
  *   cudnn_plans PROPERTIES.json attention < list    one line each: name, dtype, then samples, heads, heads of keys,
  *                                                   queries, keys, numbers in a query and in a value, causal (0 or 1),
- *                                                   and 1 where a query's heads lie side by side
+ *                                                   1 where a query's heads lie side by side, the probability of
+ *                                                   dropout, and "none" or which of a mask's dims are not 1: "nhqk"
  *   cudnn_plans --dump                              the properties of this machine's first card, as such a JSON
  *
  * For each it prints "name dtype tf32 pass layout plans workspace mode" for the three passes in both layouts, and for
@@ -94,12 +95,13 @@ static int count_proposals(cudnnBackendDescriptor_t properties, const lm_cudnn_a
 static int attentions(cudnnBackendDescriptor_t properties) {
   char name[64], dtype[16];
   while (scanf("%63s %15s", name, dtype) == 2) {
+    char dims[8];
     long long v[9];
     lm_cudnn_attention_key key = {0};
     lm_dtype id;
     for (int i = 0; i < 9; i++)
       if (scanf("%lld", &v[i]) != 1) die(name);
-    if (lm_dtype_parse(dtype, &id) != LM_OK) die(name);
+    if (scanf("%lf %7s", &key.dropout_p, dims) != 2 || lm_dtype_parse(dtype, &id) != LM_OK) die(name);
     key.dtype = id;
     key.samples = v[0], key.heads = v[1], key.key_heads = v[2], key.queries = v[3], key.keys = v[4];
     key.width = v[5], key.value_width = v[6], key.causal = (int32_t)v[7];
@@ -111,6 +113,13 @@ static int attentions(cudnnBackendDescriptor_t properties) {
       stride[0] = heads * rows * width;
       stride[1] = v[8] ? width : rows * width;
       stride[2] = v[8] ? heads * width : width;
+    }
+    int64_t stride = 1;
+    for (int d = 3; d >= 0 && strcmp(dims, "none") != 0; d--) {
+      const int64_t size[4] = {v[0], v[1], v[3], v[4]};
+      if (!strchr(dims, "nhqk"[d])) continue;
+      key.bias[d] = stride;
+      stride *= size[d];
     }
     for (key.backward = 0; key.backward < 2; key.backward++)
       printf("%s %s %d\n", name, key.backward ? "backward" : "forward", count_proposals(properties, &key));

@@ -90,6 +90,10 @@ double lm_f_scale_of(struct lm_expr *e, double scale, const lm_tensor *query);
 /* Each head of t `groups` times, one after the other; and the sum of those again. */
 lm_tensor *lm_f_repeated_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
 lm_tensor *lm_f_summed_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
+/* Whether it is cuDNN's by its sizes and the settings, in both passes if both are needed: with dropout always, as a
+ * checkpoint's first pass, without gradients, draws what its second one draws. */
+bool lm_f_attention_is_fused(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                             const lm_tensor *mask, bool causal, double dropout_p);
 /* Whether the op attention computes this: [N, H, L, E] or [H, L, E], no gradient of the mask, and on a GPU only what
  * products would not do faster. */
 bool lm_f_attention_is_supported(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key,

@@ -73,6 +73,8 @@ lm_status lm_check_heads(lm_op_id op, int64_t heads, int64_t key_heads);
 lm_status lm_check_scale(lm_op_id op, double *scale, int64_t width);
 /* NULL where nothing is dropped, else it must be there. */
 lm_status lm_check_draw(lm_op_id op, double p, lm_tensor **draw);
+/* A library's masks are its own: only attention's two passes know them. */
+lm_status lm_check_own_draw(lm_op_id op, bool fused);
 lm_status lm_check_mask(lm_op_id op, const lm_tensor *mask, const lm_tensor *query);
 
 /* ---- op/nn/norm.c */

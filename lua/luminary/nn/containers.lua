@@ -118,8 +118,9 @@ function Sequential:forward(x)
   local i = 1
   while i <= #self do
     local module, after = rawget(self, i), rawget(self, i + 1)
-    if fused and after and fused.is_norm_relu(module, after) then
-      x, i = fused.norm_relu(module, x), i + 2
+    local both = fused and after and fused.pair(module, after)
+    if both then
+      x, i = both(x), i + 2
     else
       x, i = module(x), i + 1
     end

@@ -1,4 +1,4 @@
---- Batch norm and a following addition and ReLU as one op, where hooks and subclasses cannot observe it.
+--- Batch norm and a following addition and ReLU or ReLU6 as one op, where hooks and subclasses cannot observe it.
 local core = require "luminary.core"
 local activation = require "luminary.nn.activation"
 local norm = require "luminary.nn.norm"
@@ -14,19 +14,24 @@ local function only_calls(module, class)
     and not record.backward_hooks
 end
 
+local function call(bn, x, addend, max)
+  bn:check_input(x)
+  local options = bn:next_options()
+  options.max = max
+  return ops.batch_norm_relu(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, addend, options)
+end
+
 --- Returns relu(bn(x) + addend); addend may be nil, and bn any module.
 function fused.norm_relu(bn, x, addend)
-  if only_calls(bn, norm.BatchNorm2d) and not (addend and addend.dtype ~= x.dtype) then
-    bn:check_input(x)
-    return ops.batch_norm_relu(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, addend, bn:next_options())
-  end
+  if only_calls(bn, norm.BatchNorm2d) and not (addend and addend.dtype ~= x.dtype) then return call(bn, x, addend) end
   local y = bn(x)
   return ops.relu_(addend and y:add_(addend) or y)
 end
 
---- Whether a call of two modules in sequence is fused.norm_relu(first, x).
-function fused.is_norm_relu(first, second)
-  return only_calls(second, activation.ReLU) and only_calls(first, norm.BatchNorm2d)
+--- Returns a function of x for a call of two modules in sequence, nil where these are not one op.
+function fused.pair(first, second)
+  local max = only_calls(second, activation.ReLU6) and 6 or only_calls(second, activation.ReLU) and math.huge
+  if max and only_calls(first, norm.BatchNorm2d) then return function(x) return call(first, x, nil, max) end end
 end
 
 return fused

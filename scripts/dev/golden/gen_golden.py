@@ -96,19 +96,19 @@ def bn_backward(grad, x, weight, running_mean, running_var, training, eps):
         grad, x, weight, running_mean, running_var, None, None, training, eps, [True, True, True]))
 
 
-def bn_relu(x, running_mean, running_var, weight, bias, addend, training, momentum, eps):
+def bn_relu(x, running_mean, running_var, weight, bias, addend, training, momentum, eps, max):
     y = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    return F.relu(y if addend is None else y + addend)
+    return torch.clamp(y if addend is None else y + addend, 0, max)
 
 
-def bn_relu_backward(grad, x, y, weight, bias, save_mean, save_invstd, training, eps):
+def bn_relu_backward(grad, x, y, weight, bias, save_mean, save_invstd, training, eps, max):
     """Of given statistics, which PyTorch's own takes as running ones by their variance when not training."""
     mean, invstd, scale, shift = (
         None if v is None else v.double().view(1, -1, *[1] * (x.dim() - 2)) for v in (save_mean, save_invstd, weight, bias))
     result = y
     if y is None:
         result = (x.double() - mean) * invstd * (1 if weight is None else scale) + (0 if bias is None else shift)
-    masked = torch.where(result <= 0, 0, grad)
+    masked = torch.where((result <= 0) if max is None else (result <= 0) | (result >= max), 0, grad)
     running = (None, None) if training else (save_mean, (1 / save_invstd.double() ** 2 - eps).to(save_mean.dtype))
     three = torch.ops.aten.native_batch_norm_backward(
         masked, x, weight, *running, save_mean, save_invstd, training, eps, [True, True, True])

@@ -85,7 +85,8 @@ function case.attention(length)
             return { y, on[1].grad, on[2].grad, on[3].grad }
           end
           local want = values("cpu", "float64", F.scaled_dot_product_attention)
-          for _, enabled in ipairs(half and { true, false } or { true }) do
+          -- Of dropout cuDNN has its own masks: case.attention_dropout.
+          for _, enabled in ipairs(not half and { true } or how == "dropout" and { false } or { true, false }) do
             lm.backends.cudnn.enabled = enabled
             for turn = 1, enabled and 2 or 1 do -- from a length's second call on it is cuDNN's
               expect_all(("%d x %d %s, %s%s%s"):format(queries, e, how, dtype, enabled and "" or ", no cuDNN",
@@ -134,6 +135,73 @@ function case.attention(length)
       timed(function() return (q * 0.125):matmul(k:transpose(-2, -1)):softmax(-1):matmul(v) end)
       print(("%40s cuDNN %.3f ms, no cuDNN %.3f ms; causal %.3f and %.3f ms; products and softmax %.3f ms"):format(
         dtype, unpack(took)))
+    end
+  end
+end
+
+-- Attention with cuDNN's dropout. Values are an identity, so that the result shows which weights were kept; then result
+-- and gradients are those of products in float64 with that mask. The same seed drops the same, another call and a
+-- replayed graph another part, no two heads alike, and 1 - p of all stay.
+function case.attention_dropout()
+  lm.backends.cudnn.benchmark = true -- plans at once
+  local p = 0.3
+  for _, dtype in ipairs { "bfloat16", "float16" } do
+    for _, width in ipairs(common.sized({ 64, 128 }, { 64 })) do
+      for _, keys in ipairs(common.sized({ 128, 96 }, { 48 })) do
+        for _, how in ipairs { "plain", "causal", "shared heads", "masked" } do
+          lm.manual_seed(1)
+          local queries, heads = common.sized(300, 40), how == "shared heads" and 2 or 4
+          local causal, what = how == "causal", ("%d x %d %s, %s"):format(keys, width, how, dtype)
+          local q, k = (lm.randn { 2, 4, queries, width } / 2):to(dtype), lm.randn({ 2, heads, keys, width }):to(dtype)
+          local v = lm.eye(keys):expand(2, heads, keys, keys):contiguous():to(dtype)
+          local seen = how == "masked" and lm.rand(queries, keys):lt(0.7) or nil
+          local g = lm.randn { 2, 4, queries, keys }
+          local function values(device, as, attend)
+            local on = {}
+            for i, t in ipairs { q, k, v } do on[i] = t:to(device, as):detach():requires_grad_() end
+            lm.manual_seed(2)
+            local y = attend(unpack(on))
+            lm.sum(y:double() * g:to(device)):backward()
+            return { y, on[1].grad, on[2].grad, on[3].grad }
+          end
+          local options = {
+            is_causal = causal, enable_gqa = true, dropout_p = p, attn_mask = seen and seen:cuda(),
+          }
+          local function dropped(a, b, c) return F.scaled_dot_product_attention(a, b, c, options) end
+          local got, again = values("cuda", dtype, dropped), values("cuda", dtype, dropped)
+          -- Gradients are added up in any order.
+          if not lm.equal(got[1], again[1]) then fail("%s: the same seed drops another part", what) end
+          local kept = got[1]:ne(0):cpu()
+          expect_all(what, values("cpu", "float64", function(a, b, c)
+            local weights = a:matmul(b:repeat_interleave(4 / heads, 2):transpose(3, 4)) / math.sqrt(width)
+            if causal then weights = weights + lm.full({ queries, keys }, -math.huge, { dtype = "float64" }):triu(1) end
+            if seen then weights = weights:masked_fill(seen:logical_not(), -math.huge) end
+            return (weights:softmax(4) * kept:double() / (1 - p)):matmul(c:repeat_interleave(4 / heads, 2))
+          end), got, 5e-2)
+          local all = lm.ones({ queries, keys }, { dtype = "bool" })
+          if causal then all = all:tril() end
+          if seen then all = seen end
+          local share = kept:sum():item() / (8 * all:sum():item())
+          if math.abs(share - (1 - p)) > 0.02 then fail("%s: %.3f of the weights stay", what, share) end
+          local y
+          local on = { q:cuda(), k:cuda(), v:cuda() }
+          local graph = lm.cuda.graph(function() y = dropped(unpack(on)) end)
+          local masks = { kept[1][1], kept[1][2], kept[2][1], dropped(unpack(on)):ne(0):cpu()[1][1] }
+          for _ = 1, 2 do
+            graph:replay()
+            masks[#masks + 1] = y:ne(0):cpu()[1][1]
+          end
+          for i = 1, #masks do
+            for j = 1, i - 1 do
+              -- Two independent ones agree in p^2 + (1 - p)^2 of the elements.
+              local alike = masks[i]:eq(masks[j]):logical_and(all):sum():item() / all:sum():item()
+              if math.abs(alike - p * p - (1 - p) * (1 - p)) > 0.05 then
+                fail("%s: masks %d and %d agree in %.3f", what, j, i, alike)
+              end
+            end
+          end
+        end
+      end
     end
   end
 end

@@ -108,6 +108,12 @@ static const row ROWS[] = {
     {D(OPERATION_REDUCTION), A(OPERATION_REDUCTION_DESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(REDUCTION)},
     {D(OPERATION_RESHAPE), A(OPERATION_RESHAPE_XDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
     {D(OPERATION_RESHAPE), A(OPERATION_RESHAPE_YDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(RNG), A(RNG_DISTRIBUTION), T(RNG_DISTRIBUTION), 1, 1, false, NONE},
+    {D(RNG), A(RNG_BERNOULLI_DIST_PROBABILITY), T(DOUBLE), 1, 1, false, NONE},
+    {D(OPERATION_RNG), A(OPERATION_RNG_YDESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_RNG), A(OPERATION_RNG_SEED), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_RNG), A(OPERATION_RNG_OFFSET_DESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},
+    {D(OPERATION_RNG), A(OPERATION_RNG_DESC), T(BACKEND_DESCRIPTOR), 1, 1, false, D(RNG)},
     {D(CONVOLUTION), A(CONVOLUTION_SPATIAL_DIMS), T(INT64), 1, 1, false, NONE},
     {D(CONVOLUTION), A(CONVOLUTION_COMP_TYPE), T(DATA_TYPE), 1, 1, false, NONE},
     {D(CONVOLUTION), A(CONVOLUTION_CONV_MODE), T(CONVOLUTION_MODE), 1, 1, false, NONE},
@@ -132,8 +138,8 @@ static const row ROWS[] = {
     {D(ENGINEHEUR), A(ENGINEHEUR_MODE), T(HEUR_MODE), 1, 1, false, NONE},
     {D(EXECUTION_PLAN), A(EXECUTION_PLAN_ENGINE_CONFIG), T(BACKEND_DESCRIPTOR), 1, 1, false, D(ENGINECFG)},
     {D(EXECUTION_PLAN), A(EXECUTION_PLAN_HANDLE), T(HANDLE), 1, 1, false, NONE},
-    {D(VARIANT_PACK), A(VARIANT_PACK_UNIQUE_IDS), T(INT64), 1, 16, false, NONE},
-    {D(VARIANT_PACK), A(VARIANT_PACK_DATA_POINTERS), T(VOID_PTR), 1, 16, false, NONE},
+    {D(VARIANT_PACK), A(VARIANT_PACK_UNIQUE_IDS), T(INT64), 1, 32, false, NONE},
+    {D(VARIANT_PACK), A(VARIANT_PACK_DATA_POINTERS), T(VOID_PTR), 1, 32, false, NONE},
     {D(VARIANT_PACK), A(VARIANT_PACK_WORKSPACE), T(VOID_PTR), 1, 1, false, NONE},
 };
 /* A convolution's factors are float or, computing in double, double. */
@@ -176,6 +182,7 @@ int lm_fake_dtype_of(cudnnDataType_t type) {
     case CUDNN_DATA_BFLOAT16: return LM_BF16;
     case CUDNN_DATA_FLOAT: return LM_F32;
     case CUDNN_DATA_DOUBLE: return LM_F64;
+    case CUDNN_DATA_INT64: return LM_I64;
     default: return LM_NO_DTYPE;
   }
 }
@@ -259,6 +266,14 @@ static lm_fake_operation node_of(const descriptor &op) {
       n.kind = lm_fake_operation::RESHAPE;
       n.x = tensor_of(op.part(A(OPERATION_RESHAPE_XDESC)));
       n.y = tensor_of(op.part(A(OPERATION_RESHAPE_YDESC)));
+      break;
+    case D(OPERATION_RNG):
+      n.kind = lm_fake_operation::RANDOM;
+      n.operands = 2;
+      n.probability = op.part(A(OPERATION_RNG_DESC)).get<double>(A(RNG_BERNOULLI_DIST_PROBABILITY));
+      n.x = tensor_of(op.part(A(OPERATION_RNG_SEED)));
+      n.b = tensor_of(op.part(A(OPERATION_RNG_OFFSET_DESC)));
+      n.y = tensor_of(op.part(A(OPERATION_RNG_YDESC)));
       break;
     default: {
       const descriptor &how = op.part(A(OPERATION_POINTWISE_PW_DESCRIPTOR));
@@ -478,7 +493,7 @@ static bool is_factor(const descriptor &d, int name) {
 
 static bool is_operation(const descriptor &d) {
   return pass_of(d.type) < PASSES || d.type == D(OPERATION_POINTWISE) || d.type == D(OPERATION_MATMUL) ||
-         d.type == D(OPERATION_REDUCTION) || d.type == D(OPERATION_RESHAPE);
+         d.type == D(OPERATION_REDUCTION) || d.type == D(OPERATION_RESHAPE) || d.type == D(OPERATION_RNG);
 }
 
 #define ENTER() LM_FAKE_ENTER(cudnnStatus_t)

@@ -21,7 +21,7 @@ int lm_fake_dtype_of(cudnnDataType_t type);
 /* A tensor of a graph: in memory, inside (only in the graph), or a number in host memory. */
 struct lm_fake_tensor {
   int64_t id, align, size[4], stride[4];
-  int dtype; /* LM_NO_DTYPE: of whole numbers or bool */
+  int dtype; /* LM_NO_DTYPE: of int32 or bool */
   bool inside, number;
   int64_t numel() const { return size[0] * size[1] * size[2] * size[3]; }
   int64_t at(int64_t a, int64_t b, int64_t c, int64_t d) const {
@@ -31,9 +31,10 @@ struct lm_fake_tensor {
 
 /* An operation of a fused graph, in the order in which they were given. */
 struct lm_fake_operation {
-  enum { POINT, PRODUCT, REDUCTION, RESHAPE } kind;
+  enum { POINT, PRODUCT, REDUCTION, RESHAPE, RANDOM } kind;
   int mode; /* cudnnPointwiseMode_t or cudnnReduceTensorOp_t */
   int64_t axis;
+  double probability; /* of RANDOM, which is 1 or 0 by a seed, x, and an offset, b */
   lm_fake_tensor x, b, t, y;
   int operands; /* how many of x, b and t there are */
 };

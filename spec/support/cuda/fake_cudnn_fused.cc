@@ -1,4 +1,4 @@
-/* Graphs of products, reductions and elementwise operations, computed one operation after the other. */
+/* Graphs of products, reductions, random bits and elementwise operations, computed one operation after the other. */
 #include <math.h>
 
 #include "fake_cudnn.h"
@@ -109,6 +109,9 @@ static const char *problem_of(const node &n) {
     case node::REDUCTION:
       if (n.mode != CUDNN_REDUCE_TENSOR_MAX && n.mode != CUDNN_REDUCE_TENSOR_ADD) return "a reduction";
       return fits(y, x) ? NULL : "sizes of a reduction";
+    case node::RANDOM:
+      if (x.dtype != LM_I64 || b.dtype != LM_I64 || count(x) != 1 || count(b) != 1) return "a seed and an offset";
+      return n.probability > 0 && n.probability <= 1 ? NULL : "a probability";
     default: return count(x) == count(y) ? NULL : "sizes of a reshape";
   }
 }
@@ -127,6 +130,14 @@ const char *lm_fake_fused_problem(const std::vector<node> &nodes) {
     known[n.y.id];
   }
   return NULL;
+}
+
+/* Whether the element is 1: a generator of its own (splitmix64), since nobody knows the library's. */
+static bool drawn(double seed, double offset, uint64_t i, double probability) {
+  uint64_t bits = (uint64_t)seed * 0x9e3779b97f4a7c15u ^ ((uint64_t)offset << 32) ^ (i + 1) * 0xd1342543de82ef95u;
+  bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9u;
+  bits = (bits ^ bits >> 27) * 0x94d049bb133111ebu;
+  return (double)((bits ^ bits >> 31) >> 11) * 0x1p-53 < probability;
 }
 
 void lm_fake_fused_run(const std::vector<node> &nodes, const std::map<int64_t, void *> &memory,
@@ -156,6 +167,8 @@ void lm_fake_fused_run(const std::vector<node> &nodes, const std::map<int64_t, v
         double &to = y[seen(n.y, n.x, at)];
         to = most ? fmax(to, x[i]) : to + x[i];
       });
+    } else if (n.kind == node::RANDOM) {
+      for (size_t i = 0; i < y.size(); i++) y[i] = drawn(x[0], b[0], i, n.probability);
     } else { /* the same memory with other sizes and strides */
       std::map<int64_t, double> lying;
       each(n.x, [&](const int64_t *at, size_t i) { lying[n.x.at(at[0], at[1], at[2], at[3])] = x[i]; });

@@ -12,6 +12,7 @@ static inline double lm_fake_read(int dtype, const void *p, int64_t i) {
     case LM_F16: return lm_get<double>(((const lm_f16 *)p)[i]);
     case LM_BF16: return lm_get<double>(((const lm_bf16 *)p)[i]);
     case LM_F32: return ((const float *)p)[i];
+    case LM_I64: return (double)((const int64_t *)p)[i];
     default: return ((const double *)p)[i];
   }
 }

@@ -171,6 +171,7 @@ typedef struct batch_job {
   const affine *by;
   const void *b, *k;
   bool relu;
+  double max; /* NaN: none */
 } batch_job;
 
 static void open_batch_output(output *o, const batch_job *j, size_t at, bool fresh) {
@@ -191,7 +192,7 @@ static void apply_units(void *ctx, int64_t from, int64_t to) {
   for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
     void *made_at = scratch_in(&o, (to - u) * s->c, &part);
     j->loops->rows_apply(x + at, addend ? addend + at : NULL, made_at, part / s->c, s->c, by->mean, by->scale,
-                         by->shift, j->relu);
+                         by->shift, j->relu, j->max);
     made(&o, part);
   }
   for (int64_t u = from; u < to && !s->interleaved; u++) {
@@ -199,7 +200,7 @@ static void apply_units(void *ctx, int64_t from, int64_t to) {
     for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
       void *made_at = scratch_in(&o, s->run - done, &part);
       j->loops->run_apply(x + at, addend ? addend + at : NULL, made_at, part, get_acc(by->mean, by->acc, c),
-                          get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), j->relu);
+                          get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), j->relu, j->max);
       made(&o, part);
     }
   }
@@ -211,13 +212,16 @@ static void run_batch(lm_parallel_fn *fn, double each_ns, const batch_job *job) 
   lm_parallel(s->interleaved ? s->count : s->images * s->c, each_ns * (double)(s->c * s->count), 0, fn, (void *)job);
 }
 
-/* y = (x - mean) * scale + shift a channel; relu: of that, and of an addend more if there is one. */
+/* y = (x - mean) * scale + shift a channel; relu: of that, and of an addend more if there is one, at most max. */
 static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char *addend, char *y, lm_dtype dtype,
-                        const shape *s, const affine *by, bool relu) {
-  run_batch(
-      apply_units, 0.25,
-      &(batch_job){.loops = loops, .x = x, .beside = addend, .y = y, .dtype = dtype, .s = s, .by = by, .relu = relu});
+                        const shape *s, const affine *by, bool relu, double max) {
+  const batch_job job = {
+      .loops = loops, .x = x, .beside = addend, .y = y, .dtype = dtype, .s = s, .by = by, .relu = relu, .max = max};
+  run_batch(apply_units, 0.25, &job);
 }
+
+/* No number is at or above NaN, but one may be at infinity. */
+static double bound_of(double max) { return max < INFINITY ? max : NAN; }
 
 static void update_running(lm_tensor *running, int64_t c, double momentum, double value) {
   if (!running) return;
@@ -263,7 +267,8 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
     put_acc(shift, acc, c, (a->bias ? lm_scalar_load(a->bias, c) : 0) - lost * get_acc(scale, acc, c));
   }
   const affine by = {center, scale, shift, acc};
-  batch_apply(loops, a->x->data, a->addend ? a->addend->data : NULL, out[0]->data, dtype, &s, &by, a->relu);
+  batch_apply(loops, a->x->data, a->addend ? a->addend->data : NULL, out[0]->data, dtype, &s, &by, a->relu,
+              bound_of(a->max));
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
@@ -350,7 +355,7 @@ static void back_units(void *ctx, int64_t from, int64_t to) {
   for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
     void *made_at = scratch_in(&o, (to - u) * s->c, &part);
     j->loops->rows_back(g + at, x + at, made_at, part / s->c, s->c, by->mean, by->scale, j->b, j->k,
-                        j->relu ? by->shift : NULL);
+                        j->relu ? by->shift : NULL, j->max);
     made(&o, part);
   }
   for (int64_t u = from; u < to && !s->interleaved; u++) {
@@ -359,18 +364,18 @@ static void back_units(void *ctx, int64_t from, int64_t to) {
     for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
       void *made_at = scratch_in(&o, s->run - done, &part);
       j->loops->run_back(g + at, x + at, made_at, part, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
-                         get_acc(j->b, by->acc, c), get_acc(j->k, by->acc, c), j->relu ? &shift : NULL);
+                         get_acc(j->b, by->acc, c), get_acc(j->k, by->acc, c), j->relu ? &shift : NULL, j->max);
       made(&o, part);
     }
   }
   lm_nontemporal_close(&o.w);
 }
 
-/* dx = g * scale + (x - mean) * b + k a channel; relu: where (x - mean) * scale + shift is above 0, without g
- * elsewhere. */
+/* dx = g * scale + (x - mean) * b + k a channel; relu: where (x - mean) * scale + shift is above 0 and below max,
+ * without g elsewhere. */
 static void batch_back(const lm_norm_loops_of *loops, const char *g, const char *x, char *dx, lm_dtype dtype,
-                       const shape *s, const affine *by, const void *b, const void *k, bool relu) {
-  run_batch(back_units, 0.5, &(batch_job){loops, x, g, dx, dtype, s, by, b, k, relu});
+                       const shape *s, const affine *by, const void *b, const void *k, bool relu, double max) {
+  run_batch(back_units, 0.5, &(batch_job){loops, x, g, dx, dtype, s, by, b, k, relu, max});
 }
 
 /* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h))
@@ -378,6 +383,7 @@ static void batch_back(const lm_norm_loops_of *loops, const char *g, const char 
 lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *out) {
   const lm_batch_normalize_backward_args *a = args;
   const bool saved = a->training || a->relu;
+  const double max = bound_of(a->max);
   const lm_tensor *mean = saved ? a->save_mean : a->running_mean;
   const lm_tensor *spread = saved ? a->save_invstd : a->running_var; /* inverse deviation, or variance */
   lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
@@ -401,7 +407,7 @@ lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *ou
   const affine by = {center, scale, shift, acc};
   /* The masked gradient is kept where it is a result, or all that dx is made of. */
   char *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training ? NULL : out[0]->data;
-  const lm_norm_back in = {a->grad->data, a->x->data, a->relu, a->y ? a->y->data : NULL, masked};
+  const lm_norm_back in = {a->grad->data, a->x->data, a->relu, max, a->y ? a->y->data : NULL, masked};
   batch_sums(loops, &in, dtype, &s, &by, sum_g, sum_gx, parts);
   const char *g = masked ? masked : a->grad->data;
   for (int64_t c = 0; c < s.c; c++) {
@@ -412,11 +418,11 @@ lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *ou
     put_acc(k, acc, c, -slope * sum_g[c] / (double)s.count);
   }
   if (a->training) {
-    batch_back(loops, g, a->x->data, out[0]->data, dtype, &s, &by, b, k, a->relu && !masked);
+    batch_back(loops, g, a->x->data, out[0]->data, dtype, &s, &by, b, k, a->relu && !masked, max);
   } else {
     memset(center, 0, (size_t)s.c * sizeof *center);
     memset(shift, 0, (size_t)s.c * sizeof *shift);
-    batch_apply(loops, g, NULL, out[0]->data, dtype, &s, &by, false);
+    batch_apply(loops, g, NULL, out[0]->data, dtype, &s, &by, false, 0);
   }
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
@@ -451,7 +457,7 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
     }
   }
   const affine by = {center, scale, shift, acc};
-  batch_apply(loops, a->x->data, NULL, out[0]->data, dtype, &planes, &by, false);
+  batch_apply(loops, a->x->data, NULL, out[0]->data, dtype, &planes, &by, false, 0);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
@@ -494,7 +500,7 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
       put_acc(k, acc, p, -invstd * sum_u / m);
     }
   }
-  batch_back(loops, a->grad->data, a->x->data, out[0]->data, dtype, &planes, &by, b, k, false);
+  batch_back(loops, a->grad->data, a->x->data, out[0]->data, dtype, &planes, &by, b, k, false, 0);
   for (int64_t c = 0; c < channels; c++) lm_scalar_store(out[1], c, dweight[c]), lm_scalar_store(out[2], c, dbias[c]);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;

@@ -1,14 +1,15 @@
 /* Attention, and the random numbers of its dropout. In half precision it is cuDNN's fused one, whose kernels use the
- * tensor cores, where that takes it: no dropout, and no mask but the causal one. All the rest is
- * kernels/attention.cu's. */
+ * tensor cores, where that takes it; its dropout has masks of its own. All the rest is kernels/attention.cu's. */
 #include "attention.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/libraries/cudnn_choice.h"
 #include "backend/cuda/libraries/cudnn_handles.h"
 #include "backend/cuda/runtime/context.h"
+#include "backend/known/plan_searches.h"
 #include "backend/known/setting.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -19,17 +20,9 @@ static lm_attention_side side_of(const lm_tensor *t) {
   return (lm_attention_side){t->data, t->stride[0], t->stride[1], t->stride[2]};
 }
 
-/* Whether every row is packs of 16 bytes, and begins at one. */
-static bool is_packed(const lm_tensor *t) {
-  int64_t pack = 16 / (int64_t)lm_dtype_size(t->dtype);
-  bool packed = (uintptr_t)t->data % 16 == 0 && t->size[3] % pack == 0;
-  for (int d = 0; d < 3; d++) packed = packed && (t->size[d] <= 1 || t->stride[d] % pack == 0);
-  return packed;
-}
-
 static bool all_packed(int n, const lm_tensor *const *t) {
   bool packed = true;
-  for (int k = 0; k < n; k++) packed = packed && is_packed(t[k]);
+  for (int k = 0; k < n; k++) packed = packed && lm_attention_is_packed(t[k]);
   return packed;
 }
 
@@ -83,13 +76,15 @@ static lm_status execute(const lm_cudnn_run *run, const lm_cudnn_plan *plan, voi
   return lm_cudnn_attend(c->cudnn->handle, plan, &c->key, c->scale, c->data, workspace);
 }
 
-/* Whether the library may be asked. Before OLDEST its backward pass needed a mask for what lies behind the last key,
- * and the first ones of all another number for what is hidden. */
+/* Whether the library may be asked; of what is dropped or masked the op's `fused` says it. Before OLDEST its backward
+ * pass needed a mask for what lies behind the last key, and the first ones of all another number for what is hidden. */
 static bool is_for_cudnn(const lm_attention_args *a, const lm_attention_job *job, bool backward) {
   enum { OLDEST = 91501 };
-  return job->packed && (uintptr_t)job->log_sum % LM_CUDNN_ALIGN == 0 &&
-         lm_attention_fuses(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->dropout_p, backward) &&
-         cudnnGetVersion() >= OLDEST;
+  const lm_tensor *mask = a->attn_mask;
+  if (!job->packed || (uintptr_t)job->log_sum % LM_CUDNN_ALIGN != 0 || cudnnGetVersion() < OLDEST) return false;
+  if (mask && (mask->dtype != job->dtype || mask->stride[3] != 1 || !lm_attention_is_packed(mask))) return false;
+  if (mask || a->draw) return a->fused;
+  return lm_attention_fuses(a->query, a->key, a->value, mask, a->is_causal, a->dropout_p, backward);
 }
 
 /* Of a dim of 1 a stride that a dense tensor would have; false if another one is 0. */
@@ -137,6 +132,47 @@ static lm_cudnn_attention_found *find_entry(call *c, bool *came_before) {
   return found;
 }
 
+/* Of dropout, whose masks are the library's or ours in both passes: decides which before the first pass runs, and finds
+ * the forward plan. That some backward plan is proposed has to do. */
+static lm_status decide(const call *forward, lm_cudnn_attention_found *found) {
+  lm_status status;
+  int mode;
+  lm_cudnn_search s;
+  lm_cudnn_target target = {.handle = forward->cudnn->handle};
+  lm_cudnn_attention_key back = forward->key;
+  back.backward = true;
+  memcpy(back.stride[LM_CUDNN_GRAD], back.stride[LM_CUDNN_OUT], sizeof back.stride[0]);
+  memcpy(back.stride[LM_CUDNN_DQUERY], back.stride[LM_CUDNN_QUERY], 3 * sizeof back.stride[0]);
+  NEED(lm_cuda_relax(&mode));
+  lm_plan_search_count();
+  status = lm_cudnn_attention_search(&target, &back, &s);
+  if (status == LM_OK) status = lm_cudnn_search_ask(&s, CUDNN_HEUR_MODE_A);
+  bool has_backward = status == LM_OK && s.configs > 0;
+  lm_cudnn_search_end(&s);
+  if (has_backward) {
+    status = lm_cudnn_attention_search(&target, &forward->key, &s);
+    if (status == LM_OK) status = lm_cudnn_search_next(&s, &found->plan);
+    lm_cudnn_search_end(&s);
+  }
+  lm_cuda_unrelax(mode);
+  if (status == LM_E_MISSING) status = LM_OK;
+  found->searched = status == LM_OK;
+  return status;
+}
+
+/* *out: whether the library draws for this. */
+static lm_status draws(const call *c, bool *out) {
+  call forward = *c;
+  bool came_before;
+  forward.key.backward = false;
+  memset(forward.key.stride[LM_CUDNN_GRAD], 0, (LM_CUDNN_SIDES - LM_CUDNN_GRAD) * sizeof forward.key.stride[0]);
+  lm_cudnn_attention_found *found = find_entry(&forward, &came_before);
+  if (!found) return LM_E_OOM;
+  if (!found->searched) NEED(decide(&forward, found));
+  *out = found->plan.plan != NULL;
+  return LM_OK;
+}
+
 /* Finds a plan for the key and keeps it; the result is computed with it, if there is one. */
 static lm_status find_plan(call *c, lm_cudnn_attention_found *found) {
   lm_status status;
@@ -157,7 +193,7 @@ done:
 }
 
 /* *done_ is false if cuDNN does not take it. */
-static lm_status by_cudnn(lm_cuda_frame *f, const lm_attention_job *job, bool backward, bool *done_) {
+static lm_status by_cudnn(lm_cuda_frame *f, const lm_attention_job *job, double dropout_p, bool backward, bool *done_) {
   void *sums;
   size_t bytes = (size_t)(job->samples * job->heads * job->queries * job->width) * sizeof(float);
   call c = {.run = {f->device, execute},
@@ -169,17 +205,28 @@ static lm_status by_cudnn(lm_cuda_frame *f, const lm_attention_job *job, bool ba
                     .keys = job->keys,
                     .width = job->width,
                     .value_width = job->value_width,
+                    .dropout_p = dropout_p,
                     .dtype = job->dtype,
                     .causal = job->causal,
                     .backward = backward}};
   *done_ = false;
   if (!set_sides(&c, job)) return LM_OK;
   c.data[LM_CUDNN_LOG_SUM] = job->log_sum;
+  if (job->mask) {
+    c.data[LM_CUDNN_BIAS] = job->mask;
+    memcpy(c.key.bias, job->mask_stride, sizeof c.key.bias);
+  }
   NEED(lm_cudnn_take(f, &c.cudnn));
-  bool came_before;
+  bool came_before, by_draw = job->draw != NULL;
+  if (by_draw) {
+    c.data[LM_CUDNN_SEED] = job->draw;
+    c.data[LM_CUDNN_OFFSET] = job->draw + 1;
+    NEED(draws(&c, &came_before));
+    if (!came_before) return LM_OK;
+  }
   lm_cudnn_attention_found *found = find_entry(&c, &came_before);
   if (!found) return LM_E_OOM;
-  if (found->searched ? !found->plan.plan : !is_worth_a_plan(came_before)) return LM_OK;
+  if (!by_draw && (found->searched ? !found->plan.plan : !is_worth_a_plan(came_before))) return LM_OK;
   if (backward) {
     NEED(lm_cuda_take(f, bytes, &sums));
     c.data[LM_CUDNN_SUMS] = sums;
@@ -187,6 +234,8 @@ static lm_status by_cudnn(lm_cuda_frame *f, const lm_attention_job *job, bool ba
   }
   NEED(found->searched ? lm_cudnn_run_plan(&c.run, &found->plan) : find_plan(&c, found));
   *done_ = found->plan.plan != NULL;
+  if (by_draw && !*done_)
+    return lm_fail(LM_E_MISSING, "attention_backward: cuDNN has no plan to go with the forward pass");
   return LM_OK;
 }
 
@@ -197,7 +246,7 @@ lm_status lm_cuda_attention(const void *args, lm_tensor *const *out, lm_cuda_fra
   lm_status status = LM_OK;
   bool done_ = false;
   lm_attention_job job = job_of(a, out[0], out[1]);
-  if (is_for_cudnn(a, &job, false)) TRY(by_cudnn(f, &job, false, &done_));
+  if (is_for_cudnn(a, &job, false)) TRY(by_cudnn(f, &job, a->dropout_p, false, &done_));
   if (!done_) TRY(LAUNCH("lm_attention_forward", lm_k_attention(&job, f->stream)));
 done:
   return status;
@@ -205,8 +254,8 @@ done:
 
 lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_attention_backward_args *a = args;
-  const lm_attention_args forward = {a->query,     a->key,   a->value,     a->attn_mask,
-                                     a->is_causal, a->scale, a->dropout_p, a->draw};
+  const lm_attention_args forward = {a->query, a->key,       a->value, a->attn_mask, a->is_causal,
+                                     a->scale, a->dropout_p, a->draw,  a->fused};
   lm_status status = LM_OK;
   bool done_ = false;
   lm_attention_job job = job_of(&forward, a->out, a->log_sum);
@@ -216,7 +265,7 @@ lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm
   job.dkey = side_of(out[1]);
   job.dvalue = side_of(out[2]);
   TRY(lm_cuda_take(f, lm_nbytes(a->log_sum), &job.dots));
-  if (is_for_cudnn(&forward, &job, true)) TRY(by_cudnn(f, &job, true, &done_));
+  if (is_for_cudnn(&forward, &job, true)) TRY(by_cudnn(f, &job, a->dropout_p, true, &done_));
   if (!done_) TRY(LAUNCH("lm_attention_backward", lm_k_attention_backward(&job, f->stream)));
 done:
   return status;

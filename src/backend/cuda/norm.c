@@ -23,6 +23,9 @@ static lm_status shape_of(const lm_tensor *x, lm_norm_shape *s) {
   return LM_OK;
 }
 
+/* No number is at or above NaN, but one may be at infinity. */
+static double bound_of(double max) { return max < INFINITY ? max : NAN; }
+
 static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
 
 lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
@@ -49,7 +52,8 @@ lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cu
   NEED(LAUNCH("plan", lm_batch_plan_forward(&s, &plan, f->stream)));
   if (!a->relu) return LAUNCH("apply", lm_batch_apply(&s, a->x->data, out[0]->data, plan.coefficients, f->stream));
   const void *addend = a->addend ? a->addend->data : NULL;
-  return LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, out[0]->data, plan.coefficients, f->stream));
+  return LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, bound_of(a->max), out[0]->data, plan.coefficients,
+                                             f->stream));
 }
 
 lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
@@ -64,10 +68,10 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
   NEED(lm_cuda_take(f, parts + 5 * (size_t)s.c * sizeof(double), &scratch));
   /* The masked gradient is kept where it is a result, or all that dx is made of. */
   void *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training ? NULL : out[0]->data;
-  const bool relu = a->relu && !masked;
   lm_batch_plan plan = {.training = a->training,
-                        .relu = relu,
+                        .relu = a->relu && !masked,
                         .eps = a->eps,
+                        .max = bound_of(a->max),
                         .weight = values_of(a->weight),
                         .bias = values_of(a->bias),
                         .running_mean = values_of(saved ? NULL : a->running_mean),
@@ -86,7 +90,7 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
     NEED(LAUNCH("sums", lm_batch_sums(&s, g, x, saved ? plan.mean : plan.running_mean, scratch, f->stream)));
   }
   NEED(LAUNCH("plan", lm_batch_plan_backward(&s, &plan, f->stream)));
-  if (a->training) return LAUNCH("back", lm_batch_back(&s, g, x, relu, out[0]->data, plan.coefficients, f->stream));
+  if (a->training) return LAUNCH("back", lm_batch_back(&s, g, x, out[0]->data, &plan, f->stream));
   /* statistics that do not depend on x: dx = g * scale */
   return LAUNCH("back", lm_batch_apply(&s, g, out[0]->data, plan.coefficients, f->stream));
 }

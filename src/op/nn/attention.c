@@ -10,12 +10,29 @@ lm_dtype lm_attention_dtype(const lm_tensor *query) {
   return LM_DEVICE_KIND(query->device) == LM_CPU ? lm_stat_dtype(query) : query->dtype;
 }
 
+bool lm_attention_is_packed(const lm_tensor *t) {
+  const int64_t pack = 16 / (int64_t)lm_dtype_size(t->dtype);
+  bool packed = (uintptr_t)t->data % 16 == 0 && t->size[3] % pack == 0 && (t->stride[3] == 1 || t->size[3] == 1);
+  for (int d = 0; d < 3; d++) packed = packed && (t->size[d] <= 1 || t->stride[d] % pack == 0);
+  return packed;
+}
+
 lm_status lm_layout_rows(lm_frame *f, lm_tensor **t) {
   const lm_tensor *x = *t;
   const int last = x->ndim - 1;
   bool gaps = x->size[last] > 1 && x->stride[last] != 1;
   bool overlap = x->size[last - 1] > 1 && x->stride[last - 1] < x->size[last];
-  return gaps || overlap ? lm_frame_layout(f, t, LM_CONTIGUOUS) : LM_OK;
+  if (gaps || overlap) return lm_frame_layout(f, t, LM_CONTIGUOUS);
+  /* Rows that only lie wrong would be cuDNN's in one pass and not in the other. */
+  bool good = lm_attention_is_packed(x);
+  for (int d = 0; d < last; d++) good = good && (x->size[d] == 1 || x->stride[d] > 0);
+  if (good || LM_DEVICE_KIND(x->device) == LM_CPU || lm_dtype_size(x->dtype) != 2 || x->size[last] % 8 != 0 ||
+      x->numel == 0)
+    return LM_OK;
+  lm_tensor *own = NULL;
+  NEED(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &own));
+  *t = lm_frame_hold(f, own);
+  return lm_copy(x, own);
 }
 
 lm_status lm_check_heads(lm_op_id op, int64_t heads, int64_t key_heads) {
@@ -34,6 +51,13 @@ lm_status lm_check_draw(lm_op_id op, double p, lm_tensor **draw) {
   if (p == 0 || *draw) return LM_OK;
   return lm_remedy(lm_fail_value(lm_ops[op].name, "draw", lm_text("a tensor for dropout_p = %g", p), "nil"),
                    "attention_draw(query, key) returns it");
+}
+
+lm_status lm_check_own_draw(lm_op_id op, bool fused) {
+  (void)op;
+  if (!fused) return LM_OK;
+  return lm_remedy(lm_fail(LM_E_MISSING, "attention: gradients of gradients are not available with cuDNN's dropout"),
+                   "set lm.backends.cudnn.enabled = false");
 }
 
 lm_status lm_check_mask(lm_op_id op, const lm_tensor *mask, const lm_tensor *query) {
@@ -75,10 +99,11 @@ bool lm_attention_fuses(const lm_tensor *query, const lm_tensor *key, const lm_t
                         bool causal, double dropout_p, bool backward) {
   enum { PACK = 8, WIDEST = 256, WIDEST_BACK = 128, FEWEST = 32, TILE = 128, MAX_HEAD = 65535 };
   bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
-  if (!half || mask || dropout_p != 0 || !lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return false;
+  if (!half || dropout_p >= 1 || !lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return false;
   if (backward && lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC)) return false;
   const int d = query->ndim - 2;
   int64_t queries = query->size[d], keys = key->size[d], width = query->size[d + 1], values = value->size[d + 1];
+  if (mask && (causal || mask->ndim < 1 || mask->size[mask->ndim - 1] != keys || keys % PACK != 0)) return false;
   int64_t widest = width > values ? width : values, samples = d > 1 ? query->size[0] : 1;
   bool good = queries >= FEWEST && keys > 1 && width > 0 && values > 0 && width % PACK == 0 && values % PACK == 0 &&
               query->numel > 0 && key->numel > 0 && samples <= MAX_HEAD && query->size[d - 1] <= MAX_HEAD;

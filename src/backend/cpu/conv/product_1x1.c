@@ -11,6 +11,8 @@
 /* Weights are read as they lie, or packed for each product: up to this many rows that is less than it takes to pack
  * them once. */
 enum { FEW_ROWS = 32 };
+/* Sums this short take less time than placing the rows that direct.c gathers as runs. */
+enum { SHORT_SUM = 32 };
 
 bool lm_product_takes_window(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
@@ -24,7 +26,8 @@ bool lm_product_takes(const lm_conv_job *job) {
   const bool plain = s->kh == 1 && s->kw == 1 && s->stride[0] == 1 && s->stride[1] == 1 && s->padding[0] == 0 &&
                      s->padding[1] == 0 && s->groups == 1 && job->dtype != LM_BF16 && s->n * s->c * s->k > 0;
   if (!plain || job->bias) return false;
-  return job->x_planar || job->pass == LM_CONV_WEIGHT || s->n * s->h * s->w <= FEW_ROWS;
+  const int64_t depth = job->pass == LM_CONV_INPUT ? s->k : s->c;
+  return job->x_planar || job->pass == LM_CONV_WEIGHT || depth <= SHORT_SUM || s->n * s->h * s->w <= FEW_ROWS;
 }
 
 lm_status lm_product_conv(const lm_conv_job *job) {

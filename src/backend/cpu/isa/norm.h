@@ -9,10 +9,11 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* What the gradient of batch norm reads. With relu, g counts where relu's result is above 0. */
+/* What the gradient of batch norm reads. With relu, g counts where relu's result is above 0 and below max. */
 typedef struct lm_norm_back {
   const void *g, *x;
   bool relu;
+  double max;    /* NaN: none */
   const void *y; /* relu's result; NULL: it is (x - mean) * scale + shift */
   void *masked;  /* g where it counts, else 0, goes here too; NULL: nowhere, and y is NULL as well */
 } lm_norm_back;
@@ -20,24 +21,25 @@ typedef struct lm_norm_back {
 typedef struct lm_norm_loops_of {
   /* Mean, and sum of squared distances from it, of each column. work: ACC [3 * c]. */
   void (*rows_moments)(const void *x, int64_t rows, int64_t c, double *mean, double *m2, void *work);
-  /* y = (x - mean) * scale + shift; all ACC [c]. relu: of that, and of `addend` more where it is not NULL. y may be
-   * x. */
+  /* y = (x - mean) * scale + shift; all ACC [c]. relu: of that, and of `addend` more where it is not NULL, and at
+   * most max unless that is NaN. y may be x. */
   void (*rows_apply)(const void *x, const void *addend, void *y, int64_t rows, int64_t c, const void *mean,
-                     const void *scale, const void *shift, bool relu);
+                     const void *scale, const void *shift, bool relu, double max);
   /* Sums of g and of g * (x - mean) of each column. mean, scale, shift: ACC [c]; work: ACC [2 * c]. */
   void (*rows_sums)(const lm_norm_back *in, int64_t rows, int64_t c, const void *mean, const void *scale,
                     const void *shift, double *sum_g, double *sum_gx, void *work);
-  /* dx = g * a + (x - mean) * b + k; all ACC [c]. shift not NULL: g counts where (x - mean) * a + shift is above 0. */
+  /* dx = g * a + (x - mean) * b + k; all ACC [c]. shift not NULL: g counts where (x - mean) * a + shift is above 0 and
+   * below max, NaN: none. */
   void (*rows_back)(const void *g, const void *x, void *dx, int64_t rows, int64_t c, const void *mean, const void *a,
-                    const void *b, const void *k, const void *shift);
+                    const void *b, const void *k, const void *shift, double max);
   void (*run_moments)(const void *x, int64_t n, double *mean, double *m2);
   void (*run_apply)(const void *x, const void *addend, void *y, int64_t n, double mean, double scale, double shift,
-                    bool relu);
+                    bool relu, double max);
   void (*run_sums)(const lm_norm_back *in, int64_t n, double mean, double scale, double shift, double *sum_g,
                    double *sum_gx);
   /* shift: NULL or one. */
   void (*run_back)(const void *g, const void *x, void *dx, int64_t n, double mean, double a, double b, double k,
-                   const double *shift);
+                   const double *shift, double max);
   /* Layer norm of rows of d: y = (x - mean) * rstd * weight + bias; mean, rstd: ACC [rows], written;
    * weight, bias: ACC [d]. */
   void (*layer)(const void *x, void *y, int64_t rows, int64_t d, const void *weight, const void *bias, double eps,

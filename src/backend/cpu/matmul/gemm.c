@@ -198,6 +198,7 @@ typedef struct panels_job {
   int64_t row_parts, column_parts;
   int64_t column, columns; /* of C, in this round */
   int64_t from, to;        /* of the terms, in this round */
+  int64_t packed_together; /* panels of a unit of packing */
   char *panels;
 } panels_job;
 
@@ -218,7 +219,7 @@ static bool is_better_transposed(const lm_cpu_gemm_job *g) {
 }
 
 static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
-  enum { MAX_COLUMNS = 128, WAY = 2048, PACKED_ROWS = 256 };
+  enum { MAX_COLUMNS = 128, WAY = 2048, PAGE = 4096, UNPACKED = 256, UNPACKED_ALIASED = 63 };
   panels_job j = {.g = *g,
                   .loops = g->dtype == LM_F64    ? LM_ISA_PICK(lm_panels_F64)
                            : g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panels_BF16)
@@ -232,7 +233,9 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
     s->b = g->a, s->ldb = g->lda, s->tb = !g->ta;
   }
   j.terms = s->k > 0 ? round_terms(&j, lm_ceil_div(s->k, lm_ceil_div(s->k * j.bytes, BLOCK_BYTES))) : 0;
-  j.packs = s->tb || in_pairs(&j) || (s->m > PACKED_ROWS && s->n * s->k * j.bytes > CACHED);
+  /* Rows of B whose distance is a multiple of a page want the same positions of the first cache. */
+  const int64_t unpacked_rows = s->ldb * j.bytes % PAGE == 0 ? UNPACKED_ALIASED : UNPACKED;
+  j.packs = s->tb || in_pairs(&j) || (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
   /* Rows of A whose distance is a power of two want the same positions of the first cache; those of a transposed A
    * are on many pages; and pairs are whole. */
   bool halves = in_pairs(&j) && (s->lda % 2 != 0 || s->k % 2 != 0 || (uintptr_t)s->a % 4 != 0);
@@ -387,12 +390,10 @@ static void multiply_units(void *ctx, int64_t first, int64_t last) {
   for (int64_t unit = first; unit < last; unit++) multiply_unit(ctx, unit);
 }
 
-enum { PACKED_TOGETHER = 8 }; /* panels: rows of B are read in longer runs */
-
 static void pack_units(void *ctx, int64_t first, int64_t last) {
   const panels_job *j = ctx;
   const lm_cpu_gemm_job *g = &j->g;
-  const int64_t step = PACKED_TOGETHER * j->loops->width, groups = lm_ceil_div(j->columns, step);
+  const int64_t step = j->packed_together * j->loops->width, groups = lm_ceil_div(j->columns, step);
   for (int64_t unit = first; unit < last; unit++) {
     const int64_t k = j->from + unit / groups * j->terms, terms = lm_min(j->terms, j->to - k);
     const int64_t column = unit % groups * step, at = j->column + column;
@@ -402,15 +403,20 @@ static void pack_units(void *ctx, int64_t first, int64_t last) {
   }
 }
 
+/* Packs the columns and terms of B of a round. Panels of a unit are neighbors: rows of B are read in longer runs. */
+static void pack_round(panels_job *j) {
+  enum { MOST = 8 };
+  const int64_t terms = j->to - j->from, panels = lm_ceil_div(j->columns, j->loops->width);
+  const double pack_ns = j->g.alone ? 0 : (double)j->columns * (double)terms * 0.3;
+  const int64_t threads = lm_threads_for(pack_ns);
+  j->packed_together = threads > 1 ? lm_max(1, lm_min(MOST, panels / (PIECES * threads))) : MOST;
+  lm_parallel(lm_ceil_div(panels, j->packed_together) * lm_ceil_div(terms, j->terms), pack_ns, 0, pack_units, j);
+}
+
 /* One round: its columns and terms of B are packed for all units. */
 static lm_status multiply_round(panels_job *j, double work_ns) {
   const lm_cpu_gemm_job *g = &j->g;
-  const int64_t terms = j->to - j->from;
-  if (j->packs && terms > 0) {
-    const int64_t groups = lm_ceil_div(j->columns, PACKED_TOGETHER * j->loops->width);
-    const double pack_ns = g->alone ? 0 : (double)j->columns * (double)terms * 0.3;
-    lm_parallel(groups * lm_ceil_div(terms, j->terms), pack_ns, 0, pack_units, j);
-  }
+  if (j->packs && j->to > j->from) pack_round(j);
   divide(j, work_ns);
   return lm_parallel(j->row_parts * j->column_parts, g->alone ? 0 : work_ns, scratch_of(j), multiply_units, j);
 }

@@ -6,7 +6,7 @@ typedef cudnnBackendDescriptor_t descriptor;
 typedef const lm_cudnn_attention_key key_of_plan;
 
 /* Names of numbers in a graph and in what is run; those of tensors within it follow. */
-enum { ID_SCALE = LM_CUDNN_ALL, ID_HIDDEN, ID_ONE, ID_INSIDE };
+enum { ID_SCALE = LM_CUDNN_ALL, ID_HIDDEN, ID_LEFT, ID_KEPT, ID_INSIDE };
 static const cudnnDataType_t REAL = CUDNN_DATA_FLOAT;
 
 typedef struct builder {
@@ -114,6 +114,55 @@ static descriptor hidden(builder *b, descriptor x) {
   return result;
 }
 
+/* Scores and what is added to them, if anything is. */
+static descriptor biased(builder *b, descriptor x) {
+  key_of_plan *key = b->key;
+  const int64_t size[4] = {key->samples, key->heads, key->queries, key->keys};
+  int64_t own[4], stride[4], dense_stride = 1;
+  if (key->bias[3] == 0) return x;
+  for (int d = 3; d >= 0; d--) {
+    own[d] = key->bias[d] > 0 ? size[d] : 1;
+    stride[d] = key->bias[d] > 0 ? key->bias[d] : dense_stride;
+    dense_stride = stride[d] * own[d];
+  }
+  descriptor bias = lm_cudnn_tensor(b->graph, LM_CUDNN_MEMORY, LM_CUDNN_BIAS, lm_cudnn_type(key->dtype), own, stride);
+  return pointwise(b, CUDNN_POINTWISE_ADD, x, bias, scores(b, REAL));
+}
+
+/* ---- dropout */
+
+/* 1 where a weight stays and 0 elsewhere, or NULL: the same in each graph from the same seed and offset. */
+static descriptor mask(builder *b) {
+  const cudnnRngDistribution_t distribution = CUDNN_RNG_DISTRIBUTION_BERNOULLI;
+  const double stays = 1 - b->key->dropout_p;
+  const int64_t one[4] = {1, 1, 1, 1};
+  if (b->key->dropout_p == 0) return NULL;
+  descriptor how = lm_cudnn_new(b->graph, CUDNN_BACKEND_RNG_DESCRIPTOR);
+  lm_cudnn_set(b->graph, how, CUDNN_ATTR_RNG_DISTRIBUTION, CUDNN_TYPE_RNG_DISTRIBUTION, 1, &distribution);
+  lm_cudnn_set(b->graph, how, CUDNN_ATTR_RNG_BERNOULLI_DIST_PROBABILITY, CUDNN_TYPE_DOUBLE, 1, &stays);
+  lm_cudnn_finish(b->graph, how);
+  descriptor seed = lm_cudnn_tensor(b->graph, LM_CUDNN_WORD, LM_CUDNN_SEED, CUDNN_DATA_INT64, one, one);
+  descriptor offset = lm_cudnn_tensor(b->graph, LM_CUDNN_WORD, LM_CUDNN_OFFSET, CUDNN_DATA_INT64, one, one);
+  descriptor result = scores(b, REAL), op = lm_cudnn_new(b->graph, CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_RNG_YDESC, result);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_RNG_SEED, seed);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_RNG_OFFSET_DESC, offset);
+  lm_cudnn_set_part(b->graph, op, CUDNN_ATTR_OPERATION_RNG_DESC, how);
+  lm_cudnn_finish_op(b->graph, op);
+  return result;
+}
+
+/* x times the mask, if there is one. */
+static descriptor masked(builder *b, descriptor x, descriptor drawn) {
+  return drawn ? pointwise(b, CUDNN_POINTWISE_MUL, x, drawn, scores(b, REAL)) : x;
+}
+
+/* x times 1 / (1 - p), in `type`. */
+static descriptor scaled(builder *b, descriptor x, cudnnDataType_t type) {
+  if (b->key->dropout_p == 0) return x;
+  return pointwise(b, CUDNN_POINTWISE_MUL, x, number(b, ID_KEPT), scores(b, type));
+}
+
 /* ---- the graphs. The library takes those whose operations come in this order. */
 
 static void forward(builder *b) {
@@ -121,14 +170,18 @@ static void forward(builder *b) {
   descriptor query = side(b, LM_CUDNN_QUERY), value = side(b, LM_CUDNN_VALUE), out = side(b, LM_CUDNN_OUT);
   descriptor key = side_as(b, LM_CUDNN_KEY, LM_CUDNN_MEMORY, LM_CUDNN_KEY, true);
   descriptor score = product(b, query, key, scores(b, REAL));
-  score = hidden(b, pointwise(b, CUDNN_POINTWISE_MUL, score, number(b, ID_SCALE), scores(b, REAL)));
+  score = pointwise(b, CUDNN_POINTWISE_MUL, score, number(b, ID_SCALE), scores(b, REAL));
+  score = hidden(b, biased(b, score));
   descriptor most = reduction(b, CUDNN_REDUCE_TENSOR_MAX, score, stats(b));
   descriptor less = pointwise(b, CUDNN_POINTWISE_SUB, score, most, scores(b, REAL));
   descriptor power = pointwise(b, CUDNN_POINTWISE_EXP, less, NULL, scores(b, REAL));
   descriptor sum = reduction(b, CUDNN_REDUCE_TENSOR_ADD, power, stats(b));
   descriptor log = pointwise(b, CUDNN_POINTWISE_LOG, sum, NULL, stats(b));
   pointwise(b, CUDNN_POINTWISE_ADD, most, log, stats_in_memory(b, LM_CUDNN_LOG_SUM));
-  product(b, pointwise(b, CUDNN_POINTWISE_DIV, power, sum, scores(b, type)), value, out);
+  bool drops = b->key->dropout_p > 0;
+  descriptor weight = pointwise(b, CUDNN_POINTWISE_DIV, power, sum, scores(b, drops ? REAL : type));
+  if (drops) weight = scaled(b, masked(b, weight, mask(b)), type);
+  product(b, weight, value, out);
 }
 
 /* Weights or their slopes with keys as rows. */
@@ -157,21 +210,22 @@ static void backward(builder *b) {
   descriptor query = side(b, LM_CUDNN_QUERY), grad = side(b, LM_CUDNN_GRAD), out = side(b, LM_CUDNN_OUT);
   descriptor keys = side_as(b, LM_CUDNN_KEY, LM_CUDNN_MEMORY, LM_CUDNN_KEY, true);
   descriptor values = side_as(b, LM_CUDNN_VALUE, LM_CUDNN_MEMORY, LM_CUDNN_VALUE, true);
+  descriptor drawn = mask(b);
   descriptor both =
       pointwise(b, CUDNN_POINTWISE_MUL, grad, out, inside(b, REAL, key->heads, key->queries, key->value_width));
   descriptor dots = reduction(b, CUDNN_REDUCE_TENSOR_ADD, both, stats(b));
-  dots = pointwise(b, CUDNN_POINTWISE_MUL, dots, number(b, ID_ONE), stats_in_memory(b, LM_CUDNN_DOTS));
+  dots = pointwise(b, CUDNN_POINTWISE_MUL, dots, number(b, ID_LEFT), stats_in_memory(b, LM_CUDNN_DOTS));
 
   descriptor scale = number(b, ID_SCALE);
   descriptor score =
       pointwise(b, CUDNN_POINTWISE_MUL, product(b, query, keys, scores(b, REAL)), scale, scores(b, REAL));
-  score = pointwise(b, CUDNN_POINTWISE_SUB, score, stats_in_memory(b, LM_CUDNN_LOG_SUM), scores(b, REAL));
+  score = pointwise(b, CUDNN_POINTWISE_SUB, biased(b, score), stats_in_memory(b, LM_CUDNN_LOG_SUM), scores(b, REAL));
   descriptor weight = pointwise(b, CUDNN_POINTWISE_EXP, hidden(b, score), NULL, scores(b, REAL));
-  product_of_heads(b, transposed(b, weight), grad, LM_CUDNN_DVALUE);
+  product_of_heads(b, transposed(b, scaled(b, masked(b, weight, drawn), REAL)), grad, LM_CUDNN_DVALUE);
 
   descriptor slope = product(b, grad, values, scores(b, REAL));
-  slope = pointwise(b, CUDNN_POINTWISE_SUB, slope, dots, scores(b, REAL));
-  slope = pointwise(b, CUDNN_POINTWISE_MUL, slope, weight, scores(b, REAL));
+  slope = pointwise(b, CUDNN_POINTWISE_SUB, masked(b, slope, drawn), dots, scores(b, REAL));
+  slope = scaled(b, pointwise(b, CUDNN_POINTWISE_MUL, slope, weight, scores(b, REAL)), REAL);
   slope = pointwise(b, CUDNN_POINTWISE_MUL, slope, scale, scores(b, type));
   product_of_heads(b, transposed(b, slope), query, LM_CUDNN_DKEY);
 
@@ -193,7 +247,7 @@ lm_status lm_cudnn_attention_search(const lm_cudnn_target *target, const lm_cudn
 
 lm_status lm_cudnn_attend(cudnnHandle_t handle, const lm_cudnn_plan *plan, const lm_cudnn_attention_key *key,
                           double scale, const void *const data[LM_CUDNN_ALL], void *workspace) {
-  const float factor = (float)scale, below = -INFINITY, one = 1;
+  const float factor = (float)scale, below = -INFINITY, left = (float)(1 - key->dropout_p), kept = 1 / left;
   int64_t id[ID_INSIDE];
   const void *at[ID_INSIDE];
   int count = 0;
@@ -202,6 +256,7 @@ lm_status lm_cudnn_attend(cudnnHandle_t handle, const lm_cudnn_plan *plan, const
   }
   id[count] = ID_SCALE, at[count++] = &factor;
   if (key->causal) id[count] = ID_HIDDEN, at[count++] = &below;
-  if (key->backward) id[count] = ID_ONE, at[count++] = &one;
+  if (key->backward) id[count] = ID_LEFT, at[count++] = &left;
+  if (key->dropout_p > 0) id[count] = ID_KEPT, at[count++] = &kept;
   return lm_cudnn_execute(handle, plan, count, id, at, workspace);
 }

@@ -6,7 +6,8 @@
 
 /* What is read and written, and with it what it is called in a graph. Of [samples, heads, rows, numbers] up to OUT, and
  * those from GRAD on backward only; LOG_SUM and DOTS [samples, heads, queries] and SUMS, what dquery is added up in, of
- * query's sizes: float and contiguous. */
+ * query's sizes: float and contiguous; BIAS is added to scores, in query's dtype and without -inf; SEED and OFFSET, an
+ * int64 each, of dropout. */
 enum {
   LM_CUDNN_QUERY = 1, /* 0 is no unique id */
   LM_CUDNN_KEY,
@@ -20,6 +21,9 @@ enum {
   LM_CUDNN_LOG_SUM = LM_CUDNN_SIDES,
   LM_CUDNN_DOTS,
   LM_CUDNN_SUMS,
+  LM_CUDNN_BIAS,
+  LM_CUDNN_SEED,
+  LM_CUDNN_OFFSET,
   LM_CUDNN_ALL
 };
 
@@ -27,6 +31,8 @@ enum {
 typedef struct lm_cudnn_attention_key {
   int64_t samples, heads, key_heads, queries, keys, width, value_width;
   int64_t stride[LM_CUDNN_SIDES][3]; /* of sample, head and row; the numbers are dense */
+  int64_t bias[4];                   /* strides of BIAS, 0 where one number is for all; of a key 0: no bias */
+  double dropout_p;                  /* below 1 */
   int32_t dtype, causal, backward, unused;
 } lm_cudnn_attention_key;
 LM_KEY_WITHOUT_PADDING(lm_cudnn_attention_key, unused);

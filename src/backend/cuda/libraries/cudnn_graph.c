@@ -71,7 +71,7 @@ void lm_cudnn_finish_op(lm_cudnn_graph *g, descriptor op) {
 
 descriptor lm_cudnn_tensor(lm_cudnn_graph *g, lm_cudnn_kind kind, int64_t id, cudnnDataType_t type, const int64_t *size,
                            const int64_t *stride) {
-  const int64_t align = LM_CUDNN_ALIGN;
+  const int64_t align = kind == LM_CUDNN_WORD ? (int64_t)sizeof(int64_t) : LM_CUDNN_ALIGN;
   const bool yes = true;
   descriptor d = lm_cudnn_new(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   lm_cudnn_set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);

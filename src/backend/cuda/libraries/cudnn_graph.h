@@ -10,9 +10,9 @@
 
 /* ---- graphs */
 
-/* Every pointer is a multiple of LM_CUDNN_ALIGN bytes. Of the engines' configurations, up to 36 are proposed, and those
- * that are allowed may be the last. */
-enum { LM_CUDNN_ALIGN = 16, LM_CUDNN_CONFIGS = 64, LM_CUDNN_PARTS = 128, LM_CUDNN_OPS = 32 };
+/* Every pointer but a WORD's is a multiple of LM_CUDNN_ALIGN bytes. Of the engines' configurations, up to 36 are
+ * proposed, and those that are allowed may be the last. */
+enum { LM_CUDNN_ALIGN = 16, LM_CUDNN_CONFIGS = 64, LM_CUDNN_PARTS = 160, LM_CUDNN_OPS = 32 };
 
 /* From zeros. After the first error, which is the status, the calls below do nothing, and descriptors are NULL. */
 typedef struct lm_cudnn_graph {
@@ -34,6 +34,7 @@ void lm_cudnn_finish_op(lm_cudnn_graph *g, cudnnBackendDescriptor_t op); /* and 
 
 typedef enum lm_cudnn_kind {
   LM_CUDNN_MEMORY, /* on the device, at a pointer that each run passes */
+  LM_CUDNN_WORD,   /* the same, aligned as its one int64 is */
   LM_CUDNN_INSIDE, /* only within the graph */
   LM_CUDNN_NUMBER  /* one number in host memory, read when it is run */
 } lm_cudnn_kind;

@@ -35,18 +35,30 @@ op "scaled_dot_product_attention" {
       "heads of query and key must match, got {query} and {key}; use enable_gqa = true for grouped queries"},
   },
   forms = {
+    -- cuDNN adds the mask, which for it has no -inf: a query that attends to no key is one that attends to all.
+    {
+      when = "given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p) "
+        .. "&& attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
+      "hidden = is_bool(attn_mask) ? logical_not(attn_mask) : attn_mask == -inf",
+      "added = is_bool(attn_mask) ? zeros_of(query, size_of(attn_mask)) : attn_mask",
+      "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
+      "y = attention(query, key, value, masked_fill(added, hidden, -65504), is_causal, scale, dropout_p, draw, true)",
+      "masked_fill(y, all(hidden, [-1], true), 0)",
+    },
     {
       when = "ndim_of(query) == 3 && attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
       "mask = given(attn_mask) ? unsqueeze(attn_mask, 0) : nil",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
+      "fused = !given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p)",
       "y = attention(unsqueeze(query, 0), unsqueeze(key, 0), unsqueeze(value, 0), mask, is_causal, scale, "
-        .. "dropout_p, draw)",
+        .. "dropout_p, draw, fused)",
       "squeeze(y, 0)",
     },
     {
       when = "attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
-      "attention(query, key, value, attn_mask, is_causal, scale, dropout_p, draw)",
+      "fused = !given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p)",
+      "attention(query, key, value, attn_mask, is_causal, scale, dropout_p, draw, fused)",
     },
   },
   formula = {
@@ -88,9 +100,10 @@ op "attention_weights" {
   internal = true, help = "what scaled_dot_product_attention weights values by, [..., L, S]",
 }
 -- y1 is the logarithm of the sums that softmax divides by, less for the largest score: log sum exp(scores).
+-- `fused`: the mask has no -inf, and where cuDNN computes this, it draws dropout's masks in both passes by the draw.
 op "attention" {
   "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number?", "dropout_p: number = 0",
-  "draw?",
+  "draw?", "fused = false",
   operands = {
     "query: [N, H, L, E] float in attention(query) layout(rows)",
     "key: [N, G, S, E] of query in attention(query) layout(rows)",
@@ -102,7 +115,7 @@ op "attention" {
   hidden = 1, host = true,
   grad = {
     ["query, key, value"] =
-      "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale, dropout_p, draw)",
+      "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale, dropout_p, draw, fused)",
   },
   internal = true,
   help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]; with dropout_p "
@@ -110,7 +123,7 @@ op "attention" {
 }
 op "attention_backward" {
   "grad", "query", "key", "value", "out", "log_sum", "attn_mask?", "is_causal = false", "scale: number?",
-  "dropout_p: number = 0", "draw?",
+  "dropout_p: number = 0", "draw?", "fused = false",
   operands = {
     "query: [N, H, L, E] float in attention(query) layout(rows)",
     "key: [N, G, S, E] of query in attention(query) layout(rows)",
@@ -132,9 +145,9 @@ op "attention_backward" {
     "keys = repeated_heads(key, groups)",
     "values = repeated_heads(value, groups)",
     "weights = attention_weights(query, keys, attn_mask, is_causal, scale)",
-    "left = dropout_p > 0 ? dropout_by_draw(weights, dropout_p, draw) : weights",
+    "left = dropout_p > 0 ? dropout_by_draw(weights, dropout_p, draw, fused) : weights",
     "all = matmul(grad, transpose(values, -2, -1))",
-    "slopes = dropout_p > 0 ? dropout_by_draw(all, dropout_p, draw) : all",
+    "slopes = dropout_p > 0 ? dropout_by_draw(all, dropout_p, draw, fused) : all",
     "dscores = weights * (slopes - sum(slopes * weights, [-1], true)) * scale_of(scale, query)",
     "matmul(dscores, keys)",
     "summed_heads(matmul(transpose(dscores, -2, -1), query), groups)",
@@ -151,8 +164,8 @@ op "attention_draw" {
 }
 -- Weights are dropped block by block as this op drops them: each by its place in x.
 op "dropout_by_draw" {
-  "x", "p: number", "draw",
-  operands = {"x: float", "p: from 0 to 1", "draw: [2] int64"}, results = {"y: like x"}, host = true,
+  "x", "p: number", "draw", "fused = false",
+  operands = {"x: float", "p: from 0 to 1", "draw: [2] int64", "own_draw(fused)"}, results = {"y: like x"}, host = true,
   grad = {x = "dropout_by_draw(g, p, draw)"}, internal = true,
   help = "dropout by reserved random numbers (attention_draw): the same elements at every call",
 }

@@ -3,7 +3,7 @@ local op, family = ...
 
 family "batch_normalize" {
   "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?", "training = false", "momentum: number = 0.1",
-  "eps: number = 1e-5", "relu = false",
+  "eps: number = 1e-5", "relu = false", "max: number = inf",
   operands = {
     "x: float preserve", "channels(x, C)", "running_mean: [C] of x or stat of x strided",
     "running_var: [C] of x or stat of x strided", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
@@ -13,11 +13,11 @@ family "batch_normalize" {
     "y: like x", "mean: [C] stat of x if training || relu", "invstd: [C] stat of x if training || relu",
   },
   zeros = "numel_of(x) == 0", writes = {"running_mean", "running_var", when = "training"},
-  help = "batch norm; relu: of that, and of addend more",
+  help = "batch norm; relu: of that, and of addend more, and at most max",
 }
 family "batch_normalize_backward" {
   "grad", "x", "y?", "weight?", "bias?", "save_mean?", "save_invstd?", "running_mean?", "running_var?",
-  "training = false", "eps: number = 1e-5", "relu = false",
+  "training = false", "eps: number = 1e-5", "relu = false", "max: number = inf",
   operands = {
     "x: float preserve", "channels(x, C)", "grad: like x", "y: like x", "weight: [C] of x or stat of x",
     "bias: [C] of x or stat of x", "save_mean: [C] of x or stat of x", "save_invstd: [C] of x or stat of x",
@@ -89,20 +89,23 @@ op "batch_norm_backward" {
 }
 op "batch_norm_relu" {
   "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?",
-  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"},
-  kernel = "batch_normalize(x, running_mean, running_var, weight, bias, addend, training, momentum, eps, true)",
+  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5", "max: number = inf"},
+  kernel = "batch_normalize(x, running_mean, running_var, weight, bias, addend, training, momentum, eps, true, max)",
+  needs = {{"max > 0", "max must be above 0, got {max}"}},
   hidden = 2,
   writes = {"running_mean", "running_var", when = "training"},
   grad = {
     ["x, weight, bias, addend"] = "batch_norm_relu_backward(g, x, given(addend) ? y : nil, weight, bias, y1, y2, "
-      .. "training, eps)",
+      .. "training, eps, max)",
   },
-  help = "Applies batch normalization, adds addend, and applies relu.",
+  help = "Applies batch normalization, adds addend, and limits the sum to [0, max].",
 }
 op "batch_norm_relu_backward" {
   "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "training = false", "eps: number = 1e-5",
+  "max: number = inf",
   results = 4,
-  kernel = "batch_normalize_backward(grad, x, y, weight, bias, save_mean, save_invstd, nil, nil, training, eps, true)",
+  kernel = "batch_normalize_backward(grad, x, y, weight, bias, save_mean, save_invstd, nil, nil, training, eps, true, "
+    .. "max)",
   grad = "formula",
   formula = {
     "dims = all_but(1, ndim_of(x))",
@@ -111,7 +114,8 @@ op "batch_norm_relu_backward" {
     "xhat = centered * invstd",
     "scaled_x = given(weight) ? xhat * along(weight, 1, ndim_of(x)) : xhat",
     "before_relu = given(y) ? y : given(bias) ? scaled_x + along(bias, 1, ndim_of(x)) : scaled_x",
-    "masked = masked_fill(grad, before_relu <= 0, 0)",
+    "above_0 = masked_fill(grad, before_relu <= 0, 0)",
+    "masked = max < inf ? masked_fill(above_0, before_relu >= max, 0) : above_0",
     "wg = given(weight) ? masked * along(weight, 1, ndim_of(x)) : masked",
     "training ? invstd * (wg - mean(wg, dims, true) - xhat * mean(wg * xhat, dims, true)) : wg * invstd",
     "sum(masked * xhat, dims)",
