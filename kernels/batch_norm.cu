@@ -6,8 +6,9 @@ template <class T>
 struct lm_moments_source {
   typedef T stored;
   typedef lm_compute<T> A;
+  typedef A channel;
   typedef lm_join_moments join;
-  enum { PIVOTED = 1, WIDE_FLIGHT = 4 };
+  enum { PIVOTED = 1, STORES = 0, WIDE_FLIGHT = 4 };
   template <int V>
   struct item {
     lm_pack<T, V> x;
@@ -34,8 +35,9 @@ template <class T>
 struct lm_sums_source {
   typedef T stored;
   typedef lm_compute<T> A;
+  typedef A channel;
   typedef lm_join_sums join;
-  enum { PIVOTED = 0, WIDE_FLIGHT = 4 };
+  enum { PIVOTED = 0, STORES = 0, WIDE_FLIGHT = 4 };
   template <int V>
   struct item {
     lm_pack<T, V> g, x;
@@ -47,16 +49,75 @@ struct lm_sums_source {
     return {lm_load<V>(g + at), lm_load<V>(x + at)};
   }
   template <int V>
-  LM_DEVICE A value(const item<V> &, int) const {
-    return 0;
-  }
-  template <int V>
   LM_DEVICE void add(const item<V> &in, int v, A center, A *a, A *b) const {
     A g = lm_get<A>(in.g.v[v]);
     *a += g;
     *b += g * (lm_get<A>(in.x.v[v]) - center);
   }
   LM_DEVICE A center(int64_t channel) const { return (A)lm_value_at(mean, channel); }
+};
+
+/* Of y = (x - center) * scale + shift. */
+template <class A>
+struct lm_affine {
+  A center, scale, shift;
+  LM_DEVICE A operator()(A x) const { return (x - center) * scale + shift; }
+};
+
+/* Of a channel with these statistics. Forward and backward must come to the same bits where relu follows. */
+template <class A>
+LM_DEVICE lm_affine<A> lm_affine_of(const lm_batch_plan &plan, int64_t channel, double mean, double invstd) {
+  A center = (A)mean, scale = (A)(plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd);
+  /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
+  double lost = mean - (double)center, bias = plan.bias.data ? lm_value_at(plan.bias, channel) : 0;
+  return {center, scale, (A)(bias - lost * (double)scale)};
+}
+
+/* Whether relu's result, as it is stored, is NaN or above 0 and below max; max NaN: none. */
+template <class T>
+LM_DEVICE bool lm_relu_passes(lm_compute<T> y, lm_compute<T> max) {
+  typedef lm_compute<T> A;
+  A stored = lm_get<A>(lm_put<T>(y));
+  return !(stored <= 0 || stored >= lm_get<A>(lm_put<T>(max)));
+}
+
+/* Sums of g where relu's result is above 0 and below max: y, or, NORM, what x and the statistics give. masked: that g
+ * is written there, 0 elsewhere; NORM: or NULL. */
+template <class T, bool NORM>
+struct lm_masked_sums_source {
+  typedef T stored;
+  typedef lm_compute<T> A;
+  typedef lm_affine<A> channel;
+  typedef lm_join_sums join;
+  enum { PIVOTED = 0, STORES = 1, WIDE_FLIGHT = 2 };
+  template <int V>
+  struct item {
+    lm_pack<T, V> g, x, y;
+  };
+  const T *g, *x, *y;
+  T *masked;
+  lm_batch_plan plan;
+  template <int V>
+  LM_DEVICE item<V> load(int64_t at, int64_t) const {
+    item<V> in = {lm_load<V>(g + at), lm_load<V>(x + at), {}};
+    if (!NORM) in.y = lm_load<V>(y + at);
+    return in;
+  }
+  template <int V>
+  LM_DEVICE void add(item<V> &in, int v, const channel &k, A *a, A *b) const {
+    A x = lm_get<A>(in.x.v[v]);
+    if (!lm_relu_passes<T>(NORM ? k(x) : lm_get<A>(in.y.v[v]), (A)plan.max)) in.g.v[v] = lm_put<T>((A)0);
+    A g = lm_get<A>(in.g.v[v]);
+    *a += g;
+    *b += g * (x - k.center);
+  }
+  template <int V>
+  LM_DEVICE void store(const item<V> &in, int64_t at) const {
+    if (!NORM || masked) lm_store(masked + at, in.g);
+  }
+  LM_DEVICE channel center(int64_t c) const {
+    return lm_affine_of<A>(plan, c, lm_value_at(plan.mean, c), lm_value_at(plan.invstd, c));
+  }
 };
 
 /* How a grid lies over the planes of c channels, `run` elements each, in packs: block k has share k / c of the packs of
@@ -90,7 +151,7 @@ LM_KERNEL void lm_planes_two(S source, lm_plane_grid grid, double *partial) {
   uint32_t channel;
   lm_plane_walk walk;
   int packs = lm_plane_position<V>(grid, &channel, &walk);
-  lm_compute<typename S::stored> middle = source.center(channel), center[V];
+  typename S::channel middle = source.center(channel), center[V];
   lm_two total[V] = {};
   for (int v = 0; v < V; v++) center[v] = middle;
   lm_take_two<V>(source, walk, packs, center, total);
@@ -101,18 +162,6 @@ LM_KERNEL void lm_planes_two(S source, lm_plane_grid grid, double *partial) {
 }
 
 /* ---- coefficients ---- */
-
-/* Of y = (x - center) * scale + shift. */
-template <class A>
-LM_DEVICE void lm_put_coefficients(const lm_batch_plan &plan, int64_t c, int64_t channel, double mean, double invstd) {
-  A *coefficients = (A *)plan.coefficients, center = (A)mean;
-  A scale = (A)(plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd);
-  /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
-  double lost = mean - (double)center, bias = plan.bias.data ? lm_value_at(plan.bias, channel) : 0;
-  coefficients[channel] = center;
-  coefficients[c + channel] = scale;
-  coefficients[2 * c + channel] = (A)(bias - lost * (double)scale);
-}
 
 template <class A>
 LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
@@ -140,14 +189,13 @@ LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int
     lm_put_value(plan.mean, channel, mean);
     lm_put_value(plan.invstd, channel, invstd);
   }
-  lm_put_coefficients<A>(plan, c, channel, mean, invstd);
-}
-
-template <class A>
-LM_KERNEL void lm_plan_again(lm_batch_plan plan, int64_t c) {
-  int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x;
-  if (threadIdx.x >= LM_WARP || channel >= c) return;
-  lm_put_coefficients<A>(plan, c, channel, lm_value_at(plan.mean, channel), lm_value_at(plan.invstd, channel));
+  /* Backward makes relu's mask again of the statistics as they are written. */
+  if (plan.relu) mean = lm_value_at(plan.mean, channel), invstd = lm_value_at(plan.invstd, channel);
+  lm_affine<A> k = lm_affine_of<A>(plan, channel, mean, invstd);
+  A *coefficients = (A *)plan.coefficients;
+  coefficients[channel] = k.center;
+  coefficients[c + channel] = k.scale;
+  coefficients[2 * c + channel] = k.shift;
 }
 
 /* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h)) when mean and
@@ -161,13 +209,15 @@ LM_KERNEL void lm_plan_backward(lm_batch_plan plan, int64_t c, int64_t count, in
   double invstd = plan.invstd.data ? lm_value_at(plan.invstd, channel)
                                    : 1 / sqrt(lm_value_at(plan.running_var, channel) + plan.eps);
   double scale = plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd;
+  double mean = plan.training ? lm_value_at(plan.mean, channel) : 0;
   lm_put_value(plan.dweight, channel, two.b * invstd);
   lm_put_value(plan.dbias, channel, two.a);
   A *coefficients = (A *)plan.coefficients;
-  coefficients[channel] = plan.training ? (A)lm_value_at(plan.mean, channel) : 0;
+  coefficients[channel] = (A)mean;
   coefficients[c + channel] = (A)scale;
   coefficients[2 * c + channel] = plan.training ? (A)(-scale * two.a / (double)count) : 0;
   coefficients[3 * c + channel] = plan.training ? (A)(-scale * invstd * invstd * two.b / (double)count) : 0;
+  if (plan.relu) coefficients[4 * c + channel] = lm_affine_of<A>(plan, channel, mean, invstd).shift;
 }
 
 /* ---- one pass over the elements ---- */
@@ -188,7 +238,7 @@ struct lm_apply_map {
   }
   template <int V>
   LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
-    return (lm_get<A>(in.x.v[v]) - k[0]) * k[1] + k[2];
+    return lm_affine<A>{k[0], k[1], k[2]}(lm_get<A>(in.x.v[v]));
   }
 };
 
@@ -211,54 +261,33 @@ struct lm_relu_map {
   }
   template <int V>
   LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
-    A y = (lm_get<A>(in.x.v[v]) - k[0]) * k[1] + k[2];
+    A y = lm_affine<A>{k[0], k[1], k[2]}(lm_get<A>(in.x.v[v]));
     if (ADD) y += lm_get<A>(in.addend.v[v]);
     return y < 0 ? (A)0 : y > max ? max : y;
   }
 };
 
-/* of: relu's result, or, NORM, what batch norm takes. */
-template <class T, bool NORM>
-struct lm_mask_map {
-  typedef T stored;
-  typedef lm_compute<T> A;
-  enum { COEFFICIENTS = 3 };
-  template <int V>
-  struct item {
-    lm_pack<T, V> g, of;
-  };
-  const T *g, *of;
-  A max; /* NaN: none */
-  template <int V>
-  LM_DEVICE item<V> load(int64_t at) const {
-    return {lm_load<V>(g + at), lm_load<V>(of + at)};
-  }
-  template <int V>
-  LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
-    A y = lm_get<A>(in.of.v[v]);
-    if (NORM) y = (y - k[0]) * k[1] + k[2];
-    A most = NORM ? max : lm_get<A>(lm_put<T>(max)); /* the result was rounded */
-    return y <= 0 || y >= most ? (A)0 : lm_get<A>(in.g.v[v]);
-  }
-};
-
-template <class T>
+/* RELU: g counts where relu of what x gave is above 0 and below max. */
+template <class T, bool RELU>
 struct lm_back_map {
   typedef T stored;
   typedef lm_compute<T> A;
-  enum { COEFFICIENTS = 4 };
+  enum { COEFFICIENTS = RELU ? 5 : 4 };
   template <int V>
   struct item {
     lm_pack<T, V> g, x;
   };
   const T *g, *x;
+  A max; /* NaN: none */
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
     return {lm_load<V>(g + at), lm_load<V>(x + at)};
   }
   template <int V>
   LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
-    return lm_get<A>(in.g.v[v]) * k[1] + ((lm_get<A>(in.x.v[v]) - k[0]) * k[3] + k[2]);
+    A g = lm_get<A>(in.g.v[v]), x = lm_get<A>(in.x.v[v]);
+    if constexpr (RELU) g = lm_relu_passes<T>(lm_affine<A>{k[0], k[1], k[4]}(x), max) ? g : (A)0;
+    return g * k[1] + ((x - k[0]) * k[3] + k[2]);
   }
 };
 
@@ -441,15 +470,23 @@ int lm_batch_sums(const lm_norm_shape *s, const void *g, const void *x, lm_value
   });
 }
 
+int lm_batch_masked_sums(const lm_norm_shape *s, const void *g, const void *x, const void *y, void *masked,
+                         const lm_batch_plan *plan, double *partial, void *stream) {
+  return lm_for_float(s->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    int width = lm_is_packed(y) && lm_is_packed(masked) ? width_at(s, g, x) : 1;
+    const T *of = (const T *)g, *by = (const T *)x;
+    if (y)
+      return launch_two(s, lm_masked_sums_source<T, false>{of, by, (const T *)y, (T *)masked, *plan}, width, partial,
+                        stream);
+    return launch_two(s, lm_masked_sums_source<T, true>{of, by, NULL, (T *)masked, *plan}, width, partial, stream);
+  });
+}
+
 int lm_batch_plan_forward(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {
   return lm_launch(s->dtype == LM_F64 ? lm_plan_forward<double> : lm_plan_forward<float>,
                    lm_blocks(s->c, LM_WARP, INT32_MAX), LM_COLUMNS_BLOCK, 0, stream, *plan, s->c, s->count,
                    lm_norm_parts(s));
-}
-
-int lm_batch_plan_again(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {
-  return lm_launch(s->dtype == LM_F64 ? lm_plan_again<double> : lm_plan_again<float>,
-                   lm_blocks(s->c, LM_WARP, INT32_MAX), LM_WARP, 0, stream, *plan, s->c);
 }
 
 int lm_batch_plan_backward(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {
@@ -514,24 +551,15 @@ int lm_batch_apply_relu(const lm_norm_shape *s, const void *x, const void *adden
   });
 }
 
-int lm_batch_mask(const lm_norm_shape *s, const void *g, const void *x, const void *y, double max, void *masked,
-                  const void *coefficients, void *stream) {
-  return lm_for_float(s->dtype, [&](auto element) {
-    typedef decltype(element) T;
-    const T *of = (const T *)(y ? y : x);
-    const lm_compute<T> most = (lm_compute<T>)max;
-    bool aligned = lm_is_packed(g) && lm_is_packed(of) && lm_is_packed(masked);
-    if (y)
-      return launch_map(s, lm_mask_map<T, false>{(const T *)g, of, most}, aligned, coefficients, (T *)masked, stream);
-    return launch_map(s, lm_mask_map<T, true>{(const T *)g, of, most}, aligned, coefficients, (T *)masked, stream);
-  });
-}
-
-int lm_batch_back(const lm_norm_shape *s, const void *g, const void *x, void *dx, const void *coefficients,
+int lm_batch_back(const lm_norm_shape *s, const void *g, const void *x, void *dx, const lm_batch_plan *plan,
                   void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
     bool aligned = lm_is_packed(g) && lm_is_packed(x) && lm_is_packed(dx);
-    return launch_map(s, lm_back_map<T>{(const T *)g, (const T *)x}, aligned, coefficients, (T *)dx, stream);
+    const T *of = (const T *)g, *by = (const T *)x;
+    const lm_compute<T> most = (lm_compute<T>)plan->max;
+    if (plan->relu)
+      return launch_map(s, lm_back_map<T, true>{of, by, most}, aligned, plan->coefficients, (T *)dx, stream);
+    return launch_map(s, lm_back_map<T, false>{of, by, most}, aligned, plan->coefficients, (T *)dx, stream);
   });
 }

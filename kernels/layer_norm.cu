@@ -187,8 +187,9 @@ template <class T>
 struct lm_layer_source {
   typedef T stored;
   typedef lm_compute<T> A;
+  typedef A channel;
   typedef lm_join_sums join;
-  enum { PIVOTED = 0, WIDE_FLIGHT = 2 };
+  enum { PIVOTED = 0, STORES = 0, WIDE_FLIGHT = 2 };
   template <int V>
   struct item {
     lm_pack<T, V> g, x;
@@ -200,10 +201,6 @@ struct lm_layer_source {
   LM_DEVICE item<V> load(int64_t at, int64_t row) const {
     return {lm_load<V>(g + at), lm_load<V>(x + at), lm_weights<T, 1>(mean, row, 0).v[0],
             lm_weights<T, 1>(rstd, row, 0).v[0]};
-  }
-  template <int V>
-  LM_DEVICE A value(const item<V> &, int) const {
-    return 0;
   }
   template <int V>
   LM_DEVICE void add(const item<V> &in, int v, A, A *a, A *b) const {

@@ -26,8 +26,8 @@ struct lm_two {
 struct lm_join_sums {
   LM_DEVICE lm_two operator()(lm_two x, lm_two y) const { return {x.n + y.n, x.a + y.a, x.b + y.b}; }
   /* The n elements of a chunk. */
-  static LM_DEVICE lm_two chunk(double n, double center, double a, double b) {
-    (void)center;
+  template <class C>
+  static LM_DEVICE lm_two chunk(double n, const C &, double a, double b) {
     return {n, a, b};
   }
 };
@@ -67,16 +67,18 @@ struct lm_plane_walk {
 };
 
 /* A thread's packs of V elements: total[v] of those at place v. A source S says what is loaded and how an element adds
- * to the two sums; where PIVOTED, distances are taken from a value of the data itself, so that large means cancel.
- * WIDE_FLIGHT: the number of loads at once of packs of 8 that fit into registers; of single elements twice that. */
+ * to the two sums, by what it knows of each channel (`center`); where PIVOTED, distances are taken from a value of the
+ * data itself, so that large means cancel. Where a source STORES, it writes each pack's masked gradient. WIDE_FLIGHT:
+ * the number of loads at once of packs of 8 that fit into registers; of single elements twice that. */
 template <int V, class S, class Walk>
-LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, lm_compute<typename S::stored> *center,
-                           lm_two *total) {
+LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, typename S::channel *center, lm_two *total) {
   typedef lm_compute<typename S::stored> A;
   enum { FLIGHT = V == 1 ? 2 * S::WIDE_FLIGHT : V > 4 ? S::WIDE_FLIGHT : 4 }; /* loads at once */
-  if (S::PIVOTED && packs > 0) {
-    auto item = source.template load<V>(walk.at(0), walk.row(0));
-    for (int v = 0; v < V; v++) center[v] = source.value(item, v);
+  if constexpr (S::PIVOTED) {
+    if (packs > 0) {
+      auto item = source.template load<V>(walk.at(0), walk.row(0));
+      for (int v = 0; v < V; v++) center[v] = source.value(item, v);
+    }
   }
   for (int k = 0; k < packs;) {
     int end = packs - k < LM_NORM_CHUNK ? packs : k + LM_NORM_CHUNK;
@@ -92,14 +94,15 @@ LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, lm_comp
         if (k + u < end) {
           LM_UNROLL
           for (int v = 0; v < V; v++) source.add(items[u], v, center[v], a + v, b + v);
+          if constexpr (S::STORES) source.store(items[u], walk.at(k + u));
         }
       }
     }
     k = end;
     LM_UNROLL
     for (int v = 0; v < V; v++) {
-      total[v] = typename S::join()(total[v], S::join::chunk(n, (double)center[v], (double)a[v], (double)b[v]));
-      if (S::PIVOTED) center[v] = (A)total[v].a;
+      total[v] = typename S::join()(total[v], S::join::chunk(n, center[v], (double)a[v], (double)b[v]));
+      if constexpr (S::PIVOTED) center[v] = (A)total[v].a;
     }
   }
 }
@@ -163,7 +166,7 @@ LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_two(S source, lm_c
   int packs = lm_column_position<V>(grid, &column, &walk);
   int across = 1 << grid.across_bits;
   lm_two total[V] = {};
-  lm_compute<typename S::stored> center[V] = {};
+  typename S::channel center[V] = {};
   if (packs > 0) {
     for (int v = 0; v < V; v++) center[v] = source.center(column + v);
     lm_take_two<V>(source, walk, packs, center, total);

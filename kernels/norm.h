@@ -32,30 +32,29 @@ int lm_batch_moments(const lm_norm_shape *shape, const void *x, double *partial,
 int lm_batch_sums(const lm_norm_shape *shape, const void *g, const void *x, lm_values mean, double *partial,
                   void *stream);
 
-/* Coefficients a channel, in the compute type. [3][c] center, a, k of y = (x - center) * a + k; for gradients [4][c]
- * center, a, k, b of dx = g * a + ((x - center) * b + k). */
+/* Coefficients a channel, in the compute type. [3][c] center, a, k of y = (x - center) * a + k; for gradients [5][c]
+ * center, a, k, b, shift of dx = g * a + ((x - center) * b + k), and, relu, of y = (x - center) * a + shift. */
 typedef struct lm_batch_plan {
-  bool training;
+  bool training, relu; /* relu: forward: it follows; backward: the mask is made of x again */
   double eps, momentum;
+  double max; /* of relu backward; NaN: none */
   lm_values weight, bias, running_mean, running_var;
   lm_values mean, invstd; /* forward: written where given; backward: read where given, else made of the running ones */
   lm_values dweight, dbias; /* backward: written */
   const double *partial;    /* moments or sums; NULL forward when not training */
   void *coefficients;
 } lm_batch_plan;
+/* Sums of g where relu's result is above 0 and below max: y, or where that is NULL, what x and the plan give.
+ * masked: where g goes then, with 0 elsewhere; may be NULL if y is. */
+int lm_batch_masked_sums(const lm_norm_shape *shape, const void *g, const void *x, const void *y, void *masked,
+                         const lm_batch_plan *plan, double *partial, void *stream);
 int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
-/* The coefficients of forward again, from mean and invstd as they were written. */
-int lm_batch_plan_again(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
 /* y = relu of that + addend, which may be NULL, at most max; NaN: none. */
 int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, double max, void *y,
                         const void *coefficients, void *stream);
-/* masked = g, or 0 where relu's result is not above 0 and below max: y, or where that is NULL, what x and the
- * coefficients give. */
-int lm_batch_mask(const lm_norm_shape *shape, const void *g, const void *x, const void *y, double max, void *masked,
-                  const void *coefficients, void *stream);
-int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const void *coefficients,
+int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const lm_batch_plan *plan,
                   void *stream);
 
 /* Rows of d elements, each normalized. weight and bias: [d], dtype x's or the compute type. */

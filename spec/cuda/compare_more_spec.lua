@@ -348,6 +348,34 @@ describe("norms", function()
     end)
   end)
 
+  it("over batches with relu, and an addend", function()
+    local shapes = { { 6, 16 }, { 3, 5 }, { 700, 8 }, { 4, 8, 6, 4 }, { 3, 3, 5, 7 }, { 5, 4, 33 }, { 40, 3, 14, 14 } }
+    compare.rounds(#shapes * 8, #shapes * 80, function(seed)
+      local dtype, shape = one_of(compare.floats), shapes[seed % #shapes + 1]
+      local last, training, c = #shape == 4 and random(2) == 1, random(2) == 1, shape[2]
+      local what = what_of("batch_norm_relu", dtype, shape) .. (last and " channels-last" or "")
+      -- Halves: results next to 0, which one side rounds up to it, have another gradient.
+      local function away(x, mean, var, weight, bias)
+        return F.batch_norm(x, mean, var, weight, bias, { training = training }):abs():min():item() > 1e-4
+      end
+      local function vector() return lm.randn({ c }):to(dtype) end
+      local x, weight, bias, mean, var = some(dtype, shape, last), vector(), vector(), vector(), vector():abs() + 0.5
+      if away(x, mean:clone(), var:clone(), weight, bias) then
+        differentiated(what, norm_tolerance(dtype), function(...)
+          local a, w, b, m, v = ...
+          return F.batch_norm_relu(a, m, v, w, b, nil, { training = training })
+        end, { twin(x), twin(weight), twin(bias) }, { twin(mean), twin(var) })
+      end
+      local addend = some(dtype, shape, last)
+      if (F.batch_norm(x, mean:clone(), var:clone(), nil, nil, { training = training }) + addend):abs():min():item()
+        > 1e-2 then
+        differentiated(what .. " and addend", norm_tolerance(dtype), function(a, more, m, v)
+          return F.batch_norm_relu(a, m, v, nil, nil, more, { training = training })
+        end, { twin(x), twin(addend) }, { twin(mean), twin(var) })
+      end
+    end)
+  end)
+
   it("over batches, the same to the bit however the memory is aligned", function()
     for _, dtype in ipairs(compare.floats) do
       for _, side in ipairs { 3, 7, 9 } do

@@ -1,5 +1,6 @@
 -- Models of language against Hugging Face's transformers (scripts/dev/golden/gen_language.py).
 local lm = require "luminary"
+local temp = require "spec.support.temp"
 local golden = require "spec.support.golden"
 local generate = lm.models.generate
 
@@ -176,6 +177,45 @@ describe("models.", function()
       if key ~= "lm_head.weight" then bare[key:gsub("^transformer%.", "")] = t end
     end
     assert.same({missing_keys = {}, unexpected_keys = {}}, net:load_state_dict(bare))
+  end)
+
+  it("pad_vocab_to pads rows that have no probability, no gradient and no place in files", function()
+    local gpt2 = {vocab_size = 21, n_positions = 16, n_embd = 8, n_layer = 1, n_head = 2}
+    local llama = {vocab_size = 21, hidden_size = 8, intermediate_size = 16, num_hidden_layers = 1,
+      num_attention_heads = 2}
+    local ids = lm.tensor({{1, 2, 21}}, {dtype = "int64"})
+    local folder = temp.folder()
+    local path = folder .. "/padded.safetensors"
+    for _, tied in ipairs {true, false} do
+      for name, options in pairs {gpt2 = gpt2, llama = llama} do
+        options.tie_word_embeddings, options.pad_vocab_to = tied, nil
+        local net = lm.models[name](options):eval()
+        lm.save(path, net:state_dict())
+        options.pad_vocab_to, options.weights = 64, path
+        local padded = lm.models[name](options):eval()
+        options.weights = nil
+        local dict, count = net:state_dict(), 0
+        for key, t in pairs(padded:state_dict()) do
+          assert.is_true(t:equal(dict[key]), key)
+          count = count + 1
+        end
+        for _ in pairs(dict) do count = count - 1 end
+        assert.equal(0, count)
+        local a, b = net(ids), padded(ids)
+        assert.same({1, 3, 64}, b.shape)
+        assert.is_true(a:equal(b:narrow(3, 1, 21)))
+        assert.is_true(b:narrow(3, 22, 43):eq(-math.huge):all():item())
+        lm.nn.functional.cross_entropy(b:view(-1, 64), ids:view(-1)):backward()
+        for _, p in ipairs(padded:parameters()) do
+          local grad = p.grad
+          assert.is_true(grad:isfinite():all():item())
+          if grad.shape[1] == 64 then assert.equal(0, grad:narrow(1, 22, 43):abs():max():item()) end
+        end
+        assert.same(net:generate(ids, {max_new_tokens = 5}):totable(),
+          padded:generate(ids, {max_new_tokens = 5}):totable())
+      end
+    end
+    temp.remove(folder)
   end)
 
   it("generate has transformers' options", function()

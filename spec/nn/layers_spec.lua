@@ -323,6 +323,45 @@ describe("batch norm", function()
     end
   end)
 
+  -- Each channel's shift makes some results 0 up to rounding; max is others' up to rounding. The gradient of the bias
+  -- counts those between.
+  it("takes relu's gradient where its result is above 0 and below max, to the last bit", function()
+    local shapes = { { 48, 40 }, { 6, 40, 3, 5 }, { 4, 40, 8, 8 }, { 4, 40, 8, 8, last = true } }
+    for _, device in ipairs { "cpu", lm.cuda.is_available() and "cuda" or nil } do
+      for _, dtype in ipairs { "float32", "float64", "bfloat16", device == "cuda" and "float16" or nil } do
+        for _, shape in ipairs(shapes) do
+          for _, training in ipairs { true, false } do
+            local dims, how = #shape == 2 and { 1 } or { 1, 3, 4 }, { training = training }
+            local x = (lm.randint(0, 5, { unpack(shape) }) * 3.7 + 1000):to(dtype):to(device)
+            if shape.last then x = x:contiguous { memory_format = "channels_last" } end
+            local stat = dtype == "float64" and dtype or "float32"
+            local mean = lm.full({ 40 }, 1003.3, { dtype = stat, device = device })
+            local var = lm.full({ 40 }, 7.7, { dtype = stat, device = device })
+            local function of(bias, addend)
+              return F.batch_norm_relu(x, mean:clone(), var:clone(), nil, bias, addend, how)
+            end
+            local wide = x:to(stat)
+            local y = F.batch_norm(wide, mean:clone(), var:clone(), nil, nil, how)
+            local bias = -y:narrow(1, 1, 1):reshape(40, -1):select(2, 1)
+            bias = bias:clone():requires_grad_()
+            for _, max in ipairs { math.huge, 3.7 / math.sqrt(7.7) } do
+              how.max = max
+              for _, addend in ipairs { false, x - x } do
+                bias.grad = nil
+                local result = of(bias, addend or nil)
+                result:backward(lm.ones_like(result))
+                local what = "%s %s, %d dims, training %s, max %g"
+                what = what:format(device, dtype, #shape, tostring(training), max)
+                local most = lm.full({ 1 }, max, { dtype = dtype, device = device })
+                assert.is_true(bias.grad:equal((result:gt(0) * result:lt(most)):to(stat):sum(dims)), what)
+              end
+            end
+          end
+        end
+      end
+    end
+  end)
+
   it("and a ReLU6 after it in a Sequential are one op with relu6's results and gradients", function()
     local lonely = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU6())
     assert.matches(": batch_norm_relu: x must have", message(lonely, lm.ones { 1, 3, 1, 1 }))

@@ -28,6 +28,38 @@ function common.draw(net, std)
   end)
 end
 
+--- Returns the rows of a model's embedding: vocab_size, up to a multiple of pad_vocab_to where config has that.
+function common.vocab_rows(config)
+  local multiple = config.pad_vocab_to or 1
+  return math.ceil(config.vocab_size / multiple) * multiple
+end
+
+--- Of a language model whose embedding, and lm_head if there is one, have common.vocab_rows(config) rows: a state_dict
+--- has vocab_size rows, as published weights have. Scores of padding are -inf by a bias, lm_head's or the net's
+--- score_bias: no softmax sees them, and their gradient is 0.
+function common.pad_vocab(net, config, embedding)
+  local n, rows, names = config.vocab_size, common.vocab_rows(config), {embedding, "lm_head.weight"}
+  if rows == n then return end
+  local function change(from, to, f)
+    return function(_, dict, prefix)
+      for _, name in ipairs(names) do
+        local t = dict[prefix .. name]
+        if core.is_tensor(t) and t.ndim == 2 and t.shape[1] == from then dict[prefix .. name] = f(t, to) end
+      end
+    end
+  end
+  net:register_state_dict_post_hook(change(rows, n, function(t) return t:narrow(1, 1, n) end))
+  net:register_load_state_dict_pre_hook(change(n, rows, function(t)
+    return ops.cat({t, ops.zeros({rows - n, t.shape[2]}, {dtype = t.dtype, device = t.device})}, 1)
+  end))
+  local bias = ops.cat({ops.zeros {n}, ops.full({rows - n}, -math.huge)}, 1)
+  if net.lm_head then
+    net.lm_head:register_buffer("bias", bias, {persistent = false})
+  else
+    net:register_buffer("score_bias", bias, {persistent = false})
+  end
+end
+
 local of_files = setmetatable({}, {__mode = "k"}) -- labels of config.json
 
 --- config.labels, names for `count` (num_classes or num_labels), checked; without those of a file for another count.

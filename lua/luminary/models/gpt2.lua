@@ -91,7 +91,7 @@ local GPT2 = class.define("GPT2", nn.Module)
 function GPT2:init(config)
   self.config = config
   local body = nn.Module()
-  body.wte = nn.Embedding(config.vocab_size, config.n_embd)
+  body.wte = nn.Embedding(common.vocab_rows(config), config.n_embd)
   body.wpe = nn.Embedding(config.n_positions, config.n_embd)
   body.drop = nn.Dropout(config.embd_pdrop)
   local blocks = {}
@@ -100,10 +100,11 @@ function GPT2:init(config)
   body.ln_f = nn.LayerNorm(config.n_embd, {eps = config.layer_norm_epsilon})
   self.transformer = body
   if not config.tie_word_embeddings then
-    self.lm_head = nn.Linear(config.n_embd, config.vocab_size, {bias = false})
+    self.lm_head = nn.Linear(config.n_embd, common.vocab_rows(config), {bias = false})
   end
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
+  common.pad_vocab(self, config, "transformer.wte.weight")
 end
 
 --- Weights are drawn as the paper says: deviation 0.02, less by the root of twice the layers where a residual is fed.
@@ -139,12 +140,12 @@ function GPT2:forward(ids, opts)
   local x = body.drop(body.wte(ids) + positions)
   for i, block in ipairs(body.h) do x = block(x, o.seen, o.cache and o.cache[i]) end
   if self.lm_head then return self.lm_head(body.ln_f(x)) end
-  return ops.linear(body.ln_f(x), body.wte.weight)
+  return ops.linear(body.ln_f(x), body.wte.weight, self.score_bias)
 end
 
 --- For lm.quantize: a tied output gets a weight of its own beside that of the input embedding.
 function GPT2:to_int8()
-  if not self.lm_head then self.lm_head = nn.Int8Linear(self.transformer.wte.weight) end
+  if not self.lm_head then self.lm_head = nn.Int8Linear(self.transformer.wte.weight, self.score_bias) end
   return self
 end
 
@@ -153,13 +154,14 @@ GPT2.generate = generate
 
 --- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 *
 --- n_embd, embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings =
---- true}]): Constructs GPT-2. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
+--- true, pad_vocab_to}]): Constructs GPT-2. Radford et al., "Language Models are Unsupervised Multitask Learners",
+--- 2019.
 function models.gpt2(opts)
   return build("gpt2", opts, {
     vocab_size = {"count", 50257}, n_positions = {"count", 1024}, n_embd = {"count", 768}, n_layer = {"count", 12},
     n_head = {"count", 12}, embd_pdrop = {"probability", 0.1}, attn_pdrop = {"probability", 0.1},
     resid_pdrop = {"probability", 0.1}, layer_norm_epsilon = {"positive", 1e-5}, n_inner = {"count"},
-    tie_word_embeddings = {"boolean", true},
+    tie_word_embeddings = {"boolean", true}, pad_vocab_to = {"count"},
   }, function(config)
     if config.n_embd % config.n_head ~= 0 then
       options.not_divisible("gpt2", "n_embd", config.n_embd, "n_head", config.n_head)

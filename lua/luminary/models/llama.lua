@@ -76,18 +76,19 @@ local Llama = class.define("Llama", nn.Module)
 function Llama:init(config)
   self.config = config
   local body, layers = nn.Module(), {}
-  body.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+  body.embed_tokens = nn.Embedding(common.vocab_rows(config), config.hidden_size)
   for i = 1, config.num_hidden_layers do layers[i] = Layer(config) end
   body.layers = nn.ModuleList(layers)
   body.norm = nn.RMSNorm(config.hidden_size, {eps = config.rms_norm_eps})
   self.model = body
-  if not config.tie_word_embeddings then self.lm_head = linear(config.hidden_size, config.vocab_size) end
+  if not config.tie_word_embeddings then self.lm_head = linear(config.hidden_size, common.vocab_rows(config)) end
   self.rope = nn.RotaryPositionalEmbeddings(config.head_dim, {
     max_seq_len = config.max_positions < math.huge and config.max_positions or config.max_position_embeddings,
     base = config.rope_theta, interleaved = false, scaling = config.rope_scaling,
   })
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
+  common.pad_vocab(self, config, "model.embed_tokens.weight")
 end
 
 --- Weights are drawn with deviation 0.02.
@@ -119,12 +120,12 @@ function Llama:forward(ids, opts)
   local x = self.model.embed_tokens(ids)
   for i, each in ipairs(self.model.layers) do x = each(x, rotate, o.seen, o.cache and o.cache[i]) end
   x = self.model.norm(x)
-  return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight)
+  return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight, self.score_bias)
 end
 
 --- For lm.quantize: a tied output gets a weight of its own beside that of the input embedding.
 function Llama:to_int8()
-  if not self.lm_head then self.lm_head = nn.Int8Linear(self.model.embed_tokens.weight) end
+  if not self.lm_head then self.lm_head = nn.Int8Linear(self.model.embed_tokens.weight, self.score_bias) end
   return self
 end
 
@@ -136,7 +137,7 @@ local spec = {
   num_hidden_layers = {"count", 32}, num_attention_heads = {"count", 32}, num_key_value_heads = {"count"},
   head_dim = {"count"}, max_position_embeddings = {"count", 2048}, rms_norm_eps = {"positive", 1e-5},
   rope_theta = {"positive"}, rope_scaling = {"table"}, rope_parameters = {"table"},
-  tie_word_embeddings = {"boolean", false},
+  tie_word_embeddings = {"boolean", false}, pad_vocab_to = {"count"},
 }
 
 -- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; how many positions there are.
@@ -167,8 +168,8 @@ end
 --- models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
 --- num_attention_heads = 32, num_key_value_heads = num_attention_heads, head_dim = hidden_size / num_attention_heads,
 --- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, rope_scaling, rope_parameters,
---- tie_word_embeddings = false}]): Constructs a model of the LLaMA family. Touvron et al., "LLaMA: Open and Efficient
---- Foundation Language Models", 2023.
+--- tie_word_embeddings = false, pad_vocab_to}]): Constructs a model of the LLaMA family. Touvron et al., "LLaMA: Open
+--- and Efficient Foundation Language Models", 2023.
 function models.llama(opts)
   return build("llama", opts, spec, make, "vocab_size", {
     kind = "llama", generates = true, only = {hidden_act = "silu", attention_bias = false, mlp_bias = false},

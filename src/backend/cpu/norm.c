@@ -258,6 +258,8 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
       invstd = 1 / sqrt(lm_scalar_load(a->running_var, c * a->running_var->stride[0]) + a->eps);
     }
     if (out[1]) lm_scalar_store(out[1], c, mu), lm_scalar_store(out[2], c, invstd);
+    /* Backward makes relu's mask again of the statistics as they are stored. */
+    if (a->relu) mu = lm_scalar_load(out[1], c), invstd = lm_scalar_load(out[2], c);
     put_acc(center, acc, c, mu);
     put_acc(scale, acc, c, a->weight ? invstd * lm_scalar_load(a->weight, c) : invstd);
     /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */

@@ -37,6 +37,7 @@ lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cu
   size_t parts = a->training ? partial_bytes(lm_norm_parts(&s), s.c) : 0;
   NEED(lm_cuda_take(f, parts + 3 * (size_t)s.c * sizeof(double), &scratch));
   lm_batch_plan plan = {.training = a->training,
+                        .relu = a->relu,
                         .eps = a->eps,
                         .momentum = a->momentum,
                         .weight = values_of(a->weight),
@@ -59,14 +60,18 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
   const lm_batch_normalize_backward_args *a = args;
   const bool saved = a->training || a->relu;
   lm_norm_shape s;
-  void *scratch, *masked, *values = NULL;
+  void *scratch;
   const void *g = a->grad->data, *x = a->x->data;
   if (a->x->size[1] == 0) return LM_OK;
   NEED(shape_of(a->x, &s));
   size_t parts = partial_bytes(lm_norm_parts(&s), s.c);
-  NEED(lm_cuda_take(f, parts + 4 * (size_t)s.c * sizeof(double), &scratch));
+  NEED(lm_cuda_take(f, parts + 5 * (size_t)s.c * sizeof(double), &scratch));
+  /* The masked gradient is kept where it is a result, or all that dx is made of. */
+  void *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training ? NULL : out[0]->data;
   lm_batch_plan plan = {.training = a->training,
+                        .relu = a->relu && !masked,
                         .eps = a->eps,
+                        .max = bound_of(a->max),
                         .weight = values_of(a->weight),
                         .bias = values_of(a->bias),
                         .running_mean = values_of(saved ? NULL : a->running_mean),
@@ -77,17 +82,15 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
                         .dbias = values_of(out[2]),
                         .partial = scratch,
                         .coefficients = (char *)scratch + parts};
-  if (a->relu) { /* g where relu's result is above 0 and below max */
-    if (!a->y) NEED(lm_cuda_take(f, lm_nbytes(a->x), &values));
-    masked = a->y ? out[3]->data : values;
-    NEED(LAUNCH("plan", lm_batch_plan_again(&s, &plan, f->stream)));
-    NEED(LAUNCH("mask", lm_batch_mask(&s, g, x, a->y ? a->y->data : NULL, bound_of(a->max), masked, plan.coefficients,
-                                      f->stream)));
-    g = masked;
+  if (a->relu) {
+    const void *y = a->y ? a->y->data : NULL;
+    NEED(LAUNCH("sums", lm_batch_masked_sums(&s, g, x, y, masked, &plan, scratch, f->stream)));
+    if (masked) g = masked;
+  } else {
+    NEED(LAUNCH("sums", lm_batch_sums(&s, g, x, saved ? plan.mean : plan.running_mean, scratch, f->stream)));
   }
-  NEED(LAUNCH("sums", lm_batch_sums(&s, g, x, saved ? plan.mean : plan.running_mean, scratch, f->stream)));
   NEED(LAUNCH("plan", lm_batch_plan_backward(&s, &plan, f->stream)));
-  if (a->training) return LAUNCH("back", lm_batch_back(&s, g, x, out[0]->data, plan.coefficients, f->stream));
+  if (a->training) return LAUNCH("back", lm_batch_back(&s, g, x, out[0]->data, &plan, f->stream));
   /* statistics that do not depend on x: dx = g * scale */
   return LAUNCH("back", lm_batch_apply(&s, g, out[0]->data, plan.coefficients, f->stream));
 }
