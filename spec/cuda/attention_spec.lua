@@ -305,6 +305,31 @@ describe("attention on a device", function()
     refused("cuDNN's dropout", function() lm.autograd.grad(y:sum(), {q}, {create_graph = true}) end)
   ]])
 
+  script("drops by our kernels in both passes where cuDNN refuses one of the plans that it proposed", [[
+    for nth = 1, 2 do
+      local list = inputs({1, 2, 2, 40, 40, 8 * nth, 40}, "float16")
+      fake.lm_fake_fail("cudnnBackendFinalize: a plan", nth, 3000)
+      local fused = made(function() values(list, "cuda", "float16", {dropout_p = 0.5}) end)
+      assert(fused == 0, fused .. " runs")
+    end
+  ]])
+
+  script("makes both plans of dropout before the first pass, and none for evaluation's backward pass", [[
+    local list = inputs({1, 2, 2, 40, 40, 8, 40}, "float16")
+    local plans = "cudnnBackendFinalize: a plan"
+    local function run(p)
+      return attend(list[1]:cuda():requires_grad_(), list[2]:cuda(), list[3]:cuda(), {dropout_p = p})
+    end
+    local before = calls(plans)
+    local y = run(0.5)
+    assert(calls(plans) - before == 2)
+    y:sum():backward()
+    assert(calls(plans) - before == 2)
+    before = calls(plans)
+    for _ = 1, 3 do lm.no_grad(run, 0) end
+    assert(calls(plans) - before == 1)
+  ]])
+
   script("drops alike in both passes, however operands and gradients lie", [[
     local list = inputs({1, 2, 2, 40, 40, 8, 40}, "float16")
     local g = lm.randn({1, 2, 40, 40}, {device = "cuda", dtype = "float16"})

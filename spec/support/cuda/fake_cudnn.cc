@@ -610,7 +610,10 @@ LM_FAKE_API cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
   if (d.type == D(TENSOR)) status = check_tensor(d);
   if (pass_of(d.type) < PASSES) status = check_convolution(d, pass_of(d.type));
   if (d.type == D(OPERATIONGRAPH)) status = check_graph(d);
-  if (d.type == D(EXECUTION_PLAN)) status = check_plan(d);
+  if (d.type == D(EXECUTION_PLAN)) {
+    status = check_plan(d);
+    if (status == CUDNN_STATUS_SUCCESS) status = (cudnnStatus_t)lm_fake_enter("cudnnBackendFinalize: a plan");
+  }
   if (d.type == D(VARIANT_PACK) &&
       d.attributes[A(VARIANT_PACK_UNIQUE_IDS)].bytes.size() != d.attributes[A(VARIANT_PACK_DATA_POINTERS)].bytes.size())
     status = refuse(CUDNN_STATUS_BAD_PARAM, "as many numbers as pointers");

@@ -132,30 +132,44 @@ static lm_cudnn_attention_found *find_entry(call *c, bool *came_before) {
   return found;
 }
 
-/* Of dropout, whose masks are the library's or ours in both passes: decides which before the first pass runs, and finds
- * the forward plan. That some backward plan is proposed has to do. */
-static lm_status decide(const call *forward, lm_cudnn_attention_found *found) {
-  lm_status status;
-  int mode;
+static void log_plan(const lm_cudnn_attention_found *found) {
+  if (!lm_log_on(LM_LOG_OP)) return;
+  lm_log(LM_LOG_OP, "cuDNN: %s for attention of %lld queries and %lld keys, %lld and %lld numbers each",
+         found->plan.plan ? "a plan" : "no plan", (long long)found->key.queries, (long long)found->key.keys,
+         (long long)found->key.width, (long long)found->key.value_width);
+}
+
+/* Makes the first plan there is for the key, without running it. */
+static lm_status make_plan(cudnnHandle_t handle, lm_cudnn_attention_found *found) {
   lm_cudnn_search s;
-  lm_cudnn_target target = {.handle = forward->cudnn->handle};
-  lm_cudnn_attention_key back = forward->key;
-  back.backward = true;
-  memcpy(back.stride[LM_CUDNN_GRAD], back.stride[LM_CUDNN_OUT], sizeof back.stride[0]);
-  memcpy(back.stride[LM_CUDNN_DQUERY], back.stride[LM_CUDNN_QUERY], 3 * sizeof back.stride[0]);
-  NEED(lm_cuda_relax(&mode));
+  lm_cudnn_target target = {.handle = handle};
   lm_plan_search_count();
-  status = lm_cudnn_attention_search(&target, &back, &s);
-  if (status == LM_OK) status = lm_cudnn_search_ask(&s, CUDNN_HEUR_MODE_A);
-  bool has_backward = status == LM_OK && s.configs > 0;
+  lm_status status = lm_cudnn_attention_search(&target, &found->key, &s);
+  if (status == LM_OK) status = lm_cudnn_search_next(&s, &found->plan);
   lm_cudnn_search_end(&s);
-  if (has_backward) {
-    status = lm_cudnn_attention_search(&target, &forward->key, &s);
-    if (status == LM_OK) status = lm_cudnn_search_next(&s, &found->plan);
-    lm_cudnn_search_end(&s);
-  }
-  lm_cuda_unrelax(mode);
   if (status == LM_E_MISSING) status = LM_OK;
+  found->searched = status == LM_OK;
+  if (found->searched) log_plan(found);
+  return status;
+}
+
+/* Dropout's masks are the library's or ours in both passes. This decides which before the first pass runs, by making
+ * both plans, the backward one for a gradient that lies as the result does: a plan that is proposed can still be
+ * refused. Without gradients too, since a checkpoint's first pass must draw what its second one draws. */
+static lm_status decide(const call *forward, lm_cudnn_attention_found *found) {
+  lm_status status = LM_OK;
+  int mode;
+  bool came_before;
+  call back = *forward;
+  back.key.backward = true;
+  memcpy(back.key.stride[LM_CUDNN_GRAD], back.key.stride[LM_CUDNN_OUT], sizeof back.key.stride[0]);
+  memcpy(back.key.stride[LM_CUDNN_DQUERY], back.key.stride[LM_CUDNN_QUERY], 3 * sizeof back.key.stride[0]);
+  lm_cudnn_attention_found *backward = find_entry(&back, &came_before);
+  if (!backward) return LM_E_OOM;
+  NEED(lm_cuda_relax(&mode));
+  if (!backward->searched) status = make_plan(forward->cudnn->handle, backward);
+  if (status == LM_OK && backward->plan.plan) status = make_plan(forward->cudnn->handle, found);
+  lm_cuda_unrelax(mode);
   found->searched = status == LM_OK;
   return status;
 }
@@ -183,10 +197,7 @@ static lm_status find_plan(call *c, lm_cudnn_attention_found *found) {
   status = lm_cudnn_choose(&s, lm_cudnn_attention_search(&target, &c->key, &s), &c->run, false, &found->plan);
   lm_cuda_unrelax(mode);
   if (status != LM_OK) goto done;
-  if (lm_log_on(LM_LOG_OP))
-    lm_log(LM_LOG_OP, "cuDNN: %s for attention of %lld queries and %lld keys, %lld and %lld numbers each",
-           found->plan.plan ? "a plan" : "no plan", (long long)c->key.queries, (long long)c->key.keys,
-           (long long)c->key.width, (long long)c->key.value_width);
+  log_plan(found);
   found->searched = true;
 done:
   return status;
