@@ -73,18 +73,59 @@ describe("gradients of parts", function()
     assert.same({ 7, 7, 6 }, x.grad:totable())
   end)
 
-  it("make one tensor of the whole, not one for each part", function()
+  local function counts(lines)
     local folder = temp.folder()
-    local path = temp.write(folder .. "/script.lua", [[
-      local lm = require "luminary"
-      local x = lm.randn(4, 6):requires_grad_()
-      local a, b, c = unpack((x * 1):chunk(3, 2))
-      local loss = (a * b * c):sum()
-      loss:backward()
-    ]])
+    local path = temp.write(folder .. "/script.lua", "local lm = require 'luminary'\n"
+      .. "local x = lm.randn(4, 6):requires_grad_()\n" .. lines)
     local _, text = temp.run(folder, "LM_LOG=op luajit " .. path)
     temp.remove(folder)
     local _, wholes = text:gsub("slice_backward", "")
-    assert.equal(1, wholes)
+    local _, cats = text:gsub("%f[%w_]cat%f[^%w_]", "")
+    return wholes, cats
+  end
+
+  it("make one tensor of the whole, not one for each part", function()
+    assert.same({ 1, 0 }, { counts [[
+      local a, b, c = unpack((x * 1):chunk(3, 2))
+      local loss = (a * b):sum()
+      loss:backward()
+    ]] })
+  end)
+
+  it("are one cat where they make up the whole", function()
+    assert.same({ 0, 1 }, { counts [[
+      local a, b, c = unpack((x * 1):chunk(3, 2))
+      local loss = (a * b * c):sum()
+      loss:backward()
+    ]] })
+    assert.same({ 0, 1 }, { counts [[
+      local a, b, c = unpack((x * 1):view(4, 3, 2):unbind(2))
+      local loss = (a * b * c):sum()
+      loss:backward()
+    ]] })
+  end)
+
+  it("are those of products where they make up the whole, with hooks and other gradients of it", function()
+    local x = lm.arange(1, 25):view(4, 6):double():requires_grad_()
+    local kept = {}
+    for _, from in ipairs { function() return x end, function() return x * 1 end } do
+      for _, take in ipairs {
+        function(t) return t:chunk(3, 2) end, function(t) return t:split({ 1, 0, 5 }, 2) end,
+        function(t) return t:unbind() end, function(t) return t:unbind(-1) end,
+      } do
+        x.grad = nil
+        local y = from()
+        local total, list = y:sum(), take(y)
+        for k, part in ipairs(list) do
+          part:register_hook(function(g) kept[k] = g:clone() return g * 2 end)
+          total = total + (part * k):sum()
+        end
+        total:backward()
+        local want = lm.zeros_like(x)
+        for k, part in ipairs(take(want)) do part:fill_(1 + 2 * k) end
+        assert.same(want:totable(), x.grad:totable())
+        for k, part in ipairs(list) do assert.equal(k * part:numel(), kept[k]:sum():item()) end
+      end
+    end
   end)
 end)

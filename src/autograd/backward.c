@@ -377,6 +377,79 @@ done:
   return status;
 }
 
+/* ---- parts that make up all of a tensor */
+
+/* The node takes [*from, *to) of its input in dim *dim. */
+static bool takes_range(const lm_node *n, int *dim, int64_t *from, int64_t *to) {
+  if (n->kind != LM_NODE_OP || (n->op != LM_OP_select && n->op != LM_OP_narrow) || !n->edge[0].node) return false;
+  const lm_select_args *select = n->payload;
+  const lm_narrow_args *narrow = n->payload;
+  const bool one = n->op == LM_OP_select;
+  const lm_meta *whole = lm_edge_meta(n->edge[0]);
+  if (lm_dim(lm_ops[n->op].name, one ? select->dim : narrow->dim, whole->ndim, dim) != LM_OK) return false;
+  int64_t first = one ? select->index : narrow->start;
+  *from = first < 0 ? first + whole->size[*dim] : first - 1;
+  *to = *from + (one ? 1 : narrow->length);
+  return true;
+}
+
+/* Takes the parts before `last` from those that are ready: part[*n], the last first. None where some is missing. */
+static void take_parts(lm_pass *r, lm_node *last, lm_node **part, int *n, int *dim) {
+  int64_t from, to;
+  *n = 0;
+  if (!last->passes_on || !takes_range(last, dim, &from, &to)) return;
+  lm_edge e = last->edge[0];
+  part[(*n)++] = last;
+  bool fits = to == lm_edge_meta(e)->size[*dim] && last->out[0].grad;
+  while (fits && from > 0 && *n < LM_PASS_SMALL && r->nready > 0) {
+    lm_node *next = r->ready[0];
+    int next_dim;
+    int64_t next_from, next_to;
+    fits = next->op == last->op && takes_range(next, &next_dim, &next_from, &next_to) && next->edge[0].node == e.node &&
+           next->edge[0].slot == e.slot && next_dim == *dim && next_to == from && next->out[0].grad;
+    if (!fits) break;
+    part[(*n)++] = pop_ready(r);
+    from = next_from;
+  }
+  if (fits && from == 0 && *n > 1) return;
+  while (*n > 1) push_ready(r, part[--*n]);
+  *n = 0;
+}
+
+/* What chunk, split and unbind took apart gets one cat of the parts' gradients. *done: false, and nothing was done,
+ * where n is not the last of such parts. */
+static lm_status step_parts(lm_pass *r, lm_node *node, bool *done) {
+  lm_status status = LM_OK;
+  lm_node *part[LM_PASS_SMALL];
+  lm_tensor *g[LM_PASS_SMALL] = {NULL}, *sum = NULL;
+  int n = 0, dim = 0;
+  bool any;
+  if (!r->a->create_graph && !r->anomaly) take_parts(r, node, part, &n, &dim);
+  *done = n > 0;
+  for (int k = 0; k < n; k++) TRY(collect(r, part[k], &g[n - 1 - k], &any));
+  if (n > 0) {
+    const lm_list list = {n, g};
+    TRY(node->op == LM_OP_select ? lm_call(LM_OP_stack, &(lm_stack_args){list, dim}, &sum)
+                                 : lm_call(LM_OP_cat, &(lm_cat_args){list, dim}, &sum));
+  }
+  for (int k = 0; k < n; k++) {
+    lm_tensor *mine = sum;
+    sum = NULL;
+    if (!r->a->retain_graph) lm_node_free_saved(part[k]);
+    TRY(deliver(r, part[k], node->edge[0], mine));
+  }
+done:
+  lm_release(sum);
+  for (int k = 0; k < n; k++) lm_release(g[k]);
+  return status;
+}
+
+static lm_status step(lm_pass *r, lm_node *n) {
+  bool done;
+  NEED(step_parts(r, n, &done));
+  return done ? LM_OK : lm_pass_step(r, n);
+}
+
 /* ---- the whole */
 
 static lm_status root_gradient(const lm_pass *r, int i, lm_tensor **out) {
@@ -444,7 +517,7 @@ static lm_status go(lm_pass *r) {
     }
   }
   if (!r->several_devices || !lm_backward_run_parallel(r, &status)) {
-    while (r->nready > 0) TRY(lm_pass_step(r, pop_ready(r)));
+    while (r->nready > 0) TRY(step(r, pop_ready(r)));
   }
   if (status != LM_OK) goto done;
   for (int i = 0; i < a->ninputs && !a->allow_unused; i++) {
