@@ -12,6 +12,7 @@
 #include "base/thread.h"
 
 static const double grace = 1.0, last_words = 0.05; /* seconds */
+static const double repeats = 1.0;                  /* seconds: a launcher passes on what the system sent to all */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of users, thread, mine */
 static int users;
@@ -22,6 +23,7 @@ static _Atomic int wakeup_fd = -1; /* rung by the handler; made once, never clos
 static _Atomic int owner;          /* the process */
 static _Atomic bool asked, quit;
 static _Atomic bool deferred, came; /* lm_sigterm_defer; since when a first SIGTERM came */
+static _Atomic int64_t came_at;     /* microseconds of lm_seconds() */
 static _Atomic int waits, stores;
 static _Atomic int64_t failed_at = -1000000; /* microseconds of lm_seconds() */
 
@@ -39,6 +41,14 @@ static bool nobody_waits(void) { return atomic_load_explicit(&waits, memory_orde
 
 bool lm_sigterm_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
 
+/* The first that a script asks for, or one that came with it. */
+static bool is_asked_for(void) {
+  double now = lm_seconds();
+  if (atomic_exchange(&came, true)) return now - (double)atomic_load(&came_at) * 1e-6 < repeats;
+  atomic_store(&came_at, (int64_t)(now * 1e6));
+  return true;
+}
+
 /* On the script's thread: nothing but what a handler may do. A forked child shares our wakeup descriptor; its signals
  * are not ours.
  */
@@ -51,8 +61,8 @@ static void on_term(int signal_number, siginfo_t *info, void *context) {
       foreign.sa_sigaction(signal_number, info, context);
     else if (foreign.sa_handler != SIG_IGN)
       foreign.sa_handler(signal_number);
-  } else if (ours && atomic_load(&deferred) && !atomic_exchange(&came, true)) {
-    /* the script asks for it */
+  } else if (ours && atomic_load(&deferred) && is_asked_for()) {
+    /* the script saves first */
   } else if (ours && (atomic_load(&stores) > 0 || !nobody_waits())) {
     atomic_store(&asked, true);
     lm_wakeup_fd_signal(atomic_load(&wakeup_fd));

@@ -18,7 +18,8 @@ bool lm_sigterm_asked(void);
 /* This process has one more store (or one less): what the others have yet to hear gets a moment to leave. */
 void lm_sigterm_stores(int by);
 
-/* From now on the first SIGTERM only sets a flag, which lm_sigterm_came returns; a second one takes its course. A
- * handler of another owner stays in use: it is called each time, after the flag is set. */
+/* From now on the first SIGTERM only sets a flag, which lm_sigterm_came returns, as do those of the next second:
+ * systems send one to each process, and launchers pass theirs on. A later one takes its course. A handler of another
+ * owner stays in use: it is called each time, after the flag is set. */
 LM_API void lm_sigterm_defer(void);
 LM_API bool lm_sigterm_came(void);
