@@ -215,18 +215,21 @@ static void link_end(node_link *k, const char *why) {
   k->ended = true;
 }
 
-static void accept_one(lm_node_links *l) {
+/* False if there are no descriptors: the connection goes on waiting. */
+static bool accept_one(lm_node_links *l) {
   int fd = -1;
   node_link *k;
-  if (lm_net_accept(l->listener, 0, &fd) != LM_OK || fd < 0) return;
+  if (lm_net_accept(l->listener, 0, &fd) != LM_OK) return false;
+  if (fd < 0) return true;
   if (l->nproving >= PROVING_MAX) {
     close(fd);
-    return;
+    return true;
   }
-  if (link_new(l, fd, &k) != LM_OK) return;
+  if (link_new(l, fd, &k) != LM_OK) return true;
   k->auth = lm_calloc(1, sizeof *k->auth);
   if (k->auth) l->nproving++;
   if (!k->auth || lm_auth_start(k->auth, fd, &l->key) != LM_OK) link_free(l, k);
+  return true;
 }
 
 /* Those that came, and have not proved in time who they are. */
@@ -345,7 +348,7 @@ lm_status lm_node_links_next(lm_node_links *l, lm_node_event *out) {
     if (n <= 0) return LM_OK;
     node_link *k = event.data.ptr;
     if (!k) {
-      accept_one(l);
+      if (!accept_one(l)) return LM_OK;
       continue;
     }
     bool opened = false;
