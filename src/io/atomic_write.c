@@ -76,7 +76,8 @@ static bool find_target(const char *path, char target[PATH_MAX]) {
   return errno = ELOOP, false;
 }
 
-/* Locks it until it is closed, for lm_remove_abandoned; false if that has just found it unlocked and removes it. */
+/* Locks it until it is closed, for lm_remove_abandoned; false if that has just found it unlocked and removes it. NFS
+ * locks what is open for writing exclusively, and what is open for reading shared. */
 static bool lock_new(const lm_new_file *f) {
   struct stat info;
   if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
@@ -89,7 +90,7 @@ static bool open_nameless(lm_new_file *f) {
   char folder[PATH_MAX], link[48];
   struct stat info;
   if (!folder_of(f->path, folder)) return false;
-  f->fd = lm_fd_above_stdio(open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
+  f->fd = lm_fd_above_stdio(open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666));
   if (f->fd < 0) return false;
   snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
   if (stat(link, &info) == 0) {
@@ -106,7 +107,7 @@ static void open_named(lm_new_file *f) {
   bool again;
   do { /* a killed process of the same number may have left its file behind */
     next_name(f);
-    f->fd = lm_fd_above_stdio(open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    f->fd = lm_fd_above_stdio(open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     again = f->fd < 0 ? errno == EEXIST : !lock_new(f);
     if (again && f->fd >= 0) close(f->fd);
   } while (again);
@@ -229,6 +230,7 @@ static bool is_kept(const char *name, int nkept, const char *const *kept) {
 }
 
 void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
+  enum { HOW = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC };
   char folder[PATH_MAX], temporary[PATH_MAX], shard[PATH_MAX];
   size_t skipped = folder_bytes(path);
   if (!folder_of(path, folder)) return;
@@ -240,7 +242,9 @@ void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
     bool is_temporary = strncmp(e->d_name, temporary, (size_t)length) == 0;
     bool is_shard = kept && strncmp(e->d_name, shard, (size_t)shard_length) == 0;
     if (!is_temporary && (!is_shard || is_kept(e->d_name, nkept, kept))) continue;
-    int fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    int fd = openat(dirfd(dir), e->d_name, O_RDWR | HOW); /* NFS takes no other descriptor for the lock */
+    if (fd < 0 && errno == EACCES) fd = openat(dirfd(dir), e->d_name, O_RDONLY | HOW);
+    fd = lm_fd_above_stdio(fd);
     if (fd < 0) continue;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(dir), e->d_name, 0);
     close(fd);
