@@ -242,9 +242,8 @@ void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
     bool is_temporary = strncmp(e->d_name, temporary, (size_t)length) == 0;
     bool is_shard = kept && strncmp(e->d_name, shard, (size_t)shard_length) == 0;
     if (!is_temporary && (!is_shard || is_kept(e->d_name, nkept, kept))) continue;
-    int fd = openat(dirfd(dir), e->d_name, O_RDWR | HOW); /* NFS takes no other descriptor for the lock */
-    if (fd < 0 && errno == EACCES) fd = openat(dirfd(dir), e->d_name, O_RDONLY | HOW);
-    fd = lm_fd_above_stdio(fd);
+    int fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDWR | HOW)); /* NFS locks no other descriptor */
+    if (fd < 0 && errno == EACCES) fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDONLY | HOW));
     if (fd < 0) continue;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(dir), e->d_name, 0);
     close(fd);

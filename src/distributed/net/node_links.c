@@ -215,7 +215,7 @@ static void link_end(node_link *k, const char *why) {
   k->ended = true;
 }
 
-/* False if there are no descriptors: the connection goes on waiting. */
+/* False if there are no descriptors: the connection waits. */
 static bool accept_one(lm_node_links *l) {
   int fd = -1;
   node_link *k;
