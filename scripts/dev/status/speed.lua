@@ -6,6 +6,7 @@
 local ZEN5 = "two cores of a Zen 5"
 local EMERALD = "two cores of an Emerald Rapids with AVX-512, AMX hidden"
 local ZEN3 = "two cores of a Zen 3 with AVX2"
+local SAPPHIRE = "two cores of a Sapphire Rapids, AMX hidden"
 
 return {
   {
@@ -31,6 +32,21 @@ return {
     {"ResNet-18 (28×28), a training step of 64", 1.96},
     {"ResNet-50 (224×224), a training step of 8", 1.26},
     {"VGG-11 (224×224), a training step of 16", 3.02},
+  },
+  {
+    title = "Beside PyTorch, on a server's CPU",
+    command = "scripts/bench/compute --peer PYTHON --rounds 3 add4 small_step mlp1 mlp256 lenet256 resnet64 mobilenet "
+      .. "lstm256 transformer256",
+    machine = SAPPHIRE, against = "PyTorch 2.15", when = "November 2026",
+    columns = {"", "ratio with AVX-512", "with AVX2 (`LM_CPU_LEVEL=1`)"},
+    {"`a + b` on 4 floats", 2.3, 2.3},
+    {"forward and backward of add, mul, sum", 6.2, 6.2},
+    {"MLP 784-256-10, a training step of 1; of 256", "2.3; 1.09", "2.3; 1.09"},
+    {"LeNet, a training step of 256", 1.06, 1.11},
+    {"ResNet-18 (28×28), a training step of 64", 1.82, 1.92},
+    {"MobileNetV2 (224×224), a training step of 8", 1.36, 1.37},
+    {"LSTM, 256 wide, 64 steps, 32 sequences", 1.20, 1.21},
+    {"a transformer of six layers, 256 wide, 16 × 128 tokens", 1.08, 1.02},
   },
   {
     title = "ResNet-50",
