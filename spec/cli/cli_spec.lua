@@ -401,6 +401,26 @@ describe("the prompt", function()
     return t
   end
 
+  it("leaves a file alone that is no history", function()
+    local why = pty.lacking()
+    if not why and os.execute "ldconfig -p | grep -q libedit.so.2" ~= 0 then why = "no libedit" end
+    if why then return pending(why) end
+    local text = ("a letter to a friend\n"):rep(50)
+    temp.write(folder .. "/letter", text)
+    for name, problem in pairs {["/letter"] = true, [""] = true, ["/new"] = false} do
+      local how = "TERM=xterm LUMINARY_HISTORY=%s%s ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 %s"
+      local t = pty.open(how:format(folder, name, command))
+      if problem then t:expect "is no history of a prompt; this one is not saved" end
+      t:expect "\n> "
+      t:send "40 + 2\n"
+      t:expect "\n42\r\n"
+      t:send "\4"
+      t:finish()
+    end
+    assert.equal(text, temp.read(folder .. "/letter"))
+    assert.matches("40.*2", temp.read(folder .. "/new"))
+  end)
+
   -- Ctrl-C. A line that is about to be read may miss one, which people do not type within microseconds of the prompt.
   local function interrupt(t, answer)
     for _ = 1, 10 do

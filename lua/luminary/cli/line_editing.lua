@@ -1,6 +1,9 @@
 --- Reading lines at the prompt: with editing, history and completion where libedit is there, plainly where not.
 local characters = require "luminary.base.characters"
+local core = require "luminary.core"
 local ffi = require "ffi"
+local options = require "luminary.base.options"
+local paths = require "luminary.paths"
 
 local match, sub = string.match, string.sub
 
@@ -33,6 +36,18 @@ local MOST_LINES, EINTR = 1000, 4
 local function history_path()
   local home = os.getenv("HOME")
   return os.getenv("LUMINARY_HISTORY") or home and home .. "/.luminary_history"
+end
+
+-- Whether libedit has read the file, or may begin it. Another file, which it would replace at the first line, is kept.
+local function is_history(edit, path)
+  local file = paths.filep(path) and io.open(path)
+  local size = file and file:seek "end"
+  if file then file:close() end
+  if size == 0 or not core.file_kind(path) then return true end
+  if file and edit.read_history(path) == 0 then return true end
+  local shown = options.shown_path(path)
+  io.stderr:write(("luminary: '%s' is no history of a prompt; this one is not saved\n"):format(shown))
+  return false
 end
 
 -- libedit takes bytes for characters, and knows their columns, by the process's locale, which Lua leaves at "C": there
@@ -94,7 +109,7 @@ local function by_libedit(complete)
   use_characters()
   if not pcall(function()
     edit.stifle_history(MOST_LINES)
-    if path then edit.read_history(path) end
+    if path and not is_history(edit, path) then path = nil end
   end) then
     return nil
   end
