@@ -313,6 +313,7 @@ return {
     "Speed",
     "Beside PyTorch, with AVX-512",
     "Beside PyTorch, with AVX2",
+    "Beside PyTorch, on a server's CPU",
     "ResNet-50",
     "bfloat16 and optimizers",
     "Language models",
