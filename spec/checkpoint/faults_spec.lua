@@ -204,6 +204,30 @@ describe("a file that a stranger changed", function()
   end)
 end)
 
+describe("ranks with folders of their own", function()
+  it("cannot save shards, and keep what is there", function()
+    local got = ranks.run {n = 2, timeout = 60, script = ([[
+      local lm = require "luminary"
+      lm.dist.init_process_group {timeout = 20}
+      local rank, dir = lm.dist.get_rank(), %q
+      local net = lm.nn.Linear(30, 20)
+      local opt = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
+      net(lm.ones(1, 30)):sum():backward()
+      opt:step()
+      local manager = lm.checkpoint.Manager {dir = dir .. "/shared"}
+      manager:save(1, {net = net, opt = opt})
+      manager.dir = dir .. "/own" .. rank
+      lm.paths.mkdir(manager.dir)
+      local ok, why = pcall(manager.save, manager, 2, {net = net, opt = opt})
+      assert(not ok and why:find "rank 1's shard is not in rank 0's folder", why)
+      assert(#lm.paths.dir(manager.dir) == 2, table.concat(lm.paths.dir(manager.dir), " "))
+      manager.dir = dir .. "/shared"
+      assert(manager:load {net = net, opt = opt}.step == 1)
+      lm.dist.destroy_process_group()]]):format(folder)}
+    assert(got.ok, got.text)
+  end)
+end)
+
 describe("a rank that dies", function()
   for _, what in ipairs {"saving", "loading"} do
     it("while " .. what .. " makes the others raise, soon", function()

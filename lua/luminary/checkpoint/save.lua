@@ -5,6 +5,8 @@
 local core = require "luminary.core"
 local rank_and_size = require "luminary.base.rank_and_size"
 local file_format = require "luminary.file_formats.checkpoint"
+local options = require "luminary.base.options"
+local paths = require "luminary.paths"
 local safetensors = require "luminary.file_formats.safetensors"
 local background = require "luminary.checkpoint.background"
 local files = require "luminary.checkpoint.files"
@@ -30,6 +32,17 @@ local function write_shards(who, path, rank, size, shards, names)
   end)
 end
 
+-- A file that names shards of other folders would be saved at each step, and never load.
+local function check_shards(who, path, names)
+  local folder = files.folder_of(path)
+  for r, name in ipairs(names) do
+    if not paths.filep(folder .. name) then
+      options.fail("%s: rank %d's shard is not in rank 0's folder '%s'; save into a folder that all ranks share", who,
+        r - 1, options.shown_path(folder))
+    end
+  end
+end
+
 return function(who, path, parts, async)
   local rank, size = rank_and_size()
   local states, described
@@ -50,7 +63,9 @@ return function(who, path, parts, async)
   local ok, problem = pcall(function()
     if is_sharded then write_shards(who, path, rank, size, states.shards or {}, names) end
     ranks.attempt(who, function()
-      if rank == 0 then write = files.write(who, path, described, own, names, async) end
+      if rank > 0 then return end
+      check_shards(who, path, names)
+      write = files.write(who, path, described, own, names, async)
     end)
   end)
   if not ok then

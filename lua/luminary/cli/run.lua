@@ -45,7 +45,8 @@ time. The first node at one of these hosts is the head; when it is lost, the nex
 node comes, leaves or is lost, all ranks are stopped (SIGTERM; SIGKILL after 30 s, or 1 s where a node was lost) and
 started again with the nodes that are there; LM_RESTART_COUNT counts that. The script continues from its newest
 checkpoint. Only failures of ranks count against --max-restarts. In a network that is parted both sides continue if
-both have MIN nodes and a host of the list: a MIN above half of MAX prevents that.
+both have MIN nodes and a host of the list: a MIN above half of all nodes that
+are started, those beyond MAX included, prevents that.
 
 When a rank fails, the others have 2 s to end by themselves. The last lines then name the first cause, and the exit
 code is that rank's (128 + N if signal N ended it). Signals are passed on; a second Ctrl-C kills.
