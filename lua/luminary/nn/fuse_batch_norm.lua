@@ -30,8 +30,9 @@ end
 
 --- Returns a function of x for a call of two modules in sequence, nil where these are not one op.
 function fused.pair(first, second)
-  local max = only_calls(second, activation.ReLU6) and 6 or only_calls(second, activation.ReLU) and math.huge
-  if max and only_calls(first, norm.BatchNorm2d) then return function(x) return call(first, x, nil, max) end end
+  if not only_calls(first, norm.BatchNorm2d) then return nil end
+  local max = only_calls(second, activation.ReLU) and math.huge or only_calls(second, activation.ReLU6) and 6
+  return max and function(x) return call(first, x, nil, max) end
 end
 
 return fused
