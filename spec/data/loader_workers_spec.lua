@@ -515,6 +515,39 @@ describe("an error in a worker", function()
     assert.equal(4, #all(loader))
   end)
 
+  it("of a sampler ends the workers, those at work too", function()
+    local folder = temp.folder()
+    local Slow = data.Dataset:extend("Slow")
+    function Slow:init(log) self.log = log end
+    function Slow:len() return 100 end
+    function Slow:get(i)
+      local f = assert(io.open(self.log, "a"))
+      f:write(i, "\n")
+      f:close()
+      os.execute "sleep 0.02"
+      return i
+    end
+    local sampler = {}
+    function sampler:len() return 100 end
+    function sampler:iter()
+      local i = 0
+      return function()
+        i = i + 1
+        if i > 20 then error("no more numbers") end
+        return {i}
+      end
+    end
+    local log = folder .. "/log"
+    local loader = data.DataLoader(Slow(log), { batch_sampler = sampler, num_workers = 2, prefetch_factor = 8 })
+    local nexts = loader:iter()
+    local problem = message(function() while nexts() do end end)
+    assert.matches("no more numbers", problem)
+    local made = #temp.read(log)
+    os.execute "sleep 0.1"
+    assert.equal(made, #temp.read(log))
+    temp.remove(folder)
+  end)
+
   it("that ends a worker is told by its exit code", function()
     for _, kind in ipairs { "thread", "process" } do
       assert.matches("DataLoader: worker %d ended with exit code 3", message(all, data.DataLoader(Broken(),

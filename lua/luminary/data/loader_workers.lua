@@ -307,10 +307,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
       local i = batch_plan.is_stream and whose(given)
       if not (i and done[i]) then
         local reply = pool:wait_for(given, ready, loader.timeout)
-        if reply.problem then
-          pool:close()
-          raise(loader, reply)
-        end
+        if reply.problem then raise(loader, reply) end
         shared = reply.shared
         if reply.values[1] ~= nil then
           for path, dtype in pairs(reply.dtypes) do batch_plan.dtypes[path] = dtype end
@@ -333,7 +330,13 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
     pool:collect(ready)
     return ready[given + 1] ~= nil or batch_plan.is_stream and done[whose(given + 1)]
   end
-  return next_batch, is_ready
+  -- After any error, of the sampler too, no worker goes on with batches that nobody will get.
+  local function checked(ok, ...)
+    if ok then return ... end
+    pool:close()
+    error(..., 0)
+  end
+  return function() return checked(pcall(next_batch)) end, is_ready
 end
 
 return workers
