@@ -10,6 +10,7 @@ ffi.cdef [[
   int lm_paths_closedir(void *) __asm__("closedir");
   int lm_paths_mkdir(const char *, unsigned) __asm__("mkdir");
   int lm_paths_rmdir(const char *) __asm__("rmdir");
+  char *lm_paths_strerror(int) __asm__("strerror");
   char *lm_paths_getcwd(char *, size_t) __asm__("getcwd");]]
 
 local C = ffi.C
@@ -92,28 +93,38 @@ end
 --- Removes an empty folder; returns whether it did.
 function paths.rmdir(path) return C.lm_paths_rmdir(text("paths.rmdir", path)) == 0 end
 
---- Returns a sorted list of the names in a folder; nil where there is no such folder.
+local NO_SUCH = 2 -- ENOENT
+
+--- Returns a sorted list of the names in a folder; nil where there is no such folder; nil and the reason where it
+--- cannot be read.
 function paths.dir(path)
   local names, folder = {}, C.lm_paths_opendir(text("paths.dir", path))
-  if folder == nil then return nil end
-  local entry = C.lm_paths_readdir(folder)
-  while entry ~= nil do
-    names[#names + 1] = ffi.string(entry.name)
-    entry = C.lm_paths_readdir(folder)
+  local code = folder == nil and ffi.errno() or 0
+  if folder ~= nil then
+    repeat
+      ffi.errno(0)
+      local entry = C.lm_paths_readdir(folder)
+      if entry == nil then code = ffi.errno() else names[#names + 1] = ffi.string(entry.name) end
+    until entry == nil
+    C.lm_paths_closedir(folder)
   end
-  C.lm_paths_closedir(folder)
+  if code ~= 0 then return nil, code ~= NO_SUCH and ffi.string(C.lm_paths_strerror(code)) or nil end
   table.sort(names)
   return names
 end
 
+-- As paths.dir; an error where there is no such folder, or it cannot be read.
+local function need_names(who, path)
+  local names, why = paths.dir(path)
+  if names then return names end
+  local found = core.file_kind(path)
+  options.fail("%s: cannot open '%s': %s", who, options.shown_path(path), found and found ~= "a folder"
+    and "it is " .. found .. ", not a folder" or why or "No such file or directory")
+end
+
 -- Iterates over the names of a folder for which wanted(name) is true.
 local function walk(who, path, wanted)
-  local names, i = paths.dir(path), 0
-  if not names then
-    local found = kind(who, path)
-    options.fail("%s: cannot open '%s': %s", who, options.shown_path(path),
-      found and found ~= "a folder" and "it is " .. found .. ", not a folder" or "No such file or directory")
-  end
+  local names, i = need_names(who, path), 0
   return function()
     repeat i = i + 1 until names[i] == nil or wanted(names[i])
     return names[i]
@@ -187,11 +198,7 @@ end
 function paths.rmall(path, sure)
   text("paths.rmall", path)
   if sure ~= "yes" then options.fail("paths.rmall: pass 'yes' as the second argument to remove all of '%s'", path) end
-  local names = paths.dir(path)
-  if not names then
-    options.fail("paths.rmall: cannot open '%s': No such file or directory", options.shown_path(path))
-  end
-  for _, name in ipairs(names) do
+  for _, name in ipairs(need_names("paths.rmall", path)) do
     if name ~= "." and name ~= ".." then
       local ok, why = os.remove(path .. "/" .. name)
       if not ok then

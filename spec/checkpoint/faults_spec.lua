@@ -102,13 +102,74 @@ describe("a folder", function()
         lm.dist.barrier()
         local ok, why = pcall(manager.save, manager, 2, {w = lm.ones(3)})
         assert(not ok and why:find "cannot write '[^']*': Not a directory", why)
-        assert(#manager:steps() == 0)
+        ok, why = pcall(manager.load, manager)
+        assert(not ok and why:find "cannot read '[^']*': Not a directory", why)
         lm.dist.barrier()
         if rank == 0 then assert(os.execute "rm %s && mv %s.away %s" == 0) end
         lm.dist.barrier()
         assert(manager:load().step == 1)
         lm.dist.destroy_process_group()]]):format(there, there, there, there, there, there, there)}
       assert(got.ok, got.text)
+    end
+  end)
+end)
+
+-- Ranks with a manager and the fault; they end with "finished".
+local function run_with_faults(n, script)
+  local got = ranks.run {n = n, timeout = 60, env = {LD_PRELOAD = ("%s %s/faulty_disk.so"):format(
+    os.getenv "LD_PRELOAD" or "", library)}, script = ([[
+    local lm = require "luminary"
+    local ffi = require "ffi"
+    ffi.cdef "void lm_fault(const char *folder, const char *call, int first, int error);"
+    local size, folder = tonumber(os.getenv "WORLD_SIZE"), %q
+    if size > 1 then lm.dist.init_process_group {timeout = 20} end
+    local rank = size > 1 and lm.dist.get_rank() or 0
+    local function barrier() if size > 1 then lm.dist.barrier() end end
+    local manager = lm.checkpoint.Manager {dir = folder .. "/run", keep_last = 1}
+    local function fails(pattern, f, ...)
+      local began = lm.time()
+      local ok, why = pcall(f, ...)
+      assert(not ok and why:find(pattern), tostring(why))
+      assert(lm.time() - began < 10)
+    end
+    %s
+    if size > 1 then lm.dist.destroy_process_group() end
+    print "finished"]]):format(folder, script)}
+  assert(got.ok, got.text)
+  assert(select(2, got.text:gsub("finished", "")) == n, got.text)
+  return got.text
+end
+
+describe("a folder that cannot be read", function()
+  for _, case in ipairs {{"opendir", 1, 13, "Permission denied"}, {"readdir", 1, 5, "Input/output error"},
+    {"readdir", 4, 5, "Input/output error"}} do
+    local call, first, code, reason = unpack(case)
+    it(("is an error, not a run without checkpoints: %s %d"):format(call, first), function()
+      local text = run_with_faults(1, ([[
+        local why = "cannot read '[^']*/run': %s"
+        manager:save(1, {w = lm.ones(3)})
+        ffi.C.lm_fault(folder, %q, %d, %d)
+        for _, method in ipairs {"steps", "load", "latest"} do fails(why, manager[method], manager) end
+        assert(select(2, lm.paths.dir(manager.dir)) == %q)
+        fails(%q, lm.paths.files, manager.dir)
+        ffi.C.lm_fault(folder, %q, %d, %d)
+        manager:save(2, {w = lm.ones(3)})
+        ffi.C.lm_fault("", "", 0, 0)
+        assert(table.concat(manager:steps(), " ") == "1 2")
+        assert(manager:load().step == 2)]]):format(reason, call, first, code, reason, reason, call, first, code))
+      assert.matches("warning: Manager:save: removed no older checkpoint: cannot read '[^']*': " .. reason, text)
+    end)
+  end
+
+  it("by one rank is an error of all", function()
+    for where = 0, 1 do
+      temp.remove(folder .. "/run")
+      run_with_faults(2, ([[
+        manager:save(1, {w = lm.ones(3)})
+        if rank == %d then ffi.C.lm_fault(folder, "opendir", 1, 5) end
+        fails("cannot read '[^']*/run': Input/output error", manager.load, manager)
+        ffi.C.lm_fault("", "", 0, 0)
+        assert(manager:load().step == 1)]]):format(where))
     end
   end)
 end)
@@ -195,10 +256,8 @@ describe("a file that a stranger changed", function()
       end
       lm.dist.barrier()
       assert(manager:load {net = net, opt = opt}.step == 1)
-      if rank == 1 then
-        local ok, why = pcall(lm.checkpoint.load, manager:path(2), {net = net, opt = opt})
-        assert(not ok and why:find "damaged", why)
-      end
+      local ok, why = pcall(lm.checkpoint.load, manager:path(2), {net = net, opt = opt})
+      assert(not ok and why:find "damaged", why)
       lm.dist.destroy_process_group()]]):format(folder)}
     assert(got.ok, got.text)
   end)
@@ -228,6 +287,64 @@ describe("ranks with folders of their own", function()
   end)
 end)
 
+describe("ranks that see other files", function()
+  it("begin a new run together where there is no folder, and where it is empty", function()
+    run_with_faults(2, [[
+      manager.dir = folder .. "/none"
+      assert(manager:load() == nil)
+      if rank == 0 then lm.paths.mkdir(manager.dir) end
+      assert(manager:load() == nil)]])
+  end)
+
+  it("load the newest step that all can read", function()
+    local text = run_with_faults(2, [[
+      manager.keep_last = 9
+      for step = 1, 3 do manager:save(step, {w = lm.full({3}, step)}) end
+      if rank == 0 then
+        assert(os.execute(("cp -r %s %s1; rm %s1/*3.safetensors"):format(manager.dir, manager.dir, manager.dir)) == 0)
+      end
+      barrier()
+      if rank == 1 then manager.dir = manager.dir .. "1" end
+      assert(manager:load {w = lm.ones(3)}.step == 2)
+      os.remove(manager:path(rank == 0 and 1 or 2))
+      barrier()
+      fails("Manager:load: no checkpoint is whole on all ranks: rank 0 has steps 2, 3 in '[^']*/run'; rank 1 has "
+        .. "step 1 in '[^']*/run1'", manager.load, manager)]])
+    assert.matches("Manager:load: left out rank 1: cannot open '[^']*3.safetensors': No such file or directory", text)
+  end)
+
+  it("raise where one of them has none", function()
+    for where = 0, 1 do
+      temp.remove(folder .. "/run")
+      local lists = {[where] = "no step in '[^']*/none'", [1 - where] = "step 1 in '[^']*/run'"}
+      run_with_faults(2, ([[
+        manager:save(1, {w = lm.ones(3)})
+        if rank == %d then manager.dir = folder .. "/none" end
+        fails("Manager:load: no checkpoint is whole on all ranks: rank 0 has %s; rank 1 has %s", manager.load,
+          manager)]]):format(where, lists[0], lists[1]))
+    end
+  end)
+
+  it("raise where their files differ, with both sides named", function()
+    run_with_faults(2, [[
+      local path = folder .. "/own" .. rank .. ".safetensors"
+      local groups = package.loaded["luminary.distributed.groups"]
+      local default = groups.default
+      groups.default = nil -- as if each were alone
+      lm.checkpoint.save(path, {w = lm.full({3}, rank)})
+      lm.paths.mkdir(folder .. "/own" .. rank)
+      manager.dir = folder .. "/own" .. rank
+      manager:save(4, {w = lm.full({3}, rank)})
+      groups.default = default
+      local why = ": ranks 0 and 1 read different files, rank 0 '[^']*own0[^']*' with checksum %x+, rank 1 "
+        .. "'[^']*own1[^']*' with checksum %x+"
+      fails("checkpoint.load" .. why, lm.checkpoint.load, path, {w = true})
+      fails("Manager:load" .. why, manager.load, manager)
+      assert(lm.checkpoint.load(path).w[1] == rank) -- without parts each reads alone
+      if rank == 0 then lm.checkpoint.load(path) end]])
+  end)
+end)
+
 describe("a rank that dies", function()
   for _, what in ipairs {"saving", "loading"} do
     it("while " .. what .. " makes the others raise, soon", function()
@@ -236,7 +353,7 @@ describe("a rank that dies", function()
         local got = ranks.run {n = 3, timeout = 60, script = ([[
           local lm = require "luminary"
           local ffi = require "ffi"
-          ffi.cdef "int kill(int, int); int getpid(void);"
+          ffi.cdef "int kill(int, int); int getpid(void); int usleep(unsigned);"
           lm.dist.init_process_group {timeout = 20}
           local rank = lm.dist.get_rank()
           local manager = lm.checkpoint.Manager {dir = %q}
@@ -244,7 +361,10 @@ describe("a rank that dies", function()
           local part, dies = Part(), false
           part.differs_by_rank = true
           part.state_dict = function()
-            if dies then ffi.C.kill(ffi.C.getpid(), 9) end
+            if dies then
+              ffi.C.usleep(200000) -- the others have ended the save before
+              ffi.C.kill(ffi.C.getpid(), 9)
+            end
             return {n = rank}
           end
           part.load_state_dict = part.state_dict

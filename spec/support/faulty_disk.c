@@ -1,9 +1,10 @@
 /* A disk with faults, preloaded by specs: calls for files in a folder fail or do less than asked. Scripts set the fault
  * through FFI: lm_fault(folder, call, first, error). From the first-th such call on, `call` ("write", "fsync",
- * "rename", "linkat", "close") fails with that errno; error 0 makes write short: it takes some bytes, and is
+ * "rename", "linkat", "close", "opendir", "readdir") fails with that errno; error 0 makes write short: it takes some bytes, and is
  * interrupted between. call "O_TMPFILE": there are no nameless files. "clean-up": before a rename another saver removes
  * the file if nobody has locked it. "": no fault. lm_fault_calls(): how many such calls there were. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -89,4 +90,16 @@ int open(const char *path, int flags, ...) {
   va_end(more);
   if ((flags & O_TMPFILE) == O_TMPFILE && hits("O_TMPFILE", path)) return errno = EOPNOTSUPP, -1;
   return NEXT(open)(path, flags, mode);
+}
+
+DIR *opendir(const char *path) {
+  if (!hits("opendir", path)) return NEXT(opendir)(path);
+  errno = fault_error;
+  return NULL;
+}
+
+struct dirent *readdir(DIR *dir) {
+  if (!hits_fd("readdir", dirfd(dir))) return NEXT(readdir)(dir);
+  errno = fault_error;
+  return NULL;
 }

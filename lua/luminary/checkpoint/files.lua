@@ -14,6 +14,7 @@ local file_format = require "luminary.file_formats.checkpoint"
 local formats = require "luminary.file_formats"
 local safetensors = require "luminary.file_formats.safetensors"
 local random_states = require "luminary.checkpoint.random_states"
+local ranks = require "luminary.checkpoint.ranks"
 local fail = options.fail
 
 local files = {}
@@ -146,8 +147,8 @@ local function are_states(list, n)
   return true
 end
 
---- A file as apply takes it: {path, value, about = {version, world_size, shards}}. All ranks together read each shard,
---- so that damage shows before anything is loaded.
+--- A file as apply takes it: {path, value, about = {version, world_size, shards}, sum = the checksum of all its
+--- checksums, "" without them}. All ranks together read each shard, so that damage shows before anything is loaded.
 function files.read(who, path)
   local loaded = formats.load(path, {})
   local value, about = loaded.value, {version = 0, world_size = 1, shards = {}}
@@ -169,9 +170,29 @@ function files.read(who, path)
         who, options.shown_path(path), about.version, files.VERSION)
     end
   end
-  local file = {path = path, value = value, about = about}
+  local sums = loaded.metadata[CHECKSUMS]
+  local file = {path = path, value = value, about = about, sum = sums and ("%08x"):format(core.crc32c(sums, 0)) or ""}
   local rank, size = rank_and_size()
   for i = rank + 1, #about.shards, size do formats.load(shard_path(file, i), {}) end
+  return file
+end
+
+--- The same on all ranks, which must read the same file, though perhaps from folders of their own. Returns nil and the
+--- errors by rank, from 1, if it cannot be read by all.
+function files.read_on_all(who, path)
+  local file
+  local sides, problems = ranks.try(function()
+    file = files.read(who, path)
+    return {path = path, sum = file.sum}
+  end)
+  if next(problems) then return nil, problems end
+  for r, side in ipairs(sides) do
+    if side.sum ~= sides[1].sum then
+      fail("%s: ranks 0 and %d read different files, rank 0 '%s' with checksum %s, rank %d '%s' with checksum %s; load "
+        .. "from a folder that all ranks share, or from equal copies", who, r - 1, options.shown_path(sides[1].path),
+        sides[1].sum, r - 1, options.shown_path(side.path), side.sum)
+    end
+  end
   return file
 end
 

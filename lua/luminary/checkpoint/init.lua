@@ -15,8 +15,8 @@ function checkpoint.save(path, parts, opts)
   return save("checkpoint.save", path, parts, opts.async)
 end
 
---- checkpoint.load(path, parts [, {strict = true}]): Loads a checkpoint into a table of objects; parts may be nil.
---- Returns the table that was saved, with these objects instead of their states.
+--- checkpoint.load(path, parts [, {strict = true}]): Loads a checkpoint into a table of objects, on all ranks; without
+--- parts each rank may read alone. Returns the table that was saved, with these objects instead of their states.
 function checkpoint.load(path, parts, opts)
   local who = "checkpoint.load"
   opts = options.check(who, opts, {strict = {"boolean", true}})
@@ -28,8 +28,14 @@ function checkpoint.load(path, parts, opts)
         tostring(parts.strict))
     end
   end
-  background.finish(who)
-  return files.apply(who, files.read(who, path), parts or {}, opts.strict)
+  if parts == nil then
+    background.finish(who)
+    return files.apply(who, files.read(who, path), {}, opts.strict)
+  end
+  ranks.attempt(who, function() background.finish(who) end)
+  local file, problems = files.read_on_all(who, path)
+  if not file then ranks.raise(who, problems) end
+  return ranks.attempt(who, function() return files.apply(who, file, parts, opts.strict) end)
 end
 
 --- Returns whether this process, or another rank, has received a SIGTERM, such as before a preemption. All ranks call

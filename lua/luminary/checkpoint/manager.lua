@@ -37,10 +37,17 @@ Manager.init = signature.of([[checkpoint.Manager({dir: string, keep_last: count 
   self.known = {} -- by path: {stamp of the file, value = its metric}
 end)
 
---- Returns the steps that are saved, in order.
+-- The names in the folder, none if it is not there.
+local function names_in(dir)
+  local names, why = paths.dir(dir)
+  if why then options.fail_file("read", dir, why) end
+  return names or {}
+end
+
+--- Returns the steps that are saved, in order. A folder that cannot be read is an error.
 function Manager:steps()
   local steps = {}
-  for _, name in ipairs(paths.dir(self.dir) or {}) do
+  for _, name in ipairs(names_in(self.dir)) do
     local step = tonumber(name:match(PATTERN))
     if step and step < 2 ^ 53 and NAME:format(step) == name then steps[#steps + 1] = step end
   end
@@ -121,7 +128,7 @@ local function prune(self, newest)
     end
   end
   local seen = {}
-  for _, name in ipairs(paths.dir(self.dir) or {}) do -- shards, temporary files
+  for _, name in ipairs(names_in(self.dir)) do -- shards, temporary files
     local step = tonumber(name:match "^step%-(%d+)%.safetensors%.")
     local path = step and step < 2 ^ 53 and step ~= newest and self:path(step)
     if path and not seen[path] and not paths.filep(path) then core.remove_abandoned(path, {}) end
@@ -167,27 +174,54 @@ function Manager:save(step, parts, metrics)
   all.step, all.metrics = step, metrics and as_numbers(metrics)
   local path = self:path(step)
   save("Manager:save", path, all, self.async)
-  if rank_and_size() == 0 then prune(self, step) end
+  if rank_and_size() == 0 then
+    local ok, problem = pcall(prune, self, step)
+    raise_own(ok, problem)
+    if not ok then core.warn("Manager:save: removed no older checkpoint: " .. options.without_position(problem)) end
+  end
   if is_last then end_preempted(step) end
   return path
 end
 
---- Loads the newest checkpoint that is whole into a table of objects, as lm.checkpoint.load does; damaged ones are left
---- out with a warning. Returns the saved table, with `step`; nil where there is none.
+-- Raises an error: no checkpoint loads on all ranks, whose lists of steps and folders these are.
+local function fail_without_any(lists, problem)
+  local differ, sides = false, {}
+  for r, list in ipairs(lists) do
+    local steps = table.concat(list.steps, ", ")
+    differ = differ or steps ~= table.concat(lists[1].steps, ", ")
+    sides[r] = ("rank %d has %s in '%s'"):format(r - 1, #list.steps == 0 and "no step"
+      or (#list.steps == 1 and "step " or "steps ") .. printable_name(steps, 200), options.shown_path(list.dir))
+  end
+  if differ then fail("Manager:load: no checkpoint is whole on all ranks: %s", table.concat(sides, "; ")) end
+  fail("Manager:load: no checkpoint in '%s' is whole: %s", options.shown_path(lists[1].dir), problem)
+end
+
+--- Loads the newest checkpoint that is whole on all ranks into a table of objects, as lm.checkpoint.load does, with a
+--- warning for newer ones. All ranks call it. Returns the saved table, with `step`; nil where no rank finds any.
 function Manager:load(parts, opts)
   if parts ~= nil then options.arg("Manager:load", "parts", parts, "table") end
   opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
-  background.finish "Manager:load"
-  local steps = ranks.of_first("Manager:load", function() return self:steps() end)
+  local lists = ranks.gather_from("Manager:load", function()
+    background.finish "Manager:load"
+    return {steps = self:steps(), dir = self.dir}
+  end)
+  local is_there = {} -- on any rank: a list may be older than the files
+  for _, list in ipairs(lists) do
+    for _, step in ipairs(list.steps) do is_there[step] = true end
+  end
+  local steps = options.sorted_keys(is_there)
   for i = #steps, 1, -1 do
-    local path = self:path(steps[i])
-    local ok, file = pcall(files.read, "Manager:load", path)
-    if not ranks.any(not ok) then return files.apply("Manager:load", file, parts or {}, opts.strict) end
-    ranks.attempt("Manager:load", function() raise_own(ok, file) end)
-    local problem = ok and ("another rank cannot read '%s'"):format(options.shown_path(path))
-      or options.without_position(file)
-    if i == 1 then fail("Manager:load: no checkpoint in '%s' is whole: %s", options.shown_path(self.dir), problem) end
-    core.warn(("Manager:load: left out %s"):format(problem))
+    local file, problems = files.read_on_all("Manager:load", self:path(steps[i]))
+    if file then
+      return ranks.attempt("Manager:load", function()
+        return files.apply("Manager:load", file, parts or {}, opts.strict)
+      end)
+    end
+    for r = 1, #lists do raise_own(not problems[r], problems[r]) end
+    local _, problem = pcall(ranks.raise, "Manager:load", problems)
+    problem = options.without_position(problem):gsub("^Manager:load: ", "")
+    if i == 1 then fail_without_any(lists, problem) end
+    core.warn("Manager:load: left out " .. problem)
   end
 end
 

@@ -75,15 +75,7 @@ function ranks.of_first(who, f)
   fail_for(who, 0, list[2])
 end
 
---- Whether it is true of any rank.
-function ranks.any(is_true)
-  for _, each in ipairs(ranks.gather(is_true)) do
-    if each then return true end
-  end
-  return false
-end
-
---- As any, by one small reduction: for each step of a training.
+--- Whether it is true of any rank, by one small reduction: for each step of a training.
 function ranks.any_quick(is_true)
   if select(2, rank_and_size()) == 1 then return is_true end
   local dist = load_module "luminary.distributed"
@@ -92,17 +84,38 @@ function ranks.any_quick(is_true)
   return dist.all_reduce(flag, {op = "max"}):item() > 0
 end
 
---- Calls f() and returns what it returns. If it fails on any rank, all raise the error of the first such rank, so that
---- none waits for another.
-function ranks.attempt(who, f)
-  local rank, size = rank_and_size()
-  if size == 1 then return f() end
+--- Calls f(). Returns what it returns on all ranks, a list, and what it raises, by rank from 1.
+function ranks.try(f)
   local ok, value = pcall(f)
-  local problems = ranks.gather(ok and "" or tostring(value))
-  if not ok then error(value, 0) end
-  for r, problem in ipairs(problems) do
-    if problem ~= "" and r ~= rank + 1 then fail_for(who, r - 1, problem) end
+  local values, problems = {}, {}
+  for r, each in ipairs(ranks.gather(ok and {value} or tostring(value))) do
+    if type(each) == "string" then problems[r] = each else values[r] = each[1] end
   end
+  return values, problems
+end
+
+--- Raises one of the errors of ranks.try, if there are any: this rank's own, else the first.
+function ranks.raise(who, problems)
+  local rank, size = rank_and_size()
+  if problems[rank + 1] then error(problems[rank + 1], 0) end
+  for r = 1, size do
+    if problems[r] then fail_for(who, r - 1, problems[r]) end
+  end
+end
+
+--- Calls f() and returns what it returns on all ranks, a list. If it fails on any rank, all raise, so that none waits
+--- for another.
+function ranks.gather_from(who, f)
+  if select(2, rank_and_size()) == 1 then return {f()} end
+  local values, problems = ranks.try(f)
+  ranks.raise(who, problems)
+  return values
+end
+
+--- The same, but returns what f() returns here, which no other rank gets.
+function ranks.attempt(who, f)
+  local value
+  ranks.gather_from(who, function() value = f() end)
   return value
 end
 
