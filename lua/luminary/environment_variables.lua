@@ -65,6 +65,10 @@ variable "LM_CACHE_BYTES" {
     .. "small its collector runs once for each quarter to half of it of new tensors",
   default = "the system's, at most 32 MB",
 }
+variable "LM_SAVE_TIMEOUT" {
+  help = "Seconds without a written byte after which the end of the process stops waiting for a save in the background",
+  default = "60", carried = true,
+}
 variable "LM_CONV" {
   help = "The algorithm of convolutions on the CPU", one_of = {"auto", "direct", "winograd", "onednn"},
   default = "auto",

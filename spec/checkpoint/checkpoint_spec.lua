@@ -128,6 +128,26 @@ describe("checkpoint.save and load", function()
     assert.is_true(#bytes > 0)
   end)
 
+  it("copy tensors of a device, and views, one after the other", function()
+    local core = require "luminary.core"
+    local device, parts = os.getenv "LM_SPEC_DEVICE" or "cpu", {list = {}}
+    for i = 1, 16 do parts.list[i] = lm.full({500, 500}, i, {device = device}):t() end -- 1 MB
+    parts.again = parts.list[1]
+    collectgarbage()
+    local function peak(save)
+      local before = core.memory_allocated "cpu"
+      core.reset_peak_memory_stats "cpu"
+      save(path, parts)
+      return core.max_memory_allocated "cpu" - before
+    end
+    assert.is_true(peak(lm.checkpoint.save) < 3e6, peak(lm.checkpoint.save))
+    assert.is_true(peak(lm.save) < 3e6)
+    lm.checkpoint.save(path, parts)
+    local loaded = lm.checkpoint.load(path)
+    assert.equal(16, loaded.list[16][7][9])
+    assert.is_true(loaded.again:equal(parts.again:cpu()))
+  end)
+
   it("leave plain files of lm.save without checksums", function()
     lm.save(path, {a = lm.zeros(2)})
     assert.is_nil(temp.read(path):find("crc32c", 1, true))

@@ -115,12 +115,13 @@ describe("a folder", function()
 end)
 
 -- Ranks with a manager and the fault; they end with "finished".
-local function run_with_faults(n, script)
-  local got = ranks.run {n = n, timeout = 60, env = {LD_PRELOAD = ("%s %s/faulty_disk.so"):format(
-    os.getenv "LD_PRELOAD" or "", library)}, script = ([[
+local function run_with_faults(n, script, env)
+  env = env or {}
+  env.LD_PRELOAD = ("%s %s/faulty_disk.so"):format(os.getenv "LD_PRELOAD" or "", library)
+  local got = ranks.run {n = n, timeout = 60, env = env, script = ([[
     local lm = require "luminary"
     local ffi = require "ffi"
-    ffi.cdef "void lm_fault(const char *folder, const char *call, int first, int error);"
+    ffi.cdef "void lm_fault(const char *folder, const char *call, int first, int error); int lm_fault_calls(void);"
     local size, folder = tonumber(os.getenv "WORLD_SIZE"), %q
     if size > 1 then lm.dist.init_process_group {timeout = 20} end
     local rank = size > 1 and lm.dist.get_rank() or 0
@@ -139,6 +140,88 @@ local function run_with_faults(n, script)
   assert(select(2, got.text:gsub("finished", "")) == n, got.text)
   return got.text
 end
+
+describe("a file system", function()
+  it("that cannot set modes keeps those of the umask and the old file, and takes the save", function()
+    run_with_faults(1, [[
+      ffi.cdef "unsigned umask(unsigned); int chmod(const char *, unsigned);"
+      local path = folder .. "/a.safetensors"
+      local function mode() return io.popen("stat -c %a " .. path):read() end
+      for _, case in ipairs {{384, 18, "600"}, {416, 63, "600"}, {438, 18, "644"}, {384, 0, "600"}} do
+        ffi.C.lm_fault("", "", 0, 0)
+        lm.checkpoint.save(path, {step = 1})
+        ffi.C.chmod(path, case[1])
+        ffi.C.umask(case[2])
+        for _, code in ipairs {1, 95, 38} do -- EPERM, EOPNOTSUPP, ENOSYS
+          ffi.C.lm_fault(folder, "fchmod", 1, code)
+          lm.checkpoint.save(path, {step = 2})
+          assert(lm.checkpoint.load(path).step == 2)
+          assert(mode() == case[3], mode())
+        end
+        ffi.C.umask(18)
+        ffi.C.lm_fault(folder, "fchmod", 1, 5)
+        fails("cannot write '[^']*': Input/output error", lm.checkpoint.save, path, {step = 3})
+        assert(lm.checkpoint.load(path).step == 2)
+      end]])
+  end)
+
+  it("that cannot sync folders takes the save; a disk that fails at it is an error, and the file is whole", function()
+    for n = 1, 2 do
+      temp.remove(folder .. "/run")
+      run_with_faults(n, [[
+        local net = lm.nn.Linear(30, 20)
+        local opt = size > 1 and lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
+          or lm.optim.Adam(net:parameters())
+        net(lm.ones(1, 30)):sum():backward()
+        opt:step()
+        local parts = {net = net, opt = opt}
+        manager:save(1, parts)
+        for step, code in pairs {[2] = 22, [3] = 95} do -- EINVAL, EOPNOTSUPP
+          if rank == 0 then ffi.C.lm_fault(manager.dir .. "\0", "fsync folder", 1, code) end
+          manager:save(step, parts)
+          assert(rank > 0 or ffi.C.lm_fault_calls() > 0)
+        end
+        local fsyncs = size == 1 and 1 or 2
+        if rank == 0 then ffi.C.lm_fault(manager.dir, "fsync folder", fsyncs, 5) end
+        fails("cannot sync the folder of '[^']*4.safetensors': Input/output error", manager.save, manager, 4, parts)
+        assert(manager:load(parts).step == 4)
+        ffi.C.lm_fault("", "", 0, 0)
+        manager:save(5, parts)
+        barrier() -- rank 0 has removed the others
+        assert(#lm.paths.dir(manager.dir) == 3 + (size > 1 and size or 0))
+        assert(manager:load(parts).step == 5)]])
+    end
+  end)
+
+  it("without locks takes the save, and nothing abandoned is removed", function()
+    run_with_faults(1, [[
+      ffi.C.lm_fault(folder, "flock", 1, 37) -- ENOLCK
+      io.open(manager:path(1) .. ".tmp-1-1", "w"):close()
+      manager:save(1, {step = 1})
+      assert(manager:load().step == 1 and #lm.paths.dir(manager.dir) == 4)]])
+  end)
+end)
+
+describe("the end of a program", function()
+  local SAVE = [[
+    lm.checkpoint.save(folder .. "/a.safetensors", {w = lm.ones(1e6)}, {async = true})
+    ffi.C.lm_fault(folder, "slow write", %d, %d)]]
+
+  it("waits for a save in the background as long as it is written", function()
+    run_with_faults(1, SAVE:format(1, 250), {LM_SAVE_TIMEOUT = "1"})
+    assert.equal(1e6, lm.checkpoint.load(folder .. "/a.safetensors").w:sum():item())
+  end)
+
+  it("gives up where nothing is written for a time, and names the file", function()
+    local began = lm.time()
+    local ok, text = pcall(run_with_faults, 1, SAVE:format(3, 30000), {LM_SAVE_TIMEOUT = "1"})
+    assert.is_true(lm.time() - began < 20)
+    assert.is_false(ok)
+    assert.matches("exit code 1 .*a save in the background failed: cannot finish '[^']*a.safetensors': nothing was "
+      .. "written for 1 s", text)
+    assert.is_false(temp.exists(folder .. "/a.safetensors"))
+  end)
+end)
 
 describe("a folder that cannot be read", function()
   for _, case in ipairs {{"opendir", 1, 13, "Permission denied"}, {"readdir", 1, 5, "Input/output error"},

@@ -1,8 +1,9 @@
 /* A disk with faults, preloaded by specs: calls for files in a folder fail or do less than asked. Scripts set the fault
  * through FFI: lm_fault(folder, call, first, error). From the first-th such call on, `call` ("write", "fsync",
- * "rename", "linkat", "close", "opendir", "readdir") fails with that errno; error 0 makes write short: it takes some bytes, and is
- * interrupted between. call "O_TMPFILE": there are no nameless files. "clean-up": before a rename another saver removes
- * the file if nobody has locked it. "": no fault. lm_fault_calls(): how many such calls there were. */
+ * "rename", "linkat", "close", "opendir", "readdir", "fchmod", "flock", "fsync folder") fails with that errno; error 0
+ * makes write short: it takes some bytes, and is interrupted between. call "slow write": it takes `error` ms more.
+ * "O_TMPFILE": there are no nameless files. "clean-up": before a rename another saver removes the file if nobody has
+ * locked it. "": no fault. lm_fault_calls(): how many such calls there were. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char fault_folder[PATH_MAX], fault_call[32];
@@ -59,10 +61,15 @@ ssize_t write(int fd, const void *data, size_t bytes) {
     if (calls % 3 == 0) return errno = EINTR, -1;
     if (bytes > 1) bytes = bytes / 2;
   }
+  if (hits_fd("slow write", fd)) usleep((unsigned)fault_error * 1000);
   return NEXT(write)(fd, data, bytes);
 }
 
-int fsync(int fd) { return hits_fd("fsync", fd) ? fails() : NEXT(fsync)(fd); }
+int fsync(int fd) {
+  struct stat info;
+  bool is_folder = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
+  return hits_fd(is_folder ? "fsync folder" : "fsync", fd) ? fails() : NEXT(fsync)(fd);
+}
 
 int close(int fd) {
   bool fault = hits_fd("close", fd);
@@ -73,7 +80,7 @@ int close(int fd) {
 int rename(const char *from, const char *to) {
   if (hits("clean-up", to)) {
     int fd = NEXT(open)(from, O_RDONLY);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(from);
+    if (fd >= 0 && NEXT(flock)(fd, LOCK_EX | LOCK_NB) == 0) unlink(from);
     if (fd >= 0) NEXT(close)(fd);
   }
   return hits("rename", to) ? fails() : NEXT(rename)(from, to);
@@ -91,6 +98,10 @@ int open(const char *path, int flags, ...) {
   if ((flags & O_TMPFILE) == O_TMPFILE && hits("O_TMPFILE", path)) return errno = EOPNOTSUPP, -1;
   return NEXT(open)(path, flags, mode);
 }
+
+int fchmod(int fd, mode_t mode) { return hits_fd("fchmod", fd) ? fails() : NEXT(fchmod)(fd, mode); }
+
+int flock(int fd, int how) { return hits_fd("flock", fd) ? fails() : NEXT(flock)(fd, how); }
 
 DIR *opendir(const char *path) {
   if (!hits("opendir", path)) return NEXT(opendir)(path);

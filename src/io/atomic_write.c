@@ -86,11 +86,11 @@ static bool lock_new(const lm_new_file *f) {
 
 /* A file in path's folder that has no name, so that nothing is left of it if the process is killed; false where the
  * file system has none, or no /proc is there to name it by later. */
-static bool open_nameless(lm_new_file *f) {
+static bool open_nameless(lm_new_file *f, mode_t mode) {
   char folder[PATH_MAX], link[48];
   struct stat info;
   if (!folder_of(f->path, folder)) return false;
-  f->fd = lm_fd_above_stdio(open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666));
+  f->fd = lm_fd_above_stdio(open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, mode));
   if (f->fd < 0) return false;
   snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
   if (stat(link, &info) == 0) {
@@ -103,11 +103,11 @@ static bool open_nameless(lm_new_file *f) {
   return false;
 }
 
-static void open_named(lm_new_file *f) {
+static void open_named(lm_new_file *f, mode_t mode) {
   bool again;
   do { /* a killed process of the same number may have left its file behind */
     next_name(f);
-    f->fd = lm_fd_above_stdio(open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    f->fd = lm_fd_above_stdio(open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     again = f->fd < 0 ? errno == EEXIST : !lock_new(f);
     if (again && f->fd >= 0) close(f->fd);
   } while (again);
@@ -123,6 +123,12 @@ static bool give_name(lm_new_file *f) {
   } while (!done && errno == EEXIST);
   if (done) f->nameless = false;
   return done;
+}
+
+/* Who may read it stays. A file system without modes of its own (CIFS, FUSE) refuses; there the file has what it was
+ * opened with: no more than the old one has and the umask leaves. */
+static bool set_mode(int fd, mode_t mode) {
+  return fchmod(fd, mode) == 0 || errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS;
 }
 
 lm_status lm_new_file_open(const char *path, lm_new_file *f) {
@@ -144,8 +150,9 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
     status = LM_E_OOM;
     goto done;
   }
-  if (!open_nameless(f)) open_named(f);
-  if (f->fd < 0 || (replaces && fchmod(f->fd, info.st_mode & 07777) != 0)) { /* who may read it stays */
+  mode_t mode = replaces ? info.st_mode & 0666 : 0666;
+  if (!open_nameless(f, mode)) open_named(f, mode);
+  if (f->fd < 0 || (replaces && !set_mode(f->fd, info.st_mode & 07777))) {
     status = refused("write", f->path);
     if (f->fd >= 0) {
       if (!f->nameless) unlink(f->temporary);
@@ -161,8 +168,25 @@ done:
   return status;
 }
 
+/* The disk works while the next bytes are computed, and what waits for it is bounded: how far it has come is seen, and
+ * the sync in the end is short. */
+static lm_status send_to_disk(lm_new_file *f) {
+#ifdef __linux__
+  enum { SENT_AT_ONCE = 1 << 20, STORED_AT_ONCE = 4 << 20, MOST_WAITING = 32 << 20 };
+  if (f->written - f->sent < SENT_AT_ONCE) return LM_OK;
+  f->sent = f->written;
+  sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+  for (; f->written - f->stored > MOST_WAITING; f->stored += STORED_AT_ONCE) {
+    int how = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    bool failed = sync_file_range(f->fd, (off64_t)f->stored, STORED_AT_ONCE, how) != 0; /* fsync reports it no more */
+    if (failed && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) return refused("write", f->path);
+    if (f->progress) atomic_fetch_add(f->progress, 1);
+  }
+#endif
+  return LM_OK;
+}
+
 lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
-  enum { STARTS_WRITING = 1 << 20 };
   const char *p = data;
   lm_file_limit limit;
   bool failed = false, unread = false;
@@ -174,16 +198,17 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
     if (n < 0) continue;
     p += n;
     bytes -= (size_t)n;
+    f->written += (size_t)n;
+    if (f->progress) atomic_fetch_add(f->progress, (size_t)n);
   }
   lm_status lost = unread ? lm_truncation_check_read(p) : LM_OK;
   lm_file_limit_end(&limit);
-#ifdef __linux__
-  if (!failed && p - (const char *)data >= STARTS_WRITING) { /* the disk works while the next bytes are copied */
-    sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-  }
-#endif
   if (lost != LM_OK) return lost;
-  return failed ? refused("write", f->path) : LM_OK;
+  return failed ? refused("write", f->path) : send_to_disk(f);
+}
+
+lm_status lm_new_file_rewind(lm_new_file *f) {
+  return lseek(f->fd, 0, SEEK_SET) == 0 ? LM_OK : refused("write", f->path);
 }
 
 int lm_new_file_lock(const lm_new_file *f) {
@@ -195,14 +220,18 @@ int lm_new_file_lock(const lm_new_file *f) {
   return fd;
 }
 
-/* Without it the rename itself could be lost in a crash of the machine. */
-static void sync_directory(const char *path) {
+/* Without it the rename itself could be lost in a crash of the machine. False if the disk fails; some file systems do
+ * not sync folders, and some folders may be written to but not read. */
+static bool sync_directory(const char *path) {
   char folder[PATH_MAX];
-  if (!folder_of(path, folder)) return;
+  if (!folder_of(path, folder)) return true;
   int fd = lm_fd_above_stdio(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd < 0) return;
-  fsync(fd);
+  if (fd < 0) return true;
+  bool fine = fsync(fd) == 0 || errno == EINVAL || errno == EBADF || errno == EOPNOTSUPP || errno == ENOSYS;
+  int problem = errno;
   close(fd);
+  errno = problem;
+  return fine;
 }
 
 lm_status lm_new_file_commit(lm_new_file *f) {
@@ -214,7 +243,7 @@ lm_status lm_new_file_commit(lm_new_file *f) {
   if (status == LM_OK && rename(f->temporary, f->path) != 0) status = refused("replace", f->path);
   if (lock >= 0) close(lock);
   if (status == LM_OK) {
-    sync_directory(f->path);
+    if (!sync_directory(f->path)) status = refused("sync the folder of", f->path);
     lm_free(f->temporary);
     f->temporary = NULL;
   }

@@ -1,8 +1,10 @@
 /* Files written whole or not at all. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -10,16 +12,20 @@ typedef struct lm_new_file {
   int fd;
   char *path, *temporary; /* what it will be called; what it is called until then, in `capacity` bytes */
   size_t capacity;
-  bool nameless; /* it is called nothing yet */
+  bool nameless;                  /* it is called nothing yet */
+  uint64_t written, sent, stored; /* bytes: all; that the disk was asked to write; that it has written */
+  _Atomic uint64_t *progress;     /* grows with each piece that is written or stored; may be NULL */
 } lm_new_file;
 
 /* A temporary file beside `path` (behind its link, if it is one), without a name where the file system has such.
  * Refuses what is no regular file. */
 LM_API lm_status lm_new_file_open(const char *path, lm_new_file *f);
 LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
+/* The next write is at the beginning again. */
+LM_API lm_status lm_new_file_rewind(lm_new_file *f);
 /* A descriptor, for reading alone, that keeps the file locked after commit until it is closed; -1 if there is none. */
 LM_API int lm_new_file_lock(const lm_new_file *f);
-/* Sync, rename, sync the directory; closes in any case. */
+/* Sync, rename, sync the directory; closes in any case. An error "cannot sync the folder of" leaves the new file. */
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
 /* Removes the temporary files of the path whose writers were killed, and its shards (PATH.shard-…) without those whose
  * names are in `kept`, if that is not NULL: of both, files that nobody has locked. */

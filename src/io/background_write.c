@@ -1,11 +1,14 @@
 #include "io/background_write.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/environment_variable.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "io/atomic_write.h"
@@ -16,6 +19,7 @@ struct lm_background_write {
   struct lm_background_write *next; /* in the list of those that run, or failed unreported */
   lm_write_plan plan;               /* whose pointers are its own */
   int locked_fd;                    /* -1: none */
+  _Atomic uint64_t progress;        /* of its lm_new_file */
   char error[1024];
 };
 
@@ -58,29 +62,43 @@ static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   return out->path && out->head && out->sums_before && tensors && made;
 }
 
-static void put_sums(const lm_write_plan *p) {
-  char *at = (char *)p->head + p->sums_at, digits[9];
-  for (int i = 0; i < p->n; i++, at += 9) {
-    const lm_tensor *t = p->tensors[i];
-    uint32_t sum = (uint32_t)p->sums_before[i];
-    if (lm_nbytes(t) > 0) sum = lm_crc32c(sum, t->data, lm_nbytes(t));
-    snprintf(digits, sizeof digits, "%08x", sum);
-    memcpy(at, digits, 8);
+/* A piece is in the cache when it is written, since its checksum was computed just before. */
+static lm_status write_tensor(lm_new_file *f, const lm_tensor *t, uint32_t *sum) {
+  enum { PIECE = 256 << 10 };
+  const char *p = t->data;
+  for (size_t left = lm_nbytes(t), n; left > 0; p += n, left -= n) {
+    n = left < PIECE ? left : PIECE;
+    *sum = lm_crc32c(*sum, p, n);
+    NEED(lm_new_file_write(f, p, n));
   }
+  return LM_OK;
 }
 
 static lm_status write_file(lm_background_write *w) {
   const lm_write_plan *p = &w->plan;
   lm_status status;
+  lm_tensor *t = NULL;
   lm_new_file f = {.fd = -1};
-  put_sums(p);
+  char *digits = (char *)p->head + p->sums_at, text[9];
   TRY(lm_new_file_open(p->path, &f));
+  f.progress = &w->progress;
+  TRY(lm_new_file_write(&f, p->head, p->head_bytes)); /* in the end again, with the checksums */
+  for (int i = 0; i < p->n; i++, digits += 9) {
+    uint32_t sum = (uint32_t)p->sums_before[i];
+    TRY(p->dense(p->tensors[i], &t));
+    TRY(write_tensor(&f, t, &sum));
+    lm_release(t);
+    t = NULL;
+    snprintf(text, sizeof text, "%08x", sum);
+    memcpy(digits, text, 8);
+  }
+  TRY(lm_new_file_rewind(&f));
   TRY(lm_new_file_write(&f, p->head, p->head_bytes));
-  for (int i = 0; i < p->n; i++) TRY(lm_new_file_write(&f, p->tensors[i]->data, lm_nbytes(p->tensors[i])));
   if (p->locked) w->locked_fd = lm_new_file_lock(&f);
   TRY(lm_new_file_commit(&f));
   lm_remove_abandoned(p->path, p->nkept, p->kept);
 done:
+  lm_release(t);
   lm_new_file_abandon(&f);
   return status;
 }
@@ -95,8 +113,8 @@ static void release(lm_background_write *w) { /* with the lock held */
 static void *write_on_thread(void *arg) {
   lm_background_write *w = arg;
   lm_status status = write_file(w);
-  free_plan(&w->plan);
   pthread_mutex_lock(&lock);
+  free_plan(&w->plan);
   if (status != LM_OK) snprintf(w->error, sizeof w->error, "%s", lm_error());
   w->ended = true;
   if (status == LM_OK) {
@@ -139,12 +157,10 @@ lm_status lm_background_write_start(const lm_write_plan *plan, lm_background_wri
   return status;
 }
 
-static bool wait_until(double deadline) { return lm_cond_wait_until(&ends, &lock, deadline); } /* with the lock held */
-
 bool lm_background_write_wait(lm_background_write *w, double seconds) {
   double deadline = lm_seconds() + seconds;
   pthread_mutex_lock(&lock);
-  while (!w->ended && wait_until(deadline)) continue;
+  while (!w->ended && lm_cond_wait_until(&ends, &lock, deadline)) continue;
   bool ended = w->ended;
   pthread_mutex_unlock(&lock);
   return ended;
@@ -168,26 +184,44 @@ void lm_background_write_release(lm_background_write *w) {
   pthread_mutex_unlock(&lock);
 }
 
-bool lm_background_writes_finish(void) {
-  enum { MOST_SECONDS = 600 };
-  double deadline = lm_seconds() + MOST_SECONDS;
-  pthread_once(&once, prepare);
-  pthread_mutex_lock(&lock);
+static double seconds_of_patience(void) {
+  const char *text = lm_variable_get(LM_VAR_SAVE_TIMEOUT);
+  double seconds = text ? strtod(text, NULL) : 0;
+  return seconds > 0 ? seconds : 60;
+}
+
+/* False once no save has written anything for `most` seconds. With the lock held, as what follows. */
+static bool wait_while_written(double most) {
+  uint64_t before = 0;
+  double deadline = 0;
   for (lm_background_write *w = unfinished; w;) {
     if (w->ended) {
       w = w->next;
-    } else {
-      if (!wait_until(deadline)) break;
-      w = unfinished; /* which has changed */
+      continue;
     }
+    uint64_t now = 1;
+    for (lm_background_write *each = unfinished; each; each = each->next) now += each->progress;
+    if (now != before) {
+      before = now;
+      deadline = lm_seconds() + most;
+    } else if (lm_seconds() >= deadline) {
+      return false;
+    }
+    lm_cond_wait_until(&ends, &lock, lm_min(deadline, lm_seconds() + 1));
+    w = unfinished; /* which has changed */
   }
+  return true;
+}
+
+bool lm_background_writes_finish(void) {
+  double most = seconds_of_patience();
+  pthread_once(&once, prepare);
+  pthread_mutex_lock(&lock);
+  wait_while_written(most);
   bool fine = !unfinished;
   for (const lm_background_write *w = unfinished; w; w = w->next) {
-    if (w->ended) {
-      lm_print_stderr("luminary: a save in the background failed: %s", w->error);
-    } else {
-      lm_print_stderr("luminary: a save in the background did not end within %d s", MOST_SECONDS);
-    }
+    if (!w->ended) { lm_fail_file("finish", w->plan.path, lm_text("nothing was written for %g s", most)); }
+    lm_print_stderr("luminary: a save in the background failed: %s", w->ended ? w->error : lm_error());
   }
   pthread_mutex_unlock(&lock);
   return fine;

@@ -13,7 +13,10 @@ typedef struct lm_write_plan {
   /* From this byte of the head on are written the checksums of the tensors: 8 digits each, with a space between. */
   size_t sums_at;
   int n;
-  lm_tensor *const *tensors; /* contiguous, on the CPU */
+  lm_tensor *const *tensors;
+  /* Of a tensor: a new reference to it if it is contiguous and on the CPU, else a copy that is. One is made at a time,
+   * on the caller's thread; what is written in the background must be so already. */
+  lm_status (*dense)(lm_tensor *t, lm_tensor **out);
   const double *sums_before; /* checksums that those of the tensors continue */
   /* The shards of the path that stay; others are removed once the file is there. kept NULL: all stay. */
   int nkept;
@@ -29,5 +32,6 @@ LM_API bool lm_background_write_wait(lm_background_write *w, double seconds);
 /* Once it has ended: why it failed, or "". The end of the process does not report it again. */
 LM_API const char *lm_background_write_error(lm_background_write *w);
 LM_API void lm_background_write_release(lm_background_write *w); /* NULL is fine; it runs on */
-/* Waits for all, and prints errors that nobody has asked for; whether there were none. */
+/* Waits for all, unless nothing is written for a time (LM_SAVE_TIMEOUT); prints errors that nobody has asked for.
+ * Whether there were none. */
 LM_API bool lm_background_writes_finish(void);

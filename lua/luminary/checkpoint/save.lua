@@ -70,7 +70,8 @@ return function(who, path, parts, async)
   end)
   if not ok then
     unlock_shard()
-    if names[1] then os.remove(files.folder_of(path) .. names[rank + 1]) end
+    local is_named = problem:find "cannot sync the folder of" -- by the new file
+    if names[1] and not is_named then os.remove(files.folder_of(path) .. names[rank + 1]) end
     error(problem, 0)
   end
   if async then return background.pending(path, write) end

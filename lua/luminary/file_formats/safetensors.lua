@@ -85,27 +85,26 @@ function safetensors.write(path, tensors, metadata, names)
 end
 
 --- The same with checksums; metadata is changed. opts: {who, kept = names of shards that stay (files.lua), background,
---- locked, which are those of core.background_write}. In the background copies of the tensors are written. Returns what
---- core.background_write does.
+--- locked, which are those of core.background_write}. In the background copies of the tensors are written; else those
+--- that must be copied, of devices and views, are copied one after the other. Returns what core.background_write does.
 function safetensors.write_checked(path, tensors, metadata, names, opts)
   local order = order_of(tensors, names, function(why) options.fail("%s: %s", opts.who, why) end)
-  local dense, copies, before = {}, {}, {}
+  local written, copies, before = {}, {}, {}
   for i, name in ipairs(order) do
     local t = tensors[name]
-    local copy = copies[t]
-    if not copy then
-      copy = t:cpu():contiguous()
-      if opts.background and copy:data_ptr() == t:data_ptr() then copy = core.keep(copy:clone()) end
-      copies[t] = copy
+    if opts.background and not copies[t] then
+      local copy = t:cpu():contiguous()
+      copies[t] = copy:data_ptr() == t:data_ptr() and core.keep(copy:clone()) or copy
     end
-    dense[i], before[i] = copy, checksum_of_entry(name, t.dtype, t.shape)
+    written[i], before[i] = copies[t] or t, checksum_of_entry(name, t.dtype, t.shape)
   end
   local sums = {("%08x"):format(checksum_of_metadata(metadata))}
   for i = 1, #order do sums[i + 1] = "00000000" end
   metadata[CHECKSUMS] = table.concat(sums, " ")
   local head = head_of(opts.who, tensors, metadata, order)
   local _, first = head:find(('"%s":"%s'):format(CHECKSUMS, sums[1]), 1, true)
-  return core.background_write(path, head, first + 1, dense, before, opts.kept, opts.background, opts.locked, opts.who)
+  return core.background_write(path, head, first + 1, written, before, opts.kept, opts.background, opts.locked,
+    opts.who)
 end
 
 local PART = "safetensors header"

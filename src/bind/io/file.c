@@ -332,21 +332,23 @@ LM_FUNCTION(crc32c) {
 
 /* ---- writing */
 
-/* The elements in the order of the dims. */
-static lm_status write_tensor(lm_new_file *f, lm_tensor *t) {
-  if (LM_DEVICE_KIND(t->device) == LM_CPU && lm_is_contiguous(t)) return lm_new_file_write(f, t->data, lm_nbytes(t));
+/* The elements in the order of the dims, as lm_write_plan has it. */
+static lm_status dense_on_cpu(lm_tensor *t, lm_tensor **out) {
+  if (LM_DEVICE_KIND(t->device) == LM_CPU && lm_is_contiguous(t)) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
   lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_CONTIGUOUS};
-  lm_tensor *out[LM_MAX_OUTS];
-  lm_status status = lm_op_run(LM_OP_to_copy, &a, out);
-  if (status != LM_OK) return status;
-  status = lm_new_file_write(f, out[0]->data, lm_nbytes(out[0]));
-  lm_release(out[0]);
-  return status;
+  lm_tensor *outs[LM_MAX_OUTS];
+  NEED(lm_op_run(LM_OP_to_copy, &a, outs));
+  *out = outs[0];
+  return LM_OK;
 }
 
 static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   lm_new_file f = {.fd = -1};
+  lm_tensor *dense = NULL;
   const char *path;
   (void)arg;
   TRY(lm_read_text(L, s, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "save", "path", &path));
@@ -360,12 +362,16 @@ static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {
     } else {
       lm_tensor *t;
       TRY(lm_read_tensor(L, s, lua_gettop(L), "save", "a tensor", &t));
-      TRY(write_tensor(&f, t));
+      TRY(dense_on_cpu(t, &dense));
+      TRY(lm_new_file_write(&f, dense->data, lm_nbytes(dense)));
+      lm_release(dense);
+      dense = NULL;
     }
     lua_pop(L, 1);
   }
   TRY(lm_new_file_commit(&f));
 done:
+  lm_release(dense);
   lm_new_file_abandon(&f);
   return status;
 }
@@ -393,44 +399,56 @@ static void close_write(void *object) {
 }
 static const lm_object_type write_type = {"luminary.background_write", sizeof(void *), close_write, "a save", NULL};
 
-LM_FUNCTION(background_write) {
+typedef struct writing {
+  lm_write_plan plan;
+  int sums;
+  lm_background_write **out;
+} writing;
+
+static lm_status start_write(lua_State *L, lm_lua *s, void *arg) {
+  writing *v = arg;
+  lm_write_plan *p = &v->plan;
   lm_tensor **tensors = NULL;
-  lm_write_plan p = {.path = lm_need_text(L, 1, "save", "path")};
+  lm_status status;
+  TRY(lm_read_list(L, s, 4, "save", "tensors", false, &p->n, &tensors));
+  p->tensors = tensors;
+  for (int i = 0; i < p->n && p->background; i++) {
+    if (LM_DEVICE_KIND(tensors[i]->device) != LM_CPU || !lm_is_contiguous(tensors[i])) {
+      TRY(lm_fail(LM_E_ARG, "save: tensors must be contiguous and on cpu"));
+    }
+  }
+  if (p->n != v->sums || (uint64_t)p->sums_at + 9 * (uint64_t)p->n > p->head_bytes + 1) {
+    TRY(lm_fail(LM_E_ARG, "save: the head has no room for %d checksums", p->n));
+  }
+  TRY(lm_background_write_start(p, v->out));
+done:
+  lm_free(tensors);
+  return status;
+}
+
+LM_FUNCTION(background_write) {
+  writing v = {.plan = {.path = lm_need_text(L, 1, "save", "path"), .dense = dense_on_cpu}};
+  lm_write_plan *p = &v.plan;
   const char *who = lm_need_text(L, 9, "save", "who");
   lua_settop(L, 9);
-  p.head = lm_need_string(L, 2, "save", "head", &p.head_bytes);
+  p->head = lm_need_string(L, 2, "save", "head", &p->head_bytes);
   int64_t at = lm_need_int(L, 3, "save", "sums_at");
+  p->sums_at = at < 0 ? p->head_bytes : (size_t)at;
   lm_need_table(L, 5, "save", "sums_before");
-  if (!lua_isnil(L, 6)) p.kept = lm_need_strings(L, 6, "save", "kept", 0, &p.nkept);
-  p.background = lua_toboolean(L, 7), p.locked = lua_toboolean(L, 8);
-  int sums = (int)lua_objlen(L, 5);
-  double *before = lua_newuserdata(L, (size_t)(sums + 1) * sizeof *before);
-  for (int i = 0; i < sums; i++) {
+  if (!lua_isnil(L, 6)) p->kept = lm_need_strings(L, 6, "save", "kept", 0, &p->nkept);
+  p->background = lua_toboolean(L, 7), p->locked = lua_toboolean(L, 8);
+  v.sums = (int)lua_objlen(L, 5);
+  double *before = lua_newuserdata(L, (size_t)(v.sums + 1) * sizeof *before);
+  for (int i = 0; i < v.sums; i++) {
     lua_rawgeti(L, 5, i + 1);
     before[i] = lua_tonumber(L, -1);
     lua_pop(L, 1);
   }
-  p.sums_before = before;
-  lm_background_write **out = lm_object_new(L, &write_type);
-  lm_status status;
-  TRY(lm_read_list(L, LM_STATE(L), 4, "save", "tensors", false, &p.n, &tensors));
-  p.tensors = tensors;
-  for (int i = 0; i < p.n && status == LM_OK; i++) {
-    if (LM_DEVICE_KIND(tensors[i]->device) != LM_CPU || !lm_is_contiguous(tensors[i])) {
-      status = lm_fail(LM_E_ARG, "save: tensors must be contiguous and on cpu");
-    }
-  }
-  if (p.n != sums || at < 0 || (uint64_t)at + 9 * (uint64_t)p.n > p.head_bytes + 1) {
-    status = lm_fail(LM_E_ARG, "save: the head has no room for %d checksums", p.n);
-  }
-  if (status == LM_OK) {
-    p.sums_at = (size_t)at;
-    status = lm_background_write_start(&p, out);
-    if (status != LM_OK) lm_fail_in(status, who);
-  }
-done:
-  lm_free(tensors);
-  return status == LM_OK ? 1 : lm_raise(L, status);
+  p->sums_before = before;
+  v.out = lm_object_new(L, &write_type);
+  lm_status status = lm_retry_after_gc(L, LM_STATE(L), start_write, &v);
+  if (status != LM_OK) lm_raise(L, lm_fail_in(status, who));
+  return 1;
 }
 
 LM_FUNCTION(background_write_ended) {
