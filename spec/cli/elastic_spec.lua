@@ -185,6 +185,23 @@ describe("an elastic job #unsanitized", function()
     assert.matches("%[rank 0%] ended\t1\nexit 0\n$", out.a)
   end)
 
+  it("gives ranks the head's --grace to save, where a node joins and where one is preempted", function()
+    local out = job([[
+      if round < 2 then
+        ffi.cdef "void *signal(int, void *);"
+        ffi.C.signal(15, ffi.cast("void *", 1))
+        train()
+      end
+      print("ended", round)
+    ]], [[
+      node a --nnodes 1:2 --grace 0.5; seen round0
+      node b --nnodes 1:2 --grace 0.5; seen round1
+      kill -TERM $(pid b); ended b; ended a
+    ]])
+    assert.matches("exit 1%d%d\n$", out.b)
+    assert.matches("%[rank 0%] ended\t2\nexit 0\n$", out.a)
+  end)
+
   it("has one head again after its network was parted", function()
     local why = require("spec.support.needs").namespaces()
     if why then return pending(why) end

@@ -24,14 +24,14 @@ Nodes.__index = Nodes
 local TICK, CONNECT, SEARCH, TURN, SETTLE, QUERY, FAREWELL = 0.1, 0.7, 0.25, 0.8, 1, 1, 2
 local SIGPIPE = 13
 
--- How a round ends on all nodes: seconds before SIGTERM, and from there to SIGKILL. With a lost node nothing can be
--- saved, since the ranks cannot agree any more.
+-- How a round ends on all nodes: seconds before SIGTERM, and from there to SIGKILL; the one left out is --grace. With a
+-- lost node nothing can be saved, since the ranks cannot agree any more.
 local STOP = {
-  lost = {wait = 0, grace = 1}, joined = {wait = 0, grace = 30},
-  failed = {wait = 2, grace = 1}, preempted = {wait = 30, grace = 1},
+  lost = {wait = 0, grace = 1}, joined = {wait = 0},
+  failed = {wait = 2, grace = 1}, preempted = {grace = 1},
 }
 
---- options: {endpoints, least, most, nproc, node_timeout, join_timeout, max_restarts}.
+--- options: {endpoints, least, most, nproc, node_timeout, join_timeout, max_restarts, grace}.
 local function open(supervisor, out, secret, options)
   local self = setmetatable({
     supervisor = supervisor, out = out, options = options, links = core.node_links(secret.job, secret.token),
@@ -114,9 +114,10 @@ local function is_done(member) return member.result and member.result.result == 
 local function stop_round(self, kind, why)
   if self.stopping == "lost" or self.stopping and kind ~= "lost" then return end
   self.stopping = kind
+  local wait, grace = STOP[kind].wait or self.options.grace, STOP[kind].grace or self.options.grace
   for _, member in ipairs(self.active) do
     if not member.lost and not member.result then
-      send(self, member.link, {kind = "stop", wait = STOP[kind].wait, grace = STOP[kind].grace, why = why})
+      send(self, member.link, {kind = "stop", wait = wait, grace = grace, why = why})
     end
   end
 end
