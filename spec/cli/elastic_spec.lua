@@ -1,7 +1,9 @@
 -- Elastic jobs, `luminary run --nnodes MIN:MAX`: launchers on this machine that come, go and are lost.
 local core = require "luminary.core"
+local netns = require "spec.support.netns"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
+local with_lookup = require "spec.support.with_lookup"
 
 local folder
 before_each(function() folder = temp.folder() end)
@@ -26,16 +28,16 @@ end
 ]]
 
 -- `body`: a shell script with functions `node NAME OPTION...`, which starts a launcher of the script `text`,
--- `seen FILE`, which waits for a file of a rank, `pid NAME`, and `ended NAME`. Returns a table: the output of each node
--- by name.
+-- `seen FILE`, which waits for a file of a rank, `pid NAME`, and `ended NAME`; $HOST is the head's, $IN comes before a
+-- launcher's command. Returns a table: the output of each node by name.
 local function job(text, body)
   temp.write(folder .. "/script.lua", PROLOGUE:gsub("\n", " ") .. text)
   temp.write(folder .. "/job.sh", ([[
     export FOLDER=%s LM_TOKEN=secret OMP_NUM_THREADS=1 PORT=%d
     node() {
       name=$1; shift
-      timeout -s KILL 90 sh -c 'echo $$ >$0.pid; exec luajit bin/luminary run "$@"' $FOLDER/$name \
-        --rdzv tcp://127.0.0.1:$PORT "$@" $FOLDER/script.lua >$FOLDER/$name.out 2>&1 &
+      timeout -s KILL 90 $IN sh -c 'echo $$ >$0.pid; exec luajit bin/luminary run "$@"' $FOLDER/$name \
+        --rdzv tcp://${HOST:-127.0.0.1}:$PORT "$@" $FOLDER/script.lua >$FOLDER/$name.out 2>&1 &
       eval W_$name=$!
     }
     ended() { eval wait \$W_$1; echo "exit $?" >>$FOLDER/$1.out; }
@@ -218,6 +220,62 @@ describe("an elastic job #unsanitized", function()
       :format(long and 900 or 200, long and 600 or 12))
     assert(ok, text)
     assert.matches("all held\n$", text)
+  end)
+end)
+
+describe("the endpoint of an elastic job", function()
+  it("is apart from the store's port, which --master-port sets", function()
+    local out = job("print('at', os.getenv 'MASTER_PORT')", [[
+      node a --nnodes 1:2 --master-port $((PORT + 1)); ended a; echo $((PORT + 1)) >$FOLDER/port.out
+    ]])
+    assert.matches("at\t" .. out.port .. "exit 0\n$", out.a)
+  end)
+
+  local TWO = [[
+    lm.dist.init_process_group()
+    print("ended", lm.dist.all_reduce(lm.ones(1)):item())
+  ]]
+
+  it("may be a name that is slow to look up", function()
+    local out = job(TWO, ([[
+      export LD_PRELOAD='%s' HOST=localhost
+      node a --nnodes 2:2 --join-timeout 20; node b --nnodes 2:2 --join-timeout 20; ended a; ended b
+    ]]):format(with_lookup(folder, "slow", "usleep(1500000);")))
+    for _, name in ipairs {"a", "b"} do assert.matches("ended\t2\nexit 0\n$", out[name]) end
+  end)
+
+  describe("on another host", function()
+    local hosts, why
+    lazy_setup(function()
+      hosts, why = netns.make("lmhead", {a = {eth0 = {"one", "10.97.4.1/24"}}, b = {eth0 = {"one", "10.97.4.2/24"}}})
+    end)
+    lazy_teardown(function() if hosts then hosts:remove() end end)
+
+    -- Two nodes that know the head by these lines of /etc/hosts.
+    local function meet(of_a, of_b)
+      local shell = "export HOST=anna\n"
+      for name, line in pairs {a = of_a, b = of_b} do
+        temp.write(("%s/hosts.%s"):format(folder, name), line)
+        temp.write(("%s/in.%s"):format(folder, name), ("exec %s unshare -m sh -c 'mount --bind %s/hosts.%s /etc/hosts;"
+          .. " exec \"$@\"' - \"$@\"\n"):format(hosts[name], folder, name))
+      end
+      for _, name in ipairs {"a", "b"} do
+        shell = ("%sIN='sh %s/in.%s' node %s --nnodes 2:2 --join-timeout 20\n"):format(shell, folder, name, name)
+      end
+      local out = job(TWO, shell .. "ended a; ended b")
+      for _, name in ipairs {"a", "b"} do assert.matches("ended\t2\nexit 0\n$", out[name]) end
+    end
+
+    it("may have a name that is an address of the loopback to itself", function()
+      if not hosts then return pending(why) end
+      meet("127.0.1.1 anna\n", "10.97.4.1 anna\n")
+    end)
+
+    it("may have an address first that nobody answers at", function()
+      if not hosts then return pending(why) end
+      os.execute "ip -n lmhead-b neigh add 10.97.4.3 lladdr 02:00:00:00:00:99 dev eth0" -- packets to it are lost
+      meet("10.97.4.1 anna\n", "10.97.4.3 anna\n10.97.4.1 anna\n")
+    end)
   end)
 end)
 

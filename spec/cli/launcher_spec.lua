@@ -231,6 +231,7 @@ describe("the options of luminary run", function()
     end
     refused("--nnodes 1:4 --rdzv tcp://a:1,b:70000", "--rdzv must be tcp://HOST:PORT[,HOST:PORT...]")
     refused("--nnodes 1:4 --rdzv tcp://a:1 --node-rank 1", "the nodes of an elastic job number themselves")
+    refused("--nnodes 1:4 --rdzv tcp://a:1 --master-addr b", "--rdzv says where to meet: leave --master-addr out")
     refused("--nnodes 4:1 --rdzv tcp://a:1",
       "--nnodes must be an integer of at least 1, or MIN:MAX with MIN at most MAX, got '4:1'")
     refused("--nnodes 1:4 --rdzv tcp://a:1 --backend mpi", "--nnodes MIN:MAX is not for --backend mpi")

@@ -18,7 +18,7 @@ local json_encode = require "luminary.base.json_encode"
 local Nodes = {}
 Nodes.__index = Nodes
 
--- Seconds. Between looks at the time; for one connection; between two searches; until the second endpoint's node
+-- Seconds. Between looks at the time; to connect to one address; between two searches; until the second endpoint's node
 -- becomes the head, twice that for the third; from the last arrival to a start below MAX; between questions to other
 -- heads; for others to hear that the job is over.
 local TICK, CONNECT, SEARCH, TURN, SETTLE, QUERY, FAREWELL = 0.1, 0.7, 0.25, 0.8, 1, 1, 2
@@ -31,7 +31,8 @@ local STOP = {
   failed = {wait = 2, grace = 1}, preempted = {grace = 1},
 }
 
---- options: {endpoints, least, most, nproc, node_timeout, join_timeout, max_restarts, grace}.
+--- options: {endpoints, least, most, nproc, node_timeout, join_timeout, max_restarts, grace, port}; port: where rank 0
+--- listens, nil: a free one.
 local function open(supervisor, out, secret, options)
   local self = setmetatable({
     supervisor = supervisor, out = out, options = options, links = core.node_links(secret.job, secret.token),
@@ -171,7 +172,7 @@ end
 
 local function start_round(self, n)
   self.active, self.world_size, self.results = {}, 0, 0
-  self.port = self.port or self.supervisor:port()
+  self.port = self.port or self.options.port or self.supervisor:port()
   for i = 1, n do
     local member = self.members[i]
     member.first_rank, member.result = self.world_size, nil

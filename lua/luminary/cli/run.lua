@@ -20,7 +20,7 @@ usage: luminary run [options] SCRIPT [argument ...]
   --nnodes MIN:MAX    an elastic job: it runs with MIN to MAX nodes, which come and go; see below
   --node-rank R       which of them this is, from 0                   (in a Slurm step of that many nodes: its number)
   --master-addr A     address of node 0                               (127.0.0.1; needed with several nodes)
-  --master-port P     where rank 0 listens                            (one node: a free port; else 29500)
+  --master-port P     where rank 0 listens                            (one node, or elastic: a free port; else 29500)
   --rdzv URL          instead of these: tcp://host:port, or file:///path on a disk that all nodes see, where they need
                       no --node-rank
   --node-timeout S    an elastic job: seconds of silence after which a node is lost  (3)
@@ -297,6 +297,7 @@ local function run_elastic(supervisor, args, at, o, secret)
   local nodes = elastic_nodes.open(supervisor, out, secret, {
     endpoints = o.endpoints, least = o.least, most = o.nnodes, nproc = o.nproc, node_timeout = o["node-timeout"],
     join_timeout = o["join-timeout"], max_restarts = o["max-restarts"], grace = o.grace,
+    port = (o["master-port"] or 0) > 0 and o["master-port"] or nil,
   })
   local code, stopped_by
   repeat
