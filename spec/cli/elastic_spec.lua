@@ -155,6 +155,37 @@ describe("an elastic job #unsanitized", function()
     assert.matches("ended\t1\nexit 0\n$", out.a)
   end)
 
+  it("refuses a launcher of another job with the same token, and one of another script", function()
+    local out = job([[if size == 1 then sleep(4) end print("ended", size)]], [[
+      node a --nnodes 1:3; sleep 0.7
+      node b --nnodes 1:3 --rdzv-id other --join-timeout 1
+      cp $FOLDER/script.lua $FOLDER/other.lua
+      luajit bin/luminary run --nnodes 1:3 --rdzv tcp://127.0.0.1:$PORT $FOLDER/other.lua >$FOLDER/c.out 2>&1
+      echo "exit $?" >>$FOLDER/c.out
+      ended b; ended a
+    ]])
+    assert.matches("a launcher at an address of %-%-rdzv: it belongs to another job or has another token", out.b)
+    assert.matches("exit 1\n$", out.b)
+    assert.matches("the job at 127.0.0.1:%d+ runs 'script.lua', got 'other.lua'; choose another port or %-%-rdzv%-id\n"
+      .. "exit 1\n$", out.c)
+    assert.matches("round 0: node 0 of 1, ranks 0 to 0 of 1\n%[rank 0%] ended\t1\nexit 0\n$", out.a)
+  end)
+
+  it("starts although nodes come and go all the time", function()
+    local out = job([[print("ended", size)]], [[
+      node a --nnodes 1:3
+      ( until grep -q ended $FOLDER/a.out; do
+          timeout -s KILL 0.6 luajit bin/luminary run --nnodes 1:3 --rdzv tcp://127.0.0.1:$PORT $FOLDER/script.lua
+        done >/dev/null 2>&1 ) & B=$!
+      for i in $(seq 100); do grep -q "round 0" $FOLDER/a.out && break; sleep 0.1; done
+      echo "after $i" >$FOLDER/started.out
+      touch $FOLDER/a.out; ended a; kill $B
+    ]])
+    local after = tonumber(out.started:match "after (%d+)")
+    assert.is_true(after < 80, out.started)
+    assert.matches("round 0: node 0 of", out.a)
+  end)
+
   it("saves before a node that gets a SIGTERM leaves", function()
     local out = job([[
       lm.dist.init_process_group()

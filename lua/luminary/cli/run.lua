@@ -147,13 +147,14 @@ local function secrets(o)
   if o.nnodes == 1 and not o.is_elastic then
     return {token = token or random_hex(), job = id or random_hex(), made = not token}
   end
+  local asked = id
   id = id or o.file or o.endpoints and table.concat(o.endpoints, ",")
     or o["master-addr"] .. ":" .. o["master-port"]
   if not token and not o.file and (o.is_elastic or o["node-rank"] == 0) then
     say("no LM_TOKEN: the job id %s keeps other jobs out, but not other users; set the same secret LM_TOKEN on "
       .. "every node", id)
   end
-  return {token = token, job = id}
+  return {token = token, job = id, id = asked}
 end
 
 -- The round of a job whose nodes do not change: {restart, node_rank, first_rank, world_size, address, port, or file}.
@@ -297,7 +298,7 @@ local function run_elastic(supervisor, args, at, o, secret)
   local nodes = elastic_nodes.open(supervisor, out, secret, {
     endpoints = o.endpoints, least = o.least, most = o.nnodes, nproc = o.nproc, node_timeout = o["node-timeout"],
     join_timeout = o["join-timeout"], max_restarts = o["max-restarts"], grace = o.grace,
-    port = (o["master-port"] or 0) > 0 and o["master-port"] or nil,
+    script = args[at]:match "[^/]*$", port = (o["master-port"] or 0) > 0 and o["master-port"] or nil,
   })
   local code, stopped_by
   repeat
