@@ -1,6 +1,7 @@
 -- Elastic jobs, `luminary run --nnodes MIN:MAX`: launchers on this machine that come, go and are lost.
 local core = require "luminary.core"
 local netns = require "spec.support.netns"
+local pty = require "spec.support.pty"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local with_lookup = require "spec.support.with_lookup"
@@ -102,6 +103,29 @@ describe("an elastic job #unsanitized", function()
     assert.matches("the node %S+ is silent for 1 s; the ranks are stopped\n", out.a)
     assert.matches("ended\t2\nexit 0\n$", out.a)
     assert.matches("ended\t2\nexit 0\n$", out.b)
+  end)
+
+  it("keeps a head whose terminal takes no output", function()
+    local why = pty.lacking()
+    if why then return pending(why) end
+    temp.write(folder .. "/script.lua", PROLOGUE .. [[
+      if rank == 0 then
+        for _ = 1, 3000 do print(("x"):rep(100)) end
+      end
+      sleep(4)
+      print("ended", round)
+    ]])
+    local command = ("FOLDER=%s LM_TOKEN=secret OMP_NUM_THREADS=1 timeout 60 luajit bin/luminary run --nnodes 2:2 "
+      .. "--node-timeout 1 --rdzv tcp://127.0.0.1:%d %s/script.lua"):format(folder, ranks.free_port(), folder)
+    local terminal = pty.open(command, 60)
+    terminal:expect "the head of the job"
+    local ok, text = temp.run(folder, command)
+    assert(ok, text)
+    assert.not_matches("silent", text)
+    assert.matches("%[rank 1%] ended\t0\n$", text)
+    local code, all = terminal:finish()
+    assert.equal(0, code)
+    assert.equal(3000, count(all, "x\r\n"))
   end)
 
   it("waits for MIN nodes, and not for ever", function()
