@@ -199,7 +199,35 @@ describe("luminary run", function()
     end
     local other, _, err = run("--log-dir /dev/null/log", "")
     assert.equal(1, other)
-    assert.matches("^luminary run: %-%-log%-dir: /dev/null/log/rank0.stdout: ", err)
+    assert.matches("^luminary run: %-%-log%-dir: cannot open '/dev/null/log/rank0.stdout': ", err)
+  end)
+end)
+
+describe("a log of --log-dir that cannot be written", function()
+  it("is a warning, and continues once it can", function()
+    local path = script [[
+      ffi.cdef "int prlimit(int, int, const long *, long *); int getppid(void);"
+      local function limit(bytes) -- of the launcher's files
+        assert(ffi.C.prlimit(ffi.C.getppid(), 1, ffi.new("long[2]", bytes, -1), nil) == 0)
+      end
+      for i = 1, 30 do
+        if i == 11 or i == 21 then
+          sleep(0.3)
+          limit(i == 11 and 100 or -1)
+        end
+        print("line " .. i)
+        io.stdout:flush()
+        sleep(0.02)
+      end
+    ]]
+    local ok, output = temp.run(folder, ([[bash -c 'trap "" XFSZ; set -o pipefail
+      timeout 60 luajit %s run --log-dir %s/full %s 2>&1 | cat']]):format(command, folder, path))
+    assert(ok, output)
+    local lines = {}
+    for i = 1, 30 do lines[i] = "line " .. i .. "\n" end
+    assert.equal(table.concat(lines), temp.read(folder .. "/full/rank0.stdout"))
+    assert.matches("luminary run: cannot write '[^\n]*/rank0.stdout': File too large", output)
+    assert.matches("luminary run: '[^\n]*/rank0.stdout' is written again; 0 entries are lost\n", output)
   end)
 end)
 
