@@ -1,7 +1,10 @@
 -- Elastic jobs, `luminary run --nnodes MIN:MAX`: launchers on this machine that come, go and are lost.
 local core = require "luminary.core"
+local netns = require "spec.support.netns"
+local pty = require "spec.support.pty"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
+local with_lookup = require "spec.support.with_lookup"
 
 local folder
 before_each(function() folder = temp.folder() end)
@@ -26,16 +29,16 @@ end
 ]]
 
 -- `body`: a shell script with functions `node NAME OPTION...`, which starts a launcher of the script `text`,
--- `seen FILE`, which waits for a file of a rank, `pid NAME`, and `ended NAME`. Returns a table: the output of each node
--- by name.
+-- `seen FILE`, which waits for a file of a rank, `pid NAME`, and `ended NAME`; $HOST is the head's, $IN comes before a
+-- launcher's command. Returns a table: the output of each node by name.
 local function job(text, body)
   temp.write(folder .. "/script.lua", PROLOGUE:gsub("\n", " ") .. text)
   temp.write(folder .. "/job.sh", ([[
     export FOLDER=%s LM_TOKEN=secret OMP_NUM_THREADS=1 PORT=%d
     node() {
       name=$1; shift
-      timeout -s KILL 90 sh -c 'echo $$ >$0.pid; exec luajit bin/luminary run "$@"' $FOLDER/$name \
-        --rdzv tcp://127.0.0.1:$PORT "$@" $FOLDER/script.lua >$FOLDER/$name.out 2>&1 &
+      timeout -s KILL 90 $IN sh -c 'echo $$ >$0.pid; exec luajit bin/luminary run "$@"' $FOLDER/$name \
+        --rdzv tcp://${HOST:-127.0.0.1}:$PORT "$@" $FOLDER/script.lua >$FOLDER/$name.out 2>&1 &
       eval W_$name=$!
     }
     ended() { eval wait \$W_$1; echo "exit $?" >>$FOLDER/$1.out; }
@@ -102,6 +105,29 @@ describe("an elastic job #unsanitized", function()
     assert.matches("ended\t2\nexit 0\n$", out.b)
   end)
 
+  it("keeps a head whose terminal takes no output", function()
+    local why = pty.lacking()
+    if why then return pending(why) end
+    temp.write(folder .. "/script.lua", PROLOGUE .. [[
+      if rank == 0 then
+        for _ = 1, 3000 do print(("x"):rep(100)) end
+      end
+      sleep(4)
+      print("ended", round)
+    ]])
+    local command = ("FOLDER=%s LM_TOKEN=secret OMP_NUM_THREADS=1 timeout 60 luajit bin/luminary run --nnodes 2:2 "
+      .. "--node-timeout 1 --rdzv tcp://127.0.0.1:%d %s/script.lua"):format(folder, ranks.free_port(), folder)
+    local terminal = pty.open(command, 60)
+    terminal:expect "the head of the job"
+    local ok, text = temp.run(folder, command)
+    assert(ok, text)
+    assert.not_matches("silent", text)
+    assert.matches("%[rank 1%] ended\t0\n$", text)
+    local code, all = terminal:finish()
+    assert.equal(0, code)
+    assert.equal(3000, count(all, "x\r\n"))
+  end)
+
   it("waits for MIN nodes, and not for ever", function()
     local out = job("print 'started'", "node a --nnodes 2:3 --join-timeout 1; ended a")
     assert.matches("luminary run: 1 of at least 2 nodes joined within 1 s\nexit 1\n$", out.a)
@@ -153,6 +179,37 @@ describe("an elastic job #unsanitized", function()
     assert.matches("ended\t1\nexit 0\n$", out.a)
   end)
 
+  it("refuses a launcher of another job with the same token, and one of another script", function()
+    local out = job([[if size == 1 then sleep(4) end print("ended", size)]], [[
+      node a --nnodes 1:3; sleep 0.7
+      node b --nnodes 1:3 --rdzv-id other --join-timeout 1
+      cp $FOLDER/script.lua $FOLDER/other.lua
+      luajit bin/luminary run --nnodes 1:3 --rdzv tcp://127.0.0.1:$PORT $FOLDER/other.lua >$FOLDER/c.out 2>&1
+      echo "exit $?" >>$FOLDER/c.out
+      ended b; ended a
+    ]])
+    assert.matches("a launcher at an address of %-%-rdzv: it belongs to another job or has another token", out.b)
+    assert.matches("exit 1\n$", out.b)
+    assert.matches("the job at 127.0.0.1:%d+ runs 'script.lua', got 'other.lua'; choose another port or %-%-rdzv%-id\n"
+      .. "exit 1\n$", out.c)
+    assert.matches("round 0: node 0 of 1, ranks 0 to 0 of 1\n%[rank 0%] ended\t1\nexit 0\n$", out.a)
+  end)
+
+  it("starts although nodes come and go all the time", function()
+    local out = job([[print("ended", size)]], [[
+      node a --nnodes 1:3
+      ( until grep -q ended $FOLDER/a.out; do
+          timeout -s KILL 0.6 luajit bin/luminary run --nnodes 1:3 --rdzv tcp://127.0.0.1:$PORT $FOLDER/script.lua
+        done >/dev/null 2>&1 ) & B=$!
+      for i in $(seq 100); do grep -q "round 0" $FOLDER/a.out && break; sleep 0.1; done
+      echo "after $i" >$FOLDER/started.out
+      touch $FOLDER/a.out; ended a; kill $B
+    ]])
+    local after = tonumber(out.started:match "after (%d+)")
+    assert.is_true(after < 80, out.started)
+    assert.matches("round 0: node 0 of", out.a)
+  end)
+
   it("saves before a node that gets a SIGTERM leaves", function()
     local out = job([[
       lm.dist.init_process_group()
@@ -185,6 +242,23 @@ describe("an elastic job #unsanitized", function()
     assert.matches("%[rank 0%] ended\t1\nexit 0\n$", out.a)
   end)
 
+  it("gives ranks the head's --grace to save, where a node joins and where one is preempted", function()
+    local out = job([[
+      if round < 2 then
+        ffi.cdef "void *signal(int, void *);"
+        ffi.C.signal(15, ffi.cast("void *", 1))
+        train()
+      end
+      print("ended", round)
+    ]], [[
+      node a --nnodes 1:2 --grace 0.5; seen round0
+      node b --nnodes 1:2 --grace 0.5; seen round1
+      kill -TERM $(pid b); ended b; ended a
+    ]])
+    assert.matches("exit 1%d%d\n$", out.b)
+    assert.matches("%[rank 0%] ended\t2\nexit 0\n$", out.a)
+  end)
+
   it("has one head again after its network was parted", function()
     local why = require("spec.support.needs").namespaces()
     if why then return pending(why) end
@@ -201,6 +275,62 @@ describe("an elastic job #unsanitized", function()
       :format(long and 900 or 200, long and 600 or 12))
     assert(ok, text)
     assert.matches("all held\n$", text)
+  end)
+end)
+
+describe("the endpoint of an elastic job", function()
+  it("is apart from the store's port, which --master-port sets", function()
+    local out = job("print('at', os.getenv 'MASTER_PORT')", [[
+      node a --nnodes 1:2 --master-port $((PORT + 1)); ended a; echo $((PORT + 1)) >$FOLDER/port.out
+    ]])
+    assert.matches("at\t" .. out.port .. "exit 0\n$", out.a)
+  end)
+
+  local TWO = [[
+    lm.dist.init_process_group()
+    print("ended", lm.dist.all_reduce(lm.ones(1)):item())
+  ]]
+
+  it("may be a name that is slow to look up", function()
+    local out = job(TWO, ([[
+      export LD_PRELOAD='%s' HOST=localhost
+      node a --nnodes 2:2 --join-timeout 20; node b --nnodes 2:2 --join-timeout 20; ended a; ended b
+    ]]):format(with_lookup(folder, "slow", "usleep(1500000);")))
+    for _, name in ipairs {"a", "b"} do assert.matches("ended\t2\nexit 0\n$", out[name]) end
+  end)
+
+  describe("on another host", function()
+    local hosts, why
+    lazy_setup(function()
+      hosts, why = netns.make("lmhead", {a = {eth0 = {"one", "10.97.4.1/24"}}, b = {eth0 = {"one", "10.97.4.2/24"}}})
+    end)
+    lazy_teardown(function() if hosts then hosts:remove() end end)
+
+    -- Two nodes that know the head by these lines of /etc/hosts.
+    local function meet(of_a, of_b)
+      local shell = "export HOST=anna\n"
+      for name, line in pairs {a = of_a, b = of_b} do
+        temp.write(("%s/hosts.%s"):format(folder, name), line)
+        temp.write(("%s/in.%s"):format(folder, name), ("exec %s unshare -m sh -c 'mount --bind %s/hosts.%s /etc/hosts;"
+          .. " exec \"$@\"' - \"$@\"\n"):format(hosts[name], folder, name))
+      end
+      for _, name in ipairs {"a", "b"} do
+        shell = ("%sIN='sh %s/in.%s' node %s --nnodes 2:2 --join-timeout 20\n"):format(shell, folder, name, name)
+      end
+      local out = job(TWO, shell .. "ended a; ended b")
+      for _, name in ipairs {"a", "b"} do assert.matches("ended\t2\nexit 0\n$", out[name]) end
+    end
+
+    it("may have a name that is an address of the loopback to itself", function()
+      if not hosts then return pending(why) end
+      meet("127.0.1.1 anna\n", "10.97.4.1 anna\n")
+    end)
+
+    it("may have an address first that nobody answers at", function()
+      if not hosts then return pending(why) end
+      os.execute "ip -n lmhead-b neigh add 10.97.4.3 lladdr 02:00:00:00:00:99 dev eth0" -- packets to it are lost
+      meet("10.97.4.1 anna\n", "10.97.4.3 anna\n10.97.4.1 anna\n")
+    end)
   end)
 end)
 

@@ -199,7 +199,35 @@ describe("luminary run", function()
     end
     local other, _, err = run("--log-dir /dev/null/log", "")
     assert.equal(1, other)
-    assert.matches("^luminary run: %-%-log%-dir: /dev/null/log/rank0.stdout: ", err)
+    assert.matches("^luminary run: %-%-log%-dir: cannot open '/dev/null/log/rank0.stdout': ", err)
+  end)
+end)
+
+describe("a log of --log-dir that cannot be written", function()
+  it("is a warning, and continues once it can", function()
+    local path = script [[
+      ffi.cdef "int prlimit(int, int, const long *, long *); int getppid(void);"
+      local function limit(bytes) -- of the launcher's files
+        assert(ffi.C.prlimit(ffi.C.getppid(), 1, ffi.new("long[2]", bytes, -1), nil) == 0)
+      end
+      for i = 1, 30 do
+        if i == 11 or i == 21 then
+          sleep(0.3)
+          limit(i == 11 and 100 or -1)
+        end
+        print("line " .. i)
+        io.stdout:flush()
+        sleep(0.02)
+      end
+    ]]
+    local ok, output = temp.run(folder, ([[bash -c 'trap "" XFSZ; set -o pipefail
+      timeout 60 luajit %s run --log-dir %s/full %s 2>&1 | cat']]):format(command, folder, path))
+    assert(ok, output)
+    local lines = {}
+    for i = 1, 30 do lines[i] = "line " .. i .. "\n" end
+    assert.equal(table.concat(lines), temp.read(folder .. "/full/rank0.stdout"))
+    assert.matches("luminary run: cannot write '[^\n]*/rank0.stdout': File too large", output)
+    assert.matches("luminary run: '[^\n]*/rank0.stdout' is written again; 0 entries are lost\n", output)
   end)
 end)
 
@@ -231,10 +259,13 @@ describe("the options of luminary run", function()
     end
     refused("--nnodes 1:4 --rdzv tcp://a:1,b:70000", "--rdzv must be tcp://HOST:PORT[,HOST:PORT...]")
     refused("--nnodes 1:4 --rdzv tcp://a:1 --node-rank 1", "the nodes of an elastic job number themselves")
+    refused("--nnodes 1:4 --rdzv tcp://a:1 --master-addr b", "--rdzv says where to meet: leave --master-addr out")
     refused("--nnodes 4:1 --rdzv tcp://a:1",
       "--nnodes must be an integer of at least 1, or MIN:MAX with MIN at most MAX, got '4:1'")
     refused("--nnodes 1:4 --rdzv tcp://a:1 --backend mpi", "--nnodes MIN:MAX is not for --backend mpi")
     refused("--nnodes 1:4 --rdzv tcp://a:1 --node-timeout 0", "--node-timeout must be at least 0.5 s, got '0'")
+    refused("--grace -1", "--grace must be a number of at least 0, got '-1'")
+    refused("--grace 5 --backend mpi", "--grace cannot be used with --backend mpi: mpirun itself kills the ranks")
     refused("--nnodes two", "--nnodes must be an integer of at least 1, or MIN:MAX with MIN at most MAX, got 'two'")
     refused("--nnodes 2", "--nnodes 2 needs --node-rank, from 0 to 1")
     refused("--nnodes 2 --node-rank 0", "needs --master-addr")
@@ -458,6 +489,19 @@ describe("signals", function()
     assert.equal(130, code)
     assert.matches("%[rank 1%] luminary: [^\n]*script%.lua:9: interrupted!\n", err)
     within(took, 30)
+    none_left(folder)
+  end)
+
+  it("give a rank the seconds of --grace, and no more", function()
+    os.execute(("rm -f %s/0"):format(folder))
+    local code, out, _, took = run("--grace 1.5", [[
+      ffi.C.signal(15, ffi.cast("void *", 1))
+      touch(rank)
+      for i = 1, 100 do sleep(0.1) print(i) io.stdout:flush() end
+    ]], nil, wait_for("0") .. "\nkill -TERM $P")
+    assert.equal(143, code)
+    assert.matches("%[rank 0%] 12\n", out)
+    within(took, 8)
     none_left(folder)
   end)
 

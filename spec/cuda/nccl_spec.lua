@@ -495,3 +495,28 @@ describe("training over NCCL", function()
     ]])
   end)
 end)
+
+describe("lm.checkpoint.is_preempted over NCCL", function()
+  it("waits for no device, and knows on all ranks what came to one", function()
+    succeeds(2, [[
+      local function waits()
+        return calls "cudaStreamSynchronize" + calls "cudaDeviceSynchronize" + calls "cudaEventSynchronize"
+      end
+      for _ = 1, 2 do
+        assert(not lm.checkpoint.is_preempted())
+        local before, reductions = waits(), calls "ncclAllReduce"
+        local x = full({ 4 }, rank)
+        for _ = 1, 3 do
+          x:add_(1)
+          assert(not lm.checkpoint.is_preempted())
+        end
+        assert(waits() == before and calls "ncclAllReduce" == reductions, waits() - before)
+        dist.destroy_process_group()
+        dist.init_process_group { backend = "nccl", timeout = 20 }
+      end
+      ffi.cdef "int raise(int);"
+      if rank == 1 then C.raise(15) end
+      assert(lm.checkpoint.is_preempted())
+    ]], { init = [[backend = "nccl", timeout = 20]] })
+  end)
+end)

@@ -5,7 +5,7 @@ local core = require "luminary.core"
 local environment = require "luminary.distributed.rank_from_environment"
 local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
 local netns, slurm = require "spec.support.netns", require "spec.support.slurm"
-local needs = require "spec.support.needs"
+local needs, with_lookup = require "spec.support.needs", require "spec.support.with_lookup"
 local within = require("spec.support.time").within
 
 local function have(program) return os.execute("command -v " .. program .. " >/dev/null 2>&1") == 0 end
@@ -400,35 +400,15 @@ describe("addresses", function()
     end
   end)
 
-  -- Variables of a process for which these lines of C come first where a name is looked up.
-  local function with_lookup(name, lines)
-    local source = temp.write(("%s/%s.c"):format(folder, name), ([[
-      #define _GNU_SOURCE
-      #include <dlfcn.h>
-      #include <netdb.h>
-      #include <unistd.h>
-      int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **out) {
-        int (*next)(const char *, const char *, const struct addrinfo *, struct addrinfo **) =
-            dlsym(RTLD_NEXT, "getaddrinfo");
-        if (host && !(hints->ai_flags & AI_NUMERICHOST)) %s
-        return next(host, port, hints, out);
-      }
-    ]]):format(lines))
-    local library = ("%s/%s.so"):format(folder, name)
-    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -shared -fPIC -o %s %s"):format(library, source))
-    assert(ok, text)
-    return (core.getenv "LD_PRELOAD" or "") .. " " .. library
-  end
-
   it("may be localhost and this host's own name where nothing knows them", function()
-    local preload = with_lookup("unknown", "return EAI_NONAME;")
+    local preload = with_lookup(folder, "unknown", "return EAI_NONAME;")
     for _, name in ipairs { "localhost", temp.read("/proc/sys/kernel/hostname"):match "%S+" } do
       assert_met(by(("tcp://%s:%d"):format(name, ranks.free_port()), { env = { LD_PRELOAD = preload } }), 2)
     end
   end)
 
   it("are looked up no longer than there is time", function()
-    local preload = with_lookup("slow", "sleep(30);")
+    local preload = with_lookup(folder, "slow", "sleep(30);")
     local job = start(1, MEET, { args = "1.5 tcp://somewhere:4000", env = { LD_PRELOAD = preload, WORLD_SIZE = 2,
       RANK = 1 } })
     local got = job:wait()

@@ -360,11 +360,88 @@ describe("watch.CSVLogger", function()
     local _, output, code = temp.run(folder, ("bash -c 'trap \"\" XFSZ; ulimit -f 1; luajit %s/full.lua %s'"):format(
       folder, folder))
     assert.equal(0, code, output)
-    assert.matches("CSVLogger: cannot write '[^']*log.csv': [^\n]*; nothing more is written to it\n$", output)
+    assert.matches("CSVLogger: cannot write '[^']*log.csv': [^\n]*; each further entry tries again\n", output)
+    assert.matches("CSVLogger: '[^']*log.csv' is closed; 5 entries are lost\n$", output)
     local expected = {"step,wall_time,loss"}
     for i = 1, 120 do expected[#expected + 1] = ("%d,1,%d"):format(i, i) end
     assert.equal(table.concat(expected, "\n", 1, 121) .. "\n", temp.read(folder .. "/log.csv"))
     assert.same({".", "..", "full.lua", "log.csv"}, lm.paths.dir(folder))
+  end)
+end)
+
+describe("A log that cannot be written for a while", function()
+  -- Runs a script with `limit`, which sets how many bytes a file may have (-1: any number). Returns what it printed.
+  local function run(text)
+    temp.write(folder .. "/limited.lua", [[
+      local ffi = require "ffi"
+      ffi.cdef "int setrlimit(int, const long *); void *signal(int, void *);"
+      ffi.C.signal(25, ffi.cast("void *", 1)) -- SIGXFSZ
+      local function limit(bytes) assert(ffi.C.setrlimit(1, ffi.new("long[2]", bytes, -1)) == 0) end
+      local watch, folder = require("luminary").watch, arg[1]
+    ]] .. text)
+    local ok, output = temp.run(folder, ("bash -c 'set -o pipefail; luajit %s/limited.lua %s 2>&1 | cat'"):format(
+      folder, folder))
+    assert(ok, output)
+    return output
+  end
+  local function lines(name)
+    local list = {}
+    for line in io.lines(folder .. "/" .. name) do list[#list + 1] = line end
+    return list
+  end
+
+  it("has each entry once it can, and warns once", function()
+    local output = run [[
+      local json, csv = watch.JSONLogger(folder .. "/log.jsonl"), watch.CSVLogger(folder .. "/log.csv")
+      for i = 1, 120 do
+        if i == 20 then limit(200) end
+        if i == 80 then limit(-1) end
+        json:log_metrics({loss = i}, i, 1)
+        csv:log_metrics(i < 90 and {loss = i} or {loss = i, acc = 1}, i, 1)
+      end
+      json:close()
+      csv:close()
+    ]]
+    local json, csv = lines "log.jsonl", lines "log.csv"
+    assert.equal(120, #json)
+    for i, line in ipairs(json) do assert.matches(('"loss":%d,'):format(i), line) end
+    assert.equal("step,wall_time,loss,acc", csv[1])
+    assert.equal(121, #csv)
+    for i = 1, 120 do assert.equal(("%d,1,%d,%s"):format(i, i, i < 90 and "" or "1"), csv[i + 1]) end
+    for _, name in ipairs {"JSONLogger", "CSVLogger"} do
+      assert.equal(2, select(2, output:gsub(name, "")), output)
+      assert.matches(name .. ": cannot write '[^\n]*: File too large; each further entry tries again\n", output)
+      assert.matches(name .. ": '[^\n]* is written again; 0 entries are lost\n", output)
+    end
+  end)
+
+  it("says how many entries were lost", function()
+    local output = run [[
+      local log = watch.JSONLogger(folder .. "/log.jsonl")
+      limit(700)
+      for i = 1, 3000 do log:add_text("text", ("x"):rep(1000), i) end
+      limit(-1)
+      log:add_text("text", "last", 3001)
+      log:close()
+    ]]
+    local list = lines "log.jsonl"
+    local lost = tonumber(output:match "is written again; (%d+) entries are lost\n")
+    assert.is_true(lost > 1500 and lost < 2500, output)
+    assert.equal(3001, #list + lost)
+    assert.matches('"text":"last"', list[#list])
+  end)
+
+  it("may be removed meanwhile", function()
+    run [[
+      local log = watch.JSONLogger(folder .. "/log.jsonl")
+      limit(0)
+      log:add_scalar("loss", 1, 1)
+      os.remove(folder .. "/log.jsonl")
+      limit(-1)
+      log:add_scalar("loss", 2, 2)
+      log:close()
+    ]]
+    assert.equal(2, #lines "log.jsonl")
   end)
 end)
 

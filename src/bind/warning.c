@@ -94,9 +94,9 @@ LM_FUNCTION(set_warnings) {
   return before == PORTING ? lm_return_text(L, "port") : lm_return_bool(L, before == USUAL);
 }
 
-/* warn(text) */
+/* warn(text [, name]): once for each name too */
 LM_FUNCTION(warn) {
   lm_warn("%s", lm_need_text(L, 1, "warn", "message"));
-  lm_show_warning(L);
+  lm_show_warning_of(L, lua_isnoneornil(L, 2) ? "" : lm_need_text(L, 2, "warn", "name"));
   return 0;
 }

@@ -31,6 +31,8 @@ enum {
   MAX_HELD = 1024,
 };
 
+static const double retry_after = 0.1; /* seconds until an output that is full is tried again */
+
 typedef struct child {
   lm_process process;
   int stream[STREAMS]; /* where its output comes from; -1: at its end */
@@ -43,6 +45,8 @@ struct lm_supervisor {
   int n, capacity, turn; /* turn: whose output comes next */
   child *children;
   struct pollfd *polled;
+  int out[STREAMS];        /* where to print */
+  bool full[STREAMS];      /* it took nothing just now, whatever poll says */
   lm_bytes queue[STREAMS]; /* to print */
   bool closed[STREAMS], closed_reported[STREAMS];
   int signals; /* numbers of those that came */
@@ -131,6 +135,15 @@ done:
 
 /* ---- one supervisor */
 
+/* A terminal may be ready and still block until it takes all of a write; opened again, it need not, and its other users
+ * notice nothing. */
+static int open_output(int fd) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  int own = isatty(fd) ? lm_fd_above_stdio(open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) : -1;
+  return own >= 0 ? own : fd;
+}
+
 lm_status lm_supervisor_new(lm_supervisor **out) {
   lm_status status;
   *out = NULL;
@@ -138,6 +151,7 @@ lm_status lm_supervisor_new(lm_supervisor **out) {
   if (!s) return LM_E_OOM;
   s->signals = s->to_guard = s->guard.pidfd = s->watched = -1;
   lm_fill_stdio(); /* output is written to 1 and 2, and 0 is passed on */
+  for (int k = 0; k < STREAMS; k++) s->out[k] = open_output(k + 1);
   TRY(lm_children(&s->spared, &s->nspared));
   TRY(take_signals(s));
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
@@ -183,7 +197,10 @@ void lm_supervisor_free(lm_supervisor *s) {
     lm_close_all(s->children[i].stream, STREAMS);
   }
   lm_close_all(s->held, s->nheld);
-  for (int k = 0; k < STREAMS; k++) lm_bytes_free(&s->queue[k]);
+  for (int k = 0; k < STREAMS; k++) {
+    if (s->out[k] > STDERR_FILENO) close(s->out[k]);
+    lm_bytes_free(&s->queue[k]);
+  }
   if (s->signals >= 0) prctl(PR_SET_CHILD_SUBREAPER, 0);
   give_signals_back(s);
   lm_free(s->spared);
@@ -263,13 +280,15 @@ static bool is_ready(int fd) {
 static void supervisor_flush(lm_supervisor *s, int k) {
   lm_bytes *queue = &s->queue[k];
   size_t sent = 0;
-  while (sent < queue->n && is_ready(k + 1)) {
+  s->full[k] = false;
+  while (sent < queue->n && is_ready(s->out[k])) {
     size_t n = queue->n - sent < PIECE ? queue->n - sent : PIECE;
     const char *from = queue->data + sent, *line = memrchr(from, '\n', n);
     if (line) n = (size_t)(line - from) + 1;
-    ssize_t wrote = write(k + 1, from, n);
+    ssize_t wrote = write(s->out[k], from, n);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    s->full[k] = wrote < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    if (s->full[k]) break;
     if (wrote < 0) { /* the reader is gone, or the disk is full */
       s->closed[k] = true;
       sent = queue->n;
@@ -357,7 +376,8 @@ static bool wait_for_any(lm_supervisor *s, double seconds) {
   s->polled[n++] = (struct pollfd){.fd = s->signals, .events = POLLIN};
   s->polled[n++] = (struct pollfd){.fd = s->watched, .events = POLLIN};
   for (int k = 0; k < STREAMS; k++) {
-    if (s->queue[k].n > 0) s->polled[n++] = (struct pollfd){.fd = k + 1, .events = POLLOUT};
+    if (s->full[k] && seconds > retry_after) seconds = retry_after;
+    if (s->queue[k].n > 0 && !s->full[k]) s->polled[n++] = (struct pollfd){.fd = s->out[k], .events = POLLOUT};
   }
   int first = n;
   for (int i = 0; i < s->n && !crowded(s); i++) {

@@ -75,13 +75,16 @@ function ranks.of_first(who, f)
   fail_for(who, 0, list[2])
 end
 
---- Whether it is true of any rank, by one small reduction: for each step of a training.
+local host_groups = setmetatable({}, {__mode = "k"}) -- by default group: one of the same ranks for CPU tensors
+
+--- Whether it is true of any rank, by one small reduction: for each step of a training. It waits for the other hosts,
+--- and for no device.
 function ranks.any_quick(is_true)
   if select(2, rank_and_size()) == 1 then return is_true end
-  local dist = load_module "luminary.distributed"
-  local device = dist.get_backend() == "nccl" and dist.local_device() or "cpu"
-  local flag = core.tensor({is_true and 1 or 0}, {dtype = "int64", device = device})
-  return dist.all_reduce(flag, {op = "max"}):item() > 0
+  local dist, default = load_module "luminary.distributed", load_module("luminary.distributed.groups").default
+  if default.backend == "nccl" then host_groups[default] = host_groups[default] or dist.new_group {backend = "gloo"} end
+  local flag = core.tensor({is_true and 1 or 0}, {dtype = "int64", device = "cpu"})
+  return dist.all_reduce(flag, {op = "max", group = host_groups[default]}):item() > 0
 end
 
 --- Calls f(). Returns what it returns on all ranks, a list, and what it raises, by rank from 1.

@@ -4,7 +4,7 @@
 --- all ranks. It ends on all nodes when a node joins, leaves or is lost, or when a rank fails; the head then starts the
 --- next one with the nodes that are there. Messages are JSON objects with a `kind`:
 ---
----   to the head    join {nproc, host, round, failures}; result {round, result, code, text, own}; alive;
+---   to the head    join {nproc, host, script, round, failures}; result {round, result, code, text, own}; alive;
 ---                  query {n, index}: another head asks
 ---   from the head  start {round, node_rank, nnodes, first_rank, world_size, port, failures}; alive;
 ---                  stop {wait, grace, why}; over {code, text}; answer {n, index}
@@ -18,23 +18,25 @@ local json_encode = require "luminary.base.json_encode"
 local Nodes = {}
 Nodes.__index = Nodes
 
--- Seconds. Between looks at the time; for one connection; between two searches; until the second endpoint's node
--- becomes the head, twice that for the third; from the last arrival to a start below MAX; between questions to other
--- heads; for others to hear that the job is over.
-local TICK, CONNECT, SEARCH, TURN, SETTLE, QUERY, FAREWELL = 0.1, 0.7, 0.25, 0.8, 1, 1, 2
+-- Seconds. Between looks at the time; to connect to one address; between two searches; until the second endpoint's node
+-- becomes the head, twice that for the third; until a node that came counts, as it may leave at once; the most to wait
+-- for further ones below MAX; between questions to other heads; for others to hear that the job is over.
+local TICK, CONNECT, SEARCH, TURN, SETTLE, GATHER, QUERY, FAREWELL = 0.1, 0.7, 0.25, 0.8, 1, 5, 1, 2
 local SIGPIPE = 13
 
--- How a round ends on all nodes: seconds before SIGTERM, and from there to SIGKILL. With a lost node nothing can be
--- saved, since the ranks cannot agree any more.
+-- How a round ends on all nodes: seconds before SIGTERM, and from there to SIGKILL; the one left out is --grace. With a
+-- lost node nothing can be saved, since the ranks cannot agree any more.
 local STOP = {
-  lost = {wait = 0, grace = 1}, joined = {wait = 0, grace = 30},
-  failed = {wait = 2, grace = 1}, preempted = {wait = 30, grace = 1},
+  lost = {wait = 0, grace = 1}, joined = {wait = 0},
+  failed = {wait = 2, grace = 1}, preempted = {grace = 1},
 }
 
---- options: {endpoints, least, most, nproc, node_timeout, join_timeout, max_restarts}.
+--- options: {endpoints, least, most, nproc, script, node_timeout, join_timeout, max_restarts, grace, port}; script: its
+--- name without folders; port: where rank 0 listens, nil: a free one.
 local function open(supervisor, out, secret, options)
+  local token = secret.id and secret.token and secret.id .. "\n" .. secret.token or secret.token
   local self = setmetatable({
-    supervisor = supervisor, out = out, options = options, links = core.node_links(secret.job, secret.token),
+    supervisor = supervisor, out = out, options = options, links = core.node_links(secret.job, token),
     role = "searching", heard = {}, pending = {}, queries = {}, inbox = {}, round = -1, failures = 0,
     alive_at = 0, lead_at = 0, problems = {},
     waits_since = core.time(), searches_since = core.time(), tries = {},
@@ -114,9 +116,10 @@ local function is_done(member) return member.result and member.result.result == 
 local function stop_round(self, kind, why)
   if self.stopping == "lost" or self.stopping and kind ~= "lost" then return end
   self.stopping = kind
+  local wait, grace = STOP[kind].wait or self.options.grace, STOP[kind].grace or self.options.grace
   for _, member in ipairs(self.active) do
     if not member.lost and not member.result then
-      send(self, member.link, {kind = "stop", wait = STOP[kind].wait, grace = STOP[kind].grace, why = why})
+      send(self, member.link, {kind = "stop", wait = wait, grace = grace, why = why})
     end
   end
 end
@@ -169,8 +172,8 @@ local function end_round(self)
 end
 
 local function start_round(self, n)
-  self.active, self.world_size, self.results = {}, 0, 0
-  self.port = self.port or self.supervisor:port()
+  self.active, self.world_size, self.results, self.ready_at = {}, 0, 0, nil
+  self.port = self.port or self.options.port or self.supervisor:port()
   for i = 1, n do
     local member = self.members[i]
     member.first_rank, member.result = self.world_size, nil
@@ -188,20 +191,34 @@ local function start_round(self, n)
   end
 end
 
-local function lead_round(self)
+local function lead_round(self, now)
   local all, done = true, false
   for _, member in ipairs(self.active) do
     all, done = all and (member.lost or member.result ~= nil), done or is_done(member)
   end
   if all then return end_round(self) end
-  if #self.members > #self.active and #self.active < self.options.most and not done then
-    stop_round(self, "joined", ("the node %s joined"):format(self.members[#self.members].host))
+  local waiting = #self.active < self.options.most and not done and self.members[#self.active + 1]
+  if waiting and now - waiting.since >= SETTLE then
+    stop_round(self, "joined", ("the node %s joined"):format(waiting.host))
   end
+end
+
+-- How many nodes the next round starts with now, or nil.
+local function nodes_to_start(self, now)
+  local n, settled = math.min(#self.members, self.options.most), 0
+  if n < self.options.least then
+    self.ready_at = nil
+    return nil
+  end
+  self.ready_at = self.ready_at or now
+  if n == self.options.most or now - self.arrived_at >= SETTLE then return n end
+  while settled < n and now - self.members[settled + 1].since >= SETTLE do settled = settled + 1 end
+  return now - self.ready_at >= GATHER and settled >= self.options.least and settled or nil
 end
 
 local function lead(self, now)
   if not self.starts and not found_member(self, 0) then
-    table.insert(self.members, 1, {link = 0, nproc = self.options.nproc, host = hostname() or "?"})
+    table.insert(self.members, 1, {link = 0, nproc = self.options.nproc, host = hostname() or "?", since = 0})
   end
   if now >= self.query_at then
     self.query_at = now + QUERY
@@ -209,14 +226,14 @@ local function lead(self, now)
       if index ~= self.index then self.queries[self.links:connect(endpoint, CONNECT)] = true end
     end
   end
-  if self.active then return lead_round(self) end
-  local n = math.min(#self.members, self.options.most)
+  if self.active then return lead_round(self, now) end
   -- The store is rank 0's, which is a rank of this node.
   if not (self.members[1] and self.members[1].link == 0) then return end
-  if n >= self.options.least and (n == self.options.most or now - self.arrived_at >= SETTLE) then
+  local n = nodes_to_start(self, now)
+  if n then
     start_round(self, n)
-  elseif n < self.options.least and now - self.waits_since > self.options.join_timeout then
-    finish(self, 1, ("%d of at least %d nodes joined within %g s"):format(n, self.options.least,
+  elseif #self.members < self.options.least and now - self.waits_since > self.options.join_timeout then
+    finish(self, 1, ("%d of at least %d nodes joined within %g s"):format(#self.members, self.options.least,
       self.options.join_timeout))
   end
 end
@@ -243,9 +260,16 @@ local to_head = {}
 
 function to_head.join(self, link, message)
   if found_member(self, link) then return end
+  if message.script ~= self.options.script then
+    return send(self, link, {kind = "over", code = 1, text = (
+      "the job at %s runs '%s', got '%s'; choose another port or --rdzv-id"):format(
+      self.options.endpoints[self.index], self.options.script, message.script)})
+  end
   self.round, self.failures = math.max(self.round, message.round), math.max(self.failures, message.failures)
-  self.members[#self.members + 1] = {link = link, nproc = message.nproc, host = message.host}
   self.arrived_at = core.time()
+  self.members[#self.members + 1] = {
+    link = link, nproc = message.nproc, host = message.host, since = self.arrived_at,
+  }
 end
 
 function to_head.result(self, link, message)
@@ -287,7 +311,7 @@ local NUMBERS = {
   start = {"round", "node_rank", "nnodes", "first_rank", "world_size", "port", "failures"}, stop = {"wait", "grace"},
   over = {"code"}, alive = {},
 }
-local TEXTS = {join = {"host"}, result = {"result"}, start = {"address"}, stop = {"why"}}
+local TEXTS = {join = {"host", "script"}, result = {"result"}, start = {"address"}, stop = {"why"}}
 
 -- A message, or nil for what is none.
 local function read(text)
@@ -379,8 +403,8 @@ function Nodes:serve()
   if self.role == "member" and not self.starts and not self.joined then
     self.joined = true
     send(self, self.head, {
-      kind = "join", nproc = self.options.nproc, host = hostname() or "?", round = self.round,
-      failures = self.failures,
+      kind = "join", nproc = self.options.nproc, host = hostname() or "?", script = self.options.script,
+      round = self.round, failures = self.failures,
     })
   end
   if now >= self.alive_at then

@@ -15,6 +15,7 @@ local MEETING = "mpirun passes the ranks the address where they meet"
 local REFUSED = {
   ["node-rank"] = "mpirun starts the ranks of all nodes from one: --hosts a:2,b:2",
   ["max-restarts"] = "mpirun ends the job with its first rank that fails; start it again, from a checkpoint",
+  grace = "mpirun itself kills the ranks",
   ["master-addr"] = MEETING, ["master-port"] = MEETING, rdzv = MEETING, ["rdzv-endpoint"] = MEETING,
   ["pass-local-rank"] = "dist.get_local_rank() and OMPI_COMM_WORLD_LOCAL_RANK tell a rank which it is on its host",
 }

@@ -49,8 +49,10 @@ end
 -- endpoints, out of --rdzv, of a job whose nodes come and go: tcp://host:port[,host:port...].
 local function read_endpoints(o)
   if o["node-rank"] then return "--node-rank: the nodes of an elastic job number themselves; leave it out" end
+  if o.rdzv and o["master-addr"] then return "--rdzv says where to meet: leave --master-addr out" end
   if not o.rdzv and (o["master-addr"] or o.standalone) then
     o.rdzv = ("tcp://%s:%d"):format(o["master-addr"] or "127.0.0.1", o["master-port"] or 29500)
+    o["master-port"] = nil
   end
   local list = (o.rdzv or ""):match "^tcp://(.+)$"
   if not list then
@@ -66,7 +68,7 @@ local function read_endpoints(o)
     end
     o.endpoints[#o.endpoints + 1] = endpoint
   end
-  o["node-rank"], o["master-addr"], o["master-port"] = 0, o.endpoints[1]:match "^%[?(.-)%]?:%d+$", 29500 -- --dry-run's
+  o["node-rank"], o["master-addr"] = 0, o.endpoints[1]:match "^%[?(.-)%]?:%d+$" -- --dry-run's
 end
 
 -- Of several nodes, what says which this is.

@@ -1,23 +1,14 @@
 --- What the ranks under `luminary run` print: line by line with the rank before it, and in files of --log-dir.
 local core = require "luminary.core"
+local options = require "luminary.base.options"
 local terminal = require "luminary.base.terminal"
-local ffi = require "ffi"
-
-pcall(ffi.cdef, "int mkdir(const char *path, unsigned mode);")
+local log_file = require "luminary.watch.log_file"
 
 local LONGEST_LINE = 65536
 local READER = 1 -- seconds for a reader of the output that is slow, once a signal stopped it all
 
 local Output = {}
 Output.__index = Output
-
-local function make_folder(path)
-  local at = path:match("^/") or ""
-  for part in path:gmatch("[^/]+") do
-    at = at .. part .. "/"
-    ffi.C.mkdir(at, 511) -- 0777; one that cannot be made shows when its files are opened
-  end
-end
 
 local function prefixes(stream, rank, colored)
   local text = ("[rank %d] "):format(rank)
@@ -29,7 +20,6 @@ end
 local function output(supervisor, log_dir)
   local colored = {terminal.has_color(1), terminal.has_color(2)}
   local self = {supervisor = supervisor, colored = colored, log_dir = log_dir, prefix = {}, partial = {}, log = {}}
-  if log_dir then make_folder(log_dir) end
   return setmetatable(self, Output)
 end
 
@@ -43,9 +33,10 @@ function Output:add(first, n)
     for stream, name in ipairs {"stdout", "stderr"} do
       self.prefix[rank][stream] = prefixes(stream, rank, self.colored)
       if self.log_dir and is_new then
-        local problem
-        self.log[rank][stream], problem = io.open(("%s/rank%d.%s"):format(self.log_dir, rank, name), "wb")
-        if problem then return nil, problem end
+        local path = ("%s/rank%d.%s"):format(self.log_dir, rank, name)
+        local ok, file = pcall(log_file.open, "luminary run", path, "wb", 0)
+        if not ok then return nil, options.without_position(file) end
+        self.log[rank][stream] = file
       end
     end
   end
@@ -60,10 +51,7 @@ end
 -- What a rank wrote: whole lines are printed; "" is the end, and prints what is left.
 function Output:take(rank, stream, text)
   local log = self.log[rank][stream]
-  if log then
-    log:write(text)
-    log:flush()
-  end
+  if log and text ~= "" then log:write(text) end
   local partial = self.partial[rank]
   local whole, rest = (partial[stream] .. text):match("^(.*\n)(.*)$")
   if not whole then whole, rest = "", partial[stream] .. text end

@@ -20,11 +20,12 @@ usage: luminary run [options] SCRIPT [argument ...]
   --nnodes MIN:MAX    an elastic job: it runs with MIN to MAX nodes, which come and go; see below
   --node-rank R       which of them this is, from 0                   (in a Slurm step of that many nodes: its number)
   --master-addr A     address of node 0                               (127.0.0.1; needed with several nodes)
-  --master-port P     where rank 0 listens                            (one node: a free port; else 29500)
+  --master-port P     where rank 0 listens                            (one node, or elastic: a free port; else 29500)
   --rdzv URL          instead of these: tcp://host:port, or file:///path on a disk that all nodes see, where they need
                       no --node-rank
   --node-timeout S    an elastic job: seconds of silence after which a node is lost  (3)
   --join-timeout S    an elastic job: seconds to wait for MIN nodes   (600)
+  --grace S           seconds from SIGTERM to SIGKILL for ranks to save their state  (30)
   --max-restarts K    after a failure start all ranks again, K times at most  (0)
   --backend NAME      default backend of init_process_group(): gloo, nccl or mpi; mpi: the ranks are
                       started by Open MPI's mpirun, whose output it is from then on
@@ -42,14 +43,15 @@ long as it is yours, and only you can write to it: another is refused without LM
 
 Of an elastic job each node is started with the same --nnodes MIN:MAX --rdzv tcp://HOST:PORT[,HOST:PORT...] FILE, at any
 time. The first node at one of these hosts is the head; when it is lost, the next one in the list takes over. When a
-node comes, leaves or is lost, all ranks are stopped (SIGTERM; SIGKILL after 30 s, or 1 s where a node was lost) and
-started again with the nodes that are there; LM_RESTART_COUNT counts that. The script continues from its newest
-checkpoint. Only failures of ranks count against --max-restarts. In a network that is parted both sides continue if
-both have MIN nodes and a host of the list: a MIN above half of all nodes that
-are started, those beyond MAX included, prevents that.
+node comes, leaves or is lost, all ranks are stopped (SIGTERM; SIGKILL after the head's --grace, or 1 s where a node was
+lost) and started again with the nodes that are there; LM_RESTART_COUNT counts that. The script continues from its
+newest checkpoint. Only failures of ranks count against --max-restarts. In a network that is parted both sides continue
+if both have MIN nodes and a host of the list: a MIN above half of all nodes that are started, those beyond MAX
+included, prevents that.
 
 When a rank fails, the others have 2 s to end by themselves. The last lines then name the first cause, and the exit
-code is that rank's (128 + N if signal N ended it). Signals are passed on; a second Ctrl-C kills.
+code is that rank's (128 + N if signal N ended it). Signals are passed on; ranks that have not ended after --grace
+seconds are killed; a second Ctrl-C kills at once.
 ]]
 
 local rows = {
@@ -59,7 +61,7 @@ local rows = {
   ["rdzv-backend"] = {"text"}, ["rdzv-endpoint"] = {"text"}, ["rdzv-id"] = {"text"},
   ["rdzv-conf"] = {refuse = "there is nothing to set about how ranks meet; --rdzv says where"},
   ["node-timeout"] = {"number", 3}, ["join-timeout"] = {"number", 600},
-  ["max-restarts"] = {"natural", 0}, ["log-dir"] = {"text"}, backend = {"text"}, hosts = {"text"},
+  ["max-restarts"] = {"natural", 0}, grace = {"number"}, ["log-dir"] = {"text"}, backend = {"text"}, hosts = {"text"},
   ["pass-local-rank"] = {"flag"}, ["dry-run"] = {"flag"}, ["use-env"] = {"flag"}, standalone = {"flag"},
   help = {"flag"}, h = {same = "help"},
   module = {refuse = "a rank runs a script: give its file"}, m = {same = "module"},
@@ -118,6 +120,7 @@ local function read_options(args, first)
   end
   problem = backend_problem(o) or meeting.read(o)
   if problem then return nil, problem end
+  o.grace = o.grace or 30
   if not args[at] then return nil, "SCRIPT is required" end
   local file
   file, problem = io.open(args[at])
@@ -144,13 +147,14 @@ local function secrets(o)
   if o.nnodes == 1 and not o.is_elastic then
     return {token = token or random_hex(), job = id or random_hex(), made = not token}
   end
+  local asked = id
   id = id or o.file or o.endpoints and table.concat(o.endpoints, ",")
     or o["master-addr"] .. ":" .. o["master-port"]
   if not token and not o.file and (o.is_elastic or o["node-rank"] == 0) then
     say("no LM_TOKEN: the job id %s keeps other jobs out, but not other users; set the same secret LM_TOKEN on "
       .. "every node", id)
   end
-  return {token = token, job = id}
+  return {token = token, job = id, id = asked}
 end
 
 -- The round of a job whose nodes do not change: {restart, node_rank, first_rank, world_size, address, port, or file}.
@@ -251,7 +255,7 @@ local function run_rounds(supervisor, args, at, o, secret)
   local restart = 0
   while true do
     local ranks = plan(args, at, o, secret, fixed_round(o, restart), files)
-    local stopped_by = job.run(supervisor, out, ranks)
+    local stopped_by = job.run(supervisor, out, ranks, o.grace)
     local text, code = cause.of(ranks, stopped_by)
     if text then out:say(text) end
     local again = code ~= 0 and code ~= PREEMPTED and not stopped_by and restart < o["max-restarts"]
@@ -269,10 +273,10 @@ end
 
 -- A round of an elastic job, and its outcome for the other nodes. Returns the signal that stopped this node, and the
 -- exit code then.
-local function run_elastic_round(supervisor, nodes, out, start, ranks)
+local function run_elastic_round(supervisor, nodes, out, start, ranks, grace)
   out:say(("round %d: node %d of %d, ranks %d to %d of %d"):format(start.round, start.node_rank, start.nnodes,
     start.first_rank, start.first_rank + #ranks - 1, start.world_size))
-  local stopped_by, is_over = job.run(supervisor, out, ranks, nodes)
+  local stopped_by, is_over = job.run(supervisor, out, ranks, grace, nodes)
   local text, code, is_own = cause.of(ranks, stopped_by)
   if stopped_by then
     out:say(text or "stopped by " .. core.signal_name(stopped_by))
@@ -293,7 +297,8 @@ local function run_elastic(supervisor, args, at, o, secret)
   local files, out = error_files(supervisor, o), rank_output(supervisor, o["log-dir"])
   local nodes = elastic_nodes.open(supervisor, out, secret, {
     endpoints = o.endpoints, least = o.least, most = o.nnodes, nproc = o.nproc, node_timeout = o["node-timeout"],
-    join_timeout = o["join-timeout"], max_restarts = o["max-restarts"],
+    join_timeout = o["join-timeout"], max_restarts = o["max-restarts"], grace = o.grace,
+    script = args[at]:match "[^/]*$", port = (o["master-port"] or 0) > 0 and o["master-port"] or nil,
   })
   local code, stopped_by
   repeat
@@ -307,7 +312,7 @@ local function run_elastic(supervisor, args, at, o, secret)
       local ok, problem = out:add(start.first_rank, o.nproc)
       if not ok then error("--log-dir: " .. problem, 0) end
       stopped_by, code = run_elastic_round(supervisor, nodes, out, start,
-        plan(args, at, o, secret, round, files))
+        plan(args, at, o, secret, round, files), o.grace)
     elseif over then
       code = over.code
       if over.text then out:say(over.text) end

@@ -4,9 +4,9 @@ local PREEMPTED = require "luminary.base.preempted_exit_code"
 
 local job = {}
 
--- Seconds. Others end by themselves once one has failed; after a signal that was passed on; from SIGTERM to SIGKILL;
--- from then on; for what the ranks left behind; for a stopped rank to continue.
-local FAILURE, SIGNAL, TERM, KILL, SWEEP, FROZEN = 2, 30, 1, 5, 3, 10
+-- Seconds. Others end by themselves once one has failed; from SIGTERM to SIGKILL; from then on; for what the ranks left
+-- behind; for a stopped rank to continue.
+local FAILURE, TERM, KILL, SWEEP, FROZEN = 2, 1, 5, 3, 10
 local SIGINT, SIGKILL, SIGPIPE, SIGTERM = 2, 9, 13, 15
 
 local Round = {}
@@ -97,7 +97,7 @@ function on.ended(self, id, code, signal)
   self.count = self.count + 1
   rank.code, rank.signal, rank.order = code, signal, self.count
   rank.after_signal = self.stopped_by ~= nil
-  if code ~= 0 and not self.stopped_by then stop_in(self, code == PREEMPTED and SIGNAL or FAILURE) end
+  if code ~= 0 and not self.stopped_by then stop_in(self, code == PREEMPTED and self.grace or FAILURE) end
 end
 
 function on.signal(self, number)
@@ -109,7 +109,7 @@ function on.signal(self, number)
   self.interrupted = self.interrupted or number == SIGINT
   self.stopped_by = self.stopped_by or number
   signal_all(self, number)
-  stop_in(self, SIGNAL)
+  stop_in(self, self.grace)
   self.out:say(("%s passed on to the ranks; %s kills them"):format(core.signal_name(number),
     self.interrupted and "Ctrl-C once more" or "Ctrl-C twice"))
 end
@@ -168,11 +168,12 @@ function job.pause(supervisor, seconds)
 end
 
 --- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and sets each one's pid, code, signal, order (of
---- ending), ended_by_us, after_signal and record. Returns the signal that stopped the launcher, if one did, and
---- whether `nodes`, those of an elastic job, ended the round. Nothing of them is left.
-function job.run(supervisor, out, ranks, nodes)
+--- ending), ended_by_us, after_signal and record. grace: seconds that a signal leaves them. Returns the
+--- signal that stopped the launcher, if one did, and whether `nodes`, those of an elastic job, ended the round. Nothing
+--- of them is left.
+function job.run(supervisor, out, ranks, grace, nodes)
   local self = setmetatable({
-    supervisor = supervisor, out = out, nodes = nodes, ranks = {}, running = {}, open = 0, count = 0,
+    supervisor = supervisor, out = out, grace = grace, nodes = nodes, ranks = {}, running = {}, open = 0, count = 0,
   }, Round)
   self.heartbeat_timeout = tonumber(core.getenv "LM_HEARTBEAT_TIMEOUT") or FROZEN
   forget_errors(ranks)

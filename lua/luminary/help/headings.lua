@@ -120,6 +120,7 @@ return {
     "SIGTERM: save before a preemption",
     "Each sample once an epoch",
     "The head, and networks that are parted",
+    "Addresses and ports",
     "Try it on one machine",
   },
   {"howto/hangs.md",

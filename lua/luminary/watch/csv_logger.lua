@@ -59,47 +59,44 @@ local function header_of(self)
   return table.concat(cells, ",") .. "\n"
 end
 
--- Replaces the file by one with the columns that its rows lack.
+-- Replaces the file by one with the columns that its rows lack; false if it cannot be written.
 local function widen(self)
-  self.file:flush()
+  if not self.file:flush() then return false end
   local header, rows = read_all(self.path):match "^([^\n]*)\n(.*)$"
-  if rows then
-    local lacking = (","):rep(#self.columns - #columns_of(header))
-    self.file:replace {header_of(self), (rows:gsub("\n", lacking .. "\n"))}
-  end
   self.has_header = rows ~= nil
+  if not rows then return true end
+  local lacking = (","):rep(#self.columns - #columns_of(header))
+  return self.file:replace {header_of(self), (rows:gsub("\n", lacking .. "\n"))}
 end
 
 -- Writes the row that is complete.
 local function write_row(self)
-  if not self.row then return end
-  if not self.has_header then
-    self.file:write(header_of(self))
-    self.has_header = true
-  end
+  local row = self.row
+  self.row = nil
+  if not row then return end
+  if self.is_wider and self.has_header and not widen(self) then return self.file:lose() end
+  local header = self.has_header and "" or header_of(self)
+  self.is_wider, self.has_header = false, true
   local cells = {}
   for i, name in ipairs(self.columns) do
-    local value = self.row[name]
+    local value = row[name]
     cells[i] = value and number(value) or ""
   end
-  self.file:write(table.concat(cells, ","), "\n")
-  self.row = nil
+  self.file:write(header, table.concat(cells, ","), "\n")
 end
 
 --- Writes numbers by tag.
 function CSVLogger:write_scalars(values, step, time, _style)
   if self.row and (self.row.step ~= step or step == nil) then write_row(self) end
-  local is_wider = false
   for _, tag in ipairs(options.sorted_keys(values)) do
     if tag == "step" or tag == "wall_time" or tag:find "%c" then
       options.must_be("CSVLogger", "a tag", "neither 'step' nor 'wall_time', and of one line", tag)
     end
     if not self.index[tag] then
-      is_wider = true
+      self.is_wider = true
       self.columns[#self.columns + 1], self.index[tag] = tag, #self.columns + 1
     end
   end
-  if is_wider and self.has_header then widen(self) end
   self.row = self.row or {step = step, wall_time = time}
   for tag, value in pairs(values) do self.row[tag] = value end
 end

@@ -20,56 +20,100 @@ end
 
 local LogFile = class.root "LogFile"
 
+-- Bytes that wait for the next flush, and for a file that cannot be written just now; further entries are lost.
+local BUFFER, KEPT = 65536, 1048576
+
 local function open(self, mode)
   local file, problem = io.open(self.path, mode)
   if not file then options.fail_file("open", self.path, problem:match ": ([^:]*)$" or problem) end
-  self.file, self.flushed = file, core.time()
-  file:setvbuf "full"
+  self.file, self.flushed, self.at = file, core.time(), file:seek "end" or 0
 end
 
 --- log_file.open(who, path, mode, every): Opens a file, after making its folder. mode: "w" or "a". every: seconds
---- between flushes, 0: at each write. A failure to write is a warning, after which nothing is written: it ends no
---- training.
+--- between flushes, 0: at each write. A failure to write is a warning, and is tried again from the next flush on: it
+--- ends no training.
 function LogFile:init(who, path, mode, every)
   self.who, self.path, self.every = who, path, every
+  self.waiting, self.bytes, self.lost = {}, 0, 0
   local folder = path:match "^(.*)/[^/]*$"
   if folder and folder ~= "" then paths.mkdir(folder) end
   open(self, mode)
 end
 
-local function give_up(self, problem)
-  core.warn(("%s: cannot write '%s': %s; nothing more is written to it"):format(self.who,
-    options.shown_path(self.path), problem))
+local function warn(self, format, ...)
+  local text = format:format(self.who, options.shown_path(self.path), ...)
+  core.warn(text, text)
+end
+
+local function fail(self, problem)
+  if self.file then self.file:close() end
   self.file = nil
+  if not self.has_failed then warn(self, "%s: cannot write '%s': %s; each further entry tries again", problem) end
+  self.has_failed = true
+  return false
 end
 
-function LogFile:write(...)
-  if not self.file then return end
-  local ok, problem = self.file:write(...)
-  if not ok then return give_up(self, problem) end
-  if core.time() - self.flushed >= self.every then self:flush() end
+local function succeed(self)
+  if self.has_failed then warn(self, "%s: '%s' is written again; %d entries are lost", self.lost) end
+  self.has_failed, self.lost = false, 0
+  return true
 end
 
+-- After a failure: at the place where what is known to be written ends, since the last write may have left a part. A
+-- descriptor of a network file system may be stale, so that the file is opened again.
+local function open_again(self)
+  local file, problem = io.open(self.path, "r+b")
+  if not file then file, problem = io.open(self.path, "ab") end
+  if not file then return problem:match ": ([^:]*)$" or problem end
+  self.file, self.at = file, math.min(self.at, file:seek "end" or 0)
+  file:seek("set", self.at)
+end
+
+--- Writes what waits; false if that failed.
 function LogFile:flush()
-  if not self.file then return end
-  local ok, problem = self.file:flush()
-  if not ok then return give_up(self, problem) end
+  if self.is_closed or #self.waiting == 0 then return true end
   self.flushed = core.time()
+  local problem = not self.file and open_again(self)
+  if problem then return fail(self, problem) end
+  local text = table.concat(self.waiting)
+  local ok
+  ok, problem = self.file:write(text)
+  if ok then ok, problem = self.file:flush() end
+  if not ok then return fail(self, problem) end
+  self.at, self.waiting, self.bytes = self.at + #text, {}, 0
+  return succeed(self)
 end
 
---- Replaces what the file has by a list of strings, at once: after a failure it is as before.
+-- A trace that finds that fwrite or fflush failed calls it once more, which then finds nothing left to write.
+jit.off(LogFile.flush)
+
+--- Adds an entry.
+function LogFile:write(...)
+  local text = table.concat {...}
+  if self.is_closed or self.bytes + #text > KEPT and not self:flush() then return self:lose() end
+  self.waiting[#self.waiting + 1], self.bytes = text, self.bytes + #text
+  if core.time() - self.flushed >= self.every or self.bytes > BUFFER then self:flush() end
+end
+
+--- Counts an entry that cannot be kept.
+function LogFile:lose() self.lost = self.lost + 1 end
+
+--- Replaces what the file has by a list of strings, at once: after a failure, false, it is as before.
 function LogFile:replace(pieces)
-  if not self.file then return end
   local ok, problem = pcall(core.write_pieces, self.path, pieces)
-  if not ok then return give_up(self, options.without_position(problem)) end
-  self.file:close()
+  if not ok then return fail(self, problem:match ": ([^:]*)$" or options.without_position(problem)) end
+  if self.file then self.file:close() end
   open(self, "a")
+  return succeed(self)
 end
 
 function LogFile:close()
-  self:flush()
+  if self.is_closed then return end
+  if not self:flush() or self.lost > 0 then
+    warn(self, "%s: '%s' is closed; %d entries are lost", self.lost + #self.waiting)
+  end
   if self.file then self.file:close() end
-  self.file = nil
+  self.file, self.is_closed = nil, true
 end
 
 log_file.open = LogFile

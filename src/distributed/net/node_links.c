@@ -19,13 +19,15 @@
 
 enum { CHUNK = 16 << 10, UNSENT_MAX = 4 * LM_NODE_MESSAGE_MAX, PROVING_MAX = 256, HEAD = 4, WHY = 256 };
 
+static const double naming_time = 5; /* seconds to look up the name of a host */
+
 /* A connection that a thread makes: it and the link own it together. */
 typedef struct connecting {
   _Atomic int references;
   _Atomic bool abandoned;
   lm_key key;
   char address[LM_ADDRESS_MAX];
-  double deadline;
+  double seconds;
   int finished; /* the end of a pipe that the thread closes when it has set what follows */
   int fd;       /* -1: it failed */
   char why[WHY];
@@ -160,9 +162,14 @@ static lm_status check_abandoned(void *ctx) {
 
 static void *connect_body(void *arg) {
   connecting *c = arg;
-  lm_deadline p = {.deadline = c->deadline, .wake_fd = -1, .check = check_abandoned, .ctx = c};
+  lm_deadline p = {.deadline = lm_seconds() + naming_time + c->seconds,
+                   .per_address = c->seconds,
+                   .wake_fd = -1,
+                   .check = check_abandoned,
+                   .ctx = c};
   int fd = -1, finished = c->finished;
   lm_status status = lm_net_connect(c->address, &p, &fd);
+  p.deadline = lm_seconds() + c->seconds;
   if (status == LM_OK) status = lm_auth_connect(fd, &c->key, "", 0, &p);
   if (status != LM_OK) lm_write(c->why, sizeof c->why, "%s", lm_error());
   if (status != LM_OK && fd >= 0) close(fd);
@@ -186,7 +193,7 @@ lm_status lm_node_links_connect(lm_node_links *l, const char *address, double se
     TRY(lm_fail_cannot(LM_E_IO, "create a pipe", errno));
   memcpy(c->address, address, strlen(address) + 1);
   c->key = l->key;
-  c->deadline = lm_seconds() + seconds;
+  c->seconds = seconds;
   c->finished = ends[1];
   int end = ends[0];
   ends[0] = -1;

@@ -32,7 +32,8 @@ LM_API int lm_node_links_fd(const lm_node_links *l); /* readable if there may be
 /* Listens at "host:port". *listens is false, without an error, if the host is another machine or the port in use. */
 LM_API lm_status lm_node_links_listen(lm_node_links *l, const char *address, bool *listens);
 LM_API void lm_node_links_stop_listening(lm_node_links *l);
-/* Connects within `seconds`. *link counts from 1, and is never used again. */
+/* seconds: for each address of the host, and for the handshake; its name may take 5 s to look up. *link counts from 1,
+ * and is never used again. */
 LM_API lm_status lm_node_links_connect(lm_node_links *l, const char *address, double seconds, int *link);
 /* A link that cannot take it is closed, with its event. One that is closed already takes nothing. */
 LM_API lm_status lm_node_links_send(lm_node_links *l, int link, const char *text, size_t n);

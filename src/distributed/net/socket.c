@@ -210,12 +210,18 @@ static int listen_on_own(const struct addrinfo *found, const char *host, int por
   return code;
 }
 
+static bool is_loopback_alone(const struct addrinfo *found) {
+  while (found && socket_is_loopback(found->ai_addr)) found = found->ai_next;
+  return !found;
+}
+
 lm_status lm_net_listen_here(const char *host, int port, int *fd) {
   struct addrinfo *found = NULL;
   lm_deadline p = {.deadline = lm_seconds() + naming_time, .wake_fd = -1};
   *fd = -1;
   NEED(lm_net_resolve(host, port, &p, &found));
   int code = listen_on_own(found, host, port, fd);
+  if (code == EADDRNOTAVAIL && !says_loopback(host) && is_loopback_alone(found)) code = listen_everywhere(port, fd);
   freeaddrinfo(found);
   if (code == 0 || code == EADDRNOTAVAIL || code == EADDRINUSE) return LM_OK;
   return lm_fail_cannot(LM_E_IO, lm_text("listen on %s, port %d", host, port), code);
@@ -377,8 +383,8 @@ lm_status lm_net_connect(const char *text, const lm_deadline *p, int *fd) {
   TRY(lm_net_resolve(host, port, p, &found));
   for (struct addrinfo *a = found; a; a = a->ai_next) {
     lm_deadline one = *p;
-    double soon = lm_seconds() + next_address;
-    if (a->ai_next && soon < one.deadline) one.deadline = soon;
+    double soon = lm_seconds() + (p->per_address > 0 ? p->per_address : next_address);
+    if ((a->ai_next || p->per_address > 0) && soon < one.deadline) one.deadline = soon;
     status = socket_connect_to(a->ai_addr, a->ai_addrlen, &one, fd);
     if (status != LM_E_IO || lm_seconds() >= p->deadline) break;
   }

@@ -15,7 +15,8 @@ enum { LM_ADDRESS_MAX = 128 };
 /* How long to continue trying. check (may be NULL) is asked at least every 50 ms, and when wake_fd (-1: none) becomes
  * readable; its error ends the wait. */
 typedef struct lm_deadline {
-  double deadline; /* lm_seconds() */
+  double deadline;    /* lm_seconds() */
+  double per_address; /* seconds to connect to one address of a host; 0: as long as there is no other one to try */
   int wake_fd;
   lm_status (*check)(void *ctx);
   void *ctx;
@@ -29,7 +30,7 @@ lm_status lm_net_await(int fd, short events, const lm_deadline *p);
  * named by this machine's own address. */
 lm_status lm_net_listen(const char *host, int port, int *fd, char address[LM_ADDRESS_MAX]);
 /* The same on this machine's own addresses alone: *fd is -1, without an error, if the host is another machine, or the
- * port is in use. */
+ * port is in use. A name for the loopback alone is this machine's own, and listens on every interface. */
 lm_status lm_net_listen_here(const char *host, int port, int *fd);
 lm_status lm_net_listen_unix(int *fd, char address[LM_ADDRESS_MAX]);
 /* One attempt; refused and the like are LM_E_IO at once. */
