@@ -52,6 +52,7 @@ typedef struct lm_node_out {
   lm_meta meta;
   lm_watch *watch;
   lm_tensor *grad; /* collected by the run that has claimed the node */
+  lm_tensor *more; /* what its formula adds to it */
 } lm_node_out;
 
 typedef enum lm_node_kind {
