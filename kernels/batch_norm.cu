@@ -81,9 +81,9 @@ LM_DEVICE bool lm_relu_passes(lm_compute<T> y, lm_compute<T> max) {
   return !(stored <= 0 || stored >= lm_get<A>(lm_put<T>(max)));
 }
 
-/* Sums of g where relu's result is above 0 and below max: y, or, NORM, what x and the statistics give. masked: that g
- * is written there, 0 elsewhere; NORM: or NULL. */
-template <class T, bool NORM>
+/* Sums of g, or, MORE, of g + more, where relu's result is above 0 and below max: y, or, NORM, what x and the
+ * statistics give. masked: that g is written there, 0 elsewhere; NORM: or NULL. */
+template <class T, bool NORM, bool MORE>
 struct lm_masked_sums_source {
   typedef T stored;
   typedef lm_compute<T> A;
@@ -92,20 +92,22 @@ struct lm_masked_sums_source {
   enum { PIVOTED = 0, STORES = 1, WIDE_FLIGHT = 2 };
   template <int V>
   struct item {
-    lm_pack<T, V> g, x, y;
+    lm_pack<T, V> g, more, x, y;
   };
-  const T *g, *x, *y;
+  const T *g, *more, *x, *y;
   T *masked;
   lm_batch_plan plan;
   template <int V>
   LM_DEVICE item<V> load(int64_t at, int64_t) const {
-    item<V> in = {lm_load<V>(g + at), lm_load<V>(x + at), {}};
+    item<V> in = {lm_load<V>(g + at), {}, lm_load<V>(x + at), {}};
+    if (MORE) in.more = lm_load<V>(more + at);
     if (!NORM) in.y = lm_load<V>(y + at);
     return in;
   }
   template <int V>
   LM_DEVICE void add(item<V> &in, int v, const channel &k, A *a, A *b) const {
     A x = lm_get<A>(in.x.v[v]);
+    if (MORE) in.g.v[v] = lm_put<T>(lm_get<A>(in.g.v[v]) + lm_get<A>(in.more.v[v]));
     if (!lm_relu_passes<T>(NORM ? k(x) : lm_get<A>(in.y.v[v]), (A)plan.max)) in.g.v[v] = lm_put<T>((A)0);
     A g = lm_get<A>(in.g.v[v]);
     *a += g;
@@ -470,17 +472,24 @@ int lm_batch_sums(const lm_norm_shape *s, const void *g, const void *x, lm_value
   });
 }
 
-int lm_batch_masked_sums(const lm_norm_shape *s, const void *g, const void *x, const void *y, void *masked,
-                         const lm_batch_plan *plan, double *partial, void *stream) {
+template <bool NORM, bool MORE>
+static int masked_sums(const lm_norm_shape *s, const void *g, const void *more, const void *x, const void *y,
+                       void *masked, const lm_batch_plan *plan, double *partial, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    int width = lm_is_packed(y) && lm_is_packed(masked) ? width_at(s, g, x) : 1;
-    const T *of = (const T *)g, *by = (const T *)x;
-    if (y)
-      return launch_two(s, lm_masked_sums_source<T, false>{of, by, (const T *)y, (T *)masked, *plan}, width, partial,
-                        stream);
-    return launch_two(s, lm_masked_sums_source<T, true>{of, by, NULL, (T *)masked, *plan}, width, partial, stream);
+    int width = lm_is_packed(y) && lm_is_packed(masked) && lm_is_packed(more) ? width_at(s, g, x) : 1;
+    lm_masked_sums_source<T, NORM, MORE> source = {(const T *)g, (const T *)more, (const T *)x,
+                                                   (const T *)y, (T *)masked,     *plan};
+    return launch_two(s, source, width, partial, stream);
   });
+}
+
+int lm_batch_masked_sums(const lm_norm_shape *s, const void *g, const void *more, const void *x, const void *y,
+                         void *masked, const lm_batch_plan *plan, double *partial, void *stream) {
+  auto run = y      ? more ? masked_sums<false, true> : masked_sums<false, false>
+                  : more ? masked_sums<true, true>
+                    : masked_sums<true, false>;
+  return run(s, g, more, x, y, masked, plan, partial, stream);
 }
 
 int lm_batch_plan_forward(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {

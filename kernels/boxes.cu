@@ -1,6 +1,7 @@
 /* Boxes in images: pooling of their bins, a thread for each; and which of them cover the same, one block. */
 #include "boxes.h"
 
+#include "merged_dims.cuh"
 #include "types.cuh"
 
 enum { LM_ROI_BLOCK = 256, LM_NMS_BLOCK = 1024 };
@@ -17,16 +18,21 @@ LM_DEVICE A lm_roi_edge(A v) { /* far ones all alike: beyond any image */
   return v > (A)-1e9 ? v < (A)1e9 ? v : (A)1e9 : (A)-1e9;
 }
 
-template <class T>
-LM_KERNEL void lm_roi_kernel(lm_roi_job s, int64_t count) {
+struct lm_roi_dividers {
+  lm_divider columns, rows, c;
+};
+
+template <class T, bool WIDE>
+LM_KERNEL void lm_roi_kernel(lm_roi_job s, lm_roi_dividers by, int64_t count) {
   typedef lm_compute<T> A;
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    int64_t column = e % s.columns, row = e / s.columns % s.rows, c = e / s.columns / s.rows % s.c;
-    int64_t box = e / s.columns / s.rows / s.c, at = -1;
+    int64_t column, row, c, at = -1;
+    int64_t line = lm_split<WIDE>(e, s.columns, by.columns, &column);
+    int64_t box = lm_split<WIDE>(lm_split<WIDE>(line, s.rows, by.rows, &row), s.c, by.c, &c);
     const T *b = (const T *)s.boxes + box * 5;
     A image = lm_get<A>(b[0]), scale = (A)s.scale, best = lm_lowest<A>();
     if (!(image >= 1 && image < (A)(s.n + 1))) {
-      if (e % (s.columns * s.rows * s.c) == 0) lm_report_bad(s.bad, s.bad_kind, box + 1, (int64_t)image, s.n);
+      if (column == 0 && row == 0 && c == 0) lm_report_bad(s.bad, s.bad_kind, box + 1, (int64_t)image, s.n);
       image = 1;
     }
     A x1 = lm_roi_edge<A>(lm_get<A>(b[1]) * scale), y1 = lm_roi_edge<A>(lm_get<A>(b[2]) * scale);
@@ -50,9 +56,11 @@ LM_KERNEL void lm_roi_kernel(lm_roi_job s, int64_t count) {
 
 extern "C" int lm_k_roi_pool(const lm_roi_job *job, void *stream) {
   int64_t count = job->k * job->c * job->rows * job->columns;
+  lm_roi_dividers by = {lm_split_divider(job->columns), lm_split_divider(job->rows), lm_split_divider(job->c)};
   return lm_for_float(job->dtype, [=](auto t) {
-    return lm_launch(lm_roi_kernel<decltype(t)>, lm_blocks(count, LM_ROI_BLOCK, INT32_MAX), LM_ROI_BLOCK, 0, stream,
-                     *job, count);
+    typedef decltype(t) T;
+    return lm_launch(count < LM_NARROW ? lm_roi_kernel<T, false> : lm_roi_kernel<T, true>,
+                     lm_blocks(count, LM_ROI_BLOCK, INT32_MAX), LM_ROI_BLOCK, 0, stream, *job, by, count);
   });
 }
 

@@ -1,6 +1,7 @@
 /* Weighted sums of elements: a thread for each element of y, neighbors along i or p. */
 #include "gather_weighted.h"
 
+#include "merged_dims.cuh"
 #include "types.cuh"
 
 enum { LM_GATHER_WEIGHTED_BLOCK = 256 };
@@ -9,20 +10,26 @@ enum { LM_GATHER_WEIGHTED_BLOCK = 256 };
 struct lm_gather_weighted_item {
   int64_t i, p, plane, n;
 };
-LM_DEVICE lm_gather_weighted_item lm_gather_weighted_item_of(const lm_gather_weighted_job &s, int64_t e) {
+struct lm_gather_weighted_dividers {
+  lm_divider i, p, c, j;
+};
+template <bool WIDE>
+LM_DEVICE lm_gather_weighted_item lm_gather_weighted_item_of(const lm_gather_weighted_job &s,
+                                                             const lm_gather_weighted_dividers &by, int64_t e) {
   lm_gather_weighted_item at;
-  at.i = e % s.i;
-  at.p = e / s.i % s.p;
-  at.plane = e / s.i / s.p;
-  at.n = at.plane / s.c;
+  int64_t channel;
+  e = lm_split<WIDE>(e, s.i, by.i, &at.i);
+  at.plane = lm_split<WIDE>(e, s.p, by.p, &at.p);
+  at.n = lm_split<WIDE>(at.plane, s.c, by.c, &channel);
   return at;
 }
 
-template <class T>
-LM_KERNEL void lm_gather_weighted_forward_kernel(lm_gather_weighted_job s, int64_t count) {
+template <class T, bool WIDE>
+LM_KERNEL void lm_gather_weighted_forward_kernel(lm_gather_weighted_job s, lm_gather_weighted_dividers by,
+                                                 int64_t count) {
   typedef lm_compute<T> A;
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    lm_gather_weighted_item at = lm_gather_weighted_item_of(s, e);
+    lm_gather_weighted_item at = lm_gather_weighted_item_of<WIDE>(s, by, e);
     const T *x = (const T *)s.x + at.plane * s.m * s.i + at.i;
     const int64_t *indices = s.indices + at.n * s.indices_step + at.p;
     const A *weight = s.weight ? (const A *)s.weight + at.n * s.weight_step + at.p : NULL;
@@ -36,11 +43,12 @@ LM_KERNEL void lm_gather_weighted_forward_kernel(lm_gather_weighted_job s, int64
 }
 
 /* sums were cleared. */
-template <class T>
-LM_KERNEL void lm_gather_weighted_input_kernel(lm_gather_weighted_job s, int64_t count, lm_compute<T> *sums) {
+template <class T, bool WIDE>
+LM_KERNEL void lm_gather_weighted_input_kernel(lm_gather_weighted_job s, lm_gather_weighted_dividers by, int64_t count,
+                                               lm_compute<T> *sums) {
   typedef lm_compute<T> A;
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    lm_gather_weighted_item at = lm_gather_weighted_item_of(s, e);
+    lm_gather_weighted_item at = lm_gather_weighted_item_of<WIDE>(s, by, e);
     A *sum = sums + at.plane * s.m * s.i + at.i, g = lm_get<A>(((const T *)s.y)[e]);
     const int64_t *indices = s.indices + at.n * s.indices_step + at.p;
     const A *weight = s.weight ? (const A *)s.weight + at.n * s.weight_step + at.p : NULL;
@@ -57,12 +65,13 @@ LM_KERNEL void lm_gather_weighted_round_kernel(const lm_compute<T> *sums, T *x, 
 }
 
 /* A thread for each element of weight, [n, j, p]. */
-template <class T>
-LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, int64_t count) {
+template <class T, bool WIDE>
+LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, lm_gather_weighted_dividers by,
+                                                int64_t count) {
   typedef lm_compute<T> A;
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    int64_t p = e % s.p, n = e / s.p / s.j;
-    uint64_t position = (uint64_t)s.indices[n * s.indices_step + e % (s.p * s.j)] - 1;
+    int64_t p, j, n = lm_split<WIDE>(lm_split<WIDE>(e, s.p, by.p, &p), s.j, by.j, &j);
+    uint64_t position = (uint64_t)s.indices[n * s.indices_step + j * s.p + p] - 1;
     A sum = 0;
     for (int64_t c = 0; position < (uint64_t)s.m && c < s.c; c++) {
       const T *x = (const T *)s.x + ((n * s.c + c) * s.m + (int64_t)position) * s.i;
@@ -75,11 +84,23 @@ LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, int64_
 
 static unsigned blocks_for(int64_t count) { return lm_blocks(count, LM_GATHER_WEIGHTED_BLOCK, INT32_MAX); }
 
+/* The narrow kernel for fewer elements than LM_NARROW, else the wide one. */
+template <class... P, class... A>
+static int launch(void (*narrow)(lm_gather_weighted_job, lm_gather_weighted_dividers, int64_t, P...),
+                  void (*wide)(lm_gather_weighted_job, lm_gather_weighted_dividers, int64_t, P...), void *stream,
+                  const lm_gather_weighted_job *job, int64_t count, A... more) {
+  lm_gather_weighted_dividers by = {lm_split_divider(job->i), lm_split_divider(job->p), lm_split_divider(job->c),
+                                    lm_split_divider(job->j)};
+  return lm_launch(count < LM_NARROW ? narrow : wide, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0, stream, *job, by,
+                   count, more...);
+}
+
 extern "C" int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream) {
   int64_t count = job->n * job->c * job->p * job->i;
   return lm_for_float(job->dtype, [=](auto t) {
-    return lm_launch(lm_gather_weighted_forward_kernel<decltype(t)>, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0,
-                     stream, *job, count);
+    typedef decltype(t) T;
+    return launch(lm_gather_weighted_forward_kernel<T, false>, lm_gather_weighted_forward_kernel<T, true>, stream, job,
+                  count);
   });
 }
 
@@ -91,8 +112,8 @@ extern "C" int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, flo
     A *sum = sizeof(T) < sizeof(A) ? (A *)sums : (A *)job->x;
     int error = (int)cudaMemsetAsync(sum, 0, (size_t)indices * sizeof(A), (cudaStream_t)stream);
     if (error == 0)
-      error = lm_launch(lm_gather_weighted_input_kernel<T>, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0, stream,
-                        *job, count, sum);
+      error = launch(lm_gather_weighted_input_kernel<T, false>, lm_gather_weighted_input_kernel<T, true>, stream, job,
+                     count, sum);
     if (error != 0 || sizeof(T) == sizeof(A)) return error;
     return lm_launch(lm_gather_weighted_round_kernel<T>, blocks_for(indices), LM_GATHER_WEIGHTED_BLOCK, 0, stream, sum,
                      (T *)job->x, indices);
@@ -102,7 +123,8 @@ extern "C" int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, flo
 extern "C" int lm_k_gather_weighted_weight(const lm_gather_weighted_job *job, void *stream) {
   int64_t count = job->n * job->j * job->p;
   return lm_for_float(job->dtype, [=](auto t) {
-    return lm_launch(lm_gather_weighted_weight_kernel<decltype(t)>, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0,
-                     stream, *job, count);
+    typedef decltype(t) T;
+    return launch(lm_gather_weighted_weight_kernel<T, false>, lm_gather_weighted_weight_kernel<T, true>, stream, job,
+                  count);
   });
 }

@@ -1,6 +1,7 @@
 /* grid_sample: a thread for each point and a few channels, neighbors along the points. */
 #include "grid_sample.h"
 
+#include "merged_dims.cuh"
 #include "types.cuh"
 
 #define LM_TAPS_FN LM_DEVICE
@@ -16,12 +17,23 @@
 
 enum { LM_GRID_BLOCK = 256, LM_GRID_CHANNELS = 8, LM_GRID_MAX = 64 };
 
+/* Elements [n, parts, p], `parts` of the channels; or [n, p]. */
+struct lm_grid_count {
+  int64_t all, parts;
+  lm_divider by_parts, by_p;
+};
+
 /* Which image, point and first channel a thread has. */
 struct lm_grid_position {
   int64_t p, c, image;
 };
-LM_DEVICE lm_grid_position lm_grid_position_of(const lm_grid_call &s, int64_t e, int64_t parts) {
-  return {e % s.p, e / s.p % parts * LM_GRID_CHANNELS, e / s.p / parts};
+template <bool WIDE>
+LM_DEVICE lm_grid_position lm_grid_position_of(const lm_grid_call &s, int64_t e, const lm_grid_count &count) {
+  lm_grid_position o;
+  int64_t part;
+  o.image = lm_split<WIDE>(lm_split<WIDE>(e, s.p, count.by_p, &o.p), count.parts, count.by_parts, &part);
+  o.c = part * LM_GRID_CHANNELS;
+  return o;
 }
 
 /* The pixels that a point reads, and their weights, or their derivative along dim `by`; returns how many. */
@@ -51,13 +63,13 @@ LM_DEVICE int64_t lm_grid_element(const lm_grid_call &s, int64_t image, int64_t 
   return s.last ? (image * total + position) * s.c + c : (image * s.c + c) * total + position;
 }
 
-template <class T>
-LM_KERNEL void lm_grid_forward_kernel(lm_grid_call s, int64_t count, int64_t parts) {
+template <class T, bool WIDE>
+LM_KERNEL void lm_grid_forward_kernel(lm_grid_call s, lm_grid_count count) {
   typedef lm_compute<T> A;
   int32_t at[LM_GRID_MAX];
   A w[LM_GRID_MAX];
-  for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    lm_grid_position o = lm_grid_position_of(s, e, parts);
+  for (int64_t e = lm_thread(); e < count.all; e += lm_threads()) {
+    lm_grid_position o = lm_grid_position_of<WIDE>(s, e, count);
     int taps = lm_grid_table<T, A>(s, (const T *)s.grid + (o.image * s.p + o.p) * s.dims, -1, at, w);
     for (int64_t c = o.c; c < s.c && c < o.c + LM_GRID_CHANNELS; c++) {
       A sum = 0;
@@ -71,13 +83,13 @@ LM_KERNEL void lm_grid_forward_kernel(lm_grid_call s, int64_t count, int64_t par
 }
 
 /* sums were cleared. */
-template <class T>
-LM_KERNEL void lm_grid_input_kernel(lm_grid_call s, int64_t count, int64_t parts, lm_compute<T> *sums) {
+template <class T, bool WIDE>
+LM_KERNEL void lm_grid_input_kernel(lm_grid_call s, lm_grid_count count, lm_compute<T> *sums) {
   typedef lm_compute<T> A;
   int32_t at[LM_GRID_MAX];
   A w[LM_GRID_MAX];
-  for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    lm_grid_position o = lm_grid_position_of(s, e, parts);
+  for (int64_t e = lm_thread(); e < count.all; e += lm_threads()) {
+    lm_grid_position o = lm_grid_position_of<WIDE>(s, e, count);
     int taps = lm_grid_table<T, A>(s, (const T *)s.grid + (o.image * s.p + o.p) * s.dims, -1, at, w);
     for (int64_t c = o.c; c < s.c && c < o.c + LM_GRID_CHANNELS; c++) {
       A g = lm_get<A>(((const T *)s.y)[lm_grid_element(s, o.image, c, o.p, s.p)]);
@@ -94,13 +106,13 @@ LM_KERNEL void lm_grid_round_kernel(const lm_compute<T> *sums, T *x, int64_t cou
 }
 
 /* A thread for each point. */
-template <class T>
-LM_KERNEL void lm_grid_slopes_kernel(lm_grid_call s, int64_t count) {
+template <class T, bool WIDE>
+LM_KERNEL void lm_grid_slopes_kernel(lm_grid_call s, lm_grid_count count) {
   typedef lm_compute<T> A;
   int32_t at[LM_GRID_MAX];
   A w[LM_GRID_MAX], weighed[LM_GRID_MAX];
-  for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
-    int64_t image = e / s.p, p = e % s.p;
+  for (int64_t e = lm_thread(); e < count.all; e += lm_threads()) {
+    int64_t p, image = lm_split<WIDE>(e, s.p, count.by_p, &p);
     const T *point = (const T *)s.grid + e * s.dims;
     int taps = lm_grid_table<T, A>(s, point, -1, at, w);
     for (int j = 0; j < taps; j++) {
@@ -122,31 +134,39 @@ LM_KERNEL void lm_grid_slopes_kernel(lm_grid_call s, int64_t count) {
 static unsigned blocks_for(int64_t count) { return lm_blocks(count, LM_GRID_BLOCK, INT32_MAX); }
 static int64_t parts_of(const lm_grid_call *s) { return (s->c + LM_GRID_CHANNELS - 1) / LM_GRID_CHANNELS; }
 
+/* The narrow kernel for fewer elements than LM_NARROW, else the wide one. */
+template <class... P, class... A>
+static int launch(void (*narrow)(lm_grid_call, lm_grid_count, P...), void (*wide)(lm_grid_call, lm_grid_count, P...),
+                  void *stream, const lm_grid_call *call, int64_t parts, A... more) {
+  lm_grid_count count = {call->n * parts * call->p, parts, lm_split_divider(parts), lm_split_divider(call->p)};
+  return lm_launch(count.all < LM_NARROW ? narrow : wide, blocks_for(count.all), LM_GRID_BLOCK, 0, stream, *call, count,
+                   more...);
+}
+
 extern "C" int lm_k_grid_forward(const lm_grid_call *call, void *stream) {
-  int64_t parts = parts_of(call), count = call->n * parts * call->p;
   return lm_for_float(call->dtype, [=](auto t) {
-    return lm_launch(lm_grid_forward_kernel<decltype(t)>, blocks_for(count), LM_GRID_BLOCK, 0, stream, *call, count,
-                     parts);
+    typedef decltype(t) T;
+    return launch(lm_grid_forward_kernel<T, false>, lm_grid_forward_kernel<T, true>, stream, call, parts_of(call));
   });
 }
 
 extern "C" int lm_k_grid_input(const lm_grid_call *call, float *sums, void *stream) {
-  int64_t parts = parts_of(call), count = call->n * parts * call->p, all = call->n * call->c * call->m;
+  int64_t all = call->n * call->c * call->m;
   return lm_for_float(call->dtype, [=](auto t) {
     typedef decltype(t) T;
     typedef lm_compute<T> A;
     A *sum = sizeof(T) < sizeof(A) ? (A *)sums : (A *)call->x;
     int error = (int)cudaMemsetAsync(sum, 0, (size_t)all * sizeof(A), (cudaStream_t)stream);
     if (error == 0)
-      error = lm_launch(lm_grid_input_kernel<T>, blocks_for(count), LM_GRID_BLOCK, 0, stream, *call, count, parts, sum);
+      error = launch(lm_grid_input_kernel<T, false>, lm_grid_input_kernel<T, true>, stream, call, parts_of(call), sum);
     if (error != 0 || sizeof(T) == sizeof(A)) return error;
     return lm_launch(lm_grid_round_kernel<T>, blocks_for(all), LM_GRID_BLOCK, 0, stream, sum, (T *)call->x, all);
   });
 }
 
 extern "C" int lm_k_grid_slopes(const lm_grid_call *call, void *stream) {
-  int64_t count = call->n * call->p;
   return lm_for_float(call->dtype, [=](auto t) {
-    return lm_launch(lm_grid_slopes_kernel<decltype(t)>, blocks_for(count), LM_GRID_BLOCK, 0, stream, *call, count);
+    typedef decltype(t) T;
+    return launch(lm_grid_slopes_kernel<T, false>, lm_grid_slopes_kernel<T, true>, stream, call, 1);
   });
 }

@@ -44,10 +44,10 @@ typedef struct lm_batch_plan {
   const double *partial;    /* moments or sums; NULL forward when not training */
   void *coefficients;
 } lm_batch_plan;
-/* Sums of g where relu's result is above 0 and below max: y, or where that is NULL, what x and the plan give.
- * masked: where g goes then, with 0 elsewhere; may be NULL if y is. */
-int lm_batch_masked_sums(const lm_norm_shape *shape, const void *g, const void *x, const void *y, void *masked,
-                         const lm_batch_plan *plan, double *partial, void *stream);
+/* Sums of g, or of g + more rounded, where relu's result is above 0 and below max: y, or where that is NULL, what x and
+ * the plan give. masked: where g goes then, with 0 elsewhere; may be NULL if y and more are. */
+int lm_batch_masked_sums(const lm_norm_shape *shape, const void *g, const void *more, const void *x, const void *y,
+                         void *masked, const lm_batch_plan *plan, double *partial, void *stream);
 int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);

@@ -42,7 +42,7 @@ LM_KERNEL void __launch_bounds__(LM_RESCALE_BLOCK) lm_rescale_kernel(const lm_re
     bad = lm_rescale_pack<X, Y, V>(from + at, to + at, table.factor) || bad;
   for (int at = whole + (int)threadIdx.x; at < n; at += LM_RESCALE_BLOCK)
     bad = lm_rescale_pack<X, Y, 1>(from + at, to + at, table.factor) || bad;
-  if (bad) *table.found = 1; /* all write the same */
+  if (bad && table.found) *table.found = 1; /* all write the same */
 }
 
 int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, void *stream) {

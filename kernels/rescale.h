@@ -18,7 +18,7 @@ typedef struct lm_rescale_table {
   int n;
   uint32_t first[LM_RESCALE_TENSORS + 1];
   double factor;
-  float *found; /* becomes 1 if a value is infinite or NaN */
+  float *found; /* becomes 1 if a value is infinite or NaN; may be NULL */
   int64_t numel[LM_RESCALE_TENSORS];
   const void *from[LM_RESCALE_TENSORS];
   void *to[LM_RESCALE_TENSORS];

@@ -298,6 +298,88 @@ describe("autocast", function()
   end)
 end)
 
+describe("autocast of an optimizer's parameters", function()
+  -- The copies of list's rows, [1, n], and then the gradients, in one scope.
+  local function seen(dtype, list)
+    local one, all = lm.ones({ 1, 1 }, { device = device }), {}
+    lm.autocast({ device = device, dtype = dtype }, function()
+      for i, p in ipairs(list) do
+        p.grad = nil
+        all[i] = one:mm(p)
+        all[i]:backward(lm.ones_like(all[i]):mul_(3))
+        all[#list + i] = p.grad
+        assert.equal(dtype, all[i].dtype)
+      end
+    end)
+    return all
+  end
+
+  for _, dtype in ipairs { "bfloat16", "float16" } do
+    it("yields the same as of one after the other: " .. dtype, function()
+      lm.manual_seed(3)
+      local list, alone = {}, {}
+      for i, n in ipairs { 1, 3, 255, 16385, 70, 8 } do
+        local x = lm.randn({ 1, 2 * n }):mul_(10 ^ (i - 3)):to(device)
+        x[1][1] = ({ 1, math.huge, 0 / 0, 1e-41, 1e-7 })[i] or 1
+        list[i] = i == 5 and x:view(1, n, 2):select(3, 1):detach() or x:narrow(2, 1, n):contiguous()
+        alone[i] = list[i]:clone():requires_grad_()
+        list[i]:requires_grad_()
+      end
+      local opt = lm.optim.SGD(list, { lr = 0.1 })
+      for _ = 1, 3 do
+        local of, want = seen(dtype, list), seen(dtype, alone)
+        for i in ipairs(want) do
+          assert(lm.equal(of[i]:nan_to_num(7), want[i]:nan_to_num(7)), "tensor " .. i)
+        end
+        lm.no_grad(function() list[6]:mul_(2) alone[6]:mul_(2) end)
+      end
+      assert.equal(1, #opt.param_groups)
+    end)
+  end
+
+  it("completes gradients in the order of the ops, the last first", function()
+    local list, order = {}, {}
+    for i = 1, 3 do
+      list[i] = lm.ones({ 2, 2 }, { device = device }):requires_grad_()
+      list[i]:register_post_accumulate_grad_hook(function() order[#order + 1] = i end)
+    end
+    local opt = lm.optim.SGD(list, { lr = 0.1 })
+    for _ = 1, 3 do
+      lm.autocast({ device = device, dtype = "bfloat16" }, function()
+        local y = lm.ones({ 2, 2 }, { device = device })
+        for i = 1, 3 do
+          local w = list[i]
+          y = y:mm(w):exp()
+          y:register_hook(function() order[#order + 1] = "op " .. i end)
+        end
+        y:sum():backward()
+      end)
+      assert.equal("op 3 3 op 2 2 op 1 1", table.concat(order, " "))
+      order = {}
+    end
+    assert.equal(1, #opt.param_groups)
+  end)
+
+  it("follows one that stops requiring a gradient, or leaves the optimizer", function()
+    local list = {}
+    for i = 1, 3 do list[i] = lm.full({ 1, 2 }, i, { device = device }):requires_grad_() end
+    local opt = lm.optim.SGD(list, { lr = 0.1 })
+    seen("bfloat16", list)
+    list[2]:requires_grad_(false)
+    lm.autocast({ device = device, dtype = "bfloat16" }, function()
+      local one = lm.ones({ 1, 1 }, { device = device })
+      for i = 1, 3 do assert.equal(i ~= 2, one:mm(list[i]).requires_grad) end
+    end)
+    list[2]:requires_grad_()
+    assert.equal(3, #opt.param_groups[1].params)
+    opt = lm.optim.SGD({ list[1], list[2] }, { lr = 0.1 })
+    collectgarbage()
+    collectgarbage()
+    for i, y in ipairs(seen("bfloat16", list)) do assert.equal(i <= 3 and i or 3, y:max():item()) end
+    assert.equal(2, #opt.param_groups[1].params)
+  end)
+end)
+
 if not on_cpu then
   describe("autocast in a captured step", function()
     it("casts the weights at each replay, whatever the scope around it keeps", function()

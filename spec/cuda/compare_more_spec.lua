@@ -376,6 +376,47 @@ describe("norms", function()
     end)
   end)
 
+  it("over batches with relu, of several gradients to the bit as of their sum", function()
+    for seed, shape in ipairs { { 6, 16 }, { 3, 5 }, { 700, 8 }, { 4, 8, 6, 4 }, { 3, 3, 5, 7 }, { 40, 3, 14, 14 } } do
+      for k, dtype in ipairs(compare.floats) do
+        lm.manual_seed(seed)
+        local last, training, c = #shape == 4 and k % 2 == 1, seed % 3 > 0, shape[2]
+        local function cuda(t) return t:to(dtype):cuda() end
+        local function random_of_shape()
+          local t = cuda(lm.randn(shape))
+          return last and t:contiguous { memory_format = "channels_last" } or t
+        end
+        local leaves = { random_of_shape(), cuda(lm.randn { c }), cuda(lm.randn { c }), random_of_shape() }
+        local given = { random_of_shape(), random_of_shape(), random_of_shape() }
+        local mean, var = lm.zeros { c }, lm.ones { c }
+        for n = 2, 3 do
+          for addends = 0, 1 do
+            local function gradients(hooked)
+              local x, w, b, addend = unpack(leaves)
+              for _, leaf in ipairs(leaves) do leaf:requires_grad_() end
+              local y = F.batch_norm_relu(x, cuda(mean), cuda(var), w, b, addends == 1 and addend or nil,
+                { training = training })
+              if hooked then y:register_hook(function() end) end -- which is shown the sum
+              local all = 0
+              for i = 1, n do all = all + (y * given[i]):sum() end
+              all:backward()
+              local found = {}
+              for i, leaf in ipairs(leaves) do
+                found[i] = leaf.grad or false
+                leaf.grad = nil
+              end
+              return found
+            end
+            local sum, more = gradients(true), gradients(false)
+            for i = 1, 3 + addends do
+              assert(lm.equal(sum[i], more[i]), ("%s, %d gradients, result %d"):format(what_of("", dtype, shape), n, i))
+            end
+          end
+        end
+      end
+    end
+  end)
+
   it("over batches, the same to the bit however the memory is aligned", function()
     for _, dtype in ipairs(compare.floats) do
       for _, side in ipairs { 3, 7, 9 } do

@@ -90,6 +90,21 @@ describe("on a CUDA device", function()
     check_launches(259, training(narrow_resnet(), 8))
   end)
 
+  it("weights of one optimizer are cast by one launch under autocast, from the second step on", function()
+    local net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8, {bias = false})):to("cuda")
+    local x = lm.rand({4, 8}, {device = "cuda"})
+    local function forward() return lm.autocast({dtype = "bfloat16"}, function() return net(x) end) end
+    local alone = made_by(forward).launches
+    local opt = optim.SGD(net:parameters(), {lr = 0.1})
+    assert.equal(alone - 4, made_by(forward).launches) -- of five weights and biases
+    local function first() return lm.autocast({dtype = "bfloat16"}, function() return net[1](x) end) end
+    first() -- casts the others' for nothing, and then no longer
+    local before = C.lm_fake_live "blocks"
+    first()
+    assert.equal(before + 3, C.lm_fake_live "blocks") -- of x, its weight and its bias
+    assert.is_table(opt.param_groups)
+  end)
+
   it("a captured step is one replay, after its inputs' copies", function()
     for _, make in ipairs {models.lenet, narrow_resnet} do
       local step, x, y = training(make(), make == models.lenet and 28 or 8)

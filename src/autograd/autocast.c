@@ -3,16 +3,24 @@
  *
  * Weights are used many times while a scope lasts, and cast once: a leaf that requires grad keeps its low copy until
  * the thread's outermost scope ends. The copy is recorded like any op, so that gradients of all its uses add up on
- * it and go to the leaf through the one cast. */
+ * it and go to the leaf through the one cast. On a GPU the parameters of an optimizer are cast in one launch, when the
+ * first of them is needed: those that the last scope has used. */
 #include <string.h>
 
 #include "autograd/record_graph.h"
 #include "base/mem.h"
-#include "device/graph.h"
+#include "op/run.h"
+#include "op/stream_order.h"
+
+struct lm_cast_group {
+  int n;
+  lm_tensor *leaf[];
+};
 
 typedef struct kept { /* of one leaf */
   lm_tensor *leaf, *low;
   uint32_t version; /* of the leaf's values that low has */
+  bool used;        /* else it was cast with others, and is not recorded yet */
 } kept;
 
 /* Open addressing over `capacity` positions, a power of two of which at most half are taken. */
@@ -46,6 +54,8 @@ static lm_status reserve(cache *c) {
 
 static void clear(cache *c) {
   for (uint32_t i = 0; i < c->capacity; i++) {
+    const kept *k = &c->position[i];
+    if (k->leaf && k->leaf->grad) k->leaf->grad->is_cast = k->used;
     lm_release(c->position[i].low);
     lm_release(c->position[i].leaf);
   }
@@ -72,28 +82,114 @@ static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   return lm_call_as_is(LM_OP_to_copy, &args, out);
 }
 
-/* A copy made within no_grad serves only there; a captured graph must make its own at each replay. */
-static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
-  if (mine.depth == 0 || lm_graph_capturing()) return convert(t, dtype, out);
-  NEED(reserve(&mine));
+static bool is_weight(const lm_tensor *t) {
+  return t->dtype == LM_F32 && t->grad && lm_is_leaf(t) && lm_requires_grad(t) && !lm_view_base(t);
+}
+
+/* NULL if there is none that serves. A copy made within no_grad serves only there. */
+static kept *find_copy(const lm_tensor *t, lm_dtype dtype) {
+  if (mine.capacity == 0) return NULL;
   kept *k = find(mine.position, mine.capacity, t);
   bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == dtype &&
-              (lm_requires_grad(k->low) || !lm_grad_enabled());
-  if (!fits) {
-    lm_tensor *low;
-    NEED(convert(t, dtype, &low));
-    lm_release(k->low);
-    if (!k->leaf) mine.n++;
-    if (!k->leaf) k->leaf = lm_retain(t);
-    k->low = low;
-    k->version = lm_version(t);
-  }
-  *out = lm_retain(k->low);
+              (!k->used || lm_requires_grad(k->low) || !lm_grad_enabled());
+  return fits ? k : NULL;
+}
+
+static lm_status keep_copy(lm_tensor *t, lm_tensor *low, bool used) {
+  NEED(reserve(&mine));
+  kept *k = find(mine.position, mine.capacity, t);
+  lm_release(k->low);
+  if (!k->leaf) mine.n++;
+  if (!k->leaf) k->leaf = lm_retain(t);
+  k->low = lm_retain(low);
+  k->version = lm_version(t);
+  k->used = used;
   return LM_OK;
 }
 
-static bool is_weight(const lm_tensor *t) {
-  return t->dtype == LM_F32 && t->grad && lm_is_leaf(t) && lm_requires_grad(t) && !lm_view_base(t);
+/* ---- several at once */
+
+lm_status lm_cast_group_new(int n, lm_tensor *const *leaves, lm_cast_group **out) {
+  lm_status status = LM_OK;
+  lm_cast_group *g = lm_malloc(sizeof *g + (size_t)n * sizeof *g->leaf);
+  lm_grad *m;
+  if (!g) return LM_E_OOM;
+  for (g->n = 0; g->n < n; g->n++) {
+    TRY(lm_grad_need(leaves[g->n], &m));
+    m->cast_group = g;
+    g->leaf[g->n] = lm_retain(leaves[g->n]);
+  }
+  *out = g;
+  g = NULL;
+done:
+  lm_cast_group_free(g);
+  return status;
+}
+
+void lm_cast_group_free(lm_cast_group *g) {
+  for (int i = 0; g && i < g->n; i++) {
+    lm_grad *m = g->leaf[i]->grad;
+    if (m && m->cast_group == g) m->cast_group = NULL;
+    lm_release(g->leaf[i]);
+  }
+  lm_free(g);
+}
+
+static lm_status cast_together(lm_device device, int n, lm_tensor *const *from, lm_tensor *const *low) {
+  lm_stream *s;
+  NEED(lm_stream_order_begin(device, &s));
+  for (int i = 0; i < n; i++) {
+    NEED(lm_stream_order_read(s, from[i]));
+    NEED(lm_stream_order_write(s, low[i]));
+  }
+  return lm_stream_order_end(s, lm_backend_of(device)->rescale(n, from, low, 1, NULL));
+}
+
+static lm_status convert_group(const lm_cast_group *g, lm_dtype dtype, lm_device device) {
+  lm_status status = LM_OK;
+  lm_running before = lm_run_begin("autocast", -1);
+  lm_tensor **from = lm_calloc(2 * (size_t)g->n, sizeof *from), **low = from ? from + g->n : NULL;
+  int n = 0;
+  if (!from) TRY(LM_E_OOM);
+  for (int i = 0; i < g->n; i++) {
+    lm_tensor *t = g->leaf[i];
+    bool fits = is_weight(t) && t->device == device && t->grad->cast_group == g && t->grad->is_cast && lm_is_dense(t);
+    if (!fits || find_copy(t, dtype)) continue;
+    TRY(lm_tensor_empty_like(t, dtype, device, &low[n]));
+    from[n++] = t;
+  }
+  if (n > 0) TRY(cast_together(device, n, from, low));
+  for (int i = 0; i < n; i++) TRY(keep_copy(from[i], low[i], false));
+done:
+  for (int i = 0; i < n; i++) lm_release(low[i]);
+  lm_free(from);
+  lm_run_end(before);
+  return status;
+}
+
+static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
+  if (mine.depth == 0) return convert(t, dtype, out);
+  kept *k = find_copy(t, dtype);
+  const lm_backend *backend = lm_backend_of(t->device);
+  if (!k && t->grad->is_cast && t->grad->cast_group && lm_is_ordered(t->device) && backend->rescale) {
+    NEED(convert_group(t->grad->cast_group, dtype, t->device));
+    k = find_copy(t, dtype);
+  }
+  if (!k) {
+    lm_tensor *low;
+    NEED(convert(t, dtype, &low));
+    lm_status status = keep_copy(t, low, true);
+    lm_release(low);
+    if (status != LM_OK) return status;
+    k = find_copy(t, dtype);
+  }
+  if (!k->used) { /* recorded here, so that backward comes to it right after the op that uses it */
+    lm_to_copy_args args = {.x = t, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
+    NEED(lm_record_made(LM_OP_to_copy, &args, k->low));
+    k->used = true;
+  }
+  *out = lm_retain(k->low);
+  return LM_OK;
 }
 
 typedef struct target {

@@ -31,6 +31,10 @@ LM_API lm_autocast lm_autocast_enter(lm_autocast mode);
 LM_API void lm_autocast_leave(lm_autocast before);
 /* Those kept so far on this thread are made again when next needed. */
 LM_API void lm_autocast_forget(void);
+/* Leaves that autocast casts together, as far as they are weights on one GPU. The group holds them; each is in one. */
+typedef struct lm_cast_group lm_cast_group;
+LM_API lm_status lm_cast_group_new(int n, lm_tensor *const *leaves, lm_cast_group **out);
+LM_API void lm_cast_group_free(lm_cast_group *g); /* may be NULL */
 
 LM_API bool lm_requires_grad(const lm_tensor *t); /* leaf that asks, or result of a recorded op */
 /* LM_E_DTYPE unless floating; LM_E_STATE when turning it off on a non-leaf. */

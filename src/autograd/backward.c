@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "device/recorder.h"
+#include "op/stream_order.h"
 
 typedef struct lm_finally {
   lm_hook hook;
@@ -24,7 +25,8 @@ static void end_run(lm_pass *r) {
     lm_node *n = r->node[i];
     for (int s = 0; s < n->nout; s++) {
       lm_release(n->out[s].grad);
-      n->out[s].grad = NULL;
+      lm_release(n->out[s].more);
+      n->out[s].grad = n->out[s].more = NULL;
     }
     atomic_store_explicit(&n->run, NULL, memory_order_release);
   }
@@ -250,6 +252,17 @@ static lm_status fit(lm_pass *r, lm_edge e, lm_tensor **g) {
   return status;
 }
 
+/* Adds g to what has come for the edge, or leaves it for the node's formula to add. */
+static lm_status sum_up(lm_pass *r, lm_edge e, lm_tensor **sum, lm_tensor *g) {
+  lm_node_out *o = &e.node->out[e.slot];
+  bool is_kept = *sum && e.node->kind == LM_NODE_OP && lm_rule_table[e.node->op].arg[0].takes_more && !r->parallel &&
+                 !r->a->create_graph && lm_is_ordered(g->device);
+  if (!is_kept) return lm_sum_gradient(sum, g, r->a->create_graph);
+  lm_tensor *before = o->more;
+  o->more = g;
+  return before ? lm_sum_gradient(sum, before, false) : LM_OK;
+}
+
 /* Hands g, which is yours and may be NULL, along the edge. `from`: the node it comes from, one of those the target
  * waits for; NULL for a root. */
 static lm_status deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *g) {
@@ -263,7 +276,7 @@ static lm_status deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *
   if (g) {
     TRY(fit(r, e, &g));
     if (r->parallel) TRY(lm_parallel_pass_sum_slot(r, from->device_queue, e, &sum));
-    status = lm_sum_gradient(sum, g, r->a->create_graph);
+    status = sum_up(r, e, sum, g);
     g = NULL;
     if (status != LM_OK) goto done;
   }
@@ -285,6 +298,11 @@ static lm_status collect(lm_pass *r, lm_node *n, lm_tensor **g, bool *any) {
   for (int s = 0; s < n->nout; s++) {
     lm_node_out *o = &n->out[s];
     if (r->parallel) NEED(lm_parallel_pass_collect(r, n, s, &o->grad));
+    if (o->more && (o->watch || r->a->ninputs > 0)) { /* which are shown the sum */
+      lm_tensor *more = o->more;
+      o->more = NULL;
+      NEED(lm_sum_gradient(&o->grad, more, false));
+    }
     g[s] = o->grad;
     o->grad = NULL;
     if (!g[s]) continue;
@@ -358,7 +376,8 @@ lm_status lm_pass_step(lm_pass *r, lm_node *n) {
     if (status != LM_OK) goto done;
     for (int s = 0; s < n->nout; s++) { /* before they are handed on: what nobody else holds may be written to */
       lm_release(g[s]);
-      g[s] = NULL;
+      lm_release(n->out[s].more);
+      g[s] = n->out[s].more = NULL;
     }
     if (!r->a->retain_graph) lm_node_free_saved(n);
   }

@@ -43,8 +43,9 @@ typedef struct lm_rule {
 typedef lm_tensor *(*lm_rule_fn)(lm_rule *r);
 
 typedef struct lm_row {
-  uint8_t kind; /* lm_rule_kind */
-  int8_t part;  /* JOINT: the place of the argument's gradient among the results */
+  uint8_t kind;    /* lm_rule_kind */
+  bool takes_more; /* it adds a second gradient of the result by itself */
+  int8_t part;     /* JOINT: the place of the argument's gradient among the results */
   lm_touched touched;
   uint8_t reads; /* POINT: what the kernel reads, in the order of the bits; bit k: the k-th tensor argument, from 1 */
   int kernel;    /* POINT: the fused form */

@@ -52,6 +52,7 @@ typedef struct lm_node_out {
   lm_meta meta;
   lm_watch *watch;
   lm_tensor *grad; /* collected by the run that has claimed the node */
+  lm_tensor *more; /* what its formula adds to it */
 } lm_node_out;
 
 typedef enum lm_node_kind {
@@ -133,10 +134,12 @@ typedef struct lm_custom_state {
 struct lm_grad {
   lm_node *node; /* what made the tensor, or its leaf node; NULL: no gradient wanted */
   int32_t slot;
-  bool without_grad; /* a view made in no_grad */
-  uint32_t version;  /* of a view: the storage's when `node` was right */
-  lm_tensor *base;   /* of a view: the tensor that is none and owns the storage's history */
-  lm_watch *watch;   /* may be NULL */
+  bool without_grad;                /* a view made in no_grad */
+  bool is_cast;                     /* of a leaf: the last scope of autocast has used a low copy */
+  uint32_t version;                 /* of a view: the storage's when `node` was right */
+  lm_tensor *base;                  /* of a view: the tensor that is none and owns the storage's history */
+  lm_watch *watch;                  /* may be NULL */
+  struct lm_cast_group *cast_group; /* which the leaf is in, and which lives longer; NULL for most */
   struct lm_grad *next;
 };
 

@@ -273,3 +273,18 @@ lm_status lm_record_call(lm_op_id id, const void *args, bool *recorded, lm_tenso
   if (status != LM_OK || !s.any) return status;
   return lm_rule_table[id].decompose ? lm_compositions[id].made_of(args, out) : run_recorded(id, args, &s, out);
 }
+
+lm_status lm_record_made(lm_op_id id, const void *args, lm_tensor *result) {
+  lm_status status = LM_OK;
+  input_scan s = {0};
+  lm_node *node = NULL;
+  if (!lm_grad_enabled()) return LM_OK;
+  TRY(scan_inputs(id, args, &s));
+  if (!s.any) return LM_OK;
+  TRY(new_node(id, args, &s, NULL, &node));
+  lm_meta_of(result, &node->out[0].meta);
+  TRY(lm_attach(result, (lm_edge){node, 0}));
+done:
+  lm_node_release(node);
+  return status;
+}

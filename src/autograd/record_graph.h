@@ -54,6 +54,8 @@ lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_ten
 /* If a gradient is requested: the op with a node, or as its formula, if that is what is recorded. Else nothing is done.
  */
 lm_status lm_record_call(lm_op_id id, const void *args, bool *recorded, lm_tensor **out);
+/* The op, where it saves nothing, of which `result` is the one result, computed elsewhere. */
+lm_status lm_record_made(lm_op_id id, const void *args, lm_tensor *result);
 /* An op that writes into its first tensor, or one in place. */
 lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tensor **out);
 

@@ -41,7 +41,7 @@ typedef struct lm_backend {
    * float64 on their device. */
   lm_status (*norms)(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
   /* lm_rescale's (optim/rescale.h): to[i] = from[i] * factor, dense and alike in layout; *found, 0-d float32, becomes 1
-   * where a value of `from` is infinite or NaN, and else stays. */
+   * where a value of `from` is infinite or NaN, and else stays; NULL: nobody asks. */
   lm_status (*rescale)(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
   void (*set_threads)(int n);
   int (*get_threads)(void);

@@ -25,6 +25,7 @@ local Optimizer = class.root("Optimizer")
 Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
+local cast_groups = setmetatable({}, {__mode = "k"}) -- by optimizer; a field would be sent to other processes
 local group_list, param_list = one_based_list "param_groups", one_based_list "params"
 Optimizer.__inner = {
   "declare", "adopt_state", "advance", "by_number", "check_group", "check_state", "hooked", "keep_states", "keeps",
@@ -121,6 +122,11 @@ function Optimizer:add_param_group(given)
   end
   for p in pairs(seen) do self.known[p] = true end
   table.insert(self.param_groups, group)
+  local all = {}
+  for _, each in ipairs(self.param_groups) do
+    for _, p in ipairs(each.params) do all[#all + 1] = p end
+  end
+  cast_groups[self] = core.cast_group(all)
 end
 
 --- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros.

@@ -142,6 +142,6 @@ static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_
 lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found) {
   scaling job = {.from = from, .to = to, .factor = factor};
   for_each_chunk(n, to, 0.2, rescale_chunk, &job);
-  if (job.bad) *(float *)found->data = 1;
+  if (job.bad && found) *(float *)found->data = 1;
   return LM_OK;
 }

@@ -67,7 +67,7 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
   size_t parts = partial_bytes(lm_norm_parts(&s), s.c);
   NEED(lm_cuda_take(f, parts + 5 * (size_t)s.c * sizeof(double), &scratch));
   /* The masked gradient is kept where it is a result, or all that dx is made of. */
-  void *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training ? NULL : out[0]->data;
+  void *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training && !a->more ? NULL : out[0]->data;
   lm_batch_plan plan = {.training = a->training,
                         .relu = a->relu && !masked,
                         .eps = a->eps,
@@ -83,8 +83,8 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
                         .partial = scratch,
                         .coefficients = (char *)scratch + parts};
   if (a->relu) {
-    const void *y = a->y ? a->y->data : NULL;
-    NEED(LAUNCH("sums", lm_batch_masked_sums(&s, g, x, y, masked, &plan, scratch, f->stream)));
+    const void *y = a->y ? a->y->data : NULL, *more = a->more ? a->more->data : NULL;
+    NEED(LAUNCH("sums", lm_batch_masked_sums(&s, g, more, x, y, masked, &plan, scratch, f->stream)));
     if (masked) g = masked;
   } else {
     NEED(LAUNCH("sums", lm_batch_sums(&s, g, x, saved ? plan.mean : plan.running_mean, scratch, f->stream)));

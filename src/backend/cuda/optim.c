@@ -139,7 +139,7 @@ static lm_status rescale_dtypes(int n, lm_tensor *const *from, lm_tensor *const 
 
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found) {
   void *stream;
-  lm_rescale_table table = {.factor = factor, .found = (float *)found->data};
+  lm_rescale_table table = {.factor = factor, .found = found ? (float *)found->data : NULL};
   NEED(lm_cuda_enter(to[0]->device, &stream));
   for (lm_dtype x = LM_F16; x <= LM_F64; x++) {
     for (lm_dtype y = LM_F16; y <= LM_F64; y++) NEED(rescale_dtypes(n, from, to, x, y, &table, stream));

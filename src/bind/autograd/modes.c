@@ -1,6 +1,7 @@
 /* Modes of recording and of autocast. Their scopes are functions that run f in a mode and restore the mode however f
  * ends. They are C functions because a yield across a C call is an error, where a Lua pcall would let a coroutine leak
  * the mode. */
+#include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
 
@@ -85,6 +86,27 @@ LM_FUNCTION(autocast) {
   int failed = lm_pcall(L, top - f, LUA_MULTRET);
   lm_autocast_leave(before);
   return failed ? lua_error(L) : lua_gettop(L) - f + 1;
+}
+
+static void close_cast_group(void *object) {
+  lm_cast_group **g = object;
+  lm_cast_group_free(*g);
+  *g = NULL;
+}
+
+static const lm_object_type cast_group_type = {"luminary.cast_group", sizeof(lm_cast_group *), close_cast_group,
+                                               "a cast group", NULL};
+
+/* cast_group(list) -> an object: as long as it lives, autocast casts these parameters together */
+LM_FUNCTION(cast_group) {
+  lm_tensor **leaf = NULL;
+  int n = 0;
+  lm_cast_group **g = lm_object_new(L, &cast_group_type);
+  lm_status status = lm_read_list(L, LM_STATE(L), 1, "cast_group", "params", false, &n, &leaf);
+  if (status == LM_OK) status = lm_cast_group_new(n, leaf, g);
+  lm_free(leaf);
+  lm_need(L, status);
+  return 1;
 }
 
 /* is_autocast_enabled([device]): for the kind of that device, or for any. */

@@ -70,6 +70,7 @@ static lm_status begin_capture(graph *g, lm_stream *s) {
   NEED(put_numbers(g->count, 0, 1, &(int64_t){0}));
   g->start = lm_generator_get(NULL, g->device);
   g->next = g->start.offset;
+  lm_autocast_forget(); /* replays make no copies that were made before */
   NEED(lm_graph_begin(s, &g->recorded));
   lm_generator_set_extra((const uint64_t *)g->count->data);
   lm_optim_set_kept((double *)g->kept->data, g->first, KEPT);
@@ -94,6 +95,7 @@ static lm_status end_capture(graph *g, bool keep) {
   lm_status status = LM_OK;
   lm_generator_set_extra(NULL);
   lm_optim_set_kept(NULL, NULL, 0);
+  lm_autocast_forget();
   if (keep) status = count_on(g);
   lm_status ended = lm_graph_end(&g->recorded, keep && status == LM_OK);
   g->blocks = lm_generator_get(NULL, g->device).offset - g->start.offset;

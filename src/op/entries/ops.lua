@@ -49,8 +49,10 @@
 ---             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Of an
 ---             elementwise op a formula of such ops is one fused kernel too. For several arguments, "x, weight": one
 ---             call has all of their gradients as results. For a list: of its tensor number `at`. What a formula
----             touches is saved for it. "none": there is none. "formula": for an op with a kernel and a
----             formula, recorded as the ops of that. A `formula` alone is recorded as its ops, with `grad` as one op.
+---             touches is saved for it. more: a second gradient of the result on a GPU, or nil, which such a formula
+---             adds to g by itself; else backward has added it. "none": there is none. "formula": for an op with a
+---             kernel and a formula, recorded as the ops of that. A `formula` alone is recorded as its ops, with `grad`
+---             as one op.
 ---             The engine sums to the argument's shape what broadcasting had expanded, casts to its dtype, and checks
 ---             versions. Formulas are PyTorch's (tools/autograd/derivatives.yaml) also where the gradient is a matter
 ---             of choice: ties, 0 and NaN.

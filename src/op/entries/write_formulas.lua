@@ -284,6 +284,10 @@ return function(context)
           return ({sizes = "r->node->list_size", at = "r->at", before = "&r->before"})[name],
             name == "at" and "number" or "other"
         end
+        if name == "more" then
+          used.more = "r->node->out[0].more"
+          return name, "tensor"
+        end
         local letter, number = name:match("^([gy])(%d?)$")
         local k = tonumber(number) or 0
         if not letter or k >= (entry.results or 1) + (letter == "y" and entry.hidden or 0) then return nil end
@@ -499,7 +503,7 @@ const lm_composition lm_compositions[LM_OP_COUNT] = {
     local lines, touched, used, sometimes = compiled_gradient(row)
     local locals = {}
     if used.a then locals[1] = fill("const lm_${name}_args *a = r->args;\n", row.entry):gsub("\n", "") end
-    for _, name in ipairs {"g", "g1", "g2", "g3", "y", "y1", "y2", "y3"} do
+    for _, name in ipairs {"g", "g1", "g2", "g3", "more", "y", "y1", "y2", "y3"} do
       if used[name] then locals[#locals + 1] = ("lm_tensor *%s = %s;"):format(name, used[name]) end
     end
     if table.concat(lines):find("%(e,") then table.insert(locals, 1, "lm_expr *e = &r->e;") end
@@ -540,6 +544,7 @@ static lm_touched touches_$name(const void *args) {
       end)})
       fields[#fields + 1] = ".touches = touches_" .. row.name
     end
+    if used.more then fields[#fields + 1] = ".takes_more = true" end
     if row.kernel then
       fields[#fields + 1] = (".reads = %d, .kernel = %s"):format(row.kernel.bits, row.kernel.id)
     end

@@ -16,10 +16,10 @@ family "batch_normalize" {
   help = "batch norm; relu: of that, and of addend more, and at most max",
 }
 family "batch_normalize_backward" {
-  "grad", "x", "y?", "weight?", "bias?", "save_mean?", "save_invstd?", "running_mean?", "running_var?",
+  "grad", "x", "y?", "weight?", "bias?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "more?",
   "training = false", "eps: number = 1e-5", "relu = false", "max: number = inf",
   operands = {
-    "x: float preserve", "channels(x, C)", "grad: like x", "y: like x", "weight: [C] of x or stat of x",
+    "x: float preserve", "channels(x, C)", "grad: like x", "more: like x", "y: like x", "weight: [C] of x or stat of x",
     "bias: [C] of x or stat of x", "save_mean: [C] of x or stat of x", "save_invstd: [C] of x or stat of x",
     "running_mean: [C] of x or stat of x strided", "running_var: [C] of x or stat of x strided",
     "known_statistics(training || relu, save_mean, save_invstd, running_mean, running_var)",
@@ -28,7 +28,8 @@ family "batch_normalize_backward" {
     "dx: like x", "dweight: [C] of weight or stat of x", "dbias: [C] of weight or stat of x",
     "daddend: like x if given(y)",
   },
-  zeros = "numel_of(x) == 0", help = "gradients by saved statistics in training and of relu, else by the running ones",
+  zeros = "numel_of(x) == 0",
+  help = "gradients by saved statistics in training and of relu, else by the running ones; more: to be added to grad",
 }
 family "row_norm" {
   "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5", "centered = true",
@@ -73,7 +74,7 @@ op "batch_norm_backward" {
   "eps: number = 1e-5",
   results = 3,
   kernel = "batch_normalize_backward(grad, x, nil, weight, nil, save_mean, save_invstd, running_mean, running_var, "
-    .. "training, eps)",
+    .. "nil, training, eps)",
   grad = "formula",
   formula = { -- x [N, C, ...]: statistics a channel
     "dims = all_but(1, ndim_of(x))",
@@ -96,16 +97,17 @@ op "batch_norm_relu" {
   writes = {"running_mean", "running_var", when = "training"},
   grad = {
     ["x, weight, bias, addend"] = "batch_norm_relu_backward(g, x, given(addend) ? y : nil, weight, bias, y1, y2, "
-      .. "training, eps, max)",
+      .. "more, training, eps, max)",
   },
   help = "Applies batch normalization, adds addend, and limits the sum to [0, max].",
 }
 op "batch_norm_relu_backward" {
-  "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "training = false", "eps: number = 1e-5",
-  "max: number = inf",
+  "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "more?", "training = false",
+  "eps: number = 1e-5", "max: number = inf",
   results = 4,
-  kernel = "batch_normalize_backward(grad, x, y, weight, bias, save_mean, save_invstd, nil, nil, training, eps, true, "
-    .. "max)",
+  kernel = "batch_normalize_backward(grad, x, y, weight, bias, save_mean, save_invstd, nil, nil, more, training, eps, "
+    .. "true, max)",
+  needs = {{"!given(more) || !on_cpu(x)", "more must be nil on the CPU"}},
   grad = "formula",
   formula = {
     "dims = all_but(1, ndim_of(x))",
@@ -114,7 +116,7 @@ op "batch_norm_relu_backward" {
     "xhat = centered * invstd",
     "scaled_x = given(weight) ? xhat * along(weight, 1, ndim_of(x)) : xhat",
     "before_relu = given(y) ? y : given(bias) ? scaled_x + along(bias, 1, ndim_of(x)) : scaled_x",
-    "above_0 = masked_fill(grad, before_relu <= 0, 0)",
+    "above_0 = masked_fill(given(more) ? grad + more : grad, before_relu <= 0, 0)",
     "masked = max < inf ? masked_fill(above_0, before_relu >= max, 0) : above_0",
     "wg = given(weight) ? masked * along(weight, 1, ndim_of(x)) : masked",
     "training ? invstd * (wg - mean(wg, dims, true) - xhat * mean(wg * xhat, dims, true)) : wg * invstd",
@@ -123,7 +125,7 @@ op "batch_norm_relu_backward" {
     "given(y) ? masked : nil",
   }, internal = true,
   help = "gradients of batch_norm_relu: x, weight, bias, addend; y is its result, nil if there was no addend; then "
-    .. "the fourth is nil too",
+    .. "the fourth is nil too; more: to be added to grad, on a GPU",
 }
 op "layer_norm" {
   "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5",
