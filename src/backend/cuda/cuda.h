@@ -59,10 +59,9 @@ lm_status lm_cuda_lay_out(lm_cuda_frame *f, lm_tensor *t, lm_format format, bool
 lm_status lm_cuda_bad(lm_device device, lm_bad *out);
 /* Facts launches are made by, read once a device. */
 typedef struct lm_cuda_facts {
-  int processors;      /* streaming multiprocessors */
-  int major, minor;    /* compute capability */
-  size_t shared_optin; /* bytes of shared memory a block may ask for */
-  size_t l2;           /* bytes */
+  int processors;   /* streaming multiprocessors */
+  int major, minor; /* compute capability */
+  size_t l2;        /* bytes */
   char name[256];
 } lm_cuda_facts;
 const lm_cuda_facts *lm_cuda_facts_of(lm_device device);

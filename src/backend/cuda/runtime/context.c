@@ -107,20 +107,18 @@ static _Atomic bool known[LM_DEVICE_MAX];
 static lm_status read_facts(int ordinal) {
   enum { OLDEST = 8 }; /* what the kernels are compiled for */
   char op[64];
-  int shared = 0, l2 = 0;
+  int l2 = 0;
   lm_cuda_facts f = {0};
   static struct cudaDeviceProp properties; /* locked */
   NEED(CUDA(cudaDeviceGetAttribute(&f.processors, cudaDevAttrMultiProcessorCount, ordinal)));
   NEED(CUDA(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, ordinal)));
   NEED(CUDA(cudaDeviceGetAttribute(&f.minor, cudaDevAttrComputeCapabilityMinor, ordinal)));
-  NEED(CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal)));
   NEED(CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, ordinal)));
   NEED(CUDA(cudaGetDeviceProperties(&properties, ordinal)));
   snprintf(f.name, sizeof f.name, "%s", properties.name);
   if (f.major < OLDEST)
     NEED(lm_fail(LM_E_DEVICE, "%sthe compute capability of %s must be at least %d.0, got %d.%d", op_prefix(op), f.name,
                  OLDEST, f.major, f.minor));
-  f.shared_optin = (size_t)shared;
   f.l2 = (size_t)l2;
   facts[ordinal] = f;
   return LM_OK;
