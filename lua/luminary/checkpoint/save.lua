@@ -27,8 +27,9 @@ local function write_shards(who, path, rank, size, shards, names)
   for r = 0, size - 1 do names[r + 1] = files.shard_name(path, generation, r) end
   ranks.attempt(who, function()
     local described = file_format.describe(who, shards, "parts")
-    own_shard = safetensors.write_checked(files.folder_of(path) .. names[rank + 1], described.tensors,
-      described:metadata(), described.names, {who = who, locked = true})
+    local name = names[rank + 1]
+    own_shard = safetensors.write_checked(files.folder_of(path) .. name, described.tensors,
+      files.shard_metadata(described, name), described.names, {who = who, locked = true})
   end)
 end
 
