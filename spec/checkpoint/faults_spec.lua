@@ -453,6 +453,57 @@ describe("a file that a stranger changed", function()
   end)
 end)
 
+describe("a shard", function()
+  it("of another save, of another rank, or that is absent is noticed on all ranks before anything is loaded", function()
+    local got = ranks.run {n = 2, timeout = 60, script = ([[
+      local lm = require "luminary"
+      lm.dist.init_process_group {timeout = 20}
+      local rank, optim, dir = lm.dist.get_rank(), lm.optim, %q
+      lm.manual_seed(1)
+      local net = lm.nn.Linear(30, 20)
+      local opt = optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = optim.Adam})
+      local path, others = dir .. "/checkpoint.safetensors", dir .. "/other.safetensors"
+      local function step()
+        net(lm.ones(1, 30)):sum():backward()
+        opt:step()
+      end
+      local function shard(of, r)
+        for _, name in ipairs(lm.paths.dir(dir)) do
+          if name:find("^" .. of .. "%%.safetensors%%.shard%%-.*%%-" .. r .. "$") then return dir .. "/" .. name end
+        end
+      end
+      step()
+      lm.checkpoint.save(others, {net = net, opt = opt})
+      step()
+      lm.checkpoint.save(path, {net = net, opt = opt})
+      lm.dist.barrier()
+      local names = {[0] = shard("checkpoint", 0), shard("checkpoint", 1)}
+      step()
+      local before = net.weight:clone()
+      for i, case in ipairs {{1, shard("other", 1), "it was saved as 'other.*%%-1'"},
+        {1, names[0], "it was saved as 'checkpoint.*%%-0'"}, {0, names[1], "it was saved as 'checkpoint.*%%-1'"},
+        {1, nil, "cannot open .*: No such file"}, {0, nil, "cannot open .*: No such file"}} do
+        local name, other = names[case[1] ], case[2]
+        lm.dist.barrier()
+        if rank == 0 then
+          os.rename(name, name .. ".kept")
+          if other then os.execute(("cp '%%s' '%%s'"):format(other, name)) end
+        end
+        lm.dist.barrier()
+        local ok, why = pcall(lm.checkpoint.load, path, {net = net, opt = opt})
+        assert(not ok and why:find(case[3]), ("case %%d: %%s"):format(i, tostring(why)))
+        assert(net.weight:equal(before), i)
+        lm.dist.barrier()
+        if rank == 0 then os.rename(name .. ".kept", name) end
+      end
+      lm.dist.barrier()
+      lm.checkpoint.load(path, {net = net, opt = opt})
+      assert(not net.weight:equal(before))
+      lm.dist.destroy_process_group()]]):format(folder)}
+    assert(got.ok, got.text)
+  end)
+end)
+
 describe("ranks with folders of their own", function()
   it("cannot save shards, and keep what is there", function()
     local got = ranks.run {n = 2, timeout = 60, script = ([[

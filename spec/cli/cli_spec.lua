@@ -421,6 +421,51 @@ describe("the prompt", function()
     assert.matches("40.*2", temp.read(folder .. "/new"))
   end)
 
+  it("keeps the lines of prompts that are open at once, and the last thousand", function()
+    local why = pty.lacking()
+    if not why and os.execute "ldconfig -p | grep -q libedit.so.2" ~= 0 then why = "no libedit" end
+    if why then return pending(why) end
+    local history = folder .. "/shared"
+    local old = {}
+    for i = 1, 2500 do old[i] = ("old_%d\n"):format(i) end
+    temp.write(history, "_HiStOrY_V2_\n" .. table.concat(old))
+    local function open()
+      local t = pty.open(("TERM=xterm LUMINARY_HISTORY=%s ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 %s"):format(history,
+        command))
+      t:expect "\n> "
+      t:raw()
+      return t
+    end
+    local function enter(t, text, answer)
+      t:send(text .. "\n")
+      t:expect(answer)
+      t:expect "\n> "
+      t:raw()
+    end
+    local first, second = open(), open()
+    enter(first, "10 + 1", "\n11\r")
+    enter(second, "'é\\\\' .. 20 + 2", "é")
+    enter(first, "10 + 3", "\n13\r")
+    for _, t in ipairs {first, second} do
+      t:send "\4"
+      t:finish()
+    end
+    local lines = {}
+    for line in temp.read(history):gmatch "[^\n]+" do lines[#lines + 1] = line end
+    assert.equal(1004, #lines) -- with libedit's first
+    assert.equal("old_1501", lines[2])
+    local third = open()
+    third:send "\16\16"
+    third:expect "'é\\\\' .. 20 + 2"
+    third:send "\16"
+    third:expect "10 + 1"
+    third:send "\3"
+    third:expect "\n> "
+    third:raw()
+    third:send "\4"
+    third:finish()
+  end)
+
   -- Ctrl-C. A line that is about to be read may miss one, which people do not type within microseconds of the prompt.
   local function interrupt(t, answer)
     for _ = 1, 10 do

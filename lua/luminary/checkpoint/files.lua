@@ -3,8 +3,8 @@
 --- A file is one of lm.save with checksums, whose value is the table of parts, objects replaced by their states. What
 --- differs by rank (random states, loaders, metrics) is under `ranks`, a list with a table for each rank, by path. The
 --- metadata "luminary_checkpoint" is JSON: {version, world_size, shards = names of files beside it, one a rank, each a
---- table of states by path}. The file is there once all of its shards are, and names them, so that it is whole or not
---- there.
+--- table of states by path}. A shard has its name in its metadata, too, so that one of another save is noticed. The
+--- file is there once all of its shards are, and names them, so that it is whole or not there.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local json_encode = require "luminary.base.json_encode"
@@ -21,6 +21,7 @@ local fail = options.fail
 
 local files = {}
 local ABOUT, CHECKSUMS, RANDOM, RANKS = "luminary_checkpoint", "luminary_crc32c", "rng", "ranks"
+local SHARD = "luminary_shard" -- the name under which a shard was saved
 
 --- The version of what is written, and the last that is read.
 files.VERSION = 1
@@ -118,6 +119,9 @@ function files.shard_name(path, generation, rank)
   return ("%s.shard-%s-%d"):format(path:match "[^/]*$", generation, rank)
 end
 
+--- The metadata of a shard.
+function files.shard_metadata(described, name) return described:metadata {[SHARD] = name} end
+
 --- The folder of a path with a slash, or "".
 function files.folder_of(path) return path:match "^.*/" or "" end
 
@@ -141,12 +145,22 @@ end
 
 -- ---- loading
 
+-- The path of shard i, and the name that it was saved under.
 local function shard_path(file, i)
   local name = file.about.shards[i]
   if type(name) ~= "string" or name:find "/" then
     options.malformed_file(file.path, "checkpoint", "the name of shard %d is not that of a file", i)
   end
-  return files.folder_of(file.path) .. name
+  return files.folder_of(file.path) .. name, name
+end
+
+-- Fails for a shard of another save, or of another rank, that was given the name of shard i.
+local function check_shard(file, i, metadata)
+  local path, name = shard_path(file, i)
+  local saved_as = metadata[SHARD] or name
+  if saved_as ~= name then
+    options.malformed_file(path, "shard of a checkpoint", "it was saved as '%s'", printable_name(saved_as, 200))
+  end
 end
 
 -- Whether it is a list of n tables.
@@ -159,7 +173,8 @@ local function are_states(list, n)
 end
 
 --- A file as apply takes it: {path, value, about = {version, world_size, shards}, sum = the checksum of all its
---- checksums, "" without them}. All ranks together read each shard, so that damage shows before anything is loaded.
+--- checksums, "" without them}. All ranks together read each shard, and each rank the headers of all, so that damage
+--- shows before anything is loaded.
 function files.read(who, path)
   local loaded = formats.load(path, {})
   local value, about = loaded.value, {version = 0, world_size = 1, shards = {}}
@@ -184,7 +199,11 @@ function files.read(who, path)
   local sums = loaded.metadata[CHECKSUMS]
   local file = {path = path, value = value, about = about, sum = sums and ("%08x"):format(core.crc32c(sums, 0)) or ""}
   local rank, size = rank_and_size()
-  for i = rank + 1, #about.shards, size do formats.load(shard_path(file, i), {}) end
+  for i = 1, #about.shards do
+    local of_shard = shard_path(file, i)
+    check_shard(file, i, (i - 1) % size == rank and formats.load(of_shard, {}).metadata
+      or safetensors.metadata(of_shard))
+  end
   return file
 end
 
@@ -222,8 +241,12 @@ local function each_shard(file, part)
     i = i + 1
     if file.about.shards[i] == nil then return nil end
     local path = shard_path(file, i)
-    local shard = formats.load(path, {}).value[part]
-    if shard == nil then options.malformed_file(path, "shard of a checkpoint", "it has no '%s'", part) end
+    local loaded = formats.load(path, {})
+    check_shard(file, i, loaded.metadata)
+    local shard = options.is_plain(loaded.value) and loaded.value[part]
+    if not options.is_plain(shard) then
+      options.malformed_file(path, "shard of a checkpoint", "it has no '%s'", part)
+    end
     return shard
   end
 end

@@ -41,8 +41,9 @@ return function(who, path, parts, async)
     if shards then
       opts = {who = who, background = async, kept = shards.names, whole = path, suffix = shards.suffix, locked = true}
       local shard = file_format.describe(who, states.shards or {}, "parts")
-      pending.writes[1] = safetensors.write_checked(files.folder_of(path) .. shards.names[rank + 1], shard.tensors,
-        shard:metadata(), shard.names, opts)
+      local name = shards.names[rank + 1]
+      pending.writes[1] = safetensors.write_checked(files.folder_of(path) .. name, shard.tensors,
+        files.shard_metadata(shard, name), shard.names, opts)
     end
     if rank == 0 then table.insert(pending.writes, files.write(path, described, own, opts)) end
   end)

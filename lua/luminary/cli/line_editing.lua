@@ -32,22 +32,38 @@ local ok = pcall(ffi.cdef, [[
   char *setlocale(int category, const char *locale);
 ]])
 local MOST_LINES, EINTR = 1000, 4
+local HEADER = "_HiStOrY_V2_\n" -- of libedit's files
 
 local function history_path()
   local home = os.getenv("HOME")
   return os.getenv("LUMINARY_HISTORY") or home and home .. "/.luminary_history"
 end
 
--- Whether libedit has read the file, or may begin it. Another file, which it would replace at the first line, is kept.
+-- Whether libedit has read the file, or may begin it. Another file, to which it would add lines, is kept. One that has
+-- grown long is cut to the lines that were read.
 local function is_history(edit, path)
   local file = paths.filep(path) and io.open(path)
   local size = file and file:seek "end"
+  local text = size and size > 0 and file:seek "set" and file:read "*a" or ""
   if file then file:close() end
   if size == 0 or not core.file_kind(path) then return true end
-  if file and edit.read_history(path) == 0 then return true end
+  if file and edit.read_history(path) == 0 then
+    if select(2, text:gsub("\n", "")) > 2 * MOST_LINES then edit.write_history(path) end
+    return true
+  end
   local shown = options.shown_path(path)
   io.stderr:write(("luminary: '%s' is no history of a prompt; this one is not saved\n"):format(shown))
   return false
+end
+
+-- Adds an input to the file, as libedit writes it. libedit itself writes all lines again, so that of two prompts one
+-- would lose its lines, and a paste of a thousand lines would take seconds.
+local function append_history(edit, path, text)
+  local file = paths.filep(path) and io.open(path, "a")
+  if not file then return edit.write_history(path) end -- which only the user may read
+  local encoded = text:gsub("[%z\1-\32\\\127-\255]", function(c) return ("\\%03o"):format(c:byte()) end)
+  file:write(file:seek "end" == 0 and HEADER or "", encoded, "\n")
+  file:close()
 end
 
 -- libedit takes bytes for characters, and knows their columns, by the process's locale, which Lua leaves at "C": there
@@ -129,7 +145,7 @@ local function by_libedit(complete)
   jit.off(read) -- a compiled call could not be called back
   local function remember(text)
     edit.add_history(text)
-    if path then edit.write_history(path) end
+    if path then append_history(edit, path, text) end
   end
   return read, remember
 end

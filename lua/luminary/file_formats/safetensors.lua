@@ -313,4 +313,9 @@ function safetensors.read(source)
   return tensors, metadata, left_out
 end
 
+--- The metadata of a file, strings by key; its tensors are not read.
+function safetensors.metadata(path)
+  return Source.with(path, {}, function(source) return (select(2, read_entries(source))) end)
+end
+
 return safetensors
