@@ -83,12 +83,10 @@ for _, way in ipairs(ways) do
     assert(ok, why)
     step = step + 1
   else
-    -- Shards are written by the call, and the rest by a thread of rank 0; others learn of that by the next save.
     local later = name:find "async" and (name:find "Manager" and ": checkpoint.wait: " or ": PendingSave:wait: ")
     local now = name:find "Manager" and ": Manager:save: " or ": checkpoint.save: "
     local names_call = not ok and (why:find(now, 1, true) or later and why:find(later, 1, true))
-    assert(names_call and why:find(expected) or ok and later and rank > 0 and where ~= "1",
-      ("%s: %s"):format(name, tostring(why)))
+    assert(names_call and why:find(expected), ("%s: %s"):format(name, tostring(why)))
   end
   local loaded = by.load()
   assert(loaded.w[1] == step and loaded.w[-1] == step, ("%s: %s instead of %d"):format(name, loaded.w[1], step))

@@ -131,7 +131,14 @@ static bool set_mode(int fd, mode_t mode) {
   return fchmod(fd, mode) == 0 || errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS;
 }
 
-lm_status lm_new_file_open(const char *path, lm_new_file *f) {
+static bool resolve(const char *path, bool is_there, const char *suffix, char target[PATH_MAX]) {
+  if (is_there ? !realpath(path, target) : !find_target(path, target)) return false;
+  if (strlen(target) + strlen(suffix) >= PATH_MAX) return errno = ENAMETOOLONG, false;
+  strcat(target, suffix);
+  return true;
+}
+
+lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f) {
   lm_status status = LM_OK;
   struct stat info;
   char target[PATH_MAX];
@@ -141,7 +148,7 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
     if (!S_ISREG(info.st_mode))
       return lm_fail_file("write", path, lm_text("it is %s, not a regular file", lm_file_kind(info.st_mode)));
   }
-  if (replaces ? !realpath(path, target) : !find_target(path, target)) return refused("write", path);
+  if (!resolve(path, replaces, suffix, target)) return refused("write", path);
   path = target;
   f->capacity = strlen(path) + 48;
   f->path = copy_text(path);
@@ -278,6 +285,29 @@ void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
     close(fd);
   }
   closedir(dir);
+}
+
+static bool find_part(const char *path, const char *suffix, char part[PATH_MAX]) {
+  struct stat info;
+  return resolve(path, stat(path, &info) == 0, suffix, part);
+}
+
+lm_status lm_complete_parts(const char *path, const char *suffix, int nkept, const char *const *kept) {
+  char part[PATH_MAX], target[PATH_MAX];
+  for (int i = 0; i < nkept; i++) {
+    int n = snprintf(part, sizeof part, "%.*s%s", (int)folder_bytes(path), path, kept[i]);
+    if (n >= PATH_MAX || access(part, F_OK) != 0) return LM_OK;
+  }
+  if (!find_part(path, "", target) || !find_part(path, suffix, part)) return refused("replace", path);
+  if (rename(part, target) != 0) return errno == ENOENT ? LM_OK : refused("replace", path);
+  if (!sync_directory(target)) return refused("sync the folder of", path);
+  lm_remove_abandoned(path, nkept, kept);
+  return LM_OK;
+}
+
+bool lm_remove_part(const char *path, const char *suffix) {
+  char part[PATH_MAX];
+  return find_part(path, suffix, part) && unlink(part) == 0;
 }
 
 void lm_new_file_abandon(lm_new_file *f) {

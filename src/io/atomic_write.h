@@ -17,9 +17,9 @@ typedef struct lm_new_file {
   _Atomic uint64_t *progress;     /* grows with each piece that is written or stored; may be NULL */
 } lm_new_file;
 
-/* A temporary file beside `path` (behind its link, if it is one), without a name where the file system has such.
- * Refuses what is no regular file. */
-LM_API lm_status lm_new_file_open(const char *path, lm_new_file *f);
+/* A temporary file beside `path` (behind its link, if it is one), without a name where the file system has such. It
+ * will be called `path` and the suffix. Refuses what is no regular file. */
+LM_API lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f);
 LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
 /* The next write is at the beginning again. */
 LM_API lm_status lm_new_file_rewind(lm_new_file *f);
@@ -27,6 +27,11 @@ LM_API lm_status lm_new_file_rewind(lm_new_file *f);
 LM_API int lm_new_file_lock(const lm_new_file *f);
 /* Sync, rename, sync the directory; closes in any case. An error "cannot sync the folder of" leaves the new file. */
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
+/* Of a file of several parts, for whoever has written one: renames `path` with the suffix to `path`, if that is there,
+ * all of `kept` are beside it, and nobody else does it; then calls lm_remove_abandoned. */
+LM_API lm_status lm_complete_parts(const char *path, const char *suffix, int nkept, const char *const *kept);
+/* Removes `path` with the suffix, after which nobody can complete it; whether it was there. */
+LM_API bool lm_remove_part(const char *path, const char *suffix);
 /* Removes the temporary files of the path whose writers were killed, and its shards (PATH.shard-…) without those whose
  * names are in `kept`, if that is not NULL: of both, files that nobody has locked. */
 LM_API void lm_remove_abandoned(const char *path, int nkept, const char *const *kept);

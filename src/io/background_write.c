@@ -33,7 +33,7 @@ static void prepare(void) { lm_cond_init(&ends); }
 static void free_plan(lm_write_plan *p) {
   for (int i = 0; p->tensors && i < p->n; i++) lm_release(p->tensors[i]);
   for (int i = 0; p->kept && i < p->nkept; i++) lm_free((void *)p->kept[i]);
-  const void *owned[] = {p->path, p->head, p->tensors, p->sums_before, p->kept};
+  const void *owned[] = {p->path, p->head, p->tensors, p->sums_before, p->kept, p->whole, p->suffix};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) lm_free((void *)owned[i]);
   *p = (lm_write_plan){0};
 }
@@ -43,7 +43,7 @@ static void *copy(const void *from, size_t bytes) {
   return to ? memcpy(to, from, bytes) : NULL;
 }
 
-static char *copy_text(const char *text) { return copy(text, strlen(text) + 1); }
+static char *copy_text(const char *text) { return text ? copy(text, strlen(text) + 1) : NULL; }
 
 static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   *out = *p;
@@ -54,6 +54,8 @@ static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   lm_tensor **tensors = copy(p->tensors, (size_t)p->n * sizeof *tensors);
   out->tensors = tensors;
   for (int i = 0; tensors && i < p->n; i++) lm_retain(tensors[i]);
+  out->whole = copy_text(p->whole), out->suffix = copy_text(p->suffix);
+  if (p->whole && (!out->whole || !out->suffix)) return false;
   if (!p->kept) return out->path && out->head && out->sums_before && tensors;
   const char **kept = lm_calloc((size_t)p->nkept + 1, sizeof *kept);
   bool made = kept != NULL;
@@ -80,7 +82,7 @@ static lm_status write_file(lm_background_write *w) {
   lm_tensor *t = NULL;
   lm_new_file f = {.fd = -1};
   char *digits = (char *)p->head + p->sums_at, text[9];
-  TRY(lm_new_file_open(p->path, &f));
+  TRY(lm_new_file_open(p->path, p->whole && strcmp(p->path, p->whole) == 0 ? p->suffix : "", &f));
   f.progress = &w->progress;
   TRY(lm_new_file_write(&f, p->head, p->head_bytes)); /* in the end again, with the checksums */
   for (int i = 0; i < p->n; i++, digits += 9) {
@@ -96,7 +98,11 @@ static lm_status write_file(lm_background_write *w) {
   TRY(lm_new_file_write(&f, p->head, p->head_bytes));
   if (p->locked) w->locked_fd = lm_new_file_lock(&f);
   TRY(lm_new_file_commit(&f));
-  lm_remove_abandoned(p->path, p->nkept, p->kept);
+  if (p->whole) {
+    TRY(lm_complete_parts(p->whole, p->suffix, p->nkept, p->kept));
+  } else {
+    lm_remove_abandoned(p->path, p->nkept, p->kept);
+  }
 done:
   lm_release(t);
   lm_new_file_abandon(&f);

@@ -21,6 +21,9 @@ typedef struct lm_write_plan {
   /* The shards of the path that stay; others are removed once the file is there. kept NULL: all stay. */
   int nkept;
   const char *const *kept;
+  /* Of a shard, and of the file that names the shards: the path of the latter, and what is added to it until all of
+   * `kept` are there, when whoever wrote the last renames it. NULL: there are no shards. */
+  const char *whole, *suffix;
   bool background;
   bool locked; /* the file stays locked until the release, so that lm_remove_abandoned leaves it */
 } lm_write_plan;

@@ -1,8 +1,15 @@
---- The save during training: a copy of all tensors, which a thread writes (io/background_write.h). There is at most
---- one; its error is raised by the next call that waits for it, or shown when the program ends.
+--- Saves that were begun: what this rank writes of them, by the call or on threads (io/background_write.h). At most one
+--- is running; its error is raised by the next call that waits for it, or shown when the program ends.
+---
+--- A save with shards consists of parts: each rank's shard, and rank 0's file with a suffix. Whoever writes the last
+--- takes the suffix away. All of them are locked until the save is finished, so that other savers leave them.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local paths = require "luminary.paths"
+local rank_and_size = require "luminary.base.rank_and_size"
+local files = require "luminary.checkpoint.files"
+local ranks = require "luminary.checkpoint.ranks"
 
 local background = {}
 
@@ -10,38 +17,112 @@ local running -- the one save
 
 local Pending = class.root "PendingSave"
 
-function Pending:init(path, write) self.path, self.write = path, write end
+--- shards: nil, or {names = of all ranks' shards, suffix}.
+function Pending:init(path, shards)
+  self.path, self.shards, self.writes, self.size = path, shards, {}, select(2, rank_and_size())
+end
 
---- Whether the save has ended.
-function Pending:is_done() return self.write == nil or core.background_write_done(self.write) end
+--- Returns whether this rank has written its part of the save, or failed.
+function Pending:is_done()
+  for _, write in ipairs(self.writes) do
+    if not core.background_write_done(write) then return false end
+  end
+  return true
+end
 
-local function wait(who, pending)
-  local write, problem = pending.write
-  if not write then return end
-  repeat problem = core.background_write_ended(write, 1) until problem -- a second, so that Ctrl-C is heard
-  core.background_write_close(write)
-  pending.write = nil
+-- Waits until this rank's part is written; the first error, or nil.
+local function wait_here(pending)
+  local first
+  for _, write in ipairs(pending.writes) do
+    local problem
+    repeat problem = core.background_write_ended(write, 1) until problem -- a second, so that Ctrl-C is heard
+    if problem ~= "" then first = first or problem end
+  end
+  return first
+end
+
+local function close(pending)
+  for _, write in ipairs(pending.writes) do core.background_write_close(write) end
+  pending.writes = {}
   if running == pending then running = nil end
-  if problem ~= "" then
-    options.fail("%s: the save of '%s' in the background failed: %s", who, options.shown_path(pending.path), problem)
+end
+
+local function raise(who, pending, problem)
+  if not problem then return end
+  options.fail("%s: the save of '%s' in the background failed: %s", who, options.shown_path(pending.path), problem)
+end
+
+-- On rank 0: completes what no rank has, as where a folder's list was older than the files. A file that names shards of
+-- other folders would be saved at each step, and never load.
+local function complete(who, pending)
+  if rank_and_size() > 0 then return end
+  local folder, shards = files.folder_of(pending.path), pending.shards
+  core.complete_parts(pending.path, shards.suffix, shards.names)
+  for r, name in ipairs(shards.names) do
+    if not paths.filep(folder .. name) then
+      options.fail("%s: rank %d's shard is not in rank 0's folder '%s'; save into a folder that all ranks share", who,
+        r - 1, options.shown_path(folder))
+    end
   end
 end
 
---- Waits for the end of the save; raises its error, once.
-function Pending:wait() wait("PendingSave:wait", self) end
+--- Removes what a save has written that failed on some rank; called by all.
+function background.abandon(pending)
+  wait_here(pending)
+  local path, shards = pending.path, pending.shards
+  if shards then
+    local ok, is_free = pcall(ranks.of_first, "", function()
+      core.remove_part(path, shards.suffix) -- and nobody can complete it
+      return not files.names_shards(path, shards.suffix:match "^(.*)main$")
+    end)
+    if ok and is_free then os.remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
+  end
+  close(pending)
+end
+
+local function finish(who, pending)
+  if pending.shards and pending.writes[1] and select(2, rank_and_size()) == pending.size then
+    local ok, problem = pcall(function()
+      ranks.attempt(who, function() raise(who, pending, wait_here(pending)) end)
+      ranks.attempt(who, function() complete(who, pending) end)
+    end)
+    if not ok then
+      background.abandon(pending)
+      error(problem, 0)
+    end
+    close(pending)
+  else -- without shards, or the other ranks
+    local problem = wait_here(pending)
+    close(pending)
+    raise(who, pending, problem)
+  end
+end
+
+--- Waits for the end of the save; raises its error, once. All ranks call it for a save with shards.
+function Pending:wait() finish("PendingSave:wait", self) end
 
 function Pending:repr() return ("PendingSave('%s'%s)"):format(self.path, self:is_done() and ", done" or "") end
 
---- Returns a PendingSave of what core.background_write returned, or of nil on ranks that write nothing.
-function background.pending(path, write)
-  local pending = Pending(path, write)
-  if write then running = pending end
+--- A save without any writes yet, whose `writes` the caller adds.
+background.Pending = Pending
+
+--- From now on the save is the running one.
+function background.run(pending)
+  if pending.writes[1] then running = pending end
   return pending
 end
 
---- Waits for the save that is running, if one is. Errors begin with `who`.
-function background.finish(who)
-  if running then wait(who, running) end
+--- Waits for a save, the one that is running if it is nil. Errors begin with `who`. All ranks call it for one with
+--- shards, and all raise.
+function background.finish(who, pending)
+  pending = pending or running
+  if pending then finish(who, pending) end
+end
+
+--- The same for a call of one rank alone: for one with shards it waits until this rank has written its part, and leaves
+--- errors to the next call.
+function background.finish_here(who)
+  if running and running.shards then wait_here(running) else background.finish(who) end
 end
 
 return background

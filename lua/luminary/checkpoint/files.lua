@@ -3,7 +3,8 @@
 --- A file is one of lm.save with checksums, whose value is the table of parts, objects replaced by their states. What
 --- differs by rank (random states, loaders, metrics) is under `ranks`, a list with a table for each rank, by path. The
 --- metadata "luminary_checkpoint" is JSON: {version, world_size, shards = names of files beside it, one a rank, each a
---- table of states by path}. The file is written after its shards and names them, so that it is whole or not there.
+--- table of states by path}. The file is there once all of its shards are, and names them, so that it is whole or not
+--- there.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local json_encode = require "luminary.base.json_encode"
@@ -13,6 +14,7 @@ local printable_name = require "luminary.base.printable_name"
 local file_format = require "luminary.file_formats.checkpoint"
 local formats = require "luminary.file_formats"
 local safetensors = require "luminary.file_formats.safetensors"
+local Source = require "luminary.file_formats.source"
 local random_states = require "luminary.checkpoint.random_states"
 local ranks = require "luminary.checkpoint.ranks"
 local fail = options.fail
@@ -119,13 +121,22 @@ end
 --- The folder of a path with a slash, or "".
 function files.folder_of(path) return path:match "^.*/" or "" end
 
---- Writes a file, in the background if asked to, and then removes what it replaces. described: of the states that all
---- ranks share; own: a list of those of each rank; shards: the list of their names.
-function files.write(who, path, described, own, shards, background)
+--- Writes a file, and then removes what it replaces. described: of the states that all ranks share; own: a list of
+--- those of each rank; opts: of safetensors.write_checked, with the names of shards as `kept`.
+function files.write(path, described, own, opts)
   described:add(RANKS, own)
-  local about = {version = files.VERSION, world_size = #own, shards = shards}
+  local about = {version = files.VERSION, world_size = #own, shards = opts.kept}
   return safetensors.write_checked(path, described.tensors, described:metadata {[ABOUT] = json_encode(about)},
-    described.names, {who = who, kept = shards, background = background})
+    described.names, opts)
+end
+
+--- Whether a file may name shards with this text in their names: it does, or cannot be read.
+function files.names_shards(path, text)
+  if not core.file_kind(path) then return false end
+  local ok, header = pcall(Source.with, path, {}, function(source)
+    return source:text(8, Source.unsigned(source:text(0, 8), 1, 8))
+  end)
+  return not ok or header:find(text, 1, true) ~= nil
 end
 
 -- ---- loading

@@ -29,7 +29,7 @@ function checkpoint.load(path, parts, opts)
     end
   end
   if parts == nil then
-    background.finish(who)
+    background.finish_here(who)
     return files.apply(who, files.read(who, path), {}, opts.strict)
   end
   ranks.attempt(who, function() background.finish(who) end)
@@ -45,7 +45,7 @@ function checkpoint.is_preempted()
   return ranks.any_quick(core.sigterm_came())
 end
 
---- Waits for the save in the background, if there is one; raises its error.
+--- Waits for the save in the background, if there is one; raises its error. All ranks call it for a save with shards.
 function checkpoint.wait() background.finish "checkpoint.wait" end
 
 options.exact_all(checkpoint)

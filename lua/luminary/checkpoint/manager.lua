@@ -109,7 +109,7 @@ end
 
 --- Returns the path of the best checkpoint by the manager's metric; nil without one.
 function Manager:best()
-  background.finish "Manager:best"
+  background.finish_here "Manager:best"
   local step = by_metric(self)[1]
   return step and self:path(step)
 end

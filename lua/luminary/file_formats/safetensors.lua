@@ -85,8 +85,9 @@ function safetensors.write(path, tensors, metadata, names)
 end
 
 --- The same with checksums; metadata is changed. opts: {who, kept = names of shards that stay (files.lua), background,
---- locked, which are those of core.background_write}. In the background copies of the tensors are written; else those
---- that must be copied, of devices and views, are copied one after the other. Returns what core.background_write does.
+--- locked, whole, suffix, which are those of core.background_write}. In the background copies of the tensors are
+--- written; else those that must be copied, of devices and views, are copied one after the other. Returns what
+--- core.background_write does.
 function safetensors.write_checked(path, tensors, metadata, names, opts)
   local order = order_of(tensors, names, function(why) options.fail("%s: %s", opts.who, why) end)
   local written, copies, before = {}, {}, {}
@@ -104,7 +105,7 @@ function safetensors.write_checked(path, tensors, metadata, names, opts)
   local head = head_of(opts.who, tensors, metadata, order)
   local _, first = head:find(('"%s":"%s'):format(CHECKSUMS, sums[1]), 1, true)
   return core.background_write(path, head, first + 1, written, before, opts.kept, opts.background, opts.locked,
-    opts.who)
+    opts.who, opts.whole, opts.suffix)
 end
 
 local PART = "safetensors header"

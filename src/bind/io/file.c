@@ -21,7 +21,9 @@
  *   crc32c(x, before)                 the same by another polynomial, also of a string
  *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
  *   remove_abandoned(path, kept)      what killed writers of that path left; shards whose names are not in a list
- *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked, who)
+ *   complete_parts(path, suffix, kept)  renames path .. suffix to path if all shards are there
+ *   remove_part(path, suffix)         so that nobody renames it
+ *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked, who, whole, suffix)
  *                                     io/background_write.h; kept: a list of names, or nil; who begins errors
  *   background_write_ended(write [, seconds])   nil while it runs; then why it failed, or "", which counts as reported
  *   background_write_done(write)      whether it has ended
@@ -352,7 +354,7 @@ static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {
   const char *path;
   (void)arg;
   TRY(lm_read_text(L, s, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "save", "path", &path));
-  TRY(lm_new_file_open(path, &f));
+  TRY(lm_new_file_open(path, "", &f));
   for (int i = 1, n = (int)lua_objlen(L, 2); i <= n; i++) {
     lua_rawgeti(L, 2, i);
     if (lua_type(L, -1) == LUA_TSTRING) {
@@ -390,6 +392,19 @@ LM_FUNCTION(remove_abandoned) {
   const char **kept = lm_need_strings(L, 2, "save", "kept", 0, &n);
   lm_remove_abandoned(path, n, kept);
   return 0;
+}
+
+LM_FUNCTION(complete_parts) {
+  int n;
+  const char *path = lm_need_text(L, 1, "save", "path"), *suffix = lm_need_text(L, 2, "save", "suffix");
+  lua_settop(L, 3);
+  const char **kept = lm_need_strings(L, 3, "save", "kept", 0, &n);
+  lm_need(L, lm_complete_parts(path, suffix, n, kept));
+  return 0;
+}
+
+LM_FUNCTION(remove_part) {
+  return lm_return_bool(L, lm_remove_part(lm_need_text(L, 1, "save", "path"), lm_need_text(L, 2, "save", "suffix")));
 }
 
 static void close_write(void *object) {
@@ -430,11 +445,15 @@ LM_FUNCTION(background_write) {
   writing v = {.plan = {.path = lm_need_text(L, 1, "save", "path"), .dense = dense_on_cpu}};
   lm_write_plan *p = &v.plan;
   const char *who = lm_need_text(L, 9, "save", "who");
-  lua_settop(L, 9);
+  lua_settop(L, 11);
   p->head = lm_need_string(L, 2, "save", "head", &p->head_bytes);
   int64_t at = lm_need_int(L, 3, "save", "sums_at");
   p->sums_at = at < 0 ? p->head_bytes : (size_t)at;
   lm_need_table(L, 5, "save", "sums_before");
+  if (!lua_isnil(L, 10)) {
+    p->whole = lm_need_text(L, 10, "save", "whole");
+    p->suffix = lm_need_text(L, 11, "save", "suffix");
+  }
   if (!lua_isnil(L, 6)) p->kept = lm_need_strings(L, 6, "save", "kept", 0, &p->nkept);
   p->background = lua_toboolean(L, 7), p->locked = lua_toboolean(L, 8);
   v.sums = (int)lua_objlen(L, 5);
