@@ -193,12 +193,33 @@ describe("a file system", function()
     end
   end)
 
-  it("without locks takes the save, and nothing abandoned is removed", function()
+  it("that fails while a large file is still written is an error, which its fsync would not repeat", function()
     run_with_faults(1, [[
-      ffi.C.lm_fault(folder, "flock", 1, 37) -- ENOLCK
-      io.open(manager:path(1) .. ".tmp-1-1", "w"):close()
-      manager:save(1, {step = 1})
-      assert(manager:load().step == 1 and #lm.paths.dir(manager.dir) == 4)]])
+      local path, w = folder .. "/a.safetensors", lm.zeros(40e6) -- 160 MB
+      for code, why in pairs {[5] = "Input/output error", [122] = "Disk quota exceeded"} do
+        ffi.C.lm_fault(folder, "sync_file_range", 1, code)
+        fails("cannot write '[^']*': " .. why, lm.checkpoint.save, path, {w = w})
+        assert(#lm.paths.dir(folder) == 3)
+      end
+      ffi.C.lm_fault(folder, "sync_file_range", 1, 38) -- ENOSYS
+      lm.checkpoint.save(path, {w = w})
+      assert(ffi.C.lm_fault_calls() > 0)]])
+  end)
+
+  it("without locks takes the save, and removes what was abandoned a day ago", function()
+    run_with_faults(1, [[
+      for _, code in ipairs {37, 38, 95, 5} do -- ENOLCK, ENOSYS, EOPNOTSUPP; EIO
+        ffi.C.lm_fault(folder, "flock", 1, code)
+        for _, name in ipairs {"tmp-1-1", "shard-a-0"} do
+          for _, age in ipairs {"25 hours", "23 hours"} do
+            assert(os.execute(("touch -d '%s ago' '%s.%s %s'"):format(age, manager:path(1), name, age)) == 0)
+          end
+        end
+        manager:save(1, {step = 1})
+        local names = table.concat(lm.paths.dir(manager.dir), ",")
+        assert(manager:load().step == 1 and names:find "tmp%-1%-1 23" and names:find "shard%-a%-0 23", names)
+        assert((names:find "tmp%-1%-1 25" ~= nil) == (code == 5) and (names:find "%-0 25" ~= nil) == (code == 5), names)
+      end]])
   end)
 end)
 
