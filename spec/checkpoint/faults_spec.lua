@@ -193,12 +193,140 @@ describe("a file system", function()
     end
   end)
 
-  it("without locks takes the save, and nothing abandoned is removed", function()
+  it("that fails while a large file is still written is an error, which its fsync would not repeat", function()
     run_with_faults(1, [[
-      ffi.C.lm_fault(folder, "flock", 1, 37) -- ENOLCK
-      io.open(manager:path(1) .. ".tmp-1-1", "w"):close()
-      manager:save(1, {step = 1})
-      assert(manager:load().step == 1 and #lm.paths.dir(manager.dir) == 4)]])
+      local path, w = folder .. "/a.safetensors", lm.zeros(40e6) -- 160 MB
+      for code, why in pairs {[5] = "Input/output error", [122] = "Disk quota exceeded"} do
+        ffi.C.lm_fault(folder, "sync_file_range", 1, code)
+        fails("cannot write '[^']*': " .. why, lm.checkpoint.save, path, {w = w})
+        assert(#lm.paths.dir(folder) == 3)
+      end
+      ffi.C.lm_fault(folder, "sync_file_range", 1, 38) -- ENOSYS
+      lm.checkpoint.save(path, {w = w})
+      assert(ffi.C.lm_fault_calls() > 0)]])
+  end)
+
+  it("without locks takes the save, and removes what was abandoned a day ago", function()
+    run_with_faults(1, [[
+      for _, code in ipairs {37, 38, 95, 5} do -- ENOLCK, ENOSYS, EOPNOTSUPP; EIO
+        ffi.C.lm_fault(folder, "flock", 1, code)
+        for _, name in ipairs {"tmp-1-1", "shard-a-0"} do
+          for _, age in ipairs {"25 hours", "23 hours"} do
+            assert(os.execute(("touch -d '%s ago' '%s.%s %s'"):format(age, manager:path(1), name, age)) == 0)
+          end
+        end
+        manager:save(1, {step = 1})
+        local names = table.concat(lm.paths.dir(manager.dir), ",")
+        assert(manager:load().step == 1 and names:find "tmp%-1%-1 23" and names:find "shard%-a%-0 23", names)
+        assert((names:find "tmp%-1%-1 25" ~= nil) == (code == 5) and (names:find "%-0 25" ~= nil) == (code == 5), names)
+      end]])
+  end)
+end)
+
+describe("a save of shards in the background", function()
+  local PARTS = [[
+    local net = lm.nn.Linear(500, 400)
+    for _, p in ipairs(net:parameters()) do lm.dist.broadcast(p:detach(), 0) end
+    local opt = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
+    net(lm.ones(1, 500)):sum():backward()
+    opt:step()
+    local parts = {net = net, opt = opt}
+    manager.async, manager.keep_last = true, 9
+    local function names() return table.concat(lm.paths.dir(manager.dir), " ") end
+  ]]
+
+  it("returns before they are written, and writes what was there", function()
+    run_with_faults(2, PARTS .. [[
+      local before = net.weight:clone()
+      ffi.C.lm_fault(folder, "slow write", 1, 300)
+      local began = lm.time()
+      manager:save(1, parts)
+      assert(lm.time() - began < 0.25, lm.time() - began) -- of at least 1.2 s
+      assert(not names():find "%.safetensors ")
+      lm.no_grad(function() net.weight:zero_() end)
+      opt:step()
+      lm.checkpoint.wait()
+      assert(lm.time() - began > 0.5)
+      ffi.C.lm_fault("", "", 0, 0)
+      local _, count = names():gsub("shard", "")
+      assert(count == 2, names())
+      local exp_avg = opt:shard_state_dict().state
+      assert(manager:load(parts).step == 1)
+      assert(net.weight:equal(before))]])
+  end)
+
+  it("counts once the last shard is there, whichever rank writes it", function()
+    for slow = 0, 1 do
+      temp.remove(folder .. "/run")
+      run_with_faults(2, PARTS .. ([[
+        if rank == %d then ffi.C.lm_fault(folder, "slow write", 1, 300) end
+        local saving = lm.checkpoint.save(manager:path(1), parts, {async = true})
+        if rank ~= %d then
+          while not saving:is_done() do end
+          assert(names():find "shard.*shard" or not names():find "%%.safetensors ")
+          assert(#manager:steps() == 0)
+        end
+        saving:wait()
+        assert(saving:is_done() and #manager:steps() == 1)
+        assert(manager:load(parts))]]):format(slow, slow))
+    end
+  end)
+
+  it("that fails on one rank is an error of all at the next call, and leaves the one before", function()
+    for where = 0, 1 do
+      for call, begins in pairs {
+        ["manager.save, manager, 3, parts"] = "Manager:save", ["manager.load, manager, parts"] = "Manager:load",
+        ["lm.checkpoint.wait"] = "checkpoint.wait",
+        ["lm.checkpoint.load, manager:path(1), parts"] = "checkpoint.load",
+      } do
+        temp.remove(folder .. "/run")
+        run_with_faults(2, PARTS .. ([[
+          manager:save(1, parts)
+          lm.checkpoint.wait()
+          if rank == %d then ffi.C.lm_fault(folder, "write", 2, 28) end
+          manager:save(2, parts)
+          manager:best()
+          assert(lm.checkpoint.load(manager:path(1))) -- by one rank alone
+          fails("%s: .*the save of '[^']*' in the background failed: cannot write '[^']*': No space left on device", %s)
+          barrier()
+          assert(#manager:steps() == 1 and not names():find "2.safetensors", names())
+          ffi.C.lm_fault("", "", 0, 0)
+          assert(manager:load(parts).step == 1)
+          manager:save(3, parts)
+          lm.checkpoint.wait()
+          assert(manager:load(parts).step == 3)]]):format(where, begins, call))
+      end
+    end
+  end)
+
+  it("replaces the file behind a link, whose mode stays", function()
+    run_with_faults(2, PARTS .. [[
+      local real, link = folder .. "/real", folder .. "/run/link.safetensors"
+      if rank == 0 then
+        assert(os.execute(("touch %s && chmod 600 %s && ln -s ../real %s"):format(real, real, link)) == 0)
+      end
+      barrier()
+      for i = 1, 2 do
+        parts.i = i
+        lm.checkpoint.save(link, parts, {async = true}):wait()
+        assert(lm.checkpoint.load(link, parts).i == i)
+      end
+      assert(io.popen("stat -c '%a %F' " .. real):read() == "600 regular file")
+      assert(io.popen("stat -c '%F' " .. link):read() == "symbolic link")]])
+  end)
+
+  it("is waited for at the end of the program by each rank, and ends complete", function()
+    for slow = 0, 1 do
+      temp.remove(folder .. "/run")
+      run_with_faults(2, PARTS .. ([[
+        if rank == %d then ffi.C.lm_fault(folder, "slow write", 1, 300) end
+        manager:save(1, parts)]]):format(slow))
+      local names = table.concat(lm.paths.dir(folder .. "/run"), " ")
+      assert.equal(5, #lm.paths.dir(folder .. "/run"), names)
+      assert.equal(1, lm.checkpoint.Manager({dir = folder .. "/run"}):load().step)
+      lm.checkpoint.load(folder .. "/run/step-0000000001.safetensors", {opt = lm.optim.Adam(
+        lm.nn.Linear(500, 400):parameters())})
+    end
   end)
 end)
 

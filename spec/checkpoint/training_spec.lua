@@ -1,6 +1,7 @@
 -- A training that was killed and is resumed from its checkpoint ends in the bytes of one that never stopped, on any
 -- number of ranks; the newest good checkpoint loads whenever its writer is killed. LM_TEST_LONG=1: 500 kills.
 local lm = require "luminary"
+local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local program, long = "spec/support/checkpoint_run.lua", lm.getenv "LM_TEST_LONG" ~= nil
 
@@ -111,6 +112,59 @@ describe("a killed writer", function()
     assert.equal(1, manager:load().step)
     local names = table.concat(lm.paths.dir(folder), " ")
     assert.is_nil(names:find "tmp")
+  end)
+end)
+
+describe("a killed rank", function()
+  it("leaves the newest good checkpoint of shards that threads write", function()
+    local dir, noted = folder .. "/run", 0
+    local function kept()
+      local names = {}
+      for _, name in ipairs(lm.paths.dir(dir)) do
+        if name:find "^step" then names[#names + 1] = name end
+      end
+      return names
+    end
+    for kill = 1, long and 100 or 4 do
+      local job = ranks.start {n = 2, timeout = 60, script = ([[
+        local lm = require "luminary"
+        lm.dist.init_process_group {timeout = 20}
+        local net = lm.nn.Linear(300, 200)
+        local opt = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
+        local function update(step)
+          lm.no_grad(function() for _, p in ipairs(net:parameters()) do p:fill_(step) end end)
+          net(lm.ones(1, 300)):sum():backward()
+          opt:step()
+        end
+        local manager = lm.checkpoint.Manager {dir = %q, keep_last = 2, async = true}
+        update(1)
+        local saved = manager:load {net = net, opt = opt, w = true}
+        local step = saved and saved.step or 0
+        assert(step >= %d and (step == 0 or saved.w[1] == step and saved.w[-1] == step), step)
+        print "ready"
+        io.flush()
+        while true do
+          step = step + 1
+          update(step)
+          manager:save(step, {net = net, opt = opt, w = lm.full({100000}, step)})
+          print("saved " .. step - 1) -- since this has waited for it
+          io.flush()
+        end]]):format(dir, noted)}
+      assert(job:wait_for(0, "ready") and job:wait_for(1, "ready"), job:output(0) .. job:output(1))
+      ranks.sleep(0.02 + kill * 7919 % 97 / 300)
+      job:kill(kill % 2)
+      if kill % 3 == 0 then job:kill(1 - kill % 2) end
+      local got = job:wait()
+      assert(not got.text:find "left out" and not got.text:find "assert", got.text)
+      for step in got.text:gmatch "saved (%d+)" do noted = math.max(noted, tonumber(step)) end
+    end
+    assert(noted > 0)
+    local manager = lm.checkpoint.Manager {dir = dir, keep_last = 2}
+    local saved = manager:load()
+    assert.is_true(saved.step >= noted)
+    manager:save(saved.step + 1, {w = lm.ones(1)})
+    manager:save(saved.step + 2, {w = lm.ones(1)})
+    assert.equal(2, #kept(), table.concat(kept(), " "))
   end)
 end)
 

@@ -1,9 +1,9 @@
 /* A disk with faults, preloaded by specs: calls for files in a folder fail or do less than asked. Scripts set the fault
  * through FFI: lm_fault(folder, call, first, error). From the first-th such call on, `call` ("write", "fsync",
- * "rename", "linkat", "close", "opendir", "readdir", "fchmod", "flock", "fsync folder") fails with that errno; error 0
- * makes write short: it takes some bytes, and is interrupted between. call "slow write": it takes `error` ms more.
- * "O_TMPFILE": there are no nameless files. "clean-up": before a rename another saver removes the file if nobody has
- * locked it. "": no fault. lm_fault_calls(): how many such calls there were. */
+ * "rename", "linkat", "close", "opendir", "readdir", "fchmod", "flock", "fsync folder", "sync_file_range") fails with
+ * that errno; error 0 makes write short: it takes some bytes, and is interrupted between. call "slow write": it takes
+ * `error` ms more. "O_TMPFILE": there are no nameless files. "clean-up": before a rename another saver removes the file
+ * if nobody has locked it. "": no fault. lm_fault_calls(): how many such calls there were. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -97,6 +97,11 @@ int open(const char *path, int flags, ...) {
   va_end(more);
   if ((flags & O_TMPFILE) == O_TMPFILE && hits("O_TMPFILE", path)) return errno = EOPNOTSUPP, -1;
   return NEXT(open)(path, flags, mode);
+}
+
+int sync_file_range(int fd, off64_t at, off64_t bytes, unsigned how) {
+  if (how & SYNC_FILE_RANGE_WAIT_AFTER && hits_fd("sync_file_range", fd)) return fails();
+  return NEXT(sync_file_range)(fd, at, bytes, how);
 }
 
 int fchmod(int fd, mode_t mode) { return hits_fd("fchmod", fd) ? fails() : NEXT(fchmod)(fd, mode); }

@@ -179,7 +179,7 @@ done:
  * the sync in the end is short. */
 static lm_status send_to_disk(lm_new_file *f) {
 #ifdef __linux__
-  enum { SENT_AT_ONCE = 1 << 20, STORED_AT_ONCE = 4 << 20, MOST_WAITING = 32 << 20 };
+  enum { SENT_AT_ONCE = 1 << 20, STORED_AT_ONCE = 8 << 20, MOST_WAITING = 128 << 20 };
   if (f->written - f->sent < SENT_AT_ONCE) return LM_OK;
   f->sent = f->written;
   sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -194,24 +194,27 @@ static lm_status send_to_disk(lm_new_file *f) {
 }
 
 lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
+  enum { AT_ONCE = 1 << 20 };
   const char *p = data;
+  lm_status status = LM_OK, lost = LM_OK;
   lm_file_limit limit;
-  bool failed = false, unread = false;
   lm_file_limit_begin(&limit);
-  while (bytes > 0 && !failed) {
-    ssize_t n = write(f->fd, p, bytes);
-    failed = n < 0 && errno != EINTR;
-    unread = failed && errno == EFAULT;
-    if (n < 0) continue;
-    p += n;
-    bytes -= (size_t)n;
-    f->written += (size_t)n;
-    if (f->progress) atomic_fetch_add(f->progress, (size_t)n);
+  while (bytes > 0 && status == LM_OK) {
+    ssize_t n = write(f->fd, p, bytes < AT_ONCE ? bytes : AT_ONCE);
+    if (n >= 0) {
+      p += n;
+      bytes -= (size_t)n;
+      f->written += (size_t)n;
+      if (f->progress) atomic_fetch_add(f->progress, (size_t)n);
+      status = send_to_disk(f);
+    } else if (errno != EINTR) {
+      bool unread = errno == EFAULT;
+      status = refused("write", f->path);
+      if (unread) lost = lm_truncation_check_read(p);
+    }
   }
-  lm_status lost = unread ? lm_truncation_check_read(p) : LM_OK;
   lm_file_limit_end(&limit);
-  if (lost != LM_OK) return lost;
-  return failed ? refused("write", f->path) : send_to_disk(f);
+  return lost != LM_OK ? lost : status;
 }
 
 lm_status lm_new_file_rewind(lm_new_file *f) {
@@ -265,6 +268,16 @@ static bool is_kept(const char *name, int nkept, const char *const *kept) {
   return false;
 }
 
+/* Whether no saver has the file: they lock it. Where there are no locks, nothing was written to it for a day before the
+ * folder last changed, by the server's clock. */
+static bool is_abandoned(int fd, DIR *dir) {
+  enum { DAY = 24 * 60 * 60 };
+  struct stat info, folder;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+  return (errno == ENOSYS || errno == ENOLCK || errno == EOPNOTSUPP) && fstat(fd, &info) == 0 &&
+         fstat(dirfd(dir), &folder) == 0 && folder.st_mtime - info.st_mtime > DAY;
+}
+
 void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
   enum { HOW = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC };
   char folder[PATH_MAX], temporary[PATH_MAX], shard[PATH_MAX];
@@ -281,7 +294,7 @@ void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
     int fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDWR | HOW)); /* NFS locks no other descriptor */
     if (fd < 0 && errno == EACCES) fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDONLY | HOW));
     if (fd < 0) continue;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(dir), e->d_name, 0);
+    if (is_abandoned(fd, dir)) unlinkat(dirfd(dir), e->d_name, 0);
     close(fd);
   }
   closedir(dir);

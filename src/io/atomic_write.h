@@ -33,7 +33,8 @@ LM_API lm_status lm_complete_parts(const char *path, const char *suffix, int nke
 /* Removes `path` with the suffix, after which nobody can complete it; whether it was there. */
 LM_API bool lm_remove_part(const char *path, const char *suffix);
 /* Removes the temporary files of the path whose writers were killed, and its shards (PATH.shard-…) without those whose
- * names are in `kept`, if that is not NULL: of both, files that nobody has locked. */
+ * names are in `kept`, if that is not NULL: of both, files that nobody has locked; where there are no locks, old ones.
+ */
 LM_API void lm_remove_abandoned(const char *path, int nkept, const char *const *kept);
 /* Remove the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
 LM_API void lm_new_file_abandon(lm_new_file *f);

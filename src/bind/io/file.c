@@ -466,8 +466,7 @@ LM_FUNCTION(background_write) {
   p->sums_before = before;
   v.out = lm_object_new(L, &write_type);
   lm_status status = lm_retry_after_gc(L, LM_STATE(L), start_write, &v);
-  if (status != LM_OK) lm_raise(L, lm_fail_in(status, who));
-  return 1;
+  return status == LM_OK ? 1 : lm_raise(L, lm_fail_in(status, who));
 }
 
 LM_FUNCTION(background_write_ended) {
