@@ -69,6 +69,16 @@ local function open_again(self)
   file:seek("set", self.at)
 end
 
+local function write_and_flush(file, text)
+  local ok, problem = file:write(text)
+  if ok then ok, problem = file:flush() end
+  return ok, problem
+end
+
+-- A trace that finds that fwrite or fflush failed calls it once more, which then finds nothing left to write. Nothing
+-- else is in the function: after a call that is not compiled a trace may begin in spite of this.
+jit.off(write_and_flush)
+
 --- Writes what waits; false if that failed.
 function LogFile:flush()
   if self.is_closed or #self.waiting == 0 then return true end
@@ -76,16 +86,11 @@ function LogFile:flush()
   local problem = not self.file and open_again(self)
   if problem then return fail(self, problem) end
   local text = table.concat(self.waiting)
-  local ok
-  ok, problem = self.file:write(text)
-  if ok then ok, problem = self.file:flush() end
-  if not ok then return fail(self, problem) end
+  local ok, reason = write_and_flush(self.file, text)
+  if not ok then return fail(self, reason) end
   self.at, self.waiting, self.bytes = self.at + #text, {}, 0
   return succeed(self)
 end
-
--- A trace that finds that fwrite or fflush failed calls it once more, which then finds nothing left to write.
-jit.off(LogFile.flush)
 
 --- Adds an entry.
 function LogFile:write(...)
