@@ -233,6 +233,29 @@ describe("an elastic job #unsanitized", function()
     assert.not_matches("failed", out.a)
   end)
 
+  it("lets ranks finish their save, though a SIGTERM comes while a node joins, or a node joins after it", function()
+    local script = [[
+      while not lm.checkpoint.is_preempted() do
+        touch "round0"
+        sleep(0.05)
+      end
+      touch "saves"
+      for _ = 1, 50 do sleep(0.05) end
+      touch "saved"
+      os.exit(75, true)
+    ]]
+    for _, events in ipairs {
+      "node b --nnodes 1:2; seen saves; sleep 1.3; kill -TERM $(pid a)",
+      "kill -TERM $(pid a); sleep 0.1; node b --nnodes 1:2",
+    } do
+      job(script, "node a --nnodes 1:2; seen round0; " .. events .. [[
+
+        ended a; [ -e $FOLDER/saved ] && touch $FOLDER/in_time; kill -TERM $(pid b); ended b]])
+      assert.is_true(temp.exists(folder .. "/in_time"), events)
+      os.execute(("cd %s && rm -f round0 saves saved in_time"):format(folder))
+    end
+  end)
+
   it("counts no failure where ranks end because another node was stopped", function()
     local out = job([[if round == 0 then train() end print("ended", size)]], [[
       node a --nnodes 1:2; sleep 0.5; node b --nnodes 1:2; seen round0
