@@ -49,8 +49,8 @@ local function end_stopped(self)
   end
 end
 
--- The round of an elastic job is over: SIGTERM after stop.wait seconds, SIGKILL stop.grace seconds later. A SIGTERM that
--- has come is enough: a second one would end a save.
+-- The round of an elastic job is over: SIGTERM after stop.wait seconds, SIGKILL stop.grace seconds later. After one
+-- SIGTERM none follows, which would end a save.
 local function end_round(self, stop)
   if not stop or self.stop == stop or self.next_signal == 0 then return end
   self.stop = stop
