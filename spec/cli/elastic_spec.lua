@@ -175,7 +175,8 @@ describe("an elastic job #unsanitized", function()
       LM_TOKEN=other node b --nnodes 1:2 --join-timeout 1; ended b; ended a
     ]])
     assert.matches("a launcher at an address of %-%-rdzv: it belongs to another job or has another token", out.b)
-    assert.matches("no head of the job was found within 1 s at 127.0.0.1:%d+\nexit 1\n$", out.b)
+    assert.matches("no head of the job was found within 1 s at 127.0.0.1:%d+ %(it belongs to another job [^\n]*%)\n"
+      .. "exit 1\n$", out.b)
     assert.matches("ended\t1\nexit 0\n$", out.a)
   end)
 
@@ -313,6 +314,11 @@ describe("the endpoint of an elastic job", function()
     lm.dist.init_process_group()
     print("ended", lm.dist.all_reduce(lm.ones(1)):item())
   ]]
+
+  it("is named with what failed there, where no head is found", function()
+    local out = job(TWO, "HOST=192.0.2.1; node a --nnodes 1:2 --join-timeout 2; ended a") -- of no machine (RFC 5737)
+    assert.matches("no head of the job was found within 2 s at 192.0.2.1:%d+ %([^)\n]+%)\nexit 1\n$", out.a)
+  end)
 
   it("may be a name that is slow to look up", function()
     local out = job(TWO, ([[
