@@ -175,7 +175,8 @@ describe("an elastic job #unsanitized", function()
       LM_TOKEN=other node b --nnodes 1:2 --join-timeout 1; ended b; ended a
     ]])
     assert.matches("a launcher at an address of %-%-rdzv: it belongs to another job or has another token", out.b)
-    assert.matches("no head of the job was found within 1 s at 127.0.0.1:%d+\nexit 1\n$", out.b)
+    assert.matches("no head of the job was found within 1 s at 127.0.0.1:%d+ %(it belongs to another job [^\n]*%)\n"
+      .. "exit 1\n$", out.b)
     assert.matches("ended\t1\nexit 0\n$", out.a)
   end)
 
@@ -231,6 +232,29 @@ describe("an elastic job #unsanitized", function()
     assert.matches("warning: Manager:save: saved step %d+ after SIGTERM; the job ends\n", out.a)
     assert.matches("%[rank 0%] from\tlater\nexit 0\n$", out.a)
     assert.not_matches("failed", out.a)
+  end)
+
+  it("lets ranks finish their save, though a SIGTERM comes while a node joins, or a node joins after it", function()
+    local script = [[
+      while not lm.checkpoint.is_preempted() do
+        touch "round0"
+        sleep(0.05)
+      end
+      touch "saves"
+      for _ = 1, 50 do sleep(0.05) end
+      touch "saved"
+      os.exit(75, true)
+    ]]
+    for _, events in ipairs {
+      "node b --nnodes 1:2; seen saves; sleep 1.3; kill -TERM $(pid a)",
+      "kill -TERM $(pid a); sleep 0.1; node b --nnodes 1:2",
+    } do
+      job(script, "node a --nnodes 1:2; seen round0; " .. events .. [[
+
+        ended a; [ -e $FOLDER/saved ] && touch $FOLDER/in_time; kill -TERM $(pid b); ended b]])
+      assert.is_true(temp.exists(folder .. "/in_time"), events)
+      os.execute(("cd %s && rm -f round0 saves saved in_time"):format(folder))
+    end
   end)
 
   it("counts no failure where ranks end because another node was stopped", function()
@@ -290,6 +314,11 @@ describe("the endpoint of an elastic job", function()
     lm.dist.init_process_group()
     print("ended", lm.dist.all_reduce(lm.ones(1)):item())
   ]]
+
+  it("is named with what failed there, where no head is found", function()
+    local out = job(TWO, "HOST=192.0.2.1; node a --nnodes 1:2 --join-timeout 2; ended a") -- of no machine (RFC 5737)
+    assert.matches("no head of the job was found within 2 s at 192.0.2.1:%d+ %([^)\n]+%)\nexit 1\n$", out.a)
+  end)
 
   it("may be a name that is slow to look up", function()
     local out = job(TWO, ([[

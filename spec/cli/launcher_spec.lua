@@ -231,6 +231,42 @@ describe("a log of --log-dir that cannot be written", function()
   end)
 end)
 
+describe("a file of the launcher's own output that cannot be written", function()
+  it("keeps the ranks running, and says what was lost", function()
+    local path = script [[
+      ffi.cdef "int prlimit(int, int, const long *, long *); int getppid(void);"
+      local function limit(bytes) -- of the launcher's files
+        assert(ffi.C.prlimit(ffi.C.getppid(), 1, ffi.new("long[2]", bytes, -1), nil) == 0)
+      end
+      print "first"
+      io.stdout:flush()
+      sleep(0.3)
+      limit(100)
+      for _ = 1, 3000 do print(("x"):rep(1000)) end
+      io.stdout:flush()
+      sleep(0.5)
+      if arg[1] == "again" then limit(-1) end
+      print "last"
+    ]]
+    local function launch(argument)
+      local began = core.time()
+      local ok, output = temp.run(folder, ([[bash -c 'trap "" XFSZ
+        timeout 60 luajit %s run %s %s >%s/full.out']]):format(command, path, argument, folder))
+      assert(ok, output)
+      within(core.time() - began, 15)
+      return temp.read(folder .. "/full.out")
+    end
+    local text = launch "again"
+    assert.matches("^%[rank 0%] first\n", text)
+    local lost = tonumber(text:match "luminary run: (%d+) bytes of output are lost: File too large\n")
+    assert.is_true(lost and lost > 1e6, text:sub(-200))
+    assert.equal(#"[rank 0] first\n[rank 0] last\n" + 3000 * 1010,
+      #text:gsub("\nluminary run: %d+ bytes[^\n]*\n", "") + lost)
+    assert.matches("%[rank 0%] last\n$", text)
+    assert.matches("^%[rank 0%] first\n", launch "never")
+  end)
+end)
+
 describe("the options of luminary run", function()
   local function refused(options, ...)
     local code, out, err = run(options, "print 'started'")

@@ -371,7 +371,7 @@ end)
 
 describe("A log that cannot be written for a while", function()
   -- Runs a script with `limit`, which sets how many bytes a file may have (-1: any number). Returns what it printed.
-  local function run(text)
+  local function run(text, code)
     temp.write(folder .. "/limited.lua", [[
       local ffi = require "ffi"
       ffi.cdef "int setrlimit(int, const long *); void *signal(int, void *);"
@@ -381,7 +381,7 @@ describe("A log that cannot be written for a while", function()
     ]] .. text)
     local ok, output = temp.run(folder, ("bash -c 'set -o pipefail; luajit %s/limited.lua %s 2>&1 | cat'"):format(
       folder, folder))
-    assert(ok, output)
+    assert(ok == not code, output)
     return output
   end
   local function lines(name)
@@ -429,6 +429,16 @@ describe("A log that cannot be written for a while", function()
     assert.is_true(lost > 1500 and lost < 2500, output)
     assert.equal(3001, #list + lost)
     assert.matches('"text":"last"', list[#list])
+  end)
+
+  it("has what was added where a script ends without closing it", function()
+    for _, ending in ipairs {"", "os.exit(0)", "os.exit(0, true)", "error 'no more'"} do
+      run("local log = watch.SummaryWriter(folder .. '/run') log:add_text('text', ('x'):rep(100), 1) " .. ending,
+        ending:find "error" and 1)
+      local name = lm.paths.dir(folder .. "/run")[3]
+      assert.matches(("x"):rep(100), temp.read(folder .. "/run/" .. name), ending)
+      lm.paths.rmall(folder .. "/run", "yes")
+    end
   end)
 
   it("may be removed meanwhile", function()

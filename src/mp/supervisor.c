@@ -47,6 +47,8 @@ struct lm_supervisor {
   struct pollfd *polled;
   int out[STREAMS];        /* where to print */
   bool full[STREAMS];      /* it took nothing just now, whatever poll says */
+  int error[STREAMS];      /* errno of a file that took nothing, which may pass; 0: none */
+  size_t lost[STREAMS];    /* bytes that were given up meanwhile */
   lm_bytes queue[STREAMS]; /* to print */
   bool closed[STREAMS], closed_reported[STREAMS];
   int signals; /* numbers of those that came */
@@ -276,32 +278,59 @@ static bool is_ready(int fd) {
   return poll(&p, 1, 0) == 1;
 }
 
+/* What a disk that is full may answer for a while: the processes do not wait for that. */
+static bool may_pass(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG || error == ESTALE; }
+
+static void supervisor_keep(lm_supervisor *s, int k, int error, size_t *sent) {
+  char text[128];
+  if (s->error[k] == 0 && k == 0) {
+    lm_write(text, sizeof text, "luminary run: cannot write the output: %s\n", strerror(error));
+    (void)lm_supervisor_print(s, 2, text, strlen(text));
+  }
+  s->error[k] = error;
+  s->full[k] = true;
+  if (s->queue[k].n - *sent < CROWDED / 2) return;
+  s->lost[k] += s->queue[k].n - *sent;
+  *sent = s->queue[k].n;
+}
+
+static bool supervisor_report_lost(lm_supervisor *s, int k) {
+  char text[128];
+  lm_write(text, sizeof text, "\nluminary run: %zu bytes of output are lost: %s\n", s->lost[k], strerror(s->error[k]));
+  if (write(s->out[k], text, strlen(text)) < 0) return false;
+  s->lost[k] = 0;
+  return true;
+}
+
 /* As much as goes without waiting, in whole lines where they are short enough. */
 static void supervisor_flush(lm_supervisor *s, int k) {
   lm_bytes *queue = &s->queue[k];
   size_t sent = 0;
   s->full[k] = false;
-  while (sent < queue->n && is_ready(s->out[k])) {
+  while (sent < queue->n && is_ready(s->out[k]) && (s->lost[k] == 0 || supervisor_report_lost(s, k))) {
     size_t n = queue->n - sent < PIECE ? queue->n - sent : PIECE;
     const char *from = queue->data + sent, *line = memrchr(from, '\n', n);
     if (line) n = (size_t)(line - from) + 1;
     ssize_t wrote = write(s->out[k], from, n);
     if (wrote < 0 && errno == EINTR) continue;
     s->full[k] = wrote < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    if (wrote < 0 && may_pass(errno)) supervisor_keep(s, k, errno, &sent);
     if (s->full[k]) break;
-    if (wrote < 0) { /* the reader is gone, or the disk is full */
+    if (wrote < 0) { /* the reader is gone */
       s->closed[k] = true;
       sent = queue->n;
       break;
     }
+    s->error[k] = 0;
     sent += (size_t)wrote;
   }
+  if (s->lost[k] > 0 && sent < queue->n) supervisor_keep(s, k, s->error[k], &sent);
   if (sent > 0) lm_bytes_shift(queue, sent);
 }
 
 bool lm_supervisor_printed(lm_supervisor *s) {
   for (int k = 0; k < STREAMS; k++) supervisor_flush(s, k);
-  return s->queue[0].n == 0 && s->queue[1].n == 0;
+  return (s->queue[0].n == 0 || s->error[0]) && (s->queue[1].n == 0 || s->error[1]);
 }
 
 /* ---- events. Each of these fills *out and says true if there is one of its kind. */

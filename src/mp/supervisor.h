@@ -47,7 +47,7 @@ LM_API void lm_supervisor_watch(lm_supervisor *s, int fd);
 LM_API void lm_supervisor_signal(lm_supervisor *s, int id, int signal);
 /* Text for this process's standard output (1) or error (2). Never waits. */
 LM_API lm_status lm_supervisor_print(lm_supervisor *s, int stream, const char *text, size_t n);
-/* Prints what goes without waiting; whether that was all (or its reader is gone). */
+/* Prints what goes without waiting; whether that was all, or its reader is gone, or its disk is full. */
 LM_API bool lm_supervisor_printed(lm_supervisor *s);
 /* Kills all descendants of this process but those that were there before the supervisor, whatever group or session they
  * went to. *left: how many have not ended after `seconds`. */

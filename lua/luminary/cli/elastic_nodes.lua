@@ -363,7 +363,7 @@ end
 function on.closed(self, link, why)
   local try = self.pending[link]
   self.heard[link], self.pending[link], self.queries[link] = nil, nil, nil
-  if try then try.connecting, try.failed = false, true end
+  if try then try.connecting, try.failed, try.why = false, true, why end
   if try and why:find "LM_TOKEN" and not self.has_warned then
     self.has_warned = true
     self.out:say("a launcher at an address of --rdzv: " .. why)
@@ -430,8 +430,12 @@ function Nodes:wait()
     if self.over then return nil, self.over end
     if self.starts then return self.starts end
     if self.role == "searching" and core.time() - self.waits_since > self.options.join_timeout then
+      local tried = {}
+      for i, endpoint in ipairs(self.options.endpoints) do
+        tried[i] = ("%s (%s)"):format(endpoint, self.tries[i] and self.tries[i].why or "no answer")
+      end
       return nil, {code = 1, text = ("no head of the job was found within %g s at %s"):format(
-        self.options.join_timeout, table.concat(self.options.endpoints, ", "))}
+        self.options.join_timeout, table.concat(tried, ", "))}
     end
   end
 end

@@ -49,13 +49,15 @@ local function end_stopped(self)
   end
 end
 
--- The round of an elastic job is over: SIGTERM after stop.wait seconds, SIGKILL stop.grace seconds later.
+-- The round of an elastic job is over: SIGTERM after stop.wait seconds, SIGKILL stop.grace seconds later. After one
+-- SIGTERM none follows, which would end a save.
 local function end_round(self, stop)
-  if not stop or self.stop == stop then return end
+  if not stop or self.stop == stop or self.next_signal == 0 then return end
   self.stop = stop
-  if self.next_signal == SIGKILL then
-    self.stop_at = math.min(self.stop_at, core.time() + stop.grace)
-  elseif self.next_signal ~= 0 then
+  if self.next_signal == SIGKILL or self.stopped_by == SIGTERM then
+    self.next_signal = SIGKILL
+    self.stop_at = math.min(self.stop_at, core.time() + stop.wait + stop.grace)
+  else
     stop_in(self, stop.wait)
   end
 end
@@ -106,10 +108,12 @@ function on.signal(self, number)
     self.next_signal, self.stop_at = 0, core.time() + KILL
     return
   end
+  local has_come = number == SIGTERM and self.next_signal == SIGKILL and not self.stopped_by
   self.interrupted = self.interrupted or number == SIGINT
   self.stopped_by = self.stopped_by or number
-  signal_all(self, number)
   stop_in(self, self.grace)
+  if has_come then return end -- at the end of the round
+  signal_all(self, number)
   self.out:say(("%s passed on to the ranks; %s kills them"):format(core.signal_name(number),
     self.interrupted and "Ctrl-C once more" or "Ctrl-C twice"))
 end

@@ -20,13 +20,14 @@ end
 
 local LogFile = class.root "LogFile"
 
--- Bytes that wait for the next flush, and for a file that cannot be written just now; further entries are lost.
+-- Bytes that are kept until the next flush, and for a file that cannot be written just now; further entries are lost.
 local BUFFER, KEPT = 65536, 1048576
 
 local function open(self, mode)
   local file, problem = io.open(self.path, mode)
   if not file then options.fail_file("open", self.path, problem:match ": ([^:]*)$" or problem) end
   self.file, self.flushed, self.at = file, core.time(), file:seek "end" or 0
+  file:setvbuf "full"
 end
 
 --- log_file.open(who, path, mode, every): Opens a file, after making its folder. mode: "w" or "a". every: seconds
@@ -69,29 +70,37 @@ local function open_again(self)
   file:seek("set", self.at)
 end
 
+local function put(file, text, flushes)
+  local ok, problem = file:write(text)
+  if ok and flushes then ok, problem = file:flush() end
+  return ok, problem
+end
+
+-- A trace that finds that fwrite or fflush failed calls it once more, which then finds nothing left to write. Nothing
+-- else is in the function: after a call that is not compiled a trace may begin in spite of this.
+jit.off(put)
+
 --- Writes what waits; false if that failed.
 function LogFile:flush()
   if self.is_closed or #self.waiting == 0 then return true end
   self.flushed = core.time()
+  local rest = self.file and "" or table.concat(self.waiting)
   local problem = not self.file and open_again(self)
   if problem then return fail(self, problem) end
-  local text = table.concat(self.waiting)
-  local ok
-  ok, problem = self.file:write(text)
-  if ok then ok, problem = self.file:flush() end
-  if not ok then return fail(self, problem) end
-  self.at, self.waiting, self.bytes = self.at + #text, {}, 0
+  local ok, reason = put(self.file, rest, true)
+  if not ok then return fail(self, reason) end
+  self.at, self.waiting, self.bytes = self.at + self.bytes, {}, 0
   return succeed(self)
 end
-
--- A trace that finds that fwrite or fflush failed calls it once more, which then finds nothing left to write.
-jit.off(LogFile.flush)
 
 --- Adds an entry.
 function LogFile:write(...)
   local text = table.concat {...}
   if self.is_closed or self.bytes + #text > KEPT and not self:flush() then return self:lose() end
   self.waiting[#self.waiting + 1], self.bytes = text, self.bytes + #text
+  local ok, problem = true, nil
+  if self.file then ok, problem = put(self.file, text) end -- so that it is there at the end without a close
+  if not ok then return fail(self, problem) end
   if core.time() - self.flushed >= self.every or self.bytes > BUFFER then self:flush() end
 end
 
