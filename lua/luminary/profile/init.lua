@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local records = require "luminary.nn.module_fields"
 local chrome_trace = require "luminary.profile.chrome_trace"
@@ -87,6 +88,7 @@ local function end_recording(self, keep)
   local recording = stop_recording()
   if not keep then return end
   self.recording, self.dropped, self.began, self.wall = recording, recording:dropped(), self.recording_began, wall
+  self.rank, self.size = rank_and_size()
 end
 
 local function end_step(self)
