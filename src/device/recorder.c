@@ -214,7 +214,7 @@ void lm_span_allocated(int64_t bytes) { own.allocated += bytes; }
 
 /* ---- recordings */
 
-lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where) {
+lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where, uint32_t *number) {
   lm_recording *r = lm_calloc(1, sizeof *r);
   if (!r) return LM_E_OOM;
   r->flags = flags;
@@ -226,7 +226,7 @@ lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where
     status = lm_fail(LM_E_STATE, "profile: a profiler is running already, since %s; stop it first", running->where);
   } else {
     if (++last_number == 0) last_number = 1;
-    r->number = last_number;
+    r->number = *number = last_number;
     running = r;
     atomic_fetch_or(&lm_tracing, flags | LM_TRACE_SPANS);
     r = NULL;
@@ -255,6 +255,11 @@ lm_status lm_recording_stop(lm_recording **out) {
   }
   for (size_t i = 0; i < nclocks; i++) lm_event_free(clock[i].event);
   return LM_OK;
+}
+
+void lm_recording_abandon(uint32_t number) {
+  lm_recording *r = NULL;
+  if (number != 0 && number_of_running() == number && lm_recording_stop(&r) == LM_OK) lm_recording_free(r);
 }
 
 size_t lm_recording_count(const lm_recording *r) { return r->count; }
