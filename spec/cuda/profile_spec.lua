@@ -42,6 +42,37 @@ describe("a profile on a device", function()
     assert(live "event" - events <= 32, live "event" - events)
   ]])
 
+  test("has the device's times on the host's clock, however long its queue was", [[
+    x:exp()
+    lm.cuda.synchronize()
+    local prof, queued = lm.profile(function()
+      for _ = 1, 10 do x:exp() end -- which the stand-in begins when it is waited for
+      os.execute "sleep 0.2"
+      return lm.time()
+    end)
+    local ended = lm.time()
+    for _, span in ipairs(times_of(prof, "exp")) do
+      assert(span.start >= queued - 1e-3 and span.start + span.time <= ended, span.start - queued)
+    end
+  ]])
+
+  test("keeps the digits of microseconds over minutes", [[
+    local small, began = lm.ones({4}, {device = "cuda"}), lm.time()
+    local prof = lm.profile(function()
+      repeat small:exp() until lm.time() > began + 0.4 -- 400 s of the device
+    end)
+    local spans, late, lost = times_of(prof, "exp"), 0, 0
+    local ulp = 2 ^ -6 * 1e-3 -- of floats of milliseconds, from 131 s on
+    for i = 2, #spans do
+      if spans[i - 1].start > spans[1].start + 132 then
+        local steps = (spans[i].start - spans[i - 1].start) / ulp
+        late = late + 1
+        if math.abs(steps - math.floor(steps + 0.5)) < 1e-3 then lost = lost + 1 end
+      end
+    end
+    assert(late > 50 and lost < late / 4, late .. " " .. lost)
+  ]], "LM_FAKE_CUDA_CLOCK=1000 LM_FAKE_CUDA_EAGER=1")
+
   test("has copies to and from it, and what makes tensors there", [[
     local host = lm.ones(256, 256)
     local prof = lm.profile(function()

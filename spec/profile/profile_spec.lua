@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local message = require "spec.support.error_of"
 local ranks = require "spec.support.ranks"
+local temp = require "spec.support.temp"
 local nn, F, optim, core = lm.nn, lm.nn.functional, lm.optim, lm.core
 
 local function row_of(rows, name)
@@ -308,13 +309,13 @@ describe("profile", function()
     end, {max_events = 4})
     assert.equal(6, prof.dropped)
     assert.is_truthy(tostring(prof):find("6 spans were dropped", 1, true))
-    core.recording_start {}
+    local running = core.recording_start {}
     for _ = 1, 2000 do
       core._fail_alloc_from(1)
       pcall(x.exp, x)
       core._fail_alloc_from(0)
     end
-    local recording = core.recording_stop()
+    local recording = running and core.recording_stop()
     assert.equal(0, recording:count())
     assert.equal(4000, recording:dropped()) -- each call is tried again after a collection
   end)
@@ -393,6 +394,49 @@ describe("profile", function()
     end
     local text = message(function() prof:export_chrome_trace "/nowhere/trace.json" end)
     assert.is_truthy(text:find("cannot open", 1, true))
+  end)
+end)
+
+describe("a profiler", function()
+  it("that a thread has left running stops with its Lua state", function()
+    lm.mp.spawn(function()
+      require("luminary").profile():start()
+    end, {nprocs = 1, method = "thread"})
+    local prof = lm.profile(function() lm.ones(2) end)
+    assert.equal(1, #prof:rows())
+  end)
+end)
+
+describe("a trace", function()
+  local folder
+  before_each(function() folder = temp.folder() end)
+  after_each(function() temp.remove(folder) end)
+
+  it("of each rank has processes of its own, so that traces can be joined", function()
+    local got = ranks.run {n = 2, timeout = 60, script = ([[
+      local lm = require "luminary"
+      lm.dist.init_process_group {timeout = 20}
+      local rank = lm.dist.get_rank()
+      local prof = lm.profile(function() lm.dist.barrier() end)
+      lm.dist.destroy_process_group()
+      prof:export_chrome_trace(%q .. rank)]]):format(folder .. "/trace")}
+    assert(got.ok, got.text)
+    local pids = {}
+    for rank = 0, 1 do
+      for _, event in ipairs(core.json_decode(temp.read(folder .. "/trace" .. rank)).traceEvents) do
+        pids[event.pid] = pids[event.pid] or rank
+        assert.equal(pids[event.pid], rank)
+        if event.name == "process_name" then assert.equal(("rank %d: CPU"):format(rank), event.args.name) end
+      end
+    end
+  end)
+
+  it("is UTF-8, whatever the names of ranges", function()
+    local prof = lm.profile(function() lm.record_function("a\255\195\169", function() end) end)
+    prof:export_chrome_trace(folder .. "/trace")
+    local text = temp.read(folder .. "/trace")
+    assert.is_true(core.is_utf8_text(text))
+    assert.matches('"name":"a\239\191\189\239\191\189\239\191\189"', text, 1, true)
   end)
 end)
 

@@ -70,6 +70,44 @@ describe("watch.progress", function()
     assert.matches("left  [\195\169]+\r\n.*end", terminal.all) -- a complete bar is a line
   end)
 
+  it("makes place for what is printed, on one line whatever its text", function()
+    local lacking = pty.lacking()
+    if lacking then return pending(lacking) end
+    local path = folder .. "/print.lua"
+    temp.write(path, [[
+      local printed = print
+      local bar = require("luminary").watch.progress.new(4, {desc = "train\n1"})
+      bar:update(1, "some\r\ntext")
+      print("hello", 1)
+      print "again"
+      bar:update(2)
+      assert(print ~= printed)
+      bar:clear()
+      assert(print == printed)
+      bar:update(4)
+      assert(print == printed)
+      print "end"]])
+    local terminal = pty.open("TERM=xterm luajit " .. path)
+    terminal:expect "end"
+    terminal:finish()
+    assert.matches("^\r\27%[Jtrain 1 %[##.*%] 1/4  %d:%d%d left  some  text\r\r\27%[Jhello\t1\r\nagain\r\n"
+      .. "\r\27%[Jtrain 1 %[.-%] 2/4  %d:%d%d left  some  text\r\r\27%[Jtrain 1 .- 4/4 .-\r\nend\r\n$", terminal.all)
+  end)
+
+  it("ends no training where standard output is closed or full", function()
+    local path = folder .. "/closed.lua"
+    temp.write(path, [[
+      local bar = require("luminary").watch.progress.new(3, {lines_every = 0})
+      if arg[1] then io.stdout:close() end
+      for _ in bar:over(ipairs {1, 2, 3}) do bar:write "text" end
+      io.stderr:write "done"]])
+    for _, how in ipairs {"close 2>&1", "2>&1 >&-", "2>&1 >/dev/full"} do
+      local ok, text = temp.run(folder, ("luajit %s %s"):format(path, how))
+      assert(ok, text)
+      assert.matches("done$", text)
+    end
+  end)
+
   it("leaves nothing of a bar that a narrowed terminal has wrapped", function()
     if os.execute "command -v tmux >/dev/null" ~= 0 then return pending "no tmux" end
     local path, socket = folder .. "/narrow.lua", folder .. "/tmux"

@@ -13,18 +13,20 @@
 
 enum { BLOCK_SPANS = 512 };
 
-/* When a device's clock began: an event of the recording's first span there. */
+/* A time of a device's clock, that of an event, in seconds of lm_seconds. */
 typedef struct device_clock {
   lm_device device;
   lm_event *event;
   double seconds;
 } device_clock;
 
+/* A driver measures in float: beyond this distance from the clock's event the digits of microseconds are lost. */
+static const double FAR_MS = 1000;
+
 struct lm_recording {
   uint32_t number, flags;
-  size_t count, dropped, max_spans, nblocks, capacity, nclocks;
+  size_t count, dropped, max_spans, nblocks, capacity;
   lm_span **block; /* of BLOCK_SPANS each */
-  device_clock clock[LM_DEVICE_MAX];
   char where[128];
 };
 
@@ -89,31 +91,36 @@ static lm_event *mark(lm_device device, int *stream) {
   return e;
 }
 
-static device_clock *clock_of(lm_recording *r, lm_device device) {
-  for (size_t i = 0; i < r->nclocks; i++)
-    if (r->clock[i].device == device) return &r->clock[i];
-  return NULL;
-}
-
-static void begin_clock(uint32_t recording, lm_device device) {
-  pthread_mutex_lock(&lock);
-  lm_recording *r = running;
-  if (r && r->number == recording && !clock_of(r, device) && r->nclocks < LM_DEVICE_MAX) {
-    int stream;
-    device_clock c = {device, mark(device, &stream), (double)now() * 1e-9};
-    if (c.event) r->clock[r->nclocks++] = c;
+/* Waits for the device: an event that it reaches at once has the time of now. Before the wait, it would reach one only
+ * after the work in its queue. Without an event, its times are left out. */
+static device_clock read_clock(lm_device device) {
+  int stream;
+  device_clock c = {.device = device};
+  lm_driver_of(device)->synchronize(lm_device_physical(device)); /* whose error the next call of the script gets */
+  lm_saved_error saved;
+  lm_error_save(LM_OK, &saved);
+  c.event = mark(device, &stream);
+  if (c.event && lm_event_synchronize(c.event) != LM_OK) {
+    lm_event_free(c.event);
+    c.event = NULL;
   }
-  pthread_mutex_unlock(&lock);
+  c.seconds = (double)now() * 1e-9;
+  lm_error_restore(&saved);
+  return c;
 }
 
-/* Once the device is done. */
-static void read_clock(lm_recording *r, lm_span *s) {
-  double start, end;
-  device_clock *c = clock_of(r, s->device);
-  if (c && s->from && s->to && lm_event_elapsed(c->event, s->from, &start) == LM_OK &&
-      lm_event_elapsed(s->from, s->to, &end) == LM_OK) {
-    s->device_start = c->seconds + start * 1e-3;
-    s->device_seconds = end * 1e-3;
+/* Of a span whose device is done; the last ones come first. */
+static void read_times(lm_span *s, device_clock *c) {
+  double before = 0, duration = 0;
+  if (c->event && s->from && s->to && lm_event_elapsed(s->from, c->event, &before) == LM_OK &&
+      lm_event_elapsed(s->from, s->to, &duration) == LM_OK) {
+    s->device_start = c->seconds - before * 1e-3;
+    s->device_seconds = duration * 1e-3;
+    if (before > FAR_MS) {
+      lm_event *further = c->event;
+      *c = (device_clock){c->device, s->from, s->device_start};
+      s->from = further;
+    }
   }
   lm_event_free(s->from);
   lm_event_free(s->to);
@@ -171,10 +178,7 @@ void lm_span_begin(lm_span *s, lm_span_kind kind, const char *name, lm_device de
   s->ranged = driver != NULL;
   if (driver) driver->range_push(name);
   own.innermost = s;
-  if (s->recording && device != LM_NO_DEVICE && lm_has_streams(lm_driver_of(device))) {
-    begin_clock(s->recording, device);
-    s->from = mark(device, &s->stream);
-  }
+  if (s->recording) s->from = mark(device, &s->stream);
   s->start = now();
 }
 
@@ -210,7 +214,7 @@ void lm_span_allocated(int64_t bytes) { own.allocated += bytes; }
 
 /* ---- recordings */
 
-lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where) {
+lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where, uint32_t *number) {
   lm_recording *r = lm_calloc(1, sizeof *r);
   if (!r) return LM_E_OOM;
   r->flags = flags;
@@ -222,7 +226,7 @@ lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where
     status = lm_fail(LM_E_STATE, "profile: a profiler is running already, since %s; stop it first", running->where);
   } else {
     if (++last_number == 0) last_number = 1;
-    r->number = last_number;
+    r->number = *number = last_number;
     running = r;
     atomic_fetch_or(&lm_tracing, flags | LM_TRACE_SPANS);
     r = NULL;
@@ -239,17 +243,23 @@ lm_status lm_recording_stop(lm_recording **out) {
   if (r) atomic_fetch_and(&lm_tracing, ~(r->flags | LM_TRACE_SPANS));
   pthread_mutex_unlock(&lock);
   if (!r) return lm_fail(LM_E_STATE, "profile: no profiler is running");
-  for (size_t i = 0; i < r->nclocks; i++) {
-    const lm_driver *driver = lm_driver_of(r->clock[i].device);
-    driver->synchronize(lm_device_physical(r->clock[i].device)); /* whose error the next call of the script gets */
-  }
-  for (size_t i = 0; i < r->count; i++) {
+  device_clock clock[LM_DEVICE_MAX];
+  size_t nclocks = 0;
+  for (size_t i = r->count; i-- > 0;) {
     lm_span *s = &r->block[i / BLOCK_SPANS][i % BLOCK_SPANS];
-    if (s->from || s->to) read_clock(r, s);
+    if (!s->from && !s->to) continue;
+    size_t at = 0;
+    while (at < nclocks && clock[at].device != s->device) at++;
+    if (at == nclocks) clock[nclocks++] = read_clock(s->device);
+    read_times(s, &clock[at]);
   }
-  for (size_t i = 0; i < r->nclocks; i++) lm_event_free(r->clock[i].event);
-  r->nclocks = 0;
+  for (size_t i = 0; i < nclocks; i++) lm_event_free(clock[i].event);
   return LM_OK;
+}
+
+void lm_recording_abandon(uint32_t number) {
+  lm_recording *r = NULL;
+  if (number != 0 && number_of_running() == number && lm_recording_stop(&r) == LM_OK) lm_recording_free(r);
 }
 
 size_t lm_recording_count(const lm_recording *r) { return r->count; }

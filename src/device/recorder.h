@@ -51,10 +51,12 @@ LM_API void lm_span_allocated(int64_t bytes);
 
 typedef struct lm_recording lm_recording;
 /* flags: what to note beside times, of LM_TRACE_LINES, LM_TRACE_SHAPES and LM_TRACE_NVTX. At most max_spans are kept.
- * where: the script's line, for the message of a second one. LM_E_STATE if one runs. */
-LM_API lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where);
+ * where: the script's line, for the message of a second one. number: of this recording. LM_E_STATE if one runs. */
+LM_API lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where, uint32_t *number);
 /* Waits for devices whose time was measured. Spans that are open are not in it. LM_E_STATE if none runs. */
 LM_API lm_status lm_recording_stop(lm_recording **out);
+/* Stops and frees the recording of that number, if it still runs. */
+LM_API void lm_recording_abandon(uint32_t number);
 LM_API size_t lm_recording_count(const lm_recording *r);
 LM_API size_t lm_recording_dropped(const lm_recording *r);
 LM_API const lm_span *lm_recording_span(const lm_recording *r, size_t i);

@@ -1,4 +1,6 @@
 --- characters: The characters of UTF-8 texts.
+local core = require "luminary.core"
+
 local byte, find, gsub, sub = string.byte, string.find, string.gsub, string.sub
 
 local characters = {}
@@ -64,6 +66,14 @@ function characters.first_columns(text, n)
     at = find(text, "[^\128-\191]", at + 1)
   end
   return text
+end
+
+--- Returns a text as UTF-8: bytes that are not become the character for those, U+FFFD.
+function characters.as_utf8(text)
+  if core.is_utf8_text(text) then return text end
+  return (gsub(text, "[\128-\255]+", function(run)
+    return not core.is_utf8_text(run) and gsub(run, ".", "\239\191\189") or nil
+  end))
 end
 
 return characters

@@ -1,13 +1,15 @@
 --- chrome_trace.write(profile, path): Writes the spans of a profile in the Trace Event Format,
 --- https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: complete events ("X") with times in
---- microseconds, a row for each thread and for each stream of a device.
+--- microseconds, a row for each thread and for each stream of a device. Processes have numbers by rank, so that traces
+--- of several ranks can be joined.
+local characters = require "luminary.base.characters"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local op_table = require "luminary.profile.op_table"
 
 local chrome_trace = {}
 
-local HOST = 1 -- the process of threads; devices are processes of their own
+local PER_RANK = 1000 -- processes: the first is that of threads; devices are processes of their own
 
 -- Microseconds. Times are known to the nanosecond: without the noise of their sums, spans nest exactly.
 local function microseconds(seconds) return math.floor(seconds * 1e9 + 0.5) / 1e3 end
@@ -24,20 +26,22 @@ function chrome_trace.write(profile, path)
     ok = ok and file:write(first and "" or ",\n", json_encode(event))
     first = false
   end
+  local host = profile.rank * PER_RANK + 1
+  local prefix = profile.size > 1 and ("rank %d: "):format(profile.rank) or ""
   local threads, devices, n_devices, streams = {}, {}, 0, {}
   file:write '{"displayTimeUnit":"ms","traceEvents":[\n'
-  put(name_event("process_name", HOST, 0, "CPU"))
+  put(name_event("process_name", host, 0, prefix .. "CPU"))
   for span in op_table.spans(profile.recording) do
     if not threads[span.thread] then
       threads[span.thread] = true
-      put(name_event("thread_name", HOST, span.thread, ("thread %d"):format(span.thread)))
+      put(name_event("thread_name", host, span.thread, ("thread %d"):format(span.thread)))
     end
-    local args = {line = span.line, shapes = span.shapes}
+    local args = {line = span.line and characters.as_utf8(span.line), shapes = span.shapes}
     for _, name in ipairs {"memory", "flops", "bytes"} do
       if span[name] ~= 0 then args[name] = span[name] end
     end
     local event = {
-      ph = "X", name = span.name, cat = span.kind, pid = HOST, tid = span.thread,
+      ph = "X", name = characters.as_utf8(span.name), cat = span.kind, pid = host, tid = span.thread,
       ts = microseconds(span.start - profile.began), dur = microseconds(span.time), args = args,
     }
     put(event)
@@ -45,9 +49,9 @@ function chrome_trace.write(profile, path)
       local pid = devices[span.device]
       if not pid then
         n_devices = n_devices + 1
-        pid = HOST + n_devices
+        pid = host + n_devices
         devices[span.device], streams[pid] = pid, {}
-        put(name_event("process_name", pid, 0, span.device))
+        put(name_event("process_name", pid, 0, prefix .. span.device))
       end
       if not streams[pid][span.stream] then
         streams[pid][span.stream] = true

@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local records = require "luminary.nn.module_fields"
 local chrome_trace = require "luminary.profile.chrome_trace"
@@ -60,18 +61,15 @@ end
 local current = setmetatable({}, {__mode = "v"}) -- by: the profiler that records
 local is_on = false
 
-local function stop_recording()
-  records.call_in_range, is_on, current.by = nil, false, nil
-  return core.recording_stop()
-end
+local function forget() records.call_in_range, is_on, current.by = nil, false, nil end
 
 local function begin_recording(self)
   if is_on then
-    collectgarbage()
-    if not current.by then stop_recording() end -- its profiler was lost, as where a loop at the prompt failed
+    collectgarbage() -- stops it where its profiler was lost, as where a loop at the prompt failed
+    if not current.by then forget() end
   end
   local opts, began = self.options, core.time()
-  core.recording_start {
+  self.running = core.recording_start {
     lines = opts.lines, shapes = opts.shapes, nvtx = opts.nvtx, max_spans = opts.max_events,
   }
   self.recording_began, self.is_recording, is_on, current.by = began, true, true, self
@@ -84,9 +82,12 @@ local function end_recording(self, keep)
   if not self.is_recording then return end -- it could not begin
   local wall = core.time() - self.recording_began
   self.is_recording = false
-  local recording = stop_recording()
+  forget()
+  local recording = core.recording_stop()
+  self.running = nil
   if not keep then return end
   self.recording, self.dropped, self.began, self.wall = recording, recording:dropped(), self.recording_began, wall
+  self.rank, self.size = rank_and_size()
 end
 
 local function end_step(self)

@@ -70,6 +70,7 @@ end
 local function line_of(self, now)
   local desc, after = self.desc ~= "" and self.desc .. " " or "", state(self, now)
   if not self.visible then return desc .. after end
+  desc, after = desc:gsub("%c", " "), after:gsub("%c", " ") -- one line
   local columns, bar = terminal.size() - 1, ""
   local width = math.min(WIDTH, columns - characters.columns(desc .. after) - 3)
   if self.total and width > 0 then
@@ -80,13 +81,30 @@ local function line_of(self, now)
   return characters.first_columns(desc .. bar .. after, columns)
 end
 
+local function put(...)
+  io.stdout:write(...)
+  io.stdout:flush()
+end
+
 -- The cursor waits at the bar's first character: where a narrowed terminal wraps the bar, all of its rows are below.
 local ERASE = "\r\27[J"
 
+-- While a bar is on the screen, print removes it first; it is drawn again, below, when it changes. A print of the
+-- script's own is left as it is.
+local on_screen, print = nil, print
+
+local function print_above(...)
+  if on_screen then
+    on_screen.drawn = 0
+    on_screen:clear()
+  end
+  return print(...)
+end
+
 local function draw(self, now)
-  io.stdout:write(ERASE, line_of(self, now), "\r")
-  io.stdout:flush()
-  self.shown = true
+  put(ERASE, line_of(self, now), "\r")
+  self.shown, on_screen = true, self
+  if rawget(_G, "print") == print then rawset(_G, "print", print_above) end
 end
 
 --- Shows that `done` steps of the total are made, with text after the bar. A complete bar stays as a line.
@@ -101,8 +119,7 @@ Progress.update = signature.of("update(done: natural, text: string?)", function(
     draw(self, now)
   else
     self:clear()
-    io.stdout:write(line_of(self, now), "\n")
-    io.stdout:flush()
+    put(line_of(self, now), "\n")
   end
   self.completed, self.drawn = complete, now
 end)
@@ -143,17 +160,18 @@ function Progress:write(text)
   if not (self.visible or self.in_lines) then return end
   local was_shown = self.shown
   self:clear()
-  io.stdout:write(tostring(text), "\n")
+  put(tostring(text), "\n")
   if was_shown then draw(self, core.time()) end
-  io.stdout:flush()
 end
 
 --- Removes the bar.
 function Progress:clear()
-  if self.shown then
-    io.stdout:write(ERASE)
-    io.stdout:flush()
-    self.shown = false
+  if not self.shown then return end
+  put(ERASE)
+  self.shown = false
+  if on_screen == self then
+    on_screen = nil
+    if rawget(_G, "print") == print_above then rawset(_G, "print", print) end
   end
 end
 

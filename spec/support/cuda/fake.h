@@ -20,6 +20,7 @@
  *   LM_FAKE_CUDA_IMAGE=0         the program has no code for the device: cudaErrorNoKernelImageForDevice
  *   LM_FAKE_CUDA_IPC=0           no memory and no events for other processes (cudaIpc…); 2: memory, but no events
  *   LM_FAKE_CUDA_IPC_EVENTS=20000  that many of them a process
+ *   LM_FAKE_CUDA_CLOCK=n         events measure n times the host's time
  *   LM_FAKE_CUDA_PEERS=0         no device reaches another's memory, but by copies
  *   LM_FAKE_CUDA_TRACE=1         each call on stderr, each launch with its kernel
  *   LM_FAKE_CUDA_FAIL=name:nth:code[,...]   see lm_fake_fail; name * is any

@@ -498,6 +498,7 @@ static cudaError_t record_event(cudaEvent_t event, cudaStream_t handle) {
       return cudaSuccess;
     }
     if (event->foreign) return lm_fake_result(cudaErrorNotSupported);
+    static const double rate = (double)lm_fake_setting("LM_FAKE_CUDA_CLOCK", 1);
     std::shared_ptr<double> seconds = std::make_shared<double>(0);
     lm_fake_queued queued = {};
     shared_event_ref shared = event->shared;
@@ -506,7 +507,7 @@ static cudaError_t record_event(cudaEvent_t event, cudaStream_t handle) {
                    if (shared && shared->words->reached < times) shared->words->reached = times;
                    struct timespec now;
                    clock_gettime(CLOCK_MONOTONIC, &now);
-                   *seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+                   *seconds = rate * ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
                    return 0;
                  },
                  0};

@@ -68,6 +68,18 @@ static const luaL_Reg recording_methods[] = {
 static const lm_object_type recording_type = {"luminary.recording", sizeof(recording), close_recording, "a recording",
                                               recording_methods};
 
+/* Held while a recording runs: without its profiler, or its Lua state, nobody could stop it. */
+typedef struct running {
+  uint32_t number;
+} running;
+
+static void close_running(void *object) {
+  lm_recording_abandon(((running *)object)->number);
+  ((running *)object)->number = 0;
+}
+static const lm_object_type running_type = {"luminary.running_recording", sizeof(running), close_running,
+                                            "a recording that runs", NULL};
+
 LM_FUNCTION(recording_start) {
   bool lines = true, shapes = false, nvtx = false;
   int64_t max_spans = 1000000;
@@ -76,9 +88,11 @@ LM_FUNCTION(recording_start) {
   uint32_t flags = (lines ? LM_TRACE_LINES : 0) | (shapes ? LM_TRACE_SHAPES : 0) | (nvtx ? LM_TRACE_NVTX : 0);
   lm_push_where(L);
   const char *where = lua_tostring(L, -1), *end = strrchr(where, ':');
-  lm_need(L, lm_recording_start(flags, (size_t)max_spans, end ? lm_text("%.*s", (int)(end - where), where) : NULL));
+  running *r = lm_object_new(L, &running_type);
+  lm_need(L, lm_recording_start(flags, (size_t)max_spans, end ? lm_text("%.*s", (int)(end - where), where) : NULL,
+                                &r->number));
   lm_lines_changed(LM_STATE(L));
-  return 0;
+  return 1;
 }
 
 LM_FUNCTION(recording_stop) {
