@@ -4,7 +4,8 @@
  *   DIVIDES                   which input may not be 0, from 1; 0: none
  *   of(in, numbers)           its value
  * for each compute type num. Two kernels a row: `flat` where all operands lie alike in memory, contiguous and of one
- * dtype (the compute type, or a 16-bit one), single numbers aside; `walk` for everything else. */
+ * dtype (the compute type, or a 16-bit one), single numbers aside; `walk` for everything else. A few rows of two inputs
+ * have `mixed` as well: contiguous operands of float and a 16-bit dtype, or a mask as the second. */
 #pragma once
 
 #include "pointwise.h"
@@ -98,6 +99,48 @@ LM_KERNEL void __launch_bounds__(LM_POINTWISE_BLOCK) lm_pointwise_flat(const lm_
   LM_UNROLL
   for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(a.in[k][i]);
   a.out[i] = lm_put<O>(lm_pointwise_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i));
+}
+
+/* ---- mixed: eight elements a thread */
+
+/* Which rows: FLOATS, float and a 16-bit dtype into float; MASK, one dtype and bool into that. */
+template <class Row>
+struct lm_row_mixes {
+  enum { FLOATS = 0, MASK = 0 };
+};
+template <>
+struct lm_row_mixes<lm_row_add<float>> {
+  enum { FLOATS = 1, MASK = 0 };
+};
+template <>
+struct lm_row_mixes<lm_row_mul<float>> {
+  enum { FLOATS = 1, MASK = 0 };
+};
+template <>
+struct lm_row_mixes<lm_row_dropout_backward<float>> {
+  enum { FLOATS = 0, MASK = 1 };
+};
+
+template <class Row, class A, class B, class O>
+LM_KERNEL void __launch_bounds__(LM_POINTWISE_BLOCK)
+    lm_pointwise_mixed(const A *a, const B *b, O *out, uint32_t n, const lm_numbers<float> numbers) {
+  enum { V = 8 };
+  uint32_t i = (blockIdx.x * LM_POINTWISE_BLOCK + threadIdx.x) * V;
+  if (i + V <= n) {
+    lm_pack<A, V> x = lm_load<V>(a + i);
+    lm_pack<B, V> y = lm_load<V>(b + i);
+    lm_pack<O, V> result;
+    LM_UNROLL
+    for (int j = 0; j < V; j++) {
+      float in[] = {lm_get<float>(x.v[j]), lm_get<float>(y.v[j])};
+      result.v[j] = lm_put<O>(Row::of(in, numbers));
+    }
+    lm_store<V>(out + i, result);
+  }
+  for (; i < n && n - i < V; i++) {
+    float in[] = {lm_get<float>(a[i]), lm_get<float>(b[i])};
+    out[i] = lm_put<O>(Row::of(in, numbers));
+  }
 }
 
 /* ---- walk: operand 0 is the result, input k operand k + 1 */
@@ -200,6 +243,42 @@ static int lm_pointwise_run_strided(const lm_pointwise_launch *l, void *stream) 
   return lm_launch(lm_pointwise_strided<Row, num>, blocks, LM_POINTWISE_BLOCK, 0, stream, a);
 }
 
+template <class Row, class A, class B, class O>
+static int lm_pointwise_launch_mixed(const lm_pointwise_launch *l, void *stream) {
+  lm_numbers<float> numbers;
+  for (int i = 0; i < LM_POINTWISE_NUMBERS; i++) numbers.of[i] = lm_value_in<float>(&l->number[i]);
+  unsigned blocks = lm_blocks(l->at.size[0], LM_POINTWISE_BLOCK * 8, INT32_MAX);
+  return lm_launch(lm_pointwise_mixed<Row, A, B, O>, blocks, LM_POINTWISE_BLOCK, 0, stream, (const A *)l->at.data[1],
+                   (const B *)l->at.data[2], (O *)l->at.data[0], (uint32_t)l->at.size[0], numbers);
+}
+
+/* False where the row has no such kernel for these operands. */
+template <class Row>
+static bool lm_pointwise_run_mixed(const lm_pointwise_launch *l, void *stream, int *error) {
+  typedef lm_row_mixes<Row> mixes;
+  const lm_strided_layout *at = &l->at;
+  bool alike = at->ndim == 1;
+  for (int k = 0; k < at->operands; k++)
+    alike = alike && at->data[k] && at->stride[k][0] == 1 && (uintptr_t)at->data[k] % 16 == 0;
+  if (!alike) return false;
+  const int out = at->dtype[0], a = at->dtype[1], b = at->dtype[2];
+  lm_pointwise_launcher *launch = NULL;
+  if constexpr (mixes::MASK) {
+    if (b != LM_BOOL || a != out) return false;
+    if (a == LM_F32) launch = lm_pointwise_launch_mixed<Row, float, lm_bool, float>;
+    if (a == LM_F16) launch = lm_pointwise_launch_mixed<Row, lm_f16, lm_bool, lm_f16>;
+    if (a == LM_BF16) launch = lm_pointwise_launch_mixed<Row, lm_bf16, lm_bool, lm_bf16>;
+  } else {
+    if (out != LM_F32) return false;
+    if (a == LM_F32 && b == LM_F16) launch = lm_pointwise_launch_mixed<Row, float, lm_f16, float>;
+    if (a == LM_F32 && b == LM_BF16) launch = lm_pointwise_launch_mixed<Row, float, lm_bf16, float>;
+    if (a == LM_F16 && b == LM_F32) launch = lm_pointwise_launch_mixed<Row, lm_f16, float, float>;
+    if (a == LM_BF16 && b == LM_F32) launch = lm_pointwise_launch_mixed<Row, lm_bf16, float, float>;
+  }
+  if (launch) *error = launch(l, stream);
+  return launch != NULL;
+}
+
 /* A row in a compute type. */
 template <class Row, class num>
 struct lm_pointwise_runner {
@@ -213,6 +292,10 @@ struct lm_pointwise_runner {
     if constexpr (std::is_same_v<num, float>) {
       if (dtype == LM_F16) return flat<lm_f16>(l, stream);
       if (dtype == LM_BF16) return flat<lm_bf16>(l, stream);
+    }
+    if constexpr (lm_row_mixes<Row>::FLOATS || lm_row_mixes<Row>::MASK) {
+      int error;
+      if (lm_pointwise_run_mixed<Row>(l, stream, &error)) return error;
     }
     return lm_pointwise_run_strided<Row, num>(l, stream);
   }

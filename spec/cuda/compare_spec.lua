@@ -99,6 +99,41 @@ describe("elementwise", function()
     end
   end)
 
+  it("of two floating dtypes, and beside a mask, the same to the bit however the memory is aligned", function()
+    local function off(t) -- by one element
+      local n = t:numel()
+      return lm.empty({ n + 1 }, { dtype = t.dtype, device = t.device }):narrow(1, 2, n):copy_(t)
+    end
+    local function check(what, f, a, b)
+      local here = f(a, b)
+      local there = f(a:cuda(), b:cuda())
+      assert.equal(here.dtype, there.dtype)
+      assert(lm.equal(here:nan_to_num(7), there:cpu():nan_to_num(7)), what)
+      assert(lm.equal(there:nan_to_num(7), f(off(a:cuda()), off(b:cuda())):nan_to_num(7)), what .. " elsewhere")
+    end
+    for _, n in ipairs { 1, 7, 8, 9, 2047, 2048, 2056, 5001 } do
+      local function numbers(dtype)
+        local t = lm.randn { n }
+        t[1] = one_of { 1, 0, math.huge, 0 / 0 }
+        return t:to(dtype)
+      end
+      for _, pair in ipairs { "float32 bfloat16", "bfloat16 float32", "float32 float16", "float16 float32" } do
+        local first, second = pair:match "(%S+) (%S+)"
+        local x, y, what = numbers(first), numbers(second), ("of %d, %s"):format(n, pair)
+        check("add " .. what, function(a, b) return a + b end, x, y)
+        check("add of halves " .. what, function(a, b) return a:add(b, { alpha = 0.5 }) end, x, y)
+        check("mul " .. what, function(a, b) return a * b end, x, y)
+        if first == "float32" then check("add_ " .. what, function(a, b) return a:clone():add_(b) end, x, y) end
+      end
+      for _, dtype in ipairs { "float32", "bfloat16", "float16", "float64" } do
+        local mask = lm.rand({ n }):gt(0.3)
+        check(("dropout_backward of %d, %s"):format(n, dtype), function(a, b)
+          return core.ops.dropout_backward(a, b, 1 / 0.7)
+        end, numbers(dtype), mask)
+      end
+    end
+  end)
+
   it("a divisor of 0 is an error, and the device goes on", function()
     local x = lm.tensor({ 4, 5, 6 }, { dtype = "int64" }):cuda()
     assert.error_matches(function() return x:floor_divide(0) end, "division by zero")

@@ -137,6 +137,10 @@ op("where", "condition x other", "torch.where(condition, x, other)", {
   { condition = b { 3, 4 }, x = t { 3, 4 }, other = t { 3, 4 } }, { condition = b { 3, 1 }, x = t { 4 }, other = t { 3, 4 } },
   { condition = b { 0, 2 }, x = t { 2 }, other = t {} },
   bad = { { b { 2 }, t { 3 }, t { 2 }, message = "where.*%[" } } })
+op("dropout_backward", "x mask scale", "x * mask * scale", {
+  { x = t { 3, 4 }, mask = b { 3, 4 }, scale = 2 }, { x = t { 2, 1, 5 }, mask = b { 3, 1 }, scale = 0 },
+  differs = { bool = "a gradient is floating; x's dtype is kept" },
+  grad = { "x" }, bad = { { t { 2 }, t { 2 }, 1, message = "dropout_backward: mask.*bool" } } })
 op("masked_fill", "x mask value", "x.masked_fill(mask, value)", {
   { x = t { 3, 4 }, mask = b { 3, 4 }, value = 3 }, { x = t { 2, 3 }, mask = b { 3 }, value = -inf },
   { x = t { 0, 3 }, mask = b { 3 }, value = 1 },

@@ -170,8 +170,7 @@ done:
 static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   if (mine.depth == 0) return convert(t, dtype, out);
   kept *k = find_copy(t, dtype);
-  const lm_backend *backend = lm_backend_of(t->device);
-  if (!k && t->grad->is_cast && t->grad->cast_group && lm_is_ordered(t->device) && backend->rescale) {
+  if (!k && t->grad->is_cast && t->grad->cast_group && lm_is_ordered(t->device) && lm_backend_of(t->device)->rescale) {
     NEED(convert_group(t->grad->cast_group, dtype, t->device));
     k = find_copy(t, dtype);
   }

@@ -256,6 +256,11 @@ op "group_norm" {
 -- y1 is the mask.
 op "dropout" {
   "x", "p: number = 0.5", "training = true", hidden = 1,
-  grad = {x = "training && p > 0 ? g * y1 * (p < 1 ? 1 / (1 - p) : 0) : g"},
+  grad = {x = "training && p > 0 ? dropout_backward(g, y1, p < 1 ? 1 / (1 - p) : 0) : g"},
   help = "Sets random elements to 0 with probability p and divides the others by 1 - p.",
+}
+op "dropout_backward" {
+  "x", "mask: mask", "scale: number", elementwise = "x * mask * scale",
+  grad = {x = "dropout_backward(g, mask, scale)"}, internal = true,
+  help = "gradient of dropout: scale times x where mask is true, else 0",
 }
