@@ -1,10 +1,11 @@
-/* Boxes in images: pooling of their bins, a thread for each; and which of them cover the same, one block. */
+/* Boxes in images: pooling of their bins, a thread for each; and which of them cover the same, by a
+ * matrix of bits. */
 #include "boxes.h"
 
 #include "merged_dims.cuh"
 #include "types.cuh"
 
-enum { LM_ROI_BLOCK = 256, LM_NMS_BLOCK = 1024 };
+enum { LM_ROI_BLOCK = 256, LM_NMS_BITS_BLOCK = 128, LM_NMS_BLOCK = 1024 };
 
 /* A place from 0 to size; NaN is 0. */
 template <class A>
@@ -64,30 +65,69 @@ extern "C" int lm_k_roi_pool(const lm_roi_job *job, void *stream) {
   });
 }
 
+enum { LM_NMS_WORD = 64 }; /* boxes of a word of bits */
+
+/* Bit b of bits[word * rows + r]: box 64 word + b comes after box first + r, and too much of both is the same. Words
+ * that no later box has are not written. */
 template <class T>
-LM_KERNEL void lm_nms_kernel(const T *boxes, int64_t n, double threshold, uint8_t *keep) {
+LM_KERNEL void lm_nms_bits_kernel(const T *boxes, int64_t n, double threshold, int64_t first, int64_t rows,
+                                  uint64_t *bits) {
   typedef lm_compute<T> A;
-  for (int64_t i = threadIdx.x; i < n; i += LM_NMS_BLOCK) keep[i] = 1;
-  __syncthreads();
-  for (int64_t i = 0; i < n; i++) {
-    if (keep[i] == 0) continue; /* for all threads alike */
+  int64_t count = rows * ((n + LM_NMS_WORD - 1) / LM_NMS_WORD);
+  for (int64_t e = lm_thread(); e < count; e += lm_threads()) {
+    int64_t i = first + e % rows, from = e / rows * LM_NMS_WORD, to = from + LM_NMS_WORD < n ? from + LM_NMS_WORD : n;
+    if (i >= n || to <= i) continue;
+    uint64_t word = 0;
     A left = lm_get<A>(boxes[4 * i]), top = lm_get<A>(boxes[4 * i + 1]), right = lm_get<A>(boxes[4 * i + 2]);
     A bottom = lm_get<A>(boxes[4 * i + 3]), own = (right - left) * (bottom - top);
-    for (int64_t j = i + 1 + threadIdx.x; j < n; j += LM_NMS_BLOCK) {
+    for (int64_t j = from > i ? from : i + 1; j < to; j++) {
       A x1 = lm_get<A>(boxes[4 * j]), y1 = lm_get<A>(boxes[4 * j + 1]), x2 = lm_get<A>(boxes[4 * j + 2]);
       A y2 = lm_get<A>(boxes[4 * j + 3]);
       A w = (x2 < right ? x2 : right) - (x1 > left ? x1 : left),
         h = (y2 < bottom ? y2 : bottom) - (y1 > top ? y1 : top);
       A shared = (w > 0 ? w : 0) * (h > 0 ? h : 0);
-      if (shared / (own + (x2 - x1) * (y2 - y1) - shared) > (A)threshold) keep[j] = 0;
+      if (shared / (own + (x2 - x1) * (y2 - y1) - shared) > (A)threshold) word |= (uint64_t)1 << (j - from);
+    }
+    bits[e] = word;
+  }
+}
+
+/* keep of boxes first to first + rows - 1, a word of them at a time; gone: a bit for each box that an earlier one has
+ * struck out. */
+LM_KERNEL void lm_nms_keep_kernel(int64_t n, int64_t first, int64_t rows, const uint64_t *bits, uint64_t *gone,
+                                  uint8_t *keep) {
+  __shared__ uint64_t own[LM_NMS_WORD];
+  int64_t words = (n + LM_NMS_WORD - 1) / LM_NMS_WORD;
+  for (int64_t r = 0; r < rows && first + r < n; r += LM_NMS_WORD) {
+    int64_t word = (first + r) / LM_NMS_WORD;
+    int t = (int)threadIdx.x, size = n - first - r < LM_NMS_WORD ? (int)(n - first - r) : LM_NMS_WORD;
+    if (t < size) own[t] = bits[word * rows + r + t];
+    __syncthreads();
+    uint64_t kept = ~gone[word];
+    for (int b = 0; b < size; b++) kept &= kept >> b & 1 ? ~own[b] : ~(uint64_t)0;
+    if (t < size) keep[first + r + t] = (uint8_t)(kept >> t & 1);
+    for (int64_t w = word + 1 + t; w < words; w += LM_NMS_BLOCK) { /* then the word is full */
+      uint64_t struck = 0;
+      LM_UNROLL_BY(8)
+      for (int b = 0; b < LM_NMS_WORD; b++) struck |= kept >> b & 1 ? bits[w * rows + r + b] : 0;
+      gone[w] |= struck;
     }
     __syncthreads();
   }
 }
 
-extern "C" int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, uint8_t *keep, void *stream) {
-  return lm_for_float(dtype, [=](auto t) {
-    typedef decltype(t) T;
-    return lm_launch(lm_nms_kernel<T>, 1, LM_NMS_BLOCK, 0, stream, (const T *)boxes, n, threshold, keep);
-  });
+extern "C" int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, int64_t rows, uint64_t *gone,
+                        uint8_t *keep, void *stream) {
+  int64_t words = (n + LM_NMS_WORD - 1) / LM_NMS_WORD;
+  uint64_t *bits = gone + words;
+  int error = (int)cudaMemsetAsync(gone, 0, (size_t)words * sizeof *gone, (cudaStream_t)stream);
+  for (int64_t first = 0; error == 0 && first < n; first += rows) {
+    error = lm_for_float(dtype, [=](auto t) {
+      typedef decltype(t) T;
+      return lm_launch(lm_nms_bits_kernel<T>, lm_blocks(rows * words, LM_NMS_BITS_BLOCK, INT32_MAX), LM_NMS_BITS_BLOCK,
+                       0, stream, (const T *)boxes, n, threshold, first, rows, bits);
+    });
+    if (error == 0) error = lm_launch(lm_nms_keep_kernel, 1, LM_NMS_BLOCK, 0, stream, n, first, rows, bits, gone, keep);
+  }
+  return error;
 }

@@ -10,7 +10,7 @@
 #include "merged_dims.cuh"
 #include "types.cuh"
 
-enum { THREADS = 256, ITEMS = 8 };
+enum { THREADS = 256, ITEMS = LM_SCAN_CHUNK / THREADS };
 
 /* An element of any dtype. */
 template <class C>
@@ -100,6 +100,8 @@ struct lm_scan_recurrence : lm_scan_sides<C> {
 typedef struct lm_scan_lines {
   lm_dims_loops<LM_SCAN_SIDES> begin;
   int64_t count, n, step[LM_SCAN_SIDES], first[LM_SCAN_SIDES]; /* first: of the line's element that comes first */
+  int parts;
+  int64_t each; /* elements of a part, but the last */
 } lm_scan_lines;
 
 template <class F>
@@ -119,21 +121,25 @@ LM_DEVICE typename F::state lm_scan_warp(const F &f, typename F::state s) {
   return s;
 }
 
-/* A block a line; each thread has ITEMS neighbors at a time. */
-template <class F>
-LM_KERNEL void lm_scan_rows(lm_scan_lines lines, F f) {
+/* A block for each part of a line; each thread has ITEMS neighbors at a time. Of several
+ * parts a first launch, without PUT, joins each into totals, from which the second takes what comes before its own. */
+template <class F, bool PUT>
+LM_KERNEL void lm_scan_rows(lm_scan_lines lines, F f, typename F::state *totals) {
   typedef typename F::state state_t;
   __shared__ state_t upto[LM_WARP];
   int lane = lm_lane(), warp = (int)threadIdx.x / LM_WARP, warps = THREADS / LM_WARP;
   int64_t at[LM_SCAN_SIDES] = {lines.first[0], lines.first[1]};
-  lm_dims_offset<true>(lines.begin, blockIdx.x, at);
+  int part = (int)(blockIdx.x % (unsigned)lines.parts);
+  int64_t from = part * lines.each, to = from + lines.each < lines.n ? from + lines.each : lines.n;
+  lm_dims_offset<true>(lines.begin, blockIdx.x / (unsigned)lines.parts, at);
   state_t carry = f.start();
-  for (int64_t base = 0; base < lines.n; base += THREADS * ITEMS) {
+  for (int k = 0; PUT && k < part; k++) carry = f(carry, totals[blockIdx.x - part + k]);
+  for (int64_t base = from; base < to; base += LM_SCAN_CHUNK) {
     state_t own[ITEMS], sum = f.start();
     int64_t first = base + (int64_t)threadIdx.x * ITEMS;
     LM_UNROLL
     for (int k = 0; k < ITEMS; k++) {
-      if (first + k < lines.n) sum = f(sum, lm_scan_load(f, lines, at, first + k));
+      if (first + k < to) sum = f(sum, lm_scan_load(f, lines, at, first + k));
       own[k] = sum;
     }
     state_t within = lm_scan_warp(f, sum), before = lm_shuffle_up(within, 1);
@@ -149,11 +155,12 @@ LM_KERNEL void lm_scan_rows(lm_scan_lines lines, F f) {
     before = f(carry, before);
     LM_UNROLL
     for (int k = 0; k < ITEMS; k++) {
-      if (first + k < lines.n) f.put(at[LM_SCAN_OUT] + (first + k) * lines.step[LM_SCAN_OUT], f(before, own[k]));
+      if (PUT && first + k < to) f.put(at[LM_SCAN_OUT] + (first + k) * lines.step[LM_SCAN_OUT], f(before, own[k]));
     }
     carry = f(carry, upto[warps - 1]);
     __syncthreads();
   }
+  if (!PUT && threadIdx.x == 0) totals[blockIdx.x] = carry;
 }
 
 /* A thread a line. */
@@ -171,7 +178,8 @@ LM_KERNEL void lm_scan_columns(lm_scan_lines lines, F f) {
 
 template <class F>
 static int lm_scan_launch(const lm_scan_job *job, F f, void *stream) {
-  lm_scan_lines lines = {lm_dims_loops_of<LM_SCAN_SIDES>(&job->lines), lm_dims_count(&job->lines), job->n, {}, {}};
+  lm_scan_lines lines = {
+      lm_dims_loops_of<LM_SCAN_SIDES>(&job->lines), lm_dims_count(&job->lines), job->n, {}, {}, job->parts, 0};
   for (int s = 0; s < LM_SCAN_SIDES; s++) {
     lines.step[s] = job->reverse ? -job->step[s] : job->step[s];
     lines.first[s] = job->reverse ? (job->n - 1) * job->step[s] : 0;
@@ -180,7 +188,16 @@ static int lm_scan_launch(const lm_scan_job *job, F f, void *stream) {
     unsigned blocks = lm_blocks(lines.count, THREADS, INT32_MAX);
     return lm_launch(lm_scan_columns<F>, blocks, THREADS, 0, stream, lines, f);
   }
-  return lm_launch(lm_scan_rows<F>, lm_blocks(lines.count, 1, INT32_MAX), THREADS, 0, stream, lines, f);
+  typedef typename F::state state_t;
+  static_assert(sizeof(state_t) <= LM_SCAN_STATE);
+  int64_t chunks = (job->n + LM_SCAN_CHUNK - 1) / LM_SCAN_CHUNK;
+  unsigned blocks = lm_blocks(lines.count * job->parts, 1, INT32_MAX);
+  int error = 0;
+  lines.each = (chunks + job->parts - 1) / job->parts * LM_SCAN_CHUNK;
+  if (job->parts > 1)
+    error = lm_launch(lm_scan_rows<F, false>, blocks, THREADS, 0, stream, lines, f, (state_t *)job->totals);
+  if (error != 0) return error;
+  return lm_launch(lm_scan_rows<F, true>, blocks, THREADS, 0, stream, lines, f, (state_t *)job->totals);
 }
 
 template <class C>

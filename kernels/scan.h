@@ -11,6 +11,8 @@
 extern "C" {
 #endif
 
+/* Elements that a block scans at a time; the most bytes of a state. */
+enum { LM_SCAN_CHUNK = 2048, LM_SCAN_STATE = 16 };
 enum { LM_SCAN_X, LM_SCAN_OUT, LM_SCAN_SIDES }; /* decay lies like x, indices like out */
 
 typedef struct lm_scan_job {
@@ -23,6 +25,8 @@ typedef struct lm_scan_job {
   const void *x, *decay; /* decay: of LM_SCAN_RECURRENCE */
   void *out;
   int64_t *indices; /* of LM_SCAN_MAX and LM_SCAN_MIN, from 1 */
+  int parts;        /* blocks of a line, if not columns */
+  void *totals;     /* LM_SCAN_STATE bytes for each part of each line; needed if there are several */
 } lm_scan_job;
 
 int lm_scan_run(const lm_scan_job *job, void *stream);

@@ -99,6 +99,25 @@ LM_DEVICE int lm_topk_bin(const int *bins, int64_t *need, int *held) {
   return bin;
 }
 
+/* f(i, rank) for the elements of a line that are this thread's, several loads in flight. */
+template <class T, class F>
+LM_DEVICE void lm_topk_each(const lm_topk_job<T> &job, const T *line, F f) {
+  enum { LOADS = 4 };
+  for (int64_t base = threadIdx.x; base < job.n; base += LOADS * blockDim.x) {
+    lm_topk_key<T> rank[LOADS];
+    LM_UNROLL
+    for (int k = 0; k < LOADS; k++) {
+      int64_t i = base + k * blockDim.x;
+      rank[k] = lm_topk_rank(job, line, i < job.n ? i : base);
+    }
+    LM_UNROLL
+    for (int k = 0; k < LOADS; k++) {
+      int64_t i = base + k * blockDim.x;
+      if (i < job.n) f(i, rank[k]);
+    }
+  }
+}
+
 /* Radix selection, digit by digit from the top: *key is that of the need-th best, and the best are those of smaller
  * keys and those of this key up to place *last. */
 template <class T, class Key>
@@ -109,10 +128,9 @@ LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t 
   for (int shift = (int)sizeof(Key) * 8 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
     for (int b = (int)threadIdx.x; b < DIGITS; b += (int)blockDim.x) bins[b] = 0;
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
-      Key rank = lm_topk_rank(job, line, i);
+    lm_topk_each(job, line, [=](int64_t, Key rank) {
       if ((rank & mask) == prefix) atomicAdd(&bins[(int)(rank >> shift) & (DIGITS - 1)], 1);
-    }
+    });
     __syncthreads();
     prefix |= (Key)lm_topk_bin(bins, &need, &held) << shift;
     mask |= (Key)(DIGITS - 1) << shift;
@@ -128,10 +146,10 @@ LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t 
     }
     for (int b = (int)threadIdx.x; b < DIGITS; b += (int)blockDim.x) bins[b] = 0;
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
-      if (((uint32_t)i & position_mask) != position || lm_topk_rank(job, line, i) != prefix) continue;
+    lm_topk_each(job, line, [=](int64_t i, Key rank) {
+      if (((uint32_t)i & position_mask) != position || rank != prefix) return;
       atomicAdd(&bins[(int)((uint32_t)i >> shift) & (DIGITS - 1)], 1);
-    }
+    });
     __syncthreads();
     position |= (uint32_t)lm_topk_bin(bins, &need, &held) << shift;
     position_mask |= (uint32_t)(DIGITS - 1) << shift;
@@ -186,13 +204,13 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
     Key key;
     uint32_t last;
     lm_topk_select(job, line, job.k, bins, &key, &last);
-    for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
-      Key rank = lm_topk_rank(job, line, i);
-      if (rank > key || (rank == key && (uint32_t)i > last)) continue;
-      int slot = atomicAdd(&kept, 1); /* in any order: sorted next */
+    int *slots = &kept;
+    lm_topk_each(job, line, [=](int64_t i, Key rank) {
+      if (rank > key || (rank == key && (uint32_t)i > last)) return;
+      int slot = atomicAdd(slots, 1); /* in any order: sorted next */
       keys[slot] = rank;
       indices[slot] = (uint32_t)i;
-    }
+    });
   }
   __syncthreads();
   lm_topk_sort(keys, indices, size);

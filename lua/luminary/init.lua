@@ -146,6 +146,7 @@ local later = {
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},
   profile = {"profile"}, memory_snapshot = {"profile.memory_snapshot"}, graph = {"profile.graph"},
+  compile = {"cuda.compile", "compile"},
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics

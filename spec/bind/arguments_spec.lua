@@ -397,9 +397,7 @@ describe("wrong arguments to", function()
       ["nn has no 'AdaptiveLogSoftmaxWithLoss' in this version"] = function() nn.AdaptiveLogSoftmaxWithLoss(1, 1) end,
       ["optim has no 'adamw'; it is named 'AdamW' here"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
-      ["luminary has no 'compile'; nothing is compiled, but lm%.fuse%(f%) computes"] = function()
-        lm.compile(nn.ReLU())
-      end,
+      ["luminary has no 'jit'; nothing is compiled, but lm%.fuse%(f%) computes"] = function() lm.jit.script() end,
       ["no field 'compile'; lm%.fuse%(net%) returns a function"] = function() nn.ReLU():compile() end,
       ["watch has no 'tqdm'; lm%.watch%.progress%.new%(total%) makes a bar"] = function() lm.watch.tqdm(1) end,
       ["luminary has no 'profiler'; lm%.profile%(f%) records"] = function() lm.profiler.profile() end,

@@ -546,6 +546,31 @@ describe("windows", function()
   end)
 end)
 
+describe("scans of a few long lines, which several blocks share", function()
+  for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool" } do
+    it("have the CPU's sums, products and extremes, of " .. dtype, function()
+      for _, case in ipairs { { { 40003 }, 1 }, { { 3, 20000 }, 2 }, { { 16385 }, 1 }, { { 2, 30001, 1 }, 2 } } do
+        local size, d = case[1], case[2]
+        local both, what = twin(halves(dtype, size)), what_of("of dim " .. d, dtype, size)
+        for _, reverse in ipairs { false, true } do
+          same("cumsum" .. what, nil, function(t) return t:long():cumsum(d, { reverse = reverse }) end, both)
+          same("cumsum as double" .. what, nil, function(t)
+            return t:double():cumsum(d, { reverse = reverse })
+          end, both)
+        end
+        same("cumprod" .. what, nil, function(t) return (t:eq(t) * t:clamp { max = 1 }):cumprod(d) end, both)
+        same("cummax" .. what, 0, function(t) return t:cummax(d) end, both)
+        same("cummin" .. what, 0, function(t) return t:cummin(d) end, both)
+        if compare.is_float(dtype) then
+          local decay = twin(lm.rand(size):to(dtype))
+          same("logcumsumexp" .. what, nil, function(t) return t:logcumsumexp(d) end, both)
+          same("linear_recurrence" .. what, nil, function(t, a) return lm.linear_recurrence(t, a, d) end, both, decay)
+        end
+      end
+    end)
+  end
+end)
+
 describe("sequences and boxes", function()
   it("have the CPU's losses, and the CPU's choice", function()
     local labels = lm.tensor({ { 2, 2, 5 }, { 3, 4, 2 }, { 6, 2, 2 } }, { dtype = "int64" })
@@ -558,9 +583,12 @@ describe("sequences and boxes", function()
       got:backward()
       assert.is_true(got:cpu():allclose(want))
       assert.is_true(b.grad:cpu():allclose(a.grad, { atol = 1e-6 }))
-      local corner = lm.rand(300, 2, { dtype = dtype }) * 30
-      local boxes, scores = lm.cat({ corner, corner + lm.rand(300, 2, { dtype = dtype }) * 20 }, 2), lm.rand(300)
-      assert.is_true(lm.vision.nms(boxes:cuda(), scores:cuda(), 0.3):cpu():equal(lm.vision.nms(boxes, scores, 0.3)))
+      for _, n in ipairs { 1, 63, 64, 65, 300, 1500, dtype == "float32" and 8200 or 128 } do
+        local corner = lm.rand(n, 2, { dtype = dtype }) * (n > 1000 and 300 or 30)
+        local boxes, scores = lm.cat({ corner, corner + lm.rand(n, 2, { dtype = dtype }) * 20 }, 2), lm.rand(n)
+        local best = lm.vision.nms(boxes, scores, 0.3)
+        assert.is_true(lm.vision.nms(boxes:cuda(), scores:cuda(), 0.3):cpu():equal(best), n .. " boxes")
+      end
     end
     local bad = pcall(function()
       F.ctc_loss(lm.zeros(3, 1, 4):cuda(), lm.tensor({ { 9 } }, { dtype = "int64" }):cuda(), { 3 }, { 1 }):item()

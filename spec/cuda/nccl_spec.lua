@@ -76,6 +76,31 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
+  it("of full buckets is enqueued beside the rest of backward, on a stream of its own", function()
+    succeeds(2, [[
+      local layers = {}
+      for k = 1, 4 do layers[k] = nn.Linear(64, 64, { bias = false }) end
+      local all = nn.Sequential(unpack(layers)):to(device)
+      local net = nn.parallel.DistributedDataParallel(all, { bucket_cap_mb = 0.015 })
+      local x = full({ 8, 64 }, rank + 1)
+      local function step() net(x):sum():backward() end
+      step() -- which finds the order of the gradients
+      step()
+      local prof = lm.profile(step)
+      -- g: gradients of a layer, r: a bucket is enqueued on the group's stream, w: the script's waits for one
+      local order, own = {}, nil
+      for i = 1, prof.recording:count() do
+        local name, kind, _, _, _, _, _, _, _, _, _, _, _, _, stream = prof.recording:span(i)
+        if name == "linear" then own = stream end
+        if name == "mm" then order[#order + 1] = stream == own and "g" or "?" end
+        if name == "all_reduce" then order[#order + 1] = stream ~= own and kind == "collective" and "r" or "?" end
+        if name == "all_reduce: wait" then order[#order + 1] = "w" end
+      end
+      local text = table.concat(order)
+      assert(text == "grgrgrgrwwww", text)
+    ]])
+  end)
+
   it("comes after what wrote its tensor, before what reads it, on whatever streams, and nobody waits", function()
     succeeds(2, [[
       local side, other = lm.cuda.Stream(), lm.cuda.Stream()

@@ -28,7 +28,7 @@ local of_ops = {
 local fusing = "nothing is compiled, but lm.fuse(f) computes elementwise ops in a row together, f a function or module"
 local bars = "lm.watch.progress.new(total) makes a bar, and bar:over(loader:epoch(1)) iterates with it"
 local profiling = "lm.profile(f) records the ops of a call, and lm.profile {schedule = {…}} those of steps"
-local compilers = {compile = fusing, jit = fusing, _dynamo = fusing}
+local compilers = {jit = fusing, _dynamo = fusing}
 
 local two = "such ops return two results: local values, indices = x:max(2)"
 

@@ -27,7 +27,15 @@ done:
 }
 
 lm_status lm_cuda_nms_sorted(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+  enum { WORD = 64, MOST = 1 << 20 }; /* words of bits at a time, 8 MB */
   const lm_nms_sorted_args *a = args;
-  return LAUNCH("nms", lm_k_nms(a->boxes->dtype, a->boxes->data, a->boxes->size[0], a->iou_threshold,
-                                (uint8_t *)out[0]->data, f->stream));
+  lm_status status;
+  int64_t n = a->boxes->size[0], words = lm_ceil_div(n, WORD), most = words > 0 ? MOST / words / WORD : 0;
+  int64_t rows = WORD * (most < 1 ? 1 : most < words ? most : words);
+  void *gone;
+  TRY(lm_cuda_take(f, (size_t)(words * (1 + rows)) * sizeof(uint64_t), &gone));
+  TRY(LAUNCH("nms", lm_k_nms(a->boxes->dtype, a->boxes->data, n, a->iou_threshold, rows, gone, (uint8_t *)out[0]->data,
+                             f->stream)));
+done:
+  return status;
 }

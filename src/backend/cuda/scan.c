@@ -6,6 +6,7 @@
 lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_scan_args *a = args;
   const lm_tensor *x = a->x;
+  lm_status status;
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) others[d] = d != a->dim;
   lm_scan_job job = {.kind = (lm_scan_kind)a->kind,
@@ -21,5 +22,15 @@ lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f
                      .indices = out[1] ? (int64_t *)out[1]->data : NULL};
   job.lines = lm_dims_of(x->ndim, x->size, others, LM_SCAN_SIDES, (const int64_t *[]){x->stride, out[0]->stride}, true);
   job.columns = job.lines.ndim > 0 && job.lines.stride[LM_SCAN_X][job.lines.ndim - 1] < x->stride[a->dim];
-  return LAUNCH("lm_scan_run", lm_scan_run(&job, f->stream));
+  /* Few lines and long ones: parts of at least FEW chunks, for two blocks on each processor. */
+  enum { FEW = 4 };
+  int64_t lines = lm_dims_count(&job.lines), most = job.n / (FEW * LM_SCAN_CHUNK);
+  int64_t parts = job.columns || lines == 0 ? 1 : 2 * lm_cuda_facts_of(x->device)->processors / lines;
+  job.parts = (int)(parts < most ? parts : most);
+  if (job.parts < 1) job.parts = 1;
+  size_t bytes = job.parts > 1 ? (size_t)(lines * job.parts) * LM_SCAN_STATE : 0;
+  TRY(lm_cuda_take(f, bytes, &job.totals));
+  TRY(LAUNCH("lm_scan_run", lm_scan_run(&job, f->stream)));
+done:
+  return status;
 }

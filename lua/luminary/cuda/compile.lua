@@ -1,0 +1,72 @@
+--- lm.compile: a training step whose work on a GPU is captured once for each set of shapes, and replayed afterwards.
+local core = require "luminary.core"
+local graph = require "luminary.cuda.graph"
+local signature = require "luminary.base.signature"
+
+local MOST = 8 -- captures of a set of shapes, each after a change of what the one before was made with
+local SETS = 64 -- sets of shapes: each has memory of its own
+
+-- What the arguments of a call must have in common with those of a capture; nil and the reason where there is none.
+local function key_of(model, ...)
+  if type(model) ~= "function" and core.is_grad_enabled() then
+    return nil, "the backward pass of a module is not captured with it; compile the complete step"
+  end
+  local device
+  local parts = {tostring(core.is_grad_enabled()), tostring(type(model) ~= "function" and model.training)}
+  for i = 1, select("#", ...) do
+    local x = select(i, ...)
+    if not core.is_tensor(x) then return nil, ("argument %d is not a tensor"):format(i) end
+    if not x.is_cuda then return nil, ("argument %d is on %s"):format(i, x.device) end
+    if x.requires_grad then return nil, ("argument %d requires a gradient"):format(i) end
+    device = device or x.device
+    if x.device ~= device then return nil, "the arguments are on several devices" end
+    parts[#parts + 1] = ("%s %s [%s]"):format(x.device, x.dtype, table.concat(x.shape, ","))
+  end
+  if not device then return nil, "no argument is on a GPU" end
+  parts[#parts + 1] = core.get_autocast_dtype "cuda"
+  return table.concat(parts, "; ")
+end
+
+--- Returns a function that does what model, a training step, does, on a GPU by replaying a captured graph.
+local compile = signature.of("compile(model: callable, {warmup: natural = 3})", function(model, o)
+  local cases, state = {}, {captures = 0, replays = 0, sets = 0}
+
+  local function capture(case, ...)
+    if case.captures == 0 and state.sets == SETS then
+      case.reason = ("%d sets of shapes have a graph already"):format(SETS)
+      return
+    end
+    local ok, step = pcall(graph.make_graphed_step, function(...) return model(...) end, {...}, {warmup = 0})
+    if case.captures == 0 then state.sets = state.sets + 1 end
+    state.captures, case.captures = state.captures + 1, case.captures + 1
+    case.step = ok and step
+    if ok then return end
+    case.reason = step
+    core.warn("compile: the step runs without a graph: " .. tostring(step))
+  end
+
+  local function run(...)
+    local key, reason = key_of(model, ...)
+    if core.graph_is_capturing() then key, reason = nil, "the call is part of another capture" end
+    local case = key and (cases[key] or {calls = 0, captures = 0})
+    if case then
+      cases[key] = case
+      if not case.step and not case.reason and case.calls >= o.warmup then capture(case, ...) end
+      if case.step then
+        local got = {pcall(case.step, ...)}
+        if got[1] then
+          state.replays = state.replays + 1
+          return unpack(got, 2, table.maxn(got))
+        end
+        state.reason, case.step, case.calls = got[2], nil, 0 -- nothing of it has run: the graph is outdated
+        if case.captures == MOST then case.reason = got[2] end
+      end
+      case.calls, reason = case.calls + 1, case.reason
+    end
+    state.reason = reason or state.reason
+    return model(...)
+  end
+  return run, state
+end)
+
+return {compile = compile}
