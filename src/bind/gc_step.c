@@ -56,7 +56,8 @@ static void adapt(lm_lua *s, double now, size_t heap) {
   bool fast = (double)s->budget > memory_speed * (time - s->cycle_collecting);
   size_t worth = heap * worth_of_heap * (fast ? 1 : 2), cached = cached_budget();
   if (worth <= cached) {
-    s->budget = worth > cached / 2 ? worth : cached / 2;
+    size_t least = share > most_share ? cached : cached / 2;
+    s->budget = worth > least ? worth : least;
   } else if (s->budget < usual_budget) {
     s->budget = usual_budget;
   } else if (share > most_share && s->budget < most_budget) {

@@ -30,33 +30,6 @@ lm_status lm_cpu_fill_(const void *args, lm_tensor *const *out) {
 
 /* ---- sequences */
 
-typedef struct sequence {
-  double start, step, stop;
-  int64_t steps; /* linspace counts its second half from the end, so that stop is met exactly */
-} sequence;
-
-static void arange_f64(const void *context, int64_t first, int n, void *tile) {
-  const sequence *s = context;
-  double *restrict out = tile, start = s->start, step = s->step, from = (double)first;
-#pragma omp simd
-  for (int i = 0; i < n; i++) out[i] = start + (from + i) * step;
-}
-
-static void arange_i64(const void *context, int64_t first, int n, void *tile) {
-  const sequence *s = context;
-  int64_t *out = tile, start = (int64_t)s->start, step = (int64_t)s->step;
-#pragma omp simd
-  for (int i = 0; i < n; i++) out[i] = start + (first + i) * step;
-}
-
-static void linspace_f64(const void *context, int64_t first, int n, void *tile) {
-  const sequence *s = context;
-  double *out = tile;
-  for (int64_t i = first; i < first + n; i++) {
-    *out++ = i < s->steps / 2 ? s->start + s->step * (double)i : s->stop - s->step * (double)(s->steps - 1 - i);
-  }
-}
-
 static void run_source(lm_tensor *out, lm_dtype compute, void (*source)(const void *, int64_t, int, void *),
                        const void *context) {
   lm_tiles t = {.compute = compute, .source = source, .context = context};
@@ -66,18 +39,19 @@ static void run_source(lm_tensor *out, lm_dtype compute, void (*source)(const vo
 
 lm_status lm_cpu_arange(const void *args, lm_tensor *const *out) {
   const lm_arange_args *a = args;
-  sequence s = {.start = isnan(a->stop) ? 0 : a->start, .step = a->step};
+  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
+  const lm_sequence s = {.start = isnan(a->stop) ? 0 : a->start, .step = a->step};
   bool integers = !lm_dtype_is_float(out[0]->dtype) && s.start == trunc(s.start) && s.step == trunc(s.step);
-  run_source(out[0], integers ? LM_I64 : LM_F64, integers ? arange_i64 : arange_f64, &s);
+  run_source(out[0], integers ? LM_I64 : LM_F64, integers ? loops->arange_i64 : loops->arange_f64, &s);
   return LM_OK;
 }
 
 lm_status lm_cpu_linspace(const void *args, lm_tensor *const *out) {
   const lm_linspace_args *a = args;
-  sequence s = {.start = a->start, .stop = a->stop, .steps = a->steps};
+  lm_sequence s = {.start = a->start, .stop = a->stop, .steps = a->steps};
   if (a->steps > 1) s.step = (a->stop - a->start) / (double)(a->steps - 1);
   if (a->steps == 1) s.stop = a->start;
-  run_source(out[0], LM_F64, linspace_f64, &s);
+  run_source(out[0], LM_F64, LM_ISA_PICK(lm_fill_loops)->linspace, &s);
   return LM_OK;
 }
 
@@ -165,7 +139,8 @@ lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
   lm_tensor *y = out[0];
   if (a->n == 0) return LM_OK;
   lm_random r = {.draw = lm_generator_take(a->generator, y->device, blocks_of(a->n, 2))};
-  sequence s = {.start = 1, .step = 1};
+  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
+  const lm_sequence s = {.start = 1, .step = 1};
   int64_t *order = NULL;
   void *scratch = NULL;
   size_t bytes = (size_t)a->n * sizeof *order;
@@ -174,11 +149,11 @@ lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
   if (!own) TRY(lm_device_alloc(y->device, bytes, &scratch));
   order = own ? (int64_t *)y->data : scratch;
   for (int64_t i = 0; i < a->n; i += LM_TILE)
-    arange_i64(&s, i, (int)(a->n - i < LM_TILE ? a->n - i : LM_TILE), order + i);
+    loops->arange_i64(&s, i, (int)(a->n - i < LM_TILE ? a->n - i : LM_TILE), order + i);
   for (int64_t first = 0; first < a->n - 1; first += PART) {
     int count = (int)(a->n - 1 - first < PART ? a->n - 1 - first : PART);
     uint64_t other[PART];
-    LM_ISA_PICK(lm_fill_loops)->bits(&r, first, count, other);
+    loops->bits(&r, first, count, other);
     for (int i = 0; i < count; i++) {
       other[i] = (uint64_t)(first + i) + lm_uniform_below(other[i], (uint64_t)(a->n - first - i));
       __builtin_prefetch(order + other[i], 1);

@@ -308,11 +308,9 @@ static char *element_at(const lm_tiles *t, const lm_operand *o, const cursor *c)
   return o->data + offset * (int64_t)o->bytes;
 }
 
-/* n elements from c on, where they lie side by side; else NULL. */
-static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *c, int n) {
-  int last = t->ndim - 1;
-  if (o->stride[last] != 1 || t->size[last] - c->index[last] < n) return NULL;
-  return element_at(t, o, c);
+/* The n elements from number i on, at c, where they lie side by side; else NULL. */
+static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *c, int64_t i, int n) {
+  return o->block - i % o->block < n ? NULL : element_at(t, o, c);
 }
 
 /* ---- the three ways through */
@@ -394,7 +392,7 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
       /* A kernel reads whole vectors; a conversion's values may come from where they are, unless here is their result.
        */
       const bool reads_there = o->dtype == t->compute && (t->kernel ? whole : !here && !t->source);
-      const char *run = reads_there ? run_at(t, o, &c, n) : NULL;
+      const char *run = reads_there ? run_at(t, o, &c, i, n) : NULL;
       in[k] = tile;
       if (run) {
         in[k] = run;

@@ -163,6 +163,33 @@ static void cosines(const void *context, int64_t first, int n, void *tile) {
   for (int i = 0; i < n; i++) out[i] += a2 * cos((from + i) * step * 2);
 }
 
+static void arange_f64(const void *context, int64_t first, int n, void *tile) {
+  const lm_sequence *s = context;
+  const double start = s->start, step = s->step, from = (double)first;
+  double *restrict out = tile;
+#pragma omp simd
+  for (int i = 0; i < n; i++) out[i] = start + (from + i) * step;
+}
+
+static void arange_i64(const void *context, int64_t first, int n, void *tile) {
+  const lm_sequence *s = context;
+  const int64_t step = (int64_t)s->step, from = (int64_t)s->start + first * step;
+  int64_t *restrict out = tile;
+#pragma omp simd
+  for (int i = 0; i < n; i++) out[i] = from + i * step;
+}
+
+static void linspace(const void *context, int64_t first, int n, void *tile) {
+  const lm_sequence *s = context;
+  const double start = s->start, stop = s->stop, step = s->step, from = (double)first, last = (double)(s->steps - 1);
+  const int half = (int)lm_min(lm_max(s->steps / 2 - first, 0), n);
+  double *restrict out = tile;
+#pragma omp simd
+  for (int i = 0; i < half; i++) out[i] = start + step * (from + i);
+#pragma omp simd
+  for (int i = half; i < n; i++) out[i] = stop - step * (last - (from + i));
+}
+
 #define LM_TEMPLATE "backend/cpu/isa/templates/dropout.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
@@ -181,6 +208,9 @@ const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.f32 = {[LM_DRAW_UNIFOR
                                                                   [LM_DRAW_INTEGERS] = integers},
                                                          .bits = bits,
                                                          .cosines = cosines,
+                                                         .arange_f64 = arange_f64,
+                                                         .arange_i64 = arange_i64,
+                                                         .linspace = linspace,
                                                          .dropout = {LM_FLOATS(dropout)}};
 
 /* ---- lines past the caches */
