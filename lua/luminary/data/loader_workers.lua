@@ -330,7 +330,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
     pool:collect(ready)
     return ready[given + 1] ~= nil or batch_plan.is_stream and done[whose(given + 1)]
   end
-  -- After any error, of the sampler too, no worker goes on with batches that nobody will get.
+  -- After any error, of the sampler too, no worker makes batches that nobody will get.
   local function checked(ok, ...)
     if ok then return ... end
     pool:close()
