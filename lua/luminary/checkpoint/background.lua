@@ -30,15 +30,23 @@ function Pending:is_done()
   return true
 end
 
--- Waits until this rank's part is written; the first error, or nil.
+-- Waits until this rank's part is written, or failed.
 local function wait_here(pending)
-  local first
   for _, write in ipairs(pending.writes) do
-    local problem
-    repeat problem = core.background_write_ended(write, 1) until problem -- a second, so that Ctrl-C is heard
-    if problem ~= "" then first = first or problem end
+    local is_done
+    repeat is_done = core.background_write_done(write, 1) until is_done -- a second, so that Ctrl-C is heard
   end
-  return first
+end
+
+-- The same; the first error, or nil.
+local function error_here(pending)
+  wait_here(pending)
+  local first = ""
+  for _, write in ipairs(pending.writes) do
+    local problem = core.background_write_ended(write)
+    if first == "" then first = problem end
+  end
+  return first ~= "" and first or nil
 end
 
 local function close(pending)
@@ -68,7 +76,7 @@ end
 
 --- Removes what a save has written that failed on some rank; called by all.
 function background.abandon(pending)
-  wait_here(pending)
+  error_here(pending) -- which is raised already
   local path, shards = pending.path, pending.shards
   if shards then
     local ok, is_free = pcall(ranks.of_first, "", function()
@@ -83,7 +91,7 @@ end
 local function finish(who, pending)
   if pending.shards and pending.writes[1] and select(2, rank_and_size()) == pending.size then
     local ok, problem = pcall(function()
-      ranks.attempt(who, function() raise(who, pending, wait_here(pending)) end)
+      ranks.attempt(who, function() raise(who, pending, error_here(pending)) end)
       ranks.attempt(who, function() complete(who, pending) end)
     end)
     if not ok then
@@ -92,7 +100,7 @@ local function finish(who, pending)
     end
     close(pending)
   else -- without shards, or the other ranks
-    local problem = wait_here(pending)
+    local problem = error_here(pending)
     close(pending)
     raise(who, pending, problem)
   end

@@ -25,8 +25,8 @@
  *   remove_part(path, suffix)         so that nobody renames it
  *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked, who, whole, suffix)
  *                                     io/background_write.h; kept: a list of names, or nil; who begins errors
- *   background_write_ended(write [, seconds])   nil while it runs; then why it failed, or "", which counts as reported
- *   background_write_done(write)      whether it has ended
+ *   background_write_done(write [, seconds])  whether it has ended, or does within that time
+ *   background_write_ended(write)     nil while it runs; then why it failed, or "", which counts as reported
  *   background_write_close(write)     it runs on
  */
 #include "base/crc32c.h"
@@ -471,14 +471,15 @@ LM_FUNCTION(background_write) {
 
 LM_FUNCTION(background_write_ended) {
   lm_background_write *w = lm_need_held(L, 1, &write_type, "save");
-  double seconds = 0;
-  LM_NEED_ARGS(L, 2, "save", {"seconds", LM_ARG_F | LM_OR_NIL, &seconds});
-  if (!lm_background_write_wait(w, seconds)) return 0;
+  if (!lm_background_write_wait(w, 0)) return 0;
   return lm_return_text(L, lm_background_write_error(w));
 }
 
 LM_FUNCTION(background_write_done) {
-  return lm_return_bool(L, lm_background_write_wait(lm_need_held(L, 1, &write_type, "save"), 0));
+  lm_background_write *w = lm_need_held(L, 1, &write_type, "save");
+  double seconds = 0;
+  LM_NEED_ARGS(L, 2, "save", {"seconds", LM_ARG_F | LM_OR_NIL, &seconds});
+  return lm_return_bool(L, lm_background_write_wait(w, seconds));
 }
 
 LM_FUNCTION(background_write_close) {
