@@ -40,10 +40,11 @@ end
 local function give_up(self, problem)
   core.warn(("%s: cannot write '%s': %s; nothing more is written to it"):format(self.who,
     options.shown_path(self.path), problem))
-  self.file = nil
+  self.file, self.is_closed = nil, false
 end
 
 function LogFile:write(...)
+  if self.is_closed then give_up(self, "the log is closed") end
   if not self.file then return end
   local ok, problem = self.file:write(...)
   if not ok then return give_up(self, problem) end
@@ -68,8 +69,9 @@ end
 
 function LogFile:close()
   self:flush()
-  if self.file then self.file:close() end
-  self.file = nil
+  if not self.file then return end
+  self.file:close()
+  self.file, self.is_closed = nil, true
 end
 
 log_file.open = LogFile
