@@ -292,4 +292,14 @@ describe("metrics", function()
     assert(got.ok, got.text)
     for rank = 0, 3 do assert.equal(("4\t%s\n"):format(rank == 3 and "0" or "false"), got[rank].output) end
   end)
+
+  it("makes NaN of NaN where torchmetrics does", function()
+    local nan = 0 / 0
+    local rising = lm.tensor {0, 1, 2}
+    for _, pair in ipairs {{lm.tensor {1, nan, 3}, rising}, {rising, lm.tensor {1, nan, 3}}} do
+      local r2 = F.r2_score(unpack(pair)):item()
+      assert.is_true(r2 ~= r2)
+    end
+    assert.equal(0, F.r2_score(lm.full({3}, nan), lm.zeros(3)):item()) -- a target without variance
+  end)
 end)

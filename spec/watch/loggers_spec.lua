@@ -253,6 +253,30 @@ describe("watch.SummaryWriter", function()
     assert.matches("^runs/%a%a%a%d%d_%d%d%-%d%d%-%d%d_.*_test$", text)
   end)
 
+  it("writes UTF-8, whatever the tags", function()
+    local writer = watch.SummaryWriter(folder .. "/run")
+    writer:add_scalar("a\255/é", 1, 1)
+    writer:close()
+    local ok, text = temp.run(folder, ("cat %s/run/events*"):format(folder))
+    assert(ok)
+    assert.matches("a\239\191\189/é", text, 1, true)
+    local json = watch.JSONLogger(folder .. "/run.jsonl")
+    json:add_text("a\255", "\254", 1)
+    json:close()
+    assert.is_true(lm.core.is_utf8_text(temp.read(folder .. "/run.jsonl")))
+  end)
+
+  it("warns once of what is added after the end", function()
+    local ok, text = temp.run(folder, ([[luajit -e '
+      local writer = require("luminary").watch.SummaryWriter "%s/run"
+      writer:close()
+      for step = 1, 3 do writer:add_scalar("x", 1, step) end
+      writer:close()' 2>&1]]):format(folder))
+    assert(ok, text)
+    local warning = "cannot write '[^\n]*': the log is closed; nothing more is written"
+    assert.equal(1, select(2, text:gsub(warning, "")))
+  end)
+
   it("rejects wrong calls", function()
     local writer = watch.SummaryWriter(folder)
     for want, call in pairs {
@@ -269,6 +293,22 @@ describe("watch.SummaryWriter", function()
       ["hparam_dict.x must be a number, a string or a boolean"] = function() writer:add_hparams({x = {}}, {}) end,
       ["no field 'add_video'; this version writes scalars"] = function() writer:add_video("x") end,
       ["model must be a module"] = function() writer:add_graph(3, lm.ones(1)) end,
+      ["hparam_domain_discrete.lr%[2%] must be a number, a string or a boolean, got a table"] = function()
+        writer:add_hparams({lr = 1}, {m = 1}, {hparam_domain_discrete = {lr = {1, {}}}})
+      end,
+      ["bins must be at least two numbers, each greater than the last, got"] = function()
+        writer:add_histogram("x", lm.ones(2), 1, {bins = {3, 2}})
+      end,
+      ["bins must be at least two numbers"] = function() writer:add_histogram("x", lm.ones(2), 1, {bins = {1}}) end,
+      ["run_name must be inside of log_dir, got string '%.%./x'"] = function()
+        writer:add_hparams({lr = 1}, {m = 1}, nil, "../x")
+      end,
+      ["the tag must be inside of log_dir, got string 'm_%.%./%.%./x'"] = function()
+        writer:add_scalars("m", {["../../x"] = 1})
+      end,
+      ["filename_suffix must be without a slash, got string '/%.%./x'"] = function()
+        watch.SummaryWriter({log_dir = folder, filename_suffix = "/../x"})
+      end,
     } do
       assert.matches(want, message(call))
     end

@@ -365,7 +365,7 @@ describe("watch.plot", function()
     temp.execute(("mkdir %s && ln -s \"$(command -v luajit)\" %s/luajit"):format(bin, bin))
     local script = temp.write(folder .. "/absent.lua", "require('luminary').watch.plot.curves {1, 2}\n")
     local function failure()
-      local ok, text = temp.run(folder, ("PATH=%s luajit %s"):format(bin, script))
+      local ok, text = temp.run(folder, ("timeout 20 env PATH=%s luajit %s"):format(bin, script))
       assert.is_false(ok)
       return text
     end
@@ -376,6 +376,9 @@ describe("watch.plot", function()
     assert.matches("absent.lua:1: plot.curves: gnuplot failed: no font", failure(), 1, true)
     temp.write(bin .. "/gnuplot", "#!/bin/sh\nkill -9 $$\n")
     assert.matches("absent.lua:1: plot.curves: gnuplot failed: exit code 137", failure(), 1, true)
+    temp.write(bin .. "/gnuplot",
+      "#!/bin/sh\ni=0\nwhile [ $i -lt 20000 ]; do echo 'warning: a long line'; i=$((i + 1)); done\nexit 1\n")
+    assert.matches("absent.lua:1: plot.curves: gnuplot failed: exit code 1", failure(), 1, true) -- soon
   end)
 
   it("draws on rank 0 alone, unless all ranks shall", function()

@@ -100,6 +100,21 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
     assert.matches("without those marked ?", tostring(summary), 1, true)
   end)
 
+  it("takes a model that continues after a module's error", function()
+    local Net = nn.Module:extend "Net"
+    function Net:init() self.a, self.b, self.c = nn.Linear(9, 9), nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 4) end
+    function Net:forward(x)
+      pcall(self.a, x)
+      return self.c(self.b(x))
+    end
+    local summary = lm.summary(Net(), {1, 2})
+    assert.equal(4 + 8, summary.total_mult_adds)
+    assert.is_true(summary.unknown)
+    local shapes = {}
+    for _, row in ipairs(summary.rows) do shapes[row.path] = {unpack(row.output_shapes)} end
+    assert.same({[""] = {{1, 4}}, a = {}, b = {{1, 2}}, ["b.0"] = {{1, 2}}, c = {{1, 4}}}, shapes)
+  end)
+
   it("leaves the model as it was, also after an error", function()
     local net = nn.Sequential(nn.Linear(2, 3), nn.Dropout())
     assert.matches("2", message(lm.summary, net, lm.rand(1, 5)))

@@ -236,12 +236,20 @@ lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where
   return status;
 }
 
-lm_status lm_recording_stop(lm_recording **out) {
+/* Ends the recording that runs, if it has that number, or any for 0; returns it, or NULL. */
+static lm_recording *take_running(uint32_t number) {
   pthread_mutex_lock(&lock);
-  lm_recording *r = *out = running;
-  running = NULL;
-  if (r) atomic_fetch_and(&lm_tracing, ~(r->flags | LM_TRACE_SPANS));
+  lm_recording *r = running && (number == 0 || running->number == number) ? running : NULL;
+  if (r) {
+    running = NULL;
+    atomic_fetch_and(&lm_tracing, ~(r->flags | LM_TRACE_SPANS));
+  }
   pthread_mutex_unlock(&lock);
+  return r;
+}
+
+lm_status lm_recording_stop(lm_recording **out) {
+  lm_recording *r = *out = take_running(0);
   if (!r) return lm_fail(LM_E_STATE, "profile: no profiler is running");
   device_clock clock[LM_DEVICE_MAX];
   size_t nclocks = 0;
@@ -258,8 +266,7 @@ lm_status lm_recording_stop(lm_recording **out) {
 }
 
 void lm_recording_abandon(uint32_t number) {
-  lm_recording *r = NULL;
-  if (number != 0 && number_of_running() == number && lm_recording_stop(&r) == LM_OK) lm_recording_free(r);
+  if (number != 0) lm_recording_free(take_running(number));
 }
 
 size_t lm_recording_count(const lm_recording *r) { return r->count; }
@@ -270,6 +277,10 @@ const lm_span *lm_recording_span(const lm_recording *r, size_t i) {
 
 void lm_recording_free(lm_recording *r) {
   if (!r) return;
+  for (size_t i = 0; i < r->count; i++) {
+    lm_event_free(r->block[i / BLOCK_SPANS][i % BLOCK_SPANS].from);
+    lm_event_free(r->block[i / BLOCK_SPANS][i % BLOCK_SPANS].to);
+  }
   for (size_t i = 0; i < r->nblocks; i++) free(r->block[i]);
   free(r->block);
   lm_free(r);

@@ -55,7 +55,7 @@ typedef struct lm_recording lm_recording;
 LM_API lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where, uint32_t *number);
 /* Waits for devices whose time was measured. Spans that are open are not in it. LM_E_STATE if none runs. */
 LM_API lm_status lm_recording_stop(lm_recording **out);
-/* Stops and frees the recording of that number, if it still runs. */
+/* Stops and frees the recording of that number, if it still runs. Waits for no device. */
 LM_API void lm_recording_abandon(uint32_t number);
 LM_API size_t lm_recording_count(const lm_recording *r);
 LM_API size_t lm_recording_dropped(const lm_recording *r);

@@ -50,12 +50,12 @@ add_mean("MeanAbsoluteError", "mean_absolute_error", "", ops.abs, function(_, me
 
 -- ---- R2
 
--- Sums of squares up to that count as 0, as for torchmetrics.
+-- Sums of squares up to that count as 0, as for torchmetrics; NaN does not.
 local TINY = 1e-4
 
 local function scores_of(self)
   local tss = self.sum_of_squares - self.sum_of_targets * self.sum_of_targets / self.total
-  local has_residual, has_variance = self.residual:abs():gt(TINY), tss:abs():gt(TINY)
+  local has_residual, has_variance = self.residual:abs():le(TINY):logical_not(), tss:abs():le(TINY):logical_not()
   local ratio = 1 - self.residual / ops.where(has_variance, tss, 1)
   return ops.where(has_residual, ops.where(has_variance, ratio, 0), 1), tss
 end

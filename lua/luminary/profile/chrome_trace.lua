@@ -23,7 +23,7 @@ function chrome_trace.write(profile, path)
   if not file then options.fail_file("open", path, problem:match ": ([^:]*)$" or problem) end
   local first, ok = true, true
   local function put(event)
-    ok = ok and file:write(first and "" or ",\n", json_encode(event))
+    ok = ok and file:write(first and "" or ",\n", characters.as_utf8(json_encode(event)))
     first = false
   end
   local host = profile.rank * PER_RANK + 1
@@ -36,12 +36,12 @@ function chrome_trace.write(profile, path)
       threads[span.thread] = true
       put(name_event("thread_name", host, span.thread, ("thread %d"):format(span.thread)))
     end
-    local args = {line = span.line and characters.as_utf8(span.line), shapes = span.shapes}
+    local args = {line = span.line, shapes = span.shapes}
     for _, name in ipairs {"memory", "flops", "bytes"} do
       if span[name] ~= 0 then args[name] = span[name] end
     end
     local event = {
-      ph = "X", name = characters.as_utf8(span.name), cat = span.kind, pid = host, tid = span.thread,
+      ph = "X", name = span.name, cat = span.kind, pid = host, tid = span.thread,
       ts = microseconds(span.start - profile.began), dur = microseconds(span.time), args = args,
     }
     put(event)

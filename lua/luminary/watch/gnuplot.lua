@@ -75,7 +75,7 @@ local function run(who, program, script, path, out)
   local picture = file and file:read "*a" or ""
   if file then file:close() end
   if result.code ~= 0 or picture == "" then
-    local reason = result.out:match ".*line %d+: ([^\n]+)" or "exit code " .. result.code -- the last, after warnings
+    local reason = result.out:match "^.*line %d+: ([^\n]+)" or "exit code " .. result.code -- the last, after warnings
     options.fail("%s: gnuplot failed: %s", who, printable_name(reason, 300))
   end
   return picture

@@ -1,5 +1,6 @@
 --- watch.JSONLogger(path, {append = false, wall_time = true, all_ranks = false}): Writes JSON lines, an object for each
 --- call of the log.
+local characters = require "luminary.base.characters"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -35,7 +36,7 @@ local function write(self, values, step, time)
   for _, name in ipairs(options.sorted_keys(values)) do
     if line[name] == nil then text = text:gsub("}$", (",%s:null}"):format(json_encode(name):gsub("%%", "%%%%"))) end
   end
-  self.file:write(text, "\n")
+  self.file:write(characters.as_utf8(text), "\n")
 end
 
 --- Writes numbers by tag.

@@ -107,7 +107,15 @@ local function edges_of(bins, x)
     default_edges = default_edges or tensorflow_edges()
     return default_edges
   end
-  if type(bins) == "table" then return bins end
+  if type(bins) == "table" then
+    for i = 1, math.max(#bins, 2) do
+      local rises = type(bins[i]) == "number" and (i == 1 or bins[i - 1] < bins[i])
+      if not rises then
+        options.must_be("add_histogram", "bins", "at least two numbers, each greater than the last", bins)
+      end
+    end
+    return bins
+  end
   local n, list = options.arg("add_histogram", "bins", bins, "count"), {}
   local low, high = x:amin():item(), x:amax():item()
   if low == high then low, high = low - 0.5, high + 0.5 end

@@ -105,13 +105,15 @@ function module_calls.trace(model, inputs, edges)
       if open[1] then open[#open].is_leaf = false end
       local call = {
         path = path, module = module, depth = #open, is_leaf = true, inputs = shapes_of(tensors),
+        outputs = shapes_of {}, -- those of a call that fails in a pcall
         from = edges and origins_of(tensors) or nil,
       }
       calls[#calls + 1], open[#open + 1] = call, call
     end)
     handles[#handles + 1] = module:register_forward_hook(function(_, _, ...)
       local results = options.pack(...)
-      local call = table.remove(open)
+      local call
+      repeat call = table.remove(open) until call.module == module -- calls that failed are still open
       call.outputs = shapes_of(tensors_in {unpack(results, 1, results.n)})
       if not (edges and call.is_leaf) then return end
       for i = 1, results.n do

@@ -1,7 +1,9 @@
 --- protobuf.encoder(schema): Returns encode(name, message), the bytes of a message in Protocol Buffers' wire format
 --- (protobuf.dev/programming-guides/encoding). The schema has the fields of each message: NAME = {field = {number,
---- kind}}, where kind is double, float, int, bool, bytes or the name of a message; "[]" makes a list of it. Fields that
---- are nil are left out. An integer is of at most 53 bits.
+--- kind}}, where kind is double, float, int, bool, bytes, string or the name of a message; "[]" makes a list of it. A
+--- string becomes UTF-8, since readers refuse a message with another one. Fields that are nil are left out. An integer
+--- is of at most 53 bits.
+local characters = require "luminary.base.characters"
 local ffi = require "ffi"
 
 local doubles, floats = ffi.typeof "double[?]", ffi.typeof "float[?]"
@@ -27,6 +29,7 @@ local kinds = {
   double = {FIXED64, function(v) return ffi.string(doubles(1, v), 8) end}, -- all our machines are little-endian
   float = {FIXED32, function(v) return ffi.string(floats(1, v), 4) end},
   bytes = {DELIMITED, delimited},
+  string = {DELIMITED, function(v) return delimited(characters.as_utf8(v)) end},
 }
 
 -- Numbers in a list have one key together.

@@ -17,13 +17,22 @@ local function file_in(self, folder)
   return event_file.open(folder, self.max_queue, self.flush_secs, self.filename_suffix)
 end
 
+-- The event file of a run of its own, in a folder of log_dir.
+local function file_of_run(self, who, what, name)
+  if ("/" .. name .. "/"):find("/../", 1, true) then options.must_be(who, what, "inside of log_dir", name) end
+  return file_in(self, ("%s/%s"):format(self.log_dir, name))
+end
+
 SummaryWriter.init = signature.of([[SummaryWriter({log_dir: string, comment = "", purge_step: natural,
   max_queue: natural = 10, flush_secs: positive = 120, filename_suffix = "", *, all_ranks = false})]],
   function(self, opts)
   signature.assign(self, opts)
+  if opts.filename_suffix:find "/" then
+    options.must_be("SummaryWriter", "filename_suffix", "without a slash", opts.filename_suffix)
+  end
   if not self:start(opts.all_ranks) then return end
   self.log_dir = opts.log_dir or ("runs/%s_%s%s"):format(os.date "%b%d_%H-%M-%S", event_file.host(), opts.comment)
-  self.groups = {} -- event files of add_scalars, by folder
+  self.groups = {} -- event files of add_scalars, by run
   self.file = file_in(self, self.log_dir)
   if opts.purge_step then -- TensorBoard leaves out what an earlier file has from that step on
     self.file:add({session_log = {status = SESSION_START}}, opts.purge_step)
@@ -54,9 +63,9 @@ end
 --- TensorBoard shows one tag of several folders in one chart.
 function SummaryWriter:write_scalar_group(main, values, step, time)
   for _, name in ipairs(options.sorted_keys(values)) do
-    local folder = ("%s/%s_%s"):format(self.log_dir, main:gsub("/", "_"), name)
-    self.groups[folder] = self.groups[folder] or file_in(self, folder)
-    add(self, {tag = main, simple_value = values[name]}, step, time, self.groups[folder])
+    local run = ("%s_%s"):format(main:gsub("/", "_"), name)
+    self.groups[run] = self.groups[run] or file_of_run(self, "add_scalars", "the tag", run)
+    add(self, {tag = main, simple_value = values[name]}, step, time, self.groups[run])
   end
 end
 
@@ -103,6 +112,8 @@ function SummaryWriter:write_hparams(hparams, metrics, step, time, run_name, dom
     if domains[name] then
       domain = {values = {}}
       for k, v in ipairs(options.arg("add_hparams", "hparam_domain_discrete." .. name, domains[name], "list")) do
+        local what = ("hparam_domain_discrete.%s[%d]"):format(name, k)
+        if not of_kind[type(v)] then options.must_be("add_hparams", what, "a number, a string or a boolean", v) end
         domain.values[k] = value_of(v)
       end
     end
@@ -111,7 +122,7 @@ function SummaryWriter:write_hparams(hparams, metrics, step, time, run_name, dom
   end
   local names = options.sorted_keys(metrics)
   for i, name in ipairs(names) do metric_infos[i] = {name = {tag = name}} end
-  local file = file_in(self, ("%s/%s"):format(self.log_dir, run_name or ("%.6f"):format(time)))
+  local file = file_of_run(self, "add_hparams", "run_name", run_name or ("%.6f"):format(time))
   add_session(file, "experiment", {experiment = {hparam_infos = infos, metric_infos = metric_infos}}, step)
   add_session(file, "session_start_info", {session_start_info = {hparams = entries}}, step)
   add_session(file, "session_end_info", {session_end_info = {status = 1}}, step) -- a success
