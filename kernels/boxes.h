@@ -19,8 +19,8 @@ typedef struct lm_roi_job {
 } lm_roi_job;
 
 int lm_k_roi_pool(const lm_roi_job *job, void *stream);
-/* boxes: [n, 4], the best first; keep: [n], 0 or 1; gone: memory for 1 + rows words for each 64 boxes, rows a multiple
- * of 64, of which each two launches compare as many with all. */
+/* boxes: [n, 4], the best first; keep: [n], 0 or 1. Two launches compare `rows` boxes, a multiple of 64, with all that
+ * follow; gone: 1 + rows words for each 64 boxes. */
 int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, int64_t rows, uint64_t *gone, uint8_t *keep,
              void *stream);
 
