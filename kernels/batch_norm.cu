@@ -89,7 +89,7 @@ struct lm_masked_sums_source {
   typedef lm_compute<T> A;
   typedef lm_affine<A> channel;
   typedef lm_join_sums join;
-  enum { PIVOTED = 0, STORES = 1, WIDE_FLIGHT = 2 };
+  enum { PIVOTED = 0, STORES = 1, WIDE_FLIGHT = MORE ? 1 : 2 }; /* more would spill */
   template <int V>
   struct item {
     lm_pack<T, V> g, more, x, y;
