@@ -95,7 +95,9 @@ end
 
 --- Adds an entry.
 function LogFile:write(...)
-  if self.is_closed then return warn(self, "%s: cannot write '%s': the log is closed; nothing more is written to it") end
+  if self.is_closed then
+    return warn(self, "%s: cannot write '%s': the log is closed; nothing more is written to it")
+  end
   local text = table.concat {...}
   if self.bytes + #text > KEPT and not self:flush() then return self:lose() end
   self.waiting[#self.waiting + 1], self.bytes = text, self.bytes + #text

@@ -18,7 +18,9 @@ typedef struct member {
   size_t used; /* of in, by the message received last */
 } member;
 
-static inline lm_deadline patience_of(double seconds) { return (lm_deadline){lm_seconds() + seconds, -1, NULL, NULL}; }
+static inline lm_deadline patience_of(double seconds) {
+  return (lm_deadline){.deadline = lm_seconds() + seconds, .wake_fd = -1};
+}
 
 static inline lm_status member_connect(member *m, const char *address, const lm_key *key) {
   lm_deadline p = patience_of(10);
