@@ -18,6 +18,13 @@ local function sleep(seconds) ffi.C.usleep(seconds * 1e6) end
 local function touch(name) io.open(os.getenv "FOLDER" .. "/" .. name, "w"):close() end
 ]]
 
+local LIMIT = [[
+ffi.cdef "int prlimit(int, int, const long *, long *); int getppid(void);"
+local function limit(bytes) -- of the launcher's files
+  assert(ffi.C.prlimit(ffi.C.getppid(), 1, ffi.new("long[2]", bytes, -1), nil) == 0)
+end
+]]
+
 local function script(text) return temp.write(folder .. "/script.lua", PROLOGUE:gsub("\n", " ") .. text) end
 
 -- Runs `luminary run options script` (made of `text`) for at most 120 s. Returns the exit code, standard output,
@@ -205,11 +212,7 @@ end)
 
 describe("a log of --log-dir that cannot be written", function()
   it("is a warning, and continues once it can", function()
-    local path = script [[
-      ffi.cdef "int prlimit(int, int, const long *, long *); int getppid(void);"
-      local function limit(bytes) -- of the launcher's files
-        assert(ffi.C.prlimit(ffi.C.getppid(), 1, ffi.new("long[2]", bytes, -1), nil) == 0)
-      end
+    local path = script(LIMIT .. [[
       for i = 1, 30 do
         if i == 11 or i == 21 then
           sleep(0.3)
@@ -219,7 +222,7 @@ describe("a log of --log-dir that cannot be written", function()
         io.stdout:flush()
         sleep(0.02)
       end
-    ]]
+    ]])
     local ok, output = temp.run(folder, ([[bash -c 'trap "" XFSZ; set -o pipefail
       timeout 60 luajit %s run --log-dir %s/full %s 2>&1 | cat']]):format(command, folder, path))
     assert(ok, output)
@@ -233,11 +236,7 @@ end)
 
 describe("a file of the launcher's own output that cannot be written", function()
   it("keeps the ranks running, and says what was lost", function()
-    local path = script [[
-      ffi.cdef "int prlimit(int, int, const long *, long *); int getppid(void);"
-      local function limit(bytes) -- of the launcher's files
-        assert(ffi.C.prlimit(ffi.C.getppid(), 1, ffi.new("long[2]", bytes, -1), nil) == 0)
-      end
+    local path = script(LIMIT .. [[
       print "first"
       io.stdout:flush()
       sleep(0.3)
@@ -247,7 +246,7 @@ describe("a file of the launcher's own output that cannot be written", function(
       sleep(0.5)
       if arg[1] == "again" then limit(-1) end
       print "last"
-    ]]
+    ]])
     local function launch(argument)
       local began = core.time()
       local ok, output = temp.run(folder, ([[bash -c 'trap "" XFSZ

@@ -14,7 +14,6 @@ local printable_name = require "luminary.base.printable_name"
 local file_format = require "luminary.file_formats.checkpoint"
 local formats = require "luminary.file_formats"
 local safetensors = require "luminary.file_formats.safetensors"
-local Source = require "luminary.file_formats.source"
 local random_states = require "luminary.checkpoint.random_states"
 local ranks = require "luminary.checkpoint.ranks"
 local fail = options.fail
@@ -137,10 +136,8 @@ end
 --- Whether a file may name shards with this text in their names: it does, or cannot be read.
 function files.names_shards(path, text)
   if not core.file_kind(path) then return false end
-  local ok, header = pcall(Source.with, path, {}, function(source)
-    return source:text(8, Source.unsigned(source:text(0, 8), 1, 8))
-  end)
-  return not ok or header:find(text, 1, true) ~= nil
+  local ok, metadata = pcall(safetensors.metadata, path)
+  return not ok or (metadata[ABOUT] or ""):find(text, 1, true) ~= nil
 end
 
 -- ---- loading

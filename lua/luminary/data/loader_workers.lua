@@ -200,10 +200,7 @@ function Pool:wait_for(k, ready, timeout)
     self:collect(ready, k)
     if ready[k] then break end
     local left = deadline - core.time()
-    if left <= 0 then
-      self:close()
-      fail("DataLoader: timeout: batch %d did not arrive within %g s", k, timeout)
-    end
+    if left <= 0 then fail("DataLoader: timeout: batch %d did not arrive within %g s", k, timeout) end
     local busy = {}
     for i, worker in pairs(self.list) do
       if self.asked[i] > 0 then busy[#busy + 1] = worker end
