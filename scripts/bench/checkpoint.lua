@@ -1,8 +1,9 @@
 --- What lm.checkpoint costs a training, and saving 45 MB beside safetensors:
 ---   luajit scripts/bench/checkpoint.lua [FOLDER [PYTHON]]
---- Blocks of 50 steps with and without a save in the background at their beginning alternate; medians. The steps
---- compute on one thread; the save has a core of its own if there is one. PYTHON has safetensors and numpy. Both sides
---- save with and without fsync, which for Luminary a preloaded library takes away, if gcc is there.
+--- A block of 50 steps with a save in the background at its beginning is compared with those before and after it;
+--- median of 20. The steps compute on one thread; the save has a core of its own if there is one. PYTHON has
+--- safetensors and numpy. Both sides save with and without fsync, which for Luminary a preloaded library takes away, if
+--- gcc is there.
 local lm = require "luminary"
 local folder, python = arg[1] or "/tmp", arg[2]
 local path = folder .. "/bench_checkpoint.safetensors"
@@ -41,25 +42,34 @@ local a, b, n = lm.randn(512, 512), lm.randn(512, 512), 1
 local function step()
   for _ = 1, n do a:matmul(b) end
 end
-while seconds(step) < 0.026 do n = n + 1 end -- 25 ms and more
-local calls, blocks = {}, {[true] = {}, [false] = {}}
-for i = 1, 20 do
-  local saves = i % 2 == 0
+local function usual(f)
+  local list = {}
+  for i = 1, 9 do list[i] = seconds(f) end
+  return median(list)
+end
+while usual(step) < 0.025 do n = n + 1 end
+local calls, blocks, changes, noise = {}, {[true] = {}, [false] = {}}, {}, {}
+local function block(saves)
   local whole = seconds(function()
     if saves then
       table.insert(calls, seconds(function() lm.checkpoint.save(path, {net = state}, {async = true}) end))
     end
     for _ = 1, 50 do step() end
   end)
-  table.insert(blocks[saves], whole)
   lm.checkpoint.wait()
+  table.insert(blocks[saves], whole)
+  return whole
 end
-local off, on = median(blocks[false]), median(blocks[true])
-print(("50 steps of %.1f ms: %.1f ms, with an async save of 45 MB %.1f ms: %+.2f %%; the call itself %.1f ms, %.2f %%")
-  :format(off / 50 * 1e3, off * 1e3, on * 1e3, 100 * (on / off - 1), median(calls) * 1e3, 100 * median(calls) / off))
-local plain = blocks[false] -- sorted
-print(("blocks without a save: %.1f to %.1f ms, which a difference must exceed to mean anything"):format(plain[1] * 1e3,
-  plain[#plain] * 1e3))
+block(true)
+for _ = 1, 20 do
+  local before, with, after = block(false), block(true), block(false)
+  table.insert(changes, 2 * with / (before + after) - 1)
+  table.insert(noise, math.abs(after / before - 1))
+end
+print(("50 steps of %.1f ms: %.1f ms, with an async save of 45 MB %+.2f %%; the call itself %.1f ms, %.2f %%"):format(
+  median(blocks[false]) / 50 * 1e3, median(blocks[false]) * 1e3, 100 * median(changes), median(calls) * 1e3,
+  100 * median(calls) / median(blocks[false])))
+print(("two blocks without a save differ by %.2f %%"):format(100 * median(noise)))
 
 -- ---- saving
 lm.set_num_threads(2)

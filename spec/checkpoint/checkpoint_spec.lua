@@ -167,6 +167,22 @@ describe("checkpoint.save in the background", function()
     assert.is_true(other.weight:equal(before))
   end)
 
+  it("copies views, shared and empty tensors of several dtypes", function()
+    local x = lm.randn(10, 10)
+    local state = {
+      x = x, same = x, turned = x:t(), row = x[3], none = lm.zeros(0, 3), number = lm.tensor(3.5), ints = lm.arange(7),
+      halves = lm.randn(5):to "bfloat16", bools = lm.tensor {true, false},
+    }
+    local expected = {}
+    for key, t in pairs(state) do expected[key] = t:clone() end
+    local saving = lm.checkpoint.save(path, {state = state}, {async = true})
+    x:zero_()
+    state.ints:zero_()
+    saving:wait()
+    local got = lm.checkpoint.load(path).state
+    for key, t in pairs(expected) do assert.is_true(got[key]:equal(t), key) end
+  end)
+
   it("raises its error at the next call", function()
     local net = made(1)
     os.execute("mkdir " .. path)

@@ -84,19 +84,39 @@ function safetensors.write(path, tensors, metadata, names)
   core.write_pieces(path, pieces)
 end
 
+-- Copies of tensors in the CPU's memory, by tensor; those that were there already in one tensor of each dtype, since a
+-- large copy leaves the caches to the program.
+local function copies_of(tensors)
+  local copies, here = {}, {}
+  for _, t in pairs(tensors) do
+    local is_new = not copies[t]
+    copies[t] = copies[t] or t:cpu():contiguous()
+    if is_new and copies[t]:data_ptr() == t:data_ptr() then
+      here[t.dtype] = here[t.dtype] or {}
+      table.insert(here[t.dtype], t)
+    end
+  end
+  for _, list in pairs(here) do
+    local flat, at = {}, 1
+    for i, t in ipairs(list) do flat[i] = t:view(-1) end
+    local all = core.ops.cat(flat, 1)
+    for i, t in ipairs(list) do
+      copies[t] = all:narrow(1, at, flat[i]:numel())
+      at = at + flat[i]:numel()
+    end
+  end
+  return core.keep(copies)
+end
+
 --- The same with checksums; metadata is changed. opts: {who, kept = names of shards that stay (files.lua), background,
 --- locked, whole, suffix, which are those of core.background_write}. In the background copies of the tensors are
 --- written; else those that must be copied, of devices and views, are copied one after the other. Returns what
 --- core.background_write does.
 function safetensors.write_checked(path, tensors, metadata, names, opts)
   local order = order_of(tensors, names, function(why) options.fail("%s: %s", opts.who, why) end)
-  local written, copies, before = {}, {}, {}
+  local written, copies, before = {}, opts.background and copies_of(tensors) or {}, {}
   for i, name in ipairs(order) do
     local t = tensors[name]
-    if opts.background and not copies[t] then
-      local copy = t:cpu():contiguous()
-      copies[t] = copy:data_ptr() == t:data_ptr() and core.keep(copy:clone()) or copy
-    end
     written[i], before[i] = copies[t] or t, checksum_of_entry(name, t.dtype, t.shape)
   end
   local sums = {("%08x"):format(checksum_of_metadata(metadata))}
