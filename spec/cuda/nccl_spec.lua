@@ -101,6 +101,47 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
+  it("of buckets as bfloat16 with sums in float32 sends each part once and the sums once, beside backward", function()
+    succeeds(2, [[
+      local layers = {}
+      for k = 1, 3 do layers[k] = nn.Linear(64, 64, { bias = false }) end
+      local all = nn.Sequential(unpack(layers)):to(device)
+      local net = nn.parallel.DistributedDataParallel(all, { bucket_cap_mb = 0.015 })
+      net:register_comm_hook(nil, "bf16_compress_fp32_sum")
+      local x = full({ 8, 64 }, rank + 1)
+      local function step()
+        net:zero_grad()
+        net(x):sum():backward()
+      end
+      step()
+      step()
+      local names = { "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "ncclAllReduce" }
+      local before = {}
+      for i, name in ipairs(names) do before[i] = calls(name) end
+      step()
+      for i, name in ipairs(names) do assert(calls(name) == before[i], name) end
+      local prof = lm.profile(step)
+      local order, own = {}, nil
+      for i = 1, prof.recording:count() do
+        local name, kind, _, _, _, _, _, _, _, _, _, _, bytes, _, stream = prof.recording:span(i)
+        if name == "linear" then own = stream end
+        if name == "mm" and stream == own then order[#order + 1] = "g" end
+        if name == "sum" and own and stream ~= own then order[#order + 1] = "s" end
+        if kind == "collective" and (name == "all_to_all" or name == "all_gather" and order[#order] == "s") then
+          order[#order + 1] = name == "all_to_all" and "a" or "r"
+          local want = name == "all_to_all" and 64 * 64 * 2 or 64 * 64 -- all, or this rank's half, in 2 bytes each
+          assert(bytes == want, name .. " " .. bytes)
+        end
+      end
+      assert(table.concat(order) == "gasrgasrgasr", table.concat(order))
+      local got = layers[1].weight.grad:clone()
+      all:zero_grad()
+      net:no_sync(function() net(x):sum():backward() end)
+      local want = dist.all_reduce(layers[1].weight.grad:clone()) / 2
+      assert((got - want):abs():max():item() <= 2 ^ -7 * want:abs():max():item())
+    ]])
+  end)
+
   it("comes after what wrote its tensor, before what reads it, on whatever streams, and nobody waits", function()
     succeeds(2, [[
       local side, other = lm.cuda.Stream(), lm.cuda.Stream()

@@ -190,8 +190,8 @@ function DDP:join(f, ...)
 end
 
 --- net:register_comm_hook(state, hook): Registers a hook that reduces gradients, once and on all ranks, before the
---- first backward pass. hook: "allreduce", "bf16_compress", "fp16_compress", one of nn.parallel.comm_hooks, or a
---- function hook(state, bucket).
+--- first backward pass. hook: "allreduce", "bf16_compress", "fp16_compress", "bf16_compress_fp32_sum", one of
+--- nn.parallel.comm_hooks, or a function hook(state, bucket).
 function DDP:register_comm_hook(state, hook)
   if not self.reducer then make_reducer(self) end -- one rank alone has none otherwise
   comm_hooks.register(self, state, hook)
