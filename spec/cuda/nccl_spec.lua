@@ -492,6 +492,19 @@ describe("training over NCCL", function()
     end
   end)
 
+  it("has larger buckets for larger models", function()
+    succeeds(1, [[
+      local function cap(n, opts)
+        local module = nn.Module()
+        module.weight = nn.Parameter(full({ n }, 0))
+        return nn.parallel.DistributedDataParallel(module, opts).reduced.options.cap_bytes
+      end
+      local MB = 2 ^ 20
+      assert(cap(1000) == 25 * MB and cap(40 * MB) == 40 * MB, "the square root of 10 MB times the gradients' bytes")
+      assert(cap(40 * MB, { bucket_cap_mb = 3 }) == 3 * MB)
+    ]])
+  end)
+
   it("sends what backward sends in the order of the graph, by ranks that are late at random #unsanitized", function()
     local long = os.getenv "LM_TEST_LONG" == "1"
     for _, n in ipairs { 2, 3 } do
