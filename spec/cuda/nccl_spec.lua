@@ -492,6 +492,69 @@ describe("training over NCCL", function()
     end
   end)
 
+  it("registers the buckets' memory if asked to, and deregisters it before it or the communicator ends", function()
+    local script = [[
+      local function train()
+        lm.manual_seed(1)
+        local net = nn.parallel.DistributedDataParallel(
+          nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)):to(device), { bucket_cap_mb = 1e-4 })
+        for step = 1, 3 do
+          net:zero_grad()
+          net(full({ 4, 5 }, rank + step)):square():sum():backward()
+        end
+        for _, p in ipairs(net:parameters()) do
+          local most = dist.all_reduce(p.grad:clone(), { op = "max" })
+          assert(most:equal(p.grad), "the ranks' gradients differ")
+        end
+        return net, net:parameters()[1].grad:clone()
+      end
+    ]]
+    local plain = script .. [[
+      local net, grad = train()
+      assert(calls "ncclMemAlloc" == 0 and calls "ncclCommRegister" == 0)
+      net = nil
+      collectgarbage()
+      if rank == 0 then print("sum " .. grad:double():sum():item()) end
+    ]]
+    local want = succeeds(2, plain)[0].output:match "sum (%S+)"
+    local got = succeeds(2, script .. [[
+      local grad
+      for model = 1, 4 do -- of which collectors of garbage may leave the last one or two
+        local net
+        net, grad = train()
+        local buckets, shared = core.reducer_buckets(net.reducer)
+        assert(buckets > 1 and calls "ncclCommRegister" >= model * buckets)
+        for _ = 1, 20 do -- a thread frees, between two calls
+          collectgarbage()
+          C.usleep(5000)
+          dist.barrier()
+        end
+        assert(live "registration" >= buckets and live "registration" <= 3 * buckets, live "registration")
+        local left = calls "ncclMemAlloc" - calls "ncclMemFree"
+        assert(left == live "registration", "the memory of the first pass's buckets is left: " .. left)
+      end
+      if rank == 0 then print("sum " .. grad:double():sum():item()) end
+      local net = train()
+      local view = net:parameters()[1].grad
+      dist.destroy_process_group()
+      assert(live "registration" == 0 and live "communicator" == 0)
+      assert(view:isfinite():all():item(), "memory outlives the group")
+    ]], { env = { LM_NCCL_REGISTER = "1" } })
+    assert.equal(want, got[0].output:match "sum (%S+)")
+  end)
+
+  it("has buckets of common memory where NCCL has none to register, or refuses it", function()
+    for _, failing in ipairs { "ncclMemAlloc", "ncclCommRegister" } do
+      succeeds(2, [[
+        local net = nn.parallel.DistributedDataParallel(nn.Linear(5, 8):to(device))
+        for step = 1, 2 do net(full({ 4, 5 }, rank + step)):square():sum():backward() end
+        local grad = net:parameters()[1].grad
+        assert(dist.all_reduce(grad:clone(), { op = "max" }):equal(grad))
+        assert(live "registration" < calls "ncclMemAlloc" and calls(os.getenv "FAILING") > 0)
+      ]], { env = { LM_NCCL_REGISTER = "1", LM_FAKE_CUDA_FAIL = failing .. ":1:2", FAILING = failing } })
+    end
+  end)
+
   it("has larger buckets for larger models", function()
     succeeds(1, [[
       local function cap(n, opts)
