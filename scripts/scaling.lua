@@ -10,6 +10,8 @@
 -- over the bandwidth of the narrowest place. Seconds, bytes, bytes a second.
 local scaling = {}
 
+local bucket_size = require "luminary.nn.parallel.bucket_size"
+
 local MB = 2 ^ 20
 
 -- ---- models: layers in the order of forward, {parameters, share of the work, how often}; shares are multiply-adds of
@@ -172,9 +174,12 @@ local defaults = {
   alone = 0.1,        -- seconds of a step on one GPU
   forward = 1 / 3,    -- share of forward in forward and backward: backward does twice the arithmetic
   optimizer = 0.03,   -- share of a step
-  cap = 25 * MB, first = MB,
+  first = MB,         -- and cap, that of all other buckets: as DistributedDataParallel chooses it
   algorithm = "best",
   overlap = 1,        -- how much of a collective runs beside backward: 1 on GPUs, 0 where the same cores do both
+  launch = 130e-6,    -- what each bucket takes from backward: launches, and the multiprocessors that reduce it. The
+                      -- mean of what steps with buckets of 1 MB take longer than with 25 in PyTorch's measurements
+                      -- (simulate_scale --check), for each bucket more
   cycle = 0,          -- buckets are looked for only so often (Horovod)
   jitter = 0.01,      -- standard deviation of a rank's pace from step to step, relative
   zero = false,       -- ZeRO stage 1: each rank updates its share, then sends it to the others
@@ -187,7 +192,7 @@ local defaults = {
 --- take), buckets, algorithm (of the largest bucket), and optimizer_bytes a GPU (Adam: two float32 a parameter).
 function scaling.simulate(options)
   local o = setmetatable(options, {__index = defaults})
-  local buckets = scaling.buckets(o.model, o.cap, o.first)
+  local buckets = scaling.buckets(o.model, o.cap or bucket_size(4 * scaling.parameters(o.model)), o.first)
   local n, machine = o.gpus, o.machine
   local traffic, largest, algorithm = 0, -1, "none"
   for _, b in ipairs(buckets) do
@@ -205,18 +210,19 @@ function scaling.simulate(options)
   local normal = normals(o.seed)
   local starts, pace = {}, {}
   for r = 1, n do starts[r] = 0 end
+  local launch = n > 1 and o.launch or 0
   local began, exposed = 0, 0
   for _ = 1, o.steps do
     for r = 1, n do pace[r] = math.max(0.5, 1 + o.jitter * (n > 1 and normal() or 0)) end
-    local free, held, finished = 0, 0, 0 -- when the wire is free; what collectives took away from backward so far
+    local free, held, finished = 0, 0, 0 -- when the wire is free; what buckets took from backward so far
     for _, b in ipairs(buckets) do
       local ready = 0
       for r = 1, n do ready = math.max(ready, starts[r] + pace[r] * (forward + backward * b.ready) + held) end
       if o.cycle > 0 then ready = math.ceil(ready / o.cycle) * o.cycle end
       free = math.max(ready, free) + b.seconds
-      held = held + (1 - o.overlap) * b.seconds
+      held = held + (1 - o.overlap) * b.seconds + launch
     end
-    for r = 1, n do finished = math.max(finished, starts[r] + pace[r] * compute) end
+    for r = 1, n do finished = math.max(finished, starts[r] + pace[r] * compute + launch * #buckets) end
     exposed = exposed + math.max(0, free - finished)
     local over = math.max(free, finished)
     for r = 1, n do starts[r] = over + spread + pace[r] * update end

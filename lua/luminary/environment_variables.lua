@@ -36,6 +36,10 @@ variable "LM_SOCKET_IFNAME" {
     .. "(^docker,lo)",
   default = "the interface of the default route", carried = true,
 }
+variable "LM_NCCL_REGISTER" {
+  help = "1: gradient buckets on GPUs are in memory that is registered with NCCL 2.19 or later", one_of = {"0", "1"},
+  default = "0", carried = true,
+}
 variable "LM_SHM" {
   help = "0: ranks of one host communicate by sockets instead of shared memory", one_of = {"0", "1"}, default = "1",
   carried = true,

@@ -23,9 +23,16 @@ describe("copies from pageable memory", function()
     for _, bytes in ipairs {4, 4096, MB, MB + 4, 4 * MB} do assert(upload(bytes) == 0) end
   ]])
 
-  script("are staged where a card reads them late, or waited for where they are large", [[
-    for _, bytes in ipairs {4, 4096, MB} do assert(upload(bytes) == 0, bytes) end
-    for _, bytes in ipairs {MB + 4, 4 * MB} do assert(upload(bytes) == 1, bytes) end
+  script("are staged where a card reads them late, and waited for where they are very large", [[
+    for _, bytes in ipairs {4, 4096, MB + 4, 40 * MB + 4} do assert(upload(bytes) == 0, bytes) end
+    local function waits_for(x)
+      local waits = calls "cudaStreamSynchronize"
+      x:to "cuda"
+      return calls "cudaStreamSynchronize" - waits
+    end
+    assert(waits_for(lm.zeros({256 * MB + 4}, {dtype = "uint8"})) == 1)
+    assert(waits_for(lm.zeros({4 * MB}, {dtype = "uint8"}):pin_memory()) == 1, "a second copy of pinned memory")
+    assert(waits_for(lm.zeros({MB}, {dtype = "uint8"}):pin_memory()) == 0)
   ]], "LM_FAKE_CUDA_PAGEABLE=1")
 
   script("are right on a stream of one's own, strided and of other dtypes, where a card reads them late", [[

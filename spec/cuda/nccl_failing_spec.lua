@@ -21,6 +21,33 @@ local function failed(f) -- as Lua source: f has to fail, within as many seconds
   ]]):format(f)
 end
 
+describe("registered memory of a group that failed", function()
+  it("stays while the communicator is aborted, and is freed with the model", function()
+    succeeds(2, [[
+      local net = nn.parallel.DistributedDataParallel(nn.Linear(5, 8):to(device))
+      for _ = 1, 2 do net(full({ 4, 5 }, 1)):sum():backward() end
+      assert(live "registration" > 0)
+      local other = nn.parallel.DistributedDataParallel(nn.Linear(5, 8):to(device))
+      other(full({ 4, 5 }, 1)):sum():backward()
+    ]] .. failed [[
+        other = nil
+        if rank == 0 then dist.all_reduce(full({ 4 }, 1)) else dist.broadcast(full({ 4 }, 1), 0) end
+        collectgarbage() -- while the device is stuck
+        collectgarbage()
+        lm.cuda.synchronize()
+        for _ = 1, 100 do
+          dist.barrier()
+          C.usleep(10000)
+        end
+      ]] .. [[
+      net = nil
+      collectgarbage()
+      collectgarbage()
+      assert(live "registration" == 0 and calls "ncclMemFree" >= 2) -- those of the first pass
+    ]], { env = { LM_NCCL_REGISTER = "1" } })
+  end)
+end)
+
 describe("ranks that come to different calls over NCCL", function()
   local calls = {
     sizes = { "dist.all_reduce(full({ 4 }, 1))", "dist.all_reduce(full({ 5 }, 1))", "float32 [4]", "float32 [5]" },

@@ -101,6 +101,47 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
+  it("of buckets as bfloat16 with sums in float32 sends each part once and the sums once, beside backward", function()
+    succeeds(2, [[
+      local layers = {}
+      for k = 1, 3 do layers[k] = nn.Linear(64, 64, { bias = false }) end
+      local all = nn.Sequential(unpack(layers)):to(device)
+      local net = nn.parallel.DistributedDataParallel(all, { bucket_cap_mb = 0.015 })
+      net:register_comm_hook(nil, "bf16_compress_fp32_sum")
+      local x = full({ 8, 64 }, rank + 1)
+      local function step()
+        net:zero_grad()
+        net(x):sum():backward()
+      end
+      step()
+      step()
+      local names = { "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "ncclAllReduce" }
+      local before = {}
+      for i, name in ipairs(names) do before[i] = calls(name) end
+      step()
+      for i, name in ipairs(names) do assert(calls(name) == before[i], name) end
+      local prof = lm.profile(step)
+      local order, own = {}, nil
+      for i = 1, prof.recording:count() do
+        local name, kind, _, _, _, _, _, _, _, _, _, _, bytes, _, stream = prof.recording:span(i)
+        if name == "linear" then own = stream end
+        if name == "mm" and stream == own then order[#order + 1] = "g" end
+        if name == "sum" and own and stream ~= own then order[#order + 1] = "s" end
+        if kind == "collective" and (name == "all_to_all" or name == "all_gather" and order[#order] == "s") then
+          order[#order + 1] = name == "all_to_all" and "a" or "r"
+          local want = name == "all_to_all" and 64 * 64 * 2 or 64 * 64 -- all, or this rank's half, in 2 bytes each
+          assert(bytes == want, name .. " " .. bytes)
+        end
+      end
+      assert(table.concat(order) == "gasrgasrgasr", table.concat(order))
+      local got = layers[1].weight.grad:clone()
+      all:zero_grad()
+      net:no_sync(function() net(x):sum():backward() end)
+      local want = dist.all_reduce(layers[1].weight.grad:clone()) / 2
+      assert((got - want):abs():max():item() <= 2 ^ -7 * want:abs():max():item())
+    ]])
+  end)
+
   it("comes after what wrote its tensor, before what reads it, on whatever streams, and nobody waits", function()
     succeeds(2, [[
       local side, other = lm.cuda.Stream(), lm.cuda.Stream()
@@ -449,6 +490,82 @@ describe("training over NCCL", function()
       ]])
       assert.matches("^true\t0\ttrue\n", got[0].output)
     end
+  end)
+
+  it("registers the buckets' memory if asked to, and deregisters it before it or the communicator ends", function()
+    local script = [[
+      local function train()
+        lm.manual_seed(1)
+        local net = nn.parallel.DistributedDataParallel(
+          nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)):to(device), { bucket_cap_mb = 1e-4 })
+        for step = 1, 3 do
+          net:zero_grad()
+          net(full({ 4, 5 }, rank + step)):square():sum():backward()
+        end
+        for _, p in ipairs(net:parameters()) do
+          local most = dist.all_reduce(p.grad:clone(), { op = "max" })
+          assert(most:equal(p.grad), "the ranks' gradients differ")
+        end
+        return net, net:parameters()[1].grad:clone()
+      end
+    ]]
+    local plain = script .. [[
+      local net, grad = train()
+      assert(calls "ncclMemAlloc" == 0 and calls "ncclCommRegister" == 0)
+      net = nil
+      collectgarbage()
+      if rank == 0 then print("sum " .. grad:double():sum():item()) end
+    ]]
+    local want = succeeds(2, plain)[0].output:match "sum (%S+)"
+    local got = succeeds(2, script .. [[
+      local grad
+      for model = 1, 4 do -- of which collectors of garbage may leave the last one or two
+        local net
+        net, grad = train()
+        local buckets, shared = core.reducer_buckets(net.reducer)
+        assert(buckets > 1 and calls "ncclCommRegister" >= model * buckets)
+        for _ = 1, 20 do -- a thread frees, between two calls
+          collectgarbage()
+          C.usleep(5000)
+          dist.barrier()
+        end
+        assert(live "registration" >= buckets and live "registration" <= 3 * buckets, live "registration")
+        local left = calls "ncclMemAlloc" - calls "ncclMemFree"
+        assert(left == live "registration", "the memory of the first pass's buckets is left: " .. left)
+      end
+      if rank == 0 then print("sum " .. grad:double():sum():item()) end
+      local net = train()
+      local view = net:parameters()[1].grad
+      dist.destroy_process_group()
+      assert(live "registration" == 0 and live "communicator" == 0)
+      assert(view:isfinite():all():item(), "memory outlives the group")
+    ]], { env = { LM_NCCL_REGISTER = "1" } })
+    assert.equal(want, got[0].output:match "sum (%S+)")
+  end)
+
+  it("has buckets of common memory where NCCL has none to register, or refuses it", function()
+    for _, failing in ipairs { "ncclMemAlloc", "ncclCommRegister" } do
+      succeeds(2, [[
+        local net = nn.parallel.DistributedDataParallel(nn.Linear(5, 8):to(device))
+        for step = 1, 2 do net(full({ 4, 5 }, rank + step)):square():sum():backward() end
+        local grad = net:parameters()[1].grad
+        assert(dist.all_reduce(grad:clone(), { op = "max" }):equal(grad))
+        assert(live "registration" < calls "ncclMemAlloc" and calls(os.getenv "FAILING") > 0)
+      ]], { env = { LM_NCCL_REGISTER = "1", LM_FAKE_CUDA_FAIL = failing .. ":1:2", FAILING = failing } })
+    end
+  end)
+
+  it("has larger buckets for larger models", function()
+    succeeds(1, [[
+      local function cap(n, opts)
+        local module = nn.Module()
+        module.weight = nn.Parameter(full({ n }, 0))
+        return nn.parallel.DistributedDataParallel(module, opts).reduced.options.cap_bytes
+      end
+      local MB = 2 ^ 20
+      assert(cap(1000) == 25 * MB and cap(40 * MB) == 40 * MB, "the square root of 10 MB times the gradients' bytes")
+      assert(cap(40 * MB, { bucket_cap_mb = 3 }) == 3 * MB)
+    ]])
   end)
 
   it("sends what backward sends in the order of the graph, by ranks that are late at random #unsanitized", function()

@@ -71,7 +71,10 @@ describe("the simulation of scaling #lua", function()
   end)
 
   it("waits only for what backward does not hide", function()
-    local base = {model = even, machine = machine, gpus = 8, alone = 1, jitter = 0, algorithm = "ring", optimizer = 0}
+    local base = {
+      model = even, machine = machine, gpus = 8, alone = 1, jitter = 0, algorithm = "ring", optimizer = 0, launch = 0,
+      cap = 25 * 2 ^ 20,
+    }
     local function simulate(extra)
       local options = {}
       for k, v in pairs(base) do options[k] = v end
@@ -89,6 +92,39 @@ describe("the simulation of scaling #lua", function()
     assert.is_true(fast.step > fast.traffic and fast.efficiency < 0.05)
     assert.near(1, simulate({gpus = 1}).efficiency, 1e-12)
     assert.is_true(simulate({compress = 0.5}).traffic < 0.6 * slow.traffic)
+  end)
+
+  it("takes from backward what every bucket is measured to take", function()
+    local text = select(2, run "--check")
+    local micros = tonumber(text:match "A bucket more takes (%d+) us")
+    assert.near(130, micros, 5)
+    local function step(launch)
+      return scaling.simulate({model = even, machine = scaling.machines.h200, gpus = 2, alone = 1, jitter = 0,
+        launch = launch, optimizer = 0, cap = 1e6}).step
+    end
+    assert.near(50 * 130e-6, step(nil) - step(0), 130e-6)
+  end)
+
+  it("finds DistributedDataParallel's buckets on GPUs better than 25 MB on average, nowhere 3 % worse", function()
+    local models = scaling.models
+    local sum, count = 0, 0
+    for _, name in ipairs {"dgx1v", "h200", "p100", "ethernet"} do
+      for _, each in ipairs {{models.resnet50, 0.1}, {models.resnet50, 0.03}, {models.resnext101_32x8d, 0.4},
+        {models.vgg16, 0.2}, {scaling.even(124e6, 150), 0.1}, {scaling.even(1e9, 300), 0.5},
+        {scaling.even(3e9, 300), 1.5}} do
+        for _, gpus in ipairs {2, 8, 64, 512} do
+          local function step(cap)
+            return scaling.simulate({model = each[1], machine = scaling.machines[name], gpus = gpus, alone = each[2],
+              jitter = 0, steps = 2, cap = cap}).step
+          end
+          local gain = step(25 * 2 ^ 20) / step(nil) - 1
+          assert.is_true(gain > -0.03, name .. " " .. gpus)
+          sum, count = sum + gain, count + 1
+        end
+      end
+    end
+    assert.equal(112, count)
+    assert.is_true(sum / count > 0.009, sum / count)
   end)
 
   it("waits for the slowest rank, the more of them the longer", function()
@@ -132,11 +168,18 @@ describe("the simulation of scaling #lua", function()
       local row = lm.core.json_decode(line)
       assert.is_true(row.step_ms > 100 and row.efficiency < 1)
     end
+    ok, text = run "--gpus 8 --algorithm best --json --model 1000 --bucket best"
+    assert(ok, text)
+    local best = lm.core.json_decode(text)
+    ok, text = run "--gpus 8 --algorithm best --json --model 1000 --bucket 25"
+    assert(ok, text)
+    assert.is_true(best.bucket_mb > 25 and best.step_ms < lm.core.json_decode(text).step_ms)
     for arguments, words in pairs {
       ["--model bert"] = "--model: 'bert' is none of", ["--machine cray"] = "--machine: 'cray' is none of",
       ["--gpus 0"] = "--gpus: '0'", ["--algorithm star"] = "--algorithm: no 'star'", ["--outside 0"] = "bandwidth of 0",
       ["--gpu 8"] = "did you mean '--gpus'", ["--gpus ,"] = "--gpus: ',' names none", ["--step 0"] = "--step 0",
       ["--compress 0"] = "--compress must be more than 0 and at most 1, got 0\n", ["--model inf"] = "--model: 'inf'",
+      ["--bucket 0"] = "--bucket must be a number of MB above 0 or best, got '0'",
       ["--compress 2"] = "--compress must be more than 0 and at most 1, got 2\n",
       ["--measure --network no"] = "--network: there is no 'no'",
     } do

@@ -57,6 +57,7 @@ return {
     "What is simulated",
     "How well it agrees",
     "What it says",
+    "Size of buckets",
     "What it leaves out",
   },
   {"explain/streams.md",

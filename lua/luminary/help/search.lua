@@ -54,7 +54,7 @@ end
 local function tier_of(row, words)
   local tier = 0
   for _, word in ipairs(words) do
-    if row.path:find(word, 1, true) then
+    if row.path:find(word, 1, true) or row.name == word then -- the name of F is functional
       tier = math.max(tier, row.name == word and 0 or 1)
     elseif has_word(row.sentence, word) then
       tier = 2

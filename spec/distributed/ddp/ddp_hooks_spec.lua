@@ -37,8 +37,10 @@ describe("communication hooks", function()
   -- A rank's part is rounded on its way (relative error u), and so is each of size - 1 sums: size * u of the sum of
   -- magnitudes in all, to first order, and for float16 a rank's 2^-25 of what has no exponent left.
   local compressed = lines .. [[
-    for _, case in ipairs { { "bf16_compress", 2 ^ -8, 0 }, { "fp16_compress", 2 ^ -11, 2 ^ -25 } } do
-      local name, u, least = unpack(case)
+    -- Sums in float32 leave two roundings to 16 bits, whatever the number of ranks.
+    for _, case in ipairs { { "bf16_compress", 2 ^ -8, 0, size }, { "fp16_compress", 2 ^ -11, 2 ^ -25, size },
+      { "bf16_compress_fp32_sum", 2 ^ -8, 0, 2 } } do
+      local name, u, least, roundings = unpack(case)
       for _, hook in ipairs { name, nn.parallel.comm_hooks[name .. "_hook"] } do
         local net, alone = twins { bucket_cap_mb = 0.0001 }
         net:register_comm_hook(nil, hook)
@@ -51,7 +53,7 @@ describe("communication hooks", function()
           for i, g in ipairs(grads(alone)) do
             local mean, magnitude = dist.all_reduce(g:clone()) / size, dist.all_reduce(g:abs()) / size
             local error = (grads(net)[i] - mean):abs()
-            local bound = magnitude * (size * u * (1 + size * u)) + size * least
+            local bound = magnitude * (roundings * u * (1 + roundings * u)) + size * least
             assert((error - bound):max():item() <= 0, name .. ": gradient " .. i .. " is out of bounds")
             off = math.max(off, error:max():item())
             local most = dist.all_reduce(grads(net)[i]:clone(), { op = "max" })
@@ -83,10 +85,25 @@ describe("communication hooks", function()
     ]])
   end)
 
+  it("keep sums in float32 by option: small gradients are not lost beside a large one", function()
+    succeeds(4, lines .. [[
+      local got = {}
+      for _, name in ipairs { "bf16_compress", "bf16_compress_fp32_sum" } do
+        local net = nn.Linear(3, 1, { bias = false }) -- 16 elements in the bucket, of which each rank adds up 4
+        local model = DDP(net)
+        model:register_comm_hook(nil, name)
+        model(lm.tensor { { ({ [0] = 256, 1, 1, 1 })[rank], 3, 0 } }):sum():backward()
+        got[name] = net.weight.grad
+      end
+      near("in float32", { got.bf16_compress_fp32_sum }, { lm.tensor { { 65, 3, 0 } } }, 0)
+      assert(got.bf16_compress:max():item() < 65, "bfloat16 has room for that sum")
+    ]], { LM_SHM = "0" })
+  end)
+
   it("by name do the same as their Lua functions inside a user's", function()
     succeeds(2, lines .. [[
       local hooks = nn.parallel.comm_hooks
-      for _, name in ipairs { "allreduce", "bf16_compress", "fp16_compress" } do
+      for _, name in ipairs { "allreduce", "bf16_compress", "fp16_compress", "bf16_compress_fp32_sum" } do
         local a, _, first = twins { bucket_cap_mb = 0.0001 }
         local b, _, second = twins { bucket_cap_mb = 0.0001 }
         a:register_comm_hook(dist.group and dist.group.WORLD or nil, name)

@@ -291,7 +291,58 @@ static void bury(const lm_nccl_comm &comm) {
   comm->dead = true;
   lm_fake_count("communicator", -1);
   lm_fake_count("reduction", -(long)comm->scales.size());
+  lm_fake_count("registration", -(long)comm->registered.size());
 }
+
+/* ---- registered memory ---- */
+
+LM_FAKE_API ncclResult_t ncclMemAlloc(void **out, size_t bytes) {
+  ENTER();
+  return cudaMalloc(out, bytes) == cudaSuccess ? ncclSuccess : lm_nccl_error(ncclUnhandledCudaError, "out of memory");
+}
+
+LM_FAKE_API ncclResult_t ncclMemFree(void *p) {
+  ENTER();
+  lm_nccl_guard lock(lm_nccl_lock);
+  for (auto &each : handles()) {
+    for (auto &known : each.second->registered) {
+      if (!each.second->dead && known.second.first == p) fprintf(stderr, "fake nccl: registered memory is freed\n");
+    }
+  }
+  lock.unlock();
+  return cudaFree(p) == cudaSuccess ? ncclSuccess : lm_nccl_error(ncclUnhandledCudaError, "no such memory");
+}
+
+LM_FAKE_API ncclResult_t ncclCommRegister(ncclComm_t handle, void *p, size_t bytes, void **out) {
+  static long count;
+  ENTER();
+  lm_nccl_guard lock(lm_nccl_lock);
+  lm_nccl_comm comm = lm_nccl_find(handle, __func__);
+  ncclResult_t code = comm ? lm_nccl_ready(*comm) : ncclInvalidArgument;
+  if (code != ncclSuccess) return code;
+  lm_fake_place place = lm_fake_place_of(p);
+  if (place.kind != lm_fake_place::DEVICE || place.device != comm->device ||
+      place.base + place.bytes < (char *)p + bytes)
+    return lm_nccl_error(ncclInvalidArgument, "ncclCommRegister: not the memory of this card");
+  *out = (void *)++count;
+  comm->registered[*out] = {(char *)p, bytes};
+  lm_fake_count("registration", 1);
+  return ncclSuccess;
+}
+
+LM_FAKE_API ncclResult_t ncclCommDeregister(ncclComm_t handle, void *known) {
+  ENTER();
+  lm_nccl_guard lock(lm_nccl_lock);
+  lm_nccl_comm comm = lm_nccl_find(handle, __func__);
+  ncclResult_t code = comm ? lm_nccl_ready(*comm) : ncclInvalidArgument;
+  if (code != ncclSuccess) return code;
+  if (comm->registered.erase(known) == 0)
+    return lm_nccl_error(ncclInvalidUsage, "ncclCommDeregister: no such registration");
+  lm_fake_count("registration", -1);
+  return ncclSuccess;
+}
+
+/* ---- communicators, continued ---- */
 
 LM_FAKE_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank,
                                                 ncclConfig_t *config) {
@@ -432,6 +483,7 @@ LM_FAKE_API ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   if (!comm) return lm_nccl_group_fails(ncclInvalidArgument);
   ncclResult_t code = lm_nccl_ready(*comm);
   if (code != ncclSuccess) return lm_nccl_group_fails(code);
+  if (!comm->registered.empty()) fprintf(stderr, "fake nccl: a communicator ends with memory registered\n");
   comm->closing = true;
   lm_nccl_threads();
   comm->polls = lm_nccl_settings().polls;

@@ -7,12 +7,12 @@
  * on a thread of the communicator's that does the streams' work before it: ranks get on though nobody waits for them.
  *
  * Calls are counted, traced and made to fail as the fake runtime's (lm_fake_fail, LM_FAKE_CUDA_FAIL=ncclAllReduce:3:2,
- * the code a ncclResult_t); lm_fake_live counts "communicator" and "reduction". More is given by lm_fake_nccl, and by
- * the environment as LM_FAKE_NCCL=name=number[,...]: polls=n   what a non-blocking communicator was asked for is done
- * at the (n+1)th ncclCommGetAsyncError (2) async=n   the nth ncclCommGetAsyncError from now on finds ncclRemoteError,
- * and so do later ones stuck=n   the nth collective or group of sends from now on never ends, unless its communicator
- * is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is waited for; else that hangs
- * newer=1   two ranks on one card are reported in the words of NCCL 2.29 and later
+ * the code a ncclResult_t); lm_fake_live counts "communicator", "reduction" and "registration". More is given by
+ * lm_fake_nccl, and by the environment as LM_FAKE_NCCL=name=number[,...]: polls=n   what a non-blocking communicator
+ * was asked for is done at the (n+1)th ncclCommGetAsyncError (2) async=n   the nth ncclCommGetAsyncError from now on
+ * finds ncclRemoteError, and so do later ones stuck=n   the nth collective or group of sends from now on never ends,
+ * unless its communicator is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is
+ * waited for; else that hangs newer=1   two ranks on one card are reported in the words of NCCL 2.29 and later
  * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures.
  * lm_fake_live counts as "exposed" what NCCL starts a thread for on a thread that takes signals: so would NCCL's. */
 #ifndef LM_FAKE_NCCL_H
@@ -79,8 +79,9 @@ struct ncclComm {
   std::function<ncclResult_t()> asked;
   ncclResult_t error;
   std::deque<lm_nccl_op> queue;
-  std::vector<lm_fake_gate_ref> open; /* gates nobody has passed */
-  std::map<int, lm_nccl_op> scales;   /* reductions made for it, by number */
+  std::vector<lm_fake_gate_ref> open;                     /* gates nobody has passed */
+  std::map<int, lm_nccl_op> scales;                       /* reductions made for it, by number */
+  std::map<void *, std::pair<char *, size_t>> registered; /* memory by handle */
   int splits;
   std::shared_ptr<ncclComm> child; /* being split off it */
 };

@@ -122,7 +122,9 @@ static lm_status bucket_memory(lm_reducer *r, lm_bucket *b, lm_shared *shared) {
     lm_shared_retain(shared);
     return lm_tensor_foreign(b->dtype, b->device, 1, &numel, data, b->bytes, drop_shared, shared, &b->flat);
   }
-  NEED(lm_tensor_empty(b->dtype, b->device, 1, &numel, LM_CONTIGUOUS, &b->flat));
+  const lm_part *part = lm_part_for(r->g->core, b->device);
+  if (part && part->g->table->memory) NEED(part->g->table->memory(part->g, b->dtype, b->device, numel, &b->flat));
+  if (!b->flat) NEED(lm_tensor_empty(b->dtype, b->device, 1, &numel, LM_CONTIGUOUS, &b->flat));
   return lm_fill_with_zeros(b->flat);
 }
 

@@ -98,6 +98,9 @@ typedef struct lm_group_table {
    * becomes their sum, else all become t[root]. Enqueued on each device's current stream. *taken is false if it cannot
    * be done (such as two tensors on one GPU), and nothing was. */
   lm_status (*across_devices)(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
+  /* Of groups that enqueue: n elements that collectives of the group read and write where they are, as a 1-d tensor
+   * that may outlive the group. Not collective, and enqueues nothing. *out is NULL where there is no such memory. */
+  lm_status (*memory)(lm_group *g, lm_dtype dtype, lm_device device, int64_t n, lm_tensor **out);
   /* Of the library beneath, as that counts; 0 if it does not tell. */
   int (*version)(void);
 } lm_group_table;

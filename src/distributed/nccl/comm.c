@@ -149,6 +149,8 @@ lm_status lm_nccl_new(lm_group *g, lm_nccl **out) {
 
 void lm_nccl_close(lm_nccl *s) {
   if (!s) return;
+  bool ended = true;
+  if (!lm_group_failed(s->g)) lm_nccl_deregister_all(s);
   pthread_mutex_lock(&s->lock);
   if (!s->aborted) comm_end_all(s, !lm_group_failed(s->g));
   pthread_mutex_unlock(&s->lock);
@@ -156,10 +158,13 @@ void lm_nccl_close(lm_nccl *s) {
   for (int i = 0; i < count_comms(s); i++) {
     lm_nccl_comm *c = *comm_at(s, i);
     while (c && c->handle && !atomic_load(&c->ended) && lm_seconds() < until) comm_sleep(longest_rest);
-    if (c && c->handle && !atomic_load(&c->ended))
+    if (c && c->handle && !atomic_load(&c->ended)) {
       lm_log(LM_LOG_DIST, "nccl: a communicator did not end within %g s; it is left alone", shutdown_time);
+      ended = false;
+    }
     comm_release(c);
   }
+  lm_nccl_leave_pieces(s, ended);
   lm_free(s->posts);
   lm_free(s->pair);
   pthread_mutex_destroy(&s->lock);
@@ -211,6 +216,7 @@ static lm_status comm_failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
 static lm_status begin_for(lm_nccl *s, lm_group *asks) {
   pthread_mutex_lock(&s->lock);
   if (!s->aborted) {
+    s->calling = true;
     lm_nccl_hold_signals(&s->signals);
     return LM_OK;
   }
@@ -247,7 +253,12 @@ static lm_status comm_wait_ready(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
 static lm_status end_for(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t result) {
   lm_nccl_let_signals(&s->signals);
   pthread_mutex_unlock(&s->lock);
-  return result == ncclSuccess || result == ncclInProgress ? comm_wait_ready(s, c, asks) : comm_failed(s, asks, result);
+  lm_status status =
+      result == ncclSuccess || result == ncclInProgress ? comm_wait_ready(s, c, asks) : comm_failed(s, asks, result);
+  pthread_mutex_lock(&s->lock);
+  s->calling = false;
+  pthread_mutex_unlock(&s->lock);
+  return status;
 }
 
 lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result) { return end_for(s, c, s->g, result); }

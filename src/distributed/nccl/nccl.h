@@ -19,6 +19,7 @@
 #include "distributed/group/backend.h"
 
 typedef struct lm_nccl_comm lm_nccl_comm;
+typedef struct lm_nccl_piece lm_nccl_piece;
 
 typedef struct lm_nccl_post { /* a send or receive of a batch */
   lm_device device;
@@ -33,12 +34,15 @@ typedef struct lm_nccl {
   lm_group *g;
   lm_device device; /* of all communicators; LM_NO_DEVICE until the first call */
 
-  pthread_mutex_t lock; /* of the four below, and of NCCL's functions on these communicators */
+  pthread_mutex_t lock; /* of the five below, and of NCCL's functions on these communicators */
   bool aborted;
+  bool calling;        /* NCCL may be at work on a call */
   sigset_t signals;    /* what the thread in a call blocks otherwise */
   lm_nccl_comm *whole; /* of all ranks; NULL until a collective is called */
   lm_nccl_comm **pair; /* [size] with that rank alone, for sends and receives before there is `whole`; NULL entries */
   char why[512];       /* the first failure */
+
+  lm_nccl_piece *pieces; /* under the lock of registered_memory.c, and `lock` */
 
   bool batching;
   int nposts;
@@ -82,6 +86,17 @@ lm_status lm_nccl_health(lm_nccl *s);
 /* Whether this rank has sent to a rank of the communicator or received from it; and that it does now. */
 bool lm_nccl_has_met(const lm_nccl_comm *c, int peer);
 void lm_nccl_meet(lm_nccl_comm *c, int peer);
+
+/* ---- registered_memory.c */
+
+/* Of lm_group_table's `memory`. */
+lm_status lm_nccl_memory(lm_group *g, lm_dtype dtype, lm_device device, int64_t n, lm_tensor **out);
+/* Before a call: registers new pieces with the communicator of all ranks, and frees those of freed tensors. */
+void lm_nccl_register_new(lm_nccl *s, ncclComm_t whole);
+/* Before the communicator ends quietly. */
+void lm_nccl_deregister_all(lm_nccl *s);
+/* After that: pieces are on their own. `ended`: the communicator is certain not to use them. */
+void lm_nccl_leave_pieces(lm_nccl *s, bool ended);
 
 /* ---- nccl_types_and_errors.c: what NCCL calls things, and says */
 

@@ -28,6 +28,7 @@ static lm_status nccl_begin(lm_group *g, const lm_tensor *t, call *c) {
   c->s = g->state;
   NEED(nccl_stream_of(t->device, &c->stream));
   NEED(lm_nccl_whole(c->s, t->device, &c->comm));
+  lm_nccl_register_new(c->s, lm_nccl_handle(c->comm));
   return lm_nccl_begin(c->s);
 }
 
@@ -377,6 +378,7 @@ static const lm_group_table table = {
     .health = health,
     .abort = abort_group,
     .split = nccl_split,
+    .memory = lm_nccl_memory,
     .across_devices = lm_nccl_across_devices,
     .version = lm_nccl_version,
 };

@@ -6,6 +6,7 @@ local groups = require "luminary.distributed.groups"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.define_layer"
+local bucket_size = require "luminary.nn.parallel.bucket_size"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
@@ -63,17 +64,22 @@ local function make_reducer(net)
 end
 
 DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: table, output_device, dim: lacks,
-  broadcast_buffers = true, init_sync = true, process_group, bucket_cap_mb = 25, find_unused_parameters = false,
+  broadcast_buffers = true, init_sync = true, process_group, bucket_cap_mb: number, find_unused_parameters = false,
   check_reduction: lacks, gradient_as_bucket_view = true, static_graph = false, *,
   batch_dim: count|false = 1})]], function(self, module, opts)
   groups.need(who)
   local group = groups.resolve(who, opts.process_group)
-  if opts.bucket_cap_mb <= 0 then options.must_be(who, "bucket_cap_mb", "above 0", opts.bucket_cap_mb) end
+  if opts.bucket_cap_mb and opts.bucket_cap_mb <= 0 then
+    options.must_be(who, "bucket_cap_mb", "above 0", opts.bucket_cap_mb)
+  end
   local output_device = check_devices(opts, module)
 
-  local params, names = {}, {}
+  local params, names, bytes = {}, {}, 0
   for name, p in module:named_parameters() do
-    if p.requires_grad then params[#params + 1], names[#names + 1] = p, name end
+    if p.requires_grad then
+      params[#params + 1], names[#names + 1] = p, name
+      bytes = bytes + (p.is_cuda and p:numel() * core.dtype_size(p.dtype) or 0)
+    end
   end
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
   self.module = module
@@ -82,7 +88,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
     if each:is(SyncBatchNorm) then table.insert(self.synced, each) end
   end
   self.process_group, self.output_device, self.batch_dim = group, output_device, opts.batch_dim
-  local cap = math.ceil(opts.bucket_cap_mb * 2 ^ 20)
+  local cap = math.ceil(opts.bucket_cap_mb and opts.bucket_cap_mb * 2 ^ 20 or bucket_size(bytes))
   self.reduced = {parameters = params, names = names, options = {
     first_bytes = math.min(cap, 2 ^ 20), cap_bytes = cap, find_unused = opts.find_unused_parameters,
     static_graph = opts.static_graph, weighted = opts.batch_dim ~= false,
@@ -190,8 +196,8 @@ function DDP:join(f, ...)
 end
 
 --- net:register_comm_hook(state, hook): Registers a hook that reduces gradients, once and on all ranks, before the
---- first backward pass. hook: "allreduce", "bf16_compress", "fp16_compress", one of nn.parallel.comm_hooks, or a
---- function hook(state, bucket).
+--- first backward pass. hook: "allreduce", "bf16_compress", "fp16_compress", "bf16_compress_fp32_sum", one of
+--- nn.parallel.comm_hooks, or a function hook(state, bucket).
 function DDP:register_comm_hook(state, hook)
   if not self.reducer then make_reducer(self) end -- one rank alone has none otherwise
   comm_hooks.register(self, state, hook)

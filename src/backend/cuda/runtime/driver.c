@@ -118,43 +118,49 @@ static lm_status is_read_at_once(int ordinal, const void *src, bool *early) {
   return LM_OK;
 }
 
-/* Little that would be read later goes by way of pinned memory, so that nobody waits for all that the stream was given
- * before. *staged is NULL where there is none. */
-static lm_status stage(const void *src, size_t bytes, void **staged) {
-  enum { MAX_BYTES = 1 << 20 };
-  if (bytes > MAX_BYTES) return LM_OK;
-  lm_status status = lm_pinned_alloc(bytes, staged);
-  if (status == LM_OK) memcpy(*staged, src, bytes);
-  return status == LM_E_OOM ? LM_OK : status;
+/* What would be read later goes by way of pinned memory, so that nobody waits for all that the stream was given before.
+ * *staged: how many bytes have. Pinned blocks are kept, so there is a limit; what is pinned already needs no second
+ * copy unless it is small. */
+static lm_status stage(lm_stream *s, char *dst, const char *src, size_t bytes, size_t *staged) {
+  enum { PIECE = 16 << 20, LIMIT = 256 << 20, SMALL = 1 << 20 };
+  if (bytes > SMALL && lm_is_pinned(src)) return LM_OK;
+  while (*staged < bytes && *staged < LIMIT) {
+    void *piece;
+    size_t n = bytes - *staged < PIECE ? bytes - *staged : PIECE;
+    lm_status status = lm_pinned_alloc(n, &piece);
+    if (status != LM_OK) return status == LM_E_OOM ? LM_OK : status;
+    memcpy(piece, src + *staged, n);
+    status = CUDA(cudaMemcpyAsync(dst + *staged, piece, n, cudaMemcpyHostToDevice, s->native));
+    lm_pinned_use(piece, s);
+    lm_pinned_free(piece);
+    NEED(status);
+    *staged += n;
+  }
+  return LM_OK;
 }
 
 static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
                       bool later) {
-  lm_status status;
-  void *staged = NULL;
+  size_t staged = 0;
   bool to_gpu = LM_DEVICE_KIND(to) == LM_CUDA, from_gpu = LM_DEVICE_KIND(from) == LM_CUDA;
   int ordinal = lm_device_physical(to_gpu ? to : from), source = lm_device_physical(from);
-  TRY(lm_cuda_select(ordinal));
-  if (bytes == 0) return LM_OK;
-  if (to_gpu && !from_gpu && !later) TRY(is_read_at_once(ordinal, src, &later));
+  NEED(lm_cuda_select(ordinal));
+  if (to_gpu && !from_gpu && !later && bytes > 0) NEED(is_read_at_once(ordinal, src, &later));
   lm_stream *current = to_gpu && !from_gpu && !later ? lm_stream_current(to) : NULL;
-  if (current && current->native == stream) TRY(stage(src, bytes, &staged));
+  if (current && current->native == stream) NEED(stage(current, dst, src, bytes, &staged));
+  if (staged == bytes) return LM_OK;
   if (to_gpu && from_gpu && source != ordinal) {
     open_peer(ordinal, source);
-    TRY(CUDA(cudaMemcpyPeerAsync(dst, ordinal, src, source, bytes, stream)));
+    NEED(CUDA(cudaMemcpyPeerAsync(dst, ordinal, src, source, bytes, stream)));
   } else {
     enum cudaMemcpyKind kind = !to_gpu     ? cudaMemcpyDeviceToHost
                                : !from_gpu ? cudaMemcpyHostToDevice
                                            : cudaMemcpyDeviceToDevice;
-    TRY(CUDA(cudaMemcpyAsync(dst, staged ? staged : src, bytes, kind, stream)));
-    if (staged) lm_pinned_use(staged, current);
+    NEED(CUDA(cudaMemcpyAsync((char *)dst + staged, (const char *)src + staged, bytes - staged, kind, stream)));
   }
-  if (later || staged || (to_gpu && from_gpu)) goto done;
-  TRY(CUDA(cudaStreamSynchronize(stream)));
-  TRY(lm_cuda_resolve(ordinal, stream));
-done:
-  lm_pinned_free(staged);
-  return status;
+  if (later || (to_gpu && from_gpu)) return LM_OK;
+  NEED(CUDA(cudaStreamSynchronize(stream)));
+  return lm_cuda_resolve(ordinal, stream);
 }
 
 static lm_status synchronize(int ordinal) {

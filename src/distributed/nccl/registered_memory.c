@@ -1,0 +1,156 @@
+/* Memory of NCCL's own for gradient buckets, registered with the communicator of all ranks: collectives then read and
+ * write it where it is, and over NVLink switches the switch may reduce it.
+ *
+ * A piece may outlive its group, and the group its pieces. It is registered at the first collective after it was made,
+ * and deregistered before it is freed or the communicator ends; an abort forgets registrations by itself. A thread
+ * frees it, once nothing enqueued uses it: tensors are released under locks that an abort needs. NCCL looks at its
+ * registrations while it works on a call, so what is freed meanwhile waits for the next call. */
+#include "base/clock.h"
+#include "base/environment_variable.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "device/driver.h"
+#include "device/graph.h"
+#include "distributed/nccl/nccl.h"
+
+/* Since NCCL 2.19: NULL in older libraries. */
+#pragma weak ncclMemAlloc
+#pragma weak ncclMemFree
+#pragma weak ncclCommRegister
+#pragma weak ncclCommDeregister
+
+struct lm_nccl_piece {
+  lm_nccl *s; /* NULL once it was closed */
+  lm_device device;
+  void *data;
+  size_t bytes;
+  void *handle; /* of its registration, with `comm`; NULL: none */
+  ncclComm_t comm;
+  bool known; /* registered, or refused by NCCL */
+  bool freed; /* its tensor was, and nothing enqueued uses it any more */
+  lm_nccl_piece *next;
+};
+
+/* Of all pieces; taken before a group's lock. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void piece_free(lm_nccl_piece *p) {
+  if (lm_device_enter(p->device) == LM_OK) ncclMemFree(p->data);
+  lm_free(p);
+}
+
+/* With both locks, while the communicator is at rest. */
+static void deregister(lm_nccl *s, lm_nccl_piece *p) {
+  if (p->handle && !s->aborted) ncclCommDeregister(p->comm, p->handle);
+  p->handle = NULL;
+}
+
+/* With both locks. Those that an abort may still be at stay until the group is closed. */
+static void drop_freed(lm_nccl *s) {
+  for (lm_nccl_piece **at = &s->pieces; *at && !s->aborted && !s->calling;) {
+    lm_nccl_piece *p = *at;
+    if (!p->freed) {
+      at = &p->next;
+      continue;
+    }
+    deregister(s, p);
+    *at = p->next;
+    piece_free(p);
+  }
+}
+
+/* Waits for all work on the device, as the driver does when it frees memory. Its synchronize would take what kernels
+ * have reported from whoever waits for them. */
+static bool wait_until_idle(lm_device device) {
+  const lm_driver *driver = lm_driver_of(device);
+  int ordinal = lm_device_physical(device);
+  struct timespec rest = lm_timespec(1e-3);
+  void *any = NULL;
+  while (!lm_graph_block()) nanosleep(&rest, NULL); /* a capture forbids to wait for the device */
+  lm_status status = driver->alloc(ordinal, 1, &any);
+  if (status == LM_OK) driver->free(ordinal, any, 1);
+  lm_graph_unblock();
+  return status == LM_OK;
+}
+
+static void *run_free(void *arg) {
+  lm_nccl_piece *p = arg;
+  if (!wait_until_idle(p->device)) return NULL; /* it stays: the card is out of memory, or fails */
+  pthread_mutex_lock(&lock);
+  lm_nccl *s = p->s;
+  p->freed = true;
+  if (s) {
+    pthread_mutex_lock(&s->lock);
+    drop_freed(s);
+    pthread_mutex_unlock(&s->lock);
+  } else {
+    piece_free(p);
+  }
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
+/* Without a thread it stays. */
+static void piece_release(void *owner) { lm_thread_start_detached("lm-nccl-free", run_free, owner); }
+
+void lm_nccl_register_new(lm_nccl *s, ncclComm_t whole) {
+  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&s->lock);
+  drop_freed(s);
+  for (lm_nccl_piece *p = s->pieces; p && !s->aborted; p = p->next) {
+    if (p->known) continue;
+    ncclResult_t result = ncclCommRegister(whole, p->data, p->bytes, &p->handle);
+    if (result != ncclSuccess) {
+      p->handle = NULL;
+      lm_log(LM_LOG_DIST, "nccl: %zu bytes are not registered: %s", p->bytes, ncclGetErrorString(result));
+    }
+    p->comm = whole;
+    p->known = true;
+  }
+  pthread_mutex_unlock(&s->lock);
+  pthread_mutex_unlock(&lock);
+}
+
+void lm_nccl_deregister_all(lm_nccl *s) {
+  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&s->lock);
+  for (lm_nccl_piece *p = s->pieces; p; p = p->next) deregister(s, p);
+  pthread_mutex_unlock(&s->lock);
+  pthread_mutex_unlock(&lock);
+}
+
+void lm_nccl_leave_pieces(lm_nccl *s, bool ended) {
+  pthread_mutex_lock(&lock);
+  for (lm_nccl_piece *p = s->pieces, *next; p; p = next) {
+    next = p->next;
+    p->s = NULL;
+    if (p->freed && ended) piece_free(p);
+  }
+  s->pieces = NULL;
+  pthread_mutex_unlock(&lock);
+}
+
+lm_status lm_nccl_memory(lm_group *g, lm_dtype dtype, lm_device device, int64_t n, lm_tensor **out) {
+  lm_nccl *s = g->state;
+  size_t bytes = (size_t)n * lm_dtype_size(dtype);
+  void *data = NULL;
+  *out = NULL;
+  if (!lm_variable_is_on(LM_VAR_NCCL_REGISTER, false) || lm_graph_capturing()) return LM_OK;
+  if (!ncclMemAlloc || !ncclMemFree || !ncclCommRegister || !ncclCommDeregister) return LM_OK;
+  NEED(lm_device_enter(device));
+  lm_nccl_piece *p = lm_calloc(1, sizeof *p);
+  if (!p) return LM_E_OOM;
+  ncclResult_t result = ncclMemAlloc(&data, bytes);
+  if (result != ncclSuccess) {
+    lm_log(LM_LOG_DIST, "nccl: no registered memory of %zu bytes: %s", bytes, ncclGetErrorString(result));
+    lm_free(p);
+    return LM_OK;
+  }
+  *p = (lm_nccl_piece){.s = s, .device = device, .data = data, .bytes = bytes};
+  pthread_mutex_lock(&lock);
+  p->next = s->pieces;
+  s->pieces = p;
+  pthread_mutex_unlock(&lock);
+  return lm_tensor_foreign(dtype, device, 1, &n, data, bytes, piece_release, p, out);
+}
