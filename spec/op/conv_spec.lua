@@ -48,6 +48,9 @@ local CASES = [[
     {26, 40, 50, 5, 5, 5, 5, 1, 2, 1, 1},
     {29, 48, 20, 4, 4, 3, 3, 2, 1, 1, 1},
     {13, 12, 100, 3, 4, 2, 3, 1, {1, 2}, 1, 1},
+    {17, 3, 20, 9, 8, 5, 3, {2, 1}, {2, 1}, {1, 2}, 1}, -- channels that fill vectors badly, of many images
+    {20, 33, 16, 9, 7, 3, 2, {1, 3}, {2, 4}, {2, 1}, 1},
+    {16, 3, 16, 70, 70, 3, 3, 1, 1, 1, 1},      -- an image in two pieces
     {1, 64, 80, 6, 6, 3, 3, 2, 1, 1, 2},        -- groups that fill vectors, and that do not
     {9, 32, 32, 6, 6, 3, 3, 1, 1, 1, 8},
     {2, 12, 18, 6, 6, 3, 3, 1, 1, 1, 3},
@@ -218,5 +221,13 @@ describe("convolutions", function()
     assert.equal(2, counts["matrix product"])
     assert.equal(3, counts.depthwise)
     assert.is_truthy(log:find "oneDNN")
+    _, counts = run([[
+      for _, n in ipairs {15, 16} do
+        local g = lm.randn(n, 40, 10, 10)
+        for _, c in ipairs {3, 64} do lm.conv2d_input(g, lm.randn(40, c, 5, 5), {n, c, 14, 14}) end
+      end
+    ]], 2)
+    assert.equal(1, counts.scattered) -- of many images whose channels fill no vector
+    assert.equal(3, counts.direct)
   end)
 end)

@@ -156,6 +156,25 @@ describe("an optimizer", function()
     end
   end)
 
+  it("lets a momentum of no gradients end at 0, in all dtypes and parts of a vector", function()
+    if jit.arch ~= "x64" then return pending "subnormal numbers are not slow there" end
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      local p = nn.Parameter(lm.ones({ 35 }, { dtype = dtype }))
+      local opt = optim.SGD({ p }, { lr = 0.1, momentum = 0.9 })
+      p.grad = lm.ones({ 35 }, { dtype = dtype })
+      opt:step()
+      p.grad:zero_()
+      local least = lm.finfo(dtype).smallest_normal
+      for _ = 1, 900 do
+        opt:step()
+        local size = opt.state[p].momentum_buffer:float():abs()
+        assert.is_true((size:eq(0) + size:ge(least)):all():item())
+      end
+      assert.equal(0, opt.state[p].momentum_buffer:count_nonzero():item())
+    end
+    assert.equal(35, (lm.full({ 35 }, 2 ^ -126) * 0.5):count_nonzero():item()) -- elsewhere they are kept
+  end)
+
   it("leaves parameters without a gradient alone, and starts them later", function()
     local params = parameters("float64")
     local opt = optim.Adam(params, { lr = 0.05 })

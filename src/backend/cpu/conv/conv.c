@@ -63,6 +63,10 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
     if (*done_ || job->dtype == LM_BF16) return LM_OK;
     *done_ = true;
   }
+  if (chosen != ONEDNN && lm_scattered_takes(job)) {
+    log_choice("scattered", job);
+    return lm_scattered_conv(job);
+  }
   log_choice("direct", job);
   return lm_direct_conv(job);
 }

@@ -30,5 +30,9 @@ lm_status lm_product_conv(const lm_conv_job *job);
 bool lm_depthwise_takes(const lm_conv_job *job);
 lm_status lm_depthwise_conv(const lm_conv_job *job);
 
+/* scattered.c: float32 and float64, the gradient of x where its channels fill vectors badly. */
+bool lm_scattered_takes(const lm_conv_job *job);
+lm_status lm_scattered_conv(const lm_conv_job *job);
+
 /* direct.c: float32 and float64, any sizes. */
 lm_status lm_direct_conv(const lm_conv_job *job);

@@ -46,6 +46,7 @@ struct lm_gathered_loops {
   int64_t width, tile; /* columns of a panel; rows of a tile */
   void (*product)(const lm_gathered *g);
   void (*transposed)(const lm_gathered_transposed *g);
+  void (*add)(void *to, const void *from, int64_t n); /* to each of n elements */
 };
 
 LM_ISA_DECLARE(struct lm_gathered_loops, lm_gathered_F32);

@@ -1,0 +1,112 @@
+/* The gradient of x where its channels fill vectors badly: products of rows of y by all taps and channels at once,
+ *
+ *   [n oh ow, kh kw c] = y [n oh ow, k] times w [k, kh kw c],
+ *
+ * which fill them well, a piece at a time that stays in the second cache, and is added to the pixels under the kernel.
+ * A unit of images is one thread's. What an element is summed up from, and in which order, depends on the shape alone.
+ */
+#include <string.h>
+
+#include "backend/cpu/conv/conv.h"
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/gathered.h"
+#include "backend/cpu/matmul/gemm.h"
+#include "device/alloc.h"
+
+enum { PIECE_BYTES = 640 << 10, LEAST_IMAGES = 16, ADDING = 16 /* of a product: terms that would take as long */ };
+
+typedef struct plan {
+  const lm_conv_job *job;
+  const struct lm_gathered_loops *loops;
+  const char *weights; /* [k, kh kw c] */
+  int64_t size;        /* bytes of an element */
+  int64_t columns;     /* kh kw c */
+  int64_t images;      /* of a unit */
+  int64_t lines;       /* of y, of a piece */
+} plan;
+
+static const struct lm_gathered_loops *loops_of(const lm_conv_job *job) {
+  return job->dtype == LM_F64 ? LM_ISA_PICK(lm_gathered_F64) : LM_ISA_PICK(lm_gathered_F32);
+}
+
+bool lm_scattered_takes(const lm_conv_job *job) {
+  const lm_conv_shape *s = &job->shape;
+  if (job->pass != LM_CONV_INPUT || (job->dtype != LM_F32 && job->dtype != LM_F64) || s->groups != 1) return false;
+  const int64_t filled = lm_round_up(s->c, loops_of(job)->width / 2);
+  return s->kh * s->kw > 1 && s->c > 0 && s->n >= LEAST_IMAGES && s->oh * s->ow > 0 &&
+         s->c * (s->k + ADDING) < filled * s->k;
+}
+
+/* The products `row` [kh, kw, c] of pixel (i, j) of y to what they are products for. */
+static void add_pixel(const plan *p, const char *row, int64_t i, int64_t j, char *image) {
+  const lm_conv_shape *s = &p->job->shape;
+  const int64_t top = i * s->stride[0] - s->padding[0], left = j * s->stride[1] - s->padding[1];
+  const bool neighbors = s->dilation[1] == 1;
+  const int64_t first = neighbors ? lm_max(0, -left) : 0, last = neighbors ? lm_min(s->kw, s->w - left) : s->kw;
+  for (int64_t r = 0; r < s->kh; r++) {
+    const int64_t y = top + r * s->dilation[0];
+    if (y < 0 || y >= s->h) continue;
+    for (int64_t t = first, taps; t < last; t += taps) {
+      const int64_t x = left + t * s->dilation[1];
+      taps = neighbors ? last - first : 1;
+      if (x >= 0 && x < s->w)
+        p->loops->add(image + (y * s->w + x) * s->c * p->size, row + (r * s->kw + t) * s->c * p->size, taps * s->c);
+    }
+  }
+}
+
+static void compute_units(void *ctx, int64_t first, int64_t last) {
+  const plan *p = ctx;
+  const lm_conv_shape *s = &p->job->shape;
+  const int64_t image = s->h * s->w * s->c * p->size;
+  char *products = lm_scratch(), *x = p->job->x;
+  for (int64_t n = first * p->images; n < lm_min(s->n, last * p->images); n++) memset(x + n * image, 0, (size_t)image);
+  for (int64_t unit = first; unit < last; unit++) {
+    const int64_t end = lm_min(s->n, (unit + 1) * p->images) * s->oh;
+    for (int64_t from = unit * p->images * s->oh, to; from < end; from = to) {
+      to = lm_min(end, from + p->lines);
+      const lm_status status = lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = p->job->dtype,
+                                                              .device = p->job->device,
+                                                              .batch = 1,
+                                                              .m = (to - from) * s->ow,
+                                                              .n = p->columns,
+                                                              .k = s->k,
+                                                              .a = (char *)p->job->y + from * s->ow * s->k * p->size,
+                                                              .lda = s->k,
+                                                              .b = p->weights,
+                                                              .ldb = p->columns,
+                                                              .c = products,
+                                                              .ldc = p->columns,
+                                                              .alpha = 1,
+                                                              .alone = true});
+      if (status != LM_OK) return lm_parallel_note(status);
+      const char *row = products;
+      for (int64_t line = from; line < to; line++)
+        for (int64_t j = 0; j < s->ow; j++, row += p->columns * p->size)
+          add_pixel(p, row, line % s->oh, j, x + line / s->oh * image);
+    }
+  }
+}
+
+lm_status lm_scattered_conv(const lm_conv_job *job) {
+  lm_status status;
+  const lm_conv_shape *s = &job->shape;
+  const int64_t size = (int64_t)lm_dtype_size(job->dtype), taps = s->kh * s->kw, columns = taps * s->c;
+  const int64_t line = s->ow * columns * size, bytes = s->k * columns * size;
+  plan p = {.job = job, .loops = loops_of(job), .size = size, .columns = columns};
+  p.images = lm_max(1, PIECE_BYTES / (s->oh * line));
+  p.lines = lm_max(1, PIECE_BYTES / line);
+  char *weights = NULL;
+  TRY(lm_device_alloc(job->device, (size_t)bytes, (void **)&weights));
+  for (int64_t k = 0, at = 0; k < s->k; k++)
+    for (int64_t t = 0; t < taps; t++)
+      for (int64_t c = 0; c < s->c; c++, at++)
+        memcpy(weights + at * size, (const char *)job->w + ((k * s->c + c) * taps + t) * size, (size_t)size);
+  p.weights = weights;
+  status =
+      lm_parallel(lm_ceil_div(s->n, p.images), (double)(s->n * s->oh * s->ow) * (double)(s->k * columns * size) / 160,
+                  (size_t)(p.lines * line), compute_units, &p);
+done:
+  if (weights) lm_device_free(job->device, weights, (size_t)bytes);
+  return status;
+}
