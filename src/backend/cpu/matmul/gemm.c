@@ -219,7 +219,7 @@ static bool is_better_transposed(const lm_cpu_gemm_job *g) {
 }
 
 static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
-  enum { MAX_COLUMNS = 128, WAY = 2048, PAGE = 4096, UNPACKED = 256, UNPACKED_ALIASED = 63 };
+  enum { MAX_COLUMNS = 128, MAX_COLUMNS_ALIASED = 768, WAY = 2048, PAGE = 4096, UNPACKED = 256, UNPACKED_ALIASED = 63 };
   panels_job j = {.g = *g,
                   .loops = g->dtype == LM_F64    ? LM_ISA_PICK(lm_panels_F64)
                            : g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panels_BF16)
@@ -236,11 +236,11 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
   /* Rows of B whose distance is a multiple of a page want the same positions of the first cache. */
   const int64_t unpacked_rows = s->ldb * j.bytes % PAGE == 0 ? UNPACKED_ALIASED : UNPACKED;
   j.packs = s->tb || in_pairs(&j) || (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
-  /* Rows of A whose distance is a power of two want the same positions of the first cache; those of a transposed A
-   * are on many pages; and pairs are whole. */
+  /* Rows of A whose distance is a power of two want the same positions of the caches, which costs more than a copy
+   * once many panels read them; those of a transposed A are on many pages; and pairs are whole. */
   bool halves = in_pairs(&j) && (s->lda % 2 != 0 || s->k % 2 != 0 || (uintptr_t)s->a % 4 != 0);
   j.packs_rows = s->ta && (s->n > MAX_COLUMNS || in_pairs(&j));
-  if (!s->ta && (halves || (s->n > MAX_COLUMNS && s->lda * j.bytes % WAY == 0))) {
+  if (!s->ta && (halves || (s->n > MAX_COLUMNS_ALIASED && s->lda * j.bytes % WAY == 0))) {
     j.copied_row = lm_round_up(j.terms, 16) + 16;
     if (j.copied_row % 32 == 0) j.copied_row += 16;
   }
