@@ -60,10 +60,15 @@ LM_VECTOR double hypot(double, double);
 
 #define LM_SCALAR static inline __attribute__((always_inline, unused))
 
-/* e^r of x = n ln 2 + r, |r| <= ln 2 / 2, so that e^x = 2^n e^r. ln 2 is split in two so that n times the upper part is
- * exact; the polynomial is Cephes' (expf.c). */
+/* e^r of x = n ln 2 + r, |r| <= ln 2 / 2, so that e^x = 2^n e^r; |x| below 2^21. Adding 1.5 * 2^23 rounds to n, which
+ * is then in the lowest bits. ln 2 is split in two so that n times the upper part is exact; the polynomial is Cephes'
+ * (expf.c). */
 LM_SCALAR float lm_exp_rest(float x, int32_t *exponent) {
-  float n = rintf(x * 1.44269504088896341f);
+  union {
+    float value;
+    uint32_t bits;
+  } rounded = {x * 1.44269504088896341f + 0x1.8p23f};
+  float n = rounded.value - 0x1.8p23f;
   float r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
@@ -72,7 +77,7 @@ LM_SCALAR float lm_exp_rest(float x, int32_t *exponent) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  *exponent = (int32_t)n;
+  *exponent = (int32_t)(rounded.bits - 0x4b400000);
   return p * (r * r) + r + 1.0f;
 }
 
@@ -83,11 +88,11 @@ LM_SCALAR float lm_expf(float x) {
   in = in > 89.0f ? 89.0f : in; /* NaN fails both tests and stays */
   int32_t exponent;
   float p = lm_exp_rest(in, &exponent);
-  int32_t half = exponent >> 1;
+  uint32_t both = (uint32_t)exponent + 2 * 127, half = both >> 1;
   union {
     uint32_t bits;
     float value;
-  } first = {(uint32_t)(half + 127) << 23}, second = {(uint32_t)(exponent - half + 127) << 23};
+  } first = {half << 23}, second = {(both - half) << 23};
   return p * first.value * second.value;
 }
 

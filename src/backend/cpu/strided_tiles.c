@@ -199,16 +199,21 @@ static void compute(const plan *p, void *out, const void *const *in, int n) {
 }
 
 /* The same to a result past the caches, by way of the tile; in pieces small enough that the next one is computed while
- * this one is on its way. */
+ * the lines of `to` that this one fills are on their way. */
 static void compute_past(const plan *p, char *to, char *tile, const void *const *in, int n) {
-  enum { PIECE = 256 };
-  for (int i = 0; i < n; i += PIECE) {
+  enum { PIECE_BYTES = 768 };
+  const int piece = PIECE_BYTES / (int)p->num;
+  size_t sent = 0;
+  for (int i = 0, some; i < n; i += some) {
     const size_t at = (size_t)i * p->num;
-    const int some = n - i < PIECE ? n - i : PIECE;
+    some = n - i < piece ? n - i : piece;
     const void *from[LM_POINTWISE_MAX_IN];
     for (int k = 0; k < p->t->nin; k++) from[k] = (const char *)in[k] + at;
     compute(p, tile + at, from, some);
-    lm_nontemporal_copy(to + at, tile + at, (size_t)some * p->num);
+    size_t end = at + (size_t)some * p->num;
+    if (i + some < n) end -= (uintptr_t)(to + end) % LM_NONTEMPORAL_LINE;
+    lm_nontemporal_copy(to + sent, tile + sent, end - sent);
+    sent = end;
   }
 }
 
