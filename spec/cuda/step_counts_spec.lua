@@ -9,25 +9,30 @@ if not lm.cuda.is_available() or not pcall(function() return ffi.C.lm_fake_call_
 local checked = (os.getenv "LD_PRELOAD" or ""):find("/checked/fake_cuda", 1, true) ~= nil
 
 -- By name: launches, pieces of work, products, their FLOPs, bytes read and written by products, the same by all work,
--- launches whose bytes are not known (a library's).
+-- launches whose bytes are not known (a library's). ideal: bytes that an ideal step moves.
 local steps = {
   lenet = {
+    ideal = 6035856,
     eager = {29, 29, 11, 13258800, 1159312, 603504, 3080896, 1871372, 0},
     captured = {3, 32, 11, 13258800, 1162456, 606648, 3084056, 1874524, 0},
   },
   resnet18 = {
+    ideal = 403477216,
     eager = {300, 300, 62, 415592448, 45288548, 22647976, 249160208, 180525464, 0},
     captured = {3, 303, 62, 415592448, 45289076, 22648504, 249160752, 180526000, 0},
   },
   resnet50 = {
+    ideal = 55296,
     eager = {40, 40, 8, 258432, 15700, 5752, 58072, 29052, 0},
     captured = {3, 43, 8, 258432, 21860, 11912, 64248, 35220, 0},
   },
   gpt2 = {
+    ideal = 1696512,
     eager = {146, 147, 31, 11862016, 458944, 259072, 1913288, 1276588, 1},
     captured = {3, 151, 31, 11862016, 459968, 260096, 1914464, 1277700, 1},
   },
   llama_1b = {
+    ideal = 1395072,
     eager = {278, 279, 49, 9502720, 413696, 232448, 2217992, 1472652, 1},
     captured = {3, 283, 49, 9502720, 414720, 233472, 2219112, 1473764, 1},
   },
@@ -72,9 +77,20 @@ describe("a training step #unsanitized", function() -- which preloads a library 
         assert.same({
           launches = e[1], work = e[2], products = e[3], flops = e[4], read = e[bytes], written = e[bytes + 1],
           searches = 0, waits = 0, uploads_and_downloads = 0, unseen = checked and e[9] or found.unseen,
+          ideal = checked and both.ideal or found.ideal,
         }, found)
       end)
     end
+  end
+
+  if checked then -- unchecked kernels do not say what they write
+    it("has the ideal that it has where each tensor is an allocation of its own", function()
+      for _, model in ipairs {"resnet18", "gpt2", "llama_1b"} do
+        local ok, text = temp.run(".", ("LM_GUARD_BLOCKS=1 scripts/dev/count_step %s --small --totals"):format(model))
+        assert.is_true(ok, text)
+        assert.equal(steps[model].ideal, tonumber(text:match "ideal=(%d+)"))
+      end
+    end)
   end
 
   it("of LeNet moves what its shapes say", function()

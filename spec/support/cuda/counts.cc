@@ -7,15 +7,21 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+
 /* Who touched a byte of device memory in the launch that runs. */
 typedef struct mark {
   uint16_t launch;
   uint16_t block : 14, was_read : 1, was_written : 1;
 } mark;
 
-enum : unsigned { SHARED = (1u << 14) - 1, LAST_LAUNCH = UINT16_MAX, ZAP = 256u << 20 };
+enum : unsigned { SHARED = (1u << 14) - 1, LAST_LAUNCH = UINT16_MAX, ZAP = 256u << 20, APART = 256 };
 
 static mark *marks;
+/* The piece of work that wrote last in each APART bytes. A tensor is known by its address and the latest of these in
+ * its range: what lay there before has another. */
+static uint32_t *writers;
+static uint32_t work;
 static char *base;
 static size_t bytes_covered, touched;
 static unsigned launch, block;
@@ -38,8 +44,18 @@ static void map_marks() {
   if (bytes_covered == 0) return;
   void *p = mmap(NULL, bytes_covered * sizeof(mark), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p != MAP_FAILED) marks = (mark *)p;
+  void *w = mmap(NULL, bytes_covered / APART * sizeof *writers, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED || w == MAP_FAILED) return;
+  marks = (mark *)p, writers = (uint32_t *)w;
 }
+
+static bool is_covered(const void *p) {
+  if (!marks) map_marks();
+  return marks && (const char *)p >= base && (size_t)((const char *)p - base) < bytes_covered;
+}
+
+static uint32_t *writer_at(const void *p) { return writers + (size_t)((const char *)p - base) / APART; }
 
 void lm_fake_count_launch() {
   if (!marks) map_marks();
@@ -47,7 +63,7 @@ void lm_fake_count_launch() {
     madvise(marks, bytes_covered * sizeof(mark), MADV_DONTNEED);
     launch = 0, touched = 0;
   }
-  launch++;
+  launch++, work++;
   own_read = own_written = shared_read = shared_written = 0;
   counts_bytes = false;
 }
@@ -76,7 +92,8 @@ static void touch(mark *m, bool write) {
 
 void lm_fake_count_access(const void *p, size_t bytes, bool reads, bool writes) {
   counts_bytes = true;
-  if (!marks || (const char *)p < base || (size_t)((const char *)p - base) >= bytes_covered) return;
+  if (!is_covered(p)) return;
+  if (writes) *writer_at(p) = work;
   mark *first = marks + ((const char *)p - base);
   for (mark *m = first; m < first + bytes; m++) {
     if (reads) touch(m, false);
@@ -102,13 +119,19 @@ void lm_fake_record_launch(const char *name, uint64_t blocks, uint64_t ran) {
 void lm_fake_record(const lm_fake_cost &cost) {
   uint64_t read = 0, written = 0;
   std::string operands;
+  work++;
   for (const lm_fake_operand &o : cost.operands) {
-    char text[80];
-    snprintf(text, sizeof text, "%s%c%" PRIxPTR ":%" PRIu64, operands.empty() ? "" : " ", o.written ? 'w' : 'r',
-             (uintptr_t)o.p, o.bytes);
+    char text[96];
+    uint32_t writer = o.written ? work : 0;
+    if (!o.written && o.bytes > 0 && is_covered(o.p))
+      writer = *std::max_element(writer_at(o.p), writer_at((const char *)o.p + o.bytes - 1) + 1);
+    snprintf(text, sizeof text, "%s%c%" PRIxPTR ".%" PRIu32 ":%" PRIu64, operands.empty() ? "" : " ",
+             o.written ? 'w' : 'r', (uintptr_t)o.p, writer, o.bytes);
     operands += text;
     (o.written ? written : read) += o.bytes;
   }
+  for (const lm_fake_operand &o : cost.operands)
+    if (o.written && is_covered(o.p)) *writer_at(o.p) = work;
   add_line(cost.what ? cost.what : "unseen kernel", cost.name.c_str(), 0, read, written, cost.flops, operands.c_str());
 }
 
