@@ -58,8 +58,9 @@ LM_FAKE_API long lm_fake_live(const char *what);
 /* Under LM_FAKE_CUDA_COUNT, a line for each piece of work that was done since the last call: kind ("kernel", "unseen
  * kernel", "product float32" and other dtypes, "fill", "copy", "upload", "download"), name, blocks, bytes read, bytes
  * written, FLOPs, operands ("r" or "w", address in hex, ".", the number of the work that wrote it, ":", bytes; a space
- * between them), a tab between them. Each byte counts once for a launch; those of one block alone count for the blocks that did not run. The bytes of an unseen
- * kernel are not known: its body is compiled without checks, or it is a library's. Valid until the next call. */
+ * between them), a tab between them. Each byte counts once for a launch; those of one block alone count for the blocks
+ * that did not run. The bytes of an unseen kernel are not known: its body is compiled without checks, or it is a
+ * library's. Valid until the next call. */
 LM_FAKE_API const char *lm_fake_counts(void);
 /* The ranges and marks of NVTX so far, a comma between them: "push NAME", "pop", "mark NAME". They get here if
  * NVTX_INJECTION64_PATH is the path of this library. */
