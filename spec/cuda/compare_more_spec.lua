@@ -417,6 +417,36 @@ describe("norms", function()
     end
   end)
 
+  it("over batches with relu and an addend, to the bit as without relu of the gradient where it passes", function()
+    local shapes = { { 6, 16 }, { 3, 5 }, { 700, 8 }, { 4, 8, 6, 4 }, { 3, 3, 5, 7 }, { 9, 4, 14, 14 }, { 3, 12, 2, 1 },
+      { 2, 5, 9 }, { 3, 16, 1, 1 } }
+    for seed, shape in ipairs(shapes) do
+      for nth, dtype in ipairs(compare.floats) do
+        for k = (seed + nth) % 3, 15, 3 do -- channels-last; x, addend and the gradient not aligned
+          lm.manual_seed(seed)
+          local function random_of_shape(off)
+            local t = lm.randn(shape):to(dtype)
+            if k >= 8 and #shape == 4 then t = t:contiguous { memory_format = "channels_last" } end
+            local memory = lm.zeros({ t:numel() + 1 }, { dtype = dtype, device = "cuda" })
+            return memory:as_strided(shape, t:stride(), off and 1 or 0):copy_(t)
+          end
+          local x = random_of_shape(k % 2 >= 1):requires_grad_()
+          local addend = random_of_shape(k % 4 >= 2):requires_grad_()
+          local g = random_of_shape(k % 8 >= 4)
+          local max = seed % 2 == 0 and 0.5 or math.huge
+          local what = what_of("batch_norm_relu", dtype, shape) .. " " .. k
+          local y = F.batch_norm_relu(x, nil, nil, nil, nil, addend, { training = true, max = max })
+          y:backward(g)
+          local masked = lm.where(y:detach():gt(0):logical_and(y:detach():lt(max)), g, lm.zeros_like(g))
+          assert(addend.grad:equal(masked), what)
+          local plain = x:detach():requires_grad_()
+          F.batch_norm(plain, nil, nil, nil, nil, { training = true }):backward(g:copy_(masked))
+          assert(x.grad:equal(plain.grad), what)
+        end
+      end
+    end
+  end)
+
   it("over batches, the same to the bit however the memory is aligned", function()
     for _, dtype in ipairs(compare.floats) do
       for _, side in ipairs { 3, 7, 9 } do

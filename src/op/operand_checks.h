@@ -87,6 +87,11 @@ lm_status lm_check_statistics(lm_op_id op, const lm_tensor *x, int64_t channels,
 lm_status lm_check_known_statistics(lm_op_id op, bool training, const lm_tensor *save_mean,
                                     const lm_tensor *save_invstd, const lm_tensor *running_mean,
                                     const lm_tensor *running_var);
+/* A GPU's mask of relu: the elements whose bits share a byte lie together in memory, as a kernel's thread writes them.
+ * Bytes of x's and whether there is to be one. */
+int64_t lm_relu_mask_bytes(const lm_tensor *x, const lm_tensor *addend);
+bool lm_needs_relu_mask(const lm_tensor *x);
+lm_status lm_check_relu_mask(lm_op_id op, const lm_tensor *x, const lm_tensor *mask);
 lm_status lm_check_groups(lm_op_id op, const lm_tensor *x, int64_t groups);
 /* x's last sizes; *rows are the sizes of its statistics, 1 for each normalized dim. */
 lm_status lm_check_normalized(lm_op_id op, const lm_tensor *x, const lm_ints *normalized_shape, lm_ints *rows);
