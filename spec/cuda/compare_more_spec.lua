@@ -508,6 +508,40 @@ describe("pooling", function()
     end)
   end)
 
+  it("of maxima have the gradients of these by their indices, to the bit", function()
+    local kinds = { { { 1, 256 }, { stride = 1, padding = { 0, 128 } } }, { { 16, 17 }, { padding = { 8, 8 } } },
+      { { 4, 2 }, { stride = 3, padding = { 2, 1 }, dilation = { 3, 2 } } }, unpack(windows.max) }
+    for seed, window in ipairs(kinds) do
+      for _, dtype in ipairs(compare.floats) do
+        for _, format in ipairs { "contiguous", "channels_last" } do
+          lm.manual_seed(seed)
+          local x = lm.randint(0, 5, { 2, 24, 13, 21 }):to(dtype):cuda():contiguous { memory_format = format }
+          if seed % 2 == 0 then x[{ 1, 2, 3, 4 }] = 0 / 0 end
+          local found = {}
+          for k, return_indices in ipairs { false, true } do
+            local leaf, options = x:detach():requires_grad_(), { return_indices = return_indices }
+            for name, value in pairs(window[2] or {}) do options[name] = value end
+            local y = F.max_pool2d(leaf, window[1], options)
+            lm.manual_seed(seed)
+            local g = lm.randn(y.shape):to(dtype):cuda():requires_grad_()
+            local dx = lm.autograd.grad(y, leaf, { grad_outputs = g, create_graph = true })[1]
+            found[k] = { y:detach():nan_to_num(), dx:detach() }
+            found[k][3] = lm.autograd.grad((dx * dx):sum(), g)[1]
+          end
+          for i = 1, 3 do
+            assert(found[1][i]:equal(found[2][i]), ("%s, window %d, %s: %d"):format(dtype, seed, format, i))
+          end
+        end
+      end
+    end
+    local x = lm.randn { 1, 8, 4, 4 }
+    same("of no gradient", 0, function(t) return lm.no_grad(function() return F.max_pool2d(t, 2) end) end, twin(x))
+    assert.error_matches(function()
+      ops.max_pool2d_backward(lm.ones { 1, 1, 2, 2 }:cuda(), lm.zeros({ 1, 1, 2, 2 }, { dtype = "uint8" }):cuda(),
+        { 1, 1, 4, 4 })
+    end, "max_pool2d_backward: indices must be int64, got uint8")
+  end)
+
   it("of integers, of NaN, of places without their windows", function()
     for _, dtype in ipairs { "uint8", "int32", "int64" } do
       for _, format in ipairs { "contiguous", "channels_last" } do

@@ -50,7 +50,11 @@ lm_status lm_check_plane(lm_op_id op, int64_t h, int64_t w);
 lm_status lm_check_divisor(lm_op_id op, int64_t divisor);
 /* A size of the pair that was left out becomes the input's. */
 lm_status lm_check_adapted(lm_op_id op, int64_t *output_size, int64_t h, int64_t w);
-bool lm_pool_needs_indices(const lm_tensor *x);
+/* Of maxima: their indices in a plane, or, on a GPU where the gradient alone sees these, their positions in the window,
+ * which a byte holds. */
+bool lm_pool_needs_indices(const lm_tensor *x, const int64_t *kernel_size, bool return_indices);
+bool lm_pool_needs_taps(const lm_tensor *x, const int64_t *kernel_size, bool return_indices);
+lm_status lm_check_pool_indices(lm_op_id op, const lm_tensor *indices, const int64_t *kernel_size);
 lm_format lm_pooled_format(const lm_tensor *indices);
 
 /* ---- op/nn/conv.c. x and weight: 4 sizes each */
