@@ -81,8 +81,41 @@ LM_DEVICE bool lm_relu_passes(lm_compute<T> y, lm_compute<T> max) {
   return !(stored <= 0 || stored >= lm_get<A>(lm_put<T>(max)));
 }
 
-/* Sums of g, or, MORE, of g + more, where relu's result is above 0 and below max: y, or, NORM, what x and the
- * statistics give. masked: that g is written there, 0 elsewhere; NORM: or NULL. */
+/* Bit v of V: whether y.v[v] passes. */
+template <class T, int V>
+LM_DEVICE uint32_t lm_bits_of(const lm_pack<T, V> &y, lm_compute<T> max) {
+  uint32_t bits = 0;
+  LM_UNROLL
+  for (int v = 0; v < V; v++) bits |= (uint32_t)lm_relu_passes<T>(lm_get<lm_compute<T>>(y.v[v]), max) << v;
+  return bits;
+}
+
+/* The bits of V elements, which have a byte of their own, one each or, V 1, a part of one. */
+template <int V>
+LM_DEVICE uint32_t lm_mask_at(const lm_relu_mask &mask, int64_t at) {
+  if (V == 1) return (uint32_t)mask.bits[at >> mask.shift] >> ((uint32_t)at & ((1u << mask.shift) - 1)) & 1;
+  if (mask.shift > 0) return mask.bits[at >> mask.shift];
+  lm_pack<uint8_t, V> each = lm_load<V>(mask.bits + at);
+  uint32_t bits = 0;
+  LM_UNROLL
+  for (int v = 0; v < V; v++) bits |= (uint32_t)each.v[v] << v;
+  return bits;
+}
+
+template <int V>
+LM_DEVICE void lm_put_mask(const lm_relu_mask &mask, int64_t at, uint32_t bits) {
+  if (mask.shift > 0) {
+    mask.bits[at >> mask.shift] = (uint8_t)bits;
+    return;
+  }
+  lm_pack<uint8_t, V> each;
+  LM_UNROLL
+  for (int v = 0; v < V; v++) each.v[v] = bits >> v & 1;
+  lm_store(mask.bits + at, each);
+}
+
+/* Sums of g, or, MORE, of g + more, where relu's result is above 0 and below max: by the mask or by y, or, NORM, by
+ * what x and the statistics give. masked: that g is written there, 0 elsewhere; NORM: or NULL. */
 template <class T, bool NORM, bool MORE>
 struct lm_masked_sums_source {
   typedef T stored;
@@ -92,23 +125,25 @@ struct lm_masked_sums_source {
   enum { PIVOTED = 0, STORES = 1, WIDE_FLIGHT = MORE ? 1 : 2 }; /* more would spill */
   template <int V>
   struct item {
-    lm_pack<T, V> g, more, x, y;
+    lm_pack<T, V> g, more, x;
+    uint32_t bits;
   };
   const T *g, *more, *x, *y;
+  lm_relu_mask mask;
   T *masked;
   lm_batch_plan plan;
   template <int V>
   LM_DEVICE item<V> load(int64_t at, int64_t) const {
     item<V> in = {lm_load<V>(g + at), {}, lm_load<V>(x + at), {}};
     if (MORE) in.more = lm_load<V>(more + at);
-    if (!NORM) in.y = lm_load<V>(y + at);
+    if (!NORM) in.bits = mask.bits ? lm_mask_at<V>(mask, at) : lm_bits_of(lm_load<V>(y + at), (A)plan.max);
     return in;
   }
   template <int V>
   LM_DEVICE void add(item<V> &in, int v, const channel &k, A *a, A *b) const {
     A x = lm_get<A>(in.x.v[v]);
     if (MORE) in.g.v[v] = lm_put<T>(lm_get<A>(in.g.v[v]) + lm_get<A>(in.more.v[v]));
-    if (!lm_relu_passes<T>(NORM ? k(x) : lm_get<A>(in.y.v[v]), (A)plan.max)) in.g.v[v] = lm_put<T>((A)0);
+    if (!(NORM ? lm_relu_passes<T>(k(x), (A)plan.max) : in.bits >> v & 1)) in.g.v[v] = lm_put<T>((A)0);
     A g = lm_get<A>(in.g.v[v]);
     *a += g;
     *b += g * (x - k.center);
@@ -171,6 +206,7 @@ LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int
   int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
   lm_two two = {0, 0, 0};
   if (plan.training) two = lm_join_parts<lm_join_moments>(plan.partial, parts, c, channel, shared);
+  if (plan.batches && lm_thread() == 0) ++*plan.batches;
   if (threadIdx.x >= LM_WARP || channel >= c) return;
   double mean = two.a, invstd;
   if (plan.training) {
@@ -228,7 +264,7 @@ template <class T>
 struct lm_apply_map {
   typedef T stored;
   typedef lm_compute<T> A;
-  enum { COEFFICIENTS = 3 };
+  enum { COEFFICIENTS = 3, MASKS = 0 };
   template <int V>
   struct item {
     lm_pack<T, V> x;
@@ -248,13 +284,14 @@ template <class T, bool ADD>
 struct lm_relu_map {
   typedef T stored;
   typedef lm_compute<T> A;
-  enum { COEFFICIENTS = 3 };
+  enum { COEFFICIENTS = 3, MASKS = ADD };
   template <int V>
   struct item {
     lm_pack<T, V> x, addend;
   };
   const T *x, *addend;
   A max; /* NaN: none */
+  lm_relu_mask mask;
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
     item<V> in = {lm_load<V>(x + at), {}};
@@ -267,6 +304,10 @@ struct lm_relu_map {
     if (ADD) y += lm_get<A>(in.addend.v[v]);
     return y < 0 ? (A)0 : y > max ? max : y;
   }
+  template <int V>
+  LM_DEVICE void put_mask(int64_t at, const lm_pack<T, V> &y) const {
+    if (mask.bits) lm_put_mask<V>(mask, at, lm_bits_of(y, max));
+  }
 };
 
 /* RELU: g counts where relu of what x gave is above 0 and below max. */
@@ -274,7 +315,7 @@ template <class T, bool RELU>
 struct lm_back_map {
   typedef T stored;
   typedef lm_compute<T> A;
-  enum { COEFFICIENTS = RELU ? 5 : 4 };
+  enum { COEFFICIENTS = RELU ? 5 : 4, MASKS = 0 };
   template <int V>
   struct item {
     lm_pack<T, V> g, x;
@@ -309,6 +350,7 @@ LM_DEVICE void lm_map_packs(const M &map, const Walk &walk, int packs,
         LM_UNROLL
         for (int v = 0; v < V; v++) out.v[v] = lm_put<typename M::stored>(map.value(items[u], v, k[v]));
         lm_store(y + walk.at(i + u), out);
+        if constexpr (M::MASKS) map.put_mask(walk.at(i + u), out);
       }
     }
   }
@@ -392,12 +434,15 @@ LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
       out.v[v] = lm_put<typename M::stored>(map.value(items[u], v, mine));
     }
     lm_store(y + at, out);
+    if constexpr (M::MASKS) map.put_mask(at, out);
   }
   uint32_t at = grid.n - grid.n % V + threadIdx.x; /* fewer than V are left: one a thread */
   if (blockIdx.x + 1 < gridDim.x || at >= grid.n) return;
   lm_compute<typename M::stored> own[M::COEFFICIENTS];
   lm_coefficients_of<M>(grid, lm_divide(at, grid.plane), k, own);
-  y[at] = lm_put<typename M::stored>(map.value(map.template load<1>(at), 0, own));
+  lm_pack<typename M::stored, 1> out = {lm_put<typename M::stored>(map.value(map.template load<1>(at), 0, own))};
+  lm_store(y + at, out);
+  if constexpr (M::MASKS) map.put_mask(at, out);
 }
 
 /* ---- launching ---- */
@@ -474,22 +519,23 @@ int lm_batch_sums(const lm_norm_shape *s, const void *g, const void *x, lm_value
 
 template <bool NORM, bool MORE>
 static int masked_sums(const lm_norm_shape *s, const void *g, const void *more, const void *x, const void *y,
-                       void *masked, const lm_batch_plan *plan, double *partial, void *stream) {
+                       lm_relu_mask mask, void *masked, const lm_batch_plan *plan, double *partial, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    int width = lm_is_packed(y) && lm_is_packed(masked) && lm_is_packed(more) ? width_at(s, g, x) : 1;
-    lm_masked_sums_source<T, NORM, MORE> source = {(const T *)g, (const T *)more, (const T *)x,
-                                                   (const T *)y, (T *)masked,     *plan};
+    bool packed = lm_is_packed(y) && lm_is_packed(mask.bits) && lm_is_packed(masked) && lm_is_packed(more);
+    int width = packed ? width_at(s, g, x) : 1;
+    lm_masked_sums_source<T, NORM, MORE> source = {(const T *)g, (const T *)more, (const T *)x, (const T *)y,
+                                                   mask,         (T *)masked,     *plan};
     return launch_two(s, source, width, partial, stream);
   });
 }
 
 int lm_batch_masked_sums(const lm_norm_shape *s, const void *g, const void *more, const void *x, const void *y,
-                         void *masked, const lm_batch_plan *plan, double *partial, void *stream) {
+                         lm_relu_mask mask, void *masked, const lm_batch_plan *plan, double *partial, void *stream) {
   auto run = y      ? more ? masked_sums<false, true> : masked_sums<false, false>
                   : more ? masked_sums<true, true>
                     : masked_sums<true, false>;
-  return run(s, g, more, x, y, masked, plan, partial, stream);
+  return run(s, g, more, x, mask.bits ? NULL : y, mask, masked, plan, partial, stream);
 }
 
 int lm_batch_plan_forward(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {
@@ -548,15 +594,15 @@ int lm_batch_apply(const lm_norm_shape *s, const void *x, void *y, const void *c
 }
 
 int lm_batch_apply_relu(const lm_norm_shape *s, const void *x, const void *addend, double max, void *y,
-                        const void *coefficients, void *stream) {
+                        lm_relu_mask mask, const void *coefficients, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
     const lm_compute<T> most = (lm_compute<T>)max;
     bool aligned = lm_is_packed(x) && lm_is_packed(addend) && lm_is_packed(y);
     if (addend)
-      return launch_map(s, lm_relu_map<T, true>{(const T *)x, (const T *)addend, most}, aligned, coefficients, (T *)y,
-                        stream);
-    return launch_map(s, lm_relu_map<T, false>{(const T *)x, NULL, most}, aligned, coefficients, (T *)y, stream);
+      return launch_map(s, lm_relu_map<T, true>{(const T *)x, (const T *)addend, most, mask}, aligned, coefficients,
+                        (T *)y, stream);
+    return launch_map(s, lm_relu_map<T, false>{(const T *)x, NULL, most, {}}, aligned, coefficients, (T *)y, stream);
   });
 }
 

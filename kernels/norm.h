@@ -41,19 +41,27 @@ typedef struct lm_batch_plan {
   lm_values weight, bias, running_mean, running_var;
   lm_values mean, invstd; /* forward: written where given; backward: read where given, else made of the running ones */
   lm_values dweight, dbias; /* backward: written */
+  int64_t *batches;         /* forward: that number becomes one more; or NULL */
   const double *partial;    /* moments or sums; NULL forward when not training */
   void *coefficients;
 } lm_batch_plan;
-/* Sums of g, or of g + more rounded, where relu's result is above 0 and below max: y, or where that is NULL, what x and
- * the plan give. masked: where g goes then, with 0 elsewhere; may be NULL if y and more are. */
+/* A bit of each element in memory's order, whether relu's result is above 0 and below max: a byte has those of a pack
+ * of 16 bytes, from the lowest bit on, where x lies in such packs and all operands forward are aligned, else that of
+ * one element. */
+typedef struct lm_relu_mask {
+  uint8_t *bits; /* NULL: none */
+  int shift;     /* a byte has the bits of 2 to this power */
+} lm_relu_mask;
+/* Sums of g, or of g + more rounded, where relu's result passes: that is y, for which its mask is read if there is one,
+ * or if y is NULL, what x and the plan give. masked: where g goes then, 0 elsewhere; may be NULL if y and more are. */
 int lm_batch_masked_sums(const lm_norm_shape *shape, const void *g, const void *more, const void *x, const void *y,
-                         void *masked, const lm_batch_plan *plan, double *partial, void *stream);
+                         lm_relu_mask mask, void *masked, const lm_batch_plan *plan, double *partial, void *stream);
 int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
-/* y = relu of that + addend, which may be NULL, at most max; NaN: none. */
+/* y = relu of that + addend, which may be NULL, at most max; NaN: none. mask: written, if there is an addend. */
 int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, double max, void *y,
-                        const void *coefficients, void *stream);
+                        lm_relu_mask mask, const void *coefficients, void *stream);
 int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const lm_batch_plan *plan,
                   void *stream);
 

@@ -15,6 +15,7 @@ struct lm_line {
 
 struct lm_window {
   int32_t begin, end, count; /* positions begin, begin + dilation, … below end; count: what a mean divides by */
+  int32_t before;            /* that many positions of the window lie before begin */
 };
 
 /* i * n / d, rounded down. */
@@ -32,13 +33,14 @@ LM_DEVICE lm_window lm_window_of(const lm_line &line, int32_t o, bool count_padd
   const lm_pooling_line &a = line.a;
   if (a.kernel == 0) {
     int32_t begin = lm_share(o, a.in, a.out), end = lm_share_up(o + 1, a.in, a.out);
-    return {begin, end, end - begin};
+    return {begin, end, end - begin, 0};
   }
   int32_t from = o * a.stride - a.padding, end = from + (a.kernel - 1) * a.dilation + 1, begin = from;
   int32_t padded = (end < a.in + a.padding ? end : a.in + a.padding) - from;
-  if (begin < 0) begin += (-begin + a.dilation - 1) / a.dilation * a.dilation;
+  int32_t before = begin < 0 ? (-begin + a.dilation - 1) / a.dilation : 0;
+  begin += before * a.dilation;
   if (end > a.in) end = a.in;
-  return {begin, end, a.divisor != 0 ? a.divisor : count_padding ? padded : end - begin};
+  return {begin, end, a.divisor != 0 ? a.divisor : count_padding ? padded : end - begin, before};
 }
 
 /* Windows first to last - 1 may hold place i. */
@@ -93,28 +95,36 @@ struct lm_pooling {
   }
 };
 
-/* f(its place in the plane, V values) for each place of a window, row by row. A few loads are under way at once, also
- * where fewer positions are left: the first one is loaded again then. */
+/* The place in the window of its first position. */
+LM_DEVICE int32_t lm_first_tap(const lm_pooling &p, const lm_window &wy, const lm_window &wx) {
+  return wy.before * p.x.a.kernel + wx.before;
+}
+
+/* f(its place in the plane, or, `taps`, in the window, V values) for each place of a window, row by row. A few loads
+ * are under way at once, also where fewer positions are left: the first one is loaded again then. */
 template <int V, class T, class F>
-LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
+LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, bool taps, const T *src,
+                             F f) {
   enum { FLIGHT = 4 };
   const T *plane = src + p.in(s.plane, 0, 0) + s.channel;
   int32_t x = wx.begin, y = wx.begin < wx.end ? wy.begin : wy.end, first = y * p.x.a.in + x;
+  int32_t row = lm_first_tap(p, wy, wx), tap = row;
   while (y < wy.end) {
     lm_pack<T, V> in[FLIGHT];
-    int32_t index[FLIGHT];
+    int32_t place[FLIGHT];
     bool held[FLIGHT];
     LM_UNROLL
     for (int u = 0; u < FLIGHT; u++) {
       held[u] = y < wy.end;
-      index[u] = held[u] ? y * p.x.a.in + x : first;
-      in[u] = lm_load<V>(plane + index[u] * p.c);
-      x += p.x.a.dilation;
-      if (x >= wx.end) x = wx.begin, y += p.y.a.dilation;
+      int32_t index = held[u] ? y * p.x.a.in + x : first;
+      in[u] = lm_load<V>(plane + index * p.c);
+      place[u] = taps ? tap : index;
+      x += p.x.a.dilation, tap++;
+      if (x >= wx.end) x = wx.begin, y += p.y.a.dilation, tap = row += p.x.a.kernel;
     }
     LM_UNROLL
     for (int u = 0; u < FLIGHT; u++) {
-      if (held[u]) f(index[u], in[u]);
+      if (held[u]) f(place[u], in[u]);
     }
   }
 }
@@ -127,7 +137,8 @@ using lm_ranked = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 8, int
 
 /* A NaN wins and stays; the first of equals wins. */
 template <class T, int V>
-LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, int64_t *indices) {
+LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, int64_t *indices,
+                                     uint8_t *taps) {
   typedef lm_ranked<T> A;
   uint32_t i = (uint32_t)lm_thread();
   if (i >= grid.packs) return;
@@ -136,23 +147,33 @@ LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T
   A best[V];
   int32_t at[V];
   LM_UNROLL
-  for (int v = 0; v < V; v++) best[v] = lm_lowest<A>(), at[v] = wy.begin * p.x.a.in + wx.begin;
-  lm_each_index<V>(p, s, wy, wx, src, [&](int32_t index, const lm_pack<T, V> &in) {
+  for (int v = 0; v < V; v++)
+    best[v] = lm_lowest<A>(), at[v] = taps ? lm_first_tap(p, wy, wx) : wy.begin * p.x.a.in + wx.begin;
+  lm_each_index<V>(p, s, wy, wx, taps, src, [&](int32_t place, const lm_pack<T, V> &in) {
     LM_UNROLL
     for (int v = 0; v < V; v++) {
       A value = lm_get<A>(in.v[v]);
       bool take = value > best[v] || value != value;
       best[v] = take ? value : best[v];
-      at[v] = take ? index : at[v];
+      at[v] = take ? place : at[v];
     }
   });
   int64_t to = p.out(s.plane, s.y, s.x) + s.channel;
   lm_pack<T, V> values;
-  lm_pack<int64_t, V> found;
   LM_UNROLL
-  for (int v = 0; v < V; v++) values.v[v] = lm_put<T>(best[v]), found.v[v] = (int64_t)at[v] + 1;
+  for (int v = 0; v < V; v++) values.v[v] = lm_put<T>(best[v]);
   lm_store(dst + to, values);
-  lm_store(indices + to, found);
+  if (taps) {
+    lm_pack<uint8_t, V> found;
+    LM_UNROLL
+    for (int v = 0; v < V; v++) found.v[v] = (uint8_t)at[v];
+    lm_store(taps + to, found);
+  } else if (indices) {
+    lm_pack<int64_t, V> found;
+    LM_UNROLL
+    for (int v = 0; v < V; v++) found.v[v] = (int64_t)at[v] + 1;
+    lm_store(indices + to, found);
+  }
 }
 
 /* `index` is not in the plane: the element's position in row-major order of [N, C, H, W]. */
@@ -162,9 +183,15 @@ LM_DEVICE void lm_bad_index(const lm_pooling &p, lm_bad bad, int kind, int64_t p
   lm_report_bad(bad, kind, position, index, (int64_t)p.y.a.in * p.x.a.in);
 }
 
+/* The place in window o of a place `at` that it may hold, along one axis; -1: it does not. */
+LM_DEVICE int32_t lm_tap_of(const lm_pooling_line &a, int32_t at, int32_t o) {
+  int32_t from = at + a.padding - o * a.stride;
+  return from % a.dilation == 0 ? from / a.dilation : -1;
+}
+
 template <class T, int V>
 LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, const int64_t *indices,
-                                          lm_bad bad, int bad_kind, int64_t first_plane) {
+                                          const uint8_t *taps, lm_bad bad, int bad_kind, int64_t first_plane) {
   typedef lm_compute<T> A;
   uint32_t i = (uint32_t)lm_thread();
   if (i >= grid.packs) return;
@@ -175,10 +202,19 @@ LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *s
   lm_windows_with(p.x, s.x, &x0, &x1);
   A sum[V] = {};
   for (int32_t y = y0; y < y1; y++) {
+    int32_t down = taps ? lm_tap_of(p.y.a, s.y, y) : 0;
     for (int32_t x = x0; x < x1; x++) {
       int64_t at = p.out(s.plane, y, x) + s.channel;
-      lm_pack<int64_t, V> index = lm_load<V>(indices + at);
       lm_pack<T, V> g = lm_load<V>(src + at);
+      if (taps) {
+        int32_t across = lm_tap_of(p.x.a, s.x, x);
+        lm_pack<uint8_t, V> tap = lm_load<V>(taps + at);
+        LM_UNROLL
+        for (int v = 0; v < V; v++)
+          if (down >= 0 && across >= 0 && tap.v[v] == down * p.x.a.kernel + across) sum[v] += lm_get<A>(g.v[v]);
+        continue;
+      }
+      lm_pack<int64_t, V> index = lm_load<V>(indices + at);
       int32_t wrong = -1;
       int64_t wrong_index = 0;
       LM_UNROLL
@@ -232,7 +268,7 @@ LM_KERNEL void lm_pooling_avg_kernel(lm_pooling p, lm_grid grid, const T *src, T
   lm_spot s = lm_spot_of<V>(grid, i);
   lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
   A sum[V] = {};
-  lm_each_index<V>(p, s, wy, wx, src, [&](int32_t, const lm_pack<T, V> &in) {
+  lm_each_index<V>(p, s, wy, wx, false, src, [&](int32_t, const lm_pack<T, V> &in) {
     LM_UNROLL
     for (int v = 0; v < V; v++) sum[v] += lm_get<A>(in.v[v]);
   });
@@ -358,7 +394,8 @@ static int for_planes(const lm_pooling_job *job, int32_t rows, int32_t columns, 
 template <class T, class F>
 static int for_width(const lm_pooling_job *job, F f) {
   constexpr int V = sizeof(T) == 1 ? 8 : lm_full_pack<T>::V;
-  if (job->c % V == 0 && lm_is_packed(job->src) && lm_is_packed(job->dst) && lm_is_packed(job->indices))
+  if (job->c % V == 0 && lm_is_packed(job->src) && lm_is_packed(job->dst) && lm_is_packed(job->indices) &&
+      lm_is_packed(job->taps))
     return f(lm_width<V>{});
   return f(lm_width<1>{});
 }
@@ -371,7 +408,7 @@ static int launch_max(const lm_pooling_job *job, void *stream) {
       int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
       return lm_launch(lm_pooling_max_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
                        LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + in, (T *)job->dst + out,
-                       job->indices + out);
+                       job->indices ? job->indices + out : NULL, job->taps ? job->taps + out : NULL);
     });
   });
 }
@@ -395,7 +432,8 @@ int lm_pooling_max_back(const lm_pooling_job *job, void *stream) {
         int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
         return lm_launch(lm_pooling_max_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
                          LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in,
-                         job->indices + out, job->bad, job->bad_kind, plane);
+                         job->indices ? job->indices + out : NULL, job->taps ? job->taps + out : NULL, job->bad,
+                         job->bad_kind, plane);
       });
     });
   });

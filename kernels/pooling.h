@@ -29,7 +29,8 @@ typedef struct lm_pooling_job {
   bool count_padding; /* avg: a window divides by its positions in the padded input */
   const void *src;    /* forward: the input, [planes, y.in, x.in, c]; backward: the gradient, in out's sizes */
   void *dst;
-  int64_t *indices; /* max: [planes, y.out, x.out, c], in H * W, from 1 */
+  int64_t *indices; /* max: [planes, y.out, x.out, c], in H * W, from 1; or NULL */
+  uint8_t *taps;    /* the same in the window, row by row from 0; or NULL, as forward both may be */
   lm_bad bad;       /* max_back: a place that is not in the plane */
   int bad_kind;
 } lm_pooling_job;

@@ -417,6 +417,36 @@ describe("norms", function()
     end
   end)
 
+  it("over batches with relu and an addend, to the bit as without relu of the gradient where it passes", function()
+    local shapes = { { 6, 16 }, { 3, 5 }, { 700, 8 }, { 4, 8, 6, 4 }, { 3, 3, 5, 7 }, { 9, 4, 14, 14 }, { 3, 12, 2, 1 },
+      { 2, 5, 9 }, { 3, 16, 1, 1 } }
+    for seed, shape in ipairs(shapes) do
+      for nth, dtype in ipairs(compare.floats) do
+        for k = (seed + nth) % 3, 15, 3 do -- channels-last; x, addend and the gradient not aligned
+          lm.manual_seed(seed)
+          local function random_of_shape(off)
+            local t = lm.randn(shape):to(dtype)
+            if k >= 8 and #shape == 4 then t = t:contiguous { memory_format = "channels_last" } end
+            local memory = lm.zeros({ t:numel() + 1 }, { dtype = dtype, device = "cuda" })
+            return memory:as_strided(shape, t:stride(), off and 1 or 0):copy_(t)
+          end
+          local x = random_of_shape(k % 2 >= 1):requires_grad_()
+          local addend = random_of_shape(k % 4 >= 2):requires_grad_()
+          local g = random_of_shape(k % 8 >= 4)
+          local max = seed % 2 == 0 and 0.5 or math.huge
+          local what = what_of("batch_norm_relu", dtype, shape) .. " " .. k
+          local y = F.batch_norm_relu(x, nil, nil, nil, nil, addend, { training = true, max = max })
+          y:backward(g)
+          local masked = lm.where(y:detach():gt(0):logical_and(y:detach():lt(max)), g, lm.zeros_like(g))
+          assert(addend.grad:equal(masked), what)
+          local plain = x:detach():requires_grad_()
+          F.batch_norm(plain, nil, nil, nil, nil, { training = true }):backward(g:copy_(masked))
+          assert(x.grad:equal(plain.grad), what)
+        end
+      end
+    end
+  end)
+
   it("over batches, the same to the bit however the memory is aligned", function()
     for _, dtype in ipairs(compare.floats) do
       for _, side in ipairs { 3, 7, 9 } do
@@ -476,6 +506,40 @@ describe("pooling", function()
         differentiated("adaptive" .. what, tol, function(t) return F.adaptive_avg_pool2d(t, size) end, { x })
       end
     end)
+  end)
+
+  it("of maxima have the gradients of these by their indices, to the bit", function()
+    local kinds = { { { 1, 256 }, { stride = 1, padding = { 0, 128 } } }, { { 16, 17 }, { padding = { 8, 8 } } },
+      { { 4, 2 }, { stride = 3, padding = { 2, 1 }, dilation = { 3, 2 } } }, unpack(windows.max) }
+    for seed, window in ipairs(kinds) do
+      for _, dtype in ipairs(compare.floats) do
+        for _, format in ipairs { "contiguous", "channels_last" } do
+          lm.manual_seed(seed)
+          local x = lm.randint(0, 5, { 2, 24, 13, 21 }):to(dtype):cuda():contiguous { memory_format = format }
+          if seed % 2 == 0 then x[{ 1, 2, 3, 4 }] = 0 / 0 end
+          local found = {}
+          for k, return_indices in ipairs { false, true } do
+            local leaf, options = x:detach():requires_grad_(), { return_indices = return_indices }
+            for name, value in pairs(window[2] or {}) do options[name] = value end
+            local y = F.max_pool2d(leaf, window[1], options)
+            lm.manual_seed(seed)
+            local g = lm.randn(y.shape):to(dtype):cuda():requires_grad_()
+            local dx = lm.autograd.grad(y, leaf, { grad_outputs = g, create_graph = true })[1]
+            found[k] = { y:detach():nan_to_num(), dx:detach() }
+            found[k][3] = lm.autograd.grad((dx * dx):sum(), g)[1]
+          end
+          for i = 1, 3 do
+            assert(found[1][i]:equal(found[2][i]), ("%s, window %d, %s: %d"):format(dtype, seed, format, i))
+          end
+        end
+      end
+    end
+    local x = lm.randn { 1, 8, 4, 4 }
+    same("of no gradient", 0, function(t) return lm.no_grad(function() return F.max_pool2d(t, 2) end) end, twin(x))
+    assert.error_matches(function()
+      ops.max_pool2d_backward(lm.ones { 1, 1, 2, 2 }:cuda(), lm.zeros({ 1, 1, 2, 2 }, { dtype = "uint8" }):cuda(),
+        { 1, 1, 4, 4 })
+    end, "max_pool2d_backward: indices must be int64, got uint8")
   end)
 
   it("of integers, of NaN, of places without their windows", function()

@@ -136,3 +136,32 @@ describe("pinned memory", function()
     assert.is_true(back:equal(there:cpu()))
   end)
 end)
+
+describe("what backward reads of a CUDA device", function()
+  before_each(settle)
+
+  -- Bytes that are allocated when f has returned, whose results live.
+  local function kept(f)
+    local before = held()
+    local result = f()
+    local bytes_now = held() - before
+    return bytes_now, result
+  end
+
+  it("is a byte of each maximum and a bit of each element of a relu with an addend", function()
+    local F = lm.nn.functional
+    local function leaf(dtype)
+      return lm.zeros({4, 16, 32, 32}, {device = "cuda", dtype = dtype}):requires_grad_()
+    end
+    for dtype, size in pairs {float64 = 8, float32 = 4, bfloat16 = 2} do
+      local x, addend, n = leaf(dtype), leaf(dtype), 4 * 16 * 32 * 32
+      local function pooled() return F.max_pool2d(x, 2) end
+      assert.equal(n / 4 * (size + 1), kept(pooled))
+      assert.equal(n / 4 * size, kept(function() return lm.no_grad(pooled) end))
+      local function added() return F.batch_norm_relu(x, nil, nil, nil, nil, addend, {training = true}) end
+      local statistics = 2 * 512
+      assert.equal(n * size + n / (16 / size) + statistics, kept(added))
+      assert.equal(n * size, kept(function() return lm.no_grad(added) end))
+    end
+  end)
+end)

@@ -260,10 +260,32 @@ static lm_tensor *flat_plane(lm_expr *e, lm_tensor *g) {
   return lm_e_reshape(e, g, size);
 }
 
-lm_tensor *lm_f_pooled_indices(lm_expr *e, lm_tensor *g, lm_tensor *positions) {
+/* The positions along an axis of windows at `at`, from 0, as [..., n] of t's last dims. */
+static lm_tensor *window_positions(lm_expr *e, lm_tensor *at, int64_t n, int64_t stride, int64_t padding,
+                                   int64_t dilation) {
+  lm_tensor *first =
+      lm_e_arange(e, (double)-padding, (double)(n * stride - padding), (double)stride, LM_I64, at->device);
+  return lm_e_add(e, first, at, (double)dilation);
+}
+
+lm_tensor *lm_f_pooled_indices(lm_expr *e, lm_tensor *g, lm_tensor *indices, const int64_t *kernel_size,
+                               const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
   if (!g) return NULL;
-  lm_tensor *values = lm_e_gather(e, flat_plane(e, g), g->ndim - 2, flat_plane(e, positions));
-  return lm_e_reshape(e, values, size_of(positions));
+  const int last = g->ndim - 1;
+  const lm_ints size = size_of(indices);
+  if (indices->dtype == LM_U8) {
+    const int64_t *step = stride[0] == LM_NO_INT ? kernel_size : stride;
+    lm_tensor *taps = lm_e_add(e, indices, lm_e_arange(e, 0, 1, 1, LM_I64, g->device), 1); /* of int64 */
+    lm_tensor *width = lm_e_number(e, (double)kernel_size[1]);
+    lm_tensor *down = lm_e_transpose(e, lm_e_floor_divide(e, taps, width), last - 1, last);
+    lm_tensor *across = lm_e_remainder(e, taps, width);
+    down = window_positions(e, down, size.v[last - 1], step[0], padding[0], dilation[0]);
+    across = window_positions(e, across, size.v[last], step[1], padding[1], dilation[1]);
+    indices = lm_e_add(e, lm_e_add(e, across, lm_e_number(e, 1), 1), lm_e_transpose(e, down, last - 1, last),
+                       (double)g->size[last]);
+  }
+  lm_tensor *values = lm_e_gather(e, flat_plane(e, g), last - 1, flat_plane(e, indices));
+  return lm_e_reshape(e, values, size);
 }
 
 lm_tensor *lm_f_cut_to(lm_expr *e, lm_tensor *t, lm_ints size) {

@@ -61,7 +61,9 @@ lm_list lm_f_without_masks(struct lm_expr *e, lm_tensor *x, lm_list indices);
  * along which index is expanded. */
 lm_tensor *lm_f_scatter_counts(struct lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self);
 /* g [..., H, W] read at indices [..., h, w], which count through H * W. */
-lm_tensor *lm_f_pooled_indices(struct lm_expr *e, lm_tensor *g, lm_tensor *positions);
+/* Of g, the elements at the indices of max_pool2d_backward. */
+lm_tensor *lm_f_pooled_indices(struct lm_expr *e, lm_tensor *g, lm_tensor *indices, const int64_t *kernel_size,
+                               const int64_t *stride, const int64_t *padding, const int64_t *dilation);
 /* The first `size` entries of each dim of t, where t has as many dims; else t. */
 lm_tensor *lm_f_cut_to(struct lm_expr *e, lm_tensor *t, lm_ints size);
 lm_tensor *lm_f_unpermuted(struct lm_expr *e, lm_tensor *g, lm_ints dims);

@@ -50,7 +50,11 @@ lm_status lm_check_plane(lm_op_id op, int64_t h, int64_t w);
 lm_status lm_check_divisor(lm_op_id op, int64_t divisor);
 /* A size of the pair that was left out becomes the input's. */
 lm_status lm_check_adapted(lm_op_id op, int64_t *output_size, int64_t h, int64_t w);
-bool lm_pool_needs_indices(const lm_tensor *x);
+/* Of maxima: their indices in a plane, or, on a GPU where the gradient alone sees these, their positions in the window,
+ * which a byte holds. */
+bool lm_pool_needs_indices(const lm_tensor *x, const int64_t *kernel_size, bool return_indices);
+bool lm_pool_needs_taps(const lm_tensor *x, const int64_t *kernel_size, bool return_indices);
+lm_status lm_check_pool_indices(lm_op_id op, const lm_tensor *indices, const int64_t *kernel_size);
 lm_format lm_pooled_format(const lm_tensor *indices);
 
 /* ---- op/nn/conv.c. x and weight: 4 sizes each */
@@ -87,6 +91,11 @@ lm_status lm_check_statistics(lm_op_id op, const lm_tensor *x, int64_t channels,
 lm_status lm_check_known_statistics(lm_op_id op, bool training, const lm_tensor *save_mean,
                                     const lm_tensor *save_invstd, const lm_tensor *running_mean,
                                     const lm_tensor *running_var);
+/* A GPU's mask of relu: the elements whose bits share a byte lie together in memory, as a kernel's thread writes them.
+ * Bytes of x's and whether there is to be one. */
+int64_t lm_relu_mask_bytes(const lm_tensor *x, const lm_tensor *addend);
+bool lm_needs_relu_mask(const lm_tensor *x);
+lm_status lm_check_relu_mask(lm_op_id op, const lm_tensor *x, const lm_tensor *mask);
 lm_status lm_check_groups(lm_op_id op, const lm_tensor *x, int64_t groups);
 /* x's last sizes; *rows are the sizes of its statistics, 1 for each normalized dim. */
 lm_status lm_check_normalized(lm_op_id op, const lm_tensor *x, const lm_ints *normalized_shape, lm_ints *rows);

@@ -16,7 +16,7 @@ end
 
 local function call(bn, x, addend, max)
   bn:check_input(x)
-  local options = bn:next_options()
+  local options = bn:next_options(x)
   options.max = max
   return ops.batch_norm_relu(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, addend, options)
 end

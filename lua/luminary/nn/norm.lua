@@ -68,16 +68,19 @@ function BatchNorm:next_momentum()
   return self.momentum or 1 / self.num_batches_tracked:item()
 end
 
---- Counts the batch. Returns the options of F.batch_norm for it.
-function BatchNorm:next_options()
+--- Returns the options of F.batch_norm for a batch x, which is counted by it, or already where the op would not.
+function BatchNorm:next_options(x)
+  local op_counts = self.training and self.track_running_stats and self.momentum and x:numel() > 0
   return {
-    training = self.training or not self.track_running_stats, momentum = self:next_momentum() or 0, eps = self.eps,
+    training = self.training or not self.track_running_stats, eps = self.eps,
+    momentum = op_counts and self.momentum or self:next_momentum() or 0,
+    num_batches_tracked = op_counts and self.num_batches_tracked or nil,
   }
 end
 
 function BatchNorm:forward(x)
   self:check_input(x)
-  return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self:next_options())
+  return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self:next_options(x))
 end
 
 function BatchNorm:extra_repr()

@@ -244,6 +244,7 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
   double *center = m2 + s.c, *scale = center + s.c, *shift = scale + s.c, *parts = shift + s.c;
 
   if (a->training) batch_moments(loops, a->x, &s, mean, m2, parts);
+  if (a->training && a->num_batches_tracked) ++*(int64_t *)a->num_batches_tracked->data;
   for (int64_t c = 0; c < s.c; c++) {
     double mu, invstd;
     if (a->training) {

@@ -28,6 +28,13 @@ static double bound_of(double max) { return max < INFINITY ? max : NAN; }
 
 static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
 
+/* Of x, by how many bytes it has. */
+static lm_relu_mask mask_of(const lm_tensor *mask, const lm_tensor *x) {
+  lm_relu_mask m = {mask ? (uint8_t *)mask->data : NULL, 0};
+  while (mask && mask->numel << m.shift < x->numel) m.shift++;
+  return m;
+}
+
 lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_batch_normalize_args *a = args;
   lm_norm_shape s;
@@ -36,24 +43,26 @@ lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cu
   NEED(shape_of(a->x, &s));
   size_t parts = a->training ? partial_bytes(lm_norm_parts(&s), s.c) : 0;
   NEED(lm_cuda_take(f, parts + 3 * (size_t)s.c * sizeof(double), &scratch));
-  lm_batch_plan plan = {.training = a->training,
-                        .relu = a->relu,
-                        .eps = a->eps,
-                        .momentum = a->momentum,
-                        .weight = values_of(a->weight),
-                        .bias = values_of(a->bias),
-                        .running_mean = values_of(a->running_mean),
-                        .running_var = values_of(a->running_var),
-                        .mean = values_of(out[1]),
-                        .invstd = values_of(out[2]),
-                        .partial = a->training ? scratch : NULL,
-                        .coefficients = (char *)scratch + parts};
+  lm_batch_plan plan = {
+      .training = a->training,
+      .relu = a->relu,
+      .eps = a->eps,
+      .momentum = a->momentum,
+      .weight = values_of(a->weight),
+      .bias = values_of(a->bias),
+      .running_mean = values_of(a->running_mean),
+      .running_var = values_of(a->running_var),
+      .mean = values_of(out[1]),
+      .invstd = values_of(out[2]),
+      .partial = a->training ? scratch : NULL,
+      .batches = a->training && a->num_batches_tracked ? (int64_t *)a->num_batches_tracked->data : NULL,
+      .coefficients = (char *)scratch + parts};
   if (a->training) NEED(LAUNCH("moments", lm_batch_moments(&s, a->x->data, scratch, f->stream)));
   NEED(LAUNCH("plan", lm_batch_plan_forward(&s, &plan, f->stream)));
   if (!a->relu) return LAUNCH("apply", lm_batch_apply(&s, a->x->data, out[0]->data, plan.coefficients, f->stream));
   const void *addend = a->addend ? a->addend->data : NULL;
-  return LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, bound_of(a->max), out[0]->data, plan.coefficients,
-                                             f->stream));
+  return LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, bound_of(a->max), out[0]->data,
+                                             mask_of(out[3], a->x), plan.coefficients, f->stream));
 }
 
 lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
@@ -84,7 +93,8 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
                         .coefficients = (char *)scratch + parts};
   if (a->relu) {
     const void *y = a->y ? a->y->data : NULL, *more = a->more ? a->more->data : NULL;
-    NEED(LAUNCH("sums", lm_batch_masked_sums(&s, g, more, x, y, masked, &plan, scratch, f->stream)));
+    NEED(LAUNCH("sums",
+                lm_batch_masked_sums(&s, g, more, x, y, mask_of(a->mask, a->x), masked, &plan, scratch, f->stream)));
     if (masked) g = masked;
   } else {
     NEED(LAUNCH("sums", lm_batch_sums(&s, g, x, saved ? plan.mean : plan.running_mean, scratch, f->stream)));

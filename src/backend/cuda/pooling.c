@@ -65,7 +65,8 @@ lm_status lm_cuda_max_pool2d(const void *args, lm_tensor *const *out, lm_cuda_fr
   lm_pooling_job job;
   TRY(job_of(a->x, out[0], &job));
   TRY(slide_lines(&job, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
-  job.indices = (int64_t *)out[1]->data;
+  if (out[1]) job.indices = (int64_t *)out[1]->data;
+  if (out[2]) job.taps = (uint8_t *)out[2]->data;
   TRY(LAUNCH("max", lm_pooling_max(&job, f->stream)));
 done:
   return status;
@@ -90,7 +91,10 @@ lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out, l
   lm_pooling_job job;
   void *sums;
   TRY(job_of(a->grad, dx, &job));
-  job.indices = (int64_t *)a->indices->data;
+  if (a->indices->dtype == LM_U8)
+    job.taps = (uint8_t *)a->indices->data;
+  else
+    job.indices = (int64_t *)a->indices->data;
   job.bad_kind = LM_BAD_INDEX;
   TRY(lm_cuda_bad(dx->device, &job.bad));
   if (a->kernel_size[0] > 0) {

@@ -1,6 +1,7 @@
 /* Batch norm, layer norm and their kin: what sizes and dtypes of their operands do not say. */
 #include "base/message.h"
 #include "op/operand_checks.h"
+#include "op/stream_order.h"
 
 lm_status lm_check_channels(lm_op_id op, const lm_tensor *x, int64_t *channels) {
   *channels = x->ndim > 1 ? x->size[1] : 0;
@@ -24,6 +25,25 @@ lm_status lm_check_known_statistics(lm_op_id op, bool training, const lm_tensor 
   if (training ? save_mean && save_invstd : running_mean && running_var) return LM_OK;
   return lm_fail_value(lm_ops[op].name, training ? "save_mean and save_invstd" : "running_mean and running_var",
                        "tensors", "nil");
+}
+
+/* Elements in 16 bytes, as kernels load them where what lies together is cut into such packs; else 1. */
+int64_t lm_relu_mask_bytes(const lm_tensor *x, const lm_tensor *addend) {
+  const int64_t pack = 16 / (int64_t)lm_dtype_size(x->dtype),
+                plane = x->numel ? x->numel / (x->size[0] * x->size[1]) : 1;
+  const bool rows = plane == 1 || !lm_is_contiguous(x);
+  const bool aligned = (uintptr_t)x->data % 16 == 0 && (uintptr_t)addend->data % 16 == 0;
+  return aligned && (rows ? x->size[1] : plane) % pack == 0 ? x->numel / pack : x->numel;
+}
+
+bool lm_needs_relu_mask(const lm_tensor *x) { return lm_is_ordered(x->device) && !lm_now_running.only_visible; }
+
+lm_status lm_check_relu_mask(lm_op_id op, const lm_tensor *x, const lm_tensor *mask) {
+  const int64_t pack = 16 / (int64_t)lm_dtype_size(x->dtype);
+  if (!mask || mask->numel == x->numel || mask->numel * pack == x->numel) return LM_OK;
+  return lm_fail_shape(lm_ops[op].name, "mask",
+                       lm_text("[%lld] or [%lld]", (long long)x->numel, (long long)(x->numel / pack)),
+                       lm_shape_of(mask));
 }
 
 lm_status lm_check_groups(lm_op_id op, const lm_tensor *x, int64_t groups) {

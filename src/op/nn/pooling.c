@@ -92,10 +92,23 @@ lm_status lm_check_adapted(lm_op_id op, int64_t *output_size, int64_t h, int64_t
   return check_pair(op, "output_size", output_size, 0);
 }
 
-/* There are kernels without indices for contiguous images on the CPU alone. */
-bool lm_pool_needs_indices(const lm_tensor *x) {
+static bool has_taps(const lm_tensor *t, const int64_t *kernel_size) {
+  return lm_is_ordered(t->device) && kernel_size[0] <= 256 && kernel_size[1] <= 256 / kernel_size[0];
+}
+
+/* Beside those that have taps there are kernels without indices for contiguous images on the CPU alone. */
+bool lm_pool_needs_indices(const lm_tensor *x, const int64_t *kernel_size, bool return_indices) {
   bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float(x->dtype);
-  return !lm_now_running.only_visible || !images;
+  return return_indices || !(has_taps(x, kernel_size) || (images && lm_now_running.only_visible));
+}
+
+bool lm_pool_needs_taps(const lm_tensor *x, const int64_t *kernel_size, bool return_indices) {
+  return !return_indices && !lm_now_running.only_visible && has_taps(x, kernel_size);
+}
+
+lm_status lm_check_pool_indices(lm_op_id op, const lm_tensor *indices, const int64_t *kernel_size) {
+  const bool taps = indices->dtype == LM_U8 && kernel_size[0] > 0 && has_taps(indices, kernel_size);
+  return taps ? LM_OK : lm_check_dtype(op, "indices", indices, LM_I64);
 }
 
 lm_format lm_pooled_format(const lm_tensor *indices) {
@@ -103,10 +116,13 @@ lm_format lm_pooled_format(const lm_tensor *indices) {
 }
 
 lm_status lm_op_max_pool2d_with_indices(const lm_max_pool2d_with_indices_args *a, lm_tensor **out) {
-  lm_max_pool2d_args job = {.x = a->x, .ceil_mode = a->ceil_mode};
+  lm_max_pool2d_args job = {.x = a->x, .ceil_mode = a->ceil_mode, .return_indices = true};
+  lm_tensor *made[3] = {NULL};
   memcpy(job.kernel_size, a->kernel_size, sizeof job.kernel_size);
   memcpy(job.stride, a->stride, sizeof job.stride);
   memcpy(job.padding, a->padding, sizeof job.padding);
   memcpy(job.dilation, a->dilation, sizeof job.dilation);
-  return lm_op_max_pool2d(&job, out);
+  NEED(lm_op_max_pool2d(&job, made));
+  out[0] = made[0], out[1] = made[1];
+  return LM_OK;
 }

@@ -65,10 +65,14 @@ op "max_pool2d" {
     "pooled(kernel_size, stride, padding, dilation, ceil_mode, H, W, OH, OW)", "plane(H, W)",
   },
   results = {
-    "y: [N?, C, OH, OW] of x as x", "indices: [N?, C, OH, OW] int64 as x if pool_needs_indices(x)",
+    "y: [N?, C, OH, OW] of x as x",
+    "indices: [N?, C, OH, OW] int64 as x if pool_needs_indices(x, kernel_size, return_indices)",
+    "taps: [N?, C, OH, OW] uint8 as x if pool_needs_taps(x, kernel_size, return_indices)",
   },
-  hidden = 1,
-  grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
+  hidden = 2,
+  grad = {
+    x = "max_pool2d_backward(g, defined(y2) ? y2 : y1, size_of(x), kernel_size, stride, padding, dilation)",
+  },
   help = "Applies a 2-d max pooling.",
 }
 op "max_pool2d_with_indices" {
@@ -82,13 +86,13 @@ op "max_pool2d_backward" {
   "grad", "indices", "size: size",
   options = {"kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1"},
   operands = {
-    "size: [N?, C+, H+, W+]", "indices: [N?, C, OH, OW] int64 preserve",
+    "size: [N?, C+, H+, W+]", "indices: [N?, C, OH, OW] preserve", "pool_indices(indices, kernel_size)",
     "grad: [N?, C, OH, OW] float as pooled(indices)", "known_windows(kernel_size, stride, padding, dilation)",
   },
   results = {"dx: [N?, C, H, W] of grad as pooled(indices)"},
-  grad = {grad = "pooled_indices(g, indices)"}, internal = true,
+  grad = {grad = "pooled_indices(g, indices, kernel_size, stride, padding, dilation)"}, internal = true,
   help = "gradient of max_pool2d; indices holds each maximum's place in H * W, from 1; to know its windows "
-    .. "can be faster",
+    .. "can be faster; of uint8, on a GPU, its place in its window, row by row from 0",
 }
 op "max_unpool2d" {
   "x", "indices", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "output_size: size?",

@@ -3,23 +3,26 @@ local op, family = ...
 
 family "batch_normalize" {
   "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?", "training = false", "momentum: number = 0.1",
-  "eps: number = 1e-5", "relu = false", "max: number = inf",
+  "eps: number = 1e-5", "relu = false", "max: number = inf", "num_batches_tracked?",
   operands = {
     "x: float preserve", "channels(x, C)", "running_mean: [C] of x or stat of x strided",
     "running_var: [C] of x or stat of x strided", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
-    "addend: like x", "statistics(x, C, training, running_mean, running_var)",
+    "addend: like x", "num_batches_tracked: [] int64 strided", "statistics(x, C, training, running_mean, running_var)",
   },
   results = {
     "y: like x", "mean: [C] stat of x if training || relu", "invstd: [C] stat of x if training || relu",
+    "mask: [relu_mask_bytes(x, addend)] uint8 if given(addend) && needs_relu_mask(x)",
   },
-  zeros = "numel_of(x) == 0", writes = {"running_mean", "running_var", when = "training"},
-  help = "batch norm; relu: of that, and of addend more, and at most max",
+  zeros = "numel_of(x) == 0", writes = {"running_mean", "running_var", "num_batches_tracked", when = "training"},
+  help = "batch norm; relu: of that, and of addend more, and at most max; mask: on a GPU, where its result is above 0 "
+    .. "and below max",
 }
 family "batch_normalize_backward" {
   "grad", "x", "y?", "weight?", "bias?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "more?",
-  "training = false", "eps: number = 1e-5", "relu = false", "max: number = inf",
+  "mask?", "training = false", "eps: number = 1e-5", "relu = false", "max: number = inf",
   operands = {
-    "x: float preserve", "channels(x, C)", "grad: like x", "more: like x", "y: like x", "weight: [C] of x or stat of x",
+    "x: float preserve", "channels(x, C)", "grad: like x", "more: like x", "y: like x", "relu_mask(x, mask)",
+    "mask: [...] uint8", "weight: [C] of x or stat of x",
     "bias: [C] of x or stat of x", "save_mean: [C] of x or stat of x", "save_invstd: [C] of x or stat of x",
     "running_mean: [C] of x or stat of x strided", "running_var: [C] of x or stat of x strided",
     "known_statistics(training || relu, save_mean, save_invstd, running_mean, running_var)",
@@ -29,7 +32,8 @@ family "batch_normalize_backward" {
     "daddend: like x if given(y)",
   },
   zeros = "numel_of(x) == 0",
-  help = "gradients by saved statistics in training and of relu, else by the running ones; more: to be added to grad",
+  help = "gradients by saved statistics in training and of relu, else by the running ones; more: to be added to grad; "
+    .. "mask: of batch_normalize, read for y",
 }
 family "row_norm" {
   "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5", "centered = true",
@@ -60,9 +64,10 @@ family "row_norm_backward" {
 -- For double backward the statistics are made again from x, since their gradients matter too.
 op "batch_norm" {
   "x", "running_mean?", "running_var?", "weight?", "bias?",
-  "training = false", "momentum: number = 0.1", "eps: number = 1e-5",
-  kernel = "batch_normalize(x, running_mean, running_var, weight, bias, nil, training, momentum, eps)", hidden = 2,
-  writes = {"running_mean", "running_var", when = "training"},
+  "training = false", "momentum: number = 0.1", "eps: number = 1e-5", options = {"num_batches_tracked?"},
+  kernel = "batch_normalize(x, running_mean, running_var, weight, bias, nil, training, momentum, eps, false, inf, "
+    .. "num_batches_tracked)", hidden = 2,
+  writes = {"running_mean", "running_var", "num_batches_tracked", when = "training"},
   grad = {
     ["x, weight, bias"] = "batch_norm_backward(g, x, weight, y1, y2, "
       .. "training ? nil : running_mean, training ? nil : running_var, training, eps)",
@@ -74,7 +79,7 @@ op "batch_norm_backward" {
   "eps: number = 1e-5",
   results = 3,
   kernel = "batch_normalize_backward(grad, x, nil, weight, nil, save_mean, save_invstd, running_mean, running_var, "
-    .. "nil, training, eps)",
+    .. "nil, nil, training, eps)",
   grad = "formula",
   formula = { -- x [N, C, ...]: statistics a channel
     "dims = all_but(1, ndim_of(x))",
@@ -90,23 +95,26 @@ op "batch_norm_backward" {
 }
 op "batch_norm_relu" {
   "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?",
-  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5", "max: number = inf"},
-  kernel = "batch_normalize(x, running_mean, running_var, weight, bias, addend, training, momentum, eps, true, max)",
+  options = {
+    "training = false", "momentum: number = 0.1", "eps: number = 1e-5", "max: number = inf", "num_batches_tracked?",
+  },
+  kernel = "batch_normalize(x, running_mean, running_var, weight, bias, addend, training, momentum, eps, true, max, "
+    .. "num_batches_tracked)",
   needs = {{"max > 0", "max must be above 0, got {max}"}},
-  hidden = 2,
-  writes = {"running_mean", "running_var", when = "training"},
+  hidden = 3,
+  writes = {"running_mean", "running_var", "num_batches_tracked", when = "training"},
   grad = {
     ["x, weight, bias, addend"] = "batch_norm_relu_backward(g, x, given(addend) ? y : nil, weight, bias, y1, y2, "
-      .. "more, training, eps, max)",
+      .. "more, y3, training, eps, max)",
   },
   help = "Applies batch normalization, adds addend, and limits the sum to [0, max].",
 }
 op "batch_norm_relu_backward" {
-  "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "more?", "training = false",
-  "eps: number = 1e-5", "max: number = inf",
+  "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "more?", "mask?",
+  "training = false", "eps: number = 1e-5", "max: number = inf",
   results = 4,
-  kernel = "batch_normalize_backward(grad, x, y, weight, bias, save_mean, save_invstd, nil, nil, more, training, eps, "
-    .. "true, max)",
+  kernel = "batch_normalize_backward(grad, x, y, weight, bias, save_mean, save_invstd, nil, nil, more, mask, "
+    .. "training, eps, true, max)",
   needs = {{"!given(more) || !on_cpu(x)", "more must be nil on the CPU"}},
   grad = "formula",
   formula = {
@@ -125,7 +133,7 @@ op "batch_norm_relu_backward" {
     "given(y) ? masked : nil",
   }, internal = true,
   help = "gradients of batch_norm_relu: x, weight, bias, addend; y is its result, nil if there was no addend; then "
-    .. "the fourth is nil too; more: to be added to grad, on a GPU",
+    .. "the fourth is nil too; more: to be added to grad, on a GPU; mask: what a GPU reads for y",
 }
 op "layer_norm" {
   "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5",
