@@ -20,8 +20,7 @@
 #include "device/alloc.h"
 
 enum {
-  BLOCK_ROWS = 192,   /* of gathered rows: they, and results of theirs, stay in the second cache */
-  CHUNK_BYTES = 2048, /* of each row, so that a panel stays in the first */
+  BLOCK_ROWS = 192, /* of gathered rows: they, and results of theirs, stay in the second cache */
   CHUNK_RUNS = 64,
   PANEL_BYTES = 12 << 10,   /* of the gradient of y, beside which runs of x are in the first cache */
   IMAGES_BYTES = 256 << 10, /* of small images that are read side by side: they stay in the second cache */
@@ -240,12 +239,15 @@ static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *byt
 static int64_t most_runs(const plan *p) { return lm_min(CHUNK_RUNS + 1, p->job->shape.kh * p->job->shape.kw); }
 static int64_t tiles_of(const plan *p, int64_t rows) { return lm_ceil_div(rows, p->loops->tile); }
 /* Of a block of rows: copies, runs, their numbers, and where results go. */
-static size_t copies_bytes(const plan *p) { return (size_t)(BLOCK_ROWS + p->loops->tile) * CHUNK_BYTES; }
+static size_t copies_bytes(const plan *p) { return (size_t)(BLOCK_ROWS + p->loops->tile) * LM_GATHERED_BYTES; }
 static size_t table_bytes(const plan *p) {
   const int64_t tiles = tiles_of(p, BLOCK_ROWS);
   return copies_bytes(p) + (size_t)(tiles * most_runs(p)) * sizeof(lm_gathered_run) + (size_t)tiles * sizeof(int64_t) +
          BLOCK_ROWS * sizeof(void *);
 }
+
+/* Whether runs are at least a vector long. */
+static bool is_long(const plan *p, int64_t run) { return run >= p->loops->width / 2; }
 
 /* One group's rows first to last by panels first_panel to last_panel. */
 static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t last, int64_t first_panel,
@@ -277,7 +279,8 @@ static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t la
                                      .bias = job->bias ? (const char *)job->bias + channel * p->size : NULL,
                                      .add = low > 0,
                                      .next = next,
-                                     .next_step = bytes});
+                                     .next_step = bytes,
+                                     .along = is_long(p, p->depth) ? lm_min(p->chunk, rows - low) : 0});
     next += bytes * p->chunk * steps;
     low += p->chunk;
   } while (low < rows);
@@ -351,7 +354,7 @@ static int64_t sums_of(const plan *p) { return p->job->shape.groups * group_step
 
 /* Runs of a gathered row: short lines of taps, or taps. */
 static bool has_lines(const plan *p) {
-  return are_neighbors(p) && p->grid.columns.count * p->depth * p->size <= CHUNK_BYTES;
+  return are_neighbors(p) && p->grid.columns.count * p->depth * p->size <= LM_GATHERED_BYTES;
 }
 static int64_t runs_of(const plan *p) { return has_lines(p) ? p->grid.rows.count : taps_of(&p->grid); }
 static int64_t run_depth(const plan *p) { return has_lines(p) ? p->grid.columns.count * p->depth : p->depth; }
@@ -374,7 +377,7 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
   const lm_conv_shape *s = &p->job->shape;
   const int64_t width = p->loops->width, rows = rows_of(p), panels = panels_of(p), units = p->parts * p->cuts;
   const int64_t all_runs = runs_of(p), depth = run_depth(p);
-  const int64_t most = lm_max(1, lm_min(CHUNK_RUNS, CHUNK_BYTES / lm_max(1, depth * p->size)));
+  const int64_t most = lm_max(1, lm_min(CHUNK_RUNS, LM_GATHERED_BYTES / lm_max(1, depth * p->size)));
   char *copies = lm_scratch();
   const void **table = (const void **)(copies + copies_bytes(p));
   char *y = (char *)(table + CHUNK_RUNS * BLOCK_ROWS);
@@ -409,7 +412,8 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
                                                        .next = next,
                                                        .next_y = next_y,
                                                        .next_step = bytes / steps,
-                                                       .next_y_step = y_bytes / steps});
+                                                       .next_y_step = y_bytes / steps,
+                                                       .along = is_long(p, depth)});
         next += bytes / steps * tiles * count * n;
         next_y += y_bytes / steps * tiles * count * n;
       }
@@ -551,7 +555,7 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
             .together = 1,
             .parts = 1};
   if (input) p.from = (images){job->y, s->oh, s->ow, s->k}, p.to = (images){job->x, s->h, s->w, s->c};
-  const int64_t most = CHUNK_BYTES / p.size;
+  const int64_t most = LM_GATHERED_BYTES / p.size;
   p.depth = input ? k : c;
   p.columns = input ? c : k;
   p.panel_step = taps * p.depth * p.loops->width;
@@ -566,7 +570,7 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
   } else {
     p.together = images_together(&p);
   }
-  const int64_t zeros = lm_round_up(lm_max(p.depth * p.size, CHUNK_BYTES), ALIGN),
+  const int64_t zeros = lm_round_up(lm_max(p.depth * p.size, LM_GATHERED_BYTES), ALIGN),
                 all_weights = lm_round_up(p.parts * weights, ALIGN);
   const size_t bytes = (size_t)(zeros + all_weights) + (size_t)taps * sizeof(int64_t) + 1;
   char *scratch = NULL;

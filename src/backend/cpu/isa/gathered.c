@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/isa/elem.h"
+#include "backend/cpu/isa/lanes.h"
 #include "backend/cpu/isa/matmul/register_tile.h"
 
 /* Columns are computed in twos of vectors, as panels have them, and the last ones in up to three, counted in halves of
@@ -22,6 +23,7 @@ enum { WIDE_ROWS = TILE, TOGETHER = TILE };
 enum { WIDE_ROWS = 4, TOGETHER = 12 };
 #endif
 #define ROWS_BY(halves) ((halves) > WHOLE ? WIDE_ROWS : TILE)
+enum { FEW = 4 }; /* columns beyond whole vectors that are summed along runs, at most */
 
 #define LM_E F32
 #include "backend/cpu/isa/templates/gathered.inc"

@@ -6,7 +6,11 @@
 #include "tensor/dtype.h"
 
 /* Neighbors in memory, of each row of a tile from `at` on, that belong to `depth` rows of a panel from panel_row on. */
-enum { LM_GATHERED_ROWS = 12 }; /* of a tile, at most */
+enum {
+  LM_GATHERED_ROWS = 12, /* of a tile, at most */
+  LM_GATHERED_BYTES =
+      2048 /* of a chunk of a row, which panels are passed for, so that a panel stays in the first cache */
+};
 typedef struct lm_gathered_run {
   int64_t panel_row, depth;
   const void *at[LM_GATHERED_ROWS];
@@ -26,6 +30,8 @@ typedef struct lm_gathered {
   bool add;          /* to the results so far, instead of to the bias */
   const char *next;  /* is loaded into the caches meanwhile, */
   int64_t next_step; /* this many bytes with each row of a panel that a tile passes */
+  /* Rows of the panels, if runs are at least a vector long: a few columns beyond whole vectors are sums along runs. */
+  int64_t along;
 } lm_gathered;
 
 /* sums [panel][count * depth][width] = the gathered matrix [rows, count * depth], transposed, times panels, whose row
@@ -40,6 +46,7 @@ typedef struct lm_gathered_transposed {
   bool add;
   const char *next, *next_y; /* are loaded into the caches meanwhile */
   int64_t next_step, next_y_step;
+  bool along; /* as above */
 } lm_gathered_transposed;
 
 struct lm_gathered_loops {

@@ -211,11 +211,12 @@ static bool has_sums(const panels_job *j) { return j->transposed || in_pairs(j);
 static int64_t depth_of(const panels_job *j, int64_t terms) { return in_pairs(j) ? lm_ceil_div(terms, 2) : terms; }
 static int64_t round_terms(const panels_job *j, int64_t terms) { return in_pairs(j) ? lm_round_up(terms, 2) : terms; }
 
-/* C transposed is B transposed times A transposed: so few rows are packed, not a long matrix; and two transposed
- * matrices are none. */
+/* C transposed is B transposed times A transposed: so few rows are packed, not a long matrix; of a transposed A few
+ * columns are read, not many; and two transposed matrices are none. */
 static bool is_better_transposed(const lm_cpu_gemm_job *g) {
-  enum { ROWS = 96 };
-  return g->tb && (g->ta || (g->m <= ROWS && g->n >= 2 * g->m));
+  enum { ROWS = 96, COLUMNS = 128 };
+  if (!g->tb) return g->ta && g->n <= COLUMNS && g->m >= 2 * g->n;
+  return g->ta || (g->m <= ROWS && g->n >= 2 * g->m);
 }
 
 static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
@@ -456,7 +457,7 @@ done:
 }
 
 /* Very many terms of a small C: in parts that are the same for any number of threads, whose sums are added in order. */
-enum { DEEP = 8192, DEEP_PART = 2048, MAX_DEEP_PARTS = 16, MAX_DEEP_SUMS = 128 * 128 };
+enum { DEEP = 4096, DEEP_PART = 1024, MAX_DEEP_PARTS = 16, MAX_DEEP_SUMS = 128 * 128 };
 
 static bool is_deep(const lm_cpu_gemm_job *g) {
   return (g->dtype == LM_F32 || g->dtype == LM_F64) && g->m * g->n <= MAX_DEEP_SUMS && g->k >= DEEP;
@@ -482,7 +483,7 @@ static void multiply_deep_parts(void *ctx, int64_t first, int64_t last) {
     s.ldc = g->n;
     s.beta = 0;
     s.bias = NULL;
-    if (is_narrow(&s) && !s.tb)
+    if (is_narrow(&s) && !s.tb && !is_better_transposed(&s))
       by_loops(&s);
     else
       lm_parallel_note(by_panels(&s, 0));
