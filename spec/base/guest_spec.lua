@@ -67,15 +67,15 @@ describe("a process of others", function()
 end)
 
 describe("the pool of threads", function()
-  it("runs loops of many callers, within each other, after a fork and at the exit #unsanitized", function()
+  it("runs loops of many callers, within each other, after a fork, at the exit and on cores of their own #unsanitized", function()
     local program = folder .. "/pool"
-    local compile = "unset LD_PRELOAD; gcc -std=gnu11 -O1 -Wall -Wextra -Werror -Isrc spec/support/pool_check.c "
-      .. "-o %s -L%s -Wl,-rpath,%s -lluminary -lpthread"
+    local compile = "unset LD_PRELOAD; gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Isrc "
+      .. "spec/support/pool_check.c -o %s -L%s -Wl,-rpath,%s -lluminary -lpthread"
     local library = package.searchpath("luminary.core", package.cpath):match "^(.*)/"
     local _, report, failed = temp.run(folder, compile:format(program, library, library))
     if os.execute "gcc --version >/dev/null 2>&1" ~= 0 then return pending "there is no compiler" end
     assert.equal(0, failed, report)
-    for _, how in ipairs {"callers", "nested", "fork", "exit", "failing", "noted"} do
+    for _, how in ipairs {"callers", "nested", "fork", "exit", "failing", "noted", "cores"} do
       local _, text, code = temp.run(folder, ("timeout -k 2 60 %s %s"):format(program, how))
       assert.equal(how .. ": good\n", text)
       assert.equal(0, code)

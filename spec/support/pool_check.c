@@ -1,10 +1,13 @@
 /* Loops of src/base/parallel.h as scripts, forks and exits meet them: pool_check
- * callers|nested|fork|exit|failing|noted. */
+ * callers|nested|fork|exit|failing|noted|cores. */
 #include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -132,13 +135,71 @@ static int failing(void) {
   return !told || !ran;
 }
 
+/* A loop of two pieces that wait for one another, so that each has a thread of its own. */
+typedef struct meeting {
+  pthread_t caller;
+  cpu_set_t both;
+  bool brings; /* the worker to its caller's core */
+  _Atomic int there, caller_core, apart;
+} meeting;
+
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void meet(void *ctx, int64_t first, int64_t last) {
+  meeting *m = ctx;
+  if (last - first != 1) m->apart = -1;
+  bool calls = pthread_equal(pthread_self(), m->caller);
+  if (calls) m->caller_core = sched_getcpu();
+  m->there++;
+  for (double begin = seconds(); m->there < 2 && seconds() < begin + 1;) sched_yield();
+  if (calls) return;
+  m->apart += sched_getcpu() != m->caller_core;
+  if (!m->brings) return;
+  for (double begin = seconds(); seconds() < begin + 0.002;) continue; /* it may have moved just now */
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(m->caller_core, &one);
+  sched_setaffinity(0, sizeof one, &one);
+  sched_setaffinity(0, sizeof m->both, &m->both);
+}
+
+/* A worker that is on its caller's core, where it would stay for long, leaves it. */
+static int cores(void) {
+  enum { TRIES = 40 };
+  static meeting m;
+  cpu_set_t all;
+  sched_getaffinity(0, sizeof all, &all);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&m.both) < 2; cpu++)
+    if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &m.both);
+  if (CPU_COUNT(&m.both) < 2) return 0;
+  sched_setaffinity(0, sizeof m.both, &m.both);
+  lm_set_num_threads(2);
+  m.caller = pthread_self();
+  int apart = 0;
+  for (int i = 0; i < TRIES; i++) {
+    for (int brings = 1; brings >= 0; brings--) {
+      m.brings = brings, m.there = m.apart = 0;
+      if (lm_parallel(2, much, 0, meet, &m) != LM_OK) return 1;
+    }
+    apart += m.apart;
+  }
+  cpu_set_t left;
+  sched_getaffinity(0, sizeof left, &left);
+  if (apart < TRIES * 3 / 4) printf("on another core in %d of %d loops\n", apart, TRIES);
+  return apart < TRIES * 3 / 4 || !CPU_EQUAL(&left, &m.both);
+}
+
 int main(int argc, char **argv) {
   const char *how = argc > 1 ? argv[1] : "";
   const struct {
     const char *name;
     int (*run)(void);
-  } checks[] = {{"callers", callers}, {"nested", nested},   {"fork", forked},
-                {"exit", amid},       {"failing", failing}, {"noted", noted}};
+  } checks[] = {{"callers", callers}, {"nested", nested}, {"fork", forked}, {"exit", amid},
+                {"failing", failing}, {"noted", noted},   {"cores", cores}};
   lm_set_num_threads(THREADS);
   for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
     if (strcmp(how, checks[i].name) != 0) continue;

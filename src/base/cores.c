@@ -92,3 +92,14 @@ int lm_cores(void) {
   const int granted = (int)of_control_group(cores);
   return granted > 0 ? granted : 1;
 }
+
+int lm_this_core(void) { return sched_getcpu(); }
+
+void lm_leave_core(int core) {
+  cpu_set_t all, others;
+  if (core < 0 || core >= CPU_SETSIZE || sched_getaffinity(0, sizeof all, &all) != 0) return;
+  others = all;
+  CPU_CLR(core, &others);
+  if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+    sched_setaffinity(0, sizeof all, &all);
+}

@@ -32,7 +32,8 @@ enum { /* nanoseconds */
        MIN_SPIN = 5000,
        MAX_SPIN = 200000,
        JOIN_SPIN = 20000,
-       LOST_CORE = 50000, /* between two looks: another program has the core, which spinning would only take back */
+       LOST_CORE = 50000,    /* between two looks: another program has the core, which spinning would only take back */
+       MOVE_AFTER = 1000000, /* a worker that is back on its caller's core after it left it */
 };
 
 /* The first of a loop. */
@@ -48,6 +49,7 @@ typedef struct loop {
   size_t scratch_bytes;
   failure *failure;
   int threads, each;                             /* pieces are threads * each */
+  int core;                                      /* its caller's */
   _Alignas(LINE) _Atomic int finished;           /* workers that are done with it; and CALLER_SLEEPS */
   _Alignas(LINE) _Atomic int taken[MAX_THREADS]; /* pieces of each thread's own that were begun, and vain attempts */
 } loop;
@@ -57,7 +59,7 @@ enum { CALLER_SLEEPS = 1 << 30 };
 typedef struct worker {
   _Alignas(LINE) _Atomic(loop *) offer; /* NULL: idle; &busy: has taken one */
   _Atomic int asleep;
-  int64_t spin;
+  int64_t spin, moved; /* nanoseconds; when it last left a caller's core */
   pthread_t id;
 } worker;
 
@@ -203,11 +205,20 @@ static loop *await_offer(worker *w) {
   return l;
 }
 
+static void keep_off(worker *w, int core) {
+  if (lm_this_core() != core) return;
+  int64_t t = now();
+  if (t - w->moved < MOVE_AFTER) return;
+  w->moved = t;
+  lm_leave_core(core);
+}
+
 static void *work(void *arg) {
   worker *w = arg;
   for (;;) {
     loop *l = await_offer(w);
     if (!atomic_compare_exchange_strong(&w->offer, &l, &busy)) continue; /* withdrawn */
+    keep_off(w, l->core);
     run_offered(l, (int)(w - workers + 1) % l->threads);
     atomic_store_explicit(&w->offer, NULL, memory_order_release);
     /* After this addition the loop may be gone: then the wake is a spurious one of whatever waits at that address. */
@@ -282,7 +293,8 @@ lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_pa
               .scratch_bytes = scratch_bytes,
               .failure = &noted,
               .threads = threads,
-              .each = each};
+              .each = each,
+              .core = lm_this_core()};
     run_on_threads(&l, work_ns);
   } else {
     fn(ctx, 0, units);
