@@ -67,7 +67,7 @@ describe("a process of others", function()
 end)
 
 describe("the pool of threads", function()
-  it("runs loops of many callers, within each other, after a fork, at the exit and on cores of their own #unsanitized", function()
+  it("runs loops of many callers, nested, after a fork, at the exit and on cores of their own #unsanitized", function()
     local program = folder .. "/pool"
     local compile = "unset LD_PRELOAD; gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Isrc "
       .. "spec/support/pool_check.c -o %s -L%s -Wl,-rpath,%s -lluminary -lpthread"
