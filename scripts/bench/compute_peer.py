@@ -258,6 +258,14 @@ def build(name):
     return variants
 
 
+def warm_up(f):
+    start = time.perf_counter()
+    for _ in range(3):
+        f()
+    while time.perf_counter() - start < 0.5:
+        f()
+
+
 def timed(f, n):
     start = time.perf_counter()
     for _ in range(n):
@@ -385,7 +393,7 @@ def main():
                     for f in list(cache[name].values())[:1]:  # PyTorch lacks a few optimizers
                         f()
                 for f in cache[name].values():
-                    timed(f, 3)
+                    warm_up(f)
                 flops = counter.get_total_flops()
             answer = {variant: timed(f, ROUNDS.get(name, 10)) for variant, f in cache[name].items()}
             if flops:
