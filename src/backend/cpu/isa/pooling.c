@@ -14,8 +14,14 @@
 
 enum {
   LANES = 16, /* a vector's worth of channels */
-  TILE = 256  /* channels whose partial results stay in the first-level cache */
+  TILE = 256, /* channels whose partial results stay in the first-level cache */
+  FEW = 1024  /* bytes of the source for each pixel of the result */
 };
+
+/* Asks for memory that the next row needs, which the processor does not foresee where rows are short. */
+LM_INLINE void fetch(const void *from, int64_t bytes, const int writes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)from + at, writes);
+}
 
 /* Windows from .. to - 1 are equally wide, and each is as far from the one before. */
 typedef struct pooling_run {
