@@ -19,8 +19,13 @@ enum {
 };
 
 /* Asks for memory that the next row needs, which the processor does not foresee where rows are short. */
-LM_INLINE void fetch(const void *from, int64_t bytes, const int writes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)from + at, writes);
+LM_INLINE void fetch(const char *from, int64_t bytes, bool writes) {
+  for (int64_t at = 0; at < bytes; at += 64) {
+    if (writes)
+      __builtin_prefetch(from + at, 1);
+    else
+      __builtin_prefetch(from + at, 0);
+  }
 }
 
 /* Windows from .. to - 1 are equally wide, and each is as far from the one before. */
