@@ -557,7 +557,8 @@ describe("spawn by process", function()
       alive = false
       for pid in pids:gmatch("%d+") do
         local file = io.open("/proc/" .. pid .. "/stat")
-        alive = alive or file and not file:read("*a"):find(") Z", 1, true) -- a zombie waits for its new parent
+        local state = file and file:read "*a" -- nil if it ended since; a zombie waits for its new parent
+        alive = alive or state and not state:find(") Z", 1, true)
         if file then file:close() end
       end
     end
