@@ -20,7 +20,11 @@ function Conv1D:init(inputs, outputs)
   self.bias = nn.init.zeros_(layer.parameter({outputs}, {}))
 end
 
-function Conv1D:forward(x) return ops.linear(x, self.weight:t(), self.bias) end
+-- Not linear() of the transposed weight, whose gradient would be transposed too, and copied into .grad.
+function Conv1D:forward(x)
+  local n, l = unpack(x.shape)
+  return ops.addmm(self.bias, x:flatten(1, 2), self.weight):view(n, l, self.bias:size(1))
+end
 
 function Conv1D:to_int8() return nn.Int8Linear(self.weight:t(), self.bias) end
 
