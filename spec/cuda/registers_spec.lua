@@ -5,7 +5,7 @@ local path = os.getenv "LM_FAKE_CUDA_REGISTERS"
 if not path then return end
 
 -- A pattern of names as the compiler mangles them, the most registers and bytes of local memory. The first that fits
--- holds; for all others it is REST. A kernel that needs less lowers its bound; one that needs more has a reason here.
+-- holds; for all others it is REST. A kernel that needs less lowers its bound; one that needs more, for a reason alone.
 local REST = {64, 0}
 local bounds = {
   {"lm_attention_of_", 255, 8},          -- a tile of scores and two of gradients in registers

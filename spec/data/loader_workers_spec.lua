@@ -3,6 +3,7 @@ local lm = require "luminary"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local open_files = require "spec.support.open_files"
+local is_running = require "spec.support.is_running"
 local ffi = require "ffi"
 local within = require("spec.support.time").within
 local message = require "spec.support.error_of"
@@ -647,13 +648,6 @@ describe("what is left of workers", function()
     within(lm.time() - tonumber(out), 1.5)
     temp.remove(folder)
   end)
-
-  local function is_running(pid)
-    local file = io.open("/proc/" .. pid .. "/stat")
-    local text = file and file:read "*a" or ""
-    if file then file:close() end
-    return text ~= "" and not text:find(") Z ", 1, true)
-  end
 
   it("ends with the program, in the midst of a pass, by os.exit, Ctrl-C or an error #lua", function()
     local folder = temp.folder()

@@ -3,6 +3,7 @@ local lm = require "luminary"
 local core = require "luminary.core"
 local carrier = require "luminary.mp.serialization"
 local open_files = require "spec.support.open_files"
+local is_running = require "spec.support.is_running"
 local temp = require "spec.support.temp"
 local nn, optim, data, mp = lm.nn, lm.optim, lm.data, lm.mp
 
@@ -555,12 +556,7 @@ describe("spawn by process", function()
     local deadline, alive = lm.time() + 60, true
     while alive and lm.time() < deadline do
       alive = false
-      for pid in pids:gmatch("%d+") do
-        local file = io.open("/proc/" .. pid .. "/stat")
-        local state = file and file:read "*a" -- nil if it ended since; a zombie waits for its new parent
-        alive = alive or state and not state:find(") Z", 1, true)
-        if file then file:close() end
-      end
+      for pid in pids:gmatch("%d+") do alive = alive or is_running(pid) end
     end
     assert.is_falsy(alive)
   end)

@@ -1,0 +1,8 @@
+--- Whether a process, by its id, has not ended: a zombie has, which waits for its parent alone. It may end between the
+--- opening of its state and the reading.
+return function(pid)
+  local file = io.open("/proc/" .. pid .. "/stat")
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  return text ~= "" and not text:find(") Z ", 1, true)
+end
