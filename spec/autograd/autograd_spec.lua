@@ -333,6 +333,29 @@ describe("a gradient of a bias of a batch of one, which is that of the result in
   end)
 end)
 
+describe("the gradient of a transposed matrix", function()
+  for name, product in pairs {
+    mm = function(x, w) return x:mm(w) end,
+    addmm = function(x, w) return lm.addmm(lm.ones(1, 5):double(), x, w, { alpha = 2 }) end,
+    linear = function(x, w) return lm.nn.functional.linear(x:view(2, 3, 4), w:t()) end,
+  } do
+    it("of " .. name .. " has the layout of the matrix, and the values", function()
+      for _, transposed in ipairs { false, true } do
+        local x = lm.randn(transposed and { 4, 6 } or { 6, 4 }):double()
+        local w = lm.randn(transposed and { 5, 4 } or { 4, 5 }):double()
+        if transposed then x, w = x:t(), w:t() end
+        x:requires_grad_()
+        w:requires_grad_()
+        local g = lm.grad((product(x, w) ^ 2):sum(), { x, w })
+        if name ~= "linear" then assert.same({ x:stride() }, { g[1]:stride() }) end
+        assert.same({ w:stride() }, { g[2]:stride() })
+        assert.is_true(lm.autograd.gradcheck(product, { x, w }))
+        assert.is_true(lm.autograd.gradgradcheck(product, { x, w }))
+      end
+    end)
+  end
+end)
+
 describe("a .grad that is a view", function()
   it("is added to in place", function()
     local x = lm.ones({ 2 }, { requires_grad = true })

@@ -215,6 +215,10 @@ lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
   return lm_e_mul(e, all, lm_f_unpermuted(e, others, order));
 }
 
+lm_tensor *lm_f_product(lm_expr *e, bool transposed, lm_tensor *a, lm_tensor *b) {
+  return transposed ? lm_e_t(e, lm_e_mm(e, lm_e_t(e, b), lm_e_t(e, a))) : lm_e_mm(e, a, b);
+}
+
 lm_tensor *lm_f_rows(lm_expr *e, lm_tensor *g) {
   if (!g || g->ndim == 2) return g;
   lm_ints size = {.n = 2, .v = {1, g->size[g->ndim - 1]}};

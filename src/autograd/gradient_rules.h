@@ -65,5 +65,7 @@ extern const lm_rules lm_rule_table[LM_OP_COUNT];
 
 /* The sizes of the op's k-th tensor argument. */
 lm_ints lm_rule_size(lm_rule *r, int k);
+/* Whether it was a transposed matrix. */
+bool lm_rule_is_transposed(lm_rule *r, int k);
 /* Whether it was there. */
 static inline bool lm_rule_given(const lm_rule *r, int k) { return r->node->given >> k & 1; }

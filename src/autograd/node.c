@@ -190,6 +190,7 @@ const char *lm_node_name(const lm_node *n) {
 void lm_meta_of(const lm_tensor *t, lm_meta *out) {
   out->dtype = t->dtype;
   out->ndim = t->ndim;
+  out->transposed = t->ndim == 2 && t->stride[0] == 1 && t->stride[1] != 1 && t->stride[1] == t->size[0];
   out->device = t->device;
   for (int d = 0; d < t->ndim; d++) out->size[d] = t->size[d];
 }

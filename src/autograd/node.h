@@ -20,6 +20,7 @@ struct lm_pass;
 typedef struct lm_meta { /* of a result, and so of its gradient */
   lm_dtype dtype;
   uint8_t ndim;
+  bool transposed; /* a matrix with dense columns, not rows */
   lm_device device;
   int64_t size[LM_MAX_DIMS];
 } lm_meta;

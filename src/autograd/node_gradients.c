@@ -84,18 +84,22 @@ static lm_status unpack(lm_node *n, const lm_tensor *g, lm_expr *e, unpacked *u)
   return LM_OK;
 }
 
-lm_ints lm_rule_size(lm_rule *r, int k) {
-  lm_ints size = {.n = 0};
+static const lm_meta *argument_meta(lm_rule *r, int k) {
+  static const lm_meta none;
   lm_edge e = k < r->node->nedge ? r->node->edge[k] : (lm_edge){NULL, 0};
-  if (!e.node) {
-    lm_e_ok(&r->e, lm_fail(LM_E_STATE, "%s: cannot compute the gradient without saved sizes", lm_ops[r->op].name));
-    return size;
-  }
-  const lm_meta *meta = lm_edge_meta(e);
-  size.n = meta->ndim;
+  if (e.node) return lm_edge_meta(e);
+  lm_e_ok(&r->e, lm_fail(LM_E_STATE, "%s: cannot compute the gradient without saved sizes", lm_ops[r->op].name));
+  return &none;
+}
+
+lm_ints lm_rule_size(lm_rule *r, int k) {
+  const lm_meta *meta = argument_meta(r, k);
+  lm_ints size = {.n = meta->ndim};
   memcpy(size.v, meta->size, sizeof size.v);
   return size;
 }
+
+bool lm_rule_is_transposed(lm_rule *r, int k) { return argument_meta(r, k)->transposed; }
 
 /* The row's kernel instead of its ops. */
 static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_tensor **out) {

@@ -20,10 +20,11 @@ function Conv1D:init(inputs, outputs)
   self.bias = nn.init.zeros_(layer.parameter({outputs}, {}))
 end
 
--- Not linear() of the transposed weight, whose gradient would be transposed too, and copied into .grad.
+-- Not linear() of the transposed weight: autocast converts parameters in one launch, but a view of one by itself.
 function Conv1D:forward(x)
-  local n, l = unpack(x.shape)
-  return ops.addmm(self.bias, x:flatten(1, 2), self.weight):view(n, l, self.bias:size(1))
+  local shape = x.shape
+  shape[#shape] = self.bias:size(1)
+  return ops.addmm(self.bias, x:flatten(1, -2), self.weight):view(shape)
 end
 
 function Conv1D:to_int8() return nn.Int8Linear(self.weight:t(), self.bias) end

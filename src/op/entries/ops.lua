@@ -46,7 +46,8 @@
 --- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
 ---             backend come for free; recording for another one is an error. g is the gradient of the result (g1 of the
 ---             second), y the result (y1, y2 those after it, hidden ones too), nil an undefined (zero) gradient, which
----             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Of an
+---             every op passes on, size_of(x) the sizes of x, is_transposed(x) whether the columns of that matrix are
+---             dense, as its gradient's must be then, given(x) whether an optional x was there. Of an
 ---             elementwise op a formula of such ops is one fused kernel too. For several arguments, "x, weight": one
 ---             call has all of their gradients as results. For a list: of its tensor number `at`. What a formula
 ---             touches is saved for it. more: a second gradient of the result on a GPU, or nil, which such a formula

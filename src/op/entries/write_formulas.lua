@@ -29,13 +29,15 @@ return function(context)
   local reserved = {a = true, e = true, r = true, args = true, out = true, whole = true, in_place = true, taken = true}
   local c_types = {tensor = "lm_tensor *const ", number = "const double ", ints = "const lm_ints "}
 
+  local about_own = {size_of = "ints", is_transposed = "number"} -- what is known of the argument a gradient is for
+
   local function within(c) return c:find("[^%w_.>%-]") and "(" .. c .. ")" or c end
 
   -- ---- a formula as C over tensors
 
   -- Writes trees as C, of an entry's formula called `label`. `scope.name` returns the C and the kind of
-  -- names that are no arguments; `scope.touch` hears which arguments are used, under which conditions; `scope.size_of`
-  -- is for that function; `scope.pure`: no ops, which need an lm_expr.
+  -- names that are no arguments; `scope.touch` hears which arguments are used, under which conditions; `scope.about_own`
+  -- is for functions of a gradient's own argument; `scope.pure`: no ops, which need an lm_expr.
   local Emitter = {}
   Emitter.__index = Emitter
 
@@ -183,9 +185,8 @@ return function(context)
       local a = name == "given" and trees[1] and self.entry.args[trees[1][2]]
       if a and a.is.nan then return ("!isnan(%s)"):format((self:emit(trees[1]))), "number" end
       local of_argument = trees[1] and trees[1][1] == "name" and self.entry.args[trees[1][2]]
-      if name == "size_of" and self.scope.size_of and of_argument then
-        return self.scope.size_of(trees, self:erring()), "ints"
-      end
+      local kept = of_argument and self.scope.about_own and about_own[name]
+      if kept then return self.scope.about_own(name, trees, self:erring()), kept end
       if name == "given" and self.scope.given then return self.scope.given(trees, self:erring()), "number" end
       if list[name] then return self:call(name, trees, in_place) end
       return self:function_call(name, trees)
@@ -295,11 +296,11 @@ return function(context)
         if letter == "y" then touch("results", 2 ^ k, condition or "") end
         return name, "tensor"
       end,
-      size_of = function(trees, wrong)
+      about_own = function(name, trees, wrong)
         local a, own = trees[1] and entry.args[trees[1][2]], false
         for _, place in ipairs(row.tensor_args) do own = own or a and a.place == place end
-        if not own then wrong("size_of() is of the argument that the formula is for") end
-        return ("lm_rule_size(r, %d)"):format(a.place - 1)
+        if not own then wrong("%s() is of the argument that the formula is for", name) end
+        return ("lm_rule_%s(r, %d)"):format(name == "size_of" and "size" or name, a.place - 1)
       end,
     })
     if #values ~= 1 then fail(entry, "%s: one value expected, got %d", row.label, #values) end
