@@ -36,8 +36,8 @@ return function(context)
   -- ---- a formula as C over tensors
 
   -- Writes trees as C, of an entry's formula called `label`. `scope.name` returns the C and the kind of
-  -- names that are no arguments; `scope.touch` hears which arguments are used, under which conditions; `scope.about_own`
-  -- is for functions of a gradient's own argument; `scope.pure`: no ops, which need an lm_expr.
+  -- names that are no arguments; `scope.touch` hears which arguments are used, under which conditions;
+  -- `scope.about_own` is for functions of a gradient's own argument; `scope.pure`: no ops, which need an lm_expr.
   local Emitter = {}
   Emitter.__index = Emitter
 
