@@ -176,6 +176,21 @@ describe("a loop without collectgarbage", function()
     assert(grown < 40, ("%.0f MB more than before"):format(grown))
   end)
 
+  it("stays within the caches beside a Lua heap of 2 MB #unsanitized", function()
+    local pipe = io.popen [[LM_CACHE_BYTES=33554432 luajit -e '
+      local lm = require "luminary"
+      local heap, most = {}, 0
+      for k = 1, 16000 do heap[k] = {k} end
+      for k = 1, 1000 do
+        local _ = lm.zeros(2 ^ 17)
+        if k > 600 then most = math.max(most, lm.memory_allocated()) end -- before, new pages make the loop slow
+      end
+      print(most / 2 ^ 20, #heap)' 2>&1]]
+    local text = pipe:read "*a"
+    pipe:close()
+    assert(assert(tonumber(text:match "^%S+"), text) < 24, text)
+  end)
+
   it("goes on when the Lua heap grows past what is collected at once", function()
     local pipe = io.popen [[luajit -e '
       local lm = require "luminary"
