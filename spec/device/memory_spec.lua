@@ -72,6 +72,25 @@ describe("memory statistics", function()
     assert.equal(0, lm.memory_reserved(device))
   end)
 
+  it("show that smaller blocks lie in freed larger ones, but not in those that a loop needs again", function()
+    local function block(bytes) return lm.empty({ bytes / 4 }, { device = device }) end
+    local kept = {}
+    for k = 1, 20 do -- a step of training whose results are garbage that is not collected yet
+      kept[k] = { block(MB / 4), block(MB / 4) }
+      block(MB):free()
+    end
+    local held = lm.memory_reserved(device)
+    assert(held <= 12 * MB, held)
+    for _, pair in ipairs(kept) do
+      pair[1]:free()
+      pair[2]:free()
+    end
+    local smaller = {}
+    for k = 1, 20 do smaller[k] = block(MB / 8) end
+    assert.equal(held, lm.memory_reserved(device))
+    for _, x in ipairs(smaller) do x:free() end
+  end)
+
   it("are cpu's by default, by any of its names", function()
     local x = lm.zeros(MB)
     for _, name in ipairs { "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved" } do
