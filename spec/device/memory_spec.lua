@@ -72,6 +72,25 @@ describe("memory statistics", function()
     assert.equal(0, lm.memory_reserved(device))
   end)
 
+  it("show that smaller blocks lie in freed larger ones, but not in those that a loop needs again", function()
+    local function block(bytes) return lm.empty({ bytes / 4 }, { device = device }) end
+    local kept = {}
+    for k = 1, 20 do -- a step of training whose results are garbage that is not collected yet
+      kept[k] = { block(MB / 4), block(MB / 4) }
+      block(MB):free()
+    end
+    local held = lm.memory_reserved(device)
+    assert(held <= 12 * MB, held)
+    for _, pair in ipairs(kept) do
+      pair[1]:free()
+      pair[2]:free()
+    end
+    local smaller = {}
+    for k = 1, 20 do smaller[k] = block(MB / 8) end
+    assert.equal(held, lm.memory_reserved(device))
+    for _, x in ipairs(smaller) do x:free() end
+  end)
+
   it("are cpu's by default, by any of its names", function()
     local x = lm.zeros(MB)
     for _, name in ipairs { "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved" } do
@@ -174,6 +193,21 @@ describe("a loop without collectgarbage", function()
   it("stays within the caches from its start on #unsanitized", function()
     local grown = grows("data[{ { 1, MB / 8 } }] + n")
     assert(grown < 40, ("%.0f MB more than before"):format(grown))
+  end)
+
+  it("stays within the caches beside a Lua heap of 2 MB #unsanitized", function()
+    local pipe = io.popen [[LM_CACHE_BYTES=33554432 luajit -e '
+      local lm = require "luminary"
+      local heap, most = {}, 0
+      for k = 1, 16000 do heap[k] = {k} end
+      for k = 1, 1000 do
+        local _ = lm.zeros(2 ^ 17)
+        if k > 600 then most = math.max(most, lm.memory_allocated()) end -- before, new pages make the loop slow
+      end
+      print(most / 2 ^ 20, #heap)' 2>&1]]
+    local text = pipe:read "*a"
+    pipe:close()
+    assert(assert(tonumber(text:match "^%S+"), text) < 24, text)
   end)
 
   it("goes on when the Lua heap grows past what is collected at once", function()

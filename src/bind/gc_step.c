@@ -20,10 +20,11 @@
 enum { STEPS = 16 };
 static const size_t usual_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;
 static const double most_share = 0.1, least_share = 0.02; /* of the time */
-/* Bytes of results for each byte of heap. Collecting 1 MB of heap takes about 200 us; writing 10 MB to memory takes
- * that much longer than writing it in a cache. Products and the like are slower than memory by themselves: a script
- * that makes fewer bytes of results a second than memory_speed gains half of that. */
-static const size_t worth_of_heap = 10;
+/* Bytes of results for each byte of heap. Collecting 1 MB of heap takes about 130 us; writing 5 MB to memory takes
+ * that much longer than writing it in a cache, and more where other processes use the memory as well. Products and the
+ * like are slower than memory by themselves: a script that makes fewer bytes of results a second than memory_speed
+ * gains a quarter of that. */
+static const size_t worth_of_heap = 5, worth_of_slow_heap = 20;
 static const double memory_speed = 5e9;
 
 /* Of results that the caches hold, beside what those are made of. */
@@ -54,7 +55,7 @@ static double cpu_seconds(void) {
 static void adapt(lm_lua *s, double now, size_t heap) {
   double time = now - s->cycle_start + 1e-9, share = s->cycle_collecting / time;
   bool fast = (double)s->budget > memory_speed * (time - s->cycle_collecting);
-  size_t worth = heap * worth_of_heap * (fast ? 1 : 2), cached = cached_budget();
+  size_t worth = heap * (fast ? worth_of_heap : worth_of_slow_heap), cached = cached_budget();
   if (worth <= cached) {
     size_t least = share > most_share ? cached : cached / 2;
     s->budget = worth > least ? worth : least;
@@ -98,7 +99,9 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
     /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the heap of it, and
      * finalizers on top. */
     int step = (int)((double)heap * 2 * (double)quanta / (double)steps) + 1;
-    lua_gc(L, at_once ? LUA_GCCOLLECT : LUA_GCSTEP, step);
+    /* Once a cycle has ended it stops, so such a step of twice the heap is a whole collection; LUA_GCCOLLECT sweeps
+     * the heap before that too, half as long again. */
+    lua_gc(L, LUA_GCSTEP, step);
     double after = cpu_seconds();
     s->cycle_collecting += after - before;
     if (s->cycle_steps >= (int)steps) adapt(s, after, (size_t)lua_gc(L, LUA_GCCOUNT, 0) << 10);

@@ -26,9 +26,10 @@ enum { CLASSES = FINE + (LARGEST - FINE_LOG2) * 8 };
  * above twice what was ever in use at a time; then the cache is emptied. */
 static const size_t slack_bytes = (size_t)256 << 20;
 
-/* Where no more is in use than was before, a large request whose class is empty takes a cached block of up to
- * sixteen times its size rather than fresh pages: the last, smaller batch of an epoch then lives in the memory of
- * the others. */
+/* Where no more is in use than was before, and at least half of the memory is free, a large request whose class is
+ * empty takes a cached block of up to sixteen times its size rather than fresh pages: the last, smaller batch of an
+ * epoch then lives in the memory of the others. (With less free, the block's next request would need fresh pages
+ * itself.) */
 enum { OVERSIZE_FROM = 1 << 16, OVERSIZE_CLASSES = 32, MAX_OVERSIZE = 64 };
 
 typedef struct bin { /* freed blocks of one class, as a stack outside the blocks: they may be on a card */
@@ -46,7 +47,8 @@ typedef struct cache {
   int noversize;
   oversize_block oversize[MAX_OVERSIZE];
   lm_memory_stats stats;
-  size_t peak; /* as stats.max_allocated, but never reset */
+  size_t peak;   /* as stats.max_allocated, but never reset */
+  size_t cached; /* bytes of the blocks in bins */
   bin bins[CLASSES];
 } cache;
 
@@ -72,6 +74,12 @@ static int class_of(size_t bytes, size_t *size) {
   return FINE + (exponent - FINE_LOG2) * 8 + eighth;
 }
 
+static size_t class_bytes(int class) {
+  if (class < FINE) return (size_t)(class + 1) << STEP_LOG2;
+  int exponent = FINE_LOG2 + (class - FINE) / 8;
+  return (size_t)(8 + (class - FINE) % 8 + 1) << (exponent - 3);
+}
+
 static void count_in(cache *p, size_t size) {
   lm_memory_stats *s = &p->stats;
   s->allocated += size;
@@ -92,12 +100,14 @@ static lm_status out_of_memory(const lm_driver *driver, lm_device device, size_t
 static void *take_cached(cache *p, int class, size_t size) {
   void *block = NULL;
   pthread_mutex_lock(&p->lock);
-  bool oversizes = size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE && p->stats.allocated + size <= p->peak;
+  bool oversizes = size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE && p->stats.allocated + size <= p->peak &&
+                   2 * p->cached >= p->stats.reserved;
   int last = oversizes && class + OVERSIZE_CLASSES < CLASSES ? class + OVERSIZE_CLASSES : class;
   for (int c = class; c <= last && !block; c++) {
     bin *b = &p->bins[c];
     if (b->n == 0) continue;
     block = b->block[--b->n];
+    p->cached -= class_bytes(c);
     if (c != class) p->oversize[p->noversize++] = (oversize_block){block, c};
     count_in(p, size);
   }
@@ -146,12 +156,6 @@ lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t byt
   return LM_OK;
 }
 
-static size_t class_bytes(int class) {
-  if (class < FINE) return (size_t)(class + 1) << STEP_LOG2;
-  int exponent = FINE_LOG2 + (class - FINE) / 8;
-  return (size_t)(8 + (class - FINE) % 8 + 1) << (exponent - 3);
-}
-
 /* False if the bin cannot grow. */
 static bool put_cached(bin *b, void *block) {
   if (b->n == b->capacity) {
@@ -173,7 +177,10 @@ void lm_classes_free(lm_device device, void *block, size_t bytes) {
   p->stats.allocated -= size;
   if (CACHING) size = class_bytes(class = own_class(p, block, class));
   bool kept = CACHING && put_cached(&p->bins[class], block);
-  if (!kept) p->stats.reserved -= size;
+  if (kept)
+    p->cached += size;
+  else
+    p->stats.reserved -= size;
   pthread_mutex_unlock(&p->lock);
   if (!kept) lm_driver_of(device)->free(lm_device_physical(device), block, size);
 }
@@ -211,6 +218,7 @@ void lm_classes_empty_cache(lm_device device) {
     *b = (bin){0};
   }
   p->stats.reserved -= given_back;
+  p->cached = 0;
   pthread_mutex_unlock(&p->lock);
   if (given_back) lm_log(LM_LOG_ALLOC, "%s: %zu cached bytes given back", lm_device_name(device), given_back);
 }
