@@ -22,11 +22,12 @@
 #include "base/thread_state.h"
 #include "integers.h"
 
-enum { MAX_THREADS = 256, LINE = 64, PIECES = 4 /* of each thread */, KEPT_SCRATCH = 16 << 20 };
+enum { MAX_THREADS = 256, LINE = 64, MIN_PIECES = 4, MAX_PIECES = 16 /* of each thread */, KEPT_SCRATCH = 16 << 20 };
 
 enum { /* nanoseconds */
        MIN_WORK = 30000,
        MIN_EACH = 15000, /* of one thread's part: a loop on several costs one microsecond, and more on busy cores */
+       MIN_PIECE = 4000, /* handing out a piece costs up to 100 */
        WORTH_WAKING = 100000, /* a sleeping worker begins 30 to 50 microseconds after it was woken */
        RECENT = 200000,       /* loops that follow one another so closely are worth it together */
        MIN_SPIN = 5000,
@@ -286,7 +287,9 @@ lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_pa
   int threads = lm_threads_for(work_ns);
   if (threads > units) threads = (int)units;
   if (threads > 1) {
-    int each = units < (int64_t)threads * PIECES ? (int)lm_ceil_div(units, threads) : PIECES;
+    const double most = work_ns / threads / MIN_PIECE;
+    int each = most < MIN_PIECES ? MIN_PIECES : most > MAX_PIECES ? MAX_PIECES : (int)most;
+    if (units < (int64_t)threads * each) each = (int)lm_ceil_div(units, threads);
     loop l = {.fn = fn,
               .ctx = ctx,
               .units = units,
