@@ -3,11 +3,7 @@
  * has every TY-th of a tile's rows and every TX-th of its columns. What is summed over the tiles is at most WIDE
  * columns, and further columns are further blocks' work, which make the scores again. Nothing depends on the order in
  * which blocks run, so that results are the same each time. */
-#include "attention.h"
-
-#include "philox.h"
-#include "reduce.cuh"
-#include "vectors.cuh"
+#include "attention.cuh"
 
 template <class L>
 struct lm_attention_tiles {
@@ -35,20 +31,15 @@ constexpr int lm_attention_stage = [] {
   return (both > rows ? both : rows) / S::PACK;
 }();
 
-template <class L>
-LM_DEVICE const typename L::stored *lm_attention_row(const lm_attention_side &side, int64_t n, int64_t h, int64_t row) {
-  return (const typename L::stored *)side.data + n * side.sample + h * side.head + row * side.row;
-}
-
 /* HEIGHT rows of COUNT numbers into shared memory, `line` from one to the next; 0 where there are fewer. */
 template <class L, int HEIGHT, int COUNT>
 LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, typename L::num *to, int line,
                                   const typename L::stored *from, int64_t step, int64_t rows, int64_t count) {
   typedef typename L::stored stored;
-  enum { V = 16 / sizeof(stored), THREADS = lm_attention_tiles<L>::THREADS };
-  L load = {job.dtype};
+  enum { V = lm_attention_tiles<L>::PACK, THREADS = lm_attention_tiles<L>::THREADS };
+  static_assert(std::is_same_v<stored, typename L::num>, "as it is stored");
   if (job.packed) {
-    enum { PACKS = HEIGHT * (COUNT / V), EACH = PACKS / THREADS, P = lm_attention_tiles<L>::PACK };
+    enum { PACKS = HEIGHT * (COUNT / V), EACH = PACKS / THREADS };
     static_assert(PACKS % THREADS == 0, "every thread has as many");
     lm_words<stored, V> words[EACH]; /* all under way before the first is waited for */
     LM_UNROLL
@@ -60,19 +51,12 @@ LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, typename L::num *
     LM_UNROLL
     for (int e = 0; e < EACH; e++) {
       int i = e * THREADS + (int)threadIdx.x, row = i / (COUNT / V), at = i % (COUNT / V) * V;
-      lm_pack<stored, V> pack = lm_unpack<stored, V>(words[e]);
-      LM_UNROLL
-      for (int v = 0; v < V; v += P) {
-        lm_pack<typename L::num, P> numbers;
-        LM_UNROLL
-        for (int p = 0; p < P; p++) numbers.v[p] = load(pack.v[v + p]);
-        *(lm_pack<typename L::num, P> *)(to + row * line + at + v) = numbers;
-      }
+      *(lm_pack<stored, V> *)(to + row * line + at) = lm_unpack<stored, V>(words[e]);
     }
   } else {
     for (int i = (int)threadIdx.x; i < HEIGHT * COUNT; i += THREADS) {
       int row = i / COUNT, at = i % COUNT;
-      to[row * line + at] = row < rows && at < count ? load(from[row * step + at]) : 0;
+      to[row * line + at] = row < rows && at < count ? from[row * step + at] : 0;
     }
   }
 }
@@ -179,14 +163,13 @@ struct lm_attention_sums {
     LM_UNROLL
     for (int i = 0; i < S::I; i++) {
       if (ty + i * S::TY >= rows) break;
-      stored *to = (stored *)lm_attention_row<L>(side, n, h, row + ty + i * S::TY) + first;
+      stored *to = lm_attention_row<stored>(side, n, h, row + ty + i * S::TY) + first;
       LM_UNROLL
       for (int g = 0; g < GROUPS; g++) {
         int at = (g * S::TX + tx) * S::PACK;
         lm_pack<stored, S::PACK> pack;
         LM_UNROLL
-        for (int v = 0; v < S::PACK; v++)
-          pack.v[v] = lm_put_loaded<stored>(of[i][g * S::PACK + v] * factor[i], job.dtype);
+        for (int v = 0; v < S::PACK; v++) pack.v[v] = of[i][g * S::PACK + v] * factor[i];
         if (job.packed) {
           if (first + at < count) lm_store<S::PACK>(to + at, pack);
         } else {
@@ -222,18 +205,10 @@ LM_DEVICE typename L::num lm_attention_score(const lm_attention_job &job, int64_
   num score = product * (num)job.scale;
   if (job.mask) {
     int64_t at = n * job.mask_stride[0] + h * job.mask_stride[1] + i * job.mask_stride[2] + j * job.mask_stride[3];
-    if (!job.mask_is_bool) return score + L{job.dtype}(((const typename L::stored *)job.mask)[at]);
+    if (!job.mask_is_bool) return score + ((const num *)job.mask)[at];
     if (!((const uint8_t *)job.mask)[at]) return -(num)INFINITY;
   }
   return score;
-}
-
-LM_DEVICE bool lm_attention_keeps(const uint64_t *draw, uint32_t threshold, int64_t position) {
-  lm_philox_block block = lm_philox(draw[0], draw[1] + (uint64_t)position / 4);
-  uint32_t word = position % 4 < 2    ? position % 4 == 0 ? block.word[0] : block.word[1]
-                     : position % 4 == 2 ? block.word[2]
-                                      : block.word[3];
-  return word >> 8 >= threshold;
 }
 
 /* Bit i J + j: whether dropout keeps a thread's weight in row i and column j of its part of a tile; the first one's
@@ -248,8 +223,8 @@ LM_DEVICE uint32_t lm_attention_kept(const lm_attention_job &job, int64_t n, int
   position += (n * job.heads + h) * job.queries * job.keys;
   LM_UNROLL_BY(1)
   for (int k = 0; k < S::I * S::J; k++) {
-    bool kept = lm_attention_keeps(job.draw, job.threshold, position + k / S::J * i_step + k % S::J * j_step);
-    bits |= (uint32_t)kept << k;
+    uint64_t at = (uint64_t)(position + k / S::J * i_step + k % S::J * j_step);
+    bits |= (lm_attention_keeps(job.draw, job.threshold, at / 4) >> at % 4 & 1) << k;
   }
   return bits;
 }
@@ -261,15 +236,6 @@ LM_DEVICE num lm_attention_over_row(num value, Op op) {
   for (int by = 8; by > 0; by /= 2) value = op(value, lm_shuffle_xor(value, by));
   return value;
 }
-
-struct lm_attention_larger { /* of those that are no NaN: a NaN gets into a row by its sum */
-  template <class num>
-  LM_DEVICE num operator()(num a, num b) const {
-    return a > b || b != b ? a : b;
-  }
-};
-
-LM_HOST_DEVICE int64_t lm_attention_tiles_of(int64_t n, int64_t each) { return (n + each - 1) / each; }
 
 /* ---- forward */
 
@@ -294,8 +260,9 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_fo
     for (int i = 0; i < S::I; i++) most[i] = -(num)INFINITY, sum[i] = 0;
     for (int64_t j0 = 0; j0 < last; j0 += S::COLS) {
       num s[S::I][S::J];
-      lm_attention_product<L>(job, s, stage, lm_attention_row<L>(job.query, n, h, i0), job.query.row, rows,
-                              lm_attention_row<L>(job.key, n, kv, j0), job.key.row, job.keys - j0, job.width);
+      lm_attention_product<L>(job, s, stage, lm_attention_row<typename L::stored>(job.query, n, h, i0), job.query.row,
+                              rows, lm_attention_row<typename L::stored>(job.key, n, kv, j0), job.key.row,
+                              job.keys - j0, job.width);
       uint32_t kept = lm_attention_kept<L>(job, n, h, (i0 + ty) * job.keys + j0 + tx, S::TY * job.keys, S::TX);
       LM_UNROLL
       for (int i = 0; i < S::I; i++) {
@@ -320,8 +287,8 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_fo
         for (int c = 0; c < values.N; c++) values.of[i][c] *= factor;
       }
       lm_attention_put<L>(tile, s);
-      values.add(job, tile, stage, lm_attention_row<L>(job.value, n, kv, j0) + first, job.value.row, job.keys - j0,
-                 job.value_width - first);
+      values.add(job, tile, stage, lm_attention_row<typename L::stored>(job.value, n, kv, j0) + first, job.value.row,
+                 job.keys - j0, job.value_width - first);
     }
     num factor[S::I];
     LM_UNROLL
@@ -344,7 +311,8 @@ LM_KERNEL void lm_attention_dots(lm_attention_job job) {
   int64_t rows = job.samples * job.heads * job.queries;
   for (int64_t row = lm_thread() / LM_WARP; row < rows; row += lm_threads() / LM_WARP) {
     int64_t i = row % job.queries, h = row / job.queries % job.heads, n = row / job.queries / job.heads;
-    const typename L::stored *x = lm_attention_row<L>(job.grad, n, h, i), *y = lm_attention_row<L>(job.out, n, h, i);
+    const typename L::stored *x = lm_attention_row<typename L::stored>(job.grad, n, h, i),
+                             *y = lm_attention_row<typename L::stored>(job.out, n, h, i);
     L load = {job.dtype};
     num sum = 0;
     for (int64_t k = lm_lane(); k < job.value_width; k += LM_WARP) sum += load(x[k]) * load(y[k]);
@@ -388,11 +356,12 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of
     sums.clear();
     for (int64_t j0 = 0; j0 < last; j0 += S::COLS) {
       num weight[S::I][S::J], slope[S::I][S::J];
-      const typename L::stored *key = lm_attention_row<L>(job.key, n, kv, j0);
-      lm_attention_product<L>(job, weight, stage, lm_attention_row<L>(job.query, n, h, i0), job.query.row, rows, key,
-                              job.key.row, job.keys - j0, job.width);
-      lm_attention_product<L>(job, slope, stage, lm_attention_row<L>(job.grad, n, h, i0), job.grad.row, rows,
-                              lm_attention_row<L>(job.value, n, kv, j0), job.value.row, job.keys - j0, job.value_width);
+      const typename L::stored *key = lm_attention_row<typename L::stored>(job.key, n, kv, j0);
+      lm_attention_product<L>(job, weight, stage, lm_attention_row<typename L::stored>(job.query, n, h, i0),
+                              job.query.row, rows, key, job.key.row, job.keys - j0, job.width);
+      lm_attention_product<L>(job, slope, stage, lm_attention_row<typename L::stored>(job.grad, n, h, i0), job.grad.row,
+                              rows, lm_attention_row<typename L::stored>(job.value, n, kv, j0), job.value.row,
+                              job.keys - j0, job.value_width);
       uint32_t kept = lm_attention_kept<L>(job, n, h, (i0 + ty) * job.keys + j0 + tx, S::TY * job.keys, S::TX);
       LM_UNROLL
       for (int i = 0; i < S::I; i++) {
@@ -425,16 +394,16 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of
     int64_t block = unit % blocks, part = unit / blocks % parts; /* the first keys are those that are seen the most */
     int64_t kv = unit / blocks / parts % job.key_heads, n = unit / blocks / parts / job.key_heads;
     int64_t j0 = block * S::ROWS, rows = job.keys - j0, first = part * WIDE;
-    const typename L::stored *key = lm_attention_row<L>(job.key, n, kv, j0),
-                             *value = lm_attention_row<L>(job.value, n, kv, j0);
+    const typename L::stored *key = lm_attention_row<typename L::stored>(job.key, n, kv, j0),
+                             *value = lm_attention_row<typename L::stored>(job.value, n, kv, j0);
     lm_attention_sums<L, WIDE> of_key, of_value;
     of_key.clear();
     of_value.clear();
     for (int64_t h = kv * job.shared; h < (kv + 1) * job.shared; h++) {
       for (int64_t i0 = job.causal ? j0 / S::COLS * S::COLS : 0; i0 < job.queries; i0 += S::COLS) {
         num weight[S::I][S::J], slope[S::I][S::J];
-        const typename L::stored *query = lm_attention_row<L>(job.query, n, h, i0),
-                                 *grad = lm_attention_row<L>(job.grad, n, h, i0);
+        const typename L::stored *query = lm_attention_row<typename L::stored>(job.query, n, h, i0),
+                                 *grad = lm_attention_row<typename L::stored>(job.grad, n, h, i0);
         int64_t there = job.queries - i0;
         lm_attention_product<L>(job, weight, stage, key, job.key.row, rows, query, job.query.row, there, job.width);
         lm_attention_product<L>(job, slope, stage, value, job.value.row, rows, grad, job.grad.row, there,
@@ -472,8 +441,10 @@ LM_KERNEL void lm_attention_draw_put(uint64_t *to, uint64_t seed, uint64_t offse
 template <class T>
 LM_KERNEL void lm_dropout_drawn(const T *x, T *y, int64_t n, const uint64_t *draw, uint32_t threshold, double kept) {
   typedef lm_compute<T> num;
-  for (int64_t i = lm_thread(); i < n; i += lm_threads())
-    y[i] = lm_put<T>(lm_attention_keeps(draw, threshold, i) ? lm_get<num>(x[i]) * (num)kept : 0);
+  for (int64_t i = lm_thread(); i < n; i += lm_threads()) {
+    bool stays = lm_attention_keeps(draw, threshold, (uint64_t)i / 4) >> i % 4 & 1;
+    y[i] = lm_put<T>(stays ? lm_get<num>(x[i]) * (num)kept : 0);
+  }
 }
 
 /* ---- launching */
@@ -503,7 +474,6 @@ template <class L>
 static int lm_attention_launch_backward(const lm_attention_job &job, void *stream) {
   typedef lm_attention_tiles<L> S;
   int64_t most = job.width > job.value_width ? job.width : job.value_width;
-  int64_t rows = job.samples * job.heads * job.queries;
   int64_t of_queries = job.samples * job.heads * lm_attention_tiles_of(job.queries, S::ROWS) *
                        lm_attention_tiles_of(job.width, lm_attention_wide<L>(job.width));
   int64_t of_keys =
@@ -512,21 +482,31 @@ static int lm_attention_launch_backward(const lm_attention_job &job, void *strea
   if constexpr (sizeof(typename L::num) < 8) {
     if (lm_attention_wide<L>(job.width) > 64) kernel = lm_attention_of_queries<L, 128>;
   }
-  int error =
-      lm_launch(lm_attention_dots<L>, lm_blocks(rows, ROW_THREADS / LM_WARP, 1 << 20), ROW_THREADS, 0, stream, job);
-  if (!error) error = lm_launch(kernel, lm_blocks(of_queries, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
-  if (!error)
-    error = lm_launch(lm_attention_of_keys<L, 64>, lm_blocks(of_keys, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
-  return error;
+  int error = lm_launch(kernel, lm_blocks(of_queries, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
+  return error ? error
+               : lm_launch(lm_attention_of_keys<L, 64>, lm_blocks(of_keys, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
 }
 
 int lm_k_attention(const lm_attention_job *job, void *stream) {
-  return lm_for_float_loader(job->dtype, [&](auto load) { return lm_attention_launch<decltype(load)>(*job, stream); });
+  switch (job->dtype) {
+    case LM_F64: return lm_attention_launch<lm_load_f64>(*job, stream);
+    case LM_F32: return lm_attention_launch<lm_load_f32>(*job, stream);
+    default: return lm_k_attention_half(job, stream);
+  }
 }
 
 int lm_k_attention_backward(const lm_attention_job *job, void *stream) {
-  return lm_for_float_loader(job->dtype,
-                             [&](auto load) { return lm_attention_launch_backward<decltype(load)>(*job, stream); });
+  int64_t rows = job->samples * job->heads * job->queries;
+  int error = lm_for_float_loader(job->dtype, [&](auto load) {
+    return lm_launch(lm_attention_dots<decltype(load)>, lm_blocks(rows, ROW_THREADS / LM_WARP, 1 << 20), ROW_THREADS, 0,
+                     stream, *job);
+  });
+  if (error) return error;
+  switch (job->dtype) {
+    case LM_F64: return lm_attention_launch_backward<lm_load_f64>(*job, stream);
+    case LM_F32: return lm_attention_launch_backward<lm_load_f32>(*job, stream);
+    default: return lm_k_attention_half_backward(job, stream);
+  }
 }
 
 int lm_k_attention_draw(uint64_t *to, uint64_t seed, uint64_t offset, const uint64_t *extra, void *stream) {

@@ -38,6 +38,9 @@ typedef struct lm_attention_job {
 
 int lm_k_attention(const lm_attention_job *job, void *stream);          /* writes out, log_sum */
 int lm_k_attention_backward(const lm_attention_job *job, void *stream); /* writes dquery, dkey, dvalue */
+/* Of those the parts for float16 and bfloat16; the second one when dots are written. */
+int lm_k_attention_half(const lm_attention_job *job, void *stream);
+int lm_k_attention_half_backward(const lm_attention_job *job, void *stream);
 
 /* to[0] = seed, to[1] = offset + *extra, if there is one */
 int lm_k_attention_draw(uint64_t *to, uint64_t seed, uint64_t offset, const uint64_t *extra, void *stream);

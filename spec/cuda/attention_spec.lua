@@ -381,23 +381,95 @@ describe("attention on a device", function()
     end
   ]])
 
-  script("drops in float32 and float64 what the CPU drops", [[
-    for _, dtype in ipairs {"float32", "float64"} do
-      for _, sizes in ipairs {{2, 2, 2, 40, 40, 8, 8}, {1, 4, 2, 33, 70, 12, 5}} do
+  script("drops in our kernels what the CPU drops", [[
+    lm.backends.cudnn.enabled = false
+    local tolerance = {float64 = 1e-12, float32 = 1e-4, float16 = 0.02, bfloat16 = 0.1}
+    for _, dtype in ipairs {"float64", "float32", "float16", "bfloat16"} do
+      for _, sizes in ipairs {{2, 2, 2, 40, 40, 8, 8}, {1, 4, 2, 33, 70, 12, 5}, {1, 1, 1, 66, 71, 8, 71}} do
         for _, p in ipairs {0.1, 1} do
-          local list = inputs(sizes, dtype)
-          local all = {}
+          local list, all = inputs(sizes, dtype), {}
+          if sizes[5] == sizes[7] then list[3] = lm.eye(71, {dtype = dtype}):view(1, 1, 71, 71) end -- shows each weight
           for _, device in ipairs {"cpu", "cuda"} do
             local draw = lm.tensor({77, 12345}, {dtype = "int64"}):to(device)
             local op = require "luminary.core".ops.attention
-            all[device] = values(list, device, dtype, {by = function(q, k, v)
+            local as = device == "cpu" and "float64" or dtype
+            all[device] = values(list, device, as, {by = function(q, k, v)
               return (op(q, k, v, {is_causal = true, dropout_p = p, draw = draw}))
             end})
           end
-          close(all.cpu, all.cuda, dtype == "float32" and 1e-4 or 1e-12, dtype .. " " .. p)
+          close(all.cpu, all.cuda, tolerance[dtype], dtype .. " " .. p)
           assert(lm.equal(all.cpu[1]:ne(0), all.cuda[1]:ne(0):cpu()))
         end
       end
+    end
+  ]])
+
+  -- On tensor cores, in tiles of 64 queries and 32 or 64 keys, of 64 or 128 numbers. The draw's words begin at any key.
+  script("multiplies in half precision as in double, whatever the sizes, masks and strides", [[
+    local op = require "luminary.core".ops.attention
+    lm.backends.cudnn.enabled = false
+    local draw = lm.tensor({77, 12345}, {dtype = "int64"})
+    local moves = {
+      function(t) return t:cuda() end,
+      function(t) return off(t, 1) end, -- rows begin at no pack
+      function(t) return t:cuda():transpose(2, 3):contiguous():transpose(2, 3) end,
+    }
+    local hows = {"plain", "causal", "bool", "added", "dropout", "all"}
+    for k, sizes in ipairs {
+      {1, 2, 2, 1, 70, 64, 64}, {2, 2, 1, 17, 9, 40, 40}, {1, 1, 1, 63, 65, 72, 24}, {1, 2, 1, 65, 130, 24, 128},
+      {1, 2, 2, 130, 77, 8, 8}, {1, 1, 1, 66, 33, 12, 5}, {1, 1, 1, 40, 66, 136, 20}, {1, 1, 1, 35, 34, 16, 200},
+    } do
+      local n, h, _, l, s = unpack(sizes)
+      for d, dtype in ipairs {"float16", "bfloat16"} do
+        for i = 1, 2 do
+          local move, how = moves[(k + d + i) % #moves + 1], hows[(k + 3 * d + 2 * i) % #hows + 1]
+          local what = ("%s %s %d %s"):format(dtype, table.concat(sizes, " "), i, how)
+          local list, mask = inputs(sizes, dtype)
+          if how == "bool" or how == "all" then
+            mask = lm.rand(n, 1, l, s):gt(0.3)
+            mask[{1, 1, 1}]:fill_(false)
+          elseif how == "added" then
+            mask = lm.randn(h, l, 1):to(dtype):expand(h, l, s):contiguous()
+            mask[{{}, {}, 1}]:fill_(-math.huge)
+            mask[{1, l}]:fill_(-math.huge)
+          end
+          local p = (how == "dropout" or how == "all") and 0.3 or 0
+          local function with(device)
+            return {by = function(a, b, c)
+              local m = mask and mask:to(device)
+              if m and device == "cpu" and m.dtype ~= "bool" then m = m:double() end
+              return (op(a, b, c, m, how == "causal" or how == "all", nil, p, p > 0 and draw:to(device) or nil))
+            end}
+          end
+          local want = values(list, "cpu", "float64", with "cpu")
+          for j = 1, 3 do list[j] = move(list[j]) end
+          local got = values(list, "cuda", dtype, with "cuda")
+          if i == d then
+            local again = values(list, "cuda", dtype, with "cuda")
+            for j = 1, 4 do assert(lm.equal(got[j], again[j]), what .. ": another run differs") end
+          end
+          close(want, got, dtype == "float16" and 0.01 or 0.08, what)
+        end
+      end
+    end
+  ]])
+
+  script("keeps NaN in the rows that have it, in half precision", [[
+    local op = require "luminary.core".ops.attention
+    lm.backends.cudnn.enabled = false
+    for _, dtype in ipairs {"float16", "bfloat16"} do
+      local list = inputs({1, 1, 1, 70, 66, 24, 24}, dtype)
+      list[1][{1, 1, 68, 3}] = 0 / 0
+      list[2][{1, 1, 66}]:fill_(math.huge) -- a key that is not seen
+      local seen = lm.ones({70, 66}, {dtype = "bool"})
+      seen[{{}, 66}]:fill_(false)
+      seen[5]:fill_(false)
+      local y = op(list[1]:cuda(), list[2]:cuda(), list[3]:cuda(), seen:cuda()):cpu()
+      local bad = y:isnan():any(4):view(70)
+      assert(bad[68] and bad:sum():item() == 1, dtype)
+      assert(y[{1, 1, 5}]:eq(0):all():item(), dtype)
+      local want = op(list[1]:double(), list[2]:double(), list[3]:double(), seen)
+      assert((y:double() - want):narrow(3, 1, 67):abs():max():item() < 0.02, dtype)
     end
   ]])
 

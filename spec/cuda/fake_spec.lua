@@ -26,7 +26,7 @@ describe("the fake CUDA runtime", function()
     return temp.run(folder, run:format(library, settings or "", program, name))
   end
 
-  for _, name in ipairs { "barriers", "shuffles", "lazy", "capture", "faults", "failing" } do
+  for _, name in ipairs { "barriers", "shuffles", "matrices", "lazy", "capture", "faults", "failing" } do
     it("passes its own check of " .. name, function()
       if not program then return pending("it needs nvcc and a build with CUDA") end
       for _, settings in ipairs { "", "LM_FAKE_CUDA_REVERSE=1" } do
@@ -39,7 +39,7 @@ describe("the fake CUDA runtime", function()
 
   it("passes its own check of blocks and threads in an order of each launch's own", function()
     if not program then return pending("it needs nvcc and a build with CUDA") end
-    for _, name in ipairs { "barriers", "shuffles", "lazy" } do
+    for _, name in ipairs { "barriers", "shuffles", "matrices", "lazy" } do
       for seed = 1, 3 do assert(check(name, "LM_FAKE_CUDA_RANDOM=" .. seed)) end
     end
   end)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 #include "counts.h"
 
@@ -323,6 +324,28 @@ extern "C" unsigned long long lm_fake_meet(int operation, unsigned mask, unsigne
   return me->answer;
 }
 
+typedef struct copy {
+  char *to;
+  const void *from;
+} copy;
+static std::vector<copy> copies[LM_MAX_BLOCK]; /* by thread */
+
+extern "C" void lm_fake_copy_begin(void *to, const void *from) {
+  memset(to, 0xff, 16);
+  copies[g.self].push_back({(char *)to, from});
+}
+
+extern "C" void lm_fake_copies_wait(void) {
+  for (const copy &c : copies[g.self]) {
+    if (c.from) {
+      memcpy(c.to, c.from, 16);
+    } else {
+      memset(c.to, 0, 16);
+    }
+  }
+  copies[g.self].clear();
+}
+
 /* ---- faults ---- */
 
 bool lm_fake_is_in_kernel() { return g.active && g.kernel && pthread_equal(pthread_self(), g.owner); }
@@ -404,7 +427,10 @@ static void run_block(void) {
   memset(dynamic_shared, 0xff, g.shared);
   memset(dynamic_shared + g.shared, GUARD_BYTE, SHARED_GUARD);
   g.next = g.exited = g.arrived = g.votes = g.ready_count = 0;
-  for (int i = 0; i < g.threads; i++) g.thread[i].state = NOT_STARTED;
+  for (int i = 0; i < g.threads; i++) {
+    g.thread[i].state = NOT_STARTED;
+    copies[i].clear();
+  }
   enter();
   for (int i = 0; i < SHARED_GUARD && g.code == 0; i++) {
     if (dynamic_shared[g.shared + (size_t)i] == GUARD_BYTE) continue;

@@ -42,6 +42,9 @@ int lm_fake_barrier(int predicate);
 unsigned long long lm_fake_meet(int operation, unsigned mask, unsigned long long bits, int source,
                                 unsigned long long *all);
 int lm_fake_lane(void);
+/* A copy of 16 bytes, zeros for NULL, that is made when the thread waits for its copies: before, NaN is there. */
+void lm_fake_copy_begin(void *to, const void *from);
+void lm_fake_copies_wait(void);
 }
 
 #define threadIdx lm_fake_thread

@@ -1,6 +1,6 @@
 /* Checks the fake CUDA runtime: kernels here are compiled into it too (CMakeLists.txt), and this file, built by nvcc,
  * runs them with the fake preloaded. `self_check NAME` runs one check and prints "ok"; what went wrong is on stderr. */
-#include "launch.cuh"
+#include "mma.cuh"
 
 /* ---- kernels ---- */
 
@@ -101,6 +101,38 @@ LM_KERNEL void check_cast(int64_t *out, const float *in) { out[threadIdx.x] = (i
 
 /* 1 where a * b + c is rounded once. */
 LM_KERNEL void check_contraction(int *out, float a, float b, float c) { *out = a * b + c != 0; }
+
+/* c = a b by a warp, of [16, 16] and [16, 8], counting what is not where PTX's manual has it, by formulas of its own:
+ * of element i of a, of b and of c. And what is in place of b before its copy is waited for. */
+template <class T>
+LM_KERNEL void check_matrices(const T *a, const T *b, float *c, int *wrong, T *early) {
+  __shared__ lm_pack<T, 8> tile[16 * 4];
+  T *in_a = tile->v, *in_b = tile[16 * 2].v; /* lines of 16 */
+  int lane = lm_lane(), g = lane / 4, t = lane % 4;
+  lm_copy_begin(in_a + lane * 8, a + lane * 8, true);
+  lm_copy_begin(in_b + lane * 8, b + lane / 2 * 8, lane % 2 == 0);
+  early[lane] = in_b[lane * 8];
+  lm_copies_wait();
+  __syncthreads();
+  uint32_t x[4], y[4];
+  float sums[4] = {};
+  lm_load_matrices<false>(x, in_a + lane % 16 * 16 + lane / 16 * 8);
+  lm_load_matrices<true>(y, in_b + lane % 16 * 16 + lane / 16 * 8);
+  for (int i = 0; i < 8; i++) {
+    int row = i < 2 || (i >= 4 && i < 6) ? g : g + 8, column = t * 2 + (i & 1) + (i >= 4 ? 8 : 0);
+    if ((uint16_t)(x[i / 2] >> i % 2 * 16) != in_a[row * 16 + column].bits) atomicAdd(wrong, 1);
+  }
+  for (int i = 0; i < 4; i++) {
+    int row = t * 2 + (i & 1) + (i >= 2 ? 8 : 0);
+    if ((uint16_t)(y[i / 2] >> i % 2 * 16) != in_b[row * 16 + g].bits) atomicAdd(wrong, 1);
+  }
+  if (y[2] != 0 || y[3] != 0) atomicAdd(wrong, 1); /* columns that are not there */
+  lm_mma<T>(sums, x, y);
+  for (int i = 0; i < 4; i++) c[(i < 2 ? g : g + 8) * 8 + t * 2 + (i & 1)] = sums[i];
+  if (lm_two<T>(1, -2) != ((uint32_t)lm_put<T>(-2.0f).bits << 16 | lm_put<T>(1.0f).bits)) atomicAdd(wrong, 1);
+}
+template LM_KERNEL void check_matrices<lm_f16>(const lm_f16 *, const lm_f16 *, float *, int *, lm_f16 *);
+template LM_KERNEL void check_matrices<lm_bf16>(const lm_bf16 *, const lm_bf16 *, float *, int *, lm_bf16 *);
 
 LM_KERNEL void __launch_bounds__(64) check_bounded(int *out) { out[threadIdx.x] = 1; }
 
@@ -210,6 +242,37 @@ static void shuffles() {
     if (i % 2) NEED(out[128 + i] == (i ^ 2));
   }
   OK(cudaFree(d));
+}
+
+/* Of integers, whose products and sums are exact. */
+template <class T>
+static void matrices_of(uint16_t (*bits)(float)) {
+  struct {
+    float c[16 * 8];
+    int wrong;
+    uint16_t early[32], a[16 * 16], b[16 * 8];
+  } *p = (decltype(p))pinned_memory(sizeof *p);
+  auto at = [](int i) { return (float)(i * 7 % 23 - 11); };
+  for (int i = 0; i < 256; i++) p->a[i] = bits(at(i));
+  for (int i = 0; i < 128; i++) p->b[i] = bits(at(3 * i + 1));
+  p->wrong = 0;
+  OK(lm_launch(check_matrices<T>, 1, 32, 0, NULL, (const T *)p->a, (const T *)p->b, p->c, &p->wrong, (T *)p->early));
+  OK(cudaDeviceSynchronize());
+  NEED(p->wrong == 0);
+  for (int row = 0; row < 16; row++) {
+    for (int column = 0; column < 8; column++) {
+      float sum = 0;
+      for (int k = 0; k < 16; k++) sum += at(row * 16 + k) * at(3 * (k * 8 + column) + 1);
+      NEED(p->c[row * 8 + column] == sum);
+    }
+  }
+  for (int i = 0; i < 32; i++) NEED(p->early[i] == 0xffff);
+  OK(cudaFreeHost(p));
+}
+
+static void matrices() {
+  matrices_of<lm_f16>([](float v) { return __half_as_ushort(__float2half_rn(v)); });
+  matrices_of<lm_bf16>([](float v) { return __bfloat16_as_ushort(__float2bfloat16_rn(v)); });
 }
 
 /* Nothing happens before somebody waits, in an order that shows a missing wait. */
@@ -503,10 +566,10 @@ static void touch() {
 static const struct {
   const char *name;
   void (*run)();
-} CHECKS[] = {{"barriers", barriers},   {"shuffles", shuffles}, {"lazy", lazy},       {"capture", capture},
-              {"faults", faults},       {"failing", failing},   {"devices", devices}, {"checked", checked},
-              {"order", order},         {"limits", limits},     {"image", image},     {"pageable", pageable},
-              {"libraries", libraries}, {"touch", touch}};
+} CHECKS[] = {{"barriers", barriers}, {"shuffles", shuffles},   {"matrices", matrices}, {"lazy", lazy},
+              {"capture", capture},   {"faults", faults},       {"failing", failing},   {"devices", devices},
+              {"checked", checked},   {"order", order},         {"limits", limits},     {"image", image},
+              {"pageable", pageable}, {"libraries", libraries}, {"touch", touch}};
 
 int main(int count, char **args) {
   for (auto &check : CHECKS) {

@@ -1,0 +1,153 @@
+/* Products of small matrices on tensor cores, by a whole warp (PTX ISA, "Matrix fragments for mma.m16n8k16"). With g =
+ * lane / 4 and t = lane % 4, a lane has of a matrix
+ *   a [16, 16]  rows g and g + 8: columns 2 t, 2 t + 1 in words 0 and 1, columns 2 t + 8, 2 t + 9 in words 2 and 3
+ *   b [16, 8]   column g: rows 2 t, 2 t + 1 in word 0, rows 2 t + 8, 2 t + 9 in word 1
+ *   c [16, 8]   row g: columns 2 t, 2 t + 1 in 0 and 1, and row g + 8 in 2 and 3
+ * so that two neighboring c, rounded, are an a. And what feeds them: matrices from shared memory, and copies to it. */
+#pragma once
+
+#include "vectors.cuh"
+
+/* Two numbers as a word of T, the first in its lower half. */
+template <class T>
+LM_DEVICE uint32_t lm_two(float low, float high) {
+#if !defined(LM_HOST_KERNELS)
+  if constexpr (std::is_same_v<T, lm_f16>) {
+    __half2 two = __floats2half2_rn(low, high);
+    return *(uint32_t *)&two;
+  } else {
+    __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    return *(uint32_t *)&two;
+  }
+#else
+  return (uint32_t)lm_put<T>(low).bits | (uint32_t)lm_put<T>(high).bits << 16;
+#endif
+}
+
+/* Words of all lanes of a warp. */
+template <int N>
+struct lm_lanes {
+#if defined(LM_HOST_KERNELS)
+  unsigned long long words[N / 2][LM_WARP];
+  explicit lm_lanes(const uint32_t *own) {
+    for (int i = 0; i < N / 2; i++)
+      lm_fake_meet(LM_FAKE_GATHER, LM_ALL_LANES, own[2 * i] | (unsigned long long)own[2 * i + 1] << 32, 0, words[i]);
+  }
+  uint32_t of(int lane, int i) const { return (uint32_t)(words[i / 2][lane] >> i % 2 * 32); }
+#else
+  const uint32_t *own;
+  LM_DEVICE explicit lm_lanes(const uint32_t *words) : own(words) {}
+  LM_DEVICE uint32_t of(int lane, int i) const { return __shfl_sync(LM_ALL_LANES, own[i], lane); }
+#endif
+};
+
+/* c += a b without tensor cores for T. */
+template <class T>
+LM_DEVICE void lm_mma_by_lanes(float *c, const uint32_t *a, const uint32_t *b) {
+  lm_lanes<4> in_a(a);
+  lm_lanes<2> in_b(b);
+  int row = lm_lane() / 4 * 4, column = lm_lane() % 4 * 8; /* lanes that have the first of a row, of two columns */
+  LM_UNROLL
+  for (int k = 0; k < 8; k++) { /* a word of rows and columns each */
+    int lane = k % 4, half = k / 4;
+    uint32_t x[2] = {in_a.of(row + lane, 2 * half), in_a.of(row + lane, 2 * half + 1)};
+    uint32_t y[2] = {in_b.of(column + lane, half), in_b.of(column + 4 + lane, half)};
+    LM_UNROLL
+    for (int i = 0; i < 4; i++) {
+      LM_UNROLL
+      for (int shift = 0; shift < 32; shift += 16)
+        c[i] += lm_get<float>(T{(uint16_t)(x[i / 2] >> shift)}) * lm_get<float>(T{(uint16_t)(y[i % 2] >> shift)});
+    }
+  }
+}
+
+/* c += a b. Cards of compute capability 7.5 multiply half as much at a time, and no bfloat16. */
+template <class T>
+LM_DEVICE void lm_mma(float *c, const uint32_t *a, const uint32_t *b) {
+  constexpr bool half = std::is_same_v<T, lm_f16>;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define LM_MMA(type)                                                             \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type            \
+               ".f32 "                                                           \
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+  if constexpr (half) {
+    LM_MMA("f16");
+  } else {
+    LM_MMA("bf16");
+  }
+#undef LM_MMA
+#elif defined(__CUDA_ARCH__)
+  if constexpr (half) {
+    LM_UNROLL
+    for (int i = 0; i < 2; i++)
+      asm volatile(
+          "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a[2 * i]), "r"(a[2 * i + 1]), "r"(b[i]));
+  } else {
+    lm_mma_by_lanes<T>(c, a, b);
+  }
+#else
+  (void)half;
+  lm_mma_by_lanes<T>(c, a, b);
+#endif
+}
+
+/* Four matrices [8, 8] of 16-bit numbers in shared memory, one to a word: lane 8 i + r has the address of matrix i's
+ * row r, which is at 16 bytes. A lane gets columns 2 t, 2 t + 1 of row g; of the transposed ones rows 2 t, 2 t + 1 of
+ * column g. */
+template <bool TRANSPOSED, class T>
+LM_DEVICE void lm_load_matrices(uint32_t *to, const T *row) {
+#if defined(LM_HOST_KERNELS)
+  uint64_t address = (uint64_t)row;
+  const uint32_t words[2] = {(uint32_t)address, (uint32_t)(address >> 32)};
+  lm_lanes<2> all(words);
+  int g = lm_lane() / 4, t = lm_lane() % 4 * 2;
+  for (int i = 0; i < 4; i++) {
+    uint32_t pair[2];
+    for (int k = 0; k < 2; k++) {
+      int lane = 8 * i + (TRANSPOSED ? t + k : g);
+      const T *at = (const T *)(all.of(lane, 0) | (uint64_t)all.of(lane, 1) << 32);
+      pair[k] = at[TRANSPOSED ? g : t + k].bits;
+    }
+    to[i] = pair[0] | pair[1] << 16;
+  }
+#else
+  uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
+  if constexpr (TRANSPOSED) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+  }
+#endif
+}
+
+/* Begins to copy 16 bytes to shared memory, zeros unless they are `there`. They are to be read after the thread's
+ * lm_copies_wait and then a barrier. */
+LM_DEVICE void lm_copy_begin(void *to, const void *from, bool there) {
+#if defined(LM_HOST_KERNELS)
+  lm_fake_copy_begin(to, there ? from : NULL);
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+#else
+  *(uint4 *)to = there ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+LM_DEVICE void lm_copies_wait() {
+#if defined(LM_HOST_KERNELS)
+  lm_fake_copies_wait();
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
