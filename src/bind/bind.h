@@ -252,7 +252,7 @@ static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   if (scale == 0) scale = lm_gc_step_scale(s, t->device);
   size_t bytes = t->storage->bytes >> (scale - 1);
   bool on_cpu = LM_DEVICE_KIND(t->device) == LM_CPU, cached = bytes <= s->uncached && on_cpu;
-  s->elsewhere |= !on_cpu;
+  if (!on_cpu) s->elsewhere = true;
   s->fresh += (cached || s->uncached == SIZE_MAX ? bytes : bytes / 4) + 512;
 }
 /* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
