@@ -1,6 +1,7 @@
 -- Devices are distinct, their memory is counted, reused and given back, and a loop needs no collectgarbage.
 local lm = require "luminary"
 local core = require "luminary.core"
+local on_fake_cuda = require("spec.support.cuda_scripts").tests(it, pending, "")
 local MB = 2 ^ 20
 
 local function settle(device)
@@ -209,6 +210,17 @@ describe("a loop without collectgarbage", function()
     pipe:close()
     assert(assert(tonumber(text:match "^%S+"), text) < 24, text)
   end)
+
+  on_fake_cuda("collects less often where results are on a GPU, which gains nothing by it", [[
+    local heap, collections, before = {}, 0, 0
+    for k = 1, 16000 do heap[k] = {k} end
+    for _ = 1, 6000 do
+      local _ = lm.empty({2 ^ 17}, {device = "cuda"})
+      local now = lm.cuda.memory_allocated()
+      if now < before then collections = collections + 1 end
+      before = now
+    end
+    assert(#heap > 0 and collections < 30, collections)]], "LM_CACHE_BYTES=33554432")
 
   it("goes on when the Lua heap grows past what is collected at once", function()
     local pipe = io.popen [[luajit -e '

@@ -114,6 +114,7 @@ typedef struct lm_lua {
   size_t collect_at; /* as step_at, which is 0 where each call has something else to do in lm_gc_step */
   double cycle_start, cycle_collecting;
   int cycle_steps;
+  bool elsewhere;                 /* some of the cycle's results are not on the CPU */
   uint8_t scale[LM_DEVICE_KINDS]; /* a byte of such a device counts for 2^(1 - scale); 0: not known yet */
   /* Names as this state interned them: equal names have equal pointers. */
   const char *key[LM_OP_COUNT][LM_MAX_ARGS];
@@ -250,7 +251,8 @@ static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   int scale = s->scale[LM_DEVICE_KIND(t->device)];
   if (scale == 0) scale = lm_gc_step_scale(s, t->device);
   size_t bytes = t->storage->bytes >> (scale - 1);
-  bool cached = bytes <= s->uncached && LM_DEVICE_KIND(t->device) == LM_CPU;
+  bool on_cpu = LM_DEVICE_KIND(t->device) == LM_CPU, cached = bytes <= s->uncached && on_cpu;
+  if (!on_cpu) s->elsewhere = true;
   s->fresh += (cached || s->uncached == SIZE_MAX ? bytes : bytes / 4) + 512;
 }
 /* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */

@@ -23,8 +23,8 @@ static const double most_share = 0.1, least_share = 0.02; /* of the time */
 /* Bytes of results for each byte of heap. Collecting 1 MB of heap takes about 130 us; writing 5 MB to memory takes
  * that much longer than writing it in a cache, and more where other processes use the memory as well. Products and the
  * like are slower than memory by themselves: a script that makes fewer bytes of results a second than memory_speed
- * gains a quarter of that. */
-static const size_t worth_of_heap = 5, worth_of_slow_heap = 20;
+ * gains a quarter of that. Results of other devices gain nothing; a small budget only keeps their memory small. */
+static const size_t worth_of_heap = 5, worth_of_slow_heap = 20, worth_of_heap_elsewhere = 10;
 static const double memory_speed = 5e9;
 
 /* Of results that the caches hold, beside what those are made of. */
@@ -55,7 +55,8 @@ static double cpu_seconds(void) {
 static void adapt(lm_lua *s, double now, size_t heap) {
   double time = now - s->cycle_start + 1e-9, share = s->cycle_collecting / time;
   bool fast = (double)s->budget > memory_speed * (time - s->cycle_collecting);
-  size_t worth = heap * (fast ? worth_of_heap : worth_of_slow_heap), cached = cached_budget();
+  size_t of_fast = s->elsewhere ? worth_of_heap_elsewhere : worth_of_heap;
+  size_t worth = heap * (fast ? of_fast : worth_of_slow_heap), cached = cached_budget();
   if (worth <= cached) {
     size_t least = share > most_share ? cached : cached / 2;
     s->budget = worth > least ? worth : least;
@@ -70,6 +71,7 @@ static void adapt(lm_lua *s, double now, size_t heap) {
   s->cycle_start = now;
   s->cycle_collecting = 0;
   s->cycle_steps = 0;
+  s->elsewhere = false;
 }
 
 static size_t steps_of(size_t budget, bool at_once) {
@@ -90,7 +92,7 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
     s->cycle_start = before; /* as if results came fast */
     adapt(s, before, (size_t)heap << 10);
   }
-  bool at_once = (size_t)heap << 10 <= 2 * cached_budget() / worth_of_heap;
+  bool at_once = (size_t)heap << 10 <= cached_budget() / worth_of_heap;
   size_t steps = steps_of(s->budget, at_once), quanta = s->fresh / (s->budget / steps);
   if (quanta > steps) quanta = steps; /* one tensor may be worth many */
   if (quanta > 0) {
