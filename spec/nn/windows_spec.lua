@@ -611,3 +611,66 @@ describe("pooling row by row", function()
     end
   end)
 end)
+
+describe("ReLU and a pooling after it in a Sequential", function()
+  local options = { { 2 }, { { 3, 2 }, { stride = 2, padding = 1 } }, { 2, { ceil_mode = true } } }
+  local averages = { { 3, { stride = 1, padding = 1, count_include_pad = false } }, { 2, { divisor_override = 3 } } }
+
+  -- Result and gradient of the two for x; seen: apart, for a hook of the first.
+  local function run(pool, x, seen)
+    local net = nn.Sequential(nn.ReLU(), pool)
+    if seen then net[1]:register_forward_hook(function() end) end
+    x = x:clone():requires_grad_()
+    local y = net(x)
+    local square = y * y:detach()
+    square:sum():backward()
+    return y, x.grad
+  end
+
+  -- tol: nil for the same bits.
+  local function equal(what, a, b, tol)
+    assert.is_true(a:isnan():equal(b:isnan()), what)
+    a, b = a:nan_to_num(7), b:nan_to_num(7)
+    assert.is_true(tol and a:allclose(b, { rtol = tol, atol = 0 }) or a:equal(b), what)
+  end
+
+  for _, name in ipairs { "MaxPool2d", "AvgPool2d" } do
+    it("are one op: " .. name, function()
+      local list = { unpack(options) }
+      if name == "AvgPool2d" then for _, more in ipairs(averages) do list[#list + 1] = more end end
+      for _, dtype in ipairs { "float32", "float64", "bfloat16", "float16" } do
+        for _, format in ipairs { "contiguous", "channels_last" } do
+          for _, shape in ipairs { { 2, 3, 7, 6 }, { 1, 20, 26, 25 }, { 2, 70, 5, 9 }, { 3, 1, 9, 9 } } do
+            local x = lm.randn(shape):to(dtype):contiguous { memory_format = format }
+            x[{ 1, 1, 1, 1 }], x[{ 1, 1, 2, 2 }] = 0 / 0, -0.0
+            x[{ 1, 1, 3, 3 }], x[{ 1, 1, 4, 1 }] = math.huge, -math.huge
+            for k, with in ipairs(list) do
+              local pool = nn[name](unpack(with))
+              local what = ("%s %s %s, options %d"):format(dtype, format, table.concat(shape, "x"), k)
+              local y, grad = run(pool, x)
+              local want, wanted = run(pool, x, true)
+              assert.equal(name == "MaxPool2d" and "relu" or "relu_avg_pool2d", y.grad_fn, what)
+              assert.equal(name == "MaxPool2d" and "max_pool2d" or "avg_pool2d", want.grad_fn, what)
+              equal(what, y, want)
+              -- Planes keep their layout; the gradient of a pooling alone is channels-last, and divides otherwise.
+              local planes = name == "AvgPool2d" and format == "contiguous" and shape[2] > 1
+              equal(what .. ", gradient", grad, wanted, planes and 4 * lm.finfo(dtype).eps or nil)
+            end
+          end
+        end
+      end
+    end)
+  end
+
+  it("stay two for integers, indices, and a ReLU in place", function()
+    local whole = lm.tensor({ { { -3, 2 }, { 1, -4 } } }, { dtype = "int64" })
+    assert.equal(2, nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))(whole):item())
+    assert.equal(0, nn.Sequential(nn.ReLU(), nn.AvgPool2d(2))(whole):item())
+    assert.matches("relu: x must be a tensor, got nil", message(nn.Sequential(nn.ReLU(), nn.AvgPool2d(2))), 1, true)
+    local x = lm.tensor { { { -3, 2 }, { 1, -4 } } }
+    nn.Sequential(nn.ReLU { inplace = true }, nn.AvgPool2d(2))(x)
+    assert.equal(0, x:min():item())
+    local indices = nn.MaxPool2d(2, { return_indices = true })
+    assert.equal("max_pool2d_with_indices", nn.Sequential(nn.ReLU(), indices)(x:clone():requires_grad_()).grad_fn)
+  end)
+end)

@@ -689,6 +689,19 @@ op("avg_pool2d_backward", "grad size kernel_size stride padding ceil_mode count_
   { grad = t { 1, 2, 4, 4 }, size = { 1, 2, 7, 7 }, kernel_size = 3, stride = 2, padding = 1, count_include_pad = false },
   { grad = t { 1, 2, 4, 4 }, size = { 1, 2, 7, 7 }, kernel_size = 3, stride = 2, padding = 1, divisor_override = 4 },
   bad = { { t { 2, 3, 3, 3 }, { 2, 3, 9, 9 }, 2, 2, message = "avg_pool2d_backward" } } })
+op("relu_avg_pool2d", "x kernel_size", "F.avg_pool2d(F.relu(x), kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)", { defaults = pdefaults,
+  lacks = no_ints,
+  { x = t { 2, 3, 6, 6 }, kernel_size = 2 }, { x = t { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1 },
+  { x = t { 1, 2, 7, 7 }, kernel_size = 2, ceil_mode = true }, { x = t { 1, 2, 7, 7 }, kernel_size = 3, padding = 1, count_include_pad = false },
+  { x = t { 2, 5, 5 }, kernel_size = 2 }, { x = t { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1, divisor_override = 5 },
+  bad = { { t { 1, 1, 2, 2 }, 3, message = "avg_pool2d" } } })
+op("relu_avg_pool2d_backward", "grad x kernel_size stride padding ceil_mode count_include_pad divisor_override",
+  "torch.ops.aten.avg_pool2d_backward(grad, x, pair(kernel_size), pair(stride), pair(padding), ceil_mode, count_include_pad, divisor_override) * (x > 0)", {
+  lacks = no_ints, defaults = { padding = 0, ceil_mode = false, count_include_pad = true, divisor_override = { py = "None" } },
+  { grad = t { 2, 3, 3, 3 }, x = t { 2, 3, 6, 6 }, kernel_size = 2, stride = 2 },
+  { grad = t { 1, 2, 4, 4 }, x = t { 1, 2, 7, 7 }, kernel_size = 3, stride = 2, padding = 1, count_include_pad = false },
+  { grad = t { 1, 2, 4, 4 }, x = t { 1, 2, 7, 7 }, kernel_size = 3, stride = 2, padding = 1, divisor_override = 4 },
+  grad = { "grad" }, bad = { { t { 2, 3, 3, 3 }, t { 2, 3, 9, 9 }, 2, 2, message = "avg_pool2d_backward" } } })
 op("adaptive_avg_pool2d", "x output_size", "F.adaptive_avg_pool2d(x, output_size)", { { x = t { 2, 3, 6, 6 }, output_size = 2 },
   { x = t { 2, 3, 7, 5 }, output_size = { 3, 2 } }, { x = t { 2, 3, 4, 4 }, output_size = 1 }, { x = t { 3, 5, 5 }, output_size = 2 },
   bad = { { t { 2, 3 }, 2, message = "adaptive_avg_pool2d: expected x to have shape %[N, C, H, W%] or %[C, H, W%] with C, H and W at least 1, got %[2, 3%]" } } })

@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local nn = require "luminary.nn"
 local common = require "luminary.models.common"
 
-local norm_relu = require("luminary.nn.fuse_batch_norm").norm_relu
+local norm_relu = require("luminary.nn.fuse_layers").norm_relu
 
 local function conv(cin, cout, size, stride)
   return nn.Conv2d(cin, cout, size, {stride = stride, padding = (size - 1) / 2, bias = false})

@@ -114,7 +114,8 @@ end
 
 function Sequential:forward(x)
   records.of(self) -- which checks what the list holds
-  local fused = package.loaded["luminary.nn.norm"] and load_module "luminary.nn.fuse_batch_norm"
+  local loaded = package.loaded
+  local fused = (loaded["luminary.nn.norm"] or loaded["luminary.nn.pooling"]) and load_module "luminary.nn.fuse_layers"
   local i = 1
   while i <= #self do
     local module, after = rawget(self, i), rawget(self, i + 1)

@@ -36,7 +36,8 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c, norm.c, loss.c */                                                                                   \
   X(gather_weighted) X(gather_weighted_input) X(gather_weighted_weight) X(grid_sample) X(grid_sample_input)                 \
   X(grid_sample_grid) X(roi_pool) X(nms_sorted) X(ctc_nll) X(ctc_nll_backward)                                        \
-  X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
+  X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward)                    \
+  X(relu_avg_pool2d) X(relu_avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_normalize) X(batch_normalize_backward)                            \
   X(grouped_norm) X(grouped_norm_backward) X(row_norm) X(row_norm_backward) \
   X(nll_loss) X(nll_loss_backward) X(cross_entropy_rows) X(cross_entropy_rows_backward)                   \

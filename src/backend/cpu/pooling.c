@@ -89,7 +89,8 @@ static void set_planes_of(lm_pooling_work *job, const lm_tensor *in, const lm_te
 typedef struct windows {
   const int64_t *kernel, *stride, *padding, *dilation; /* down and across; no dilation: 1 */
   bool count_padding;
-  int64_t divisor; /* LM_NO_INT: each its positions */
+  int64_t divisor;          /* LM_NO_INT: each its positions */
+  const lm_tensor *relu_of; /* the image, if its ReLU is pooled */
 } windows;
 
 /* From src to dst, one of which is the image and, `backward` in the other order, the other has a place a window. */
@@ -97,6 +98,7 @@ static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tenso
                       const windows *w, bool backward, double work) {
   lm_status status = LM_OK;
   lm_pooling_work job = {.src = src->data, .dst = dst->data, .indices = indices, .blocks = 1};
+  if (w->relu_of) job.relu_of = w->relu_of->data;
   lm_pooling_axis *axes[2] = {&job.y, &job.x};
   const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
   set_planes_of(&job, src, dst);
@@ -122,7 +124,7 @@ done:
 
 lm_status lm_cpu_max_pool2d(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_args *a = args;
-  windows w = {a->kernel_size, a->stride, a->padding, a->dilation, false, LM_NO_INT};
+  windows w = {a->kernel_size, a->stride, a->padding, a->dilation, false, LM_NO_INT, NULL};
   return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], out[1] ? (int64_t *)out[1]->data : NULL,
               &w, false, work_of(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
 }
@@ -158,24 +160,40 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   return status;
 }
 
+static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, const windows *w, bool backward) {
+  const struct lm_pooling_loops *loops = LM_ISA_PICK(lm_pooling_loops);
+  return pool((backward ? loops->avg_back : loops->avg)[dst->dtype], src, dst, NULL, w, backward,
+              work_of(dst->numel * (backward ? 2 : w->kernel[0] * w->kernel[1])));
+}
+
 lm_status lm_cpu_avg_pool2d(const void *args, lm_tensor *const *out) {
   const lm_avg_pool2d_args *a = args;
-  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override};
-  return pool(LM_ISA_PICK(lm_pooling_loops)->avg[a->x->dtype], a->x, out[0], NULL, &w, false,
-              work_of(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
+  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, NULL};
+  return pool_means(a->x, out[0], &w, false);
+}
+
+lm_status lm_cpu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
+  const lm_avg_pool2d_backward_args *a = args;
+  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, NULL};
+  return pool_means(a->grad, out[0], &w, true);
+}
+
+lm_status lm_cpu_relu_avg_pool2d(const void *args, lm_tensor *const *out) {
+  const lm_relu_avg_pool2d_args *a = args;
+  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, a->x};
+  return pool_means(a->x, out[0], &w, false);
+}
+
+lm_status lm_cpu_relu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
+  const lm_relu_avg_pool2d_backward_args *a = args;
+  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, a->x};
+  return pool_means(a->grad, out[0], &w, true);
 }
 
 lm_status lm_cpu_adaptive_avg_pool2d(const void *args, lm_tensor *const *out) {
   const lm_adaptive_avg_pool2d_args *a = args;
   return pool(LM_ISA_PICK(lm_pooling_loops)->avg[a->x->dtype], a->x, out[0], NULL, &(windows){0}, false,
               work_of(a->x->numel + out[0]->numel));
-}
-
-lm_status lm_cpu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
-  const lm_avg_pool2d_backward_args *a = args;
-  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override};
-  return pool(LM_ISA_PICK(lm_pooling_loops)->avg_back[out[0]->dtype], a->grad, out[0], NULL, &w, true,
-              work_of(2 * out[0]->numel));
 }
 
 lm_status lm_cpu_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out) {

@@ -54,8 +54,11 @@ static pooling_run pooling_run_of(const lm_pooling_axis *x) {
 #undef LM_TEMPLATE
 #define LM_TEMPLATE "backend/cpu/isa/templates/pooling_avg.inc"
 #define LM_E I64
+#define LM_LEAST INT64_MIN
 #include LM_TEMPLATE
 #undef LM_E
+#undef LM_LEAST
+#define LM_LEAST -INFINITY
 #include "backend/cpu/isa/templates/each_float.inc"
 #undef LM_TEMPLATE
 #define LM_TEMPLATE "backend/cpu/isa/templates/pooling_back.inc"

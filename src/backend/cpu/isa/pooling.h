@@ -21,6 +21,7 @@ typedef struct lm_pooling_work {
   int64_t
       *indices;   /* max: [planes, y.out, x.out, c], in the plane, from 1; NULL: nobody wants them (c = 1, floating) */
   int64_t blocks; /* max_back: channels are split in that many units */
+  const void *relu_of; /* avg, avg_back: the image, if its ReLU is pooled, else NULL */
 } lm_pooling_work;
 
 /* Units from .. to - 1: rows of the destination, counted over all planes (max, avg, avg_back), or

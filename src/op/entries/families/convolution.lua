@@ -125,6 +125,47 @@ op "avg_pool2d_backward" {
   grad = {grad = "avg_pool2d(g, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)"},
   internal = true, help = "gradient of avg_pool2d for an input of that size",
 }
+op "relu_avg_pool2d" {
+  "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false", "count_include_pad = true",
+  "divisor_override: int?",
+  operands = {
+    "x: [N?, C+, H+, W+] float preserve", "windows(kernel_size, stride, padding, nil)", "divisor(divisor_override)",
+    "pooled(kernel_size, stride, padding, nil, ceil_mode, H, W, OH, OW)",
+  },
+  results = {"y: [N?, C, OH, OW] of x as x"},
+  grad = {
+    x = "relu_avg_pool2d_backward(g, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
+  },
+  forms = {
+    {
+      when = "!on_cpu(x) && is_float(x)",
+      "avg_pool2d(relu(x), kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
+    },
+  },
+  internal = true, help = "avg_pool2d of relu(x)",
+}
+op "relu_avg_pool2d_backward" {
+  "grad", "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false",
+  "count_include_pad = true", "divisor_override: int?",
+  operands = {
+    "x: [N?, C+, H+, W+] float preserve", "windows(kernel_size, stride, padding, nil)", "divisor(divisor_override)",
+    "pooled(kernel_size, stride, padding, nil, ceil_mode, H, W, OH, OW)", "grad: [N?, C, OH, OW] of x as x",
+  },
+  results = {"dx: like x"},
+  grad = {
+    grad = "avg_pool2d(masked_fill(g, x <= 0, 0), kernel_size, stride, padding, ceil_mode, count_include_pad, "
+      .. "divisor_override)",
+    x = "zeros_like(x)",
+  },
+  forms = {
+    {
+      when = "!on_cpu(x) && is_float(x)",
+      "masked_fill(avg_pool2d_backward(grad, size_of(x), kernel_size, stride, padding, ceil_mode, count_include_pad, "
+        .. "divisor_override), x <= 0, 0)",
+    },
+  },
+  internal = true, help = "gradient of relu_avg_pool2d",
+}
 op "adaptive_avg_pool2d" {
   "x", "output_size: pair?",
   operands = {"x: [N?, C+, H+, W+] float preserve", "adapted(output_size, H, W)"},

@@ -1,7 +1,8 @@
---- Batch norm and a following addition and ReLU or ReLU6 as one op, where hooks and subclasses cannot observe it.
+--- Layers in sequence that are one op, where hooks and subclasses cannot observe what is between them.
 local core = require "luminary.core"
 local activation = require "luminary.nn.activation"
 local norm = require "luminary.nn.norm"
+local pooling = require "luminary.nn.pooling"
 local records = require "luminary.nn.module_fields"
 
 local ops = core.ops
@@ -28,9 +29,23 @@ function fused.norm_relu(bn, x, addend)
   return ops.relu_(addend and y:add_(addend) or y)
 end
 
+-- ReLU and a pooling of its result. The largest ReLU is that of the largest element, and there are fewer of those.
+local function relu_pool(relu, pool)
+  if relu.inplace or not only_calls(relu, activation.ReLU) then return nil end
+  local both
+  if only_calls(pool, pooling.AvgPool2d) then
+    both = function(x) return ops.relu_avg_pool2d(x, pool.kernel_size, pool.how) end
+  elseif only_calls(pool, pooling.MaxPool2d) and not pool.return_indices then
+    both = function(x) return ops.relu_(pool(x)) end
+  end
+  return both and function(x)
+    return core.is_tensor(x) and x:is_floating_point() and both(x) or pool(relu(x))
+  end
+end
+
 --- Returns a function of x for a call of two modules in sequence, nil where these are not one op.
 function fused.pair(first, second)
-  if not only_calls(first, norm.BatchNorm2d) then return nil end
+  if not only_calls(first, norm.BatchNorm2d) then return relu_pool(first, second) end
   local max = only_calls(second, activation.ReLU) and math.huge or only_calls(second, activation.ReLU6) and 6
   return max and function(x) return call(first, x, nil, max) end
 end
