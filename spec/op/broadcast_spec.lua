@@ -64,19 +64,50 @@ describe("ops of broadcast inputs", function()
           same(all_a - all_b, into, what .. ", in place, " .. way)
         end
         same(lm.where(all_a:gt(5), all_a, all_b), lm.where(a:gt(5), a, b), what .. ", of three")
+        if dtype:find "^float" then same(lm.atan2(all_a, all_b), lm.atan2(a, b), what .. ", of a long formula") end
+        same(all_a:lt(4):logical_xor(all_b:gt(3)), a:lt(4):logical_xor(b:gt(3)), what .. ", of bools")
         same(all_a:double() + all_b:double(), a:double() + b, what .. ", of two dtypes")
       end
     end)
   end
 
+  it("are those of elements converted one by one", function()
+    for _, size in ipairs {{1, 1}, {3, 511}, {3, 512}, {1, 513}, {7, 300}, {40, 1027}} do
+      local whole = filled({size[1], size[2] + 5}, "uint8")
+      for _, x in ipairs {whole, whole:narrow(2, 4, size[2]), whole:t(), whole[{{}, {1, -1, 2}}]} do
+        local list = {}
+        for i, v in ipairs(x:flatten():tolist()) do list[i] = v end
+        for _, dtype in ipairs {"float32", "float64", "int32", "int64", "bool"} do
+          same(lm.tensor(list, {dtype = dtype}):view(x.shape), x:to(dtype), dtype .. " " .. table.concat(size, "x"))
+        end
+      end
+    end
+  end)
+
   it("are the same for any number of threads", function()
     local threads = lm.get_num_threads()
-    for _, s in ipairs {{{60000, 3}, {3}}, {{60000, 3}, {60000, 1}}, {{300, 1, 3}, {300, 3}}} do
+    local bytes = filled({90, 1100}, "uint8")
+    local cases = {
+      function() return bytes:float() end,
+      function() return bytes[{{}, {3, 9}}]:repeat_interleave(160, 2):double() end,
+      function() return bytes:view(900, 110)[{{}, {2, -1, 3}}]:float() end,
+      function() return bytes:t() * bytes:t():float() end,
+      function() return bytes:gt(3):logical_or(bytes:lt(2)) end,
+    }
+    local sizes = {
+      {{60000, 3}, {3}}, {{60000, 3}, {60000, 1}}, {{300, 1, 3}, {300, 3}}, {{32, 1, 33, 1}, {1, 32, 1, 33}},
+      {{500, 333}, {333}}, {{3, 1, 20000}, {1, 5, 1}},
+    }
+    for _, s in ipairs(sizes) do
       local a, b = lm.randn(s[1]), lm.randn(s[2])
+      cases[#cases + 1] = function() return a * b end
+      cases[#cases + 1] = function() return lm.where(a:gt(0), a, b) end
+    end
+    for i, f in ipairs(cases) do
       lm.set_num_threads(1)
-      local want = a * b
+      local want = f()
       lm.set_num_threads(3)
-      same(want, a * b, table.concat(s[1], "x"))
+      same(want, f(), "case " .. i)
       lm.set_num_threads(threads)
     end
   end)

@@ -124,6 +124,18 @@ describe("positions", function()
     end
   end)
 
+  it("of labels, one in each row, whichever thread writes it", function()
+    for _, size in ipairs {{0, 3}, {1, 1}, {5, 1}, {1, 7}, {3000, 37}, {20, 30000}} do
+      local n, classes = unpack(size)
+      local labels = n > 0 and lm.randint(1, classes + 1, {n}) or lm.zeros(0, {dtype = "int64"})
+      local want = labels:unsqueeze(-1):eq(lm.arange(1, classes + 1)):long()
+      lm.randint(1, 100, {n, classes}) -- whose memory the next result may have
+      assert.is_true(lm.equal(want, lm.one_hot(labels, classes)), n .. " labels of " .. classes)
+    end
+    assert.error_matches(function() lm.one_hot(lm.tensor({1, 2, 4}, {dtype = "int64"}), 3) end,
+      "label 4 at position 3 is out of range", 1, true)
+  end)
+
   it("of few elements in order, equal ones as they were", function()
     for n = 1, 70 do
       for _, dtype in ipairs { "float32", "float64", "int64", "int16" } do

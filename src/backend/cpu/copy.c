@@ -22,28 +22,22 @@ enum {
 /* The compute type whose tiles hold the elements of a size bit by bit. */
 static lm_dtype raw_type(size_t item) { return item == 1 ? LM_U8 : item == 2 ? LM_I16 : item == 4 ? LM_I32 : LM_I64; }
 
-/* The element again and again: what is there is doubled. */
-static void fill_with(size_t item, int64_t n, char *dst, const char *src) {
-  size_t bytes = (size_t)n * item;
-  memcpy(dst, src, item);
-  for (size_t done = item; done < bytes; done *= 2) memcpy(dst + done, dst, done < bytes - done ? done : bytes - done);
-}
-
 typedef struct run_copy {
   const lm_tensor *src, *dst;
   lm_dims rows;
   int64_t run, step, item;
   bool dense, streams; /* dense: rows of dst follow one another */
   void (*reverse)(void *dst, const void *src, int64_t n);
+  void (*fill)(void *dst, const void *src, int64_t stride, int n);
 } run_copy;
 
 /* A piece of a row is moved while the piece AHEAD bytes on, of this row or of others, comes to the second cache: where
  * rows do not follow one another, or run backwards, hardware does not guess it, and the first cache takes fewer lines
  * at once. */
-enum { PIECE = 1024, AHEAD = 8 * PIECE }; /* bytes */
+enum { PIECE = 1024, AHEAD = 8 * PIECE, MAX_FILL = 1 << 24 }; /* bytes */
 
-/* n elements of a row from src on, c->step (1, 0 or -1) apart, to where the writer is; at most a PIECE, but if they are
- * one element. */
+/* n elements of a row from src on, c->step (1, 0 or -1) apart, to where the writer is; at most a PIECE, or MAX_FILL
+ * if they are one element. */
 static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, const char *src) {
   const size_t item = (size_t)c->item;
   const int64_t step = c->step;
@@ -51,8 +45,12 @@ static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, co
     lm_nontemporal_write(w, src, (size_t)n * item);
     return;
   }
-  if (step < 0 && !w->streams) {
-    c->reverse(w->to, src, n);
+  if (!w->streams) {
+    if (step < 0) {
+      c->reverse(w->to, src, n);
+    } else {
+      c->fill(w->to, src, 0, (int)n);
+    }
     w->to += (size_t)n * item;
     return;
   }
@@ -63,7 +61,7 @@ static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, co
     lm_nontemporal_write(w, tile, (size_t)n * item);
     return;
   }
-  fill_with(item, n < max_chunk ? n : max_chunk, tile, src);
+  c->fill(tile, src, 0, (int)lm_min(n, max_chunk));
   for (int64_t i = 0, part; i < n; i += part) {
     part = n - i < max_chunk ? n - i : max_chunk;
     lm_nontemporal_write(w, tile, (size_t)part * item);
@@ -124,7 +122,7 @@ static void fetch_elements(const run_copy *c, walk *w, int64_t n) {
 
 static void copy_elements(void *ctx, int64_t begin, int64_t end) {
   const run_copy *c = ctx;
-  const int64_t piece = c->step == 0 ? c->run : PIECE / c->item;
+  const int64_t piece = (c->step == 0 ? MAX_FILL : PIECE) / c->item;
   walk here = walk_from(c, begin, end), ahead = walk_from(c, lm_min(begin + AHEAD / c->item, end), end);
   if (c->step == 0) ahead.left = 0;
   lm_nontemporal_writer w;
@@ -150,7 +148,9 @@ static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   c.run = lm_dims_pop(&c.rows, along, 1), c.step = along[FROM];
   if (along[TO] != 1 || c.step < -1 || c.step > 1 || c.run * c.item < MIN_RUN) return false;
   c.dense = lm_is_dense(dst);
-  c.reverse = lm_pointwise_loops_of(raw_type((size_t)c.item))->reverse;
+  const lm_dtype raw = raw_type((size_t)c.item);
+  c.reverse = lm_pointwise_loops_of(raw)->reverse;
+  c.fill = lm_pointwise_loops_of(raw)->load[raw];
   c.streams = lm_use_nontemporal((size_t)(n * c.item)) && (c.dense || c.run * c.item >= MIN_NONTEMPORAL);
   lm_parallel(n, (double)(n * c.item) / 16, 0, copy_elements, &c);
   return true;

@@ -81,6 +81,12 @@ static bool is_test(const lm_pointwise *job) {
   return job->kernel < LM_OP_COUNT && lm_ops[job->kernel].result_dtype == LM_RESULT_DTYPE_BOOL;
 }
 
+/* Whether the kernel compares its inputs with zero, so that bytes are as good as bools. */
+static bool is_logical(int kernel) {
+  return kernel == LM_OP_logical_and || kernel == LM_OP_logical_or || kernel == LM_OP_logical_xor ||
+         kernel == LM_OP_logical_not;
+}
+
 /* The kernels that compute in float on halves of the dtype that all tensors have, beside numbers of any; NULL if they
  * have not. */
 static const struct lm_half_loops *half_loops(const lm_pointwise *job) {
@@ -157,6 +163,7 @@ lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   for (int i = 0; i < job->nin; i++) {
     t.in[i] = lm_operand_of(job->in[i]);
     memcpy(t.in[i].stride, job->in_stride[i], (size_t)job->out->ndim * sizeof(int64_t));
+    if (t.in[i].dtype == LM_BOOL && compute == LM_U8 && is_logical(job->kernel)) t.in[i].dtype = LM_U8;
   }
   memcpy(t.number, job->number, sizeof t.number);
   lm_tiles_run(&t);

@@ -1,10 +1,11 @@
 /* Reductions to numbers: sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all, any. Dtypes were checked by
  * op/reduce.c. */
 #include <math.h>
+#include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/reduce_plan.h"
-#include "base/mem.h"
+#include "device/alloc.h"
 
 enum { TILE_ROWS = 8 };
 
@@ -97,7 +98,8 @@ static void fold_part(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
                       const lm_total *c, lm_total *total) {
   int64_t begin, end;
   lm_reduce_part(p, part, &begin, &end);
-  for (int j = 0; j < u->cols; j++) total[j] = p->folds->start[fold];
+  const lm_total start = p->folds->start[fold];
+  for (int j = 0, cols = u->cols; j < cols; j++) total[j] = start;
   if (p->cols) {
     fold_cols(p, fold, u, begin, end, c, total);
   } else {
@@ -144,7 +146,10 @@ static void fold_tasks(void *ctx, int64_t first, int64_t last) {
   for (int64_t task = first; task < last; task++) {
     lm_reduce_unit u = lm_reduce_unit_at(j->p, task % j->p->units);
     int64_t part = task / j->p->units;
-    fold_part(j->p, j->fold, &u, part, j->c + u.index, j->scratch + part * j->p->kept_count + u.index);
+    /* In the near cache: another core may have the lines of the result, which comes at once. */
+    lm_total total[LM_REDUCE_COLS];
+    fold_part(j->p, j->fold, &u, part, j->c + u.index, total);
+    memcpy(j->scratch + part * j->p->kept_count + u.index, total, (size_t)u.cols * sizeof *total);
   }
 }
 
@@ -158,9 +163,10 @@ static void all_parts(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_tot
 static lm_status in_parts(const reduction *r) {
   const lm_reduce_plan *p = &r->plan;
   int64_t kept = p->kept_count;
-  lm_total *scratch = lm_malloc((size_t)(kept * (p->parts + 1)) * sizeof *scratch);
-  if (!scratch) return LM_E_OOM;
-  lm_total *c = scratch + kept * p->parts;
+  const size_t bytes = (size_t)(kept * (p->parts + 1)) * sizeof(lm_total);
+  void *memory;
+  NEED(lm_device_alloc(r->out->device, bytes, &memory)); /* malloc's would be fresh pages in each call */
+  lm_total *scratch = memory, *c = scratch + kept * p->parts;
   for (int64_t i = 0; i < kept; i++) c[i] = r->p;
   all_parts(p, r->by.first, c, scratch);
   if (r->by.middle) {
@@ -174,7 +180,7 @@ static lm_status in_parts(const reduction *r) {
     lm_reduce_unit u = lm_reduce_unit_at(p, unit);
     write_unit(r, &u, scratch + u.index, c + u.index);
   }
-  lm_free(scratch);
+  lm_device_free(r->out->device, memory, bytes);
   return LM_OK;
 }
 

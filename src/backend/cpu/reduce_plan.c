@@ -50,7 +50,7 @@ void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor 
   p->cols = false;
   if (p->kept_count == 0) return;
   p->cols = wants_cols(p);
-  const int64_t row_part = 1 << 16, skinny_gemm = 64, col_part = 64, few_strips = 16;
+  const int64_t row_part = 1 << 16, skinny_gemm = 64, col_part = 128, few_strips = 16;
   if (p->cols) {
     int64_t across = p->kept.size[p->kept.ndim - 1];
     p->width = width;

@@ -230,6 +230,16 @@ static cursor seek(const lm_tiles *t, int64_t element) {
   return c;
 }
 
+/* By n elements, without a division where they end within a row. */
+static void advance(const lm_tiles *t, cursor *c, int64_t n) {
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    c->index[d] += n;
+    if (c->index[d] < t->size[d]) return;
+    n = c->index[d] / t->size[d];
+    c->index[d] -= n * t->size[d];
+  }
+}
+
 /* Moves n elements between a tile and an operand that is not linear, run by run along the last dim. */
 static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char *tile, bool store) {
   const lm_tiles *t = p->t;
@@ -272,30 +282,51 @@ static void repeat_block(char *tile, const char *block, int64_t bytes, int64_t f
   }
 }
 
-/* n elements of an input whose blocks repeat to a tile. */
-static void load_repeated(const plan *p, const lm_operand *o, cursor c, int n, char *tile) {
-  const lm_tiles *t = p->t;
+/* Where a walk over an input whose blocks repeat is: `from` elements into a group, whose block is at `offset`. */
+typedef struct repeated_walk {
+  cursor group;
+  int64_t from, offset;
+} repeated_walk;
+
+static void repeated_seek(const lm_tiles *t, const lm_operand *o, const cursor *c, repeated_walk *w) {
+  w->group = *c;
+  w->from = w->offset = 0;
+  for (int d = 0; d < o->repeated; d++) w->offset += c->index[d] * o->stride[d];
+  for (int d = o->repeated; d < t->ndim; d++) w->from = w->from * t->size[d] + c->index[d];
+}
+
+/* The walk's next n elements: in the tile, or, if they may be read there, where they lie side by side. */
+static const char *next_repeated(const plan *p, const lm_operand *o, repeated_walk *w, int n, bool reads_there,
+                                 char *tile) {
+  const int64_t *size = p->t->size, num = (int64_t)p->num;
   const int dim = o->repeated - 1;
-  const int64_t num = (int64_t)p->num;
-  int64_t from = 0, offset = 0;
-  for (int d = dim + 1; d < t->ndim; d++) from = from * t->size[d] + c.index[d];
-  for (int d = 0; d <= dim; d++) offset += c.index[d] * o->stride[d];
-  for (int some; n > 0; n -= some, tile += some * num, from = 0) {
-    const int64_t groups = o->block == 1 ? t->size[dim] - c.index[dim] : 1;
-    some = (int)lm_min(groups * o->group - from, (int64_t)n);
-    if (o->block == 1) {
-      p->loops->repeat(tile, o->data + offset * num, o->stride[dim], from, o->group, some);
+  int64_t *index = w->group.index;
+  const char *result = tile;
+  for (int some; n > 0; n -= some, tile += some * num) {
+    const char *block = o->data + w->offset * num;
+    const int64_t groups = o->block == 1 ? size[dim] - index[dim] : 1, at = o->block == 1 ? 0 : w->from % o->block;
+    some = (int)lm_min(groups * o->group - w->from, (int64_t)n);
+    if (reads_there && o->block - at >= n) {
+      result = block + at * num;
+    } else if (o->block == 1) {
+      p->loops->repeat(tile, block, o->stride[dim], w->from, o->group, some);
     } else {
-      repeat_block(tile, o->data + offset * num, o->block * num, from % o->block * num, some * num);
+      repeat_block(tile, block, o->block * num, at * num, some * num);
     }
-    c.index[dim] += groups;
-    offset += groups * o->stride[dim];
-    for (int d = dim; d > 0 && c.index[d] == t->size[d]; d--) {
-      offset += o->stride[d - 1] - c.index[d] * o->stride[d];
-      c.index[d] = 0;
-      c.index[d - 1]++;
+    reads_there = false;
+    w->from += some;
+    if (w->from < o->group) continue;
+    const int64_t passed = w->from / o->group;
+    w->from -= passed * o->group;
+    index[dim] += passed;
+    w->offset += passed * o->stride[dim];
+    for (int d = dim; d > 0 && index[d] == size[d]; d--) {
+      w->offset += o->stride[d - 1] - index[d] * o->stride[d];
+      index[d] = 0;
+      index[d - 1]++;
     }
   }
+  return result;
 }
 
 /* Copies of an input that is there again and again, `more` elements beyond the first. None where memory is short. */
@@ -315,10 +346,29 @@ static char *element_at(const lm_tiles *t, const lm_operand *o, const cursor *c)
 
 /* The n elements from number i on, at c, where they lie side by side; else NULL. */
 static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *c, int64_t i, int n) {
+  if (o->linear) return o->data + i * (int64_t)o->bytes;
   return o->block - i % o->block < n ? NULL : element_at(t, o, c);
 }
 
 /* ---- the three ways through */
+
+/* The last LM_LANES of a row's n elements, or all of fewer, to `to`. */
+static void compute_last(const plan *p, char *to, const char *const *inputs, const bool *steps, int64_t n) {
+  _Alignas(64) char copy[LM_POINTWISE_MAX_IN][LM_LANES * 8];
+  const void *in[LM_POINTWISE_MAX_IN];
+  for (int k = 0; k < p->t->nin; k++) {
+    in[k] = inputs[k];
+    if (!steps[k]) continue;
+    if (n >= LM_LANES) {
+      in[k] = inputs[k] + (n - LM_LANES) * (int64_t)p->num;
+    } else {
+      memcpy(copy[k], inputs[k], (size_t)n * p->num);
+      lm_tile_pad(copy[k], (int)n, p->num);
+      in[k] = copy[k];
+    }
+  }
+  compute(p, to, in, LM_LANES);
+}
 
 /* n elements that lie side by side in the result and in inputs that step; those that do not are tiles of one value. */
 static void run_row(const plan *p, char *out, const char *const *inputs, const bool *steps, int64_t n, bool whole_row,
@@ -337,17 +387,11 @@ static void run_row(const plan *p, char *out, const char *const *inputs, const b
     for (int k = 0; k < nin; k++) in[k] += steps[k] ? part * (int64_t)p->num : 0;
     out += part * (int64_t)p->num;
   }
-  const int tail = (int)(n - whole);
-  if (tail == 0) return;
-  _Alignas(64) char copy[LM_POINTWISE_MAX_IN + 1][LM_LANES * 8];
-  for (int k = 0; k < nin; k++) {
-    if (!steps[k]) continue;
-    memcpy(copy[k], in[k], (size_t)tail * p->num);
-    lm_tile_pad(copy[k], tail, p->num);
-    in[k] = copy[k];
-  }
-  compute(p, copy[LM_POINTWISE_MAX_IN], (const void *const *)in, tail);
-  memcpy(out, copy[LM_POINTWISE_MAX_IN], (size_t)tail * p->num);
+  if (whole == n) return;
+  _Alignas(64) char end[LM_LANES * 8];
+  compute_last(p, end, inputs, steps, n);
+  const size_t tail = (size_t)(n - whole) * p->num, last = (size_t)lm_min(n, LM_LANES) * p->num;
+  memcpy(out, end + last - tail, tail);
 }
 
 /* No tile except tails and the values of broadcast columns: the kernel works on the tensors themselves. */
@@ -375,18 +419,21 @@ static void run_rows(const plan *p, int64_t begin, int64_t end) {
       filled[k] = at;
     }
     run_row(p, element_at(t, &t->out, &c), in, steps, n, whole_row, b.out);
-    c.index[last] += n;
-    for (int d = last; d > 0 && c.index[d] == t->size[d]; d--) c.index[d] = 0, c.index[d - 1]++;
+    advance(t, &c, n);
   }
 }
 
 static void run_tiles(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   buffers b;
-  for (int64_t i = begin; i < end; i += p->tile) {
+  cursor c = seek(t, begin);
+  repeated_walk repeated[LM_POINTWISE_MAX_IN];
+  for (int k = 0; k < t->nin; k++) {
+    if (t->in[k].repeated) repeated_seek(t, &t->in[k], &c, &repeated[k]);
+  }
+  for (int64_t i = begin; i < end; i += p->tile, advance(t, &c, p->tile)) {
     int n = end - i < p->tile ? (int)(end - i) : p->tile;
     bool whole = n % LM_LANES == 0;
-    cursor c = seek(t, i);
     const void *in[LM_POINTWISE_MAX_IN];
     bool here = t->out.linear && t->out.dtype == t->compute && (whole || !t->kernel) && !p->streams;
     char *out = here ? t->out.data + i * (int64_t)p->num : b.out;
@@ -397,20 +444,17 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
       /* A kernel reads whole vectors; a conversion's values may come from where they are, unless here is their result.
        */
       const bool reads_there = o->dtype == t->compute && (t->kernel ? whole : !here && !t->source);
-      const char *run = reads_there ? run_at(t, o, &c, i, n) : NULL;
       in[k] = tile;
-      if (run) {
-        in[k] = run;
-      } else if (p->scalar[k]) {
+      if (p->scalar[k]) {
         in[k] = p->scalar[k];
       } else if (o->copies) {
         in[k] = o->copies + i % o->period * (int64_t)p->num;
-      } else if (o->linear && o->dtype == t->compute && whole) { /* over the ends of runs */
-        in[k] = o->data + i * (int64_t)p->num;
+      } else if (o->repeated) {
+        in[k] = next_repeated(p, o, &repeated[k], n, reads_there, tile);
+      } else if (reads_there && run_at(t, o, &c, i, n)) {
+        in[k] = run_at(t, o, &c, i, n);
       } else if (o->linear) {
         p->loops->load[o->dtype](tile, o->data + i * (int64_t)o->bytes, 1, n);
-      } else if (o->repeated) {
-        load_repeated(p, o, c, n, tile);
       } else {
         move_runs(p, o, c, n, tile, false);
       }

@@ -161,12 +161,20 @@ lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
   return find_true(&m, write_values);
 }
 
+typedef struct one_hot_job {
+  const int64_t *label;
+  int64_t classes, *out;
+} one_hot_job;
+
+static void write_one_hot(void *ctx, int64_t first, int64_t last) {
+  const one_hot_job *j = ctx;
+  memset(j->out + first * j->classes, 0, (size_t)((last - first) * j->classes) * sizeof *j->out);
+  for (int64_t i = first; i < last; i++) j->out[i * j->classes + j->label[i] - 1] = 1;
+}
+
 lm_status lm_cpu_one_hot(const void *args, lm_tensor *const *out) {
   const lm_one_hot_args *a = args;
-  int64_t n = a->x->numel, classes = a->num_classes, *result = (int64_t *)out[0]->data;
-  const int64_t *label = (const int64_t *)a->x->data;
-  NEED(lm_cpu_check_indices("one_hot", "label", n, label, classes, NULL));
-  memset(result, 0, (size_t)(n * classes) * sizeof *result);
-  for (int64_t i = 0; i < n; i++) result[i * classes + label[i] - 1] = 1;
-  return LM_OK;
+  one_hot_job job = {(const int64_t *)a->x->data, a->num_classes, (int64_t *)out[0]->data};
+  NEED(lm_cpu_check_indices("one_hot", "label", a->x->numel, job.label, job.classes, NULL));
+  return lm_parallel(a->x->numel, (double)out[0]->numel / 4, 0, write_one_hot, &job);
 }
