@@ -7,8 +7,8 @@
 
 enum { LM_HALF_ROWS = 64, LM_HALF_THREADS = 128, LM_HALF_PACK = 8 };
 
-/* Where a tile of WIDE columns has an element. Packs of a row trade places, so that those of one column and eight rows
- * are in different banks; `column` is that of a pack. */
+/* Where a tile of WIDE columns has an element. Packs of a row swap positions, so that those of one column and eight
+ * rows are in different banks; `column` is that of a pack. */
 template <int WIDE>
 LM_DEVICE int lm_half_at(int row, int column) {
   return row * WIDE + (column ^ row % 8 * LM_HALF_PACK);
