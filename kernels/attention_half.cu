@@ -7,14 +7,14 @@
 
 enum { LM_HALF_ROWS = 64, LM_HALF_THREADS = 128, LM_HALF_PACK = 8 };
 
-/* Where a tile of WIDE columns has an element. Packs of a row trade places, so that those of one column and eight rows
- * are in different banks; `column` is that of a pack. */
+/* Where a tile of WIDE columns has an element. Packs of a row swap positions, so that those of one column and eight
+ * rows are in different banks; `column` is that of a pack. */
 template <int WIDE>
 LM_DEVICE int lm_half_at(int row, int column) {
   return row * WIDE + (column ^ row % 8 * LM_HALF_PACK);
 }
 
-/* Begins to fetch a tile of HEIGHT rows; 0 where there are no more rows and columns. */
+/* Begins to fetch a tile of HEIGHT rows, with 0 behind the last row and column. */
 template <int HEIGHT, int WIDE, class T>
 LM_DEVICE void lm_half_fetch(const lm_attention_job &job, T *tile, const T *from, int64_t step, int64_t rows,
                              int64_t columns) {
@@ -23,7 +23,7 @@ LM_DEVICE void lm_half_fetch(const lm_attention_job &job, T *tile, const T *from
   T *to = tile + lm_half_at<WIDE>(row, column);
   const T *p = from + row * step + column;
   if (job.packed) {
-    LM_UNROLL
+    LM_UNROLL_BY(1) /* unrolled, it would keep an address for each in registers */
     for (int e = 0; e < HEIGHT; e += AT_ONCE, p += AT_ONCE * step) {
       bool there = row + e < rows && column < columns;
       lm_copy_begin(to + e * WIDE, there ? p : from, there);
@@ -41,7 +41,7 @@ LM_DEVICE void lm_half_fetch(const lm_attention_job &job, T *tile, const T *from
   }
 }
 
-/* All threads' fetches are done, and their reads of what was there before. */
+/* Waits until all threads' fetches are done, and their reads of earlier tiles. */
 LM_DEVICE void lm_half_meet() {
   lm_copies_wait();
   __syncthreads();
@@ -129,8 +129,8 @@ struct lm_half_numbers {
   }
 };
 
-/* = rows of a times rows of b. Where they are of more columns than a tile, their tiles are fetched here, else they are
- * there. */
+/* Sets s to the rows of a times rows of b. Unless both are resident in their tiles, fetches them WIDE columns at a
+ * time. */
 template <int COLS, int WIDE, class T>
 LM_DEVICE void lm_half_product(const lm_attention_job &job, lm_half_numbers<COLS> *s, bool resident, T *a_tile,
                                const T *a, int64_t a_step, int64_t a_rows, T *b_tile, const T *b, int64_t b_step,
@@ -147,8 +147,9 @@ LM_DEVICE void lm_half_product(const lm_attention_job &job, lm_half_numbers<COLS
   }
 }
 
-/* Products of the tile of queries from i0 on and keys from j0 on become scores: -inf what is not seen. Rows are
- * queries, or keys. What is seen is a bit for each number first, 4 n + e, by a loop that takes no registers. */
+/* Makes scores of a tile's products, of queries from i0 on and keys from j0 on: -inf where a query does not see the
+ * key. Rows are queries, or keys if OF_KEYS. A loop that takes few registers sets bit 4 n + e of each number that is
+ * seen. */
 template <bool OF_KEYS, class T, int COLS>
 LM_DEVICE void lm_half_score(const lm_attention_job &job, lm_half_numbers<COLS> *s, int64_t n, int64_t h, int64_t i0,
                              int64_t j0) {
@@ -160,7 +161,7 @@ LM_DEVICE void lm_half_score(const lm_attention_job &job, lm_half_numbers<COLS> 
   uint32_t seen = ~0u;
   if (job.mask || i0 + QUERIES > job.queries || j0 + KEYS > job.keys || (job.causal && j0 + KEYS > i0 + 1)) {
     seen = 0;
-    LM_UNROLL_BY(1)
+    LM_UNROLL_BY(8)
     for (int k = 0; k < PARTS * 4; k++) {
       int down = k / 2 % 2 * 8, right = k / 4 * 8 + k % 2;
       int64_t query = i + (OF_KEYS ? right : down), key = j + (OF_KEYS ? down : right);
@@ -183,14 +184,9 @@ LM_DEVICE void lm_half_score(const lm_attention_job &job, lm_half_numbers<COLS> 
   }
 }
 
-constexpr float LM_LOG2_E = 1.44269504f;
-
-/* e to the power of a - b. */
-LM_DEVICE float lm_half_exp(float a, float b) { return exp2f((a - b) * LM_LOG2_E); }
-
-/* What dropout keeps of a lane's numbers: bit 4 n + e. Four neighboring keys of a query take one block of random words,
- * or parts of two: lanes that share four of them, those that differ in `lane % 4` or `lane / 4`, draw for one row each
- * and then hand the bits around. `position` is that of the first of this lane's four, `step` goes to the next part. */
+/* Draws for four neighboring keys of a query, which take one block of random words or parts of two: bits 4 n to 4 n + 3
+ * are set where dropout keeps their weights. `position` is the first one's, `step` leads to that of the next n. Lanes
+ * whose numbers are among the same keys draw for different rows and exchange the bits, so that each draws once. */
 template <int PARTS>
 LM_DEVICE uint32_t lm_half_draw(const lm_attention_job &job, int64_t position, int64_t step) {
   static_assert(PARTS <= 8, "four bits each");
@@ -205,7 +201,8 @@ LM_DEVICE uint32_t lm_half_draw(const lm_attention_job &job, int64_t position, i
   return bits;
 }
 
-/* Rows are queries, from i0 on for the warp: an even lane draws for its first row, an odd one for its second. */
+/* Bit 4 n + e of a lane's numbers. Rows are queries, from i0 on for the warp: even lanes draw for row g, odd ones for
+ * row g + 8. */
 template <int PARTS>
 LM_DEVICE uint32_t lm_half_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
   if (!job.draw) return ~0u;
@@ -217,7 +214,7 @@ LM_DEVICE uint32_t lm_half_kept(const lm_attention_job &job, int64_t n, int64_t 
   return kept;
 }
 
-/* Rows are keys, from j0 on for the warp: of four lanes one below the other each draws for another of their numbers. */
+/* The same where rows are keys, from j0 on for the warp: of the four lanes with these keys each draws for another e. */
 template <int PARTS>
 LM_DEVICE uint32_t lm_half_kept_of_keys(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
   if (!job.draw) return ~0u;
@@ -239,7 +236,7 @@ LM_DEVICE float lm_half_over_row(float value, Op op) {
 /* ---- forward */
 
 template <class T, int WIDE>
-LM_KERNEL void __launch_bounds__(LM_HALF_THREADS) lm_attention_half_forward(lm_attention_job job) {
+LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, WIDE > 64 ? 2 : 3) lm_attention_half_forward(lm_attention_job job) {
   enum { ROWS = LM_HALF_ROWS, COLS = 64, PARTS = COLS / 8, TILE = ROWS * WIDE };
   __shared__ lm_pack<T, LM_HALF_PACK> memory[3 * TILE / LM_HALF_PACK];
   T *query = memory->v, *key = query + TILE, *value = key + TILE;
@@ -277,11 +274,11 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS) lm_attention_half_forward(lm_a
         LM_UNROLL
         for (int e = 0; e < PARTS * 2; e++) now = lm_attention_larger()(now, s.of[e / 2][2 * i + e % 2]);
         now = lm_half_over_row(now, lm_attention_larger());
-        float base = now == -INFINITY ? 0 : now, factor = lm_half_exp(most[i], base);
+        float base = now == -INFINITY ? 0 : now, factor = __expf(most[i] - base);
         LM_UNROLL
         for (int e = 0; e < PARTS * 2; e++) {
           float *x = &s.of[e / 2][2 * i + e % 2];
-          *x = lm_half_exp(*x, base);
+          *x = __expf(*x - base);
           more += *x;
           if (!(kept >> (e / 2 * 4 + 2 * i + e % 2) & 1)) *x = 0;
         }
@@ -316,14 +313,14 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS) lm_attention_half_forward(lm_a
 LM_DEVICE float lm_half_slope(const lm_attention_job &job, float *weight, float slope, float all, float dot,
                               bool kept) {
   if (*weight == -INFINITY) return *weight = 0;
-  float of = all == INFINITY ? 0 : lm_half_exp(*weight, all);
+  float of = all == INFINITY ? 0 : __expf(*weight - all);
   *weight = kept ? of * (float)job.kept : 0;
   return of * ((kept ? slope * (float)job.kept : 0) - dot);
 }
 
 /* A block's rows are queries. */
 template <class T, int WIDE>
-LM_KERNEL void __launch_bounds__(LM_HALF_THREADS) lm_attention_half_of_queries(lm_attention_job job) {
+LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 3) lm_attention_half_of_queries(lm_attention_job job) {
   enum { ROWS = LM_HALF_ROWS, COLS = 32, TILE = ROWS * WIDE, OTHER = COLS * WIDE };
   __shared__ lm_pack<T, LM_HALF_PACK> memory[2 * (TILE + OTHER) / LM_HALF_PACK];
   T *query = memory->v, *grad = query + TILE, *key = grad + TILE, *value = key + OTHER;
@@ -385,7 +382,7 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS) lm_attention_half_of_queries(l
 
 /* A block's rows are keys, of all queries that share them. */
 template <class T, int WIDE>
-LM_KERNEL void __launch_bounds__(LM_HALF_THREADS) lm_attention_half_of_keys(lm_attention_job job) {
+LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 2) lm_attention_half_of_keys(lm_attention_job job) {
   enum { ROWS = LM_HALF_ROWS, COLS = 32, TILE = ROWS * WIDE, OTHER = COLS * WIDE };
   __shared__ lm_pack<T, LM_HALF_PACK> memory[2 * (TILE + OTHER) / LM_HALF_PACK];
   T *key = memory->v, *value = key + TILE, *query = value + TILE, *grad = query + OTHER;

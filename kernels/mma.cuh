@@ -3,7 +3,7 @@
  *   a [16, 16]  rows g and g + 8: columns 2 t, 2 t + 1 in words 0 and 1, columns 2 t + 8, 2 t + 9 in words 2 and 3
  *   b [16, 8]   column g: rows 2 t, 2 t + 1 in word 0, rows 2 t + 8, 2 t + 9 in word 1
  *   c [16, 8]   row g: columns 2 t, 2 t + 1 in 0 and 1, and row g + 8 in 2 and 3
- * so that two neighboring c, rounded, are an a. And what feeds them: matrices from shared memory, and copies to it. */
+ * so that two neighboring c, rounded, are an a. Also loads of such matrices from shared memory, and copies to it. */
 #pragma once
 
 #include "vectors.cuh"
@@ -130,8 +130,8 @@ LM_DEVICE void lm_load_matrices(uint32_t *to, const T *row) {
 #endif
 }
 
-/* Begins to copy 16 bytes to shared memory, zeros unless they are `there`. They are to be read after the thread's
- * lm_copies_wait and then a barrier. */
+/* Begins to copy 16 bytes to shared memory, or zeros unless they are `there`. Threads may read them after
+ * lm_copies_wait of this one and a barrier. */
 LM_DEVICE void lm_copy_begin(void *to, const void *from, bool there) {
 #if defined(LM_HOST_KERNELS)
   lm_fake_copy_begin(to, there ? from : NULL);

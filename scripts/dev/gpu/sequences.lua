@@ -52,8 +52,8 @@ function case.recurrent(size)
 end
 
 -- Attention beside the CPU's in float64, with and without masks, of heads that are shared: results and gradients, by
--- cuDNN and by our kernels. 37 queries are part of a block, 300 several. With a length, how long these and products
--- take.
+-- cuDNN and by our kernels. 37 queries are part of a block, 300 several; rows of 36 numbers are no whole packs. With a
+-- length, how long these and products take, and how near our forward pass comes to the tensor cores' speed.
 function case.attention(length)
   local ops = require "luminary.core".ops
   -- As F.scaled_dot_product_attention, where that might choose products.
@@ -65,20 +65,22 @@ function case.attention(length)
   lm.backends.cudnn.benchmark = true -- cuDNN from a length's first call on, else from its second
   for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
     local half = dtype == "bfloat16" or dtype == "float16"
-    for _, e in ipairs(common.stand_in and { 80 } or { 64, 80, 128, 256 }) do
-      for _, how in ipairs { "plain", "causal", "masked", "shared heads", "dropout" } do
+    for _, e in ipairs(common.stand_in and { 80 } or { 36, 40, 64, 80, 128, 256 }) do
+      for _, how in ipairs { "plain", "causal", "masked", "added", "shared heads", "dropout" } do
         for _, queries in ipairs(common.stand_in and { 37 } or { 37, 300 }) do
           lm.manual_seed(1)
-          local heads = how == "shared heads" and 2 or 4
-          local list = { lm.randn { 2, 4, queries, e }, lm.randn { 2, heads, queries, e } }
+          local heads, keys = how == "shared heads" and 2 or 4, how == "causal" and queries or queries + 9
+          local list = { lm.randn { 2, 4, queries, e }, lm.randn { 2, heads, keys, e } }
           list[3] = lm.randn(list[2].shape)
-          local mask = how == "masked" and lm.rand({ queries, queries }):lt(0.7) or nil
+          local mask = how == "masked" and lm.rand({ queries, keys }):lt(0.7)
+            or how == "added" and lm.randn { queries, keys }:to(dtype) or nil
           local function values(device, as, attend)
             local on = {}
             for i, t in ipairs(list) do on[i] = t:to(dtype):to(device, as):detach():requires_grad_() end
             lm.manual_seed(2)
             local y = attend(on[1], on[2], on[3], {
-              is_causal = how == "causal", enable_gqa = how == "shared heads", attn_mask = mask and mask:to(device),
+              is_causal = how == "causal", enable_gqa = how == "shared heads",
+              attn_mask = mask and mask:to(device, how == "added" and as or "bool"),
               dropout_p = how == "dropout" and 0.3 or 0,
             })
             y:double():sin():sum():backward()
@@ -120,8 +122,9 @@ function case.attention(length)
         if not on[i].grad:isfinite():all():item() then fail("a gradient of %s that is not finite", dtype) end
       end
     end
-    if length then
-      local x = lm.randn({ 3, 4, 12, assert(tonumber(length), "which length?"), 64 }):to("cuda", dtype)
+    for _, width in ipairs(length and { 64, 128 } or {}) do
+      local l = assert(tonumber(length), "which length?")
+      local x = lm.randn({ 3, 4, 12, l, width }):to("cuda", dtype)
       local q, k, v = x[1]:detach():requires_grad_(), x[2]:detach():requires_grad_(), x[3]:detach():requires_grad_()
       local took = {}
       local function timed(f) took[#took + 1] = common.milliseconds(function() f():sum():backward() end, {}) end
@@ -131,10 +134,16 @@ function case.attention(length)
           timed(function() return by_kernels(q, k, v, { is_causal = causal }) end)
         end
       end
+      local seen = lm.ones({ l, l }, { dtype = "bool", device = "cuda" }):tril()
+      timed(function() return by_kernels(q, k, v, { attn_mask = seen }) end)
+      timed(function() return by_kernels(q, k, v, { dropout_p = 0.1 }) end)
+      local forward = common.seconds(function() lm.no_grad(by_kernels, q, k, v, {}) end)
       lm.backends.cudnn.enabled = true
-      timed(function() return (q * 0.125):matmul(k:transpose(-2, -1)):softmax(-1):matmul(v) end)
-      print(("%40s cuDNN %.3f ms, no cuDNN %.3f ms; causal %.3f and %.3f ms; products and softmax %.3f ms"):format(
-        dtype, unpack(took)))
+      timed(function() return (q * width ^ -0.5):matmul(k:transpose(-2, -1)):softmax(-1):matmul(v) end)
+      print(("%40s cuDNN %.3f ms, no cuDNN %.3f ms; causal %.3f and %.3f ms; masked %.3f ms, dropout %.3f ms; products "
+        .. "and softmax %.3f ms"):format(dtype .. " x " .. width, unpack(took)))
+      print(("%40s our forward pass: %.1f TFLOP/s%s"):format("", 4 * 48 * l ^ 2 * width / forward / 1e12,
+        half and (" of %.1f"):format(common.ceiling "bfloat16") or ""))
     end
   end
 end

@@ -1,5 +1,5 @@
-/* Attention, and the random numbers of its dropout. In half precision it is cuDNN's fused one, whose kernels use the
- * tensor cores, where that takes it; its dropout has masks of its own. All the rest is kernels/attention.cu's. */
+/* Attention, and the random numbers of its dropout. In half precision it is cuDNN's fused one where that takes it; its
+ * dropout has masks of its own. All the rest is by kernels/attention.cu and, in half precision, attention_half.cu. */
 #include "attention.h"
 
 #include <math.h>
