@@ -73,7 +73,7 @@ describe("memory statistics", function()
     assert.equal(0, lm.memory_reserved(device))
   end)
 
-  it("show that smaller blocks lie in freed larger ones, but not in those that a loop needs again", function()
+  it("show that smaller blocks lie in freed larger ones, but not in those in use soon #unsanitized", function()
     local function block(bytes) return lm.empty({ bytes / 4 }, { device = device }) end
     local kept = {}
     for k = 1, 20 do -- a step of training whose results are garbage that is not collected yet
