@@ -375,6 +375,7 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 3) lm_attention_half_of_querie
       }
       sums.add_sums(slope, key);
     }
+    lm_copies_wait(); /* of rows that no key has seen */
     sums.template write<T>(job, job.dquery, n, h, i0 + warp, job.queries, first, job.width, (float)job.scale,
                            (float)job.scale);
   }
@@ -442,6 +443,7 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 2) lm_attention_half_of_keys(l
         of_key.add_sums(slope, query);
       }
     }
+    lm_copies_wait(); /* of rows that see no query */
     of_value.template write<T>(job, job.dvalue, n, kv, j0 + warp, job.keys, first, job.value_width, 1, 1);
     of_key.template write<T>(job, job.dkey, n, kv, j0 + warp, job.keys, first, job.width, (float)job.scale,
                              (float)job.scale);

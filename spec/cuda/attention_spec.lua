@@ -129,8 +129,8 @@ describe("attention on a device", function()
 
   -- Which use tensor cores.
   script("is products where only these use tensor cores, as long as their scores are few", [[
-    local function launches(dtype, options)
-      local list = inputs({1, 2, 2, 40, 40, 12, 12}, dtype) -- of which cuDNN takes none
+    local function launches(dtype, options, sizes)
+      local list = inputs(sizes or {1, 2, 2, 40, 40, 12, 12}, dtype) -- of which cuDNN takes none
       for i = 1, 3 do list[i] = list[i]:cuda() end
       return select(2, made(function() lm.no_grad(attend, list[1], list[2], list[3], options) end))
     end
@@ -139,6 +139,8 @@ describe("attention on a device", function()
     assert(launches "float16" == 1)
     assert(launches("float16", {attn_mask = mask}) == 1)
     assert(launches("bfloat16", {dropout_p = 0.5}) == 2) -- and what it drops
+    assert(launches("float16", nil, {1, 2, 2, 40, 40, 136, 12}) > 1)
+    assert(launches("float16", nil, {1, 2, 2, 40, 260, 12, 12}) > 1) -- of few blocks
     lm.backends.cuda.matmul.allow_tf32 = true
     assert(launches "float32" > 1)
     assert(launches "float64" == 1)

@@ -101,7 +101,7 @@ bool lm_f_attention_is_fused(struct lm_expr *e, const lm_tensor *query, const lm
 /* Whether the op attention computes this: [N, H, L, E] or [H, L, E], no gradient of the mask, and on a GPU only what
  * products would not do faster. */
 bool lm_f_attention_is_supported(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key,
-                                 const lm_tensor *value, const lm_tensor *mask);
+                                 const lm_tensor *value, const lm_tensor *mask, bool causal, double dropout_p);
 
 /* ---- norms */
 

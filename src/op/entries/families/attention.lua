@@ -38,7 +38,7 @@ op "scaled_dot_product_attention" {
     -- cuDNN adds the mask, which for it has no -inf: a query that attends to no key is one that attends to all.
     {
       when = "given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p) "
-        .. "&& attention_is_supported(query, key, value, attn_mask)",
+        .. "&& attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
       "hidden = is_bool(attn_mask) ? logical_not(attn_mask) : attn_mask == -inf",
       "added = is_bool(attn_mask) ? zeros_of(query, size_of(attn_mask)) : attn_mask",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
@@ -46,7 +46,7 @@ op "scaled_dot_product_attention" {
       "masked_fill(y, all(hidden, [-1], true), 0)",
     },
     {
-      when = "ndim_of(query) == 3 && attention_is_supported(query, key, value, attn_mask)",
+      when = "ndim_of(query) == 3 && attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
       "mask = given(attn_mask) ? unsqueeze(attn_mask, 0) : nil",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
       "fused = !given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p)",
@@ -55,7 +55,7 @@ op "scaled_dot_product_attention" {
       "squeeze(y, 0)",
     },
     {
-      when = "attention_is_supported(query, key, value, attn_mask)",
+      when = "attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
       "draw = dropout_p > 0 ? attention_draw(query, key) : nil",
       "fused = !given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p)",
       "attention(query, key, value, attn_mask, is_causal, scale, dropout_p, draw, fused)",
