@@ -49,6 +49,23 @@ return {
     {"a transformer of six layers, 256 wide, 16 × 128 tokens", 1.14, "1.0"},
   },
   {
+    title = "Beside PyTorch, on a Zen 4",
+    command = "scripts/bench/compute --peer PYTHON --rounds 3 add4 small_step mlp1 mlp256 lenet256 resnet64 mobilenet "
+      .. "lstm256 gru256 transformer256 resnet50 vgg11",
+    machine = "two cores of a Zen 4", against = "PyTorch 2.15", when = "November 2026",
+    columns = {"", "ratio with AVX-512", "with AVX2 (`LM_CPU_LEVEL=1`)"},
+    {"`a + b` on 4 floats", 2.3, 2.9},
+    {"forward and backward of add, mul, sum", 6.7, 7.1},
+    {"MLP 784-256-10, a training step of 1; of 256", "3.9; 1.30", "3.2; 1.46"},
+    {"LeNet, a training step of 256", 1.76, "1.50"},
+    {"ResNet-18 (28×28), a training step of 64", 1.85, "2.10"},
+    {"ResNet-50 (224×224), a training step of 8", 1.28, 1.34},
+    {"VGG-11 (224×224), a training step of 16", 2.61, 2.89},
+    {"MobileNetV2 (224×224), a training step of 8", 1.33, 1.19},
+    {"LSTM; GRU: 256 wide, 64 steps, 32 sequences", "1.27; 1.90", "1.21; 2.03"},
+    {"a transformer of six layers, 256 wide, 16 × 128 tokens", "1.20", 1.09},
+  },
+  {
     title = "ResNet-50",
     command = "scripts/bench/compute --peer PYTHON --rounds 5 resnet50", machine = EMERALD,
     against = "PyTorch 2.15, without tcmalloc",
