@@ -5,9 +5,8 @@
  * which blocks run, so that results are the same each time. */
 #include "attention.cuh"
 
-template <class L>
+template <class num>
 struct lm_attention_tiles {
-  typedef typename L::num num;
   enum {
     TX = 16,
     TY = 8,
@@ -24,24 +23,22 @@ struct lm_attention_tiles {
 };
 
 /* Packs that are staged: both operands of a product of rows, or DEPTH rows of WIDE columns. */
-template <class L, int WIDE>
+template <class num, int WIDE>
 constexpr int lm_attention_stage = [] {
-  typedef lm_attention_tiles<L> S;
+  typedef lm_attention_tiles<num> S;
   int both = (S::ROWS + S::COLS) * S::LINE, rows = S::DEPTH * (WIDE + S::PACK);
   return (both > rows ? both : rows) / S::PACK;
 }();
 
 /* HEIGHT rows of COUNT numbers into shared memory, `line` from one to the next; 0 where there are fewer. */
-template <class L, int HEIGHT, int COUNT>
-LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, typename L::num *to, int line,
-                                  const typename L::stored *from, int64_t step, int64_t rows, int64_t count) {
-  typedef typename L::stored stored;
-  enum { V = lm_attention_tiles<L>::PACK, THREADS = lm_attention_tiles<L>::THREADS };
-  static_assert(std::is_same_v<stored, typename L::num>, "as it is stored");
+template <class num, int HEIGHT, int COUNT>
+LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, num *to, int line, const num *from, int64_t step,
+                                  int64_t rows, int64_t count) {
+  enum { V = lm_attention_tiles<num>::PACK, THREADS = lm_attention_tiles<num>::THREADS };
   if (job.packed) {
     enum { PACKS = HEIGHT * (COUNT / V), EACH = PACKS / THREADS };
     static_assert(PACKS % THREADS == 0, "every thread has as many");
-    lm_words<stored, V> words[EACH]; /* all under way before the first is waited for */
+    lm_words<num, V> words[EACH]; /* all under way before the first is waited for */
     LM_UNROLL
     for (int e = 0; e < EACH; e++) {
       int i = e * THREADS + (int)threadIdx.x, row = i / (COUNT / V), at = i % (COUNT / V) * V;
@@ -51,7 +48,7 @@ LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, typename L::num *
     LM_UNROLL
     for (int e = 0; e < EACH; e++) {
       int i = e * THREADS + (int)threadIdx.x, row = i / (COUNT / V), at = i % (COUNT / V) * V;
-      *(lm_pack<stored, V> *)(to + row * line + at) = lm_unpack<stored, V>(words[e]);
+      *(lm_pack<num, V> *)(to + row * line + at) = lm_unpack<num, V>(words[e]);
     }
   } else {
     for (int i = (int)threadIdx.x; i < HEIGHT * COUNT; i += THREADS) {
@@ -69,12 +66,11 @@ LM_DEVICE void lm_attention_take(num *to, const num *from) {
 }
 
 /* s[i][j] = row ty + i TY of a times row tx + j TX of b, numbers of `depth`. */
-template <class L>
-LM_DEVICE void lm_attention_product(const lm_attention_job &job, typename L::num (*s)[lm_attention_tiles<L>::J],
-                                    typename L::num *stage, const typename L::stored *a, int64_t a_step, int64_t a_rows,
-                                    const typename L::stored *b, int64_t b_step, int64_t b_rows, int64_t depth) {
-  typedef lm_attention_tiles<L> S;
-  typedef typename L::num num;
+template <class num>
+LM_DEVICE void lm_attention_product(const lm_attention_job &job, num (*s)[lm_attention_tiles<num>::J], num *stage,
+                                    const num *a, int64_t a_step, int64_t a_rows, const num *b, int64_t b_step,
+                                    int64_t b_rows, int64_t depth) {
+  typedef lm_attention_tiles<num> S;
   int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
   num *of_a = stage, *of_b = stage + S::ROWS * S::LINE;
   LM_UNROLL
@@ -84,8 +80,8 @@ LM_DEVICE void lm_attention_product(const lm_attention_job &job, typename L::num
   }
   for (int64_t d = 0; d < depth; d += S::DEPTH) {
     __syncthreads(); /* those who read the stage before are done */
-    lm_attention_fetch<L, S::ROWS, S::DEPTH>(job, of_a, S::LINE, a + d, a_step, a_rows, depth - d);
-    lm_attention_fetch<L, S::COLS, S::DEPTH>(job, of_b, S::LINE, b + d, b_step, b_rows, depth - d);
+    lm_attention_fetch<num, S::ROWS, S::DEPTH>(job, of_a, S::LINE, a + d, a_step, a_rows, depth - d);
+    lm_attention_fetch<num, S::COLS, S::DEPTH>(job, of_b, S::LINE, b + d, b_step, b_rows, depth - d);
     __syncthreads();
     LM_UNROLL_BY(2)
     for (int k = 0; k < S::DEPTH; k += S::PACK) {
@@ -107,10 +103,9 @@ LM_DEVICE void lm_attention_product(const lm_attention_job &job, typename L::num
 }
 
 /* What a thread sums up: of row ty + i TY, PACK columns from (g TX + tx) PACK on for each g. */
-template <class L, int WIDE>
+template <class num, int WIDE>
 struct lm_attention_sums {
-  typedef lm_attention_tiles<L> S;
-  typedef typename L::num num;
+  typedef lm_attention_tiles<num> S;
   enum { GROUPS = WIDE / (S::TX * S::PACK), N = GROUPS * S::PACK };
   num of[S::I][N];
 
@@ -123,14 +118,14 @@ struct lm_attention_sums {
   }
 
   /* += tile [ROWS, COLS] times as many rows b as it has columns; `count` numbers in each. */
-  LM_DEVICE void add(const lm_attention_job &job, const num *tile, num *stage, const typename L::stored *b,
-                     int64_t b_step, int64_t b_rows, int64_t count) {
+  LM_DEVICE void add(const lm_attention_job &job, const num *tile, num *stage, const num *b, int64_t b_step,
+                     int64_t b_rows, int64_t count) {
     enum { LINE = WIDE + S::PACK, AT_ONCE = S::DEPTH < S::COLS ? S::DEPTH : S::COLS };
     int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
     for (int first = 0; first < S::COLS; first += AT_ONCE) {
       __syncthreads(); /* the tile is written, and what was in the stage read */
       if (first >= b_rows) return;
-      lm_attention_fetch<L, AT_ONCE, WIDE>(job, stage, LINE, b + first * b_step, b_step, b_rows - first, count);
+      lm_attention_fetch<num, AT_ONCE, WIDE>(job, stage, LINE, b + first * b_step, b_step, b_rows - first, count);
       __syncthreads();
       LM_UNROLL_BY(2)
       for (int k = 0; k < AT_ONCE; k += S::PACK) {
@@ -158,16 +153,15 @@ struct lm_attention_sums {
   /* To rows of a side, of which `rows` are there, columns from `first` on; each row times its factor. */
   LM_DEVICE void write(const lm_attention_job &job, const lm_attention_side &side, int64_t n, int64_t h, int64_t row,
                        int64_t rows, int64_t first, int64_t count, const num *factor) const {
-    typedef typename L::stored stored;
     int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
     LM_UNROLL
     for (int i = 0; i < S::I; i++) {
       if (ty + i * S::TY >= rows) break;
-      stored *to = lm_attention_row<stored>(side, n, h, row + ty + i * S::TY) + first;
+      num *to = lm_attention_row<num>(side, n, h, row + ty + i * S::TY) + first;
       LM_UNROLL
       for (int g = 0; g < GROUPS; g++) {
         int at = (g * S::TX + tx) * S::PACK;
-        lm_pack<stored, S::PACK> pack;
+        lm_pack<num, S::PACK> pack;
         LM_UNROLL
         for (int v = 0; v < S::PACK; v++) pack.v[v] = of[i][g * S::PACK + v] * factor[i];
         if (job.packed) {
@@ -184,9 +178,9 @@ struct lm_attention_sums {
 };
 
 /* A thread's numbers of a tile into shared memory, when what was there is read. */
-template <class L>
-LM_DEVICE void lm_attention_put(typename L::num *tile, const typename L::num (*s)[lm_attention_tiles<L>::J]) {
-  typedef lm_attention_tiles<L> S;
+template <class num>
+LM_DEVICE void lm_attention_put(num *tile, const num (*s)[lm_attention_tiles<num>::J]) {
+  typedef lm_attention_tiles<num> S;
   int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
   __syncthreads();
   LM_UNROLL
@@ -197,10 +191,8 @@ LM_DEVICE void lm_attention_put(typename L::num *tile, const typename L::num (*s
 }
 
 /* A score of query i and key j as softmax takes it: -inf where it is not seen. */
-template <class L>
-LM_DEVICE typename L::num lm_attention_score(const lm_attention_job &job, int64_t n, int64_t h, int64_t i, int64_t j,
-                                             typename L::num product) {
-  typedef typename L::num num;
+template <class num>
+LM_DEVICE num lm_attention_score(const lm_attention_job &job, int64_t n, int64_t h, int64_t i, int64_t j, num product) {
   if (i >= job.queries || j >= job.keys || (job.causal && j > i)) return -(num)INFINITY;
   num score = product * (num)job.scale;
   if (job.mask) {
@@ -213,10 +205,10 @@ LM_DEVICE typename L::num lm_attention_score(const lm_attention_job &job, int64_
 
 /* Bit i J + j: whether dropout keeps a thread's weight in row i and column j of its part of a tile; the first one's
  * place in its head, and positions from row to row and from column to column. A loop, as its body is long. */
-template <class L>
+template <class num>
 LM_DEVICE uint32_t lm_attention_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t position,
                                      int64_t i_step, int64_t j_step) {
-  typedef lm_attention_tiles<L> S;
+  typedef lm_attention_tiles<num> S;
   static_assert(S::I * S::J <= 32, "a bit each");
   uint32_t bits = 0;
   if (!job.draw) return ~bits;
@@ -239,12 +231,11 @@ LM_DEVICE num lm_attention_over_row(num value, Op op) {
 
 /* ---- forward */
 
-template <class L, int WIDE>
-LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_forward(lm_attention_job job) {
-  typedef lm_attention_tiles<L> S;
-  typedef typename L::num num;
-  __shared__ lm_pack<num, S::PACK> memory[lm_attention_stage<L, WIDE> + S::ROWS * S::TILE_LINE / S::PACK];
-  num *stage = memory->v, *tile = memory[lm_attention_stage<L, WIDE>].v;
+template <class num, int WIDE>
+LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_forward(lm_attention_job job) {
+  typedef lm_attention_tiles<num> S;
+  __shared__ lm_pack<num, S::PACK> memory[lm_attention_stage<num, WIDE> + S::ROWS * S::TILE_LINE / S::PACK];
+  num *stage = memory->v, *tile = memory[lm_attention_stage<num, WIDE>].v;
   int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
   int64_t parts = lm_attention_tiles_of(job.value_width, WIDE), blocks = lm_attention_tiles_of(job.queries, S::ROWS);
   if (parts == 0) parts = 1; /* log_sum is requested all the same */
@@ -253,24 +244,23 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_fo
     int64_t h = unit / blocks / parts % job.heads, n = unit / blocks / parts / job.heads, kv = h / job.shared;
     int64_t i0 = block * S::ROWS, rows = job.queries - i0, first = part * WIDE;
     int64_t last = job.causal && i0 + S::ROWS < job.keys ? i0 + S::ROWS : job.keys;
-    lm_attention_sums<L, WIDE> values;
+    lm_attention_sums<num, WIDE> values;
     num most[S::I], sum[S::I];
     values.clear();
     LM_UNROLL
     for (int i = 0; i < S::I; i++) most[i] = -(num)INFINITY, sum[i] = 0;
     for (int64_t j0 = 0; j0 < last; j0 += S::COLS) {
       num s[S::I][S::J];
-      lm_attention_product<L>(job, s, stage, lm_attention_row<typename L::stored>(job.query, n, h, i0), job.query.row,
-                              rows, lm_attention_row<typename L::stored>(job.key, n, kv, j0), job.key.row,
-                              job.keys - j0, job.width);
-      uint32_t kept = lm_attention_kept<L>(job, n, h, (i0 + ty) * job.keys + j0 + tx, S::TY * job.keys, S::TX);
+      lm_attention_product<num>(job, s, stage, lm_attention_row<num>(job.query, n, h, i0), job.query.row, rows,
+                                lm_attention_row<num>(job.key, n, kv, j0), job.key.row, job.keys - j0, job.width);
+      uint32_t kept = lm_attention_kept<num>(job, n, h, (i0 + ty) * job.keys + j0 + tx, S::TY * job.keys, S::TX);
       LM_UNROLL
       for (int i = 0; i < S::I; i++) {
         int64_t query = i0 + ty + i * S::TY;
         num now = most[i];
         LM_UNROLL
         for (int j = 0; j < S::J; j++) {
-          s[i][j] = lm_attention_score<L>(job, n, h, query, j0 + tx + j * S::TX, s[i][j]);
+          s[i][j] = lm_attention_score<num>(job, n, h, query, j0 + tx + j * S::TX, s[i][j]);
           now = lm_attention_larger()(now, s[i][j]);
         }
         now = lm_attention_over_row(now, lm_attention_larger());
@@ -286,9 +276,9 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_fo
         LM_UNROLL
         for (int c = 0; c < values.N; c++) values.of[i][c] *= factor;
       }
-      lm_attention_put<L>(tile, s);
-      values.add(job, tile, stage, lm_attention_row<typename L::stored>(job.value, n, kv, j0) + first, job.value.row,
-                 job.keys - j0, job.value_width - first);
+      lm_attention_put<num>(tile, s);
+      values.add(job, tile, stage, lm_attention_row<num>(job.value, n, kv, j0) + first, job.value.row, job.keys - j0,
+                 job.value_width - first);
     }
     num factor[S::I];
     LM_UNROLL
@@ -323,11 +313,10 @@ LM_KERNEL void lm_attention_dots(lm_attention_job job) {
 
 /* A weight from its product of query and key, and the slope of its score from the weight's slope; with dropout *weight
  * is then what values were multiplied by. */
-template <class L>
-LM_DEVICE typename L::num lm_attention_slope(const lm_attention_job &job, int64_t n, int64_t h, int64_t i, int64_t j,
-                                             typename L::num *weight, typename L::num slope, bool kept) {
-  typedef typename L::num num;
-  num score = lm_attention_score<L>(job, n, h, i, j, *weight);
+template <class num>
+LM_DEVICE num lm_attention_slope(const lm_attention_job &job, int64_t n, int64_t h, int64_t i, int64_t j, num *weight,
+                                 num slope, bool kept) {
+  num score = lm_attention_score<num>(job, n, h, i, j, *weight);
   if (score == -(num)INFINITY) return *weight = 0;
   int64_t row = (n * job.heads + h) * job.queries + i;
   num all = ((const num *)job.log_sum)[row], of = all == (num)INFINITY ? 0 : lm_exp(score - all);
@@ -336,12 +325,11 @@ LM_DEVICE typename L::num lm_attention_slope(const lm_attention_job &job, int64_
 }
 
 /* A block's rows are queries. */
-template <class L, int WIDE>
-LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of_queries(lm_attention_job job) {
-  typedef lm_attention_tiles<L> S;
-  typedef typename L::num num;
-  __shared__ lm_pack<num, S::PACK> memory[lm_attention_stage<L, WIDE> + S::ROWS * S::TILE_LINE / S::PACK];
-  num *stage = memory->v, *tile = memory[lm_attention_stage<L, WIDE>].v;
+template <class num, int WIDE>
+LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_of_queries(lm_attention_job job) {
+  typedef lm_attention_tiles<num> S;
+  __shared__ lm_pack<num, S::PACK> memory[lm_attention_stage<num, WIDE> + S::ROWS * S::TILE_LINE / S::PACK];
+  num *stage = memory->v, *tile = memory[lm_attention_stage<num, WIDE>].v;
   int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
   int64_t parts = lm_attention_tiles_of(job.width, WIDE), blocks = lm_attention_tiles_of(job.queries, S::ROWS);
   num factor[S::I];
@@ -352,25 +340,25 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of
     int64_t h = unit / blocks / parts % job.heads, n = unit / blocks / parts / job.heads, kv = h / job.shared;
     int64_t i0 = block * S::ROWS, rows = job.queries - i0, first = part * WIDE;
     int64_t last = job.causal && i0 + S::ROWS < job.keys ? i0 + S::ROWS : job.keys;
-    lm_attention_sums<L, WIDE> sums;
+    lm_attention_sums<num, WIDE> sums;
     sums.clear();
     for (int64_t j0 = 0; j0 < last; j0 += S::COLS) {
       num weight[S::I][S::J], slope[S::I][S::J];
-      const typename L::stored *key = lm_attention_row<typename L::stored>(job.key, n, kv, j0);
-      lm_attention_product<L>(job, weight, stage, lm_attention_row<typename L::stored>(job.query, n, h, i0),
-                              job.query.row, rows, key, job.key.row, job.keys - j0, job.width);
-      lm_attention_product<L>(job, slope, stage, lm_attention_row<typename L::stored>(job.grad, n, h, i0), job.grad.row,
-                              rows, lm_attention_row<typename L::stored>(job.value, n, kv, j0), job.value.row,
-                              job.keys - j0, job.value_width);
-      uint32_t kept = lm_attention_kept<L>(job, n, h, (i0 + ty) * job.keys + j0 + tx, S::TY * job.keys, S::TX);
+      const num *key = lm_attention_row<num>(job.key, n, kv, j0);
+      lm_attention_product<num>(job, weight, stage, lm_attention_row<num>(job.query, n, h, i0), job.query.row, rows,
+                                key, job.key.row, job.keys - j0, job.width);
+      lm_attention_product<num>(job, slope, stage, lm_attention_row<num>(job.grad, n, h, i0), job.grad.row, rows,
+                                lm_attention_row<num>(job.value, n, kv, j0), job.value.row, job.keys - j0,
+                                job.value_width);
+      uint32_t kept = lm_attention_kept<num>(job, n, h, (i0 + ty) * job.keys + j0 + tx, S::TY * job.keys, S::TX);
       LM_UNROLL
       for (int i = 0; i < S::I; i++) {
         LM_UNROLL
         for (int j = 0; j < S::J; j++)
-          slope[i][j] = lm_attention_slope<L>(job, n, h, i0 + ty + i * S::TY, j0 + tx + j * S::TX, &weight[i][j],
-                                              slope[i][j], kept >> (i * S::J + j) & 1);
+          slope[i][j] = lm_attention_slope<num>(job, n, h, i0 + ty + i * S::TY, j0 + tx + j * S::TX, &weight[i][j],
+                                                slope[i][j], kept >> (i * S::J + j) & 1);
       }
-      lm_attention_put<L>(tile, slope);
+      lm_attention_put<num>(tile, slope);
       sums.add(job, tile, stage, key + first, job.key.row, job.keys - j0, job.width - first);
     }
     sums.write(job, job.dquery, n, h, i0, rows, first, job.width, factor);
@@ -378,12 +366,11 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of
 }
 
 /* A block's rows are keys, of all queries that share them. */
-template <class L, int WIDE>
-LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of_keys(lm_attention_job job) {
-  typedef lm_attention_tiles<L> S;
-  typedef typename L::num num;
-  __shared__ lm_pack<num, S::PACK> memory[lm_attention_stage<L, WIDE> + S::ROWS * S::TILE_LINE / S::PACK];
-  num *stage = memory->v, *tile = memory[lm_attention_stage<L, WIDE>].v;
+template <class num, int WIDE>
+LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_of_keys(lm_attention_job job) {
+  typedef lm_attention_tiles<num> S;
+  __shared__ lm_pack<num, S::PACK> memory[lm_attention_stage<num, WIDE> + S::ROWS * S::TILE_LINE / S::PACK];
+  num *stage = memory->v, *tile = memory[lm_attention_stage<num, WIDE>].v;
   int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
   int64_t most = job.width > job.value_width ? job.width : job.value_width;
   int64_t parts = lm_attention_tiles_of(most, WIDE), blocks = lm_attention_tiles_of(job.keys, S::ROWS);
@@ -394,34 +381,33 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<L>::THREADS) lm_attention_of
     int64_t block = unit % blocks, part = unit / blocks % parts; /* the first keys are those that are seen the most */
     int64_t kv = unit / blocks / parts % job.key_heads, n = unit / blocks / parts / job.key_heads;
     int64_t j0 = block * S::ROWS, rows = job.keys - j0, first = part * WIDE;
-    const typename L::stored *key = lm_attention_row<typename L::stored>(job.key, n, kv, j0),
-                             *value = lm_attention_row<typename L::stored>(job.value, n, kv, j0);
-    lm_attention_sums<L, WIDE> of_key, of_value;
+    const num *key = lm_attention_row<num>(job.key, n, kv, j0), *value = lm_attention_row<num>(job.value, n, kv, j0);
+    lm_attention_sums<num, WIDE> of_key, of_value;
     of_key.clear();
     of_value.clear();
     for (int64_t h = kv * job.shared; h < (kv + 1) * job.shared; h++) {
       for (int64_t i0 = job.causal ? j0 / S::COLS * S::COLS : 0; i0 < job.queries; i0 += S::COLS) {
         num weight[S::I][S::J], slope[S::I][S::J];
-        const typename L::stored *query = lm_attention_row<typename L::stored>(job.query, n, h, i0),
-                                 *grad = lm_attention_row<typename L::stored>(job.grad, n, h, i0);
+        const num *query = lm_attention_row<num>(job.query, n, h, i0),
+                  *grad = lm_attention_row<num>(job.grad, n, h, i0);
         int64_t there = job.queries - i0;
-        lm_attention_product<L>(job, weight, stage, key, job.key.row, rows, query, job.query.row, there, job.width);
-        lm_attention_product<L>(job, slope, stage, value, job.value.row, rows, grad, job.grad.row, there,
-                                job.value_width);
-        uint32_t kept = lm_attention_kept<L>(job, n, h, (i0 + tx) * job.keys + j0 + ty, S::TY, S::TX * job.keys);
+        lm_attention_product<num>(job, weight, stage, key, job.key.row, rows, query, job.query.row, there, job.width);
+        lm_attention_product<num>(job, slope, stage, value, job.value.row, rows, grad, job.grad.row, there,
+                                  job.value_width);
+        uint32_t kept = lm_attention_kept<num>(job, n, h, (i0 + tx) * job.keys + j0 + ty, S::TY, S::TX * job.keys);
         LM_UNROLL
         for (int i = 0; i < S::I; i++) {
           LM_UNROLL
           for (int j = 0; j < S::J; j++)
-            slope[i][j] = lm_attention_slope<L>(job, n, h, i0 + tx + j * S::TX, j0 + ty + i * S::TY, &weight[i][j],
-                                                slope[i][j], kept >> (i * S::J + j) & 1);
+            slope[i][j] = lm_attention_slope<num>(job, n, h, i0 + tx + j * S::TX, j0 + ty + i * S::TY, &weight[i][j],
+                                                  slope[i][j], kept >> (i * S::J + j) & 1);
         }
         if (first < job.value_width) {
-          lm_attention_put<L>(tile, weight);
+          lm_attention_put<num>(tile, weight);
           of_value.add(job, tile, stage, grad + first, job.grad.row, there, job.value_width - first);
         }
         if (first < job.width) {
-          lm_attention_put<L>(tile, slope);
+          lm_attention_put<num>(tile, slope);
           of_key.add(job, tile, stage, query + first, job.query.row, there, job.width - first);
         }
       }
@@ -452,45 +438,46 @@ LM_KERNEL void lm_dropout_drawn(const T *x, T *y, int64_t n, const uint64_t *dra
 enum { MAX_BLOCKS = INT32_MAX, ROW_THREADS = 256 };
 
 /* Columns that a block sums up. */
-template <class L>
+template <class num>
 static int lm_attention_wide(int64_t columns) {
-  return sizeof(typename L::num) < 8 && columns > 64 ? 128 : 64;
+  return sizeof(num) < 8 && columns > 64 ? 128 : 64;
 }
 
-template <class L>
+template <class num>
 static int lm_attention_launch(const lm_attention_job &job, void *stream) {
-  typedef lm_attention_tiles<L> S;
-  int wide = lm_attention_wide<L>(job.value_width);
+  typedef lm_attention_tiles<num> S;
+  int wide = lm_attention_wide<num>(job.value_width);
   int64_t parts = lm_attention_tiles_of(job.value_width, wide);
   int64_t units = job.samples * job.heads * lm_attention_tiles_of(job.queries, S::ROWS) * (parts > 0 ? parts : 1);
-  auto kernel = lm_attention_forward<L, 64>;
-  if constexpr (sizeof(typename L::num) < 8) {
-    if (wide > 64) kernel = lm_attention_forward<L, 128>;
+  auto kernel = lm_attention_forward<num, 64>;
+  if constexpr (sizeof(num) < 8) {
+    if (wide > 64) kernel = lm_attention_forward<num, 128>;
   }
   return lm_launch(kernel, lm_blocks(units, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
 }
 
-template <class L>
+template <class num>
 static int lm_attention_launch_backward(const lm_attention_job &job, void *stream) {
-  typedef lm_attention_tiles<L> S;
+  typedef lm_attention_tiles<num> S;
   int64_t most = job.width > job.value_width ? job.width : job.value_width;
   int64_t of_queries = job.samples * job.heads * lm_attention_tiles_of(job.queries, S::ROWS) *
-                       lm_attention_tiles_of(job.width, lm_attention_wide<L>(job.width));
+                       lm_attention_tiles_of(job.width, lm_attention_wide<num>(job.width));
   int64_t of_keys =
       job.samples * job.key_heads * lm_attention_tiles_of(job.keys, S::ROWS) * lm_attention_tiles_of(most, 64);
-  auto kernel = lm_attention_of_queries<L, 64>;
-  if constexpr (sizeof(typename L::num) < 8) {
-    if (lm_attention_wide<L>(job.width) > 64) kernel = lm_attention_of_queries<L, 128>;
+  auto kernel = lm_attention_of_queries<num, 64>;
+  if constexpr (sizeof(num) < 8) {
+    if (lm_attention_wide<num>(job.width) > 64) kernel = lm_attention_of_queries<num, 128>;
   }
   int error = lm_launch(kernel, lm_blocks(of_queries, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
-  return error ? error
-               : lm_launch(lm_attention_of_keys<L, 64>, lm_blocks(of_keys, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
+  return error
+             ? error
+             : lm_launch(lm_attention_of_keys<num, 64>, lm_blocks(of_keys, 1, MAX_BLOCKS), S::THREADS, 0, stream, job);
 }
 
 int lm_k_attention(const lm_attention_job *job, void *stream) {
   switch (job->dtype) {
-    case LM_F64: return lm_attention_launch<lm_load_f64>(*job, stream);
-    case LM_F32: return lm_attention_launch<lm_load_f32>(*job, stream);
+    case LM_F64: return lm_attention_launch<double>(*job, stream);
+    case LM_F32: return lm_attention_launch<float>(*job, stream);
     default: return lm_k_attention_half(job, stream);
   }
 }
@@ -503,8 +490,8 @@ int lm_k_attention_backward(const lm_attention_job *job, void *stream) {
   });
   if (error) return error;
   switch (job->dtype) {
-    case LM_F64: return lm_attention_launch_backward<lm_load_f64>(*job, stream);
-    case LM_F32: return lm_attention_launch_backward<lm_load_f32>(*job, stream);
+    case LM_F64: return lm_attention_launch_backward<double>(*job, stream);
+    case LM_F32: return lm_attention_launch_backward<float>(*job, stream);
     default: return lm_k_attention_half_backward(job, stream);
   }
 }
@@ -515,8 +502,8 @@ int lm_k_attention_draw(uint64_t *to, uint64_t seed, uint64_t offset, const uint
 
 int lm_k_dropout_by_draw(int dtype, const void *x, void *y, int64_t n, const uint64_t *draw, uint32_t threshold,
                          double kept, void *stream) {
-  return lm_for_float(dtype, [&](auto stored) {
-    typedef decltype(stored) T;
+  return lm_for_float(dtype, [&](auto num) {
+    typedef decltype(num) T;
     return lm_launch(lm_dropout_drawn<T>, lm_blocks(n, ROW_THREADS, 1 << 20), ROW_THREADS, 0, stream, (const T *)x,
                      (T *)y, n, draw, threshold, kept);
   });

@@ -61,10 +61,9 @@ LM_DEVICE void lm_mma_by_lanes(float *c, const uint32_t *a, const uint32_t *b) {
   }
 }
 
-/* c += a b. Cards of compute capability 7.5 multiply half as much at a time, and no bfloat16. */
+/* c += a b. PTX for what is older than the cards that are taken (runtime/context.c) only has to compile. */
 template <class T>
 LM_DEVICE void lm_mma(float *c, const uint32_t *a, const uint32_t *b) {
-  constexpr bool half = std::is_same_v<T, lm_f16>;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define LM_MMA(type)                                                             \
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type            \
@@ -72,25 +71,13 @@ LM_DEVICE void lm_mma(float *c, const uint32_t *a, const uint32_t *b) {
                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                  \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-  if constexpr (half) {
+  if constexpr (std::is_same_v<T, lm_f16>) {
     LM_MMA("f16");
   } else {
     LM_MMA("bf16");
   }
 #undef LM_MMA
-#elif defined(__CUDA_ARCH__)
-  if constexpr (half) {
-    LM_UNROLL
-    for (int i = 0; i < 2; i++)
-      asm volatile(
-          "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-          : "r"(a[2 * i]), "r"(a[2 * i + 1]), "r"(b[i]));
-  } else {
-    lm_mma_by_lanes<T>(c, a, b);
-  }
 #else
-  (void)half;
   lm_mma_by_lanes<T>(c, a, b);
 #endif
 }
