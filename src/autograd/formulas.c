@@ -215,7 +215,7 @@ lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
   return lm_e_mul(e, all, lm_f_unpermuted(e, others, order));
 }
 
-lm_tensor *lm_f_product(lm_expr *e, bool transposed, lm_tensor *a, lm_tensor *b) {
+lm_tensor *lm_f_mm_in_layout(lm_expr *e, bool transposed, lm_tensor *a, lm_tensor *b) {
   return transposed ? lm_e_t(e, lm_e_mm(e, lm_e_t(e, b), lm_e_t(e, a))) : lm_e_mm(e, a, b);
 }
 

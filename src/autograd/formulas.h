@@ -44,7 +44,7 @@ lm_tensor *lm_f_result(struct lm_expr *e, lm_tensor *t, int64_t n);
 lm_tensor *lm_f_plus(struct lm_expr *e, lm_tensor *a, lm_tensor *b);
 lm_tensor *lm_f_minus(struct lm_expr *e, lm_tensor *a, lm_tensor *b);
 /* The product of matrices a and b, with dense columns if `transposed`. */
-lm_tensor *lm_f_product(struct lm_expr *e, bool transposed, lm_tensor *a, lm_tensor *b);
+lm_tensor *lm_f_mm_in_layout(struct lm_expr *e, bool transposed, lm_tensor *a, lm_tensor *b);
 /* [..., n] -> [rows, n] */
 lm_tensor *lm_f_rows(struct lm_expr *e, lm_tensor *g);
 lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,

@@ -8,7 +8,7 @@ family "product" {
 }
 op "mm" {
   "x", "other", kernel = "product(x, other)",
-  grad = {x = "product(is_transposed(x), g, t(other))", other = "product(is_transposed(other), t(x), g)"},
+  grad = {x = "mm_in_layout(is_transposed(x), g, t(other))", other = "mm_in_layout(is_transposed(other), t(x), g)"},
   autocast = "lower", help = "Computes the product of two matrices.",
 }
 op "bmm" {
@@ -20,15 +20,15 @@ op "addmm" {
   "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
   kernel = "product(x, other, input, false, beta, alpha)",
   grad = {
-    input = "scaled(g, beta)", x = "scaled(product(is_transposed(x), g, t(other)), alpha)",
-    other = "scaled(product(is_transposed(other), t(x), g), alpha)",
+    input = "scaled(g, beta)", x = "scaled(mm_in_layout(is_transposed(x), g, t(other)), alpha)",
+    other = "scaled(mm_in_layout(is_transposed(other), t(x), g), alpha)",
   },
   autocast = "lower",
   help = "Computes beta * input + alpha * x times other, for matrices.",
 }
 op "linear" {
   "x", "weight", "bias: scalar?", kernel = "product(x, weight, bias, true)",
-  grad = {x = "linear(g, t(weight))", weight = "product(is_transposed(weight), t(rows(g)), rows(x))", bias = "g"},
+  grad = {x = "linear(g, t(weight))", weight = "mm_in_layout(is_transposed(weight), t(rows(g)), rows(x))", bias = "g"},
   autocast = "lower",
   -- A vector for weight is a matrix of one row, whose dim goes from the result; a bias of one number is added at last.
   forms = {
