@@ -444,6 +444,7 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
       /* A kernel reads whole vectors; a conversion's values may come from where they are, unless here is their result.
        */
       const bool reads_there = o->dtype == t->compute && (t->kernel ? whole : !here && !t->source);
+      const char *run;
       in[k] = tile;
       if (p->scalar[k]) {
         in[k] = p->scalar[k];
@@ -451,8 +452,8 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
         in[k] = o->copies + i % o->period * (int64_t)p->num;
       } else if (o->repeated) {
         in[k] = next_repeated(p, o, &repeated[k], n, reads_there, tile);
-      } else if (reads_there && run_at(t, o, &c, i, n)) {
-        in[k] = run_at(t, o, &c, i, n);
+      } else if (reads_there && (run = run_at(t, o, &c, i, n))) {
+        in[k] = run;
       } else if (o->linear) {
         p->loops->load[o->dtype](tile, o->data + i * (int64_t)o->bytes, 1, n);
       } else {
