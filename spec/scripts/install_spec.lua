@@ -11,8 +11,12 @@ describe("luarocks make #install #full #unsanitized", function()
   local function run(command)
     return temp.run(folder, ("unset LUA_PATH LUA_CPATH LUA_INIT; cd %s; %s"):format(folder, command))
   end
+  -- With luarocks' paths of the tree, without those of the machine: scripts/demo installs the rocks there.
   local function with_rocks(command)
-    return run(('eval "$(luarocks --lua-version 5.1 path --tree %s)"; %s'):format(tree, command))
+    return run(([[eval "$(luarocks --lua-version 5.1 path --tree %s)"
+      of_tree() { echo "$1" | tr ';' '\n' | grep '^%s/' | paste -sd ';'; }
+      export LUA_PATH="$(of_tree "$LUA_PATH")" LUA_CPATH="$(of_tree "$LUA_CPATH")"
+      %s]]):format(tree, tree, command))
   end
 
   local function make(rockspec)
