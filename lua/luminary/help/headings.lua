@@ -316,6 +316,7 @@ return {
     "Beside PyTorch, with AVX-512",
     "Beside PyTorch, with AVX2",
     "Beside PyTorch, on a server's CPU",
+    "Beside PyTorch, on a Zen 4",
     "ResNet-50",
     "bfloat16 and optimizers",
     "Language models",
