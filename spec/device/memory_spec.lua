@@ -211,6 +211,56 @@ describe("a loop without collectgarbage", function()
     assert(assert(tonumber(text:match "^%S+"), text) < 24, text)
   end)
 
+  local counted = [[
+    local lm = require "luminary"
+    local collections = 0
+    local function arm()
+      getmetatable(newproxy(true)).__gc = function()
+        collections = collections + 1
+        arm()
+      end
+    end
+    arm()]]
+
+  local function collections_of(script)
+    local path = os.tmpname()
+    local f = assert(io.open(path, "w"))
+    f:write(counted, script)
+    f:close()
+    local pipe = assert(io.popen("LM_CACHE_BYTES=33554432 luajit " .. path .. " 2>&1"))
+    local text = pipe:read "*a"
+    pipe:close()
+    os.remove(path)
+    local collections, megabytes = text:match "^(%d+)\t(%S+)\n$"
+    return assert(tonumber(collections), text), tonumber(megabytes)
+  end
+
+  it("is collected seldom while the results are held #unsanitized", function()
+    local collections, count = collections_of [[
+      local held = {}
+      for k = 1, 400 do held[k] = lm.empty(2 ^ 19) end -- 800 MB of which no page is touched
+      print(collections, #held)]]
+    assert(count == 400 and collections > 3 and collections < 20, collections)
+  end)
+
+  it("is collected about once for each backward pass of many results #unsanitized", function()
+    local collections, left = collections_of [[
+      local x, heap, most = lm.ones({2 ^ 19}, {requires_grad = true}), {}, 0
+      for k = 1, 16000 do heap[k] = {k} end
+      local used, before = lm.memory_allocated()
+      for k = 1, 20 do
+        if k == 11 then before = collections end
+        local y = x
+        for _ = 1, 80 do y = y:sin() end -- 160 MB, which the graph holds
+        y:sum():backward()
+        y = lm.empty(1)
+        if k > 10 then most = math.max(most, lm.memory_allocated() - used) end
+      end
+      print(collections - before, #heap > 0 and most / 2 ^ 20)]]
+    assert(collections >= 10 and collections <= 15, collections)
+    assert(left < 8, left)
+  end)
+
   on_fake_cuda("collects less often where results are on a GPU, which gains nothing by it", [[
     local heap, collections, before = {}, 0, 0
     for k = 1, 16000 do heap[k] = {k} end

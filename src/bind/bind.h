@@ -111,10 +111,12 @@ typedef struct lm_lua {
   lm_tensor **kept;
   /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
   size_t fresh, step_at, budget, uncached;
+  size_t made;       /* those of all steps since the last backward pass */
   size_t collect_at; /* as step_at, which is 0 where each call has something else to do in lm_gc_step */
   double cycle_start, cycle_collecting;
   int cycle_steps;
   bool elsewhere;                 /* some of the cycle's results are not on the CPU */
+  bool hastened;                  /* the next collection comes before the budget is used */
   uint8_t scale[LM_DEVICE_KINDS]; /* a byte of such a device counts for 2^(1 - scale); 0: not known yet */
   /* Names as this state interned them: equal names have equal pointers. */
   const char *key[LM_OP_COUNT][LM_MAX_ARGS];
@@ -237,6 +239,8 @@ void lm_object_keeps(lua_State *L, int i);
 
 /* ---- gc_step.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
 void lm_gc_step(lua_State *L, lm_lua *s);
+/* After a backward pass that freed its graph: its results are held by handles that nobody has any more. */
+void lm_gc_step_hasten(lm_lua *s);
 /* First thing in every call that makes tensors; the caller's frame owns nothing yet, since a
  * finalizer's error may pass through. */
 static inline void lm_gc_step_if_due(lua_State *L, lm_lua *s) {

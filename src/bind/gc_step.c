@@ -3,8 +3,10 @@
  * the time of the same in steps; a large one every sixteenth of the budget, but not before 16 MB, by a step sized to
  * the heap. (A step takes longer than threads that compute wait awake for more to do: one before each call would cost
  * each call their waking.) Where collecting takes more than a tenth of the time, the budget doubles; where it takes
- * almost none, it shrinks back. On a device of much memory a byte counts for less: even the largest budget is then at
- * most a sixteenth of its memory.
+ * almost none, it shrinks back. Where a collection frees almost nothing, since a graph or the script holds the results,
+ * the next one comes after twice the bytes, at most as many as are in use. A backward pass that frees its graph makes
+ * the next one due, unless its results may be in the caches still. On a device of much memory a byte counts for less:
+ * even the largest budget is then at most a sixteenth of its memory.
  *
  * The memory of results that were collected is used again by the next ones. Within a budget that the caches hold they
  * are written there, not to memory, which saves more time than collecting a small heap takes; the more, the faster the
@@ -14,6 +16,7 @@
 #include "base/cache_size.h"
 #include "base/mapping_guard.h"
 #include "bind/bind.h"
+#include "device/alloc.h"
 #include "device/driver.h"
 #include "device/graph.h"
 
@@ -26,6 +29,8 @@ static const double most_share = 0.1, least_share = 0.02; /* of the time */
  * gains a quarter of that. Results of other devices gain nothing; a small budget only keeps their memory small. */
 static const size_t worth_of_heap = 5, worth_of_slow_heap = 20, worth_of_heap_elsewhere = 10;
 static const double memory_speed = 5e9;
+/* A collection that frees less than this part of the budget was for nothing. */
+enum { WORTHLESS = 8 };
 
 /* Of results that the caches hold, beside what those are made of. */
 static size_t cached_budget(void) {
@@ -52,12 +57,24 @@ static double cpu_seconds(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void adapt(lm_lua *s, double now, size_t heap) {
+static size_t bytes_in_use(void) { return lm_memory_stats_of(LM_DEVICE(LM_CPU, 0)).allocated; }
+
+/* The next cycle's budget after one that freed little; 0: another rule decides. */
+static size_t budget_of_held(const lm_lua *s, size_t freed) {
+  size_t most = lm_min(bytes_in_use(), most_budget);
+  if (s->elsewhere || freed >= s->budget / WORTHLESS || most < usual_budget) return 0;
+  return lm_max(s->budget, lm_min(2 * s->budget, most));
+}
+
+static void adapt(lm_lua *s, double now, size_t heap, size_t freed) {
   double time = now - s->cycle_start + 1e-9, share = s->cycle_collecting / time;
   bool fast = (double)s->budget > memory_speed * (time - s->cycle_collecting);
   size_t of_fast = s->elsewhere ? worth_of_heap_elsewhere : worth_of_heap;
   size_t worth = heap * (fast ? of_fast : worth_of_slow_heap), cached = cached_budget();
-  if (worth <= cached) {
+  size_t held = s->hastened ? s->budget : budget_of_held(s, freed);
+  if (held > 0) {
+    s->budget = held;
+  } else if (worth <= cached) {
     size_t least = share > most_share ? cached : cached / 2;
     s->budget = worth > least ? worth : least;
   } else if (s->budget < usual_budget) {
@@ -71,12 +88,20 @@ static void adapt(lm_lua *s, double now, size_t heap) {
   s->cycle_start = now;
   s->cycle_collecting = 0;
   s->cycle_steps = 0;
-  s->elsewhere = false;
+  s->elsewhere = s->hastened = false;
 }
 
 static size_t steps_of(size_t budget, bool at_once) {
   if (at_once || budget < least_step) return 1; /* the heap has grown since the budget was set */
   return budget / STEPS < least_step ? budget / least_step : STEPS;
+}
+
+void lm_gc_step_hasten(lm_lua *s) {
+  const size_t made = s->made + s->fresh;
+  s->made = 0;
+  if (made < usual_budget || s->elsewhere || s->collect_at < s->budget || s->fresh >= s->collect_at) return;
+  s->fresh = s->collect_at;
+  s->hastened = true;
 }
 
 void lm_gc_step(lua_State *L, lm_lua *s) {
@@ -90,12 +115,13 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   if (s->budget == 0) {
     s->budget = usual_budget;
     s->cycle_start = before; /* as if results came fast */
-    adapt(s, before, (size_t)heap << 10);
+    adapt(s, before, (size_t)heap << 10, SIZE_MAX);
   }
   bool at_once = (size_t)heap << 10 <= cached_budget() / worth_of_heap;
   size_t steps = steps_of(s->budget, at_once), quanta = s->fresh / (s->budget / steps);
   if (quanta > steps) quanta = steps; /* one tensor may be worth many */
   if (quanta > 0) {
+    if (!s->hastened) s->made += s->fresh;
     s->fresh = 0;
     s->cycle_steps += (int)quanta;
     /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the heap of it, and
@@ -103,10 +129,12 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
     int step = (int)((double)heap * 2 * (double)quanta / (double)steps) + 1;
     /* Once a cycle has ended it stops, so such a step of twice the heap is a whole collection; LUA_GCCOLLECT sweeps
      * the heap before that too, half as long again. */
+    size_t used = bytes_in_use();
     lua_gc(L, LUA_GCSTEP, step);
+    size_t left = bytes_in_use(), freed = !at_once ? SIZE_MAX : left < used ? used - left : 0;
     double after = cpu_seconds();
     s->cycle_collecting += after - before;
-    if (s->cycle_steps >= (int)steps) adapt(s, after, (size_t)lua_gc(L, LUA_GCCOUNT, 0) << 10);
+    if (s->cycle_steps >= (int)steps) adapt(s, after, (size_t)lua_gc(L, LUA_GCCOUNT, 0) << 10, freed);
   }
   s->collect_at = s->budget / steps_of(s->budget, at_once);
   if (s->step_at > 0 || !(s->kept || lm_wants_lines())) s->step_at = s->collect_at;

@@ -55,6 +55,7 @@ LM_FUNCTION(backward) {
   TRY(lm_read_some(L, s, 1, fn, "x", false, &p.roots));
   TRY(read_modes(L, s, 2, top - 1, fn, "gradient", 3, &p));
   TRY(lm_backward_in(L, s, &p.args, NULL));
+  if (!p.args.retain_graph) lm_gc_step_hasten(s);
 done:
   drop_pass(&p);
   return status == LM_OK ? 0 : lm_raise(L, status);
