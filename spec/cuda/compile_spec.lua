@@ -44,6 +44,17 @@ describe("lm.compile", function()
     assert.matches("Adam's lr is 0.02 but was 0.01 at the capture", state.reason)
   end)
 
+  it("leaves steps that change an argument in place without a graph", function()
+    if device == "cpu" then return pending "nothing is captured on the CPU" end
+    local warned = lm.set_warnings(false)
+    local step, state = lm.compile(function(h, x) h:add_(x) return h * 1 end, {warmup = 1})
+    local h, x = lm.zeros({4}, {device = device}), lm.ones({4}, {device = device})
+    for k = 1, 5 do assert.equal(k, step(h, x)[1]) end
+    lm.set_warnings(warned)
+    assert.equal(5, h[1])
+    assert.matches("argument 1 is changed in place by the step", state.reason)
+  end)
+
   it("runs what cannot be captured, and says why", function()
     if device == "cpu" then return pending "nothing is captured on the CPU" end
     local x = lm.ones({3}, {device = device})

@@ -22,6 +22,18 @@ describe("a process with CUDA devices", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
+  it("loads batches to one and captures a step without a word of lm.cuda", function()
+    local text = run("", [[
+      local set = lm.data.TensorDataset(lm.ones(8, 2))
+      local batches = 0
+      for _ in lm.data.DataLoader(set, {batch_size = 2, device = "cuda"}):iter() do batches = batches + 1 end
+      local step, state = lm.compile(function(x) return x * 2 end, {warmup = 1})
+      for _ = 1, 3 do step(lm.ones({4}, {device = "cuda"})) end
+      print(batches, state.replays, state.reason)
+    ]])
+    assert.equal("4\t2\tnil\n", text)
+  end)
+
   it("may take each card for several devices", function()
     local text = run("LM_CUDA_VIRTUAL=3", [[
       local n = lm.cuda.device_count()

@@ -1,5 +1,6 @@
 --- lm.compile: a training step whose work on a GPU is captured once for each set of shapes, and replayed afterwards.
 local core = require "luminary.core"
+local options = require "luminary.base.options"
 local graph = require "luminary.cuda.graph"
 local signature = require "luminary.base.signature"
 
@@ -31,12 +32,21 @@ end
 local compile = signature.of("compile(model: callable, {warmup: natural = 3})", function(model, o)
   local cases, state = {}, {captures = 0, replays = 0, sets = 0}
 
+  -- A replay would change the graph's copy of an argument, not the caller's tensor.
+  local function changing_no_argument(...)
+    local got = {model(...)}
+    for i = 1, select("#", ...) do
+      if select(i, ...)._version > 0 then options.fail("argument %d is changed in place by the step", i) end
+    end
+    return unpack(got, 1, table.maxn(got))
+  end
+
   local function capture(case, ...)
     if case.captures == 0 and state.sets == SETS then
       case.reason = ("%d sets of shapes have a graph already"):format(SETS)
       return
     end
-    local ok, step = pcall(graph.make_graphed_step, function(...) return model(...) end, {...}, {warmup = 0})
+    local ok, step = pcall(graph.make_graphed_step, changing_no_argument, {...}, {warmup = 0})
     if case.captures == 0 then state.sets = state.sets + 1 end
     state.captures, case.captures = state.captures + 1, case.captures + 1
     case.step = ok and step

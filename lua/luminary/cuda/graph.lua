@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local devices = require "luminary.cuda.devices"
 local stream = require "luminary.cuda.stream"
 
 local graph = {}
@@ -39,7 +40,7 @@ end
 --- Captures the GPU work of a function as a graph that can be replayed.
 graph.graph = signature.of("graph(f: function, {" .. graph_options .. "})", function(f, given)
   local o = given
-  local device = graph.device_of("graph", o.device)
+  local device = devices.gpu("graph", o.device)
   warm_up(device, o.warmup, f)
   local g = class.object(Graph)
   g.device = device

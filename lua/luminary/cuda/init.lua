@@ -1,27 +1,12 @@
 --- CUDA devices: `lm.cuda`.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local devices = require "luminary.cuda.devices"
 local stream = require "luminary.cuda.stream"
 local graph = require "luminary.cuda.graph"
 
 local cuda = {Stream = stream.Stream, Event = stream.Event}
-local fail = options.fail
-
---- Returns the device's name, from a name, a number or nil (the current one).
-local function device_of(who, device)
-  if core.device_count("cuda") == 0 then fail("%s: %s", who, core.device_why_none("cuda")) end
-  if device == nil then return core.device_current("cuda") end
-  local name = core.device(device)
-  if not name:find("^cuda:") then fail("%s: device must be a CUDA device, got %s", who, name) end
-  return name
-end
-graph.device_of = device_of
-
--- Streams of CPU devices work synchronously, so that programs with streams run everywhere if they name their device.
-function stream.device_of(who, device)
-  local name = type(device) == "string" and device:find("^cpu") and core.device(device)
-  return name or device_of(who, device)
-end
+local device_of = devices.gpu
 
 local function ordinal(name) return tonumber(name:match("%d+$")) end
 

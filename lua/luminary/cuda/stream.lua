@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local devices = require "luminary.cuda.devices"
 local signature = require "luminary.base.signature"
 
 local stream = {}
@@ -14,7 +15,7 @@ stream.Stream = Stream
 
 --- lm.cuda.Stream(…): A queue of work on a CUDA device.
 Stream.init = signature.of("Stream({device, priority: integer = 0})", function(self, opts)
-  self.device = stream.device_of("Stream", opts.device)
+  self.device = devices.any("Stream", opts.device)
   self.id = core.stream_new(self.device, opts.priority)
 end)
 
@@ -34,12 +35,12 @@ function Stream:repr() return ("Stream(%s, number %d)"):format(self.device, self
 
 --- Returns the current stream of a device on this thread.
 function stream.current_stream(device)
-  device = stream.device_of("current_stream", device)
+  device = devices.any("current_stream", device)
   return wrap(device, core.stream_current(device))
 end
 
 --- Returns the default stream of a device.
-function stream.default_stream(device) return wrap(stream.device_of("default_stream", device), 0) end
+function stream.default_stream(device) return wrap(devices.any("default_stream", device), 0) end
 
 --- Sets the current stream of its device on this thread.
 function stream.set_stream(s)
