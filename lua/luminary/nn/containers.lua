@@ -119,7 +119,7 @@ function Sequential:forward(x)
   local i = 1
   while i <= #self do
     local module, after = rawget(self, i), rawget(self, i + 1)
-    local both = fused and after and fused.pair(module, after)
+    local both = fused and after and fused.pair(module, after, i == 1)
     if both then
       x, i = both(x), i + 2
     else

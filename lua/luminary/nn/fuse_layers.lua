@@ -29,23 +29,28 @@ function fused.norm_relu(bn, x, addend)
   return ops.relu_(addend and y:add_(addend) or y)
 end
 
--- ReLU and a pooling of its result. The largest ReLU is that of the largest element, and there are fewer of those.
-local function relu_pool(relu, pool)
+-- ReLU and a pooling of its result. The largest ReLU is that of the largest element, and there are fewer of those; its
+-- gradient takes them and not the result, which may change in place. That of the mean takes x, which a caller may change.
+local function relu_pool(relu, pool, is_callers)
   if relu.inplace or not only_calls(relu, activation.ReLU) then return nil end
   local both
-  if only_calls(pool, pooling.AvgPool2d) then
+  if only_calls(pool, pooling.AvgPool2d) and not is_callers then
     both = function(x) return ops.relu_avg_pool2d(x, pool.kernel_size, pool.how) end
   elseif only_calls(pool, pooling.MaxPool2d) and not pool.return_indices then
-    both = function(x) return ops.relu_(pool(x)) end
+    both = function(x)
+      local largest = pool(x)
+      return largest.requires_grad and ops.threshold(largest, 0, 0) or ops.relu_(largest)
+    end
   end
   return both and function(x)
     return core.is_tensor(x) and x:is_floating_point() and both(x) or pool(relu(x))
   end
 end
 
---- Returns a function of x for a call of two modules in sequence, nil where these are not one op.
-function fused.pair(first, second)
-  if not only_calls(first, norm.BatchNorm2d) then return relu_pool(first, second) end
+--- Returns a function of x for a call of two modules in sequence, nil where these are not one op. is_callers: x is the
+--- sequence's argument, not the result of a module before.
+function fused.pair(first, second, is_callers)
+  if not only_calls(first, norm.BatchNorm2d) then return relu_pool(first, second, is_callers) end
   local max = only_calls(second, activation.ReLU) and math.huge or only_calls(second, activation.ReLU6) and 6
   return max and function(x) return call(first, x, nil, max) end
 end

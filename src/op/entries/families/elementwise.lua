@@ -399,7 +399,7 @@ op "relu" {
 op "relu6" {
   "x",
   elementwise = "x < 0 ? 0 : x > 6 ? 6 : x",
-  grad = {x = "x > 0 && x < 6 ? g : 0"},
+  grad = {x = "x <= 0 || x >= 6 ? 0 : g"},
   help = "Applies the rectified linear unit limited at 6 to each element: min(max(x, 0), 6).",
 }
 op "leaky_relu" {
@@ -432,7 +432,7 @@ op "threshold" {
 op "hardtanh" {
   "x", "min_val: number = -1", "max_val: number = 1",
   elementwise = "x < min_val ? min_val : x > max_val ? max_val : x", result_dtype = "float",
-  grad = {x = "x > min_val && x < max_val ? g : 0"},
+  grad = {x = "x <= min_val || x >= max_val ? 0 : g"},
   needs = {{"min_val <= max_val", "min_val must be at most max_val ({max_val}), got {min_val}"}},
   forms = {
     {
