@@ -65,7 +65,7 @@ variable "LM_CPU_LEVEL" {
   default = "the CPU's", doctor_warning = {nil, "note", "kernels for an older CPU may be in use"},
 }
 variable "LM_CACHE_BYTES" {
-  help = "The bytes of the last-level cache; results above an eighth go past it to memory, and while Lua's heap is "
+  help = "The bytes of the last-level cache; results above a quarter go past it to memory, and while Lua's heap is "
     .. "small its collector runs once for each quarter to half of it of new tensors",
   default = "the system's, at most 32 MB",
 }

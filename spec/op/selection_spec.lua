@@ -78,6 +78,58 @@ describe("extremes", function()
   end)
 end)
 
+describe("rows picked by indices", function()
+  local function check(x, index, got, what)
+    same(got:flatten():tolist(), (function()
+      local all, rows = {}, x:totable()
+      for _, k in ipairs(index:flatten():tolist()) do
+        for _, v in ipairs(rows[k]) do all[#all + 1] = v end
+      end
+      return all
+    end)(), what)
+  end
+
+  it("are those, for rows of any length, apart from each other or not", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16", "int8", "bool" } do
+      for _, width in ipairs { 1, 2, 15, 33, 257, 700 } do
+        local wide = lm.randint(-9, 9, { 23, width + 5 }):to(dtype)
+        for n = 1, 61, 30 do
+          local index = lm.randint(1, 24, { n })
+          for _, x in ipairs { wide:narrow(2, 3, width), wide:narrow(2, 3, width):contiguous() } do
+            local what = ("%s of %d by %d"):format(dtype, width, n)
+            check(x, index, x:index_select(1, index), what)
+            check(x, index, x[index], what)
+            if dtype:find "float" then check(x, index, lm.nn.functional.embedding(index, x), what) end
+          end
+          check(wide, index, wide:t():index_select(2, index):t(), "columns")
+        end
+      end
+    end
+    local many, index = lm.randn(300, 67), lm.randint(1, 301, { 5000 })
+    many[7] = nan
+    check(many, index, many:index_select(1, index), "on all threads")
+    check(many, index, many:index_select(1, index:expand(2, 5000)[1]), "on all threads")
+    local threads = lm.get_num_threads()
+    lm.set_num_threads(1)
+    check(many, index, many:index_select(1, index), "on one")
+    lm.set_num_threads(threads)
+    assert.same({ 0, 67 }, many:index_select(1, index:narrow(1, 1, 0)).shape)
+    assert.same({ 5000, 0 }, many:narrow(2, 1, 0):index_select(1, index).shape)
+  end)
+
+  it("are refused where an index is out of range, be it the last of many", function()
+    local x = lm.randn(10, 3)
+    for _, at in ipairs { 1, 5, 5000 } do
+      for _, wrong in ipairs { 0, 11, -3, 2 ^ 40 } do
+        local index = lm.ones({ 5000 }, { dtype = "int64" })
+        index[at] = wrong
+        assert.error_matches(function() x:index_select(1, index) end, "out of range")
+        assert.error_matches(function() lm.nn.functional.embedding(index, x) end, "out of range")
+      end
+    end
+  end)
+end)
+
 describe("positions", function()
   it("of true elements in any number of dims", function()
     for _, shape in ipairs { { 7 }, { 5, 1 }, { 1, 70 }, { 3, 33 }, { 40, 3 }, { 2, 3, 65 }, { 3, 1, 2, 9 },

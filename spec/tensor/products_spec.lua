@@ -226,7 +226,8 @@ describe("long and short runs of products", function()
   end)
 
   it("kron and cross of many rows, and their gradients", function()
-    local cases = { { { 5, 6 }, { 7, 3 } }, { { 4 }, { 5 } }, { { 2, 5, 2 }, { 6, 3 } }, { { 5, 6 }, { 4, 300 } } }
+    local cases = { { { 5, 6 }, { 7, 3 } }, { { 4 }, { 5 } }, { { 2, 5, 2 }, { 6, 3 } }, { { 5, 6 }, { 4, 300 } },
+      { { 40, 50 }, { 6, 3 } }, { { 20, 21 }, { 9, 33 } } }
     for _, sizes in ipairs(cases) do
       local a, b = lm.randn(sizes[1]):requires_grad_(), lm.randn(sizes[2]):requires_grad_()
       local y = lm.kron(a, b)

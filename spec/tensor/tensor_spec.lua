@@ -641,6 +641,24 @@ describe("a result too large for the caches", function()
     same_as_in_parts(function(a) return a * row end, x:view(-1, 1))
   end)
 
+  it("is that of its rows where those end within a line and inputs are broadcast", function()
+    for _, width in ipairs { 77, 1001, 5003 } do -- the last: more than tiles have copies of
+      local rows = math.floor(n / width)
+      for _, dtype in ipairs { "float32", "float64", "bfloat16", "int32" } do
+        local a = whole:narrow(1, 2, rows * width):view(rows, width):to(dtype)
+        local r, column = lm.randn(width):mul_(9):to(dtype), lm.randn(rows, 1):mul_(9):to(dtype)
+        local sum, product, written = a + r, a * column, lm.zeros({ rows, width + 3 }, { dtype = dtype })
+        written:narrow(2, 2, width):copy_(a):add_(r)
+        for _, i in ipairs { 1, 2, 17, rows - 1, rows } do
+          assert.is_true(sum[i]:equal(a[i] + r))
+          assert.is_true(product[i]:equal(a[i] * column[i]:expand(width)))
+          assert.is_true(written[i]:narrow(1, 2, width):equal(a[i] + r))
+        end
+        assert.is_true(sum:equal((a:t():contiguous() + r:unsqueeze(2)):t()))
+      end
+    end
+  end)
+
   it("may lie anywhere and be one of the inputs", function()
     local y = lm.zeros(n + 2)
     local to = y:narrow(1, 2, n)

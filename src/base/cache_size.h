@@ -10,4 +10,4 @@
 LM_API size_t lm_cache_bytes(void);
 /* The largest result that is still in the cache when its memory is used again: beside it are some more, and what they
  * are made of. */
-static inline size_t lm_cached_result_bytes(void) { return lm_cache_bytes() / 8; }
+static inline size_t lm_cached_result_bytes(void) { return lm_cache_bytes() / 4; }

@@ -73,8 +73,8 @@ products.kron = signature.of("kron(a: tensor, b: tensor)", function(a, b)
     fail("kron: a and b must have at most 4 dims, got %s and %s", describe(a), describe(b))
   end
   a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
-  local i, j = of_a[2 * n - 1], of_b[2 * n] -- of the last dim: short runs, unless both are spread over it before
-  if n > 0 and j < 256 and math.min(a:numel() / i, b:numel() / j) >= 4 then
+  local i, j = of_a[2 * n - 1], of_b[2 * n] -- of the last dim: many short runs are spread over it before
+  if n > 0 and j < 16 and a:numel() * b:numel() > 10000 and math.min(a:numel() / i, b:numel() / j) >= 4 then
     of_a[2 * n], of_b[2 * n - 1] = j, i
     a, b = ops.contiguous(ops.expand(a, of_a)), ops.contiguous(ops.expand(b, of_b))
     of_a[2 * n - 1], of_a[2 * n], of_b[2 * n - 1], of_b[2 * n] = 1, i * j, 1, i * j

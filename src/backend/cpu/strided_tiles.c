@@ -179,6 +179,8 @@ static void make_plan(plan *p, lm_tiles *t) {
   /* A fill displaces nothing but itself, so that memory which half of the cache holds may still be there. */
   if (t->nin == 1 && !t->kernel && t->in[0].scalar)
     p->streams &= (size_t)p->numel * t->out.bytes > lm_cache_bytes() / 2;
+  /* Rows of parts of lines would store those twice, once each way. */
+  p->direct &= !p->streams || last == 0 || (size_t)t->size[last] * p->num % LM_NONTEMPORAL_LINE == 0;
   p->fills = t->nin == 1 && !t->kernel && t->in[0].scalar && t->in[0].dtype == t->compute &&
              t->out.dtype == t->compute && t->out.linear && !p->streams;
   p->tiles = lm_ceil_div(p->numel, p->tile);

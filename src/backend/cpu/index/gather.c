@@ -29,6 +29,7 @@ typedef struct gathering {
   char *out;
   size_t item;
   bool streams;
+  bool entry_rows; /* a matrix whose rows are each a part of one entry, which lies side by side */
   _Atomic bool beyond; /* an index is out of range */
 } gathering;
 
@@ -118,6 +119,25 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
   return beyond;
 }
 
+/* Rows begin .. end - 1 of a matrix: parts of entries that lie side by side. Returns as gather_row. */
+static uint64_t gather_entries(const gathering *g, int64_t begin, int64_t end, lm_nontemporal_writer *w) {
+  enum { AHEAD = 4, LINE = 64, MAX_BYTES = 1024 };
+  const int64_t i_step = g->rows.ndim > 0 ? g->rows.stride[OF_INDEX][0] : 0, step = g->step * (int64_t)g->item;
+  const size_t bytes = (size_t)g->width * g->item;
+  uint64_t beyond = 0, entries = (uint64_t)g->entries;
+  for (int64_t row = begin; row < end; row++) {
+    const uint64_t at = (uint64_t)g->index[row * i_step] - 1;
+    beyond |= at | (entries - 1 - at);
+    if (row + AHEAD < end && bytes <= MAX_BYTES) {
+      const uint64_t next = (uint64_t)g->index[(row + AHEAD) * i_step] - 1;
+      const char *x = g->x + (next < entries ? (int64_t)next : 0) * step;
+      for (size_t line = 0; line < bytes; line += LINE) __builtin_prefetch(x + line);
+    }
+    lm_nontemporal_write(w, g->x + (at < entries ? (int64_t)at : 0) * step, bytes);
+  }
+  return beyond;
+}
+
 /* Entries of the next row, towards the cache: indices reach them in no order that hardware could guess. */
 static void fetch_row(const gathering *g, int64_t row) {
   enum { LINE = 64, MAX_BYTES = 16384 };
@@ -137,6 +157,11 @@ static void gather_elements(void *ctx, int64_t begin, int64_t end) {
   lm_nontemporal_writer w;
   lm_nontemporal_open(&w, g->out + begin * (int64_t)g->item, g->streams);
   for (int64_t p = begin; p < end;) {
+    if (g->entry_rows && p % width == 0 && end - p >= width) {
+      beyond |= gather_entries(g, p / width, end / width, &w);
+      p = end / width * width;
+      continue;
+    }
     int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
     if (g->streams && !entry && high - low > max_chunk) high = low + max_chunk;
     if (low == 0) fetch_row(g, row + 1);
@@ -155,6 +180,8 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   g->rows = lm_dims_of(out->ndim, out->size, NULL, 3, (const int64_t *[]){out->stride, x_stride, i_stride}, true);
   int64_t width = g->width = lm_dims_pop(&g->rows, along, 0);
   g->x_step = along[OF_X], g->i_step = along[OF_INDEX];
+  g->entry_rows = g->x_step == 1 && g->i_step == 0 &&
+                  (g->rows.ndim == 0 || (g->rows.ndim == 1 && g->rows.stride[OF_X][0] == 0));
   bool shared = g->checked && g->x_step == 0 && g->i_step == 1 && g->step == 1; /* a row of indices for all rows */
   for (int d = 0; d < g->rows.ndim; d++) shared &= g->rows.stride[OF_INDEX][d] == 0;
   index_run *runs = shared && n > 0 ? runs_of(g->index, width) : NULL;
