@@ -477,8 +477,8 @@ static int lm_attention_launch_backward(const lm_attention_job &job, void *strea
 int lm_k_attention(const lm_attention_job *job, void *stream) {
   switch (job->dtype) {
     case LM_F64: return lm_attention_launch<double>(*job, stream);
-    case LM_F32: return lm_attention_launch<float>(*job, stream);
-    default: return lm_k_attention_half(job, stream);
+    case LM_F32: return job->tf32 ? lm_k_attention_mma(job, stream) : lm_attention_launch<float>(*job, stream);
+    default: return lm_k_attention_mma(job, stream);
   }
 }
 
@@ -491,8 +491,9 @@ int lm_k_attention_backward(const lm_attention_job *job, void *stream) {
   if (error) return error;
   switch (job->dtype) {
     case LM_F64: return lm_attention_launch_backward<double>(*job, stream);
-    case LM_F32: return lm_attention_launch_backward<float>(*job, stream);
-    default: return lm_k_attention_half_backward(job, stream);
+    case LM_F32:
+      return job->tf32 ? lm_k_attention_mma_backward(job, stream) : lm_attention_launch_backward<float>(*job, stream);
+    default: return lm_k_attention_mma_backward(job, stream);
   }
 }
 

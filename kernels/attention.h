@@ -16,6 +16,7 @@ typedef struct lm_attention_side {
 
 typedef struct lm_attention_job {
   int dtype;                                 /* of all sides; floating */
+  int tf32;                                  /* float is rounded to TF32 for products */
   int causal;                                /* query i sees the keys up to i */
   int packed;                                /* every row of every side is packs of 16 bytes, and begins at one */
   int64_t samples, heads, key_heads, shared; /* heads of queries and of keys; how many of queries have one's keys */
@@ -38,9 +39,9 @@ typedef struct lm_attention_job {
 
 int lm_k_attention(const lm_attention_job *job, void *stream);          /* writes out, log_sum */
 int lm_k_attention_backward(const lm_attention_job *job, void *stream); /* writes dquery, dkey, dvalue */
-/* Of those the parts for float16 and bfloat16; the second one when dots are written. */
-int lm_k_attention_half(const lm_attention_job *job, void *stream);
-int lm_k_attention_half_backward(const lm_attention_job *job, void *stream);
+/* Of those the parts on tensor cores: float16, bfloat16 and TF32; the second one when dots are written. */
+int lm_k_attention_mma(const lm_attention_job *job, void *stream);
+int lm_k_attention_mma_backward(const lm_attention_job *job, void *stream);
 
 /* to[0] = seed, to[1] = offset + *extra, if there is one */
 int lm_k_attention_draw(uint64_t *to, uint64_t seed, uint64_t offset, const uint64_t *extra, void *stream);

@@ -1,9 +1,15 @@
-/* Products of small matrices on tensor cores, by a whole warp (PTX ISA, "Matrix fragments for mma.m16n8k16"). With g =
- * lane / 4 and t = lane % 4, a lane has of a matrix
+/* Products of small matrices on tensor cores, by a whole warp (PTX ISA, "Matrix fragments for mma.m16n8k16" and
+ * "mma.m16n8k8"): of float16, of bfloat16, and of float rounded to TF32. With g = lane / 4 and t = lane % 4, a lane has
+ * of a matrix, of 16-bit numbers
  *   a [16, 16]  rows g and g + 8: columns 2 t, 2 t + 1 in words 0 and 1, columns 2 t + 8, 2 t + 9 in words 2 and 3
  *   b [16, 8]   column g: rows 2 t, 2 t + 1 in word 0, rows 2 t + 8, 2 t + 9 in word 1
+ * of float
+ *   a [16, 8]   rows g and g + 8: column t in words 0 and 1, column t + 4 in words 2 and 3
+ *   b [8, 8]    column g: row t in word 0, row t + 4 in word 1
+ * of all
  *   c [16, 8]   row g: columns 2 t, 2 t + 1 in 0 and 1, and row g + 8 in 2 and 3
- * so that two neighboring c, rounded, are an a. Also loads of such matrices from shared memory, and copies to it. */
+ * so that neighboring c, rounded, are an a; of float one of columns 0, 2, 4, 6, 1, 3, 5, 7. Also loads of such matrices
+ * from shared memory, and copies to it. */
 #pragma once
 
 #include "vectors.cuh"
@@ -24,6 +30,18 @@ LM_DEVICE uint32_t lm_two(float low, float high) {
 #endif
 }
 
+/* A float's word with the 10 bits of mantissa that TF32 has, rounded to nearest, ties away from 0. */
+LM_DEVICE uint32_t lm_tf32(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint32_t word;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
+  return word;
+#else
+  uint32_t word = __float_as_uint(value);
+  return value - value == 0 ? (word + 0x1000) & ~0x1fffu : word;
+#endif
+}
+
 /* Words of all lanes of a warp. */
 template <int N>
 struct lm_lanes {
@@ -41,6 +59,16 @@ struct lm_lanes {
 #endif
 };
 
+/* Number n of a word of T. */
+template <class T>
+LM_DEVICE float lm_number_of(uint32_t word, int n) {
+  if constexpr (sizeof(T) == 4) {
+    return __uint_as_float(word);
+  } else {
+    return lm_get<float>(T{(uint16_t)(word >> 16 * n)});
+  }
+}
+
 /* c += a b without tensor cores for T. */
 template <class T>
 LM_DEVICE void lm_mma_by_lanes(float *c, const uint32_t *a, const uint32_t *b) {
@@ -55,8 +83,7 @@ LM_DEVICE void lm_mma_by_lanes(float *c, const uint32_t *a, const uint32_t *b) {
     LM_UNROLL
     for (int i = 0; i < 4; i++) {
       LM_UNROLL
-      for (int shift = 0; shift < 32; shift += 16)
-        c[i] += lm_get<float>(T{(uint16_t)(x[i / 2] >> shift)}) * lm_get<float>(T{(uint16_t)(y[i % 2] >> shift)});
+      for (int n = 0; n < 4 / (int)sizeof(T); n++) c[i] += lm_number_of<T>(x[i / 2], n) * lm_number_of<T>(y[i % 2], n);
     }
   }
 }
@@ -65,16 +92,18 @@ LM_DEVICE void lm_mma_by_lanes(float *c, const uint32_t *a, const uint32_t *b) {
 template <class T>
 LM_DEVICE void lm_mma(float *c, const uint32_t *a, const uint32_t *b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define LM_MMA(type)                                                             \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type            \
+#define LM_MMA(size, type)                                                       \
+  asm volatile("mma.sync.aligned." size ".row.col.f32." type "." type            \
                ".f32 "                                                           \
                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                  \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
   if constexpr (std::is_same_v<T, lm_f16>) {
-    LM_MMA("f16");
+    LM_MMA("m16n8k16", "f16");
+  } else if constexpr (std::is_same_v<T, lm_bf16>) {
+    LM_MMA("m16n8k16", "bf16");
   } else {
-    LM_MMA("bf16");
+    LM_MMA("m16n8k8", "tf32");
   }
 #undef LM_MMA
 #else
@@ -82,11 +111,12 @@ LM_DEVICE void lm_mma(float *c, const uint32_t *a, const uint32_t *b) {
 #endif
 }
 
-/* Four matrices [8, 8] of 16-bit numbers in shared memory, one to a word: lane 8 i + r has the address of matrix i's
- * row r, which is at 16 bytes. A lane gets columns 2 t, 2 t + 1 of row g; of the transposed ones rows 2 t, 2 t + 1 of
- * column g. */
+/* Four matrices [8, 8] of 16-bit numbers in shared memory, or [8, 4] of float, one to a word: lane 8 i + r has the
+ * address of matrix i's row r, which is at 16 bytes. A lane gets word t of row g, of float rounded; of the transposed
+ * ones, of 16-bit numbers alone, rows 2 t, 2 t + 1 of column g. */
 template <bool TRANSPOSED, class T>
 LM_DEVICE void lm_load_matrices(uint32_t *to, const T *row) {
+  static_assert(!TRANSPOSED || sizeof(T) == 2, "the columns of 16-bit numbers");
 #if defined(LM_HOST_KERNELS)
   uint64_t address = (uint64_t)row;
   const uint32_t words[2] = {(uint32_t)address, (uint32_t)(address >> 32)};
@@ -96,8 +126,8 @@ LM_DEVICE void lm_load_matrices(uint32_t *to, const T *row) {
     uint32_t pair[2];
     for (int k = 0; k < 2; k++) {
       int lane = 8 * i + (TRANSPOSED ? t + k : g);
-      const T *at = (const T *)(all.of(lane, 0) | (uint64_t)all.of(lane, 1) << 32);
-      pair[k] = at[TRANSPOSED ? g : t + k].bits;
+      const uint16_t *at = (const uint16_t *)(all.of(lane, 0) | (uint64_t)all.of(lane, 1) << 32);
+      pair[k] = at[TRANSPOSED ? g : t + k];
     }
     to[i] = pair[0] | pair[1] << 16;
   }
@@ -115,6 +145,10 @@ LM_DEVICE void lm_load_matrices(uint32_t *to, const T *row) {
                  : "memory");
   }
 #endif
+  if constexpr (std::is_same_v<T, float>) {
+    LM_UNROLL
+    for (int i = 0; i < 4; i++) to[i] = lm_tf32(__uint_as_float(to[i]));
+  }
 }
 
 /* Begins to copy 16 bytes to shared memory, or zeros unless they are `there`. Threads may read them after

@@ -142,7 +142,10 @@ describe("attention on a device", function()
     assert(launches("float16", nil, {1, 2, 2, 40, 40, 136, 12}) > 1)
     assert(launches("float16", nil, {1, 2, 2, 40, 260, 12, 12}) > 1) -- of few blocks
     lm.backends.cuda.matmul.allow_tf32 = true
-    assert(launches "float32" > 1)
+    assert(launches "float32" == 1)
+    assert(launches("float32", {attn_mask = mask}) == 1)
+    assert(launches("float32", nil, {1, 2, 2, 40, 40, 12, 72}) > 1)
+    assert(launches("float32", nil, {1, 2, 2, 40, 260, 12, 12}) > 1) -- of few blocks
     assert(launches "float64" == 1)
   ]])
 
@@ -385,8 +388,10 @@ describe("attention on a device", function()
 
   script("drops in our kernels what the CPU drops", [[
     lm.backends.cudnn.enabled = false
-    local tolerance = {float64 = 1e-12, float32 = 1e-4, float16 = 0.02, bfloat16 = 0.1}
-    for _, dtype in ipairs {"float64", "float32", "float16", "bfloat16"} do
+    local tolerance = {float64 = 1e-12, float32 = 1e-4, tf32 = 0.02, float16 = 0.02, bfloat16 = 0.1}
+    for _, how in ipairs {"float64", "float32", "tf32", "float16", "bfloat16"} do
+      local dtype = how == "tf32" and "float32" or how
+      lm.backends.cuda.matmul.allow_tf32 = how == "tf32"
       for _, sizes in ipairs {{2, 2, 2, 40, 40, 8, 8}, {1, 4, 2, 33, 70, 12, 5}, {1, 1, 1, 66, 71, 8, 71}} do
         for _, p in ipairs {0.1, 1} do
           local list, all = inputs(sizes, dtype), {}
@@ -399,7 +404,7 @@ describe("attention on a device", function()
               return (op(q, k, v, {is_causal = true, dropout_p = p, draw = draw}))
             end})
           end
-          close(all.cpu, all.cuda, tolerance[dtype], dtype .. " " .. p)
+          close(all.cpu, all.cuda, tolerance[how], how .. " " .. p)
           assert(lm.equal(all.cpu[1]:ne(0), all.cuda[1]:ne(0):cpu()))
         end
       end
@@ -407,9 +412,9 @@ describe("attention on a device", function()
   ]])
 
   -- On tensor cores, in tiles of 64 queries and 32 or 64 keys, of 64 or 128 numbers. The draw's words begin at any key.
-  script("multiplies in half precision as in double, whatever the sizes, masks and strides", [[
+  script("multiplies in half precision and by TF32 as in double, whatever the sizes, masks and strides", [[
     local op = require "luminary.core".ops.attention
-    lm.backends.cudnn.enabled = false
+    lm.backends.cudnn.enabled, lm.backends.cuda.matmul.allow_tf32 = false, true
     local draw = lm.tensor({77, 12345}, {dtype = "int64"})
     local moves = {
       function(t) return t:cuda() end,
@@ -420,9 +425,10 @@ describe("attention on a device", function()
     for k, sizes in ipairs {
       {1, 2, 2, 1, 70, 64, 64}, {2, 2, 1, 17, 9, 40, 40}, {1, 1, 1, 63, 65, 72, 24}, {1, 2, 1, 65, 130, 24, 128},
       {1, 2, 2, 130, 77, 8, 8}, {1, 1, 1, 66, 33, 12, 5}, {1, 1, 1, 40, 66, 136, 20}, {1, 1, 1, 35, 34, 16, 200},
+      {1, 2, 1, 19, 37, 9, 67},
     } do
       local n, h, _, l, s = unpack(sizes)
-      for d, dtype in ipairs {"float16", "bfloat16"} do
+      for d, dtype in ipairs {"float16", "bfloat16", "float32"} do
         for i = 1, 2 do
           local move, how = moves[(k + d + i) % #moves + 1], hows[(k + 3 * d + 2 * i) % #hows + 1]
           local what = ("%s %s %d %s"):format(dtype, table.concat(sizes, " "), i, how)
@@ -446,20 +452,39 @@ describe("attention on a device", function()
           local want = values(list, "cpu", "float64", with "cpu")
           for j = 1, 3 do list[j] = move(list[j]) end
           local got = values(list, "cuda", dtype, with "cuda")
-          if i == d then
+          if (i + d) % 2 == 0 then
             local again = values(list, "cuda", dtype, with "cuda")
             for j = 1, 4 do assert(lm.equal(got[j], again[j]), what .. ": another run differs") end
           end
-          close(want, got, dtype == "float16" and 0.01 or 0.08, what)
+          close(want, got, ({float16 = 0.01, bfloat16 = 0.08, float32 = 0.02})[dtype], what)
         end
       end
     end
   ]])
 
-  script("keeps NaN in the rows that have it, in half precision", [[
+  -- Of one key a weight is 1, so that result and gradient are the rounded value and slope.
+  script("rounds float32 to the mantissa of TF32, where that is allowed, ties away from 0", [[
     local op = require "luminary.core".ops.attention
-    lm.backends.cudnn.enabled = false
-    for _, dtype in ipairs {"float16", "bfloat16"} do
+    local far, near = 1 + 2 ^ -11, 1 + 2 ^ -12
+    for _, tf32 in ipairs {true, false} do
+      lm.backends.cuda.matmul.allow_tf32 = tf32
+      local x = lm.tensor({far, -far, near, math.huge}, {device = "cuda"}):view(1, 1, 1, 4)
+      local q, v = lm.zeros({1, 1, 1, 4}, {device = "cuda"}), x:clone():requires_grad_()
+      local y = op(q, q, v)
+      local g = x:masked_fill(x:eq(math.huge), far)
+      y:backward(g)
+      local up = 1 + 2 ^ -10
+      local rounded = tf32 and lm.tensor {up, -up, 1, up} or g:cpu():view(4)
+      assert(lm.equal(v.grad:cpu():view(4), rounded), tostring(v.grad))
+      rounded[4] = math.huge
+      assert(lm.equal(y:cpu():view(4), rounded), tostring(y))
+    end
+  ]])
+
+  script("keeps NaN in the rows that have it, in half precision and by TF32", [[
+    local op = require "luminary.core".ops.attention
+    lm.backends.cudnn.enabled, lm.backends.cuda.matmul.allow_tf32 = false, true
+    for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
       local list = inputs({1, 1, 1, 70, 66, 24, 24}, dtype)
       list[1][{1, 1, 68, 3}] = 0 / 0
       list[2][{1, 1, 66}]:fill_(math.huge) -- a key that is not seen
@@ -477,12 +502,14 @@ describe("attention on a device", function()
 
   script("gives the same with many columns, in parts of them", [[
     local op = require "luminary.core".ops.attention
-    for _, dtype in ipairs {"float32", "float64", "float16"} do
+    for _, how in ipairs {"float32", "tf32", "float64", "float16"} do
+      local dtype = how == "tf32" and "float32" or how
+      lm.backends.cuda.matmul.allow_tf32 = how == "tf32"
       for _, sizes in ipairs {{1, 2, 1, 40, 70, 130, 20}, {1, 1, 1, 70, 33, 20, 200}, {1, 2, 2, 5, 9, 1, 65}} do
         local list = inputs(sizes, dtype)
         local o = {by = function(q, k, v) return (op(q, k, v, nil, true)) end}
         close(values(list, "cpu", "float64", o), values(list, "cuda", dtype, o),
-          ({float16 = 0.03, float32 = 3e-4, float64 = 1e-12})[dtype], dtype .. " " .. table.concat(sizes, " "))
+          ({float16 = 0.03, float32 = 3e-4, tf32 = 0.03, float64 = 1e-12})[how], how .. " " .. table.concat(sizes, " "))
       end
     end
   ]])

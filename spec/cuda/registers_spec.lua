@@ -8,8 +8,8 @@ if not path then return end
 -- holds; for all others it is REST. A kernel that needs less lowers its bound; one that needs more, for a reason alone.
 local REST = {64, 0}
 local bounds = {
-  {"lm_attention_half_of_queries", 168, 0}, -- 16 rows' results and scores in registers, of these as of the next ones
-  {"lm_attention_half_", 255, 0},
+  {"lm_attention_mma_of_queries", 168, 0}, -- 16 rows' results and scores in registers, of these as of the next ones
+  {"lm_attention_mma_", 248, 0},
   {"lm_attention_of_", 255, 8},          -- a tile of scores and two of gradients in registers
   {"lm_attention_forward", 254, 0},
   {"cub.*radix", 128, 0},

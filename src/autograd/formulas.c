@@ -346,21 +346,20 @@ bool lm_f_attention_is_fused(lm_expr *e, const lm_tensor *query, const lm_tensor
 
 /* Whether a GPU does better by blocks than by products and softmax. A block takes its keys one tile after the other, so
  * few blocks of many keys would take longer. And where products make better use of tensor cores, they are taken as long
- * as the memory for all scores does not matter: in float32 only they use them (TF32), and in half precision our kernel,
- * for what cuDNN declines, computes the scores once for each WIDEST numbers, and has a card's processors idle without
- * enough blocks. */
+ * as the memory for all scores does not matter: our kernel, by TF32 or in half precision for what cuDNN declines,
+ * computes the scores once for each `widest` numbers, and has a card's processors idle without enough blocks. */
 static bool suits_gpu(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                       const lm_tensor *mask, bool causal, double dropout_p) {
-  enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32, PROCESSORS = 128, WIDEST = 128, FEW_SCORES = 1 << 28 };
+  enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32, PROCESSORS = 128, FEW_SCORES = 1 << 28 };
   int64_t queries = query->size[query->ndim - 2], keys = key->size[key->ndim - 2], rows = 1;
   for (int d = 0; d < query->ndim - 2; d++) rows *= query->size[d];
   int64_t blocks = rows * lm_ceil_div(queries, QUERIES), width = query->size[query->ndim - 1];
-  bool wide = width > WIDEST || value->size[value->ndim - 1] > WIDEST;
   bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
-  bool ours = half && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p);
   bool tf32 = query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32);
-  bool products = tf32 || (ours && (wide || (keys > FEW_KEYS && blocks < PROCESSORS)));
-  if (products && rows * queries * keys <= FEW_SCORES) return false;
+  bool ours = tf32 || (half && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p));
+  int64_t widest = tf32 ? 64 : 128;
+  bool wide = width > widest || value->size[value->ndim - 1] > widest;
+  if (ours && (wide || (keys > FEW_KEYS && blocks < PROCESSORS)) && rows * queries * keys <= FEW_SCORES) return false;
   return keys <= FEW_KEYS || (queries >= QUERIES / 2 && blocks >= FEW_BLOCKS);
 }
 

@@ -52,8 +52,9 @@ function case.recurrent(size)
 end
 
 -- Attention beside the CPU's in float64, with and without masks, of heads that are shared: results and gradients, by
--- cuDNN and by our kernels. 37 queries are part of a block, 300 several; rows of 36 numbers are no whole packs. With a
--- length, how long these and products take, and how near our forward pass comes to the tensor cores' speed.
+-- cuDNN and by our kernels, of float32 also by TF32. 37 queries are part of a block, 300 several; rows of 33 numbers
+-- are no whole packs. With a length, how long these and products take, and how near our forward pass comes to the
+-- tensor cores' speed.
 function case.attention(length)
   local ops = require "luminary.core".ops
   -- As F.scaled_dot_product_attention, where that might choose products.
@@ -61,11 +62,13 @@ function case.attention(length)
     local draw = o.dropout_p and o.dropout_p > 0 and ops.attention_draw(q, k) or nil
     return (ops.attention(q, k, v, o.attn_mask, o.is_causal or false, nil, o.dropout_p or 0, draw))
   end
-  local limits = { float64 = 1e-10, float32 = 1e-4, bfloat16 = 5e-2, float16 = 1e-2 }
+  local limits = { float64 = 1e-10, float32 = 1e-4, tf32 = 1e-2, bfloat16 = 5e-2, float16 = 1e-2 }
   lm.backends.cudnn.benchmark = true -- cuDNN from a length's first call on, else from its second
-  for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
-    local half = dtype == "bfloat16" or dtype == "float16"
-    for _, e in ipairs(common.stand_in and { 80 } or { 36, 40, 64, 80, 128, 256 }) do
+  for _, number in ipairs { "float64", "float32", "tf32", "bfloat16", "float16" } do
+    local tf32, half = number == "tf32", number == "bfloat16" or number == "float16"
+    local dtype, attend = tf32 and "float32" or number, tf32 and by_kernels or F.scaled_dot_product_attention
+    lm.backends.cuda.matmul.allow_tf32 = tf32
+    for _, e in ipairs(common.stand_in and { 80 } or { 33, 40, 64, 80, 128, 256 }) do
       for _, how in ipairs { "plain", "causal", "masked", "added", "shared heads", "dropout" } do
         for _, queries in ipairs(common.stand_in and { 37 } or { 37, 300 }) do
           lm.manual_seed(1)
@@ -74,11 +77,11 @@ function case.attention(length)
           list[3] = lm.randn(list[2].shape)
           local mask = how == "masked" and lm.rand({ queries, keys }):lt(0.7)
             or how == "added" and lm.randn { queries, keys }:to(dtype) or nil
-          local function values(device, as, attend)
+          local function values(device, as, by)
             local on = {}
             for i, t in ipairs(list) do on[i] = t:to(dtype):to(device, as):detach():requires_grad_() end
             lm.manual_seed(2)
-            local y = attend(on[1], on[2], on[3], {
+            local y = by(on[1], on[2], on[3], {
               is_causal = how == "causal", enable_gqa = how == "shared heads",
               attn_mask = mask and mask:to(device, how == "added" and as or "bool"),
               dropout_p = how == "dropout" and 0.3 or 0,
@@ -91,9 +94,9 @@ function case.attention(length)
           for _, enabled in ipairs(not half and { true } or how == "dropout" and { false } or { true, false }) do
             lm.backends.cudnn.enabled = enabled
             for turn = 1, enabled and 2 or 1 do -- from a length's second call on it is cuDNN's
-              expect_all(("%d x %d %s, %s%s%s"):format(queries, e, how, dtype, enabled and "" or ", no cuDNN",
+              expect_all(("%d x %d %s, %s%s%s"):format(queries, e, how, number, enabled and "" or ", no cuDNN",
                 turn > 1 and ", again" or ""), want,
-                values("cuda", dtype, enabled and F.scaled_dot_product_attention or by_kernels), limits[dtype])
+                values("cuda", dtype, enabled and attend or by_kernels), limits[number])
             end
           end
           lm.backends.cudnn.enabled = true
@@ -110,16 +113,16 @@ function case.attention(length)
       local function values(device, as)
         local on = {}
         for i, t in ipairs(list) do on[i] = t:to(device, as):detach():requires_grad_() end
-        local y = F.scaled_dot_product_attention(on[1], on[2], on[3])
+        local y = attend(on[1], on[2], on[3], {})
         y:double():sin():sum():backward()
         return { y, on[3].grad }, on
       end
       local got, on = values("cuda", dtype)
       if half then got, on = values("cuda", dtype) end -- cuDNN's, of a length that came before
-      expect_all(("%d x %d of small scores, %s"):format(size[1], size[2], dtype), values("cpu", "float64"), got,
-        limits[dtype])
+      expect_all(("%d x %d of small scores, %s"):format(size[1], size[2], number), values("cpu", "float64"), got,
+        limits[number])
       for i = 1, 2 do
-        if not on[i].grad:isfinite():all():item() then fail("a gradient of %s that is not finite", dtype) end
+        if not on[i].grad:isfinite():all():item() then fail("a gradient of %s that is not finite", number) end
       end
     end
     for _, width in ipairs(length and { 64, 128 } or {}) do
@@ -141,11 +144,12 @@ function case.attention(length)
       lm.backends.cudnn.enabled = true
       timed(function() return (q * width ^ -0.5):matmul(k:transpose(-2, -1)):softmax(-1):matmul(v) end)
       print(("%40s cuDNN %.3f ms, no cuDNN %.3f ms; causal %.3f and %.3f ms; masked %.3f ms, dropout %.3f ms; products "
-        .. "and softmax %.3f ms"):format(dtype .. " x " .. width, unpack(took)))
+        .. "and softmax %.3f ms"):format(number .. " x " .. width, unpack(took)))
       print(("%40s our forward pass: %.1f TFLOP/s%s"):format("", 4 * 48 * l ^ 2 * width / forward / 1e12,
-        half and (" of %.1f"):format(common.ceiling "bfloat16") or ""))
+        (half or tf32) and (" of %.1f"):format(common.ceiling(half and "bfloat16" or number)) or ""))
     end
   end
+  lm.backends.cuda.matmul.allow_tf32 = false
 end
 
 -- Attention with cuDNN's dropout. Values are an identity, so that the result shows which weights were kept; then result

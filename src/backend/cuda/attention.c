@@ -1,5 +1,5 @@
 /* Attention, and the random numbers of its dropout. In half precision it is cuDNN's fused one where that takes it; its
- * dropout has masks of its own. All the rest is by kernels/attention.cu and, in half precision, attention_half.cu. */
+ * dropout has masks of its own. The rest is by kernels/attention.cu or, on tensor cores, attention_mma.cu. */
 #include "attention.h"
 
 #include <math.h>
@@ -34,6 +34,7 @@ static lm_attention_job job_of(const lm_attention_args *a, const lm_tensor *out,
   const lm_tensor *query = a->query, *key = a->key, *value = a->value, *mask = a->attn_mask;
   lm_attention_job job = {
       .dtype = query->dtype,
+      .tf32 = query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32),
       .causal = a->is_causal,
       .packed = all_packed(4, (const lm_tensor *[]){query, key, value, out}),
       .samples = query->size[0],

@@ -1,26 +1,27 @@
-/* Attention of float16 and bfloat16 on tensor cores, summed in float (Dao, "FlashAttention-2", 2023). A block has 64
- * rows, 16 to a warp: queries, or keys for the gradients of keys and values. So a row's numbers are in four lanes, and
- * scores, rounded, are an operand of the next product where they are. Tiles of the other side come one after the other.
- * As in attention.cu a block sums up at most WIDE columns, and nothing depends on the order of blocks. */
+/* Attention of float16, of bfloat16 and, by TF32, of float on tensor cores, summed in float (Dao, "FlashAttention-2",
+ * 2023). A block has 64 rows, 16 to a warp: queries, or keys for the gradients of keys and values. So a row's numbers
+ * are in four lanes, and scores, rounded, are an operand of the next product where they are. Tiles of the other side
+ * come one after the other. As in attention.cu a block sums up at most WIDE columns, and nothing depends on the order
+ * of blocks. */
 #include "attention.cuh"
 #include "mma.cuh"
 
-enum { LM_HALF_ROWS = 64, LM_HALF_THREADS = 128, LM_HALF_PACK = 8 };
+enum { LM_MMA_ROWS = 64, LM_MMA_THREADS = 128 };
 
 /* Where a tile of WIDE columns has an element. Packs of a row swap positions, so that those of one column and eight
  * rows are in different banks; `column` is that of a pack. */
-template <int WIDE>
-LM_DEVICE int lm_half_at(int row, int column) {
-  return row * WIDE + (column ^ row % 8 * LM_HALF_PACK);
+template <class T, int WIDE>
+LM_DEVICE int lm_mma_at(int row, int column) {
+  return row * WIDE + (column ^ row % 8 * lm_full_pack<T>::V);
 }
 
 /* Begins to fetch a tile of HEIGHT rows, with 0 behind the last row and column. */
 template <int HEIGHT, int WIDE, class T>
-LM_DEVICE void lm_half_fetch(const lm_attention_job &job, T *tile, const T *from, int64_t step, int64_t rows,
-                             int64_t columns) {
-  enum { PACKS = WIDE / LM_HALF_PACK, AT_ONCE = LM_HALF_THREADS / PACKS };
-  int row = (int)threadIdx.x / PACKS, column = (int)threadIdx.x % PACKS * LM_HALF_PACK;
-  T *to = tile + lm_half_at<WIDE>(row, column);
+LM_DEVICE void lm_mma_fetch(const lm_attention_job &job, T *tile, const T *from, int64_t step, int64_t rows,
+                            int64_t columns) {
+  enum { PACK = lm_full_pack<T>::V, PACKS = WIDE / PACK, AT_ONCE = LM_MMA_THREADS / PACKS };
+  int row = (int)threadIdx.x / PACKS, column = (int)threadIdx.x % PACKS * PACK;
+  T *to = tile + lm_mma_at<T, WIDE>(row, column);
   const T *p = from + row * step + column;
   if (job.packed) {
     LM_UNROLL_BY(1) /* unrolled, it would keep an address for each in registers */
@@ -31,18 +32,18 @@ LM_DEVICE void lm_half_fetch(const lm_attention_job &job, T *tile, const T *from
   } else {
     LM_UNROLL_BY(1)
     for (int e = 0; e < HEIGHT; e += AT_ONCE, p += AT_ONCE * step) {
-      lm_pack<T, LM_HALF_PACK> pack = {};
+      lm_pack<T, PACK> pack = {};
       LM_UNROLL
-      for (int v = 0; v < LM_HALF_PACK; v++) {
+      for (int v = 0; v < PACK; v++) {
         if (row + e < rows && column + v < columns) pack.v[v] = p[v];
       }
-      *(lm_pack<T, LM_HALF_PACK> *)(to + e * WIDE) = pack;
+      *(lm_pack<T, PACK> *)(to + e * WIDE) = pack;
     }
   }
 }
 
 /* Waits until all threads' fetches are done, and their reads of earlier tiles. */
-LM_DEVICE void lm_half_meet() {
+LM_DEVICE void lm_mma_meet() {
   lm_copies_wait();
   __syncthreads();
 }
@@ -50,7 +51,7 @@ LM_DEVICE void lm_half_meet() {
 /* A warp's 16 rows of COLS float numbers, as lm_mma has them: element e of part n is in row g + e / 2 * 8 and column
  * 8 n + 2 t + e % 2. */
 template <int COLS>
-struct lm_half_numbers {
+struct lm_mma_numbers {
   enum { PARTS = COLS / 8 };
   float of[PARTS][4];
 
@@ -65,15 +66,16 @@ struct lm_half_numbers {
   /* += the warp's rows of a times rows of b, both tiles of `depth` columns. */
   template <int WIDE, class T>
   LM_DEVICE void add_product(const T *a, const T *b, int64_t depth) {
+    enum { PACK = lm_full_pack<T>::V };
     int lane = lm_lane(), row = (int)threadIdx.x / LM_WARP * 16 + lane % 16;
     LM_UNROLL_BY(2)
-    for (int k = 0; k < WIDE && k < depth; k += 16) {
+    for (int k = 0; k < WIDE && k < depth; k += 2 * PACK) {
       uint32_t x[4];
-      lm_load_matrices<false>(x, a + lm_half_at<WIDE>(row, k + lane / 16 * 8));
+      lm_load_matrices<false>(x, a + lm_mma_at<T, WIDE>(row, k + lane / 16 * PACK));
       LM_UNROLL
       for (int n = 0; n < PARTS; n += 2) {
         uint32_t y[4];
-        lm_load_matrices<false>(y, b + lm_half_at<WIDE>(n * 8 + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8));
+        lm_load_matrices<false>(y, b + lm_mma_at<T, WIDE>(n * 8 + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * PACK));
         lm_mma<T>(of[n], x, y);
         lm_mma<T>(of[n + 1], x, y + 2);
       }
@@ -82,20 +84,30 @@ struct lm_half_numbers {
 
   /* += x, rounded, times as many rows of b as x has columns. */
   template <int DEPTH, class T>
-  LM_DEVICE void add_sums(const lm_half_numbers<DEPTH> &x, const T *b) {
+  LM_DEVICE void add_sums(const lm_mma_numbers<DEPTH> &x, const T *b) {
     int lane = lm_lane();
     LM_UNROLL
-    for (int k = 0; k < DEPTH / 8; k += 2) {
+    for (int k = 0; k < DEPTH / 8; k += lm_full_pack<T>::V / 4) {
       uint32_t a[4];
       LM_UNROLL
       for (int i = 0; i < 4; i++) {
-        const float *pair = x.of[k + i / 2] + i % 2 * 2;
-        a[i] = lm_two<T>(pair[0], pair[1]);
+        if constexpr (std::is_same_v<T, float>) {
+          a[i] = lm_tf32(x.of[k][i % 2 * 2 + i / 2]);
+        } else {
+          const float *pair = x.of[k + i / 2] + i % 2 * 2;
+          a[i] = lm_two<T>(pair[0], pair[1]);
+        }
       }
       LM_UNROLL
       for (int n = 0; n < PARTS; n += 2) {
         uint32_t y[4];
-        lm_load_matrices<true>(y, b + lm_half_at<COLS>(k * 8 + lane % 16, n * 8 + lane / 16 * 8));
+        if constexpr (std::is_same_v<T, float>) {
+          LM_UNROLL
+          for (int i = 0; i < 4; i++)
+            y[i] = lm_tf32(b[lm_mma_at<T, COLS>(k * 8 + lane % 4 * 2 + i % 2, (n + i / 2) * 8 + lane / 4)]);
+        } else {
+          lm_load_matrices<true>(y, b + lm_mma_at<T, COLS>(k * 8 + lane % 16, n * 8 + lane / 16 * 8));
+        }
         lm_mma<T>(of[n], a, y);
         lm_mma<T>(of[n + 1], a, y + 2);
       }
@@ -117,12 +129,12 @@ struct lm_half_numbers {
       for (int part = 0; part < PARTS; part++) {
         int column = 8 * part + lm_lane() % 4 * 2;
         if (first + column >= columns) break;
-        uint32_t two = lm_two<T>(of[part][2 * i] * factor, of[part][2 * i + 1] * factor);
+        lm_pack<T, 2> two = {{lm_put<T>(of[part][2 * i] * factor), lm_put<T>(of[part][2 * i + 1] * factor)}};
         if (job.packed) {
-          *(uint32_t *)(to + column) = two;
+          *(lm_pack<T, 2> *)(to + column) = two;
         } else {
-          to[column] = T{(uint16_t)two};
-          if (first + column + 1 < columns) to[column + 1] = T{(uint16_t)(two >> 16)};
+          to[column] = two.v[0];
+          if (first + column + 1 < columns) to[column + 1] = two.v[1];
         }
       }
     }
@@ -132,16 +144,16 @@ struct lm_half_numbers {
 /* Sets s to the rows of a times rows of b. Unless both are resident in their tiles, fetches them WIDE columns at a
  * time. */
 template <int COLS, int WIDE, class T>
-LM_DEVICE void lm_half_product(const lm_attention_job &job, lm_half_numbers<COLS> *s, bool resident, T *a_tile,
-                               const T *a, int64_t a_step, int64_t a_rows, T *b_tile, const T *b, int64_t b_step,
-                               int64_t b_rows, int64_t depth) {
+LM_DEVICE void lm_mma_product(const lm_attention_job &job, lm_mma_numbers<COLS> *s, bool resident, T *a_tile,
+                              const T *a, int64_t a_step, int64_t a_rows, T *b_tile, const T *b, int64_t b_step,
+                              int64_t b_rows, int64_t depth) {
   s->clear();
   for (int64_t d = 0; d < depth; d += WIDE) {
     if (!resident) {
       __syncthreads();
-      lm_half_fetch<LM_HALF_ROWS, WIDE>(job, a_tile, a + d, a_step, a_rows, depth - d);
-      lm_half_fetch<COLS, WIDE>(job, b_tile, b + d, b_step, b_rows, depth - d);
-      lm_half_meet();
+      lm_mma_fetch<LM_MMA_ROWS, WIDE>(job, a_tile, a + d, a_step, a_rows, depth - d);
+      lm_mma_fetch<COLS, WIDE>(job, b_tile, b + d, b_step, b_rows, depth - d);
+      lm_mma_meet();
     }
     s->template add_product<WIDE>(a_tile, b_tile, depth - d);
   }
@@ -151,9 +163,9 @@ LM_DEVICE void lm_half_product(const lm_attention_job &job, lm_half_numbers<COLS
  * key. Rows are queries, or keys if OF_KEYS. A loop that takes few registers sets bit 4 n + e of each number that is
  * seen. */
 template <bool OF_KEYS, class T, int COLS>
-LM_DEVICE void lm_half_score(const lm_attention_job &job, lm_half_numbers<COLS> *s, int64_t n, int64_t h, int64_t i0,
-                             int64_t j0) {
-  enum { PARTS = COLS / 8, QUERIES = OF_KEYS ? COLS : LM_HALF_ROWS, KEYS = OF_KEYS ? LM_HALF_ROWS : COLS };
+LM_DEVICE void lm_mma_score(const lm_attention_job &job, lm_mma_numbers<COLS> *s, int64_t n, int64_t h, int64_t i0,
+                            int64_t j0) {
+  enum { PARTS = COLS / 8, QUERIES = OF_KEYS ? COLS : LM_MMA_ROWS, KEYS = OF_KEYS ? LM_MMA_ROWS : COLS };
   int row = (int)threadIdx.x / LM_WARP * 16 + lm_lane() / 4, column = lm_lane() % 4 * 2;
   int64_t i = i0 + (OF_KEYS ? column : row), j = j0 + (OF_KEYS ? row : column);
   int64_t row_step = job.mask_stride[OF_KEYS ? 3 : 2], step = job.mask_stride[OF_KEYS ? 2 : 3];
@@ -188,7 +200,7 @@ LM_DEVICE void lm_half_score(const lm_attention_job &job, lm_half_numbers<COLS> 
  * are set where dropout keeps their weights. `position` is the first one's, `step` leads to that of the next n. Lanes
  * whose numbers are among the same keys draw for different rows and exchange the bits, so that each draws once. */
 template <int PARTS>
-LM_DEVICE uint32_t lm_half_draw(const lm_attention_job &job, int64_t position, int64_t step) {
+LM_DEVICE uint32_t lm_mma_draw(const lm_attention_job &job, int64_t position, int64_t step) {
   static_assert(PARTS <= 8, "four bits each");
   uint32_t bits = 0;
   LM_UNROLL_BY(1)
@@ -204,11 +216,11 @@ LM_DEVICE uint32_t lm_half_draw(const lm_attention_job &job, int64_t position, i
 /* Bit 4 n + e of a lane's numbers. Rows are queries, from i0 on for the warp: even lanes draw for row g, odd ones for
  * row g + 8. */
 template <int PARTS>
-LM_DEVICE uint32_t lm_half_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
+LM_DEVICE uint32_t lm_mma_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
   if (!job.draw) return ~0u;
   int lane = lm_lane(), t = lane % 4;
   int64_t row = ((n * job.heads + h) * job.queries + i0 + lane / 4 + t % 2 * 8) * job.keys;
-  uint32_t bits = lm_half_draw<PARTS>(job, row + j0 + t / 2 * 4, 8), kept = 0;
+  uint32_t bits = lm_mma_draw<PARTS>(job, row + j0 + t / 2 * 4, 8), kept = 0;
   LM_UNROLL
   for (int i = 0; i < 2; i++) kept |= (lm_shuffle(bits, (lane & ~1) | i) >> t % 2 * 2 & 0x33333333) << 2 * i;
   return kept;
@@ -216,11 +228,11 @@ LM_DEVICE uint32_t lm_half_kept(const lm_attention_job &job, int64_t n, int64_t 
 
 /* The same where rows are keys, from j0 on for the warp: of the four lanes with these keys each draws for another e. */
 template <int PARTS>
-LM_DEVICE uint32_t lm_half_kept_of_keys(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
+LM_DEVICE uint32_t lm_mma_kept_of_keys(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
   if (!job.draw) return ~0u;
   int lane = lm_lane(), g = lane / 4, e = g % 4;
   int64_t query = (n * job.heads + h) * job.queries + i0 + lane % 4 * 2 + e % 2;
-  uint32_t bits = lm_half_draw<PARTS>(job, query * job.keys + j0 + g / 4 * 4 + e / 2 * 8, 8 * job.keys), kept = 0;
+  uint32_t bits = lm_mma_draw<PARTS>(job, query * job.keys + j0 + g / 4 * 4 + e / 2 * 8, 8 * job.keys), kept = 0;
   LM_UNROLL
   for (int i = 0; i < 4; i++) kept |= (lm_shuffle(bits, (lane & ~12) | i * 4) >> e & 0x11111111) << i;
   return kept;
@@ -228,7 +240,7 @@ LM_DEVICE uint32_t lm_half_kept_of_keys(const lm_attention_job &job, int64_t n, 
 
 /* Over the lanes that have a row in common. */
 template <class Op>
-LM_DEVICE float lm_half_over_row(float value, Op op) {
+LM_DEVICE float lm_mma_over_row(float value, Op op) {
   value = op(value, lm_shuffle_xor(value, 2));
   return op(value, lm_shuffle_xor(value, 1));
 }
@@ -236,9 +248,9 @@ LM_DEVICE float lm_half_over_row(float value, Op op) {
 /* ---- forward */
 
 template <class T, int WIDE>
-LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, WIDE > 64 ? 2 : 3) lm_attention_half_forward(lm_attention_job job) {
-  enum { ROWS = LM_HALF_ROWS, COLS = 64, PARTS = COLS / 8, TILE = ROWS * WIDE };
-  __shared__ lm_pack<T, LM_HALF_PACK> memory[3 * TILE / LM_HALF_PACK];
+LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, WIDE > 64 ? 2 : 3) lm_attention_mma_forward(lm_attention_job job) {
+  enum { ROWS = LM_MMA_ROWS, COLS = 64, PARTS = COLS / 8, TILE = ROWS * WIDE };
+  __shared__ lm_pack<T, lm_full_pack<T>::V> memory[3 * TILE / lm_full_pack<T>::V];
   T *query = memory->v, *key = query + TILE, *value = key + TILE;
   int warp = (int)threadIdx.x / LM_WARP * 16, g = lm_lane() / 4, t = lm_lane() % 4;
   bool resident = job.width <= WIDE;
@@ -251,29 +263,29 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, WIDE > 64 ? 2 : 3) lm_attentio
     int64_t last = job.causal && i0 + ROWS < job.keys ? i0 + ROWS : job.keys;
     const T *queries = lm_attention_row<T>(job.query, n, h, i0), *keys = lm_attention_row<T>(job.key, n, kv, 0),
             *values = lm_attention_row<T>(job.value, n, kv, 0) + first;
-    lm_half_numbers<WIDE> sums;
+    lm_mma_numbers<WIDE> sums;
     float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     sums.clear();
-    lm_half_meet(); /* the unit before is done */
+    lm_mma_meet(); /* the unit before is done */
     if (resident && last > 0) {
-      lm_half_fetch<ROWS, WIDE>(job, query, queries, job.query.row, rows, job.width);
-      lm_half_fetch<COLS, WIDE>(job, key, keys, job.key.row, job.keys, job.width);
+      lm_mma_fetch<ROWS, WIDE>(job, query, queries, job.query.row, rows, job.width);
+      lm_mma_fetch<COLS, WIDE>(job, key, keys, job.key.row, job.keys, job.width);
     }
     for (int64_t j0 = 0; j0 < last; j0 += COLS) {
-      lm_half_numbers<COLS> s;
-      lm_half_meet();
-      lm_half_fetch<COLS, WIDE>(job, value, values + j0 * job.value.row, job.value.row, job.keys - j0,
-                                job.value_width - first);
-      lm_half_product<COLS, WIDE>(job, &s, resident, query, queries, job.query.row, rows, key, keys + j0 * job.key.row,
-                                  job.key.row, job.keys - j0, job.width);
-      uint32_t kept = lm_half_kept<PARTS>(job, n, h, i0 + warp, j0);
-      lm_half_score<false, T>(job, &s, n, h, i0, j0);
+      lm_mma_numbers<COLS> s;
+      lm_mma_meet();
+      lm_mma_fetch<COLS, WIDE>(job, value, values + j0 * job.value.row, job.value.row, job.keys - j0,
+                               job.value_width - first);
+      lm_mma_product<COLS, WIDE>(job, &s, resident, query, queries, job.query.row, rows, key, keys + j0 * job.key.row,
+                                 job.key.row, job.keys - j0, job.width);
+      uint32_t kept = lm_mma_kept<PARTS>(job, n, h, i0 + warp, j0);
+      lm_mma_score<false, T>(job, &s, n, h, i0, j0);
       LM_UNROLL
       for (int i = 0; i < 2; i++) {
         float now = most[i], more = 0;
         LM_UNROLL
         for (int e = 0; e < PARTS * 2; e++) now = lm_attention_larger()(now, s.of[e / 2][2 * i + e % 2]);
-        now = lm_half_over_row(now, lm_attention_larger());
+        now = lm_mma_over_row(now, lm_attention_larger());
         float base = now == -INFINITY ? 0 : now, factor = __expf(most[i] - base);
         LM_UNROLL
         for (int e = 0; e < PARTS * 2; e++) {
@@ -282,15 +294,15 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, WIDE > 64 ? 2 : 3) lm_attentio
           more += *x;
           if (!(kept >> (e / 2 * 4 + 2 * i + e % 2) & 1)) *x = 0;
         }
-        sum[i] = sum[i] * factor + lm_half_over_row(more, lm_add_of());
+        sum[i] = sum[i] * factor + lm_mma_over_row(more, lm_add_of());
         most[i] = now;
         LM_UNROLL
         for (int e = 0; e < sums.PARTS * 2; e++) sums.of[e / 2][2 * i + e % 2] *= factor;
       }
-      lm_half_meet();
+      lm_mma_meet();
       if (resident && j0 + COLS < last)
-        lm_half_fetch<COLS, WIDE>(job, key, keys + (j0 + COLS) * job.key.row, job.key.row, job.keys - j0 - COLS,
-                                  job.width);
+        lm_mma_fetch<COLS, WIDE>(job, key, keys + (j0 + COLS) * job.key.row, job.key.row, job.keys - j0 - COLS,
+                                 job.width);
       sums.add_sums(s, value);
     }
     float factor[2];
@@ -310,8 +322,7 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, WIDE > 64 ? 2 : 3) lm_attentio
 
 /* The slope of a score, without the scale, from that of its weight. With dropout *weight, a score, becomes what values
  * were multiplied by. `all` and `dot` are the query's numbers in log_sum and dots. */
-LM_DEVICE float lm_half_slope(const lm_attention_job &job, float *weight, float slope, float all, float dot,
-                              bool kept) {
+LM_DEVICE float lm_mma_slope(const lm_attention_job &job, float *weight, float slope, float all, float dot, bool kept) {
   if (*weight == -INFINITY) return *weight = 0;
   float of = all == INFINITY ? 0 : __expf(*weight - all);
   *weight = kept ? of * (float)job.kept : 0;
@@ -320,9 +331,9 @@ LM_DEVICE float lm_half_slope(const lm_attention_job &job, float *weight, float 
 
 /* A block's rows are queries. */
 template <class T, int WIDE>
-LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 3) lm_attention_half_of_queries(lm_attention_job job) {
-  enum { ROWS = LM_HALF_ROWS, COLS = 32, TILE = ROWS * WIDE, OTHER = COLS * WIDE };
-  __shared__ lm_pack<T, LM_HALF_PACK> memory[2 * (TILE + OTHER) / LM_HALF_PACK];
+LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 3) lm_attention_mma_of_queries(lm_attention_job job) {
+  enum { ROWS = LM_MMA_ROWS, COLS = 32, TILE = ROWS * WIDE, OTHER = COLS * WIDE };
+  __shared__ lm_pack<T, lm_full_pack<T>::V> memory[2 * (TILE + OTHER) / lm_full_pack<T>::V];
   T *query = memory->v, *grad = query + TILE, *key = grad + TILE, *value = key + OTHER;
   int warp = (int)threadIdx.x / LM_WARP * 16, g = lm_lane() / 4;
   bool resident = job.width <= WIDE && job.value_width <= WIDE;
@@ -339,39 +350,39 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 3) lm_attention_half_of_querie
       int64_t row = (n * job.heads + h) * job.queries + i0 + warp + g + 8 * i;
       if (warp + g + 8 * i < rows) all[i] = ((const float *)job.log_sum)[row], dot[i] = ((const float *)job.dots)[row];
     }
-    lm_half_numbers<WIDE> sums;
+    lm_mma_numbers<WIDE> sums;
     sums.clear();
-    lm_half_meet(); /* the unit before is done */
+    lm_mma_meet(); /* the unit before is done */
     if (resident) {
-      lm_half_fetch<ROWS, WIDE>(job, query, queries, job.query.row, rows, job.width);
-      lm_half_fetch<ROWS, WIDE>(job, grad, grads, job.grad.row, rows, job.value_width);
+      lm_mma_fetch<ROWS, WIDE>(job, query, queries, job.query.row, rows, job.width);
+      lm_mma_fetch<ROWS, WIDE>(job, grad, grads, job.grad.row, rows, job.value_width);
     }
     for (int64_t j0 = 0; j0 < last; j0 += COLS) {
-      lm_half_numbers<COLS> weight, slope;
+      lm_mma_numbers<COLS> weight, slope;
       const T *keys = lm_attention_row<T>(job.key, n, kv, j0), *values = lm_attention_row<T>(job.value, n, kv, j0);
       int64_t there = job.keys - j0;
       if (resident) {
         __syncthreads();
-        lm_half_fetch<COLS, WIDE>(job, key, keys, job.key.row, there, job.width);
-        lm_half_fetch<COLS, WIDE>(job, value, values, job.value.row, there, job.value_width);
-        lm_half_meet();
+        lm_mma_fetch<COLS, WIDE>(job, key, keys, job.key.row, there, job.width);
+        lm_mma_fetch<COLS, WIDE>(job, value, values, job.value.row, there, job.value_width);
+        lm_mma_meet();
       }
-      lm_half_product<COLS, WIDE>(job, &weight, resident, query, queries, job.query.row, rows, key, keys, job.key.row,
-                                  there, job.width);
-      lm_half_product<COLS, WIDE>(job, &slope, resident, grad, grads, job.grad.row, rows, value, values, job.value.row,
-                                  there, job.value_width);
-      uint32_t kept = lm_half_kept<COLS / 8>(job, n, h, i0 + warp, j0);
-      lm_half_score<false, T>(job, &weight, n, h, i0, j0);
+      lm_mma_product<COLS, WIDE>(job, &weight, resident, query, queries, job.query.row, rows, key, keys, job.key.row,
+                                 there, job.width);
+      lm_mma_product<COLS, WIDE>(job, &slope, resident, grad, grads, job.grad.row, rows, value, values, job.value.row,
+                                 there, job.value_width);
+      uint32_t kept = lm_mma_kept<COLS / 8>(job, n, h, i0 + warp, j0);
+      lm_mma_score<false, T>(job, &weight, n, h, i0, j0);
       LM_UNROLL
       for (int e = 0; e < COLS / 2; e++) {
         int i = e / 2 % 2;
         float *x = &slope.of[e / 4][e % 4];
-        *x = lm_half_slope(job, &weight.of[e / 4][e % 4], *x, all[i], dot[i], kept >> e & 1);
+        *x = lm_mma_slope(job, &weight.of[e / 4][e % 4], *x, all[i], dot[i], kept >> e & 1);
       }
       if (!resident) {
         __syncthreads();
-        lm_half_fetch<COLS, WIDE>(job, key, keys + first, job.key.row, there, job.width - first);
-        lm_half_meet();
+        lm_mma_fetch<COLS, WIDE>(job, key, keys + first, job.key.row, there, job.width - first);
+        lm_mma_meet();
       }
       sums.add_sums(slope, key);
     }
@@ -383,9 +394,9 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 3) lm_attention_half_of_querie
 
 /* A block's rows are keys, of all queries that share them. */
 template <class T, int WIDE>
-LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 2) lm_attention_half_of_keys(lm_attention_job job) {
-  enum { ROWS = LM_HALF_ROWS, COLS = 32, TILE = ROWS * WIDE, OTHER = COLS * WIDE };
-  __shared__ lm_pack<T, LM_HALF_PACK> memory[2 * (TILE + OTHER) / LM_HALF_PACK];
+LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 2) lm_attention_mma_of_keys(lm_attention_job job) {
+  enum { ROWS = LM_MMA_ROWS, COLS = 32, TILE = ROWS * WIDE, OTHER = COLS * WIDE };
+  __shared__ lm_pack<T, lm_full_pack<T>::V> memory[2 * (TILE + OTHER) / lm_full_pack<T>::V];
   T *key = memory->v, *value = key + TILE, *query = value + TILE, *grad = query + OTHER;
   int warp = (int)threadIdx.x / LM_WARP * 16, t = lm_lane() % 4;
   int64_t most = job.width > job.value_width ? job.width : job.value_width;
@@ -396,31 +407,31 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 2) lm_attention_half_of_keys(l
     int64_t kv = unit / blocks / parts % job.key_heads, n = unit / blocks / parts / job.key_heads;
     int64_t j0 = block * ROWS, rows = job.keys - j0, first = part * WIDE;
     const T *keys = lm_attention_row<T>(job.key, n, kv, j0), *values = lm_attention_row<T>(job.value, n, kv, j0);
-    lm_half_numbers<WIDE> of_key, of_value;
+    lm_mma_numbers<WIDE> of_key, of_value;
     of_key.clear();
     of_value.clear();
-    lm_half_meet(); /* the unit before is done */
+    lm_mma_meet(); /* the unit before is done */
     if (resident) {
-      lm_half_fetch<ROWS, WIDE>(job, key, keys, job.key.row, rows, job.width);
-      lm_half_fetch<ROWS, WIDE>(job, value, values, job.value.row, rows, job.value_width);
+      lm_mma_fetch<ROWS, WIDE>(job, key, keys, job.key.row, rows, job.width);
+      lm_mma_fetch<ROWS, WIDE>(job, value, values, job.value.row, rows, job.value_width);
     }
     for (int64_t h = kv * job.shared; h < (kv + 1) * job.shared; h++) {
       for (int64_t i0 = job.causal ? j0 : 0; i0 < job.queries; i0 += COLS) {
-        lm_half_numbers<COLS> weight, slope;
+        lm_mma_numbers<COLS> weight, slope;
         const T *queries = lm_attention_row<T>(job.query, n, h, i0), *grads = lm_attention_row<T>(job.grad, n, h, i0);
         int64_t there = job.queries - i0;
         if (resident) {
           __syncthreads();
-          lm_half_fetch<COLS, WIDE>(job, query, queries, job.query.row, there, job.width);
-          lm_half_fetch<COLS, WIDE>(job, grad, grads, job.grad.row, there, job.value_width);
-          lm_half_meet();
+          lm_mma_fetch<COLS, WIDE>(job, query, queries, job.query.row, there, job.width);
+          lm_mma_fetch<COLS, WIDE>(job, grad, grads, job.grad.row, there, job.value_width);
+          lm_mma_meet();
         }
-        lm_half_product<COLS, WIDE>(job, &weight, resident, key, keys, job.key.row, rows, query, queries, job.query.row,
-                                    there, job.width);
-        lm_half_product<COLS, WIDE>(job, &slope, resident, value, values, job.value.row, rows, grad, grads,
-                                    job.grad.row, there, job.value_width);
-        uint32_t kept = lm_half_kept_of_keys<COLS / 8>(job, n, h, i0, j0 + warp);
-        lm_half_score<true, T>(job, &weight, n, h, i0, j0);
+        lm_mma_product<COLS, WIDE>(job, &weight, resident, key, keys, job.key.row, rows, query, queries, job.query.row,
+                                   there, job.width);
+        lm_mma_product<COLS, WIDE>(job, &slope, resident, value, values, job.value.row, rows, grad, grads, job.grad.row,
+                                   there, job.value_width);
+        uint32_t kept = lm_mma_kept_of_keys<COLS / 8>(job, n, h, i0, j0 + warp);
+        lm_mma_score<true, T>(job, &weight, n, h, i0, j0);
         const float *all = (const float *)job.log_sum + (n * job.heads + h) * job.queries + i0,
                     *dot = (const float *)job.dots + (all - (const float *)job.log_sum);
         LM_UNROLL
@@ -430,14 +441,14 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 2) lm_attention_half_of_keys(l
           LM_UNROLL
           for (int e = c % 2; e < 4; e += 2) {
             float *x = &slope.of[c / 2][e], *w = &weight.of[c / 2][e];
-            *x = lm_half_slope(job, w, *x, all_of, dot_of, kept >> (c / 2 * 4 + e) & 1);
+            *x = lm_mma_slope(job, w, *x, all_of, dot_of, kept >> (c / 2 * 4 + e) & 1);
           }
         }
         if (!resident) {
           __syncthreads();
-          lm_half_fetch<COLS, WIDE>(job, query, queries + first, job.query.row, there, job.width - first);
-          lm_half_fetch<COLS, WIDE>(job, grad, grads + first, job.grad.row, there, job.value_width - first);
-          lm_half_meet();
+          lm_mma_fetch<COLS, WIDE>(job, query, queries + first, job.query.row, there, job.width - first);
+          lm_mma_fetch<COLS, WIDE>(job, grad, grads + first, job.grad.row, there, job.value_width - first);
+          lm_mma_meet();
         }
         of_value.add_sums(weight, grad);
         of_key.add_sums(slope, query);
@@ -452,37 +463,38 @@ LM_KERNEL void __launch_bounds__(LM_HALF_THREADS, 2) lm_attention_half_of_keys(l
 
 /* ---- launching */
 
-/* Calls f with an element of the dtype, and the columns that a block sums up. */
+/* Calls f with an element of the dtype, and the columns that a block sums up. Wider tiles of float take over 48 KiB. */
 template <class F>
-static int lm_half_call(const lm_attention_job &job, F f) {
+static int lm_mma_call(const lm_attention_job &job, F f) {
   bool wide = job.width > 64 || job.value_width > 64;
+  if (job.dtype == LM_F32) return f(float{}, lm_width<64>());
   if (job.dtype == LM_F16) return wide ? f(lm_f16{}, lm_width<128>()) : f(lm_f16{}, lm_width<64>());
   return wide ? f(lm_bf16{}, lm_width<128>()) : f(lm_bf16{}, lm_width<64>());
 }
 
-static int lm_half_launch(void (*kernel)(lm_attention_job), const lm_attention_job &job, int64_t heads, int64_t rows,
-                          int64_t columns, int wide, void *stream) {
-  int64_t parts = lm_attention_tiles_of(columns, wide), blocks = lm_attention_tiles_of(rows, LM_HALF_ROWS);
+static int lm_mma_launch(void (*kernel)(lm_attention_job), const lm_attention_job &job, int64_t heads, int64_t rows,
+                         int64_t columns, int wide, void *stream) {
+  int64_t parts = lm_attention_tiles_of(columns, wide), blocks = lm_attention_tiles_of(rows, LM_MMA_ROWS);
   unsigned units = lm_blocks(job.samples * heads * blocks * parts, 1, INT32_MAX);
-  return lm_launch(kernel, units, LM_HALF_THREADS, 0, stream, job);
+  return lm_launch(kernel, units, LM_MMA_THREADS, 0, stream, job);
 }
 
-int lm_k_attention_half(const lm_attention_job *job, void *stream) {
-  return lm_half_call(*job, [&](auto stored, auto width) {
+int lm_k_attention_mma(const lm_attention_job *job, void *stream) {
+  return lm_mma_call(*job, [&](auto stored, auto width) {
     enum { WIDE = decltype(width)::value };
-    return lm_half_launch(lm_attention_half_forward<decltype(stored), WIDE>, *job, job->heads, job->queries,
-                          job->value_width > 0 ? job->value_width : 1, WIDE, stream);
+    return lm_mma_launch(lm_attention_mma_forward<decltype(stored), WIDE>, *job, job->heads, job->queries,
+                         job->value_width > 0 ? job->value_width : 1, WIDE, stream);
   });
 }
 
-int lm_k_attention_half_backward(const lm_attention_job *job, void *stream) {
-  return lm_half_call(*job, [&](auto stored, auto width) {
+int lm_k_attention_mma_backward(const lm_attention_job *job, void *stream) {
+  return lm_mma_call(*job, [&](auto stored, auto width) {
     enum { WIDE = decltype(width)::value };
     typedef decltype(stored) T;
     int64_t most = job->width > job->value_width ? job->width : job->value_width;
     int error =
-        lm_half_launch(lm_attention_half_of_queries<T, WIDE>, *job, job->heads, job->queries, job->width, WIDE, stream);
+        lm_mma_launch(lm_attention_mma_of_queries<T, WIDE>, *job, job->heads, job->queries, job->width, WIDE, stream);
     if (error) return error;
-    return lm_half_launch(lm_attention_half_of_keys<T, WIDE>, *job, job->key_heads, job->keys, most, WIDE, stream);
+    return lm_mma_launch(lm_attention_mma_of_keys<T, WIDE>, *job, job->key_heads, job->keys, most, WIDE, stream);
   });
 }
