@@ -154,6 +154,19 @@ describe("the C stack", function()
     assert.equal("fine\n", text)
   end)
 
+  it("holds: fused functions that call one another without end", function()
+    local text = child([[
+      local f, g
+      f = lm.fuse(function(x) return (f(x)) end)
+      g = lm.fuse(function(x) return g(x) end)
+      for _, each in ipairs {f, g} do
+        local ok, why = pcall(each, lm.ones(2000))
+        assert(not ok and why:find "stack overflow", why)
+      end
+      print "fine"]], 60)
+    assert.equal("fine\n", text)
+  end)
+
   it("holds: a gradient of a gradient of … goes", function()
     assert.equal("fine\n", child([[
       local x = lm.ones({1})

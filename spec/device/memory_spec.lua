@@ -289,6 +289,22 @@ describe("a loop without collectgarbage", function()
     assert.equal("done\n", text)
   end)
 
+  it("stays small once a large Lua heap is gone #unsanitized", function()
+    local pipe = io.popen [[luajit -e '
+      local lm = require "luminary"
+      local x, heap = lm.randn(1000, 1000), {}
+      for i = 1, 200000 do heap[i] = {i} end
+      for _ = 1, 300 do local y = x + 1 end
+      heap = nil
+      collectgarbage() collectgarbage()
+      lm.reset_peak_memory_stats()
+      for _ = 1, 1000 do local y = x + 1 end
+      print(lm.max_memory_allocated() / 2 ^ 20)' 2>&1]]
+    local peak = tonumber(pipe:read "*a")
+    pipe:close()
+    assert(peak < 200, ("%.0f MB"):format(peak))
+  end)
+
   it("stays small beside a large Lua heap #unsanitized", function()
     local grown = grows("data * n", 200000)
     assert(grown < 400, ("%.0f MB more than before"):format(grown))

@@ -389,6 +389,18 @@ describe("batch norm", function()
     end
   end)
 
+  it("and a ReLU6 pass a gradient on where x is no number, as ReLU6 alone does", function()
+    local x = lm.tensor({ 0 / 0, -1, 0, 3, 6, 7 }, { requires_grad = true })
+    F.relu6(x):sum():backward()
+    assert.same({ 1, 0, 0, 1, 0, 0 }, x.grad:totable())
+    x.grad = nil
+    F.hardtanh(x, 0, 6):sum():backward()
+    assert.same({ 1, 0, 0, 1, 0, 0 }, x.grad:totable())
+    local norm = nn.BatchNorm2d(1):eval()
+    nn.Sequential(norm, nn.ReLU6())(x:detach():view(1, 1, 2, 3)):sum():backward()
+    assert.equal(3, norm.bias.grad:item()) -- of NaN, 3 and just below 6
+  end)
+
   it("and a ReLU after it in a Sequential are one op, unless somebody looks between them", function()
     local net = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU { inplace = true }, nn.BatchNorm2d(3))
     local lonely = lm.ones { 1, 3, 1, 1 }

@@ -618,8 +618,8 @@ describe("ReLU and a pooling after it in a Sequential", function()
 
   -- Result and gradient of the two for x; seen: apart, for a hook of the first.
   local function run(pool, x, seen)
-    local net = nn.Sequential(nn.ReLU(), pool)
-    if seen then net[1]:register_forward_hook(function() end) end
+    local net = nn.Sequential(nn.Identity(), nn.ReLU(), pool)
+    if seen then net[2]:register_forward_hook(function() end) end
     x = x:clone():requires_grad_()
     local y = net(x)
     local square = y * y:detach()
@@ -649,7 +649,7 @@ describe("ReLU and a pooling after it in a Sequential", function()
               local what = ("%s %s %s, options %d"):format(dtype, format, table.concat(shape, "x"), k)
               local y, grad = run(pool, x)
               local want, wanted = run(pool, x, true)
-              assert.equal(name == "MaxPool2d" and "relu" or "relu_avg_pool2d", y.grad_fn, what)
+              assert.equal(name == "MaxPool2d" and "threshold" or "relu_avg_pool2d", y.grad_fn, what)
               assert.equal(name == "MaxPool2d" and "max_pool2d" or "avg_pool2d", want.grad_fn, what)
               equal(what, y, want)
               -- Planes keep their layout; the gradient of a pooling alone is channels-last, and divides otherwise.
@@ -661,6 +661,28 @@ describe("ReLU and a pooling after it in a Sequential", function()
       end
     end)
   end
+
+  it("let what comes before and after change in place", function()
+    local x = lm.randn { 1, 2, 6, 6 }
+    local how = { stride = 1, padding = 1 }
+    for _, pool in ipairs { nn.MaxPool2d(3, how), nn.AvgPool2d(3, how) } do
+      local function plain(t) return pool(t:relu()) end
+      local function same(what, net, change)
+        local grads = {}
+        for i, f in ipairs { net, plain } do
+          local leaf = x:clone():requires_grad_()
+          change(leaf * 1, f):sum():backward()
+          grads[i] = leaf.grad
+        end
+        equal(what, grads[1], grads[2], 1e-6)
+      end
+      local relu = nn.Sequential(nn.Identity(), nn.ReLU(), pool)
+      same("before", nn.Sequential(nn.ReLU(), pool), function(t, f) return t:add_(f(t)) end)
+      same("after", relu, function(t, f) return f(t):mul_(-1) end)
+      relu:append(nn.LeakyReLU(0.1, { inplace = true }))
+      same("a layer after", relu, function(t, f) return f(t) end)
+    end
+  end)
 
   it("stay two for integers, indices, and a ReLU in place", function()
     local whole = lm.tensor({ { { -3, 2 }, { 1, -4 } } }, { dtype = "int64" })

@@ -116,6 +116,7 @@ typedef struct lm_lua {
   double cycle_start, cycle_collecting;
   int cycle_steps;
   bool elsewhere;                 /* some of the cycle's results are not on the CPU */
+  bool at_once;                   /* the budget is of a heap that one step collects */
   bool hastened;                  /* the next collection comes before the budget is used */
   uint8_t scale[LM_DEVICE_KINDS]; /* a byte of such a device counts for 2^(1 - scale); 0: not known yet */
   /* Names as this state interned them: equal names have equal pointers. */

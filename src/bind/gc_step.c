@@ -57,6 +57,9 @@ static double cpu_seconds(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Whether one step collects the heap, which then takes less time than results in the caches save. */
+static bool is_small(size_t heap) { return heap <= cached_budget() / worth_of_heap; }
+
 static size_t bytes_in_use(void) { return lm_memory_stats_of(LM_DEVICE(LM_CPU, 0)).allocated; }
 
 /* The next cycle's budget after one that freed little; 0: another rule decides. */
@@ -89,6 +92,7 @@ static void adapt(lm_lua *s, double now, size_t heap, size_t freed) {
   s->cycle_collecting = 0;
   s->cycle_steps = 0;
   s->elsewhere = s->hastened = false;
+  s->at_once = is_small(heap);
 }
 
 static size_t steps_of(size_t budget, bool at_once) {
@@ -117,9 +121,10 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
     s->cycle_start = before; /* as if results came fast */
     adapt(s, before, (size_t)heap << 10, SIZE_MAX);
   }
-  bool at_once = (size_t)heap << 10 <= cached_budget() / worth_of_heap;
+  bool at_once = is_small((size_t)heap << 10);
   size_t steps = steps_of(s->budget, at_once), quanta = s->fresh / (s->budget / steps);
   if (quanta > steps) quanta = steps; /* one tensor may be worth many */
+  if (at_once && !s->at_once) quanta = steps; /* the budget is of a large heap, which is gone */
   if (quanta > 0) {
     if (!s->hastened) s->made += s->fresh;
     s->fresh = 0;

@@ -65,7 +65,7 @@ static int call_fused(lua_State *L) {
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_insert(L, 1);
   if (s->fusion) { /* part of the one that runs */
-    lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+    if (lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET)) return lua_error(L);
     return lua_gettop(L);
   }
   lm_fusion fusion = {0};
