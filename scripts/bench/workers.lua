@@ -16,6 +16,13 @@ end
 
 function workers.quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
 
+--- Ends by refuse, of luminary.cli.script_options, unless the peer is a Python that has torch.
+function workers.check_peer(peer, refuse)
+  if os.execute(workers.quote(peer) .. " -c 'import torch' >/dev/null 2>&1") ~= 0 then
+    refuse("--peer: %s is not a Python that has torch", peer)
+  end
+end
+
 --- Starts a command: `tell(line)` writes it a line, `ask(line)` returns the line that it answers too.
 function workers.start(command)
   local fifo = os.tmpname()

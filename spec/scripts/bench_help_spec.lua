@@ -33,6 +33,8 @@ describe("a program of scripts/bench", function()
       {"ops", "--peer PYTHON is required"},
       {"ops --rounds 1.5", "--rounds must be an integer of at least 1, got '1.5'"},
       {"compute --leest", "unrecognized argument '--leest'; did you mean '--least'?"},
+      {"compute nonsense", "unknown name 'nonsense'"}, {"compute --peer false add4", "--peer: false is not a Python"},
+      {"ops --peer ./nobody softmax", "--peer: ./nobody is not a Python that has torch"},
       {"compute photo_epoch", "photo_epoch requires --images DIR"}, {"convolutions 1_2", "'1_2' is no shape"},
       {"language", "--peer PYTHON is required"}, {"all add4", "--peer PYTHON with --out DIR or --check FILE"},
     } do
