@@ -340,7 +340,7 @@ describe("threads", function()
     lm.set_num_threads(1)
     assert.is_true(three:allclose(a:mm(a), { rtol = 1e-4, atol = 1e-4 }))
     lm.set_num_threads(before)
-    for _, bad in ipairs { 0, -1, 1.5, "2", 1e9 } do
+    for _, bad in ipairs { 0, -1, 1.5, "2", 1e9, 257} do
       assert.error_matches(function() lm.set_num_threads(bad) end, "set_num_threads: n")
     end
     assert.equal(before, lm.get_num_threads())

@@ -22,7 +22,7 @@
 #include "base/thread_state.h"
 #include "integers.h"
 
-enum { MAX_THREADS = 256, LINE = 64, MIN_PIECES = 4, MAX_PIECES = 16 /* of each thread */, KEPT_SCRATCH = 16 << 20 };
+enum { LINE = 64, MIN_PIECES = 4, MAX_PIECES = 16 /* of each thread */, KEPT_SCRATCH = 16 << 20 };
 
 enum { /* nanoseconds */
        MIN_WORK = 30000,
@@ -49,10 +49,10 @@ typedef struct loop {
   int64_t units;
   size_t scratch_bytes;
   failure *failure;
-  int threads, each;                             /* pieces are threads * each */
-  int core;                                      /* its caller's */
-  _Alignas(LINE) _Atomic int finished;           /* workers that are done with it; and CALLER_SLEEPS */
-  _Alignas(LINE) _Atomic int taken[MAX_THREADS]; /* pieces of each thread's own that were begun, and vain attempts */
+  int threads, each;                                /* pieces are threads * each */
+  int core;                                         /* its caller's */
+  _Alignas(LINE) _Atomic int finished;              /* workers that are done with it; and CALLER_SLEEPS */
+  _Alignas(LINE) _Atomic int taken[LM_MAX_THREADS]; /* pieces of each thread's own that were begun, and vain attempts */
 } loop;
 
 enum { CALLER_SLEEPS = 1 << 30 };
@@ -65,7 +65,7 @@ typedef struct worker {
 } worker;
 
 static loop busy; /* its address */
-static worker workers[MAX_THREADS];
+static worker workers[LM_MAX_THREADS];
 static _Atomic int started; /* workers; 0 again in a forked child */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int64_t latest_end; /* of any loop */
@@ -268,7 +268,7 @@ static void join(loop *l, int n, const int16_t *asked) {
 }
 
 static void run_on_threads(loop *l, double work_ns) {
-  int16_t asked[MAX_THREADS];
+  int16_t asked[LM_MAX_THREADS];
   int n = offer(l, work_ns, asked);
   run_pieces(l, 0);
   join(l, n, asked);
@@ -342,7 +342,7 @@ static int wanted_threads(void) {
   int granted = atomic_load_explicit(&max_granted, memory_order_relaxed), limit = lm_thread_limit();
   if (granted > 0 && granted < n) n = granted;
   if (limit > 0 && limit < n) n = limit;
-  return n < MAX_THREADS ? n : MAX_THREADS;
+  return n < LM_MAX_THREADS ? n : LM_MAX_THREADS;
 }
 
 int lm_num_threads(void) {
@@ -374,9 +374,9 @@ static void be_alone(void) {
 static int threads_at_start(void) {
   const char *given = getenv("OMP_NUM_THREADS"); /* the variable that launchers set; the first of a list */
   long n = given ? strtol(given, NULL, 10) : 0;
-  if (n > 0) return n < MAX_THREADS ? (int)n : MAX_THREADS;
+  if (n > 0) return n < LM_MAX_THREADS ? (int)n : LM_MAX_THREADS;
   n = lm_cores();
-  return n < MAX_THREADS ? (int)n : MAX_THREADS;
+  return n < LM_MAX_THREADS ? (int)n : LM_MAX_THREADS;
 }
 
 __attribute__((constructor)) static void start(void) {

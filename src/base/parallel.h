@@ -26,6 +26,7 @@ LM_API void *lm_scratch(void);
 /* On how many threads lm_parallel would run that work, for loops that are cut differently for several. */
 LM_API int lm_threads_for(double work);
 
+enum { LM_MAX_THREADS = 256 };
 /* The largest number of threads for a loop of this thread: as set, all of them started. Fewer, and one line on standard
  * error, if the system refuses to start that many. At first OMP_NUM_THREADS, or lm_cores. */
 LM_API int lm_num_threads(void);

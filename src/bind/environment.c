@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/message.h"
+#include "base/parallel.h"
 #include "base/thread_state.h"
 #include "bind/bind.h"
 #include "op/backend.h"
@@ -18,7 +19,7 @@ static const lm_backend *need_cpu(lua_State *L) {
 
 LM_FUNCTION(set_num_threads) {
   int64_t n = lm_need_int(L, 1, "set_num_threads", "n");
-  if (n < 1 || n > 4096) return lm_raise(L, lm_fail_int("set_num_threads", "n", "from 1 to 4096", n));
+  if (n < 1 || n > LM_MAX_THREADS) return lm_raise(L, lm_fail_int("set_num_threads", "n", "from 1 to 256", n));
   need_cpu(L)->set_threads((int)n);
   return 0;
 }

@@ -4,7 +4,7 @@
  * the heap. (A step takes longer than threads that compute wait awake for more to do: one before each call would cost
  * each call their waking.) Where collecting takes more than a tenth of the time, the budget doubles; where it takes
  * almost none, it shrinks back. Where a collection frees almost nothing, since a graph or the script holds the results,
- * the next one comes after twice the bytes, at most as many as are in use. A backward pass that frees its graph makes
+ * the next one comes after twice the bytes, at most those in use. A backward pass that frees its graph makes
  * the next one due, unless its results may be in the caches still. On a device of much memory a byte counts for less:
  * even the largest budget is then at most a sixteenth of its memory.
  *
@@ -123,7 +123,7 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   }
   bool at_once = is_small((size_t)heap << 10);
   size_t steps = steps_of(s->budget, at_once), quanta = s->fresh / (s->budget / steps);
-  if (quanta > steps) quanta = steps; /* one tensor may be worth many */
+  if (quanta > steps) quanta = steps;         /* one tensor may be worth many */
   if (at_once && !s->at_once) quanta = steps; /* the budget is of a large heap, which is gone */
   if (quanta > 0) {
     if (!s->hastened) s->made += s->fresh;

@@ -30,7 +30,7 @@ function fused.norm_relu(bn, x, addend)
 end
 
 -- ReLU and a pooling of its result. The largest ReLU is that of the largest element, and there are fewer of those; its
--- gradient takes them and not the result, which may change in place. That of the mean takes x, which a caller may change.
+-- gradient takes them, not the result, which may change in place. That of the mean takes x, which a caller may change.
 local function relu_pool(relu, pool, is_callers)
   if relu.inplace or not only_calls(relu, activation.ReLU) then return nil end
   local both
