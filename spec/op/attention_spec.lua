@@ -122,6 +122,57 @@ describe("scaled_dot_product_attention", function()
     assert.near(0, largest(attend(q, q, q, {attn_mask = mask}), y:float()), 5e-3)
   end)
 
+  it("of halves is computed in float32 where a mask has a gradient, and in any number of dims", function()
+    for dtype, tolerance in pairs {bfloat16 = 0.008, float16 = 0.001} do
+      local function random(...) return lm.randn({...}, {device = device}):to(dtype) end
+      local function on(list, to)
+        local leaves = {}
+        for i = 1, 4 do leaves[i] = list[i]:to(to):detach():requires_grad_() end
+        return leaves
+      end
+      local cases = {
+        {random(1, 2, 172, 160), random(1, 2, 210, 160), random(1, 2, 210, 219), random(1, 210)},
+        {random(2, 4, 20, 96), random(2, 2, 30, 96), random(2, 2, 30, 96), random(2, 1, 20, 30)},
+        {random(50, 160), random(70, 160), random(70, 30), random(50, 70)},
+        {random(2, 1, 3, 40, 160), random(2, 2, 3, 40, 160), random(2, 2, 3, 40, 8), random(40)},
+      }
+      for case, list in ipairs(cases) do
+        local half, double = on(list, dtype), on(list, "float64")
+        local function run(x)
+          local y = attend(x[1], x[2], x[3], {attn_mask = x[4], scale = 1.5, enable_gqa = case == 2})
+          y:backward(lm.linspace(-1, 1, y:numel(), {device = device}):view(y.shape):to(y))
+          return {y, x[1].grad, x[2].grad, x[3].grad, x[4].grad}
+        end
+        local want, got = run(double), run(half)
+        for i = 1, 5 do
+          assert.equal(dtype, got[i].dtype)
+          local off = largest(want[i], got[i]:double()) / (1 + want[i]:abs():max():item())
+          assert(off <= tolerance, ("%s, case %d, result %d: %g"):format(dtype, case, i, off))
+        end
+      end
+    end
+  end)
+
+  it("of halves has gradients of gradients that are computed in float32", function()
+    local function random(...) return lm.randn({...}, {device = device}):bfloat16() end
+    local list = {random(1, 4, 72, 64), random(1, 2, 110, 64), random(1, 2, 110, 64), random(1, 4, 72, 64)}
+    local mask, results = random(72, 110), {}
+    for j, dtype in ipairs {"float64", "bfloat16"} do
+      local x = {}
+      for i = 1, 4 do x[i] = list[i]:to(dtype):detach():requires_grad_() end
+      local y = attend(x[1], x[2], x[3], {attn_mask = mask:to(dtype), scale = 0.6, enable_gqa = true})
+      local grads = lm.grad({y}, {x[1], x[2], x[3]}, {grad_outputs = {x[4]}, create_graph = true})
+      local sum = 0
+      for i = 1, 3 do sum = sum + (grads[i] * x[i]:detach()):sum() end
+      results[j] = lm.grad({sum}, x)
+    end
+    for i, want in ipairs(results[1]) do
+      local got = results[2][i]
+      assert.equal("bfloat16", got.dtype)
+      assert.near(0, largest(want, got:double()) / (1 + want:abs():max():item()), 0.008)
+    end
+  end)
+
   if device == "cpu" then
     it("has the same bits with any number of threads", function()
       local threads = lm.get_num_threads()

@@ -43,9 +43,11 @@ static bool is_kept(const lm_tensor *t) {
          t->dtype != LM_F64;
 }
 
-lm_tensor *lm_f_in_kept_dtype(lm_expr *e, lm_tensor *t) {
-  return t && is_kept(t) && t->dtype != LM_F32 ? lm_e_to_copy(e, t, LM_F32, LM_NO_DEVICE, LM_PRESERVE, false) : t;
+lm_tensor *lm_f_widened(lm_expr *e, lm_tensor *t) {
+  return lm_f_is_half(e, t) ? lm_e_to_copy(e, t, LM_F32, LM_NO_DEVICE, LM_PRESERVE, false) : t;
 }
+
+lm_tensor *lm_f_in_kept_dtype(lm_expr *e, lm_tensor *t) { return t && is_kept(t) ? lm_f_widened(e, t) : t; }
 
 lm_tensor *lm_f_in_result_dtype_of(lm_expr *e, lm_tensor *t, const lm_tensor *x) {
   return x && is_kept(x) ? t : lm_f_in_dtype_of(e, t, x);
@@ -356,16 +358,15 @@ static bool suits_gpu(lm_expr *e, const lm_tensor *query, const lm_tensor *key, 
   for (int d = 0; d < query->ndim - 2; d++) rows *= query->size[d];
   int64_t blocks = rows * lm_ceil_div(queries, QUERIES), width = query->size[query->ndim - 1];
   bool wide = width > WIDEST || value->size[value->ndim - 1] > WIDEST;
-  bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
-  bool ours = half && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p);
+  bool ours = lm_f_is_half(e, query) && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p);
   bool tf32 = query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32);
   bool products = tf32 || (ours && (wide || (keys > FEW_KEYS && blocks < PROCESSORS)));
   if (products && rows * queries * keys <= FEW_SCORES) return false;
   return keys <= FEW_KEYS || (queries >= QUERIES / 2 && blocks >= FEW_BLOCKS);
 }
 
-bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                                 const lm_tensor *mask, bool causal, double dropout_p) {
+bool lm_f_attention_is_possible(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                                const lm_tensor *mask) {
   const lm_tensor *all[] = {query, key, value};
   const int ndim = query->ndim;
   for (int k = 0; k < 3; k++) {
@@ -376,7 +377,12 @@ bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_te
                heads == lm_f_heads_of(e, value) && heads > 0 && lm_f_heads_of(e, query) % heads == 0;
   bool masked = !mask || (mask->ndim <= ndim && !lm_requires_grad(mask) && mask->device == query->device &&
                           (mask->dtype == LM_BOOL || mask->dtype == query->dtype));
-  return alike && masked &&
+  return alike && masked;
+}
+
+bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                                 const lm_tensor *mask, bool causal, double dropout_p) {
+  return lm_f_attention_is_possible(e, query, key, value, mask) &&
          (LM_DEVICE_KIND(query->device) == LM_CPU || suits_gpu(e, query, key, value, mask, causal, dropout_p));
 }
 
@@ -470,6 +476,7 @@ FACT(bool, given, t != NULL)
 FACT(bool, defined, t != NULL)
 FACT(bool, is_number, t && t->number)
 FACT(bool, is_float, t &&lm_dtype_is_float(t->dtype))
+FACT(bool, is_half, t && (t->dtype == LM_F16 || t->dtype == LM_BF16))
 FACT(bool, on_cpu, t &&LM_DEVICE_KIND(t->device) == LM_CPU)
 FACT(bool, is_bool, t && t->dtype == LM_BOOL)
 FACT(const char *, dtype_of, t ? lm_dtype_name(t->dtype) : "nothing")

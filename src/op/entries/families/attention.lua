@@ -60,6 +60,13 @@ op "scaled_dot_product_attention" {
       "fused = !given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p)",
       "attention(query, key, value, attn_mask, is_causal, scale, dropout_p, draw, fused)",
     },
+    -- Products round scores to the dtype of query, and so halves are computed in float32, as in PyTorch.
+    {
+      when = "is_half(query) && !attention_is_possible(query, key, value, attn_mask)",
+      "y = scaled_dot_product_attention(widened(query), widened(key), widened(value), "
+        .. "given(attn_mask) ? widened(attn_mask) : nil, dropout_p, is_causal, scale, enable_gqa)",
+      "in_dtype_of(y, query)",
+    },
   },
   formula = {
     "groups = enable_gqa && heads_of(key) > 0 ? heads_of(query) / heads_of(key) : 1",
@@ -142,16 +149,18 @@ op "attention_backward" {
   grad = "formula",
   formula = {
     "groups = heads_of(key) > 0 ? heads_of(query) / heads_of(key) : 1",
-    "keys = repeated_heads(key, groups)",
-    "values = repeated_heads(value, groups)",
-    "weights = attention_weights(query, keys, attn_mask, is_causal, scale)",
+    "queries = widened(query)",
+    "keys = repeated_heads(widened(key), groups)",
+    "values = repeated_heads(widened(value), groups)",
+    "grads = widened(grad)",
+    "weights = attention_weights(queries, keys, given(attn_mask) ? widened(attn_mask) : nil, is_causal, scale)",
     "left = dropout_p > 0 ? dropout_by_draw(weights, dropout_p, draw, fused) : weights",
-    "all = matmul(grad, transpose(values, -2, -1))",
+    "all = matmul(grads, transpose(values, -2, -1))",
     "slopes = dropout_p > 0 ? dropout_by_draw(all, dropout_p, draw, fused) : all",
     "dscores = weights * (slopes - sum(slopes * weights, [-1], true)) * scale_of(scale, query)",
-    "matmul(dscores, keys)",
-    "summed_heads(matmul(transpose(dscores, -2, -1), query), groups)",
-    "summed_heads(matmul(transpose(left, -2, -1), grad), groups)",
+    "in_dtype_of(matmul(dscores, keys), query)",
+    "in_dtype_of(summed_heads(matmul(transpose(dscores, -2, -1), queries), groups), query)",
+    "in_dtype_of(summed_heads(matmul(transpose(left, -2, -1), grads), groups), query)",
   },
   internal = true, help = "gradients of attention: query, key, value",
 }
