@@ -106,6 +106,28 @@ describe("scaled_dot_product_attention", function()
     assert.error_matches(function() attend(q, k, v) end, "use enable_gqa = true")
   end)
 
+  it("takes keys and values of different numbers of heads that divide the queries'", function()
+    for _, heads in ipairs {{2, 4}, {4, 2}, {1, 4}, {4, 1}} do
+      local q, k, v = leaf(2, 4, 5, 3), leaf(2, heads[1], 7, 3), leaf(2, heads[2], 7, 2)
+      local function grouped(a, b, c) return attend(a, b, c, {enable_gqa = true}) end
+      local all = attend(q, k:repeat_interleave(4 / heads[1], 2), v:repeat_interleave(4 / heads[2], 2))
+      assert.near(0, largest(all, grouped(q, k, v)), 1e-12)
+      assert.is_true(lm.autograd.gradcheck(grouped, {q, k, v}))
+    end
+    local q, v = leaf(1, 4, 5, 8), leaf(1, 3, 5, 8)
+    assert.error_matches(function() attend(q, q, v, {enable_gqa = true}) end,
+      "scaled_dot_product_attention: heads of query %(4%) must be divisible by heads of value %(3%)$")
+    assert.error_matches(function() attend(q, q, v) end, "heads of query and value must match, got %[1, 4, 5, 8%] and "
+      .. "%[1, 3, 5, 8%]; use enable_gqa = true")
+  end)
+
+  it("names a dropout_p that is NaN without a sign", function()
+    local q = leaf(1, 1, 2, 2)
+    for _, nan in ipairs {0 / 0, -(0 / 0), math.huge - math.huge} do
+      assert.error_matches(function() attend(q, q, q, {dropout_p = nan}) end, "dropout_p must be from 0 to 1, got nan$")
+    end
+  end)
+
   it("wants one dtype, and a mask that is no wider", function()
     local q = lm.randn({1, 2, 4, 8}, {device = device})
     local wide = lm.zeros({4, 4}, {device = device, dtype = "float64"})

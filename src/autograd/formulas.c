@@ -560,6 +560,11 @@ bool lm_f_divides(lm_expr *e, int64_t divisor, int64_t n) {
   return divisor > 0 && n % divisor == 0;
 }
 
+double lm_f_shown(lm_expr *e, double x) {
+  (void)e;
+  return isnan(x) ? NAN : x;
+}
+
 const char *lm_f_text_of(lm_expr *e, lm_ints v) { return lm_shape_text((int)lm_f_length_of(e, v), v.v); }
 
 lm_ints lm_f_range(lm_expr *e, int64_t first, int64_t last) {

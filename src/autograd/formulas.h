@@ -144,6 +144,7 @@ double lm_f_value_of(struct lm_expr *e, lm_tensor *t);
 bool lm_f_is_float(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_is_half(struct lm_expr *e, const lm_tensor *t); /* float16 or bfloat16 */
 bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
+double lm_f_shown(struct lm_expr *e, double x); /* x for a message: NaN without the sign that printf would show */
 bool lm_f_is_integral(struct lm_expr *e, double x);
 /* x, or where t is of integers x cut off to one. */
 double lm_f_cut_for(struct lm_expr *e, const lm_tensor *t, double x);

@@ -31,8 +31,12 @@ op "scaled_dot_product_attention" {
     {"dropout_p >= 0 && dropout_p <= 1", "dropout_p must be from 0 to 1, got {dropout_p}"},
     {"!enable_gqa || heads_of(query) == heads_of(key) || divides(heads_of(key), heads_of(query))",
       "heads of query ({heads_of(query)}) must be divisible by heads of key ({heads_of(key)})"},
+    {"!enable_gqa || heads_of(query) == heads_of(value) || divides(heads_of(value), heads_of(query))",
+      "heads of query ({heads_of(query)}) must be divisible by heads of value ({heads_of(value)})"},
     {"enable_gqa || heads_of(query) == heads_of(key) || heads_of(query) == 1 || heads_of(key) == 1",
       "heads of query and key must match, got {query} and {key}; use enable_gqa = true for grouped queries"},
+    {"enable_gqa || heads_of(query) == heads_of(value) || heads_of(query) == 1 || heads_of(value) == 1",
+      "heads of query and value must match, got {query} and {value}; use enable_gqa = true for grouped queries"},
   },
   forms = {
     -- cuDNN adds the mask, which for it has no -inf: a query that attends to no key is one that attends to all.
@@ -69,9 +73,10 @@ op "scaled_dot_product_attention" {
     },
   },
   formula = {
-    "groups = enable_gqa && heads_of(key) > 0 ? heads_of(query) / heads_of(key) : 1",
-    "weights = attention_weights(query, repeated_heads(key, groups), attn_mask, is_causal, scale)",
-    "matmul(dropout_p > 0 ? dropout(weights, dropout_p, true) : weights, repeated_heads(value, groups))",
+    "key_groups = enable_gqa && heads_of(key) > 0 ? heads_of(query) / heads_of(key) : 1",
+    "value_groups = enable_gqa && heads_of(value) > 0 ? heads_of(query) / heads_of(value) : 1",
+    "weights = attention_weights(query, repeated_heads(key, key_groups), attn_mask, is_causal, scale)",
+    "matmul(dropout_p > 0 ? dropout(weights, dropout_p, true) : weights, repeated_heads(value, value_groups))",
   },
   autocast = "lower",
   help = "Computes scaled dot product attention of query, key and value tensors.",
