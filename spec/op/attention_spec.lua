@@ -106,6 +106,28 @@ describe("scaled_dot_product_attention", function()
     assert.error_matches(function() attend(q, k, v) end, "use enable_gqa = true")
   end)
 
+  it("takes keys and values of different numbers of heads that divide the queries'", function()
+    for _, heads in ipairs {{2, 4}, {4, 2}, {1, 4}, {4, 1}} do
+      local q, k, v = leaf(2, 4, 5, 3), leaf(2, heads[1], 7, 3), leaf(2, heads[2], 7, 2)
+      local function grouped(a, b, c) return attend(a, b, c, {enable_gqa = true}) end
+      local all = attend(q, k:repeat_interleave(4 / heads[1], 2), v:repeat_interleave(4 / heads[2], 2))
+      assert.near(0, largest(all, grouped(q, k, v)), 1e-12)
+      assert.is_true(lm.autograd.gradcheck(grouped, {q, k, v}))
+    end
+    local q, v = leaf(1, 4, 5, 8), leaf(1, 3, 5, 8)
+    assert.error_matches(function() attend(q, q, v, {enable_gqa = true}) end,
+      "scaled_dot_product_attention: heads of query %(4%) must be divisible by heads of value %(3%)$")
+    assert.error_matches(function() attend(q, q, v) end, "heads of query and value must match, got %[1, 4, 5, 8%] and "
+      .. "%[1, 3, 5, 8%]; use enable_gqa = true")
+  end)
+
+  it("names a dropout_p that is NaN without a sign", function()
+    local q = leaf(1, 1, 2, 2)
+    for _, nan in ipairs {0 / 0, -(0 / 0), math.huge - math.huge} do
+      assert.error_matches(function() attend(q, q, q, {dropout_p = nan}) end, "dropout_p must be from 0 to 1, got nan$")
+    end
+  end)
+
   it("wants one dtype, and a mask that is no wider", function()
     local q = lm.randn({1, 2, 4, 8}, {device = device})
     local wide = lm.zeros({4, 4}, {device = device, dtype = "float64"})
@@ -122,7 +144,83 @@ describe("scaled_dot_product_attention", function()
     assert.near(0, largest(attend(q, q, q, {attn_mask = mask}), y:float()), 5e-3)
   end)
 
+  it("of halves is computed in float32 where a mask has a gradient, and in any number of dims", function()
+    for dtype, tolerance in pairs {bfloat16 = 0.008, float16 = 0.001} do
+      local function random(...) return lm.randn({...}, {device = device}):to(dtype) end
+      local function on(list, to)
+        local leaves = {}
+        for i = 1, 4 do leaves[i] = list[i]:to(to):detach():requires_grad_() end
+        return leaves
+      end
+      local cases = {
+        {random(1, 2, 172, 160), random(1, 2, 210, 160), random(1, 2, 210, 219), random(1, 210)},
+        {random(2, 4, 20, 96), random(2, 2, 30, 96), random(2, 2, 30, 96), random(2, 1, 20, 30)},
+        {random(50, 160), random(70, 160), random(70, 30), random(50, 70)},
+        {random(2, 1, 3, 40, 160), random(2, 2, 3, 40, 160), random(2, 2, 3, 40, 8), random(40)},
+      }
+      for case, list in ipairs(cases) do
+        local half, double = on(list, dtype), on(list, "float64")
+        local function run(x)
+          local y = attend(x[1], x[2], x[3], {attn_mask = x[4], scale = 1.5, enable_gqa = case == 2})
+          y:backward(lm.linspace(-1, 1, y:numel(), {device = device}):view(y.shape):to(y))
+          return {y, x[1].grad, x[2].grad, x[3].grad, x[4].grad}
+        end
+        local want, got = run(double), run(half)
+        for i = 1, 5 do
+          assert.equal(dtype, got[i].dtype)
+          local off = largest(want[i], got[i]:double()) / (1 + want[i]:abs():max():item())
+          assert(off <= tolerance, ("%s, case %d, result %d: %g"):format(dtype, case, i, off))
+        end
+      end
+    end
+  end)
+
+  it("of halves has gradients of gradients that are computed in float32", function()
+    local function random(...) return lm.randn({...}, {device = device}):bfloat16() end
+    local list = {random(1, 4, 72, 64), random(1, 2, 110, 64), random(1, 2, 110, 64), random(1, 4, 72, 64)}
+    local mask, results = random(72, 110), {}
+    for j, dtype in ipairs {"float64", "bfloat16"} do
+      local x = {}
+      for i = 1, 4 do x[i] = list[i]:to(dtype):detach():requires_grad_() end
+      local y = attend(x[1], x[2], x[3], {attn_mask = mask:to(dtype), scale = 0.6, enable_gqa = true})
+      local grads = lm.grad({y}, {x[1], x[2], x[3]}, {grad_outputs = {x[4]}, create_graph = true})
+      local sum = 0
+      for i = 1, 3 do sum = sum + (grads[i] * x[i]:detach()):sum() end
+      results[j] = lm.grad({sum}, x)
+    end
+    for i, want in ipairs(results[1]) do
+      local got = results[2][i]
+      assert.equal("bfloat16", got.dtype)
+      assert.near(0, largest(want, got:double()) / (1 + want:abs():max():item()), 0.008)
+    end
+  end)
+
   if device == "cpu" then
+    it("has the same bits with any number of threads", function()
+      local threads = lm.get_num_threads()
+      for _, size in ipairs {{1, 130}, {1, 258}, {3, 386}, {2, 388}, {1, 513}} do
+        for _, causal in ipairs {false, true} do
+          local heads, length = unpack(size)
+          local x, first = lm.randn(1, heads, length, 64), nil
+          local g, v = lm.randn(x.shape), lm.randn(x.shape)
+          v:narrow(3, length - 30, 9):fill_(0 / 0)
+          for _, count in ipairs {1, 2, 3, 7} do
+            lm.set_num_threads(count)
+            local q, k = x:clone():requires_grad_(), x:clone():requires_grad_()
+            local y, with_nan = attend(q, k, x, {is_causal = causal}), attend(q, k, v, {is_causal = causal})
+            y:backward(g)
+            local results = {y, q.grad, k.grad, with_nan:nan_to_num(5)}
+            first = first or results
+            for i, result in ipairs(results) do
+              assert(lm.equal(first[i], result), ("%d x %d, causal %s, %d threads, result %d"):format(heads, length,
+                tostring(causal), count, i))
+            end
+          end
+        end
+      end
+      lm.set_num_threads(threads)
+    end)
+
     it("trains in memory that grows with the length, not with its square", function()
       local function peak(length, dropout_p)
         local x = lm.randn({1, 2, length, 16}, {requires_grad = true})

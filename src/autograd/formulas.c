@@ -43,9 +43,11 @@ static bool is_kept(const lm_tensor *t) {
          t->dtype != LM_F64;
 }
 
-lm_tensor *lm_f_in_kept_dtype(lm_expr *e, lm_tensor *t) {
-  return t && is_kept(t) && t->dtype != LM_F32 ? lm_e_to_copy(e, t, LM_F32, LM_NO_DEVICE, LM_PRESERVE, false) : t;
+lm_tensor *lm_f_widened(lm_expr *e, lm_tensor *t) {
+  return lm_f_is_half(e, t) ? lm_e_to_copy(e, t, LM_F32, LM_NO_DEVICE, LM_PRESERVE, false) : t;
 }
+
+lm_tensor *lm_f_in_kept_dtype(lm_expr *e, lm_tensor *t) { return t && is_kept(t) ? lm_f_widened(e, t) : t; }
 
 lm_tensor *lm_f_in_result_dtype_of(lm_expr *e, lm_tensor *t, const lm_tensor *x) {
   return x && is_kept(x) ? t : lm_f_in_dtype_of(e, t, x);
@@ -354,17 +356,16 @@ static bool suits_gpu(lm_expr *e, const lm_tensor *query, const lm_tensor *key, 
   int64_t queries = query->size[query->ndim - 2], keys = key->size[key->ndim - 2], rows = 1;
   for (int d = 0; d < query->ndim - 2; d++) rows *= query->size[d];
   int64_t blocks = rows * lm_ceil_div(queries, QUERIES), width = query->size[query->ndim - 1];
-  bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
   bool tf32 = query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32);
-  bool ours = tf32 || (half && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p));
+  bool ours = tf32 || (lm_f_is_half(e, query) && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p));
   int64_t widest = tf32 ? 64 : 128;
   bool wide = width > widest || value->size[value->ndim - 1] > widest;
   if (ours && (wide || (keys > FEW_KEYS && blocks < PROCESSORS)) && rows * queries * keys <= FEW_SCORES) return false;
   return keys <= FEW_KEYS || (queries >= QUERIES / 2 && blocks >= FEW_BLOCKS);
 }
 
-bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                                 const lm_tensor *mask, bool causal, double dropout_p) {
+bool lm_f_attention_is_possible(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                                const lm_tensor *mask) {
   const lm_tensor *all[] = {query, key, value};
   const int ndim = query->ndim;
   for (int k = 0; k < 3; k++) {
@@ -375,7 +376,12 @@ bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_te
                heads == lm_f_heads_of(e, value) && heads > 0 && lm_f_heads_of(e, query) % heads == 0;
   bool masked = !mask || (mask->ndim <= ndim && !lm_requires_grad(mask) && mask->device == query->device &&
                           (mask->dtype == LM_BOOL || mask->dtype == query->dtype));
-  return alike && masked &&
+  return alike && masked;
+}
+
+bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                                 const lm_tensor *mask, bool causal, double dropout_p) {
+  return lm_f_attention_is_possible(e, query, key, value, mask) &&
          (LM_DEVICE_KIND(query->device) == LM_CPU || suits_gpu(e, query, key, value, mask, causal, dropout_p));
 }
 
@@ -469,6 +475,7 @@ FACT(bool, given, t != NULL)
 FACT(bool, defined, t != NULL)
 FACT(bool, is_number, t && t->number)
 FACT(bool, is_float, t &&lm_dtype_is_float(t->dtype))
+FACT(bool, is_half, t && (t->dtype == LM_F16 || t->dtype == LM_BF16))
 FACT(bool, on_cpu, t &&LM_DEVICE_KIND(t->device) == LM_CPU)
 FACT(bool, is_bool, t && t->dtype == LM_BOOL)
 FACT(const char *, dtype_of, t ? lm_dtype_name(t->dtype) : "nothing")
@@ -550,6 +557,11 @@ bool lm_f_ends_with(lm_expr *e, lm_ints v, lm_ints last) {
 bool lm_f_divides(lm_expr *e, int64_t divisor, int64_t n) {
   (void)e;
   return divisor > 0 && n % divisor == 0;
+}
+
+double lm_f_shown(lm_expr *e, double x) {
+  (void)e;
+  return isnan(x) ? NAN : x;
 }
 
 const char *lm_f_text_of(lm_expr *e, lm_ints v) { return lm_shape_text((int)lm_f_length_of(e, v), v.v); }

@@ -12,6 +12,8 @@ struct lm_before;
 lm_tensor *lm_f_scaled(struct lm_expr *e, lm_tensor *g, double factor);
 /* t in the dtype of `like`. */
 lm_tensor *lm_f_in_dtype_of(struct lm_expr *e, lm_tensor *t, const lm_tensor *like);
+/* t in float32 if it is of halves. */
+lm_tensor *lm_f_widened(struct lm_expr *e, lm_tensor *t);
 /* Within an op whose results autocast keeps in float32: t in float32; and a float32 result as it is, else in the dtype
  * of x. */
 lm_tensor *lm_f_in_kept_dtype(struct lm_expr *e, lm_tensor *t);
@@ -98,8 +100,10 @@ lm_tensor *lm_f_summed_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
  * checkpoint's first pass, without gradients, draws what its second one draws. */
 bool lm_f_attention_is_fused(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                              const lm_tensor *mask, bool causal, double dropout_p);
-/* Whether the op attention computes this: [N, H, L, E] or [H, L, E], no gradient of the mask, and on a GPU only what
- * products would not do faster. */
+/* Whether the op attention computes this: [N, H, L, E] or [H, L, E], no gradient of the mask; and whether it should: on
+ * a GPU only what products would not do faster. */
+bool lm_f_attention_is_possible(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+                                const lm_tensor *mask);
 bool lm_f_attention_is_supported(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key,
                                  const lm_tensor *value, const lm_tensor *mask, bool causal, double dropout_p);
 
@@ -138,7 +142,9 @@ bool lm_f_defined(struct lm_expr *e, const lm_tensor *t); /* the same of any ten
 bool lm_f_is_number(struct lm_expr *e, const lm_tensor *t);
 double lm_f_value_of(struct lm_expr *e, lm_tensor *t);
 bool lm_f_is_float(struct lm_expr *e, const lm_tensor *t);
+bool lm_f_is_half(struct lm_expr *e, const lm_tensor *t); /* float16 or bfloat16 */
 bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
+double lm_f_shown(struct lm_expr *e, double x); /* x for a message: NaN without the sign that printf would show */
 bool lm_f_is_integral(struct lm_expr *e, double x);
 /* x, or where t is of integers x cut off to one. */
 double lm_f_cut_for(struct lm_expr *e, const lm_tensor *t, double x);

@@ -76,9 +76,9 @@ static void pack(const attention *t, void *panels, const char *rows, int64_t ste
                     transposed ? n : width);
 }
 
-/* c [m, n] = alpha a [m, k] b + beta c, b in panels; `ta`: a's columns are rows in memory. */
+/* c [m, n] = alpha a [m, k] b + beta c, b in panels of `depth` rows; `ta`: a's columns are rows in memory. */
 static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t k, double alpha, const void *a,
-                     int64_t lda, const void *panels, double beta, void *c, int64_t ldc) {
+                     int64_t lda, const void *panels, int64_t depth, double beta, void *c, int64_t ldc) {
   t->products->product(&(lm_panel_product){.m = m,
                                            .n = n,
                                            .k = k,
@@ -86,7 +86,7 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
                                            .a_row = ta ? 1 : lda,
                                            .a_col = ta ? lda : 1,
                                            .panels = panels,
-                                           .panel_step = k * t->products->width,
+                                           .panel_step = depth * t->products->width,
                                            .panel_row = t->products->width,
                                            .c = c,
                                            .c_row = ldc,
@@ -133,7 +133,8 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
   }
   const char *queries = row_of(t->query, n, h, i);
   if (keys) {
-    multiply(t, false, b->rows, b->cols, t->width, t->scale, queries, step_of(t->query), keys, 0, b->scores, LINE);
+    multiply(t, false, b->rows, b->cols, t->width, t->scale, queries, step_of(t->query), keys, t->width, 0, b->scores,
+             LINE);
   } else {
     multiply_few(b->rows, b->cols, t->width, t->scale, queries, step_of(t->query), row_of(t->key, n, h / t->shared, j),
                  step_of(t->key), true, 0, b->scores, LINE);
@@ -164,7 +165,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
   char *scores = scratch, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
   char *row_max = values + r.values, *sum = row_max + r.stats;
   int64_t last = t->causal ? lm_min(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
-  bool few = t->dtype == LM_F32 && end - i <= FEW;
+  bool packs = t->dtype != LM_F32 || end - i > FEW;
   size_t value_row = (size_t)vw * t->each;
   memset(values, 0, (size_t)(end - i) * value_row);
   memset(sum, 0, (size_t)(end - i) * t->each);
@@ -177,19 +178,22 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
   for (int64_t j = 0; j < last; j += KEYS) {
     int64_t there = lm_min(KEYS, last - j);
     const char *value = row_of(t->value, n, kv, j);
-    if (!few) {
+    if (packs) {
       pack(t, keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
       pack(t, packed, value, step_of(t->value), there, vw, false);
     }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
-      lm_score_block b = {.scores = scores, .rows = lm_min(QUERIES, end - i - q), .cols = there};
+      /* The same in each span, whose length depends on the threads. A hidden key's weight of 0 makes NaN of inf. */
+      int64_t cols = t->causal ? lm_min(there, i + q + QUERIES - j) : there, rows = lm_min(QUERIES, end - i - q);
+      bool few = t->dtype == LM_F32 && rows <= FEW;
+      lm_score_block b = {.scores = scores, .rows = rows, .cols = cols};
       char *mine = values + (size_t)q * value_row;
       score(t, n, h, i + q, j, few ? NULL : keys, &b);
       t->loops->online_softmax(&b, row_max + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
       if (few)
-        multiply_few(b.rows, vw, b.cols, 1, scores, LINE, value, step_of(t->value), false, 1, mine, vw);
+        multiply_few(rows, vw, cols, 1, scores, LINE, value, step_of(t->value), false, 1, mine, vw);
       else
-        multiply(t, false, b.rows, vw, b.cols, 1, scores, LINE, packed, 1, mine, vw);
+        multiply(t, false, rows, vw, cols, 1, scores, LINE, packed, there, 1, mine, vw);
     }
   }
   t->loops->finish(row_of(out, n, h, i), step_of(out), norms + (size_t)((n * t->heads + h) * t->queries + i) * t->each,
@@ -289,14 +293,14 @@ static void backward_block(const backward_part *w, int64_t part, int64_t n, int6
   pack(t, r->grads, grad, step_of(w->grad), b.rows, vw, false);
   score(t, n, h, i, j, r->keys, &b);
   t->loops->weights(&b, w->norms + stat);
-  multiply(t, false, b.rows, b.cols, vw, 1, grad, step_of(w->grad), r->values, 0, r->slopes, LINE);
+  multiply(t, false, b.rows, b.cols, vw, 1, grad, step_of(w->grad), r->values, vw, 0, r->slopes, LINE);
   t->loops->slopes(&b, r->slopes, w->dots + stat, t->scale);
-  multiply(t, true, b.cols, vw, b.rows, t->drop.scale, r->scores, LINE, r->grads, 1, row_of(w->dvalue, n, kv, j),
-           step_of(w->dvalue));
-  multiply(t, true, b.cols, t->width, b.rows, 1, r->slopes, LINE, r->queries, 1, row_of(w->dkey, n, kv, j),
+  multiply(t, true, b.cols, vw, b.rows, t->drop.scale, r->scores, LINE, r->grads, b.rows, 1,
+           row_of(w->dvalue, n, kv, j), step_of(w->dvalue));
+  multiply(t, true, b.cols, t->width, b.rows, 1, r->slopes, LINE, r->queries, b.rows, 1, row_of(w->dkey, n, kv, j),
            step_of(w->dkey));
   char *dquery = dquery_of(w, part, n, h, i, &row);
-  multiply(t, false, b.rows, t->width, b.cols, 1, r->slopes, LINE, r->key_rows, 1, dquery, row);
+  multiply(t, false, b.rows, t->width, b.cols, 1, r->slopes, LINE, r->key_rows, b.cols, 1, dquery, row);
 }
 
 /* The keys of one part, for all queries that share them. */

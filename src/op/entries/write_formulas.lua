@@ -381,7 +381,7 @@ $calls
       local message = row[2]:gsub("%%", "%%%%"):gsub('["\\]', "\\%0"):gsub("{([^{}]+)}", function(inner)
         local c, of = emit(read(entry, "needs", inner))
         values[#values + 1] = of == "tensor" and ("lm_shape_of(%s)"):format(c)
-          or of == "ints" and ("lm_f_text_of(e, %s)"):format(c) or of == "number" and ("(double)(%s)"):format(c)
+          or of == "ints" and ("lm_f_text_of(e, %s)"):format(c) or of == "number" and ("lm_f_shown(e, %s)"):format(c)
           or of == "text" and c or wrong("a %s has no words: '%s'", of, inner)
         return of == "number" and "%.15g" or "%s"
       end)
