@@ -357,7 +357,8 @@ static bool suits_gpu(lm_expr *e, const lm_tensor *query, const lm_tensor *key, 
   for (int d = 0; d < query->ndim - 2; d++) rows *= query->size[d];
   int64_t blocks = rows * lm_ceil_div(queries, QUERIES), width = query->size[query->ndim - 1];
   bool tf32 = query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32);
-  bool ours = tf32 || (lm_f_is_half(e, query) && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p));
+  bool ours =
+      tf32 || (lm_f_is_half(e, query) && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p));
   int64_t widest = tf32 ? 64 : 128;
   bool wide = width > widest || value->size[value->ndim - 1] > widest;
   if (ours && (wide || (keys > FEW_KEYS && blocks < PROCESSORS)) && rows * queries * keys <= FEW_SCORES) return false;
