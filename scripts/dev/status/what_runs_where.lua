@@ -15,7 +15,9 @@ return {
     .. "emulated grid, work is done only when somebody waits for it, and each call fails in turn. cuDNN itself "
     .. "finalizes a plan for every convolution from a description of an H200 (`spec/support/cuda/h200.json`, typed "
     .. "from public documents). NCCL is a library with its symbols (`spec/support/nccl/`): "
-    .. "that shows that the group calls NCCL as its manual says, and is no evidence about NCCL.",
+    .. "that shows that the group calls NCCL as its manual says, and is no evidence about NCCL. "
+    .. "`scripts/dev/count_step gpt2` counts over the stand-in what a training step would ask of an H200: launches, "
+    .. "bytes by kernel, and the time that these take at least.",
 
   sections = {
     {
