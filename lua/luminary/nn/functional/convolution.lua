@@ -69,11 +69,14 @@ end
 
 local function last_two(list) return {list[2], list[3]} end
 
+-- Up to this many channels of a group, slices are gathered as planes rather than pixel by pixel.
+local FEW = 4
+
 local function convolved_volume(who, a, x)
   local n, channels, depth, height, width = unpack(x.shape)
   local kernel, plane = a.weight.shape[3], height * width
   local slices = window_indices.count(who, depth, kernel, a.stride[1], a.padding[1], a.dilation[1])
-  local planar = channels == a.groups -- rows of planes are longer than a pixel's one channel of a group
+  local planar = channels <= FEW * a.groups
   local images = planar and ops.transpose(x, 2, 3):contiguous() or sizes.channels_last(x):contiguous()
   if kernel > 1 or a.stride[1] > 1 or a.padding[1] > 0 then
     local points = planar and 1 or plane
