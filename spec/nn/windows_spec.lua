@@ -108,6 +108,64 @@ describe("functions over windows", function()
     assert.is_true(close(F.lp_pool2d(last, 2, 2), F.lp_pool2d(x, 2, 2)))
   end)
 
+  it("resize channels-last images of any number of channels as planes, by any number of threads", function()
+    local threads = lm.get_num_threads()
+    finally(function() lm.set_num_threads(threads) end)
+    local options = {
+      { scale_factor = 1.7 }, { scale_factor = 1.7, mode = "bilinear" }, { size = { 23, 5 }, mode = "bicubic" },
+      { scale_factor = 0.4, mode = "bicubic", antialias = true },
+    }
+    for dtype, tolerance in pairs { float32 = 1e-5, float64 = 1e-12, bfloat16 = 3e-2, float16 = 4e-3 } do
+      for _, channels in ipairs { 2, 3, 4, 7, 8, 13, 16, 63, 64 } do
+        local x = lm.randn(3, channels, 9, 11):to(dtype)
+        x[{ 1, 1, 2, 3 }], x[{ 1, channels, 9, 11 }], x[{ 2, 1, 1, 1 }] = 0 / 0, 1 / 0, -0.0
+        for _, how in ipairs(options) do
+          local near = { rtol = how.mode and tolerance or 0, atol = how.mode and tolerance or 0, equal_nan = true }
+          local got, want = F.interpolate(channels_last(x), how), F.interpolate(x, how)
+          assert.is_true(got:allclose(want, near))
+          if not how.mode then assert.is_true((1 / got):allclose(1 / want, near)) end -- also the sign of 0
+        end
+        local large, first = channels_last(lm.randn(2, channels, 40, 41):to(dtype)), nil
+        for _, n in ipairs { 1, 3 } do
+          lm.set_num_threads(n)
+          local got = F.interpolate(large, { scale_factor = 1.7, mode = "bilinear" })
+          first = first or got
+          assert.is_true(got:equal(first))
+        end
+        lm.set_num_threads(threads)
+      end
+    end
+  end)
+
+  it("leave out positions outside of images with any number of channels", function()
+    local gather = require("luminary.core").ops.gather_weighted
+    local indices = lm.tensor({ { { 0, 1, 0, 0, 8, 7 }, { 2, 0, 0, 0, 3, 7 }, { 0, -5, 4, 0, 0, 7 },
+      { 6, 5, 99, 0, 1, 7 } } }, { dtype = "int64" })
+    for _, channels in ipairs { 2, 3, 4, 9, 12, 65 } do
+      local x, weight = lm.randn(2, 1, 7, channels), lm.randn(1, 4, 6)
+      local planes = x:transpose(2, 4):contiguous()
+      assert.is_true(close(gather(x, indices, weight), gather(planes, indices, weight):transpose(2, 4)))
+      local one = indices:narrow(2, 3, 1):contiguous()
+      assert.is_true(gather(x, one):equal(gather(planes, one):transpose(2, 4)))
+    end
+  end)
+
+  it("convolve volumes of few channels, in either layout, as those of integers", function()
+    for _, case in ipairs { { 1, 3, 1 }, { 3, 6, 3 }, { 2, 4, 1 }, { 3, 5, 1 }, { 4, 2, 2 }, { 9, 2, 1 } } do
+      local channels, out, groups = unpack(case)
+      local x = lm.randint(-4, 5, { 2, channels, 5, 7, 6 })
+      local w = lm.randint(-4, 5, { out, channels / groups, 3, 2, 3 })
+      local apart = { stride = { 2, 1, 1 }, padding = { 2, 0, 1 }, dilation = { 2, 1, 1 } }
+      for _, how in ipairs { { padding = 1 }, apart } do
+        how.groups = groups
+        local want = F.conv3d(x, w, how):float()
+        assert.is_true(F.conv3d(x:float(), w:float(), how):round():equal(want))
+        local last = x:float():permute { 1, 3, 4, 5, 2 }:contiguous():permute { 1, 5, 2, 3, 4 }
+        assert.is_true(F.conv3d(last, w:float(), how):round():equal(want))
+      end
+    end
+  end)
+
   it("compute halves nearly as float32", function()
     local x, w = lm.randn(2, 3, 4, 5, 6), lm.randn(2, 3, 2, 2, 2)
     local image, grid = lm.randn(1, 2, 5, 6), lm.rand(1, 3, 3, 2) * 2 - 1

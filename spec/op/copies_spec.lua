@@ -19,7 +19,10 @@ local function random(dtype, ...)
   return dtype == "bool" and x:gt(0) or dtype == "uint8" and x:abs():to(dtype) or x:to(dtype)
 end
 
-local sizes = {{1, 1}, {1, 70}, {70, 1}, {7, 9}, {8, 16}, {15, 17}, {64, 64}, {65, 63}, {33, 130}, {200, 129}, {0, 5}}
+local sizes = {
+  {1, 1}, {1, 70}, {70, 1}, {7, 9}, {8, 16}, {15, 17}, {64, 64}, {65, 63}, {33, 130}, {200, 129}, {0, 5},
+  {8, 300}, {9, 300}, {12, 515},
+}
 local dtypes = {"bool", "uint8", "int8", "int16", "float16", "bfloat16", "int32", "float32", "int64", "float64"}
 
 for _, dtype in ipairs(dtypes) do

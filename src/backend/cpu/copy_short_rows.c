@@ -70,7 +70,9 @@ bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst) {
   c.b.step = along[FROM];
   if (along[TO] != 1 || c.b.run > (c.b.step == 0 ? LONGEST : LONGEST_OF_MANY)) return false;
   c.rows = lm_dims_pop(&c.blocks, c.b.pitch, 0);
-  if (c.rows < 4) return false;
+  /* Transposed squares are quicker for 8 columns (strided_tiles.c), but of bytes, whose squares are of 16. */
+  const bool has_squares = c.b.run == LONGEST_OF_MANY && c.b.step > 1 && c.b.pitch[FROM] == 1 && c.item > 1;
+  if (c.rows < 4 || has_squares) return false;
   int64_t all = c.rows * lm_dims_count(&c.blocks);
   lm_parallel(all, (double)all * (double)c.b.run / 2, 0, copy_some_rows, &c);
   return true;

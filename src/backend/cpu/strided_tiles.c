@@ -188,6 +188,7 @@ static void make_plan(plan *p, lm_tiles *t) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
     p->block_rows = LM_NONTEMPORAL_LINE / (int)p->num;
     if (p->block_rows < MIN_BLOCK_ROWS) p->block_rows = MIN_BLOCK_ROWS;
+    if (cols < p->tile / p->block_rows) p->block_rows *= p->tile / p->block_rows / (int)cols;
     p->block_cols = p->tile / p->block_rows;
     p->tiles =
         lm_ceil_div(rows, p->block_rows * PILE) * PILE * lm_ceil_div(cols, p->block_cols) * (p->numel / (rows * cols));
@@ -556,6 +557,7 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
       out = b.out;
     }
     int64_t down = t->out.stride[last - 1] * (int64_t)t->out.bytes;
+    if (t->out.stride[last] == 1 && t->out.stride[last - 1] == cols) cols *= rows, rows = 1;
     for (int i = 0; i < rows; i++, out += (size_t)cols * p->num) {
       char *to = at[0] + i * down;
       if (p->streams) {

@@ -58,7 +58,7 @@ local function slice_positions(a, depth, slices, plane, device)
   local at = window_indices.of_windows(depth, slices, a.weight.shape[3], a.stride[1], a.padding[1], a.dilation[1], step,
     device)
   local within = ops.arange(1, step + 1, {device = device, dtype = "int64"})
-  return (ops.t(at):unsqueeze(2) + within:view(1, step, 1)):view(1, 1, -1)
+  return ops.reshape(ops.t(at):unsqueeze(2) + within:view(1, step, 1), {1, 1, -1})
 end
 
 -- weight [a, b, kD, kH, kW] as [a, kD * b, kH, kW].
@@ -69,16 +69,23 @@ end
 
 local function last_two(list) return {list[2], list[3]} end
 
+-- Up to this many channels of a group, slices are gathered as planes rather than pixel by pixel.
+local FEW = 4
+
 local function convolved_volume(who, a, x)
   local n, channels, depth, height, width = unpack(x.shape)
   local kernel, plane = a.weight.shape[3], height * width
   local slices = window_indices.count(who, depth, kernel, a.stride[1], a.padding[1], a.dilation[1])
-  local images = sizes.channels_last(x):contiguous()
+  local planar = channels <= FEW * a.groups
+  local images = planar and ops.transpose(x, 2, 3):contiguous() or sizes.channels_last(x):contiguous()
   if kernel > 1 or a.stride[1] > 1 or a.padding[1] > 0 then
-    local positions = slice_positions(a, depth, slices, plane, x.device)
-    images = ops.gather_weighted(images:view(n, 1, depth * plane * a.groups, channels / a.groups), positions)
+    local points = planar and 1 or plane
+    local positions = slice_positions(a, depth, slices, points, x.device)
+    images = ops.gather_weighted(images:view(1, n, depth * points * a.groups, channels * plane / (points * a.groups)),
+      positions)
   end
-  images = sizes.channels_second(images:view(n * slices, height, width, kernel * channels))
+  images = planar and images:view(n * slices, kernel * channels, height, width)
+    or sizes.channels_second(images:view(n * slices, height, width, kernel * channels))
   local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, last_two(a.stride), last_two(a.padding),
     last_two(a.dilation), a.groups)
   local _, out, rows, columns = unpack(y.shape)
