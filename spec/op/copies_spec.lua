@@ -197,6 +197,23 @@ for _, dtype in ipairs {"bfloat16", "float16"} do
   same_bits(x:t() * 0.3, to(wide(x):t() * 0.3), dtype .. " of a transposed one")
   same(x:lt(y:t()), wide(x):lt(wide(y):t()), dtype .. " test of a transposed one")
 end
+
+-- Destinations some bytes ahead of the source, modulo a page.
+local ffi = require "ffi"
+local from, into = random("int8", 70000), random("int8", 80000)
+local function address(t) return tonumber(ffi.cast("uintptr_t", t:data_ptr())) end
+for _, n in ipairs {1, 255, 256, 257, 1029, 4097, 66000} do
+  for _, ahead in ipairs {0, 1, 3, 4, 16, 63, 64, 65, 4095} do
+    local x = from:narrow(1, 2, n)
+    local first = (address(x) + ahead - address(into)) % 4096 + 1
+    local to, expected = into:narrow(1, first, n), into:clone()
+    expected:index_copy_(1, counted(n) + first, picked(x, counted(n)))
+    to:copy_(x)
+    same(into, expected, ("%d bytes, %d ahead"):format(n, ahead))
+    same(lm.cat {into:narrow(1, 1, ahead), x}, picked(lm.cat {into:narrow(1, 1, ahead):long(), x:long()},
+      counted(n + ahead)):to("int8"), "cat")
+  end
+end
 print("passed " .. checks)
 ]=]
 

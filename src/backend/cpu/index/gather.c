@@ -29,7 +29,7 @@ typedef struct gathering {
   char *out;
   size_t item;
   bool streams;
-  bool entry_rows; /* a matrix whose rows are each a part of one entry, which lies side by side */
+  bool entry_rows;     /* a matrix whose rows are each a part of one entry, which lies side by side */
   _Atomic bool beyond; /* an index is out of range */
 } gathering;
 
@@ -79,7 +79,7 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
         if (r->n == 1) {                                                                \
           *to = from[r->first];                                                         \
         } else {                                                                        \
-          memcpy(to, from + r->first, (size_t)r->n * sizeof(type));                     \
+          lm_copy_run(to, from + r->first, (size_t)r->n * sizeof(type));                \
         }                                                                               \
       }                                                                                 \
       break;                                                                            \
@@ -180,8 +180,8 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   g->rows = lm_dims_of(out->ndim, out->size, NULL, 3, (const int64_t *[]){out->stride, x_stride, i_stride}, true);
   int64_t width = g->width = lm_dims_pop(&g->rows, along, 0);
   g->x_step = along[OF_X], g->i_step = along[OF_INDEX];
-  g->entry_rows = g->x_step == 1 && g->i_step == 0 &&
-                  (g->rows.ndim == 0 || (g->rows.ndim == 1 && g->rows.stride[OF_X][0] == 0));
+  g->entry_rows =
+      g->x_step == 1 && g->i_step == 0 && (g->rows.ndim == 0 || (g->rows.ndim == 1 && g->rows.stride[OF_X][0] == 0));
   bool shared = g->checked && g->x_step == 0 && g->i_step == 1 && g->step == 1; /* a row of indices for all rows */
   for (int d = 0; d < g->rows.ndim; d++) shared &= g->rows.stride[OF_INDEX][d] == 0;
   index_run *runs = shared && n > 0 ? runs_of(g->index, width) : NULL;
