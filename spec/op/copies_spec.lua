@@ -214,6 +214,29 @@ for _, n in ipairs {1, 255, 256, 257, 1029, 4097, 66000} do
       counted(n + ahead)):to("int8"), "cat")
   end
 end
+
+-- Many rows with gaps, in one dim of rows and in two, in any order of these, repeated, and for several threads.
+for _, dtype in ipairs {"int8", "float32", "float64"} do
+  for _, size in ipairs {{5, 70, 103}, {4, 301, 1003}} do
+    local whole = random(dtype, unpack(size))
+    local rows, columns = size[2] - 3, size[3] - 2
+    local x = whole:narrow(1, 2, 3):narrow(2, 3, rows):narrow(3, 2, columns)
+    local at = (counted(3):view(-1, 1, 1) + 1) * (size[2] * size[3]) + (counted(rows):view(1, -1, 1) + 2) * size[3]
+      + counted(columns) + 1
+    local expected, swapped = picked(whole, at), picked(whole, at:transpose(1, 2):contiguous())
+    local what = dtype .. " rows of " .. columns
+    same(x:contiguous(), expected, what)
+    same(x[2]:contiguous(), expected[2], what .. " of a plane")
+    same(x:transpose(1, 2):contiguous(), swapped, what .. " transposed")
+    same(x:narrow(1, 1, 1):expand(3, rows, columns):contiguous(), lm.cat {expected[1], expected[1], expected[1]}
+      :view(3, rows, columns), what .. " repeated")
+    local to = lm.zeros(size, {dtype = dtype})
+    to:narrow(1, 1, 3):narrow(2, 2, rows):narrow(3, 3, columns):copy_(x)
+    local filled = lm.zeros(to:numel(), {dtype = dtype}):index_copy_(1, (at - size[2] * size[3] - size[3] + 2):view(-1),
+      expected:view(-1))
+    same(to:view(-1), filled, what .. " into rows with gaps")
+  end
+end
 print("passed " .. checks)
 ]=]
 
