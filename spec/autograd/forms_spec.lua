@@ -242,6 +242,32 @@ describe("pad", function()
     assert.equal(3, edge.grad:item())
     says("pad: value must be a number or a 0%-d tensor", function() F.pad(bytes, { 1, 0 }, { value = bytes }) end)
   end)
+
+  it("fills the sides of large tensors, which share corners", function()
+    for _, pad in ipairs { { 3, 2 }, { 1, 2, 3, 0 }, { -2, 5, 1, -3 }, { 0, 0, 4, 0, 1, 1 }, { -1, -1, 2, 2 } } do
+      for _, dtype in ipairs { "float32", "float64", "bfloat16", "int16", "bool" } do
+        local x, value = lm.randn(3, 83, 1603):gt(0):to(dtype), dtype == "int16" and -7 or dtype == "bool" or -1 / 0
+        local y, first, last = F.pad(x, pad, { value = value }), {}, {}
+        local inner = y
+        for d = 1, 3 do
+          first[d], last[d] = pad[2 * (3 - d) + 1] or 0, pad[2 * (3 - d) + 2] or 0
+          x = x:narrow(d, math.max(-first[d], 0) + 1, x.shape[d] + math.min(first[d], 0) + math.min(last[d], 0))
+          inner = inner:narrow(d, math.max(first[d], 0) + 1, x.shape[d])
+        end
+        assert.is_true(inner:equal(x))
+        local expected = lm.full(y.shape, value, { dtype = dtype })
+        local middle = expected
+        for d = 1, 3 do middle = middle:narrow(d, math.max(first[d], 0) + 1, x.shape[d]) end
+        middle:copy_(x)
+        assert.is_true(y:equal(expected))
+      end
+    end
+    local edge, x = leaf(3), lm.randn(203, 1603):requires_grad_()
+    local y = F.pad(x, { 2, 1, 3, 4 }, { value = edge })
+    y:sum():backward()
+    assert.equal(y:numel() - x:numel(), edge.grad:item())
+    assert.is_true(x.grad:eq(1):all():item())
+  end)
 end)
 
 describe("cosine_similarity", function()

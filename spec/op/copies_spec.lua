@@ -200,6 +200,46 @@ for _, dtype in ipairs {"bfloat16", "float16"} do
   same_bits(x:t() * 0.3, to(wide(x):t() * 0.3), dtype .. " of a transposed one")
   same(x:lt(y:t()), wide(x):lt(wide(y):t()), dtype .. " test of a transposed one")
 end
+
+-- Destinations some bytes ahead of the source, modulo a page.
+local ffi = require "ffi"
+local from, into = random("int8", 70000), random("int8", 80000)
+local function address(t) return tonumber(ffi.cast("uintptr_t", t:data_ptr())) end
+for _, n in ipairs {1, 255, 256, 257, 1029, 4097, 66000} do
+  for _, ahead in ipairs {0, 1, 3, 4, 16, 63, 64, 65, 4095} do
+    local x = from:narrow(1, 2, n)
+    local first = (address(x) + ahead - address(into)) % 4096 + 1
+    local to, expected = into:narrow(1, first, n), into:clone()
+    expected:index_copy_(1, counted(n) + first, picked(x, counted(n)))
+    to:copy_(x)
+    same(into, expected, ("%d bytes, %d ahead"):format(n, ahead))
+    same(lm.cat {into:narrow(1, 1, ahead), x}, picked(lm.cat {into:narrow(1, 1, ahead):long(), x:long()},
+      counted(n + ahead)):to("int8"), "cat")
+  end
+end
+
+-- Many rows with gaps, in one dim of rows and in two, in any order of these, repeated, and for several threads.
+for _, dtype in ipairs {"int8", "float32", "float64"} do
+  for _, size in ipairs {{5, 70, 103}, {4, 301, 1003}} do
+    local whole = random(dtype, unpack(size))
+    local rows, columns = size[2] - 3, size[3] - 2
+    local x = whole:narrow(1, 2, 3):narrow(2, 3, rows):narrow(3, 2, columns)
+    local at = (counted(3):view(-1, 1, 1) + 1) * (size[2] * size[3]) + (counted(rows):view(1, -1, 1) + 2) * size[3]
+      + counted(columns) + 1
+    local expected, swapped = picked(whole, at), picked(whole, at:transpose(1, 2):contiguous())
+    local what = dtype .. " rows of " .. columns
+    same(x:contiguous(), expected, what)
+    same(x[2]:contiguous(), expected[2], what .. " of a plane")
+    same(x:transpose(1, 2):contiguous(), swapped, what .. " transposed")
+    same(x:narrow(1, 1, 1):expand(3, rows, columns):contiguous(), lm.cat {expected[1], expected[1], expected[1]}
+      :view(3, rows, columns), what .. " repeated")
+    local to = lm.zeros(size, {dtype = dtype})
+    to:narrow(1, 1, 3):narrow(2, 2, rows):narrow(3, 3, columns):copy_(x)
+    local filled = lm.zeros(to:numel(), {dtype = dtype}):index_copy_(1, (at - size[2] * size[3] - size[3] + 2):view(-1),
+      expected:view(-1))
+    same(to:view(-1), filled, what .. " into rows with gaps")
+  end
+end
 print("passed " .. checks)
 ]=]
 

@@ -5,6 +5,8 @@
 #include "autograd/formulas.h"
 #include "op/check.h"
 
+enum { MIN_LARGE = 1 << 18, MIN_LONG = 1536 }; /* elements: of a tensor, of its rows */
+
 /* Which entry of a dim of n lies at each place from -before to n + after - 1; both count from 0. */
 static lm_tensor *entries(lm_expr *e, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
   lm_tensor *position = lm_e_arange(e, (double)-before, (double)(n + after), 1, LM_I64, device);
@@ -19,7 +21,20 @@ static lm_tensor *entries(lm_expr *e, int64_t n, int64_t before, int64_t after, 
   return lm_e_sub(e, last, lm_e_abs(e, lm_e_sub(e, last, lm_e_abs(e, position), 1)), 1);
 }
 
-/* The value everywhere, then x, or what is left of it, into its place. */
+static lm_tensor *fill(lm_expr *e, lm_tensor *t, lm_tensor *value) {
+  return value ? lm_e_fill_(e, t, value) : lm_e_zero_(e, t);
+}
+
+/* Fills all sides of y. */
+static void fill_sides(lm_expr *e, lm_tensor *y, const lm_pad_args *a) {
+  for (int i = 0; i < a->pad.n && y; i++) {
+    int d = a->x->ndim - 1 - i / 2;
+    int64_t n = lm_min(a->pad.v[i], y->size[d]);
+    if (n > 0) fill(e, lm_e_narrow(e, y, d, i % 2 == 0 ? 1 : y->size[d] - n + 1, n), a->value);
+  }
+}
+
+/* The value around x, then x, or what is left of it. */
 static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   lm_tensor *t = a->x;
   lm_ints size = lm_f_size_of(NULL, t);
@@ -37,7 +52,11 @@ static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   if (!more) return lm_e_clone(e, t, LM_PRESERVE);
   bool interleaved = lm_is_channels_last(a->x) && !lm_is_contiguous(a->x);
   lm_tensor *y = lm_e_empty(e, size, a->x->dtype, a->x->device, interleaved ? LM_CHANNELS_LAST : LM_CONTIGUOUS);
-  lm_tensor *inner = a->value ? lm_e_fill_(e, y, a->value) : lm_e_zero_(e, y);
+  const bool large = y && LM_DEVICE_KIND(y->device) == LM_CPU && t && t->numel > lm_max(MIN_LARGE, y->numel / 2);
+  const bool columns = a->pad.v[0] > 0 || a->pad.v[1] > 0; /* of short rows they take as long as all of y */
+  const bool sides = large && (!columns || y->size[y->ndim - 1] > MIN_LONG);
+  lm_tensor *inner = sides ? y : fill(e, y, a->value);
+  if (sides) fill_sides(e, y, a);
   for (int i = 0; i < a->pad.n && inner && t; i += 2) {
     int d = a->x->ndim - 1 - i / 2;
     int64_t before = a->pad.v[i];

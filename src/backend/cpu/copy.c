@@ -16,6 +16,7 @@ enum { TO, FROM }; /* sides */
 
 enum {
   MIN_RUN = 64,          /* bytes; below them tiles are as quick */
+  MIN_ROWS = 64,         /* that threads share as a whole */
   MIN_NONTEMPORAL = 1024 /* of runs apart from each other: below them too few are whole lines of the caches */
 };
 
@@ -139,6 +140,25 @@ static void copy_elements(void *ctx, int64_t begin, int64_t end) {
   lm_nontemporal_close(&w);
 }
 
+/* Rows that run forward in both and stay in the caches: hardware guesses the next one. */
+static void copy_rows(void *ctx, int64_t begin, int64_t end) {
+  const run_copy *c = ctx;
+  const int d = c->rows.ndim - 1;
+  const int64_t to_step = c->rows.stride[TO][d] * c->item, from_step = c->rows.stride[FROM][d] * c->item;
+  const size_t bytes = (size_t)(c->run * c->item);
+  row_cursor r;
+  row_at(&c->rows, begin, &r);
+  for (int64_t n; begin < end; begin += n) {
+    n = lm_min(c->rows.size[d] - r.index[d], end - begin);
+    char *to = c->dst->data + r.offset[TO] * c->item;
+    const char *from = c->src->data + r.offset[FROM] * c->item;
+    for (int64_t i = 0; i < n; i++) lm_copy_run(to + i * to_step, from + i * from_step, bytes);
+    for (int s = 0; s < 2; s++) r.offset[s] += (n - 1) * c->rows.stride[s][d];
+    r.index[d] += n - 1;
+    next_row(&c->rows, &r);
+  }
+}
+
 /* Whether elements came in runs, one behind (or, of a flip, before) the other in both, or all the same one, and were
  * moved as these. */
 static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
@@ -152,7 +172,9 @@ static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   c.reverse = lm_pointwise_loops_of(raw)->reverse;
   c.fill = lm_pointwise_loops_of(raw)->load[raw];
   c.streams = lm_use_nontemporal((size_t)(n * c.item)) && (c.dense || c.run * c.item >= MIN_NONTEMPORAL);
-  lm_parallel(n, (double)(n * c.item) / 16, 0, copy_elements, &c);
+  bool forward = c.step == 1 && !c.streams && n / c.run >= MIN_ROWS;
+  for (int d = 0; d < c.rows.ndim; d++) forward = forward && c.rows.stride[FROM][d] >= 0;
+  lm_parallel(forward ? n / c.run : n, (double)(n * c.item) / 16, 0, forward ? copy_rows : copy_elements, &c);
   return true;
 }
 

@@ -25,14 +25,14 @@ static int64_t entry_at(int mode, int64_t position, int64_t n, int64_t before, i
 
 /* One row: `same` entries of x's from `first` on, which lie side by side, in the middle. */
 static void make_row(const axis *last, int64_t first, int64_t same, size_t item, const char *x, char *to) {
-#define CASE(type)                                                                            \
-  case sizeof(type): {                                                                        \
-    const type *from = (const type *)x;                                                       \
-    type *row = (type *)to;                                                                   \
-    for (int64_t j = 0; j < first; j++) row[j] = from[last->from[j]];                         \
-    if (same > 0) memcpy(row + first, from + last->from[first], (size_t)same * sizeof(type)); \
-    for (int64_t j = first + same; j < last->size; j++) row[j] = from[last->from[j]];         \
-    break;                                                                                    \
+#define CASE(type)                                                                                 \
+  case sizeof(type): {                                                                             \
+    const type *from = (const type *)x;                                                            \
+    type *row = (type *)to;                                                                        \
+    for (int64_t j = 0; j < first; j++) row[j] = from[last->from[j]];                              \
+    if (same > 0) lm_copy_run(row + first, from + last->from[first], (size_t)same * sizeof(type)); \
+    for (int64_t j = first + same; j < last->size; j++) row[j] = from[last->from[j]];              \
+    break;                                                                                         \
   }
   switch (item) {
     CASE(uint8_t)

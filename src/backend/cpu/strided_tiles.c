@@ -11,8 +11,8 @@
 enum { MIN_BLOCK_ROWS = 16, PILE = 8 };
 
 /* Elements. Several shorter rows go through a tile together; where all inputs that are broadcast repeat, those shorter
- * than LONG_ROW do. */
-enum { MIN_ROW = 64, LONG_ROW = 512 };
+ * than LONG_ROW do. A broadcast column's value fills a tile of COLUMN. */
+enum { MIN_ROW = 64, LONG_ROW = 512, COLUMN = 128 };
 
 /* Elements of an input of which copies are made: those of more would not stay in the first level of the caches. */
 enum { MAX_PERIOD = 4096 };
@@ -374,20 +374,19 @@ static void compute_last(const plan *p, char *to, const char *const *inputs, con
 }
 
 /* n elements that lie side by side in the result and in inputs that step; those that do not are tiles of one value. */
-static void run_row(const plan *p, char *out, const char *const *inputs, const bool *steps, int64_t n, bool whole_row,
-                    char *tile) {
-  const char *in[LM_POINTWISE_MAX_IN];
+static void run_row(const plan *p, char *out, const char *const *inputs, const bool *steps, int64_t n,
+                    int64_t max_chunk, char *tile) {
   const int nin = p->t->nin;
-  const int64_t whole = n / LM_LANES * LM_LANES, max_chunk = whole_row && !p->streams ? 1 << 20 : p->tile;
-  memcpy(in, inputs, sizeof in);
+  const int64_t whole = n / LM_LANES * LM_LANES;
   for (int64_t done = 0, part; done < whole; done += part) {
+    const void *in[LM_POINTWISE_MAX_IN]; /* no memcpy: its wide loads would wait for all stores of the row before */
+    for (int k = 0; k < nin; k++) in[k] = inputs[k] + (steps[k] ? done * (int64_t)p->num : 0);
     part = whole - done < max_chunk ? whole - done : max_chunk;
     if (p->streams) {
-      compute_past(p, out, tile, (const void *const *)in, (int)part);
+      compute_past(p, out, tile, in, (int)part);
     } else {
-      compute(p, out, (const void *const *)in, (int)part);
+      compute(p, out, in, (int)part);
     }
-    for (int k = 0; k < nin; k++) in[k] += steps[k] ? part * (int64_t)p->num : 0;
     out += part * (int64_t)p->num;
   }
   if (whole == n) return;
@@ -405,10 +404,11 @@ static void run_rows(const plan *p, int64_t begin, int64_t end) {
   buffers b;
   cursor c = seek(t, begin);
   const char *in[LM_POINTWISE_MAX_IN] = {NULL}, *filled[LM_POINTWISE_MAX_IN] = {NULL};
-  bool steps[LM_POINTWISE_MAX_IN], whole_row = true;
+  bool steps[LM_POINTWISE_MAX_IN];
+  int64_t max_chunk = p->streams ? p->tile : 1 << 20;
   for (int k = 0; k < t->nin; k++) {
     steps[k] = t->in[k].stride[last] != 0;
-    whole_row &= steps[k];
+    if (!steps[k]) max_chunk = lm_min(max_chunk, p->scalar[k] ? p->tile : COLUMN);
   }
   for (int64_t i = begin, n; i < end; i += n) {
     n = width - c.index[last] < end - i ? width - c.index[last] : end - i;
@@ -418,10 +418,10 @@ static void run_rows(const plan *p, int64_t begin, int64_t end) {
       const char *at = element_at(t, &t->in[k], &c);
       in[k] = steps[k] ? at : b.in[k];
       if (steps[k] || at == filled[k]) continue;
-      p->loops->load[t->compute](b.in[k], at, 0, width < p->tile ? (int)lm_round_up(width, LM_LANES) : p->tile);
+      p->loops->load[t->compute](b.in[k], at, 0, (int)lm_min(max_chunk, lm_round_up(width, LM_LANES)));
       filled[k] = at;
     }
-    run_row(p, element_at(t, &t->out, &c), in, steps, n, whole_row, b.out);
+    run_row(p, element_at(t, &t->out, &c), in, steps, n, max_chunk, b.out);
     advance(t, &c, n);
   }
 }

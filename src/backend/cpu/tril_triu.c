@@ -1,5 +1,6 @@
 /* tril, triu. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/nontemporal_copy.h"
 
 typedef struct triangle_job {
   const lm_triangle_args *a;
@@ -19,7 +20,7 @@ static void copy_lines(void *ctx, int64_t first, int64_t last) {
     const char *from = x->data + (size_t)line * all;
     size_t kept = a->upper ? left : 0, n = a->upper ? all - left : left;
     memset(to + (a->upper ? 0 : left), 0, all - n);
-    if (to != from) memcpy(to + kept, from + kept, n);
+    if (to != from) lm_copy_run(to + kept, from + kept, n);
   }
 }
 

@@ -79,7 +79,7 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
         if (r->n == 1) {                                                                \
           *to = from[r->first];                                                         \
         } else {                                                                        \
-          memcpy(to, from + r->first, (size_t)r->n * sizeof(type));                     \
+          lm_copy_run(to, from + r->first, (size_t)r->n * sizeof(type));                \
         }                                                                               \
       }                                                                                 \
       break;                                                                            \

@@ -232,7 +232,7 @@ static void scatter_some_rows(void *ctx, int64_t begin, int64_t end) {
       break;
     }
     char *here = j->streams ? row : w.to;
-    memcpy(here, j->x->data + (size_t)r * bytes, bytes);
+    lm_copy_run(here, j->x->data + (size_t)r * bytes, bytes);
     j->loop(&line, here, at, j->src->data + (size_t)(r * n) * item);
     if (j->streams) {
       lm_nontemporal_write(&w, row, bytes);

@@ -230,4 +230,17 @@ static void lines(void *dst, const void *src, size_t bytes) {
 #endif
 }
 
-const struct lm_nontemporal_loops LM_ISA_NAME(lm_nontemporal_loops) = {.lines = lines};
+static void blocks(void *dst, const void *src, size_t bytes) {
+  typedef uint8_t vec __attribute__((vector_size(32)));
+  enum { VECTORS = LM_COPY_BLOCK / sizeof(vec) };
+  for (size_t i = 0; i < bytes; i += LM_COPY_BLOCK) {
+    vec block[VECTORS];
+    LM_UNROLL
+    for (size_t k = 0; k < VECTORS; k++) memcpy(&block[k], (const char *)src + i + k * sizeof(vec), sizeof(vec));
+    __asm__ volatile("" ::: "memory"); /* else the compiler mixes loads and stores */
+    LM_UNROLL
+    for (size_t k = 0; k < VECTORS; k++) memcpy((char *)dst + i + k * sizeof(vec), &block[k], sizeof(vec));
+  }
+}
+
+const struct lm_nontemporal_loops LM_ISA_NAME(lm_nontemporal_loops) = {.lines = lines, .blocks = blocks};
