@@ -238,6 +238,9 @@ local wraps = { uint8 = "PyTorch's difference wraps around in between" }
 op("absolute_difference", "x other", "F.l1_loss(x, other, reduction='none')", { differs = wraps,
   { x = sep { 3, 4 }, other = v { 0.2, 0.1, -0.3, 0.4 } }, { x = special, other = special2 }, { x = t { 0, 3 }, other = t { 3 } },
   bad = { { t { 3, 4 }, t { 5 }, message = "absolute_difference.*%[3, 4%].*%[5%]" } } })
+op("squared_difference", "x other", "F.mse_loss(x, other, reduction='none')", {
+  { x = t { 3, 4 }, other = t { 3, 4 } }, { x = t { 3, 4 }, other = t { 4 } }, { x = special, other = special2 }, { x = t { 0, 3 }, other = t { 3 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "squared_difference.*%[3, 4%].*%[5%]" } } })
 op("ranking_margin", "x1 x2 target margin", "F.margin_ranking_loss(x1, x2, target, margin=margin, reduction='none')", { differs = wraps, defaults = { margin = 0 },
   { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = v({ 1, -1, -1, 1, 1, 1, -1, -1, 1, -1, 1, -1 }, { 3, 4 }), margin = 0.3 },
   { x1 = t { 0 }, x2 = t { 0 }, target = t { 0 } }, grad = { "x1", "x2" },

@@ -620,6 +620,12 @@ op "absolute_difference" {
   grad = {x = "g * sign(x - other)", other = "g * sign(other - x)"},
   internal = true, help = "|x - other|",
 }
+op "squared_difference" {
+  "x", "other",
+  elementwise = "(x - other) * (x - other)", bool = "use :float() first",
+  grad = {x = "g * ((x - other) * 2)", other = "g * ((other - x) * 2)"},
+  internal = true, help = "(x - other)^2",
+}
 op "ranking_margin" {
   "x1", "x2", "target", "margin: number = 0",
   elementwise = "margin - target * (x1 - x2) <= 0 ? 0 : margin - target * (x1 - x2)", result_dtype = "float",

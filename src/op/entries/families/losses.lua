@@ -120,7 +120,7 @@ local same_or_warned = {
 op "mse_loss" {
   "x", "target", options = {"reduction: reduction = mean"},
   needs = {same_or_warned},
-  formula = "reduced(square(x - target), reduction)",
+  formula = "reduced(squared_difference(x, target), reduction)",
   autocast = "keep", help = "Computes the squared error between predictions and targets: (x - target)^2.",
 }
 local same_size = {"same_size(x, target)", "shapes of x and target must match, got {x} and {target}"}
