@@ -41,6 +41,7 @@ describe("the store #unsanitized", function()
     { "nonsense", "throws out who talks nonsense" },
     { "memory", "lives through every allocation that fails" },
     { "descriptors", "does not spin without descriptors" },
+    { "forked", "forgets who has left also where a forked process keeps the descriptors open" },
   } do
     it(case[2], function() check(case[1]) end)
   end

@@ -224,7 +224,8 @@ static const struct {
               {"goodbye", check_goodbye}, {"missing", check_missing},
               {"keys", check_keys},       {"nonsense", check_nonsense},
               {"memory", check_memory},   {"crowd", check_crowd},
-              {"strays", check_strays},   {"descriptors", check_descriptors}};
+              {"strays", check_strays},   {"descriptors", check_descriptors},
+              {"forked", check_forked}};
 
 int main(int argc, char **argv) {
   own_path = "/proc/self/exe";

@@ -70,5 +70,6 @@ void put_set(lm_bytes *b, const char *name, const void *value, size_t n);
 void check_forgetting(void);
 void check_keys(void);
 void check_nonsense(void);
+void check_forked(void);
 
 #endif

@@ -142,3 +142,20 @@ void check_nonsense(void) {
   CHECK(lm_net_read(members[1].fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "connection closed") == 0);
   finish();
 }
+
+/* A process that was forked has the store's descriptors too, which keeps them open. */
+void check_forked(void) {
+  double took;
+  CHECK(start(2, 10) && join_all(2));
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    for (;;) pause();
+  }
+  shutdown(members[1].fd, SHUT_RDWR); /* to close is not enough for the same reason */
+  CHECK(heard(0, 2, &took).who.rank == 1);
+  nap(0.3); /* in which the store hears of the end again, unless it watches no more */
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  finish();
+}

@@ -79,7 +79,7 @@ static void link_free(lm_node_links *l, node_link *k) {
     atomic_store(&k->connecting->abandoned, true);
     connecting_release(k->connecting);
   }
-  if (k->fd >= 0) close(k->fd); /* which takes it out of epoll */
+  if (k->fd >= 0) lm_net_close_watched(l->epoll, k->fd);
   lm_free(k->auth);
   lm_bytes_free(&k->in);
   lm_bytes_free(&k->out);
@@ -251,7 +251,7 @@ static void drop_late(lm_node_links *l) {
 static bool finish_connecting(lm_node_links *l, node_link *k) {
   connecting *c = k->connecting;
   k->connecting = NULL;
-  close(k->fd);
+  lm_net_close_watched(l->epoll, k->fd);
   k->fd = c->fd;
   c->fd = -1;
   if (k->fd >= 0) {

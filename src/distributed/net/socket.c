@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -304,6 +305,11 @@ lm_status lm_net_accept(int listener, double dead_after, int *fd) {
     case EOPNOTSUPP: return lm_fail_cannot(LM_E_IO, "accept a connection", errno);
     default: return LM_OK; /* no connection, or it was closed again */
   }
+}
+
+void lm_net_close_watched(int epoll, int fd) {
+  epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+  close(fd);
 }
 
 void lm_net_tune(int fd, double dead_after) {

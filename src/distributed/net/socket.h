@@ -40,6 +40,9 @@ lm_status lm_net_connect(const char *address, const lm_deadline *p, int *fd);
  * TCP_USER_TIMEOUT such that a silent peer counts as dead after dead_after seconds (0: never). */
 lm_status lm_net_accept(int listener, double dead_after, int *fd);
 void lm_net_tune(int fd, double dead_after);
+/* Closes what an epoll set watches. By close alone it would stay there, with its pointer, for as long as a process has
+ * it that was forked before. */
+void lm_net_close_watched(int epoll, int fd);
 /* All of n bytes, or an error; LM_E_IO "connection closed" at the end of the stream. */
 lm_status lm_net_read(int fd, void *data, size_t n, const lm_deadline *p);
 lm_status lm_net_write(int fd, const void *data, size_t n, const lm_deadline *p);

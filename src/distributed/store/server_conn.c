@@ -97,7 +97,7 @@ static void conn_flush(lm_server *s, lm_conn *c) {
 void lm_conn_free(lm_server *s, lm_conn *c) {
   if (c->waits > 0) lm_server_cancel_waits(s, c);
   conn_leave_list(c);
-  if (c->fd >= 0) close(c->fd);
+  if (c->fd >= 0) lm_net_close_watched(s->epoll, c->fd);
   lm_free(c->auth);
   lm_bytes_free(&c->in);
   lm_bytes_free(&c->out);
@@ -226,7 +226,7 @@ static bool conn_drop_oldest(lm_server *s) {
   lm_conn *c = s->pending.first;
   if (!c) return false;
   lm_conn_drop(s, c, LM_FAILURE_DIED, NULL);
-  close(c->fd);
+  lm_net_close_watched(s->epoll, c->fd);
   c->fd = -1;
   return true;
 }
@@ -276,7 +276,7 @@ void lm_server_accept(lm_server *s) {
 }
 
 void lm_server_close_listener(lm_server *s) {
-  if (s->listener >= 0) close(s->listener);
+  if (s->listener >= 0) lm_net_close_watched(s->epoll, s->listener);
   s->listener = -1;
   s->listen_at = 0;
   while (s->pending.first) lm_conn_drop(s, s->pending.first, LM_FAILURE_DIED, NULL);
