@@ -140,8 +140,8 @@ local function speed_page()
     .. "medians count. PyTorch's is its best of default and channels_last, each with and without tcmalloc. A ratio "
     .. "above 1 means that Luminary is faster. PYTHON is an interpreter that has torch. No GPU has been measured.\n")
   add(lines, "Sections without a date are older than this page, and were not measured again for it.")
-  add(lines, "\n`scripts/bench/all` measures every row of the benches and writes them as a page; none has been written "
-    .. "yet, for want of a quiet machine.")
+  add(lines, "\n`scripts/bench/all` measures every row of the benches and writes them as a page: [with AVX-512]("
+    .. "rows/avx512.md), [with AVX2](rows/avx2.md). No arm64 machine has been measured.")
   for _, section in ipairs(speed) do
     add(lines, "\n## %s\n", section.title)
     local commands = {}
