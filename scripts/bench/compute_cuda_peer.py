@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import compute_peer
 
 device = sys.argv[2]
-torch.cuda.set_device(torch.device(device))
+torch.cuda.set_device(int(device.partition(":")[2] or 0))
 N = 2 ** 28  # floats: 1 GiB
 CALLS = {"launch": 20000, "small_step": 2000, "lenet256_epoch": 1}
 

@@ -92,6 +92,15 @@ lm_status lm_frame_convert(lm_frame *f, lm_tensor **t, lm_dtype dtype) {
   return replaced(f, converted(*t, dtype, &own), &own, t);
 }
 
+lm_status lm_frame_contiguous_in(lm_frame *f, lm_tensor **t, lm_dtype dtype, lm_device device) {
+  lm_tensor *own = NULL;
+  if ((*t)->dtype == dtype && (*t)->device == device && lm_is_contiguous(*t)) return LM_OK;
+  lm_status status = lm_op_to_copy(
+      &(lm_to_copy_args){.x = *t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS}, &own);
+  if (status == LM_OK) *t = lm_frame_hold(f, own);
+  return status;
+}
+
 lm_status lm_frame_at_least_1d(lm_frame *f, lm_tensor **t) {
   lm_tensor *own = NULL;
   if ((*t)->ndim > 0) return LM_OK;

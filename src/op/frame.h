@@ -43,6 +43,8 @@ lm_status lm_frame_private(lm_frame *f, lm_tensor **t);
 /* Any integers, as contiguous private int64. */
 lm_status lm_frame_index(lm_frame *f, const char *name, lm_tensor **t);
 lm_status lm_frame_convert(lm_frame *f, lm_tensor **t, lm_dtype dtype);
+/* Makes *t contiguous, of `dtype` and on `device`; a number's tensor, which is on the CPU, gets to a kernel so. */
+lm_status lm_frame_contiguous_in(lm_frame *f, lm_tensor **t, lm_dtype dtype, lm_device device);
 /* A dim counted from 0, and at least one dim for *x, of which it is one. */
 lm_status lm_frame_line(lm_frame *f, lm_tensor **x, int64_t *dim);
 lm_status lm_frame_at_least_1d(lm_frame *f, lm_tensor **t);

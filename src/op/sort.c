@@ -99,15 +99,6 @@ done:
 
 /* ---- searching */
 
-static lm_status contiguous_in(lm_frame *f, lm_tensor **t, lm_dtype dtype, lm_device device) {
-  lm_tensor *own = NULL;
-  if ((*t)->dtype == dtype && (*t)->device == device && lm_is_contiguous(*t)) return LM_OK;
-  lm_status status = lm_op_to_copy(
-      &(lm_to_copy_args){.x = *t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS}, &own);
-  if (status == LM_OK) *t = lm_frame_hold(f, own);
-  return status;
-}
-
 /* One row for all values, or as many rows as the values have, each for its own. */
 static lm_status check_rows(const lm_tensor *rows, const lm_tensor *x) {
   bool fits = rows->ndim == 1 || rows->ndim == x->ndim;
@@ -140,8 +131,8 @@ lm_status lm_op_searchsorted(const lm_searchsorted_args *a, lm_tensor **out) {
                      &ordered));
     run.sorted_sequence = lm_frame_hold(&f, ordered);
   }
-  TRY(contiguous_in(&f, &run.sorted_sequence, dtype, device));
-  TRY(contiguous_in(&f, &run.x, dtype, device));
+  TRY(lm_frame_contiguous_in(&f, &run.sorted_sequence, dtype, device));
+  TRY(lm_frame_contiguous_in(&f, &run.x, dtype, device));
   run.right = a->right || a->side == LM_SIDE_RIGHT;
   TRY(lm_frame_result(&f, 0, LM_I64, device, run.x->ndim, run.x->size, LM_CONTIGUOUS));
   run.sorter = NULL;

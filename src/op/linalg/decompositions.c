@@ -56,15 +56,11 @@ done:
   return status;
 }
 
-/* A tolerance as float64 for each matrix, on the device; NULL stays. */
-static lm_status tolerances(lm_frame *f, const lm_ints *batch, lm_tensor **t) {
-  lm_status status = LM_OK;
+/* Makes *t a contiguous float64 tensor on `device` with one tolerance for each matrix. NULL stays NULL. */
+static lm_status tolerances(lm_frame *f, const lm_ints *batch, lm_device device, lm_tensor **t) {
   if (!*t) return LM_OK;
-  TRY(lm_frame_expand(f, t, batch, 0));
-  TRY(lm_frame_convert(f, t, LM_F64));
-  TRY(lm_frame_layout(f, t, LM_CONTIGUOUS));
-done:
-  return status;
+  NEED(lm_frame_expand(f, t, batch, 0));
+  return lm_frame_contiguous_in(f, t, LM_F64, device);
 }
 
 lm_status lm_op_linalg_pinv(const lm_linalg_pinv_args *a, lm_tensor **out) {
@@ -77,8 +73,8 @@ lm_status lm_op_linalg_pinv(const lm_linalg_pinv_args *a, lm_tensor **out) {
   const int64_t m = a->A->size[a->A->ndim - 2], n = a->A->size[a->A->ndim - 1];
   if (a->hermitian && m != n) TRY(lm_fail_shape("linalg_pinv", "A", "[*, n, n]", lm_shape_of(a->A)));
   const lm_ints batch = lm_sizes_between(a->A->ndim, a->A->size, 0, 2);
-  TRY(tolerances(&f, &batch, &run.atol));
-  TRY(tolerances(&f, &batch, &run.rtol));
+  TRY(tolerances(&f, &batch, a->A->device, &run.atol));
+  TRY(tolerances(&f, &batch, a->A->device, &run.rtol));
   TRY(lm_sizes_join(&f, 0, NULL, &batch, 2, (int64_t[]){n, m}, &size));
   TRY(lm_frame_result(&f, 0, a->A->dtype, a->A->device, size.n, size.v, LM_CONTIGUOUS));
   lm_frame_columns(&f, 0);
