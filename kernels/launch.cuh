@@ -201,7 +201,7 @@ LM_DEVICE T lm_block_reduce(T value, Op op, T *shared) {
   if (lane == 0) shared[warp] = value;
   __syncthreads();
   if (warp == 0) {
-    value = shared[lane < warps ? lane : 0];
+    if (lane < warps) value = shared[lane]; /* shared[0] is lane 0's, which writes it below */
     LM_UNROLL
     for (int by = LM_WARP / 2; by > 0; by /= 2) {
       T other = lm_shuffle_down(value, by);

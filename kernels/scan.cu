@@ -163,17 +163,30 @@ LM_KERNEL void lm_scan_rows(lm_scan_lines lines, F f, typename F::state *totals)
   if (!PUT && threadIdx.x == 0) totals[blockIdx.x] = carry;
 }
 
-/* A thread a line. */
-template <class F>
-LM_KERNEL void lm_scan_columns(lm_scan_lines lines, F f) {
-  int64_t line = lm_thread(), at[LM_SCAN_SIDES] = {lines.first[0], lines.first[1]};
-  if (line >= lines.count) return;
+/* A thread for each part of a line; neighboring threads have neighboring lines. Of several parts the first launch,
+ * without PUT, joins each into totals. */
+template <class F, bool PUT>
+LM_KERNEL void lm_scan_columns(lm_scan_lines lines, F f, typename F::state *totals) {
+  enum { LOADS = 4 };
+  int64_t part = lm_thread() / lines.count, line = lm_thread() - part * lines.count;
+  int64_t at[LM_SCAN_SIDES] = {lines.first[0], lines.first[1]};
+  if (part >= lines.parts) return;
+  int64_t from = part * lines.each, to = from + lines.each < lines.n ? from + lines.each : lines.n;
   lm_dims_offset<true>(lines.begin, line, at);
   typename F::state s = f.start();
-  for (int64_t i = 0; i < lines.n; i++) {
-    s = f(s, lm_scan_load(f, lines, at, i));
-    f.put(at[LM_SCAN_OUT] + i * lines.step[LM_SCAN_OUT], s);
+  for (int64_t k = 0; PUT && k < part; k++) s = f(s, totals[k * lines.count + line]);
+  for (int64_t base = from; base < to; base += LOADS) {
+    typename F::state next[LOADS];
+    LM_UNROLL
+    for (int k = 0; k < LOADS; k++) next[k] = base + k < to ? lm_scan_load(f, lines, at, base + k) : f.start();
+    LM_UNROLL
+    for (int k = 0; k < LOADS; k++) {
+      if (base + k >= to) break;
+      s = f(s, next[k]);
+      if (PUT) f.put(at[LM_SCAN_OUT] + (base + k) * lines.step[LM_SCAN_OUT], s);
+    }
   }
+  if (!PUT) totals[part * lines.count + line] = s;
 }
 
 template <class F>
@@ -184,20 +197,16 @@ static int lm_scan_launch(const lm_scan_job *job, F f, void *stream) {
     lines.step[s] = job->reverse ? -job->step[s] : job->step[s];
     lines.first[s] = job->reverse ? (job->n - 1) * job->step[s] : 0;
   }
-  if (job->columns) {
-    unsigned blocks = lm_blocks(lines.count, THREADS, INT32_MAX);
-    return lm_launch(lm_scan_columns<F>, blocks, THREADS, 0, stream, lines, f);
-  }
   typedef typename F::state state_t;
   static_assert(sizeof(state_t) <= LM_SCAN_STATE);
-  int64_t chunks = (job->n + LM_SCAN_CHUNK - 1) / LM_SCAN_CHUNK;
-  unsigned blocks = lm_blocks(lines.count * job->parts, 1, INT32_MAX);
-  int error = 0;
-  lines.each = (chunks + job->parts - 1) / job->parts * LM_SCAN_CHUNK;
-  if (job->parts > 1)
-    error = lm_launch(lm_scan_rows<F, false>, blocks, THREADS, 0, stream, lines, f, (state_t *)job->totals);
-  if (error != 0) return error;
-  return lm_launch(lm_scan_rows<F, true>, blocks, THREADS, 0, stream, lines, f, (state_t *)job->totals);
+  int64_t unit = job->columns ? 1 : LM_SCAN_CHUNK, units = (job->n + unit - 1) / unit;
+  unsigned blocks = lm_blocks(lines.count * job->parts, job->columns ? THREADS : 1, INT32_MAX);
+  state_t *totals = (state_t *)job->totals;
+  lines.each = (units + job->parts - 1) / job->parts * unit;
+  auto join = job->columns ? lm_scan_columns<F, false> : lm_scan_rows<F, false>;
+  auto put = job->columns ? lm_scan_columns<F, true> : lm_scan_rows<F, true>;
+  int error = job->parts > 1 ? lm_launch(join, blocks, THREADS, 0, stream, lines, f, totals) : 0;
+  return error != 0 ? error : lm_launch(put, blocks, THREADS, 0, stream, lines, f, totals);
 }
 
 template <class C>

@@ -18,14 +18,14 @@ enum { LM_SCAN_X, LM_SCAN_OUT, LM_SCAN_SIDES }; /* decay lies like x, indices li
 typedef struct lm_scan_job {
   lm_scan_kind kind;
   bool reverse;
-  bool columns; /* neighbors in memory belong to different lines: a thread a line, else a block */
+  bool columns; /* neighbors in memory belong to different lines: a thread for each part of a line, else a block */
   int x_dtype, decay_dtype, out_dtype;
   lm_dims lines; /* where they begin, LM_SCAN_SIDES sides */
   int64_t n, step[LM_SCAN_SIDES];
   const void *x, *decay; /* decay: of LM_SCAN_RECURRENCE */
   void *out;
   int64_t *indices; /* of LM_SCAN_MAX and LM_SCAN_MIN, from 1 */
-  int parts;        /* blocks of a line, if not columns */
+  int parts;        /* of each line */
   void *totals;     /* LM_SCAN_STATE bytes for each part of each line; needed if there are several */
 } lm_scan_job;
 

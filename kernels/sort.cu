@@ -234,6 +234,13 @@ extern "C" int lm_topk_lines(void *stream, const lm_topk *t) {
 
 /* ---- the k-th of a line, a block a line */
 
+/* Returns k itself, or which element, from 1, is the median of n with `odd` NaNs, all after the others. */
+LM_DEVICE int64_t lm_kth_rank(int64_t k, int64_t n, int64_t odd) {
+  if (k >= 1) return k;
+  if (k == LM_KTH_MEDIAN) return odd > 0 ? n - odd + 1 : (n + 1) / 2;
+  return odd == n ? 1 : (n - odd + 1) / 2;
+}
+
 template <class T>
 LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
   typedef lm_topk_key<T> Key;
@@ -246,12 +253,7 @@ LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
     for (int64_t i = threadIdx.x; !lm_is_any<lm_compute<T>, int64_t> && i < job.n; i += blockDim.x) {
       odd += lm_topk_rank(job, line, i) == (Key) ~(Key)0; /* NaN */
     }
-    odd = lm_block_reduce(odd, lm_add_of(), sums);
-    if (k == LM_KTH_MEDIAN) {
-      k = odd > 0 ? job.n - odd + 1 : (job.n + 1) / 2;
-    } else {
-      k = odd == job.n ? 1 : (job.n - odd + 1) / 2;
-    }
+    k = lm_kth_rank(k, job.n, lm_block_reduce(odd, lm_add_of(), sums));
   }
   Key key;
   uint32_t last;
@@ -355,6 +357,31 @@ extern "C" int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64
     typedef decltype(e) T;
     return lm_launch(lm_topk_collect<T>, lm_blocks(results, THREADS, INT32_MAX), THREADS, 0, stream,
                      lm_topk_job_of<T>(t), first, results, order);
+  });
+}
+
+/* The k-th of one line whose sorted keys and their places are given; one thread. */
+template <class T>
+LM_KERNEL void lm_kth_sorted(lm_topk_job<T> job, int64_t line, const lm_topk_key<T> *keys, const uint32_t *order) {
+  int64_t at[2] = {0, 0}, low = lm_is_any<lm_compute<T>, int64_t> ? job.n : 0, high = job.n;
+  if (lm_thread() != 0) return;
+  lm_dims_offset<true>(job.lines, line, at);
+  while (low < high) { /* the first NaN */
+    int64_t middle = low + (high - low) / 2;
+    if (keys[middle] == (lm_topk_key<T>)~(lm_topk_key<T>)0) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  lm_topk_put(job, job.x + at[0], at[1], 0, (int64_t)order[lm_kth_rank(job.k, job.n, job.n - low) - 1]);
+}
+
+extern "C" int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const void *keys, const uint32_t *order) {
+  return lm_for_dtype(t->dtype, [=](auto e) {
+    typedef decltype(e) T;
+    return lm_launch(lm_kth_sorted<T>, 1, LM_WARP, 0, stream, lm_topk_job_of<T>(t), line, (const lm_topk_key<T> *)keys,
+                     order);
   });
 }
 

@@ -43,6 +43,8 @@ enum { LM_KTH_MEDIAN = 0, LM_KTH_NAN_MEDIAN = -1 }; /* for k */
 /* The k-th smallest of each line, n < 2^31: k from 1, or the middle one (NaN if there is one), or that of what is not
  * NaN. values and indices have one element a line. */
 int lm_kth_lines(void *stream, const lm_topk *t);
+/* The same of one line whose keys were sorted, with the elements' order. */
+int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const void *keys, const uint32_t *order);
 
 /* For each of `count` values how many of its row of n growing numbers are below it, or with `right` not above it, and 1
  * more. Rows of `each` values; each < 0: one row for all. Float, double or int64, contiguous. */

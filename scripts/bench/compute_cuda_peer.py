@@ -45,13 +45,18 @@ def epoch():
 
 
 def autocast(net, optimizer, batch, loss_of):
-    def step():
+    def loss(x, y):
+        return loss_of(net(x), y)
+
+    def step(loss):
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = loss_of(net(batch[0]), batch[1])
+            value = loss(*batch)
         optimizer.zero_grad()
-        loss.backward()
+        value.backward()
         optimizer.step()
-    return {"eager": step}
+
+    compiled = torch.compile(loss)
+    return {"eager": lambda: step(loss), "compile": lambda: step(compiled)}
 
 
 def resnet50():
@@ -135,6 +140,7 @@ def recurrent(kind, dtype):
         net = kind(512, 512, 2, dtype=dtype, device=device)
         x, g = (torch.rand(128, 64, 512, device=device).to(dtype) for _ in range(2))
         x.requires_grad_()
+        net.flatten_parameters()
         return {"eager": lambda: net(x)[0].backward(g)}
     return make
 

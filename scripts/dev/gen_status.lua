@@ -138,7 +138,7 @@ local function speed_page()
   add(lines, "Written by `luajit scripts/dev/gen_status.lua` from `scripts/dev/status/speed.lua`.\n")
   add(lines, "Each figure was printed by the command above it. Both sides run in one sitting, in interleaved rounds; "
     .. "medians count. PyTorch's is its best of default and channels_last, each with and without tcmalloc. A ratio "
-    .. "above 1 means that Luminary is faster. PYTHON is an interpreter that has torch. No GPU has been measured.\n")
+    .. "above 1 means that Luminary is faster. PYTHON is an interpreter that has torch.\n")
   add(lines, "Sections without a date are older than this page, and were not measured again for it.")
   add(lines, "\n`scripts/bench/all` measures every row of the benches and writes them as a page: [with AVX-512]("
     .. "rows/avx512.md), [with AVX2](rows/avx2.md). No arm64 machine has been measured.")

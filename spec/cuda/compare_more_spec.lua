@@ -613,7 +613,10 @@ end)
 describe("scans of a few long lines, which several blocks share", function()
   for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool" } do
     it("have the CPU's sums, products and extremes, of " .. dtype, function()
-      for _, case in ipairs { { { 40003 }, 1 }, { { 3, 20000 }, 2 }, { { 16385 }, 1 }, { { 2, 30001, 1 }, 2 } } do
+      for _, case in ipairs {
+        { { 40003 }, 1 }, { { 3, 20000 }, 2 }, { { 16385 }, 1 }, { { 2, 30001, 1 }, 2 }, { { 1003, 5 }, 1 },
+        { { 2, 129, 3 }, 2 },
+      } do
         local size, d = case[1], case[2]
         local both, what = twin(halves(dtype, size)), what_of("of dim " .. d, dtype, size)
         for _, reverse in ipairs { false, true } do
@@ -629,6 +632,26 @@ describe("scans of a few long lines, which several blocks share", function()
           local decay = twin(lm.rand(size):to(dtype))
           same("logcumsumexp" .. what, nil, function(t) return t:logcumsumexp(d) end, both)
           same("linear_recurrence" .. what, nil, function(t, a) return lm.linear_recurrence(t, a, d) end, both, decay)
+        end
+      end
+    end)
+  end
+end)
+
+describe("medians of a few long lines, which are sorted", function()
+  for _, dtype in ipairs { "float32", "bfloat16", "int64", "uint8" } do
+    it("are the CPU's, of " .. dtype, function()
+      for _, size in ipairs { { 262147 }, { 2, 262150 } } do
+        local x = halves(dtype, size)
+        local both, what = twin(x), what_of("", dtype, size)
+        same("kthvalue" .. what, 0, function(t) return t:kthvalue(99999, -1) end, both)
+        for _, name in ipairs { "median", "nanmedian" } do
+          same(name .. what, 0, function(t) return t[name](t, -1) end, both)
+          if compare.is_float(dtype) then
+            local odd = twin(x:masked_fill(lm.randint(0, 20, size):eq(0), 0 / 0))
+            same(name .. " with NaN" .. what, 0, function(t) return t[name](t, -1) end, odd)
+            same(name .. " of NaN" .. what, 0, function(t) return t[name](t, -1) end, twin(x * (0 / 0)))
+          end
         end
       end
     end)

@@ -4,66 +4,70 @@
 return {
   states = {
     {"tested", "the specs run it there"},
-    {"stand-in", "compiled by nvcc; the specs run it over a stand-in for the CUDA libraries; not yet run on a GPU"},
+    {"H200", "its specs or checks of `scripts/dev/gpu_check` pass on an NVIDIA H200; other specs run it over a stand-in for "
+      .. "the CUDA libraries"},
+    {"stand-in", "compiled by nvcc; the specs run it over the stand-in; not yet run on a GPU"},
     {"compiled", "compiled by nvcc; not yet run, and not covered over the stand-in by all of its specs"},
     {"host", "copied to the host, computed there, copied back"},
     {"no", "not there"},
   },
 
-  gpu = "No CUDA code has run on a GPU yet. nvcc builds it without warnings for sm_80, sm_90 and PTX. Over the specs' "
-    .. "stand-in the plug-in as built runs the complete op table, forward and backward: the kernels' bodies run on an "
-    .. "emulated grid, work is done only when somebody waits for it, and each call fails in turn. cuDNN itself "
-    .. "finalizes a plan for every convolution from a description of an H200 (`spec/support/cuda/h200.json`, typed "
-    .. "from public documents). NCCL is a library with its symbols (`spec/support/nccl/`): "
-    .. "that shows that the group calls NCCL as its manual says, and is no evidence about NCCL. "
-    .. "`scripts/dev/count_step gpt2` counts over the stand-in what a training step would ask of an H200: launches, "
-    .. "bytes by kernel, and the time that these take at least.",
+  gpu = "CUDA code ran on one NVIDIA H200 in November 2026 (driver 580, CUDA 13.0, cuDNN 9.19, NCCL 2.28.9): "
+    .. "`scripts/dev/gpu_check` compares the op table, optimizers, attention, recurrent layers, amp, streams, graphs "
+    .. "and tensors between processes with the CPU, trains LeNet and ResNet-18, and measures. No other card has run it, "
+    .. "nor have several cards. nvcc builds it without warnings for sm_80, sm_90 and PTX. Without a GPU the specs run "
+    .. "the plug-in as built over a stand-in: the kernels' bodies run on an emulated grid, work is done only when "
+    .. "somebody waits for it, and each call fails in turn. There NCCL is a library with its symbols "
+    .. "(`spec/support/nccl/`): that shows that the group calls NCCL as its manual says, and is no evidence about NCCL "
+    .. "between cards. `scripts/dev/count_step gpt2` counts over the stand-in what a training step would ask of an "
+    .. "H200: launches, bytes by kernel, and the time that these take at least.",
 
   sections = {
     {
       "Tensors and training",
       {"tensors, views, indexing, dtypes (float32, float64, float16, bfloat16, int64, int32, int16, int8, uint16, "
-        .. "uint8, bool)", "tested", "stand-in"},
-      {"autograd, double backward, checkpoints, hooks", "tested", "stand-in"},
-      {"elementwise ops, reductions, softmax, losses, random numbers, dropout", "tested", "stand-in"},
-      {"matrix products", "tested", "stand-in", "own kernels, oneDNN for bfloat16 by AMX; cuBLASLt"},
+        .. "uint8, bool)", "tested", "H200"},
+      {"autograd, double backward, checkpoints, hooks", "tested", "H200"},
+      {"elementwise ops, reductions, softmax, losses, random numbers, dropout", "tested", "H200"},
+      {"matrix products", "tested", "H200", "own kernels, oneDNN for bfloat16 by AMX; cuBLASLt"},
       {"convolutions and pooling in 1, 2 and 3 dims, transposed, `interpolate`, `grid_sample`, `unfold`", "tested",
-        "stand-in", "own kernels, oneDNN for bfloat16 and narrow groups; cuDNN"},
-      {"normalization layers", "tested", "stand-in"},
-      {"attention, transformers", "tested", "stand-in", "cuDNN in half precision, or a kernel of the library"},
-      {"`RNN`, `LSTM`, `GRU` and their cells", "tested", "stand-in", "one op for a layer; cuDNN"},
-      {"sorting, scans, medians, quantiles, distinct elements, scattering", "tested", "stand-in"},
-      {"`lm.linalg`, `lm.fft`, `lm.stft`", "tested", "stand-in", "LAPACK; cuSOLVER, cuFFT, else through the host"},
-      {"optimizers, schedules, gradient clipping, averages of weights", "tested", "stand-in"},
-      {"mixed precision: `lm.autocast`, `lm.GradScaler`, `lm.amp`", "tested", "stand-in", "bfloat16 on the CPU"},
-      {"boxes (`lm.vision.nms`, `roi_align`), `CTCLoss`, `EmbeddingBag`", "tested", "stand-in"},
+        "H200", "own kernels, oneDNN for bfloat16 and narrow groups; cuDNN"},
+      {"normalization layers", "tested", "H200"},
+      {"attention, transformers", "tested", "H200", "cuDNN in half precision, or a kernel of the library"},
+      {"`RNN`, `LSTM`, `GRU` and their cells", "tested", "H200", "one op for a layer; cuDNN"},
+      {"sorting, scans, medians, quantiles, distinct elements, scattering", "tested", "H200"},
+      {"`lm.linalg`, `lm.fft`, `lm.stft`", "tested", "H200", "LAPACK; cuSOLVER, cuFFT, else through the host"},
+      {"optimizers, schedules, gradient clipping, averages of weights", "tested", "H200"},
+      {"mixed precision: `lm.autocast`, `lm.GradScaler`, `lm.amp`", "tested", "H200", "bfloat16 on the CPU"},
+      {"boxes (`lm.vision.nms`, `roi_align`), `CTCLoss`, `EmbeddingBag`", "tested", "H200"},
       {"`lm.func`, `lm.distributions`, `lm.Generator`", "tested", "compiled"},
       {"the rock luminary-torch7: [Torch7's names](../from_torch7.md)", "tested", "compiled"},
       {"`lm.quantize`, `nn.Int8Linear`", "tested", "compiled", "on a GPU the weight is expanded at each call"},
-      {"streams, events, pinned memory, caching allocator, capture of a step", "", "stand-in"},
+      {"streams, events, pinned memory, caching allocator, capture of a step", "", "H200"},
       {"complex, sparse and quantized tensors", "no", "no", "[all missing names](../from_pytorch.md#what-is-missing)"},
     },
     {
       "Several devices and processes",
-      {"`nn.DataParallel`, `nn.parallel.replicate`, `scatter`, `parallel_apply`, `gather`", "tested", "stand-in",
-        "`cpu:1`, `cpu:2`, … are separate devices"},
+      {"`nn.DataParallel`, `nn.parallel.replicate`, `scatter`, `parallel_apply`, `gather`", "tested", "H200",
+        "one card split in four by `LM_CUDA_VIRTUAL`; `cpu:1`, `cpu:2`, … are separate devices"},
       {"`DistributedDataParallel`, `dist.*` over gloo", "tested", "stand-in", "one host or several, IPv6"},
-      {"process group `nccl`", "", "stand-in"},
+      {"process group `nccl`", "", "H200", "one rank; several over the stand-in alone"},
       {"process group `mpi` (Open MPI)", "tested", "host"},
       {"`SyncBatchNorm`, communication hooks, `ZeroRedundancyOptimizer`", "tested", "stand-in"},
       {"start by `luminary run`, torchrun, mpirun, srun, by hand", "tested", ""},
-      {"`lm.mp`: processes, pools, queues, pipes, locks, shared tensors", "tested", "stand-in", "CUDA IPC"},
+      {"`lm.mp`: processes, pools, queues, pipes, locks, shared tensors", "tested", "H200", "CUDA IPC"},
     },
     {
       "Data and files",
-      {"loaders with threads or processes, samplers, state within an epoch", "tested", "stand-in",
+      {"loaders with threads or processes, samplers, state within an epoch", "tested", "H200",
         "the next batch is copied ahead to a GPU"},
       {"data sets: CIFAR, MNIST, folders of images, tar shards, tokens, CSV, JSON lines", "tested", ""},
       {"JPEG and PNG; transforms, with torchvision's results", "tested", "no"},
       {"safetensors, `.pt`, `.npy`, `.npz` read and written; `.t7`, shards, GGUF read; `luminary inspect`",
         "tested", ""},
       {"tokenizers, with the results of `tokenizers` 0.23", "tested", ""},
-      {"`lm.models`: image networks, GPT-2, LLaMA, BERT, ViT, U-Net; `generate`, `nn.KVCache`", "tested", "compiled"},
+      {"`lm.models`: image networks, GPT-2, LLaMA, BERT, ViT, U-Net; `generate`, `nn.KVCache`", "tested", "H200",
+        "GPT-2, ResNet-50 and LeNet; the others compiled"},
     },
   },
 

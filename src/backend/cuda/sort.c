@@ -11,18 +11,21 @@
 enum { LONG_LINE = 1 << 18, FEW_LINES = 32 };         /* a block a line would leave most of the device idle */
 static const int64_t SORT_AT_ONCE = INT64_C(1) << 26; /* elements; each takes 16 or 24 bytes of scratch, and CUB's */
 
-/* Some lines at a time: sorted by key, then, which keeps that order, by line. */
-static lm_status sort_lines(lm_device device, void *stream, const lm_topk *t) {
+/* Sorts some lines at a time by key and then, which keeps that order, by line, and takes the first k of each; with
+ * `kth` one line at a time, of which it takes the k-th alone. */
+static lm_status sort_lines(lm_device device, void *stream, const lm_topk *t, bool kth) {
   lm_status status = LM_OK;
   lm_pairs by_key = {.n = 0}, by_line = {.n = 0};
   int key_bytes = lm_topk_key_bytes(t->dtype);
-  int64_t lines = lm_dims_count(&t->lines), most = t->n < SORT_AT_ONCE ? SORT_AT_ONCE / t->n : 1;
+  int64_t lines = lm_dims_count(&t->lines), most = t->n < SORT_AT_ONCE && !kth ? SORT_AT_ONCE / t->n : 1;
   for (int64_t first = 0; first < lines; first += most) {
     int64_t count = lines - first < most ? lines - first : most, n = count * t->n;
     TRY(lm_pairs_open(device, n, key_bytes, &by_key));
     TRY(LAUNCH("keys", lm_topk_keys(stream, t, first, count, by_key.keys, by_key.order)));
     TRY(lm_pairs_sort(&by_key, stream, 8 * key_bytes));
-    if (count == 1) {
+    if (kth) {
+      TRY(LAUNCH("take", lm_kth_take(stream, t, first, by_key.sorted_keys, by_key.sorted)));
+    } else if (count == 1) {
       TRY(LAUNCH("take", lm_topk_take(stream, t, first, count, by_key.sorted)));
     } else {
       TRY(lm_pairs_open(device, n, sizeof(uint32_t), &by_line));
@@ -57,12 +60,14 @@ static lm_topk job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, 
   return t;
 }
 
+static bool has_few_long_lines(const lm_topk *t) { return t->n > LONG_LINE && lm_dims_count(&t->lines) < FEW_LINES; }
+
 lm_status lm_cuda_topk(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_topk_args *a = args;
   lm_topk t = job_of(a->x, a->dim, a->k, a->largest, out);
-  if (t.k <= LM_TOPK_BLOCK && (t.n <= LONG_LINE || lm_dims_count(&t.lines) >= FEW_LINES) && t.n <= INT32_MAX)
+  if (t.k <= LM_TOPK_BLOCK && !has_few_long_lines(&t) && t.n <= INT32_MAX)
     return LAUNCH("select", lm_topk_lines(f->stream, &t));
-  return sort_lines(f->device, f->stream, &t);
+  return sort_lines(f->device, f->stream, &t, false);
 }
 
 /* ---- one of each line */
@@ -71,6 +76,7 @@ lm_status lm_cuda_kth_along(const void *args, lm_tensor *const *out, lm_cuda_fra
   const lm_kth_along_args *a = args;
   lm_topk t = job_of(a->x, a->dim, a->k, false, out);
   if (t.n > INT32_MAX) { return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^31 - 1 on CUDA", t.n); }
+  if (has_few_long_lines(&t)) return sort_lines(f->device, f->stream, &t, true);
   return LAUNCH("select", lm_kth_lines(f->stream, &t));
 }
 
