@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/parallel.h"
+#include "base/large_array.h"
 #include "op/backend.h"
 #include "optim/optim.h"
 
