@@ -1,8 +1,8 @@
 --- Deep learning for LuaJIT. `local lm = require "luminary"`.
--- Parses and runs in every Lua from 5.1, whose dynamic linker would refuse the core in other words. Only LuaJIT of those
--- that call themselves 5.1 knows hexadecimal escapes.
+-- Other Luas parse this file, but the dynamic linker refuses them the core. Of those that call themselves 5.1, LuaJIT
+-- alone knows hexadecimal escapes.
 if (_VERSION or "Lua 5.1") ~= "Lua 5.1" or "\x41" ~= "A" then
-  error(("luminary: expected LuaJIT, got %s; run the script with luajit, or in a host linked to LuaJIT"):format(_VERSION), 3)
+  error("luminary: expected LuaJIT, got " .. _VERSION .. "; run it with luajit, or in a host linked to LuaJIT", 3)
 end
 local core = require "luminary.core"
 

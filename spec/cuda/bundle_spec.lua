@@ -43,7 +43,7 @@ describe("bundle #unsanitized", function() -- it packs what is not sanitized
     temp.write(tree .. "/scripts/setup", [[#!/bin/sh
       echo "setup $* for $CUDAARCHS, CUDA $LM_CUDA, flags $CUDAFLAGS."
       mkdir build-90 && echo "CUDA backend: there is no CUDA compiler (nvcc)" >build-90/left_out]])
-    local bundle = ("chmod +x %s/scripts/setup; LM_CUDA=0 CUDAFLAGS=-Ofc=max %s/scripts/dev/bundle out"):format(tree, tree)
+    local bundle = ("cd %s; chmod +x scripts/setup; LM_CUDA=0 CUDAFLAGS=-Ofc=max scripts/dev/bundle out"):format(tree)
     local ok, text = temp.run(folder, bundle)
     assert.is_false(ok)
     assert.equal("setup --dev --without mpi --build build-90 for 90-real, CUDA 1, flags .\n"
