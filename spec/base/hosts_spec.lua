@@ -1,4 +1,4 @@
--- Programs that run Lua: those without LuaJIT are told so, and threads with small C stacks compute or are told.
+-- Programs that run Lua: Luminary refuses other Luas than LuaJIT, and computes on threads with small C stacks.
 local temp = require "spec.support.temp"
 
 local folder

@@ -31,7 +31,7 @@ void *lm_large_push(size_t bytes) {
   }
   char *at = base + used;
   used += (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
-  if (used > STACK) abort(); /* the largest array and those within its block have 400 KB */
+  if (used > STACK) abort(); /* no call has more than 300 KB of them */
   return at;
 }
 

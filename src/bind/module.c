@@ -208,7 +208,8 @@ int luaopen_luminary_core(lua_State *L) {
   enum { NEEDED = 128 /* KB */, ROUNDED = 8 /* a library of threads may count the guard's pages */ };
   const size_t stack = lm_stack_size() >> 10;
   if (stack + ROUNDED < NEEDED) {
-    return luaL_error(L, "luminary: the stack of this thread, of %d KB, is too small; it needs %d KB", (int)stack, NEEDED);
+    return luaL_error(L, "luminary: the stack of this thread, of %d KB, is too small; it needs %d KB", (int)stack,
+                      NEEDED);
   }
   lm_lua_threads_at_exit();
   lua_newtable(L); /* 1: strings kept alive */

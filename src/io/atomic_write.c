@@ -142,7 +142,7 @@ static bool resolve(const char *path, bool is_there, const char *suffix, char ta
 lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f) {
   lm_status status = LM_OK;
   struct stat info;
-  char target[PATH_MAX];
+  LM_LARGE(char, target, PATH_MAX);
   *f = (lm_new_file){.fd = -1};
   bool replaces = stat(path, &info) == 0;
   if (replaces) {

@@ -2,8 +2,8 @@
  * Contract of each: op/backend.h. */
 #pragma once
 
-#include "base/parallel.h"
 #include "base/large_array.h"
+#include "base/parallel.h"
 #include "op/backend.h"
 #include "optim/optim.h"
 

@@ -70,7 +70,7 @@ static void fold_cols(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
   enum { MAX_RUN = 64 }; /* rows a float column sums before they go into the total */
   int last = p->reduced.ndim - 1;
   bool direct = p->direct && p->direct->cols[fold] && u->x_step == 1;
-  LM_LARGE(char, tile, direct ? 0 : TILE_ROWS * LM_TILE_BYTES);
+  LM_LARGE(char, tile, direct ? 0 : TILE_ROWS *LM_TILE_BYTES);
   int filled = 0;
   int64_t row = u->cols * (int64_t)lm_dtype_size(p->compute);
   lm_reduce_walk w = lm_reduce_walk_from(p, begin);

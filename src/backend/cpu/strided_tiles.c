@@ -481,8 +481,8 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     if (p->streams) {
       const char *tile = out;
       if (t->out.dtype != t->compute) {
-        p->loops->store[t->out.dtype](b.transposed, 1, out, n);
-        tile = b.transposed;
+        p->loops->store[t->out.dtype](b->transposed, 1, out, n);
+        tile = b->transposed;
       }
       lm_nontemporal_copy(t->out.data + i * (int64_t)t->out.bytes, tile, (size_t)n * t->out.bytes);
     } else if (t->out.linear) {

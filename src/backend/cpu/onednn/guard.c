@@ -29,7 +29,8 @@ void lm_dnn_guard_begin(lm_dnn_guard *guard) {
   pthread_sigmask(SIG_SETMASK, &waiting, &guard->before);
   enum { STACK = 32 << 10 };
   guard->stack = lm_mapping_guards() > 0 ? lm_large_push(STACK) : NULL;
-  guard->has_stack = guard->stack && sigaltstack(&(stack_t){.ss_sp = guard->stack, .ss_size = STACK}, &guard->stack_before) == 0;
+  guard->has_stack =
+      guard->stack && sigaltstack(&(stack_t){.ss_sp = guard->stack, .ss_size = STACK}, &guard->stack_before) == 0;
 #endif
 }
 
