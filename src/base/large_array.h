@@ -1,4 +1,4 @@
-/* Local arrays too large for the C stack, which hosts make as small as 128 KB for their threads. They are on a stack of
+/* Local arrays too large for the C stack, which hosts make as small as 64 KB for their threads. They are on a stack of
  * their own, one for each thread. */
 #pragma once
 

@@ -205,7 +205,7 @@ int luaopen_luminary_core(lua_State *L) {
   if (!lua_isnil(L, -1)) return 1; /* required again: one state, one metatable */
   lua_settop(L, 0);
   luaL_checkstack(L, 24, "luminary");
-  enum { NEEDED = 128 /* KB */, ROUNDED = 8 /* a library of threads may count the guard's pages */ };
+  enum { NEEDED = 64 /* KB */, ROUNDED = 8 /* some C libraries leave out the guard's pages */ };
   const size_t stack = lm_stack_size() >> 10;
   if (stack + ROUNDED < NEEDED) {
     return luaL_error(L, "luminary: the stack of this thread, of %d KB, is too small; it needs %d KB", (int)stack,
