@@ -30,7 +30,7 @@ end
 
 options.exact_all(methods)
 
-local metatable = debug.getmetatable(core.generator("cpu"))
+local metatable = require("debug").getmetatable(core.generator("cpu"))
 function metatable.__index(g, key)
   if key == "device" then return core.generator_device(g) end
   return methods[key]

@@ -1,4 +1,9 @@
 --- Deep learning for LuaJIT. `local lm = require "luminary"`.
+-- Other Luas parse this file, but the dynamic linker refuses them the core. Of those that call themselves 5.1, LuaJIT
+-- alone knows hexadecimal escapes.
+if (_VERSION or "Lua 5.1") ~= "Lua 5.1" or "\x41" ~= "A" then
+  error("luminary: expected LuaJIT, got " .. _VERSION .. "; run it with luajit, or in a host linked to LuaJIT", 3)
+end
 local core = require "luminary.core"
 
 local methods = require "luminary.tensor.methods"

@@ -160,7 +160,7 @@ function paths.tmpname() return os.tmpname() end
 
 -- Returns the file of the caller of the calling function.
 local function caller()
-  local source = debug.getinfo(3, "S").source
+  local source = require("debug").getinfo(3, "S").source
   return source:sub(1, 1) == "@" and paths.concat(source:sub(2)) or nil
 end
 

@@ -22,7 +22,7 @@ local DEEPEST = 40 -- deeper tables are "{…}", and a table within itself
 -- state: the tables around this one as keys; max_entries, the limit for each table; left, that for all tables; width,
 -- the columns of a line.
 local function show_table(t, state, margin)
-  local mt = debug.getmetatable(t)
+  local mt = require("debug").getmetatable(t)
   if type(mt) == "table" and mt.__tostring then return indent(tostring(t), margin) end
   local library = type(mt) == "table" and rawget(mt, "__library")
   if library then return margin == "" and help.overview(t) or ("library %s"):format(library) end

@@ -14,4 +14,25 @@ function averages.geometric_mean(ratios)
   return math.exp(sum / #ratios)
 end
 
+--- What is printed of runs that undisturbed leaves out: the row's name, their count, and the count of all.
+averages.THROWN = "%s: %d of PyTorch's %d runs are thrown away: times of multiples of 4 ms, its threads lost cores"
+
+local TICK = 4e-3 -- seconds of a scheduler's time slice, at 250 Hz
+
+local function is_ticks(seconds)
+  local n = math.floor(seconds / TICK + 0.5)
+  return n > 0 and math.abs(seconds - n * TICK) < 0.03e-3
+end
+
+--- The times of a list, in seconds, without those of runs whose threads lost their cores to others for whole time
+--- slices: multiples of 4 ms that are well above the least time, or all where that is a few slices itself.
+function averages.undisturbed(list)
+  local kept, least = {}, math.min(math.huge, unpack(list))
+  local all = is_ticks(least) and least < 5.5 * TICK
+  for _, seconds in ipairs(list) do
+    if not (is_ticks(seconds) and (all or seconds > 1.25 * least)) then kept[#kept + 1] = seconds end
+  end
+  return kept
+end
+
 return averages

@@ -6,12 +6,22 @@ local LEVELS = { -- for PyTorch, oneDNN, MKL and OpenBLAS
   ["1"] = {"avx2", "AVX2", "AVX2", "Haswell"},
 }
 
+local LIMITS = "ATEN_CPU_CAPABILITY=%s ONEDNN_MAX_CPU_ISA=%s MKL_ENABLE_INSTRUCTIONS=%s OPENBLAS_CORETYPE=%s "
+
 --- The variables before a command: its threads, and the instructions that $LM_CPU_LEVEL allows to it.
 function workers.env(threads)
   local env, level = ("OMP_NUM_THREADS=%d "):format(threads), LEVELS[os.getenv "LM_CPU_LEVEL"]
-  if not level then return env end
-  return env .. ("ATEN_CPU_CAPABILITY=%s ONEDNN_MAX_CPU_ISA=%s MKL_ENABLE_INSTRUCTIONS=%s OPENBLAS_CORETYPE=%s ")
-    :format(unpack(level))
+  return level and env .. LIMITS:format(unpack(level)) or env
+end
+
+--- A sentence that names what limits the instructions of each library of the peer; nil without a limit.
+function workers.limits()
+  local name = os.getenv "LM_CPU_LEVEL"
+  local level = LEVELS[name]
+  if not level then return end
+  return ("LM_CPU_LEVEL=%s limits Luminary; of PyTorch, ATEN_CPU_CAPABILITY=%s its own kernels and the vectors that "
+    .. "torch.compile writes (whose C++ compiler has no limit: -march=native), ONEDNN_MAX_CPU_ISA=%s oneDNN, "
+    .. "MKL_ENABLE_INSTRUCTIONS=%s MKL, OPENBLAS_CORETYPE=%s OpenBLAS."):format(name, unpack(level))
 end
 
 function workers.quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end

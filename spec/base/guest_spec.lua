@@ -75,7 +75,7 @@ describe("the pool of threads", function()
     local _, report, failed = temp.run(folder, compile:format(program, library, library))
     if os.execute "gcc --version >/dev/null 2>&1" ~= 0 then return pending "there is no compiler" end
     assert.equal(0, failed, report)
-    for _, how in ipairs {"callers", "nested", "fork", "exit", "failing", "noted", "cores"} do
+    for _, how in ipairs {"callers", "nested", "fork", "exit", "failing", "noted", "cores", "spare"} do
       local _, text, code = temp.run(folder, ("timeout -k 2 60 %s %s"):format(program, how))
       assert.equal(how .. ": good\n", text)
       assert.equal(0, code)

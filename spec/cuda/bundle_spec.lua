@@ -37,6 +37,23 @@ describe("bundle #unsanitized", function() -- it packs what is not sanitized
     refused("has no built module", folder .. "/out " .. folder .. "/nothing")
   end)
 
+  it("builds for sm_90 in a folder of its own, unless it is given a build", function()
+    local tree = folder .. "/tree"
+    temp.execute(("mkdir -p %s/scripts/dev && cp scripts/dev/bundle %s/scripts/dev"):format(tree, tree))
+    temp.write(tree .. "/scripts/setup", [[#!/bin/sh
+      echo "setup $* for $CUDAARCHS, CUDA $LM_CUDA, flags $CUDAFLAGS."
+      mkdir build-90 && echo "CUDA backend: there is no CUDA compiler (nvcc)" >build-90/left_out]])
+    local bundle = ("cd %s; chmod +x scripts/setup; LM_CUDA=0 CUDAFLAGS=-Ofc=max scripts/dev/bundle out"):format(tree)
+    local ok, text = temp.run(folder, bundle)
+    assert.is_false(ok)
+    assert.equal("setup --dev --without mpi --build build-90 for 90-real, CUDA 1, flags .\n"
+      .. "bundle: build-90 has no kernels for a GPU: there is no CUDA compiler (nvcc); install a CUDA toolkit, or pass "
+      .. "--any-build OUT build-90\n", text)
+    ok, text = temp.run(folder, bundle) -- mkdir fails: there is build-90 now
+    assert.is_false(ok)
+    assert.matches("\nbundle: there is no build\n$", text)
+  end)
+
   it("knows what a build has code for, also one that was told of no architectures", function()
     if not temp.exists(fake) then return pending "this build has no CUDA" end
     assert.matches("\nLM_CUDA_ARCHITECTURES:INTERNAL=%d", temp.read(build .. "/CMakeCache.txt"))

@@ -43,3 +43,33 @@ describe("a program of scripts/bench", function()
     end
   end)
 end)
+
+describe("a bench beside PyTorch", function()
+  local averages = dofile "scripts/bench/averages.lua"
+
+  it("drops times of whole time slices, unless they are what a run takes", function()
+    assert.same({0.0011, 0.0012}, averages.undisturbed {0.0011, 0.008003, 0.0012, 0.01199})
+    assert.same({}, averages.undisturbed {0.004001, 0.00799})
+    assert.same({0.9, 0.904, 0.9037}, averages.undisturbed {0.9, 0.904, 0.9037})
+    assert.same({}, averages.undisturbed {})
+  end)
+
+  it("says which runs it drops, and what limits each library", function()
+    -- A peer whose every second answer is of two time slices.
+    temp.write(folder .. "/python", [[#!/bin/sh
+      [ "$1" != -c ] || exit 0
+      while read name; do echo "eager 0.001"; read name; echo "eager 0.008"; done]])
+    local run = "chmod +x %s/python; LM_CPU_LEVEL=1 timeout 60 scripts/bench/compute --peer %s/python --rounds 4 "
+      .. "--threads 1 --json %s/rows add4"
+    local ok, text = temp.run(folder, run:format(folder, folder, folder))
+    assert(ok, text)
+    for _, name in ipairs {"ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "MKL_ENABLE_INSTRUCTIONS=AVX2",
+      "OPENBLAS_CORETYPE=Haswell", "torch.compile"} do
+      assert(text:find(name, 1, true), text)
+    end
+    local thrown, all = text:match "add4: (%d+) of PyTorch's (%d+) runs are thrown away: times of multiples of 4 ms"
+    assert.equal(tonumber(all), 2 * tonumber(thrown), text)
+    local row = require("luminary.core").json_decode(temp.read(folder .. "/rows"))
+    assert.same({0.001, tonumber(thrown)}, {row.pytorch, row.thrown})
+  end)
+end)

@@ -80,7 +80,7 @@ describe("scripts/setup #lua", function()
   end)
 
   it("installs what is missing by the manager that is there", function()
-    for manager, asks in pairs { dnf = "rpm", pacman = "pacman" } do
+    for manager, asks in pairs { dnf = "rpm", pacman = "pacman", apt = "dpkg-query" } do
       local tools = folder .. "/" .. manager
       assert(os.execute("mkdir " .. tools) == 0)
       for _, tool in ipairs { "sh", "dirname", "tr", "grep", "cat", "nproc" } do
@@ -88,16 +88,20 @@ describe("scripts/setup #lua", function()
       end
       -- All but LuaJIT is there; nothing can be installed.
       temp.write(tools .. "/id", "#!/bin/sh\necho 0\n")
-      temp.write(tools .. "/" .. manager, "#!/bin/sh\necho told: \"$@\"\nexit 9\n")
+      local installer = manager == "apt" and "apt-get" or manager
+      temp.write(tools .. "/" .. installer, "#!/bin/sh\n[ \"$1\" != update ] || exit 0\necho told: \"$@\"\nexit 9\n")
       temp.write(tools .. "/" .. asks, ([[#!/bin/sh
         case $1 in -S) echo told: "$@"; exit 9 ;; esac
         for name in "$@"; do :; done
-        [ $name != luajit ]
+        case $name in luajit|libluajit2*) exit 1 ;; esac
+        echo install ok installed
       ]]))
       local ok, text = temp.run(folder, ("chmod +x %s/*; env -i PATH=%s scripts/setup --no-install"):format(
         tools, tools))
       assert.is_false(ok)
-      assert.matches("told: .*install.* luajit\n$", (text:gsub("%-S ", "install ")))
+      local refusal = "\nsetup: %s could not install the missing packages; setup never removes one for another\n$"
+      assert.matches("told: .*install.* luajit" .. refusal:format(manager), (text:gsub("%-S ", "install ")))
+      if manager == "apt" then assert.matches(" --no-remove ", text, 1, true) end
     end
   end)
 

@@ -1,15 +1,17 @@
 /* Loops of src/base/parallel.h as scripts, forks and exits meet them: pool_check
- * callers|nested|fork|exit|failing|noted|cores. */
+ * callers|nested|fork|exit|failing|noted|cores|spare. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/large_array.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 
@@ -193,13 +195,56 @@ static int cores(void) {
   return apart < TRIES * 3 / 4 || !CPU_EQUAL(&left, &m.both);
 }
 
+static int fill_arrays(int value) {
+  enum { N = 100000 };
+  int wrong = 0;
+  LM_LARGE(unsigned char, first, N);
+  memset(first, value, N);
+  {
+    LM_LARGE(unsigned char[2], second, N);
+    LM_LARGE(char, none, value < 0);
+    memset(second, value + 1, 2 * N);
+    wrong += none != NULL || ((uintptr_t)second & 63) != 0;
+  }
+  LM_LARGE(unsigned char, third, N);
+  memset(third, value + 2, N);
+  for (int i = 0; i < N; i++) wrong += first[i] != value || third[i] != value + 2;
+  return wrong;
+}
+
+static pthread_barrier_t refused;
+
+static void *fill_often(void *bad) {
+  pthread_barrier_wait(&refused);
+  for (int i = 0; i < 100; i++) *(int *)bad += fill_arrays(i) != 0;
+  return NULL;
+}
+
+/* Large arrays of threads to which the system refuses stacks for them. */
+static int spare(void) {
+  static int bad[CALLERS];
+  pthread_t id[CALLERS];
+  struct rlimit before, none;
+  pthread_barrier_init(&refused, NULL, CALLERS + 1);
+  for (int i = 0; i < CALLERS; i++) pthread_create(&id[i], NULL, fill_often, &bad[i]);
+  getrlimit(RLIMIT_AS, &before);
+  none = (struct rlimit){1, before.rlim_max};
+  setrlimit(RLIMIT_AS, &none);
+  pthread_barrier_wait(&refused);
+  for (int i = 0; i < CALLERS; i++) pthread_join(id[i], NULL);
+  setrlimit(RLIMIT_AS, &before);
+  int wrong = fill_arrays(5);
+  for (int i = 0; i < CALLERS; i++) wrong += bad[i];
+  return wrong;
+}
+
 int main(int argc, char **argv) {
   const char *how = argc > 1 ? argv[1] : "";
   const struct {
     const char *name;
     int (*run)(void);
   } checks[] = {{"callers", callers}, {"nested", nested}, {"fork", forked}, {"exit", amid},
-                {"failing", failing}, {"noted", noted},   {"cores", cores}};
+                {"failing", failing}, {"noted", noted},   {"cores", cores}, {"spare", spare}};
   lm_set_num_threads(THREADS);
   for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
     if (strcmp(how, checks[i].name) != 0) continue;

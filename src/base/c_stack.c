@@ -1,6 +1,7 @@
 #include "base/c_stack.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 static _Thread_local uintptr_t low, high; /* of this thread's stack; 0: not asked yet */
@@ -18,8 +19,10 @@ static void ask(void) {
   pthread_attr_destroy(&a);
 }
 
-size_t lm_stack_left(void) {
-  uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+static size_t below(uintptr_t here, bool all) {
   if (high == 0) ask();
-  return here >= low && here < high ? here - low : SIZE_MAX;
+  return here < low || here >= high ? SIZE_MAX : all ? high - low : here - low;
 }
+
+size_t lm_stack_left(void) { return below((uintptr_t)__builtin_frame_address(0), false); }
+size_t lm_stack_size(void) { return below((uintptr_t)__builtin_frame_address(0), true); }

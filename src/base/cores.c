@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/descriptor.h"
+#include "base/large_array.h"
 
 static int of_affinity(void) {
   enum { MOST_CPUS = 1 << 16 };
@@ -52,9 +53,10 @@ static double granted_by(const char *folder) {
 /* The least that a group and those above it grant, or `least`; path is cut. In a container the folders of the path
  * may be invisible; the last, the base itself, is then the container's own. */
 static double granted_above(const char *base, char *path, double least) {
-  char folder[4224];
+  enum { MAX = 4224 };
+  LM_LARGE(char, folder, MAX);
   for (;;) {
-    snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s", base, path);
+    snprintf(folder, MAX, "/sys/fs/cgroup%s%s", base, path);
     const double granted = granted_by(folder);
     if (granted > 0 && granted < least) least = granted;
     char *last = strrchr(path, '/');
@@ -65,8 +67,9 @@ static double granted_above(const char *base, char *path, double least) {
 
 /* Lines such as "0::/job" of version 2, and "3:cpu,cpuacct:/job" of version 1. */
 static double of_control_group(double least) {
-  char text[4096];
-  if (!read_start("/proc/self/cgroup", text, sizeof text)) return least;
+  enum { MAX = 4096 };
+  LM_LARGE(char, text, MAX);
+  if (!read_start("/proc/self/cgroup", text, MAX)) return least;
   for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
     char *controllers, *path = line, copy[4096], base[64];
     strsep(&path, ":");

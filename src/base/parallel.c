@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/cores.h"
+#include "base/large_array.h"
 #include "base/mem.h"
 #include "base/thread_state.h"
 #include "integers.h"
@@ -167,7 +168,10 @@ static void run_pieces(loop *l, int thread) {
 
 static void run_offered(loop *l, int thread) {
   block *scratch = l->scratch_bytes ? scratch_take(l->scratch_bytes) : NULL;
-  if (l->scratch_bytes && !scratch) return; /* the caller has some, and runs all */
+  if ((l->scratch_bytes && !scratch) || !lm_large_ready()) { /* the caller has some, and runs all */
+    scratch_release(scratch);
+    return;
+  }
   scratch_here = memory_of(scratch);
   failure_here = l->failure;
   run_pieces(l, thread);

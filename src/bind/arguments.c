@@ -519,14 +519,14 @@ LM_FUNCTION(describe) { return lm_return_text(L, lm_describe_arg(L, LM_STATE(L),
 
 /* nearest(word, list) */
 LM_FUNCTION(nearest) {
-  enum { MAX_NAMES = 4096 }; /* the library itself has more than 512 */
-  const char *names[MAX_NAMES];
   size_t bytes;
   int n = 0;
   const char *word = lm_need_string(L, 1, "nearest", "word", &bytes);
   lm_need_table(L, 2, "nearest", "list");
-  for (int i = 1; n < MAX_NAMES; i++) { /* the list keeps the strings alive */
-    lua_rawgeti(L, 2, i);
+  const size_t most = lua_objlen(L, 2);
+  const char **names = lua_newuserdata(L, (most + 1) * sizeof *names);
+  while ((size_t)n < most) { /* the list keeps the strings alive */
+    lua_rawgeti(L, 2, n + 1);
     if (lua_type(L, -1) != LUA_TSTRING) break;
     names[n++] = lua_tostring(L, -1);
     lua_pop(L, 1);

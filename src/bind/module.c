@@ -1,4 +1,5 @@
 /* luaopen_luminary_core: the state, the tensors' metatable, and every function by name. */
+#include "base/c_stack.h"
 #include "bind/bind.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
@@ -204,6 +205,12 @@ int luaopen_luminary_core(lua_State *L) {
   if (!lua_isnil(L, -1)) return 1; /* required again: one state, one metatable */
   lua_settop(L, 0);
   luaL_checkstack(L, 24, "luminary");
+  enum { NEEDED = 64 /* KB */, ROUNDED = 8 /* some C libraries leave out the guard's pages */ };
+  const size_t stack = lm_stack_size() >> 10;
+  if (stack + ROUNDED < NEEDED) {
+    return luaL_error(L, "luminary: the stack of this thread, of %d KB, is too small; it needs %d KB", (int)stack,
+                      NEEDED);
+  }
   lm_lua_threads_at_exit();
   lua_newtable(L); /* 1: strings kept alive */
   lua_pushvalue(L, 1);

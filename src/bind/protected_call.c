@@ -57,8 +57,9 @@ LM_FUNCTION(traceback_of) {
 }
 
 int lm_pcall(lua_State *L, int nargs, int nresults) {
-  enum { RESERVE = 256 << 10 }; /* for what is called without asking: kernels, libraries */
-  if (lm_stack_left() >= RESERVE) {
+  enum { RESERVE = 256 << 10 }; /* for what is called without asking: kernels, libraries; of a small stack half */
+  const size_t size = lm_stack_size();
+  if (lm_stack_left() >= (size / 2 < RESERVE ? size / 2 : RESERVE)) {
     int handler = lua_gettop(L) - nargs;
     lm_reg_get(L, &lm_reg_noting);
     lua_insert(L, handler);

@@ -2,7 +2,7 @@
 #include "base/message.h"
 #include "image/jpeg.h"
 
-enum { PIECE = 1 << 14 };
+enum { PIECE = 1 << 12 };
 
 typedef struct writing {
   struct jpeg_compress_struct jpeg;

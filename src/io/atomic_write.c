@@ -13,6 +13,7 @@
 
 #include "base/descriptor.h"
 #include "base/file_size_limit.h"
+#include "base/large_array.h"
 #include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -141,7 +142,7 @@ static bool resolve(const char *path, bool is_there, const char *suffix, char ta
 lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f) {
   lm_status status = LM_OK;
   struct stat info;
-  char target[PATH_MAX];
+  LM_LARGE(char, target, PATH_MAX);
   *f = (lm_new_file){.fd = -1};
   bool replaces = stat(path, &info) == 0;
   if (replaces) {
@@ -280,11 +281,13 @@ static bool is_abandoned(int fd, DIR *dir) {
 
 void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
   enum { HOW = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC };
-  char folder[PATH_MAX], temporary[PATH_MAX], shard[PATH_MAX];
+  LM_LARGE(char, folder, PATH_MAX);
+  LM_LARGE(char, temporary, PATH_MAX);
+  LM_LARGE(char, shard, PATH_MAX);
   size_t skipped = folder_bytes(path);
   if (!folder_of(path, folder)) return;
-  int length = snprintf(temporary, sizeof temporary, "%.*s" TEMPORARY, kept_bytes(path) - (int)skipped, path + skipped);
-  int shard_length = snprintf(shard, sizeof shard, "%s.shard-", path + skipped);
+  int length = snprintf(temporary, PATH_MAX, "%.*s" TEMPORARY, kept_bytes(path) - (int)skipped, path + skipped);
+  int shard_length = snprintf(shard, PATH_MAX, "%s.shard-", path + skipped);
   DIR *dir = lm_opendir(folder);
   if (!dir) return;
   for (struct dirent *e; (e = readdir(dir));) {
@@ -306,9 +309,10 @@ static bool find_part(const char *path, const char *suffix, char part[PATH_MAX])
 }
 
 lm_status lm_complete_parts(const char *path, const char *suffix, int nkept, const char *const *kept) {
-  char part[PATH_MAX], target[PATH_MAX];
+  LM_LARGE(char, part, PATH_MAX);
+  LM_LARGE(char, target, PATH_MAX);
   for (int i = 0; i < nkept; i++) {
-    int n = snprintf(part, sizeof part, "%.*s%s", (int)folder_bytes(path), path, kept[i]);
+    int n = snprintf(part, PATH_MAX, "%.*s%s", (int)folder_bytes(path), path, kept[i]);
     if (n >= PATH_MAX || access(part, F_OK) != 0) return LM_OK;
   }
   if (!find_part(path, "", target) || !find_part(path, suffix, part)) return refused("replace", path);

@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/bytes.h"
+#include "base/large_array.h"
 #include "base/mem.h"
 #include "mp/channel.h"
 #include "mp/datagram.h"
@@ -255,8 +256,8 @@ bool lm_packed_message_peek(int fd, uint64_t *number) {
 
 lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
   lm_status status = LM_OK;
-  char body[INLINE];
-  size_t n = sizeof body;
+  LM_LARGE(char, body, INLINE);
+  size_t n = INLINE;
   lm_datagram_header h;
   lm_received_fds l = {0};
   lm_segment *file = NULL;

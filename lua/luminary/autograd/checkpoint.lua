@@ -1,4 +1,5 @@
 --- Checkpoints: parts of a graph that backward computes again instead of keeping them in memory.
+local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"

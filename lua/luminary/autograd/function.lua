@@ -1,4 +1,5 @@
 --- Custom autograd operations, classes with a forward and a backward.
+local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

@@ -3,6 +3,7 @@
 --- An instance is userdata with its own metatable, the record, whose `values` are its fields and fall back to its
 --- class. LuaJIT calls __len only for userdata, so that `#object` is object:len() or an error; ipairs(object) and
 --- pairs(object) are errors. For an empty table they would be 0 and empty loops.
+local debug = require "debug"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local fail = options.fail

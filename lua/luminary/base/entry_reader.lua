@@ -41,7 +41,7 @@ function entries.of(kind, fields)
         wrong("%s must be a %s", field, (types:gsub("|", " or a ")))
       end
     end
-    local info = debug.getinfo(3, "Sl")
+    local info = require("debug").getinfo(3, "Sl")
     local whole = {name = name, like = like, file = info.source:sub(2), line = info.currentline, unpack(entry)}
     for field, of in pairs(fields) do
       if field == "list" then of = "?" end

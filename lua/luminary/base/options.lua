@@ -1,4 +1,5 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
+local debug = require "debug"
 local core = require "luminary.core"
 local truncate_text = require "luminary.base.truncate_text"
 local load_module = require "luminary.base.load_module"

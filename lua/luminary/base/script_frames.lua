@@ -2,7 +2,7 @@
 --- LM_LOG=trace all frames.
 local getenv, find, gmatch, match, sub = os.getenv, string.find, string.gmatch, string.match, string.sub
 
-local own_folders = {match(debug.getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"}
+local own_folders = {match(require("debug").getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"}
 
 -- Whether a frame's file is in a folder of the library. LuaJIT shows at most the last 60 bytes of its path.
 local function is_in(folder, frame)

@@ -19,6 +19,7 @@
 ---
 --- A text without a name is that of a constructor, whose name is its class's. It is parsed at the first call, or when
 --- help first asks.
+local debug = require "debug"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 

@@ -7,7 +7,8 @@ local paths = require "luminary.paths"
 local commands = require "luminary.cli.prompt_commands"
 local load_module = require "luminary.base.load_module"
 
-local getmetatable_of, next, rawget, type, pcall, sort = debug.getmetatable, next, rawget, type, pcall, table.sort
+local getmetatable_of, sort = require("debug").getmetatable, table.sort
+local next, rawget, type, pcall = next, rawget, type, pcall
 local match, gmatch, sub, find = string.match, string.gmatch, string.sub, string.find
 
 local complete = {}

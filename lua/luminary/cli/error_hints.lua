@@ -4,6 +4,7 @@
 --- wins; where the line is not known, rows that ask for it do not match. A hint is text, or a function(problem) that
 --- returns text or nil, where problem has `message`, `line` (the text of it), `captures` of the message's pattern, and
 --- find(name): who has the field of that name, and what that is; value(path): what is at a path of names.
+local debug = require "debug"
 local frames = require "luminary.base.script_frames"
 
 local find, gmatch, gsub, match, sub = string.find, string.gmatch, string.gsub, string.match, string.sub

@@ -1,4 +1,5 @@
 --- The command `luminary`: runs a script, alone or as several ranks, a chunk, or a prompt.
+local debug = require "debug"
 local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]

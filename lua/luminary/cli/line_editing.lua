@@ -187,7 +187,7 @@ end
 --- Lets LuaJIT interpret all Lua that is loaded from now on, except the library's: compiled loops run no hooks, so that
 --- Ctrl-C would wait for their end. A user's jit.on(f, true) compiles f again.
 function line.interpret_loops()
-  local library = match(debug.getinfo(1, "S").source, "^(.*/)cli/")
+  local library = match(require("debug").getinfo(1, "S").source, "^(.*/)cli/")
   local info, jit_off = require("jit.util").funcinfo, jit.off
   jit.attach(function(proto)
     if sub(info(proto).source or "", 1, #library) ~= library then jit_off(proto) end

@@ -4,7 +4,7 @@ local characters = require "luminary.base.characters"
 local repr = require "luminary.repr"
 local terminal = require "luminary.base.terminal"
 
-local getmetatable_of, type, rawget, pcall, error = debug.getmetatable, type, rawget, pcall, error
+local getmetatable_of, type, rawget, pcall, error = require("debug").getmetatable, type, rawget, pcall, error
 local gmatch, gsub, concat, floor = string.gmatch, string.gsub, table.concat, math.floor
 local max, min = math.max, math.min
 

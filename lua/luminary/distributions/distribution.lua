@@ -16,6 +16,7 @@
 --- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
 --- log_prob, entropy, cdf, icdf and any other method
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
+local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

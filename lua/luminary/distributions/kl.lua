@@ -1,4 +1,5 @@
 --- kl_divergence(p, q): the mean of log p(x) - log q(x) over p's values.
+local debug = require "debug"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local finfo = require("luminary.tensor.dtype_info").finfo

@@ -11,7 +11,7 @@ local options = require "luminary.base.options"
 local pages = require "luminary.help.pages"
 
 local index = {}
-local getmetatable_of = debug.getmetatable
+local getmetatable_of = require("debug").getmetatable
 
 -- ---- the comments
 

@@ -1,4 +1,5 @@
 --- The text of help for each public name: from the core for ops, and from the comments in these files (index.lua).
+local debug = require "debug"
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"

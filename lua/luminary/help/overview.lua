@@ -4,7 +4,7 @@ local index = require "luminary.help.index"
 
 local all, internal, is_class, joined, sorted_names = index.all, index.internal, index.is_class, index.joined,
   index.sorted_names
-local getmetatable_of = debug.getmetatable
+local getmetatable_of = require("debug").getmetatable
 local WIDTH = 78
 local overview = {WIDTH = WIDTH}
 

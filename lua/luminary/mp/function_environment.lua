@@ -1,5 +1,6 @@
 --- What a function with an environment of its own (setfenv) needs of it in another Lua state, where functions get that
 --- state's globals.
+local debug = require "debug"
 local util = require "jit.util"
 
 -- The operation of an instruction of some code's.

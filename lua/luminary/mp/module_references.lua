@@ -4,6 +4,7 @@
 --- Of luminary's own modules everything that holds functions has a name, what only metatables and upvalues lead to
 --- included; of others what their fields lead to. Data in a module has no name: it may have changed since it was
 --- loaded.
+local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 

@@ -12,6 +12,7 @@
 ---
 --- With {plain = true} tables are the only objects, and have no metatables: whatever such a text holds, decoding it
 --- returns data alone.
+local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

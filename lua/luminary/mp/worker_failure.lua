@@ -1,4 +1,5 @@
 --- What goes wrong in a worker, as plain values for whoever started it.
+local debug = require "debug"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local truncate_text = require "luminary.base.truncate_text"

@@ -56,7 +56,7 @@ return function(fd, thread)
   end)
 
   local code, report = 0, {ok = true}
-  if not ok and debug.getmetatable(problem) == Exit then
+  if not ok and require("debug").getmetatable(problem) == Exit then
     code, report = problem.code, {ok = problem.code == 0, code = problem.code}
   elseif not ok then
     code, report = 1, {ok = false, message = problem.message, traceback = problem.traceback}

@@ -31,7 +31,7 @@ function sizes.__eq(a, b)
 end
 
 local function text(v)
-  if type(v) == "string" or type(v) == "number" or debug.getmetatable(v) == sizes then return tostring(v) end
+  if type(v) == "string" or type(v) == "number" or require("debug").getmetatable(v) == sizes then return tostring(v) end
   core.error_at_caller(("attempt to concatenate a list of sizes and a %s value"):format(type(v)))
 end
 

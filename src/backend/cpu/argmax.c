@@ -29,7 +29,8 @@ static void write_unit(const search *s, const lm_reduce_unit *u, const void *bes
 static void search_cols(const search *s, int64_t unit) {
   const lm_reduce_plan *p = &s->plan;
   lm_reduce_unit u = lm_reduce_unit_at(p, unit);
-  _Alignas(64) char best[LM_TILE_BYTES], tile[LM_TILE_BYTES];
+  LM_LARGE(char, best, LM_TILE_BYTES);
+  LM_LARGE(char, tile, LM_TILE_BYTES);
   int64_t position[LM_REDUCE_COLS];
   bool direct = p->direct && u.x_step == 1;
   p->loops->load[p->dtype](best, u.x, u.x_step, u.cols);

@@ -261,12 +261,12 @@ static void run_link(const lm_chain *c, const link *l, int64_t first, int n, til
 
 static void run_share(void *ctx, int64_t from, int64_t to) {
   const lm_chain *c = ctx;
-  tiles b;
+  LM_LARGE(tiles, b, 1);
   for (int i = 0; i < c->n; i++) {
     for (int k = 0; k < c->link[i].nin; k++) {
       const link *l = &c->link[i];
       if (l->in[k].way == SCALAR) {
-        l->loops->load[l->in[k].t->dtype](b.scalar[l->in[k].index], l->in[k].t->data, 0, c->tile);
+        l->loops->load[l->in[k].t->dtype](b->scalar[l->in[k].index], l->in[k].t->data, 0, c->tile);
       }
     }
   }
@@ -274,7 +274,7 @@ static void run_share(void *ctx, int64_t from, int64_t to) {
     int64_t first = tile * c->tile;
     int n = c->numel - first < c->tile ? (int)(c->numel - first) : c->tile;
     for (int i = 0; i < c->n; i++) {
-      if (c->link[i].used) run_link(c, &c->link[i], first, n, &b);
+      if (c->link[i].used) run_link(c, &c->link[i], first, n, b);
     }
   }
   lm_nontemporal_fence();

@@ -2,6 +2,7 @@
  * Contract of each: op/backend.h. */
 #pragma once
 
+#include "base/large_array.h"
 #include "base/parallel.h"
 #include "op/backend.h"
 #include "optim/optim.h"

@@ -187,24 +187,24 @@ static void apply_units(void *ctx, int64_t from, int64_t to) {
   const char *x = j->x, *addend = j->beside;
   int64_t unit = s->interleaved ? s->c : s->run, part;
   size_t width = lm_dtype_size(j->dtype), at = (size_t)(from * unit) * width;
-  output o;
-  open_batch_output(&o, j, at, j->y != x && j->y != addend);
+  LM_LARGE(output, o, 1);
+  open_batch_output(o, j, at, j->y != x && j->y != addend);
   for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
-    void *made_at = scratch_in(&o, (to - u) * s->c, &part);
+    void *made_at = scratch_in(o, (to - u) * s->c, &part);
     j->loops->rows_apply(x + at, addend ? addend + at : NULL, made_at, part / s->c, s->c, by->mean, by->scale,
                          by->shift, j->relu, j->max);
-    made(&o, part);
+    made(o, part);
   }
   for (int64_t u = from; u < to && !s->interleaved; u++) {
     int64_t c = u % s->c;
     for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
-      void *made_at = scratch_in(&o, s->run - done, &part);
+      void *made_at = scratch_in(o, s->run - done, &part);
       j->loops->run_apply(x + at, addend ? addend + at : NULL, made_at, part, get_acc(by->mean, by->acc, c),
                           get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), j->relu, j->max);
-      made(&o, part);
+      made(o, part);
     }
   }
-  lm_nontemporal_close(&o.w);
+  lm_nontemporal_close(&o->w);
 }
 
 static void run_batch(lm_parallel_fn *fn, double each_ns, const batch_job *job) {
@@ -351,25 +351,25 @@ static void back_units(void *ctx, int64_t from, int64_t to) {
   const char *x = j->x, *g = j->beside;
   int64_t unit = s->interleaved ? s->c : s->run, part;
   size_t width = lm_dtype_size(j->dtype), at = (size_t)(from * unit) * width;
-  output o;
-  open_batch_output(&o, j, at, j->y != g);
+  LM_LARGE(output, o, 1);
+  open_batch_output(o, j, at, j->y != g);
   for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
-    void *made_at = scratch_in(&o, (to - u) * s->c, &part);
+    void *made_at = scratch_in(o, (to - u) * s->c, &part);
     j->loops->rows_back(g + at, x + at, made_at, part / s->c, s->c, by->mean, by->scale, j->b, j->k,
                         j->relu ? by->shift : NULL, j->max);
-    made(&o, part);
+    made(o, part);
   }
   for (int64_t u = from; u < to && !s->interleaved; u++) {
     int64_t c = u % s->c;
     double shift = get_acc(by->shift, by->acc, c);
     for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
-      void *made_at = scratch_in(&o, s->run - done, &part);
+      void *made_at = scratch_in(o, s->run - done, &part);
       j->loops->run_back(g + at, x + at, made_at, part, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
                          get_acc(j->b, by->acc, c), get_acc(j->k, by->acc, c), j->relu ? &shift : NULL, j->max);
-      made(&o, part);
+      made(o, part);
     }
   }
-  lm_nontemporal_close(&o.w);
+  lm_nontemporal_close(&o->w);
 }
 
 /* dx = g * scale + (x - mean) * b + k a channel; relu: where (x - mean) * scale + shift is above 0 and below max,
@@ -541,21 +541,21 @@ static void normalize_rows(void *ctx, int64_t from, int64_t to) {
   const rows_job *j = ctx;
   const lm_row_norm_args *a = j->args;
   int64_t part;
-  output o;
-  open_rows_output(&o, j, from, 1);
+  LM_LARGE(output, o, 1);
+  open_rows_output(o, j, from, 1);
   for (int64_t r = from; r < to; r += part / j->d) {
     const char *x = a->x->data + (size_t)(r * j->d) * j->width;
     char *rstd = j->out[2]->data + (size_t)r * j->acc_width;
-    void *made_at = scratch_in(&o, (to - r) * j->d, &part);
+    void *made_at = scratch_in(o, (to - r) * j->d, &part);
     if (a->centered) {
       j->loops->layer(x, made_at, part / j->d, j->d, j->weight, j->bias, a->eps,
                       j->out[1]->data + (size_t)r * j->acc_width, rstd);
     } else {
       j->loops->rms(x, made_at, part / j->d, j->d, j->weight, a->eps, rstd);
     }
-    made(&o, part);
+    made(o, part);
   }
-  lm_nontemporal_close(&o.w);
+  lm_nontemporal_close(&o->w);
 }
 
 lm_status lm_cpu_row_norm(const void *args, lm_tensor *const *out) {
@@ -588,24 +588,24 @@ static void back_parts(void *ctx, int64_t first, int64_t last) {
     int64_t from = j->rows * p / j->parts, to = j->rows * (p + 1) / j->parts, some, summed = 0;
     double *sums = j->part + p * 2 * j->sums, *work = sums + j->sums;
     memset(sums, 0, 2 * (size_t)j->sums * sizeof *sums);
-    output o;
-    open_rows_output(&o, j, from, 2);
+    LM_LARGE(output, o, 1);
+    open_rows_output(o, j, from, 2);
     for (int64_t r = from; r < to; r += some / d) {
       size_t at = (size_t)(r * d) * j->width, stat = (size_t)r * j->acc_width;
       const char *g = a->grad->data + at, *x = a->x->data + at, *rstd = j->rstd + stat;
-      void *made_at = scratch_in(&o, lm_min(to - r, SUMMED - summed) * d, &some);
+      void *made_at = scratch_in(o, lm_min(to - r, SUMMED - summed) * d, &some);
       if (j->mean) {
         j->loops->layer_back(g, x, made_at, some / d, d, j->weight, j->mean + stat, rstd, work);
       } else {
         j->loops->rms_back(g, x, made_at, some / d, d, j->weight, rstd, work);
       }
-      made(&o, some);
+      made(o, some);
       summed += some / d;
       if (summed < SUMMED && r + some / d < to) continue;
       all->flush(sums, work, j->sums, j->acc_width == sizeof(double));
       summed = 0;
     }
-    lm_nontemporal_close(&o.w);
+    lm_nontemporal_close(&o->w);
   }
 }
 

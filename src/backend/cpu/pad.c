@@ -62,7 +62,7 @@ static void make_rows(void *ctx, int64_t from, int64_t to) {
   const axis *last = &axes[ndim - 1];
   const int64_t width = last->size * (int64_t)item, max_chunk = TILE / width;
   int64_t index[LM_MAX_DIMS + 1], rest = from, some = 0;
-  char tile[TILE];
+  LM_LARGE(char, tile, TILE);
   lm_nontemporal_writer w;
   lm_nontemporal_open(&w, p->y->data + from * width, p->streams && max_chunk > 0);
   for (int d = ndim - 2; d >= 0; d--) index[d] = rest % axes[d].size, rest /= axes[d].size;

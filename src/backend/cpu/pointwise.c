@@ -113,22 +113,27 @@ static bool has_room(const lm_tensor *t, size_t bytes) {
  * are not padded: nobody sees what its unused lanes become. Integers are, since some kernels divide. */
 static void run_small(const lm_pointwise *job, const struct lm_pointwise_loops *loops, lm_dtype compute,
                       const bool *repeated) {
-  _Alignas(64) char tile[LM_POINTWISE_MAX_IN + 1][LM_TILE_BYTES];
   const void *in[LM_POINTWISE_MAX_IN];
   int n = (int)job->out->numel, whole = lm_round_up(n, LM_LANES);
   size_t num = lm_dtype_size(compute), bytes = num * (size_t)whole;
-  bool is_float = lm_dtype_is_float(compute);
+  bool is_float = lm_dtype_is_float(compute), tiled[LM_POINTWISE_MAX_IN];
+  bool here = job->out->dtype == compute && (n == whole || (is_float && has_room(job->out, bytes))), tiles = !here;
+  for (int i = 0; i < job->nin; i++) {
+    const lm_tensor *t = job->in[i];
+    tiled[i] = repeated[i] || t->dtype != compute || (n != whole && !(is_float && has_room(t, bytes)));
+    tiles |= tiled[i];
+  }
+  LM_LARGE(char[LM_TILE_BYTES], tile, tiles ? LM_POINTWISE_MAX_IN + 1 : 0);
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
     in[i] = t->data;
-    if (!repeated[i] && t->dtype == compute && (n == whole || (is_float && has_room(t, bytes)))) continue;
+    if (!tiled[i]) continue;
     loops->load[t->dtype](tile[i], t->data, repeated[i] ? 0 : 1, repeated[i] ? whole : n);
     if (!repeated[i]) lm_tile_pad(tile[i], n, num);
     in[i] = tile[i];
   }
   lm_tile_numbers numbers;
   if (job->kernel >= LM_OP_COUNT || lm_ops[job->kernel].nnumber) numbers = lm_tile_numbers_of(compute, job->number);
-  bool here = job->out->dtype == compute && (n == whole || (is_float && has_room(job->out, bytes)));
   void *out = here ? job->out->data : tile[LM_POINTWISE_MAX_IN];
   loops->kernel[job->kernel](out, in, &numbers, whole);
   if (!here) loops->store[job->out->dtype](job->out->data, 1, out, n);

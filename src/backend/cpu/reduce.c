@@ -70,7 +70,7 @@ static void fold_cols(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
   enum { MAX_RUN = 64 }; /* rows a float column sums before they go into the total */
   int last = p->reduced.ndim - 1;
   bool direct = p->direct && p->direct->cols[fold] && u->x_step == 1;
-  _Alignas(64) char tile[TILE_ROWS * LM_TILE_BYTES];
+  LM_LARGE(char, tile, direct ? 0 : TILE_ROWS *LM_TILE_BYTES);
   int filled = 0;
   int64_t row = u->cols * (int64_t)lm_dtype_size(p->compute);
   lm_reduce_walk w = lm_reduce_walk_from(p, begin);
@@ -121,7 +121,8 @@ static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *to
 
 static void whole_unit(const reduction *r, int64_t unit) {
   lm_reduce_unit u = lm_reduce_unit_at(&r->plan, unit);
-  lm_total total[LM_REDUCE_COLS], c[LM_REDUCE_COLS];
+  lm_total total[LM_REDUCE_COLS];
+  LM_LARGE(lm_total, c, LM_REDUCE_COLS);
   for (int j = 0; j < u.cols; j++) c[j] = r->p;
   fold_part(&r->plan, r->by.first, &u, 0, c, total);
   if (r->by.middle) {

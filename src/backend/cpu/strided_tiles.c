@@ -401,7 +401,7 @@ static void run_rows(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   const int last = t->ndim - 1;
   const int64_t width = t->size[last];
-  buffers b;
+  LM_LARGE(buffers, b, 1);
   cursor c = seek(t, begin);
   const char *in[LM_POINTWISE_MAX_IN] = {NULL}, *filled[LM_POINTWISE_MAX_IN] = {NULL};
   bool steps[LM_POINTWISE_MAX_IN];
@@ -416,19 +416,19 @@ static void run_rows(const plan *p, int64_t begin, int64_t end) {
       in[k] = p->scalar[k];
       if (in[k]) continue;
       const char *at = element_at(t, &t->in[k], &c);
-      in[k] = steps[k] ? at : b.in[k];
+      in[k] = steps[k] ? at : b->in[k];
       if (steps[k] || at == filled[k]) continue;
-      p->loops->load[t->compute](b.in[k], at, 0, (int)lm_min(max_chunk, lm_round_up(width, LM_LANES)));
+      p->loops->load[t->compute](b->in[k], at, 0, (int)lm_min(max_chunk, lm_round_up(width, LM_LANES)));
       filled[k] = at;
     }
-    run_row(p, element_at(t, &t->out, &c), in, steps, n, max_chunk, b.out);
+    run_row(p, element_at(t, &t->out, &c), in, steps, n, max_chunk, b->out);
     advance(t, &c, n);
   }
 }
 
 static void run_tiles(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
-  buffers b;
+  LM_LARGE(buffers, b, 1);
   cursor c = seek(t, begin);
   repeated_walk repeated[LM_POINTWISE_MAX_IN];
   for (int k = 0; k < t->nin; k++) {
@@ -439,11 +439,11 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     bool whole = n % LM_LANES == 0;
     const void *in[LM_POINTWISE_MAX_IN];
     bool here = t->out.linear && t->out.dtype == t->compute && (whole || !t->kernel) && !p->streams;
-    char *out = here ? t->out.data + i * (int64_t)p->num : b.out;
+    char *out = here ? t->out.data + i * (int64_t)p->num : b->out;
     in[0] = out; /* what a source writes has no operand */
     for (int k = 0; k < t->nin; k++) {
       const lm_operand *o = &t->in[k];
-      char *tile = t->kernel ? b.in[k] : out;
+      char *tile = t->kernel ? b->in[k] : out;
       /* A kernel reads whole vectors; a conversion's values may come from where they are, unless here is their result.
        */
       const bool reads_there = o->dtype == t->compute && (t->kernel ? whole : !here && !t->source);
@@ -481,8 +481,8 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     if (p->streams) {
       const char *tile = out;
       if (t->out.dtype != t->compute) {
-        p->loops->store[t->out.dtype](b.transposed, 1, out, n);
-        tile = b.transposed;
+        p->loops->store[t->out.dtype](b->transposed, 1, out, n);
+        tile = b->transposed;
       }
       lm_nontemporal_copy(t->out.data + i * (int64_t)t->out.bytes, tile, (size_t)n * t->out.bytes);
     } else if (t->out.linear) {
@@ -525,7 +525,7 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   int last = t->ndim - 1;
   int64_t piles = lm_ceil_div(t->size[last - 1], p->block_rows * PILE),
           across = lm_ceil_div(t->size[last], p->block_cols);
-  buffers b;
+  LM_LARGE(buffers, b, 1);
   for (int64_t block = begin; block < end; block++) {
     int64_t index[LM_MAX_DIMS], rest = block;
     index[last - 1] = rest % PILE * p->block_rows, rest /= PILE;
@@ -546,15 +546,15 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
       at[i + 1] = o->data + offset * (int64_t)o->bytes;
     }
     for (int i = 0; i < t->nin; i++) {
-      in[i] = p->scalar[i] ? p->scalar[i] : b.in[i];
+      in[i] = p->scalar[i] ? p->scalar[i] : b->in[i];
       if (p->scalar[i]) continue;
-      load_block(p, &t->in[i], at[i + 1], rows, cols, &b, b.in[i]);
-      lm_tile_pad(b.in[i], rows * cols, p->num);
+      load_block(p, &t->in[i], at[i + 1], rows, cols, b, b->in[i]);
+      lm_tile_pad(b->in[i], rows * cols, p->num);
     }
     const char *out = in[0];
     if (t->kernel) {
-      compute(p, b.out, in, rows * cols);
-      out = b.out;
+      compute(p, b->out, in, rows * cols);
+      out = b->out;
     }
     int64_t down = t->out.stride[last - 1] * (int64_t)t->out.bytes;
     if (t->out.stride[last] == 1 && t->out.stride[last - 1] == cols) cols *= rows, rows = 1;
@@ -605,7 +605,7 @@ void lm_tiles_run(lm_tiles *t) {
   }
   plan p;
   make_plan(&p, t);
-  _Alignas(64) char scalar[LM_POINTWISE_MAX_IN][LM_TILE_BYTES];
+  LM_LARGE(char[LM_TILE_BYTES], scalar, t->nin);
   const lm_dtype type = t->halves ? LM_F32 : t->compute; /* of scalars */
   const int tile = LM_TILE_BYTES / (int)lm_dtype_size(type), needed = p.tile < tile ? p.tile : tile;
   const int fill = p.numel < needed ? (int)lm_round_up(p.numel, LM_LANES) : needed;

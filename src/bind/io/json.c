@@ -8,12 +8,13 @@
  * No library reads what these files have: cJSON ends a string at NUL, Jansson refuses NUL in a key, which vocabularies
  * have, json-c does either; yajl has had no release since 2014. */
 #include "base/bytes.h"
+#include "base/c_stack.h"
 #include "base/message.h"
 #include "bind/bind.h"
 #include "text/characters.h"
 
 /* Values bound what a text takes in memory: an empty table has 64 bytes for two of text. */
-enum { MAX_VALUES = 1 << 22, MAX_DEPTH = 1000 };
+enum { MAX_VALUES = 1 << 22, MAX_DEPTH = 1000, STACK = 16 << 10 /* bytes that errors need */ };
 
 static void free_text(void *object) { lm_bytes_free(object); }
 static const lm_object_type text_type = {"luminary.json_text", sizeof(lm_bytes), free_text, NULL, NULL};
@@ -199,7 +200,8 @@ static void push_value(decoder *d) {
   if (c == '"') {
     push_string(d);
   } else if (c == '[' || c == '{') {
-    if (d->depth == MAX_DEPTH) malformed(d, d->at, lm_text("nested more than %d deep", MAX_DEPTH));
+    if (d->depth == MAX_DEPTH || lm_stack_left() < STACK)
+      malformed(d, d->at, lm_text("nested more than %d deep", d->depth));
     luaL_checkstack(L, 16, fn);
     d->at++;
     d->depth++;

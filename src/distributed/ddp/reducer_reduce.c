@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/large_array.h"
 #include "base/mem.h"
 #include "convert.h"
 #include "device/recorder.h"
@@ -206,7 +207,7 @@ LOAD(F64, double, double)
  * anything. */
 #define SUM(dtype, stored, number)                                                                   \
   static void sum_##dtype(int size, char *const *x, const double *factor, size_t n) {                \
-    number acc[TILE];                                                                                \
+    LM_LARGE(number, acc, TILE);                                                                     \
     for (size_t at = 0; at < n; at += TILE) {                                                        \
       int count = n - at < TILE ? (int)(n - at) : TILE;                                              \
       bool first = true;                                                                             \
@@ -215,7 +216,7 @@ LOAD(F64, double, double)
         load_##dtype(acc, (const stored *)(const void *)x[r] + at, count, (number)factor[r], first); \
         first = false;                                                                               \
       }                                                                                              \
-      if (first) memset(acc, 0, sizeof acc);                                                         \
+      if (first) memset(acc, 0, TILE * sizeof *acc);                                                 \
       for (int r = 0; r < size; r++) store_##dtype((stored *)(void *)x[r] + at, acc, count);         \
     }                                                                                                \
   }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/large_array.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
@@ -122,8 +123,8 @@ static void client_lost_store(lm_client *c, lm_failure_kind kind, const char *ho
 }
 
 static void listen_to_store(lm_client *c) {
-  char chunk[CHUNK];
-  ssize_t n = recv(c->fd, chunk, sizeof chunk, MSG_DONTWAIT);
+  LM_LARGE(char, chunk, CHUNK);
+  ssize_t n = recv(c->fd, chunk, CHUNK, MSG_DONTWAIT);
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (n < 0) {
     bool silent = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;

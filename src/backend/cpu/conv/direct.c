@@ -363,7 +363,7 @@ static int64_t run_depth(const plan *p) { return has_lines(p) ? p->grid.columns.
 static void place_transposed(const plan *p, int64_t row, int64_t n, int64_t first_run, int64_t count, int64_t channel,
                              const void **table, char *copies) {
   const int64_t per_line = has_lines(p) ? 1 : p->grid.columns.count, depth = run_depth(p);
-  window w[BLOCK_ROWS];
+  LM_LARGE(window, w, BLOCK_ROWS);
   position at = position_of(p, row);
   for (int64_t r = 0; r < n; r++, next_position(p, &at)) w[r] = window_of(p, &at, channel);
   for (int64_t run = first_run; run < first_run + count; run++) {

@@ -127,7 +127,7 @@ static void write_values(void *ctx, int64_t first, int64_t last) {
   const size_t item = lm_dtype_size((lm_dtype)m->x->dtype);
   const int64_t max_chunk = TILE / (int64_t)item;
   int64_t i = first * PART, end = part_end(m, last - 1), left = m->before[last] - m->before[first];
-  char tile[TILE];
+  LM_LARGE(char, tile, TILE);
   lm_nontemporal_writer w;
   lm_nontemporal_open(&w, m->out->data + m->before[first] * (int64_t)item, m->streams);
   while (left > 0) { /* a tile's worth, or all */

@@ -6,6 +6,7 @@
 #include "backend/cpu/index/indices.h"
 #include "backend/cpu/isa/index.h"
 #include "backend/cpu/nontemporal_copy.h"
+#include "base/large_array.h"
 #include "base/mem.h"
 #include "device/alloc.h"
 #include "merged_dims.h"
@@ -86,8 +87,10 @@ static void scatter_entries(const scattering *s, int64_t low, int64_t high) {
 /* The only line there is: what goes to the destinations low .. high - 1, sorted out some at a time. */
 static void scatter_own(const scattering *s, int64_t low, int64_t high) {
   enum { SOME = 1024 };
-  int64_t index[SOME], from[SOME];
-  uint64_t src[SOME], span = (uint64_t)(high - low);
+  LM_LARGE(int64_t, index, SOME);
+  LM_LARGE(int64_t, from, SOME);
+  LM_LARGE(uint64_t, src, SOME);
+  const uint64_t span = (uint64_t)(high - low);
   for (int64_t first = 0; first < s->length; first += SOME) {
     int64_t some = s->length - first < SOME ? s->length - first : SOME, n = 0;
     for (int64_t i = first; i < first + some; i++) {
@@ -219,7 +222,7 @@ static void scatter_some_rows(void *ctx, int64_t begin, int64_t end) {
   const int64_t width = j->x->size[last], n = j->index->size[last];
   const size_t item = lm_dtype_size((lm_dtype)j->x->dtype), bytes = (size_t)width * item;
   const lm_scatter_line line = {n, 1, 0, 1, 1};
-  _Alignas(64) char row[ROW];
+  LM_LARGE(char, row, ROW);
   lm_nontemporal_writer w;
   lm_nontemporal_open(&w, j->out->data + (size_t)begin * bytes, j->streams);
   for (int64_t r = begin; r < end && !atomic_load_explicit(&j->beyond, memory_order_relaxed); r++) {

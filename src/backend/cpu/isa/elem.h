@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "backend/cpu/isa.h"
+#include "base/large_array.h"
 #include "convert.h"
 #include "integers.h"
 #include "tensor/dtype.h"

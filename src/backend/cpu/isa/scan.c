@@ -49,7 +49,8 @@ static inline double log_of_two(double a, double b) {
 /* Where the smallest sum is not too small beside the largest term, that term is taken out of all. */
 static void row_logsumexp(const lm_scan_part *p, int n) {
   const double most_apart = 600; /* e^-600 and below it e^-145 of itself are numbers still */
-  double *x = p->x, *carry = p->carry, power[LM_SCAN_TILE];
+  double *x = p->x, *carry = p->carry;
+  LM_LARGE(double, power, LM_SCAN_TILE);
   double max_value = *carry, begin = *carry > x[0] ? *carry : x[0];
   int odd = *carry != *carry;
   for (int i = 0; i < n; i++) {

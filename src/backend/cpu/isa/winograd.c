@@ -251,7 +251,7 @@ LM_INLINE void transform_filter(const vec *w, float *u, int64_t stride) { /* w: 
 static void weight(const float *w, int64_t c, int64_t k0, int width, int64_t row, float *u, int64_t stride) {
   for (int64_t r = row; r < row + LM_WINO_CHANNELS; r += LM_PACK)
     for (int k = 0; k < width; k += LM_PACK) {
-      vec x[9 * LM_PACK];
+      LM_LARGE(vec, x, 9 * LM_PACK);
       load_filters(w + ((k0 + k) * c + r) * 9, c * 9, x);
       for (int l = 0; l < LM_PACK; l++) transform_filter(x + 9 * l, u + (r + l) * width + k, stride);
     }
@@ -260,7 +260,8 @@ static void weight(const float *w, int64_t c, int64_t k0, int width, int64_t row
 static void weight_rotated(const float *w, int64_t c, int64_t c0, int width, int64_t row, float *u, int64_t stride) {
   for (int64_t r = row; r < row + LM_WINO_CHANNELS; r += LM_PACK)
     for (int i = 0; i < width; i += LM_PACK) {
-      vec x[9 * LM_PACK], taps[9][LM_PACK];
+      LM_LARGE(vec, x, 9 * LM_PACK);
+      LM_LARGE(vec[LM_PACK], taps, 9);
       load_filters(w + (r * c + c0 + i) * 9, c * 9, x);
       for (int t = 0; t < 9; t++) {
         for (int l = 0; l < LM_PACK; l++) taps[t][l] = x[9 * l + t];
@@ -277,7 +278,7 @@ static void weight_rotated(const float *w, int64_t c, int64_t c0, int width, int
 /* The gradient of such a square of filters. `u` and `dw` point at the first one. */
 LM_INLINE void filters_grad(const float *u, int64_t ldu, int64_t stride, int64_t parts, int64_t part_stride, float *dw,
                             int64_t row) {
-  vec x[9 * LM_PACK];
+  LM_LARGE(vec, x, 9 * LM_PACK);
   for (int l = 0; l < LM_PACK; l++) {
     vec half[18];
     for (int j = 0; j < 6; j++) {

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/large_array.h"
 #include "base/mapping_guard.h"
 #include "base/message.h"
 #include "base/room.h"
@@ -26,14 +27,17 @@ void lm_dnn_guard_begin(lm_dnn_guard *guard) {
   for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, 0}; *s; s++)
     sigdelset(&waiting, *s);
   pthread_sigmask(SIG_SETMASK, &waiting, &guard->before);
-  stack_t own = {.ss_sp = guard->stack, .ss_size = sizeof guard->stack};
-  guard->has_stack = lm_mapping_guards() > 0 && sigaltstack(&own, &guard->stack_before) == 0;
+  enum { STACK = 32 << 10 };
+  guard->stack = lm_mapping_guards() > 0 ? lm_large_push(STACK) : NULL;
+  guard->has_stack =
+      guard->stack && sigaltstack(&(stack_t){.ss_sp = guard->stack, .ss_size = STACK}, &guard->stack_before) == 0;
 #endif
 }
 
-void lm_dnn_guard_end(const lm_dnn_guard *guard) {
+void lm_dnn_guard_end(lm_dnn_guard *guard) {
 #if defined(__x86_64__)
   if (guard->has_stack) sigaltstack(&guard->stack_before, NULL);
+  lm_large_pop(&guard->stack);
   pthread_sigmask(SIG_SETMASK, &guard->before, NULL);
 #endif
   omp_set_num_threads(guard->threads);

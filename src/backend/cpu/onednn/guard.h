@@ -13,10 +13,10 @@ typedef struct lm_dnn_guard {
   bool has_stack;
   sigset_t before;
   stack_t stack_before;
-  char stack[32 << 10]; /* of handlers of faults, which cannot be blocked */
+  void *stack; /* of handlers of faults, which cannot be blocked; NULL where no handler is */
 } lm_dnn_guard;
 void lm_dnn_guard_begin(lm_dnn_guard *guard);
-void lm_dnn_guard_end(const lm_dnn_guard *guard);
+void lm_dnn_guard_end(lm_dnn_guard *guard);
 
 /* Before machine code is made: LM_E_OOM unless there is room for it. oneDNN throws where nobody can catch. */
 lm_status lm_dnn_guard_scratch(void);

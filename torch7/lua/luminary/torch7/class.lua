@@ -1,4 +1,5 @@
 --- torch.class, torch.type and the packages torch, nn and optim that classes are put into.
+local debug = require "debug"
 local options = require "luminary.base.options"
 local fail = options.fail
 

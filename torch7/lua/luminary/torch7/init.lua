@@ -2,7 +2,8 @@
 --- Tensors made here are Torch7's: in place, keeping dims, outside of autograd; those of luminary in the same process
 --- stay as they are. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the way back. Luminary's own nn,
 --- optim and modules get Torch7's names too (names.lua). docs/from_torch7.md lists all.
-require("luminary.base.script_frames").add_own(debug.getinfo(1, "S").source:match "^@(.*)init%.lua$")
+require "luminary" -- first, since it refuses other Luas
+require("luminary.base.script_frames").add_own(require("debug").getinfo(1, "S").source:match "^@(.*)init%.lua$")
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"

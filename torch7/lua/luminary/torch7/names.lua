@@ -40,6 +40,6 @@ for name in ("gModule AbsCriterion MarginCriterion TemporalConvolution SpatialFu
   unknown.nn[name] = false
 end
 
-pages.add(debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$" .. "/help", {
+pages.add(require("debug").getinfo(1, "S").source:match "^@(.*)/[^/]*$" .. "/help", {
   "torch7-nn", "torch7-optim", "torch7-tools",
 })

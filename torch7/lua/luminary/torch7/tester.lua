@@ -3,6 +3,7 @@
 ---   local tester = torch.Tester()
 ---   tester:add {adds = function() tester:eq(1 + 1, 2) end}
 ---   tester:run()                                     -- an error where one has failed
+local debug = require "debug"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
