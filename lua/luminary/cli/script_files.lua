@@ -41,9 +41,8 @@ return function(options, given, refuse, finish)
     local kind = lm.core.file_kind(path)
     if kind and kind ~= "a regular file" then refuse("--%s: %s is %s", option, path, kind) end
     lm.paths.mkdir(path:match "^.*/" or ".")
-    local file, problem = io.open(path .. ".try", "w")
-    if not file then refuse("--%s: %s", option, (problem:gsub("%.try: ", ": ", 1))) end
-    file:close()
+    local ok, problem = pcall(lm.paths.write, path .. ".try", "")
+    if not ok then refuse("--%s: %s", option, (problem:gsub("%.try': ", "': ", 1))) end
     os.remove(path .. ".try")
   end
 

@@ -5,12 +5,10 @@
 --- time. TORCHELASTIC_ERROR_FILE gets what torchrun's agent prints.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local paths = require "luminary.paths"
 
 local function write(path, value)
-  local file = path and path ~= "" and io.open(path, "w")
-  if not file then return end
-  file:write(json_encode(value), "\n")
-  file:close()
+  if path and path ~= "" then pcall(paths.write, path, json_encode(value) .. "\n") end -- an error reports another
 end
 
 --- message: the error's text; traceback: that text with where it came from.
