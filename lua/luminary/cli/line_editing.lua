@@ -150,7 +150,7 @@ local function by_libedit(complete)
   jit.off(read) -- a compiled call could not be called back
   local function remember(text)
     edit.add_history(text)
-    if path then append_history(edit, path, text) end
+    if path then append_history(path, text) end
   end
   return read, remember
 end

@@ -1,6 +1,5 @@
 --- One round of a job under `luminary run`: its ranks from start to end.
 local core = require "luminary.core"
-local paths = require "luminary.paths"
 local PREEMPTED = require "luminary.base.preempted_exit_code"
 
 local job = {}
@@ -141,7 +140,7 @@ local function next_event(self, seconds)
 end
 
 local function forget_errors(ranks)
-  for _, rank in ipairs(ranks) do paths.write(rank.error_file, "") end
+  for _, rank in ipairs(ranks) do core.growing_file_close(core.growing_file_open(rank.error_file, false)) end
 end
 
 local function start_all(self, ranks)

@@ -5,10 +5,10 @@
 --- time. TORCHELASTIC_ERROR_FILE gets what torchrun's agent prints.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
-local paths = require "luminary.paths"
 
 local function write(path, value)
-  if path and path ~= "" then pcall(paths.write, path, json_encode(value) .. "\n") end -- an error reports another
+  if not path or path == "" then return end
+  pcall(function() core.growing_file_write(core.growing_file_open(path, false), json_encode(value) .. "\n") end)
 end
 
 --- message: the error's text; traceback: that text with where it came from.
