@@ -99,7 +99,7 @@ local cases = {
     ffi.cdef "int setenv(const char *, const char *, int);"
     ffi.C.setenv("LM_ERROR_FILE", path, 1)
     require "luminary.distributed.publish_error"("error", ("x"):rep(n))
-  end, silent = true},
+  end, silent = true, empties = true}, -- an older error would mislead
 }
 local has_torch7 = pcall(require, "luminary.torch7")
 if has_torch7 then
@@ -191,6 +191,7 @@ for i, case in ipairs(cases) do
   local kept = "kept"
   if condition ~= "gone" then
     local now = read_all(path)
+    if case.empties then before = "" end
     if not now or (case.grows and now:sub(1, #before) ~= before or not case.grows and now ~= before) then
       kept = ("lost: %d bytes, %d before"):format(now and #now or -1, #before)
     end
