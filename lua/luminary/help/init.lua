@@ -372,16 +372,17 @@ local function of_path(path, qualifier, name, of)
   if before and before.owner == "lm.models" and type(before.value) == "function" then return of_net(path, name) end
 end
 
--- Returns the list of entries with the words in their names or first sentences, else anywhere in their texts, and of
--- the headings of docs/ with them; or nil.
+-- Returns the sections of docs/ with the words, and the list of entries with them in their names or first sentences,
+-- else anywhere in their texts; or nil. Sections are first where they fit better.
 local function of_search(query)
   local search = load_module "luminary.help.search"
   local found, where, texts = search.find(query), "names and first sentences", {}
-  if #found == 0 then found, where = search.mentions(query), "texts" end
+  local headings, is_named = search.headings(query)
+  if #found == 0 and #headings == 0 then found, where = search.mentions(query), "texts" end
   if #found > 0 then texts[1] = ("%s with '%s':\n%s"):format(where, query, search.lines(found)) end
-  local headings = search.headings(query)
   if #headings > 0 then
-    texts[#texts + 1] = ("pages with '%s':\n  %s"):format(query, table.concat(headings, "\n  "))
+    table.insert(texts, (is_named or query:find "%W") and 1 or #texts + 1,
+      ("pages with '%s' (luminary help docs/… prints one):\n  %s"):format(query, table.concat(headings, "\n  ")))
   end
   return #texts > 0 and table.concat(texts, "\n") or nil
 end
@@ -403,7 +404,9 @@ function help.text(path, of) -- of: the value before the last dot or colon, if i
   if kind == "function" or kind == "table" or kind == "userdata" then return help.value(nil, path) end
   options.arg("help", "the name", path, "string")
   path = path:gsub("^luminary%f[^%w_]", "lm"):match "^%s*(.-)%s*$"
-  if path:find "%s" then
+  local page = path:find "%.md$" and load_module("luminary.help.search").page(path)
+  if page then return page end
+  if path:find "%s" or path:find "^[%w_]+%-[%w_%-]+$" then
     local text = of_search(path)
     return text, not text and ("no name or text with '%s'"):format(path) or nil
   end
