@@ -3,31 +3,9 @@
 ---
 ---   luajit scripts/dev/gen_reference.lua [FOLDER]     FOLDER: where to, instead of docs/reference
 ---   luajit scripts/dev/gen_reference.lua --without-section     prints how many names of each page have no section
----   luajit scripts/dev/gen_reference.lua --headings     prints lua/luminary/help/headings.lua, which help searches
 ---   luajit scripts/dev/gen_reference.lua FOLDER --extension torch7     only the pages of names that luminary.torch7
 ---     adds, as torch7/reference_pages.lua says; the calls above do this too
 local here = arg[0]:match("^(.*)/") or "."
-
--- Prints the headings of all pages but the reference and those for maintainers.
-local function print_headings()
-  io.write "-- The pages of docs/ and their headings, by `luajit scripts/dev/gen_reference.lua --headings`.\nreturn {\n"
-  local docs = here .. "/../../docs"
-  local pages = "*.md start/*.md tutorial/*.md howto/*.md explain/*.md status/*.md"
-  local pipe = io.popen(("cd '%s' && ls %s"):format(docs, pages))
-  for path in pipe:lines() do
-    local code = false
-    io.write(("  {%q,\n"):format(path))
-    for line in io.lines(docs .. "/" .. path) do
-      if line:find "^```" then code = not code end
-      local heading = not code and line:match "^##? (.*)$"
-      if heading and heading ~= "Traps" then io.write(("    %q,\n"):format((heading:gsub("`", "")))) end
-    end
-    io.write "  },\n"
-  end
-  pipe:close()
-  io.write "}\n"
-end
-if arg[1] == "--headings" then return print_headings() end
 
 local EXTENSIONS = {"torch7"}
 local folder, extension = arg[1] or here .. "/../../docs/reference", arg[2] == "--extension" and arg[3]

@@ -167,8 +167,9 @@ local function need_categories(self, opts, columns)
     options.arg("CSVDataset", ("categories of '%s'"):format(name), list, "list")
     local seen = {}
     for _, value in ipairs(list) do
-      if seen[tostring(value)] then fail("CSVDataset: categories of '%s': '%s' is listed twice", name, tostring(value)) end
-      seen[tostring(value)] = true
+      value = tostring(value)
+      if seen[value] then fail("CSVDataset: categories of '%s': '%s' is listed twice", name, value) end
+      seen[value] = true
     end
   end
   self.categories, self.cardinalities = #columns > 0 and {} or nil, #columns > 0 and {} or nil

@@ -376,12 +376,16 @@ end
 -- else anywhere in their texts; or nil. Sections are first where they fit better.
 local function of_search(query)
   local search = load_module "luminary.help.search"
-  local found, where, texts = search.find(query), "names and first sentences", {}
-  local headings, is_named = search.headings(query)
-  if #found == 0 and #headings == 0 then found, where = search.mentions(query), "texts" end
+  local found, tier = search.find(query)
+  local headings, is_named, lacks = search.headings(query)
+  local where, texts = "names and first sentences", {}
+  if #found == 0 and (#headings == 0 or lacks) then found, where = search.mentions(query), "texts" end
+  local several = query:find "%W" ~= nil
+  local by_name = tier == 0 or several and tier == 1
+  local pages_first = not by_name and (is_named or several and not (lacks and #found > 0))
   if #found > 0 then texts[1] = ("%s with '%s':\n%s"):format(where, query, search.lines(found)) end
   if #headings > 0 then
-    table.insert(texts, (is_named or query:find "%W") and 1 or #texts + 1,
+    table.insert(texts, pages_first and 1 or #texts + 1,
       ("pages with '%s' (luminary help docs/… prints one):\n  %s"):format(query, table.concat(headings, "\n  ")))
   end
   return #texts > 0 and table.concat(texts, "\n") or nil

@@ -48,8 +48,9 @@ local function pattern_of(phrase)
 end
 
 local STOP = {}
-for word in ([[a an the my i me do does can could how what which when where why is are be to of in on for with from and or
-  use using used make get set up it its this that into at by as one not don t isn want need add]]):gmatch "%S+" do
+for word in ([[a an the my i me do does can could how what which when where why is are be to of in on for with from and
+  or use using used make get set up it its this that into at by as one not don t isn want need add
+  no such]]):gmatch "%S+" do
   STOP[word] = true
 end
 
@@ -135,16 +136,19 @@ local function all_rows()
   return list
 end
 
--- The tier of a match: 0 if a word is the name, 1 if all are words of the path, 2 if some are in the first sentence,
--- 3 if some are a part of a word, which is of four letters or more; else nil.
+-- The tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 by a synonym, 2 if some are
+-- in the first sentence, or an acronym has them (ASGD), 3 if some are a part of a word, which is of four letters or more; else nil.
 local function tier_of(row, terms)
   local tier = 0
   for _, term in ipairs(terms) do
+    local of_path = strength(row.words, term)
     if row.name == term.word then -- the name of F is functional
       tier = math.max(tier, 0)
-    elseif strength(row.words, term) or row.path:find("%f[%w]" .. term.word:gsub("%p", "%%%0")) then
+    elseif of_path == 1 or row.path:find("%f[%w]" .. term.word:gsub("%p", "%%%0")) then
       tier = math.max(tier, 1)
-    elseif strength(row.sentence, term) then
+    elseif of_path then
+      tier = math.max(tier, 1.5)
+    elseif strength(row.sentence, term) or #term.word > 2 and row.each.path:find(term.word:upper(), 1, true) then
       tier = math.max(tier, 2)
     elseif #term.word > 3 and row.path:find(term.word, 1, true) then
       tier = 3
@@ -157,7 +161,7 @@ end
 
 --- Returns the entries (index.entries()) with all words of the query in their path or first sentence, case, inflection
 --- and synonyms ignored: exact names first, then names with the words, then sentences; classes before functions before
---- methods; then names that contain a word, up to the tier `most`.
+--- methods; then names that contain a word, up to the tier `most`. The second value is the tier of the first.
 function search.find(query, most)
   local terms, found = terms_of(query), {}
   if #terms == 0 then return found end
@@ -173,7 +177,7 @@ function search.find(query, most)
   end)
   local list = {}
   for i, one in ipairs(found) do list[i] = one.each end
-  return list
+  return list, found[1] and found[1].tier
 end
 
 --- Returns the entries with all words of the query anywhere in their help, in alphabetical order.
@@ -221,7 +225,7 @@ local function add_sections(page)
   for line in (search.page("docs/" .. page) or ""):gmatch "[^\n]*" do
     if line:find "^```" then code = not code end
     local level, heading = line:match "^(##?) (.*)$"
-    local row, to = line:match "^| ([^|]+) | %[[^%]]*%]%(([%w_/]+%.md)"
+    local row, to = line:match "^| ([^|]+) | %[[^%]]*%]%(([%w_/%-]+%.md)"
     if heading and not code then
       heading = heading:gsub("`", "")
       if level == "#" then title = heading:lower() end
@@ -273,14 +277,15 @@ end
 
 local PAGES = 5
 
---- Returns up to five sections of docs/ with all words of the query, or with most of them, the best first, each as "docs/PAGE: HEADING"; and
---- whether the headings or titles of the first have all of them.
+--- Returns up to five sections of docs/ with all words of the query, or with most of them, the best first, each as
+--- "docs/PAGE: HEADING"; whether heading or title of the first has all of them, and whether it lacks some.
 function search.headings(query)
   local terms, found, list, seen = terms_of(query), {}, {}, {}
-  local whole = pattern_of(query:lower())
-  for may_lack = 0, math.floor(#terms / 2) do -- where no section has all, those with most
+  local whole, lacks = pattern_of(query:lower()), false
+  for may_lack = 0, math.floor(#terms / 3) do -- where no section has all, those with most
     for _, section in ipairs(#terms > 0 and #found == 0 and all_sections() or {}) do
       local score, named = fit(section, terms, whole, may_lack)
+      lacks = lacks or score ~= nil and may_lack > 0
       if score then found[#found + 1] = {score = score, named = named, section = section, i = #found} end
     end
   end
@@ -294,7 +299,7 @@ function search.headings(query)
     seen[of.page] = (seen[of.page] or 0) + 1
     if #list < PAGES and seen[of.page] <= 2 then list[#list + 1] = line end
   end
-  return list, found[1] and found[1].named or false
+  return list, found[1] and found[1].named or false, lacks
 end
 
 local function line_of(each)

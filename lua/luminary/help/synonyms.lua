@@ -43,4 +43,5 @@ embedding, word vectors, word2vec
 chat, chatbot, llm, language model
 exponential moving average, ema, averaged weights, swa
 error, exception, crash
+nil, none
 ]]
