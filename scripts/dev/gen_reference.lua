@@ -153,6 +153,23 @@ local function add_code(out, lines, margin)
   out[#out + 1], out[#out + 2] = margin .. "```", ""
 end
 
+local WIDTH = 76 -- of lines of code, so that pages need no scrolling sideways
+
+-- A call in lines that fit the page, broken after commas where there are any.
+local function wrapped_call(text)
+  local out = {}
+  for line in (text .. "\n"):gmatch "(.-)\n" do
+    while #line > WIDTH do
+      local head = line:sub(1, WIDTH)
+      local cut = head:match "^(.*,) " or head:match "^(.*%S) +%S*$"
+      if not cut or not cut:find "^%s*%S" or not cut:find "%S%S" then break end
+      out[#out + 1], line = cut, "  " .. line:sub(#cut + 1):match "^%s*(.*)$"
+    end
+    out[#out + 1] = line
+  end
+  return table.concat(out, "\n")
+end
+
 -- A comment's lines: those with a margin are an example.
 local function add_text(out, text, margin)
   local code
@@ -273,7 +290,7 @@ local function add_entry(out, each, level)
   if section and first == each then out[#out + 1] = ('\n<a id="%s"></a>'):format(each.path) end
   out[#out + 1] = ("\n%s %s\n"):format(("#"):rep(level), (each.path:gsub("_", "\\_")))
   if parts.signature then
-    out[#out + 1] = ("```lua\n%s\n```"):format(parts.signature)
+    out[#out + 1] = ("```lua\n%s\n```"):format(wrapped_call(parts.signature))
   end
   add_block(out, function(block)
     add_text(block, parts.summary .. (parts.more ~= "" and "\n" .. parts.more or ""), "")

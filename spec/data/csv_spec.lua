@@ -163,7 +163,8 @@ describe("a CSVDataset", function()
       says("categories of 'city': 'Rome' is listed twice", data.CSVDataset, path,
         {categorical = "city", categories = {city = {"Rome", "Rome"}}})
       says("has no column 'town'", data.CSVDataset, path, {categorical = "town"})
-      says("unknown must be one of 'error', 'code', got string 'x'", data.CSVDataset, path, {categorical = "city", unknown = "x"})
+      says("unknown must be one of 'error', 'code', got string 'x'", data.CSVDataset, path,
+        {categorical = "city", unknown = "x"})
     end)
   end)
 end)

@@ -60,7 +60,8 @@ local of_tables = {
   items = pairs_of_table, keys = pairs_of_table, values = pairs_of_table, len = "#x is the length of a list",
   append = "table.insert(list, v) appends", join = "table.concat(list, separator) joins text",
   split = 'for part in text:gmatch "[^,]+" do … end', strip = 'text:match "^%s*(.-)%s*$"',
-  startswith = "text:sub(1, n)", extend = "for _, v in ipairs(more) do table.insert(list, v) end", pop = "table.remove(list)",
+  startswith = "text:sub(1, n)", pop = "table.remove(list)",
+  extend = "for _, v in ipairs(more) do table.insert(list, v) end",
 }
 
 local methods = {["<"] = "lt", [">"] = "gt", ["<="] = "le", [">="] = "ge"}

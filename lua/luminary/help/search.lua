@@ -136,8 +136,9 @@ local function all_rows()
   return list
 end
 
--- The tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 by a synonym, 2 if some are
--- in the first sentence, or an acronym has them (ASGD), 3 if some are a part of a word, which is of four letters or more; else nil.
+-- The tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 by a synonym, 2 if some are in the
+-- first sentence, or an acronym has them (ASGD), 3 if some are a part of a word, which is of four letters or more; else
+-- nil.
 local function tier_of(row, terms)
   local tier = 0
   for _, term in ipairs(terms) do

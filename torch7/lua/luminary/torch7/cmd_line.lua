@@ -1,7 +1,7 @@
 --- lm.CmdLine(): A parser of the command line, as Torch7's.
 ---   local cmd = lm.CmdLine()
 ---   cmd:text "Trains a network"
----   cmd:option("-lr", 0.1, "learning rate")      -- a number; a string or a boolean, which is a flag, by their default
+---   cmd:option("-lr", 0.1, "learning rate") -- a number; others by the default
 ---   local params = cmd:parse(arg or {})          -- params.lr; -help shows all
 local core = require "luminary.core"
 local class = require "luminary.base.class"
