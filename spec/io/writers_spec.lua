@@ -25,7 +25,7 @@ local COVERED = {
   ["torch7/lua/luminary/torch7/logger.lua"] = {"torch7 optim.Logger"},
 }
 
--- Runs the cases in a folder; prints a line for each. writes(path, size) writes anew or adds about `size` bytes; of a
+-- Runs the cases in a folder; prints a line for each. writes(path, size) replaces a file or adds about `size` bytes; of a
 -- file that grows what it had must be the beginning of what is there afterwards, of all others all. Warnings count as
 -- errors: loggers end no training.
 local CHILD = [[
