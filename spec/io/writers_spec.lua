@@ -25,8 +25,8 @@ local COVERED = {
   ["torch7/lua/luminary/torch7/logger.lua"] = {"torch7 optim.Logger"},
 }
 
--- Runs the cases in a folder; prints a line for each. writes(path, size) replaces a file or adds about `size` bytes; of a
--- file that grows what it had must be the beginning of what is there afterwards, of all others all. Warnings count as
+-- Runs the cases in a folder; prints a line for each. writes(path, size) replaces a file or adds about `size` bytes; of
+-- a file that grows what it had must be the beginning of what is there afterwards, of all others all. Warnings count as
 -- errors: loggers end no training.
 local CHILD = [[
 local folder, condition = arg[1], arg[2]
@@ -263,6 +263,12 @@ describe("A file that cannot be written", function()
     local at = folder .. "/gone"
     lm.paths.mkdir(at)
     check(run("gone", at), "No such file or directory")
+  end)
+
+  it("ends no process where warnings go to it", function()
+    local _, text, code = temp.run(folder, ([[(ulimit -f 0; exec luajit -e 'require("luminary").core.warn "text"
+      os.exit(3)' 2>%s/warnings)]]):format(folder))
+    assert.equal(3, code, text)
   end)
 
   it("is written by the writers that this spec covers alone", function()

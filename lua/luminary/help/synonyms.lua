@@ -17,7 +17,7 @@ export, onnx, torchscript, convert
 augmentation, augment
 reproducible, reproducibility, deterministic, seed
 number of parameters, count parameters, parameter count, model summary
-logging, wandb, tensorboard
+logging, wandb, weights and biases, tensorboard
 learning rate, lr
 schedule, lr_scheduler
 warmup, warm up, warm-up, warms up
