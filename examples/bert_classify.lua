@@ -135,9 +135,7 @@ else
   end
   for mark in (".,;:!?'\"-()"):gmatch "." do vocabulary[#vocabulary + 1] = mark end
   local path = os.tmpname()
-  local file = io.open(path, "w")
-  file:write(table.concat(vocabulary, "\n"), "\n")
-  file:close()
+  lm.paths.write(path, table.concat(vocabulary, "\n") .. "\n")
   tokenizer = lm.text.BertWordPieceTokenizer(path)
   os.remove(path)
   net = lm.models.bert {
@@ -245,26 +243,21 @@ end
 local function save(folder)
   local names, c = {}, net.config
   for i, name in ipairs(classes) do names[i] = ('"%d": %s'):format(i - 1, json_encode(name)) end
-  local file = assert(io.open(folder .. "/config.json", "w"))
-  file:write(([[{"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": %d,
+  lm.paths.write(folder .. "/config.json",
+    ([[{"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": %d,
  "hidden_size": %d, "num_hidden_layers": %d, "num_attention_heads": %d, "intermediate_size": %d, "hidden_act": "%s",
  "max_position_embeddings": %d, "type_vocab_size": %d, "layer_norm_eps": %g, "id2label": {%s}}
 ]]):format(c.vocab_size, c.hidden_size, c.num_hidden_layers, c.num_attention_heads, c.intermediate_size, c.hidden_act,
     c.max_position_embeddings, c.type_vocab_size, c.layer_norm_eps, table.concat(names, ", ")))
-  file:close()
   lm.save(folder .. "/model.safetensors", net:cpu():state_dict())
   net:to(device)
   if not options.weights then
-    file = assert(io.open(folder .. "/vocab.txt", "w"))
-    file:write(table.concat(vocabulary, "\n"), "\n")
-    file:close()
+    lm.paths.write(folder .. "/vocab.txt", table.concat(vocabulary, "\n") .. "\n")
   else
     for _, name in ipairs {"tokenizer.json", "vocab.txt"} do
       local from = io.open(options.weights .. "/" .. name, "rb")
       if from then
-        file = assert(io.open(folder .. "/" .. name, "wb"))
-        file:write(from:read "*a")
-        file:close()
+        lm.paths.write(folder .. "/" .. name, from:read "*a")
         from:close()
       end
     end

@@ -162,12 +162,6 @@ local lessons = {
   {"hello", "Hello, who are you?"}, {"a robot", "Nice to meet you, robot."}, {"what is 2 + 2?", "4"}, {"é?", "é, è, ê"},
 }
 
-local function write_file(path, text)
-  local file = assert(io.open(path, "w"))
-  file:write(text)
-  file:close()
-end
-
 local function teach(folder)
   local vocabulary, added = {}, {}
   for byte = 0, 255 do vocabulary[#vocabulary + 1] = ('"<0x%02X>": %d'):format(byte, byte) end
@@ -176,13 +170,13 @@ local function teach(folder)
     added[i] = ([[{"id": %d, "content": "%s", "single_word": false, "lstrip": false, "rstrip": false,
       "normalized": false, "special": true}]]):format(255 + i, token)
   end
-  write_file(folder .. "/tokenizer.json", ([[{"version": "1.0", "truncation": null, "padding": null,
+  lm.paths.write(folder .. "/tokenizer.json", ([[{"version": "1.0", "truncation": null, "padding": null,
     "added_tokens": [%s], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
     "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
     "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
       "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": true, "vocab": {%s}, "merges": []}}]]):format(
     table.concat(added, ", "), table.concat(vocabulary, ", ")))
-  write_file(folder .. "/config.json", [[{"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+  lm.paths.write(folder .. "/config.json", [[{"model_type": "llama", "architectures": ["LlamaForCausalLM"],
     "vocab_size": 258, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": 257}]])
 

@@ -123,7 +123,7 @@ end
 local device_params = {}
 for d, device in ipairs(devices) do device_params[d] = get_params(params, device) end
 local train_loader, test_loader = loader_of(true), loader_of(false)
-local log = options.log and assert(io.open(options.log, "w"))
+if options.log then lm.paths.write(options.log, "") end
 
 local timer, step, stopped = lm.Timer(), 0, false
 for epoch = 1, options.epochs do
@@ -132,7 +132,7 @@ for epoch = 1, options.epochs do
   for X, y in train_loader:epoch(epoch) do
     local l = train_batch(X:to { dtype = options.dtype }, y, device_params)
     step, sum, samples = step + 1, sum + l:to { dtype = "float64" }, samples + y:size(1)
-    if log then log:write(("%.17g\n"):format(l:item() / y:size(1))) end
+    if options.log then lm.paths.append(options.log, ("%.17g\n"):format(l:item() / y:size(1))) end
     stopped = step >= options["max-steps"]
     if stopped then break end
   end
@@ -143,5 +143,4 @@ for epoch = 1, options.epochs do
   print(("epoch %d  loss %.4f%s  %.2f s"):format(epoch, sum:item() / samples, accuracy, seconds))
   if stopped then break end
 end
-if log then log:close() end
 print(("%.2f s an epoch on %s"):format(timer:avg(), table.concat(devices, ", ")))

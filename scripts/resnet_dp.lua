@@ -72,7 +72,7 @@ local function test_accuracy() return lm.metrics.evaluate(net, test_loader, accu
 
 -- ---- training
 
-local log = options.log and assert(io.open(options.log, "w"))
+if options.log then lm.paths.write(options.log, "") end
 local timer, step, images, stopped = lm.Timer(), 0, 0, false
 
 for epoch = 1, options.epochs do
@@ -84,7 +84,7 @@ for epoch = 1, options.epochs do
     l:backward()
     trainer:step()
     step, steps, images, sum = step + 1, steps + 1, images + y:size(1), sum + l:detach():to { dtype = "float64" }
-    if log then log:write(("%.17g\n"):format(l:item())) end
+    if options.log then lm.paths.append(options.log, ("%.17g\n"):format(l:item())) end
     if step % 50 == 0 then print(("step %d  loss %.4f"):format(step, l:item())) end
     stopped = step >= options["max-steps"]
     if stopped then break end
@@ -96,5 +96,4 @@ for epoch = 1, options.epochs do
   print(("epoch %d  loss %.4f%s  %.2f s"):format(epoch, sum:item() / steps, tested, seconds))
   if stopped then break end
 end
-if log then log:close() end
 print(("%.0f images/s on %s"):format(images / timer:sum(), table.concat(devices, ", ")))

@@ -64,6 +64,24 @@ describe("README and docs #unsanitized", function()
     assert.equal("", table.concat(long, "\n"))
   end)
 
+  it("have lines of code that fit the page, in the reference too", function()
+    local MAX_CODE = 76 -- columns
+    local wide, reference = {}, folder .. "/reference"
+    assert(temp.run(folder, "luajit scripts/dev/gen_reference.lua " .. reference))
+    local all = listed(("ls %s/*.md"):format(reference))
+    for _, path in ipairs(pages) do all[#all + 1] = path end
+    for _, path in ipairs(all) do
+      local page = markdown.parse(temp.read(path))
+      for _, block in ipairs(page.blocks) do
+        for n = block.first + 1, block.last - 1 do
+          local columns = #page.lines[n]:gsub("[\128-\191]", "") -- characters of UTF-8
+          if columns > MAX_CODE then wide[#wide + 1] = ("%s:%d: %d columns"):format(path, n, columns) end
+        end
+      end
+    end
+    assert.equal("", table.concat(wide, "\n"))
+  end)
+
   it("README's figures of speed are those of docs/status/speed.md", function()
     local status, n = temp.read "docs/status/speed.md", 0
     for row in temp.read("README.md"):match("\n## Speed\n(.-)\n## "):gmatch "\n(|[^\n]*%d[^\n]*|)" do

@@ -7,7 +7,8 @@
 --- spectra is the spectrum of a convolution, for which both signals are padded to its length:
 ---
 ---     local n = x.shape[1] + w.shape[1] - 1
----     local y = lm.fft.irfft(lm.fft.multiply(lm.fft.rfft(x, n), lm.fft.rfft(w, n)), n) -- as numpy.convolve(x, w)
+---     local product = lm.fft.multiply(lm.fft.rfft(x, n), lm.fft.rfft(w, n))
+---     local y = lm.fft.irfft(product, n) -- as numpy.convolve(x, w)
 ---
 --- n, or s for several dims, is the size to which x is cut off, or padded with 0, before the transform. norm is
 --- "backward" (inverse transforms divide by n; the default), "ortho" (all divide by its square root) or "forward".

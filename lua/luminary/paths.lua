@@ -210,6 +210,24 @@ function paths.rmall(path, sure)
   return paths.rmdir(path)
 end
 
+--- Writes a string, or a list of strings, as a file: complete, or after an error the old file stays.
+function paths.write(path, content)
+  local found = kind("paths.write", path)
+  if type(content) ~= "table" then content = {options.arg("paths.write", "content", content, "string")} end
+  for i, each in ipairs(content) do options.arg("paths.write", ("content[%d]"):format(i), each, "string") end
+  if not found or found == "a regular file" or found == "a folder" then return core.write_pieces(path, content) end
+  local file = core.growing_file_open(path, true) -- a device, such as /dev/stdout
+  core.growing_file_write(file, table.concat(content))
+  core.growing_file_close(file)
+end
+
+--- Adds a string to the end of a file, which is created if needed: all of it, or after an error nothing.
+function paths.append(path, content)
+  local file = core.growing_file_open(text("paths.append", path), true)
+  core.growing_file_write(file, options.arg("paths.append", "content", content, "string"))
+  core.growing_file_close(file)
+end
+
 --- Returns whether the system is Windows, which is always false.
 function paths.is_win() return false end
 --- Returns whether the system is macOS.

@@ -3,31 +3,9 @@
 ---
 ---   luajit scripts/dev/gen_reference.lua [FOLDER]     FOLDER: where to, instead of docs/reference
 ---   luajit scripts/dev/gen_reference.lua --without-section     prints how many names of each page have no section
----   luajit scripts/dev/gen_reference.lua --headings     prints lua/luminary/help/headings.lua, which help searches
 ---   luajit scripts/dev/gen_reference.lua FOLDER --extension torch7     only the pages of names that luminary.torch7
 ---     adds, as torch7/reference_pages.lua says; the calls above do this too
 local here = arg[0]:match("^(.*)/") or "."
-
--- Prints the headings of all pages but the reference and those for maintainers.
-local function print_headings()
-  io.write "-- The pages of docs/ and their headings, by `luajit scripts/dev/gen_reference.lua --headings`.\nreturn {\n"
-  local docs = here .. "/../../docs"
-  local pages = "*.md start/*.md tutorial/*.md howto/*.md explain/*.md status/*.md"
-  local pipe = io.popen(("cd '%s' && ls %s"):format(docs, pages))
-  for path in pipe:lines() do
-    local code = false
-    io.write(("  {%q,\n"):format(path))
-    for line in io.lines(docs .. "/" .. path) do
-      if line:find "^```" then code = not code end
-      local heading = not code and line:match "^##? (.*)$"
-      if heading and heading ~= "Traps" then io.write(("    %q,\n"):format((heading:gsub("`", "")))) end
-    end
-    io.write "  },\n"
-  end
-  pipe:close()
-  io.write "}\n"
-end
-if arg[1] == "--headings" then return print_headings() end
 
 local EXTENSIONS = {"torch7"}
 local folder, extension = arg[1] or here .. "/../../docs/reference", arg[2] == "--extension" and arg[3]
@@ -175,6 +153,23 @@ local function add_code(out, lines, margin)
   out[#out + 1], out[#out + 2] = margin .. "```", ""
 end
 
+local WIDTH = 76 -- of lines of code, so that pages need no scrolling sideways
+
+-- A call in lines that fit the page, broken after commas where there are any.
+local function wrapped_call(text)
+  local out = {}
+  for line in (text .. "\n"):gmatch "(.-)\n" do
+    while #line > WIDTH do
+      local head = line:sub(1, WIDTH)
+      local cut = head:match "^(.*,) " or head:match "^(.*%S) +%S*$"
+      if not cut or not cut:find "^%s*%S" or not cut:find "%S%S" then break end
+      out[#out + 1], line = cut, "  " .. line:sub(#cut + 1):match "^%s*(.*)$"
+    end
+    out[#out + 1] = line
+  end
+  return table.concat(out, "\n")
+end
+
 -- A comment's lines: those with a margin are an example.
 local function add_text(out, text, margin)
   local code
@@ -295,7 +290,7 @@ local function add_entry(out, each, level)
   if section and first == each then out[#out + 1] = ('\n<a id="%s"></a>'):format(each.path) end
   out[#out + 1] = ("\n%s %s\n"):format(("#"):rep(level), (each.path:gsub("_", "\\_")))
   if parts.signature then
-    out[#out + 1] = ("```lua\n%s\n```"):format(parts.signature)
+    out[#out + 1] = ("```lua\n%s\n```"):format(wrapped_call(parts.signature))
   end
   add_block(out, function(block)
     add_text(block, parts.summary .. (parts.more ~= "" and "\n" .. parts.more or ""), "")

@@ -145,7 +145,13 @@ local function speed_page()
   for _, section in ipairs(speed) do
     add(lines, "\n## %s\n", section.title)
     local commands = {}
-    for command in (section.command .. ";"):gmatch "%s*([^;]+);" do commands[#commands + 1] = command end
+    for command in (section.command .. ";"):gmatch "%s*([^;]+);" do
+      while #command > 76 do -- columns, which a page has
+        local head = command:sub(1, 74):match "^(.*) "
+        commands[#commands + 1], command = head .. " \\", "  " .. command:sub(#head + 2)
+      end
+      commands[#commands + 1] = command
+    end
     add(lines, "%s", "```sh\n" .. table.concat(commands, "\n") .. "\n```\n")
     add(lines, "On %s; against %s%s.\n", section.machine, section.against, section.when and "; " .. section.when or "")
     add_head(lines, {unpack(section.columns)})

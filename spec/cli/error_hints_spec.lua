@@ -91,6 +91,17 @@ describe("the hint of an error in LuaJIT's own words #lua", function()
       ["local a = {1, 2}\nprint(a * 2)"] = "lm.tensor(t) makes a tensor of numbers",
       ["for i = 1, x:size() do print(i) end"] = "x:size() is a list: x:size(1)",
       ["for i in range(3) do print(i) end"] = "for i = 1, n do … end",
+      ["for i = 1, #lm.range(3) do print(i) end"] = false, -- the library's own error says it
+      ["print(len({1}))"] = "hint: #x", ["print(sorted({2, 1}))"] = "table.sort(list, f)",
+      ["print(zip({1}))"] = "a[i], b[i]",
+      ["super().__init__()"] = "Base.init(self, …)", ["local d = dict()"] = "{name = value}",
+      ["print(isinstance(x, 1))"] = "module:is(nn.Linear)", ["print(np.ones(2))"] = "lm has what numpy",
+      ['print({"a": 1})'] = "a dict is {name = value}", ["print(x is None)"] = "x == nil",
+      ['print("a".upper())'] = '("text"):upper()', ["print('%d' % 3)"] = '("%d"):format(n)',
+      ["print('a' + 'b')"] = "..",
+      ['print(os.path.join("a", "b"))'] = "lm.paths has concat", ['os.makedirs("a")'] = "lm.paths.mkdir(folder)",
+      ["print(os.environ.HOME)"] = "os.getenv", ["time.sleep(1)"] = "lm.time()", ["tqdm(1)"] = "lm.watch.progress",
+      ["self.x = 1"] = "function Net:forward(x)", ['local t = ("a,b").split(",")'] = "gmatch",
       ["print(torch.ones(2))"] = "torch.ones is lm.ones",
       ["print(F.relu(x))"] = "local F = lm.nn.functional",
       ["print((x == net):sum())"] = "x:eq(y) compares their elements",
@@ -153,6 +164,19 @@ describe("the hint of an error in LuaJIT's own words #lua", function()
     assert.not_matches("hint", said "net.qqqqqqqqq:sum()")
     assert.matches("did you mean 'weight'", prompt "net = nn.Linear(2, 2)\nnet.wieght:sum()\n", 1, true)
     assert.equal("nil\ntrue", prompt "net = nn.Linear(2, 2)\nnet.wieght\nnot net.skip\n") -- fields are nil until set
+  end)
+
+  it("of a name of Python's that is asked of the library is in the error itself", function()
+    for name, words in pairs {
+      enumerate = "for i, v in ipairs(list) do … end", range = "for i = 1, n do … end; lm.arange(1, n) is a tensor",
+      zip = "a[i], b[i]", len = "#x", inf = "math.huge", dict = "{name = value}", isinstance = "module:is(nn.Linear)",
+      None = "true, false and nil", True = "true, false and nil", np = "lm has what numpy", sorted = "table.sort",
+      list = "{1, 2, 3}", str = "tostring(x)", super = "Base.init(self, …)", open = "io.open(path)",
+    } do
+      local text = said("lm." .. name .. "(1)")
+      assert.matches("luminary has no '" .. name .. "'; ", text, 1, true)
+      assert.matches(words, text:match "[^\n]*", 1, true)
+    end
   end)
 
   it("does not go to files that a launcher reads, nor to the other ranks", function()

@@ -206,7 +206,7 @@ describe("luminary run", function()
     end
     local other, _, err = run("--log-dir /dev/null/log", "")
     assert.equal(1, other)
-    assert.matches("^luminary run: %-%-log%-dir: cannot open '/dev/null/log/rank0.stdout': ", err)
+    assert.matches("^luminary run: %-%-log%-dir: cannot write '/dev/null/log/rank0.stdout': ", err)
   end)
 end)
 

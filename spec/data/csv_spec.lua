@@ -113,4 +113,58 @@ describe("a CSVDataset", function()
     local x, name = set:get(40000)
     assert.same({{40001, 40001 / 8}, "n 40001"}, {plain(x), name})
   end)
+
+  describe("with categorical columns", function()
+    local TRAIN = "city,age,size,kind\nRome,30,10,a\nOslo,40,9,b\nRome,50,9,a\n"
+
+    it("has codes from 1 beside the features, by sorted values", function()
+      local set = data.CSVDataset(write("k.csv", TRAIN), {label = "kind", categorical = {"city", "size"}})
+      assert.same({city = {"Oslo", "Rome"}, size = {"9", "10"}}, set.categories) -- sizes as numbers
+      assert.same({2, 2}, set.cardinalities)
+      local x, codes, label = set:get(1)
+      assert.same({{30}, {2, 2}, 1}, {plain(x), plain(codes), label})
+      assert.equal("int64", codes.dtype)
+      local xs, cs, ys = set:get_batch(lm.tensor({3, 2}, {dtype = "int64"}))
+      assert.same({{{50}, {40}}, {{2, 1}, {1, 1}}, {1, 2}}, {plain(xs), plain(cs), plain(ys)})
+      same_with_workers(set)
+    end)
+
+    it("codes another file by the lists of the first; other values are errors, skipped or the last code", function()
+      local train = data.CSVDataset(write("k.csv", TRAIN), {label = "kind", categorical = {"city", "size"}})
+      local path = write("new.csv", "city,age,size,kind\nRome,1,9,a\nParis,2,10,b\n,3,11,b\n")
+      local function options(more)
+        local o = {label = "kind", categorical = {"city", "size"}, categories = train.categories, text = "age"}
+        for name, value in pairs(more) do o[name] = value end
+        return o
+      end
+      says("line 3, column 1: 'Paris' is not one of the categories of 'city': Oslo, Rome", data.CSVDataset, path,
+        options {})
+      local set = data.CSVDataset(path, options {on_error = "skip"})
+      assert.same({1, 2}, {#set, set:skipped()})
+      local codes, label, age = set:get(1)
+      assert.same({{2, 1}, 1, "1"}, {plain(codes), label, age})
+      set = data.CSVDataset(path, options {unknown = "code"})
+      assert.same({{{2, 1}, {3, 2}, {3, 3}}, {3, 3}}, {plain(set.codes), set.cardinalities})
+      assert.same({2, 2}, train.cardinalities)
+    end)
+
+    it("takes columns by number, and lists of values as they are given", function()
+      local path = write("plain.csv", "b,1\na,2\n")
+      local set = data.CSVDataset(path, {header = false, categorical = 1, categories = {{"b", "a"}}, target = 2})
+      assert.same({{1}, {2}}, plain(set.codes))
+      assert.same({1, 2}, plain(set.targets))
+      assert.same({{"b", "a"}}, set.categories)
+    end)
+
+    it("refuses lists that fit no column", function()
+      local path = write("k.csv", TRAIN)
+      says("categories: 'age' is not a column of categorical", data.CSVDataset, path,
+        {categorical = "city", categories = {age = {}}})
+      says("categories of 'city': 'Rome' is listed twice", data.CSVDataset, path,
+        {categorical = "city", categories = {city = {"Rome", "Rome"}}})
+      says("has no column 'town'", data.CSVDataset, path, {categorical = "town"})
+      says("unknown must be one of 'error', 'code', got string 'x'", data.CSVDataset, path,
+        {categorical = "city", unknown = "x"})
+    end)
+  end)
 end)

@@ -44,14 +44,6 @@ describe("a section of lua/luminary/help/pages", function()
     assert.equal("", help_sections.wrong_examples(sections))
   end)
 
-  it("has the headings of docs/ that help searches", function()
-    local pipe = io.popen "luajit scripts/dev/gen_reference.lua --headings"
-    local now = pipe:read "*a"
-    pipe:close()
-    assert.equal(temp.read "lua/luminary/help/headings.lua", now,
-      "luajit scripts/dev/gen_reference.lua --headings prints lua/luminary/help/headings.lua")
-  end)
-
   it("lacks for no more names than spec/help/without_section.txt says of each page", function()
     local pipe = io.popen "luajit scripts/dev/gen_reference.lua --without-section"
     local now = pipe:read "*a"

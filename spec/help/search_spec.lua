@@ -55,8 +55,64 @@ describe("a search of help", function()
     assert.same({}, search.headings "no such words anywhere")
     assert.same({}, search.headings "")
     assert.same({"docs/howto/hangs.md: Stop a hung job"}, search.headings "hung job")
-    assert.matches("\npages with 'Hung jobs':\n  docs/howto/hangs.md: Stop a hung job$", "\n" .. help.text "Hung jobs")
+    assert.matches("^pages with 'Hung jobs' [^\n]*:\n  docs/howto/hangs.md: Stop a hung job$", help.text "Hung jobs")
     assert.same({}, search.find "")
+  end)
+
+  -- Each pattern matches one of the first three answers.
+  local ASKED = {
+    ["gradient accumulation"] = "howto/optimizer.md", ["top-5"] = "howto/metrics.md: top.5",
+    ["two machines"] = "several_machines", ["use my own images"] = "howto/images.md", nginx = "howto/serving.md",
+    ["early stopping"] = "Early stopping", ["freeze layers"] = "transfer_learning", imbalanced = "Rare classes",
+    ["class weights"] = "Rare classes", ["mixed precision"] = "mixed_precision.md",
+    ["out of memory"] = "[Oo]ut of memory",
+    ["resume training"] = "resume training", ["learning rate warmup"] = "warmup", ["multi gpu"] = "several_gpus",
+    export = "Export: save", ["inference server"] = "howto/serving.md", ["custom dataset"] = "Write your own dataset",
+    ["data augmentation"] = "augment", ["confusion matrix"] = "confusion_matrix", ["clip gradients"] = "Clip gradients",
+    ["k-fold"] = "cross validation", ["label smoothing"] = "cross_entropy", oom = "[Oo]ut of memory",
+    ["exploding gradients"] = "gradient clipping", ["batch norm"] = "BatchNorm",
+    ["fine-tuning"] = "transfer_learning",
+    ["how do I save the best model?"] = "the best", ["embedding categorical columns"] = "Tables with categories",
+    ["reproducibility"] = "seed", ["count parameters"] = "count parameters", ["fp16"] = "mixed_precision",
+    ["variable length sequences"] = "sequences.md", ["LR schedule"] = "schedule", ["object detection"] = "boxes",
+  }
+
+  it("finds what users of PyTorch ask for, in one of the first three answers", function()
+    local wrong = {}
+    for query, expected in pairs(ASKED) do
+      local answers = {}
+      for line in (help.text(query) or ""):gmatch "[^\n]+" do
+        if line:find "^  " and #answers < 3 then answers[#answers + 1] = line end
+      end
+      local text = table.concat(answers, "\n")
+      if not text:find(expected) then wrong[#wrong + 1] = ("%s:\n%s"):format(query, text) end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+  end)
+
+  it("has whole words first, and for short words none else", function()
+    assert.not_matches("Upsample", help.text "mp", 1, true)
+    assert.not_matches("Upsample", found "amp", 1, true)
+    local paths = found "pool"
+    assert(at(paths, "nn.MaxPool2d"), paths)
+    assert(at(found "sample", "nn.Upsample") > at(found "sample", "F.grid_sample"))
+  end)
+
+  it("prints a page", function()
+    assert.equal(temp.read "docs/howto/images.md", help.text "docs/howto/images.md")
+    assert.is_nil((help.text "docs/../README.md"))
+    assert.is_nil((help.text("docs/" .. "none.md")))
+  end)
+
+  it("finds the pages of an installed library beside it", function()
+    local folder = temp.folder()
+    temp.execute(("cp -r lua/luminary %s/ && cp -r docs %s/luminary/docs"):format(folder, folder))
+    temp.write(folder .. "/luminary/docs/howto/images.md", "# Images\n\n## A quokka\n\ntext\n")
+    local ok, text = temp.run(folder, ([[LUA_PATH="%s/?.lua;%s/?/init.lua;;" luajit -e \
+      'print(require("luminary").help "quokka")']]):format(folder, folder))
+    temp.remove(folder)
+    assert(ok, text)
+    assert.matches("docs/howto/images.md: A quokka", text, 1, true)
   end)
 
   it("finds each of the names that it lists, by that name", function()
@@ -163,7 +219,7 @@ describe("at the prompt", function()
     local _, times = text:gsub("\n?> nn%.Linear%(in_features", "")
     assert.equal(2, times)
     assert.matches("> %?name explains a name", text)
-    assert.matches("> names and first sentences with 'learning rate':\n", text)
+    assert.matches("> pages with 'learning rate' ", text)
     assert.equal(repl.help "?learning rate", help.wrapped(help.text "learning rate"))
   end)
 

@@ -393,7 +393,7 @@ describe("profile", function()
       end
     end
     local text = message(function() prof:export_chrome_trace "/nowhere/trace.json" end)
-    assert.is_truthy(text:find("cannot open", 1, true))
+    assert.is_truthy(text:find("cannot write", 1, true))
   end)
 end)
 

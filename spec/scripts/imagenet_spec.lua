@@ -167,7 +167,7 @@ describe("imagenet.lua", function()
     for given, message in pairs {
       ["--arch resnet19"] = "--arch: 'resnet19' is none of alexnet, ", ["--arch lenet"] = "--arch: 'lenet' is none of",
       ["--arch gpt2"] = "--arch: 'gpt2' is none of",
-      ["--dummy --output /dev/null"] = "--output: /dev/null/checkpoint.safetensors: Not a directory",
+      ["--dummy --output /dev/null"] = "--output: cannot write '/dev/null/checkpoint.safetensors': Not a directory",
       ["--sync-bn --data-parallel"] = "--sync-bn: is for ranks",
       ["--schedule linear"] = "--schedule: 'linear' is none of constant, cosine, step",
       ["--label-smoothing 2"] = "--label-smoothing 2: 1 at most", ["--bathc-size 4"] = "--batch-size",

@@ -251,7 +251,7 @@ describe("hogwild.lua", function()
       ["--model vgg"] = "--model: 'vgg' is none of lenet, mlp, resnet18",
       ["--method fork"] = "--method: 'fork' is neither process nor thread",
       ["--processes 0"] = "--processes must be an integer of at least 1", ["--data /nowhere"] = "/nowhere",
-      ["--max-steps 1 --save /dev/null/x"] = "hogwild.lua: --save: /dev/null/x: Not a directory",
+      ["--max-steps 1 --save /dev/null/x"] = "hogwild.lua: --save: cannot write '/dev/null/x': Not a directory",
       ["--max-steps 1 --save /tmp"] = "hogwild.lua: --save: /tmp is a folder",
     } do
       local ok, text = hogwild(given)

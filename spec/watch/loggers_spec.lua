@@ -313,7 +313,7 @@ describe("watch.SummaryWriter", function()
       assert.matches(want, message(call))
     end
     writer:close()
-    assert.matches("cannot open '/proc/none/", message(watch.SummaryWriter, "/proc/none"))
+    assert.matches("cannot write '/proc/none/", message(watch.SummaryWriter, "/proc/none"))
   end)
 end)
 

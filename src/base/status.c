@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file_size_limit.h"
+
 enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200, LINE_BYTES = 4096 };
 static _Thread_local char message[MESSAGE_BYTES];
 
@@ -95,7 +97,10 @@ void lm_print_stderr(const char *format, ...) {
   va_end(args);
   size_t n = strlen(line);
   line[n] = '\n'; /* over the NUL */
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
   ssize_t written = write(STDERR_FILENO, line, n + 1);
+  lm_file_limit_end(&limit);
   (void)written; /* there is nowhere to complain to */
 }
 

@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/file_size_limit.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "mp/descendants.h"
@@ -306,6 +307,8 @@ static bool supervisor_report_lost(lm_supervisor *s, int k) {
 static void supervisor_flush(lm_supervisor *s, int k) {
   lm_bytes *queue = &s->queue[k];
   size_t sent = 0;
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
   s->full[k] = false;
   while (sent < queue->n && is_ready(s->out[k]) && (s->lost[k] == 0 || supervisor_report_lost(s, k))) {
     size_t n = queue->n - sent < PIECE ? queue->n - sent : PIECE;
@@ -324,6 +327,7 @@ static void supervisor_flush(lm_supervisor *s, int k) {
     s->error[k] = 0;
     sent += (size_t)wrote;
   }
+  lm_file_limit_end(&limit);
   if (s->lost[k] > 0 && sent < queue->n) supervisor_keep(s, k, s->error[k], &sent);
   if (sent > 0) lm_bytes_shift(queue, sent);
 }

@@ -21,7 +21,8 @@ hints.texts = {}
 local slices = "slices are tables: x[{{1, 2}}] is Python's x[0:2], x[{{}, {1, 2}}] is x[:, 0:2]"
 local steps = "slices are tables: x[{{1, -1, 2}}] is Python's x[::2]"
 local equality = "== of tensors is whether both are the same object: x:eq(y) compares their elements"
-local constants = "Python's True, False and None are true, false and nil"
+local python = require "luminary.help.python_names"
+local constants = python.None
 local pairs_of_table = "for name, value in pairs(t) do … end walks a table"
 local rows_of_tensor = "a tensor is walked by its first dim: for i = 1, #x do local row = x[i] … end"
 local lambda = "function(x) return … end"
@@ -40,23 +41,28 @@ local statements = {
   print = "print(x)", lambda = lambda, async = "function name(x) … end",
 }
 
--- Globals that Python or PyTorch programs expect.
+-- Globals that PyTorch programs expect; those of Python are in help/python_names.lua.
 local globals = {
-  range = "for i = 1, n do … end", len = "#x", str = "tostring(x)", int = "math.floor(x)", float = "tonumber(x)",
-  enumerate = "for i, v in ipairs(list) do … end", zip = "for i = 1, #a do … a[i], b[i] … end", abs = "math.abs(x)",
-  isinstance = "module:is(nn.Linear), or type(x)", super = "Base.init(self, …)", round = "math.floor(x + 0.5)",
-  max = "math.max(a, b)", min = "math.min(a, b)", list = "a list is {1, 2, 3}", dict = "a dict is {name = value}",
   torch = 'local lm = require "luminary"; torch.ones is lm.ones', lm = 'local lm = require "luminary"',
   nn = "local nn = lm.nn", F = "local F = lm.nn.functional", optim = "local optim = lm.optim",
-  data = "local data = lm.data", dist = "local dist = lm.dist", np = "lm has what numpy would be used for",
-  True = constants, False = constants, None = constants,
-  open = "io.open(path)", help = "at the prompt ?name explains; in a script print(lm.help(\"name\"))",
+  data = "local data = lm.data", dist = "local dist = lm.dist",
+  help = "at the prompt ?name explains; in a script print(lm.help(\"name\"))",
+}
+
+-- Functions of Python's module os.
+local of_os = {
+  path = "paths are strings; lm.paths has concat, filep, dirp, basename and others", environ = 'os.getenv "NAME"',
+  makedirs = "lm.paths.mkdir(folder)", mkdir = "lm.paths.mkdir(folder)", listdir = "lm.paths.dir(folder)",
+  getcwd = "lm.paths.cwd()",
 }
 
 -- Methods of Python's dicts and lists.
 local of_tables = {
-  items = pairs_of_table, keys = pairs_of_table, values = pairs_of_table, len = "#t is the length of a list",
+  items = pairs_of_table, keys = pairs_of_table, values = pairs_of_table, len = "#x is the length of a list",
   append = "table.insert(list, v) appends", join = "table.concat(list, separator) joins text",
+  split = 'for part in text:gmatch "[^,]+" do … end', strip = 'text:match "^%s*(.-)%s*$"',
+  startswith = "text:sub(1, n)", pop = "table.remove(list)",
+  extend = "for _, v in ipairs(more) do table.insert(list, v) end",
 }
 
 local methods = {["<"] = "lt", [">"] = "gt", ["<="] = "le", [">="] = "ge"}
@@ -139,6 +145,9 @@ local rows = {
   {"'then' expected near 'else'", "=.+%sif%s", "a if c else b is c and a or b"},
   {"'%)' expected near '='", "[%(,]%s*[%a_][%w_]*%s*=[^=]", "arguments by name stand in a table at the end: "
     .. "f(x, {dim = 2})"},
+  {"'}' expected near ':'", nil, 'a dict is {name = value}, or {["a name"] = value}'},
+  {"expected near 'is'", "%f[%w]is%f[%W]", "x is None is x == nil, x is not None is x ~= nil"},
+  {"'%)' expected near '%.'", "[\"']%.%a", 'a method of a text in quotes is ("text"):upper()'},
   {"'=' expected near", "^%s*(%a+)", function(problem) return statements[match(problem.line, "^%s*(%a+)")] end},
   -- ---- what it cannot do
   {"attempt to index a boolean value", nil, function(problem)
@@ -161,6 +170,8 @@ local rows = {
   {"got nil", "%f[%w_]None%f[^%w_]", constants},
   {"is missing or nil", "%f[%w_]None%f[^%w_]", constants},
   {"attempt to call %a+ 'f' %(a nil value%)", "%f[%w_]f[\"']", 'f"…" is ("%d: %s"):format(i, name)'},
+  {"attempt to perform arithmetic on a string value", "[\"']%s*%%", '"%d" % n is ("%d"):format(n)'},
+  {"attempt to perform arithmetic on a string value", "%+", '.. joins texts: "a" .. "b"'},
   {"attempt to compare %a+ with userdata", nil, comparison},
   {"attempt to compare userdata with %a+", nil, comparison},
   {"attempt to call a userdata value", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", rows_of_tensor},
@@ -210,7 +221,10 @@ local rows = {
     .. "requires_grad; results of ops keep theirs after x:retain_grad()"},
   {"attempt to [%a ]+ local '([^']*)' %(a nil value%)", nil, several},
   {"attempt to [%a ]+ global '([^']*)' %(a nil value%)", nil, function(problem)
-    return globals[problem.captures[1]]
+    return globals[problem.captures[1]] or python[problem.captures[1]]
+  end},
+  {"attempt to [%a ]+ field '([^']*)' %(a nil value%)", "%f[%w_]os%.", function(problem)
+    return of_os[problem.captures[1]]
   end},
   {"attempt to [%a ]+ field '([^']*)' %(a nil value%)", nil, function(problem)
     return hints.nearest_field((problem.find(problem.captures[1])), problem.captures[1])

@@ -12,8 +12,8 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
   run          run a script as several ranks; luminary run --help says more
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
   inspect      list what is in a file of weights; luminary inspect --help says more
-  help         explain a name, as in luminary help nn.Linear, or list the names and first sentences with words;
-               `environment`: the variables that luminary reads
+  help         explain a name, as in luminary help nn.Linear, or list names, sentences and pages with words;
+               `environment`: the variables that luminary reads; docs/PAGE.md: a page
   ops          what runs where: each op's kind, dtypes, gradient, autocast class and devices; or all about one
   -            run what standard input holds
   -e CHUNK     run a chunk of Lua, with luminary as `lm`

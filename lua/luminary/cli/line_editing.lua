@@ -13,7 +13,6 @@ local ok = pcall(ffi.cdef, [[
   char *readline(const char *prompt);
   int add_history(const char *line);
   int read_history(const char *path);
-  int write_history(const char *path);
   void stifle_history(int most);
   typedef char **lm_complete(const char *word, int start, int finish);
   typedef char *lm_match(const char *word, int which);
@@ -48,7 +47,11 @@ local function is_history(edit, path)
   if file then file:close() end
   if size == 0 or not core.file_kind(path) then return true end
   if file and edit.read_history(path) == 0 then
-    if select(2, text:gsub("\n", "")) > 2 * MOST_LINES then edit.write_history(path) end
+    local lines = {}
+    for each in text:sub(#HEADER + 1):gmatch "[^\n]*\n" do lines[#lines + 1] = each end
+    if #lines > 2 * MOST_LINES then
+      pcall(core.write_pieces, path, {HEADER, table.concat(lines, "", #lines - MOST_LINES + 1)})
+    end
     return true
   end
   local shown = options.shown_path(path)
@@ -58,12 +61,14 @@ end
 
 -- Adds an input to the file, as libedit writes it. libedit itself writes all lines again, so that of two prompts one
 -- would lose its lines, and a paste of a thousand lines would take seconds.
-local function append_history(edit, path, text)
-  local file = paths.filep(path) and io.open(path, "a")
-  if not file then return edit.write_history(path) end -- which only the user may read
+local function append_history(path, text)
+  local found, size = core.file_kind(path)
+  if found and found ~= "a regular file" then return end
   local encoded = text:gsub("[%z\1-\32\\\127-\255]", function(c) return ("\\%03o"):format(c:byte()) end)
-  file:write(file:seek "end" == 0 and HEADER or "", encoded, "\n")
-  file:close()
+  pcall(function()
+    local file = core.growing_file_open(path, true, 384) -- 0600: only the user may read it
+    core.growing_file_write(file, ((size or 0) == 0 and HEADER or "") .. encoded .. "\n")
+  end)
 end
 
 -- libedit takes bytes for characters, and knows their columns, by the process's locale, which Lua leaves at "C": there
@@ -145,7 +150,7 @@ local function by_libedit(complete)
   jit.off(read) -- a compiled call could not be called back
   local function remember(text)
     edit.add_history(text)
-    if path then append_history(edit, path, text) end
+    if path then append_history(path, text) end
   end
   return read, remember
 end

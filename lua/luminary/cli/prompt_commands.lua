@@ -5,11 +5,12 @@ local lm = require "luminary"
 local core = require "luminary.core"
 local help = require "luminary.help"
 local bytes_text = require "luminary.base.bytes_text"
+local paths = require "luminary.paths"
 local read_chunk = require "luminary.cli.read_chunk"
 
 local globals, loaded = _G, package.loaded
-local loadfile, tostring, next, require, rawequal, rawset, type, ipairs, pairs = loadfile, tostring, next, require,
-  rawequal, rawset, type, ipairs, pairs
+local pcall, loadfile, tostring, next, require, rawequal = pcall, loadfile, tostring, next, require, rawequal
+local rawset, type, ipairs, pairs = rawset, type, ipairs, pairs
 local format, match, gsub, find = string.format, string.match, string.gsub, string.find
 local open, execute, getenv, tmpname, remove = io.open, os.execute, os.getenv, os.tmpname, os.remove
 local collectgarbage, concat, sort = collectgarbage, table.concat, table.sort
@@ -183,13 +184,11 @@ local function edit(session, path)
   if path ~= "" then return edited(session, path) and load_file(session, path) end
   local unused = tmpname()
   path = unused .. ".lua" -- by which editors know the language
-  local file, why = open(path, "w")
-  if not file then return session.say("edit: cannot open " .. tostring(why)) end
-  file:write(session.last or "", "\n")
-  file:close()
+  local ok, why = pcall(paths.write, path, (session.last or "") .. "\n")
+  if not ok then return session.say("edit: " .. tostring(why)) end
   local text = ""
   if edited(session, path) then
-    file = open(path)
+    local file = open(path)
     text = file and match(file:read "*a", "^(.-)%s*$") or ""
     if file then file:close() end
   end

@@ -34,7 +34,7 @@ function Output:add(first, n)
       self.prefix[rank][stream] = prefixes(stream, rank, self.colored)
       if self.log_dir and is_new then
         local path = ("%s/rank%d.%s"):format(self.log_dir, rank, name)
-        local ok, file = pcall(log_file.open, "luminary run", path, "wb", 0)
+        local ok, file = pcall(log_file.open, "luminary run", path, false, 0)
         if not ok then return nil, options.without_position(file) end
         self.log[rank][stream] = file
       end

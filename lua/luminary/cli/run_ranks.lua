@@ -140,7 +140,7 @@ local function next_event(self, seconds)
 end
 
 local function forget_errors(ranks)
-  for _, rank in ipairs(ranks) do assert(io.open(rank.error_file, "w")):close() end
+  for _, rank in ipairs(ranks) do core.growing_file_close(core.growing_file_open(rank.error_file, false)) end
 end
 
 local function start_all(self, ranks)

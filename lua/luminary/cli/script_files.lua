@@ -3,7 +3,8 @@
 local lm = require "luminary"
 local check_path = require("luminary.checkpoint.files").check_path
 local rank_and_size = require "luminary.base.rank_and_size"
-local sorted_keys = require("luminary.base.options").sorted_keys
+local common = require "luminary.base.options"
+local sorted_keys, without_position = common.sorted_keys, common.without_position
 
 return function(options, given, refuse, finish)
   local files = {}
@@ -41,9 +42,8 @@ return function(options, given, refuse, finish)
     local kind = lm.core.file_kind(path)
     if kind and kind ~= "a regular file" then refuse("--%s: %s is %s", option, path, kind) end
     lm.paths.mkdir(path:match "^.*/" or ".")
-    local file, problem = io.open(path .. ".try", "w")
-    if not file then refuse("--%s: %s", option, (problem:gsub("%.try: ", ": ", 1))) end
-    file:close()
+    local ok, problem = pcall(lm.paths.write, path .. ".try", "")
+    if not ok then refuse("--%s: %s", option, (without_position(problem):gsub("%.try': ", "': ", 1))) end
     os.remove(path .. ".try")
   end
 

@@ -55,8 +55,9 @@ local function by_value(a, b)
   return a < b
 end
 
--- Which class each row is of, int64 [N] from 0, by the texts of column k of the spans.
-local function classify(self, given, k, starts_at)
+-- Returns the values of text column k of the spans, sorted, or those given, and for each row the number of its value
+-- among them; false for a value that is not given and is to be left out. other: the number of all that are not given.
+local function encode(self, given, k, column, what, other)
   local names, numbers, count = {}, {}, {}
   for i, name in ipairs(given or {}) do count[tostring(name)], names[i] = i, tostring(name) end
   for i = 1, self.rows do
@@ -65,19 +66,46 @@ local function classify(self, given, k, starts_at)
     numbers[i] = name
   end
   if not given then table.sort(names, by_value) end
-  self.classes, self.class_to_idx = names, {}
-  for i, name in ipairs(names) do count[name], self.class_to_idx[name] = i - 1, i - 1 + self.base end
-  local keep = {}
+  for i, name in ipairs(names) do count[name] = i end
   for i, name in ipairs(numbers) do
-    if count[name] then
-      keep[#keep + 1], numbers[#keep + 1] = i, count[name]
-    elseif self.on_error == "raise" then
-      fail("CSVDataset: '%s': line %d, column %d: '%s' is not one of the classes %s", self.path,
-        core.csv_line_of(self.text, self.spans, i, k), starts_at, name, table.concat(names, ", "):sub(1, 200))
+    numbers[i] = count[name] or other or false
+    if not numbers[i] and self.on_error == "raise" then
+      fail("CSVDataset: '%s': line %d, column %d: '%s' is not one of the %s %s", self.path,
+        core.csv_line_of(self.text, self.spans, i, k), column, name, what, table.concat(names, ", "):sub(1, 200))
     end
   end
-  for i = #keep + 1, #numbers do numbers[i] = nil end
-  return core.tensor(numbers, {dtype = "int64"}), #keep < self.rows and core.tensor(keep, {dtype = "int64"})
+  return names, numbers
+end
+
+-- Labels and codes of all rows, of the text columns after each other. Returns the tensors, and the numbers of the rows
+-- that stay, nil for all.
+local function classify(self, opts, wanted)
+  local columns, keep, tensors = {}, {}, {}
+  if wanted.label[1] then
+    self.classes, columns[1] = encode(self, opts.classes, 1, wanted.label[1], "classes")
+    self.class_to_idx = {}
+    for i, name in ipairs(self.classes) do self.class_to_idx[name] = i - 1 + self.base end
+  end
+  for i, column in ipairs(wanted.categorical) do
+    local name = self.columns and self.columns[column] or column
+    local given, k = opts.categories and opts.categories[name], #columns + 1
+    local other = opts.unknown == "code" and (given and #given + 1 or 0) or nil -- 0: of learned ones none is unknown
+    self.categories[name], columns[k] = encode(self, given, k, column, ("categories of '%s':"):format(name), other)
+    self.cardinalities[i] = #self.categories[name] + (other and 1 or 0)
+  end
+  for row = 1, self.rows do
+    local good = true
+    for _, codes in ipairs(columns) do good = good and codes[row] end
+    if good then
+      keep[#keep + 1] = row
+      for _, codes in ipairs(columns) do codes[#keep] = codes[row] end
+    end
+  end
+  for c, codes in ipairs(columns) do
+    for i = self.rows, #keep + 1, -1 do codes[i] = nil end
+    tensors[c] = core.tensor(codes, {dtype = "int64"})
+  end
+  return tensors, #keep < self.rows and core.tensor(keep, {dtype = "int64"}) or nil
 end
 
 -- The columns from `first` on, of their own memory.
@@ -99,7 +127,7 @@ local function read(self, opts, starts, wanted)
   end
   take(wanted.features, "features")
   take(wanted.target, "target")
-  for _, list in ipairs {wanted.label, wanted.text} do
+  for _, list in ipairs {wanted.label, wanted.categorical, wanted.text} do
     for _, column in ipairs(list) do
       texts = texts + 1
       text[column] = texts
@@ -110,23 +138,46 @@ local function read(self, opts, starts, wanted)
   self.faults:add_(starts.shape[1] - 1 - rows)
   self.rows, self.spans = rows, spans:narrow(1, 1, rows):contiguous()
   numbers = numbers:narrow(1, 1, rows)
-  if #wanted.label == 1 then
-    local labels, kept = classify(self, opts.classes, 1, wanted.label[1])
+  local coded = #wanted.label + #wanted.categorical
+  if coded > 0 then
+    local tensors, kept = classify(self, opts, wanted)
     if kept then
       self.faults:add_(rows - #kept)
       self.rows, self.spans, numbers = #kept, core.gather_rows(self.spans, kept), core.gather_rows(numbers, kept)
     end
-    self.labels = core.keep(labels:add_(self.base))
+    local labels = #wanted.label == 1 and table.remove(tensors, 1)
+    self.labels = labels and core.keep(labels:add_(self.base - 1)) or nil
+    self.codes = tensors[1] and core.keep(core.ops.stack(tensors, 2):contiguous()) or nil
   end
   self.features = part(numbers, 1, #wanted.features)
   self.targets = part(numbers, #wanted.features + 1, #wanted.target)
   if self.targets and type(opts.target) ~= "table" then self.targets = core.keep(self.targets:view(-1)) end
-  self.texts = #wanted.text > 0 and {first = #wanted.label + 1, last = texts} or nil
+  self.texts = #wanted.text > 0 and {first = coded + 1, last = texts} or nil
   if not self.texts then self.text, self.spans = nil, nil end -- only they are read again
 end
 
+-- Checks the lists of categories that are given, by column.
+local function need_categories(self, opts, columns)
+  local known = {}
+  for _, column in ipairs(columns) do known[self.columns and self.columns[column] or column] = true end
+  for name, list in pairs(opts.categories or {}) do
+    if not known[name] then
+      fail("CSVDataset: categories: '%s' is not a column of categorical", tostring(name))
+    end
+    options.arg("CSVDataset", ("categories of '%s'"):format(name), list, "list")
+    local seen = {}
+    for _, value in ipairs(list) do
+      value = tostring(value)
+      if seen[value] then fail("CSVDataset: categories of '%s': '%s' is listed twice", name, value) end
+      seen[value] = true
+    end
+  end
+  self.categories, self.cardinalities = #columns > 0 and {} or nil, #columns > 0 and {} or nil
+end
+
 CSVDataset.init = signature.of([[CSVDataset(path: string, {features, label, target, text, header = true,
-  delimiter = ",", missing = "error" | "nan", classes: table, base: integer = 1, transform: callable,
+  delimiter = ",", missing = "error" | "nan", classes: table, categorical, categories: table,
+  unknown = "error" | "code", base: integer = 1, transform: callable,
   target_transform: callable, on_error = "raise" | "skip"})]], function(self, path, opts)
   self.path = path
   if #opts.delimiter ~= 1 or opts.delimiter:find '[%w"\r\n]' then
@@ -143,12 +194,13 @@ CSVDataset.init = signature.of([[CSVDataset(path: string, {features, label, targ
     self.columns, starts = first, starts:narrow(1, 2, starts.shape[1] - 1):contiguous()
   end
   local wanted, named = {}, {}
-  for _, option in ipairs {"label", "target", "text", "features"} do
+  for _, option in ipairs {"label", "target", "text", "categorical", "features"} do
     wanted[option] = columns_of(self, option, opts[option])
     for _, column in ipairs(wanted[option]) do named[column] = true end
   end
   if #wanted.label > 1 then fail("CSVDataset: label must be one column; target may be a list") end
   if opts.classes and not opts.label then fail("CSVDataset: classes requires label") end
+  need_categories(self, opts, wanted.categorical)
   if opts.features == nil then
     for column = 1, self.width do
       if not named[column] then table.insert(wanted.features, column) end
@@ -171,6 +223,10 @@ function CSVDataset:get(i)
     sample[1], n = row, 1
     if self.transform then sample[1] = results_as_list.of_sample("transform", self.transform(row)) end
   end
+  if self.codes then
+    n = n + 1
+    sample[n] = self.codes:select(1, i):clone()
+  end
   for _, column in ipairs {self.labels or false, self.targets or false} do
     if column then
       local value = column == self.labels and column[i] or column:select(1, i):clone()
@@ -190,10 +246,10 @@ function CSVDataset:get(i)
   return unpack(sample, 1, n)
 end
 
--- Features [N, F], labels [N], targets, as there are.
+-- Features [N, F], codes [N, C], labels [N], targets, as there are.
 dataset.define_get_batch(CSVDataset, function(self, index)
   local batch = {}
-  for _, column in ipairs {self.features or false, self.labels or false, self.targets or false} do
+  for _, column in ipairs {self.features or false, self.codes or false, self.labels or false, self.targets or false} do
     if column then batch[#batch + 1] = core.gather_rows(column, index) end
   end
   return unpack(batch)

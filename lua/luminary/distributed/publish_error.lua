@@ -7,10 +7,8 @@ local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 
 local function write(path, value)
-  local file = path and path ~= "" and io.open(path, "w")
-  if not file then return end
-  file:write(json_encode(value), "\n")
-  file:close()
+  if not path or path == "" then return end
+  pcall(function() core.growing_file_write(core.growing_file_open(path, false), json_encode(value) .. "\n") end)
 end
 
 --- message: the error's text; traceback: that text with where it came from.

@@ -373,16 +373,21 @@ local function of_path(path, qualifier, name, of)
   if before and before.owner == "lm.models" and type(before.value) == "function" then return of_net(path, name) end
 end
 
--- Returns the list of entries with the words in their names or first sentences, else anywhere in their texts, and of
--- the headings of docs/ with them; or nil.
+-- Returns the sections of docs/ with the words, and the list of entries with them in their names or first sentences,
+-- else anywhere in their texts; or nil. Sections are first where they fit better.
 local function of_search(query)
   local search = load_module "luminary.help.search"
-  local found, where, texts = search.find(query), "names and first sentences", {}
-  if #found == 0 then found, where = search.mentions(query), "texts" end
+  local found, tier = search.find(query)
+  local headings, is_named, lacks = search.headings(query)
+  local where, texts = "names and first sentences", {}
+  if #found == 0 and (#headings == 0 or lacks) then found, where = search.mentions(query), "texts" end
+  local several = query:find "%W" ~= nil
+  local by_name = tier == 0 or several and tier == 1
+  local pages_first = not by_name and (is_named or several and not (lacks and #found > 0))
   if #found > 0 then texts[1] = ("%s with '%s':\n%s"):format(where, query, search.lines(found)) end
-  local headings = search.headings(query)
   if #headings > 0 then
-    texts[#texts + 1] = ("pages with '%s':\n  %s"):format(query, table.concat(headings, "\n  "))
+    table.insert(texts, pages_first and 1 or #texts + 1,
+      ("pages with '%s' (luminary help docs/… prints one):\n  %s"):format(query, table.concat(headings, "\n  ")))
   end
   return #texts > 0 and table.concat(texts, "\n") or nil
 end
@@ -404,7 +409,9 @@ function help.text(path, of) -- of: the value before the last dot or colon, if i
   if kind == "function" or kind == "table" or kind == "userdata" then return help.value(nil, path) end
   options.arg("help", "the name", path, "string")
   path = path:gsub("^luminary%f[^%w_]", "lm"):match "^%s*(.-)%s*$"
-  if path:find "%s" then
+  local page = path:find "%.md$" and load_module("luminary.help.search").page(path)
+  if page then return page end
+  if path:find "%s" or path:find "^[%w_]+%-[%w_%-]+$" then
     local text = of_search(path)
     return text, not text and ("no name or text with '%s'"):format(path) or nil
   end

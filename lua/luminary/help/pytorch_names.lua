@@ -140,7 +140,7 @@ other.tensors = with(pairs_of([[numpy=totable resize=resize_ resize_as=resize_as
 })
 
 other.luminary = with(pairs_of([[
-  random=rand range=arange Tensor=FloatTensor from_numpy=tensor repeat=repeat_tensor distributed=dist
+  random=rand Tensor=FloatTensor from_numpy=tensor repeat=repeat_tensor distributed=dist
   multiprocessing=mp F=nn.functional set_default_tensor_type=set_default_dtype]],
   [[
   cumsum cumprod sort argsort unique prod
@@ -478,6 +478,10 @@ for _, names in ipairs {complex, of_ops} do
   for name, words in pairs(names) do other.tensors[name], other.luminary[name] = words, words end
 end
 for name, words in pairs(compilers) do other.luminary[name] = words end
+for name, words in pairs(require "luminary.help.python_names") do
+  local is_sentence = words:find " is " or words:find " are " or words:find " has "
+  if other.luminary[name] == nil then other.luminary[name] = (is_sentence and "" or "write ") .. words end
+end
 
 -- What has come to be here needs no other name.
 local core, lm = require "luminary.core", require "luminary"

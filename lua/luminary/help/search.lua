@@ -1,9 +1,10 @@
---- Search in all public names and their first sentences.
+--- Search in all public names and their first sentences, and in the pages of docs/.
 local entry = require "luminary.help.entry"
 local help = require "luminary.help"
 local index = require "luminary.help.index"
 local options = require "luminary.base.options"
 local overview = require "luminary.help.overview"
+local paths = require "luminary.paths"
 
 local search = {}
 
@@ -20,7 +21,103 @@ local function is_listed(each)
   return not of_class and not index.is_hidden(each) and help.of(each) and entry.main(each) == each
 end
 
--- {each, rank, name, path, sentence} of all names that are listed, texts in lower case; and the entries they are of.
+-- ---- queries
+
+-- Endings that inflection changes; longer ones first.
+local ENDINGS = {"ations", "ation", "ions", "ings", "ion", "ing", "ers", "ies", "ed", "es", "er", "s", "e", "y"}
+
+-- The start that the forms of a word share: "accumul" of accumulation, "stop" of stopping.
+local function stem(word)
+  for _, ending in ipairs(ENDINGS) do
+    local rest = word:sub(-#ending) == ending and word:sub(1, -#ending - 1)
+    if rest and #rest >= (ending == "s" and 3 or 4) and not word:find "ss$" then
+      return (rest:gsub("([^aeiousl%d])%1$", "%1"))
+    end
+  end
+  return word
+end
+
+-- The pattern of a word or phrase in lower case, whose words begin as the text's do.
+local function pattern_of(phrase)
+  local parts = {}
+  for word in phrase:gmatch "[%w_]+" do
+    local prefix = stem(word):gsub("%p", "%%%0")
+    parts[#parts + 1] = #prefix < 3 and prefix .. "%f[%W]" or prefix -- "rl" begins too many words
+  end
+  return "%f[%w]" .. table.concat(parts, "%w*[^%w]+")
+end
+
+local STOP = {}
+for word in ([[a an the my i me do does can could how what which when where why is are be to of in on for with from and
+  or use using used make get set up it its this that into at by as one not don t isn want need add
+  no such]]):gmatch "%S+" do
+  STOP[word] = true
+end
+
+local phrases -- of synonyms, the longest first: {pattern in a query, pattern in a text, phrase, its group}
+
+local function all_phrases()
+  if phrases then return phrases end
+  phrases = {}
+  for line in require("luminary.help.synonyms"):gmatch "[^\n]+" do
+    local group = {}
+    for phrase in line:gmatch "[^,]+" do
+      phrase = phrase:match "^%s*(.-)%s*$"
+      group[#group + 1] = {"%f[%w]" .. phrase:gsub("%p", "%%%0") .. "s?%f[^%w]", pattern_of(phrase), phrase, group}
+      phrases[#phrases + 1] = group[#group]
+    end
+  end
+  table.sort(phrases, function(a, b)
+    if #a[3] ~= #b[3] then return #a[3] > #b[3] end
+    return a[3] < b[3]
+  end)
+  return phrases
+end
+
+-- The terms of a query, each a list of patterns of which a match has one; the first is the term's own. Words that say
+-- little are left out, unless there are no others.
+local function terms_of(query)
+  local terms, rest, words = {}, " " .. query:lower() .. " ", {}
+  for _, one in ipairs(all_phrases()) do
+    local without, n = rest:gsub(one[1], " ")
+    if n > 0 then
+      rest = without
+      local term = {one[2], word = one[3]}
+      for _, other in ipairs(one[4]) do if other ~= one then term[#term + 1] = other[2] end end
+      terms[#terms + 1] = term
+    end
+  end
+  for word in rest:gmatch "[%w_]+" do
+    words[#words + 1] = word
+    if not STOP[word] then terms[#terms + 1] = {pattern_of(word), word = word} end
+  end
+  for _, word in ipairs(#terms == 0 and words or {}) do terms[#terms + 1] = {pattern_of(word), word = word} end
+  return terms
+end
+
+-- How well a text in lower case has a term: 1 as it was asked, less as a synonym; nil without it.
+local function strength(text, term)
+  for i, pattern in ipairs(term) do
+    if text:find(pattern) then return i == 1 and 1 or 0.8 end
+  end
+end
+
+local function has_all(text, terms)
+  for _, term in ipairs(terms) do
+    if not strength(text, term) then return false end
+  end
+  return #terms > 0
+end
+
+-- ---- names
+
+-- Words of a path: "nn max pool2d" of nn.MaxPool2d.
+local function words_in(path)
+  return (path:gsub("(%l)(%u)", "%1 %2"):gsub("(%u)(%u%l)", "%1 %2"):gsub("[%p]", " "):lower())
+end
+
+-- {each, rank, name, path, words, sentence} of all names that are listed, texts in lower case; and the entries they are
+-- of.
 local rows, rows_of
 
 local function all_rows()
@@ -30,7 +127,7 @@ local function all_rows()
     if is_listed(each) then
       local path = each.path:match ":(.*)$" or each.path -- the class before a method's name has its own row
       list[#list + 1] = {
-        each = each, rank = rank_of(each), name = each.name:lower(), path = path:lower(),
+        each = each, rank = rank_of(each), name = each.name:lower(), path = path:lower(), words = words_in(path),
         sentence = entry.parts(each).summary:lower(),
       }
     end
@@ -39,25 +136,23 @@ local function all_rows()
   return list
 end
 
--- Whether a word of a text, in lower case, begins so.
-local function has_word(text, word) return text:find("%f[%w]" .. word:gsub("%p", "%%%0")) ~= nil end
-
-local function has_all(text, words)
-  for _, word in ipairs(words) do
-    if not has_word(text, word) then return false end
-  end
-  return true
-end
-
--- The tier of a match: 0 if a word is the name, 1 if all are in the path, 2 if some are in the first sentence; else
+-- The tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 by a synonym, 2 if some are in the
+-- first sentence, or an acronym has them (ASGD), 3 if some are a part of a word, which is of four letters or more; else
 -- nil.
-local function tier_of(row, words)
+local function tier_of(row, terms)
   local tier = 0
-  for _, word in ipairs(words) do
-    if row.path:find(word, 1, true) or row.name == word then -- the name of F is functional
-      tier = math.max(tier, row.name == word and 0 or 1)
-    elseif has_word(row.sentence, word) then
-      tier = 2
+  for _, term in ipairs(terms) do
+    local of_path = strength(row.words, term)
+    if row.name == term.word then -- the name of F is functional
+      tier = math.max(tier, 0)
+    elseif of_path == 1 or row.path:find("%f[%w]" .. term.word:gsub("%p", "%%%0")) then
+      tier = math.max(tier, 1)
+    elseif of_path then
+      tier = math.max(tier, 1.5)
+    elseif strength(row.sentence, term) or #term.word > 2 and row.each.path:find(term.word:upper(), 1, true) then
+      tier = math.max(tier, 2)
+    elseif #term.word > 3 and row.path:find(term.word, 1, true) then
+      tier = 3
     else
       return nil
     end
@@ -65,20 +160,15 @@ local function tier_of(row, words)
   return tier
 end
 
-local function words_of(query)
-  local words = {}
-  for word in query:lower():gmatch "[%w_%.:]+" do words[#words + 1] = word end
-  return words
-end
-
---- Returns the entries (index.entries()) with all words of the query in their path or first sentence, case ignored:
---- exact names first, then names with the words, then sentences; classes before functions before methods.
-function search.find(query)
-  local words, found = words_of(query), {}
-  if #words == 0 then return found end
+--- Returns the entries (index.entries()) with all words of the query in their path or first sentence, case, inflection
+--- and synonyms ignored: exact names first, then names with the words, then sentences; classes before functions before
+--- methods; then names that contain a word, up to the tier `most`. The second value is the tier of the first.
+function search.find(query, most)
+  local terms, found = terms_of(query), {}
+  if #terms == 0 then return found end
   for _, row in ipairs(all_rows()) do
-    local tier = tier_of(row, words)
-    if tier then found[#found + 1] = {tier = tier, rank = row.rank, each = row.each} end
+    local tier = tier_of(row, terms)
+    if tier and tier <= (most or 3) then found[#found + 1] = {tier = tier, rank = row.rank, each = row.each} end
   end
   table.sort(found, function(a, b)
     if a.tier ~= b.tier then return a.tier < b.tier end
@@ -88,38 +178,129 @@ function search.find(query)
   end)
   local list = {}
   for i, one in ipairs(found) do list[i] = one.each end
-  return list
+  return list, found[1] and found[1].tier
 end
 
 --- Returns the entries with all words of the query anywhere in their help, in alphabetical order.
 function search.mentions(query)
-  local words, list = words_of(query), {}
-  for _, row in ipairs(#words > 0 and all_rows() or {}) do
-    if has_all((entry.text(row.each) or ""):lower(), words) then list[#list + 1] = row.each end
+  local terms, list = terms_of(query), {}
+  for _, row in ipairs(#terms > 0 and all_rows() or {}) do
+    if has_all((entry.text(row.each) or ""):lower(), terms) then list[#list + 1] = row.each end
   end
   table.sort(list, function(a, b) return a.path < b.path end)
   return list
 end
 
---- Returns the headings of docs/ with all words of the query, each as "docs/PAGE: HEADING"; a page's title counts for
---- all of its headings. Words match from their start, case and plural ignored.
-function search.headings(query)
-  local words, list = words_of(query), {}
-  for i, word in ipairs(words) do words[i] = word:gsub("(...)s$", "%1") end
-  for _, page in ipairs(#words > 0 and require "luminary.help.headings" or {}) do
-    local title = page[2] or ""
-    if has_all(title:lower(), words) then
-      list[#list + 1] = ("docs/%s: %s"):format(page[1], title)
-    else
-      for i = 3, #page do
-        local heading = page[i]:lower()
-        if has_all(heading, words) or #words > 1 and has_all(title:lower() .. " " .. heading, words) then
-          list[#list + 1] = ("docs/%s: %s"):format(page[1], page[i])
-        end
-      end
+-- ---- pages
+
+-- The folder of docs/: beside an installed library, or that of a checkout; nil if there is none.
+local function docs_folder()
+  local here = package.searchpath("luminary.help.search", package.path):gsub("help/search%.lua$", "")
+  for _, folder in ipairs {here .. "docs", here .. "../../docs"} do
+    if paths.filep(folder .. "/index.md") then return folder end
+  end
+end
+
+--- Returns the text of a page of docs/, such as "docs/howto/images.md"; nil if there is none.
+function search.page(path)
+  local folder, name = docs_folder(), path:match "^docs/([%w_/]+%.md)$"
+  if not folder or not name or not paths.filep(folder .. "/" .. name) then return nil end
+  local file = io.open(folder .. "/" .. name)
+  local text = file:read "*a"
+  file:close()
+  return text
+end
+
+local sections -- of all pages: {page, title, heading, text}, the last three in lower case, and `shown`
+
+-- Adds the sections of a page. A row of a table that links to another page, on a page that is a table of
+-- such, is a section of that other page.
+local TABLES = {["index.md"] = true, ["topics.md"] = true}
+
+local function add_sections(page)
+  local title, current, code = "", nil, false
+  local function begin(of, heading)
+    current = {page = of, title = title, heading = heading:lower(), shown = heading, text = ""}
+    sections[#sections + 1] = current
+  end
+  for line in (search.page("docs/" .. page) or ""):gmatch "[^\n]*" do
+    if line:find "^```" then code = not code end
+    local level, heading = line:match "^(##?) (.*)$"
+    local row, to = line:match "^| ([^|]+) | %[[^%]]*%]%(([%w_/%-]+%.md)"
+    if heading and not code then
+      heading = heading:gsub("`", "")
+      if level == "#" then title = heading:lower() end
+      if not TABLES[page] then begin(page, heading) end
+    elseif row and TABLES[page] then
+      begin(to, row)
+    elseif current and not TABLES[page] then
+      current.text = current.text .. line:lower() .. "\n"
     end
   end
-  return list
+end
+
+local function all_sections()
+  if sections then return sections end
+  sections = {}
+  local folder = docs_folder()
+  for _, of in ipairs(folder and {"", "start/", "tutorial/", "howto/", "explain/", "status/"} or {}) do
+    for _, name in ipairs(paths.dir(folder .. "/" .. of) or {}) do
+      if name:find "%.md$" then add_sections(of .. name) end
+    end
+  end
+  return sections
+end
+
+local function times(text, pattern)
+  local n = 0
+  for _ in text:gmatch(pattern) do n = n + 1 end
+  return math.min(n, 6)
+end
+
+local WEIGHTS = {status = 0.5, explain = 0.8} -- of folders of pages that fewer readers look for
+
+-- How well a section fits: headings count more than the page's title, that more than text; nil where it lacks more
+-- than `may_lack` terms.
+local function fit(section, terms, whole, may_lack)
+  local score, named, lacks = 0, true, 0
+  for _, term in ipairs(terms) do
+    local of_heading, of_title = strength(section.heading, term), strength(section.title, term)
+    local of_text = strength(section.text, term)
+    if not (of_heading or of_title or of_text) then lacks = lacks + 1 end
+    if lacks > may_lack then return nil end
+    named = named and (of_heading or of_title) ~= nil
+    score = score + math.max(4 * (of_heading or 0), 2.5 * (of_title or 0))
+      + (of_text or 0) * (1 + times(section.text, term[1]) / 4)
+  end
+  if section.heading:find(whole) then score = score + 3 elseif section.text:find(whole) then score = score + 2 end
+  return (score - #section.text / 1e4) * (WEIGHTS[section.page:match "^%a+"] or 1), named
+end
+
+local PAGES = 5
+
+--- Returns up to five sections of docs/ with all words of the query, or with most of them, the best first, each as
+--- "docs/PAGE: HEADING"; whether heading or title of the first has all of them, and whether it lacks some.
+function search.headings(query)
+  local terms, found, list, seen = terms_of(query), {}, {}, {}
+  local whole, lacks = pattern_of(query:lower()), false
+  for may_lack = 0, math.floor(#terms / 3) do -- where no section has all, those with most
+    for _, section in ipairs(#terms > 0 and #found == 0 and all_sections() or {}) do
+      local score, named = fit(section, terms, whole, may_lack)
+      lacks = lacks or score ~= nil and may_lack > 0
+      if score then found[#found + 1] = {score = score, named = named, section = section, i = #found} end
+    end
+  end
+  table.sort(found, function(a, b)
+    if a.score ~= b.score then return a.score > b.score end
+    return a.i < b.i
+  end)
+  for _, one in ipairs(found) do
+    local of = one.section
+    local line = ("docs/%s: %s"):format(of.page, of.shown)
+    seen[of.page] = (seen[of.page] or 0) + 1
+    if #list < PAGES and seen[of.page] <= 2 then list[#list + 1] = line end
+  end
+  return list, found[1] and found[1].named or false, lacks
 end
 
 local function line_of(each)
@@ -144,7 +325,7 @@ end
 function search.see_also(query, but)
   local names, shown = {}, {}
   for each in pairs(but) do shown[entry.main(each)] = true end
-  for _, each in ipairs(search.find(query)) do
+  for _, each in ipairs(search.find(query, 2)) do
     if not shown[each] then names[#names + 1] = each.path end
   end
   return #names > 0 and "\nSee also: " .. table.concat(names, ", ") or nil

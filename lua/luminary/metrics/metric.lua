@@ -16,7 +16,9 @@ local ops, fail = core.ops, options.fail
 ---     Hits.super.init(self, opts)
 ---     self:add_state("hits", lm.zeros(1))
 ---   end
----   function Hits:update(preds, target) self.hits = self.hits + preds:eq(target):sum() end
+---   function Hits:update(preds, target)
+---     self.hits = self.hits + preds:eq(target):sum()
+---   end
 ---   function Hits:compute() return self.hits end
 local Metric
 

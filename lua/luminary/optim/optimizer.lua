@@ -1,12 +1,13 @@
 --- optim.Optimizer: Base class for all optimizers. A custom one extends this class, with its options and `advance`:
 ---
----   local Signum = optim.Optimizer:extend("Signum") -- Bernstein et al., "signSGD", 2018
+---   local Signum = optim.Optimizer:extend("Signum") -- Bernstein, signSGD, 2018
 ---   Signum.spec = {lr = {"number", 0.01}, momentum = {"number", 0.9}}
 ---   function Signum:advance(group, params, states, count)
 ---     for i, p in ipairs(params) do
 ---       local state = states[i]
 ---       state.buffer = state.buffer or lm.zeros_like(p)
----       state.buffer:mul_(group.momentum):add_(p.grad, {alpha = 1 - group.momentum})
+---       local m = group.momentum
+---       state.buffer:mul_(m):add_(p.grad, {alpha = 1 - m})
 ---       p:sub_(state.buffer:sign(), {alpha = group.lr})
 ---     end
 ---   end

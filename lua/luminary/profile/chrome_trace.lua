@@ -4,7 +4,7 @@
 --- of several ranks can be joined.
 local characters = require "luminary.base.characters"
 local json_encode = require "luminary.base.json_encode"
-local options = require "luminary.base.options"
+local paths = require "luminary.paths"
 local op_table = require "luminary.profile.op_table"
 
 local chrome_trace = {}
@@ -19,17 +19,13 @@ local function name_event(what, pid, tid, name)
 end
 
 function chrome_trace.write(profile, path)
-  local file, problem = io.open(path, "w")
-  if not file then options.fail_file("open", path, problem:match ": ([^:]*)$" or problem) end
-  local first, ok = true, true
+  local pieces = {'{"displayTimeUnit":"ms","traceEvents":[\n'}
   local function put(event)
-    ok = ok and file:write(first and "" or ",\n", characters.as_utf8(json_encode(event)))
-    first = false
+    pieces[#pieces + 1] = (#pieces > 1 and ",\n" or "") .. characters.as_utf8(json_encode(event))
   end
   local host = profile.rank * PER_RANK + 1
   local prefix = profile.size > 1 and ("rank %d: "):format(profile.rank) or ""
   local threads, devices, n_devices, streams = {}, {}, 0, {}
-  file:write '{"displayTimeUnit":"ms","traceEvents":[\n'
   put(name_event("process_name", host, 0, prefix .. "CPU"))
   for span in op_table.spans(profile.recording) do
     if not threads[span.thread] then
@@ -62,8 +58,8 @@ function chrome_trace.write(profile, path)
       put(event)
     end
   end
-  ok = ok and file:write "\n]}\n"
-  if not (file:close() and ok) then options.fail_file("write", path, "the disk may be full") end
+  pieces[#pieces + 1] = "\n]}\n"
+  paths.write(path, pieces)
 end
 
 return chrome_trace

@@ -405,7 +405,8 @@ end
 --- back: false ends generate.
 ---
 ---   local stream = tokenizer:streamer(io.write)
----   net:generate(tokenizer("Once").input_ids, {max_new_tokens = 40, streamer = stream})
+---   local ids = tokenizer("Once").input_ids
+---   net:generate(ids, {max_new_tokens = 40, streamer = stream})
 ---   stream()
 Tokenizer.streamer = signature.of([[Tokenizer:streamer(write: callable,
   {skip_special_tokens = true})]], function(self, write, opts)

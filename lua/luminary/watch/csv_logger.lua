@@ -46,7 +46,7 @@ CSVLogger.init = signature.of("CSVLogger(path: string, {append = false, all_rank
   if not self:start(opts.all_ranks) then return end
   self.path, self.columns, self.index, self.row = path, {}, {}, nil
   local header = opts.append and read_all(path):match "^([^\r\n]+)"
-  self.file = log_file.open("CSVLogger", path, header and "a" or "w", 0)
+  self.file = log_file.open("CSVLogger", path, header ~= nil, 0)
   for i, name in ipairs(header and columns_of(header) or {"step", "wall_time"}) do
     self.columns[i], self.index[name] = name, i
   end

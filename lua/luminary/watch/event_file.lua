@@ -94,9 +94,8 @@ function EventFile:init(folder, max_queue, flush_secs, suffix)
   local path = ("%s/events.out.tfevents.%010d.%s.%d.%d%s"):format(folder, now, event_file.host(),
     ffi.C.lm_watch_pid(), made, suffix)
   made = made + 1
-  self.file, self.max_queue, self.queued = log_file.open("SummaryWriter", path, "w", flush_secs), max_queue, 0
+  self.file, self.max_queue, self.queued = log_file.open("SummaryWriter", path, false, flush_secs), max_queue, 0
   self:add({file_version = "brain.Event:2"}, nil, now)
-  self.file:flush()
 end
 
 function EventFile:add(event, step, time)

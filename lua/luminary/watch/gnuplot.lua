@@ -54,19 +54,9 @@ if (strstrt(GPVAL_TERMINALS, ' pngcairo ') > 0) {
   end,
 }
 
-local function write(path, text)
-  local file, problem = io.open(path, "wb")
-  local ok
-  if file then
-    ok, problem = file:write(text)
-    if ok then ok, problem = file:close() end
-  end
-  if not ok then options.fail_file("write", path, problem) end
-end
-
 -- Runs gnuplot on a script whose output is a file, `out`.
 local function run(who, program, script, path, out)
-  write(path, script)
+  core.write_pieces(path, {script}, who)
   -- -d: without the user's settings, so that equal calls draw equal pictures
   -- without what is preloaded here, an allocator or a sanitizer, which are not for gnuplot
   local result = run_command.run(program, {"gnuplot", "-d", path}, LIMIT, nil, "LD_PRELOAD")

@@ -14,7 +14,7 @@ JSONLogger.init = signature.of("JSONLogger(path: string, {append = false, *, wal
   function(self, path, opts)
   if not self:start(opts.all_ranks) then return end
   self.wall_time = opts.wall_time
-  self.file = log_file.open("JSONLogger", path, opts.append and "a" or "w", 0)
+  self.file = log_file.open("JSONLogger", path, opts.append, 0)
 end)
 
 -- JSON has neither NaN nor infinity.

@@ -20,25 +20,18 @@ end
 
 local LogFile = class.root "LogFile"
 
--- Bytes that are kept until the next flush, and for a file that cannot be written just now; further entries are lost.
+-- Bytes that are kept for a file that cannot be written just now; further entries are lost. BUFFER of them are a reason
+-- to try again.
 local BUFFER, KEPT = 65536, 1048576
 
-local function open(self, mode)
-  local file, problem = io.open(self.path, mode)
-  if not file then options.fail_file("open", self.path, problem:match ": ([^:]*)$" or problem) end
-  self.file, self.flushed, self.at = file, core.time(), file:seek "end" or 0
-  file:setvbuf "full"
-end
-
---- log_file.open(who, path, mode, every): Opens a file, after making its folder. mode: "w" or "a". every: seconds
---- between flushes, 0: at each write. A failure to write is a warning, and is tried again from the next flush on: it
---- ends no training.
-function LogFile:init(who, path, mode, every)
-  self.who, self.path, self.every = who, path, every
+--- log_file.open(who, path, keep, every): Opens a file, after making its folder. keep: what it has stays. Entries are
+--- written at once. A failure to write is a warning, and ends no training: every `every` seconds an entry tries again.
+function LogFile:init(who, path, keep, every)
+  self.who, self.path, self.every, self.tried = who, path, every, 0
   self.waiting, self.bytes, self.lost = {}, 0, 0
   local folder = path:match "^(.*)/[^/]*$"
   if folder and folder ~= "" then paths.mkdir(folder) end
-  open(self, mode)
+  self.file = core.growing_file_open(path, keep)
 end
 
 local function warn(self, format, ...)
@@ -47,8 +40,7 @@ local function warn(self, format, ...)
 end
 
 local function fail(self, problem)
-  if self.file then self.file:close() end
-  self.file = nil
+  problem = problem:match ": ([^:]*)$" or options.without_position(problem)
   if not self.has_failed then warn(self, "%s: cannot write '%s': %s; each further entry tries again", problem) end
   self.has_failed = true
   return false
@@ -60,36 +52,13 @@ local function succeed(self)
   return true
 end
 
--- After a failure: at the place where what is known to be written ends, since the last write may have left a part. A
--- descriptor of a network file system may be stale, so that the file is opened again.
-local function open_again(self)
-  local file, problem = io.open(self.path, "r+b")
-  if not file then file, problem = io.open(self.path, "ab") end
-  if not file then return problem:match ": ([^:]*)$" or problem end
-  self.file, self.at = file, math.min(self.at, file:seek "end" or 0)
-  file:seek("set", self.at)
-end
-
-local function put(file, text, flushes)
-  local ok, problem = file:write(text)
-  if ok and flushes then ok, problem = file:flush() end
-  return ok, problem
-end
-
--- A trace that finds that fwrite or fflush failed calls it once more, which then finds nothing left to write. Nothing
--- else is in the function: after a call that is not compiled a trace may begin in spite of this.
-jit.off(put)
-
 --- Writes what waits; false if that failed.
 function LogFile:flush()
   if self.is_closed or #self.waiting == 0 then return true end
-  self.flushed = core.time()
-  local rest = self.file and "" or table.concat(self.waiting)
-  local problem = not self.file and open_again(self)
-  if problem then return fail(self, problem) end
-  local ok, reason = put(self.file, rest, true)
-  if not ok then return fail(self, reason) end
-  self.at, self.waiting, self.bytes = self.at + self.bytes, {}, 0
+  self.tried = core.time()
+  local ok, problem = pcall(core.growing_file_write, self.file, table.concat(self.waiting))
+  if not ok then return fail(self, problem) end
+  self.waiting, self.bytes = {}, 0
   return succeed(self)
 end
 
@@ -101,10 +70,7 @@ function LogFile:write(...)
   local text = table.concat {...}
   if self.bytes + #text > KEPT and not self:flush() then return self:lose() end
   self.waiting[#self.waiting + 1], self.bytes = text, self.bytes + #text
-  local ok, problem = true, nil
-  if self.file then ok, problem = put(self.file, text) end -- so that it is there at the end without a close
-  if not ok then return fail(self, problem) end
-  if core.time() - self.flushed >= self.every or self.bytes > BUFFER then self:flush() end
+  if not self.has_failed or core.time() - self.tried >= self.every or self.bytes > BUFFER then self:flush() end
 end
 
 --- Counts an entry that cannot be kept.
@@ -113,9 +79,9 @@ function LogFile:lose() self.lost = self.lost + 1 end
 --- Replaces what the file has by a list of strings, at once: after a failure, false, it is as before.
 function LogFile:replace(pieces)
   local ok, problem = pcall(core.write_pieces, self.path, pieces)
-  if not ok then return fail(self, problem:match ": ([^:]*)$" or options.without_position(problem)) end
-  if self.file then self.file:close() end
-  open(self, "a")
+  if not ok then return fail(self, problem) end
+  core.growing_file_close(self.file)
+  self.file = core.growing_file_open(self.path, true)
   return succeed(self)
 end
 
@@ -124,8 +90,8 @@ function LogFile:close()
   if not self:flush() or self.lost > 0 then
     warn(self, "%s: '%s' is closed; %d entries are lost", self.lost + #self.waiting)
   end
-  if self.file then self.file:close() end
-  self.file, self.is_closed = nil, true
+  core.growing_file_close(self.file)
+  self.is_closed = true
 end
 
 log_file.open = LogFile

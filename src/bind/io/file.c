@@ -20,6 +20,9 @@
  *   crc32(tensor, before)             of a contiguous tensor's bytes; before: 0, or that of the bytes before them
  *   crc32c(x, before)                 the same by another polynomial, also of a string
  *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
+ *   growing_file_open(path, keep [, mode])  io/growing_file.h
+ *   growing_file_write(file, text)
+ *   growing_file_close(file)
  *   remove_abandoned(path, kept)      what killed writers of that path left; shards whose names are not in a list
  *   complete_parts(path, suffix, kept)  renames path .. suffix to path if all shards are there
  *   remove_part(path, suffix)         so that nobody renames it
@@ -38,6 +41,7 @@
 #include "io/atomic_write.h"
 #include "io/background_write.h"
 #include "io/file_stream.h"
+#include "io/growing_file.h"
 #include "op/backend.h"
 
 static void close_file(void *object) {
@@ -382,6 +386,34 @@ LM_FUNCTION(write_pieces) {
   lua_settop(L, 3);
   lm_need_table(L, 2, "write_pieces", "pieces");
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
+  return 0;
+}
+
+static void close_growing(void *object) {
+  lm_growing_file **f = object;
+  lm_growing_file_close(*f);
+  *f = NULL;
+}
+static const lm_object_type growing_type = {"luminary.growing_file", sizeof(void *), close_growing, "a file", NULL};
+
+LM_FUNCTION(growing_file_open) {
+  const char *path = lm_need_text(L, 1, "write", "path");
+  double mode = lua_isnumber(L, 3) ? lua_tonumber(L, 3) : 0666;
+  lm_growing_file **file = lm_object_new(L, &growing_type);
+  lm_need(L, lm_growing_file_open(path, lua_toboolean(L, 2), (mode_t)mode, file));
+  return 1;
+}
+
+LM_FUNCTION(growing_file_write) {
+  size_t bytes;
+  lm_growing_file *f = lm_need_held(L, 1, &growing_type, "write");
+  const char *text = lm_need_string(L, 2, "write", "text", &bytes);
+  lm_need(L, lm_growing_file_write(f, text, bytes));
+  return 0;
+}
+
+LM_FUNCTION(growing_file_close) {
+  close_growing(lm_need_object(L, 1, &growing_type, "write"));
   return 0;
 }
 

@@ -14,7 +14,9 @@ local fail = options.fail
 ---
 ---   local Noise = transforms.Transform:extend("Noise")
 ---   function Noise:init(scale) self.scale = scale end
----   function Noise:forward(img, ...) return img + lm.randn_like(img) * self.scale, ... end
+---   function Noise:forward(img, ...)
+---     return img + lm.randn_like(img) * self.scale, ...
+---   end
 local Transform
 
 local function call(self, ...) return self:forward(...) end

@@ -1,7 +1,7 @@
 --- lm.CmdLine(): A parser of the command line, as Torch7's.
 ---   local cmd = lm.CmdLine()
 ---   cmd:text "Trains a network"
----   cmd:option("-lr", 0.1, "learning rate")      -- a number; a string or a boolean, which is a flag, by their default
+---   cmd:option("-lr", 0.1, "learning rate") -- a number; others by the default
 ---   local params = cmd:parse(arg or {})          -- params.lr; -help shows all
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -157,27 +157,25 @@ function CmdLine:silent() self.is_silent = true end
 
 --- cmd:log(path [, params]): Makes print write to a file, too, which begins with the date and params.
 function CmdLine:log(path, params)
-  local file, why = io.open(options.arg("CmdLine.log", "path", path, "string"), "w")
-  if not file then fail("CmdLine.log: %s", why) end
-  file:setvbuf "line"
-  if self.logged then self.logged:close() end
+  local file = core.growing_file_open(options.arg("CmdLine.log", "path", path, "string"), false)
+  if self.logged then core.growing_file_close(self.logged) end
   if not self.logged then
     local print_before = print
     print = function(...) -- luacheck: ignore
       if not self.is_silent then print_before(...) end
       local texts = {...}
       for i = 1, select("#", ...) do texts[i] = tostring(texts[i]) end
-      if self.time_format then self.logged:write(os.date(self.time_format), "[", self.time_name, "]: ") end
-      self.logged:write(table.concat(texts, "\t"), "\n")
+      local time = self.time_format and ("%s[%s]: "):format(os.date(self.time_format), self.time_name) or ""
+      core.growing_file_write(self.logged, time .. table.concat(texts, "\t") .. "\n")
     end
   end
   self.logged = file
-  file:write("[program started on ", os.date(), "]\n[command line arguments]\n")
+  local lines = {("[program started on %s]\n[command line arguments]\n"):format(os.date())}
   local names = {}
   for name in pairs(params or {}) do names[#names + 1] = tostring(name) end
   table.sort(names)
-  for _, name in ipairs(names) do file:write(name, "\t", tostring(params[name]), "\n") end
-  file:write "[----------------------]\n"
+  for _, name in ipairs(names) do lines[#lines + 1] = ("%s\t%s\n"):format(name, tostring(params[name])) end
+  core.growing_file_write(file, table.concat(lines) .. "[----------------------]\n")
 end
 
 return CmdLine

@@ -5,6 +5,7 @@
 --- shared it are apart after reading, except one tensor at several positions.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local paths = require "luminary.paths"
 local printable_name = require "luminary.base.printable_name"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
@@ -83,8 +84,9 @@ end
 local function disk_file(path, mode)
   options.arg("torch.DiskFile", "path", path, "string")
   mode = mode or "r"
-  local flags = ({r = "rb", w = "wb", rw = "r+b"})[mode]
-  if not flags then fail("torch.DiskFile: mode must be 'r', 'w' or 'rw', got '%s'", tostring(mode)) end
+  if mode ~= "r" and mode ~= "w" and mode ~= "rw" then
+    fail("torch.DiskFile: mode must be 'r', 'w' or 'rw', got '%s'", tostring(mode))
+  end
   local source, data = mode ~= "w" and source_of(path) or nil, ""
   if mode == "r" then return new_file("torch.DiskFile", mode, source) end
   if source then
@@ -95,13 +97,14 @@ local function disk_file(path, mode)
     data = source:text(0, source.size)
     source:close()
   end
-  local handle, why = io.open(path, flags)
-  if not handle then fail("torch.DiskFile: %s", why) end
-  handle:close()
+  core.growing_file_close(core.growing_file_open(path, true)) -- it can be written; what it has stays until then
   local file = new_file("torch.DiskFile", mode, source_over(path, data), data)
   file.path = path
   file.guard = newproxy(true) -- what a script does not close is kept when the collector comes, or at the end
-  getmetatable(file.guard).__gc = function() pcall(File.close, file) end
+  getmetatable(file.guard).__gc = function()
+    local ok, why = pcall(File.close, file)
+    if not ok then core.warn(without_place(why)) end
+  end
   return file
 end
 
@@ -158,17 +161,15 @@ function File:seekEnd() self.cursor:seek(size_of(self)) end
 function File:synchronize()
   settle(self)
   if self.mode == "r" or not self.path then return self end
-  local handle, why = io.open(self.path, "wb")
-  if not handle then fail("torch.DiskFile: %s", why) end
-  handle:write(self.data)
-  handle:close()
+  paths.write(self.path, self.data)
   return self
 end
 function File:close()
   if self.closed then return end
-  self:synchronize()
+  self.closed = true -- also after an error: the collector does not try again
+  local ok, why = pcall(self.synchronize, self)
   self.cursor.source:close()
-  self.closed = true
+  if not ok then error(why, 0) end
 end
 function File:isOpened() return not self.closed end
 --- The bytes, as a CharStorage.

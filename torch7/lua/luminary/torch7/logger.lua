@@ -13,16 +13,13 @@ function Logger:init(path, timestamp)
   if path ~= nil then
     path = options.arg("Logger", "path", path, "string")
     if timestamp then path = path .. os.date "-%Y_%m_%d_%X" end
-    local file, why = io.open(path, "w")
-    if not file then fail("Logger: %s", why) end
-    file:setvbuf "line"
-    self.file = file
+    self.file = core.growing_file_open(path, false)
   end
   self.path, self.rows, self.styles, self.showPlot, self.logscale = path, {}, {}, false, {}
 end
 
 local function write(self, texts)
-  if self.file then self.file:write(table.concat(texts, "\t"), "\t\n") end
+  if self.file then core.growing_file_write(self.file, table.concat(texts, "\t") .. "\t\n") end
 end
 
 --- Sets the names of the columns, a list, which are the file's first line; returns the logger.
@@ -134,7 +131,7 @@ end
 
 --- Closes the file.
 function Logger:close()
-  if self.file then self.file:close() end
+  if self.file then core.growing_file_close(self.file) end
   self.file = nil
 end
 

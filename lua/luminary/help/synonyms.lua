@@ -1,0 +1,47 @@
+--- Words and phrases that mean the same to a search of help: a group a line, commas between them.
+return [[
+top-5, top 5, top5, top-k, topk, top_k
+gpu, cuda
+multi gpu, multi-gpu, multigpu, multiple gpus, several gpus, two gpus, data parallel
+two machines, several machines, multiple machines, multi node, multi-node, multiple nodes, cluster
+nginx, openresty, web server, inference server, server, serving, serve, deploy, deployment, rest api, http
+custom, my own, your own, own
+freeze, frozen
+early stopping, early stop, earlystopping, stop early
+imbalanced, imbalance, unbalanced, rare classes, class weights
+out of memory, oom, memory runs out, not enough memory
+fine-tune, finetune, fine tuning, fine-tuning, finetuning, transfer learning, pretrained
+mixed precision, amp, fp16, bf16, half precision, autocast
+resume, continue training, restart training
+export, onnx, torchscript, convert
+augmentation, augment
+reproducible, reproducibility, deterministic, seed
+number of parameters, count parameters, parameter count, model summary
+logging, wandb, weights and biases, tensorboard
+learning rate, lr
+schedule, lr_scheduler
+warmup, warm up, warm-up, warms up
+gradient, grad
+image, picture, photo
+weight decay, l2 regularization, l2 penalty, regularization
+nan, inf, diverge
+quantization, quantize, int8
+slow, profile, bottleneck
+hang, stuck, deadlock
+tabular, csv, pandas, dataframe, spreadsheet
+categorical, category, one hot, one-hot
+gan, dcgan, adversarial
+reinforcement learning, rl, dqn, ppo, policy
+diffusion, ddpm
+object detection, detector, bounding box
+cross validation, cross-validation, k-fold, kfold, k fold
+validation, evaluate, evaluation, test set
+sequence, time series, variable length
+save, store
+load, read
+embedding, word vectors, word2vec
+chat, chatbot, llm, language model
+exponential moving average, ema, averaged weights, swa
+error, exception, crash
+nil, none
+]]
