@@ -47,6 +47,13 @@ op "std" {
   "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
   needs = {unbiased_or_correction},
   formula = "sqrt(var(x, dim, true, keepdim, unbiased ? correction : 0))",
+  grad = {
+    x = {
+      "n = count(dim, size_of(x)) - (unbiased ? correction : 0)",
+      "share = g / masked_fill(y * (n > 0 ? n : 0), y == 0, inf)", -- 0 where all are equal
+      "kept(share, dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
+    },
+  },
   help = "Computes the standard deviation over dim, or of all elements.",
 }
 op "norm" {
@@ -70,7 +77,10 @@ op "norm" {
 }
 op "logsumexp" {
   "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'logsumexp')",
-  grad = {x = "expand_to(g, dim, keepdim, size_of(x)) * exp(x - expand_to(y, dim, keepdim, size_of(x)))"},
+  grad = { -- 0 where all are -inf
+    x = "expand_to(g, dim, keepdim, size_of(x)) "
+      .. "* exp(x - expand_to(masked_fill(y, y == -inf, 0), dim, keepdim, size_of(x)))",
+  },
   autocast = "keep_gpu", help = "Computes the logarithm of the sum of e^x over dim, or of all elements.",
 }
 local extreme_grad = {
