@@ -292,13 +292,9 @@ bool lm_f_has_empty_window(lm_expr *e, const lm_tensor *x, const int64_t *kernel
   if (lm_max(dilation[0], dilation[1]) < 2 || lm_max(padding[0], padding[1]) < 1) return false;
   if (x->ndim < 3 || x->ndim > 4 || x->numel == 0) return false;
   if (!count_windows(x, kernel_size, stride, padding, dilation, ceil_mode, out, step)) return false;
-  for (int i = 0; i < 2; i++) {
-    const int64_t n = x->size[x->ndim - 2 + i];
-    for (int64_t o = 0, before = padding[i]; o < out[i] && before > 0; o++, before -= step[i]) {
-      if (lm_round_up(before, dilation[i]) - before >= n) return true;
-    }
-  }
-  return false;
+  const int64_t *in = x->size + x->ndim - 2;
+  return lm_round_up(padding[0], dilation[0]) - padding[0] >= in[0] ||
+         lm_round_up(padding[1], dilation[1]) - padding[1] >= in[1];
 }
 
 lm_pads lm_f_window_padding(lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
@@ -312,23 +308,6 @@ lm_pads lm_f_window_padding(lm_expr *e, const lm_tensor *x, const int64_t *kerne
     pads.v[3 - 2 * i] = reach - x->size[x->ndim - 2 + i] - padding[i];
   }
   return pads;
-}
-
-lm_tensor *lm_f_unpadded_indices(lm_expr *e, lm_tensor *indices, const lm_tensor *padded, const lm_tensor *x,
-                                 const int64_t *padding) {
-  if (!indices) return NULL;
-  const int64_t *size = x->size + x->ndim - 2;
-  lm_tensor *zero = lm_e_number(e, 0), *width = lm_e_number(e, (double)padded->size[padded->ndim - 1]);
-  lm_tensor *place = lm_e_sub(e, indices, lm_e_number(e, 1), 1);
-  lm_tensor *at[2] = {lm_e_floor_divide(e, place, width), lm_e_remainder(e, place, width)}, *outside = NULL;
-  for (int i = 0; i < 2; i++) {
-    at[i] = lm_e_sub(e, at[i], lm_e_number(e, (double)padding[i]), 1);
-    lm_tensor *beyond = lm_e_ge(e, at[i], lm_e_number(e, (double)size[i]));
-    beyond = lm_e_logical_or(e, beyond, lm_e_lt(e, at[i], zero));
-    outside = outside ? lm_e_logical_or(e, outside, beyond) : beyond;
-  }
-  indices = lm_e_add(e, lm_e_add(e, at[1], lm_e_number(e, 1), 1), at[0], (double)size[1]);
-  return lm_e_masked_fill(e, indices, outside, zero);
 }
 
 lm_tensor *lm_f_pooled_indices(lm_expr *e, lm_tensor *g, lm_tensor *indices, const int64_t *kernel_size,

@@ -91,11 +91,10 @@ op "max_pool2d_with_indices" {
   forms = {
     {
       when = ("has_empty_window(%s)"):format(windows),
-      "padded = " .. padded,
-      "largest_of_each = max_pool2d_with_indices(padded, kernel_size, stride, [0, 0], dilation)",
+      ("largest_of_each = max_pool2d_with_indices(%s, kernel_size, stride, [0, 0], dilation)"):format(padded),
       "places = result(largest_of_each, 2)",
       "largest_of_each",
-      "unpadded_indices(places, padded, x, padding)",
+      "zeros_like(places)",
     },
   },
   help = "Returns the maxima of the windows of x and their indices.",
