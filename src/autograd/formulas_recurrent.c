@@ -1,4 +1,5 @@
-/* Gradients of recurrent_layer made of ordinary ops, where they are recorded: all steps again, then back through them. */
+/* Gradients of recurrent_layer made of ordinary ops, where they are recorded: all steps again, then back through them.
+ */
 #include <stddef.h>
 
 #include "autograd/expr.h"
@@ -6,10 +7,10 @@
 #include "base/mem.h"
 
 typedef struct step {
-  int64_t first, n;     /* its rows among those of all steps */
-  lm_tensor *h, *c;     /* the state before it: [n, P], and of an LSTM [n, H] */
-  lm_tensor *part[5];   /* LSTM: i, f, g, o, tanh of the new cells. GRU: r, z, n, what r multiplies. RNN: its result */
-  lm_tensor *out;       /* of an LSTM: h before the projection */
+  int64_t first, n;   /* its rows among those of all steps */
+  lm_tensor *h, *c;   /* the state before it: [n, P], and of an LSTM [n, H] */
+  lm_tensor *part[5]; /* LSTM: i, f, g, o, tanh of the new cells. GRU: r, z, n, what r multiplies. RNN: its result */
+  lm_tensor *out;     /* of an LSTM: h before the projection */
   lm_tensor *dgates, *dproducts, *dh; /* gradients of gates, of weight_hh times h, of the new h */
 } step;
 
@@ -93,8 +94,8 @@ static void backward(const layer *l, step *s, lm_tensor **dh, lm_tensor **dc) {
     *dc = lm_e_mul(e, dcells, part[1]);
   } else {
     lm_tensor *zero = lm_e_number(e, 0);
-    s->dgates = s->dproducts = l->cell == LM_RNN_TANH ? tanh_back(e, *dh, part[0])
-                                                      : lm_e_masked_fill(e, *dh, lm_e_le(e, part[0], zero), zero);
+    s->dgates = s->dproducts =
+        l->cell == LM_RNN_TANH ? tanh_back(e, *dh, part[0]) : lm_e_masked_fill(e, *dh, lm_e_le(e, part[0], zero), zero);
   }
   *dh = lm_e_mm(e, s->dproducts, l->weight_hh);
   if (direct) *dh = plus(e, *dh, direct);
@@ -138,7 +139,8 @@ lm_tensor *lm_f_recurrent_gradients(lm_expr *e, lm_tensor *gates, lm_tensor *wei
   gh = or_zeros(e, gh, h0, (lm_ints){2, {batch, h0->size[1]}});
   gc = c0 ? or_zeros(e, gc, c0, lm_f_size_of(NULL, c0)) : NULL;
   step *s = lm_calloc((size_t)steps + 1, sizeof *s);
-  lm_tensor **list = lm_malloc(((size_t)steps + 2) * sizeof *list), *result[6] = {NULL}, *ended_h = NULL, *ended_c = NULL;
+  lm_tensor **list = lm_malloc(((size_t)steps + 2) * sizeof *list), *result[6] = {NULL}, *ended_h = NULL,
+            *ended_c = NULL;
   if (!s || !list) lm_e_ok(e, LM_E_OOM);
   if (e->status != LM_OK || !find_steps(e, batch_sizes, batch, steps, s)) goto done;
   lm_tensor *h = h0, *c = c0;

@@ -92,9 +92,9 @@ op "max_pool2d_with_indices" {
     {
       when = ("has_empty_window(%s)"):format(windows),
       ("largest_of_each = max_pool2d_with_indices(%s, kernel_size, stride, [0, 0], dilation)"):format(padded),
-      "places = result(largest_of_each, 2)",
+      "inside = result(largest_of_each, 2)",
       "largest_of_each",
-      "zeros_like(places)",
+      "zeros_like(inside)",
     },
   },
   help = "Returns the maxima of the windows of x and their indices.",
