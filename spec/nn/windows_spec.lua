@@ -424,7 +424,7 @@ describe("max pooling with a window wholly in the padding", function()
       local pool = F[("max_pool%dd"):format(n)]
       local shape = {1, 1}
       for d = 1, n do shape[d + 2] = 2 end
-      local x = lm.arange(1, 2 ^ n + 1):view(shape):requires_grad_()
+      local x = lm.arange(1, 2 ^ n + 1, {dtype = "float32"}):view(shape):requires_grad_()
       local o = {padding = 1, dilation = 3, stride = 1} -- indices -1 and 2, of 0 and 1
       local y = pool(x, 2, o)
       assert.same(lm.full(y.shape, -inf):totable(), y:totable())
