@@ -292,7 +292,7 @@ describe("recurrent layers", function()
         for k, v in pairs(o) do opts[k] = v end
         it(("have the second gradients of their steps: %s %s"):format(kind, lm.repr(opts):gsub("%s+", " ")), function()
           local net = nn[kind](2, 3, opts):double()
-          local function same(x, call)
+          local function agree(x, call)
             local fused = penalty(net, x, call)
             net.by_steps = true
             local by_steps = penalty(net, x, call)
@@ -300,8 +300,8 @@ describe("recurrent layers", function()
             for i, g in ipairs(by_steps) do assert.is_true(lm.allclose(fused[i], g, {rtol = 1e-9, atol = 1e-12})) end
           end
           local x = lm.randn({4, 3, 2}, {dtype = "float64"}):requires_grad_()
-          same(x, everything)
-          same(x, function(n, input)
+          agree(x, everything)
+          agree(x, function(n, input)
             return everything(n, nn.utils.rnn.pack_padded_sequence(input, {2, 4, 1},
               {enforce_sorted = false}))
           end)
