@@ -421,7 +421,7 @@ op("pad", "x pad mode value", "F.pad(x, pad, mode, value if mode == 'constant' e
   { x = t { 2, 4, 5 }, pad = { 7, 1 }, mode = "replicate" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 0 }, mode = "replicate" },
   { x = t { 2, 4, 5 }, pad = { 5, 1 }, mode = "circular" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 0 }, mode = "circular" },
   { x = t { 2, 4, 5 }, pad = { -1, 2 }, mode = "reflect" }, { x = t { 2, 4, 5 }, pad = { -1, 3 }, mode = "circular" }, { x = t { 2, 4, 5 }, pad = { 2, -2 }, mode = "circular" },
-  { x = t { 2, 3, 1, 5 }, pad = { 0, 0, 2, 2 }, mode = "replicate" }, { x = t { 1, 2, 1, 2, 1 }, pad = { 1, 0, 0, 1, -1, 2, 1, 1, 2, -1 }, value = 2 },
+  { x = t { 2, 3, 1, 5 }, pad = { 0, 0, 2, 2 }, mode = "replicate" }, { x = t { 1, 2, 1, 2, 1 }, pad = { 1, 0, 0, 1, 0, 2, -1, 1, 2, 1 }, value = 2 },
   { x = t { 2, 1, 1, 1, 1, 1, 2 }, pad = { 0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, -1, 1 } },
   bad = { { t { 2, 3 }, { 1 }, message = "pad: the number of entries of pad must be even and at most 4 .*%[2, 3%], got 1" }, { t { 2 },
     { 1, 1, 1, 1 }, message = "pad: the number of entries of pad must be even and at most 2 .*%[2%], got 4" },
