@@ -93,13 +93,13 @@ local function select_results(return_indices, y, indices)
   return y
 end
 
---- Applies a 1-d max pooling.
+--- F.max_pool1d(…): Applies a 1-d max pooling.
 F.max_pool1d = windows(1, "max_pool1d", "not bool", max_options, function(a)
   return squeezed(max_pool(a.x:unsqueeze(-2), a.return_indices, row(a.kernel_size, 1), row(a.stride, 1),
     row(a.padding, 0), row(a.dilation, 1), a.ceil_mode))
 end)
 
---- Applies a 3-d max pooling.
+--- F.max_pool3d(…): Applies a 3-d max pooling.
 F.max_pool3d = windows(3, "max_pool3d", "not bool", max_options, function(a)
   local function pool(of)
     return function(x)
@@ -110,7 +110,7 @@ F.max_pool3d = windows(3, "max_pool3d", "not bool", max_options, function(a)
   return of_volume(a.x, pool(last_two), pool(first))
 end)
 
---- Applies a 1-d average pooling.
+--- F.avg_pool1d(…): Applies a 1-d average pooling.
 F.avg_pool1d = windows(1, "avg_pool1d", "int64", avg_options, function(a)
   return squeezed(ops.avg_pool2d(a.x:unsqueeze(-2), row(a.kernel_size, 1), row(a.stride, 1), row(a.padding, 0),
     a.ceil_mode, a.count_include_pad))
@@ -127,7 +127,7 @@ local function mean_of_volume(a, x, divisor)
   end)
 end
 
---- Applies a 3-d average pooling.
+--- F.avg_pool3d(…): Applies a 3-d average pooling.
 F.avg_pool3d = windows(3, "avg_pool3d", "int64", avg_options .. ", divisor_override: integer?", function(a)
   if a.x.dtype ~= "int64" or a.divisor_override then return mean_of_volume(a, a.x, a.divisor_override) end
   -- Sums divided by counts, which are sums of ones over their mean: averaging planes first would truncate twice.
