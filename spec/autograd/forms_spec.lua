@@ -317,3 +317,75 @@ describe("a new axis in an index", function()
     says("dims", function() return lm.ones({ 2 })[keys] end)
   end)
 end)
+
+-- Points where a formula has a root, a quotient or a logarithm of 0, or a tie. Values are those of PyTorch 2.15, except
+-- of rows of -inf alone: there PyTorch has NaN for logsumexp and logcumsumexp.
+describe("gradients where a formula divides by 0", function()
+  local function near(want, have)
+    assert.is_true(lm.allclose(lm.tensor(want), lm.tensor(have), { rtol = 0, atol = 1e-12 }))
+  end
+
+  local function grads(f, values, weights)
+    local x = lm.tensor(values, { dtype = "float64" }):requires_grad_()
+    local y = f(x)
+    local g = lm.autograd.grad(y, x, { grad_outputs = weights and lm.tensor(weights, { dtype = "float64" })
+      or lm.ones_like(y:detach()) })[1]
+    local recorded = lm.autograd.grad(f(x), x, { grad_outputs = weights and lm.tensor(weights, { dtype = "float64" })
+      or lm.ones_like(y:detach()), create_graph = true })[1]
+    assert.same(tostring(g), tostring(recorded:detach()))
+    local second = recorded.requires_grad and lm.autograd.grad(recorded:sum(), x, { allow_unused = true })[1]
+    return g:totable(), second and second:totable()
+  end
+
+  it("are 0 for std of what is all the same", function()
+    for _, call in ipairs {
+      function(x) return x:std() end, function(x) return x:std { correction = 0 } end, function(x) return x:std(2) end,
+      function(x) return x:std(2, false) end, function(x) return x:std(1, { correction = 0, keepdim = true }) end,
+      function(x) return (lm.std_mean(x, 2)) end, function(x) return (lm.std_mean(x)) end,
+      function(x) return (lm.std_mean(x, { 1, 2 }, { correction = 0 })) end,
+    } do
+      local g, second = grads(call, { { 2, 2, 2 }, { 2, 2, 2 } })
+      assert.same({ { 0, 0, 0 }, { 0, 0, 0 } }, g)
+      assert.is_false(lm.tensor(second):isnan():any():item())
+    end
+    local mixed = grads(function(x) return x:std(2, { correction = 0 }) end, { { 5, 5 }, { 1, 3 } })
+    near({ { 0, 0 }, { -0.5, 0.5 } }, mixed)
+  end)
+
+  it("are 0 for logsumexp and logcumsumexp of -inf alone", function()
+    local inf = math.huge
+    near({ { 0, 0 }, { 0.5, 0.5 } },
+      (grads(function(x) return x:logsumexp(2) end, { { -inf, -inf }, { 1, 1 } })))
+    near({ 0, 0, 1.5, 0.5 }, (grads(function(x) return x:logcumsumexp(1) end, { -inf, -inf, 0, 0 })))
+  end)
+
+  it("are PyTorch's for elementwise ops", function()
+    assert.same({ 0, 0 }, (grads(lm.sinc, { 0, 1e-320 })))
+    near({ 0, 0, 1 }, (grads(function(x) return lm.xlogy(x, lm.tensor({ 0, -1, math.exp(1) }, { dtype = "float64" })) end,
+      { 1, 2, 1 }, { 0, 0, 1 })))
+    for _, op in ipairs { lm.fmax, lm.fmin } do
+      assert.same({ 0.5, 0.5 }, (grads(function(x) return op(x, x:detach()) end, { 0, 3 })))
+    end
+    assert.same({ 0, 1, 0.5 }, (grads(F.hardswish, { -3, 3, 0 })))
+    local _, second = grads(function(x) return x:pow(0) end, { 0, 2 })
+    assert.same({ 0, 0 }, second)
+    for _, f in ipairs { F.elu, F.selu, F.celu } do
+      _, second = grads(f, { 0, 1 })
+      assert.same({ 0, 0 }, second)
+    end
+    local x, other = lm.tensor({ 1, 7 }, { dtype = "float64" }), lm.tensor({ 0.1, 0 }, { dtype = "float64" })
+    other:requires_grad_()
+    x:remainder(other):narrow(1, 1, 1):sum():backward()
+    assert.equal(-9, other.grad[1]) -- 1 / 0.1 is 10, but 9 times fit
+  end)
+
+  it("of gradients are numbers where norms of 0 are squared", function()
+    local _, second = grads(function(x) return x:norm(2, 2):square() end, { { 0, 0 }, { 3, 4 } })
+    near({ { 0, 0 }, { 2, 2 } }, second)
+  end)
+
+  it("are not divided among the ties of a largest distance", function()
+    assert.same({ { 1, 1 }, { -1, -1 } }, (grads(function(x) return lm.pdist(x, { p = math.huge }) end,
+      { { 1, 1 }, { 0, 0 } })))
+  end)
+end)

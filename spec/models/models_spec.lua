@@ -122,6 +122,26 @@ describe("local_response_norm", function()
     end
     assert.equal("LocalResponseNorm(5, alpha=0.0001, beta=0.75, k=1.0)", tostring(lm.nn.LocalResponseNorm(5)))
     assert.same({ 2, 0, 3 }, lm.nn.functional.local_response_norm(lm.ones(2, 0, 3), 2).shape)
-    assert.error_matches(function() lm.nn.functional.local_response_norm(lm.ones(2, 3), 2) end, "expected x %[N, C,")
+    assert.error_matches(function() lm.nn.functional.local_response_norm(lm.ones(3), 2) end, "expected x %[N, C,")
+  end)
+
+  it("takes any dims and strides", function()
+    local norm = lm.nn.LocalResponseNorm(3)
+    local of_4 = norm(lm.arange(1, 13, {dtype = "float32"}):view(2, 3, 2, 1)) -- whose values the spec above has
+    assert.is_true(lm.allclose(of_4, norm(lm.arange(1, 13, {dtype = "float32"}):view(2, 3, 2))
+      :view(2, 3, 2, 1)))
+    assert.is_true(lm.allclose(of_4:select(3, 1):squeeze(3), norm(lm.arange(1, 13, {dtype = "float32"}):view(2, 3, 2):select(3, 1))))
+    for _, shape in ipairs { { 2, 3 }, { 2, 3, 4 }, { 2, 5, 3, 2 }, { 2, 5, 3, 2, 2 }, { 2, 5, 1, 2, 1, 2 } } do
+      local x = lm.randn(shape)
+      for d = 2, #shape do
+        local turned = x:transpose(1, d):contiguous():transpose(1, d)
+        assert.is_true(lm.allclose(norm(x), norm(turned)))
+      end
+    end
+  end)
+
+  it("has gradients", function()
+    local x = lm.randn({ 2, 3 }, { dtype = "float64" }):requires_grad_()
+    assert.is_true(lm.autograd.gradcheck(lm.nn.LocalResponseNorm(2), { x }))
   end)
 end)

@@ -416,6 +416,65 @@ describe("functions over windows", function()
   end
 end)
 
+-- PyTorch's value; its index is outside of the plane, here 0, and no gradient comes from there.
+describe("max pooling with a window wholly in the padding", function()
+  local inf = math.huge
+  it("is -inf there", function()
+    for n = 1, 3 do
+      local pool = F[("max_pool%dd"):format(n)]
+      local shape = {1, 1}
+      for d = 1, n do shape[d + 2] = 2 end
+      local x = lm.arange(1, 2 ^ n + 1, {dtype = "float32"}):view(shape):requires_grad_()
+      local o = {padding = 1, dilation = 3, stride = 1} -- indices -1 and 2, of 0 and 1
+      local y = pool(x, 2, o)
+      assert.same(lm.full(y.shape, -inf):totable(), y:totable())
+      y:sum():backward()
+      assert.equal(0, x.grad:abs():sum():item())
+      o.return_indices = true
+      local z, indices = pool(x, 2, o)
+      assert.same({y:totable(), 0}, {z:totable(), indices:abs():sum():item()})
+      z:sum():backward()
+      assert.equal(0, x.grad:abs():sum():item())
+      o.ceil_mode, o.stride = true, 5
+      assert.same(z.shape, pool(x, 2, o).shape)
+    end
+    local least = F.max_pool2d(lm.ones({1, 1, 1, 1}, {dtype = "int32"}), 2, {padding = 1, dilation = 2})
+    assert.equal(-2 ^ 31, least:item())
+  end)
+end)
+
+describe("errors of pooling", function()
+  it("have the name and the sizes of the call, and say how to pad by more", function()
+    for want, f in pairs {
+      ["max_pool3d: x must be a number dtype, got bool"] = function()
+        F.max_pool3d(lm.ones({1, 2, 2, 2}, {dtype = "bool"}), 2)
+      end,
+      ["max_pool3d: padding must be at most half of kernel_size {2, 2, 2}, got {0, 2, 1}; pad x before: "
+        .. "F.pad%(x, {1, 1, 2, 2, 0, 0}, {value = %-math.huge}%)$"] = function()
+        F.max_pool3d(lm.ones(1, 4, 4, 4), 2, {padding = {0, 2, 1}})
+      end,
+      ["avg_pool1d: padding must be at most half of kernel_size {3}, got {2}; pad x before: F.pad%(x, {2, 2}%)$"] =
+        function() F.avg_pool1d(lm.ones(1, 4), 3, {padding = 2}) end,
+      ["avg_pool2d: padding must be at most half of kernel_size {3, 3}, got {2, 0}; pad x before: "
+        .. "F.pad%(x, {0, 0, 2, 2}%)$"] = function() F.avg_pool2d(lm.ones(1, 4, 4), 3, {padding = {2, 0}}) end,
+      ["max_pool3d: the window must be at most the padded input's 4 in dim 3, got 5"] = function()
+        F.max_pool3d(lm.ones(1, 5, 4, 5), 5)
+      end,
+      ["lp_pool3d: the window must be at most the padded input's 4 in dim 2, got 5"] = function()
+        F.lp_pool3d(lm.ones(1, 4, 5, 5), 2, 5)
+      end,
+      ["adaptive_max_pool3d: x must be floating point, got int32; convert it with :float%(%)"] = function()
+        F.adaptive_max_pool3d(lm.ones({1, 2, 2, 2}, {dtype = "int32"}), 1)
+      end,
+      ["max_pool1d: expected x to have shape"] = function() F.max_pool1d(lm.ones(1, 0), 1) end,
+    } do
+      assert.matches(want, message(f))
+    end
+    local x = lm.randn(1, 1, 4, 4)
+    assert.same({1, 1, 6, 6}, F.max_pool2d(F.pad(x, {2, 2, 2, 2}, {value = -math.huge}), 3, {stride = 1}).shape)
+  end)
+end)
+
 describe("layers over windows", function()
   local printed = {
     ["Conv1d(4, 6, kernel_size=(3,), stride=(2,), padding=(1,), dilation=(2,), groups=2, bias=False, "

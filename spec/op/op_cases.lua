@@ -332,8 +332,11 @@ reduction("norm", "torch.linalg.vector_norm(x, p, dim=dim, keepdim=keepdim)", { 
   { x = t { 3, 4 }, p = inf, dim = 2 }, { x = t { 3, 4 }, p = -inf, dim = 2 }, { x = v { 0, 1, 0, 2 }, p = 0 }, { x = t { 0 } } })
 reduction("logsumexp", "torch.logsumexp(x, dim if dim is not None else tuple(range(x.dim())), keepdim)", { { x = special },
   { x = v { -inf, -inf } }, { x = v { inf, 1 } } })
-reduction("amax", "torch.amax(x, dim if dim is not None else tuple(range(x.dim())), keepdim)", { make = sep, { x = special } })
-reduction("amin", "torch.amin(x, dim if dim is not None else tuple(range(x.dim())), keepdim)", { make = sep, { x = special } })
+for name, sign in pairs { amax = "%-", amin = "" } do
+  reduction(name, "torch." .. name .. "(x, dim if dim is not None else tuple(range(x.dim())), keepdim)", { make = sep, { x = special },
+    bad = { { t { 0, 3 }, 1, message = ("%s: dim 1 of %%[0, 3%%] must not be empty; for the %sinf of ONNX and of NumPy's initial use "
+      .. "lm.full_like%%(x:sum%%(1%%), %smath.huge%%)"):format(name, sign, sign) } } })
+end
 local always_bool = { uint8 = "bool like all others" }
 reduction("all", "torch.all(x, dim, keepdim) if dim is not None else torch.all(x)",
   { grad = false, differs = always_bool, { x = v { 1, 0, 2, 3 } }, { x = t { 0 } } })
@@ -418,7 +421,8 @@ op("pad", "x pad mode value", "F.pad(x, pad, mode, value if mode == 'constant' e
   { x = t { 2, 4, 5 }, pad = { 7, 1 }, mode = "replicate" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 0 }, mode = "replicate" },
   { x = t { 2, 4, 5 }, pad = { 5, 1 }, mode = "circular" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 0 }, mode = "circular" },
   { x = t { 2, 4, 5 }, pad = { -1, 2 }, mode = "reflect" }, { x = t { 2, 4, 5 }, pad = { -1, 3 }, mode = "circular" }, { x = t { 2, 4, 5 }, pad = { 2, -2 }, mode = "circular" },
-  { x = t { 2, 3, 1, 5 }, pad = { 0, 0, 2, 2 }, mode = "replicate" },
+  { x = t { 2, 3, 1, 5 }, pad = { 0, 0, 2, 2 }, mode = "replicate" }, { x = t { 1, 2, 1, 2, 1 }, pad = { 1, 0, 0, 1, 0, 2, -1, 1, 2, 1 }, value = 2 },
+  { x = t { 2, 1, 1, 1, 1, 1, 2 }, pad = { 0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, -1, 1 } },
   bad = { { t { 2, 3 }, { 1 }, message = "pad: the number of entries of pad must be even and at most 4 .*%[2, 3%], got 1" }, { t { 2 },
     { 1, 1, 1, 1 }, message = "pad: the number of entries of pad must be even and at most 2 .*%[2%], got 4" },
     { t { 2, 3 }, { -2, -2 }, message = "pad: padding %-2 before and %-2 after leaves dim 2 of %[2, 3%] no size" },
@@ -663,7 +667,8 @@ op("max_pool2d", "x kernel_size", "F.max_pool2d(x, kernel_size, stride, padding,
   { x = sep { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1, ceil_mode = true, return_indices = true }, { x = sep { 2, 5, 5 }, kernel_size = 2, return_indices = true },
   bad = { { t { 1, 4, 4 }, 2, { return_indices = 1 }, message = "max_pool2d: return_indices" },
     { t { 1, 4, 4 }, 2, { return_indics = true }, message = "return_indices" },
-    { t { 1, 1, 2, 2 }, 3, message = "max_pool2d" }, { t { 1, 1, 4, 4 }, 2, { padding = 2 }, message = "max_pool2d: padding" } } })
+    { t { 1, 1, 2, 2 }, 3, message = "max_pool2d" }, { t { 1, 1, 4, 4 }, 2, { padding = 2 },
+      message = "max_pool2d: padding must be at most half of kernel_size {2, 2}, got {2, 2}; pad x before: F.pad%(x, {2, 2, 2, 2}, {value = %-math.huge}%)" } } })
 op("max_unpool2d", "x indices kernel_size", "F.max_unpool2d(x, indices, kernel_size, stride, padding, output_size)", {
   defaults = { stride = { py = "None" }, padding = 0, output_size = { py = "None" } },
   { x = t { 1, 2, 2 }, indices = i({ 1, 2, 2 }, 64), kernel_size = 4 }, -- no place twice, or any of the two might stay
@@ -955,7 +960,7 @@ local function recurrent(gates, more)
   return row
 end
 op("recurrent_layer", "gates weight_hh h0 c0 bias_hh weight_hr", "recurrent(gates, weight_hh, h0, c0, bias_hh, weight_hr, cell, reverse)", {
-  second = false, defaults = { c0 = none, bias_hh = none, weight_hr = none, cell = "lstm", reverse = false },
+  defaults = { c0 = none, bias_hh = none, weight_hr = none, cell = "lstm", reverse = false },
   tol = { float16 = { 1e-2, 1e-2 }, bfloat16 = { 5e-2, 5e-2 } }, -- PyTorch rounds each step
   recurrent(4, { c0 = t { 2, 3 } }), recurrent(4, { c0 = t { 2, 3 }, reverse = true, bias_hh = t { 12 } }),
   recurrent(4, { h0 = t { 2, 2 }, c0 = t { 2, 3 }, weight_hh = t { 12, 2 }, weight_hr = t { 2, 3 } }),

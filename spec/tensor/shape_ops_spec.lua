@@ -41,7 +41,7 @@ describe("writing by places", function()
       "{{0 1 2} {3 4 5}}")
     refused("index_copy: source is a tensor %[2, 3%]", x.index_copy, x, 1, places(1), x)
     refused("index_copy: source is int64", x.index_copy, x, 1, places(1, 2), x:long())
-    refused("index_fill: value must be a number or a 0%-d tensor, got a tensor %[2, 3%]$",
+    refused("index_fill: value must be a number, a boolean or a 0%-d tensor, got a tensor %[2, 3%]$",
       x.index_fill, x, 1, places(1), x)
     refused("index_fill: dim must be from 1 to 2 or from %-2 to %-1, got 3; x is a tensor %[2, 3%]$",
       x.index_fill, x, 3, places(1), 1)

@@ -91,8 +91,8 @@ static lm_ints as_planes(lm_ints size, int dims) {
 
 /* One gather of the padded dims as one, for tensors of several such planes. */
 static lm_tensor *pad_planes(lm_expr *e, const lm_pad_args *a) {
-  lm_ints size = lm_f_size_of(NULL, a->x), flat = as_planes(size, a->pad.n / 2);
-  lm_tensor *indices = plane_indices(e, &size, &a->pad, a->mode, a->x->device);
+  lm_ints size = lm_f_size_of(NULL, a->x), flat = as_planes(size, a->pad.n / 2), pad = lm_ints_of(&a->pad);
+  lm_tensor *indices = plane_indices(e, &size, &pad, a->mode, a->x->device);
   for (int i = 0; i < a->pad.n; i++) size.v[size.n - 1 - i / 2] += a->pad.v[i];
   return lm_e_reshape(e, lm_e_index_select(e, lm_e_reshape(e, a->x, flat), flat.n - 1, indices), size);
 }
@@ -112,7 +112,7 @@ lm_status lm_composite_pad(const lm_pad_args *a, lm_tensor **out) {
   lm_expr_begin(e);
   if (a->mode == LM_PAD_CONSTANT) return lm_expr_finish(e, pad_by_value(e, a), out);
   if (LM_DEVICE_KIND(a->x->device) == LM_CPU && lm_is_contiguous(a->x) && a->pad.n > 0)
-    return lm_expr_finish(e, lm_e_pad_around(e, a->x, a->pad, a->mode), out);
+    return lm_expr_finish(e, lm_e_pad_around(e, a->x, lm_ints_of(&a->pad), a->mode), out);
   int64_t plane = 1;
   for (int i = 0; i < a->pad.n; i += 2) plane *= a->x->size[a->x->ndim - 1 - i / 2];
   if (a->pad.n > 2 && lm_is_contiguous(a->x) && plane > 0 && a->x->numel >= 8 * plane)

@@ -6,6 +6,7 @@
 #include "autograd/gradient_rules.h"
 #include "backend/known/setting.h"
 #include "op/nn/attention.h"
+#include "op/operand_checks.h"
 
 static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(NULL, t); }
 
@@ -274,6 +275,41 @@ static lm_tensor *window_positions(lm_expr *e, lm_tensor *at, int64_t n, int64_t
   return lm_e_add(e, first, at, (double)dilation);
 }
 
+/* How many windows max pooling has down and across, and their strides; false where the call is refused. */
+static bool count_windows(const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride, const int64_t *padding,
+                          const int64_t *dilation, bool ceil_mode, int64_t *out, int64_t *step) {
+  const lm_op_id op = LM_OP_max_pool2d;
+  const int64_t *in = x->size + x->ndim - 2;
+  memcpy(step, stride, 2 * sizeof *step);
+  return lm_check_windows(op, kernel_size, step, padding, dilation) == LM_OK &&
+         lm_check_pooled(op, kernel_size, step, padding, dilation, ceil_mode, in[0], in[1], &out[0], &out[1]) == LM_OK;
+}
+
+bool lm_f_has_empty_window(lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
+                           const int64_t *padding, const int64_t *dilation, bool ceil_mode) {
+  (void)e;
+  int64_t out[2], step[2];
+  if (lm_max(dilation[0], dilation[1]) < 2 || lm_max(padding[0], padding[1]) < 1) return false;
+  if (x->ndim < 3 || x->ndim > 4 || x->numel == 0) return false;
+  if (!count_windows(x, kernel_size, stride, padding, dilation, ceil_mode, out, step)) return false;
+  const int64_t *in = x->size + x->ndim - 2;
+  return lm_round_up(padding[0], dilation[0]) - padding[0] >= in[0] ||
+         lm_round_up(padding[1], dilation[1]) - padding[1] >= in[1];
+}
+
+lm_pads lm_f_window_padding(lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
+                            const int64_t *padding, const int64_t *dilation, bool ceil_mode) {
+  int64_t out[2] = {0}, step[2];
+  lm_pads pads = {.n = 4};
+  lm_e_ok(e, count_windows(x, kernel_size, stride, padding, dilation, ceil_mode, out, step) ? LM_OK : LM_E_SHAPE);
+  for (int i = 0; i < 2; i++) { /* of pads the last dim comes first */
+    const int64_t reach = (out[i] - 1) * step[i] + dilation[i] * (kernel_size[i] - 1) + 1;
+    pads.v[2 - 2 * i] = padding[i];
+    pads.v[3 - 2 * i] = reach - x->size[x->ndim - 2 + i] - padding[i];
+  }
+  return pads;
+}
+
 lm_tensor *lm_f_pooled_indices(lm_expr *e, lm_tensor *g, lm_tensor *indices, const int64_t *kernel_size,
                                const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
   if (!g) return NULL;
@@ -462,7 +498,7 @@ int64_t lm_f_same_padding(lm_expr *e, const lm_tensor *weight, const int64_t *di
 
 lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation) {
   int64_t rows = same_indices(weight, dilation, 1) % 2, columns = same_indices(weight, dilation, 2) % 2;
-  return rows || columns ? lm_e_pad(e, x, (lm_ints){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, NULL) : x;
+  return rows || columns ? lm_e_pad(e, x, (lm_pads){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, NULL) : x;
 }
 
 /* ---- numbers, sizes and words */
@@ -489,6 +525,14 @@ static double epsilon_of(lm_dtype dtype) {
 FACT(double, epsilon_of, t ? epsilon_of(t->dtype) : 0)
 FACT(int64_t, ndim_of, t ? t->ndim : 0)
 FACT(int64_t, numel_of, t ? t->numel : 0)
+
+double lm_f_lowest(lm_expr *e, const lm_tensor *x) {
+  (void)e;
+  int64_t low = 0, high;
+  if (lm_dtype_is_float(x->dtype)) return -INFINITY;
+  lm_dtype_integers(x->dtype, &low, &high);
+  return (double)low;
+}
 
 double lm_f_largest(lm_expr *e, const lm_tensor *t) {
   (void)e;

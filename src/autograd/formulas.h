@@ -64,6 +64,13 @@ lm_list lm_f_without_masks(struct lm_expr *e, lm_tensor *x, lm_list indices);
 /* How many entries index has for each element of x's sizes, beside one of x's own if include_self; of size 1 in dims
  * along which index is expanded. */
 lm_tensor *lm_f_scatter_counts(struct lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self);
+/* Whether the first window of max pooling is wholly in the padding; it is the only one along its axis then. Padding
+ * that leaves as many windows if it is explicit. The smallest number of x's dtype. */
+bool lm_f_has_empty_window(struct lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
+                           const int64_t *padding, const int64_t *dilation, bool ceil_mode);
+lm_pads lm_f_window_padding(struct lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
+                            const int64_t *padding, const int64_t *dilation, bool ceil_mode);
+double lm_f_lowest(struct lm_expr *e, const lm_tensor *x);
 /* g [..., H, W] read at indices [..., h, w], which count through H * W. */
 /* Of g, the elements at the indices of max_pool2d_backward. */
 lm_tensor *lm_f_pooled_indices(struct lm_expr *e, lm_tensor *g, lm_tensor *indices, const int64_t *kernel_size,
@@ -84,6 +91,11 @@ lm_tensor *lm_f_reduced(struct lm_expr *e, lm_tensor *t, int reduction);
  * odd one comes last, and x has it already. i: 1 or 2, of H or W. */
 lm_tensor *lm_f_padded_to_same(struct lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation);
 int64_t lm_f_same_padding(struct lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i);
+
+/* All gradients of recurrent_layer by ordinary ops, for gradients of them; gy, gh, gc: of its results. */
+lm_tensor *lm_f_recurrent_gradients(struct lm_expr *e, lm_tensor *gates, lm_tensor *weight_hh, lm_tensor *h0,
+                                    lm_tensor *gy, lm_tensor *gh, lm_tensor *gc, lm_tensor *c0, lm_tensor *bias_hh,
+                                    lm_tensor *weight_hr, lm_tensor *batch_sizes, int cell, bool reverse);
 
 /* What g [n] has for recurrent_weights' tensor number `at`: as many numbers as its sizes say, from indices[at] on. */
 lm_tensor *lm_f_packed_weight(struct lm_expr *e, lm_tensor *g, lm_tensor *positions, const lm_ints *sizes, int at);

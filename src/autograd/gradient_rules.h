@@ -15,7 +15,8 @@ typedef enum lm_rule_kind {
 
 /* Which tensors a formula uses; bit k: the op's k-th tensor argument, the k-th result. */
 typedef struct lm_touched {
-  uint8_t args, results;
+  uint16_t args;
+  uint8_t results;
   bool list;
 } lm_touched;
 

@@ -95,7 +95,7 @@ struct lm_node {
   bool saved_freed;     /* what it had saved was released by a backward pass */
   bool saves;           /* anything at all */
   bool needs_recompute; /* what it saves is to be computed again first, by its recompute part */
-  uint8_t given;        /* LM_NODE_OP: bit k: the op's k-th tensor argument was there */
+  uint16_t given;       /* LM_NODE_OP: bit k: the op's k-th tensor argument was there */
   int16_t op;           /* LM_NODE_OP: which */
   uint16_t block;
   int32_t nedge;

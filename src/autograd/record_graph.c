@@ -93,7 +93,7 @@ static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, co
   for (int k = 0; k < op->ntensor; k++) {
     node->edge[k] = (lm_edge){lm_node_retain(s->edge[k].node), s->edge[k].slot};
     lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]), **geometry = &LM_ARG_TENSOR(node->payload, op->tensor[k]);
-    node->given |= (uint8_t)((t != NULL) << k);
+    node->given |= (uint16_t)((t != NULL) << k);
     if (!(s->touched.args >> k & 1) || !t) continue;
     node->saves = node->saves || !t->number;
     TRY(saved_form(t, written, geometry));

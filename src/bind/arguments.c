@@ -198,18 +198,20 @@ static lm_status check_dense(lua_State *L, int i, const char *fn, const char *ar
                        lm_text("a list of %zu with an entry at %.14g", lua_objlen(L, i), stray));
 }
 
-lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out) {
+/* At most `limit` numbers into v, and how many they are. */
+static lm_status read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, int limit,
+                           int *count, int64_t *v) {
   lm_status (*read)(lua_State *, const lm_lua *, int, const char *, const char *, int64_t *) =
       dims ? lm_read_dim : lm_read_int;
   if (lua_type(L, i) != LUA_TTABLE) {
-    out->n = 1;
-    lm_status status = read(L, s, i, fn, arg, &out->v[0]);
+    *count = 1;
+    lm_status status = read(L, s, i, fn, arg, &v[0]);
     if (status == LM_OK || lua_type(L, i) == LUA_TNUMBER) return status;
     return lm_fail_arg(L, s, i, fn, arg, dims ? "a dim or a list of dims" : "an integer or a list of integers");
   }
   size_t n = lua_objlen(L, i);
-  if (n > LM_MAX_DIMS) {
-    return lm_fail_value(fn, arg, lm_text("a list of at most %d entries", LM_MAX_DIMS), lm_text("%zu", n));
+  if (n > (size_t)limit) {
+    return lm_fail_value(fn, arg, lm_text("a list of at most %d entries", limit), lm_text("%zu", n));
   }
   double stray;
   if (!is_list(L, i, &stray)) {
@@ -220,12 +222,16 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
   NEED(check_dense(L, i, fn, arg, stray));
   for (size_t k = 0; k < n; k++) {
     lua_rawgeti(L, i, (int)k + 1);
-    lm_status status = read(L, s, lua_gettop(L), fn, arg, &out->v[k]);
+    lm_status status = read(L, s, lua_gettop(L), fn, arg, &v[k]);
     lua_pop(L, 1);
     if (status != LM_OK) return status;
   }
-  out->n = (int)n;
+  *count = (int)n;
   return n > 0 ? LM_OK : lm_check_empty(L, i, fn, arg);
+}
+
+lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out) {
+  return read_ints(L, s, i, fn, arg, dims, LM_MAX_DIMS, &out->n, out->v);
 }
 
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
@@ -346,6 +352,7 @@ static lm_status read_optional_number(lua_State *L, const lm_lua *s, int i, cons
 
 lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, void *out) {
   lm_list *list = out;
+  lm_pads *pads = out;
   switch (a->kind) {
     case LM_ARG_T:
     case LM_ARG_T_OPT: return lm_read_tensor(L, s, i, fn, a->name, out);
@@ -365,6 +372,7 @@ lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, cons
     case LM_ARG_DIMS_OPT: return lm_read_ints(L, s, i, fn, a->name, true, out);
     case LM_ARG_SIZE:
     case LM_ARG_SIZE_OPT: return lm_read_ints(L, s, i, fn, a->name, false, out);
+    case LM_ARG_PADS: return read_ints(L, s, i, fn, a->name, false, 2 * LM_MAX_DIMS, &pads->n, pads->v);
     case LM_ARG_DTYPE: return lm_read_dtype(L, s, i, fn, a->name, out);
     case LM_ARG_DEVICE: return lm_read_device(L, s, i, fn, a->name, out);
     case LM_ARG_GENERATOR: return lm_read_generator(L, s, i, fn, a->name, out);

@@ -65,6 +65,7 @@ static const char *const types[] = {
     [LM_ARG_DIMS_OPT] = "dim or list of dims",
     [LM_ARG_SIZE] = "integers, or one list of them",
     [LM_ARG_SIZE_OPT] = "integers, or one list of them",
+    [LM_ARG_PADS] = "list of integers",
     [LM_ARG_DTYPE] = "dtype",
     [LM_ARG_DEVICE] = "device",
     [LM_ARG_GENERATOR] = "lm.Generator",

@@ -22,7 +22,7 @@ static const char *intern(lua_State *L, const char *name) {
 
 static bool is_required(lm_arg_kind kind) {
   return kind == LM_ARG_T || kind == LM_ARG_S || kind == LM_ARG_TL || kind == LM_ARG_TL_HOLES || kind == LM_ARG_F_REQ ||
-         kind == LM_ARG_I_REQ || kind == LM_ARG_DIM || kind == LM_ARG_SIZE;
+         kind == LM_ARG_I_REQ || kind == LM_ARG_DIM || kind == LM_ARG_SIZE || kind == LM_ARG_PADS;
 }
 
 static void describe_ops(lua_State *L, lm_lua *s) {

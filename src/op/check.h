@@ -20,6 +20,9 @@ lm_status lm_check_writable(lm_op_id op, const lm_tensor *t);
  * dim, the one before it, … */
 int64_t lm_pad_left(int64_t n, int64_t before, int64_t after);
 lm_status lm_check_pad(const lm_pad_args *a);
+/* The same numbers as the other struct; pads has at most LM_MAX_DIMS of them. */
+lm_pads lm_pads_of(const lm_ints *v);
+lm_ints lm_ints_of(const lm_pads *pads);
 /* dims normalized, sorted, unique; all of them if n < 0 (or none are given for a 0-d x). */
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out);
 /* A new tensor of that size, or like another, in whose layout it is; what is left out is the other's, or the default.

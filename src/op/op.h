@@ -55,6 +55,7 @@ typedef enum lm_arg_kind {
   LM_ARG_DIMS_OPT,
   LM_ARG_SIZE,
   LM_ARG_SIZE_OPT,
+  LM_ARG_PADS,
   LM_ARG_DTYPE,
   LM_ARG_DEVICE,
   LM_ARG_GENERATOR,

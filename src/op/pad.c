@@ -6,6 +6,18 @@ int64_t lm_pad_left(int64_t n, int64_t before, int64_t after) {
   return n + (before < 0 ? before : 0) + (after < 0 ? after : 0);
 }
 
+lm_pads lm_pads_of(const lm_ints *v) {
+  lm_pads pads = {.n = v->n};
+  for (int i = 0; i < v->n; i++) pads.v[i] = v->v[i];
+  return pads;
+}
+
+lm_ints lm_ints_of(const lm_pads *pads) {
+  lm_ints v = {.n = pads->n};
+  for (int i = 0; i < pads->n && i < LM_MAX_DIMS; i++) v.v[i] = pads->v[i];
+  return v;
+}
+
 /* How many more a mode adds on a side of a dim of n, of which `left` are not cut off. */
 static int64_t reach(int mode, int64_t n, int64_t left) {
   if (mode == LM_PAD_REFLECT) return n - 1;
@@ -44,6 +56,10 @@ lm_status lm_check_pad(const lm_pad_args *a) {
     return lm_fail_int("pad", "the number of entries of pad",
                        lm_text("even and at most %d for x of shape %s", 2 * t->ndim, lm_shape_of(t)), a->pad.n);
   }
+  if (a->mode != LM_PAD_CONSTANT && a->pad.n > LM_MAX_DIMS) {
+    return lm_fail_int("pad", "the number of entries of pad", lm_text("at most %d for mode \"%s\"", LM_MAX_DIMS, mode),
+                       a->pad.n);
+  }
   lm_status status = check_value(a);
   if (status != LM_OK) return status;
   for (int i = 0; i < a->pad.n; i += 2) {
@@ -73,7 +89,7 @@ lm_status lm_op_pad_around(const lm_pad_around_args *a, lm_tensor **out) {
   lm_frame_begin(&f, LM_OP_pad_around);
   if (a->mode == LM_PAD_CONSTANT)
     TRY(lm_fail_value("pad_around", "mode", "\"reflect\", \"replicate\" or \"circular\"", "\"constant\""));
-  TRY(lm_check_pad(&(lm_pad_args){.x = a->x, .pad = a->pad, .mode = a->mode}));
+  TRY(lm_check_pad(&(lm_pad_args){.x = a->x, .pad = lm_pads_of(&a->pad), .mode = a->mode}));
   if (a->pad.n == 0) {
     TRY(lm_op_clone(&(lm_clone_args){.x = a->x}, &f.result[0]));
     goto done;

@@ -75,11 +75,17 @@ static lm_status dtypes_of(lm_op_id op, const lm_reduce_args *a, lm_dtype *from,
   return LM_OK;
 }
 
-/* Reductions without a neutral element refuse a dim of size 0. */
-static lm_status check_not_empty(lm_op_id op, const lm_tensor *x, const lm_ints *dims) {
+/* Reductions without a neutral element refuse a dim of size 0. statistic: LM_STATISTICS for none of them. */
+static lm_status check_not_empty(lm_op_id op, const lm_tensor *x, const lm_ints *dims, int statistic) {
   for (int i = 0; i < dims->n; i++) {
     if (x->size[dims->v[i]] > 0) continue;
-    return lm_fail_empty_dim(lm_ops[op].name, (int)dims->v[i] + 1, lm_shape_of(x));
+    const int dim = (int)dims->v[i] + 1;
+    lm_status status = lm_fail_empty_dim(lm_ops[op].name, dim, lm_shape_of(x));
+    const bool max = statistic == LM_STATISTIC_AMAX;
+    if ((!max && statistic != LM_STATISTIC_AMIN) || !lm_dtype_is_float(x->dtype)) return status;
+    const char *sign = max ? "-" : "";
+    return lm_remedy(status, "for the %sinf of ONNX and of NumPy's initial use lm.full_like(x:sum(%d), %smath.huge)",
+                     sign, dim, sign);
   }
   return LM_OK;
 }
@@ -99,7 +105,7 @@ lm_status lm_op_reduce(lm_op_id op, const lm_reduce_args *a, lm_tensor **out) {
     if (a->parameter < 0 || isinf(a->parameter)) empty = REFUSED;
   }
   TRY(lm_dims(op, &a->dim, a->x->ndim, &args.dim));
-  if (empty == REFUSED) TRY(check_not_empty(op, a->x, &args.dim));
+  if (empty == REFUSED) TRY(check_not_empty(op, a->x, &args.dim, a->statistic));
   TRY(in_dtype(a->x, from, &args.x));
   TRY(new_reduced(args.x, &args.dim, to, &result));
   if (args.x->numel > 0) {
@@ -132,7 +138,7 @@ lm_status lm_op_extreme_along(lm_op_id op, const lm_extreme_along_args *a, lm_te
     TRY(lm_at_least_1d(x, LM_NO_DTYPE, &lines));
   }
   lm_ints dims = {1, {dim}};
-  TRY(check_not_empty(op, lines, &dims));
+  TRY(check_not_empty(op, lines, &dims, LM_STATISTICS));
   TRY(new_reduced(lines, &dims, LM_I64, &result[0]));
   if (outs == 2) TRY(new_reduced(lines, &dims, x->dtype, &result[1]));
   if (result[0]->numel > 0) {

@@ -71,6 +71,11 @@ typedef struct lm_ints { /* sizes or dims; n < 0: not given */
   int64_t v[LM_MAX_DIMS];
 } lm_ints;
 
+typedef struct lm_pads { /* of pad: before and after the last dim, the one before it, … */
+  int n;
+  int64_t v[2 * LM_MAX_DIMS];
+} lm_pads;
+
 static inline int64_t lm_sizes_product(const lm_ints *sizes) {
   int64_t product = 1;
   for (int d = 0; d < sizes->n; d++) product *= sizes->v[d];

@@ -20,12 +20,12 @@ end
 F.local_response_norm = signature.of([[local_response_norm(x: tensor, size: count, {alpha = 1e-4, beta = 0.75,
   k = 1})]], function(x, size, opts)
   local who = "local_response_norm"
-  if x.ndim < 3 then options.expected(who, "x [N, C, …] of 3 or more dims", x) end
-  if x:numel() == 0 then return x * 1 end -- view cannot divide 0 elements
+  if x.ndim < 2 then options.expected(who, "x [N, C, …] of 2 or more dims", x) end
+  if x:numel() == 0 then return x * 1 end -- reshape cannot divide 0 elements
   local before = math.floor(size / 2)
-  local squares = ops.square(x):view(x.shape[1], 1, x.shape[2], -1)
+  local squares = ops.reshape(ops.square(x), {x.shape[1], 1, x.shape[2], -1})
   squares = ops.pad(squares, {0, 0, before, size - 1 - before})
-  local mean = ops.avg_pool2d(squares, {size, 1}, {stride = 1}):view(x.shape)
+  local mean = ops.reshape(ops.avg_pool2d(squares, {size, 1}, {stride = 1}), x.shape)
   return x / (mean * opts.alpha + opts.k) ^ opts.beta
 end)
 

@@ -1,6 +1,6 @@
 --- Recurrent layers: nn.RNN, nn.LSTM, nn.GRU over whole sequences, and the cells of one step.
 ---
---- On the CPU one direction of a layer is one op; on a GPU cuDNN computes all layers at once. Neither has a second
+--- On the CPU one direction of a layer is one op; on a GPU cuDNN computes all layers at once, without a second
 --- gradient. With `layer.by_steps = true`, on other devices, and for networks that cuDNN does not support (proj_size),
 --- ordinary ops compute each step, and have second gradients. Cells on a GPU are computed by ordinary ops too.
 local core = require "luminary.core"
@@ -80,8 +80,10 @@ local function run(self, cell, x, w, h0, c0, reverse, sizes)
   end
   local gates = ops.linear(x, w.ih, bias)
   if fused then
+    local remade = not core.is_autocast_enabled() -- which would convert x once more
     return ops.recurrent_layer(gates, w.hh, h0, c0, bias_hh, w.hr, {
-      cell = cell, reverse = reverse, batch_sizes = sizes.tensor,
+      cell = cell, reverse = reverse, batch_sizes = sizes.tensor, x = remade and x or nil,
+      weight_ih = remade and w.ih or nil, bias_ih = remade and bias or nil,
     })
   end
   return by_steps(cell, gates, {hh = w.hh, bias_hh = bias_hh, hr = w.hr}, h0, c0, reverse, sizes:list())

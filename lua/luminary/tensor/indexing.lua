@@ -59,9 +59,10 @@ indexing.index_copy_ = signature.of("index_copy_(" .. copy_rows .. ")", function
   return x
 end)
 
-options.kind("single", "number or 0-d tensor", function(who, name, v)
+options.kind("single", "number, boolean or 0-d tensor", function(who, name, v)
+  if type(v) == "boolean" then return v and 1 or 0 end
   if type(v) == "number" or core.is_tensor(v) and v.ndim == 0 then return v end
-  options.must_be(who, name, "a number or a 0-d tensor", v)
+  options.must_be(who, name, "a number, a boolean or a 0-d tensor", v)
 end)
 
 local fill_rows = "x: tensor, dim: dim, index: tensor, value: single"

@@ -62,7 +62,7 @@ static bool is_options(lua_State *L, const lm_op *op, int i) {
   if (i > op->npositional) return true;
   lm_arg_kind kind = op->arg[i - 1].kind;
   return !(kind == LM_ARG_SIZE || kind == LM_ARG_SIZE_OPT || kind == LM_ARG_TL || kind == LM_ARG_TL_HOLES ||
-           kind == LM_ARG_DIMS_OPT);
+           kind == LM_ARG_DIMS_OPT || kind == LM_ARG_PADS);
 }
 
 /* The key is at the top but one. */
@@ -168,6 +168,7 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
       [LM_ARG_I_REQ] = "an integer",
       [LM_ARG_DIM] = "a dim (an integer)",
       [LM_ARG_SIZE] = "sizes (integers, or a list of them)",
+      [LM_ARG_PADS] = "a list of integers",
   };
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];

@@ -46,6 +46,7 @@ local kinds = {
   ["dims?"] = {id = "DIMS_OPT", c = "lm_ints ", of = "ints", bare = "{.n = -1}", number = "-1"},
   ["size"] = {id = "SIZE", c = "lm_ints ", of = "ints", bare = "{.n = -1}"},
   ["size?"] = {id = "SIZE_OPT", c = "lm_ints ", of = "ints", bare = "{.n = -1}", number = "-1"},
+  ["pads"] = {id = "PADS", c = "lm_pads ", of = "pads", bare = "{.n = -1}"},
   ["dtype?"] = {id = "DTYPE", c = "lm_dtype ", of = "number", bare = "LM_NO_DTYPE", number = "LM_NO_DTYPE"},
   ["device?"] = {id = "DEVICE", c = "lm_device ", of = "number", bare = "LM_NO_DEVICE", number = "LM_NO_DEVICE"},
   ["generator?"] = {id = "GENERATOR", c = "struct lm_generator *", of = "generator", bare = "NULL"},

@@ -13,7 +13,8 @@
 ---   b = false       bool                                s: pair   int64_t[2], of a number or a pair; pair?: LM_NO_INT
 ---   p: padding      as a pair, or "valid" (0) or "same" (both LM_PAD_SAME)
 ---   d: dim          int64_t from 0; dim?: LM_NO_DIM     d: dims?  lm_ints; n = -1 where they are left out
----   s: size         lm_ints, of numbers or one table    dtype: dtype?, device: device?    LM_NO_DTYPE, LM_NO_DEVICE
+---   s: size         lm_ints, of numbers or one table    p: pads         lm_pads, twice as many
+---   dtype: dtype?, device: device?    LM_NO_DTYPE, LM_NO_DEVICE
 ---   m: reduction = mean    int, one of a choice's names    g: generator?    lm_generator *, NULL: the device's default
 ---
 --- kind        left out: lm_op_<name> in op/, or written from `operands`, checks and allocates, the backend's slot

@@ -7,6 +7,7 @@ return function(context)
   local function kind_of_c(c)
     if c:find("lm_tensor %*") then return "tensor" end
     if c:find("lm_ints ") then return c:find("%*") and "other" or "ints" end
+    if c:find("lm_pads ") then return "pads" end
     if c:find("struct") then return "other" end
     return c:find("lm_list") and "list" or c:find("char %*") and "text" or c:find("%*") and "pair" or "number"
   end
@@ -60,7 +61,7 @@ return function(context)
     local is = a.is
     if not tree then
       if is.of == "tensor" and is.optional then return "NULL" end
-      if is.of == "tensor" or is.of == "list" or a.id:find("_REQ$") or a.id == "DIM" or a.id == "SIZE" then
+      if is.of == "tensor" or is.of == "list" or a.id:find("_REQ$") or a.id == "DIM" or a.id == "SIZE" or a.id == "PADS" then
         self:wrong("%s lacks its argument %s", name, a.name)
       end
       return is.pair and "(const int64_t[2])" .. a.value or is.of == "ints" and "(lm_ints)" .. a.value or a.value

@@ -32,11 +32,15 @@ lm_status lm_check_windows(lm_op_id op, const int64_t *kernel_size, int64_t *str
   TRY(check_pair(op, "padding", padding, 0));
   TRY(check_pair(op, "dilation", dilation ? dilation : undilated, 1));
   for (int i = 0; i < 2; i++)
-    if (padding[i] > kernel_size[i] / 2)
-      return lm_fail_value(
+    if (padding[i] > kernel_size[i] / 2) {
+      lm_fail_value(
           name, "padding",
           lm_text("at most half of kernel_size {%lld, %lld}", (long long)kernel_size[0], (long long)kernel_size[1]),
           lm_text("{%lld, %lld}", (long long)padding[0], (long long)padding[1]));
+      return lm_remedy(LM_E_ARG, "pad x before: F.pad(x, {%lld, %lld, %lld, %lld}%s)", (long long)padding[1],
+                       (long long)padding[1], (long long)padding[0], (long long)padding[0],
+                       dilation ? ", {value = -math.huge}" : "");
+    }
 done:
   return status;
 }
@@ -73,13 +77,6 @@ lm_status lm_check_pooled(lm_op_id op, const int64_t *kernel_size, const int64_t
                                    (long long)(w + 2 * padding[1])),
                            lm_text("%lld x %lld", (long long)(step[0] * (kernel_size[0] - 1) + 1),
                                    (long long)(step[1] * (kernel_size[1] - 1) + 1)));
-    /* A dilated window can step over a small input altogether: its first place at or after 0. */
-    int64_t first = (step[i] - padding[i] % step[i]) % step[i];
-    if (first >= in[i])
-      return lm_fail(
-          LM_E_SHAPE,
-          "%s: the first window must overlap the input, got padding %lld and dilation %lld for an input of %lld x %lld",
-          name, (long long)padding[i], (long long)step[i], (long long)h, (long long)w);
     *(i ? ow : oh) = out;
   }
   return LM_OK;

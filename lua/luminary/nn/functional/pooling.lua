@@ -32,17 +32,56 @@ local function of_volume(x, images, columns)
   shape[#shape - 2], shape[#shape - 1], shape[#shape] = z.shape[3], rows, across
   if not in_column then return ops.reshape(z, shape) end
   in_column = ops.reshape(in_column, {n, z.shape[3] * rows * across})
-  local plane = ops.reshape(in_image, {n, depth * rows * across}):gather(2, in_column)
+  local plane = ops.reshape(in_image, {n, depth * rows * across}):gather(2, in_column:clamp(1))
   local indices = ops.floor_divide(in_column - 1, math.max(rows * across, 1)) * (height * width) + plane
+  indices = indices:masked_fill(ops.minimum(in_column, plane):lt(1), 0) -- of windows in the padding alone
   return ops.reshape(z, shape), ops.reshape(indices, shape)
+end
+
+-- Checks what the 2-d op would refuse by its own name and sizes: the dtypes of `takes` beside floating ones, and x's
+-- last n sizes.
+local function check_input(who, x, n, takes)
+  local good = x:is_floating_point() or takes and takes ~= "not bool" and x.dtype == takes
+  if not good and (takes ~= "not bool" or x.dtype == "bool") then
+    options.wrong_dtype(who, "x", takes == "not bool" and "a number dtype" or "floating point", x,
+      takes == "not bool" and 'convert it with :to("uint8")' or "convert it with :float()")
+  end
+  for i = 1, n do
+    if x.shape[x.ndim - n + i] == 0 then
+      options.wrong_shape(who, "x", x, ("[N, C, …] or [C, …] with the last %d of at least 1"):format(n))
+    end
+  end
+end
+
+local function check_windows(who, a, takes)
+  local n, pads = #a.kernel_size, {}
+  check_input(who, a.x, n, takes)
+  for i = 1, n do
+    local kernel, padding, first_dim = a.kernel_size[i], a.padding and a.padding[i] or 0, a.x.ndim - n
+    if padding > kernel / 2 then
+      for d = n, 1, -1 do pads[#pads + 1] = ("%d, %d"):format(a.padding[d], a.padding[d]) end
+      fail("%s: padding must be at most half of kernel_size {%s}, got {%s}; pad x before: F.pad(x, {%s}%s)", who,
+        table.concat(a.kernel_size, ", "), table.concat(a.padding, ", "), table.concat(pads, ", "),
+        takes == "not bool" and ", {value = -math.huge}" or "")
+    end
+    local window = (a.dilation and a.dilation[i] or 1) * (kernel - 1) + 1
+    local room = a.x.shape[first_dim + i] + 2 * padding
+    if window > room + (a.ceil_mode and a.stride[i] - 1 or 0) then
+      fail("%s: the window must be at most the padded input's %d in dim %d, got %d", who, room, first_dim + i, window)
+    end
+  end
 end
 
 -- ---- sliding windows
 
--- Declares name(x, windows…, `more`) of n spatial dims; f gets its arguments by name.
-local function windows(n, name, more, f)
+-- Declares name(x, windows…, `more`) of n spatial dims; f gets its arguments by name. Beside floating dtypes it takes
+-- those of `takes`.
+local function windows(n, name, takes, more, f)
   local text = "(x: input(N), kernel_size: sizes(N, 1), stride = kernel_size, padding: sizes(N, 0) = 0, "
-  return signature.by_name(name .. (text .. more .. ")"):gsub("N", n), f)
+  return signature.by_name(name .. (text .. more .. ")"):gsub("N", n), function(a)
+    check_windows(name, a, takes)
+    return f(a)
+  end)
 end
 
 local max_options = "dilation: sizes(N, 1) = 1, ceil_mode = false, return_indices = false"
@@ -54,14 +93,14 @@ local function select_results(return_indices, y, indices)
   return y
 end
 
---- Applies a 1-d max pooling.
-F.max_pool1d = windows(1, "max_pool1d", max_options, function(a)
+--- F.max_pool1d(…): Applies a 1-d max pooling.
+F.max_pool1d = windows(1, "max_pool1d", "not bool", max_options, function(a)
   return squeezed(max_pool(a.x:unsqueeze(-2), a.return_indices, row(a.kernel_size, 1), row(a.stride, 1),
     row(a.padding, 0), row(a.dilation, 1), a.ceil_mode))
 end)
 
---- Applies a 3-d max pooling.
-F.max_pool3d = windows(3, "max_pool3d", max_options, function(a)
+--- F.max_pool3d(…): Applies a 3-d max pooling.
+F.max_pool3d = windows(3, "max_pool3d", "not bool", max_options, function(a)
   local function pool(of)
     return function(x)
       return max_pool(x, a.return_indices, of(a.kernel_size), of(a.stride),
@@ -71,8 +110,8 @@ F.max_pool3d = windows(3, "max_pool3d", max_options, function(a)
   return of_volume(a.x, pool(last_two), pool(first))
 end)
 
---- Applies a 1-d average pooling.
-F.avg_pool1d = windows(1, "avg_pool1d", avg_options, function(a)
+--- F.avg_pool1d(…): Applies a 1-d average pooling.
+F.avg_pool1d = windows(1, "avg_pool1d", "int64", avg_options, function(a)
   return squeezed(ops.avg_pool2d(a.x:unsqueeze(-2), row(a.kernel_size, 1), row(a.stride, 1), row(a.padding, 0),
     a.ceil_mode, a.count_include_pad))
 end)
@@ -88,8 +127,8 @@ local function mean_of_volume(a, x, divisor)
   end)
 end
 
---- Applies a 3-d average pooling.
-F.avg_pool3d = windows(3, "avg_pool3d", avg_options .. ", divisor_override: integer?", function(a)
+--- F.avg_pool3d(…): Applies a 3-d average pooling.
+F.avg_pool3d = windows(3, "avg_pool3d", "int64", avg_options .. ", divisor_override: integer?", function(a)
   if a.x.dtype ~= "int64" or a.divisor_override then return mean_of_volume(a, a.x, a.divisor_override) end
   -- Sums divided by counts, which are sums of ones over their mean: averaging planes first would truncate twice.
   local ones = ops.ones(a.x.shape, {device = a.x.device, dtype = "float64"})
@@ -108,6 +147,7 @@ end
 
 --- Applies a 1-d adaptive average pooling.
 F.adaptive_avg_pool1d = signature.by_name("adaptive_avg_pool1d(x: input(1), output_size: output_sizes(1))", function(a)
+  check_input("adaptive_avg_pool1d", a.x, 1)
   return squeezed(ops.adaptive_avg_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1)))
 end)
 
@@ -120,6 +160,7 @@ end)
 --- Applies a 3-d adaptive average pooling.
 F.adaptive_avg_pool3d = signature.by_name("adaptive_avg_pool3d(x: input(3), output_size: output_sizes(3))", function(a)
   if is_mean(a) then return ops.mean(a.x, {-3, -2, -1}, {keepdim = true}) end
+  check_input("adaptive_avg_pool3d", a.x, 3)
   return of_volume(a.x, function(x) return ops.adaptive_avg_pool2d(x, last_two(a.output_size)) end,
     function(x) return ops.adaptive_avg_pool2d(x, {a.output_size[1], -1}) end)
 end)
@@ -127,6 +168,7 @@ end)
 --- Applies a 1-d adaptive max pooling.
 F.adaptive_max_pool1d = signature.by_name([[adaptive_max_pool1d(x: input(1), output_size: output_sizes(1),
   return_indices = false)]], function(a)
+  check_input("adaptive_max_pool1d", a.x, 1)
   return select_results(a.return_indices, squeezed(ops.adaptive_max_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
 end)
 
@@ -139,6 +181,7 @@ end)
 --- Applies a 3-d adaptive max pooling.
 F.adaptive_max_pool3d = signature.by_name([[adaptive_max_pool3d(x: input(3), output_size: output_sizes(3),
   return_indices = false)]], function(a)
+  check_input("adaptive_max_pool3d", a.x, 3)
   return select_results(a.return_indices,
     of_volume(a.x, function(x) return ops.adaptive_max_pool2d(x, last_two(a.output_size)) end,
       function(x) return ops.adaptive_max_pool2d(x, {a.output_size[1], -1}) end))
@@ -206,6 +249,7 @@ local function lp_pool(who, n, mean)
   return signature.by_name(("%s(x: input(%d), norm_type: number, kernel_size: sizes(%d, 1), "
     .. "stride = kernel_size, ceil_mode = false)"):format(who, n, n), function(a)
     if a.norm_type == 0 then fail("%s: norm_type must not be 0", who) end
+    check_windows(who, a)
     local window = 1 -- elements
     for i = 1, n do window = window * a.kernel_size[i] end
     local square = a.norm_type == 2 -- faster than a power

@@ -57,6 +57,8 @@ op "conv2d_weight" {
   },
   internal = true, help = "gradient of conv2d for a weight of that size",
 }
+local windows = "x, kernel_size, stride, padding, dilation, ceil_mode"
+local padded = ("pad(x, window_padding(%s), 'constant', lowest(x))"):format(windows)
 op "max_pool2d" {
   "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
   "return_indices = false",
@@ -73,6 +75,12 @@ op "max_pool2d" {
   grad = {
     x = "max_pool2d_backward(g, defined(y2) ? y2 : y1, size_of(x), kernel_size, stride, padding, dilation)",
   },
+  forms = { -- dilated windows may step over a small input: the largest of none
+    {
+      when = ("has_empty_window(%s)"):format(windows),
+      ("max_pool2d(%s, kernel_size, stride, [0, 0], dilation)"):format(padded),
+    },
+  },
   help = "Applies a 2-d max pooling.",
 }
 op "max_pool2d_with_indices" {
@@ -80,6 +88,15 @@ op "max_pool2d_with_indices" {
   "return_indices = true",
   results = 2,
   grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
+  forms = {
+    {
+      when = ("has_empty_window(%s)"):format(windows),
+      ("largest_of_each = max_pool2d_with_indices(%s, kernel_size, stride, [0, 0], dilation)"):format(padded),
+      "inside = result(largest_of_each, 2)",
+      "largest_of_each",
+      "zeros_like(inside)",
+    },
+  },
   help = "Returns the maxima of the windows of x and their indices.",
 }
 op "max_pool2d_backward" {

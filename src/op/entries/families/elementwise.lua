@@ -52,20 +52,20 @@ op "trunc_divide" {
 op "remainder" {
   "x: scalar", "other: scalar",
   elementwise = "remainder(x, other)", divisor_arg = "other",
-  grad = {x = "g", other = "-(g * floor(x / other))"},
+  grad = {x = "g", other = "-(g * floor_divide(x, other))"},
   help = "Computes the remainder of x divided by other, with the sign of other.",
 }
 op "fmod" {
   "x: scalar", "other: scalar",
   elementwise = "fmod(x, other)", divisor_arg = "other",
-  grad = {x = "g", other = "-(g * trunc(x / other))"},
+  grad = {x = "g", other = "-(g * trunc_divide(x, other))"},
   help = "Computes the remainder of x divided by other, with the sign of x.",
 }
 op "pow" {
   "x: scalar", "exponent: scalar",
   elementwise = "pow(x, exponent)",
   grad = {
-    x = "exponent == 0 ? 0 : g * (exponent * pow(x, exponent - 1))",
+    x = "exponent == 0 ? 0 : g * (exponent * pow(x, exponent == 0 ? 1 : exponent - 1))",
     exponent = "x == 0 && exponent >= 0 ? 0 : g * (y * log(x))",
   },
   bool = "use :int() first",
@@ -88,7 +88,7 @@ op "cube" {
 op "xlogy" {
   "x: scalar", "other: scalar",
   elementwise = "isnan(other) ? other : x == 0 ? 0 : x * log(other)", result_dtype = "float",
-  grad = {x = "x == 0 && other <= 0 ? 0 : g * log(other)", other = "g * x / other"},
+  grad = {x = "x == 0 && other <= 0 ? 0 : xlogy(g, other)", other = "g * x / other"},
   help = "Computes x * log(other), which is 0 where x is 0.",
 }
 op "hypot" {
@@ -152,13 +152,19 @@ op "minimum" {
 op "fmax" {
   "x: scalar", "other: scalar",
   elementwise = "x >= other || isnan(other) ? x : other",
-  grad = {x = "x >= other || isnan(other) ? g : 0", other = "x >= other || isnan(other) ? 0 : g"},
+  grad = {
+    x = "x == other ? g * 0.5 : x > other || isnan(other) ? g : 0",
+    other = "x == other ? g * 0.5 : x > other || isnan(other) ? 0 : g",
+  },
   help = "Returns the larger of each pair of elements, and ignores NaN.",
 }
 op "fmin" {
   "x: scalar", "other: scalar",
   elementwise = "x <= other || isnan(other) ? x : other",
-  grad = {x = "x <= other || isnan(other) ? g : 0", other = "x <= other || isnan(other) ? 0 : g"},
+  grad = {
+    x = "x == other ? g * 0.5 : x < other || isnan(other) ? g : 0",
+    other = "x == other ? g * 0.5 : x < other || isnan(other) ? 0 : g",
+  },
   help = "Returns the smaller of each pair of elements, and ignores NaN.",
 }
 op "neg" {
@@ -278,7 +284,7 @@ op "sinc" {
   "x",
   elementwise = "x == 0 ? 1 : sin(3.14159265358979324 * x) / (3.14159265358979324 * x)", result_dtype = "float",
   grad = {
-    x = "x == 0 ? 0 : g * ((3.14159265358979324 * x * cos(3.14159265358979324 * x) - sin(3.14159265358979324 * x))"
+    x = "3.14159265358979324 * x * x == 0 ? 0 : g * ((3.14159265358979324 * x * cos(3.14159265358979324 * x) - sin(3.14159265358979324 * x))"
       .. " / (3.14159265358979324 * x * x))",
   },
   help = "Computes sin(pi x) / (pi x), which is 1 at 0.",
@@ -411,7 +417,7 @@ op "leaky_relu" {
 op "prelu" {
   "x", "weight",
   elementwise = "x > 0 ? x : weight * x", result_dtype = "float",
-  grad = {x = "x > 0 ? g : weight * g", weight = "x > 0 ? 0 : x * g"},
+  grad = {x = "x > 0 ? g : weight * g", weight = "x >= 0 ? 0 : x * g"},
   needs = {
     {"ndim_of(weight) != 1 || numel_of(weight) == 1 || ndim_of(x) > 1 && size_of(x)[2] == numel_of(weight)",
       "expected weight to have shape [1] or one number for each channel (dim 2) of x {x}, got {weight}"},
@@ -456,27 +462,29 @@ op "hardsigmoid" {
 op "hardswish" {
   "x",
   elementwise = "x * (x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", result_dtype = "float",
-  grad = {x = "x < -3 ? 0 : x <= 3 ? g * (x / 3 + 0.5) : g"},
+  grad = {x = "x <= -3 ? 0 : x < 3 ? g * (x / 3 + 0.5) : g"},
   help = "Applies the hard swish function to each element: x * hardsigmoid(x).",
 }
 op "elu" {
   "x", "alpha: number = 1",
   elementwise = "x > 0 ? x : alpha * expm1(x)", result_dtype = "float",
-  grad = {x = "x > 0 ? g : g * (alpha * exp(x))"},
+  grad = {x = "x < 0 ? g * (alpha * exp(x)) : x == 0 ? g * alpha : g"},
   help = "Applies the exponential linear unit to each element: x, or alpha * (e^x - 1) below 0.",
 }
 -- Klambauer et al. 2017
 op "selu" {
   "x",
   elementwise = "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))", result_dtype = "float",
-  grad = {x = "x > 0 ? g * 1.0507009873554805 : g * (1.7580993408473769 * exp(x))"},
+  grad = {
+    x = "x < 0 ? g * (1.7580993408473769 * exp(x)) : x == 0 ? g * 1.7580993408473769 : g * 1.0507009873554805",
+  },
   help = "Applies the scaled exponential linear unit to each element: 1.0507 * elu(x, 1.67326).",
 }
 op "celu" {
   "x", "alpha: number = 1",
   elementwise = "x > 0 ? x : alpha * expm1(x / alpha)", result_dtype = "float",
   needs = {{"alpha != 0", "alpha must be non-zero, got 0"}},
-  grad = {x = "x > 0 ? g : g * exp(x / alpha)"},
+  grad = {x = "x < 0 ? g * exp(x / alpha) : g"},
   help = "Applies the continuously differentiable exponential linear unit to each element: x, or alpha * "
     .. "(e^(x / alpha) - 1) below 0.",
 }

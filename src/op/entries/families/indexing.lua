@@ -7,7 +7,7 @@ op "cat" {
   autocast = "widest", help = "Concatenates the tensors along dim, the first by default.",
 }
 op "pad" {
-  "x", "pad: size", "mode: pad_mode = constant", "value: scalar?", kind = "composite",
+  "x", "pad: pads", "mode: pad_mode = constant", "value: scalar?", kind = "composite",
   help = "Pads the dims of the input.",
 }
 op "pad_around" {

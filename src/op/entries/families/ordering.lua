@@ -62,9 +62,12 @@ op "linear_recurrence" {
 op "logcumsumexp" {
   "x", "dim: dim", options = {"reverse = false"},
   kernel = "scan(x, nil, dim, reverse, 'logsumexp')",
-  -- the sum over j >= i of g_j e^(x_i - y_j), with powers of nothing above 0
+  -- the sum over j >= i of g_j e^(x_i - y_j), with powers of nothing above 0; 0 where y is -inf
   grad = {
-    x = "exp(x - y) * linear_recurrence(g, exp(y - shifted(y, dim, !reverse, inf)), dim, !reverse)",
+    x = {
+      "finite = masked_fill(y, y == -inf, 0)",
+      "exp(x - finite) * linear_recurrence(g, exp(y - shifted(finite, dim, !reverse, inf)), dim, !reverse)",
+    },
   },
   help = "Computes the logarithm of the cumulative sum of e^x along dim.",
 }

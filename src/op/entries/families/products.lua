@@ -177,7 +177,7 @@ op "cross" {
 }
 
 -- The gradient for x of distances from `other`; g and y are [..., rows of x, rows of other]. As norm's, but that for
--- p = 2 sums of differences are products of matrices.
+-- p = 2 sums of differences are products of matrices, and that for p = inf is not divided among ties, as PyTorch's.
 local function distances_grad(x, other, g, y)
   return {
     ("g1 = %s"):format(g), ("y1 = %s"):format(y),
@@ -188,7 +188,7 @@ local function distances_grad(x, other, g, y)
     "power = p == 0 || p == 1 || p == 2 || p == inf ? nil : pow(masked_fill(abs(d), unsqueeze(none, -1), 1), p - 1)",
     ("p == 0 ? zeros_like(%s) : p == 2 ? %s * sum(share, -1, true) - matmul(share, %s) "):format(x, x, other)
       .. (": p == 1 ? row_distances_backward(g1, %s, %s) "):format(x, other)
-      .. ": p == inf ? sum(where(hit, sign(d), 0) * (unsqueeze(g1, -1) / sum(hit, -1, true)), -2) "
+      .. ": p == inf ? sum(where(hit, sign(d), 0) * unsqueeze(g1, -1), -2) "
       .. ": sum(sign(d) * (p < 1 ? masked_fill(power, d == 0, 0) : power) "
       .. "* unsqueeze(masked_fill(g1 / pow(masked_fill(y1, none, 1), p - 1), none, 0), -1), -2)",
   }

@@ -4,7 +4,9 @@ local op = ...
 -- y3 is what the gradient needs of every step: gates, cells.
 op "recurrent_layer" {
   "gates", "weight_hh", "h0", "c0?", "bias_hh?", "weight_hr?",
-  options = {"cell: recurrent_cell = lstm", "reverse = false", "batch_sizes?"},
+  options = {
+    "cell: recurrent_cell = lstm", "reverse = false", "batch_sizes?", "x?", "weight_ih?", "bias_ih?",
+  },
   operands = {
     "weight_hh: [G, P] float in stat of weight_hh", "cell(cell, weight_hh, given(c0), given(weight_hr), H)",
     "h0: [N, P] of weight_hh in stat of weight_hh", "c0: [N, H] of weight_hh in stat of weight_hh",
@@ -18,16 +20,21 @@ op "recurrent_layer" {
   },
   hidden = 1, compute = "recurrent_layer",
   grad = {
-    ["gates, weight_hh, h0, c0, bias_hh, weight_hr"] =
-      "recurrent_layer_backward(weight_hh, h0, y, y3, g, g1, g2, c0, bias_hh, weight_hr, batch_sizes, cell, reverse)",
+    ["gates, weight_hh, h0, c0, bias_hh, weight_hr"] = "recorded() "
+      .. "? recurrent_gradients(given(x) ? linear(x, weight_ih, bias_ih) : gates, weight_hh, h0, g, g1, g2, c0, "
+      .. "bias_hh, weight_hr, batch_sizes, cell, reverse) "
+      .. ": recurrent_layer_backward(weight_hh, h0, y, y3, g, g1, g2, c0, bias_hh, weight_hr, batch_sizes, cell, "
+      .. "reverse)",
+    x = "nil", weight_ih = "nil", bias_ih = "nil",
   },
   autocast = "lower", internal = true,
   help = "a recurrent layer (cell: rnn_tanh, rnn_relu, gru or lstm) in one direction. gates [steps * N, G * H] are the "
     .. "inputs times weight_ih, one step after the other, with G = 1, 1, 3 (r, z, n) or 4 (i, f, g, o); to them is "
     .. "added weight_hh [G * H, P] times the state, from h0 [N, P], plus bias_hh [G * H]; c0 [N, H]: cells of an "
     .. "lstm, whose weight_hr [P, H] projects h to P numbers (else P = H). batch_sizes: how many sequences each step "
-    .. "has, as in a PackedSequence. Returns y [steps * N, P], the last h [N, P] and the last cells [N, H], [0] "
-    .. "where there are none. Computed by the CPU; nn.RNN, nn.GRU and nn.LSTM work on every device",
+    .. "has, as in a PackedSequence. x, weight_ih, bias_ih: what gates were made of, for a gradient of the gradient "
+    .. "to make them again, so that they are not kept. Returns y [steps * N, P], the last h [N, P] and the last cells "
+    .. "[N, H], [0] where there are none. Computed by the CPU; nn.RNN, nn.GRU and nn.LSTM work on every device",
 }
 op "recurrent_layer_backward" {
   "weight_hh", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "bias_hh?", "weight_hr?", "batch_sizes?",

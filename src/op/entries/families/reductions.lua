@@ -47,6 +47,13 @@ op "std" {
   "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
   needs = {unbiased_or_correction},
   formula = "sqrt(var(x, dim, true, keepdim, unbiased ? correction : 0))",
+  grad = {
+    x = {
+      "n = count(dim, size_of(x)) - (unbiased ? correction : 0)",
+      "share = g / masked_fill(y * (n > 0 ? n : 0), y == 0, inf)", -- 0 where all are equal
+      "kept(share, dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
+    },
+  },
   help = "Computes the standard deviation over dim, or of all elements.",
 }
 op "norm" {
@@ -59,7 +66,7 @@ op "norm" {
       "yk = kept(y, dim, keepdim, size_of(x))",
       "hit = p == inf || p == -inf ? abs(x) == yk : nil",
       "power = p == 0 || p == 1 || p == 2 ? nil : pow(abs(x), p - 1)",
-      "p == 0 ? zeros_like(x) : p == 1 ? sign(x) * gk : p == 2 ? x * masked_fill(gk / yk, yk == 0, 0) "
+      "p == 0 ? zeros_like(x) : p == 1 ? sign(x) * gk : p == 2 ? x * (gk / masked_fill(yk, yk == 0, inf)) "
         .. ": p == inf || p == -inf ? where(hit, sign(x), 0) * (gk / sum(hit, dim, true)) "
         .. ": sign(x) * (p < 1 ? masked_fill(power, x == 0, 0) : power) "
         .. "* masked_fill(gk / pow(yk, p - 1), yk == 0, 0)",
@@ -70,7 +77,10 @@ op "norm" {
 }
 op "logsumexp" {
   "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'logsumexp')",
-  grad = {x = "expand_to(g, dim, keepdim, size_of(x)) * exp(x - expand_to(y, dim, keepdim, size_of(x)))"},
+  grad = { -- 0 where all are -inf
+    x = "expand_to(g, dim, keepdim, size_of(x)) "
+      .. "* exp(x - expand_to(masked_fill(y, y == -inf, 0), dim, keepdim, size_of(x)))",
+  },
   autocast = "keep_gpu", help = "Computes the logarithm of the sum of e^x over dim, or of all elements.",
 }
 local extreme_grad = {
