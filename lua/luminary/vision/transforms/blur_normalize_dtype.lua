@@ -1,8 +1,8 @@
---- Blurring, normalizing, and images of another dtype.
+--- Blurring, noise, normalizing, and images of other channels or of another dtype.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
-local fail = options.fail
+local fail, ops = options.fail, core.ops
 local run = native.run
 
 local pixels = {}
@@ -27,6 +27,52 @@ function pixels.blur(x, kernel_size, sigma, out)
   return run("blur", x, numbers, out)
 end
 
+-- ---- noise
+
+--- x and normal numbers of o.mean and o.sigma; with o.clip within black and white.
+function pixels.noise(who, x, o)
+  local floating = core.is_floating_point(x)
+  if not floating and x.dtype ~= "uint8" then
+    fail("%s: the image must be uint8 or floating, got %s", who, x.dtype)
+  end
+  local white = floating and 1 or 255
+  local noise = ops.randn(x.shape, {dtype = floating and x.dtype or "float32"}) * (o.sigma * white) + o.mean * white
+  local y = floating and x + noise or x:to "int16" + noise:to "int16"
+  return (o.clip and y:clamp(0, white) or y):to(x.dtype)
+end
+
+--- x as a JPEG of that quality shows it.
+function pixels.jpeg(who, x, quality)
+  local files = require "luminary.vision.image_files"
+  local h, w, c = native.size(x)
+  local images = x:reshape(-1, c, h, w)
+  return native.each(who, images, function(image)
+    return files.decode_image(files.encode_jpeg(image, {quality = quality}))
+  end):reshape(x.shape)
+end
+
+-- ---- channels
+
+--- x with channel permutation[i], from 1, as channel i.
+function pixels.permute_channels(who, x, permutation)
+  local _, _, c = native.size(x)
+  local list, seen = options.list(who, "permutation", permutation), {}
+  for i = 1, #list do seen[list[i]] = true end
+  for i = 1, c do
+    if not seen[i] or #list ~= c then
+      options.must_be(who, "permutation", ("a list of the numbers 1 to %d"):format(c), permutation)
+    end
+  end
+  return x:index_select(-3, ops.tensor(list, {dtype = "int64"}))
+end
+
+--- Three channels of one; more stay.
+function pixels.to_rgb(x)
+  local _, _, c = native.size(x)
+  if c >= 3 then return x end
+  return run("grayscale", x, {3})
+end
+
 -- ---- numbers
 
 --- statistics: of checks.statistics. scale: uint8's 0 to 255 are 0 to 1 first.
@@ -43,16 +89,29 @@ function pixels.normalize(x, statistics, scale, out)
   return run("normalize", x, numbers, out)
 end
 
+-- The largest value of an integer dtype, and its bits besides the sign's.
+local function range_of(dtype)
+  if dtype == "bool" then return 1, 1 end
+  local info = require("luminary.tensor.dtype_info").iinfo(dtype)
+  return tonumber(info.max), info.bits - (info.min < 0 and 1 or 0)
+end
+
 --- In another dtype; with scale, white stays white.
 function pixels.to_dtype(who, x, dtype, scale, out)
   local from = x.dtype
   if from == dtype then return x end
-  local floating = core.is_floating_point(from)
-  if not scale or floating and core.is_floating_point(dtype) then return x:to(dtype) end
-  local kept = from == "float32" or from == "float64"
-  if from == "uint8" and dtype == "float32" or kept and dtype == "uint8" then return run("convert", x, {}, out) end
-  if from == "uint8" and core.is_floating_point(dtype) then return x:to(dtype) * (1 / 255) end
-  fail("%s: scale = true converts between uint8 and floating dtypes, got %s to %s", who, from, dtype)
+  local floating, to_floating = core.is_floating_point(from), core.is_floating_point(dtype)
+  if not scale or floating and to_floating then return x:to(dtype) end
+  if from == "uint8" and dtype == "float32" or floating and dtype == "uint8" then return run("convert", x, {}, out) end
+  if to_floating then return x:to(dtype) * (1 / range_of(from)) end
+  local most, bits = range_of(dtype)
+  if from == "bool" or dtype == "bool" or floating and bits > (from == "float64" and 31 or 16) then
+    fail("%s: scale = true cannot convert %s to %s", who, from, dtype)
+  end
+  if floating then return (from == "float64" and x or x:to "float32"):mul(most + 1 - 1e-3):to(dtype) end
+  local _, before = range_of(from)
+  if before > bits then return x:bitwise_right_shift(before - bits):to(dtype) end
+  return x:to(dtype):bitwise_left_shift(bits - before)
 end
 
 return pixels

@@ -34,6 +34,16 @@ F.center_crop = signature.of("center_crop(img: image, output_size: sides)", func
   return cropping.crop(img, top, left, size[1], size[2])
 end)
 
+--- Crops an image at its four corners and at its center; returns a list of the five crops.
+F.five_crop = signature.of("five_crop(img: image, size: sides)", function(img, size)
+  return cropping.corners("five_crop", img, size[1], size[2])
+end)
+
+--- Crops an image and its mirror image at the four corners and at the center; returns a list of the ten crops.
+F.ten_crop = signature.of("ten_crop(img: image, size: sides, {vertical_flip = false})", function(img, size, opts)
+  return cropping.corners("ten_crop", img, size[1], size[2], opts.vertical_flip and "vertically" or "horizontally")
+end)
+
 --- Crops an image and resizes the crop to a given size.
 F.resized_crop = signature.of("resized_crop(img: image, " .. rectangle .. ", size: sides, {" .. checks.interpolation
   .. ", antialias = true})", function(img, top, left, height, width, size, opts)
@@ -41,7 +51,7 @@ F.resized_crop = signature.of("resized_crop(img: image, " .. rectangle .. ", siz
   return sizing.resize(crop, size[1], size[2], sizing.resize_mode(opts))
 end)
 
---- Pads an image on all sides.
+--- Pads an image on all sides; negative numbers crop it.
 F.pad = signature.of("pad(img: image, padding: border, {" .. checks.bordering .. "})", function(img, padding, opts)
   checks.check_border("pad", opts)
   return cropping.pad(img, padding, opts.padding_mode, opts.fill)
@@ -94,6 +104,38 @@ F.perspective = signature.of([[perspective(img: image, startpoints, endpoints,
     coefficients = warping.perspective_numbers(who, startpoints, endpoints)
   end
   return warping.perspective(img, coefficients, opts)
+end)
+
+--- Moves each pixel of an image by a displacement of its own.
+F.elastic = signature.of([[elastic(img: image, displacement: tensor,
+  {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels})]], function(...)
+  return warping.elastic(...)
+end)
+F.elastic_transform = F.elastic
+
+--- Adds normal noise to a uint8 or floating image.
+F.gaussian_noise = signature.of([[gaussian_noise(img: image, {mean: finite() = 0, sigma: finite(0) = 0.1,
+  clip = true})]], function(img, opts) return pixels.noise("gaussian_noise", img, opts) end)
+
+--- Reorders the channels of an image.
+F.permute_channels = signature.of("permute_channels(img: image, permutation: table)", function(img, permutation)
+  return pixels.permute_channels("permute_channels", img, permutation)
+end)
+
+--- Converts a grayscale image to RGB.
+F.grayscale_to_rgb = signature.of("grayscale_to_rgb(img: image)", function(img) return pixels.to_rgb(img) end)
+
+--- Compresses an image as a JPEG and decodes it again.
+F.jpeg = signature.of("jpeg(img: image, quality: whole(1, 100))", function(img, quality)
+  return pixels.jpeg("jpeg", img, quality)
+end)
+
+--- Takes frames of a video [..., T, C, H, W] at even distances.
+F.uniform_temporal_subsample = signature.of([[uniform_temporal_subsample(video: image,
+  num_samples: whole())]], function(video, num_samples)
+  if video.ndim < 4 then options.wrong_shape("uniform_temporal_subsample", "video", video, "[..., T, C, H, W]") end
+  local at = core.ops.linspace(1, video.shape[video.ndim - 3], num_samples):to "int64"
+  return video:index_select(-4, at)
 end)
 
 --- transforms.functional.adjust_brightness(img, factor): Adjusts the brightness of an image.
