@@ -47,7 +47,7 @@ static lm_status read_bitmap(const lm_image *image, bitmap *b) {
   if (image->nbytes < 30 || size > image->nbytes - FILE_HEADER) return problem(b, "truncated");
   if (!old && size < 40) return problem(b, lm_text("unknown header of %u bytes", size));
   int32_t height = old ? (int32_t)at16(p + 20) : (int32_t)at32(p + 22);
-  b->width = old ? at16(p + 18) : (int32_t)at32(p + 18);
+  b->width = old ? (int32_t)at16(p + 18) : (int32_t)at32(p + 18);
   b->height = height < 0 ? -(int64_t)height : height;
   b->downwards = height < 0;
   b->bits = at16(p + (old ? 24 : 28));
@@ -115,12 +115,12 @@ static void expand(const bitmap *b, uint8_t *out) {
   }
 }
 
-/* The bits of a mask as 0 to 255. */
+/* The bits of a mask as 0 to 255, rounded down as Pillow does. */
 static uint8_t masked(uint32_t v, uint32_t mask) {
   if (mask == 0) return 0;
   int shift = __builtin_ctz(mask);
   uint64_t most = mask >> shift;
-  return (uint8_t)(((uint64_t)((v & mask) >> shift) * 255 + most / 2) / most);
+  return (uint8_t)((uint64_t)((v & mask) >> shift) * 255 / most);
 }
 
 static void read_row(const bitmap *b, const uint8_t *p, unsigned bits, uint8_t *rgba) {

@@ -27,7 +27,7 @@ static int take(GifFileType *gif, GifByteType *out, int n) {
 static lm_status problem(const reading *r, int code) {
   const char *name = r->image->name;
   if (code == D_GIF_ERR_NOT_ENOUGH_MEM) return lm_fail_in_file(LM_E_OOM, name, "out of memory");
-  bool cut = code == D_GIF_ERR_READ_FAILED || code == D_GIF_ERR_EOF_TOO_SOON;
+  bool cut = code == D_GIF_ERR_READ_FAILED || code == D_GIF_ERR_EOF_TOO_SOON || code == D_GIF_ERR_NO_SCRN_DSCR;
   const char *text = cut ? "truncated" : GifErrorString(code);
   return lm_fail_malformed(name, "GIF", LM_NO_OFFSET, "%s", text ? text : "unknown error");
 }

@@ -99,7 +99,7 @@ lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const l
   lm_status status;
   lm_image_header h;
   TIFFRGBAImage rgba;
-  char text[EMSG_BUF_SIZE];
+  char text[1024]; /* as libtiff asks for */
   uint32_t *pixels = NULL;
   bool begun = false;
   TRY(lm_tiff_header(image, &h));

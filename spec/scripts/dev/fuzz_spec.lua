@@ -37,7 +37,8 @@ describe("mutated files", function()
   end)
 
   it("of other programs do, most of them past the header", function()
-    for _, format in ipairs {"npy", "npz", "torch", "GGUF", "t7", "torch7", "shards", "GGUF tokenizer"} do
+    for _, format in ipairs {"npy", "npz", "torch", "GGUF", "t7", "torch7", "shards", "GGUF tokenizer",
+      "webp", "gif", "bmp", "tiff"} do
       local count, seed = long and 1000000 or 150, long and os.time() or 3
       local command = ("luajit %s --only '%s' --count %d --seed %d"):format(fuzz, format, count, seed)
       local ok, text = temp.run(folder, command)

@@ -63,7 +63,7 @@ function pixels.permute_channels(who, x, permutation)
       options.must_be(who, "permutation", ("a list of the numbers 1 to %d"):format(c), permutation)
     end
   end
-  return x:index_select(-3, ops.tensor(list, {dtype = "int64"}))
+  return x:index_select(-3, core.tensor(list, {dtype = "int64"}))
 end
 
 --- Three channels of one; more stay.

@@ -56,7 +56,7 @@ function cropping.corners(who, x, height, width, flip)
     options.fail("%s: size must be at most that of the image, %d x %d, got %d x %d", who, h, w, height, width)
   end
   local list = {}
-  for _, image in ipairs {x, flip and run("flip", x, flip == "vertically" and {0, 1} or {1, 0})} do
+  for _, image in ipairs {x, flip and run("flip", x, flip == "vertically" and {0, 1} or {1, 0}) or nil} do
     for _, at in ipairs {{0, 0}, {0, w - width}, {h - height, 0}, {h - height, w - width},
       {cropping.center(h, w, height, width)}} do
       list[#list + 1] = cropping.crop(image, at[1], at[2], height, width)

@@ -10,7 +10,7 @@ local native = {}
 function native.size(x)
   local shape = x.shape
   local n = #shape
-  return shape[n - 1], shape[n], shape[n - 2] or 1
+  return shape[n - 1], shape[n], n > 2 and shape[n - 2] or 1
 end
 
 --- native.run(name, x, numbers [, out]): Runs a transform of C by its name (src/image/transform.h).

@@ -125,14 +125,14 @@ function warping.elastic(x, displacement, o)
   local float = {dtype = wide and "float64" or "float32"}
   local function middles(n) return ops.linspace((1 - n) / n, (n - 1) / n, n, float) end
   local grid = ops.stack({middles(w):expand(h, w), middles(h):unsqueeze(2):expand(h, w)}, 3):unsqueeze(1)
-  local images, fill = x:reshape(-1, c, h, w):to(float.dtype), o.fill
+  local images, fill = x:reshape(-1, c, h, w):to(float.dtype):contiguous(), o.fill
   if fill then images = ops.cat({images, ops.ones({images.shape[1], 1, h, w}, float)}, 2) end
   grid = (grid + displacement:to(float.dtype)):expand(images.shape[1], -1, -1, -1)
   local y = ops.grid_sample(images, grid, o.interpolation)
   if fill then
     local inside = y:narrow(2, c + 1, 1)
     if o.interpolation == "nearest" then inside = inside:ge(0.5):to(float.dtype) end
-    local color = ops.tensor(fill, float):reshape(1, -1, 1, 1)
+    local color = core.tensor(fill, float):reshape(1, -1, 1, 1)
     y = (y:narrow(2, 1, c) - color) * inside + color
   end
   if not core.is_floating_point(x) then y = y:round() end
