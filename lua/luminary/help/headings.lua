@@ -139,6 +139,7 @@ return {
     "Images: read, transform, augment, ImageFolder",
     "Validation transforms",
     "Which transforms there are",
+    "Masks and videos",
     "MixUp and CutMix",
     "A transform of your own",
     "Save images, a grid",
