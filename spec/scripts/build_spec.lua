@@ -65,7 +65,8 @@ describe("scripts/setup #lua", function()
 
   it("knows the names of other package managers", function()
     for manager, wanted in pairs {
-      dnf = " luajit%-devel .* onednn%-devel .* openmpi%-devel .* pmix%-devel libedit libwebp%-devel giflib%-devel libtiff%-devel +$",
+      dnf = " luajit%-devel .* onednn%-devel .* openmpi%-devel .* pmix%-devel libedit libwebp%-devel "
+        .. "giflib%-devel libtiff%-devel +$",
       pacman = " luajit .* onednn .* openmpi openpmix libedit libwebp giflib libtiff +$", apt = " libdnnl%-dev ",
     } do
       local all = packages("", "--manager " .. manager)

@@ -14,8 +14,12 @@ local function image(shape, dtype)
   return v:to(dtype)
 end
 
--- By how much a result may differ from torchvision's, which rounds to halves after each step.
-local function tolerance(dtype) return ({ float16 = 2e-3, bfloat16 = 1.6e-2, float32 = 1e-5, float64 = 1e-5 })[dtype] or 0 end
+-- By how much a result may differ from torchvision's, which rounds to halves after each step. Averages of integers that
+-- are near a half may round to either side.
+local function tolerance(dtype, name)
+  if dtype:find "^int" and name:find "bilinear" then return 1 end
+  return ({ float16 = 2e-3, bfloat16 = 1.6e-2, float32 = 1e-5, float64 = 1e-5 })[dtype] or 0
+end
 
 local function farthest(a, b) return (a:double() - b:double()):abs():max():item() end
 
@@ -43,7 +47,7 @@ describe("torchvision's results:", function()
       local f, x, name = call(i)
       local before, y, want = x:clone(), f(F, x), expected[tostring(i)]
       assert.same({ want.shape, want.dtype }, { y.shape, y.dtype }, name)
-      assert(farthest(y, want) <= tolerance(want.dtype), name)
+      assert(farthest(y, want) <= tolerance(want.dtype, name), name)
       assert(lm.equal(before, x), name .. " changed its image")
     end
   end)
@@ -56,14 +60,14 @@ describe("torchvision's results:", function()
       local view = wide:narrow(1, 2, shape[1]):narrow(2, 2, shape[2]):narrow(3, 4, shape[3])
       view:copy_(x)
       -- Where a loop's last numbers are computed one by one, they may round otherwise.
-      assert(farthest(y, f(F, view)) <= tolerance(y.dtype) / 10, name .. " of a view")
+      assert(farthest(y, f(F, view)) <= tolerance(y.dtype, name) / 10, name .. " of a view")
       local last = x:permute(2, 3, 1):contiguous():permute(3, 1, 2)
       assert(lm.equal(y, f(F, last)), name .. " of [H, W, C]")
       local other = F.horizontal_flip(x)
       local batch = f(F, lm.stack { x, other })
       assert(lm.equal(batch, lm.stack { y, f(F, other) }), name .. " of a batch")
       local all = lm.stack { lm.stack { x, other }, lm.stack { other, x } }
-      local video = f(F, all:transpose(1, 2):unsqueeze(3)) -- [T, N, 1, C, H, W], of which no view has one dim for the first
+      local video = f(F, all:transpose(1, 2):unsqueeze(3)) -- [T, N, 1, C, H, W], whose first dims no view merges
       assert(lm.equal(video:squeeze(3):select(2, 1), batch), name .. " of a video")
     end
   end)
@@ -658,7 +662,8 @@ describe("masks and videos", function()
   it("of 64 and 32 bits keep each bit, and what fills is exact", function()
     local x = lm.tensor({ { 2LL ^ 62 + 1, -1, 5 }, { -7, 2 ^ 53, 0 } }, { dtype = "int64" })
     x[{ 1, 1 }] = 4611686018427387905LL
-    for _, mask in ipairs { x, lm.tensor({ { 2147483647, -1, 5 }, { -2139095041, -8388607, 0 } }, { dtype = "int32" }) } do
+    local y32 = lm.tensor({ { 2147483647, -1, 5 }, { -2139095041, -8388607, 0 } }, { dtype = "int32" })
+    for _, mask in ipairs { x, y32 } do
       local y = F.resize(mask, { 4, 6 }, { interpolation = "nearest" })
       assert.same({ 4, 6 }, { unpack(y.shape) })
       assert(lm.equal(mask, y:index_select(1, lm.tensor({ 1, 3 }, { dtype = "int64" }))
@@ -676,16 +681,14 @@ describe("masks and videos", function()
   it("draw once for a video, and anew for each of a batch", function()
     local frame = image({ 3, 20, 24 }, "uint8")
     local video = frame:expand(2, 4, 3, 20, 24)
-    for _, t in ipairs { T.RandomCrop(9), T.RandomResizedCrop(7), T.RandomRotation(40), T.ColorJitter { brightness = 0.9 },
-      T.RandomErasing { p = 1, value = { 1, 2, 3 } }, T.Compose { T.RandomCrop(9), T.RandomHorizontalFlip() } } do
+    for _, t in ipairs { T.RandomCrop(9), T.RandomResizedCrop(7), T.RandomRotation(40),
+      T.ColorJitter { brightness = 0.9 }, T.RandomErasing { p = 1, value = { 1, 2, 3 } }, T.Compose { T.RandomCrop(9), T.RandomHorizontalFlip() } } do
       lm.manual_seed(3)
       local y = t(video)
       assert.same({ 2, 4, 3 }, { y.shape[1], y.shape[2], y.shape[3] })
       for k = 2, 4 do assert(lm.equal(y[1][1], y[1][k]), tostring(t)) end
       assert(not lm.equal(y[1], y[2]), tostring(t))
     end
-    local clip = F.uniform_temporal_subsample(lm.arange(10):view(10, 1, 1, 1):expand(10, 3, 2, 2), 4)
-    assert.same({ 0, 3, 6, 9 }, clip:select(2, 1):select(2, 1):select(2, 1):totable())
     assert.same({ 0, 3, 2, 2 }, { unpack(F.hflip(lm.zeros(0, 3, 2, 2)).shape) })
   end)
 
@@ -695,8 +698,8 @@ describe("masks and videos", function()
       F.adjust_brightness, x, 1))
     assert.matches("expected an image %[C, H, W%] or %[H, W%], or a batch %[..., C, H, W%], got", message(F.hflip,
       lm.ones(3)))
-    assert.matches("to_dtype: scale = true cannot convert float32 to int32", message(F.to_dtype, lm.ones(1, 2, 2), "int32",
-      { scale = true }))
+    assert.matches("to_dtype: scale = true cannot convert float32 to int32", message(F.to_dtype,
+      lm.ones(1, 2, 2), "int32", { scale = true }))
   end)
 end)
 
@@ -713,39 +716,14 @@ describe("lists of crops", function()
   end)
 end)
 
-describe("noise and displacements", function()
+describe("displacements", function()
   it("are as large as asked for", function()
     lm.manual_seed(4)
-    local x = lm.full({ 1, 60, 60 }, 0.5)
-    local y = F.gaussian_noise(x, { sigma = 0.1 })
-    assert.near(0.1, y:std():item(), 0.01)
-    assert.near(0.5, y:mean():item(), 0.01)
-    local bytes = F.gaussian_noise(lm.full({ 1, 60, 60 }, 128, { dtype = "uint8" }), { mean = 0.1, sigma = 0.05 })
-    assert.near(128 + 25.5, bytes:double():mean():item(), 2)
-    assert.near(12.75, bytes:double():std():item(), 1)
-    assert.matches("must be uint8 or floating, got int32", message(T.GaussianNoise(), lm.ones({ 1, 2, 2 },
-      { dtype = "int32" })))
-    local still = T.ElasticTransform { alpha = 0 }
     local photo = image({ 3, 50, 60 }, "float32")
-    assert(farthest(still(photo), photo) < 1e-5)
+    assert(farthest(T.ElasticTransform { alpha = 0 }(photo), photo) < 1e-5)
     assert(farthest(T.ElasticTransform { alpha = 100, sigma = 3 }(photo), photo) > 0.1)
     assert.matches("elastic: expected displacement to have shape %[1, 50, 60, 2%], got %[2%]", message(F.elastic, photo,
       lm.ones(2)))
     assert.matches("negative padding must leave a pixel of an image of 50 x 60, got", message(F.pad, photo, -25))
-  end)
-
-  it("and JPEGs, orders of channels and gray as RGB", function()
-    lm.manual_seed(4)
-    local x = image({ 3, 30, 40 }, "uint8")
-    assert(lm.equal(F.jpeg(x, 80), lm.vision.decode_image(lm.vision.encode_jpeg(x, { quality = 80 }))))
-    assert.same({ 2, 1, 3, 30, 40 }, { unpack(T.JPEG { 20, 90 }(lm.stack({ x, x }):unsqueeze(2)).shape) })
-    local seen = {}
-    local tiny = lm.tensor({ 1, 2, 3 }, { dtype = "uint8" }):view(3, 1, 1)
-    for _ = 1, 100 do seen[table.concat(T.RandomChannelPermutation()(tiny):flatten():totable())] = true end
-    local count = 0
-    for _ in pairs(seen) do count = count + 1 end
-    assert.equal(6, count)
-    assert.same({ 3, 4, 5 }, { unpack(T.RGB()(lm.ones(1, 4, 5)).shape) })
-    assert.matches("permutation must be a list of the numbers 1 to 3", message(F.permute_channels, x, { 1, 1, 2 }))
   end)
 end)

@@ -22,71 +22,37 @@ static orientation_change orientation_change_of(int orientation) {
 
 /* ---- headers */
 
-#define REMEDY "install it (on Debian: %s) and build again"
-
-#ifdef LM_WEBP
-#define WEBP lm_webp_header, lm_webp_decode
-#else
-#define WEBP NULL, NULL
-lm_status lm_image_encode_webp(const lm_tensor *pixels, int quality, lm_tensor **out) {
-  (void)pixels, (void)quality, (void)out;
-  return lm_fail(LM_E_ARG, "encode_webp: this build was made without libwebp; " REMEDY, "libwebp-dev");
-}
-#endif
-#ifdef LM_GIF
-#define GIF lm_gif_header, lm_gif_decode
-#else
-#define GIF NULL, NULL
-lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **out) {
-  (void)channels, (void)out;
-  lm_image copy = *image;
-  return lm_image_read_header(&copy);
-}
-#endif
-#ifdef LM_TIFF
-#define TIFF lm_tiff_header, lm_tiff_decode
-#else
-#define TIFF NULL, NULL
-#endif
-
-/* In the order of lm_image_format; then formats that are not read. */
-static const struct format {
+static const struct lm_image_format {
   const char *name, *title, *start;
   size_t at, n; /* where `start` is in a file, and its bytes */
   lm_status (*header)(const lm_image *image, lm_image_header *out);
-  lm_status (*decode)(const lm_image *image, const lm_region *region, const lm_planes *to);
-  const char *library, *package; /* without which it is left out */
+  lm_status (*decode)(const lm_image *image, const lm_region *region, const lm_planes *to); /* NULL for JPEG */
+  const char *library; /* without which a build lacks the format; NULL for one that is not read at all */
 } formats[] = {
-    {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, lm_jpeg_header, NULL, NULL, NULL},
-    {"png", "PNG", "\x89PNG\r\n\x1a\n", 0, 8, lm_png_header, lm_png_decode, NULL, NULL},
-    {"webp", "WebP", "WEBP", 8, 4, WEBP, "libwebp", "libwebp-dev"},
-    {"gif", "GIF", "GIF8", 0, 4, GIF, "giflib", "libgif-dev"},
-    {"bmp", "BMP", "BM", 0, 2, lm_bmp_header, lm_bmp_decode, NULL, NULL},
-    {"tiff", "TIFF", "II*\0", 0, 4, TIFF, "libtiff", "libtiff-dev"},
-    {"tiff", "TIFF", "MM\0*", 0, 4, TIFF, "libtiff", "libtiff-dev"},
-    {NULL, "HEIF, AVIF or MP4", "ftyp", 4, 4, NULL, NULL, NULL, NULL},
-    {NULL, "SVG", "<svg", 0, 4, NULL, NULL, NULL, NULL},
-    {NULL, "ICO", "\0\0\1\0", 0, 4, NULL, NULL, NULL, NULL},
+    {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, lm_jpeg_header, NULL, "libjpeg"},
+    {"png", "PNG", "\x89PNG\r\n\x1a\n", 0, 8, lm_png_header, lm_png_decode, "libpng"},
+    {"webp", "WebP", "WEBP", 8, 4, lm_webp_header, lm_webp_decode, "libwebp"},
+    {"gif", "GIF", "GIF8", 0, 4, lm_gif_header, lm_gif_decode, "giflib"},
+    {"bmp", "BMP", "BM", 0, 2, lm_bmp_header, lm_bmp_decode, "BMP"},
+    {"tiff", "TIFF", "II*\0", 0, 4, lm_tiff_header, lm_tiff_decode, "libtiff"},
+    {"tiff", "TIFF", "MM\0*", 0, 4, lm_tiff_header, lm_tiff_decode, "libtiff"},
+    {NULL, "HEIF, AVIF or MP4", "ftyp", 4, 4, NULL, NULL, NULL},
+    {NULL, "SVG", "<svg", 0, 4, NULL, NULL, NULL},
+    {NULL, "ICO", "\0\0\1\0", 0, 4, NULL, NULL, NULL},
 };
-enum { FORMATS = sizeof formats / sizeof *formats };
-
-const char *lm_image_format_name(lm_image_format format) { return formats[format].name; }
 
 #define SUPPORTED "supported are JPEG, PNG, WebP, GIF, BMP and TIFF"
 
 static lm_status find_format(lm_image *im) {
-  for (int i = 0; i < FORMATS; i++) {
-    const struct format *f = &formats[i];
+  for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+    const struct lm_image_format *f = im->format = &formats[i];
+    im->format_name = f->name;
     if (im->nbytes < f->at + f->n || memcmp(im->bytes + f->at, f->start, f->n) != 0) continue;
-    if (f->header) {
-      im->format = i > LM_IMAGE_TIFF ? LM_IMAGE_TIFF : (lm_image_format)i;
-      return LM_OK;
-    }
-    if (f->library) {
-      return lm_fail_in_file(LM_E_IO, im->name, "cannot decode %s: this build was made without %s; " REMEDY, f->title,
-                             f->library, f->package);
-    }
-    return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; " SUPPORTED, f->title);
+    if (f->header) return LM_OK;
+    if (!f->library) return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; " SUPPORTED, f->title);
+    return lm_fail_in_file(LM_E_IO, im->name,
+                           "cannot decode %s: this build was made without %s; install its headers and build again",
+                           f->title, f->library);
   }
   if (im->nbytes == 0) return lm_fail_in_file(LM_E_IO, im->name, "the image is empty; " SUPPORTED);
   char start[40] = "";
@@ -99,7 +65,7 @@ static lm_status find_format(lm_image *im) {
 lm_status lm_image_read_header(lm_image *im) {
   lm_image_header h = {0};
   NEED(find_format(im));
-  NEED(formats[im->format].header(im, &h));
+  NEED(im->format->header(im, &h));
   if (h.height > im->max_pixels / h.width) {
     return lm_fail_in_file(LM_E_IO, im->name, "the header states %lld x %lld pixels, more than max_pixels (%lld)",
                            (long long)h.width, (long long)h.height, (long long)im->max_pixels);
@@ -149,11 +115,11 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
           columns = orientation_change.swap ? part.height : part.width;
   if (orientation_change.flip_y) reverse(&y, rows, height);
   if (orientation_change.flip_x) reverse(&x, columns, width);
-  lm_region r = {y, y + rows, x, x + columns};
+  lm_region r = {y, y + rows, x, x + columns, height, width};
   int scale = 1;
-  if (at_least && im->format == LM_IMAGE_JPEG) {
+  if (at_least && !im->format->decode) {
     for (int s = 8; s > 1 && scale == 1; s /= 2) {
-      lm_region smaller;
+      lm_region smaller = r;
       shrink(y, rows, height, s, &smaller.y0, &smaller.y1);
       shrink(x, columns, width, s, &smaller.x0, &smaller.x1);
       int64_t h = smaller.y1 - smaller.y0, w = smaller.x1 - smaller.x0;
@@ -181,8 +147,8 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
     to.first += (columns - 1) * to.column;
     to.column = -to.column;
   }
-  if (im->format != LM_IMAGE_JPEG) {
-    TRY(formats[im->format].decode(im, &r, &to));
+  if (im->format->decode) {
+    TRY(im->format->decode(im, &r, &to));
   } else {
     bool alpha = to.channels % 2 == 0;
     if (alpha) memset(t->data + --to.channels * to.plane, 255, (size_t)to.plane);
@@ -207,10 +173,9 @@ lm_status lm_pixels_check(const char *who, const lm_tensor *pixels, unsigned cha
                    lm_device_name(pixels->device));
   }
   if (pixels->ndim != 3 || pixels->size[0] > 4 || !(channels >> pixels->size[0] & 1)) {
-    const char *expected =
-        channels == (1 << 1 | 1 << 3)   ? "[C, H, W] with C of 1 or 3"
-        : channels == (1 << 3 | 1 << 4) ? "[C, H, W] with C of 1, 3 or 4"
-                                        : "[C, H, W] with C from 1 to 4";
+    const char *expected = channels == (1 << 1 | 1 << 3)   ? "[C, H, W] with C of 1 or 3"
+                           : channels == (1 << 3 | 1 << 4) ? "[C, H, W] with C of 1, 3 or 4"
+                                                           : "[C, H, W] with C from 1 to 4";
     return lm_fail_shape(who, "image", expected, lm_shape_of(pixels));
   }
   for (int d = 1; d <= 2; d++) {

@@ -1,6 +1,5 @@
 /* GIF by giflib (GIF89a specification): the first frame, or all, each drawn over those before it. */
 #include <gif_lib.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "base/message.h"
@@ -12,8 +11,8 @@ typedef struct reading {
   GifFileType *gif;
   GraphicsControlBlock control; /* of the frame that gif->Image describes */
   int64_t height, width;
-  uint8_t *canvas, *before, *line; /* RGBA; the canvas as it was before a frame that is to vanish; a row of one */
-  GifColorType background;
+  uint8_t *canvas, *before, *line; /* RGBA; as it was before a frame that will vanish; a row of a frame */
+  uint8_t background[4];
 } reading;
 
 static int take(GifFileType *gif, GifByteType *out, int n) {
@@ -25,12 +24,14 @@ static int take(GifFileType *gif, GifByteType *out, int n) {
 }
 
 static lm_status problem(const reading *r, int code) {
-  const char *name = r->image->name;
-  if (code == D_GIF_ERR_NOT_ENOUGH_MEM) return lm_fail_in_file(LM_E_OOM, name, "out of memory");
+  if (code == D_GIF_ERR_NOT_ENOUGH_MEM) return lm_fail_in_file(LM_E_OOM, r->image->name, "out of memory");
   bool cut = code == D_GIF_ERR_READ_FAILED || code == D_GIF_ERR_EOF_TOO_SOON || code == D_GIF_ERR_NO_SCRN_DSCR;
   const char *text = cut ? "truncated" : GifErrorString(code);
-  return lm_fail_malformed(name, "GIF", LM_NO_OFFSET, "%s", text ? text : "unknown error");
+  return lm_fail_malformed(r->image->name, "GIF", LM_NO_OFFSET, "%s", text ? text : "unknown error");
 }
+
+#define GIF_NEED(call) \
+  if ((call) == GIF_ERROR) return problem(r, r->gif->Error)
 
 /* Reads up to the next frame's pixels; *more is false where the file ends. */
 static lm_status next_frame(reading *r, bool *more) {
@@ -40,17 +41,16 @@ static lm_status next_frame(reading *r, bool *more) {
     GifByteType *block;
     int code;
     if (r->at == r->image->nbytes && r->gif->ImageCount > 0) return LM_OK; /* many files lack the last byte */
-    if (DGifGetRecordType(r->gif, &type) == GIF_ERROR) return problem(r, r->gif->Error);
+    GIF_NEED(DGifGetRecordType(r->gif, &type));
     if (type == TERMINATE_RECORD_TYPE) return LM_OK;
     if (type == IMAGE_DESC_RECORD_TYPE) {
+      GIF_NEED(DGifGetImageDesc(r->gif));
       *more = true;
-      return DGifGetImageDesc(r->gif) == GIF_ERROR ? problem(r, r->gif->Error) : LM_OK;
+      return LM_OK;
     }
-    if (DGifGetExtension(r->gif, &code, &block) == GIF_ERROR) return problem(r, r->gif->Error);
+    GIF_NEED(DGifGetExtension(r->gif, &code, &block));
     if (code == GRAPHICS_EXT_FUNC_CODE && block) DGifExtensionToGCB(block[0], block + 1, &r->control);
-    while (block) {
-      if (DGifGetExtensionNext(r->gif, &block) == GIF_ERROR) return problem(r, r->gif->Error);
-    }
+    while (block) GIF_NEED(DGifGetExtensionNext(r->gif, &block));
   }
 }
 
@@ -62,81 +62,67 @@ static lm_status open_bytes(reading *r) {
   if (!r->gif) return problem(r, code);
   NEED(next_frame(r, &more));
   const GifImageDesc *d = &r->gif->Image;
-  if (!more || d->Width < 1 || d->Height < 1) {
-    return lm_fail_malformed(r->image->name, "GIF", LM_NO_OFFSET, "it has no frame");
-  }
+  if (!more || d->Width < 1 || d->Height < 1) return problem(r, D_GIF_ERR_NO_IMAG_DSCR);
   r->height = r->gif->SHeight > d->Top + d->Height ? r->gif->SHeight : d->Top + d->Height;
   r->width = r->gif->SWidth > d->Left + d->Width ? r->gif->SWidth : d->Left + d->Width;
   const ColorMapObject *map = r->gif->SColorMap;
-  if (map && r->gif->SBackGroundColor < map->ColorCount) r->background = map->Colors[r->gif->SBackGroundColor];
+  if (map && r->gif->SBackGroundColor < map->ColorCount) {
+    memcpy(r->background, &map->Colors[r->gif->SBackGroundColor], 3);
+  }
   return LM_OK;
 }
 
-static void close_bytes(reading *r) {
-  int code;
-  if (r->gif) DGifCloseFile(r->gif, &code);
+static lm_status close_bytes(reading *r, lm_status status) {
+  if (r->gif) DGifCloseFile(r->gif, &(int){0});
   lm_free(r->canvas);
   lm_free(r->before);
   lm_free(r->line);
-  *r = (reading){.image = r->image};
+  return status;
 }
 
 lm_status lm_gif_header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   lm_status status = open_bytes(&r);
   if (status == LM_OK) {
-    const GifImageDesc *d = &r.gif->Image;
-    bool covered = d->Left == 0 && d->Top == 0 && d->Width == r.width && d->Height == r.height;
+    bool covered = r.gif->Image.Width == r.width && r.gif->Image.Height == r.height;
     bool alpha = r.control.TransparentColor != NO_TRANSPARENT_COLOR || !covered;
     *out = (lm_image_header){r.height, r.width, alpha ? 4 : 3, 1};
   }
-  close_bytes(&r);
-  return status;
+  return close_bytes(&r, status);
 }
 
-/* Makes a rectangle of the canvas transparent. */
-static void clear(reading *r, int64_t top, int64_t left, int64_t height, int64_t width) {
-  for (int64_t y = top; y < top + height && y < r->height && left < r->width; y++) {
-    uint8_t *p = r->canvas + (y * r->width + left) * 4;
-    for (int64_t x = left; x < left + width && x < r->width; x++, p += 4) {
-      p[0] = r->background.Red, p[1] = r->background.Green, p[2] = r->background.Blue, p[3] = 0;
-    }
-  }
-}
-
-static lm_status draw_row(reading *r, const ColorMapObject *map, int64_t y) {
+/* A row of the frame's rectangle within the canvas; NULL and 0 for one beyond. */
+static uint8_t *row_of(const reading *r, int64_t y, int64_t *n) {
   const GifImageDesc *d = &r->gif->Image;
-  if (DGifGetLine(r->gif, r->line, d->Width) == GIF_ERROR) return problem(r, r->gif->Error);
-  if (y >= r->height || d->Left >= r->width) return LM_OK;
-  uint8_t *p = r->canvas + (y * r->width + d->Left) * 4;
-  for (int64_t x = 0; x < d->Width && d->Left + x < r->width; x++, p += 4) {
-    int c = r->line[x];
-    if (c == r->control.TransparentColor) continue;
-    GifColorType color = c < map->ColorCount ? map->Colors[c] : (GifColorType){0, 0, 0};
-    p[0] = color.Red, p[1] = color.Green, p[2] = color.Blue, p[3] = 255;
-  }
-  return LM_OK;
+  int64_t left = r->width - d->Left;
+  *n = d->Top + y >= r->height || left < 0 ? 0 : left < d->Width ? left : d->Width;
+  return *n ? r->canvas + ((d->Top + y) * r->width + d->Left) * 4 : NULL;
 }
 
 static lm_status draw_frame(reading *r) {
   static const int first[] = {0, 4, 2, 1, 0}, step[] = {8, 8, 4, 2, 1};
   const GifImageDesc *d = &r->gif->Image;
   const ColorMapObject *map = d->ColorMap ? d->ColorMap : r->gif->SColorMap;
-  if (!map) return lm_fail_malformed(r->image->name, "GIF", LM_NO_OFFSET, "a frame has no colors");
+  size_t bytes = (size_t)(r->height * r->width) * 4;
+  if (!map) return problem(r, D_GIF_ERR_NO_COLOR_MAP);
   if (!r->canvas) {
-    r->canvas = lm_malloc((size_t)(r->height * r->width) * 4);
-    r->line = lm_malloc(UINT16_MAX);
-    if (!r->canvas || !r->line) return LM_E_OOM;
-    clear(r, 0, 0, r->height, r->width);
+    r->canvas = lm_malloc(bytes), r->before = lm_malloc(bytes), r->line = lm_malloc(UINT16_MAX);
+    if (!r->canvas || !r->before || !r->line) return LM_E_OOM;
+    for (size_t i = 0; i < bytes; i += 4) memcpy(r->canvas + i, r->background, 4);
   }
-  if (r->control.DisposalMode == DISPOSE_PREVIOUS) {
-    size_t bytes = (size_t)(r->height * r->width) * 4;
-    if (!r->before) r->before = lm_malloc(bytes);
-    if (!r->before) return LM_E_OOM;
-    memcpy(r->before, r->canvas, bytes);
-  }
+  if (r->control.DisposalMode == DISPOSE_PREVIOUS) memcpy(r->before, r->canvas, bytes);
   for (int pass = d->Interlace ? 0 : 4; pass < (d->Interlace ? 4 : 5); pass++) {
-    for (int y = first[pass]; y < d->Height; y += step[pass]) NEED(draw_row(r, map, d->Top + y));
+    for (int y = first[pass]; y < d->Height; y += step[pass]) {
+      int64_t n;
+      uint8_t *p = row_of(r, y, &n);
+      GIF_NEED(DGifGetLine(r->gif, r->line, d->Width));
+      for (int64_t x = 0; x < n; x++, p += 4) {
+        int c = r->line[x];
+        if (c == r->control.TransparentColor) continue;
+        GifColorType color = c < map->ColorCount ? map->Colors[c] : (GifColorType){0, 0, 0};
+        p[0] = color.Red, p[1] = color.Green, p[2] = color.Blue, p[3] = 255;
+      }
+    }
   }
   return LM_OK;
 }
@@ -145,68 +131,43 @@ lm_status lm_gif_decode(const lm_image *image, const lm_region *region, const lm
   reading r = {.image = image};
   lm_status status;
   TRY(open_bytes(&r));
-  if (region->y1 > r.height || region->x1 > r.width) {
-    TRY(lm_fail_in_file(LM_E_IO, image->name, "changed since its header was read"));
-  }
+  if (r.height != region->height || r.width != region->width) TRY(problem(&r, D_GIF_ERR_NO_SCRN_DSCR));
   TRY(draw_frame(&r));
-  for (int64_t y = region->y0; y < region->y1; y++) lm_planes_put_rgba(to, region, y, r.canvas + y * r.width * 4);
+  lm_planes_put_rgba(to, region, r.canvas);
 done:
-  close_bytes(&r);
-  return status;
-}
-
-/* Counts frames, whose rectangles and canvases together have no more than max_pixels. */
-static lm_status count_frames(reading *r, int64_t *frames) {
-  int64_t pixels = 0;
-  bool more = true;
-  for (*frames = 0; more; ++*frames) {
-    const GifImageDesc *d = &r->gif->Image;
-    int64_t own = (int64_t)d->Width * d->Height, canvas = r->height * r->width;
-    pixels += own > canvas ? own : canvas;
-    if (pixels > r->image->max_pixels) {
-      return lm_fail_in_file(LM_E_IO, r->image->name, "its frames have more pixels than max_pixels (%lld)",
-                             (long long)r->image->max_pixels);
-    }
-    GifByteType *block;
-    int size;
-    if (DGifGetCode(r->gif, &size, &block) == GIF_ERROR) return problem(r, r->gif->Error);
-    while (block) {
-      if (DGifGetCodeNext(r->gif, &block) == GIF_ERROR) return problem(r, r->gif->Error);
-    }
-    NEED(next_frame(r, &more));
-  }
-  return LM_OK;
+  return close_bytes(&r, status);
 }
 
 lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **out) {
   reading r = {.image = image};
   lm_status status;
-  lm_tensor *t = NULL;
-  int64_t frames;
-  bool more = true;
+  lm_bytes frames = {0};
+  uint8_t *frame = NULL;
   TRY(open_bytes(&r));
-  TRY(count_frames(&r, &frames));
-  close_bytes(&r);
-  TRY(open_bytes(&r));
-  int64_t size[4] = {frames, channels, r.height, r.width}, plane = r.height * r.width;
-  lm_region all = {0, r.height, 0, r.width};
-  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 4, size, LM_CONTIGUOUS, &t));
-  for (int64_t i = 0; i < frames && more; i++) {
-    TRY(draw_frame(&r));
-    lm_planes to = {(uint8_t *)t->data + i * channels * plane, plane, r.width, 1, channels};
-    for (int64_t y = 0; y < r.height; y++) {
-      lm_planes_put_rgba(&to, &all, y, r.canvas + y * r.width * 4);
+  int64_t plane = r.height * r.width, pixels = 0, n;
+  frame = lm_malloc((size_t)(plane * channels));
+  if (!frame) TRY(LM_E_OOM);
+  for (bool more = true; more;) {
+    const GifImageDesc *d = &r.gif->Image;
+    pixels += plane > (int64_t)d->Width * d->Height ? plane : (int64_t)d->Width * d->Height;
+    if (pixels > image->max_pixels) {
+      TRY(lm_fail_in_file(LM_E_IO, image->name, "its frames have more pixels than max_pixels (%lld)",
+                          (long long)image->max_pixels));
     }
-    GraphicsControlBlock control = r.control;
-    GifImageDesc d = r.gif->Image;
-    if (control.DisposalMode == DISPOSE_PREVIOUS) memcpy(r.canvas, r.before, (size_t)plane * 4);
-    if (control.DisposalMode == DISPOSE_BACKGROUND) clear(&r, d.Top, d.Left, d.Height, d.Width);
+    TRY(draw_frame(&r));
+    lm_planes_put_rgba(&(lm_planes){frame, plane, r.width, 1, channels},
+                       &(lm_region){0, r.height, 0, r.width, r.height, r.width}, r.canvas);
+    lm_put(&frames, frame, (size_t)(plane * channels));
+    if (r.control.DisposalMode == DISPOSE_PREVIOUS) memcpy(r.canvas, r.before, (size_t)plane * 4);
+    for (int64_t y = 0; r.control.DisposalMode == DISPOSE_BACKGROUND && y < d->Height; y++) {
+      uint8_t *p = row_of(&r, y, &n);
+      for (int64_t x = 0; x < n; x++) memcpy(p + 4 * x, r.background, 4);
+    }
     TRY(next_frame(&r, &more));
   }
-  *out = t;
-  t = NULL;
+  status = lm_image_bytes(&frames, out);
 done:
-  lm_release(t);
-  close_bytes(&r);
-  return status;
+  lm_bytes_free(&frames);
+  lm_free(frame);
+  return close_bytes(&r, status);
 }

@@ -67,22 +67,22 @@ void lm_planes_put(const lm_planes *to, int64_t y, int64_t rows, int64_t width, 
   }
 }
 
-void lm_planes_put_rgba(const lm_planes *to, const lm_region *region, int64_t y, const uint8_t *row) {
+void lm_planes_put_rgba(const lm_planes *to, const lm_region *region, const uint8_t *pixels) {
   enum { PART = 256 };
-  if (to->channels >= 3) {
-    lm_planes_put(to, y - region->y0, 1, region->x1 - region->x0, row + region->x0 * 4, 0, 4);
-    return;
-  }
-  lm_planes part = *to;
-  uint8_t gray[PART * 2];
-  for (int64_t x = region->x0; x < region->x1; x += PART, part.first += PART * to->column) {
-    int64_t n = region->x1 - x < PART ? region->x1 - x : PART;
-    for (int64_t i = 0; i < n; i++) {
-      const uint8_t *p = row + (x + i) * 4;
-      gray[2 * i] = (uint8_t)((p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16);
-      gray[2 * i + 1] = p[3];
+  int64_t columns = region->x1 - region->x0;
+  for (int64_t y = region->y0; y < region->y1; y++) {
+    const uint8_t *p = pixels + (y * region->width + region->x0) * 4;
+    if (to->channels >= 3) lm_planes_put(to, y - region->y0, 1, columns, p, 0, 4);
+    lm_planes part = *to;
+    for (int64_t x = 0; to->channels < 3 && x < columns; x += PART, part.first += PART * to->column) {
+      uint8_t gray[PART * 2];
+      int64_t n = columns - x < PART ? columns - x : PART;
+      for (int64_t i = 0; i < n; i++, p += 4) {
+        gray[2 * i] = (uint8_t)((p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16);
+        gray[2 * i + 1] = p[3];
+      }
+      lm_planes_put(&part, y - region->y0, 1, n, gray, 0, 2);
     }
-    lm_planes_put(&part, y - region->y0, 1, n, gray, 0, 2);
   }
 }
 

@@ -13,6 +13,7 @@ enum { MANY = 1 << 28, COLORS = -1, ALWAYS = MANY };
 static const lm_image_kind kinds[] = {
 #define ROW(name, least, most, mode, nearest) \
   { #name, least, most, mode, nearest, lm_plan_##name, lm_run_##name }
+#define COLOR(name, least, most) ROW(name, least, most, COLORS, 0)
     ROW(resize, 8, 8, 2, LM_RESIZE_NEAREST_EXACT),
     ROW(affine, 10, MANY, 2, 0),
     ROW(perspective, 10, MANY, 0, 0),
@@ -20,23 +21,21 @@ static const lm_image_kind kinds[] = {
     ROW(flip, 2, 2, 0, ALWAYS),
     ROW(rotate90, 1, 1, 0, ALWAYS),
     ROW(blur, 4, MANY, 0, 0),
-#undef ROW
-#define ROW(name, least, most) \
-  { #name, least, most, COLORS, 0, lm_plan_##name, lm_run_##name }
-    ROW(brightness, 1, 1),
-    ROW(contrast, 1, 1),
-    ROW(saturation, 1, 1),
-    ROW(hue, 1, 1),
-    ROW(gamma, 2, 2),
-    ROW(sharpness, 1, 1),
-    ROW(grayscale, 1, 1),
-    ROW(invert, 0, 0),
-    ROW(posterize, 1, 1),
-    ROW(solarize, 1, 1),
-    ROW(autocontrast, 0, 0),
-    ROW(equalize, 0, 0),
-    ROW(normalize, 3, MANY),
-    ROW(convert, 0, 0),
+    COLOR(brightness, 1, 1),
+    COLOR(contrast, 1, 1),
+    COLOR(saturation, 1, 1),
+    COLOR(hue, 1, 1),
+    COLOR(gamma, 2, 2),
+    COLOR(sharpness, 1, 1),
+    COLOR(grayscale, 1, 1),
+    COLOR(invert, 0, 0),
+    COLOR(posterize, 1, 1),
+    COLOR(solarize, 1, 1),
+    COLOR(autocontrast, 0, 0),
+    COLOR(equalize, 0, 0),
+    COLOR(normalize, 3, MANY),
+    COLOR(convert, 0, 0),
+#undef COLOR
 #undef ROW
 };
 
@@ -89,14 +88,13 @@ static bool is_strided(const lm_tensor *t) {
   return t->size[t->ndim - 1] <= 1 || t->stride[t->ndim - 1] == 1;
 }
 
-/* *out is x, or a copy of its values that planes_of takes. */
+/* *out is x, or a copy of its values in a dtype that planes_of takes. */
 static lm_status to_form(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
-  if ((dtype == x->dtype || dtype == moved_as(x->dtype)) && is_strided(x)) {
+  if (dtype == x->dtype && is_strided(x)) {
     *out = lm_retain(x);
     return LM_OK;
   }
-  lm_dtype kept = dtype == moved_as(x->dtype) ? (lm_dtype)x->dtype : dtype;
-  NEED(lm_tensor_empty(kept, x->device, x->ndim, x->size, LM_CONTIGUOUS, out));
+  NEED(lm_tensor_empty(dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, out));
   return lm_copy(x, *out);
 }
 
@@ -141,8 +139,9 @@ static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job 
   lm_tensor *in = NULL, *made = NULL, *result = NULL;
   bool moves = kind->mode != COLORS && job->v[kind->mode] <= kind->nearest;
   lm_dtype form = has_loops(x->dtype) ? (lm_dtype)x->dtype : moves ? moved_as(x->dtype) : LM_NO_DTYPE;
-  if (form == LM_NO_DTYPE) form = LM_F32;
-  TRY(to_form(x, form, &in));
+  bool converts = form == LM_NO_DTYPE;
+  if (converts) form = LM_F32;
+  TRY(to_form(x, converts ? form : (lm_dtype)x->dtype, &in));
   job->stored = in->dtype;
   job->x = job->y = planes_of(in, form);
   TRY(kind->plan(job));
@@ -159,15 +158,15 @@ static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job 
   } else {
     TRY(lm_tensor_empty(dtype, x->device, ndim, size, LM_CONTIGUOUS, &result));
   }
-  bool converted = job->y.dtype == form && in->dtype != x->dtype;
-  if (converted) {
+  converts = converts && job->y.dtype == form;
+  if (converts) {
     TRY(lm_tensor_empty(form, x->device, ndim, size, LM_CONTIGUOUS, &made));
   } else {
     made = lm_retain(result);
   }
   job->y = planes_of(made, job->y.dtype);
   if (made->numel > 0) TRY(kind->run(job));
-  if (converted) {
+  if (converts) {
     bool rounds = !lm_dtype_is_float(dtype) && kind->run != lm_run_pad && dtype != LM_BOOL;
     for (int64_t i = 0; rounds && i < made->numel; i++) ((float *)made->data)[i] = rintf(((float *)made->data)[i]);
     TRY(lm_copy(made, result));

@@ -1,5 +1,5 @@
---- Files of images: JPEG by libjpeg-turbo, PNG by libpng, WebP, GIF and TIFF by their libraries, and BMP. Pixels are torchvision's and PIL's, those of a JPEG to within
---- the level by which versions of libjpeg-turbo differ.
+--- Files of images: JPEG by libjpeg-turbo, PNG by libpng, WebP, GIF and TIFF by their libraries, and BMP. Pixels are
+--- torchvision's and PIL's, those of a JPEG to within the level by which versions of libjpeg-turbo differ.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -71,7 +71,10 @@ end)
 --- Decodes all frames of a GIF from bytes into a uint8 tensor [N, C, H, W].
 image.decode_gif = signature.of([[decode_gif(bytes, {mode = "rgb" | "gray" | "gray_alpha" | "rgba", name = "image",
   max_pixels: count = 178956970})]], function(bytes, opts)
-  return core.decode_gif(bytes, opts.name, opts.max_pixels, true, false, number_of[opts.mode])
+  local encoded, channels = Encoded(bytes, opts.name, opts.max_pixels), number_of[opts.mode]
+  if encoded.format ~= "gif" then options.fail("'%s': expected a GIF, got %s", opts.name, encoded.format) end
+  return core.decode_gif(bytes, opts.name, opts.max_pixels, true, false, channels):view(-1, channels, encoded.height,
+    encoded.width)
 end)
 
 --- Encodes a uint8 image as a PNG.

@@ -31,7 +31,8 @@ local function decode_image(path, text)
   if random(3) == 1 then opts.at_least = { random(encoded.height), random(encoded.width) } end
   local ok, result = pcall(encoded.decode, encoded, opts)
   if encoded.format == "gif" and random(2) == 1 then
-    ok, result = pcall(lm.vision.decode_gif, text, { name = path, max_pixels = 1e6, mode = pick { "gray", "rgb", "rgba" } })
+    local mode = pick { "gray", "rgb", "rgba" }
+    ok, result = pcall(lm.vision.decode_gif, text, { name = path, max_pixels = 1e6, mode = mode })
     if ok then return result end
   end
   if ok then

@@ -6,8 +6,8 @@ local replace, little_endian, damage, flip, cut, pick, random =
 
 -- Numbers that are next to a limit, or small.
 local function number(size)
-  return little_endian(pick { 0, 1, 2, random(80), random(80), random(80), 255, 256, 65535, 2 ^ 31 - 1, 2 ^ 31, 2 ^ 32 - 1 }
-    % 256 ^ size, size)
+  local all = { 0, 1, 2, random(80), random(80), random(80), 255, 256, 65535, 2 ^ 31 - 1, 2 ^ 31, 2 ^ 32 - 1 }
+  return little_endian(pick(all) % 256 ^ size, size)
 end
 
 local function overwrite(text, at, size) return replace(text, at, at + size - 1, number(size)) end
@@ -46,10 +46,10 @@ local function change_gif(text)
 end
 
 local function change_bmp(text)
-  local field = pick { { 11, 4 }, { 15, 4 }, { 19, 4 }, { 19, 4 }, { 23, 4 }, { 29, 2 }, { 31, 4 }, { 47, 4 }, { 55, 4 } }
-  if field[1] == 29 then text = replace(text, 31, 31, string.char(pick { 0, 0, 1, 2, 3, 6 })) end
-  if field[1] == 29 then return replace(text, 29, 29, string.char(pick { 1, 2, 4, 8, 16, 24, 32 })) end
-  return overwrite(text, unpack(field))
+  local at = pick { 11, 15, 19, 19, 23, 29, 31, 47, 55 }
+  if at == 29 then text = replace(text, 31, 31, string.char(pick { 0, 0, 1, 2, 3, 6 })) end
+  if at == 29 then return replace(text, 29, 29, string.char(pick { 1, 2, 4, 8, 16, 24, 32 })) end
+  return overwrite(text, at, 4)
 end
 
 -- A chunk's length, or one chunk more.
@@ -58,7 +58,8 @@ local function change_webp(text)
   local at = pick { 13, #text + 1 }
   local chunk = pick { "EXIF", "ALPH", "ANIM", "ANMF", "VP8X", "ICCP", "abcd" }
   local data = bytes.random_bytes(random(0, 30))
-  return text:sub(1, at - 1) .. chunk .. little_endian(#data, 4) .. data .. (#data % 2 == 1 and "\0" or "") .. text:sub(at)
+  chunk = chunk .. little_endian(#data, 4) .. data .. (#data % 2 == 1 and "\0" or "")
+  return text:sub(1, at - 1) .. chunk .. text:sub(at)
 end
 
 local list = {}

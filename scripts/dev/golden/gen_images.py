@@ -215,7 +215,10 @@ def seen(name, *modes):
     with Image.open(io.BytesIO(out[name].numpy().tobytes())) as image:
         image = ImageOps.exif_transpose(image)
         for i, mode in enumerate(modes):
-            pixels = np.asarray(image.convert({"gray": "L", "gray_alpha": "LA"}.get(mode, mode.upper())))
+            pixels = np.array(image.convert({"gray": "L", "gray_alpha": "LA"}.get(mode, mode.upper())))
+            if name.endswith(".gif") and mode == "rgba":  # the background shows, not the transparent color's own
+                first = 3 * image.info["background"]
+                pixels[pixels[..., 3] == 0, :3] = image.getpalette()[first:first + 3]
             expect(name, mode, pixels)
             if i == 0:
                 expect(name, "unchanged", pixels)
@@ -237,7 +240,6 @@ saved("lossy.webp", color, "rgb", "gray", quality=80)
 saved("lossless.webp", color, "rgb", lossless=True)
 saved("alpha.webp", with_alpha, "rgba", lossless=True, exact=True)
 saved("lossy alpha.webp", with_alpha, "rgba", quality=70)
-saved("exif 6.webp", color, "rgb", lossless=True, exif=b"Exif\0\0" + tiff(6, ">"))
 for name in "lossy.webp", "lossless.webp", "alpha.webp":
     assert (decode_image(out[name], ImageReadMode.UNCHANGED) == out[name + " unchanged"]).all(), name
 
@@ -280,8 +282,6 @@ bmp("down.bmp", 32, 7, -6, rows, 0, (), b"", "rgb")
 eight = [(r, 255 - r, 3 * r % 256) for r in range(0, 256, 32)]
 bmp("4 bits.bmp", 4, 9, 2, bytes([0x01, 0x23, 0x45, 0x67, 0x10, 0, 0, 0, 0x77, 0x66, 0x55, 0x44, 0x30, 0, 0, 0]), 0, eight,
     b"", "rgb")
-bmp("rle8.bmp", 8, 6, 3, bytes([3, 1, 0, 3, 2, 3, 4, 0, 0, 0, 6, 5, 0, 0, 2, 7, 4, 6, 0, 0, 0, 1]), 1, eight, b"", "rgb")
-bmp("rle4.bmp", 4, 6, 2, bytes([6, 0x12, 0, 0, 0, 4, 0x34, 0x56, 2, 0x70, 0, 0, 0, 1]), 2, eight, b"", "rgb")
 
 for name, options in ("plain.tiff", {}), ("lzw.tiff", {"compression": "tiff_lzw"}), (
         "deflate.tiff", {"compression": "tiff_adobe_deflate"}), ("packbits.tiff", {"compression": "packbits"}):

@@ -139,7 +139,7 @@ case("F.to_dtype(x, torch.uint8, scale=True)", "F.to_dtype(x, \"uint8\", {scale 
 case("F.to_dtype(x, torch.float32)", "F.to_dtype(x, \"float32\")", RGB)
 case("F.erase(x, 2, 3, 4, 5, torch.tensor(1))", "F.erase(x, 2, 3, 4, 5, 1)", RGB)
 
-# ---- crops in lists, crops by padding, elastic, channels
+# ---- crops in lists, crops by padding, elastic
 for i in range(5):
     case("F.five_crop(x, [4, 5])[%d]" % i, "(F.five_crop(x, {4, 5})[%d])" % (i + 1), GRAY)
 for i in range(10):
@@ -152,8 +152,6 @@ for mode in ("nearest", "bilinear"):
     for more, lua in (("", ""), (", fill=[0.5]", ", fill = 0.5"), (", fill=[1, 0.5, 0.25]", ", fill = {1, 0.5, 0.25}")):
         case("F.elastic(x, torch.linspace(-0.4, 0.3, 442).view(1, 13, 17, 2), interpolation='%s'%s)" % (mode, more),
              "F.elastic(x, lm.linspace(-0.4, 0.3, 442):view(1, 13, 17, 2), {interpolation = \"%s\"%s})" % (mode, lua), RGB)
-case("F.permute_channels(x, [2, 0, 1])", "F.permute_channels(x, {3, 1, 2})", RGB)
-case("F.grayscale_to_rgb(x)", "F.grayscale_to_rgb(x)", RGB, GRAY)
 
 # ---- masks, and halves, whose maps of coordinates torchvision computes in that precision
 INTEGERS = ("bool", "int8", "int16", "int32", "int64")

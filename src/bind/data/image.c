@@ -48,7 +48,7 @@ LM_FUNCTION(image_header) {
   lua_pushnumber(L, (double)im.height);
   lua_pushnumber(L, (double)im.width);
   lua_pushinteger(L, im.channels);
-  lua_pushstring(L, lm_image_format_name(im.format));
+  lua_pushstring(L, im.format_name);
   return 4;
 }
 
@@ -72,17 +72,13 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
 
 LM_FUNCTION(image_decode) { return lm_return_tensor(L, AT_LEAST, decode); }
 
-/* ---- decode_gif(bytes, name, max_pixels, upright, allow_corrupt, channels) -> tensor */
+/* ---- decode_gif(bytes, name, max_pixels, upright, allow_corrupt, channels) -> tensor of bytes */
 
 static lm_status decode_gif(lua_State *L, lm_lua *s, void *arg) {
-  static const char fn[] = "decode_gif";
   lm_image im;
   int64_t channels;
-  NEED(read_image(L, s, fn, &im));
-  NEED(LM_READ_ARGS(L, s, MODE, fn, {"channels", LM_ARG_I, &channels}));
-  if (im.format != LM_IMAGE_GIF) {
-    return lm_fail_in_file(LM_E_IO, im.name, "expected a GIF, got %s", lm_image_format_name(im.format));
-  }
+  NEED(read_image(L, s, "decode_gif", &im));
+  NEED(LM_READ_ARGS(L, s, MODE, "decode_gif", {"channels", LM_ARG_I, &channels}));
   return lm_image_decode_gif(&im, (int)channels, arg);
 }
 
@@ -106,6 +102,9 @@ static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
 }
 
 static lm_status encode_webp(lua_State *L, lm_lua *s, void *arg) {
+  if (!lm_image_encode_webp) {
+    return lm_fail(LM_E_ARG, "encode_webp: this build was made without libwebp; install its headers and build again");
+  }
   return encode(L, s, "encode_webp", "quality", lm_image_encode_webp, arg);
 }
 

@@ -1,8 +1,8 @@
---- Blurring, noise, normalizing, and images of other channels or of another dtype.
+--- Blurring, normalizing, and images of another dtype.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
-local fail, ops = options.fail, core.ops
+local fail = options.fail
 local run = native.run
 
 local pixels = {}
@@ -25,52 +25,6 @@ function pixels.blur(x, kernel_size, sigma, out)
   gaussian(kernel_size[1], sigma[1], numbers)
   gaussian(kernel_size[2], sigma[2], numbers)
   return run("blur", x, numbers, out)
-end
-
--- ---- noise
-
---- x and normal numbers of o.mean and o.sigma; with o.clip within black and white.
-function pixels.noise(who, x, o)
-  local floating = core.is_floating_point(x)
-  if not floating and x.dtype ~= "uint8" then
-    fail("%s: the image must be uint8 or floating, got %s", who, x.dtype)
-  end
-  local white = floating and 1 or 255
-  local noise = ops.randn(x.shape, {dtype = floating and x.dtype or "float32"}) * (o.sigma * white) + o.mean * white
-  local y = floating and x + noise or x:to "int16" + noise:to "int16"
-  return (o.clip and y:clamp(0, white) or y):to(x.dtype)
-end
-
---- x as a JPEG of that quality shows it.
-function pixels.jpeg(who, x, quality)
-  local files = require "luminary.vision.image_files"
-  local h, w, c = native.size(x)
-  local images = x:reshape(-1, c, h, w)
-  return native.each(who, images, function(image)
-    return files.decode_image(files.encode_jpeg(image, {quality = quality}))
-  end):reshape(x.shape)
-end
-
--- ---- channels
-
---- x with channel permutation[i], from 1, as channel i.
-function pixels.permute_channels(who, x, permutation)
-  local _, _, c = native.size(x)
-  local list, seen = options.list(who, "permutation", permutation), {}
-  for i = 1, #list do seen[list[i]] = true end
-  for i = 1, c do
-    if not seen[i] or #list ~= c then
-      options.must_be(who, "permutation", ("a list of the numbers 1 to %d"):format(c), permutation)
-    end
-  end
-  return x:index_select(-3, core.tensor(list, {dtype = "int64"}))
-end
-
---- Three channels of one; more stay.
-function pixels.to_rgb(x)
-  local _, _, c = native.size(x)
-  if c >= 3 then return x end
-  return run("grayscale", x, {3})
 end
 
 -- ---- numbers

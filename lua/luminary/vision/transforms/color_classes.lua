@@ -57,16 +57,6 @@ transform "RandomGrayscale({p: probability = 0.1})" {
   help = "Converts an image to grayscale with a given probability.",
 }
 
-transform "RGB()" {apply = function(_, x) return pixels.to_rgb(x) end, help = "Converts a grayscale image to RGB."}
-
-transform "RandomChannelPermutation()" {
-  draws = true, help = "Randomly reorders the channels of an image.",
-  apply = function(self, x)
-    local _, _, channels = native.size(x)
-    return pixels.permute_channels(self.__name, x, draw.order(channels))
-  end,
-}
-
 -- ---- colors
 
 local kinds = {"brightness", "contrast", "saturation", "hue"}
@@ -120,24 +110,6 @@ transform "GaussianBlur(kernel_size: odd_sizes, {sigma: any = {0.1, 2}})" {
     return pixels.blur(x, self.kernel_size, {sigma, sigma}, out)
   end,
   help = "Blurs an image with a Gaussian kernel.",
-}
-
-transform "GaussianNoise({mean: finite() = 0, sigma: finite(0) = 0.1, clip = true})" {
-  draws = true, apply = function(self, x) return pixels.noise("GaussianNoise", x, self) end,
-  help = "Adds normal noise to a uint8 or floating image.",
-}
-
-transform "JPEG(quality: any)" {
-  draws = true,
-  made = function(self)
-    local quality = self.quality
-    self.quality = checks.range("JPEG", "quality", type(quality) == "number" and {quality, quality} or quality, 1, 100)
-  end,
-  apply = function(self, x)
-    local quality = self.quality[1] + draw.below(self.quality[2] - self.quality[1] + 1)
-    return pixels.jpeg("JPEG", x, checks.whole("JPEG", "quality", quality, 1, 100))
-  end,
-  help = "Compresses an image as a JPEG of a random quality and decodes it again.",
 }
 
 -- With probability p one of C's transforms with the numbers of its argument, if it has one.

@@ -113,31 +113,6 @@ F.elastic = signature.of([[elastic(img: image, displacement: tensor,
 end)
 F.elastic_transform = F.elastic
 
---- Adds normal noise to a uint8 or floating image.
-F.gaussian_noise = signature.of([[gaussian_noise(img: image, {mean: finite() = 0, sigma: finite(0) = 0.1,
-  clip = true})]], function(img, opts) return pixels.noise("gaussian_noise", img, opts) end)
-
---- Reorders the channels of an image.
-F.permute_channels = signature.of("permute_channels(img: image, permutation: table)", function(img, permutation)
-  return pixels.permute_channels("permute_channels", img, permutation)
-end)
-
---- Converts a grayscale image to RGB.
-F.grayscale_to_rgb = signature.of("grayscale_to_rgb(img: image)", function(img) return pixels.to_rgb(img) end)
-
---- Compresses an image as a JPEG and decodes it again.
-F.jpeg = signature.of("jpeg(img: image, quality: whole(1, 100))", function(img, quality)
-  return pixels.jpeg("jpeg", img, quality)
-end)
-
---- Takes frames of a video [..., T, C, H, W] at even distances.
-F.uniform_temporal_subsample = signature.of([[uniform_temporal_subsample(video: image,
-  num_samples: whole())]], function(video, num_samples)
-  if video.ndim < 4 then options.wrong_shape("uniform_temporal_subsample", "video", video, "[..., T, C, H, W]") end
-  local at = core.ops.linspace(1, video.shape[video.ndim - 3], num_samples):to "int64"
-  return video:index_select(-4, at)
-end)
-
 --- transforms.functional.adjust_brightness(img, factor): Adjusts the brightness of an image.
 --- transforms.functional.adjust_contrast(img, factor): Adjusts the contrast of an image.
 --- transforms.functional.adjust_saturation(img, factor): Adjusts the color saturation of an image.
