@@ -682,7 +682,8 @@ describe("masks and videos", function()
     local frame = image({ 3, 20, 24 }, "uint8")
     local video = frame:expand(2, 4, 3, 20, 24)
     for _, t in ipairs { T.RandomCrop(9), T.RandomResizedCrop(7), T.RandomRotation(40),
-      T.ColorJitter { brightness = 0.9 }, T.RandomErasing { p = 1, value = { 1, 2, 3 } }, T.Compose { T.RandomCrop(9), T.RandomHorizontalFlip() } } do
+      T.ColorJitter { brightness = 0.9 }, T.RandomErasing { p = 1, value = { 1, 2, 3 } },
+      T.Compose { T.RandomCrop(9), T.RandomHorizontalFlip() } } do
       lm.manual_seed(3)
       local y = t(video)
       assert.same({ 2, 4, 3 }, { y.shape[1], y.shape[2], y.shape[3] })

@@ -43,6 +43,18 @@ lm_status lm_plan_pad(lm_image_job *job) {
   return LM_OK;
 }
 
+void lm_image_element(lm_dtype dtype, double v, void *out) {
+  switch (dtype) {
+    case LM_BOOL: *(uint8_t *)out = v != 0; return;
+#define X(id, name, type, low, high, ...) \
+  case LM_##id: *(type *)out = v <= (double)(low) ? (low) : v >= (double)(high) ? (type)(high) : (type)v; return;
+      LM_INTEGER_DTYPES(X)
+#undef X
+    case LM_F32: *(float *)out = (float)v; return;
+    default: *(double *)out = v;
+  }
+}
+
 /* n pixels of one element. */
 static void fill_row(char *to, int64_t n, const char *element, size_t bytes) {
   if (n <= 0) return;

@@ -167,7 +167,7 @@ static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job 
   job->y = planes_of(made, job->y.dtype);
   if (made->numel > 0) TRY(kind->run(job));
   if (converts) {
-    bool rounds = !lm_dtype_is_float(dtype) && kind->run != lm_run_pad && dtype != LM_BOOL;
+    bool rounds = !lm_dtype_is_float(dtype) && strcmp(kind->name, "pad") != 0 && dtype != LM_BOOL;
     for (int64_t i = 0; rounds && i < made->numel; i++) ((float *)made->data)[i] = rintf(((float *)made->data)[i]);
     TRY(lm_copy(made, result));
   }
@@ -196,18 +196,6 @@ lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double
   }
   NEED(check_image(kind, x));
   return run_kind(kind, x, &(lm_image_job){.name = kind->name, .count = n, .v = v}, given, out);
-}
-
-void lm_image_element(lm_dtype dtype, double v, void *out) {
-  switch (dtype) {
-    case LM_BOOL: *(uint8_t *)out = v != 0; return;
-#define X(id, name, type, low, high, ...) \
-  case LM_##id: *(type *)out = v <= (double)(low) ? (low) : v >= (double)(high) ? (type)(high) : (type)v; return;
-      LM_INTEGER_DTYPES(X)
-#undef X
-    case LM_F32: *(float *)out = (float)v; return;
-    default: *(double *)out = v;
-  }
 }
 
 /* Pixels of a task: some rows, or parts of what is as good as one row. */
