@@ -147,6 +147,8 @@ for i in range(10):
          "(F.ten_crop(x, 6, {vertical_flip = %s})[%d])" % (str(i % 2 > 0).lower(), i + 1), GRAY, dtypes=["uint8"])
 for mode in ("constant", "edge", "reflect", "symmetric"):
     case("F.pad(x, [-1, 2, 1, -3], padding_mode='%s')" % mode, "F.pad(x, {-1, 2, 1, -3}, {padding_mode = \"%s\"})" % mode, GRAY)
+    case("F.pad(x, [2, 1, -1, -1], padding_mode='%s')" % mode, "F.pad(x, {2, 1, -1, -1}, {padding_mode = \"%s\"})" % mode,
+         (1, 3, 3))
 case("F.pad(x, -2)", "F.pad(x, -2)", RGB)
 for mode in ("nearest", "bilinear"):
     for more, lua in (("", ""), (", fill=[0.5]", ", fill = 0.5"), (", fill=[1, 0.5, 0.25]", ", fill = {1, 0.5, 0.25}")):

@@ -19,16 +19,20 @@ local borders = {constant = 0, edge = 1, reflect = 2, symmetric = 3}
 function cropping.pad(x, by, mode, fill, out)
   if by[1] == 0 and by[2] == 0 and by[3] == 0 and by[4] == 0 then return x end
   if math.min(unpack(by)) < 0 then
-    local h, w = native.size(x)
-    local height, width = h + math.min(by[2], 0) + math.min(by[4], 0), w + math.min(by[1], 0) + math.min(by[3], 0)
-    if height < 1 or width < 1 then
+    local rest, h, w = {}, native.size(x)
+    for i = 1, 4 do rest[i] = math.max(by[i], 0) end
+    local rows, columns = math.min(by[2], 0) + math.min(by[4], 0), math.min(by[1], 0) + math.min(by[3], 0)
+    if h + rows < 1 or w + columns < 1 then
       options.fail("pad: negative padding must leave a pixel of an image of %d x %d, got {%d, %d, %d, %d}", h, w,
         unpack(by))
     end
-    local inner = x:narrow(-2, math.max(1 - by[2], 1), height):narrow(-1, math.max(1 - by[1], 1), width)
-    local rest = {}
-    for i = 1, 4 do rest[i] = math.max(by[i], 0) end
-    return cropping.pad(inner, rest, mode, fill, out)
+    local function cut(image)
+      local height, width = native.size(image)
+      return image:narrow(-2, math.max(1 - by[2], 1), height + rows):narrow(-1, math.max(1 - by[1], 1), width + columns)
+    end
+    -- As in torchvision, what is cut off is mirrored by "reflect", but not by "symmetric".
+    if mode == "reflect" then return cut(cropping.pad(x, rest, mode, fill)) end
+    return cropping.pad(cut(x), rest, mode, fill, out)
   end
   local numbers = {by[1], by[2], by[3], by[4], borders[mode]}
   for _, v in ipairs(fill or {0}) do numbers[#numbers + 1] = v end
