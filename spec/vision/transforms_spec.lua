@@ -693,6 +693,15 @@ describe("masks and videos", function()
     assert.same({ 0, 3, 2, 2 }, { unpack(F.hflip(lm.zeros(0, 3, 2, 2)).shape) })
   end)
 
+  it("of halves are equalized as floats are", function()
+    local x = image({ 3, 20, 24 }, "float32")
+    assert(lm.equal(F.equalize(x), T.RandomEqualize(1)(x)))
+    for _, dtype in ipairs { "float16", "bfloat16" } do
+      local y = T.RandomEqualize(1)(x:to(dtype))
+      assert(y.dtype == dtype and farthest(y, F.equalize(x:to(dtype):to "float32")) < 4e-3, dtype)
+    end
+  end)
+
   it("of integers have no colors to change", function()
     local x = lm.ones({ 3, 4, 5 }, { dtype = "int16" })
     assert.matches("brightness: x must be uint8 or floating, got int16; convert it with ToDtype", message(

@@ -68,4 +68,11 @@ function pixels.to_dtype(who, x, dtype, scale, out)
   return x:to(dtype):bitwise_left_shift(bits - before)
 end
 
+--- An equalized image; floating ones by way of uint8.
+function pixels.equalize(who, x, out)
+  if x.dtype == "uint8" then return run("equalize", x, {}, out) end
+  local bytes = pixels.to_dtype(who, x, "uint8", true)
+  return pixels.to_dtype(who, run("equalize", bytes, {}), x.dtype, true, out)
+end
+
 return pixels

@@ -151,11 +151,7 @@ end)
 F.autocontrast = signature.of("autocontrast(img: image)", function(img) return native.run("autocontrast", img, {}) end)
 
 --- Equalizes the histogram of each channel of an image.
-F.equalize = signature.of("equalize(img: image)", function(img)
-  if img.dtype == "uint8" then return native.run("equalize", img, {}) end
-  local bytes = pixels.to_dtype("equalize", img, "uint8", true)
-  return pixels.to_dtype("equalize", native.run("equalize", bytes, {}), img.dtype, true)
-end)
+F.equalize = signature.of("equalize(img: image)", function(img) return pixels.equalize("equalize", img) end)
 
 --- Blurs an image with a Gaussian kernel.
 F.gaussian_blur = signature.of("gaussian_blur(img: image, kernel_size: odd_sizes, {sigma})", function(img, size, opts)
