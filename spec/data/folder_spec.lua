@@ -97,6 +97,21 @@ describe("an ImageFolder", function()
     write("pictures/b/notes.txt", "no picture")
   end)
 
+  it("takes images of each format", function()
+    local why = require("spec.support.needs").images()
+    if why then return pending(why) end
+    local root, golden = folder .. "/formats", lm.load "spec/golden/_images.safetensors"
+    os.execute(("mkdir -p %s/a"):format(root))
+    for name, file in pairs {["1.webp"] = "lossless.webp", ["2.GIF"] = "frames.gif", ["3.bmp"] = "4 bits.bmp",
+      ["4.tif"] = "gray.tiff", ["5.tiff"] = "bits.tiff"} do vision.write_file(root .. "/a/" .. name, golden[file]) end
+    local set = data.ImageFolder(root)
+    assert.equal(5, #set)
+    for i, file in ipairs {"lossless.webp", "frames.gif", "4 bits.bmp", "gray.tiff", "bits.tiff"} do
+      local want = vision.decode_image(golden[file], {mode = "rgb"}):to "float32":div(255)
+      assert.is_true((set:get(i)):equal(want), file)
+    end
+  end)
+
   it("gives RGB images and their classes", function()
     local set = data.ImageFolder(folder .. "/pictures")
     assert.same({3, {"a", "b"}}, {#set, set.classes})

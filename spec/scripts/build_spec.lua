@@ -59,14 +59,15 @@ describe("scripts/setup #lua", function()
     assert.not_matches("mpi%-", all)
     assert.matches(" libpmix%-dev ", all)
     all = packages("", "--without all")
-    for _, name in ipairs {"openmpi", "pmix", "libedit"} do assert.not_matches(name, all) end
+    for _, name in ipairs {"openmpi", "pmix", "libedit", "webp", "gif", "tiff"} do assert.not_matches(name, all) end
     assert.matches(" libdnnl%-dev ", all)
   end)
 
   it("knows the names of other package managers", function()
     for manager, wanted in pairs {
-      dnf = " luajit%-devel .* onednn%-devel .* openmpi%-devel .* pmix%-devel libedit +$",
-      pacman = " luajit .* onednn .* openmpi openpmix libedit +$", apt = " libdnnl%-dev ",
+      dnf = " luajit%-devel .* onednn%-devel .* openmpi%-devel .* pmix%-devel libedit libwebp%-devel "
+        .. "giflib%-devel libtiff%-devel +$",
+      pacman = " luajit .* onednn .* openmpi openpmix libedit libwebp giflib libtiff +$", apt = " libdnnl%-dev ",
     } do
       local all = packages("", "--manager " .. manager)
       assert.matches(wanted, all)
@@ -109,7 +110,7 @@ describe("scripts/setup #lua", function()
     local ok, text, code = temp.run(folder, "scripts/setup --packages --without gloop")
     assert.is_false(ok)
     assert.equal(2, code)
-    assert.matches("%-%-without takes mpi pmix edit cuda nccl or all, not 'gloop'", text)
+    assert.matches("%-%-without takes mpi pmix edit webp gif tiff cuda nccl or all, not 'gloop'", text)
   end)
 end)
 

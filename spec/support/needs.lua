@@ -32,6 +32,22 @@ function needs.program(...)
   end
 end
 
+local lacking -- why, by ending
+
+--- Decoders of WebP, GIF and TIFF, or of the ending alone; a build may lack them.
+function needs.images(ending)
+  if not lacking then
+    local lm = require "luminary"
+    local golden = lm.load "spec/golden/_images.safetensors"
+    lacking = {}
+    for of, name in pairs { webp = "lossy.webp", gif = "palette.gif", tiff = "plain.tiff" } do
+      local ok, said = pcall(lm.vision.Encoded, golden[name])
+      if not ok then lacking[of] = said:gsub("^.*'image': ", "") end
+    end
+  end
+  return lacking[ending or next(lacking) or ""]
+end
+
 --- Network namespaces with interfaces in them (spec/support/netns.lua).
 function needs.namespaces()
   local why = needs.program("ip", "unshare") or capable("CAP_NET_ADMIN", "CAP_SYS_ADMIN")

@@ -43,7 +43,8 @@
  *
  *   image_header(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt) -> height, width, channels, format
  *   image_decode(the same, mode from 0, {top, left, height, width} | nil, {height, width} | nil) -> uint8 [C, H, W]
- *   encode_jpeg(image, quality)  encode_png(image, level) -> uint8 tensor of bytes
+ *   decode_gif(the first five, channels) -> uint8 [N, C, H, W]
+ *   encode_jpeg(image, quality)  encode_png(image, level)  encode_webp(image, quality) -> uint8 tensor of bytes
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
  *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if it is given

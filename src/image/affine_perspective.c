@@ -1,6 +1,8 @@
 /* Images seen through a map of coordinates: rotated, sheared, in perspective. Pixels are looked up as ATen's
  * grid_sample does with padding_mode zeros and align_corners false. */
 
+#include <math.h>
+
 #include "backend/cpu/cpu.h"
 #include "base/message.h"
 #include "image/transform_job.h"
@@ -41,9 +43,12 @@ static void warp_rows(void *ctx, int64_t begin, int64_t end) {
     int64_t image = task / (y->h * w->groups), group = task / y->h % w->groups, row = task % y->h;
     int64_t first = group * LM_MAX_CHANNELS, count = x->c - first < LM_MAX_CHANNELS ? x->c - first : LM_MAX_CHANNELS;
     double own[LM_MAX_CHANNELS] = {0};
+    _Alignas(8) char elements[LM_MAX_CHANNELS * 8];
     void *out[LM_MAX_CHANNELS];
     for (int64_t c = 0; c < count; c++) {
       if (fills > 0) own[c] = fill[fills > 1 ? first + c : 0];
+      lm_image_element(w->job->stored, lm_dtype_is_float(w->job->stored) ? own[c] : rint(own[c]),
+                       elements + c * (int64_t)lm_dtype_size(x->dtype));
       out[c] = lm_row_of(y, image, first + c, row);
     }
     lm_warp_from from = {.data = lm_row_of(x, image, first, 0),
@@ -53,7 +58,8 @@ static void warp_rows(void *ctx, int64_t begin, int64_t end) {
                          .height = x->h,
                          .channels = (int)count,
                          .filled = fills > 0,
-                         .fill = own};
+                         .fill = own,
+                         .elements = elements};
     lm_walk walk = w->walk_of(w->job, row);
     (bilinear ? loops->bilinear : loops->nearest)(&from, &walk, y->w, out);
   }

@@ -22,43 +22,50 @@ static orientation_change orientation_change_of(int orientation) {
 
 /* ---- headers */
 
-static const struct {
-  const char *start, *name;
-  size_t at, n;
-} others[] = {{"GIF8", "GIF", 0, 4},   {"BM", "BMP", 0, 2},      {"WEBP", "WebP", 8, 4},
-              {"II*\0", "TIFF", 0, 4}, {"MM\0*", "TIFF", 0, 4},  {"ftyp", "HEIF, AVIF or MP4", 4, 4},
-              {"<svg", "SVG", 0, 4},   {"\0\0\1\0", "ICO", 0, 4}};
+static const struct lm_image_format {
+  const char *name, *title, *start;
+  size_t at, n; /* where `start` is in a file, and its bytes */
+  lm_status (*header)(const lm_image *image, lm_image_header *out);
+  lm_status (*decode)(const lm_image *image, const lm_region *region, const lm_planes *to); /* NULL for JPEG */
+  const char *library; /* without which a build lacks the format; NULL for one that is not read at all */
+} formats[] = {
+    {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, lm_jpeg_header, NULL, "libjpeg"},
+    {"png", "PNG", "\x89PNG\r\n\x1a\n", 0, 8, lm_png_header, lm_png_decode, "libpng"},
+    {"webp", "WebP", "WEBP", 8, 4, lm_webp_header, lm_webp_decode, "libwebp"},
+    {"gif", "GIF", "GIF8", 0, 4, lm_gif_header, lm_gif_decode, "giflib"},
+    {"bmp", "BMP", "BM", 0, 2, lm_bmp_header, lm_bmp_decode, "BMP"},
+    {"tiff", "TIFF", "II*\0", 0, 4, lm_tiff_header, lm_tiff_decode, "libtiff"},
+    {"tiff", "TIFF", "MM\0*", 0, 4, lm_tiff_header, lm_tiff_decode, "libtiff"},
+    {NULL, "HEIF, AVIF or MP4", "ftyp", 4, 4, NULL, NULL, NULL},
+    {NULL, "SVG", "<svg", 0, 4, NULL, NULL, NULL},
+    {NULL, "ICO", "\0\0\1\0", 0, 4, NULL, NULL, NULL},
+};
+
+#define SUPPORTED "supported are JPEG, PNG, WebP, GIF, BMP and TIFF"
 
 static lm_status find_format(lm_image *im) {
-  static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'}, jpeg[] = {0xff, 0xd8, 0xff};
-  if (im->nbytes >= sizeof png && memcmp(im->bytes, png, sizeof png) == 0) {
-    im->format = LM_IMAGE_PNG;
-    return LM_OK;
+  for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+    const struct lm_image_format *f = im->format = &formats[i];
+    im->format_name = f->name;
+    if (im->nbytes < f->at + f->n || memcmp(im->bytes + f->at, f->start, f->n) != 0) continue;
+    if (f->header) return LM_OK;
+    if (!f->library) return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; " SUPPORTED, f->title);
+    return lm_fail_in_file(LM_E_IO, im->name,
+                           "cannot decode %s: this build was made without %s; install its headers and build again",
+                           f->title, f->library);
   }
-  if (im->nbytes >= sizeof jpeg && memcmp(im->bytes, jpeg, sizeof jpeg) == 0) {
-    im->format = LM_IMAGE_JPEG;
-    return LM_OK;
-  }
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-    size_t end = others[i].at + others[i].n;
-    if (im->nbytes >= end && memcmp(im->bytes + others[i].at, others[i].start, others[i].n) == 0) {
-      return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; supported are JPEG and PNG",
-                             others[i].name);
-    }
-  }
-  if (im->nbytes == 0) return lm_fail_in_file(LM_E_IO, im->name, "the image is empty; supported are JPEG and PNG");
+  if (im->nbytes == 0) return lm_fail_in_file(LM_E_IO, im->name, "the image is empty; " SUPPORTED);
   char start[40] = "";
   for (size_t i = 0; i < 4 && i < im->nbytes; i++) {
     snprintf(start + strlen(start), sizeof start - strlen(start), " %02x", im->bytes[i]);
   }
-  return lm_fail_in_file(LM_E_IO, im->name, "unknown image format: it starts with%s; supported are JPEG and PNG",
-                         start);
+  return lm_fail_in_file(LM_E_IO, im->name, "unknown image format: it starts with%s; " SUPPORTED, start);
 }
 
 lm_status lm_image_read_header(lm_image *im) {
   lm_image_header h = {0};
   NEED(find_format(im));
-  NEED(im->format == LM_IMAGE_JPEG ? lm_jpeg_header(im, &h) : lm_png_header(im, &h));
+  NEED(im->format->header(im, &h));
   if (h.height > im->max_pixels / h.width) {
     return lm_fail_in_file(LM_E_IO, im->name, "the header states %lld x %lld pixels, more than max_pixels (%lld)",
                            (long long)h.width, (long long)h.height, (long long)im->max_pixels);
@@ -108,11 +115,11 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
           columns = orientation_change.swap ? part.height : part.width;
   if (orientation_change.flip_y) reverse(&y, rows, height);
   if (orientation_change.flip_x) reverse(&x, columns, width);
-  lm_region r = {y, y + rows, x, x + columns};
+  lm_region r = {y, y + rows, x, x + columns, height, width};
   int scale = 1;
-  if (at_least && im->format == LM_IMAGE_JPEG) {
+  if (at_least && !im->format->decode) {
     for (int s = 8; s > 1 && scale == 1; s /= 2) {
-      lm_region smaller;
+      lm_region smaller = r;
       shrink(y, rows, height, s, &smaller.y0, &smaller.y1);
       shrink(x, columns, width, s, &smaller.x0, &smaller.x1);
       int64_t h = smaller.y1 - smaller.y0, w = smaller.x1 - smaller.x0;
@@ -140,8 +147,8 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
     to.first += (columns - 1) * to.column;
     to.column = -to.column;
   }
-  if (im->format == LM_IMAGE_PNG) {
-    TRY(lm_png_decode(im, &r, &to));
+  if (im->format->decode) {
+    TRY(im->format->decode(im, &r, &to));
   } else {
     bool alpha = to.channels % 2 == 0;
     if (alpha) memset(t->data + --to.channels * to.plane, 255, (size_t)to.plane);
@@ -152,42 +159,4 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
 done:
   lm_release(t);
   return status;
-}
-
-/* ---- encoding */
-
-lm_status lm_pixels_check(const char *who, const lm_tensor *pixels, unsigned channels, int64_t most) {
-  if (pixels->dtype != LM_U8) {
-    return lm_remedy(lm_fail_dtype(who, "image", "uint8", lm_dtype_name(pixels->dtype)),
-                     "convert one in [0, 1] with image:mul(255):round():to(\"uint8\")");
-  }
-  if (LM_DEVICE_KIND(pixels->device) != LM_CPU) {
-    return lm_fail(LM_E_DEVICE, "%s: image must be on cpu, got %s; move it with :cpu()", who,
-                   lm_device_name(pixels->device));
-  }
-  if (pixels->ndim != 3 || pixels->size[0] > 4 || !(channels >> pixels->size[0] & 1)) {
-    const char *expected =
-        channels == (1 << 1 | 1 << 3) ? "[C, H, W] with C of 1 or 3" : "[C, H, W] with C from 1 to 4";
-    return lm_fail_shape(who, "image", expected, lm_shape_of(pixels));
-  }
-  for (int d = 1; d <= 2; d++) {
-    if (pixels->size[d] < 1 || pixels->size[d] > most) {
-      const char *expected = lm_text("[C, H, W] with H and W from 1 to %lld", (long long)most);
-      return lm_fail_shape(who, "image", expected, lm_shape_of(pixels));
-    }
-  }
-  return LM_OK;
-}
-
-static void free_bytes(void *data) { lm_free(data); }
-
-lm_status lm_image_bytes(lm_bytes *b, lm_tensor **out) {
-  if (b->failed) {
-    lm_bytes_free(b);
-    return lm_fail(LM_E_OOM, "out of memory: encoding an image");
-  }
-  int64_t n = (int64_t)b->n;
-  char *data = b->data;
-  *b = (lm_bytes){0};
-  return lm_tensor_foreign(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &n, data, (size_t)n, free_bytes, data, out);
 }

@@ -1,5 +1,4 @@
 /* Padding: borders of a number, of the edge, or of the image mirrored. */
-#include <math.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -44,15 +43,24 @@ lm_status lm_plan_pad(lm_image_job *job) {
   return LM_OK;
 }
 
-/* n pixels of one value. */
-static void fill_row(char *to, int64_t n, lm_dtype dtype, double value) {
-  if (dtype == LM_U8) {
-    memset(to, (uint8_t)fmax(0, fmin(255, value)), (size_t)n);
-  } else if (dtype == LM_F32) {
-    for (int64_t i = 0; i < n; i++) ((float *)to)[i] = (float)value;
-  } else {
-    for (int64_t i = 0; i < n; i++) ((double *)to)[i] = value;
+void lm_image_element(lm_dtype dtype, double v, void *out) {
+  switch (dtype) {
+    case LM_BOOL: *(uint8_t *)out = v != 0; return;
+#define X(id, name, type, low, high, ...) \
+  case LM_##id: *(type *)out = v <= (double)(low) ? (low) : v >= (double)(high) ? (type)(high) : (type)v; return;
+      LM_INTEGER_DTYPES(X)
+#undef X
+    case LM_F32: *(float *)out = (float)v; return;
+    default: *(double *)out = v;
   }
+}
+
+/* n pixels of one element. */
+static void fill_row(char *to, int64_t n, const char *element, size_t bytes) {
+  if (n <= 0) return;
+  size_t all = (size_t)n * bytes, done = bytes;
+  memcpy(to, element, bytes);
+  for (; done < all; done *= 2) memcpy(to + done, to, done < all - done ? done : all - done);
 }
 
 static void pad_rows(void *ctx, int64_t first, int64_t last) {
@@ -65,16 +73,17 @@ static void pad_rows(void *ctx, int64_t first, int64_t last) {
     int64_t plane = row / y->h, h = row % y->h, image = plane / y->c, c = plane % y->c;
     int64_t from = source_of(h - top, x->h, mode);
     char *to = lm_row_of(y, image, c, h);
-    double fill = v[FILL + (fills > 1 ? c : 0)];
+    _Alignas(8) char fill[8];
+    lm_image_element(job->stored, v[FILL + (fills > 1 ? c : 0)], fill);
     if (from < 0) {
-      fill_row(to, y->w, x->dtype, fill);
+      fill_row(to, y->w, fill, (size_t)bytes);
       continue;
     }
     const char *src = lm_row_of(x, image, c, from);
     memcpy(to + left * bytes, src, (size_t)(x->w * bytes));
     if (mode == LM_BORDER_CONSTANT) {
-      fill_row(to, left, x->dtype, fill);
-      fill_row(to + (left + x->w) * bytes, y->w - left - x->w, x->dtype, fill);
+      fill_row(to, left, fill, (size_t)bytes);
+      fill_row(to + (left + x->w) * bytes, y->w - left - x->w, fill, (size_t)bytes);
       continue;
     }
     for (int64_t i = 0; i < y->w; i++) {

@@ -67,6 +67,25 @@ void lm_planes_put(const lm_planes *to, int64_t y, int64_t rows, int64_t width, 
   }
 }
 
+void lm_planes_put_rgba(const lm_planes *to, const lm_region *region, const uint8_t *pixels) {
+  enum { PART = 256 };
+  int64_t columns = region->x1 - region->x0;
+  for (int64_t y = region->y0; y < region->y1; y++) {
+    const uint8_t *p = pixels + (y * region->width + region->x0) * 4;
+    if (to->channels >= 3) lm_planes_put(to, y - region->y0, 1, columns, p, 0, 4);
+    lm_planes part = *to;
+    for (int64_t x = 0; to->channels < 3 && x < columns; x += PART, part.first += PART * to->column) {
+      uint8_t gray[PART * 2];
+      int64_t n = columns - x < PART ? columns - x : PART;
+      for (int64_t i = 0; i < n; i++, p += 4) {
+        gray[2 * i] = (uint8_t)((p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16);
+        gray[2 * i + 1] = p[3];
+      }
+      lm_planes_put(&part, y - region->y0, 1, n, gray, 0, 2);
+    }
+  }
+}
+
 void lm_planes_row(const lm_tensor *pixels, int64_t y, uint8_t *out) {
   int64_t channels = pixels->size[0], width = pixels->size[2], column = pixels->stride[2];
   for (int64_t c = 0; c < channels; c++) {

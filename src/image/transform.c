@@ -8,17 +8,34 @@
 #include "image/transform_job.h"
 
 /* Every kind takes at most as many numbers as the lists that it reads may have. */
-enum { MANY = 1 << 28 };
+enum { MANY = 1 << 28, COLORS = -1, ALWAYS = MANY };
 
 static const lm_image_kind kinds[] = {
-#define ROW(name, least, most) \
-  { #name, least, most, lm_plan_##name, lm_run_##name }
-    ROW(resize, 8, 8),       ROW(affine, 10, MANY), ROW(perspective, 10, MANY), ROW(pad, 6, MANY),
-    ROW(flip, 2, 2),         ROW(rotate90, 1, 1),   ROW(brightness, 1, 1),      ROW(contrast, 1, 1),
-    ROW(saturation, 1, 1),   ROW(hue, 1, 1),        ROW(gamma, 2, 2),           ROW(sharpness, 1, 1),
-    ROW(grayscale, 1, 1),    ROW(invert, 0, 0),     ROW(posterize, 1, 1),       ROW(solarize, 1, 1),
-    ROW(autocontrast, 0, 0), ROW(equalize, 0, 0),   ROW(blur, 4, MANY),         ROW(normalize, 3, MANY),
-    ROW(convert, 0, 0),
+#define ROW(name, least, most, mode, nearest) \
+  { #name, least, most, mode, nearest, lm_plan_##name, lm_run_##name }
+#define COLOR(name, least, most) ROW(name, least, most, COLORS, 0)
+    ROW(resize, 8, 8, 2, LM_RESIZE_NEAREST_EXACT),
+    ROW(affine, 10, MANY, 2, 0),
+    ROW(perspective, 10, MANY, 0, 0),
+    ROW(pad, 6, MANY, 0, ALWAYS),
+    ROW(flip, 2, 2, 0, ALWAYS),
+    ROW(rotate90, 1, 1, 0, ALWAYS),
+    ROW(blur, 4, MANY, 0, 0),
+    COLOR(brightness, 1, 1),
+    COLOR(contrast, 1, 1),
+    COLOR(saturation, 1, 1),
+    COLOR(hue, 1, 1),
+    COLOR(gamma, 2, 2),
+    COLOR(sharpness, 1, 1),
+    COLOR(grayscale, 1, 1),
+    COLOR(invert, 0, 0),
+    COLOR(posterize, 1, 1),
+    COLOR(solarize, 1, 1),
+    COLOR(autocontrast, 0, 0),
+    COLOR(equalize, 0, 0),
+    COLOR(normalize, 3, MANY),
+    COLOR(convert, 0, 0),
+#undef COLOR
 #undef ROW
 };
 
@@ -31,47 +48,81 @@ lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64
   return LM_OK;
 }
 
-static lm_planes planes_of(const lm_tensor *t) {
+/* ---- the form that loops take: [N, C, H, W] of uint8, float32 or float64 */
+
+/* The dtype of the loops that move elements of a size; LM_NO_DTYPE for a size that has none. */
+static lm_dtype moved_as(lm_dtype dtype) {
+  size_t bytes = lm_dtype_size(dtype);
+  return bytes == 1 ? LM_U8 : bytes == 4 ? LM_F32 : bytes == 8 ? LM_F64 : LM_NO_DTYPE;
+}
+
+static bool has_loops(lm_dtype dtype) { return dtype == LM_U8 || dtype == LM_F32 || dtype == LM_F64; }
+
+/* Elements of t as `dtype`; its dims before the last three are one, as is_strided allows. */
+static lm_planes planes_of(const lm_tensor *t, lm_dtype dtype) {
   int d = t->ndim - 3;
-  int64_t bytes = (int64_t)lm_dtype_size(t->dtype);
-  return (lm_planes){.dtype = t->dtype,
-                     .n = d ? t->size[0] : 1,
-                     .c = t->size[d],
+  int64_t bytes = (int64_t)lm_dtype_size(t->dtype), n = 1, image = 0;
+  for (int i = 0; i < d; i++) {
+    n *= t->size[i];
+    if (t->size[i] != 1) image = t->stride[i] * bytes;
+  }
+  return (lm_planes){.dtype = dtype,
+                     .n = n,
+                     .c = d < 0 ? 1 : t->size[d],
                      .h = t->size[d + 1],
                      .w = t->size[d + 2],
-                     .image = d ? t->stride[0] * bytes : 0,
-                     .channel = t->stride[d] * bytes,
+                     .image = image,
+                     .channel = d < 0 ? 0 : t->stride[d] * bytes,
                      .row = t->stride[d + 1] * bytes,
                      .data = t->data};
 }
 
-static bool rows_are_dense(const lm_tensor *t) { return t->size[t->ndim - 1] <= 1 || t->stride[t->ndim - 1] == 1; }
+/* Returns whether pixels of a row are side by side and images at one distance, whatever dims they have. */
+static bool is_strided(const lm_tensor *t) {
+  int64_t next = -1; /* images' distance, times their number so far */
+  for (int d = t->ndim - 4; d >= 0; d--) {
+    if (t->size[d] == 1) continue;
+    if (next >= 0 && t->stride[d] != next) return false;
+    next = t->stride[d] * t->size[d];
+  }
+  return t->size[t->ndim - 1] <= 1 || t->stride[t->ndim - 1] == 1;
+}
 
-static lm_status check_image(const char *name, const lm_tensor *x) {
-  if (x->ndim != 3 && x->ndim != 4) { return lm_fail_shape(name, "x", "[C, H, W] or [N, C, H, W]", lm_shape_of(x)); }
-  if (x->dtype != LM_U8 && x->dtype != LM_F32 && x->dtype != LM_F64) {
-    return lm_fail_dtype(name, "x", "uint8, float32 or float64", lm_dtype_name(x->dtype));
+/* *out is x, or a copy of its values in a dtype that planes_of takes. */
+static lm_status to_form(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
+  if (dtype == x->dtype && is_strided(x)) {
+    *out = lm_retain(x);
+    return LM_OK;
+  }
+  NEED(lm_tensor_empty(dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, out));
+  return lm_copy(x, *out);
+}
+
+static lm_status check_image(const lm_image_kind *kind, const lm_tensor *x) {
+  const char *name = kind->name;
+  if (x->ndim < 2) { return lm_fail_shape(name, "x", "[..., C, H, W] or [H, W]", lm_shape_of(x)); }
+  if (kind->mode == COLORS && !lm_dtype_is_float(x->dtype) && x->dtype != LM_U8) {
+    return lm_remedy(lm_fail_dtype(name, "x", "uint8 or floating", lm_dtype_name(x->dtype)),
+                     "convert it with ToDtype(\"float32\", {scale = true})");
   }
   if (LM_DEVICE_KIND(x->device) != LM_CPU) {
     return lm_fail(LM_E_DEVICE, "%s: x must be on cpu, got %s; move it with :cpu()", name, lm_device_name(x->device));
   }
-  for (int d = 0; d < x->ndim; d++) {
+  for (int d = x->ndim > 2 ? x->ndim - 3 : 0; d < x->ndim; d++) {
     if (x->size[d] < 1 || (d >= x->ndim - 2 && x->size[d] > LM_MAX_SIDE)) {
-      const char *expected = lm_text("[*, C, H, W] with at least 1 channel and H and W from 1 to %d", LM_MAX_SIDE);
+      const char *expected = lm_text("[..., C, H, W] with at least 1 channel and H and W from 1 to %d", LM_MAX_SIDE);
       return lm_fail_shape(name, "x", expected, lm_shape_of(x));
     }
   }
-  if (!rows_are_dense(x)) { return lm_fail(LM_E_SHAPE, "%s: rows of x must be contiguous; call :contiguous()", name); }
   return LM_OK;
 }
 
-static lm_status check_given(const char *name, const lm_tensor *given, const lm_tensor *x, lm_dtype dtype,
+static lm_status check_given(const char *name, const lm_tensor *given, const lm_tensor *x, lm_dtype dtype, int ndim,
                              const int64_t *size) {
-  bool same = given->ndim == x->ndim && given->dtype == dtype && given->device == x->device;
-  for (int d = 0; same && d < x->ndim; d++) same = given->size[d] == size[d];
-  if (!same || !rows_are_dense(given) || lm_overlaps_itself(given)) {
-    lm_fail_value(name, "out",
-                  lm_text("%s %s with contiguous rows", lm_dtype_name(dtype), lm_shape_text(x->ndim, size)),
+  bool same = given->ndim == ndim && given->dtype == dtype && given->device == x->device;
+  for (int d = 0; same && d < ndim; d++) same = given->size[d] == size[d];
+  if (!same || !is_strided(given) || lm_overlaps_itself(given)) {
+    lm_fail_value(name, "out", lm_text("%s %s with contiguous rows", lm_dtype_name(dtype), lm_shape_text(ndim, size)),
                   lm_text("%s %s", lm_dtype_name(given->dtype), lm_shape_of(given)));
     return LM_E_SHAPE;
   }
@@ -81,11 +132,57 @@ static lm_status check_given(const char *name, const lm_tensor *given, const lm_
   return LM_OK;
 }
 
+/* Runs a kind whose numbers are checked. Halves are computed in float32, and so are integers where values change. */
+static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job *job, lm_tensor *given,
+                          lm_tensor **out) {
+  lm_status status;
+  lm_tensor *in = NULL, *made = NULL, *result = NULL;
+  bool moves = kind->mode != COLORS && job->v[kind->mode] <= kind->nearest;
+  lm_dtype form = has_loops(x->dtype) ? (lm_dtype)x->dtype : moves ? moved_as(x->dtype) : LM_NO_DTYPE;
+  bool converts = form == LM_NO_DTYPE;
+  if (converts) form = LM_F32;
+  TRY(to_form(x, converts ? form : (lm_dtype)x->dtype, &in));
+  job->stored = in->dtype;
+  job->x = job->y = planes_of(in, form);
+  TRY(kind->plan(job));
+  lm_dtype dtype = job->y.dtype == form ? (lm_dtype)x->dtype : job->y.dtype;
+  int64_t size[LM_MAX_DIMS];
+  int ndim = x->ndim == 2 && job->y.c > 1 ? 3 : x->ndim;
+  memcpy(size, x->size, sizeof *size * (size_t)x->ndim);
+  if (ndim > 2) size[ndim - 3] = job->y.c;
+  size[ndim - 2] = job->y.h, size[ndim - 1] = job->y.w;
+  if (given) {
+    TRY(check_given(kind->name, given, x, dtype, ndim, size));
+    result = lm_retain(given);
+    lm_bump(result, -1);
+  } else {
+    TRY(lm_tensor_empty(dtype, x->device, ndim, size, LM_CONTIGUOUS, &result));
+  }
+  converts = converts && job->y.dtype == form;
+  if (converts) {
+    TRY(lm_tensor_empty(form, x->device, ndim, size, LM_CONTIGUOUS, &made));
+  } else {
+    made = lm_retain(result);
+  }
+  job->y = planes_of(made, job->y.dtype);
+  if (made->numel > 0) TRY(kind->run(job));
+  if (converts) {
+    bool rounds = !lm_dtype_is_float(dtype) && strcmp(kind->name, "pad") != 0 && dtype != LM_BOOL;
+    for (int64_t i = 0; rounds && i < made->numel; i++) ((float *)made->data)[i] = rintf(((float *)made->data)[i]);
+    TRY(lm_copy(made, result));
+  }
+  *out = result;
+  result = NULL;
+done:
+  lm_release(in);
+  lm_release(made);
+  lm_release(result);
+  return status;
+}
+
 lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double *v, lm_tensor *given,
                              lm_tensor **out) {
   const lm_image_kind *kind = NULL;
-  lm_status status;
-  lm_tensor *made = NULL;
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     if (strcmp(kinds[i].name, name) == 0) kind = &kinds[i];
   }
@@ -97,24 +194,8 @@ lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double
   for (int i = 0; i < n; i++) {
     if (!isfinite(v[i])) return lm_fail_number(kind->name, lm_text("numbers[%d]", i + 1), "finite", v[i]);
   }
-  TRY(check_image(kind->name, x));
-  lm_image_job job = {.name = kind->name, .count = n, .v = v, .x = planes_of(x), .y = planes_of(x)};
-  TRY(kind->plan(&job));
-  int64_t size[4] = {job.y.n, job.y.c, job.y.h, job.y.w}, *sizes = size + (4 - x->ndim);
-  if (given) {
-    TRY(check_given(kind->name, given, x, job.y.dtype, sizes));
-    made = lm_retain(given);
-    lm_bump(made, -1);
-  } else {
-    TRY(lm_tensor_empty(job.y.dtype, x->device, x->ndim, sizes, LM_CONTIGUOUS, &made));
-  }
-  job.y = planes_of(made);
-  TRY(kind->run(&job));
-  *out = made;
-  made = NULL;
-done:
-  lm_release(made);
-  return status;
+  NEED(check_image(kind, x));
+  return run_kind(kind, x, &(lm_image_job){.name = kind->name, .count = n, .v = v}, given, out);
 }
 
 /* Pixels of a task: some rows, or parts of what is as good as one row. */

@@ -1,4 +1,5 @@
-/* Transforms of images: [C, H, W] or batches [N, C, H, W] of uint8 (0 to 255), float32 or float64 (0 to 1), on the CPU.
+/* Transforms of images [..., C, H, W] or [H, W] on the CPU, of uint8 (0 to 255) or floating (0 to 1); where pixels move
+ * or are averaged, of any dtype.
  *
  * Each has a name and takes a list of numbers:
  *

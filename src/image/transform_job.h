@@ -16,6 +16,7 @@ typedef struct lm_image_job {
   const char *name;
   int count; /* of numbers */
   const double *v;
+  lm_dtype stored; /* of x's and y's elements; x.dtype names loops that move elements of their size */
   lm_planes x, y;
 } lm_image_job;
 
@@ -28,13 +29,18 @@ enum { LM_MAX_CHANNELS = 4, LM_MAX_SIDE = 1 << 24 };
 /* Each kind: `plan` checks numbers and sets y's dtype and sizes, which are x's at first; `run` fills y. */
 typedef struct lm_image_kind {
   const char *name;
-  int least, most; /* numbers */
+  int least, most;   /* numbers */
+  int mode, nearest; /* v[mode] up to `nearest`: pixels of any dtype are moved as they are; -1: changes colors, of uint8
+                      * and floats */
   lm_status (*plan)(lm_image_job *job);
   lm_status (*run)(const lm_image_job *job);
 } lm_image_kind;
 
 /* v[i] as a whole number from `low` to `high`. */
 lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64_t low, int64_t high, int64_t *out);
+
+/* Writes v as an element of the dtype; integers take the nearest one towards 0 that they hold. */
+void lm_image_element(lm_dtype dtype, double v, void *out);
 
 /* Runs `span` over all pixels, the channels of each image together, or each by itself. Image i's numbers begin at
  * v + i * step. work: nanoseconds a value */

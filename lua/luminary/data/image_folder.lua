@@ -113,7 +113,7 @@ end
 
 --- data.ImageFolder(…): Loads a dataset of images in folders, one folder for each class: root/class/…/image.png.
 local ImageFolder = class.define("ImageFolder", DatasetFolder)
-ImageFolder.extensions = {"jpg", "jpeg", "png"}
+ImageFolder.extensions = {"jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "gif"}
 ImageFolder.init = signature.of([[(root: string, {transform: callable, target_transform: callable, loader: function,
   is_valid_file: function, allow_empty = false, extensions, ]] .. common, set_up)
 

@@ -90,7 +90,8 @@ end
 function decoders.json(set, bytes) return core.json_decode(bytes, set.null) end
 function decoders.txt(_, bytes) return bytes end
 function decoders.jpg(set, bytes, name) return decoding.finish(decoding.encoded(bytes, name), set.transform) end
-decoders.text, decoders.jpeg, decoders.png = decoders.txt, decoders.jpg, decoders.jpg
+decoders.text = decoders.txt
+for _, ending in ipairs {"jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"} do decoders[ending] = decoders.jpg end
 
 -- A decoder's error as one of the sample's: images' name it, and a transform's own are not for here.
 local function decode(set, extension, bytes, name)

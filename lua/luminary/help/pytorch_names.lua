@@ -316,9 +316,9 @@ other["vision.transforms"] = with(pairs_of([[
   HorizontalFlip=RandomHorizontalFlip VerticalFlip=RandomVerticalFlip RandomSizedCrop=RandomResizedCrop Scale=Resize
   Mixup=MixUp Cutmix=CutMix ToFloat=ToTensor v2=lm.vision.transforms F=functional]],
   [[
-  FiveCrop TenCrop ElasticTransform AutoAugment AutoAugmentPolicy AugMix RandomZoomOut RandomIoUCrop ScaleJitter
-  RandomResize RandomShortestSize GaussianNoise RandomPhotometricDistort RandomChannelPermutation LinearTransformation
-  RGB JPEG]]), {
+  AutoAugment AutoAugmentPolicy AugMix RandomZoomOut RandomIoUCrop ScaleJitter RandomResize RandomShortestSize
+  RandomPhotometricDistort LinearTransformation GaussianNoise RandomChannelPermutation RGB JPEG
+  UniformTemporalSubsample]]), {
   InterpolationMode = strings,
   PILToTensor = "vision.read_image returns tensors", ToImage = "vision.read_image returns tensors",
   ToPILImage = "vision.write_png writes a tensor", ToPureTensor = "images are tensors",
@@ -326,8 +326,7 @@ other["vision.transforms"] = with(pairs_of([[
 
 other["vision.transforms.functional"] = with(pairs_of([[
   adjust_color=adjust_saturation to_gray=to_grayscale]],
-  [[
-  five_crop ten_crop elastic gaussian_noise grayscale_to_rgb permute_channels jpeg]]), {
+  "gaussian_noise grayscale_to_rgb permute_channels jpeg uniform_temporal_subsample"), {
   InterpolationMode = strings,
   pil_to_tensor = "vision.read_image returns tensors", to_image = "vision.read_image returns tensors",
   to_pil_image = "vision.write_png writes a tensor", get_image_size = "img.shape says it",
@@ -462,10 +461,10 @@ other.autograd = with(pairs_of([[
 })
 
 other.vision = with(pairs_of([[
-  load=read_image save=save_image decode_jpeg=decode_image decode_png=decode_image load_image=read_image
-  models=lm.models datasets=lm.data]], [[
+  load=read_image save=save_image decode_jpeg=decode_image decode_png=decode_image decode_webp=decode_image
+  load_image=read_image models=lm.models datasets=lm.data]], [[
   ops tv_tensors draw_bounding_boxes draw_segmentation_masks draw_keypoints flow_to_image
-  decode_gif decode_webp decode_avif decode_heic read_video write_video VideoReader]]), {
+  decode_avif decode_heic read_video write_video VideoReader]]), {
   io = "its functions are lm.vision's own", utils = "its functions are lm.vision's own",
   ImageReadMode = "modes are strings: {mode = \"rgb\"}",
 })

@@ -1,5 +1,5 @@
---- Files of images: JPEG by libjpeg-turbo, PNG by libpng. Pixels are torchvision's and PIL's, those of a JPEG to within
---- the level by which versions of libjpeg-turbo differ.
+--- Files of images: JPEG by libjpeg-turbo, PNG by libpng, WebP, GIF and TIFF by their libraries, and BMP. Pixels are
+--- torchvision's and PIL's, those of a JPEG to within the level by which versions of libjpeg-turbo differ.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -15,7 +15,7 @@ local all_options = mode .. [[apply_exif_orientation = true, crop: table, at_lea
   max_pixels: count = 178956970, allow_corrupt = false]]
 
 --- vision.Encoded(bytes [, {name = "image", max_pixels = 178956970, apply_exif_orientation = true, allow_corrupt =
---- false}]): Reads the header of a JPEG or PNG image, and decodes its pixels later.
+--- false}]): Reads the header of an image file's bytes, and decodes its pixels later.
 local Encoded = class.root("Encoded")
 Encoded.__makes = "bytes"
 Encoded.__hint = "image:decode() returns its pixels"
@@ -58,14 +58,23 @@ local function decoded(bytes, name, o)
   return encoded:decode(o.mode, o.crop, o.at_least)
 end
 
---- Reads a JPEG or PNG file into a uint8 tensor [C, H, W].
+--- Reads a JPEG, PNG, WebP, GIF, BMP or TIFF file into a uint8 tensor [C, H, W].
 image.read_image = signature.of("read_image(path, {" .. all_options .. "})", function(path, opts)
   return decoded(read_file(path), path, opts)
 end)
 
---- Decodes a JPEG or PNG image from bytes into a uint8 tensor [C, H, W].
+--- Decodes a JPEG, PNG, WebP, GIF, BMP or TIFF image from bytes into a uint8 tensor [C, H, W].
 image.decode_image = signature.of("decode_image(bytes, {" .. all_options .. "})", function(bytes, opts)
   return decoded(bytes, nil, opts)
+end)
+
+--- Decodes all frames of a GIF from bytes into a uint8 tensor [N, C, H, W].
+image.decode_gif = signature.of([[decode_gif(bytes, {mode = "rgb" | "gray" | "gray_alpha" | "rgba", name = "image",
+  max_pixels: count = 178956970})]], function(bytes, opts)
+  local encoded, channels = Encoded(bytes, opts.name, opts.max_pixels), number_of[opts.mode]
+  if encoded.format ~= "gif" then options.fail("'%s': expected a GIF, got %s", opts.name, encoded.format) end
+  return core.decode_gif(bytes, opts.name, opts.max_pixels, true, false, channels):view(-1, channels, encoded.height,
+    encoded.width)
 end)
 
 --- Encodes a uint8 image as a PNG.
@@ -78,6 +87,14 @@ image.encode_jpeg = signature.of("encode_jpeg(image: tensor, {quality: integer =
   return core.encode_jpeg(pixels:to "cpu", opts.quality)
 end)
 
+--- Encodes a uint8 image as a WebP.
+image.encode_webp = signature.of("encode_webp(image: tensor, {quality: integer = 75, lossless = false})",
+  function(pixels, opts)
+    if opts.quality > 100 then options.must_be("encode_webp", "quality", "from 0 to 100", opts.quality) end
+    if pixels.ndim == 3 and pixels.shape[1] == 1 then pixels = pixels:expand(3, -1, -1) end
+    return core.encode_webp(pixels:to "cpu", opts.lossless and 101 or opts.quality)
+  end)
+
 --- Saves a uint8 image as a PNG file.
 image.write_png = signature.of("write_png(image: tensor, path, {compression_level: integer = 6})",
   function(pixels, path, opts) core.write_pieces(path, {image.encode_png(pixels, opts)}, "write_png") end)
@@ -85,6 +102,10 @@ image.write_png = signature.of("write_png(image: tensor, path, {compression_leve
 --- Saves a uint8 image as a JPEG file.
 image.write_jpeg = signature.of("write_jpeg(image: tensor, path, {quality: integer = 75})",
   function(pixels, path, opts) core.write_pieces(path, {image.encode_jpeg(pixels, opts)}, "write_jpeg") end)
+
+--- Saves a uint8 image as a WebP file.
+image.write_webp = signature.of("write_webp(image: tensor, path, {quality: integer = 75, lossless = false})",
+  function(pixels, path, opts) core.write_pieces(path, {image.encode_webp(pixels, opts)}, "write_webp") end)
 
 --- vision.read_file(path): Reads the bytes of a file into a uint8 tensor [n].
 

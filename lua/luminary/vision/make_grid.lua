@@ -70,14 +70,16 @@ grid.make_grid = signature.of("make_grid(images, {" .. grid_options .. "})", fun
   return make_grid("make_grid", images, opts)
 end)
 
-local writers = {png = image.write_png, jpg = image.write_jpeg, jpeg = image.write_jpeg}
+local writers = {
+  png = image.write_png, jpg = image.write_jpeg, jpeg = image.write_jpeg, webp = image.write_webp,
+}
 
---- Saves an image, or a grid of images, into a PNG or JPEG file.
+--- Saves an image, or a grid of images, into a PNG, JPEG or WebP file.
 grid.save_image = signature.of("save_image(images, path: string, {format: lacks, " .. grid_options .. "})",
   function(images, path, opts)
   local ending = path:match("%.(%w+)$")
   local write = writers[(ending or ""):lower()]
-  if not write then fail("save_image: the path must end in .png, .jpg or .jpeg, got '%s'", path) end
+  if not write then fail("save_image: the path must end in .png, .jpg, .jpeg or .webp, got '%s'", path) end
   local picture = make_grid("save_image", images, opts)
   if picture.dtype ~= "uint8" then picture = picture:mul(255):add_(0.5):clamp_(0, 255):to("uint8") end
   write(picture, path)

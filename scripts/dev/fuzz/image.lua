@@ -1,4 +1,4 @@
--- What mutated JPEGs and PNGs have in common: the files they are made from, and how they are decoded.
+-- What mutated images have in common: the files they are made from, and how they are decoded.
 local bytes = require "scripts.dev.fuzz.bytes"
 local lm = require "luminary"
 local pick, random = bytes.pick, math.random
@@ -30,6 +30,11 @@ local function decode_image(path, text)
   end
   if random(3) == 1 then opts.at_least = { random(encoded.height), random(encoded.width) } end
   local ok, result = pcall(encoded.decode, encoded, opts)
+  if encoded.format == "gif" and random(2) == 1 then
+    local mode = pick { "gray", "rgb", "rgba" }
+    ok, result = pcall(lm.vision.decode_gif, text, { name = path, max_pixels = 1e6, mode = mode })
+    if ok then return result end
+  end
   if ok then
     local want = opts.crop or { 0, 0, encoded.height, encoded.width }
     local min_size = opts.at_least and { math.min(opts.at_least[1], want[3]), math.min(opts.at_least[2], want[4]) }

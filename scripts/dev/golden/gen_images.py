@@ -5,7 +5,8 @@ safetensors, and libturbojpeg.so.0.
 Writes spec/golden/_images.safetensors: files' bytes by name ("420.jpg"), and pixels by name and mode ("420.jpg rgb") as
 torchvision returns them; where torchvision does not read a kind of file as it is meant (palettes, transparency, fewer
 than 8 bits), by the format's definition, which Pillow must confirm. And "grid", images, with "grid 1" and so on,
-torchvision's make_grid of them by the options that vision_spec.lua has too.
+torchvision's make_grid of them by the options that vision_spec.lua has too. WebP, GIF, BMP and TIFF are as Pillow reads
+them, and as torchvision does where it can; "frames.gif frames" are all frames of a GIF.
 """
 import ctypes
 import io
@@ -205,6 +206,98 @@ for i, options in enumerate([
         {}, {"nrow": 2}, {"nrow": 3, "padding": 0}, {"padding": 1, "pad_value": 0.5}, {"normalize": True},
         {"normalize": True, "value_range": (-1, 1)}, {"normalize": True, "scale_each": True, "nrow": 4}]):
     out[f"grid {i + 1}"] = make_grid(images, **options).contiguous()
+
+# ---- WebP, GIF, BMP and TIFF
+
+
+def seen(name, *modes):
+    """As Pillow reads it: its modes of our names, and "unchanged" as the first of them."""
+    with Image.open(io.BytesIO(out[name].numpy().tobytes())) as image:
+        image = ImageOps.exif_transpose(image)
+        for i, mode in enumerate(modes):
+            pixels = np.array(image.convert({"gray": "L", "gray_alpha": "LA"}.get(mode, mode.upper())))
+            if name.endswith(".gif") and mode == "rgba":  # the background shows, not the transparent color's own
+                first = 3 * image.info["background"]
+                pixels[pixels[..., 3] == 0, :3] = image.getpalette()[first:first + 3]
+            expect(name, mode, pixels)
+            if i == 0:
+                expect(name, "unchanged", pixels)
+
+
+def saved(name, image, *modes, format=None, **options):
+    file = io.BytesIO()
+    image.save(file, format or name.rsplit(".", 1)[1].upper(), **options)
+    put(name, file.getvalue())
+    seen(name, *modes)
+
+
+color, levels = Image.fromarray(picture(13, 17)), Image.fromarray(picture(13, 17, 1)[..., 0])
+colors = color.quantize(16)
+with_alpha = color.convert("RGBA")
+with_alpha.putalpha(Image.fromarray(rng.integers(0, 256, (13, 17)).astype(np.uint8)))
+
+saved("lossy.webp", color, "rgb", "gray", quality=80)
+saved("lossless.webp", color, "rgb", lossless=True)
+saved("alpha.webp", with_alpha, "rgba", lossless=True, exact=True)
+saved("lossy alpha.webp", with_alpha, "rgba", quality=70)
+for name in "lossy.webp", "lossless.webp", "alpha.webp":
+    assert (decode_image(out[name], ImageReadMode.UNCHANGED) == out[name + " unchanged"]).all(), name
+
+saved("palette.gif", colors, "rgb", "gray")
+saved("levels.gif", levels, "rgb")
+saved("interlaced.gif", colors, "rgb", interlace=True)
+saved("transparent.gif", colors, "rgba", transparency=int(np.asarray(colors)[2, 3]))
+steps = [color.quantize(8)]
+for i in range(1, 5):
+    step = steps[0].convert("RGB")
+    step.paste((50 * i, 255 - 50 * i, 0), (2 * i, i, 2 * i + 5, i + 4))
+    steps.append(step.quantize(8))
+for name, disposal in ("frames.gif", 1), ("background.gif", 2), ("previous.gif", [1, 3, 3, 2, 1]):
+    saved(name, steps[0], "rgb", save_all=True, append_images=steps[1:], disposal=disposal, duration=10)
+    with Image.open(io.BytesIO(out[name].numpy().tobytes())) as image:
+        frames = []
+        for i in range(image.n_frames):
+            image.seek(i)
+            frames.append(torch.from_numpy(np.asarray(image.convert("RGB")).transpose(2, 0, 1).copy()))
+    out[name + " frames"] = torch.stack(frames)
+    assert len(frames) == 5, name
+
+
+def bmp(name, bits, width, height, pixels, compression=0, palette=(), masks=b"", *modes):
+    used = b"".join(bytes([b, g, r, 0]) for r, g, b in palette)
+    info = struct.pack("<IiiHHIIiiII", 40, width, height, 1, bits, compression, len(pixels), 0, 0, len(palette), 0)
+    start = 14 + 40 + len(masks) + len(used)
+    put(name, b"BM" + struct.pack("<IHHI", start + len(pixels), 0, 0, start) + info + masks + used + pixels)
+    seen(name, *modes)
+
+
+saved("rgb.bmp", color, "rgb", "gray")
+saved("gray.bmp", levels, "gray")
+saved("palette.bmp", colors, "rgb")
+saved("bits.bmp", color.convert("1"), "gray")
+rows = rng.integers(0, 256, (6, 28)).astype(np.uint8).tobytes()  # 13 pixels of 16 bits and 2 bytes to fill, or 7 of 32
+bmp("555.bmp", 16, 13, 6, rows, 0, (), b"", "rgb")
+bmp("565.bmp", 16, 13, 6, rows, 3, (), struct.pack("<III", 0xF800, 0x7E0, 0x1F), "rgb")
+bmp("down.bmp", 32, 7, -6, rows, 0, (), b"", "rgb")
+eight = [(r, 255 - r, 3 * r % 256) for r in range(0, 256, 32)]
+bmp("4 bits.bmp", 4, 9, 2, bytes([0x01, 0x23, 0x45, 0x67, 0x10, 0, 0, 0, 0x77, 0x66, 0x55, 0x44, 0x30, 0, 0, 0]), 0, eight,
+    b"", "rgb")
+
+for name, options in ("plain.tiff", {}), ("lzw.tiff", {"compression": "tiff_lzw"}), (
+        "deflate.tiff", {"compression": "tiff_adobe_deflate"}), ("packbits.tiff", {"compression": "packbits"}):
+    saved(name, color, "rgb", **options)
+saved("jpeg.tiff", color, "rgb", compression="jpeg")
+saved("gray.tiff", levels, "gray")
+saved("palette.tiff", colors, "rgb")
+saved("alpha.tiff", with_alpha, "rgba", compression="tiff_lzw")
+saved("gray_alpha.tiff", with_alpha.convert("LA"), "gray_alpha")
+saved("bits.tiff", color.convert("1"), "gray", compression="group4")
+saved("exif 6.tiff", color, "rgb", tiffinfo={0x0112: 6})
+deep = rng.integers(0, 1 << 16, (13, 17)).astype(np.uint16)
+file = io.BytesIO()
+Image.fromarray(deep).save(file, "TIFF")
+put("deep.tiff", file.getvalue())
+expect("deep.tiff", "gray", (deep >> 8).astype(np.uint8))
 
 here = os.path.dirname(os.path.abspath(__file__))
 save_file(out, os.path.join(here, "../../../spec/golden/_images.safetensors"))

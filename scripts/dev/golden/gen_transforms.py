@@ -18,13 +18,14 @@ GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".
 
 
 def image(shape, dtype):
-    """Noise: uint8, or the same over 256."""
+    """Noise: integers, or the same over 256."""
     n = 1
     for size in shape:
         n *= size
     v = ((torch.arange(n, dtype=torch.int64) * 2654435761) >> 16) & 255
     v = v.reshape(shape)
-    return v.to(torch.uint8) if dtype == "uint8" else (v.double() / 256).to(getattr(torch, dtype))
+    of = getattr(torch, dtype)
+    return (v & 1).bool() if dtype == "bool" else (v.double() / 256).to(of) if of.is_floating_point else v.to(of)
 
 
 CASES = []  # Python, Lua, shape, dtype
@@ -137,6 +138,52 @@ case("F.to_dtype(x, torch.float64, scale=True)", "F.to_dtype(x, \"float64\", {sc
 case("F.to_dtype(x, torch.uint8, scale=True)", "F.to_dtype(x, \"uint8\", {scale = true})", RGB, dtypes=["float32", "float64"])
 case("F.to_dtype(x, torch.float32)", "F.to_dtype(x, \"float32\")", RGB)
 case("F.erase(x, 2, 3, 4, 5, torch.tensor(1))", "F.erase(x, 2, 3, 4, 5, 1)", RGB)
+
+# ---- crops in lists, crops by padding, elastic
+for i in range(5):
+    case("F.five_crop(x, [4, 5])[%d]" % i, "(F.five_crop(x, {4, 5})[%d])" % (i + 1), GRAY)
+for i in range(10):
+    case("F.ten_crop(x, 6, %s)[%d]" % (i % 2 > 0, i),
+         "(F.ten_crop(x, 6, {vertical_flip = %s})[%d])" % (str(i % 2 > 0).lower(), i + 1), GRAY, dtypes=["uint8"])
+for mode in ("constant", "edge", "reflect", "symmetric"):
+    case("F.pad(x, [-1, 2, 1, -3], padding_mode='%s')" % mode, "F.pad(x, {-1, 2, 1, -3}, {padding_mode = \"%s\"})" % mode, GRAY)
+    case("F.pad(x, [2, 1, -1, -1], padding_mode='%s')" % mode, "F.pad(x, {2, 1, -1, -1}, {padding_mode = \"%s\"})" % mode,
+         (1, 3, 3))
+case("F.pad(x, -2)", "F.pad(x, -2)", RGB)
+for mode in ("nearest", "bilinear"):
+    for more, lua in (("", ""), (", fill=[0.5]", ", fill = 0.5"), (", fill=[1, 0.5, 0.25]", ", fill = {1, 0.5, 0.25}")):
+        case("F.elastic(x, torch.linspace(-0.4, 0.3, 442).view(1, 13, 17, 2), interpolation='%s'%s)" % (mode, more),
+             "F.elastic(x, lm.linspace(-0.4, 0.3, 442):view(1, 13, 17, 2), {interpolation = \"%s\"%s})" % (mode, lua), RGB)
+
+# ---- masks, and halves, whose maps of coordinates torchvision computes in that precision
+INTEGERS = ("bool", "int8", "int16", "int32", "int64")
+for mode in ("nearest", "nearest-exact"):
+    case(*resize([7, 19], interpolation=mode), RGB, dtypes=INTEGERS)
+for python, lua in (
+        ("F.rotate(x, 33, fill=[1])", "F.rotate(x, 33, {fill = 1})"),
+        ("F.rotate(x, 90, expand=True)", "F.rotate(x, 90, {expand = true})"),
+        ("F.affine(x, -21, [2, -3], 1.3, [10, -7], fill=[7, 100, 25])",
+         "F.affine(x, -21, {2, -3}, 1.3, {10, -7}, {fill = {7, 100, 25}})"),
+        ("F.perspective(x, [[0, 0], [16, 0], [16, 12], [0, 12]], [[2, 1], [15, 3], [13, 11], [1, 10]], "
+         "interpolation='nearest')",
+         "F.perspective(x, {{0, 0}, {16, 0}, {16, 12}, {0, 12}}, {{2, 1}, {15, 3}, {13, 11}, {1, 10}}, "
+         "{interpolation = \"nearest\"})"),
+        ("F.pad(x, [1, -2, 3, 4], fill=[1])", "F.pad(x, {1, -2, 3, 4}, {fill = 1})"),
+        ("F.pad(x, 3, padding_mode='reflect')", "F.pad(x, 3, {padding_mode = \"reflect\"})"),
+        ("F.horizontal_flip(x)", "F.horizontal_flip(x)"), ("F.crop(x, -2, 3, 9, 30)", "F.crop(x, -2, 3, 9, 30)"),
+        ("F.elastic(x, torch.linspace(-0.4, 0.3, 442).view(1, 13, 17, 2), interpolation='nearest')",
+         "F.elastic(x, lm.linspace(-0.4, 0.3, 442):view(1, 13, 17, 2), {interpolation = \"nearest\"})")):
+    # int64's coordinates are float64 here, as the bits of its pixels: another pixel where two are equally near
+    case(python, lua, RGB, dtypes=INTEGERS[:-1] if "perspective" in python else INTEGERS)
+case("F.pad(x, 2, fill=[-7])", "F.pad(x, 2, {fill = -7})", RGB, dtypes=["int8", "int16", "int32", "int64"])
+case(*resize([7, 19], interpolation="bilinear"), RGB, dtypes=INTEGERS + ("float16", "bfloat16"))
+for call in ("F.adjust_brightness(x, 0.7)", "F.horizontal_flip(x)", "F.crop(x, -2, 3, 9, 30)", "F.invert(x)", "F.gaussian_blur(x, 3)",
+             "F.solarize(x, 0.3)", "F.rgb_to_grayscale(x)", "F.autocontrast(x)", "F.posterize(x, 3)"):
+    case(call, call, RGB, dtypes=["float16", "bfloat16"])
+for dtype, others in (("uint8", ("int16", "int32", "int64", "bfloat16")), ("int16", ("uint8", "int64", "float32")),
+                      ("float32", ("int8", "int16")), ("float64", ("int32",)), ("bool", ("float32",))):
+    for other in others:
+        case("F.to_dtype(x, torch.%s, scale=True)" % other, "F.to_dtype(x, \"%s\", {scale = true})" % other, RGB, dtypes=[dtype])
 
 
 def main():

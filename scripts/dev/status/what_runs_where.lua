@@ -62,7 +62,7 @@ return {
       {"loaders with threads or processes, samplers, state within an epoch", "tested", "H200",
         "the next batch is copied ahead to a GPU"},
       {"data sets: CIFAR, MNIST, folders of images, tar shards, tokens, CSV, JSON lines", "tested", ""},
-      {"JPEG and PNG; transforms, with torchvision's results", "tested", "no"},
+      {"JPEG, PNG, WebP, GIF, BMP, TIFF; transforms, with torchvision's results", "tested", "no"},
       {"safetensors, `.pt`, `.npy`, `.npz` read and written; `.t7`, shards, GGUF read; `luminary inspect`",
         "tested", ""},
       {"tokenizers, with the results of `tokenizers` 0.23", "tested", ""},

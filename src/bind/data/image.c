@@ -48,7 +48,7 @@ LM_FUNCTION(image_header) {
   lua_pushnumber(L, (double)im.height);
   lua_pushnumber(L, (double)im.width);
   lua_pushinteger(L, im.channels);
-  lua_pushstring(L, im.format == LM_IMAGE_PNG ? "png" : "jpeg");
+  lua_pushstring(L, im.format_name);
   return 4;
 }
 
@@ -72,7 +72,19 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
 
 LM_FUNCTION(image_decode) { return lm_return_tensor(L, AT_LEAST, decode); }
 
-/* ---- encode_jpeg(image, quality), encode_png(image, level) -> bytes */
+/* ---- decode_gif(bytes, name, max_pixels, upright, allow_corrupt, channels) -> tensor of bytes */
+
+static lm_status decode_gif(lua_State *L, lm_lua *s, void *arg) {
+  lm_image im;
+  int64_t channels;
+  NEED(read_image(L, s, "decode_gif", &im));
+  NEED(LM_READ_ARGS(L, s, MODE, "decode_gif", {"channels", LM_ARG_I, &channels}));
+  return lm_image_decode_gif(&im, (int)channels, arg);
+}
+
+LM_FUNCTION(decode_gif) { return lm_return_tensor(L, MODE, decode_gif); }
+
+/* ---- encode_jpeg(image, quality), encode_png(image, level), encode_webp(image, quality) -> bytes */
 
 static lm_status encode(lua_State *L, lm_lua *s, const char *fn, const char *option,
                         lm_status (*f)(const lm_tensor *, int, lm_tensor **), lm_tensor **out) {
@@ -89,5 +101,13 @@ static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
   return encode(L, s, "encode_png", "compression_level", lm_image_encode_png, arg);
 }
 
+static lm_status encode_webp(lua_State *L, lm_lua *s, void *arg) {
+  if (!lm_image_encode_webp) {
+    return lm_fail(LM_E_ARG, "encode_webp: this build was made without libwebp; install its headers and build again");
+  }
+  return encode(L, s, "encode_webp", "quality", lm_image_encode_webp, arg);
+}
+
 LM_FUNCTION(encode_jpeg) { return lm_return_tensor(L, 2, encode_jpeg); }
 LM_FUNCTION(encode_png) { return lm_return_tensor(L, 2, encode_png); }
+LM_FUNCTION(encode_webp) { return lm_return_tensor(L, 2, encode_webp); }

@@ -30,7 +30,8 @@ typedef struct lm_warp_from {
   int64_t width, height;
   int channels;
   bool filled;
-  const double *fill; /* of each channel */
+  const double *fill;   /* of each channel */
+  const void *elements; /* the same as pixels */
 } lm_warp_from;
 
 typedef struct lm_pixel_loops {

@@ -43,16 +43,36 @@ function pixels.normalize(x, statistics, scale, out)
   return run("normalize", x, numbers, out)
 end
 
+-- The largest value of an integer dtype, and its bits besides the sign's.
+local function range_of(dtype)
+  if dtype == "bool" then return 1, 1 end
+  local info = require("luminary.tensor.dtype_info").iinfo(dtype)
+  return tonumber(info.max), info.bits - (info.min < 0 and 1 or 0)
+end
+
 --- In another dtype; with scale, white stays white.
 function pixels.to_dtype(who, x, dtype, scale, out)
   local from = x.dtype
   if from == dtype then return x end
-  local floating = core.is_floating_point(from)
-  if not scale or floating and core.is_floating_point(dtype) then return x:to(dtype) end
-  local kept = from == "float32" or from == "float64"
-  if from == "uint8" and dtype == "float32" or kept and dtype == "uint8" then return run("convert", x, {}, out) end
-  if from == "uint8" and core.is_floating_point(dtype) then return x:to(dtype) * (1 / 255) end
-  fail("%s: scale = true converts between uint8 and floating dtypes, got %s to %s", who, from, dtype)
+  local floating, to_floating = core.is_floating_point(from), core.is_floating_point(dtype)
+  if not scale or floating and to_floating then return x:to(dtype) end
+  if from == "uint8" and dtype == "float32" or floating and dtype == "uint8" then return run("convert", x, {}, out) end
+  if to_floating then return x:to(dtype) * (1 / range_of(from)) end
+  local most, bits = range_of(dtype)
+  if from == "bool" or dtype == "bool" or floating and bits > (from == "float64" and 31 or 16) then
+    fail("%s: scale = true cannot convert %s to %s", who, from, dtype)
+  end
+  if floating then return (from == "float64" and x or x:to "float32"):mul(most + 1 - 1e-3):to(dtype) end
+  local _, before = range_of(from)
+  if before > bits then return x:bitwise_right_shift(before - bits):to(dtype) end
+  return x:to(dtype):bitwise_left_shift(bits - before)
+end
+
+--- An equalized image; floating ones by way of uint8.
+function pixels.equalize(who, x, out)
+  if x.dtype == "uint8" then return run("equalize", x, {}, out) end
+  local bytes = pixels.to_dtype(who, x, "uint8", true)
+  return pixels.to_dtype(who, run("equalize", bytes, {}), x.dtype, true, out)
 end
 
 return pixels

@@ -5,14 +5,10 @@ local fail = options.fail
 
 local checks = {}
 
---- x, if it is an image or a batch of them.
+--- Returns x, an image [C, H, W] or [H, W], or images of any dims before them.
 function checks.check(who, x)
-  if not core.is_tensor(x) then
-    options.expected(who, "an image [C, H, W] or a batch [N, C, H, W]", x)
-  end
-  local ndim = x.ndim
-  if ndim ~= 3 and ndim ~= 4 then
-    options.expected(who, "an image [C, H, W] or a batch [N, C, H, W]", x)
+  if not core.is_tensor(x) or x.ndim < 2 then
+    options.expected(who, "an image [C, H, W] or [H, W], or a batch [..., C, H, W]", x)
   end
   if x.requires_grad then
     fail("%s: the image must not require a gradient; pass x:detach()", who)
@@ -115,7 +111,7 @@ function checks.padding(who, name, v)
   if not options.is_plain(v) or #v ~= 1 and #v ~= 2 and #v ~= 4 then
     options.must_be(who, name, "an integer, {left and right, top and bottom} or {left, top, right, bottom}", v)
   end
-  for i = 1, #v do checks.whole(who, name, v[i], 0) end
+  for i = 1, #v do checks.whole(who, name, v[i], -2 ^ 24) end
   if #v == 1 then return {v[1], v[1], v[1], v[1]} end
   if #v == 2 then return {v[1], v[2], v[1], v[2]} end
   return {v[1], v[2], v[3], v[4]}

@@ -128,7 +128,9 @@ random("RandomSolarize(threshold: finite(), {p: probability = 0.5})", "solarize"
   "Inverts all values of an image from a threshold on with a given probability.")
 random("RandomAutocontrast({p: probability = 0.5})", "autocontrast",
   "Maximizes the contrast of each channel of an image with a given probability.")
-random("RandomEqualize({p: probability = 0.5})", "equalize",
-  "Equalizes the histogram of each channel of a uint8 image with a given probability.")
+transform "RandomEqualize({p: probability = 0.5})" {
+  chance = true, apply = function(self, x, out) return pixels.equalize(self.__name, x, out) end,
+  help = "Equalizes the histogram of each channel of an image with a given probability.",
+}
 random("RandomAdjustSharpness(sharpness_factor: finite(0), {p: probability = 0.5})", "sharpness",
   "Adjusts the sharpness of an image with a given probability.")

@@ -1,4 +1,5 @@
 --- Cropping and padding.
+local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
 local run = native.run
 
@@ -14,8 +15,25 @@ end
 
 local borders = {constant = 0, edge = 1, reflect = 2, symmetric = 3}
 
+--- x with by = {left, top, right, bottom} pixels more; a negative number crops.
 function cropping.pad(x, by, mode, fill, out)
-  if by[1] + by[2] + by[3] + by[4] == 0 then return x end
+  if by[1] == 0 and by[2] == 0 and by[3] == 0 and by[4] == 0 then return x end
+  if math.min(unpack(by)) < 0 then
+    local rest, h, w = {}, native.size(x)
+    for i = 1, 4 do rest[i] = math.max(by[i], 0) end
+    local rows, columns = math.min(by[2], 0) + math.min(by[4], 0), math.min(by[1], 0) + math.min(by[3], 0)
+    if h + rows < 1 or w + columns < 1 then
+      options.fail("pad: negative padding must leave a pixel of an image of %d x %d, got {%d, %d, %d, %d}", h, w,
+        unpack(by))
+    end
+    local function cut(image)
+      local height, width = native.size(image)
+      return image:narrow(-2, math.max(1 - by[2], 1), height + rows):narrow(-1, math.max(1 - by[1], 1), width + columns)
+    end
+    -- As in torchvision, what is cut off is mirrored by "reflect", but not by "symmetric".
+    if mode == "reflect" then return cut(cropping.pad(x, rest, mode, fill)) end
+    return cropping.pad(cut(x), rest, mode, fill, out)
+  end
   local numbers = {by[1], by[2], by[3], by[4], borders[mode]}
   for _, v in ipairs(fill or {0}) do numbers[#numbers + 1] = v end
   return run("pad", x, numbers, out)
@@ -32,6 +50,23 @@ function cropping.crop(x, top, left, height, width, fill, out)
   end
   local inner = x:narrow(-2, low + 1, high - low):narrow(-1, first + 1, last - first)
   return cropping.pad(inner, {first - left, low - top, left + width - last, top + height - high}, "constant", fill, out)
+end
+
+--- The four corners of x and its middle as a list of crops of height x width; with `flip`, "horizontally" or
+--- "vertically", then those of x flipped.
+function cropping.corners(who, x, height, width, flip)
+  local h, w = native.size(x)
+  if height > h or width > w then
+    options.fail("%s: size must be at most that of the image, %d x %d, got %d x %d", who, h, w, height, width)
+  end
+  local list = {}
+  for _, image in ipairs {x, flip and run("flip", x, flip == "vertically" and {0, 1} or {1, 0}) or nil} do
+    for _, at in ipairs {{0, 0}, {0, w - width}, {h - height, 0}, {h - height, w - width},
+      {cropping.center(h, w, height, width)}} do
+      list[#list + 1] = cropping.crop(image, at[1], at[2], height, width)
+    end
+  end
+  return list
 end
 
 --- Top and left of a crop of height x width in the middle of h x w, which may be smaller.

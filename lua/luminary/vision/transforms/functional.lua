@@ -34,6 +34,16 @@ F.center_crop = signature.of("center_crop(img: image, output_size: sides)", func
   return cropping.crop(img, top, left, size[1], size[2])
 end)
 
+--- Crops an image at its four corners and at its center; returns a list of the five crops.
+F.five_crop = signature.of("five_crop(img: image, size: sides)", function(img, size)
+  return cropping.corners("five_crop", img, size[1], size[2])
+end)
+
+--- Crops an image and its mirror image at the four corners and at the center; returns a list of the ten crops.
+F.ten_crop = signature.of("ten_crop(img: image, size: sides, {vertical_flip = false})", function(img, size, opts)
+  return cropping.corners("ten_crop", img, size[1], size[2], opts.vertical_flip and "vertically" or "horizontally")
+end)
+
 --- Crops an image and resizes the crop to a given size.
 F.resized_crop = signature.of("resized_crop(img: image, " .. rectangle .. ", size: sides, {" .. checks.interpolation
   .. ", antialias = true})", function(img, top, left, height, width, size, opts)
@@ -41,7 +51,7 @@ F.resized_crop = signature.of("resized_crop(img: image, " .. rectangle .. ", siz
   return sizing.resize(crop, size[1], size[2], sizing.resize_mode(opts))
 end)
 
---- Pads an image on all sides.
+--- Pads an image on all sides; negative numbers crop it.
 F.pad = signature.of("pad(img: image, padding: border, {" .. checks.bordering .. "})", function(img, padding, opts)
   checks.check_border("pad", opts)
   return cropping.pad(img, padding, opts.padding_mode, opts.fill)
@@ -96,6 +106,13 @@ F.perspective = signature.of([[perspective(img: image, startpoints, endpoints,
   return warping.perspective(img, coefficients, opts)
 end)
 
+--- Moves each pixel of an image by a displacement of its own.
+F.elastic = signature.of([[elastic(img: image, displacement: tensor,
+  {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels})]], function(...)
+  return warping.elastic(...)
+end)
+F.elastic_transform = F.elastic
+
 --- transforms.functional.adjust_brightness(img, factor): Adjusts the brightness of an image.
 --- transforms.functional.adjust_contrast(img, factor): Adjusts the contrast of an image.
 --- transforms.functional.adjust_saturation(img, factor): Adjusts the color saturation of an image.
@@ -134,11 +151,7 @@ end)
 F.autocontrast = signature.of("autocontrast(img: image)", function(img) return native.run("autocontrast", img, {}) end)
 
 --- Equalizes the histogram of each channel of an image.
-F.equalize = signature.of("equalize(img: image)", function(img)
-  if img.dtype == "uint8" then return native.run("equalize", img, {}) end
-  local bytes = pixels.to_dtype("equalize", img, "uint8", true)
-  return pixels.to_dtype("equalize", native.run("equalize", bytes, {}), img.dtype, true)
-end)
+F.equalize = signature.of("equalize(img: image)", function(img) return pixels.equalize("equalize", img) end)
 
 --- Blurs an image with a Gaussian kernel.
 F.gaussian_blur = signature.of("gaussian_blur(img: image, kernel_size: odd_sizes, {sigma})", function(img, size, opts)

@@ -5,6 +5,7 @@ local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
 local cropping = require "luminary.vision.transforms.crop_and_pad"
 local draw = require "luminary.vision.transforms.random"
+local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
 local sizing = require "luminary.vision.transforms.resize"
 local warping = require "luminary.vision.transforms.rotate_affine_perspective"
 local transform = require("luminary.vision.transforms.transform_and_compose").define
@@ -71,6 +72,20 @@ function CenterCrop:from_encoded(encoded, opts)
   local top, left = cropping.center(h, w, self.height, self.width)
   return decode(encoded, opts, {top, left, self.height, self.width})
 end
+
+-- Lists of crops: what follows in a Compose must be a function of the list.
+local function crops(text, flip, help)
+  transform(text) {
+    made = take_sides, help = help,
+    apply = function(self, x)
+      return cropping.corners(self.__name, x, self.height, self.width, flip and (self.vertical_flip and "vertically"
+        or "horizontally"))
+    end,
+  }
+end
+crops("FiveCrop(size: sides)", false, "Crops an image at its four corners and at its center, into a list.")
+crops("TenCrop(size: sides, {vertical_flip = false})", true,
+  "Crops an image and its mirror image at the four corners and at the center, into a list.")
 
 transform("Pad(padding: border, {" .. checks.bordering .. "})") {
   made = function(self) checks.check_border("Pad", self) end,
@@ -213,6 +228,24 @@ transform [[RandomPerspective({distortion_scale: probability = 0.5, p: probabili
   help = "Performs a random perspective transformation of an image with a given probability.",
 }
 
+transform [[ElasticTransform({alpha: channels = 50, sigma: channels = 5,
+  interpolation: "nearest" | "bilinear" = "bilinear", fill: channels = 0})]] {
+  draws = true,
+  apply = function(self, x)
+    local h, w = native.size(x)
+    local shifts = {}
+    for i, side in ipairs {h, w} do -- torchvision divides those along x by the height, those along y by the width
+      local shift, sigma = core.ops.rand {1, 1, h, w} * 2 - 1, self.sigma[i] or self.sigma[1]
+      local size = math.floor(8 * sigma + 1)
+      size = size + 1 - size % 2
+      if sigma > 0 then shift = pixels.blur(shift, {size, size}, {sigma, sigma}) end
+      shifts[i] = shift:select(2, 1) * ((self.alpha[i] or self.alpha[1]) / side)
+    end
+    return warping.elastic(x, core.ops.stack(shifts, 4), self)
+  end,
+  help = "Moves the pixels of an image by smooth random displacements.",
+}
+
 transform [[RandomErasing({p: probability = 0.5, scale: range(0, 1) = {0.02, 0.33},
   ratio: range(1e-6, 1e6) = {0.3, 3.3}, value: any = 0})]] {
   chance = true,
@@ -240,11 +273,12 @@ transform [[RandomErasing({p: probability = 0.5, scale: range(0, 1) = {0.02, 0.3
         if out then y = out:copy_(x) else y = x:clone() end
         local i, j = draw.below(height - h + 1), draw.below(width - w + 1)
         if h == 0 or w == 0 then return y end
-        local part = y:narrow(2, i + 1, h):narrow(3, j + 1, w)
+        local part = y:narrow(-2, i + 1, h):narrow(-1, j + 1, w)
         if self.value == "random" then
           part:normal_()
         else
-          for c = 1, channels do part:select(1, c):fill_(self.value[c] or self.value[1]) end
+          for c = 1, x.ndim > 2 and channels or 0 do part:select(-3, c):fill_(self.value[c] or self.value[1]) end
+          if x.ndim == 2 then part:fill_(self.value[1]) end
         end
         return y
       end

@@ -7,8 +7,9 @@
 ---   }
 ---   local x = train(img)
 ---
---- Images are [C, H, W], or batches [N, C, H, W], of uint8 (0 to 255), float32 or float64 (0 to 1) on the CPU. Random
---- numbers come from the CPU's generator (lm.manual_seed).
+--- Images are [C, H, W], or batches and videos [..., C, H, W], of uint8 (0 to 255) or floating (0 to 1) on the CPU;
+--- those that move pixels also take masks [..., C, H, W] and [H, W] of any dtype. Random numbers come from the CPU's
+--- generator (lm.manual_seed).
 local options = require "luminary.base.options"
 
 local transforms = {functional = require "luminary.vision.transforms.functional"}

@@ -64,7 +64,7 @@ end
 
 local function check_batch(self, x)
   checks.check(self.__name, x)
-  if x.ndim ~= 4 then options.wrong_shape(self.__name, "x", x, "[N, C, H, W]") end
+  if x.ndim < 4 then options.wrong_shape(self.__name, "x", x, "[N, ..., C, H, W]") end
   if x.shape[1] == 0 then fail("%s: the batch must not be empty, got %s", self.__name, describe(x)) end
 end
 
@@ -107,7 +107,7 @@ function CutMix:forward(x, labels)
   local top, bottom = math.max(at_y - half_h, 0), math.min(at_y + half_h, h)
   local y = x:clone()
   if right > left and bottom > top then
-    local function part(t) return t:narrow(3, top + 1, bottom - top):narrow(4, left + 1, right - left) end
+    local function part(t) return t:narrow(-2, top + 1, bottom - top):narrow(-1, left + 1, right - left) end
     part(y):copy_(rolled(part(x)))
   end
   return y, mixed(labels, 1 - (right - left) * (bottom - top) / (w * h))

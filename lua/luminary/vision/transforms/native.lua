@@ -10,15 +10,11 @@ local native = {}
 function native.size(x)
   local shape = x.shape
   local n = #shape
-  return shape[n - 1], shape[n], shape[n - 2]
+  return shape[n - 1], shape[n], n > 2 and shape[n - 2] or 1
 end
 
---- A transform of C's by its name (src/image/transform.h).
-function native.run(name, x, numbers, out)
-  local stride = x:stride()
-  if stride[#stride] ~= 1 then x = x:contiguous() end
-  return core.image_transform(name, x, numbers, out)
-end
+--- native.run(name, x, numbers [, out]): Runs a transform of C by its name (src/image/transform.h).
+native.run = core.image_transform
 
 --- f(image, out) of each image of a batch, as a batch.
 function native.each(who, x, f)

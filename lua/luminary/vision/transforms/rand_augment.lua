@@ -41,11 +41,7 @@ local ops = {
     return run("solarize", x, {v * (x.dtype == "uint8" and 255 or 1)}, out)
   end},
   {"AutoContrast", false, plain "autocontrast"},
-  {"Equalize", false, function(x, _, _, out)
-    if x.dtype == "uint8" then return run("equalize", x, {}, out) end
-    local bytes = pixels.to_dtype("equalize", x, "uint8", true)
-    return pixels.to_dtype("equalize", run("equalize", bytes, {}), x.dtype, true, out)
-  end},
+  {"Equalize", false, function(x, _, _, out) return pixels.equalize("equalize", x, out) end},
 }
 
 -- The strength at `part`, 0 to 1, of the way from none to most: `most` by the op's name, of an image of h x w.

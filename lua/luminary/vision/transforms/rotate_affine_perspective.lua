@@ -1,8 +1,9 @@
 --- Where pixels come from when an image is rotated, sheared, moved or seen in perspective.
+local core = require "luminary.core"
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
 local fail = options.fail
-local run = native.run
+local run, ops = native.run, core.ops
 
 local warping = {}
 
@@ -111,6 +112,31 @@ function warping.perspective(x, coefficients, o, out)
   local fill = o.fill
   local numbers = {o.interpolation == "bilinear" and 1 or 0, fill and #fill or 0, unpack(coefficients)}
   return run("perspective", x, with_fill(numbers, fill), out)
+end
+
+--- x seen through a grid [1, H, W, 2] of shifts {x, y}, in halves of the width and the height; by the options of
+--- checks.mapping. Integers of 32 and 64 bits are computed with in float64, other dtypes but that in float32.
+function warping.elastic(x, displacement, o)
+  local h, w, c = native.size(x)
+  if table.concat(displacement.shape, " ") ~= ("1 %d %d 2"):format(h, w) then
+    options.wrong_shape("elastic", "displacement", displacement, ("[1, %d, %d, 2]"):format(h, w))
+  end
+  local wide = x.dtype == "float64" or x.dtype == "int32" or x.dtype == "int64"
+  local float = {dtype = wide and "float64" or "float32"}
+  local function middles(n) return ops.linspace((1 - n) / n, (n - 1) / n, n, float) end
+  local grid = ops.stack({middles(w):expand(h, w), middles(h):unsqueeze(2):expand(h, w)}, 3):unsqueeze(1)
+  local images, fill = x:reshape(-1, c, h, w):to(float.dtype):contiguous(), o.fill
+  if fill then images = ops.cat({images, ops.ones({images.shape[1], 1, h, w}, float)}, 2) end
+  grid = (grid + displacement:to(float.dtype)):expand(images.shape[1], -1, -1, -1)
+  local y = ops.grid_sample(images, grid, o.interpolation)
+  if fill then
+    local inside = y:narrow(2, c + 1, 1)
+    if o.interpolation == "nearest" then inside = inside:ge(0.5):to(float.dtype) end
+    local color = core.tensor(fill, float):reshape(1, -1, 1, 1)
+    y = (y:narrow(2, 1, c) - color) * inside + color
+  end
+  if not core.is_floating_point(x) then y = y:round() end
+  return y:reshape(x.shape):to(x.dtype)
 end
 
 return warping

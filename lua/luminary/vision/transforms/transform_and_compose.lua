@@ -53,12 +53,12 @@ end
 -- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
 -- (`draws`), for a batch. `ours`: nobody but the caller has what _apply returns, unless it is what went in.
 
---- t:forward(img, ...): img transformed, and the rest. A batch [N, C, H, W] is transformed image by image where
---- random numbers are drawn: as its images would be, one after the other.
+--- t:forward(img, ...): img transformed, and the rest. A batch [N, ..., C, H, W] is transformed one by one where random
+--- numbers are drawn: as its images or videos [..., C, H, W] would be, one after the other.
 function Transform:forward(img, ...)
   if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
   checks.check(self.__name, img)
-  if self.draws and img.ndim == 4 then
+  if self.draws and img.ndim >= 4 then
     return native.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
   end
   return self:_apply(img), ...
@@ -153,7 +153,7 @@ end
 
 -- The one value that a part makes of an image.
 local function apply_part(part, x, out)
-  if by_image(part) then return part:_apply(x, out) end
+  if by_image(part) then return part:_apply(checks.check(part.__name, x), out) end
   return results_as_list.of_sample(type(part) == "function" and "a function among transforms" or part.__name, part(x))
 end
 
@@ -199,7 +199,7 @@ local function chain(self, first, x, out)
     end
     local ours = by_image(part) and part.ours
     if y ~= x then
-      if own and ours then x:free() end
+      if own and ours and core.is_tensor(y) then x:free() end
       own = ours
     elseif not ours then
       own = false
