@@ -14,18 +14,21 @@ function common.build(who, opts, spec, make)
   return build(who, opts, spec, make, "num_classes")
 end
 
---- Weights of convolutions are drawn for ReLU by their outgoing size (He et al. 2015), their biases are 0; linear
---- layers are drawn with standard deviation `std`, or stay as they are.
-function common.draw(net, std)
+--- Draws weights. linear: a standard deviation or a function of the weight; without it linear layers stay as they are.
+--- conv: the same; without it weights are drawn for ReLU by their outgoing size (He et al. 2015). Biases are 0.
+function common.draw(net, linear, conv)
+  local function draw(m, rule)
+    if type(rule) == "function" then rule(m.weight) else nn.init.normal_(m.weight, 0, rule) end
+    if m.bias then nn.init.zeros_(m.bias) end
+  end
   net:apply(function(m)
     if m:is(nn.Conv2d) then
-      nn.init.kaiming_normal_(m.weight, {mode = "fan_out", nonlinearity = "relu"})
-      if m.bias then nn.init.zeros_(m.bias) end
-    elseif m:is(nn.Linear) and std then
-      nn.init.normal_(m.weight, 0, std)
-      nn.init.zeros_(m.bias)
+      draw(m, conv or function(w) nn.init.kaiming_normal_(w, {mode = "fan_out", nonlinearity = "relu"}) end)
+    elseif m:is(nn.Linear) and linear then
+      draw(m, linear)
     end
   end)
+  return net
 end
 
 --- Returns the rows of a model's embedding: vocab_size, up to a multiple of pad_vocab_to where config has that.
