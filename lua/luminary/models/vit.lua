@@ -151,7 +151,7 @@ local function maker(name, patch_size, layers, heads, width, mlp_dim)
       num_layers = {"count", layers}, num_heads = {"count", heads}, hidden_dim = {"count", width},
       mlp_dim = {"count", mlp_dim}, dropout = {"probability", 0}, attention_dropout = {"probability", 0},
       norm_eps = {"positive", 1e-6}, num_classes = {"natural", 1000}, labels = {"table"},
-    }, make, "num_classes", {kind = "vit", also = also, only = {hidden_act = "gelu", qkv_bias = true}})
+    }, make, "num_classes", {kinds = {vit = true}, also = also, only = {hidden_act = "gelu", qkv_bias = true}})
   end
 end
 
