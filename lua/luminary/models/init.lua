@@ -22,7 +22,7 @@ for _, family in ipairs {"mnist_networks", "alexnet_vgg", "resnet", "mobilenet"}
 end
 for file, names in pairs {
   gpt2 = "gpt2", llama = "llama mistral qwen2 qwen3 gemma gemma2 gemma3 phi3", bert = "bert roberta distilbert", unet2d = "unet2d",
-  vit = "vit vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14", inception = "googlenet inception_v3",
+  vit = "vit deit dinov2 vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14", inception = "googlenet inception_v3",
   swin = "swin_t swin_s swin_b swin_v2_t swin_v2_s swin_v2_b",
   image_networks = [[convnext_tiny convnext_small convnext_base convnext_large densenet121 densenet161 densenet169
     densenet201 efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4 efficientnet_b5
