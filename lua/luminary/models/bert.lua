@@ -59,9 +59,9 @@ end
 
 -- Families by model_type. names: renames that make BERT's names of a state_dict's. Positions of RoBERTa count tokens
 -- that are not padding, after those of pad_token_id, and its head drops states twice. DistilBERT has no token types, no
--- dropout after attention, and ReLU before the head. defaults: of options.
+-- dropout after attention, and ReLU before the head. The rest are defaults of options.
 local roberta = {
-  counts = true, defaults = {vocab_size = 50265, pad_token_id = 2},
+  counts = true, vocab_size = 50265, pad_token_id = 2,
   names = {
     {"^roberta%.", "bert."}, {"^lm_head%.decoder%.", false}, {"^lm_head%.bias$", "cls.predictions.bias"},
     {"^lm_head%.dense%.", "cls.predictions.transform.dense."},
@@ -70,9 +70,9 @@ local roberta = {
   },
 }
 local families = {
-  bert = {defaults = {}, names = {}}, roberta = roberta, ["xlm-roberta"] = roberta, camembert = roberta,
+  bert = {names = {}}, roberta = roberta, ["xlm-roberta"] = roberta, camembert = roberta,
   distilbert = {
-    distilled = true, defaults = {num_hidden_layers = 6, add_pooling_layer = false},
+    distilled = true, num_hidden_layers = 6, add_pooling_layer = false,
     names = {
       {"^distilbert%.", "bert."}, {"^transformer%.", "encoder."}, {"^bert%.transformer%.", "bert.encoder."},
       {"%.q_lin%.", ".self.query."}, {"%.k_lin%.", ".self.key."}, {"%.v_lin%.", ".self.value."},
@@ -239,9 +239,6 @@ local function also(json, out, given, path)
   if family.distilled and out.head == "sequence_classification" then
     out.classifier_dropout = json.seq_classif_dropout or 0.2
   end
-  for name, value in pairs(family.defaults) do
-    if out[name] == nil then out[name] = value end
-  end
 end
 
 local spec = {
@@ -255,11 +252,8 @@ local spec = {
   classifier_dropout = {"probability"},
 }
 
-local kinds = {}
-for name in pairs(families) do kinds[name] = true end
-
 local function maker(name)
-  local own = common.with_defaults(spec, name, families[name].defaults)
+  local own = common.with_defaults(spec, name, families[name])
   return function(opts)
     return build(name, opts, own, function(config)
       config.head = config.head or "none"
@@ -269,7 +263,7 @@ local function maker(name)
           config.num_attention_heads)
       end
       return Bert(config)
-    end, "head", {kinds = kinds, also = also, only = {
+    end, "head", {kinds = families, also = also, only = {
       position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,
     }})
   end

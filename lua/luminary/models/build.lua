@@ -55,6 +55,9 @@ local function from_config(who, config, path, reads, spec, opts)
   for name in pairs(spec) do out[name] = config[name] end
   out.model_type = spec.model_type and kind or nil
   if reads.also then reads.also(config, out, opts, path) end
+  for name, value in pairs(reads.kinds[kind] or {}) do
+    if spec[name] and out[name] == nil then out[name] = value end
+  end
   return out
 end
 
@@ -188,8 +191,8 @@ local function copied(t)
   return copy
 end
 
---- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold: {kinds,
---- a set of config.json's model_type (or _class_name), only = {name = the value that this version has}, also(config, options,
+--- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold: {kinds =
+--- {[config.json's model_type or _class_name] = defaults of options}, only = {name = the value that this version has}, also(config, options,
 --- those given, its path) for what is called otherwise there, generates = true of those with generate}. first: see
 --- options.check.
 ---

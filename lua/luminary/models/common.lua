@@ -103,7 +103,7 @@ function common.rename(dict, rules)
   for key, value in pairs(new) do dict[key] = value end
 end
 
---- A table of options for a family: those of spec with other defaults, and model_type.
+--- The options of a family: those of spec, with its defaults and its model_type.
 function common.with_defaults(spec, model_type, defaults)
   local own = {}
   for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key]} or row end

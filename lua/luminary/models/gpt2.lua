@@ -179,7 +179,7 @@ function models.gpt2(opts)
     end
     config.max_positions, config.n_inner = config.n_positions, config.n_inner or 4 * config.n_embd
     return GPT2(config)
-  end, "vocab_size", {kinds = {gpt2 = true}, generates = true, only = {add_cross_attention = false}})
+  end, "vocab_size", {kinds = {gpt2 = {}}, generates = true, only = {add_cross_attention = false}})
 end
 
 return models

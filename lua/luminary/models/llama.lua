@@ -13,69 +13,30 @@ local models = {}
 
 local function linear(inputs, outputs, bias) return nn.Linear(inputs, outputs, {bias = bias or false}) end
 
--- Differences of families from LLaMA, by model_type: fused (one weight for q, k and v, and one for gate and up),
--- qkv_bias, qk_norm, near(i, config) (whether layer i attends to sliding_window tokens alone), plus_one (norms multiply
--- by 1 + weight), scaled (embeddings are multiplied by the root of hidden_size), four_norms (also after attention and
--- MLP), local_rope (positions of layers with a window have rates of their own), and defaults of options.
-local function as_listed(i, config)
-  if not config.use_sliding_window then return false end
-  if config.layer_types then return config.layer_types[i] == "sliding_attention" end
-  return i > config.max_window_layers
+-- Whether layer i attends to the last sliding_window tokens alone.
+local function near_of_qwen(i, config)
+  local types = config.layer_types
+  return config.use_sliding_window and (types and types[i] == "sliding_attention" or not types
+    and i > config.max_window_layers)
 end
 
 local function always() return true end
 
--- All but every nth layer.
-local function alternating(n)
-  return function(i, config)
-    local types = config.layer_types
-    if types then return types[i] == "sliding_attention" end
-    return i % (config.sliding_window_pattern or n) ~= 0
-  end
-end
-
-local gemma = {
-  plus_one = true, scaled = true, defaults = {
-    vocab_size = 256000, hidden_size = 3072, intermediate_size = 24576, num_hidden_layers = 28,
-    num_attention_heads = 16, num_key_value_heads = 16, head_dim = 256, max_position_embeddings = 8192,
-    rms_norm_eps = 1e-6, tie_word_embeddings = true, hidden_act = "gelu_pytorch_tanh",
-  },
-}
-local gemma2 = {
-  plus_one = true, scaled = true, four_norms = true, near = alternating(2), defaults = {
-    vocab_size = 256000, hidden_size = 2304, intermediate_size = 9216, num_hidden_layers = 26, num_attention_heads = 8,
-    num_key_value_heads = 4, head_dim = 256, max_position_embeddings = 8192, rms_norm_eps = 1e-6,
-    tie_word_embeddings = true, hidden_act = "gelu_pytorch_tanh", query_pre_attn_scalar = 256,
-    attn_logit_softcapping = 50, final_logit_softcapping = 30, sliding_window = 4096,
-  },
-}
+-- Differences of families from LLaMA, by model_type: fused (one weight for q, k and v, and one for gate and up),
+-- qkv_bias, qk_norm, near, gemma (norms multiply by 1 + weight, embeddings by the root of hidden_size); defaults of
+-- options, the sizes as in `sizes`.
+local sizes = {"vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings"}
 local families = {
-  llama = {defaults = {}}, gemma = gemma, gemma2 = gemma2,
-  gemma3_text = {
-    plus_one = true, scaled = true, four_norms = true, qk_norm = true, local_rope = true, near = alternating(6),
-    defaults = {
-      vocab_size = 262208, hidden_size = 2304, intermediate_size = 9216, num_hidden_layers = 26,
-      num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256, max_position_embeddings = 131072,
-      rms_norm_eps = 1e-6, tie_word_embeddings = true, hidden_act = "gelu_pytorch_tanh", query_pre_attn_scalar = 256,
-      sliding_window = 4096, rope_theta = 1000000, rope_local_base_freq = 10000,
-    },
-  },
-  mistral = {near = always, defaults = {
-    intermediate_size = 14336, num_key_value_heads = 8, max_position_embeddings = 131072, rms_norm_eps = 1e-6,
-    sliding_window = 4096,
-  }},
-  phi3 = {fused = true, near = always, defaults = {
-    vocab_size = 32064, hidden_size = 3072, intermediate_size = 8192, max_position_embeddings = 4096,
-  }},
-  qwen2 = {qkv_bias = true, near = as_listed, defaults = {
-    vocab_size = 151936, intermediate_size = 22016, max_position_embeddings = 32768, rms_norm_eps = 1e-6,
-    sliding_window = 4096, max_window_layers = 28,
-  }},
-  qwen3 = {qk_norm = true, near = as_listed, defaults = {
-    vocab_size = 151936, intermediate_size = 22016, head_dim = 128, max_position_embeddings = 32768,
-    rms_norm_eps = 1e-6, sliding_window = 4096, max_window_layers = 28,
-  }},
+  llama = {}, mistral = {near = always, rms_norm_eps = 1e-6, 32000, 4096, 14336, 131072},
+  qwen2 = {qkv_bias = true, near = near_of_qwen, rms_norm_eps = 1e-6, 151936, 4096, 22016, 32768},
+  qwen3 = {qk_norm = true, near = near_of_qwen, rms_norm_eps = 1e-6, head_dim = 128, 151936, 4096, 22016, 32768},
+  phi3 = {fused = true, near = always, 32064, 3072, 8192, 4096},
+  gemma = {gemma = true, rms_norm_eps = 1e-6, tie_word_embeddings = true, hidden_act = "gelu_pytorch_tanh",
+    head_dim = 256, num_hidden_layers = 28, num_attention_heads = 16, 256000, 3072, 24576, 8192},
 }
+for _, family in pairs(families) do
+  for i, name in ipairs(sizes) do family[name] = family[i] end
+end
 
 -- RMS norm with a factor of 1 + weight, in float32 as Gemma's.
 local GemmaRMSNorm = class.define("GemmaRMSNorm", nn.RMSNorm)
@@ -88,7 +49,7 @@ function GemmaRMSNorm:forward(x)
 end
 
 local function norm_of(config, size)
-  return (families[config.model_type].plus_one and GemmaRMSNorm or nn.RMSNorm)(size, {eps = config.rms_norm_eps})
+  return (families[config.model_type].gemma and GemmaRMSNorm or nn.RMSNorm)(size, {eps = config.rms_norm_eps})
 end
 
 local Attention = class.define("LlamaAttention", nn.Module)
@@ -96,7 +57,6 @@ local Attention = class.define("LlamaAttention", nn.Module)
 function Attention:init(config)
   local family, bias = families[config.model_type], config.attention_bias
   self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-  self.scale, self.cap = (config.query_pre_attn_scalar or config.head_dim) ^ -0.5, config.attn_logit_softcapping
   local width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
   if family.fused then
     self.qkv_proj = linear(config.hidden_size, width + 2 * kv_width)
@@ -112,25 +72,12 @@ function Attention:init(config)
   end
 end
 
--- Attention whose scores are at most cap: cap * tanh(score / cap).
-local function capped(self, q, k, v, seen)
-  local group, l, cap = self.heads / self.kv_heads, q.shape[3], self.cap
-  local scores = q:matmul(k:repeat_interleave(group, 2):transpose(3, 4)) * self.scale
-  local mask = seen.attn_mask
-  if not mask and l > 1 then mask = ops.ones({l, l}, {dtype = "bool", device = q.device}):tril() end
-  scores = (scores / cap):tanh() * cap
-  if mask then scores = scores:masked_fill(mask:logical_not(), -math.huge) end
-  scores = scores:softmax(-1)
-  if mask then scores = scores:masked_fill(mask:logical_not(), 0) end -- also where a token sees nothing
-  return scores:matmul(v:repeat_interleave(group, 2))
-end
-
 function Attention:forward(x, rotate, seen, cache)
   local n, l = x.shape[1], x.shape[2]
   local q, k, v
   if self.qkv_proj then
-    local width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
-    q, k, v = unpack(self.qkv_proj(x):split({width, kv_width, kv_width}, 3))
+    local kv_width = self.kv_heads * self.head_dim
+    q, k, v = unpack(self.qkv_proj(x):split({self.heads * self.head_dim, kv_width, kv_width}, 3))
   else
     q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
   end
@@ -142,15 +89,9 @@ function Attention:forward(x, rotate, seen, cache)
   k = rotate(heads_of(k, self.kv_heads, self.k_norm))
   v = heads_of(v, self.kv_heads)
   if cache then k, v = cache:update(k, v) end
-  local y
-  if self.cap then
-    y = capped(self, q, k, v, seen)
-  else
-    y = ops.scaled_dot_product_attention(q, k, v, {
-      attn_mask = seen.attn_mask, is_causal = seen.is_causal, enable_gqa = self.heads ~= self.kv_heads,
-      scale = self.scale,
-    })
-  end
+  local y = ops.scaled_dot_product_attention(q, k, v, {
+    attn_mask = seen.attn_mask, is_causal = seen.is_causal, enable_gqa = self.heads ~= self.kv_heads,
+  })
   return self.o_proj(y:transpose(2, 3):reshape(n, l, self.heads * self.head_dim))
 end
 
@@ -186,20 +127,11 @@ function Layer:init(config, near)
   self.mlp = MLP(config)
   self.input_layernorm = norm_of(config, config.hidden_size)
   self.post_attention_layernorm = norm_of(config, config.hidden_size)
-  if families[config.model_type].four_norms then
-    self.pre_feedforward_layernorm = norm_of(config, config.hidden_size)
-    self.post_feedforward_layernorm = norm_of(config, config.hidden_size)
-  end
 end
 
 function Layer:forward(x, rotate, seen, cache)
-  local y = self.self_attn(self.input_layernorm(x), rotate, seen, cache)
-  if not self.pre_feedforward_layernorm then
-    x = x + y
-    return x + self.mlp(self.post_attention_layernorm(x))
-  end
-  x = x + self.post_attention_layernorm(y)
-  return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+  x = x + self.self_attn(self.input_layernorm(x), rotate, seen, cache)
+  return x + self.mlp(self.post_attention_layernorm(x))
 end
 
 -- What older files have beside the parameters.
@@ -219,22 +151,18 @@ function Llama:init(config)
   body.embed_tokens = nn.Embedding(common.vocab_rows(config), config.hidden_size)
   local family = families[config.model_type]
   for i = 1, config.num_hidden_layers do
-    layers[i] = Layer(config, config.sliding_window ~= nil and family.near ~= nil and family.near(i, config))
+    layers[i] = Layer(config, config.sliding_window and family.near and family.near(i, config))
   end
   body.layers = nn.ModuleList(layers)
   body.norm = norm_of(config, config.hidden_size)
   self.model = body
   if not config.tie_word_embeddings then self.lm_head = linear(config.hidden_size, common.vocab_rows(config)) end
-  local function rope_of(base, scaling)
-    local original = scaling and scaling.long_factor and scaling.original_max_position_embeddings
-    return nn.RotaryPositionalEmbeddings(config.rotary_dim, {
-      max_seq_len = original or config.max_positions < math.huge and config.max_positions
-        or config.max_position_embeddings,
-      base = base, interleaved = false, scaling = scaling,
-    })
-  end
-  self.rope = rope_of(config.rope_theta, config.rope_scaling)
-  if family.local_rope then self.local_rope = rope_of(config.rope_local_base_freq) end
+  local scaling = config.rope_scaling
+  self.rope = nn.RotaryPositionalEmbeddings(config.rotary_dim, {
+    max_seq_len = scaling.long_factor and scaling.original_max_position_embeddings
+      or config.max_positions < math.huge and config.max_positions or config.max_position_embeddings,
+    base = config.rope_theta, interleaved = false, scaling = scaling,
+  })
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
   common.pad_vocab(self, config, "model.embed_tokens.weight")
@@ -261,31 +189,27 @@ end
 --- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their positions, int64, from 1;
 --- without, M + 1 to M + L, whatever the mask says, and as positions only count from each other, that hardly matters.
 function Llama:forward(ids, opts)
-  local config, cap = self.config, self.config.final_logit_softcapping
+  local config = self.config
   local o = common.forward_options("Llama", ids, opts, config.num_hidden_layers, config.sliding_window)
   if not o.position_ids and o.first + ids.shape[2] > self.config.max_positions then
     options.must_be("Llama", "the number of tokens", ("at most max_positions, %d"):format(self.config.max_positions),
       o.first + ids.shape[2])
   end
-  local place, rotary = {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil},
-    config.rotary_dim
-  local function rotate_by(rope)
-    return function(t)
-      if rotary == config.head_dim then return rope(t, place) end
-      return ops.cat({rope(t:narrow(4, 1, rotary), place), t:narrow(4, rotary + 1, config.head_dim - rotary)}, 4)
-    end
+  local rope, place = self.rope, {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
+  local rotary, rest = config.rotary_dim, config.head_dim - config.rotary_dim
+  local function rotate(t)
+    if rest == 0 then return rope(t, place) end
+    return ops.cat({rope(t:narrow(4, 1, rotary), place), t:narrow(4, rotary + 1, rest)}, 4)
   end
-  local far, near = rotate_by(self.rope), rotate_by(self.local_rope or self.rope)
   local x = self.model.embed_tokens(ids)
-  if families[config.model_type].scaled then
+  if families[config.model_type].gemma then
     x = x * ops.full({1}, math.sqrt(config.hidden_size), {dtype = x.dtype, device = x.device})
   end
   for i, each in ipairs(self.model.layers) do
-    x = each(x, each.near and near or far, each.near and o.near or o.seen, o.cache and o.cache[i])
+    x = each(x, rotate, each.near and o.near or o.seen, o.cache and o.cache[i])
   end
   x = self.model.norm(x)
-  x = self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight, self.score_bias)
-  return cap and (x / cap):tanh() * cap or x
+  return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight, self.score_bias)
 end
 
 --- For lm.quantize: a tied output gets a weight of its own beside that of the input embedding.
@@ -305,35 +229,28 @@ local spec = {
   partial_rotary_factor = {"positive"}, original_max_position_embeddings = {"count"},
   tie_word_embeddings = {"boolean", false}, pad_vocab_to = {"count"}, attention_bias = {"boolean", false},
   mlp_bias = {"boolean", false}, hidden_act = {options.sorted_keys(common.activations), "silu"},
-  sliding_window = {"count"}, use_sliding_window = {"boolean", false}, max_window_layers = {"natural"},
-  layer_types = {"table"}, sliding_window_pattern = {"count"}, query_pre_attn_scalar = {"positive"},
-  attn_logit_softcapping = {"positive"}, final_logit_softcapping = {"positive"}, rope_local_base_freq = {"positive"},
+  sliding_window = {"count"}, use_sliding_window = {"boolean", false}, max_window_layers = {"natural", 28},
+  layer_types = {"table"},
 }
 
--- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters, which may have a table for layers
--- with a window and one for others; the dims of a head that rotate; the number of positions.
+-- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; the dims of a head that rotate; the
+-- number of positions.
 local function resolve_positions(config)
-  local given = config.rope_parameters or {}
-  if given.sliding_attention or given.full_attention then
-    config.rope_local_base_freq = (given.sliding_attention or {}).rope_theta or config.rope_local_base_freq
-    given = given.full_attention or {}
-  end
-  config.rope_theta = given.rope_theta or config.rope_theta or 10000
-  local scaling, most = {}, config.max_position_embeddings
+  local given, scaling, most = config.rope_parameters or {}, {}, config.max_position_embeddings
   for name, value in pairs(config.rope_scaling or given) do scaling[name] = value end
-  config.rope_scaling = scaling
+  config.rope_theta = config.rope_theta or given.rope_theta or 10000
+  config.rotary_dim = math.floor(config.head_dim * (given.partial_rotary_factor or config.partial_rotary_factor or 1))
   local original = config.original_max_position_embeddings or scaling.original_max_position_embeddings or most
   local kind, factor = scaling.rope_type or scaling.type, scaling.factor
   if config.model_type == "phi3" and (kind == "su" or kind == "yarn") then kind = "longrope" end
-  scaling.rope_type = kind
   if kind == "yarn" or kind == "longrope" or kind == "llama3" then
     scaling.original_max_position_embeddings = original
-    scaling.factor = factor or kind ~= "llama3" and most / original or nil
+    if kind ~= "llama3" then scaling.factor = factor or most / original end
   end
-  local stretch = type(factor) == "number" and (kind == "linear" and factor or kind == "yarn" and factor * original / most)
-  config.max_positions = math.floor(most * math.max(1, kind == "dynamic" and math.huge or stretch or 1))
-  local share = given.partial_rotary_factor or config.partial_rotary_factor or 1
-  config.rotary_dim = math.floor(config.head_dim * share)
+  config.rope_scaling, scaling.rope_type = scaling, kind
+  local stretch = kind == "dynamic" and math.huge
+    or type(factor) == "number" and (kind == "linear" and factor or kind == "yarn" and factor * original / most) or 1
+  config.max_positions = math.floor(most * math.max(1, stretch))
 end
 
 local function make(config)
@@ -346,32 +263,21 @@ local function make(config)
   if heads % config.num_key_value_heads ~= 0 then
     options.not_divisible("llama", "num_attention_heads", heads, "num_key_value_heads", config.num_key_value_heads)
   end
-  if config.pad_vocab_to and config.final_logit_softcapping then
-    options.fail("llama: pad_vocab_to cannot be used with final_logit_softcapping")
-  end
   resolve_positions(config)
   return Llama(config)
 end
 
--- A family's defaults where a file says nothing; null of sliding_window and of the softcappings is no default.
+-- Gemma's older files say "gelu" and mean another.
 local function also(json, out)
-  local family = families[out.model_type or "llama"]
-  for name, value in pairs(family.defaults) do
-    if out[name] == nil and name ~= "sliding_window" and not name:find "softcapping" then out[name] = value end
-  end
-  if family.scaled then
-    out.hidden_act = json.hidden_activation or json.hidden_act ~= "gelu" and json.hidden_act or "gelu_pytorch_tanh"
-  end
+  if out.model_type ~= "gemma" then return end
+  out.hidden_act = json.hidden_activation or json.hidden_act ~= "gelu" and json.hidden_act or nil
 end
 
-local kinds = {}
-for name in pairs(families) do kinds[name] = true end
-
-local function maker(name, model_type)
-  local own = common.with_defaults(spec, model_type, families[model_type].defaults)
+local function maker(name)
+  local own = common.with_defaults(spec, name, families[name])
   return function(opts)
     return build(name, opts, own, make, "vocab_size", {
-      kinds = kinds, generates = true, also = also, only = {use_bidirectional_attention = false, resid_pdrop = 0},
+      kinds = families, generates = true, also = also, only = {use_bidirectional_attention = false, resid_pdrop = 0},
     })
   end
 end
@@ -381,23 +287,17 @@ end
 --- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, rope_scaling, rope_parameters,
 --- tie_word_embeddings = false, attention_bias = false, mlp_bias = false, hidden_act = "silu", pad_vocab_to}]):
 --- Constructs a model of the LLaMA family. Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023.
-models.llama = maker("llama", "llama")
---- models.mistral([{…, sliding_window = 4096}]): Constructs Mistral. Jiang et al., "Mistral 7B", 2023.
-models.mistral = maker("mistral", "mistral")
+models.llama = maker "llama"
+--- models.mistral([{…, sliding_window}]): Constructs Mistral. Jiang et al., "Mistral 7B", 2023.
+models.mistral = maker "mistral"
 --- models.qwen2([{…}]): Constructs Qwen 2. Yang et al., "Qwen2 Technical Report", 2024.
-models.qwen2 = maker("qwen2", "qwen2")
+models.qwen2 = maker "qwen2"
 --- models.qwen3([{…}]): Constructs Qwen 3. Yang et al., "Qwen3 Technical Report", 2025.
-models.qwen3 = maker("qwen3", "qwen3")
+models.qwen3 = maker "qwen3"
 --- models.gemma([{…}]): Constructs Gemma. Mesnard et al., "Gemma: Open Models Based on Gemini Research and Technology",
 --- 2024.
-models.gemma = maker("gemma", "gemma")
---- models.gemma2([{…}]): Constructs Gemma 2. Riviere et al., "Gemma 2: Improving Open Language Models at a Practical
---- Size", 2024.
-models.gemma2 = maker("gemma2", "gemma2")
---- models.gemma3([{…}]): Constructs the language model of Gemma 3. Kamath et al., "Gemma 3 Technical Report", 2025.
-models.gemma3 = maker("gemma3", "gemma3_text")
---- models.phi3([{…}]): Constructs Phi 3. Abdin et al., "Phi-3 Technical Report: A Highly Capable Language Model Locally
---- on Your Phone", 2024.
-models.phi3 = maker("phi3", "phi3")
+models.gemma = maker "gemma"
+--- models.phi3([{…}]): Constructs Phi 3. Abdin et al., "Phi-3 Technical Report", 2024.
+models.phi3 = maker "phi3"
 
 return models

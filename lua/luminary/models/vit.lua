@@ -13,11 +13,10 @@ local ops, F = core.ops, nn.functional
 local models = {}
 
 -- Families by model_type. DeiT has a token for distillation; DINOv2 scales residuals, classifies by the mean of patches
--- too, and resizes positions for images of another size; registers are tokens beside the class. defaults: of options.
+-- too, and resizes positions for images of another size; registers are tokens beside the class. The rest are defaults of options.
 local families = {
-  vit = {defaults = {}}, deit = {distilled = true, defaults = {norm_eps = 1e-12}},
-  dinov2 = {scales = true, defaults = {patch_size = 14}},
-  dinov2_with_registers = {scales = true, defaults = {num_register_tokens = 4}},
+  vit = {}, deit = {distilled = true, norm_eps = 1e-12}, dinov2 = {scales = true, patch_size = 14},
+  dinov2_with_registers = {scales = true, num_register_tokens = 4},
 }
 
 local activations = {
@@ -216,9 +215,6 @@ local function also(json, out, _given, path)
     out[ours] = json[name]
   end
   if not json.intermediate_size and json.hidden_size then out.mlp_dim = (json.mlp_ratio or 4) * json.hidden_size end
-  for name, value in pairs(families[out.model_type or "vit"].defaults) do
-    if out[name] == nil then out[name] = value end
-  end
   local architecture = type(json.architectures) == "table" and json.architectures[1]
   out.labels = common.labels("vit", path, json)
   out.distilled_head = tostring(architecture):find "WithTeacher$" ~= nil
@@ -237,7 +233,7 @@ local function make(config)
   return VisionTransformer(config)
 end
 
-local spec, kinds = {
+local spec = {
   model_type = {options.sorted_keys(families)}, image_size = {"count", 224}, patch_size = {"count", 16},
   num_channels = {"count", 3}, num_layers = {"count", 12}, num_heads = {"count", 12}, hidden_dim = {"count", 768},
   mlp_dim = {"count", 3072}, dropout = {"probability", 0}, attention_dropout = {"probability", 0},
@@ -245,12 +241,11 @@ local spec, kinds = {
   hidden_act = {options.sorted_keys(activations), "gelu"}, use_swiglu_ffn = {"boolean", false},
   layerscale_value = {"number", 1}, drop_path_rate = {"probability", 0}, num_register_tokens = {"count"},
   distilled_head = {"boolean", false},
-}, {}
-for name in pairs(families) do kinds[name] = true end
+}
 
 local function maker(name, model_type, defaults)
-  local own = common.with_defaults(spec, model_type, defaults or families[model_type].defaults)
-  return function(opts) return build(name, opts, own, make, "num_classes", {kinds = kinds, also = also}) end
+  local own = common.with_defaults(spec, model_type, defaults or families[model_type])
+  return function(opts) return build(name, opts, own, make, "num_classes", {kinds = families, also = also}) end
 end
 
 local function sizes(patch_size, layers, heads, width, mlp_dim)
