@@ -5,3 +5,4 @@ files["spec/**/*_spec.lua"].std = "+busted"
 files["torch7/spec/*.lua"].std = "+busted"
 files["spec/op/op_cases.lua"].max_line_length = 200
 files["spec/golden/transforms.lua"].max_line_length = 200
+files["spec/golden/families.lua"].max_line_length = false

@@ -114,12 +114,11 @@ function Bert:init(config)
   body.embeddings = group {
     {"word_embeddings", nn.Embedding(config.vocab_size, width)},
     {"position_embeddings", nn.Embedding(config.max_position_embeddings, width)},
-    {"LayerNorm", norm(config)},
   }
-  local family = families[config.model_type]
-  if not family.distilled then
+  if config.model_type ~= "distilbert" then
     body.embeddings.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
   end
+  body.embeddings.LayerNorm = norm(config)
   body.encoder = group {{"layer", nn.ModuleList(layers)}}
   local pooled = config.head == "sequence_classification" or config.head == "none" and config.add_pooling_layer
   if pooled then body.pooler = group {{"dense", nn.Linear(width, width)}} end
@@ -269,16 +268,16 @@ local function maker(name)
   end
 end
 
---- models.bert([{head = "none", vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads =
+--- lm.models.bert([{head = "none", vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads =
 --- 12, intermediate_size = 3072, hidden_act = "gelu", hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1,
 --- max_position_embeddings = 512, type_vocab_size = 2, layer_norm_eps = 1e-12, num_labels = 2, labels,
 --- add_pooling_layer = true}]): Constructs BERT, bare or with a head. Devlin et al., "BERT: Pre-training of Deep
 --- Bidirectional Transformers for Language Understanding", 2019.
 models.bert = maker "bert"
---- models.roberta([{…, pad_token_id = 2}]): Constructs RoBERTa, bare or with a head. Liu et al., "RoBERTa: A Robustly
+--- lm.models.roberta([{…, pad_token_id = 2}]): Constructs RoBERTa, bare or with a head. Liu et al., "RoBERTa: A Robustly
 --- Optimized BERT Pretraining Approach", 2019.
 models.roberta = maker "roberta"
---- models.distilbert([{…}]): Constructs DistilBERT, bare or with a head. Sanh et al., "DistilBERT, a distilled version
+--- lm.models.distilbert([{…}]): Constructs DistilBERT, bare or with a head. Sanh et al., "DistilBERT, a distilled version
 --- of BERT: smaller, faster, cheaper and lighter", 2019.
 models.distilbert = maker "distilbert"
 

@@ -45,15 +45,12 @@ blocks.LayerNorm2d = class.define("LayerNorm2d", nn.LayerNorm)
 
 function blocks.LayerNorm2d:forward(x) return nn.LayerNorm.forward(self, x:permute(1, 3, 4, 2)):permute(1, 4, 2, 3) end
 
---- Drops samples of a residual branch in training (Huang et al., "Deep Networks with Stochastic Depth", 2016).
-blocks.StochasticDepth = class.define("StochasticDepth", nn.Module)
-
-function blocks.StochasticDepth:init(p) self.p = p end
-
-function blocks.StochasticDepth:forward(x)
-  if not self.training or self.p == 0 then return x end
-  local kept = ops.ones({x.shape[1], 1}, {dtype = x.dtype, device = x.device})
-  return (x:flatten(2) * ops.dropout(kept, self.p, true)):view(x.shape)
+--- Drops samples of y, the result of a residual branch, with probability module.rate in training (Huang et al., "Deep
+--- Networks with Stochastic Depth", 2016).
+function blocks.drop(module, y)
+  if not module.training or module.rate == 0 then return y end
+  local kept = ops.ones({y.shape[1], 1}, {dtype = y.dtype, device = y.device})
+  return (y:flatten(2) * ops.dropout(kept, module.rate, true)):view(y.shape)
 end
 
 --- Scales channels by weights from their means (Hu et al., "Squeeze-and-Excitation Networks", 2018).
@@ -71,16 +68,15 @@ function blocks.SqueezeExcitation:forward(x)
   return self.scale_activation(self.fc2(self.activation(self.fc1(self.avgpool(x))))) * x
 end
 
---- Adds x to the result of a branch, a child of that name, where `around` is true. o: {around, proj = a module for x, act
---- = an activation of the sum, drop = probability of stochastic depth, scale = first value of factors for channels}.
+--- Adds x to the result of a branch, a child of that name, where `around` is true. o: {around, proj = a module for x,
+--- act = an activation of the sum, drop = probability of stochastic depth, scale = first value of channels' factors}.
 blocks.Residual = class.define("Residual", nn.Module)
 
 function blocks.Residual:init(name, branch, o)
-  self.name, self.around = name, o.around
+  self.name, self.around, self.rate = name, o.around, o.drop or 0
   self.proj = o.proj
   self[name] = branch
   if o.scale then self.layer_scale = nn.init.constant_(layer.parameter({o.channels, 1, 1}, {}), o.scale) end
-  if o.drop then self.stochastic_depth = blocks.StochasticDepth(o.drop) end
   self.activation = o.act and o.act() or nil
 end
 
@@ -88,8 +84,7 @@ function blocks.Residual:forward(x)
   local y = self[self.name](x)
   if not self.around then return y end
   if self.layer_scale then y = self.layer_scale * y end
-  if self.stochastic_depth then y = self.stochastic_depth(y) end
-  y = y + (self.proj and self.proj(x) or x)
+  y = blocks.drop(self, y) + (self.proj and self.proj(x) or x)
   return self.activation and self.activation(y) or y
 end
 

@@ -191,10 +191,10 @@ local function copied(t)
   return copy
 end
 
---- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold: {kinds =
---- {[config.json's model_type or _class_name] = defaults of options}, only = {name = the value that this version has}, also(config, options,
---- those given, its path) for what is called otherwise there, generates = true of those with generate}. first: see
---- options.check.
+--- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold:
+--- {kinds = {[model_type or _class_name of config.json] = defaults of options}, only = {name = the value that this
+--- version has}, also(config, options, those given, its path) for what is called otherwise there, generates = true of
+--- those with generate}. first: see options.check.
 ---
 --- Every maker takes these too: weights, a file or folder that lm.load reads, or a table of tensors by name, or of
 --- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's; strict,

@@ -61,8 +61,8 @@ local function multiple_of_8(n)
 end
 
 -- AlexNet (Krizhevsky, 2014), VGG (Simonyan and Zisserman, 2014) and CNN-F (Chatfield et al., 2014): features, then a
--- classifier of three linear layers. Of each convolution: channels, size of windows, stride, padding; 0 is a pooling, and
--- n a norm before it. `late`: whether dropout follows linear layers.
+-- classifier of three linear layers. Of each convolution: channels, size of windows, stride, padding; 0 is a pooling,
+-- and n a norm before it. `late`: whether dropout follows linear layers.
 local function of_convolutions(o, text, pool, with_norm, size, late)
   local features, channels = list_of(), 3
   for _, row in ipairs(rows(text)) do
@@ -132,8 +132,8 @@ function ResBlock:forward(x)
   return y
 end
 
--- ResNet (He et al., 2015), with the stride of a bottleneck in its 3 x 3 convolution, ResNeXt (Xie et al., 2017) and wide
--- ResNet (Zagoruyko and Komodakis, 2016): blocks of each stage; of bottlenecks how many times wider they are, and groups.
+-- ResNet (He et al., 2015), with the stride of a bottleneck in its 3 x 3 convolution, ResNeXt (Xie et al., 2017) and
+-- wide ResNet (Zagoruyko and Komodakis, 2016): blocks of each stage; of bottlenecks the factor of width, and groups.
 for name, how in pairs {
   resnet18 = {{2, 2, 2, 2}}, resnet34 = {{3, 4, 6, 3}}, resnet50 = {{3, 4, 6, 3}, 1}, resnet101 = {{3, 4, 23, 3}, 1},
   resnet152 = {{3, 8, 36, 3}, 1}, resnext50_32x4d = {{3, 4, 6, 3}, 2, 32}, resnext101_32x8d = {{3, 4, 23, 3}, 4, 32},
@@ -506,10 +506,9 @@ end
 local SwinBlock = class.define("SwinTransformerBlock", nn.Module)
 
 function SwinBlock:init(dim, heads, size, shift, drop, o)
-  self.after = size == 8 -- where the norms are
+  self.after, self.rate = size == 8, drop -- after: where the norms are
   self.norm1 = nn.LayerNorm(dim)
   self.attn = WindowAttention(dim, heads, size, shift, o)
-  self.stochastic_depth = blocks.StochasticDepth(drop)
   self.norm2 = nn.LayerNorm(dim)
   self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Dropout(o.dropout), nn.Linear(4 * dim, dim),
     nn.Dropout(o.dropout))
@@ -518,7 +517,7 @@ end
 function SwinBlock:forward(x)
   for i, f in ipairs {self.attn, self.mlp} do
     local norm = self["norm" .. i]
-    x = x + self.stochastic_depth(self.after and norm(f(x)) or not self.after and f(norm(x)))
+    x = x + blocks.drop(self, self.after and norm(f(x)) or not self.after and f(norm(x)))
   end
   return x
 end

@@ -31,8 +31,8 @@ local function unit(cin, cout, size, stride, padding)
     {"bn", nn.BatchNorm2d(cout, {eps = 1e-3})}, {"relu", nn.ReLU()}}
 end
 
--- Paths, split by "|", of steps, split by commas: "avg" and "max" poolings, and convolutions: name, channels, height and
--- width of windows, stride. Those with a stride have no padding; those after "and" take what the one before them takes.
+-- Paths, split by "|", of steps, split by commas: "avg" and "max" poolings, and convolutions: name, channels, height
+-- and width of windows, stride. Those with a stride have no padding; one after "and" takes the same as the one before.
 local function mixed(cin, text)
   local layers, paths = {
     {"avg", nn.AvgPool2d(3, {stride = 1, padding = 1})}, {"max", nn.MaxPool2d(3, {stride = 2})},
@@ -91,13 +91,13 @@ local function inception_v3(o)
 end
 
 local function googlenet(o)
-  local channels, list = 192, {{"conv1", unit(3, 64, 7, 2)}, {"maxpool1", nn.MaxPool2d(3, {stride = 2, ceil_mode = true})},
-    {"conv2", unit(64, 64, 1)}, {"conv3", unit(64, 192, 3)},
-    {"maxpool2", nn.MaxPool2d(3, {stride = 2, ceil_mode = true})}}
+  local function pool(size) return nn.MaxPool2d(size, {stride = 2, ceil_mode = true}) end
+  local channels, list = 192, {{"conv1", unit(3, 64, 7, 2)}, {"maxpool1", pool(3)}, {"conv2", unit(64, 64, 1)},
+    {"conv3", unit(64, 192, 3)}, {"maxpool2", pool(3)}}
   -- Names, channels of the four paths, before and after each wide convolution, and what follows.
-  for _, row in ipairs(blocks.rows [[3a 64 96 128 16 32 32, 3b 128 128 192 32 96 64 maxpool3, 4a 192 96 208 16 48 64 aux1,
-    4b 160 112 224 24 64 64, 4c 128 128 256 24 64 64, 4d 112 144 288 32 64 64 aux2, 4e 256 160 320 32 128 128 maxpool4,
-    5a 256 160 320 32 128 128, 5b 384 192 384 48 128 128]]) do
+  for _, row in ipairs(blocks.rows [[3a 64 96 128 16 32 32, 3b 128 128 192 32 96 64 maxpool3,
+    4a 192 96 208 16 48 64 aux1, 4b 160 112 224 24 64 64, 4c 128 128 256 24 64 64, 4d 112 144 288 32 64 64 aux2,
+    4e 256 160 320 32 128 128 maxpool4, 5a 256 160 320 32 128 128, 5b 384 192 384 48 128 128]]) do
     local name, one, from3, to3, from5, to5, pooled, after = unpack(row, 1, 8)
     list[#list + 1] = {"inception" .. name, blocks.Paths({"branch1", "branch2", "branch3", "branch4"}, {
       {"branch1", unit(channels, one, 1)},
@@ -106,12 +106,11 @@ local function googlenet(o)
       {"branch4", nn.Sequential(nn.MaxPool2d(3, {stride = 1, padding = 1}), unit(channels, pooled, 1))},
     })}
     channels = one + to3 + to5 + pooled
-    list[#list + 1] = after and {after, after:find "max"
-      and nn.MaxPool2d(after == "maxpool3" and 3 or 2, {stride = 2, ceil_mode = true}) or nn.Sequential {
-        {"avgpool", nn.AdaptiveAvgPool2d(4)}, {"conv", unit(channels, 128, 1)}, {"flatten", nn.Flatten()},
-        {"fc1", nn.Linear(2048, 1024)}, {"relu", nn.ReLU()}, {"dropout", nn.Dropout(o.dropout_aux)},
-        {"fc2", nn.Linear(1024, o.num_classes)},
-      }}
+    list[#list + 1] = after and {after, after:find "max" and pool(after == "maxpool3" and 3 or 2) or nn.Sequential {
+      {"avgpool", nn.AdaptiveAvgPool2d(4)}, {"conv", unit(channels, 128, 1)}, {"flatten", nn.Flatten()},
+      {"fc1", nn.Linear(2048, 1024)}, {"relu", nn.ReLU()}, {"dropout", nn.Dropout(o.dropout_aux)},
+      {"fc2", nn.Linear(1024, o.num_classes)},
+    }}
   end
   return list, channels, 0.01
 end
@@ -146,8 +145,8 @@ end
 --- lm.models.googlenet([{num_classes = 1000, aux_logits = true, transform_input = false, dropout = 0.2, dropout_aux =
 --- 0.7}]): Constructs GoogLeNet. Szegedy et al., "Going Deeper with Convolutions", 2015.
 models.googlenet = maker("googlenet", googlenet, 0.2, 0.7)
---- lm.models.inception_v3([{num_classes = 1000, aux_logits = true, transform_input = false, dropout = 0.5}]): Constructs
---- Inception v3. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2016.
+--- lm.models.inception_v3([{num_classes = 1000, aux_logits = true, transform_input = false, dropout = 0.5}]):
+--- Constructs Inception v3. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2016.
 models.inception_v3 = maker("inception_v3", inception_v3, 0.5)
 
 return models

@@ -13,29 +13,14 @@ local ops, F = core.ops, nn.functional
 local models = {}
 
 -- Families by model_type. DeiT has a token for distillation; DINOv2 scales residuals, classifies by the mean of patches
--- too, and resizes positions for images of another size; registers are tokens beside the class. The rest are defaults of options.
-local families = {
-  vit = {}, deit = {distilled = true, norm_eps = 1e-12}, dinov2 = {scales = true, patch_size = 14},
-  dinov2_with_registers = {scales = true, num_register_tokens = 4},
-}
+-- too, and resizes positions for images of another size. The rest are defaults of options.
+local families = {vit = {}, deit = {distilled = true, norm_eps = 1e-12}, dinov2 = {scales = true, patch_size = 14}}
 
 local activations = {
   gelu = nn.GELU, relu = nn.ReLU, silu = nn.SiLU, tanh = nn.Tanh,
   gelu_new = function() return nn.GELU {approximate = "tanh"} end,
 }
 activations.gelu_pytorch_tanh = activations.gelu_new
-
-local SwiGLU = class.define("SwiGLU", nn.Module)
-
-function SwiGLU:init(width, inner)
-  self.weights_in = nn.Linear(width, 2 * inner)
-  self.weights_out = nn.Linear(inner, width)
-end
-
-function SwiGLU:forward(x)
-  local gate, up = unpack(self.weights_in(x):chunk(2, -1))
-  return self.weights_out(ops.silu(gate) * up)
-end
 
 local EncoderBlock = class.define("EncoderBlock", nn.Module)
 
@@ -47,34 +32,30 @@ function EncoderBlock:init(config)
   })
   self.dropout = nn.Dropout(config.dropout)
   self.ln_2 = nn.LayerNorm(width, norm)
-  if config.use_swiglu_ffn then
-    self.mlp = SwiGLU(width, math.ceil(math.floor(config.mlp_dim * 2 / 3) / 8) * 8)
-  else
-    self.mlp = nn.Sequential(
-      nn.Linear(width, config.mlp_dim), activations[config.hidden_act](), nn.Dropout(config.dropout),
-      nn.Linear(config.mlp_dim, width), nn.Dropout(config.dropout))
-  end
+  self.mlp = nn.Sequential(
+    nn.Linear(width, config.mlp_dim), activations[config.hidden_act](), nn.Dropout(config.dropout),
+    nn.Linear(config.mlp_dim, width), nn.Dropout(config.dropout))
   if families[config.model_type].scales then
     self.layer_scale1 = nn.init.constant_(layer.parameter({width}, {}), config.layerscale_value)
     self.layer_scale2 = nn.init.constant_(layer.parameter({width}, {}), config.layerscale_value)
   end
-  self.drop_path = blocks.StochasticDepth(config.drop_path_rate)
+  self.rate = config.drop_path_rate
 end
 
 function EncoderBlock:forward(x)
   local y = self.ln_1(x)
   y = self.dropout((self.self_attention(y, y, y, {need_weights = false})))
-  x = x + self.drop_path(self.layer_scale1 and y * self.layer_scale1 or y)
+  x = x + blocks.drop(self, self.layer_scale1 and y * self.layer_scale1 or y)
   y = self.mlp(self.ln_2(x))
-  return x + self.drop_path(self.layer_scale2 and y * self.layer_scale2 or y)
+  return x + blocks.drop(self, self.layer_scale2 and y * self.layer_scale2 or y)
 end
 
 -- Hugging Face's names, of files and of its state_dicts, and ours; %1 is a layer's number.
 local theirs = {
-  {"^vit%.", ""}, {"^deit%.", ""}, {"^dinov2%.", ""}, {"^dinov2_with_registers%.", ""},
+  {"^vit%.", ""}, {"^deit%.", ""}, {"^dinov2%.", ""},
   {"^embeddings%.cls_token$", "class_token"}, {"^embeddings%.position_embeddings$", "encoder.pos_embedding"},
   {"^embeddings%.patch_embeddings%.projection%.", "conv_proj."}, {"^embeddings%.mask_token$", false},
-  {"^embeddings%.([dr]%a+_tokens?)$", "%1"}, {"^layernorm%.", "encoder.ln."}, {"^pooler%.", false},
+  {"^embeddings%.distillation_token$", "distillation_token"}, {"^layernorm%.", "encoder.ln."}, {"^pooler%.", false},
   {"^classifier%.", "heads.head."}, {"^cls_classifier%.", "heads.head."},
   {"^distillation_classifier%.", "heads.distillation."},
   {"^encoder%.layer%.(%d+)", "encoder.layers.encoder_layer_%1"},
@@ -82,7 +63,7 @@ local theirs = {
   {"%.layernorm_before%.", ".ln_1."}, {"%.layernorm_after%.", ".ln_2."}, {"%.norm([12])%.", ".ln_%1."},
   {"%.attention%.output%.dense%.", ".self_attention.out_proj."}, {"%.attention%.o_proj%.", ".self_attention.out_proj."},
   {"%.intermediate%.dense%.", ".mlp.0."}, {"%.output%.dense%.", ".mlp.3."},
-  {"%.mlp%.fc1%.", ".mlp.0."}, {"%.mlp%.fc2%.", ".mlp.3."}, {"%.mlp%.down_proj%.", ".mlp.weights_out."},
+  {"%.mlp%.fc1%.", ".mlp.0."}, {"%.mlp%.fc2%.", ".mlp.3."},
   {"%.attention%.attention%.([qkv])%l+%.", ".attention.%1."}, {"%.attention%.([qkv])_proj%.", ".attention.%1."},
 }
 
@@ -94,29 +75,17 @@ local function rename(_net, dict)
   for key in pairs(dict) do from_there = from_there or key:find "embeddings%.cls_token$" end
   if not from_there then return end
   common.rename(dict, theirs)
-  for _, key in ipairs(options.sorted_keys(dict)) do
-    local from, joined, names, kind
-    from, kind = key:match "^(.*)attention%.q%.(%l+)$"
-    if from then
-      joined, names = from .. "self_attention.in_proj_" .. kind, {"attention.q.", "attention.k.", "attention.v."}
-    else
-      from, kind = key:match "^(.*mlp%.)gate_proj%.(%l+)$"
-      if from then joined, names = from .. "weights_in." .. kind, {"gate_proj.", "up_proj."} end
-    end
-    if from then
+  for _, query in ipairs(options.sorted_keys(dict, function(key) return key:find "%.attention%.q%.weight$" end)) do
+    local from, joined = query:match "^(.*%.)attention%.q%.weight$", nil
+    for _, kind in ipairs {"weight", "bias"} do
       local parts = {}
-      for i, name in ipairs(names) do
-        local own = from .. name .. kind
-        parts[i], dict[own] = dict[own], nil
+      for i, name in ipairs {"q", "k", "v"} do
+        local key = from .. "attention." .. name .. "." .. kind
+        parts[i], dict[key] = dict[key], nil
       end
-      dict[joined] = #parts == #names and ops.cat(parts, 1) or nil
-    end
-  end
-  for _, key in ipairs(options.sorted_keys(dict)) do
-    local bias = key:gsub("in_proj_weight$", "in_proj_bias")
-    if dict[bias] == nil then
-      local weight = dict[key]
-      dict[bias] = ops.zeros({weight.shape[1]}, {dtype = weight.dtype, device = weight.device})
+      joined = #parts == 3 and ops.cat(parts, 1)
+        or kind == "bias" and joined and #parts == 0 and ops.zeros_like(joined:select(2, 1)) or nil
+      dict[from .. "self_attention.in_proj_" .. kind] = joined
     end
   end
 end
@@ -132,9 +101,6 @@ function VisionTransformer:init(config)
   local family, extra = families[config.model_type], 1
   if family.distilled then
     self.distillation_token, extra = nn.init.zeros_(layer.parameter({1, 1, width}, {})), 2
-  end
-  if config.num_register_tokens then
-    self.register_tokens = nn.init.zeros_(layer.parameter({1, config.num_register_tokens, width}, {}))
   end
   local encoder, layers = nn.Module(), nn.Sequential()
   local patches = (config.image_size / patch) ^ 2
@@ -160,18 +126,19 @@ function VisionTransformer:reset_parameters()
   nn.init.trunc_normal_(weight, 0, math.sqrt(1 / (weight:numel() / weight.shape[1])))
   nn.init.zeros_(self.conv_proj.bias)
   for _, block in self.encoder.layers:named_children() do
-    draw(block.mlp.weights_in or block.mlp[1])
-    draw(block.mlp.weights_out or block.mlp[4])
+    draw(block.mlp[1])
+    draw(block.mlp[4])
   end
   for _, p in ipairs(self.heads:parameters()) do nn.init.zeros_(p) end
 end
 
--- The positions of images of another size.
-local function resized(positions, extra, high, wide, antialias)
-  local n, size = positions.shape[2] - extra, math.sqrt(positions.shape[2] - extra)
-  local patches = positions:narrow(2, extra + 1, n):transpose(2, 3):unflatten(3, {size, size})
-  patches = F.interpolate(patches:float(), {size = {high, wide}, mode = "bicubic", antialias = antialias})
-  return ops.cat({positions:narrow(2, 1, extra), patches:to(positions.dtype):flatten(3):transpose(2, 3)}, 2)
+-- The positions [1, 1 + patches, width] of images of another size.
+local function resized(positions, high, wide)
+  local n = positions.shape[2] - 1
+  local size = math.sqrt(n)
+  local patches = positions:narrow(2, 2, n):transpose(2, 3):unflatten(3, {size, size})
+  patches = F.interpolate(patches:float(), {size = {high, wide}, mode = "bicubic"})
+  return ops.cat({positions:narrow(2, 1, 1), patches:to(positions.dtype):flatten(3):transpose(2, 3)}, 2)
 end
 
 --- net(x): scores [N, num_classes] of images x [N, num_channels, image_size, image_size]; where num_classes is 0 what
@@ -187,22 +154,15 @@ function VisionTransformer:forward(x)
     options.wrong_shape("VisionTransformer", "x", x, {"N", config.num_channels, config.image_size, config.image_size})
   end
   x = self.conv_proj(x):flatten(3):transpose(2, 3)
-  local function each(token) return token and token:expand(shape[1], -1, -1) end
-  x = ops.cat({each(self.class_token), each(self.distillation_token) or x, self.distillation_token and x}, 2)
-  local encoder, registers = self.encoder, self.register_tokens
-  local positions = encoder.pos_embedding
-  if not usual then
-    positions = resized(positions, 1, math.floor(shape[3] / patch), math.floor(shape[4] / patch), registers ~= nil)
-  end
-  x = x + positions
-  if registers then x = ops.cat({x:narrow(2, 1, 1), each(registers), x:narrow(2, 2, x.shape[2] - 1)}, 2) end
-  x = encoder.ln(encoder.layers(encoder.dropout(x)))
+  local encoder, second = self.encoder, self.distillation_token
+  local positions, tokens = encoder.pos_embedding, {self.class_token:expand(shape[1], -1, -1), x}
+  if second then table.insert(tokens, 2, second:expand(shape[1], -1, -1)) end
+  if not usual then positions = resized(positions, math.floor(shape[3] / patch), math.floor(shape[4] / patch)) end
+  x = encoder.ln(encoder.layers(encoder.dropout(ops.cat(tokens, 2) + positions)))
   local first, heads = x:select(2, 1), self.heads
-  if not heads.head then return first end
   if heads.distillation then return (heads.head(first) + heads.distillation(x:select(2, 2))) / 2 end
-  if not family.scales then return heads(first) end
-  local before = 1 + (registers and registers.shape[2] or 0)
-  return heads(ops.cat({first, x:narrow(2, before + 1, x.shape[2] - before):mean(2)}, 2))
+  if heads.head and family.scales then first = ops.cat({first, x:narrow(2, 2, x.shape[2] - 1):mean(2)}, 2) end
+  return heads(first)
 end
 
 -- What Hugging Face's config.json calls otherwise.
@@ -238,14 +198,17 @@ local spec = {
   num_channels = {"count", 3}, num_layers = {"count", 12}, num_heads = {"count", 12}, hidden_dim = {"count", 768},
   mlp_dim = {"count", 3072}, dropout = {"probability", 0}, attention_dropout = {"probability", 0},
   norm_eps = {"positive", 1e-6}, num_classes = {"natural", 1000}, labels = {"table"},
-  hidden_act = {options.sorted_keys(activations), "gelu"}, use_swiglu_ffn = {"boolean", false},
-  layerscale_value = {"number", 1}, drop_path_rate = {"probability", 0}, num_register_tokens = {"count"},
-  distilled_head = {"boolean", false},
+  hidden_act = {options.sorted_keys(activations), "gelu"}, layerscale_value = {"number", 1},
+  drop_path_rate = {"probability", 0}, distilled_head = {"boolean", false},
 }
 
 local function maker(name, model_type, defaults)
   local own = common.with_defaults(spec, model_type, defaults or families[model_type])
-  return function(opts) return build(name, opts, own, make, "num_classes", {kinds = families, also = also}) end
+  return function(opts)
+    return build(name, opts, own, make, "num_classes", {
+      kinds = families, also = also, only = {use_swiglu_ffn = false},
+    })
+  end
 end
 
 local function sizes(patch_size, layers, heads, width, mlp_dim)
@@ -259,8 +222,8 @@ models.vit = maker("vit", "vit")
 --- lm.models.deit([{…, distilled_head = false}]): Constructs DeiT. Touvron et al., "Training Data-efficient Image
 --- Transformers & Distillation through Attention", 2021.
 models.deit = maker("deit", "deit")
---- lm.models.dinov2([{…, layerscale_value = 1, use_swiglu_ffn = false, drop_path_rate = 0, num_register_tokens}]):
---- Constructs DINOv2. Oquab et al., "DINOv2: Learning Robust Visual Features without Supervision", 2024.
+--- lm.models.dinov2([{…, layerscale_value = 1, drop_path_rate = 0}]): Constructs DINOv2. Oquab et al., "DINOv2:
+--- Learning Robust Visual Features without Supervision", 2024.
 models.dinov2 = maker("dinov2", "dinov2")
 --- lm.models.vit_b_16([{image_size = 224, …}]): Constructs the ViT-B/16 vision transformer.
 models.vit_b_16 = maker("vit_b_16", "vit", sizes(16, 12, 12, 768, 3072))

@@ -113,7 +113,9 @@ local scalings = {
     end,
   },
   -- One divisor for each rate, as in GGUF files.
-  factors = {lists = {"factors"}, rates = function(rates, s) return rates / core.tensor(s.factors, {dtype = "float64"}) end},
+  factors = {
+    lists = {"factors"}, rates = function(rates, s) return rates / core.tensor(s.factors, {dtype = "float64"}) end,
+  },
 }
 
 local function above_0(who, name, value)
@@ -143,7 +145,7 @@ local function check_scaling(who, dim, given)
     for _, each in ipairs(out[name]) do above_0(who, "scaling." .. name, each) end
   end
   out.truncate = given.truncate
-  if scaling.attention_factor and not out.attention_factor then out.attention_factor = scaling.attention_factor(out) end
+  out.attention_factor = out.attention_factor or scaling.attention_factor and scaling.attention_factor(out)
   return out
 end
 
@@ -183,12 +185,10 @@ end
 local function longer(self, first, n)
   local latest, longest = self.latest, self.longest
   if not latest or latest.first ~= first or latest.n ~= n or latest.longest ~= longest then
-    local factor, dim, factors, rates = self.scaling.factor, self.dim, self.scaling.long_factor, nil
-    if factors then
-      rates = rates_of(dim, self.base) / core.tensor(factors, {dtype = "float64"})
-    else
-      rates = rates_of(dim, self.base * (factor * longest / self.max_seq_len - (factor - 1)) ^ (dim / (dim - 2)))
-    end
+    local factor, dim, divisors, base = self.scaling.factor, self.dim, self.scaling.long_factor, self.base
+    if not divisors then base = base * (factor * longest / self.max_seq_len - (factor - 1)) ^ (dim / (dim - 2)) end
+    local rates = rates_of(dim, base)
+    if divisors then rates = rates / core.tensor(divisors, {dtype = "float64"}) end
     local angle = angles_of(first - 1, n, rates)
     latest = {first = first, n = n, longest = longest}
     for name, values in pairs {cosines = angle:cos(), sines = angle:sin()} do
