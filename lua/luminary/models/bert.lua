@@ -271,14 +271,15 @@ end
 --- lm.models.bert([{head = "none", vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads =
 --- 12, intermediate_size = 3072, hidden_act = "gelu", hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1,
 --- max_position_embeddings = 512, type_vocab_size = 2, layer_norm_eps = 1e-12, num_labels = 2, labels,
---- add_pooling_layer = true}]): Constructs BERT, bare or with a head. Devlin et al., "BERT: Pre-training of Deep
---- Bidirectional Transformers for Language Understanding", 2019.
+--- add_pooling_layer = true, classifier_dropout = hidden_dropout_prob, pad_token_id = 1, model_type = "bert"}]):
+--- Constructs BERT, bare or with a head. Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for
+--- Language Understanding", 2019.
 models.bert = maker "bert"
---- lm.models.roberta([{…, pad_token_id = 2}]): Constructs RoBERTa, bare or with a head. Liu et al., "RoBERTa: A Robustly
---- Optimized BERT Pretraining Approach", 2019.
+--- lm.models.roberta([{…, pad_token_id = 2}]): Constructs RoBERTa, bare or with a head. Liu et al., "RoBERTa: A
+--- Robustly Optimized BERT Pretraining Approach", 2019.
 models.roberta = maker "roberta"
---- lm.models.distilbert([{…}]): Constructs DistilBERT, bare or with a head. Sanh et al., "DistilBERT, a distilled version
---- of BERT: smaller, faster, cheaper and lighter", 2019.
+--- lm.models.distilbert([{…}]): Constructs DistilBERT, bare or with a head. Sanh et al., "DistilBERT, a distilled
+--- version of BERT: smaller, faster, cheaper and lighter", 2019.
 models.distilbert = maker "distilbert"
 
 return models

@@ -161,10 +161,10 @@ end
 --- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 GPT2.generate = generate
 
---- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 *
---- n_embd, embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings =
---- true, pad_vocab_to}]): Constructs GPT-2. Radford et al., "Language Models are Unsupervised Multitask Learners",
---- 2019.
+--- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 * n_embd,
+--- embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings = true,
+--- pad_vocab_to, activation_function = "gelu_new", scale_attn_weights = true, scale_attn_by_inverse_layer_idx =
+--- false}]): Constructs GPT-2. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
 function models.gpt2(opts)
   return build("gpt2", opts, {
     vocab_size = {"count", 50257}, n_positions = {"count", 1024}, n_embd = {"count", 768}, n_layer = {"count", 12},

@@ -285,9 +285,9 @@ end
 --- lm.models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
 --- num_attention_heads = 32, num_key_value_heads = num_attention_heads, head_dim = hidden_size / num_attention_heads,
 --- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, rope_scaling, rope_parameters,
---- tie_word_embeddings = false, attention_bias = false, mlp_bias = false, hidden_act = "silu", pad_vocab_to}]):
---- Constructs a model of the LLaMA family. Touvron et al., "LLaMA: Open and Efficient Foundation Language Models",
---- 2023.
+--- tie_word_embeddings = false, attention_bias = false, mlp_bias = false, hidden_act = "silu", sliding_window,
+--- use_sliding_window = false, partial_rotary_factor = 1, model_type = "llama", pad_vocab_to}]): Constructs a model of
+--- the LLaMA family. Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023.
 models.llama = maker "llama"
 --- lm.models.mistral([{…, sliding_window}]): Constructs Mistral. Jiang et al., "Mistral 7B", 2023.
 models.mistral = maker "mistral"
@@ -295,8 +295,8 @@ models.mistral = maker "mistral"
 models.qwen2 = maker "qwen2"
 --- lm.models.qwen3([{…}]): Constructs Qwen 3. Yang et al., "Qwen3 Technical Report", 2025.
 models.qwen3 = maker "qwen3"
---- lm.models.gemma([{…}]): Constructs Gemma. Mesnard et al., "Gemma: Open Models Based on Gemini Research and Technology",
---- 2024.
+--- lm.models.gemma([{…}]): Constructs Gemma. Mesnard et al., "Gemma: Open Models Based on Gemini Research and
+--- Technology", 2024.
 models.gemma = maker "gemma"
 --- lm.models.phi3([{…}]): Constructs Phi 3. Abdin et al., "Phi-3 Technical Report", 2024.
 models.phi3 = maker "phi3"

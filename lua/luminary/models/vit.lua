@@ -216,8 +216,9 @@ local function sizes(patch_size, layers, heads, width, mlp_dim)
 end
 
 --- lm.models.vit([{image_size = 224, patch_size = 16, num_channels = 3, num_layers = 12, num_heads = 12, hidden_dim =
---- 768, mlp_dim = 3072, dropout = 0, attention_dropout = 0, norm_eps = 1e-6, num_classes = 1000, labels}]): Constructs
---- a vision transformer. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021.
+--- 768, mlp_dim = 3072, dropout = 0, attention_dropout = 0, norm_eps = 1e-6, num_classes = 1000, labels, hidden_act =
+--- "gelu", model_type = "vit", layerscale_value = 1, drop_path_rate = 0, distilled_head = false}]): Constructs a vision
+--- transformer. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021.
 models.vit = maker("vit", "vit")
 --- lm.models.deit([{…, distilled_head = false}]): Constructs DeiT. Touvron et al., "Training Data-efficient Image
 --- Transformers & Distillation through Attention", 2021.

@@ -57,7 +57,7 @@ def main():
             state = net.state_dict()
             count = sum(p.numel() for p in net.parameters())
             text, scale = "", 0
-            size = 299 if name == "inception_v3" else 224 if name.startswith(("vit", "alex", "vgg")) else 64
+            size = 299 if name == "inception_v3" else 224 if name.startswith(("vit", "alex", "vgg", "resnet")) else 64
             if name not in LARGE:
                 with torch.no_grad():
                     fill(state)
