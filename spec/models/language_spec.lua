@@ -159,8 +159,8 @@ describe("models.", function()
 
   it("llama says what is wrong with a scaling", function()
     assert.error_matches(function() lm.models.llama {num_hidden_layers = 1, hidden_size = 8, intermediate_size = 8,
-      num_attention_heads = 1, rope_scaling = {rope_type = "yarn", factor = 2}} end,
-      "scaling%.rope_type must be one of 'default', 'dynamic', 'factors', 'linear', 'llama3', got string 'yarn'")
+      num_attention_heads = 1, rope_scaling = {rope_type = "mrope", factor = 2}} end,
+      "scaling%.rope_type must be one of 'default', 'dynamic', 'factors', 'linear', 'llama3', 'longrope', 'yarn', got")
     assert.error_matches(function() lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "linear"}}) end,
       "scaling%.factor is missing or nil; expected a number of at least 0")
     for pattern, factors in pairs {["has 3 numbers; expected 4"] = {1, 1, 1}, ["above 0"] = {1, 1, 1, 0}} do

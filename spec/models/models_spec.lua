@@ -1,6 +1,7 @@
 -- lm.models: torchvision's parameters by number and name, and its logits of one image.
 local lm = require "luminary"
 local golden = require "spec.golden.models"
+local meta = require "luminary.nn.meta"
 local models = lm.models
 
 -- The formula of scripts/dev/golden/gen_models.py: sin(0.7 n + phase), by rows and columns, since a sine takes long:
@@ -8,30 +9,40 @@ local models = lm.models
 local function wave(shape, phase)
   local columns = 1
   for i = 2, #shape do columns = columns * shape[i] end
-  local a = lm.arange(shape[1], { dtype = "float64" }) * (0.7 * columns) + phase
-  local b = lm.arange(columns, { dtype = "float64" }) * 0.7
-  return lm.stack({ a:sin(), a:cos() }, 2):mm(lm.stack { b:cos(), b:sin() }):view(shape)
+  local a = lm.arange(shape[1], {dtype = "float64"}) * (0.7 * columns) + phase
+  local b = lm.arange(columns, {dtype = "float64"}) * 0.7
+  return lm.stack({a:sin(), a:cos()}, 2):mm(lm.stack {b:cos(), b:sin()}):view(shape)
+end
+
+local function sorted_names(state)
+  local names = {}
+  for name in pairs(state) do names[#names + 1] = name end
+  table.sort(names)
+  return names
 end
 
 local function fill(net)
+  local state = net:state_dict()
   lm.no_grad(function()
-    local i = 0
-    local function take(t, name)
-      if t.ndim > 1 then
-        t:copy_(wave(t.shape, i) * math.sqrt(4 / (t:numel() / t.shape[1])))
-      else
-        local middle = name:find("running_var$") and 1 or name:find("weight$") and 0.6 or 0
-        t:copy_(wave(t.shape, i) * 0.1 + middle)
+    for i, name in ipairs(sorted_names(state)) do
+      local t = state[name]
+      local kept = name:find "num_batches_tracked$" or name:find "relative_position_index$"
+        or name:find "relative_coords_table$"
+      if not kept and t.ndim > 1 and not name:find "logit_scale$" then
+        t:copy_(wave(t.shape, i - 1) * math.sqrt(4 / (t:numel() / t.shape[1])))
+      elseif not kept then
+        local middle = name:find "running_var$" and 1 or name:find "logit_scale$" and 2
+          or name:find "weight$" and 0.6 or 0
+        t:copy_(wave(t.shape, i - 1) * 0.1 + middle)
       end
-      i = i + 1
-    end
-    for name, m in net:named_modules() do -- in the order of PyTorch's state_dict
-      for _, field in ipairs { "weight", "bias", "running_mean", "running_var" } do
-        if lm.is_tensor(m[field]) then take(m[field], name .. "." .. field) end
-      end
-      if m.num_batches_tracked then i = i + 1 end
     end
   end)
+end
+
+local function hash_of(text)
+  local value = 0
+  for i = 1, #text do value = (value * 31 + text:byte(i)) % 2 ^ 32 end
+  return value
 end
 
 local function parameters_of(net)
@@ -40,23 +51,85 @@ local function parameters_of(net)
   return n
 end
 
+-- One of each family is compared in every run.
+local small = {}
+for name in ([[resnet18 mobilenet_v2 mobilenet_v3_small efficientnet_b0 efficientnet_v2_s mnasnet0_5 regnet_x_400mf
+  regnet_y_400mf squeezenet1_0 squeezenet1_1 shufflenet_v2_x0_5 densenet121 convnext_tiny swin_t swin_v2_t googlenet
+  inception_v3 resnext50_32x4d]]):gmatch "%S+" do
+  small[name] = true
+end
+
 describe("models.", function()
   for name, expected in pairs(golden) do
-    local small = name == "resnet18" or name == "mobilenet_v2"
     -- Without batch norm float32 itself is off by that much: PyTorch's VGG-16 by 2.8e-4 of its float64.
     local within = name:find "^vgg%d+$" and 1e-3 or name:find "^vgg" and 2e-4 or 1e-4
-    it(name .. " is torchvision's" .. (small and "" or " #full #unsanitized"), function()
-      local net = models[name]()
-      local entries = 0
-      for _ in pairs(net:state_dict()) do entries = entries + 1 end
+    it(name .. " is torchvision's" .. (small[name] and "" or " #full #unsanitized"), function()
+      local net = #expected.logits == 0 and meta.of(models[name]) or models[name]()
       assert.equal(expected.parameters, parameters_of(net))
-      assert.equal(expected.entries, entries)
+      assert.equal(expected.names, hash_of(table.concat(sorted_names(net:state_dict()), " ")))
+      if #expected.logits == 0 then return end
       fill(net)
       net:eval()
-      local logits = lm.no_grad(function() return net(wave({ 1, 3, 224, 224 }, 0):float()) end)[1]
+      local logits = lm.no_grad(function()
+        return net(wave({1, 3, expected.size, expected.size}, 0):float())
+      end)[1]
       for i, v in ipairs(expected.logits) do assert.near(v, logits[i], within * expected.largest) end
     end)
   end
+
+  it("have scores of auxiliary classifiers in training, the last one first", function()
+    local net = models.googlenet {num_classes = 3}
+    local y, second, first = net(lm.randn(2, 3, 64, 64))
+    assert.same({{2, 3}, {2, 3}, {2, 3}}, {y.shape, second.shape, first.shape})
+    assert.is_nil((select(2, net:eval()(lm.randn(2, 3, 64, 64)))))
+    assert.is_nil(models.googlenet({num_classes = 3, aux_logits = false}):state_dict()["aux1.fc1.weight"])
+    local other = models.googlenet {num_classes = 3, transform_input = true, weights = net:state_dict()}
+    local x = lm.randn(1, 3, 64, 64)
+    local scale, mean = lm.tensor({0.229, 0.224, 0.225}):view(3, 1, 1), lm.tensor({0.485, 0.456, 0.406}):view(3, 1, 1)
+    assert.is_true(net((x * scale + mean - 0.5) / 0.5):allclose(other:eval()(x), {rtol = 1e-4, atol = 1e-5}))
+  end)
+
+  it("drop whole residuals of samples, and keep their mean", function()
+    local net = models.convnext_tiny {num_classes = 2, stochastic_depth_prob = 1, layer_scale = 1}
+    local block = net.features[-1][-1] -- its probability is the option's
+    local x = lm.randn(4, 768, 2, 2)
+    assert.is_true(block(x):equal(x))
+    assert.is_false(block:eval()(x):equal(x))
+    net = models.efficientnet_b0 {num_classes = 2, stochastic_depth_prob = 0.9}
+    block = net.features[7][4]
+    block.rate = 0.5
+    local rows = lm.ones(64, 192, 1, 1)
+    for _, m in ipairs(block:modules()) do
+      if m:is(lm.nn.BatchNorm2d) then m:eval() end
+    end
+    local y = block(rows) - 1
+    local eval = block:eval()(rows) - 1
+    local dropped = 0
+    for i = 1, 64 do
+      local zero = y[i]:abs():max():item() == 0
+      dropped = dropped + (zero and 1 or 0)
+      if not zero then assert.is_true(y[i]:allclose(eval[i] * 2, {rtol = 1e-3, atol = 1e-5})) end
+    end
+    assert.is_true(dropped > 8 and dropped < 56)
+  end)
+
+  it("take older names of torchvision's files", function()
+    local net = models.densenet121 {num_classes = 2}
+    local old = {}
+    for key, t in pairs(net:state_dict()) do
+      old[key:gsub("(denselayer%d+%.%l+)([12]%.)", "%1.%2")] = t
+    end
+    assert.is_true(old["features.denseblock1.denselayer1.norm.1.weight"] ~= nil)
+    assert.equal("<all keys matched>", tostring((select(2, models.densenet121 {num_classes = 2, weights = old}))))
+    local config = {image_size = 8, patch_size = 4, num_layers = 1, num_heads = 1, hidden_dim = 4, mlp_dim = 6}
+    local vit = models.vit(config)
+    config.weights = {}
+    for key, t in pairs(vit:state_dict()) do
+      config.weights[key:gsub("mlp%.0%.", "mlp.linear_1."):gsub("mlp%.3%.", "mlp.linear_2.")] = t
+    end
+    assert.is_true(config.weights["encoder.layers.encoder_layer_0.mlp.linear_2.bias"] ~= nil)
+    assert.equal("<all keys matched>", tostring((select(2, models.vit(config)))))
+  end)
 
   it("resnets train alike where hooks look between their norms and ReLUs", function()
     for _, name in ipairs { "resnet18", "resnet50" } do

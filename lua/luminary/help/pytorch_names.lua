@@ -62,7 +62,8 @@ local int8 = "lm.quantize(net) makes int8 of a net's linear layers, once it has 
 local reads = "{weights = \"folder\"} reads a folder of Hugging Face's, as `hf download NAME --local-dir FOLDER` "
   .. "leaves it; nothing is downloaded"
 local as_options = "lm.models.gpt2 {n_layer = 12} and the like take what a config.json says as options"
-local lacking_families = "of Hugging Face's families this version has gpt2, llama, bert, vit and unet2d, in lm.models"
+local lacking_families = "of Hugging Face's families this version has gpt2, llama, mistral, qwen2, qwen3, gemma, phi3, "
+  .. "bert, roberta, distilbert, vit, deit, dinov2 and unet2d, in lm.models"
 local no_training = "tokenizers are not trained here; Python's tokenizers train one, whose tokenizer.json "
   .. "lm.text.Tokenizer(path) reads"
 local preparing = "lm.vision.transforms prepare images: Compose {Resize(256), CenterCrop(224), ToTensor(), …}"
@@ -80,6 +81,9 @@ for _, row in ipairs {
   {"lm.models.bert " .. reads, [[
     BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification BertForPreTraining]]},
   {"lm.models.vit " .. reads, "ViTModel ViTForImageClassification VisionTransformer"},
+  {"lm.models' mistral, qwen2, qwen3, gemma, phi3, roberta, distilbert, deit and dinov2 " .. reads, [[
+    MistralForCausalLM Qwen2ForCausalLM Qwen3ForCausalLM GemmaForCausalLM Phi3ForCausalLM RobertaModel
+    DistilBertModel DeiTModel Dinov2Model]]},
   {"lm.models.unet2d " .. reads, "UNet2DModel"},
   {"lm.models' gpt2, llama, bert, vit or unet2d " .. reads, [[
     from_pretrained AutoModel AutoModelForCausalLM AutoModelForSequenceClassification AutoModelForMaskedLM
@@ -87,9 +91,8 @@ for _, row in ipairs {
     pipeline DiffusionPipeline transformers diffusers]]},
   {as_options, "GPT2Config LlamaConfig BertConfig ViTConfig"},
   {lacking_families, [[
-    t5 T5ForConditionalGeneration T5Model bart opt gpt_neo gpt_neox mistral MistralForCausalLM mixtral qwen2
-    Qwen2ForCausalLM qwen3 gemma GemmaForCausalLM phi phi3 falcon bloom roberta RobertaModel distilbert
-    DistilBertModel albert electra deberta CLIPModel whisper WhisperForConditionalGeneration
+    t5 T5ForConditionalGeneration T5Model bart opt gpt_neo gpt_neox mixtral gemma2 gemma3 phi falcon bloom albert
+    electra deberta CLIPModel whisper WhisperForConditionalGeneration
     AutoModelForSeq2SeqLM UNet2DConditionModel AutoencoderKL StableDiffusionPipeline]]},
   {"lm.text.Tokenizer(\"folder\") reads Hugging Face's; nothing is downloaded", [[
     AutoTokenizer AutoProcessor PreTrainedTokenizerFast PreTrainedTokenizer LlamaTokenizer LlamaTokenizerFast
@@ -400,12 +403,7 @@ other.cuda = with(pairs_of([[
   is_tf32_supported = "lm.backends.cuda.matmul.allow_tf32 is the setting",
 })
 
-other.models = with(pairs_of("", [[
-  densenet121 densenet161 densenet169 densenet201 squeezenet1_0 squeezenet1_1 inception_v3 googlenet
-  shufflenet_v2_x0_5 shufflenet_v2_x1_0 mobilenet_v3_small mobilenet_v3_large resnext50_32x4d resnext101_32x8d
-  wide_resnet50_2 wide_resnet101_2 mnasnet1_0 efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3
-  efficientnet_v2_s regnet_y_400mf swin_t swin_s swin_b convnext_tiny convnext_small
-  convnext_base maxvit_t detection segmentation video]]), {
+other.models = with(pairs_of("", "maxvit_t detection segmentation video"), {
   get_model = "lm.models[name]() makes one", list_models = "for name in pairs(lm.models) lists them",
   ResNet18_Weights = weights, ResNet34_Weights = weights, ResNet50_Weights = weights, VGG16_Weights = weights,
   AlexNet_Weights = weights, MobileNet_V2_Weights = weights,
@@ -413,7 +411,8 @@ other.models = with(pairs_of("", [[
 
 -- Asked of what makes one of the networks.
 for name in pairs(require "luminary.models") do
-  local of_folder = ({gpt2 = true, llama = true, bert = true, vit = true, unet2d = true})[name]
+  local of_folder = ("gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert vit deit dinov2 unet2d ")
+    :find("%f[%w]" .. name .. " ")
   local loading = of_folder and ("lm.models.%s %s"):format(name, reads) or weights
   other["models." .. name] = {from_pretrained = loading, from_single_file = loading, from_config = as_options}
 end

@@ -21,11 +21,7 @@ end
 
 local function norm(config) return nn.LayerNorm(config.hidden_size, {eps = config.layer_norm_eps}) end
 
-local activations = {
-  gelu = ops.gelu, relu = ops.relu, silu = ops.silu, tanh = ops.tanh,
-  gelu_new = function(x) return ops.gelu(x, {approximate = "tanh"}) end,
-}
-activations.gelu_pytorch_tanh, activations.swish = activations.gelu_new, activations.silu
+local activations = common.activations
 
 local Layer = class.define("BertLayer", nn.Module)
 
@@ -40,6 +36,7 @@ function Layer:init(config)
   self.intermediate = group {{"dense", nn.Linear(width, config.intermediate_size)}}
   self.output = output(config.intermediate_size)
   self.dropout = nn.Dropout(config.hidden_dropout_prob)
+  self.drops_attention = config.model_type ~= "distilbert"
 end
 
 function Layer:forward(x, mask)
@@ -50,7 +47,7 @@ function Layer:forward(x, mask)
     attn_mask = mask, dropout_p = self.training and self.rate or 0,
   })
   y = after.dense(y:transpose(2, 3):reshape(n, l, width))
-  x = after.LayerNorm(self.dropout(y) + x)
+  x = after.LayerNorm((self.drops_attention and self.dropout(y) or y) + x)
   y = self.output.dense(activations[self.act](self.intermediate.dense(x)))
   return self.output.LayerNorm(self.dropout(y) + x)
 end
@@ -60,26 +57,50 @@ local function transform_of(config)
   return group {{"dense", nn.Linear(config.hidden_size, config.hidden_size)}, {"LayerNorm", norm(config)}}
 end
 
--- Left out as a state_dict is read: what is another's weight, and parts of pre-training beside the head.
-local left_out = {"embeddings%.position_ids$", "^cls%.predictions%.decoder%.", "^cls%.seq_relationship%."}
+-- Families by model_type. names: renames that make BERT's names of a state_dict's. Positions of RoBERTa count tokens
+-- that are not padding, after those of pad_token_id, and its head drops states twice. DistilBERT has no token types, no
+-- dropout after attention, and ReLU before the head. The rest are defaults of options.
+local roberta = {
+  counts = true, vocab_size = 50265, pad_token_id = 2,
+  names = {
+    {"^roberta%.", "bert."}, {"^lm_head%.decoder%.", false}, {"^lm_head%.bias$", "cls.predictions.bias"},
+    {"^lm_head%.dense%.", "cls.predictions.transform.dense."},
+    {"^lm_head%.layer_norm%.", "cls.predictions.transform.LayerNorm."}, {"^classifier%.dense%.", "bert.pooler.dense."},
+    {"^classifier%.out_proj%.", "classifier."},
+  },
+}
+local families = {
+  bert = {names = {}}, roberta = roberta, ["xlm-roberta"] = roberta, camembert = roberta,
+  distilbert = {
+    distilled = true, num_hidden_layers = 6, add_pooling_layer = false,
+    names = {
+      {"^distilbert%.", "bert."}, {"^transformer%.", "encoder."}, {"^bert%.transformer%.", "bert.encoder."},
+      {"%.q_lin%.", ".self.query."}, {"%.k_lin%.", ".self.key."}, {"%.v_lin%.", ".self.value."},
+      {"%.out_lin%.", ".output.dense."}, {"%.sa_layer_norm%.", ".attention.output.LayerNorm."},
+      {"%.ffn%.lin1%.", ".intermediate.dense."}, {"%.ffn%.lin2%.", ".output.dense."},
+      {"%.output_layer_norm%.", ".output.LayerNorm."}, {"^pre_classifier%.", "bert.pooler.dense."},
+      {"^vocab_transform%.", "cls.predictions.transform.dense."},
+      {"^vocab_layer_norm%.", "cls.predictions.transform.LayerNorm."},
+      {"^vocab_projector%.bias$", "cls.predictions.bias"}, {"^vocab_projector%.weight$", false},
+    },
+  },
+}
 
--- Names of the bare model or of one with a head, and of TensorFlow's files.
+-- What is another's weight, parts of pre-training beside the head, and names of TensorFlow's files.
+local usual = {
+  {"LayerNorm%.gamma$", "LayerNorm.weight"}, {"LayerNorm%.beta$", "LayerNorm.bias"},
+  {"embeddings%.position_ids$", false}, {"^cls%.predictions%.decoder%.", false}, {"^cls%.seq_relationship%.", false},
+}
+
+-- Names of the bare model or of one with a head.
 local function rename(net, dict)
-  local keys, head = {}, net.config.head
-  for key in pairs(dict) do keys[#keys + 1] = key end
-  for _, key in ipairs(keys) do
-    local value = dict[key]
-    local new = key:gsub("LayerNorm%.gamma$", "LayerNorm.weight"):gsub("LayerNorm%.beta$", "LayerNorm.bias")
-    if head == "none" then
-      new = new:gsub("^bert%.", "")
-    elseif new:find "^embeddings%." or new:find "^encoder%." or new:find "^pooler%." then
-      new = "bert." .. new
-    end
-    local keep = (net.bert or net).pooler ~= nil or not new:find "^pooler%." and not new:find "^bert%.pooler%."
-    for _, pattern in ipairs(left_out) do keep = keep and not new:find(pattern) end
-    dict[key] = nil
-    if keep then dict[new] = value end
-  end
+  common.rename(dict, families[net.config.model_type].names)
+  common.rename(dict, usual)
+  local rules = net.bert and {
+    {"^embeddings%.", "bert.embeddings."}, {"^encoder%.", "bert.encoder."}, {"^pooler%.", "bert.pooler."},
+  } or {{"^bert%.", ""}}
+  if not (net.bert or net).pooler then table.insert(rules, {net.bert and "^bert%.pooler%." or "^pooler%.", false}) end
+  common.rename(dict, rules)
 end
 
 --- The class of lm.models.bert.
@@ -93,8 +114,11 @@ function Bert:init(config)
   body.embeddings = group {
     {"word_embeddings", nn.Embedding(config.vocab_size, width)},
     {"position_embeddings", nn.Embedding(config.max_position_embeddings, width)},
-    {"token_type_embeddings", nn.Embedding(config.type_vocab_size, width)}, {"LayerNorm", norm(config)},
   }
+  if config.model_type ~= "distilbert" then
+    body.embeddings.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+  end
+  body.embeddings.LayerNorm = norm(config)
   body.encoder = group {{"layer", nn.ModuleList(layers)}}
   local pooled = config.head == "sequence_classification" or config.head == "none" and config.add_pooling_layer
   if pooled then body.pooler = group {{"dense", nn.Linear(width, width)}} end
@@ -107,6 +131,7 @@ function Bert:init(config)
     self.classifier = nn.Linear(width, config.num_labels)
   end
   self.dropout = nn.Dropout(config.hidden_dropout_prob)
+  self.head_dropout = nn.Dropout(config.classifier_dropout or config.hidden_dropout_prob)
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
 end
@@ -131,24 +156,31 @@ local function mask_of(given, ids)
 end
 
 local function embedded(self, ids, o)
-  local l, types = ids.shape[2], o.token_type_ids
-  if l > self.config.max_position_embeddings then
-    options.must_be("Bert", "the number of tokens",
-      ("at most max_position_embeddings, %d"):format(self.config.max_position_embeddings), l)
+  local config, l, types = self.config, ids.shape[2], o.token_type_ids
+  local counts = families[config.model_type].counts
+  local most = config.max_position_embeddings - (counts and config.pad_token_id or 0)
+  if l > most then
+    options.must_be("Bert", "the number of tokens", ("at most %s, %d"):format(counts
+      and "max_position_embeddings - pad_token_id" or "max_position_embeddings", most), l)
   end
   if types and (types.ndim ~= 2 or types.shape[1] ~= ids.shape[1] or types.shape[2] ~= l) then
     options.wrong_shape("Bert", "token_type_ids", types, {ids.shape[1], l})
   end
   local embeddings = (self.bert or self).embeddings
-  local kinds = embeddings.token_type_embeddings.weight[1]
-  if types then
+  local x, kinds = embeddings.word_embeddings(ids), embeddings.token_type_embeddings
+  if types and kinds then
     local ok
-    ok, kinds = pcall(embeddings.token_type_embeddings, types)
+    ok, kinds = pcall(kinds, types)
     if not ok then
       fail("Bert: token_type_ids must be 1 or 2, as tokenizer(…) returns them: %s", truncate_text(tostring(kinds), 500))
     end
+  elseif kinds then
+    kinds = kinds.weight[1]
   end
-  return embeddings.word_embeddings(ids) + kinds + embeddings.position_embeddings.weight:narrow(1, 1, l)
+  if kinds then x = x + kinds end
+  if not counts then return x + embeddings.position_embeddings.weight:narrow(1, 1, l) end
+  local real = ids:ne(config.pad_token_id):long()
+  return x + embeddings.position_embeddings(real:cumsum(2) * real + config.pad_token_id)
 end
 
 --- net(ids [, {attention_mask, token_type_ids}]): ids [N, L] (int64, from 1); attention_mask [N, L] (or [N, L, L], by
@@ -169,57 +201,85 @@ function Bert:forward(ids, opts)
     local y = head.transform.LayerNorm(activations[self.config.hidden_act](head.transform.dense(x)))
     return ops.linear(y, body.embeddings.word_embeddings.weight, head.bias)
   end
-  if self.config.head == "token_classification" then return self.classifier(self.dropout(x)) end
+  if self.config.head == "token_classification" then return self.classifier(self.head_dropout(x)) end
   if not body.pooler then return x end
-  local pooled = body.pooler.dense(x:select(2, 1)):tanh()
-  if self.classifier then return self.classifier(self.dropout(pooled)) end
+  local family, pooled = families[self.config.model_type], x:select(2, 1)
+  if self.classifier and family.counts then pooled = self.head_dropout(pooled) end
+  pooled = body.pooler.dense(pooled)
+  pooled = family.distilled and pooled:relu() or pooled:tanh()
+  if self.classifier then return self.classifier(self.head_dropout(pooled)) end
   return x, pooled
 end
 
 local heads = {
-  BertModel = "none", BertForMaskedLM = "masked_lm", BertForPreTraining = "masked_lm",
-  BertForSequenceClassification = "sequence_classification", BertForTokenClassification = "token_classification",
+  Model = "none", ForMaskedLM = "masked_lm", ForPreTraining = "masked_lm",
+  ForSequenceClassification = "sequence_classification", ForTokenClassification = "token_classification",
+}
+local of_distilbert = {
+  hidden_size = "dim", intermediate_size = "hidden_dim", num_hidden_layers = "n_layers",
+  num_attention_heads = "n_heads", hidden_dropout_prob = "dropout", attention_probs_dropout_prob = "attention_dropout",
+  hidden_act = "activation",
 }
 
 -- What config.json calls otherwise.
 local function also(json, out, given, path)
   local architecture = type(json.architectures) == "table" and json.architectures[1]
-  out.head = heads[architecture]
+  local family = families[out.model_type or "bert"]
+  out.head = heads[tostring(architecture):match "ForPreTraining$" or tostring(architecture):match "For%u%w*$"
+    or tostring(architecture):match "Model$"]
   if architecture and not out.head and given.head == nil then
     fail("bert: '%s' is a '%s', whose head is not supported; pass {head = \"none\", strict = false} to load the model "
       .. "without it", path, tostring(architecture))
   end
   out.labels = common.labels("bert", path, json)
   out.num_labels = out.labels and #out.labels or json.num_labels
+  if out.pad_token_id then out.pad_token_id = out.pad_token_id + 1 end
+  for ours, name in pairs(family.distilled and of_distilbert or {}) do out[ours] = json[name] end
+  if family.distilled and out.head == "sequence_classification" then
+    out.classifier_dropout = json.seq_classif_dropout or 0.2
+  end
 end
 
---- models.bert([{head = "none", vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads =
+local spec = {
+  model_type = {options.sorted_keys(families)},
+  head = {{"none", "masked_lm", "sequence_classification", "token_classification"}}, vocab_size = {"count", 30522},
+  hidden_size = {"count", 768}, num_hidden_layers = {"count", 12}, num_attention_heads = {"count", 12},
+  intermediate_size = {"count", 3072}, hidden_act = {options.sorted_keys(activations), "gelu"},
+  hidden_dropout_prob = {"probability", 0.1}, attention_probs_dropout_prob = {"probability", 0.1},
+  max_position_embeddings = {"count", 512}, type_vocab_size = {"count", 2}, layer_norm_eps = {"positive", 1e-12},
+  num_labels = {"count", 2}, labels = {"table"}, add_pooling_layer = {"boolean", true}, pad_token_id = {"count", 1},
+  classifier_dropout = {"probability"},
+}
+
+local function maker(name)
+  local own = common.with_defaults(spec, name, families[name])
+  return function(opts)
+    return build(name, opts, own, function(config)
+      config.head = config.head or "none"
+      common.fit_labels(name, config, "num_labels")
+      if config.hidden_size % config.num_attention_heads ~= 0 then
+        options.not_divisible(name, "hidden_size", config.hidden_size, "num_attention_heads",
+          config.num_attention_heads)
+      end
+      return Bert(config)
+    end, "head", {kinds = families, also = also, only = {
+      position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,
+    }})
+  end
+end
+
+--- lm.models.bert([{head = "none", vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads =
 --- 12, intermediate_size = 3072, hidden_act = "gelu", hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1,
 --- max_position_embeddings = 512, type_vocab_size = 2, layer_norm_eps = 1e-12, num_labels = 2, labels,
---- add_pooling_layer = true}]): Constructs BERT, bare or with a head. Devlin et al., "BERT: Pre-training of Deep
---- Bidirectional Transformers for Language Understanding", 2019.
-function models.bert(opts)
-  local names, act = {"none", "masked_lm", "sequence_classification", "token_classification"}, {}
-  for name in pairs(activations) do act[#act + 1] = name end
-  table.sort(act)
-  return build("bert", opts, {
-    head = {names}, vocab_size = {"count", 30522}, hidden_size = {"count", 768},
-    num_hidden_layers = {"count", 12}, num_attention_heads = {"count", 12}, intermediate_size = {"count", 3072},
-    hidden_act = {act, "gelu"}, hidden_dropout_prob = {"probability", 0.1},
-    attention_probs_dropout_prob = {"probability", 0.1}, max_position_embeddings = {"count", 512},
-    type_vocab_size = {"count", 2}, layer_norm_eps = {"positive", 1e-12}, num_labels = {"count", 2},
-    labels = {"table"}, add_pooling_layer = {"boolean", true},
-  }, function(config)
-    config.head = config.head or "none"
-    common.fit_labels("bert", config, "num_labels")
-    if config.hidden_size % config.num_attention_heads ~= 0 then
-      options.not_divisible("bert", "hidden_size", config.hidden_size, "num_attention_heads",
-        config.num_attention_heads)
-    end
-    return Bert(config)
-  end, "head", {kind = "bert", also = also, only = {
-    position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,
-  }})
-end
+--- add_pooling_layer = true, classifier_dropout = hidden_dropout_prob, pad_token_id = 1, model_type = "bert"}]):
+--- Constructs BERT, bare or with a head. Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for
+--- Language Understanding", 2019.
+models.bert = maker "bert"
+--- lm.models.roberta([{…, pad_token_id = 2}]): Constructs RoBERTa, bare or with a head. Liu et al., "RoBERTa: A
+--- Robustly Optimized BERT Pretraining Approach", 2019.
+models.roberta = maker "roberta"
+--- lm.models.distilbert([{…}]): Constructs DistilBERT, bare or with a head. Sanh et al., "DistilBERT, a distilled
+--- version of BERT: smaller, faster, cheaper and lighter", 2019.
+models.distilbert = maker "distilbert"
 
 return models

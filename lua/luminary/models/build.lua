@@ -41,8 +41,9 @@ end
 -- Options of this model as a config.json says them.
 local function from_config(who, config, path, reads, spec, opts)
   local kind = config.model_type or config._class_name
-  if kind and kind ~= reads.kind then
-    fail("%s: '%s' has model_type '%s', expected '%s'", who, path, generation_config.shown(kind), reads.kind)
+  if kind and not reads.kinds[kind] then
+    fail("%s: '%s' has model_type '%s', expected '%s'", who, path, generation_config.shown(kind),
+      table.concat(options.sorted_keys(reads.kinds), "' or '"))
   end
   for name, only in pairs(reads.only or {}) do
     if config[name] ~= nil and config[name] ~= only then
@@ -52,7 +53,11 @@ local function from_config(who, config, path, reads, spec, opts)
   end
   local out = {}
   for name in pairs(spec) do out[name] = config[name] end
+  out.model_type = spec.model_type and kind or nil
   if reads.also then reads.also(config, out, opts, path) end
+  for name, value in pairs(reads.kinds[kind] or {}) do
+    if spec[name] and out[name] == nil then out[name] = value end
+  end
   return out
 end
 
@@ -186,10 +191,10 @@ local function copied(t)
   return copy
 end
 
---- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold: {kind
---- of config.json's model_type (or _class_name), only = {name = the value that this version has}, also(config, options,
---- those given, its path) for what is called otherwise there, generates = true of those with generate}. first: see
---- options.check.
+--- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold:
+--- {kinds = {[model_type or _class_name of config.json] = defaults of options}, only = {name = the value that this
+--- version has}, also(config, options, those given, its path) for what is called otherwise there, generates = true of
+--- those with generate}. first: see options.check.
 ---
 --- Every maker takes these too: weights, a file or folder that lm.load reads, or a table of tensors by name, or of
 --- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's; strict,
@@ -218,7 +223,7 @@ return function(who, opts, spec, make, first, reads)
     path = type(weights) == "string" and weights or "weights"
     if weights == path then weights = load_module("luminary.save_load").load(weights, {mmap = true}) end
     config, weights = gguf.read(who, path, weights)
-    if not reads or not weights and config.model_type == reads.kind then
+    if not reads or not weights and reads.kinds[config.model_type] then
       fail("%s: '%s' is a GGUF file of architecture '%s', which is not supported here; lm.load returns its metadata "
         .. "and tensors", who, path, truncate_text(config.model_type, 60))
     end

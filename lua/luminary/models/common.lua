@@ -1,5 +1,6 @@
 --- What models share: how those for images are made, and how weights begin.
 local core = require "luminary.core"
+local changes = require "luminary.base.weight_changes"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
@@ -14,18 +15,21 @@ function common.build(who, opts, spec, make)
   return build(who, opts, spec, make, "num_classes")
 end
 
---- Weights of convolutions are drawn for ReLU by their outgoing size (He et al. 2015), their biases are 0; linear
---- layers are drawn with standard deviation `std`, or stay as they are.
-function common.draw(net, std)
+--- Draws weights. linear: a standard deviation or a function of the weight; without it linear layers stay as they are.
+--- conv: the same; without it weights are drawn for ReLU by their outgoing size (He et al. 2015). Biases are 0.
+function common.draw(net, linear, conv)
+  local function draw(m, rule)
+    if type(rule) == "function" then rule(m.weight) else nn.init.normal_(m.weight, 0, rule) end
+    if m.bias then nn.init.zeros_(m.bias) end
+  end
   net:apply(function(m)
     if m:is(nn.Conv2d) then
-      nn.init.kaiming_normal_(m.weight, {mode = "fan_out", nonlinearity = "relu"})
-      if m.bias then nn.init.zeros_(m.bias) end
-    elseif m:is(nn.Linear) and std then
-      nn.init.normal_(m.weight, 0, std)
-      nn.init.zeros_(m.bias)
+      draw(m, conv or function(w) nn.init.kaiming_normal_(w, {mode = "fan_out", nonlinearity = "relu"}) end)
+    elseif m:is(nn.Linear) and linear then
+      draw(m, linear)
     end
   end)
+  return net
 end
 
 --- Returns the rows of a model's embedding: vocab_size, up to a multiple of pad_vocab_to where config has that.
@@ -91,6 +95,22 @@ function common.labels(who, path, config)
   return labels
 end
 
+--- Renames tensors of a state_dict in place, by rules {pattern, replacement}, one after the other; those whose
+--- replacement is false are removed.
+function common.rename(dict, rules)
+  local new = changes.renamed("load_state_dict", dict, rules)
+  for _, key in ipairs(options.sorted_keys(dict)) do dict[key] = new[key] end
+  for key, value in pairs(new) do dict[key] = value end
+end
+
+--- The options of a family: those of spec, with its defaults and its model_type.
+function common.with_defaults(spec, model_type, defaults)
+  local own = {}
+  for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key]} or row end
+  own.model_type = {spec.model_type[1], model_type}
+  return own
+end
+
 --- Tokens [N, L] of a model's call, checked.
 function common.ids(who, ids)
   if type(ids) == "table" and ids.input_ids then
@@ -112,11 +132,21 @@ local function check_size(who, name, t, n, l)
   return t
 end
 
+--- Activations by Hugging Face's names.
+common.activations = {
+  gelu = ops.gelu, relu = ops.relu, silu = ops.silu, swish = ops.silu, tanh = ops.tanh,
+  gelu_new = function(x) return ops.gelu(x, {approximate = "tanh"}) end,
+  quick_gelu = function(x) return x * (x * 1.702):sigmoid() end,
+}
+for _, name in ipairs {"gelu_fast", "gelu_pytorch_tanh"} do
+  common.activations[name] = common.activations.gelu_new
+end
+
 --- What a model of language is called with, net(ids [, {cache, attention_mask, position_ids}]), checked; `layers` of
 --- them have a cache each. Returns the options with first, how many tokens the cache holds, and `seen`, the options of
 --- scaled_dot_product_attention by which each token sees those before it, of the cache too, except what the mask
---- leaves out. (A token that sees nothing gets zeros there.)
-function common.forward_options(who, ids, opts, layers)
+--- leaves out. (A token that sees nothing gets zeros there.) near: the same where a token sees only the last `window`.
+function common.forward_options(who, ids, opts, layers, window)
   local o = options.check(who, opts, forward_options, "cache")
   local n, l = unpack(common.ids(who, ids).shape)
   local cache, mask = o.cache, o.attention_mask
@@ -127,16 +157,17 @@ function common.forward_options(who, ids, opts, layers)
   o.first = cache and options.arg(who, "cache[1].length", cache[1].length or 0, "natural") or 0
   check_size(who, "attention_mask", mask, n, o.first + l)
   check_size(who, "position_ids", o.position_ids, n, l)
-  local causal = not mask and o.first == 0 or l == 1
-  local seen
-  if not causal then
-    seen = ops.ones({l, o.first + l}, {dtype = "bool", device = ids.device}):tril(o.first)
+  mask = mask and (mask.dtype == "bool" and mask or mask:ne(0)):view(n, 1, 1, o.first + l)
+  local function attention(near)
+    local causal = not near and (not mask and o.first == 0 or l == 1)
+    local seen
+    if not causal then seen = ops.ones({l, o.first + l}, {dtype = "bool", device = ids.device}):tril(o.first) end
+    if near then seen = seen:triu(o.first - window + 1) end
+    if mask then seen = seen and seen:logical_and(mask) or mask end
+    return {attn_mask = seen, is_causal = not seen and l > 1}
   end
-  if mask then
-    mask = (mask.dtype == "bool" and mask or mask:ne(0)):view(n, 1, 1, o.first + l)
-    seen = seen and seen:logical_and(mask) or mask
-  end
-  o.seen = {attn_mask = seen, is_causal = not seen and l > 1}
+  o.seen = attention(false)
+  o.near = window and o.first + l > window and attention(true) or o.seen
   return o
 end
 

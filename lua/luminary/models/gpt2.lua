@@ -31,8 +31,10 @@ function Conv1D:to_int8() return nn.Int8Linear(self.weight:t(), self.bias) end
 
 local Attention = class.define("GPT2Attention", nn.Module)
 
-function Attention:init(config)
+function Attention:init(config, depth)
   self.heads, self.rate = config.n_head, config.attn_pdrop
+  self.scale = (config.scale_attn_weights and (config.n_embd / config.n_head) ^ -0.5 or 1)
+    / (config.scale_attn_by_inverse_layer_idx and depth or 1)
   self.c_attn = Conv1D(config.n_embd, 3 * config.n_embd)
   self.c_proj = Conv1D(config.n_embd, config.n_embd)
   self.resid_dropout = nn.Dropout(config.resid_pdrop)
@@ -46,6 +48,7 @@ function Attention:forward(x, seen, cache)
   if cache then k, v = cache:update(k, v) end
   local y = ops.scaled_dot_product_attention(q, k, v, {
     attn_mask = seen.attn_mask, is_causal = seen.is_causal, dropout_p = self.training and self.rate or 0,
+    scale = self.scale,
   })
   return self.resid_dropout(self.c_proj(y:transpose(2, 3):reshape(n, l, width)))
 end
@@ -56,16 +59,17 @@ function MLP:init(config)
   self.c_fc = Conv1D(config.n_embd, config.n_inner)
   self.c_proj = Conv1D(config.n_inner, config.n_embd)
   self.dropout = nn.Dropout(config.resid_pdrop)
+  self.act = config.activation_function
 end
 
-function MLP:forward(x) return self.dropout(self.c_proj(ops.gelu(self.c_fc(x), {approximate = "tanh"}))) end
+function MLP:forward(x) return self.dropout(self.c_proj(common.activations[self.act](self.c_fc(x)))) end
 
 local Block = class.define("GPT2Block", nn.Module)
 
-function Block:init(config)
+function Block:init(config, depth)
   local norm = {eps = config.layer_norm_epsilon}
   self.ln_1 = nn.LayerNorm(config.n_embd, norm)
-  self.attn = Attention(config)
+  self.attn = Attention(config, depth)
   self.ln_2 = nn.LayerNorm(config.n_embd, norm)
   self.mlp = MLP(config)
 end
@@ -100,7 +104,7 @@ function GPT2:init(config)
   body.wpe = nn.Embedding(config.n_positions, config.n_embd)
   body.drop = nn.Dropout(config.embd_pdrop)
   local blocks = {}
-  for i = 1, config.n_layer do blocks[i] = Block(config) end
+  for i = 1, config.n_layer do blocks[i] = Block(config, i) end
   body.h = nn.ModuleList(blocks)
   body.ln_f = nn.LayerNorm(config.n_embd, {eps = config.layer_norm_epsilon})
   self.transformer = body
@@ -157,26 +161,25 @@ end
 --- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 GPT2.generate = generate
 
---- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 *
---- n_embd, embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings =
---- true, pad_vocab_to}]): Constructs GPT-2. Radford et al., "Language Models are Unsupervised Multitask Learners",
---- 2019.
+--- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 * n_embd,
+--- embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1, layer_norm_epsilon = 1e-5, tie_word_embeddings = true,
+--- pad_vocab_to, activation_function = "gelu_new", scale_attn_weights = true, scale_attn_by_inverse_layer_idx =
+--- false}]): Constructs GPT-2. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
 function models.gpt2(opts)
   return build("gpt2", opts, {
     vocab_size = {"count", 50257}, n_positions = {"count", 1024}, n_embd = {"count", 768}, n_layer = {"count", 12},
     n_head = {"count", 12}, embd_pdrop = {"probability", 0.1}, attn_pdrop = {"probability", 0.1},
     resid_pdrop = {"probability", 0.1}, layer_norm_epsilon = {"positive", 1e-5}, n_inner = {"count"},
-    tie_word_embeddings = {"boolean", true}, pad_vocab_to = {"count"},
+    tie_word_embeddings = {"boolean", true}, pad_vocab_to = {"count"}, scale_attn_weights = {"boolean", true},
+    activation_function = {options.sorted_keys(common.activations), "gelu_new"},
+    scale_attn_by_inverse_layer_idx = {"boolean", false},
   }, function(config)
     if config.n_embd % config.n_head ~= 0 then
       options.not_divisible("gpt2", "n_embd", config.n_embd, "n_head", config.n_head)
     end
     config.max_positions, config.n_inner = config.n_positions, config.n_inner or 4 * config.n_embd
     return GPT2(config)
-  end, "vocab_size", {kind = "gpt2", generates = true, only = {
-    activation_function = "gelu_new", scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false,
-    add_cross_attention = false,
-  }})
+  end, "vocab_size", {kinds = {gpt2 = {}}, generates = true, only = {add_cross_attention = false}})
 end
 
 return models

@@ -11,25 +11,83 @@ local generate = require "luminary.models.generate"
 local ops = core.ops
 local models = {}
 
-local function linear(inputs, outputs) return nn.Linear(inputs, outputs, {bias = false}) end
+local function linear(inputs, outputs, bias) return nn.Linear(inputs, outputs, {bias = bias or false}) end
+
+-- Whether layer i attends to the last sliding_window tokens alone.
+local function near_of_qwen(i, config)
+  local types = config.layer_types
+  return config.use_sliding_window and (types and types[i] == "sliding_attention" or not types
+    and i > config.max_window_layers)
+end
+
+local function always() return true end
+
+-- Differences of families from LLaMA, by model_type: fused (one weight for q, k and v, and one for gate and up),
+-- qkv_bias, qk_norm, near, gemma (norms multiply by 1 + weight, embeddings by the root of hidden_size); defaults of
+-- options, the sizes as in `sizes`.
+local sizes = {"vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings"}
+local families = {
+  llama = {}, mistral = {near = always, rms_norm_eps = 1e-6, 32000, 4096, 14336, 131072},
+  qwen2 = {qkv_bias = true, near = near_of_qwen, rms_norm_eps = 1e-6, 151936, 4096, 22016, 32768},
+  qwen3 = {qk_norm = true, near = near_of_qwen, rms_norm_eps = 1e-6, head_dim = 128, 151936, 4096, 22016, 32768},
+  phi3 = {fused = true, near = always, 32064, 3072, 8192, 4096},
+  gemma = {gemma = true, rms_norm_eps = 1e-6, tie_word_embeddings = true, hidden_act = "gelu_pytorch_tanh",
+    head_dim = 256, num_hidden_layers = 28, num_attention_heads = 16, 256000, 3072, 24576, 8192},
+}
+for _, family in pairs(families) do
+  for i, name in ipairs(sizes) do family[name] = family[i] end
+end
+
+-- RMS norm with a factor of 1 + weight, in float32 as Gemma's.
+local GemmaRMSNorm = class.define("GemmaRMSNorm", nn.RMSNorm)
+
+function GemmaRMSNorm:reset_parameters() nn.init.zeros_(self.weight) end
+
+function GemmaRMSNorm:forward(x)
+  local wide = x.dtype == "float64" and x or x:float()
+  return ops.rms_norm(wide, self.normalized_shape, self.weight:to(wide.dtype) + 1, self.how):to(x.dtype)
+end
+
+local function norm_of(config, size)
+  return (families[config.model_type].gemma and GemmaRMSNorm or nn.RMSNorm)(size, {eps = config.rms_norm_eps})
+end
 
 local Attention = class.define("LlamaAttention", nn.Module)
 
 function Attention:init(config)
-  self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-  self.head_dim = config.head_dim
-  self.q_proj = linear(config.hidden_size, self.heads * config.head_dim)
-  self.k_proj = linear(config.hidden_size, self.kv_heads * config.head_dim)
-  self.v_proj = linear(config.hidden_size, self.kv_heads * config.head_dim)
-  self.o_proj = linear(self.heads * config.head_dim, config.hidden_size)
+  local family, bias = families[config.model_type], config.attention_bias
+  self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+  local width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+  if family.fused then
+    self.qkv_proj = linear(config.hidden_size, width + 2 * kv_width)
+  else
+    self.q_proj = linear(config.hidden_size, width, bias or family.qkv_bias)
+    self.k_proj = linear(config.hidden_size, kv_width, bias or family.qkv_bias)
+    self.v_proj = linear(config.hidden_size, kv_width, bias or family.qkv_bias)
+  end
+  self.o_proj = linear(width, config.hidden_size, bias)
+  if family.qk_norm then
+    self.q_norm = norm_of(config, self.head_dim)
+    self.k_norm = norm_of(config, self.head_dim)
+  end
 end
 
 function Attention:forward(x, rotate, seen, cache)
   local n, l = x.shape[1], x.shape[2]
-  local function heads_of(t, heads) return t:view(n, l, heads, self.head_dim):transpose(2, 3) end
-  local q = rotate(heads_of(self.q_proj(x), self.heads))
-  local k = rotate(heads_of(self.k_proj(x), self.kv_heads))
-  local v = heads_of(self.v_proj(x), self.kv_heads)
+  local q, k, v
+  if self.qkv_proj then
+    local kv_width = self.kv_heads * self.head_dim
+    q, k, v = unpack(self.qkv_proj(x):split({self.heads * self.head_dim, kv_width, kv_width}, 3))
+  else
+    q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+  end
+  local function heads_of(t, heads, norm)
+    t = t:reshape {n, l, heads, self.head_dim}
+    return (norm and norm(t) or t):transpose(2, 3)
+  end
+  q = rotate(heads_of(q, self.heads, self.q_norm))
+  k = rotate(heads_of(k, self.kv_heads, self.k_norm))
+  v = heads_of(v, self.kv_heads)
   if cache then k, v = cache:update(k, v) end
   local y = ops.scaled_dot_product_attention(q, k, v, {
     attn_mask = seen.attn_mask, is_causal = seen.is_causal, enable_gqa = self.heads ~= self.kv_heads,
@@ -40,21 +98,35 @@ end
 local MLP = class.define("LlamaMLP", nn.Module)
 
 function MLP:init(config)
-  self.gate_proj = linear(config.hidden_size, config.intermediate_size)
-  self.up_proj = linear(config.hidden_size, config.intermediate_size)
-  self.down_proj = linear(config.intermediate_size, config.hidden_size)
+  local width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+  self.act = config.hidden_act
+  if families[config.model_type].fused then
+    self.gate_up_proj = linear(width, 2 * inner)
+  else
+    self.gate_proj = linear(width, inner, bias)
+    self.up_proj = linear(width, inner, bias)
+  end
+  self.down_proj = linear(inner, width, bias)
 end
 
-function MLP:forward(x) return self.down_proj(ops.silu(self.gate_proj(x)) * self.up_proj(x)) end
+function MLP:forward(x)
+  local gate, up
+  if self.gate_up_proj then
+    gate, up = unpack(self.gate_up_proj(x):chunk(2, 3))
+  else
+    gate, up = self.gate_proj(x), self.up_proj(x)
+  end
+  return self.down_proj(common.activations[self.act](gate) * up)
+end
 
 local Layer = class.define("LlamaDecoderLayer", nn.Module)
 
-function Layer:init(config)
-  local norm = {eps = config.rms_norm_eps}
+function Layer:init(config, near)
+  self.near = near
   self.self_attn = Attention(config)
   self.mlp = MLP(config)
-  self.input_layernorm = nn.RMSNorm(config.hidden_size, norm)
-  self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, norm)
+  self.input_layernorm = norm_of(config, config.hidden_size)
+  self.post_attention_layernorm = norm_of(config, config.hidden_size)
 end
 
 function Layer:forward(x, rotate, seen, cache)
@@ -77,14 +149,19 @@ function Llama:init(config)
   self.config = config
   local body, layers = nn.Module(), {}
   body.embed_tokens = nn.Embedding(common.vocab_rows(config), config.hidden_size)
-  for i = 1, config.num_hidden_layers do layers[i] = Layer(config) end
+  local family = families[config.model_type]
+  for i = 1, config.num_hidden_layers do
+    layers[i] = Layer(config, config.sliding_window and family.near and family.near(i, config))
+  end
   body.layers = nn.ModuleList(layers)
-  body.norm = nn.RMSNorm(config.hidden_size, {eps = config.rms_norm_eps})
+  body.norm = norm_of(config, config.hidden_size)
   self.model = body
   if not config.tie_word_embeddings then self.lm_head = linear(config.hidden_size, common.vocab_rows(config)) end
-  self.rope = nn.RotaryPositionalEmbeddings(config.head_dim, {
-    max_seq_len = config.max_positions < math.huge and config.max_positions or config.max_position_embeddings,
-    base = config.rope_theta, interleaved = false, scaling = config.rope_scaling,
+  local scaling = config.rope_scaling
+  self.rope = nn.RotaryPositionalEmbeddings(config.rotary_dim, {
+    max_seq_len = scaling.long_factor and scaling.original_max_position_embeddings
+      or config.max_positions < math.huge and config.max_positions or config.max_position_embeddings,
+    base = config.rope_theta, interleaved = false, scaling = scaling,
   })
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
@@ -101,8 +178,10 @@ end
 --- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
 function Llama:new_cache(batch_size, max_seq_len)
   local config = self.config
-  return common.caches("Llama", config.num_hidden_layers, self.model.embed_tokens.weight, batch_size, max_seq_len,
-    config.max_positions, config.num_key_value_heads, config.head_dim)
+  local caches = common.caches("Llama", config.num_hidden_layers, self.model.embed_tokens.weight, batch_size,
+    max_seq_len, config.max_positions, config.num_key_value_heads, config.head_dim)
+  if self.rope.scaling.long_factor then caches.recompute_beyond = self.rope.max_seq_len end
+  return caches
 end
 
 --- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]
@@ -110,15 +189,25 @@ end
 --- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their positions, int64, from 1;
 --- without, M + 1 to M + L, whatever the mask says, and as positions only count from each other, that hardly matters.
 function Llama:forward(ids, opts)
-  local o = common.forward_options("Llama", ids, opts, self.config.num_hidden_layers)
+  local config = self.config
+  local o = common.forward_options("Llama", ids, opts, config.num_hidden_layers, config.sliding_window)
   if not o.position_ids and o.first + ids.shape[2] > self.config.max_positions then
     options.must_be("Llama", "the number of tokens", ("at most max_positions, %d"):format(self.config.max_positions),
       o.first + ids.shape[2])
   end
   local rope, place = self.rope, {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
-  local function rotate(t) return rope(t, place) end
+  local rotary, rest = config.rotary_dim, config.head_dim - config.rotary_dim
+  local function rotate(t)
+    if rest == 0 then return rope(t, place) end
+    return ops.cat({rope(t:narrow(4, 1, rotary), place), t:narrow(4, rotary + 1, rest)}, 4)
+  end
   local x = self.model.embed_tokens(ids)
-  for i, each in ipairs(self.model.layers) do x = each(x, rotate, o.seen, o.cache and o.cache[i]) end
+  if families[config.model_type].gemma then
+    x = x * ops.full({1}, math.sqrt(config.hidden_size), {dtype = x.dtype, device = x.device})
+  end
+  for i, each in ipairs(self.model.layers) do
+    x = each(x, rotate, each.near and o.near or o.seen, o.cache and o.cache[i])
+  end
   x = self.model.norm(x)
   return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight, self.score_bias)
 end
@@ -133,22 +222,35 @@ end
 Llama.generate = generate
 
 local spec = {
-  vocab_size = {"count", 32000}, hidden_size = {"count", 4096}, intermediate_size = {"count", 11008},
-  num_hidden_layers = {"count", 32}, num_attention_heads = {"count", 32}, num_key_value_heads = {"count"},
-  head_dim = {"count"}, max_position_embeddings = {"count", 2048}, rms_norm_eps = {"positive", 1e-5},
-  rope_theta = {"positive"}, rope_scaling = {"table"}, rope_parameters = {"table"},
-  tie_word_embeddings = {"boolean", false}, pad_vocab_to = {"count"},
+  model_type = {options.sorted_keys(families)}, vocab_size = {"count", 32000}, hidden_size = {"count", 4096},
+  intermediate_size = {"count", 11008}, num_hidden_layers = {"count", 32}, num_attention_heads = {"count", 32},
+  num_key_value_heads = {"count"}, head_dim = {"count"}, max_position_embeddings = {"count", 2048},
+  rms_norm_eps = {"positive", 1e-5}, rope_theta = {"positive"}, rope_scaling = {"table"}, rope_parameters = {"table"},
+  partial_rotary_factor = {"positive"}, original_max_position_embeddings = {"count"},
+  tie_word_embeddings = {"boolean", false}, pad_vocab_to = {"count"}, attention_bias = {"boolean", false},
+  mlp_bias = {"boolean", false}, hidden_act = {options.sorted_keys(common.activations), "silu"},
+  sliding_window = {"count"}, use_sliding_window = {"boolean", false}, max_window_layers = {"natural", 28},
+  layer_types = {"table"},
 }
 
--- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; how many positions there are.
+-- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; the dims of a head that rotate;
+-- the number of positions.
 local function resolve_positions(config)
-  local given = config.rope_parameters or {}
+  local given, scaling, most = config.rope_parameters or {}, {}, config.max_position_embeddings
+  for name, value in pairs(config.rope_scaling or given) do scaling[name] = value end
   config.rope_theta = config.rope_theta or given.rope_theta or 10000
-  local scaling = config.rope_scaling or given
-  config.rope_scaling = scaling
+  config.rotary_dim = math.floor(config.head_dim * (given.partial_rotary_factor or config.partial_rotary_factor or 1))
+  local original = config.original_max_position_embeddings or scaling.original_max_position_embeddings or most
   local kind, factor = scaling.rope_type or scaling.type, scaling.factor
-  local stretch = kind == "dynamic" and math.huge or kind == "linear" and type(factor) == "number" and factor or 1
-  config.max_positions = math.floor(config.max_position_embeddings * math.max(1, stretch))
+  if config.model_type == "phi3" and (kind == "su" or kind == "yarn") then kind = "longrope" end
+  if kind == "yarn" or kind == "longrope" or kind == "llama3" then
+    scaling.original_max_position_embeddings = original
+    if kind ~= "llama3" then scaling.factor = factor or most / original end
+  end
+  config.rope_scaling, scaling.rope_type = scaling, kind
+  local stretch = kind == "dynamic" and math.huge
+    or type(factor) == "number" and (kind == "linear" and factor or kind == "yarn" and factor * original / most) or 1
+  config.max_positions = math.floor(most * math.max(1, stretch))
 end
 
 local function make(config)
@@ -165,15 +267,38 @@ local function make(config)
   return Llama(config)
 end
 
---- models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
+-- Gemma's older files say "gelu" and mean another.
+local function also(json, out)
+  if out.model_type ~= "gemma" then return end
+  out.hidden_act = json.hidden_activation or json.hidden_act ~= "gelu" and json.hidden_act or nil
+end
+
+local function maker(name)
+  local own = common.with_defaults(spec, name, families[name])
+  return function(opts)
+    return build(name, opts, own, make, "vocab_size", {
+      kinds = families, generates = true, also = also, only = {use_bidirectional_attention = false, resid_pdrop = 0},
+    })
+  end
+end
+
+--- lm.models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
 --- num_attention_heads = 32, num_key_value_heads = num_attention_heads, head_dim = hidden_size / num_attention_heads,
 --- max_position_embeddings = 2048, rms_norm_eps = 1e-5, rope_theta = 10000, rope_scaling, rope_parameters,
---- tie_word_embeddings = false, pad_vocab_to}]): Constructs a model of the LLaMA family. Touvron et al., "LLaMA: Open
---- and Efficient Foundation Language Models", 2023.
-function models.llama(opts)
-  return build("llama", opts, spec, make, "vocab_size", {
-    kind = "llama", generates = true, only = {hidden_act = "silu", attention_bias = false, mlp_bias = false},
-  })
-end
+--- tie_word_embeddings = false, attention_bias = false, mlp_bias = false, hidden_act = "silu", sliding_window,
+--- use_sliding_window = false, partial_rotary_factor = 1, model_type = "llama", pad_vocab_to}]): Constructs a model of
+--- the LLaMA family. Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023.
+models.llama = maker "llama"
+--- lm.models.mistral([{…, sliding_window}]): Constructs Mistral. Jiang et al., "Mistral 7B", 2023.
+models.mistral = maker "mistral"
+--- lm.models.qwen2([{…}]): Constructs Qwen 2. Yang et al., "Qwen2 Technical Report", 2024.
+models.qwen2 = maker "qwen2"
+--- lm.models.qwen3([{…}]): Constructs Qwen 3. Yang et al., "Qwen3 Technical Report", 2025.
+models.qwen3 = maker "qwen3"
+--- lm.models.gemma([{…}]): Constructs Gemma. Mesnard et al., "Gemma: Open Models Based on Gemini Research and
+--- Technology", 2024.
+models.gemma = maker "gemma"
+--- lm.models.phi3([{…}]): Constructs Phi 3. Abdin et al., "Phi-3 Technical Report", 2024.
+models.phi3 = maker "phi3"
 
 return models

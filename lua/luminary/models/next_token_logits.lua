@@ -49,6 +49,11 @@ local function given(self, ids)
     self.mask = mask
   end
   local of_rows = mask and mask:expand(rows, l)
+  local switch = self.cache and self.cache.recompute_beyond
+  if switch and known <= switch and l > switch then -- keys rotate by other rates from there on
+    for _, each in ipairs(self.cache) do each:reset() end
+    known = 0
+  end
   if mask and not self.offers then return row_by_row(self.who, net, ids, of_rows) end
   if not (mask or self.cache) then return last_place(self.who, (net(ids)), rows) end
   local forward_options = {cache = self.cache, attention_mask = of_rows}

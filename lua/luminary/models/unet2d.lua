@@ -284,7 +284,7 @@ function models.unet2d(opts)
     center_input_sample = {"boolean", false}, num_class_embeds = {"count"},
     attn_norm_num_groups = {"count"}, sample_size = {"size"},
   }, make, "block_out_channels", {
-    kind = "UNet2DModel", also = function(json, out) -- null is one head there
+    kinds = {UNet2DModel = {}}, also = function(json, out) -- null is one head there
       if not json.attention_head_dim then out.attention_head_dim = false end
     end, only = {
       time_embedding_type = "positional", mid_block_type = "UNetMidBlock2D", mid_block_scale_factor = 1,

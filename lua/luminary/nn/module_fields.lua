@@ -61,19 +61,22 @@ end
 
 local record_of
 
+-- Whether `module` is or contains `sought`.
+local function contains(module, sought, seen)
+  if module == sought then return true end
+  if seen[module] then return false end
+  seen[module] = true
+  local inner = record_of(module)
+  for _, n in ipairs(inner.child) do
+    if contains(inner.values[n], sought, seen) then return true end
+  end
+  return false
+end
+jit.off(contains) -- LuaJIT 2.1.0-beta3 compiles a recursion in an ipairs loop wrongly: ShuffleNetV2 crashed at times
+
 -- Fails if the child contains the module: walks over such a module would not end.
 local function check_acyclic(self, record, name, child)
-  local function contains(module, seen)
-    if module == self then return true end
-    if seen[module] then return false end
-    seen[module] = true
-    local inner = record_of(module)
-    for _, n in ipairs(inner.child) do
-      if contains(inner.values[n], seen) then return true end
-    end
-    return false
-  end
-  if contains(child, {}) then
+  if contains(child, self, {}) then
     fail("%s: the child '%s' is or contains this module, and a module cannot contain itself; hold it in a plain "
       .. "table: self.%s = {module}", record.class.__name, name, number_in(name) and "other" or name)
   end

@@ -81,8 +81,41 @@ local scalings = {
       return rates * share + rates / s.factor * (1 - share)
     end,
   },
+  -- High frequencies stay, low ones are divided by factor, and those between are interpolated (Peng et al., "YaRN:
+  -- Efficient Context Window Extension of Large Language Models", 2024).
+  yarn = {
+    needs = {"factor", "original_max_position_embeddings"},
+    also = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},
+    rates = function(rates, s, dim, base)
+      local function dim_of(turns) -- of the pair that rotates so often in the original length
+        return dim * math.log(s.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(base))
+      end
+      local low, high = dim_of(s.beta_fast or 32), dim_of(s.beta_slow or 1)
+      if s.truncate ~= false then low, high = math.floor(low), math.ceil(high) end
+      low, high = math.max(low, 0), math.min(high, dim - 1)
+      if low == high then high = high + 0.001 end
+      local share = (1 - (ops.arange(0, dim / 2, {dtype = "float64"}) - low) / (high - low)):clamp(0, 1)
+      return rates * share + rates / s.factor * (1 - share)
+    end,
+    attention_factor = function(s)
+      local function scale(by) return s.factor <= 1 and 1 or 0.1 * by * math.log(s.factor) + 1 end
+      return s.mscale and s.mscale_all_dim and scale(s.mscale) / scale(s.mscale_all_dim) or scale(1)
+    end,
+  },
+  -- Divisors of the rates for sequences up to the original length, max_seq_len, and others for longer ones, in
+  -- RotaryPositionalEmbeddings.forward (Ding et al., "LongRoPE", 2024).
+  longrope = {
+    needs = {"factor", "original_max_position_embeddings"}, also = {"attention_factor"},
+    lists = {"short_factor", "long_factor"},
+    rates = function(rates, s) return rates / core.tensor(s.short_factor, {dtype = "float64"}) end,
+    attention_factor = function(s)
+      return s.factor <= 1 and 1 or math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_position_embeddings))
+    end,
+  },
   -- One divisor for each rate, as in GGUF files.
-  factors = {rates = function(rates, s) return rates / core.tensor(s.factors, {dtype = "float64"}) end},
+  factors = {
+    lists = {"factors"}, rates = function(rates, s) return rates / core.tensor(s.factors, {dtype = "float64"}) end,
+  },
 }
 
 local function above_0(who, name, value)
@@ -101,12 +134,18 @@ local function check_scaling(who, dim, given)
   for _, name in ipairs(scalings[out.rope_type].needs or {}) do
     out[name] = above_0(who, "scaling." .. name, given[name])
   end
-  if out.rope_type == "factors" then
-    out.factors = arg(who, "scaling.factors", given.factors, "table")
-    local n = #out.factors
-    if n ~= dim / 2 then fail("%s: scaling.factors has %d numbers; expected %d", who, n, dim / 2) end
-    for _, each in ipairs(out.factors) do above_0(who, "scaling.factors", each) end
+  local scaling = scalings[out.rope_type]
+  for _, name in ipairs(scaling.also or {}) do
+    out[name] = given[name] and above_0(who, "scaling." .. name, given[name])
   end
+  for _, name in ipairs(scaling.lists or {}) do
+    out[name] = arg(who, "scaling." .. name, given[name], "table")
+    local n = #out[name]
+    if n ~= dim / 2 then fail("%s: scaling.%s has %d numbers; expected %d", who, name, n, dim / 2) end
+    for _, each in ipairs(out[name]) do above_0(who, "scaling." .. name, each) end
+  end
+  out.truncate = given.truncate
+  out.attention_factor = out.attention_factor or scaling.attention_factor and scaling.attention_factor(out)
   return out
 end
 
@@ -133,7 +172,12 @@ end)
 --- Fills the tables of cosines and sines, which are not in state_dict.
 function RotaryPositionalEmbeddings:reset_buffers()
   local rates, change = rates_of(self.dim, self.base), scalings[self.scaling.rope_type].rates
-  fill(self.cosines, self.sines, change and change(rates, self.scaling) or rates)
+  fill(self.cosines, self.sines, change and change(rates, self.scaling, self.dim, self.base) or rates)
+  local factor = self.scaling.attention_factor or 1
+  if factor ~= 1 then
+    self.cosines:mul_(factor)
+    self.sines:mul_(factor)
+  end
 end
 
 -- Cosines and sines for n positions from `first` in sequences of `longest` positions, more than max_seq_len. All layers
@@ -141,11 +185,14 @@ end
 local function longer(self, first, n)
   local latest, longest = self.latest, self.longest
   if not latest or latest.first ~= first or latest.n ~= n or latest.longest ~= longest then
-    local factor, dim = self.scaling.factor, self.dim
-    local base = self.base * (factor * longest / self.max_seq_len - (factor - 1)) ^ (dim / (dim - 2))
-    local angle = angles_of(first - 1, n, rates_of(dim, base))
+    local factor, dim, divisors, base = self.scaling.factor, self.dim, self.scaling.long_factor, self.base
+    if not divisors then base = base * (factor * longest / self.max_seq_len - (factor - 1)) ^ (dim / (dim - 2)) end
+    local rates = rates_of(dim, base)
+    if divisors then rates = rates / core.tensor(divisors, {dtype = "float64"}) end
+    local angle = angles_of(first - 1, n, rates)
     latest = {first = first, n = n, longest = longest}
     for name, values in pairs {cosines = angle:cos(), sines = angle:sin()} do
+      values = values * (self.scaling.attention_factor or 1)
       latest[name] = core.keep(values:to(self.cosines.dtype):to(self.cosines.device))
     end
     self.latest = latest
@@ -153,11 +200,15 @@ local function longer(self, first, n)
   return latest
 end
 
+-- Whether rates depend on the length of a sequence.
+local function by_length_of(self) return self.scaling.rope_type == "dynamic" or self.scaling.long_factor ~= nil end
+
 -- Rows of both tables for the positions of x, broadcasting to [N, H, L, dim / 2].
 local function rows_of(self, x, first, input_pos)
   local tables, start = self, 1
-  local last = input_pos and self.scaling.rope_type == "dynamic" and input_pos:max():item() or first - 1 + x.shape[3]
-  if self.scaling.rope_type == "dynamic" then
+  local by_length = by_length_of(self)
+  local last = input_pos and by_length and input_pos:max():item() or first - 1 + x.shape[3]
+  if by_length then
     local rows = self.max_seq_len
     self.longest = last < rows and rows or math.max(last, self.longest)
     if self.longest > rows then
@@ -183,7 +234,7 @@ RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x
   if x.ndim ~= 4 or x.shape[4] ~= self.dim then
     options.wrong_shape(who, "x", x, {"N", "H", "L", self.dim})
   end
-  if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and self.scaling.rope_type ~= "dynamic" then
+  if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and not by_length_of(self) then
     fail("%s: positions %d to %d must be at most max_seq_len, %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
   end
   local cos, sin = rows_of(self, x, first, input_pos)
