@@ -150,6 +150,76 @@ describe("states", function()
     fc:load_state_dict { weight = lm.zeros(2, 2), bias = lm.zeros(2) }
     assert.equal("float64", w.dtype)
   end)
+  it("of wrapped and compiled modules load", function()
+    local w, b = lm.randn(1, 2), lm.ones(1)
+    for _, prefix in ipairs {
+      "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "module.module._orig_mod.", "_orig_mod._orig_mod.",
+    } do
+      local fc = nn.Linear(2, 1)
+      fc:load_state_dict { [prefix .. "weight"] = w, [prefix .. "bias"] = b }
+      assert.is_true(fc.weight:equal(w), prefix)
+      local net = nn.Sequential(nn.ReLU(), nn.Linear(2, 1))
+      net:load_state_dict { [prefix .. "1._orig_mod.weight"] = w, [prefix .. "1._orig_mod.bias"] = b }
+      assert.is_true(net[2].weight:equal(w), prefix)
+    end
+    local both = { weight = w, ["_orig_mod.weight"] = w, bias = b }
+    assert.matches('unexpected keys in the state_dict: "_orig_mod.weight"', message(nn.Linear(2, 1).load_state_dict,
+      nn.Linear(2, 1), both), 1, true)
+    local own = nn.Module:extend "Own"
+    function own:init() self.module = nn.Linear(2, 1) end
+    local net = own()
+    net:load_state_dict { ["_orig_mod.module.weight"] = w, ["_orig_mod.module.bias"] = b }
+    assert.is_true(net.module.weight:equal(w))
+  end)
+  it("of PyTorch before 0.4.1 have no num_batches_tracked", function()
+    local net = nn.Sequential(nn.BatchNorm2d(2), nn.LazyBatchNorm1d(), nn.InstanceNorm1d(2, { track_running_stats = true }))
+    local dict = {}
+    for i = 0, 2 do
+      for _, name in ipairs { "running_mean", "running_var", i < 2 and "weight" or nil, i < 2 and "bias" or nil } do
+        dict[i .. "." .. name] = lm.full({ 2 }, i + 2)
+      end
+    end
+    net:load_state_dict(dict)
+    assert.same({ 4, 6, 8 }, { net[1].running_mean:sum():item(), net[2].weight:sum():item(),
+      net[3].running_var:sum():item() })
+    dict["0.running_mean"] = nil
+    assert.matches('missing keys in the state_dict: "0.running_mean", "0.num_batches_tracked"',
+      message(net.load_state_dict, net, dict), 1, true)
+  end)
+  it("give lazy layers their sizes", function()
+    for name, case in pairs {
+      LazyLinear = { { 5 }, nn.Linear(7, 5) }, LazyConv1d = { { 6, 3 }, nn.Conv1d(2, 6, 3) },
+      LazyConv2d = { { 6, 3, { groups = 3 } }, nn.Conv2d(9, 6, 3, { groups = 3 }) },
+      LazyConv3d = { { 6, 1, { bias = false } }, nn.Conv3d(2, 6, 1, { bias = false }) },
+      LazyConvTranspose2d = { { 6, 3, { groups = 2 } }, nn.ConvTranspose2d(4, 6, 3, { groups = 2 }) },
+      LazyBatchNorm2d = { {}, nn.BatchNorm2d(4) }, LazyInstanceNorm1d = { { affine = true }, nn.InstanceNorm1d(4, { affine = true }) },
+      LazyBatchNorm1d = { { affine = false }, nn.BatchNorm1d(4, { affine = false }) },
+    } do
+      local made = name:find "Norm" and nn[name](case[1]) or nn[name](unpack(case[1]))
+      local before, dict = made:parameters(), case[2]:state_dict()
+      made:load_state_dict(dict, { dry_run = true })
+      for _, p in ipairs(made:parameters()) do assert.equal(0, p:numel()) end
+      made:load_state_dict(dict)
+      assert.same(names(case[2]:named_parameters()), names(made:named_parameters()), name)
+      for i, p in ipairs(made:parameters()) do
+        assert.equal(before[i], p)
+        assert.is_true(p:equal(case[2]:parameters()[i]), name)
+      end
+    end
+    local fc = nn.LazyLinear(5)
+    assert.matches("size mismatch for bias: [4] in the state_dict, [5] in the model",
+      message(fc.load_state_dict, fc, { weight = lm.ones(5, 3), bias = lm.ones(4) }), 1, true)
+    assert.same({ 2, 5 }, fc(lm.ones(2, 9)).shape)
+  end)
+  it("have one element for parameters without dims", function()
+    local Scale = nn.Module:extend "Scale"
+    function Scale:init() self.a = nn.Parameter(lm.zeros {}) end
+    local net = Scale()
+    net:load_state_dict { a = lm.tensor { 3 } }
+    assert.equal(3, net.a:item())
+    assert.matches("size mismatch for a: [2] in the state_dict, [] in the model",
+      message(net.load_state_dict, net, { a = lm.ones(2) }), 1, true)
+  end)
 end)
 
 -- An optimizer's state, saved by number, goes by this order.

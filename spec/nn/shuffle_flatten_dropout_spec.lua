@@ -116,6 +116,7 @@ describe("Unflatten", function()
       assert.matches(text:format(unpack(sizes)), message(nn.Unflatten(2, sizes), lm.ones {2, 4}), 1, true)
     end
     assert.same({2, 0, 3}, nn.Unflatten(2, {0, 3})(lm.ones {2, 0}).shape)
+    assert.same({0, 2, 3}, nn.Unflatten(2, {2, -1})(lm.ones {0, 6}).shape)
     assert.same({2, 0, 3}, nn.Unflatten(2, {-1, 3})(lm.ones {2, 0}).shape)
     assert.matches("Unflatten: dim 3 is out of range for a tensor %[2%]$",
       message(nn.Unflatten(3, { 1 }), lm.ones { 2 }))
@@ -288,6 +289,10 @@ describe("EmbeddingBag", function() -- values are PyTorch's
         message(F.embedding, index, w, { padding_idx = pad }))
     end
     local bag, layer = F.embedding_bag, nn.EmbeddingBag(4, 2)
+    local index, offsets = lm.tensor { 1, 2, 4 }:long(), lm.tensor { 1, 3 }:long()
+    assert.is_true(layer(index, { offsets = offsets }):equal(layer(index, offsets)))
+    assert.matches("EmbeddingBag: unknown option 'offset'; did you mean 'offsets'?",
+      message(layer, index, { offset = offsets }), 1, true)
     for _, f in ipairs { function() local y = F.embedding_bag(index, w, long(2)) return y end,
       function() return F.embedding_bag(index, w, long(2)) end, function() return bag(index, w, long(2)) end,
       function() return layer(index, long(2)) end } do

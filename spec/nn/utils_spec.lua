@@ -77,7 +77,11 @@ describe("weight_norm", function()
   it("takes other dims, and says what is wrong", function()
     local conv = utils.weight_norm(nn.Conv2d(2, 3, 2), { dim = 2 })
     assert.same({ 1, 2, 1, 1 }, conv.parametrizations.weight.original0.shape)
-    assert.same({}, utils.weight_norm(nn.Linear(2, 2), { dim = false }).parametrizations.weight.original0.shape)
+    for _, all in ipairs { false, -1 } do -- PyTorch's None and -1
+      assert.same({}, utils.weight_norm(nn.Linear(2, 2), { dim = all }).parametrizations.weight.original0.shape)
+    end
+    conv = utils.weight_norm(nn.Conv2d(2, 3, 2), { dim = -2 })
+    assert.same({ 1, 1, 2, 1 }, conv.parametrizations.weight.original0.shape)
     assert.matches("weight_norm: ReLU has no parameter 'weight'$", message(utils.weight_norm, nn.ReLU()))
     assert.matches("weight_norm: dim 3 is out of range for a tensor %[2, 2%]$",
       message(utils.weight_norm, nn.Linear(2, 2), { dim = 3 }))
@@ -97,6 +101,39 @@ describe("spectral_norm", function()
     utils.remove_spectral_norm(fc)
     is({ { 1, 0 }, { 0, 1 / 6 } }, fc.weight)
     assert.same({ 4, 2, 3, 3 }, utils.spectral_norm(nn.Conv2d(2, 4, 3)).weight.shape)
+  end)
+end)
+
+-- States of torch.nn.utils.weight_norm and spectral_norm.
+describe("older names", function()
+  it("of weight_norm load", function()
+    local net = nn.Sequential(utils.weight_norm(nn.Linear(2, 1, { bias = false })),
+      utils.weight_norm(nn.LSTM(2, 3), { name = "weight_hh_l0" }))
+    local dict = {}
+    for name, t in pairs(net:state_dict()) do
+      name = name:gsub("parametrizations%.(.-)%.original0", "%1_g"):gsub("parametrizations%.(.-)%.original1", "%1_v")
+      dict[name] = lm.full(t.shape, 2)
+    end
+    assert.is_not_nil(dict["1.weight_hh_l0_g"])
+    net:load_state_dict(dict)
+    is({ { 2 / math.sqrt(2), 2 / math.sqrt(2) } }, net[1].weight)
+    is({ { 2 / math.sqrt(3) } }, net[2].weight_hh_l0[{ { 1, 1 }, { 1, 1 } }])
+    dict["0.weight_v"] = nil
+    assert.matches('missing keys in the state_dict: "0.weight_v"\n', message(net.load_state_dict, net, dict), 1, true)
+    assert.same({ "0.weight_v" }, net:load_state_dict(dict, { strict = false }).missing_keys)
+  end)
+  it("of spectral_norm load", function()
+    local fc = utils.spectral_norm(nn.Linear(2, 1, { bias = false })):eval()
+    local dict = { weight_orig = lm.tensor { { 3, 4 } }, weight_u = lm.ones(1), weight_v = lm.tensor { 0.6, 0.8 } }
+    fc:load_state_dict(dict)
+    is({ { 0.6, 0.8 } }, fc.weight)
+    dict.weight = lm.zeros(1, 2) -- in files of PyTorch 0.4
+    fc:load_state_dict(dict)
+    is({ { 0.6, 0.8 } }, fc.weight)
+    dict.weight_u, dict.weight_v = nil, nil
+    assert.matches('missing keys in the state_dict: "weight_u", "weight_v"\n', message(fc.load_state_dict, fc, dict), 1,
+      true)
+    fc:load_state_dict(fc:state_dict())
   end)
 end)
 

@@ -2,6 +2,7 @@
 --- ones become float32.
 local core = require "luminary.core"
 local printable_name = require "luminary.base.printable_name"
+local blocks = require "luminary.file_formats.gguf_blocks"
 local Source = require "luminary.file_formats.source"
 
 local gguf = {}
@@ -11,101 +12,17 @@ local plain = {
   [0] = "float32", [1] = "float16", [24] = "int8", [25] = "int16", [26] = "int32", [27] = "int64", [28] = "float64",
   [30] = "bfloat16",
 }
+-- Kinds that are not read: one of intermediate results, two that few programs know, and repacked ones of old files.
 local names = {
-  [9] = "Q8_1", [10] = "Q2_K", [11] = "Q3_K", [15] = "Q8_K",
+  [4] = "Q4_2", [5] = "Q4_3", [9] = "Q8_1", [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8",
+  [36] = "IQ4_NL_4_4", [37] = "IQ4_NL_4_8", [38] = "IQ4_NL_8_8", [41] = "Q1_0",
 }
 
--- ---- blocks (ggml's ggml-quants.c), as views of bytes: expand(part, n) returns [n, elements of a block]; part(dtype,
--- count, at) are that many elements from byte `at` of each block on, [n, count].
-
-local function nibbles(x) return x:bitwise_and(15), x:bitwise_right_shift(4) end
-
--- The bits of bytes, the lowest first, along a new dim.
-local function bits_of(x, dim)
-  local list = {}
-  for i = 0, 7 do list[i + 1] = x:bitwise_right_shift(i):bitwise_and(1) end
-  return core.ops.stack(list, dim)
-end
-
-local function cat(list, dim) return core.ops.cat(list, dim) end
-
--- 6-bit scales and minima of 8 groups in 12 bytes: of the first four the low bits of bytes 1 to 4 and 5 to 8; of the
--- others the halves of 9 to 12, with the two high bits of those.
-local function scales_of_k(s)
-  local a, b, c = s:narrow(2, 1, 4), s:narrow(2, 5, 4), s:narrow(2, 9, 4)
-  local low, high = nibbles(c)
-  local function with_high(x, of) return x:bitwise_or(of:bitwise_right_shift(6):bitwise_left_shift(4)) end
-  return cat({a:bitwise_and(63), with_high(low, a)}, 2), cat({b:bitwise_and(63), with_high(high, b)}, 2)
-end
-
--- Of 16 bytes the low halves and then the high ones, of whose numbers the fifth bits are in 4 more.
-local function fives(high, low, n)
-  return cat({nibbles(low)}, 2):bitwise_or(bits_of(high, 3):reshape {n, 32}:bitwise_left_shift(4)):float()
-end
-
--- [n, 8, 32] of 128 bytes, each 32 of which hold two groups.
-local function pairs_of_32(bytes, n)
-  return cat({nibbles(bytes:reshape {n, 4, 1, 32})}, 3):reshape {n, 8, 32}
-end
-
--- d scale q - dmin min, of a block that begins with d, dmin and scales[12].
-local function groups_of_32(part, n, q)
-  local scale, least = scales_of_k(part("uint8", 12, 4))
-  local d, dmin = part("float16", 1, 0):float(), part("float16", 1, 2):float()
-  return ((d * scale:float()):unsqueeze(3) * q:float() - (dmin * least:float()):unsqueeze(3)):reshape {n, 256}
-end
-
-local blocks = {
-  -- d, q[32]: d q
-  [8] = {name = "Q8_0", bytes = 34, elements = 32, expand = function(part)
-    return part("float16", 1, 0):float() * part("int8", 32, 2):float()
-  end},
-  -- d, q[16]: d (q - 8), low halves before high ones
-  [2] = {name = "Q4_0", bytes = 18, elements = 32, expand = function(part)
-    local low, high = nibbles(part("uint8", 16, 2))
-    return part("float16", 1, 0):float() * (cat({low, high}, 2):float() - 8)
-  end},
-  -- d, m, q[16]: d q + m
-  [3] = {name = "Q4_1", bytes = 20, elements = 32, expand = function(part)
-    local q = cat({nibbles(part("uint8", 16, 4))}, 2):float()
-    return part("float16", 1, 0):float() * q + part("float16", 1, 2):float()
-  end},
-  -- d, fifth bits[4], q[16]: d (q - 16)
-  [6] = {name = "Q5_0", bytes = 22, elements = 32, expand = function(part, n)
-    return part("float16", 1, 0):float() * (fives(part("uint8", 4, 2), part("uint8", 16, 6), n) - 16)
-  end},
-  -- d, m, fifth bits[4], q[16]: d q + m
-  [7] = {name = "Q5_1", bytes = 24, elements = 32, expand = function(part, n)
-    local q = fives(part("uint8", 4, 4), part("uint8", 16, 8), n)
-    return part("float16", 1, 0):float() * q + part("float16", 1, 2):float()
-  end},
-  -- d, dmin, scales[12], q[128]
-  [12] = {name = "Q4_K", bytes = 144, elements = 256, expand = function(part, n)
-    return groups_of_32(part, n, pairs_of_32(part("uint8", 128, 16), n))
-  end},
-  -- d, dmin, scales[12], fifth bits[32], one of each of 8 groups in a byte, q[128]
-  [13] = {name = "Q5_K", bytes = 176, elements = 256, expand = function(part, n)
-    local fifths = bits_of(part("uint8", 32, 16), 2):bitwise_left_shift(4)
-    return groups_of_32(part, n, pairs_of_32(part("uint8", 128, 48), n):bitwise_or(fifths))
-  end},
-  -- low[128], high[64], scales[16], d: d scale (q - 32), groups of 16; each half of 128 elements has 64 low bytes,
-  -- whose low halves come first, and 32 high bytes with two bits for each of four groups of 32
-  [14] = {name = "Q6_K", bytes = 210, elements = 256, expand = function(part, n)
-    local low, high = nibbles(part("uint8", 128, 0):reshape {n, 2, 1, 64})
-    low = cat({low, high}, 3):reshape {n, 2, 4, 32}
-    local bits, tops = part("uint8", 64, 128):reshape {n, 2, 1, 32}, {}
-    for i = 0, 3 do tops[i + 1] = bits:bitwise_right_shift(2 * i):bitwise_and(3):bitwise_left_shift(4) end
-    local q = low:bitwise_or(cat(tops, 3)):float() - 32
-    local scale = part("float16", 1, 208):float() * part("int8", 16, 192):float()
-    return (scale:unsqueeze(3) * q:reshape {n, 16, 16}):reshape {n, 256}
-  end},
-}
-
-local AT_ONCE = 2 ^ 22 -- bytes: what lies between is float32 of some of these
+local AT_ONCE = 2 ^ 22 -- elements; what lies between has several floats of each
 
 local function expand(source, kind, at, count, what)
   local out = empty({count, kind.elements}, {dtype = "float32", device = "cpu"})
-  local step = math.floor(AT_ONCE / kind.bytes)
+  local step = math.floor(AT_ONCE / kind.elements)
   for first = 0, count - 1, step do
     local n = math.min(step, count - first)
     local bytes = source:bytes(at + first * kind.bytes, n * kind.bytes)
@@ -113,7 +30,7 @@ local function expand(source, kind, at, count, what)
       local item = Source.item_bytes[dtype]
       return source:view(bytes, dtype, {n, width}, {kind.bytes / item, 1}, from, what)
     end
-    out:narrow(1, first + 1, n):copy_(kind.expand(part, n))
+    out:narrow(1, first + 1, n):copy_(kind.expand(part, n):reshape(n, kind.elements))
   end
   return out
 end

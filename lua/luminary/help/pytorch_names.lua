@@ -226,7 +226,7 @@ other.text = pairs_of([[
   SentencePieceUnigramTokenizer=Tokenizer GPT2Tokenizer=ByteLevelBPETokenizer BertTokenizer=BertWordPieceTokenizer
   GPT2TokenizerFast=ByteLevelBPETokenizer BertTokenizerFast=BertWordPieceTokenizer]], "")
 
-other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR", "LRScheduler _LRScheduler")
+other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR _LRScheduler=LRScheduler", "")
 for name in of_warm_up:gmatch "%S+" do
   other.optim[name], other["optim.lr_scheduler"][name] = warming_up, warming_up
 end

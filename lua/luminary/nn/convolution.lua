@@ -112,12 +112,12 @@ local function padding_for(self, x, size)
   return list
 end
 
-local function transposed_forward(self, x, output_size)
+local transposed_forward = signature.of("ConvTranspose(x, output_size: any?)", function(self, x, output_size)
   local more = self.output_padding
   if output_size ~= nil then more = padding_for(self, arg(self.__name, "x", x, "tensor"), output_size) end
   local how = self.how
   return self._call(x, self.weight, self.bias, how.stride, how.padding, more, how.groups, how.dilation)
-end
+end)
 
 local plain = "nn.%s(…): Applies a %d-d convolution to an input %s of several channels."
 local backwards = "nn.%s(…): Applies a %d-d transposed convolution to an input %s of several channels."

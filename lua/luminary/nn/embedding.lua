@@ -91,13 +91,14 @@ function EmbeddingBag.from_pretrained(weight, opts) return rows.from_pretrained(
 --- Draws the parameters again, as at construction.
 EmbeddingBag.reset_parameters = Embedding.reset_parameters
 
-function EmbeddingBag:forward(index, offsets, per_sample_weights)
+EmbeddingBag.forward = signature.of([[EmbeddingBag(input: tensor, offsets: tensor?,
+  per_sample_weights: tensor?)]], function(self, index, offsets, per_sample_weights)
   return functional.embedding_bag(index, self.weight, {
     offsets = offsets, per_sample_weights = per_sample_weights, max_norm = self.max_norm, norm_type = self.norm_type,
     scale_grad_by_freq = self.scale_grad_by_freq, mode = self.mode, include_last_offset = self.include_last_offset,
     padding_idx = self.padding_idx,
   })
-end
+end)
 
 function EmbeddingBag:extra_repr()
   local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}

@@ -14,21 +14,24 @@ local lazy = {}
 
 -- Calls f(name, tensor) for each parameter and buffer of a layer.
 local function each_tensor(of, f)
-  for name, value in pairs(records.of(of).values) do
-    if core.is_tensor(value) then f(name, value) end
+  local record = records.of(of)
+  for _, kind in ipairs {"param", "buffer"} do
+    for _, name in ipairs(record[kind]) do f(name, record.values[name]) end
   end
 end
 
--- Fills a lazy layer with the tensors and fields of a layer of its base for `channels`.
-local function fill(self, channels)
-  local made = self.base(channels, unpack(self.given, 1, self.given.n))
+-- Returns a layer of a lazy layer's base for `channels`.
+local function made_for(self, channels) return self.base(channels, unpack(self.given, 1, self.given.n)) end
+
+-- Fills a lazy layer with the tensors and fields of a layer of its base.
+local function fill(self, made)
   each_tensor(made, function(name, value)
     core.no_grad(function() self[name].data = value:detach():to(self[name].device, self[name].dtype) end)
   end)
   for name, value in pairs(records.of(made).values) do
     if not core.is_tensor(value) and name ~= "training" then self[name] = value end
   end
-  self.given = nil
+  self.given, self.per_channel = nil, nil
 end
 
 -- base: the class; channels_of(x): the base's first argument for an input x, nil unless x is `bound`.
@@ -46,7 +49,8 @@ local function add(name, base, channels_of, help, bound)
       local empty = core.ops.empty(0, {dtype = value.dtype, device = value.device})
       if parameter.is(value) then self[key] = parameter.new(empty) else self:register_buffer(key, empty) end
     end)
-    self.given = {n = n, ...}
+    local growing = like.weight or like.running_mean
+    self.given, self.per_channel = {n = n, ...}, growing and growing:numel() / (ok and 1 or (...)) -- elements
   end
   signature.note((options.signature(base.init):gsub("%([^,]*, ", "(", 1)), new.init) -- without the first argument
 
@@ -57,9 +61,21 @@ local function add(name, base, channels_of, help, bound)
       if not channels then
         options.must_be(name, "x", bound or "a tensor of at least 1 dim", x)
       end
-      fill(self, channels)
+      fill(self, made_for(self, channels))
     end
     return base.forward(self, x, ...)
+  end
+
+  -- Takes the number of channels from a state: the weight grows with it.
+  function new:adapt_state(dict, prefix, old)
+    if base.adapt_state then base.adapt_state(self, dict, prefix, old) end
+    local value = self.given and (dict[prefix .. "weight"] or dict[prefix .. "running_mean"])
+    if not core.is_tensor(value) or not self.per_channel then return end
+    local channels = value:numel() / self.per_channel
+    if channels < 1 or channels % 1 ~= 0 then return end
+    local made = made_for(self, channels)
+    each_tensor(made, function(key, t) old.made[prefix .. key] = t end)
+    old.commit[#old.commit + 1] = function() fill(self, made) end
   end
 
   if base.to_int8 then

@@ -6,14 +6,19 @@ local printable_name = require "luminary.base.printable_name"
 
 local fail, is_plain = options.fail, options.is_plain
 
--- All keys of a checkpoint of a wrapped model start with "module.".
+-- Removes the names that wrappers add: torch.compile's "_orig_mod.", anywhere in a name, and "module." before all.
 local function without_prefix(dict, own)
-  for key in pairs(dict) do
-    if type(key) ~= "string" or key:sub(1, 7) ~= "module." or own[key] then return dict end
+  local bare, wrapped = {}, next(dict) ~= nil
+  for key, value in pairs(dict) do
+    if type(key) ~= "string" then return dict end
+    local name = own[key] and key or ("." .. key):gsub("%._orig_mod%f[.]", ""):sub(2)
+    if bare[name] ~= nil then return dict end
+    bare[name], wrapped = value, wrapped and name:sub(1, 7) == "module." and not own[name]
   end
-  local bare = {}
-  for key, value in pairs(dict) do bare[key:sub(8)] = value end
-  return bare
+  if not wrapped then return bare end
+  local inner = {}
+  for name, value in pairs(bare) do inner[name:sub(8)] = value end
+  return without_prefix(inner, own)
 end
 
 local function quoted(names)
@@ -51,14 +56,19 @@ function report.__tostring(self)
   return table.concat(lines, "\n")
 end
 
--- The names that dict lacks, what is no tensor or has other numbers' meaning, and what has another shape.
-local function compare(entries, dict)
+-- Returns the names that dict lacks, problems of kinds of values, and mismatched shapes. Writes into dict tensors of one
+-- element as parameters without dims have them.
+local function compare(entries, dict, old)
   local missing, wrong, mismatched = {}, {}, {}
   for _, entry in ipairs(entries) do
-    local name, t = entry[1], entry[2]
+    local name, t = entry[1], old.made[entry[1]] or entry[2]
     local value = dict[name]
+    if core.is_tensor(value) and t.ndim == 0 and value.ndim == 1 and value.shape[1] == 1 then -- PyTorch 0.3's
+      value = value:reshape {}
+      dict[name] = value
+    end
     if value == nil then
-      missing[#missing + 1] = name
+      if not old.optional[name] then missing[#missing + 1] = old.names[name] or name end
     elseif not core.is_tensor(value) then
       wrong[#wrong + 1] = ("%s must be a tensor, got %s"):format(printable_name(name, 200), options.describe(value))
     elseif shape_text(value.shape) ~= shape_text(t.shape) then
@@ -90,7 +100,7 @@ local function conversions(entries, dict, skipped)
 end
 
 -- Copies dict, with the names that the module has.
-local function named_as(self, own, dict, rename, run_hooks)
+local function named_as(self, own, dict, rename, run_hooks, adapt)
   if not is_plain(dict) then
     local record = options.record(dict)
     options.expected("load_state_dict", "a table of tensors by name", dict,
@@ -101,6 +111,7 @@ local function named_as(self, own, dict, rename, run_hooks)
   dict = without_prefix(changes.renamed("load_state_dict", dict, rename), own)
   for key, value in pairs(dict) do copy[tostring(key)] = value end -- dict may be a list; hooks read names
   run_hooks("load_pre_hooks", copy)
+  local old = adapt(copy)
   local found
   for key in pairs(copy) do
     names[#names + 1] = not own[key] and tostring(key) or nil
@@ -114,7 +125,7 @@ local function named_as(self, own, dict, rename, run_hooks)
         printable_name(tostring(key), 200))
     end
   end
-  return copy, names
+  return copy, names, old
 end
 
 -- Makes the tensor use value's memory, dtype and device.
@@ -138,12 +149,24 @@ local function copy(self, own, dict, skipped, opts)
   end)
 end
 
---- entries: the module's state in order, {name, tensor} each; run_hooks(name, argument) runs its hooks of that name.
-return function(self, entries, run_hooks, dict, opts)
+--- entries: the module's state in order, {name, tensor} each; run_hooks(name, argument) runs its hooks of that name;
+--- walk(f) calls f(module, prefix of its names) for each module.
+---
+--- A class with adapt_state(self, dict, prefix, old) changes dict where it follows another version or says what the
+--- class does not know yet. `old` has: made, tensors of the shapes that parameters will have, by name; names, those
+--- that missing tensors had then; optional, the set of names that may be missing; commit, a list of functions that are
+--- called once nothing can fail.
+return function(self, entries, run_hooks, walk, dict, opts)
   local own, skipped = {}, {}
   for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
-  local given, unexpected = named_as(self, own, dict, opts.rename, run_hooks)
-  local missing, problems, mismatched = compare(entries, given)
+  local given, unexpected, old = named_as(self, own, dict, opts.rename, run_hooks, function(copied)
+    local old = {made = {}, names = {}, optional = {}, commit = {}}
+    walk(function(module, prefix)
+      if module.adapt_state then module:adapt_state(copied, prefix, old) end
+    end)
+    return old
+  end)
+  local missing, problems, mismatched = compare(entries, given, old)
 
   local result = setmetatable({missing_keys = missing, unexpected_keys = unexpected}, report)
   run_hooks("load_hooks", result)
@@ -166,6 +189,8 @@ return function(self, entries, run_hooks, dict, opts)
     fail("load_state_dict: for %s:\n  %s", self.__name, table.concat(problems, "\n  "))
   end
   if not (opts.dtype or opts.assign) then result.converted = conversions(entries, given, skipped) end
-  if not opts.dry_run then copy(self, own, given, skipped, opts) end
+  if opts.dry_run then return result end
+  for _, commit in ipairs(old.commit) do commit() end
+  copy(self, own, given, skipped, opts)
   return result
 end

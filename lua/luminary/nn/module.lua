@@ -445,13 +445,16 @@ local function state(self, prefix, out)
   return out
 end
 
+-- Calls f(module, prefix of its names) for the module and all descendants.
+local function each_prefix(self, f)
+  walk(self, function(module, prefix) f(module, prefix == "" and "" or prefix .. ".") end, "")
+end
+
 -- Calls the hooks of this name of the module and all descendants: hook(module, argument, prefix of its names).
 local function run_hooks(self, name, argument)
-  walk(self, function(module, prefix)
-    for _, hook in ipairs(record_of(module)[name] or {}) do
-      hook(module, argument, prefix == "" and "" or prefix .. ".")
-    end
-  end, "")
+  each_prefix(self, function(module, prefix)
+    for _, hook in ipairs(record_of(module)[name] or {}) do hook(module, argument, prefix) end
+  end)
 end
 
 --- Returns a table of parameters and buffers by dotted name, which share the module's memory.
@@ -466,7 +469,8 @@ end
 Module.load_state_dict = signature.of([[load_state_dict(dict, {strict = true, assign = false,
   ignore_mismatched_sizes = false, dry_run = false, device, dtype: string, rename})]], function(self, dict, opts)
   local function hooks(name, argument) run_hooks(self, name, argument) end
-  return load_module "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, dict, opts)
+  local function each(f) each_prefix(self, f) end
+  return load_module "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, each, dict, opts)
 end)
 
 -- ---- printing

@@ -13,7 +13,7 @@ local norm = {}
 
 --- nn.BatchNorm2d(…): Applies batch normalization to an input [N, C, H, W].
 local BatchNorm = layer.define("BatchNorm")
-BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
+BatchNorm.__inner = {"adapt_state", "check_input", "next_momentum", "next_options"}
 
 -- on: the default of affine and track_running_stats.
 local function text_of(on)
@@ -52,6 +52,11 @@ function BatchNorm:reset_parameters()
   self:reset_running_stats()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
+end
+
+--- Allows states of PyTorch before 0.4.1, which counted no batches.
+function BatchNorm:adapt_state(dict, prefix, old) -- luacheck: no self
+  old.optional[prefix .. "num_batches_tracked"] = dict[prefix .. "running_mean"] ~= nil
 end
 
 --- Fails if x does not have the dims of this layer.

@@ -3,6 +3,7 @@ local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
 local printed = require "luminary.nn.print_values"
+local signature = require "luminary.base.signature"
 require "luminary.nn.functional.sizes" -- for the kinds of its arguments
 
 local list, pooling = layer.entries()
@@ -26,9 +27,9 @@ for n = 1, 3 do
     help = "Applies max pooling to %s.",
   })
   add("MaxUnpool" .. windows .. "})", {
-    forward = function(self, x, indices, output_size)
+    forward = signature.of("MaxUnpool(x, indices, output_size: any?)", function(self, x, indices, output_size)
       return F["max_unpool" .. d](x, indices, self.kernel_size, self.stride, self.padding, output_size)
-    end,
+    end),
     prints = "kernel_size stride padding",
     help = ("Computes a partial inverse of nn.MaxPool%s, in which all elements that are no maxima are 0."):format(d),
   }, true)

@@ -45,12 +45,13 @@ options.kind("size_list", "list of integers", function(who, name, v)
   return v
 end)
 
+-- Returns the size that a -1 among sizes is.
 local function check_sizes(x, dim, sizes)
   local product, open, size = 1, 0, x.shape[dim]
   for _, each in ipairs(sizes) do
     if each == -1 then open = open + 1 else product = product * each end
   end
-  if open == 1 and product > 0 and size % product == 0 or open == 0 and product == size then return end
+  if open == 1 and product > 0 and size % product == 0 or open == 0 and product == size then return size / product end
   options.fail("Unflatten: dim %d of %s has size %d, which does not match unflattened_size {%s}", dim,
     options.describe(x), size, table.concat(sizes, ", "))
 end
@@ -65,9 +66,11 @@ rearranging "Unflatten(dim: dim, unflattened_size: size_list)" {
     if dim < 1 or dim > x.ndim then
       options.fail("Unflatten: dim %d is out of range for %s", self.dim, options.describe(x))
     end
-    check_sizes(x, dim, self.unflattened_size)
+    local open = check_sizes(x, dim, self.unflattened_size)
     for i, size in ipairs(x.shape) do
-      for _, each in ipairs(i == dim and self.unflattened_size or {size}) do shape[#shape + 1] = each end
+      for _, each in ipairs(i == dim and self.unflattened_size or {size}) do
+        shape[#shape + 1] = each == -1 and open or each
+      end
     end
     return x:reshape(shape)
   end,

@@ -239,7 +239,7 @@ for name, number, kind, shape in [("q8_0", 8, Q8_0, (3, 64)), ("q4_0", 2, Q4_0, 
     data, values = quantized(kind, int(np.prod(shape)) // (32 if kind in (Q8_0, Q4_0) else 256))
     entries.append((name, number, shape, data))
     expected[name] = values.reshape(shape)
-entries.append(("lacking", 10, (1, 256), bytes(84)))
+entries.append(("lacking", 9, (1, 256), bytes(84)))
 keys = [("general.architecture", 8, text("test")), ("general.alignment", 4, struct.pack("<I", 64)),
         ("u8", 0, b"\xff"), ("i8", 1, b"\xff"), ("u16", 2, b"\xff\xff"), ("i16", 3, b"\xff\xff"), ("i32", 5, b"\xff" * 4),
         ("f32", 6, struct.pack("<f", 0.5)), ("yes", 7, b"\1"), ("u64", 10, struct.pack("<Q", 2**40)),

@@ -111,12 +111,20 @@ save_file(store, f"{GOLDEN}gguf.safetensors")
 rng, store = np.random.default_rng(0), {}
 with tempfile.TemporaryDirectory() as folder:
     writer = gguf.GGUFWriter(folder + "/x.gguf", "test")
-    for name, halves in {"Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q5_K": [0, 2]}.items():
+    for name, halves in {
+        "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q5_K": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "IQ2_XXS": [0],
+        "IQ2_XS": [0], "IQ3_XXS": [0], "IQ1_S": [0], "IQ4_NL": [0], "IQ3_S": [0], "IQ2_S": [0], "IQ4_XS": [0],
+        "IQ1_M": [], "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "NVFP4": [],
+    }.items():
         kind = gguf.GGMLQuantizationType[name]
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         data = rng.integers(0, 256, (3, 512 // elements, size), dtype=np.uint8)
         for at in halves:  # float16, which random bytes would make infinite now and then
             data[:, :, at:at + 2] = rng.normal(size=data.shape[:2]).astype("<f2")[..., None].view(np.uint8)
+        if name == "IQ1_M":  # its float16 is in the highest bits of the scales: below 1
+            data[:, :, 55] &= 0x3F
+        if name == "MXFP4":
+            data[:, :, 0] = rng.integers(100, 140, data.shape[:2])
         data = data.reshape(3, -1)
         writer.add_tensor(name, data, raw_dtype=kind)
         store[name] = torch.from_numpy(gguf.quants.dequantize(data, kind).astype(np.float32))

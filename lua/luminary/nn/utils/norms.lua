@@ -22,6 +22,7 @@ local function slice_norms(w, dim)
 end
 
 local WeightNorm = class.define("_WeightNorm", Module)
+WeightNorm.old_names = {original0 = "_g", original1 = "_v"}
 function WeightNorm:init(dim) self.dim = dim end
 function WeightNorm:forward(g, v) return v * (g / slice_norms(v, self.dim)) end
 function WeightNorm:right_inverse(w) return slice_norms(w, self.dim), w end
@@ -29,8 +30,8 @@ function WeightNorm:right_inverse(w) return slice_norms(w, self.dim), w end
 local function dim_of(who, module, name, dim, default)
   local w = records.of(module).values[name]
   if not core.is_tensor(w) then fail("%s: %s has no parameter '%s'", who, module.__name, tostring(name)) end
-  if dim == false then return nil, w end
-  dim = dim or default
+  if dim == false or dim == -1 and not default then return nil, w end -- PyTorch takes -1 as None
+  dim = dim or default or 1
   local at = dim < 0 and w.ndim + dim + 1 or dim
   if at < 1 or at > w.ndim then fail("%s: dim %d is out of range for %s", who, dim, options.describe(w)) end
   return at, w
@@ -40,11 +41,12 @@ end
 norms.weight_norm = signature.of([[weight_norm(module: module, {name = "weight",
   dim: integer|false})]], function(module, opts)
   local who = "weight_norm"
-  local dim = dim_of(who, module, opts.name, opts.dim, 1)
+  local dim = dim_of(who, module, opts.name, opts.dim)
   return parametrize.register_parametrization(module, opts.name, WeightNorm(dim))
 end)
 
 local SpectralNorm = class.define("_SpectralNorm", Module)
+SpectralNorm.old_names = {original = "_orig", ["0._u"] = "_u", ["0._v"] = "_v"}
 
 function SpectralNorm:init(w, dim, iterations, eps)
   self.dim, self.n_power_iterations, self.eps = dim, iterations, eps

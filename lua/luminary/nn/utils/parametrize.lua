@@ -36,6 +36,21 @@ function List:append(module)
   self.steps = self.steps + 1
 end
 
+List.__inner = {"adapt_state"}
+
+--- Renames tensors that the parametrization had under other names before: old_names of the first module, by its name.
+function List:adapt_state(dict, prefix, old)
+  local before, name = prefix:match "^(.-)parametrizations%.([^.]+)%.$"
+  local names, found = records.of(self).values["0"].old_names or {}, false
+  for _, suffix in pairs(names) do found = found or dict[before .. name .. suffix] ~= nil end
+  if not found then return end
+  for key, suffix in pairs(names) do
+    local at = before .. name .. suffix
+    dict[prefix .. key], dict[at], old.names[prefix .. key] = dict[at], nil, at
+  end
+  dict[before .. name] = nil -- PyTorch 0.4's result
+end
+
 -- original, or original0, …
 local function originals_of(list)
   if list.is_tensor then return list.original end

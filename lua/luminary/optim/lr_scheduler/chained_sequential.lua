@@ -37,6 +37,12 @@ function Several:undo()
   for _, each in ipairs(self.schedulers) do each:undo() end
 end
 
+-- Begins again at a milestone of a SequentialLR.
+function Several:update(_epoch)
+  for _, group in ipairs(self.optimizer.param_groups) do group.lr = group.initial_lr end
+  self:restart()
+end
+
 -- Those inside make a plain step, as PyTorch's do.
 function Several:initial_step()
   for _, each in ipairs(self.schedulers) do each.step_count = 0 end
@@ -80,6 +86,12 @@ end)
 
 Chained.note = Plateau.note
 
+function Chained:restart()
+  for _, each in ipairs(self.schedulers) do each:restart() end
+  self.last_epoch, self.step_count = 0, 1
+  self:note()
+end
+
 --- Performs a step of all schedulers.
 function Chained:step()
   for _, each in ipairs(self.schedulers) do each:step() end
@@ -117,19 +129,20 @@ Sequential.init = signature.of([[SequentialLR(optimizer: optimizer, schedulers: 
   if #self.milestones ~= #self.schedulers - 1 then
     options.wrong_length(who, "milestones", #self.schedulers - 1, "scheduler after the first", #self.milestones)
   end
-  for i = 2, #self.schedulers do
-    if class.is(self.schedulers[i], Several) then
-      fail("%s: schedulers[%d] is a %s, which must be the first", who, i, self.schedulers[i].__name)
-    end
-  end
-  self.last_epoch = opts.last_epoch + 1
-  self.step_count = 1
   for _, group in ipairs(optimizer.param_groups) do group.lr = group.initial_lr end
   self:undo()
-  local first = self.schedulers[place(self.milestones, 0)]
-  first:initial_step()
-  self.last_lr = first:get_last_lr()
+  self:begin("initial_step", opts.last_epoch + 1)
 end)
+
+-- Starts the schedule of epoch 0 by its method `start`.
+function Sequential:begin(start, epoch)
+  self.last_epoch, self.step_count = epoch, 1
+  local first = self.schedulers[place(self.milestones, 0)]
+  first[start](first)
+  self.last_lr = first:get_last_lr()
+end
+
+function Sequential:restart() self:begin("restart", 0) end
 
 --- Sets the next epoch's learning rates, by the current scheduler.
 function Sequential:step()

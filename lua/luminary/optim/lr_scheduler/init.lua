@@ -1,7 +1,10 @@
 --- optim.lr_scheduler: Learning rate schedulers, which adjust the learning rate based on the number of epochs.
 local options = require "luminary.base.options"
 
-local schedules = {ReduceLROnPlateau = require "luminary.optim.lr_scheduler.plateau"}
+local schedules = {
+  LRScheduler = require "luminary.optim.lr_scheduler.scheduler",
+  ReduceLROnPlateau = require "luminary.optim.lr_scheduler.plateau",
+}
 for _, file in ipairs {"factors", "cosine", "cyclic", "chained_sequential", "get_scheduler"} do
   for name, value in pairs(require("luminary.optim.lr_scheduler." .. file)) do schedules[name] = value end
 end

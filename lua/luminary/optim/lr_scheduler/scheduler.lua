@@ -2,7 +2,8 @@
 ---
 --- As PyTorch's, each computes the next rate from the present one where it can, so that a rate changed by hand stays
 --- and several schedules of one optimizer multiply. Most are entries (Scheduler.entries). A class has next_lr, perhaps
---- closed_form, and `settings`: the fields that state_dict holds besides the position, as arguments of a signature.
+--- closed_form, and `settings`: the fields that state_dict holds besides the position, as arguments of a signature. A
+--- user's class has get_lr, as PyTorch's do, and state_dict holds all its fields of plain values.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local one_based_list = require "luminary.base.one_based_list"
@@ -13,12 +14,13 @@ local fail = options.fail
 
 local rate_list = one_based_list "get_last_lr()"
 
+--- optim.lr_scheduler.LRScheduler(…): The base class of learning rate schedulers; classes that extend it define get_lr.
 local Scheduler = class.root("LRScheduler")
 Scheduler.__makes = "optimizer"
 Scheduler.settings = "()"
 Scheduler.__inner = {
-  "classes", "count_step", "entries", "for_groups", "initial_step", "of_group", "start", "undo",
-  "update", "closed_form", "next_lr", "note",
+  "classes", "count_step", "entries", "for_groups", "initial_step", "of_group", "restart", "start", "undo",
+  "update", "closed_form", "next_lr", "note", "begin", "_get_closed_form_lr",
 }
 
 -- ---- arguments
@@ -80,27 +82,50 @@ end
 --- What a schedule says: the rate of group i at self.last_epoch, from the rate `base` that it began with, or from the
 --- present one, group.lr. self.initial: it is being constructed.
 function Scheduler:next_lr(_group, _base, _i)
-  fail("%s: define function %s:next_lr(group, base, i)", self.__name, self.__name)
+  fail("%s: define function %s:get_lr(), which returns a list of rates", self.__name, self.__name)
 end
 
 --- That rate from the epoch alone, for schedules that can say it: SequentialLR begins with it. nil for others.
 function Scheduler:closed_form(_base) return nil end -- luacheck: no self
 
---- The rates of the next epoch, or of a given one by their closed form where there is one.
+-- Returns a list of rate(group, base rate, i) of each group.
+local function each_rate(self, rate)
+  local rates = {}
+  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = rate(self, group, self.base_lrs[i], i) end
+  return rates
+end
+
+--- Computes the learning rates of the epoch self.last_epoch, a list with one for each group.
+function Scheduler:get_lr() return each_rate(self, self.next_lr) end
+
+--- The same from the epoch alone; nil, or an empty list, of schedules that cannot.
+function Scheduler:_get_closed_form_lr()
+  return each_rate(self, function(_, _, base) return self:closed_form(base) end)
+end
+
+--- Sets the rates of the next epoch, or of a given one by their closed form where there is one.
 function Scheduler:update(epoch)
   self.last_epoch = epoch or self.last_epoch + 1
-  local rates, groups = {}, self.optimizer.param_groups
+  local groups = self.optimizer.param_groups
   for i, group in ipairs(groups) do
     options.arg(self.__name, ("the lr of group %d"):format(i), group.lr, "number")
-    local base = base_lr(self, i, group)
-    local rate = epoch and self:closed_form(base) or self:next_lr(group, base, i)
+    base_lr(self, i, group)
+  end
+  local rates = epoch and self:_get_closed_form_lr()
+  if not rates or #rates == 0 then
+    rates = options.arg(self.__name, "the result of get_lr", self:get_lr(), "table")
+    if #rates ~= #groups then
+      options.wrong_length(self.__name, "the result of get_lr", #groups, "parameter group", #rates)
+    end
+  end
+  for i = 1, #groups do
+    local rate = rates[i]
     if type(rate) ~= "number" or rate ~= rate or math.abs(rate) == math.huge then
       fail("%s: in epoch %d the lr of group %d would be %s", self.__name, self.last_epoch, i, tostring(rate))
     end
-    rates[i] = rate
   end
-  for i, group in ipairs(groups) do group.lr = rates[i] end
-  self.last_lr = rates
+  self.last_lr = {}
+  for i, group in ipairs(groups) do group.lr, self.last_lr[i] = rates[i], rates[i] end
 end
 
 --- Every step of a schedule whose step is its own begins with this.
@@ -128,6 +153,12 @@ function Scheduler:initial_step()
   self.initial = nil
 end
 
+--- Begins again, at epoch 0.
+function Scheduler:restart()
+  self.last_epoch = -1
+  self:initial_step()
+end
+
 --- Begins the schedule, or continues after last_epoch.
 function Scheduler:start(optimizer, last_epoch)
   local who = self.__name
@@ -142,6 +173,8 @@ function Scheduler:start(optimizer, last_epoch)
   watch(optimizer)
   self:initial_step()
 end
+
+Scheduler.init = signature.of("LRScheduler(optimizer: optimizer, last_epoch: integer = -1)", Scheduler.start)
 
 -- ---- entries
 
@@ -197,11 +230,27 @@ end
 
 -- ---- state
 
+local own = {optimizer = true, initial = true, last_epoch = true, step_count = true, last_lr = true, base_lrs = true}
+
+-- Returns whether v is a number, a string, a boolean or a table of them.
+local function is_data(v)
+  if type(v) ~= "table" then return v ~= nil and type(v) ~= "function" and type(v) ~= "userdata" end
+  if not options.is_plain(v) then return false end
+  for _, value in pairs(v) do
+    if not is_data(value) then return false end
+  end
+  return true
+end
+
 --- Returns the state of the scheduler, plain values for lm.save. Functions are not saved.
 function Scheduler:state_dict()
   local dict = {last_epoch = self.last_epoch, step_count = self.step_count, last_lr = copy(self.last_lr),
     base_lrs = copy(self.base_lrs)}
   for _, row in ipairs(signature.parse(self.settings).rows) do dict[row[1]] = copy(self[row[1]]) end
+  local record = class.record(self)
+  for key, value in pairs(rawget(record.class, "strict") and {} or record.values) do
+    if not own[key] and is_data(value) then dict[key] = copy(value) end
+  end
   return dict
 end
 
@@ -228,6 +277,12 @@ function Scheduler:load_state_dict(dict)
     local key, kind = unpack(row)
     local value = given(key)
     if value ~= nil or not row.optional then new[key] = copy(options.arg(who, key, value, kind)) end
+  end
+  if not rawget(class.record(self).class, "strict") then
+    for key, value in pairs(dict) do
+      local known = type(key) ~= "string" or own[key] or own[key:sub(2)] or type(self[key]) == "function"
+      if new[key] == nil and not known and is_data(value) then new[key] = copy(value) end
+    end
   end
   for key, value in pairs(new) do self[key] = value end
 end
