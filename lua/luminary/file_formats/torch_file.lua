@@ -5,6 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local pickle = require "luminary.file_formats.pickle"
+local python_values = require "luminary.file_formats.python_values"
 local Source = require "luminary.file_formats.source"
 local zip = require "luminary.file_formats.zip"
 local ffi = require "ffi"
@@ -21,8 +22,10 @@ local storages = {
   LongStorage = "int64", IntStorage = "int32", ShortStorage = "int16", CharStorage = "int8", ByteStorage = "uint8",
   BoolStorage = "bool", UntypedStorage = "uint8", ComplexFloatStorage = "complex64",
   ComplexDoubleStorage = "complex128", QInt8Storage = "qint8", QUInt8Storage = "quint8", QInt32Storage = "qint32",
+  QUInt4x2Storage = "quint4x2", QUInt2x4Storage = "quint2x4",
 }
-local bytes_of_lacking = {complex64 = 8, complex128 = 16, qint8 = 1, quint8 = 1, qint32 = 4}
+local bytes_of_lacking = {qint8 = 1, quint8 = 1, qint32 = 4, quint4x2 = 1, quint2x4 = 1}
+local quantized_as = {qint8 = "int8", quint8 = "uint8", qint32 = "int32"}
 local storage_of = {
   float64 = "DoubleStorage", float32 = "FloatStorage", float16 = "HalfStorage", bfloat16 = "BFloat16Storage",
   int64 = "LongStorage", int32 = "IntStorage", int16 = "ShortStorage", int8 = "CharStorage", uint8 = "ByteStorage",
@@ -35,24 +38,22 @@ local aliases = {
 local function lacking(dtype) return pickle.lost("dtype " .. printable_name(tostring(dtype), 40), {lacking = true}) end
 
 local function is_dtype(name)
-  return aliases[name] or name:find "^u?int%d+$" or name:find "^b?float%d+" or name:find "^complex%d+$"
-    or name:find "^qu?int" or name == "bool"
+  return aliases[name] or name:find "^u?int%d+$" or name:find "^b?float%d+" or name:find "^b?complex%d+$"
+    or name:find "^qu?int" or name:find "^bits%d" or name == "bool"
 end
 
--- ---- what a pickle may call
+-- ---- tensors
 
 local LEAST_BYTES = 16 -- of a tensor's description in a pickle
 
--- A tensor over a storage that `persistent` gave.
-local function rebuild(args, machine, dtype)
+-- A tensor of a dtype over a storage that `persistent` gave, or what is lost.
+local function tensor_over(machine, dtype, storage, at, sizes, strides)
   local source = machine.cursor.source
-  local storage, at, sizes, strides = args[1], args[2], args[3], args[4]
   if not machine.storages[storage] or type(at) ~= "number" or type(sizes) ~= "table" or type(strides) ~= "table" then
     machine:fail "tensor without storage, offset, sizes or strides"
   end
   local what = ("the tensor over storage '%s'"):format(printable_name(storage.key, 40))
-  dtype = dtype or storage.dtype
-  local item = Source.item_bytes[dtype]
+  local item, memory = Source.item_bytes[dtype], storage.memory
   if not item then return lacking(dtype) end
   source:numel(sizes, what)
   if #sizes ~= #strides or not (at >= 0 and at <= 2 ^ 50 and at % 1 == 0) then
@@ -64,99 +65,330 @@ local function rebuild(args, machine, dtype)
       source:malformed("pickle", "%s has the stride %s", what, printable_name(tostring(stride), 40))
     end
   end
-  if not storage.bytes then return pickle.NONE end -- the tensors are made when it is read again
-  if dtype == "bool" and not storage.checked then
-    source:check_bools(storage.bytes, what)
-    storage.checked = true
+  if dtype == "bool" and not memory.checked then
+    source:check_bools(memory.bytes, what)
+    memory.checked = true
   end
-  storage.placed = storage.placed or source:placed(storage.bytes)
+  memory.placed = memory.placed or source:placed(memory.bytes)
   local plain = {}
   for i, size in ipairs(sizes) do plain[i] = size end
-  return source:view(storage.placed, dtype, plain, strides, at * item, what)
+  return source:view(memory.placed, dtype, plain, strides, at * item, what)
+    or pickle.lost(Source.TOO_LARGE, {lacking = true})
+end
+
+local TOO_MANY = "it has too many elements for the file's size; in Python, save x.to_dense() or x.clone()"
+
+-- f() of numel elements, which may be more than the file describes; or what is lost.
+local function made(machine, numel, f)
+  if not machine.cursor.source:may_make(numel) then return pickle.lost(TOO_MANY) end
+  return f()
+end
+
+-- A tensor that requires a gradient where the file says so.
+local function with_grad(t, requires_grad)
+  if requires_grad ~= true or not core.is_tensor(t) or not core.is_floating_point(t.dtype) then return t end
+  return t:detach():requires_grad_(true)
+end
+
+-- A tensor with the bits of a view applied: {neg = …, conj = …}.
+local function with_bits(machine, t, bits, is_complex)
+  for bit, is_set in pairs(machine.kind[bits] == "dict" and bits or {}) do
+    if is_set ~= false and bit ~= "neg" and not (bit == "conj" and is_complex) then
+      return pickle.lost(("it has the unknown property '%s'"):format(printable_name(tostring(bit), 40)))
+    elseif is_set ~= false and core.is_tensor(t) then
+      local from = t
+      t = made(machine, t:numel(), function()
+        if bit == "neg" then return from:neg() end
+        return from * core.tensor({1, -1}, {dtype = from.dtype, device = from.device})
+      end)
+    end
+  end
+  return t
+end
+
+-- A function of _rebuild_tensor's arguments; `dtype_at` and `bits_at` are their numbers, if there are any.
+local function rebuild(dtype_at, bits_at)
+  return function(args, machine)
+    local dtype = args[dtype_at] or args[1].dtype
+    local t = tensor_over(machine, dtype, args[1], args[2], args[3], args[4])
+    if Source.number_bytes(dtype) > 1 and dtype_at and args[1].memory.swap then
+      return pickle.lost("big-endian elements of dtype " .. dtype)
+    end
+    t = with_bits(machine, t, args[bits_at], Source.parts_of[dtype])
+    if core.is_tensor(t) and machine.kind[args[6]] == "dict" and next(args[6]) ~= nil then
+      machine:note(t, "its backward hooks")
+    end
+    return with_grad(t, args[5])
+  end
+end
+
+-- Notes the attributes of an object of Python's: a dict, or a tuple of two.
+local function note_attributes(machine, t, state)
+  local names = {}
+  for _, part in ipairs(machine.kind[state] == "tuple" and state or {state}) do
+    for name in pairs(machine.kind[part] == "dict" and part or {}) do
+      local own = type(name) == "string" and (name:find "^_dynamo" or name:find "^_is_" or name == "persistent")
+      if not own then names[#names + 1] = printable_name(tostring(name), 40) end
+    end
+  end
+  table.sort(names)
+  if names[1] then machine:note(t, "its attributes " .. table.concat(names, ", ")) end
+end
+
+local function parameter(args, machine)
+  local t = with_grad(args[1], args[2])
+  if core.is_tensor(t) then note_attributes(machine, t, args[4]) end
+  return t
+end
+
+local plain_classes = {["torch.Tensor"] = true, ["torch.nn.parameter.Parameter"] = true}
+
+-- (function, class, its arguments, attributes)
+local function from_type(args, machine)
+  local t, class = machine:call(args[1], args[3]), args[2]
+  if not core.is_tensor(t) then return t end
+  local name = type(class) == "table" and class.name or "unknown"
+  if not plain_classes[name] then machine:note(t, "its class " .. printable_name(name, 100)) end
+  note_attributes(machine, t, args[4])
+  return t
+end
+
+local function wrapper(args)
+  local class = type(args[1]) == "table" and args[1].name or "unknown"
+  return pickle.lost(("a tensor of the class %s, whose data are in its attributes"):format(printable_name(class, 100)))
+end
+
+local function on_device(args, machine)
+  local t = machine:plain(args[1])
+  if not core.is_tensor(t) then return pickle.is_lost(t) and t or pickle.refused "torch._utils" end
+  local ok, other = pcall(t.to, t, args[2])
+  return ok and with_grad(other, args[4]) or lacking(args[2])
+end
+
+-- Lists of a tensor's integers.
+local function integers(t, machine)
+  if not core.is_tensor(t) or core.is_floating_point(t.dtype) then machine:fail "expected a tensor of integers" end
+  return t:tolist()
+end
+
+-- (buffer, sizes, strides, offsets): a list of views.
+local function nested(args, machine)
+  local buffer, out = args[1], machine:new "list"
+  local sizes, strides, offsets = integers(args[2], machine), integers(args[3], machine), integers(args[4], machine)
+  machine.cursor:copies(LEAST_BYTES * #offsets)
+  for i, offset in ipairs(offsets) do
+    local ok, part = pcall(core.ops.as_strided, buffer, sizes[i] or {}, strides[i] or {}, {storage_offset = offset})
+    if not ok then machine:fail "a nested tensor reaches beyond its buffer" end
+    out[i] = part
+  end
+  return out
+end
+
+-- ({values, offsets, lengths, _ragged_idx}): a list of views.
+local function jagged(args, machine)
+  local t, out = machine:of_kind(args[1], "dict"), machine:new "list"
+  local offsets, dim = integers(t.offsets, machine), t._ragged_idx
+  local lengths = core.is_tensor(t.lengths) and integers(t.lengths, machine) or {}
+  machine.cursor:copies(LEAST_BYTES * #offsets)
+  for i = 1, #offsets - 1 do
+    local ok, part = pcall(core.ops.narrow, t.values, dim, offsets[i] + 1, lengths[i] or offsets[i + 1] - offsets[i])
+    if not ok then machine:fail "a nested tensor reaches beyond its values" end
+    out[i] = part
+  end
+  return out
+end
+
+-- ---- tensors that become dense
+
+-- Adds rows of values [n, …] at linear indices from 0, int64 [n], to zeros [numel, …].
+local function scattered(machine, index, values, numel)
+  local n = index:numel()
+  if n > 0 and not (index:min():item() >= 0 and index:max():item() < numel) then
+    machine:fail "an index of a sparse tensor is out of range"
+  end
+  local shape, per_row = {unpack(values.shape)}, 1
+  shape[1] = numel
+  for i = 2, #shape do per_row = per_row * shape[i] end
+  return made(machine, numel * per_row, function()
+    local out = core.ops.zeros(shape, {dtype = values.dtype, device = values.device})
+    if n == 0 then return out end
+    return core.ops.index_add_(out, 1, index + 1, values)
+  end)
+end
+
+-- (indices [sparse dims, n], values [n, dense dims], size)
+local function dense_of_coo(machine, indices, values, size)
+  local dims, numel = indices.shape[1], 1
+  if indices:dim() ~= 2 or values:dim() < 1 or indices.shape[2] ~= values.shape[1] or dims > #size then
+    machine:fail "indices and values of a sparse tensor do not match"
+  end
+  local index = core.ops.zeros({indices.shape[2]}, {dtype = "int64", device = indices.device})
+  for d = 1, dims do
+    local here = indices[d]
+    if #here > 0 and not (here:min():item() >= 0 and here:max():item() < size[d]) then
+      machine:fail "an index of a sparse tensor is out of range"
+    end
+    index, numel = index * size[d] + here, numel * size[d]
+  end
+  return scattered(machine, index, values, numel)
+end
+
+-- (compressed indices [batch…, n + 1], plain ones [batch…, nonzero], values [batch…, nonzero, block…, dense…], size)
+local function dense_of_compressed(machine, layout, compressed, plain, values, size)
+  local batch, by_row, is_blocked = compressed:dim() - 1, layout:find "r$", layout:find "bs[rc]$"
+  local block = {1, 1}
+  if is_blocked then block = {values.shape[batch + 2], values.shape[batch + 3]} end
+  if plain:dim() ~= batch + 1 or values:dim() < batch + (is_blocked and 3 or 1) or #size < batch + 2
+    or plain.shape[batch + 1] ~= values.shape[batch + 1] or size[batch + 1] % block[1] ~= 0
+    or size[batch + 2] % block[2] ~= 0 then
+    machine:fail "indices and values of a sparse tensor do not match"
+  end
+  local rows, columns = size[batch + 1] / block[1], size[batch + 2] / block[2]
+  local starts, others = compressed:reshape(-1, compressed.shape[batch + 1]):tolist(), plain:reshape(-1):tolist()
+  local nonzero, index, batches, across = plain.shape[batch + 1], {}, 1, by_row and columns or rows
+  for d = 1, batch do batches = batches * size[d] end
+  if #starts ~= batches or batches * nonzero ~= #others then machine:fail "batches of a sparse tensor do not match" end
+  for b, list in ipairs(starts) do
+    if list[1] ~= 0 or list[#list] ~= nonzero or #list - 1 ~= (by_row and rows or columns) then
+      machine:fail "compressed indices of a sparse tensor do not match its size"
+    end
+    for i = 1, #list - 1 do
+      if not (list[i] <= list[i + 1]) or list[i] < 0 then
+        machine:fail "compressed indices of a sparse tensor are not in order"
+      end
+      for k = (b - 1) * nonzero + list[i] + 1, (b - 1) * nonzero + list[i + 1] do
+        local other = others[k]
+        if not (other >= 0 and other < across) then machine:fail "an index of a sparse tensor is out of range" end
+        index[k] = ((b - 1) * rows + (by_row and i - 1 or other)) * columns + (by_row and other or i - 1)
+      end
+    end
+  end
+  local shape, full, order = {#index, unpack(block)}, {batches, rows, columns, unpack(block)}, {1, 2, 4, 3, 5}
+  for d = batch + (is_blocked and 4 or 2), values:dim() do
+    shape[#shape + 1], full[#full + 1], order[#order + 1] = values.shape[d], values.shape[d], #order + 1
+  end
+  local at = core.tensor(index, {dtype = "int64", device = values.device})
+  local out = scattered(machine, at, values:reshape(shape), batches * rows * columns)
+  return core.is_tensor(out) and out:view(full):permute(order) or out
+end
+
+-- (layout, data)
+local function sparse(args, machine)
+  local layout, data, tensors = args[1], machine:of_kind(args[2], "tuple"), 0
+  for i = 1, 3 do tensors = tensors + (core.is_tensor(data[i]) and 1 or 0) end
+  for _, value in ipairs(data) do
+    if pickle.is_lost(value) then return value end
+  end
+  local is_coo = layout == "sparse_coo"
+  if type(layout) ~= "string" or tensors ~= (is_coo and 2 or 3) then machine:fail "a sparse tensor without its parts" end
+  local size = machine:of_kind(data[is_coo and 3 or 4], "tuple")
+  machine.cursor.source:numel(size, "a sparse tensor")
+  for i = 1, is_coo and 1 or 2 do
+    if core.is_floating_point(data[i].dtype) or data[i]:dim() == 0 then machine:fail "a sparse tensor without indices" end
+  end
+  local t
+  if is_coo then
+    t = dense_of_coo(machine, data[1]:to "int64", data[2], size)
+  elseif layout:find "^sparse_[cb]s[rc]$" then
+    t = dense_of_compressed(machine, layout, data[1], data[2], data[3], size)
+  else
+    return pickle.lost("layout " .. printable_name(layout, 40))
+  end
+  if not core.is_tensor(t) then return t end
+  local shape = {unpack(size)}
+  if t:numel() == 2 * machine.cursor.source:numel(size) and t:numel() > 0 then shape[#shape + 1] = 2 end
+  local ok, out = pcall(t.reshape, t, shape)
+  return ok and out or machine:fail "the size of a sparse tensor does not match its values"
+end
+
+-- (storage, offset, sizes, strides, (scheme, scale, zero point [, dim]), requires_grad, hooks): float32.
+local function quantized(args, machine)
+  local as, how = quantized_as[args[1].dtype], machine:of_kind(args[5], "tuple")
+  if not as then return lacking(args[1].dtype) end
+  local q = tensor_over(machine, as, args[1], args[2], args[3], args[4])
+  local scale, zero, dim = how[2], how[3], how[4]
+  return with_grad(made(machine, q:numel(), function()
+    if type(scale) ~= "number" then
+      local sizes = {}
+      for d = 1, q:dim() do sizes[d] = d - 1 == dim and q.shape[d] or 1 end
+      for i, v in ipairs {scale, zero} do
+        local is_list = machine.kind[v] == "list"
+        local ok, t = pcall(function()
+          return (is_list and core.tensor({unpack(v)}, {dtype = "float64", device = q.device}) or v):reshape(sizes)
+        end)
+        if not ok then machine:fail "scales and zero points of a quantized tensor do not match its size" end
+        if i == 1 then scale = t:float() else zero = t end
+      end
+    elseif type(zero) ~= "number" then
+      machine:fail "a quantized tensor without a zero point"
+    end
+    if core.is_tensor(zero) and core.is_floating_point(zero.dtype) then return (q:float() - zero:float()) * scale end
+    return (q:to "int64" - zero):float() * scale
+  end), args[6])
+end
+
+-- ---- what a pickle may call
+
+local known = {}
+
+-- f of tensors, by names in torch._utils; it is not called where there are no bytes yet.
+local function tensors(words, f, takes_lost, module)
+  for name in words:gmatch "%S+" do
+    local full = (module or "torch._utils.") .. name
+    known[full] = pickle.callable(full, function(args, machine)
+      return machine.dry and pickle.NONE or f(args, machine)
+    end, takes_lost)
+  end
+end
+
+tensors("_rebuild_tensor _rebuild_tensor_v2", rebuild(nil, 7))
+tensors("_rebuild_tensor_v3", rebuild(7, 8))
+tensors("_rebuild_parameter _rebuild_parameter_with_state", parameter)
+tensors("Parameter", parameter, false, "torch.nn.parameter.")
+tensors("_rebuild_from_type _rebuild_from_type_v2", from_type, true, "torch._tensor.")
+tensors("_rebuild_wrapper_subclass", wrapper, true)
+tensors("_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy _rebuild_xla_tensor", on_device)
+tensors("_rebuild_nested_tensor", nested)
+tensors("_rebuild_njt", jagged, false, "torch.nested._internal.nested_tensor.")
+tensors("_rebuild_sparse_tensor", sparse)
+tensors("_rebuild_qtensor", quantized)
+tensors("_rebuild_meta_tensor_no_storage", function() return pickle.lost "a tensor on the meta device has no data" end)
+
+-- A generator of random numbers: (seed, offset, state).
+local function generator(_, machine)
+  local t = machine:new "dict"
+  machine.build[t] = function(_, state)
+    t.seed, t.offset, t.state = unpack(machine:of_kind(state, "tuple"), 1, 3)
+  end
+  return t
 end
 
 local function first(args) return args[1] or pickle.NONE end
-
-local function as_dict(args, machine)
-  local dict = machine:new "dict"
-  local list = args[1] and machine.kind[args[1]] == "list" and args[1] or {}
-  machine.cursor:copies(#list)
-  for _, pair in ipairs(list) do
-    machine:set_items(dict, machine:of_kind(pair, machine.kind[pair] == "list" and "list" or "tuple"))
-  end
-  return dict
-end
-
-local function as_list(kind)
-  return function(args, machine)
-    local list, from = machine:new(kind), args[1] and machine.kind[args[1]] and args[1] or {}
-    machine.cursor:copies(#from)
-    machine:append(list, from)
-    return list
-  end
-end
-
--- Python 2's way, and protocol 2's, of saying bytes: a text of which each character is a byte.
-local function encode(args, machine)
-  local text, coding = args[1], args[2]
-  if type(text) ~= "string" or coding ~= nil and coding ~= "latin1" and coding ~= "latin-1" then
-    return pickle.refused "_codecs.encode"
-  end
-  machine.cursor:copies(#text)
-  return (text:gsub("([\194\195])([\128-\191])", function(high, low)
-    return string.char((high:byte() - 194) * 64 + low:byte())
-  end))
-end
-
--- numpy.dtype(code, align, copy) and the number of such a kind in little-endian bytes: what NumPy's scalars are.
-local function numpy_dtype(args)
-  if type(args[1]) ~= "string" then return pickle.refused "numpy.dtype" end
-  return pickle.opaque("numpy.dtype", {code = args[1]})
-end
-
-local ctypes = {
-  f8 = "double", f4 = "float", i8 = "int64_t", i4 = "int32_t", i2 = "int16_t", i1 = "int8_t", u4 = "uint32_t",
-  u2 = "uint16_t", u1 = "uint8_t", b1 = "bool",
-}
-
-local function numpy_scalar(args)
-  local ctype = type(args[1]) == "table" and ctypes[args[1].code]
-  if not ctype or type(args[2]) ~= "string" or #args[2] ~= ffi.sizeof(ctype) then
-    return pickle.refused "numpy.core.multiarray.scalar"
-  end
-  local value = ffi.new(ctype .. "[1]")
-  ffi.copy(value, args[2], #args[2])
-  if ctype == "int64_t" then return Source.int64(args[2], 1) end
-  return value[0]
-end
-
-local calls = {
-  ["numpy.dtype"] = numpy_dtype, ["numpy.core.multiarray.scalar"] = numpy_scalar,
-  ["numpy._core.multiarray.scalar"] = numpy_scalar,
-  ["torch._utils._rebuild_tensor_v2"] = function(args, machine) return rebuild(args, machine) end,
-  ["torch._utils._rebuild_tensor_v3"] = function(args, machine) return rebuild(args, machine, args[7]) end,
-  ["torch._utils._rebuild_parameter"] = first,
-  ["torch._utils._rebuild_parameter_with_state"] = first,
-  ["collections.OrderedDict"] = as_dict,
-  ["torch.Size"] = as_list "tuple",
+local function layout(args) return type(args[1]) == "string" and args[1]:gsub("^torch%.", "") or pickle.NONE end
+for name, call in pairs {
+  ["torch.Size"] = python_values["builtins.tuple"].call, ["torch._C.Generator"] = generator,
+  ["torch.serialization._get_layout"] = function(args) return (layout(args)) end,
   ["torch.device"] = function(args)
     return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or first(args)
   end,
-  ["_codecs.encode"] = encode,
-  ["builtins.set"] = as_list "set", ["builtins.frozenset"] = as_list "set",
-}
-calls["torch._utils._rebuild_tensor"] = calls["torch._utils._rebuild_tensor_v2"]
-
-local known = {}
-for name, call in pairs(calls) do known[name] = pickle.callable(name, call) end
+} do known[name] = pickle.callable(name, call) end
+for name in pairs(plain_classes) do known[name] = known[name] or pickle.opaque(name, {}) end
 for name, dtype in pairs(storages) do
   local prefix = name == "UntypedStorage" and "torch.storage." or "torch."
   known[prefix .. name] = pickle.opaque(prefix .. name, {dtype = dtype})
 end
 
+local constants = { -- of torch, as their names
+  contiguous_format = true, channels_last = true, channels_last_3d = true, preserve_format = true, strided = true,
+  per_tensor_affine = true, per_tensor_symmetric = true, per_channel_affine = true, per_channel_symmetric = true,
+  per_channel_affine_float_qparams = true,
+}
+
 local function names(full)
-  local dtype = full:match "^torch%.([%w_]+)$"
-  return known[full] or dtype and is_dtype(dtype) and (aliases[dtype] or dtype) or nil
+  local name = full:match "^torch%.([%w_]+)$"
+  if full:find "^torch%.return_types%.%w+$" then return pickle.callable(full, first) end
+  return known[full] or python_values[full] or name and (is_dtype(name) and (aliases[name] or name)
+    or constants[name] and name) or nil
 end
 
 -- A persistent id as {key, dtype, numel}: ("storage", class, key, location, numel [, view]).
@@ -170,26 +402,32 @@ local function read_id(id, machine)
   return key, kind.dtype, numel, Source.item_bytes[kind.dtype] or bytes_of_lacking[kind.dtype]
 end
 
--- A function that reads a storage; the same object for the same key. bytes_of(key, n, width, needed) returns its n
--- bytes, if they are needed.
+-- All elements of a storage that is a value itself.
+local function whole_storage(storage, machine)
+  return tensor_over(machine, storage.dtype, storage, 0, {storage.memory.n / storage.item}, {1})
+end
+
+-- A function that reads a storage; the same object for the same key. bytes_of(key, n, width) returns its n bytes, and
+-- whether they were big-endian.
 local function storage_reader(source, bytes_of)
   return function(id, machine)
     local by_key = machine.by_key
     local key, dtype, numel, item = read_id(id, machine)
-    local known_as = key .. " " .. dtype
-    local same = by_key[key]
-    if not same then
-      local ok, bytes = pcall(bytes_of, key, numel * item, item, Source.item_bytes[dtype] ~= nil)
-      same = {bytes = ok and bytes, n = numel * item, lost = not ok and pickle.lost(source:why(bytes))}
-      by_key[key] = same
+    local memory = by_key[key]
+    if not memory then
+      local width = bytes_of_lacking[dtype] or Source.number_bytes(dtype)
+      local ok, bytes, swap = pcall(bytes_of, key, numel * item, width, item)
+      memory = {bytes = ok and bytes, n = numel * item, swap = swap, lost = not ok and pickle.lost(source:why(bytes))}
+      by_key[key] = memory
     end
-    if same.lost then return same.lost end
-    if not Source.item_bytes[dtype] then return lacking(dtype) end
-    if same.n ~= numel * item then machine:fail("storage '%s' has two sizes", printable_name(key, 40)) end
-    local storage = same[known_as]
+    if memory.lost then return memory.lost end
+    if memory.n ~= numel * item then machine:fail("storage '%s' has two sizes", printable_name(key, 40)) end
+    local storage = memory[dtype]
     if not storage then
-      storage = setmetatable({key = key, dtype = dtype}, {__index = same, __newindex = same})
-      same[known_as] = storage
+      storage = pickle.opaque("a storage", {
+        key = key, dtype = dtype, item = item, memory = memory, value = whole_storage,
+      })
+      memory[dtype] = storage
     end
     machine.storages[storage] = true
     return storage
@@ -228,16 +466,15 @@ function torch_file.load_zip(archive, entry)
   end
   local order = archive.by[prefix .. "byteorder"]
   local order_text = order and order.size <= 16 and archive:read(order):text(0, order.size) or "little"
-  local function bytes_of(key, n, width, needed)
+  local function bytes_of(key, n, width)
     local data = archive.by[prefix .. "data/" .. key]
     if not data then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
     if data.size ~= n then
       source:malformed("zip archive", "storage '%s' has %.0f bytes, expected %.0f", printable_name(key, 40), data.size,
         n)
     end
-    if not needed then return nil end
-    local bytes = archive:bytes(data)
-    return order_text == "big" and Source.swapped(bytes, width) or bytes
+    local bytes, swap = archive:bytes(data), order_text == "big"
+    return swap and Source.swapped(bytes, width) or bytes, swap
   end
   return with_lost(source, pickle.load(archive:read(entry):cursor(0), names, storage_reader(source, bytes_of)))
 end
@@ -264,9 +501,9 @@ function torch_file.load_legacy(source)
   local swap = type(machine) == "table" and machine.little_endian == false
   local value_at = cursor.at
   local wanted = {}
-  pickle.load(cursor, names, storage_reader(source, function(key, n, width) -- once to learn where it ends
-    wanted[key] = {n = n, width = width}
-  end))
+  pickle.load(cursor, names, storage_reader(source, function(key, n, width, item) -- once to learn where it ends
+    wanted[key] = wanted[key] or {n = n, width = width, item = item}
+  end), true)
   local keys = plain()
   if type(keys) ~= "table" then source:malformed("pickle", "it has no list of storages") end
   local at = cursor.at
@@ -277,20 +514,19 @@ function torch_file.load_legacy(source)
     if not storage then
       source:malformed("file", "the size of storage '%s' is missing", printable_name(tostring(key), 40))
     end
-    if storage.at or numel * storage.width ~= storage.n then
+    if storage.at or numel * storage.item ~= storage.n then
       source:malformed("file", "storage '%s' has %.0f elements, expected %.0f", printable_name(key, 40), numel,
-        storage.n / storage.width)
+        storage.n / storage.item)
     end
     storage.at, at = at + 8, at + 8 + storage.n
     source:check(storage.at, storage.n)
   end
   if at ~= source.size then source:malformed("file", "%.0f bytes follow its storages", source.size - at) end
-  local function bytes_of(key, n, width, needed)
+  local function bytes_of(key, n)
     local storage = wanted[key]
     if not storage.at then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
-    if not needed then return nil end
     local bytes = source:bytes(storage.at, n)
-    return swap and Source.swapped(bytes, width) or bytes
+    return swap and Source.swapped(bytes, storage.width) or bytes, swap
   end
   return with_lost(source, pickle.load(source:cursor(value_at), names, storage_reader(source, bytes_of)))
 end
