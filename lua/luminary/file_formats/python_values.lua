@@ -152,7 +152,9 @@ local function dtype_state(self, state, machine)
   if state[3] ~= pickle.NONE or state[4] ~= pickle.NONE then self.code = "of several fields" end
 end
 
-define_typed("numpy.dtype", "string boolean? boolean?", function(code)
+define("numpy.dtype", function(args)
+  local code = args[1]
+  if type(code) ~= "string" then return pickle.refused "numpy.dtype" end
   return pickle.opaque("numpy.dtype", {
     code = code, is_dtype = true, build = dtype_state,
     value = function(self) return numpy.dtypes[self.code] or self.code end,
@@ -239,7 +241,7 @@ local function array_state(array, state, machine)
     array.value = function() return state[3] end
     return
   end
-  set_array(array, state[3], state[2], state[5], state[4] == true, machine)
+  set_array(array, state[3], state[2], state[5], state[4] == true or state[4] == 1, machine)
 end
 
 local function new_array() return pickle.opaque("numpy.ndarray", {build = array_state, value = array_value}) end
