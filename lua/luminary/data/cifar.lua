@@ -6,7 +6,6 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Images = require "luminary.data.images_in_memory"
 local load_module = require "luminary.base.load_module"
-local printable_name = require "luminary.base.printable_name"
 local records = require "luminary.data.files_and_bad_records"
 local Tar = require "luminary.file_formats.tar"
 local fail = options.fail
@@ -89,20 +88,18 @@ local function of_pickle(set, path, bytes)
   local known = load_module "luminary.file_formats.python_values"
   local value, lost = load_module("luminary.file_formats.pickle").load(source:cursor(0),
     function(name) return known[name] end, function(_, machine) machine:fail "a persistent id" end)
-  local dict, labels = type(value) == "table" and value or {}, {}
-  local data = dict.data
-  local n = core.is_tensor(data) and data.dtype == "uint8" and data:dim() == 2 and data.shape[1]
-  if not n or n == 0 or data.shape[2] ~= PIXELS then
-    source:fail("expected 'data' to be uint8 [N, %d], got %s%s", PIXELS, options.describe(data),
-      lost[1] and (": '%s': %s"):format(printable_name(lost[1].path, 100), lost[1].lost.why) or "")
+  local dict, labels = options.is_plain(value) and value or {}, {}
+  local data = core.is_tensor(dict.data) and dict.data:dim() == 2 and dict.data
+  if not data or data.dtype ~= "uint8" or data.shape[1] == 0 or data.shape[2] ~= PIXELS then
+    source:fail("expected 'data' to be uint8 [N, %d], got %s%s", PIXELS, options.describe(dict.data),
+      lost[1] and (": '%s': %s"):format(lost[1].path, lost[1].lost.why) or "")
   end
   for k, key in ipairs(set.label_keys) do
-    local list = dict[key]
-    if not options.is_plain(list) or #list ~= n then source:fail("expected '%s' to be a list of %d labels", key, n) end
-    for i = 1, n do
-      if not options.is("natural", list[i]) then source:fail("'%s': label %d is not a class from 0", key, i) end
+    local ok, list = pcall(core.tensor, dict[key], {dtype = "int64"})
+    if not ok or list:dim() ~= 1 or #list ~= data.shape[1] or list:min():item() < 0 then
+      source:fail("expected '%s' to be a list of %d classes from 0", key, data.shape[1])
     end
-    labels[k] = core.tensor(list, {dtype = "int64"})
+    labels[k] = list
   end
   return core.ops.stack(labels, 2), data
 end

@@ -139,6 +139,17 @@ local function unless_lost(self, f, tuple, ...)
   return f(tuple, ...)
 end
 
+-- What f(…) returns, or what is lost since it raises an error that is not about the file: arguments that are not those
+-- of Python's functions fail in many ways.
+local function attempt(self, name, f, ...)
+  local ok, value = pcall(f, ...)
+  if ok then return value end
+  value = tostring(value)
+  if self.cursor.source:why(value) ~= value or value:find "memory" or value:find "interrupted" then error(value, 0) end
+  name = printable_name(name, 200)
+  return pickle.lost(("it calls %s with arguments that do not fit"):format(name), {advice = ADVICE})
+end
+
 --- Returns what a callable makes of a tuple of arguments.
 function Machine:call(f, args)
   if is_lost(f) or is_lost(args) then return is_lost(f) and f or args end
@@ -146,14 +157,14 @@ function Machine:call(f, args)
   if getmetatable(f) ~= Name or not f.call then
     return refused(getmetatable(f) == Name and f.name or "a " .. (self.kind[f] or type(f)))
   end
-  if f.takes_lost then return f.call(args, self) end
-  return unless_lost(self, f.call, args, self)
+  if f.takes_lost then return attempt(self, f.name, f.call, args, self) end
+  return attempt(self, f.name, unless_lost, self, f.call, args, self)
 end
 
 --- Returns a value as the result has it, such as the tensor of a storage.
 function Machine:plain(v)
   if getmetatable(v) ~= Name then return v end
-  if v.made == nil then v.made = v.value and v:value(self) or refused(v.name) end
+  if v.made == nil then v.made = v.value and attempt(self, v.name, v.value, v, self) or refused(v.name) end
   return v.made
 end
 
@@ -325,7 +336,8 @@ local codes = {
     local state, top = m:pop(), m:top()
     local build = m.build[top] or getmetatable(top) == Name and top.build
     if build then
-      build(top, state, m)
+      local lost = attempt(m, "__setstate__", build, top, state, m)
+      if is_lost(lost) then m.stack[m.n] = lost end
     elseif m.kind[top] ~= "dict" and not is_lost(top) then
       m:fail "attributes must be a dict"
     end

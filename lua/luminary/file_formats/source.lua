@@ -270,26 +270,25 @@ function Source:placed(bytes)
   return self.opts.device and bytes:to(self.opts.device) or bytes
 end
 
--- The values of the 256 bytes of a float8 dtype. mantissa: its bits; bias: of the exponent; special: "ieee" with
--- infinities, "fn" with NaN alone, "fnuz" with one NaN in place of -0.
-local function float8(mantissa, bias, special)
-  local values, steps, most = {}, 2 ^ mantissa, 2 ^ (7 - mantissa) - 1
-  for code = 0, 255 do
-    local exponent, rest = math.floor(code % 128 / steps), code % steps
-    local v = exponent == 0 and rest * 2 ^ (1 - bias - mantissa) or (1 + rest / steps) * 2 ^ (exponent - bias)
-    if special == "ieee" and exponent == most then v = rest == 0 and math.huge or 0 / 0 end
-    if special == "fn" and code % 128 == 127 or special == "fnuz" and code == 128 then v = 0 / 0 end
-    values[code + 1] = code > 127 and -v or v
-  end
-  return values
+-- The value of a byte of a float8 dtype. mantissa: its bits; bias: of the exponent; nan: the first byte that is NaN, where
+-- 2^7 of them have a sign.
+local function float8(code, mantissa, bias, nan)
+  local steps, magnitude = 2 ^ mantissa, code % 128
+  local exponent, rest = math.floor(magnitude / steps), code % steps
+  local v = exponent == 0 and rest * 2 ^ (1 - bias - mantissa) or (1 + rest / steps) * 2 ^ (exponent - bias)
+  if nan < 128 and magnitude >= nan or code == nan then v = 0 / 0 end
+  if nan == 125 and magnitude == 124 then v = math.huge end -- e5m2 alone has infinities
+  return code > 127 and -v or v
 end
 
 local AT_ONCE = 2 ^ 22 -- elements, so that their indices take little memory
 
-local function by_table(make)
+local function by_table(value, ...)
+  local more = {...}
   return {"uint8", function(codes)
-    local n, opts = codes:numel(), {dtype = "bfloat16", device = codes.device}
-    local values, out = core.tensor(make(), opts), ops.empty({n}, opts)
+    local n, opts, list = codes:numel(), {dtype = "bfloat16", device = codes.device}, {}
+    for code = 0, 255 do list[code + 1] = value(code, unpack(more)) end
+    local values, out = core.tensor(list, opts), ops.empty({n}, opts)
     for at = 1, n, AT_ONCE do
       local size = math.min(AT_ONCE, n - at + 1)
       out:narrow(1, at, size):copy_(ops.index_select(values, 1, codes:narrow(1, at, size):to "int32" + 1))
@@ -303,15 +302,9 @@ end
 Source.becomes = {
   uint32 = {"int32", function(t) return ops.bitwise_and(t:to "int64", 2 ^ 32 - 1) end},
   uint64 = {"int64", function(t) return (t:numel() == 0 or t:min():item() >= 0) and t or nil end},
-  float8_e4m3fn = by_table(function() return float8(3, 7, "fn") end),
-  float8_e5m2 = by_table(function() return float8(2, 15, "ieee") end),
-  float8_e4m3fnuz = by_table(function() return float8(3, 8, "fnuz") end),
-  float8_e5m2fnuz = by_table(function() return float8(2, 16, "fnuz") end),
-  float8_e8m0fnu = by_table(function()
-    local values = {[256] = 0 / 0}
-    for i = 0, 254 do values[i + 1] = 2 ^ (i - 127) end
-    return values
-  end),
+  float8_e4m3fn = by_table(float8, 3, 7, 127), float8_e5m2 = by_table(float8, 2, 15, 125),
+  float8_e4m3fnuz = by_table(float8, 3, 8, 128), float8_e5m2fnuz = by_table(float8, 2, 16, 128),
+  float8_e8m0fnu = by_table(function(code) return code == 255 and 0 / 0 or 2 ^ (code - 127) end),
 }
 for dtype in pairs(Source.becomes) do Source.item_bytes[dtype] = Source.item_bytes[dtype] or 1 end
 local becomes = Source.becomes

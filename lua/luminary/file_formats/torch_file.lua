@@ -65,6 +65,7 @@ local function tensor_over(machine, dtype, storage, at, sizes, strides)
       source:malformed("pickle", "%s has the stride %s", what, printable_name(tostring(stride), 40))
     end
   end
+  if memory.swap and dtype ~= storage.dtype and item > 1 then return pickle.lost("big-endian elements of " .. dtype) end
   if dtype == "bool" and not memory.checked then
     source:check_bools(memory.bytes, what)
     memory.checked = true
@@ -76,12 +77,10 @@ local function tensor_over(machine, dtype, storage, at, sizes, strides)
     or pickle.lost(Source.TOO_LARGE, {lacking = true})
 end
 
-local TOO_MANY = "it has too many elements for the file's size; in Python, save x.to_dense() or x.clone()"
-
--- f() of numel elements, which may be more than the file describes; or what is lost.
-local function made(machine, numel, f)
-  if not machine.cursor.source:may_make(numel) then return pickle.lost(TOO_MANY) end
-  return f()
+-- f(…), which makes numel elements, or what is lost since the file is too small for those.
+local function made(machine, numel, f, ...)
+  if machine.cursor.source:may_make(numel) then return f(...) end
+  return pickle.lost "it has too many elements for the file's size; in Python, save x.to_dense() or x.clone()"
 end
 
 -- A tensor that requires a gradient where the file says so.
@@ -90,54 +89,45 @@ local function with_grad(t, requires_grad)
   return t:detach():requires_grad_(true)
 end
 
--- A tensor with the bits of a view applied: {neg = …, conj = …}.
-local function with_bits(machine, t, bits, is_complex)
-  for bit, is_set in pairs(machine.kind[bits] == "dict" and bits or {}) do
-    if is_set ~= false and bit ~= "neg" and not (bit == "conj" and is_complex) then
-      return pickle.lost(("it has the unknown property '%s'"):format(printable_name(tostring(bit), 40)))
-    elseif is_set ~= false and core.is_tensor(t) then
-      local from = t
-      t = made(machine, t:numel(), function()
-        if bit == "neg" then return from:neg() end
-        return from * core.tensor({1, -1}, {dtype = from.dtype, device = from.device})
-      end)
+-- Lists what a tensor has in Python's tables beside its data, a dict or a tuple of dicts.
+local function note(machine, t, what, tables)
+  local names = {}
+  for _, part in ipairs(core.is_tensor(t) and (machine.kind[tables] == "tuple" and tables or {tables}) or {}) do
+    for name in pairs(machine.kind[part] == "dict" and part or {}) do
+      name = printable_name(tostring(name), 40)
+      if not name:find "^_dynamo" and not name:find "^_is_" and name ~= "persistent" then names[#names + 1] = name end
     end
   end
-  return t
+  table.sort(names)
+  if names[1] then machine:note(t, what .. table.concat(names, ", ")) end
 end
 
--- A function of _rebuild_tensor's arguments; `dtype_at` and `bits_at` are their numbers, if there are any.
+-- What bits of a view stand for; complex numbers are pairs.
+local bits = {
+  neg = function(t) return t:neg() end,
+  conj = function(t) return t * core.tensor({1, -1}, {dtype = t.dtype, device = t.device}) end,
+}
+
+-- A function of _rebuild_tensor's arguments; dtype_at and bits_at are the numbers of those that not all versions have.
 local function rebuild(dtype_at, bits_at)
   return function(args, machine)
     local dtype = args[dtype_at] or args[1].dtype
     local t = tensor_over(machine, dtype, args[1], args[2], args[3], args[4])
-    if Source.number_bytes(dtype) > 1 and dtype_at and args[1].memory.swap then
-      return pickle.lost("big-endian elements of dtype " .. dtype)
+    for bit, is_set in pairs(machine.kind[args[bits_at]] == "dict" and core.is_tensor(t) and args[bits_at] or {}) do
+      if is_set and not (bits[bit] and (bit == "neg" or Source.parts_of[dtype])) then
+        t = pickle.lost(("it has the unknown property '%s'"):format(printable_name(tostring(bit), 40)))
+      end
+      if is_set and core.is_tensor(t) then t = made(machine, t:numel(), bits[bit], t) end
     end
-    t = with_bits(machine, t, args[bits_at], Source.parts_of[dtype])
-    if core.is_tensor(t) and machine.kind[args[6]] == "dict" and next(args[6]) ~= nil then
-      machine:note(t, "its backward hooks")
-    end
-    return with_grad(t, args[5])
+    t = with_grad(t, args[5])
+    note(machine, t, "its backward hooks ", args[6])
+    return t
   end
-end
-
--- Notes the attributes of an object of Python's: a dict, or a tuple of two.
-local function note_attributes(machine, t, state)
-  local names = {}
-  for _, part in ipairs(machine.kind[state] == "tuple" and state or {state}) do
-    for name in pairs(machine.kind[part] == "dict" and part or {}) do
-      local own = type(name) == "string" and (name:find "^_dynamo" or name:find "^_is_" or name == "persistent")
-      if not own then names[#names + 1] = printable_name(tostring(name), 40) end
-    end
-  end
-  table.sort(names)
-  if names[1] then machine:note(t, "its attributes " .. table.concat(names, ", ")) end
 end
 
 local function parameter(args, machine)
   local t = with_grad(args[1], args[2])
-  if core.is_tensor(t) then note_attributes(machine, t, args[4]) end
+  note(machine, t, "its attributes ", args[4])
   return t
 end
 
@@ -145,250 +135,176 @@ local plain_classes = {["torch.Tensor"] = true, ["torch.nn.parameter.Parameter"]
 
 -- (function, class, its arguments, attributes)
 local function from_type(args, machine)
-  local t, class = machine:call(args[1], args[3]), args[2]
-  if not core.is_tensor(t) then return t end
-  local name = type(class) == "table" and class.name or "unknown"
-  if not plain_classes[name] then machine:note(t, "its class " .. printable_name(name, 100)) end
-  note_attributes(machine, t, args[4])
+  local t, class = machine:call(args[1], args[3]), args[2].name
+  if core.is_tensor(t) and not plain_classes[class] then machine:note(t, "its class " .. class) end
+  note(machine, t, "its attributes ", args[4])
   return t
 end
 
 local function wrapper(args)
-  local class = type(args[1]) == "table" and args[1].name or "unknown"
-  return pickle.lost(("a tensor of the class %s, whose data are in its attributes"):format(printable_name(class, 100)))
+  return pickle.lost(("a tensor of class %s, whose data are in its attributes"):format(args[1].name))
 end
 
+-- (tensor or array, dtype, device, requires_grad)
 local function on_device(args, machine)
   local t = machine:plain(args[1])
-  if not core.is_tensor(t) then return pickle.is_lost(t) and t or pickle.refused "torch._utils" end
-  local ok, other = pcall(t.to, t, args[2])
-  return ok and with_grad(other, args[4]) or lacking(args[2])
+  return pickle.is_lost(t) and t or with_grad(t:to(args[2]), args[4])
 end
 
--- Lists of a tensor's integers.
-local function integers(t, machine)
-  if not core.is_tensor(t) or core.is_floating_point(t.dtype) then machine:fail "expected a tensor of integers" end
-  return t:tolist()
+-- A list of f(i) for i up to n: views.
+local function views(machine, n, f)
+  local out = machine:new "list"
+  machine.cursor:copies(LEAST_BYTES * n)
+  for i = 1, n do out[i] = f(i) end
+  return out
 end
 
--- (buffer, sizes, strides, offsets): a list of views.
+-- (buffer, sizes, strides, offsets)
 local function nested(args, machine)
-  local buffer, out = args[1], machine:new "list"
-  local sizes, strides, offsets = integers(args[2], machine), integers(args[3], machine), integers(args[4], machine)
-  machine.cursor:copies(LEAST_BYTES * #offsets)
-  for i, offset in ipairs(offsets) do
-    local ok, part = pcall(core.ops.as_strided, buffer, sizes[i] or {}, strides[i] or {}, {storage_offset = offset})
-    if not ok then machine:fail "a nested tensor reaches beyond its buffer" end
-    out[i] = part
-  end
-  return out
-end
-
--- ({values, offsets, lengths, _ragged_idx}): a list of views.
-local function jagged(args, machine)
-  local t, out = machine:of_kind(args[1], "dict"), machine:new "list"
-  local offsets, dim = integers(t.offsets, machine), t._ragged_idx
-  local lengths = core.is_tensor(t.lengths) and integers(t.lengths, machine) or {}
-  machine.cursor:copies(LEAST_BYTES * #offsets)
-  for i = 1, #offsets - 1 do
-    local ok, part = pcall(core.ops.narrow, t.values, dim, offsets[i] + 1, lengths[i] or offsets[i + 1] - offsets[i])
-    if not ok then machine:fail "a nested tensor reaches beyond its values" end
-    out[i] = part
-  end
-  return out
-end
-
--- ---- tensors that become dense
-
--- Adds rows of values [n, …] at linear indices from 0, int64 [n], to zeros [numel, …].
-local function scattered(machine, index, values, numel)
-  local n = index:numel()
-  if n > 0 and not (index:min():item() >= 0 and index:max():item() < numel) then
-    machine:fail "an index of a sparse tensor is out of range"
-  end
-  local shape, per_row = {unpack(values.shape)}, 1
-  shape[1] = numel
-  for i = 2, #shape do per_row = per_row * shape[i] end
-  return made(machine, numel * per_row, function()
-    local out = core.ops.zeros(shape, {dtype = values.dtype, device = values.device})
-    if n == 0 then return out end
-    return core.ops.index_add_(out, 1, index + 1, values)
+  local sizes, strides, offsets = args[2]:tolist(), args[3]:tolist(), args[4]:tolist()
+  return views(machine, #offsets, function(i)
+    return core.ops.as_strided(args[1], sizes[i], strides[i], {storage_offset = offsets[i]})
   end)
 end
 
--- (indices [sparse dims, n], values [n, dense dims], size)
-local function dense_of_coo(machine, indices, values, size)
-  local dims, numel = indices.shape[1], 1
-  if indices:dim() ~= 2 or values:dim() < 1 or indices.shape[2] ~= values.shape[1] or dims > #size then
-    machine:fail "indices and values of a sparse tensor do not match"
-  end
-  local index = core.ops.zeros({indices.shape[2]}, {dtype = "int64", device = indices.device})
+-- ({values, offsets, lengths, _ragged_idx})
+local function jagged(args, machine)
+  local t, offsets = args[1], args[1].offsets:tolist()
+  local lengths = core.is_tensor(t.lengths) and t.lengths:tolist()
+  return views(machine, #offsets - 1, function(i)
+    return t.values:narrow(t._ragged_idx, offsets[i] + 1, lengths and lengths[i] or offsets[i + 1] - offsets[i])
+  end)
+end
+
+-- Values [n, …] at indices [dims, n] from 0 of zeros, whose first dims are those of `size`; at one position they add up.
+local function scattered(machine, indices, values, size)
+  local dims, n, numel = indices.shape[1], indices.shape[2], 1
+  local index, full = core.ops.zeros({n}, {dtype = "int64", device = indices.device}), {unpack(size, 1, dims)}
+  assert(n == values.shape[1] and dims <= #size)
   for d = 1, dims do
-    local here = indices[d]
-    if #here > 0 and not (here:min():item() >= 0 and here:max():item() < size[d]) then
-      machine:fail "an index of a sparse tensor is out of range"
-    end
-    index, numel = index * size[d] + here, numel * size[d]
+    assert(n == 0 or indices[d]:min():item() >= 0 and indices[d]:max():item() < size[d])
+    index, numel = index * size[d] + indices[d], numel * size[d]
   end
-  return scattered(machine, index, values, numel)
+  for d = 2, values:dim() do full[#full + 1] = values.shape[d] end
+  local rows = {numel, unpack(values.shape, 2)}
+  return made(machine, machine.cursor.source:numel(rows, "a sparse tensor"), function()
+    local zeros = core.ops.zeros(rows, {dtype = values.dtype, device = values.device})
+    return core.ops.index_add_(zeros, 1, index + 1, values):view(full)
+  end)
 end
 
--- (compressed indices [batch…, n + 1], plain ones [batch…, nonzero], values [batch…, nonzero, block…, dense…], size)
-local function dense_of_compressed(machine, layout, compressed, plain, values, size)
-  local batch, by_row, is_blocked = compressed:dim() - 1, layout:find "r$", layout:find "bs[rc]$"
-  local block = {1, 1}
-  if is_blocked then block = {values.shape[batch + 2], values.shape[batch + 3]} end
-  if plain:dim() ~= batch + 1 or values:dim() < batch + (is_blocked and 3 or 1) or #size < batch + 2
-    or plain.shape[batch + 1] ~= values.shape[batch + 1] or size[batch + 1] % block[1] ~= 0
-    or size[batch + 2] % block[2] ~= 0 then
-    machine:fail "indices and values of a sparse tensor do not match"
-  end
-  local rows, columns = size[batch + 1] / block[1], size[batch + 2] / block[2]
-  local starts, others = compressed:reshape(-1, compressed.shape[batch + 1]):tolist(), plain:reshape(-1):tolist()
-  local nonzero, index, batches, across = plain.shape[batch + 1], {}, 1, by_row and columns or rows
-  for d = 1, batch do batches = batches * size[d] end
-  if #starts ~= batches or batches * nonzero ~= #others then machine:fail "batches of a sparse tensor do not match" end
-  for b, list in ipairs(starts) do
-    if list[1] ~= 0 or list[#list] ~= nonzero or #list - 1 ~= (by_row and rows or columns) then
-      machine:fail "compressed indices of a sparse tensor do not match its size"
-    end
+-- (starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n], values [batch…, n, block…, …], size): each
+-- batch is one more index, and values of single elements are those of blocks of 1.
+local function of_compressed(machine, layout, starts, others, values, size)
+  local batch, n, is_row = starts:dim() - 1, others.shape[-1], layout:find "r$"
+  local is_blocked = layout:find "bs" and 1 or 0
+  local block = is_blocked == 1 and {unpack(values.shape, batch + 2, batch + 3)} or {1, 1}
+  local grid = {1, size[batch + 1] / block[1], size[batch + 2] / block[2]}
+  local batches, lines = {}, {}
+  for b, list in ipairs(starts:reshape(-1, starts.shape[-1]):tolist()) do
+    assert(list[1] == 0 and list[#list] == n and #list == grid[is_row and 2 or 3] + 1)
+    grid[1] = b
     for i = 1, #list - 1 do
-      if not (list[i] <= list[i + 1]) or list[i] < 0 then
-        machine:fail "compressed indices of a sparse tensor are not in order"
-      end
-      for k = (b - 1) * nonzero + list[i] + 1, (b - 1) * nonzero + list[i + 1] do
-        local other = others[k]
-        if not (other >= 0 and other < across) then machine:fail "an index of a sparse tensor is out of range" end
-        index[k] = ((b - 1) * rows + (by_row and i - 1 or other)) * columns + (by_row and other or i - 1)
-      end
+      assert(list[i] <= list[i + 1] and list[i + 1] <= n)
+      for k = (b - 1) * n + list[i] + 1, (b - 1) * n + list[i + 1] do batches[k], lines[k] = b - 1, i - 1 end
     end
   end
-  local shape, full, order = {#index, unpack(block)}, {batches, rows, columns, unpack(block)}, {1, 2, 4, 3, 5}
-  for d = batch + (is_blocked and 4 or 2), values:dim() do
-    shape[#shape + 1], full[#full + 1], order[#order + 1] = values.shape[d], values.shape[d], #order + 1
-  end
-  local at = core.tensor(index, {dtype = "int64", device = values.device})
-  local out = scattered(machine, at, values:reshape(shape), batches * rows * columns)
-  return core.is_tensor(out) and out:view(full):permute(order) or out
+  local function tensor(list) return core.tensor(list, {dtype = "int64", device = others.device}) end
+  others, lines = others:reshape(-1):to "int64", tensor(lines)
+  local indices = core.ops.stack {tensor(batches), is_row and lines or others, is_row and others or lines}
+  local last = {unpack(values.shape, batch + 2 + 2 * is_blocked)}
+  local t = scattered(machine, indices, values:reshape {#batches, block[1], block[2], unpack(last)}, grid)
+  if not core.is_tensor(t) then return t end
+  local order, shape = {1, 2, 4, 3, 5}, {unpack(size, 1, batch + 2)}
+  for i, v in ipairs(last) do order[5 + i], shape[#shape + 1] = 5 + i, v end
+  return t:permute(order):reshape(shape)
 end
 
--- (layout, data)
+-- (layout, parts), of which the last but one is the size: dense.
 local function sparse(args, machine)
-  local layout, data, tensors = args[1], machine:of_kind(args[2], "tuple"), 0
-  for i = 1, 3 do tensors = tensors + (core.is_tensor(data[i]) and 1 or 0) end
-  for _, value in ipairs(data) do
-    if pickle.is_lost(value) then return value end
-  end
-  local is_coo = layout == "sparse_coo"
-  if type(layout) ~= "string" or tensors ~= (is_coo and 2 or 3) then machine:fail "a sparse tensor without its parts" end
-  local size = machine:of_kind(data[is_coo and 3 or 4], "tuple")
-  machine.cursor.source:numel(size, "a sparse tensor")
-  for i = 1, is_coo and 1 or 2 do
-    if core.is_floating_point(data[i].dtype) or data[i]:dim() == 0 then machine:fail "a sparse tensor without indices" end
+  local data, size = args[2], args[2][args[1] == "sparse_coo" and 3 or 4]
+  for _, part in ipairs(data) do
+    if pickle.is_lost(part) then return part end
   end
   local t
-  if is_coo then
-    t = dense_of_coo(machine, data[1]:to "int64", data[2], size)
-  elseif layout:find "^sparse_[cb]s[rc]$" then
-    t = dense_of_compressed(machine, layout, data[1], data[2], data[3], size)
+  if args[1] == "sparse_coo" then
+    t = scattered(machine, data[1]:to "int64", data[2], size)
   else
-    return pickle.lost("layout " .. printable_name(layout, 40))
+    t = of_compressed(machine, assert(args[1]:match "^sparse_[cb]s[rc]$"), data[1], data[2], data[3], size)
   end
-  if not core.is_tensor(t) then return t end
-  local shape = {unpack(size)}
-  if t:numel() == 2 * machine.cursor.source:numel(size) and t:numel() > 0 then shape[#shape + 1] = 2 end
-  local ok, out = pcall(t.reshape, t, shape)
-  return ok and out or machine:fail "the size of a sparse tensor does not match its values"
+  for d, n in ipairs(core.is_tensor(t) and size or {}) do assert(t.shape[d] == n) end
+  return t
 end
 
 -- (storage, offset, sizes, strides, (scheme, scale, zero point [, dim]), requires_grad, hooks): float32.
 local function quantized(args, machine)
-  local as, how = quantized_as[args[1].dtype], machine:of_kind(args[5], "tuple")
+  local as, how = quantized_as[args[1].dtype], args[5]
   if not as then return lacking(args[1].dtype) end
   local q = tensor_over(machine, as, args[1], args[2], args[3], args[4])
   local scale, zero, dim = how[2], how[3], how[4]
-  return with_grad(made(machine, q:numel(), function()
-    if type(scale) ~= "number" then
-      local sizes = {}
-      for d = 1, q:dim() do sizes[d] = d - 1 == dim and q.shape[d] or 1 end
-      for i, v in ipairs {scale, zero} do
-        local is_list = machine.kind[v] == "list"
-        local ok, t = pcall(function()
-          return (is_list and core.tensor({unpack(v)}, {dtype = "float64", device = q.device}) or v):reshape(sizes)
-        end)
-        if not ok then machine:fail "scales and zero points of a quantized tensor do not match its size" end
-        if i == 1 then scale = t:float() else zero = t end
-      end
-    elseif type(zero) ~= "number" then
-      machine:fail "a quantized tensor without a zero point"
-    end
-    if core.is_tensor(zero) and core.is_floating_point(zero.dtype) then return (q:float() - zero:float()) * scale end
-    return (q:to "int64" - zero):float() * scale
-  end), args[6])
+  if dim then -- one of each for each index there
+    local sizes = {}
+    for d = 1, q:dim() do sizes[d] = d == dim + 1 and q.shape[d] or 1 end
+    scale, zero = scale:float():reshape(sizes), zero:double():reshape(sizes)
+  end
+  return with_grad(made(machine, q:numel(), function() return (q:double() - zero):float() * scale end), args[6])
 end
 
 -- ---- what a pickle may call
 
-local known = {}
+local known = setmetatable({}, {__index = python_values})
 
--- f of tensors, by names in torch._utils; it is not called where there are no bytes yet.
-local function tensors(words, f, takes_lost, module)
+-- f of tensors, by names in a module; it is not called where there are no bytes yet.
+local function tensors(module, words, f, takes_lost)
   for name in words:gmatch "%S+" do
-    local full = (module or "torch._utils.") .. name
-    known[full] = pickle.callable(full, function(args, machine)
+    known[module .. name] = pickle.callable(module .. name, function(args, machine)
       return machine.dry and pickle.NONE or f(args, machine)
     end, takes_lost)
   end
 end
 
-tensors("_rebuild_tensor _rebuild_tensor_v2", rebuild(nil, 7))
-tensors("_rebuild_tensor_v3", rebuild(7, 8))
-tensors("_rebuild_parameter _rebuild_parameter_with_state", parameter)
-tensors("Parameter", parameter, false, "torch.nn.parameter.")
-tensors("_rebuild_from_type _rebuild_from_type_v2", from_type, true, "torch._tensor.")
-tensors("_rebuild_wrapper_subclass", wrapper, true)
-tensors("_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy _rebuild_xla_tensor", on_device)
-tensors("_rebuild_nested_tensor", nested)
-tensors("_rebuild_njt", jagged, false, "torch.nested._internal.nested_tensor.")
-tensors("_rebuild_sparse_tensor", sparse)
-tensors("_rebuild_qtensor", quantized)
-tensors("_rebuild_meta_tensor_no_storage", function() return pickle.lost "a tensor on the meta device has no data" end)
-
--- A generator of random numbers: (seed, offset, state).
-local function generator(_, machine)
-  local t = machine:new "dict"
-  machine.build[t] = function(_, state)
-    t.seed, t.offset, t.state = unpack(machine:of_kind(state, "tuple"), 1, 3)
-  end
-  return t
-end
+tensors("torch._utils.", "_rebuild_tensor _rebuild_tensor_v2", rebuild(nil, 7))
+tensors("torch._utils.", "_rebuild_tensor_v3", rebuild(7, 8))
+tensors("torch._utils.", "_rebuild_parameter _rebuild_parameter_with_state", parameter)
+tensors("torch._tensor.", "_rebuild_from_type _rebuild_from_type_v2", from_type, true)
+tensors("torch._utils.", "_rebuild_wrapper_subclass", wrapper, true)
+tensors("torch._utils.", "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy _rebuild_xla_tensor",
+  on_device)
+tensors("torch._utils.", "_rebuild_nested_tensor", nested)
+tensors("torch.nested._internal.nested_tensor.", "_rebuild_njt", jagged)
+tensors("torch._utils.", "_rebuild_sparse_tensor", sparse)
+tensors("torch._utils.", "_rebuild_qtensor", quantized)
+tensors("torch._utils.", "_rebuild_meta_tensor_no_storage", function()
+  return pickle.lost "a tensor on the meta device has no data"
+end)
 
 local function first(args) return args[1] or pickle.NONE end
-local function layout(args) return type(args[1]) == "string" and args[1]:gsub("^torch%.", "") or pickle.NONE end
+
 for name, call in pairs {
-  ["torch.Size"] = python_values["builtins.tuple"].call, ["torch._C.Generator"] = generator,
-  ["torch.serialization._get_layout"] = function(args) return (layout(args)) end,
+  ["torch._C.Generator"] = function(_, machine) -- of random numbers
+    local t = machine:new "dict"
+    machine.build[t] = function(_, state) t.seed, t.offset, t.state = unpack(state, 1, 3) end
+    return t
+  end,
+  ["torch.serialization._get_layout"] = function(args) return (args[1]:gsub("^torch%.", "")) end,
   ["torch.device"] = function(args)
     return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or first(args)
   end,
 } do known[name] = pickle.callable(name, call) end
-for name in pairs(plain_classes) do known[name] = known[name] or pickle.opaque(name, {}) end
+for name in pairs(plain_classes) do known[name] = pickle.opaque(name, {}) end
 for name, dtype in pairs(storages) do
   local prefix = name == "UntypedStorage" and "torch.storage." or "torch."
   known[prefix .. name] = pickle.opaque(prefix .. name, {dtype = dtype})
 end
-
-local constants = { -- of torch, as their names
-  contiguous_format = true, channels_last = true, channels_last_3d = true, preserve_format = true, strided = true,
-  per_tensor_affine = true, per_tensor_symmetric = true, per_channel_affine = true, per_channel_symmetric = true,
-  per_channel_affine_float_qparams = true,
-}
+for name in ("contiguous_format channels_last channels_last_3d preserve_format strided per_tensor_affine "
+  .. "per_tensor_symmetric per_channel_affine per_channel_symmetric per_channel_affine_float_qparams"):gmatch "%S+" do
+  known["torch." .. name] = name
+end
 
 local function names(full)
-  local name = full:match "^torch%.([%w_]+)$"
+  local dtype = full:match "^torch%.([%w_]+)$"
   if full:find "^torch%.return_types%.%w+$" then return pickle.callable(full, first) end
-  return known[full] or python_values[full] or name and (is_dtype(name) and (aliases[name] or name)
-    or constants[name] and name) or nil
+  return known[full] or dtype and is_dtype(dtype) and (aliases[dtype] or dtype) or nil
 end
 
 -- A persistent id as {key, dtype, numel}: ("storage", class, key, location, numel [, view]).
