@@ -308,9 +308,6 @@ local function find_states(who, file, objects, positions, own, lacks)
       elseif is_tensor and object.shape ~= state.shape then
         fail("%s: '%s': expected %s to have shape [%s], got [%s]", who, shown, part, table.concat(object.shape, ", "),
           table.concat(state.shape, ", "))
-      elseif is_tensor then
-        local ok, problem = pcall(core.no_grad, object.copy_, object, object) -- whether it can be written to
-        if not ok then fail("%s: '%s': %s: %s", who, shown, part, options.without_position(problem)) end
       end
       if file.about.world_size ~= size and class.has(object, "check_rank_states") then
         local of_ranks = {}

@@ -121,36 +121,24 @@ define("numpy.dtype", function(args)
   })
 end)
 
-local function utf8(code)
-  if code < 128 then return string.char(code) end
-  local out, first = "", 64
-  repeat
-    out, code, first = string.char(128 + code % 64) .. out, math.floor(code / 64), first / 2
-  until code < first
-  return string.char(256 - 2 * first + code) .. out
-end
-
 -- n texts of `width` characters each: bytes ("S") or UTF-32 ("U").
 local function texts(raw, n, kind, width, swapped)
   local list, size = {}, kind == "U" and 4 * width or width
   assert(#raw == n * size)
+  local function escaped(a, b, c, d)
+    local code = Source.unsigned(swapped and d .. c .. b .. a or a .. b .. c .. d, 1, 4)
+    local high, low = math.floor((code - 65536) / 1024), code % 1024
+    return code < 65536 and ("\\u%04x"):format(code) or ("\\u%04x\\u%04x"):format(0xd800 + high, 0xdc00 + low)
+  end
   for i = 1, n do
-    list[i] = raw:sub((i - 1) * size + 1, i * size):gsub(kind == "U" and "(.)(.)(.)(.)" or "%z+$", function(a, b, c, d)
-      return d and utf8(Source.unsigned(swapped and d .. c .. b .. a or a .. b .. c .. d, 1, 4)) or ""
-    end):gsub("%z+$", "")
+    local text = raw:sub((i - 1) * size + 1, i * size)
+    if kind == "U" then text = core.json_decode('["' .. text:gsub("(.)(.)(.)(.)", escaped) .. '"]')[1] end
+    list[i] = text:gsub("%z+$", "")
   end
   return list
 end
 
--- The elements of a list from `at` on as lists within lists.
-local function nested(machine, list, shape, strides, d, at)
-  if d > #shape then return list[at] end
-  local out = machine:new "list"
-  for i = 1, shape[d] do out[i] = nested(machine, list, shape, strides, d + 1, at + (i - 1) * strides[d]) end
-  return out
-end
-
--- A tensor; or, of objects and texts, lists within lists.
+-- A tensor; or, of objects and texts in one dim, a list.
 local function array_value(array, machine)
   local source, raw, dtype, shape = machine.cursor.source, array.raw, array.dtype, {unpack(array.shape)}
   local n, strides = source:numel(shape, "an array"), Source.dense_strides(shape, array.fortran)
@@ -159,17 +147,16 @@ local function array_value(array, machine)
     assert(type(raw) == "string" and #raw == n * Source.item_bytes[name])
     machine.cursor:copies(#raw, "array")
     local bytes = core.bytes_tensor(raw)
-    if dtype.swapped then bytes = Source.swapped(bytes, Source.number_bytes(name)) end
+    if dtype.swapped then bytes = Source.swapped(bytes, name) end
     if name == "bool" then source:check_bools(bytes, "an array") end
     return source:view(array.is_scalar and bytes or source:placed(bytes), name, shape, strides, 0, "an array")
       or pickle.lost(Source.TOO_LARGE, {lacking = true})
-  elseif not kind then
-    return pickle.lost("dtype " .. printable_name(dtype.code, 40), {lacking = true})
+  elseif not kind or #shape > 1 then
+    return pickle.lost(("an array of dtype %s and %d dims"):format(printable_name(dtype.code, 40), #shape))
   end
   machine.cursor:copies(n)
   local list = kind == "O" and raw or texts(raw, n, kind, tonumber(width), dtype.swapped)
-  assert(#list == n)
-  return n == 0 and machine:new "list" or nested(machine, list, shape, strides, 1, 1)
+  return assert(#list == n) and (shape[1] and list or list[1])
 end
 
 -- The state of an array is (version, shape, dtype, whether the first dim varies fastest, data).

@@ -12,7 +12,7 @@ local safetensors = {}
 
 local dtypes = {
   BOOL = "bool", U8 = "uint8", I8 = "int8", I16 = "int16", U16 = "uint16", I32 = "int32", U32 = "uint32", I64 = "int64",
-  U64 = "uint64", F16 = "float16", BF16 = "bfloat16", F32 = "float32", F64 = "float64", C64 = "complex64",
+  U64 = "uint64", F16 = "float16", BF16 = "bfloat16", F32 = "float32", F64 = "float64",
   F8_E4M3 = "float8_e4m3fn", F8_E5M2 = "float8_e5m2", F8_E8M0 = "float8_e8m0fnu", F8_E4M3FNUZ = "float8_e4m3fnuz",
   F8_E5M2FNUZ = "float8_e5m2fnuz",
 }
@@ -242,7 +242,6 @@ local WINDOW = 2 ^ 26
 
 local stored_as = {bool = "uint8"} -- which are checked, or converted
 for dtype, how in pairs(Source.becomes) do stored_as[dtype] = how[1] end
-for dtype, part in pairs(Source.parts_of) do stored_as[dtype] = part end
 
 -- The tensor of what was read, or nil.
 local function finished(source, t, name, dtype, shape)
@@ -308,10 +307,6 @@ local function read_window(source, e, window, tensors, sums, left_out)
   local kinds, shapes, offsets = {}, {}, {}
   for k, i in ipairs(window) do
     kinds[k], shapes[k], offsets[k] = stored_as[e.dtype[i]] or e.dtype[i], e.shape[i], e.first[i]
-    if Source.parts_of[e.dtype[i]] then
-      shapes[k] = {unpack(e.shape[i])}
-      table.insert(shapes[k], 2)
-    end
   end
   for k, t in ipairs(core.file_read(source.file, kinds, shapes, offsets)) do
     local i = window[k]

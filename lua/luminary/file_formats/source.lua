@@ -250,11 +250,9 @@ function Source.dense_strides(sizes, fortran)
   return strides
 end
 
---- Returns the number of bytes of the numbers that an element consists of.
-function Source.number_bytes(dtype) return Source.item_bytes[dtype] / (parts_of[dtype] and 2 or 1) end
-
---- Bytes with each group of `width` reversed.
-function Source.swapped(bytes, width)
+--- Bytes of elements of a dtype, of which each number's are reversed.
+function Source.swapped(bytes, dtype)
+  local width = (Source.item_bytes[dtype] or 1) / (parts_of[dtype] and 2 or 1)
   if width == 1 or bytes:numel() == 0 then return bytes end
   return bytes:view(-1, width):flip(2):contiguous():view(-1)
 end
@@ -365,7 +363,7 @@ function Source:tensor(dtype, sizes, at, n, what, layout)
   self:check_size(dtype, sizes, n, what)
   local bytes = self:bytes(at, n)
   if dtype == "bool" then self:check_bools(bytes, what) end
-  if layout.swapped then bytes = Source.swapped(bytes, Source.number_bytes(dtype)) end
+  if layout.swapped then bytes = Source.swapped(bytes, dtype) end
   return self:view(self:placed(bytes), dtype, sizes, Source.dense_strides(sizes, layout.fortran), 0, what)
     or self:fail("%s: %s", what, Source.TOO_LARGE)
 end

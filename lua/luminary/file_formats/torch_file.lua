@@ -89,17 +89,12 @@ local function with_grad(t, requires_grad)
   return t:detach():requires_grad_(true)
 end
 
--- Lists what a tensor has in Python's tables beside its data, a dict or a tuple of dicts.
-local function note(machine, t, what, tables)
-  local names = {}
-  for _, part in ipairs(core.is_tensor(t) and (machine.kind[tables] == "tuple" and tables or {tables}) or {}) do
-    for name in pairs(machine.kind[part] == "dict" and part or {}) do
-      name = printable_name(tostring(name), 40)
-      if not name:find "^_dynamo" and not name:find "^_is_" and name ~= "persistent" then names[#names + 1] = name end
-    end
+-- Lists something that a tensor has beside its data: attributes, hooks.
+local function note(machine, t, what, state)
+  if core.is_tensor(t) and machine.kind[state] and next(state) ~= nil and state._is_buffer == nil then
+    machine:note(t, what)
   end
-  table.sort(names)
-  if names[1] then machine:note(t, what .. table.concat(names, ", ")) end
+  return t
 end
 
 -- What bits of a view stand for; complex numbers are pairs.
@@ -119,61 +114,8 @@ local function rebuild(dtype_at, bits_at)
       end
       if is_set and core.is_tensor(t) then t = made(machine, t:numel(), bits[bit], t) end
     end
-    t = with_grad(t, args[5])
-    note(machine, t, "its backward hooks ", args[6])
-    return t
+    return note(machine, with_grad(t, args[5]), "its backward hooks", args[6])
   end
-end
-
-local function parameter(args, machine)
-  local t = with_grad(args[1], args[2])
-  note(machine, t, "its attributes ", args[4])
-  return t
-end
-
-local plain_classes = {["torch.Tensor"] = true, ["torch.nn.parameter.Parameter"] = true}
-
--- (function, class, its arguments, attributes)
-local function from_type(args, machine)
-  local t, class = machine:call(args[1], args[3]), args[2].name
-  if core.is_tensor(t) and not plain_classes[class] then machine:note(t, "its class " .. class) end
-  note(machine, t, "its attributes ", args[4])
-  return t
-end
-
-local function wrapper(args)
-  return pickle.lost(("a tensor of class %s, whose data are in its attributes"):format(args[1].name))
-end
-
--- (tensor or array, dtype, device, requires_grad)
-local function on_device(args, machine)
-  local t = machine:plain(args[1])
-  return pickle.is_lost(t) and t or with_grad(t:to(args[2]), args[4])
-end
-
--- A list of f(i) for i up to n: views.
-local function views(machine, n, f)
-  local out = machine:new "list"
-  machine.cursor:copies(LEAST_BYTES * n)
-  for i = 1, n do out[i] = f(i) end
-  return out
-end
-
--- (buffer, sizes, strides, offsets)
-local function nested(args, machine)
-  local sizes, strides, offsets = args[2]:tolist(), args[3]:tolist(), args[4]:tolist()
-  return views(machine, #offsets, function(i)
-    return core.ops.as_strided(args[1], sizes[i], strides[i], {storage_offset = offsets[i]})
-  end)
-end
-
--- ({values, offsets, lengths, _ragged_idx})
-local function jagged(args, machine)
-  local t, offsets = args[1], args[1].offsets:tolist()
-  local lengths = core.is_tensor(t.lengths) and t.lengths:tolist()
-  return views(machine, #offsets - 1, function(i)
-    return t.values:narrow(t._ragged_idx, offsets[i] + 1, lengths and lengths[i] or offsets[i + 1] - offsets[i])
-  end)
 end
 
 -- Values [n, …] at indices [dims, n] from 0 of zeros, whose first dims are those of `size`; at one position they add up.
@@ -193,55 +135,49 @@ local function scattered(machine, indices, values, size)
   end)
 end
 
--- (starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n], values [batch…, n, block…, …], size): each
--- batch is one more index, and values of single elements are those of blocks of 1.
+-- (starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n], values [batch…, n, block…, …], size): values
+-- of single elements are those of blocks of 1.
 local function of_compressed(machine, layout, starts, others, values, size)
-  local batch, n, is_row = starts:dim() - 1, others.shape[-1], layout:find "r$"
-  local is_blocked = layout:find "bs" and 1 or 0
-  local block = is_blocked == 1 and {unpack(values.shape, batch + 2, batch + 3)} or {1, 1}
-  local grid = {1, size[batch + 1] / block[1], size[batch + 2] / block[2]}
-  local batches, lines = {}, {}
-  for b, list in ipairs(starts:reshape(-1, starts.shape[-1]):tolist()) do
-    assert(list[1] == 0 and list[#list] == n and #list == grid[is_row and 2 or 3] + 1)
-    grid[1] = b
-    for i = 1, #list - 1 do
-      assert(list[i] <= list[i + 1] and list[i + 1] <= n)
-      for k = (b - 1) * n + list[i] + 1, (b - 1) * n + list[i + 1] do batches[k], lines[k] = b - 1, i - 1 end
-    end
-  end
-  local function tensor(list) return core.tensor(list, {dtype = "int64", device = others.device}) end
-  others, lines = others:reshape(-1):to "int64", tensor(lines)
-  local indices = core.ops.stack {tensor(batches), is_row and lines or others, is_row and others or lines}
-  local last = {unpack(values.shape, batch + 2 + 2 * is_blocked)}
-  local t = scattered(machine, indices, values:reshape {#batches, block[1], block[2], unpack(last)}, grid)
+  local batch, n, i, k = starts:dim() - 1, others.shape[-1], 1, 2 -- i: the dim that `starts` is of
+  if layout:find "c$" then i, k = 2, 1 end
+  local is_blocked = layout:find "bs"
+  local block = is_blocked and {unpack(values.shape, batch + 2, batch + 3)} or {1, 1}
+  local last = {unpack(values.shape, batch + (is_blocked and 4 or 2))}
+  local lines, across = size[batch + i] / block[i], size[batch + k] / block[k]
+  local counts = (starts:narrow(-1, 2, lines) - starts:narrow(-1, 1, lines)):reshape(-1):to "int64"
+  assert(starts.shape[-1] == lines + 1 and starts:select(-1, 1):eq(0):all():item()
+    and starts:select(-1, -1):eq(n):all():item() and counts:ge(0):all():item())
+  local line = core.ops.arange(counts:numel(), {dtype = "int64", device = counts.device}):repeat_interleave(counts)
+  local t = scattered(machine, core.ops.stack {line, others:reshape(-1):to "int64"},
+    values:reshape {others:numel(), block[1], block[2], unpack(last)}, {counts:numel(), across})
   if not core.is_tensor(t) then return t end
-  local order, shape = {1, 2, 4, 3, 5}, {unpack(size, 1, batch + 2)}
-  for i, v in ipairs(last) do order[5 + i], shape[#shape + 1] = 5 + i, v end
-  return t:permute(order):reshape(shape)
+  local split, order = {starts:numel() / (lines + 1), lines, across, unpack(block)}, {1, 1 + i, 4, 1 + k, 5}
+  local shape = {unpack(size, 1, batch + 2)}
+  for d, v in ipairs(last) do split[5 + d], order[5 + d], shape[#shape + 1] = v, 5 + d, v end
+  return t:view(split):permute(order):reshape(shape)
 end
 
--- (layout, parts), of which the last but one is the size: dense.
+-- (layout, parts), of which the last but one or the last is the size: dense.
 local function sparse(args, machine)
-  local data, size = args[2], args[2][args[1] == "sparse_coo" and 3 or 4]
+  local layout, data, t = args[1]:match "^sparse_([cb][so][orc])$", args[2]
   for _, part in ipairs(data) do
     if pickle.is_lost(part) then return part end
   end
-  local t
-  if args[1] == "sparse_coo" then
-    t = scattered(machine, data[1]:to "int64", data[2], size)
+  if layout == "coo" then
+    t = scattered(machine, data[1]:to "int64", data[2], data[3])
   else
-    t = of_compressed(machine, assert(args[1]:match "^sparse_[cb]s[rc]$"), data[1], data[2], data[3], size)
+    t = of_compressed(machine, layout, unpack(data))
   end
-  for d, n in ipairs(core.is_tensor(t) and size or {}) do assert(t.shape[d] == n) end
+  for d, n in ipairs(core.is_tensor(t) and data[layout == "coo" and 3 or 4] or {}) do assert(t.shape[d] == n) end
   return t
 end
 
 -- (storage, offset, sizes, strides, (scheme, scale, zero point [, dim]), requires_grad, hooks): float32.
 local function quantized(args, machine)
-  local as, how = quantized_as[args[1].dtype], args[5]
+  local as = quantized_as[args[1].dtype]
   if not as then return lacking(args[1].dtype) end
   local q = tensor_over(machine, as, args[1], args[2], args[3], args[4])
-  local scale, zero, dim = how[2], how[3], how[4]
+  local _, scale, zero, dim = unpack(args[5])
   if dim then -- one of each for each index there
     local sizes = {}
     for d = 1, q:dim() do sizes[d] = d == dim + 1 and q.shape[d] or 1 end
@@ -252,9 +188,9 @@ end
 
 -- ---- what a pickle may call
 
-local known = setmetatable({}, {__index = python_values})
+local known = setmetatable({["torch.Tensor"] = pickle.opaque("torch.Tensor", {})}, {__index = python_values})
 
--- f of tensors, by names in a module; it is not called where there are no bytes yet.
+-- f of tensors, by their names; it is not called where there are no bytes yet.
 local function tensors(module, words, f, takes_lost)
   for name in words:gmatch "%S+" do
     known[module .. name] = pickle.callable(module .. name, function(args, machine)
@@ -265,13 +201,30 @@ end
 
 tensors("torch._utils.", "_rebuild_tensor _rebuild_tensor_v2", rebuild(nil, 7))
 tensors("torch._utils.", "_rebuild_tensor_v3", rebuild(7, 8))
-tensors("torch._utils.", "_rebuild_parameter _rebuild_parameter_with_state", parameter)
-tensors("torch._tensor.", "_rebuild_from_type _rebuild_from_type_v2", from_type, true)
-tensors("torch._utils.", "_rebuild_wrapper_subclass", wrapper, true)
+tensors("torch._utils.", "_rebuild_parameter _rebuild_parameter_with_state", function(args, machine)
+  return note(machine, with_grad(args[1], args[2]), "its attributes", args[4])
+end)
+tensors("torch._tensor.", "_rebuild_from_type _rebuild_from_type_v2", function(args, machine)
+  local t, class = machine:call(args[1], args[3]), args[2].name
+  if core.is_tensor(t) and class ~= "torch.Tensor" then machine:note(t, "its class " .. class) end
+  return note(machine, t, "its attributes", args[4])
+end, true)
+tensors("torch._utils.", "_rebuild_wrapper_subclass", function(args)
+  return pickle.lost(("a tensor of class %s, whose data are in its attributes"):format(args[1].name))
+end, true)
 tensors("torch._utils.", "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy _rebuild_xla_tensor",
-  on_device)
-tensors("torch._utils.", "_rebuild_nested_tensor", nested)
-tensors("torch.nested._internal.nested_tensor.", "_rebuild_njt", jagged)
+  function(args, machine)
+    local t = machine:plain(args[1])
+    return pickle.is_lost(t) and t or with_grad(t:to(args[2]), args[4])
+  end)
+tensors("torch._utils.", "_rebuild_nested_tensor", function(args, machine) -- a list of views
+  local out, sizes, strides = machine:new "list", args[2]:tolist(), args[3]:tolist()
+  machine.cursor:copies(LEAST_BYTES * #sizes)
+  for i, at in ipairs(args[4]:tolist()) do
+    out[i] = core.ops.as_strided(args[1], sizes[i], strides[i], {storage_offset = at})
+  end
+  return out
+end)
 tensors("torch._utils.", "_rebuild_sparse_tensor", sparse)
 tensors("torch._utils.", "_rebuild_qtensor", quantized)
 tensors("torch._utils.", "_rebuild_meta_tensor_no_storage", function()
@@ -291,20 +244,15 @@ for name, call in pairs {
     return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or first(args)
   end,
 } do known[name] = pickle.callable(name, call) end
-for name in pairs(plain_classes) do known[name] = pickle.opaque(name, {}) end
 for name, dtype in pairs(storages) do
   local prefix = name == "UntypedStorage" and "torch.storage." or "torch."
   known[prefix .. name] = pickle.opaque(prefix .. name, {dtype = dtype})
-end
-for name in ("contiguous_format channels_last channels_last_3d preserve_format strided per_tensor_affine "
-  .. "per_tensor_symmetric per_channel_affine per_channel_symmetric per_channel_affine_float_qparams"):gmatch "%S+" do
-  known["torch." .. name] = name
 end
 
 local function names(full)
   local dtype = full:match "^torch%.([%w_]+)$"
   if full:find "^torch%.return_types%.%w+$" then return pickle.callable(full, first) end
-  return known[full] or dtype and is_dtype(dtype) and (aliases[dtype] or dtype) or nil
+  return known[full] or dtype and (is_dtype(dtype) and (aliases[dtype] or dtype) or dtype:match "^per_[%w_]+$") or nil
 end
 
 -- A persistent id as {key, dtype, numel}: ("storage", class, key, location, numel [, view]).
@@ -318,21 +266,15 @@ local function read_id(id, machine)
   return key, kind.dtype, numel, Source.item_bytes[kind.dtype] or bytes_of_lacking[kind.dtype]
 end
 
--- All elements of a storage that is a value itself.
-local function whole_storage(storage, machine)
-  return tensor_over(machine, storage.dtype, storage, 0, {storage.memory.n / storage.item}, {1})
-end
-
--- A function that reads a storage; the same object for the same key. bytes_of(key, n, width) returns its n bytes, and
--- whether they were big-endian.
+-- A function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel) returns its n bytes,
+-- and whether they were big-endian.
 local function storage_reader(source, bytes_of)
   return function(id, machine)
     local by_key = machine.by_key
     local key, dtype, numel, item = read_id(id, machine)
     local memory = by_key[key]
     if not memory then
-      local width = bytes_of_lacking[dtype] or Source.number_bytes(dtype)
-      local ok, bytes, swap = pcall(bytes_of, key, numel * item, width, item)
+      local ok, bytes, swap = pcall(bytes_of, key, numel * item, quantized_as[dtype] or dtype, numel)
       memory = {bytes = ok and bytes, n = numel * item, swap = swap, lost = not ok and pickle.lost(source:why(bytes))}
       by_key[key] = memory
     end
@@ -341,7 +283,8 @@ local function storage_reader(source, bytes_of)
     local storage = memory[dtype]
     if not storage then
       storage = pickle.opaque("a storage", {
-        key = key, dtype = dtype, item = item, memory = memory, value = whole_storage,
+        key = key, dtype = dtype, memory = memory,
+        value = function(self) return tensor_over(machine, dtype, self, 0, {numel}, {1}) end,
       })
       memory[dtype] = storage
     end
@@ -382,7 +325,7 @@ function torch_file.load_zip(archive, entry)
   end
   local order = archive.by[prefix .. "byteorder"]
   local order_text = order and order.size <= 16 and archive:read(order):text(0, order.size) or "little"
-  local function bytes_of(key, n, width)
+  local function bytes_of(key, n, dtype)
     local data = archive.by[prefix .. "data/" .. key]
     if not data then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
     if data.size ~= n then
@@ -390,7 +333,7 @@ function torch_file.load_zip(archive, entry)
         n)
     end
     local bytes, swap = archive:bytes(data), order_text == "big"
-    return swap and Source.swapped(bytes, width) or bytes, swap
+    return swap and Source.swapped(bytes, dtype) or bytes, swap
   end
   return with_lost(source, pickle.load(archive:read(entry):cursor(0), names, storage_reader(source, bytes_of)))
 end
@@ -417,8 +360,8 @@ function torch_file.load_legacy(source)
   local swap = type(machine) == "table" and machine.little_endian == false
   local value_at = cursor.at
   local wanted = {}
-  pickle.load(cursor, names, storage_reader(source, function(key, n, width, item) -- once to learn where it ends
-    wanted[key] = wanted[key] or {n = n, width = width, item = item}
+  pickle.load(cursor, names, storage_reader(source, function(key, n, dtype, numel) -- once to learn where it ends
+    wanted[key] = wanted[key] or {n = n, dtype = dtype, numel = numel}
   end), true)
   local keys = plain()
   if type(keys) ~= "table" then source:malformed("pickle", "it has no list of storages") end
@@ -430,9 +373,9 @@ function torch_file.load_legacy(source)
     if not storage then
       source:malformed("file", "the size of storage '%s' is missing", printable_name(tostring(key), 40))
     end
-    if storage.at or numel * storage.item ~= storage.n then
+    if storage.at or numel ~= storage.numel then
       source:malformed("file", "storage '%s' has %.0f elements, expected %.0f", printable_name(key, 40), numel,
-        storage.n / storage.item)
+        storage.numel)
     end
     storage.at, at = at + 8, at + 8 + storage.n
     source:check(storage.at, storage.n)
@@ -442,7 +385,7 @@ function torch_file.load_legacy(source)
     local storage = wanted[key]
     if not storage.at then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
     local bytes = source:bytes(storage.at, n)
-    return swap and Source.swapped(bytes, storage.width) or bytes, swap
+    return swap and Source.swapped(bytes, storage.dtype) or bytes, swap
   end
   return with_lost(source, pickle.load(source:cursor(value_at), names, storage_reader(source, bytes_of)))
 end
