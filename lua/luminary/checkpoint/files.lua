@@ -26,8 +26,6 @@ local SHARD = "luminary_shard" -- the name under which a shard was saved
 --- The version of what is written, and the last that is read.
 files.VERSION = 1
 
-local plain_types = {["nil"] = true, number = true, string = true, boolean = true}
-
 local function has_state(v) return core.is_generator(v) or class.has(v, "state_dict", "load_state_dict") end
 
 -- Calls each(object, path, keys) for the objects in a tree of plain tables; returns a copy with what it returns instead
@@ -45,9 +43,9 @@ local function replace_objects(who, tree, each, to_load)
       return each(value, path, {unpack(keys)})
     end
     if core.is_tensor(value) or type(value) ~= "table" or not options.is_plain(value) then
-      if to_load and not plain_types[type(value)] and not ffi.istype("int64_t", value) then
-        fail("%s: %s is %s, which cannot be updated; leave it out", who, file_format.shown_path(keys, "parts"),
-          type(value) == "table" and "an object without state_dict and load_state_dict" or options.describe(value))
+      if to_load and not ("nil number string boolean"):find(type(value)) and not ffi.istype("int64_t", value) then
+        fail("%s: %s is %s, which cannot be updated: it has no load_state_dict; leave it out", who,
+          file_format.shown_path(keys, "parts"), options.describe(value))
       end
       return value
     end

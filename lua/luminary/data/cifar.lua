@@ -70,57 +70,49 @@ local function unpacked(set, path, names)
   return found
 end
 
--- The labels, int64 [N, kinds], and the pixels, uint8 [N, PIXELS], of a file of records.
-local function of_records(set, path, bytes)
-  local kinds, n = #set.labels_of, bytes.shape[1]
-  local width = kinds + PIXELS
-  if n == 0 or n % width ~= 0 then
-    fail("%s: '%s' has %d bytes, not a multiple of the record size %d: it is truncated, or of another dataset",
-      set.__name, path, n, width)
-  end
-  local rows = bytes:view(-1, width)
-  return rows:narrow(2, 1, kinds):to "int64", rows:narrow(2, kinds + 1, PIXELS)
-end
-
--- The same of a pickle.
-local function of_pickle(set, path, bytes)
+-- The records in a pickle, as the binary version has them.
+local function unpickled(set, path, bytes)
   local source = load_module("luminary.file_formats.source").over(bytes, path, {})
   local known = load_module "luminary.file_formats.python_values"
-  local value, lost = load_module("luminary.file_formats.pickle").load(source:cursor(0),
+  local dict, lost = load_module("luminary.file_formats.pickle").load(source:cursor(0),
     function(name) return known[name] end, function(_, machine) machine:fail "a persistent id" end)
-  local dict, labels = options.is_plain(value) and value or {}, {}
-  local data = core.is_tensor(dict.data) and dict.data:dim() == 2 and dict.data
-  if not data or data.dtype ~= "uint8" or data.shape[1] == 0 or data.shape[2] ~= PIXELS then
-    source:fail("expected 'data' to be uint8 [N, %d], got %s%s", PIXELS, options.describe(dict.data),
+  local columns, data = {}, options.is_plain(dict) and dict.data
+  if not core.is_tensor(data) or data.dtype ~= "uint8" or data:dim() ~= 2 or data.shape[2] ~= PIXELS or #data == 0 then
+    source:fail("expected 'data' to be uint8 [N, %d], got %s%s", PIXELS, options.describe(data or nil),
       lost[1] and (": '%s': %s"):format(lost[1].path, lost[1].lost.why) or "")
   end
   for k, key in ipairs(set.label_keys) do
     local ok, list = pcall(core.tensor, dict[key], {dtype = "int64"})
-    if not ok or list:dim() ~= 1 or #list ~= data.shape[1] or list:min():item() < 0 then
-      source:fail("expected '%s' to be a list of %d classes from 0", key, data.shape[1])
+    if not ok or list:dim() ~= 1 or #list ~= #data or list:min():item() < 0 or list:max():item() > 255 then
+      source:fail("expected '%s' to be a list of %d classes from 0", key, #data)
     end
-    labels[k] = list
+    columns[k] = list:to("uint8"):view(-1, 1)
   end
-  return core.ops.stack(labels, 2), data
+  columns[#columns + 1] = data
+  return core.ops.cat(columns, 2)
 end
 
--- The labels and pixels of a file, without records of other classes.
-local function samples_of(set, path, bytes)
-  local is_pickle = bytes.shape[1] > 0 and bytes[1] == 128 -- which is no class
-  local labels, pixels = (is_pickle and of_pickle or of_records)(set, path, bytes)
+-- The records of a file, uint8 [N, labels and pixels].
+local function rows_of(set, path, bytes)
+  local width, n = #set.labels_of + PIXELS, bytes.shape[1]
+  local is_pickle = n > 0 and bytes[1] == 128 -- which is no class
+  if n == 0 or n % width ~= 0 and not is_pickle then
+    fail("%s: '%s' has %d bytes, not a multiple of the record size %d: it is truncated, or of another dataset",
+      set.__name, path, n, width)
+  end
+  local rows = is_pickle and unpickled(set, path, bytes) or bytes:view(-1, width)
   for k, classes in ipairs(set.labels_of) do
-    local bad = core.ops.nonzero(labels:select(2, k):ge(classes)):view(-1)
+    local bad = core.ops.nonzero(rows:select(2, k):ge(classes)):view(-1)
     if #bad > 0 and set.on_error == "raise" then
       local first = bad[1]
-      fail("%s: '%s': record %d has label %d; labels must be from 0 to %d", set.__name, path, first, labels[{first, k}],
+      fail("%s: '%s': record %d has label %d; labels must be from 0 to %d", set.__name, path, first, rows[{first, k}],
         classes - 1)
     elseif #bad > 0 then
       set.faults:add_(#bad)
-      local good = core.ops.nonzero(labels:select(2, k):lt(classes)):view(-1)
-      labels, pixels = labels:index_select(1, good), pixels:index_select(1, good)
+      rows = rows:index_select(1, core.ops.nonzero(rows:select(2, k):lt(classes)):view(-1))
     end
   end
-  return labels, pixels
+  return rows
 end
 
 local function set_up(self, opts)
@@ -134,8 +126,9 @@ local function set_up(self, opts)
   local archive = path:find "%.tar%.gz$" and unpacked(self, path, names)
   for i, name in ipairs(names) do
     local file = archive and path .. ": " .. name or folder .. name
-    local kinds, pixels = samples_of(self, file, archive and archive[name] or records.bytes_of(file))
-    labels[i], images[i] = kinds:select(2, column), pixels
+    local rows = rows_of(self, file, archive and archive[name] or records.bytes_of(file))
+    labels[i] = rows:select(2, column):to("int64")
+    images[i] = rows:narrow(2, #self.labels_of + 1, PIXELS)
   end
   if opts.coarse then self.classes = self.coarse_classes end
   self:hold(core.ops.cat(images):view(-1, 3, 32, 32), core.ops.cat(labels), opts)

@@ -72,7 +72,7 @@ define("builtins.complex", fields_of("real", "imag"))
 -- Python 2's way, and protocol 2's, of saying bytes: a text of which each character is a byte.
 define("_codecs.encode builtins.bytearray builtins.bytes", function(args, machine)
   local text, coding = args[1] or "", args[2]
-  machine.cursor:copies(#text, "text")
+  machine.cursor:copies(#text)
   assert(type(text) == "string" and (not coding or coding == "latin1" or coding == "latin-1"))
   return not coding and text or (text:gsub("([\194\195])([\128-\191])", function(high, low)
     return string.char((high:byte() - 194) * 64 + low:byte())
@@ -81,7 +81,7 @@ end)
 
 for kind, separator in pairs {Posix = "/", PurePosix = "/", Windows = "\\", PureWindows = "\\"} do
   define(("pathlib.%sPath pathlib._local.%sPath"):format(kind, kind), function(args, machine)
-    for _, part in ipairs(args) do machine.cursor:copies(#part, "text") end
+    for _, part in ipairs(args) do machine.cursor:copies(#part) end
     local first = args[1] or "."
     return first .. (args[2] and first:sub(-1) ~= separator and separator or "") .. table.concat(args, separator, 2)
   end)
@@ -145,7 +145,7 @@ local function array_value(array, machine)
   local name, kind, width = numpy.dtypes[dtype.code], dtype.code:match "^([SUO])(%d*)$"
   if name then
     assert(type(raw) == "string" and #raw == n * Source.item_bytes[name])
-    machine.cursor:copies(#raw, "array")
+    machine.cursor:copies(#raw)
     local bytes = core.bytes_tensor(raw)
     if dtype.swapped then bytes = Source.swapped(bytes, name) end
     if name == "bool" then source:check_bools(bytes, "an array") end

@@ -203,13 +203,13 @@ function Cursor:line()
   end
 end
 
---- Says that n bytes' worth of parts are used again, in one of several ways. What stands several times in a file may be
---- said in a few bytes; all that is copied of it in a way is at most as much as the file has bytes, which no honest one
---- comes near.
-function Cursor:copies(n, way)
-  self.copied = self.copied or {}
-  self.copied[way or ""] = (self.copied[way or ""] or 0) + n
-  if self.copied[way or ""] > self.source.size then
+local MOST_COPIES = 4 -- of each byte: of an array's data, which are a text first, two are made
+
+--- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes;
+--- all that is copied of it is at most a few times as much as the file has bytes, which no honest one comes near.
+function Cursor:copies(n)
+  self.copied = (self.copied or 0) + n
+  if self.copied > MOST_COPIES * self.source.size then
     self.source:malformed("file", "repeated parts are larger than the file")
   end
 end

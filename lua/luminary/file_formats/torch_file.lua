@@ -16,7 +16,7 @@ local torch_file = {}
 -- What the older files begin with, as a pickle: 0x1950a86a20f9469cfc6c, as near as a number comes.
 local MAGIC = 119547037146038801333356
 
--- Storages' classes and their dtypes; of those that tensors here do not have, the bytes of an element.
+-- Storages' classes and their dtypes, and those of the integers of quantized ones.
 local storages = {
   DoubleStorage = "float64", FloatStorage = "float32", HalfStorage = "float16", BFloat16Storage = "bfloat16",
   LongStorage = "int64", IntStorage = "int32", ShortStorage = "int16", CharStorage = "int8", ByteStorage = "uint8",
@@ -24,7 +24,6 @@ local storages = {
   ComplexDoubleStorage = "complex128", QInt8Storage = "qint8", QUInt8Storage = "quint8", QInt32Storage = "qint32",
   QUInt4x2Storage = "quint4x2", QUInt2x4Storage = "quint2x4",
 }
-local bytes_of_lacking = {qint8 = 1, quint8 = 1, qint32 = 4, quint4x2 = 1, quint2x4 = 1}
 local quantized_as = {qint8 = "int8", quint8 = "uint8", qint32 = "int32"}
 local storage_of = {
   float64 = "DoubleStorage", float32 = "FloatStorage", float16 = "HalfStorage", bfloat16 = "BFloat16Storage",
@@ -157,17 +156,11 @@ local function of_compressed(machine, layout, starts, others, values, size)
   return t:view(split):permute(order):reshape(shape)
 end
 
--- (layout, parts), of which the last but one or the last is the size: dense.
+-- (layout, parts): dense.
 local function sparse(args, machine)
-  local layout, data, t = args[1]:match "^sparse_([cb][so][orc])$", args[2]
-  for _, part in ipairs(data) do
-    if pickle.is_lost(part) then return part end
-  end
-  if layout == "coo" then
-    t = scattered(machine, data[1]:to "int64", data[2], data[3])
-  else
-    t = of_compressed(machine, layout, unpack(data))
-  end
+  local layout, data = args[1]:match "^sparse_([cb][so][orc])$", args[2]
+  local t = layout == "coo" and scattered(machine, data[1]:to "int64", data[2], data[3])
+    or of_compressed(machine, layout, unpack(data))
   for d, n in ipairs(core.is_tensor(t) and data[layout == "coo" and 3 or 4] or {}) do assert(t.shape[d] == n) end
   return t
 end
@@ -263,7 +256,7 @@ local function read_id(id, machine)
     machine:fail "a persistent id is not a storage"
   end
   if id[6] ~= nil and id[6] ~= pickle.NONE then machine:fail "views of storages are not supported" end
-  return key, kind.dtype, numel, Source.item_bytes[kind.dtype] or bytes_of_lacking[kind.dtype]
+  return key, kind.dtype, numel, Source.item_bytes[quantized_as[kind.dtype] or kind.dtype] or 1
 end
 
 -- A function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel) returns its n bytes,
