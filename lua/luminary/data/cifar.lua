@@ -5,8 +5,10 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Images = require "luminary.data.images_in_memory"
-local load_module = require "luminary.base.load_module"
 local records = require "luminary.data.files_and_bad_records"
+local pickle = require "luminary.file_formats.pickle"
+local python_values = require "luminary.file_formats.python_values"
+local Source = require "luminary.file_formats.source"
 local Tar = require "luminary.file_formats.tar"
 local fail = options.fail
 
@@ -72,10 +74,9 @@ end
 
 -- The records in a pickle, as the binary version has them.
 local function unpickled(set, path, bytes)
-  local source = load_module("luminary.file_formats.source").over(bytes, path, {})
-  local known = load_module "luminary.file_formats.python_values"
-  local dict, lost = load_module("luminary.file_formats.pickle").load(source:cursor(0),
-    function(name) return known[name] end, function(_, machine) machine:fail "a persistent id" end)
+  local source = Source.over(bytes, path, {})
+  local dict, lost = pickle.load(source:cursor(0), function(name) return python_values[name] end,
+    function(_, machine) machine:fail "a persistent id" end)
   local columns, data = {}, options.is_plain(dict) and dict.data
   if not core.is_tensor(data) or data.dtype ~= "uint8" or data:dim() ~= 2 or data.shape[2] ~= PIXELS or #data == 0 then
     source:fail("expected 'data' to be uint8 [N, %d], got %s%s", PIXELS, options.describe(data or nil),

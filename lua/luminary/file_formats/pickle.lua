@@ -131,12 +131,12 @@ function Machine:find(module, name)
   self:push(value)
 end
 
--- What f(...) returns for a tuple, or what of the tuple is lost.
-local function unless_lost(self, f, tuple, ...)
-  for _, value in ipairs(self:of_kind(tuple, "tuple")) do
+-- What f.call returns for a tuple, or what of the tuple is lost.
+local function unless_lost(self, f, tuple)
+  for _, value in ipairs(f.takes_lost and {} or self:of_kind(tuple, "tuple")) do
     if is_lost(value) then return value end
   end
-  return f(tuple, ...)
+  return f.call(tuple, self)
 end
 
 -- What f(…) returns, or what is lost since it raises an error that is not about the file: arguments that are not those
@@ -157,8 +157,7 @@ function Machine:call(f, args)
   if getmetatable(f) ~= Name or not f.call then
     return refused(getmetatable(f) == Name and f.name or "a " .. (self.kind[f] or type(f)))
   end
-  if f.takes_lost then return attempt(self, f.name, f.call, args, self) end
-  return attempt(self, f.name, unless_lost, self, f.call, args, self)
+  return attempt(self, f.name, unless_lost, self, f, args)
 end
 
 --- Returns a value as the result has it, such as the tensor of a storage.
@@ -237,11 +236,6 @@ local function refuse_object(m)
   m:push(refused(module .. "." .. name))
 end
 
-local function append_marked(m)
-  local list = m:pop_mark()
-  m:append(m:top(), list)
-end
-
 local function number_of(m)
   local line = m.cursor:line()
   return line:find "^%d+$" and tonumber(line) or m:fail "malformed memo number"
@@ -301,7 +295,10 @@ local codes = {
     local value = m:pop()
     m:append(m:top(), {value})
   end,
-  e = append_marked, ["\144"] = append_marked,
+  e = function(m)
+    local list = m:pop_mark()
+    m:append(m:top(), list)
+  end,
   s = function(m)
     local value = m:pop()
     local key = m:pop()
@@ -350,8 +347,10 @@ local codes = {
   end,
   g = function(m) m:recall(number_of(m)) end, h = function(m) m:recall(m.cursor:unsigned(1)) end,
   j = function(m) m:recall(m.cursor:unsigned(4)) end,
-  Q = function(m) m:push(unless_lost(m, m.persistent, m:pop(), m)) end,
+  Q = function(m) m:push(unless_lost(m, m.persistent, m:pop())) end,
 }
+
+codes["\144"] = codes.e -- ADDITEMS
 
 local MOST_KEYS = 8
 
@@ -406,7 +405,7 @@ end
 --- `persistent` and to come behind the pickle; there is no value.
 function pickle.load(cursor, names, persistent, dry)
   local m = setmetatable({
-    cursor = cursor, names = names, persistent = persistent, dry = dry, stack = {}, n = 0, memo = {}, kept = 0,
+    cursor = cursor, names = names, persistent = {call = persistent}, dry = dry, stack = {}, n = 0, memo = {}, kept = 0,
     kind = {}, build = {}, notes = {}, -- by value: its kind, what takes its state, what is left out of it
     storages = {}, by_key = {}, -- that `persistent` gave, and what they are made of
   }, Machine)

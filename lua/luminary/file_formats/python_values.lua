@@ -1,6 +1,5 @@
 --- Names in pickles that stand for plain data: of Python's standard library and of NumPy. Nothing is called: each is
---- made of its arguments here, which may be anything; an error for others makes the value a lost one (pickle.lua).
---- Objects of attributes and numbers of parts become tables, dates and paths strings.
+--- made of its arguments here, which may be anything: an error makes the value a lost one (pickle.lua).
 local core = require "luminary.core"
 local numpy = require "luminary.file_formats.numpy"
 local pickle = require "luminary.file_formats.pickle"
@@ -87,20 +86,16 @@ for kind, separator in pairs {Posix = "/", PurePosix = "/", Windows = "\\", Pure
   end)
 end
 
--- Python's bytes of dates and times, as isoformat() writes them.
-local function date(b)
-  assert(#b == 4)
-  return ("%04d-%02d-%02d"):format(b:byte(1) * 256 + b:byte(2), b:byte(3) % 128, b:byte(4))
-end
-local function time(b, zone)
-  local hour, minute, second, high, middle, low = b:byte(1, 6)
+-- Python's bytes of a date, a time or both, as isoformat() writes them.
+define_plain("datetime.date datetime.time datetime.datetime", function(b, zone)
+  local all = #b == 6 and "\1\1\1\1" .. b or b .. ("\0"):rep(10 - #b)
+  local century, year, month, day, hour, minute, second, high, middle, low = all:byte(1, 10)
   local micro = high * 65536 + middle * 256 + low
-  return ("%02d:%02d:%02d"):format(hour % 128, minute, second) .. (micro > 0 and (".%06d"):format(micro) or "")
-    .. (zone or "")
-end
-define_plain("datetime.date", date)
-define_plain("datetime.time", time)
-define_plain("datetime.datetime", function(b, zone) return date(b:sub(1, 4)) .. "T" .. time(b:sub(5), zone) end)
+  local date = ("%04d-%02d-%02d"):format(century * 256 + year, month % 128, day)
+  local time = ("%02d:%02d:%02d%s%s"):format(hour % 128, minute, second, micro > 0 and (".%06d"):format(micro) or "",
+    zone or "")
+  return assert(({[4] = date, [6] = time, [10] = date .. "T" .. time})[#b])
+end)
 define_plain("datetime.timedelta", function(days, seconds, micro) return days * 86400 + seconds + micro / 1e6 end)
 define_plain("datetime.timezone", function(seconds)
   local minutes = math.floor(math.abs(seconds) / 60)
@@ -149,14 +144,14 @@ local function array_value(array, machine)
     local bytes = core.bytes_tensor(raw)
     if dtype.swapped then bytes = Source.swapped(bytes, name) end
     if name == "bool" then source:check_bools(bytes, "an array") end
-    return source:view(array.is_scalar and bytes or source:placed(bytes), name, shape, strides, 0, "an array")
+    return source:view(source:placed(bytes), name, shape, strides, 0, "an array")
       or pickle.lost(Source.TOO_LARGE, {lacking = true})
   elseif not kind or #shape > 1 then
     return pickle.lost(("an array of dtype %s and %d dims"):format(printable_name(dtype.code, 40), #shape))
   end
   machine.cursor:copies(n)
   local list = kind == "O" and raw or texts(raw, n, kind, tonumber(width), dtype.swapped)
-  return assert(#list == n) and (shape[1] and list or list[1])
+  return assert(type(list) == "table" and #list == n) and (shape[1] and list or list[1])
 end
 
 -- The state of an array is (version, shape, dtype, whether the first dim varies fastest, data).
@@ -171,9 +166,8 @@ end
 
 -- An element of an array as a number, a boolean, a text or a table of two parts.
 local function scalar(args, machine)
-  local array, dtype, raw = array_of(args[1], {}, args[2]), args[1], args[2]
-  array.is_scalar = true
-  local t = array_value(array, machine)
+  local dtype, raw = args[1], args[2]
+  local t = array_value(array_of(dtype, {}, raw), machine)
   if not core.is_tensor(t) then return t end
   if t:dim() == 1 then return fields_of("real", "imag")(t:tolist(), machine) end
   return dtype.code:find "^[iu]8$" and Source.int64(dtype.swapped and raw:reverse() or raw, 1) or t:item()

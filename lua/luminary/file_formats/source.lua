@@ -203,15 +203,12 @@ function Cursor:line()
   end
 end
 
-local MOST_COPIES = 4 -- of each byte: of an array's data, which are a text first, two are made
-
 --- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes;
---- all that is copied of it is at most a few times as much as the file has bytes, which no honest one comes near.
+--- all that is copied of it is at most four times as much as the file has bytes. An array's data may become a text, and
+--- bytes of it, first.
 function Cursor:copies(n)
   self.copied = (self.copied or 0) + n
-  if self.copied > MOST_COPIES * self.source.size then
-    self.source:malformed("file", "repeated parts are larger than the file")
-  end
+  if self.copied > 4 * self.source.size then self.source:malformed("file", "repeated parts are larger than the file") end
 end
 
 --- Returns whether n elements more may be made than are in the file, of tensors that it describes in fewer bytes.
@@ -268,8 +265,7 @@ function Source:placed(bytes)
   return self.opts.device and bytes:to(self.opts.device) or bytes
 end
 
--- The value of a byte of a float8 dtype. mantissa: its bits; bias: of the exponent; nan: the first byte that is NaN, where
--- 2^7 of them have a sign.
+-- The value of a byte of a float8 dtype. mantissa: its bits; bias: of the exponent; nan: the first byte that is NaN.
 local function float8(code, mantissa, bias, nan)
   local steps, magnitude = 2 ^ mantissa, code % 128
   local exponent, rest = math.floor(magnitude / steps), code % steps

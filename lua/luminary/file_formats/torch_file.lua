@@ -202,41 +202,24 @@ tensors("torch._tensor.", "_rebuild_from_type _rebuild_from_type_v2", function(a
   if core.is_tensor(t) and class ~= "torch.Tensor" then machine:note(t, "its class " .. class) end
   return note(machine, t, "its attributes", args[4])
 end, true)
-tensors("torch._utils.", "_rebuild_wrapper_subclass", function(args)
-  return pickle.lost(("a tensor of class %s, whose data are in its attributes"):format(args[1].name))
-end, true)
 tensors("torch._utils.", "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy _rebuild_xla_tensor",
   function(args, machine)
     local t = machine:plain(args[1])
     return pickle.is_lost(t) and t or with_grad(t:to(args[2]), args[4])
   end)
-tensors("torch._utils.", "_rebuild_nested_tensor", function(args, machine) -- a list of views
-  local out, sizes, strides = machine:new "list", args[2]:tolist(), args[3]:tolist()
-  machine.cursor:copies(LEAST_BYTES * #sizes)
-  for i, at in ipairs(args[4]:tolist()) do
-    out[i] = core.ops.as_strided(args[1], sizes[i], strides[i], {storage_offset = at})
-  end
-  return out
-end)
 tensors("torch._utils.", "_rebuild_sparse_tensor", sparse)
 tensors("torch._utils.", "_rebuild_qtensor", quantized)
-tensors("torch._utils.", "_rebuild_meta_tensor_no_storage", function()
-  return pickle.lost "a tensor on the meta device has no data"
+for name, why in pairs {
+  _rebuild_meta_tensor_no_storage = "a tensor on the meta device has no data", _rebuild_nested_tensor = "a nested tensor",
+  _rebuild_wrapper_subclass = "the data of its class are in its attributes",
+} do tensors("torch._utils.", name, function() return pickle.lost(why) end, true) end
+
+known["torch.serialization._get_layout"] = pickle.callable("torch.layout", function(args)
+  return (args[1]:gsub("^torch%.", ""))
 end)
-
-local function first(args) return args[1] or pickle.NONE end
-
-for name, call in pairs {
-  ["torch._C.Generator"] = function(_, machine) -- of random numbers
-    local t = machine:new "dict"
-    machine.build[t] = function(_, state) t.seed, t.offset, t.state = unpack(state, 1, 3) end
-    return t
-  end,
-  ["torch.serialization._get_layout"] = function(args) return (args[1]:gsub("^torch%.", "")) end,
-  ["torch.device"] = function(args)
-    return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or first(args)
-  end,
-} do known[name] = pickle.callable(name, call) end
+known["torch.device"] = pickle.callable("torch.device", function(args)
+  return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or args[1] or pickle.NONE
+end)
 for name, dtype in pairs(storages) do
   local prefix = name == "UntypedStorage" and "torch.storage." or "torch."
   known[prefix .. name] = pickle.opaque(prefix .. name, {dtype = dtype})
@@ -244,7 +227,7 @@ end
 
 local function names(full)
   local dtype = full:match "^torch%.([%w_]+)$"
-  if full:find "^torch%.return_types%.%w+$" then return pickle.callable(full, first) end
+  if full:find "^torch%.return_types%.%w+$" then return known["torch.device"] end -- the first argument is a tuple
   return known[full] or dtype and (is_dtype(dtype) and (aliases[dtype] or dtype) or dtype:match "^per_[%w_]+$") or nil
 end
 
