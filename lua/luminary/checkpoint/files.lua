@@ -16,7 +16,6 @@ local formats = require "luminary.file_formats"
 local safetensors = require "luminary.file_formats.safetensors"
 local random_states = require "luminary.checkpoint.random_states"
 local ranks = require "luminary.checkpoint.ranks"
-local ffi = require "ffi"
 local fail = options.fail
 
 local files = {}
@@ -43,7 +42,7 @@ local function replace_objects(who, tree, each, to_load)
       return each(value, path, {unpack(keys)})
     end
     if core.is_tensor(value) or type(value) ~= "table" or not options.is_plain(value) then
-      if to_load and not ("nil number string boolean"):find(type(value)) and not ffi.istype("int64_t", value) then
+      if to_load and not ("nil number string boolean cdata"):find(type(value)) then
         fail("%s: %s is %s, which cannot be updated: it has no load_state_dict; leave it out", who,
           file_format.shown_path(keys, "parts"), options.describe(value))
       end

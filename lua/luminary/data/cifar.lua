@@ -28,8 +28,8 @@ CIFAR10.files = { -- in the binary version with the ending .bin
   train = {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"}, test = {"test_batch"},
 }
 CIFAR10.archives = {"cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"}
-CIFAR10.remedy = "put cifar-10-binary.tar.gz or cifar-10-python.tar.gz or the files in it in one of them, or name their "
-  .. "folder by root"
+CIFAR10.remedy = "put cifar-10-binary.tar.gz or cifar-10-python.tar.gz or the files in it in one of them, or name "
+  .. "their folder by root"
 CIFAR10.classes = words "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10.labels_of = {10} -- how many classes each of a record's labels is of
 CIFAR10.label_keys = {"labels"} -- of these in a pickle

@@ -20,9 +20,8 @@ function pickle.callable(name, call, takes_lost)
   return setmetatable({name = name, call = call, takes_lost = takes_lost}, Name)
 end
 
---- A value that plain tables cannot stand for, such as a type of storages; errors call it `name`. Fields that are used
---- here: value(self, machine) returns what it is in the result, once; build(self, state, machine) takes a state that
---- the pickle adds to it.
+--- A value that plain tables cannot stand for, as a type of storages; errors call it `name`. Its value(self, machine)
+--- returns what it is in the result, once; its build(self, state, machine) takes a state that follows it.
 function pickle.opaque(name, fields)
   fields.name = name
   return setmetatable(fields, Name)
@@ -139,8 +138,7 @@ local function unless_lost(self, f, tuple)
   return f.call(tuple, self)
 end
 
--- What f(…) returns, or what is lost since it raises an error that is not about the file: arguments that are not those
--- of Python's functions fail in many ways.
+-- What f(…) returns, or what is lost since it raises an error that is not about the file, such as of its arguments.
 local function attempt(self, name, f, ...)
   local ok, value = pcall(f, ...)
   if ok then return value end
@@ -165,12 +163,6 @@ function Machine:plain(v)
   if getmetatable(v) ~= Name then return v end
   if v.made == nil then v.made = v.value and attempt(self, v.name, v.value, v, self) or refused(v.name) end
   return v.made
-end
-
---- Lists something that is left out of a value which is read.
-function Machine:note(value, why)
-  self.notes[value] = self.notes[value] or {}
-  table.insert(self.notes[value], pickle.lost(why, {lacking = true}))
 end
 
 function Machine:remember(i) self.memo[i] = self:top() end
@@ -401,8 +393,7 @@ end
 
 --- The value of the pickle where the cursor stands, which then stands behind it; nil if it is lost. And what is lost of
 --- it, by place: {path, lost = what stood for it}. names(full name) returns what pickle.callable or pickle.opaque made,
---- a plain value, or nil to refuse it; persistent(tuple, machine) what a persistent id stands for. dry: only to call
---- `persistent` and to come behind the pickle; there is no value.
+--- a plain value, or nil to refuse it; persistent(tuple, machine) what a persistent id stands for. dry: nothing else.
 function pickle.load(cursor, names, persistent, dry)
   local m = setmetatable({
     cursor = cursor, names = names, persistent = {call = persistent}, dry = dry, stack = {}, n = 0, memo = {}, kept = 0,

@@ -15,8 +15,6 @@ end
 -- The same for f(arguments…).
 local function define_plain(names, f) define(names, function(args) return f(unpack(args)) end) end
 
--- ---- containers
-
 local function as_dict(args, machine)
   local dict, from = machine:new "dict", args[1]
   for key, value in pairs(machine.kind[from] and from or {}) do
@@ -38,35 +36,28 @@ local function as_list(kind)
   end
 end
 
--- A function that returns a table of its arguments by these names.
-local function fields_of(...)
-  local names = {...}
-  return function(args, machine)
-    local t = machine:new "dict"
-    for i, name in ipairs(names) do t[name] = args[i] end
-    return t
-  end
-end
-
--- An object whose state is a dict of attributes.
+-- An object whose state is a dict of attributes, or else becomes one.
 local function namespace(args, machine)
   local t = as_dict(args, machine)
   machine.build[t] = function(_, state)
-    for key, value in pairs(machine:of_kind(state, "dict")) do t[key] = value end
+    local attributes = machine.kind[state] == "dict" and as_dict({state}, machine) or {state = state}
+    for key, value in pairs(attributes) do t[key] = value end
   end
   return t
 end
+
+local function complex(args, machine) return machine:new("dict", {real = args[1], imag = args[2]}) end
 
 define("collections.OrderedDict collections.Counter", as_dict)
 define("collections.defaultdict", function(_, machine) return machine:new "dict" end, true) -- whatever its factory
 define("collections.deque", as_list "list")
 define("builtins.tuple torch.Size", as_list "tuple")
 define("builtins.set builtins.frozenset", as_list "set")
-define("argparse.Namespace types.SimpleNamespace", namespace)
-define("builtins.slice builtins.range builtins.xrange", fields_of("start", "stop", "step"))
-define("builtins.complex", fields_of("real", "imag"))
-
--- ---- texts
+define("argparse.Namespace types.SimpleNamespace torch._C.Generator", namespace)
+define("builtins.complex", complex)
+define("builtins.slice builtins.range builtins.xrange", function(args, machine)
+  return machine:new("dict", {start = args[1], stop = args[2], step = args[3]})
+end)
 
 -- Python 2's way, and protocol 2's, of saying bytes: a text of which each character is a byte.
 define("_codecs.encode builtins.bytearray builtins.bytes", function(args, machine)
@@ -103,8 +94,6 @@ define_plain("datetime.timezone", function(seconds)
 end)
 define_plain("decimal.Decimal", function(digits) return assert(type(digits) == "string") and digits end)
 
--- ---- NumPy
-
 -- A code as "f8", whose state has the order of bytes and records' fields.
 define("numpy.dtype", function(args)
   local function build(self, state)
@@ -112,7 +101,7 @@ define("numpy.dtype", function(args)
     if state[3] ~= pickle.NONE or state[4] ~= pickle.NONE then self.code = "of several fields" end
   end
   return pickle.opaque("numpy.dtype", {
-    code = args[1]:sub(1), build = build, value = function(self) return numpy.dtypes[self.code] or self.code end,
+    code = args[1]:sub(1, 40), build = build, value = function(self) return numpy.dtypes[self.code] or self.code end,
   })
 end)
 
@@ -122,8 +111,8 @@ local function texts(raw, n, kind, width, swapped)
   assert(#raw == n * size)
   local function escaped(a, b, c, d)
     local code = Source.unsigned(swapped and d .. c .. b .. a or a .. b .. c .. d, 1, 4)
-    local high, low = math.floor((code - 65536) / 1024), code % 1024
-    return code < 65536 and ("\\u%04x"):format(code) or ("\\u%04x\\u%04x"):format(0xd800 + high, 0xdc00 + low)
+    return code < 65536 and ("\\u%04x"):format(code)
+      or ("\\u%04x\\u%04x"):format(math.floor(code / 1024) + 0xd7c0, code % 1024 + 0xdc00)
   end
   for i = 1, n do
     local text = raw:sub((i - 1) * size + 1, i * size)
@@ -138,9 +127,9 @@ local function array_value(array, machine)
   local source, raw, dtype, shape = machine.cursor.source, array.raw, array.dtype, {unpack(array.shape)}
   local n, strides = source:numel(shape, "an array"), Source.dense_strides(shape, array.fortran)
   local name, kind, width = numpy.dtypes[dtype.code], dtype.code:match "^([SUO])(%d*)$"
+  machine.cursor:copies(#raw)
   if name then
     assert(type(raw) == "string" and #raw == n * Source.item_bytes[name])
-    machine.cursor:copies(#raw)
     local bytes = core.bytes_tensor(raw)
     if dtype.swapped then bytes = Source.swapped(bytes, name) end
     if name == "bool" then source:check_bools(bytes, "an array") end
@@ -149,7 +138,6 @@ local function array_value(array, machine)
   elseif not kind or #shape > 1 then
     return pickle.lost(("an array of dtype %s and %d dims"):format(printable_name(dtype.code, 40), #shape))
   end
-  machine.cursor:copies(n)
   local list = kind == "O" and raw or texts(raw, n, kind, tonumber(width), dtype.swapped)
   return assert(type(list) == "table" and #list == n) and (shape[1] and list or list[1])
 end
@@ -169,7 +157,7 @@ local function scalar(args, machine)
   local dtype, raw = args[1], args[2]
   local t = array_value(array_of(dtype, {}, raw), machine)
   if not core.is_tensor(t) then return t end
-  if t:dim() == 1 then return fields_of("real", "imag")(t:tolist(), machine) end
+  if t:dim() == 1 then return complex(t:tolist(), machine) end
   return dtype.code:find "^[iu]8$" and Source.int64(dtype.swapped and raw:reverse() or raw, 1) or t:item()
 end
 

@@ -204,24 +204,17 @@ function Cursor:line()
 end
 
 --- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes;
---- all that is copied of it is at most four times as much as the file has bytes. An array's data may become a text, and
---- bytes of it, first.
+--- all that is copied of it is at most four times as much as the file has bytes, which no honest one comes near.
 function Cursor:copies(n)
   self.copied = (self.copied or 0) + n
-  if self.copied > 4 * self.source.size then self.source:malformed("file", "repeated parts are larger than the file") end
-end
-
---- Returns whether n elements more may be made than are in the file, of tensors that it describes in fewer bytes.
-function Source:may_make(n)
-  self.made = (self.made or 0) + n
-  return self.made <= self.size + Source.MOST_REPEATED
+  local source = self.source
+  if self.copied > 4 * source.size then source:malformed("file", "repeated parts are larger than the file") end
 end
 
 -- ---- tensors
 
 -- Dtypes of complex numbers and those of their parts.
 local parts_of = {complex32 = "float16", bcomplex32 = "bfloat16", complex64 = "float32", complex128 = "float64"}
-Source.parts_of = parts_of
 
 --- How many elements; an error for what is no list of sizes.
 function Source:numel(sizes, what)
@@ -301,7 +294,6 @@ Source.becomes = {
   float8_e8m0fnu = by_table(function(code) return code == 255 and 0 / 0 or 2 ^ (code - 127) end),
 }
 for dtype in pairs(Source.becomes) do Source.item_bytes[dtype] = Source.item_bytes[dtype] or 1 end
-local becomes = Source.becomes
 Source.TOO_LARGE = "dtype uint64 with values of 2^63 and more"
 
 local converted = setmetatable({}, {__mode = "k"}) -- by the bytes, which may be those of many tensors
@@ -311,8 +303,8 @@ local function view_of_others(bytes, dtype, sizes, strides, at)
   converted[bytes] = converted[bytes] or {}
   local by_dtype, item = converted[bytes], Source.item_bytes[dtype]
   if by_dtype[dtype] == nil then
-    local stored = core.view_as(bytes, becomes[dtype][1], {math.floor(bytes:numel() / item)}, {1}, 0)
-    by_dtype[dtype] = becomes[dtype][2](stored) or false
+    local stored = core.view_as(bytes, Source.becomes[dtype][1], {math.floor(bytes:numel() / item)}, {1}, 0)
+    by_dtype[dtype] = Source.becomes[dtype][2](stored) or false
   end
   return by_dtype[dtype] and ops.as_strided(by_dtype[dtype], sizes, strides, {storage_offset = at / item})
 end
@@ -329,7 +321,7 @@ end
 --- Source.TOO_LARGE.
 function Source:view(bytes, dtype, sizes, strides, at, what)
   local ok, t
-  if becomes[dtype] then
+  if Source.becomes[dtype] then
     ok, t = pcall(view_of_others, bytes, dtype, sizes, strides, at)
     if ok and not t then return nil end
   elseif parts_of[dtype] then

@@ -43,7 +43,7 @@ end
 
 -- ---- tensors
 
-local LEAST_BYTES = 16 -- of a tensor's description in a pickle
+local LEAST_BYTES = 64 -- of a tensor's description in a pickle
 
 -- A tensor of a dtype over a storage that `persistent` gave, or what is lost.
 local function tensor_over(machine, dtype, storage, at, sizes, strides)
@@ -78,7 +78,8 @@ end
 
 -- f(…), which makes numel elements, or what is lost since the file is too small for those.
 local function made(machine, numel, f, ...)
-  if machine.cursor.source:may_make(numel) then return f(...) end
+  machine.elements = (machine.elements or 0) + numel
+  if machine.elements <= machine.cursor.source.size + Source.MOST_REPEATED then return f(...) end
   return pickle.lost "it has too many elements for the file's size; in Python, save x.to_dense() or x.clone()"
 end
 
@@ -88,10 +89,12 @@ local function with_grad(t, requires_grad)
   return t:detach():requires_grad_(true)
 end
 
--- Lists something that a tensor has beside its data: attributes, hooks.
+-- Lists what is left out of a tensor which is read, if there is any: state is true or a table of it.
 local function note(machine, t, what, state)
-  if core.is_tensor(t) and machine.kind[state] and next(state) ~= nil and state._is_buffer == nil then
-    machine:note(t, what)
+  local is_any = state == true or machine.kind[state] and next(state) ~= nil and not state._is_buffer
+  if core.is_tensor(t) and is_any then
+    machine.notes[t] = machine.notes[t] or {}
+    table.insert(machine.notes[t], pickle.lost(what, {lacking = true}))
   end
   return t
 end
@@ -107,17 +110,17 @@ local function rebuild(dtype_at, bits_at)
   return function(args, machine)
     local dtype = args[dtype_at] or args[1].dtype
     local t = tensor_over(machine, dtype, args[1], args[2], args[3], args[4])
-    for bit, is_set in pairs(machine.kind[args[bits_at]] == "dict" and core.is_tensor(t) and args[bits_at] or {}) do
-      if is_set and not (bits[bit] and (bit == "neg" or Source.parts_of[dtype])) then
-        t = pickle.lost(("it has the unknown property '%s'"):format(printable_name(tostring(bit), 40)))
+    for bit, is_set in pairs(machine.kind[args[bits_at]] == "dict" and args[bits_at] or {}) do
+      local f = (bit == "neg" or dtype:find "complex") and bits[bit]
+      if is_set and core.is_tensor(t) then
+        t = f and made(machine, t:numel(), f, t) or pickle.lost("it has unknown properties")
       end
-      if is_set and core.is_tensor(t) then t = made(machine, t:numel(), bits[bit], t) end
     end
     return note(machine, with_grad(t, args[5]), "its backward hooks", args[6])
   end
 end
 
--- Values [n, …] at indices [dims, n] from 0 of zeros, whose first dims are those of `size`; at one position they add up.
+-- Values [n, …] at indices [dims, n] from 0 of zeros, whose first dims are those of `size`; at equal ones they add up.
 local function scattered(machine, indices, values, size)
   local dims, n, numel = indices.shape[1], indices.shape[2], 1
   local index, full = core.ops.zeros({n}, {dtype = "int64", device = indices.device}), {unpack(size, 1, dims)}
@@ -134,8 +137,8 @@ local function scattered(machine, indices, values, size)
   end)
 end
 
--- (starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n], values [batch…, n, block…, …], size): values
--- of single elements are those of blocks of 1.
+-- (starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n], values [batch…, n, block…, …], size).
+-- Single elements are blocks of 1.
 local function of_compressed(machine, layout, starts, others, values, size)
   local batch, n, i, k = starts:dim() - 1, others.shape[-1], 1, 2 -- i: the dim that `starts` is of
   if layout:find "c$" then i, k = 2, 1 end
@@ -144,8 +147,8 @@ local function of_compressed(machine, layout, starts, others, values, size)
   local last = {unpack(values.shape, batch + (is_blocked and 4 or 2))}
   local lines, across = size[batch + i] / block[i], size[batch + k] / block[k]
   local counts = (starts:narrow(-1, 2, lines) - starts:narrow(-1, 1, lines)):reshape(-1):to "int64"
-  assert(starts.shape[-1] == lines + 1 and starts:select(-1, 1):eq(0):all():item()
-    and starts:select(-1, -1):eq(n):all():item() and counts:ge(0):all():item())
+  assert(starts:select(-1, 1):eq(0):all():item() and starts:select(-1, -1):eq(n):all():item()
+    and counts:ge(0):all():item() and starts:numel() * n == others:numel() * (lines + 1))
   local line = core.ops.arange(counts:numel(), {dtype = "int64", device = counts.device}):repeat_interleave(counts)
   local t = scattered(machine, core.ops.stack {line, others:reshape(-1):to "int64"},
     values:reshape {others:numel(), block[1], block[2], unpack(last)}, {counts:numel(), across})
@@ -159,9 +162,13 @@ end
 -- (layout, parts): dense.
 local function sparse(args, machine)
   local layout, data = args[1]:match "^sparse_([cb][so][orc])$", args[2]
-  local t = layout == "coo" and scattered(machine, data[1]:to "int64", data[2], data[3])
-    or of_compressed(machine, layout, unpack(data))
-  for d, n in ipairs(core.is_tensor(t) and data[layout == "coo" and 3 or 4] or {}) do assert(t.shape[d] == n) end
+  local numel, size = 0, data[layout == "coo" and 3 or 4]
+  for i = 1, layout == "coo" and 2 or 3 do numel = numel + data[i]:numel() end
+  local t = made(machine, numel, function()
+    if layout == "coo" then return scattered(machine, data[1]:to "int64", data[2], size) end
+    return of_compressed(machine, layout, unpack(data))
+  end)
+  for d, n in ipairs(core.is_tensor(t) and size or {}) do assert(t.shape[d] == n) end
   return t
 end
 
@@ -171,12 +178,14 @@ local function quantized(args, machine)
   if not as then return lacking(args[1].dtype) end
   local q = tensor_over(machine, as, args[1], args[2], args[3], args[4])
   local _, scale, zero, dim = unpack(args[5])
-  if dim then -- one of each for each index there
-    local sizes = {}
-    for d = 1, q:dim() do sizes[d] = d == dim + 1 and q.shape[d] or 1 end
-    scale, zero = scale:float():reshape(sizes), zero:double():reshape(sizes)
-  end
-  return with_grad(made(machine, q:numel(), function() return (q:double() - zero):float() * scale end), args[6])
+  return with_grad(made(machine, q:numel() + (dim and q.shape[dim + 1] or 0), function()
+    if dim then -- one of each for each index there
+      local sizes = {}
+      for d = 1, q:dim() do sizes[d] = d == dim + 1 and q.shape[d] or 1 end
+      scale, zero = scale:reshape(sizes):float(), zero:reshape(sizes):double()
+    end
+    return (q:double() - zero):float() * scale
+  end), args[6])
 end
 
 -- ---- what a pickle may call
@@ -198,24 +207,23 @@ tensors("torch._utils.", "_rebuild_parameter _rebuild_parameter_with_state", fun
   return note(machine, with_grad(args[1], args[2]), "its attributes", args[4])
 end)
 tensors("torch._tensor.", "_rebuild_from_type _rebuild_from_type_v2", function(args, machine)
-  local t, class = machine:call(args[1], args[3]), args[2].name
-  if core.is_tensor(t) and class ~= "torch.Tensor" then machine:note(t, "its class " .. class) end
-  return note(machine, t, "its attributes", args[4])
+  local t, name = machine:call(args[1], args[3]), args[2].name
+  return note(machine, note(machine, t, "its class " .. name, name ~= "torch.Tensor"), "its attributes", args[4])
 end, true)
 tensors("torch._utils.", "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy _rebuild_xla_tensor",
   function(args, machine)
     local t = machine:plain(args[1])
-    return pickle.is_lost(t) and t or with_grad(t:to(args[2]), args[4])
+    return pickle.is_lost(t) and t or with_grad(made(machine, t:numel(), t.to, t, args[2]), args[4])
   end)
 tensors("torch._utils.", "_rebuild_sparse_tensor", sparse)
 tensors("torch._utils.", "_rebuild_qtensor", quantized)
 for name, why in pairs {
-  _rebuild_meta_tensor_no_storage = "a tensor on the meta device has no data", _rebuild_nested_tensor = "a nested tensor",
+  _rebuild_meta_tensor_no_storage = "a tensor without data", _rebuild_nested_tensor = "a nested tensor",
   _rebuild_wrapper_subclass = "the data of its class are in its attributes",
 } do tensors("torch._utils.", name, function() return pickle.lost(why) end, true) end
 
 known["torch.serialization._get_layout"] = pickle.callable("torch.layout", function(args)
-  return (args[1]:gsub("^torch%.", ""))
+  return args[1]:sub(1, 40):gsub("^torch%.", ""):sub(1)
 end)
 known["torch.device"] = pickle.callable("torch.device", function(args)
   return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or args[1] or pickle.NONE
@@ -227,8 +235,9 @@ end
 
 local function names(full)
   local dtype = full:match "^torch%.([%w_]+)$"
-  if full:find "^torch%.return_types%.%w+$" then return known["torch.device"] end -- the first argument is a tuple
-  return known[full] or dtype and (is_dtype(dtype) and (aliases[dtype] or dtype) or dtype:match "^per_[%w_]+$") or nil
+  if full:find "^torch%.return_types%.%w+$" then return python_values["builtins.tuple"] end
+  if not known[full] and dtype and is_dtype(dtype) then return aliases[dtype] or dtype end
+  return known[full] or dtype and dtype:match "^per_[%w_]+$"
 end
 
 -- A persistent id as {key, dtype, numel}: ("storage", class, key, location, numel [, view]).
@@ -242,8 +251,8 @@ local function read_id(id, machine)
   return key, kind.dtype, numel, Source.item_bytes[quantized_as[kind.dtype] or kind.dtype] or 1
 end
 
--- A function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel) returns its n bytes,
--- and whether they were big-endian.
+-- A function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel) returns its n
+-- bytes, and whether they were big-endian.
 local function storage_reader(source, bytes_of)
   return function(id, machine)
     local by_key = machine.by_key
@@ -256,16 +265,12 @@ local function storage_reader(source, bytes_of)
     end
     if memory.lost then return memory.lost end
     if memory.n ~= numel * item then machine:fail("storage '%s' has two sizes", printable_name(key, 40)) end
-    local storage = memory[dtype]
-    if not storage then
-      storage = pickle.opaque("a storage", {
-        key = key, dtype = dtype, memory = memory,
-        value = function(self) return tensor_over(machine, dtype, self, 0, {numel}, {1}) end,
-      })
-      memory[dtype] = storage
-    end
-    machine.storages[storage] = true
-    return storage
+    memory[dtype] = memory[dtype] or pickle.opaque("a storage", {
+      key = key, dtype = dtype, memory = memory,
+      value = function(self) return tensor_over(machine, dtype, self, 0, {numel}, {1}) end,
+    })
+    machine.storages[memory[dtype]] = true
+    return memory[dtype]
   end
 end
 
