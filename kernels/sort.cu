@@ -360,7 +360,7 @@ extern "C" int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64
   });
 }
 
-/* The k-th of one line whose sorted keys and their places are given; one thread. */
+/* Takes the k-th of one line from its sorted keys and their positions; one thread. */
 template <class T>
 LM_KERNEL void lm_kth_sorted(lm_topk_job<T> job, int64_t line, const lm_topk_key<T> *keys, const uint32_t *order) {
   int64_t at[2] = {0, 0}, low = lm_is_any<lm_compute<T>, int64_t> ? job.n : 0, high = job.n;

@@ -142,7 +142,7 @@ end
 
 local function everything(expression) return not common.stand_in or has_rows(expression) end
 
--- These add in any order, as the help of lm.use_deterministic_algorithms says; a scatter with repeated indices keeps any.
+-- Ops that add in any order, as the help of lm.use_deterministic_algorithms says, or keep any value (scatter).
 local any_order = { "scatter", "grid_sample", "F%.fold", "ctc_loss", "conv3d" }
 
 local function has_any_order(expression)
