@@ -245,8 +245,8 @@ describe("CIFAR", function()
   end)
 
   it("says what is missing or broken", function()
-    says("CIFAR10: cannot find data_batch_1.bin or cifar-10-binary.tar.gz or data_batch_1 or cifar-10-python.tar.gz in '"
-      .. folder .. "/nowhere', '", data.CIFAR10, {root = folder .. "/nowhere"})
+    says("CIFAR10: cannot find data_batch_1.bin or cifar-10-binary.tar.gz or data_batch_1 or cifar-10-python.tar.gz in "
+      .. "'" .. folder .. "/nowhere', '", data.CIFAR10, {root = folder .. "/nowhere"})
     says("put cifar-100-binary.tar.gz or cifar-100-python.tar.gz or the files in it", data.CIFAR100,
       {root = folder .. "/nowhere"})
     local path = write("bad/test_batch.bin", records(9, 3))

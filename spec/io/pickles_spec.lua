@@ -67,7 +67,7 @@ describe("of torch.save's files", function()
     end)
   end
 
-  it("parameters and subclasses require gradients as saved, and what they have else is listed", function()
+  it("parameters and subclasses require gradients as saved; other properties are listed", function()
     local v, warning, n, left_out = compare "owners new.pt"
     assert.equal(11, n)
     local list = {unpack(left_out)}
@@ -76,8 +76,8 @@ describe("of torch.save's files", function()
       "'picture' (its class __main__.Picture)", "'with_state' (its attributes)"}, list)
     assert.matches("unsupported: 'by_type' %(its class __main__.Picture%), ", warning)
     for key, wants in pairs {
-      parameter = true, with_state = true, leaf = true, from_numpy = true, frozen = false, buffer = false, first = false,
-      int = false,
+      parameter = true, with_state = true, leaf = true, from_numpy = true, frozen = false, buffer = false,
+      first = false, int = false,
     } do
       assert.equal(wants, v[key].requires_grad, key)
       assert.is_true(v[key].is_leaf, key)
