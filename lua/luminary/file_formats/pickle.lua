@@ -11,7 +11,7 @@ local ffi = require "ffi"
 local pickle = {}
 local NONE = setmetatable({}, {__tostring = function() return "None" end})
 local MARK = {}
-local Name = {}
+local Name = {__tostring = function(name) return name.name end}
 local Lost = {}
 
 --- What a name of Python's stands for: `call` is given the list of arguments and the machine, and returns the value.

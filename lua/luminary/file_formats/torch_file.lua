@@ -165,7 +165,7 @@ local function sparse(args, machine)
   local numel, size = 0, data[layout == "coo" and 3 or 4]
   for i = 1, layout == "coo" and 2 or 3 do numel = numel + data[i]:numel() end
   local t = made(machine, numel, function()
-    if layout == "coo" then return scattered(machine, data[1]:to "int64", data[2], size) end
+    if layout == "coo" then return scattered(machine, data[1], data[2], size) end
     return of_compressed(machine, layout, unpack(data))
   end)
   for d, n in ipairs(core.is_tensor(t) and size or {}) do assert(t.shape[d] == n) end
@@ -228,9 +228,10 @@ end)
 known["torch.device"] = pickle.callable("torch.device", function(args)
   return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or args[1] or pickle.NONE
 end)
-for name, dtype in pairs(storages) do
-  local prefix = name == "UntypedStorage" and "torch.storage." or "torch."
-  known[prefix .. name] = pickle.opaque(prefix .. name, {dtype = dtype})
+for name, dtype in pairs(storages) do -- "torch.cuda." is of before 1.12
+  for _, module in ipairs {name == "UntypedStorage" and "torch.storage." or "torch.", "torch.cuda."} do
+    known[module .. name] = pickle.opaque(module .. name, {dtype = dtype})
+  end
 end
 
 local function names(full)
