@@ -7,19 +7,24 @@
 ---     log_prob = function(d, x) return d.rate:log() - d.rate * x end,
 ---   }
 ---
---- takes      its parameters and what each must be (a name of constraints.lua), which become tensors of one shape;
----            order: as they stand in a call
---- defaults   of parameters that may be left out; lacks: a parameter of PyTorch's that this library lacks
---- either     of which two just one is given, and properties of those names compute the other
---- event_dims how many of the parameters' last dims are one event's (0)
---- support    what log_prob's argument must be
+--- takes      its parameters and what each must be: a constraint, its name, or a function(d) that returns it. They become
+---            tensors, of which the batch dims broadcast; order: as they stand in a call
+--- defaults   of parameters that may be left out; a parameter with a default of false may be nil
+--- either     of which just one is given; properties of those names compute the others
+--- event_dims {parameter = number of last dims that are one event's}; event: event_shape, by default those of the last
+---            such parameter, as a function(d)
+--- plain      {parameter = kind}: those that are no tensors; loose: {parameter = true}: those that do not broadcast
+--- support    what log_prob's argument must be, as in takes
+--- made       function(d, given) that completes a new object; given: the parameters before they are broadcast
 --- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
---- log_prob, entropy, cdf, icdf and any other method
+--- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and any other method
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
+--- base, transforms: functions of d, for an entry whose super is TransformedDistribution
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local finfo = require("luminary.tensor.dtype_info").finfo
 local constraints = require "luminary.distributions.constraints"
 
 local ops, fail = core.ops, options.fail
@@ -31,6 +36,12 @@ local function property(self, key)
     if own and own[key] then return own[key](self) end
     of = of.super
   end
+end
+
+-- The constraint that an entry names.
+local function constraint_of(d, c)
+  if type(c) == "function" then c = c(d) end
+  return type(c) == "string" and constraints[c] or c
 end
 
 local function blank(of)
@@ -54,10 +65,20 @@ local Distribution = class.guard(class.new("Distribution", nil, construct))
 Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
 Distribution.is = class.is
-Distribution.has_rsample = false
-Distribution.__inner = {"broadcast", "define", "first_parameter", "noise", "set_shapes", "value"}
+Distribution.has_rsample, Distribution.has_enumerate_support = false, false
+Distribution.__inner = {"broadcast", "define", "first_parameter", "icdf_of", "noise", "value"}
 Distribution.properties = {
-  stddev = function(d) return d.variance:sqrt() end,
+  stddev = function(d) return d.variance and d.variance:sqrt() end,
+  support = function(d) return constraint_of(d, d._formula and d._formula.support) end,
+  arg_constraints = function(d)
+    local all = {}
+    for name, c in pairs(d._formula and d._formula.takes or {}) do all[name] = constraint_of(d, c) end
+    return all
+  end,
+  param_shape = function(d)
+    local given = d._given
+    return given and (given.probs or given.logits).shape
+  end,
 }
 
 local function joined(...)
@@ -92,7 +113,10 @@ end
 local function tensors(who, names, values)
   local like, out = nil, {}
   for _, name in ipairs(names) do
-    if core.is_tensor(values[name]) then like = like or values[name] end
+    local v = values[name]
+    if core.is_tensor(v) and (like == nil or core.is_floating_point(v) and not core.is_floating_point(like)) then
+      like = v
+    end
   end
   local how = {dtype = like and core.is_floating_point(like) and like.dtype or core.get_default_dtype()}
   how.device = like and like.device or nil
@@ -111,12 +135,6 @@ local function tensors(who, names, values)
 end
 Distribution._tensors = tensors
 
---- Sets the shapes: those of a parameter, of which the last event_dims are one event's.
-function Distribution:set_shapes(shape, event_dims)
-  local batch = #shape - event_dims
-  self.batch_shape, self.event_shape = {unpack(shape, 1, batch)}, {unpack(shape, batch + 1)}
-end
-
 -- A sample shape as a list.
 local function shape_of(who, shape)
   if shape == nil then return {} end
@@ -128,19 +146,19 @@ local function shape_of(who, shape)
   return shape
 end
 
---- Random numbers of an op ("rand" from 0 to 1, never 0; "randn") of the shape [shape…, batch…, event…].
-function Distribution:noise(op, shape, more)
+--- Random numbers of an op ("rand" from 0 to 1, never one of them; "randn") of the shape [shape…, batch…, event…].
+function Distribution:noise(op, shape)
   local like = self:first_parameter()
-  local how = {dtype = like.dtype, device = like.device}
-  local x = ops[op](joined(shape, self.batch_shape, more or self.event_shape), how)
-  return op == "rand" and x:clamp(1e-38, {max = 1}) or x
+  local x = ops[op](joined(shape, self.batch_shape, self.event_shape), {dtype = like.dtype, device = like.device})
+  local info = op == "rand" and finfo(like.dtype)
+  return info and x:clamp(info.tiny, {max = 1 - info.eps}) or x
 end
 
 --- The parameter of which samples have dtype and device.
 function Distribution:first_parameter()
-  for _, name in ipairs(self.order) do
-    local given = rawget(debug.getmetatable(self).values, name)
-    if given ~= nil then return given end
+  for i = #self.order, 1, -1 do
+    local given = rawget(debug.getmetatable(self).values, self.order[i])
+    if core.is_tensor(given) then return given end
   end
 end
 
@@ -170,7 +188,15 @@ function Distribution:value(who, x)
   end
   if not core.is_floating_point(x) then x = x:to(like.dtype) end
   if self.validate_args and self.support then
-    constraints.check(("%s.%s"):format(self.__name, who), "the value", x, self.support, self)
+    local name, own = ("%s.%s"):format(self.__name, who), joined(self.batch_shape, self.event_shape)
+    local n = #self.event_shape
+    for i = 0, math.max(n, math.min(#own, x.ndim)) - 1 do
+      local size, want = x.shape[x.ndim - i], own[#own - i]
+      if size ~= want and (i < n or size ~= 1 and want ~= 1) then
+        options.wrong_shape(name, "the value", x, own)
+      end
+    end
+    constraints._require(name, "the value", x, self.support)
   end
   return x
 end
@@ -178,18 +204,46 @@ end
 --- Returns the distribution with another batch_shape, to which its own must broadcast.
 function Distribution:expand(batch_shape)
   batch_shape = shape_of(self.__name .. ".expand", batch_shape)
+  if not self._given then fail("%s: expand is not supported", self.__name) end
   local twin = blank(debug.getmetatable(self).class)
   for name, v in pairs(debug.getmetatable(self).values) do twin[name] = v end
-  for _, name in ipairs(self.order) do
-    local p = rawget(debug.getmetatable(self).values, name)
-    if p then twin[name] = p:expand(joined(batch_shape, self.event_shape)) end
-  end
-  twin.batch_shape = batch_shape
+  twin:_set_parameters(batch_shape)
+  if twin._formula.made then twin._formula.made(twin, twin._given) end
   return twin
+end
+
+-- Sets the parameters, broadcast to a batch_shape.
+function Distribution:_set_parameters(batch_shape)
+  local entry = self._formula
+  local event_dims, loose = entry.event_dims or {}, entry.loose or {}
+  self.batch_shape, self.event_shape = batch_shape, {}
+  for _, name in ipairs(entry.order) do
+    local t = self._given[name]
+    if core.is_tensor(t) then
+      local event = {unpack(t.shape, t.ndim + 1 - (event_dims[name] or 0))}
+      if event_dims[name] then self.event_shape = event end
+      if not loose[name] then t = t:expand(joined(batch_shape, event)) end
+      self[name] = core.keep(t)
+    elseif t ~= nil then
+      self[name] = t
+    end
+  end
+  if entry.event then self.event_shape = entry.event(self) end
 end
 
 --- Returns exp(entropy).
 function Distribution:perplexity() return self:entropy():exp() end
+
+--- Returns all values of a finite support, [n, batch_shape…, event_shape…]; d:enumerate_support(false): the batch dims
+--- are 1.
+function Distribution:enumerate_support(expand)
+  if not self.has_enumerate_support then fail("%s: enumerate_support is not supported", self.__name) end
+  local values, ones = self._formula.values(self), {}
+  local n = {values.shape[1]}
+  for i = 1, #self.batch_shape do ones[i] = 1 end
+  values = values:reshape(joined(n, ones, self.event_shape))
+  return expand == false and values or values:expand(joined(n, self.batch_shape, self.event_shape))
+end
 
 function Distribution:repr()
   local parts = {}
@@ -221,47 +275,73 @@ function Distribution:cdf(x) return formula(self, "cdf")(self, self:value("cdf",
 function Distribution:icdf(p)
   local f = formula(self, "icdf")
   p = core.is_tensor(p) and p or core.tensor(p, {dtype = self:first_parameter().dtype})
-  if self.validate_args then constraints.check(self.__name .. ".icdf", "the probability", p, "unit_interval") end
+  if self.validate_args then constraints._require(self.__name .. ".icdf", "the probability", p, constraints.unit_interval) end
   return f(self, p)
 end
 
+--- The inverse of cdf at p, unchecked.
+function Distribution:icdf_of(p) return formula(self, "icdf")(self, p) end
+
+-- Whether new distributions check their arguments, unless they are made with validate_args.
+local validates = true
+
+--- Sets whether distributions check parameters and values, where they are made without validate_args.
+function Distribution.set_default_validate_args(value)
+  validates = options.arg("set_default_validate_args", "value", value, "boolean")
+end
+
+--- Sets validate_args, or its default.
+function Distribution:_set_validate(value) self.validate_args = validates and value ~= false or value == true end
+
 -- The constructor of an entry.
 local function init_of(name, entry)
+  local order, defaults, plain = entry.order, entry.defaults or {}, entry.plain or {}
+  local among, rows = {}, {}
+  for _, parameter in ipairs(entry.either or {}) do among[parameter] = true end
+  local one_of = entry.either and table.concat(entry.either, ", "):gsub(", ([%w_]+)$", " and %1")
   local function init(self, ...)
-    local values, n, given = {...}, #entry.order, {}
-    self.validate_args = values[n + 1].validate_args
-    for i, parameter in ipairs(entry.order) do
-      if values[i] == nil and entry.defaults then values[i] = entry.defaults[parameter] end
-      local stray = core.is_tensor(values[i]) == false and options.is_plain(values[i]) and next(values[i])
-      if type(stray) == "string" then options.unknown(name, stray, {"validate_args", unpack(entry.order)}) end
-      if values[i] ~= nil then given[#given + 1], values[parameter] = parameter, values[i] end
+    local values, given, n_either = {...}, {}, 0
+    self:_set_validate(values[#order + 1].validate_args)
+    for i, parameter in ipairs(order) do
+      local v = values[i]
+      if v == nil then v = defaults[parameter] end
+      local stray = options.is_plain(v) and not plain[parameter] and next(v)
+      if type(stray) == "string" then options.unknown(name, stray, {"validate_args", unpack(order)}) end
+      values[parameter] = v
+      if v ~= nil and not plain[parameter] then given[#given + 1] = parameter end
+      if v ~= nil and among[parameter] then n_either = n_either + 1 end
+      if v == nil and not among[parameter] and defaults[parameter] == nil then
+        fail("%s: expected %s, got %d", name, table.concat(order, ", "), i - 1)
+      end
     end
-    if entry.either and #given ~= 1 or not entry.either and #given < n then
-      fail("%s: %s, got %d", name, entry.either and "pass exactly one of " .. table.concat(entry.order, " and ")
-        or "expected " .. table.concat(entry.order, ", "), #given)
-    end
-    values = tensors(name, given, values)
-    local shapes = {}
-    for i, parameter in ipairs(given) do shapes[i] = values[parameter].shape end
-    local shape = Distribution.broadcast(name, shapes)
-    if #shape < (entry.event_dims or 0) then
-      fail("%s: %s must have at least %d dim", name, given[1], entry.event_dims)
-    end
-    self:set_shapes(shape, entry.event_dims or 0)
+    if entry.either and n_either ~= 1 then fail("%s: pass exactly one of %s, got %d", name, one_of, n_either) end
+    local all, shapes = tensors(name, given, values), {}
     for _, parameter in ipairs(given) do
-      local t = values[parameter]:expand(shape)
-      if self.validate_args then constraints.check(name, parameter, t, entry.takes[parameter], self) end
-      self[parameter] = core.keep(t)
+      local shape, dims = all[parameter].shape, (entry.event_dims or {})[parameter] or 0
+      if #shape < dims then fail("%s: %s must have at least %d dim%s", name, parameter, dims, dims > 1 and "s" or "") end
+      if not (entry.loose and entry.loose[parameter]) then
+        shapes[#shapes + 1] = {unpack(shape, 1, #shape - dims)}
+      end
     end
-    if entry.made then entry.made(self) end
+    for parameter in pairs(plain) do all[parameter] = values[parameter] end
+    self._given = core.keep(all)
+    self:_set_parameters(Distribution.broadcast(name, shapes))
+    for _, parameter in ipairs(self.validate_args and given or {}) do
+      local c = constraint_of(self, entry.takes[parameter])
+      if c then constraints._require(name, parameter, self[parameter], c) end
+    end
+    if entry.made then entry.made(self, all) end
   end
-  return signature.of(("%s(%s, {%svalidate_args = true})"):format(name, table.concat(entry.order, ", "),
-    entry.lacks and entry.lacks .. ": lacks, " or ""), init)
+  for i, parameter in ipairs(order) do
+    rows[i] = parameter .. (plain[parameter] and ": " .. plain[parameter] or "")
+  end
+  return signature.of(("%s(%s, {validate_args: boolean = (true)})"):format(name, table.concat(rows, ", ")), init)
 end
 
 local reserved = {takes = true, either = true, mean = true, variance = true, mode = true, rsample = true, help = true,
   sample = true, properties = true, log_prob = true, cdf = true, icdf = true, entropy = true, made = true,
-  defaults = true, lacks = true}
+  defaults = true, support = true, values = true, event = true, plain = true, loose = true, base = true,
+  transforms = true, event_dims = true}
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)
@@ -274,9 +354,13 @@ function Distribution.define(name, super)
       if not reserved[key] then new[key] = v end
     end
     new._formula = setmetatable(entry, {__index = super and super._formula})
-    new.init = entry.init or init_of(name, entry)
-    new._draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
-    local one_of = entry.either and ("; exactly one of %s must be given"):format(table.concat(entry.order, " and "))
+    new.init = rawget(entry, "init") or init_of(name, entry)
+    if entry.rsample or entry.sample then
+      new._draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
+    end
+    if entry.values then new.has_enumerate_support = true end
+    local one_of = entry.either
+      and ("; exactly one of %s must be given"):format((table.concat(entry.either, ", "):gsub(", ([%w_]+)$", " and %1")))
     new.__help = ("lm.distributions.%s(): %s%s"):format(name, entry.help, one_of or "")
     return new
   end

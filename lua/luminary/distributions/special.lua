@@ -1,38 +1,56 @@
---- lgamma and digamma of positive numbers, out of ops, where the library has no op of that name.
+--- Formulas of probabilities and of gamma functions that distributions share.
 local core = require "luminary.core"
+local finfo = require("luminary.tensor.dtype_info").finfo
 local ops = core.ops
 
-local special = {}
+local special = {finfo = finfo}
 
-local LANCZOS = {
-  676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059, 12.507343278686905,
-  -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7,
-}
-
-local function in_float64(f)
-  return function(x) return f(x:to("float64")):to(x.dtype) end
+--- Returns probabilities, kept from 0 and 1 by their dtype's eps.
+function special.clamp_probs(p)
+  local eps = finfo(p.dtype).eps
+  return p:clamp(eps, {max = 1 - eps})
 end
 
---- The logarithm of the gamma function, by Lanczos's approximation with g = 7 and 9 terms (Godfrey's coefficients).
-special.lgamma = ops.lgamma or in_float64(function(x)
-  -- of x + 1, less log x: so that the sum is not near a zero of the approximation's argument
-  local series = ops.full_like(x, 0.99999999999980993)
-  for i, c in ipairs(LANCZOS) do series = series + c / (x + i) end
-  local t = x + 7.5
-  return 0.5 * math.log(2 * math.pi) + (x + 0.5) * t:log() - t + series:log() - x:log()
-end)
+--- Properties of distributions of two outcomes: probs and logits of each other.
+special.binary = {
+  probs = function(d) return d.logits:sigmoid() end,
+  logits = function(d)
+    local p = special.clamp_probs(d.probs)
+    return p:log() - (-p):log1p()
+  end,
+}
 
---- The derivative of lgamma: 8 steps up by digamma(x) = digamma(x + 1) - 1 / x, then the asymptotic series
---- (Abramowitz and Stegun 6.3.18).
-special.digamma = ops.digamma or in_float64(function(x)
-  local sum = ops.zeros_like(x)
-  for _ = 1, 8 do
-    sum = sum - 1 / x
-    x = x + 1
-  end
-  local r = 1 / (x * x)
-  return sum + x:log() - 0.5 / x
-    - r * (1 / 12 - r * (1 / 120 - r * (1 / 252 - r * (1 / 240 - r * (1 / 132 - r * (691 / 32760))))))
-end)
+--- Properties of distributions of several outcomes, along the last dim.
+special.several = {
+  probs = function(d) return d.logits:softmax(-1) end,
+  logits = function(d) return special.clamp_probs(d.probs):log() end,
+}
+
+--- Returns x log p + (1 - x) log(1 - p), of logits.
+function special.bernoulli_log_prob(logits, x) return ops.log_sigmoid(logits) - (1 - x) * logits end
+
+--- Returns the logarithm of a sample of Gamma(a, 1) for each element, in float64, by squeezed rejection; a below 1 comes
+--- from a + 1 (Marsaglia and Tsang 2000). Gradients pass to a, by implicit reparameterization.
+function special.log_gamma_sample(a)
+  a = a:to("float64")
+  local y = core.no_grad(function()
+    local below = a:lt(1)
+    local d = ops.where(below, a + 1, a) - 1 / 3
+    local c = 1 / (9 * d):sqrt()
+    local v, done
+    repeat
+      local x, u = ops.randn_like(d), ops.rand_like(d)
+      local t = 1 + c * x
+      local new = t:clamp(1e-30) ^ 3
+      local good = ops.logical_and(t:gt(0), u:log():lt(0.5 * x * x + d - d * new + d * new:log()))
+      v = v and ops.where(done, v, new) or new
+      done = done and ops.logical_or(done, good) or good
+    until done:all():item()
+    local log = d:log() + v:log()
+    return ops.where(below, log + ops.rand_like(d):clamp(1e-300):log() / a, log)
+  end)
+  if not a.requires_grad then return y end
+  return y + (a - a:detach()) * ops.gamma_slope(a:detach(), y)
+end
 
 return special
