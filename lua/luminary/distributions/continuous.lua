@@ -361,6 +361,10 @@ list.LogisticNormal = transformed "LogisticNormal" {
     return #base.batch_shape == 0 and base:expand {1} or base
   end,
   transforms = function() return {T.StickBreakingTransform()} end,
+  expand = function(d, batch_shape)
+    local size = distribution._joined(batch_shape, {d.event_shape[1] - 1})
+    return list.LogisticNormal(d.loc:expand(size), d.scale:expand(size), d.validate_args)
+  end,
 }
 
 return list

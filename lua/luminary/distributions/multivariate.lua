@@ -16,7 +16,7 @@ local of_matrices = {covariance_matrix = "positive_definite", precision_matrix =
   scale_tril = "lower_cholesky"}
 
 local function mT(m) return m:transpose(-1, -2) end
-local function solve_lower(l, b) return ops.linalg_solve_triangular(l, b, false) end
+local function solve_lower(l, b) return ops.linalg_solve_triangular(l, b, {upper = false}) end
 local function times(m, x) return m:matmul(x:unsqueeze(-1)):squeeze(-1) end
 local function log_diagonal(m) return m:diagonal(0, -2, -1):log():sum(-1) end
 local function sum_squares(m) return m:square():sum(-1):sum(-1) end
