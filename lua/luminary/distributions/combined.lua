@@ -129,12 +129,13 @@ list.TransformedDistribution = define "TransformedDistribution" {
   end,
 }
 
---- Returns define "Name" {…} for a TransformedDistribution whose entry has `base` and `transforms`.
+--- Returns define "Name" {…} for a TransformedDistribution, whose entry has `base`.
 function list._define(name)
   return function(entry)
+    local function complete(d, base, ...) transform_base(d, base, {...}) end
     entry.made = function(d)
       if entry.first then entry.first(d) end
-      transform_base(d, entry.base(d), entry.transforms(d))
+      complete(d, entry.base(d))
     end
     return define(name, list.TransformedDistribution)(entry)
   end

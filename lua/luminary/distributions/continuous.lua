@@ -2,59 +2,36 @@
 local core = require "luminary.core"
 local constraints = require "luminary.distributions.constraints"
 local combined = require "luminary.distributions.combined"
-local special = require "luminary.distributions.special"
-local transforms = require "luminary.distributions.transforms"
+local known = require("luminary.distributions.formulas").known
 local distribution = require "luminary.distributions.distribution"
-local ops, define, transformed = core.ops, distribution.define, combined._define
-local T, Family, binary = transforms, combined.ExponentialFamily, special.binary
+local T = require "luminary.distributions.transforms"
+local finfo = require("luminary.tensor.dtype_info").finfo
+local ops, define, transformed, Family = core.ops, distribution.define, combined._define, combined.ExponentialFamily
 
-local HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-local EULER = 0.57721566490153286
-local nan, inf = 0 / 0, math.huge
 local list = {}
-
-local function loc(d) return d.loc end
 local location = {loc = "real", scale = "positive"}
 
 list.Normal = define("Normal", Family) {
-  takes = location, order = {"loc", "scale"}, support = "real",
-  help = "Creates a normal (Gaussian) distribution.",
-  mean = loc, mode = loc, variance = function(d) return d.scale ^ 2 end,
-  properties = {stddev = function(d) return d.scale end},
-  rsample = function(d, shape) return d.loc + d:noise("randn", shape) * d.scale end,
-  log_prob = function(d, x) return ((x - d.loc) / d.scale) ^ 2 * -0.5 - d.scale:log() - HALF_LOG_2PI end,
-  entropy = function(d) return d.scale:log() + 0.5 + HALF_LOG_2PI end,
-  cdf = function(d, x) return (1 + ops.erf((x - d.loc) / (d.scale * math.sqrt(2)))) * 0.5 end,
-  icdf = function(d, p) return d.loc + d.scale * ops.erfinv(2 * p - 1) * math.sqrt(2) end,
+  takes = location, order = {"loc", "scale"}, support = "real", help = "Creates a normal (Gaussian) distribution.",
+  mean = "loc", mode = "loc", variance = "scale ^ 2", properties = {stddev = "scale"},
+  rsample = "loc + normal * scale", log_prob = "((x - loc) / scale) ^ 2 * -0.5 - log(scale) - 0.5 * LOG_2PI",
+  entropy = "log(scale) + 0.5 + 0.5 * LOG_2PI", cdf = "(1 + erf((x - loc) / (scale * SQRT2))) * 0.5",
+  icdf = "loc + scale * erfinv(2 * x - 1) * SQRT2",
 }
 
 list.Laplace = define "Laplace" {
-  takes = location, order = {"loc", "scale"}, support = "real",
-  help = "Creates a Laplace distribution.",
-  mean = loc, mode = loc, variance = function(d) return d.scale ^ 2 * 2 end,
-  rsample = function(d, shape) return d:icdf_of(d:noise("rand", shape)) end,
-  log_prob = function(d, x) return -(2 * d.scale):log() - (x - d.loc):abs() / d.scale end,
-  entropy = function(d) return 1 + (2 * d.scale):log() end,
-  cdf = function(d, x)
-    local z = x - d.loc
-    return 0.5 - 0.5 * z:sign() * (-z:abs() / d.scale):expm1()
-  end,
-  icdf = function(d, p)
-    local u = p - 0.5
-    return d.loc - d.scale * u:sign() * (-2 * u:abs()):log1p()
-  end,
+  takes = location, order = {"loc", "scale"}, support = "real", help = "Creates a Laplace distribution.",
+  mean = "loc", mode = "loc", variance = "scale ^ 2 * 2", rsample = "d:icdf_of(uniform)",
+  log_prob = "-log(2 * scale) - abs(x - loc) / scale", entropy = "1 + log(2 * scale)",
+  cdf = "0.5 - 0.5 * sign(x - loc) * expm1(-abs(x - loc) / scale)",
+  icdf = "loc - scale * sign(x - 0.5) * log1p(-2 * abs(x - 0.5))",
 }
 
 list.Cauchy = define "Cauchy" {
-  takes = location, order = {"loc", "scale"}, support = "real",
-  help = "Creates a Cauchy (Lorentz) distribution.",
-  mean = function(d) return ops.full_like(d.loc, nan) end, mode = loc,
-  variance = function(d) return ops.full_like(d.loc, inf) end,
-  rsample = function(d, shape) return d:icdf_of(d:noise("rand", shape)) end,
-  log_prob = function(d, x) return -math.log(math.pi) - d.scale:log() - (((x - d.loc) / d.scale) ^ 2):log1p() end,
-  entropy = function(d) return math.log(4 * math.pi) + d.scale:log() end,
-  cdf = function(d, x) return ((x - d.loc) / d.scale):atan() * (1 / math.pi) + 0.5 end,
-  icdf = function(d, p) return ((p - 0.5) * math.pi):tan() * d.scale + d.loc end,
+  takes = location, order = {"loc", "scale"}, support = "real", help = "Creates a Cauchy (Lorentz) distribution.",
+  mean = "filled(loc, nan)", mode = "loc", variance = "filled(loc, inf)", rsample = "d:icdf_of(uniform)",
+  log_prob = "-LOG_PI - log(scale) - log1p(((x - loc) / scale) ^ 2)", entropy = "2 * LN2 + LOG_PI + log(scale)",
+  cdf = "atan((x - loc) / scale) * (1 / pi) + 0.5", icdf = "tan((x - 0.5) * pi) * scale + loc",
 }
 
 list.Uniform = define "Uniform" {
@@ -64,71 +41,45 @@ list.Uniform = define "Uniform" {
   },
   order = {"low", "high"}, support = function(d) return constraints.interval(d.low, d.high) end,
   help = "Creates a uniform distribution.",
-  mean = function(d) return (d.low + d.high) * 0.5 end, mode = function(d) return d.high * nan end,
-  variance = function(d) return (d.high - d.low) ^ 2 * (1 / 12) end,
-  rsample = function(d, shape) return d.low + d:noise("rand", shape) * (d.high - d.low) end,
-  log_prob = function(d, x)
-    local inside = ops.logical_and(x:ge(d.low), x:lt(d.high)):to(d.low.dtype)
-    return inside:log() - (d.high - d.low):log()
-  end,
-  entropy = function(d) return (d.high - d.low):log() end,
-  cdf = function(d, x) return ((x - d.low) / (d.high - d.low)):clamp(0, {max = 1}) end,
-  icdf = function(d, p) return d.low + p * (d.high - d.low) end,
+  mean = "(low + high) * 0.5", mode = "high * nan", variance = "(high - low) ^ 2 * (1 / 12)",
+  rsample = "low + uniform * (high - low)", entropy = "log(high - low)",
+  log_prob = "log(flags(both(ge(x, low), lt(x, high)), low)) - log(high - low)",
+  cdf = "clamp((x - low) / (high - low), 0, 1)", icdf = "low + x * (high - low)",
 }
 
 list.Exponential = define("Exponential", Family) {
-  takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative",
-  help = "Creates an exponential distribution.",
-  mean = function(d) return 1 / d.rate end, mode = function(d) return ops.zeros_like(d.rate) end,
-  variance = function(d) return d.rate ^ -2 end,
-  rsample = function(d, shape) return -d:noise("rand", shape):log() / d.rate end,
-  log_prob = function(d, x) return d.rate:log() - d.rate * x end,
-  entropy = function(d) return 1 - d.rate:log() end,
-  cdf = function(d, x) return -(-d.rate * x):expm1() end,
-  icdf = function(d, p) return -(-p):log1p() / d.rate end,
+  takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative", help = "Creates an exponential distribution.",
+  mean = "1 / rate", mode = "zeros_like(rate)", variance = "rate ^ -2", rsample = "-log(uniform) / rate",
+  log_prob = "log(rate) - rate * x", entropy = "1 - log(rate)", cdf = "-expm1(-rate * x)", icdf = "-log1p(-x) / rate",
 }
 
-local function is_near_zero(x) return x:detach():abs():le(1e-8) end
+-- Without a shape, of a concentration near 0, formulas have a limit.
+local shaped = {"none = le(abs(concentration:detach()), 1e-8)", "c = where(none, 1, concentration)"}
+local function with_shape(...) return {shaped[1], shaped[2], ...} end
+local survival = with_shape("z = (x - loc) / scale", "where(none, -z, -log1p(c * z) / c)")
 
 list.GeneralizedPareto = define "GeneralizedPareto" {
   takes = {loc = "real", scale = "positive", concentration = "real"}, order = {"loc", "scale", "concentration"},
   support = function(d)
     local bound = d.loc - d.scale / d.concentration
-    return constraints.interval(d.loc, ops.where(d.concentration:lt(0), bound, inf))
+    return constraints.interval(d.loc, ops.where(d.concentration:lt(0), bound, math.huge))
   end,
-  help = "Creates a generalized Pareto distribution.",
-  mean = function(d)
-    local c, valid = d.concentration, d.concentration:lt(1)
-    return ops.where(valid, d.loc + d.scale / (1 - ops.where(valid, c, 0.5)), nan)
-  end,
-  mode = loc,
-  variance = function(d)
-    local valid = d.concentration:lt(0.5)
-    local c = ops.where(valid, d.concentration, 0.25)
-    return ops.where(valid, d.scale ^ 2 / ((1 - c) ^ 2 * (1 - 2 * c)), nan)
-  end,
-  rsample = function(d, shape) return d:icdf_of(d:noise("rand", shape)) end,
-  log_prob = function(d, x)
-    local z, none = (x - d.loc) / d.scale, is_near_zero(d.concentration)
-    local c = ops.where(none, 1, d.concentration)
-    local y = 1 / c + ops.ones_like(z)
-    return -d.scale:log() - ops.where(none, z, ops.where(y:eq(0), y, y * (c * z):log1p()))
-  end,
+  help = "Creates a generalized Pareto distribution.", mode = "loc", entropy = "log(scale) + concentration + 1",
+  mean = {"ok = lt(concentration, 1)", "where(ok, loc + scale / (1 - where(ok, concentration, 0.5)), nan)"},
+  variance = {
+    "ok = lt(concentration, 0.5)", "c = where(ok, concentration, 0.25)",
+    "where(ok, scale ^ 2 / ((1 - c) ^ 2 * (1 - 2 * c)), nan)",
+  },
+  rsample = "d:icdf_of(uniform)",
+  log_prob = with_shape("z = (x - loc) / scale", "y = 1 / c + ones_like(z)",
+    "-log(scale) - where(none, z, where(eq(y, 0), y, y * log1p(c * z)))"),
+  survival = survival,
   --- Returns log(1 - cdf(x)).
-  log_survival_function = function(d, x)
-    local z, none = (d:value("log_survival_function", x) - d.loc) / d.scale, is_near_zero(d.concentration)
-    local c = ops.where(none, 1, d.concentration)
-    return ops.where(none, -z, -(c * z):log1p() / c)
-  end,
+  log_survival_function = function(d, x) return d:_formula_of("survival", d:value("log_survival_function", x)) end,
   --- Returns log(cdf(x)).
-  log_cdf = function(d, x) return (-d:log_survival_function(x):exp()):log1p() end,
-  cdf = function(d, x) return d:log_cdf(x):exp() end,
-  icdf = function(d, p)
-    local none, log = is_near_zero(d.concentration), (-p):log1p()
-    local c = ops.where(none, 1, d.concentration)
-    return ops.where(none, d.loc - d.scale * log, d.loc + d.scale / c * (-c * log):expm1())
-  end,
-  entropy = function(d) return d.scale:log() + d.concentration + 1 end,
+  log_cdf = function(d, x) return known.log1p(-d:log_survival_function(x):exp()) end,
+  cdf = "exp(d:log_cdf(x))",
+  icdf = with_shape("y = log1p(-x)", "where(none, loc - scale * y, loc + scale / c * expm1(-c * y))"),
 }
 
 -- ---- on the circle
@@ -160,15 +111,14 @@ end
 
 list.VonMises = define "VonMises" {
   takes = {loc = "real", concentration = "positive"}, order = {"loc", "concentration"}, support = "real",
-  help = "Creates a von Mises distribution of angles, in radians.",
-  mean = loc, mode = loc,
+  help = "Creates a von Mises distribution of angles, in radians.", mean = "loc", mode = "loc",
   variance = function(d) return 1 - (log_bessel(d.concentration, 1) - log_bessel(d.concentration, 0)):exp() end,
   log_prob = function(d, x)
     return d.concentration * (x - d.loc):cos() - math.log(2 * math.pi) - log_bessel(d.concentration, 0)
   end,
   -- By rejection from a wrapped Cauchy distribution (Best and Fisher 1979), in float64.
   sample = function(d, shape)
-    local k = d.concentration:to("float64"):expand(distribution._joined(shape, d.batch_shape))
+    local k = d.concentration:to("float64"):expand(known.joined(shape, d.batch_shape))
     local tau = 1 + (1 + 4 * k ^ 2):sqrt()
     local rho = (tau - (2 * tau):sqrt()) / (2 * k)
     local r = ops.where(k:lt(1e-5), 1 / k + k, (1 + rho ^ 2) / (2 * rho))
@@ -188,169 +138,113 @@ list.VonMises = define "VonMises" {
 
 -- ---- Bernoulli's, of real numbers
 
--- Formulas have a singularity at 1/2, where a series is used between d.lims: f(cut probs), or series(probs - 1/2).
-local function around_half(d, f, series)
-  local p = d.probs
-  local outside = ops.logical_or(p:le(d.lims[1]), p:gt(d.lims[2]))
-  local cut = ops.where(outside, p, d.lims[1])
-  return ops.where(outside, f(cut), series(p - 0.5))
+-- Formulas of c, the probability, have a singularity at 1/2; between lims a series of h = probs - 1/2 is used.
+local function around_half(formula, series)
+  return {
+    "outside = either(le(probs, lims[1]), gt(probs, lims[2]))", "c = where(outside, probs, lims[1])", "h = probs - 0.5",
+    ("where(outside, %s, %s)"):format(formula, series),
+  }
 end
 
 list.ContinuousBernoulli = define("ContinuousBernoulli", Family) {
   takes = {probs = "unit_interval", logits = "real"}, order = {"probs", "logits", "lims"}, either = {"probs", "logits"},
   plain = {lims = "list?"}, defaults = {lims = {0.499, 0.501}}, support = "unit_interval",
-  help = "Creates a continuous Bernoulli distribution, of real numbers from 0 to 1", properties = {
-    probs = function(d) return special.clamp_probs(d.logits:sigmoid()) end, logits = binary.logits,
+  help = "Creates a continuous Bernoulli distribution, of real numbers from 0 to 1",
+  made = function(d, given) if given.probs then d.probs = core.keep(known.clamp_probs(d.probs)) end end,
+  properties = {
+    probs = "clamp_probs(sigmoid(logits))", logits = "log(probs) - log1p(-probs)",
+    log_norm = around_half("log(abs((log1p(-c) - log(c)) / (1 - 2 * c)))",
+      "LN2 + (4 / 3 + 104 / 45 * h ^ 2) * h ^ 2"),
   },
-  made = function(d, given) if given.probs then d.probs = core.keep(special.clamp_probs(d.probs)) end end,
-  log_norm = function(d)
-    return around_half(d, function(p)
-      local below = p:le(0.5)
-      local apart = ops.where(below, 1 - 2 * ops.where(below, p, 0), 2 * ops.where(below, 1, p) - 1)
-      return ((-p):log1p() - p:log()):abs():log() - apart:log()
-    end, function(x) return math.log(2) + (4 / 3 + 104 / 45 * x ^ 2) * x ^ 2 end)
-  end,
-  mean = function(d)
-    return around_half(d, function(p) return p / (2 * p - 1) + 1 / ((-p):log1p() - p:log()) end,
-      function(x) return 0.5 + (1 / 3 + 16 / 45 * x ^ 2) * x end)
-  end,
-  variance = function(d)
-    return around_half(d, function(p) return p * (p - 1) / (1 - 2 * p) ^ 2 + 1 / ((-p):log1p() - p:log()) ^ 2 end,
-      function(x) return 1 / 12 - (1 / 15 - 128 / 945 * x ^ 2) * x ^ 2 end)
-  end,
-  rsample = function(d, shape) return d:icdf_of(d:noise("rand", shape)) end,
-  log_prob = function(d, x) return special.bernoulli_log_prob(d.logits, x) + d:log_norm() end,
-  cdf = function(d, x)
-    local p = around_half(d, function(p) return (p ^ x * (1 - p) ^ (1 - x) + p - 1) / (2 * p - 1) end,
-      function() return x end)
-    return ops.where(x:le(0), 0, ops.where(x:ge(1), 1, p))
-  end,
-  icdf = function(d, u)
-    return around_half(d, function(p) return ((u * (2 * p - 1) - p):log1p() - (-p):log1p()) / (p:log() - (-p):log1p()) end,
-      function() return u end)
-  end,
-  entropy = function(d)
-    local none = (-d.probs):log1p()
-    return d.mean * (none - d.probs:log()) - d:log_norm() - none
-  end,
+  mean = around_half("c / (2 * c - 1) + 1 / (log1p(-c) - log(c))", "0.5 + (1 / 3 + 16 / 45 * h ^ 2) * h"),
+  variance = around_half("c * (c - 1) / (1 - 2 * c) ^ 2 + 1 / (log1p(-c) - log(c)) ^ 2",
+    "1 / 12 - (1 / 15 - 128 / 945 * h ^ 2) * h ^ 2"),
+  rsample = "d:icdf_of(uniform)", log_prob = "bernoulli_log_prob(logits, x) + log_norm",
+  inside = around_half("(c ^ x * (1 - c) ^ (1 - x) + c - 1) / (2 * c - 1)", "x"),
+  cdf = 'where(le(x, 0), 0, where(ge(x, 1), 1, d:_formula_of("inside", x)))',
+  icdf = around_half("(log1p(x * (2 * c - 1) - c) - log1p(-c)) / (log(c) - log1p(-c))", "x"),
+  entropy = "mean * (log1p(-probs) - log(probs)) - log_norm - log1p(-probs)",
 }
 
 -- ---- transforms of others
 
 list.LogNormal = transformed "LogNormal" {
-  takes = location, order = {"loc", "scale"}, support = "positive",
-  help = "Creates a log-normal distribution.",
-  base = function(d) return list.Normal(d.loc, d.scale, d.validate_args) end,
-  transforms = function() return {T.ExpTransform()} end,
-  mean = function(d) return (d.loc + d.scale ^ 2 * 0.5):exp() end,
-  mode = function(d) return (d.loc - d.scale ^ 2):exp() end,
-  variance = function(d) return (d.scale ^ 2):expm1() * (2 * d.loc + d.scale ^ 2):exp() end,
-  entropy = function(d) return d.base_dist:entropy() + d.loc end,
+  takes = location, order = {"loc", "scale"}, support = "positive", help = "Creates a log-normal distribution.",
+  base = function(d) return list.Normal(d.loc, d.scale, d.validate_args), T.ExpTransform() end,
+  mean = "exp(loc + scale ^ 2 * 0.5)", mode = "exp(loc - scale ^ 2)",
+  variance = "expm1(scale ^ 2) * exp(2 * loc + scale ^ 2)", entropy = "base_dist:entropy() + loc",
 }
 
 -- |x| of values of a distribution that is symmetric about 0.
 local function half(name, entry)
-  entry.takes, entry.order, entry.support = {scale = "positive"}, {"scale"}, "nonnegative"
-  entry.transforms = function() return {T.AbsTransform()} end
-  entry.mode = function(d) return ops.zeros_like(d.scale) end
-  entry.log_prob = function(d, x)
-    return ops.where(x:ge(0), d.base_dist:log_prob(x) + math.log(2), -inf)
-  end
-  entry.cdf = function(d, x) return 2 * d.base_dist:cdf(x) - 1 end
-  entry.icdf = function(d, p) return d.base_dist:icdf((p + 1) / 2) end
-  entry.entropy = function(d) return d.base_dist:entropy() - math.log(2) end
+  entry.takes, entry.order, entry.support, entry.mode = {scale = "positive"}, {"scale"}, "nonnegative", "zeros_like(scale)"
+  entry.log_prob, entry.cdf = "where(ge(x, 0), base_dist:log_prob(x) + LN2, -inf)", "2 * base_dist:cdf(x) - 1"
+  entry.icdf, entry.entropy = "base_dist:icdf((x + 1) / 2)", "base_dist:entropy() - LN2"
   list[name] = transformed(name)(entry)
 end
 
 half("HalfNormal", {
-  help = "Creates a half-normal distribution.",
-  base = function(d) return list.Normal(0, d.scale, false) end,
-  mean = function(d) return d.scale * math.sqrt(2 / math.pi) end,
-  variance = function(d) return d.scale ^ 2 * (1 - 2 / math.pi) end,
+  help = "Creates a half-normal distribution.", mean = "scale * (2 / pi) ^ 0.5", variance = "scale ^ 2 * (1 - 2 / pi)",
+  base = function(d) return list.Normal(0, d.scale, false), T.AbsTransform() end,
 })
 half("HalfCauchy", {
-  help = "Creates a half-Cauchy distribution.",
-  base = function(d) return list.Cauchy(0, d.scale, false) end,
-  mean = function(d) return ops.full_like(d.scale, inf) end, variance = function(d) return d.base_dist.variance end,
+  help = "Creates a half-Cauchy distribution.", mean = "filled(scale, inf)", variance = "filled(scale, inf)",
+  base = function(d) return list.Cauchy(0, d.scale, false), T.AbsTransform() end,
 })
 
 list.Gumbel = transformed "Gumbel" {
-  takes = location, order = {"loc", "scale"}, support = "real",
-  help = "Creates a Gumbel distribution.",
+  takes = location, order = {"loc", "scale"}, support = "real", help = "Creates a Gumbel distribution.",
   base = function(d)
-    local info = special.finfo(d.loc.dtype)
-    return list.Uniform(ops.full_like(d.loc, info.tiny), ops.full_like(d.loc, 1 - info.eps), d.validate_args)
+    local info, log = finfo(d.loc.dtype), T.ExpTransform():inv()
+    local base = list.Uniform(ops.full_like(d.loc, info.tiny), ops.full_like(d.loc, 1 - info.eps), d.validate_args)
+    return base, log, T.AffineTransform(0, -1), log, T.AffineTransform(d.loc, -d.scale)
   end,
-  transforms = function(d)
-    local log = T.ExpTransform():inv()
-    return {log, T.AffineTransform(0, -1), log, T.AffineTransform(d.loc, -d.scale)}
-  end,
-  mean = function(d) return d.loc + d.scale * EULER end, mode = loc,
-  variance = function(d) return d.scale ^ 2 * (math.pi ^ 2 / 6) end,
-  log_prob = function(d, x)
-    local y = (d.loc - x) / d.scale
-    return y - y:exp() - d.scale:log()
-  end,
-  entropy = function(d) return d.scale:log() + (1 + EULER) end,
+  mean = "loc + scale * EULER", mode = "loc", variance = "scale ^ 2 * (pi ^ 2 / 6)",
+  log_prob = {"y = (loc - x) / scale", "y - exp(y) - log(scale)"}, entropy = "log(scale) + (1 + EULER)",
 }
 
 list.Pareto = transformed "Pareto" {
   takes = {scale = "positive", alpha = "positive"}, order = {"scale", "alpha"},
-  support = function(d) return constraints.greater_than_eq(d.scale) end,
-  help = "Creates a Pareto distribution of type 1.",
-  base = function(d) return list.Exponential(d.alpha, d.validate_args) end,
-  transforms = function(d) return {T.ExpTransform(), T.AffineTransform(0, d.scale)} end,
-  mean = function(d)
-    local a = d.alpha:clamp(1)
-    return a * d.scale / (a - 1)
+  support = function(d) return constraints.greater_than_eq(d.scale) end, help = "Creates a Pareto distribution of type 1.",
+  base = function(d)
+    return list.Exponential(d.alpha, d.validate_args), T.ExpTransform(), T.AffineTransform(0, d.scale)
   end,
-  mode = function(d) return d.scale end,
-  variance = function(d)
-    local a = d.alpha:clamp(2)
-    return d.scale ^ 2 * a / ((a - 1) ^ 2 * (a - 2))
-  end,
-  entropy = function(d) return (d.scale / d.alpha):log() + 1 + 1 / d.alpha end,
+  mean = {"a = clamp(alpha, 1)", "a * scale / (a - 1)"}, mode = "scale",
+  variance = {"a = clamp(alpha, 2)", "scale ^ 2 * a / ((a - 1) ^ 2 * (a - 2))"},
+  entropy = "log(scale / alpha) + 1 + 1 / alpha",
 }
 
 list.Weibull = transformed "Weibull" {
   takes = {scale = "positive", concentration = "positive"}, order = {"scale", "concentration"}, support = "positive",
   help = "Creates a Weibull distribution.",
-  base = function(d) return list.Exponential(ops.ones_like(d.scale), d.validate_args) end,
-  transforms = function(d) return {T.PowerTransform(1 / d.concentration), T.AffineTransform(0, d.scale)} end,
-  mean = function(d) return d.scale * ops.lgamma(1 + 1 / d.concentration):exp() end,
-  mode = function(d) return d.scale * ((d.concentration - 1) / d.concentration) ^ (1 / d.concentration) end,
-  variance = function(d)
-    local inverse = 1 / d.concentration
-    return d.scale ^ 2 * (ops.lgamma(1 + 2 * inverse):exp() - (2 * ops.lgamma(1 + inverse)):exp())
+  base = function(d)
+    return list.Exponential(ops.ones_like(d.scale), d.validate_args), T.PowerTransform(1 / d.concentration),
+      T.AffineTransform(0, d.scale)
   end,
-  entropy = function(d) return EULER * (1 - 1 / d.concentration) + (d.scale / d.concentration):log() + 1 end,
+  mean = "scale * exp(lgamma(1 + 1 / concentration))",
+  mode = "scale * ((concentration - 1) / concentration) ^ (1 / concentration)",
+  variance = {"k = 1 / concentration", "scale ^ 2 * (exp(lgamma(1 + 2 * k)) - exp(2 * lgamma(1 + k)))"},
+  entropy = "EULER * (1 - 1 / concentration) + log(scale / concentration) + 1",
 }
 
 list.Kumaraswamy = transformed "Kumaraswamy" {
   takes = {concentration1 = "positive", concentration0 = "positive"}, order = {"concentration1", "concentration0"},
   support = "unit_interval", help = "Creates a Kumaraswamy distribution.",
   base = function(d)
-    return list.Uniform(ops.zeros_like(d.concentration0), ops.ones_like(d.concentration0), d.validate_args)
-  end,
-  transforms = function(d)
-    return {T.PowerTransform(1 / d.concentration0), T.AffineTransform(1, -1), T.PowerTransform(1 / d.concentration1)}
-  end,
-  -- The n-th moment.
-  moment = function(d, n)
-    local a, b = 1 + n / d.concentration1, d.concentration0
-    return b * (ops.lgamma(a) + ops.lgamma(b) - ops.lgamma(a + b)):exp()
-  end,
-  mean = function(d) return d:moment(1) end,
-  mode = function(d)
     local a, b = d.concentration1, d.concentration0
-    local log = (-b):log1p() / b - (-a * b):log1p()
-    return ops.where(ops.logical_or(a:lt(1), b:lt(1)), nan, log):exp()
+    return list.Uniform(ops.zeros_like(b), ops.ones_like(b), d.validate_args), T.PowerTransform(1 / b),
+      T.AffineTransform(1, -1), T.PowerTransform(1 / a)
   end,
-  variance = function(d) return d:moment(2) - d:moment(1) ^ 2 end,
-  entropy = function(d)
-    local a, b = d.concentration1, d.concentration0
-    return 1 - 1 / b + (1 - 1 / a) * (ops.digamma(b + 1) + EULER) - a:log() - b:log()
-  end,
+  moment = {"a = 1 + x / concentration1", "b = concentration0", "b * exp(lgamma(a) + lgamma(b) - lgamma(a + b))"},
+  mean = 'd:_formula_of("moment", 1)', variance = 'd:_formula_of("moment", 2) - mean ^ 2',
+  mode = {
+    "a = concentration1", "b = concentration0",
+    "exp(where(either(lt(a, 1), lt(b, 1)), nan, log1p(-b) / b - log1p(-a * b)))",
+  },
+  entropy = {
+    "a = concentration1", "b = concentration0",
+    "1 - 1 / b + (1 - 1 / a) * (digamma(b + 1) + EULER) - log(a) - log(b)",
+  },
 }
 
 list.LogisticNormal = transformed "LogisticNormal" {
@@ -358,11 +252,10 @@ list.LogisticNormal = transformed "LogisticNormal" {
   help = "Creates a logistic-normal distribution, of vectors of probabilities.",
   base = function(d)
     local base = list.Normal(d.loc, d.scale, d.validate_args)
-    return #base.batch_shape == 0 and base:expand {1} or base
+    return #base.batch_shape == 0 and base:expand {1} or base, T.StickBreakingTransform()
   end,
-  transforms = function() return {T.StickBreakingTransform()} end,
   expand = function(d, batch_shape)
-    local size = distribution._joined(batch_shape, {d.event_shape[1] - 1})
+    local size = known.joined(batch_shape, {d.event_shape[1] - 1})
     return list.LogisticNormal(d.loc:expand(size), d.scale:expand(size), d.validate_args)
   end,
 }

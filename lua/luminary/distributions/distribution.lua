@@ -19,13 +19,16 @@
 --- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
 --- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and any other method
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
---- base, transforms: functions of d, for an entry whose super is TransformedDistribution
+--- base       function(d) that returns the base distribution and the transforms of a TransformedDistribution
+---
+--- A formula is a function(d), or (d, x), or a text of formulas.lua.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local finfo = require("luminary.tensor.dtype_info").finfo
 local constraints = require "luminary.distributions.constraints"
+local formulas = require "luminary.distributions.formulas"
 
 local ops, fail = core.ops, options.fail
 
@@ -66,7 +69,7 @@ Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
 Distribution.is = class.is
 Distribution.has_rsample, Distribution.has_enumerate_support = false, false
-Distribution.__inner = {"broadcast", "define", "first_parameter", "icdf_of", "noise", "value"}
+Distribution.__inner = {"broadcast", "define", "drawn", "first_parameter", "icdf_of", "noise", "value"}
 Distribution.properties = {
   stddev = function(d) return d.variance and d.variance:sqrt() end,
   support = function(d) return constraint_of(d, d._formula and d._formula.support) end,
@@ -81,13 +84,7 @@ Distribution.properties = {
   end,
 }
 
-local function joined(...)
-  local all = {}
-  for i = 1, select("#", ...) do
-    for _, v in ipairs((select(i, ...))) do all[#all + 1] = v end
-  end
-  return all
-end
+local joined = formulas.known.joined
 Distribution._joined = joined
 
 --- The shape that these broadcast to.
@@ -279,8 +276,12 @@ function Distribution:icdf(p)
   return f(self, p)
 end
 
+--- The formula of that name at x, unchecked.
+function Distribution:_formula_of(name, x) return formula(self, name)(self, x) end
 --- The inverse of cdf at p, unchecked.
 function Distribution:icdf_of(p) return formula(self, "icdf")(self, p) end
+--- A parameter in the shape of samples.
+function Distribution:drawn(p, shape) return p:expand(joined(shape, self.batch_shape, self.event_shape)) end
 
 -- Whether new distributions check their arguments, unless they are made with validate_args.
 local validates = true
@@ -338,20 +339,25 @@ local function init_of(name, entry)
   return signature.of(("%s(%s, {validate_args: boolean = (true)})"):format(name, table.concat(rows, ", ")), init)
 end
 
-local reserved = {takes = true, either = true, mean = true, variance = true, mode = true, rsample = true, help = true,
-  sample = true, properties = true, log_prob = true, cdf = true, icdf = true, entropy = true, made = true,
-  defaults = true, support = true, values = true, event = true, plain = true, loose = true, base = true,
-  transforms = true, event_dims = true}
+local function set(words)
+  local all = {}
+  for word in words:gmatch "%S+" do all[word] = true end
+  return all
+end
+
+local computed = set "mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment categorical_entropy"
+local reserved = set [[takes either help properties made defaults support values event plain loose base first event_dims]]
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)
   return function(entry)
     local new = class.new(name, super or Distribution)
     new.strict, new.properties = true, {}
-    for key, f in pairs(entry.properties or {}) do new.properties[key] = f end
+    for key in pairs(computed) do entry[key] = formulas.compile(entry[key]) end
+    for key, f in pairs(entry.properties or {}) do new.properties[key] = formulas.compile(f) end
     for _, key in ipairs {"mean", "variance", "mode"} do new.properties[key] = entry[key] end
     for key, v in pairs(entry) do
-      if not reserved[key] then new[key] = v end
+      if not reserved[key] and not computed[key] then new[key] = v end
     end
     new._formula = setmetatable(entry, {__index = super and super._formula})
     new.init = rawget(entry, "init") or init_of(name, entry)

@@ -3,11 +3,12 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Distribution = require "luminary.distributions.distribution"
 local combined = require "luminary.distributions.combined"
+local sum_last = require("luminary.distributions.transforms")._sum_last
 local parts_of = require("luminary.distributions.multivariate")._parts
 local core = require "luminary.core"
-local ops, fail = core.ops, options.fail
-local lgamma, digamma, softplus, where, xlogy = ops.lgamma, ops.digamma, ops.softplus, ops.where, ops.xlogy
-local inf, EULER, LOG_2PI = math.huge, 0.57721566490153286, math.log(2 * math.pi)
+local formulas = require "luminary.distributions.formulas"
+local ops, fail, known = core.ops, options.fail, formulas.known
+local inf = math.huge
 
 local kl, table_of = {}, {}
 
@@ -42,31 +43,112 @@ function kl.kl_divergence(p, q)
   no_formula(p, q)
 end
 
-local function either(a, b) return ops.logical_or(a, b) end
-local function any_real(d) return d:first_parameter() end
-local function beta_mean(p) return p.concentration1 / (p.concentration1 + p.concentration0) end
-local function sum_of(p) return p.concentration1 + p.concentration0 end
--- The constant of a gamma distribution's density.
-local function gamma_constant(q) return lgamma(q.concentration) - q.concentration * q.rate:log() end
-local function half_log_variance(q) return 0.5 * LOG_2PI + q.scale:log() end
+local function name_of(d) return class.record(d).class.__name end
 
--- The divergence from a normal distribution q of p with that entropy, mean and variance.
-local function from_normal(entropy, mean, variance, q)
-  return half_log_variance(q) + (variance + (mean - q.loc) ^ 2) / (2 * q.scale ^ 2) - entropy
-end
-local function to_normal(p, q) return from_normal(p:entropy(), p.mean, p.variance, q) end
+-- ---- by cross entropy
 
-local function categorical(p, q)
-  local parts = p.probs * (p.logits - q.logits)
-  return parts:masked_fill(q.probs:eq(0), inf):masked_fill(p.probs:eq(0), 0):sum(-1)
+-- Of classes p: the means of log x and of log(1 - x), and of exp(-x / s).
+local of_log = {
+  Exponential = "-EULER - log(p.rate)", Gamma = "digamma(p.concentration) - log(p.rate)",
+  Beta = "digamma(p.concentration1) - digamma(p.concentration1 + p.concentration0)",
+  Pareto = "log(p.scale) + 1 / p.alpha",
+  Uniform = "(xlogy(p.high, p.high) - xlogy(p.low, p.low)) / (p.high - p.low) - 1",
+}
+local of_log_rest = {
+  Beta = "digamma(p.concentration0) - digamma(p.concentration1 + p.concentration0)",
+  Uniform = {
+    "high = 1 - p.low", "low = 1 - p.high", "(xlogy(high, high) - xlogy(low, low)) / (p.high - p.low) - 1",
+  },
+}
+local of_exp = {
+  Exponential = "p.rate / (p.rate + 1 / s)", Gamma = "(1 + 1 / (p.rate * s)) ^ -p.concentration",
+  Normal = "exp(0.5 * (p.scale / s) ^ 2 - p.loc / s)", Gumbel = "exp(lgamma(1 + p.scale / s) - p.loc / s)",
+  Uniform = "s / (p.high - p.low) * (exp(-p.low / s) - exp(-p.high / s))",
+}
+local function compiled(texts, names)
+  local all = {}
+  for name, text in pairs(texts) do all[name] = formulas.compile(text, names) end
+  return all
 end
+-- A class without a mean that q needs has values where q has none, so that NaN is not seen.
+local function mean_by(texts)
+  local all = compiled(texts, "p, s")
+  return function(p, s)
+    local of = class.record(p).class
+    while of and not all[of.__name] do of = of.super end
+    return of and all[of.__name](p, s) or 0 / 0
+  end
+end
+known.mean_log, known.mean_log_rest, known.mean_exp = mean_by(of_log), mean_by(of_log_rest), mean_by(of_exp)
+
+-- A Pareto's moments, without their bounds: gradients where they are infinite would be NaN.
+function known.mean_of(p) return p.alpha and p.alpha * p.scale / (p.alpha - 1) or p.mean end
+function known.variance_of(p)
+  return p.alpha and p.alpha * (p.scale / (p.alpha - 1)) ^ 2 / (p.alpha - 2) or p.variance
+end
+
+-- The means of -log q(x) over p's values.
+local cross = compiled({
+  Normal = "0.5 * LOG_2PI + log(q.scale) + (variance_of(p) + (mean_of(p) - q.loc) ^ 2) / (2 * q.scale ^ 2)",
+  Exponential = "q.rate * mean_of(p) - log(q.rate)",
+  Gamma = "lgamma(q.concentration) - q.concentration * log(q.rate) + (1 - q.concentration) * mean_log(p)"
+    .. " + q.rate * mean_of(p)",
+  Beta = "lgamma(q.concentration1) + lgamma(q.concentration0) - lgamma(q.concentration1 + q.concentration0)"
+    .. " + (1 - q.concentration1) * mean_log(p) + (1 - q.concentration0) * mean_log_rest(p)",
+  ContinuousBernoulli = "-mean_of(p) * q.logits - log1p(-q.probs) - q.log_norm",
+  Gumbel = "log(q.scale) + (mean_of(p) - q.loc) / q.scale + exp(q.loc / q.scale) * mean_exp(p, q.scale)",
+  Pareto = "(q.alpha + 1) * mean_log(p) - log(q.alpha) - q.alpha * log(q.scale)", Uniform = "log(q.high - q.low)",
+}, "p, q")
+
+-- The classes q for each p.
+local by_cross_entropy = {
+  Beta = "Beta ContinuousBernoulli Exponential Gamma Normal Pareto Uniform",
+  ContinuousBernoulli = "ContinuousBernoulli Exponential Normal Pareto Uniform",
+  Exponential = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
+  Gamma = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
+  Gumbel = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
+  Laplace = "Beta ContinuousBernoulli Exponential Gamma Normal Pareto Uniform",
+  Normal = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
+  Pareto = "Beta ContinuousBernoulli Exponential Gamma Normal Pareto Uniform",
+  Uniform = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
+}
+
+local function exceeds(a, b) -- of numbers or tensors
+  if core.is_tensor(a) then return a:gt(b) end
+  if core.is_tensor(b) then return b:lt(a) end
+  return a > b
+end
+
+local function everywhere(p, q, value)
+  local like = p:first_parameter()
+  return ops.full(Distribution.broadcast("kl_divergence", {p.batch_shape, q.batch_shape}), value,
+    {dtype = like.dtype, device = like.device})
+end
+
+-- Infinite where p has values outside of q's support, or a mean that q needs is infinite.
+local function cross_entropy(q_name)
+  return function(p, q)
+    local of_p, of_q = p.support, q.support
+    local below = exceeds(of_q.lower_bound or -inf, of_p.lower_bound or -inf)
+    local above = exceeds(of_p.upper_bound or inf, of_q.upper_bound or inf)
+    if below == true or above == true then return everywhere(p, q, inf) end
+    local value = cross[q_name](p, q) - p:entropy()
+    if below then value = ops.where(below, inf, value) end
+    if above then value = ops.where(above, inf, value) end
+    local moments = ({Normal = 2, Exponential = 1, Gamma = 1})[q_name]
+    return p.alpha and moments and ops.where(p.alpha:le(moments), inf, value) or value
+  end
+end
+
+-- ---- other formulas
 
 local function normals(p, q)
-  local of_p, of_q, n = parts_of[class.record(p).class.__name], parts_of[class.record(q).class.__name], p.event_shape[1]
+  local of_p, of_q, n, trace = parts_of[name_of(p)], parts_of[name_of(q)], p.event_shape[1], 0
   if q.event_shape[1] ~= n then
     fail("kl_divergence: event_shape must be the same, got [%d] and [%d]", n, q.event_shape[1])
   end
-  return 0.5 * (of_q.log_det(q) - of_p.log_det(p) + of_q.trace(q, of_p.roots(p)) + of_q.mahalanobis(q, q.loc - p.loc) - n)
+  for _, root in ipairs(of_p.roots(p)) do trace = trace + of_q.trace(q, root) end
+  return 0.5 * (of_q.log_det(q) - of_p.log_det(p) + trace + of_q.mahalanobis(q, q.loc - p.loc) - n)
 end
 
 -- Whether two transforms are of the same class with the same parameters.
@@ -75,93 +157,66 @@ local function is_equal(a, b)
     return table.concat(a.shape, " ") == table.concat(b.shape, " ") and a:eq(b):all():item()
   elseif type(a) == "table" and type(b) == "table" then
     local same = #a == #b
-    for key, v in pairs(a) do same = same and (key == "latest" or tostring(key):find "domain$" or is_equal(v, b[key])) end
+    for key, v in pairs(a) do same = same and (tostring(key):find "domain$" or is_equal(v, b[key])) end
     return same
   end
   local x, y = class.record(a), class.record(b)
   if x and y and x.class == y.class then return is_equal(x.values, y.values) end
-  return rawequal(a, b) or a == b
+  return a == b
 end
 
-local function of_bernoulli(p, q) return -p:entropy() - p.mean * q.logits - (-q.probs):log1p() - q:log_norm() end
-
-local function pareto_tail(p, least, value) return where(p.alpha:le(least), inf, value) end
+local categorical = {
+  "parts = p.probs * (p.logits - q.logits)",
+  "masked_fill(masked_fill(parts, eq(q.probs, 0), inf), eq(p.probs, 0), 0):sum(-1)",
+}
 
 -- Of two distributions of one class, or of the classes after a comma.
-local formulas = {
-  Normal = function(p, q) return to_normal(p, q) end,
-  HalfNormal = function(p, q) return kl.kl_divergence(p.base_dist, q.base_dist) end,
-  Cauchy = function(p, q)
-    return ((p.scale + q.scale) ^ 2 + (p.loc - q.loc) ^ 2):log() - (4 * p.scale * q.scale):log()
-  end,
-  Gamma = function(p, q)
-    local a, b = p.concentration, q.concentration
-    return b * (p.rate / q.rate):log() + lgamma(b) - lgamma(a) + (a - b) * digamma(a) + (q.rate - p.rate) * a / p.rate
-  end,
+local others = {
+  Cauchy = "log((p.scale + q.scale) ^ 2 + (p.loc - q.loc) ^ 2) - log(4 * p.scale * q.scale)",
   Categorical = categorical, OneHotCategorical = categorical,
-  Bernoulli = function(p, q)
-    local one = p.probs * (softplus(-q.logits) - softplus(-p.logits))
-    local none = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
-    return where(p.probs:eq(0), 0, where(q.probs:eq(0), inf, one))
-      + where(p.probs:eq(1), 0, where(q.probs:eq(1), inf, none))
-  end,
+  Bernoulli = {
+    "one = p.probs * (softplus(-q.logits) - softplus(-p.logits))",
+    "none = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))",
+    "where(eq(p.probs, 0), 0, where(eq(q.probs, 0), inf, one))"
+      .. " + where(eq(p.probs, 1), 0, where(eq(q.probs, 1), inf, none))",
+  },
   Binomial = function(p, q)
     if p.total_count:lt(q.total_count):any():item() then
       fail("kl_divergence: no formula for Binomials where q.total_count is above p.total_count")
     end
     local each = p.probs * (p.logits - q.logits) + (-p.probs):log1p() - (-q.probs):log1p()
-    return where(p.total_count:gt(q.total_count), inf, p.total_count * each)
+    return ops.where(p.total_count:gt(q.total_count), inf, p.total_count * each)
   end,
-  ContinuousBernoulli = function(p, q)
-    return p.mean * (p.logits - q.logits) + p:log_norm() + (-p.probs):log1p() - q:log_norm() - (-q.probs):log1p()
-  end,
-  Exponential = function(p, q)
-    local ratio = q.rate / p.rate
-    return ratio - ratio:log() - 1
-  end,
-  Gumbel = function(p, q)
-    local ratio, apart = p.scale / q.scale, (q.loc - p.loc) / q.scale
-    return -ratio:log() - apart + ratio * EULER + (apart + lgamma(1 + ratio)):exp() - (1 + EULER)
-  end,
-  Geometric = function(p, q) return -p:entropy() - (-q.probs):log1p() / p.probs - q.logits end,
-  Laplace = function(p, q)
-    local ratio, apart = p.scale / q.scale, (p.loc - q.loc):abs()
-    return -ratio:log() + apart / q.scale + ratio * (-apart / p.scale):exp() - 1
-  end,
-  Pareto = function(p, q)
-    local ratio = q.alpha / p.alpha
-    return where(p.scale:lt(q.scale), inf, q.alpha * (p.scale / q.scale):log() - ratio:log() + ratio - 1)
-  end,
-  Poisson = function(p, q) return p.rate * (p.rate:log() - q.rate:log()) - (p.rate - q.rate) end,
-  Uniform = function(p, q)
-    return where(either(q.low:gt(p.low), q.high:lt(p.high)), inf, ((q.high - q.low) / (p.high - p.low)):log())
-  end,
-  Beta = function(p, q)
-    return lgamma(q.concentration1) + lgamma(q.concentration0) + lgamma(sum_of(p))
-      - (lgamma(p.concentration1) + lgamma(p.concentration0) + lgamma(sum_of(q)))
-      + (p.concentration1 - q.concentration1) * digamma(p.concentration1)
-      + (p.concentration0 - q.concentration0) * digamma(p.concentration0) + (sum_of(q) - sum_of(p)) * digamma(sum_of(p))
-  end,
-  Dirichlet = function(p, q)
-    local a, b = p.concentration, q.concentration
-    local sum = a:sum(-1)
-    return lgamma(sum) - lgamma(b:sum(-1)) - (lgamma(a) - lgamma(b)):sum(-1)
-      + ((a - b) * (digamma(a) - digamma(sum):unsqueeze(-1))):sum(-1)
-  end,
+  Geometric = "-p:entropy() - log1p(-q.probs) / p.probs - q.logits",
+  Laplace = {
+    "ratio = p.scale / q.scale", "apart = abs(p.loc - q.loc)",
+    "-log(ratio) + apart / q.scale + ratio * exp(-apart / p.scale) - 1",
+  },
+  Poisson = "p.rate * (log(p.rate) - log(q.rate)) - (p.rate - q.rate)",
+  ["Bernoulli, Poisson"] = "q.rate - p.probs * log(q.rate) - p:entropy()",
+  ["Poisson, Bernoulli"] = function(p, q) return everywhere(p, q, inf) end,
+  ["Poisson, Binomial"] = function(p, q) return everywhere(p, q, inf) end,
+  ["Normal, Laplace"] = {
+    "apart = p.loc - q.loc", "z = apart / p.scale",
+    "((2 / pi) ^ 0.5 * p.scale * exp(-0.5 * z ^ 2) + apart * erf(z / SQRT2)) / q.scale + log(2 * q.scale) - p:entropy()",
+  },
+  Dirichlet = {
+    "a = p.concentration", "b = q.concentration", "sum = a:sum(-1)",
+    "q.log_norm - p.log_norm + ((a - b) * (digamma(a) - digamma(sum):unsqueeze(-1))):sum(-1)",
+  },
   MultivariateNormal = normals, LowRankMultivariateNormal = normals,
   ["MultivariateNormal, LowRankMultivariateNormal"] = normals,
   ["LowRankMultivariateNormal, MultivariateNormal"] = normals,
+  HalfNormal = function(p, q) return kl.kl_divergence(p.base_dist, q.base_dist) end,
   Independent = function(p, q)
     if p.reinterpreted_batch_ndims ~= q.reinterpreted_batch_ndims then
       fail("kl_divergence: reinterpreted_batch_ndims must be the same, got %d and %d", p.reinterpreted_batch_ndims,
         q.reinterpreted_batch_ndims)
     end
-    local value = kl.kl_divergence(p.base_dist, q.base_dist)
-    for _ = 1, p.reinterpreted_batch_ndims do value = value:sum(-1) end
-    return value
+    return sum_last(kl.kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
   end,
   TransformedDistribution = function(p, q)
-    if not is_equal(p.transforms, q.transforms) or table.concat(p.event_shape, " ") ~= table.concat(q.event_shape, " ") then
+    if not is_equal(p.transforms, q.transforms) or not is_equal(p.event_shape, q.event_shape) then
       fail("kl_divergence: no formula for %s and %s with different transforms; add one with register_kl", p.__name,
         q.__name)
     end
@@ -171,120 +226,24 @@ local formulas = {
   ExponentialFamily = function(p, q)
     if class.record(p).class ~= class.record(q).class or not p.natural_params then no_formula(p, q) end
     local parameters, normalizer, grads = combined._normalizer(p)
-    local others = {q:natural_params()}
-    local result = q:log_normalizer(unpack(others)) - normalizer
-    for i, other in ipairs(others) do
+    local theirs = {q:natural_params()}
+    local result = q:log_normalizer(unpack(theirs)) - normalizer
+    for i, other in ipairs(theirs) do
       local term = (other - parameters[i]) * grads[i]
-      for _ = 1, term.ndim - #p.batch_shape do term = term:sum(-1) end
-      result = result - term
+      result = result - sum_last(term, term.ndim - #p.batch_shape)
     end
     return result
   end,
-
-  ["Bernoulli, Poisson"] = function(p, q) return -p:entropy() - (p.probs * q.rate:log() - q.rate) end,
-  ["Beta, ContinuousBernoulli"] = of_bernoulli,
-  ["Beta, Exponential"] = function(p, q) return -p:entropy() - q.rate:log() + q.rate * beta_mean(p) end,
-  ["Beta, Gamma"] = function(p, q)
-    return gamma_constant(q) - (q.concentration - 1) * (digamma(p.concentration1) - digamma(sum_of(p)))
-      + q.rate * beta_mean(p) - p:entropy()
-  end,
-  ["Beta, Normal"] = to_normal,
-  ["Beta, Uniform"] = function(p, q)
-    return where(either(q.low:gt(0), q.high:lt(1)), inf, (q.high - q.low):log() - p:entropy())
-  end,
-  ["ContinuousBernoulli, Exponential"] = function(p, q) return -p:entropy() - q.rate:log() + q.rate * p.mean end,
-  ["ContinuousBernoulli, Normal"] = to_normal,
-  ["ContinuousBernoulli, Uniform"] = function(p, q)
-    return where(either(q.low:ge(0), q.high:le(1)), inf, (q.high - q.low):log() - p:entropy())
-  end,
-  ["Exponential, Gamma"] = function(p, q)
-    local ratio = q.rate / p.rate
-    return -q.concentration * ratio:log() + ratio + lgamma(q.concentration) + q.concentration * EULER - (1 + EULER)
-  end,
-  ["Exponential, Gumbel"] = function(p, q)
-    local product, shift = p.rate * q.scale, q.loc / q.scale
-    return product:log() - 1 - shift + shift:exp() * product / (product + 1) + 1 / product
-  end,
-  ["Exponential, Normal"] = to_normal,
-  ["Gamma, Exponential"] = function(p, q) return -p:entropy() - q.rate:log() + q.rate * p.mean end,
-  ["Gamma, Gumbel"] = function(p, q)
-    local product, shift, a = p.rate * q.scale, q.loc / q.scale, p.concentration
-    return (a - 1) * digamma(a) - lgamma(a) - a + product:log() + a / product
-      + shift:exp() * (1 + 1 / product) ^ -a - shift
-  end,
-  ["Gamma, Normal"] = to_normal, ["Gumbel, Normal"] = to_normal, ["Laplace, Normal"] = to_normal,
-  ["Normal, Gumbel"] = function(p, q)
-    local spread, apart = (p.scale / q.scale) ^ 2, (p.loc - q.loc) / q.scale
-    return apart + (0.5 * spread - apart):exp() - 0.5 * spread:log() - 0.5 * (1 + LOG_2PI)
-  end,
-  ["Normal, Laplace"] = function(p, q)
-    local apart = p.loc - q.loc
-    local z = apart / p.scale
-    return (math.sqrt(2 / math.pi) * p.scale * (-0.5 * z ^ 2):exp() + apart * ops.erf(math.sqrt(0.5) * z)) / q.scale
-      - (p.scale / q.scale):log() - 0.5 * (1 + math.log(0.5 * math.pi))
-  end,
-  ["Pareto, Exponential"] = function(p, q)
-    local product = p.scale * q.rate
-    return pareto_tail(p, 1, (p.alpha / product):log() - 1 / p.alpha + p.alpha * product / (p.alpha - 1) - 1)
-  end,
-  ["Pareto, Gamma"] = function(p, q)
-    local log_mean = p.scale:log() + 1 / p.alpha
-    return pareto_tail(p, 1, p.alpha:log() - log_mean + gamma_constant(q) + (1 - q.concentration) * log_mean
-      + q.rate * p.alpha * p.scale / (p.alpha - 1) - 1)
-  end,
-  ["Pareto, Normal"] = function(p, q)
-    local mean = p.alpha * p.scale / (p.alpha - 1)
-    local variance = p.alpha * (p.scale / (p.alpha - 1)) ^ 2 / (p.alpha - 2)
-    return pareto_tail(p, 2, from_normal(p:entropy(), mean, variance, q))
-  end,
-  ["Uniform, Beta"] = function(p, q)
-    local width = p.high - p.low
-    local function log_mean(high, low) return (xlogy(high, high) - xlogy(low, low) - width) / width end
-    return where(either(p.high:gt(1), p.low:lt(0)), inf, lgamma(q.concentration1) + lgamma(q.concentration0)
-      - lgamma(sum_of(q)) - width:log() - (q.concentration1 - 1) * log_mean(p.high, p.low)
-      - (q.concentration0 - 1) * log_mean(1 - p.low, 1 - p.high))
-  end,
-  ["Uniform, ContinuousBernoulli"] = function(p, q)
-    return where(either(p.high:ge(1), p.low:le(0)), inf, of_bernoulli(p, q))
-  end,
-  ["Uniform, Exponential"] = function(p, q)
-    return where(p.low:lt(0), inf, q.rate * p.mean - ((p.high - p.low) * q.rate):log())
-  end,
-  ["Uniform, Gamma"] = function(p, q)
-    local width = p.high - p.low
-    local log_mean = (xlogy(p.high, p.high) - xlogy(p.low, p.low) - width) / width
-    return where(p.low:lt(0), inf, gamma_constant(q) - width:log() + (1 - q.concentration) * log_mean + q.rate * p.mean)
-  end,
-  ["Uniform, Gumbel"] = function(p, q)
-    local ratio, high, low = q.scale / (p.high - p.low), (p.high - q.loc) / q.scale, (p.low - q.loc) / q.scale
-    return ratio:log() + 0.5 * (high + low) - ratio * ((-high):exp() - (-low):exp())
-  end,
-  ["Uniform, Normal"] = to_normal,
-  ["Uniform, Pareto"] = function(p, q)
-    local width = p.high - p.low
-    local log_mean = (xlogy(p.high, p.high) - xlogy(p.low, p.low) - width) / width
-    return where(p.low:lt(q.scale), inf, log_mean * (q.alpha + 1) - (q.alpha * q.scale ^ q.alpha * width):log())
-  end,
-}
-
--- Those whose values may be where q has none.
-local infinite = {
-  Beta = "Pareto", ContinuousBernoulli = "Pareto", Exponential = "Beta ContinuousBernoulli Pareto Uniform",
-  Gamma = "Beta ContinuousBernoulli Pareto Uniform", Gumbel = "Beta ContinuousBernoulli Exponential Gamma Pareto Uniform",
-  Laplace = "Beta ContinuousBernoulli Exponential Gamma Pareto Uniform",
-  Normal = "Beta ContinuousBernoulli Exponential Gamma Pareto Uniform", Pareto = "Beta ContinuousBernoulli Uniform",
-  Poisson = "Bernoulli Binomial",
 }
 
 --- Registers the formulas for two distributions.
 function kl._register_all(classes)
-  for names, f in pairs(formulas) do
+  for names, f in pairs(others) do
     local p, q = names:match "(%w+), (%w+)"
-    kl.register_kl(classes[p or names], classes[q or names], f)
+    kl.register_kl(classes[p or names], classes[q or names], formulas.compile(f, "p, q"))
   end
-  local function always(p) return ops.full_like(any_real(p), inf) end
-  for p, names in pairs(infinite) do
-    for q in names:gmatch "%w+" do kl.register_kl(classes[p], classes[q], always) end
+  for p, names in pairs(by_cross_entropy) do
+    for q in names:gmatch "%w+" do kl.register_kl(classes[p], classes[q], cross_entropy(q)) end
   end
 end
 

@@ -387,8 +387,13 @@ def of_divergence(p_name, q_name, dtype, writer):
     first, second = build(p, leaves, dtype), build(q, leaves, dtype)
     row = {"kind": "kl", "name": f"{p_name}, {q_name}", "p": recipe(p, writer, dtype), "q": recipe(q, writer, dtype),
            "checks": []}
-    check(row, writer, leaves, "kl", lambda: D.kl_divergence(first, second))
-    # Ranks that broadcast only with PyTorch's own shapes of the parameters are no part of what is compared.
+
+    def divergence():  # infinite ones have p's shape alone in PyTorch
+        shape = torch.broadcast_shapes(first.batch_shape, second.batch_shape)
+        result = D.kl_divergence(first, second)
+        return result.expand(shape) if result.shape != shape and result.isinf().all() else result
+
+    check(row, writer, leaves, "kl", divergence)
     writer.rows.append(row)
 
 
