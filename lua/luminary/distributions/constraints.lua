@@ -4,10 +4,11 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local finfo = require("luminary.tensor.dtype_info").finfo
-local ops = core.ops
+local formulas = require "luminary.distributions.formulas"
+local ops, known = core.ops, formulas.known
 
 local constraints = {}
+known.constraints = constraints
 
 --- lm.distributions.constraints.Constraint: Base class for constraints of parameters and values.
 local Constraint = class.guard(class.new "Constraint")
@@ -30,14 +31,13 @@ local function all_last(ok, n)
   return ok
 end
 
-local both = ops.logical_and
-local function is_integer(x) return x:eq(x:floor()) end
+known.is_integer = function(x) return x:eq(x:floor()) end
 
--- A constraint of that kind. check is of single elements, unless it has reduced the event dims itself (`own`).
+-- A constraint of that kind. check is a formula of x and the constraint c, for each value.
 local function new(kind, says, check, fields)
   local c = class.object(Constraint)
   for name, v in pairs(fields or {}) do c[name] = v end
-  c.kind, c.says, c._check = kind, says, check
+  c.kind, c.says, c._check = kind, says, formulas.compile(check, "x, c")
   return c
 end
 
@@ -45,100 +45,70 @@ local function fixed(kind, says, check, event_dim, is_discrete)
   constraints[kind] = new(kind, says, check, {event_dim = event_dim or 0, is_discrete = is_discrete or false})
 end
 
--- Kinds with bounds, numbers or tensors: a function of them.
+options.kind("bound", "a number or a tensor", function(who, name, v)
+  if type(v) ~= "number" and not core.is_tensor(v) then options.must_be(who, name, "a number or a tensor", v) end
+  return v
+end)
+
+-- A function of bounds, numbers or tensors, that returns a constraint of that kind.
 local function bounded(kind, names, says, check, fields)
   local text = ("%s(%s)"):format(kind, names:gsub("[%w_]+", "%0: bound"))
   constraints[kind] = signature.of(text, function(...)
-    local c = new(kind, nil, check, fields)
-    local i, bounds, shows = 0, {...}, {}
+    local c, bounds, shows = new(kind, nil, check, fields), {...}, {}
     for name in names:gmatch "[%w_]+" do
-      i = i + 1
-      c[name], shows[i] = bounds[i], shown(bounds[i])
+      shows[#shows + 1] = shown(bounds[#shows + 1])
+      c[name] = bounds[#shows]
     end
     c.says, c.shows = says:format(unpack(shows)), table.concat(shows, ", ")
     return c
   end)
 end
 
-options.kind("bound", "a number or a tensor", function(who, name, v)
-  if type(v) ~= "number" and not core.is_tensor(v) then options.must_be(who, name, "a number or a tensor", v) end
-  return v
-end)
+local limits = "lower_bound, upper_bound"
+bounded("greater_than", "lower_bound", "above %s", "gt(x, c.lower_bound)")
+bounded("greater_than_eq", "lower_bound", "at least %s", "ge(x, c.lower_bound)")
+bounded("less_than", "upper_bound", "below %s", "lt(x, c.upper_bound)")
+bounded("interval", limits, "from %s to %s", "both(ge(x, c.lower_bound), le(x, c.upper_bound))")
+bounded("half_open_interval", limits, "at least %s and below %s", "both(ge(x, c.lower_bound), lt(x, c.upper_bound))")
+bounded("integer_interval", limits, "integers from %s to %s",
+  "both(is_integer(x), both(ge(x, c.lower_bound), le(x, c.upper_bound)))", {is_discrete = true})
+bounded("multinomial", "upper_bound", "at least 0 with a sum of at most %s along the last dim",
+  "both(ge(x, 0):all(-1), le(x:sum(-1), c.upper_bound))", {is_discrete = true, event_dim = 1})
 
-bounded("greater_than", "lower_bound", "above %s", function(x, c) return x:gt(c.lower_bound) end)
-bounded("greater_than_eq", "lower_bound", "at least %s", function(x, c) return x:ge(c.lower_bound) end)
-bounded("less_than", "upper_bound", "below %s", function(x, c) return x:lt(c.upper_bound) end)
-bounded("interval", "lower_bound, upper_bound", "from %s to %s", function(x, c)
-  return both(x:ge(c.lower_bound), x:le(c.upper_bound))
-end)
-bounded("half_open_interval", "lower_bound, upper_bound", "at least %s and below %s", function(x, c)
-  return both(x:ge(c.lower_bound), x:lt(c.upper_bound))
-end)
-bounded("integer_interval", "lower_bound, upper_bound", "integers from %s to %s", function(x, c)
-  return both(is_integer(x), both(x:ge(c.lower_bound), x:le(c.upper_bound)))
-end, {is_discrete = true})
-bounded("multinomial", "upper_bound", "at least 0 with a sum of at most %s along the last dim", function(x, c)
-  return both(x:ge(0):all(-1), x:sum(-1):le(c.upper_bound))
-end, {is_discrete = true, event_dim = 1})
-
-fixed("real", "real numbers", function(x) return x:eq(x) end)
-fixed("boolean", "0 or 1", function(x) return ops.logical_or(x:eq(0), x:eq(1)) end, 0, true)
-for name, row in pairs {positive = {"greater_than", 0}, nonnegative = {"greater_than_eq", 0},
-  unit_interval = {"interval", 0, 1}} do
-  constraints[name] = constraints[row[1]](row[2], row[3])
-end
-for name, least in pairs {nonnegative_integer = 0, positive_integer = 1} do
-  fixed(name, ("integers of at least %d"):format(least), function(x) return both(is_integer(x), x:ge(least)) end, 0,
-    true)
-end
-fixed("simplex", "at least 0 with the sum 1 along the last dim", function(x)
-  return both(x:ge(0):all(-1), (x:sum(-1) - 1):abs():lt(x.dtype == "float64" and 1e-6 or 1e-5))
-end, 1)
-fixed("weights", "at least 0, not all 0 along the last dim", function(x)
-  return both(x:ge(0):all(-1), x:sum(-1):gt(0))
-end, 1)
-fixed("one_hot", "one 1 and else 0 along the last dim", function(x)
-  return both(ops.logical_or(x:eq(0), x:eq(1)):all(-1), x:sum(-1):eq(1))
-end, 1, true)
+constraints.positive, constraints.nonnegative = constraints.greater_than(0), constraints.greater_than_eq(0)
+constraints.unit_interval = constraints.interval(0, 1)
+fixed("real", "real numbers", "eq(x, x)")
+fixed("boolean", "0 or 1", "either(eq(x, 0), eq(x, 1))", 0, true)
+fixed("nonnegative_integer", "integers of at least 0", "both(is_integer(x), ge(x, 0))", 0, true)
+fixed("positive_integer", "integers of at least 1", "both(is_integer(x), ge(x, 1))", 0, true)
+fixed("simplex", "at least 0 with the sum 1 along the last dim",
+  "both(ge(x, 0):all(-1), lt(abs(x:sum(-1) - 1), larger(1e-6, 100 * eps_of(x))))", 1)
+fixed("weights", "at least 0, not all 0 along the last dim", "both(ge(x, 0):all(-1), gt(x:sum(-1), 0))", 1)
+fixed("one_hot", "one 1 and else 0 along the last dim",
+  "both(either(eq(x, 0), eq(x, 1)):all(-1), eq(x:sum(-1), 1))", 1, true)
 
 -- ---- matrices
 
-local function is_lower(x) return x:tril():eq(x):all(-1):all(-1) end
-local function is_lower_cholesky(x) return both(is_lower(x), x:diagonal(0, -2, -1):gt(0):all(-1)) end
+function known.is_square(x) return x.shape[x.ndim] == x.shape[x.ndim - 1] end
+function known.all_of_last(ok) return ok:all(-1):all(-1) end
+-- The same answer for each matrix.
+function known.for_all(ok, x) return ops.full({unpack(x.shape, 1, x.ndim - 2)}, ok and 1 or 0, {dtype = "bool"}) end
 
-local function is_symmetric(x)
-  if x.shape[x.ndim] ~= x.shape[x.ndim - 1] then
-    return ops.zeros({unpack(x.shape, 1, x.ndim - 2)}, {dtype = "bool", device = x.device})
-  end
-  return x:isclose(x:transpose(-1, -2), {atol = 1e-6}):all(-1):all(-1)
+fixed("square", "square matrices", "for_all(is_square(x), x)", 2)
+fixed("symmetric", "symmetric matrices",
+  "is_square(x) and all_of_last(isclose(x, x:transpose(-1, -2), 1e-5, 1e-6)) or for_all(false, x)", 2)
+fixed("lower_triangular", "lower triangular matrices", "all_of_last(eq(tril(x), x))", 2)
+fixed("lower_cholesky", "lower triangular matrices with a diagonal above 0",
+  "both(all_of_last(eq(tril(x), x)), gt(x:diagonal(0, -2, -1), 0):all(-1))", 2)
+fixed("corr_cholesky", "lower triangular matrices with a diagonal above 0 and rows of length 1", {
+  "off = abs(sqrt(square(x):sum(-1)) - 1):amax(-1)",
+  "both(constraints.lower_cholesky:check(x), le(off, eps_of(x) * x.shape[x.ndim] * 10))",
+}, 2)
+for name, compare in pairs {semidefinite = "ge", definite = "gt"} do
+  fixed("positive_" .. name, ("symmetric and positive %s matrices"):format(name),
+    ("is_square(x) and both(constraints.symmetric:check(x), %s(linalg_eigvalsh(x):amin(-1), 0)) or for_all(false, x)")
+      :format(compare), 2)
 end
-
--- Symmetric, with eigenvalues for which `holds`.
-local function by_eigenvalues(holds)
-  return function(x)
-    local ok = is_symmetric(x)
-    if not ok:all():item() then return ok end
-    return holds(ops.linalg_eigvalsh(x)):all(-1)
-  end
-end
-
-fixed("square", "square matrices", function(x)
-  local size = {unpack(x.shape, 1, x.ndim - 2)}
-  return ops.full(size, x.shape[x.ndim] == x.shape[x.ndim - 1] and 1 or 0, {dtype = "bool", device = x.device})
-end, 2)
-fixed("symmetric", "symmetric matrices", is_symmetric, 2)
-fixed("lower_triangular", "lower triangular matrices", is_lower, 2)
-fixed("lower_cholesky", "lower triangular matrices with a diagonal above 0", is_lower_cholesky, 2)
-fixed("corr_cholesky", "lower triangular matrices with a diagonal above 0 and rows of length 1", function(x)
-  local off = (x:square():sum(-1):sqrt() - 1):abs()
-  return both(is_lower_cholesky(x), off:le(finfo(x.dtype).eps * x.shape[x.ndim] * 10):all(-1))
-end, 2)
-fixed("positive_semidefinite", "symmetric and positive semidefinite matrices", by_eigenvalues(function(v)
-  return v:ge(0)
-end), 2)
-fixed("positive_definite", "symmetric and positive definite matrices", by_eigenvalues(function(v)
-  return v:gt(0)
-end), 2)
 
 -- ---- made of others
 
@@ -191,10 +161,10 @@ function constraints._slices(x, c)
   return parts
 end
 
---- Returns x's slices of one index along dim.
+--- Returns x's parts of one index along dim.
 function constraints._selections(x, c)
-  local parts = {}
-  for i = 1, x.shape[c.dim > 0 and c.dim or x.ndim + 1 + c.dim] do parts[i] = x:select(c.dim, i) end
+  local parts = constraints._slices(x, c)
+  for i, part in ipairs(parts) do parts[i] = part:squeeze(c.dim) end
   return parts
 end
 
@@ -216,7 +186,8 @@ end)
 
 --- lm.distributions.constraints.stack(): Constrains the parts of a value along a dim, as lm.stack joins them.
 constraints.stack = signature.of("stack(cseq: list, dim: dim = 1)", function(cseq, dim)
-  local c = of_parts("stack", {cseq = cseq, dim = dim}, constraints._selections, ops.stack)
+  local c = {cseq = cseq, dim = dim, lengths = constraints._lengths("stack", cseq)}
+  c = of_parts("stack", c, constraints._selections, ops.stack)
   if dim < 0 and dim + c.event_dim < 0 then c.event_dim = c.event_dim + 1 end
   return c
 end)

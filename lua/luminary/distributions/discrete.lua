@@ -33,7 +33,8 @@ list.Geometric = define "Geometric" {
   takes = two, order = {"probs", "logits"}, either = either, support = "nonnegative_integer", properties = binary,
   help = "Creates a geometric distribution, of the number of failures before the first success",
   made = function(d, given)
-    if d.validate_args and given.probs then constraints._require("Geometric", "probs", d.probs, constraints.positive) end
+    local checked = d.validate_args and given.probs
+    if checked then constraints._require("Geometric", "probs", d.probs, constraints.positive) end
   end,
   mean = "1 / probs - 1", mode = "zeros_like(probs)", variance = "(1 / probs - 1) / probs",
   sample = "floor(log(uniform) / log1p(-probs))",
@@ -62,7 +63,8 @@ list.Binomial = define "Binomial" {
   takes = {total_count = "nonnegative_integer", probs = "unit_interval", logits = "real"},
   order = {"total_count", "probs", "logits"}, either = either, defaults = {total_count = 1}, properties = binary,
   support = function(d) return constraints.integer_interval(0, d.total_count) end,
-  help = "Creates a binomial distribution", mean = "total_count * probs", variance = "total_count * probs * (1 - probs)",
+  help = "Creates a binomial distribution",
+  mean = "total_count * probs", variance = "total_count * probs * (1 - probs)",
   mode = "minimum(floor((total_count + 1) * probs), total_count)",
   sample = "binomial(d:drawn(total_count, x), d:drawn(probs, x))",
   log_prob = {
@@ -172,10 +174,10 @@ list.Multinomial = define "Multinomial" {
   entropy = function(d)
     local n, each = d.total_count, list.Binomial(d.total_count, d.probs, nil, false)
     local counts = each:enumerate_support(false):narrow(1, 2, n)
-    return n * d:_formula_of "categorical_entropy" - known.lgamma(core.tensor(n + 1, {dtype = "float64"})):item()
+    return n * d:_formula_of "moment" - known.lgamma(core.tensor(n + 1, {dtype = "float64"})):item()
       + (each:log_prob(counts):exp() * known.lgamma(counts + 1)):sum(1):sum(-1)
   end,
-  categorical_entropy = entropy_of,
+  moment = entropy_of, -- of one draw
 }
 
 -- ---- relaxations
@@ -213,7 +215,8 @@ local function on_scale(name, base, transform, entry)
 end
 
 on_scale("RelaxedBernoulli", "LogitRelaxedBernoulli", "SigmoidTransform", {
-  takes = two, support = "unit_interval", help = "Creates a relaxed Bernoulli distribution, of real numbers from 0 to 1",
+  takes = two, support = "unit_interval",
+  help = "Creates a relaxed Bernoulli distribution, of real numbers from 0 to 1",
 })
 on_scale("RelaxedOneHotCategorical", "ExpRelaxedCategorical", "ExpTransform", {
   takes = weights, support = "simplex", event_dims = last_dim, first = normalize,

@@ -7,8 +7,8 @@
 ---     log_prob = function(d, x) return d.rate:log() - d.rate * x end,
 ---   }
 ---
---- takes      its parameters and what each must be: a constraint, its name, or a function(d) that returns it. They become
----            tensors, of which the batch dims broadcast; order: as they stand in a call
+--- takes      its parameters and what each must be: a constraint, its name, or a function(d) that returns it. They
+---            become tensors, of which the batch dims broadcast; order: as they stand in a call
 --- defaults   of parameters that may be left out; a parameter with a default of false may be nil
 --- either     of which just one is given; properties of those names compute the others
 --- event_dims {parameter = number of last dims that are one event's}; event: event_shape, by default those of the last
@@ -272,7 +272,9 @@ function Distribution:cdf(x) return formula(self, "cdf")(self, self:value("cdf",
 function Distribution:icdf(p)
   local f = formula(self, "icdf")
   p = core.is_tensor(p) and p or core.tensor(p, {dtype = self:first_parameter().dtype})
-  if self.validate_args then constraints._require(self.__name .. ".icdf", "the probability", p, constraints.unit_interval) end
+  if self.validate_args then
+    constraints._require(self.__name .. ".icdf", "the probability", p, constraints.unit_interval)
+  end
   return f(self, p)
 end
 
@@ -294,12 +296,14 @@ end
 --- Sets validate_args, or its default.
 function Distribution:_set_validate(value) self.validate_args = validates and value ~= false or value == true end
 
+local function listed(names) return (table.concat(names, ", "):gsub(", ([%w_]+)$", " and %1")) end
+
 -- The constructor of an entry.
 local function init_of(name, entry)
   local order, defaults, plain = entry.order, entry.defaults or {}, entry.plain or {}
   local among, rows = {}, {}
   for _, parameter in ipairs(entry.either or {}) do among[parameter] = true end
-  local one_of = entry.either and table.concat(entry.either, ", "):gsub(", ([%w_]+)$", " and %1")
+  local one_of = listed(entry.either or {})
   local function init(self, ...)
     local values, given, n_either = {...}, {}, 0
     self:_set_validate(values[#order + 1].validate_args)
@@ -319,7 +323,7 @@ local function init_of(name, entry)
     local all, shapes = tensors(name, given, values), {}
     for _, parameter in ipairs(given) do
       local shape, dims = all[parameter].shape, (entry.event_dims or {})[parameter] or 0
-      if #shape < dims then fail("%s: %s must have at least %d dim%s", name, parameter, dims, dims > 1 and "s" or "") end
+      if #shape < dims then options.wrong_shape(name, parameter, all[parameter], "[..." .. (", n"):rep(dims) .. "]") end
       if not (entry.loose and entry.loose[parameter]) then
         shapes[#shapes + 1] = {unpack(shape, 1, #shape - dims)}
       end
@@ -345,8 +349,10 @@ local function set(words)
   return all
 end
 
-local computed = set "mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment categorical_entropy"
-local reserved = set [[takes either help properties made defaults support values event plain loose base first event_dims]]
+local computed = set [[mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment mahalanobis
+  trace]]
+local reserved = set [[takes either help properties made defaults support values event plain loose base first
+  event_dims]]
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)
@@ -365,8 +371,7 @@ function Distribution.define(name, super)
       new._draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
     end
     if entry.values then new.has_enumerate_support = true end
-    local one_of = entry.either
-      and ("; exactly one of %s must be given"):format((table.concat(entry.either, ", "):gsub(", ([%w_]+)$", " and %1")))
+    local one_of = entry.either and ("; exactly one of %s must be given"):format(listed(entry.either))
     new.__help = ("lm.distributions.%s(): %s%s"):format(name, entry.help, one_of or "")
     return new
   end

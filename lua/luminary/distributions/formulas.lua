@@ -1,6 +1,6 @@
---- Formulas of entries, as texts: "loc + scale * x". A name is a field of the distribution d, except x, the formula's
---- argument; normal and uniform, random numbers for samples of the shape x; constants; and functions: ops and those below.
---- A list has lines NAME = FORMULA before its last formula.
+--- Formulas of entries, as texts: "loc + scale * x". A name is a field of the distribution d, except: x, the formula's
+--- argument; normal and uniform, random numbers for samples of the shape x; constants; and functions, which are ops and
+--- those below. A list has lines NAME = FORMULA before its last formula.
 local core = require "luminary.core"
 local finfo = require("luminary.tensor.dtype_info").finfo
 local ops = core.ops
@@ -45,8 +45,13 @@ local known = {
   both = ops.logical_and, either = ops.logical_or, no = ops.logical_not,
   -- x log p + (1 - x) log(1 - p), of logits.
   bernoulli_log_prob = function(logits, x) return ops.log_sigmoid(logits) - (1 - x) * logits end,
+  clipped_sigmoid = function(x)
+    local info = finfo(x.dtype)
+    return x:sigmoid():clamp(info.tiny, {max = 1 - info.eps})
+  end,
   keep_sum = function(x) return x:sum(-1, {keepdim = true}) end,
   tiny_of = function(x) return finfo(x.dtype).tiny end, least_of = function(x) return finfo(x.dtype).min end,
+  larger = math.max, eps_of = function(x) return finfo(x.dtype).eps end,
   in_dtype = function(x, like) return x:to(like.dtype) end,
   -- 1 where a condition holds, else 0, in the dtype of like.
   flags = function(ok, like) return ok:to(like.dtype) end,
@@ -62,8 +67,8 @@ local known = {
 }
 formulas.known = setmetatable(known, {__index = ops})
 
-local own = {x = "x", d = "d", p = "p", q = "q", s = "s", ["true"] = "true", ["false"] = "false", ["nil"] = "nil",
-  normal = 'd:noise("randn", x)', uniform = 'd:noise("rand", x)'}
+local own = {normal = 'd:noise("randn", x)', uniform = 'd:noise("rand", x)'}
+for word in ("c d p q s t x y and or not true false nil"):gmatch "%S+" do own[word] = word end
 
 -- The Lua code of a formula, given the names of its lines before.
 local function code_of(text, locals)

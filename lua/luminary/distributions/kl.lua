@@ -4,7 +4,6 @@ local options = require "luminary.base.options"
 local Distribution = require "luminary.distributions.distribution"
 local combined = require "luminary.distributions.combined"
 local sum_last = require("luminary.distributions.transforms")._sum_last
-local parts_of = require("luminary.distributions.multivariate")._parts
 local core = require "luminary.core"
 local formulas = require "luminary.distributions.formulas"
 local ops, fail, known = core.ops, options.fail, formulas.known
@@ -42,8 +41,6 @@ function kl.kl_divergence(p, q)
   end
   no_formula(p, q)
 end
-
-local function name_of(d) return class.record(d).class.__name end
 
 -- ---- by cross entropy
 
@@ -100,17 +97,10 @@ local cross = compiled({
   Pareto = "(q.alpha + 1) * mean_log(p) - log(q.alpha) - q.alpha * log(q.scale)", Uniform = "log(q.high - q.low)",
 }, "p, q")
 
--- The classes q for each p.
-local by_cross_entropy = {
-  Beta = "Beta ContinuousBernoulli Exponential Gamma Normal Pareto Uniform",
-  ContinuousBernoulli = "ContinuousBernoulli Exponential Normal Pareto Uniform",
-  Exponential = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
-  Gamma = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
-  Gumbel = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
-  Laplace = "Beta ContinuousBernoulli Exponential Gamma Normal Pareto Uniform",
-  Normal = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
-  Pareto = "Beta ContinuousBernoulli Exponential Gamma Normal Pareto Uniform",
-  Uniform = "Beta ContinuousBernoulli Exponential Gamma Gumbel Normal Pareto Uniform",
+-- Classes p, and those of `cross` that they have no formula for.
+local without = {
+  Beta = "Gumbel", ContinuousBernoulli = "Beta Gamma Gumbel", Exponential = "", Gamma = "", Gumbel = "",
+  Laplace = "Gumbel", Normal = "", Pareto = "Gumbel", Uniform = "",
 }
 
 local function exceeds(a, b) -- of numbers or tensors
@@ -143,12 +133,12 @@ end
 -- ---- other formulas
 
 local function normals(p, q)
-  local of_p, of_q, n, trace = parts_of[name_of(p)], parts_of[name_of(q)], p.event_shape[1], 0
+  local n, trace = p.event_shape[1], 0
   if q.event_shape[1] ~= n then
     fail("kl_divergence: event_shape must be the same, got [%d] and [%d]", n, q.event_shape[1])
   end
-  for _, root in ipairs(of_p.roots(p)) do trace = trace + of_q.trace(q, root) end
-  return 0.5 * (of_q.log_det(q) - of_p.log_det(p) + trace + of_q.mahalanobis(q, q.loc - p.loc) - n)
+  for _, root in ipairs(p:roots()) do trace = trace + q:_formula_of("trace", root) end
+  return 0.5 * (q.log_det - p.log_det + trace + q:_formula_of("mahalanobis", q.loc - p.loc) - n)
 end
 
 -- Whether two transforms are of the same class with the same parameters.
@@ -198,7 +188,8 @@ local others = {
   ["Poisson, Binomial"] = function(p, q) return everywhere(p, q, inf) end,
   ["Normal, Laplace"] = {
     "apart = p.loc - q.loc", "z = apart / p.scale",
-    "((2 / pi) ^ 0.5 * p.scale * exp(-0.5 * z ^ 2) + apart * erf(z / SQRT2)) / q.scale + log(2 * q.scale) - p:entropy()",
+    "((2 / pi) ^ 0.5 * p.scale * exp(-0.5 * z ^ 2) + apart * erf(z / SQRT2)) / q.scale + log(2 * q.scale)"
+      .. " - p:entropy()",
   },
   Dirichlet = {
     "a = p.concentration", "b = q.concentration", "sum = a:sum(-1)",
@@ -242,8 +233,10 @@ function kl._register_all(classes)
     local p, q = names:match "(%w+), (%w+)"
     kl.register_kl(classes[p or names], classes[q or names], formulas.compile(f, "p, q"))
   end
-  for p, names in pairs(by_cross_entropy) do
-    for q in names:gmatch "%w+" do kl.register_kl(classes[p], classes[q], cross_entropy(q)) end
+  for p, names in pairs(without) do
+    for q in pairs(cross) do
+      if not names:find(q, 1, true) then kl.register_kl(classes[p], classes[q], cross_entropy(q)) end
+    end
   end
 end
 

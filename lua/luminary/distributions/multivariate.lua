@@ -22,7 +22,7 @@ local function mT(m) return m:transpose(-1, -2) end
 local function solve_lower(l, b) return ops.linalg_solve_triangular(l, b, {upper = false}) end
 local function sum_squares(m) return m:square():sum(-1):sum(-1) end
 local function eye(n, like) return ops.eye(n, {dtype = like.dtype, device = like.device}) end
-known.mT, known.solve_lower, known.eye_like = mT, solve_lower, eye
+known.mT, known.solve_lower, known.eye_like, known.sum_squares = mT, solve_lower, eye, sum_squares
 function known.times(m, x) return m:matmul(x:unsqueeze(-1)):squeeze(-1) end
 function known.log_diagonal(m) return m:diagonal(0, -2, -1):log():sum(-1) end
 -- The squared length of x in the metric of L L^T.
@@ -54,7 +54,7 @@ local n_by_n = "n = event_shape[1]"
 local function matrix(formula) return {n_by_n, ("(%s):expand(joined(batch_shape, {n, n}))"):format(formula)} end
 
 local matrix_properties = {
-  scale_tril = matrix "tril_", covariance_matrix = matrix "tril_:matmul(mT(tril_))",
+  log_det = "2 * log_diagonal(tril_)", scale_tril = matrix "tril_", covariance_matrix = matrix "tril_:matmul(mT(tril_))",
   precision_matrix = matrix "cholesky_inverse(tril_)",
 }
 
@@ -63,7 +63,11 @@ local function of_loc(d) return {d._given.loc.shape[d._given.loc.ndim]} end
 list.MultivariateNormal = define "MultivariateNormal" {
   takes = of_matrices {loc = "real_vector"}, order = {"loc", unpack(matrices)}, either = matrices,
   event_dims = setmetatable({loc = 1}, {__index = matrix_dims}), event = of_loc, made = set_tril,
-  support = "real_vector", help = "Creates a multivariate normal distribution", properties = matrix_properties,
+  support = "real_vector", help = "Creates a multivariate normal distribution",
+  properties = matrix_properties,
+  mahalanobis = "mahalanobis(tril_, x)", trace = "sum_squares(solve_lower(tril_, x))",
+  -- Matrices whose columns are a root of the covariance.
+  roots = function(d) return {d.tril_} end,
   mean = "loc", mode = "loc", variance = "square(tril_):sum(-1):expand(joined(batch_shape, event_shape))",
   rsample = "loc + times(tril_, normal)",
   log_prob = "-0.5 * (mahalanobis(tril_, x - loc) + event_shape[1] * LOG_2PI) - log_diagonal(tril_)",
@@ -104,8 +108,10 @@ list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
     local z = ops.randn(joined(shape, d.batch_shape, {m}), {dtype = like.dtype, device = like.device})
     return d.loc + known.times(d.factor, z) + d.diag:sqrt() * d:noise("randn", shape)
   end,
-  moment = "(square(x) / diag):sum(-1) - mahalanobis(capacitance, times(scaled, x))",
-  log_prob = '-0.5 * (event_shape[1] * LOG_2PI + log_det + d:_formula_of("moment", x - loc))',
+  mahalanobis = "(square(x) / diag):sum(-1) - mahalanobis(capacitance, times(scaled, x))",
+  trace = "sum_squares(x / sqrt(diag):unsqueeze(-1)) - sum_squares(reduction:matmul(x))",
+  roots = function(d) return {d.factor, d.diag:sqrt():diag_embed()} end,
+  log_prob = '-0.5 * (event_shape[1] * LOG_2PI + log_det + d:_formula_of("mahalanobis", x - loc))',
   entropy = "(0.5 * (event_shape[1] * (1 + LOG_2PI) + log_det)):expand(batch_shape)",
 }
 
@@ -133,13 +139,13 @@ list.Wishart = define("Wishart", combined.ExponentialFamily) {
   log_prob = function(d, x)
     local n, v = d.event_shape[1], d.df
     local _, log_det = ops.slogdet(x)
-    return -v * (n * math.log(2) / 2 + known.log_diagonal(d.tril_)) - (v / 2):mvlgamma(n) + (v - n - 1) / 2 * log_det
+    return -v / 2 * (n * math.log(2) + d.log_det) - (v / 2):mvlgamma(n) + (v - n - 1) / 2 * log_det
       - ops.cholesky_solve(x, d.tril_):diagonal(0, -2, -1):sum(-1) / 2
   end,
   entropy = function(d)
     local n, v, psi = d.event_shape[1], d.df, 0
     for i = 0, n - 1 do psi = psi + ops.digamma((v - i) / 2) end
-    return (n + 1) * (n * math.log(2) / 2 + known.log_diagonal(d.tril_)) + (v / 2):mvlgamma(n) - (v - n - 1) / 2 * psi
+    return (n + 1) / 2 * (n * math.log(2) + d.log_det) + (v / 2):mvlgamma(n) - (v - n - 1) / 2 * psi
       + v * n / 2
   end,
   natural_params = function(d) return -d.precision_matrix / 2, (d.df - d.event_shape[1] - 1) / 2 end,
@@ -152,7 +158,8 @@ list.Wishart = define("Wishart", combined.ExponentialFamily) {
 
 list.LKJCholesky = define "LKJCholesky" {
   takes = {concentration = "positive"}, order = {"dim", "concentration"}, plain = {dim = "count"},
-  defaults = {concentration = 1}, support = "corr_cholesky", event = function(d) return {d._given.dim, d._given.dim} end,
+  defaults = {concentration = 1}, support = "corr_cholesky",
+  event = function(d) return {d._given.dim, d._given.dim} end,
   help = "Creates the LKJ distribution of Cholesky factors of correlation matrices [dim, dim].",
   made = function(d) if d.dim < 2 then options.must_be("LKJCholesky", "dim", "at least 2", d.dim) end end,
   -- By the onion method (Lewandowski, Kurowicka and Joe 2009): each row has a random length and direction.
@@ -171,22 +178,6 @@ list.LKJCholesky = define "LKJCholesky" {
     local log = (order * x:diagonal(0, -2, -1):narrow(-1, 2, n - 1):log()):sum(-1)
     return log - (0.5 * (n - 1) * math.log(math.pi) + (alpha - 0.5):mvlgamma(n - 1) - ops.lgamma(alpha) * (n - 1))
   end,
-}
-
--- Parts of divergences: the logarithm of the covariance's determinant, the squared length of x in its metric, that of
--- the columns of m, and matrices whose columns are a root of the covariance.
-list._parts = {
-  MultivariateNormal = {
-    log_det = function(d) return 2 * known.log_diagonal(d.tril_) end,
-    mahalanobis = function(d, x) return known.mahalanobis(d.tril_, x) end,
-    trace = function(d, m) return sum_squares(solve_lower(d.tril_, m)) end,
-    roots = function(d) return {d.tril_} end,
-  },
-  LowRankMultivariateNormal = {
-    log_det = function(d) return d.log_det end, mahalanobis = function(d, x) return d:_formula_of("moment", x) end,
-    trace = function(d, m) return sum_squares(m / d.diag:sqrt():unsqueeze(-1)) - sum_squares(d.reduction:matmul(m)) end,
-    roots = function(d) return {d.factor, d.diag:sqrt():diag_embed()} end,
-  },
 }
 
 return list

@@ -421,7 +421,7 @@ def transforms():
         (transform("CatTransform", [transform("ExpTransform"), transform("TanhTransform")], dim=Dim(-1)), real(3, 2)),
         (transform("StackTransform", [transform("ExpTransform"), transform("TanhTransform")], dim=Dim(1)), real(3, 2)),
         (transform("CumulativeDistributionTransform", Make("Normal", real(3), positive(3))), real(2, 3)),
-        (transform("IndependentTransform", transform("ExpTransform"), 1, cache_size=1), real(2, 3)),
+        (transform("IndependentTransform", transform("ExpTransform"), 1), real(2, 3)),
     ]
 
 
@@ -466,7 +466,7 @@ def constraints():
              c("MixtureSameFamilyConstraint", c("positive"))]
     square = [c(n) for n in """square symmetric lower_triangular lower_cholesky corr_cholesky positive_semidefinite
         positive_definite""".split()]
-    return [(m, values) for m in flat] + [(m, squares) for m in square]
+    return [(m, values) for m in flat] + [(m, one[None]) for m in square for one in squares]
 
 
 def of_constraint(make, x, dtype, writer):
