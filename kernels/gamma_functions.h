@@ -152,9 +152,10 @@ LM_GAMMA double lm_igamma_factor(double a, double x, double *slope) {
 
 /* P(a, x), the distribution function of Gamma(a, 1). Large a: Temme's uniform expansion, its first term. */
 LM_GAMMA double lm_igamma(double a, double x) {
-  if (!(a >= 0 && x >= 0) || (a == 0 && x == 0)) return NAN;
+  if (a < 0 || x < 0) return NAN;
+  if (a == 0) return x > 0 ? 1 : NAN;
   if (x == 0 || a == INFINITY) return x == a ? NAN : 0;
-  if (a == 0 || x == INFINITY) return 1;
+  if (x == INFINITY) return 1;
   if (a > LM_IGAMMA_SUMMED) {
     double off = (x - a) / a, half = off - log1p(off), eta = copysign(sqrt(2 * half), off);
     double next = fabs(eta) < 0.01 ? -1.0 / 3 + eta / 12 - eta * eta * 2 / 135 : 1 / off - 1 / eta;

@@ -6,8 +6,7 @@ local signature = require "luminary.base.signature"
 local constraints = require "luminary.distributions.constraints"
 local Distribution = require "luminary.distributions.distribution"
 local transforms = require "luminary.distributions.transforms"
-local ops, fail, define, joined = core.ops, options.fail, Distribution.define, Distribution._joined
-local sum_last = transforms._sum_last
+local fail, define, joined, sum_last = options.fail, Distribution.define, Distribution._joined, transforms._sum_last
 
 local list = {}
 
@@ -17,7 +16,8 @@ options.kind("distribution", "distribution", function(who, name, base)
 end)
 
 list.Independent = define "Independent" {
-  order = {}, help = "Reinterprets some of the batch dims of a distribution as event dims.",
+  order = {"base_dist", "reinterpreted_batch_ndims"},
+  help = "Reinterprets some of the batch dims of a distribution as event dims.",
   init = signature.of([[Independent(base_distribution: distribution, reinterpreted_batch_ndims: natural,
     {validate_args: boolean = (true)})]], function(self, base, n, opts)
     if n > #base.batch_shape then
@@ -33,16 +33,14 @@ list.Independent = define "Independent" {
   first_parameter = function(d) return d.base_dist:first_parameter() end,
   support = function(d) return constraints.independent(d.base_dist.support, d.reinterpreted_batch_ndims) end,
   sample = function(d, shape) return d.base_dist:_draw(shape) end,
-  log_prob = function(d, x) return sum_last(d.base_dist:log_prob(x), d.reinterpreted_batch_ndims) end,
-  entropy = function(d) return sum_last(d.base_dist:entropy(), d.reinterpreted_batch_ndims) end,
+  log_prob = "sum_last(base_dist:log_prob(x), reinterpreted_batch_ndims)",
+  entropy = "sum_last(base_dist:entropy(), reinterpreted_batch_ndims)",
   values = function(d) return d.base_dist:enumerate_support(false) end,
-  mean = function(d) return d.base_dist.mean end, mode = function(d) return d.base_dist.mode end,
-  variance = function(d) return d.base_dist.variance end,
+  mean = "base_dist.mean", mode = "base_dist.mode", variance = "base_dist.variance",
   expand = function(d, batch_shape)
     local own = {unpack(d.event_shape, 1, d.reinterpreted_batch_ndims)}
     return list.Independent(d.base_dist:expand(joined(batch_shape, own)), d.reinterpreted_batch_ndims, d.validate_args)
   end,
-  repr = function(d) return ("Independent(%s, %d)"):format(tostring(d.base_dist), d.reinterpreted_batch_ndims) end,
 }
 list.Independent.has_enumerate_support = false
 
@@ -74,7 +72,8 @@ local function monotonous(d, p)
 end
 
 list.TransformedDistribution = define "TransformedDistribution" {
-  order = {}, help = "Creates the distribution of the values of a base distribution after a list of transforms.",
+  order = {"base_dist"},
+  help = "Creates the distribution of the values of a base distribution after a list of transforms.",
   init = signature.of([[TransformedDistribution(base_distribution: distribution, transforms,
     {validate_args: boolean = (true)})]], function(self, base, parts, opts)
     local name = "TransformedDistribution"
@@ -123,10 +122,6 @@ list.TransformedDistribution = define "TransformedDistribution" {
     return list.TransformedDistribution(d.base_dist:expand(joined(batch_shape, n > 0 and own or {})), d.transforms,
       d.validate_args)
   end,
-  repr = function(d)
-    if d._given then return Distribution.repr(d) end
-    return ("TransformedDistribution(%s, %d transforms)"):format(tostring(d.base_dist), #d.transforms)
-  end,
 }
 
 --- Returns define "Name" {…} for a TransformedDistribution, whose entry has `base`.
@@ -144,7 +139,8 @@ end
 -- ---- mixtures
 
 list.MixtureSameFamily = define "MixtureSameFamily" {
-  order = {}, help = "Creates a mixture of distributions of one class, whose weights are a Categorical's.",
+  order = {"mixture_distribution", "component_distribution"},
+  help = "Creates a mixture of distributions of one class, whose weights are a Categorical's.",
   init = signature.of([[MixtureSameFamily(mixture_distribution: distribution, component_distribution: distribution,
     {validate_args: boolean = (true)})]], function(self, mixture, components, opts)
     local name = "MixtureSameFamily"
@@ -170,17 +166,16 @@ list.MixtureSameFamily = define "MixtureSameFamily" {
     for _ = 1, #d.event_shape do p = p:unsqueeze(-1) end
     return p
   end,
-  mean = function(d) return (d:weights() * d.component_distribution.mean):sum(-1 - #d.event_shape) end,
-  variance = function(d)
-    local c, p = d.component_distribution, d:weights()
-    local apart = (c.mean - d:padded(d.mean)):square()
-    return (p * c.variance):sum(-1 - #d.event_shape) + (p * apart):sum(-1 - #d.event_shape)
-  end,
-  cdf = function(d, x) return (d.component_distribution:cdf(d:padded(x)) * d.mixture_distribution.probs):sum(-1) end,
-  log_prob = function(d, x)
-    local each = d.component_distribution:log_prob(d:padded(x))
-    return (each + d.mixture_distribution.logits:log_softmax(-1)):logsumexp(-1)
-  end,
+  mean = "(d:weights() * component_distribution.mean):sum(-1 - #event_shape)",
+  variance = {
+    "parts = component_distribution", "apart = square(parts.mean - d:padded(mean))",
+    "(d:weights() * (parts.variance + apart)):sum(-1 - #event_shape)",
+  },
+  cdf = "(component_distribution:cdf(d:padded(x)) * mixture_distribution.probs):sum(-1)",
+  log_prob = {
+    "each = component_distribution:log_prob(d:padded(x))",
+    "logsumexp(each + mixture_distribution.logits:log_softmax(-1), -1)",
+  },
   sample = function(d, shape)
     local dim, all = #shape + #d.batch_shape + 1, d.component_distribution:_draw(shape)
     local of = d.mixture_distribution:expand(d.batch_shape):_draw(shape):unsqueeze(-1)
@@ -190,9 +185,6 @@ list.MixtureSameFamily = define "MixtureSameFamily" {
   expand = function(d, batch_shape)
     return list.MixtureSameFamily(d.mixture_distribution:expand(batch_shape),
       d.component_distribution:expand(joined(batch_shape, {d.mixture_distribution.num_events})), d.validate_args)
-  end,
-  repr = function(d)
-    return ("MixtureSameFamily(%s, %s)"):format(tostring(d.mixture_distribution), tostring(d.component_distribution))
   end,
 }
 

@@ -126,7 +126,7 @@ constraints.independent = signature.of([[independent(base_constraint: constraint
 end)
 constraints.real_vector = constraints.independent(constraints.real, 1)
 
---- lm.distributions.constraints.MixtureSameFamilyConstraint(): Constrains values of a mixture by its components' support.
+--- lm.distributions.constraints.MixtureSameFamilyConstraint(): Constrains a mixture's values by components' support.
 constraints.MixtureSameFamilyConstraint = signature.of("MixtureSameFamilyConstraint(base_constraint: constraint)",
   function(base)
     return new("mixture_same_family", base.says, function(x)

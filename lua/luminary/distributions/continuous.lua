@@ -9,10 +9,10 @@ local finfo = require("luminary.tensor.dtype_info").finfo
 local ops, define, transformed, Family = core.ops, distribution.define, combined._define, combined.ExponentialFamily
 
 local list = {}
-local location = {loc = "real", scale = "positive"}
+local location = "loc: real, scale: positive"
 
 list.Normal = define("Normal", Family) {
-  takes = location, order = {"loc", "scale"}, support = "real", help = "Creates a normal (Gaussian) distribution.",
+  takes = location, support = "real", help = "Creates a normal (Gaussian) distribution.",
   mean = "loc", mode = "loc", variance = "scale ^ 2", properties = {stddev = "scale"},
   rsample = "loc + normal * scale", log_prob = "((x - loc) / scale) ^ 2 * -0.5 - log(scale) - 0.5 * LOG_2PI",
   entropy = "log(scale) + 0.5 + 0.5 * LOG_2PI", cdf = "(1 + erf((x - loc) / (scale * SQRT2))) * 0.5",
@@ -20,7 +20,7 @@ list.Normal = define("Normal", Family) {
 }
 
 list.Laplace = define "Laplace" {
-  takes = location, order = {"loc", "scale"}, support = "real", help = "Creates a Laplace distribution.",
+  takes = location, support = "real", help = "Creates a Laplace distribution.",
   mean = "loc", mode = "loc", variance = "scale ^ 2 * 2", rsample = "d:icdf_of(uniform)",
   log_prob = "-log(2 * scale) - abs(x - loc) / scale", entropy = "1 + log(2 * scale)",
   cdf = "0.5 - 0.5 * sign(x - loc) * expm1(-abs(x - loc) / scale)",
@@ -28,18 +28,18 @@ list.Laplace = define "Laplace" {
 }
 
 list.Cauchy = define "Cauchy" {
-  takes = location, order = {"loc", "scale"}, support = "real", help = "Creates a Cauchy (Lorentz) distribution.",
+  takes = location, support = "real", help = "Creates a Cauchy (Lorentz) distribution.",
   mean = "filled(loc, nan)", mode = "loc", variance = "filled(loc, inf)", rsample = "d:icdf_of(uniform)",
   log_prob = "-LOG_PI - log(scale) - log1p(((x - loc) / scale) ^ 2)", entropy = "2 * LN2 + LOG_PI + log(scale)",
   cdf = "atan((x - loc) / scale) * (1 / pi) + 0.5", icdf = "tan((x - 0.5) * pi) * scale + loc",
 }
 
 list.Uniform = define "Uniform" {
-  takes = {
+  takes = "low, high", limits = {
     low = function(d) return constraints.less_than(d.high) end,
     high = function(d) return constraints.greater_than(d.low) end,
   },
-  order = {"low", "high"}, support = function(d) return constraints.interval(d.low, d.high) end,
+  support = function(d) return constraints.interval(d.low, d.high) end,
   help = "Creates a uniform distribution.",
   mean = "(low + high) * 0.5", mode = "high * nan", variance = "(high - low) ^ 2 * (1 / 12)",
   rsample = "low + uniform * (high - low)", entropy = "log(high - low)",
@@ -48,7 +48,7 @@ list.Uniform = define "Uniform" {
 }
 
 list.Exponential = define("Exponential", Family) {
-  takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative", help = "Creates an exponential distribution.",
+  takes = "rate: positive", support = "nonnegative", help = "Creates an exponential distribution.",
   mean = "1 / rate", mode = "zeros_like(rate)", variance = "rate ^ -2", rsample = "-log(uniform) / rate",
   log_prob = "log(rate) - rate * x", entropy = "1 - log(rate)", cdf = "-expm1(-rate * x)", icdf = "-log1p(-x) / rate",
 }
@@ -59,7 +59,7 @@ local function with_shape(...) return {shaped[1], shaped[2], ...} end
 local survival = with_shape("z = (x - loc) / scale", "where(none, -z, -log1p(c * z) / c)")
 
 list.GeneralizedPareto = define "GeneralizedPareto" {
-  takes = {loc = "real", scale = "positive", concentration = "real"}, order = {"loc", "scale", "concentration"},
+  takes = "loc: real, scale: positive, concentration: real",
   support = function(d)
     local bound = d.loc - d.scale / d.concentration
     return constraints.interval(d.loc, ops.where(d.concentration:lt(0), bound, math.huge))
@@ -110,7 +110,7 @@ local function log_bessel(x, order)
 end
 
 list.VonMises = define "VonMises" {
-  takes = {loc = "real", concentration = "positive"}, order = {"loc", "concentration"}, support = "real",
+  takes = "loc: real, concentration: positive", support = "real",
   help = "Creates a von Mises distribution of angles, in radians.", mean = "loc", mode = "loc",
   variance = function(d) return 1 - (log_bessel(d.concentration, 1) - log_bessel(d.concentration, 0)):exp() end,
   log_prob = function(d, x)
@@ -147,7 +147,7 @@ local function around_half(formula, series)
 end
 
 list.ContinuousBernoulli = define("ContinuousBernoulli", Family) {
-  takes = {probs = "unit_interval", logits = "real"}, order = {"probs", "logits", "lims"}, either = {"probs", "logits"},
+  takes = "probs: unit_interval, logits: real, lims", either = {"probs", "logits"},
   plain = {lims = "list?"}, defaults = {lims = {0.499, 0.501}}, support = "unit_interval",
   help = "Creates a continuous Bernoulli distribution, of real numbers from 0 to 1",
   made = function(d, given) if given.probs then d.probs = core.keep(known.clamp_probs(d.probs)) end end,
@@ -169,7 +169,7 @@ list.ContinuousBernoulli = define("ContinuousBernoulli", Family) {
 -- ---- transforms of others
 
 list.LogNormal = transformed "LogNormal" {
-  takes = location, order = {"loc", "scale"}, support = "positive", help = "Creates a log-normal distribution.",
+  takes = location, support = "positive", help = "Creates a log-normal distribution.",
   base = function(d) return list.Normal(d.loc, d.scale, d.validate_args), T.ExpTransform() end,
   mean = "exp(loc + scale ^ 2 * 0.5)", mode = "exp(loc - scale ^ 2)",
   variance = "expm1(scale ^ 2) * exp(2 * loc + scale ^ 2)", entropy = "base_dist:entropy() + loc",
@@ -177,7 +177,7 @@ list.LogNormal = transformed "LogNormal" {
 
 -- |x| of values of a distribution that is symmetric about 0.
 local function half(name, entry)
-  entry.takes, entry.order, entry.support, entry.mode = {scale = "positive"}, {"scale"}, "nonnegative", "zeros_like(scale)"
+  entry.takes, entry.support, entry.mode = "scale: positive", "nonnegative", "zeros_like(scale)"
   entry.log_prob, entry.cdf = "where(ge(x, 0), base_dist:log_prob(x) + LN2, -inf)", "2 * base_dist:cdf(x) - 1"
   entry.icdf, entry.entropy = "base_dist:icdf((x + 1) / 2)", "base_dist:entropy() - LN2"
   list[name] = transformed(name)(entry)
@@ -193,7 +193,7 @@ half("HalfCauchy", {
 })
 
 list.Gumbel = transformed "Gumbel" {
-  takes = location, order = {"loc", "scale"}, support = "real", help = "Creates a Gumbel distribution.",
+  takes = location, support = "real", help = "Creates a Gumbel distribution.",
   base = function(d)
     local info, log = finfo(d.loc.dtype), T.ExpTransform():inv()
     local base = list.Uniform(ops.full_like(d.loc, info.tiny), ops.full_like(d.loc, 1 - info.eps), d.validate_args)
@@ -204,8 +204,9 @@ list.Gumbel = transformed "Gumbel" {
 }
 
 list.Pareto = transformed "Pareto" {
-  takes = {scale = "positive", alpha = "positive"}, order = {"scale", "alpha"},
-  support = function(d) return constraints.greater_than_eq(d.scale) end, help = "Creates a Pareto distribution of type 1.",
+  takes = "scale: positive, alpha: positive",
+  support = function(d) return constraints.greater_than_eq(d.scale) end,
+  help = "Creates a Pareto distribution of type 1.",
   base = function(d)
     return list.Exponential(d.alpha, d.validate_args), T.ExpTransform(), T.AffineTransform(0, d.scale)
   end,
@@ -215,8 +216,7 @@ list.Pareto = transformed "Pareto" {
 }
 
 list.Weibull = transformed "Weibull" {
-  takes = {scale = "positive", concentration = "positive"}, order = {"scale", "concentration"}, support = "positive",
-  help = "Creates a Weibull distribution.",
+  takes = "scale: positive, concentration: positive", support = "positive", help = "Creates a Weibull distribution.",
   base = function(d)
     return list.Exponential(ops.ones_like(d.scale), d.validate_args), T.PowerTransform(1 / d.concentration),
       T.AffineTransform(0, d.scale)
@@ -228,7 +228,7 @@ list.Weibull = transformed "Weibull" {
 }
 
 list.Kumaraswamy = transformed "Kumaraswamy" {
-  takes = {concentration1 = "positive", concentration0 = "positive"}, order = {"concentration1", "concentration0"},
+  takes = "concentration1: positive, concentration0: positive",
   support = "unit_interval", help = "Creates a Kumaraswamy distribution.",
   base = function(d)
     local a, b = d.concentration1, d.concentration0
@@ -248,8 +248,7 @@ list.Kumaraswamy = transformed "Kumaraswamy" {
 }
 
 list.LogisticNormal = transformed "LogisticNormal" {
-  takes = location, order = {"loc", "scale"}, support = "simplex",
-  help = "Creates a logistic-normal distribution, of vectors of probabilities.",
+  takes = location, support = "simplex", help = "Creates a logistic-normal distribution, of vectors of probabilities.",
   base = function(d)
     local base = list.Normal(d.loc, d.scale, d.validate_args)
     return #base.batch_shape == 0 and base:expand {1} or base, T.StickBreakingTransform()

@@ -12,7 +12,7 @@ local list = {}
 
 -- ---- two outcomes
 
-local two, either = {probs = "unit_interval", logits = "real"}, {"probs", "logits"}
+local two, either = "probs: unit_interval, logits: real", {"probs", "logits"}
 local binary = {probs = "sigmoid(logits)", logits = {"p = clamp_probs(probs)", "log(p) - log1p(-p)"}}
 
 -- The integers from `first` to `last`, in the dtype of a distribution's values.
@@ -22,7 +22,7 @@ local function range(d, first, last)
 end
 
 list.Bernoulli = define("Bernoulli", Family) {
-  takes = two, order = {"probs", "logits"}, either = either, support = "boolean", properties = binary,
+  takes = two, either = either, support = "boolean", properties = binary,
   help = "Creates a Bernoulli distribution", mean = "probs", variance = "probs * (1 - probs)",
   mode = "where(eq(probs, 0.5), nan, flags(gt(probs, 0.5), probs))", sample = "bernoulli(d:drawn(probs, x))",
   log_prob = "bernoulli_log_prob(logits, x)", entropy = "-bernoulli_log_prob(logits, probs)",
@@ -30,7 +30,7 @@ list.Bernoulli = define("Bernoulli", Family) {
 }
 
 list.Geometric = define "Geometric" {
-  takes = two, order = {"probs", "logits"}, either = either, support = "nonnegative_integer", properties = binary,
+  takes = two, either = either, support = "nonnegative_integer", properties = binary,
   help = "Creates a geometric distribution, of the number of failures before the first success",
   made = function(d, given)
     local checked = d.validate_args and given.probs
@@ -45,7 +45,7 @@ list.Geometric = define "Geometric" {
 -- ---- counts
 
 list.Poisson = define("Poisson", Family) {
-  takes = {rate = "nonnegative"}, order = {"rate"}, support = "nonnegative_integer",
+  takes = "rate: nonnegative", support = "nonnegative_integer",
   help = "Creates a Poisson distribution.", mean = "rate", variance = "rate", mode = "floor(rate)",
   sample = "poisson(d:drawn(rate, x))", log_prob = "xlogy(x, rate) - rate - lgamma(x + 1)",
 }
@@ -60,8 +60,8 @@ local function common_count(d, who)
 end
 
 list.Binomial = define "Binomial" {
-  takes = {total_count = "nonnegative_integer", probs = "unit_interval", logits = "real"},
-  order = {"total_count", "probs", "logits"}, either = either, defaults = {total_count = 1}, properties = binary,
+  takes = "total_count: nonnegative_integer, probs: unit_interval, logits: real", either = either,
+  defaults = {total_count = 1}, properties = binary,
   support = function(d) return constraints.integer_interval(0, d.total_count) end,
   help = "Creates a binomial distribution",
   mean = "total_count * probs", variance = "total_count * probs * (1 - probs)",
@@ -80,8 +80,8 @@ list.Binomial = define "Binomial" {
 }
 
 list.NegativeBinomial = define "NegativeBinomial" {
-  takes = {total_count = "nonnegative", probs = constraints.half_open_interval(0, 1), logits = "real"},
-  order = {"total_count", "probs", "logits"}, either = either, properties = binary, support = "nonnegative_integer",
+  takes = "total_count: nonnegative, probs, logits: real", limits = {probs = constraints.half_open_interval(0, 1)},
+  either = either, properties = binary, support = "nonnegative_integer",
   help = "Creates a negative binomial distribution, of the number of successes before total_count failures",
   mean = "total_count * exp(logits)", mode = "clamp(floor((total_count - 1) * exp(logits)), 0)",
   variance = "mean / sigmoid(-logits)",
@@ -94,7 +94,7 @@ list.NegativeBinomial = define "NegativeBinomial" {
 
 -- ---- several outcomes, along the last dim
 
-local weights, last_dim = {probs = "weights", logits = "real"}, {probs = 1, logits = 1}
+local weights, last_dim = "probs: weights, logits: real", {probs = 1, logits = 1}
 local several = {probs = "softmax(logits, -1)", logits = "log(clamp_probs(probs))"}
 
 local function given_values(d)
@@ -130,7 +130,7 @@ end
 local entropy_of = "-(probs * clamp(logits, least_of(logits))):sum(-1)"
 
 list.Categorical = define "Categorical" {
-  takes = weights, order = {"probs", "logits"}, either = either, event_dims = last_dim, made = normalize,
+  takes = weights, either = either, event_dims = last_dim, made = normalize,
   event = function() return {} end, properties = several,
   support = function(d) return constraints.integer_interval(1, d.num_events) end,
   help = "Creates a categorical distribution, with categories from 1", mode = "argmax(probs, -1)",
@@ -140,7 +140,7 @@ list.Categorical = define "Categorical" {
 }
 
 list.OneHotCategorical = define "OneHotCategorical" {
-  takes = weights, order = {"probs", "logits"}, either = either, event_dims = last_dim, made = normalize,
+  takes = weights, either = either, event_dims = last_dim, made = normalize,
   support = "one_hot", properties = several, help = "Creates a one-hot categorical distribution",
   mean = "probs", variance = "probs * (1 - probs)", mode = "one_hot_like(probs)", entropy = entropy_of,
   sample = function(d, shape) return ops.one_hot(draw_categories(d, shape), d.num_events):to(d.probs.dtype) end,
@@ -157,7 +157,7 @@ list.OneHotCategoricalStraightThrough = define("OneHotCategoricalStraightThrough
 }
 
 list.Multinomial = define "Multinomial" {
-  takes = weights, order = {"total_count", "probs", "logits"}, either = either, event_dims = last_dim,
+  takes = "total_count, " .. weights, either = either, event_dims = last_dim,
   plain = {total_count = "natural"}, defaults = {total_count = 1}, made = normalize, properties = several,
   support = function(d) return constraints.multinomial(d.total_count) end,
   help = "Creates a multinomial distribution, of the counts of each category", mean = "probs * total_count",
@@ -185,7 +185,7 @@ list.Multinomial = define "Multinomial" {
 local relaxed = {temperature = true}
 
 list.LogitRelaxedBernoulli = define "LogitRelaxedBernoulli" {
-  takes = two, order = {"temperature", "probs", "logits"}, either = either, loose = relaxed, properties = binary,
+  takes = "temperature, " .. two, either = either, loose = relaxed, properties = binary,
   support = "real", help = "Creates the distribution of the logits of a RelaxedBernoulli",
   rsample = {
     "p = clamp_probs(probs)", "u = clamp_probs(uniform)",
@@ -195,7 +195,7 @@ list.LogitRelaxedBernoulli = define "LogitRelaxedBernoulli" {
 }
 
 list.ExpRelaxedCategorical = define "ExpRelaxedCategorical" {
-  takes = weights, order = {"temperature", "probs", "logits"}, either = either, loose = relaxed, event_dims = last_dim,
+  takes = "temperature, " .. weights, either = either, loose = relaxed, event_dims = last_dim,
   made = normalize, properties = several, support = "real_vector",
   help = "Creates the distribution of the logarithm of a RelaxedOneHotCategorical",
   rsample = "log_softmax((logits - log(-log(clamp_probs(uniform)))) / temperature, -1)",
@@ -205,7 +205,7 @@ list.ExpRelaxedCategorical = define "ExpRelaxedCategorical" {
 
 -- Values of the relaxation `base` after a transform.
 local function on_scale(name, base, transform, entry)
-  entry.order, entry.either, entry.loose = {"temperature", "probs", "logits"}, either, relaxed
+  entry.takes, entry.either, entry.loose = "temperature, " .. entry.takes, either, relaxed
   entry.properties = {probs = "base_dist.probs", logits = "base_dist.logits"}
   entry.base = function(d)
     local p, l = given_values(d)

@@ -1,20 +1,18 @@
 --- What distributions share. One is an entry with its formulas:
 ---
 ---   define "Exponential" {
----     takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative", help = "…",
----     mean = function(d) return 1 / d.rate end, variance = …,
----     rsample = function(d, shape) return -d:noise("rand", shape):log() / d.rate end,
----     log_prob = function(d, x) return d.rate:log() - d.rate * x end,
+---     takes = "rate: positive", support = "nonnegative", help = "…",
+---     mean = "1 / rate", variance = …, rsample = "-log(uniform) / rate", log_prob = "log(rate) - rate * x",
 ---   }
 ---
---- takes      its parameters and what each must be: a constraint, its name, or a function(d) that returns it. They
----            become tensors, of which the batch dims broadcast; order: as they stand in a call
+--- takes      its parameters in order, NAME: CONSTRAINT. They become tensors, of which the batch dims broadcast
+--- limits     {parameter = constraint, or a function(d) that returns it}
 --- defaults   of parameters that may be left out; a parameter with a default of false may be nil
 --- either     of which just one is given; properties of those names compute the others
 --- event_dims {parameter = number of last dims that are one event's}; event: event_shape, by default those of the last
 ---            such parameter, as a function(d)
 --- plain      {parameter = kind}: those that are no tensors; loose: {parameter = true}: those that do not broadcast
---- support    what log_prob's argument must be, as in takes
+--- support    what log_prob's argument must be: a constraint, its name, or a function(d) that returns it
 --- made       function(d, given) that completes a new object; given: the parameters before they are broadcast
 --- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
 --- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and any other method
@@ -87,20 +85,18 @@ Distribution.properties = {
 local joined = formulas.known.joined
 Distribution._joined = joined
 
---- The shape that these broadcast to.
+--- Returns the shape that these broadcast to.
 function Distribution.broadcast(who, shapes)
-  local out, most = {}, 0
-  for _, shape in ipairs(shapes) do most = math.max(most, #shape) end
-  for i = 1, most do
-    out[i] = 1
-    for _, shape in ipairs(shapes) do
-      local at = i - most + #shape
-      local size = at > 0 and shape[at] or 1
-      if out[i] ~= 1 and size ~= 1 and size ~= out[i] then
+  local out = {}
+  for _, shape in ipairs(shapes) do
+    for _ = #out + 1, #shape do table.insert(out, 1, 1) end
+    for i = 0, #shape - 1 do
+      local at, size = #out - i, shape[#shape - i]
+      if size ~= 1 and out[at] ~= 1 and size ~= out[at] then
         fail("%s: shapes of the parameters must broadcast, got [%s] and [%s]", who, table.concat(out, ", "),
           table.concat(shape, ", "))
       end
-      if size ~= 1 then out[i] = size end
+      if size ~= 1 then out[at] = size end
     end
   end
   return out
@@ -111,26 +107,17 @@ local function tensors(who, names, values)
   local like, out = nil, {}
   for _, name in ipairs(names) do
     local v = values[name]
-    if core.is_tensor(v) and (like == nil or core.is_floating_point(v) and not core.is_floating_point(like)) then
-      like = v
-    end
+    if core.is_tensor(v) and core.is_floating_point(v) then like = like or v end
   end
-  local how = {dtype = like and core.is_floating_point(like) and like.dtype or core.get_default_dtype()}
-  how.device = like and like.device or nil
+  local how = {dtype = like and like.dtype or core.get_default_dtype(), device = like and like.device}
   for _, name in ipairs(names) do
     local v = values[name]
-    if type(v) == "number" or options.is_plain(v) then
-      v = core.tensor(v, how)
-    elseif not core.is_tensor(v) then
-      options.must_be(who, name, "a number or a tensor", v)
-    elseif not core.is_floating_point(v) then
-      v = v:to(how.dtype)
-    end
-    out[name] = v
+    if type(v) == "number" or options.is_plain(v) then v = core.tensor(v, how) end
+    if not core.is_tensor(v) then options.must_be(who, name, "a number or a tensor", v) end
+    out[name] = core.is_floating_point(v) and v or v:to(how.dtype)
   end
   return out
 end
-Distribution._tensors = tensors
 
 -- A sample shape as a list.
 local function shape_of(who, shape)
@@ -246,10 +233,8 @@ function Distribution:repr()
   local parts = {}
   for _, name in ipairs(self.order or {}) do
     local p = rawget(debug.getmetatable(self).values, name)
-    if p then
-      parts[#parts + 1] = name .. ": " .. (p:numel() == 1 and tostring(p:item())
-        or "[" .. table.concat(p.shape, ", ") .. "]")
-    end
+    if core.is_tensor(p) then p = p:numel() == 1 and p:item() or "[" .. table.concat(p.shape, ", ") .. "]" end
+    if p and type(p) ~= "table" then parts[#parts + 1] = name .. ": " .. tostring(p) end
   end
   return ("%s(%s)"):format(self.__name, table.concat(parts, ", "))
 end
@@ -352,7 +337,7 @@ end
 local computed = set [[mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment mahalanobis
   trace]]
 local reserved = set [[takes either help properties made defaults support values event plain loose base first
-  event_dims]]
+  event_dims limits]]
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)
@@ -364,6 +349,14 @@ function Distribution.define(name, super)
     for _, key in ipairs {"mean", "variance", "mode"} do new.properties[key] = entry[key] end
     for key, v in pairs(entry) do
       if not reserved[key] and not computed[key] then new[key] = v end
+    end
+    if type(entry.takes) == "string" then
+      local limits = entry.limits or {}
+      entry.order = {}
+      for parameter, c in entry.takes:gmatch "([%w_]+):? ?([%w_]*)" do
+        entry.order[#entry.order + 1], limits[parameter] = parameter, limits[parameter] or rawget(constraints, c)
+      end
+      entry.takes, new.order = limits, entry.order
     end
     new._formula = setmetatable(entry, {__index = super and super._formula})
     new.init = rawget(entry, "init") or init_of(name, entry)

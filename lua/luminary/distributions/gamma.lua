@@ -7,11 +7,10 @@ local ops, define, Family = core.ops, distribution.define, combined.ExponentialF
 
 local list = {}
 
-local shape_and_rate = {concentration = "positive", rate = "positive"}
+local shape_and_rate = "concentration: positive, rate: positive"
 
 list.Gamma = define("Gamma", Family) {
-  takes = shape_and_rate, order = {"concentration", "rate"}, support = "nonnegative",
-  help = "Creates a gamma distribution.",
+  takes = shape_and_rate, support = "nonnegative", help = "Creates a gamma distribution.",
   mean = "concentration / rate", mode = "clamp((concentration - 1) / rate, 0)", variance = "concentration / rate ^ 2",
   rsample = { -- kept above 0, which gradients do not see
     "y = in_dtype(exp(log_gamma_sample(d:drawn(concentration, x))), rate) / rate",
@@ -23,13 +22,12 @@ list.Gamma = define("Gamma", Family) {
 }
 
 list.Chi2 = define("Chi2", list.Gamma) {
-  takes = {df = "positive"}, order = {"df"}, support = "nonnegative", help = "Creates a chi-squared distribution.",
+  takes = "df: positive", support = "nonnegative", help = "Creates a chi-squared distribution.",
   properties = {concentration = "df * 0.5", rate = "filled(df, 0.5)"},
 }
 
 list.InverseGamma = combined._define "InverseGamma" {
-  takes = shape_and_rate, order = {"concentration", "rate"}, support = "positive",
-  help = "Creates an inverse gamma distribution.",
+  takes = shape_and_rate, support = "positive", help = "Creates an inverse gamma distribution.",
   base = function(d) return list.Gamma(d.concentration, d.rate, d.validate_args), transforms.PowerTransform(-1) end,
   mean = "where(gt(concentration, 1), rate / (concentration - 1), inf)", mode = "rate / (concentration + 1)",
   variance = {"a = concentration", "where(gt(a, 2), rate ^ 2 / ((a - 1) ^ 2 * (a - 2)), inf)"},
@@ -37,7 +35,7 @@ list.InverseGamma = combined._define "InverseGamma" {
 }
 
 list.Dirichlet = define("Dirichlet", Family) {
-  takes = {concentration = "positive"}, order = {"concentration"}, support = "simplex",
+  takes = "concentration: positive", support = "simplex",
   event_dims = {concentration = 1}, help = "Creates a Dirichlet distribution.",
   mean = "concentration / keep_sum(concentration)",
   mode = {
@@ -57,7 +55,7 @@ list.Dirichlet = define("Dirichlet", Family) {
 }
 
 list.Beta = define("Beta", Family) {
-  takes = {concentration1 = "positive", concentration0 = "positive"}, order = {"concentration1", "concentration0"},
+  takes = "concentration1: positive, concentration0: positive",
   support = "unit_interval", help = "Creates a beta distribution.",
   -- A Dirichlet of two concentrations, whose first element is the value.
   properties = {
@@ -73,7 +71,7 @@ list.Beta = define("Beta", Family) {
 }
 
 list.StudentT = define "StudentT" {
-  takes = {df = "positive", loc = "real", scale = "positive"}, order = {"df", "loc", "scale"}, support = "real",
+  takes = "df: positive, loc: real, scale: positive", support = "real",
   defaults = {loc = 0, scale = 1}, help = "Creates a Student's t-distribution.",
   mean = "where(le(df, 1), nan, loc)", mode = "loc",
   variance = "where(le(df, 1), nan, where(le(df, 2), inf, scale ^ 2 * df / (df - 2)))",
@@ -87,9 +85,8 @@ list.StudentT = define "StudentT" {
 }
 
 list.FisherSnedecor = define "FisherSnedecor" {
-  takes = {df1 = "positive", df2 = "positive"}, order = {"df1", "df2"}, support = "positive",
-  help = "Creates a Fisher-Snedecor distribution (F-distribution).",
-  mean = "where(le(df2, 2), nan, df2 / (df2 - 2))",
+  takes = "df1: positive, df2: positive", support = "positive",
+  help = "Creates a Fisher-Snedecor distribution (F-distribution).", mean = "where(le(df2, 2), nan, df2 / (df2 - 2))",
   mode = "where(le(df1, 2), nan, (df1 - 2) / df1 * df2 / (df2 + 2))",
   variance = "where(le(df2, 4), nan, 2 * df2 ^ 2 * (df1 + df2 - 2) / (df1 * (df2 - 2) ^ 2 * (df2 - 4)))",
   rsample = {

@@ -12,11 +12,8 @@ local list = {}
 
 local matrices = {"covariance_matrix", "precision_matrix", "scale_tril"}
 local matrix_dims = {covariance_matrix = 2, precision_matrix = 2, scale_tril = 2}
-local function of_matrices(more)
-  more.covariance_matrix, more.precision_matrix, more.scale_tril = "positive_definite", "positive_definite",
-    "lower_cholesky"
-  return more
-end
+local of_matrices = "covariance_matrix: positive_definite, precision_matrix: positive_definite, "
+  .. "scale_tril: lower_cholesky"
 
 local function mT(m) return m:transpose(-1, -2) end
 local function solve_lower(l, b) return ops.linalg_solve_triangular(l, b, {upper = false}) end
@@ -54,17 +51,16 @@ local n_by_n = "n = event_shape[1]"
 local function matrix(formula) return {n_by_n, ("(%s):expand(joined(batch_shape, {n, n}))"):format(formula)} end
 
 local matrix_properties = {
-  log_det = "2 * log_diagonal(tril_)", scale_tril = matrix "tril_", covariance_matrix = matrix "tril_:matmul(mT(tril_))",
-  precision_matrix = matrix "cholesky_inverse(tril_)",
+  log_det = "2 * log_diagonal(tril_)", scale_tril = matrix "tril_",
+  covariance_matrix = matrix "tril_:matmul(mT(tril_))", precision_matrix = matrix "cholesky_inverse(tril_)",
 }
 
 local function of_loc(d) return {d._given.loc.shape[d._given.loc.ndim]} end
 
 list.MultivariateNormal = define "MultivariateNormal" {
-  takes = of_matrices {loc = "real_vector"}, order = {"loc", unpack(matrices)}, either = matrices,
+  takes = "loc: real, " .. of_matrices, either = matrices,
   event_dims = setmetatable({loc = 1}, {__index = matrix_dims}), event = of_loc, made = set_tril,
-  support = "real_vector", help = "Creates a multivariate normal distribution",
-  properties = matrix_properties,
+  support = "real_vector", help = "Creates a multivariate normal distribution", properties = matrix_properties,
   mahalanobis = "mahalanobis(tril_, x)", trace = "sum_squares(solve_lower(tril_, x))",
   -- Matrices whose columns are a root of the covariance.
   roots = function(d) return {d.tril_} end,
@@ -75,10 +71,8 @@ list.MultivariateNormal = define "MultivariateNormal" {
 }
 
 list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
-  takes = {loc = "real_vector", cov_factor = constraints.independent(constraints.real, 2),
-    cov_diag = constraints.independent(constraints.positive, 1)},
-  order = {"loc", "cov_factor", "cov_diag"}, event_dims = {loc = 1, cov_factor = 2, cov_diag = 1}, event = of_loc,
-  support = "real_vector",
+  takes = "loc: real, cov_factor: real, cov_diag: positive", event_dims = {loc = 1, cov_factor = 2, cov_diag = 1},
+  event = of_loc, support = "real_vector",
   help = "Creates a multivariate normal distribution with the covariance matrix cov_factor @ cov_factor.T + cov_diag.",
   -- Not broadcast, as set_tril's: factor, diag, scaled (factor.T / diag) and the Cholesky factor of the capacitance.
   made = function(d, given)
@@ -118,8 +112,9 @@ list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
 -- ---- of matrices
 
 list.Wishart = define("Wishart", combined.ExponentialFamily) {
-  takes = of_matrices {df = function(d) return constraints.greater_than(d.event_shape[1] - 1) end},
-  order = {"df", unpack(matrices)}, either = matrices, made = set_tril, properties = matrix_properties,
+  takes = "df, " .. of_matrices,
+  limits = {df = function(d) return constraints.greater_than(d.event_shape[1] - 1) end},
+  either = matrices, made = set_tril, properties = matrix_properties,
   event_dims = matrix_dims, support = "positive_definite", help = "Creates a Wishart distribution of matrices",
   mean = "as_matrices(df) * covariance_matrix",
   mode = {"f = df - event_shape[1] - 1", "as_matrices(where(le(f, 0), nan, f)) * covariance_matrix"},
@@ -157,7 +152,7 @@ list.Wishart = define("Wishart", combined.ExponentialFamily) {
 }
 
 list.LKJCholesky = define "LKJCholesky" {
-  takes = {concentration = "positive"}, order = {"dim", "concentration"}, plain = {dim = "count"},
+  takes = "dim, concentration: positive", plain = {dim = "count"},
   defaults = {concentration = 1}, support = "corr_cholesky",
   event = function(d) return {d._given.dim, d._given.dim} end,
   help = "Creates the LKJ distribution of Cholesky factors of correlation matrices [dim, dim].",

@@ -47,8 +47,8 @@ function Transform:shape_of(shape, way) return self._shapes and self._shapes(sha
 
 local arguments = {forward = "x, t", inv = "y, t", log_det = "x, y, t", shapes = "shape, t, way", parts = "x, t"}
 
--- An entry: forward, inv and log_det are formulas of x, y and the transform t, and shapes is a function of a shape, t and
--- the name of the method; others are fields.
+-- An entry: forward, inv and log_det are formulas of x, y and the transform t, and shapes is a function of a shape, t
+-- and the name of the method; others are fields.
 local function define(name, entry)
   local new = class.define(name, Transform)
   for key, v in pairs(entry) do
