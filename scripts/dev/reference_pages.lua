@@ -203,7 +203,7 @@ page("models", "lm.models", {"Vision", [[
     vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn vgg_f mobilenet_v2 vit vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14]]},
   {"Text", "lm.models. gpt2 llama bert generate net.*"},
   {"Diffusion", "lm.models. unet2d DDPMScheduler DDIMScheduler"})
-page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.*"})
+page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.* lm.distributions.constraints.*"})
 page("metrics", "lm.metrics", {"Objects", [[
     lm.metrics lm.metrics. Metric MetricCollection Accuracy Precision Recall F1Score FBetaScore ConfusionMatrix
     JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric

@@ -19,31 +19,31 @@ local function tensor(ref, numbers)
   return t:to(ref.dtype):clone()
 end
 
--- Builds what a recipe describes. Floating tensors that require a gradient are added to `leaves`, in PyTorch's order.
-local function build(recipe, numbers, leaves)
-  if type(recipe) ~= "table" then return recipe end
-  if recipe.none then return nil end
-  if recipe.at then
-    local t = tensor(recipe, numbers)
+-- Builds what a plan describes. Floating tensors that require a gradient are added to `leaves`, in PyTorch's order.
+local function build(plan, numbers, leaves)
+  if type(plan) ~= "table" then return plan end
+  if plan.none then return nil end
+  if plan.at then
+    local t = tensor(plan, numbers)
     if t:is_floating_point() then
       t:requires_grad_(true)
       leaves[#leaves + 1] = t
     end
     return t
   end
-  if recipe.list then
+  if plan.list then
     local list = {}
-    for i, part in ipairs(recipe.list) do list[i] = build(part, numbers, leaves) end
+    for i, part in ipairs(plan.list) do list[i] = build(part, numbers, leaves) end
     return list
   end
   local args, options, names = {}, {}, {}
-  for i, part in ipairs(recipe.args) do args[i] = build(part, numbers, leaves) end
-  for name in pairs(recipe.options) do names[#names + 1] = name end
+  for i, part in ipairs(plan.args) do args[i] = build(part, numbers, leaves) end
+  for name in pairs(plan.options) do names[#names + 1] = name end
   table.sort(names)
-  for _, name in ipairs(names) do options[name] = build(recipe.options[name], numbers, leaves) end
-  if recipe.make == "inverse" then return args[1]:inv() end
-  local made = (recipe.space == "" and D or D.constraints)[recipe.make]
-  if recipe.space ~= "" and #args == 0 and #names == 0 and type(made) ~= "function" then return made end
+  for _, name in ipairs(names) do options[name] = build(plan.options[name], numbers, leaves) end
+  if plan.make == "inverse" then return args[1]:inv() end
+  local made = (plan.space == "" and D or D.constraints)[plan.make]
+  if plan.space ~= "" and #args == 0 and #names == 0 and type(made) ~= "function" then return made end
   if #names > 0 then args[#args + 1] = options end
   return made(unpack(args))
 end

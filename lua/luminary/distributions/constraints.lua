@@ -64,6 +64,14 @@ local function bounded(kind, names, says, check, fields)
   end)
 end
 
+--- lm.distributions.constraints.greater_than(): Constrains values to be above a bound.
+--- lm.distributions.constraints.greater_than_eq(): Constrains values to be at least a bound.
+--- lm.distributions.constraints.less_than(): Constrains values to be below a bound.
+--- lm.distributions.constraints.interval(): Constrains values to be between two bounds.
+--- lm.distributions.constraints.half_open_interval(): Constrains values to be between two bounds, below the upper one.
+--- lm.distributions.constraints.integer_interval(): Constrains values to be integers between two bounds.
+--- lm.distributions.constraints.multinomial(): Constrains vectors to counts with a sum of at most a bound.
+
 local limits = "lower_bound, upper_bound"
 bounded("greater_than", "lower_bound", "above %s", "gt(x, c.lower_bound)")
 bounded("greater_than_eq", "lower_bound", "at least %s", "ge(x, c.lower_bound)")
@@ -83,7 +91,7 @@ fixed("nonnegative_integer", "integers of at least 0", "both(is_integer(x), ge(x
 fixed("positive_integer", "integers of at least 1", "both(is_integer(x), ge(x, 1))", 0, true)
 fixed("simplex", "at least 0 with the sum 1 along the last dim",
   "both(ge(x, 0):all(-1), lt(abs(x:sum(-1) - 1), larger(1e-6, 100 * eps_of(x))))", 1)
-fixed("weights", "at least 0, not all 0 along the last dim", "both(ge(x, 0):all(-1), gt(x:sum(-1), 0))", 1)
+fixed("_weights", "at least 0, not all 0 along the last dim", "both(ge(x, 0):all(-1), gt(x:sum(-1), 0))", 1)
 fixed("one_hot", "one 1 and else 0 along the last dim",
   "both(either(eq(x, 0), eq(x, 1)):all(-1), eq(x:sum(-1), 1))", 1, true)
 
@@ -94,18 +102,18 @@ function known.all_of_last(ok) return ok:all(-1):all(-1) end
 -- The same answer for each matrix.
 function known.for_all(ok, x) return ops.full({unpack(x.shape, 1, x.ndim - 2)}, ok and 1 or 0, {dtype = "bool"}) end
 
-fixed("square", "square matrices", "for_all(is_square(x), x)", 2)
-fixed("symmetric", "symmetric matrices",
+fixed("square", "square", "for_all(is_square(x), x)", 2)
+fixed("symmetric", "symmetric",
   "is_square(x) and all_of_last(isclose(x, x:transpose(-1, -2), 1e-5, 1e-6)) or for_all(false, x)", 2)
-fixed("lower_triangular", "lower triangular matrices", "all_of_last(eq(tril(x), x))", 2)
-fixed("lower_cholesky", "lower triangular matrices with a diagonal above 0",
+fixed("lower_triangular", "lower triangular", "all_of_last(eq(tril(x), x))", 2)
+fixed("lower_cholesky", "lower triangular with a diagonal above 0",
   "both(all_of_last(eq(tril(x), x)), gt(x:diagonal(0, -2, -1), 0):all(-1))", 2)
-fixed("corr_cholesky", "lower triangular matrices with a diagonal above 0 and rows of length 1", {
+fixed("corr_cholesky", "lower triangular with a diagonal above 0 and rows of length 1", {
   "off = abs(sqrt(square(x):sum(-1)) - 1):amax(-1)",
   "both(constraints.lower_cholesky:check(x), le(off, eps_of(x) * x.shape[x.ndim] * 10))",
 }, 2)
 for name, compare in pairs {semidefinite = "ge", definite = "gt"} do
-  fixed("positive_" .. name, ("symmetric and positive %s matrices"):format(name),
+  fixed("positive_" .. name, ("symmetric and positive %s"):format(name),
     ("is_square(x) and both(constraints.symmetric:check(x), %s(linalg_eigvalsh(x):amin(-1), 0)) or for_all(false, x)")
       :format(compare), 2)
 end

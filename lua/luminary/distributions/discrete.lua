@@ -94,7 +94,7 @@ list.NegativeBinomial = define "NegativeBinomial" {
 
 -- ---- several outcomes, along the last dim
 
-local weights, last_dim = "probs: weights, logits: real", {probs = 1, logits = 1}
+local weights, last_dim = "probs: _weights, logits: real", {probs = 1, logits = 1}
 local several = {probs = "softmax(logits, -1)", logits = "log(clamp_probs(probs))"}
 
 local function given_values(d)

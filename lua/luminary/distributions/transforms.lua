@@ -180,7 +180,7 @@ define("SoftplusTransform", {
   codomain = C.positive, bijective = true, forward = "softplus(x)", inv = "log(-expm1(-y)) + y",
   log_det = "-softplus(-x)",
 })
---- lm.distributions.AbsTransform(): Transforms by the mapping y = |x|, which is not invertible: inv(y) is y.
+--- lm.distributions.AbsTransform(): Transforms by the mapping y = |x|.
 define("AbsTransform", {codomain = C.positive, forward = "abs(x)", inv = "y"})
 
 local function sign_of(v)

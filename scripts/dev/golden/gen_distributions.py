@@ -74,12 +74,12 @@ def build(value, leaves, dtype):
     return int(value) if isinstance(value, Dim) else value
 
 
-def recipe(value, writer, dtype):
+def plan(value, writer, dtype):
     if isinstance(value, Make):
-        return {"make": value.name, "space": value.space, "args": [recipe(a, writer, dtype) for a in value.args],
-                "options": {k: recipe(v, writer, dtype) for k, v in sorted(value.options.items())}}
+        return {"make": value.name, "space": value.space, "args": [plan(a, writer, dtype) for a in value.args],
+                "options": {k: plan(v, writer, dtype) for k, v in sorted(value.options.items())}}
     if isinstance(value, list):
-        return {"list": [recipe(v, writer, dtype) for v in value]}
+        return {"list": [plan(v, writer, dtype) for v in value]}
     if torch.is_tensor(value):
         return writer.tensor(value.to(dtype) if value.is_floating_point() else value)
     if isinstance(value, Dim):
@@ -319,7 +319,7 @@ def of_distribution(name, dtype, writer):
     make = DISTRIBUTIONS[name]()
     leaves = []
     d = build(make, leaves, dtype)
-    row = {"kind": "distribution", "name": name, "make": recipe(make, writer, dtype), "checks": []}
+    row = {"kind": "distribution", "name": name, "make": plan(make, writer, dtype), "checks": []}
     one = name == "Categorical"
 
     def add(call, f, x=None, **more):
@@ -356,7 +356,7 @@ def of_distribution(name, dtype, writer):
         unchecked = Make(make.name, *make.args, validate_args=False, **make.options)
         leaves2 = []
         free = build(unchecked, leaves2, dtype)
-        row2 = {"kind": "distribution", "name": name, "make": recipe(unchecked, writer, dtype), "checks": []}
+        row2 = {"kind": "distribution", "name": name, "make": plan(unchecked, writer, dtype), "checks": []}
         y.requires_grad_()
         if name not in ("Independent", "MixtureSameFamily", "TransformedDistribution"):
             check(row2, writer, leaves2, "log_prob", lambda: free.log_prob(y), y)
@@ -385,7 +385,7 @@ def of_divergence(p_name, q_name, dtype, writer):
     p, q = p(), q()
     leaves = []
     first, second = build(p, leaves, dtype), build(q, leaves, dtype)
-    row = {"kind": "kl", "name": f"{p_name}, {q_name}", "p": recipe(p, writer, dtype), "q": recipe(q, writer, dtype),
+    row = {"kind": "kl", "name": f"{p_name}, {q_name}", "p": plan(p, writer, dtype), "q": plan(q, writer, dtype),
            "checks": []}
 
     def divergence():  # infinite ones have p's shape alone in PyTorch
@@ -435,7 +435,7 @@ def of_transform(make, x, dtype, writer):
     leaves = []
     t = build(make, leaves, dtype)
     x = x.to(dtype).requires_grad_()
-    row = {"kind": "transform", "name": make.name, "make": recipe(make, writer, dtype), "checks": []}
+    row = {"kind": "transform", "name": make.name, "make": plan(make, writer, dtype), "checks": []}
     y = t(x)
     free = y.detach().requires_grad_()
     check(row, writer, leaves, "forward", lambda: t(x), x)
@@ -472,7 +472,7 @@ def constraints():
 def of_constraint(make, x, dtype, writer):
     made = build(make, [], dtype)
     x = x.to(dtype)
-    row = {"kind": "constraint", "name": make.name, "make": recipe(make, writer, dtype), "checks": []}
+    row = {"kind": "constraint", "name": make.name, "make": plan(make, writer, dtype), "checks": []}
     check(row, writer, [], "check", lambda: made.check(x), x)
     check(row, writer, [], "event_dim", lambda: made.event_dim)
     check(row, writer, [], "is_discrete", lambda: bool(made.is_discrete))
