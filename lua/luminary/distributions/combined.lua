@@ -5,15 +5,13 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local constraints = require "luminary.distributions.constraints"
 local Distribution = require "luminary.distributions.distribution"
+local formulas = require "luminary.distributions.formulas"
 local transforms = require "luminary.distributions.transforms"
-local fail, define, joined, sum_last = options.fail, Distribution.define, Distribution._joined, transforms._sum_last
+local fail, define, joined, sum_last = options.fail, Distribution.define, formulas.known.joined, transforms._sum_last
 
 local list = {}
 
-options.kind("distribution", "distribution", function(who, name, base)
-  if not class.is(base, Distribution) then options.must_be(who, name, "a distribution", base) end
-  return base
-end)
+formulas.kind("distribution", Distribution)
 
 list.Independent = define "Independent" {
   order = {"base_dist", "reinterpreted_batch_ndims"},

@@ -100,7 +100,9 @@ fixed("one_hot", "one 1 and else 0 along the last dim",
 function known.is_square(x) return x.shape[x.ndim] == x.shape[x.ndim - 1] end
 function known.all_of_last(ok) return ok:all(-1):all(-1) end
 -- The same answer for each matrix.
-function known.for_all(ok, x) return ops.full({unpack(x.shape, 1, x.ndim - 2)}, ok and 1 or 0, {dtype = "bool"}) end
+function known.for_all(ok, x)
+  return ops.full({unpack(x.shape, 1, x.ndim - 2)}, ok and 1 or 0, {dtype = "bool", device = x.device})
+end
 
 fixed("square", "square", "for_all(is_square(x), x)", 2)
 fixed("symmetric", "symmetric",
@@ -120,10 +122,7 @@ end
 
 -- ---- made of others
 
-options.kind("constraint", "constraint", function(who, name, c)
-  if not class.is(c, Constraint) then options.must_be(who, name, "a constraint", c) end
-  return c
-end)
+formulas.kind("constraint", Constraint)
 
 --- lm.distributions.constraints.independent(): Reinterprets some batch dims of a constraint's values as event dims.
 constraints.independent = signature.of([[independent(base_constraint: constraint,
@@ -160,9 +159,7 @@ end
 --- Returns the slices of x along dim of these lengths.
 function constraints._slices(x, c)
   local parts, from = {}, 1
-  for i, length in ipairs(c.lengths) do
-    parts[i], from = x:narrow(c.dim, from, length), from + length
-  end
+  for i, length in ipairs(c.lengths) do parts[i], from = x:narrow(c.dim, from, length), from + length end
   if from - 1 ~= x.shape[c.dim > 0 and c.dim or x.ndim + 1 + c.dim] then
     options.fail("expected a size of %d along dim %d, got %s", from - 1, c.dim, options.describe(x))
   end

@@ -18,22 +18,19 @@ list.Normal = define("Normal", Family) {
   entropy = "log(scale) + 0.5 + 0.5 * LOG_2PI", cdf = "(1 + erf((x - loc) / (scale * SQRT2))) * 0.5",
   icdf = "loc + scale * erfinv(2 * x - 1) * SQRT2",
 }
-
 list.Laplace = define "Laplace" {
   takes = location, support = "real", help = "Creates a Laplace distribution.",
-  mean = "loc", mode = "loc", variance = "scale ^ 2 * 2", rsample = "d:icdf_of(uniform)",
+  mean = "loc", mode = "loc", variance = "scale ^ 2 * 2", rsample = 'd:_formula_of("icdf", uniform)',
   log_prob = "-log(2 * scale) - abs(x - loc) / scale", entropy = "1 + log(2 * scale)",
   cdf = "0.5 - 0.5 * sign(x - loc) * expm1(-abs(x - loc) / scale)",
   icdf = "loc - scale * sign(x - 0.5) * log1p(-2 * abs(x - 0.5))",
 }
-
 list.Cauchy = define "Cauchy" {
   takes = location, support = "real", help = "Creates a Cauchy (Lorentz) distribution.",
-  mean = "filled(loc, nan)", mode = "loc", variance = "filled(loc, inf)", rsample = "d:icdf_of(uniform)",
+  mean = "filled(loc, nan)", mode = "loc", variance = "filled(loc, inf)", rsample = 'd:_formula_of("icdf", uniform)',
   log_prob = "-LOG_PI - log(scale) - log1p(((x - loc) / scale) ^ 2)", entropy = "2 * LN2 + LOG_PI + log(scale)",
   cdf = "atan((x - loc) / scale) * (1 / pi) + 0.5", icdf = "tan((x - 0.5) * pi) * scale + loc",
 }
-
 list.Uniform = define "Uniform" {
   takes = "low, high", limits = {
     low = function(d) return constraints.less_than(d.high) end,
@@ -46,7 +43,6 @@ list.Uniform = define "Uniform" {
   log_prob = "log(flags(both(ge(x, low), lt(x, high)), low)) - log(high - low)",
   cdf = "clamp((x - low) / (high - low), 0, 1)", icdf = "low + x * (high - low)",
 }
-
 list.Exponential = define("Exponential", Family) {
   takes = "rate: positive", support = "nonnegative", help = "Creates an exponential distribution.",
   mean = "1 / rate", mode = "zeros_like(rate)", variance = "rate ^ -2", rsample = "-log(uniform) / rate",
@@ -70,7 +66,7 @@ list.GeneralizedPareto = define "GeneralizedPareto" {
     "ok = lt(concentration, 0.5)", "c = where(ok, concentration, 0.25)",
     "where(ok, scale ^ 2 / ((1 - c) ^ 2 * (1 - 2 * c)), nan)",
   },
-  rsample = "d:icdf_of(uniform)",
+  rsample = 'd:_formula_of("icdf", uniform)',
   log_prob = with_shape("z = (x - loc) / scale", "y = 1 / c + ones_like(z)",
     "-log(scale) - where(none, z, where(eq(y, 0), y, y * log1p(c * z)))"),
   survival = survival,
@@ -159,7 +155,7 @@ list.ContinuousBernoulli = define("ContinuousBernoulli", Family) {
   mean = around_half("c / (2 * c - 1) + 1 / (log1p(-c) - log(c))", "0.5 + (1 / 3 + 16 / 45 * h ^ 2) * h"),
   variance = around_half("c * (c - 1) / (1 - 2 * c) ^ 2 + 1 / (log1p(-c) - log(c)) ^ 2",
     "1 / 12 - (1 / 15 - 128 / 945 * h ^ 2) * h ^ 2"),
-  rsample = "d:icdf_of(uniform)", log_prob = "bernoulli_log_prob(logits, x) + log_norm",
+  rsample = 'd:_formula_of("icdf", uniform)', log_prob = "bernoulli_log_prob(logits, x) + log_norm",
   inside = around_half("(c ^ x * (1 - c) ^ (1 - x) + c - 1) / (2 * c - 1)", "x"),
   cdf = 'where(le(x, 0), 0, where(ge(x, 1), 1, d:_formula_of("inside", x)))',
   icdf = around_half("(log1p(x * (2 * c - 1) - c) - log1p(-c)) / (log(c) - log1p(-c))", "x"),
@@ -191,7 +187,6 @@ half("HalfCauchy", {
   help = "Creates a half-Cauchy distribution.", mean = "filled(scale, inf)", variance = "filled(scale, inf)",
   base = function(d) return list.Cauchy(0, d.scale, false), T.AbsTransform() end,
 })
-
 list.Gumbel = transformed "Gumbel" {
   takes = location, support = "real", help = "Creates a Gumbel distribution.",
   base = function(d)
@@ -202,7 +197,6 @@ list.Gumbel = transformed "Gumbel" {
   mean = "loc + scale * EULER", mode = "loc", variance = "scale ^ 2 * (pi ^ 2 / 6)",
   log_prob = {"y = (loc - x) / scale", "y - exp(y) - log(scale)"}, entropy = "log(scale) + (1 + EULER)",
 }
-
 list.Pareto = transformed "Pareto" {
   takes = "scale: positive, alpha: positive",
   support = function(d) return constraints.greater_than_eq(d.scale) end,
@@ -214,7 +208,6 @@ list.Pareto = transformed "Pareto" {
   variance = {"a = clamp(alpha, 2)", "scale ^ 2 * a / ((a - 1) ^ 2 * (a - 2))"},
   entropy = "log(scale / alpha) + 1 + 1 / alpha",
 }
-
 list.Weibull = transformed "Weibull" {
   takes = "scale: positive, concentration: positive", support = "positive", help = "Creates a Weibull distribution.",
   base = function(d)
@@ -226,7 +219,6 @@ list.Weibull = transformed "Weibull" {
   variance = {"k = 1 / concentration", "scale ^ 2 * (exp(lgamma(1 + 2 * k)) - exp(2 * lgamma(1 + k)))"},
   entropy = "EULER * (1 - 1 / concentration) + log(scale / concentration) + 1",
 }
-
 list.Kumaraswamy = transformed "Kumaraswamy" {
   takes = "concentration1: positive, concentration0: positive",
   support = "unit_interval", help = "Creates a Kumaraswamy distribution.",
@@ -246,7 +238,6 @@ list.Kumaraswamy = transformed "Kumaraswamy" {
     "1 - 1 / b + (1 - 1 / a) * (digamma(b + 1) + EULER) - log(a) - log(b)",
   },
 }
-
 list.LogisticNormal = transformed "LogisticNormal" {
   takes = location, support = "simplex", help = "Creates a logistic-normal distribution, of vectors of probabilities.",
   base = function(d)

@@ -28,7 +28,6 @@ list.Bernoulli = define("Bernoulli", Family) {
   log_prob = "bernoulli_log_prob(logits, x)", entropy = "-bernoulli_log_prob(logits, probs)",
   values = function(d) return range(d, 0, 1) end,
 }
-
 list.Geometric = define "Geometric" {
   takes = two, either = either, support = "nonnegative_integer", properties = binary,
   help = "Creates a geometric distribution, of the number of failures before the first success",
@@ -50,15 +49,6 @@ list.Poisson = define("Poisson", Family) {
   sample = "poisson(d:drawn(rate, x))", log_prob = "xlogy(x, rate) - rate - lgamma(x + 1)",
 }
 
--- The number of trials, which must be the same in the whole batch.
-local function common_count(d, who)
-  local most = d.total_count:max():item()
-  if d.total_count:min():item() ~= most then
-    fail("%s.%s: total_count must be the same for all distributions of the batch", d.__name, who)
-  end
-  return most
-end
-
 list.Binomial = define "Binomial" {
   takes = "total_count: nonnegative_integer, probs: unit_interval, logits: real", either = either,
   defaults = {total_count = 1}, properties = binary,
@@ -71,14 +61,13 @@ list.Binomial = define "Binomial" {
     "n = total_count", "above = (relu(logits) + logits + relu(-logits)) / 2",
     "lgamma(n + 1) - lgamma(x + 1) - lgamma(n - x + 1) + x * logits - n * (above + log1p(exp(-abs(logits))))",
   },
-  entropy = function(d)
-    common_count(d, "entropy")
-    local log = d:log_prob(d:enumerate_support(false))
-    return -(log:exp() * log):sum(1)
+  entropy = {"log = d:log_prob(d:enumerate_support(false))", "-(exp(log) * log):sum(1)"},
+  values = function(d)
+    local most = d.total_count:max():item()
+    local same = most == d.total_count:min():item()
+    return same and range(d, 0, most) or fail("Binomial: total_count must be the same in the batch to list all values")
   end,
-  values = function(d) return range(d, 0, common_count(d, "enumerate_support")) end,
 }
-
 list.NegativeBinomial = define "NegativeBinomial" {
   takes = "total_count: nonnegative, probs, logits: real", limits = {probs = constraints.half_open_interval(0, 1)},
   either = either, properties = binary, support = "nonnegative_integer",
@@ -138,7 +127,6 @@ list.Categorical = define "Categorical" {
   sample = draw_categories, entropy = entropy_of, log_prob = log_prob_of,
   values = function(d) return ops.arange(1, d.num_events + 1, {device = d.probs.device}) end,
 }
-
 list.OneHotCategorical = define "OneHotCategorical" {
   takes = weights, either = either, event_dims = last_dim, made = normalize,
   support = "one_hot", properties = several, help = "Creates a one-hot categorical distribution",
@@ -147,7 +135,6 @@ list.OneHotCategorical = define "OneHotCategorical" {
   log_prob = function(d, x) return log_prob_of(d, x:argmax(-1)) end,
   values = function(d) return ops.eye(d.num_events, {dtype = d.probs.dtype, device = d.probs.device}) end,
 }
-
 list.OneHotCategoricalStraightThrough = define("OneHotCategoricalStraightThrough", list.OneHotCategorical) {
   help = "Creates a one-hot categorical distribution whose samples have the gradients of its probabilities",
   rsample = function(d, shape)
@@ -155,7 +142,6 @@ list.OneHotCategoricalStraightThrough = define("OneHotCategoricalStraightThrough
     return x + (d.probs - d.probs:detach())
   end,
 }
-
 list.Multinomial = define "Multinomial" {
   takes = "total_count, " .. weights, either = either, event_dims = last_dim,
   plain = {total_count = "natural"}, defaults = {total_count = 1}, made = normalize, properties = several,
@@ -193,7 +179,6 @@ list.LogitRelaxedBernoulli = define "LogitRelaxedBernoulli" {
   },
   log_prob = {"apart = logits - x * temperature", "log(temperature) + apart - 2 * log1p(exp(apart))"},
 }
-
 list.ExpRelaxedCategorical = define "ExpRelaxedCategorical" {
   takes = "temperature, " .. weights, either = either, loose = relaxed, event_dims = last_dim,
   made = normalize, properties = several, support = "real_vector",

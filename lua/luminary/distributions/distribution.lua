@@ -7,10 +7,9 @@
 ---
 --- takes      its parameters in order, NAME: CONSTRAINT. They become tensors, of which the batch dims broadcast
 --- limits     {parameter = constraint, or a function(d) that returns it}
---- defaults   of parameters that may be left out; a parameter with a default of false may be nil
---- either     of which just one is given; properties of those names compute the others
---- event_dims {parameter = number of last dims that are one event's}; event: event_shape, by default those of the last
----            such parameter, as a function(d)
+--- defaults   of parameters that may be left out
+--- either     parameters of which just one is given; properties of those names compute the others
+--- event_dims {parameter = number of last dims of an event}; event_shape is that of the last such parameter, or event(d)
 --- plain      {parameter = kind}: those that are no tensors; loose: {parameter = true}: those that do not broadcast
 --- support    what log_prob's argument must be: a constraint, its name, or a function(d) that returns it
 --- made       function(d, given) that completes a new object; given: the parameters before they are broadcast
@@ -28,7 +27,7 @@ local finfo = require("luminary.tensor.dtype_info").finfo
 local constraints = require "luminary.distributions.constraints"
 local formulas = require "luminary.distributions.formulas"
 
-local ops, fail = core.ops, options.fail
+local ops, fail, joined = core.ops, options.fail, formulas.known.joined
 
 local function property(self, key)
   local of = debug.getmetatable(self).class
@@ -67,7 +66,7 @@ Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
 Distribution.is = class.is
 Distribution.has_rsample, Distribution.has_enumerate_support = false, false
-Distribution.__inner = {"broadcast", "define", "drawn", "first_parameter", "icdf_of", "noise", "value"}
+Distribution.__inner = {"broadcast", "define", "drawn", "first_parameter", "noise", "value"}
 Distribution.properties = {
   stddev = function(d) return d.variance and d.variance:sqrt() end,
   support = function(d) return constraint_of(d, d._formula and d._formula.support) end,
@@ -76,14 +75,8 @@ Distribution.properties = {
     for name, c in pairs(d._formula and d._formula.takes or {}) do all[name] = constraint_of(d, c) end
     return all
   end,
-  param_shape = function(d)
-    local given = d._given
-    return given and (given.probs or given.logits).shape
-  end,
+  param_shape = function(d) return ((d._given or {}).probs or (d._given or {}).logits or {}).shape end,
 }
-
-local joined = formulas.known.joined
-Distribution._joined = joined
 
 --- Returns the shape that these broadcast to.
 function Distribution.broadcast(who, shapes)
@@ -265,8 +258,6 @@ end
 
 --- The formula of that name at x, unchecked.
 function Distribution:_formula_of(name, x) return formula(self, name)(self, x) end
---- The inverse of cdf at p, unchecked.
-function Distribution:icdf_of(p) return formula(self, "icdf")(self, p) end
 --- A parameter in the shape of samples.
 function Distribution:drawn(p, shape) return p:expand(joined(shape, self.batch_shape, self.event_shape)) end
 
@@ -328,16 +319,12 @@ local function init_of(name, entry)
   return signature.of(("%s(%s, {validate_args: boolean = (true)})"):format(name, table.concat(rows, ", ")), init)
 end
 
-local function set(words)
-  local all = {}
-  for word in words:gmatch "%S+" do all[word] = true end
-  return all
-end
-
-local computed = set [[mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment mahalanobis
-  trace]]
-local reserved = set [[takes either help properties made defaults support values event plain loose base first
-  event_dims limits]]
+-- Fields of entries: formulas, and others that classes do not take over.
+local computed, reserved = {}, {}
+for word in ([[mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment mahalanobis
+  trace]]):gmatch "%S+" do computed[word], reserved[word] = true, true end
+for word in ([[takes either help properties made defaults support values event plain loose base first event_dims
+  limits]]):gmatch "%S+" do reserved[word] = true end
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)
@@ -348,7 +335,7 @@ function Distribution.define(name, super)
     for key, f in pairs(entry.properties or {}) do new.properties[key] = formulas.compile(f) end
     for _, key in ipairs {"mean", "variance", "mode"} do new.properties[key] = entry[key] end
     for key, v in pairs(entry) do
-      if not reserved[key] and not computed[key] then new[key] = v end
+      if not reserved[key] then new[key] = v end
     end
     if type(entry.takes) == "string" then
       local limits = entry.limits or {}

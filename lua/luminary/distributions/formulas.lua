@@ -2,6 +2,8 @@
 --- argument; normal and uniform, random numbers for samples of the shape x; constants; and functions, which are ops and
 --- those below. A list has lines NAME = FORMULA before its last formula.
 local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local finfo = require("luminary.tensor.dtype_info").finfo
 local ops = core.ops
 
@@ -94,6 +96,13 @@ function formulas.compile(text, names)
   end
   local code = ("local known = ... return function(%s) %s end"):format(names or "d, x", table.concat(lines, "\n"))
   return assert(loadstring(code, "=formula"))(formulas.known)
+end
+
+--- Adds a kind of arguments: instances of a class.
+function formulas.kind(kind, of)
+  options.kind(kind, kind, function(who, name, value)
+    return class.is(value, of) and value or options.must_be(who, name, "a " .. kind, value)
+  end)
 end
 
 return formulas

@@ -20,12 +20,10 @@ list.Gamma = define("Gamma", Family) {
   entropy = "concentration - log(rate) + lgamma(concentration) + (1 - concentration) * digamma(concentration)",
   cdf = "igamma(concentration, rate * x)",
 }
-
 list.Chi2 = define("Chi2", list.Gamma) {
   takes = "df: positive", support = "nonnegative", help = "Creates a chi-squared distribution.",
   properties = {concentration = "df * 0.5", rate = "filled(df, 0.5)"},
 }
-
 list.InverseGamma = combined._define "InverseGamma" {
   takes = shape_and_rate, support = "positive", help = "Creates an inverse gamma distribution.",
   base = function(d) return list.Gamma(d.concentration, d.rate, d.validate_args), transforms.PowerTransform(-1) end,
@@ -33,7 +31,6 @@ list.InverseGamma = combined._define "InverseGamma" {
   variance = {"a = concentration", "where(gt(a, 2), rate ^ 2 / ((a - 1) ^ 2 * (a - 2)), inf)"},
   entropy = {"a = concentration", "a + log(rate) + lgamma(a) - (1 + a) * digamma(a)"},
 }
-
 list.Dirichlet = define("Dirichlet", Family) {
   takes = "concentration: positive", support = "simplex",
   event_dims = {concentration = 1}, help = "Creates a Dirichlet distribution.",
@@ -53,7 +50,6 @@ list.Dirichlet = define("Dirichlet", Family) {
     "log_norm - (event_shape[1] - sum) * digamma(sum) - ((a - 1) * digamma(a)):sum(-1)",
   },
 }
-
 list.Beta = define("Beta", Family) {
   takes = "concentration1: positive, concentration0: positive",
   support = "unit_interval", help = "Creates a beta distribution.",
@@ -69,7 +65,6 @@ list.Beta = define("Beta", Family) {
   },
   log_prob = "pair:log_prob(stack({x, 1 - x}, -1))", entropy = "pair:entropy()",
 }
-
 list.StudentT = define "StudentT" {
   takes = "df: positive, loc: real, scale: positive", support = "real",
   defaults = {loc = 0, scale = 1}, help = "Creates a Student's t-distribution.",
@@ -83,7 +78,6 @@ list.StudentT = define "StudentT" {
   log_prob = {"y = (x - loc) / scale", "-0.5 * (df + 1) * log1p(y ^ 2 / df) - log(scale) - log_norm"},
   entropy = "log(scale) + 0.5 * (df + 1) * (digamma(0.5 * (1 + df)) - digamma(0.5 * df)) + log_norm",
 }
-
 list.FisherSnedecor = define "FisherSnedecor" {
   takes = "df1: positive, df2: positive", support = "positive",
   help = "Creates a Fisher-Snedecor distribution (F-distribution).", mean = "where(le(df2, 2), nan, df2 / (df2 - 2))",

@@ -25,14 +25,11 @@ end
 
 --- kl_divergence(p, q): Computes the Kullback-Leibler divergence of two distributions.
 function kl.kl_divergence(p, q)
-  for i, d in ipairs {p or false, q or false} do
-    if not class.is(d, Distribution) then
-      options.must_be("kl_divergence", ("argument %d"):format(i), "a distribution", d or nil)
-    end
-  end
-  local of = debug.getmetatable(p).class
+  options.arg("kl_divergence", "argument 1", p, "distribution")
+  options.arg("kl_divergence", "argument 2", q, "distribution")
+  local of = class.record(p).class
   while of do
-    local other = debug.getmetatable(q).class
+    local other = class.record(q).class
     while other do
       if table_of[of] and table_of[of][other] then return table_of[of][other](p, q) end
       other = other.super
@@ -44,18 +41,17 @@ end
 
 -- ---- by cross entropy
 
+function known.of_uniform(high, low) return (ops.xlogy(high, high) - ops.xlogy(low, low)) / (high - low) - 1 end
 -- Of classes p: the means of log x and of log(1 - x), and of exp(-x / s).
 local of_log = {
   Exponential = "-EULER - log(p.rate)", Gamma = "digamma(p.concentration) - log(p.rate)",
   Beta = "digamma(p.concentration1) - digamma(p.concentration1 + p.concentration0)",
   Pareto = "log(p.scale) + 1 / p.alpha",
-  Uniform = "(xlogy(p.high, p.high) - xlogy(p.low, p.low)) / (p.high - p.low) - 1",
+  Uniform = "of_uniform(p.high, p.low)",
 }
 local of_log_rest = {
   Beta = "digamma(p.concentration0) - digamma(p.concentration1 + p.concentration0)",
-  Uniform = {
-    "high = 1 - p.low", "low = 1 - p.high", "(xlogy(high, high) - xlogy(low, low)) / (p.high - p.low) - 1",
-  },
+  Uniform = "of_uniform(1 - p.low, 1 - p.high)",
 }
 local of_exp = {
   Exponential = "p.rate / (p.rate + 1 / s)", Gamma = "(1 + 1 / (p.rate * s)) ^ -p.concentration",
@@ -198,7 +194,6 @@ local others = {
   MultivariateNormal = normals, LowRankMultivariateNormal = normals,
   ["MultivariateNormal, LowRankMultivariateNormal"] = normals,
   ["LowRankMultivariateNormal, MultivariateNormal"] = normals,
-  HalfNormal = function(p, q) return kl.kl_divergence(p.base_dist, q.base_dist) end,
   Independent = function(p, q)
     if p.reinterpreted_batch_ndims ~= q.reinterpreted_batch_ndims then
       fail("kl_divergence: reinterpreted_batch_ndims must be the same, got %d and %d", p.reinterpreted_batch_ndims,

@@ -69,7 +69,6 @@ list.MultivariateNormal = define "MultivariateNormal" {
   log_prob = "-0.5 * (mahalanobis(tril_, x - loc) + event_shape[1] * LOG_2PI) - log_diagonal(tril_)",
   entropy = "(log_diagonal(tril_) + 0.5 * event_shape[1] * (1 + LOG_2PI)):expand(batch_shape)",
 }
-
 list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
   takes = "loc: real, cov_factor: real, cov_diag: positive", event_dims = {loc = 1, cov_factor = 2, cov_diag = 1},
   event = of_loc, support = "real_vector",
@@ -150,7 +149,6 @@ list.Wishart = define("Wishart", combined.ExponentialFamily) {
     return shape * (n * math.log(2) - log_det) + shape:mvlgamma(n)
   end,
 }
-
 list.LKJCholesky = define "LKJCholesky" {
   takes = "dim, concentration: positive", plain = {dim = "count"},
   defaults = {concentration = 1}, support = "corr_cholesky",

@@ -43,7 +43,11 @@ function Transform:sign() return 1 end -- luacheck: ignore self
 function Transform:forward_shape(shape) return self:shape_of(shape, "forward_shape") end
 --- Returns the shape of x for y of that shape.
 function Transform:inverse_shape(shape) return self:shape_of(shape, "inverse_shape") end
-function Transform:shape_of(shape, way) return self._shapes and self._shapes(shape, self, way) or shape end
+function Transform:shape_of(shape, way)
+  local least = (way == "forward_shape" and self.domain or self.codomain).event_dim
+  if #shape < least then options.must_be(self.__name, "shape", "of at least " .. least .. " dims", shape) end
+  return self._shapes and self._shapes(shape, self, way) or shape
+end
 
 local arguments = {forward = "x, t", inv = "y, t", log_det = "x, y, t", shapes = "shape, t, way", parts = "x, t"}
 
@@ -58,8 +62,6 @@ local function define(name, entry)
   return new
 end
 
-local function too_few(t) fail("%s: expected more dims of x", t.__name) end
-
 --- Returns the sum over the last n dims.
 local function sum_last(t, n)
   for _ = 1, n do t = t:sum(-1) end
@@ -67,10 +69,7 @@ local function sum_last(t, n)
 end
 transforms._sum_last, known.sum_last = sum_last, sum_last
 
-options.kind("transform", "transform", function(who, name, t)
-  if not class.is(t, Transform) then options.must_be(who, name, "a transform", t) end
-  return t
-end)
+formulas.kind("transform", Transform)
 
 local function transform_list(who, name, list)
   for i, t in ipairs(options.list(who, name, list)) do options.arg(who, ("%s[%d]"):format(name, i), t, "transform") end
@@ -144,7 +143,6 @@ local Compose = define("ComposeTransform", {
     return shape
   end,
 })
-
 --- lm.distributions.identity_transform: Returns its argument.
 transforms.identity_transform = Compose({})
 
@@ -211,7 +209,6 @@ define("AffineTransform", {
   end,
   shapes = function(shape, t) return with_shapes_of(t.__name, shape, t.loc, t.scale) end,
 })
-
 --- lm.distributions.PowerTransform(exponent): Transforms by the mapping y = x ^ exponent, for x above 0.
 define("PowerTransform", {
   domain = C.positive, codomain = C.positive, bijective = true,
@@ -223,7 +220,6 @@ define("PowerTransform", {
   log_det = "log(abs(t.exponent * y / x))",
   shapes = function(shape, t) return with_shapes_of(t.__name, shape, t.exponent) end,
 })
-
 --- lm.distributions.CumulativeDistributionTransform(): Transforms by a distribution's cumulative distribution function.
 define("CumulativeDistributionTransform", {
   codomain = C.unit_interval, bijective = true,
@@ -274,7 +270,6 @@ define("ReshapeTransform", {
     return replaced(shape, #from, unpack(to))
   end,
 })
-
 --- lm.distributions.SoftmaxTransform(): Transforms real vectors into probabilities by softmax; inv(y) is log(y).
 define("SoftmaxTransform", {domain = C.real_vector, codomain = C.simplex, forward = "softmax(x, -1)", inv = "log(y)"})
 
@@ -291,10 +286,7 @@ define("StickBreakingTransform", {
   forward = {"z = clipped_sigmoid(x - log_offsets(x))", "one_after(z) * one_before(cumprod(1 - z, -1))"},
   inv = {"z = without_last(y)", "log(z) - log(clamp(1 - cumsum(z, -1), tiny_of(y))) + log_offsets(z)"},
   log_det = {"z = x - log_offsets(x)", "(log_sigmoid(z) - z + log(without_last(y))):sum(-1)"},
-  shapes = function(shape, t, way)
-    if #shape < 1 then too_few(t) end
-    return replaced(shape, 1, shape[#shape] + (way == "forward_shape" and 1 or -1))
-  end,
+  shapes = function(shape, _, way) return replaced(shape, 1, shape[#shape] + (way == "forward_shape" and 1 or -1)) end,
 })
 
 -- The indices in a flat [n, n] of the elements below the diagonal of that offset.
@@ -325,7 +317,6 @@ function known.vector_to_tril(x)
   local flat = x:new_zeros(replaced(x.shape, 1, n * n)):scatter(-1, below(n, -1, x):expand(x.shape), x)
   return flat:reshape(replaced(x.shape, 1, n, n))
 end
-
 function known.with_ones(m) return m + ops.eye(m.shape[m.ndim], {dtype = m.dtype, device = m.device}) end
 
 --- lm.distributions.CorrCholeskyTransform(): Transforms vectors of n (n - 1) / 2 real numbers into Cholesky factors
@@ -342,8 +333,7 @@ define("CorrCholeskyTransform", {
   },
   log_det = "0.5 * log(tril_to_vector(1 - cumsum(square(y), -1), -2)):sum(-1)"
     .. " - 2 * (x + softplus(-2 * x) - LN2):sum(-1)",
-  shapes = function(shape, t, way)
-    if #shape < (way == "forward_shape" and 1 or 2) then too_few(t) end
+  shapes = function(shape, _, way)
     local n = shape[#shape]
     if way == "forward_shape" then return replaced(shape, 1, side(n), side(n)) end
     return replaced(shape, 2, n * (n - 1) / 2)
@@ -408,7 +398,6 @@ along_dim("CatTransform", "CatTransform(tseq: list, {dim: dim = 1, lengths: list
     return sum
   end,
 }, ops.cat, C.cat)
-
 --- lm.distributions.StackTransform(): Applies transforms to the parts of a value along a dim, as lm.stack joins them.
 along_dim("StackTransform", "StackTransform(tseq: list, {dim: dim = 1, cache_size: lacks = 0})", {
   parts = C._selections,
@@ -451,9 +440,8 @@ local function kind_of(c) return c.kind or class.record(c).class end
 
 local Registry = class.new("ConstraintRegistry", nil, function(this, name, own)
   local self = class.object(this, {__call = function(r, c)
-    if not class.is(c, C.Constraint) then options.must_be(name, "constraint", "a constraint", c) end
-    local factory = r.factories[kind_of(c)] or fail("%s: no transform into %s", name, tostring(c))
-    return factory(c, r)
+    local kind = kind_of(options.arg(name, "constraint", c, "constraint"))
+    return (r.factories[kind] or fail("%s: no transform into %s", name, tostring(c)))(c, r)
   end})
   self.factories = setmetatable(own, {__index = shared})
   return self
