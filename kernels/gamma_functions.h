@@ -149,7 +149,6 @@ LM_GAMMA double lm_igamma_factor(double a, double x, double *slope) {
 }
 
 #define LM_IGAMMA_SUMMED 1e6
-
 /* P(a, x), the distribution function of Gamma(a, 1). Large a: Temme's uniform expansion, its first term. */
 LM_GAMMA double lm_igamma(double a, double x) {
   if (a < 0 || x < 0) return NAN;

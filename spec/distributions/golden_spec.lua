@@ -42,6 +42,33 @@ describe("the slope of a gamma's quantile", function()
   end)
 end)
 
+describe("the incomplete gamma function", function()
+  it("continues for large shapes, as SciPy's", function()
+    for _, row in ipairs {
+      { 5e4, 5.02e4, 0.814533642938 }, { 2e6, 2.001e6, 0.760286560947 },
+      { 2e6, 1.9995e6, 0.361914100661 }, { 3e7, 3e7, 0.500024278854 },
+    } do
+      local got = lm.igamma(lm.tensor(row[1], {dtype = "float64"}), lm.tensor(row[2], {dtype = "float64"})):item()
+      assert(math.abs(got / row[3] - 1) < 1e-8, ("%g, %g: %.12g"):format(row[1], row[2], got))
+    end
+  end)
+  it("has gradients of both arguments", function()
+    local a = lm.tensor({ 0.3, 1, 5, 40 }, {dtype = "float64", requires_grad = true})
+    local x = lm.tensor({ 0.5, 0.2, 7, 39 }, {dtype = "float64", requires_grad = true})
+    assert(lm.autograd.gradcheck(lm.igamma, { a, x }))
+    assert.same({ 0, 0 }, lm.autograd.grad(lm.igamma(a, x * 0):sum(), { a })[1]:narrow(1, 1, 2):totable())
+  end)
+end)
+
+describe("the logarithm's tail in erfinv", function()
+  it("is exact near 1, in float64", function() -- SciPy's values
+    local got = lm.erfinv(lm.tensor({ 1 - 1e-10, 1 - 1e-13, 1 - 1e-15 }, {dtype = "float64"})):totable()
+    for i, want in ipairs { 4.57282495854, 5.26148333137, 5.67591573974 } do
+      assert(math.abs(got[i] - want) < 1e-8, got[i])
+    end
+  end)
+end)
+
 describe("a gradient through samples", function()
   -- The mean of dx/da over samples is the derivative of the mean; its error is bounded by the samples' own deviation.
   local function agrees(name, make, x)

@@ -24,9 +24,8 @@ list.Independent = define "Independent" {
     self.base_dist, self.reinterpreted_batch_ndims, self.has_rsample = base, n, base.has_rsample
     self.has_enumerate_support = n == 0 and base.has_enumerate_support
     self:_set_validate(opts.validate_args)
-    local kept = #base.batch_shape - n
-    self.batch_shape = {unpack(base.batch_shape, 1, kept)}
-    self.event_shape = joined({unpack(base.batch_shape, kept + 1)}, base.event_shape)
+    local shape, kept = base.batch_shape, #base.batch_shape - n
+    self.batch_shape, self.event_shape = {unpack(shape, 1, kept)}, joined({unpack(shape, kept + 1)}, base.event_shape)
   end),
   first_parameter = function(d) return d.base_dist:first_parameter() end,
   support = function(d) return constraints.independent(d.base_dist.support, d.reinterpreted_batch_ndims) end,
@@ -76,9 +75,7 @@ list.TransformedDistribution = define "TransformedDistribution" {
     {validate_args: boolean = (true)})]], function(self, base, parts, opts)
     local name = "TransformedDistribution"
     if class.is(parts, transforms.Transform) then parts = {parts} end
-    if not options.is_plain(parts) then
-      options.must_be(name, "transforms", "a transform or a list of them", parts)
-    end
+    if not options.is_plain(parts) then options.must_be(name, "transforms", "a transform or a list of them", parts) end
     self:_set_validate(opts.validate_args)
     transform_base(self, base, transforms._list(name, "transforms", parts))
   end),

@@ -18,14 +18,11 @@ Constraint.event_dim, Constraint.is_discrete = 0, false
 
 --- Returns a bool tensor: whether each value of x, of the last event_dim dims, satisfies the constraint.
 function Constraint:check(x) return self._check(x, self) end
-
 function Constraint:repr() return ("%s(%s)"):format(self.kind or self.__name, self.shows or "") end
-
 local function shown(bound)
   if not core.is_tensor(bound) then return tostring(bound) end
   return bound:numel() == 1 and ("%.14g"):format(bound:item()) or options.describe(bound)
 end
-
 local function all_last(ok, n)
   for _ = 1, n do ok = ok:all(-1) end
   return ok
@@ -40,7 +37,6 @@ local function new(kind, says, check, fields)
   c.kind, c.says, c._check = kind, says, formulas.compile(check, "x, c")
   return c
 end
-
 local function fixed(kind, says, check, event_dim, is_discrete)
   constraints[kind] = new(kind, says, check, {event_dim = event_dim or 0, is_discrete = is_discrete or false})
 end

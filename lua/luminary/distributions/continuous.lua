@@ -50,10 +50,9 @@ list.Exponential = define("Exponential", Family) {
 }
 
 -- Without a shape, of a concentration near 0, formulas have a limit.
-local shaped = {"none = le(abs(concentration:detach()), 1e-8)", "c = where(none, 1, concentration)"}
-local function with_shape(...) return {shaped[1], shaped[2], ...} end
-local survival = with_shape("z = (x - loc) / scale", "where(none, -z, -log1p(c * z) / c)")
-
+local function with_shape(...)
+  return {"none = le(abs(concentration:detach()), 1e-8)", "c = where(none, 1, concentration)", ...}
+end
 list.GeneralizedPareto = define "GeneralizedPareto" {
   takes = "loc: real, scale: positive, concentration: real",
   support = function(d)
@@ -69,7 +68,7 @@ list.GeneralizedPareto = define "GeneralizedPareto" {
   rsample = 'd:_formula_of("icdf", uniform)',
   log_prob = with_shape("z = (x - loc) / scale", "y = 1 / c + ones_like(z)",
     "-log(scale) - where(none, z, where(eq(y, 0), y, y * log1p(c * z)))"),
-  survival = survival,
+  survival = with_shape("z = (x - loc) / scale", "where(none, -z, -log1p(c * z) / c)"),
   --- Returns log(1 - cdf(x)).
   log_survival_function = function(d, x) return d:_formula_of("survival", d:value("log_survival_function", x)) end,
   --- Returns log(cdf(x)).

@@ -63,9 +63,8 @@ list.Binomial = define "Binomial" {
   },
   entropy = {"log = d:log_prob(d:enumerate_support(false))", "-(exp(log) * log):sum(1)"},
   values = function(d)
-    local most = d.total_count:max():item()
-    local same = most == d.total_count:min():item()
-    return same and range(d, 0, most) or fail("Binomial: total_count must be the same in the batch to list all values")
+    local least, most = d.total_count:min():item(), d.total_count:max():item()
+    return least == most and range(d, 0, most) or fail("Binomial: total_count must be the same in the batch to list all values")
   end,
 }
 list.NegativeBinomial = define "NegativeBinomial" {
@@ -108,7 +107,6 @@ local function draw_categories(d, shape)
   end
   return ops.multinomial(d.probs:reshape {-1, d.num_events}, n, true):t():reshape(size)
 end
-
 local function log_prob_of(d, categories)
   local shape = distribution.broadcast(d.__name .. ".log_prob", {categories.shape, d.batch_shape})
   local indices = categories:to("int64"):expand(shape):unsqueeze(-1):contiguous()

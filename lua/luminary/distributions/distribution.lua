@@ -9,7 +9,7 @@
 --- limits     {parameter = constraint, or a function(d) that returns it}
 --- defaults   of parameters that may be left out
 --- either     parameters of which just one is given; properties of those names compute the others
---- event_dims {parameter = number of last dims of an event}; event_shape is that of the last such parameter, or event(d)
+--- event_dims {parameter = number of last dims of an event}; event_shape is that of the last of them, or event(d)
 --- plain      {parameter = kind}: those that are no tensors; loose: {parameter = true}: those that do not broadcast
 --- support    what log_prob's argument must be: a constraint, its name, or a function(d) that returns it
 --- made       function(d, given) that completes a new object; given: the parameters before they are broadcast
@@ -169,9 +169,7 @@ function Distribution:value(who, x)
     local n = #self.event_shape
     for i = 0, math.max(n, math.min(#own, x.ndim)) - 1 do
       local size, want = x.shape[x.ndim - i], own[#own - i]
-      if size ~= want and (i < n or size ~= 1 and want ~= 1) then
-        options.wrong_shape(name, "the value", x, own)
-      end
+      if size ~= want and (i < n or size ~= 1 and want ~= 1) then options.wrong_shape(name, "the value", x, own) end
     end
     constraints._require(name, "the value", x, self.support)
   end
@@ -210,7 +208,6 @@ end
 
 --- Returns exp(entropy).
 function Distribution:perplexity() return self:entropy():exp() end
-
 --- Returns all values of a finite support, [n, batch_shape…, event_shape…]; d:enumerate_support(false): the batch dims
 --- are 1.
 function Distribution:enumerate_support(expand)
@@ -239,20 +236,15 @@ end
 
 --- Returns the log of the probability (density) of the values x, of shape [shape…, batch_shape…].
 function Distribution:log_prob(x) return formula(self, "log_prob")(self, self:value("log_prob", x)) end
-
 --- Returns the entropy, the mean of -log_prob.
 function Distribution:entropy() return formula(self, "entropy")(self) end
-
 --- Returns the cumulative distribution function at x.
 function Distribution:cdf(x) return formula(self, "cdf")(self, self:value("cdf", x)) end
-
 --- Returns the inverse of the cumulative distribution function at p.
 function Distribution:icdf(p)
-  local f = formula(self, "icdf")
+  local f, name = formula(self, "icdf"), self.__name .. ".icdf"
   p = core.is_tensor(p) and p or core.tensor(p, {dtype = self:first_parameter().dtype})
-  if self.validate_args then
-    constraints._require(self.__name .. ".icdf", "the probability", p, constraints.unit_interval)
-  end
+  if self.validate_args then constraints._require(name, "the probability", p, constraints.unit_interval) end
   return f(self, p)
 end
 
@@ -271,7 +263,6 @@ end
 
 --- Sets validate_args, or its default.
 function Distribution:_set_validate(value) self.validate_args = validates and value ~= false or value == true end
-
 local function listed(names) return (table.concat(names, ", "):gsub(", ([%w_]+)$", " and %1")) end
 
 -- The constructor of an entry.

@@ -18,7 +18,6 @@ function kl.register_kl(P, Q, f)
   table_of[P] = table_of[P] or {}
   table_of[P][Q] = options.arg("register_kl", "f", f, "function")
 end
-
 local function no_formula(p, q)
   fail("kl_divergence: no formula for %s and %s; add one with register_kl", p.__name, q.__name)
 end
@@ -104,7 +103,6 @@ local function exceeds(a, b) -- of numbers or tensors
   if core.is_tensor(b) then return b:lt(a) end
   return a > b
 end
-
 local function everywhere(p, q, value)
   local like = p:first_parameter()
   return ops.full(Distribution.broadcast("kl_divergence", {p.batch_shape, q.batch_shape}), value,

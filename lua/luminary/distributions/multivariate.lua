@@ -25,7 +25,6 @@ function known.log_diagonal(m) return m:diagonal(0, -2, -1):log():sum(-1) end
 -- The squared length of x in the metric of L L^T.
 function known.mahalanobis(l, x) return sum_squares(solve_lower(l, x:unsqueeze(-1))) end
 function known.as_matrices(t) return t:unsqueeze(-1):unsqueeze(-1) end
-
 -- Sets d.tril_, the Cholesky factor of the covariance, not broadcast.
 local function set_tril(d, given)
   local name, n = d.__name, d.event_shape[#d.event_shape]

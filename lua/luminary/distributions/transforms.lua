@@ -91,7 +91,6 @@ local Inverse = define("InverseTransform", {
 })
 transforms.InverseTransform = nil
 function Transform:inverse() return Inverse(self) end
-
 local function widened(constraint, event_dim)
   local more = event_dim - constraint.event_dim
   return more > 0 and C.independent(constraint, more) or constraint
@@ -236,7 +235,6 @@ local function replaced(shape, n, ...)
   for _, size in ipairs {...} do out[#out + 1] = size end
   return out
 end
-
 local function count(name, shape)
   local n = 1
   for _, size in ipairs(shape) do n = n * options.arg("ReshapeTransform", name, size, "natural") end
@@ -297,7 +295,6 @@ local function below(n, offset, like)
   end
   return core.tensor(list, {dtype = "int64", device = like.device})
 end
-
 function known.tril_to_vector(m, offset)
   local n = m.shape[m.ndim]
   return m:reshape(replaced(m.shape, 2, n * n)):index_select(-1, below(n, offset, m))
@@ -311,7 +308,6 @@ local function side(n)
   end
   return d
 end
-
 function known.vector_to_tril(x)
   local n = side(x.shape[x.ndim])
   local flat = x:new_zeros(replaced(x.shape, 1, n * n)):scatter(-1, below(n, -1, x):expand(x.shape), x)
@@ -381,6 +377,9 @@ local function along_dim(name, text, entry, join, constraint)
   end)
   entry.forward = function(x, t) return join(mapped(t, function(part, v) return part(v) end, x), t.dim) end
   entry.inv = function(y, t) return join(mapped(t, function(part, v) return part:inv(v) end, y), t.dim) end
+  entry.log_det = entry.log_det or function(x, y, t)
+    return join(mapped(t, function(part, v, w) return part:log_abs_det_jacobian(v, w) end, x, y), t.dim)
+  end
   define(name, entry)
 end
 
@@ -401,9 +400,6 @@ along_dim("CatTransform", "CatTransform(tseq: list, {dim: dim = 1, lengths: list
 --- lm.distributions.StackTransform(): Applies transforms to the parts of a value along a dim, as lm.stack joins them.
 along_dim("StackTransform", "StackTransform(tseq: list, {dim: dim = 1, cache_size: lacks = 0})", {
   parts = C._selections,
-  log_det = function(x, y, t)
-    return ops.stack(mapped(t, function(part, v, w) return part:log_abs_det_jacobian(v, w) end, x, y), t.dim)
-  end,
 }, ops.stack, C.stack)
 
 -- ---- from a constraint to a transform into it
