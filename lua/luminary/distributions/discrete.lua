@@ -64,7 +64,7 @@ list.Binomial = define "Binomial" {
   entropy = {"log = d:log_prob(d:enumerate_support(false))", "-(exp(log) * log):sum(1)"},
   values = function(d)
     local least, most = d.total_count:min():item(), d.total_count:max():item()
-    return least == most and range(d, 0, most) or fail("Binomial: total_count must be the same in the batch to list all values")
+    return least == most and range(d, 0, most) or fail "Binomial: total_count must be the same in the whole batch"
   end,
 }
 list.NegativeBinomial = define "NegativeBinomial" {
