@@ -43,7 +43,8 @@ LM_INVERSE_ERF double lm_inverse_erf(double x) {
   double far = (((1.641345311 * z + 3.429567803) * z - 1.624906493) * z - 1.970840454) /
                ((1.637067800 * z + 3.543889200) * z + 1);
   double first = fabs(x) <= 0.7 ? near : copysign(far, x);
-  double off = (erf(first) - x) / (1.1283791670955126 * exp(-(first * first))); /* 2 / sqrt(pi) */
+  double beyond = copysign(1 - fabs(x) - erfc(fabs(first)), x); /* erf(first) - x would have no digits left */
+  double off = (fabs(x) <= 0.7 ? erf(first) - x : beyond) / (1.1283791670955126 * exp(-(first * first)));
   double y = first - off / (1 + first * off), end = x * INFINITY;
   return fabs(x) == 1 ? end : y;
 }

@@ -119,3 +119,62 @@ LM_GAMMA double lm_polygamma(double x, double n) {
   for (int k = 2; k <= (int)n; k++) factorial *= k;
   return ((int)n % 2 ? factorial : -factorial) * lm_hurwitz(n + 1, x);
 }
+
+/* The factor of the incomplete gamma function that is summed: P(a, x) is x^a e^-x / gamma(a + 1) times a power series
+ * for x < a + 1, and 1 - x^a e^-x / gamma(a) times a continued fraction beyond, by Lentz's method (Abramowitz and
+ * Stegun 6.5.29, 6.5.31). slope: its derivative by a. x > 0, 0 < a <= LM_IGAMMA_SUMMED. */
+LM_GAMMA double lm_igamma_factor(double a, double x, double *slope) {
+  double value = 1, by_a = 0;
+  if (x < a + 1) {
+    double term = 1, inverses = 0;
+    for (int n = 1; n < 100000 && term * (1 + inverses) > 1e-17 * value; n++) {
+      term *= x / (a + n), inverses += 1 / (a + n);
+      value += term, by_a -= term * inverses;
+    }
+  } else {
+    double b = x + 1 - a, c = 1e300, c_by_a = 0, d = 1 / b, d_by_a = d * d, off = 1;
+    value = d, by_a = d_by_a;
+    for (int n = 1; n < 100000 && off > 4e-15; n++) {
+      double part = n * (a - n), was = d;
+      b += 2;
+      c_by_a = -1 + n / c - part * c_by_a / c / c, c = b + part / c;
+      d = 1 / (b + part * d), d_by_a = -d * d * (-1 + n * was + part * d_by_a);
+      double change = c * d, change_by_a = c_by_a * d + c * d_by_a;
+      by_a = by_a * change + value * change_by_a, value *= change;
+      off = fabs(change - 1) + fabs(change_by_a);
+    }
+  }
+  *slope = by_a;
+  return value;
+}
+
+#define LM_IGAMMA_SUMMED 1e6
+/* P(a, x), the distribution function of Gamma(a, 1). Large a: Temme's uniform expansion, its first term. */
+LM_GAMMA double lm_igamma(double a, double x) {
+  if (a < 0 || x < 0) return NAN;
+  if (a == 0) return x > 0 ? 1 : NAN;
+  if (x == 0 || a == INFINITY) return x == a ? NAN : 0;
+  if (x == INFINITY) return 1;
+  if (a > LM_IGAMMA_SUMMED) {
+    double off = (x - a) / a, half = off - log1p(off), eta = copysign(sqrt(2 * half), off);
+    double next = fabs(eta) < 0.01 ? -1.0 / 3 + eta / 12 - eta * eta * 2 / 135 : 1 / off - 1 / eta;
+    return 0.5 * erfc(-eta * sqrt(0.5 * a)) - exp(-a * half) / sqrt(6.28318530717958647693 * a) * next;
+  }
+  double slope, factor = lm_igamma_factor(a, x, &slope), density = exp(a * log(x) - x - lm_lgamma(a + 1));
+  return x < a + 1 ? density * factor : 1 - a * density * factor;
+}
+
+/* The derivative by a of the logarithm y of a quantile of Gamma(a, 1): implicit reparameterization (Figurnov, Mohamed
+ * and Mnih 2018). y may be below the least logarithm of a double. Large a: the quantile's expansion (Cornish and
+ * Fisher), of which the first terms suffice. */
+LM_GAMMA double lm_gamma_slope(double a, double y) {
+  double x = exp(y), slope;
+  if (!(a > 0) || y != y) return NAN;
+  if (a > LM_IGAMMA_SUMMED) {
+    double w = (x - a) / sqrt(a), z = w - (w * w - 1) / (3 * sqrt(a));
+    return (1 + z / (2 * sqrt(a))) / x;
+  }
+  if (x == 0) return (lm_digamma(a + 1) - y) / a;
+  double factor = lm_igamma_factor(a, x, &slope);
+  return x < a + 1 ? -(factor * (y - lm_digamma(a + 1)) + slope) / a : factor * (y - lm_digamma(a)) + slope;
+}

@@ -57,15 +57,9 @@ for reason, names in pairs {
   ["rare, and made of other ops in a line or two"] = [[gradient nonzero_static histogramdd
     convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer
     FractionalMaxPool3d fractional_max_pool3d]],
-  ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igamma igamma_ igammac igammac_ geqrf
+  ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igammac igammac_ geqrf
     orgqr ormqr householder_product lobpcg pca_lowrank svd_lowrank cholesky_ex inv_ex lu_factor_ex solve_ex ldl_factor
     ldl_factor_ex ldl_solve matrix_sqrth SparseAdam]],
-  ["a distribution that is not in this version"] = [[AbsTransform CatTransform ContinuousBernoulli CorrCholeskyTransform
-    CumulativeDistributionTransform ExponentialFamily FisherSnedecor GeneralizedPareto HalfCauchy IndependentTransform
-    InverseGamma Kumaraswamy LKJCholesky LogisticNormal LowRankMultivariateNormal LowerCholeskyTransform
-    MixtureSameFamily Multinomial NegativeBinomial OneHotCategoricalStraightThrough PositiveDefiniteTransform
-    RelaxedBernoulli RelaxedOneHotCategorical ReshapeTransform SoftmaxTransform StackTransform StickBreakingTransform
-    VonMises Weibull Wishart]],
 } do
   for entry in names:gmatch "%S+" do
     local name, uses = entry:match "^([^:]+):?(%d*)$"

@@ -55,7 +55,7 @@ page("math", "Pointwise ops: powers, exponentials, logarithms", {"Powers, expone
     hypot]]})
 page("trigonometry", "Pointwise ops: trigonometric and special functions", {"Trigonometric and hyperbolic", [[
     lm. sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh sinc deg2rad rad2deg]]},
-  {"Special functions", "lm. erf erfc erfinv lgamma digamma polygamma mvlgamma heaviside"})
+  {"Special functions", "lm. erf erfc erfinv lgamma digamma polygamma mvlgamma igamma heaviside"})
 page("reduction", "Reductions", {"Sums and means", [[
     lm. sum nansum mean nanmean prod std std_mean var var_mean norm logsumexp sum_to_size count_nonzero]]},
   {"Extremes and order statistics", [[
@@ -213,7 +213,7 @@ page("models", "lm.models", {"Vision", [[
     vit vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14 deit dinov2]]},
   {"Text", "lm.models. gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert generate net.*"},
   {"Diffusion", "lm.models. unet2d DDPMScheduler DDIMScheduler"})
-page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.*"})
+page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.* lm.distributions.constraints.*"})
 page("metrics", "lm.metrics", {"Objects", [[
     lm.metrics lm.metrics. Metric MetricCollection Accuracy Precision Recall F1Score FBetaScore ConfusionMatrix
     JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric

@@ -84,10 +84,10 @@ describe("an error has the called function's name, and not that of one within", 
     ["can_cast: unknown dtype 'int33'; did you mean 'int32'?"] = function() lm.can_cast("float", "int33") end,
     ["take_along_dim: indices must be int64 or another integer dtype, got float32; convert it with :long()"]
       = function() lm.take_along_dim(x, x, 1) end,
-    ["hflip: expected an image [C, H, W] or a batch [N, C, H, W], got string 'image.png'"] = function()
+    ["hflip: expected an image [C, H, W] or [H, W], or a batch [..., C, H, W], got string 'image.png'"] = function()
       transforms.hflip "image.png"
     end,
-    ["vflip: expected an image [C, H, W] or a batch [N, C, H, W], got a tensor [2]"] = function()
+    ["vflip: expected an image [C, H, W] or [H, W], or a batch [..., C, H, W], got a tensor [2]"] = function()
       transforms.vflip(x)
     end,
     ["paths.extname: path is missing or nil; expected a string"] = function() lm.paths.extname(nil) end,
@@ -510,8 +510,8 @@ describe("what errors advise", function()
     net = nn.Linear(2, 2), opt = optim.SGD(nn.Linear(2, 2):parameters(), 0.1),
   }
 
-  -- Of ZeroRedundancyOptimizer, DistributedDataParallel and NumPy.
-  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x.astype"] = true,
+  -- Of ZeroRedundancyOptimizer, DistributedDataParallel, NumPy and PyTorch.
+  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x.astype"] = true, ["x.to_dense"] = true,
     ["net.generation_config"] = true, ["net.generation_config.max_length"] = true}
 
   -- Whether a path such as nn.utils.clip_grad_norm_ or x:float leads somewhere.

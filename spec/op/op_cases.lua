@@ -1450,5 +1450,14 @@ unary("trigamma", "torch.polygamma(1, x)", { no_special = true, domain = pos { 3
 op("polygamma", "x n", "torch.polygamma(int(n), x)", { { x = pos { 3, 4 }, n = 1 }, { x = v { -1.5, -0.3, 0.2, 0.5, 1, 3.25, 7.9, 8, 30, 1e6 }, n = 1 },
   { x = v { 0.2, 1, 30 }, n = 2 }, { x = pos { 3 }, n = 0 },
   bad = { { t { 2 }, -1, message = "polygamma: n must be an integer from 0 to 10000, got %-1" }, { t { 2 }, 1.5, message = "polygamma: n must be an integer from 0 to 10000, got 1%.5" } } })
+-- PyTorch has no gradient by x.
+binary("igamma", "torch.igamma(x, other)", { first = { x = pos { 3, 4 }, other = pos { 3, 4 } }, grad = false,
+  { x = v { 0.001, 0.5, 3, 20, 300, 0, 1 }, other = v { 0.1, 0.4, 3.5, 25, 280, 0, 0 } } })
+-- PyTorch's approximation is off by up to 1e-3; spec/distributions/golden_spec.lua has exact values.
+op("gamma_slope", "x other",
+  "(lambda a, y: torch._standard_gamma_grad(a, y.exp()) / y.exp())(x.double(), other.double()).to((x + 0.5).dtype)",
+  { grad = false, tol = { float64 = { 2e-3, 1e-6 }, float32 = { 2e-3, 1e-6 }, float16 = { 1e-2, 1e-3 }, bfloat16 = { 3e-2, 1e-2 } },
+    { x = pos { 3, 4 }, other = t { 3, 4 } }, { x = v { 0.3, 1, 5, 40, 300 }, other = v { -3, 0, 1.5, 3.7, 5.7 } },
+    bad = { { t { 2, 3 }, t { 2, 4 }, message = "%[2, 3%].*%[2, 4%]" } } })
 
 return rows

@@ -228,7 +228,7 @@ local calls = {
   box_convert = of("boxes", "xyxy", "xyxy"), box_iou = of("boxes", "boxes"), generalized_box_iou = of("boxes", "boxes"),
   clip_boxes_to_image = function(f, t) return f(t.boxes, { 9, 9 }) end, remove_small_boxes = of("boxes", 0),
   roi_align = function(f, t) return f(t.b, { t.boxes }, 2) end,
-  encode_png = of "bytes", encode_jpeg = of "bytes",
+  encode_png = of "bytes", encode_jpeg = of "bytes", encode_webp = of "bytes",
 }
 
 -- Returned as they are, or as a view of the argument: what PyTorch does too, or what their text says.
@@ -267,7 +267,8 @@ local others = {
   ]],
   ["nn.functional"] = {}, linalg = {},
   fft = {},
-  vision = words "decode_image open_image read_file read_image save_image write_file write_jpeg write_png",
+  vision = words "decode_gif decode_image open_image read_file read_image save_image write_file write_jpeg write_png "
+    .. "write_webp",
 }
 local libraries = { lm = lm, tensors = core.methods, ["nn.functional"] = F, linalg = lm.linalg, fft = lm.fft,
 vision = lm.vision }

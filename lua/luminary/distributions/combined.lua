@@ -1,195 +1,210 @@
---- Distributions made of others: Independent, TransformedDistribution; and MultivariateNormal.
+--- Distributions made of others: Independent, TransformedDistribution, MixtureSameFamily; and ExponentialFamily.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local constraints = require "luminary.distributions.constraints"
 local Distribution = require "luminary.distributions.distribution"
-local Transform = require("luminary.distributions.transforms").Transform
-local ops, fail, define, joined = core.ops, options.fail, Distribution.define, Distribution._joined
+local formulas = require "luminary.distributions.formulas"
+local transforms = require "luminary.distributions.transforms"
+local fail, define, joined, sum_last = options.fail, Distribution.define, formulas.known.joined, transforms._sum_last
 
 local list = {}
 
-options.kind("distribution", "distribution", function(who, name, base)
-  if not class.is(base, Distribution) then options.must_be(who, name, "a distribution", base) end
-  return base
-end)
-
-local function sum_last(t, n)
-  for _ = 1, n do t = t:sum(-1) end
-  return t
-end
+formulas.kind("distribution", Distribution)
 
 list.Independent = define "Independent" {
-  order = {}, help = "Reinterprets some of the batch dims of a distribution as event dims.",
+  order = {"base_dist", "reinterpreted_batch_ndims"},
+  help = "Reinterprets some of the batch dims of a distribution as event dims.",
   init = signature.of([[Independent(base_distribution: distribution, reinterpreted_batch_ndims: natural,
-    {validate_args = true})]], function(self, base, n, opts)
+    {validate_args: boolean = (true)})]], function(self, base, n, opts)
     if n > #base.batch_shape then
       options.must_be("Independent", "reinterpreted_batch_ndims", "at most " .. #base.batch_shape, n)
     end
     self.base_dist, self.reinterpreted_batch_ndims, self.has_rsample = base, n, base.has_rsample
-    self.validate_args = opts.validate_args
-    local kept = #base.batch_shape - n
-    self.batch_shape = {unpack(base.batch_shape, 1, kept)}
-    self.event_shape = joined({unpack(base.batch_shape, kept + 1)}, base.event_shape)
+    self.has_enumerate_support = n == 0 and base.has_enumerate_support
+    self:_set_validate(opts.validate_args)
+    local shape, kept = base.batch_shape, #base.batch_shape - n
+    self.batch_shape, self.event_shape = {unpack(shape, 1, kept)}, joined({unpack(shape, kept + 1)}, base.event_shape)
   end),
   first_parameter = function(d) return d.base_dist:first_parameter() end,
+  support = function(d) return constraints.independent(d.base_dist.support, d.reinterpreted_batch_ndims) end,
   sample = function(d, shape) return d.base_dist:_draw(shape) end,
-  log_prob = function(d, x) return sum_last(d.base_dist:log_prob(x), d.reinterpreted_batch_ndims) end,
-  entropy = function(d) return sum_last(d.base_dist:entropy(), d.reinterpreted_batch_ndims) end,
-  mean = function(d) return d.base_dist.mean end, mode = function(d) return d.base_dist.mode end,
-  variance = function(d) return d.base_dist.variance end,
+  log_prob = "sum_last(base_dist:log_prob(x), reinterpreted_batch_ndims)",
+  entropy = "sum_last(base_dist:entropy(), reinterpreted_batch_ndims)",
+  values = function(d) return d.base_dist:enumerate_support(false) end,
+  mean = "base_dist.mean", mode = "base_dist.mode", variance = "base_dist.variance",
   expand = function(d, batch_shape)
     local own = {unpack(d.event_shape, 1, d.reinterpreted_batch_ndims)}
-    return list.Independent(d.base_dist:expand(joined(batch_shape, own)), d.reinterpreted_batch_ndims)
+    return list.Independent(d.base_dist:expand(joined(batch_shape, own)), d.reinterpreted_batch_ndims, d.validate_args)
   end,
-  repr = function(d) return ("Independent(%s, %d)"):format(tostring(d.base_dist), d.reinterpreted_batch_ndims) end,
 }
+list.Independent.has_enumerate_support = false
+
+-- Completes a TransformedDistribution: its base distribution takes the batch and event dims that the transforms need.
+local function transform_base(self, base, parts)
+  local all = transforms.ComposeTransform(parts)
+  local domain, codomain = all.domain.event_dim, all.codomain.event_dim
+  local shape, event_dim = joined(base.batch_shape, base.event_shape), #base.event_shape
+  if #shape < domain then
+    fail("%s: expected a base distribution of at least %d dim%s, got shape [%s]", self.__name, domain,
+      domain > 1 and "s" or "", table.concat(shape, ", "))
+  end
+  local forward = all:forward_shape(shape)
+  local back = all:inverse_shape(forward)
+  if table.concat(back, " ") ~= table.concat(shape, " ") then
+    base = base:expand({unpack(back, 1, #back - event_dim)})
+  end
+  if domain > event_dim then base = list.Independent(base, domain - event_dim) end
+  local n = math.max(codomain, event_dim + codomain - domain)
+  self.base_dist, self.transforms, self.has_rsample = base, parts, base.has_rsample
+  self.batch_shape, self.event_shape = {unpack(forward, 1, #forward - n)}, {unpack(forward, #forward - n + 1)}
+end
+
+-- p, or 1 - p where the transforms decrease.
+local function monotonous(d, p)
+  local sign = 1
+  for _, t in ipairs(d.transforms) do sign = sign * t:sign() end
+  return sign == 1 and p or sign * (p - 0.5) + 0.5
+end
 
 list.TransformedDistribution = define "TransformedDistribution" {
-  order = {}, help = "Creates the distribution of the values of a base distribution after a list of transforms.",
+  order = {"base_dist"},
+  help = "Creates the distribution of the values of a base distribution after a list of transforms.",
   init = signature.of([[TransformedDistribution(base_distribution: distribution, transforms,
-    {validate_args = true})]], function(self, base, transforms, opts)
-    if class.is(transforms, Transform) then transforms = {transforms} end
-    if not options.is_plain(transforms) then
-      options.must_be("TransformedDistribution", "transforms", "a transform or a list of them", transforms)
-    end
-    for i, t in ipairs(options.list("TransformedDistribution", "transforms", transforms)) do
-      if not class.is(t, Transform) then
-        options.must_be("TransformedDistribution", ("transforms[%d]"):format(i), "a transform", t)
-      end
-    end
-    self.base_dist, self.transforms, self.has_rsample = base, transforms, base.has_rsample
-    self.validate_args, self.batch_shape, self.event_shape = opts.validate_args, base.batch_shape, base.event_shape
+    {validate_args: boolean = (true)})]], function(self, base, parts, opts)
+    local name = "TransformedDistribution"
+    if class.is(parts, transforms.Transform) then parts = {parts} end
+    if not options.is_plain(parts) then options.must_be(name, "transforms", "a transform or a list of them", parts) end
+    self:_set_validate(opts.validate_args)
+    transform_base(self, base, transforms._list(name, "transforms", parts))
   end),
   first_parameter = function(d) return d.base_dist:first_parameter() end,
+  support = function(d)
+    local last = d.transforms[#d.transforms]
+    if not last then return d.base_dist.support end
+    local more = #d.event_shape - last.codomain.event_dim
+    return more > 0 and constraints.independent(last.codomain, more) or last.codomain
+  end,
   sample = function(d, shape)
     local x = d.base_dist:_draw(shape)
     for _, t in ipairs(d.transforms) do x = t(x) end
     return x
   end,
   log_prob = function(d, y)
-    local sum = 0
+    local sum, event_dim = 0, #d.event_shape
     for i = #d.transforms, 1, -1 do
       local t = d.transforms[i]
-      local x = t:inv(y)
-      sum = sum + sum_last(t:log_abs_det_jacobian(x, y), #d.event_shape)
-      y = x
+      local x, domain = t:inv(y), t.domain.event_dim
+      event_dim = event_dim + domain - t.codomain.event_dim
+      sum, y = sum + sum_last(t:log_abs_det_jacobian(x, y), event_dim - domain), x
     end
-    return d.base_dist:log_prob(y) - sum
+    return sum_last(d.base_dist:log_prob(y), event_dim - #d.base_dist.event_shape) - sum
   end,
   cdf = function(d, y)
-    local sign = 1
-    for i = #d.transforms, 1, -1 do
-      y, sign = d.transforms[i]:inv(y), sign * d.transforms[i]:sign()
-    end
-    local p = d.base_dist:cdf(y)
-    return sign > 0 and p or 1 - p
+    for i = #d.transforms, 1, -1 do y = d.transforms[i]:inv(y) end
+    return monotonous(d, d.base_dist:cdf(y))
+  end,
+  icdf = function(d, p)
+    local x = d.base_dist:icdf(monotonous(d, p))
+    for _, t in ipairs(d.transforms) do x = t(x) end
+    return x
   end,
   expand = function(d, batch_shape)
-    return list.TransformedDistribution(d.base_dist:expand(batch_shape), d.transforms)
-  end,
-  repr = function(d)
-    return ("TransformedDistribution(%s, %d transforms)"):format(tostring(d.base_dist), #d.transforms)
+    if d._given then return Distribution.expand(d, batch_shape) end
+    local n = #d.base_dist.batch_shape - #d.batch_shape
+    local own = {unpack(d.base_dist.batch_shape, #d.batch_shape + 1)}
+    return list.TransformedDistribution(d.base_dist:expand(joined(batch_shape, n > 0 and own or {})), d.transforms,
+      d.validate_args)
   end,
 }
 
--- ---- MultivariateNormal
-
--- The lower triangle L with L L^T = a [..., n, n], column by column.
-local function cholesky(name, a)
-  local n, columns = a.shape[a.ndim], {}
-  for j = 1, n do
-    local column = a:select(-1, j)
-    for k = 1, j - 1 do column = column - columns[k] * columns[k]:narrow(-1, j, 1) end
-    local pivot = column:narrow(-1, j, 1)
-    if not core.no_grad(function() return pivot:gt(0):all():item() end) then
-      fail("%s: the matrix must be symmetric and positive definite; its leading block of %d rows is not", name, j)
+--- Returns define "Name" {…} for a TransformedDistribution, whose entry has `base`.
+function list._define(name)
+  return function(entry)
+    local function complete(d, base, ...) transform_base(d, base, {...}) end
+    entry.made = function(d)
+      if entry.first then entry.first(d) end
+      complete(d, entry.base(d))
     end
-    local below = ops.arange(1, n + 1, {device = a.device}):ge(j):to(a.dtype)
-    columns[j] = column / pivot:sqrt() * below
+    return define(name, list.TransformedDistribution)(entry)
   end
-  return ops.stack(columns, -1)
 end
 
--- x with L x = b, of b [..., n]; the rows one after the other.
-local function solve_lower(l, b)
-  local n, x = l.shape[l.ndim], {}
-  for i = 1, n do
-    local rest = b:select(-1, i)
-    for k = 1, i - 1 do rest = rest - l:select(-2, i):select(-1, k) * x[k] end
-    x[i] = rest / l:select(-2, i):select(-1, i)
-  end
-  return ops.stack(x, -1)
-end
+-- ---- mixtures
 
--- The inverse of L, column by column.
-local function inverse_lower(l)
-  local n, columns = l.shape[l.ndim], {}
-  local eye = ops.eye(n, {dtype = l.dtype, device = l.device})
-  for j = 1, n do columns[j] = solve_lower(l, eye:select(1, j):expand({unpack(l.shape, 1, l.ndim - 1)})) end
-  return ops.stack(columns, -1)
-end
-
-local function log_diagonal(l)
-  local sum = 0
-  for i = 1, l.shape[l.ndim] do sum = sum + l:select(-1, i):select(-1, i):log() end
-  return sum
-end
-
-local function times(l, x) return ops.matmul(l, x:unsqueeze(-1)):squeeze(-1) end
-
-list.MultivariateNormal = define "MultivariateNormal" {
-  order = {"loc"}, support = "real_vector",
-  help = "Creates a multivariate normal distribution; exactly one of the three matrices must be given",
-  init = signature.of([[MultivariateNormal(loc, {covariance_matrix: tensor, precision_matrix: tensor,
-    scale_tril: tensor, validate_args = true})]], function(self, loc, opts)
-    local name = "MultivariateNormal"
-    self.validate_args = opts.validate_args
-    local given = opts.covariance_matrix or opts.precision_matrix or opts.scale_tril
-    local n = (opts.covariance_matrix and 1 or 0) + (opts.precision_matrix and 1 or 0) + (opts.scale_tril and 1 or 0)
-    if n ~= 1 then
-      fail("%s: expected exactly one of covariance_matrix, precision_matrix and scale_tril, got %d", name, n)
+list.MixtureSameFamily = define "MixtureSameFamily" {
+  order = {"mixture_distribution", "component_distribution"},
+  help = "Creates a mixture of distributions of one class, whose weights are a Categorical's.",
+  init = signature.of([[MixtureSameFamily(mixture_distribution: distribution, component_distribution: distribution,
+    {validate_args: boolean = (true)})]], function(self, mixture, components, opts)
+    local name = "MixtureSameFamily"
+    if not class.is(mixture, require("luminary.distributions.discrete").Categorical) then
+      options.must_be(name, "mixture_distribution", "a Categorical", mixture)
     end
-    loc = Distribution._tensors(name, {"loc"}, {loc = loc}).loc
-    local size = loc.ndim > 0 and loc.shape[loc.ndim]
-    if not size or given.ndim < 2 or given.shape[given.ndim] ~= size or given.shape[given.ndim - 1] ~= size then
-      fail("%s: expected loc [..., n] and a matrix [..., n, n], got %s and %s", name, options.describe(loc),
-        options.describe(given))
+    local n, shape = mixture.num_events, components.batch_shape
+    if shape[#shape] ~= n then
+      fail("%s: expected components with a last batch dim of size %d, one for each weight, got batch_shape [%s]", name,
+        n, table.concat(shape, ", "))
     end
-    local l = opts.scale_tril
-    if opts.covariance_matrix then
-      l = cholesky(name, opts.covariance_matrix)
-    elseif opts.precision_matrix then
-      local inverse = inverse_lower(cholesky(name, opts.precision_matrix))
-      l = cholesky(name, inverse:transpose(-1, -2):matmul(inverse))
-    end
-    local batch = Distribution.broadcast(name,
-      {{unpack(loc.shape, 1, loc.ndim - 1)}, {unpack(l.shape, 1, l.ndim - 2)}})
-    self.batch_shape, self.event_shape = batch, {size}
-    self.loc, self.scale_tril = core.keep(loc:expand(joined(batch, {size}))), core.keep(l)
+    self:_set_validate(opts.validate_args)
+    self.mixture_distribution, self.component_distribution = mixture, components
+    self.batch_shape, self.event_shape = {unpack(shape, 1, #shape - 1)}, components.event_shape
+    Distribution.broadcast(name, {mixture.batch_shape, self.batch_shape})
   end),
-  properties = {
-    covariance_matrix = function(d)
-      return d.scale_tril:matmul(d.scale_tril:transpose(-1, -2)):expand(joined(d.batch_shape, d.event_shape,
-        d.event_shape))
-    end,
-    precision_matrix = function(d)
-      local inverse = inverse_lower(d.scale_tril)
-      return inverse:transpose(-1, -2):matmul(inverse):expand(joined(d.batch_shape, d.event_shape, d.event_shape))
-    end,
-  },
-  mean = function(d) return d.loc end, mode = function(d) return d.loc end,
-  variance = function(d) return (d.scale_tril ^ 2):sum(-1):expand(joined(d.batch_shape, d.event_shape)) end,
-  rsample = function(d, shape) return d.loc + times(d.scale_tril, d:noise("randn", shape)) end,
-  log_prob = function(d, x)
-    local z = solve_lower(d.scale_tril, x - d.loc)
-    return -0.5 * (z * z):sum(-1) - log_diagonal(d.scale_tril) - 0.5 * d.event_shape[1] * math.log(2 * math.pi)
+  first_parameter = function(d) return d.component_distribution:first_parameter() end,
+  support = function(d) return constraints.MixtureSameFamilyConstraint(d.component_distribution.support) end,
+  -- Values with a dim of size 1 for the components; weights with 1 for the event dims.
+  padded = function(d, x) return x:unsqueeze(-1 - #d.event_shape) end,
+  weights = function(d)
+    local p = d.mixture_distribution.probs
+    for _ = 1, #d.event_shape do p = p:unsqueeze(-1) end
+    return p
   end,
-  entropy = function(d)
-    local half = log_diagonal(d.scale_tril) + 0.5 * d.event_shape[1] * (1 + math.log(2 * math.pi))
-    return half:expand(d.batch_shape)
+  mean = "(d:weights() * component_distribution.mean):sum(-1 - #event_shape)",
+  variance = {
+    "parts = component_distribution", "apart = square(parts.mean - d:padded(mean))",
+    "(d:weights() * (parts.variance + apart)):sum(-1 - #event_shape)",
+  },
+  cdf = "(component_distribution:cdf(d:padded(x)) * mixture_distribution.probs):sum(-1)",
+  log_prob = {
+    "each = component_distribution:log_prob(d:padded(x))",
+    "logsumexp(each + mixture_distribution.logits:log_softmax(-1), -1)",
+  },
+  sample = function(d, shape)
+    local dim, all = #shape + #d.batch_shape + 1, d.component_distribution:_draw(shape)
+    local of = d.mixture_distribution:expand(d.batch_shape):_draw(shape):unsqueeze(-1)
+    for _ = 1, #d.event_shape do of = of:unsqueeze(-1) end
+    return all:gather(dim, of:expand(joined(shape, d.batch_shape, {1}, d.event_shape))):squeeze(dim)
+  end,
+  expand = function(d, batch_shape)
+    return list.MixtureSameFamily(d.mixture_distribution:expand(batch_shape),
+      d.component_distribution:expand(joined(batch_shape, {d.mixture_distribution.num_events})), d.validate_args)
   end,
 }
-list.MultivariateNormal._solve_lower, list.MultivariateNormal._log_diagonal = solve_lower, log_diagonal
+
+-- ---- exponential families
+
+--- lm.distributions.ExponentialFamily: Base class for distributions of an exponential family.
+local Family = Distribution:extend "ExponentialFamily"
+list.ExponentialFamily = Family
+Family.mean_carrier_measure = 0
+
+--- Returns natural parameters without gradients of before, the log normalizer and its gradients.
+function list._normalizer(d)
+  local parameters = {d:natural_params()}
+  for i, p in ipairs(parameters) do parameters[i] = p:detach():requires_grad_(true) end
+  local value = d:log_normalizer(unpack(parameters))
+  return parameters, value, core.grad(value:sum(), parameters, {create_graph = true})
+end
+
+--- Returns the entropy, by the gradients of log_normalizer (Nielsen and Nock 2010).
+function Family:entropy()
+  if self._formula and self._formula.entropy then return self._formula.entropy(self) end
+  local parameters, result, grads = list._normalizer(self)
+  result = result - self.mean_carrier_measure
+  for i, p in ipairs(parameters) do result = result - sum_last(p * grads[i], p.ndim - #self.batch_shape) end
+  return result
+end
 
 return list

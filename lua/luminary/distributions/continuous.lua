@@ -1,153 +1,252 @@
 --- Distributions of real numbers with closed formulas.
 local core = require "luminary.core"
-local options = require "luminary.base.options"
-local define = require("luminary.distributions.distribution").define
-local ops = core.ops
+local constraints = require "luminary.distributions.constraints"
+local combined = require "luminary.distributions.combined"
+local known = require("luminary.distributions.formulas").known
+local distribution = require "luminary.distributions.distribution"
+local T = require "luminary.distributions.transforms"
+local finfo = require("luminary.tensor.dtype_info").finfo
+local ops, define, transformed, Family = core.ops, distribution.define, combined._define, combined.ExponentialFamily
 
-local HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-local EULER = 0.57721566490153286
 local list = {}
+local location = "loc: real, scale: positive"
 
-local function shown(t) return t:numel() == 1 and ("%.14g"):format(t:item()) or options.describe(t) end
-
-local function loc(d) return d.loc end
-
--- log P of a standard normal value, less log scale.
-local function normal_log_prob(z, scale) return z * z * -0.5 - scale:log() - HALF_LOG_2PI end
-
-list.Normal = define "Normal" {
-  takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "real",
-  help = "Creates a normal (Gaussian) distribution.",
-  mean = loc, mode = loc, variance = function(d) return d.scale ^ 2 end,
-  rsample = function(d, shape) return d.loc + d:noise("randn", shape) * d.scale end,
-  log_prob = function(d, x) return normal_log_prob((x - d.loc) / d.scale, d.scale) end,
-  entropy = function(d) return d.scale:log() + 0.5 + HALF_LOG_2PI end,
-  cdf = function(d, x) return (1 + ops.erf((x - d.loc) / (d.scale * math.sqrt(2)))) * 0.5 end,
+list.Normal = define("Normal", Family) {
+  takes = location, support = "real", help = "Creates a normal (Gaussian) distribution.",
+  mean = "loc", mode = "loc", variance = "scale ^ 2", properties = {stddev = "scale"},
+  rsample = "loc + normal * scale", log_prob = "((x - loc) / scale) ^ 2 * -0.5 - log(scale) - 0.5 * LOG_2PI",
+  entropy = "log(scale) + 0.5 + 0.5 * LOG_2PI", cdf = "(1 + erf((x - loc) / (scale * SQRT2))) * 0.5",
+  icdf = "loc + scale * erfinv(2 * x - 1) * SQRT2",
 }
-
-list.LogNormal = define "LogNormal" {
-  takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "positive",
-  help = "Creates a log-normal distribution.",
-  mean = function(d) return (d.loc + d.scale ^ 2 * 0.5):exp() end,
-  mode = function(d) return (d.loc - d.scale ^ 2):exp() end,
-  variance = function(d) return (d.scale ^ 2):expm1() * (2 * d.loc + d.scale ^ 2):exp() end,
-  rsample = function(d, shape) return (d.loc + d:noise("randn", shape) * d.scale):exp() end,
-  log_prob = function(d, x) return normal_log_prob((x:log() - d.loc) / d.scale, d.scale) - x:log() end,
-  entropy = function(d) return d.scale:log() + d.loc + 0.5 + HALF_LOG_2PI end,
-  cdf = function(d, x) return (1 + ops.erf((x:log() - d.loc) / (d.scale * math.sqrt(2)))) * 0.5 end,
-}
-
-list.HalfNormal = define "HalfNormal" {
-  takes = {scale = "positive"}, order = {"scale"}, support = "nonnegative",
-  help = "Creates a half-normal distribution.",
-  mean = function(d) return d.scale * math.sqrt(2 / math.pi) end,
-  mode = function(d) return ops.zeros_like(d.scale) end,
-  variance = function(d) return d.scale ^ 2 * (1 - 2 / math.pi) end,
-  rsample = function(d, shape) return d:noise("randn", shape):abs() * d.scale end,
-  log_prob = function(d, x) return normal_log_prob(x / d.scale, d.scale) + math.log(2) end,
-  entropy = function(d) return d.scale:log() + 0.5 + HALF_LOG_2PI - math.log(2) end,
-  cdf = function(d, x) return ops.erf(x / (d.scale * math.sqrt(2))) end,
-}
-
 list.Laplace = define "Laplace" {
-  takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "real",
-  help = "Creates a Laplace distribution.",
-  mean = loc, mode = loc, variance = function(d) return d.scale ^ 2 * 2 end,
-  rsample = function(d, shape)
-    local u = d:noise("rand", shape) * 2 - 1
-    return d.loc - d.scale * u:sign() * (-u:abs()):clamp(-1 + 1e-7):log1p()
-  end,
-  log_prob = function(d, x) return -(2 * d.scale):log() - (x - d.loc):abs() / d.scale end,
-  entropy = function(d) return 1 + (2 * d.scale):log() end,
-  cdf = function(d, x)
-    local z = x - d.loc
-    return 0.5 - 0.5 * z:sign() * (-z:abs() / d.scale):expm1()
-  end,
-  icdf = function(d, p)
-    local u = p - 0.5
-    return d.loc - d.scale * u:sign() * (-2 * u:abs()):log1p()
-  end,
+  takes = location, support = "real", help = "Creates a Laplace distribution.",
+  mean = "loc", mode = "loc", variance = "scale ^ 2 * 2", rsample = 'd:_formula_of("icdf", uniform)',
+  log_prob = "-log(2 * scale) - abs(x - loc) / scale", entropy = "1 + log(2 * scale)",
+  cdf = "0.5 - 0.5 * sign(x - loc) * expm1(-abs(x - loc) / scale)",
+  icdf = "loc - scale * sign(x - 0.5) * log1p(-2 * abs(x - 0.5))",
 }
-
 list.Cauchy = define "Cauchy" {
-  takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "real",
-  help = "Creates a Cauchy (Lorentz) distribution.",
-  mean = function(d) return ops.full_like(d.loc, 0 / 0) end, mode = loc,
-  variance = function(d) return ops.full_like(d.loc, math.huge) end,
-  rsample = function(d, shape)
-    local angle = (d:noise("rand", shape) - 0.5) * math.pi
-    return d.loc + d.scale * (angle:sin() / angle:cos())
-  end,
-  log_prob = function(d, x) return -math.log(math.pi) - d.scale:log() - (((x - d.loc) / d.scale) ^ 2):log1p() end,
-  entropy = function(d) return math.log(4 * math.pi) + d.scale:log() end,
+  takes = location, support = "real", help = "Creates a Cauchy (Lorentz) distribution.",
+  mean = "filled(loc, nan)", mode = "loc", variance = "filled(loc, inf)", rsample = 'd:_formula_of("icdf", uniform)',
+  log_prob = "-LOG_PI - log(scale) - log1p(((x - loc) / scale) ^ 2)", entropy = "2 * LN2 + LOG_PI + log(scale)",
+  cdf = "atan((x - loc) / scale) * (1 / pi) + 0.5", icdf = "tan((x - 0.5) * pi) * scale + loc",
 }
-
 list.Uniform = define "Uniform" {
-  takes = {low = "real", high = "real"}, order = {"low", "high"}, support = "within",
+  takes = "low, high", limits = {
+    low = function(d) return constraints.less_than(d.high) end,
+    high = function(d) return constraints.greater_than(d.low) end,
+  },
+  support = function(d) return constraints.interval(d.low, d.high) end,
   help = "Creates a uniform distribution.",
-  made = function(d)
-    if d.validate_args and not d.low:lt(d.high):all():item() then
-      options.fail("Uniform: low must be less than high, got %s and %s", shown(d.low), shown(d.high))
-    end
+  mean = "(low + high) * 0.5", mode = "high * nan", variance = "(high - low) ^ 2 * (1 / 12)",
+  rsample = "low + uniform * (high - low)", entropy = "log(high - low)",
+  log_prob = "log(flags(both(ge(x, low), lt(x, high)), low)) - log(high - low)",
+  cdf = "clamp((x - low) / (high - low), 0, 1)", icdf = "low + x * (high - low)",
+}
+list.Exponential = define("Exponential", Family) {
+  takes = "rate: positive", support = "nonnegative", help = "Creates an exponential distribution.",
+  mean = "1 / rate", mode = "zeros_like(rate)", variance = "rate ^ -2", rsample = "-log(uniform) / rate",
+  log_prob = "log(rate) - rate * x", entropy = "1 - log(rate)", cdf = "-expm1(-rate * x)", icdf = "-log1p(-x) / rate",
+}
+
+-- Without a shape, of a concentration near 0, formulas have a limit.
+local function with_shape(...)
+  return {"none = le(abs(concentration:detach()), 1e-8)", "c = where(none, 1, concentration)", ...}
+end
+list.GeneralizedPareto = define "GeneralizedPareto" {
+  takes = "loc: real, scale: positive, concentration: real",
+  support = function(d)
+    local bound = d.loc - d.scale / d.concentration
+    return constraints.interval(d.loc, ops.where(d.concentration:lt(0), bound, math.huge))
   end,
-  mean = function(d) return (d.low + d.high) * 0.5 end,
-  variance = function(d) return (d.high - d.low) ^ 2 * (1 / 12) end,
-  rsample = function(d, shape) return d.low + d:noise("rand", shape) * (d.high - d.low) end,
+  help = "Creates a generalized Pareto distribution.", mode = "loc", entropy = "log(scale) + concentration + 1",
+  mean = {"ok = lt(concentration, 1)", "where(ok, loc + scale / (1 - where(ok, concentration, 0.5)), nan)"},
+  variance = {
+    "ok = lt(concentration, 0.5)", "c = where(ok, concentration, 0.25)",
+    "where(ok, scale ^ 2 / ((1 - c) ^ 2 * (1 - 2 * c)), nan)",
+  },
+  rsample = 'd:_formula_of("icdf", uniform)',
+  log_prob = with_shape("z = (x - loc) / scale", "y = 1 / c + ones_like(z)",
+    "-log(scale) - where(none, z, where(eq(y, 0), y, y * log1p(c * z)))"),
+  survival = with_shape("z = (x - loc) / scale", "where(none, -z, -log1p(c * z) / c)"),
+  --- Returns log(1 - cdf(x)).
+  log_survival_function = function(d, x) return d:_formula_of("survival", d:value("log_survival_function", x)) end,
+  --- Returns log(cdf(x)).
+  log_cdf = function(d, x) return known.log1p(-d:log_survival_function(x):exp()) end,
+  cdf = "exp(d:log_cdf(x))",
+  icdf = with_shape("y = log1p(-x)", "where(none, loc - scale * y, loc + scale / c * expm1(-c * y))"),
+}
+
+-- ---- on the circle
+
+-- Coefficients of powers of (x / 3.75)^2, and of 3.75 / x, for the modified Bessel functions of order 0 and 1
+-- (Abramowitz and Stegun 9.8.1 to 9.8.4).
+local BESSEL = {
+  [0] = {
+    {1, 3.5156229, 3.0899424, 1.2067492, 0.2659732, 0.0360768, 0.0045813},
+    {0.39894228, 0.01328592, 0.00225319, -0.00157565, 0.00916281, -0.02057706, 0.02635537, -0.01647633, 0.00392377},
+  }, {
+    {0.5, 0.87890594, 0.51498869, 0.15084934, 0.02658733, 0.00301532, 0.00032411},
+    {0.39894228, -0.03988024, -0.00362018, 0.00163801, -0.01031555, 0.02282967, -0.02895312, 0.01787654, -0.00420059},
+  },
+}
+
+local function polynomial(x, coefficients)
+  local sum = coefficients[#coefficients]
+  for i = #coefficients - 1, 1, -1 do sum = sum * x + coefficients[i] end
+  return sum
+end
+
+-- The logarithm of the modified Bessel function of an order.
+local function log_bessel(x, order)
+  local small = polynomial((x / 3.75) ^ 2, BESSEL[order][1])
+  if order == 1 then small = small * x:abs() end
+  return ops.where(x:lt(3.75), small:log(), x - 0.5 * x:log() + polynomial(3.75 / x, BESSEL[order][2]):log())
+end
+
+list.VonMises = define "VonMises" {
+  takes = "loc: real, concentration: positive", support = "real",
+  help = "Creates a von Mises distribution of angles, in radians.", mean = "loc", mode = "loc",
+  variance = function(d) return 1 - (log_bessel(d.concentration, 1) - log_bessel(d.concentration, 0)):exp() end,
   log_prob = function(d, x)
-    local inside = ops.logical_and(x:ge(d.low), x:lt(d.high)):to(d.low.dtype)
-    return inside:log() - (d.high - d.low):log()
+    return d.concentration * (x - d.loc):cos() - math.log(2 * math.pi) - log_bessel(d.concentration, 0)
   end,
-  entropy = function(d) return (d.high - d.low):log() end,
-  cdf = function(d, x) return ((x - d.low) / (d.high - d.low)):clamp(0, {max = 1}) end,
-  icdf = function(d, p) return d.low + p * (d.high - d.low) end,
+  -- By rejection from a wrapped Cauchy distribution (Best and Fisher 1979), in float64.
+  sample = function(d, shape)
+    local k = d.concentration:to("float64"):expand(known.joined(shape, d.batch_shape))
+    local tau = 1 + (1 + 4 * k ^ 2):sqrt()
+    local rho = (tau - (2 * tau):sqrt()) / (2 * k)
+    local r = ops.where(k:lt(1e-5), 1 / k + k, (1 + rho ^ 2) / (2 * rho))
+    local x, done
+    repeat
+      local z, u, v = (ops.rand_like(k) * math.pi):cos(), ops.rand_like(k), ops.rand_like(k)
+      local f = (1 + r * z) / (r + z)
+      local c = k * (r - f)
+      local good = ops.logical_or((c * (2 - c)):gt(u), ((c / u):log() + 1 - c):ge(0))
+      local new = (v - 0.5):sign() * f:clamp(-1, {max = 1}):acos()
+      x = x and ops.where(done, x, new) or new
+      done = done and ops.logical_or(done, good) or good
+    until done:all():item()
+    return (x + math.pi + d.loc):remainder(2 * math.pi):to(d.loc.dtype) - math.pi
+  end,
 }
 
-list.Exponential = define "Exponential" {
-  takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative",
-  help = "Creates an exponential distribution.",
-  mean = function(d) return 1 / d.rate end, mode = function(d) return ops.zeros_like(d.rate) end,
-  variance = function(d) return d.rate ^ -2 end,
-  rsample = function(d, shape) return -d:noise("rand", shape):log() / d.rate end,
-  log_prob = function(d, x) return d.rate:log() - d.rate * x end,
-  entropy = function(d) return 1 - d.rate:log() end,
-  cdf = function(d, x) return -(-d.rate * x):expm1() end,
-  icdf = function(d, p) return -(-p):log1p() / d.rate end,
+-- ---- Bernoulli's, of real numbers
+
+-- Formulas of c, the probability, have a singularity at 1/2; between lims a series of h = probs - 1/2 is used.
+local function around_half(formula, series)
+  return {
+    "outside = either(le(probs, lims[1]), gt(probs, lims[2]))", "c = where(outside, probs, lims[1])", "h = probs - 0.5",
+    ("where(outside, %s, %s)"):format(formula, series),
+  }
+end
+
+list.ContinuousBernoulli = define("ContinuousBernoulli", Family) {
+  takes = "probs: unit_interval, logits: real, lims", either = {"probs", "logits"},
+  plain = {lims = "list?"}, defaults = {lims = {0.499, 0.501}}, support = "unit_interval",
+  help = "Creates a continuous Bernoulli distribution, of real numbers from 0 to 1",
+  made = function(d, given) if given.probs then d.probs = core.keep(known.clamp_probs(d.probs)) end end,
+  properties = {
+    probs = "clamp_probs(sigmoid(logits))", logits = "log(probs) - log1p(-probs)",
+    log_norm = around_half("log(abs((log1p(-c) - log(c)) / (1 - 2 * c)))",
+      "LN2 + (4 / 3 + 104 / 45 * h ^ 2) * h ^ 2"),
+  },
+  mean = around_half("c / (2 * c - 1) + 1 / (log1p(-c) - log(c))", "0.5 + (1 / 3 + 16 / 45 * h ^ 2) * h"),
+  variance = around_half("c * (c - 1) / (1 - 2 * c) ^ 2 + 1 / (log1p(-c) - log(c)) ^ 2",
+    "1 / 12 - (1 / 15 - 128 / 945 * h ^ 2) * h ^ 2"),
+  rsample = 'd:_formula_of("icdf", uniform)', log_prob = "bernoulli_log_prob(logits, x) + log_norm",
+  inside = around_half("(c ^ x * (1 - c) ^ (1 - x) + c - 1) / (2 * c - 1)", "x"),
+  cdf = 'where(le(x, 0), 0, where(ge(x, 1), 1, d:_formula_of("inside", x)))',
+  icdf = around_half("(log1p(x * (2 * c - 1) - c) - log1p(-c)) / (log(c) - log1p(-c))", "x"),
+  entropy = "mean * (log1p(-probs) - log(probs)) - log_norm - log1p(-probs)",
 }
 
-list.Gumbel = define "Gumbel" {
-  takes = {loc = "real", scale = "positive"}, order = {"loc", "scale"}, support = "real",
-  help = "Creates a Gumbel distribution.",
-  mean = function(d) return d.loc + d.scale * EULER end, mode = loc,
-  variance = function(d) return d.scale ^ 2 * (math.pi ^ 2 / 6) end,
-  rsample = function(d, shape)
-    local u = d:noise("rand", shape):clamp(1e-38, {max = 1 - 6e-8})
-    return d.loc - d.scale * (-u:log()):log()
-  end,
-  log_prob = function(d, x)
-    local z = (x - d.loc) / d.scale
-    return -z - (-z):exp() - d.scale:log()
-  end,
-  entropy = function(d) return d.scale:log() + (1 + EULER) end,
-  cdf = function(d, x) return (-(-(x - d.loc) / d.scale):exp()):exp() end,
-  icdf = function(d, p) return d.loc - d.scale * (-p:log()):log() end,
+-- ---- transforms of others
+
+list.LogNormal = transformed "LogNormal" {
+  takes = location, support = "positive", help = "Creates a log-normal distribution.",
+  base = function(d) return list.Normal(d.loc, d.scale, d.validate_args), T.ExpTransform() end,
+  mean = "exp(loc + scale ^ 2 * 0.5)", mode = "exp(loc - scale ^ 2)",
+  variance = "expm1(scale ^ 2) * exp(2 * loc + scale ^ 2)", entropy = "base_dist:entropy() + loc",
 }
 
-list.Pareto = define "Pareto" {
-  takes = {scale = "positive", alpha = "positive"}, order = {"scale", "alpha"}, support = "above_scale",
+-- |x| of values of a distribution that is symmetric about 0.
+local function half(name, entry)
+  entry.takes, entry.support, entry.mode = "scale: positive", "nonnegative", "zeros_like(scale)"
+  entry.log_prob, entry.cdf = "where(ge(x, 0), base_dist:log_prob(x) + LN2, -inf)", "2 * base_dist:cdf(x) - 1"
+  entry.icdf, entry.entropy = "base_dist:icdf((x + 1) / 2)", "base_dist:entropy() - LN2"
+  list[name] = transformed(name)(entry)
+end
+
+half("HalfNormal", {
+  help = "Creates a half-normal distribution.", mean = "scale * (2 / pi) ^ 0.5", variance = "scale ^ 2 * (1 - 2 / pi)",
+  base = function(d) return list.Normal(0, d.scale, false), T.AbsTransform() end,
+})
+half("HalfCauchy", {
+  help = "Creates a half-Cauchy distribution.", mean = "filled(scale, inf)", variance = "filled(scale, inf)",
+  base = function(d) return list.Cauchy(0, d.scale, false), T.AbsTransform() end,
+})
+list.Gumbel = transformed "Gumbel" {
+  takes = location, support = "real", help = "Creates a Gumbel distribution.",
+  base = function(d)
+    local info, log = finfo(d.loc.dtype), T.ExpTransform():inv()
+    local base = list.Uniform(ops.full_like(d.loc, info.tiny), ops.full_like(d.loc, 1 - info.eps), d.validate_args)
+    return base, log, T.AffineTransform(0, -1), log, T.AffineTransform(d.loc, -d.scale)
+  end,
+  mean = "loc + scale * EULER", mode = "loc", variance = "scale ^ 2 * (pi ^ 2 / 6)",
+  log_prob = {"y = (loc - x) / scale", "y - exp(y) - log(scale)"}, entropy = "log(scale) + (1 + EULER)",
+}
+list.Pareto = transformed "Pareto" {
+  takes = "scale: positive, alpha: positive",
+  support = function(d) return constraints.greater_than_eq(d.scale) end,
   help = "Creates a Pareto distribution of type 1.",
-  mean = function(d)
-    local a = d.alpha:clamp(1)
-    return a * d.scale / (a - 1)
+  base = function(d)
+    return list.Exponential(d.alpha, d.validate_args), T.ExpTransform(), T.AffineTransform(0, d.scale)
   end,
-  mode = function(d) return d.scale end,
-  variance = function(d)
-    local a = d.alpha:clamp(2)
-    return d.scale ^ 2 * a / ((a - 1) ^ 2 * (a - 2))
+  mean = {"a = clamp(alpha, 1)", "a * scale / (a - 1)"}, mode = "scale",
+  variance = {"a = clamp(alpha, 2)", "scale ^ 2 * a / ((a - 1) ^ 2 * (a - 2))"},
+  entropy = "log(scale / alpha) + 1 + 1 / alpha",
+}
+list.Weibull = transformed "Weibull" {
+  takes = "scale: positive, concentration: positive", support = "positive", help = "Creates a Weibull distribution.",
+  base = function(d)
+    return list.Exponential(ops.ones_like(d.scale), d.validate_args), T.PowerTransform(1 / d.concentration),
+      T.AffineTransform(0, d.scale)
   end,
-  rsample = function(d, shape) return d.scale * (-d:noise("rand", shape):log() / d.alpha):exp() end,
-  log_prob = function(d, x) return d.alpha:log() + d.alpha * d.scale:log() - (d.alpha + 1) * x:log() end,
-  entropy = function(d) return (d.scale / d.alpha):log() + 1 + 1 / d.alpha end,
-  cdf = function(d, x) return 1 - (d.scale / x) ^ d.alpha end,
+  mean = "scale * exp(lgamma(1 + 1 / concentration))",
+  mode = "scale * ((concentration - 1) / concentration) ^ (1 / concentration)",
+  variance = {"k = 1 / concentration", "scale ^ 2 * (exp(lgamma(1 + 2 * k)) - exp(2 * lgamma(1 + k)))"},
+  entropy = "EULER * (1 - 1 / concentration) + log(scale / concentration) + 1",
+}
+list.Kumaraswamy = transformed "Kumaraswamy" {
+  takes = "concentration1: positive, concentration0: positive",
+  support = "unit_interval", help = "Creates a Kumaraswamy distribution.",
+  base = function(d)
+    local a, b = d.concentration1, d.concentration0
+    return list.Uniform(ops.zeros_like(b), ops.ones_like(b), d.validate_args), T.PowerTransform(1 / b),
+      T.AffineTransform(1, -1), T.PowerTransform(1 / a)
+  end,
+  moment = {"a = 1 + x / concentration1", "b = concentration0", "b * exp(lgamma(a) + lgamma(b) - lgamma(a + b))"},
+  mean = 'd:_formula_of("moment", 1)', variance = 'd:_formula_of("moment", 2) - mean ^ 2',
+  mode = {
+    "a = concentration1", "b = concentration0",
+    "exp(where(either(lt(a, 1), lt(b, 1)), nan, log1p(-b) / b - log1p(-a * b)))",
+  },
+  entropy = {
+    "a = concentration1", "b = concentration0",
+    "1 - 1 / b + (1 - 1 / a) * (digamma(b + 1) + EULER) - log(a) - log(b)",
+  },
+}
+list.LogisticNormal = transformed "LogisticNormal" {
+  takes = location, support = "simplex", help = "Creates a logistic-normal distribution, of vectors of probabilities.",
+  base = function(d)
+    local base = list.Normal(d.loc, d.scale, d.validate_args)
+    return #base.batch_shape == 0 and base:expand {1} or base, T.StickBreakingTransform()
+  end,
+  expand = function(d, batch_shape)
+    local size = known.joined(batch_shape, {d.event_shape[1] - 1})
+    return list.LogisticNormal(d.loc:expand(size), d.scale:expand(size), d.validate_args)
+  end,
 }
 
 return list

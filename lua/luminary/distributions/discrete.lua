@@ -1,209 +1,209 @@
---- Distributions of whole numbers. Categories count from 1.
+--- Distributions of whole numbers and categories, which count from 1; and their relaxations to real numbers.
 local core = require "luminary.core"
-local options = require "luminary.base.options"
-local signature = require "luminary.base.signature"
-local finfo = require("luminary.tensor.dtype_info").finfo
-local Distribution = require "luminary.distributions.distribution"
-local special = require "luminary.distributions.special"
-local ops, define, joined = core.ops, Distribution.define, Distribution._joined
+local combined = require "luminary.distributions.combined"
+local constraints = require "luminary.distributions.constraints"
+local distribution = require "luminary.distributions.distribution"
+local transforms = require "luminary.distributions.transforms"
+local known = require("luminary.distributions.formulas").known
+local ops, fail = core.ops, require("luminary.base.options").fail
+local define, joined, Family = distribution.define, known.joined, combined.ExponentialFamily
 
 local list = {}
 
--- x * log(y), which is 0 where x is 0.
-local function xlogy(x, y) return ops.where(x:eq(0), ops.zeros_like(x * y), x * y:log()) end
+-- ---- two outcomes
 
--- probs and logits of each other: of two outcomes.
-local function binary_logits(p) return p:log() - (-p):log1p() end
-local binary = {
-  probs = function(d) return d.logits:sigmoid() end,
-  logits = function(d)
-    local eps = d.probs.dtype == "float64" and 2.3e-16 or 1.2e-7
-    return binary_logits(d.probs:clamp(eps, {max = 1 - eps}))
-  end,
-}
+local two, either = "probs: unit_interval, logits: real", {"probs", "logits"}
+local binary = {probs = "sigmoid(logits)", logits = {"p = clamp_probs(probs)", "log(p) - log1p(-p)"}}
 
--- log(1 + e^x) without overflow.
-local function log1pexp(x) return x:clamp(0) + (-x:abs()):exp():log1p() end
-
-local function draw_bernoulli(d, shape)
-  return d:noise("rand", shape):lt(d.probs):to(d:first_parameter().dtype)
+-- The integers from `first` to `last`, in the dtype of a distribution's values.
+local function range(d, first, last)
+  local like = d:first_parameter()
+  return ops.arange(first, last + 1, {dtype = like.dtype, device = like.device})
 end
 
-list.Bernoulli = define "Bernoulli" {
-  takes = {probs = "unit_interval", logits = "real"}, order = {"probs", "logits"}, either = true, support = "boolean",
-  help = "Creates a Bernoulli distribution", properties = binary,
-  mean = function(d) return d.probs end, variance = function(d) return d.probs * (1 - d.probs) end,
-  mode = function(d) return d.probs:gt(0.5):to(d.probs.dtype) end,
-  sample = draw_bernoulli,
-  log_prob = function(d, x) return x * d.logits - log1pexp(d.logits) end,
-  entropy = function(d) return log1pexp(d.logits) - d.probs * d.logits end,
+list.Bernoulli = define("Bernoulli", Family) {
+  takes = two, either = either, support = "boolean", properties = binary,
+  help = "Creates a Bernoulli distribution", mean = "probs", variance = "probs * (1 - probs)",
+  mode = "where(eq(probs, 0.5), nan, flags(gt(probs, 0.5), probs))", sample = "bernoulli(d:drawn(probs, x))",
+  log_prob = "bernoulli_log_prob(logits, x)", entropy = "-bernoulli_log_prob(logits, probs)",
+  values = function(d) return range(d, 0, 1) end,
 }
-
 list.Geometric = define "Geometric" {
-  takes = {probs = "unit_interval", logits = "real"}, order = {"probs", "logits"}, either = true, support = "natural",
-  help = "Creates a geometric distribution, of the number of failures before the first success", properties = binary,
-  mean = function(d) return 1 / d.probs - 1 end, mode = function(d) return ops.zeros_like(d.probs) end,
-  variance = function(d) return (1 / d.probs - 1) / d.probs end,
-  sample = function(d, shape) return (d:noise("rand", shape):log() / (-d.probs):log1p()):floor() end,
-  log_prob = function(d, x)
-    local q = ops.where(ops.logical_and(d.probs:eq(1), x:eq(0)), ops.zeros_like(d.probs), d.probs)
-    return x * (-q):log1p() + d.probs:log()
+  takes = two, either = either, support = "nonnegative_integer", properties = binary,
+  help = "Creates a geometric distribution, of the number of failures before the first success",
+  made = function(d, given)
+    local checked = d.validate_args and given.probs
+    if checked then constraints._require("Geometric", "probs", d.probs, constraints.positive) end
   end,
-  entropy = function(d) return (log1pexp(d.logits) - d.probs * d.logits) / d.probs end,
+  mean = "1 / probs - 1", mode = "zeros_like(probs)", variance = "(1 / probs - 1) / probs",
+  sample = "floor(log(uniform) / log1p(-probs))",
+  log_prob = "x * log1p(-where(both(eq(probs, 1), eq(x, 0)), 0, probs)) + log(probs)",
+  entropy = "-bernoulli_log_prob(logits, probs) / probs",
 }
 
--- Of several outcomes, along the last dim.
-local several = {
-  logits = function(d)
-    if d.given_logits then return d.given_logits end
-    return (d.given_probs / d.given_probs:sum(-1, {keepdim = true})):clamp(1e-38):log()
-  end,
-  probs = function(d)
-    if d.given_logits then return d.given_logits:softmax(-1) end
-    return d.given_probs / d.given_probs:sum(-1, {keepdim = true})
-  end,
-}
+-- ---- counts
 
--- A constructor for the two distributions of several outcomes; `event` is event_shape, given their number.
-local function several_init(name, event)
-  return signature.of(name .. "(probs, logits, {validate_args = true})", function(self, probs, logits, opts)
-    self.validate_args = opts.validate_args
-    if (probs == nil) == (logits == nil) then options.fail("%s: pass exactly one of probs and logits", name) end
-    local key = probs ~= nil and "given_probs" or "given_logits"
-    local t = Distribution._tensors(name, {"it"}, {it = probs == nil and logits or probs}).it
-    local what = probs ~= nil and "probs" or "logits"
-    if t.ndim < 1 then options.must_be(name, what, "a tensor of at least 1 dim", t) end
-    if self.validate_args then
-      require("luminary.distributions.constraints").check(name, what, t, what == "probs" and "weights" or "real", self)
-    end
-    if what == "logits" then t = t - ops.logsumexp(t, -1, {keepdim = true}) end
-    self[key], self.num_events, self.order = core.keep(t), t.shape[t.ndim], {"given_probs", "given_logits"}
-    local batch = {unpack(t.shape, 1, t.ndim - 1)}
-    self.batch_shape, self.event_shape = batch, event(self.num_events)
-    self.categories = {self.num_events}
-  end)
-end
-
--- Indices of the largest logits with Gumbel noise, [shape…, batch…] (Gumbel 1954).
-local function draw_categories(d, shape)
-  local u = d:noise("rand", shape, d.categories):clamp(1e-38, {max = 1 - 6e-8})
-  return (d.logits - (-u:log()):log()):argmax(-1)
-end
-
-local function expand_several(self, batch_shape)
-  local like = self.given_probs or self.given_logits
-  local t = like:expand(joined(batch_shape, self.categories))
-  local of = list[self.__name]
-  local how = {validate_args = false}
-  if self.given_probs then return of(t, nil, how) end
-  return of(nil, t, how)
-end
-
--- Logits of what has no probability are as low as a number can be: 0 times that is 0.
-local function entropy_of(d) return -(d.probs * d.logits:clamp(finfo(d.logits).min)):sum(-1) end
-
-list.Categorical = define "Categorical" {
-  order = {"probs", "logits"}, support = "category", init = several_init("Categorical", function() return {} end),
-  help = "Creates a categorical distribution, with categories from 1", properties = several,
-  mode = function(d) return d.probs:argmax(-1) end,
-  mean = function(d) return ops.full(d.batch_shape, 0 / 0) end,
-  variance = function(d) return ops.full(d.batch_shape, 0 / 0) end,
-  sample = draw_categories, entropy = entropy_of, expand = expand_several,
-  log_prob = function(d, x)
-    local shape = Distribution.broadcast("Categorical.log_prob", {x.shape, d.batch_shape})
-    local indices = x:to("int64"):expand(shape):unsqueeze(-1):contiguous()
-    return ops.gather(d.logits:expand(joined(shape, d.categories)), -1, indices):squeeze(-1)
-  end,
-  --- All categories, [n, batch…].
-  enumerate_support = function(d)
-    local all = ops.arange(1, d.num_events + 1)
-    for _ = 1, #d.batch_shape do all = all:unsqueeze(-1) end
-    return all:expand(joined(d.categories, d.batch_shape))
-  end,
-}
-
-list.OneHotCategorical = define "OneHotCategorical" {
-  order = {"probs", "logits"}, support = "one_hot",
-  init = several_init("OneHotCategorical", function(n) return {n} end),
-  help = "Creates a one-hot categorical distribution", properties = several,
-  mean = function(d) return d.probs end, variance = function(d) return d.probs * (1 - d.probs) end,
-  mode = function(d) return ops.one_hot(d.probs:argmax(-1), d.num_events):to(d:first_parameter().dtype) end,
-  sample = function(d, shape)
-    return ops.one_hot(draw_categories(d, shape), d.num_events):to(d:first_parameter().dtype)
-  end,
-  log_prob = function(d, x) return (x * d.logits:clamp(-1e38)):sum(-1) end,
-  entropy = entropy_of, expand = expand_several,
-}
-
--- By adding up probabilities until they pass u: for rates below 10.
-local function poisson_small(rate, u)
-  local p = (-rate):exp()
-  local sum, k, result = p, 0, ops.zeros_like(rate)
-  while true do
-    local more = u:gt(sum)
-    if k > 200 or not more:any():item() then return result end
-    k = k + 1
-    p = p * rate / k
-    sum, result = sum + p, result + more:to(rate.dtype)
-  end
-end
-
--- By transformed rejection, for rates from 10 on (Hörmann 1993, algorithm PTRS).
-local function poisson_large(rate)
-  local b = 0.931 + 2.53 * rate:sqrt()
-  local a = -0.059 + 0.02483 * b
-  local log_inverse_alpha, v_r = (1.1239 + 1.1328 / (b - 3.4)):log(), 0.9277 - 3.6224 / (b - 2)
-  local result, done
-  repeat
-    local u, v = ops.rand_like(rate) - 0.5, ops.rand_like(rate)
-    local us = 0.5 - u:abs()
-    local k = ((2 * a / us + b) * u + rate + 0.43):floor()
-    local quick = ops.logical_and(us:ge(0.07), v:le(v_r))
-    local never = ops.logical_or(k:lt(0), ops.logical_and(us:lt(0.013), v:gt(us)))
-    local slow = (v:log() + log_inverse_alpha - (a / (us * us) + b):log())
-      :le(-rate + k * rate:log() - special.lgamma(k:clamp(0) + 1))
-    local good = ops.logical_or(quick, ops.logical_and(slow, ops.logical_not(never)))
-    result = result and ops.where(done, result, k) or k
-    done = done and ops.logical_or(done, good) or good
-  until done:all():item()
-  return result
-end
-
-list.Poisson = define "Poisson" {
-  takes = {rate = "nonnegative"}, order = {"rate"}, support = "natural",
-  help = "Creates a Poisson distribution.",
-  mean = function(d) return d.rate end, variance = function(d) return d.rate end,
-  mode = function(d) return d.rate:floor() end,
-  sample = function(d, shape)
-    local rate = d.rate:to("float64"):expand(joined(shape, d.batch_shape))
-    local is_small = rate:lt(10)
-    local small = poisson_small(rate:clamp(0, {max = 10}), ops.rand_like(rate))
-    if is_small:all():item() then return small:to(d.rate.dtype) end
-    return ops.where(is_small, small, poisson_large(rate:clamp(10))):to(d.rate.dtype)
-  end,
-  log_prob = function(d, x) return xlogy(x, d.rate) - d.rate - special.lgamma(x + 1) end,
+list.Poisson = define("Poisson", Family) {
+  takes = "rate: nonnegative", support = "nonnegative_integer",
+  help = "Creates a Poisson distribution.", mean = "rate", variance = "rate", mode = "floor(rate)",
+  sample = "poisson(d:drawn(rate, x))", log_prob = "xlogy(x, rate) - rate - lgamma(x + 1)",
 }
 
 list.Binomial = define "Binomial" {
-  takes = {total_count = "natural", probs = "unit_interval"}, order = {"total_count", "probs"}, support = "natural",
-  defaults = {total_count = 1}, lacks = "logits",
-  help = "Creates a binomial distribution.",
-  mean = function(d) return d.total_count * d.probs end,
-  variance = function(d) return d.total_count * d.probs * (1 - d.probs) end,
-  sample = function(d, shape)
-    local most = d.total_count:max():item()
-    local result = ops.zeros(joined(shape, d.batch_shape), {dtype = d.probs.dtype, device = d.probs.device})
-    for i = 1, most do
-      local one = ops.logical_and(ops.rand_like(result):lt(d.probs), d.total_count:ge(i))
-      result = result + one:to(result.dtype)
-    end
-    return result
-  end,
-  log_prob = function(d, x)
-    local n = d.total_count
-    return special.lgamma(n + 1) - special.lgamma(x + 1) - special.lgamma((n - x):clamp(0) + 1)
-      + xlogy(x, d.probs) + xlogy(n - x, 1 - d.probs)
+  takes = "total_count: nonnegative_integer, probs: unit_interval, logits: real", either = either,
+  defaults = {total_count = 1}, properties = binary,
+  support = function(d) return constraints.integer_interval(0, d.total_count) end,
+  help = "Creates a binomial distribution",
+  mean = "total_count * probs", variance = "total_count * probs * (1 - probs)",
+  mode = "minimum(floor((total_count + 1) * probs), total_count)",
+  sample = "binomial(d:drawn(total_count, x), d:drawn(probs, x))",
+  log_prob = {
+    "n = total_count", "above = (relu(logits) + logits + relu(-logits)) / 2",
+    "lgamma(n + 1) - lgamma(x + 1) - lgamma(n - x + 1) + x * logits - n * (above + log1p(exp(-abs(logits))))",
+  },
+  entropy = {"log = d:log_prob(d:enumerate_support(false))", "-(exp(log) * log):sum(1)"},
+  values = function(d)
+    local least, most = d.total_count:min():item(), d.total_count:max():item()
+    return least == most and range(d, 0, most) or fail "Binomial: total_count must be the same in the whole batch"
   end,
 }
+list.NegativeBinomial = define "NegativeBinomial" {
+  takes = "total_count: nonnegative, probs, logits: real", limits = {probs = constraints.half_open_interval(0, 1)},
+  either = either, properties = binary, support = "nonnegative_integer",
+  help = "Creates a negative binomial distribution, of the number of successes before total_count failures",
+  mean = "total_count * exp(logits)", mode = "clamp(floor((total_count - 1) * exp(logits)), 0)",
+  variance = "mean / sigmoid(-logits)",
+  sample = "in_dtype(poisson(exp(log_gamma_sample(d:drawn(total_count, x)) + logits)), logits)",
+  log_prob = {
+    "n = total_count", "ways = masked_fill(lgamma(1 + x) + lgamma(n) - lgamma(n + x), eq(n + x, 0), 0)",
+    "n * log_sigmoid(-logits) + x * log_sigmoid(logits) - ways",
+  },
+}
+
+-- ---- several outcomes, along the last dim
+
+local weights, last_dim = "probs: _weights, logits: real", {probs = 1, logits = 1}
+local several = {probs = "softmax(logits, -1)", logits = "log(clamp_probs(probs))"}
+
+local function given_values(d)
+  local values = debug.getmetatable(d).values
+  return rawget(values, "probs"), rawget(values, "logits")
+end
+
+-- Normalizes what is given; num_events is the number of categories.
+local function normalize(d)
+  local p, l = given_values(d)
+  if p then d.probs = core.keep(p / known.keep_sum(p)) end
+  if l then d.logits = core.keep(l - l:logsumexp(-1, {keepdim = true})) end
+  d.num_events = (p or l).shape[(p or l).ndim]
+end
+
+-- Random categories, [shape…, batch…].
+local function draw_categories(d, shape)
+  local n, size = 1, joined(shape, d.batch_shape)
+  for _, extent in ipairs(shape) do n = n * extent end
+  for _, extent in ipairs(size) do
+    if extent == 0 then return ops.empty(size, {dtype = "int64", device = d.probs.device}) end
+  end
+  return ops.multinomial(d.probs:reshape {-1, d.num_events}, n, true):t():reshape(size)
+end
+local function log_prob_of(d, categories)
+  local shape = distribution.broadcast(d.__name .. ".log_prob", {categories.shape, d.batch_shape})
+  local indices = categories:to("int64"):expand(shape):unsqueeze(-1):contiguous()
+  return d.logits:expand(joined(shape, {d.num_events})):gather(-1, indices):squeeze(-1)
+end
+
+-- Logits of what has no probability are as low as a number can be: 0 times that is 0.
+local entropy_of = "-(probs * clamp(logits, least_of(logits))):sum(-1)"
+
+list.Categorical = define "Categorical" {
+  takes = weights, either = either, event_dims = last_dim, made = normalize,
+  event = function() return {} end, properties = several,
+  support = function(d) return constraints.integer_interval(1, d.num_events) end,
+  help = "Creates a categorical distribution, with categories from 1", mode = "argmax(probs, -1)",
+  mean = "filled(probs:select(-1, 1), nan)", variance = "filled(probs:select(-1, 1), nan)",
+  sample = draw_categories, entropy = entropy_of, log_prob = log_prob_of,
+  values = function(d) return ops.arange(1, d.num_events + 1, {device = d.probs.device}) end,
+}
+list.OneHotCategorical = define "OneHotCategorical" {
+  takes = weights, either = either, event_dims = last_dim, made = normalize,
+  support = "one_hot", properties = several, help = "Creates a one-hot categorical distribution",
+  mean = "probs", variance = "probs * (1 - probs)", mode = "one_hot_like(probs)", entropy = entropy_of,
+  sample = function(d, shape) return ops.one_hot(draw_categories(d, shape), d.num_events):to(d.probs.dtype) end,
+  log_prob = function(d, x) return log_prob_of(d, x:argmax(-1)) end,
+  values = function(d) return ops.eye(d.num_events, {dtype = d.probs.dtype, device = d.probs.device}) end,
+}
+list.OneHotCategoricalStraightThrough = define("OneHotCategoricalStraightThrough", list.OneHotCategorical) {
+  help = "Creates a one-hot categorical distribution whose samples have the gradients of its probabilities",
+  rsample = function(d, shape)
+    local x = core.no_grad(function() return list.OneHotCategorical._draw(d, shape) end)
+    return x + (d.probs - d.probs:detach())
+  end,
+}
+list.Multinomial = define "Multinomial" {
+  takes = "total_count, " .. weights, either = either, event_dims = last_dim,
+  plain = {total_count = "natural"}, defaults = {total_count = 1}, made = normalize, properties = several,
+  support = function(d) return constraints.multinomial(d.total_count) end,
+  help = "Creates a multinomial distribution, of the counts of each category", mean = "probs * total_count",
+  variance = "total_count * probs * (1 - probs)",
+  sample = function(d, shape)
+    local drawn = draw_categories(d, joined({d.total_count}, shape)):movedim(1, -1)
+    local counts = d.probs:new_zeros(joined(shape, d.batch_shape, d.event_shape))
+    return counts:scatter_add(-1, drawn, ops.ones_like(drawn, {dtype = counts.dtype}))
+  end,
+  log_prob = {
+    "log = masked_fill(logits, both(eq(x, 0), eq(logits, -inf)), 0)",
+    "lgamma(x:sum(-1) + 1) - lgamma(x + 1):sum(-1) + (log * x):sum(-1)",
+  },
+  entropy = function(d)
+    local n, each = d.total_count, list.Binomial(d.total_count, d.probs, nil, false)
+    local counts = each:enumerate_support(false):narrow(1, 2, n)
+    return n * d:_formula_of "moment" - known.lgamma(core.tensor(n + 1, {dtype = "float64"})):item()
+      + (each:log_prob(counts):exp() * known.lgamma(counts + 1)):sum(1):sum(-1)
+  end,
+  moment = entropy_of, -- of one draw
+}
+
+-- ---- relaxations
+
+local relaxed = {temperature = true}
+
+list.LogitRelaxedBernoulli = define "LogitRelaxedBernoulli" {
+  takes = "temperature, " .. two, either = either, loose = relaxed, properties = binary,
+  support = "real", help = "Creates the distribution of the logits of a RelaxedBernoulli",
+  rsample = {
+    "p = clamp_probs(probs)", "u = clamp_probs(uniform)",
+    "(log(u) - log1p(-u) + log(p) - log1p(-p)) / temperature",
+  },
+  log_prob = {"apart = logits - x * temperature", "log(temperature) + apart - 2 * log1p(exp(apart))"},
+}
+list.ExpRelaxedCategorical = define "ExpRelaxedCategorical" {
+  takes = "temperature, " .. weights, either = either, loose = relaxed, event_dims = last_dim,
+  made = normalize, properties = several, support = "real_vector",
+  help = "Creates the distribution of the logarithm of a RelaxedOneHotCategorical",
+  rsample = "log_softmax((logits - log(-log(clamp_probs(uniform)))) / temperature, -1)",
+  log_prob = "lgamma(filled(temperature, num_events)) + log(temperature) * (num_events - 1)"
+    .. " + log_softmax(logits - x * temperature, -1):sum(-1)",
+}
+
+-- Values of the relaxation `base` after a transform.
+local function on_scale(name, base, transform, entry)
+  entry.takes, entry.either, entry.loose = "temperature, " .. entry.takes, either, relaxed
+  entry.properties = {probs = "base_dist.probs", logits = "base_dist.logits"}
+  entry.base = function(d)
+    local p, l = given_values(d)
+    return list[base](d.temperature, p, l, d.validate_args), transforms[transform]()
+  end
+  list[name] = combined._define(name)(entry)
+end
+
+on_scale("RelaxedBernoulli", "LogitRelaxedBernoulli", "SigmoidTransform", {
+  takes = two, support = "unit_interval",
+  help = "Creates a relaxed Bernoulli distribution, of real numbers from 0 to 1",
+})
+on_scale("RelaxedOneHotCategorical", "ExpRelaxedCategorical", "ExpTransform", {
+  takes = weights, support = "simplex", event_dims = last_dim, first = normalize,
+  help = "Creates a relaxed one-hot categorical distribution, of vectors of probabilities",
+})
 
 return list

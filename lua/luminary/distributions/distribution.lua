@@ -1,29 +1,34 @@
 --- What distributions share. One is an entry with its formulas:
 ---
 ---   define "Exponential" {
----     takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative", help = "…",
----     mean = function(d) return 1 / d.rate end, variance = …,
----     rsample = function(d, shape) return -d:noise("rand", shape):log() / d.rate end,
----     log_prob = function(d, x) return d.rate:log() - d.rate * x end,
+---     takes = "rate: positive", support = "nonnegative", help = "…",
+---     mean = "1 / rate", variance = …, rsample = "-log(uniform) / rate", log_prob = "log(rate) - rate * x",
 ---   }
 ---
---- takes      its parameters and what each must be (a name of constraints.lua), which become tensors of one shape;
----            order: as they stand in a call
---- defaults   of parameters that may be left out; lacks: a parameter of PyTorch's that this library lacks
---- either     of which two just one is given, and properties of those names compute the other
---- event_dims how many of the parameters' last dims are one event's (0)
---- support    what log_prob's argument must be
+--- takes      its parameters in order, NAME: CONSTRAINT. They become tensors, of which the batch dims broadcast
+--- limits     {parameter = constraint, or a function(d) that returns it}
+--- defaults   of parameters that may be left out
+--- either     parameters of which just one is given; properties of those names compute the others
+--- event_dims {parameter = number of last dims of an event}; event_shape is that of the last of them, or event(d)
+--- plain      {parameter = kind}: those that are no tensors; loose: {parameter = true}: those that do not broadcast
+--- support    what log_prob's argument must be: a constraint, its name, or a function(d) that returns it
+--- made       function(d, given) that completes a new object; given: the parameters before they are broadcast
 --- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
---- log_prob, entropy, cdf, icdf and any other method
+--- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and any other method
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
+--- base       function(d) that returns the base distribution and the transforms of a TransformedDistribution
+---
+--- A formula is a function(d), or (d, x), or a text of formulas.lua.
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local finfo = require("luminary.tensor.dtype_info").finfo
 local constraints = require "luminary.distributions.constraints"
+local formulas = require "luminary.distributions.formulas"
 
-local ops, fail = core.ops, options.fail
+local ops, fail, joined = core.ops, options.fail, formulas.known.joined
 
 local function property(self, key)
   local of = debug.getmetatable(self).class
@@ -32,6 +37,12 @@ local function property(self, key)
     if own and own[key] then return own[key](self) end
     of = of.super
   end
+end
+
+-- The constraint that an entry names.
+local function constraint_of(d, c)
+  if type(c) == "function" then c = c(d) end
+  return type(c) == "string" and constraints[c] or c
 end
 
 local function blank(of)
@@ -55,35 +66,31 @@ local Distribution = class.guard(class.new("Distribution", nil, construct))
 Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
 Distribution.is = class.is
-Distribution.has_rsample = false
-Distribution.__inner = {"broadcast", "define", "first_parameter", "noise", "set_shapes", "value"}
+Distribution.has_rsample, Distribution.has_enumerate_support = false, false
+Distribution.__inner = {"broadcast", "define", "drawn", "first_parameter", "noise", "value"}
 Distribution.properties = {
-  stddev = function(d) return d.variance:sqrt() end,
+  stddev = function(d) return d.variance and d.variance:sqrt() end,
+  support = function(d) return constraint_of(d, d._formula and d._formula.support) end,
+  arg_constraints = function(d)
+    local all = {}
+    for name, c in pairs(d._formula and d._formula.takes or {}) do all[name] = constraint_of(d, c) end
+    return all
+  end,
+  param_shape = function(d) return ((d._given or {}).probs or (d._given or {}).logits or {}).shape end,
 }
 
-local function joined(...)
-  local all = {}
-  for i = 1, select("#", ...) do
-    for _, v in ipairs((select(i, ...))) do all[#all + 1] = v end
-  end
-  return all
-end
-Distribution._joined = joined
-
---- The shape that these broadcast to.
+--- Returns the shape that these broadcast to.
 function Distribution.broadcast(who, shapes)
-  local out, most = {}, 0
-  for _, shape in ipairs(shapes) do most = math.max(most, #shape) end
-  for i = 1, most do
-    out[i] = 1
-    for _, shape in ipairs(shapes) do
-      local at = i - most + #shape
-      local size = at > 0 and shape[at] or 1
-      if out[i] ~= 1 and size ~= 1 and size ~= out[i] then
+  local out = {}
+  for _, shape in ipairs(shapes) do
+    for _ = #out + 1, #shape do table.insert(out, 1, 1) end
+    for i = 0, #shape - 1 do
+      local at, size = #out - i, shape[#shape - i]
+      if size ~= 1 and out[at] ~= 1 and size ~= out[at] then
         fail("%s: shapes of the parameters must broadcast, got [%s] and [%s]", who, table.concat(out, ", "),
           table.concat(shape, ", "))
       end
-      if size ~= 1 then out[i] = size end
+      if size ~= 1 then out[at] = size end
     end
   end
   return out
@@ -93,29 +100,17 @@ end
 local function tensors(who, names, values)
   local like, out = nil, {}
   for _, name in ipairs(names) do
-    if core.is_tensor(values[name]) then like = like or values[name] end
+    local v = values[name]
+    if core.is_tensor(v) and core.is_floating_point(v) then like = like or v end
   end
-  local how = {dtype = like and core.is_floating_point(like) and like.dtype or core.get_default_dtype()}
-  how.device = like and like.device or nil
+  local how = {dtype = like and like.dtype or core.get_default_dtype(), device = like and like.device}
   for _, name in ipairs(names) do
     local v = values[name]
-    if type(v) == "number" or options.is_plain(v) then
-      v = core.tensor(v, how)
-    elseif not core.is_tensor(v) then
-      options.must_be(who, name, "a number or a tensor", v)
-    elseif not core.is_floating_point(v) then
-      v = v:to(how.dtype)
-    end
-    out[name] = v
+    if type(v) == "number" or options.is_plain(v) then v = core.tensor(v, how) end
+    if not core.is_tensor(v) then options.must_be(who, name, "a number or a tensor", v) end
+    out[name] = core.is_floating_point(v) and v or v:to(how.dtype)
   end
   return out
-end
-Distribution._tensors = tensors
-
---- Sets the shapes: those of a parameter, of which the last event_dims are one event's.
-function Distribution:set_shapes(shape, event_dims)
-  local batch = #shape - event_dims
-  self.batch_shape, self.event_shape = {unpack(shape, 1, batch)}, {unpack(shape, batch + 1)}
 end
 
 -- A sample shape as a list.
@@ -129,19 +124,19 @@ local function shape_of(who, shape)
   return shape
 end
 
---- Random numbers of an op ("rand" from 0 to 1, never 0; "randn") of the shape [shape…, batch…, event…].
-function Distribution:noise(op, shape, more)
+--- Random numbers of an op ("rand" from 0 to 1, never one of them; "randn") of the shape [shape…, batch…, event…].
+function Distribution:noise(op, shape)
   local like = self:first_parameter()
-  local how = {dtype = like.dtype, device = like.device}
-  local x = ops[op](joined(shape, self.batch_shape, more or self.event_shape), how)
-  return op == "rand" and x:clamp(1e-38, {max = 1}) or x
+  local x = ops[op](joined(shape, self.batch_shape, self.event_shape), {dtype = like.dtype, device = like.device})
+  local info = op == "rand" and finfo(like.dtype)
+  return info and x:clamp(info.tiny, {max = 1 - info.eps}) or x
 end
 
 --- The parameter of which samples have dtype and device.
 function Distribution:first_parameter()
-  for _, name in ipairs(self.order) do
-    local given = rawget(debug.getmetatable(self).values, name)
-    if given ~= nil then return given end
+  for i = #self.order, 1, -1 do
+    local given = rawget(debug.getmetatable(self).values, self.order[i])
+    if core.is_tensor(given) then return given end
   end
 end
 
@@ -171,7 +166,13 @@ function Distribution:value(who, x)
   end
   if not core.is_floating_point(x) then x = x:to(like.dtype) end
   if self.validate_args and self.support then
-    constraints.check(("%s.%s"):format(self.__name, who), "the value", x, self.support, self)
+    local name, own = ("%s.%s"):format(self.__name, who), joined(self.batch_shape, self.event_shape)
+    local n = #self.event_shape
+    for i = 0, math.max(n, math.min(#own, x.ndim)) - 1 do
+      local size, want = x.shape[x.ndim - i], own[#own - i]
+      if size ~= want and (i < n or size ~= 1 and want ~= 1) then options.wrong_shape(name, "the value", x, own) end
+    end
+    constraints._require(name, "the value", x, self.support)
   end
   return x
 end
@@ -179,27 +180,52 @@ end
 --- Returns the distribution with another batch_shape, to which its own must broadcast.
 function Distribution:expand(batch_shape)
   batch_shape = shape_of(self.__name .. ".expand", batch_shape)
+  if not self._given then fail("%s: expand is not supported", self.__name) end
   local twin = blank(debug.getmetatable(self).class)
   for name, v in pairs(debug.getmetatable(self).values) do twin[name] = v end
-  for _, name in ipairs(self.order) do
-    local p = rawget(debug.getmetatable(self).values, name)
-    if p then twin[name] = p:expand(joined(batch_shape, self.event_shape)) end
-  end
-  twin.batch_shape = batch_shape
+  twin:_set_parameters(batch_shape)
+  if twin._formula.made then twin._formula.made(twin, twin._given) end
   return twin
+end
+
+-- Sets the parameters, broadcast to a batch_shape.
+function Distribution:_set_parameters(batch_shape)
+  local entry = self._formula
+  local event_dims, loose = entry.event_dims or {}, entry.loose or {}
+  self.batch_shape, self.event_shape = batch_shape, {}
+  for _, name in ipairs(entry.order) do
+    local t = self._given[name]
+    if core.is_tensor(t) then
+      local event = {unpack(t.shape, t.ndim + 1 - (event_dims[name] or 0))}
+      if event_dims[name] then self.event_shape = event end
+      if not loose[name] then t = t:expand(joined(batch_shape, event)) end
+      self[name] = core.keep(t)
+    elseif t ~= nil then
+      self[name] = t
+    end
+  end
+  if entry.event then self.event_shape = entry.event(self) end
 end
 
 --- Returns exp(entropy).
 function Distribution:perplexity() return self:entropy():exp() end
+--- Returns all values of a finite support, [n, batch_shape…, event_shape…]; d:enumerate_support(false): the batch dims
+--- are 1.
+function Distribution:enumerate_support(expand)
+  if not self.has_enumerate_support then fail("%s: enumerate_support is not supported", self.__name) end
+  local values, ones = self._formula.values(self), {}
+  local n = {values.shape[1]}
+  for i = 1, #self.batch_shape do ones[i] = 1 end
+  values = values:reshape(joined(n, ones, self.event_shape))
+  return expand == false and values or values:expand(joined(n, self.batch_shape, self.event_shape))
+end
 
 function Distribution:repr()
   local parts = {}
   for _, name in ipairs(self.order or {}) do
     local p = rawget(debug.getmetatable(self).values, name)
-    if p then
-      parts[#parts + 1] = name .. ": " .. (p:numel() == 1 and tostring(p:item())
-        or "[" .. table.concat(p.shape, ", ") .. "]")
-    end
+    if core.is_tensor(p) then p = p:numel() == 1 and p:item() or "[" .. table.concat(p.shape, ", ") .. "]" end
+    if p and type(p) ~= "table" then parts[#parts + 1] = name .. ": " .. tostring(p) end
   end
   return ("%s(%s)"):format(self.__name, table.concat(parts, ", "))
 end
@@ -211,73 +237,113 @@ end
 
 --- Returns the log of the probability (density) of the values x, of shape [shape…, batch_shape…].
 function Distribution:log_prob(x) return formula(self, "log_prob")(self, self:value("log_prob", x)) end
-
 --- Returns the entropy, the mean of -log_prob.
 function Distribution:entropy() return formula(self, "entropy")(self) end
-
 --- Returns the cumulative distribution function at x.
 function Distribution:cdf(x) return formula(self, "cdf")(self, self:value("cdf", x)) end
-
 --- Returns the inverse of the cumulative distribution function at p.
 function Distribution:icdf(p)
-  local f = formula(self, "icdf")
+  local f, name = formula(self, "icdf"), self.__name .. ".icdf"
   p = core.is_tensor(p) and p or core.tensor(p, {dtype = self:first_parameter().dtype})
-  if self.validate_args then constraints.check(self.__name .. ".icdf", "the probability", p, "unit_interval") end
+  if self.validate_args then constraints._require(name, "the probability", p, constraints.unit_interval) end
   return f(self, p)
 end
 
--- The constructor of an entry.
-local function init_of(name, entry)
-  local function init(self, ...)
-    local values, n, given = {...}, #entry.order, {}
-    self.validate_args = values[n + 1].validate_args
-    for i, parameter in ipairs(entry.order) do
-      if values[i] == nil and entry.defaults then values[i] = entry.defaults[parameter] end
-      local stray = core.is_tensor(values[i]) == false and options.is_plain(values[i]) and next(values[i])
-      if type(stray) == "string" then options.unknown(name, stray, {"validate_args", unpack(entry.order)}) end
-      if values[i] ~= nil then given[#given + 1], values[parameter] = parameter, values[i] end
-    end
-    if entry.either and #given ~= 1 or not entry.either and #given < n then
-      fail("%s: %s, got %d", name, entry.either and "pass exactly one of " .. table.concat(entry.order, " and ")
-        or "expected " .. table.concat(entry.order, ", "), #given)
-    end
-    values = tensors(name, given, values)
-    local shapes = {}
-    for i, parameter in ipairs(given) do shapes[i] = values[parameter].shape end
-    local shape = Distribution.broadcast(name, shapes)
-    if #shape < (entry.event_dims or 0) then
-      fail("%s: %s must have at least %d dim", name, given[1], entry.event_dims)
-    end
-    self:set_shapes(shape, entry.event_dims or 0)
-    for _, parameter in ipairs(given) do
-      local t = values[parameter]:expand(shape)
-      if self.validate_args then constraints.check(name, parameter, t, entry.takes[parameter], self) end
-      self[parameter] = core.keep(t)
-    end
-    if entry.made then entry.made(self) end
-  end
-  return signature.of(("%s(%s, {%svalidate_args = true})"):format(name, table.concat(entry.order, ", "),
-    entry.lacks and entry.lacks .. ": lacks, " or ""), init)
+--- The formula of that name at x, unchecked.
+function Distribution:_formula_of(name, x) return formula(self, name)(self, x) end
+--- A parameter in the shape of samples.
+function Distribution:drawn(p, shape) return p:expand(joined(shape, self.batch_shape, self.event_shape)) end
+
+-- Whether new distributions check their arguments, unless they are made with validate_args.
+local validates = true
+
+--- Sets whether distributions check parameters and values, where they are made without validate_args.
+function Distribution.set_default_validate_args(value)
+  validates = options.arg("set_default_validate_args", "value", value, "boolean")
 end
 
-local reserved = {takes = true, either = true, mean = true, variance = true, mode = true, rsample = true, help = true,
-  sample = true, properties = true, log_prob = true, cdf = true, icdf = true, entropy = true, made = true,
-  defaults = true, lacks = true}
+--- Sets validate_args, or its default.
+function Distribution:_set_validate(value) self.validate_args = validates and value ~= false or value == true end
+local function listed(names) return (table.concat(names, ", "):gsub(", ([%w_]+)$", " and %1")) end
+
+-- The constructor of an entry.
+local function init_of(name, entry)
+  local order, defaults, plain = entry.order, entry.defaults or {}, entry.plain or {}
+  local among, rows = {}, {}
+  for _, parameter in ipairs(entry.either or {}) do among[parameter] = true end
+  local one_of = listed(entry.either or {})
+  local function init(self, ...)
+    local values, given, n_either = {...}, {}, 0
+    self:_set_validate(values[#order + 1].validate_args)
+    for i, parameter in ipairs(order) do
+      local v = values[i]
+      if v == nil then v = defaults[parameter] end
+      local stray = options.is_plain(v) and not plain[parameter] and next(v)
+      if type(stray) == "string" then options.unknown(name, stray, {"validate_args", unpack(order)}) end
+      values[parameter] = v
+      if v ~= nil and not plain[parameter] then given[#given + 1] = parameter end
+      if v ~= nil and among[parameter] then n_either = n_either + 1 end
+      if v == nil and not among[parameter] and defaults[parameter] == nil then
+        fail("%s: expected %s, got %d", name, table.concat(order, ", "), i - 1)
+      end
+    end
+    if entry.either and n_either ~= 1 then fail("%s: pass exactly one of %s, got %d", name, one_of, n_either) end
+    local all, shapes = tensors(name, given, values), {}
+    for _, parameter in ipairs(given) do
+      local shape, dims = all[parameter].shape, (entry.event_dims or {})[parameter] or 0
+      if #shape < dims then options.wrong_shape(name, parameter, all[parameter], "[..." .. (", n"):rep(dims) .. "]") end
+      if not (entry.loose and entry.loose[parameter]) then
+        shapes[#shapes + 1] = {unpack(shape, 1, #shape - dims)}
+      end
+    end
+    for parameter in pairs(plain) do all[parameter] = values[parameter] end
+    self._given = core.keep(all)
+    self:_set_parameters(Distribution.broadcast(name, shapes))
+    for _, parameter in ipairs(self.validate_args and given or {}) do
+      local c = constraint_of(self, entry.takes[parameter])
+      if c then constraints._require(name, parameter, self[parameter], c) end
+    end
+    if entry.made then entry.made(self, all) end
+  end
+  for i, parameter in ipairs(order) do
+    rows[i] = parameter .. (plain[parameter] and ": " .. plain[parameter] or "")
+  end
+  return signature.of(("%s(%s, {validate_args: boolean = (true)})"):format(name, table.concat(rows, ", ")), init)
+end
+
+-- Fields of entries: formulas, and others that classes do not take over.
+local computed, reserved = {}, {}
+for word in ([[mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment mahalanobis
+  trace]]):gmatch "%S+" do computed[word], reserved[word] = true, true end
+for word in ([[takes either help properties made defaults support values event plain loose base first event_dims
+  limits]]):gmatch "%S+" do reserved[word] = true end
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)
   return function(entry)
     local new = class.new(name, super or Distribution)
     new.strict, new.properties = true, {}
-    for key, f in pairs(entry.properties or {}) do new.properties[key] = f end
+    for key in pairs(computed) do entry[key] = formulas.compile(entry[key]) end
+    for key, f in pairs(entry.properties or {}) do new.properties[key] = formulas.compile(f) end
     for _, key in ipairs {"mean", "variance", "mode"} do new.properties[key] = entry[key] end
     for key, v in pairs(entry) do
       if not reserved[key] then new[key] = v end
     end
+    if type(entry.takes) == "string" then
+      local limits = entry.limits or {}
+      entry.order = {}
+      for parameter, c in entry.takes:gmatch "([%w_]+):? ?([%w_]*)" do
+        entry.order[#entry.order + 1], limits[parameter] = parameter, limits[parameter] or rawget(constraints, c)
+      end
+      entry.takes, new.order = limits, entry.order
+    end
     new._formula = setmetatable(entry, {__index = super and super._formula})
-    new.init = entry.init or init_of(name, entry)
-    new._draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
-    local one_of = entry.either and ("; exactly one of %s must be given"):format(table.concat(entry.order, " and "))
+    new.init = rawget(entry, "init") or init_of(name, entry)
+    if entry.rsample or entry.sample then
+      new._draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
+    end
+    if entry.values then new.has_enumerate_support = true end
+    local one_of = entry.either and ("; exactly one of %s must be given"):format(listed(entry.either))
     new.__help = ("lm.distributions.%s(): %s%s"):format(name, entry.help, one_of or "")
     return new
   end

@@ -1,139 +1,96 @@
---- Distributions made of the gamma function. Gradients do not pass through their samples.
+--- Distributions made of the gamma function. Gradients pass through their samples by implicit reparameterization.
 local core = require "luminary.core"
-local Distribution = require "luminary.distributions.distribution"
-local special = require "luminary.distributions.special"
-local ops, define, joined = core.ops, Distribution.define, Distribution._joined
-local lgamma, digamma = special.lgamma, special.digamma
+local combined = require "luminary.distributions.combined"
+local distribution = require "luminary.distributions.distribution"
+local transforms = require "luminary.distributions.transforms"
+local ops, define, Family = core.ops, distribution.define, combined.ExponentialFamily
 
 local list = {}
 
--- Gamma(a, 1) for each element, in float64, by squeezed rejection; a below 1 is had from a + 1
--- (Marsaglia and Tsang 2000). The logarithm, which small a need.
-local function log_gamma_sample(a)
-  a = a:to("float64")
-  local below = a:lt(1)
-  local d = ops.where(below, a + 1, a) - 1 / 3
-  local c = 1 / (9 * d):sqrt()
-  local v, done
-  repeat
-    local x, u = ops.randn_like(d), ops.rand_like(d)
-    local t = 1 + c * x
-    local new = t:clamp(1e-30) ^ 3
-    local good = ops.logical_and(t:gt(0), u:log():lt(0.5 * x * x + d - d * new + d * new:log()))
-    v = v and ops.where(done, v, new) or new
-    done = done and ops.logical_or(done, good) or good
-  until done:all():item()
-  local result = d:log() + v:log()
-  return ops.where(below, result + ops.rand_like(d):clamp(1e-300):log() / a, result)
-end
+local shape_and_rate = "concentration: positive, rate: positive"
 
-local function sample_shape(d, shape) return joined(shape, d.batch_shape, d.event_shape) end
-
-list.Gamma = define "Gamma" {
-  takes = {concentration = "positive", rate = "positive"}, order = {"concentration", "rate"}, support = "nonnegative",
-  help = "Creates a gamma distribution.",
-  mean = function(d) return d.concentration / d.rate end,
-  mode = function(d) return ((d.concentration - 1) / d.rate):clamp(0) end,
-  variance = function(d) return d.concentration / d.rate ^ 2 end,
-  sample = function(d, shape)
-    local log = log_gamma_sample(d.concentration:expand(sample_shape(d, shape)))
-    return log:exp():to(d.rate.dtype):clamp(1e-38) / d.rate
-  end,
-  log_prob = function(d, x)
-    local a = d.concentration
-    return a * d.rate:log() + (a - 1) * x:log() - d.rate * x - lgamma(a)
-  end,
-  entropy = function(d)
-    local a = d.concentration
-    return a - d.rate:log() + lgamma(a) + (1 - a) * digamma(a)
-  end,
-}
-
--- lgamma(sum) - sum of lgamma, along the last dim: the constant of Dirichlet's density.
-local function log_constant(a) return lgamma(a:sum(-1)) - lgamma(a):sum(-1) end
-
-list.Dirichlet = define "Dirichlet" {
-  takes = {concentration = "positive"}, order = {"concentration"}, support = "simplex", event_dims = 1,
-  help = "Creates a Dirichlet distribution.",
-  mean = function(d) return d.concentration / d.concentration:sum(-1, {keepdim = true}) end,
-  variance = function(d)
-    local sum = d.concentration:sum(-1, {keepdim = true})
-    return d.concentration * (sum - d.concentration) / (sum ^ 2 * (sum + 1))
-  end,
-  sample = function(d, shape)
-    return log_gamma_sample(d.concentration:expand(sample_shape(d, shape))):softmax(-1):to(d.concentration.dtype)
-  end,
-  log_prob = function(d, x)
-    local a = d.concentration - 1
-    return ops.where(a:eq(0), ops.zeros_like(a * x), a * x:log()):sum(-1) + log_constant(d.concentration)
-  end,
-  entropy = function(d)
-    local a, k = d.concentration, d.event_shape[1]
-    local sum = a:sum(-1)
-    return -log_constant(a) - (k - sum) * digamma(sum) - ((a - 1) * digamma(a)):sum(-1)
-  end,
-}
-
-list.Beta = define "Beta" {
-  takes = {concentration1 = "positive", concentration0 = "positive"}, order = {"concentration1", "concentration0"},
-  support = "unit_interval",
-  help = "Creates a beta distribution.",
-  mean = function(d) return d.concentration1 / (d.concentration1 + d.concentration0) end,
-  mode = function(d) return (d.concentration1 - 1) / (d.concentration1 + d.concentration0 - 2) end,
-  variance = function(d)
-    local a, b = d.concentration1, d.concentration0
-    return a * b / ((a + b) ^ 2 * (a + b + 1))
-  end,
-  sample = function(d, shape)
-    local size = sample_shape(d, shape)
-    local a, b = d.concentration1:expand(size), d.concentration0:expand(size)
-    return (log_gamma_sample(a) - log_gamma_sample(b)):sigmoid():to(a.dtype)
-  end,
-  log_prob = function(d, x)
-    local a, b = d.concentration1, d.concentration0
-    return (a - 1) * x:log() + (b - 1) * (-x):log1p() + lgamma(a + b) - lgamma(a) - lgamma(b)
-  end,
-  entropy = function(d)
-    local a, b = d.concentration1, d.concentration0
-    return lgamma(a) + lgamma(b) - lgamma(a + b) - (a - 1) * digamma(a) - (b - 1) * digamma(b)
-      + (a + b - 2) * digamma(a + b)
-  end,
-}
-
-list.Chi2 = define("Chi2", list.Gamma) {
-  takes = {df = "positive"}, order = {"df"}, support = "nonnegative",
-  help = "Creates a chi-squared distribution.",
-  properties = {
-    concentration = function(d) return d.df * 0.5 end, rate = function(d) return ops.full_like(d.df, 0.5) end,
+list.Gamma = define("Gamma", Family) {
+  takes = shape_and_rate, support = "nonnegative", help = "Creates a gamma distribution.",
+  mean = "concentration / rate", mode = "clamp((concentration - 1) / rate, 0)", variance = "concentration / rate ^ 2",
+  rsample = { -- kept above 0, which gradients do not see
+    "y = in_dtype(exp(log_gamma_sample(d:drawn(concentration, x))), rate) / rate",
+    "y + clamp(tiny_of(y) - y:detach(), 0)",
   },
-  log_prob = list.Gamma._formula.log_prob, sample = list.Gamma._draw,
+  log_prob = "xlogy(concentration, rate) + xlogy(concentration - 1, x) - rate * x - lgamma(concentration)",
+  entropy = "concentration - log(rate) + lgamma(concentration) + (1 - concentration) * digamma(concentration)",
+  cdf = "igamma(concentration, rate * x)",
 }
-
+list.Chi2 = define("Chi2", list.Gamma) {
+  takes = "df: positive", support = "nonnegative", help = "Creates a chi-squared distribution.",
+  properties = {concentration = "df * 0.5", rate = "filled(df, 0.5)"},
+}
+list.InverseGamma = combined._define "InverseGamma" {
+  takes = shape_and_rate, support = "positive", help = "Creates an inverse gamma distribution.",
+  base = function(d) return list.Gamma(d.concentration, d.rate, d.validate_args), transforms.PowerTransform(-1) end,
+  mean = "where(gt(concentration, 1), rate / (concentration - 1), inf)", mode = "rate / (concentration + 1)",
+  variance = {"a = concentration", "where(gt(a, 2), rate ^ 2 / ((a - 1) ^ 2 * (a - 2)), inf)"},
+  entropy = {"a = concentration", "a + log(rate) + lgamma(a) - (1 + a) * digamma(a)"},
+}
+list.Dirichlet = define("Dirichlet", Family) {
+  takes = "concentration: positive", support = "simplex",
+  event_dims = {concentration = 1}, help = "Creates a Dirichlet distribution.",
+  mean = "concentration / keep_sum(concentration)",
+  mode = {
+    "less = clamp(concentration - 1, 0)", "share = less / keep_sum(less)",
+    "where(lt(concentration, 1):all(-1, true), one_hot_like(share), share)",
+  },
+  variance = {
+    "sum = keep_sum(concentration)", "concentration * (sum - concentration) / (sum ^ 2 * (sum + 1))",
+  },
+  rsample = "in_dtype(log_gamma_sample(d:drawn(concentration, x)):softmax(-1), concentration)",
+  properties = {log_norm = "lgamma(concentration):sum(-1) - lgamma(concentration:sum(-1))"},
+  log_prob = "xlogy(concentration - 1, x):sum(-1) - log_norm",
+  entropy = {
+    "a = concentration", "sum = a:sum(-1)",
+    "log_norm - (event_shape[1] - sum) * digamma(sum) - ((a - 1) * digamma(a)):sum(-1)",
+  },
+}
+list.Beta = define("Beta", Family) {
+  takes = "concentration1: positive, concentration0: positive",
+  support = "unit_interval", help = "Creates a beta distribution.",
+  -- A Dirichlet of two concentrations, whose first element is the value.
+  properties = {
+    pair = function(d) return list.Dirichlet(ops.stack({d.concentration1, d.concentration0}, -1), false) end,
+  },
+  mean = "concentration1 / (concentration1 + concentration0)", mode = "pair.mode:select(-1, 1)",
+  variance = {"a = concentration1", "b = concentration0", "a * b / ((a + b) ^ 2 * (a + b + 1))"},
+  rsample = {
+    "a = log_gamma_sample(d:drawn(concentration1, x))", "b = log_gamma_sample(d:drawn(concentration0, x))",
+    "in_dtype(sigmoid(a - b), concentration1)",
+  },
+  log_prob = "pair:log_prob(stack({x, 1 - x}, -1))", entropy = "pair:entropy()",
+}
 list.StudentT = define "StudentT" {
-  takes = {df = "positive", loc = "real", scale = "positive"}, order = {"df", "loc", "scale"}, support = "real",
-  defaults = {loc = 0, scale = 1},
-  help = "Creates a Student's t-distribution.",
-  mean = function(d) return ops.where(d.df:le(1), ops.full_like(d.loc, 0 / 0), d.loc) end,
-  mode = function(d) return d.loc end,
-  variance = function(d)
-    local v = d.scale ^ 2 * d.df / (d.df - 2)
-    v = ops.where(d.df:le(2), ops.full_like(v, math.huge), v)
-    return ops.where(d.df:le(1), ops.full_like(v, 0 / 0), v)
-  end,
-  sample = function(d, shape)
-    local chi2 = log_gamma_sample((d.df * 0.5):expand(sample_shape(d, shape))):exp():to(d.df.dtype) * 2
-    return d.loc + d.scale * d:noise("randn", shape) * (d.df / chi2):sqrt()
-  end,
-  log_prob = function(d, x)
-    local y, v = (x - d.loc) / d.scale, d.df
-    return -0.5 * (v + 1) * (y * y / v):log1p() - d.scale:log() - 0.5 * (v * math.pi):log() - lgamma(0.5 * v)
-      + lgamma(0.5 * (v + 1))
-  end,
-  entropy = function(d)
-    local v = d.df
-    local log_beta = lgamma(0.5 * v) + math.log(math.sqrt(math.pi)) - lgamma(0.5 * (1 + v))
-    return d.scale:log() + 0.5 * (v + 1) * (digamma(0.5 * (1 + v)) - digamma(0.5 * v)) + 0.5 * v:log() + log_beta
-  end,
+  takes = "df: positive, loc: real, scale: positive", support = "real",
+  defaults = {loc = 0, scale = 1}, help = "Creates a Student's t-distribution.",
+  mean = "where(le(df, 1), nan, loc)", mode = "loc",
+  variance = "where(le(df, 1), nan, where(le(df, 2), inf, scale ^ 2 * df / (df - 2)))",
+  rsample = {
+    "half = in_dtype(exp(log_gamma_sample(d:drawn(df * 0.5, x))), df)", "loc + scale * normal * sqrt(df / (2 * half))",
+  },
+  -- The logarithm of the density's constant, without scale.
+  properties = {log_norm = "0.5 * log(df) + 0.5 * LOG_PI + lgamma(0.5 * df) - lgamma(0.5 * (df + 1))"},
+  log_prob = {"y = (x - loc) / scale", "-0.5 * (df + 1) * log1p(y ^ 2 / df) - log(scale) - log_norm"},
+  entropy = "log(scale) + 0.5 * (df + 1) * (digamma(0.5 * (1 + df)) - digamma(0.5 * df)) + log_norm",
+}
+list.FisherSnedecor = define "FisherSnedecor" {
+  takes = "df1: positive, df2: positive", support = "positive",
+  help = "Creates a Fisher-Snedecor distribution (F-distribution).", mean = "where(le(df2, 2), nan, df2 / (df2 - 2))",
+  mode = "where(le(df1, 2), nan, (df1 - 2) / df1 * df2 / (df2 + 2))",
+  variance = "where(le(df2, 4), nan, 2 * df2 ^ 2 * (df1 + df2 - 2) / (df1 * (df2 - 2) ^ 2 * (df2 - 4)))",
+  rsample = {
+    "log = log_gamma_sample(d:drawn(df1 * 0.5, x)) - log_gamma_sample(d:drawn(df2 * 0.5, x))",
+    "in_dtype(exp(log), df1) * df2 / df1",
+  },
+  log_prob = {
+    "a = df1 * 0.5", "b = df2 * 0.5", "ratio = df1 / df2",
+    "lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(ratio) + (a - 1) * log(x) - (a + b) * log1p(ratio * x)",
+  },
 }
 
 return list

@@ -2,11 +2,13 @@
 local debug = require "debug"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local finfo = require("luminary.tensor.dtype_info").finfo
 local Distribution = require "luminary.distributions.distribution"
-local special = require "luminary.distributions.special"
+local combined = require "luminary.distributions.combined"
+local sum_last = require("luminary.distributions.transforms")._sum_last
 local core = require "luminary.core"
-local fail, lgamma, digamma, ops = options.fail, special.lgamma, special.digamma, core.ops
+local formulas = require "luminary.distributions.formulas"
+local ops, fail, known = core.ops, options.fail, formulas.known
+local inf = math.huge
 
 local kl, table_of = {}, {}
 
@@ -17,99 +19,219 @@ function kl.register_kl(P, Q, f)
   table_of[P] = table_of[P] or {}
   table_of[P][Q] = options.arg("register_kl", "f", f, "function")
 end
+local function no_formula(p, q)
+  fail("kl_divergence: no formula for %s and %s; add one with register_kl", p.__name, q.__name)
+end
 
 --- kl_divergence(p, q): Computes the Kullback-Leibler divergence of two distributions.
 function kl.kl_divergence(p, q)
-  for i, d in ipairs {p or false, q or false} do
-    if not class.is(d, Distribution) then
-      options.must_be("kl_divergence", ("argument %d"):format(i), "a distribution", d or nil)
-    end
-  end
-  local of = debug.getmetatable(p).class
+  options.arg("kl_divergence", "argument 1", p, "distribution")
+  options.arg("kl_divergence", "argument 2", q, "distribution")
+  local of = class.record(p).class
   while of do
-    local other = debug.getmetatable(q).class
+    local other = class.record(q).class
     while other do
       if table_of[of] and table_of[of][other] then return table_of[of][other](p, q) end
       other = other.super
     end
     of = of.super
   end
-  fail("kl_divergence: no formula for %s and %s; add one with register_kl", p.__name, q.__name)
+  no_formula(p, q)
 end
 
--- p log(p / q), 0 where p is 0.
-local function weighed(p, q)
-  return ops.where(p:eq(0), ops.zeros_like(p * q), p * (p:log() - q:log()))
+-- ---- by cross entropy
+
+function known.of_uniform(high, low) return (ops.xlogy(high, high) - ops.xlogy(low, low)) / (high - low) - 1 end
+-- Of classes p: the means of log x and of log(1 - x), and of exp(-x / s).
+local of_log = {
+  Exponential = "-EULER - log(p.rate)", Gamma = "digamma(p.concentration) - log(p.rate)",
+  Beta = "digamma(p.concentration1) - digamma(p.concentration1 + p.concentration0)",
+  Pareto = "log(p.scale) + 1 / p.alpha",
+  Uniform = "of_uniform(p.high, p.low)",
+}
+local of_log_rest = {
+  Beta = "digamma(p.concentration0) - digamma(p.concentration1 + p.concentration0)",
+  Uniform = "of_uniform(1 - p.low, 1 - p.high)",
+}
+local of_exp = {
+  Exponential = "p.rate / (p.rate + 1 / s)", Gamma = "(1 + 1 / (p.rate * s)) ^ -p.concentration",
+  Normal = "exp(0.5 * (p.scale / s) ^ 2 - p.loc / s)", Gumbel = "exp(lgamma(1 + p.scale / s) - p.loc / s)",
+  Uniform = "s / (p.high - p.low) * (exp(-p.low / s) - exp(-p.high / s))",
+}
+local function compiled(texts, names)
+  local all = {}
+  for name, text in pairs(texts) do all[name] = formulas.compile(text, names) end
+  return all
+end
+-- A class without a mean that q needs has values where q has none, so that NaN is not seen.
+local function mean_by(texts)
+  local all = compiled(texts, "p, s")
+  return function(p, s)
+    local of = class.record(p).class
+    while of and not all[of.__name] do of = of.super end
+    return of and all[of.__name](p, s) or 0 / 0
+  end
+end
+known.mean_log, known.mean_log_rest, known.mean_exp = mean_by(of_log), mean_by(of_log_rest), mean_by(of_exp)
+
+-- A Pareto's moments, without their bounds: gradients where they are infinite would be NaN.
+function known.mean_of(p) return p.alpha and p.alpha * p.scale / (p.alpha - 1) or p.mean end
+function known.variance_of(p)
+  return p.alpha and p.alpha * (p.scale / (p.alpha - 1)) ^ 2 / (p.alpha - 2) or p.variance
 end
 
-local function normal(p, q)
-  local ratio = (p.scale / q.scale) ^ 2
-  return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ^ 2 - 1 - ratio:log())
+-- The means of -log q(x) over p's values.
+local cross = compiled({
+  Normal = "0.5 * LOG_2PI + log(q.scale) + (variance_of(p) + (mean_of(p) - q.loc) ^ 2) / (2 * q.scale ^ 2)",
+  Exponential = "q.rate * mean_of(p) - log(q.rate)",
+  Gamma = "lgamma(q.concentration) - q.concentration * log(q.rate) + (1 - q.concentration) * mean_log(p)"
+    .. " + q.rate * mean_of(p)",
+  Beta = "lgamma(q.concentration1) + lgamma(q.concentration0) - lgamma(q.concentration1 + q.concentration0)"
+    .. " + (1 - q.concentration1) * mean_log(p) + (1 - q.concentration0) * mean_log_rest(p)",
+  ContinuousBernoulli = "-mean_of(p) * q.logits - log1p(-q.probs) - q.log_norm",
+  Gumbel = "log(q.scale) + (mean_of(p) - q.loc) / q.scale + exp(q.loc / q.scale) * mean_exp(p, q.scale)",
+  Pareto = "(q.alpha + 1) * mean_log(p) - log(q.alpha) - q.alpha * log(q.scale)", Uniform = "log(q.high - q.low)",
+}, "p, q")
+
+-- Classes p, and those of `cross` that they have no formula for.
+local without = {
+  Beta = "Gumbel", ContinuousBernoulli = "Beta Gamma Gumbel", Exponential = "", Gamma = "", Gumbel = "",
+  Laplace = "Gumbel", Normal = "", Pareto = "Gumbel", Uniform = "",
+}
+
+local function exceeds(a, b) -- of numbers or tensors
+  if core.is_tensor(a) then return a:gt(b) end
+  if core.is_tensor(b) then return b:lt(a) end
+  return a > b
+end
+local function everywhere(p, q, value)
+  local like = p:first_parameter()
+  return ops.full(Distribution.broadcast("kl_divergence", {p.batch_shape, q.batch_shape}), value,
+    {dtype = like.dtype, device = like.device})
 end
 
--- A category of probability 0 under p counts 0; one of probability 0 under q alone makes the divergence infinite.
-local function categorical(p, q)
-  local least = finfo(p.logits).min
-  local parts = p.probs * (p.logits:clamp(least) - q.logits:clamp(least))
-  return parts:masked_fill(q.probs:eq(0), math.huge):masked_fill(p.probs:eq(0), 0):sum(-1)
+-- Infinite where p has values outside of q's support, or a mean that q needs is infinite.
+local function cross_entropy(q_name)
+  return function(p, q)
+    local of_p, of_q = p.support, q.support
+    local below = exceeds(of_q.lower_bound or -inf, of_p.lower_bound or -inf)
+    local above = exceeds(of_p.upper_bound or inf, of_q.upper_bound or inf)
+    if below == true or above == true then return everywhere(p, q, inf) end
+    local value = cross[q_name](p, q) - p:entropy()
+    if below then value = ops.where(below, inf, value) end
+    if above then value = ops.where(above, inf, value) end
+    local moments = ({Normal = 2, Exponential = 1, Gamma = 1})[q_name]
+    return p.alpha and moments and ops.where(p.alpha:le(moments), inf, value) or value
+  end
 end
 
-local function gamma(p, q)
-  local a, b = p.concentration, q.concentration
-  return b * (p.rate / q.rate):log() + lgamma(b) - lgamma(a) + (a - b) * digamma(a) + (q.rate - p.rate) * a / p.rate
+-- ---- other formulas
+
+local function normals(p, q)
+  local n, trace = p.event_shape[1], 0
+  if q.event_shape[1] ~= n then
+    fail("kl_divergence: event_shape must be the same, got [%d] and [%d]", n, q.event_shape[1])
+  end
+  for _, root in ipairs(p:roots()) do trace = trace + q:_formula_of("trace", root) end
+  return 0.5 * (q.log_det - p.log_det + trace + q:_formula_of("mahalanobis", q.loc - p.loc) - n)
 end
 
-local formulas = {
-  Normal = normal, LogNormal = normal, Gamma = gamma, Categorical = categorical, OneHotCategorical = categorical,
-  Bernoulli = function(p, q)
-    return weighed(p.probs, q.probs) + weighed(1 - p.probs, 1 - q.probs)
+-- Whether two transforms are of the same class with the same parameters.
+local function is_equal(a, b)
+  if core.is_tensor(a) and core.is_tensor(b) then
+    return table.concat(a.shape, " ") == table.concat(b.shape, " ") and a:eq(b):all():item()
+  elseif type(a) == "table" and type(b) == "table" then
+    local same = #a == #b
+    for key, v in pairs(a) do same = same and (tostring(key):find "domain$" or is_equal(v, b[key])) end
+    return same
+  end
+  local x, y = class.record(a), class.record(b)
+  if x and y and x.class == y.class then return is_equal(x.values, y.values) end
+  return a == b
+end
+
+local categorical = {
+  "parts = p.probs * (p.logits - q.logits)",
+  "masked_fill(masked_fill(parts, eq(q.probs, 0), inf), eq(p.probs, 0), 0):sum(-1)",
+}
+
+-- Of two distributions of one class, or of the classes after a comma.
+local others = {
+  Cauchy = "log((p.scale + q.scale) ^ 2 + (p.loc - q.loc) ^ 2) - log(4 * p.scale * q.scale)",
+  Categorical = categorical, OneHotCategorical = categorical,
+  Bernoulli = {
+    "one = p.probs * (softplus(-q.logits) - softplus(-p.logits))",
+    "none = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))",
+    "where(eq(p.probs, 0), 0, where(eq(q.probs, 0), inf, one))"
+      .. " + where(eq(p.probs, 1), 0, where(eq(q.probs, 1), inf, none))",
+  },
+  Binomial = function(p, q)
+    if p.total_count:lt(q.total_count):any():item() then
+      fail("kl_divergence: no formula for Binomials where q.total_count is above p.total_count")
+    end
+    local each = p.probs * (p.logits - q.logits) + (-p.probs):log1p() - (-q.probs):log1p()
+    return ops.where(p.total_count:gt(q.total_count), inf, p.total_count * each)
   end,
-  Exponential = function(p, q)
-    local ratio = q.rate / p.rate
-    return ratio - ratio:log() - 1
-  end,
-  Geometric = function(p, q) return -p:entropy() - (-q.probs):log1p() / p.probs - q.logits end,
-  Laplace = function(p, q)
-    local ratio, apart = p.scale / q.scale, (p.loc - q.loc):abs()
-    return -ratio:log() + apart / q.scale + ratio * (-apart / p.scale):exp() - 1
-  end,
-  Poisson = function(p, q) return p.rate * (p.rate:log() - q.rate:log()) - (p.rate - q.rate) end,
-  Uniform = function(p, q)
-    local value = ((q.high - q.low) / (p.high - p.low)):log()
-    local beyond = ops.logical_or(q.low:gt(p.low), q.high:lt(p.high))
-    return ops.where(beyond, ops.full_like(value, math.huge), value)
-  end,
-  Beta = function(p, q)
-    local sum_p, sum_q = p.concentration1 + p.concentration0, q.concentration1 + q.concentration0
-    return lgamma(q.concentration1) + lgamma(q.concentration0) + lgamma(sum_p)
-      - (lgamma(p.concentration1) + lgamma(p.concentration0) + lgamma(sum_q))
-      + (p.concentration1 - q.concentration1) * digamma(p.concentration1)
-      + (p.concentration0 - q.concentration0) * digamma(p.concentration0) + (sum_q - sum_p) * digamma(sum_p)
-  end,
-  Dirichlet = function(p, q)
-    local a, b = p.concentration, q.concentration
-    local sum = a:sum(-1)
-    return lgamma(sum) - lgamma(b:sum(-1)) - (lgamma(a) - lgamma(b)):sum(-1)
-      + ((a - b) * (digamma(a) - digamma(sum):unsqueeze(-1))):sum(-1)
-  end,
-  MultivariateNormal = function(p, q)
-    local solve, log_diagonal = p._solve_lower, p._log_diagonal
-    local trace = 0
-    for j = 1, p.event_shape[1] do trace = trace + (solve(q.scale_tril, p.scale_tril:select(-1, j)) ^ 2):sum(-1) end
-    local z = solve(q.scale_tril, q.loc - p.loc)
-    return log_diagonal(q.scale_tril) - log_diagonal(p.scale_tril)
-      + 0.5 * (trace + (z * z):sum(-1) - p.event_shape[1])
-  end,
+  Geometric = "-p:entropy() - log1p(-q.probs) / p.probs - q.logits",
+  Laplace = {
+    "ratio = p.scale / q.scale", "apart = abs(p.loc - q.loc)",
+    "-log(ratio) + apart / q.scale + ratio * exp(-apart / p.scale) - 1",
+  },
+  Poisson = "p.rate * (log(p.rate) - log(q.rate)) - (p.rate - q.rate)",
+  ["Bernoulli, Poisson"] = "q.rate - p.probs * log(q.rate) - p:entropy()",
+  ["Poisson, Bernoulli"] = function(p, q) return everywhere(p, q, inf) end,
+  ["Poisson, Binomial"] = function(p, q) return everywhere(p, q, inf) end,
+  ["Normal, Laplace"] = {
+    "apart = p.loc - q.loc", "z = apart / p.scale",
+    "((2 / pi) ^ 0.5 * p.scale * exp(-0.5 * z ^ 2) + apart * erf(z / SQRT2)) / q.scale + log(2 * q.scale)"
+      .. " - p:entropy()",
+  },
+  Dirichlet = {
+    "a = p.concentration", "b = q.concentration", "sum = a:sum(-1)",
+    "q.log_norm - p.log_norm + ((a - b) * (digamma(a) - digamma(sum):unsqueeze(-1))):sum(-1)",
+  },
+  MultivariateNormal = normals, LowRankMultivariateNormal = normals,
+  ["MultivariateNormal, LowRankMultivariateNormal"] = normals,
+  ["LowRankMultivariateNormal, MultivariateNormal"] = normals,
   Independent = function(p, q)
-    local value = kl.kl_divergence(p.base_dist, q.base_dist)
-    for _ = 1, p.reinterpreted_batch_ndims do value = value:sum(-1) end
-    return value
+    if p.reinterpreted_batch_ndims ~= q.reinterpreted_batch_ndims then
+      fail("kl_divergence: reinterpreted_batch_ndims must be the same, got %d and %d", p.reinterpreted_batch_ndims,
+        q.reinterpreted_batch_ndims)
+    end
+    return sum_last(kl.kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
+  end,
+  TransformedDistribution = function(p, q)
+    if not is_equal(p.transforms, q.transforms) or not is_equal(p.event_shape, q.event_shape) then
+      fail("kl_divergence: no formula for %s and %s with different transforms; add one with register_kl", p.__name,
+        q.__name)
+    end
+    return kl.kl_divergence(p.base_dist, q.base_dist)
+  end,
+  -- The Bregman divergence of the log normalizer (Nielsen and Nock 2010).
+  ExponentialFamily = function(p, q)
+    if class.record(p).class ~= class.record(q).class or not p.natural_params then no_formula(p, q) end
+    local parameters, normalizer, grads = combined._normalizer(p)
+    local theirs = {q:natural_params()}
+    local result = q:log_normalizer(unpack(theirs)) - normalizer
+    for i, other in ipairs(theirs) do
+      local term = (other - parameters[i]) * grads[i]
+      result = result - sum_last(term, term.ndim - #p.batch_shape)
+    end
+    return result
   end,
 }
 
---- Registers the formulas for two distributions of the same class.
+--- Registers the formulas for two distributions.
 function kl._register_all(classes)
-  for name, f in pairs(formulas) do kl.register_kl(classes[name], classes[name], f) end
+  for names, f in pairs(others) do
+    local p, q = names:match "(%w+), (%w+)"
+    kl.register_kl(classes[p or names], classes[q or names], formulas.compile(f, "p, q"))
+  end
+  for p, names in pairs(without) do
+    for q in pairs(cross) do
+      if not names:find(q, 1, true) then kl.register_kl(classes[p], classes[q], cross_entropy(q)) end
+    end
+  end
 end
 
 return kl

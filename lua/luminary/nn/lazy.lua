@@ -66,6 +66,7 @@ local function add(name, base, channels_of, help, bound)
     return base.forward(self, x, ...)
   end
 
+  new.__inner = {"adapt_state"}
   -- Takes the number of channels from a state: the weight grows with it.
   function new:adapt_state(dict, prefix, old)
     if base.adapt_state then base.adapt_state(self, dict, prefix, old) end

@@ -134,6 +134,7 @@ Sequential.init = signature.of([[SequentialLR(optimizer: optimizer, schedulers: 
   self:begin("initial_step", opts.last_epoch + 1)
 end)
 
+Sequential.__inner = {"begin"}
 -- Starts the schedule of epoch 0 by its method `start`.
 function Sequential:begin(start, epoch)
   self.last_epoch, self.step_count = epoch, 1

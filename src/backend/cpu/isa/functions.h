@@ -53,6 +53,8 @@
 #define LGAMMA LM_OF(LM_LGAMMA)
 #define DIGAMMA LM_OF(LM_DIGAMMA)
 #define POLYGAMMA LM_OF(LM_POLYGAMMA)
+#define IGAMMA LM_OF(LM_IGAMMA)
+#define GAMMA_SLOPE LM_OF(LM_GAMMA_SLOPE)
 #define ISNAN LM_NAN
 
 #define LM_EXP_F32 lm_expf
@@ -92,6 +94,8 @@
 #define LM_LGAMMA_F32(x) ((float)lm_lgamma(x))
 #define LM_DIGAMMA_F32(x) ((float)lm_digamma(x))
 #define LM_POLYGAMMA_F32(x, n) ((float)lm_polygamma(x, n))
+#define LM_IGAMMA_F32(a, x) ((float)lm_igamma(a, x))
+#define LM_GAMMA_SLOPE_F32(a, y) ((float)lm_gamma_slope(a, y))
 
 #define LM_EXP_F64 exp
 #define LM_EXPM1_F64 expm1
@@ -130,6 +134,8 @@
 #define LM_LGAMMA_F64 lm_lgamma
 #define LM_DIGAMMA_F64 lm_digamma
 #define LM_POLYGAMMA_F64 lm_polygamma
+#define LM_IGAMMA_F64 lm_igamma
+#define LM_GAMMA_SLOPE_F64 lm_gamma_slope
 
 #define LM_POW_I64 lm_pow_i64
 #define LM_ABS_I64(v) ((v) < 0 ? -(v) : (v))

@@ -367,6 +367,18 @@ op "trigamma" { -- without branches, for vectors
   "x", elementwise = "polygamma(x, 1)", result_dtype = "float", grad = {x = "g * polygamma(x, 2)"}, internal = true,
   autocast = "keep_gpu", help = "Computes the derivative of digamma.",
 }
+op "igamma" {
+  "x: scalar", "other: scalar", elementwise = "igamma(x, other)", result_dtype = "float",
+  grad = {
+    x = "other <= 0 ? 0 : -g * exp(x * log(other) - other - lgamma(x)) * gamma_slope(x, log(other))",
+    other = "g * exp((x - 1) * log(other) - other - lgamma(x))",
+  },
+  autocast = "keep_gpu", help = "Computes the regularized lower incomplete gamma function P(x, other).",
+}
+op "gamma_slope" {
+  "x", "other", elementwise = "gamma_slope(x, other)", result_dtype = "float", grad = "none", internal = true,
+  help = "the derivative by x of the logarithm other of a quantile of the gamma distribution of shape x and rate 1",
+}
 op "sigmoid" {
   "x",
   elementwise = "1 / (1 + exp(-x))", result_dtype = "float",
