@@ -1,5 +1,5 @@
--- Mutated files of other programs (spec/golden/_files.safetensors and _pickles.safetensors): NumPy's, torch.save's, GGUF and Torch7's, and the
--- index of safetensors in shards. What is damaged within a zip archive is given the checksum of what it became, so that
+-- Mutated files of other programs (_files and _pickles of spec/golden): NumPy's, torch.save's, GGUF and Torch7's, and
+-- the index of safetensors in shards. What is damaged within a zip archive is given the checksum of what it became, so that
 -- readers see it.
 local bytes = require "scripts.dev.fuzz.bytes"
 local core = require "luminary.core"
