@@ -153,7 +153,8 @@ describe("states", function()
   it("of wrapped and compiled modules load", function()
     local w, b = lm.randn(1, 2), lm.ones(1)
     for _, prefix in ipairs {
-      "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "module.module._orig_mod.", "_orig_mod._orig_mod.",
+      "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "module.module._orig_mod.",
+      "_orig_mod._orig_mod.",
     } do
       local fc = nn.Linear(2, 1)
       fc:load_state_dict { [prefix .. "weight"] = w, [prefix .. "bias"] = b }
@@ -172,7 +173,8 @@ describe("states", function()
     assert.is_true(net.module.weight:equal(w))
   end)
   it("of PyTorch before 0.4.1 have no num_batches_tracked", function()
-    local net = nn.Sequential(nn.BatchNorm2d(2), nn.LazyBatchNorm1d(), nn.InstanceNorm1d(2, { track_running_stats = true }))
+    local net = nn.Sequential(nn.BatchNorm2d(2), nn.LazyBatchNorm1d(),
+      nn.InstanceNorm1d(2, { track_running_stats = true }))
     local dict = {}
     for i = 0, 2 do
       for _, name in ipairs { "running_mean", "running_var", i < 2 and "weight" or nil, i < 2 and "bias" or nil } do
@@ -192,7 +194,8 @@ describe("states", function()
       LazyConv2d = { { 6, 3, { groups = 3 } }, nn.Conv2d(9, 6, 3, { groups = 3 }) },
       LazyConv3d = { { 6, 1, { bias = false } }, nn.Conv3d(2, 6, 1, { bias = false }) },
       LazyConvTranspose2d = { { 6, 3, { groups = 2 } }, nn.ConvTranspose2d(4, 6, 3, { groups = 2 }) },
-      LazyBatchNorm2d = { {}, nn.BatchNorm2d(4) }, LazyInstanceNorm1d = { { affine = true }, nn.InstanceNorm1d(4, { affine = true }) },
+      LazyBatchNorm2d = { {}, nn.BatchNorm2d(4) },
+      LazyInstanceNorm1d = { { affine = true }, nn.InstanceNorm1d(4, { affine = true }) },
       LazyBatchNorm1d = { { affine = false }, nn.BatchNorm1d(4, { affine = false }) },
     } do
       local made = name:find "Norm" and nn[name](case[1]) or nn[name](unpack(case[1]))
