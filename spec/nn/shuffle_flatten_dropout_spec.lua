@@ -289,6 +289,7 @@ describe("EmbeddingBag", function() -- values are PyTorch's
         message(F.embedding, index, w, { padding_idx = pad }))
     end
     local bag, layer = F.embedding_bag, nn.EmbeddingBag(4, 2)
+    index, offsets = long(1, 2, 4), long(1, 3)
     assert.is_true(layer(index, { offsets = offsets }):equal(layer(index, offsets)))
     assert.matches("EmbeddingBag: unknown option 'offset'; did you mean 'offsets'?",
       message(layer, index, { offset = offsets }), 1, true)

@@ -437,8 +437,9 @@ describe("a schedule", function()
     assert.same({ 0.25, 0.5, 0.75, 1, 1 }, list)
     assert.same({ 1 }, warm:get_last_lr())
     local dict = warm:state_dict()
-    assert.same({ base_lrs = { 1 }, last_epoch = 5, last_lr = { 1 }, marks = { 1, 2 }, step_count = 6, steps = 4 },
-      dict)
+    assert.same({
+      base_lrs = { 1 }, last_epoch = 5, last_lr = { 1 }, marks = { 1, 2 }, step_count = 6, steps = 4,
+    }, dict)
     dict._step_count, dict.steps, dict.get_lr = 6, 40, 3
     local _, other, opt = rates_of(function(o) return Warm(o, 2) end, 0)
     other:load_state_dict(dict)

@@ -260,7 +260,7 @@ describe("lm.text.Tokenizer", function()
     local here = folder .. "/old"
     lm.paths.mkdir(here)
     temp.write(here .. "/tokenizer.model", "x")
-    fails("old' has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt; transformers in Python",
+    fails("tokenizer.model': neither SentencePiece's nor tiktoken's; transformers in Python may convert it",
       lm.text.Tokenizer, here)
   end)
 

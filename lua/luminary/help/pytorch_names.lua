@@ -192,7 +192,7 @@ other.luminary = with(pairs_of([[
 other.nn = with(pairs_of([[
   DistributedDataParallel=parallel.DistributedDataParallel clip_grad_norm_=utils.clip_grad_norm_
   clip_grad_value_=utils.clip_grad_value_]],
-  "AdaptiveLogSoftmaxWithLoss CrossMapLRN2d RNNBase quantized qat"), {
+  "RNNBase quantized qat"), {
   Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
   parameter = "nn.Parameter makes one",
   Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",

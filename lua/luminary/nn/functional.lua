@@ -154,8 +154,8 @@ return options.strict("nn.functional", F, options.at_first_use {
   ["nn.functional.pixel_shuffle"] = "bilinear channel_shuffle pixel_shuffle pixel_unshuffle",
   ["nn.functional.convolution"] = "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
   ["nn.functional.pooling"] = "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d "
-    .. "adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool3d fractional_max_pool2d lp_pool1d lp_pool2d "
-    .. "lp_pool3d max_pool1d max_pool3d max_unpool1d max_unpool3d",
+    .. "adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool3d fractional_max_pool2d fractional_max_pool3d "
+    .. "lp_pool1d lp_pool2d lp_pool3d max_pool1d max_pool3d max_unpool1d max_unpool3d",
   ["nn.functional.interpolate"] = "interpolate upsample upsample_bilinear upsample_nearest",
   ["nn.functional.sampling"] = "affine_grid fold unfold",
 })

@@ -16,11 +16,11 @@ local later = options.at_first_use({
   ["nn.linear"] = "Linear",
   ["nn.embedding"] = "Embedding EmbeddingBag",
   ["nn.convolution"] = "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d",
-  ["nn.norm"] = "BatchNorm1d BatchNorm2d BatchNorm3d GroupNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d LayerNorm "
-    .. "LocalResponseNorm RMSNorm",
+  ["nn.norm"] = "BatchNorm1d BatchNorm2d BatchNorm3d CrossMapLRN2d GroupNorm InstanceNorm1d InstanceNorm2d "
+    .. "InstanceNorm3d LayerNorm LocalResponseNorm RMSNorm",
   ["nn.pooling"] = "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d "
-    .. "AdaptiveMaxPool3d AvgPool1d AvgPool2d AvgPool3d FractionalMaxPool2d LPPool1d LPPool2d LPPool3d MaxPool1d "
-    .. "MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d",
+    .. "AdaptiveMaxPool3d AvgPool1d AvgPool2d AvgPool3d FractionalMaxPool2d FractionalMaxPool3d LPPool1d LPPool2d "
+    .. "LPPool3d MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d",
   ["nn.activation"] = "CELU Dropout ELU Flatten GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh Identity LeakyReLU "
     .. "LogSigmoid LogSoftmax Mish PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus "
     .. "Softshrink Softsign Tanh Tanhshrink Threshold",
@@ -28,6 +28,7 @@ local later = options.at_first_use({
     .. "GaussianNLLLoss HingeEmbeddingLoss HuberLoss KLDivLoss L1Loss MSELoss MarginRankingLoss MultiLabelMarginLoss "
     .. "MultiLabelSoftMarginLoss MultiMarginLoss NLLLoss PairwiseDistance PoissonNLLLoss SmoothL1Loss SoftMarginLoss "
     .. "TripletMarginLoss TripletMarginWithDistanceLoss",
+  ["nn.linear_losses"] = "AdaptiveLogSoftmaxWithLoss LinearCrossEntropyLoss",
   ["nn.padding"] = "CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d ConstantPad3d "
     .. "ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d ZeroPad1d "
     .. "ZeroPad2d ZeroPad3d",

@@ -56,8 +56,8 @@ function report.__tostring(self)
   return table.concat(lines, "\n")
 end
 
--- Returns the names that dict lacks, problems of kinds of values, and mismatched shapes. Reshapes tensors of one element
--- in dict that load into parameters without dims.
+-- Returns the names that dict lacks, problems of kinds of values, and mismatched shapes. Writes tensors of one element
+-- into dict as parameters without dims have them.
 local function compare(entries, dict, old)
   local missing, wrong, mismatched = {}, {}, {}
   for _, entry in ipairs(entries) do

@@ -234,6 +234,17 @@ entry "LocalResponseNorm(size: count, {alpha = 1e-4, beta = 0.75, k = 1})" {
   help = "Applies local response normalization over the channels of an input [N, C, …].",
 }
 
+-- PyTorch 2.15 never removes the first channel from the sums of later ones, an error of its loop.
+entry "CrossMapLRN2d(size: count, {alpha = 1e-4, beta = 0.75, k = 1})" {
+  forward = function(self, x)
+    if not core.is_tensor(x) or x.ndim ~= 4 then options.wrong_shape("CrossMapLRN2d", "x", x, "[N, C, H, W]") end
+    local window = 2 * math.floor((self.size - 1) / 2) + 1
+    return F.local_response_norm(x, window, self.alpha * window / self.size, self.beta, self.k)
+  end,
+  prints = "{size}, alpha={alpha}, beta={beta}, k={k}",
+  help = "Applies local response normalization over the channels of an input [N, C, H, W].",
+}
+
 for name, class in pairs(layer.classes(list)) do norm[name] = class end
 
 return norm

@@ -49,16 +49,22 @@ for n = 1, 3 do
   })
 end
 
-pooling [[FractionalMaxPool2d(kernel_size: sizes_as_given(2, 1), {output_size, output_ratio, return_indices = false,
-  _random_samples: tensor})]] {
-  made = function(self)
-    if (self.output_size == nil) == (self.output_ratio == nil) then
-      options.fail("FractionalMaxPool2d: pass either output_size or output_ratio")
-    end
-  end,
-  call = F.fractional_max_pool2d,
-  help = "Applies max pooling over windows at random positions to an input [N, C, H, W].",
-}
+for n = 2, 3 do
+  local name = ("FractionalMaxPool%dd"):format(n)
+  pooling((name .. [[(kernel_size: sizes_as_given(N, 1), {output_size, output_ratio, return_indices = false,
+    _random_samples: tensor})]]):gsub("N", n)) {
+    made = function(self)
+      if (self.output_size == nil) == (self.output_ratio == nil) then
+        options.fail("%s: pass either output_size or output_ratio", name)
+      end
+      if self._random_samples then -- state, as PyTorch has it
+        self:register_buffer("_random_samples", self._random_samples)
+      end
+    end,
+    call = F[("fractional_max_pool%dd"):format(n)],
+    help = ("Applies max pooling over windows at random positions to %s."):format(inputs[n]),
+  }
+end
 
 local classes = layer.classes(list)
 for n = 1, 3 do

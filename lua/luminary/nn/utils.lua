@@ -69,10 +69,11 @@ for _, file in ipairs {"vectors", "norms"} do
   for name, f in pairs(require("luminary.nn.utils." .. file)) do utils[name] = f end
 end
 utils.parametrize = options.strict("nn.utils.parametrize", require "luminary.nn.utils.parametrize")
---- nn.utils.parametrizations: Parametrizations: weight_norm and spectral_norm.
+--- nn.utils.parametrizations: Parametrizations: weight_norm, spectral_norm and orthogonal.
 utils.parametrizations = options.strict("nn.utils.parametrizations", {
-  weight_norm = utils.weight_norm, spectral_norm = utils.spectral_norm,
+  weight_norm = utils.weight_norm, spectral_norm = utils.spectral_norm, orthogonal = utils.orthogonal,
 })
+utils.orthogonal = nil -- PyTorch has it there alone
 utils.rnn = require "luminary.nn.utils.rnn"
 --- nn.utils.stateless: Calls of modules with other parameters.
 utils.stateless = options.strict("nn.utils.stateless", {

@@ -17,21 +17,28 @@ function vocabulary.is(path)
   return head == "GGUF"
 end
 
-local MOST_BYTES = 2 ^ 16 -- of a token, as in C
+vocabulary.MOST_BYTES = 2 ^ 16 -- of a token, as in C
+local MOST_BYTES = vocabulary.MOST_BYTES
 local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4 -- of tokenizer.ggml.token_type
 
 -- ---- the words that a text is cut into first, by tokenizer.ggml.pre
 
-local function split(digits)
-  return {type = "Split", behavior = "Isolated", invert = false, pattern = {
-    Regex = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" .. digits
-      .. "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-  }}
+--- The regular expression of words of LLaMA 3 and others, in which numbers are cut by `digits`.
+function vocabulary.words(digits)
+  return "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" .. digits
+    .. "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 end
 
-local function byte_level(by_words)
+local function split(by)
+  return {type = "Split", behavior = "Isolated", invert = false, pattern = {Regex = vocabulary.words(by)}}
+end
+
+--- GPT-2's letters for bytes, and its words if by_words.
+function vocabulary.byte_level(by_words)
   return {type = "ByteLevel", add_prefix_space = false, trim_offsets = false, use_regex = by_words}
 end
+
+local byte_level = vocabulary.byte_level
 
 local cuts = {}
 for names, cut in pairs {
@@ -73,10 +80,10 @@ local function is_letter_start(byte) return byte < 128 or byte >= 192 end
 -- Bytes of what merges_by_score cuts tokens into; those of the largest vocabularies known are a fifth of it.
 local MOST_CUT = 2 ^ 27
 
--- All pairs of tokens that make a token, the one of the highest score first, as Hugging Face's converter of
--- SentencePiece's models has them; of equal scores that with more letters on the left, and then on the right. Only
--- where both parts have a length that some token has is a token cut.
-local function merges_by_score(path, tokens, vocab, scores)
+--- Returns all pairs of tokens that make a token, the one of the highest score first, as Hugging Face's converter of
+--- SentencePiece's models has them; of equal scores that with more letters on the left, and then on the right. Only
+--- where both parts have a length that some token has is a token cut.
+function vocabulary.merges_by_score(path, tokens, vocab, scores)
   local all, lengths, bytes = {}, {}, 0
   local columns = {{}, {}, {}} -- of each pair the letters on the right and the left, and its score
   for _, token in ipairs(tokens) do lengths[#token] = true end
@@ -89,7 +96,7 @@ local function merges_by_score(path, tokens, vocab, scores)
           bytes = bytes + #token
           if bytes > MOST_CUT then
             fail("Tokenizer: '%s': the merges cannot be inferred: splits of tokens take more than %d MB up to "
-              .. "tokenizer.ggml.tokens[%d], of %d bytes; use shorter tokens", path, MOST_CUT / 2 ^ 20, i - 1, #token)
+              .. "token %d, of %d bytes; use shorter tokens", path, MOST_CUT / 2 ^ 20, i - 1, #token)
           end
           local a, b = token:sub(1, at - 1), token:sub(at)
           if vocab[a] and vocab[b] then
@@ -114,21 +121,27 @@ local function merges_by_score(path, tokens, vocab, scores)
   return merges
 end
 
--- SentencePiece's pairs: a space is "▁", and characters that no token has are bytes.
-local function sentence_pieces(path, file, vocab)
-  local prefix = file.add_space_prefix ~= false
+--- The steps that write "▁" for spaces, and with `prefix` in front, and those that undo it.
+function vocabulary.space_normalizers(prefix)
   local spaces = {type = "Replace", pattern = {String = " "}, content = "▁"}
-  local parts = {
+  return prefix and {{type = "Prepend", prepend = "▁"}, spaces} or {spaces}
+end
+function vocabulary.space_decoders(prefix)
+  return {
     {type = "Replace", pattern = {String = "▁"}, content = " "}, {type = "ByteFallback"}, {type = "Fuse"},
     prefix and {type = "Strip", content = " ", start = 1, stop = 0} or nil,
   }
+end
+
+-- SentencePiece's pairs: a space is "▁", and characters that no token has are bytes.
+local function sentence_pieces(path, file, vocab)
+  local prefix = file.add_space_prefix ~= false
   return {
-    normalizer = {type = "Sequence", normalizers = prefix and {{type = "Prepend", prepend = "▁"},
-      spaces} or {spaces}},
-    decoder = {type = "Sequence", decoders = parts},
+    normalizer = {type = "Sequence", normalizers = vocabulary.space_normalizers(prefix)},
+    decoder = {type = "Sequence", decoders = vocabulary.space_decoders(prefix)},
     model = {
-      type = "BPE", vocab = vocab, merges = merges_by_score(path, file.tokens, vocab, file.list("scores", "number",
-        #file.tokens)), fuse_unk = true, byte_fallback = true, unk_token = file.token "unknown",
+      type = "BPE", vocab = vocab, fuse_unk = true, byte_fallback = true, unk_token = file.token "unknown",
+      merges = vocabulary.merges_by_score(path, file.tokens, vocab, file.list("scores", "number", #file.tokens)),
     },
   }
 end

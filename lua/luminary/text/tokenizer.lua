@@ -159,11 +159,11 @@ local function prepare(self, who, path, json, base, said)
 end
 
 Tokenizer.init = signature.of([[Tokenizer(path: string, {base: natural = 1, add_bos_token: boolean,
-  add_eos_token: boolean})]], function(self, path, o)
+  add_eos_token: boolean, pattern: string})]], function(self, path, o)
   if path:find("%z") then options.must_be("Tokenizer", "path", "a string", path) end
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
-  local json, parts, said = files.read_any(path)
+  local json, parts, said = files.read_any(path, o.pattern)
   said = said or folder and special.read(folder)
   prepare(self, "Tokenizer", path, json, o.base, said)
   for _, role in ipairs(special.roles) do

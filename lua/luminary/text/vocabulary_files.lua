@@ -145,8 +145,8 @@ end
 local function exists(path) return core.file_kind(path) == "a regular file" end
 
 --- The text of a tokenizer.json; or what stands for it in a folder or a GGUF file, and the tokens that have parts there
---- by themselves; of a GGUF file also what special.read returns of a folder.
-function files.read_any(path)
+--- by themselves; of a GGUF file also what special.read returns of a folder. pattern: that of tiktoken's ranks.
+function files.read_any(path, pattern)
   if not core.file_kind(path) then
     fail("Tokenizer: cannot open '%s': No such file or directory; nothing is downloaded: %s",
       truncate_text(path, 200), LOCAL)
@@ -154,7 +154,10 @@ function files.read_any(path)
   if core.file_kind(path) ~= "a folder" then
     local gguf = load_module "luminary.text.gguf_vocabulary"
     if gguf.is(path) then return gguf.read(path) end
-    return read(path)
+    local text = read(path)
+    local converted, roles = load_module("luminary.text.model_files").read(path, text, pattern)
+    if converted then return converted, roles end
+    return text
   end
   local function within(name) return path .. "/" .. name end
   if exists(within "tokenizer.json") then return read(within "tokenizer.json") end
@@ -168,9 +171,12 @@ function files.read_any(path)
     local _, o = signature.read(files.bert_arguments, nil, path)
     return files.bert_json(within "vocab.txt", o), o
   end
-  fail("Tokenizer: '%s' has neither tokenizer.json, nor vocab.json with merges.txt, nor vocab.txt%s", path,
-    exists(within "tokenizer.model") and "; transformers in Python converts a tokenizer.model: "
-      .. "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)" or "")
+  if exists(within "tokenizer.model") then
+    local model = within "tokenizer.model"
+    return load_module("luminary.text.model_files").read(model, read(model), pattern)
+  end
+  fail("Tokenizer: '%s' has neither tokenizer.json, nor tokenizer.model, nor vocab.json with merges.txt, nor vocab.txt",
+    path)
 end
 
 return files

@@ -142,8 +142,8 @@ end
 
 local function everything(expression) return not common.stand_in or has_rows(expression) end
 
--- Ops that add in any order, as the help of lm.use_deterministic_algorithms says, or keep any value (scatter).
-local any_order = { "scatter", "grid_sample", "F%.fold", "ctc_loss", "conv3d" }
+-- Ops that add in any order, as the help of lm.use_deterministic_algorithms says, or have any value (scatter, empty).
+local any_order = { "scatter", "grid_sample", "F%.fold", "ctc_loss", "conv3d", "lm%.empty" }
 
 local function has_any_order(expression)
   for _, name in ipairs(any_order) do

@@ -1,5 +1,6 @@
 --- The cross entropy of a linear layer's results, of which only some rows are in memory at a time.
 local core = require "luminary.core"
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Function = require("luminary.autograd.function").Function
@@ -90,31 +91,43 @@ end
 
 local function check(who, x, weight, target, o)
   local function wrong(name, t, shape) options.wrong_shape(who, name, t, shape) end
-  if weight.ndim ~= 2 then wrong("linear_weight", weight, "[C, D]") end
-  local classes, width = weight.shape[1], weight.shape[2]
-  if x.ndim < 1 or x.shape[x.ndim] ~= width then
-    wrong("input", x, ("[*, %d] for linear_weight [%d, %d]"):format(width, classes, width))
+  if weight.ndim < 2 then wrong("linear_weight", weight, "[C, …, D]") end
+  local shape = copy_list(weight.shape)
+  local width = table.remove(shape)
+  if x.ndim < 1 or x.shape[x.ndim] ~= width or #shape > 1 and x.ndim ~= 2 then
+    wrong("input", x, ("[%s, %d] for linear_weight [%s, %d]"):format(#shape > 1 and "N" or "*", width,
+      table.concat(shape, ", "), width))
   end
-  if o.linear_bias and (o.linear_bias.ndim ~= 1 or o.linear_bias.shape[1] ~= classes) then
-    wrong("linear_bias", o.linear_bias, ("[%d]"):format(classes))
+  if o.linear_bias and table.concat(o.linear_bias.shape, ",") ~= table.concat(shape, ",") then
+    wrong("linear_bias", o.linear_bias, shape)
   end
-  if target:is_floating_point() then
-    options.fail("%s: target must be integer classes, got %s; use F.cross_entropy of F.linear for probabilities", who,
-      target.dtype)
-  end
-  local same = target.ndim == x.ndim - 1
-  for d = 1, same and target.ndim or 0 do same = same and target.shape[d] == x.shape[d] end
-  if not same then wrong("target", target, "the shape of input without its last dim") end
   if o.label_smoothing < 0 or o.label_smoothing > 1 then
     options.must_be(who, "label_smoothing", "from 0 to 1", o.label_smoothing)
   end
+  if #shape > 1 or target:is_floating_point() then return shape end
+  local same = target.ndim == x.ndim - 1
+  for d = 1, same and target.ndim or 0 do same = same and target.shape[d] == x.shape[d] end
+  if not same then wrong("target", target, "the shape of input without its last dim") end
+end
+
+-- With all logits at once: for several losses of each row, and for targets that are probabilities.
+local function of_all_logits(x, weight, target, o, shape)
+  local rows = ops.linear(x, weight:reshape(-1, x.shape[x.ndim]), o.linear_bias and o.linear_bias:reshape(-1))
+  local logits, dims = x.ndim > 2 and rows:reshape(-1, shape[1]) or rows, {rows.shape[1], unpack(shape)}
+  if #shape > 1 then logits = rows:reshape(dims) end
+  local labels = x.ndim > 2 and target:reshape(-1, shape[1]) or target
+  local loss = ops.cross_entropy(logits, labels, {
+    weight = o.weight, reduction = o.reduction, ignore_index = o.ignore_index, label_smoothing = o.label_smoothing,
+  })
+  return x.ndim > 2 and o.reduction == "none" and loss:reshape {unpack(x.shape, 1, x.ndim - 1)} or loss
 end
 
 --- Computes the cross entropy between a linear transformation of input and target classes, in chunks of rows.
 F.linear_cross_entropy = signature.of([[linear_cross_entropy(input: tensor, linear_weight: tensor, target: tensor,
   {*, linear_bias: tensor?, weight: tensor?, reduction = "mean" | "sum" | "none", ignore_index: integer = -100,
   label_smoothing = 0, chunk_size: count?})]], function(x, weight, target, o)
-  check("linear_cross_entropy", x, weight, target, o)
+  local shape = check("linear_cross_entropy", x, weight, target, o)
+  if shape then return of_all_logits(x, weight, target, o, shape) end
   local low = core.get_autocast_dtype(x.device)
   local dtype = low and x.dtype ~= "float64" and low or x.dtype
   local classes = weight.shape[1]

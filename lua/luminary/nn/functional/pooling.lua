@@ -276,48 +276,61 @@ local function random_starts(samples, size, out, kernel)
   return ops.where(ops.eq(steps, out - 1), size - kernel, starts):to "int64"
 end
 
---- Applies a 2-d fractional max pooling.
-F.fractional_max_pool2d = signature.by_name([[fractional_max_pool2d(x: input(2), kernel_size: sizes(2, 1),
-  output_size: sizes(2, 1)?, output_ratio: any?, return_indices = false, _random_samples: tensor?)]], function(a)
-  local who, x, kernel = "fractional_max_pool2d", a.x, a.kernel_size
-  if (a.output_size == nil) == (a.output_ratio == nil) then
-    fail("%s: pass either output_size or output_ratio", who)
-  end
-  if x.ndim == 3 then x = x:unsqueeze(1) end
-  local n, channels, height, width = unpack(x.shape)
-  local size = a.output_size
-  if size == nil then
-    local ratio = type(a.output_ratio) == "table" and a.output_ratio or {a.output_ratio, a.output_ratio}
-    size = {math.floor(height * options.arg(who, "output_ratio", ratio[1], "probability")),
-      math.floor(width * options.arg(who, "output_ratio", ratio[2], "probability"))}
-  end
-  if size[1] < 1 or size[2] < 1 then options.must_be(who, "output_size", "at least 1", math.min(unpack(size))) end
-  if size[1] + kernel[1] - 1 > height or size[2] + kernel[2] - 1 > width then
-    fail("%s: %d x %d windows of %d x %d do not fit into %s", who, size[1], size[2], kernel[1], kernel[2], describe(x))
-  end
-  local samples = a._random_samples or ops.rand({n, channels, 2}, {device = x.device, dtype = x.dtype})
-  local rows = random_starts(samples:select(3, 2), height, size[1], kernel[1]):unsqueeze(-1)
-  local columns = random_starts(samples:select(3, 1), width, size[2], kernel[2]):unsqueeze(-2)
-  local corner = ops.reshape(rows * width + columns + 1, {n * channels, size[1] * size[2]})
-  local flat = ops.reshape(x, {n * channels, height * width})
-  local taps, shifts = {}, {}
-  core.no_grad(function()
-    for i = 0, kernel[1] - 1 do
-      for j = 0, kernel[2] - 1 do -- shift x instead of the index, so that all taps share it
-        local shift = i * width + j
-        taps[#taps + 1] = flat:narrow(2, 1 + shift, height * width - shift):gather(2, corner)
-        shifts[#shifts + 1] = shift
+local function fractional_max_pool(who, n)
+  return signature.by_name((who .. [[(x: input(N), kernel_size: sizes(N, 1), output_size: sizes(N, 1)?,
+    output_ratio: any?, return_indices = false, _random_samples: tensor?)]]):gsub("%f[%w]N%f[%W]", n), function(a)
+    local x, kernel, size = a.x, a.kernel_size, a.output_size or {}
+    if (a.output_size == nil) == (a.output_ratio == nil) then
+      fail("%s: pass either output_size or output_ratio", who)
+    end
+    if x.ndim == n + 1 then x = x:unsqueeze(1) end
+    local batch, channels, sides = x.shape[1], x.shape[2], {unpack(x.shape, 3)}
+    for d = 1, n do
+      local ratio = type(a.output_ratio) == "table" and a.output_ratio[d] or a.output_ratio
+      size[d] = size[d] or math.floor(sides[d] * options.arg(who, "output_ratio", ratio, "probability"))
+      if size[d] < 1 then options.must_be(who, "output_size", "at least 1", size[d]) end
+      if size[d] + kernel[d] - 1 > sides[d] then
+        fail("%s: %s windows of %s do not fit into %s", who, table.concat(size, " x "), table.concat(kernel, " x "),
+          describe(x))
       end
     end
+    local samples = a._random_samples or ops.rand({batch, channels, n}, {device = x.device, dtype = x.dtype})
+    local given = samples.shape
+    if samples.ndim ~= 3 or given[1] < batch or given[2] ~= channels or given[3] ~= n then
+      options.wrong_shape(who, "_random_samples", samples, {batch, channels, n})
+    end
+    samples = samples:narrow(1, 1, batch)
+    local corner, stride, shifts = 1, 1, {0} -- shifts: from a window's first element to each
+    for d = n, 1, -1 do
+      local starts = random_starts(samples:select(3, n == 2 and 3 - d or d), sides[d], size[d], kernel[d])
+      local view, all = {batch, channels}, {}
+      for i = 1, n do view[i + 2] = i == d and size[d] or 1 end
+      corner = starts:view(view) * stride + corner
+      for k = 0, kernel[d] - 1 do
+        for _, shift in ipairs(shifts) do all[#all + 1] = k * stride + shift end
+      end
+      shifts, stride = all, stride * sides[d]
+    end
+    corner = ops.reshape(corner, {batch * channels, -1})
+    local flat, taps = ops.reshape(x, {batch * channels, stride}), {}
+    core.no_grad(function()
+      for i, shift in ipairs(shifts) do -- shift x instead of the index, so that all taps share it
+        taps[i] = flat:narrow(2, 1 + shift, stride - shift):gather(2, corner)
+      end
+    end)
+    local tap = ops.argmax(ops.stack(taps, 2), 2)
+    shifts = core.tensor(shifts, {device = x.device, dtype = "int64"})
+    local indices = corner + ops.reshape(ops.index_select(shifts, 1, ops.flatten(tap)), corner.shape)
+    local y, shape = flat:gather(2, indices), {batch, channels, unpack(size)}
+    if a.x.ndim == n + 1 then table.remove(shape, 1) end
+    if not a.return_indices then return y:view(shape) end
+    return y:view(shape), indices:view(shape)
   end)
-  local tap = ops.argmax(ops.stack(taps, 2), 2)
-  shifts = core.tensor(shifts, {device = x.device, dtype = "int64"})
-  local indices = corner + ops.reshape(ops.index_select(shifts, 1, ops.flatten(tap)), corner.shape)
-  local y = flat:gather(2, indices)
-  local shape = {n, channels, size[1], size[2]}
-  if a.x.ndim == 3 then table.remove(shape, 1) end
-  if not a.return_indices then return y:view(shape) end
-  return y:view(shape), indices:view(shape)
-end)
+end
+
+--- F.fractional_max_pool2d(…): Applies a 2-d fractional max pooling.
+F.fractional_max_pool2d = fractional_max_pool("fractional_max_pool2d", 2)
+--- F.fractional_max_pool3d(…): Applies a 3-d fractional max pooling.
+F.fractional_max_pool3d = fractional_max_pool("fractional_max_pool3d", 3)
 
 return options.exact_all(F)

@@ -1,4 +1,4 @@
---- Weights of a fixed norm: weight_norm and spectral_norm, both as parametrizations.
+--- Parametrizations of weights: weight_norm, spectral_norm, orthogonal.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -7,7 +7,7 @@ local Module = require "luminary.nn.module"
 local parametrize = require "luminary.nn.utils.parametrize"
 local records = require "luminary.nn.module_fields"
 
-local ops, fail = core.ops, options.fail
+local ops, fail, linalg = core.ops, options.fail, require "luminary.linalg"
 local norms = {}
 
 -- Returns the norms of w's slices along dim, as a tensor of size 1 in all other dims; without dim the norm of w.
@@ -91,6 +91,77 @@ norms.spectral_norm = signature.of([[spectral_norm(module: module, {name = "weig
   local dim, w = dim_of(who, module, opts.name, opts.dim, transposed and 2 or 1)
   return parametrize.register_parametrization(module, opts.name,
     SpectralNorm(w, dim, opts.n_power_iterations, opts.eps))
+end)
+
+local Orthogonal = class.define("_Orthogonal", Module)
+
+function Orthogonal:init(map, has_base)
+  self.map = map
+  if has_base then self.right_inverse = self.based end -- of the others not every value has an original
+end
+
+-- Returns an orthogonal matrix of a square X by matrix_exp or cayley, the first k columns of it for X [..., n, k].
+local function of_skew(map, X, n, k)
+  X = X:tril()
+  if n > k then
+    local shape = {unpack(X.shape)}
+    shape[#shape] = n - k
+    X = ops.cat({X, ops.zeros(shape, {dtype = X.dtype, device = X.device})}, -1)
+  end
+  local A = X - X:transpose(-2, -1)
+  if map == "matrix_exp" then return linalg.matrix_exp(A):narrow(-1, 1, k) end
+  local id = ops.eye(n, {dtype = A.dtype, device = A.device})
+  return linalg.solve(id - A * 0.5, id + A * 0.5):narrow(-1, 1, k)
+end
+
+-- Returns the product of the reflections by the columns of X below the diagonal, whose signs it takes.
+local function of_reflections(X, n, k)
+  local A, id = X:tril(-1), ops.eye(n, k, {dtype = X.dtype, device = X.device})
+  local tau, V, Q = 2 / ((A * A):sum(-2, {keepdim = true}) + 1), A + id, id
+  for i = k, 1, -1 do
+    local v = V:narrow(-1, i, 1)
+    Q = Q - tau:narrow(-1, i, 1) * v:matmul(v:transpose(-2, -1):matmul(Q))
+  end
+  return Q * X:detach():diagonal(0, -2, -1):trunc():unsqueeze(-2)
+end
+
+function Orthogonal:forward(X)
+  local n, k = X.shape[X.ndim - 1], X.shape[X.ndim]
+  local is_wide = n < k
+  if is_wide then X, n, k = X:transpose(-2, -1), k, n end
+  local Q = self.map == "householder" and of_reflections(X, n, k) or of_skew(self.map, X, n, k)
+  if self.base then Q = self.base:matmul(Q) end
+  return is_wide and Q:transpose(-2, -1) or Q
+end
+
+-- Sets base to the value, made orthogonal and square; the original is then -I.
+function Orthogonal:based(value)
+  local tall = value.shape[value.ndim - 1] < value.shape[value.ndim] and value:transpose(-2, -1) or value
+  local n, k = tall.shape[tall.ndim - 1], tall.shape[tall.ndim]
+  local whole = tall
+  if n > k then
+    local shape = {unpack(tall.shape, 1, tall.ndim - 1)}
+    shape[#shape + 1] = n - k
+    whole = ops.cat({tall, ops.randn(shape, {dtype = tall.dtype, device = tall.device})}, -1)
+  end
+  local Q, R = linalg.qr(whole)
+  self:register_buffer("base", Q * R:diagonal(0, -2, -1):sign():unsqueeze(-2))
+  local id = ops.eye(value.shape[value.ndim - 1], value.shape[value.ndim], {dtype = value.dtype, device = value.device})
+  return (-id):expand(value.shape):clone()
+end
+
+--- Applies an orthogonal parametrization to a matrix, or a batch of matrices, of a module.
+norms.orthogonal = signature.of([[orthogonal(module: module, {name = "weight",
+  orthogonal_map: "matrix_exp" | "cayley" | "householder", *, use_trivialization = true})]], function(module, o)
+  local w = records.of(module).values[o.name]
+  if not core.is_tensor(w) or w.ndim < 2 then
+    fail("orthogonal: %s has no matrix '%s'", module.__name, tostring(o.name))
+  end
+  local map = o.orthogonal_map or w.shape[w.ndim - 1] == w.shape[w.ndim] and "matrix_exp" or "householder"
+  if map == "householder" and not o.use_trivialization then
+    fail "orthogonal: {use_trivialization = false} requires orthogonal_map to be 'matrix_exp' or 'cayley'"
+  end
+  return parametrize.register_parametrization(module, o.name, Orthogonal(map, o.use_trivialization))
 end)
 
 for _, which in ipairs {"weight_norm", "spectral_norm"} do

@@ -1,0 +1,260 @@
+--- SentencePiece's models (tokenizer.model) and tiktoken's ranks, as the tokenizer.json that they stand for.
+local json_encode = require "luminary.base.json_encode"
+local options = require "luminary.base.options"
+local printable_name = require "luminary.base.printable_name"
+local Source = require "luminary.file_formats.source"
+local vocabulary = require "luminary.text.gguf_vocabulary"
+
+local fail = options.fail
+local model_files = {}
+
+local alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+local digits = {}
+for i = 1, #alphabet do digits[alphabet:sub(i, i)] = i - 1 end
+
+local function to_base64(bytes)
+  local out = bytes:gsub("..?.?", function(part)
+    local a, b, c = part:byte(1, 3)
+    local n = a * 65536 + (b or 0) * 256 + (c or 0)
+    local text = ""
+    for i = 3, 0, -1 do
+      local at = math.floor(n / 64 ^ i) % 64
+      text = text .. (3 - i <= #part and alphabet:sub(at + 1, at + 1) or "=")
+    end
+    return text
+  end)
+  return out
+end
+
+local function of_base64(text)
+  local out = text:gsub("....", function(part)
+    part = part:gsub("=", "")
+    local n = 0
+    for i = 1, 4 do n = n * 64 + (digits[part:sub(i, i)] or 0) end
+    return string.char(math.floor(n / 65536), math.floor(n / 256) % 256, n % 256):sub(1, #part - 1)
+  end)
+  return out
+end
+
+local CONVERT = "; transformers in Python may convert it: "
+  .. "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+
+local function malformed(path, format, ...)
+  options.malformed_file(path, "SentencePiece model", "%s", format:format(...) .. CONVERT)
+end
+
+local function check_token(path, vocab, token, id)
+  if token == "" or #token > vocabulary.MOST_BYTES or token:find("%z") then
+    options.fail_in_file(path, "token %d must have 1 to %d bytes and no NUL byte", id, vocabulary.MOST_BYTES)
+  end
+  if vocab[token] then
+    options.fail_in_file(path, "tokens %d and %d are both '%s'", vocab[token], id, printable_name(token, 60))
+  end
+  vocab[token] = id
+end
+
+-- The text of a BPE's tokenizer.json; an empty list of merges must not be an object.
+local function encoded(root) return (json_encode(root):gsub('"merges":{}', '"merges":[]')) end
+
+-- ---- SentencePiece: protobuf's messages
+
+-- Calls visit(number of the field, value) for each field: a number, or the bytes of all but varints.
+local function each_field(path, message, visit)
+  local at = 1
+  local function wrong(why) malformed(path, "%s at byte %d of a message", why, at - 1) end
+  local function varint()
+    local value, scale = 0, 1
+    for _ = 1, 10 do
+      local byte = message:byte(at) or wrong "it ends"
+      at, value, scale = at + 1, value + byte % 128 * scale, scale * 128
+      if byte < 128 then return value end
+    end
+    return wrong "integer of more than 10 bytes"
+  end
+  while at <= #message do
+    local key = varint()
+    local wire = key % 8
+    local value
+    if wire == 0 then
+      value = varint()
+    else
+      local size = wire == 1 and 8 or wire == 5 and 4 or wire == 2 and varint() or wrong "unknown type of a field"
+      if size > #message - at + 1 then wrong "a field goes beyond the end" end
+      value, at = message:sub(at, at + size - 1), at + size
+    end
+    visit(math.floor(key / 8), value)
+  end
+end
+
+-- Reads fields of a message into a table: names by number.
+local function fields_of(path, message, names, out)
+  each_field(path, message, function(number, value)
+    if names[number] then out[names[number]] = value end
+  end)
+  return out
+end
+
+local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+local UNIGRAM, BPE, WORD = 1, 2, 3
+
+local function read_message(path, text)
+  local pieces, trainer, normalizer = {}, {
+    model_type = UNIGRAM, byte_fallback = 0, suffix = 0, unk_token = 0, bos_token = 1, eos_token = 2, pad_token = -1,
+  }, {prefix = 1, collapses = 1, escapes = 1}
+  each_field(path, text, function(number, value)
+    if number <= 3 and type(value) ~= "string" then
+      malformed(path, "field %d must be a message", number)
+    elseif number == 1 then
+      local piece = fields_of(path, value, {"text", "score", "kind"}, {text = "", score = "\0\0\0\0", kind = NORMAL})
+      if type(piece.text) ~= "string" or type(piece.score) ~= "string" or #piece.score ~= 4 then
+        malformed(path, "piece %d has fields of other types", #pieces)
+      end
+      piece.score = Source.float(piece.score, 1, 4)
+      pieces[#pieces + 1] = piece
+    elseif number == 2 then
+      fields_of(path, value, {
+        [3] = "model_type", [24] = "suffix", [35] = "byte_fallback", [40] = "unk_token", [41] = "bos_token",
+        [42] = "eos_token", [43] = "pad_token",
+      }, trainer)
+    elseif number == 3 then
+      fields_of(path, value, {[2] = "charsmap", [3] = "prefix", [4] = "collapses", [5] = "escapes"}, normalizer)
+    end
+  end)
+  return pieces, trainer, normalizer
+end
+
+local function is_sentence_piece(text) return text:byte(1) == 10 and text:find("\0", 1, true) ~= nil end
+
+local function replaced(regex, content) return {type = "Replace", pattern = {Regex = regex}, content = content} end
+
+-- As SentencePiece's normalizer has it: the map of characters, one space for several, "▁" for a space and in front.
+local function normalizers_of(normalizer)
+  local list = {}
+  if #(normalizer.charsmap or "") > 0 then
+    list[1] = {type = "Precompiled", precompiled_charsmap = to_base64(normalizer.charsmap)}
+  end
+  if normalizer.collapses ~= 0 then
+    list[#list + 1] = replaced("^ +", "")
+    list[#list + 1] = replaced(" +$", "")
+    list[#list + 1] = replaced(" {2,}", " ")
+  end
+  for _, step in ipairs(vocabulary.space_normalizers(normalizer.prefix ~= 0)) do list[#list + 1] = step end
+  return list
+end
+
+-- The tokenizer.json of a model, and the tokens that have parts.
+local function sentence_piece(path, text)
+  local pieces, trainer, normalizer = read_message(path, text)
+  local function lacks(what)
+    fail("Tokenizer: '%s': %s are not supported%s", path, what, CONVERT)
+  end
+  if trainer.model_type == WORD then lacks "SentencePiece models of words" end
+  if trainer.suffix ~= 0 then lacks "spaces as suffixes" end
+  if normalizer.escapes == 0 then lacks "unescaped spaces" end
+  local vocab, list, added, tokens, scores, most, unknown = {}, {}, {}, {}, {}, -math.huge, nil
+  for i, piece in ipairs(pieces) do
+    check_token(path, vocab, piece.text, i - 1)
+    if piece.score - piece.score ~= 0 then malformed(path, "piece %d has a score that is not finite", i - 1) end
+    if piece.kind == NORMAL then
+      most, tokens[#tokens + 1], scores[#scores + 1] = math.max(most, piece.score), piece.text, piece.score
+    end
+    unknown = unknown or piece.kind == UNKNOWN and i - 1 or nil
+  end
+  if not unknown then malformed(path, "it has no piece for unknown characters") end
+  local is_unigram = trainer.model_type == UNIGRAM
+  for i, piece in ipairs(pieces) do
+    list[i] = {piece.text, piece.score}
+    local is_own = piece.kind == USER_DEFINED
+    if is_unigram and is_own then -- the best score for its length, so that it is taken, as SentencePiece does it
+      local _, letters = piece.text:gsub("[^\128-\191]", "")
+      list[i][2] = letters * most - 0.1
+    elseif piece.kind == UNKNOWN or piece.kind == CONTROL or is_own then
+      added[#added + 1] = {
+        id = i - 1, content = piece.text, special = not is_own, normalized = is_own and normalizer.prefix == 0,
+      }
+    end
+  end
+  local roles = {}
+  for _, role in ipairs {"unk_token", "bos_token", "eos_token", "pad_token"} do
+    local piece = pieces[trainer[role] + 1]
+    roles[role] = piece and (piece.kind == CONTROL or piece.kind == UNKNOWN) and piece.text or nil
+  end
+  local byte_fallback = trainer.byte_fallback ~= 0
+  return encoded {
+    normalizer = {type = "Sequence", normalizers = normalizers_of(normalizer)},
+    decoder = {type = "Sequence", decoders = vocabulary.space_decoders(normalizer.prefix ~= 0)},
+    added_tokens = added[1] and added or nil,
+    model = is_unigram and {type = "Unigram", vocab = list, unk_id = unknown, byte_fallback = byte_fallback} or {
+      type = "BPE", vocab = vocab, byte_fallback = byte_fallback, fuse_unk = true, unk_token = pieces[unknown + 1].text,
+      merges = trainer.model_type == BPE and vocabulary.merges_by_score(path, tokens, vocab, scores) or {},
+    },
+  }, roles
+end
+
+-- ---- tiktoken: lines of a token's bytes in base64 and its rank
+
+-- The letters that GPT-2's vocabularies have for bytes.
+local letters = {}
+do
+  local others = 0
+  for byte = 0, 255 do
+    local code = byte
+    if byte < 33 or byte > 126 and byte < 161 or byte == 173 then code, others = 256 + others, others + 1 end
+    letters[string.char(byte)] = code < 128 and string.char(code)
+      or string.char(192 + math.floor(code / 64), 128 + code % 64)
+  end
+end
+
+-- Words by the number of ranks: of OpenAI's encodings (tiktoken_ext/openai_public.py) and LLaMA 3's.
+local contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+local upper, lower = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+local thousands = vocabulary.words "\\p{N}{1,3}"
+local gpt2 = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+local patterns = {
+  [50256] = gpt2, [50280] = gpt2, [100256] = thousands, [128000] = thousands,
+  [199998] = "[^\\r\\n\\p{L}\\p{N}]?" .. upper .. "*" .. lower .. "+" .. contractions
+    .. "|[^\\r\\n\\p{L}\\p{N}]?" .. upper .. "+" .. lower .. "*" .. contractions
+    .. "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+}
+local ends = {[50256] = 50256, [50280] = 50256, [100256] = 100257, [199998] = 199999} -- <|endoftext|>
+
+local function tiktoken(path, text, pattern)
+  local tokens, vocab, scores = {}, {}, {}
+  for line in text:gmatch "[^\r\n]+" do
+    local encoded_token, rank = line:match "^([%w+/]+=*) (%d+)$"
+    if not rank or #encoded_token % 4 ~= 0 or tonumber(rank) >= 2 ^ 31 - 1 then
+      options.malformed_file(path, "tiktoken ranks", "line %d must be base64 and a rank", #tokens + 1)
+    end
+    local token = of_base64(encoded_token):gsub(".", letters)
+    check_token(path, vocab, token, tonumber(rank))
+    tokens[#tokens + 1], scores[#scores + 1] = token, -tonumber(rank)
+  end
+  pattern = pattern or patterns[#tokens]
+  if not pattern then
+    fail("Tokenizer: '%s' has %d ranks, as no known encoding of tiktoken; pass {pattern = …}, its regular expression",
+      path, #tokens)
+  end
+  local added = ends[#tokens] and {{id = ends[#tokens], content = "<|endoftext|>", special = true, normalized = false}}
+  if added then vocab["<|endoftext|>"] = ends[#tokens] end
+  return encoded {
+    pre_tokenizer = {type = "Sequence", pretokenizers = {
+      {type = "Split", behavior = "Isolated", invert = false, pattern = {Regex = pattern}},
+      vocabulary.byte_level(false),
+    }},
+    decoder = vocabulary.byte_level(true), added_tokens = added or nil,
+    model = {
+      type = "BPE", vocab = vocab, ignore_merges = true,
+      merges = vocabulary.merges_by_score(path, tokens, vocab, scores),
+    },
+  }, added and {eos_token = "<|endoftext|>"} or {}
+end
+
+--- The text of a tokenizer.json of a file's text, and the tokens that have parts; nil where it is of neither kind.
+--- pattern: the regular expression that cuts texts into words, for tiktoken's ranks.
+function model_files.read(path, text, pattern)
+  if is_sentence_piece(text) then return sentence_piece(path, text) end
+  if text:find "^[%w+/]+=* %d+[\r\n]" then return tiktoken(path, text, pattern) end
+  if path:find "%.model$" then options.fail_in_file(path, "neither SentencePiece's nor tiktoken's%s", CONVERT) end
+end
+
+return model_files
