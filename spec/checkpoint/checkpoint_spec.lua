@@ -93,6 +93,51 @@ describe("checkpoint.save and load", function()
       message(lm.checkpoint.save, path, {["a.b"] = net, a = {b = net}}))
   end)
 
+  it("copy into tensors, also parameters and those of other dtypes, which the result then has", function()
+    local w, p, ids = lm.full({3}, 2), nn.Parameter(lm.full({2, 2}, 3)), lm.arange(4):long()
+    local function parts(a, b, c) return {w = a, list = {b, {p = c}}, n = 5, text = "a", large = 2LL ^ 60} end
+    lm.checkpoint.save(path, parts(w, ids, p))
+    w:zero_()
+    ids:zero_()
+    lm.no_grad(function() p:zero_() end)
+    local saved = lm.checkpoint.load(path, parts(w, ids, p))
+    assert.same({{2, 2, 2}, {0, 1, 2, 3}, {{3, 3}, {3, 3}}}, {w:totable(), ids:totable(), p:totable()})
+    assert.is_true(rawequal(saved.w, w) and rawequal(saved.list[1], ids) and rawequal(saved.list[2].p, p))
+    assert.is_true(p.requires_grad and p.is_leaf)
+    local half, view = lm.zeros({3}, {dtype = "float16"}), lm.zeros {3, 2}
+    lm.checkpoint.load(path, {w = half})
+    lm.checkpoint.load(path, {w = view:select(2, 1)})
+    assert.same({{2, 2, 2}, {{2, 0}, {2, 0}, {2, 0}}}, {half:totable(), view:totable()})
+    lm.save(folder .. "/plain.pt", {w = lm.full({3}, 7)}) -- a file of lm.save
+    lm.checkpoint.load(folder .. "/plain.pt", {w = w})
+    assert.same({7, 7, 7}, w:totable())
+    assert.is_nil(lm.checkpoint.load(path, {absent = w}, {strict = false}).absent)
+    assert.same({7, 7, 7}, w:totable())
+  end)
+
+  it("refuse what cannot be updated, before anything is", function()
+    local net = made(1)
+    lm.checkpoint.save(path, {w = lm.ones(3), x = lm.ones(3), net = net, text = "a"})
+    local x = lm.zeros(3)
+    for pattern, part in pairs {
+      ["expected w to have shape %[4%], got %[3%]$"] = {w = lm.ones(4), x = x},
+      ["expected w to have shape %[%], got %[3%]$"] = {w = lm.ones {}, x = x},
+      ["text is string 'a', not the state of a tensor %[2%]$"] = {text = lm.ones(2), x = x},
+      ["net is a table, not the state of a tensor"] = {net = lm.ones(2), x = x},
+      ["w is a tensor %[3%], not the state of a module"] = {w = net, x = x},
+      ["has no 'absent'; it has net, text, w, x%. Leave the part out"] = {absent = lm.ones(2), x = x},
+      ["load: w is a function, which cannot be updated: it has no load_state_dict; leave it out"] = {w = print, x = x},
+      ["load: a%.b is a function, which cannot be"] = {a = {b = lm.save}, x = x},
+      ["load: w is a table, which cannot be updated"] = {w = setmetatable({}, {}), x = x},
+      ["load: w is the class ReLU itself .*, which cannot be updated"] = {w = nn.ReLU, x = x},
+    } do
+      assert.matches(pattern, message(lm.checkpoint.load, path, part))
+    end
+    assert.same({0, 0, 0}, x:totable())
+    assert.matches("w: copy_: cannot write in place to a tensor of shape %[3%], whose elements share memory", message(
+      lm.checkpoint.load, path, {w = lm.ones(1):expand(3)}))
+  end)
+
   it("notice each changed byte", function()
     local net = made(1)
     lm.checkpoint.save(path, {model = net, step = 4, name = "abc", flags = lm.tensor {true, false}})
@@ -222,6 +267,21 @@ describe("checkpoint.Manager", function()
     local highest = lm.checkpoint.Manager {dir = folder .. "/run", keep_best = 1, metric = "loss", mode = "max"}
     assert.equal(manager:path(5), highest:best())
     assert.error_matches(function() manager:load(3) end, "parts must be a table, got 3")
+  end)
+
+  it("loads into tensors, also after a save in the background", function()
+    for _, async in ipairs {false, true} do
+      local manager = lm.checkpoint.Manager {dir = folder .. "/run" .. tostring(async), async = async}
+      local w = lm.full({1000}, 3)
+      for step = 1, 2 do manager:save(step, {w = w, net = net}) end
+      w:zero_()
+      local saved = manager:load {w = w, net = net}
+      assert.is_true(w:eq(3):all():item() and rawequal(saved.w, w) and saved.step == 2)
+      assert.matches("Manager:load: .*: expected w to have shape %[3%], got %[1000%]", message(manager.load, manager,
+        {w = lm.ones(3)}))
+      assert.matches("Manager:load: w is a function, which cannot be updated", message(manager.load, manager,
+        {w = print}))
+    end
   end)
 
   it("saves each n-th step", function()

@@ -145,6 +145,32 @@ describe("values that cannot be saved", function()
   end)
 end)
 
+describe("tensors", function()
+  it("are loaded on every rank, with shards and in the background, or are an error of all", function()
+    local got = ranks.run {n = 2, timeout = 60, script = ([[
+      local lm = require "luminary"
+      lm.dist.init_process_group {timeout = 20}
+      local rank = lm.dist.get_rank()
+      local net, w = lm.nn.Linear(4, 3), lm.full({3}, 5)
+      local opt = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
+      net(lm.ones(1, 4)):sum():backward()
+      opt:step()
+      local manager = lm.checkpoint.Manager {dir = %q}
+      for step, async in ipairs {false, true} do
+        manager.async = async
+        manager:save(step, {w = w, opt = opt})
+        w:zero_()
+        local saved = manager:load {w = w, opt = opt}
+        assert(saved.step == step and rawequal(saved.w, w) and w:eq(5):all():item())
+        local ok, why = pcall(manager.load, manager, {w = lm.ones(3 + rank), opt = opt})
+        assert(not ok and why:find("expected w to have shape [4], got [3]", 1, true), tostring(why))
+        assert(rank == 1 or why:find("rank 1: ", 1, true), why)
+      end
+      lm.dist.destroy_process_group()]]):format(folder .. "/run")}
+    assert(got.ok, got.text)
+  end)
+end)
+
 describe("states of ranks", function()
   it("that no save writes are refused with the path", function()
     local file_format = require "luminary.file_formats.checkpoint"

@@ -28,11 +28,12 @@ files.VERSION = 1
 local function has_state(v) return core.is_generator(v) or class.has(v, "state_dict", "load_state_dict") end
 
 -- Calls each(object, path, keys) for the objects in a tree of plain tables; returns a copy with what it returns instead
--- of them. path is the keys with dots between: what names an object's states of ranks and shards.
-local function replace_objects(who, tree, each)
+-- of them. path is the keys with dots between: what names an object's states of ranks and shards. to_load: tensors are
+-- objects too, and parts that can neither be updated nor compared with a file are an error.
+local function replace_objects(who, tree, each, to_load)
   local copies, taken, keys = {}, {}, {}
   local function walk(value)
-    if has_state(value) then
+    if has_state(value) or to_load and core.is_tensor(value) then
       local names = {}
       for i, key in ipairs(keys) do names[i] = tostring(key) end
       local path = table.concat(names, ".")
@@ -40,7 +41,13 @@ local function replace_objects(who, tree, each)
       taken[path] = true
       return each(value, path, {unpack(keys)})
     end
-    if core.is_tensor(value) or type(value) ~= "table" or not options.is_plain(value) then return value end
+    if core.is_tensor(value) or type(value) ~= "table" or not options.is_plain(value) then
+      if to_load and not ("nil number string boolean cdata"):find(type(value)) then
+        fail("%s: %s is %s, which cannot be updated: it has no load_state_dict; leave it out", who,
+          file_format.shown_path(keys, "parts"), options.describe(value))
+      end
+      return value
+    end
     if copies[value] == nil then
       local copy, n = {}, #keys + 1
       copies[value] = copy
@@ -251,6 +258,8 @@ end
 local function load_into(object, state, shards)
   if core.is_generator(object) then
     object:set_state(state)
+  elseif core.is_tensor(object) then
+    core.no_grad(function() object:copy_(state) end)
   elseif shards then
     object:load_shards(shards)
   else
@@ -287,11 +296,15 @@ local function find_states(who, file, objects, positions, own, lacks)
   for _, part in ipairs(options.sorted_keys(objects)) do
     local object, state = objects[part], own[part]
     if state == nil then state = value_at(file.value, positions[part]) end
-    local is_generator = core.is_generator(object)
+    local is_tensor = core.is_tensor(object)
+    local takes_tensor = is_tensor or core.is_generator(object)
     if state ~= nil then
-      if is_generator ~= core.is_tensor(state) or not (is_generator or options.is_plain(state)) then
+      if takes_tensor ~= core.is_tensor(state) or not (takes_tensor or options.is_plain(state)) then
         fail("%s: '%s': %s is %s, not the state of %s", who, shown, part, options.describe(state),
           options.describe(object))
+      elseif is_tensor and object.shape ~= state.shape then
+        fail("%s: '%s': expected %s to have shape [%s], got [%s]", who, shown, part, table.concat(object.shape, ", "),
+          table.concat(state.shape, ", "))
       end
       if file.about.world_size ~= size and class.has(object, "check_rank_states") then
         local of_ranks = {}
@@ -333,7 +346,7 @@ function files.apply(who, file, parts, strict)
   end
 
   local objects, positions = {}, {}
-  replace_objects(who, parts, function(object, part, keys) objects[part], positions[part] = object, keys end)
+  replace_objects(who, parts, function(object, part, keys) objects[part], positions[part] = object, keys end, true)
   local states = find_states(who, file, objects, positions, own, lacks)
   if parts[RANDOM] and own[RANDOM] == nil then lacks(RANDOM) end
 
