@@ -27,22 +27,25 @@ local function warn_of_lacking(path, value, lacking)
   core.warn(what .. ", left out")
 end
 
---- lm.load(path [, {device, mmap = false, rename, dtype, null, skip_unreadable = false}]): Loads what lm.save or
---- torch.save saved, or the weights of another format, from a file.
+--- lm.load(path [, {device, mmap = false, rename, dtype, null, skip_unreadable = false, skip = false}]): Loads what
+--- lm.save or torch.save saved, or the weights of another format, from a file.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" or path:find("\0", 1, true) then options.must_be("load", "path", "a string", path) end
   opts = options.check("load", opts, changes.with {
-    mmap = {"boolean", false}, null = {"any"}, skip_unreadable = {"boolean", false},
+    mmap = {"boolean", false}, null = {"any"}, skip_unreadable = {"boolean", false}, skip = {"boolean", false},
   }, "device")
+  opts.skip_unreadable = opts.skip_unreadable or opts.skip -- its shorter name
   local file = formats.load(path, opts)
   local value = file.value
   if #file.lacking > 0 then warn_of_lacking(file.path, file.kind == "GGUF" and value.tensors or value, file.lacking) end
   local take = repeats(file)
-  return changes.applied("load", value, opts, function(t, name)
+  value = changes.applied("load", value, opts, function(t, name)
     if take(t) then return end
     fail("load: '%s': %s of %.0f elements is a view that repeats the file too often to convert to %s; load it without "
       .. "dtype", file.path, name and "'" .. truncate_text(name, 100) .. "'" or "the tensor", t:numel(), opts.dtype)
   end)
+  if #file.lacking == 0 then return value end
+  return value, setmetatable(file.lacking, {__plain = true, __report = true}) -- which no function takes as options
 end
 
 return options.exact_all(checkpoint)

@@ -449,7 +449,7 @@ describe("a dtype that tensors here do not have", function()
 
   it("is left out else, which is one warning that names it, and an error where nothing is left", function()
     local list = { entry("w", "F32", "[2]", 0, 8) }
-    for i = 1, 5 do list[i + 1] = entry("q" .. i, "F8_E4M3", "[2]", 6 + 2 * i, 8 + 2 * i) end
+    for i = 1, 5 do list[i + 1] = entry("q" .. i, "F6_E2M3", "[2]", 6 + 2 * i, 8 + 2 * i) end
     list[#list + 1] = entry("end", "F32", "[1]", 18, 22)
     temp.write(path, file_of("{" .. table.concat(list, ",") .. "}", raw({ 1, 2 }, "float") .. ("q"):rep(10)
       .. raw({ 3 }, "float")))
@@ -465,8 +465,8 @@ describe("a dtype that tensors here do not have", function()
     local ok, text = temp.run(folder, ("luajit %s/child.lua %s 2>&1"):format(folder, path))
     assert(ok, text)
     assert.equal(2, select(2, text:gsub("end w%s+2%s+3", "")))
-    assert.matches("warning: load: '" .. path .. "': unsupported: 'q1' (F8_E4M3), 'q2' (F8_E4M3), "
-      .. "'q3' (F8_E4M3) and 2 more, left out", text, 1, true)
+    assert.matches("warning: load: '" .. path .. "': unsupported: 'q1' (F6_E2M3), 'q2' (F6_E2M3), "
+      .. "'q3' (F6_E2M3) and 2 more, left out", text, 1, true)
     assert.equal(1, select(2, text:gsub("warning", "")))
     local root = temp.folder()
     local long = root .. ("/" .. ("é"):rep(100)):rep(9) -- of the warning nothing is cut off
@@ -474,12 +474,12 @@ describe("a dtype that tensors here do not have", function()
     ok, text = temp.run(folder, ("luajit %s/child.lua %s/x 2>&1"):format(folder, long))
     temp.remove(root)
     assert(ok, text)
-    assert.matches("warning: load: '" .. long .. "/x': unsupported: 'q1' (F8_E4M3), 'q2' (F8_E4M3), "
-      .. "'q3' (F8_E4M3) and 2 more, left out\n", text, 1, true)
-    temp.write(path, file_of("{" .. entry("a", "U64", "[1]", 0, 8) .. "}", ("x"):rep(8)))
-    assert.matches("unsupported: 'a' (U64), and the file has nothing else",
+    assert.matches("warning: load: '" .. long .. "/x': unsupported: 'q1' (F6_E2M3), 'q2' (F6_E2M3), "
+      .. "'q3' (F6_E2M3) and 2 more, left out\n", text, 1, true)
+    temp.write(path, file_of("{" .. entry("a", "F4", "[1]", 0, 8) .. "}", ("x"):rep(8)))
+    assert.matches("unsupported: 'a' (F4), and the file has nothing else",
       message(lm.load, path), 1, true)
-    temp.write(path, file_of("{" .. entry("a", "F8_E5M2", "[2]", 0, 2) .. "," .. list[1]:gsub("0,8", "3,11") .. "}",
+    temp.write(path, file_of("{" .. entry("a", "F6_E3M2", "[2]", 0, 2) .. "," .. list[1]:gsub("0,8", "3,11") .. "}",
       ("x"):rep(11)))
     assert.matches("a gap or an overlap", message(lm.load, path)) -- its place is looked at all the same
   end)

@@ -111,7 +111,7 @@ function changes.applied(who, value, o, check)
     if made[v] or not (is_tensor or options.is_plain(v)) then return made[v] or v end
     if is_tensor then
       if dtype and v.dtype ~= dtype and core.is_floating_point(v) then check(v, path) end
-      made[v] = changes.converted(v, dtype)
+      made[v] = changes.converted(v:detach(), dtype):requires_grad_(v.requires_grad)
       return made[v]
     end
     local out = setmetatable({}, getmetatable(v))

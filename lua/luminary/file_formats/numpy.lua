@@ -12,17 +12,13 @@ local LONGEST = 2 ^ 20
 
 local dtypes = {
   b1 = "bool", u1 = "uint8", i1 = "int8", i2 = "int16", u2 = "uint16", i4 = "int32", u4 = "uint32", i8 = "int64",
-  f2 = "float16", f4 = "float32", f8 = "float64",
+  u8 = "uint64", f2 = "float16", f4 = "float32", f8 = "float64", c8 = "complex64", c16 = "complex128",
 }
+numpy.dtypes = dtypes
 local descriptions = {}
 for code, dtype in pairs(dtypes) do
   descriptions[dtype] = (Source.item_bytes[dtype] == 1 and "|" or "<") .. code
 end
-local lacking = {
-  u8 = "uint64; in NumPy, convert it with x.astype('int64')",
-  c8 = "complex64; in NumPy, x.view('float32') has both parts",
-  c16 = "complex128; in NumPy, x.view('float64') has both parts",
-}
 
 -- The values of a header: strings, booleans, tuples of counts.
 local function read_value(source, text, at)
@@ -86,10 +82,7 @@ local function read_head(source)
   local header = read_header(source, cursor:take(length))
   local order, code = header.descr:match("^([<>|=])(%a%d*)$")
   local dtype = dtypes[code]
-  if not dtype then
-    return nil, lacking[code]
-      or ("'%s'"):format(printable_name(header.descr, 40))
-  end
+  if not dtype then return nil, ("'%s'"):format(printable_name(header.descr, 40)) end
   return dtype, header.shape, cursor.at, {fortran = header.fortran_order, swapped = order == ">"}
 end
 

@@ -11,13 +11,17 @@ local ffi = require "ffi"
 local pickle = {}
 local NONE = setmetatable({}, {__tostring = function() return "None" end})
 local MARK = {}
-local Name = {}
+local Name = {__tostring = function(name) return name.name end}
 local Lost = {}
 
 --- What a name of Python's stands for: `call` is given the list of arguments and the machine, and returns the value.
-function pickle.callable(name, call) return setmetatable({name = name, call = call}, Name) end
+--- takes_lost: also of arguments that are lost, which are otherwise its result.
+function pickle.callable(name, call, takes_lost)
+  return setmetatable({name = name, call = call, takes_lost = takes_lost}, Name)
+end
 
---- A value that plain tables cannot stand for, such as a type of storages; errors call it `name`.
+--- A value that plain tables cannot stand for, as a type of storages; errors call it `name`. Its value(self, machine)
+--- returns what it is in the result, once; its build(self, state, machine) takes a state that follows it.
 function pickle.opaque(name, fields)
   fields.name = name
   return setmetatable(fields, Name)
@@ -39,9 +43,12 @@ local ADVICE = "tensors, numbers, strings, lists and dicts are read; in Python: 
 
 --- The same for what a pickle may not call.
 local function refused(name)
-  return pickle.lost(("it calls %s, which is not allowed"):format(printable_name(name, 200)), {advice = ADVICE})
+  name = printable_name(name, 200)
+  return pickle.lost(("it calls %s, which is not allowed"):format(name), {advice = ADVICE, name = name})
 end
 pickle.refused = refused
+
+pickle.is_lost = is_lost
 
 local Machine = {}
 Machine.__index = Machine
@@ -123,19 +130,39 @@ function Machine:find(module, name)
   self:push(value)
 end
 
--- What f(...) returns for a tuple, or what of the tuple is lost.
-local function unless_lost(self, f, tuple, ...)
-  for _, value in ipairs(self:of_kind(tuple, "tuple")) do
+-- Returns f.call(tuple, self), or the first value of the tuple that is lost.
+local function unless_lost(self, f, tuple)
+  for _, value in ipairs(f.takes_lost and {} or self:of_kind(tuple, "tuple")) do
     if is_lost(value) then return value end
   end
-  return f(tuple, ...)
+  return f.call(tuple, self)
 end
 
+-- Returns f(…), or a lost value where it raises an error that is not about the file, such as of its arguments.
+local function attempt(self, name, f, ...)
+  local ok, value = pcall(f, ...)
+  if ok then return value end
+  value = tostring(value)
+  if self.cursor.source:why(value) ~= value or value:find "memory" or value:find "interrupted" then error(value, 0) end
+  name = printable_name(name, 200)
+  return pickle.lost(("it calls %s with arguments that do not fit"):format(name), {advice = ADVICE})
+end
+
+--- Returns what a callable makes of a tuple of arguments.
 function Machine:call(f, args)
-  if is_lost(f) or is_lost(args) then return self:push(is_lost(f) and f or args) end
-  if getmetatable(f) == Name and f.call then return self:push(unless_lost(self, f.call, args, self)) end
+  if is_lost(f) or is_lost(args) then return is_lost(f) and f or args end
   self:of_kind(args, "tuple")
-  self:push(refused(getmetatable(f) == Name and f.name or "a " .. (self.kind[f] or type(f))))
+  if getmetatable(f) ~= Name or not f.call then
+    return refused(getmetatable(f) == Name and f.name or "a " .. (self.kind[f] or type(f)))
+  end
+  return attempt(self, f.name, unless_lost, self, f, args)
+end
+
+--- Returns a value as the result has it, such as the tensor of a storage.
+function Machine:plain(v)
+  if getmetatable(v) ~= Name then return v end
+  if v.made == nil then v.made = v.value and attempt(self, v.name, v.value, v, self) or refused(v.name) end
+  return v.made
 end
 
 function Machine:remember(i) self.memo[i] = self:top() end
@@ -208,7 +235,7 @@ end
 
 local function reduce(m)
   local args = m:pop()
-  m:call(m:pop(), args)
+  m:push(m:call(m:pop(), args))
 end
 
 local codes = {
@@ -284,6 +311,11 @@ local codes = {
     m:find(module, name)
   end,
   R = reduce, ["\129"] = reduce,
+  ["\146"] = function(m) -- NEWOBJ_EX
+    local named = m:pop()
+    if m.kind[named] ~= "dict" or next(named) ~= nil then m:fail "named arguments are not supported" end
+    reduce(m)
+  end,
   i = refuse_object,
   o = function(m)
     local f = m:pop_mark()[1]
@@ -291,8 +323,10 @@ local codes = {
   end,
   b = function(m) -- the attributes of an OrderedDict, such as a state dict's _metadata, are left out
     local state, top = m:pop(), m:top()
-    if getmetatable(top) == Name and not top.call then
-      if m.kind[state] ~= "tuple" or state[2] == ">" then m.stack[m.n] = refused("a big-endian " .. top.name) end
+    local build = m.build[top] or getmetatable(top) == Name and top.build
+    if build then
+      local lost = attempt(m, "__setstate__", build, top, state, m)
+      if is_lost(lost) then m.stack[m.n] = lost end
     elseif m.kind[top] ~= "dict" and not is_lost(top) then
       m:fail "attributes must be a dict"
     end
@@ -305,8 +339,10 @@ local codes = {
   end,
   g = function(m) m:recall(number_of(m)) end, h = function(m) m:recall(m.cursor:unsigned(1)) end,
   j = function(m) m:recall(m.cursor:unsigned(4)) end,
-  Q = function(m) m:push(unless_lost(m, m.persistent, m:pop(), m)) end,
+  Q = function(m) m:push(unless_lost(m, m.persistent, m:pop())) end,
 }
+
+codes["\144"] = codes.e -- ADDITEMS
 
 local MOST_KEYS = 8
 
@@ -327,12 +363,12 @@ end
 
 -- What stands for v, the entry of t, in the result; nil where it is lost.
 local function kept(walk, v, t, key)
+  v = walk.machine:plain(v)
   if v == NONE then return walk.null end
-  if getmetatable(v) == Name then v = refused(v.name) end
-  if is_lost(v) then
-    walk.lost[#walk.lost + 1] = {path = path_of(walk.parents, t, key), lost = v}
-    return nil
+  for _, lost in ipairs(is_lost(v) and {v} or walk.machine.notes[v] or {}) do
+    walk.lost[#walk.lost + 1] = {path = path_of(walk.parents, t, key), lost = lost}
   end
+  if is_lost(v) then return nil end
   if walk.kind[v] and not walk.parents[v] then
     walk.parents[v] = {t, key}
     walk.todo[#walk.todo + 1] = v
@@ -344,7 +380,7 @@ end
 -- which there is a list.
 local function finish(machine, value)
   local walk = {
-    null = machine.cursor.source.opts.null, kind = machine.kind, parents = {}, todo = {}, lost = {},
+    null = machine.cursor.source.opts.null, machine = machine, kind = machine.kind, parents = {}, todo = {}, lost = {},
   }
   value = kept(walk, value)
   while #walk.todo > 0 do
@@ -357,10 +393,11 @@ end
 
 --- The value of the pickle where the cursor stands, which then stands behind it; nil if it is lost. And what is lost of
 --- it, by place: {path, lost = what stood for it}. names(full name) returns what pickle.callable or pickle.opaque made,
---- a plain value, or nil to refuse it; persistent(tuple, machine) what a persistent id stands for.
-function pickle.load(cursor, names, persistent)
+--- a plain value, or nil to refuse it; persistent(tuple, machine) what a persistent id stands for. dry: nothing else.
+function pickle.load(cursor, names, persistent, dry)
   local m = setmetatable({
-    cursor = cursor, names = names, persistent = persistent, stack = {}, n = 0, memo = {}, kept = 0, kind = {},
+    cursor = cursor, names = names, persistent = {call = persistent}, dry = dry, stack = {}, n = 0, memo = {}, kept = 0,
+    kind = {}, build = {}, notes = {}, -- by value: its kind, what takes its state, what is left out of it
     storages = {}, by_key = {}, -- that `persistent` gave, and what they are made of
   }, Machine)
   while true do
@@ -370,6 +407,7 @@ function pickle.load(cursor, names, persistent)
     if not step then m:fail("unknown opcode %d at byte %.0f", code:byte(), cursor.at - 1) end
     step(m)
   end
+  if dry then return end
   return finish(m, m:pop())
 end
 

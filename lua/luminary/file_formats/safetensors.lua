@@ -12,7 +12,9 @@ local safetensors = {}
 
 local dtypes = {
   BOOL = "bool", U8 = "uint8", I8 = "int8", I16 = "int16", U16 = "uint16", I32 = "int32", U32 = "uint32", I64 = "int64",
-  F16 = "float16", BF16 = "bfloat16", F32 = "float32", F64 = "float64",
+  U64 = "uint64", F16 = "float16", BF16 = "bfloat16", F32 = "float32", F64 = "float64",
+  F8_E4M3 = "float8_e4m3fn", F8_E5M2 = "float8_e5m2", F8_E8M0 = "float8_e8m0fnu", F8_E4M3FNUZ = "float8_e4m3fnuz",
+  F8_E5M2FNUZ = "float8_e5m2fnuz",
 }
 local names_of_dtypes = {}
 for name, dtype in pairs(dtypes) do names_of_dtypes[dtype] = name end
@@ -238,10 +240,17 @@ end
 -- Read at once: enough for several threads, and a bound on what lies in memory before it moves to a device.
 local WINDOW = 2 ^ 26
 
-local stored_as = {bool = "uint8", uint32 = "int32"} -- which are checked, and widened
+local stored_as = {bool = "uint8"} -- which are checked, or converted
+for dtype, how in pairs(Source.becomes) do stored_as[dtype] = how[1] end
 
+-- Returns the tensor of what was read, or nil where int64 does not hold it.
 local function finished(source, t, name, dtype, shape)
-  if dtype == "uint32" then t = core.ops.bitwise_and(t:to "int64", 2 ^ 32 - 1) end
+  local becomes = Source.becomes[dtype]
+  if becomes then
+    t = becomes[2](t:view {t:numel()})
+    if not t then return nil end
+    t = t:view(shape)
+  end
   if dtype == "bool" then
     local most = t:numel() > 0 and t:max():item() or 0
     if most > 1 then
@@ -294,7 +303,7 @@ end
 
 -- Of the entries of a window: what core.file_read takes. No closure has the tensors among its upvalues: once compiled,
 -- its code would keep those of the last file alive.
-local function read_window(source, e, window, tensors, sums)
+local function read_window(source, e, window, tensors, sums, left_out)
   local kinds, shapes, offsets = {}, {}, {}
   for k, i in ipairs(window) do
     kinds[k], shapes[k], offsets[k] = stored_as[e.dtype[i]] or e.dtype[i], e.shape[i], e.first[i]
@@ -306,6 +315,9 @@ local function read_window(source, e, window, tensors, sums)
       damaged(source, ("'%s'"):format(printable_name(name, 200)))
     end
     tensors[name] = finished(source, t, name, dtype, shape)
+    if not tensors[name] then
+      left_out[#left_out + 1] = ("'%s' (%s)"):format(printable_name(name, 200), Source.TOO_LARGE)
+    end
   end
 end
 
@@ -323,13 +335,13 @@ function safetensors.read(source)
       left_out[#left_out + 1] = ("'%s' (%s)"):format(printable_name(e.names[i], 200), printable_name(e.stored[i], 20))
     else
       if window[1] and bytes + size > WINDOW then
-        read_window(source, e, window, tensors, sums)
+        read_window(source, e, window, tensors, sums, left_out)
         window, bytes = {}, 0
       end
       window[#window + 1], bytes = i, bytes + size
     end
   end
-  read_window(source, e, window, tensors, sums)
+  read_window(source, e, window, tensors, sums, left_out)
   return tensors, metadata, left_out
 end
 

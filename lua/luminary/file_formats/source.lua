@@ -9,11 +9,14 @@ local ops = core.ops
 local Source = {}
 Source.__index = Source
 
---- Bytes of an element by dtype: all that tensors have, and uint32, which is read as int64.
+--- Bytes of an element by dtype: all that tensors have, and those of Source.becomes.
 Source.item_bytes = {
   bool = 1, uint8 = 1, int8 = 1, int16 = 2, uint16 = 2, float16 = 2, bfloat16 = 2, int32 = 4, float32 = 4, int64 = 8,
-  float64 = 8, uint32 = 4,
+  float64 = 8, uint32 = 4, uint64 = 8, complex32 = 4, bcomplex32 = 4, complex64 = 8, complex128 = 16,
 }
+
+--- Elements beyond one for each byte of a file that its tensors may repeat.
+Source.MOST_REPEATED = 2 ^ 24
 
 --- The file of that path; opts: {mmap, device, null, skip_unreadable}, as lm.load has them.
 function Source.open(path, opts)
@@ -201,13 +204,17 @@ function Cursor:line()
 end
 
 --- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes;
---- all that is copied of it is at most as much as the file has bytes, which no honest one comes near.
+--- all that is copied of it is at most four times as much as the file has bytes, which no honest one comes near.
 function Cursor:copies(n)
   self.copied = (self.copied or 0) + n
-  if self.copied > self.source.size then self.source:malformed("file", "repeated parts are larger than the file") end
+  local source = self.source
+  if self.copied > 4 * source.size then source:malformed("file", "repeated parts are larger than the file") end
 end
 
 -- ---- tensors
+
+-- Dtypes of complex numbers and those of their parts.
+local parts_of = {complex32 = "float16", bcomplex32 = "bfloat16", complex64 = "float32", complex128 = "float64"}
 
 --- How many elements; an error for what is no list of sizes.
 function Source:numel(sizes, what)
@@ -233,8 +240,9 @@ function Source.dense_strides(sizes, fortran)
   return strides
 end
 
---- Bytes with each group of `width` reversed.
-function Source.swapped(bytes, width)
+--- Returns bytes of elements of a dtype with those of each number reversed.
+function Source.swapped(bytes, dtype)
+  local width = (Source.item_bytes[dtype] or 1) / (parts_of[dtype] and 2 or 1)
   if width == 1 or bytes:numel() == 0 then return bytes end
   return bytes:view(-1, width):flip(2):contiguous():view(-1)
 end
@@ -250,24 +258,74 @@ function Source:placed(bytes)
   return self.opts.device and bytes:to(self.opts.device) or bytes
 end
 
-local as_int64 = setmetatable({}, {__mode = "k"}) -- by the bytes, which may be those of many tensors
-
--- uint32 elements of bytes as int64: a view of all of them, widened once.
-local function view_of_uint32(bytes, sizes, strides, at)
-  local wide = as_int64[bytes]
-  if not wide then
-    local n = math.floor(bytes:numel() / 4)
-    wide = ops.bitwise_and(core.view_as(bytes, "int32", {n}, {1}, 0):to "int64", 2 ^ 32 - 1)
-    as_int64[bytes] = wide
-  end
-  return ops.as_strided(wide, sizes, strides, {storage_offset = at / 4})
+-- Returns the value of a float8 byte. mantissa: its bits; bias: of the exponent; nan: the first byte that is NaN.
+local function float8(code, mantissa, bias, nan)
+  local steps, magnitude = 2 ^ mantissa, code % 128
+  local exponent, rest = math.floor(magnitude / steps), code % steps
+  local v = exponent == 0 and rest * 2 ^ (1 - bias - mantissa) or (1 + rest / steps) * 2 ^ (exponent - bias)
+  if nan < 128 and magnitude >= nan or code == nan then v = 0 / 0 end
+  if nan == 125 and magnitude == 124 then v = math.huge end -- e5m2 alone has infinities
+  return code > 127 and -v or v
 end
 
---- A view of uint8 bytes from byte `at` on.
+local AT_ONCE = 2 ^ 22 -- elements, so that their indices take little memory
+
+local function by_table(value, ...)
+  local more = {...}
+  return {"uint8", function(codes)
+    local n, opts, list = codes:numel(), {dtype = "bfloat16", device = codes.device}, {}
+    for code = 0, 255 do list[code + 1] = value(code, unpack(more)) end
+    local values, out = core.tensor(list, opts), ops.empty({n}, opts)
+    for at = 1, n, AT_ONCE do
+      local size = math.min(AT_ONCE, n - at + 1)
+      out:narrow(1, at, size):copy_(ops.index_select(values, 1, codes:narrow(1, at, size):to "int32" + 1))
+    end
+    return out
+  end}
+end
+
+--- Dtypes that tensors lack, each {dtype of the same width, function from such elements [n] to what is read instead}.
+--- float8 becomes bfloat16, which holds each of its values. The function returns nil where int64 holds not all of them.
+Source.becomes = {
+  uint32 = {"int32", function(t) return ops.bitwise_and(t:to "int64", 2 ^ 32 - 1) end},
+  uint64 = {"int64", function(t) return (t:numel() == 0 or t:min():item() >= 0) and t or nil end},
+  float8_e4m3fn = by_table(float8, 3, 7, 127), float8_e5m2 = by_table(float8, 2, 15, 125),
+  float8_e4m3fnuz = by_table(float8, 3, 8, 128), float8_e5m2fnuz = by_table(float8, 2, 16, 128),
+  float8_e8m0fnu = by_table(function(code) return code == 255 and 0 / 0 or 2 ^ (code - 127) end),
+}
+for dtype in pairs(Source.becomes) do Source.item_bytes[dtype] = Source.item_bytes[dtype] or 1 end
+Source.TOO_LARGE = "dtype uint64 with values of 2^63 and more"
+
+local converted = setmetatable({}, {__mode = "k"}) -- by the bytes, which may be those of many tensors
+
+-- Returns a view of elements that become others, all of which are converted once.
+local function view_of_others(bytes, dtype, sizes, strides, at)
+  converted[bytes] = converted[bytes] or {}
+  local by_dtype, item = converted[bytes], Source.item_bytes[dtype]
+  if by_dtype[dtype] == nil then
+    local stored = core.view_as(bytes, Source.becomes[dtype][1], {math.floor(bytes:numel() / item)}, {1}, 0)
+    by_dtype[dtype] = Source.becomes[dtype][2](stored) or false
+  end
+  return by_dtype[dtype] and ops.as_strided(by_dtype[dtype], sizes, strides, {storage_offset = at / item})
+end
+
+-- Returns complex elements as pairs, in one more dim.
+local function view_of_pairs(bytes, dtype, sizes, strides, at)
+  local shape, steps = {}, {}
+  for i, size in ipairs(sizes) do shape[i], steps[i] = size, strides[i] * 2 end
+  shape[#shape + 1], steps[#steps + 1] = 2, 1
+  return core.view_as(bytes, parts_of[dtype], shape, steps, at)
+end
+
+--- Returns a view of uint8 bytes from byte `at` on, nil for what is Source.TOO_LARGE. Complex numbers are pairs in a
+--- last dim of 2.
 function Source:view(bytes, dtype, sizes, strides, at, what)
   local ok, t
-  if dtype == "uint32" then
-    ok, t = pcall(view_of_uint32, bytes, sizes, strides, at)
+  if Source.becomes[dtype] then
+    ok, t = pcall(view_of_others, bytes, dtype, sizes, strides, at)
+    if ok and not t then return nil end
+  elseif parts_of[dtype] then
+    ok, t = pcall(view_of_pairs, bytes, dtype, sizes, strides, at)
   else
     ok, t = pcall(core.view_as, bytes, dtype, sizes, strides, at)
   end
@@ -293,8 +351,9 @@ function Source:tensor(dtype, sizes, at, n, what, layout)
   self:check_size(dtype, sizes, n, what)
   local bytes = self:bytes(at, n)
   if dtype == "bool" then self:check_bools(bytes, what) end
-  if layout.swapped then bytes = Source.swapped(bytes, Source.item_bytes[dtype]) end
+  if layout.swapped then bytes = Source.swapped(bytes, dtype) end
   return self:view(self:placed(bytes), dtype, sizes, Source.dense_strides(sizes, layout.fortran), 0, what)
+    or self:fail("%s: %s", what, Source.TOO_LARGE)
 end
 
 return Source

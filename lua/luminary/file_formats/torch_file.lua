@@ -5,6 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local pickle = require "luminary.file_formats.pickle"
+local python_values = require "luminary.file_formats.python_values"
 local Source = require "luminary.file_formats.source"
 local zip = require "luminary.file_formats.zip"
 local ffi = require "ffi"
@@ -15,14 +16,15 @@ local torch_file = {}
 -- What the older files begin with, as a pickle: 0x1950a86a20f9469cfc6c, as near as a number comes.
 local MAGIC = 119547037146038801333356
 
--- Storages' classes and their dtypes; of those that tensors here do not have, the bytes of an element.
+-- Storages' classes and their dtypes, and those of the integers of quantized ones.
 local storages = {
   DoubleStorage = "float64", FloatStorage = "float32", HalfStorage = "float16", BFloat16Storage = "bfloat16",
   LongStorage = "int64", IntStorage = "int32", ShortStorage = "int16", CharStorage = "int8", ByteStorage = "uint8",
   BoolStorage = "bool", UntypedStorage = "uint8", ComplexFloatStorage = "complex64",
   ComplexDoubleStorage = "complex128", QInt8Storage = "qint8", QUInt8Storage = "quint8", QInt32Storage = "qint32",
+  QUInt4x2Storage = "quint4x2", QUInt2x4Storage = "quint2x4",
 }
-local bytes_of_lacking = {complex64 = 8, complex128 = 16, qint8 = 1, quint8 = 1, qint32 = 4}
+local quantized_as = {qint8 = "int8", quint8 = "uint8", qint32 = "int32"}
 local storage_of = {
   float64 = "DoubleStorage", float32 = "FloatStorage", float16 = "HalfStorage", bfloat16 = "BFloat16Storage",
   int64 = "LongStorage", int32 = "IntStorage", int16 = "ShortStorage", int8 = "CharStorage", uint8 = "ByteStorage",
@@ -35,26 +37,24 @@ local aliases = {
 local function lacking(dtype) return pickle.lost("dtype " .. printable_name(tostring(dtype), 40), {lacking = true}) end
 
 local function is_dtype(name)
-  return aliases[name] or name:find "^u?int%d+$" or name:find "^b?float%d+" or name:find "^complex%d+$"
-    or name:find "^qu?int" or name == "bool"
+  return aliases[name] or name:find "^u?int%d+$" or name:find "^b?float%d+" or name:find "^b?complex%d+$"
+    or name:find "^qu?int" or name:find "^bits%d" or name == "bool"
 end
 
--- ---- what a pickle may call
+-- ---- tensors
 
-local LEAST_BYTES = 16 -- of a tensor's description in a pickle
+local LEAST_BYTES = 64 -- of a tensor's description in a pickle
 
--- A tensor over a storage that `persistent` gave.
-local function rebuild(args, machine, dtype)
+-- Returns a tensor of a dtype over a storage that `persistent` returned, or a lost value.
+local function tensor_over(machine, dtype, storage, at, sizes, strides)
   local source = machine.cursor.source
-  local storage, at, sizes, strides = args[1], args[2], args[3], args[4]
   if not machine.storages[storage] or type(at) ~= "number" or type(sizes) ~= "table" or type(strides) ~= "table" then
     machine:fail "tensor without storage, offset, sizes or strides"
   end
   local what = ("the tensor over storage '%s'"):format(printable_name(storage.key, 40))
-  dtype = dtype or storage.dtype
-  local item = Source.item_bytes[dtype]
+  local item, memory = Source.item_bytes[dtype], storage.memory
   if not item then return lacking(dtype) end
-  source:numel(sizes, what)
+  local numel = source:numel(sizes, what)
   if #sizes ~= #strides or not (at >= 0 and at <= 2 ^ 50 and at % 1 == 0) then
     machine:fail "offset, sizes and strides of a tensor do not match"
   end
@@ -64,99 +64,181 @@ local function rebuild(args, machine, dtype)
       source:malformed("pickle", "%s has the stride %s", what, printable_name(tostring(stride), 40))
     end
   end
-  if not storage.bytes then return pickle.NONE end -- the tensors are made when it is read again
-  if dtype == "bool" and not storage.checked then
-    source:check_bools(storage.bytes, what)
-    storage.checked = true
+  if memory.swap and dtype ~= storage.dtype and item > 1 then return pickle.lost("big-endian elements of " .. dtype) end
+  if dtype == "bool" and not memory.checked then
+    source:check_bools(memory.bytes, what)
+    memory.checked = true
   end
-  storage.placed = storage.placed or source:placed(storage.bytes)
-  local plain = {}
-  for i, size in ipairs(sizes) do plain[i] = size end
-  return source:view(storage.placed, dtype, plain, strides, at * item, what)
+  memory.placed = memory.placed or source:placed(memory.bytes)
+  at = numel > 0 and at or 0 -- views without elements may be beyond the end
+  return source:view(memory.placed, dtype, {unpack(sizes)}, strides, at * item, what)
+    or pickle.lost(Source.TOO_LARGE, {lacking = true})
 end
 
-local function first(args) return args[1] or pickle.NONE end
-
-local function as_dict(args, machine)
-  local dict = machine:new "dict"
-  local list = args[1] and machine.kind[args[1]] == "list" and args[1] or {}
-  machine.cursor:copies(#list)
-  for _, pair in ipairs(list) do
-    machine:set_items(dict, machine:of_kind(pair, machine.kind[pair] == "list" and "list" or "tuple"))
-  end
-  return dict
+-- Returns f(…), which makes numel elements, or a lost value where the file is too small for those.
+local function made(machine, numel, f, ...)
+  machine.elements = (machine.elements or 0) + numel
+  if machine.elements <= machine.cursor.source.size + Source.MOST_REPEATED then return f(...) end
+  return pickle.lost "it has too many elements for the file's size; in Python, save x.to_dense() or x.clone()"
 end
 
-local function as_list(kind)
+-- Returns a tensor that requires a gradient where the file says so.
+local function with_grad(t, requires_grad)
+  if requires_grad ~= true or not core.is_tensor(t) or not core.is_floating_point(t.dtype) then return t end
+  return t:detach():requires_grad_(true)
+end
+
+-- Lists what is left out of a tensor which is read, if there is any: state is true or a table of it.
+local function note(machine, t, what, state)
+  local is_any = state == true or pickle.is_lost(state)
+    or machine.kind[state] and next(state) ~= nil and not state._is_buffer
+  if core.is_tensor(t) and is_any then
+    machine.notes[t] = machine.notes[t] or {}
+    table.insert(machine.notes[t], pickle.lost(what, {lacking = true}))
+  end
+  return t
+end
+
+-- Functions that apply a bit of a view; complex numbers are pairs.
+local bits = {
+  neg = function(t) return t:neg() end,
+  conj = function(t) return t * core.tensor({1, -1}, {dtype = t.dtype, device = t.device}) end,
+}
+
+-- Returns a function of _rebuild_tensor's arguments, of which dtype_at and bits_at are in some versions alone.
+local function rebuild(dtype_at, bits_at)
   return function(args, machine)
-    local list, from = machine:new(kind), args[1] and machine.kind[args[1]] and args[1] or {}
-    machine.cursor:copies(#from)
-    machine:append(list, from)
-    return list
+    local dtype = args[dtype_at] or args[1].dtype
+    local t = tensor_over(machine, dtype, args[1], args[2], args[3], args[4])
+    for bit, is_set in pairs(machine.kind[args[bits_at]] == "dict" and args[bits_at] or {}) do
+      local f = (bit == "neg" or dtype:find "complex") and bits[bit]
+      if is_set and core.is_tensor(t) then
+        t = f and made(machine, t:numel(), f, t) or pickle.lost("it has unknown properties")
+      end
+    end
+    return note(machine, with_grad(t, args[5]), "its backward hooks", args[6])
   end
 end
 
--- Python 2's way, and protocol 2's, of saying bytes: a text of which each character is a byte.
-local function encode(args, machine)
-  local text, coding = args[1], args[2]
-  if type(text) ~= "string" or coding ~= nil and coding ~= "latin1" and coding ~= "latin-1" then
-    return pickle.refused "_codecs.encode"
+-- Adds values [n, …] at indices [dims, n], from 0, to zeros whose first dims are those of `size`.
+local function scattered(machine, indices, values, size)
+  local dims, n, numel = indices.shape[1], indices.shape[2], 1
+  local index, full = core.ops.zeros({n}, {dtype = "int64", device = indices.device}), {unpack(size, 1, dims)}
+  assert(n == values.shape[1] and dims <= #size)
+  for d = 1, dims do
+    assert(n == 0 or indices[d]:min():item() >= 0 and indices[d]:max():item() < size[d])
+    index, numel = index * size[d] + indices[d], numel * size[d]
   end
-  machine.cursor:copies(#text)
-  return (text:gsub("([\194\195])([\128-\191])", function(high, low)
-    return string.char((high:byte() - 194) * 64 + low:byte())
-  end))
+  for d = 2, values:dim() do full[#full + 1] = values.shape[d] end
+  local rows = {numel, unpack(values.shape, 2)}
+  return made(machine, machine.cursor.source:numel(rows, "a sparse tensor"), function()
+    local zeros = core.ops.zeros(rows, {dtype = values.dtype, device = values.device})
+    return core.ops.index_add_(zeros, 1, index + 1, values):view(full)
+  end)
 end
 
--- numpy.dtype(code, align, copy) and the number of such a kind in little-endian bytes: what NumPy's scalars are.
-local function numpy_dtype(args)
-  if type(args[1]) ~= "string" then return pickle.refused "numpy.dtype" end
-  return pickle.opaque("numpy.dtype", {code = args[1]})
+-- Returns a dense tensor of starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n] and values
+-- [batch…, n, block…, …]. Single elements are blocks of 1.
+local function of_compressed(machine, layout, starts, others, values, size)
+  local batch, n, i, k = starts:dim() - 1, others.shape[-1], 1, 2 -- i: the dim that `starts` is of
+  if layout:find "c$" then i, k = 2, 1 end
+  local is_blocked = layout:find "bs"
+  local block = is_blocked and {unpack(values.shape, batch + 2, batch + 3)} or {1, 1}
+  local last = {unpack(values.shape, batch + (is_blocked and 4 or 2))}
+  local lines, across = size[batch + i] / block[i], size[batch + k] / block[k]
+  local counts = (starts:narrow(-1, 2, lines) - starts:narrow(-1, 1, lines)):reshape(-1):to "int64"
+  assert(starts:select(-1, 1):eq(0):all():item() and starts:select(-1, -1):eq(n):all():item()
+    and counts:ge(0):all():item() and starts:numel() * n == others:numel() * (lines + 1))
+  local line = core.ops.arange(counts:numel(), {dtype = "int64", device = counts.device}):repeat_interleave(counts)
+  local t = scattered(machine, core.ops.stack {line, others:reshape(-1):to "int64"},
+    values:reshape {others:numel(), block[1], block[2], unpack(last)}, {counts:numel(), across})
+  if not core.is_tensor(t) then return t end
+  local split, order = {starts:numel() / (lines + 1), lines, across, unpack(block)}, {1, 1 + i, 4, 1 + k, 5}
+  local shape = {unpack(size, 1, batch + 2)}
+  for d, v in ipairs(last) do split[5 + d], order[5 + d], shape[#shape + 1] = v, 5 + d, v end
+  return t:view(split):permute(order):reshape(shape)
 end
 
-local ctypes = {
-  f8 = "double", f4 = "float", i8 = "int64_t", i4 = "int32_t", i2 = "int16_t", i1 = "int8_t", u4 = "uint32_t",
-  u2 = "uint16_t", u1 = "uint8_t", b1 = "bool",
-}
+-- Returns a dense tensor of (layout, parts).
+local function sparse(args, machine)
+  local layout, data = args[1]:match "^sparse_([cb][so][orc])$", args[2]
+  local numel, size = 0, data[layout == "coo" and 3 or 4]
+  for i = 1, layout == "coo" and 2 or 3 do numel = numel + data[i]:numel() end
+  local t = made(machine, numel, function()
+    if layout == "coo" then return scattered(machine, data[1], data[2], size) end
+    return of_compressed(machine, layout, unpack(data))
+  end)
+  for d, n in ipairs(core.is_tensor(t) and size or {}) do assert(t.shape[d] == n) end
+  return t
+end
 
-local function numpy_scalar(args)
-  local ctype = type(args[1]) == "table" and ctypes[args[1].code]
-  if not ctype or type(args[2]) ~= "string" or #args[2] ~= ffi.sizeof(ctype) then
-    return pickle.refused "numpy.core.multiarray.scalar"
+-- Returns float32 of (storage, offset, sizes, strides, (scheme, scale, zero point [, dim]), requires_grad, hooks).
+local function quantized(args, machine)
+  local as = quantized_as[args[1].dtype]
+  if not as then return lacking(args[1].dtype) end
+  local q = tensor_over(machine, as, args[1], args[2], args[3], args[4])
+  local _, scale, zero, dim = unpack(args[5])
+  return with_grad(made(machine, q:numel() + (dim and q.shape[dim + 1] or 0), function()
+    if dim then -- one of each for each index there
+      local sizes = {}
+      for d = 1, q:dim() do sizes[d] = d == dim + 1 and q.shape[d] or 1 end
+      scale, zero = scale:reshape(sizes):float(), zero:reshape(sizes):double()
+    end
+    return (q:double() - zero):float() * scale
+  end), args[6])
+end
+
+-- ---- what a pickle may call
+
+local known = setmetatable({["torch.Tensor"] = pickle.opaque("torch.Tensor", {})}, {__index = python_values})
+
+-- Defines a function of tensors by its names; it is not called where there are no bytes yet.
+local function tensors(module, words, f, takes_lost)
+  for name in words:gmatch "%S+" do
+    known[module .. name] = pickle.callable(module .. name, function(args, machine)
+      return machine.dry and pickle.NONE or f(args, machine)
+    end, takes_lost)
   end
-  local value = ffi.new(ctype .. "[1]")
-  ffi.copy(value, args[2], #args[2])
-  if ctype == "int64_t" then return Source.int64(args[2], 1) end
-  return value[0]
 end
 
-local calls = {
-  ["numpy.dtype"] = numpy_dtype, ["numpy.core.multiarray.scalar"] = numpy_scalar,
-  ["numpy._core.multiarray.scalar"] = numpy_scalar,
-  ["torch._utils._rebuild_tensor_v2"] = function(args, machine) return rebuild(args, machine) end,
-  ["torch._utils._rebuild_tensor_v3"] = function(args, machine) return rebuild(args, machine, args[7]) end,
-  ["torch._utils._rebuild_parameter"] = first,
-  ["torch._utils._rebuild_parameter_with_state"] = first,
-  ["collections.OrderedDict"] = as_dict,
-  ["torch.Size"] = as_list "tuple",
-  ["torch.device"] = function(args)
-    return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or first(args)
-  end,
-  ["_codecs.encode"] = encode,
-  ["builtins.set"] = as_list "set", ["builtins.frozenset"] = as_list "set",
-}
-calls["torch._utils._rebuild_tensor"] = calls["torch._utils._rebuild_tensor_v2"]
+tensors("torch._utils.", "_rebuild_tensor _rebuild_tensor_v2", rebuild(nil, 7))
+tensors("torch._utils.", "_rebuild_tensor_v3", rebuild(7, 8))
+tensors("torch._utils.", "_rebuild_parameter _rebuild_parameter_with_state", function(args, machine)
+  return note(machine, with_grad(args[1], args[2]), "its attributes", args[4])
+end)
+tensors("torch._tensor.", "_rebuild_from_type _rebuild_from_type_v2", function(args, machine)
+  local t, name = machine:call(args[1], args[3]), args[2].name
+  return note(machine, note(machine, t, "its class " .. name, name ~= "torch.Tensor"), "its attributes", args[4])
+end, true)
+tensors("torch._utils.", "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy _rebuild_xla_tensor",
+  function(args, machine)
+    local t = machine:plain(args[1])
+    return pickle.is_lost(t) and t or with_grad(made(machine, t:numel(), t.to, t, args[2]), args[4])
+  end)
+tensors("torch._utils.", "_rebuild_sparse_tensor", sparse)
+tensors("torch._utils.", "_rebuild_qtensor", quantized)
+for name, why in pairs {
+  _rebuild_meta_tensor_no_storage = "a tensor without data", _rebuild_nested_tensor = "a nested tensor",
+  _rebuild_wrapper_subclass = "the data of its class are in its attributes",
+} do tensors("torch._utils.", name, function() return pickle.lost(why) end, true) end
 
-local known = {}
-for name, call in pairs(calls) do known[name] = pickle.callable(name, call) end
-for name, dtype in pairs(storages) do
-  local prefix = name == "UntypedStorage" and "torch.storage." or "torch."
-  known[prefix .. name] = pickle.opaque(prefix .. name, {dtype = dtype})
+known["torch.serialization._get_layout"] = pickle.callable("torch.layout", function(args)
+  return args[1]:sub(1, 40):gsub("^torch%.", ""):sub(1)
+end)
+known["torch.device"] = pickle.callable("torch.device", function(args)
+  return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or args[1] or pickle.NONE
+end)
+for name, dtype in pairs(storages) do -- "torch.cuda." is of before 1.12
+  for _, module in ipairs {name == "UntypedStorage" and "torch.storage." or "torch.", "torch.cuda."} do
+    known[module .. name] = pickle.opaque(module .. name, {dtype = dtype})
+  end
 end
 
 local function names(full)
   local dtype = full:match "^torch%.([%w_]+)$"
-  return known[full] or dtype and is_dtype(dtype) and (aliases[dtype] or dtype) or nil
+  if full:find "^torch%.return_types%.%w+$" then return python_values["builtins.tuple"] end
+  if not known[full] and dtype and is_dtype(dtype) then return aliases[dtype] or dtype end
+  return known[full] or dtype and dtype:match "^per_[%w_]+$"
 end
 
 -- A persistent id as {key, dtype, numel}: ("storage", class, key, location, numel [, view]).
@@ -167,32 +249,29 @@ local function read_id(id, machine)
     machine:fail "a persistent id is not a storage"
   end
   if id[6] ~= nil and id[6] ~= pickle.NONE then machine:fail "views of storages are not supported" end
-  return key, kind.dtype, numel, Source.item_bytes[kind.dtype] or bytes_of_lacking[kind.dtype]
+  return key, kind.dtype, numel, Source.item_bytes[quantized_as[kind.dtype] or kind.dtype] or 1
 end
 
--- A function that reads a storage; the same object for the same key. bytes_of(key, n, width, needed) returns its n
--- bytes, if they are needed.
+-- Returns a function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel)
+-- returns its n bytes, and whether they were big-endian.
 local function storage_reader(source, bytes_of)
   return function(id, machine)
     local by_key = machine.by_key
     local key, dtype, numel, item = read_id(id, machine)
-    local known_as = key .. " " .. dtype
-    local same = by_key[key]
-    if not same then
-      local ok, bytes = pcall(bytes_of, key, numel * item, item, Source.item_bytes[dtype] ~= nil)
-      same = {bytes = ok and bytes, n = numel * item, lost = not ok and pickle.lost(source:why(bytes))}
-      by_key[key] = same
+    local memory = by_key[key]
+    if not memory then
+      local ok, bytes, swap = pcall(bytes_of, key, numel * item, quantized_as[dtype] or dtype, numel)
+      memory = {bytes = ok and bytes, n = numel * item, swap = swap, lost = not ok and pickle.lost(source:why(bytes))}
+      by_key[key] = memory
     end
-    if same.lost then return same.lost end
-    if not Source.item_bytes[dtype] then return lacking(dtype) end
-    if same.n ~= numel * item then machine:fail("storage '%s' has two sizes", printable_name(key, 40)) end
-    local storage = same[known_as]
-    if not storage then
-      storage = setmetatable({key = key, dtype = dtype}, {__index = same, __newindex = same})
-      same[known_as] = storage
-    end
-    machine.storages[storage] = true
-    return storage
+    if memory.lost then return memory.lost end
+    if memory.n ~= numel * item then machine:fail("storage '%s' has two sizes", printable_name(key, 40)) end
+    memory[dtype] = memory[dtype] or pickle.opaque("a storage", {
+      key = key, dtype = dtype, memory = memory,
+      value = function(self) return tensor_over(machine, dtype, self, 0, {numel}, {1}) end,
+    })
+    machine.storages[memory[dtype]] = true
+    return memory[dtype]
   end
 end
 
@@ -228,16 +307,15 @@ function torch_file.load_zip(archive, entry)
   end
   local order = archive.by[prefix .. "byteorder"]
   local order_text = order and order.size <= 16 and archive:read(order):text(0, order.size) or "little"
-  local function bytes_of(key, n, width, needed)
+  local function bytes_of(key, n, dtype)
     local data = archive.by[prefix .. "data/" .. key]
     if not data then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
     if data.size ~= n then
       source:malformed("zip archive", "storage '%s' has %.0f bytes, expected %.0f", printable_name(key, 40), data.size,
         n)
     end
-    if not needed then return nil end
-    local bytes = archive:bytes(data)
-    return order_text == "big" and Source.swapped(bytes, width) or bytes
+    local bytes, swap = archive:bytes(data), order_text == "big"
+    return swap and Source.swapped(bytes, dtype) or bytes, swap
   end
   return with_lost(source, pickle.load(archive:read(entry):cursor(0), names, storage_reader(source, bytes_of)))
 end
@@ -264,9 +342,9 @@ function torch_file.load_legacy(source)
   local swap = type(machine) == "table" and machine.little_endian == false
   local value_at = cursor.at
   local wanted = {}
-  pickle.load(cursor, names, storage_reader(source, function(key, n, width) -- once to learn where it ends
-    wanted[key] = {n = n, width = width}
-  end))
+  pickle.load(cursor, names, storage_reader(source, function(key, n, dtype, numel) -- once to learn where it ends
+    wanted[key] = wanted[key] or {n = n, dtype = dtype, numel = numel}
+  end), true)
   local keys = plain()
   if type(keys) ~= "table" then source:malformed("pickle", "it has no list of storages") end
   local at = cursor.at
@@ -277,20 +355,19 @@ function torch_file.load_legacy(source)
     if not storage then
       source:malformed("file", "the size of storage '%s' is missing", printable_name(tostring(key), 40))
     end
-    if storage.at or numel * storage.width ~= storage.n then
+    if storage.at or numel ~= storage.numel then
       source:malformed("file", "storage '%s' has %.0f elements, expected %.0f", printable_name(key, 40), numel,
-        storage.n / storage.width)
+        storage.numel)
     end
     storage.at, at = at + 8, at + 8 + storage.n
     source:check(storage.at, storage.n)
   end
   if at ~= source.size then source:malformed("file", "%.0f bytes follow its storages", source.size - at) end
-  local function bytes_of(key, n, width, needed)
+  local function bytes_of(key, n)
     local storage = wanted[key]
     if not storage.at then source:malformed("file", "storage '%s' is missing", printable_name(key, 40)) end
-    if not needed then return nil end
     local bytes = source:bytes(storage.at, n)
-    return swap and Source.swapped(bytes, width) or bytes
+    return swap and Source.swapped(bytes, storage.dtype) or bytes, swap
   end
   return with_lost(source, pickle.load(source:cursor(value_at), names, storage_reader(source, bytes_of)))
 end

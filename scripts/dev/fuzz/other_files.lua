@@ -1,6 +1,6 @@
--- Mutated files of other programs (spec/golden/_files.safetensors): NumPy's, torch.save's, GGUF and Torch7's, and the
--- index of safetensors in shards. What is damaged within a zip archive is given the checksum of what it became, so that
--- readers see it.
+-- Mutated files of other programs (_files and _pickles of spec/golden): NumPy's, torch.save's, GGUF and Torch7's, and
+-- the index of safetensors in shards. What is damaged within a zip archive is given the checksum of what it became, so
+-- that readers see it.
 local bytes = require "scripts.dev.fuzz.bytes"
 local core = require "luminary.core"
 local ffi = require "ffi"
@@ -10,6 +10,7 @@ local damage, flip, cut, pick, random, replace, little_endian =
   bytes.damage, bytes.flip, bytes.cut, bytes.pick, math.random, bytes.replace, bytes.little_endian
 
 local golden = require("spec.support.golden").load "_files"
+for name, t in pairs(require("spec.support.golden").load "_pickles") do golden[name] = t end
 
 local function texts(pattern)
   local names, out = {}, {}
@@ -44,6 +45,11 @@ local pickle_codes = {
   "G\127\240\0\0\0\0\0\0", "X\0\0\0\0", "X\255\255\255\127", "\140\1a", "\147", "\129", "\146", "i", "o",
   "cos\nsystem\n", "ccollections\nOrderedDict\n", "ctorch\nFloatStorage\n", "ctorch\nBoolStorage\n",
   "ctorch\nComplexFloatStorage\n", "ctorch._utils\n_rebuild_tensor_v2\n", "ctorch\nSize\n", "cbuiltins\nset\n",
+  "ctorch._utils\n_rebuild_tensor_v3\n", "ctorch._utils\n_rebuild_sparse_tensor\n", "ctorch\nfloat8_e4m3fn\n",
+  "ctorch._utils\n_rebuild_qtensor\n", "ctorch\nQInt8Storage\n", "ctorch._tensor\n_rebuild_from_type_v2\n",
+  "ctorch._utils\n_rebuild_parameter\n", "cnumpy.core.multiarray\n_reconstruct\n", "cnumpy\ndtype\n",
+  "cnumpy\nndarray\n", "cnumpy.core.multiarray\nscalar\n", "ctypes\nSimpleNamespace\n", "cdatetime\ndatetime\n",
+  "ccollections\nCounter\n", "cpathlib\nPosixPath\n", "ctorch.serialization\n_get_layout\n", "ctorch\nuint64\n",
 }
 local function change_pickle(text)
   for _ = 1, random(3) do

@@ -4,12 +4,21 @@ numpy and safetensors.
 
 Writes spec/golden/_files.safetensors: files' bytes by name ("new.pt"), and the tensors in them by the file's name and
 theirs ("new.pt w"). PyTorch and NumPy write theirs; GGUF and Torch7's files are written here, and GGUF's blocks expanded
-element by element, as ggml-quants.c has it.
+element by element, as ggml-quants.c has it. Writes spec/golden/_pickles.safetensors: the same of what else torch.save
+can write, and the names that PyTorch's own restricted unpickler allows.
 """
+import argparse
 import collections
+import datetime
+import decimal
+import enum
 import io
 import os
+import pathlib
+import random
 import struct
+import types
+import warnings
 import zipfile
 
 import numpy as np
@@ -359,3 +368,174 @@ expect("t7", weight=weights[1:7].reshape(3, 2).T, whole=weights.reshape(3, 4), s
 
 here = os.path.dirname(os.path.abspath(__file__))
 save_file(out, os.path.join(here, "../../../spec/golden/_files.safetensors"))
+
+# ---- what else torch.save can write: torch/_tensor.py __reduce_ex__, torch/_utils.py, torch/_weights_only_unpickler.py
+
+out = {}
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+
+
+def pt(name, value, expected=None, **options):
+    file = io.BytesIO()
+    torch.save(value, file, _use_new_zipfile_serialization=name.endswith("new"), **options)
+    put(f"{name}.pt", file.getvalue())
+    expect(f"{name}.pt", **{key: real(t) for key, t in (expected or {}).items()})
+
+
+def real(t):  # as it is read: complex numbers as pairs, without a view's bits, dense
+    if not isinstance(t, torch.Tensor):
+        return torch.from_numpy(t.astype(t.dtype.newbyteorder("="), order="C").copy().reshape(t.shape))
+    t = t.detach().resolve_conj().resolve_neg()
+    return torch.view_as_real(t) if t.is_complex() else t
+
+
+class Call:
+    def __init__(self, f, *args):
+        self.call = f, args
+
+    def __reduce__(self):
+        return self.call
+
+
+class Picture(torch.Tensor):
+    pass
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+def typed(t):
+    return torch.storage.TypedStorage(wrap_storage=t.untyped_storage(), dtype=t.dtype, _internal=True)
+
+
+z = torch.randn(3, 4, dtype=torch.complex64)
+views = {"neg": z.clone().conj().imag, "conj": z.clone().conj(), "both": torch._neg_view(z.clone().conj()),
+         "transposed": z.clone().mH, "double": z.to(torch.complex128), "part": z[1:, ::2],
+         "int": torch._neg_view(torch.arange(5)), "half": torch._neg_view(torch.randn(4).half()),
+         "complex32": torch.randn(5, dtype=torch.complex32), "beyond": torch.zeros(0, 3)[:, 1:]}
+for age in "new", "old":
+    pt(f"views {age}", views, views)
+
+parameter, plain = torch.nn.Parameter(torch.randn(2, 3)), torch.randn(3)
+with_state = torch.nn.Parameter(torch.randn(2))
+with_state.tag = "x"
+picture = torch.randn(2, 2).as_subclass(Picture)
+picture.title = "a"
+owners = {"parameter": parameter, "frozen": torch.nn.Parameter(torch.randn(2), requires_grad=False), "with_state": with_state,
+          "buffer": torch.nn.Buffer(torch.randn(3)), "picture": picture, "leaf": torch.randn(2, requires_grad=True),
+          "int": torch.arange(2)}
+called = {"first": Call(torch._utils._rebuild_tensor, typed(plain), 1, (2,), (1,)),
+          "from_numpy": Call(torch._utils._rebuild_device_tensor_from_numpy, np.arange(3), torch.float64, "xla:0", True),
+          "from_cpu": Call(torch._utils._rebuild_device_tensor_from_cpu_tensor, plain, torch.float16, "xla:0", False),
+          "by_type": Call(torch._tensor._rebuild_from_type, torch._utils._rebuild_tensor, Picture,
+                          (typed(plain), 0, (3,), (1,)), {})}
+results = {"first": plain[1:], "from_numpy": torch.arange(3.).double(), "from_cpu": plain.half(), "by_type": plain}
+pt("owners new", {**owners, **called}, {**owners, **results})
+pt("owners old", owners, owners)
+
+storages, whole = {}, {}
+for dtype in torch.storage._dtype_to_storage_type_map():
+    if "q" not in str(dtype):
+        t = torch.tensor([0, 1, 1]).to(dtype)
+        storages[str(dtype)[6:]], whole[str(dtype)[6:]] = typed(t), t
+raw = torch.tensor([1., 2.])
+storages["untyped"], whole["untyped"] = raw.untyped_storage(), raw.view(torch.uint8)
+pt("storages new", storages, whole)
+pt("storages old", storages, whole)
+
+codes, news, expected = torch.arange(256, dtype=torch.uint8), {}, {}
+for name in "e5m2 e4m3fn e5m2fnuz e4m3fnuz e8m0fnu".split():
+    news["float8_" + name] = codes.clone().view(getattr(torch, "float8_" + name))
+news["transposed"] = codes.clone().view(16, 16).view(torch.float8_e4m3fn).t()[2:]
+expected = {key: t.float().bfloat16() for key, t in news.items()}
+for bits, most in (16, 2**16 - 1), (32, 2**32 - 1), (64, 2**63 - 1):
+    news[f"uint{bits}"] = torch.tensor([0, most], dtype=getattr(torch, f"uint{bits}"))
+    expected[f"uint{bits}"] = news["uint16"] if bits == 16 else torch.tensor([0, most])
+pt("dtypes new", news, expected)
+lacking = {"large": torch.tensor([1, 2**63], dtype=torch.uint64), "w": plain}
+for dtype in torch.storage._new_dtypes():
+    if str(dtype).startswith(("torch.bits", "torch.float4")):
+        lacking[str(dtype)[6:]] = torch.zeros(2, dtype=torch.int16 if str(dtype)[-2:] == "16" else torch.uint8).view(dtype)
+x = torch.randn(3, 4) * 3
+lacking["quint4x2"] = torch.quantize_per_channel(x, torch.rand(3) / 10 + .1, torch.rand(3) * 3, 0, torch.quint4x2)
+pt("lacking dtypes old", lacking, {"w": plain})
+
+a = torch.randn(4, 6)
+a[a.abs() < 0.7] = 0
+batch = torch.stack([a, a * 2])
+sparse = {
+    "coo": a.to_sparse(), "hybrid": torch.randn(3, 2, 2).to_sparse(1), "bool": (a != 0).to_sparse(), "half": a.half().to_sparse(),
+    "twice": torch.sparse_coo_tensor([[0, 0, 2], [1, 1, 0]], [1., 2., 3.], (3, 4)), "int": a.int().to_sparse(),
+    "none": torch.sparse_coo_tensor(torch.zeros(2, 0, dtype=torch.long), torch.zeros(0), (3, 4)),
+    "empty": torch.sparse_coo_tensor(torch.zeros(2, 0, dtype=torch.long), torch.zeros(0), (0, 4)),
+    "scalar": torch.sparse_coo_tensor(torch.zeros(0, 2, dtype=torch.long), torch.tensor([5., 1.]), ()),
+    "complex": torch.complex(a, a * 3).to_sparse(), "csr": a.to_sparse_csr(), "csc": a.to_sparse_csc(),
+    "bsr": a.to_sparse_bsr((2, 3)), "bsc": a.to_sparse_bsc((2, 3)), "batch_csr": batch.to_sparse_csr(),
+    "batch_bsc": batch.to_sparse_bsc((2, 2)), "dense_csr": torch.randn(2, 3, 2).to_sparse_csr(1),
+    "dense_bsr": torch.randn(2, 4, 2).to_sparse_bsr((2, 2), 1), "complex_csc": torch.complex(a, a * 3).to_sparse_csc(),
+    "int32": torch.sparse_csr_tensor(torch.tensor([0, 1, 3], dtype=torch.int32), torch.tensor([1, 0, 2], dtype=torch.int32),
+                                     torch.tensor([1., 2., 3.]), (2, 3)),
+    "grad": torch.eye(2).to_sparse().requires_grad_(),
+}
+pt("sparse old", sparse, {key: t.to_dense() for key, t in sparse.items()})
+few = {key: sparse[key] for key in ("coo", "csr", "batch_bsc")}
+pt("sparse new", few, {key: t.to_dense() for key, t in few.items()})
+
+quantized = {
+    "qint8": torch.quantize_per_tensor(x, 0.1, 3, torch.qint8), "quint8": torch.quantize_per_tensor(x, .037, 128, torch.quint8),
+    "qint32": torch.quantize_per_tensor(x, 1e-4, -5, torch.qint32),
+    "rows": torch.quantize_per_channel(x, torch.tensor([.1, .2, .03]), torch.tensor([0, 1, 5]), 0, torch.qint8),
+    "columns": torch.quantize_per_channel(x, torch.rand(4) / 10 + .01, torch.tensor([0, 1, 5, -3]), 1, torch.qint8),
+    "floats": torch.quantize_per_channel(x, torch.rand(3) / 10 + .01, torch.rand(3) * 10, 0, torch.quint8),
+}
+quantized["transposed"], quantized["part"] = quantized["qint8"].t(), quantized["quint8"][1:, ::2]
+pt("quantized new", quantized, {key: t.dequantize() for key, t in quantized.items()})
+pt("quantized old", quantized, {key: t.dequantize() for key, t in quantized.items()})
+
+refused = {"meta": torch.ones(2, device="meta"), "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+           "masked": torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False])), "enum": Color.RED,
+           "class": Picture, "random": np.random.default_rng(0), "dates": np.array(["2020-01-01"], dtype="M8[D]"),
+           "records": np.zeros(2, [("a", "i4")]), "texts": np.array([["a"]]), "w": plain}
+for age in "new", "old":
+    pt(f"refused {age}", refused, {"w": plain})
+
+zone = datetime.timezone(datetime.timedelta(hours=-3, minutes=-30))
+values = {
+    "counter": collections.Counter("aab"), "deque": collections.deque([1, 2, 3], 2), "ordered": collections.OrderedDict(a=1),
+    "default": collections.defaultdict(list, {"x": [2]}), "custom": collections.defaultdict(Picture, {"x": 1}),
+    "path": pathlib.PosixPath("/a/b"), "relative": pathlib.PurePosixPath("c/d"), "here": pathlib.PosixPath("."),
+    "root": pathlib.PosixPath("/"), "windows": pathlib.PureWindowsPath("C:/x/y"), "date": datetime.date(1999, 12, 31),
+    "datetime": datetime.datetime(2024, 5, 1, 13, 4, 5, 678), "zoned": datetime.datetime(2024, 5, 1, tzinfo=zone),
+    "fold": datetime.datetime(2024, 5, 1, 1, fold=1), "time": datetime.time(1, 2, 3, 4), "delta": datetime.timedelta(1, 2, 3),
+    "decimal": decimal.Decimal("1.50"), "slice": slice(1, None, 2), "range": range(0, 10, 3), "bytes": b"", "complex": 1 + 2j,
+    "bytearray": bytearray(b"x\xffy"), "no_bytes": bytearray(), "frozenset": frozenset([1]), "set": {5}, "tuple": (1, (2,)),
+    "namespace": argparse.Namespace(lr=0.1, inner=argparse.Namespace(k="v")), "simple": types.SimpleNamespace(b=2),
+    "float64": np.float64(0.5), "int64": np.int64(2**60), "uint64": np.uint64(2**63 - 1), "float32": np.float32(.25),
+    "float16": np.float16(.5), "bool": np.bool_(True), "complex64": np.complex64(1 + 2j), "str": np.str_("h\u00e9\U0001f600"),
+    "bytes_": np.bytes_(b"ab"), "words": np.array(["cat", "d\u00f6g", "\U0001f600", ""]), "bytes_array": np.array([b"ab", b"c"]),
+    "big_words": np.array(["a", "bc"], dtype=">U2"), "word": np.array("ab"), "dtype": np.dtype("float32"),
+    "objects": np.array([{"x": 1}, None, [2]], dtype=object), "random": tuple(random.Random(1).getstate()[1][:3]),
+    "size": torch.Size([2, 3]), "device": torch.device("cuda", 1), "torch_dtype": torch.float8_e5m2, "layout": torch.sparse_csr,
+    "scheme": torch.per_channel_affine, "best": torch.ones(2, 2).max(0),
+}
+arrays = {
+    "a": np.arange(6.).reshape(2, 3), "fortran": np.asfortranarray(np.arange(6, dtype="f4").reshape(2, 3)),
+    "big": np.arange(5, dtype=">i4"), "u1": np.arange(5, dtype="u1"), "b1": np.array([True, False]), "none": np.zeros((0, 3), "f4"),
+    "u8": np.array([2**63 - 1], dtype="u8"), "u4": np.array([2**32 - 1], dtype="u4"), "f2": np.array([.5], dtype="f2"),
+    "scalar": np.array(3.), "c16": np.array([1 + 2j]), "big_c8": np.array([1 + 2j], dtype=">c8"),
+    "reversed": np.arange(6)[::-1], "transposed": np.arange(6).reshape(2, 3).T,
+}
+expected = {key: real(array) for key, array in arrays.items()}
+expected = {key: torch.view_as_real(t) if t.is_complex() else t for key, t in expected.items()}
+expected["u8"], expected["u4"] = expected["u8"].long(), expected["u4"].long()
+for protocol, age in (2, "new"), (3, "old"), (4, "old"), (5, "new"):
+    pt(f"values {protocol} {age}", {**values, **arrays}, expected if protocol == 2 else {}, pickle_protocol=protocol)
+pt("generator old", {"generator": torch.Generator().manual_seed(7)})
+
+names = set(torch._weights_only_unpickler._get_allowed_globals())
+names |= {"torch._utils." + name for name in dir(torch._utils) if name.startswith("_rebuild_")}
+names |= {"torch._tensor." + name for name in dir(torch._tensor) if name.startswith("_rebuild_")}
+put("names", "\n".join(sorted(names)).encode())
+save_file(out, os.path.join(here, "../../../spec/golden/_pickles.safetensors"))
