@@ -3,6 +3,7 @@ local lm = require "luminary"
 local sets = require "spec.support.sets"
 local tar = require "spec.support.tar"
 local data = lm.data
+local little_endian = require("scripts.dev.fuzz.bytes").little_endian
 local gathers = require("luminary.data.dataset").gathers
 local write, says, plain, same_with_workers, folder =
   sets.write, sets.says, sets.plain, sets.same_with_workers, sets.folder
@@ -159,10 +160,95 @@ describe("CIFAR", function()
     says("CIFAR10:get_batch: this dataset returns single samples", set.get_batch, set, lm.tensor {1})
   end)
 
+  -- A file of the version for Python: a pickle by Python 2, whose texts are bytes, or by Python 3.
+  local function pickled(python, lists, pixels)
+    local function int(v, n) return (little_endian(v % 2 ^ (8 * n), n)) end
+    local function text(s)
+      if python == 2 then return #s < 256 and "U" .. string.char(#s) .. s or "T" .. int(#s, 4) .. s end
+      local wide = s:gsub("[\128-\255]", function(c)
+        return string.char(192 + math.floor(c:byte() / 64), 128 + c:byte() % 64)
+      end)
+      return "c_codecs\nencode\nX" .. int(#wide, 4) .. wide .. "X" .. int(6, 4) .. "latin1\134R"
+    end
+    local out = {"\128\2}q\1(", text "batch_label", text "training batch 1 of 5"}
+    for key, list in pairs(lists) do
+      out[#out + 1] = text(key) .. "]("
+      for _, v in ipairs(list) do out[#out + 1] = "M" .. int(v, 2) end
+      out[#out + 1] = "e"
+    end
+    local shape = "M" .. int(#pixels / 3072, 2) .. "M" .. int(3072, 2) .. "\134"
+    out[#out + 1] = text "data" .. "cnumpy." .. (python == 2 and "core" or "_core") .. ".multiarray\n_reconstruct\n"
+      .. "cnumpy\nndarray\nK\0\133" .. text "b" .. "\135R(K\1" .. shape .. "cnumpy\ndtype\n" .. text "u1"
+      .. (python == 2 and "K\0K\1" or "\137\136") .. "\135R(K\3" .. text "|" .. "NNNJ\255\255\255\255J\255\255\255"
+      .. "\255K\0tb\137" .. text(pixels) .. "tb"
+    return table.concat(out) .. "u."
+  end
+
+  it("is read from Python's files and archives, as torchvision leaves them", function()
+    for _, python in ipairs {2, 3} do
+      local root, batches = "python" .. python, {}
+      for k = 1, 6 do
+        local labels, pixels = {}, {}
+        for i, record in ipairs {files[k][2]:sub(1, 3073), files[k][2]:sub(3074, 6146)} do
+          labels[i], pixels[i] = record:byte(), record:sub(2)
+        end
+        batches[k] = {"cifar-10-batches-py/" .. (k < 6 and "data_batch_" .. k or "test_batch"),
+          pickled(python, {labels = labels, filenames = {}}, table.concat(pixels))}
+        write(root .. "/" .. batches[k][1], batches[k][2])
+      end
+      local path = write(root .. "_gz/cifar-10-python.tar", tar.archive(batches))
+      assert(os.execute("gzip " .. path) == 0)
+      local expected = data.CIFAR10 {root = folder .. "/c10"}
+      for _, where in ipairs {"", "/cifar-10-batches-py", "_gz"} do
+        local set = data.CIFAR10 {root = folder .. "/" .. root .. where}
+        assert.is_true(set.images:equal(expected.images) and set.labels:equal(expected.labels))
+        assert.equal(2, #data.CIFAR10 {root = folder .. "/" .. root .. where, train = false})
+      end
+      local hundred = records(4, 2, 2)
+      for _, name in ipairs {"train", "test"} do
+        write(("%s/cifar-100-python/%s"):format(root, name), pickled(python, {coarse_labels = {4, 5},
+          fine_labels = {51, 52}}, hundred:sub(3, 3074) .. hundred:sub(3077)))
+      end
+      write(root .. "_binary/train.bin", hundred)
+      for _, coarse in ipairs {true, false} do
+        local set = data.CIFAR100 {root = folder .. "/" .. root, coarse = coarse}
+        local binary = data.CIFAR100 {root = folder .. "/" .. root .. "_binary", coarse = coarse}
+        assert.is_true(set.images:equal(binary.images) and set.labels:equal(binary.labels))
+        assert.equal(2, #data.CIFAR100 {root = folder .. "/" .. root, coarse = coarse, train = false})
+      end
+      os.execute(("mkdir -p %s/%s_folders/train"):format(folder, root)) -- is no file
+      says("cannot find train.bin", data.CIFAR100, {root = folder .. "/" .. root .. "_folders"})
+    end
+  end)
+
+  it("says what is broken in Python's files, and runs nothing", function()
+    local two = ("x"):rep(2 * 3072)
+    local path = folder .. "/broken/test_batch"
+    local function broken(pattern, text, opts)
+      write("broken/test_batch", text)
+      says(pattern, data.CIFAR10, {root = folder .. "/broken", train = false, on_error = opts})
+    end
+    broken("'" .. path .. "': expected 'labels' to be a list of 2 classes from 0", pickled(2, {labels = {1}}, two))
+    broken("expected 'labels' to be a list of 2 classes from 0", pickled(2, {labels = {1, 300}}, two))
+    broken("expected 'labels' to be a list of 2 classes from 0", pickled(2, {fine_labels = {1, 3}}, two))
+    broken("CIFAR10: '" .. path .. "': record 2 has label 77; labels must be from 0 to 9",
+      pickled(2, {labels = {1, 77}}, two))
+    broken("'" .. path .. "': expected 'data' to be uint8 [N, 3072], got nil", "\128\2}.")
+    broken("expected 'data' to be uint8 [N, 3072], got nil: 'data': it calls posix.system, which is not allowed",
+      "\128\2}U\4datacposix\nsystem\n(U\17touch /tmp/neverxtRs.")
+    broken("expected 'data' to be uint8 [N, 3072], got nil", pickled(2, {labels = {1, 2}}, two:sub(2)))
+    local whole = pickled(3, {labels = {1, 2}}, two)
+    for n = 1, #whole - 1, 97 do broken("'" .. path .. "': ", whole:sub(1, n)) end
+    write("broken/test_batch", pickled(2, {labels = {1, 77}}, two))
+    local set = data.CIFAR10 {root = folder .. "/broken", train = false, on_error = "skip"}
+    assert.same({1, 1}, {#set, set:skipped()})
+  end)
+
   it("says what is missing or broken", function()
-    says("CIFAR10: cannot find data_batch_1.bin or cifar-10-binary.tar.gz in '" .. folder .. "/nowhere', '",
-      data.CIFAR10, {root = folder .. "/nowhere"})
-    says("put cifar-100-binary.tar.gz (the binary version", data.CIFAR100, {root = folder .. "/nowhere"})
+    says("CIFAR10: cannot find data_batch_1.bin or cifar-10-binary.tar.gz or data_batch_1 or cifar-10-python.tar.gz in "
+      .. "'" .. folder .. "/nowhere', '", data.CIFAR10, {root = folder .. "/nowhere"})
+    says("put cifar-100-binary.tar.gz or cifar-100-python.tar.gz or the files in it", data.CIFAR100,
+      {root = folder .. "/nowhere"})
     local path = write("bad/test_batch.bin", records(9, 3))
     says("CIFAR10: '" .. path .. "': record 2 has label 10; labels must be from 0 to 9", data.CIFAR10,
       {root = folder .. "/bad", train = false})

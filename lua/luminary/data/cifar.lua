@@ -1,11 +1,14 @@
---- The sets of small pictures by Krizhevsky, in their binary version
---- (https://www.cs.toronto.edu/~kriz/cifar.html): records of one or two labels and 3 x 32 x 32 bytes.
+--- The sets of small pictures by Krizhevsky (https://www.cs.toronto.edu/~kriz/cifar.html): the binary version, records
+--- of one or two labels and 3 x 32 x 32 bytes, and Python's, pickles with lists of labels and an array of such bytes.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Images = require "luminary.data.images_in_memory"
 local records = require "luminary.data.files_and_bad_records"
+local pickle = require "luminary.file_formats.pickle"
+local python_values = require "luminary.file_formats.python_values"
+local Source = require "luminary.file_formats.source"
 local Tar = require "luminary.file_formats.tar"
 local fail = options.fail
 
@@ -20,25 +23,26 @@ end
 --- data.CIFAR10(…): Loads the CIFAR-10 dataset of 32 x 32 color images. Krizhevsky, "Learning Multiple Layers of
 --- Features from Tiny Images", 2009.
 local CIFAR10 = class.define("CIFAR10", Images)
-CIFAR10.folders = {"", "/cifar-10-batches-bin", "/cifar-10", "/cifar10", "/CIFAR10"}
-CIFAR10.files = {
-  train = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
-  test = {"test_batch.bin"},
+CIFAR10.folders = {"", "/cifar-10-batches-bin", "/cifar-10-batches-py", "/cifar-10", "/cifar10", "/CIFAR10"}
+CIFAR10.files = { -- in the binary version with the ending .bin
+  train = {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"}, test = {"test_batch"},
 }
-CIFAR10.archive = "cifar-10-binary.tar.gz"
-CIFAR10.remedy = "put cifar-10-binary.tar.gz (the binary version, not Python's) or the files in it in one of them, or "
-  .. "name their folder by root"
+CIFAR10.archives = {"cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"}
+CIFAR10.remedy = "put cifar-10-binary.tar.gz or cifar-10-python.tar.gz or the files in it in one of them, or name "
+  .. "their folder by root"
 CIFAR10.classes = words "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10.labels_of = {10} -- how many classes each of a record's labels is of
+CIFAR10.label_keys = {"labels"} -- of these in a pickle
 
 --- data.CIFAR100(…): Loads the CIFAR-100 dataset of 32 x 32 color images. Krizhevsky, "Learning Multiple Layers of
 --- Features from Tiny Images", 2009.
 local CIFAR100 = class.define("CIFAR100", CIFAR10)
-CIFAR100.folders = {"", "/cifar-100-binary", "/cifar-100", "/cifar100", "/CIFAR100"}
-CIFAR100.files = {train = {"train.bin"}, test = {"test.bin"}}
-CIFAR100.archive = "cifar-100-binary.tar.gz"
+CIFAR100.folders = {"", "/cifar-100-binary", "/cifar-100-python", "/cifar-100", "/cifar100", "/CIFAR100"}
+CIFAR100.files = {train = {"train"}, test = {"test"}}
+CIFAR100.archives = {"cifar-100-binary.tar.gz", "cifar-100-python.tar.gz"}
 CIFAR100.remedy = CIFAR10.remedy:gsub("10", "100")
 CIFAR100.labels_of = {20, 100}
+CIFAR100.label_keys = {"coarse_labels", "fine_labels"}
 CIFAR100.classes = words [[
   apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
   caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
@@ -68,14 +72,36 @@ local function unpacked(set, path, names)
   return found
 end
 
+-- Returns the records of a pickle as the binary version has them.
+local function unpickled(set, path, bytes)
+  local source = Source.over(bytes, path, {})
+  local dict, lost = pickle.load(source:cursor(0), function(name) return python_values[name] end,
+    function(_, machine) machine:fail "a persistent id" end)
+  local columns, data = {}, options.is_plain(dict) and dict.data
+  if not core.is_tensor(data) or data.dtype ~= "uint8" or data:dim() ~= 2 or data.shape[2] ~= PIXELS or #data == 0 then
+    source:fail("expected 'data' to be uint8 [N, %d], got %s%s", PIXELS, options.describe(data or nil),
+      lost[1] and (": '%s': %s"):format(lost[1].path, lost[1].lost.why) or "")
+  end
+  for k, key in ipairs(set.label_keys) do
+    local ok, list = pcall(core.tensor, dict[key], {dtype = "int64"})
+    if not ok or list:dim() ~= 1 or #list ~= #data or list:min():item() < 0 or list:max():item() > 255 then
+      source:fail("expected '%s' to be a list of %d classes from 0", key, #data)
+    end
+    columns[k] = list:to("uint8"):view(-1, 1)
+  end
+  columns[#columns + 1] = data
+  return core.ops.cat(columns, 2)
+end
+
 -- The records of a file, uint8 [N, labels and pixels].
 local function rows_of(set, path, bytes)
   local width, n = #set.labels_of + PIXELS, bytes.shape[1]
-  if n == 0 or n % width ~= 0 then
-    fail("%s: '%s' has %d bytes, not a multiple of the record size %d: it is truncated, or not the binary version",
+  local is_pickle = n > 0 and bytes[1] == 128 -- which is no class
+  if n == 0 or n % width ~= 0 and not is_pickle then
+    fail("%s: '%s' has %d bytes, not a multiple of the record size %d: it is truncated, or of another dataset",
       set.__name, path, n, width)
   end
-  local rows = bytes:view(-1, width)
+  local rows = is_pickle and unpickled(set, path, bytes) or bytes:view(-1, width)
   for k, classes in ipairs(set.labels_of) do
     local bad = core.ops.nonzero(rows:select(2, k):ge(classes)):view(-1)
     if #bad > 0 and set.on_error == "raise" then
@@ -92,11 +118,13 @@ end
 
 local function set_up(self, opts)
   records.begin(self, opts.on_error)
-  local names = self.files[opts.train and "train" or "test"]
-  local path = records.find(self, opts.root, {names[1], self.archive})
-  local archive = path:sub(-#self.archive) == self.archive and unpacked(self, path, names)
+  local names, plain, binary = {}, self.files[opts.train and "train" or "test"], self.archives[1]
+  local path = records.find(self, opts.root, {plain[1] .. ".bin", binary, plain[1], self.archives[2]})
+  local ending = (path:find "%.bin$" or path:sub(-#binary) == binary) and ".bin" or ""
   local folder, images, labels = path:match "^(.*/)[^/]*$", {}, {}
   local column = opts.coarse and 1 or #self.labels_of
+  for i, name in ipairs(plain) do names[i] = name .. ending end
+  local archive = path:find "%.tar%.gz$" and unpacked(self, path, names)
   for i, name in ipairs(names) do
     local file = archive and path .. ": " .. name or folder .. name
     local rows = rows_of(self, file, archive and archive[name] or records.bytes_of(file))

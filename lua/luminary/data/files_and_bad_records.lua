@@ -25,7 +25,7 @@ function records.find(set, root, names)
       local folder = base:gsub("(.)/+$", "%1") .. set.folders[i]
       for _, name in ipairs(names) do
         local path = folder .. "/" .. name
-        if core.file_kind(path) then return path end
+        if (core.file_kind(path) or "a folder") ~= "a folder" then return path end
       end
       looked[#looked + 1] = folder
     end
