@@ -47,7 +47,7 @@ function checkpoint.load(path, opts)
       .. "dtype", file.path, name and "'" .. truncate_text(name, 100) .. "'" or "the tensor", t:numel(), opts.dtype)
   end)
   if #file.lacking == 0 then return value end
-  return value, setmetatable(file.lacking, report)
+  return value, setmetatable(file.lacking, {__plain = true, __report = true}) -- which no function takes as options
 end
 
 return options.exact_all(checkpoint)

@@ -361,8 +361,8 @@ describe("gradients where a formula divides by 0", function()
 
   it("are PyTorch's for elementwise ops", function()
     assert.same({ 0, 0 }, (grads(lm.sinc, { 0, 1e-320 })))
-    local other = lm.tensor({ 0, -1, math.exp(1) }, { dtype = "float64" })
-    near({ 0, 0, 1 }, (grads(function(x) return lm.xlogy(x, other) end, { 1, 2, 1 }, { 0, 0, 1 })))
+    local logs = lm.tensor({ 0, -1, math.exp(1) }, { dtype = "float64" })
+    near({ 0, 0, 1 }, (grads(function(x) return lm.xlogy(x, logs) end, { 1, 2, 1 }, { 0, 0, 1 })))
     for _, op in ipairs { lm.fmax, lm.fmin } do
       assert.same({ 0.5, 0.5 }, (grads(function(x) return op(x, x:detach()) end, { 0, 3 })))
     end

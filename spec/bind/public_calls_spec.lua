@@ -511,7 +511,8 @@ describe("what errors advise", function()
   }
 
   -- Of ZeroRedundancyOptimizer, DistributedDataParallel, NumPy and PyTorch.
-  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x.astype"] = true, ["x.to_dense"] = true,
+  local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x.astype"] = true,
+    ["x.to_dense"] = true,
     ["net.generation_config"] = true, ["net.generation_config.max_length"] = true}
 
   -- Whether a path such as nn.utils.clip_grad_norm_ or x:float leads somewhere.

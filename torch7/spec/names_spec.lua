@@ -86,7 +86,8 @@ describe("without luminary.torch7", function()
     end
     assert.error_matches(function() return lm.ones(1).nElement end, "^tensors have no field or method 'nElement'")
     assert.error_matches(function() return lm.nn.SpatialConvolution end, "^nn has no 'SpatialConvolution'")
-    assert.matches("^pages with 'SpatialConvolution'[^\n]*:\n  docs/from_torch7.md: [^\n]*$", help.text "SpatialConvolution")
+    assert.matches("^pages with 'SpatialConvolution'[^\n]*:\n  docs/from_torch7.md: [^\n]*$",
+      (help.text "SpatialConvolution"))
   end)
 
   it("require adds these, and changes no other", function()

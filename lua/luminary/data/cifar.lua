@@ -72,7 +72,7 @@ local function unpacked(set, path, names)
   return found
 end
 
--- The records in a pickle, as the binary version has them.
+-- Returns the records of a pickle as the binary version has them.
 local function unpickled(set, path, bytes)
   local source = Source.over(bytes, path, {})
   local dict, lost = pickle.load(source:cursor(0), function(name) return python_values[name] end,

@@ -1,4 +1,5 @@
 --- Distributions of whole numbers and categories, which count from 1; and their relaxations to real numbers.
+local debug = require "debug"
 local core = require "luminary.core"
 local combined = require "luminary.distributions.combined"
 local constraints = require "luminary.distributions.constraints"

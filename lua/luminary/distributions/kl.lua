@@ -1,5 +1,4 @@
 --- kl_divergence(p, q): the mean of log p(x) - log q(x) over p's values.
-local debug = require "debug"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Distribution = require "luminary.distributions.distribution"

@@ -42,6 +42,7 @@ local readers = {
 local others = {
   {"^%s*[%[{]", "JSON; for sharded weights pass the .index.json or the folder"},
   {"^\31\139", "compressed by gzip; run gunzip first"},
+  {"^sys_info%z", "a tar archive of torch.save's from before 2017; in Python, load and save it"},
   {"^\137HDF", "HDF5; in Python, convert it with safetensors.numpy.save_file"},
 }
 

@@ -130,7 +130,7 @@ function Machine:find(module, name)
   self:push(value)
 end
 
--- What f.call returns for a tuple, or what of the tuple is lost.
+-- Returns f.call(tuple, self), or the first value of the tuple that is lost.
 local function unless_lost(self, f, tuple)
   for _, value in ipairs(f.takes_lost and {} or self:of_kind(tuple, "tuple")) do
     if is_lost(value) then return value end
@@ -138,7 +138,7 @@ local function unless_lost(self, f, tuple)
   return f.call(tuple, self)
 end
 
--- What f(…) returns, or what is lost since it raises an error that is not about the file, such as of its arguments.
+-- Returns f(…), or a lost value where it raises an error that is not about the file, such as of its arguments.
 local function attempt(self, name, f, ...)
   local ok, value = pcall(f, ...)
   if ok then return value end

@@ -12,7 +12,7 @@ local function define(names, call, takes_lost)
   for name in names:gmatch "%S+" do known[name] = pickle.callable(name, call, takes_lost) end
 end
 
--- The same for f(arguments…).
+-- Defines the same for f(arguments…).
 local function define_plain(names, f) define(names, function(args) return f(unpack(args)) end) end
 
 local function as_dict(args, machine)
@@ -36,7 +36,7 @@ local function as_list(kind)
   end
 end
 
--- An object whose state is a dict of attributes, or else becomes one.
+-- Returns a table that takes an object's state: a dict of attributes, or any value as `state`.
 local function namespace(args, machine)
   local t = as_dict(args, machine)
   machine.build[t] = function(_, state)
@@ -59,14 +59,15 @@ define("builtins.slice builtins.range builtins.xrange", function(args, machine)
   return machine:new("dict", {start = args[1], stop = args[2], step = args[3]})
 end)
 
+local latin1 = {} -- bytes by their UTF-8
+for byte = 128, 255 do latin1[string.char(192 + math.floor(byte / 64), 128 + byte % 64)] = string.char(byte) end
+
 -- Python 2's way, and protocol 2's, of saying bytes: a text of which each character is a byte.
 define("_codecs.encode builtins.bytearray builtins.bytes", function(args, machine)
   local text, coding = args[1] or "", args[2]
   machine.cursor:copies(#text)
   assert(type(text) == "string" and (not coding or coding == "latin1" or coding == "latin-1"))
-  return not coding and text or (text:gsub("([\194\195])([\128-\191])", function(high, low)
-    return string.char((high:byte() - 194) * 64 + low:byte())
-  end))
+  return not coding and text or (text:gsub("[\194\195][\128-\191]", latin1))
 end)
 
 for kind, separator in pairs {Posix = "/", PurePosix = "/", Windows = "\\", PureWindows = "\\"} do
@@ -94,7 +95,7 @@ define_plain("datetime.timezone", function(seconds)
 end)
 define_plain("decimal.Decimal", function(digits) return assert(type(digits) == "string") and digits end)
 
--- A code as "f8", whose state has the order of bytes and records' fields.
+-- A dtype has a code such as "f8"; its state has the byte order, and the fields of records.
 define("numpy.dtype", function(args)
   local function build(self, state)
     self.swapped = state[2] == ">"
@@ -105,7 +106,7 @@ define("numpy.dtype", function(args)
   })
 end)
 
--- n texts of `width` characters each: bytes ("S") or UTF-32 ("U").
+-- Returns n texts of `width` characters each: bytes ("S") or UTF-32 ("U").
 local function texts(raw, n, kind, width, swapped)
   local list, size = {}, kind == "U" and 4 * width or width
   assert(#raw == n * size)
@@ -122,7 +123,7 @@ local function texts(raw, n, kind, width, swapped)
   return list
 end
 
--- A tensor; or, of objects and texts in one dim, a list.
+-- Returns a tensor, or a list of objects or texts of one dim.
 local function array_value(array, machine)
   local source, raw, dtype, shape = machine.cursor.source, array.raw, array.dtype, {unpack(array.shape)}
   local n, strides = source:numel(shape, "an array"), Source.dense_strides(shape, array.fortran)
@@ -152,7 +153,7 @@ local function array_of(dtype, shape, raw, fortran)
   })
 end
 
--- An element of an array as a number, a boolean, a text or a table of two parts.
+-- Returns an element of an array as a number, a boolean, a text or a table of two parts.
 local function scalar(args, machine)
   local dtype, raw = args[1], args[2]
   local t = array_value(array_of(dtype, {}, raw), machine)

@@ -243,7 +243,7 @@ local WINDOW = 2 ^ 26
 local stored_as = {bool = "uint8"} -- which are checked, or converted
 for dtype, how in pairs(Source.becomes) do stored_as[dtype] = how[1] end
 
--- The tensor of what was read, or nil.
+-- Returns the tensor of what was read, or nil where int64 does not hold it.
 local function finished(source, t, name, dtype, shape)
   local becomes = Source.becomes[dtype]
   if becomes then

@@ -240,7 +240,7 @@ function Source.dense_strides(sizes, fortran)
   return strides
 end
 
---- Bytes of elements of a dtype, of which each number's are reversed.
+--- Returns bytes of elements of a dtype with those of each number reversed.
 function Source.swapped(bytes, dtype)
   local width = (Source.item_bytes[dtype] or 1) / (parts_of[dtype] and 2 or 1)
   if width == 1 or bytes:numel() == 0 then return bytes end
@@ -258,7 +258,7 @@ function Source:placed(bytes)
   return self.opts.device and bytes:to(self.opts.device) or bytes
 end
 
--- The value of a byte of a float8 dtype. mantissa: its bits; bias: of the exponent; nan: the first byte that is NaN.
+-- Returns the value of a float8 byte. mantissa: its bits; bias: of the exponent; nan: the first byte that is NaN.
 local function float8(code, mantissa, bias, nan)
   local steps, magnitude = 2 ^ mantissa, code % 128
   local exponent, rest = math.floor(magnitude / steps), code % steps
@@ -298,7 +298,7 @@ Source.TOO_LARGE = "dtype uint64 with values of 2^63 and more"
 
 local converted = setmetatable({}, {__mode = "k"}) -- by the bytes, which may be those of many tensors
 
--- Elements of bytes that become others: a view of all of them, converted once.
+-- Returns a view of elements that become others, all of which are converted once.
 local function view_of_others(bytes, dtype, sizes, strides, at)
   converted[bytes] = converted[bytes] or {}
   local by_dtype, item = converted[bytes], Source.item_bytes[dtype]
@@ -309,7 +309,7 @@ local function view_of_others(bytes, dtype, sizes, strides, at)
   return by_dtype[dtype] and ops.as_strided(by_dtype[dtype], sizes, strides, {storage_offset = at / item})
 end
 
--- Complex elements as pairs, in one more dim.
+-- Returns complex elements as pairs, in one more dim.
 local function view_of_pairs(bytes, dtype, sizes, strides, at)
   local shape, steps = {}, {}
   for i, size in ipairs(sizes) do shape[i], steps[i] = size, strides[i] * 2 end
@@ -317,8 +317,8 @@ local function view_of_pairs(bytes, dtype, sizes, strides, at)
   return core.view_as(bytes, parts_of[dtype], shape, steps, at)
 end
 
---- A view of uint8 bytes from byte `at` on. Complex numbers are pairs in a last dim of 2. Returns nil for what is
---- Source.TOO_LARGE.
+--- Returns a view of uint8 bytes from byte `at` on, nil for what is Source.TOO_LARGE. Complex numbers are pairs in a
+--- last dim of 2.
 function Source:view(bytes, dtype, sizes, strides, at, what)
   local ok, t
   if Source.becomes[dtype] then

@@ -45,7 +45,7 @@ end
 
 local LEAST_BYTES = 64 -- of a tensor's description in a pickle
 
--- A tensor of a dtype over a storage that `persistent` gave, or what is lost.
+-- Returns a tensor of a dtype over a storage that `persistent` returned, or a lost value.
 local function tensor_over(machine, dtype, storage, at, sizes, strides)
   local source = machine.cursor.source
   if not machine.storages[storage] or type(at) ~= "number" or type(sizes) ~= "table" or type(strides) ~= "table" then
@@ -54,7 +54,7 @@ local function tensor_over(machine, dtype, storage, at, sizes, strides)
   local what = ("the tensor over storage '%s'"):format(printable_name(storage.key, 40))
   local item, memory = Source.item_bytes[dtype], storage.memory
   if not item then return lacking(dtype) end
-  source:numel(sizes, what)
+  local numel = source:numel(sizes, what)
   if #sizes ~= #strides or not (at >= 0 and at <= 2 ^ 50 and at % 1 == 0) then
     machine:fail "offset, sizes and strides of a tensor do not match"
   end
@@ -70,20 +70,19 @@ local function tensor_over(machine, dtype, storage, at, sizes, strides)
     memory.checked = true
   end
   memory.placed = memory.placed or source:placed(memory.bytes)
-  local plain = {}
-  for i, size in ipairs(sizes) do plain[i] = size end
-  return source:view(memory.placed, dtype, plain, strides, at * item, what)
+  at = numel > 0 and at or 0 -- views without elements may be beyond the end
+  return source:view(memory.placed, dtype, {unpack(sizes)}, strides, at * item, what)
     or pickle.lost(Source.TOO_LARGE, {lacking = true})
 end
 
--- f(…), which makes numel elements, or what is lost since the file is too small for those.
+-- Returns f(…), which makes numel elements, or a lost value where the file is too small for those.
 local function made(machine, numel, f, ...)
   machine.elements = (machine.elements or 0) + numel
   if machine.elements <= machine.cursor.source.size + Source.MOST_REPEATED then return f(...) end
   return pickle.lost "it has too many elements for the file's size; in Python, save x.to_dense() or x.clone()"
 end
 
--- A tensor that requires a gradient where the file says so.
+-- Returns a tensor that requires a gradient where the file says so.
 local function with_grad(t, requires_grad)
   if requires_grad ~= true or not core.is_tensor(t) or not core.is_floating_point(t.dtype) then return t end
   return t:detach():requires_grad_(true)
@@ -91,7 +90,8 @@ end
 
 -- Lists what is left out of a tensor which is read, if there is any: state is true or a table of it.
 local function note(machine, t, what, state)
-  local is_any = state == true or machine.kind[state] and next(state) ~= nil and not state._is_buffer
+  local is_any = state == true or pickle.is_lost(state)
+    or machine.kind[state] and next(state) ~= nil and not state._is_buffer
   if core.is_tensor(t) and is_any then
     machine.notes[t] = machine.notes[t] or {}
     table.insert(machine.notes[t], pickle.lost(what, {lacking = true}))
@@ -99,13 +99,13 @@ local function note(machine, t, what, state)
   return t
 end
 
--- What bits of a view stand for; complex numbers are pairs.
+-- Functions that apply a bit of a view; complex numbers are pairs.
 local bits = {
   neg = function(t) return t:neg() end,
   conj = function(t) return t * core.tensor({1, -1}, {dtype = t.dtype, device = t.device}) end,
 }
 
--- A function of _rebuild_tensor's arguments; dtype_at and bits_at are the numbers of those that not all versions have.
+-- Returns a function of _rebuild_tensor's arguments, of which dtype_at and bits_at are in some versions alone.
 local function rebuild(dtype_at, bits_at)
   return function(args, machine)
     local dtype = args[dtype_at] or args[1].dtype
@@ -120,7 +120,7 @@ local function rebuild(dtype_at, bits_at)
   end
 end
 
--- Values [n, …] at indices [dims, n] from 0 of zeros, whose first dims are those of `size`; at equal ones they add up.
+-- Adds values [n, …] at indices [dims, n], from 0, to zeros whose first dims are those of `size`.
 local function scattered(machine, indices, values, size)
   local dims, n, numel = indices.shape[1], indices.shape[2], 1
   local index, full = core.ops.zeros({n}, {dtype = "int64", device = indices.device}), {unpack(size, 1, dims)}
@@ -137,8 +137,8 @@ local function scattered(machine, indices, values, size)
   end)
 end
 
--- (starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n], values [batch…, n, block…, …], size).
--- Single elements are blocks of 1.
+-- Returns a dense tensor of starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n] and values
+-- [batch…, n, block…, …]. Single elements are blocks of 1.
 local function of_compressed(machine, layout, starts, others, values, size)
   local batch, n, i, k = starts:dim() - 1, others.shape[-1], 1, 2 -- i: the dim that `starts` is of
   if layout:find "c$" then i, k = 2, 1 end
@@ -159,7 +159,7 @@ local function of_compressed(machine, layout, starts, others, values, size)
   return t:view(split):permute(order):reshape(shape)
 end
 
--- (layout, parts): dense.
+-- Returns a dense tensor of (layout, parts).
 local function sparse(args, machine)
   local layout, data = args[1]:match "^sparse_([cb][so][orc])$", args[2]
   local numel, size = 0, data[layout == "coo" and 3 or 4]
@@ -172,7 +172,7 @@ local function sparse(args, machine)
   return t
 end
 
--- (storage, offset, sizes, strides, (scheme, scale, zero point [, dim]), requires_grad, hooks): float32.
+-- Returns float32 of (storage, offset, sizes, strides, (scheme, scale, zero point [, dim]), requires_grad, hooks).
 local function quantized(args, machine)
   local as = quantized_as[args[1].dtype]
   if not as then return lacking(args[1].dtype) end
@@ -192,7 +192,7 @@ end
 
 local known = setmetatable({["torch.Tensor"] = pickle.opaque("torch.Tensor", {})}, {__index = python_values})
 
--- f of tensors, by their names; it is not called where there are no bytes yet.
+-- Defines a function of tensors by its names; it is not called where there are no bytes yet.
 local function tensors(module, words, f, takes_lost)
   for name in words:gmatch "%S+" do
     known[module .. name] = pickle.callable(module .. name, function(args, machine)
@@ -252,8 +252,8 @@ local function read_id(id, machine)
   return key, kind.dtype, numel, Source.item_bytes[quantized_as[kind.dtype] or kind.dtype] or 1
 end
 
--- A function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel) returns its n
--- bytes, and whether they were big-endian.
+-- Returns a function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel)
+-- returns its n bytes, and whether they were big-endian.
 local function storage_reader(source, bytes_of)
   return function(id, machine)
     local by_key = machine.by_key

@@ -1,6 +1,6 @@
 -- Mutated files of other programs (_files and _pickles of spec/golden): NumPy's, torch.save's, GGUF and Torch7's, and
--- the index of safetensors in shards. What is damaged within a zip archive is given the checksum of what it became, so that
--- readers see it.
+-- the index of safetensors in shards. What is damaged within a zip archive is given the checksum of what it became, so
+-- that readers see it.
 local bytes = require "scripts.dev.fuzz.bytes"
 local core = require "luminary.core"
 local ffi = require "ffi"

@@ -414,7 +414,7 @@ z = torch.randn(3, 4, dtype=torch.complex64)
 views = {"neg": z.clone().conj().imag, "conj": z.clone().conj(), "both": torch._neg_view(z.clone().conj()),
          "transposed": z.clone().mH, "double": z.to(torch.complex128), "part": z[1:, ::2],
          "int": torch._neg_view(torch.arange(5)), "half": torch._neg_view(torch.randn(4).half()),
-         "complex32": torch.randn(5, dtype=torch.complex32)}
+         "complex32": torch.randn(5, dtype=torch.complex32), "beyond": torch.zeros(0, 3)[:, 1:]}
 for age in "new", "old":
     pt(f"views {age}", views, views)
 
