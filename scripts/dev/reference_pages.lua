@@ -94,7 +94,8 @@ page("nn-convolution", "nn: convolution layers", {"Convolutions", "nn. Conv1d Co
     nn. LazyConv1d LazyConv2d LazyConv3d LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d]]},
   {"Patches", "nn. Unfold Fold"})
 page("nn-pooling", "nn: pooling layers", {"Max pooling", [[
-    nn. MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d FractionalMaxPool2d]]},
+    nn. MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d FractionalMaxPool2d
+    FractionalMaxPool3d]]},
   {"Average pooling", "nn. AvgPool1d AvgPool2d AvgPool3d LPPool1d LPPool2d LPPool3d"},
   {"Adaptive pooling", [[
     nn. AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d
@@ -110,7 +111,7 @@ page("nn-normalization", "nn: normalization layers", {"Batch normalization", [[
     nn. BatchNorm1d BatchNorm2d BatchNorm3d LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d SyncBatchNorm]]},
   {"Others", [[
     nn. LayerNorm RMSNorm GroupNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d LazyInstanceNorm1d LazyInstanceNorm2d
-    LazyInstanceNorm3d LocalResponseNorm]]})
+    LazyInstanceNorm3d LocalResponseNorm CrossMapLRN2d]]})
 page("nn-recurrent", "nn: recurrent layers", {"Layers", "nn. RNN LSTM GRU"}, {"Cells", "nn. RNNCell LSTMCell GRUCell"},
   {"Sequences of different lengths", "nn.utils.rnn nn.utils.rnn.*"})
 page("nn-transformer", "nn: transformer layers", {"", [[
@@ -125,7 +126,8 @@ page("nn-linear", "nn: linear, dropout, embedding and other layers",
   {"Shape", "nn. Flatten Unflatten"})
 page("nn-loss", "nn: losses", {"Classification", [[
     nn. CrossEntropyLoss NLLLoss BCELoss BCEWithLogitsLoss MultiMarginLoss MultiLabelMarginLoss
-    MultiLabelSoftMarginLoss SoftMarginLoss CTCLoss]]},
+    MultiLabelSoftMarginLoss SoftMarginLoss CTCLoss LinearCrossEntropyLoss AdaptiveLogSoftmaxWithLoss
+    AdaptiveLogSoftmaxWithLoss.*]]},
   {"Regression", "nn. MSELoss L1Loss SmoothL1Loss HuberLoss PoissonNLLLoss GaussianNLLLoss KLDivLoss"},
   {"Embeddings and ranking", [[
     nn. MarginRankingLoss HingeEmbeddingLoss CosineEmbeddingLoss TripletMarginLoss
@@ -146,7 +148,7 @@ page("functional", "nn.functional", {"Convolution and patches", [[
   {"Pooling", [[
     F. avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_unpool1d max_unpool2d max_unpool3d
     lp_pool1d lp_pool2d lp_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
-    adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d]]},
+    adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d]]},
   {"Attention and linear", "F. scaled_dot_product_attention linear bilinear"},
   {"Dropout", "F. dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout"},
   {"Normalization", [[
