@@ -46,7 +46,7 @@ local groups = {
 local COMMON = 4
 local reasons = {}
 for reason, names in pairs {
-  ["has another name or form here: help and the error about it say which"] = [[index resize resize_as LRScheduler
+  ["has another name or form here: help and the error about it say which"] = [[index resize resize_as
     ctc_loss embedding_bag is_cpu:1 grad_fn grad layout empty_permuted retains_grad frobenius_norm
     nuclear_norm]],
   ["determinism: kernels here are deterministic except those that docs/explain/promises.md names"] = [[
@@ -55,8 +55,7 @@ for reason, names in pairs {
     set_num_interop_threads set_warn_always
     is_warn_always_enabled set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled]],
   ["rare, and made of other ops in a line or two"] = [[gradient nonzero_static histogramdd
-    convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer
-    FractionalMaxPool3d fractional_max_pool3d]],
+    convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer]],
   ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igammac igammac_ geqrf
     orgqr ormqr householder_product lobpcg pca_lowrank svd_lowrank cholesky_ex inv_ex lu_factor_ex solve_ex ldl_factor
     ldl_factor_ex ldl_solve matrix_sqrth SparseAdam]],

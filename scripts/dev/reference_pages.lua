@@ -126,10 +126,11 @@ page("nn-linear", "nn: linear, dropout, embedding and other layers",
   {"Shape", "nn. Flatten Unflatten"})
 page("nn-loss", "nn: losses", {"Classification", [[
     nn. CrossEntropyLoss NLLLoss BCELoss BCEWithLogitsLoss MultiMarginLoss MultiLabelMarginLoss
-    MultiLabelSoftMarginLoss SoftMarginLoss CTCLoss]]},
+    MultiLabelSoftMarginLoss SoftMarginLoss CTCLoss LinearCrossEntropyLoss AdaptiveLogSoftmaxWithLoss
+    AdaptiveLogSoftmaxWithLoss.*]]},
   {"Regression", "nn. MSELoss L1Loss SmoothL1Loss HuberLoss PoissonNLLLoss GaussianNLLLoss KLDivLoss"},
   {"Embeddings and ranking", [[
-    nn. AdaptiveLogSoftmaxWithLoss LinearCrossEntropyLoss MarginRankingLoss HingeEmbeddingLoss CosineEmbeddingLoss TripletMarginLoss
+    nn. MarginRankingLoss HingeEmbeddingLoss CosineEmbeddingLoss TripletMarginLoss
     TripletMarginWithDistanceLoss]]})
 page("nn-module", "nn.Module and parameters", {"", "nn nn.Module nn.Parameter nn.is_parameter"})
 page("nn-containers", "nn: containers", {"", [[
@@ -147,8 +148,7 @@ page("functional", "nn.functional", {"Convolution and patches", [[
   {"Pooling", [[
     F. avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_unpool1d max_unpool2d max_unpool3d
     lp_pool1d lp_pool2d lp_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
-    adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d
-    fractional_max_pool3d]]},
+    adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d]]},
   {"Attention and linear", "F. scaled_dot_product_attention linear bilinear"},
   {"Dropout", "F. dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout"},
   {"Normalization", [[

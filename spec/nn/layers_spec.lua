@@ -24,6 +24,45 @@ local function below(prefix)
   return found
 end
 
+describe("AdaptiveLogSoftmaxWithLoss", function()
+  it("is the log-probability of a distribution over all classes", function()
+    local loss = nn.AdaptiveLogSoftmaxWithLoss(8, 20, { 4, 10 }, { div_value = 2, head_bias = true }):double()
+    assert.equal("head.bias head.weight tail.0.0.weight tail.0.1.weight tail.1.0.weight tail.1.1.weight",
+      (function()
+        local names = {}
+        for name in pairs(loss:state_dict()) do names[#names + 1] = name end
+        table.sort(names)
+        return table.concat(names, " ")
+      end)())
+    local x, target = lm.randn(6, 8):double():requires_grad_(), lm.tensor({ 1, 4, 5, 10, 11, 20 }, { dtype = "int64" })
+    local all = loss:log_prob(x)
+    assert.is_true(all:exp():sum(2):allclose(lm.ones(6):double()))
+    local output, mean = loss(x, target)
+    assert.is_true(output:allclose(all:gather(2, target:unsqueeze(2)):squeeze(2)))
+    assert.is_true(mean:allclose(-output:mean()))
+    local of_parts = lm.grad(mean, { x })[1]
+    assert.is_true(of_parts:allclose(lm.grad(F.nll_loss(all, target), { x })[1]))
+    assert.is_true(loss:predict(x):equal(all:argmax(2)))
+    local one, its = loss(x:select(1, 2), target:select(1, 2):view {})
+    assert.is_true(one.ndim == 0 and one:allclose(output:select(1, 2)) and its:allclose(-one))
+    assert.matches("target must have classes from 1 to 20", message(loss, x, target + 1), 1, true)
+    assert.matches("expected target to have shape %[6%], got %[5%]", message(loss, x, target:narrow(1, 1, 5)))
+    for _, cutoffs in ipairs { {}, { 4, 4 }, { 20 } } do
+      assert.matches("cutoffs must be increasing integers from 1 to 19",
+        message(nn.AdaptiveLogSoftmaxWithLoss, 8, 20, cutoffs), 1, true)
+    end
+  end)
+end)
+
+describe("CrossMapLRN2d", function()
+  it("is LocalResponseNorm over images, and even sizes take one channel less on each side", function()
+    local x = lm.randn(2, 6, 3, 3)
+    assert.is_true(nn.CrossMapLRN2d(5, { alpha = 0.1 })(x):allclose(nn.LocalResponseNorm(5, { alpha = 0.1 })(x)))
+    assert.is_true(nn.CrossMapLRN2d(4, { alpha = 0.4 })(x):allclose(nn.LocalResponseNorm(3, { alpha = 0.3 })(x)))
+    assert.matches("expected x to have shape %[N, C, H, W%], got %[2, 6%]", message(nn.CrossMapLRN2d(3), lm.ones(2, 6)))
+  end)
+end)
+
 -- The ops themselves are held against PyTorch in spec/op.
 describe("an activation is its function with its fields as arguments:", function()
   for name, pair in pairs {

@@ -161,9 +161,10 @@ describe("linear_cross_entropy", function()
     bad[1] = 6
     for _, each in ipairs {
       { "expected input to have shape %[%*, 3%] for linear_weight %[5, 3%], got %[4, 4%]", wide, weight, target },
-      { "expected linear_weight to have shape %[C, D%], got %[5%]", x, weight:select(2, 1), target },
+      { "expected linear_weight to have shape %[C, …, D%], got %[5%]", x, weight:select(2, 1), target },
       { "expected target to have shape the shape of input", x, weight, target:narrow(1, 1, 3) },
-      { "target must be integer classes, got float32", x, weight, target:float() },
+      { "expected input to have shape %[N, 3%] for linear_weight %[5, 2, 3%], got %[2, 2, 3%]", x:reshape(2, 2, -1),
+        lm.ones(5, 2, 3):to(device), target },
       { "label_smoothing must be from 0 to 1, got 2", x, weight, target, { label_smoothing = 2 } },
       { "expected linear_bias to have shape %[5%], got %[3%]", x, weight, target, { linear_bias = ones } },
       { "chunk_sizes.*chunk_size", x, weight, target, { chunk_sizes = 2 } },
@@ -173,5 +174,30 @@ describe("linear_cross_entropy", function()
       assert.is_false(ok)
       assert.matches(each[1], tostring(why))
     end
+  end)
+
+  it("takes probabilities, and several targets of each row", function()
+    lm.manual_seed(2)
+    local x, weight, bias = lm.randn(4, 3):to(device), lm.randn(5, 2, 3):to(device), lm.randn(5, 2):to(device)
+    local target = lm.randint(1, 6, { 4, 2 }):to(device)
+    local logits = F.linear(x, weight:reshape(-1, 3), bias:reshape(-1)):reshape(4, 5, 2)
+    for _, reduction in ipairs { "mean", "sum", "none" } do
+      local o = { linear_bias = bias, reduction = reduction, label_smoothing = 0.1 }
+      local expected = { reduction = reduction, label_smoothing = 0.1 }
+      local function same(got, want) close(got, want, 1e-5, 1e-6, reduction) end
+      same(F.linear_cross_entropy(x, weight, target, o), F.cross_entropy(logits, target, expected))
+      local shares = lm.rand(4, 5, 2):to(device)
+      same(F.linear_cross_entropy(x, weight, shares, o), F.cross_entropy(logits, shares, expected))
+      local flat = weight:select(2, 1)
+      o.linear_bias = nil
+      same(F.linear_cross_entropy(x:view(2, 2, 3), flat, shares:select(3, 1):reshape(2, 2, 5), o):reshape(-1),
+        F.cross_entropy(F.linear(x, flat), shares:select(3, 1), expected):reshape(-1))
+    end
+    local loss = lm.nn.LinearCrossEntropyLoss(3, 5, { out_features = { 2 }, bias = true, ignore_index = 2 }):to(device)
+    loss:load_state_dict { ["linear.weight"] = weight:reshape(-1, 3), ["linear.bias"] = bias:reshape(-1) }
+    close(loss(x, target), F.cross_entropy(logits, target, { ignore_index = 2 }), 1e-5, 1e-6, "layer")
+    loss = lm.nn.LinearCrossEntropyLoss(3, 5, { weight = lm.linspace(1, 2, 5) }):to(device)
+    close(loss(x, target:select(2, 1)), F.cross_entropy(F.linear(x, loss.linear.weight), target:select(2, 1),
+      { weight = loss.weight }), 1e-5, 1e-6, "weights")
   end)
 end)

@@ -104,6 +104,53 @@ describe("spectral_norm", function()
   end)
 end)
 
+describe("orthogonal", function()
+  local orthogonal = utils.parametrizations.orthogonal
+  it("keeps rows or columns orthonormal, as they are trained", function()
+    for _, case in ipairs {
+      { 4, 4 }, { 4, 4, "cayley" }, { 5, 3 }, { 3, 5 }, { 3, 5, "cayley" }, { 5, 3, "matrix_exp", false },
+      { 4, 4, "cayley", false }, { 4, 4, "householder" },
+    } do
+      local fc = nn.Linear(case[2], case[1], { bias = false }):double()
+      if case[4] ~= false then nn.init.orthogonal_(fc.weight) end
+      local before = fc.weight:detach():clone()
+      orthogonal(fc, { orthogonal_map = case[3], use_trivialization = case[4] })
+      if case[4] ~= false then assert(fc.weight:allclose(before, { atol = 1e-9 }), tostring(case[3])) end
+      local opt = lm.optim.SGD(fc:parameters(), { lr = 0.1 })
+      for _ = 1, 3 do
+        opt:zero_grad();
+        (fc(lm.ones(1, case[2]):double()) ^ 3):sum():backward()
+        opt:step()
+      end
+      local w = fc.weight
+      if case[1] < case[2] then w = w:t() end
+      assert(w:t():mm(w):allclose(lm.eye(w.shape[2], { dtype = "float64" }), { atol = 1e-9 }), tostring(case[3]))
+      assert.is_false(fc.weight:allclose(before))
+      local twin = orthogonal(nn.Linear(case[2], case[1], { bias = false }):double(),
+        { orthogonal_map = case[3], use_trivialization = case[4] })
+      twin:load_state_dict(fc:state_dict())
+      assert.is_true(twin.weight:equal(fc.weight))
+    end
+  end)
+  it("has PyTorch's values", function() -- torch 2.15: base, original and weight of a Linear
+    local fc = orthogonal(nn.Linear(2, 2, { bias = false }), { orthogonal_map = "cayley" })
+    fc:load_state_dict { ["parametrizations.weight.0.base"] = lm.eye(2),
+      ["parametrizations.weight.original"] = lm.tensor { { 1, 2 }, { 0.5, 3 } } }
+    is({ { 0.88235295, -0.47058824 }, { 0.47058824, 0.88235295 } }, fc.weight)
+    fc = orthogonal(nn.Linear(2, 3, { bias = false }))
+    fc:load_state_dict { ["parametrizations.weight.0.base"] = lm.eye(3),
+      ["parametrizations.weight.original"] = lm.tensor { { -1, 2 }, { 0.5, -1 }, { 0.25, 3 } } }
+    is({ { 0.5238096, 0.3809524 }, { 0.7619048, -0.6095238 }, { 0.3809524, 0.6952381 } }, fc.weight)
+  end)
+  it("says what it cannot take", function()
+    assert.matches("orthogonal: Linear has no matrix 'bias'$", message(orthogonal, nn.Linear(2, 2), { name = "bias" }))
+    assert.matches("use_trivialization = false} requires", message(orthogonal, nn.Linear(2, 3),
+      { use_trivialization = false }))
+    local fc = orthogonal(nn.Linear(2, 2), { use_trivialization = false })
+    assert.matches("it has no right_inverse", message(function() fc.weight = lm.eye(2) end))
+  end)
+end)
+
 -- States of torch.nn.utils.weight_norm and spectral_norm.
 describe("older names", function()
   it("of weight_norm load", function()

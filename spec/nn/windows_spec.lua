@@ -288,6 +288,17 @@ describe("functions over windows", function()
     local y, at = F.fractional_max_pool2d(x, 2, { output_ratio = 0.5, return_indices = true })
     assert.same({ 1, 1, 2, 2 }, { unpack(y.shape) })
     assert.is_true(x:view(-1)[at:view(-1)]:equal(y:view(-1)))
+    -- PyTorch 2.15's rows of a cube of 0 to 124 with these samples.
+    local cube, samples = lm.arange(0, 125):float():view(1, 5, 5, 5), lm.tensor { { { 0.1, 0.6, 0.9 } } }
+    y, at = nn.FractionalMaxPool3d(2, { output_size = 3, return_indices = true, _random_samples = samples })(cube)
+    assert.same({ 1, 3, 3, 3 }, { unpack(y.shape) })
+    assert.is_true(cube:view(-1)[at:view(-1)]:equal(y:view(-1)))
+    assert.same({ 31, 56, 106 }, y[{ 1, {}, 1, 1 }]:totable())
+    assert.same({ 31, 41, 46 }, y[{ 1, 1, {}, 1 }]:totable())
+    assert.same({ 31, 32, 34 }, y[{ 1, 1, 1 }]:totable())
+    assert.matches("_random_samples to have shape %[1, 1, 3%], got %[1, 1, 2%]", select(2, pcall(function()
+      return F.fractional_max_pool3d(cube, 2, { output_size = 3, _random_samples = lm.ones(1, 1, 2) })
+    end)))
     y, at = F.max_pool2d(x, 2, 1, 0, 1, false, true) -- by place
     assert.is_true(x:view(-1)[at:view(-1)]:equal(y:view(-1)))
   end)

@@ -15,10 +15,9 @@ return {
   gpu = "CUDA code ran on one NVIDIA H200 in November 2026 (driver 580, CUDA 13.0, cuDNN 9.19, NCCL 2.28.9): "
     .. "`scripts/dev/gpu_check` compares the op table, optimizers, attention, recurrent layers, amp, streams, graphs "
     .. "and tensors between processes with the CPU, trains LeNet and ResNet-18, and measures. No other card has "
-    .. "run it, nor have several cards. nvcc builds it without warnings for sm_80, sm_90 and PTX. Without a GPU the specs run "
-    .. "the plug-in as built over a stand-in: the kernels' bodies run on an emulated grid, work is done only when "
-    .. "somebody waits for it, and each call fails in turn. There NCCL is a library with its "
-    .. "symbols "
+    .. "run it, nor have several cards. nvcc builds it without warnings for sm_80, sm_90 and PTX. Without a GPU the "
+    .. "specs run the plug-in as built over a stand-in: the kernels' bodies run on an emulated grid, work is done only "
+    .. "when somebody waits for it, and each call fails in turn. There NCCL is a library with its symbols "
     .. "(`spec/support/nccl/`): that shows that the group calls NCCL as its manual says, and is no evidence about NCCL "
     .. "between cards. `scripts/dev/count_step gpt2` counts over the stand-in what a training step would ask of an "
     .. "H200: launches, bytes by kernel, and the time that these take at least.",
