@@ -19,8 +19,6 @@ function checkpoint.save(path, value)
   formats.save(path, value)
 end
 
-local report = {__plain = true, __report = true} -- of the list of what is left out
-
 local function warn_of_lacking(path, value, lacking)
   local some = table.concat(lacking, ", ", 1, math.min(#lacking, 3))
   if #lacking > 3 then some = ("%s and %d more"):format(some, #lacking - 3) end
