@@ -61,7 +61,8 @@ return function(context)
     local is = a.is
     if not tree then
       if is.of == "tensor" and is.optional then return "NULL" end
-      if is.of == "tensor" or is.of == "list" or a.id:find("_REQ$") or a.id == "DIM" or a.id == "SIZE" or a.id == "PADS" then
+      local needed = is.of == "tensor" or is.of == "list" or a.id:find "_REQ$"
+      if needed or a.id == "DIM" or a.id == "SIZE" or a.id == "PADS" then
         self:wrong("%s lacks its argument %s", name, a.name)
       end
       return is.pair and "(const int64_t[2])" .. a.value or is.of == "ints" and "(lm_ints)" .. a.value or a.value
