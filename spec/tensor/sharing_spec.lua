@@ -267,8 +267,8 @@ local others = {
   ]],
   ["nn.functional"] = {}, linalg = {},
   fft = {},
-  vision = words "decode_gif decode_image open_image read_file read_image save_image write_file write_jpeg write_png "
-    .. "write_webp",
+  vision = words [[decode_gif decode_image open_image read_file read_image save_image write_file write_jpeg write_png
+    write_webp]],
 }
 local libraries = { lm = lm, tensors = core.methods, ["nn.functional"] = F, linalg = lm.linalg, fft = lm.fft,
 vision = lm.vision }
