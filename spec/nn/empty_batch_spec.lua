@@ -47,6 +47,7 @@ layer("MaxUnpool1d", { 2 }, float("b", 4, 3), index("b", 4, 3))
 layer("MaxUnpool2d", { 2 }, float("b", 4, 3, 3), index("b", 4, 3, 3))
 layer("MaxUnpool3d", { 2 }, float("b", 4, 3, 3, 3), index("b", 4, 3, 3, 3))
 layer("FractionalMaxPool2d", { 2, { output_size = { 2, 2 } } }, images[2])
+layer("FractionalMaxPool3d", { 2, { output_size = { 2, 2, 2 } } }, images[3])
 layer("BatchNorm1d", { 4 }, rows)
 layer("BatchNorm1d", { 4, { track_running_stats = false } }, rows)
 layer("SyncBatchNorm", { 4 }, images[2])
@@ -74,6 +75,7 @@ layer("LayerNorm", { { 4, 6, 6 } }, images[2])
 layer("LayerNorm", { 6 }, images[2])
 layer("RMSNorm", { 6 }, images[2])
 layer("LocalResponseNorm", { 2 }, images[2])
+layer("CrossMapLRN2d", { 3 }, images[2])
 layer("Embedding", { 5, 3 }, index("b", 2))
 for _, mode in ipairs { "mean", "sum", "max" } do layer("EmbeddingBag", { 5, 3, { mode = mode } }, index("b", 2)) end
 for _, name in ipairs { "RNN", "LSTM", "GRU" } do
@@ -113,6 +115,7 @@ for _, reduction in ipairs { "none", "sum", "mean" } do
   name in ipairs { "HingeEmbeddingLoss", "MultiLabelSoftMarginLoss", "SoftMarginLoss" } do loss(name, rows,
   index("b", 4)) end
   for _, name in ipairs { "CrossEntropyLoss", "MultiMarginLoss", "NLLLoss" } do loss(name, rows, one_label) end
+  layer("LinearCrossEntropyLoss", { 4, 3, { reduction = reduction } }, rows, one_label)
   loss("MultiLabelMarginLoss", rows, index("b", 4))
   loss("CosineEmbeddingLoss", rows, rows, one_label)
   loss("MarginRankingLoss", each, each, each)
@@ -121,10 +124,12 @@ for _, reduction in ipairs { "none", "sum", "mean" } do
   loss("GaussianNLLLoss", rows, rows, rows)
 end
 
--- Containers; CTCLoss, which PyTorch too refuses; a layer that is made of a trained one.
+-- Containers; CTCLoss, which PyTorch too refuses; a layer that is made of a trained one; AdaptiveLogSoftmaxWithLoss,
+-- of which clusters without targets get no gradients.
 local left_out = {}
 for name in ([[
-    CTCLoss DataParallel Int8Linear KVCache Module ModuleDict ModuleList ParameterDict ParameterList Sequential
+    AdaptiveLogSoftmaxWithLoss CTCLoss DataParallel Int8Linear KVCache Module
+    ModuleDict ModuleList ParameterDict ParameterList Sequential
     functional init parallel utils
   ]]):gmatch "%S+" do left_out[name] = true end
 

@@ -1,4 +1,5 @@
 --- SentencePiece's models (tokenizer.model) and tiktoken's ranks, as the tokenizer.json that they stand for.
+local base64 = require "luminary.base.base64"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
@@ -7,34 +8,6 @@ local vocabulary = require "luminary.text.gguf_vocabulary"
 
 local fail = options.fail
 local model_files = {}
-
-local alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-local digits = {}
-for i = 1, #alphabet do digits[alphabet:sub(i, i)] = i - 1 end
-
-local function to_base64(bytes)
-  local out = bytes:gsub("..?.?", function(part)
-    local a, b, c = part:byte(1, 3)
-    local n = a * 65536 + (b or 0) * 256 + (c or 0)
-    local text = ""
-    for i = 3, 0, -1 do
-      local at = math.floor(n / 64 ^ i) % 64
-      text = text .. (3 - i <= #part and alphabet:sub(at + 1, at + 1) or "=")
-    end
-    return text
-  end)
-  return out
-end
-
-local function of_base64(text)
-  local out = text:gsub("....", function(part)
-    part = part:gsub("=", "")
-    local n = 0
-    for i = 1, 4 do n = n * 64 + (digits[part:sub(i, i)] or 0) end
-    return string.char(math.floor(n / 65536), math.floor(n / 256) % 256, n % 256):sub(1, #part - 1)
-  end)
-  return out
-end
 
 local CONVERT = "; transformers in Python may convert it: "
   .. "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
@@ -131,7 +104,7 @@ local function replaced(regex, content) return {type = "Replace", pattern = {Reg
 local function normalizers_of(normalizer)
   local list = {}
   if #(normalizer.charsmap or "") > 0 then
-    list[1] = {type = "Precompiled", precompiled_charsmap = to_base64(normalizer.charsmap)}
+    list[1] = {type = "Precompiled", precompiled_charsmap = base64.encode(normalizer.charsmap)}
   end
   if normalizer.collapses ~= 0 then
     list[#list + 1] = replaced("^ +", "")
@@ -225,7 +198,7 @@ local function tiktoken(path, text, pattern)
     if not rank or #encoded_token % 4 ~= 0 or tonumber(rank) >= 2 ^ 31 - 1 then
       options.malformed_file(path, "tiktoken ranks", "line %d must be base64 and a rank", #tokens + 1)
     end
-    local token = of_base64(encoded_token):gsub(".", letters)
+    local token = base64.decode(encoded_token):gsub(".", letters)
     check_token(path, vocab, token, tonumber(rank))
     tokens[#tokens + 1], scores[#scores + 1] = token, -tonumber(rank)
   end

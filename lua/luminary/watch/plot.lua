@@ -1,5 +1,6 @@
 --- watch.plot: Draws curves, images and confusion matrices on the terminal, or into PNG and SVG files.
 local core = require "luminary.core"
+local base64 = require "luminary.base.base64"
 local characters = require "luminary.base.characters"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
@@ -302,28 +303,13 @@ end)
 
 -- ---- images
 
--- 3 bytes as 4 characters.
-local function base64(bytes)
-  local letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-  local text = bytes:gsub("..?.?", function(group)
-    local a, b, c = group:byte(1, 3)
-    local bits, out = a * 65536 + (b or 0) * 256 + (c or 0), ""
-    for k = 18, 24 - 6 * (#group + 1), -6 do
-      local at = math.floor(bits / 2 ^ k) % 64 + 1
-      out = out .. letters:sub(at, at)
-    end
-    return out .. ("="):rep(3 - #group)
-  end)
-  return text
-end
-
 -- An SVG file with the PNG in it.
 local function svg_of(png, width, height)
   return ([[
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 %d %d">
 <image width="%d" height="%d" style="image-rendering: pixelated" xlink:href="data:image/png;base64,%s"/>
 </svg>
-]]):format(width, height, width, height, base64(png))
+]]):format(width, height, width, height, base64.encode(png))
 end
 
 --- Draws an image, or a batch of images as a grid: uint8, or floats from 0 to 1.

@@ -300,7 +300,7 @@ local function fractional_max_pool(who, n)
       options.wrong_shape(who, "_random_samples", samples, {batch, channels, n})
     end
     samples = samples:narrow(1, 1, batch)
-    local corner, stride, shifts = 1, 1, {0} -- shifts: from a window's first element to each
+    local corner, stride, count, shifts = 1, 1, 1, {0} -- shifts: from a window's first element to each
     for d = n, 1, -1 do
       local starts = random_starts(samples:select(3, n == 2 and 3 - d or d), sides[d], size[d], kernel[d])
       local view, all = {batch, channels}, {}
@@ -309,9 +309,9 @@ local function fractional_max_pool(who, n)
       for k = 0, kernel[d] - 1 do
         for _, shift in ipairs(shifts) do all[#all + 1] = k * stride + shift end
       end
-      shifts, stride = all, stride * sides[d]
+      shifts, stride, count = all, stride * sides[d], count * size[d]
     end
-    corner = ops.reshape(corner, {batch * channels, -1})
+    corner = ops.reshape(corner, {batch * channels, count})
     local flat, taps = ops.reshape(x, {batch * channels, stride}), {}
     core.no_grad(function()
       for i, shift in ipairs(shifts) do -- shift x instead of the index, so that all taps share it
