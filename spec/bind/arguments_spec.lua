@@ -394,7 +394,7 @@ describe("wrong arguments to", function()
       ["tensors have no field or method 'values'; such ops return two results: local values, indices"] = function()
         return x:max(2).values
       end,
-      ["optim has no 'SparseAdam' in this version"] = function() optim.SparseAdam(1, 1) end,
+      ["nn has no 'RNNBase' in this version"] = function() nn.RNNBase(1, 1) end,
       ["optim has no 'adamw'; it is named 'AdamW' here"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
       ["luminary has no 'jit'; nothing is compiled, but lm%.fuse%(f%) computes"] = function() lm.jit.script() end,

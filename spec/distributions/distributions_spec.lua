@@ -597,8 +597,8 @@ describe("an exponential family of one's own", function()
   it("has an entropy and divergences by its log normalizer", function()
     local Mine = D.ExponentialFamily:extend "Mine"
     function Mine:init(rate) self.rate, self.batch_shape, self.event_shape = rate, rate.shape, {} end
-    function Mine:natural_params() return -self.rate end
-    function Mine.log_normalizer(_, x) return -(-x):log() end
+    function Mine:_natural_params() return -self.rate end
+    function Mine._log_normalizer(_, x) return -(-x):log() end
     local a, b = lm.tensor { 2, 3 }, lm.tensor { 1, 5 }
     near("entropy", (1 - a:log()):totable(), Mine(a):entropy())
     near("divergence", D.kl_divergence(D.Exponential(a), D.Exponential(b)):totable(), D.kl_divergence(Mine(a), Mine(b)))

@@ -198,6 +198,7 @@ local calls = {
   conv_transpose2d = function(f, t) return f(t.b, t.b:transpose(1, 2)) end, conv_transpose3d = of("d", "d"),
   ctc_loss = function(f, t) return f(t.m:unsqueeze(2), t.ones[1]:view(1, 4) * 2, { 4 }, { 1 }) end,
   embedding_bag = function(f, t) return f(t.ones, t.m) end, fold = function(f, t) return f(t.c, { 2, 2 }, 1) end,
+  fractional_max_pool3d = function(f, t) return f(t.b:unsqueeze(1), 1, { output_size = { 1, 2, 2 } }) end,
   fractional_max_pool2d = function(f, t) return f(t.b, 1, { output_size = { 3, 3 } }) end, glu = of "m",
   gumbel_softmax = of "m", instance_norm = of "c",
   interpolate = {

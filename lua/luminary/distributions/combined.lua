@@ -155,20 +155,20 @@ list.MixtureSameFamily = define "MixtureSameFamily" {
   first_parameter = function(d) return d.component_distribution:first_parameter() end,
   support = function(d) return constraints.MixtureSameFamilyConstraint(d.component_distribution.support) end,
   -- Values with a dim of size 1 for the components; weights with 1 for the event dims.
-  padded = function(d, x) return x:unsqueeze(-1 - #d.event_shape) end,
-  weights = function(d)
+  _padded = function(d, x) return x:unsqueeze(-1 - #d.event_shape) end,
+  _weights = function(d)
     local p = d.mixture_distribution.probs
     for _ = 1, #d.event_shape do p = p:unsqueeze(-1) end
     return p
   end,
-  mean = "(d:weights() * component_distribution.mean):sum(-1 - #event_shape)",
+  mean = "(d:_weights() * component_distribution.mean):sum(-1 - #event_shape)",
   variance = {
-    "parts = component_distribution", "apart = square(parts.mean - d:padded(mean))",
-    "(d:weights() * (parts.variance + apart)):sum(-1 - #event_shape)",
+    "parts = component_distribution", "apart = square(parts.mean - d:_padded(mean))",
+    "(d:_weights() * (parts.variance + apart)):sum(-1 - #event_shape)",
   },
-  cdf = "(component_distribution:cdf(d:padded(x)) * mixture_distribution.probs):sum(-1)",
+  cdf = "(component_distribution:cdf(d:_padded(x)) * mixture_distribution.probs):sum(-1)",
   log_prob = {
-    "each = component_distribution:log_prob(d:padded(x))",
+    "each = component_distribution:log_prob(d:_padded(x))",
     "logsumexp(each + mixture_distribution.logits:log_softmax(-1), -1)",
   },
   sample = function(d, shape)
@@ -192,13 +192,13 @@ Family.mean_carrier_measure = 0
 
 --- Returns natural parameters without gradients of before, the log normalizer and its gradients.
 function list._normalizer(d)
-  local parameters = {d:natural_params()}
+  local parameters = {d:_natural_params()}
   for i, p in ipairs(parameters) do parameters[i] = p:detach():requires_grad_(true) end
-  local value = d:log_normalizer(unpack(parameters))
+  local value = d:_log_normalizer(unpack(parameters))
   return parameters, value, core.grad(value:sum(), parameters, {create_graph = true})
 end
 
---- Returns the entropy, by the gradients of log_normalizer (Nielsen and Nock 2010).
+--- Returns the entropy, by the gradients of _log_normalizer (Nielsen and Nock 2010).
 function Family:entropy()
   if self._formula and self._formula.entropy then return self._formula.entropy(self) end
   local parameters, result, grads = list._normalizer(self)

@@ -131,7 +131,7 @@ local function normals(p, q)
   if q.event_shape[1] ~= n then
     fail("kl_divergence: event_shape must be the same, got [%d] and [%d]", n, q.event_shape[1])
   end
-  for _, root in ipairs(p:roots()) do trace = trace + q:_formula_of("trace", root) end
+  for _, root in ipairs(p:_roots()) do trace = trace + q:_formula_of("trace", root) end
   return 0.5 * (q.log_det - p.log_det + trace + q:_formula_of("mahalanobis", q.loc - p.loc) - n)
 end
 
@@ -208,10 +208,10 @@ local others = {
   end,
   -- The Bregman divergence of the log normalizer (Nielsen and Nock 2010).
   ExponentialFamily = function(p, q)
-    if class.record(p).class ~= class.record(q).class or not p.natural_params then no_formula(p, q) end
+    if class.record(p).class ~= class.record(q).class or not p._natural_params then no_formula(p, q) end
     local parameters, normalizer, grads = combined._normalizer(p)
-    local theirs = {q:natural_params()}
-    local result = q:log_normalizer(unpack(theirs)) - normalizer
+    local theirs = {q:_natural_params()}
+    local result = q:_log_normalizer(unpack(theirs)) - normalizer
     for i, other in ipairs(theirs) do
       local term = (other - parameters[i]) * grads[i]
       result = result - sum_last(term, term.ndim - #p.batch_shape)

@@ -62,7 +62,7 @@ list.MultivariateNormal = define "MultivariateNormal" {
   support = "real_vector", help = "Creates a multivariate normal distribution", properties = matrix_properties,
   mahalanobis = "mahalanobis(tril_, x)", trace = "sum_squares(solve_lower(tril_, x))",
   -- Matrices whose columns are a root of the covariance.
-  roots = function(d) return {d.tril_} end,
+  _roots = function(d) return {d.tril_} end,
   mean = "loc", mode = "loc", variance = "square(tril_):sum(-1):expand(joined(batch_shape, event_shape))",
   rsample = "loc + times(tril_, normal)",
   log_prob = "-0.5 * (mahalanobis(tril_, x - loc) + event_shape[1] * LOG_2PI) - log_diagonal(tril_)",
@@ -102,7 +102,7 @@ list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
   end,
   mahalanobis = "(square(x) / diag):sum(-1) - mahalanobis(capacitance, times(scaled, x))",
   trace = "sum_squares(x / sqrt(diag):unsqueeze(-1)) - sum_squares(reduction:matmul(x))",
-  roots = function(d) return {d.factor, d.diag:sqrt():diag_embed()} end,
+  _roots = function(d) return {d.factor, d.diag:sqrt():diag_embed()} end,
   log_prob = '-0.5 * (event_shape[1] * LOG_2PI + log_det + d:_formula_of("mahalanobis", x - loc))',
   entropy = "(0.5 * (event_shape[1] * (1 + LOG_2PI) + log_det)):expand(batch_shape)",
 }
@@ -141,8 +141,8 @@ list.Wishart = define("Wishart", combined.ExponentialFamily) {
     return (n + 1) / 2 * (n * math.log(2) + d.log_det) + (v / 2):mvlgamma(n) - (v - n - 1) / 2 * psi
       + v * n / 2
   end,
-  natural_params = function(d) return -d.precision_matrix / 2, (d.df - d.event_shape[1] - 1) / 2 end,
-  log_normalizer = function(d, x, y)
+  _natural_params = function(d) return -d.precision_matrix / 2, (d.df - d.event_shape[1] - 1) / 2 end,
+  _log_normalizer = function(d, x, y)
     local n = d.event_shape[1]
     local shape, _, log_det = y + (n + 1) / 2, ops.slogdet(-2 * x)
     return shape * (n * math.log(2) - log_det) + shape:mvlgamma(n)

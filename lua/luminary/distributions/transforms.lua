@@ -22,7 +22,7 @@ end
 local Transform = class.guard(class.new("DistributionTransform", nil, construct))
 transforms.Transform = Transform
 Transform.extend, Transform.init, Transform.is = class.methods.extend, class.methods.init, class.is
-Transform.repr, Transform.__inner = class.methods.repr, {"inverse", "shape_of"}
+Transform.repr, Transform.__inner = class.methods.repr, {"inverse"}
 Transform.domain, Transform.codomain, Transform.bijective = C.real, C.real, false
 
 --- The transform of x; t(x) is the same.
@@ -40,10 +40,10 @@ end
 --- Returns 1 where y increases with x, -1 where it decreases.
 function Transform:sign() return 1 end -- luacheck: ignore self
 --- Returns the shape of y for x of that shape.
-function Transform:forward_shape(shape) return self:shape_of(shape, "forward_shape") end
+function Transform:forward_shape(shape) return self:_shape_of(shape, "forward_shape") end
 --- Returns the shape of x for y of that shape.
-function Transform:inverse_shape(shape) return self:shape_of(shape, "inverse_shape") end
-function Transform:shape_of(shape, way)
+function Transform:inverse_shape(shape) return self:_shape_of(shape, "inverse_shape") end
+function Transform:_shape_of(shape, way)
   local least = (way == "forward_shape" and self.domain or self.codomain).event_dim
   if #shape < least then options.must_be(self.__name, "shape", "of at least " .. least .. " dims", shape) end
   return self._shapes and self._shapes(shape, self, way) or shape

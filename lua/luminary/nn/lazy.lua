@@ -66,10 +66,9 @@ local function add(name, base, channels_of, help, bound)
     return base.forward(self, x, ...)
   end
 
-  new.__inner = {"adapt_state"}
   -- Takes the number of channels from a state: the weight grows with it.
-  function new:adapt_state(dict, prefix, old)
-    if base.adapt_state then base.adapt_state(self, dict, prefix, old) end
+  function new:_adapt_state(dict, prefix, old)
+    if base._adapt_state then base._adapt_state(self, dict, prefix, old) end
     local value = self.given and (dict[prefix .. "weight"] or dict[prefix .. "running_mean"])
     if not core.is_tensor(value) or not self.per_channel then return end
     local channels = value:numel() / self.per_channel

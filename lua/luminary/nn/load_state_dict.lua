@@ -152,7 +152,7 @@ end
 --- entries: the module's state in order, {name, tensor} each; run_hooks(name, argument) runs its hooks of that name;
 --- walk(f) calls f(module, prefix of its names) for each module.
 ---
---- A class with adapt_state(self, dict, prefix, old) changes dict where it follows another version or says what the
+--- A class with _adapt_state(self, dict, prefix, old) changes dict where it follows another version or says what the
 --- class does not know yet. `old` has: made, tensors of the shapes that parameters will have, by name; names, those
 --- that missing tensors had then; optional, the set of names that may be missing; commit, a list of functions that are
 --- called once nothing can fail.
@@ -162,7 +162,7 @@ return function(self, entries, run_hooks, walk, dict, opts)
   local given, unexpected, old = named_as(self, own, dict, opts.rename, run_hooks, function(copied)
     local old = {made = {}, names = {}, optional = {}, commit = {}}
     walk(function(module, prefix)
-      if module.adapt_state then module:adapt_state(copied, prefix, old) end
+      if module._adapt_state then module:_adapt_state(copied, prefix, old) end
     end)
     return old
   end)

@@ -13,7 +13,7 @@ local norm = {}
 
 --- nn.BatchNorm2d(…): Applies batch normalization to an input [N, C, H, W].
 local BatchNorm = layer.define("BatchNorm")
-BatchNorm.__inner = {"adapt_state", "check_input", "next_momentum", "next_options"}
+BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
 
 -- on: the default of affine and track_running_stats.
 local function text_of(on)
@@ -55,7 +55,7 @@ function BatchNorm:reset_parameters()
 end
 
 --- Allows states of PyTorch before 0.4.1, which counted no batches.
-function BatchNorm:adapt_state(dict, prefix, old) -- luacheck: no self
+function BatchNorm:_adapt_state(dict, prefix, old) -- luacheck: no self
   old.optional[prefix .. "num_batches_tracked"] = dict[prefix .. "running_mean"] ~= nil
 end
 

@@ -36,10 +36,9 @@ function List:append(module)
   self.steps = self.steps + 1
 end
 
-List.__inner = {"adapt_state"}
 
 --- Renames tensors that the parametrization had under other names before: old_names of the first module, by its name.
-function List:adapt_state(dict, prefix, old)
+function List:_adapt_state(dict, prefix, old)
   local before, name = prefix:match "^(.-)parametrizations%.([^.]+)%.$"
   local names, found = records.of(self).values["0"].old_names or {}, false
   for _, suffix in pairs(names) do found = found or dict[before .. name .. suffix] ~= nil end

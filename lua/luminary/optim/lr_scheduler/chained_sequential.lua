@@ -131,19 +131,18 @@ Sequential.init = signature.of([[SequentialLR(optimizer: optimizer, schedulers: 
   end
   for _, group in ipairs(optimizer.param_groups) do group.lr = group.initial_lr end
   self:undo()
-  self:begin("initial_step", opts.last_epoch + 1)
+  self:_begin("initial_step", opts.last_epoch + 1)
 end)
 
-Sequential.__inner = {"begin"}
 -- Starts the schedule of epoch 0 by its method `start`.
-function Sequential:begin(start, epoch)
+function Sequential:_begin(start, epoch)
   self.last_epoch, self.step_count = epoch, 1
   local first = self.schedulers[place(self.milestones, 0)]
   first[start](first)
   self.last_lr = first:get_last_lr()
 end
 
-function Sequential:restart() self:begin("restart", 0) end
+function Sequential:restart() self:_begin("restart", 0) end
 
 --- Sets the next epoch's learning rates, by the current scheduler.
 function Sequential:step()

@@ -20,7 +20,7 @@ Scheduler.__makes = "optimizer"
 Scheduler.settings = "()"
 Scheduler.__inner = {
   "classes", "count_step", "entries", "for_groups", "initial_step", "of_group", "restart", "start", "undo",
-  "update", "closed_form", "next_lr", "note", "begin", "_get_closed_form_lr",
+  "update", "closed_form", "next_lr", "note", "_get_closed_form_lr",
 }
 
 -- ---- arguments
