@@ -606,7 +606,8 @@ describe("every public name", function()
     local count, missing = 0, {}
     local function check(path)
       local constant = path:match "^lm%.distributions%.constraints%.(.*)"
-      local text = lm.help(path) or constant and lm.help "distributions.constraints":match("%f[%w_]" .. constant .. "%f[^%w_].*")
+      local text = lm.help(path)
+        or constant and lm.help "distributions.constraints":match("%f[%w_]" .. constant .. "%f[^%w_].*")
       count = count + 1
       if not text or #text < 10 then missing[#missing + 1] = path end
     end
