@@ -275,7 +275,7 @@ static lm_tensor *window_positions(lm_expr *e, lm_tensor *at, int64_t n, int64_t
   return lm_e_add(e, first, at, (double)dilation);
 }
 
-/* How many windows max pooling has down and across, and their strides; false where the call is refused. */
+/* Computes the number of max pooling's windows down and across, and their strides; false where the call is refused. */
 static bool count_windows(const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride, const int64_t *padding,
                           const int64_t *dilation, bool ceil_mode, int64_t *out, int64_t *step) {
   const lm_op_id op = LM_OP_max_pool2d;

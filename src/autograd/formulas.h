@@ -64,8 +64,8 @@ lm_list lm_f_without_masks(struct lm_expr *e, lm_tensor *x, lm_list indices);
 /* How many entries index has for each element of x's sizes, beside one of x's own if include_self; of size 1 in dims
  * along which index is expanded. */
 lm_tensor *lm_f_scatter_counts(struct lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self);
-/* Whether the first window of max pooling is wholly in the padding; it is the only one along its axis then. Padding
- * that leaves as many windows if it is explicit. The smallest number of x's dtype. */
+/* Returns true if the first window of max pooling is wholly in the padding; it is the only one along its axis then.
+ * Padding that leaves as many windows if it is explicit. The smallest number of x's dtype. */
 bool lm_f_has_empty_window(struct lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
                            const int64_t *padding, const int64_t *dilation, bool ceil_mode);
 lm_pads lm_f_window_padding(struct lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,

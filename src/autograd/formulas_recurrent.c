@@ -101,7 +101,7 @@ static void backward(const layer *l, step *s, lm_tensor **dh, lm_tensor **dc) {
   if (direct) *dh = plus(e, *dh, direct);
 }
 
-/* What field `offset` of all steps holds, one after the other. */
+/* Concatenates field `offset` of all steps. */
 static lm_tensor *all_of(lm_expr *e, const step *s, int64_t steps, size_t offset, lm_tensor **list) {
   for (int64_t t = 0; t < steps; t++) list[t] = *(lm_tensor *const *)((const char *)&s[t] + offset);
   return join(e, (int)steps, list, 0);

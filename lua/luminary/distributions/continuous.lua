@@ -111,7 +111,7 @@ list.VonMises = define "VonMises" {
   log_prob = function(d, x)
     return d.concentration * (x - d.loc):cos() - math.log(2 * math.pi) - log_bessel(d.concentration, 0)
   end,
-  -- By rejection from a wrapped Cauchy distribution (Best and Fisher 1979), in float64.
+  -- Draws by rejection from a wrapped Cauchy distribution (Best and Fisher 1979), in float64.
   sample = function(d, shape)
     local k = d.concentration:to("float64"):expand(known.joined(shape, d.batch_shape))
     local tau = 1 + (1 + 4 * k ^ 2):sqrt()

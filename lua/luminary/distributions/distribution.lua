@@ -254,7 +254,7 @@ function Distribution:_formula_of(name, x) return formula(self, name)(self, x) e
 --- A parameter in the shape of samples.
 function Distribution:drawn(p, shape) return p:expand(joined(shape, self.batch_shape, self.event_shape)) end
 
--- Whether new distributions check their arguments, unless they are made with validate_args.
+-- True if new distributions check their arguments, unless they are made with validate_args.
 local validates = true
 
 --- Sets whether distributions check parameters and values, where they are made without validate_args.

@@ -39,7 +39,7 @@ local function log_gamma_sample(a)
   return y + (a - a:detach()) * ops.gamma_slope(a:detach(), y)
 end
 
---- What texts may name beside ops and fields.
+--- Functions that formulas may name beside ops and fields.
 local known = {
   pi = math.pi, inf = math.huge, nan = 0 / 0, EULER = 0.57721566490153286, SQRT2 = math.sqrt(2), LN2 = math.log(2),
   LOG_2PI = math.log(2 * math.pi), LOG_PI = math.log(math.pi),

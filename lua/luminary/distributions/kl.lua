@@ -41,7 +41,7 @@ end
 -- ---- by cross entropy
 
 function known.of_uniform(high, low) return (ops.xlogy(high, high) - ops.xlogy(low, low)) / (high - low) - 1 end
--- Of classes p: the means of log x and of log(1 - x), and of exp(-x / s).
+-- Means under classes p of log x, of log(1 - x) and of exp(-x / s).
 local of_log = {
   Exponential = "-EULER - log(p.rate)", Gamma = "digamma(p.concentration) - log(p.rate)",
   Beta = "digamma(p.concentration1) - digamma(p.concentration1 + p.concentration0)",
@@ -135,7 +135,7 @@ local function normals(p, q)
   return 0.5 * (q.log_det - p.log_det + trace + q:_formula_of("mahalanobis", q.loc - p.loc) - n)
 end
 
--- Whether two transforms are of the same class with the same parameters.
+-- Returns true if two transforms have one class and equal parameters.
 local function is_equal(a, b)
   if core.is_tensor(a) and core.is_tensor(b) then
     return table.concat(a.shape, " ") == table.concat(b.shape, " ") and a:eq(b):all():item()
@@ -154,7 +154,7 @@ local categorical = {
   "masked_fill(masked_fill(parts, eq(q.probs, 0), inf), eq(p.probs, 0), 0):sum(-1)",
 }
 
--- Of two distributions of one class, or of the classes after a comma.
+-- Divergences of two distributions of one class, or of the classes after a comma.
 local others = {
   Cauchy = "log((p.scale + q.scale) ^ 2 + (p.loc - q.loc) ^ 2) - log(4 * p.scale * q.scale)",
   Categorical = categorical, OneHotCategorical = categorical,

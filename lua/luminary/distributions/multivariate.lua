@@ -120,7 +120,7 @@ list.Wishart = define("Wishart", combined.ExponentialFamily) {
     "v = covariance_matrix", "s = v:diagonal(0, -2, -1)",
     "as_matrices(df) * (square(v) + s:unsqueeze(-1) * s:unsqueeze(-2))",
   },
-  -- By Bartlett's decomposition.
+  -- Draws by Bartlett's decomposition.
   rsample = function(d, shape)
     local n = d.event_shape[1]
     local steps = ops.arange(0, n, {dtype = d.df.dtype, device = d.df.device})
@@ -154,7 +154,7 @@ list.LKJCholesky = define "LKJCholesky" {
   event = function(d) return {d._given.dim, d._given.dim} end,
   help = "Creates the LKJ distribution of Cholesky factors of correlation matrices [dim, dim].",
   made = function(d) if d.dim < 2 then options.must_be("LKJCholesky", "dim", "at least 2", d.dim) end end,
-  -- By the onion method (Lewandowski, Kurowicka and Joe 2009): each row has a random length and direction.
+  -- Draws by the onion method (Lewandowski, Kurowicka and Joe 2009): each row has a random length and direction.
   sample = function(d, shape)
     local Beta, n, c = require("luminary.distributions.gamma").Beta, d.dim, d.concentration
     local tiny, offset = finfo(c.dtype).tiny, ops.arange(-1, n - 1, {dtype = c.dtype, device = c.device}):clamp(0)

@@ -95,7 +95,7 @@ local function terms_of(query)
   return terms
 end
 
--- How well a text in lower case has a term: 1 as it was asked, less as a synonym; nil without it.
+-- Scores a term in a text in lower case: 1 as it was asked, less as a synonym; nil without it.
 local function strength(text, term)
   for i, pattern in ipairs(term) do
     if text:find(pattern) then return i == 1 and 1 or 0.8 end
@@ -259,7 +259,7 @@ end
 
 local WEIGHTS = {status = 0.5, explain = 0.8} -- of folders of pages that fewer readers look for
 
--- How well a section fits: headings count more than the page's title, that more than text; nil where it lacks more
+-- Scores a section: headings count more than the page's title, that more than text; nil where it lacks more
 -- than `may_lack` terms.
 local function fit(section, terms, whole, may_lack)
   local score, named, lacks = 0, true, 0

@@ -86,7 +86,7 @@ local families = {
   },
 }
 
--- What is another's weight, parts of pre-training beside the head, and names of TensorFlow's files.
+-- Names to skip: another's weight, parts of pre-training beside the head, and names of TensorFlow's files.
 local usual = {
   {"LayerNorm%.gamma$", "LayerNorm.weight"}, {"LayerNorm%.beta$", "LayerNorm.bias"},
   {"embeddings%.position_ids$", false}, {"^cls%.predictions%.decoder%.", false}, {"^cls%.seq_relationship%.", false},

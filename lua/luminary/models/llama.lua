@@ -13,7 +13,7 @@ local models = {}
 
 local function linear(inputs, outputs, bias) return nn.Linear(inputs, outputs, {bias = bias or false}) end
 
--- Whether layer i attends to the last sliding_window tokens alone.
+-- Returns true if layer i attends to the last sliding_window tokens alone.
 local function near_of_qwen(i, config)
   local types = config.layer_types
   return config.use_sliding_window and (types and types[i] == "sliding_attention" or not types

@@ -61,7 +61,7 @@ end
 
 local record_of
 
--- Whether `module` is or contains `sought`.
+-- Returns true if `module` is or contains `sought`.
 local function contains(module, sought, seen)
   if module == sought then return true end
   if seen[module] then return false end

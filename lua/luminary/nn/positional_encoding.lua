@@ -200,7 +200,7 @@ local function longer(self, first, n)
   return latest
 end
 
--- Whether rates depend on the length of a sequence.
+-- Returns true if rates depend on the length of a sequence.
 local function by_length_of(self) return self.scaling.rope_type == "dynamic" or self.scaling.long_factor ~= nil end
 
 -- Rows of both tables for the positions of x, broadcasting to [N, H, L, dim / 2].
