@@ -437,7 +437,7 @@ describe("wrong arguments to", function()
       assert(not ok, problem)
       assert.matches("arguments_spec.lua:%d+: " .. problem, message)
     end
-    assert.is_nil(rawget(nn, "AdaptiveLogSoftmaxWithLoss"))
+    assert.is_nil(rawget(nn, "RNNBase"))
   end)
 
   it("layers called", function()
