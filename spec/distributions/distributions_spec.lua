@@ -604,3 +604,14 @@ describe("an exponential family of one's own", function()
     near("divergence", D.kl_divergence(D.Exponential(a), D.Exponential(b)):totable(), D.kl_divergence(Mine(a), Mine(b)))
   end)
 end)
+
+describe("VonMises", function()
+  it("draws in a bounded time whatever its concentration is", function()
+    for _, k in ipairs { 1e8, 1e30, math.huge } do
+      assert.is_true(lm.distributions.VonMises(0, k, { validate_args = false }):sample({ 20 }):abs():lt(1e-3):all():item())
+    end
+    for _, k in ipairs { -5, 0 / 0 } do
+      assert.is_true(lm.distributions.VonMises(0, k, { validate_args = false }):sample({ 3 }):isnan():all():item())
+    end
+  end)
+end)

@@ -114,19 +114,21 @@ list.VonMises = define "VonMises" {
   -- Draws by rejection from a wrapped Cauchy distribution (Best and Fisher 1979), in float64.
   sample = function(d, shape)
     local k = d.concentration:to("float64"):expand(known.joined(shape, d.batch_shape))
+    k = ops.where(k:ge(0), k, 0 / 0)
     local tau = 1 + (1 + 4 * k ^ 2):sqrt()
     local rho = (tau - (2 * tau):sqrt()) / (2 * k)
     local r = ops.where(k:lt(1e-5), 1 / k + k, (1 + rho ^ 2) / (2 * rho))
-    local x, done
-    repeat
+    -- Nearly normal from there on, where r - f has no digits left.
+    local done = k:gt(1e7)
+    local x = ops.randn_like(k) / k:sqrt()
+    while not done:all():item() do
       local z, u, v = (ops.rand_like(k) * math.pi):cos(), ops.rand_like(k), ops.rand_like(k)
       local f = (1 + r * z) / (r + z)
       local c = k * (r - f)
-      local good = ops.logical_or((c * (2 - c)):gt(u), ((c / u):log() + 1 - c):ge(0))
-      local new = (v - 0.5):sign() * f:clamp(-1, {max = 1}):acos()
-      x = x and ops.where(done, x, new) or new
-      done = done and ops.logical_or(done, good) or good
-    until done:all():item()
+      local good = ops.logical_or((c * (2 - c)):gt(u), ((c / u):log() + 1 - c):ge(0)):logical_or(f:isnan())
+      x = ops.where(done, x, (v - 0.5):sign() * f:clamp(-1, {max = 1}):acos())
+      done = done:logical_or(good)
+    end
     return (x + math.pi + d.loc):remainder(2 * math.pi):to(d.loc.dtype) - math.pi
   end,
 }
