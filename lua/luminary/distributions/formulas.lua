@@ -28,7 +28,8 @@ local function log_gamma_sample(a)
       local x, u = ops.randn_like(d), ops.rand_like(d)
       local t = 1 + c * x
       local new = t:clamp(1e-30) ^ 3
-      local good = ops.logical_and(t:gt(0), u:log():lt(0.5 * x * x + d - d * new + d * new:log()))
+      local bound = 0.5 * x * x + d - d * new + d * new:log()
+      local good = ops.logical_and(t:gt(0), u:log():lt(bound)):logical_or(bound:isnan()) -- of a that is not positive
       v = v and ops.where(done, v, new) or new
       done = done and ops.logical_or(done, good) or good
     until done:all():item()
