@@ -140,7 +140,7 @@ static void copy_elements(void *ctx, int64_t begin, int64_t end) {
   lm_nontemporal_close(&w);
 }
 
-/* Rows that run forward in both and stay in the caches: hardware guesses the next one. */
+/* Copies rows that run forward in both, where hardware guesses the next one of src. */
 static void copy_rows(void *ctx, int64_t begin, int64_t end) {
   const run_copy *c = ctx;
   const int d = c->rows.ndim - 1;
@@ -152,11 +152,29 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end) {
     n = lm_min(c->rows.size[d] - r.index[d], end - begin);
     char *to = c->dst->data + r.offset[TO] * c->item;
     const char *from = c->src->data + r.offset[FROM] * c->item;
-    for (int64_t i = 0; i < n; i++) lm_copy_run(to + i * to_step, from + i * from_step, bytes);
+    for (int64_t i = 0; i < n; i++)
+      lm_nontemporal_copy_if_large(c->streams, to + i * to_step, from + i * from_step, bytes);
     for (int s = 0; s < 2; s++) r.offset[s] += (n - 1) * c->rows.stride[s][d];
     r.index[d] += n - 1;
     next_row(&c->rows, &r);
   }
+  if (c->streams) lm_nontemporal_fence();
+}
+
+/* Orders c's rows as src has them if each of them fills whole lines of dst, and returns true: src is then read in
+ * sequence, and stores past the caches are as fast in any order. */
+static bool order_by_source(run_copy *c) {
+  const lm_tensor *src = c->src, *dst = c->dst;
+  int64_t odd = (int64_t)(uintptr_t)dst->data | c->run * c->item, along[LM_DIMS_SIDES];
+  for (int d = 0; d < c->rows.ndim; d++) odd |= c->rows.stride[TO][d] * c->item;
+  if (odd % LM_NONTEMPORAL_LINE != 0) return false;
+  c->rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){src->stride, dst->stride}, true);
+  lm_dims_pop(&c->rows, along, 1);
+  for (int d = 0; d < c->rows.ndim; d++) {
+    const int64_t from = c->rows.stride[TO][d];
+    c->rows.stride[TO][d] = c->rows.stride[FROM][d], c->rows.stride[FROM][d] = from;
+  }
+  return true;
 }
 
 /* Whether elements came in runs, one behind (or, of a flip, before) the other in both, or all the same one, and were
@@ -172,8 +190,9 @@ static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   c.reverse = lm_pointwise_loops_of(raw)->reverse;
   c.fill = lm_pointwise_loops_of(raw)->load[raw];
   c.streams = lm_use_nontemporal((size_t)(n * c.item)) && (c.dense || c.run * c.item >= MIN_NONTEMPORAL);
-  bool forward = c.step == 1 && !c.streams && n / c.run >= MIN_ROWS;
+  bool forward = c.step == 1 && n / c.run >= MIN_ROWS;
   for (int d = 0; d < c.rows.ndim; d++) forward = forward && c.rows.stride[FROM][d] >= 0;
+  if (c.streams) forward = forward && order_by_source(&c);
   lm_parallel(forward ? n / c.run : n, (double)(n * c.item) / 16, 0, forward ? copy_rows : copy_elements, &c);
   return true;
 }
