@@ -39,7 +39,7 @@ lm_status lm_fd_open(const char *path, int flags, int *fd, struct stat *info) {
   int looked = flags & O_NOFOLLOW ? lstat(path, info) : stat(path, info);
   if (looked != 0) return refused(path);
   if (!S_ISREG(info->st_mode)) return not_regular(path, info->st_mode);
-  /* Something else may lie there by now: it is not waited for, and looked at again. */
+  /* Another kind of file may have replaced it: O_NONBLOCK avoids waiting for it, and fstat checks again. */
   int opened = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags));
   if (opened < 0) return refused(path);
   bool known = fstat(opened, info) == 0;
