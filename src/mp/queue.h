@@ -27,7 +27,7 @@ LM_API lm_status lm_queue_new(uint64_t capacity, lm_handle **out);
 enum { LM_QUEUE_KEPT = 64 };
 LM_API lm_status lm_queue_put(lm_handle *h, lm_packed_message *l, bool direct, double seconds, bool *sent);
 /* Receives the first message; *out is NULL if none arrived within `seconds`, or before a signal. Its number is stored
- * in *claim, if not NULL, before it leaves the queue: in shared memory, it tells others what a dead process held. */
+ * in *claim, if not NULL, before it leaves the queue: in shared memory, it shows others what a dead process held. */
 LM_API lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_mp_message **out);
 /* Returns the number of messages, those kept in this process included. */
 LM_API uint64_t lm_queue_size(const lm_handle *h);
