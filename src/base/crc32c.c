@@ -43,8 +43,8 @@ CRC_TARGET static uint32_t by_words(uint32_t crc, const unsigned char *p, size_t
   return crc;
 }
 
-/* The instruction has a latency of three cycles and a throughput of one, so three lanes run side by side. CRC is
- * linear: a sum followed by LANE zero bytes is the exclusive or of its bytes' entries in after_lane. */
+/* The instruction takes three cycles, and one can start in each, so three lanes run side by side. CRC is linear: a sum
+ * followed by LANE zero bytes is the exclusive or of its bytes' entries in after_lane. */
 enum { LANE = 4096 };
 static uint32_t after_lane[4][256]; /* [byte][value]: the sum with only that byte set, after LANE zero bytes */
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "base/status.h"
-#include "variable_names.h" /* written while building: lm_variable, with LM_VAR_SHM for LM_SHM */
+#include "variable_names.h" /* generated: lm_variable, an enum with LM_VAR_SHM for LM_SHM */
 
 /* Returns the value; NULL if it is unset, empty, or not among the values its table entry allows (printed once). */
 LM_API const char *lm_variable_get(lm_variable variable);

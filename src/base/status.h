@@ -52,7 +52,7 @@ LM_API void lm_print_stderr(const char *format, ...) LM_PRINTF(1, 2);
 LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
 /* Returns this thread's last message, valid until its next lm_fail. */
 LM_API const char *lm_error(void);
-/* a failure to report later, since calls in between may record their own message */
+/* A failure to report later, since calls in between may record their own message. */
 typedef struct lm_saved_error {
   lm_status status;
   char message[1024];

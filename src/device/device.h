@@ -30,7 +30,7 @@ LM_API lm_device lm_device_current(int kind);
 LM_API void lm_device_set_current(lm_device device);
 /* Returns the driver's ordinal of a device. */
 LM_API int lm_device_physical(lm_device device);
-/* Returns false if this machine has no driver of the kind. Cheaper than lm_device_count; loads nothing. */
+/* Returns false if no device of the kind can exist here (no driver). Cheaper than lm_device_count; loads nothing. */
 LM_API bool lm_device_likely(int kind);
 /* OP: device must be available on this machine, got DEVICE. LM_E_DEVICE. */
 LM_API lm_status lm_fail_no_device(const char *op, lm_device device);

@@ -26,9 +26,9 @@ enum { CLASSES = FINE + (LARGEST - FINE_LOG2) * 8 };
  * much; then the cache is emptied. */
 static const size_t slack_bytes = (size_t)256 << 20;
 
-/* If the peak in use is not exceeded and at least half of the memory is cached, a large request whose class is empty
- * takes a cached block of up to sixteen times its size instead of fresh pages. The last, smaller batch of an epoch then
- * reuses the memory of the others. (With less cached, the next request for that block would need fresh pages
+/* Large requests whose class is empty take a cached block of up to sixteen times their size instead of fresh pages.
+ * Conditions: the peak in use is not exceeded, and at least half of the memory is cached. The last, smaller batch of an
+ * epoch then reuses the memory of the others. (With less cached, the block's next request would need fresh pages
  * itself.) */
 enum { OVERSIZE_FROM = 1 << 16, OVERSIZE_CLASSES = 32, MAX_OVERSIZE = 64 };
 

@@ -50,7 +50,7 @@ LM_API void lm_use_ended(lm_used *used);
 /* Records the stream as a user without failing, for record_stream. */
 LM_API void lm_use_note(lm_used *used, lm_stream *s);
 
-/* For threads that give no work: sets *over if all streams in the word are done. Removes finished streams from *used.
+/* Sets *over if all streams in the word are done, for threads that give no work. Removes finished streams from *used.
  * *mark is NULL before the first call, and kept between calls until *over. */
 LM_API lm_status lm_use_is_over(lm_device device, uint64_t *used, void **mark, bool *over);
 /* Makes the stream wait for an event that another process recorded on its stream. */

@@ -107,7 +107,7 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
         (long long)im->width);
   }
   orientation_change orientation_change = orientation_change_of(im->orientation);
-  /* In coordinates of the stored image. */
+  /* The crop in coordinates of the stored image. */
   int64_t height = orientation_change.swap ? im->width : im->height,
           width = orientation_change.swap ? im->height : im->width;
   int64_t y = orientation_change.swap ? part.left : part.top, rows = orientation_change.swap ? part.width : part.height;

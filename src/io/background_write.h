@@ -21,8 +21,8 @@ typedef struct lm_write_plan {
   /* Names of the shards to keep; others are removed once the file is written. kept NULL: all stay. */
   int nkept;
   const char *const *kept;
-  /* For a shard, and for the file that lists the shards: that file's path, and its suffix until all of `kept` exist,
-   * when the writer of the last one renames it. NULL: there are no shards. */
+  /* The path of the file that lists the shards, if this is it or a shard, and its suffix until all of `kept` exist; the
+   * writer of the last one renames it. NULL: there are no shards. */
   const char *whole, *suffix;
   bool background;
   bool locked; /* keeps the file locked until the release, so that lm_remove_abandoned skips it */

@@ -28,7 +28,7 @@ typedef struct lm_file_part {
   int ndim;
   int64_t size[LM_MAX_DIMS];
   uint64_t at;
-  size_t alignment; /* bytes; a part at another multiple is copied, not mapped */
+  size_t alignment; /* bytes; a part whose `at` is not a multiple is copied, not mapped */
   lm_tensor *t;     /* the result, on the CPU; writes to it do not reach the file */
 } lm_file_part;
 /* Reads n parts at once. Allocates nothing for parts beyond the file's end; sets no t on an error. */

@@ -77,7 +77,7 @@ static _Noreturn void be_child(const birth *b) {
   if (!arrange(plan, b->highest)) give_up(report);
   for (int s = 1; s < NSIG; s++) {
     struct sigaction action = {0};
-    bool keep = s == SIGHUP && sigaction(s, NULL, &action) == 0 && action.sa_handler == SIG_IGN; /* nohup ignores it */
+    bool keep = s == SIGHUP && sigaction(s, NULL, &action) == 0 && action.sa_handler == SIG_IGN; /* set by nohup */
     action = (struct sigaction){.sa_handler = SIG_DFL};
     if (!keep) sigaction(s, &action, NULL);
   }

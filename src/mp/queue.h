@@ -1,5 +1,5 @@
 /* Implements message queues with any number of writers and readers. The kernel holds the messages in a socket, both of
- * whose ends every user has. The words in shared memory only count them; users correct counts that a killed one left
+ * whose ends every user has. The words in shared memory only count them; users correct counts that a killed user left
  * wrong. */
 #pragma once
 

@@ -17,9 +17,9 @@ LM_API lm_status lm_semaphore_new(uint32_t permits, lm_handle **out);
 LM_API lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out);
 /* Releases a permit. With `bounded`, LM_E_STATE if all permits are free. */
 LM_API lm_status lm_semaphore_release(lm_handle *h, bool bounded);
-/* The number of free permits. */
+/* Returns the number of free permits. */
 LM_API uint32_t lm_semaphore_value(lm_handle *h);
-/* Return the count of releases; sleep while it is `changed` and return true if it differs. */
+/* Returns the count of releases, for lm_semaphore_wait: it sleeps while the count is `changed`; true if it differs. */
 LM_API uint32_t lm_semaphore_changed(const lm_handle *h);
 LM_API bool lm_semaphore_wait(lm_handle *h, uint32_t changed, double seconds);
 /* Returns the permits held through the handle before it is freed. */

@@ -93,7 +93,7 @@ static lm_status take_signals(lm_supervisor *s) {
     struct sigaction action = {.sa_flags = SA_RESTART};
     action.sa_handler = taken[i] == SIGPIPE ? SIG_IGN : on_signal;
     sigaction(taken[i], NULL, &s->before[taken[i]]);
-    bool ignored = taken[i] == SIGHUP && s->before[SIGHUP].sa_handler == SIG_IGN; /* nohup ignores it */
+    bool ignored = taken[i] == SIGHUP && s->before[SIGHUP].sa_handler == SIG_IGN; /* set by nohup */
     if (!ignored) sigaction(taken[i], &action, NULL);
   }
   return LM_OK;
@@ -463,8 +463,8 @@ lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
   return supervisor_hold(s, fd);
 }
 
-/* Binds without listening: with SO_REUSEADDR on both sides a server may still listen there, and the system assigns the
- * number to nobody who asks for any. */
+/* Binds without listening. With SO_REUSEADDR on both sides a server may still listen there, and the system does not
+ * assign the port to programs that ask for any free one. */
 lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
   struct sockaddr_in address = {.sin_family = AF_INET};
   socklen_t n = sizeof address;
