@@ -1,8 +1,6 @@
-/* Bytes for messages: a buffer that grows, and a reader that never runs past the end.
- *
- * Numbers are little-endian; a string is its length as uint32 and its bytes. Writing remembers the
- * first failure (out of memory) and reading the first short or bad field, so a message is written or
- * read field after field and asked once, at the end, whether all went well. */
+/* Encodes and decodes messages: a growing byte buffer, and a reader that never runs past the end. Numbers are
+ * little-endian; a string is its length as uint32 and its bytes. The buffer records the first failed allocation and the
+ * reader the first short or bad field, so callers write or read all fields and check `failed` once at the end. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,23 +10,24 @@
 
 #include "base/status.h"
 
-typedef struct lm_bytes { /* {0} is an empty one */
+typedef struct lm_bytes { /* {0} is an empty buffer */
   char *data;
   size_t n, capacity;
-  bool failed; /* out of memory; what was to be added is not there */
+  bool failed; /* true once out of memory; later writes are dropped */
 } lm_bytes;
 
-LM_API void lm_bytes_free(lm_bytes *b); /* leaves it empty */
+LM_API void lm_bytes_free(lm_bytes *b); /* frees the memory and leaves *b empty */
 LM_API void lm_put(lm_bytes *b, const void *data, size_t n);
 LM_API void lm_put_u8(lm_bytes *b, uint8_t v);
 LM_API void lm_put_u32(lm_bytes *b, uint32_t v);
 LM_API void lm_put_u64(lm_bytes *b, uint64_t v);
 LM_API void lm_put_string(lm_bytes *b, const char *s, size_t n);
-LM_API void lm_put_text(lm_bytes *b, const char *s); /* NULL is "" */
+LM_API void lm_put_text(lm_bytes *b, const char *s); /* NULL is written as "" */
 /* Removes the first n bytes. */
 LM_API void lm_bytes_shift(lm_bytes *b, size_t n);
 
-/* The hash of a number, or of n bytes, behind what `hash` is of; LM_NO_HASH: of nothing. Its low bits are good ones. */
+/* Returns the hash of a number, or of n bytes, combined with `hash` (LM_NO_HASH to start). Its low bits are well
+ * mixed. */
 #define LM_NO_HASH 0x9e3779b97f4a7c15u
 static inline uint64_t lm_hash_number(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9fb21c651e98df25u;
@@ -48,19 +47,19 @@ static inline uint64_t lm_hash(uint64_t hash, const void *data, size_t n) {
 
 typedef struct lm_reader {
   const char *at, *end;
-  bool failed; /* something was missing; every later read returns 0 or "" */
+  bool failed; /* true once a read ran past the end; every later read returns 0 or "" */
 } lm_reader;
 
 static inline lm_reader lm_reader_of(const void *data, size_t n) {
   return (lm_reader){(const char *)data, (const char *)data + n, false};
 }
-LM_API bool lm_get(lm_reader *r, void *out, size_t n); /* zeroes out where it fails */
+LM_API bool lm_get(lm_reader *r, void *out, size_t n); /* false, with out zeroed, on failure */
 LM_API uint8_t lm_get_u8(lm_reader *r);
 LM_API uint32_t lm_get_u32(lm_reader *r);
 LM_API uint64_t lm_get_u64(lm_reader *r);
-/* Borrowed, without a closing zero; NULL and *n = 0 where it fails. */
+/* Returns a borrowed pointer to n bytes without a closing zero; NULL and *n = 0 on failure. */
 LM_API const char *lm_get_string(lm_reader *r, size_t *n);
-/* A string of at most capacity - 1 bytes with a closing zero; control characters become '?'. Longer is a failure. */
+/* Copies a string and a closing zero to out, control characters as '?'; more than capacity - 1 bytes are a failure. */
 LM_API void lm_get_text(lm_reader *r, char *out, size_t capacity);
-/* All read, and nothing left over. */
+/* Returns true if no read failed and no bytes are left. */
 static inline bool lm_reader_done(const lm_reader *r) { return !r->failed && r->at == r->end; }

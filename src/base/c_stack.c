@@ -4,13 +4,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-static _Thread_local uintptr_t low, high; /* of this thread's stack; 0: not asked yet */
+static _Thread_local uintptr_t low, high; /* bounds of this thread's stack; 0: not read yet */
 
 static void ask(void) {
   pthread_attr_t a;
   void *base;
   size_t bytes;
-  low = high = UINTPTR_MAX; /* unknown */
+  low = high = UINTPTR_MAX; /* until known */
   if (pthread_getattr_np(pthread_self(), &a) != 0) return;
   if (pthread_attr_getstack(&a, &base, &bytes) == 0) {
     low = (uintptr_t)base;

@@ -10,15 +10,15 @@
 #include "base/descriptor.h"
 #include "base/environment_variable.h"
 
-/* Bytes: for a system that reports none, and the most that a process counts on. A server's CPU reports hundreds of
- * MB, which dozens of cores share, those of other virtual machines among them. */
+/* Bytes: the default for a system that reports none, and the maximum to rely on. A server's CPU reports hundreds of MB,
+ * which dozens of cores share, those of other virtual machines among them. */
 enum { UNKNOWN = 8 << 20, LARGEST_SHARE = 32 << 20 };
 
 static size_t cache_bytes;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Files such as "32768K". A virtual machine has the part of the cache that its cores share here, while the CPU's own
- * registers, which sysconf reads, count all of the package's. */
+/* Returns the largest cache in bytes, from files such as "32768K"; 0 without any. In a virtual machine they show the
+ * part its cores share, while the CPU's registers, which sysconf reads, report the complete package's. */
 static size_t reported_by_sysfs(void) {
   size_t largest = 0;
   for (int index = 0; index < 8; index++) {

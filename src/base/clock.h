@@ -1,7 +1,7 @@
-/* Monotonic time. */
+/* Reads the monotonic clock. */
 #pragma once
 
 #include "base/status.h"
 
-/* Seconds since an arbitrary start; never goes back. */
+/* Returns the seconds since an arbitrary start; never decreases. */
 LM_API double lm_seconds(void);

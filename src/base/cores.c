@@ -13,7 +13,7 @@
 
 static int of_affinity(void) {
   enum { MOST_CPUS = 1 << 16 };
-  for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) { /* a kernel for more CPUs refuses a smaller set */
+  for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) { /* a kernel built for more CPUs refuses a smaller set */
     cpu_set_t *set = CPU_ALLOC(cpus);
     int mine = set && sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0 ? CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set) : 0;
     CPU_FREE(set);
@@ -22,7 +22,7 @@ static int of_affinity(void) {
   return 1;
 }
 
-/* The first bytes of a file that the kernel makes; false if there are none. */
+/* Reads the first bytes of a kernel file as text; false if there are none. */
 static bool read_start(const char *path, char *text, size_t capacity) {
   int fd = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
   if (fd < 0) return false;
@@ -32,8 +32,8 @@ static bool read_start(const char *path, char *text, size_t capacity) {
   return n > 0;
 }
 
-/* How many cores' worth of time a group's folder grants, 0: no limit. Version 2 has microseconds and their period in
- * one file, version 1 in a file each; "max" and -1 are no limit. */
+/* Returns the cores' worth of time that a control group's folder grants, 0 if unlimited. Version 2 has quota and period
+ * in microseconds in one file, version 1 in a file each; "max" and -1 mean no limit. */
 static double granted_by(const char *folder) {
   char path[4352], text[64];
   long long quota = 0, period = 0;
@@ -50,8 +50,8 @@ static double granted_by(const char *folder) {
   return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
 }
 
-/* The least that a group and those above it grant, or `least`; path is cut. In a container the folders of the path
- * may be invisible; the last, the base itself, is then the container's own. */
+/* Returns the minimum of `least` and the grants of a group and those above it; truncates `path`. In a container the
+ * path's folders may be invisible; the last folder, `base` itself, is then the container's own. */
 static double granted_above(const char *base, char *path, double least) {
   enum { MAX = 4224 };
   LM_LARGE(char, folder, MAX);
@@ -65,7 +65,7 @@ static double granted_above(const char *base, char *path, double least) {
   }
 }
 
-/* Lines such as "0::/job" of version 2, and "3:cpu,cpuacct:/job" of version 1. */
+/* Returns the least of `least` and all grants. Lines: "0::/job" in version 2, "3:cpu,cpuacct:/job" in version 1. */
 static double of_control_group(double least) {
   enum { MAX = 4096 };
   LM_LARGE(char, text, MAX);

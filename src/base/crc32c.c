@@ -43,10 +43,10 @@ CRC_TARGET static uint32_t by_words(uint32_t crc, const unsigned char *p, size_t
   return crc;
 }
 
-/* The instruction takes three cycles, and one begins in each: three parts side by side. Bits of a sum that LANE zero
- * bytes follow are exclusive ors of what each of them becomes. */
+/* The instruction takes three cycles, and one can start in each, so three lanes run side by side. CRC is linear: a sum
+ * followed by LANE zero bytes is the exclusive or of its bytes' entries in after_lane. */
 enum { LANE = 4096 };
-static uint32_t after_lane[4][256]; /* of each byte of a sum */
+static uint32_t after_lane[4][256]; /* [byte][value]: the sum with only that byte set, after LANE zero bytes */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void fill_after_lane(void) {

@@ -1,4 +1,4 @@
-/* CRC-32C: the checksum with Castagnoli's polynomial, of iSCSI, ext4 and TensorBoard's files. */
+/* Computes CRC-32C, the checksum with Castagnoli's polynomial that iSCSI, ext4 and TensorBoard's files use. */
 #pragma once
 
 #include <stddef.h>
@@ -6,5 +6,5 @@
 
 #include "base/status.h"
 
-/* Of n bytes; before: 0, or the checksum of the bytes before them. */
+/* Returns the checksum of n bytes; `before` is 0, or the checksum of the bytes before them. */
 LM_API uint32_t lm_crc32c(uint32_t before, const void *data, size_t n);

@@ -6,7 +6,7 @@
 
 static const struct {
   const char *name;
-  const char *one_of; /* "0, 1"; NULL: anything */
+  const char *one_of; /* allowed values, "0, 1"; NULL: any */
 } table[LM_VARIABLES] = {
 #include "variable_table.inc"
 };

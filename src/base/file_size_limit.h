@@ -1,5 +1,5 @@
-/* A limit on the size of files (ulimit -f) raises SIGXFSZ where it is met, which ends the process. Between begin and
- * end it is EFBIG from the call alone, on this thread; no handler changes. errno is left as it is. */
+/* Turns the SIGXFSZ of a file size limit (ulimit -f), which would end the process, into EFBIG from the call. This holds
+ * between begin and end, on this thread only; no handler changes and errno is preserved. */
 #pragma once
 
 #include <signal.h>
@@ -9,7 +9,7 @@
 
 typedef struct lm_file_limit {
   sigset_t before;
-  bool pending; /* already: somebody else's */
+  bool pending; /* true if a SIGXFSZ of somebody else was pending before begin */
 } lm_file_limit;
 
 LM_API void lm_file_limit_begin(lm_file_limit *l);

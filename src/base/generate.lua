@@ -1,6 +1,6 @@
---- Writes what the C code needs of lua/luminary/environment_variables.lua:
+--- Generates the C tables of lua/luminary/environment_variables.lua:
 ---
----   luajit src/base/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
+---   luajit src/base/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder for generated files
 ---
 --- variable_names.h    the variables as an enum
 --- variable_table.inc  their names and values, in that order

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char **table; /* open addressing; at most half of the positions are taken */
+static char **table; /* open addressing; at most half of the slots are taken */
 static size_t taken, capacity;
 
 static char **find(char **in, size_t positions, const char *text, size_t n) {

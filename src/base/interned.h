@@ -1,13 +1,13 @@
-/* Texts that last as long as the process: equal texts have one address. For few different ones, such as lines of
- * scripts and names. */
+/* Interns texts for the life of the process: equal texts have one address. For few different texts, such as script
+ * lines and names. */
 #pragma once
 
 #include "base/status.h"
 
-/* NULL when out of memory, which is not recorded as an error: what such texts are for can be left out. Any thread. */
+/* Returns the interned copy of text; NULL when out of memory, without an error: callers do without it. Any thread. */
 LM_API const char *lm_interned(const char *text);
 
-/* The line of the script that this thread runs, "train.lua:12", where somebody wants to know it (bind/gc_step.c); NULL
- * elsewhere. Interned. */
+/* Returns the interned line of the script that this thread runs, "train.lua:12", while anomaly mode, a profiler or the
+ * memory history needs it (lm_note_line in bind/error.c); else NULL. */
 LM_API const char *lm_script_line(void);
 LM_API void lm_set_script_line(const char *line);

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { STACK = 512 << 10 /* what is not touched takes no memory */, ALIGNED = 64 };
+enum { STACK = 512 << 10 /* bytes; untouched pages take no memory */, ALIGNED = 64 };
 
-static _Alignas(ALIGNED) char spare[STACK]; /* of threads that the system refuses memory, one at a time */
+static _Alignas(ALIGNED) char spare[STACK]; /* for threads that cannot map their own, one at a time */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t key;
 static _Thread_local char *base;
@@ -31,7 +31,7 @@ void *lm_large_push(size_t bytes) {
   }
   char *at = base + used;
   used += (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
-  if (used > STACK) abort(); /* no call has more than 300 KB of them */
+  if (used > STACK) abort(); /* no call uses more than 300 KB */
   return at;
 }
 
@@ -49,7 +49,7 @@ static void release(void *memory) {
   base = NULL;
 }
 
-static void renew_lock(void) { /* in a forked child, whose other threads are gone */
+static void renew_lock(void) { /* in a forked child the other threads are gone */
   if (base != spare) pthread_mutex_init(&spare_lock, NULL);
 }
 

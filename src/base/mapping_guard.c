@@ -11,24 +11,24 @@
 #include "base/descriptor.h"
 #include "base/mem.h"
 
-/* Never freed, since the handler walks the list and cannot wait for anybody, but used again if nothing was lost. */
+/* Never freed, since the signal handler walks the list without a lock, but reused if none of it was lost. */
 struct lm_mapping_guard {
   lm_mapping_guard *next;
-  _Atomic(char *) data; /* NULL: free */
+  _Atomic(char *) data; /* start of the mapping; NULL: unused */
   size_t bytes;
-  _Atomic(char *) lost;       /* from here on there are zeros; NULL: nowhere */
-  _Atomic unsigned last_read; /* losses that there were when the last of it was read; 0: none was */
+  _Atomic(char *) lost;       /* start of the zeros that replace the lost part; NULL: nothing is lost */
+  _Atomic unsigned last_read; /* value of lm_truncations when lost memory was last read; 0: never */
   char path[1024];
 };
 
 _Atomic unsigned lm_truncations;
-static _Thread_local unsigned reported; /* of that many */
+static _Thread_local unsigned reported; /* value of lm_truncations at this thread's last report */
 static _Atomic(lm_mapping_guard *) all;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who watches and who reports */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list and reports */
 static struct sigaction before;
-static _Atomic int watched; /* files that are mapped now */
-static bool installed;      /* our handler, though another may be before it */
-static int nothing = -1;    /* an empty file: what is mapped to it raises SIGBUS */
+static _Atomic int watched; /* number of files mapped now */
+static bool installed;      /* true if our handler is installed, perhaps behind another */
+static int nothing = -1;    /* an empty file: reading memory mapped to it raises SIGBUS */
 static uintptr_t page;
 
 static lm_mapping_guard *guard_at(const char *position) {
@@ -39,7 +39,7 @@ static lm_mapping_guard *guard_at(const char *position) {
   return NULL;
 }
 
-/* Zeros from the page on to the end: a truncated file lacks all of it. */
+/* Maps zeros from position's page to the mapping's end, which a truncated file lacks. False if mmap fails. */
 static bool put_zeros(lm_mapping_guard *w, char *position) {
   char *from = (char *)((uintptr_t)position & ~(page - 1)), *end = atomic_load(&w->data) + w->bytes;
   void *zeros = mmap(from, (size_t)(end - from), PROT_READ | PROT_WRITE,
@@ -47,7 +47,7 @@ static bool put_zeros(lm_mapping_guard *w, char *position) {
   if (zeros == MAP_FAILED) return false;
   char *lost = atomic_load(&w->lost);
   while ((!lost || from < lost) && !atomic_compare_exchange_weak(&w->lost, &lost, from)) continue;
-  atomic_store(&w->last_read, atomic_load(&lm_truncations) + 1); /* which is not 0 to whoever sees the next line */
+  atomic_store(&w->last_read, atomic_load(&lm_truncations) + 1); /* never 0 once the next line's increment shows */
   atomic_store(&w->last_read, atomic_fetch_add(&lm_truncations, 1) + 1);
   return true;
 }
@@ -60,7 +60,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
   } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
     before.sa_handler(number);
   } else {
-    sigaction(number, &before, NULL); /* what faulted does so again */
+    sigaction(number, &before, NULL); /* the instruction then faults again */
     if (info->si_code <= 0) raise(number);
   }
 }
@@ -70,7 +70,7 @@ static void start(void) {
   nothing = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC));
 }
 
-/* Our handler is there while a file is; afterwards the one before it, unless somebody came after ours. Locked. */
+/* Counts files, locked; installs our handler for the first, removes it after the last if no later one replaced it. */
 static void count_watched(int change) {
   struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK}, now;
   watched += change;

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Atomic long fail_from; /* 0: never */
-static _Atomic long asked;     /* counted only while fail_from is set */
+static _Atomic long fail_from; /* number of the first allocation to fail; 0: none */
+static _Atomic long asked;     /* number of allocations while fail_from is set */
 
 void lm_alloc_fail_from(long nth) {
   atomic_store(&asked, 0);
@@ -43,7 +43,7 @@ void lm_free(void *p) { free(p); }
 
 bool lm_list_grow_from(const void *first, void *list, size_t *capacity, size_t n, size_t size) {
   void *now = *(void **)list;
-  bool borrowed = now == first; /* both are NULL in a list that has nothing yet */
+  bool borrowed = now == first; /* both are NULL in an empty list */
   if (n <= *capacity) return true;
   size_t more = *capacity + *capacity / 2 + 16;
   if (more < n) more = n;

@@ -161,7 +161,7 @@ lm_status lm_fail_wait(const char *call, double seconds) {
 
 /* ---- files */
 
-enum { PATH_BYTES = 600, REASON_BYTES = 900 }; /* the whole message has at most 1023 */
+enum { PATH_BYTES = 600, REASON_BYTES = 900 }; /* the complete message has at most 1023 */
 
 static void write_path(char out[PATH_BYTES], const char *path) {
   lm_write(out, PATH_BYTES, "%s", path);

@@ -1,5 +1,5 @@
-/* Error messages: each form of message has its wording here, and nowhere else. A function writes its form as the
- * thread's message and returns the status of that kind of mistake.
+/* Words error messages: each form of message has its wording here, and nowhere else. A function writes the form shown
+ * above it as the thread's message and returns the status named after it.
  *
  * `op` is the public name of the called function, `name` the argument as the public signature has it. All parameters
  * are text; shapes come from lm_shape_of, dtypes from lm_dtype_name, other values from lm_text. */
@@ -9,21 +9,21 @@
 
 #include "base/status.h"
 
-/* As snprintf, into one of eight buffers of this thread, of 256 bytes each. */
+/* Formats as snprintf into one of eight 256-byte buffers of this thread, used in turn. */
 LM_API const char *lm_text(const char *format, ...) LM_PRINTF(1, 2);
-/* Appends "; " and what the caller can do to the last message; returns status. */
+/* Appends "; " and a remedy to the last message; returns status. */
 LM_API lm_status lm_remedy(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
 
 /* OP: NAME must be BOUND, got VALUE. LM_E_ARG. */
 LM_API lm_status lm_fail_value(const char *op, const char *name, const char *bound, const char *got);
 LM_API lm_status lm_fail_int(const char *op, const char *name, const char *bound, int64_t got);
 LM_API lm_status lm_fail_number(const char *op, const char *name, const char *bound, double got);
-/* OP: NAME is missing; expected BOUND: of an argument that was not passed. LM_E_ARG. */
+/* OP: NAME is missing; expected BOUND. For an argument that was not passed. LM_E_ARG. */
 LM_API lm_status lm_fail_absent(const char *op, const char *name, const char *bound);
 /* OP: NAME (V) must be divisible by NAME2 (V2). LM_E_ARG. */
 LM_API lm_status lm_fail_divisible(const char *op, const char *name, int64_t value, const char *divisor_name,
                                    int64_t divisor);
-/* OP: takes at most N THINGS (of 0: takes no THINGS), got M; `thing` is one of them, such as "argument". LM_E_ARG. */
+/* OP: takes at most N THINGS, got M; for N = 0: takes no THINGS. `thing` is singular, such as "argument". LM_E_ARG. */
 LM_API lm_status lm_fail_too_many(const char *op, int limit, const char *thing, int64_t got);
 /* OP: NAME is given twice, by position and by name. LM_E_ARG. */
 LM_API lm_status lm_fail_twice(const char *op, const char *name);
@@ -33,8 +33,8 @@ LM_API lm_status lm_fail_exclusive(const char *op, const char *a, const char *b)
 LM_API lm_status lm_fail_repeated_dim(const char *op, int dim);
 /* OP: cannot write in place to NAME of shape [..], whose elements share memory; :clone() it first. LM_E_ARG. */
 LM_API lm_status lm_fail_overlap(const char *op, const char *name, const char *shape);
-/* OP: unknown option 'x'; did you mean 'y'? Where no name is near, all names instead of the nearest; of PyTorch's
- * `out`, what writes into a tensor. LM_E_ARG. */
+/* OP: unknown option 'x'; did you mean 'y'? Lists all names if none is near; for PyTorch's `out`, names copy_ instead.
+ * LM_E_ARG. */
 LM_API lm_status lm_fail_option(const char *op, const char *option, int n, const char *const *names);
 
 /* OP: expected NAME to have shape EXPECTED, got GOT. LM_E_SHAPE. */
@@ -76,25 +76,25 @@ LM_API lm_status lm_fail_device(const char *op, const char *name, const char *bo
 /* wait: CALL is not done after S s and continues. LM_E_STATE. */
 LM_API lm_status lm_fail_wait(const char *call, double seconds);
 
-/* ---- files. Of a path, control characters become '?', newlines too, and a long one loses its middle. Other text from
+/* ---- files. In a path, control characters become '?', newlines too, and a long one loses its middle. Other text from
  * a file must go through lm_ellipsize. Offsets count from 0; positions in text, such as JSON, from 1. */
 
 /* cannot VERB 'PATH': REASON; VERB is "open", "read", "write", ... LM_E_IO. */
 LM_API lm_status lm_fail_file(const char *verb, const char *path, const char *reason);
-/* 'PATH': malformed PART at byte N: REASON; PART is "safetensors header", "tar member", ... Without "at byte N" where
- * `at` is LM_NO_OFFSET. LM_E_IO. */
+/* 'PATH': malformed PART at byte N: REASON; PART is "safetensors header", "tar member", ... LM_NO_OFFSET as `at` leaves
+ * out "at byte N". LM_E_IO. */
 #define LM_NO_OFFSET (-1)
 LM_API lm_status lm_fail_malformed(const char *path, const char *part, int64_t at, const char *reason, ...)
     LM_PRINTF(4, 5);
 /* 'PATH': truncated: needs N bytes at byte N2, the file has N3. LM_E_IO. */
 LM_API lm_status lm_fail_truncated(const char *path, uint64_t needed, uint64_t at, uint64_t bytes);
-/* 'PATH': REASON, for all else about a file's contents. */
+/* 'PATH': REASON, for every other error about a file's contents. */
 LM_API lm_status lm_fail_in_file(lm_status status, const char *path, const char *reason, ...) LM_PRINTF(3, 4);
 
-/* ---- the system and other libraries; whoever knows the called function puts it in front (lm_fail_in) */
+/* ---- the system and other libraries; the caller that knows the called function prefixes its name (lm_fail_in) */
 
-/* OP: CALL: error CODE (NAME): TEXT, of a call of another library; op, name and text may be NULL, and what follows a
- * parenthesis in `call` is left out. */
+/* OP: CALL: error CODE (NAME): TEXT, for a call of another library. op, name and text may be NULL; `call` is cut at its
+ * first parenthesis. */
 LM_API lm_status lm_fail_call(lm_status status, const char *op, const char *call, int code, const char *name,
                               const char *text);
 /* cannot allocate WHAT: out of memory; WHAT is "N bytes", or "memory for ...". LM_E_OOM. */

@@ -6,7 +6,7 @@
 
 enum { LONGEST = 48 };
 
-/* Optimal string alignment distance. */
+/* Returns the optimal string alignment distance. */
 static int edits(const char *a, int na, const char *b, int nb) {
   int row[3][LONGEST + 1]; /* distances of a's first i characters to b's first j; rows i - 2, i - 1, i */
   for (int j = 0; j <= nb; j++) row[0][j] = j;

@@ -1,11 +1,10 @@
-/* Each worker has a slot. Whoever has a loop offers it in the slots of idle workers, runs pieces of it itself, and when
- * none are left withdraws the offers that nobody has taken: it waits for pieces that were begun, never for a thread
- * that has not got a core yet. So any number of threads may call, each with the workers that it finds idle.
- *
- * Each thread begins with pieces of its own, which are about the same ones in the next loop and then still in its
+/* Shares loops among a pool of workers, each of which has a slot. The calling thread offers its loop in the slots of
+ * idle workers, runs pieces itself, and when none are left withdraws the untaken offers. It waits for pieces that were
+ * begun, never for a worker that has no core yet. So any number of threads may call, each with the workers that it
+ * finds idle. Each thread starts with its own pieces, about the same ones as in the previous loop and so still in its
  * cache, and continues with those of others.
  *
- * A worker without a loop spins for some time before it sleeps: longer where that was worth it, shorter where not. */
+ * A worker without a loop spins before it sleeps: longer if the last spin avoided a sleep, shorter if not. */
 #include "base/parallel.h"
 
 #include <linux/futex.h>
@@ -23,22 +22,22 @@
 #include "base/thread_state.h"
 #include "integers.h"
 
-enum { LINE = 64, MIN_PIECES = 4, MAX_PIECES = 16 /* of each thread */, KEPT_SCRATCH = 16 << 20 };
+enum { LINE = 64, MIN_PIECES = 4, MAX_PIECES = 16 /* per thread */, KEPT_SCRATCH = 16 << 20 };
 
 enum { /* nanoseconds */
        MIN_WORK = 30000,
-       MIN_EACH = 15000, /* of one thread's part: a loop on several costs one microsecond, and more on busy cores */
-       MIN_PIECE = 4000, /* handing out a piece costs up to 100 */
-       WORTH_WAKING = 100000, /* a sleeping worker begins 30 to 50 microseconds after it was woken */
-       RECENT = 200000,       /* loops that follow one another so closely are worth it together */
+       MIN_EACH = 15000,      /* for one thread's part: sharing a loop costs one microsecond, more on busy cores */
+       MIN_PIECE = 4000,      /* handing out a piece costs up to 100 */
+       WORTH_WAKING = 100000, /* a sleeping worker starts 30 to 50 microseconds after its wakeup */
+       RECENT = 200000,       /* loops this close to one another justify waking together */
        MIN_SPIN = 5000,
        MAX_SPIN = 200000,
        JOIN_SPIN = 20000,
-       LOST_CORE = 50000,    /* between two looks: another program has the core, which spinning would only take back */
-       MOVE_AFTER = 1000000, /* a worker that is back on its caller's core after it left it */
+       LOST_CORE = 50000,    /* between two polls: another program has the core, and spinning would only take it back */
+       MOVE_AFTER = 1000000, /* between two moves of a worker that is back on its caller's core */
 };
 
-/* The first of a loop. */
+/* The first failure of a loop. */
 typedef struct failure {
   _Atomic bool noted;
   lm_saved_error first;
@@ -50,32 +49,32 @@ typedef struct loop {
   int64_t units;
   size_t scratch_bytes;
   failure *failure;
-  int threads, each;                                /* pieces are threads * each */
-  int core;                                         /* its caller's */
-  _Alignas(LINE) _Atomic int finished;              /* workers that are done with it; and CALLER_SLEEPS */
-  _Alignas(LINE) _Atomic int taken[LM_MAX_THREADS]; /* pieces of each thread's own that were begun, and vain attempts */
+  int threads, each;                                /* the number of pieces is threads * each */
+  int core;                                         /* the caller's core */
+  _Alignas(LINE) _Atomic int finished;              /* number of workers done with it, plus CALLER_SLEEPS */
+  _Alignas(LINE) _Atomic int taken[LM_MAX_THREADS]; /* each thread's begun pieces plus its failed attempts */
 } loop;
 
 enum { CALLER_SLEEPS = 1 << 30 };
 
 typedef struct worker {
-  _Alignas(LINE) _Atomic(loop *) offer; /* NULL: idle; &busy: has taken one */
+  _Alignas(LINE) _Atomic(loop *) offer; /* NULL: idle; &busy: running a loop */
   _Atomic int asleep;
-  int64_t spin, moved; /* nanoseconds; when it last left a caller's core */
+  int64_t spin, moved; /* nanoseconds; time of its last move off a caller's core */
   pthread_t id;
 } worker;
 
-static loop busy; /* its address */
+static loop busy; /* a marker: only its address is used */
 static worker workers[LM_MAX_THREADS];
-static _Atomic int started; /* workers; 0 again in a forked child */
+static _Atomic int started; /* number of workers; 0 again in a forked child */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic int64_t latest_end; /* of any loop */
+static _Atomic int64_t latest_end; /* end of the latest loop of any thread, nanoseconds */
 
-static _Atomic int threads_set;       /* of the process; 0: not set */
-static _Atomic int max_granted;       /* what the system granted, if it was less than asked for; 0: no limit seen */
-static int at_start;                  /* before anybody set a number */
-static _Thread_local int own_threads; /* of a thread with a script of its own; 0: as the process */
-static _Thread_local bool inside;     /* of a loop's function */
+static _Atomic int threads_set;       /* the process's number; 0: not set */
+static _Atomic int max_granted;       /* number the system granted if below the request; 0: no limit seen */
+static int at_start;                  /* default number of threads */
+static _Thread_local int own_threads; /* number for a thread with its own script; 0: the process's */
+static _Thread_local bool inside;     /* true within a loop's function */
 
 static int64_t now(void) {
   struct timespec t;
@@ -96,10 +95,10 @@ static void futex_wait(_Atomic int *word, int value) {
 }
 static void futex_wake(_Atomic int *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
 
-/* ---- scratch memory: one block of a thread, kept for its next loop, and others for loops within that one */
+/* ---- scratch memory: each thread keeps one block for its next loop; nested loops allocate others */
 
 typedef struct block {
-  void *memory; /* as the heap knows it */
+  void *memory; /* pointer to pass to lm_free */
   size_t bytes;
   bool in_use;
 } block;
@@ -143,7 +142,7 @@ static void scratch_release(block *b) {
   block_free(b);
 }
 
-static _Thread_local failure *failure_here; /* of the innermost loop that this thread is in */
+static _Thread_local failure *failure_here; /* the failure of the innermost loop this thread runs */
 
 void lm_parallel_note(lm_status status) {
   if (status != LM_OK && !atomic_exchange(&failure_here->noted, true)) lm_error_save(status, &failure_here->first);
@@ -168,7 +167,7 @@ static void run_pieces(loop *l, int thread) {
 
 static void run_offered(loop *l, int thread) {
   block *scratch = l->scratch_bytes ? scratch_take(l->scratch_bytes) : NULL;
-  if ((l->scratch_bytes && !scratch) || !lm_large_ready()) { /* the caller has some, and runs all */
+  if ((l->scratch_bytes && !scratch) || !lm_large_ready()) { /* the caller has both, and runs all pieces */
     scratch_release(scratch);
     return;
   }
@@ -194,7 +193,7 @@ static loop *spin_for_offer(worker *w) {
 
 static loop *await_offer(worker *w) {
   loop *l = spin_for_offer(w);
-  bool spared = l != NULL; /* a sleep */
+  bool spared = l != NULL; /* true if spinning avoided a sleep */
   if (!l) {
     int64_t begin = now();
     for (;;) {
@@ -203,7 +202,7 @@ static loop *await_offer(worker *w) {
       futex_wait(&w->asleep, 1);
     }
     atomic_store(&w->asleep, 0);
-    spared = now() - begin < MAX_SPIN; /* would have been, by a longer spin */
+    spared = now() - begin < MAX_SPIN; /* true if a longer spin would have avoided it */
   }
   int64_t spin = spared ? w->spin * 2 : w->spin / 2;
   w->spin = spin < MIN_SPIN ? MIN_SPIN : spin > MAX_SPIN ? MAX_SPIN : spin;
@@ -226,14 +225,15 @@ static void *work(void *arg) {
     keep_off(w, l->core);
     run_offered(l, (int)(w - workers + 1) % l->threads);
     atomic_store_explicit(&w->offer, NULL, memory_order_release);
-    /* After this addition the loop may be gone: then the wake is a spurious one of whatever waits at that address. */
+    /* After this addition the loop may be gone: then the wakeup is a spurious one for whatever waits at that
+     * address. */
     if (atomic_fetch_add(&l->finished, 1) & CALLER_SLEEPS) futex_wake(&l->finished);
   }
   return NULL;
 }
 
-/* Offers the loop to idle workers, and returns how many; asked: their indices. Sleeping ones are left asleep where they
- * would come too late. */
+/* Offers the loop to idle workers; returns their number and, in `asked`, their indices. Does not wake sleeping workers
+ * for a loop that would end before they start. */
 static int offer(loop *l, double work_ns, int16_t *asked) {
   bool wakes = work_ns >= WORTH_WAKING || now() - atomic_load_explicit(&latest_end, memory_order_relaxed) < RECENT;
   int n = 0, there = atomic_load_explicit(&started, memory_order_acquire);
@@ -249,7 +249,7 @@ static int offer(loop *l, double work_ns, int16_t *asked) {
   return n;
 }
 
-/* Waits for those of the n workers that have taken the loop. */
+/* Withdraws untaken offers and waits until the workers that took the loop are done. */
 static void join(loop *l, int n, const int16_t *asked) {
   int working = 0;
   for (int k = 0; k < n; k++) {
@@ -314,7 +314,7 @@ lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_pa
 
 /* ---- how many threads there are */
 
-/* Signals are for threads that expect them. Faults of the thread itself cannot be blocked to any use. */
+/* Blocks all signals in the worker except its own faults, which cannot usefully be blocked. */
 static bool start_worker(worker *w) {
   sigset_t blocked, before;
   sigfillset(&blocked);
@@ -332,7 +332,7 @@ static void grow(int n) {
   int have = 1 + atomic_load(&started);
   while (have < n && start_worker(&workers[have - 1])) atomic_store_explicit(&started, have++, memory_order_release);
   if (have < n && atomic_load(&max_granted) == 0) {
-    int granted = have - have / 4; /* the computation wants something too */
+    int granted = have - have / 4; /* leave some for the rest of the program */
     atomic_store(&max_granted, granted);
     lm_print_stderr("luminary: computing on %d %s, since the system does not grant %d (ulimit -u, ulimit -v)", granted,
                     granted == 1 ? "thread" : "threads", n);
@@ -369,14 +369,14 @@ int lm_threads_for(double work_ns) {
   return work_ns / MIN_EACH < all ? (int)(work_ns / MIN_EACH) : all;
 }
 
-/* A forked child has this thread alone, and the workers' slots as they were. */
+/* Limits a forked child, which has this thread alone but a copy of the workers' slots, to one thread. */
 static void be_alone(void) {
   atomic_store(&max_granted, 1);
   atomic_store(&started, 0);
 }
 
 static int threads_at_start(void) {
-  const char *given = getenv("OMP_NUM_THREADS"); /* the variable that launchers set; the first of a list */
+  const char *given = getenv("OMP_NUM_THREADS"); /* the variable that launchers set; the first of a list counts */
   long n = given ? strtol(given, NULL, 10) : 0;
   if (n > 0) return n < LM_MAX_THREADS ? (int)n : LM_MAX_THREADS;
   n = lm_cores();

@@ -20,7 +20,7 @@ bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]) {
   return true;
 }
 
-/* The folder that is looked into as number i, from 0: *folder is "" for one to be passed over. False after the last. */
+/* Writes search folder i, from 0: "" for one to be skipped. Returns false after the last. */
 static bool folder_at(const lm_plugin_family *family, int i, char folder[LM_PLUGIN_PATH]) {
   for (const char *at = lm_variable_get(family->folders); at; i--) {
     size_t n = strcspn(at, ":");

@@ -1,5 +1,5 @@
-/* Shared libraries loaded by name when first asked for, luminary_<family>_<name>.so: from the folders that an
- * environment variable lists, then from beside this library. Never unloaded. */
+/* Loads shared libraries by name at first use: luminary_<family>_<name>.so from the folders that an environment
+ * variable lists, then from this library's folder. They are never unloaded. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,29 +8,29 @@
 #include "base/environment_variable.h"
 #include "base/status.h"
 
-enum { LM_PLUGIN_NAME = 32, LM_PLUGIN_PATH = 1100, LM_PLUGIN_NAMES = 64 }; /* bytes, bytes, how many */
+enum { LM_PLUGIN_NAME = 32, LM_PLUGIN_PATH = 1100, LM_PLUGIN_NAMES = 64 }; /* bytes, bytes, count */
 
 typedef struct lm_plugin_family {
   const char *family;   /* "group" */
   lm_variable folders;  /* LM_VAR_GROUP_PATH */
-  const char *function; /* what each exports */
-  const char *noun;     /* what messages call one: "backend" */
+  const char *function; /* the name of the function that each plug-in exports */
+  const char *noun;     /* the word for one in messages: "backend" */
 } lm_plugin_family;
 
-/* The function of the plug-in of that name, and the file's path; NULL if there is no such file. One that does not load
- * or lacks the function is LM_E_MISSING. */
+/* Loads the plug-in `name` and returns its function and the file's path. *function is NULL if there is no such file;
+ * LM_E_MISSING if the file does not load or lacks the function. */
 lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void **function, char path[LM_PLUGIN_PATH]);
-/* Letters, digits and '_', short enough: keeps paths out of names. */
+/* Returns true if name has only letters, digits and '_' and is short enough: keeps paths out of names. */
 bool lm_plugin_is_name(const char *name);
-/* The folder this library lies in. */
+/* Writes the folder of this library; false if unknown or too long. */
 bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
 
-/* ---- for messages: names, each once */
+/* ---- for messages: a list of distinct names */
 typedef struct lm_plugin_names {
   int n;
   const char *name[LM_PLUGIN_NAMES];
   char text[LM_PLUGIN_NAMES][LM_PLUGIN_NAME];
 } lm_plugin_names;
 void lm_plugin_add_name(lm_plugin_names *all, const char *name, size_t length);
-/* Adds those of all plug-ins that can be found. */
+/* Adds the names of all plug-ins in the family's folders. */
 void lm_plugin_add_found(lm_plugin_names *all, const lm_plugin_family *family);

@@ -23,7 +23,7 @@ const char *lm_file_kind(mode_t mode) {
 static lm_status refused(const char *path) {
   int problem = errno;
   lm_status status = lm_fail_file("open", path, strerror(problem));
-  if (problem == EMFILE || problem == ENFILE) status = LM_E_OOM; /* which says nothing about the file */
+  if (problem == EMFILE || problem == ENFILE) status = LM_E_OOM; /* a limit of the process or system, not of the file */
   errno = problem;
   return status;
 }
@@ -39,7 +39,7 @@ lm_status lm_fd_open(const char *path, int flags, int *fd, struct stat *info) {
   int looked = flags & O_NOFOLLOW ? lstat(path, info) : stat(path, info);
   if (looked != 0) return refused(path);
   if (!S_ISREG(info->st_mode)) return not_regular(path, info->st_mode);
-  /* Something else may lie there by now: it is not waited for, and looked at again. */
+  /* Another kind of file may have replaced it: O_NONBLOCK avoids waiting for it, and fstat checks again. */
   int opened = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags));
   if (opened < 0) return refused(path);
   bool known = fstat(opened, info) == 0;

@@ -1,9 +1,9 @@
-/* Address space, asked for before a library that does not survive a refusal. */
+/* Probes for free address space before a call into a library that crashes when mmap fails. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether the system would map that many blocks of `bytes` now. Mapped as they will be, since a system that does not
- * overcommit counts them. */
+/* Returns true if the system can map that many blocks of `bytes` at once now. The probe maps them writable, as they
+ * will be, since a system that does not overcommit counts such blocks. */
 bool lm_has_room(int blocks, size_t bytes);

@@ -12,7 +12,7 @@
 enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200, LINE_BYTES = 4096 };
 static _Thread_local char message[MESSAGE_BYTES];
 
-static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* a character of UTF-8 */
+static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* true within a UTF-8 character */
 
 static bool is_control(char byte) { return (unsigned char)byte < ' ' || byte == 127; }
 
@@ -34,7 +34,7 @@ const char *lm_ellipsize(const char *text, size_t most) {
   bool cut = end > n;
   if (cut) {
     for (end = n; end > 0 && n - end < 3 && is_inside(text[end]);) end--;
-    if (is_inside(text[end])) end = n; /* it is no UTF-8 */
+    if (is_inside(text[end])) end = n; /* it is not UTF-8 */
   }
   for (size_t i = 0; i < end; i++) out[i] = is_control(text[i]) ? '?' : text[i];
   strcpy(out + end, cut ? "..." : "");
@@ -42,7 +42,7 @@ const char *lm_ellipsize(const char *text, size_t most) {
   return out;
 }
 
-/* The text whole is too long for out: its ends, and how much is missing between them. */
+/* Writes the ends of `whole`, which is too long for out, and between them the number of bytes left out. */
 static void write_ends(char *out, size_t capacity, const char *whole, size_t bytes) {
   char sign[SIGN_BYTES];
   size_t head = (capacity - SIGN_BYTES) / 2, tail = capacity - SIGN_BYTES - head;
@@ -59,7 +59,7 @@ void lm_write_v(char *out, size_t capacity, const char *format, va_list args) {
   va_copy(again, args);
   int n = vsnprintf(out, capacity, format, args);
   if (n >= (int)capacity && capacity > 2 * SIGN_BYTES) {
-    char *whole = malloc((size_t)n + 1); /* outside the counted heap: this may tell that there is none */
+    char *whole = malloc((size_t)n + 1); /* outside the counted heap: the message may be about lack of memory */
     if (whole) {
       vsnprintf(whole, (size_t)n + 1, format, again);
       write_ends(out, capacity, whole, (size_t)n);
@@ -101,7 +101,7 @@ void lm_print_stderr(const char *format, ...) {
   lm_file_limit_begin(&limit);
   ssize_t written = write(STDERR_FILENO, line, n + 1);
   lm_file_limit_end(&limit);
-  (void)written; /* there is nowhere to complain to */
+  (void)written; /* there is nowhere to report a failure */
 }
 
 lm_status lm_fail(lm_status status, const char *format, ...) {

@@ -1,4 +1,4 @@
-/* Threads, and what they wait for. Times are lm_seconds()'s. */
+/* Starts threads, and makes conditions and wakeup descriptors for them to wait on. Times are lm_seconds()'s. */
 #pragma once
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "base/descriptor.h"
 #include "base/message.h"
 
-/* A thread that takes no signals: they are for the threads of scripts. LM_E_IO. */
+/* Starts a thread that blocks all signals, which are for the threads of scripts. LM_E_IO. */
 static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
   sigset_t all, before;
   sigfillset(&all);
@@ -23,7 +23,7 @@ static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *)
   return problem ? lm_fail_cannot(LM_E_IO, "create thread", problem) : LM_OK;
 }
 
-/* The same for a thread that nobody joins; `name` is what the system's tools show. */
+/* Does the same for a thread that nobody joins; the system's tools show it as `name`. */
 static inline lm_status lm_thread_start_detached(const char *name, void *(*body)(void *), void *arg) {
   pthread_t thread;
   NEED(lm_thread_start(&thread, body, arg));
@@ -32,7 +32,7 @@ static inline lm_status lm_thread_start_detached(const char *name, void *(*body)
   return LM_OK;
 }
 
-/* At least 0. */
+/* Converts seconds to a timespec; negative numbers and NaN become 0. */
 static inline struct timespec lm_timespec(double seconds) {
   if (!(seconds > 0)) seconds = 0;
   if (seconds > 9e9) seconds = 9e9;
@@ -48,19 +48,19 @@ static inline void lm_cond_init(pthread_cond_t *cond) {
   pthread_condattr_destroy(&monotonic);
 }
 
-/* False once that time has come, which INFINITY never does. */
+/* Waits for a signal of cond; returns false if `until` (seconds) passes first; INFINITY waits without limit. */
 static inline bool lm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double until) {
   struct timespec at = lm_timespec(until);
   if (until > 9e9) return pthread_cond_wait(cond, lock) == 0;
   return pthread_cond_timedwait(cond, lock, &at) != ETIMEDOUT;
 }
 
-/* A wakeup descriptor (eventfd) polls as readable from a signal until it is cleared. -1, with errno, if it cannot be
- * made. */
+/* Creates a wakeup descriptor (eventfd), which polls as readable from a signal until it is cleared. Returns -1 with
+ * errno on failure. */
 static inline int lm_wakeup_fd_new(void) { return lm_fd_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 static inline void lm_wakeup_fd_signal(int wakeup_fd) {
   uint64_t one = 1;
-  while (write(wakeup_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it is signaled already */
+  while (write(wakeup_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* EAGAIN if full: it is signaled */
 }
 static inline void lm_wakeup_fd_clear(int wakeup_fd) {
   uint64_t rings;

@@ -22,7 +22,7 @@ lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
   lm_status status = LM_OK;
   lm_bytes found = {0};
   const char *p = c->text, *end = p + c->n;
-  if (c->n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3; /* UTF-8's mark */
+  if (c->n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3; /* UTF-8's byte order mark */
   const char *quote = p;
   while (p < end) {
     if (is_end(*p)) {
@@ -38,7 +38,7 @@ lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
       p = newline;
       continue;
     }
-    for (bool first = true; p < end && *p != '\n';) { /* at the beginning of a field */
+    for (bool first = true; p < end && *p != '\n';) { /* at the start of a field */
       if (*p == c->delimiter && !first) p++;
       first = false;
       if (p < end && *p == '"') {
@@ -65,8 +65,8 @@ typedef struct field {
   bool quoted;
 } field;
 
-/* The field at p of a row that ends at `end`. The next one's beginning, end + 1 after the last, or NULL if it is none.
- */
+/* Reads the field at p of a row that ends at `end`. Returns the next field, end + 1 after the last, NULL on an
+ * error. */
 static const char *next_field(char delimiter, const char *p, const char *end, field *f) {
   f->quoted = p < end && *p == '"';
   if (f->quoted) {
@@ -94,7 +94,7 @@ static int64_t line_of(const lm_csv *c, const char *at) {
   return line;
 }
 
-/* What stops next_field at p. */
+/* Words the error that made next_field return NULL at p. */
 static lm_status no_field(const lm_csv *c, const char *p, int column) {
   return lm_fail_in_file(LM_E_IO, c->path, "line %lld, column %d: %s", (long long)line_of(c, p), column,
                          *p == '"' ? "a quoted field must end with a quote" : "a quote in an unquoted field");
@@ -134,7 +134,7 @@ lm_status lm_csv_fields(const lm_csv *c, int64_t from, int64_t to, lm_bytes *out
 
 /* ---- numbers */
 
-static locale_t plain; /* the script's may have a comma for the point */
+static locale_t plain; /* the script's locale may have a decimal comma */
 static void make_plain(void) { plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
 
 static bool by_library(const char *p, const char *end, double *out) {
@@ -157,7 +157,7 @@ static void trim(const char **p, const char **end) {
   while (*p < *end && ((*end)[-1] == ' ' || (*end)[-1] == '\t')) --*end;
 }
 
-/* Up to 15 digits and a power of ten up to 22 are doubles themselves: one rounding, as the C library's. */
+/* Integers of up to 15 digits and powers of ten up to 22 are exact doubles: one rounding, as in the C library. */
 bool lm_csv_number(const char *p, const char *end, double *out) {
   static const double ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
@@ -215,7 +215,7 @@ static bool is_missing(const char *p, const char *end) {
 
 /* ---- the table */
 
-/* One row into its positions; what is wrong is worded if `tell`. */
+/* Reads one row into numbers and spans; words an error only if `tell` is set. */
 static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from, int64_t to, float *numbers,
                           int64_t *spans, bool tell) {
   const char *end = row_end(c, from, to), *p = c->text + from, *next;
@@ -257,7 +257,7 @@ static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from
 typedef struct rows_job {
   const lm_csv *c;
   const lm_csv_plan *plan;
-  const int64_t *at; /* where rows begin */
+  const int64_t *at; /* offsets of the rows */
   float *numbers;
   int64_t *spans;
   uint8_t *is_bad;

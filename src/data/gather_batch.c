@@ -33,7 +33,7 @@ typedef struct conversion {
   bool made;
 } conversion;
 
-/* What each byte becomes; in double, so that a scale of 1/255 equals dividing by 255. */
+/* Returns the float for each byte, computed in double, so that a scale of 1/255 equals division by 255. */
 static const float *values_of(double scale, double bias) {
   static _Thread_local conversion latest;
   if (!latest.made || latest.scale != scale || latest.bias != bias) {
@@ -61,12 +61,12 @@ static void convert_some(void *ctx, int64_t first, int64_t last) {
                 (float *)j->out->data + k * width);
 }
 
-/* x: uint8, contiguous. */
+/* Converts rows of x, which is uint8 and contiguous. */
 static void convert_rows(const lm_tensor *x, const int64_t *at, double scale, double bias, lm_tensor *out) {
   lm_parallel(out->size[0], (double)out->numel * 0.5, 0, convert_some, &(rows_job){x, out, at, values_of(scale, bias)});
 }
 
-/* t = t * scale + bias, in place. */
+/* Computes t = t * scale + bias in place. */
 static lm_status rescale(lm_tensor *t, double scale, double bias) {
   lm_status status = LM_OK;
   lm_tensor *number = NULL, *same = NULL;
@@ -135,7 +135,7 @@ done:
   return status;
 }
 
-/* The i-th number below `below` that belongs to a seed. */
+/* Returns the seed's i-th number, from 0 to below - 1. */
 static int64_t drawn(uint64_t seed, int64_t i, int64_t below) {
   return (int64_t)lm_uniform_below(lm_philox_u64(lm_philox(seed, (uint64_t)i >> 1), (int)(i & 1)), (uint64_t)below);
 }

@@ -17,7 +17,7 @@ static uint64_t piece_at(const lm_file *f, uint64_t at) {
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-/* Passes over white space, then to the end of the line, in turn. */
+/* Scans alternately over white space and to the end of the line. */
 lm_status lm_file_lines(lm_file *f, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_bytes starts = {0};
@@ -28,7 +28,7 @@ lm_status lm_file_lines(lm_file *f, lm_tensor **out) {
     n = piece_at(f, at);
     TRY(lm_file_view(f, at, n, &p));
     const char *first = p, *end = p + n;
-    if (at == 0 && n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3, begins = 3; /* UTF-8's mark */
+    if (at == 0 && n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3, begins = 3; /* UTF-8's byte order mark */
     while (p < end) {
       if (!within) {
         while (p < end && is_space(*p)) {
@@ -78,7 +78,7 @@ int64_t lm_token_bytes(const char *dtype) {
   return k < KINDS ? kinds[k].bytes : 0;
 }
 
-/* Little-endian files, on the little-endian machines that this runs on. */
+/* Widens n tokens to int64. Files are little-endian, as are the machines this runs on. */
 #define WIDEN(type)                                     \
   for (int64_t i = 0; i < n; i++) {                     \
     type v;                                             \

@@ -25,7 +25,7 @@ static void free_names(names *l) {
   *l = (names){0};
 }
 
-/* folder/name, or name alone */
+/* Appends "folder/name", or "name" if folder is NULL. */
 static lm_status add(names *l, const char *folder, const char *name) {
   size_t front = folder ? strlen(folder) + 1 : 0, bytes = strlen(name) + 1;
   char *text = lm_list_grow(&l->at, &l->capacity, l->n + 1, sizeof *l->at) ? lm_malloc(front + bytes) : NULL;
@@ -63,7 +63,7 @@ static bool is_wanted(const scan *s, const char *name) {
   return s->n == 0;
 }
 
-/* What lies in a folder: the names of its folders, and of the files that are requested. */
+/* Lists the sub-folders of a folder and its files with a wanted suffix. */
 static lm_status list(const scan *s, const char *path, names *folders, names *files) {
   lm_status status = LM_OK;
   names full = {0};
@@ -92,7 +92,7 @@ done:
   return status;
 }
 
-/* The folder at root/path and all in it, from root on. */
+/* Finds the folder root/path and all folders in it, as paths relative to root. */
 static lm_status walk(scan *s, const char *root, const char *path, int depth, names *found) {
   lm_status status = LM_OK;
   names full = {0}, inner = {0};
@@ -103,7 +103,7 @@ static lm_status walk(scan *s, const char *root, const char *path, int depth, na
     goto done;
   }
   for (int i = 0; i < depth; i++) {
-    if (s->above[i].device == info.st_dev && s->above[i].inode == info.st_ino) goto done; /* a link to what it is in */
+    if (s->above[i].device == info.st_dev && s->above[i].inode == info.st_ino) goto done; /* a link to a folder above */
   }
   if (depth == DEEPEST) {
     status = lm_fail_in_file(LM_E_IO, full.at[0], "folders must be nested at most %d deep", DEEPEST);

@@ -1,4 +1,4 @@
-/* Memory of every device: by segments where the driver has streams or rules for them, else by size classes. */
+/* Allocates from segments on devices whose driver has streams or rules for them, else from size classes. */
 #include "device/alloc.h"
 
 #include "base/message.h"

@@ -40,7 +40,6 @@ void lm_block_tree_remove(lm_block **at, lm_block *b) {
   *at = left ? left : right;
 }
 
-/* The smallest of at least `size`. */
 lm_block *lm_block_tree_fit(lm_block *t, size_t size) {
   lm_block *best = NULL;
   while (t) {

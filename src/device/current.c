@@ -1,4 +1,4 @@
-/* Which device of a kind its bare name stands for, per thread. */
+/* Stores each thread's current device of a kind, which the kind's bare name stands for. */
 #include "device/device.h"
 
 static _Thread_local uint8_t ordinals[LM_DEVICE_KINDS];

@@ -20,7 +20,7 @@ enum { NAME_BYTES = 24, WHY_BYTES = 1024 };
 static _Atomic(const lm_driver *) drivers[LM_DEVICE_KINDS];
 static char names[LM_DEVICE_KINDS][LM_DEVICE_MAX][NAME_BYTES];
 static pthread_once_t named = PTHREAD_ONCE_INIT;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over registering */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for registration */
 
 static void name_kind(int kind, const char *name) {
   for (int i = 0; i < LM_DEVICE_MAX; i++) snprintf(names[kind][i], NAME_BYTES, "%.16s:%d", name, i);
@@ -85,7 +85,7 @@ const lm_driver *lm_driver_of(lm_device device) {
 static const lm_plugin_family family = {"backend", LM_VAR_BACKEND_PATH, "lm_backend_plugin", "backend"};
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
-/* *found: there is a plug-in of that name, and it has registered. */
+/* Loads and registers the plug-in; *found is false if no plug-in has that name. */
 static lm_status load_plugin(const char *name, bool *found) {
   lm_status status, (*plugin)(void) = NULL;
   char path[LM_PLUGIN_PATH];
@@ -110,11 +110,11 @@ lm_status lm_device_load(const char *name) {
       lm_ellipsize(name, 60), lm_ellipsize(name, 60));
 }
 
-/* ---- how many, asked of the driver once: a process keeps the devices it began with */
+/* ---- device counts, read from the driver once: a process keeps the devices it started with */
 
 typedef struct kind_state {
   int count;
-  int each; /* devices made of each of the driver's */
+  int each; /* number of devices that each of the driver's is split into */
   char why[WHY_BYTES];
 } kind_state;
 
@@ -155,7 +155,7 @@ static void ask_driver(int kind, kind_state *s) {
   }
 }
 
-/* NULL for a kind nobody has registered. */
+/* Returns NULL for an unregistered kind. */
 static const kind_state *state_of(int kind) {
   if (kind < 0 || kind >= LM_DEVICE_KINDS) return NULL;
   if (atomic_load_explicit(&asked[kind], memory_order_acquire)) return &states[kind];
@@ -237,7 +237,7 @@ static lm_status unknown_kind(const char *name, size_t length, const char *rest)
                  lm_known_kinds[lm_known_count - 1].name);
 }
 
-/* ":12" to 12; -1 if it is not that, LM_DEVICE_MAX if it is too large. */
+/* Converts ":12" to 12; returns -1 for other text, LM_DEVICE_MAX for larger numbers. */
 static int parse_ordinal(const char *text) {
   int value = 0;
   if (*text++ != ':' || !*text) return -1;
@@ -249,7 +249,7 @@ static int parse_ordinal(const char *text) {
   return value;
 }
 
-/* A name nobody has registered may be a plug-in's. */
+/* Finds the kind by name; an unregistered name may be a plug-in's. */
 static lm_status kind_of(const char *name, size_t length, int *out) {
   char word[LM_PLUGIN_NAME];
   bool found = false;

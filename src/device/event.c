@@ -1,4 +1,4 @@
-/* Events: marks in a stream. Where a device has no streams all work is done at once, and they are times. */
+/* Implements events: marks in a stream, or times on a device without streams, whose work is synchronous. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -10,12 +10,12 @@
 struct lm_event {
   lm_device device;
   bool timing, recorded;
-  void *native;      /* the driver's; NULL without streams, or until recorded */
-  double seconds;    /* without streams: when it was recorded */
-  lm_graph *capture; /* what was captured when it was recorded */
+  void *native;      /* the driver's event; NULL without streams, or until recorded */
+  double seconds;    /* time of the record on a device without streams */
+  lm_graph *capture; /* the stream's capture at the time of the record, or NULL */
 };
 
-/* Events let go are kept: a finalizer may let go of one, and calls no driver. */
+/* A freed event, kept for reuse: a finalizer, which must not call the driver, may free one. */
 typedef struct spare {
   void *native;
   struct spare *next;
@@ -23,7 +23,7 @@ typedef struct spare {
 
 typedef struct spares {
   pthread_mutex_t lock;
-  spare *event[2]; /* by `timing` */
+  spare *event[2]; /* indexed by `timing` */
   spare *empty;    /* nodes without an event */
 } spares;
 
@@ -35,7 +35,7 @@ static void init_spares(void) {
     for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&kept[kind][i].lock, NULL);
 }
 
-/* Virtual devices of a card share its events. */
+/* Returns the spare events of the physical device, which the virtual devices of a card share. */
 static spares *spares_of(lm_device device) {
   pthread_once(&once, init_spares);
   return &kept[LM_DEVICE_KIND(device)][lm_device_physical(device)];
@@ -93,7 +93,7 @@ static lm_status check_device(const char *name, const lm_event *e, lm_device dev
                        lm_device_name(device));
 }
 
-/* An event recorded in a capture is a node of that graph, which only the capture's own streams can wait for. */
+/* Checks that an event recorded in a capture, a node of that graph, is used within the same capture. */
 static lm_status check_capture(const char *name, const lm_event *e) {
   if (!e->capture || e->capture == lm_graph_capturing()) return LM_OK;
   return lm_fail(LM_E_STATE,
@@ -130,7 +130,7 @@ done:
 
 lm_status lm_event_wait(lm_event *e, lm_stream *waiter) {
   if (!e->recorded || !e->native || !waiter->native) return LM_OK;
-  if (!e->capture && lm_stream_tag(waiter)) return LM_OK; /* the device was waited for when the capture began */
+  if (!e->capture && lm_stream_tag(waiter)) return LM_OK; /* the capture's start waited for the device */
   if (e->capture && e->device != waiter->device) return lm_graph_refuse(e->device, waiter->device);
   lm_status status = check_capture("event.wait", e);
   if (status != LM_OK) return status;

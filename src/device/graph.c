@@ -1,5 +1,5 @@
-/* Capture of what a thread enqueues. A replay is ordered by hand: it continues after everything its device was given,
- * and what a graph has touched (LM_USED_GRAPH) is waited for at each later use. */
+/* Captures a thread's work as a graph and replays it. A replay is ordered by explicit waits: it runs after all earlier
+ * work of its device, and each later use of memory the graph touches (LM_USED_GRAPH) waits for it. */
 
 #include "device/graph.h"
 #include "base/mem.h"
@@ -9,18 +9,18 @@
 
 struct lm_graph {
   lm_device device;
-  lm_stream *stream; /* the capture began on it */
+  lm_stream *stream; /* the stream on which the capture began */
   lm_arena *arena;
   void *native;
-  lm_graph *next; /* of the let go */
+  lm_graph *next; /* in the list of freed graphs */
 };
 
 static _Thread_local lm_graph *capturing;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static lm_graph *let_go; /* finalizers call no driver: the next one to use graphs destroys them */
+static lm_graph *let_go; /* freed graphs; finalizers call no driver, so the next use of graphs destroys them */
 static _Atomic int under_way;
 pthread_rwlock_t lm_captures = PTHREAD_RWLOCK_INITIALIZER;
-/* Over a launch and the note of it, by ordinal: one that comes after another has to wait for it. */
+/* Make a launch and its record atomic, by ordinal: a later launch must wait for an earlier one. */
 static pthread_mutex_t launching[LM_DEVICE_MAX] = {[0 ... LM_DEVICE_MAX - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 lm_graph *lm_graph_capturing(void) { return capturing; }
@@ -116,7 +116,7 @@ lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   TRY(lm_arena_new(s->device, &g->arena));
   TRY(lm_device_synchronize(s->device));
   TRY(begin_on_stream(driver, g));
-  lm_stream_touch(s); /* the first to wait for it joins the capture */
+  lm_stream_touch(s); /* so that the first stream that waits for it joins the capture */
   lm_arena_use(g->arena);
   capturing = g;
   *out = g;
@@ -133,7 +133,7 @@ lm_status lm_graph_gather(lm_graph *g) {
   return LM_OK;
 }
 
-/* Events recorded during the capture mean nothing outside it. */
+/* Ends the capture on its streams. Events recorded during it are invalid from then on. */
 static void end_on_streams(lm_graph *g) {
   lm_stream_state *o;
   for (int i = 0; (o = state_at(g->device, i)); i++) {
@@ -146,7 +146,7 @@ static void end_on_streams(lm_graph *g) {
   capturing = NULL;
 }
 
-/* Ends the capture for nothing; the message is still that of what went wrong before. */
+/* Ends the capture and discards it; keeps the message of the earlier error. */
 static void throw_away(lm_graph *g) {
   lm_saved_error first;
   lm_error_save(LM_E_STATE, &first);

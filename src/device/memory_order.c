@@ -1,7 +1,7 @@
-/* Which streams use a block of memory (lm_used). */
+/* Orders streams that use the same block of memory (lm_used). */
 #include "device/stream_core.h"
 
-/* Replays of graphs that know the memory come before. */
+/* Makes s wait for the latest graph launch if a graph uses the memory. */
 static lm_status wait_for_graphs(uint64_t word, lm_stream *s) {
   lm_stream *launched = word & LM_USED_GRAPH && !lm_stream_tag(s) ? lm_stream_launched(s->device) : NULL;
   return launched ? lm_stream_wait(s, launched) : LM_OK;
@@ -37,8 +37,7 @@ lm_status lm_use_write(lm_used *used, lm_stream *s) {
 
 void lm_use_ended(lm_used *used) { atomic_fetch_and(used, LM_USED_GRAPH); }
 
-/* The bit says too that the stream continues after the writer; what cannot be made to wait now is noted all the same.
- */
+/* Records the stream even if the wait of lm_use_read fails; the bit then claims an order that was not established. */
 void lm_use_note(lm_used *used, lm_stream *s) {
   if (!s->native || lm_use_read(used, s) == LM_OK) return;
   uint64_t word = atomic_load(used);
@@ -58,7 +57,7 @@ lm_status lm_use_is_over(lm_device device, uint64_t *used, void **mark, bool *ov
     bool done = true;
     if (!s || !s->native) continue;
     if (!*mark) TRY(lm_stream_mark(s, mark));
-    if (!*mark) return LM_OK; /* it is captured */
+    if (!*mark) return LM_OK; /* another thread captures it */
     TRY(driver->event_query(lm_device_physical(device), *mark, &done));
     if (!done) return LM_OK;
     lm_event_put(device, false, *mark);

@@ -1,5 +1,5 @@
-/* Pinned host memory: expensive to get, so blocks are kept, in sizes of powers of two. One that a stream may still use
- * when it is let go is handed out again once an event behind that use has passed. */
+/* Allocates pinned host memory. It is expensive to obtain, so freed blocks are cached, in powers of two. A block that a
+ * stream may still use when it is freed is reused after an event recorded behind that use completes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,35 +14,35 @@ enum { SMALLEST_LOG2 = 9, LARGEST_LOG2 = 47, CLASSES = LARGEST_LOG2 + 1, USES = 
 
 typedef struct use {
   lm_stream *stream;
-  uint64_t given; /* to the stream when it was noted */
-  void *event;    /* behind it; NULL: not recorded yet */
+  uint64_t given; /* the stream's `given` count after this use */
+  void *event;    /* recorded behind the use; NULL: not yet */
 } use;
 
 typedef struct block {
   char *p;
-  int log2; /* bytes */
+  int log2; /* log2 of its bytes */
   bool live;
-  bool stuck; /* more users than there is room to note, or a graph, which may be replayed: never used again */
+  bool stuck; /* never reused: it has more users than `uses` holds, or a graph that may be replayed */
   int nuses;
   use uses[USES];
-  struct block *next; /* of the free ones of a size, or of the waiting ones */
+  struct block *next; /* in the idle list of its size, or in `waiting` */
 } block;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static block **all; /* by address */
+static block **all; /* sorted by address */
 static size_t count, capacity;
 static block *idle[CLASSES], *waiting;
 
 static const lm_driver *pinning_driver(void) {
   for (int kind = LM_CPU + 1; kind < LM_DEVICE_KINDS; kind++) {
-    int count = lm_device_count(kind); /* loads it */
+    int count = lm_device_count(kind); /* loads the plug-in */
     const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
     if (driver && driver->host_alloc && count > 0) return driver;
   }
   return NULL;
 }
 
-/* Index of the last block that begins at p or before; -1 if there is none. */
+/* Returns the index of the last block that starts at p or before; -1 if there is none. */
 static ptrdiff_t index_of(const void *p) {
   size_t low = 0, high = count;
   while (low < high) {
@@ -56,14 +56,14 @@ static ptrdiff_t index_of(const void *p) {
   return (ptrdiff_t)low - 1;
 }
 
-/* Locked. The block p lies in. */
+/* Returns the block that contains p, or NULL. Requires the lock. */
 static block *block_of(const void *p) {
   ptrdiff_t i = index_of(p);
   if (i < 0) return NULL;
   return (uintptr_t)p - (uintptr_t)all[i]->p < (uintptr_t)1 << all[i]->log2 ? all[i] : NULL;
 }
 
-/* *over: the stream has done with it. */
+/* Sets *over if the stream has completed the use. */
 static lm_status is_use_over(use *u, bool *over) {
   lm_device device = u->stream->device;
   *over = lm_stream_is_done(u->stream, u->given);
@@ -73,7 +73,7 @@ static lm_status is_use_over(use *u, bool *over) {
   return LM_OK;
 }
 
-/* Locked. Blocks whose users are through become idle. A capture forbids to ask. */
+/* Moves waiting blocks whose uses are over to `idle`; a capture forbids the queries. Requires the lock. */
 static lm_status reclaim(void) {
   if (lm_graph_capturing()) return LM_OK;
   for (block **at = &waiting; *at;) {
@@ -98,7 +98,7 @@ static lm_status reclaim(void) {
   return LM_OK;
 }
 
-/* Locked. */
+/* Allocates a block and inserts it into `all`. Requires the lock. */
 static lm_status make_block(const lm_driver *driver, int log2, block **out) {
   lm_status status;
   block *b = lm_calloc(1, sizeof *b);
@@ -171,7 +171,7 @@ void lm_pinned_use(const void *p, lm_stream *s) {
     b->stuck = true;
   } else if (b) {
     if (i == b->nuses) b->uses[b->nuses++] = (use){.stream = s};
-    b->uses[i].given = lm_stream_given(s) + 1; /* the one that is being given to it */
+    b->uses[i].given = lm_stream_given(s) + 1; /* counts the work being given now */
   }
   pthread_mutex_unlock(&lock);
 }

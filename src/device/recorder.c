@@ -13,30 +13,30 @@
 
 enum { BLOCK_SPANS = 512 };
 
-/* A time of a device's clock, that of an event, in seconds of lm_seconds. */
+/* Relates a device's clock to lm_seconds: `seconds` is the time at which the device reached `event`. */
 typedef struct device_clock {
   lm_device device;
   lm_event *event;
   double seconds;
 } device_clock;
 
-/* A driver measures in float: beyond this distance from the clock's event the digits of microseconds are lost. */
+/* Milliseconds: drivers measure in float, which loses microseconds at greater distances from the clock's event. */
 static const double FAR_MS = 1000;
 
 struct lm_recording {
   uint32_t number, flags;
   size_t count, dropped, max_spans, nblocks, capacity;
-  lm_span **block; /* of BLOCK_SPANS each */
+  lm_span **block; /* BLOCK_SPANS each */
   char where[128];
 };
 
-/* `lock` guards the recording that runs. */
+/* Guards `running`, last_number and the running recording. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static lm_recording *running;
 static uint32_t last_number;
 static _Atomic int last_thread;
 
-/* Of this thread. */
+/* State of this thread. */
 static _Thread_local struct {
   int number;
   lm_span *innermost;
@@ -63,7 +63,7 @@ const char *lm_span_kind_name(lm_span_kind kind) {
   return names[kind];
 }
 
-/* ---- ranges of the tools of a device's vendor: NVTX */
+/* ---- ranges in the device vendor's tools: NVTX */
 
 static const lm_driver *range_driver(void) {
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
@@ -73,13 +73,13 @@ static const lm_driver *range_driver(void) {
   return NULL;
 }
 
-/* ---- time of devices. What fails there is left out: no span is worth an error. */
+/* ---- device times. Failures are ignored: no span is worth an error. */
 
-/* A timing event behind what the device's current stream was given; NULL where there are no streams. */
+/* Records a timing event behind the work of the device's current stream; NULL on a device without streams. */
 static lm_event *mark(lm_device device, int *stream) {
   lm_event *e = NULL;
   if (device == LM_NO_DEVICE || !lm_has_streams(lm_driver_of(device)) || lm_graph_capturing()) return NULL;
-  lm_saved_error saved; /* the span may be of a call that failed */
+  lm_saved_error saved; /* the span's own call may have failed */
   lm_error_save(LM_OK, &saved);
   lm_stream *s = lm_stream_current(device);
   if (s && s->native && lm_event_new(device, true, &e) == LM_OK && lm_event_record(e, s) != LM_OK) {
@@ -91,12 +91,12 @@ static lm_event *mark(lm_device device, int *stream) {
   return e;
 }
 
-/* Waits for the device: an event that it reaches at once has the time of now. Before the wait, it would reach one only
- * after the work in its queue. Without an event, its times are left out. */
+/* Waits for the device, then records an event, which it reaches at once: recorded before, it would be reached only
+ * after the queued work. Without an event the device's times are left out. */
 static device_clock read_clock(lm_device device) {
   int stream;
   device_clock c = {.device = device};
-  lm_driver_of(device)->synchronize(lm_device_physical(device)); /* whose error the next call of the script gets */
+  lm_driver_of(device)->synchronize(lm_device_physical(device)); /* the next call of the script gets its error */
   lm_saved_error saved;
   lm_error_save(LM_OK, &saved);
   c.event = mark(device, &stream);
@@ -109,7 +109,7 @@ static device_clock read_clock(lm_device device) {
   return c;
 }
 
-/* Of a span whose device is done; the last ones come first. */
+/* Computes the device times of a span whose device has finished; expects the latest spans first. */
 static void read_times(lm_span *s, device_clock *c) {
   double before = 0, duration = 0;
   if (c->event && s->from && s->to && lm_event_elapsed(s->from, c->event, &before) == LM_OK &&
@@ -144,7 +144,7 @@ static lm_span *block_for(lm_recording *r) {
   return block;
 }
 
-/* False if it is not kept. */
+/* Stores a copy of the span; false if it is dropped. */
 static bool store(const lm_span *s) {
   pthread_mutex_lock(&lock);
   lm_recording *r = running;
@@ -236,7 +236,7 @@ lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where
   return status;
 }
 
-/* Ends the recording that runs, if it has that number, or any for 0; returns it, or NULL. */
+/* Ends the running recording if `number` is its number or 0; returns it, or NULL. */
 static lm_recording *take_running(uint32_t number) {
   pthread_mutex_lock(&lock);
   lm_recording *r = running && (number == 0 || running->number == number) ? running : NULL;

@@ -1,7 +1,7 @@
-/* The recorder: what the core does from start to stop, as spans of time. One recording at a time in the process; spans
- * of all its threads. A span is begun and ended on one thread, the last begun first, and is stored when it ends. On
- * devices with streams, events in the stream say how long the device took: nothing is waited for before the end of the
- * recording. Where there is no memory for more spans, they are counted. */
+/* Records what the core does between start and stop as spans of time. The process has one recording at a time, with
+ * spans of all its threads. A span begins and ends on one thread, innermost first, and is stored at its end. On devices
+ * with streams, events measure the device's time; nothing waits for them before the recording stops. Spans that do not
+ * fit in memory are only counted. */
 #pragma once
 
 #include "base/log.h"
@@ -9,12 +9,12 @@
 
 typedef enum lm_span_kind {
   LM_SPAN_OP,
-  LM_SPAN_BACKWARD, /* of a recorded op */
-  LM_SPAN_RANGE,    /* of the script, or of a step */
+  LM_SPAN_BACKWARD, /* the backward pass of a recorded op */
+  LM_SPAN_RANGE,    /* a range that the script names, or a step */
   LM_SPAN_MODULE,
   LM_SPAN_OPTIMIZER,
   LM_SPAN_COLLECTIVE,
-  LM_SPAN_WAIT, /* for data, or for what is done elsewhere */
+  LM_SPAN_WAIT, /* waiting for data or for other work */
   LM_SPAN_KINDS
 } lm_span_kind;
 
@@ -22,40 +22,40 @@ struct lm_event;
 
 typedef struct lm_span {
   const char *name, *line, *shapes;    /* interned or static; line and shapes may be NULL */
-  uint8_t kind, depth;                 /* depth: in how many others of its thread it lies */
-  lm_device device;                    /* LM_NO_DEVICE: no device's time */
-  int thread, stream;                  /* stream: its number on the device */
-  int64_t start, duration, inside;     /* nanoseconds of lm_seconds; inside: in spans within this one */
-  int64_t allocated, allocated_inside; /* bytes of tensors allocated less those freed, by this thread */
-  int64_t bytes;                       /* that a collective gets */
+  uint8_t kind, depth;                 /* depth: number of enclosing spans on its thread */
+  lm_device device;                    /* LM_NO_DEVICE: no device time */
+  int thread, stream;                  /* stream: its id on the device */
+  int64_t start, duration, inside;     /* nanoseconds of lm_seconds; inside: spent in nested spans */
+  int64_t allocated, allocated_inside; /* bytes of tensors allocated minus freed by this thread; in nested spans */
+  int64_t bytes;                       /* bytes that a collective receives */
   double flops;
-  double device_start, device_seconds; /* device_seconds < 0: not measured */
-  /* While it is open: */
+  double device_start, device_seconds; /* seconds; device_seconds < 0: not measured */
+  /* Used while the span is open: */
   struct lm_span *outer;
-  uint32_t recording; /* its number; 0: of none */
-  bool ranged;        /* as a range of NVTX */
+  uint32_t recording; /* number of its recording; 0: none */
+  bool ranged;        /* true if an NVTX range is open for it */
   struct lm_event *from, *to;
 } lm_span;
 
-/* Where spans are traced at all. It is stored if LM_TRACE_SPANS is on. The caller may set flops, bytes and shapes
- * before its end. The line is the thread's. */
+/* Opens a span while any tracing is on; it is stored only if LM_TRACE_SPANS is on. The caller may set flops, bytes and
+ * shapes before the end. `line` is this thread's script line. */
 LM_API void lm_span_begin(lm_span *s, lm_span_kind kind, const char *name, lm_device device);
 LM_API void lm_span_end(lm_span *s);
-/* One that is over: for spans that are not the last begun. Seconds of lm_seconds. */
+/* Adds a completed span, for spans that are not the last begun. Times are seconds of lm_seconds. */
 LM_API void lm_span_add(lm_span_kind kind, const char *name, double start, double end);
 
-/* Of the innermost span that is open on this thread; NULL for none. */
+/* Returns the name of this thread's innermost open span; NULL if there is none. */
 LM_API const char *lm_span_name(void);
-/* Of the tensors' memory: bytes that this thread allocated, or freed, if negative. */
+/* Counts bytes of tensor memory that this thread allocated, or freed, if negative. */
 LM_API void lm_span_allocated(int64_t bytes);
 
 typedef struct lm_recording lm_recording;
-/* flags: what to note beside times, of LM_TRACE_LINES, LM_TRACE_SHAPES and LM_TRACE_NVTX. At most max_spans are kept.
- * where: the script's line, for the message of a second one. number: of this recording. LM_E_STATE if one runs. */
+/* Starts a recording and returns its number. flags: of LM_TRACE_LINES, LM_TRACE_SHAPES and LM_TRACE_NVTX. Keeps at most
+ * max_spans. where: the script's line, for the error of a second start. LM_E_STATE if one is running. */
 LM_API lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where, uint32_t *number);
-/* Waits for devices whose time was measured. Spans that are open are not in it. LM_E_STATE if none runs. */
+/* Stops; waits for devices that were measured. Open spans are left out. LM_E_STATE if none runs. */
 LM_API lm_status lm_recording_stop(lm_recording **out);
-/* Stops and frees the recording of that number, if it still runs. Waits for no device. */
+/* Stops and frees the recording of that number if it is still running. Waits for no device. */
 LM_API void lm_recording_abandon(uint32_t number);
 LM_API size_t lm_recording_count(const lm_recording *r);
 LM_API size_t lm_recording_dropped(const lm_recording *r);

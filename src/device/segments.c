@@ -30,32 +30,32 @@ typedef lm_block block;
 
 struct lm_arena {
   lm_device device;
-  block *tree[2][LM_STREAM_MAX]; /* free blocks by size, then address: [small] of a stream */
+  block *tree[2][LM_STREAM_MAX]; /* free blocks by size, then address: [small][stream] */
 };
 
-typedef struct heap { /* a device's */
+typedef struct heap { /* the memory of one device */
   pthread_mutex_t lock;
   lm_device device;
   const lm_driver *driver;
   lm_segment_rules rules;
   lm_arena shared;
   lm_memory_stats stats;
-  size_t limit;   /* 0: none */
-  block **bucket; /* blocks in use, by address */
+  size_t limit;   /* bytes; 0: none */
+  block **bucket; /* blocks in use, hashed by address */
   size_t nbuckets, nused;
-  block *spare; /* nodes */
+  block *spare; /* unused nodes */
   int nspare;
 } heap;
 
 static _Atomic(heap *) heaps[LM_DEVICE_KINDS][LM_DEVICE_MAX];
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local lm_arena *own; /* of the capture on this thread */
+static _Thread_local lm_arena *own; /* arena of this thread's capture */
 
 bool lm_is_segmented(const lm_driver *driver) { return driver->rules.round > 0 || lm_has_streams(driver); }
 
 /* ---- guarded blocks */
 
-/* Whether kernels are to be stopped where they leave their tensor, which LM_GUARD_BLOCKS=1 says. */
+/* Returns true if LM_GUARD_BLOCKS=1 asks for out-of-bounds accesses of kernels to be detected. */
 static bool guards(void) {
   static _Atomic int wanted; /* 0: not read yet, 1: no, 2: yes */
   if (wanted == 0) wanted = lm_variable_is_on(LM_VAR_GUARD_BLOCKS, false) ? 2 : 1;
@@ -63,8 +63,8 @@ static bool guards(void) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-/* For kernels that run on the host (spec/support/cuda). Right only where all work is done at once. What a graph uses is
- * left open for its replays. */
+/* Unpoisons the first `bytes` of a block, for kernels that run on the host (spec/support/cuda). Correct only if all
+ * work is synchronous. A graph's blocks stay accessible for its replays. */
 static void open_to(const heap *h, const block *b, size_t bytes) {
   if (!guards()) return;
   if (b->arena != &h->shared) bytes = b->size;
@@ -75,7 +75,7 @@ static bool is_one_each(void) { return false; }
 #else
 static void open_to(const heap *h, const block *b, size_t bytes) { (void)h, (void)b, (void)bytes; }
 
-/* Whether each block is a segment of its own, for a checker that knows what the driver gave (compute-sanitizer). */
+/* Returns true if each block is its own segment, for a checker of driver allocations (compute-sanitizer). */
 static bool is_one_each(void) { return guards(); }
 #endif
 
@@ -155,7 +155,7 @@ static void give_spare(heap *h, block *b) {
 
 static block **bucket_of(heap *h, const void *p) { return &h->bucket[lm_address_hash(p) & (h->nbuckets - 1)]; }
 
-/* Longer chains do no harm where there is no memory for more buckets. */
+/* Doubles the buckets; without memory for that, chains just grow longer. */
 static void grow_buckets(heap *h) {
   size_t n = h->nbuckets;
   block **old = h->bucket, **grown = calloc(2 * n, sizeof *grown);
@@ -191,7 +191,7 @@ static block *forget_used(heap *h, const void *p) {
 
 /* ---- taking */
 
-/* Takes the first `size` bytes of a free block. Needs a spare node. */
+/* Takes the first `size` bytes of a free block and leaves the rest free. Needs a spare node. */
 static block *cut_block(heap *h, block *b, size_t size) {
   size_t rest = b->size - size;
   take_free(b);
@@ -213,7 +213,7 @@ static block *cut_block(heap *h, block *b, size_t size) {
   return b;
 }
 
-/* The best of any stream's free blocks. */
+/* Returns the smallest fitting free block of any stream. */
 static block *fit_anywhere(lm_arena *a, bool small, size_t size) {
   block *best = NULL;
   for (int id = 0; id < LM_STREAM_MAX; id++) {
@@ -229,7 +229,7 @@ static size_t segment_size(const lm_segment_rules *r, size_t size) {
                                  : (size_t)lm_round_up(size, r->large_round);
 }
 
-/* A segment as one free block. Locked, but not while the driver works. Needs a spare node afterwards. */
+/* Allocates a segment as one free block and leaves a spare node. Requires the lock; unlocks for the driver's call. */
 static lm_status new_segment(heap *h, lm_arena *a, int stream, size_t size, block **out) {
   lm_status status;
   size_t bytes = segment_size(&h->rules, size);
@@ -239,7 +239,7 @@ static lm_status new_segment(heap *h, lm_arena *a, int stream, size_t size, bloc
   pthread_mutex_unlock(&h->lock);
   status = h->driver->alloc(lm_device_physical(h->device), bytes, &p);
   pthread_mutex_lock(&h->lock);
-  if (status == LM_OK && !have_spares(h, 2)) { /* others may have taken them meanwhile */
+  if (status == LM_OK && !have_spares(h, 2)) { /* other threads may have used the spares meanwhile */
     h->driver->free(lm_device_physical(h->device), p, bytes);
     status = LM_E_OOM;
   }
@@ -262,8 +262,8 @@ static block *find_whole(block *t) {
   return b ? b : find_whole(t->right);
 }
 
-/* Every segment that is one free block goes back to the driver, unless anybody captures: then they are kept. Locked,
- * but not while the driver works, nor while captures are kept out: who does that may wait for the heap. */
+/* Returns every entirely free segment to the driver; does nothing during a capture. Requires the lock. Releases it for
+ * driver calls, and before blocking captures, since a thread that blocks them may wait for this lock. */
 static void drop_segments(heap *h) {
   pthread_mutex_unlock(&h->lock);
   bool alone = lm_graph_block();
@@ -289,7 +289,7 @@ static lm_status out_of_memory(const heap *h, size_t bytes) {
   return lm_out_of_memory(h->driver, h->device, bytes, &h->stats, h->limit);
 }
 
-/* Locked. A free block of at least `size` for the stream, the driver's memory before other streams'. */
+/* Finds a free block of at least `size`: the stream's, new memory, then other streams'. Requires the lock. */
 static lm_status find_block(heap *h, lm_arena *a, int stream, size_t size, block **out) {
   bool small = size <= h->rules.small_limit;
   if (!have_spares(h, 2)) return LM_E_OOM;
@@ -338,7 +338,7 @@ done:
   return status;
 }
 
-/* b takes in its neighbor `n`, free and of the same arena, which lies behind it. */
+/* Merges `n`, the free neighbor behind b and of the same arena, into b. */
 static void take_in(heap *h, block *b, block *n) {
   b->size += n->size;
   b->pending |= n->pending | LM_USED_BIT(n->stream);

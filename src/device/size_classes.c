@@ -10,7 +10,7 @@
 #include "device/driver.h"
 #include "device/out_of_memory.h"
 
-/* AddressSanitizer has to see every block come and go. */
+/* Off for AddressSanitizer, which must see every allocation and free. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { CACHING = 0 };
 #else
@@ -22,13 +22,13 @@ enum { CACHING = 1 };
 enum { STEP_LOG2 = 6, FINE_LOG2 = 12, LARGEST = 47, FINE = 1 << (FINE_LOG2 - STEP_LOG2) };
 enum { CLASSES = FINE + (LARGEST - FINE_LOG2) * 8 };
 
-/* Programs whose sizes keep changing fill every class in turn. What is held may grow to this much
- * above twice what was ever in use at a time; then the cache is emptied. */
+/* Programs whose sizes keep changing fill every class in turn. Reserved bytes may exceed twice the peak in use by this
+ * much; then the cache is emptied. */
 static const size_t slack_bytes = (size_t)256 << 20;
 
-/* Where no more is in use than was before, and at least half of the memory is free, a large request whose class is
- * empty takes a cached block of up to sixteen times its size rather than fresh pages: the last, smaller batch of an
- * epoch then lives in the memory of the others. (With less free, the block's next request would need fresh pages
+/* Large requests whose class is empty take a cached block of up to sixteen times their size instead of fresh pages.
+ * Conditions: the peak in use is not exceeded, and at least half of the memory is cached. The last, smaller batch of an
+ * epoch then reuses the memory of the others. (With less cached, the block's next request would need fresh pages
  * itself.) */
 enum { OVERSIZE_FROM = 1 << 16, OVERSIZE_CLASSES = 32, MAX_OVERSIZE = 64 };
 
@@ -37,7 +37,7 @@ typedef struct bin { /* freed blocks of one class, as a stack outside the blocks
   uint32_t n, capacity;
 } bin;
 
-typedef struct oversize_block { /* a block in use for less than its class */
+typedef struct oversize_block { /* a block in use for a request of a smaller class */
   void *block;
   int class;
 } oversize_block;
@@ -52,7 +52,7 @@ typedef struct cache {
   bin bins[CLASSES];
 } cache;
 
-static cache caches[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* 3 MB of which only devices in use are touched */
+static cache caches[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* 3 MB; only the pages of devices in use are touched */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void init_caches(void) {
@@ -62,7 +62,7 @@ static void init_caches(void) {
 
 static cache *cache_of(lm_device device) { return &caches[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
 
-/* bytes: 1 to 2^LARGEST. *size: bytes of a block of the class. */
+/* Returns the class of `bytes` (1 to 2^LARGEST); *size is the bytes of its blocks. */
 static int class_of(size_t bytes, size_t *size) {
   size_t last = bytes - 1;
   if (bytes <= (size_t)1 << FINE_LOG2) {
@@ -115,7 +115,7 @@ static void *take_cached(cache *p, int class, size_t size) {
   return block;
 }
 
-/* The class of a block that comes back. */
+/* Returns the class a freed block was allocated in, and forgets it if oversize. */
 static int own_class(cache *p, const void *block, int class) {
   for (int i = 0; i < p->noversize; i++) {
     if (p->oversize[i].block != block) continue;
@@ -156,7 +156,7 @@ lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t byt
   return LM_OK;
 }
 
-/* False if the bin cannot grow. */
+/* Pushes a freed block; false if the bin cannot grow. */
 static bool put_cached(bin *b, void *block) {
   if (b->n == b->capacity) {
     uint32_t capacity = b->capacity ? 2 * b->capacity : 8;

@@ -1,12 +1,12 @@
-/* The allocator for devices whose work is done at once, the CPU first: freed blocks are kept by size and handed out
- * again; under pressure all of them go back to the driver, and the request is tried once more. */
+/* Allocates memory of synchronous devices, such as the CPU: keeps freed blocks by size for reuse. When the driver has
+ * no more memory, returns all of them to it and tries again. */
 #pragma once
 
 #include "device/alloc.h"
 #include "device/driver.h"
 
 lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out);
-/* `bytes` as given to lm_classes_alloc. */
+/* Frees p; `bytes` is the size passed to lm_classes_alloc. */
 void lm_classes_free(lm_device device, void *p, size_t bytes);
 lm_memory_stats lm_classes_stats(lm_device device);
 void lm_classes_reset_peak(lm_device device);

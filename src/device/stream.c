@@ -1,20 +1,20 @@
-/* Streams, and what each waits for. */
+/* Creates streams and tracks which work each of them is ordered after. */
 #include "device/stream.h"
 #include "device/graph.h"
 
 #include "base/mem.h"
 #include "device/stream_core.h"
 
-typedef struct queue { /* a device's streams */
+typedef struct queue { /* the streams of a device */
   pthread_mutex_t lock;
-  int made, turn; /* streams made; the one given out last by lm_stream_new */
+  int made, turn; /* number of streams; id of the last reused one */
   _Atomic(lm_stream_state *) stream[LM_STREAM_MAX];
   _Atomic(lm_stream *) launched;
 } queue;
 
 static queue queues[LM_DEVICE_KINDS][LM_DEVICE_MAX];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static _Thread_local uint8_t current[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* ids */
+static _Thread_local uint8_t current[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* stream ids */
 
 static void init_queues(void) {
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
@@ -24,7 +24,7 @@ static void init_queues(void) {
 static queue *queue_of(lm_device device) { return &queues[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
 static lm_stream_state *state_of(lm_stream *s) { return (lm_stream_state *)s; }
 
-/* Locked. */
+/* Creates the next stream of the device. Requires the lock. */
 static lm_status make_stream(queue *q, lm_device device, int priority, lm_stream **out) {
   const lm_driver *driver = lm_driver_of(device);
   if (!driver) return lm_fail_no_device("stream", device);
@@ -70,7 +70,7 @@ lm_stream *lm_stream_current(lm_device device) {
 
 void lm_stream_set_current(lm_stream *s) { current[LM_DEVICE_KIND(s->device)][LM_DEVICE_ORDINAL(s->device)] = s->id; }
 
-/* Once all are made they are given out in turn, those of the priority asked for first; never one that is captured. */
+/* Returns existing streams in turn, those of `priority` first, never a captured one; NULL if all are captured. */
 static lm_stream *reuse_stream(queue *q, int priority) {
   for (int same = 1; same >= 0; same--) {
     for (int i = 1; i < q->made; i++) {
@@ -167,7 +167,7 @@ lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture
   return status;
 }
 
-/* By an event, which is free again as soon as the waiter has been notified. */
+/* Waits by an event, which is free for reuse as soon as the wait is enqueued. */
 static lm_status wait_by_event(lm_stream *waiter, lm_stream *on, lm_graph *capture) {
   lm_status status;
   void *event;
@@ -178,8 +178,8 @@ done:
   return status;
 }
 
-/* The device was waited for when the capture began; what its streams are given meanwhile does not run, and what other
- * streams are given meanwhile comes from threads that have nothing to do with it (lm_graph_join). */
+/* Returns true if no wait is needed. The capture's start waited for the device; work captured since does not run, and
+ * other streams' later work comes from unrelated threads (lm_graph_join). */
 static bool has_nothing_to_wait_for(lm_stream *waiter, lm_stream *on) {
   lm_graph *there = lm_stream_capture(on);
   return there ? there != lm_graph_capturing() : lm_stream_capture(waiter) != NULL;
@@ -192,11 +192,11 @@ lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
   uint64_t given = lm_stream_given(on);
   if (lm_stream_is_done(on, given)) return LM_OK;
   if (counted && atomic_load_explicit(&w->seen[on->id], memory_order_acquire) >= given) return LM_OK;
-  /* Another thread may have begun to capture `on` by now: the waiter does not become part of that. */
+  /* Another thread may have begun to capture `on` by now: the waiter must not join that capture. */
   lm_graph *capture = lm_graph_capturing() == lm_stream_capture(on) ? lm_graph_capturing() : NULL;
   if (!counted && capture) return lm_graph_refuse(on->device, waiter->device);
   NEED(wait_by_event(waiter, on, capture));
-  /* Whoever waits for this stream now waits for the other too, so their notes of having waited are out of date. */
+  /* Streams that wait for this one now depend on `on` too, so their records of having waited are outdated. */
   lm_stream_touch(waiter);
   if (counted) raise_to(&w->seen[on->id], given);
   return LM_OK;
@@ -222,7 +222,7 @@ lm_status lm_stream_synchronize(lm_stream *s) {
   return status;
 }
 
-/* Waits for what the streams were given, one by one: what another thread captures meanwhile is none of it. */
+/* Waits for the work of each stream in turn, but not for what another thread captures meanwhile. */
 static lm_status synchronize_each(lm_device device) {
   lm_status status = LM_OK;
   const lm_driver *driver = lm_driver_of(device);
@@ -244,8 +244,8 @@ done:
   return status;
 }
 
-/* While another thread captures, nobody may wait for the whole device. What is left to wait for with captures kept out
- * is what was not given by way of our streams. */
+/* Waits per stream, since no thread may wait for the whole device during a capture. The wait with captures blocked is
+ * for work that did not pass through our streams. */
 lm_status lm_device_synchronize(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   if (!driver) return lm_fail_no_device("synchronize", device);

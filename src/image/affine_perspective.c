@@ -1,5 +1,5 @@
-/* Images seen through a map of coordinates: rotated, sheared, in perspective. Pixels are looked up as ATen's
- * grid_sample does with padding_mode zeros and align_corners false. */
+/* Warps images by affine and perspective maps of coordinates. Pixels are looked up as by ATen's grid_sample with
+ * padding_mode zeros and align_corners false. */
 
 #include <math.h>
 
@@ -7,7 +7,7 @@
 #include "base/message.h"
 #include "image/transform_job.h"
 
-/* The numbers of a map: bilinear and how many fills there are at `at`, `coefficients` of them, then the fills. */
+/* Checks the numbers of a map: bilinear and nfill at `at`, then `coefficients` of them, then the fills. */
 static lm_status check_map(lm_image_job *job, int at, int coefficients) {
   int64_t bilinear, fills;
   lm_status status;
@@ -22,14 +22,14 @@ done:
   return status;
 }
 
-/* The walk along row y of the output. */
+/* Returns the source positions of output row y. */
 typedef lm_walk (*lm_walk_of)(const lm_image_job *job, int64_t y);
 
 typedef struct warping {
   const lm_image_job *job;
-  int at, coefficients; /* of its numbers */
+  int at, coefficients; /* indices into its numbers: first one; number of coefficients */
   lm_walk_of walk_of;
-  int64_t groups; /* of channels */
+  int64_t groups; /* number of groups of channels */
 } warping;
 
 static void warp_rows(void *ctx, int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-/* Sums over neighbors: Gaussian blur by its two kernels, and sharpening. */
+/* Computes sums over neighbors: Gaussian blur as two 1-d kernels, and sharpening. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -6,7 +6,7 @@
 #include "base/message.h"
 #include "image/transform_job.h"
 
-enum { ROWS = 32 }; /* of the result at a time */
+enum { ROWS = 32 }; /* result rows at a time */
 
 lm_status lm_plan_blur(lm_image_job *job) {
   int64_t kx, ky;
@@ -32,11 +32,11 @@ typedef struct blurring {
   const lm_pixel_loops *loops;
   int64_t kx, ky;
   const void *wx, *wy;
-  int64_t real;  /* bytes of the numbers computed with */
-  int64_t parts; /* of a plane, of ROWS rows */
+  int64_t real;  /* bytes of a number in the computation */
+  int64_t parts; /* parts of ROWS rows in a plane */
 } blurring;
 
-/* Row h of a plane, summed along x. padded: a row and its reflection */
+/* Sums a row of a plane along x. `padded` is scratch for the row and its reflections. */
 static void sum_row(const blurring *b, const char *src, char *padded, char *to) {
   int64_t half = b->kx / 2, w = b->job->x.w, real = b->real;
   b->loops->widen(padded + half * real, src, w);
@@ -101,7 +101,7 @@ lm_status lm_plan_sharpness(lm_image_job *job) {
   return LM_E_SHAPE;
 }
 
-/* Pixels at the border stay, except being kept within black and white. */
+/* Sharpens rows; border pixels are only clamped to black and white. */
 static void sharpen_rows(void *ctx, int64_t first, int64_t last) {
   const lm_image_job *job = ctx;
   const lm_planes *x = &job->x, *y = &job->y;

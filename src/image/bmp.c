@@ -1,4 +1,4 @@
-/* BMP: Windows' headers of 12, 40 and more bytes; 1 to 32 bits a pixel, masks of channels; without compression. */
+/* Decodes BMP: Windows' headers of 12, 40 and more bytes; 1 to 32 bits a pixel, channel masks; no compression. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "image/codec.h"
@@ -7,11 +7,11 @@ enum { FILE_HEADER = 14, RGB = 0, MASKS = 3, ALPHA_MASKS = 6 };
 
 typedef struct bitmap {
   int64_t height, width;
-  bool downwards, gray; /* the first row is the upper one; all colors of the palette are gray */
+  bool downwards, gray; /* true if the first row is the top one; true if the palette is all gray */
   unsigned bits, compression;
-  size_t pixels, row; /* where they begin; bytes of a row */
+  size_t pixels, row; /* offset of the first row; bytes of a row */
   uint8_t palette[256][4];
-  uint32_t mask[4]; /* of red, green, blue, alpha */
+  uint32_t mask[4]; /* masks of red, green, blue, alpha */
 } bitmap;
 
 static uint32_t at16(const uint8_t *p) { return p[0] | (uint32_t)p[1] << 8; }
@@ -68,7 +68,7 @@ lm_status lm_bmp_header(const lm_image *image, lm_image_header *out) {
   return LM_OK;
 }
 
-/* The bits of a mask as 0 to 255, rounded down as Pillow does. */
+/* Returns the bits of a mask scaled to 0 to 255, rounded down as Pillow does. */
 static uint8_t masked(uint32_t v, uint32_t mask) {
   int shift = mask ? __builtin_ctz(mask) : 0;
   return mask ? (uint8_t)((uint64_t)((v & mask) >> shift) * 255 / (mask >> shift)) : 255;

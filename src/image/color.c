@@ -1,4 +1,4 @@
-/* Transforms of each pixel by itself, or by sums over its image. */
+/* Transforms each pixel by itself, or by sums over its image. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static lm_status check_factor(const lm_image_job *job) {
   return check_colors(job);
 }
 
-/* Any channels, each by itself. */
+/* Copies channels one by one; any number of them. */
 static lm_status copy(const lm_image_job *job) {
   const double none[2] = {1, 0};
   lm_image_spans(job, LOOPS->blend, false, none, 0, 0.03 * bytes_of(job));
@@ -41,7 +41,7 @@ lm_status lm_run_brightness(const lm_image_job *job) {
 
 lm_status lm_plan_contrast(lm_image_job *job) { return check_factor(job); }
 
-/* What becomes of each row or plane. */
+/* Collects a number of each row or plane. */
 typedef struct counting {
   const lm_image_job *job;
   lm_planes x;
@@ -59,7 +59,7 @@ static void sum_rows(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Rows are summed by themselves, so that neither threads nor strides make a difference. */
+/* Sums each row separately, so that threads and strides do not change the result. */
 lm_status lm_run_contrast(const lm_image_job *job) {
   const lm_planes *x = &job->x;
   int64_t rows = x->n * x->h;
@@ -168,7 +168,7 @@ lm_status lm_run_solarize(const lm_image_job *job) {
   return LM_OK;
 }
 
-/* Rows of a plane as one where they lie one after the other. */
+/* Merges a plane's rows into one if they are adjacent in memory. */
 static void flat(lm_planes *x) {
   if (x->row == x->w * (int64_t)lm_dtype_size(x->dtype)) x->w *= x->h, x->h = 1;
 }
@@ -214,7 +214,7 @@ static void count_bytes(const lm_planes *x, int64_t plane, int64_t counts[256]) 
     int64_t i = 0;
     for (; i + 4 <= x->w; i += 4) part[0][p[i]]++, part[1][p[i + 1]]++, part[2][p[i + 2]]++, part[3][p[i + 3]]++;
     for (; i < x->w; i++) part[0][p[i]]++;
-    for (int k = 0; k < 256; k++) { /* rows are shorter than what 32 bits count */
+    for (int k = 0; k < 256; k++) { /* a row has fewer pixels than 32 bits count */
       counts[k] += (int64_t)part[0][k] + part[1][k] + part[2][k] + part[3][k];
     }
     memset(part, 0, sizeof part);
@@ -261,7 +261,7 @@ lm_status lm_run_equalize(const lm_image_job *job) {
   return status;
 }
 
-/* ---- other numbers */
+/* ---- normalize and convert */
 
 lm_status lm_plan_normalize(lm_image_job *job) {
   int64_t scale;

@@ -7,8 +7,8 @@
 #include "base/message.h"
 #include "image/codec.h"
 
-/* ---- orientations: how the picture as it is seen follows from the one that is stored, by turning over what is stored
- * first, then by swapping rows and columns */
+/* ---- orientations: the upright picture results from the stored one by mirroring it first, then swapping rows and
+ * columns */
 typedef struct orientation_change {
   bool swap, flip_y, flip_x;
 } orientation_change;
@@ -24,10 +24,10 @@ static orientation_change orientation_change_of(int orientation) {
 
 static const struct lm_image_format {
   const char *name, *title, *start;
-  size_t at, n; /* where `start` is in a file, and its bytes */
+  size_t at, n; /* offset and length of `start` in a file */
   lm_status (*header)(const lm_image *image, lm_image_header *out);
   lm_status (*decode)(const lm_image *image, const lm_region *region, const lm_planes *to); /* NULL for JPEG */
-  const char *library; /* without which a build lacks the format; NULL for one that is not read at all */
+  const char *library; /* needed to build the format; NULL for one that is not read at all */
 } formats[] = {
     {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, lm_jpeg_header, NULL, "libjpeg"},
     {"png", "PNG", "\x89PNG\r\n\x1a\n", 0, 8, lm_png_header, lm_png_decode, "libpng"},
@@ -82,10 +82,10 @@ lm_status lm_image_read_header(lm_image *im) {
 
 static int channels_of(lm_image_mode mode, int unchanged) { return mode == LM_IMAGE_UNCHANGED ? unchanged : (int)mode; }
 
-/* The part of a side from `from` on, `n` long, of `whole`, seen from the other end. */
+/* Mirrors the interval of n from *from within a side of `whole`. */
 static void reverse(int64_t *from, int64_t n, int64_t whole) { *from = whole - *from - n; }
 
-/* Of the `n` pixels from `from` on of a side of `whole`, what they are at a scale: the first and the one after the
+/* Scales the interval of n pixels at `from` of a side of `whole` by 1/scale: the first pixel and the one after the
  * last. */
 static void shrink(int64_t from, int64_t n, int64_t whole, int scale, int64_t *first, int64_t *end) {
   *first = (from + scale / 2) / scale;
@@ -107,7 +107,7 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
         (long long)im->width);
   }
   orientation_change orientation_change = orientation_change_of(im->orientation);
-  /* As it is stored. */
+  /* The crop in coordinates of the stored image. */
   int64_t height = orientation_change.swap ? im->width : im->height,
           width = orientation_change.swap ? im->height : im->width;
   int64_t y = orientation_change.swap ? part.left : part.top, rows = orientation_change.swap ? part.width : part.height;

@@ -1,4 +1,4 @@
-/* Shared by encoders: checks of what is encoded, and the tensor of a file's bytes. */
+/* Checks the pixels to encode, and wraps an encoded file's bytes as a tensor. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "image/codec.h"

@@ -1,4 +1,4 @@
-/* Pixels moved as they are: flips and quarter turns. */
+/* Moves pixels without changing them: flips and quarter turns. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -18,7 +18,7 @@ lm_status lm_run_flip(const lm_image_job *job) {
   lm_image_job flipped = *job;
   const lm_pixel_loops *loops = LM_PIXEL_LOOPS(job->x.dtype);
   double bytes = (double)lm_dtype_size(job->x.dtype);
-  if (job->v[1] != 0) { /* written from the last row up */
+  if (job->v[1] != 0) { /* reads from the last row up */
     flipped.x.data += (flipped.x.h - 1) * flipped.x.row;
     flipped.x.row = -flipped.x.row;
   }
@@ -33,7 +33,7 @@ lm_status lm_plan_rotate90(lm_image_job *job) {
   return status;
 }
 
-enum { TASK_ROWS = 32 }; /* of a task */
+enum { TASK_ROWS = 32 }; /* rows per task */
 
 static void turn_tasks(void *ctx, int64_t begin, int64_t end) {
   const lm_image_job *job = ctx;
@@ -43,8 +43,7 @@ static void turn_tasks(void *ctx, int64_t begin, int64_t end) {
   for (int64_t task = begin; task < end; task++) {
     int64_t plane = task / parts, first = task % parts * TASK_ROWS;
     int64_t rows = y->h - first < TASK_ROWS ? y->h - first : TASK_ROWS;
-    /* Row i of y is column i of x from its upper end (3 turns: from its lower end), where columns count from the right
-     * for 1 turn. */
+    /* Row i of y is column i of x, read downwards (3 turns: upwards); for 1 turn columns count from the right. */
     const char *src = lm_row_of(x, plane / x->c, plane % x->c, turns == 3 ? x->h - 1 : 0);
     char *dst = lm_row_of(y, plane / x->c, plane % x->c, turns == 3 ? first : first + rows - 1);
     int64_t column = turns == 3 ? first : x->w - first - rows;
@@ -53,7 +52,7 @@ static void turn_tasks(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* A quarter turn is a transpose whose input or output is read from its other end. */
+/* Runs a quarter turn as a transpose that reads its input or writes its output from the other end. */
 lm_status lm_run_rotate90(const lm_image_job *job) {
   const lm_planes *x = &job->x, *y = &job->y;
   int64_t turns = (int64_t)job->v[0];

@@ -1,4 +1,4 @@
-/* GIF by giflib (GIF89a specification): the first frame, or all, each drawn over those before it. */
+/* Decodes GIF by giflib (GIF89a specification): the first frame, or all, each drawn over those before it. */
 #include <gif_lib.h>
 
 #include "base/mem.h"
@@ -9,9 +9,9 @@ typedef struct reading {
   const lm_image *image;
   size_t at;
   GifFileType *gif;
-  GraphicsControlBlock control; /* of the frame that gif->Image describes */
+  GraphicsControlBlock control; /* belongs to the frame in gif->Image */
   int64_t height, width;
-  uint8_t *canvas, *before, *line; /* RGBA; as it was before a frame that will vanish; a row of a frame */
+  uint8_t *canvas, *before, *line; /* RGBA; its copy before a frame to be undone; a row of a frame */
   uint8_t background[4];
 } reading;
 
@@ -33,14 +33,14 @@ static lm_status problem(const reading *r, int code) {
 #define GIF_NEED(call) \
   if ((call) == GIF_ERROR) return problem(r, r->gif->Error)
 
-/* Reads up to the next frame's pixels; *more is false where the file ends. */
+/* Reads up to the next frame's pixels; *more is false at the file's end. */
 static lm_status next_frame(reading *r, bool *more) {
   r->control = (GraphicsControlBlock){.TransparentColor = NO_TRANSPARENT_COLOR};
   for (*more = false;;) {
     GifRecordType type;
     GifByteType *block;
     int code;
-    if (r->at == r->image->nbytes && r->gif->ImageCount > 0) return LM_OK; /* many files lack the last byte */
+    if (r->at == r->image->nbytes && r->gif->ImageCount > 0) return LM_OK; /* many files lack the terminator byte */
     GIF_NEED(DGifGetRecordType(r->gif, &type));
     if (type == TERMINATE_RECORD_TYPE) return LM_OK;
     if (type == IMAGE_DESC_RECORD_TYPE) {
@@ -54,7 +54,7 @@ static lm_status next_frame(reading *r, bool *more) {
   }
 }
 
-/* Opens a file and reads up to its first frame's pixels. The canvas holds that frame, as in Pillow. */
+/* Opens a file and reads up to its first frame's pixels. Enlarges the canvas to contain that frame, as Pillow does. */
 static lm_status open_bytes(reading *r) {
   int code = 0;
   bool more;
@@ -91,7 +91,7 @@ lm_status lm_gif_header(const lm_image *image, lm_image_header *out) {
   return close_bytes(&r, status);
 }
 
-/* A row of the frame's rectangle within the canvas; NULL and 0 for one beyond. */
+/* Returns row y of the frame within the canvas and its n pixels; NULL and 0 for a row outside. */
 static uint8_t *row_of(const reading *r, int64_t y, int64_t *n) {
   const GifImageDesc *d = &r->gif->Image;
   int64_t left = r->width - d->Left;

@@ -1,5 +1,5 @@
-/* Files of images to and from uint8 tensors [C, H, W] on the CPU: JPEG (libjpeg-turbo), PNG (libpng), BMP, and WebP,
- * GIF and TIFF, which a build may lack.
+/* Decodes and encodes image files as uint8 tensors [C, H, W] on the CPU: JPEG (libjpeg-turbo), PNG (libpng), BMP, and
+ * WebP, GIF and TIFF, which a build may lack.
  *
  * Reentrant: any number of threads may read the same bytes. Nothing is allocated for pixels before the sizes in the
  * header are checked. */
@@ -8,50 +8,50 @@
 #include "tensor/tensor.h"
 
 typedef enum lm_image_mode {
-  LM_IMAGE_UNCHANGED, /* what the file has; palettes and CMYK become RGB, transparency alpha */
+  LM_IMAGE_UNCHANGED, /* the file's channels; palettes and CMYK become RGB, transparency alpha */
   LM_IMAGE_GRAY,
   LM_IMAGE_GRAY_ALPHA,
   LM_IMAGE_RGB,
   LM_IMAGE_RGBA,
 } lm_image_mode;
 
-/* An image whose header is read. The caller sets the fields before `format`. */
+/* An image to decode. The caller sets the fields before `format`; lm_image_read_header sets the others. */
 typedef struct lm_image {
   const uint8_t *bytes; /* borrowed */
   size_t nbytes;
-  const char *name;   /* what messages call it; borrowed */
-  int64_t max_pixels; /* more is an error */
-  bool upright;       /* as EXIF says it is to be seen; else as it is stored */
-  bool allow_corrupt; /* of a JPEG whose data is damaged, what libjpeg makes of it; else LM_E_IO */
+  const char *name;   /* name in messages; borrowed */
+  int64_t max_pixels; /* limit on height * width; more is an error */
+  bool upright;       /* applies EXIF's orientation; else pixels as stored */
+  bool allow_corrupt; /* decodes damaged JPEG data as libjpeg can; else they are LM_E_IO */
   const struct lm_image_format *format;
   const char *format_name; /* "jpeg", ... */
   int64_t height, width;   /* after EXIF's orientation, if upright */
-  int channels;            /* of LM_IMAGE_UNCHANGED: 1 to 4 */
+  int channels;            /* number for LM_IMAGE_UNCHANGED: 1 to 4 */
   int orientation;         /* EXIF's, 1 to 8; 1 if not upright */
 } lm_image;
 
-/* Pixels of an image: top, left, height and width in the whole, as it is seen. */
+/* A rectangle of the upright image. */
 typedef struct lm_image_crop {
   int64_t top, left, height, width;
 } lm_image_crop;
 
-/* LM_E_IO names the image and says what is wrong with it. */
+/* Reads the header and fills the image's fields. LM_E_IO names the image and its defect. */
 LM_API lm_status lm_image_read_header(lm_image *image);
 
-/* crop: NULL for all. What lies behind it in the file is not read, so neither checked. Its pixels are those of the
- * whole. at_least: NULL, or a height and a width: a JPEG may then be decoded at a half, a quarter or an eighth of its
- * size, of which the crop has at least that many pixels; its edges are rounded to whole ones. *out is [C, H, W]. */
+/* Decodes the image, or a crop of it (NULL: all), to *out [C, H, W]. Bytes of the file behind the crop are not read,
+ * nor checked. at_least: NULL, or a height and a width. A JPEG may then be decoded at 1/2, 1/4 or 1/8 of its size if
+ * the crop, its edges rounded to pixels, still has that size. */
 LM_API lm_status lm_image_decode(const lm_image *image, lm_image_mode mode, const lm_image_crop *crop,
                                  const int64_t *at_least, lm_tensor **out);
 
-/* Pixels of all frames of a GIF, at most max_pixels of them, one frame after the other with its 1 to 4 channels. A
- * build without giflib has NULL. */
+/* Decodes all frames of a GIF, at most max_pixels pixels, one after the other, each with 1 to 4 channels. NULL in a
+ * build without giflib. */
 LM_API __attribute__((weak)) lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **out);
 
-/* pixels: [C, H, W] uint8 on the CPU, any strides. *out: a uint8 tensor [n], a file's bytes.
- * C is 1 or 3; quality from 1 to 100; chroma is halved both ways, as libjpeg does by itself. */
+/* Encodes pixels, uint8 [C, H, W] on the CPU with any strides, as a file: *out is uint8 [n]. C is 1 or 3; quality is
+ * from 1 to 100; chroma is halved both ways, libjpeg's default. */
 LM_API lm_status lm_image_encode_jpeg(const lm_tensor *pixels, int quality, lm_tensor **out);
-/* C is 1 (gray), 2 (with alpha), 3 (RGB) or 4; level from 0 to 9, zlib's. */
+/* Does the same for C of 1 (gray), 2 (with alpha), 3 (RGB) or 4; level is zlib's, from 0 to 9. */
 LM_API lm_status lm_image_encode_png(const lm_tensor *pixels, int level, lm_tensor **out);
-/* C is 3 or 4; quality from 0 to 100, or 101 for a file without loss. A build without libwebp has NULL. */
+/* Does the same for C of 3 or 4; quality from 0 to 100, or 101 for lossless. NULL in a build without libwebp. */
 LM_API __attribute__((weak)) lm_status lm_image_encode_webp(const lm_tensor *pixels, int quality, lm_tensor **out);

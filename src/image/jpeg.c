@@ -4,8 +4,7 @@
 
 static void jump(j_common_ptr jpeg) { longjmp(((lm_jpeg_errors *)jpeg->err)->back, 1); }
 
-/* Whether a warning is of pixels that are not what they were. The others are of bytes between segments and of numbers
- * that nothing depends on. */
+/* Returns true for warnings about damaged pixels. Others concern bytes between segments and unused numbers. */
 static bool is_loss(int message) {
   switch (message) {
     case JWRN_ARITH_BAD_CODE:
@@ -19,7 +18,7 @@ static bool is_loss(int message) {
 }
 
 static void note(j_common_ptr jpeg, int level) {
-  if (level >= 0) return; /* tracing */
+  if (level >= 0) return; /* trace messages */
   jpeg->err->num_warnings++;
   if (is_loss(jpeg->err->msg_code) && !((lm_jpeg_errors *)jpeg->err)->allow_corrupt) jump(jpeg);
 }

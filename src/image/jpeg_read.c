@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "image/jpeg.h"
 
-enum { STRIP = 16, MAX_SCANS = 500 }; /* rows at a time; a progressive file of a few KB could have scans without end */
+enum { STRIP = 16, MAX_SCANS = 500 }; /* rows per read; a progressive file of a few KB could have scans without end */
 
 typedef struct reading {
   struct jpeg_decompress_struct jpeg;
@@ -15,19 +15,19 @@ typedef struct reading {
 
 /* ---- the header */
 
-/* APP1 segments stand before the image; the first that begins with "Exif" is the one. Data of a segment: its length in
- * two bytes, which count too. */
+/* Returns the orientation from the first APP1 segment that begins with "Exif"; such segments precede the image. A
+ * segment starts with its length in two bytes, which it includes. */
 static int find_orientation(const uint8_t *p, size_t n) {
-  static const char exif[] = "Exif\0"; /* and its closing zero */
+  static const char exif[] = "Exif\0"; /* plus its closing zero */
   size_t at = 2;
   while (at + 4 <= n && p[at] == 0xff) {
     int marker = p[at + 1];
-    if (marker == 0xff) { /* fill */
+    if (marker == 0xff) { /* a fill byte */
       at++;
       continue;
     }
     size_t length = (size_t)p[at + 2] << 8 | p[at + 3];
-    if (marker == 0xda || marker == 0xd9 || length < 2 || length > n - at - 2) break; /* the image itself begins */
+    if (marker == 0xda || marker == 0xd9 || length < 2 || length > n - at - 2) break; /* the image data begins */
     const uint8_t *data = p + at + 4;
     if (marker == 0xe1 && length >= 2 + sizeof exif && memcmp(data, exif, sizeof exif) == 0) {
       return lm_exif_orientation(data + sizeof exif, length - 2 - sizeof exif);
@@ -68,14 +68,14 @@ static void watch(j_common_ptr jpeg) {
     lm_jpeg_give_up(jpeg, "a JPEG must have at most 500 scans");
 }
 
-/* Adobe's CMYK is stored inverted: c times k, of 255, rounded. */
+/* Returns c * k / 255, rounded: Adobe's CMYK is stored inverted. */
 static inline uint8_t ink(int c, int k) {
   int v = k * (255 - c) + 128;
   v = ((v >> 8) + v) >> 8;
   return (uint8_t)(k > v ? k - v : 0);
 }
 
-/* In place: four bytes a pixel before and after. The weights are of ITU-R 601, in 1/65536. */
+/* Converts in place, four bytes a pixel before and after. The weights are ITU-R 601's, in 1/65536. */
 static void cmyk_to_rgb(uint8_t *p, int64_t pixels, bool gray) {
   for (int64_t i = 0; i < pixels; i++, p += 4) {
     int r = ink(p[0], p[3]), g = ink(p[1], p[3]), b = ink(p[2], p[3]);
@@ -85,7 +85,7 @@ static void cmyk_to_rgb(uint8_t *p, int64_t pixels, bool gray) {
   }
 }
 
-/* Smooth chroma of a pixel depends on the pixels beside it: with that many columns more they are all there. */
+/* Returns the extra columns to decode on each side of a crop: a pixel's smooth chroma depends on its neighbors. */
 static int margin_of(const struct jpeg_decompress_struct *jpeg) { return jpeg->max_h_samp_factor * 2; }
 
 static lm_status read_pixels(reading *r, int scale, const lm_region *region, const lm_planes *to) {

@@ -20,7 +20,7 @@ static void begin_piece(j_compress_ptr jpeg) {
   jpeg->dest->free_in_buffer = PIECE;
 }
 
-static boolean end_piece(j_compress_ptr jpeg) { /* it is full, whatever free_in_buffer says */
+static boolean end_piece(j_compress_ptr jpeg) { /* called when the piece is full, whatever free_in_buffer says */
   lm_put(&of(jpeg)->bytes, of(jpeg)->piece, PIECE);
   begin_piece(jpeg);
   return TRUE;

@@ -1,4 +1,4 @@
-/* Padding: borders of a number, of the edge, or of the image mirrored. */
+/* Pads images with a constant, with the edge pixels, or with the image mirrored. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -7,7 +7,7 @@
 
 enum { LEFT, TOP, RIGHT, BOTTOM, MODE, FILL };
 
-/* Where pixel i, counted from the image's first, is to be found along a side of n; -1: nowhere. */
+/* Returns the index on a side of n that padded pixel i, counted from the image's first, copies; -1: the fill. */
 static int64_t source_of(int64_t i, int64_t n, int mode) {
   if (i >= 0 && i < n) return i;
   if (mode == LM_BORDER_CONSTANT) return -1;
@@ -55,7 +55,7 @@ void lm_image_element(lm_dtype dtype, double v, void *out) {
   }
 }
 
-/* n pixels of one element. */
+/* Fills n pixels with one element. */
 static void fill_row(char *to, int64_t n, const char *element, size_t bytes) {
   if (n <= 0) return;
   size_t all = (size_t)n * bytes, done = bytes;

@@ -1,4 +1,4 @@
-/* Interleaved pixels to planes and back. Compiled with -O3: the loops over contiguous rows become vectors. */
+/* Converts interleaved pixels to planes and back. Compiled with -O3: loops over contiguous rows are vectorized. */
 #include "image/codec.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static inline __attribute__((always_inline)) void split3_as_built(uint8_t *restr
   }
 }
 
-#ifdef __x86_64__ /* whose first level has no instruction that shuffles bytes: it would take seven times as long */
+#ifdef __x86_64__ /* x86-64's baseline lacks a byte shuffle and would take seven times as long */
 __attribute__((target("ssse3"))) static void split3_shuffled(uint8_t *a, uint8_t *b, uint8_t *c, const uint8_t *p,
                                                              int64_t n) {
   split3_as_built(a, b, c, p, n);
@@ -57,7 +57,7 @@ void lm_planes_put(const lm_planes *to, int64_t y, int64_t rows, int64_t width, 
     }
     return;
   }
-  /* Mirrored, or lying on its side: then what is together in memory is a column of the rows here. */
+  /* The image is mirrored or rotated: adjacent bytes in memory are then columns here. */
   for (int c = 0; c < to->channels; c++) {
     for (int64_t x = 0; x < width; x++) {
       uint8_t *out = first + c * to->plane + x * to->column;

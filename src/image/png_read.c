@@ -11,7 +11,7 @@ typedef struct reading {
   png_infop info;
   const lm_image *image;
   size_t at;
-  uint8_t *rows; /* a strip; of an interlaced image all rows that are requested, and one more */
+  uint8_t *rows; /* a strip; for an interlaced image all requested rows, and one more */
 } reading;
 
 static void take(png_structp png, png_bytep out, size_t n) {
@@ -21,7 +21,7 @@ static void take(png_structp png, png_bytep out, size_t n) {
   r->at += n;
 }
 
-/* What neither changes pixels nor says where up is. */
+/* Skips chunks that change neither pixels nor orientation. */
 static void leave_out_texts(png_structp png) {
 #ifdef PNG_HANDLE_AS_UNKNOWN_SUPPORTED
   static const png_byte names[] = "tEXt\0zTXt\0iTXt\0sPLT\0hIST\0tIME\0pHYs\0pCAL\0sCAL\0oFFs\0bKGD";
@@ -37,13 +37,13 @@ static void open_bytes(reading *r) {
   r->info = r->png ? png_create_info_struct(r->png) : NULL;
   if (!r->info) lm_png_out_of_memory(&r->side);
   png_set_read_fn(r->png, r, take);
-  png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* max_pixels limits them */
+  png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* max_pixels is the limit */
   leave_out_texts(r->png);
   png_read_info(r->png, r->info);
 }
 
 typedef struct kind {
-  bool palette, color, alpha, transparent; /* alpha: a channel; transparent: one color of the others, or some */
+  bool palette, color, alpha, transparent; /* alpha: has that channel; transparent: has a transparent color (tRNS) */
 } kind;
 
 static kind kind_of(reading *r) {
@@ -80,11 +80,11 @@ lm_status lm_png_header(const lm_image *image, lm_image_header *out) {
   return status;
 }
 
-/* libpng's own conversions, in its order; the weights of gray are those that torchvision sets. */
+/* Sets libpng's conversions in its order; the weights of gray are torchvision's. */
 static void convert(reading *r, int channels) {
   kind k = kind_of(r);
   bool color = channels >= 3, alpha = channels % 2 == 0;
-  if (k.palette) png_set_palette_to_rgb(r->png); /* with alpha where it is transparent */
+  if (k.palette) png_set_palette_to_rgb(r->png); /* with alpha if it has transparency */
   if (!k.color && png_get_bit_depth(r->png, r->info) < 8) png_set_expand_gray_1_2_4_to_8(r->png);
   if (k.transparent && alpha) png_set_tRNS_to_alpha(r->png);
   if (png_get_bit_depth(r->png, r->info) == 16) png_set_strip_16(r->png);

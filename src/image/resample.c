@@ -1,8 +1,8 @@
-/* Resizing: two passes of weighted sums, first along x, then along y.
+/* Resizes images by two passes of weighted sums, first along x, then along y.
  *
  * Weights are those of ATen's upsampling (UpSampleKernel.cpp), which are Pillow's: with antialiasing the filter is
- * stretched by the scale where that is above 1. For uint8 they are int16 numbers over a power of two, and what the
- * first pass returns is rounded. Sums of rows run along rows; so for the pass along x a strip of rows is transposed. */
+ * stretched by a scale above 1. For uint8 they are int16 numbers over a power of two, and the first pass rounds its
+ * result. Sums run over rows, so the pass along x transposes strips of rows. */
 #include <math.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ static lm_status taps_alloc(lm_taps *t, int64_t out, int64_t most, size_t bytes)
   return LM_OK;
 }
 
-/* In double into w, `most` for each output. */
+/* Computes the weights in double into w, `most` for each output. */
 static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
   double stretch = scale > 1 ? scale : 1, support = (bicubic ? 2 : 1) * stretch;
   for (int64_t o = 0; o < t->out; o++) {
@@ -75,7 +75,7 @@ static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, b
   }
 }
 
-/* Two or four neighbors, whatever the scale; those beyond the border are the border's. */
+/* Uses two or four neighbors at any scale; those beyond the border are the border's pixels. */
 static void weights_plain(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
   for (int64_t o = 0; o < t->out; o++) {
     double at = scale * ((double)o + 0.5) - 0.5, *own = w + o * t->most;
@@ -93,7 +93,7 @@ static void weights_plain(lm_taps *t, double *w, int64_t in, double scale, bool 
   }
 }
 
-/* `extent` pixels, the last of which may be there in part, become `out`. */
+/* Makes the weights that resize `extent` pixels, of which the last may count in part, to `out`. */
 static lm_status taps_make(lm_taps *t, double extent, int64_t out, lm_dtype dtype, bool bicubic, bool antialias) {
   int64_t in = (int64_t)ceil(extent);
   double scale = extent / (double)out, largest = 0;
@@ -132,19 +132,19 @@ done:
 
 /* ---- the passes */
 
-/* Rows that are transposed at a time: a vector's worth. */
+/* Returns the number of rows transposed at a time: a vector's worth. */
 static int strip_of(lm_dtype dtype) { return dtype == LM_U8 ? 32 : dtype == LM_F32 ? 32 : 16; }
 
 typedef struct resizing {
   const lm_image_job *job;
   const lm_pixel_loops *loops;
-  lm_planes from; /* the part that is resized */
+  lm_planes from; /* the part to resize */
   lm_taps across, down;
   bool along_x, along_y;
   int64_t bytes, strip;
-  size_t middle, columns, results; /* scratch of a task, in bytes */
-  int64_t bands, tall;             /* of a plane, and rows of one */
-  const int64_t *column;           /* of the nearest pixels */
+  size_t middle, columns, results; /* bytes of scratch per task */
+  int64_t bands, tall;             /* bands of a plane; rows of a band */
+  const int64_t *column;           /* nearest input column of each output */
   bool exact;
 } resizing;
 
@@ -182,7 +182,7 @@ static void resize_tasks(void *ctx, int64_t first, int64_t last) {
   const resizing *r = ctx;
   int64_t height = r->job->y.h, c = r->from.c;
   char *own = lm_scratch();
-  if (own) memset(own, 0, r->columns); /* a strip of few rows computes with what is there */
+  if (own) memset(own, 0, r->columns); /* a partial strip also computes its unused rows */
   for (int64_t task = first; task < last; task++) {
     int64_t plane = task / r->bands, low = task % r->bands * r->tall;
     int64_t high = low + r->tall < height ? low + r->tall : height;
@@ -203,7 +203,7 @@ static lm_status resize_weighted(resizing *r, bool bicubic, bool antialias) {
   int threads = lm_threads_for(work);
   int64_t planes = x->n * x->c, bands = planes >= 4 * threads ? 1 : threads, tall = lm_ceil_div(y->h, bands);
   r->bands = bands, r->tall = tall;
-  int64_t most = 0; /* rows of the input that a band needs */
+  int64_t most = 0; /* maximum number of input rows for a band */
   for (int64_t low = 0; low < y->h; low += tall) {
     int64_t last = (low + tall < y->h ? low + tall : y->h) - 1;
     int64_t rows = r->along_y ? r->down.first[last] + r->down.count[last] - r->down.first[low] : last + 1 - low;
@@ -221,7 +221,7 @@ done:
   return status;
 }
 
-/* In float, as ATen, so that it is the same pixel. */
+/* Returns the nearest input index, computed in float as ATen does, so that it is the same pixel. */
 static int64_t nearest_to(int64_t o, int64_t in, int64_t out, bool exact) {
   float scale = (float)in / (float)out;
   int64_t i = (int64_t)(exact ? floorf(((float)o + 0.5f) * scale) : floorf((float)o * scale));

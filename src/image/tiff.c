@@ -1,4 +1,4 @@
-/* TIFF by libtiff: the first image of a file, of 8 bits a channel by libtiff's own conversion. */
+/* Decodes the first image of a TIFF file by libtiff, which converts it to 8 bits a channel. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <tiffio.h>
@@ -7,17 +7,17 @@
 #include "base/message.h"
 #include "image/codec.h"
 
-enum { SPARE = 64 << 20 }; /* bytes of one allocation that have nothing to do with pixels */
+enum { SPARE = 64 << 20 }; /* bytes that libtiff may allocate at once besides pixels */
 
 typedef struct reading {
   const lm_image *image;
   uint64_t at;
   TIFF *tiff;
-  char text[160]; /* of the first error */
+  char text[160]; /* text of the first error */
 } reading;
 
 static int note(TIFF *tiff, void *arg, const char *module, const char *format, va_list args) {
-  reading *r = arg; /* NULL for warnings, which are dropped */
+  reading *r = arg; /* NULL for warnings, which are ignored */
   (void)tiff, (void)module;
   if (r && !r->text[0]) vsnprintf(r->text, sizeof r->text, format, args);
   return 1;
@@ -86,10 +86,10 @@ lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const l
   if (!pixels) return LM_E_OOM;
   memset(pixels, 0, (size_t)(region->height * region->width) * sizeof *pixels);
   TRY(open_bytes(&r, region->height * region->width));
-  if (image->channels % 2 == 0) { /* else libtiff multiplies colors by their alpha */
+  if (image->channels % 2 == 0) { /* else libtiff premultiplies colors by alpha */
     TIFFSetField(r.tiff, TIFFTAG_EXTRASAMPLES, 1, &(uint16_t){EXTRASAMPLE_ASSOCALPHA});
   }
-  TIFFGetFieldDefaulted(r.tiff, TIFFTAG_ORIENTATION, &orientation); /* rows as they are stored */
+  TIFFGetFieldDefaulted(r.tiff, TIFFTAG_ORIENTATION, &orientation); /* keeps rows as stored */
   if (!TIFFReadRGBAImageOriented(r.tiff, (uint32_t)region->width, (uint32_t)region->height, pixels, orientation, 1)) {
     TRY(problem(&r, "truncated"));
   }

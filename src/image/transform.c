@@ -7,7 +7,7 @@
 #include "base/message.h"
 #include "image/transform_job.h"
 
-/* Every kind takes at most as many numbers as the lists that it reads may have. */
+/* The maximum number of numbers for transforms that take lists. */
 enum { MANY = 1 << 28, COLORS = -1, ALWAYS = MANY };
 
 static const lm_image_kind kinds[] = {
@@ -48,9 +48,9 @@ lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64
   return LM_OK;
 }
 
-/* ---- the form that loops take: [N, C, H, W] of uint8, float32 or float64 */
+/* ---- the loops' form of images: [N, C, H, W] of uint8, float32 or float64 */
 
-/* The dtype of the loops that move elements of a size; LM_NO_DTYPE for a size that has none. */
+/* Returns the dtype of the loops that move elements of a dtype's size; LM_NO_DTYPE for a size without loops. */
 static lm_dtype moved_as(lm_dtype dtype) {
   size_t bytes = lm_dtype_size(dtype);
   return bytes == 1 ? LM_U8 : bytes == 4 ? LM_F32 : bytes == 8 ? LM_F64 : LM_NO_DTYPE;
@@ -58,7 +58,7 @@ static lm_dtype moved_as(lm_dtype dtype) {
 
 static bool has_loops(lm_dtype dtype) { return dtype == LM_U8 || dtype == LM_F32 || dtype == LM_F64; }
 
-/* Elements of t as `dtype`; its dims before the last three are one, as is_strided allows. */
+/* Describes t's elements as `dtype`; merges the dims before the last three, which is_strided allows. */
 static lm_planes planes_of(const lm_tensor *t, lm_dtype dtype) {
   int d = t->ndim - 3;
   int64_t bytes = (int64_t)lm_dtype_size(t->dtype), n = 1, image = 0;
@@ -77,9 +77,9 @@ static lm_planes planes_of(const lm_tensor *t, lm_dtype dtype) {
                      .data = t->data};
 }
 
-/* Returns whether pixels of a row are side by side and images at one distance, whatever dims they have. */
+/* Returns true if a row's pixels are adjacent and images are equally spaced, across all leading dims. */
 static bool is_strided(const lm_tensor *t) {
-  int64_t next = -1; /* images' distance, times their number so far */
+  int64_t next = -1; /* expected stride: the inner dim's stride times its size */
   for (int d = t->ndim - 4; d >= 0; d--) {
     if (t->size[d] == 1) continue;
     if (next >= 0 && t->stride[d] != next) return false;
@@ -88,7 +88,7 @@ static bool is_strided(const lm_tensor *t) {
   return t->size[t->ndim - 1] <= 1 || t->stride[t->ndim - 1] == 1;
 }
 
-/* *out is x, or a copy of its values in a dtype that planes_of takes. */
+/* Returns x in *out, or a copy of its values as `dtype`, in a layout that planes_of accepts. */
 static lm_status to_form(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   if (dtype == x->dtype && is_strided(x)) {
     *out = lm_retain(x);
@@ -132,7 +132,7 @@ static lm_status check_given(const char *name, const lm_tensor *given, const lm_
   return LM_OK;
 }
 
-/* Runs a kind whose numbers are checked. Halves are computed in float32, and so are integers where values change. */
+/* Runs a checked kind. Halves are computed in float32, and so are integers if values change. */
 static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job *job, lm_tensor *given,
                           lm_tensor **out) {
   lm_status status;
@@ -198,7 +198,7 @@ lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double
   return run_kind(kind, x, &(lm_image_job){.name = kind->name, .count = n, .v = v}, given, out);
 }
 
-/* Pixels of a task: some rows, or parts of what is as good as one row. */
+/* Number of pixels per task: some rows, or a part of a long row. */
 enum { TASK = 16384 };
 
 typedef struct spanning {
@@ -206,7 +206,7 @@ typedef struct spanning {
   lm_span span;
   bool together;
   const double *v;
-  int64_t step, rows, across, down; /* rows of a task, and how many tasks lie across and down a plane */
+  int64_t step, rows, across, down; /* rows per task; tasks across and down a plane */
 } spanning;
 
 static void run_span_tasks(void *ctx, int64_t begin, int64_t end) {

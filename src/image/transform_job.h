@@ -1,10 +1,10 @@
-/* Within image/: one transform's run. */
+/* Describes one run of an image transform; private to image/. */
 #pragma once
 
 #include "image/isa/loops.h"
 #include "image/transform.h"
 
-/* A batch of images. Strides are in bytes; pixels of a row lie side by side. */
+/* A batch of images. Strides are in bytes; a row's pixels are adjacent. */
 typedef struct lm_planes {
   lm_dtype dtype;
   int64_t n, c, h, w;
@@ -14,9 +14,9 @@ typedef struct lm_planes {
 
 typedef struct lm_image_job {
   const char *name;
-  int count; /* of numbers */
+  int count; /* number of numbers */
   const double *v;
-  lm_dtype stored; /* of x's and y's elements; x.dtype names loops that move elements of their size */
+  lm_dtype stored; /* dtype of x's and y's elements; x.dtype selects loops that move elements of their size */
   lm_planes x, y;
 } lm_image_job;
 
@@ -26,24 +26,23 @@ static inline char *lm_row_of(const lm_planes *p, int64_t image, int64_t channel
 
 enum { LM_MAX_CHANNELS = 4, LM_MAX_SIDE = 1 << 24 };
 
-/* Each kind: `plan` checks numbers and sets y's dtype and sizes, which are x's at first; `run` fills y. */
+/* A transform. `plan` checks numbers and sets y's dtype and sizes, which start as x's; `run` fills y. */
 typedef struct lm_image_kind {
   const char *name;
-  int least, most;   /* numbers */
-  int mode, nearest; /* v[mode] up to `nearest`: pixels of any dtype are moved as they are; -1: changes colors, of uint8
-                      * and floats */
+  int least, most;   /* bounds of the number of numbers */
+  int mode, nearest; /* v[mode] <= nearest: only moves pixels, of any dtype; mode -1: changes colors, uint8 or floats */
   lm_status (*plan)(lm_image_job *job);
   lm_status (*run)(const lm_image_job *job);
 } lm_image_kind;
 
-/* v[i] as a whole number from `low` to `high`. */
+/* Reads v[i] as an integer from `low` to `high`. */
 lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64_t low, int64_t high, int64_t *out);
 
-/* Writes v as an element of the dtype; integers take the nearest one towards 0 that they hold. */
+/* Writes v as an element of the dtype; integers truncate and saturate. */
 void lm_image_element(lm_dtype dtype, double v, void *out);
 
-/* Runs `span` over all pixels, the channels of each image together, or each by itself. Image i's numbers begin at
- * v + i * step. work: nanoseconds a value */
+/* Runs `span` over all pixels, on the channels of an image `together` or one by one. Image i's (or plane i's) numbers
+ * begin at v + i * step. `work` is in nanoseconds per value. */
 void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const double *v, int64_t step, double work);
 
 #define KIND(name)                             \

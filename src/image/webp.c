@@ -1,4 +1,4 @@
-/* WebP by libwebp: one image; files of several frames are refused. */
+/* Decodes and encodes WebP by libwebp: single images; files of several frames are refused. */
 #include <webp/decode.h>
 #include <webp/encode.h>
 

@@ -36,15 +36,15 @@ static bool folder_of(const char *path, char folder[PATH_MAX]) {
   return true;
 }
 
-static size_t folder_bytes(const char *path) { /* with the slash */
+static size_t folder_bytes(const char *path) { /* including the slash */
   const char *slash = strrchr(path, '/');
   return slash ? (size_t)(slash + 1 - path) : 0;
 }
 
 #define TEMPORARY ".tmp-"
 
-/* How much of a path is in the names of its temporary files: a long name loses its end, between characters of UTF-8,
- * since names have 255 bytes. */
+/* Returns the length of the path's part in the names of its temporary files. File names have at most 255 bytes, so a
+ * long one is cut, between UTF-8 characters. */
 static int kept_bytes(const char *path) {
   enum { KEPT = 100 };
   size_t folder = folder_bytes(path), name = strnlen(path + folder, KEPT);
@@ -58,8 +58,8 @@ static void next_name(lm_new_file *f) {
            atomic_fetch_add(&counter, 1));
 }
 
-/* Where a file comes to be that is opened for writing at a path of which none is there: the path itself, or what the
- * link at it names. */
+/* Finds the path at which opening a missing file for writing creates it: the path itself, or a dangling link's
+ * target. */
 static bool find_target(const char *path, char target[PATH_MAX]) {
   enum { MAX_LINKS = 40 };
   char link[PATH_MAX];
@@ -77,16 +77,16 @@ static bool find_target(const char *path, char target[PATH_MAX]) {
   return errno = ELOOP, false;
 }
 
-/* Locks it until it is closed, for lm_remove_abandoned; false if that has just found it unlocked and removes it. NFS
- * locks what is open for writing exclusively, and what is open for reading shared. */
+/* Locks the file until it is closed. False if lm_remove_abandoned found it unlocked and is removing it. NFS allows
+ * exclusive locks only on descriptors open for writing, shared ones on those open for reading. */
 static bool lock_new(const lm_new_file *f) {
   struct stat info;
   if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
   return f->nameless || fstat(f->fd, &info) != 0 || info.st_nlink > 0;
 }
 
-/* A file in path's folder that has no name, so that nothing is left of it if the process is killed; false where the
- * file system has none, or no /proc is there to name it by later. */
+/* Opens a nameless file in path's folder, so that nothing remains if the process is killed. False if the file system
+ * does not support it, or /proc, which names it later, is missing. */
 static bool open_nameless(lm_new_file *f, mode_t mode) {
   char folder[PATH_MAX], link[48];
   struct stat info;
@@ -106,7 +106,7 @@ static bool open_nameless(lm_new_file *f, mode_t mode) {
 
 static void open_named(lm_new_file *f, mode_t mode) {
   bool again;
-  do { /* a killed process of the same number may have left its file behind */
+  do { /* a killed process with the same pid may have left its file */
     next_name(f);
     f->fd = lm_fd_above_stdio(open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     again = f->fd < 0 ? errno == EEXIST : !lock_new(f);
@@ -126,8 +126,8 @@ static bool give_name(lm_new_file *f) {
   return done;
 }
 
-/* Who may read it stays. A file system without modes of its own (CIFS, FUSE) refuses; there the file has what it was
- * opened with: no more than the old one has and the umask leaves. */
+/* Copies the old file's mode, so that its readers remain. A file system without modes (CIFS, FUSE) refuses; the file
+ * then has its opening mode: no more than the old one's and what the umask leaves. */
 static bool set_mode(int fd, mode_t mode) {
   return fchmod(fd, mode) == 0 || errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS;
 }
@@ -176,8 +176,8 @@ done:
   return status;
 }
 
-/* The disk works while the next bytes are computed, and what waits for it is bounded: how far it has come is seen, and
- * the sync in the end is short. */
+/* Starts writing to the disk while the next bytes are computed, and limits the bytes that wait for it. So progress is
+ * visible and the final sync is short. */
 static lm_status send_to_disk(lm_new_file *f) {
 #ifdef __linux__
   enum { SENT_AT_ONCE = 1 << 20, STORED_AT_ONCE = 8 << 20, MOST_WAITING = 128 << 20 };
@@ -186,7 +186,7 @@ static lm_status send_to_disk(lm_new_file *f) {
   sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
   for (; f->written - f->stored > MOST_WAITING; f->stored += STORED_AT_ONCE) {
     int how = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    bool failed = sync_file_range(f->fd, (off64_t)f->stored, STORED_AT_ONCE, how) != 0; /* fsync reports it no more */
+    bool failed = sync_file_range(f->fd, (off64_t)f->stored, STORED_AT_ONCE, how) != 0; /* fsync will not report it */
     if (failed && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) return refused("write", f->path);
     if (f->progress) atomic_fetch_add(f->progress, 1);
   }
@@ -226,13 +226,13 @@ int lm_new_file_lock(const lm_new_file *f) {
   char link[48];
   snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
   int fd = lm_fd_above_stdio(open(link, O_RDONLY | O_CLOEXEC));
-  flock(f->fd, LOCK_SH | LOCK_NB); /* no longer exclusive */
+  flock(f->fd, LOCK_SH | LOCK_NB); /* replaces the exclusive lock */
   if (fd >= 0) flock(fd, LOCK_SH | LOCK_NB);
   return fd;
 }
 
-/* Without it the rename itself could be lost in a crash of the machine. False if the disk fails; some file systems do
- * not sync folders, and some folders may be written to but not read. */
+/* Syncs the folder, or a crash of the machine could lose the rename. False if the disk fails. Some file systems do not
+ * sync folders, and some folders can be written to but not read; both count as success. */
 static bool sync_directory(const char *path) {
   char folder[PATH_MAX];
   if (!folder_of(path, folder)) return true;
@@ -246,9 +246,9 @@ static bool sync_directory(const char *path) {
 }
 
 lm_status lm_new_file_commit(lm_new_file *f) {
-  lm_status status = lm_truncation_check(); /* of what was written */
+  lm_status status = lm_truncation_check(); /* the written data may be from a truncated file */
   if (status == LM_OK && (fsync(f->fd) != 0 || (f->nameless && !give_name(f)))) status = refused("write", f->path);
-  int lock = lm_fd_above_stdio(fcntl(f->fd, F_DUPFD_CLOEXEC, 0)); /* which lasts until the rename; -1: it does not */
+  int lock = lm_fd_above_stdio(fcntl(f->fd, F_DUPFD_CLOEXEC, 0)); /* keeps the lock until the rename; -1: none */
   if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->path);
   f->fd = -1;
   if (status == LM_OK && rename(f->temporary, f->path) != 0) status = refused("replace", f->path);
@@ -269,8 +269,8 @@ static bool is_kept(const char *name, int nkept, const char *const *kept) {
   return false;
 }
 
-/* Whether no saver has the file: they lock it. Where there are no locks, nothing was written to it for a day before the
- * folder last changed, by the server's clock. */
+/* Returns true if no writer holds the file's lock. Without locks: if its last write is over a day older than the
+ * folder's last change, by the server's clock. */
 static bool is_abandoned(int fd, DIR *dir) {
   enum { DAY = 24 * 60 * 60 };
   struct stat info, folder;

@@ -1,4 +1,4 @@
-/* Files written whole or not at all. */
+/* Writes files completely or not at all. */
 #pragma once
 
 #include <stdatomic.h>
@@ -10,31 +10,31 @@
 
 typedef struct lm_new_file {
   int fd;
-  char *path, *temporary; /* what it will be called; what it is called until then, in `capacity` bytes */
+  char *path, *temporary; /* final path; temporary path until then, in `capacity` bytes */
   size_t capacity;
-  bool nameless;                  /* it is called nothing yet */
-  uint64_t written, sent, stored; /* bytes: all; that the disk was asked to write; that it has written */
+  bool nameless;                  /* true while the file has no name */
+  uint64_t written, sent, stored; /* bytes: all; sent to the disk; stored by it */
   _Atomic uint64_t *progress;     /* grows with each piece that is written or stored; may be NULL */
 } lm_new_file;
 
-/* A temporary file beside `path` (behind its link, if it is one), without a name where the file system has such. It
- * will be called `path` and the suffix. Refuses what is no regular file. */
+/* Opens a temporary file beside `path` (or beside a link's target), without a name if the file system supports that.
+ * Commit names it `path` plus `suffix`. Refuses to replace anything but a regular file. */
 LM_API lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f);
 LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
-/* The next write is at the beginning again. */
+/* Moves the next write back to the beginning. */
 LM_API lm_status lm_new_file_rewind(lm_new_file *f);
-/* A descriptor, for reading alone, that keeps the file locked after commit until it is closed; -1 if there is none. */
+/* Returns a read-only descriptor that keeps the file locked after commit until it is closed; -1 on failure. */
 LM_API int lm_new_file_lock(const lm_new_file *f);
-/* Sync, rename, sync the directory; closes in any case. An error "cannot sync the folder of" leaves the new file. */
+/* Syncs, renames and syncs the folder; always closes. After "cannot sync the folder of" the new file remains. */
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
-/* Of a file of several parts, for whoever has written one: renames `path` with the suffix to `path`, if that is there,
- * all of `kept` are beside it, and nobody else does it; then calls lm_remove_abandoned. */
+/* Completes a file of several parts, after each written part: renames `path` plus `suffix` to `path` and calls
+ * lm_remove_abandoned. Does nothing if that file or one of `kept` beside it is missing, or another process was
+ * first. */
 LM_API lm_status lm_complete_parts(const char *path, const char *suffix, int nkept, const char *const *kept);
-/* Removes `path` with the suffix, after which nobody can complete it; whether it was there. */
+/* Removes `path` plus `suffix`, after which nobody can complete it; true if it existed. */
 LM_API bool lm_remove_part(const char *path, const char *suffix);
-/* Removes the temporary files of the path whose writers were killed, and its shards (PATH.shard-…) without those whose
- * names are in `kept`, if that is not NULL: of both, files that nobody has locked; where there are no locks, old ones.
- */
+/* Removes the path's temporary files whose writers were killed and, if `kept` is not NULL, its shards (PATH.shard-…)
+ * not named in `kept`. Both only if nobody holds their lock; on file systems without locks, if they are old. */
 LM_API void lm_remove_abandoned(const char *path, int nkept, const char *const *kept);
-/* Remove the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
+/* Closes and removes the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
 LM_API void lm_new_file_abandon(lm_new_file *f);

@@ -14,12 +14,12 @@
 #include "io/atomic_write.h"
 
 struct lm_background_write {
-  int rc; /* its thread's or the list's, its owner's; under `lock` like the next three */
+  int rc; /* references of its thread or the list and of its owner; `lock` protects it and the next three fields */
   bool ended, reported;
-  struct lm_background_write *next; /* in the list of those that run, or failed unreported */
-  lm_write_plan plan;               /* whose pointers are its own */
+  struct lm_background_write *next; /* in the list of running writes and of unread failures */
+  lm_write_plan plan;               /* a copy, freed with this */
   int locked_fd;                    /* -1: none */
-  _Atomic uint64_t progress;        /* of its lm_new_file */
+  _Atomic uint64_t progress;        /* progress of its lm_new_file */
   char error[1024];
 };
 
@@ -64,7 +64,7 @@ static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   return out->path && out->head && out->sums_before && tensors && made;
 }
 
-/* A piece is in the cache when it is written, since its checksum was computed just before. */
+/* Writes in pieces, so that each is still in the cache after its checksum was computed. */
 static lm_status write_tensor(lm_new_file *f, const lm_tensor *t, uint32_t *sum) {
   enum { PIECE = 256 << 10 };
   const char *p = t->data;
@@ -84,7 +84,7 @@ static lm_status write_file(lm_background_write *w) {
   char *digits = (char *)p->head + p->sums_at, text[9];
   TRY(lm_new_file_open(p->path, p->whole && strcmp(p->path, p->whole) == 0 ? p->suffix : "", &f));
   f.progress = &w->progress;
-  TRY(lm_new_file_write(&f, p->head, p->head_bytes)); /* in the end again, with the checksums */
+  TRY(lm_new_file_write(&f, p->head, p->head_bytes)); /* written again at the end, with the checksums */
   for (int i = 0; i < p->n; i++, digits += 9) {
     uint32_t sum = (uint32_t)p->sums_before[i];
     TRY(p->dense(p->tensors[i], &t));
@@ -109,7 +109,7 @@ done:
   return status;
 }
 
-static void release(lm_background_write *w) { /* with the lock held */
+static void release(lm_background_write *w) { /* requires the lock */
   if (--w->rc > 0) return;
   if (w->locked_fd >= 0) close(w->locked_fd);
   free_plan(&w->plan);
@@ -196,7 +196,7 @@ static double seconds_of_patience(void) {
   return seconds > 0 ? seconds : 60;
 }
 
-/* False once no save has written anything for `most` seconds. With the lock held, as what follows. */
+/* Waits for the unfinished writes; false once none has made progress for `most` seconds. Requires the lock. */
 static bool wait_while_written(double most) {
   uint64_t before = 0;
   double deadline = 0;
@@ -214,7 +214,7 @@ static bool wait_while_written(double most) {
       return false;
     }
     lm_cond_wait_until(&ends, &lock, lm_min(deadline, lm_seconds() + 1));
-    w = unfinished; /* which has changed */
+    w = unfinished; /* the list may have changed */
   }
   return true;
 }

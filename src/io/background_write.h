@@ -1,5 +1,5 @@
-/* Files of tensors with checksums, written complete or not at all, on a thread if asked for. The end of the process
- * waits for those threads. */
+/* Writes files of tensors with checksums, completely or not at all, on a thread if requested. The process waits for
+ * those threads at exit. */
 #pragma once
 
 #include "tensor/tensor.h"
@@ -8,33 +8,33 @@ typedef struct lm_background_write lm_background_write;
 
 typedef struct lm_write_plan {
   const char *path;
-  const char *head; /* what the file begins with */
+  const char *head; /* the file's first bytes */
   size_t head_bytes;
-  /* From this byte of the head on are written the checksums of the tensors: 8 digits each, with a space between. */
+  /* Offset in the head of the tensors' checksums: 8 digits each, separated by spaces. */
   size_t sums_at;
   int n;
   lm_tensor *const *tensors;
-  /* Of a tensor: a new reference to it if it is contiguous and on the CPU, else a copy that is. One is made at a time,
-   * on the caller's thread; what is written in the background must be so already. */
+  /* Returns a new reference to t if it is contiguous and on the CPU, else such a copy. Copies are made one at a time,
+   * on the writing thread; tensors for a background write must be dense already. */
   lm_status (*dense)(lm_tensor *t, lm_tensor **out);
-  const double *sums_before; /* checksums that those of the tensors continue */
-  /* The shards of the path that stay; others are removed once the file is there. kept NULL: all stay. */
+  const double *sums_before; /* initial value of each tensor's checksum */
+  /* Names of the shards to keep; others are removed once the file is written. kept NULL: all stay. */
   int nkept;
   const char *const *kept;
-  /* Of a shard, and of the file that names the shards: the path of the latter, and what is added to it until all of
-   * `kept` are there, when whoever wrote the last renames it. NULL: there are no shards. */
+  /* The path of the file that lists the shards, if this is it or a shard, and its suffix until all of `kept` exist; the
+   * writer of the last one renames it. NULL: there are no shards. */
   const char *whole, *suffix;
   bool background;
-  bool locked; /* the file stays locked until the release, so that lm_remove_abandoned leaves it */
+  bool locked; /* keeps the file locked until the release, so that lm_remove_abandoned skips it */
 } lm_write_plan;
 
-/* Keeps tensors and copies of texts. Not in the background: the file is there, or it fails. */
+/* Starts a write; keeps references to tensors and copies of texts. Without `background` it is finished on return. */
 LM_API lm_status lm_background_write_start(const lm_write_plan *plan, lm_background_write **out);
-/* Whether it has ended, within `seconds`. */
+/* Waits at most `seconds`; true if the write has ended. */
 LM_API bool lm_background_write_wait(lm_background_write *w, double seconds);
-/* Once it has ended: why it failed, or "". The end of the process does not report it again. */
+/* Returns an ended write's error, or "". The exit of the process does not report it again. */
 LM_API const char *lm_background_write_error(lm_background_write *w);
-LM_API void lm_background_write_release(lm_background_write *w); /* NULL is fine; it runs on */
-/* Waits for all, unless nothing is written for a time (LM_SAVE_TIMEOUT); prints errors that nobody has asked for.
- * Whether there were none. */
+LM_API void lm_background_write_release(lm_background_write *w); /* NULL is fine; a running write continues */
+/* Waits for all writes, until nothing is written for LM_SAVE_TIMEOUT; prints errors that nobody has read. True if there
+ * were none. */
 LM_API bool lm_background_writes_finish(void);

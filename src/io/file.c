@@ -1,4 +1,4 @@
-#define ZLIB_CONST /* next_in */
+#define ZLIB_CONST /* makes next_in const */
 #include "io/file.h"
 
 #include <errno.h>
@@ -14,9 +14,9 @@
 #include "base/message.h"
 #include "io/parallel_read.h"
 
-enum { VIEWED = 1 << 18, INFLATED = 1 << 18 }; /* bytes read at a time */
+enum { VIEWED = 1 << 18, INFLATED = 1 << 18 }; /* bytes per read */
 
-/* The file as memory, shared by the tensors over it. */
+/* The mapped file, shared by the tensors over it. */
 typedef struct mapping {
   _Atomic int32_t rc;
   char *data;
@@ -28,10 +28,10 @@ struct lm_file {
   char *path, stamp[64];
   int fd, threads;
   struct stat info;
-  mapping *map; /* NULL: tensors are read */
+  mapping *map; /* NULL: tensors are copied from the file */
   char *buffer;
   size_t capacity;
-  uint64_t from, to; /* of the file's bytes, those in the buffer */
+  uint64_t from, to; /* file offsets of the bytes in the buffer */
 };
 
 static void release_mapping(void *arg) {
@@ -42,7 +42,7 @@ static void release_mapping(void *arg) {
   lm_free(m);
 }
 
-/* Private: what is written to the memory does not reach the file. */
+/* Maps the file privately: writes to the memory do not reach the file. */
 static lm_status map_file(lm_file *f) {
   mapping *m = lm_malloc(sizeof *m);
   if (!m) return LM_E_OOM;

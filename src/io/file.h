@@ -1,44 +1,44 @@
-/* An open regular file: its bytes by offset, copied, borrowed, or as tensors. Whatever is read of a file that was
- * written to since it was opened is LM_E_IO. */
+/* Reads an open regular file: its bytes by offset, copied or borrowed, or as tensors. A read fails with LM_E_IO if the
+ * file was written to since it was opened. */
 #pragma once
 
 #include "tensor/tensor.h"
 
 typedef struct lm_file lm_file;
 
-/* Tensors are read by up to `threads` threads. With 0 they lie over the mapped file: nothing is read before it is
- * touched, but whoever writes into the file meanwhile changes them; of one that was truncated lm_truncation_check
- * fails. */
+/* Opens a file, whose tensors are read by up to `threads` threads. With 0 they map the file: pages are read on first
+ * access, and later writes to the file change them; lm_truncation_check fails after a truncation. */
 LM_API lm_status lm_file_open(const char *path, int threads, lm_file **out);
-/* Tensors read from it stay valid. NULL is fine. */
+/* Closes the file; tensors read from it stay valid. NULL is fine. */
 LM_API void lm_file_close(lm_file *f);
 LM_API const char *lm_file_path(const lm_file *f);
 LM_API uint64_t lm_file_bytes(const lm_file *f);
-/* Its size and time of writing as text: what distinguishes a file from one that took its place. */
+/* Returns its size and modification time as text, which distinguish it from a file that replaces it. */
 LM_API const char *lm_file_stamp(const lm_file *f);
 
-/* n bytes from `at` on, borrowed until the next call; lm_file_check afterwards says whether they are the file's.
- * Whoever continues where the last view ended gets them from a buffer. */
+/* Returns n bytes at offset `at`, borrowed until the next call; lm_file_check reports afterwards if they are valid. A
+ * view that starts where the last one ended is read ahead into a buffer. */
 LM_API lm_status lm_file_view(lm_file *f, uint64_t at, uint64_t n, const char **out);
-/* LM_E_IO if the file was written to since it was opened. */
+/* Returns LM_E_IO if the file was written to since it was opened. */
 LM_API lm_status lm_file_check(const lm_file *f);
 
-/* Dense elements from byte `at` on. */
+/* Dense elements at byte offset `at`. */
 typedef struct lm_file_part {
   lm_dtype dtype;
   int ndim;
   int64_t size[LM_MAX_DIMS];
   uint64_t at;
-  size_t alignment; /* of the result, where it may lie over the mapped file */
-  lm_tensor *t;     /* the result, on the CPU; writing into it does not reach the file */
+  size_t alignment; /* bytes; a part whose `at` is not a multiple is copied, not mapped */
+  lm_tensor *t;     /* the result, on the CPU; writes to it do not reach the file */
 } lm_file_part;
-/* Reads n parts at once. Nothing is allocated for parts that lie beyond the file's end; on an error no t is set. */
+/* Reads n parts at once. Allocates nothing for parts beyond the file's end; sets no t on an error. */
 LM_API lm_status lm_file_read(lm_file *f, int n, lm_file_part *parts);
 
-/* What `packed` bytes from `at` on, deflated without a header (RFC 1951), unpack to, which must be n bytes exactly; or
- * with `start`, no more than the first n bytes of it. No more than can come of that many is allocated. */
+/* Inflates `packed` bytes at offset `at` (raw deflate, RFC 1951) to exactly n bytes, or with `start` to the first n
+ * bytes. Fails before allocating if n exceeds LM_DEFLATE_RATIO * packed. */
 LM_API lm_status lm_file_inflate(lm_file *f, uint64_t at, uint64_t packed, uint64_t n, bool start, lm_tensor **out);
-enum { LM_DEFLATE_RATIO = 1032 }; /* at most: 258 bytes of two bits */
+enum { LM_DEFLATE_RATIO = 1032 }; /* maximum: 258 bytes from two bits */
 
-/* Of a contiguous tensor's bytes on the CPU, as zip and gzip have it; `before` is that of the bytes before, or 0. */
+/* Returns the CRC-32 (of zip and gzip) of a contiguous CPU tensor's bytes; `before` is that of the bytes before, or
+ * 0. */
 LM_API uint32_t lm_crc32(uint32_t before, const lm_tensor *t);

@@ -14,7 +14,7 @@ enum { BUFFER = 1 << 18, PIECE = 1 << 20 };
 
 struct lm_file_stream {
   char *path;
-  int fd; /* zlib's */
+  int fd; /* owned by zlib's file */
   gzFile file;
   struct stat info;
   uint64_t at;

@@ -12,7 +12,7 @@
 #include "base/message.h"
 
 struct lm_growing_file {
-  int fd; /* -1: the next entry opens the file */
+  int fd; /* -1: the next write opens the file */
   mode_t mode;
   char path[];
 };
@@ -21,7 +21,7 @@ static lm_status open_it(lm_growing_file *f, bool keep) {
   int flags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (keep ? 0 : O_TRUNC);
   f->fd = lm_fd_above_stdio(open(f->path, flags, f->mode));
   if (f->fd < 0) return lm_fail_file("write", f->path, strerror(errno));
-  fcntl(f->fd, F_SETFL, O_APPEND); /* waits for a slow reader, but not for one to come */
+  fcntl(f->fd, F_SETFL, O_APPEND); /* blocks for a slow reader, but open does not wait for one */
   return LM_OK;
 }
 
@@ -47,7 +47,7 @@ static bool is_removed(const lm_growing_file *f) {
   return fstat(f->fd, &info) == 0 && info.st_nlink == 0;
 }
 
-/* Removes the last `bytes` bytes, which this descriptor wrote, unless another process has added to the file since. */
+/* Removes the last `bytes` bytes, written by this descriptor, unless another process has appended since. */
 static void take_back(const lm_growing_file *f, size_t bytes) {
   struct stat info;
   off_t end = lseek(f->fd, 0, SEEK_CUR);

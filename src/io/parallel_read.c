@@ -8,17 +8,17 @@
 
 #include "base/message.h"
 
-/* A page cache delivers some GB a second to one thread; starting a thread takes as long as reading 100 KB. */
+/* The page cache delivers a few GB/s to one thread; starting a thread takes as long as reading 100 KB. */
 enum { PART = 1 << 20, WORTH_A_THREAD = 4 << 20, MAX_THREADS = 8 };
 
 typedef struct reading {
   int fd, n;
   const lm_piece *piece;
   pthread_mutex_t lock;
-  int next;     /* the piece that is given out; under the lock like what follows */
-  size_t given; /* of it */
-  bool ended;   /* the file, before a piece did */
-  int problem;  /* errno of the first that failed */
+  int next;     /* index of the current piece; the lock protects it and the next fields */
+  size_t given; /* bytes of that piece that were handed out */
+  bool ended;   /* true if the file ended before a piece */
+  int problem;  /* errno of the first failed read */
 } reading;
 
 static bool take_part(reading *r, lm_piece *part) {
@@ -61,14 +61,14 @@ static void *work(void *arg) {
   return NULL;
 }
 
-/* The caller is one of the threads, and the only one if none can be created. */
+/* Reads on several threads, the caller among them; on the caller alone if no thread can be created. */
 static void work_together(reading *r, size_t bytes, int threads) {
   pthread_t helper[MAX_THREADS];
   int most = threads < MAX_THREADS ? threads : MAX_THREADS, n = 0;
   if ((size_t)most > bytes / WORTH_A_THREAD) most = (int)(bytes / WORTH_A_THREAD);
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the script's, on its own thread */
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the script's own thread */
   while (n < most - 1 && pthread_create(&helper[n], NULL, work, r) == 0) n++;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   work(r);

@@ -61,7 +61,7 @@ done:
 /* ---- sockets */
 
 enum {
-  BUFFER = 1 << 20, /* of a socket, if the system's net.core.wmem_max grants it */
+  BUFFER = 1 << 20, /* bytes of a socket's buffer, if the system's net.core.wmem_max grants it */
   SEND_TIMEOUT = 10 /* seconds */
 };
 
@@ -113,15 +113,15 @@ lm_status lm_channel_send(int fd, const lm_message_content *c) {
       break;
     }
     TRY(lm_channel_wait(fd, POLLOUT, 1, &ready));
-    if (ready) usleep(1000); /* too many descriptors under way */
+    if (ready) usleep(1000); /* there is room, but too many descriptors are in flight */
   }
 done:
   lm_packed_message_free(l);
   return status;
 }
 
-/* Messages on their way to other threads, the newest first. A message names one by its address, which is looked up here
- * and never followed unseen: the socket's descriptor is only a number, and others may write to it by mistake. */
+/* Messages in transit to other threads, the newest first. The socket carries a message's address, which is looked up
+ * here before use: its descriptor is only a number, and others may write to it by mistake. */
 static struct {
   pthread_mutex_t lock;
   lm_mp_message *first;
@@ -152,7 +152,7 @@ lm_status lm_channel_pass(int fd, lm_mp_message *message) {
                                     : lm_datagram_error(problem);
 }
 
-/* recv's result for the next message; *out is NULL unless that is one of ours. */
+/* Returns recv's result for the next message; *out is NULL unless it is a passed message of this process. */
 static ssize_t take_passed(int fd, lm_mp_message **out) {
   ssize_t n;
   do {
@@ -185,7 +185,7 @@ lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_mp_message 
 void lm_channel_close(int fd, bool passed) {
   lm_mp_message *p;
   if (fd < 0) return;
-  if (passed) shutdown(fd, SHUT_RD); /* nothing comes in any more; what has come can still be read */
+  if (passed) shutdown(fd, SHUT_RD); /* no more messages arrive; those in the socket can still be read */
   while (passed && take_passed(fd, &p) > 0) lm_mp_message_free(p);
   close(fd);
 }

@@ -13,7 +13,7 @@
 
 enum {
   MAGIC = 0x4c4d5033,
-  MAX_FDS = 250 /* the kernel's limit for a message is a little above */
+  MAX_FDS = 250 /* per message; the kernel's limit is slightly higher */
 };
 
 lm_status lm_datagram_error(int error) {
@@ -61,7 +61,7 @@ static lm_status put_fds(lm_received_fds *l, const struct cmsghdr *c) {
 
 /* ---- sending */
 
-/* One message. *sent is false, and nothing was sent, where there is no room. */
+/* Sends one message; *sent is false, and nothing was sent, if there is no room. */
 static lm_status send_message(int fd, const lm_datagram_header *h, const void *body, size_t n, const int *fds,
                               bool *sent) {
   _Alignas(struct cmsghdr) char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
@@ -80,11 +80,11 @@ static lm_status send_message(int fd, const lm_datagram_header *h, const void *b
   ssize_t k;
   do { k = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT); } while (k < 0 && errno == EINTR);
   *sent = k >= 0;
-  /* ETOOMANYREFS: too many descriptors under way */
+  /* ETOOMANYREFS: too many descriptors are in flight */
   return k >= 0 || errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? LM_OK : lm_datagram_error(errno);
 }
 
-/* More descriptors than a message takes go into a socket of their own, and that is sent. */
+/* Puts all descriptors into a new socket and returns its reading end; *fits is false if it has no room for them. */
 static lm_status fill_socket(const int *fds, uint32_t n, int *out, bool *fits) {
   lm_status status = LM_OK;
   int ends[2] = {-1, -1};
@@ -127,7 +127,7 @@ done:
 
 /* ---- receiving */
 
-/* One message, if there is one: *got. Its descriptors are appended to l; *n becomes the number of bytes in body. */
+/* Receives one message; *got is false if there is none. Appends its descriptors to l; *n becomes the size of body. */
 static lm_status receive_message(int fd, lm_datagram_header *h, void *body, size_t *n, lm_received_fds *l, bool *got,
                                  bool *closed) {
   lm_status status = LM_OK;
@@ -137,7 +137,7 @@ static lm_status receive_message(int fd, lm_datagram_header *h, void *body, size
   uint32_t before = l->n;
   ssize_t k;
   *got = false;
-  /* ECONNRESET is stated once: the other side closed without reading all; what it sent before that is still there. */
+  /* ECONNRESET occurs once, if the other side closed without reading all; what it sent before is still readable. */
   do { k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
   if (k < 0) return errno == EAGAIN ? LM_OK : lm_datagram_error(errno);
   if (k == 0) {
@@ -186,7 +186,7 @@ bool lm_datagram_peek(int fd, lm_datagram_header *h) {
   return k >= 0;
 }
 
-/* Where descriptors cannot be taken in, they would be lost with their message. */
+/* Returns LM_E_OOM if n descriptors cannot be opened now: the kernel would drop them from the message. */
 static lm_status check_capacity(int fd, uint32_t n) {
   int all[MAX_FDS + 1], error = 0;
   uint32_t had = 0;

@@ -17,11 +17,11 @@
 
 typedef struct entry {
   pid_t pid, parent;
-  char state; /* 'Z' and 'X' have ended */
+  char state; /* 'Z' and 'X': has ended */
   bool ours;
 } entry;
 
-/* /proc/<pid>/stat begins "pid (name) state parent", where the name may hold anything. */
+/* Parses /proc/<pid>/stat: "pid (name) state parent", where the name may contain any character. */
 static bool read_entry(const char *name, entry *out) {
   char path[300], text[512];
   snprintf(path, sizeof path, "/proc/%s/stat", name);

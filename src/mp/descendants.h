@@ -1,12 +1,11 @@
-/* The tree of processes below this one, as /proc shows it. */
+/* Lists and kills the processes below this one, as /proc shows them. */
 #pragma once
 
 #include <sys/types.h>
 
 #include "base/status.h"
 
-/* Children of this process, for lm_free. */
+/* Returns this process's children; the caller frees *out by lm_free. */
 lm_status lm_children(pid_t **out, int *n);
-/* SIGKILL to every descendant but `spared` ones and theirs. Returns how many there were, not counting those that have
- * ended and only wait for their parent to notice. */
+/* Sends SIGKILL to every descendant except `spared` ones and theirs. Returns their number, without zombies. */
 int lm_descendants_kill(int n, const pid_t *spared);

@@ -1,4 +1,4 @@
-/* Private to ipc_export.c (memory that this process exports), ipc_import.c (memory that it has of others) and
+/* Shares internals of ipc_export.c (memory this process exports), ipc_import.c (memory of other processes) and
  * ipc_refcount.c (the thread that watches both). */
 #pragma once
 
@@ -9,80 +9,80 @@
 
 enum { LM_IPC_PROCESS_ID = 16 /* bytes */ };
 
-typedef struct lm_ipc_exported { /* what one message exported */
+typedef struct lm_ipc_exported { /* the tensors that one message exported */
   uint64_t number;
-  int fd; /* of the pipe's reading end */
+  int fd; /* the pipe's reading end */
   int n, nevents;
   lm_tensor **tensors; /* NULL for those on the CPU */
   struct lm_ipc_exported_event {
     lm_device device;
-    void *event; /* NULL: the device has none for other processes, or no more */
+    void *event; /* NULL: the device has no event for other processes, or no more of them */
     char handle[LM_IPC_BYTES];
-  } * events; /* one a device */
+  } * events; /* one per device */
   struct lm_ipc_exported *next;
 } lm_ipc_exported;
 
-typedef struct lm_ipc_refcount { /* a writing end that came with a message */
+typedef struct lm_ipc_refcount { /* a pipe's writing end that a message carried, counted */
   int rc, fd;
 } lm_ipc_refcount;
 
-typedef struct lm_ipc_location { /* where memory is, for any process */
+typedef struct lm_ipc_location { /* a location of memory that is valid in any process */
   char owner[LM_IPC_PROCESS_ID];
   uint64_t exported;
-  uint32_t index;            /* in it */
-  char handle[LM_IPC_BYTES]; /* of the segment */
-  uint64_t offset;           /* there */
+  uint32_t index;            /* tensor's index in the export */
+  char handle[LM_IPC_BYTES]; /* driver's handle of the segment */
+  uint64_t offset;           /* bytes from the segment's start */
 } lm_ipc_location;
 
-/* What a message holds of a tensor, in memory layout: both processes are on one machine. */
+/* A tensor's entry in a message, in memory layout: both processes are on one machine. */
 typedef struct lm_ipc_tensor_header {
   char sender[LM_IPC_PROCESS_ID];
   lm_ipc_location at;
-  uint32_t refcount; /* the owner's, among the message's */
+  uint32_t refcount; /* index of the owner's pipe among the message's */
   uint32_t has_event;
-  char event[LM_IPC_BYTES]; /* to wait for */
+  char event[LM_IPC_BYTES]; /* to wait for before use */
 } lm_ipc_tensor_header;
 
-/* The owner of a storage over imported memory; for memory of this process, the event to wait for. */
+/* Keeps imported memory open for its storage; for memory of this process, keeps the sender's event. */
 typedef struct lm_ipc_imported {
   lm_ipc_location at;
   struct mapping *map;    /* NULL: memory of this process */
-  lm_ipc_refcount *of[2]; /* of the owner, and of the message */
+  lm_ipc_refcount *of[2]; /* pipes of the owner and of the message */
   lm_device device;
-  lm_storage *storage; /* valid while the release runs */
+  lm_storage *storage; /* valid while the storage's release runs */
   uint64_t used;
   void *mark;
   struct lm_ipc_imported *next;
 } lm_ipc_imported;
 
 extern struct lm_ipc_thread {
-  pthread_mutex_t lock; /* of what follows, and of leases' counts */
+  pthread_mutex_t lock; /* protects the fields below and the counts of lm_ipc_refcount */
   lm_ipc_exported *exported_list;
-  lm_ipc_imported *returned; /* to be given back */
+  lm_ipc_imported *returned; /* released; to be closed */
   int nexported, nreturned;
   int wakeup_fd;   /* wakes the thread */
-  uint64_t latest; /* loan's number */
+  uint64_t latest; /* number of the latest export */
   char self[LM_IPC_PROCESS_ID];
 } lm_ipc_thread;
 
 /* ---- ipc_refcount.c */
 
-/* Once it has returned well, the thread runs and this process has its id. */
+/* Starts the watching thread and assigns this process's id, once. */
 lm_status lm_ipc_thread_start(void);
 
 /* ---- ipc_export.c */
 
 void lm_ipc_exported_free(lm_ipc_exported *l); /* NULL is fine */
-/* Whether all events are reached, which a stream of another process may still wait for. */
+/* Returns true if all events are reached; until then a stream of another process may wait for one. */
 bool lm_ipc_exported_is_done(const lm_ipc_exported *l);
 
 /* ---- ipc_import.c */
 
 lm_ipc_refcount *lm_ipc_refcount_retain(lm_ipc_refcount *l);
 void lm_ipc_refcount_release(lm_ipc_refcount *l);         /* NULL is fine */
-lm_ipc_imported *lm_ipc_imported_of(const lm_storage *s); /* NULL: it is this process's own */
-/* Whether the process that owns the memory has ended. */
+lm_ipc_imported *lm_ipc_imported_of(const lm_storage *s); /* NULL: this process's own memory */
+/* Returns true if the process that owns the memory has ended. */
 bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l);
-lm_status lm_ipc_owner_error(lm_device device); /* the error then */
-/* The memory is returned once the device is done with it; false: not yet. */
+lm_status lm_ipc_owner_error(lm_device device); /* the error for that case */
+/* Closes the memory and frees b if the device has finished with it; false: not yet. */
 bool lm_ipc_imported_return(lm_ipc_imported *b);

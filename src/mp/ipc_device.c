@@ -1,4 +1,4 @@
-/* How processes name a device to each other: the UUID of its GPU, and which of the devices made of that GPU it is. */
+/* Encodes a device for other processes: its GPU's UUID, and its index among the devices the GPU is split into. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static void put_uuid(void *ctx, const lm_property *p) {
   if (strcmp(p->name, "uuid") == 0 && p->kind == LM_PROPERTY_TEXT) snprintf(ctx, UUID_BYTES, "%s", p->text);
 }
 
-/* The device's name for all processes: "GPU-…". */
+/* Returns the GPU's UUID, which is the same in all processes: "GPU-…". */
 static lm_status uuid_of(lm_device device, const char **out) {
   static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
   static char known[LM_DEVICE_KINDS][LM_DEVICE_MAX][UUID_BYTES];
@@ -30,7 +30,7 @@ static lm_status uuid_of(lm_device device, const char **out) {
   return status;
 }
 
-/* Which of the devices made of its GPU it is. */
+/* Returns the device's index among those of its GPU. */
 static int uuid_part_of(lm_device device) {
   int part = 0;
   while (part < LM_DEVICE_ORDINAL(device) &&

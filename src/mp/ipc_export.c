@@ -11,9 +11,9 @@
 #include "device/segments.h"
 #include "mp/ipc_core.h"
 
-/* ---- loans */
+/* ---- exports */
 
-/* A driver has some 20,000 events for other processes, and then fails. */
+/* Maximum number of open events: a driver has some 20,000 for other processes, and then fails. */
 enum { MAX_EVENTS = 512 };
 static _Atomic int nevents;
 
@@ -36,8 +36,8 @@ void lm_ipc_exported_free(lm_ipc_exported *l) {
   lm_free(l);
 }
 
-/* Whether all events are reached, which a stream of another process may still wait for. What a device that has failed
- * was given is over, too. */
+/* Returns true if all events are reached; until then a stream of another process may wait for one. On a failed device
+ * they count as reached. */
 bool lm_ipc_exported_is_done(const lm_ipc_exported *l) {
   for (int i = 0; i < l->nevents; i++) {
     lm_device device = l->events[i].device;
@@ -49,7 +49,7 @@ bool lm_ipc_exported_is_done(const lm_ipc_exported *l) {
   return true;
 }
 
-/* ---- lending */
+/* ---- exporting */
 
 bool lm_ipc_is_supported(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
@@ -84,9 +84,9 @@ lm_status lm_ipc_check(const lm_tensor *t) {
 
 struct lm_ipc_export {
   lm_ipc_exported *what;
-  int end; /* the pipe's */
+  int end; /* the pipe's writing end */
   uint32_t nrefcounts;
-  lm_ipc_refcount **refcounts; /* of others' memory in it */
+  lm_ipc_refcount **refcounts; /* owners' pipes of imported memory in it */
 };
 
 void lm_ipc_export_free(lm_ipc_export *l) {
@@ -100,7 +100,7 @@ void lm_ipc_export_free(lm_ipc_export *l) {
 static uint32_t refcount_index(const lm_ipc_export *l, const lm_ipc_refcount *of) {
   uint32_t i = 0;
   while (i < l->nrefcounts && l->refcounts[i] != of) i++;
-  return i + 1; /* 0: the message's own */
+  return i + 1; /* 0: the message's own pipe */
 }
 
 static struct lm_ipc_exported_event *event_of(const lm_ipc_exported *l, lm_device device) {
@@ -109,7 +109,7 @@ static struct lm_ipc_exported_event *event_of(const lm_ipc_exported *l, lm_devic
   return i < l->nevents ? &l->events[i] : NULL;
 }
 
-/* The current stream continues after who wrote the tensors, and the event is behind it. */
+/* Makes the current stream wait for the tensors' writers and records an event behind it. */
 static lm_status exported_record_event(lm_ipc_exported *l, lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   int ordinal = lm_device_physical(device);

@@ -8,7 +8,7 @@
 #include "mp/datagram.h"
 #include "mp/ipc_core.h"
 
-typedef struct mapping { /* memory of another process's, opened once */
+typedef struct mapping { /* another process's memory, opened once */
   int rc, ordinal;
   lm_device device;
   char handle[LM_IPC_BYTES];
@@ -16,7 +16,7 @@ typedef struct mapping { /* memory of another process's, opened once */
   struct mapping *next;
 } mapping;
 
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* of the mappings */
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* protects the mappings */
 static mapping *mappings;
 
 lm_ipc_refcount *lm_ipc_refcount_retain(lm_ipc_refcount *l) {
@@ -36,7 +36,7 @@ void lm_ipc_refcount_release(lm_ipc_refcount *l) {
   lm_free(l);
 }
 
-/* The others' ends of the pipe are closed: the process has ended. */
+/* The pipe's reading end closes with its process: a poll of the writing end then reports POLLERR. */
 bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l) {
   struct pollfd p = {.fd = l->fd};
   return poll(&p, 1, 0) > 0 && (p.revents & POLLERR);
@@ -49,16 +49,16 @@ lm_status lm_ipc_owner_error(lm_device device) {
                  lm_device_name(device));
 }
 
-/* ---- going back */
+/* ---- closing */
 
-/* Closing a mapping would break captures: false, and to be tried again, while there is one. */
+/* Drops a reference to a mapping. False during a capture, which closing would break: try again later. */
 static bool release_mapping(mapping *m) {
   if (!lm_graph_block()) return false;
   pthread_mutex_lock(&opening);
   bool last = --m->rc == 0;
   if (last) LM_UNLINK(mappings, m);
   pthread_mutex_unlock(&opening);
-  if (last) { /* it waits for all that the device was given, which may wait for what the script is yet to receive */
+  if (last) { /* ipc_close waits for all work of the device, which may wait for data the script has yet to receive */
     lm_driver_of(m->device)->ipc_close(m->ordinal, m->base);
     lm_free(m);
   }
@@ -66,8 +66,7 @@ static bool release_mapping(mapping *m) {
   return true;
 }
 
-/* The memory is returned once the device is done with it; false: not yet. What a device that has failed was given is
- * over, too. */
+/* Closes the memory once the device has finished with it; false: not yet. A failed device counts as finished. */
 bool lm_ipc_imported_return(lm_ipc_imported *b) {
   bool over;
   if (lm_use_is_over(b->device, &b->used, &b->mark, &over) == LM_OK && !over) return false;
@@ -86,7 +85,7 @@ static void queue_return(lm_ipc_imported *b) {
   lm_wakeup_fd_signal(lm_ipc_thread.wakeup_fd);
 }
 
-/* Finalizers come here: no driver is called. */
+/* Releases a storage: finalizers call it, so it calls no driver. */
 static void return_imported(void *owner) {
   lm_ipc_imported *b = owner;
   b->used = b->storage ? atomic_load(&b->storage->used) : 0;
@@ -97,12 +96,12 @@ lm_ipc_imported *lm_ipc_imported_of(const lm_storage *s) {
   return s->foreign_release == return_imported ? (lm_ipc_imported *)s->owner : NULL;
 }
 
-/* ---- borrowing */
+/* ---- importing */
 
 struct lm_ipc_import {
   uint32_t n;
   lm_ipc_refcount **refcounts;
-  char waited[LM_IPC_BYTES]; /* for this event on that device last */
+  char waited[LM_IPC_BYTES]; /* the event waited for last, on `device` */
   lm_device device;
 };
 
@@ -168,7 +167,7 @@ done:
   return status;
 }
 
-/* The original, which is exported, so it is there. */
+/* Returns a view of the original, which is still in exported_list. */
 static lm_status import_original(const lm_ipc_location *at, size_t bytes, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *t = NULL;
@@ -231,7 +230,7 @@ lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device device,
   if (from_elsewhere && m.has_event && !lm_ipc_owner_has_ended(b->refcounts[0]))
     TRY(import_wait_for(b, m.event, device, s));
   TRY(lm_use_write(lm_tensor_used(*out), s));
-  if (is_own && from_elsewhere) { /* its sender's event stays until the stream has come to wait for it */
+  if (is_own && from_elsewhere) { /* the sender must keep its event until this stream's wait has passed */
     made->of[0] = lm_ipc_refcount_retain(b->refcounts[0]);
     made->used = atomic_load(lm_tensor_used(*out));
     queue_return(made);

@@ -1,4 +1,4 @@
-/* The thread that watches exported memory, and closes imported memory that was released. */
+/* Runs the thread that watches exported memory and closes imported memory that was released. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static void collect_returned(void) {
   }
 }
 
-/* Loans whose pipes have no writing end left, `at` being theirs, go to `ending`. */
+/* Moves exports whose pipes have no writing end left (`at` polled them) to `ending`, and frees the finished ones. */
 static void collect_exported(const struct pollfd *at, lm_ipc_exported *const *of, int n, lm_ipc_exported **ending) {
   pthread_mutex_lock(&lm_ipc_thread.lock);
   for (int i = 0; i < n; i++) {
@@ -61,7 +61,7 @@ static void collect_exported(const struct pollfd *at, lm_ipc_exported *const *of
     *ending = l->next;
     lm_ipc_exported_free(l);
     pthread_mutex_lock(&lm_ipc_thread.lock);
-    lm_ipc_thread.nexported--; /* its memory is there again for who sees that */
+    lm_ipc_thread.nexported--; /* threads that see the lower count can rely on its memory being free */
     pthread_mutex_unlock(&lm_ipc_thread.lock);
   }
 }
@@ -105,7 +105,7 @@ static void *ipc_thread_run(void *unused) {
   return NULL;
 }
 
-/* Exported memory ends with this process: receivers get a moment to be done with it. */
+/* Waits a few seconds at exit, since receivers lose exported memory when this process ends. */
 static void ipc_thread_leave(void) {
   double deadline = lm_seconds() + AT_EXIT;
   for (;;) {

@@ -1,5 +1,5 @@
-/* Locks and flags (what lm.mp calls events) in shared memory. Whoever ends while it holds a lock leaves it to the next
- * one, who is notified. */
+/* Implements locks and flags (lm.mp's events) in shared memory. A lock whose holder ends passes to the next one, who is
+ * notified. */
 #pragma once
 
 #include <pthread.h>
@@ -8,8 +8,8 @@
 #include "mp/handle.h"
 
 typedef struct lm_lock_words {
-  pthread_mutex_t mutex;      /* robust: the kernel hands it on when its holder's thread ends */
-  _Atomic uint32_t abandoned; /* its holder forgot it: the state was closed, or the handle collected */
+  pthread_mutex_t mutex;      /* robust: the kernel passes it on when its holder's thread ends */
+  _Atomic uint32_t abandoned; /* 1 if its holder's state was closed or its handle collected */
 } lm_lock_words;
 
 typedef struct lm_flag_words {
@@ -18,22 +18,22 @@ typedef struct lm_flag_words {
 
 typedef enum lm_acquire_result { LM_ACQUIRE_TIMEOUT, LM_ACQUIRE_OK, LM_ACQUIRE_ABANDONED } lm_acquire_result;
 
-/* A robust mutex between processes, made in zeroed memory. */
+/* Creates a robust mutex for several processes in zeroed memory. */
 LM_API lm_status lm_robust_init(pthread_mutex_t *m);
-/* `seconds` at most (0: only tries), which no signal cuts short. LM_E_STATE if this thread has it already. */
+/* Waits at most `seconds` (0: only tries), which no signal shortens. LM_E_STATE if this thread holds it already. */
 LM_API lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_acquire_result *out);
-/* Sleeps while *word is `value`: until it is woken or `seconds` are over. False if a signal came. */
+/* Sleeps while *word is `value`, until a wake or for at most `seconds`. Returns false if a signal arrived. */
 LM_API bool lm_word_wait(_Atomic uint32_t *word, uint32_t value, double seconds);
-LM_API void lm_word_wake(_Atomic uint32_t *word); /* all who sleep there */
+LM_API void lm_word_wake(_Atomic uint32_t *word); /* wakes all sleepers */
 
 LM_API lm_status lm_lock_new(lm_handle **out);
-/* As lm_robust_lock. A handle that has it already gets it once more. */
+/* Locks as lm_robust_lock does. A handle that holds the lock already acquires it once more. */
 LM_API lm_status lm_lock_acquire(lm_handle *h, double seconds, lm_acquire_result *out);
 LM_API lm_status lm_lock_release(lm_handle *h);
-/* The handle goes: a lock that is held through it is the next one's, as after a death. */
+/* Releases the lock, if held, before its handle is freed; the next holder is notified, as after a death. */
 LM_API void lm_lock_abandon(lm_handle *h);
 
 LM_API lm_status lm_flag_new(lm_handle **out);
 LM_API void lm_flag_set(lm_handle *h, bool on);
-/* Whether it is set; `seconds` at most, or until a signal comes. */
+/* Returns true if it is set; waits at most `seconds`, or until a signal arrives. */
 LM_API bool lm_flag_wait(lm_handle *h, double seconds);

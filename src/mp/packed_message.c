@@ -1,4 +1,4 @@
-/* Packed messages: bytes and descriptors, as a message goes to another process. */
+/* Packs messages into bytes and descriptors for another process, and unpacks them. */
 #include <string.h>
 
 #include "autograd/autograd.h"
@@ -10,9 +10,9 @@
 #include "mp/ipc.h"
 #include "mp/shared_tensors.h"
 
-enum { INLINE = 32 << 10 /* a body up to that is in the message itself */ };
+enum { INLINE = 32 << 10 /* bytes; a body up to that is in the message itself */ };
 
-/* ---- tensors as text: which file, where in it, what it looks like */
+/* ---- tensors as bytes: file, position in it, layout */
 
 static void put_tensor(lm_bytes *b, const lm_tensor *t, uint32_t file, uint32_t storage) {
   const lm_segment *s = lm_segment_of(t);
@@ -32,10 +32,10 @@ static void put_tensor(lm_bytes *b, const lm_tensor *t, uint32_t file, uint32_t 
   }
 }
 
-typedef struct arrival { /* a message as it is unpacked */
+typedef struct arrival { /* a message being unpacked */
   lm_segment **files;
   uint32_t nfiles;
-  lm_tensor **indices; /* for each storage number, a tensor over it; filled as they come */
+  lm_tensor **indices; /* for each storage number, a tensor over it; filled on arrival */
   int nplaces;
   lm_ipc_import *ipc_import;
 } arrival;
@@ -67,7 +67,7 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
       if (file >= a->nfiles) return lm_datagram_malformed();
       NEED(lm_segment_tensor(a->files[file], at, bytes, position));
     }
-    (*position)->dtype = dtype; /* it only lends its storage */
+    (*position)->dtype = dtype; /* only its storage is used */
     if (on_cpu) (*position)->device = (*position)->storage->device = device;
     NEED(lm_tensor_view(*position, ndim, size, stride, (int64_t)offset, out));
   }
@@ -75,7 +75,7 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
   return LM_OK;
 }
 
-/* ---- handles as text: their kind and file; their sockets come after all files */
+/* ---- handles as bytes: kind and file; their sockets follow all files */
 
 enum { NO_FILE = UINT32_MAX };
 
@@ -95,8 +95,8 @@ static lm_status get_handle(lm_reader *r, const arrival *a, lm_received_fds *l, 
 struct lm_packed_message {
   lm_mp_message *kept; /* keeps the descriptors open */
   lm_ipc_export *ipc_export;
-  lm_segment *file; /* the body's, if it is long */
-  lm_bytes body;    /* u32 tensors, files, leases, handles; the tensors, the handles, the text */
+  lm_segment *file; /* holds the body if it is long */
+  lm_bytes body;    /* u32 numbers of tensors, files, refcounts, handles; then tensors, handles, text */
   int *fds;
   uint32_t nfds;
 };
@@ -111,7 +111,7 @@ void lm_packed_message_free(lm_packed_message *l) {
   lm_free(l);
 }
 
-/* The number of s among the files from fds[first] on. */
+/* Returns the number of s among the files from fds[first] on; appends it if new. */
 static uint32_t file_number(lm_packed_message *l, uint32_t first, const lm_segment *s) {
   uint32_t i = first;
   while (i < l->nfds && l->fds[i] != s->fd) i++;
@@ -149,7 +149,7 @@ done:
   return status;
 }
 
-/* A body that is long becomes a file of its own. */
+/* Completes the body with the text; moves a long body to a memory file. */
 static lm_status finish_body(lm_packed_message *l, const lm_message_content *c, uint32_t first) {
   size_t n = l->body.n + c->n;
   uint32_t files = l->nfds - first;
@@ -169,7 +169,7 @@ static lm_status finish_body(lm_packed_message *l, const lm_message_content *c, 
 
 lm_status lm_packed_message_new(const lm_message_content *c, lm_packed_message **out) {
   lm_status status = LM_OK;
-  const uint32_t first = 1; /* fds[0] is the body's place */
+  const uint32_t first = 1; /* fds[0] is reserved for the body's file */
   *out = NULL;
   lm_packed_message *l = lm_calloc(1, sizeof *l);
   if (!l ||
@@ -180,7 +180,7 @@ lm_status lm_packed_message_new(const lm_message_content *c, lm_packed_message *
   things.n = 0;
   TRY(lm_mp_message_new(&things, &l->kept));
   TRY(lm_ipc_export_new(l->kept->ntensors, l->kept->tensors, &l->ipc_export));
-  int *refcounts = l->fds + c->ntensors + c->nhandles + first; /* behind all files there may be */
+  int *refcounts = l->fds + c->ntensors + c->nhandles + first; /* behind the largest possible number of files */
   uint32_t nrefcounts = lm_ipc_export_descriptors(l->ipc_export, refcounts);
   lm_put_u32(&l->body, (uint32_t)c->ntensors);
   lm_put_u32(&l->body, 0);
@@ -268,7 +268,7 @@ lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
   if (h.flags & LM_BODY_IN_FILE) TRY(lm_segment_open(lm_received_fds_take(&l), &file));
   TRY(file ? unpack(file->base, file->bytes, &l, out) : unpack(body, n, &l, out));
 done:
-  /* Not to be tried again: the message has left the socket. */
+  /* LM_E_OOM would mean a retry, but the message has left the socket. */
   if (status == LM_E_OOM && got) status = lm_fail(LM_E_IO, "out of memory: a received message is lost");
   lm_segment_release(file);
   lm_received_fds_close(&l);

@@ -22,11 +22,11 @@
 
 enum { STANDARD = 3, POSITIONS = 4, ASIDE = 10 };
 
-typedef struct birth { /* all that the child needs, made ready before it exists */
+typedef struct birth { /* the data the child needs, prepared before vfork */
   const lm_process_plan *plan;
   char *const *env;
   pid_t parent;
-  int report;  /* where it writes what went wrong; closed by exec */
+  int report;  /* pipe for the child's errno; closed by exec */
   int highest; /* no descriptor above it is open */
 } birth;
 
@@ -36,7 +36,7 @@ static _Noreturn void give_up(int report) {
   _exit(127);
 }
 
-/* A copy of fd, out of the way of what becomes the child's; of /dev/null for a stream that is closed here too. */
+/* Duplicates fd above the child's descriptors; opens /dev/null instead for a stream that is closed here too. */
 static int move_aside(int fd, int number) {
   int copy = fd < 0 ? -1 : lm_fd_copy(fd, ASIDE);
   bool closed = fd < 0 || (copy < 0 && fd == number && errno == EBADF);
@@ -45,8 +45,8 @@ static int move_aside(int fd, int number) {
   return null < 0 ? -1 : lm_fd_copy(null, ASIDE);
 }
 
-/* Descriptors 0 to 3 as planned, all others closed by exec. They are moved out of the way first, so that none is
- * overwritten before it is used. */
+/* Installs descriptors 0 to 3 as planned and closes all others on exec. Moves them away first, so that none is
+ * overwritten before use. */
 static bool arrange(const lm_process_plan *plan, int highest) {
   int from[POSITIONS] = {plan->in, plan->out < 0 ? 1 : plan->out, plan->err < 0 ? 2 : plan->err, plan->extra};
   int n = plan->extra >= 0 ? POSITIONS : STANDARD;
@@ -63,21 +63,21 @@ static bool arrange(const lm_process_plan *plan, int highest) {
   return true;
 }
 
-/* In the child, which shares the parent's memory until exec: only system calls, and nothing is written. No handler of
- * the parent's may run here, so all are gone before signals come in again. */
+/* Runs in the child, which shares the parent's memory until exec: makes only system calls and writes nothing. Resets
+ * all handlers before it unblocks signals, since the parent's must not run here. */
 static _Noreturn void be_child(const birth *b) {
   const lm_process_plan *plan = b->plan;
   int report = lm_fd_copy(b->report, ASIDE);
   if (report < 0) _exit(127);
   if (!plan->outlives) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(report);
-    if (getppid() != b->parent) _exit(127); /* died before that */
+    if (getppid() != b->parent) _exit(127); /* the parent died before prctl */
   }
   if (plan->session) setsid();
   if (!arrange(plan, b->highest)) give_up(report);
   for (int s = 1; s < NSIG; s++) {
     struct sigaction action = {0};
-    bool keep = s == SIGHUP && sigaction(s, NULL, &action) == 0 && action.sa_handler == SIG_IGN; /* nohup's */
+    bool keep = s == SIGHUP && sigaction(s, NULL, &action) == 0 && action.sa_handler == SIG_IGN; /* set by nohup */
     action = (struct sigaction){.sa_handler = SIG_DFL};
     if (!keep) sigaction(s, &action, NULL);
   }
@@ -88,7 +88,7 @@ static _Noreturn void be_child(const birth *b) {
   give_up(report);
 }
 
-/* Not fork: that copies page tables, gigabytes of them in a trainer, and runs other libraries' handlers. */
+/* Uses vfork, since fork copies page tables, gigabytes of them in a trainer, and runs other libraries' handlers. */
 __attribute__((noinline)) static pid_t born(const birth *b) {
   pid_t pid = vfork();
   if (pid == 0) be_child(b);
@@ -128,7 +128,7 @@ lm_status lm_process_start(const lm_process_plan *plan, lm_process *out) {
   out->pid = pid;
   out->session = plan->session;
 #ifdef SYS_pidfd_open
-  out->pidfd = lm_fd_above_stdio((int)syscall(SYS_pidfd_open, pid, 0)); /* close-on-exec by itself */
+  out->pidfd = lm_fd_above_stdio((int)syscall(SYS_pidfd_open, pid, 0)); /* close-on-exec by default */
 #endif
   return LM_OK;
 }
@@ -150,7 +150,7 @@ lm_status lm_process_wait(lm_process *p, double seconds) {
       lm_process_set_ended(p, status);
       break;
     }
-    if (got < 0 && errno != EINTR) { /* reaped elsewhere, which has its status */
+    if (got < 0 && errno != EINTR) { /* reaped elsewhere; that code has its status */
       return lm_fail(LM_E_STATE, "process %d is no longer a child of this process", (int)p->pid);
     }
     double left = seconds < 0 ? 1 : deadline - lm_seconds();
@@ -169,13 +169,13 @@ void lm_process_signal(const lm_process *p, int signal) {
 void lm_process_close(lm_process *p) {
   if (p->pid > 0 && !p->ended) {
     lm_process_signal(p, SIGKILL);
-    lm_process_wait(p, 5); /* longer only where the kernel itself is stuck */
+    lm_process_wait(p, 5); /* takes longer only if the kernel itself is stuck */
   }
   if (p->pid > 0 && p->pidfd >= 0) close(p->pidfd);
   *p = (lm_process){.pidfd = -1};
 }
 
-/* ---- what a start needs to know */
+/* ---- environment, program path, signal names */
 
 static size_t name_length(const char *entry) { return strcspn(entry, "="); }
 

@@ -11,8 +11,8 @@
 
 enum { READ, WRITE };
 
-/* Seconds. Nobody holds the inner locks for long, unless it was stopped; and who waits for a word that a killed process
- * did not come to change looks again by itself. */
+/* Seconds. Inner locks are held only briefly unless the holder is stopped. Waiters poll again after LOOK, since a
+ * killed process may not have changed the word they wait for. */
 static const double HOLD = 1, LOOK = 0.05;
 
 static lm_queue_words *words_of(const lm_handle *h) { return (lm_queue_words *)h->words->base; }
@@ -46,7 +46,7 @@ static lm_status lock_get(lm_queue_words *w, bool *locked) {
   return status;
 }
 
-/* A writer that died may have sent a message of number sent + 1 or not: that number is not given again. */
+/* Locks `put`. A writer that died may have sent message sent + 1 or not: that number is not used again. */
 static lm_status lock_put(lm_queue_words *w, bool *locked) {
   lm_acquire_result got;
   lm_status status = queue_lock(&w->put, &got);
@@ -56,7 +56,7 @@ static lm_status lock_put(lm_queue_words *w, bool *locked) {
 }
 
 typedef struct count {
-  uint64_t last, gaps; /* the newest number that left the queue; how many numbers up to there had no message */
+  uint64_t last, gaps; /* newest number that left the queue; number of unused ones up to it */
 } count;
 
 static count queue_taken(const lm_queue_words *w) {
@@ -64,8 +64,8 @@ static count queue_taken(const lm_queue_words *w) {
   return (count){now >> LM_GAP_BITS, now & ((1u << LM_GAP_BITS) - 1)};
 }
 
-/* Whether there is a message; *first is the number of the next one of ours. Before that there may be one that somebody
- * else wrote, which has no number. */
+/* Returns true if there is a message; *first is the number of our next one. A foreign message, which has no number, may
+ * come before it. */
 static bool peek(const lm_handle *h, uint64_t *first, bool *foreign) {
   if (!lm_packed_message_peek(h->fd[READ], first)) return false;
   *foreign = *first == 0;
@@ -80,16 +80,16 @@ static uint64_t in_socket(const lm_handle *h) {
   return sent >= first ? sent - first + 1 : 1; /* its writer is about to count it */
 }
 
-/* With the lock `get` held. */
+/* Stores the count. Requires the lock `get`. */
 static void set_taken(lm_queue_words *w, count c) { atomic_store(&w->taken, c.last << LM_GAP_BITS | c.gaps); }
 
-/* With the lock `get` held: message n is the next one. Numbers that were left out had no message. */
+/* Counts message n as taken; skipped numbers had no message. Requires the lock `get`. */
 static void note_taken(lm_queue_words *w, uint64_t n) {
   count c = queue_taken(w);
-  if (n > c.last) set_taken(w, (count){n, c.gaps + (n - c.last - 1)}); /* else who noted it died before it had it */
+  if (n > c.last) set_taken(w, (count){n, c.gaps + (n - c.last - 1)}); /* else its first reader counted it and died */
 }
 
-/* ---- what waits for room */
+/* ---- messages that wait for room */
 
 typedef struct item {
   lm_packed_message *packed;
@@ -99,10 +99,10 @@ typedef struct item {
 typedef struct lm_backlog {
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  lm_handle *queue; /* with sockets of its own */
+  lm_handle *queue; /* a copy, with its own sockets */
   item *first, **end;
   uint64_t n;
-  bool runs, left; /* its thread; by its handle */
+  bool runs, left; /* true while its thread runs; true if its handle was freed */
 } lm_backlog;
 
 static void free_backlog(lm_backlog *b) {
@@ -118,7 +118,7 @@ static void free_backlog(lm_backlog *b) {
   lm_free(b);
 }
 
-/* `most`: messages in the socket, before this one, at most; 0: any number. */
+/* Sends l if fewer than `most` messages are in the socket; 0: no limit. */
 static lm_status queue_post(const lm_handle *h, lm_packed_message *l, uint64_t most, bool *sent) {
   lm_queue_words *w = words_of(h);
   bool locked;
@@ -134,7 +134,7 @@ static lm_status queue_post(const lm_handle *h, lm_packed_message *l, uint64_t m
   return status;
 }
 
-/* The thread: sends one after the other, and ends when there is none. */
+/* Runs the thread: sends the messages in order, and ends when none is left. */
 static void *queue_feed(void *arg) {
   lm_backlog *b = arg;
   bool was_writable = false;
@@ -146,7 +146,7 @@ static void *queue_feed(void *arg) {
     lm_status status = queue_post(b->queue, i->packed, 0, &sent);
     if (status == LM_OK && !sent) {
       lm_channel_wait(b->queue->fd[WRITE], POLLOUT, 1, &ready);
-      if (ready && was_writable) usleep(1000); /* too many descriptors under way */
+      if (ready && was_writable) usleep(1000); /* too many descriptors in flight */
       was_writable = ready;
     }
     pthread_mutex_lock(&b->lock);
@@ -181,7 +181,7 @@ static lm_status begin_backlog(lm_handle *h) {
   return LM_OK;
 }
 
-/* With its lock held. */
+/* Starts the thread. Requires b->lock. */
 static lm_status start_thread(lm_backlog *b) {
   lm_status status = lm_thread_start_detached("lm-queue", queue_feed, b);
   b->runs = status == LM_OK;
@@ -200,7 +200,7 @@ static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
   *end = i;
   b->end = &i->next;
   b->n++;
-  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* then it is the only one */
+  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* then the list was empty */
     *end = NULL;
     b->end = end;
     b->n--;
@@ -235,7 +235,7 @@ uint64_t lm_queue_size(const lm_handle *h) { return in_socket(h) + lm_queue_back
 
 uint64_t lm_queue_capacity(const lm_handle *h) { return words_of(h)->capacity; }
 
-/* Whether a bounded queue is full. What other processes keep for later they alone know of. */
+/* Returns true if a bounded queue is full; messages that other processes keep are not counted. */
 static bool is_full(const lm_handle *h) { return lm_queue_capacity(h) > 0 && lm_queue_size(h) >= lm_queue_capacity(h); }
 
 static lm_status try_put(lm_handle *h, lm_packed_message *l, bool direct, bool *sent) {
@@ -280,7 +280,7 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
         if (claim && !foreign) atomic_store(claim, (int64_t)number);
         if (!foreign) note_taken(w, number);
         status = lm_packed_message_receive(h->fd[READ], out, &closed);
-        if (closed) status = lm_envelope_foreign(h->fd[READ]); /* of 0 bytes: both ends are this handle's own */
+        if (closed) status = lm_envelope_foreign(h->fd[READ]); /* 0 bytes; both ends are open in this handle */
         atomic_fetch_add(&w->gets, 1);
       }
       pthread_mutex_unlock(&w->get);
@@ -309,7 +309,7 @@ lm_status lm_queue_has(lm_handle *h, uint64_t number, bool *out) {
   return LM_OK;
 }
 
-/* ---- done with */
+/* ---- processed messages */
 
 lm_status lm_queue_done(lm_handle *h) {
   lm_queue_words *w = words_of(h);
@@ -323,7 +323,7 @@ lm_status lm_queue_done(lm_handle *h) {
   return LM_OK;
 }
 
-/* The numbers that no message had are known once the queue is empty. */
+/* Sets *out if all is processed. Unused numbers are counted first, which is possible once the queue is empty. */
 static lm_status queue_is_done(lm_handle *h, bool *out) {
   lm_queue_words *w = words_of(h);
   lm_status status = LM_OK;

@@ -8,7 +8,7 @@
 
 static lm_semaphore_words *words_of(const lm_handle *h) { return (lm_semaphore_words *)h->words->base; }
 
-/* No more than there is room for, whatever another process wrote there. */
+/* Returns the number of permits, at most the segment's capacity, since another process may write any number there. */
 static uint32_t permits_of(const lm_handle *h) {
   size_t capacity = (h->words->bytes - sizeof(lm_semaphore_words)) / sizeof(pthread_mutex_t);
   uint32_t permits = words_of(h)->permits;
@@ -41,7 +41,7 @@ static lm_status try_permit(pthread_mutex_t *m, lm_acquire_result *out) {
   int problem = pthread_mutex_trylock(m);
   *out = problem == 0 ? LM_ACQUIRE_OK : LM_ACQUIRE_TIMEOUT;
   if (problem == EOWNERDEAD && (problem = pthread_mutex_consistent(m)) == 0) *out = LM_ACQUIRE_ABANDONED;
-  if (problem == 0 || problem == EBUSY || problem == EDEADLK) return LM_OK; /* EDEADLK: this thread has it */
+  if (problem == 0 || problem == EBUSY || problem == EDEADLK) return LM_OK; /* EDEADLK: this thread holds it */
   return lm_fail(LM_E_IO, "the semaphore is broken: %s", strerror(problem));
 }
 
@@ -60,7 +60,7 @@ static lm_status try_all(lm_handle *h, lm_acquire_result *out) {
 }
 
 lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out) {
-  static const double LOOK = 0.05; /* the kernel notifies nobody of a permit that it took back */
+  static const double LOOK = 0.05; /* the kernel wakes nobody for a permit it took back */
   uint32_t seen = lm_semaphore_changed(h);
   lm_status status = try_all(h, out);
   if (status != LM_OK || *out != LM_ACQUIRE_TIMEOUT || seconds <= 0) return status;
@@ -68,7 +68,7 @@ lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *
   return try_all(h, out);
 }
 
-/* Of those that this thread holds. */
+/* Unlocks one permit that this thread holds; false if it holds none. */
 static bool give_one(lm_handle *h) {
   for (uint32_t i = 0, n = permits_of(h); i < n; i++) {
     if (pthread_mutex_unlock(&words_of(h)->permit[i]) == 0) return true;
@@ -92,7 +92,7 @@ uint32_t lm_semaphore_value(lm_handle *h) {
   lm_semaphore_words *w = words_of(h);
   uint32_t n = 0;
   for (uint32_t i = 0, permits = permits_of(h); i < permits; i++) {
-    /* A robust mutex's word is its holder's thread, which the kernel knows, too: nobody's turn is taken by a look. */
+    /* Reads the robust mutex's word, its holder's thread id: unlike trylock, this takes no permit from anybody. */
     n += (__atomic_load_n(&w->permit[i].__data.__lock, __ATOMIC_ACQUIRE) & FUTEX_TID_MASK) == 0;
   }
   return n + atomic_load(&w->extra);

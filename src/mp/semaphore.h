@@ -1,26 +1,26 @@
-/* Semaphores in shared memory. Each permit is a robust mutex of its own, which the kernel takes back from a holder that
- * ends; only permits that somebody released who held none are a mere count. */
+/* Implements semaphores in shared memory. Each permit is a robust mutex, which the kernel takes back from a holder that
+ * ends; only permits released by threads that held none are a plain count. */
 #pragma once
 
 #include "mp/lock.h"
 
 typedef struct lm_semaphore_words {
   uint32_t permits;
-  _Atomic uint32_t extra;   /* permits released by who held none */
-  _Atomic uint32_t changed; /* how often any was released: what is slept on */
+  _Atomic uint32_t extra;   /* number of permits released by threads that held none */
+  _Atomic uint32_t changed; /* number of releases; waiters sleep on it */
   pthread_mutex_t permit[];
 } lm_semaphore_words;
 
 enum { LM_SEMAPHORE_MAX = 65536 }; /* permits */
 LM_API lm_status lm_semaphore_new(uint32_t permits, lm_handle **out);
-/* As lm_robust_lock, but a signal ends it, and it may end early without one. */
+/* Acquires as lm_robust_lock does, but a signal ends the wait, and it may end early without one. */
 LM_API lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out);
-/* bounded: LM_E_STATE if all permits are there. */
+/* Releases a permit. With `bounded`, LM_E_STATE if all permits are free. */
 LM_API lm_status lm_semaphore_release(lm_handle *h, bool bounded);
-/* The number of free permits. */
+/* Returns the number of free permits. */
 LM_API uint32_t lm_semaphore_value(lm_handle *h);
-/* A number that every release changes; and to sleep as long as it is that one: whether it is another. */
+/* Returns the count of releases, for lm_semaphore_wait: it sleeps while the count is `changed`; true if it differs. */
 LM_API uint32_t lm_semaphore_changed(const lm_handle *h);
 LM_API bool lm_semaphore_wait(lm_handle *h, uint32_t changed, double seconds);
-/* The handle goes: what is held through it is given back. */
+/* Returns the permits held through the handle before it is freed. */
 LM_API void lm_semaphore_abandon(lm_handle *h);

@@ -19,7 +19,7 @@
 
 /* ---- segments */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list and of all counts */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list and all counts */
 static lm_segment *segments;
 
 static void share_unmap(lm_segment *s) {
@@ -43,7 +43,7 @@ void lm_segment_release(lm_segment *s) {
   if (last) share_unmap(s);
 }
 
-/* Maps s->fd and makes s known, or returns the segment of the same file that is known already. */
+/* Maps s->fd and adds s to the list, or returns the segment of the same file that is mapped already. */
 static lm_status share_enter(lm_segment *s, lm_segment **out) {
   lm_status status = LM_OK;
   struct stat file;
@@ -109,8 +109,8 @@ lm_status lm_segment_open(int fd, lm_segment **out) {
     return LM_E_OOM;
   }
   s->fd = fd;
-  /* Nobody may cut it down under us: that would be a bus error at the next touch. */
-  int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of another kind */
+  /* Reject files that others may truncate under us: the next access would raise SIGBUS. */
+  int seals = fcntl(fd, F_GET_SEALS); /* -1: not a memory file */
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     share_unmap(s);
     return lm_fail(LM_E_IO, "shared memory: received a file that is not a sealed memory file");
@@ -141,13 +141,13 @@ lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, lm_tenso
 
 /* ---- moving */
 
-typedef struct mover { /* a header whose memory moves */
+typedef struct mover { /* a tensor whose memory moves */
   lm_tensor *t;
-  int which; /* the argument that brought it */
+  int which; /* index of the argument it belongs to */
   lm_tensor *position, *view;
 } mover;
 
-/* By storage, then by header: equal ones end up side by side. */
+/* Orders by storage, then by tensor, so that equal ones are adjacent. */
 static int by_storage(const void *a, const void *b) {
   const mover *x = a, *y = b;
   if (x->t->storage != y->t->storage) return x->t->storage < y->t->storage ? -1 : 1;
@@ -169,8 +169,8 @@ static int views_of(const lm_tensor *base, const mover *list, int n) {
   return found;
 }
 
-/* The list of headers to move: the arguments, and bases that only views among them keep alive. `list` has room for two
- * each. */
+/* Collects the tensors to move: the arguments, and bases that only views among them keep alive. `list` has room for two
+ * per argument. */
 static int share_gather(int n, lm_tensor *const *tensors, mover *list) {
   int count = 0;
   for (int i = 0; i < n; i++) {
@@ -192,7 +192,7 @@ static int share_gather(int n, lm_tensor *const *tensors, mover *list) {
 
 static bool starts_group(const mover *list, int i) { return i == 0 || list[i].t->storage != list[i - 1].t->storage; }
 
-/* *bytes: of the segment. */
+/* Checks that all users of each storage move; *bytes is the segment's size. */
 static lm_status share_check(const mover *list, int count, size_t *bytes, int *which) {
   *bytes = 0;
   for (int i = 0; i < count; i++) {
@@ -213,11 +213,11 @@ static lm_status share_check(const mover *list, int count, size_t *bytes, int *w
   return LM_OK;
 }
 
-/* The tensor of t's own kind at t's place in the segment. */
+/* Creates a view with t's dtype and layout over its copy in the segment. */
 static lm_status view_like(lm_tensor *position, const lm_tensor *t, lm_tensor **out) {
   int64_t element = (int64_t)lm_dtype_size(t->dtype);
   int64_t offset = t->numel > 0 ? (t->data - (char *)t->storage->data) / element : 0;
-  position->dtype = t->dtype; /* `position` is seen by nobody else: it only lends its storage */
+  position->dtype = t->dtype; /* `position` is private: only its storage is used */
   position->device = t->device;
   return lm_tensor_view(position, t->ndim, t->size, t->stride, offset, out);
 }
@@ -265,7 +265,7 @@ done:
 
 lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor **indices = lm_calloc((size_t)n, sizeof *indices); /* of segments' storages, at the first tensor of each */
+  lm_tensor **indices = lm_calloc((size_t)n, sizeof *indices); /* for segments' storages, at the first tensor of each */
   if (!indices) return LM_E_OOM;
   for (int i = 0; i < n; i++) {
     lm_tensor *t = tensors[i];

@@ -1,41 +1,40 @@
-/* Tensors whose memory other processes can see. It lies in a memory file without a name, so that nothing can be left
- * behind; one file holds all the tensors that were moved or received together. */
+/* Shares tensors' memory with other processes. It is in an unnamed memory file, so nothing is left behind; one file
+ * holds all the tensors that were moved or received together. */
 #pragma once
 
 #include "tensor/tensor.h"
 
-/* A mapped memory file, counted; it is the owner of the storages that lie in it. */
+/* A mapped memory file with a reference count; it owns the storages within it. */
 typedef struct lm_segment {
   int32_t rc;
   int fd;
   char *base;
   size_t bytes;
-  uint64_t device, inode; /* which file it is: one mapping of each in a process */
+  uint64_t device, inode; /* identify the file: a process maps each only once */
   struct lm_segment *next;
 } lm_segment;
 
-/* Zeroed memory of that size (> 0), reserved: touching it cannot fail later. */
+/* Allocates a segment of zeroed memory (bytes > 0), reserved: touching it cannot fail later. */
 LM_API lm_status lm_segment_new(size_t bytes, lm_segment **out);
-/* The segment of a file received from another process. fd is taken over, also by an error. */
+/* Opens the segment of a file received from another process. Takes ownership of fd, also on failure. */
 LM_API lm_status lm_segment_open(int fd, lm_segment **out);
 LM_API void lm_segment_retain(lm_segment *s);
 LM_API void lm_segment_release(lm_segment *s); /* NULL is fine */
 
-/* The segment that t lies in, or NULL. */
+/* Returns the segment that contains t's memory, or NULL. */
 LM_API lm_segment *lm_segment_of(const lm_tensor *t);
-/* Whether other processes that are sent t see what is written to it. True for an empty one, and for any on a device
- * whose memory can be exported (ipc.h). */
+/* Returns true if processes that receive t see writes to it. True for an empty tensor, and for one on a device whose
+ * memory can be exported (ipc.h). */
 LM_API bool lm_is_shared(const lm_tensor *t);
-/* A tensor of `bytes` uint8 over part of a segment. */
+/* Creates a uint8 tensor of `bytes` elements over part of a segment. */
 LM_API lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, lm_tensor **out);
 
-/* Moves the memory of n tensors (CPU) into one new segment; those that are shared already stay. The tensors stay the
- * objects they are, and what shares memory among them continues sharing it. A tensor outside the list with memory in
- * common would be left behind: then nothing is moved, and the error is LM_E_STATE with *which set to the one
- * concerned. */
+/* Moves the memory of n CPU tensors into one new segment; those already shared stay. The tensor objects remain, and
+ * those that share memory continue to share it. LM_E_STATE, with nothing moved, if a tensor outside the list shares
+ * memory with tensors[*which]: it would be left behind. */
 LM_API lm_status lm_share(int n, lm_tensor *const *tensors, int *which);
 
-/* n further tensors over the same memory, for another thread: without gradients and history, and over a segment with
- * storages of their own, as in another process. So who trains there unasked is not notified of others' writes. `out`
- * begins as NULLs, which after an error those made may have replaced. */
+/* Creates n tensors over the same memory for another thread, without gradients and history. Those in a segment get
+ * their own storages, as in another process, so the thread's autograd does not see others' writes. `out` starts as
+ * NULLs; after an error the caller releases those created. */
 LM_API lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out);

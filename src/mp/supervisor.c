@@ -25,38 +25,38 @@
 
 enum {
   STREAMS = 2,
-  CHUNK = 65536,     /* read at once; also what a pipe holds */
-  PIECE = 4096,      /* written at once: a pipe that is ready takes it without waiting */
-  CROWDED = 1 << 20, /* bytes that wait for a slow reader before the processes have to wait too */
-  LAST_READS = 17,   /* of a stream after its process ended: all a pipe can hold, and its end */
+  CHUNK = 65536,     /* bytes of a read, and of a pipe */
+  PIECE = 4096,      /* bytes of a write: a pipe that is ready takes it without waiting */
+  CROWDED = 1 << 20, /* bytes queued for a slow reader before the processes must wait too */
+  LAST_READS = 17,   /* reads per stream after its process ended: a full pipe and its end */
   MAX_HELD = 1024,
 };
 
-static const double retry_after = 0.1; /* seconds until an output that is full is tried again */
+static const double retry_after = 0.1; /* seconds until a retry of an output that is full */
 
 typedef struct child {
   lm_process process;
-  int stream[STREAMS]; /* where its output comes from; -1: at its end */
+  int stream[STREAMS]; /* pipes of its output; -1: ended */
   bool ready[STREAMS];
   int last_reads;
-  bool reported; /* of its end */
+  bool reported; /* true once its end was reported */
 } child;
 
 struct lm_supervisor {
-  int n, capacity, turn; /* turn: whose output comes next */
+  int n, capacity, turn; /* turn: the next stream to read */
   child *children;
   struct pollfd *polled;
-  int out[STREAMS];        /* where to print */
-  bool full[STREAMS];      /* it took nothing just now, whatever poll says */
-  int error[STREAMS];      /* errno of a file that took nothing, which may pass; 0: none */
-  size_t lost[STREAMS];    /* bytes that were given up meanwhile */
-  lm_bytes queue[STREAMS]; /* to print */
+  int out[STREAMS];        /* descriptors to print to */
+  bool full[STREAMS];      /* true if the last write took nothing, whatever poll says */
+  int error[STREAMS];      /* errno of an output that failed but may recover; 0: none */
+  size_t lost[STREAMS];    /* bytes dropped meanwhile */
+  lm_bytes queue[STREAMS]; /* text to print */
   bool closed[STREAMS], closed_reported[STREAMS];
-  int signals; /* numbers of those that came */
+  int signals; /* pipe from the signal handler */
   int watched; /* another owner's descriptor; -1: none */
   struct sigaction before[NSIG];
   int nspared;
-  pid_t *spared; /* children from before: a shell's, which then became us by exec */
+  pid_t *spared; /* children from before: a shell may have had them before it became this process by exec */
   lm_process guard;
   int to_guard;
   int nheld;
@@ -73,7 +73,7 @@ enum { TAKEN = sizeof taken / sizeof *taken };
 static void on_signal(int number) {
   int error = errno;
   unsigned char byte = (unsigned char)number;
-  ssize_t wrote = write(signal_pipe, &byte, 1); /* full: enough came already */
+  ssize_t wrote = write(signal_pipe, &byte, 1); /* full: enough signals are queued already */
   (void)wrote;
   errno = error;
 }
@@ -93,7 +93,7 @@ static lm_status take_signals(lm_supervisor *s) {
     struct sigaction action = {.sa_flags = SA_RESTART};
     action.sa_handler = taken[i] == SIGPIPE ? SIG_IGN : on_signal;
     sigaction(taken[i], NULL, &s->before[taken[i]]);
-    bool ignored = taken[i] == SIGHUP && s->before[SIGHUP].sa_handler == SIG_IGN; /* by nohup */
+    bool ignored = taken[i] == SIGHUP && s->before[SIGHUP].sa_handler == SIG_IGN; /* set by nohup */
     if (!ignored) sigaction(taken[i], &action, NULL);
   }
   return LM_OK;
@@ -107,7 +107,7 @@ static void give_signals_back(lm_supervisor *s) {
   signal_pipe = -1;
 }
 
-/* ---- the guard: a shell that is given the groups, and kills them when this process is gone */
+/* ---- the guard: a shell that reads the process groups and kills them when this process is gone */
 
 static void guard_stop(lm_supervisor *s) {
   lm_process_close(&s->guard);
@@ -138,8 +138,8 @@ done:
 
 /* ---- one supervisor */
 
-/* A terminal may be ready and still block until it takes all of a write; opened again, it need not, and its other users
- * notice nothing. */
+/* Reopens a terminal without blocking: a ready one may still block until it takes all of a write. The new file
+ * description does not affect its other users. */
 static int open_output(int fd) {
   char path[32];
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -153,7 +153,7 @@ lm_status lm_supervisor_new(lm_supervisor **out) {
   lm_supervisor *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->signals = s->to_guard = s->guard.pidfd = s->watched = -1;
-  lm_fill_stdio(); /* output is written to 1 and 2, and 0 is passed on */
+  lm_fill_stdio(); /* output uses 1 and 2, and 0 is passed on */
   for (int k = 0; k < STREAMS; k++) s->out[k] = open_output(k + 1);
   TRY(lm_children(&s->spared, &s->nspared));
   TRY(take_signals(s));
@@ -168,7 +168,7 @@ done:
 
 static child *supervisor_find(lm_supervisor *s, int id) { return id >= 1 && id <= s->n ? &s->children[id - 1] : NULL; }
 
-/* Every child that ended, ours or an orphan that came to us. */
+/* Reaps every child that has ended, ours or an adopted orphan. */
 static void supervisor_reap(lm_supervisor *s) {
   int status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -279,7 +279,7 @@ static bool is_ready(int fd) {
   return poll(&p, 1, 0) == 1;
 }
 
-/* What a disk that is full may answer for a while: the processes do not wait for that. */
+/* Returns true for errors that a full disk may report for a while: the processes do not wait for it. */
 static bool may_pass(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG || error == ESTALE; }
 
 static void supervisor_keep(lm_supervisor *s, int k, int error, size_t *sent) {
@@ -303,7 +303,7 @@ static bool supervisor_report_lost(lm_supervisor *s, int k) {
   return true;
 }
 
-/* As much as goes without waiting, in whole lines where they are short enough. */
+/* Writes as much as possible without waiting, in complete lines if they are short enough. */
 static void supervisor_flush(lm_supervisor *s, int k) {
   lm_bytes *queue = &s->queue[k];
   size_t sent = 0;
@@ -337,7 +337,7 @@ bool lm_supervisor_printed(lm_supervisor *s) {
   return (s->queue[0].n == 0 || s->error[0]) && (s->queue[1].n == 0 || s->error[1]);
 }
 
-/* ---- events. Each of these fills *out and says true if there is one of its kind. */
+/* ---- events. Each function fills *out and returns true if it has an event of its kind. */
 
 static bool next_signal(lm_supervisor *s, lm_supervisor_event *out) {
   unsigned char number;
@@ -380,7 +380,7 @@ static bool next_ended(lm_supervisor *s, lm_supervisor_event *out) {
   for (int i = 0; i < s->n; i++) {
     child *c = &s->children[i];
     if (c->reported || !c->process.ended) continue;
-    if (!crowded(s) && c->last_reads++ < STREAMS * LAST_READS) { /* its children may write for ever */
+    if (!crowded(s) && c->last_reads++ < STREAMS * LAST_READS) { /* its own children may write forever */
       for (int k = 0; k < STREAMS; k++) {
         if (read_stream(s, i, k, out)) return true;
       }
@@ -403,7 +403,7 @@ static bool next_output(lm_supervisor *s, lm_supervisor_event *out) {
   return false;
 }
 
-/* Whether the watched descriptor is readable. */
+/* Waits for any descriptor; returns true if the watched one is readable. */
 static bool wait_for_any(lm_supervisor *s, double seconds) {
   int n = 0;
   s->polled[n++] = (struct pollfd){.fd = s->signals, .events = POLLIN};
@@ -415,7 +415,7 @@ static bool wait_for_any(lm_supervisor *s, double seconds) {
   int first = n;
   for (int i = 0; i < s->n && !crowded(s); i++) {
     for (int k = 0; k < STREAMS; k++) {
-      s->polled[n++] = (struct pollfd){.fd = s->children[i].stream[k], .events = POLLIN}; /* -1 is passed over */
+      s->polled[n++] = (struct pollfd){.fd = s->children[i].stream[k], .events = POLLIN}; /* poll ignores -1 */
     }
   }
   if (poll(s->polled, (nfds_t)n, (int)(seconds * 1000) + 1) <= 0) return false;
@@ -430,7 +430,7 @@ void lm_supervisor_watch(lm_supervisor *s, int fd) { s->watched = fd; }
 lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_event *out) {
   double deadline = lm_seconds() + seconds;
   *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_NONE};
-  lm_status status = supervisor_grow(s); /* makes `polled` where nothing was started */
+  lm_status status = supervisor_grow(s); /* allocates `polled` before the first start */
   while (status == LM_OK) {
     for (int k = 0; k < STREAMS; k++) supervisor_flush(s, k);
     supervisor_reap(s);
@@ -445,7 +445,7 @@ lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_eve
   return status;
 }
 
-/* ---- things that last as long as the supervisor */
+/* ---- resources that last as long as the supervisor */
 
 static lm_status supervisor_hold(lm_supervisor *s, int fd) {
   if (s->nheld < MAX_HELD) {
@@ -463,8 +463,8 @@ lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
   return supervisor_hold(s, fd);
 }
 
-/* Bound, but not listening: with SO_REUSEADDR on both sides a server may still listen there, and the system assigns the
- * number to nobody who asks for any. */
+/* Binds without listening. With SO_REUSEADDR on both sides a server may still listen there, and the system does not
+ * assign the port to programs that ask for any free one. */
 lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
   struct sockaddr_in address = {.sin_family = AF_INET};
   socklen_t n = sizeof address;

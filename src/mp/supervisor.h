@@ -1,9 +1,9 @@
-/* Several processes under one parent that lives for them alone: the launcher. It sees all that happens to them as one
- * stream of events, and leaves nothing of them behind: processes that they started come to it when they are orphaned,
- * and a guard kills their groups should it be killed itself.
+/* Runs several processes under one parent, the launcher. It reports everything that happens to them as one stream of
+ * events, and leaves nothing of them behind. It adopts the orphans of its processes, and a guard process kills their
+ * groups if the launcher itself is killed.
  *
- * One at a time in a process, on its main thread: it takes over SIGINT, SIGTERM, SIGHUP (unless ignored) and SIGCHLD,
- * and reaps every child. */
+ * A process has at most one supervisor, on its main thread: it takes over SIGINT, SIGTERM, SIGHUP (unless ignored) and
+ * SIGCHLD, and reaps every child. */
 #pragma once
 
 #include <stddef.h>
@@ -13,11 +13,11 @@
 typedef struct lm_supervisor lm_supervisor;
 
 typedef enum lm_supervisor_event_kind {
-  LM_SUPERVISOR_NONE,   /* nothing within the time */
-  LM_SUPERVISOR_OUTPUT, /* id, stream, text, n; n 0: the end of the stream */
-  LM_SUPERVISOR_ENDED,  /* id, code, signal; what it wrote until then came before, as a rule */
-  LM_SUPERVISOR_SIGNAL, /* signal: one came for this process */
-  LM_SUPERVISOR_CLOSED, /* stream: nobody reads this process's own output any more */
+  LM_SUPERVISOR_NONE,   /* nothing within the time limit */
+  LM_SUPERVISOR_OUTPUT, /* id, stream, text, n; n = 0: end of the stream */
+  LM_SUPERVISOR_ENDED,  /* id, code, signal; usually follows all of its output */
+  LM_SUPERVISOR_SIGNAL, /* signal: this process received it */
+  LM_SUPERVISOR_CLOSED, /* stream: this process's own output has no reader any more */
   LM_SUPERVISOR_READY,  /* the watched descriptor is readable */
 } lm_supervisor_event_kind;
 
@@ -30,30 +30,30 @@ typedef struct lm_supervisor_event {
 } lm_supervisor_event;
 
 LM_API lm_status lm_supervisor_new(lm_supervisor **out);
-/* Kills and sweeps what is left, restores the signals. NULL is fine. */
+/* Kills all remaining processes and restores the signals. NULL is fine. */
 LM_API void lm_supervisor_free(lm_supervisor *s);
 
-/* Starts a process in a session of its own with pipes for its output. input: it reads this process's standard input,
- * else /dev/null. *id counts from 1, and is never used again. */
+/* Starts a process in a new session with pipes for its output. input: it reads this process's standard input, else
+ * /dev/null. *id counts from 1 and is never reused. */
 LM_API lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, char *const *env, bool input, int *id,
                                      pid_t *pid);
-/* The next event; waits for `seconds` at most (< 0: as long as it takes). Meanwhile prints what lm_supervisor_print was
- * given; while too much of that waits for a slow reader, the processes' output is left where it is. */
+/* Waits for the next event, at most `seconds` (< 0: no limit). Meanwhile prints the text of lm_supervisor_print. While
+ * too much of it waits for a slow reader, does not read the processes' output. */
 LM_API lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_event *out);
-/* A descriptor of another owner to wait for as well; -1: none. */
+/* Sets a descriptor of another owner to wait for as well; -1: none. */
 LM_API void lm_supervisor_watch(lm_supervisor *s, int fd);
-/* To a process and its group; SIGTERM to the process alone, which may need its workers to save its state. Nothing
- * happens once it has ended. */
+/* Signals a process and its group; SIGTERM only the process, which may need its workers to save its state. Does nothing
+ * once it has ended. */
 LM_API void lm_supervisor_signal(lm_supervisor *s, int id, int signal);
-/* Text for this process's standard output (1) or error (2). Never waits. */
+/* Queues text for this process's standard output (1) or error (2). Never waits. */
 LM_API lm_status lm_supervisor_print(lm_supervisor *s, int stream, const char *text, size_t n);
-/* Prints what goes without waiting; whether that was all, or its reader is gone, or its disk is full. */
+/* Prints what can be written without waiting; true if nothing is left, the reader is gone, or the disk is full. */
 LM_API bool lm_supervisor_printed(lm_supervisor *s);
-/* Kills all descendants of this process but those that were there before the supervisor, whatever group or session they
- * went to. *left: how many have not ended after `seconds`. */
+/* Kills all descendants of this process except those that existed before the supervisor, in whatever group or session.
+ * *left: the number still alive after `seconds`. */
 LM_API void lm_supervisor_sweep(lm_supervisor *s, double seconds, int *left);
 
-/* A file without a name, gone with this process: its path for any process of this user. */
+/* Creates an unnamed file, gone with this process; returns a path for any process of this user. */
 LM_API lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity);
-/* A free TCP port that nobody else is given; a server may listen there. It stays so until the supervisor is freed. */
+/* Reserves a free TCP port, on which a server may listen, until the supervisor is freed. */
 LM_API lm_status lm_supervisor_port(lm_supervisor *s, int *port);

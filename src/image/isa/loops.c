@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-/* ---- what differs between dtypes */
+/* ---- differences between dtypes */
 
 #define REAL float
 #define FLOOR floorf
@@ -24,14 +24,14 @@
 #define TO_UNIT(x) ((float)(x) * (float)(1.0 / 255))
 #define FROM_UNIT(v) ((uint8_t)(int32_t)((v)*255.999f < 255 ? (v)*255.999f : 255))
 #define ROUNDED(v) round_U8(v)
-#define CLIPPED(v) ((uint8_t)(int32_t)(v)) /* by way of int32, which vectors convert to */
+#define CLIPPED(v) ((uint8_t)(int32_t)(v)) /* through int32, to which vectors convert */
 static inline uint8_t round_U8(float v) {
   v = rintf(v);
   v = v > 0 ? v : 0;
   v = v < 255 ? v : 255;
   return (uint8_t)(int32_t)v;
 }
-/* There are vector loads of scattered floats, but none of bytes: pairs of bytes first, then arithmetic. */
+/* Vectors gather floats but not bytes, so this loads pairs of bytes first and then computes. */
 #define GATHERED(plane, indices, right, below, n)                                                             \
   {                                                                                                           \
     int32_t u0[CHUNK], d0[CHUNK];                                                                             \
@@ -220,7 +220,7 @@ WEIGH(F64, double, 2)
 /* ---- transposing */
 
 #if defined(__SSE2__)
-/* 16 x 16 bytes: each step interleaves rows i and i + 8, so that after four of them rows have become columns. */
+/* Transposes 16 x 16 bytes: each step interleaves rows i and i + 8; after four of them rows have become columns. */
 static inline void square_U8(uint8_t *to, int64_t dstep, const uint8_t *from, int64_t sstep) {
   __m128i a[16], b[16];
   for (int i = 0; i < 16; i++) a[i] = _mm_loadu_si128((const void *)(from + i * sstep));
@@ -277,7 +277,7 @@ TRANSPOSE(U8, uint8_t, 16)
 TRANSPOSE(F32, float, 4)
 TRANSPOSE(F64, double, 2)
 
-/* ---- what is of one dtype or of two */
+/* ---- functions of one dtype or two */
 
 static void posterize_U8(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
   int bits = (int)v[0];
@@ -348,7 +348,7 @@ static void convert_U8(const void *const *in, void *const *out, int channels, in
   }
 }
 
-/* 255.999, so that 0 to 1 falls into 256 equal parts, as torchvision has it. */
+/* 255.999 splits 0 to 1 into 256 equal parts, as torchvision does. */
 #define TO_BYTES(E, type)                                                                                      \
   static void convert_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
     (void)v;                                                                                                   \
