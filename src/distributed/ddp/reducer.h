@@ -23,7 +23,7 @@ typedef struct lm_reducer_config {
  * same shapes and dtypes on all ranks; `name` serves error messages. *out is NULL after an error. */
 LM_API lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char *const *name,
                                 const lm_reducer_config *config, lm_reducer **out);
-/* Removes the reducer's hooks and drops its group; the gradients stay. Not collective. r may be NULL. */
+/* Removes the reducer's hooks and drops the owner's reference; the gradients stay. Not collective. r may be NULL. */
 LM_API void lm_reducer_close(lm_reducer *r);
 
 /* Prepares the reducer for a forward pass that records a graph: `weight` samples; `sync` false: gradients and weights

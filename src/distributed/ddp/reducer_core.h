@@ -30,7 +30,7 @@ typedef struct lm_slot { /* a parameter and its position in a bucket */
 typedef struct lm_bucket {
   lm_dtype dtype;
   lm_device device;
-  int waits_for, nslots; /* number of slots that are not ready; of all */
+  int waits_for, nslots; /* number of slots: not ready yet; in total */
   size_t at, bytes;      /* byte offset in the memory of all buckets; size, a multiple of 64 */
   lm_tensor *flat;       /* the bucket's memory, 1-d */
   lm_work *work;         /* the all_reduce in progress, unless memory is shared */

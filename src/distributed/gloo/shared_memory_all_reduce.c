@@ -101,7 +101,7 @@ static lm_status local_reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_r
   return LM_OK;
 }
 
-/* ---- large ones */
+/* ---- large tensors */
 
 typedef struct job {
   lm_local *l;

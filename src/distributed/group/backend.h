@@ -56,10 +56,10 @@ typedef struct lm_group_table {
    * with LM_E_MISSING. DistributedDataParallel needs all_reduce (sum), broadcast, all_gather and barrier. */
   lm_status (*all_reduce)(lm_group *g, lm_tensor *t, lm_reduce_op op);
   lm_status (*broadcast)(lm_group *g, lm_tensor *t, int root);
-  lm_status (*reduce)(lm_group *g, lm_tensor *t, int root, lm_reduce_op op); /* t is written at root alone */
+  lm_status (*reduce)(lm_group *g, lm_tensor *t, int root, lm_reduce_op op); /* writes t at root only */
   lm_status (*all_gather)(lm_group *g, const lm_tensor *t, lm_tensor *const *out);
-  lm_status (*gather)(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out); /* out: NULL but at root */
-  lm_status (*scatter)(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in);       /* in: NULL but at root */
+  lm_status (*gather)(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out); /* out: NULL except at root */
+  lm_status (*scatter)(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in);       /* in: NULL except at root */
   lm_status (*reduce_scatter)(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op);
   /* Entries may differ in their number of elements, and may have none. */
   lm_status (*all_to_all)(lm_group *g, lm_tensor *const *in, lm_tensor *const *out);

@@ -24,10 +24,10 @@ typedef struct lm_exchange {
   int peer, tag; /* a send's or receive's */
   bool scaled;   /* all_reduce: true if t is multiplied by `scale` on the way */
   double scale;
-  bool empty;   /* true if there is no data, so that the call is a barrier */
-  bool host;    /* enqueued calls: true if the host waits for the end, to copy results to other devices, or a barrier */
-  lm_tensor *t; /* dense; NULL for all_to_all and barrier */
-  int n;        /* number of entries of in and out if they exist: the group's size */
+  bool empty;            /* true if there is no data, so that the call is a barrier */
+  bool host;             /* enqueued calls: true if the host waits for the end (a barrier, results for other devices) */
+  lm_tensor *t;          /* dense; NULL for all_to_all and barrier */
+  int n;                 /* number of entries of in and out if they exist: the group's size */
   lm_tensor **in, **out; /* [n] dense */
   int nwritten;
   lm_written *written; /* [nwritten] */
@@ -66,7 +66,7 @@ int lm_call_world_rank(const lm_exchange *c, int rank);
 struct lm_work {
   _Atomic int rc;
   _Atomic bool done;      /* true once outcome and peer are final */
-  lm_saved_error outcome; /* an enqueued call's is at first the result of the backend's function, once `enqueued` */
+  lm_saved_error outcome; /* the final status; an enqueued call's is its function's until it is done */
   int peer;               /* the peer of a finished receive; -1: unknown */
   lm_queue *queue;        /* NULL for an enqueued call */
   lm_issuer *issuer;      /* NULL for other calls */
@@ -121,5 +121,5 @@ lm_status lm_work_outcome(const lm_work *w);
 lm_status lm_p2p_wait(lm_work *w, double seconds);
 bool lm_p2p_done(lm_work *w);
 static inline bool lm_is_p2p(const lm_work *w) { return w->call.kind == LM_SEND || w->call.kind == LM_RECV; }
-/* Ends all at the close of the group: waits 5 s for sends, abandons receives. */
+/* Ends all sends and receives when the group closes: waits for sends, at most 5 s, and abandons receives. */
 void lm_p2p_close(lm_queue *q);

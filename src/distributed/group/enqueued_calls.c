@@ -214,7 +214,7 @@ static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
   lm_stream_set_current(s);
   lm_span span;
   const bool traced = lm_traces(LM_TRACE_CALLS);
-  if (traced) lm_call_trace(&span, c, mark ? s->device : LM_NO_DEVICE); /* a unit is enqueued at its end */
+  if (traced) lm_call_trace(&span, c, mark ? s->device : LM_NO_DEVICE); /* a unit: not yet */
   status = call_group(is, w);
   lm_stream_touch(s);
   if (!c->host && mark) status = lm_call_written(c, status);

@@ -35,7 +35,7 @@ static const long sleep_time = 20 * 1000000l; /* nanoseconds between checks of t
 
 typedef struct flag { /* one cache line, so that one transfer moves all of it */
   _Alignas(64) _Atomic uint32_t value;
-  _Atomic uint32_t waiters; /* number in FUTEX_WAIT; one that died there is still counted: a needless wake a post */
+  _Atomic uint32_t waiters; /* ranks in FUTEX_WAIT; a dead one stays counted: then each post is a system call */
 } flag;
 
 typedef struct rank_block {
@@ -53,7 +53,7 @@ struct lm_shared {
   char *map;         /* head | blocks | regions, each starting on a new page */
   size_t bytes;      /* size of map */
   rank_block *block; /* [size] */
-  char *region;      /* rank 0's */
+  char *region;      /* rank 0's region */
   size_t stride;     /* bytes between regions */
 };
 

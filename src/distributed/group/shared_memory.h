@@ -21,5 +21,5 @@ LM_API lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which); /* 
 LM_API void lm_shared_post(lm_shared *s, int flag, uint32_t value);
 /* Returns true if `rank`'s flag has reached or passed value (flags count up and wrap). */
 LM_API bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value);
-/* Waits for that under lm_group_check, at first by a short busy wait if there are enough cores. */
+/* Waits until lm_shared_reached, under lm_group_check; at first busily, if there are enough cores. */
 LM_API lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value);

@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "distributed/group/group_core.h"
 
-enum { LM_RING_PREV, LM_RING_NEXT, LM_RING_LINKS, LM_RING_LISTENER = LM_PARTS }; /* LISTENER: added to g.part */
+enum { LM_RING_PREV, LM_RING_NEXT, LM_RING_LINKS, LM_RING_LISTENER = LM_PARTS }; /* LISTENER: offset of listener ids */
 
 typedef struct lm_tickets {
   lm_group g; /* copy of the part's, with a listener id of its own */

@@ -13,7 +13,7 @@
 #include "distributed/mpi/hook_import.h"
 #include "distributed/store/pmix.h"
 
-static const double MIN_SLEEP = 20e-6, MAX_SLEEP = 1e-3, SLEEP_SHARE = 1.0 / 16; /* seconds; of the time waited */
+static const double MIN_SLEEP = 20e-6, MAX_SLEEP = 1e-3, SLEEP_SHARE = 1.0 / 16; /* seconds; share of the wait */
 static const double END_TICK = 200e-6; /* seconds between tests at the end of the process */
 static const double HEARD_TIME = 0.2;  /* seconds for mpirun to forward this process's last output */
 static const double LEAVE_TIME = 1;    /* seconds for other threads to leave MPI when the process ends */

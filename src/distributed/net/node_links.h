@@ -29,7 +29,7 @@ typedef struct lm_node_event {
 LM_API lm_status lm_node_links_new(const char *token, const char *job, lm_node_links **out);
 LM_API void lm_node_links_free(lm_node_links *l);    /* l may be NULL */
 LM_API int lm_node_links_fd(const lm_node_links *l); /* descriptor to poll; readable if there may be an event */
-/* Listens at "host:port". *listens is false, without an error, if the host is another machine or the port in use. */
+/* Listens at "host:port". *listens is false, without an error, if the host is another machine or the port is in use. */
 LM_API lm_status lm_node_links_listen(lm_node_links *l, const char *address, bool *listens);
 LM_API void lm_node_links_stop_listening(lm_node_links *l);
 /* Starts to connect. `seconds` limits each address of the host and the handshake; resolving its name takes 5 s at most.

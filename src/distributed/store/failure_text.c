@@ -123,8 +123,7 @@ const char *lm_failure_text(const lm_failure *f, char *out, size_t capacity) {
   if (again) message += n + 2;
   add_details(&d, f, message);
 
-  bool of_two =
-      f->kind == LM_FAILURE_MISMATCH && f->reported_by >= 0 && f->other.rank >= 0; /* no majority contradicts one */
+  bool of_two = f->kind == LM_FAILURE_MISMATCH && f->reported_by >= 0 && f->other.rank >= 0; /* without a majority */
   int low = f->who.rank < f->other.rank ? f->who.rank : f->other.rank;
   if (of_two) add(&t, "ranks %d and %d made different calls", low, f->who.rank + f->other.rank - low);
   if (f->kind == LM_FAILURE_UNREACHABLE) add(&t, "the connection to ");

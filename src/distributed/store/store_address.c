@@ -169,7 +169,7 @@ static lm_status take_away(const char *path, const char *nonce) {
   struct stat info;
   bool held;
   beside(path, aside, sizeof aside);
-  if (rename(path, aside) != 0) return LM_OK; /* there is no file (any more) */
+  if (rename(path, aside) != 0) return LM_OK; /* there is no such file any more */
   lm_status status = locate_look(aside, &at, &held, &info);
   bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
   if (!done && locate_put(aside, path)) return status;
@@ -211,8 +211,8 @@ static lm_status write_file(lm_locator *l, const char *text) {
   beside(path, temporary, sizeof temporary);
   status = locate_make_file(path, temporary, text, &fd);
   bool made = status == LM_OK;
-  /* Moving is atomic and never replaces a file: readers see the old file, none, or the new one. Other jobs may try the
-   * same, so this may take several attempts. */
+  /* Moving is atomic and, with hard links, never replaces a file: readers see the old one, none, or the new one. Other
+   * jobs may try the same, so this may take several attempts. */
   for (int attempt = 0; made && !done && attempt < 100; attempt++) {
     status = locate_look(path, &found, &held, &info);
     if (status == LM_OK && held) status = in_use(path, &found);
