@@ -13,10 +13,11 @@
 typedef struct lm_reducer lm_reducer;
 
 typedef struct lm_reducer_config {
-  size_t first_bytes, cap_bytes; /* size at which a bucket is closed; the first is smaller, to send earlier */
-  bool find_unused;              /* true if a backward pass may leave parameters without a gradient */
-  bool static_graph;             /* true if each pass yields the same number of gradients for each parameter */
-  bool weighted;                 /* true: average weighted by lm_reducer_forward's weight; false: plain mean */
+  size_t first_bytes,
+      cap_bytes;     /* bytes at which the first bucket, and later ones, are full; a small first one is sent early */
+  bool find_unused;  /* true if a backward pass may leave parameters without a gradient */
+  bool static_graph; /* true if each pass yields the same number of gradients for each parameter */
+  bool weighted;     /* true: average weighted by lm_reducer_forward's weight; false: plain mean */
 } lm_reducer_config;
 
 /* Creates a reducer over g, which must outlive it. Collective. The n parameters are leaves that require grad, with the
@@ -76,7 +77,7 @@ LM_API int lm_reducer_buckets(const lm_reducer *r, bool *shared);
 
 /* ---- broadcasting parameters and buffers (reducer_share.c) */
 
-/* Copies root's values into these n tensors on all ranks, packed into few messages. Any dtypes and layouts. */
+/* Copies root's values into these n tensors on all ranks, in few messages. Any dtypes and layouts, one device kind. */
 LM_API lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root);
 /* Broadcasts root's n bytes; *out, followed by a zero byte, is freed by the caller (lm_free). Only root's data and n
  * are read. */

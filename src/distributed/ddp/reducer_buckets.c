@@ -36,7 +36,7 @@ typedef struct layout {
   lm_bucket *bucket; /* [nbuckets], at most n */
   int *of;           /* [n] each slot's bucket */
   size_t *at;        /* [n] each slot's byte offset in its bucket */
-  size_t bytes;      /* size of all buckets */
+  size_t bytes;      /* total of all buckets */
 } layout;
 
 static void layout_free(layout *l) {

@@ -117,7 +117,7 @@ static lm_failure failure_of(const lm_world *w, lm_failure_kind kind, int rank) 
   return lm_failure_of(kind, rank, lm_world_host(w, rank), w->rank);
 }
 
-/* Returns a rank of the world with its call, or NULL. Closes the ticket's texts, which a peer may not have done. */
+/* Returns a rank of the world and its `call` (may be NULL), whose texts it zero-terminates: a peer's may lack that. */
 static lm_party party_of(const lm_world *w, int rank, lm_standing standing, const lm_ticket *call) {
   lm_party party = {.rank = rank, .standing = standing};
   snprintf(party.host, sizeof party.host, "%s", lm_world_host(w, rank));

@@ -8,7 +8,7 @@
 typedef struct lm_waiting {
   lm_group_core *core;
   lm_ticket ticket;
-  double since, deadline, timeout; /* lm_seconds() of start and end; seconds */
+  double since, deadline, timeout; /* lm_seconds() of start and end; the time between in seconds */
   double test;                     /* lm_seconds() at which lm_group_check next checks more than `news` */
   unsigned news;                   /* number of failures and goodbyes that this call has seen */
   int peer;                        /* the rank of the group whose goodbye ends it, or one of the two below */
