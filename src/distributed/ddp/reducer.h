@@ -13,11 +13,10 @@
 typedef struct lm_reducer lm_reducer;
 
 typedef struct lm_reducer_config {
-  size_t first_bytes,
-      cap_bytes;     /* bytes at which the first bucket, and later ones, are full; a small first one is sent early */
-  bool find_unused;  /* true if a backward pass may leave parameters without a gradient */
-  bool static_graph; /* true if each pass yields the same number of gradients for each parameter */
-  bool weighted;     /* true: average weighted by lm_reducer_forward's weight; false: plain mean */
+  size_t first_bytes, cap_bytes; /* bytes at which the first bucket, a small one to send early, and others are full */
+  bool find_unused;              /* true if a backward pass may leave parameters without a gradient */
+  bool static_graph;             /* true if each pass yields the same number of gradients for each parameter */
+  bool weighted;                 /* true: average weighted by lm_reducer_forward's weight; false: plain mean */
 } lm_reducer_config;
 
 /* Creates a reducer over g, which must outlive it. Collective. The n parameters are leaves that require grad, with the
