@@ -1,4 +1,4 @@
-/* The reducer's life, forward passes, and ranks that run out of batches. */
+/* Creates and closes a reducer, prepares it before each forward pass, and lets ranks that run out of batches join. */
 #include "distributed/ddp/reducer.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ lm_status lm_reducer_usable(const lm_reducer *r) {
   return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
 }
 
-/* ---- life */
+/* ---- creating and closing */
 
 void lm_reducer_release(lm_reducer *r) {
   if (atomic_fetch_sub(&r->rc, 1) > 1) return;
@@ -83,7 +83,7 @@ static lm_status take_params(lm_reducer *r, lm_tensor *const *param, const char 
   return LM_OK;
 }
 
-/* Elements of a bucket are added up by their place, so gradients lie on all ranks as they do on rank 0. */
+/* Takes rank 0's gradient strides on all ranks, since a bucket's elements are summed by position. Collective. */
 static lm_status agree_on_strides(lm_reducer *r) {
   lm_status status = LM_OK;
   size_t each = sizeof r->slot->stride, bytes = (size_t)r->n * each, heard = 0;
@@ -168,7 +168,7 @@ lm_status lm_reducer_join(lm_reducer *r, bool on) {
   return LM_OK;
 }
 
-/* The others' backward pass: nothing comes from here. */
+/* Takes part in the other ranks' backward pass with a weight of 0, so that their collectives complete. */
 static lm_status shadow_backward(lm_reducer *r) {
   lm_status status = LM_OK;
   r->begun = true;
@@ -187,7 +187,7 @@ done:
 
 lm_status lm_reducer_shadow(lm_reducer *r, lm_shadow *what, int *root) {
   lm_status status = LM_OK;
-  atomic_fetch_add(&r->rc, 1); /* a communication hook may close it */
+  atomic_fetch_add(&r->rc, 1); /* keeps r alive: a communication hook may close it */
   TRY(lm_reducer_usable(r));
   TRY(lm_facts_announce(r, LM_ARRIVAL_JOINED));
   TRY(lm_facts_wait(r));

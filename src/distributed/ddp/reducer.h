@@ -1,11 +1,10 @@
-/* The reducer: averages the gradients of one model over the ranks of a group while backward continues.
+/* Averages the gradients of one model over the ranks of a group while backward runs (DistributedDataParallel).
  *
- * Gradients lie in buckets, views of which become the parameters' .grad; backward computes most of them right there. A
- * bucket is sent once all its gradients are there, in the order of the buckets, which is the same on all ranks. The
- * average is weighted: a rank whose batch had twice the samples counts twice. A reducer belongs to the thread that made
- * it. On devices whose work is enqueued nothing waits on the host except what the ranks tell each other beside the
- * gradients.
- */
+ * Gradients lie in buckets, and each parameter's .grad is a view of its bucket; backward computes most of them in
+ * place. A bucket is sent once all its gradients are final, in bucket order, which is the same on all ranks. The
+ * average may be weighted: a rank whose batch had twice the samples then counts twice. A reducer belongs to the thread
+ * that made it. On devices whose work is enqueued, the host waits only for the ranks' facts (reducer_core.h), not for
+ * gradients. */
 #pragma once
 
 #include "autograd/autograd.h"
@@ -14,72 +13,73 @@
 typedef struct lm_reducer lm_reducer;
 
 typedef struct lm_reducer_config {
-  size_t first_bytes, cap_bytes; /* a bucket is full when it has come to this; the first is smaller, to start early */
-  bool find_unused;              /* a backward pass may leave parameters out */
-  bool static_graph;             /* all passes are as the first: the same parameters, each as often */
-  bool weighted;                 /* by lm_reducer_forward's weight; else the plain mean over the ranks */
+  size_t first_bytes, cap_bytes; /* bytes at which the first bucket, a small one to send early, and others are full */
+  bool find_unused;              /* true if a backward pass may leave parameters without a gradient */
+  bool static_graph;             /* true if each pass yields the same number of gradients for each parameter */
+  bool weighted;                 /* true: average weighted by lm_reducer_forward's weight; false: plain mean */
 } lm_reducer_config;
 
-/* Collective over g, which outlives the reducer. The parameters are leaves that require
- * grad, alike on all ranks; names serve messages. */
+/* Creates a reducer over g, which must outlive it. Collective. The n parameters are leaves that require grad, with the
+ * same shapes and dtypes on all ranks; `name` serves error messages. *out is NULL after an error. */
 LM_API lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char *const *name,
                                 const lm_reducer_config *config, lm_reducer **out);
-/* Takes its hooks away and leaves the group; the gradients stay. Not collective. NULL is fine. */
+/* Removes the reducer's hooks and drops the owner's reference; the gradients stay. Not collective. r may be NULL. */
 LM_API void lm_reducer_close(lm_reducer *r);
 
-/* Before each forward pass that records a graph: how many samples it has, and whether the backward passes that follow
- * average; else gradients and weights add up until one that does. Outside of training nothing is expected to follow,
- * but may. Inside a join the ranks meet here if there are `buffers` to broadcast. *root: who is to be believed about
- * those, the lowest rank that still has batches. */
+/* Prepares the reducer for a forward pass that records a graph: `weight` samples; `sync` false: gradients and weights
+ * add up until a pass with `sync`, whose backward averages. `training` false: a backward pass may follow, but need not.
+ * Inside a join with `buffers` to broadcast, the call is collective. *root is the rank to broadcast them from, the
+ * lowest one that still has batches. */
 typedef struct lm_forward {
   double weight;
   bool sync, training, buffers;
 } lm_forward;
 LM_API lm_status lm_reducer_forward(lm_reducer *r, const lm_forward *f, int *root);
 
-/* ---- communication hooks (reducer_hook.c): what is done with full buckets in place of the sum over all ranks */
+/* ---- communication hooks (reducer_hook.c), which replace the all_reduce of full buckets */
 
 typedef struct lm_comm_hook {
-  const char *name; /* must be the same on all ranks; outlives the call */
-  /* Buckets of a wider dtype travel as this one, 2 bytes; LM_DTYPE_COUNT: as they are. Where ranks share memory nothing
-   * travels, and sums keep the full precision. */
+  const char *name; /* must be the same on all ranks; read only during lm_reducer_set_hook */
+  /* The 2-byte dtype to which wider buckets are cast for all_reduce; LM_DTYPE_COUNT: no cast. With shared memory,
+   * buckets are not cast either. */
   lm_dtype wire;
-  /* If it is set, wire does not matter: the bucket (from 0) is this rank's own memory and holds its gradients times
-   * what it counts, so the sum over all ranks is their average. *content, a new reference: what becomes of it, on the
-   * same device and of as many elements. It is called for each bucket in their order, on the thread that runs the
-   * backward pass or lm_reducer_shadow; if it leaves *content NULL, once more with `last` when backward is over. */
+  /* Communicates a bucket (counted from 0); if not NULL, `wire` is ignored. The bucket is this rank's own memory and
+   * holds its gradients times its weight, so the sum over all ranks is their average. *content (a new reference, same
+   * device and shape) replaces the bucket. Called for each bucket in order, on the thread that runs the backward pass
+   * or lm_reducer_shadow. If it leaves *content NULL, it is called again with `last` at the end of backward. */
   lm_status (*call)(void *ctx, int bucket, bool last, lm_tensor **content);
-  void *ctx; /* there until the reducer is closed */
+  void *ctx; /* must stay valid until the reducer is closed */
 } lm_comm_hook;
 
-/* Collective, once, before the first backward pass. */
+/* Registers the hook. Collective; allowed once, before the first backward pass (LM_E_STATE otherwise). */
 LM_API lm_status lm_reducer_set_hook(lm_reducer *r, const lm_comm_hook *hook);
-/* For hooks: the bucket's memory, 1-d, with zeros between the gradients. */
+/* Returns in *out a new 1-d view of a bucket's memory, with zeros between the gradients. For hooks. */
 LM_API lm_status lm_reducer_buffer(const lm_reducer *r, int bucket, lm_tensor **out);
-LM_API int lm_reducer_params(const lm_reducer *r); /* how many it has in all */
-/* How many parameters a bucket has; which, in the order of their positions, into param. */
+LM_API int lm_reducer_params(const lm_reducer *r); /* the number of parameters */
+/* Returns the number of parameters in a bucket, and writes their indices into `param` in the order of their offsets. */
 LM_API int lm_reducer_members(const lm_reducer *r, int bucket, int *param);
-/* The gradient of parameter i in its bucket's memory, a view of what lm_reducer_buffer returns. */
+/* Returns in *out the gradient of parameter i, a new view of its bucket's memory. */
 LM_API lm_status lm_reducer_gradient(const lm_reducer *r, int i, lm_tensor **out);
 
-/* Between `on` and off, ranks may run out of batches at different times. A rank that has none left calls
- * lm_reducer_shadow, which takes part in whatever the others do next, until nobody has any. */
+/* Starts (`on`) or ends a join, during which ranks may run out of batches at different times. A rank without batches
+ * calls lm_reducer_shadow, which takes part in the other ranks' next collectives, until it returns LM_SHADOW_OVER. */
 LM_API lm_status lm_reducer_join(lm_reducer *r, bool on);
 typedef enum lm_shadow {
-  LM_SHADOW_BUFFERS, /* now broadcast the buffers from *root */
-  LM_SHADOW_BACKWARD,
-  LM_SHADOW_OVER /* *root is the lowest of the ranks that finished last, and so has the final parameters */
+  LM_SHADOW_BUFFERS,  /* the caller must broadcast the buffers from *root now */
+  LM_SHADOW_BACKWARD, /* a backward pass of the others is complete; call again */
+  LM_SHADOW_OVER      /* no rank has batches; *root, the lowest of the last to finish, has the final parameters */
 } lm_shadow;
 LM_API lm_status lm_reducer_shadow(lm_reducer *r, lm_shadow *what, int *root);
 
-/* For one look inside: the number of buckets, and whether they lie in memory shared with the other ranks. */
+/* Returns the number of buckets; *shared is true if they lie in memory shared with the other ranks. For diagnostics. */
 LM_API int lm_reducer_buckets(const lm_reducer *r, bool *shared);
 
-/* ---- for the start (reducer_share.c) */
+/* ---- broadcasting parameters and buffers (reducer_share.c) */
 
-/* All of these tensors become root's, in one message. Any dtypes and layouts, one device kind. */
+/* Copies root's values into these n tensors on all ranks, in few messages. Any dtypes and layouts, one device kind. */
 LM_API lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root);
-/* root's bytes for all; *out is yours to lm_free, with a zero behind them. data and n matter at root alone. */
+/* Broadcasts root's n bytes; *out, followed by a zero byte, is freed by the caller (lm_free). Only root's data and n
+ * are read. */
 LM_API lm_status lm_share_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n);
-/* Reports to all ranks that this one is going to raise this. */
+/* Reports `message` to all ranks as this rank's failure, before the caller raises it. */
 LM_API void lm_share_failure(lm_group *g, const char *message);

@@ -1,7 +1,7 @@
-/* Where gradients lie: which bucket holds which, and the memory behind them.
+/* Assigns gradients to buckets and allocates the buckets' memory.
  *
- * The memory of all buckets is one piece if ranks share it (lm_shared): first the facts, twice, then bucket after
- * bucket. Each gradient starts on a cache line, so the total does not depend on the order. */
+ * If ranks share memory (lm_shared), all buckets are one region: two copies of the facts, then the buckets in order.
+ * Each gradient starts on a cache line, so the total size does not depend on the order. */
 #include <string.h>
 
 #include "base/bytes.h"
@@ -33,10 +33,10 @@ char *lm_slot_data(const lm_reducer *r, int i) { return r->bucket[r->slot[i].buc
 
 typedef struct layout {
   int nbuckets;
-  lm_bucket *bucket; /* [n] at most */
-  int *of;           /* [n] each slot's bucket, and where in it */
-  size_t *at;
-  size_t bytes;
+  lm_bucket *bucket; /* [nbuckets], at most n */
+  int *of;           /* [n] each slot's bucket */
+  size_t *at;        /* [n] each slot's byte offset in its bucket */
+  size_t bytes;      /* total of all buckets */
 } layout;
 
 static void layout_free(layout *l) {
@@ -48,11 +48,11 @@ static void layout_free(layout *l) {
 typedef struct filling { /* a bucket being filled */
   lm_bucket b;
   bool first;
-  int number; /* from 1, once it is closed */
+  int number; /* from 1, once it is closed; 0: open */
 } filling;
 
-/* Buckets are sent in the order in which they are full, so they are numbered when they are closed: one for each dtype
- * and device is open at a time. */
+/* Computes the layout for `order`. One bucket for each dtype and device is open at a time; buckets are numbered when
+ * they are closed, which is the order in which backward fills them. */
 static lm_status lay_out(const lm_reducer *r, const int *order, layout *l) {
   lm_status status = LM_OK;
   int n = r->n, nfillings = 0;
@@ -128,7 +128,7 @@ static lm_status bucket_memory(lm_reducer *r, lm_bucket *b, lm_shared *shared) {
   return lm_fill_with_zeros(b->flat);
 }
 
-/* A view has a storage of its own, which says whether anybody else looks at it. */
+/* Returns in *out a view of the slot's memory with a storage of its own, which shows whether anyone else has views. */
 static lm_status slot_view(const lm_slot *s, lm_tensor *flat, size_t at, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *row = NULL;
@@ -148,8 +148,8 @@ void lm_buckets_free(int n, lm_bucket *bucket) {
   lm_free(bucket);
 }
 
-/* Whether the ranks may share the memory of buckets; where they can, lm_shared_open finds out. What a function of the
- * user's is shown, and may write to, is this rank's own. */
+/* Returns true if the ranks may share the buckets' memory; lm_shared_open finds out if they can. A user's hook may
+ * write to its bucket, so with one each rank has memory of its own. */
 static bool may_share(const lm_reducer *r) {
   const lm_part *part = lm_part_for(r->g->core, LM_DEVICE(LM_CPU, 0));
   if (r->hook.call || !r->g->one_host || !part || !part->g->table->may_share) return false;
@@ -174,7 +174,7 @@ lm_status lm_buckets_make(lm_reducer *r, const int *order) {
     TRY(slot_view(s, l.bucket[l.of[i]].flat, l.at[i], &view[i]));
     if (s->view && grad && lm_is_same_view(grad, s->view)) TRY(lm_copy(grad, view[i]));
   }
-  /* Nothing fails from here on but lm_slot_show, which then leaves a gradient where it was. */
+  /* From here on only lm_slot_show can fail; .grad then stays a view of the former bucket. */
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
     lm_tensor *grad = lm_grad_of(s->param), *former = s->view;
@@ -223,7 +223,7 @@ lm_status lm_buckets_rebuild(lm_reducer *r) {
   r->rebuilt = true;
   if (r->config.find_unused && !r->config.static_graph) return LM_OK; /* the order may change with every pass */
   lm_collective_purpose(r->title, r->hash);
-  /* A rank 0 that was out of batches has seen nothing arrive. */
+  /* If rank 0 was out of batches, it has no order of arrival and sends nothing. */
   TRY(lm_share_bytes(r->g, 0, r->arrived, r->narrived == r->n ? whole : 0, &data, &bytes));
   if (bytes != whole) goto done;
   TRY(lay_out(r, (int *)(void *)data, &l));

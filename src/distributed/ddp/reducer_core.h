@@ -1,6 +1,6 @@
-/* Inside the reducer: reducer.c (its life, forward passes), reducer_pass.c (the parameters' hooks, backward passes),
- * reducer_buckets.c (where gradients lie), reducer_reduce.c (what ranks tell each other, and the sums) and
- * reducer_hook.c (what may take their place). */
+/* Declares the reducer's state for its files: reducer.c (creation, forward passes), reducer_pass.c (backward passes,
+ * gradient hooks), reducer_buckets.c (layout of gradients in buckets), reducer_reduce.c (exchange of facts, sums) and
+ * reducer_hook.c (communication hooks). */
 #pragma once
 
 #include "distributed/ddp/reducer.h"
@@ -10,37 +10,37 @@
 
 #define LM_DDP "DistributedDataParallel"
 
-typedef struct lm_slot { /* a parameter and its place in a bucket */
+typedef struct lm_slot { /* a parameter and its position in a bucket */
   lm_tensor *param;
   const char *name;
-  int64_t hook;                /* id */
-  int64_t stride[LM_MAX_DIMS]; /* of its gradient, the same on all ranks */
+  int64_t hook;                /* id of the accumulate hook; 0: none */
+  int64_t stride[LM_MAX_DIMS]; /* the gradient's, in elements, the same on all ranks */
   int bucket;
-  size_t at, bytes; /* in the bucket; bytes without what fills it up to a whole line */
-  lm_tensor *view;  /* alone on a storage of its own over that memory; .grad gets another header of it */
-  bool used;        /* it got a gradient since the last average */
-  int expected;     /* static graph: how many a backward pass produces */
-  /* Of the pass under way: */
-  int fires;   /* gradients so far */
-  bool absent; /* the pass will not give one */
-  bool ready;  /* its part of the bucket is final */
-  bool scaled; /* and has been multiplied by what this rank counts, where that is done here */
+  size_t at, bytes; /* byte offset in the bucket; size without the padding to a cache line */
+  lm_tensor *view;  /* view of that memory with a storage of its own; .grad is a view of it */
+  bool used;        /* true if it got a gradient since the last average */
+  int expected;     /* static graph: number of gradients in a backward pass */
+  /* State of the current backward pass: */
+  int fires;   /* number of gradients so far */
+  bool absent; /* true if the pass yields no gradient for it */
+  bool ready;  /* true once its part of the bucket is final */
+  bool scaled; /* true once the CPU has multiplied that part by this rank's factor */
 } lm_slot;
 
 typedef struct lm_bucket {
   lm_dtype dtype;
   lm_device device;
-  int waits_for, nslots;
-  size_t at, bytes; /* in the memory of all buckets; whole lines */
-  lm_tensor *flat;  /* all of it, 1-d */
-  lm_work *work;    /* its all_reduce, where memory is not shared */
-  lm_tensor *wire;  /* in place of flat, where that is compressed */
-  bool asks;        /* its hook is to be asked once more for what becomes of it */
+  int waits_for, nslots; /* number of slots: not ready yet; in total */
+  size_t at, bytes;      /* byte offset in the memory of all buckets; size, a multiple of 64 */
+  lm_tensor *flat;       /* the bucket's memory, 1-d */
+  lm_work *work;         /* the all_reduce in progress, unless memory is shared */
+  lm_tensor *wire;       /* the copy in the hook's 2-byte dtype, which is sent in place of flat */
+  bool asks;             /* true if the hook returned no content yet and is called again after backward */
 } lm_bucket;
 
 typedef enum lm_arrival { LM_ARRIVAL_FORWARD, LM_ARRIVAL_BACKWARD, LM_ARRIVAL_JOINED } lm_arrival;
 
-/* What a rank reports to the others before each average, and within a join before each forward pass too. */
+/* A rank's facts, sent to all others before each average and, within a join, before a forward pass with buffers. */
 typedef struct lm_facts {
   lm_ticket ticket;
   int32_t event;
@@ -49,12 +49,12 @@ typedef struct lm_facts {
 } lm_facts;
 
 struct lm_reducer {
-  _Atomic int rc; /* the owner's, and one a hook */
+  _Atomic int rc; /* references: the owner's, and one for each hook */
   lm_group *g;    /* NULL once closed */
   lm_reducer_config config;
-  uint64_t hash; /* of what has to agree: who the reducer is and how its buckets lie */
-  uint64_t made; /* the group's seq when it was made: distinguishes reducers; and so that people can: */
-  char title[40];
+  uint64_t hash;  /* hash of the reducer's identity and bucket layout, which must agree on all ranks */
+  uint64_t made;  /* the group's seq when the reducer was made, which identifies it */
+  char title[40]; /* name in messages: "DistributedDataParallel 2" */
   int n;
   lm_slot *slot; /* [n] */
   char *names;
@@ -62,102 +62,102 @@ struct lm_reducer {
   /* reducer_buckets.c */
   int nbuckets;
   lm_bucket *bucket;
-  int *order;        /* [n] parameters by their positions */
-  lm_shared *shared; /* NULL: each bucket has memory of its own */
-  bool rebuilt;      /* no more changes */
+  int *order;        /* [n] parameters in the order of their positions */
+  lm_shared *shared; /* memory of all buckets; NULL: each bucket has memory of its own */
+  bool rebuilt;      /* true once the layout is final */
 
   /* reducer_reduce.c */
-  size_t facts_bytes;
-  uint32_t exchanges;      /* how often facts were given */
-  lm_tensor *sent, *heard; /* this rank's facts; everybody's where memory is not shared */
-  lm_work *announcing;
-  bool announced, known; /* in the exchange under way: this rank's, everyone's (and they agree) */
-  lm_arrival event;      /* what the ranks are doing that are not out of batches; JOINED if all are */
-  double *factor;        /* [size] what a rank's gradients count; they add up to 1 */
-  char **parts;          /* [size] room for sum_part */
-  int root;              /* the lowest rank that is not out of batches; the last there was, if none is left */
-  uint32_t base;         /* buckets sent by all passes before this one */
-  int launched, reduced; /* buckets of this pass: full on this rank, its part of them summed by it */
+  size_t facts_bytes;      /* size of one rank's facts */
+  uint32_t exchanges;      /* number of exchanges of facts so far */
+  lm_tensor *sent, *heard; /* this rank's facts; all ranks' unless memory is shared */
+  lm_work *announcing;     /* the all_gather of facts in progress */
+  bool announced, known;   /* in the current exchange: this rank's facts were sent; all ranks' were compared */
+  lm_arrival event;        /* the event of the ranks that still have batches; JOINED if none has */
+  double *factor;          /* [size] weight of each rank's gradients; the sum is 1 */
+  char **parts;            /* [size] scratch of sum_part */
+  int root;                /* the lowest rank that still has batches; unchanged if none has */
+  uint32_t base;           /* number of buckets sent by all earlier passes */
+  int launched, reduced;   /* number of this pass's buckets: full on this rank; summed by it (its part) */
 
   /* reducer_hook.c */
   lm_comm_hook hook;
-  bool hooked; /* there is one */
+  bool hooked; /* true if one is registered */
 
   /* reducer.c, reducer_pass.c */
-  bool sync; /* of the latest forward pass */
-  bool joining;
-  bool begun;         /* a pass is under way */
-  bool averaged;      /* since the latest forward pass: the weight starts again with the next */
-  bool used_is_known; /* static graph: `expected` is known */
-  double weight;
-  int narrived, *arrived; /* [n] the order in which gradients came in the first pass */
+  bool sync;              /* lm_forward.sync of the latest forward pass */
+  bool joining;           /* true inside a join */
+  bool begun;             /* true during a backward pass that averages */
+  bool averaged;          /* true if the next forward pass starts the weight at 0 */
+  bool used_is_known;     /* static graph: true once `expected` is known */
+  double weight;          /* samples since the last average */
+  int narrived, *arrived; /* [n] parameters in the order in which their gradients came in this pass */
 };
 
 /* ---- reducer.c */
 
-/* Its group is there, and no rank has failed. */
+/* Checks that the reducer still has its group and that no rank has failed (LM_E_STATE otherwise). */
 lm_status lm_reducer_usable(const lm_reducer *r);
-/* The error goes to all ranks: they would wait for this one. (To no effect if it was another rank's to begin with.) */
+/* Reports this thread's error to all ranks, unless a failure is known already. They would wait for this rank. */
 lm_status lm_reducer_publish(const lm_reducer *r, lm_status status);
-void lm_reducer_release(lm_reducer *r); /* one reference */
+void lm_reducer_release(lm_reducer *r); /* drops one reference */
 
 /* ---- reducer_pass.c */
 
 lm_status lm_reducer_add_hooks(lm_reducer *r);
-/* That t, the slot's parameter or a gradient of it, is as it was when the model was wrapped. */
+/* Checks that t, the slot's parameter or its gradient, has the dtype, shape and device it had when it was wrapped. */
 lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t);
-/* All gradients are averaged. */
+/* Ends a pass whose gradients are averaged; after the first, rebuilds the buckets. Collective. */
 lm_status lm_pass_end(lm_reducer *r);
-/* As if it had not begun. */
+/* Resets the state of the current pass, as if it had not begun. */
 void lm_pass_forget(lm_reducer *r);
 
 /* ---- reducer_buckets.c */
 
-/* Layout by `order` (n indices), memory and views. Collective. What the slots had is kept until it succeeds; .grads
- * that were views of the former buckets become views of the new ones, with their values. */
+/* Lays out the n parameters in `order`, and makes the buckets' memory and views. Collective. An error keeps the former
+ * buckets. Each .grad that was a view of a former bucket becomes a view of a new one with the same values. */
 lm_status lm_buckets_make(lm_reducer *r, const int *order);
 void lm_buckets_free(int n, lm_bucket *bucket);
-/* After the first pass: by the order in which gradients came on rank 0. Collective. */
+/* Rebuilds the buckets, once, after the first pass, in the order in which gradients came on rank 0. Collective. */
 lm_status lm_buckets_rebuild(lm_reducer *r);
-/* t is this view: memory and strides. */
+/* Returns true if t has the memory, shape and strides of `view`. */
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view);
-/* .grad becomes the slot's place in its bucket. */
+/* Makes the parameter's .grad a view of the slot in its bucket. */
 lm_status lm_slot_show(lm_slot *s);
 lm_status lm_fill_with_zeros(lm_tensor *t);
-/* Each gradient starts on a cache line. */
+/* Rounds bytes up to cache lines, on which each gradient starts. */
 static inline size_t lm_whole_lines(size_t bytes) { return lm_round_up(bytes, 64); }
-/* Where slot i's part lies; CPU only. */
+/* Returns the address of slot i's memory; CPU only. */
 char *lm_slot_data(const lm_reducer *r, int i);
 
 /* ---- reducer_reduce.c */
 
 lm_status lm_facts_open(lm_reducer *r);
 void lm_facts_close(lm_reducer *r);
-/* Sends this rank's facts; lm_facts_wait waits for the others'. */
+/* Sends this rank's facts without waiting for the others'. */
 lm_status lm_facts_announce(lm_reducer *r, lm_arrival event);
-/* Waits for them, and compares them. */
+/* Waits for all ranks' facts and compares them; sets factor, event and root. */
 lm_status lm_facts_wait(lm_reducer *r);
-/* Whether any rank has a gradient for parameter i. */
+/* Returns true if any rank has a gradient for parameter i. */
 bool lm_used_anywhere(const lm_reducer *r, int i);
 
-/* Facts are given. Sends those buckets that are full and whose turn it is; in shared memory, announces them, and sums
- * what can be summed without waiting. */
+/* Sends the buckets that are full and next in order; facts were announced. With shared memory, announces them and sums
+ * the buckets that are full on all ranks, without waiting. */
 lm_status lm_reduce_advance(lm_reducer *r);
-/* All of them, waiting. */
+/* Sends or sums all remaining buckets and waits for their results. */
 lm_status lm_reduce_finish(lm_reducer *r);
-/* The slot's gradient, into its place. On the CPU it is scaled at once by what this rank's count, if it is known how
- * much that is (`scaled`). grad NULL: zeros. */
+/* Copies grad into slot i's memory (grad NULL: zeros). On the CPU it is multiplied by this rank's factor (`scaled`) if
+ * that is known already. */
 lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad);
-/* The next call on this thread is about bucket b, and is distinguished from all others. */
+/* Names this thread's next collective after bucket b, with a hash that no other call has. */
 void lm_reduce_name(const lm_reducer *r, int b);
-/* Orders what follows after it; on the CPU that is waiting for it. Releases it. */
+/* Orders later work after *w (on the CPU, waits for it), releases it and sets *w to NULL. */
 lm_status lm_reduce_wait(lm_work **w);
 
 /* ---- reducer_hook.c */
 
-/* Whether the bucket takes another way than the sum. */
+/* Returns true if the hook handles this bucket in place of the plain all_reduce. */
 bool lm_hook_takes(const lm_reducer *r, const lm_bucket *b);
-/* It is full, and scaled by what this rank's gradients count. */
+/* Calls the hook, or starts the 2-byte all_reduce, for a full bucket that is scaled by this rank's factor. */
 lm_status lm_hook_start(lm_reducer *r, int bucket);
-/* The end of backward: it becomes what the hook made of it. */
+/* Waits at the end of backward for the bucket's result, and copies it into the bucket. */
 lm_status lm_hook_finish(lm_reducer *r, int bucket);

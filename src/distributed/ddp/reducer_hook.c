@@ -1,4 +1,4 @@
-/* Communication hooks: what is done with a full bucket in place of the sum over all ranks. */
+/* Runs communication hooks, which replace the all_reduce of full buckets: a 2-byte all_reduce, or a user's function. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -32,13 +32,13 @@ lm_status lm_reducer_set_hook(lm_reducer *r, const lm_comm_hook *hook) {
   }
   TRY(compare_names(r, hook->name));
   r->hook = *hook;
-  r->hook.name = NULL; /* which is the caller's */
+  r->hook.name = NULL; /* the caller's string may be gone later */
   r->hooked = true;
   if (!hook->call || !r->shared) goto done;
-  status = lm_buckets_make(r, r->order); /* in memory of this rank's own */
+  status = lm_buckets_make(r, r->order); /* moves them from shared memory to this rank's own */
   if (status != LM_OK) {
     r->hook.call = NULL;
-    lm_reducer_publish(r, status); /* to those who count on it */
+    lm_reducer_publish(r, status); /* the other ranks would wait for this one */
   }
 done:
   return status;
@@ -50,7 +50,7 @@ bool lm_hook_takes(const lm_reducer *r, const lm_bucket *b) {
          lm_dtype_size(b->dtype) > lm_dtype_size(r->hook.wire);
 }
 
-/* ---- what a function of the user's is shown */
+/* ---- access to a bucket for a user's hook */
 
 lm_status lm_reducer_buffer(const lm_reducer *r, int bucket, lm_tensor **out) {
   lm_tensor *flat = r->bucket[bucket].flat;
@@ -73,7 +73,7 @@ lm_status lm_reducer_gradient(const lm_reducer *r, int i, lm_tensor **out) {
   return lm_tensor_view(r->bucket[s->bucket].flat, s->view->ndim, s->view->size, s->view->stride, at, out);
 }
 
-/* The hook may have left anything between the gradients in the pass before. */
+/* Zeroes the padding between the bucket's gradients, where the hook's result of the last pass may have left values. */
 static lm_status clear_gaps(lm_reducer *r, int bucket) {
   lm_status status = LM_OK;
   const lm_bucket *b = &r->bucket[bucket];
@@ -108,7 +108,7 @@ static lm_status hook_call(lm_reducer *r, int bucket, bool last) {
   lm_status status = LM_OK;
   lm_tensor *content = NULL;
   TRY(r->hook.call(r->hook.ctx, bucket, last, &content));
-  if (!r->g) TRY(lm_reducer_usable(r)); /* the hook has ended it */
+  if (!r->g) TRY(lm_reducer_usable(r)); /* the hook closed the reducer */
   lm_bucket *b = &r->bucket[bucket];
   b->asks = !content && !last;
   if (content) TRY(become(b->flat, content));

@@ -1,11 +1,11 @@
-/* Backward passes from their first gradient to the end, and the parameters' hooks that tell of gradients. */
+/* Runs the reducer through a backward pass: the parameters' accumulate hooks, and the end of backward. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
 
-/* How many slots `pick` takes, and the first few of their names: "'a', 'b', 'c' and 4 more". */
+/* Returns the number of slots for which `pick` is true, and writes up to 5 names: "'a', 'b', 'c' and 4 more". */
 static int name_slots(const lm_reducer *r, bool (*pick)(const lm_slot *s), char *out, size_t capacity) {
   enum { FEW = 5 };
   int n = 0;
@@ -20,7 +20,7 @@ static int name_slots(const lm_reducer *r, bool (*pick)(const lm_slot *s), char 
   return n;
 }
 
-/* t: the slot's parameter, or a gradient of it. */
+/* Returns true if t, the slot's parameter or its gradient, has the dtype, device and shape of the slot's view. */
 static bool slot_fits(const lm_slot *s, const lm_tensor *t) {
   return t->dtype == s->view->dtype && t->device == s->view->device && lm_same_shape(t, s->view);
 }
@@ -54,13 +54,13 @@ void lm_pass_forget(lm_reducer *r) {
   r->begun = r->announced = r->known = false;
 }
 
-/* What the bucket gets of this slot is there. From now on its place belongs to all ranks, and is nobody's home. */
+/* Puts slot i's gradient into its bucket and marks it ready. Until the pass ends, that memory belongs to all ranks. */
 static lm_status slot_set_ready(lm_reducer *r, int i) {
   lm_status status = LM_OK;
   lm_slot *s = &r->slot[i];
   lm_tensor *grad = lm_grad_of(s->param), *copy = NULL;
   if (s->absent && grad && lm_is_same_view(grad, s->view)) {
-    /* It leaves its place, which others may fill, until it is known whether they have a gradient. */
+    /* Another rank's gradient may overwrite the slot, so the old .grad moves to its own memory until that is known. */
     TRY(lm_call(LM_OP_clone, &(lm_clone_args){grad, LM_PRESERVE}, &copy));
     TRY(lm_set_grad(s->param, copy));
     grad = s->view;
@@ -85,10 +85,10 @@ static lm_status pass_set_absent_ready(lm_reducer *r) {
 static bool slot_is_missing(const lm_slot *s) { return !s->ready; }
 static bool slot_is_frozen(const lm_slot *s) { return !s->ready && !lm_requires_grad(s->param); }
 
-/* The end of backward. Which parameters got nothing? */
+/* Finds, at the end of backward, the parameters without a gradient; fails unless the configuration allows them. */
 static lm_status pass_fix_used(lm_reducer *r) {
   lm_status status = LM_OK;
-  if (r->config.static_graph && !r->used_is_known) { /* this was the first pass: so it shall be */
+  if (r->config.static_graph && !r->used_is_known) { /* the first pass, which sets the expected numbers */
     for (int i = 0; i < r->n; i++) {
       lm_slot *s = &r->slot[i];
       s->expected = s->fires;
@@ -99,7 +99,7 @@ static lm_status pass_fix_used(lm_reducer *r) {
     for (int i = 0; i < r->n; i++) TRY(slot_set_ready(r, i));
   }
   for (int i = 0; i < r->n && r->config.find_unused && !r->config.static_graph; i++) {
-    /* Part of the graph, but its gradient was undefined. */
+    /* The parameter is part of the graph, but its gradient was undefined. */
     if (!r->slot[i].ready) r->slot[i].absent = true;
   }
   TRY(pass_set_absent_ready(r));
@@ -132,7 +132,7 @@ done:
   return status;
 }
 
-/* What anybody had a gradient for has the average now, whether it was absent here or a hook has changed its .grad. */
+/* Makes .grad the averaged view of each parameter for which any rank had a gradient, also if it was absent here. */
 static lm_status pass_hand_out(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
@@ -159,8 +159,8 @@ static lm_status pass_finish(void *ctx, lm_tensor *grad, lm_tensor **replacement
   return lm_pass_end(r);
 }
 
-/* Backward is over. If it failed, the pass is forgotten as if nothing had been; but if the others count on it already,
- * they must learn why nothing comes. */
+/* Cleans up after backward. If it failed, resets the pass, and reports the error to the other ranks if facts were sent:
+ * they wait for this rank's gradients. */
 static void pass_leave(void *ctx) {
   lm_reducer *r = ctx;
   if (r->begun) {
@@ -176,7 +176,7 @@ static lm_status pass_begin(lm_reducer *r) {
   atomic_fetch_add(&r->rc, 1);
   TRY(lm_backward_finally((lm_hook){pass_finish, r, pass_leave}));
   r->begun = true;
-  if (r->config.static_graph && !r->used_is_known) goto done; /* nothing is sent before it is known what there is */
+  if (r->config.static_graph && !r->used_is_known) goto done; /* nothing is sent before `expected` is known */
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
     s->absent = r->config.static_graph ? s->expected == 0 : r->config.find_unused && !lm_backward_reaches(s->param);
@@ -225,7 +225,7 @@ static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement
   lm_slot *s = &r->slot[w->i];
   if (!r->g) TRY(lm_reducer_usable(r));
   TRY(lm_slot_check(s, grad));
-  TRY(lm_slot_check(s, s->param)); /* which may have been converted since the forward pass */
+  TRY(lm_slot_check(s, s->param)); /* the parameter may have been converted since the forward pass */
   s->used = true;
   if (!r->sync) goto done;
   if (!r->begun) TRY(pass_begin(r));

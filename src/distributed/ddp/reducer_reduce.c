@@ -1,14 +1,12 @@
-/* What ranks tell each other before an average, and the sums.
+/* Exchanges the ranks' facts before an average, and sums full buckets over the ranks.
  *
- * In shared memory a bucket that is full is announced by a flag, and every rank sums its own part of it over all
- * ranks' buckets, in place, and writes the result into each: nothing else is ever copied. A flag counts buckets through
- * all passes, so it says which pass it belongs to.
+ * With shared memory a flag announces a full bucket. Each rank sums its own part of it over all ranks' buckets and
+ * writes the result into each of them, in place. Flags count buckets over all passes, so a value belongs to one pass.
  *
- * Elsewhere a bucket is handed to all_reduce: when it is full and its turn has come, there and then. The first one
- * waits for the facts, which say what this rank counts; if it looked whether they happen to be here instead, ranks that
- * are not in step would send buckets before or after whatever else backward sends. What the CPU has to scale, it scales
- * from then on while it puts gradients in their positions; on other devices that is left to the group, which may do it
- * on the way. */
+ * Without shared memory a bucket is passed to all_reduce as soon as it is full and next in order. The first one waits
+ * for the facts, which contain the ranks' weights. It must wait rather than check for their arrival: otherwise ranks
+ * would send buckets in different order relative to other collectives of backward. After that the CPU scales gradients
+ * while it copies them into buckets; on other devices the group scales them (all_reduce_scaled). */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +22,8 @@ enum { FLAG_FACTS, FLAG_FULL, FLAG_SUMMED };
 
 /* ---- facts */
 
-/* In shared memory there are two of each rank, in turn: one may still be read while the next is written. */
+/* Returns a rank's facts of the current exchange. In shared memory two copies alternate, since the last may still be
+ * read while the next is written. */
 static lm_facts *facts_of(const lm_reducer *r, int rank) {
   size_t turn = r->exchanges & 1;
   if (r->shared) return (lm_facts *)(void *)(lm_shared_region(r->shared, rank) + turn * r->facts_bytes);
@@ -48,7 +47,7 @@ void lm_facts_close(lm_reducer *r) {
   lm_free(r->parts);
 }
 
-/* Of the exchange of facts under way (part 0) and of what follows from it. */
+/* Returns the hash that identifies the current exchange of facts (part 0) or a bucket after it (part 1 + bucket). */
 static uint64_t reduce_hash_of(const lm_reducer *r, int part) {
   return lm_hash_number(lm_hash_number(r->hash, r->exchanges), (uint64_t)part);
 }
@@ -59,7 +58,7 @@ static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
   snprintf(t->what, sizeof t->what, "%s %s", r->title, names[event]);
   snprintf(t->where, sizeof t->where, "%s", lm_where());
   t->hash =
-      reduce_hash_of(r, 0); /* for all events: a rank that is out of batches does not know what the others do next */
+      reduce_hash_of(r, 0); /* the same for all events: a rank without batches does not know the others' next one */
 }
 
 static void name_bucket(const lm_reducer *r, int b, lm_ticket *t) {
@@ -90,7 +89,7 @@ lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
     lm_shared_post(r->shared, FLAG_FACTS, r->exchanges);
     lm_call_passed(core, &own->ticket);
   } else {
-    own->ticket.seq = atomic_load(&core->seq) + 1; /* what the call below gets */
+    own->ticket.seq = atomic_load(&core->seq) + 1; /* the number that lm_all_gather assigns */
     lm_collective_purpose(own->ticket.what, own->ticket.hash);
     NEED(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->announcing));
   }
@@ -106,7 +105,7 @@ static lm_status reduce_mismatch(lm_reducer *r, int peer) {
   return status;
 }
 
-/* All facts are here: do they fit together, and what does each rank count? */
+/* Compares all ranks' facts, which have arrived, and computes factor, event and root. */
 static lm_status take_facts(lm_reducer *r) {
   const lm_facts *own = (lm_facts *)(void *)r->sent->data;
   int size = r->g->size, active = 0;
@@ -166,7 +165,7 @@ lm_status lm_facts_wait(lm_reducer *r) {
     lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
     status = wait_for_all(r, FLAG_FACTS, r->exchanges);
     if (status == LM_OK) status = take_facts(r);
-    lm_waiting_end(&w, status == LM_OK && r->event != LM_ARRIVAL_BACKWARD); /* of which this is the beginning only */
+    lm_waiting_end(&w, status == LM_OK && r->event != LM_ARRIVAL_BACKWARD); /* backward ends in finish_shared */
     return status;
   }
   TRY(lm_reduce_wait(&r->announcing));
@@ -186,7 +185,7 @@ bool lm_used_anywhere(const lm_reducer *r, int i) {
 
 enum { TILE = 1024 };
 
-/* acc = or += factor * x, in float, for float64 in double. */
+/* load: acc = or += factor * x, in float, or in double for float64; store: x = acc. */
 #define LOAD(dtype, stored, number)                                                                    \
   static void load_##dtype(number *acc, const stored *x, int n, number factor, bool first) {           \
     if (first) {                                                                                       \
@@ -203,8 +202,8 @@ LOAD(BF16, uint16_t, float)
 LOAD(F32, float, float)
 LOAD(F64, double, double)
 
-/* The weighted sum over all ranks' x, into each: n elements. A rank that does not count is not even read: it may hold
- * anything. */
+/* Writes the weighted sum over all ranks' x, n elements, into each of them. A rank with factor 0 is not read, since its
+ * memory may hold anything, NaN included. */
 #define SUM(dtype, stored, number)                                                                   \
   static void sum_##dtype(int size, char *const *x, const double *factor, size_t n) {                \
     LM_LARGE(number, acc, TILE);                                                                     \
@@ -225,7 +224,7 @@ SUM(BF16, uint16_t, float)
 SUM(F32, float, float)
 SUM(F64, double, double)
 
-/* This rank's part of a bucket: whole lines, so that no two ranks write to one. */
+/* Sums this rank's part of a bucket: whole cache lines, so that no two ranks write to the same one. */
 static void sum_part(const lm_reducer *r, const lm_bucket *b) {
   enum { LINE = 64, FEW = 64 };
   size_t lines = b->bytes / LINE, size = (size_t)r->g->size, rank = (size_t)r->g->rank;
@@ -241,10 +240,10 @@ static void sum_part(const lm_reducer *r, const lm_bucket *b) {
   }
 }
 
-/* to = factor * from; both dense, n elements laid out alike. */
+/* Computes to = factor * from for n elements; both are dense with the same layout. */
 static void scale_into(lm_dtype dtype, char *to, const char *from, size_t n, double factor) {
   size_t element = lm_dtype_size(dtype);
-  for (size_t at = 0; at < n; at += TILE) { /* what is copied is still in the cache when it is scaled */
+  for (size_t at = 0; at < n; at += TILE) { /* small tiles: still in the cache when they are scaled */
     size_t count = n - at < TILE ? n - at : TILE;
     if (to != from) memcpy(to + at * element, from + at * element, count * element);
     if (factor != 1) lm_reduce_scale(dtype, to + at * element, count, factor);
@@ -264,14 +263,14 @@ done:
 
 static bool on_cpu(lm_device device) { return LM_DEVICE_KIND(device) == LM_CPU; }
 
-/* What slot i holds, times this rank's share; on the CPU. */
+/* Multiplies slot i's memory by this rank's factor; CPU only. */
 static void scale_slot(lm_reducer *r, int i) {
   lm_slot *s = &r->slot[i];
   double factor = r->factor[r->g->rank];
   char *data = lm_slot_data(r, i);
   if (factor > 0) {
     scale_into(s->view->dtype, data, data, (size_t)s->view->numel, factor);
-  } else { /* 0 times infinity would not be 0 */
+  } else { /* 0 * infinity is NaN */
     memset(data, 0, s->bytes);
   }
   s->scaled = true;
@@ -301,9 +300,9 @@ lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad) {
   return LM_OK;
 }
 
-/* ---- buckets on their way */
+/* ---- sending and summing buckets */
 
-/* The facts are known. */
+/* Starts the all_reduce or the hook of bucket k; the facts are known. */
 static lm_status reduce_send(lm_reducer *r, int k) {
   lm_bucket *b = &r->bucket[k];
   double factor = r->factor[r->g->rank];
@@ -369,7 +368,7 @@ static lm_status finish_shared(lm_reducer *r) {
   while (r->reduced < r->nbuckets) {
     uint32_t next = r->base + (uint32_t)r->reduced + 1;
     if (!everyone_at(r, FLAG_FULL, next)) {
-      name_bucket(r, r->reduced, &w.ticket); /* to people; it is one call for all ranks, wherever in it they wait */
+      name_bucket(r, r->reduced, &w.ticket); /* in messages; the hash stays, since all buckets are one call */
       TRY(wait_for_all(r, FLAG_FULL, next));
     }
     sum_next(r);

@@ -1,4 +1,4 @@
-/* What the ranks of a model have in common at the start, and buffers later: many small things in one message. */
+/* Broadcasts a model's parameters and buffers, packing many small tensors into one message. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -6,9 +6,9 @@
 #include "distributed/group/collective.h"
 #include "op/check.h"
 
-static const size_t most_bytes = (size_t)32 << 20; /* in one message, unless one tensor is larger */
+static const size_t most_bytes = (size_t)32 << 20; /* bytes in one message, unless one tensor is larger */
 
-/* t as it is in the message: contiguous. */
+/* Returns in *out a contiguous view, of t's dtype and shape, at byte offset `at` of the message. */
 static lm_status packed(lm_tensor *message, size_t at, const lm_tensor *t, lm_tensor **out) {
   return lm_tensor_part(message, t->dtype, t->ndim, t->size, at, out);
 }
@@ -36,7 +36,7 @@ static lm_status share_share(lm_group *g, int n, lm_tensor *const *t, size_t byt
   int64_t size = (int64_t)bytes;
   TRY(lm_tensor_empty(LM_U8, t[0]->device, 1, &size, LM_CONTIGUOUS, &message));
   if (g->rank == root) {
-    if (LM_DEVICE_KIND(message->device) == LM_CPU) memset(message->data, 0, bytes); /* the gaps */
+    if (LM_DEVICE_KIND(message->device) == LM_CPU) memset(message->data, 0, bytes); /* zeroes the padding */
     TRY(copy_all(n, t, message, true));
   }
   TRY(lm_group_broadcast(g, message, root, NULL));
@@ -90,5 +90,5 @@ done:
 }
 
 void lm_share_failure(lm_group *g, const char *message) {
-  if (g->core->world) lm_world_fail(g->core->world, lm_where(), message); /* alone there is nobody to tell */
+  if (g->core->world) lm_world_fail(g->core->world, lm_where(), message); /* without a world there are no others */
 }

@@ -1,8 +1,8 @@
-/* The group "gloo": CPU tensors between processes, on one host or several, by messages over our own links
- * (message_transport.c); all_reduce within a host through shared memory (shared_memory_all_reduce.c).
+/* Implements the backend "gloo": collectives of CPU tensors between processes, on one or several hosts, over sockets
+ * (message_transport.c); all_reduce within a host uses shared memory (shared_memory_all_reduce.c).
  *
- * Each peer has lanes: at most one message either way is under way in each, and the next one posted in it waits for it.
- * What is still under way at the end of a call is waited for there. */
+ * Each peer has lanes. A lane has at most one send and one receive in progress; posting the next one waits for the
+ * last. Remaining messages are waited for at the end of a call. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -13,20 +13,20 @@
 #include "integers.h"
 
 enum {
-  LANES = 2, /* one segment is on its way while another one is added up */
-  NOTICE,    /* a further lane, for the notices of notify_next */
+  LANES = 2, /* one segment is sent while another one is summed */
+  NOTICE,    /* the lane of notify_next's messages */
   ALL_LANES,
-  SEGMENT = 1 << 20, /* at most: smaller ones fit the caches better, but the ranks wait for each other more often */
-  WHOLE = 16 << 10,  /* all_reduce: up to here the number of messages counts alone, */
-  SMALL = 256 << 10, /* up to here, or to as much for each rank as the line above, as much as their sizes do */
+  SEGMENT = 1 << 20, /* most bytes of a segment; smaller ones fit caches better, but ranks wait more often */
+  WHOLE = 16 << 10,  /* bytes up to which reduce_by_bits exchanges whole tensors, since latency dominates */
+  SMALL = 256 << 10, /* bytes up to which all_reduce uses reduce_small rather than the ring; or WHOLE * size if more */
   SCRATCH = 2 * LANES * SEGMENT
 };
 
 typedef struct state {
   lm_transport *transport;
-  lm_local *local;                       /* NULL: sockets */
-  bool local_known;                      /* whether all ranks have agreed on that */
-  char *scratch;                         /* two segments a lane; NULL before the first reduction */
+  lm_local *local;  /* shared memory for all_reduce; NULL: sockets */
+  bool local_known; /* true once all ranks have tried to share memory */
+  char *scratch;    /* SCRATCH bytes, two segments for each lane; NULL before the first reduction */
   lm_request *under_way[][2][ALL_LANES]; /* [size]: receives, sends */
 } state;
 
@@ -64,7 +64,7 @@ static lm_status post_recv(lm_group *g, int peer, int lane, char *data, size_t b
   return post(g, false, peer, lane, data, bytes);
 }
 
-/* Follows each lm_transport_begin that succeeded. */
+/* Waits for a call's remaining messages (after an error, drops them) and ends it. Follows each successful begin. */
 static lm_status end_call(lm_group *g, lm_status status) {
   for (int i = 0; i < g->size * 2 * ALL_LANES; i++) {
     int peer = i / (2 * ALL_LANES), sending = i / ALL_LANES % 2, lane = i % ALL_LANES;
@@ -75,17 +75,17 @@ static lm_status end_call(lm_group *g, lm_status status) {
   return status;
 }
 
-/* In a call whose root only sends: were each rank the root for itself, all would be done without having heard of
- * another. So each also notifies the next rank of its call, and hears of that of the rank before. */
+/* Sends an empty message with the call's ticket to the next rank, and receives the previous rank's. A root that only
+ * sends would otherwise not notice that another rank has a different root. */
 static lm_status notify_next(lm_group *g) {
   if (g->size == 1) return LM_OK;
   NEED(post_send(g, rank_after(g, 1), NOTICE, NULL, 0));
   return post_recv(g, rank_before(g, 1), NOTICE, NULL, 0);
 }
 
-/* ---- reductions, and blocks that go around */
+/* ---- reductions, and the ring */
 
-typedef struct fold { /* how to reduce */
+typedef struct fold { /* a reduction */
   lm_dtype dtype;
   lm_reduce_op op;
 } fold;
@@ -104,11 +104,11 @@ typedef struct span {
   size_t bytes;
 } span;
 
-/* A block a rank: tensors, or as equal parts of one as can be. */
+/* One block for each rank: the tensors of a list, or nearly equal parts of one tensor. */
 typedef struct blocks {
   lm_tensor *const *list;
-  span whole; /* if list is NULL, of which each rank has `part` bytes; the last ones may have less */
-  size_t part;
+  span whole;  /* the one tensor, if list is NULL */
+  size_t part; /* bytes of its part for each rank; the last ones may have less */
 } blocks;
 
 static blocks parts_of(const lm_group *g, const lm_tensor *t) {
@@ -126,13 +126,13 @@ static span block_of(const blocks *b, int rank) {
                  : stretch_of(b->whole, (size_t)rank * b->part, b->part);
 }
 
-/* Blocks go once around the ring, as many segments at a time as there are lanes. Without f each rank ends up with all
- * blocks beside its own. With f block r starts at the rank after r, each rank adds its own to what comes, and the
- * reduction arrives in `out` of rank r, which may be block r; other blocks are only read. */
+/* Sends blocks once around the ring, LANES segments at a time. Without f (all_gather) each rank receives all other
+ * ranks' blocks. With f (reduce_scatter) block r starts at the rank after r, each rank adds its own block r to the
+ * received one, and rank r gets the reduction in `out`, which may be its block r; other blocks are only read. */
 static lm_status go_around(lm_group *g, const blocks *b, const fold *f, char *out) {
   struct {
-    span own;            /* of the block that came last */
-    char *came, *result; /* where it was received to, and where its sum is */
+    span own;            /* this rank's segment of the block received last */
+    char *came, *result; /* address it is received at; address of the sum */
   } lane[LANES] = {0};
   if (f && g->size == 1) memmove(out, block_of(b, 0).data, block_of(b, 0).bytes);
   if (g->size == 1) return LM_OK;
@@ -168,8 +168,8 @@ static lm_status swap(lm_group *g, int peer, char *out, size_t out_bytes, char *
   return settle(g, true, peer, 0);
 }
 
-/* Ranks that differ in `bit` exchange halves, add up one each, proceed with it and the lower bits, and exchange the
- * results; or what is little whole, added up in the same order by both. */
+/* Reduces s over ranks that differ in `bit` and lower bits (recursive halving): two ranks exchange halves, sum one
+ * each, recurse and exchange the results. Up to WHOLE bytes both exchange and sum all of s, in the same order. */
 static lm_status reduce_by_bits(lm_group *g, span s, fold f, int bit) {
   if (bit == 0) return LM_OK;
   char *scratch = state_of(g)->scratch;
@@ -189,7 +189,7 @@ static lm_status reduce_by_bits(lm_group *g, span s, fold f, int bit) {
   return swap(g, peer, own.data, own.bytes, other.data, other.bytes);
 }
 
-/* Ranks from the greatest power of two on give theirs to one below and get the result from it. */
+/* Reduces s by recursive halving over 2^k ranks; each rank above that sends s to one below and gets the result back. */
 static lm_status reduce_small(lm_group *g, span s, fold f) {
   int ranks = 1;
   while (2 * ranks <= g->size) ranks *= 2;
@@ -227,7 +227,7 @@ static lm_status gloo_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   return LM_OK;
 }
 
-/* A part at each rank, in `sum`, which all go to the root then. */
+/* Reduces one part at each rank into `sum`, then sends all parts to the root. */
 static lm_status reduce_at_root(lm_group *g, const blocks *parts, int root, fold f, char *sum) {
   NEED(go_around(g, parts, &f, sum));
   for (int r = 0; r < g->size; r++) {
@@ -267,7 +267,7 @@ static lm_status gloo_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *con
 
 /* ---- from and to a root, between pairs */
 
-/* A tree whose root is 0: a rank's parent is without the lowest bit of its number. */
+/* Broadcasts t along a binomial tree, numbered from the root: a rank's parent lacks its number's lowest set bit. */
 static lm_status pass_down(lm_group *g, lm_tensor *t, int root) {
   int number = (g->rank + g->size - root) % g->size, parent = ((number & (number - 1)) + root) % g->size, lowest = 1;
   while (lowest < g->size && !(number & lowest)) lowest *= 2;
@@ -284,7 +284,7 @@ static lm_status gloo_broadcast(lm_group *g, lm_tensor *t, int root) {
   return end_call(g, pass_down(g, t, root));
 }
 
-/* Every other rank's entry of `in` to it, and what it has for this rank to its entry of `out`; NULL: nothing. */
+/* Sends in[r] to each other rank r and receives out[r] from it; in NULL: sends nothing, out NULL: receives nothing. */
 static lm_status exchange(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
   for (int i = 1; i < g->size && out; i++) {
     int r = rank_before(g, i);
@@ -321,7 +321,7 @@ static lm_status gloo_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *c
   return end_call(g, exchange(g, in, out));
 }
 
-/* After round k a rank knows of the 2^k ranks before it. */
+/* Runs a dissemination barrier: after round k a rank has heard from the 2^k ranks before it. */
 static lm_status meet(lm_group *g) {
   for (int steps = 1; steps < g->size; steps *= 2) {
     int before = rank_before(g, steps);

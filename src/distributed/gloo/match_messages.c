@@ -30,12 +30,12 @@ static lm_kept *unkeep(lm_transport *e, lm_kept **at) {
 
 /* ---- matching */
 
-/* Whether a message and a request are of the same call and slot; their hashes and sizes may still differ. */
+/* Returns true if a message and a request have the same seq and slot; their hashes and sizes may still differ. */
 static bool match_meets(const lm_request *r, const lm_wire_head *h, int peer) {
   return (r->peer == peer || r->peer == -1) && r->out.head.slot == h->slot && r->out.head.ticket.seq == h->ticket.seq;
 }
 
-/* A member that is at this collective, or a past one, must be at the same one as this rank. */
+/* Returns true if a message conflicts with the current collective: an earlier seq, or its seq with another hash. */
 static bool strange(const lm_transport *e, const lm_wire_head *h) {
   const lm_ticket *theirs = &h->ticket, *ours = &e->call;
   if (!theirs->seq || !ours->seq) return false;
@@ -50,12 +50,12 @@ static void match_mismatch(lm_transport *e, int peer, const lm_ticket *theirs) {
   e->mismatch_call = *theirs;
 }
 
-/* Whether what came is what r wants (or offers); else r, or the collective, has failed. */
+/* Returns true if hash and size of a message equal r's; otherwise r (send, receive) or the collective fails. */
 static bool agrees(lm_transport *e, lm_request *r, const lm_wire_head *h, int peer) {
   bool same = r->out.head.ticket.hash == h->ticket.hash;
   if (same && r->bytes == h->bytes) return true;
   lm_ticket theirs = h->ticket;
-  if (same) { /* all_to_all: how much goes from one rank to another is known to the two alone */
+  if (same) { /* all_to_all: the hash does not cover the sizes, which only these two ranks know */
     uint64_t given = r->sending ? r->bytes : h->bytes, wanted = r->sending ? h->bytes : r->bytes;
     int n = (int)strcspn(theirs.what, " ");
     snprintf(theirs.what, sizeof theirs.what, "%.*s of %llu bytes instead of %llu", n < 16 ? n : 16, h->ticket.what,
@@ -89,8 +89,8 @@ void lm_transport_ask(lm_transport *e, lm_request *r, int peer) {
   lm_transport_put(e, peer, r, LM_WIRE_READY, false);
 }
 
-/* The data of r have been asked for. Before its offer went out: then they go instead, in its place, since what was
- * posted later must not overtake them. Behind an offer they may come as late as they like. */
+/* Sends the data of r after a READY. If r's offer is still queued, the data replaces it there, since later messages
+ * must not overtake it. If the offer was written, the data may come at any time. */
 static void deliver(lm_transport *e, lm_request *r) {
   lm_transport_delist(e, r);
   if (r->out.queued && !r->out.done) {
@@ -102,7 +102,7 @@ static void deliver(lm_transport *e, lm_request *r) {
   }
 }
 
-/* The receive a message is for: of data that were offered, by the offer; else the first that has none yet. */
+/* Returns the receive for a message: by the offer's id for offered data, else the first unmatched one that fits. */
 static lm_request *find_posted(lm_transport *e, const lm_wire_head *h, int peer) {
   bool offered = h->kind == LM_WIRE_BODY && h->id;
   for (lm_request *r = e->posted; r; r = r->next)
@@ -110,7 +110,7 @@ static lm_request *find_posted(lm_transport *e, const lm_wire_head *h, int peer)
   return NULL;
 }
 
-/* The send whose data are asked for: by its offer, or before that came, which happens to large ones alone. */
+/* Returns the send that a READY requests: by the offer's id, or without one the first send above LM_EAGER_MAX. */
 static lm_request *find_offered(lm_transport *e, const lm_wire_head *h, int peer) {
   for (lm_request *r = e->offered; r; r = r->next)
     if (h->id ? r->peer == peer && r->id == h->id : r->bytes > LM_EAGER_MAX && match_meets(r, h, peer)) return r;
@@ -175,7 +175,7 @@ void lm_transport_arrived(lm_transport *e, int peer) {
       if (!r && !h->id) match_keep(e, w, peer);
       if (r && agrees(e, r, h, peer)) deliver(e, r);
       return;
-    case LM_WIRE_BODY: /* the receive may have been forgotten: then they are dropped */
+    case LM_WIRE_BODY: /* without a receive (it was forgotten) the data is dropped */
       r = find_posted(e, h, peer);
       if (r && agrees(e, r, h, peer)) land_in(w, r, peer);
       return;
@@ -210,7 +210,7 @@ bool lm_transport_take_kept(lm_transport *e, lm_request *r) {
       lm_transport_ask(e, r, k->peer);
     } else {
       if (r->bytes > left) memcpy(r->data, k->data, r->bytes - left);
-      if (left) { /* the rest goes straight to its place */
+      if (left) { /* the rest is read directly into r's data */
         w->landing = r;
         w->into = r->data + (r->bytes - left);
       } else {

@@ -14,16 +14,16 @@
 #include "distributed/gloo/message_transport_core.h"
 #include "distributed/group/peer_link.h"
 
-static const double SPIN = 50e-6;     /* seconds of looking again before sleeping */
-static const double FAREWELL = 0.2;   /* for what is still to be written when closing */
-static const double LEFT_GRACE = 0.3; /* for the cause to become known when a peer that is needed said goodbye */
+static const double SPIN = 50e-6;     /* seconds of busy waiting before sleeping */
+static const double FAREWELL = 0.2;   /* seconds for writing the rest at close */
+static const double LEFT_GRACE = 0.3; /* seconds for the cause to become known after a needed peer's goodbye */
 enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8, PEEKS = 5 };
 
 static void transport_wake(lm_transport *e) {
   if (e->polling) lm_wakeup_fd_signal(e->kick);
 }
 
-/* After anything that may have got a request done that another thread waits for. */
+/* Wakes the waiting threads if a request became done. */
 static void transport_finish_ready(lm_transport *e) {
   if (!e->finished) return;
   e->finished = false;
@@ -34,7 +34,7 @@ static void transport_finish_ready(lm_transport *e) {
 static void write_out(lm_transport *e, int peer) {
   for (lm_out *out; (out = lm_wire_write(&e->wire[peer]));)
     if (out->head.kind == LM_WIRE_EAGER || out->head.kind == LM_WIRE_BODY)
-      lm_transport_finish(e, (lm_request *)out); /* it is a request's first member */
+      lm_transport_finish(e, (lm_request *)out); /* out is a request's first member */
 }
 
 static void read_in(lm_transport *e, int peer) {
@@ -46,10 +46,10 @@ static void read_in(lm_transport *e, int peer) {
     else
       lm_transport_landed(e, peer);
   }
-  if (w->state != LM_WIRE_OPEN) e->finished = true; /* who waits for it has to look */
+  if (w->state != LM_WIRE_OPEN) e->finished = true; /* waiting threads must check this link */
 }
 
-/* All links, as far as they go without waiting. Whether anything moved. */
+/* Reads and writes all links without waiting; returns true if any data moved or a link ended. */
 static bool transport_progress(lm_transport *e) {
   bool moved = false;
   int open = 0;
@@ -68,7 +68,7 @@ static bool transport_progress(lm_transport *e) {
   return moved;
 }
 
-/* What was just queued for peer. */
+/* Writes messages just queued for peer, as far as the socket takes them. */
 static void transport_push(lm_transport *e, int peer) {
   write_out(e, peer);
   if (lm_wire_has_more(&e->wire[peer])) transport_wake(e);
@@ -82,7 +82,7 @@ static void transport_start_link(lm_transport *e, int peer, int fd) {
     lm_wire_break(w, "the other side ran out of memory");
     return;
   }
-  transport_wake(e); /* it is to be polled as well */
+  transport_wake(e); /* the poll must include this link */
   transport_push(e, peer);
 }
 
@@ -96,7 +96,7 @@ static void accepted(void *ctx, int peer, int fd) {
   pthread_mutex_unlock(&e->lock);
 }
 
-/* Opens the link to a lower rank; a higher one calls. Returns the lock up meanwhile. */
+/* Opens the link to a lower rank, with the lock released meanwhile; a higher rank connects to this one by itself. */
 static lm_status transport_open_link(lm_transport *e, int peer) {
   lm_wire *w = &e->wire[peer];
   if (peer >= e->g->rank || w->state != LM_WIRE_NONE) return LM_OK;
@@ -108,14 +108,14 @@ static lm_status transport_open_link(lm_transport *e, int peer) {
   w->state = LM_WIRE_NONE;
   if (fd >= 0) {
     transport_start_link(e, peer, fd);
-  } else if (status == LM_OK) { /* who needs it hears so from lm_group_check */
+  } else if (status == LM_OK) { /* lm_group_check reports it to calls that need the peer */
     w->state = LM_WIRE_LEFT;
     w->left_at = INFINITY;
   }
   return status;
 }
 
-/* Sleeps until there is something to do for anybody. */
+/* Polls all links, at most POLL_MS, on behalf of all waiting threads. */
 static void sleep_for_all(lm_transport *e, bool watch_cause) {
   struct pollfd *fds = e->polled;
   int n = 0;
@@ -136,14 +136,14 @@ static void sleep_for_all(lm_transport *e, bool watch_cause) {
   if (e->waiting) pthread_cond_broadcast(&e->changed); /* one of them polls next */
 }
 
-/* Another thread polls. */
+/* Sleeps, at most POLL_MS, while another thread polls. */
 static void sleep_beside(lm_transport *e) {
   e->waiting++;
   lm_cond_wait_until(&e->changed, &e->lock, lm_seconds() + POLL_MS * 1e-3);
   e->waiting--;
 }
 
-/* Whether r, or the collective it is of, cannot be done any more, and why. Returns the lock up to report it. */
+/* Fails if r or its collective can no longer complete. Releases the lock while it reports why. */
 static lm_status trouble(lm_transport *e, const lm_request *r) {
   bool collective = r->out.head.ticket.seq != 0, mismatch = r->spoiled || (collective && e->mismatched);
   int peer = -1, needed = r->from >= 0 ? r->from : r->peer;
@@ -192,7 +192,7 @@ static lm_status transport_recv(lm_transport *e, lm_request *r) {
   for (int p = first; p < end; p++) NEED(transport_open_link(e, p));
   if (!lm_transport_take_kept(e, r)) {
     lm_transport_enlist(&e->posted, r);
-    /* In a collective the sizes are known: the sender need not offer first. */
+    /* In a collective the size is known, so READY need not wait for the offer. */
     if (r->out.head.ticket.seq && r->bytes > LM_EAGER_MAX) lm_transport_ask(e, r, r->peer);
   }
   if (r->asked) transport_push(e, r->from >= 0 ? r->from : r->peer);
@@ -242,7 +242,7 @@ lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
       sleep_beside(e);
     } else {
       sleep_for_all(e, watch_cause);
-      watch_cause = !e->polled[1].revents; /* if the check still passes: look in a while, not at once */
+      watch_cause = !e->polled[1].revents; /* it stays readable: do not spin if the check passes */
     }
   }
 done:
@@ -309,8 +309,8 @@ lm_status lm_transport_peek(lm_transport *e) {
   lm_ticket theirs;
   int peer = -1;
   pthread_mutex_lock(&e->lock);
-  if (!e->call.seq && ours->seq) { /* a collective that runs here looks for itself */
-    /* What a lower rank has sent may still wait for this one to open the link. */
+  if (!e->call.seq && ours->seq) { /* a running collective checks by itself */
+    /* A lower rank's messages may wait for this rank to open the link. */
     e->peeks = e->peeked == ours->seq ? e->peeks + 1 : 1;
     e->peeked = ours->seq;
     for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(transport_open_link(e, p));
@@ -359,7 +359,7 @@ done:
   return status;
 }
 
-/* Written, but not yet with the peer's machine: closing a TCP socket that has unread bytes would lose it. */
+/* Returns true if a TCP socket has data that the peer has not acknowledged: closing it with unread input loses it. */
 static bool on_its_way(int fd) {
   int domain = AF_UNIX, bytes = 0;
   socklen_t n = sizeof domain;

@@ -1,9 +1,9 @@
-/* What moves bytes between the members of a group: messages over links that are opened when first needed. There is no
- * thread: whoever waits drives all links, and the first of several to wait polls for the others.
+/* Sends and receives messages between the members of a group, over links that are opened when first needed. It has no
+ * thread: a thread that waits drives all links, and of several threads the first polls for the others.
  *
- * A message belongs to the call that runs on its thread (lm_group_ticket). Those of a collective are matched by its
- * number, their peer and a slot, those of sends and receives by peer and tag (the slot), each in the order in which
- * they were posted. Tickets are compared before data land. */
+ * A message belongs to the call that runs on the thread that posts it (lm_group_ticket). Messages of a collective are
+ * matched by its seq, the peer and a slot; sends and receives by peer and tag (the slot); both in the order in which
+ * they were posted. Tickets are compared before data is written. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,24 +17,24 @@ typedef struct lm_request lm_request;
 typedef struct lm_transport lm_transport;
 
 lm_status lm_transport_open(lm_group *g, lm_transport **out);
-/* Says goodbye and closes the links; what was written still arrives. Nothing may be under way. NULL is fine. */
+/* Sends goodbyes and closes the links; written data still arrives. No request may exist. e may be NULL. */
 void lm_transport_close(lm_transport *e);
 
-/* Around a collective. begin fails at once in a world that has failed, or if a peer has already come to another call;
- * end follows a begin that succeeded, when all its messages are forgotten. */
+/* Begin and end a collective. begin fails at once if the world has failed, or if a peer has entered another collective
+ * with this seq. end follows a begin that succeeded, once all of its requests are forgotten. */
 lm_status lm_transport_begin(lm_transport *e);
 void lm_transport_end(lm_transport *e);
-/* While this rank waits in a call that does not go through the engine: takes what has come, and fails if a peer came to
- * the call of this number with another one. */
+/* Receives pending messages while this rank waits in a call that does not use the transport; fails if a peer entered
+ * another collective with this call's seq. */
 lm_status lm_transport_peek(lm_transport *e);
 
-/* Posts a message to a peer, or from one (-1: from anyone), and may wait for the link to come up, but not for the
- * peer's call. *out is NULL after an error. */
+/* Posts a send to a peer or a receive from one (-1: any peer) of `bytes` bytes at data, which must stay valid until the
+ * request is done or forgotten. May wait for the link to open, but not for the peer's call. *out is NULL on error. */
 lm_status lm_transport_post(lm_transport *e, bool sending, int peer, uint64_t slot, char *data, size_t bytes,
                             lm_request **out);
-/* Until it is done: received, or written so that its data may change. */
+/* Waits until r is done: data received, or data written to the socket, so that the buffer may be reused. */
 lm_status lm_transport_wait(lm_transport *e, lm_request *r);
 lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done);
-int lm_transport_peer(const lm_request *r); /* of a receive that is done: who it was */
-/* Frees it; its data are not touched any more, done or not. NULL is fine. */
+int lm_transport_peer(const lm_request *r); /* the peer of a request that is done, in the group */
+/* Frees r, done or not; its data is not accessed any more. r may be NULL. */
 void lm_transport_forget(lm_transport *e, lm_request *r);

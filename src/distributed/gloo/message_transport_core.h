@@ -1,4 +1,4 @@
-/* The engine's own: what it keeps, and the matching of messages with requests. Callers hold its lock. */
+/* Declares the transport's state and the matching of messages with requests. Callers hold its lock. */
 #pragma once
 
 #include <poll.h>
@@ -8,21 +8,21 @@
 #include "distributed/gloo/wire.h"
 
 struct lm_request {
-  lm_out out; /* what this request writes: of a send its offer, then its data; of a receive that it is ready */
+  lm_out out; /* the message this request writes: a send's OFFER, EAGER or BODY; a receive's READY. First member */
   bool sending, done;
-  int peer; /* -1: anyone */
-  int from; /* who it was matched with; -1: nobody yet */
+  int peer; /* -1: any peer */
+  int from; /* the peer it was matched with; -1: none yet */
   char *data;
   size_t bytes;
-  uint64_t id; /* a send's own; of a receive the offer it goes with, 0 if none */
-  bool asked;  /* a receive has said that it is ready */
-  bool listed; /* in `posted` or `offered` */
-  bool spoiled;
-  lm_ticket theirs; /* spoiled: what came instead */
+  uint64_t id;      /* a send's offer; for a receive the id of the matched offer, 0: none */
+  bool asked;       /* true once a receive has queued its READY */
+  bool listed;      /* true while in `posted` or `offered` */
+  bool spoiled;     /* true if a send or receive was matched with a different ticket */
+  lm_ticket theirs; /* if spoiled, the ticket that came instead */
   struct lm_request *next;
 };
 
-/* A message that came before anybody here asked for it. */
+/* A message that arrived before its request was posted. */
 typedef struct lm_kept {
   lm_wire_head head;
   int peer;
@@ -33,23 +33,23 @@ typedef struct lm_kept {
 struct lm_transport {
   lm_group *g;
   pthread_mutex_t lock;
-  pthread_cond_t changed; /* for those who wait while another one polls */
-  int waiting;            /* how many */
-  bool polling;
-  int kick;              /* a wakeup descriptor: ends the poll */
-  struct pollfd *polled; /* [size + 2] */
-  lm_request *posted;    /* receives, in order */
-  lm_request *offered;   /* sends that wait to be asked for their data, in order */
-  lm_kept *kept, **last; /* in the order of arrival */
-  uint64_t ids;          /* given to offers so far */
-  lm_ticket call;        /* the collective that runs; seq 0: none */
-  bool mismatched;       /* a peer came to another one: */
+  pthread_cond_t changed; /* signals threads that wait while another one polls */
+  int waiting;            /* number of these threads */
+  bool polling;           /* true while a thread is in poll */
+  int kick;               /* eventfd that ends the poll */
+  struct pollfd *polled;  /* [size + 2] */
+  lm_request *posted;     /* unfinished receives, in posting order */
+  lm_request *offered;    /* sends that wait for the peer's READY, in posting order */
+  lm_kept *kept, **last;  /* unmatched messages, in the order of arrival */
+  uint64_t ids;           /* number of offers so far */
+  lm_ticket call;         /* the current collective; seq 0: none */
+  bool mismatched;        /* true if a peer entered another collective with its seq */
   int mismatch_peer;
   lm_ticket mismatch_call;
-  uint64_t peeked; /* the collective that was last waited for outside of the engine, */
-  int peeks;       /* and how often it was peeked for */
-  bool finished;   /* some request is done since the last look */
-  int open;        /* links */
+  uint64_t peeked; /* seq of the collective of the last lm_transport_peek */
+  int peeks;       /* number of peeks for it */
+  bool finished;   /* true if a request became done since waiting threads were last woken */
+  int open;        /* number of open links */
   lm_wire wire[];
 };
 
@@ -59,17 +59,17 @@ void lm_transport_enlist(lm_request **list, lm_request *r); /* `posted` or `offe
 void lm_transport_delist(lm_transport *e, lm_request *r);
 void lm_transport_finish(lm_transport *e, lm_request *r);
 void lm_transport_drop_kept(lm_transport *e);
-/* Queues a message of r's for a peer. data: its data follow. */
+/* Queues r's message for a peer, followed by r's data if `data`. */
 void lm_transport_put(lm_transport *e, int peer, lm_request *r, lm_wire_kind kind, bool data);
-/* A receive says that it wants its data. */
+/* Queues the READY of a receive. */
 void lm_transport_ask(lm_transport *e, lm_request *r, int peer);
 
-/* A head came from peer: says where its data go. */
+/* Handles a head that came from peer: matches it and sets the address for its data. */
 void lm_transport_arrived(lm_transport *e, int peer);
-/* All its data are there. */
+/* Handles the end of that message's data: finishes its receive. */
 void lm_transport_landed(lm_transport *e, int peer);
-/* A new receive looks through what has come already; a new send, whether it has been asked for. */
+/* Match a new receive with a kept message, or a new send with a kept READY; true if there was one. */
 bool lm_transport_take_kept(lm_transport *e, lm_request *r);
 bool lm_transport_take_ready(lm_transport *e, lm_request *r);
-/* A collective begins: has anybody come to another one already? That is then the clash. */
+/* Sets `mismatched` if a kept message is of another collective than the one that begins. */
 void lm_transport_find_mismatch(lm_transport *e);

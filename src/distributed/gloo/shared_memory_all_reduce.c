@@ -1,21 +1,21 @@
-/* all_reduce through shared memory.
+/* Runs all_reduce through shared memory, with one barrier ("meeting") for each small tensor or chunk.
  *
- * A rank's region holds two small slots and two chunks. Every meeting has a number, its turn: a rank posts it when
- * its part is done, and continues when all have posted it. Who is past turn k knows that everybody is done with all
- * that came before their post of k; so what is used in turns of one parity is free again two turns later.
+ * A rank's region holds two small slots and two chunks. Meetings are numbered (turns): a rank posts the turn's number
+ * when its part is done, and continues when all ranks have posted it. A rank past turn k knows that every rank has
+ * finished its work before its post of k, so memory used in one turn is free again two turns later.
  *
- * Small: each puts its tensor into the slot of the turn's parity, meets the others, and adds up all slots, in the order
- * of the ranks.
+ * Small: each rank copies its tensor into the slot of the turn's parity, meets the others, and sums all slots in the
+ * order of the ranks.
  *
- * Large: chunk by chunk, each rank sums up one slice. In step k a rank
- *   stages   chunk k: others' slices of its tensor go into its region;
- *   reduces  chunk k - 1: its own slice over all regions, in the order of the ranks, into its tensor and into the place
- *            in its region where it staged nothing, its own slice's;
- *   collects chunk k - 2: others' slices out of their regions;
- * and meets the others, so there is one meeting a chunk. Chunks are counted through all calls: two buffers are enough,
- * since what step k writes (staged k; reduced k - 1, in another place) nobody reads before step k + 1, and what others
- * read in step k (staged k - 1, reduced k - 2) nobody writes in it. A call's last collecting needs no meeting: the next
- * call starts with the other buffer. */
+ * Large: each rank sums one slice of each chunk. In step k a rank
+ *   stages   chunk k: copies the other ranks' slices of its tensor into its region;
+ *   reduces  chunk k - 1: sums its own slice over all regions, in the order of the ranks, into its tensor and into its
+ *            region, at its own slice's offset, where nothing was staged;
+ *   collects chunk k - 2: copies the other ranks' slices out of their regions;
+ * and meets the others once. Chunks are counted over all calls, and two buffers are enough: data that step k writes
+ * (staged k; reduced k - 1, at another offset) is not read before step k + 1, and data that is read in step k (staged
+ * k - 1, reduced k - 2) is not written in it. The last collecting needs no meeting, since the next call starts with the
+ * other buffer. */
 #include "distributed/gloo/shared_memory_all_reduce.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@
 enum {
   SMALL = 16 << 10,
   CHUNK = 512 << 10,
-  BLOCK = 16 << 10, /* what is reduced and then copied is still in the first cache */
+  BLOCK = 16 << 10, /* bytes reduced and then copied while still in the L1 cache */
   LINE = 64,
   FLAG = 0
 };
@@ -34,8 +34,8 @@ enum {
 struct lm_local {
   lm_shared *shared;
   int rank, size;
-  uint32_t turn;  /* of the last meeting */
-  uint64_t chunk; /* how many there were so far */
+  uint32_t turn;  /* number of the last meeting */
+  uint64_t chunk; /* number of chunks so far */
 };
 
 lm_status lm_local_open(lm_group *g, lm_local **out) {
@@ -77,7 +77,7 @@ static lm_status local_meet(lm_local *l) {
   return status;
 }
 
-/* A call's first meeting: everybody has to have come to the same call. */
+/* Runs a call's first meeting and compares the ranks' tickets; fails if they are not in the same call. */
 static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
   int which = (l->turn + 1) & 1;
   const lm_ticket *mine = lm_group_ticket(g);
@@ -101,7 +101,7 @@ static lm_status local_reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_r
   return LM_OK;
 }
 
-/* ---- large ones */
+/* ---- large tensors */
 
 typedef struct job {
   lm_local *l;
@@ -121,7 +121,7 @@ static size_t chunk_bytes(const job *j, uint64_t k) {
   return left < CHUNK ? left : CHUNK;
 }
 
-/* The same in all chunks of a call: in the last, shorter one a rank may have little to do, or nothing. */
+/* Returns a rank's slice of chunk k, at the same offsets in all chunks; possibly empty in the last one. */
 static span slice_of(const job *j, uint64_t k, int rank) {
   size_t bytes = chunk_bytes(j, k), ranks = (size_t)j->l->size;
   size_t part = lm_round_up(lm_ceil_div(chunk_bytes(j, 0), ranks), LINE), begin = part * (size_t)rank;
@@ -170,7 +170,7 @@ static lm_status local_reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_r
     if (k < chunks) local_stage(&j, k);
     if (k >= 1 && k <= chunks) local_reduce(&j, k - 1);
     if (k >= 2) collect(&j, k - 2);
-    if (k > chunks) break; /* nobody waits for that */
+    if (k > chunks) break; /* the last collecting needs no meeting */
     NEED(k == 0 ? meet_with_ticket(l, g) : local_meet(l));
   }
   return LM_OK;

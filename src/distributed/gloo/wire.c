@@ -32,7 +32,7 @@ void lm_wire_break(lm_wire *w, const char *how) {
   if (w->state == LM_WIRE_LEFT || w->state == LM_WIRE_BROKEN) return;
   w->state = LM_WIRE_BROKEN;
   if (!w->how[0]) snprintf(w->how, sizeof w->how, "%s", how);
-  if (w->fd >= 0) shutdown(w->fd, SHUT_RDWR); /* the peer notices at once */
+  if (w->fd >= 0) shutdown(w->fd, SHUT_RDWR); /* so that the peer notices at once */
 }
 
 void lm_wire_close(lm_wire *w) {
@@ -63,7 +63,7 @@ void lm_wire_cut(lm_wire *w, lm_out *out) {
   if (!out->queued) return;
   if (out->done >= sizeof out->head || (out->done && out->bytes)) {
     lm_wire_break(w, "a message was called off halfway");
-  } else if (out->done) { /* then carry is empty: it goes first */
+  } else if (out->done) { /* carry is empty then, since it is written first */
     w->carry_at = 0;
     w->carry_n = sizeof out->head - out->done;
     memcpy(w->carry, (const char *)&out->head + out->done, w->carry_n);
@@ -71,8 +71,8 @@ void lm_wire_cut(lm_wire *w, lm_out *out) {
   unlink_out(w, out);
 }
 
-/* Late, and as a rule never, since every message reports it too: what is sent to a peer that has closed a TCP socket
- * after its last message makes its system drop those it has not sent yet. */
+/* Returns true if a CREDIT must be sent. Every message reports `consumed`, so this happens late and rarely: data sent
+ * to a peer that has closed its TCP socket resets the connection, and the peer's unsent messages are lost. */
 static bool owes_credit(const lm_wire *w) { return w->consumed - w->reported >= LM_EAGER_WINDOW / 4 * 3; }
 
 bool lm_wire_has_more(const lm_wire *w) {
@@ -87,7 +87,7 @@ static void wire_note(lm_wire *w, int error) {
     snprintf(w->how, sizeof w->how, "%s", strerror(error));
 }
 
-/* Messages that are nothing but a head lie in `carry`. */
+/* Puts a message that is only a head into `carry`. */
 static void wire_carry(lm_wire *w, lm_wire_kind kind) {
   lm_wire_head head = {.magic = MAGIC, .kind = kind, .consumed = w->consumed};
   w->reported = w->consumed;
@@ -96,7 +96,7 @@ static void wire_carry(lm_wire *w, lm_wire_kind kind) {
   w->carry_n = sizeof head;
 }
 
-/* How many bytes went out; 0: none for now. */
+/* Writes n parts to the socket and returns the number of bytes written; 0: none for now. */
 static size_t wire_put(lm_wire *w, struct iovec *parts, int n) {
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
   ssize_t sent;
@@ -106,7 +106,7 @@ static size_t wire_put(lm_wire *w, struct iovec *parts, int n) {
     w->moved += (uint64_t)sent;
     return (size_t)sent;
   }
-  /* What the peer wrote before it went, perhaps a goodbye, is still to be read: reading ends the link, not this. */
+  /* The peer's last messages, perhaps a goodbye, may still be unread, so only reading ends the link. */
   if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) wire_note(w, errno);
   return 0;
 }
@@ -145,14 +145,14 @@ lm_out *lm_wire_write(lm_wire *w) {
   return NULL;
 }
 
-/* A head has come: is it one of ours, and what follows it? */
+/* Takes the next head from the buffer and prepares for its data; false if it is malformed. */
 static bool take_head(lm_wire *w) {
   lm_wire_head *h = &w->head;
   memcpy(h, w->in + w->in_at, sizeof *h);
   w->in_at += sizeof *h;
   if (h->magic != MAGIC || h->kind == 0 || h->kind >= LM_WIRE_KINDS) return false;
   if (h->kind == LM_WIRE_EAGER && h->bytes > LM_EAGER_MAX) return false;
-  if (h->consumed - w->repaid > w->spent - w->repaid) return false; /* has taken more than there was */
+  if (h->consumed - w->repaid > w->spent - w->repaid) return false; /* more than was spent */
   w->repaid = h->consumed;
   h->ticket.what[sizeof h->ticket.what - 1] = 0;
   h->ticket.where[sizeof h->ticket.where - 1] = 0;
@@ -162,7 +162,7 @@ static bool take_head(lm_wire *w) {
   return true;
 }
 
-/* Reads once, data to where it belongs and the rest into the buffer. False: nothing came. */
+/* Reads once from the socket: the current message's data to its address, the rest into the buffer. False: no data. */
 static bool wire_get(lm_wire *w) {
   if (w->in_at) {
     memmove(w->in, w->in + w->in_at, w->in_n - w->in_at);
@@ -181,7 +181,7 @@ static bool wire_get(lm_wire *w) {
   if (n <= 0) {
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     wire_note(w, n < 0 ? errno : EPIPE);
-    lm_wire_break(w, ""); /* as noted */
+    lm_wire_break(w, ""); /* wire_note has set w->how */
     return false;
   }
   w->moved += (uint64_t)n;

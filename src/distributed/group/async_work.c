@@ -1,4 +1,4 @@
-/* Running calls: at once, or on the group's own thread in the order in which they were made. */
+/* Runs calls at once, or on the group's own thread in the order in which they were made. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 #include "distributed/group/enqueued_calls.h"
 #include "op/op.h"
 
-/* Where the group cannot do it on the way. 0 makes zeros, whatever t held. */
+/* Multiplies t by factor, if the backend cannot; 0 yields zeros, also for inf and NaN. */
 static lm_status work_scale(lm_tensor *t, double factor) {
   lm_status status = LM_OK;
   lm_tensor *number = NULL, *same = NULL;
@@ -39,7 +39,7 @@ static lm_status work_all_reduce_scaled(const lm_exchange *c) {
   const lm_group_table *table = c->g->table;
   if (table->all_reduce_scaled && c->scale != 0) return table->all_reduce_scaled(c->g, c->t, c->scale);
   NEED(work_scale(c->t, c->scale));
-  /* Zeros too go the way on which the others are. */
+  /* A rank with zeros must call the same function as the other ranks. */
   return table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
                                   : table->all_reduce(c->g, c->t, LM_REDUCE_SUM);
 }
@@ -60,7 +60,7 @@ lm_status lm_call_dispatch(const lm_exchange *c) {
     case LM_SCATTER: return table->scatter(g, c->t, c->root, c->in);
     case LM_REDUCE_SCATTER: return table->reduce_scatter(g, c->t, c->in, c->op);
     case LM_ALL_TO_ALL: return table->all_to_all(g, c->in, c->out);
-    case LM_BARRIER: return table->all_reduce(g, c->t, LM_REDUCE_SUM); /* where it is not empty, but issued */
+    case LM_BARRIER: return table->all_reduce(g, c->t, LM_REDUCE_SUM); /* an enqueued one: see make_barrier */
     case LM_SEND:
     case LM_RECV: return table->post(g, c->kind == LM_SEND, c->t, c->peer, c->tag, &none);
     default: return lm_fail(LM_E_ARG, "%s is not a collective", lm_collective_name(c->kind));
@@ -79,7 +79,7 @@ static lm_status work_run_call(lm_exchange *c) {
   lm_waiting_end(&waiting, status == LM_OK);
   status = lm_call_written(c, status);
   if (traced) lm_span_end(&span);
-  /* The other ranks are past this call: it must not look as if it could be tried once more. */
+  /* LM_E_OOM would cause a retry, but the other ranks are past this call. */
   return status == LM_E_OOM ? LM_E_STATE : status;
 }
 
@@ -130,7 +130,7 @@ void lm_work_release(lm_work *w) {
   lm_free(w);
 }
 
-/* NCCL cannot receive from anyone: whom an issued call is with is known before it is done. */
+/* An enqueued receive knows its peer before it is done, since NCCL cannot receive from any rank. */
 int lm_work_peer(const lm_work *w) { return w->issuer || lm_work_is_done(w) ? w->peer : -1; }
 bool lm_work_done(lm_work *w) { return lm_is_p2p(w) && !w->issuer ? lm_p2p_done(w) : lm_work_is_done(w); }
 
@@ -162,7 +162,7 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
 
 static void *work_serve(void *arg) {
   lm_queue *q = arg;
-  lm_set_thread_limit(1); /* copying back is no reason for several threads beside the script's */
+  lm_set_thread_limit(1); /* one thread suffices to copy results */
   pthread_mutex_lock(&q->lock);
   for (;;) {
     while (!q->first && !q->closing) pthread_cond_wait(&q->more, &q->lock);
@@ -242,7 +242,7 @@ lm_status lm_call_send(lm_exchange *c, lm_work **work) {
     lm_call_clear(c);
     return status;
   }
-  /* All that can fail comes before the call has its number: if it fails, it was never made. */
+  /* Everything that can fail comes before the seq is assigned, so a failed call was never made. */
   status = lm_queue_of(core, &q);
   if (status == LM_OK) status = lm_queue_thread(q, &q->started, &q->thread, work_serve);
   if (status != LM_OK) {
@@ -284,7 +284,7 @@ void lm_queue_close(lm_group_core *core) {
   lm_queue *q = core->queue;
   if (!q) return;
   end_thread(q, &q->closing, &q->more, q->started, q->thread);
-  end_thread(q, &q->arrived, &q->posting, q->carrying, q->carrier); /* queued calls may have waited for its bytes */
+  end_thread(q, &q->arrived, &q->posting, q->carrying, q->carrier); /* second: queued calls may need it */
   lm_p2p_close(q);
   core->queue = NULL;
   release_queue(q);

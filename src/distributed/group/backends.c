@@ -40,7 +40,7 @@ static lm_status parse_entry(const char *text, const char *at, size_t n, entry *
   return lm_fail_in(status, prefix);
 }
 
-/* A backend that serves several devices is one part. */
+/* Adds device kinds to the backend's part, or a new part: a backend that serves several kinds is one part. */
 static void add_part(lm_backends *b, const lm_group_table *table, unsigned kinds) {
   int i = 0;
   while (i < b->n && b->part[i].table != table) i++;
@@ -94,7 +94,7 @@ static void note_uuid(void *ctx, const lm_property *p) {
   *id = lm_hash(LM_NO_HASH, p->text, strlen(p->text));
 }
 
-/* 0: the driver does not say. */
+/* Returns a hash of the GPU's UUID; 0: unknown. */
 static uint64_t gpu_id(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   uint64_t id = 0;
@@ -102,7 +102,7 @@ static uint64_t gpu_id(lm_device device) {
   return id;
 }
 
-/* Of the first kind that has some, and the group for them. */
+/* Takes the first device kind that has devices and an available backend. */
 void lm_world_gpu_ids(lm_gpu_ids *out) {
   const lm_group_table *table;
   out->n = 0;
@@ -114,7 +114,7 @@ void lm_world_gpu_ids(lm_gpu_ids *out) {
   }
 }
 
-/* Members lie in the order of their ranks. */
+/* Orders members by host, then by rank, since lm_client keeps members in rank order in memory. */
 static int by_host(const void *a, const void *b) {
   const lm_member *const *x = a, *const *y = b;
   int order = strcmp((*x)->host_id, (*y)->host_id);
@@ -125,7 +125,7 @@ static uint64_t backends_gpu_of(const lm_member *m, int position) {
   return m->gpu_ids.n > 0 ? m->gpu_ids.id[(uint32_t)position % m->gpu_ids.n] : 0;
 }
 
-/* NCCL refuses two ranks on one GPU as a rule. */
+/* Returns true if each rank has a GPU of its own; NCCL usually refuses two ranks on one GPU. Sorts `member`. */
 static bool all_have_gpus(int n, const lm_member **member) {
   qsort(member, (size_t)n, sizeof *member, by_host);
   for (int first = 0, i = 0; i < n; i++) {
@@ -168,7 +168,7 @@ lm_part *lm_part_for(lm_group_core *core, lm_device device) {
   return NULL;
 }
 
-/* The first group of the world, if it has all ranks and is open still, has a part like this one. */
+/* Returns the part of that backend in the world's first group, if that has all ranks and is open; else NULL. */
 static lm_part *parent_of(lm_group_core *core, const lm_group_table *table) {
   lm_world *w = core->world;
   lm_part *found = NULL;
@@ -186,10 +186,10 @@ static lm_status backends_split_part(lm_group_core *core, lm_group *g) {
   lm_part *parent = g->table->split ? parent_of(core, g->table) : NULL;
   if (!parent) return LM_OK;
   if (parent->issuer) lm_issuer_hold(parent->issuer, true);
-  lm_status status = parent->issuer ? lm_issuer_wait(parent->issuer, true) : LM_OK; /* nothing may be outstanding */
+  lm_status status = parent->issuer ? lm_issuer_wait(parent->issuer, true) : LM_OK; /* no call may be in progress */
   if (status == LM_OK) status = g->table->split(g, parent->g);
   if (parent->issuer) lm_issuer_hold(parent->issuer, false);
-  return status == LM_OK ? LM_OK : lm_group_broken(g, lm_error()); /* the others may wait in it */
+  return status == LM_OK ? LM_OK : lm_group_broken(g, lm_error()); /* other ranks may wait in split */
 }
 
 static lm_status open_part(lm_group_core *core, lm_part *part) {

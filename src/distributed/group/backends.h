@@ -1,4 +1,4 @@
-/* The backends of a group: its text ("gloo", "cpu:gloo,cuda:nccl") and the parts it makes. Private to distributed/. */
+/* Parses a group's backend text ("gloo", "cpu:gloo,cuda:nccl") and opens its parts. Private to distributed/. */
 #pragma once
 
 #include "distributed/group/group_core.h"
@@ -8,20 +8,20 @@ typedef struct lm_backends {
   int n;
   struct {
     const lm_group_table *table;
-    unsigned kinds; /* devices it serves, 1 << kind */
+    unsigned kinds; /* device kinds it serves, 1 << kind */
   } part[LM_PARTS];
-  char text[LM_BACKEND_TEXT]; /* the same however it was written */
+  char text[LM_BACKEND_TEXT]; /* normalized text, with devices in the order of their kinds */
 } lm_backends;
 
-/* The GPUs that this rank reports to the others: none without the plug-in for nccl. Loads nothing where there is no
- * driver. */
+/* Lists in *out the GPUs that this rank reports to the others: none without the nccl plug-in. Loads no plug-in if there
+ * is no driver. */
 void lm_world_gpu_ids(lm_gpu_ids *out);
-/* Loads the plug-ins. */
+/* Parses `text` and loads the plug-ins it names. */
 lm_status lm_backends_parse(const char *text, lm_backends *out);
-/* The core's parts, not yet open; its g must be filled in except the table. */
+/* Initializes the core's parts without opening them; core->g must be filled in except its table. */
 void lm_parts_make(lm_group_core *core, const lm_backends *backends);
-/* Collective, on all ranks of the world: cuts the parts out of the world's first group where they can be, and opens
- * them on the group's members. Nothing is left after an error. */
+/* Splits the parts off the world's first group where possible, and opens them on the group's members. Collective over
+ * the world. Closes everything on error. */
 lm_status lm_parts_open(lm_group_core *core);
-/* The last ones first. */
+/* Closes the parts in reverse order. */
 void lm_parts_close(lm_group_core *core);

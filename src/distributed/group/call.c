@@ -1,4 +1,4 @@
-/* What all calls of a group have in common: checks, tickets, stand-ins for tensors a group cannot take as they are. */
+/* Checks a call's arguments, makes its ticket, and makes dense copies of tensors that a backend cannot take as is. */
 #include "distributed/group/call.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static bool has_entry(const lm_group_table *t, lm_collective kind) {
     case LM_REDUCE_SCATTER: return t->reduce_scatter;
     case LM_ALL_TO_ALL: return t->all_to_all;
     case LM_BARRIER:
-      return t->enqueues ? t->all_reduce != NULL : t->barrier != NULL; /* enqueued_calls.c makes one of it */
+      return t->enqueues ? t->all_reduce != NULL : t->barrier != NULL; /* make_barrier calls all_reduce */
     case LM_SEND:
     case LM_RECV: return t->post && (t->enqueues || (t->finish && t->forget));
     default: return false;
@@ -67,7 +67,7 @@ lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const l
   next_timeout = 0;
   next_purpose = (lm_ticket){0};
   lm_status status = c->core->world ? lm_world_check(c->core->world) : LM_OK;
-  for (int i = 0; i < c->core->nparts && status == LM_OK; i++) /* a part that has failed is the group's failure */
+  for (int i = 0; i < c->core->nparts && status == LM_OK; i++) /* a failed part fails the group */
     if (c->core->part[i].issuer) status = lm_issuer_check(c->core->part[i].issuer);
   if (status != LM_OK) return lm_fail_in(status, names[kind]);
   c->part = lm_part_for(c->core, t ? t->device : LM_NO_DEVICE);
@@ -147,8 +147,8 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   return LM_OK;
 }
 
-/* ---- stand-ins: dense ones for strided tensors, and elsewhere for those of a device the group knows nothing of: on
- * the CPU, or where the group takes none of the CPU's, on its device */
+/* ---- dense copies: of strided tensors on their device; of tensors on a device that the backend does not take on the
+ * CPU, or on the backend's device if it takes no CPU tensors */
 
 static const char *call_end_of(const lm_tensor *t) {
   int64_t last = 0;
@@ -178,7 +178,7 @@ static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_te
   return status;
 }
 
-/* t as it is now: while the call waits it may be given other memory, sizes or another dtype (lm_tensor_set_data). */
+/* Returns in *out a view of t's current memory, since lm_tensor_set_data may change t while the call waits. */
 static lm_status as_given(lm_tensor *t, lm_tensor **out) {
   return lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out);
 }
@@ -192,7 +192,7 @@ lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense) {
 lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense) {
   lm_status status = LM_OK;
   lm_tensor *user = NULL, *stand_in = NULL;
-  if (!c->written) { /* the most that a call can have */
+  if (!c->written) { /* allocated for the most that a call can write */
     int most = c->n > 0 ? c->n : 1;
     c->written = lm_malloc((size_t)most * sizeof *c->written);
     if (!c->written) return LM_E_OOM;
@@ -216,15 +216,15 @@ lm_status lm_call_written(lm_exchange *c, lm_status status) {
   for (int i = 0; i < c->nwritten; i++) {
     lm_written *w = &c->written[i];
     if (w->user != w->dense && status == LM_OK) status = call_copy(w->dense, w->user);
-    lm_bump(w->user, LM_BY_COLLECTIVE); /* also after a failure, which may have come half-way */
+    lm_bump(w->user, LM_BY_COLLECTIVE); /* also after a failure, which may have written a part */
   }
   return status;
 }
 
-/* ---- tickets: made for every call, so without printf */
+/* ---- tickets, made for every call and therefore without printf */
 
 typedef struct text {
-  char *at, *end; /* end: room for the closing zero */
+  char *at, *end; /* end: the position of the closing zero */
 } text;
 
 static void call_put_text(text *t, const char *s) {
@@ -251,7 +251,7 @@ static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
 void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   lm_ticket *ticket = &c->ticket;
   text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
-  if (*what.at) what.end = what.at; /* it has words already */
+  if (*what.at) what.end = what.at; /* lm_collective_purpose set it: keep */
   bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
   uint64_t hash = lm_hash_number(LM_NO_HASH ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
 
@@ -259,7 +259,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   if (reduces(c->kind)) {
     hash = lm_hash_number(hash, (uint64_t)c->op + 1);
     call_put_text(&what, " ");
-    call_put_text(&what, c->scaled ? "scaled" : op_names[c->op]); /* ranks may scale each by its own number */
+    call_put_text(&what, c->scaled ? "scaled" : op_names[c->op]); /* not the scale, which may differ between ranks */
     if (c->scaled) hash = lm_hash_number(hash, 1);
   }
   if (t) {
@@ -267,7 +267,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
     call_put_text(&what, " ");
     call_put_text(&what, lm_dtype_name(t->dtype));
   }
-  if (t && c->kind != LM_ALL_TO_ALL) { /* whose sizes may differ from rank to rank */
+  if (t && c->kind != LM_ALL_TO_ALL) { /* all_to_all's sizes may differ between ranks */
     hash = lm_hash_number(hash, t->ndim);
     call_put_text(&what, " [");
     for (int d = 0; d < t->ndim; d++) {
@@ -296,7 +296,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
     call_put_text(&what, " tag ");
     put_number(&what, c->tag);
   }
-  if (t && c->core->nparts > 1) { /* each device's tensors take a way of their own */
+  if (t && c->core->nparts > 1) { /* each device kind has its own part */
     hash = lm_hash_number(hash, LM_DEVICE_KIND(t->device));
     if (LM_DEVICE_KIND(t->device) != LM_CPU) {
       const char *device = lm_device_name(t->device);

@@ -1,125 +1,125 @@
-/* A collective, send or receive on its way from the entry point (collective.c, send_recv.c) to the group. Private to
+/* Carries a collective, send or receive from the entry point (collective.c, send_recv.c) to the backend. Private to
  * distributed/.
  *
- * A call owns headers of all its tensors, over the memory that those had which the script gave and, where these are
- * strided, the dense ones the group sees instead. It can wait in a queue and run on another thread. */
+ * A call owns views of the script's tensors and, for strided ones, the dense copies that the backend gets instead. It
+ * can wait in a queue and run on another thread. */
 #pragma once
 
 #include "device/recorder.h"
 #include "distributed/group/collective.h"
 #include "distributed/group/group_core.h"
 
-typedef struct lm_written { /* memory of the script's that the call writes */
+typedef struct lm_written { /* a tensor of the script that the call writes */
   lm_tensor *user;
-  lm_tensor *dense; /* what the group writes: user itself, or what user becomes at the end */
+  lm_tensor *dense; /* the tensor that the backend writes: user itself, or one that is copied to user at the end */
 } lm_written;
 
 typedef struct lm_exchange {
   lm_group_core *core;
-  const lm_part *part; /* of the group: who does it */
-  lm_group *g;         /* the part's */
+  const lm_part *part; /* the backend that runs the call */
+  lm_group *g;         /* the part's group */
   lm_collective kind;
   lm_reduce_op op;
   int root;
-  int peer, tag; /* of a send or receive */
-  bool scaled;   /* all_reduce: by `scale`, on the way */
+  int peer, tag; /* a send's or receive's */
+  bool scaled;   /* all_reduce: true if t is multiplied by `scale` on the way */
   double scale;
-  bool empty;   /* nothing to move: ranks only meet */
-  bool host;    /* of a part that enqueues: done when the host knows it, since what it writes lies on the host */
-  lm_tensor *t; /* dense; NULL for all_to_all and barrier */
-  int n;        /* entries of in and out, where there are any: the group's size */
+  bool empty;            /* true if there is no data, so that the call is a barrier */
+  bool host;             /* enqueued calls: true if the host waits for the end (a barrier, results for other devices) */
+  lm_tensor *t;          /* dense; NULL for all_to_all and barrier */
+  int n;                 /* number of entries of in and out if they exist: the group's size */
   lm_tensor **in, **out; /* [n] dense */
   int nwritten;
   lm_written *written; /* [nwritten] */
   double timeout;
-  const char *line; /* the script's, for traces; NULL: not noted */
+  const char *line; /* the script's line for traces; NULL: unknown */
   lm_ticket ticket;
 } lm_exchange;
 
 /* ---- call.c */
 
-/* The start of every call: a cause that is known already, the part that serves tensors of t's device (NULL: there is no
- * tensor), a table without this entry, the timeout set for this call. c is to be cleared whatever comes back. */
+/* Initializes c: finds the part that serves t's device (t NULL: the first) and takes the timeout set for this call.
+ * Fails if the world or a part has failed, or the backend lacks the collective. The caller always clears c. */
 lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const lm_tensor *t);
-void lm_call_clear(lm_exchange *c); /* leaves core, kind and ticket */
-/* A device, a dtype or a layout that the group or the call does not take. */
+void lm_call_clear(lm_exchange *c); /* releases the tensors; keeps core, kind and ticket */
+/* Fails if the backend or the call does not take t's device, dtype or layout. */
 lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write);
-/* A rank that is not in the group. */
+/* Fails if the group has no such rank. */
 lm_status lm_call_check_rank(const lm_exchange *c, int rank);
-/* What the group is given for t. A tensor to be read is copied if it is strided or shares memory with one to be
- * written, so those must be reported first; `keep`: what t holds is read too. */
+/* Return in *dense, a new reference, the tensor that the backend gets for t. lm_call_read copies t if it is strided or
+ * shares memory with a written tensor, so written ones come first. `keep`: the written tensor's values are read too. */
 lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense);
 lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense);
-/* The ticket, except its seq. t: whose dtype and sizes have to agree on all ranks, or NULL. */
+/* Fills in the ticket except its seq. The dtype and sizes of t, if not NULL, must agree on all ranks. */
 void lm_call_name(lm_exchange *c, const lm_tensor *t);
-/* That that many calls before this one were refused has to agree too: else this one meets another rank's next. */
+/* Adds to the ticket the number of refused earlier calls: if ranks differ in it, this call would meet a later one. */
 void lm_call_name_refused(lm_exchange *c, uint64_t refused);
-/* The device a stand-in lies on for a tensor of one that the part does not take; LM_NO_DEVICE if there is none. */
+/* Returns the device of the copy for a tensor on a device that the part does not take; LM_NO_DEVICE: impossible. */
 lm_device lm_call_device(const lm_exchange *c, lm_device device);
-/* Strided tensors get what was written, versions grow. Passes `status` on unless that fails. */
+/* Copies dense results to the script's tensors and bumps their versions. Returns `status`, or the copy's error. */
 lm_status lm_call_written(lm_exchange *c, lm_status status);
-/* The name of a rank of the group in the world. */
+/* Returns the rank in the world of a rank of the group. */
 int lm_call_world_rank(const lm_exchange *c, int rank);
 
 /* ---- async_work.c */
 
 struct lm_work {
   _Atomic int rc;
-  _Atomic bool done;      /* outcome and peer are final */
-  lm_saved_error outcome; /* of an issued one at first what the group's function returned, once that is `enqueued` */
-  int peer;               /* of a finished receive */
-  lm_queue *queue;        /* NULL if it was issued */
-  lm_issuer *issuer;      /* NULL unless it was */
+  _Atomic bool done;      /* true once outcome and peer are final */
+  lm_saved_error outcome; /* the final status; an enqueued call's is its function's until it is done */
+  int peer;               /* the peer of a finished receive; -1: unknown */
+  lm_queue *queue;        /* NULL for an enqueued call */
+  lm_issuer *issuer;      /* NULL for other calls */
   lm_exchange call;
-  lm_request *request; /* of a send or receive */
-  bool busy;           /* a thread is at it; the queue's lock */
-  lm_work *next;       /* in a list of the queue, or of the issuer */
+  lm_request *request; /* the backend's, for a send or receive */
+  bool busy;           /* true while a thread drives the request; under the queue's lock */
+  lm_work *next;       /* in a list of the queue or issuer */
 
-  /* Of issued ones. What the call sets once it is made has the issuer's lock; the rest is the watching thread's. */
-  lm_event *event; /* behind it in its stream */
+  /* Enqueued calls only. `enqueued` is under the issuer's lock; the watching thread alone uses sent and matched. */
+  lm_event *event; /* recorded behind the call in its stream */
   bool enqueued;
-  bool sent, matched; /* its ticket has gone to the next rank; the one of the rank before has come and agrees */
+  bool sent, matched; /* true once the ticket was sent to the next rank; once the previous rank's agreed */
 };
 
 struct lm_queue {
-  _Atomic int rc; /* the group's, and one a work */
+  _Atomic int rc; /* references: the group's, and one for each work */
   pthread_mutex_t lock;
   pthread_cond_t more, posting, finished;
 
   pthread_t thread; /* runs queued calls */
   bool started, closing;
-  lm_work *first, *last; /* waiting, behind the one that runs */
-  int pending;           /* with the one that runs */
+  lm_work *first, *last; /* waiting calls, without the running one */
+  int pending;           /* number of calls, with the running one */
 
-  pthread_t carrier;      /* drives sends and receives while nobody waits for them */
-  bool carrying, arrived; /* arrived: it is to end */
-  lm_work *posted;        /* under way, each with a reference: they continue if the script drops them */
+  pthread_t carrier;      /* drives sends and receives while no thread waits for them */
+  bool carrying, arrived; /* true once it has started; once it must end */
+  lm_work *posted;        /* unfinished ones, each with a reference: they continue if the script drops them */
 };
 
-/* The group's queue, made when first asked for; borrowed. */
+/* Returns in *out the group's queue, created on first use; the group owns it. */
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
-/* Takes c's contents over, also if it fails: assigns the call its seq and runs it, or queues it. */
+/* Assigns the call its seq and runs or queues it. Takes c's contents over, also on error. */
 lm_status lm_call_send(lm_exchange *c, lm_work **work);
-/* A thread of the group's own: no signals. */
+/* Starts a thread of the queue unless *started; it takes no signals. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
-/* Takes c's contents over. One of the two is NULL. */
+/* Creates a work of a queue or of an issuer (the other is NULL). Takes c's contents over, also on error. */
 lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out);
-/* Begins the span of a call, where calls are traced: its collective, and the bytes of this rank's tensors. device:
- * whose current stream gets the call; LM_NO_DEVICE: none. */
+/* Begins a trace span with the call's collective and this rank's bytes. device: the one whose current stream gets the
+ * call, or LM_NO_DEVICE. */
 void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device);
-/* Calls the group's function: of a send or receive, where these only enqueue. */
+/* Calls the backend's function for c; sends and receives only if they enqueue. */
 lm_status lm_call_dispatch(const lm_exchange *c);
-/* Keeps the outcome; of a failure, with this thread's message. Returns the tensors back. */
+/* Marks w as done with `status` and, for a failure, this thread's message. Releases the call's tensors. */
 void lm_work_finish(lm_work *w, lm_status status);
 static inline bool lm_work_is_done(const lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire); }
-/* What w ended with, as this thread's error. */
+/* Returns w's outcome, with its message as this thread's error. */
 lm_status lm_work_outcome(const lm_work *w);
 
 /* ---- send_recv.c */
 
-/* As lm_work_wait and lm_work_done, for a send or receive. */
+/* Implement lm_work_wait and lm_work_done for sends and receives that are not enqueued. */
 lm_status lm_p2p_wait(lm_work *w, double seconds);
 bool lm_p2p_done(lm_work *w);
 static inline bool lm_is_p2p(const lm_work *w) { return w->call.kind == LM_SEND || w->call.kind == LM_RECV; }
-/* The end of the group: sends get a few seconds to leave, receives are abandoned. */
+/* Ends all sends and receives when the group closes: waits for sends, at most 5 s, and abandons receives. */
 void lm_p2p_close(lm_queue *q);

@@ -1,4 +1,4 @@
-/* What a waiting call asks: is there still something to wait for? And what it says when there is not. */
+/* Checks timeouts, departed ranks and reported failures while a collective waits, and words the error. */
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
@@ -13,17 +13,17 @@
 #include "distributed/store/failure_text.h"
 #include "distributed/store/sigterm.h"
 
-static const double report_after = 0.1; /* seconds in a call before the store hears of it */
-static const double verdict_time = 0.3; /* seconds for the store to say what the cause is */
+static const double report_after = 0.1; /* seconds in a call before it is reported to the store */
+static const double verdict_time = 0.3; /* seconds for the store to answer with the cause */
 static const double lost_time = 1;      /* seconds for the cause of a broken link to become known */
-static const double missing_time = 0.5; /* seconds for the store to say who is missing */
+static const double missing_time = 0.5; /* seconds for the store to answer which ranks are missing */
 
-/* ---- where this thread is */
+/* ---- this thread's current call */
 
 static _Thread_local lm_waiting *current;
 static _Thread_local char script_line[sizeof((lm_ticket *)0)->where];
 
-/* The last n bytes of a long one, from where a character of UTF-8 begins: a place's end distinguishes it. */
+/* Returns the last n bytes of `where`, or less to start at a UTF-8 character: file:line differs in its end. */
 static const char *waiting_end_of(const char *where, size_t n) {
   size_t length = where ? strlen(where) : 0;
   if (length <= n) return length > 0 ? where : "";
@@ -96,7 +96,7 @@ const lm_ticket *lm_group_ticket(const lm_group *g) {
   return call ? &call->ticket : &none;
 }
 
-/* ---- words */
+/* ---- messages */
 
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause) {
   char text[1000];
@@ -112,12 +112,12 @@ static lm_status waiting_fail_call(const lm_waiting *call, const lm_failure *cau
   return lm_fail_with_cause(name, cause);
 }
 
-/* What this rank reports of another one. */
+/* Returns this rank's report that `rank` failed. */
 static lm_failure failure_of(const lm_world *w, lm_failure_kind kind, int rank) {
   return lm_failure_of(kind, rank, lm_world_host(w, rank), w->rank);
 }
 
-/* A rank of the world and the call it is in. A peer's ticket may lack its closing zeros. */
+/* Returns a rank of the world and its `call` (may be NULL), whose texts it zero-terminates: a peer's may lack that. */
 static lm_party party_of(const lm_world *w, int rank, lm_standing standing, const lm_ticket *call) {
   lm_party party = {.rank = rank, .standing = standing};
   snprintf(party.host, sizeof party.host, "%s", lm_world_host(w, rank));
@@ -126,14 +126,14 @@ static lm_party party_of(const lm_world *w, int rank, lm_standing standing, cons
   return party;
 }
 
-/* Without a call: in a group's closing, say. */
+/* Reports a failure to the store and returns the cause as the error. call NULL: not in a call (closing a group, say) */
 static lm_status publish(lm_world *w, const lm_waiting *call, const lm_failure *failure) {
   const lm_failure *cause = lm_client_fail(w->client, failure, verdict_time);
   return call ? waiting_fail_call(call, cause) : lm_fail_with_cause(NULL, cause);
 }
 
 const char *lm_group_peer_name(const lm_group *g, int peer) {
-  static _Thread_local char names[4][96]; /* several in one message */
+  static _Thread_local char names[4][96]; /* one message may contain several */
   static _Thread_local unsigned turn;
   char *name = names[turn++ % 4];
   const lm_world *w = g->core->world;
@@ -145,14 +145,14 @@ const char *lm_group_peer_name(const lm_group *g, int peer) {
   return name;
 }
 
-/* ---- who has left */
+/* ---- ranks that have left */
 
 static bool waiting_needs(const lm_waiting *call, int peer) {
   return peer != call->core->g.rank && (call->peer < 0 || call->peer == peer);
 }
 
-/* How long to wait for what a leaver may have sent. The store notified us of its keys before its goodbye, but what
- * others make of them may be still to come; bytes on a link come later if the way is long. */
+/* Returns the seconds to wait for a leaver's last messages. Its keys come before its goodbye, but other ranks' answers
+ * to them may not; data on links between hosts takes longest. */
 static double in_flight(const lm_waiting *call, int rank) {
   const lm_world *w = call->core->world;
   if (!is_p2p(&call->ticket)) return 0.3;
@@ -160,7 +160,7 @@ static double in_flight(const lm_waiting *call, int rank) {
   return here ? 0.5 : 3;
 }
 
-/* A collective needs every member to have completed it. */
+/* Fails if a needed rank left: any member that did not complete the collective, or the peers of a send or receive. */
 static lm_status check_left(lm_waiting *call) {
   const lm_group *g = &call->core->g;
   lm_world *w = call->core->world;
@@ -195,9 +195,9 @@ static lm_status check_left(lm_waiting *call) {
   return publish(w, call, &failure);
 }
 
-/* ---- time */
+/* ---- timeouts */
 
-/* Who has not come to a group's opening: there each member leaves a key. */
+/* Lists in `ranks` the n members that have not entered the group's opening, which sets a key for each. */
 static void not_come(const lm_waiting *call, int *n, int *ranks) {
   const lm_group *g = &call->core->g;
   lm_deadline p = {.deadline = lm_seconds() + missing_time, .wake_fd = -1};
@@ -214,7 +214,7 @@ static void not_come(const lm_waiting *call, int *n, int *ranks) {
   }
 }
 
-/* lm_missing_free is the caller's. */
+/* Asks the store which ranks are missing in the call; the caller frees *out (lm_missing_free). */
 static void who_is_missing(const lm_waiting *call, lm_missing *out) {
   const lm_group *g = &call->core->g;
   lm_client *client = call->core->world->client;
@@ -234,7 +234,7 @@ static void who_is_missing(const lm_waiting *call, lm_missing *out) {
   lm_free(ranks);
 }
 
-/* Of a call that runs on the device: what can be wrong there is not ours to see. */
+/* Returns the hint for an enqueued call, which may be stuck on the device, where we cannot see the reason. */
 static const char *waiting_hint(const lm_waiting *call) {
   return call->issued ? "; if it is stuck on the device, run `luminary doctor` on each host" : "";
 }
@@ -252,7 +252,7 @@ static void waiting_warn(lm_waiting *call) {
           lm_call_text(&call->ticket, here, sizeof here), *who ? "; " : "", who, waiting_hint(call));
 }
 
-/* The job fails for an absent rank. A send or receive, or a wait in which all are there, just ends. */
+/* Fails the call after its timeout, and the job too if a rank is absent from a collective. */
 static lm_status too_late(lm_waiting *call) {
   char who[384], here[160];
   lm_world *w = call->core->world;
@@ -294,7 +294,7 @@ static lm_status look_closer(lm_waiting *call, unsigned news) {
   return LM_OK;
 }
 
-/* ---- what groups ask */
+/* ---- functions for backends */
 
 lm_status lm_group_check(lm_group *g) {
   lm_world *w = g->core->world;
@@ -333,7 +333,7 @@ lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *theirs) {
   return publish(w, here, &failure);
 }
 
-/* Who takes a call for complete may end before it is so for the others. */
+/* Reports a member that left as the cause: it may have completed a call that the others have not. */
 static lm_status blame_leaver(lm_group *g) {
   lm_world *w = g->core->world;
   const lm_waiting *call = call_of(g->core);
@@ -363,7 +363,7 @@ lm_status lm_group_await_cause(lm_group *g) {
 lm_status lm_group_broken(lm_group *g, const char *how) {
   lm_world *w = g->core->world;
   char why[512];
-  lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
+  lm_write(why, sizeof why, "%s", how); /* copied, since it may be this thread's last message */
   if (!w) return lm_fail(LM_E_STATE, "%s", why);
   NEED(lm_group_await_cause(g));
   const lm_waiting *call = call_of(g->core);
@@ -376,7 +376,7 @@ lm_status lm_group_broken(lm_group *g, const char *how) {
 lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
   lm_world *w = g->core->world;
   char why[256];
-  lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
+  lm_write(why, sizeof why, "%s", how); /* copied, since it may be this thread's last message */
   NEED(lm_group_await_cause(g));
   lm_failure failure = failure_of(w, LM_FAILURE_UNREACHABLE, g->ranks[peer]);
   failure.other = party_of(w, w->rank, LM_NOT_KNOWN, NULL);

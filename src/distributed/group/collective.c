@@ -1,4 +1,4 @@
-/* The entry point: what each collective takes, and what it makes of lists and strided tensors. */
+/* Checks each collective's tensors and lists and passes them to the backend as dense tensors, one for each rank. */
 #include "distributed/group/collective.h"
 
 #include "base/mem.h"
@@ -6,10 +6,10 @@
 #include "distributed/group/call.h"
 #include "distributed/group/enqueued_calls.h"
 
-/* ---- lists: one tensor a rank, or one for all of them */
+/* ---- lists: one tensor for each rank, or one for all of them */
 
-/* Entry `rank` of one tensor whose first dim holds the parts of n ranks, each with `like`'s sizes (NULL: a part of the
- * first dim). whole is contiguous. */
+/* Returns in *out a view of rank's part of `whole`, a contiguous tensor whose first dim holds n ranks' parts, each with
+ * `like`'s sizes (NULL: 1/n of the first dim). */
 static lm_status collective_part_of(lm_tensor *whole, int n, int rank, const lm_tensor *like, lm_tensor **out) {
   int64_t numel = whole->numel / n, offset = rank * numel, size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int ndim = like ? like->ndim : whole->ndim;
@@ -18,7 +18,7 @@ static lm_status collective_part_of(lm_tensor *whole, int n, int rank, const lm_
   return lm_tensor_view(whole, ndim, size, stride, offset, out);
 }
 
-/* t's sizes n times one after the other, or one above the other. */
+/* Returns true if `whole` has t's sizes, n times concatenated along the first dim, or stacked along a new one. */
 static bool collective_holds(const lm_tensor *whole, int n, const lm_tensor *t) {
   int stacked = whole->ndim == t->ndim + 1;
   if (!stacked && (t->ndim == 0 || whole->ndim != t->ndim)) return false;
@@ -38,7 +38,7 @@ static lm_status differs(const lm_exchange *c, const lm_tensor *t, const lm_tens
                  lm_dtype_name(entry->dtype), lm_shape_of(entry), lm_device_name(entry->device));
 }
 
-/* Whether a list is one tensor for all ranks. t: what each gets of it, or NULL. */
+/* Returns true if a list is one tensor for all ranks. t: a tensor of one rank's sizes, or NULL. */
 static bool is_whole(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *list) {
   return n == 1 && (c->core->g.size > 1 || (t && !lm_same_shape(list[0], t)));
 }
@@ -56,7 +56,7 @@ static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_
   return LM_OK;
 }
 
-/* n tensors in a list `from`, which fit t (NULL: all_to_all, where they only have one dtype and device). */
+/* Checks a list `from` of n tensors against t (NULL, all_to_all: they must only have one dtype and device). */
 static lm_status check_list(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write) {
   for (int i = 0; i < n; i++) NEED(lm_call_check(c, from[i], write));
   if (is_whole(c, t, n, from)) return check_whole(c, t, from[0]);
@@ -72,7 +72,7 @@ static lm_status check_apart(const lm_exchange *c, int n, lm_tensor *const *out)
   for (int i = 0; i < n; i++) {
     if (!lm_is_contiguous(out[i]) || out[i]->numel == 0) continue;
     const char *begin = out[i]->data, *end = begin + out[i]->numel * (int64_t)lm_dtype_size(out[i]->dtype);
-    for (int j = 0; j < i; j++) { /* a strided one may lie between another's elements */
+    for (int j = 0; j < i; j++) { /* strided ones are skipped: they may interleave */
       if (!lm_is_contiguous(out[j]) || out[j]->numel == 0 || out[j]->data >= end) continue;
       if (begin < out[j]->data + out[j]->numel * (int64_t)lm_dtype_size(out[j]->dtype))
         return lm_fail(LM_E_ARG, "%s: tensors %d and %d of the list must not share memory", lm_collective_name(c->kind),
@@ -82,13 +82,13 @@ static lm_status check_apart(const lm_exchange *c, int n, lm_tensor *const *out)
   return LM_OK;
 }
 
-typedef enum use { READ, WRITE, UPDATE } use; /* UPDATE: it is read, too */
+typedef enum use { READ, WRITE, UPDATE } use; /* UPDATE: read and written */
 
 static lm_status take_tensor(lm_exchange *c, lm_tensor *t, use as, lm_tensor **into) {
   return as == READ ? lm_call_read(c, t, into) : lm_call_write(c, t, as == UPDATE, into);
 }
 
-/* A checked list as the group gets it. */
+/* Makes from a checked list the g->size tensors that the backend gets, in *into. */
 static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, use as,
                            lm_tensor ***into) {
   lm_status status = LM_OK;
@@ -110,8 +110,8 @@ done:
 
 /* ---- the collectives */
 
-/* What becomes of the tensor at the root, which all ranks are where there is none, and elsewhere; and of the root's
- * list. */
+/* The use of a collective's tensor at the root and elsewhere, and of the root's list. Without a root, all ranks count
+ * as roots. */
 static const struct rule {
   bool has_root, has_list;
   use at_root, elsewhere, list;
@@ -133,7 +133,7 @@ typedef struct arguments {
   const double *scale;
 } arguments;
 
-/* Lists are for the root alone. */
+/* Checks the root, and that only the root passes a list. */
 static lm_status check_root(const lm_exchange *c, int n) {
   lm_status status = lm_call_check_rank(c, c->root);
   if (status != LM_OK || n == 0 || c->root == c->core->g.rank) return status;
@@ -156,7 +156,7 @@ static lm_status collective(lm_group *g, lm_collective kind, const arguments *a,
   if (rule->has_root) TRY(check_root(&c, a->n));
   TRY(lm_call_check(&c, a->t, as != READ));
   if (listed) TRY(check_list(&c, a->t, a->n, a->list, rule->list == WRITE));
-  if (listed && rule->list == WRITE) { /* what is written is taken first: see lm_call_read */
+  if (listed && rule->list == WRITE) { /* written tensors come first: see lm_call_read */
     TRY(check_apart(&c, a->n, a->list));
     TRY(take_list(&c, a->t, a->n, a->list, WRITE, &c.out));
   }
@@ -222,7 +222,7 @@ done:
   return status;
 }
 
-/* Over one part only, but a host that waits wants to know of the others' calls too. */
+/* Waits for the enqueued calls of a barrier's other parts, since the barrier itself runs on one part only. */
 static lm_status finish_others(const lm_exchange *c) {
   lm_status status = LM_OK;
   for (int i = 0; i < c->core->nparts && status == LM_OK; i++) {

@@ -1,5 +1,5 @@
-/* How the ranks of a job find each other: rank 0 starts the store, all ranks join it, and it welcomes them once the
- * last has come. */
+/* Runs the rendezvous of a job's ranks: rank 0 starts the store, all ranks join it, and it welcomes them once the last
+ * has joined. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,12 +19,12 @@ typedef struct opening {
   lm_world *w;
   const lm_world_config *config;
   const char *job;
-  bool warned, joining; /* joining: the store knows us */
+  bool warned, joining; /* joining: true while this rank waits for the store's welcome */
   double since;
   lm_deadline deadline;
   char host[64];
-  char why[512];          /* what the last attempt failed with; "" before */
-  char missing[768];      /* who had not joined when the store was asked last; "" before */
+  char why[512];          /* the last attempt's error; "": none */
+  char missing[768];      /* the ranks that had not joined at the store's last answer; "": no answer yet */
   char foreign_nonce[40]; /* the nonce of a published store of another job */
   double foreign_since;   /* when it was first seen */
 } opening;
@@ -37,7 +37,7 @@ static void waits_for(opening *o, char *out, size_t capacity) {
   if (o->joining) lm_client_missing(o->w->client, 0, 0, 0, NULL, 0.3, &missing);
   if (missing.n > 0) lm_missing_text(&missing, o->missing, sizeof o->missing);
   lm_missing_free(&missing);
-  if (o->joining && o->missing[0]) { /* an earlier answer, if rank 0 has just left and its store with it */
+  if (o->joining && o->missing[0]) { /* maybe an earlier answer, if rank 0 and its store just left */
     snprintf(out, capacity, "%s", o->missing);
   } else if (o->joining) {
     snprintf(out, capacity, "not all ranks have joined");
@@ -95,7 +95,7 @@ static lm_status start_store(opening *o) {
                              .generation = config->generation,
                              .key = o->w->key,
                              .heartbeat_timeout = config->heartbeat_timeout};
-  /* A store of ours, or of the job before, may be about to end there. */
+  /* Our former store, or the last job's, may still hold the port for a moment. */
   double pause = first_pause, until = config->generation > 0 ? INFINITY : o->since + port_time;
   while ((status = lm_server_start(&server, &o->w->server)) == LM_E_IO && by_address && lm_seconds() < until) {
     lm_write(o->why, sizeof o->why, "%s", lm_error());
@@ -105,7 +105,7 @@ static lm_status start_store(opening *o) {
   o->why[0] = 0;
   snprintf(o->w->at.address, sizeof o->w->at.address, "%s", lm_server_address(o->w->server));
   pause = first_pause;
-  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* it may be about to end there too */
+  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* the same holds for the file */
   while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->deadline)) == LM_E_STATE && lm_seconds() < until)
     TRY(rendezvous_pause_for(o, &pause));
 
@@ -115,7 +115,7 @@ done:
 
 /* ---- every rank */
 
-/* Connected and proven, or an error; *again says whether another attempt makes sense. */
+/* Connects to the store and authenticates; *out is the socket. On error, *again is true if a retry makes sense. */
 static lm_status rendezvous_reach(opening *o, int *out, bool *again) {
   lm_status status = LM_OK;
   lm_world *w = o->w;
@@ -137,7 +137,7 @@ static lm_status rendezvous_reach(opening *o, int *out, bool *again) {
     lm_fail_in(status, which);
   }
   if (status == LM_E_STATE && !known) {
-    /* Left over from another job? Then rank 0 replaces it soon. Otherwise the token is wrong. */
+    /* The address may be left over from another job, which rank 0 replaces soon; if not, the token is wrong. */
     if (strcmp(o->foreign_nonce, o->w->at.nonce) != 0) o->foreign_since = lm_seconds();
     snprintf(o->foreign_nonce, sizeof o->foreign_nonce, "%s", o->w->at.nonce);
     *again = lm_seconds() - o->foreign_since < foreign_time;
@@ -217,7 +217,7 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
       (lm_deadline){.deadline = o.since + config->timeout, .wake_fd = -1, .check = rendezvous_check, .ctx = &o};
   gethostname(o.host, sizeof o.host - 1);
   char chosen[LM_ADDRESS_MAX];
-  NEED(lm_net_chosen_host("", chosen)); /* what is wrong with it is wrong at once */
+  NEED(lm_net_chosen_host("", chosen)); /* so that an error in it is reported at once */
   NEED(lm_locator_of(config->init_method, config->generation, &w->locator));
   if (w->rank == 0) NEED(start_store(&o));
   NEED(rendezvous_enter(&o));

@@ -1,5 +1,5 @@
-/* Enqueueing: one call at a time goes to the group's functions, in the order of the calls, on a stream of the part's.
- * The words of the storages (lm_use_read, lm_use_write) make it wait for what came before, and all later ops for it. */
+/* Enqueues calls: the backend's functions run one at a time, in call order, on a stream of the part. The storages' use
+ * records (lm_use_read, lm_use_write) order a call after earlier ops on its tensors, and later ops after the call. */
 #include "distributed/group/enqueued_calls.h"
 #include "device/graph.h"
 #include "distributed/group/call_timeouts.h"
@@ -15,7 +15,7 @@
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
 
-/* ---- life */
+/* ---- creating and closing */
 
 lm_status lm_issuer_new(lm_group_core *core, lm_part *part) {
   lm_issuer *is = lm_calloc(1, sizeof *is);
@@ -70,7 +70,7 @@ void lm_issuer_hold(lm_issuer *is, bool hold) {
 
 /* ---- devices and streams */
 
-/* Of those of one kind: what the thread has chosen, else one for each rank of the host, as dist.local_device. */
+/* Returns this rank's device of a kind: the thread's current one if not the first, else the one at its local rank. */
 static lm_device own_device(const lm_issuer *is, int kind) {
   const lm_world *w = is->core->world;
   int count = lm_device_count(kind), chosen = LM_DEVICE_ORDINAL(lm_device_current(kind));
@@ -94,7 +94,7 @@ static lm_status issue_stream_of(lm_issuer *is, lm_device device, lm_stream **ou
   return status;
 }
 
-/* After what wrote the tensors or, for those to be written, used them. */
+/* Orders stream s after the last writes of the tensors that c reads, and after all uses of those that it writes. */
 static lm_status issue_order(const lm_exchange *c, lm_stream *s) {
   if (c->t) NEED(lm_use_read(lm_tensor_used(c->t), s));
   for (int i = 0; i < c->n; i++) {
@@ -112,7 +112,7 @@ static lm_device device_of(const lm_exchange *c) {
   return t ? t->device : LM_NO_DEVICE;
 }
 
-/* A barrier is a sum, of whatever, for which the host waits. */
+/* Turns a barrier into an all_reduce of one element for which the host waits. */
 static lm_status make_barrier(lm_exchange *c) {
   lm_device device = lm_issuer_device(c->part->issuer);
   if (device == LM_NO_DEVICE)
@@ -140,7 +140,7 @@ static lm_status work_of(lm_exchange *c, lm_work **out) {
   TRY(issue_check(c));
   if (c->kind == LM_BARRIER) TRY(make_barrier(c));
   TRY(lm_issuer_start(is));
-  TRY(lm_work_new(NULL, is, c, &w)); /* which clears c if it fails */
+  TRY(lm_work_new(NULL, is, c, &w)); /* clears c if it fails */
   if (w->call.kind == LM_RECV) w->peer = w->call.peer;
   if (!w->call.empty) TRY(lm_event_new(device_of(&w->call), false, &w->event));
   *out = w;
@@ -153,7 +153,7 @@ done:
   return status;
 }
 
-/* Numbered, and known to the thread that watches. Under `calling`. */
+/* Numbers the call and adds it to the watching thread's list. Called with is->calling locked. */
 static void announce(lm_issuer *is, lm_work *w) {
   bool p2p = lm_is_p2p(w);
   w->call.ticket.seq = p2p ? 0 : atomic_fetch_add(&is->core->seq, 1) + 1;
@@ -174,8 +174,8 @@ static void announce(lm_issuer *is, lm_work *w) {
            w->call.ticket.what);
 }
 
-/* What the group's function does runs on this thread, and its waiting loops ask lm_group_check; but how long all of it
- * may take is for the thread that watches, which sees the end too. */
+/* Prepares for a backend function on this thread, whose waiting loops call lm_group_check. The call has no deadline
+ * here: the watching thread, which also sees the end, applies the timeout. */
 static void issue_enter_group(lm_issuer *is, const lm_ticket *ticket, lm_waiting *waiting) {
   lm_waiting_look(waiting, is->core, ticket);
   waiting->issuer = is;
@@ -185,7 +185,7 @@ static void issue_enter_group(lm_issuer *is, const lm_ticket *ticket, lm_waiting
 static lm_status issue_leave_group(lm_issuer *is, lm_waiting *waiting, lm_status status) {
   lm_sigterm_wait_ends();
   lm_waiting_looked(waiting);
-  return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* it was aborted, and that says why */
+  return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* aborted: that error says why */
 }
 
 static lm_status call_group(lm_issuer *is, lm_work *w) {
@@ -198,7 +198,7 @@ static lm_status call_group(lm_issuer *is, lm_work *w) {
   return issue_leave_group(is, &waiting, status);
 }
 
-/* The group's function, its results where they belong, and the event behind both. */
+/* Runs the backend's function and enqueues the copies of its results; with `mark` records the event behind both. */
 static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
   lm_status status;
   lm_exchange *c = &w->call;
@@ -209,12 +209,12 @@ static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
   }
   TRY(issue_stream_of(is, device_of(c), &s));
   before = lm_stream_current(s->device);
-  if (!before) TRY(LM_E_STATE); /* the message is the driver's */
+  if (!before) TRY(LM_E_STATE); /* the driver has set the message */
   TRY(issue_order(c, s));
   lm_stream_set_current(s);
   lm_span span;
   const bool traced = lm_traces(LM_TRACE_CALLS);
-  if (traced) lm_call_trace(&span, c, mark ? s->device : LM_NO_DEVICE); /* several are enqueued after their last call */
+  if (traced) lm_call_trace(&span, c, mark ? s->device : LM_NO_DEVICE); /* a unit: not yet */
   status = call_group(is, w);
   lm_stream_touch(s);
   if (!c->host && mark) status = lm_call_written(c, status);
@@ -222,13 +222,13 @@ static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
   if (status == LM_OK && mark) status = lm_event_record(w->event, s);
 done:
   if (before) lm_stream_set_current(before);
-  /* The other ranks may be past this call: it must not look as if it could be tried once more. */
+  /* LM_E_OOM would cause a retry, but other ranks may be past this call. */
   return status == LM_E_OOM ? LM_E_STATE : status;
 }
 
-/* What has run so far is not ours to know any more: from here on the thread that watches may end it. */
+/* Hands the call, with the backend's status, to the watching thread, which may end it from here on. */
 static void issue_let_go(lm_issuer *is, lm_work *w, lm_status status) {
-  if (status == LM_OK && !w->call.host) lm_call_clear(&w->call); /* memory waits for its streams by itself */
+  if (status == LM_OK && !w->call.host) lm_call_clear(&w->call); /* freed memory waits for its streams by itself */
   pthread_mutex_lock(&is->lock);
   lm_error_save(status, &w->outcome);
   w->enqueued = true;
@@ -256,11 +256,11 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
   return status;
 }
 
-/* ---- several sends and receives as one */
+/* ---- units of sends and receives */
 
-/* Their results and events come when all of them are enqueued. */
+/* Ends a unit of n works, also after an error; then enqueues the copies of their results and records their events. */
 static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_status status) {
-  lm_saved_error saved; /* the unit is closed whatever came before */
+  lm_saved_error saved; /* the error so far, if any */
   lm_waiting waiting;
   lm_ticket ticket = {.kind = LM_SETUP, .what = "batch_isend_irecv"};
   memcpy(ticket.where, w[0]->call.ticket.where, sizeof ticket.where);
@@ -322,7 +322,7 @@ lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
 
 /* ---- waiting */
 
-/* With the lock: a call that has not ended yet, none being the sign of a failure. */
+/* Returns true if a call has not ended yet. Called with is->lock locked. */
 static bool has_work(const lm_issuer *is, bool p2p_too) {
   for (const lm_work *w = is->first; w; w = w->next)
     if (p2p_too || !lm_is_p2p(w)) return true;

@@ -1,6 +1,6 @@
-/* The thread that watches what a part has enqueued. While calls are under way it looks again and again, more and more
- * seldom while nothing happens; between them it sleeps until a call, a ticket or the failure of another rank wakes it.
- */
+/* Watches a part's enqueued calls on a thread: exchanges tickets, ends calls that are done, and aborts all after a
+ * failure. While calls are in progress it polls, at growing intervals while nothing happens. Otherwise it sleeps until
+ * a call, a ticket or the failure of another rank wakes it. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -13,20 +13,20 @@
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
 
-static const double first_pause = 50e-6, longest_pause = 2e-3; /* seconds between looks */
-static const double awaited_pause = 200e-6;                    /* the longest while a thread waits for a work */
-static const double health_every = 5e-3;
-static const double shutdown_time = 5; /* seconds that tickets have to leave when the group closes */
+static const double first_pause = 50e-6, longest_pause = 2e-3; /* seconds between polls, at first and at most */
+static const double awaited_pause = 200e-6;                    /* seconds at most while a thread waits for a work */
+static const double health_every = 5e-3;                       /* seconds between calls of the backend's `health` */
+static const double shutdown_time = 5;                         /* seconds to send remaining tickets at close */
 
 typedef struct watch {
   lm_issuer *is;
-  lm_work *head; /* the one that `waiting` is about, or NULL */
+  lm_work *head; /* the oldest work, which `waiting` records; or NULL */
   lm_waiting waiting;
   bool connected;
-  bool over; /* failed: all that is left is to end the works */
-  double pause, asked;
-  double until;                                    /* the end of the farewell; 0 before */
-  lm_stream *back[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* by which results go to the host */
+  bool over;                                       /* true after a failure: works are only ended */
+  double pause, asked;                             /* seconds to the next poll; lm_seconds() of the last `health` */
+  double until;                                    /* lm_seconds() at which closing stops to wait; 0 before */
+  lm_stream *back[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* streams that copy results to the host */
 } watch;
 
 /* ---- works */
@@ -38,7 +38,7 @@ static lm_work *oldest(lm_issuer *is) {
   return w;
 }
 
-/* Only this thread takes works out, so that a work once seen stays; new ones come behind. */
+/* Returns the work after w. Only this thread removes works, so w is still in the list; new ones are appended. */
 static lm_work *watch_next_work(lm_issuer *is, lm_work *w) {
   pthread_mutex_lock(&is->lock);
   lm_work *next = w->next;
@@ -54,7 +54,7 @@ static bool is_enqueued(lm_issuer *is, const lm_work *w, lm_status *early) {
   return yes;
 }
 
-/* The oldest one has ended. */
+/* Removes the oldest work w and marks it done. */
 static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
   pthread_mutex_lock(&is->lock);
   is->first = w->next;
@@ -66,7 +66,7 @@ static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
   lm_work_release(w);
 }
 
-/* lm_group_check and the like speak of the oldest call. */
+/* Makes w, the oldest work, this thread's current call for lm_group_check; ends the former one. */
 static void stand_in_front_of(watch *x, lm_work *w, bool completed) {
   if (x->head == w) return;
   if (x->head) lm_waiting_end(&x->waiting, completed);
@@ -85,7 +85,7 @@ static lm_status disagree(watch *x, lm_work *w, const lm_ticket *theirs) {
   return status;
 }
 
-/* Those of new calls go out; those that have come are compared, one after the other. */
+/* Sends the tickets of new calls, and compares received tickets with those of this rank's calls, in order. */
 static lm_status watch_exchange(watch *x) {
   lm_status status = LM_OK;
   lm_issuer *is = x->is;
@@ -103,19 +103,19 @@ static lm_status watch_exchange(watch *x) {
   TRY(lm_tickets_move(&is->ring));
   for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->matched) continue;
-    if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: it came between these two loops */
+    if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: the call is newer than the first loop */
     if (!lm_tickets_agree(&theirs, &w->call.ticket)) return disagree(x, w, &theirs);
     w->matched = true;
     x->pause = first_pause;
   }
-  /* Whoever has left is reported by lm_group_check. */
+  /* If the previous rank has left the world, lm_group_lost finds that as the cause. */
   if (x->head && !x->head->matched && is->ring.gone)
     status = lm_group_lost(is->g, lm_tickets_prev(&is->ring), is->ring.how);
 done:
   return status;
 }
 
-/* ---- what is done */
+/* ---- completion */
 
 static lm_status ask_health(watch *x, bool at_once) {
   const lm_group_table *table = x->is->g->table;
@@ -125,8 +125,8 @@ static lm_status ask_health(watch *x, bool at_once) {
   return table->health(x->is->g) == LM_OK ? LM_OK : lm_group_broken(x->is->g, lm_error());
 }
 
-/* That its event is over may be because the group broke, here or in a call after this one; and then, as if it failed
- * by anything but a refusal, the other ranks have to know. */
+/* Sets *done if w's event is over and its ticket matched. The event also ends when the group breaks, so `health` is
+ * checked first; such a failure, like LM_E_STATE of the call itself, is reported to the other ranks. */
 static lm_status look_at(watch *x, lm_work *w, bool *done) {
   lm_status early, status = LM_OK;
   *done = false;
@@ -140,8 +140,8 @@ done:
   return status;
 }
 
-/* Its results, which are on the device, to the host. Neither what its stream was given since, which may wait for
- * another rank for ever, nor what the script's stream waits for may come before. */
+/* Copies a call's results to other devices, on a stream of its own: later work on the call's stream may wait for
+ * another rank forever, and so may the script's stream. */
 static lm_status copy_to_host(watch *x, lm_exchange *c) {
   lm_status status = LM_OK;
   for (int i = 0; i < c->nwritten && status == LM_OK; i++) {
@@ -176,9 +176,8 @@ static lm_status harvest(watch *x) {
 
 /* ---- failure */
 
-/* With the words that this thread failed with last. What is in the group's functions comes back soon, and is ended
- * then.
- */
+/* Fails the group with this thread's last error and aborts the backend. A call that is inside a backend function
+ * returns soon and is ended then. */
 static void watch_fail(watch *x, lm_status status) {
   lm_issuer *is = x->is;
   pthread_mutex_lock(&is->lock);
@@ -234,7 +233,7 @@ static void watch_sleep(watch *x, bool idle) {
   x->pause = pause * 2;
 }
 
-/* All calls are done here, but the next rank may have to hear of the last ones still. */
+/* Returns true while closing must wait, at most shutdown_time, for unsent tickets: the next rank may need them. */
 static bool must_report_first(watch *x) {
   double now = lm_seconds();
   if (x->over || !lm_tickets_wanted(x->is->g) || x->is->ring.out.n == 0) return false;
@@ -245,7 +244,7 @@ static bool must_report_first(watch *x) {
 static void *watch_calls(void *arg) {
   lm_issuer *is = arg;
   watch x = {.is = is, .pause = first_pause};
-  lm_set_thread_limit(1); /* copying back is no reason for several threads beside the script's */
+  lm_set_thread_limit(1); /* one thread suffices to copy results */
   for (;;) {
     pthread_mutex_lock(&is->lock);
     bool idle = !is->first, closing = is->closing;

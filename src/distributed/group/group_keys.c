@@ -1,4 +1,4 @@
-/* What the members of a group tell each other through the store: keys of the group's own. */
+/* Reads and writes a group's own keys in the store, by which its members exchange data. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static lm_status group_key(const lm_group *g, const char *key, char *out, size_t
 
 lm_status lm_group_look(lm_group *g) {
   lm_status status = lm_group_check(g);
-  bool numbered = lm_group_ticket(g)->seq > 0; /* not while the group is being opened */
+  bool numbered = lm_group_ticket(g)->seq > 0; /* false while the group is being opened */
   return status == LM_OK && numbered && g->table->test ? g->table->test(g) : status;
 }
 

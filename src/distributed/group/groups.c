@@ -1,4 +1,4 @@
-/* Making process groups of the ranks of a world. */
+/* Creates and closes process groups of a world's ranks. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/world_core.h"
 
-/* ---- do all ranks make the same group? The first one that comes writes down what it asks for. */
+/* ---- agreement: the first rank to come writes its settings to the store, the others compare theirs */
 
 static lm_status check_waiting(void *ctx) { return lm_group_check(ctx); }
 
@@ -32,7 +32,7 @@ static lm_status put_settings(lm_bytes *b, const lm_world *w, const char *backen
   return LM_OK;
 }
 
-/* Settings are: u32 rank, text where, string what. */
+/* Fails the job if another rank's settings differ. Format: u32 rank, text where, string "BACKEND with ranks ...". */
 static lm_status compare_settings(lm_world *w, const lm_bytes *mine, const void *theirs, size_t n) {
   lm_reader a = lm_reader_of(mine->data, mine->n), b = lm_reader_of(theirs, n);
   char my_where[256], their_where[256], message[768];
@@ -115,7 +115,7 @@ static lm_status make_core(int n, const int *ranks, int world_rank, lm_group_cor
   for (int i = 0; i < n; i++)
     if (ranks[i] == world_rank) core->g.rank = i;
   pthread_mutex_init(&core->lock, NULL);
-  if (n > 1) lm_backward_keep_order(true); /* collectives in hooks have to come in one order on all ranks */
+  if (n > 1) lm_backward_keep_order(true); /* collectives in hooks must run in the same order on all ranks */
   *out = core;
   return LM_OK;
 }
@@ -148,7 +148,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   lm_backends backends;
   lm_group_core *core = NULL;
   bool listed = false;
-  lm_saved_error saved; /* cleaning up may fail with messages of its own */
+  lm_saved_error saved; /* cleanup may set other messages */
   *out = NULL;
   status = lm_world_check(w);
   if (status != LM_OK) return lm_fail_in(status, "new_group");

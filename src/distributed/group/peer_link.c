@@ -10,7 +10,7 @@
 
 static const double handshake_time = 10, first_pause = 0.002, longest_pause = 0.1;
 
-/* Each part of a group has its own. */
+/* Returns the id of this part's listener. */
 static uint64_t listener_id_of(const lm_group *g) { return (uint64_t)g->core->id << 32 | (uint32_t)g->part; }
 
 static lm_status link_check(void *ctx) { return lm_group_check(ctx); }
@@ -37,7 +37,7 @@ done:
   return status;
 }
 
-/* It has no listener any more, or one that nobody serves. */
+/* Returns true if peer has left: its listener is closed, or no thread serves it. */
 static bool has_left(const lm_group *g, int peer) {
   double at;
   uint64_t completed;
@@ -45,7 +45,7 @@ static bool has_left(const lm_group *g, int peer) {
   return lm_client_left(g->core->world->client, g->ranks[peer], g->core->id, &at, &completed, &last);
 }
 
-/* If the peer has died, its refusals come before we hear of its death: so continue for as long as that may take. */
+/* Retries until the heartbeat timeout: if the peer has died, connections are refused before its death is reported. */
 lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
   lm_world *w = g->core->world;
   const lm_member *us = lm_client_member(w->client, w->rank), *them = lm_client_member(w->client, g->ranks[peer]);
@@ -61,7 +61,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
     if (status != LM_OK || has_left(g, peer)) return status;
     status = attempt(g, address, &p, fd);
     if (status == LM_OK || status == LM_E_OOM) return status;
-    char why[256]; /* before the next question has words of its own */
+    char why[256]; /* a copy, since lm_group_check may fail with another message */
     lm_write(why, sizeof why, "%s", lm_error());
     NEED(lm_group_check(g));
     bool again = (status == LM_E_IO && lm_seconds() + pause <= until) || has_left(g, peer);

@@ -1,4 +1,4 @@
-/* Backends by name: some are built in, others are plug-ins, loaded when first asked for and never unloaded. */
+/* Finds backends by name: built-in ones, and plug-ins, which are loaded on first use and never unloaded. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static const lm_group_table *const built_in[] = {&lm_group_solo_table, &lm_group
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static backend *loaded; /* kept for good */
+static backend *loaded; /* list under `lock`; never freed */
 
 static lm_status backend_unknown(const char *name) {
   static const char *const ours[] = {"nccl", "mpi"};

@@ -1,7 +1,7 @@
-/* The arithmetic of reductions, for groups that compute on the CPU.
+/* Computes the reductions of backends that run on the CPU: elementwise sum, product, min, max, and, or, and scaling.
  *
- * Each loop exists twice, for the least machine and for AVX2; more would not help, memory is the limit. `omp simd`
- * says that iterations are independent, which is true in place as well. */
+ * Each loop is compiled twice, for the baseline and for AVX2; wider vectors would not help, since memory is the limit.
+ * `omp simd` declares iterations independent, which holds in place as well. */
 #include <stddef.h>
 
 #include "convert.h"
@@ -10,7 +10,7 @@
 typedef void reduce_fn(void *out, const void *a, const void *b, size_t n);
 typedef void scale_fn(void *x, size_t n, double factor);
 
-/* What two elements become. Bool counts as a truth value, not as a number. NaN comes through min and max. */
+/* Formulas for two elements. A bool is a truth value (sum is or, product is and). min and max propagate NaN. */
 #define SUM(a, b) ((a) + (b))
 #define PRODUCT(a, b) ((a) * (b))
 #define AND(a, b) ((a) & (b))
@@ -49,7 +49,7 @@ typedef void scale_fn(void *x, size_t n, double factor);
     _Pragma("omp simd") for (size_t i = 0; i < n; i++) p[i] = LM_PUT_##dtype((number)(LM_GET_##dtype(p[i]) * f)); \
   }
 
-/* Floats are scaled in double: 1/3 of something is then what dividing by 3 returns, except the rarest cases. */
+/* float32 is scaled in double, so that multiplying by 1/3 nearly always equals dividing by 3. */
 #define LEVEL(level, target)                                                                     \
   BIT_LOOPS(level, target, BOOL, uint8_t, uint8_t)                                               \
   LM_INTEGER_DTYPES(INTEGER_LOOPS, level, target)                                                \

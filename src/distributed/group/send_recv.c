@@ -1,5 +1,5 @@
-/* Send and receive. They go straight to the group: started by post, driven by whoever waits or looks; while nobody
- * does, by a thread of the queue's, since a peer may need the bytes before it comes to where this rank waits. */
+/* Runs sends and receives: `post` starts them, and threads that wait for or test them drive them. Otherwise a thread of
+ * the queue does, the carrier, since a peer may need the data before it reaches the call this rank waits in. */
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -11,10 +11,10 @@
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
 
-static const double shutdown_time = 5; /* seconds that sends have to leave when the group closes */
-static const double tick = 2e-3;       /* seconds between the carrier's looks */
+static const double shutdown_time = 5; /* seconds to complete sends when the group closes */
+static const double tick = 2e-3;       /* seconds between the carrier's tests */
 
-/* ---- one round with the group: w is finished if its request is, or has failed */
+/* ---- one test of or wait for a request */
 
 static lm_status p2p_ask_group(lm_work *w, bool wait, bool *done) {
   lm_group_core *core = w->call.core;
@@ -43,17 +43,17 @@ static void p2p_forget(lm_work *w) {
   w->request = NULL;
 }
 
-/* By the one thread that is at w. */
+/* Tests or waits for w's request, and finishes w if it is done or failed. Only for the thread that claimed w. */
 static void p2p_step(lm_work *w, bool wait) {
   bool done = false;
   lm_status status = p2p_ask_group(w, wait, &done);
   if (status == LM_OK && !done) return;
   status = lm_call_written(&w->call, status);
   p2p_forget(w);
-  lm_work_finish(w, status == LM_E_OOM ? LM_E_STATE : status); /* the message is gone: not to be tried once more */
+  lm_work_finish(w, status == LM_E_OOM ? LM_E_STATE : status); /* no retry: the message is lost */
 }
 
-/* False if it is done. */
+/* Waits until no other thread drives w and marks it busy; false if it is done instead. */
 static bool p2p_claim(lm_work *w) {
   lm_queue *q = w->queue;
   pthread_mutex_lock(&q->lock);
@@ -64,7 +64,7 @@ static bool p2p_claim(lm_work *w) {
   return mine;
 }
 
-/* The queue lets go of it if it is done. */
+/* Ends the claim; if w is done, removes it from the queue, with its reference. */
 static void give_back(lm_work *w) {
   lm_queue *q = w->queue;
   bool done = lm_work_is_done(w);
@@ -76,7 +76,7 @@ static void give_back(lm_work *w) {
   if (done) lm_work_release(w);
 }
 
-/* ---- waiting and looking */
+/* ---- waiting and testing */
 
 bool lm_p2p_done(lm_work *w) {
   if (!lm_work_is_done(w) && p2p_claim(w)) {
@@ -95,7 +95,7 @@ lm_status lm_p2p_wait(lm_work *w, double seconds) {
     }
     return lm_work_outcome(w);
   }
-  /* Not the group's own waiting: that this time is over is no failure of the job. */
+  /* Tests in a loop rather than waiting in the backend, since running out of `seconds` must not fail the job. */
   double until = lm_seconds() + seconds, rest = 20e-6;
   while (!lm_p2p_done(w)) {
     if (lm_seconds() >= until) return lm_fail_wait(w->call.ticket.what, seconds);
@@ -107,7 +107,7 @@ lm_status lm_p2p_wait(lm_work *w, double seconds) {
 
 /* ---- the carrier */
 
-/* One that nobody is at; NULL also if somebody waits for another, since that drives all of them. */
+/* Returns a work for the carrier; NULL if a thread drives any work, since that advances all of them. */
 static lm_work *left_alone(lm_queue *q) {
   for (lm_work *w = q->posted; w; w = w->next)
     if (w->busy) return NULL;
@@ -123,7 +123,7 @@ static void *p2p_carry(void *arg) {
       pthread_cond_wait(&q->posting, &q->lock);
       continue;
     }
-    lm_cond_wait_until(&q->posting, &q->lock, lm_seconds() + tick); /* as a rule who posts also waits, soon */
+    lm_cond_wait_until(&q->posting, &q->lock, lm_seconds() + tick); /* the poster usually waits soon itself */
     lm_work *w = q->arrived ? NULL : left_alone(q);
     if (!w) continue;
     w->busy = true;
@@ -145,7 +145,7 @@ void lm_p2p_close(lm_queue *q) {
       next = w->next;
       g = &w->call.core->g;
       if (w->call.kind != LM_SEND) continue;
-      atomic_fetch_add(&w->rc, 1); /* the script may have dropped it */
+      atomic_fetch_add(&w->rc, 1); /* the queue's may be the last reference */
       sending |= !lm_p2p_done(w);
       lm_work_release(w);
     }
@@ -162,7 +162,7 @@ void lm_p2p_close(lm_queue *q) {
 
 /* ---- starting */
 
-/* Peers match calls by their number, so one without elements is sent too: as a byte, under its own ticket. */
+/* Makes the one-byte tensor that is sent for an empty one: peers match calls in order, so none may be left out. */
 static lm_status one_byte(const lm_exchange *c, const lm_tensor *t, lm_tensor **out) {
   return lm_tensor_empty(LM_U8, lm_call_device(c, t->device), 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
 }
@@ -186,14 +186,14 @@ static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_ten
   return LM_OK;
 }
 
-/* A part that enqueues traces its calls itself. */
+/* Begins a trace span if calls are traced; a part that enqueues traces its calls itself. */
 static bool p2p_trace(lm_span *span, const lm_exchange *c) {
   const bool traced = lm_traces(LM_TRACE_CALLS) && !c->part->issuer;
   if (traced) lm_call_trace(span, c, LM_NO_DEVICE);
   return traced;
 }
 
-/* Takes c's contents over. */
+/* Starts a send or receive; `alone`: the caller does not drive it, so the carrier must. Takes c's contents over. */
 static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   lm_status status;
   lm_waiting waiting;
@@ -216,7 +216,7 @@ static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   atomic_fetch_add(&w->rc, 1);
   pthread_mutex_lock(&q->lock);
   bool first = !q->posted;
-  w->busy = !alone; /* the caller continues with it */
+  w->busy = !alone; /* else the caller drives it */
   w->next = q->posted;
   q->posted = w;
   if (first && alone) pthread_cond_signal(&q->posting);
@@ -228,7 +228,7 @@ done:
   return status;
 }
 
-/* Those of c that the part is to do, as one unit. Takes their contents over, which leaves them without a part. */
+/* Enqueues the entries of c that belong to the part as one unit. Takes them over and sets their part to NULL. */
 static lm_status post_unit(const lm_part *part, int n, lm_exchange *c, lm_work **works) {
   lm_status status = LM_OK;
   int k = 0, *position = lm_malloc((size_t)n * sizeof *position);
@@ -259,7 +259,7 @@ lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **works) 
     lm_collective kind = list[i].sending ? LM_SEND : LM_RECV;
     TRY(prepare(&c[i], g, kind, list[i].t, list[i].peer, list[i].tag));
   }
-  for (int i = 0; i < n; i++) /* these first: enqueueing the others may wait for their peers to come */
+  for (int i = 0; i < n; i++) /* first, since enqueueing the others may wait for their peers */
     if (!c[i].part->issuer) {
       lm_exchange one = c[i];
       c[i] = (lm_exchange){.part = NULL};
@@ -275,7 +275,7 @@ done:
   for (int i = 0; i < n; i++) {
     lm_call_clear(&c[i]);
     if (status == LM_OK) continue;
-    lm_work_release(works[i]); /* what was posted continues */
+    lm_work_release(works[i]); /* posted ones continue */
     works[i] = NULL;
   }
   lm_free(c);

@@ -1,9 +1,9 @@
-/* Memory shared by the ranks of a host.
+/* Maps memory shared by the ranks of a host, and waits for their flags by futex.
  *
- * Rank 0 makes a memory file and reports to the others, through the store, its process and descriptor:
- * /proc/<pid>/fd/<fd> opens the same file, for whom the system trusts with it. A nonce in the file shows that it is the
- * right one (with several pid namespaces it may not be), and seals that nobody can cut it off under us. Then all agree
- * whether all have it. The file has no name and the descriptors are closed: the last rank's end frees the memory. */
+ * Rank 0 makes a memory file and publishes its process id and descriptor in the store; the other ranks open
+ * /proc/<pid>/fd/<fd>, if the system permits. A nonce in the file shows that it is the right one (with several pid
+ * namespaces it may not be), and seals that it cannot shrink. Then all ranks agree if all have mapped it. The file has
+ * no name and the descriptors are closed, so the end of the last rank frees the memory. */
 #include "distributed/group/shared_memory.h"
 #include "base/descriptor.h"
 #include "distributed/group/call_timeouts.h"
@@ -31,11 +31,11 @@
 
 enum { PAGE = 4096, NONCE = 32 };
 static const double busy = 50e-6;             /* seconds of busy waiting: a few times the cost of waking a thread */
-static const long sleep_time = 20 * 1000000l; /* nanoseconds between looks at the world's health */
+static const long sleep_time = 20 * 1000000l; /* nanoseconds between checks of the world's health */
 
-typedef struct flag { /* a cache line, so that one transfer brings all of it */
+typedef struct flag { /* one cache line, so that one transfer moves all of it */
   _Alignas(64) _Atomic uint32_t value;
-  _Atomic uint32_t waiters; /* in the kernel; one that died there is still counted, which costs a call a post */
+  _Atomic uint32_t waiters; /* ranks in FUTEX_WAIT; a dead one stays counted: then each post is a system call */
 } flag;
 
 typedef struct rank_block {
@@ -50,11 +50,11 @@ typedef struct head {
 struct lm_shared {
   _Atomic int rc;
   lm_group *g;
-  char *map; /* head | blocks | regions, each from a new page */
-  size_t bytes;
-  rank_block *block;
-  char *region;
-  size_t stride; /* of regions */
+  char *map;         /* head | blocks | regions, each starting on a new page */
+  size_t bytes;      /* size of map */
+  rank_block *block; /* [size] */
+  char *region;      /* rank 0's region */
+  size_t stride;     /* bytes between regions */
 };
 
 static size_t blocks_size(const lm_group *g) { return lm_round_up((size_t)g->size * sizeof(rank_block), PAGE); }
@@ -134,13 +134,13 @@ static lm_status get_answer(lm_group *g, key k, bool *yes) {
   return status;
 }
 
-/* What rank 0 reports to the others: its ticket, and where the file is ("" if there is none). */
+/* Rank 0's message to the others: its ticket, and "pid fd nonce" of the file ("": none). */
 typedef struct offer {
   lm_ticket ticket;
   char text[128];
 } offer;
 
-/* *fd is open until all have answered. */
+/* Makes and maps the file and publishes the offer. The caller closes *fd once all ranks have answered. */
 static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, int *fd, lm_shared **mine) {
   offer o = {.ticket = *ticket};
   if (allowed()) *fd = shared_make_file(g, bytes);
@@ -190,7 +190,7 @@ done:
   return status;
 }
 
-/* A setup of its own among the group's calls. */
+/* Runs shared_agree as a numbered call of its own (LM_SETUP). */
 static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
   lm_waiting waiting;
   lm_ticket ticket = {
@@ -206,7 +206,7 @@ static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
 lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out) {
   *out = NULL;
   if (g->size == 1 || !g->one_host) return LM_OK;
-  /* Within a collective, which may run on the queue's thread, it is part of that call. */
+  /* Inside a collective, perhaps on the queue's thread, it is part of that call. */
   const lm_ticket *call = lm_group_ticket(g);
   lm_status status = call->seq > 0 ? shared_agree(g, call, bytes, out) : agree_alone(g, bytes, out);
   if (lm_log_on(LM_LOG_DIST))
@@ -225,7 +225,7 @@ void lm_shared_release(lm_shared *s) {
 char *lm_shared_region(const lm_shared *s, int rank) { return s->region + (size_t)rank * s->stride; }
 lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which) { return &s->block[rank].ticket[which]; }
 
-/* ---- meeting */
+/* ---- flags */
 
 static bool reached(uint32_t now, uint32_t value) { return (int32_t)(now - value) >= 0; }
 
@@ -233,8 +233,8 @@ bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value) {
   return reached(atomic_load_explicit(&s->block[rank].flag[flag].value, memory_order_acquire), value);
 }
 
-/* Here the value is written and then the waiters are read; in lm_shared_wait it is the other way round. In the one
- * order there is of these four, either the poster sees the waiter or the waiter sees the value. */
+/* Writes the value, then reads waiters; lm_shared_wait writes waiters, then reads the value. All four are sequentially
+ * consistent, so either the poster sees the waiter or the waiter sees the value. */
 void lm_shared_post(lm_shared *s, int flag, uint32_t value) {
   struct flag *f = &s->block[s->g->rank].flag[flag];
   atomic_store(&f->value, value);
@@ -259,12 +259,12 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
         if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
         shared_relax();
       }
-      sched_yield(); /* both may be on one core, which the scheduler is slow to notice */
+      sched_yield(); /* both ranks may share a core, and the scheduler is slow to notice */
     } while (lm_seconds() < until);
   }
   for (;;) {
     lm_status status = lm_group_look(s->g);
-    if (status != LM_OK) /* what came before the failure counts */
+    if (status != LM_OK) /* a value that came before the failure counts */
       return reached(atomic_load_explicit(&f->value, memory_order_acquire), value) ? LM_OK : status;
     atomic_fetch_add(&f->waiters, 1);
     uint32_t now = atomic_load(&f->value);

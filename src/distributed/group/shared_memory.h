@@ -1,5 +1,5 @@
-/* Memory that the ranks of one host share: a region a rank, and flags to meet by. Made of a memory file that has no
- * name, so nothing can be left behind. */
+/* Shares memory between the ranks of one host: a region and a set of flags for each rank, in an unnamed memory file,
+ * so that nothing is left behind. */
 #pragma once
 
 #include "distributed/group/backend.h"
@@ -8,18 +8,18 @@ enum { LM_SHARED_FLAGS = 8 };
 
 typedef struct lm_shared lm_shared;
 
-/* Collective over g (through the store). `bytes` per rank, the same on all. *out is NULL, without an error, where the
- * ranks cannot share: several hosts, one rank, LM_SHM=0, or the system does not let them; all ranks agree on it. */
+/* Maps `bytes` for each rank, the same number on all. Collective over g, through the store. *out is NULL on all ranks,
+ * without an error, if they cannot share: several hosts, one rank, LM_SHM=0, or the system forbids it. */
 LM_API lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out);
 LM_API void lm_shared_retain(lm_shared *s);
-LM_API void lm_shared_release(lm_shared *s); /* NULL is fine; unmapped with the last one */
+LM_API void lm_shared_release(lm_shared *s); /* s may be NULL; the last reference unmaps */
 LM_API char *lm_shared_region(const lm_shared *s, int rank);
-/* A ticket a rank, for comparing before bytes are touched: write your own, post, wait for a peer's flag, read its. */
+/* Returns a rank's ticket slot, to compare calls first: write this rank's, post, wait for a peer's flag, read its. */
 LM_API lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which); /* which: 0 or 1 */
 
-/* Set this rank's flag and wake who waits for it. All it wrote before is seen by who sees the flag. */
+/* Sets this rank's flag and wakes its waiters. A rank that sees the value sees all of this rank's earlier writes. */
 LM_API void lm_shared_post(lm_shared *s, int flag, uint32_t value);
-/* Whether `rank`'s flag has come to value or past it (they count up and wrap). */
+/* Returns true if `rank`'s flag has reached or passed value (flags count up and wrap). */
 LM_API bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value);
-/* Waits for that, briefly busy where that pays, under lm_group_check. */
+/* Waits until lm_shared_reached, under lm_group_check; at first busily, if there are enough cores. */
 LM_API lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value);

@@ -1,4 +1,4 @@
-/* Collectives among the devices of one process, by the group library that has them. */
+/* Runs collectives among the devices of one process with the device kind's library (NCCL), without a group. */
 #include "base/message.h"
 #include "device/graph.h"
 #include "device/known.h"
@@ -6,7 +6,7 @@
 #include "distributed/group/collective.h"
 #include "distributed/group/world.h"
 
-/* For devices of that kind; NULL without one. Looked for once: DataParallel asks in each step. */
+/* Returns the device kind's backend with across_devices, or NULL. Cached, since DataParallel calls it in each step. */
 static const lm_group_table *library_for(int kind) {
   static _Atomic(const lm_group_table *) found[LM_DEVICE_KINDS];
   static _Atomic bool missing[LM_DEVICE_KINDS];
@@ -21,7 +21,7 @@ static const lm_group_table *library_for(int kind) {
   return NULL;
 }
 
-/* One each of different devices that the library takes. */
+/* Returns true if the n tensors are alike, contiguous and on different devices that the library takes. */
 static bool devices_fit(const lm_group_table *table, int n, lm_tensor *const *t) {
   for (int i = 0; i < n; i++) {
     if (!(table->kinds >> LM_DEVICE_KIND(t[i]->device) & 1) || !lm_is_contiguous(t[i])) return false;
@@ -32,17 +32,17 @@ static bool devices_fit(const lm_group_table *table, int n, lm_tensor *const *t)
   return n > 0 && t[0]->numel > 0;
 }
 
-/* On the current stream of its device, after what used it. */
+/* Orders the current stream of t's device after earlier uses of t. */
 static lm_status devices_order(lm_tensor *t, bool writes) {
   lm_stream *s = lm_stream_current(t->device);
-  if (!s) return LM_E_STATE; /* the message is the driver's */
+  if (!s) return LM_E_STATE; /* the driver has set the message */
   return writes ? lm_use_write(lm_tensor_used(t), s) : lm_use_read(lm_tensor_used(t), s);
 }
 
 lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
   *taken = false;
   if (root < 0 || root >= n) return lm_fail_int("device_collective", "root", lm_text("from 1 to %d", n), root + 1);
-  for (int i = 0; i < n; i++) /* which costs nothing, and is so as a rule: nothing is loaded for the CPU */
+  for (int i = 0; i < n; i++) /* the common case first, so that no library is loaded for the CPU */
     if (LM_DEVICE_KIND(t[i]->device) == LM_CPU) return LM_OK;
   const lm_group_table *table = library_for(LM_DEVICE_KIND(t[root]->device));
   if (!table || lm_graph_capturing() || !devices_fit(table, n, t)) return LM_OK;

@@ -15,7 +15,7 @@ static int sending(const lm_tickets *ring) { return ring->g.size == 2 ? LM_RING_
 
 /* ---- links */
 
-/* On the world's thread. */
+/* Takes a link of a neighbor; runs on the world's thread. */
 static void arrived(void *ctx, int peer, int fd) {
   lm_tickets *ring = ctx;
   int which = peer == lm_tickets_prev(ring) ? LM_RING_PREV : LM_RING_NEXT;
@@ -95,7 +95,7 @@ lm_status lm_tickets_put(lm_tickets *ring, const lm_ticket *t) {
   return LM_E_OOM;
 }
 
-/* That the next rank is gone is for others to find out: it needs no tickets any more. */
+/* Sends as much as the socket takes. If the next rank is gone, it needs no tickets, and its own peers report that. */
 static void send_some(lm_tickets *ring) {
   int which = sending(ring);
   while (ring->fd[which] >= 0 && ring->out.n > 0) {
@@ -107,7 +107,7 @@ static void send_some(lm_tickets *ring) {
     } else if (which == LM_RING_NEXT) {
       tickets_drop(ring, which);
     } else {
-      return; /* reading finds out */
+      return; /* receive_some finds the error */
     }
   }
 }

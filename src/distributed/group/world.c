@@ -12,13 +12,13 @@
 #include "distributed/store/sigterm.h"
 
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
-static lm_world *all; /* the open ones */
+static lm_world *all; /* the open worlds */
 
 /* ---- forks and the end of the process */
 
 static _Atomic unsigned forks;
 
-/* The child starts with no worlds, and without what other threads held at that moment. */
+/* Resets a forked child: it has no worlds, and its copy of the lock may be held by a thread that it lacks. */
 static void forked(void) {
   atomic_fetch_add(&forks, 1);
   all = NULL;
@@ -35,7 +35,7 @@ lm_status lm_world_is_ours(const lm_world *w) {
                  "this process was forked after init_process_group(); only its parent can use the process group");
 }
 
-/* Group ids and the last seq completed in each. */
+/* Returns pairs of group id and last seq completed in it; the caller frees them. */
 static lm_bytes completed_calls(lm_world *w) {
   lm_bytes b = {0};
   pthread_mutex_lock(&w->lock);
@@ -54,8 +54,8 @@ static void world_say_goodbye(lm_world *w) {
   lm_bytes_free(&completed);
 }
 
-/* A process that ends without closing its worlds leaves all the same. Other threads may still run: nothing is freed.
- * Once more does nothing. */
+/* Leaves all worlds of a process that ends without closing them. Frees nothing, since other threads may still run. A
+ * second call does nothing. */
 void lm_group_shutdown(void) {
   pthread_mutex_lock(&all_lock);
   for (lm_world *w = all; w; w = w->next) {

@@ -1,5 +1,5 @@
-/* The insides of a world, shared by world.c (opening and closing), connect_to_rank0.c (how ranks find each other),
- * groups.c, call_timeouts.c (waiting and failing) and peer_link.c. */
+/* Declares a world's state, shared by world.c (opening and closing), connect_to_rank0.c (rendezvous), groups.c,
+ * call_timeouts.c (timeouts and failures) and peer_link.c. */
 #pragma once
 
 #include <pthread.h>
@@ -19,26 +19,26 @@ struct lm_world {
   lm_client *client;
   lm_locator locator;
   lm_location at;
-  lm_server *server;    /* rank 0 */
-  unsigned forks;       /* lm_world_forks() when it was opened */
-  pthread_mutex_t lock; /* of what follows */
-  lm_group_core *groups;
-  uint32_t groups_made;
-  lm_bytes closed;       /* groups that are no more: pairs of u32 id and u64 seq completed */
-  struct lm_world *next; /* all of the process */
+  lm_server *server;     /* the store; NULL except on rank 0 */
+  unsigned forks;        /* lm_world_forks() when it was opened */
+  pthread_mutex_t lock;  /* guards groups, groups_made and closed */
+  lm_group_core *groups; /* the open groups */
+  uint32_t groups_made;  /* number of groups so far */
+  lm_bytes closed;       /* closed groups: pairs of u32 id and u64 seq completed */
+  struct lm_world *next; /* in the process's list, under world.c's all_lock */
 };
 
-/* How often this process forked away from the one that loaded us: a forked child must not touch its parent's worlds,
- * whose sockets and locks it has copies of. */
+/* Returns the number of forks between the process that loaded the library and this one. A forked child must not touch
+ * its parent's worlds, since it has copies of their sockets and locks. */
 unsigned lm_world_forks(void);
-/* An error in a forked child. */
+/* Fails in a forked child. */
 lm_status lm_world_is_ours(const lm_world *w);
 
-/* connect_to_rank0.c: fills in key, locator, at, incoming, client and server. */
+/* connect_to_rank0.c: runs the rendezvous; fills in key, locator, at, incoming, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 
-/* peer_link.c: links that arrived for a group and were never taken. */
+/* peer_link.c: closes links that arrived for a group and were never taken. */
 void lm_link_forget(lm_world *w, uint32_t group);
 
-/* call_timeouts.c: "call: rank 1 on b died …"; call may be NULL. */
+/* call_timeouts.c: returns LM_E_STATE with the message "call: rank 1 on b died …"; call may be NULL. */
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);

@@ -15,13 +15,13 @@
 #define RELOCATION_SYMBOL(info) ELF32_R_SYM(info)
 #endif
 
-/* The parts of a loaded library's dynamic section that say which of its words hold which function's address. The
- * dynamic linker has made addresses of the offsets in it. */
+/* The tables of a loaded library's dynamic section that list its relocations: words and the symbols whose addresses
+ * they hold. The dynamic linker has made the section's offsets absolute. */
 typedef struct imports {
   ElfW(Addr) base;
   const ElfW(Sym) * symbols;
   const char *names;
-  const ElfW(Rela) * table[2]; /* calls; everything else */
+  const ElfW(Rela) * table[2]; /* relocations of calls (DT_JMPREL); all others (DT_RELA) */
   size_t bytes[2];
 } imports;
 
@@ -41,7 +41,7 @@ static imports imports_of(const struct link_map *map) {
   return im;
 }
 
-/* The word is read-only once the library is loaded, unless it is bound lazily. */
+/* Returns true if the word is in the segment (RELRO) that is read-only after loading, unless binding is lazy. */
 static bool is_read_only(const void *header, ElfW(Addr) base, ElfW(Addr) word) {
   const ElfW(Ehdr) *e = header;
   const ElfW(Phdr) *p = (const void *)((const char *)header + e->e_phoff);

@@ -1,6 +1,6 @@
-/* Sends and receives. A message is announced under the script's tag, by its ticket; what it carries follows under a tag
- * of its own, which the announcement names. So a receiver sees whether the two fit before a byte lands, and messages of
- * one tag meet their receives in order, however late these look. */
+/* Runs sends and receives. A send announces its ticket under the script's tag; its data follows under another tag,
+ * which the announcement contains. So a receiver can compare tickets before data arrives, and messages of one tag match
+ * their receives in order, however late these are tested. */
 #include <pthread.h>
 #include <string.h>
 
@@ -9,20 +9,20 @@
 #include "base/message.h"
 #include "distributed/mpi/mpi_backend.h"
 
-static const double SPIN = 100e-6; /* seconds, for the announcement */
+static const double SPIN = 100e-6; /* seconds of busy waiting for the announcement */
 
 typedef struct announcement {
   lm_ticket ticket;
   uint64_t bytes;
-  int32_t tag; /* of what it carries; from 1 */
+  int32_t tag; /* tag of the data, from 1 */
   int32_t zero;
 } announcement;
 
 struct lm_request {
   lm_request *next;
   bool sending, announced, done;
-  bool differs; /* what came is of another ticket */
-  int code;     /* MPI's, of the first call that failed */
+  bool differs; /* true if another ticket or size was announced */
+  int code;     /* MPI's code of the first call that failed */
   int peer;     /* -1 until known */
   lm_tensor *t;
   size_t bytes;
@@ -35,8 +35,8 @@ struct lm_request {
 
 struct lm_mpi_messages {
   pthread_mutex_t lock;
-  lm_request *first; /* under way: whoever looks at one drives all */
-  int32_t sent[];    /* [size] the last tag of what was sent to each */
+  lm_request *first; /* unfinished requests; testing one drives all */
+  int32_t sent[];    /* [size] the last data tag used for each peer */
 };
 
 lm_status lm_mpi_messages_open(lm_group *g, lm_mpi_messages **out) {
@@ -51,9 +51,9 @@ void lm_mpi_messages_close(lm_mpi_messages *m) {
   lm_free(m);
 }
 
-/* ---- with the lock held, and MPI entered */
+/* ---- functions called with the lock held, and MPI entered */
 
-/* Starts to move what r carries. */
+/* Starts to send or receive r's data, in pieces. */
 static int messages_carry(lm_mpi_state *s, lm_request *r) {
   int code = MPI_SUCCESS;
   for (int i = 0; i < r->pieces && code == MPI_SUCCESS; i++) {
@@ -79,7 +79,7 @@ static int messages_start(lm_mpi_state *s, lm_request *r, int tag) {
   return code == MPI_SUCCESS ? messages_carry(s, r) : code;
 }
 
-/* One step of r's, as far as it goes without waiting. */
+/* Advances r as far as possible without waiting; returns MPI's code. */
 static int messages_step(lm_mpi_state *s, lm_request *r) {
   int code = MPI_SUCCESS, flag = 0;
   if (!r->announced) {
@@ -111,7 +111,7 @@ static void messages_drive(lm_mpi_state *s) {
   }
 }
 
-/* Whether MPI lets go of a receive that nothing has come for. */
+/* Cancels a receive without an announcement; returns true if MPI has released it. */
 static bool take_back(lm_request *r) {
   int flag = 0;
   if (r->sending || r->announced) return false;
@@ -119,7 +119,7 @@ static bool take_back(lm_request *r) {
          MPI_Test(&r->announcing, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && flag;
 }
 
-/* ---- what the core calls */
+/* ---- functions of the table */
 
 lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   lm_mpi_state *s = g->state;
@@ -149,7 +149,7 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
   if (r->code == MPI_SUCCESS) LM_LINK_LAST(s->posted->first, r);
   pthread_mutex_unlock(&s->posted->lock);
   lm_status status = lm_mpi_did(g, r->code);
-  if (status == LM_OK) *out = r; /* else it is MPI's */
+  if (status == LM_OK) *out = r; /* else MPI may still use r: it leaks */
   return status;
 }
 
@@ -179,7 +179,7 @@ done:
   return status;
 }
 
-/* One that is under way stays MPI's, with its tensor. */
+/* Frees r if it is done or can be canceled; otherwise MPI may still access r and its tensor, and both leak. */
 void lm_mpi_forget(lm_group *g, lm_request *r) {
   lm_mpi_state *s = g->state;
   if (!lm_mpi_enter()) return;

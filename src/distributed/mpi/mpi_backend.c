@@ -1,5 +1,5 @@
-/* The group "mpi": CPU tensors between processes that mpirun started. Before data move, the ranks compare their
- * tickets; they all see the same outcome, so that MPI itself never gets two calls that do not fit. */
+/* Implements the backend "mpi": collectives of CPU tensors between processes that mpirun started. The ranks compare
+ * their tickets before each call and all see the same result, so MPI itself never runs mismatched calls. */
 #include "distributed/mpi/mpi_backend.h"
 
 #include <stdio.h>
@@ -9,16 +9,16 @@
 #include "base/mem.h"
 #include "distributed/mpi/rank_mapping.h"
 
-static const double MEET_SPIN = 100e-6;            /* seconds; a peer that comes later than that may come much later */
-enum { SMALL = 64 << 10, SMALL_A_RANK = 4 << 10 }; /* bytes, up to which few rounds matter more than few bytes */
+static const double MEET_SPIN = 100e-6;            /* seconds of busy waiting; later peers may be much later */
+enum { SMALL = 64 << 10, SMALL_A_RANK = 4 << 10 }; /* bytes up to which few rounds matter more than few bytes */
 
-/* ---- do all ranks make the same call? */
+/* ---- comparison of tickets */
 
 static lm_status name_the_other(lm_group *g, const lm_ticket *mine) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  lm_ticket *all = lm_malloc((size_t)(g->size + 1) * sizeof *all); /* MPI's until it is done */
+  lm_ticket *all = lm_malloc((size_t)(g->size + 1) * sizeof *all); /* leaks if the call is abandoned */
   if (!all) return LM_E_OOM;
   all[g->size] = *mine;
   TRY(LM_MPI(g, MPI_Iallgather(&all[g->size], sizeof *all, MPI_BYTE, all, sizeof *all, MPI_BYTE, s->calls, &request)));
@@ -38,7 +38,7 @@ static lm_status mpi_meet(lm_group *g) {
   const lm_ticket *mine = lm_group_ticket(g);
   uint64_t print = lm_hash_number(mine->hash, mine->seq);
   s->meeting[0] = print;
-  s->meeting[1] = ~print; /* whose greatest one is that of the least print */
+  s->meeting[1] = ~print; /* the maximum of the complements is the complement of the minimum */
   TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, s->meeting, 2, MPI_UINT64_T, MPI_MAX, s->calls, &request)));
   TRY(lm_mpi_wait(g, 1, &request, MEET_SPIN));
   if (s->meeting[0] != print || s->meeting[1] != ~print) status = name_the_other(g, mine);
@@ -48,16 +48,16 @@ done:
 
 /* ---- tensors */
 
-/* MPI may still write to the tensors of an abandoned call: they are never freed. */
+/* Leaks the n tensors of an abandoned call, since MPI may still access them. Returns status. */
 static lm_status mpi_keep_tensors(lm_status status, int n, lm_tensor *const *list) {
   for (int i = 0; status != LM_OK && lm_mpi_is_lost() && list && i < n; i++) lm_retain(list[i]);
   return status;
 }
 
-/* Data and sizes of a list, or of t alone at rank `one` and nothing at the others; to be freed. */
+/* The data and sizes of a list of tensors; free_spans frees them. */
 typedef struct spans {
-  char **data;
-  size_t *n; /* [2 * size]: elements, and room for as many more */
+  char **data; /* [size] */
+  size_t *n;   /* [2 * size]: elements of each tensor, then zeros for the caller's use */
 } spans;
 
 static lm_status spans_of(const lm_group *g, lm_tensor *const *list, spans *out) {
@@ -86,7 +86,7 @@ static lm_status mpi_reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   return lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t)));
 }
 
-/* A stretch at a time that has a piece for every rank: reduced at its rank, then gathered. */
+/* Reduces and gathers t around the ring, a stretch with one piece for each rank at a time. */
 static lm_status mpi_reduce_large(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
   spans blocks = {0};
@@ -166,7 +166,7 @@ done:
   return mpi_keep_tensors(status, g->size, out);
 }
 
-/* `one` is what this rank alone has for the root, or from it; `list` the root's. */
+/* Sends each rank's `one` to the root's `list` (to_root: gather), or the list's entries to each `one` (scatter). */
 static lm_status with_root(lm_group *g, lm_tensor *one, int root, lm_tensor *const *list, bool to_root) {
   lm_status status;
   spans all = {0}, mine = {0};
@@ -204,7 +204,7 @@ done:
   return mpi_keep_tensors(mpi_keep_tensors(status, 1, &t), g->size, in);
 }
 
-/* Sizes may differ from pair to pair, and no ticket reports them: the ranks compare them first. */
+/* Compares all_to_all's sizes between each pair of ranks, since the ticket's hash does not cover them. */
 static lm_status compare_sizes(lm_group *g, const size_t *bytes) {
   lm_mpi_state *s = g->state;
   MPI_Request request;
@@ -249,7 +249,7 @@ typedef struct open_job {
   lm_mpi_job job;
   MPI_Comm calls, messages;
   int n;
-  int ranks[]; /* in MPI's world */
+  int ranks[]; /* [n] ranks in MPI_COMM_WORLD */
 } open_job;
 
 static int make_communicators(lm_mpi_job *job) {
@@ -259,7 +259,7 @@ static int make_communicators(lm_mpi_job *job) {
   if (code == MPI_SUCCESS) code = MPI_Group_incl(world, o->n, o->ranks, &members);
   if (code == MPI_SUCCESS) code = MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &o->calls);
   if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(o->calls, MPI_ERRORS_RETURN);
-  if (code == MPI_SUCCESS) code = MPI_Comm_dup(o->calls, &o->messages); /* with its error handler */
+  if (code == MPI_SUCCESS) code = MPI_Comm_dup(o->calls, &o->messages); /* the error handler is copied too */
   if (code == MPI_SUCCESS) code = MPI_Group_free(&members);
   if (code == MPI_SUCCESS) code = MPI_Group_free(&world);
   return code;
@@ -279,7 +279,7 @@ static lm_status connect(lm_group *g, const lm_mpi_rank_place *positions) {
   return LM_OK;
 }
 
-/* Nothing is given back that MPI may still be using. */
+/* Frees the group's state, unless MPI is lost and may still use it. */
 static void mpi_close_group(lm_group *g) {
   lm_mpi_state *s = g->state;
   g->state = NULL;

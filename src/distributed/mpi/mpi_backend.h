@@ -1,4 +1,4 @@
-/* What the parts of the group "mpi" share. */
+/* Declares the state and functions shared by the files of the backend "mpi". */
 #pragma once
 
 #include "distributed/mpi/runtime.h"
@@ -7,19 +7,19 @@ typedef struct lm_mpi_messages lm_mpi_messages; /* sends and receives */
 
 typedef struct lm_mpi_state {
   lm_mpi_open open;
-  MPI_Comm calls;    /* collectives; in tag 0 their rounds, in the tags from 1 what messages carry */
-  MPI_Comm messages; /* what announces messages, in the tags of the script */
+  MPI_Comm calls;    /* collectives; tag 0: their rounds, tags from 1: data of sends and receives */
+  MPI_Comm messages; /* announcements of sends, under the script's tags */
   lm_mpi_messages *posted;
-  uint64_t meeting[2]; /* what ranks compare before a call */
+  uint64_t meeting[2]; /* hash of the ticket and its complement, which ranks compare before a call */
   uint64_t *sizes;     /* [2 * size] of all_to_all; NULL before the first */
-  char *scratch;       /* [2 * LM_MPI_PIECE] of the ring; NULL before the first */
+  char *scratch;       /* [2 * LM_MPI_PIECE] of ring reductions; NULL before the first */
   MPI_Request *rounds; /* [2 * size] */
 } lm_mpi_state;
 
-/* Bytes that move in one round, so that counts fit into an int, and what is reduced stays in the cache. */
+/* Most bytes of one message, so that counts fit into an int and reduced data stays in the cache. */
 enum { LM_MPI_PIECE = 1 << 20 };
 
-/* How long to wait busily for `bytes` that are on their way: MPI moves them only while it is called. */
+/* Returns the seconds of busy waiting for `bytes` in transit: MPI moves data only while it is called. */
 double lm_mpi_spin(size_t bytes);
 
 /* ---- ring_collectives.c: rounds in which each rank sends to the next one and receives from the one before. */
@@ -29,11 +29,11 @@ typedef struct lm_mpi_blocks {
   const size_t *n;   /* [size] elements */
 } lm_mpi_blocks;
 
-/* out = the reduction of all ranks' in.data[rank]; `in` is only read. out may be in.data[rank]. */
+/* Reduces all ranks' blocks in.data[g->rank] into out, which may be this rank's own block; `in` is only read. */
 lm_status lm_mpi_ring_reduce(lm_group *g, lm_dtype dtype, lm_reduce_op op, lm_mpi_blocks in, char *out);
-/* Every rank gets the others' blocks beside its own. */
+/* Receives all other ranks' blocks, where blocks.data[g->rank] is this rank's own. */
 lm_status lm_mpi_ring_gather(lm_group *g, lm_dtype dtype, lm_mpi_blocks blocks);
-/* bytes[r] of from[r] to rank r, and from rank r bytes[size + r] to to[r]. Entries of this rank itself are copied. */
+/* Sends bytes[r] bytes of from[r] to rank r and receives bytes[size + r] from it into to[r]; copies its own entry. */
 lm_status lm_mpi_exchange(lm_group *g, char *const *from, char *const *to, const size_t *bytes);
 
 /* ---- messages.c */
@@ -44,5 +44,5 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
 lm_status lm_mpi_finish(lm_group *g, lm_request *r, bool wait, bool *done, int *peer);
 void lm_mpi_forget(lm_group *g, lm_request *r);
 
-/* The plug-in's table. */
+/* Returns the plug-in's table. */
 LM_API const lm_group_table *lm_group_plugin(void);

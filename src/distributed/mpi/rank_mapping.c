@@ -14,7 +14,7 @@ static int number(const char *name) {
   return value < 0 || value > 1 << 28 || *end ? -1 : (int)value;
 }
 
-/* What the launcher says, and MPI_Init will: mpirun, or srun by PMIx. */
+/* Returns this process's rank from the launcher's variables (mpirun, or srun with PMIx), as MPI_Init will see it. */
 static lm_mpi_rank_place my_place(void) {
   lm_mpi_rank_place p = {.begun = lm_mpi_has_begun()};
   const char *job = getenv("PMIX_NAMESPACE");
@@ -59,10 +59,10 @@ static lm_status check_two(const lm_group *g, int a, int b, const lm_mpi_rank_pl
                  lm_group_peer_name(g, a), lm_group_peer_name(g, b));
 }
 
-/* The same on all ranks, since they look at the same table. */
+/* Checks that MPI can form the group; same result on all ranks, since they check the same table. */
 static lm_status place_check(const lm_group *g, const lm_mpi_rank_place *p) {
   lm_status status = LM_OK;
-  int *who = NULL; /* [of MPI's ranks] */
+  int *who = NULL; /* [MPI's size] the member at each MPI rank, or -1 */
   for (int r = 0; r < g->size; r++) TRY(check_one(g, r, &p[r]));
   for (int r = 1; r < g->size; r++)
     if (strcmp(p[r].job, p[0].job) != 0) TRY(check_two(g, 0, r, p));
@@ -80,7 +80,7 @@ done:
   return status;
 }
 
-/* The first member gathers the rows and sends the table to all. */
+/* Fills in the table on all ranks: the first member gathers the entries and publishes it. */
 static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *positions) {
   size_t all = (size_t)g->size * sizeof *positions;
   char key[32];

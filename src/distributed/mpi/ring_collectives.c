@@ -1,5 +1,5 @@
-/* Large data between the ranks of a group. MPI's own algorithms for calls that do not block send all of the data
- * several times over and need as much memory again; around a ring each byte goes to each rank once. */
+/* Reduces and gathers large data around a ring, where each byte is sent to each rank once. MPI's own algorithms for
+ * nonblocking collectives send all data several times and allocate as much memory again. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -7,7 +7,7 @@
 
 double lm_mpi_spin(size_t bytes) { return 5e-3 + (double)bytes / 200e6; }
 
-/* One round: `n` bytes to the next rank, `m` from the one before. */
+/* Runs one round: sends n bytes of `to` to the next rank, receives m bytes from the previous one into `from`. */
 static lm_status pass_on(lm_group *g, const char *to, size_t n, char *from, size_t m) {
   lm_status status;
   lm_mpi_state *s = g->state;
@@ -19,7 +19,7 @@ done:
   return status;
 }
 
-/* Of what follows `at` in `n` elements, those of this piece. */
+/* Returns the number of elements, at most `most`, of the piece at offset `at` of n elements. */
 static size_t ring_piece(size_t n, size_t at, size_t most) { return n <= at ? 0 : n - at < most ? n - at : most; }
 
 static size_t longest(const lm_group *g, const size_t *n) {
@@ -28,7 +28,7 @@ static size_t longest(const lm_group *g, const size_t *n) {
   return most;
 }
 
-/* Block b starts at the rank after b and goes once around; each rank adds its own to it and passes it on, until it is
+/* Block b starts at the rank after b and travels around the ring; each rank adds its own block b, until the sum is
  * complete at rank b. */
 lm_status lm_mpi_ring_reduce(lm_group *g, lm_dtype dtype, lm_reduce_op op, lm_mpi_blocks in, char *out) {
   lm_mpi_state *s = g->state;
@@ -70,7 +70,7 @@ lm_status lm_mpi_ring_gather(lm_group *g, lm_dtype dtype, lm_mpi_blocks blocks) 
   return LM_OK;
 }
 
-/* All pairs at once, a piece of each at a time. */
+/* Exchanges one piece with every other rank at a time, all pairs at once. */
 lm_status lm_mpi_exchange(lm_group *g, char *const *from, char *const *to, const size_t *bytes) {
   lm_mpi_state *s = g->state;
   int rank = g->rank, size = g->size;

@@ -13,25 +13,25 @@
 #include "distributed/mpi/hook_import.h"
 #include "distributed/store/pmix.h"
 
-static const double MIN_SLEEP = 20e-6, MAX_SLEEP = 1e-3, SLEEP_SHARE = 1.0 / 16;
-static const double END_TICK = 200e-6; /* seconds between looks at the end of the process */
-static const double HEARD_TIME = 0.2;  /* seconds for mpirun to pass on why this process ends */
+static const double MIN_SLEEP = 20e-6, MAX_SLEEP = 1e-3, SLEEP_SHARE = 1.0 / 16; /* seconds; share of the wait */
+static const double END_TICK = 200e-6; /* seconds between tests at the end of the process */
+static const double HEARD_TIME = 0.2;  /* seconds for mpirun to forward this process's last output */
 static const double LEAVE_TIME = 1;    /* seconds for other threads to leave MPI when the process ends */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards first, last, groups and serving */
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static lm_mpi_job *first, **last = &first;
 static lm_mpi_open *groups;
 static bool serving;
 static MPI_Datatype types[LM_DTYPE_COUNT];
 static MPI_Op ops[LM_REDUCE_OPS];
-static int most_tag = 32767; /* what every MPI takes */
+static int most_tag = 32767; /* the least maximum that the standard allows */
 
-static pid_t owner; /* who began: not a forked child */
+static pid_t owner; /* the process that initialized MPI; a forked child differs */
 static _Atomic bool begun, lost, over;
-static _Atomic int inside; /* calls of MPI's under way */
+static _Atomic int inside; /* number of MPI calls in progress */
 
-/* ---- whether MPI may be called */
+/* ---- permission to call MPI */
 
 bool lm_mpi_enter(void) {
   atomic_fetch_add(&inside, 1);
@@ -46,7 +46,7 @@ static lm_status mpi_fail_call(const lm_group *g, lm_status status, const char *
 }
 
 lm_status lm_mpi_refused(lm_group *g) {
-  lm_status status = lm_group_check(g); /* usually a rank's failure is the reason */
+  lm_status status = lm_group_check(g); /* a rank's failure is the usual reason */
   if (status != LM_OK) return status;
   return mpi_fail_call(g, LM_E_STATE,
                        atomic_load(&lost) ? "MPI was abandoned after an earlier call failed"
@@ -101,7 +101,7 @@ done:
   return status;
 }
 
-/* ---- calls that block */
+/* ---- blocking calls */
 
 static void *mpi_serve(void *arg) {
   pthread_mutex_lock(&lock);
@@ -149,7 +149,7 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
   return status;
 }
 
-/* One for all calls that block, since the thread that begins MPI is the one that has to end it. */
+/* Starts the thread for all blocking calls; a single one, since the thread that initializes MPI must finalize it. */
 static lm_status start_serving(void) {
   lm_status status = LM_OK;
   pthread_mutex_lock(&lock);
@@ -164,7 +164,7 @@ static lm_status start_serving(void) {
 
 /* ---- dtypes and reductions */
 
-/* A type for each dtype, so that a reduction knows what it is given. */
+/* Returns the dtype of an MPI type; each dtype has its own, so that a reduction's function can identify it. */
 static lm_dtype dtype_of(MPI_Datatype type) {
   int d = 0;
   while (d < LM_DTYPE_COUNT - 1 && types[d] != type) d++;
@@ -205,21 +205,21 @@ static int ask_for_tags(void) {
 
 int lm_mpi_max_tag(void) { return most_tag; }
 
-/* ---- the beginning */
+/* ---- initializing */
 
 typedef struct begin_job {
   lm_mpi_job job;
   int rank, size, threads;
 } begin_job;
 
-static _Atomic bool beginning; /* MPI_Init is under way */
+static _Atomic bool beginning; /* true during MPI_Init_thread */
 static int (*pmix_initialized)(void);
 
 #ifdef LM_HOOK_IMPORT
 static int is_known_to_pmix(void) { return !atomic_load(&beginning) && pmix_initialized(); }
 #endif
 
-/* Whether Open MPI hears from now on that nobody has begun with PMIx. */
+/* Makes Open MPI see PMIx as not initialized during MPI_Init_thread; false if that is impossible or disabled. */
 static bool hide_pmix(void) {
 #ifdef LM_HOOK_IMPORT
   return lm_variable_is_on(LM_VAR_HOOK_IMPORT, true) &&
@@ -229,11 +229,11 @@ static bool hide_pmix(void) {
 #endif
 }
 
-/* Open MPI 5 asks PMIx who it is only if nobody has begun with PMIx before, as we have, and takes itself for nobody
- * otherwise (5.0.7, ompi_rte_init: "local rank ... Not found"). PMIx counts who begins, so it may as well begin again:
- * while it initializes it hears that nobody has. To end ours first is no way out, one job in twelve then finds ranks
- * "unable to reach each other"; it is what is left where its calls cannot be led elsewhere. Open MPI 4 shares what was
- * begun. Both are libmpi.so.40. */
+/* Works around Open MPI 5's ompi_rte_init (5.0.7), which fails ("local rank ... Not found") if the process has already
+ * initialized PMIx, as we have. PMIx counts initializations, so Open MPI may initialize it again: during
+ * MPI_Init_thread PMIx_Initialized returns false to it. If its calls cannot be replaced, we finalize our PMIx first,
+ * although ranks are then "unable to reach each other" in one job of twelve. Open MPI 4 has no such fault; both are
+ * libmpi.so.40. */
 static void make_way(void) {
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int n = 0, major = 0;
@@ -248,7 +248,7 @@ static void make_way(void) {
 static int mpi_begin(lm_mpi_job *job) {
   begin_job *b = (begin_job *)job;
   make_way();
-  setvbuf(stderr, NULL, _IOLBF, 0); /* mpirun shows each write by itself: errors would come in bits and pieces */
+  setvbuf(stderr, NULL, _IOLBF, 0); /* mpirun forwards each write separately, so unbuffered lines would mix */
   atomic_store(&beginning, true);
   int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &b->threads);
   atomic_store(&beginning, false);
@@ -287,7 +287,7 @@ done:
   return status;
 }
 
-/* ---- the end */
+/* ---- finalizing */
 
 void lm_mpi_opened(lm_mpi_open *open) {
   pthread_mutex_lock(&lock);
@@ -315,8 +315,8 @@ static void mpi_pause_for(double seconds) {
   nanosleep(&time, NULL);
 }
 
-/* Finalizing meets the other ranks by way of mpirun, which crashes or hangs if it has to end the job meanwhile. So they
- * meet before, by messages. */
+/* Finalizes MPI after a barrier by messages. MPI_Finalize synchronizes the ranks through mpirun, which crashes or hangs
+ * if it must end the job meanwhile. */
 static int mpi_finalize(lm_mpi_job *job) {
   (void)job;
   MPI_Request all;
@@ -328,14 +328,14 @@ static int mpi_finalize(lm_mpi_job *job) {
   return code == MPI_SUCCESS ? MPI_Finalize() : code;
 }
 
-/* Finalizing waits for all other ranks. They must not wait for this one meanwhile, so it says goodbye first. */
+/* Finalizes MPI at the end of the process. That waits for all other ranks, so this one says goodbye to them first. */
 __attribute__((destructor)) static void end(void) {
   static lm_mpi_job job = {.run = mpi_finalize};
   if (!lm_mpi_has_begun()) return;
   bool failed = a_group_failed();
   lm_group_shutdown();
   if (failed || atomic_load(&lost)) {
-    mpi_pause_for(HEARD_TIME); /* when it ends a job it drops what it has not read by then */
+    mpi_pause_for(HEARD_TIME); /* mpirun drops output that it has not read when it ends the job */
     return;
   }
   atomic_store(&over, true);

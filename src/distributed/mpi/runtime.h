@@ -1,16 +1,16 @@
-/* MPI itself, of which a process has one: begun by the first group, ended with the process. Private to
+/* Initializes MPI with the first group, calls it, and finalizes it at the end of the process. Private to
  * distributed/mpi/.
  *
- * Two rules keep ranks from hanging for each other's sake. Calls of MPI's that block run on a thread of their own,
- * which is left behind when the job fails meanwhile. And once a call was abandoned MPI is lost: it is not called again,
- * so that what was under way stays as it is, and not finalized. Memory that it was given is then never freed. */
+ * Two rules keep ranks from hanging on each other. MPI functions that block run on a thread of their own, which is
+ * abandoned when the job fails meanwhile. Once a call was abandoned, MPI is lost: it is neither called again nor
+ * finalized, and memory that it may still access is never freed. */
 #pragma once
 
 #include <mpi.h>
 
 #include "distributed/group/backend.h"
 
-/* A call that blocks. On the heap, since it is not taken back when it is left behind. */
+/* A blocking MPI call; on the heap, since an abandoned one is never freed. */
 typedef struct lm_mpi_job lm_mpi_job;
 struct lm_mpi_job {
   int (*run)(lm_mpi_job *job); /* returns MPI's return code */
@@ -19,34 +19,34 @@ struct lm_mpi_job {
   lm_mpi_job *next;
 };
 
-/* Whether MPI has begun in this process. */
+/* Returns true if MPI is initialized in this process. */
 bool lm_mpi_has_begun(void);
-/* Begins it, if it has not: this process has to become `rank` of `size`. */
+/* Initializes MPI once; fails if this process is not `rank` of `size` then. */
 lm_status lm_mpi_begin(lm_group *g, int rank, int size);
-/* Runs a job and waits for it under lm_group_check. If that fails the job is not the caller's any more. */
+/* Runs a job on MPI's thread and waits for it under lm_group_check. On error the caller must not touch or free it. */
 lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job);
 
-/* Around every other call of MPI's: false if it must not be called any more. */
+/* Begins every other MPI call; false if MPI is lost or ended and must not be called. */
 bool lm_mpi_enter(void);
-lm_status lm_mpi_refused(lm_group *g); /* the error then */
+lm_status lm_mpi_refused(lm_group *g); /* returns the error for false */
 void lm_mpi_leave(void);
-/* A call that does not block, as a status. */
+/* Runs an MPI call that does not block and returns its status. */
 #define LM_MPI(g, call) (lm_mpi_enter() ? lm_mpi_did(g, call) : lm_mpi_refused(g))
-lm_status lm_mpi_did(lm_group *g, int code); /* leaves */
-/* Abandons the calls under way. */
+lm_status lm_mpi_did(lm_group *g, int code); /* leaves, and returns the code's status */
+/* Abandons the calls in progress: MPI is lost. */
 void lm_mpi_give_up(void);
 bool lm_mpi_is_lost(void);
 
-/* The error that MPI's code stands for, or its cause if one becomes known within a second. MPI is lost. */
+/* Returns the error for an MPI code, or its cause if one becomes known within a second. MPI is lost then. */
 lm_status lm_mpi_failed(lm_group *g, int code);
 
-/* Between two looks at what this rank waits for since `since` (lm_seconds()): lets others run for the first `spin`
- * seconds, then sleeps for a part of the time it has waited. */
+/* Pauses between two tests of a waiting loop that started at `since` (lm_seconds()): yields during the first `spin`
+ * seconds, then sleeps for a fraction of the time waited. */
 void lm_mpi_rest(const lm_group *g, double since, double spin);
-/* Until all n requests are done, under lm_group_check. After a failure MPI is lost. */
+/* Waits until all n requests are done, under lm_group_check. After a failure MPI is lost. */
 lm_status lm_mpi_wait(lm_group *g, int n, MPI_Request *requests, double spin);
 
-/* Open groups, so that the end of the process can see how they are. */
+/* An open group, listed so that the end of the process can check if it failed. */
 typedef struct lm_mpi_open {
   lm_group *g;
   struct lm_mpi_open *next;
@@ -54,7 +54,7 @@ typedef struct lm_mpi_open {
 void lm_mpi_opened(lm_mpi_open *open);
 void lm_mpi_closed(lm_mpi_open *open);
 
-/* lm_reduce_into as MPI takes it; made when MPI begins. */
+/* Return the MPI types and reductions that run lm_reduce_into; they are made when MPI is initialized. */
 MPI_Datatype lm_mpi_type(lm_dtype dtype);
 MPI_Op lm_mpi_op(lm_reduce_op op);
 int lm_mpi_max_tag(void);

@@ -1,7 +1,7 @@
-/* Communicators: made, polled, ended.
+/* Creates, polls, splits and ends NCCL communicators.
  *
- * Ending one may take long, or for ever if the ways to its peers are bad, so a thread of its own does that; what it
- * works on belongs to it as well as to the group. */
+ * Ending one may take long, or forever if the network to its peers fails, so a separate thread does it. That thread and
+ * the group own the communicator together. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,19 +16,19 @@
 #include "base/thread.h"
 #include "distributed/nccl/nccl.h"
 
-static const double spin_time = 250e-6;  /* seconds of polling without a rest: launching takes NCCL less, mostly */
-static const double longest_rest = 1e-3; /* seconds between two polls at last */
-static const double quiet_time = 5;      /* seconds for what is enqueued to end by itself when a group closes */
+static const double spin_time = 250e-6;  /* seconds of busy polling: NCCL usually launches in less */
+static const double longest_rest = 1e-3; /* most seconds between two polls */
+static const double quiet_time = 5;      /* seconds for enqueued calls to end by themselves when a group closes */
 static const double shutdown_time = 10;  /* seconds that closing waits for a communicator's end */
 
 struct lm_nccl_comm {
-  _Atomic int rc; /* the group's, and its end's */
+  _Atomic int rc; /* references: the group's, and the ending thread's */
   ncclComm_t handle;
-  ncclComm_t child; /* NCCL writes it when a split is done, in a thread of its own */
+  ncclComm_t child; /* result of a split, written by an NCCL thread */
   lm_device device;
-  bool quietly; /* at the end: wait for what is enqueued */
+  bool quietly; /* true if ending waits for enqueued calls */
   _Atomic bool ended;
-  bool met[]; /* by rank in it; this rank knows itself */
+  bool met[]; /* [its size] true for this rank and for ranks it has exchanged data with */
 };
 
 ncclComm_t lm_nccl_handle(const lm_nccl_comm *c) { return c->handle; }
@@ -54,9 +54,9 @@ static void comm_sleep(double seconds) {
   nanosleep(&time, NULL);
 }
 
-/* ---- the end of one */
+/* ---- ending one communicator */
 
-/* True if the communicator has come to rest, and may be destroyed: that does not block any more. */
+/* Finalizes a communicator, waiting quiet_time at most; true if it may be destroyed, which does not block then. */
 static bool comm_finalize(ncclComm_t handle) {
   ncclResult_t state = ncclCommFinalize(handle);
   double until = lm_seconds() + quiet_time;
@@ -69,7 +69,7 @@ static bool comm_finalize(ncclComm_t handle) {
   return false;
 }
 
-/* On the communicator's GPU: NCCL returns to the current one, and would open a thread's first. */
+/* Ends a communicator, on its GPU: NCCL restores the thread's GPU afterwards, and would else initialize the first. */
 static void *run_end(void *p) {
   lm_nccl_comm *c = p;
   lm_device_enter(c->device);
@@ -84,7 +84,7 @@ static void *run_end(void *p) {
   return NULL;
 }
 
-/* c is the caller's alone now. */
+/* Starts the thread that ends c, which no other thread uses any more; without a thread, ends it here. */
 static void begin_end(lm_nccl_comm *c, bool quietly) {
   c->quietly = quietly;
   atomic_fetch_add(&c->rc, 1);
@@ -95,12 +95,12 @@ static void begin_end(lm_nccl_comm *c, bool quietly) {
   lm_nccl_let_signals(&signals);
 }
 
-/* ---- all of a group */
+/* ---- ending all communicators of a group */
 
 static int count_comms(const lm_nccl *s) { return s->g->size + 1; }
 static lm_nccl_comm **comm_at(lm_nccl *s, int i) { return i < s->g->size ? &s->pair[i] : &s->whole; }
 
-/* With the lock. */
+/* Starts to end all communicators. Called with the lock held. */
 static void comm_end_all(lm_nccl *s, bool quietly) {
   s->aborted = true;
   for (int i = 0; i < count_comms(s); i++) {
@@ -117,8 +117,8 @@ void lm_nccl_abort(lm_nccl *s) {
 
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
-/* Whether a communicator blocks is each caller's affair here: 0 and 1 in the environment, or in NCCL's own files, which
- * do not overwrite that, would stand above it. This is how NCCL writes that nothing is wished for. */
+/* Sets NCCL's environment variables. NCCL_COMM_BLOCKING of the environment or of NCCL's own files would override the
+ * `blocking` of each communicator's configuration; NCCL's value for "undefined" prevents that. */
 static void set_environment(void) {
   char none[16];
   const char *ours = lm_variable_get(LM_VAR_SOCKET_IFNAME);
@@ -173,8 +173,8 @@ void lm_nccl_close(lm_nccl *s) {
 
 /* ---- failures */
 
-/* The first failure is kept for those who call later. All communicators end: with one call of this rank missing, none
- * of its peers' would. */
+/* Stores the first failure for later calls and ends all communicators: peers would wait for this rank's missing call.
+ * Returns status. */
 static lm_status broken(lm_nccl *s, lm_status status) {
   pthread_mutex_lock(&s->lock);
   if (!*s->why) snprintf(s->why, sizeof s->why, "%s", lm_error());
@@ -183,7 +183,7 @@ static lm_status broken(lm_nccl *s, lm_status status) {
   return status;
 }
 
-/* Somebody aborted the communicators. */
+/* Returns the error of a call on aborted communicators. */
 static lm_status comm_aborted(lm_nccl *s, lm_group *asks) {
   char why[sizeof s->why];
   pthread_mutex_lock(&s->lock);
@@ -205,14 +205,14 @@ static lm_status comm_failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
   lm_status status = LM_OK;
   lm_saved_error worded;
   lm_error_save(comm_fail_in_words(asks, result), &worded);
-  /* NCCL often reports what a failure elsewhere did to it. */
+  /* Such a result often follows from a failure elsewhere. */
   if (result == ncclRemoteError || result == ncclSystemError) status = lm_group_await_cause(asks);
   return broken(s, status != LM_OK ? status : lm_error_restore(&worded));
 }
 
 /* ---- calls */
 
-/* `asks` is the group whose call it is: not s's own while that one is split. */
+/* Implements lm_nccl_begin for a call of the group `asks`, which during a split is the new group. */
 static lm_status begin_for(lm_nccl *s, lm_group *asks) {
   pthread_mutex_lock(&s->lock);
   if (!s->aborted) {
@@ -277,10 +277,10 @@ lm_status lm_nccl_health(lm_nccl *s) {
   }
   pthread_mutex_unlock(&s->lock);
   if (*why) return lm_fail(LM_E_STATE, "%s", why);
-  return bad == ncclSuccess ? LM_OK : broken(s, comm_fail_in_words(s->g, bad)); /* the core asks for causes */
+  return bad == ncclSuccess ? LM_OK : broken(s, comm_fail_in_words(s->g, bad)); /* the core waits for a cause */
 }
 
-/* ---- making one */
+/* ---- creating one communicator */
 
 static lm_status use_device(lm_nccl *s, lm_device device) {
   if (s->device == device) return LM_OK;
@@ -296,7 +296,7 @@ static lm_status use_device(lm_nccl *s, lm_device device) {
   return LM_OK;
 }
 
-/* What the first rank publishes in the store: the id, or the NUL-terminated reason for none. */
+/* The value that the first rank publishes in the store: the id, or the NUL-terminated reason for none. */
 typedef struct shared_id {
   char why[256];
   ncclUniqueId id;
@@ -328,7 +328,7 @@ static ncclConfig_t settings(void) {
   return config;
 }
 
-/* Into *at, which an abort sees from then on. `first` is the rank in the group that is 0 in the communicator. */
+/* Creates a communicator in *at, where an abort finds it. `first`: the communicator's rank 0, as rank in the group. */
 static lm_status comm_make(lm_nccl *s, const char *key, int first, int rank, int size, lm_nccl_comm **at) {
   lm_status status;
   double start = lm_seconds();
@@ -348,7 +348,7 @@ static lm_status comm_make(lm_nccl *s, const char *key, int first, int rank, int
 
 done:
   if (*at != c) comm_release(c);
-  return broken(s, status); /* the others may be waiting in theirs already */
+  return broken(s, status); /* the other ranks may be waiting */
 }
 
 lm_status lm_nccl_whole(lm_nccl *s, lm_device device, lm_nccl_comm **out) {

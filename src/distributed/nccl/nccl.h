@@ -1,13 +1,12 @@
-/* What the files of the group "nccl" share.
+/* Declares the state and functions shared by the files of the backend "nccl".
  *
- * Communicators are made when first needed, for one device, and do not block: NCCL works on what a call began in
- * threads of its own, and says "in progress" meanwhile. So each call is made under the group's lock, and is then
- * polled, the lock free between two looks, which leaves room for an abort from another thread at any time.
+ * Communicators are created on first use, for one device, and are nonblocking: NCCL runs a call on threads of its own
+ * and returns ncclInProgress meanwhile. Each call is made under the group's lock and then polled, with the lock free
+ * between polls, so that another thread can abort at any time.
  *
- * That costs a thread of NCCL's for each call. A communicator that blocks needs none, but an abort frees it under a
- * thread that is inside. And the thread that calls polls to the end, though what it waits for is another's work: an
- * event recorded before NCCL has enqueued would be done too early, and what goes to several communicators of a GPU has
- * to be launched one after the other, in one order on all ranks. */
+ * That costs an NCCL thread for each call. A blocking communicator needs none, but an abort frees it while a thread is
+ * inside. The calling thread polls until NCCL has enqueued the call, for two reasons: an event recorded earlier would
+ * be done too early, and work for several communicators of a GPU must be launched in the same order on all ranks. */
 #pragma once
 
 #include <nccl.h>
@@ -32,15 +31,15 @@ typedef struct lm_nccl_post { /* a send or receive of a batch */
 
 typedef struct lm_nccl {
   lm_group *g;
-  lm_device device; /* of all communicators; LM_NO_DEVICE until the first call */
+  lm_device device; /* the device of all communicators; LM_NO_DEVICE until the first call */
 
-  pthread_mutex_t lock; /* of the five below, and of NCCL's functions on these communicators */
+  pthread_mutex_t lock; /* guards the fields up to `why`, and NCCL's functions on these communicators */
   bool aborted;
-  bool calling;        /* NCCL may be at work on a call */
-  sigset_t signals;    /* what the thread in a call blocks otherwise */
-  lm_nccl_comm *whole; /* of all ranks; NULL until a collective is called */
-  lm_nccl_comm **pair; /* [size] with that rank alone, for sends and receives before there is `whole`; NULL entries */
-  char why[512];       /* the first failure */
+  bool calling;        /* true while NCCL may be working on a call */
+  sigset_t signals;    /* the calling thread's signal mask, restored after the call */
+  lm_nccl_comm *whole; /* communicator of all ranks; NULL until a collective is called */
+  lm_nccl_comm **pair; /* [size] communicators with one peer, for sends and receives without `whole`; may be NULL */
+  char why[512];       /* the first failure; "": none */
 
   lm_nccl_piece *pieces; /* under the lock of registered_memory.c, and `lock` */
 
@@ -52,23 +51,23 @@ typedef struct lm_nccl {
 
 /* ---- comm.c: communicators */
 
-/* Before anything is asked of NCCL, which reads the environment once. */
+/* Sets the environment variables for NCCL, which reads them once; must precede any other use of NCCL. */
 void lm_nccl_prepare(void);
 lm_status lm_nccl_new(lm_group *g, lm_nccl **out);
-/* Of a group that has not failed: lets what is enqueued end. Bounded in time. */
+/* Ends the communicators and frees s. Unless the group has failed, waits for enqueued calls. Takes 10 s at most. */
 void lm_nccl_close(lm_nccl *s);
-/* Any thread. Does not wait. */
+/* Aborts all communicators without waiting; from any thread. */
 void lm_nccl_abort(lm_nccl *s);
-/* On all ranks of the parent; *out is NULL where nothing can be cut out, and on ranks outside. */
+/* Splits g off the parent. Collective over the parent. *out is NULL if that is impossible, and on ranks outside g. */
 lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out);
 
-/* The communicator for a call on `device`, made if there is none; borrowed. */
+/* Returns the communicator of all ranks on `device`, created on first use (collective); s owns it. */
 lm_status lm_nccl_whole(lm_nccl *s, lm_device device, lm_nccl_comm **out);
-/* The one of this rank and `peer`, which is `there` in it. Only the two need come. */
+/* Returns the communicator of this rank and `peer`, whose rank in it is *there; only these two must call it. */
 lm_status lm_nccl_pair(lm_nccl *s, lm_device device, int peer, lm_nccl_comm **out, int *there);
 
-/* Around what may start threads of NCCL's, which block the signals that their maker blocks: signals are for the threads
- * of scripts. */
+/* Block all signals, and restore the mask, around calls that may start NCCL threads, which inherit it: signals are for
+ * the scripts' threads. */
 static inline void lm_nccl_hold_signals(sigset_t *before) {
   sigset_t all;
   sigfillset(&all);
@@ -76,40 +75,40 @@ static inline void lm_nccl_hold_signals(sigset_t *before) {
 }
 static inline void lm_nccl_let_signals(const sigset_t *before) { pthread_sigmask(SIG_SETMASK, before, NULL); }
 
-/* Around calls of NCCL's. begin takes the lock, unless it fails, and holds signals. end lets go of both and polls until
- * NCCL has done what the calls, which gave `result`, began. */
+/* Begin and end NCCL calls. begin takes the lock, unless it fails, and blocks signals. end releases both and polls
+ * until NCCL has enqueued the calls, which returned `result`. */
 lm_status lm_nccl_begin(lm_nccl *s);
 lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result);
-/* NULL once it was aborted. With the lock. */
+/* Returns NCCL's handle. Its use needs the lock, and a group that is not aborted. */
 ncclComm_t lm_nccl_handle(const lm_nccl_comm *c);
 lm_status lm_nccl_health(lm_nccl *s);
-/* Whether this rank has sent to a rank of the communicator or received from it; and that it does now. */
+/* Return and set if this rank has exchanged data with a rank of the communicator by send or receive. */
 bool lm_nccl_has_met(const lm_nccl_comm *c, int peer);
 void lm_nccl_meet(lm_nccl_comm *c, int peer);
 
 /* ---- registered_memory.c */
 
-/* Of lm_group_table's `memory`. */
+/* Implements lm_group_table's `memory`. */
 lm_status lm_nccl_memory(lm_group *g, lm_dtype dtype, lm_device device, int64_t n, lm_tensor **out);
-/* Before a call: registers new pieces with the communicator of all ranks, and frees those of freed tensors. */
+/* Registers new pieces with the communicator of all ranks before a call, and frees those of freed tensors. */
 void lm_nccl_register_new(lm_nccl *s, ncclComm_t whole);
-/* Before the communicator ends quietly. */
+/* Deregisters all pieces before the communicator is finalized. */
 void lm_nccl_deregister_all(lm_nccl *s);
-/* After that: pieces are on their own. `ended`: the communicator is certain not to use them. */
+/* Detaches the pieces from s after the communicator's end; frees those of freed tensors if it has `ended` for sure. */
 void lm_nccl_leave_pieces(lm_nccl *s, bool ended);
 
-/* ---- nccl_types_and_errors.c: what NCCL calls things, and says */
+/* ---- nccl_types_and_errors.c: conversion of dtypes, reductions and errors */
 
-/* LM_E_DTYPE if NCCL has no such numbers. `who` begins the message. */
+/* Returns NCCL's type for a dtype; LM_E_DTYPE if it has none. `who` begins the message. */
 lm_status lm_nccl_type(const char *who, lm_dtype dtype, ncclDataType_t *out);
-/* LM_E_MISSING if it has no such reduction. */
+/* Returns NCCL's reduction for dtype; LM_E_MISSING if it has none. */
 lm_status lm_nccl_op(const char *who, lm_reduce_op op, lm_dtype dtype, ncclRedOp_t *out);
-/* The name of the call that runs: "all_reduce". Thread-local text. */
+/* Returns the current call's name, "all_reduce", in thread-local memory. */
 const char *lm_nccl_caller(const lm_group *g);
-int lm_nccl_version(void); /* 22809 */
-/* "2.28.9" */
+int lm_nccl_version(void); /* 22809; 0: unknown */
+/* Returns "2.28.9" in thread-local memory. */
 const char *lm_nccl_version_text(void);
-/* The error for a result that is none of success and progress. `last`: what NCCL said last. */
+/* Returns the error for a result other than success and progress. `last`: NCCL's last error text. */
 lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last);
 
 /* ---- single_process.c */

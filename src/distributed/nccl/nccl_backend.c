@@ -1,5 +1,5 @@
-/* The group "nccl": tensors on GPUs, over NVIDIA's library. Collectives go into the thread's current stream; bytes that
- * are only moved go as bytes. */
+/* Implements the backend "nccl": collectives of GPU tensors by NVIDIA's library, enqueued on the thread's current
+ * stream. Calls that only copy use ncclUint8 for any dtype. */
 #include "distributed/nccl/nccl.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "device/driver.h"
 #include "device/stream.h"
 
-/* What all calls begin with: the group's communicator and the stream. */
+/* The state of one NCCL call. */
 typedef struct call {
   lm_nccl *s;
   lm_nccl_comm *comm;
@@ -32,11 +32,11 @@ static lm_status nccl_begin(lm_group *g, const lm_tensor *t, call *c) {
   return lm_nccl_begin(c->s);
 }
 
-/* Sends and receives of which none waits for another. */
+/* Sends and receives between ncclGroupStart and ncclGroupEnd, none of which waits for another. */
 typedef struct unit {
   ncclComm_t comm;
   bool open;
-  ncclResult_t result; /* the first that is bad, after which nothing is added */
+  ncclResult_t result; /* the first error, after which nothing is added */
 } unit;
 
 static unit begin_unit(const lm_nccl_comm *comm) {
@@ -54,16 +54,16 @@ static void add_recv(unit *u, void *data, size_t bytes, int peer, cudaStream_t s
   if (is_well(u->result)) u->result = ncclRecv(data, bytes, ncclUint8, peer, u->comm, stream);
 }
 
-/* What was begun has to end, however it went. */
+/* Ends the unit, also after an error, and returns its first error. */
 static ncclResult_t end_unit(unit *u) {
   ncclResult_t ended = u->open ? ncclGroupEnd() : u->result;
   return is_well(u->result) ? ended : u->result;
 }
 
-/* ---- lists
- * Whether a list is one piece of memory, in the order of the ranks, is each rank's own affair, but all have to call the
- * same function of NCCL's. So where it is not, a piece stands in for it. */
+/* ---- lists */
 
+/* Returns in *out contiguous memory for a list that is not already contiguous in rank order, else NULL. All ranks must
+ * call the same NCCL function, although only some may have contiguous lists. */
 static lm_status row_for(const lm_group *g, lm_tensor *const *list, lm_tensor **out) {
   bool in_a_row = true;
   for (int r = 1; r < g->size; r++) in_a_row = in_a_row && list[r]->data == list[r - 1]->data + lm_nbytes(list[r - 1]);
@@ -72,7 +72,7 @@ static lm_status row_for(const lm_group *g, lm_tensor *const *list, lm_tensor **
   return lm_tensor_empty(list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel}, LM_CONTIGUOUS, out);
 }
 
-/* On the current stream. */
+/* Enqueues a copy on the current stream. */
 static lm_status nccl_copy(lm_device device, void *to, const void *from, size_t bytes) {
   return lm_driver_of(device)->copy(lm_stream_current(device)->native, device, to, device, from, bytes, true);
 }
@@ -129,7 +129,7 @@ static lm_status nccl_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale)
   if (made) result = ncclAllReduce(t->data, t->data, (size_t)t->numel, type, how, lm_nccl_handle(c.comm), c.stream);
   TRY(lm_nccl_end(c.s, c.comm, result));
   if (!made) goto done;
-  TRY(lm_nccl_begin(c.s)); /* only now: nothing may be done to a communicator that is at work */
+  TRY(lm_nccl_begin(c.s)); /* only now: a communicator in progress must not be used */
   status = lm_nccl_end(c.s, c.comm, ncclRedOpDestroy(how, lm_nccl_handle(c.comm)));
 done:
   return status;
@@ -167,7 +167,7 @@ done:
   return status;
 }
 
-/* ---- moves */
+/* ---- copies */
 
 static lm_status nccl_broadcast(lm_group *g, lm_tensor *t, int root) {
   lm_status status;
@@ -244,9 +244,9 @@ done:
 
 /* ---- send and receive */
 
-/* Ranks that meet send each other a byte in the same unit. NCCL makes the ways that a unit needs, and takes for granted
- * that the peer makes the same: of two that begin by sending to each other, each would write into what the other sends
- * from. */
+/* Adds to a first exchange with a peer one byte each way in the same unit. NCCL sets up only the connections that a
+ * unit needs and assumes that the peer sets up the same: if both begin by sending, each writes into the other's send
+ * buffer. */
 static void nccl_greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *bytes, cudaStream_t stream) {
   if (lm_nccl_has_met(comm, peer)) return;
   add_send(u, bytes->data, 1, peer, stream);
@@ -254,7 +254,7 @@ static void nccl_greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *b
   lm_nccl_meet(comm, peer);
 }
 
-/* As one unit: those to and from `peer`, which is `there` in the communicator, or all (-1) if that has all ranks. */
+/* Enqueues the posts to and from `peer`, of rank `there` in comm, as one unit; peer -1: all, comm has all ranks. */
 static lm_status nccl_enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_post *posts, int peer, int there) {
   lm_status status;
   lm_tensor *bytes = NULL;
@@ -281,8 +281,8 @@ done:
   return status;
 }
 
-/* While there is no communicator of all ranks, pairs have their own, and their units follow each other in the stream.
- * In the order of the peers, on all ranks: so there always is a pair of which neither waits for another. */
+/* Enqueues all posts. Without a communicator of all ranks, each pair has its own, with a unit for each peer in the
+ * order of peers: so there is always a pair of which neither rank waits for another one. */
 static lm_status enqueue_all(lm_nccl *s, int n, const lm_nccl_post *posts) {
   lm_nccl_comm *comm;
   int there;
@@ -324,7 +324,7 @@ done:
   return status;
 }
 
-/* Collected here and not in NCCL, which has a notion of its own of the batch each thread is in. */
+/* Collects posts here, not in an NCCL group, since NCCL keeps its open group for each thread. */
 static lm_status nccl_batch(lm_group *g, bool begins) {
   lm_nccl *s = g->state;
   int n = s->nposts;
@@ -336,7 +336,7 @@ static lm_status nccl_batch(lm_group *g, bool begins) {
 /* ---- opening and closing */
 
 static lm_status nccl_open_group(lm_group *g) {
-  if (g->state) return LM_OK; /* cut out of another one */
+  if (g->state) return LM_OK; /* split off another group */
   if (lm_device_count(LM_CUDA) == 0)
     return lm_fail(LM_E_DEVICE,
                    "backend 'nccl' requires a GPU, and none is available (%s); use backend 'gloo', or "

@@ -20,7 +20,7 @@ lm_status lm_nccl_type(const char *who, lm_dtype dtype, ncclDataType_t *out) {
   }
 }
 
-/* Bool is a byte of 0 or 1: or is its maximum, and is its minimum. */
+/* A bool is a byte of 0 or 1, so "or" is its maximum and "and" its minimum. */
 lm_status lm_nccl_op(const char *who, lm_reduce_op op, lm_dtype dtype, ncclRedOp_t *out) {
   bool truth = dtype == LM_BOOL;
   switch (op) {
@@ -63,7 +63,7 @@ const char *lm_nccl_version_text(void) {
 lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last) {
   const char *version = lm_nccl_version_text(), *code = ncclGetErrorString(result);
   lm_status status = result == ncclUnhandledCudaError ? LM_E_DEVICE : LM_E_STATE;
-  const char *advice = strstr(code, " ("); /* ours comes at the end */
+  const char *advice = strstr(code, " ("); /* cut NCCL's advice: ours follows */
   if (!advice) advice = strstr(code, " - ");
   int length = (int)(advice ? (size_t)(advice - code) : strlen(code));
   if (strstr(last, "Duplicate GPU") || strstr(last, "using the same GPU"))

@@ -1,10 +1,10 @@
-/* Memory of NCCL's own for gradient buckets, registered with the communicator of all ranks: collectives then read and
- * write it where it is, and over NVLink switches the switch may reduce it.
+/* Allocates gradient buckets with ncclMemAlloc and registers them with the communicator of all ranks: collectives then
+ * access them without a copy, and NVLink switches may reduce them.
  *
- * A piece may outlive its group, and the group its pieces. It is registered at the first collective after it was made,
- * and deregistered before it is freed or the communicator ends; an abort forgets registrations by itself. A thread
- * frees it, once nothing enqueued uses it: tensors are released under locks that an abort needs. NCCL looks at its
- * registrations while it works on a call, so what is freed meanwhile waits for the next call. */
+ * A piece may outlive its group, and the group its pieces. It is registered at the first collective after its creation,
+ * and deregistered before it is freed or the communicator ends; an abort drops registrations by itself. A thread frees
+ * it once no enqueued work uses it, since tensors are released under locks that an abort needs. NCCL reads its
+ * registrations during a call, so pieces freed meanwhile wait for the next call. */
 #include "base/clock.h"
 #include "base/environment_variable.h"
 #include "base/log.h"
@@ -14,25 +14,25 @@
 #include "device/graph.h"
 #include "distributed/nccl/nccl.h"
 
-/* Since NCCL 2.19: NULL in older libraries. */
+/* Functions of NCCL 2.19 and later; NULL with older libraries. */
 #pragma weak ncclMemAlloc
 #pragma weak ncclMemFree
 #pragma weak ncclCommRegister
 #pragma weak ncclCommDeregister
 
 struct lm_nccl_piece {
-  lm_nccl *s; /* NULL once it was closed */
+  lm_nccl *s; /* NULL once the group is closed */
   lm_device device;
   void *data;
   size_t bytes;
-  void *handle; /* of its registration, with `comm`; NULL: none */
+  void *handle; /* handle of its registration with `comm`; NULL: none */
   ncclComm_t comm;
-  bool known; /* registered, or refused by NCCL */
-  bool freed; /* its tensor was, and nothing enqueued uses it any more */
+  bool known; /* true once registered, or refused by NCCL */
+  bool freed; /* true once its tensor is freed and no enqueued work uses it */
   lm_nccl_piece *next;
 };
 
-/* Of all pieces; taken before a group's lock. */
+/* Guards all pieces; taken before a group's lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void piece_free(lm_nccl_piece *p) {
@@ -40,13 +40,13 @@ static void piece_free(lm_nccl_piece *p) {
   lm_free(p);
 }
 
-/* With both locks, while the communicator is at rest. */
+/* Deregisters a piece. Called with both locks held, while no call is in progress. */
 static void deregister(lm_nccl *s, lm_nccl_piece *p) {
   if (p->handle && !s->aborted) ncclCommDeregister(p->comm, p->handle);
   p->handle = NULL;
 }
 
-/* With both locks. Those that an abort may still be at stay until the group is closed. */
+/* Frees the pieces of freed tensors, unless a call or an abort may still use them. Called with both locks held. */
 static void drop_freed(lm_nccl *s) {
   for (lm_nccl_piece **at = &s->pieces; *at && !s->aborted && !s->calling;) {
     lm_nccl_piece *p = *at;
@@ -60,14 +60,14 @@ static void drop_freed(lm_nccl *s) {
   }
 }
 
-/* Waits for all work on the device, as the driver does when it frees memory. Its synchronize would take what kernels
- * have reported from whoever waits for them. */
+/* Waits for all work on the device by freeing memory, which the driver does only then. Its synchronize would take
+ * kernels' reported errors from the threads that wait for them. */
 static bool wait_until_idle(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   int ordinal = lm_device_physical(device);
   struct timespec rest = lm_timespec(1e-3);
   void *any = NULL;
-  while (!lm_graph_block()) nanosleep(&rest, NULL); /* a capture forbids to wait for the device */
+  while (!lm_graph_block()) nanosleep(&rest, NULL); /* not allowed during a graph capture */
   lm_status status = driver->alloc(ordinal, 1, &any);
   if (status == LM_OK) driver->free(ordinal, any, 1);
   lm_graph_unblock();
@@ -76,7 +76,7 @@ static bool wait_until_idle(lm_device device) {
 
 static void *run_free(void *arg) {
   lm_nccl_piece *p = arg;
-  if (!wait_until_idle(p->device)) return NULL; /* it stays: the card is out of memory, or fails */
+  if (!wait_until_idle(p->device)) return NULL; /* leaks: the GPU is out of memory, or failed */
   pthread_mutex_lock(&lock);
   lm_nccl *s = p->s;
   p->freed = true;
@@ -91,7 +91,7 @@ static void *run_free(void *arg) {
   return NULL;
 }
 
-/* Without a thread it stays. */
+/* Frees a piece on a new thread; if none can be created, it leaks. */
 static void piece_release(void *owner) { lm_thread_start_detached("lm-nccl-free", run_free, owner); }
 
 void lm_nccl_register_new(lm_nccl *s, ncclComm_t whole) {

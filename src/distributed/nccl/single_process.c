@@ -1,5 +1,5 @@
-/* One process with several GPUs: a communicator for each of them, made together and kept for good. They block, and
- * those of a set of GPUs are used by one thread at a time. */
+/* Runs reduce and broadcast between several GPUs of one process. The communicators of a set of GPUs are created
+ * together and never freed. They are blocking, and one thread at a time uses them. */
 #include <string.h>
 
 #include "base/log.h"
@@ -9,7 +9,7 @@
 #include "distributed/nccl/nccl.h"
 
 typedef struct clique {
-  uint64_t gpu_ids; /* a bit for each of the driver's ordinals; rank 0 has the lowest */
+  uint64_t gpu_ids; /* bit i: the driver's ordinal i; the lowest is rank 0 */
   int n;
   bool works;
   struct clique *next;
@@ -21,7 +21,7 @@ static clique *known;
 
 static int position_of(uint64_t gpu_ids, int gpu) { return __builtin_popcountll(gpu_ids & ((1ull << gpu) - 1)); }
 
-/* With the lock. One that could not be made is kept too, and not tried again. */
+/* Returns a GPU set's communicators; NULL: out of memory. Remembers failures, without a retry. Needs the lock. */
 static clique *clique_of(uint64_t gpu_ids) {
   int ordinals[LM_DEVICE_MAX], n = 0;
   for (clique *q = known; q; q = q->next)
@@ -91,9 +91,9 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
     *taken = result == ncclSuccess;
     if (!*taken) {
       status = lm_nccl_fail(who, result, ncclGetLastError(NULL));
-      q->works = false; /* what its communicators are at is not known any more */
+      q->works = false; /* the state of its communicators is unknown */
       for (int i = 0; i < q->n; i++) ncclCommAbort(q->comm[i]);
-      lm_device_enter(t[root]->device); /* a failure leaves the thread on any of the GPUs */
+      lm_device_enter(t[root]->device); /* after a failure any of the GPUs may be current */
     }
   }
   lm_nccl_let_signals(&signals);

@@ -12,7 +12,7 @@ enum { VERSION = 1, NONCE = 32, MAC = 32, CHALLENGE = 3 + NONCE, HEAD = NONCE + 
 _Static_assert(sizeof((lm_auth *)0)->in == HEAD + LM_HELLO_MAX + MAC, "room for nonce, hello and proof");
 
 static void auth_ready(void) {
-  int code = sodium_init(); /* may be called any number of times, from any thread */
+  int code = sodium_init(); /* idempotent and thread-safe */
   (void)code;
 }
 
@@ -78,7 +78,7 @@ lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n
 }
 
 static lm_status write_now(int fd, const void *data, size_t n) {
-  ssize_t put = send(fd, data, n, MSG_NOSIGNAL); /* the first bytes on a connection: there is room */
+  ssize_t put = send(fd, data, n, MSG_NOSIGNAL); /* a new connection's buffer has room */
   return put == (ssize_t)n ? LM_OK : lm_fail(LM_E_IO, "handshake: %s", put < 0 ? strerror(errno) : "no room");
 }
 
@@ -96,7 +96,7 @@ lm_status lm_auth_start(lm_auth *a, int fd, const lm_key *key) {
 lm_status lm_auth_step(lm_auth *a, int fd, bool *done) {
   *done = false;
   for (;;) {
-    uint32_t n = 0; /* of the hello */
+    uint32_t n = 0; /* size of the hello */
     if (a->got >= HEAD) memcpy(&n, a->in + NONCE, sizeof n);
     if (n > LM_HELLO_MAX) return lm_fail(LM_E_IO, "handshake: malformed hello");
     size_t whole = HEAD + n + MAC;

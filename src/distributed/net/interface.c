@@ -26,7 +26,7 @@ static bool interface_is_among(const char *name, const char *list, bool whole) {
 
 static bool interface_is_loopback(const struct ifaddrs *i) { return i->ifa_flags & IFF_LOOPBACK; }
 
-/* The loopback only where it is asked for. */
+/* Returns true if the interface matches the pattern; a pattern of exclusions ("^") never matches the loopback. */
 static bool is_chosen(const struct ifaddrs *i, const char *pattern) {
   bool other = *pattern == '^';
   pattern += other;
@@ -36,8 +36,8 @@ static bool is_chosen(const struct ifaddrs *i, const char *pattern) {
 
 /* ---- interfaces */
 
-/* The address that i holds, as text; false if it is of another family, its interface is down, or it is good on one link
- * alone (whose name differs from machine to machine). */
+/* Writes i's address as text; false if it is of another family, its interface is down, or it is link-local (its scope's
+ * name differs between machines). */
 static bool address_of(const struct ifaddrs *i, int family, char host[LM_ADDRESS_MAX]) {
   if (!i->ifa_addr || i->ifa_addr->sa_family != family || !(i->ifa_flags & IFF_UP)) return false;
   socklen_t n = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
@@ -48,7 +48,7 @@ static bool address_of(const struct ifaddrs *i, int family, char host[LM_ADDRESS
   return lm_net_numeric(i->ifa_addr, n, host) == LM_OK;
 }
 
-/* The first of an interface that fits; pattern NULL: of any but the loopback. */
+/* Writes the first address of an interface that matches; pattern NULL: of any except the loopback. */
 static bool interface_find(const struct ifaddrs *all, const char *pattern, int family, char host[LM_ADDRESS_MAX]) {
   for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
     bool fits = pattern ? is_chosen(i, pattern) : !interface_is_loopback(i);
@@ -57,7 +57,7 @@ static bool interface_find(const struct ifaddrs *all, const char *pattern, int f
   return false;
 }
 
-/* "eth0 (10.0.0.1), lo (127.0.0.1)"; "none" without any. */
+/* Writes the list of interfaces, "eth0 (10.0.0.1), lo (127.0.0.1)", or "none". */
 static void interface_list(const struct ifaddrs *all, char *out, size_t capacity) {
   static const int families[] = {AF_INET, AF_INET6};
   size_t n = 0;
@@ -90,7 +90,7 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
   return status;
 }
 
-/* ---- without it */
+/* ---- without LM_SOCKET_IFNAME */
 
 lm_status lm_net_configured_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]) {
   lm_status status = LM_OK;
@@ -101,7 +101,7 @@ lm_status lm_net_configured_host(int fd, const char *peer, char host[LM_ADDRESS_
   if (*host) goto done;
   struct sockaddr_storage a;
   socklen_t n = sizeof a;
-  bool to_itself = strncmp(own, "127.", 4) == 0; /* whichever of the loopback's addresses was called */
+  bool to_itself = strncmp(own, "127.", 4) == 0; /* any address of the loopback */
   if (getpeername(fd, (struct sockaddr *)&a, &n) == 0 && lm_net_numeric((struct sockaddr *)&a, n, other) == LM_OK)
     to_itself = to_itself || strcmp(own, other) == 0;
   if (to_itself) {
@@ -113,7 +113,7 @@ done:
   return status;
 }
 
-/* Where the route to an address of the documentation's networks starts. Connecting a datagram socket sends nothing. */
+/* Writes the local address of the route to a documentation network (RFC 5737, 3849). Connecting UDP sends nothing. */
 static bool routed_address(int family, char host[LM_ADDRESS_MAX]) {
   struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(9)};
   struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(9)};

@@ -69,7 +69,7 @@ static void accept_connections(lm_incoming *l, int listener) {
   }
 }
 
-/* Passes fd, which it owns, to its listener, or keeps it until there is one. */
+/* Passes fd, which it takes over, to its listener, or keeps it until that is registered. */
 static void incoming_hand_over(lm_incoming *l, uint64_t id, int peer, int fd) {
   pthread_mutex_lock(&l->lock);
   lm_listener *listener = l->listeners;
@@ -94,7 +94,7 @@ static void incoming_hand_over(lm_incoming *l, uint64_t id, int peer, int fd) {
   pthread_mutex_unlock(&l->lock);
 }
 
-/* False: the handshake is over, and its entry is gone. */
+/* Continues handshake i; false if it ended, which removes its entry. */
 static bool serve_handshake(lm_incoming *l, int i) {
   lm_handshake *handshake = l->handshakes[i];
   bool done = false;
@@ -140,7 +140,7 @@ void lm_incoming_serve(lm_incoming *l, const struct pollfd *polls, int n) {
 
 /* ---- the groups' side */
 
-/* With the lock: links of listeners whose ids differ in their lowest `bits` alone go to fn, or are closed. */
+/* Passes to fn, or closes, pending links whose listener ids differ only in the lowest `bits`. Needs the lock. */
 static void take_pending_links(lm_incoming *l, uint64_t listener_id, int bits, lm_link_fn fn, int size, void *ctx) {
   for (lm_pending_link **at = &l->pending_links; *at;) {
     lm_pending_link *p = *at;

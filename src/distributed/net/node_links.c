@@ -21,24 +21,24 @@ enum { CHUNK = 16 << 10, UNSENT_MAX = 4 * LM_NODE_MESSAGE_MAX, PROVING_MAX = 256
 
 static const double naming_time = 5; /* seconds to look up the name of a host */
 
-/* A connection that a thread makes: it and the link own it together. */
+/* A connection attempt, run by a thread; the thread and the link own it together. */
 typedef struct connecting {
   _Atomic int references;
   _Atomic bool abandoned;
   lm_key key;
   char address[LM_ADDRESS_MAX];
   double seconds;
-  int finished; /* the end of a pipe that the thread closes when it has set what follows */
-  int fd;       /* -1: it failed */
+  int finished; /* write end of a pipe, which the thread closes once fd and why are set */
+  int fd;       /* -1: the attempt failed */
   char why[WHY];
 } connecting;
 
 typedef struct node_link {
   int id, fd;
-  connecting *connecting; /* until it is connected: fd is the end of its pipe */
-  lm_auth *auth;          /* of one that came, until it has proved that it knows the token */
+  connecting *connecting; /* the attempt, until it ends; fd is the pipe's read end then. Else NULL */
+  lm_auth *auth;          /* handshake of an accepted link until it is authenticated, else NULL */
   lm_bytes in, out;
-  size_t sent; /* of out */
+  size_t sent; /* bytes of out */
   bool ended;
   char why[WHY];
   struct node_link *prev, *next;
@@ -47,9 +47,9 @@ typedef struct node_link {
 struct lm_node_links {
   int epoll, listener, ids, nproving;
   lm_key key;
-  node_link *first, *current; /* current: has given the last event, and may have another message */
-  size_t taken;               /* bytes of the current link's messages that were given */
-  char why[WHY];              /* of the last event */
+  node_link *first, *current; /* all; the last event's link, which may have another message */
+  size_t taken;               /* size of the current link's message in the last event, dropped at the next */
+  char why[WHY];              /* text of the last event */
   char chunk[CHUNK];
 };
 
@@ -91,7 +91,7 @@ static lm_status links_watch(lm_node_links *l, int op, int fd, void *data, bool 
   return epoll_ctl(l->epoll, op, fd, &event) == 0 ? LM_OK : lm_fail_cannot(LM_E_IO, "watch a connection", errno);
 }
 
-/* fd is the link's from now on, also after an error. */
+/* Creates a link; takes fd over, also on error. */
 static lm_status link_new(lm_node_links *l, int fd, node_link **out) {
   node_link *k = lm_calloc(1, sizeof *k);
   if (!k) {
@@ -201,7 +201,7 @@ lm_status lm_node_links_connect(lm_node_links *l, const char *address, double se
   atomic_store(&c->references, 2);
   k->connecting = c;
   status = lm_thread_start_detached("lm-connect", connect_body, c);
-  if (status != LM_OK) { /* its reference and its end of the pipe stay here */
+  if (status != LM_OK) { /* no thread: its reference and its pipe end are released here */
     link_free(l, k);
     goto done;
   }
@@ -215,14 +215,14 @@ done:
   return status;
 }
 
-/* ---- what arrives; each function of these says whether there is an event */
+/* ---- events */
 
 static void link_end(node_link *k, const char *why) {
   if (!k->ended) lm_write(k->why, sizeof k->why, "%s", why);
   k->ended = true;
 }
 
-/* False if there are no descriptors: the connection waits. */
+/* Accepts a connection and starts its handshake; false if there are no descriptors, so that it waits. */
 static bool accept_one(lm_node_links *l) {
   int fd = -1;
   node_link *k;
@@ -239,7 +239,7 @@ static bool accept_one(lm_node_links *l) {
   return true;
 }
 
-/* Those that came, and have not proved in time who they are. */
+/* Drops accepted links whose handshake has timed out. */
 static void drop_late(lm_node_links *l) {
   double now = lm_seconds();
   for (node_link *k = l->first, *next; l->nproving > 0 && k; k = next) {
@@ -264,7 +264,7 @@ static bool finish_connecting(lm_node_links *l, node_link *k) {
   return !k->ended;
 }
 
-/* Whether it has proved itself; frees it if it cannot. */
+/* Continues a link's handshake; true once it is authenticated. Frees the link if that fails. */
 static bool prove(lm_node_links *l, node_link *k) {
   bool done;
   if (lm_auth_step(k->auth, k->fd, &done) != LM_OK) {
@@ -291,7 +291,7 @@ static void link_flush(lm_node_links *l, node_link *k) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) {
-      shutdown(k->fd, SHUT_RDWR); /* reading finds its end, after what has arrived */
+      shutdown(k->fd, SHUT_RDWR); /* link_read finds the end, after received data */
       k->sent = k->out.n;
       break;
     }
@@ -307,7 +307,7 @@ lm_status lm_node_links_send(lm_node_links *l, int link, const char *text, size_
   node_link *k = links_find(l, link);
   if (!k || k->connecting || k->auth || k->ended) return LM_OK;
   lm_put_string(&k->out, text, n);
-  if (k->out.failed || k->out.n > UNSENT_MAX) { /* it reads nothing */
+  if (k->out.failed || k->out.n > UNSENT_MAX) { /* the peer reads nothing */
     shutdown(k->fd, SHUT_RDWR);
     k->out.n = 0;
     k->out.failed = false;
@@ -317,7 +317,7 @@ lm_status lm_node_links_send(lm_node_links *l, int link, const char *text, size_
   return LM_OK;
 }
 
-/* The next whole message of the current link, or its end. */
+/* Returns in *out the current link's next complete message, or its end; false if there is neither. */
 static bool next_of_current(lm_node_links *l, lm_node_event *out) {
   node_link *k = l->current;
   if (!k) return false;

@@ -1,5 +1,5 @@
-/* getaddrinfo has no timeout, so a separate thread calls it; a caller whose deadline
- * passes leaves question and answer to that thread. */
+/* Runs getaddrinfo, which has no timeout, on a separate thread; a caller whose deadline passes leaves the lookup to
+ * that thread. */
 #include "distributed/net/resolve.h"
 
 #include <poll.h>
@@ -12,8 +12,8 @@
 #include "base/thread.h"
 
 typedef struct lookup {
-  _Atomic int holders;   /* who asks, and the thread */
-  _Atomic bool answered; /* code, error and found are there */
+  _Atomic int holders;   /* references: the caller's and the thread's */
+  _Atomic bool answered; /* true once code, error and found are set */
   int wakeup_fd;         /* readable once answered */
   int code, error;       /* getaddrinfo's, and its errno */
   struct addrinfo *found;
@@ -32,7 +32,7 @@ static void resolve_let_go(lookup *l) {
   lm_free(l);
 }
 
-/* A container may have nothing that knows these names. */
+/* Returns true for "localhost" and the own host name, which a container's resolver may not know. */
 static bool is_this_host(const char *host) {
   char own[LM_ADDRESS_MAX];
   return strcmp(host, "localhost") == 0 || (gethostname(own, sizeof own) == 0 && strcmp(host, own) == 0);

@@ -26,8 +26,8 @@
 
 enum { BACKLOG = 4096, UNIX_BUFFER = 4 << 20 };
 static const double look_every = 0.05; /* seconds between two calls of a deadline's check */
-static const double next_address = 2;  /* seconds for an address when there is another one to try */
-static const double naming_time = 5;   /* seconds to look up the name of a host to listen on */
+static const double next_address = 2;  /* seconds for an address unless it is the last */
+static const double naming_time = 5;   /* seconds to resolve the host to listen on */
 
 typedef union address {
   struct sockaddr any;
@@ -110,12 +110,11 @@ lm_status lm_net_split(const char *text, char host[LM_ADDRESS_MAX], int *port) {
   return LM_OK;
 }
 
-/* Into "host:port"; snprintf cuts nothing, since hosts are checked to be shorter. */
+/* Writes "host:port"; nothing is truncated, since callers check the length of host. */
 static void socket_address_text(const char *host, int port, char out[LM_ADDRESS_MAX]) {
   snprintf(out, LM_ADDRESS_MAX, strchr(host, ':') ? "[%.110s]:%d" : "%.110s:%d", host, port);
 }
 
-/* As text; an IPv4-mapped IPv6 address as IPv4. */
 lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]) {
   char text[NI_MAXHOST];
   int code = getnameinfo(a, n, text, sizeof text, NULL, 0, NI_NUMERICHOST);
@@ -154,7 +153,7 @@ void lm_net_host_id(char id[64]) {
 
 /* ---- listening */
 
-/* The errno of what failed, or 0. */
+/* Binds and listens on a new socket; returns 0 or errno. */
 static int listen_on(const struct sockaddr *a, socklen_t n, int *out) {
   int yes = 1, no = 0, code = 0;
   int fd = lm_fd_above_stdio(socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -184,15 +183,15 @@ static bool socket_is_loopback(const struct sockaddr *a) {
   return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
-/* The loopback only by a name that means it to everybody: many systems give their own name an address of the
- * loopback, which others know by another one. */
+/* Returns true if `host` is a numeric address or a localhost name. Other names may mean the loopback on this machine
+ * only: many systems map their own host name to it. */
 static bool says_loopback(const char *host) {
   struct in6_addr a;
   return strncmp(host, "localhost", 9) == 0 || inet_pton(AF_INET, host, &a) == 1 || inet_pton(AF_INET6, host, &a) == 1;
 }
 
-/* On those of the addresses that are this machine's: the only one, or, of several, every interface, since others may
- * know any of them. EADDRNOTAVAIL if none is. */
+/* Listens on the one of the addresses that is this machine's or, if several are, on every interface, since others may
+ * use any of them. Returns 0 or errno; EADDRNOTAVAIL: none is this machine's. */
 static int listen_on_own(const struct addrinfo *found, const char *host, int port, int *fd) {
   int code = EADDRNOTAVAIL, second;
   *fd = -1;
@@ -242,7 +241,7 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRES
   } else {
     lm_deadline p = {.deadline = lm_seconds() + naming_time, .wake_fd = -1};
     snprintf(name, sizeof name, "%s", host);
-    /* A name that only others know is one behind NAT. */
+    /* A name that this machine cannot resolve is one behind NAT. */
     if (lm_net_resolve(host, port, &p, &found) != LM_OK) found = NULL;
   }
   int code = listen_on_own(found, host, port, fd);
@@ -264,7 +263,7 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRES
   return status;
 }
 
-/* Of an abstract name: the path starts with a zero and ends with the length. */
+/* Builds the address of an abstract name: sun_path starts with a zero, and *n, not a zero, ends it. */
 static lm_status unix_address(const char *name, address *out, socklen_t *n) {
   size_t length = strlen(name);
   *out = (address){.local = {.sun_family = AF_UNIX}};
@@ -303,7 +302,7 @@ lm_status lm_net_accept(int listener, double dead_after, int *fd) {
     case EINVAL:
     case ENOTSOCK:
     case EOPNOTSUPP: return lm_fail_cannot(LM_E_IO, "accept a connection", errno);
-    default: return LM_OK; /* no connection, or it was closed again */
+    default: return LM_OK; /* no connection, or it is closed already */
   }
 }
 
@@ -321,7 +320,7 @@ void lm_net_tune(int fd, double dead_after) {
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     return;
   }
-  /* TCP's own buffers grow further by themselves than a program without privileges may set them. */
+  /* TCP's buffers are left alone: they grow beyond the size that an unprivileged process may set. */
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   if (dead_after <= 0) return;
   int seconds = dead_after < 1 ? 1 : dead_after > 3600 ? 3600 : (int)dead_after;
@@ -329,15 +328,15 @@ void lm_net_tune(int fd, double dead_after) {
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &yes, sizeof yes);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &yes, sizeof yes);
-  if (seconds > 100) seconds = 100; /* the kernel takes no more than 127 */
+  if (seconds > 100) seconds = 100; /* the kernel's maximum is 127 */
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &seconds, sizeof seconds);
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
 }
 
 /* ---- connecting */
 
-/* A socket that keeps connecting to a port of this machine where nothing listens may be assigned that port itself, and
- * is then connected to itself. */
+/* Returns true if fd is connected to itself: connecting to an ephemeral port of this machine where nothing listens may
+ * assign that very port to the socket. */
 static bool is_to_itself(int fd) {
   address a = {0}, b = {0};
   socklen_t na = sizeof a, nb = sizeof b;

@@ -1,4 +1,4 @@
-/* The group of one process: there is nobody to exchange with, so what is gathered or scattered is copied. */
+/* Implements the backend "solo", a group of one process: gathers, scatters and all_to_all copy, the rest is empty. */
 #include "distributed/group/group_core.h"
 #include "op/op.h"
 

@@ -22,7 +22,7 @@ static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* sec
 
 /* ---- sending, with the lock held */
 
-/* As much as the socket takes now. Errors show when the thread reads. */
+/* Sends as much as the socket takes now. Errors are found when the thread reads. */
 static void client_push(lm_client *c) {
   while (c->fd >= 0 && c->sent < c->out.n) {
     ssize_t n = send(c->fd, c->out.data + c->sent, c->out.n - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -72,7 +72,7 @@ void lm_client_wait_briefly(lm_client *c, double until) {
   if (end > now) lm_cond_wait_until(&c->changed, &c->lock, end);
 }
 
-/* ---- what the store says, on the client's thread with the lock held */
+/* ---- the store's messages; on the client's thread, with the lock held */
 
 static void welcome(lm_client *c, lm_reader *r) {
   if (lm_get_u32(r) != (uint32_t)c->size || c->phase != LM_JOINING) {
@@ -104,7 +104,7 @@ static void client_take_message(lm_client *c, lm_message kind, lm_reader *r) {
   }
 }
 
-/* The store is gone, or talks nonsense; or, with LM_FAILURE_ERROR, we cannot listen to it any more. */
+/* Closes the connection and records its loss (LM_FAILURE_ERROR: this rank's failure, else rank 0's) as the cause. */
 static void client_lost_store(lm_client *c, lm_failure_kind kind, const char *how) {
   pthread_mutex_lock(&c->lock);
   close(c->fd);
@@ -162,8 +162,8 @@ static void listen_to_store(lm_client *c) {
 
 /* ---- the thread */
 
-/* Each second; sooner if little silence is allowed, or if this rank has continued since, so that the store knows where
- * it was when it dies. */
+/* Sends a heartbeat each second; sooner if the heartbeat timeout is short, or if this rank entered a call since, so
+ * that the store knows its last call when it dies. */
 static void heartbeat(lm_client *c, double now) {
   double every = c->heartbeat_timeout > 0 ? fmin(beat_every, c->heartbeat_timeout / 4) : beat_every;
   if (now - c->last_heartbeat < fmin(every, news_every)) return;
@@ -179,7 +179,7 @@ static void heartbeat(lm_client *c, double now) {
   pthread_mutex_unlock(&c->lock);
 }
 
-/* A thread that was not running itself (stopped, a suspended machine) must not count it as the store's silence. */
+/* Closes the connection to a silent store, not counting time in which this thread was stopped or suspended. */
 static void watch_store(lm_client *c, double now) {
   if (now - c->last_turn > 2.5) c->last_received = now;
   c->last_turn = now;
@@ -191,7 +191,7 @@ static void watch_store(lm_client *c, double now) {
 
 static void *client_serve(void *arg) {
   lm_client *c = arg;
-  double closing = 0; /* until when the goodbye may take */
+  double closing = 0; /* lm_seconds() by which the goodbye must be sent; 0: not leaving */
   bool shut = false;
   c->last_received = c->last_turn = lm_seconds();
   for (;;) {

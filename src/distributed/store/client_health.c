@@ -1,4 +1,4 @@
-/* What a member knows of the others' health: the cause of the job's failure, and who has left. */
+/* Records the cause of the job's failure and the ranks that have left, and reports this rank's calls to the store. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -98,13 +98,13 @@ void lm_client_passed(lm_client *c, uint32_t group, const lm_ticket *ticket) {
 
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket) {
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0) lm_client_report(c, LM_M_WAITING, group, ticket); /* without a store there is nobody to tell */
+  if (c->fd >= 0) lm_client_report(c, LM_M_WAITING, group, ticket); /* no store: no report */
   pthread_mutex_unlock(&c->lock);
 }
 
 void lm_client_resumed(lm_client *c, uint32_t group, uint64_t seq) {
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0) { /* no message that would hide a failed call's */
+  if (c->fd >= 0) { /* without a store, lm_client_end would overwrite a failed call's message */
     size_t at = lm_client_begin(c, LM_M_RESUMED);
     lm_put_u32(&c->out, group);
     lm_put_u64(&c->out, seq);

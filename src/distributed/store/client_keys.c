@@ -1,4 +1,4 @@
-/* Questions to the store: a message with a number, and the reply with the same. */
+/* Sends requests to the store and matches its replies by their id. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ void lm_client_reply(lm_client *c, lm_reader *r) {
   if (r->failed) return;
   for (lm_question *q = c->questions; q; q = q->next) {
     if (q->id != id || q->done) continue;
-    q->data = found ? lm_malloc(n + 1) : NULL; /* a closing zero, for those that are texts */
+    q->data = found ? lm_malloc(n + 1) : NULL; /* zero-terminated, in case it is text */
     if (q->data) {
       if (n > 0) memcpy(q->data, value, n);
       ((char *)q->data)[n] = 0;
@@ -28,7 +28,7 @@ void lm_client_reply(lm_client *c, lm_reader *r) {
   }
 }
 
-/* With the lock held, as the next two. Takes a number and a place for the reply; put the fields behind q->id. */
+/* Begins a request with a new id; the caller appends the fields. This and `answer` need the lock. */
 static size_t client_ask(lm_client *c, lm_question *q, lm_message kind) {
   size_t at = lm_client_begin(c, kind);
   q->id = ++c->last_id;
@@ -46,7 +46,7 @@ static lm_status answer(lm_client *c, lm_question *q, const lm_deadline *p) {
     } else if (lm_seconds() > p->deadline) {
       status = lm_fail(LM_E_STATE, "the store of rank 0 did not answer");
     }
-    if (p->check) { /* knows better why */
+    if (p->check) { /* its error explains more */
       pthread_mutex_unlock(&c->lock);
       lm_status checked = p->check(p->ctx);
       pthread_mutex_lock(&c->lock);
@@ -80,7 +80,7 @@ lm_status lm_client_forget(lm_client *c, uint32_t group) {
   return status;
 }
 
-/* Of a key, with `more` behind it. The answer is in q, its data yours, also after an error. */
+/* Sends a request about a key with `more` fields and waits for its reply. The caller frees q->data, even on error. */
 static lm_status ask_of_key(lm_client *c, lm_message kind, const char *key, const void *more, size_t n,
                             const lm_deadline *p, lm_question *q) {
   lm_status status = LM_OK;

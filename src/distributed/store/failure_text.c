@@ -48,7 +48,7 @@ const char *lm_call_text(const lm_ticket *call, char *out, size_t capacity) {
   return out;
 }
 
-/* " (last call: broadcast float32 [3] from rank 0 at a.lua:9)" */
+/* Adds " (last call: broadcast float32 [3] from rank 0 at a.lua:9)". */
 static void add_last_call(text *t, const lm_ticket *call) {
   if (!words_has_call(call)) return;
   add(t, " (last call: ");
@@ -58,7 +58,7 @@ static void add_last_call(text *t, const lm_ticket *call) {
 
 /* ---- failures */
 
-/* "rank 1 on b waits in broadcast float32 [3] from rank 0 at a.lua:9" */
+/* Adds "rank 1 on b waits in broadcast float32 [3] from rank 0 at a.lua:9". */
 static void add_party(text *t, const lm_party *p) {
   add_rank(t, p->rank, p->host);
   if (!words_has_call(&p->call)) return;
@@ -117,14 +117,13 @@ const char *lm_failure_text(const lm_failure *f, char *out, size_t capacity) {
   char details[LM_FAILURE_MESSAGE + 512];
   const char *message = f->message, *where = f->where;
   text t = text_of(out, capacity), d = text_of(details, sizeof details);
-  /* What was said may begin with the place, as Lua's errors do. */
+  /* The message may begin with the script's line, as Lua's errors do. */
   size_t n = strlen(where);
   bool again = n > 0 && strncmp(message, where, n) == 0 && strncmp(message + n, ": ", 2) == 0;
   if (again) message += n + 2;
   add_details(&d, f, message);
 
-  bool of_two =
-      f->kind == LM_FAILURE_MISMATCH && f->reported_by >= 0 && f->other.rank >= 0; /* neither is the odd one */
+  bool of_two = f->kind == LM_FAILURE_MISMATCH && f->reported_by >= 0 && f->other.rank >= 0; /* without a majority */
   int low = f->who.rank < f->other.rank ? f->who.rank : f->other.rank;
   if (of_two) add(&t, "ranks %d and %d made different calls", low, f->who.rank + f->other.rank - low);
   if (f->kind == LM_FAILURE_UNREACHABLE) add(&t, "the connection to ");
@@ -140,7 +139,7 @@ const char *lm_failure_text(const lm_failure *f, char *out, size_t capacity) {
   return out;
 }
 
-/* ---- who is missing */
+/* ---- missing ranks */
 
 static void add_absent(text *t, const lm_party *p) {
   add_rank(t, p->rank, p->host);
@@ -163,7 +162,7 @@ static void add_absent(text *t, const lm_party *p) {
   }
 }
 
-/* "rank 2 has not joined", "ranks 2, 3 and 5 have not joined"; many in a row become "4 to 9". */
+/* Adds "rank 2 has not joined" or "ranks 2, 3 and 5 have not joined"; three or more in a row become "4 to 9". */
 static void add_not_joined(text *t, const lm_party *p, int n) {
   add(t, n == 1 ? "rank " : "ranks ");
   for (int i = 0, to; i < n; i = to + 1) {

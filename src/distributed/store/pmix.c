@@ -36,14 +36,14 @@ void lm_pmix_leave(void) {}
 enum {
   VALUE = 512,
   KEY = 128,
-  GIVE_UP = 1 /* seconds, after which the launcher's server says that there is nothing */
+  GIVE_UP = 1 /* seconds after which the launcher's server reports that a key is not set */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards pmix */
 static struct pmix {
   void *library;
-  bool ready;    /* PMIx_Init succeeded */
-  pid_t process; /* in which */
+  bool ready;    /* true once PMIx_Init succeeded */
+  pid_t process; /* the process that called it */
   pmix_proc_t self;
   __typeof__(&PMIx_Init) init;
   __typeof__(&PMIx_Finalize) finalize;
@@ -86,7 +86,7 @@ static lm_status pmix_failed(const char *call, pmix_status_t code) {
   return lm_fail(LM_E_IO, "%s: %s", call, pmix.error(code));
 }
 
-/* A process that began with PMIx and ends without this has failed, says mpirun. */
+/* Finalizes PMIx; mpirun reports a process that ends without it as failed. */
 static void pmix_finish(void) {
   if (!pmix.ready || pmix.process != getpid()) return;
   pmix.finalize(NULL, 0);
@@ -99,8 +99,8 @@ void lm_pmix_leave(void) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Kept until the process ends, or leaves it: Open MPI 4's MPI_Init, which may come later in it, cannot begin with PMIx
- * again, but shares it. */
+/* Initializes PMIx until the end of the process or lm_pmix_leave. A later MPI_Init of Open MPI 4 shares this PMIx,
+ * since it cannot initialize it again. */
 static lm_status pmix_begin(void) {
   NEED(pmix_load());
   if (pmix.ready && pmix.process != getpid())
@@ -108,7 +108,7 @@ static lm_status pmix_begin(void) {
   if (pmix.ready) return LM_OK;
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* it starts a thread, which has no use for signals */
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* for the thread that it starts */
   pmix_status_t code = pmix.init(&pmix.self, NULL, 0);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (code != PMIX_SUCCESS)
@@ -146,11 +146,11 @@ done:
   return status;
 }
 
-/* ---- asking: a caller whose deadline passes leaves the question to the library, whose thread answers it */
+/* ---- getting: a caller whose deadline passes leaves the request to the library's thread */
 
 typedef struct question {
-  _Atomic int holders;   /* who asks, and the library */
-  _Atomic bool answered; /* code and value are there */
+  _Atomic int holders;   /* references: the caller's and the library's */
+  _Atomic bool answered; /* true once code and value are set */
   int wakeup_fd;         /* readable once answered */
   pmix_status_t code;
   pmix_proc_t whom;
@@ -174,8 +174,8 @@ static void take_answer(pmix_status_t code, pmix_value_t *value, void *ctx) {
   pmix_let_go(q);
 }
 
-/* Of rank 0, which may be on another node. "At once or not at all" (PMIX_IMMEDIATE) would never find it there: only
- * waiting fetches from other nodes. */
+/* Starts a request for rank 0's key. Without PMIX_IMMEDIATE, which would never find a key of another node: only a
+ * waiting request fetches from other nodes. */
 static lm_status pmix_ask(const char *key, question **out) {
   lm_status status = LM_OK;
   question *q = lm_calloc(1, sizeof *q);

@@ -1,6 +1,6 @@
-/* What members and the store say to each other, after auth.h's handshake (the store's hello is empty). A message is
- * uint32 length of what follows (at most LM_MESSAGE_MAX), uint8 kind, fields as base/bytes.h writes them. A side that
- * receives nonsense closes the connection. */
+/* Defines the messages between members and the store, after auth.h's handshake (with an empty hello). A message is a
+ * uint32 length of the rest (at most LM_MESSAGE_MAX), a uint8 kind, and fields as base/bytes.h writes them. A side that
+ * receives a malformed message closes the connection. */
 #pragma once
 
 #include "base/bytes.h"
@@ -13,35 +13,35 @@ enum { LM_PROTOCOL = 5, LM_MESSAGE_MAX = 64 << 20 };
 
 typedef enum lm_message {
   /* member to store */
-  LM_M_JOIN = 1, /* u32 LM_PROTOCOL, u32 rank, u32 size, u32 generation, member; answered by WELCOME once all are there,
-                    by REFUSED, or by AHEAD */
+  LM_M_JOIN = 1, /* u32 LM_PROTOCOL, u32 rank, u32 size, u32 generation, member; answered by WELCOME once all ranks have
+                    joined, by REFUSED, or by AHEAD */
   LM_M_SET,      /* string key, string value */
-  LM_M_GET,      /* u32 id, string key, u8 wait; answered by REPLY, with wait once it is set */
-  LM_M_ADD,      /* u32 id, string key, u64 delta; REPLY with the sum as decimal text */
-  LM_M_FORGET,   /* u32 group: this member is done with it; when all of the world are, its keys "group/<id>/…" go */
-  LM_M_ALIVE,    /* u32 group, ticket: each second or more often, with the call entered last (group 0, zeros if none) */
-  LM_M_PASSED,   /* u32 group, ticket: continued from it without having heard from the others */
-  LM_M_WAITING,  /* u32 group, ticket: has waited in it for 100 ms */
-  LM_M_RESUMED,  /* u32 group, u64 seq: waits there no more */
-  LM_M_MISSING, /* u32 id, u32 group, u64 seq, u32 n, n x u32 rank in the world: REPLY with those of these that have not
-                   come to that call and where they are: u32 n, n x party (those that have not joined last), text
-                   refusal. seq 0 with n = 0: who has not joined */
-  LM_M_FAIL,    /* failure; a first one becomes the cause. Answered by FAILURE (the cause) to all */
+  LM_M_GET,      /* u32 id, string key, u8 wait; answered by REPLY, with wait 1 once the key is set */
+  LM_M_ADD,      /* u32 id, string key, u64 delta; answered by REPLY with the sum as decimal text */
+  LM_M_FORGET,  /* u32 group: closed here; once all ranks of the world sent it, the keys "group/<id>/…" are deleted */
+  LM_M_ALIVE,   /* u32 group, ticket of the call entered last (zeros: none); sent each second or more often */
+  LM_M_PASSED,  /* u32 group, ticket of a call that this rank passed without waiting for the others */
+  LM_M_WAITING, /* u32 group, ticket of a call that this rank has waited in for 100 ms */
+  LM_M_RESUMED, /* u32 group, u64 seq of a call that this rank no longer waits in */
+  LM_M_MISSING, /* u32 id, u32 group, u64 seq, u32 n, n x u32 rank in the world; answered by REPLY with the ranks of
+                   these that have not entered that call: u32 n, n x party (ranks that have not joined last), text
+                   refusal. seq 0 with n = 0 requests all ranks that have not joined */
+  LM_M_FAIL,    /* failure; the first one becomes the cause, which FAILURE sends to all */
   LM_M_GOODBYE, /* u32 n, n x (u32 group, u64 seq last completed), u32 group, ticket of the call entered last. Then the
                    member closes */
   /* store to member */
   LM_M_WELCOME, /* u32 size, for each rank a member: text host name, text host id, text unix address, text tcp address,
                    GPUs (u32 n, n x u64) */
-  LM_M_REFUSED, /* text: why; final */
-  LM_M_AHEAD,   /* this store is of an earlier generation: close, try again a little later */
+  LM_M_REFUSED, /* text: the reason; final */
+  LM_M_AHEAD,   /* the store is of an earlier generation: the member closes and tries again later */
   LM_M_REPLY,   /* u32 id, u8 found, string value */
-  LM_M_PULSE,   /* as often as ALIVE */
+  LM_M_PULSE,   /* the store's heartbeat, as often as ALIVE */
   LM_M_FAILURE, /* failure: the cause */
-  LM_M_LEFT,    /* u32 rank, then GOODBYE's fields */
+  LM_M_LEFT,    /* u32 rank that said goodbye, then GOODBYE's fields */
   LM_M_LAST = LM_M_LEFT
 } lm_message;
 
-/* The GPUs a rank may use with nccl, by hashes of their UUIDs: its device, where it has chosen one, else all it sees,
+/* The GPUs that a rank may use with nccl, as hashes of their UUIDs: its device if it chose one, else all visible ones,
  * of which it takes the one at its local rank. */
 typedef struct lm_gpu_ids {
   uint32_t n;
@@ -50,14 +50,14 @@ typedef struct lm_gpu_ids {
 
 typedef struct lm_member {
   char host[64], host_id[64], unix_address[LM_ADDRESS_MAX], tcp_address[LM_ADDRESS_MAX];
-  lm_gpu_ids gpu_ids; /* none: it sees none, or has no nccl, or does not offer it */
+  lm_gpu_ids gpu_ids; /* empty without GPUs or nccl, or if nccl is not offered */
 } lm_member;
 void lm_put_member(lm_bytes *b, const lm_member *m);
 void lm_get_member(lm_reader *r, lm_member *out);
 
-/* begin returns the place of the length; end fills it in. */
+/* Begin and end a message in b: begin returns the offset of its length, and end fills the length in. */
 size_t lm_message_begin(lm_bytes *b, lm_message kind);
 void lm_message_end(lm_bytes *b, size_t at);
-/* If `in` starts with a whole message: its kind and fields, and how many bytes it takes in *used; *used = 0 if more is
- * needed. LM_E_IO: nonsense. */
+/* Returns kind and fields of the first message in `in`, and its size in *used; *used = 0: incomplete. LM_E_IO:
+ * malformed. */
 lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *fields, size_t *used);

@@ -15,7 +15,7 @@
 
 enum { EVENTS = 256, MAX_PENDING = 1024 };
 
-/* All servers of the process, whose threads end by themselves. */
+/* List of all servers of the process, whose threads end by themselves. */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t all_changed = PTHREAD_COND_INITIALIZER;
 static lm_server *all;
@@ -72,7 +72,7 @@ static void *server_run(void *arg) {
     int n = epoll_wait(s->epoll, events, EVENTS, deadline);
     double late = lm_seconds() - s->now - deadline * 1e-3;
     s->now = lm_seconds();
-    /* This process was stopped for a while, so members' silence does not count. */
+    /* This process was stopped for `late` seconds, in which members' silence does not count. */
     if (late > 0.5)
       for (lm_conn *c = s->members.first; c; c = c->next) c->heard += late;
     for (int i = 0; i < n; i++) {
@@ -101,7 +101,7 @@ static void *server_run(void *arg) {
   return NULL;
 }
 
-/* ---- its owner's side */
+/* ---- the owner's side */
 
 static lm_status server_watch(int epoll, int fd, void *who) {
   struct epoll_event e = {.events = EPOLLIN, .data.ptr = who};
@@ -126,7 +126,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   s->heartbeat_timeout = config->heartbeat_timeout;
   s->now = lm_seconds();
   s->pulse_at = s->now;
-  /* Strays may have no more than half of the process's descriptors. */
+  /* Connections that have not joined get at most half of the process's descriptors. */
   getrlimit(RLIMIT_NOFILE, &files);
   s->max_pending = files.rlim_cur / 2 < MAX_PENDING ? (int)(files.rlim_cur / 2) : MAX_PENDING;
   atomic_init(&s->references, 2);

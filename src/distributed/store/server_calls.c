@@ -1,4 +1,4 @@
-/* Which calls the members are in: comparing those that meet, and telling who is missing and where they are. */
+/* Records the members' calls, reports mismatches between them, and answers which ranks are missing from a call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@ enum { OPEN_MAX = 1024 };
 
 static bool server_has_call(const lm_member_call *p) { return p->ticket.what[0] != 0; }
 
-/* ---- do they agree */
+/* ---- mismatches */
 
-/* The member's call in this group, if it is known to be in (or to have been in) the one of that number. */
+/* Returns the member's reported call with that group and seq, current or past; NULL if none is known. */
 static const lm_member_call *call_in(const lm_server_member *member, uint32_t group, uint64_t seq) {
   for (int i = 0; i < member->n_open; i++)
     if (member->open[i].group == group && member->open[i].ticket.seq == seq) return &member->open[i];
@@ -33,8 +33,8 @@ static void server_show(const lm_server *s, int rank, const lm_member_call *p, l
   snprintf(out->host, sizeof out->host, "%s", s->member_table[rank].who.host);
 }
 
-/* Some members' tickets have one hash, some the other. The odd one differs from the majority or, with equal numbers on
- * both sides, from the lowest rank. While that may still change, others get a moment to say where they are. */
+/* Reports a mismatch between members with two hashes. The rank that failed is the first of the minority or, of equal
+ * sides, of the one without the lowest rank. Equal sides are held back while further members may decide. */
 static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
   int n[2] = {0, 0}, first[2] = {-1, -1};
   for (int r = 0; r < s->size; r++) {
@@ -55,7 +55,7 @@ static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t
     lm_server_publish(s, &failure);
 }
 
-/* Member `rank` has reported a call: does anybody who waits contradict? */
+/* Compares the call that member `rank` has reported with those of the other members; one of the two must be waiting. */
 static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
   const lm_member_call *mine = call_in(&s->member_table[rank], group, seq);
   if (s->cause.kind || seq == 0 || !mine) return;
@@ -69,7 +69,7 @@ static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
   }
 }
 
-/* ---- what they tell */
+/* ---- reports */
 
 static bool read_call(lm_server *s, lm_reader *r, lm_member_call *out) {
   out->group = lm_get_u32(r);
@@ -78,7 +78,7 @@ static bool read_call(lm_server *s, lm_reader *r, lm_member_call *out) {
   return lm_reader_done(r);
 }
 
-/* The last call, which keeps the time when it was first heard of. */
+/* Stores the member's last call, keeping the time of its first report. */
 static void remember(lm_server_member *member, const lm_member_call *p) {
   const lm_ticket *a = &member->last.ticket, *b = &p->ticket;
   bool same = member->last.group == p->group && lm_tickets_agree(a, b) && strcmp(a->where, b->where) == 0;
@@ -119,7 +119,7 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
     }
     at = &member->open[member->n_open++];
   } else if (at->ticket.seq > 0 && p.ticket.seq == 0) {
-    return true; /* a send or receive beside a collective, which is the one to compare */
+    return true; /* the collective stays: a send or receive beside it is not compared */
   }
   *at = p;
   compare(s, c->rank, p.group, p.ticket.seq);
@@ -129,7 +129,7 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
 bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_server_member *member = &s->member_table[c->rank];
   uint32_t group = lm_get_u32(r);
-  uint64_t seq = lm_get_u64(r); /* a send or receive may be over while the collective beside it is not */
+  uint64_t seq = lm_get_u64(r); /* only that call: a collective may outlast a send beside it */
   if (!lm_reader_done(r)) return false;
   for (int i = 0; i < member->n_open; i++)
     if (member->open[i].group == group && member->open[i].ticket.seq == seq) {
@@ -139,7 +139,7 @@ bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
   return true;
 }
 
-/* ---- who is missing */
+/* ---- missing ranks */
 
 static bool has_come(const lm_server_member *member, uint32_t group, uint64_t seq) {
   for (int i = 0; i < member->n_open; i++)

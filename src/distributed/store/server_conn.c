@@ -1,4 +1,4 @@
-/* The store's connections: accepting, reading and sending. */
+/* Accepts, reads, writes and closes the store's connections. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -10,7 +10,7 @@
 #include "distributed/store/server_private.h"
 
 enum { ACCEPTS = 64, READS = 16, KEEP_BUFFER = 1 << 20 };
-static const double closing_time = 1;  /* seconds in which a refused one may read why */
+static const double closing_time = 1;  /* seconds for a closing connection to read its last messages */
 static const double full_pause = 0.05; /* seconds without accepting when there are no descriptors */
 
 /* ---- connections */
@@ -85,7 +85,7 @@ static void conn_flush(lm_server *s, lm_conn *c) {
       conn_watch(s, c, true);
       return;
     } else if (errno != EINTR) {
-      break; /* broken: what there is to read is read first, and its end says so */
+      break; /* broken: reading handles received data first, then the end */
     }
   }
   c->sent = c->out.n = 0;
@@ -104,17 +104,17 @@ void lm_conn_free(lm_server *s, lm_conn *c) {
   lm_free(c);
 }
 
-/* In the order in which they went: of several deaths the first is the cause. */
+/* Reaps dropped connections in the order in which they were dropped: of several deaths the first is the cause. */
 static void conn_reap_gone(lm_server *s) {
   for (lm_conn *c = s->gone.first, *next; c; c = next) {
     bool lives = c->rank >= 0 && c->as != LM_FAILURE_DIED && !c->out.failed;
     if (c->rank >= 0) lm_server_lost(s, c);
     next = c->next;
-    if (lives) { /* it reads why it was dropped before it closes */
+    if (lives) { /* it can still read the cause before it is closed */
       c->gone = false;
       if (c->waits > 0) lm_server_cancel_waits(s, c);
       lm_conn_close_gently(s, c);
-    } else if (!c->dirty) { /* else once it is off the list of those that have something to send */
+    } else if (!c->dirty) { /* else freed once it is off the dirty list */
       lm_conn_free(s, c);
     }
   }
@@ -132,7 +132,7 @@ void lm_conns_end_round(lm_server *s) {
   }
 }
 
-/* ---- what they say */
+/* ---- messages */
 
 static bool conn_handle(lm_server *s, lm_conn *c, lm_message kind, lm_reader *r) {
   if (c->state == LM_CONN_JOINING) return kind == LM_M_JOIN && lm_server_join(s, c, r);
@@ -170,7 +170,7 @@ static void conn_handle_all(lm_server *s, lm_conn *c) {
   if (c->in.n == 0 && c->in.capacity > KEEP_BUFFER) lm_bytes_free(&c->in);
 }
 
-/* What became of a connection that cannot be read any more. */
+/* Drops a connection at its end (code 0) or after a read error (errno). */
 static void conn_ended(lm_server *s, lm_conn *c, int code) {
   bool far = code == ETIMEDOUT || code == EHOSTUNREACH || code == ENETUNREACH || code == EHOSTDOWN || code == ENETDOWN;
   if (far)
@@ -270,7 +270,7 @@ void lm_server_accept(lm_server *s) {
       return;
     } else {
       if (s->pending.n >= s->max_pending) conn_drop_oldest(s);
-      conn_admit(s, fd); /* without memory it is closed: it will come again */
+      conn_admit(s, fd); /* on error it is closed, and the rank connects again */
     }
   }
 }

@@ -1,4 +1,4 @@
-/* Keys and values, and who waits for a key to be set. */
+/* Stores keys and values, and replies to members that wait for a key once it is set. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "distributed/store/server_private.h"
 
-/* Where the entry of that key is, or would be put. */
+/* Returns the link to the key's entry, or the NULL link where it would be inserted. */
 static lm_entry **server_find(lm_server *s, const char *key, size_t n) {
   uint64_t hash = lm_hash(LM_NO_HASH, key, n);
   lm_entry **p = &s->slots[hash % LM_KEY_SLOTS];
@@ -17,7 +17,7 @@ static lm_entry **server_find(lm_server *s, const char *key, size_t n) {
 
 static size_t server_cost(const lm_entry *e) { return sizeof *e + e->n_key + (e->value ? e->n : 0); }
 
-/* An entry for the key, made if there is none; NULL without memory. */
+/* Returns the key's entry, created if there is none; NULL: out of memory. */
 static lm_entry *entry_of(lm_server *s, const char *key, size_t n) {
   lm_entry **p = server_find(s, key, n);
   if (*p) return *p;
@@ -31,7 +31,7 @@ static lm_entry *entry_of(lm_server *s, const char *key, size_t n) {
   return e;
 }
 
-/* Takes an entry away that says nothing any more. */
+/* Removes an entry without value and waiters. */
 static void server_tidy(lm_server *s, lm_entry **p) {
   lm_entry *e = *p;
   if (e->value || e->waiters) return;
@@ -49,7 +49,7 @@ void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const ch
   lm_conn_queued(s, c);
 }
 
-/* False, and the member is dropped, where it is too much. */
+/* Sets a key and replies to its waiters. If it exceeds a limit or memory, drops the member and returns false. */
 static bool server_store_value(lm_server *s, lm_conn *c, const char *key, size_t n_key, const char *value, size_t n) {
   if (n > LM_VALUE_MAX) {
     lm_conn_drop(s, c, LM_FAILURE_ERROR, "it stored a value of more than 32 MiB, the maximum");
@@ -150,7 +150,7 @@ bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r) {
   return true;
 }
 
-/* Whoever waits for one of them continues waiting. */
+/* Deletes the values of all keys with that prefix; members that wait for such a key continue to wait. */
 static void drop_keys(lm_server *s, const char *prefix, size_t n) {
   for (int i = 0; i < LM_KEY_SLOTS; i++)
     for (lm_entry **p = &s->slots[i]; *p;) {
@@ -166,7 +166,7 @@ static void drop_keys(lm_server *s, const char *prefix, size_t n) {
     }
 }
 
-/* How many are done with it is a key like the others. */
+/* Counts the members that have closed a group, in the key "group/<id>/done"; the last one deletes the group's keys. */
 bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r) {
   char prefix[32], key[48], count[16];
   uint32_t group = lm_get_u32(r);

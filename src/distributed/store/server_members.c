@@ -1,4 +1,4 @@
-/* Members: joining, leaving, and the notification of all when one fails. */
+/* Lets members join and leave, and notifies all members when one fails. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,8 +9,8 @@
 #include "distributed/store/server_private.h"
 
 enum { GROUPS_MAX = 65536 };
-static const double hold_back = 0.15; /* seconds in which the cause of an effect may still come */
-static const double linger = 1;       /* seconds in which those who come late to a failed start may hear why */
+static const double hold_back = 0.15; /* seconds in which the cause of a held failure may come */
+static const double linger = 1;       /* seconds for late ranks of a failed start to learn the cause */
 
 /* ---- failures */
 
@@ -34,11 +34,11 @@ void lm_server_publish(lm_server *s, const lm_failure *failure) {
     if (s->member_table[r].conn && !s->member_table[r].left) send_failure(s, s->member_table[r].conn);
 }
 
-/* What the store itself found out about a rank. */
+/* Publishes a failure of a rank that the store found itself. */
 static void server_found_failure(lm_server *s, lm_failure_kind kind, int rank, const char *why) {
   const lm_ticket *last = &s->member_table[rank].last.ticket;
   char here[64] = "";
-  if (!s->member_table[rank].joined) gethostname(here, sizeof here - 1); /* rank 0, which is here */
+  if (!s->member_table[rank].joined) gethostname(here, sizeof here - 1); /* rank 0, on this host */
   lm_failure failure = lm_failure_of(kind, rank, here, -1);
   failure.who.call = *last;
   if (last->what[0]) failure.who.standing = LM_LAST_IN;
@@ -242,7 +242,7 @@ void lm_server_check_silent(lm_server *s) {
   s->silence_at = next;
 }
 
-/* The owner has gone before all had come: nobody can be welcomed any more. */
+/* Publishes a failure if the owner (rank 0) released the store before all ranks had joined. */
 void lm_server_abandoned(lm_server *s) {
   if (s->welcomed || s->cause.kind) return;
   server_found_failure(s, LM_FAILURE_LEFT, 0, "it left before all ranks had joined");
@@ -252,7 +252,7 @@ bool lm_server_is_done(const lm_server *s) {
   if (s->closing.n > 0) return false;
   for (int r = 0; r < s->size; r++)
     if (s->member_table[r].conn && !s->member_table[r].left && !s->member_table[r].frozen) return false;
-  /* Ranks that were starting when it failed must still find the store, to learn why. */
+  /* Ranks that were starting when the job failed must still reach the store, to learn the cause. */
   bool late = s->listener >= 0 && s->joined > 0 && s->joined < s->size && s->cause.kind != LM_FAILURE_ABSENT;
   return !late || s->now > s->cause_at + linger;
 }

@@ -1,8 +1,8 @@
-/* The store's inside: one thread with one epoll loop. Private to server*.c.
+/* Declares the store's state, used by one thread with an epoll loop. Private to server*.c.
  *
- * A connection proves that it knows the token, says who it is (JOIN), and is then a member's until it closes. Handlers
- * never close one themselves: they mark it as gone, and the loop reaps it when the round's events are all handled, so
- * that an error published in the same instant in which its process ends is heard first. */
+ * A connection authenticates, sends JOIN, and is then a member's until it closes. Handlers never close one: they mark
+ * it as gone, and the loop reaps it after all events of the round. So an error that a process publishes just before it
+ * ends is handled before its death. */
 #pragma once
 
 #include <stdatomic.h>
@@ -27,14 +27,14 @@ typedef struct lm_conn {
   int fd, rank; /* -1: none */
   lm_conn_state state;
   bool gone, dirty, watches_out;
-  lm_failure_kind as; /* once gone: what becomes of its member; LM_FAILURE_DIED closes at once */
-  const char *why;    /* in words, or NULL; static text */
-  double deadline;    /* of proving and joining; of closing */
-  double heard;       /* when bytes came last */
-  lm_auth *auth;      /* while proving */
+  lm_failure_kind as; /* once gone: its member's failure; LM_FAILURE_DIED closes at once */
+  const char *why;    /* the failure's message, static text, or NULL */
+  double deadline;    /* lm_seconds() by which it must have joined or, when closing, is closed */
+  double heard;       /* lm_seconds() of the last bytes */
+  lm_auth *auth;      /* handshake in state PROVING, else NULL */
   lm_bytes in, out;
-  size_t sent; /* of out */
-  int waits;   /* keys it waits for */
+  size_t sent; /* bytes of out */
+  int waits;   /* number of keys it waits for */
   struct lm_conn *next_dirty;
 } lm_conn;
 
@@ -46,21 +46,21 @@ typedef struct lm_conn_list {
 typedef struct lm_member_call { /* a call that a member is in */
   uint32_t group;
   lm_ticket ticket;
-  double since; /* when the store first heard of it */
+  double since; /* lm_seconds() when it was first reported */
 } lm_member_call;
 
 enum { LM_PASSED = 4 };
 
 typedef struct lm_server_member { /* a rank */
-  lm_conn *conn;                  /* while it is there */
+  lm_conn *conn;                  /* NULL before it joins and after its connection closed */
   bool joined, left, died, frozen;
   lm_member who;
   lm_member_call last;  /* the call entered last; seq 0 and no text: none */
-  lm_member_call *open; /* calls it has waited in for long, one a group */
+  lm_member_call *open; /* [n_open] calls that it has waited in for 100 ms, at most one for each group */
   int n_open;
   size_t capacity;
-  lm_member_call passed[LM_PASSED]; /* calls it continued from before it met the others, the newest few */
-  unsigned n_passed;
+  lm_member_call passed[LM_PASSED]; /* the last calls that it passed without waiting for the others */
+  unsigned n_passed;                /* number of such calls so far */
 } lm_server_member;
 
 typedef struct lm_waiter {
@@ -69,7 +69,7 @@ typedef struct lm_waiter {
   struct lm_waiter *next;
 } lm_waiter;
 
-typedef struct lm_entry { /* a key that is set, or waited for */
+typedef struct lm_entry { /* a key that is set or waited for */
   struct lm_entry *next;
   uint64_t hash;
   lm_waiter *waiters;
@@ -84,9 +84,9 @@ struct lm_server {
   _Atomic bool released, stopped;
   int wake;
   char address[LM_ADDRESS_MAX];
-  struct lm_server *next; /* among all of the process */
+  struct lm_server *next; /* in the list of all of the process */
 
-  /* the thread's own */
+  /* used by the thread alone */
   int epoll, listener; /* listener: -1 once closed */
   int size, generation, max_pending;
   lm_key key;
@@ -97,51 +97,51 @@ struct lm_server {
   bool welcomed;
   lm_server_member *member_table; /* [size] */
   int joined;
-  char refusal[512]; /* why the last refused one was refused; "" */
-  lm_failure cause;  /* kind NONE: all is well */
-  double cause_at;
-  lm_failure held; /* an effect whose cause may still come */
-  double held_until;
+  char refusal[512]; /* reason of the last refusal; "": none */
+  lm_failure cause;  /* kind NONE: no failure */
+  double cause_at;   /* lm_seconds() of the cause */
+  lm_failure held;   /* a failure held back, since its cause may still come; kind NONE: none */
+  double held_until; /* lm_seconds() at which it becomes the cause */
   lm_entry *slots[LM_KEY_SLOTS];
-  size_t stored;
-  char chunk[64 << 10]; /* what is read goes here first */
+  size_t stored;        /* bytes of all entries and waiters */
+  char chunk[64 << 10]; /* buffer for reading */
 };
 
 /* ---- server_conn.c: connections */
 
-/* After adding to c->out: it is sent at the end of the round. */
+/* Schedules c->out, to which the caller has added a message, to be sent at the end of the round. */
 void lm_conn_queued(lm_server *s, lm_conn *c);
-/* It is of no more use. `why` is static text. */
+/* Marks c as gone, with its member's failure. `why` is static text or NULL. */
 void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why);
 void lm_conn_no_memory(lm_server *s, lm_conn *c);
-/* Nothing more is read from it; it closes when what it has to hear is sent. */
+/* Ignores further input, and closes once all output is sent, after 1 s at most. */
 void lm_conn_close_gently(lm_server *s, lm_conn *c);
-/* Nobody new may come. */
+/* Stops listening and drops connections that have not joined. */
 void lm_server_close_listener(lm_server *s);
 void lm_conn_move(lm_conn *c, lm_conn_list *list);
 void lm_conn_free(lm_server *s, lm_conn *c);
-/* What epoll says of it. */
+/* Handles epoll's events of c. */
 void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events);
 /* Ends a round: sends what is queued, and reaps dropped connections, which queues messages to others. */
 void lm_conns_end_round(lm_server *s);
 void lm_server_accept(lm_server *s);
 void lm_server_listen(lm_server *s, bool on); /* off: until s->listen_at */
 
-/* ---- handlers: false is nonsense */
+/* ---- message handlers, which return false for a malformed message */
 
 /* server_members.c */
 bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r);
-bool lm_server_fail(lm_server *s, lm_conn *c, lm_reader *r); /* FAIL */
-void lm_server_lost(lm_server *s, lm_conn *c);               /* a member's connection is gone */
+bool lm_server_fail(lm_server *s, lm_conn *c, lm_reader *r); /* handles FAIL */
+void lm_server_lost(lm_server *s, lm_conn *c);               /* records that a member's connection is gone */
 void lm_server_publish(lm_server *s, const lm_failure *failure);
-/* Published in a moment, unless the cause of it comes first. Of several it is a mismatch, best in the store's view. */
+/* Holds a failure back for 0.15 s, in which its cause may come. Of several keeps a mismatch, best the store's own. */
 void lm_server_hold(lm_server *s, const lm_failure *failure);
 void lm_server_send_heartbeat(lm_server *s);
-void lm_server_check_silent(lm_server *s); /* who has not been heard of */
-void lm_server_publish_held(lm_server *s); /* time is up for what was held back */
+void lm_server_check_silent(lm_server *s); /* reports members without a heartbeat as frozen */
+void lm_server_publish_held(lm_server *s); /* publishes the held failure */
 void lm_server_abandoned(lm_server *s);
-bool lm_server_is_done(const lm_server *s); /* released, and nobody is there who needs it */
+bool lm_server_is_done(const lm_server *s); /* true if no member needs a released store any more */
 void lm_server_free_members(lm_server *s);
 
 /* server_calls.c */
@@ -156,7 +156,7 @@ bool lm_server_set(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r);
-/* To a question of that number. */
+/* Sends REPLY for the request with that id. */
 void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n);
 void lm_server_cancel_waits(lm_server *s, lm_conn *c);
 void lm_server_free_keys(lm_server *s);

@@ -12,17 +12,17 @@
 #include "base/thread.h"
 
 static const double grace = 1.0, last_words = 0.05; /* seconds */
-static const double repeats = 1.0;                  /* seconds: a launcher passes on what the system sent to all */
+static const double repeats = 1.0;                  /* seconds in which copies count as one: launchers forward them */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of users, thread, mine */
-static int users;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards users, thread, mine */
+static int users;                                        /* number of lm_sigterm_watch without unwatch */
 static pthread_t thread;
-static bool mine;                  /* the handler is in place for the users, with its thread */
-static struct sigaction foreign;   /* what was there before lm_sigterm_defer; called as well */
-static _Atomic int wakeup_fd = -1; /* rung by the handler; made once, never closed: the handler may run at any time */
-static _Atomic int owner;          /* the process */
+static bool mine;                  /* true if the handler and its thread are installed for the users */
+static struct sigaction foreign;   /* the action before lm_sigterm_defer; its handler is called as well */
+static _Atomic int wakeup_fd = -1; /* signaled by the handler, which may run at any time: never closed */
+static _Atomic int owner;          /* id of the process that installed the handler */
 static _Atomic bool asked, quit;
-static _Atomic bool deferred, came; /* lm_sigterm_defer; since when a first SIGTERM came */
+static _Atomic bool deferred, came; /* lm_sigterm_defer was called; a SIGTERM came after that */
 static _Atomic int64_t came_at;     /* microseconds of lm_seconds() */
 static _Atomic int waits, stores;
 static _Atomic int64_t failed_at = -1000000; /* microseconds of lm_seconds() */
@@ -41,7 +41,7 @@ static bool nobody_waits(void) { return atomic_load_explicit(&waits, memory_orde
 
 bool lm_sigterm_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
 
-/* The first that a script asks for, or one that came with it. */
+/* Returns true for the first SIGTERM after lm_sigterm_defer and its copies within `repeats`. */
 static bool is_asked_for(void) {
   double now = lm_seconds();
   if (atomic_exchange(&came, true)) return now - (double)atomic_load(&came_at) * 1e-6 < repeats;
@@ -49,9 +49,8 @@ static bool is_asked_for(void) {
   return true;
 }
 
-/* On the script's thread: nothing but what a handler may do. A forked child shares our wakeup descriptor; its signals
- * are not ours.
- */
+/* Handles SIGTERM on the script's thread, by async-signal-safe calls only. Ignores the wakeup descriptor in a forked
+ * child, which shares it. */
 static void on_term(int signal_number, siginfo_t *info, void *context) {
   int error = errno;
   bool ours = atomic_load(&owner) == (int)getpid();
@@ -62,7 +61,7 @@ static void on_term(int signal_number, siginfo_t *info, void *context) {
     else if (foreign.sa_handler != SIG_IGN)
       foreign.sa_handler(signal_number);
   } else if (ours && atomic_load(&deferred) && is_asked_for()) {
-    /* the script saves first */
+    /* the script saves first: it polls lm_sigterm_came */
   } else if (ours && (atomic_load(&stores) > 0 || !nobody_waits())) {
     atomic_store(&asked, true);
     lm_wakeup_fd_signal(atomic_load(&wakeup_fd));
@@ -89,7 +88,7 @@ static void end_process(void) {
   kill(getpid(), SIGTERM);
 }
 
-/* Waiting calls may learn the cause, and a failed one may reach the end of the script. */
+/* Waits, at most `grace`, so that waiting calls learn the cause and a failed one can end the script. */
 static void give_time(void) {
   double now = lm_seconds(), until = now + grace, least = atomic_load(&stores) > 0 ? now + last_words : now;
   for (; now < until && (now < least || !nobody_waits()); now = lm_seconds())
@@ -108,8 +107,8 @@ static void *sigterm_serve(void *arg) {
   }
 }
 
-/* Compiled kernels (oneDNN's) may have the stack pointer in memory of theirs, with little room below, so the handler
- * has a stack of its own. A process's signals go to its main thread while that takes them. */
+/* Sets a signal stack for the main thread, which gets the process's signals: compiled kernels (oneDNN's) may point
+ * the stack pointer into memory of theirs with little room below. */
 static void give_stack(void) {
   static char stack[64 << 10];
   stack_t now;
@@ -158,11 +157,11 @@ void lm_sigterm_unwatch(void) {
     if (!atomic_load(&deferred)) default_again();
     atomic_store(&quit, true);
     if (atomic_load(&asked)) {
-      pthread_detach(thread); /* it is about to end the process */
+      pthread_detach(thread); /* the thread is about to end the process */
     } else {
       lm_wakeup_fd_signal(atomic_load(&wakeup_fd));
       pthread_join(thread, NULL);
-      if (atomic_load(&asked)) end_process(); /* came just now: the thread may have missed it */
+      if (atomic_load(&asked)) end_process(); /* a SIGTERM that the thread may have missed */
     }
   }
   pthread_mutex_unlock(&lock);

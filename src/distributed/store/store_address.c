@@ -68,12 +68,12 @@ lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char 
 lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_deadline *p) {
   switch (l->by) {
     case LM_BY_ADDRESS: snprintf(host, LM_ADDRESS_MAX, "%s", l->host); return LM_OK;
-    case LM_BY_TORCHRUN: return lm_torchrun_seen_from(l->torchrun, host, p); /* what all ranks reach */
+    case LM_BY_TORCHRUN: return lm_torchrun_seen_from(l->torchrun, host, p); /* reachable for all ranks */
     default: return lm_net_chosen_host("", host);
   }
 }
 
-/* ---- "address nonce", in a file or under a key */
+/* ---- "luminary ADDRESS NONCE", in a file or under a key */
 
 static void locate_word(const lm_location *at, char *out, size_t capacity) {
   snprintf(out, capacity, "luminary %s %s\n", at->address, at->nonce);
@@ -106,9 +106,9 @@ static lm_status not_ours(void) {
                  lm_error());
 }
 
-/* What is there now: LM_E_IO if it is nothing, or empty (mktemp's, say); LM_E_ARG if it is anything but a rendezvous
- * file of ours, which must not be waited for, replaced or removed. *held: by a rank 0 that is alive; never seen on
- * disks without locks. */
+/* Reads the rendezvous file at path. LM_E_IO: there is none, or an empty one (mktemp's, say). LM_E_ARG: it is anything
+ * else, which must not be waited for, replaced or removed. *held is true if a living rank 0 has it locked; always false
+ * on file systems without locks. */
 static lm_status locate_look(const char *path, lm_location *at, bool *held, struct stat *info) {
   char text[256];
   int fd;
@@ -132,7 +132,7 @@ static lm_status locate_look(const char *path, lm_location *at, bool *held, stru
   return not_ours();
 }
 
-/* Without a token the file's nonce is the job's secret, which only the job's own user may have written. */
+/* Checks that only this user can have written the file: without a token, its nonce is the job's secret. */
 static lm_status check_owner(const char *path, const struct stat *info) {
   static const char remedy[] = "; set LM_TOKEN to the same secret for all ranks, or choose a path in a folder of yours";
   if (info->st_uid != geteuid())
@@ -150,26 +150,26 @@ static void beside(const char *path, char *out, size_t capacity) {
   snprintf(out, capacity, "%s.%s", path, random);
 }
 
-/* Moves a file to where nothing is; false if something is there by now, or with errno. */
+/* Moves a file to `path` unless something exists there (EEXIST); false on error, with errno. */
 static bool locate_put(const char *from, const char *path) {
   bool done = link(from, path) == 0;
   if (!done && errno == EEXIST) return false;
-  if (!done) return rename(from, path) == 0; /* a disk without links */
+  if (!done) return rename(from, path) == 0; /* a file system without links */
   unlink(from);
   return true;
 }
 
 enum { BESIDE = 1024 + 40 };
 
-/* Removes a file of ours that was seen there: of any store that is no more if nonce is NULL. Another may have come to
- * lie there since; so it is moved aside, looked at, and moved back if it is none. */
+/* Removes the rendezvous file with that nonce or, with NULL, one that no living rank 0 holds. Another file may have
+ * replaced it since, so the file is moved aside, checked, and moved back if it is another one. */
 static lm_status take_away(const char *path, const char *nonce) {
   char aside[BESIDE];
   lm_location at;
   struct stat info;
   bool held;
   beside(path, aside, sizeof aside);
-  if (rename(path, aside) != 0) return LM_OK; /* another process has removed it, or there was nothing */
+  if (rename(path, aside) != 0) return LM_OK; /* there is no such file any more */
   lm_status status = locate_look(aside, &at, &held, &info);
   bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
   if (!done && locate_put(aside, path)) return status;
@@ -177,7 +177,7 @@ static lm_status take_away(const char *path, const char *nonce) {
   return done ? LM_OK : status;
 }
 
-/* The file, which lies nowhere else yet, locked, and whole on the disk. */
+/* Creates, locks, writes and syncs the file under its temporary name. *out is its descriptor, also on a write error. */
 static lm_status locate_make_file(const char *path, const char *temporary, const char *text, int *out) {
   int fd = lm_fd_above_stdio(open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (fd < 0)
@@ -211,8 +211,8 @@ static lm_status write_file(lm_locator *l, const char *text) {
   beside(path, temporary, sizeof temporary);
   status = locate_make_file(path, temporary, text, &fd);
   bool made = status == LM_OK;
-  /* Whole or not at all, and over nothing: whoever looks sees the old one, none or the new one. Other jobs may try the
-   * same. */
+  /* Moving is atomic and, with hard links, never replaces a file: readers see the old one, none, or the new one. Other
+   * jobs may try the same, so this may take several attempts. */
   for (int attempt = 0; made && !done && attempt < 100; attempt++) {
     status = locate_look(path, &found, &held, &info);
     if (status == LM_OK && held) status = in_use(path, &found);

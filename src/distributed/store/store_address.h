@@ -1,4 +1,4 @@
-/* Where the store is, by what a job was started with. Private to distributed/. */
+/* Publishes and finds the store's address by a job's init_method. Private to distributed/. */
 #pragma once
 
 #include "distributed/net/auth.h"
@@ -6,34 +6,34 @@
 
 typedef struct lm_locator {
   enum { LM_BY_ADDRESS, LM_BY_FILE, LM_BY_TORCHRUN, LM_BY_PMIX } by;
-  char host[LM_ADDRESS_MAX]; /* BY_ADDRESS: of the store */
-  int port;
-  char torchrun[LM_ADDRESS_MAX]; /* BY_TORCHRUN: torchrun's store */
-  char path[1024];               /* the file, or torchrun's or PMIx's key */
-  int fd;                        /* BY_FILE: the file that rank 0 has published and holds a lock on; else -1 */
+  char host[LM_ADDRESS_MAX];     /* LM_BY_ADDRESS: the store's host */
+  int port;                      /* LM_BY_ADDRESS: the store's port */
+  char torchrun[LM_ADDRESS_MAX]; /* LM_BY_TORCHRUN: address of torchrun's store */
+  char path[1024];               /* the file's path, or torchrun's or PMIx's key */
+  int fd;                        /* LM_BY_FILE: the file that rank 0 has published and locked; else -1 */
 } lm_locator;
 
 typedef struct lm_location {
   char address[LM_ADDRESS_MAX];
-  char nonce[40]; /* of this store, unless its address was known beforehand; "" then */
+  char nonce[40]; /* random text of a published store; "" with LM_BY_ADDRESS */
 } lm_location;
 
-/* generation: of the world. What PMIx was given cannot be taken back, so each world has a key of its own there. The
- * error says what would do. */
+/* Parses init_method. generation: the world's; each world has its own PMIx key, since PMIx values cannot be deleted.
+ * LM_E_ARG with the expected form if it is malformed. */
 lm_status lm_locator_of(const char *init_method, int generation, lm_locator *out);
-/* Rank 0: on which of this machine's addresses the store should listen, "" for all of them and the likeliest to be
- * given. */
+/* Returns the host that rank 0's store listens on; "": every interface, published under the machine's most likely
+ * address. */
 lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_deadline *p);
-/* Rank 0, once its store listens at `at`: where the others look, if they have to. A file of a job that is over is
- * replaced; LM_E_STATE if its job continues, as its lock shows, and LM_E_ARG if anything else is there. */
+/* Publishes the address of rank 0's listening store, unless init_method contains it. Replaces a file of an ended job;
+ * LM_E_STATE if that job still runs (its file is locked), LM_E_ARG if anything else is there. */
 lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_deadline *p);
-/* The others: LM_E_IO if there is nothing yet, or nothing whole; LM_E_ARG if something else is where the file should
- * come to be, or without a token a file that is another user's or that others may write to. */
+/* Finds the published address, on the other ranks. LM_E_IO: nothing yet, or nothing complete. LM_E_ARG: another file is
+ * at the path or, without a token, the file belongs to another user or others may write to it. */
 lm_status lm_locator_find(const lm_locator *l, const char *token, lm_location *at, const lm_deadline *p);
-/* Rank 0, when the world ends: until then a file keeps other jobs away, whose ranks could be taken for this one's. Does
- * nothing where no file was published. */
+/* Removes rank 0's published file, if any, at the end of the world. Until then it keeps other jobs away, whose ranks
+ * could join this job by mistake. */
 void lm_locator_withdraw(lm_locator *l, const lm_location *at);
-/* The key of the handshake. A store that was published has its nonce in the key: one that is left over from another
- * job, even of the same token, proves to be another. Where only the job's own user can read it (a file, PMIx), the
- * nonce is also a secret that keeps out whoever has no token either. */
+/* Returns the handshake's key, which contains a published store's nonce: so a store left over from another job, even
+ * one with the same token, is rejected. If only the job's user can read the nonce (a file, PMIx), it also keeps out
+ * processes when there is no token. */
 lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char *token, const char *job, lm_key *out);

@@ -1,4 +1,4 @@
-/* What ranks that meet in a call compare. Plug-in header, by group/backend.h. */
+/* Defines the ticket, by which ranks check that they make the same call. Plug-in header, through group/backend.h. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,17 +20,17 @@ typedef enum lm_collective {
   LM_COLLECTIVES
 } lm_collective;
 
-/* Which call this is. Two ranks that meet in a group compare their tickets before a byte lands: the same
- * seq has to come with the same hash. Goes over the wire as it is. */
+/* Identifies a call. Ranks compare their tickets before any data is written: tickets with the same seq must have the
+ * same hash. Links between ranks carry it in memory layout. */
 typedef struct lm_ticket {
-  uint64_t seq;   /* the group's collectives count from 1; 0 for send and recv, which are matched by peer and tag */
-  uint64_t hash;  /* of all that has to agree: collective, dtype, sizes, reduction, root; of dtype and sizes for p2p */
-  uint32_t kind;  /* lm_collective; LM_SETUP for what is none */
-  char what[64];  /* for people: "all_reduce sum float32 [2, 3]"; always closed by a zero */
-  char where[48]; /* the script's line: "train.lua:40" (its end, if it is long); "" if unknown */
+  uint64_t seq;   /* number of the collective in its group, from 1; 0: send or recv, which match by peer and tag */
+  uint64_t hash;  /* hash of the collective, dtype, sizes, reduction and root, or p2p's dtype and sizes: must agree */
+  uint32_t kind;  /* lm_collective; LM_SETUP for the core's own exchanges */
+  char what[64];  /* text for messages: "all_reduce sum float32 [2, 3]"; always zero-terminated */
+  char where[48]; /* the script's line: "train.lua:40", or the end of a long one; "": unknown */
 } lm_ticket;
 
-/* Whether two ranks make the same call. Where they do not, lm_group_mismatch says so. */
+/* Returns true if two ranks make the same call; if not, the caller reports it by lm_group_mismatch. */
 static inline bool lm_tickets_agree(const lm_ticket *a, const lm_ticket *b) {
   return a->seq == b->seq && a->hash == b->hash;
 }

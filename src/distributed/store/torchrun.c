@@ -1,5 +1,5 @@
-/* PyTorch's TCPStore, the client's side: a byte that says which request, numbers little-endian, strings as uint64
- * length and bytes. A connection starts with VALIDATE. */
+/* Implements the client side of PyTorch's TCPStore: a request is a byte with its kind, numbers little-endian, strings
+ * as uint64 length and bytes. A connection starts with VALIDATE. */
 #include "distributed/store/torchrun.h"
 
 #include <stdio.h>
@@ -33,7 +33,7 @@ lm_status lm_torchrun_seen_from(const char *address, char host[LM_ADDRESS_MAX], 
   return status;
 }
 
-/* Connects, sends what is asked for `key` (and `value`, unless NULL), and waits until the key is there. */
+/* Connects, sets `key` to `value` unless that is NULL, and waits until the key is set. The caller closes *fd. */
 static lm_status torchrun_ask(const char *address, const char *key, const char *value, const lm_deadline *p, int *fd) {
   lm_status status = LM_OK;
   lm_bytes b = {0};
