@@ -1,5 +1,5 @@
-/* The CPU backend's kernels, one line each, and what they share. backend.c puts them in the table.
- * Contract of each: op/backend.h. */
+/* Lists the CPU backend's kernels, which backend.c puts in its table, and declares the functions that they share.
+ * op/backend.h has each kernel's contract. */
 #pragma once
 
 #include "base/large_array.h"
@@ -7,16 +7,16 @@
 #include "op/backend.h"
 #include "optim/optim.h"
 
-/* Into how many pieces work of some microseconds is cut at least where pieces are large: a thread that slept, or whose
- * core another program has, comes late, and the others have continued by then. */
+/* Returns the least number of pieces for work of some microseconds with large pieces. A thread that slept, or whose
+ * core runs another program, comes late; then the others take its pieces. */
 static inline int lm_cpu_pieces(int threads) { return threads > 1 ? 4 * threads : 1; }
 
 extern const lm_driver lm_cpu_driver; /* driver.c */
 
 lm_status lm_cpu_pointwise(const lm_pointwise *job);
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst);
-/* The same of one dtype, not empty, where dst has rows of few elements one behind the other; false: it has not, and
- * nothing was done. */
+/* Copies like lm_cpu_copy, for one dtype and a dst that is not empty, if dst has contiguous rows of few elements.
+ * Otherwise returns false, with nothing copied. */
 bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst);
 lm_status lm_cpu_optim(const lm_optim_step *step);
 lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
