@@ -20,8 +20,7 @@ static void put_root(lm_dtype dtype, void *table, int64_t at, int64_t a, int64_t
   }
 }
 
-/* Factors n into radices, 8 last, since its pass then has no factors; returns their number, or 0 if a prime is too
- * large. */
+/* Factors n into radices, 8 last, since its pass then has no factors; returns how many, or 0 for too large a prime. */
 static int radices_of(int64_t n, int8_t *radix) {
   int count = 0, eights = 0;
   for (; n % 8 == 0; n /= 8) eights++;

@@ -18,8 +18,7 @@ typedef struct index_run {
 } index_run;
 
 typedef struct gathering {
-  lm_dims rows;                 /* all dims of out, which is dense, but the fastest; x's stride is 0 along the indexed
-                                 * dim */
+  lm_dims rows;                 /* all dims of out, which is dense, but the fastest; x's stride along the dim is 0 */
   int64_t width;                /* elements of a row */
   int64_t x_step, i_step, step; /* strides along a row; step: x's from one index to the next */
   int64_t entries;              /* indices are 1 .. entries */

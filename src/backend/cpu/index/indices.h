@@ -4,8 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 
-/* Checks that every index is in 1 .. high. With `negative`, -high .. -1 is allowed too; *negative is true if one is
- * there. */
+/* Checks that every index is in 1 .. high, or, if `negative` is not NULL, in -high .. -1; *negative: there are such. */
 lm_status lm_cpu_check_indices(const char *op, const char *what, int64_t n, const int64_t *index, int64_t high,
                                bool *negative);
 /* Checks an index tensor, which may be expanded, without negative indices. */
