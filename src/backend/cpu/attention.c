@@ -263,7 +263,7 @@ typedef struct backward_scratch {
   char *scores, *slopes, *keys, *values, *key_rows, *queries, *grads;
 } backward_scratch;
 
-/* Places r's parts from `scratch` on (or NULL); returns their bytes. */
+/* Lays out the parts of r from `scratch` on (or NULL); returns their bytes. */
 static size_t backward_scratch_of(const attention *t, char *scratch, backward_scratch *r) {
   struct {
     char **part;

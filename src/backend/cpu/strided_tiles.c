@@ -10,7 +10,7 @@
  * PILE blocks, one below the other, follow each other: they read the next lines of the same columns. */
 enum { MIN_BLOCK_ROWS = 16, PILE = 8 };
 
-/* In elements. Several rows shorter than MIN_ROW go through a tile together; if all broadcast inputs repeat, so do rows
+/* Elements. Several rows shorter than MIN_ROW go through a tile together; if all broadcast inputs repeat, so do rows
  * shorter than LONG_ROW. A broadcast column's value fills a tile of COLUMN. */
 enum { MIN_ROW = 64, LONG_ROW = 512, COLUMN = 128 };
 

@@ -48,7 +48,7 @@ typedef struct scattering {
   const char *src;
   size_t x_item, item;
   lm_scatter_loop loop;
-  bool whole, own;     /* by scatter_entries; by scatter_own, in which each range reads all indices */
+  bool whole, own;     /* true for scatter_entries; for scatter_own, whose ranges each read all indices */
   int64_t all, ranges; /* destinations; ranges that they are cut into */
 } scattering;
 

@@ -16,7 +16,7 @@ typedef struct lm_gather_weighted_work {
 /* Runs units from .. to - 1. scratch: for input of half types, a float for each of [c_width, m, width]. */
 typedef void (*lm_gather_weighted_loop)(const lm_gather_weighted_work *work, int64_t from, int64_t to, void *scratch);
 
-struct lm_gather_weighted_loops { /* by dtype; NULL where there is none */
+struct lm_gather_weighted_loops { /* loops for each dtype, or NULL */
   lm_gather_weighted_loop forward[LM_DTYPE_COUNT], input[LM_DTYPE_COUNT], weight[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_gather_weighted_loops, lm_gather_weighted_loops);

@@ -16,7 +16,7 @@ typedef struct lm_grid_work {
 /* Runs units from .. to - 1. scratch: for input of half types, a float for each of [channels, m]. */
 typedef void (*lm_grid_loop)(const lm_grid_work *work, int64_t from, int64_t to, void *scratch);
 
-struct lm_grid_loops { /* by dtype; NULL where there is none */
+struct lm_grid_loops { /* loops for each dtype, or NULL */
   lm_grid_loop forward[LM_DTYPE_COUNT], input[LM_DTYPE_COUNT], grid[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_grid_loops, lm_grid_loops);

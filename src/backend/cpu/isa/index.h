@@ -13,7 +13,7 @@ typedef void (*lm_scatter_loop)(const lm_scatter_line *l, void *dst, const int64
 struct lm_scatter_loops {
   /* Sums and other folds, by src's dtype: dst has that dtype, or is float for half types. */
   lm_scatter_loop fold[LM_FOLD_REPLACE][LM_DTYPE_COUNT];
-  lm_scatter_loop put[9]; /* by bytes of an element: 1, 2, 4, 8 */
+  lm_scatter_loop put[9]; /* loops for elements of 1, 2, 4 and 8 bytes */
 };
 LM_ISA_DECLARE(struct lm_scatter_loops, lm_scatter_loops);
 

@@ -29,7 +29,7 @@ typedef struct lm_pooling_work {
  * indices found (max_back), else 0. */
 typedef int64_t (*lm_pooling_loop)(const lm_pooling_work *job, int64_t from, int64_t to, void *scratch);
 
-struct lm_pooling_loops { /* by dtype; NULL where there is none */
+struct lm_pooling_loops { /* loops for each dtype, or NULL */
   lm_pooling_loop max[LM_DTYPE_COUNT], max_back[LM_DTYPE_COUNT], avg[LM_DTYPE_COUNT], avg_back[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_pooling_loops, lm_pooling_loops);
