@@ -224,7 +224,7 @@ static void place_results(const plan *p, int64_t first, int64_t last, int64_t sk
   }
 }
 
-/* Returns roughly what the n rows from `row` on read, and its bytes: 0 if a stride skips lines. */
+/* Returns roughly the memory that the n rows from `row` on read, and its bytes: 0 if a stride skips lines. */
 static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *bytes) {
   const int64_t rows = rows_of(p), all = p->job->shape.n * p->from.h * p->from.w;
   const int64_t pixel = p->from.c * p->size, last = lm_min(row + n, rows);

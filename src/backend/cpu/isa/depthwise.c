@@ -2,8 +2,8 @@
 
 #include "backend/cpu/isa/float_pack.h"
 
-/* Pixels that are computed at a time, so that their sums and the weights of a row of taps fill the registers; vectors
- * of channels in gradients of weights. */
+/* PIXELS pixels are computed at a time, so that their sums and the weights of a row of taps fill the registers.
+ * Gradients of weights take VECTORS vectors of channels at a time. */
 enum { PIXELS = 6, VECTORS = 2, MAX_TAPS = 7 };
 
 typedef lm_float_pack vec;

@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #endif
 
-/* The vector forms come before philox.h, for its log, sin and cos. gcc would make one sincos of the latter two, which
- * has no vector form: other names for the same functions keep them apart. */
+/* Included before philox.h, whose log, sin and cos it makes vector forms. gcc would make one sincos of sin and cos,
+ * which has none: other names for the same functions keep them apart. */
 #include "scalar_functions_cpu.h"
 #ifdef LM_VECTOR
 LM_VECTOR float lm_sinf(float) __asm__("sinf");

@@ -8,9 +8,9 @@
 
 #include "backend/cpu/isa/float_pack.h"
 
-/* Numbers of x have 16 bits, and one instruction adds two products of them: a register holds twice as many numbers as
- * sums of two products. Rows of weight are prefetched AHEAD groups before they are needed: the processor itself finds
- * such short runs too late. */
+/* Numbers of x have 16 bits; one instruction multiplies pairs of them and adds the two products, so that a register
+ * holds twice as many numbers as sums. Rows of weight are prefetched AHEAD groups before they are needed: the processor
+ * itself finds such short runs too late. */
 enum { LANES = 2 * LM_PACK, OUTS = 4, AHEAD = 2, STEPS = 32767 };
 typedef int16_t int16_pack __attribute__((vector_size(LANES * sizeof(int16_t))));
 typedef int32_t int32_pack __attribute__((vector_size(LM_PACK * sizeof(int32_t))));

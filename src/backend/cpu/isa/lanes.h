@@ -22,7 +22,7 @@ LM_INLINE lm_lanes_F64 lm_load_F64(const double *from) {
   return to;
 }
 
-/* Uses instructions directly: of __builtin_convertvector GCC makes four. */
+/* Uses intrinsics: GCC makes four instructions of __builtin_convertvector. */
 LM_INLINE lm_lanes_BF16 lm_load_BF16(const uint16_t *from) {
 #if defined(__AVX512F__)
   return (lm_float_pack)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16);

@@ -26,7 +26,7 @@ static dnnl_status_t start_status;
 
 static dnnl_status_t make_attr(dnnl_primitive_attr_t *out) {
   dnnl_status_t status = dnnl_primitive_attr_create(out);
-  /* We allocate scratch memory, or threads could not run one primitive at a time each. */
+  /* We allocate scratch memory: otherwise threads could not run one primitive at the same time. */
   return status ? status : dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
 }
 
@@ -91,8 +91,7 @@ static void kernel_release(kernel *k) {
   lm_free(k);
 }
 
-/* Returns the kernel of a key, or NULL; *slot: the place for one, empty or the least recently used. The lock is
- * held. */
+/* Returns a key's kernel, or NULL; *slot: the place for one, empty or the least recently used. The lock is held. */
 static kernel *find_kernel(const int64_t *key, kernel ***slot) {
   *slot = NULL;
   for (int i = 0; i < KEPT; i++) {

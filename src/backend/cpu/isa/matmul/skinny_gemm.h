@@ -5,9 +5,9 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* Computes C [m, n] = alpha x B + beta C: rows of x [m, k] are x_row apart, rows of C ldc. With beta 0, C is not read,
- * and a row `bias` [n] is added in its place, if there is one. B, of C's dtype, is [k, n] with ldb elements a row, or
- * with `transposed` [n, k]. */
+/* Computes C [m, n] = alpha x B + beta C: rows of x [m, k] are x_row apart, rows of C ldc. With beta 0, C is not read;
+ * beta multiplies a row `bias` [n] in C's place, if there is one. B, of C's dtype, is [k, n] with ldb elements a row,
+ * or with `transposed` [n, k]. */
 typedef struct lm_skinny_gemm_job {
   int64_t m, n, k;
   const float *x;
