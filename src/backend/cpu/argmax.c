@@ -1,5 +1,5 @@
-/* Indices of extremes along one dim: max_dim, min_dim, argmax, argmin. Indices count from 1; of equal elements the
- * first wins, and the first NaN wins over all. */
+/* Finds extremes along one dim and their indices: max_dim, min_dim, argmax, argmin. Indices count from 1; of equal
+ * elements the first wins, and the first NaN wins over all. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ typedef struct search {
   lm_reduce_plan plan;
   bool largest;
   lm_tensor *values, *indices; /* values may be NULL */
-  lm_total *extreme;           /* of each part of a row, where rows are searched, and its position */
+  lm_total *extreme;           /* when rows are searched: each part's extreme and its index, from 0 */
   int64_t *position;
 } search;
 
@@ -25,7 +25,7 @@ static void write_unit(const search *s, const lm_reduce_unit *u, const void *bes
       s->indices->data + u->out * (int64_t)lm_dtype_size(s->indices->dtype), u->o_step, position, u->cols);
 }
 
-/* Column by column: a value and a place that grow along the rows. */
+/* Searches a unit's columns for their extremes and indices, row by row. */
 static void search_cols(const search *s, int64_t unit) {
   const lm_reduce_plan *p = &s->plan;
   lm_reduce_unit u = lm_reduce_unit_at(p, unit);
@@ -43,7 +43,7 @@ static void search_cols(const search *s, int64_t unit) {
   write_unit(s, &u, best, p->compute, position);
 }
 
-/* One row from begin to end: its extreme, then the first element equal to it. */
+/* Finds the extreme of elements begin .. end - 1 of a row, and the index, from 0, of the first element equal to it. */
 static void search_row(const search *s, const lm_reduce_unit *u, int64_t begin, int64_t end, lm_total *extreme,
                        int64_t *position) {
   const lm_reduce_plan *p = &s->plan;

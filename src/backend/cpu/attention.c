@@ -1,4 +1,4 @@
-/* Attention in blocks: scores of some queries and some keys at a time, softmax along the keys as they come (Milakov and
+/* Computes attention in blocks of queries and keys, with a softmax that is updated along the keys (Milakov and
  * Gimelshein 2018, Dao 2023), so that memory grows with the lengths and not with their product. */
 #include <string.h>
 
@@ -8,11 +8,10 @@
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
 #include "device/alloc.h"
 
-/* Queries and keys of a block, whose scores stay in the second cache, and elements from one query's to the next one's:
- * no power of two, which would put a column of scores into few positions of the first cache. What is packed of keys and
- * values serves up to SPAN queries. */
-enum { QUERIES = 128, KEYS = 256, LINE = KEYS + 16, SPAN = 512, FEW = 4 /* for which nothing is packed */ };
-/* A backward pass has this many units, or one for each block of keys: each takes memory of its own. */
+/* Queries and keys of a block, whose scores stay in the L2 cache. LINE: elements between the rows of scores; a power of
+ * two would put a column of scores into few sets of the L1 cache. Packed keys and values serve up to SPAN queries. */
+enum { QUERIES = 128, KEYS = 256, LINE = KEYS + 16, SPAN = 512, FEW = 4 /* most rows multiplied unpacked */ };
+/* A backward pass has at least UNITS units, or one for each block of keys; each part of keys needs its own memory. */
 enum { UNITS = 8 };
 
 typedef struct attention {
@@ -20,12 +19,12 @@ typedef struct attention {
   bool causal;
   double scale;
   lm_dtype dtype;
-  int64_t heads, shared; /* of queries; how many of them have the keys of one head */
+  int64_t heads, shared; /* query heads; query heads that share a head of keys */
   int64_t queries, keys, width, value_width;
-  size_t each; /* bytes of a number */
+  size_t each; /* bytes of an element */
   const struct lm_attention_loops *loops;
   const struct lm_panel_loops *products;
-  bool drops; /* weights, by `drop` */
+  bool drops; /* true if `drop` drops weights */
   lm_dropping drop;
 } attention;
 
@@ -55,28 +54,28 @@ static attention attention_of(const lm_tensor *query, const lm_tensor *key, cons
   };
 }
 
-/* Row i of head h of sample n. */
+/* Returns the address of row i of head h of sample n. */
 static char *row_of(const lm_tensor *t, int64_t n, int64_t h, int64_t i) {
   return t->data + (n * t->stride[0] + h * t->stride[1] + i * t->stride[2]) * (int64_t)lm_dtype_size(t->dtype);
 }
 
-/* Elements from one row to the next. */
+/* Returns the number of elements from one row to the next. */
 static int64_t step_of(const lm_tensor *t) { return t->size[2] > 1 ? t->stride[2] : t->size[3] > 0 ? t->size[3] : 1; }
 
-/* Bytes of a matrix of n columns in panels. */
+/* Returns the bytes of a [depth, n] matrix in panels. */
 static size_t panels_of(const attention *t, int64_t depth, int64_t n) {
   int64_t width = t->products->width;
   return (size_t)(lm_round_up(n, width) * depth) * t->each;
 }
 
-/* Packs rows of a tensor as a matrix of n rows, or transposed, of n columns. */
+/* Packs rows [n, width], `step` elements apart, or with `transposed` their transpose [width, n], into panels. */
 static void pack(const attention *t, void *panels, const char *rows, int64_t step, int64_t n, int64_t width,
                  bool transposed) {
   t->products->pack(panels, rows, transposed ? 1 : step, transposed ? step : 1, transposed ? width : n,
                     transposed ? n : width);
 }
 
-/* c [m, n] = alpha a [m, k] b + beta c, b in panels of `depth` rows; `ta`: a's columns are rows in memory. */
+/* Computes c [m, n] = alpha a [m, k] b + beta c, b in panels of `depth` rows; `ta`: a is transposed in memory. */
 static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t k, double alpha, const void *a,
                      int64_t lda, const void *panels, int64_t depth, double beta, void *c, int64_t ldc) {
   t->products->product(&(lm_panel_product){.m = m,
@@ -95,8 +94,8 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
                                            .one_row = m == 1});
 }
 
-/* The same of few rows of floats by b as it lies, rows `ldb` apart; `transposed`: its columns are rows in memory. To
- * pack b would take longer. */
+/* Computes the same for few rows of float32 and an unpacked b, whose rows are `ldb` apart; `transposed`: b's columns
+ * are rows in memory. Packing b would take longer. */
 static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
                          int64_t ldb, bool transposed, double beta, void *c, int64_t ldc) {
   LM_ISA_PICK(lm_skinny_gemm_loops)
@@ -114,8 +113,8 @@ static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const vo
                                               .beta = (float)beta});
 }
 
-/* Scores of queries from i and packed keys from j on, or NULL: of few queries and the keys as they lie, in the block's
- * memory; its mask is set, too. */
+/* Computes the scores of queries from i and keys from j on into b->scores, and sets b's mask and dropout. `keys` are
+ * packed keys, or NULL for few queries, which are multiplied by the keys in place. */
 static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j, const char *keys, lm_score_block *b) {
   const lm_tensor *mask = t->mask;
   b->line = LINE;
@@ -143,9 +142,9 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
 
 /* ---- forward */
 
-/* What a thread works in. */
+/* Sizes of the parts of a thread's scratch memory. */
 typedef struct forward_scratch {
-  size_t scores, keys, packed, values, stats, all; /* bytes, and of all of them */
+  size_t scores, keys, packed, values, stats, all; /* bytes; all: their sum, with `stats` twice */
 } forward_scratch;
 
 static forward_scratch forward_scratch_of(const attention *t) {
@@ -158,7 +157,7 @@ static forward_scratch forward_scratch_of(const attention *t) {
   return r;
 }
 
-/* Queries from i to `end`. */
+/* Computes rows i .. end - 1 of head h of sample n: the result, and the logarithms of the softmax's sums in `norms`. */
 static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t end, char *scratch, lm_tensor *out,
                    char *norms) {
   const forward_scratch r = forward_scratch_of(t);
@@ -183,7 +182,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
       pack(t, packed, value, step_of(t->value), there, vw, false);
     }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
-      /* The same in each span, whose length depends on the threads. A hidden key's weight of 0 makes NaN of inf. */
+      /* Independent of the span's length, which varies with the threads: a hidden key's weight 0 times inf is NaN. */
       int64_t cols = t->causal ? lm_min(there, i + q + QUERIES - j) : there, rows = lm_min(QUERIES, end - i - q);
       bool few = t->dtype == LM_F32 && rows <= FEW;
       lm_score_block b = {.scores = scores, .rows = rows, .cols = cols};
@@ -200,7 +199,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
                    values, row_max, sum, t->drop.scale, end - i, vw);
 }
 
-/* About how many nanoseconds a thread is busy with that many products of scores' size. */
+/* Estimates one thread's nanoseconds for `products` products of the scores' size. */
 static double work_of(const attention *t, int products) {
   double scores = (double)t->query->size[0] * (double)t->heads * (double)t->queries * (double)t->keys;
   return scores * (2 + products * (double)(t->width + t->value_width) / (t->dtype == LM_F64 ? 50 : 200));
@@ -208,7 +207,7 @@ static double work_of(const attention *t, int products) {
 
 typedef struct forward_job {
   const attention *t;
-  int64_t span, blocks; /* queries of a unit, and units of a head */
+  int64_t span, blocks; /* queries of a unit; units of a head */
   lm_tensor *const *out;
 } forward_job;
 
@@ -217,7 +216,7 @@ static void attend_units(void *ctx, int64_t first, int64_t last) {
   const attention *t = j->t;
   for (int64_t unit = first; unit < last; unit++) {
     int64_t head = unit / j->blocks;
-    int64_t i = (j->blocks - 1 - unit % j->blocks) * j->span; /* blocks that see most keys come first */
+    int64_t i = (j->blocks - 1 - unit % j->blocks) * j->span; /* causal: the last queries, with most keys, come first */
     attend(t, head / t->heads, head % t->heads, i, lm_min(i + j->span, t->queries), lm_scratch(), j->out[0],
            j->out[1]->data);
   }
@@ -237,15 +236,15 @@ lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
 
 /* ---- backward */
 
-/* What a unit of the backward pass, some keys of a head, works on. */
+/* A backward pass, whose units each take some keys of a head. */
 typedef struct backward_part {
   const attention *t;
   const lm_tensor *grad, *y;
   const char *norms;
   char *dots; /* norms and dots: [N, H, L] */
   lm_tensor *dquery, *dkey, *dvalue;
-  char *dqueries; /* or [parts, N, H, L, E], where dquery is the sum of the parts */
-  int64_t parts;  /* of a head's keys */
+  char *dqueries; /* [parts, N, H, L, E], whose sum is dquery; unused for one part */
+  int64_t parts;  /* parts of a head's keys */
 } backward_part;
 
 static char *dquery_of(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t *row) {
@@ -259,12 +258,12 @@ static char *dquery_of(const backward_part *w, int64_t part, int64_t n, int64_t 
   return w->dqueries + (size_t)(at * t->width) * t->each;
 }
 
-/* A thread's scratch: scores and slopes, and in panels transposed keys and values, keys, queries, gradients. */
+/* A thread's scratch: scores and their gradients; panels of keys and values transposed, keys, queries, gradients. */
 typedef struct backward_scratch {
   char *scores, *slopes, *keys, *values, *key_rows, *queries, *grads;
 } backward_scratch;
 
-/* In memory from `scratch` on; returns the bytes of it. */
+/* Lays out the parts of r from `scratch` on (or NULL); returns their bytes. */
 static size_t backward_scratch_of(const attention *t, char *scratch, backward_scratch *r) {
   struct {
     char **part;
@@ -281,7 +280,7 @@ static size_t backward_scratch_of(const attention *t, char *scratch, backward_sc
   return all;
 }
 
-/* The terms of one block of queries and one of packed keys in the gradients of both. */
+/* Adds the terms of one block of queries and one of packed keys to the gradients of queries, keys and values. */
 static void backward_block(const backward_part *w, int64_t part, int64_t n, int64_t h, int64_t i, int64_t j,
                            const backward_scratch *r) {
   const attention *t = w->t;
@@ -303,7 +302,7 @@ static void backward_block(const backward_part *w, int64_t part, int64_t n, int6
   multiply(t, false, b.rows, t->width, b.cols, 1, r->slopes, LINE, r->key_rows, b.cols, 1, dquery, row);
 }
 
-/* The keys of one part, for all queries that share them. */
+/* Adds the terms of the keys of one part, for all queries that share them. */
 static void backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t part, char *scratch) {
   const attention *t = w->t;
   backward_scratch r;
@@ -330,9 +329,9 @@ static void backward_units(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-static void clear(lm_tensor *t) { memset(t->data, 0, lm_nbytes(t)); } /* of dense ones */
+static void clear(lm_tensor *t) { memset(t->data, 0, lm_nbytes(t)); } /* t must be dense */
 
-/* dquery = the sum of its parts, for some rows */
+/* Adds the parts of dquery, for rows first .. last - 1. */
 static void add_parts(void *ctx, int64_t first, int64_t last) {
   const backward_part *w = ctx;
   const attention *t = w->t;
@@ -351,7 +350,7 @@ static void add_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Of each row the product of the result and its gradient. */
+/* Computes the dot product of each row of the result with its gradient. */
 static void dot_heads(void *ctx, int64_t first, int64_t last) {
   const backward_part *w = ctx;
   const attention *t = w->t;
@@ -371,12 +370,12 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
   int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = lm_ceil_div(t.keys, KEYS);
   int64_t rows = samples * t.heads * t.queries, heads = samples * kv_heads, parts = 1;
   double work = work_of(&t, 3);
-  /* Heads are what threads divide among themselves; of few heads the keys too, by the shape alone: how a gradient is
-   * summed up does not depend on the number of threads. */
+  /* Threads divide the heads, and the keys of few heads too. Parts depend on the shape alone, so that a gradient's
+   * order of summation does not depend on the number of threads. */
   if (heads > 0 && heads < UNITS && blocks > 1) parts = lm_min(blocks, lm_ceil_div(UNITS, heads));
   size_t scratch = backward_scratch_of(&t, NULL, &(backward_scratch){0}), dots = (size_t)rows * t.each;
   size_t dqueries = parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0,
-         all = dots + dqueries + 1; /* never none */
+         all = dots + dqueries + 1; /* at least 1 byte */
   void *memory;
   TRY(lm_device_alloc(device, all, &memory));
   char *dot = memory;

@@ -1,4 +1,4 @@
-/* The CPU's table and the instruction level. Registered when the library is loaded. */
+/* Registers the CPU backend when the library is loaded, and finds the instruction level of this CPU. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@ static int find_level(void) {
   return level;
 }
 
-static _Atomic int level_found; /* level + 1; 0: not yet */
+static _Atomic int level_found; /* level + 1; 0 before it is known */
 
 int lm_cpu_level(void) {
   int found = atomic_load_explicit(&level_found, memory_order_relaxed);
@@ -49,8 +49,8 @@ static const lm_backend backend = {
     .get_threads = lm_num_threads,
 };
 
-/* Cannot fail but by an ABI number, and both come from one build. */
+/* Registration fails only for another ABI number; here both come from one build. */
 __attribute__((constructor)) static void register_cpu(void) {
-  lm_cpu_level(); /* reports a wrong LM_CPU_LEVEL, which nobody else asks for in a build of one level */
+  lm_cpu_level(); /* reports a wrong LM_CPU_LEVEL, which a build of one level reads nowhere else */
   lm_backend_register(&backend);
 }

@@ -1,4 +1,4 @@
-/* Boxes in images: pooling of their bins, and which of them cover the same. */
+/* Pools the bins of boxes in images (roi_pool), and suppresses boxes that overlap better ones (nms_sorted). */
 #include <math.h>
 
 #include "backend/cpu/cpu.h"

@@ -1,12 +1,12 @@
-/* cat. */
+/* Concatenates tensors along a dim. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "base/mem.h"
 
-/* Whether what t has of each row of the result lies in one piece, and pieces one `pitch` of elements apart: of a
- * contiguous result; a channels-last one takes tensors that are the same. */
+/* Returns true if t's share of each row of the result is contiguous, and sets `pitch`, the elements from one share to
+ * the next. A channels-last result requires channels-last tensors. */
 static bool has_pieces(const lm_tensor *t, int dim, bool channels_last, int64_t inner, int64_t *pitch) {
   *pitch = t->size[dim] * inner;
   if (t->numel == 0) return true;
@@ -30,12 +30,12 @@ typedef struct cat_job {
   const lm_list *tensors;
   lm_tensor *result;
   int dim;
-  int64_t inner, item;  /* elements of one step of dim; bytes */
-  const int64_t *pitch; /* of each tensor */
+  int64_t inner, item;  /* elements of one step of dim; bytes of an element */
+  const int64_t *pitch; /* elements from piece to piece, for each tensor */
   bool streams;
 } cat_job;
 
-/* Lines of a cache first .. last - 1 of the result, in the parts of inputs that they consist of. */
+/* Writes cache lines first .. last - 1 of the result, from the pieces of inputs that they consist of. */
 static void cat_lines(void *ctx, int64_t first, int64_t last) {
   const cat_job *j = ctx;
   int64_t row = j->result->size[j->dim] * j->inner * j->item, all = (int64_t)lm_nbytes(j->result);
@@ -65,20 +65,20 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
   size_t item = lm_dtype_size(result->dtype);
   bool channels_last = !lm_is_contiguous(result);
   if (result->numel == 0) return LM_OK;
-  /* what lies outside `dim` in memory, and how many elements one step of dim takes */
+  /* outer: runs of `dim` in memory; inner: elements of one step of dim */
   int64_t inner = result->stride[dim];
   int64_t outer = result->numel / (result->size[dim] * inner);
   int64_t *pitch = lm_malloc((size_t)a->tensors.n * sizeof *pitch);
   if (!pitch) return LM_E_OOM;
-  bool blocks = true; /* every input's parts of rows are in one piece */
+  bool blocks = true; /* true if every input has the result's dtype and contiguous pieces */
   for (int i = 0; i < a->tensors.n; i++) {
     const lm_tensor *t = a->tensors.v[i];
     blocks = blocks && t->dtype == result->dtype && has_pieces(t, dim, channels_last, inner, &pitch[i]);
   }
-  const int64_t few_bytes = 32, many = 256; /* that many short pieces are quicker tensor by tensor */
+  const int64_t few_bytes = 32, many = 256; /* for `many` pieces below few_bytes, a copy a tensor is quicker */
   bool tiny = outer >= many && result->size[dim] * inner * (int64_t)item < few_bytes * a->tensors.n;
   if (!blocks || tiny) {
-    lm_tensor part = *result; /* a header on the stack over each part in turn */
+    lm_tensor part = *result; /* header of each input's slice of the result, in turn */
     for (int i = 0; i < a->tensors.n; i++) {
       const lm_tensor *t = a->tensors.v[i];
       part.size[dim] = t->size[dim];

@@ -1,9 +1,9 @@
-/* Elementwise ops in a row, one tile through all of them before the next: what lies between them never leaves the
- * cache, and nobody who has no use for it gets it written.
+/* Runs elementwise ops as a chain: a tile passes through all of them before the next one starts. Intermediate values
+ * stay in the cache, and results that nobody references are not written.
  *
- * A chain's results share sizes and layout, so that an element's number in memory is the same in all of them. Each
- * value of a tile is in its op's dtype, padded to whole vectors, and goes through the loops that the op runs alone: so
- * the bits are those. */
+ * A chain's results share sizes and layout, so that an element has the same index in memory in all of them. Each value
+ * of a tile is in its op's dtype, padded to whole vectors. It passes through the loops that the op runs alone, so the
+ * bits are the same. */
 #include "backend/cpu/chain.h"
 
 #include <string.h>
@@ -18,12 +18,12 @@ enum { SCALARS = 12 };
 
 typedef enum way { FROM_LINK, SCALAR, LINEAR, STRIDED } way;
 
-/* An input of a link: another link's result, or a tensor's elements, which the chain keeps. */
+/* An input of a link: another link's result, or a tensor, which the chain retains. */
 typedef struct operand {
   way way;
-  int index;    /* of the link; of the scalar's tile */
-  lm_tensor *t; /* NULL for a link's */
-  lm_dims dims; /* STRIDED: of the result's memory order; side 1 is t */
+  int index;    /* index of the link, or of the scalar's tile */
+  lm_tensor *t; /* NULL for a link's result */
+  lm_dims dims; /* STRIDED: dims in the result's memory order; side 1 is t */
 } operand;
 
 typedef struct link {
@@ -33,18 +33,18 @@ typedef struct link {
   lm_tile_numbers numbers;
   operand in[LM_POINTWISE_MAX_IN];
   lm_tensor *out;
-  bool wanted, used;  /* by others than the chain; by them or by a link that is */
-  bool streams;       /* its result goes past the caches */
-  bool direct;        /* its values are computed in the result's own memory */
-  int last_use, tile; /* the last link that reads it; which tile its values are in */
+  bool wanted, used;  /* wanted: referenced outside the chain; used: wanted, or read by a used link */
+  bool streams;       /* true if its result bypasses the caches */
+  bool direct;        /* true if its values are computed in the result's own memory */
+  int last_use, tile; /* last link that reads it; index of the tile with its values */
 } link;
 
 struct lm_chain {
   int n, nscalars;
   link link[LM_CHAIN_LINKS];
-  int tile; /* elements */
+  int tile; /* elements of a tile */
   int64_t numel;
-  bool put; /* the last op was put off */
+  bool put; /* true if the last op was deferred */
 };
 
 _Atomic int lm_chains;
@@ -92,7 +92,7 @@ bool lm_chain_decline(lm_chain *c) {
 
 int lm_chain_length(const lm_chain *c) { return c->n; }
 
-/* ---- putting off */
+/* ---- deferring */
 
 static bool has_layout_of(const lm_tensor *a, const lm_tensor *b) {
   if (a->ndim != b->ndim) return false;
@@ -116,8 +116,8 @@ static bool reads(const lm_chain *c, const lm_pointwise *job) {
   return false;
 }
 
-/* How the tensor's elements come into a tile. False where the op alone reads them better: they lie across the result's
- * order, or a conversion between layouts is most of its work. */
+/* Plans how the tensor's elements reach a tile. Returns false if the op alone reads them better: they lie across the
+ * result's order, or most of the work is a conversion between layouts. */
 static bool plan_operand(const lm_chain *c, const lm_pointwise *job, int i, operand *o) {
   const lm_tensor *t = job->in[i], *out = job->out;
   const int64_t *stride[] = {out->stride, job->in_stride[i]};
@@ -173,12 +173,12 @@ bool lm_chain_put(const lm_pointwise *job, lm_dtype compute, bool may) {
 
 typedef struct tiles {
   _Alignas(64) char scalar[SCALARS][LM_TILE_BYTES];
-  _Alignas(64) char in[LM_POINTWISE_MAX_IN][LM_TILE_BYTES]; /* what had to be converted */
-  _Alignas(64) char out[LM_TILE_BYTES];                     /* before it is converted */
+  _Alignas(64) char in[LM_POINTWISE_MAX_IN][LM_TILE_BYTES]; /* converted operands */
+  _Alignas(64) char out[LM_TILE_BYTES];                     /* a result before its conversion */
   _Alignas(64) char value[LM_CHAIN_LINKS][LM_TILE_BYTES];
 } tiles;
 
-/* Which links count, and which tile each one's values take, until the last link that reads them. */
+/* Finds the links that are used, and assigns each one a tile for its values until the last link that reads them. */
 static void plan_links(lm_chain *c) {
   bool taken[LM_CHAIN_LINKS] = {false};
   for (int i = c->n - 1; i >= 0; i--) {
@@ -206,7 +206,7 @@ static void plan_links(lm_chain *c) {
   }
 }
 
-/* n elements from number `first` on, of an operand in several runs. */
+/* Loads n elements from index `first` on of an operand that consists of several runs. */
 static void load_runs(const link *l, const operand *o, int64_t first, int n, char *tile) {
   const lm_dims *dims = &o->dims;
   size_t bytes = lm_dtype_size(o->t->dtype), num = lm_dtype_size(l->compute);
@@ -219,8 +219,8 @@ static void load_runs(const link *l, const operand *o, int64_t first, int n, cha
   }
 }
 
-/* Where a link's n values from number `first` on are. Kernels write whole vectors, which the end of a result may not
- * have room for; conversions write what there is. */
+/* Returns the address of a link's n values from index `first` on. Kernels write whole vectors, for which a result's end
+ * may lack room; conversions write exactly n elements. */
 static char *values(const link *l, int64_t first, int n, tiles *b) {
   if (!l->direct || (n % LM_LANES && l->out->dtype == l->compute)) return b->value[l->tile];
   return l->out->data + first * (int64_t)lm_dtype_size(l->out->dtype);
@@ -294,7 +294,7 @@ void lm_chain_run(lm_chain *c) {
     if (wider > widest) widest = wider;
   }
   c->tile = LM_TILE_BYTES / (int)widest;
-  /* An op alone takes about a nanosecond for an element that comes from memory; in cache it is a part of that. */
+  /* An op alone takes about 1 ns for an element from memory; from the cache it takes a fraction of that. */
   double work = (double)c->numel * (1 + used / 4.0);
   if (used > 0) lm_parallel(lm_ceil_div(c->numel, c->tile), work, 0, run_share, c);
   forget(c);

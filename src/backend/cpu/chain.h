@@ -1,9 +1,9 @@
-/* What pointwise.c asks of a chain (backend/known/elementwise_chain.h). */
+/* Defers elementwise ops for pointwise.c (backend/known/elementwise_chain.h). */
 #pragma once
 
 #include "backend/cpu/isa/pointwise.h"
 #include "backend/known/elementwise_chain.h"
 
-/* Whether the job was put off, which only happens if it `may` be. If not, its inputs have their values now. Its kernel
- * would compute in `compute`. */
+/* Returns true if the job, computed in `compute`, was deferred, which only happens if it `may` be. Otherwise the
+ * deferred ops that its inputs depend on have been run. */
 bool lm_chain_put(const lm_pointwise *job, lm_dtype compute, bool may);

@@ -6,7 +6,7 @@
 #include "backend/cpu/strided_tiles.h"
 #include "merged_dims.h"
 
-/* Dense, and the same order of dims in memory: the bytes are the copy. */
+/* Returns true if both are dense with one order of dims in memory, so that a copy of the bytes suffices. */
 static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
   if (lm_is_contiguous(a)) return lm_is_contiguous(b);
   return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
@@ -15,30 +15,29 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
 enum { TO, FROM }; /* sides */
 
 enum {
-  MIN_RUN = 64,          /* bytes; below them tiles are as quick */
-  MIN_ROWS = 64,         /* that threads share as a whole */
-  MIN_NONTEMPORAL = 1024 /* of runs apart from each other: below them too few are whole lines of the caches */
+  MIN_RUN = 64,          /* bytes; tiles copy shorter runs as fast */
+  MIN_ROWS = 64,         /* rows that threads share without splitting them, at least */
+  MIN_NONTEMPORAL = 1024 /* bytes of separate runs; shorter ones cover too few whole cache lines */
 };
 
-/* The compute type whose tiles hold the elements of a size bit by bit. */
+/* Returns the compute type whose tiles hold elements of `item` bytes bit by bit. */
 static lm_dtype raw_type(size_t item) { return item == 1 ? LM_U8 : item == 2 ? LM_I16 : item == 4 ? LM_I32 : LM_I64; }
 
 typedef struct run_copy {
   const lm_tensor *src, *dst;
   lm_dims rows;
   int64_t run, step, item;
-  bool dense, streams; /* dense: rows of dst follow one another */
+  bool dense, streams; /* dense: rows of dst are contiguous */
   void (*reverse)(void *dst, const void *src, int64_t n);
   void (*fill)(void *dst, const void *src, int64_t stride, int n);
 } run_copy;
 
-/* A piece of a row is moved while the piece AHEAD bytes on, of this row or of others, comes to the second cache: where
- * rows do not follow one another, or run backwards, hardware does not guess it, and the first cache takes fewer lines
- * at once. */
-enum { PIECE = 1024, AHEAD = 8 * PIECE, MAX_FILL = 1 << 24 }; /* bytes */
+/* While a piece of a row is moved, the piece AHEAD bytes later, of this row or of others, is prefetched into the L2
+ * cache. The hardware does not predict rows that are apart or reversed, and the L1 cache has fewer lines in flight. */
+enum { PIECE = 1024, AHEAD = 8 * PIECE, MAX_FILL = 1 << 24 }; /* in bytes */
 
-/* n elements of a row from src on, c->step (1, 0 or -1) apart, to where the writer is; at most a PIECE, or MAX_FILL
- * if they are one element. */
+/* Writes n elements of a row from src on, c->step (1, 0 or -1) apart; at most a PIECE, or MAX_FILL if they are one
+ * element. */
 static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, const char *src) {
   const size_t item = (size_t)c->item;
   const int64_t step = c->step;
@@ -69,7 +68,7 @@ static void write_run(const run_copy *c, lm_nontemporal_writer *w, int64_t n, co
   }
 }
 
-/* A row of both sides: its index in each dim, and offsets in elements. */
+/* A row on both sides: its index in each dim, and its offsets in elements. */
 typedef struct row_cursor {
   int64_t index[LM_DIMS_MAX], offset[2];
 } row_cursor;
@@ -88,7 +87,7 @@ static void next_row(const lm_dims *rows, row_cursor *r) {
   }
 }
 
-/* Where a walk over all elements of src is: in a row, `low` elements from its first. */
+/* A position in a walk over src's elements: `low` elements after the first of a row. */
 typedef struct walk {
   row_cursor row;
   int64_t low, left; /* elements to the end of the walk */
@@ -111,7 +110,7 @@ static void go_on(const run_copy *c, walk *w, int64_t n) {
   w->low = 0;
 }
 
-/* The walk's next n elements, towards the second cache. */
+/* Prefetches the walk's next n elements into the L2 cache. */
 static void fetch_elements(const run_copy *c, walk *w, int64_t n) {
   for (int64_t part; n > 0 && w->left > 0; n -= part) {
     part = lm_min(lm_min(c->run - w->low, n), w->left);
@@ -140,7 +139,7 @@ static void copy_elements(void *ctx, int64_t begin, int64_t end) {
   lm_nontemporal_close(&w);
 }
 
-/* Copies rows that run forward in both, where hardware guesses the next one of src. */
+/* Copies rows that run forward on both sides, of which the hardware predicts the next one of src. */
 static void copy_rows(void *ctx, int64_t begin, int64_t end) {
   const run_copy *c = ctx;
   const int d = c->rows.ndim - 1;
@@ -161,24 +160,24 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end) {
   if (c->streams) lm_nontemporal_fence();
 }
 
-/* Orders c's rows as src has them if each of them fills whole lines of dst, and returns true: src is then read in
+/* Orders c's rows as src has them and returns true if each of them fills whole lines of dst: src is then read in
  * sequence, and stores past the caches are as fast in any order. */
 static bool order_by_source(run_copy *c) {
   const lm_tensor *src = c->src, *dst = c->dst;
   int64_t odd = (int64_t)(uintptr_t)dst->data | c->run * c->item, along[LM_DIMS_SIDES];
   for (int d = 0; d < c->rows.ndim; d++) odd |= c->rows.stride[TO][d] * c->item;
   if (odd % LM_NONTEMPORAL_LINE != 0) return false;
-  c->rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){src->stride, dst->stride}, true);
-  lm_dims_pop(&c->rows, along, 1);
-  for (int d = 0; d < c->rows.ndim; d++) {
-    const int64_t from = c->rows.stride[TO][d];
-    c->rows.stride[TO][d] = c->rows.stride[FROM][d], c->rows.stride[FROM][d] = from;
-  }
+  lm_dims rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){src->stride, dst->stride}, true);
+  /* Where src repeats or overlaps its elements, other dims than the run may have its smallest strides. */
+  if (lm_dims_pop(&rows, along, 1) != c->run || along[0] != 1 || along[1] != 1) return false;
+  c->rows = rows;
+  memcpy(c->rows.stride[TO], rows.stride[1], sizeof rows.stride[1]);
+  memcpy(c->rows.stride[FROM], rows.stride[0], sizeof rows.stride[0]);
   return true;
 }
 
-/* Whether elements came in runs, one behind (or, of a flip, before) the other in both, or all the same one, and were
- * moved as these. */
+/* Copies src to dst if their elements form runs in both: forward, reversed (a flip) or one repeated element. Returns
+ * false, with nothing copied, if they do not. */
 static bool copy_runs(const lm_tensor *src, lm_tensor *dst) {
   int64_t along[LM_DIMS_SIDES], n = dst->numel;
   run_copy c = {.src = src, .dst = dst, .item = (int64_t)lm_dtype_size((lm_dtype)dst->dtype)};
@@ -224,14 +223,14 @@ lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
     return LM_OK;
   }
   lm_operand from = lm_operand_of(src);
-  if (src->dtype == dst->dtype) { /* as integers of its size */
+  if (src->dtype == dst->dtype) { /* copied as integers of its size */
     lm_tiles t = {.compute = raw_type(lm_dtype_size((lm_dtype)dst->dtype)), .nin = 1, .in = {from}};
     lm_tiles_result(&t, dst);
     t.in[0].dtype = t.out.dtype = t.compute;
     lm_tiles_run(&t);
     return LM_OK;
   }
-  /* What holds every value of the source. What comes to be floating is rounded once. */
+  /* Computes in a floating source's type (float32 for halves), else in int64 or a floating result's type. */
   lm_dtype compute = src->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(src->dtype) ? LM_F32 : LM_I64;
   if (compute == LM_I64 && lm_dtype_is_float(dst->dtype)) compute = dst->dtype == LM_F64 ? LM_F64 : LM_F32;
   lm_tiles t = {.compute = compute, .nin = 1, .in = {from}};

@@ -1,14 +1,14 @@
-/* Copies whose rows are of few elements, such as those that repeat each element or put channels side by side. */
+/* Copies tensors whose rows have few elements, such as repeats of each element or channels put side by side. */
 #include "backend/cpu/cpu.h"
 #include "merged_dims.h"
 
 enum { TO, FROM }; /* sides */
 
-/* Beyond that other ways are as quick: LONGEST of one element repeated, else fewer. */
+/* Most elements of a row: LONGEST for one repeated element, else LONGEST_OF_MANY. Other copies are as fast for more. */
 enum { LONGEST = 32, LONGEST_OF_MANY = 8 };
 
 typedef struct block {
-  int64_t run, step; /* elements of a row, and from one to the next in src */
+  int64_t run, step; /* elements of a row; elements from one to the next in src */
   int64_t pitch[2];  /* elements from a row to the next */
 } block;
 
@@ -33,7 +33,7 @@ typedef struct block {
     }                                                           \
     break;
 
-/* n rows; elements of a line repeated a few times without a loop each. */
+/* Copies n rows; few repeats of one element take no inner loop. */
 static void copy_rows(size_t item, const block *b, int64_t n, char *restrict to, const char *restrict from) {
   bool repeats = b->step == 0 && b->pitch[TO] == b->run && b->pitch[FROM] == 1;
   switch (item) {
@@ -48,7 +48,7 @@ typedef struct short_copy {
   const lm_tensor *src, *dst;
   lm_dims blocks;
   block b;
-  int64_t rows, item; /* of a block; bytes */
+  int64_t rows, item; /* rows of a block; bytes of an element */
 } short_copy;
 
 static void copy_some_rows(void *ctx, int64_t begin, int64_t end) {
@@ -70,7 +70,7 @@ bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst) {
   c.b.step = along[FROM];
   if (along[TO] != 1 || c.b.run > (c.b.step == 0 ? LONGEST : LONGEST_OF_MANY)) return false;
   c.rows = lm_dims_pop(&c.blocks, c.b.pitch, 0);
-  /* Transposed squares are quicker for 8 columns (strided_tiles.c), but of bytes, whose squares are of 16. */
+  /* Transposed squares are faster for 8 columns (strided_tiles.c), except for bytes, whose squares have 16. */
   const bool has_squares = c.b.run == LONGEST_OF_MANY && c.b.step > 1 && c.b.pitch[FROM] == 1 && c.item > 1;
   if (c.rows < 4 || has_squares) return false;
   int64_t all = c.rows * lm_dims_count(&c.blocks);

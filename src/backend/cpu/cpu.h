@@ -1,5 +1,5 @@
-/* The CPU backend's kernels, one line each, and what they share. backend.c puts them in the table.
- * Contract of each: op/backend.h. */
+/* Lists the CPU backend's kernels, which backend.c puts in its table, and declares the functions that they share.
+ * op/backend.h has each kernel's contract. */
 #pragma once
 
 #include "base/large_array.h"
@@ -7,16 +7,16 @@
 #include "op/backend.h"
 #include "optim/optim.h"
 
-/* Into how many pieces work of some microseconds is cut at least where pieces are large: a thread that slept, or whose
- * core another program has, comes late, and the others have continued by then. */
+/* Returns the least number of pieces for work of some microseconds with large pieces. A thread that slept, or whose
+ * core runs another program, comes late; then the others take its pieces. */
 static inline int lm_cpu_pieces(int threads) { return threads > 1 ? 4 * threads : 1; }
 
 extern const lm_driver lm_cpu_driver; /* driver.c */
 
 lm_status lm_cpu_pointwise(const lm_pointwise *job);
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst);
-/* The same of one dtype, not empty, where dst has rows of few elements one behind the other; false: it has not, and
- * nothing was done. */
+/* Copies like lm_cpu_copy, for one dtype and a dst that is not empty, if dst has contiguous rows of few elements.
+ * Otherwise returns false, with nothing copied. */
 bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst);
 lm_status lm_cpu_optim(const lm_optim_step *step);
 lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
@@ -28,10 +28,10 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(reduce) X(extreme_along) X(softmax_along)                                                                         \
   /* matmul/matmul.c, conv/conv.c */                                                                                  \
   X(product) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
-  /* index.c, cat.c, sort.c, pad.c */                                                                                     \
+  /* index/, cat.c, sort.c, pad.c */                                                                                      \
   X(cat) X(gather) X(scatter_along) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(masked_values) X(topk)         \
   X(kth_along) X(searchsorted) X(pad_around) X(embedding_bag_sums)                                                          \
-  /* scan.c */                                                                                                        \
+  /* scan.c, index/, tril_triu.c */                                                                                   \
   X(scan)                                       \
   X(one_hot) X(embedding) X(embedding_backward) X(triangle)                                                                       \
   /* gather_weighted.c, grid_sample.c, boxes.c, ctc.c, pooling.c, norm.c, loss.c */                                                                                   \
@@ -42,7 +42,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(adaptive_avg_pool2d_backward) X(batch_normalize) X(batch_normalize_backward)                            \
   X(grouped_norm) X(grouped_norm_backward) X(row_norm) X(row_norm_backward) \
   X(nll_loss) X(nll_loss_backward) X(cross_entropy_rows) X(cross_entropy_rows_backward)                   \
-  /* linalg/lu.c, linalg/triangular.c, linalg/qr.c, linalg/decompositions.c, linalg/distances.c */                                 \
+  /* linalg/ */                                                                                                                    \
   X(inverse) X(det) X(slogdet) X(linalg_lu_factor) X(linalg_lu_solve) X(linalg_solve) X(lu_pivots_to_matrix)          \
   X(cholesky) X(linalg_solve_triangular) X(linalg_qr) X(orgqr) X(linalg_eigh) X(linalg_eigvalsh) X(linalg_svd)                 \
   X(linalg_svdvals) X(linalg_pinv) X(linalg_lstsq) X(row_distances) X(row_distances_backward) \

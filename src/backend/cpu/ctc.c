@@ -1,6 +1,6 @@
-/* Connectionist temporal classification: the forward and backward recursions over alignments in logarithms, of Graves
- * et al., "Connectionist Temporal Classification", 2006, section 4.1. Samples are shared among threads. A state is
- * blank where it is even, else a class of the target. */
+/* Computes the CTC loss and its gradient by the forward and backward recursions over alignments in logarithms, by
+ * Graves et al., "Connectionist Temporal Classification", 2006, section 4.1. Threads share the samples. An even state
+ * is a blank, an odd one a class of the target. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "op/index_checks.h"
 
 typedef struct ctc {
-  int64_t times, samples, classes, blank, states; /* states: of the longest target */
+  int64_t times, samples, classes, blank, states; /* states: those of the longest target */
   const int64_t *target, *starts, *input_lengths, *target_lengths;
   const void *args;
   lm_tensor *const *out;
@@ -42,7 +42,7 @@ static lm_status ctc_of(lm_op_id op, const lm_tensor *x, const lm_tensor *target
   return LM_OK;
 }
 
-/* The class of a state, from 0, and whether a path may come to it from two before. */
+/* class_of returns the class of a state, from 0; skips_to, true if a path may come to it from two states before. */
 static int64_t class_of(const ctc *s, int64_t n, int64_t state) {
   return state % 2 ? s->target[s->starts[n] + state / 2] - 1 : s->blank;
 }

@@ -1,4 +1,4 @@
-/* Memory of the CPU's devices: the process's own heap, shared by cpu:0, cpu:1, … */
+/* Allocates and copies memory of the CPU's devices: the process's own heap, shared by cpu:0, cpu:1, … */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

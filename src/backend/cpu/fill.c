@@ -1,5 +1,5 @@
-/* Constants, sequences, random numbers and dropout. Every element of a draw depends on its place, counted row-major,
- * and on the draw alone (kernels/philox.h): not on layout or threads. */
+/* Fills tensors with constants, sequences and random numbers, and applies dropout. A random element depends only on its
+ * row-major index (dropout: its index in memory) and on the draw (kernels/philox.h), not on threads. */
 #include <math.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ lm_status lm_cpu_fill_(const void *args, lm_tensor *const *out) {
   (void)out;
   loops->load[from](wide, a->value->data, 1, 1);
   loops->store[a->x->dtype](element, 1, wide, 1);
-  lm_tiles t = {.nin = 1}; /* of integers as wide as x's elements, read again and again */
+  lm_tiles t = {.nin = 1}; /* reads one integer, as wide as x's elements, repeatedly */
   lm_tiles_result(&t, a->x);
   t.compute = t.out.dtype = bits[lm_dtype_size((lm_dtype)a->x->dtype)];
   t.in[0] = (lm_operand){.data = element, .dtype = t.compute};
@@ -64,17 +64,17 @@ lm_status lm_cpu_cosine_window(const void *args, lm_tensor *const *out) {
 
 /* ---- random numbers */
 
-/* How many blocks n results of `words` 32-bit words take. */
+/* Returns the number of Philox blocks, of 4 words, for n results of `words` 32-bit words. */
 static uint64_t blocks_of(int64_t n, int words) { return ((uint64_t)n * (uint64_t)words + 3) / 4; }
 
 lm_status lm_cpu_fill_random(const void *args, lm_tensor *const *out) {
   const lm_fill_random_args *a = args;
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
   lm_tensor *x = out[0];
-  /* Of float64 and of distributions that need more digits than a float has, two words an element. */
+  /* Float64, and distributions that need more digits than a float has, take two words an element. */
   bool wide = !loops->f32[a->distribution] || (x->dtype == LM_F64 && loops->wide[a->distribution]);
-  /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. Ends other than 1 are such
-   * that it does not (op/random.c). */
+  /* Rounding 24 bits to a shorter significand could reach 1: float16 keeps 11 bits, bfloat16 8. Other ends are chosen
+   * such that rounding does not reach them (op/random.c). */
   bool unit = a->distribution == LM_DRAW_UNIFORM && a->a == 0 && a->b == 1;
   uint32_t keep = unit && x->dtype == LM_F16 ? 0xffe00000u : unit && x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
   lm_random r = {.draw = lm_generator_take(a->generator, x->device, blocks_of(x->numel, wide ? 2 : 1)),
@@ -106,7 +106,7 @@ static void drop_parts(void *ctx, int64_t first, int64_t last) {
   LM_ISA_PICK(lm_fill_loops)->dropout[j->x->dtype](j->x->data, j->y->data, j->keep, first * DROPOUT_PART, to, &j->d);
 }
 
-/* x and y are dense and laid out alike; element i in memory order takes word i of the draw. */
+/* Writes x with dropout to y, dense and laid out alike; element i in memory order takes word i of the draw. */
 static void drop(const lm_tensor *x, lm_tensor *y, uint8_t *keep, lm_dropping d) {
   dropping job = {x, y, keep, d};
   lm_parallel((x->numel + DROPOUT_PART - 1) / DROPOUT_PART, (double)x->numel * 0.5, 0, drop_parts, &job);
@@ -132,7 +132,7 @@ lm_status lm_cpu_dropout_by_draw(const void *args, lm_tensor *const *out) {
   return LM_OK;
 }
 
-/* Fisher and Yates: place i gets one of the entries not yet used. Serial: each exchange needs the last one's. */
+/* Shuffles by Fisher and Yates: index i takes one of the unused entries. Serial: each exchange needs the one before. */
 lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
   enum { PART = 256 };
   const lm_randperm_args *a = args;

@@ -1,4 +1,4 @@
-/* Weighted sums of elements, and their gradients: units of work shared among threads. The loops are
+/* Splits weighted sums of elements, and their gradients, into units of work for threads. The loops are in
  * isa/gather_weighted.c. */
 #include "backend/cpu/isa/gather_weighted.h"
 

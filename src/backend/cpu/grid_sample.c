@@ -1,4 +1,4 @@
-/* grid_sample and its gradients: units of work shared among threads. The loops are isa/grid_sample.c. */
+/* Splits grid_sample and its gradients into units of work for threads. The loops are in isa/grid_sample.c. */
 #include "backend/cpu/isa/grid_sample.h"
 
 #include "backend/cpu/cpu.h"
@@ -34,7 +34,7 @@ lm_status lm_cpu_grid_sample_grid(const void *args, lm_tensor *const *out) {
   return run_units(LM_ISA_PICK(lm_grid_loops)->grid[out[0]->dtype], &work, s->n * lm_ceil_div(s->p, work.points), 0);
 }
 
-/* Each unit has channels of an image of its own, so that no two threads add to one pixel. */
+/* Computes the input's gradient. A unit has channels of an image, so that no two threads add to one pixel. */
 lm_status lm_cpu_grid_sample_input(const void *args, lm_tensor *const *out) {
   lm_grid_work work = {.call = lm_grid_call_of(LM_OP_grid_sample_input, args, out)};
   const lm_grid_call *s = &work.call;

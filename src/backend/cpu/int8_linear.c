@@ -1,13 +1,12 @@
-/* linear by a weight of int8: a few rows straight from its bytes, which is what a product with one row waits for, by
- * products of whole numbers; more rows, and what is not finite, by expanding some of its rows at a time for a product
- * of floats. */
+/* Computes linear with an int8 weight. A few rows, whose bottleneck is reading the weight, multiply its bytes by
+ * integer products. More rows, and an x that is not finite, expand some of its rows at a time for a float product. */
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/int8_product.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "device/alloc.h"
 
-enum { FEW = 4 * LM_INT8_ROWS, PANEL = 1 << 17 }; /* rows; floats of a panel: half a second cache's */
+enum { FEW = 4 * LM_INT8_ROWS, PANEL = 1 << 17 }; /* rows; floats of a panel, half an L2 cache */
 
 typedef struct bytes_job {
   const lm_int8_linear_args *a;
@@ -28,14 +27,14 @@ static void multiply_columns(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* *done: whether x is finite; if not, there is no y yet. */
+/* Computes y by integer products if x is finite; if not, sets *done_ to false and leaves y unset. */
 static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done_) {
   lm_status status = LM_OK;
   const struct lm_int8_loops *loops = LM_ISA_PICK(lm_int8_loops);
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
   int64_t blocks = (k + LM_INT8_BLOCK - 1) / LM_INT8_BLOCK, row = blocks * LM_INT8_BLOCK;
   const float *x = (const float *)a->x->data;
-  size_t capacity = (size_t)(rows * blocks + 1) * (sizeof(float) + LM_INT8_BLOCK * sizeof(int16_t)); /* never none */
+  size_t capacity = (size_t)(rows * blocks + 1) * (sizeof(float) + LM_INT8_BLOCK * sizeof(int16_t)); /* at least one */
   void *scratch = NULL;
   TRY(lm_device_alloc(y->device, capacity, &scratch));
   lm_int8_steps whole = {row, (int16_t *)((float *)scratch + rows * blocks), scratch};

@@ -1,18 +1,18 @@
-/* Code compiled for several instruction levels, chosen at load.
+/* Declares code that is compiled for several instruction levels and chosen at load.
  *
  * A family of loops is a file isa/<family>.c that defines one table of function pointers,
  *   const struct lm_pooling_loops LM_ISA_NAME(lm_pooling_loops) = {...};
- * and a header isa/<family>.h that declares the struct and LM_ISA_DECLARE(struct lm_pooling_loops,
- * lm_pooling_loops). Callers outside isa/ write LM_ISA_PICK(lm_pooling_loops)->forward(...). Everything
- * else in isa/<family>.c is static. */
+ * and a header isa/<family>.h that declares the struct and LM_ISA_DECLARE(struct lm_pooling_loops, lm_pooling_loops).
+ * Callers outside isa/ write LM_ISA_PICK(lm_pooling_loops)->forward(...). Everything else in isa/<family>.c is
+ * static. */
 #pragma once
 
 #define LM_ISA_JOIN_(a, b) a##_##b
 #define LM_ISA_JOIN(a, b) LM_ISA_JOIN_(a, b)
 #define LM_ISA_NAME(name) LM_ISA_JOIN(name, LM_ISA)
 
-/* 0: the base level (x86-64-v2, or the machine's own elsewhere), 1: v3 (AVX2, FMA), 2: v4
- * (AVX-512). LM_CPU_LEVEL=0..2 in the environment lowers it. */
+/* Returns the instruction level. 0: the base level (x86-64-v2, or the machine's own elsewhere), 1: v3 (AVX2, FMA), 2:
+ * v4 (AVX-512). LM_CPU_LEVEL=0..2 in the environment lowers it. */
 int lm_cpu_level(void);
 
 #if !defined(__x86_64__) && !defined(LM_ONLY_ISA)

@@ -1,5 +1,5 @@
-/* Negative log-likelihood and cross entropy. Of the first x and its gradient come as [N, C, S] with any strides, target
- * as int64 [N, S]. */
+/* Computes negative log-likelihood and cross entropy. The former takes x, and writes its gradient, as [N, C, S] with
+ * any strides; target is int64 [N, S]. */
 #include <math.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ static void sum_parts(void *ctx, int64_t first, int64_t last) {
 lm_status lm_cpu_nll_loss(const void *args, lm_tensor *const *out) {
   const lm_nll_loss_args *a = args;
   int64_t count = a->x->size[0] * a->x->size[2];
-  /* Cut by the count alone, summed in order: the same sum for any number of threads. */
+  /* The count alone sets the parts, which are added in order: the same sum for any number of threads. */
   int64_t parts = count / PART < 1 ? 1 : count / PART > MAX_PARTS ? MAX_PARTS : count / PART;
   loss_job job = {.a = a, .out = out, .parts = parts, .count = count};
   lm_parallel(parts, (double)count * 4, 0, sum_parts, &job);
@@ -72,7 +72,7 @@ lm_status lm_cpu_nll_loss(const void *args, lm_tensor *const *out) {
 typedef struct backward_job {
   const lm_nll_loss_backward_args *a;
   lm_tensor *dx;
-  _Atomic int64_t bad; /* a position without a class */
+  _Atomic int64_t bad; /* smallest position with an invalid class */
 } backward_job;
 
 static void write_images(void *ctx, int64_t first, int64_t last) {
@@ -108,19 +108,19 @@ lm_status lm_cpu_nll_loss_backward(const void *args, lm_tensor *const *out) {
 
 /* ---- cross entropy of rows: x [N, C] of any strides, weight contiguous in the dtype of x's statistics */
 
-/* Elements of x that a part of the forward pass has. */
+/* Elements of x for each part of the forward pass, and the most parts. */
 enum { ROWS_PART = 1 << 15, MAX_ROWS_PARTS = 256 };
 
 typedef struct rows_job {
   const lm_tensor *x, *target, *weight;
   int64_t ignore;
-  double smoothing, weights; /* weights: their sum */
+  double smoothing, weights; /* weights: sum of the classes' weights */
   lm_reduction reduction;
   const struct lm_softmax_loops *loops;
   const struct lm_pointwise_loops *moves;
   lm_dtype compute;
-  bool direct;         /* rows of x are read, and those of dx written, as they lie in memory */
-  _Atomic int64_t bad; /* a row without a class */
+  bool direct;         /* true if rows of x are read, and those of dx written, in place */
+  _Atomic int64_t bad; /* smallest row with an invalid class */
   /* forward */
   lm_tensor *const *out;
   int64_t parts;
@@ -147,13 +147,13 @@ static rows_job rows_job_of(const lm_tensor *x, const lm_tensor *target, const l
   return j;
 }
 
-/* Bytes of a row in the compute type, which loops of bfloat16 and rows that are moved need. */
+/* Returns the bytes of a row in the compute type, which bfloat16 loops and converted rows need; 0 for others. */
 static size_t row_bytes(const rows_job *j) {
   bool none = j->direct && (lm_dtype)j->x->dtype == j->compute;
   return none ? 0 : lm_round_up((size_t)j->x->size[1] * lm_dtype_size(j->compute), 64);
 }
 
-/* The class of row i from 0; -1: it counts for nothing. */
+/* Returns the class of row i, from 0, or -1 if the row does not count; notes an invalid label in j->bad. */
 static int64_t class_of(rows_job *j, int64_t i) {
   int64_t label = ((const int64_t *)j->target->data)[i];
   if (label == j->ignore) return -1;
@@ -162,7 +162,7 @@ static int64_t class_of(rows_job *j, int64_t i) {
   return -1;
 }
 
-/* Row i as loops read it; in `buffer`, unless direct. */
+/* Returns row i as the loops read it: in place if direct, else converted in `buffer`. */
 static const void *row_of(const rows_job *j, int64_t i, char *buffer) {
   enum { CHUNK = 1 << 20 };
   const lm_tensor *x = j->x;
@@ -176,7 +176,7 @@ static const void *row_of(const rows_job *j, int64_t i, char *buffer) {
   return buffer;
 }
 
-/* The loss of row i before the weights are divided by, and what the gradient needs of the row. */
+/* Returns row i's loss before the division by the weights; stores its maximum and sum of exponentials for backward. */
 static double loss_of_row(const rows_job *j, int64_t i, int64_t c, double weight, char *buffer) {
   const void *given = j->weight ? j->weight->data : NULL;
   double stats[2];
@@ -214,7 +214,7 @@ lm_status lm_cpu_cross_entropy_rows(const void *args, lm_tensor *const *out) {
   const lm_cross_entropy_rows_args *a = args;
   const lm_tensor *x = a->x;
   rows_job job = rows_job_of(x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction);
-  /* Cut by sizes alone, summed in order: the same sum for any number of threads. */
+  /* Sizes alone set the parts, which are added in order: the same sum for any number of threads. */
   int64_t parts = lm_ceil_div(x->numel, ROWS_PART);
   parts = parts < MAX_ROWS_PARTS ? parts : MAX_ROWS_PARTS;
   job.parts = parts < 1 ? 1 : parts < x->size[0] ? parts : x->size[0];

@@ -1,6 +1,6 @@
-/* Copies past the caches. A result in memory that they do not hold is written with half the traffic so: an ordinary
- * store first fetches the line that it replaces. What they hold is written several times as fast by ordinary stores,
- * and the next op finds it there. */
+/* Copies past the caches, by non-temporal stores. They halve the traffic of a result in memory that the caches do not
+ * hold, since an ordinary store first fetches the line that it replaces. Memory in the caches is written several times
+ * as fast by ordinary stores, and the next op finds it there. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,14 +13,14 @@
 #include "backend/cpu/isa.h"
 #include "base/cache_size.h"
 
-enum { LM_NONTEMPORAL_LINE = 64 }; /* bytes of a line of cache */
+enum { LM_NONTEMPORAL_LINE = 64 }; /* bytes of a cache line */
 
-/* Whether a result of that size goes past the caches. Memory of smaller ones is used again before it leaves them
- * (bind/gc_step.c). */
+/* Returns true if a result of `bytes` should bypass the caches. Memory of smaller ones is used again before it leaves
+ * them (bind/gc_step.c). */
 static inline bool lm_use_nontemporal(size_t bytes) { return bytes > lm_cached_result_bytes(); }
 
-/* isa/fill.c. lines: whole lines, dst at the beginning of one, by the widest stores that there are. blocks: whole
- * blocks, each loaded before it is stored. */
+/* Loops of isa/fill.c. lines: copies whole lines, to a dst at the beginning of one, by the widest stores available.
+ * blocks: copies whole blocks of LM_COPY_BLOCK bytes, each loaded before it is stored. */
 struct lm_nontemporal_loops {
   void (*lines)(void *dst, const void *src, size_t bytes);
   void (*blocks)(void *dst, const void *src, size_t bytes);
@@ -28,7 +28,7 @@ struct lm_nontemporal_loops {
 enum { LM_COPY_BLOCK = 256 }; /* bytes */
 LM_ISA_DECLARE(struct lm_nontemporal_loops, lm_nontemporal_loops);
 
-/* Lines that `dst` fills by part only are stored as usual. Each thread that copied calls lm_nontemporal_fence. */
+/* Copies past the caches, except lines that `dst` fills in part. Each thread that copied calls lm_nontemporal_fence. */
 static inline void lm_nontemporal_copy(void *dst, const void *src, size_t bytes) {
   char *to = dst;
   const char *from = src;
@@ -41,9 +41,9 @@ static inline void lm_nontemporal_copy(void *dst, const void *src, size_t bytes)
   memcpy(to + whole, from + whole, bytes - whole);
 }
 
-/* memcpy, by blocks where dst is 1 to 63 bytes ahead of src modulo a page. There each load waits for the store before
- * it, and rep movsb, which glibc before 2.39 uses for long runs, takes 14 times as long on Zen 3 and 4 (glibc bug
- * 30994). */
+/* Copies like memcpy, but in blocks if dst is 1 to 63 bytes ahead of src modulo a page. There each load waits for the
+ * store before it, and rep movsb, which glibc before 2.39 uses for long runs, takes 14 times as long on Zen 3 and 4
+ * (glibc bug 30994). */
 static inline void lm_copy_run(void *dst, const void *src, size_t bytes) {
   enum { PAGE = 4096 };
   const size_t ahead = ((uintptr_t)dst - (uintptr_t)src) % PAGE;
@@ -63,18 +63,18 @@ static inline void lm_nontemporal_copy_if_large(bool streams, void *dst, const v
   }
 }
 
-/* What was streamed is seen by others from here on. */
+/* Makes this thread's non-temporal stores visible to others before its later stores. */
 static inline void lm_nontemporal_fence(void) {
 #ifdef __SSE2__
   _mm_sfence();
 #endif
 }
 
-/* Pieces that lie one behind the other at the destination, of any lengths: past the caches as whole lines. */
+/* A writer of contiguous pieces of any lengths; those that bypass the caches are stored as whole lines. */
 typedef struct lm_nontemporal_writer {
-  char *to; /* where the next piece goes, or, of a line that is not full yet, its beginning */
+  char *to; /* address of the next piece, or of a line that is not full yet */
   bool streams;
-  uint8_t head, have; /* bytes before the first whole line; in `line` */
+  uint8_t head, have; /* bytes before the first whole line; bytes in `line` */
   _Alignas(LM_NONTEMPORAL_LINE) char line[LM_NONTEMPORAL_LINE];
 } lm_nontemporal_writer;
 
@@ -114,7 +114,7 @@ static inline void lm_nontemporal_write(lm_nontemporal_writer *w, const void *sr
   memcpy(w->line, from + whole, w->have);
 }
 
-/* What is left, without a fence: for who opens the writer elsewhere next. */
+/* Stores the rest without a fence, for a caller that opens the writer elsewhere next. */
 static inline void lm_nontemporal_finish(lm_nontemporal_writer *w) {
   if (!w->streams) return;
   memcpy(w->to, w->line, w->have);

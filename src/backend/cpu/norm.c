@@ -1,8 +1,7 @@
-/* Batch norm and layer norm: how the work is cut up, and the arithmetic once a channel. The loops over
- * elements are isa/norm.c.
+/* Computes batch, group, layer and RMS norm and their gradients: splits the work among threads, and does the arithmetic
+ * of each channel. The loops over elements are in isa/norm.c.
  *
- * Rows are cut in parts by their number alone and parts are joined in order, so results do not depend
- * on the number of threads. */
+ * Sizes alone set the parts, which are joined in order, so results do not depend on the number of threads. */
 #include "backend/cpu/isa/norm.h"
 
 #include <math.h>
@@ -13,10 +12,10 @@
 #include "backend/cpu/scalar_access.h"
 #include "device/alloc.h"
 
-/* x [N, C, ...] as memory: rows of c channels (channels-last, or nothing after C), or planes of one
- * channel each, `run` elements long. */
+/* x [N, C, ...] in memory: rows of c channels (channels-last, or nothing after C), or planes of one channel each, `run`
+ * elements long. */
 typedef struct shape {
-  int64_t c, count; /* count: elements a channel */
+  int64_t c, count; /* count: elements of a channel */
   bool interleaved;
   int64_t images, run;
 } shape;
@@ -31,20 +30,20 @@ static shape shape_of(const lm_tensor *x) {
 
 enum {
   MAX_PARTS = 32,
-  PART = 16384, /* elements worth a part of their own */
-  TILE = 32768, /* bytes of a large result that are made in the caches before they go past them, at most */
-  NEAR = 8192   /* and if there is a choice: the nearest cache holds what they are made of, too */
+  PART = 16384, /* elements of a part, at least */
+  TILE = 32768, /* bytes of a large result that are computed in the caches before they bypass them, at most */
+  NEAR = 8192   /* bytes that are preferred: the L1 cache holds their inputs, too */
 };
 
-/* Elements of a result, made one behind the other, `unit` or some times as many at a time. */
+/* A writer of consecutive elements of a result, in chunks of a multiple of `unit` elements. */
 typedef struct output {
   lm_nontemporal_writer w;
-  int64_t max_chunk; /* at a time */
+  int64_t max_chunk; /* elements of a chunk */
   size_t width;
   _Alignas(64) char tile[TILE];
 } output;
 
-/* whole: the result's bytes; fresh: it is not what is read. */
+/* Opens o at `to`. unit: elements made together; whole: the result's bytes; fresh: true if it is no input, too. */
 static void open_output(output *o, char *to, lm_dtype dtype, int64_t unit, size_t whole, bool fresh) {
   o->width = lm_dtype_size(dtype);
   int64_t near = NEAR / (int64_t)o->width / unit;
@@ -52,7 +51,7 @@ static void open_output(output *o, char *to, lm_dtype dtype, int64_t unit, size_
   lm_nontemporal_open(&o->w, to, fresh && o->max_chunk > 0 && lm_use_nontemporal(whole));
 }
 
-/* Where the next ones go, and how many of n. */
+/* Returns the memory for the next elements of n, and sets `part` to their number. */
 static void *scratch_in(output *o, int64_t n, int64_t *part) {
   *part = o->w.streams && o->max_chunk < n ? o->max_chunk : n;
   return o->w.streams ? o->tile : o->w.to;
@@ -87,14 +86,14 @@ static double get_acc(const void *array, lm_dtype acc, int64_t i) {
   return acc == LM_F64 ? ((const double *)array)[i] : (double)((const float *)array)[i];
 }
 
-/* n contiguous values of t (`fill` where there is no t) in the compute type: t's own, or in `converted`. */
+/* Returns n contiguous values of t in the compute type: t's own memory, or `converted`; n times `fill` if t is NULL. */
 static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *converted) {
   if (t && t->dtype == acc) return t->data;
   for (int64_t i = 0; i < n; i++) put_acc(converted, acc, i, t ? lm_scalar_load(t, i) : fill);
   return converted;
 }
 
-/* Mean of each channel and the sum of squared distances from it. scratch: parts * c * 5 doubles. */
+/* Computes each channel's mean and sum of squared distances from it. scratch: parts * c * 5 doubles. */
 typedef struct moments_job {
   const lm_norm_loops_of *loops;
   const lm_tensor *x;
@@ -155,23 +154,23 @@ static void batch_moments(const lm_norm_loops_of *loops, const lm_tensor *x, con
   }
 }
 
-/* What becomes of a channel's elements: (x - mean) * scale + shift. The arrays are in the compute type. */
+/* A channel's affine map, (x - mean) * scale + shift. The arrays are in the compute type. */
 typedef struct affine {
   const void *mean, *scale, *shift;
   lm_dtype acc;
 } affine;
 
-/* Elements made from others, channel by channel. */
+/* An elementwise computation, channel by channel. */
 typedef struct batch_job {
   const lm_norm_loops_of *loops;
-  const char *x, *beside; /* the addend, or the gradient */
+  const char *x, *beside; /* beside: the addend or NULL, or the gradient */
   char *y;
   lm_dtype dtype;
   const shape *s;
   const affine *by;
   const void *b, *k;
   bool relu;
-  double max; /* NaN: none */
+  double max; /* upper bound; NaN: none */
 } batch_job;
 
 static void open_batch_output(output *o, const batch_job *j, size_t at, bool fresh) {
@@ -212,7 +211,7 @@ static void run_batch(lm_parallel_fn *fn, double each_ns, const batch_job *job) 
   lm_parallel(s->interleaved ? s->count : s->images * s->c, each_ns * (double)(s->c * s->count), 0, fn, (void *)job);
 }
 
-/* y = (x - mean) * scale + shift a channel; relu: of that, and of an addend more if there is one, at most max. */
+/* Computes y = (x - mean) * scale + shift for each channel; relu: clamps it, plus any addend, to [0, max]. */
 static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char *addend, char *y, lm_dtype dtype,
                         const shape *s, const affine *by, bool relu, double max) {
   const batch_job job = {
@@ -220,7 +219,7 @@ static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char
   run_batch(apply_units, 0.25, &job);
 }
 
-/* No number is at or above NaN, but one may be at infinity. */
+/* Returns max, or NaN for infinity: no number is at or above NaN, but one may be at infinity. */
 static double bound_of(double max) { return max < INFINITY ? max : NAN; }
 
 static void update_running(lm_tensor *running, int64_t c, double momentum, double value) {
@@ -236,7 +235,7 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
 
-  /* mean, m2; the moments' parts; mean, scale, shift in the compute type */
+  /* Scratch: mean, m2; center, scale and shift in the compute type; the moments' parts. */
   size_t bytes = (size_t)(2 + 5 * parts_of(s.count, s.c) + 3) * (size_t)s.c * sizeof(double);
   void *scratch;
   NEED(lm_device_alloc(a->x->device, bytes, &scratch));
@@ -259,11 +258,11 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
       invstd = 1 / sqrt(lm_scalar_load(a->running_var, c * a->running_var->stride[0]) + a->eps);
     }
     if (out[1]) lm_scalar_store(out[1], c, mu), lm_scalar_store(out[2], c, invstd);
-    /* Backward makes relu's mask again of the statistics as they are stored. */
+    /* Backward recomputes relu's mask from the statistics as stored. */
     if (a->relu) mu = lm_scalar_load(out[1], c), invstd = lm_scalar_load(out[2], c);
     put_acc(center, acc, c, mu);
     put_acc(scale, acc, c, a->weight ? invstd * lm_scalar_load(a->weight, c) : invstd);
-    /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
+    /* The shift makes up for the mean's rounding, which matters where the mean is large beside the deviation. */
     double lost = mu - get_acc(center, acc, c);
     put_acc(shift, acc, c, (a->bias ? lm_scalar_load(a->bias, c) : 0) - lost * get_acc(scale, acc, c));
   }
@@ -274,7 +273,7 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
   return LM_OK;
 }
 
-/* `in`, `elements` further on. */
+/* Returns `in`, advanced by `elements` of `width` bytes. */
 static lm_norm_back back_at(const lm_norm_back *in, int64_t elements, size_t width) {
   const size_t at = (size_t)elements * width;
   lm_norm_back there = *in;
@@ -285,7 +284,7 @@ static lm_norm_back back_at(const lm_norm_back *in, int64_t elements, size_t wid
   return there;
 }
 
-/* Sums of g and of g * (x - mean) a channel. scratch: parts * c * 4 doubles. */
+/* Sums g and g * (x - mean) for each channel. scratch: parts * c * 4 doubles. */
 typedef struct sums_job {
   const lm_norm_loops_of *loops;
   const lm_norm_back *in;
@@ -372,15 +371,15 @@ static void back_units(void *ctx, int64_t from, int64_t to) {
   lm_nontemporal_close(&o->w);
 }
 
-/* dx = g * scale + (x - mean) * b + k a channel; relu: where (x - mean) * scale + shift is above 0 and below max,
- * without g elsewhere. */
+/* Computes dx = g * scale + (x - mean) * b + k for each channel; relu: g counts as 0 unless (x - mean) * scale + shift
+ * is above 0 and below max. */
 static void batch_back(const lm_norm_loops_of *loops, const char *g, const char *x, char *dx, lm_dtype dtype,
                        const shape *s, const affine *by, const void *b, const void *k, bool relu, double max) {
   run_batch(back_units, 0.5, &(batch_job){loops, x, g, dx, dtype, s, by, b, k, relu, max});
 }
 
-/* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h))
- * when mean and invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
+/* Computes, with h = (x - mean) * invstd over m values, dx = weight * invstd * (g - mean(g) - h * mean(g * h)) when
+ * mean and invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
 lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *out) {
   const lm_batch_normalize_backward_args *a = args;
   const bool saved = a->training || a->relu;
@@ -406,7 +405,7 @@ lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *ou
     put_acc(shift, acc, c, a->bias ? lm_scalar_load(a->bias, c) : 0);
   }
   const affine by = {center, scale, shift, acc};
-  /* The masked gradient is kept where it is a result, or all that dx is made of. */
+  /* The masked gradient is stored if it is a result, or if dx depends on nothing else. */
   char *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training ? NULL : out[0]->data;
   const lm_norm_back in = {a->grad->data, a->x->data, a->relu, max, a->y ? a->y->data : NULL, masked};
   batch_sums(loops, &in, dtype, &s, &by, sum_g, sum_gx, parts);
@@ -429,9 +428,9 @@ lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *ou
   return LM_OK;
 }
 
-/* ---- groups of channels: statistics of planes of a group each, the rest of planes of a channel each */
+/* ---- groups of channels: statistics of planes of a group each; the rest, planes of a channel each */
 
-/* x [N, C, ...], contiguous, as one image of n planes. */
+/* Returns the shape of a contiguous x [N, C, ...] as one image of n planes. */
 static shape planes_of(const lm_tensor *x, int64_t n) {
   return (shape){.c = n, .count = x->numel / n, .images = 1, .run = x->numel / n};
 }
@@ -453,7 +452,7 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
     for (int64_t p = g * each; p < (g + 1) * each; p++) {
       put_acc(center, acc, p, mean[g]);
       put_acc(scale, acc, p, a->weight ? invstd * lm_scalar_load(a->weight, p % channels) : invstd);
-      double lost = mean[g] - get_acc(center, acc, p); /* by rounding the mean */
+      double lost = mean[g] - get_acc(center, acc, p); /* lost by rounding the mean */
       put_acc(shift, acc, p, (a->bias ? lm_scalar_load(a->bias, p % channels) : 0) - lost * get_acc(scale, acc, p));
     }
   }
@@ -463,8 +462,8 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
   return LM_OK;
 }
 
-/* With u = g * weight, and h = (x - mean) * invstd over the m values of a group: dx = invstd * (u - mean(u) - h *
- * mean(u * h)). */
+/* Computes, with u = g * weight and h = (x - mean) * invstd over the m values of a group, dx = invstd * (u - mean(u) -
+ * h * mean(u * h)). */
 lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) {
   const lm_grouped_norm_backward_args *a = args;
   lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
@@ -509,15 +508,15 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
 
 /* ---- rows of layer norm and, without a mean, of rms norm */
 
-/* Rows of d elements each. */
+/* A job over rows of d elements each. */
 typedef struct rows_job {
   const void *args;
   lm_tensor *const *out;
   const lm_norm_loops_of *loops;
-  int64_t d, rows, parts, sums; /* sums: how many a part has, d of dweight and as many of dbias if there is one */
+  int64_t d, rows, parts, sums; /* sums: number of a part's sums, d of dweight and d of dbias if it exists */
   size_t width, acc_width;
   const char *weight, *bias, *mean, *rstd; /* in the compute type */
-  double *part;                            /* each part's sums, and as much to work with */
+  double *part;                            /* each part's sums, followed by as much working memory */
 } rows_job;
 
 static rows_job rows_job_of(const void *args, lm_tensor *const *out, lm_dtype dtype, int64_t d, int64_t rows) {
@@ -530,7 +529,7 @@ static rows_job rows_job_of(const void *args, lm_tensor *const *out, lm_dtype dt
                     .acc_width = lm_dtype_size(acc_dtype(dtype))};
 }
 
-/* together: rows that are best made at a time. */
+/* Opens o at row `from`. together: number of rows that are best made at a time. */
 static void open_rows_output(output *o, const rows_job *j, int64_t from, int together) {
   int64_t unit = j->d * together * (int64_t)j->width <= TILE ? j->d * together : j->d;
   open_output(o, j->out[0]->data + (size_t)(from * j->d) * j->width, j->out[0]->dtype, unit, lm_nbytes(j->out[0]),
@@ -562,7 +561,7 @@ lm_status lm_cpu_row_norm(const void *args, lm_tensor *const *out) {
   const lm_row_norm_args *a = args;
   const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   int64_t d = lm_sizes_product(&a->normalized_shape), rows = out[2]->numel;
-  for (int64_t r = 0; d == 0 && r < rows; r++) { /* statistics of nothing */
+  for (int64_t r = 0; d == 0 && r < rows; r++) { /* statistics of no elements */
     if (out[1]) lm_scalar_store(out[1], r, NAN);
     lm_scalar_store(out[2], r, NAN);
   }
@@ -579,7 +578,7 @@ lm_status lm_cpu_row_norm(const void *args, lm_tensor *const *out) {
 }
 
 static void back_parts(void *ctx, int64_t first, int64_t last) {
-  enum { SUMMED = 64 }; /* rows: few enough for float sums of them to be exact to a few ulp */
+  enum { SUMMED = 64 }; /* rows, few enough that float sums of them are exact to a few ulp */
   const rows_job *j = ctx;
   const lm_row_norm_backward_args *a = j->args;
   const int64_t d = j->d;
@@ -617,7 +616,7 @@ lm_status lm_cpu_row_norm_backward(const void *args, lm_tensor *const *out) {
   rows_job job = rows_job_of(args, out, dtype, d, rows);
   job.parts = parts_of(rows, d);
   job.sums = a->save_mean ? 2 * d : d;
-  /* weight, rstd and mean in the compute type; the parts */
+  /* Scratch: weight, rstd and mean in the compute type; the parts. */
   size_t bytes = (size_t)(d + 2 * rows + 2 * job.parts * job.sums) * sizeof(double);
   void *scratch;
   NEED(lm_device_alloc(a->x->device, bytes, &scratch));

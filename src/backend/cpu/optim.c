@@ -1,5 +1,5 @@
-/* Optimizer steps, gradients' norms and their scaling: one loop for all tensors, whose elements are dealt out in
- * chunks, so that a network of many small parameters costs what one large one does. */
+/* Runs optimizer steps, and computes norms of gradients and scales them: one loop over all tensors, split into chunks,
+ * so that a network of many small parameters costs as much as one large one. */
 #include <math.h>
 #ifdef __SSE2__
 #include <xmmintrin.h>
@@ -65,8 +65,8 @@ static void update_chunk(void *context, int i, int64_t from, int64_t n, int64_t 
   void *state[LM_OPTIM_STATES];
   (void)chunk;
   for (int k = 0; k < LM_OPTIM_STATES; k++) state[k] = s->state[k] ? s->state[k][i]->data + at : NULL;
-    /* A momentum whose gradients stay 0 ends as a subnormal number, which 0.9 times it rounds to again: each step with
-     * it takes some 150 cycles. Such results are 0 here. */
+    /* A momentum whose gradients stay 0 ends as a subnormal number, to which 0.9 times itself rounds: each step with it
+     * takes some 150 cycles. Such results are flushed to 0 here. */
 #ifdef __SSE2__
   const unsigned mode = _mm_getcsr();
   _mm_setcsr(mode | _MM_FLUSH_ZERO_ON);
@@ -95,7 +95,7 @@ static double norm_of(const lm_tensor *t, double p, int64_t from, int64_t n) {
 
 typedef struct norms {
   lm_tensor *const *tensors;
-  double p, *part; /* part: of each chunk */
+  double p, *part; /* part: norm of each chunk */
 } norms;
 
 static void norm_chunk(void *context, int i, int64_t from, int64_t n, int64_t chunk) {
@@ -103,7 +103,7 @@ static void norm_chunk(void *context, int i, int64_t from, int64_t n, int64_t ch
   job->part[chunk] = norm_of(job->tensors[i], job->p, from, n);
 }
 
-/* Put together in the chunks' order: the same whatever the number of threads. */
+/* Sums the elements' powers (infinite p: finds the largest) in the order of chunks, whatever the number of threads. */
 lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
   int64_t chunks = count_chunks(n, tensors);
   double *part = lm_malloc((size_t)chunks * sizeof *part);
@@ -127,7 +127,7 @@ lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *ou
 typedef struct scaling {
   lm_tensor *const *from, *const *to;
   double factor;
-  _Atomic bool bad; /* some element was infinite or NaN */
+  _Atomic bool bad; /* true if some element was infinite or NaN */
 } scaling;
 
 static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_t chunk) {

@@ -1,4 +1,4 @@
-/* Padding by what a tensor holds: each row of the result is one of x's, with more before and after it. */
+/* Pads x by its own elements: each row of the result is one of x's, with copies of others before and after it. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -6,24 +6,24 @@
 #include "base/mem.h"
 #include "op/check.h"
 
-enum { TILE = 8192 }; /* bytes of a large result that are made in the caches before they go past them */
+enum { TILE = 8192 }; /* bytes of a large result that are made in the caches before they bypass them */
 
-/* A dim of the result, or those that are not padded as one: which entry of x's lies at each place, from 0. */
+/* A dim of the result, or all dims without padding as one, and the index in x, from 0, for each of its indices. */
 typedef struct axis {
-  int64_t size, stride; /* the result's; x's */
-  const int64_t *from;  /* NULL: at each its own */
+  int64_t size, stride; /* the result's size; x's stride */
+  const int64_t *from;  /* indices in x; NULL: the same ones */
 } axis;
 
 static int64_t entry_at(int mode, int64_t position, int64_t n, int64_t before, int64_t after) {
   if (mode == LM_PAD_REPLICATE) return position < 0 ? 0 : position >= n ? n - 1 : position;
-  if (mode == LM_PAD_CIRCULAR) { /* what is cut off is cut off first */
+  if (mode == LM_PAD_CIRCULAR) { /* negative padding crops before it wraps */
     int64_t cut = before < 0 ? -before : 0, left = lm_pad_left(n, before, after);
     return cut + ((position - cut) % left + left) % left;
   }
   return position < 0 ? -position : position >= n ? 2 * (n - 1) - position : position;
 }
 
-/* One row: `same` entries of x's from `first` on, which lie side by side, in the middle. */
+/* Makes one row: `same` contiguous entries of x in the middle, from index `first` on; copies before and after them. */
 static void make_row(const axis *last, int64_t first, int64_t same, size_t item, const char *x, char *to) {
 #define CASE(type)                                                                                 \
   case sizeof(type): {                                                                             \
@@ -46,14 +46,14 @@ static void make_row(const axis *last, int64_t first, int64_t same, size_t item,
 typedef struct padding {
   axis axes[LM_MAX_DIMS + 1];
   int ndim;
-  int64_t first, same; /* of a row, what lies in x as it does here */
+  int64_t first, same; /* part of a row that copies contiguous entries of x */
   size_t item;
   const lm_tensor *x;
   lm_tensor *y;
   bool streams;
 } padding;
 
-/* Rows from .. to - 1 of the result, along the last of the axes. */
+/* Makes rows from .. to - 1 of the result, along the last axis. */
 static void make_rows(void *ctx, int64_t from, int64_t to) {
   const padding *p = ctx;
   const axis *axes = p->axes;

@@ -1,4 +1,4 @@
-/* Elementwise kernels over tiles. */
+/* Runs elementwise kernels over tiles. */
 #include <string.h>
 
 #include "backend/cpu/chain.h"
@@ -8,7 +8,7 @@
 
 static const char *name_of(int kernel) { return lm_ops[lm_pointwise_op(kernel)].name; }
 
-/* Whether an integer divisor has a zero, which must be found before the first write. */
+/* Returns true if an integer divisor has a zero, which must be found before the first write. */
 static bool has_zero(const char *data, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride) {
   int64_t bytes = (int64_t)lm_dtype_size(dtype), n = ndim == 0 || stride[0] == 0 ? 1 : size[0];
   if (ndim > 1) {
@@ -28,7 +28,7 @@ static bool has_zero(const char *data, lm_dtype dtype, int ndim, const int64_t *
   return false;
 }
 
-/* Every input laid out like a contiguous result, or one element repeated. */
+/* Returns true if each input is laid out like a contiguous result, or is one element, `repeated`. */
 static bool is_plain(const lm_pointwise *job, bool *repeated) {
   const lm_tensor *out = job->out;
   int64_t expected = 1;
@@ -37,7 +37,7 @@ static bool is_plain(const lm_pointwise *job, bool *repeated) {
     if (out->size[d] == 1) continue;
     if (out->stride[d] != expected) return false;
     for (int i = 0; i < job->nin; i++) {
-      bool outermost = expected == 1; /* the first dim looked at settles which of the two it is */
+      bool outermost = expected == 1; /* the first dim that is seen decides if the input repeats */
       if (outermost) repeated[i] = job->in_stride[i][d] == 0;
       if (job->in_stride[i][d] != (repeated[i] ? 0 : expected)) return false;
     }
@@ -52,8 +52,8 @@ static bool holds(lm_dtype d, int64_t v) {
   return low <= v && v <= high;
 }
 
-/* A narrower integer type that the kernel may compute in: that of its tensors, beside which masks and integers that it
- * holds may stand. LM_I64 if there is none. */
+/* Returns a narrower integer type that the kernel may compute in: the one of its tensors, beside which masks are
+ * allowed, and integers that fit into it. Returns LM_I64 if there is none. */
 static lm_dtype narrow_type(const lm_pointwise *job) {
   lm_dtype type = LM_BOOL, result = job->out->dtype;
   for (int i = 0; i < job->nin; i++) {
@@ -81,17 +81,17 @@ static bool is_test(const lm_pointwise *job) {
   return job->kernel < LM_OP_COUNT && lm_ops[job->kernel].result_dtype == LM_RESULT_DTYPE_BOOL;
 }
 
-/* Whether the kernel compares its inputs with zero, so that bytes are as good as bools. */
+/* Returns true if the kernel compares its inputs with zero, so that bytes can replace bools. */
 static bool is_logical(int kernel) {
   return kernel == LM_OP_logical_and || kernel == LM_OP_logical_or || kernel == LM_OP_logical_xor ||
          kernel == LM_OP_logical_not;
 }
 
-/* The kernels that compute in float on halves of the dtype that all tensors have, beside numbers of any; NULL if they
- * have not. */
+/* Returns the kernels that compute in float on halves, if all tensors have one half dtype (single elements may have
+ * any); NULL if not. */
 static const struct lm_half_loops *half_loops(const lm_pointwise *job) {
   lm_dtype half = job->out->dtype;
-  bool known = half != LM_BOOL || !is_test(job); /* a test's is that of what it compares */
+  bool known = half != LM_BOOL || !is_test(job); /* a comparison has the half dtype of its inputs */
   for (int i = 0; i < job->nin; i++) {
     if (job->in[i]->numel == 1) continue;
     if (!known) half = job->in[i]->dtype, known = true;
@@ -102,15 +102,15 @@ static const struct lm_half_loops *half_loops(const lm_pointwise *job) {
   return loops->kernel ? loops : NULL;
 }
 
-/* Whether the memory from t's first element on is its own for `bytes`, more than it has elements: a small tensor alone
- * in its storage. */
+/* Returns true if `bytes` from t's first element on belong to t, which has fewer: a small tensor alone in its
+ * storage. */
 static bool has_room(const lm_tensor *t, size_t bytes) {
   const lm_storage *s = t->storage;
   return t->data == s->small && s->bytes == lm_nbytes(t) && bytes <= LM_SMALL_BYTES;
 }
 
-/* One tile at most, without a plan: small tensors are about the cost of the call. Floats in a small tensor's own memory
- * are not padded: nobody sees what its unused lanes become. Integers are, since some kernels divide. */
+/* Computes one tile at most, without a plan: small tensors cost about as much as the call. Floats in a small tensor's
+ * own memory are not padded, since nobody reads its unused lanes. Integers are, since some kernels divide. */
 static void run_small(const lm_pointwise *job, const struct lm_pointwise_loops *loops, lm_dtype compute,
                       const bool *repeated) {
   const void *in[LM_POINTWISE_MAX_IN];
@@ -145,7 +145,7 @@ lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   if (!loops->kernel[job->kernel]) { return lm_fail_missing(name_of(job->kernel), lm_dtype_name(job->compute)); }
   if (job->out->numel == 0) return LM_OK;
   int by = lm_pointwise_divisor(job->kernel) - 1;
-  bool divides = by >= 0 && job->compute == LM_I64; /* whose error comes with the call */
+  bool divides = by >= 0 && job->compute == LM_I64; /* true if the call must report a zero divisor */
   if (__builtin_expect(atomic_load_explicit(&lm_chains, memory_order_relaxed) > 0, 0) &&
       lm_chain_put(job, compute, !divides)) {
     return LM_OK;

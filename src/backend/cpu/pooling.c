@@ -1,4 +1,4 @@
-/* Pooling: the windows of each axis once as tables, then rows shared among threads. The arithmetic is
+/* Pools images: builds tables of the windows of each axis, then shares rows among threads. The arithmetic is in
  * isa/pooling.c. */
 #include "backend/cpu/isa/pooling.h"
 
@@ -31,7 +31,7 @@ static void axis_slide(lm_pooling_axis *axis, int64_t kernel, int64_t stride, in
   }
 }
 
-/* Every window divides by the same. */
+/* Makes every window divide by `divisor`, unless that is LM_NO_INT. */
 static void set_divisor(lm_pooling_work *job, int64_t divisor) {
   if (divisor == LM_NO_INT) return;
   for (int64_t o = 0; o < job->y.out; o++) job->y.count[o] = (int32_t)divisor;
@@ -46,7 +46,7 @@ static void axis_adapt(lm_pooling_axis *axis) {
   }
 }
 
-/* Which windows each place lies in; begin and end grow with o. */
+/* Sets the range of windows that contain each index of the image; begin and end grow with o. */
 static void axis_invert(lm_pooling_axis *axis) {
   int64_t first = 0, last = 0;
   for (int64_t i = 0; i < axis->in; i++) {
@@ -69,31 +69,31 @@ static void run_units(void *ctx, int64_t first, int64_t last) {
   if (bad) atomic_fetch_add(&j->bad, bad);
 }
 
-/* Nanoseconds, about. */
+/* Estimates one thread's nanoseconds. */
 static double work_of(int64_t elements) { return (double)elements * 0.25; }
 
-/* image: [N, C, H, W]. Contiguous images are planes of one channel each. */
+/* Sets job's planes and channels for image [N, C, H, W]. Contiguous images are planes of one channel each. */
 static void set_planes(lm_pooling_work *job, const lm_tensor *image) {
   bool interleaved = lm_is_channels_last(image) && !lm_is_contiguous(image);
   job->planes = interleaved ? image->size[0] : image->size[0] * image->size[1];
   job->c = interleaved ? image->size[1] : 1;
 }
 
-/* Sizes of one can make it fit both layouts (C = 1, or H = W = 1): the larger of the two decides, and the
- * smaller fits any layout then, or has the other's. */
+/* Sets job's planes and channels by `in`, or by `out` if `in` is contiguous: sizes of one (C = 1, or H = W = 1) can
+ * make `in` fit both layouts, and `out` then decides. */
 static void set_planes_of(lm_pooling_work *job, const lm_tensor *in, const lm_tensor *out) {
   set_planes(job, lm_is_contiguous(in) ? out : in);
 }
 
-/* Sliding windows, or, without a kernel, such as share the image evenly. */
+/* Sliding windows, or, without a kernel, windows that share the image evenly. */
 typedef struct windows {
-  const int64_t *kernel, *stride, *padding, *dilation; /* down and across; no dilation: 1 */
+  const int64_t *kernel, *stride, *padding, *dilation; /* down and across; dilation NULL: 1 */
   bool count_padding;
-  int64_t divisor;          /* LM_NO_INT: each its positions */
+  int64_t divisor;          /* LM_NO_INT: each window's number of positions */
   const lm_tensor *relu_of; /* the image, if its ReLU is pooled */
 } windows;
 
-/* From src to dst, one of which is the image and, `backward` in the other order, the other has a place a window. */
+/* Pools the image src into dst, an element a window; `backward`: src has an element a window, and dst is the image. */
 static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tensor *dst, int64_t *indices,
                       const windows *w, bool backward, double work) {
   lm_status status = LM_OK;
@@ -144,7 +144,7 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   set_planes_of(&job, a->grad, dx);
   double work = work_of(dx->numel + 4 * a->grad->numel);
   int threads = lm_threads_for(work);
-  /* Few images: share their channels, in blocks of whole cache lines. */
+  /* Few images: threads share their channels, in blocks of whole cache lines. */
   if (job.planes < threads && job.c >= 32) {
     job.blocks = (threads + job.planes - 1) / (job.planes ? job.planes : 1);
     if (job.blocks > job.c / 16) job.blocks = job.c / 16;

@@ -1,5 +1,5 @@
-/* A recurrent layer in one direction. The rows of a batch go to threads, which then need not wait for each other; of
- * few rows the hidden units, step by step. Weights are packed once for all steps. */
+/* Runs a recurrent layer in one direction, and its gradient. Threads take rows of the batch, which need not wait for
+ * each other, or hidden units, step by step, if rows are few. Weights are packed once for all steps. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -13,14 +13,14 @@ typedef struct sequence {
   const struct lm_panel_loops *products;
   lm_dtype dtype;
   lm_device device;
-  int64_t steps, rows, batch; /* rows: of all steps */
-  int64_t hidden, width;      /* H, and P: that of h */
-  int64_t gates, slots;       /* G * H, and the width of work */
-  int64_t each;               /* bytes of a number */
+  int64_t steps, rows, batch; /* rows: number of rows in all steps */
+  int64_t hidden, width;      /* H; P, the width of h */
+  int64_t gates, slots;       /* G * H; the width of work */
+  int64_t each;               /* bytes of an element */
   int cell;
-  bool reverse, packed; /* packed: the weights; of a single step they are used as they are */
-  bool by_units;        /* threads divide hidden units, not rows */
-  int parts;            /* of the rows or units, for as many threads */
+  bool reverse, packed; /* packed: the weights are; a single step reads them in place */
+  bool by_units;        /* true if threads divide hidden units, not rows */
+  int parts;            /* parts of the rows or units, at most one for each thread */
   double work;
   int64_t *first; /* [steps + 1] the first row of each step */
 } sequence;
@@ -30,7 +30,7 @@ static int64_t count_of(const sequence *s, int64_t t) {
 }
 static int64_t blocks_of(const sequence *s, int64_t units) { return lm_ceil_div(units, s->products->width); }
 static char *at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
-/* Bytes of a matrix [depth, n], packed, to where the next thing may lie. */
+/* Returns the bytes of a packed matrix [depth, n], rounded up to the next part's alignment. */
 static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
   return (size_t)lm_round_up(depth * (blocks_of(s, n) * s->products->width) * s->each, 64);
 }
@@ -59,7 +59,7 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
       .reverse = reverse,
   };
   s->packed = s->steps > 1 || projection;
-  /* Nanoseconds; reading weights is what takes time where there are few rows. */
+  /* Nanoseconds; with few rows, reading the weights takes the time. */
   double step = (double)s->gates * (double)s->width / (dtype == LM_F64 ? 6 : 12), rows = (double)batch / 8;
   s->work = step * (rows > 1 ? rows : 1) * (double)s->steps + 20 * (double)s->rows * (double)s->gates;
   int threads = lm_threads_for(s->work);
@@ -83,7 +83,7 @@ typedef struct packed_weights {
   int64_t depth, gates, units;
 } packed_weights;
 
-/* A thread's part: rows of the batch and units, and blocks of those. */
+/* A thread's part: rows of the batch, hidden units, and blocks of units. */
 typedef struct part {
   int64_t row, row_end, unit, unit_end, block, block_end;
 } part;
@@ -103,13 +103,13 @@ static part part_of(const sequence *s, int64_t index) {
   return p;
 }
 
-/* The panel of a block of units for one gate: of all gates those of a block lie together. */
+/* Returns one gate's panel for a block of units; the panels of all gates of a block are adjacent. */
 static char *panel_of(const sequence *s, const packed_weights *w, int64_t block, int64_t gate) {
   return w->panels + (block * w->gates + gate) * w->depth * s->products->width * s->each;
 }
 
-/* Element (k, g * units + u) of the matrix is k * depth_step + (g * units + u) * unit_step elements behind the first.
- */
+/* A matrix to pack: its element (k, g * units + u) is k * depth_step + (g * units + u) * unit_step elements after the
+ * first. */
 typedef struct packing {
   const sequence *s;
   const packed_weights *w;
@@ -136,13 +136,13 @@ static void pack(const sequence *s, const packed_weights *w, const lm_tensor *fr
   lm_parallel(blocks_of(s, w->units), s->work, 0, pack_blocks, &job);
 }
 
-/* Runs fn for the parts of a pass: once for all of its rounds, or, where parts of a round need all of the one before,
+/* Runs fn for the parts of a pass: once for all of its rounds, or, if parts of a round need all of the round before,
  * round by round. */
 static void run_rounds(const sequence *s, int64_t rounds, lm_parallel_fn *fn, void *pass, int64_t *round) {
   for (*round = 0; *round < (s->by_units ? rounds : 1); ++*round) lm_parallel(s->parts, s->work, 0, fn, pass);
 }
 
-/* c [rows, gates * units] = a [rows, depth] times w, for the units of some blocks, or with `add` that is added. */
+/* Computes c [rows, gates * units] = a [rows, depth] w for blocks first .. last - 1 of units; `add`: adds it to c. */
 static void multiply(const sequence *s, const packed_weights *w, int64_t first, int64_t last, const char *a,
                      int64_t a_row, int64_t rows, char *c, int64_t c_row, bool add) {
   int64_t width = s->products->width;
@@ -155,7 +155,7 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
                                                .a_row = a_row,
                                                .a_col = 1,
                                                .panels = panel_of(s, w, b, g),
-                                               .panel_step = w->depth * width, /* the next gate's or block's */
+                                               .panel_step = w->depth * width, /* to the next gate's or block's */
                                                .panel_row = width,
                                                .c = c + (g * w->units + b * width) * s->each,
                                                .c_row = c_row,
@@ -166,7 +166,7 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
   }
 }
 
-/* c [rows, n] = a [rows, k] b, or b transposed: of a single step, by all threads. */
+/* Computes c [rows, n] = a [rows, k] b, or b transposed, for a single step, by all threads. */
 static lm_status multiply_once(const sequence *s, const void *a, int64_t k, const lm_tensor *b, bool tb, void *c,
                                int64_t n, int64_t ldc, bool add) {
   return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = s->dtype,
@@ -186,10 +186,10 @@ static lm_status multiply_once(const sequence *s, const void *a, int64_t k, cons
                                         .ldc = ldc});
 }
 
-/* The rows of step t among those of p come from the step before, and those it lacks from the first state. */
+/* Rows of one step whose states before it all come from the step before, or all from the initial state. */
 typedef struct segment {
-  int64_t begin, end; /* of the step's rows */
-  bool started;       /* from the step before, whose rows begin at `before` */
+  int64_t begin, end; /* range of the step's rows */
+  bool started;       /* true if they come from the step before, whose rows begin at `before` */
   int64_t before;
 } segment;
 
@@ -207,7 +207,7 @@ static int segments_of(const sequence *s, const part *p, int64_t t, segment *out
 
 typedef struct forward_pass {
   const sequence *s;
-  int64_t round; /* of hidden units: a step */
+  int64_t round; /* current step, if threads divide hidden units */
   const lm_recurrent_layer_args *a;
   lm_tensor *y, *work;
   packed_weights weight, projection;
@@ -258,7 +258,7 @@ static void forward_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* The last state of each sequence: h of y, cells of work. */
+/* Copies each sequence's last state of n elements: h from y, cells from work. */
 static void copy_last(const sequence *s, const lm_tensor *from, int64_t from_row, int64_t offset, int64_t n,
                       lm_tensor *to) {
   for (int64_t t = 0; t < s->steps; t++) {
@@ -307,14 +307,14 @@ done:
 
 typedef struct backward_pass {
   const sequence *s;
-  int64_t round; /* of hidden units: the state before one step, and the gates of the next */
+  int64_t round; /* a round of hidden units: the state before one step, and the gates of the next */
   const lm_recurrent_layer_backward_args *a;
   lm_tensor *dgates, *dh, *dc, *dproducts, *before, *dprojected, *unprojected;
   packed_weights weight, projection;
   char *dout; /* [batch, H] gradient of h before the projection */
 } backward_pass;
 
-/* dh of step t with its projection: what came from y and from later steps, kept for weight_hr's gradient. */
+/* Sums dh of step t after the projection, kept for weight_hr's gradient, and computes dout from it. */
 static void backward_projection(const sequence *s, const backward_pass *w, const segment *g, int64_t row) {
   const lm_tensor *grad = w->a->grad_y;
   int64_t rows = g->end - g->begin, n = rows * s->width;
@@ -372,11 +372,11 @@ static void backward_gates(const sequence *s, const part *p, const backward_pass
   }
 }
 
-/* dh before step t, from the gradient of its products. */
+/* Computes dh before step t from the gradient of its products. */
 static void backward_state(const sequence *s, const part *p, const backward_pass *w, int64_t t) {
   int64_t end = lm_min(p->row_end, count_of(s, t)), row = s->first[t] + p->row;
   if (p->row >= end) return;
-  bool whole = s->width != s->hidden; /* of a projection, whose rows are divided */
+  bool whole = s->width != s->hidden; /* a projection, whose rows threads divide */
   multiply(s, &w->weight, p->block, whole ? blocks_of(s, s->width) : p->block_end,
            at(s->cell == LM_GRU ? w->dproducts : w->dgates, s, row * s->gates), s->gates, end - p->row,
            at(w->dh, s, p->row * s->width), s->width, s->cell == LM_GRU);
@@ -396,8 +396,8 @@ static void backward_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* out: gradients of gates, h0, c0 (or [0]); of the products of GRU, or of what weight_hr returns (or [0]); h before
- * each row's step; and what weight_hr is given (or [0]). */
+/* Writes to out: gradients of gates, h0, c0 (or [0]); of GRU's products, or of weight_hr's results (or [0]); h before
+ * each row's step; and weight_hr's inputs (or [0]). */
 lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *out) {
   const lm_recurrent_layer_backward_args *a = args;
   sequence s;

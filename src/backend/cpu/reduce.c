@@ -1,5 +1,5 @@
-/* Reductions to numbers: sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all, any. Dtypes were checked by
- * op/reduce.c. */
+/* Computes reductions to numbers: sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all, any. op/reduce.c
+ * checks their dtypes. */
 #include <math.h>
 #include <string.h>
 
@@ -9,18 +9,18 @@
 
 enum { TILE_ROWS = 8 };
 
-/* What a statistic is made by. number: the elements reduced. */
+/* The folds and functions that compute a statistic. number: the count of elements reduced. */
 typedef struct method {
-  lm_reduce_kind first, second;                   /* second: if there is a middle */
-  void (*middle)(lm_total *total, double number); /* makes of the first fold's total the second one's c, or NULL */
-  lm_total (*finish)(lm_total total, lm_total c, double number, double parameter); /* the result, or NULL */
+  lm_reduce_kind first, second;                   /* second: the second fold, if there is a `middle` */
+  void (*middle)(lm_total *total, double number); /* turns the first fold's total into the second one's c; or NULL */
+  lm_total (*finish)(lm_total total, lm_total c, double number, double parameter); /* returns the result; or NULL */
 } method;
 
 typedef struct reduction {
   lm_reduce_plan plan;
   lm_tensor *out;
   method by;
-  lm_total p; /* c of the first fold */
+  lm_total p; /* the op's parameter, and c of the first fold */
 } reduction;
 
 /* ---- folding one part of one unit */
@@ -67,7 +67,7 @@ static void fold_rows(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_red
 
 static void fold_cols(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_reduce_unit *u, int64_t begin, int64_t end,
                       const lm_total *c, lm_total *total) {
-  enum { MAX_RUN = 64 }; /* rows a float column sums before they go into the total */
+  enum { MAX_RUN = 64 }; /* rows that a column sums in float before they are added to the total */
   int last = p->reduced.ndim - 1;
   bool direct = p->direct && p->direct->cols[fold] && u->x_step == 1;
   LM_LARGE(char, tile, direct ? 0 : TILE_ROWS *LM_TILE_BYTES);
@@ -147,14 +147,14 @@ static void fold_tasks(void *ctx, int64_t first, int64_t last) {
   for (int64_t task = first; task < last; task++) {
     lm_reduce_unit u = lm_reduce_unit_at(j->p, task % j->p->units);
     int64_t part = task / j->p->units;
-    /* In the near cache: another core may have the lines of the result, which comes at once. */
+    /* The total is in the L1 cache: another core may have the lines of `scratch`, which are written at once. */
     lm_total total[LM_REDUCE_COLS];
     fold_part(j->p, j->fold, &u, part, j->c + u.index, total);
     memcpy(j->scratch + part * j->p->kept_count + u.index, total, (size_t)u.cols * sizeof *total);
   }
 }
 
-/* All parts of all units into scratch [parts, kept], then together into its first row. */
+/* Folds all parts of all units into scratch [parts, kept], then merges them into its first row. */
 static void all_parts(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_total *c, lm_total *scratch) {
   int64_t kept = p->kept_count;
   lm_parallel(p->units * p->parts, lm_reduce_work(p), 0, fold_tasks, &(parts_job){p, fold, c, scratch});
@@ -166,7 +166,7 @@ static lm_status in_parts(const reduction *r) {
   int64_t kept = p->kept_count;
   const size_t bytes = (size_t)(kept * (p->parts + 1)) * sizeof(lm_total);
   void *memory;
-  NEED(lm_device_alloc(r->out->device, bytes, &memory)); /* malloc's would be fresh pages in each call */
+  NEED(lm_device_alloc(r->out->device, bytes, &memory)); /* malloc would return fresh pages in each call */
   lm_total *scratch = memory, *c = scratch + kept * p->parts;
   for (int64_t i = 0; i < kept; i++) c[i] = r->p;
   all_parts(p, r->by.first, c, scratch);
@@ -185,7 +185,7 @@ static lm_status in_parts(const reduction *r) {
   return LM_OK;
 }
 
-/* ---- what each statistic is */
+/* ---- statistics */
 
 static lm_total finish_mean(lm_total total, lm_total c, double number, double parameter) {
   (void)c, (void)parameter;
@@ -204,7 +204,7 @@ static lm_total finish_norm(lm_total total, lm_total c, double number, double p)
   return (lm_total){.f = p == 2 ? sqrt(total.f) : pow(total.f, 1 / p)};
 }
 
-/* The largest is taken out of the exponents, unless it is infinite: then the sum is as it is. */
+/* Sets an infinite maximum to 0: the maximum is subtracted in the exponents, and inf - inf is NaN. */
 static void middle_finite(lm_total *total, double number) {
   (void)number;
   if (isinf(total->f)) total->f = 0;
@@ -215,7 +215,7 @@ static lm_total finish_logsumexp(lm_total total, lm_total c, double number, doub
   return (lm_total){.f = log(total.f) + c.f};
 }
 
-/* Counts of nonzero elements: all of them, or any. */
+/* Return 1 if the count of nonzero elements is the number of all elements, else 0. */
 static lm_total finish_all_f(lm_total total, lm_total c, double number, double parameter) {
   (void)c, (void)parameter;
   return (lm_total){.f = total.f == number};
@@ -254,7 +254,7 @@ static method method_of(const lm_reduce_args *a) {
   return by;
 }
 
-/* The narrowest type with loops that holds an integer dtype's numbers. */
+/* Returns the narrowest type with loops that holds an integer dtype's numbers. */
 static lm_dtype narrowest(lm_dtype dtype) { return dtype == LM_BOOL ? LM_U8 : dtype == LM_U16 ? LM_I32 : dtype; }
 
 static void whole_units(void *ctx, int64_t first, int64_t last) {

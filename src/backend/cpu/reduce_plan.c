@@ -4,7 +4,7 @@
 
 enum { OF_X, OF_OUT }; /* sides */
 
-/* Returns how many elements they have. */
+/* Sets dims to those of x that `take` selects, and returns their number of elements. */
 static int64_t set_dims(lm_dims *dims, const lm_tensor *x, const int64_t *out_stride, const bool *take) {
   lm_dims_set(dims, x->ndim, x->size, take, 2, (const int64_t *[]){x->stride, out_stride}, true);
   int64_t count = lm_dims_count(dims);
@@ -15,8 +15,8 @@ static int64_t set_dims(lm_dims *dims, const lm_tensor *x, const int64_t *out_st
   return count;
 }
 
-/* Columns where the last kept dim is the closer one in memory. Where reduced elements are closer but few, strips
- * of many results are still better than many short rows; and where the strips would be short, rows are. */
+/* Returns true for strips of columns, false for rows. Columns: the last kept dim is the closer one in memory. If
+ * reduced elements are closer but few, strips of many results still beat short rows; short strips do not. */
 static bool wants_cols(const lm_reduce_plan *p) {
   int last = p->kept.ndim - 1;
   int64_t across = p->kept.size[last];
@@ -68,7 +68,7 @@ void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor 
 }
 
 void lm_reduce_plan_batch(lm_reduce_plan *p) {
-  enum { IN_NEAR_CACHE = 4096 }; /* elements: what takes two passes finds them there in the second */
+  enum { IN_NEAR_CACHE = 4096 }; /* elements, which a second pass then finds in the L1 cache */
   if (p->kept_count == 0 || p->cols || p->parts > 1 || p->reduced_count > IN_NEAR_CACHE / 2) return;
   int64_t across = p->kept.size[p->kept.ndim - 1], rows = IN_NEAR_CACHE / lm_max(p->reduced_count, 1);
   p->width = (int)lm_min(rows, LM_REDUCE_COLS);

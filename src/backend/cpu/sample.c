@@ -1,12 +1,12 @@
-/* Numbers drawn by rejection, and indices drawn by weight. Tensors are contiguous. What an element gets depends on its
- * place and on the draw alone, not on threads. */
+/* Draws numbers by rejection (poisson, binomial) and indices by weight (multinomial). Tensors are contiguous. An
+ * element depends on its index and on the draw alone, not on threads. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/scalar_access.h"
 #include "device/alloc.h"
 #include "rejection.h"
 #include "tensor/generator.h"
 
-/* Numbers drawn for each element of the result. */
+/* A job that draws a number for each element of the result. */
 typedef struct drawing {
   const void *args;
   lm_tensor *out;
@@ -45,7 +45,7 @@ lm_status lm_cpu_binomial(const void *args, lm_tensor *const *out) {
   return draw_each(args, ((const lm_binomial_args *)args)->generator, out[0], draw_binomial);
 }
 
-/* The first of n rising sums that is above x; the last one is, or is as good as equal. */
+/* Returns the index of the first of n rising sums that is above x, or of the last one if rounding left none. */
 static int64_t first_above(const double *sum, int64_t n, double x) {
   int64_t low = 0, high = n - 1;
   while (low < high) {
@@ -56,11 +56,11 @@ static int64_t first_above(const double *sum, int64_t n, double x) {
       low = middle + 1;
     }
   }
-  while (low > 0 && sum[low] == sum[low - 1]) low--; /* x was rounded up to the whole sum: nothing of weight 0 */
+  while (low > 0 && sum[low] == sum[low - 1]) low--; /* x was rounded up to the total: skips weights of 0 */
   return low;
 }
 
-/* So few that walking along a part is as quick as a search, and the sums up to the ends of parts stay in a cache. */
+/* Weights of a part: few enough that a walk is as fast as a search, and that the parts' sums stay in a cache. */
 enum { PART = 16 };
 
 static double weight_at(const lm_tensor *x, int64_t i) {
@@ -79,7 +79,7 @@ static void sum_parts(void *ctx, int64_t first, int64_t last) {
   const weighing *j = ctx;
   const lm_tensor *x = j->a->x;
   for (int64_t p = first; p < last; p++) {
-    double total[4] = {0}; /* which do not wait for one another */
+    double total[4] = {0}; /* independent sums, which need not wait for one another */
     int64_t from = j->row * j->n + p * PART, m = j->n - p * PART < PART ? j->n - p * PART : PART;
     if (m == PART && x->dtype == LM_F32) {
       const float *w = (const float *)x->data + from;
@@ -91,8 +91,8 @@ static void sum_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* The first of m weights from element `from` on up to which the sum is above x; the last one that is above 0, if
- * rounding left none. */
+/* Returns the index of the first of m weights from element `from` on up to which the sum is above `at`, or of the last
+ * weight above 0 if rounding left none. */
 static int64_t walk(const lm_tensor *x, int64_t from, int64_t m, double at) {
   double sum = 0;
   int64_t last = 0;
@@ -116,7 +116,7 @@ static void draw_samples(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* x [rows, n] -> indices [rows, k]. */
+/* Draws k indices by the weights of each row: x [rows, n] -> indices [rows, k]. */
 lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   const lm_multinomial_args *a = args;
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, parts = (n + PART - 1) / PART;

@@ -1,10 +1,10 @@
-/* One element of a floating tensor as a number: for what is done once a channel or a row, not once an
- * element. */
+/* Reads and writes one element of a floating tensor as a double, for work that is done once a channel or a row, not
+ * once an element. */
 #pragma once
 
 #include "tensor/tensor.h"
 
-/* i: elements after the first. */
+/* Returns the element i elements after the first. */
 static inline double lm_scalar_load(const lm_tensor *t, int64_t i) { return lm_real_at(t->dtype, t->data, i); }
 
 static inline void lm_scalar_store(lm_tensor *t, int64_t i, double v) {

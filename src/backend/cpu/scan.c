@@ -1,7 +1,7 @@
 /* Scans along one dim: cumsum, cumprod, linear_recurrence, logcumsumexp, cummax, cummin.
  *
- * Lines go through a tile of the compute type, double or int64, and where neighbors in memory belong to different
- * lines, rows of a strip of lines do. */
+ * Lines pass through a tile of the compute type, double or int64; if neighbors in memory belong to different lines,
+ * rows of a strip of lines do. */
 #include "backend/cpu/isa/scan.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "backend/cpu/reduce_plan.h"
 #include "base/mem.h"
 
-enum { LONG_PART = 1 << 16 }; /* elements: parts of few long lines are scanned by different threads */
+enum { LONG_PART = 1 << 16 }; /* elements; threads scan parts of few long lines */
 
 typedef struct scan {
   lm_reduce_plan plan;
@@ -22,10 +22,10 @@ typedef struct scan {
   const lm_tensor *x, *decay;   /* decay: laid out like x, or NULL */
   lm_tensor *out, *indices;     /* laid out alike; indices may be NULL */
   int64_t n, x_step, out_step;
-  bool streams; /* the result goes past the caches, from the tile */
+  bool streams; /* true if the result is written from the tile past the caches */
 } scan;
 
-/* Buffers of one thread, and what continues from tile to tile. */
+/* One thread's buffers, and the state that is carried from tile to tile. */
 typedef struct run {
   char x[LM_SCAN_TILE * 8], decay[LM_SCAN_TILE * 8], y[LM_SCAN_TILE * 8];
   lm_total carry[LM_SCAN_COLS];
@@ -45,16 +45,16 @@ static const char *element(const lm_tensor *t, int64_t offset) {
   return t->data + offset * (int64_t)lm_dtype_size(t->dtype);
 }
 
-/* `count` elements from number `first` of the scan on, or the `count` columns of that row, by way of the tile. Not
- * `stored`: only what they come to is requested. Rows that are scanned backwards are loaded and stored forwards, and
- * reversed in the tile. */
+/* Scans `count` elements from number `first` on, or the `count` columns of that row, in a tile. Not `stored`: only
+ * their total is computed, into the carry. Rows that are scanned backwards are loaded and stored forwards, and reversed
+ * in the tile. */
 static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int count, bool stored, run *r) {
   bool cols = s->plan.cols, backwards = s->reverse && !cols;
   int64_t at = !s->reverse ? first : cols ? s->n - 1 - first : s->n - first - count;
   int64_t x_step = cols ? u->x_step : s->x_step, out_step = cols ? u->o_step : s->out_step;
   int64_t from = (u->x - s->x->data) / s->plan.bytes + at * s->x_step, to = u->out + at * s->out_step;
   const struct lm_pointwise_loops *loops = s->plan.loops;
-  bool plain = s->x->dtype == (int)s->plan.compute && x_step == 1; /* in memory as in a tile */
+  bool plain = s->x->dtype == (int)s->plan.compute && x_step == 1; /* true if x lies in memory as in a tile */
   bool here = plain && s->out->dtype == s->x->dtype && out_step == 1 && !s->streams;
   void *tile = here && stored ? (void *)element(s->out, to) : r->x;
   const void *x = plain && !stored ? (const void *)element(s->x, from) : tile;
@@ -90,7 +90,7 @@ static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int
   }
 }
 
-/* Elements begin up to end of one line. */
+/* Scans elements begin .. end - 1 of one line. */
 static void scan_row(const scan *s, const lm_reduce_unit *u, int64_t begin, int64_t end, bool stored, run *r) {
   for (int64_t i = begin; i < end; i += LM_SCAN_TILE) {
     scan_tile(s, u, i, end - i < LM_SCAN_TILE ? (int)(end - i) : LM_SCAN_TILE, stored, r);
@@ -113,12 +113,12 @@ static void scan_units(void *ctx, int64_t first, int64_t last) {
   if (s->streams) lm_nontemporal_fence();
 }
 
-/* Parts of lines, one of two passes over them. */
+/* One of two passes over the parts of lines. */
 typedef struct parts_job {
   const scan *s;
-  int64_t parts; /* of a line */
+  int64_t parts; /* parts of a line */
   int pass;
-  lm_total *carry; /* what each part comes to, then with those before it */
+  lm_total *carry; /* each part's total, then its total with those before it */
 } parts_job;
 
 static void scan_tasks(void *ctx, int64_t from, int64_t to) {
@@ -136,8 +136,8 @@ static void scan_tasks(void *ctx, int64_t from, int64_t to) {
   if (s->streams) lm_nontemporal_fence();
 }
 
-/* Sums and products of few long lines: what each part comes to, then each part after what those before it come to.
- * Parts are the same for any number of threads. */
+/* Scans sums and products of few long lines: computes each part's total, then scans each part after the total of those
+ * before it. Parts are the same for any number of threads. */
 static lm_status scan_parts(const scan *s, int64_t parts, double work) {
   lm_status status = LM_OK;
   int64_t tasks = s->plan.units * parts;
@@ -165,7 +165,7 @@ lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {
   bool scanned[LM_MAX_DIMS] = {false};
   scanned[dim] = true;
   lm_reduce_plan_make(&s.plan, x, out[0], scanned, LM_SCAN_COLS);
-  /* Sums of integers that become floating are of those numbers. */
+  /* Integers with a floating result are summed as floating numbers. */
   lm_dtype result = out[0]->dtype;
   s.plan.compute = lm_dtype_is_float(x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
   s.plan.loops = lm_pointwise_loops_of(s.plan.compute);

@@ -1,4 +1,4 @@
-/* Softmax, its logarithm and their gradients along one dim. */
+/* Computes softmax, its logarithm and their gradients along one dim. */
 #include "backend/cpu/isa/softmax.h"
 
 #include <string.h>
@@ -10,19 +10,19 @@
 typedef struct softmax {
   lm_reduce_plan plan;
   lm_softmax_kind kind;
-  const lm_tensor *x, *y; /* y: NULL except gradients; laid out like x */
+  const lm_tensor *x, *y; /* y: NULL except for gradients; laid out like x */
   lm_tensor *out;
   int dim;
-  bool direct;  /* rows are read and written as they lie in memory */
-  size_t bytes; /* of one buffer: a row, or a strip [n, width] */
+  bool direct;  /* true if rows are read and written in place */
+  size_t bytes; /* bytes of one buffer: a row, or a strip [n, width] */
 } softmax;
 
-/* y's element that lies where u.x does in x. */
+/* Returns the address of y's element at x's position. */
 static const char *beside(const softmax *s, const char *x) {
   return s->y->data + (x - s->x->data) / s->plan.bytes * (int64_t)lm_dtype_size(s->y->dtype);
 }
 
-/* Moves n rows of a unit between a tensor and a buffer [n, cols]. */
+/* Loads n rows of a unit from a tensor into a buffer [n, cols]. */
 static void load_unit(const softmax *s, const lm_tensor *t, const char *at, const lm_reduce_unit *u, char *buffer) {
   const struct lm_pointwise_loops *loops = s->plan.loops;
   int64_t n = s->plan.reduced_count, step = t->stride[s->dim], bytes = (int64_t)lm_dtype_size(t->dtype);
@@ -79,7 +79,7 @@ static bool same_strides(const lm_tensor *a, const lm_tensor *b) {
   return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0;
 }
 
-/* A copy of t laid out like another. */
+/* Sets *out to a new copy of t, laid out as `like` is. */
 static lm_status copied_like(const lm_tensor *like, const lm_tensor *t, lm_tensor **out) {
   lm_status status = lm_tensor_empty_like(like, t->dtype, t->device, out);
   return status == LM_OK ? lm_cpu_copy(t, *out) : status;
@@ -108,7 +108,7 @@ lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
   }
   bool reduced[LM_MAX_DIMS] = {false};
   reduced[dim] = true;
-  /* Strips and their rows in a quarter of a megabyte. */
+  /* Strips of n rows with at most 65536 elements (256 KB of float32), but at least 16 wide. */
   int64_t n = x->size[dim], width = (1 << 16) / n;
   width = width < 16 ? 16 : width > LM_SOFTMAX_STRIP ? LM_SOFTMAX_STRIP : width;
   lm_reduce_plan_make(&s.plan, s.x, out, reduced, (int)width);

@@ -1,7 +1,7 @@
-/* Sorting and selecting along a dim: topk, which sort is too, kthvalue, the medians; and searching sorted rows.
+/* Sorts and selects along a dim (topk, which also sorts, kthvalue, the medians), and searches sorted rows.
  *
- * Elements are compared by keys (isa/sort.h), of equal ones the earlier is the smaller. Whole lines are sorted
- * digit by digit; of the best few those are collected that are better than the worst so far. */
+ * Elements are compared by keys (isa/sort.h); of equal ones the earlier is the smaller. Whole lines are sorted digit by
+ * digit. For the best few, the elements are collected that are better than the worst so far. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -11,9 +11,9 @@
 #include "device/alloc.h"
 #include "merged_dims.h"
 
-/* A pass that writes to more than 2^10 regions takes twice as long: address translation holds no more pages near by. */
+/* A pass that writes to more than 2^10 regions takes twice as long: the nearest TLB holds no more pages. */
 enum { DIGIT_BITS = 10, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13 };
-enum { MEDIAN = 0, NAN_MEDIAN = -1 };     /* for k */
+enum { MEDIAN = 0, NAN_MEDIAN = -1 };     /* values of k */
 enum { SORT_WORK = 12, SELECT_WORK = 2 }; /* nanoseconds an element, about */
 
 /* ---- lines */
@@ -23,14 +23,14 @@ typedef struct line_job {
   lm_device device;
   lm_dtype dtype;
   bool wide, floating;
-  uint64_t flip, zero_key, nan_key; /* the keys of floats' zeros and of NaN */
+  uint64_t flip, zero_key, nan_key; /* keys of floats' zeros and of NaN */
   int64_t n, k, stride, out_stride;
   size_t item;
   char *values;
   int64_t *indices;
   const char *x;
-  int64_t count; /* of lines */
-  lm_dims lines; /* where they begin: side 0 in x, side 1 in the results */
+  int64_t count; /* number of lines */
+  lm_dims lines; /* offsets of the lines: side 0 in x, side 1 in the results */
 } line_job;
 
 static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
@@ -88,13 +88,13 @@ static void put_elements(size_t bytes, char *to, int64_t step, const char *from,
 #undef CASE
 }
 
-/* What is sorted: keys of 4 or 8 bytes, whose positions are where they are, or pairs of both. */
+/* The items that are sorted: keys of 4 or 8 bytes, whose positions are their indices, or pairs of key and position. */
 typedef enum items_kind { KEYS, WIDE_KEYS, PAIRS } items_kind;
 
-/* Up to the highest that is set. */
+/* Returns the number of bits up to the highest that is set. */
 static inline int bits_of(uint64_t word) { return word ? 64 - __builtin_clzll(word) : 0; }
 
-/* Pairs that are collected for the k best: as many again, and a chunk. */
+/* Returns the number of pairs that are collected for the k best: at least as many again, and a chunk. */
 static inline int64_t best_capacity(int64_t k) {
   const int64_t few = 32;
   return k + (k > few ? k : few) + LM_SORT_CHUNK;
@@ -113,7 +113,7 @@ static inline int64_t best_capacity(int64_t k) {
 
 /* ---- whole lines */
 
-/* Keys of a line, in shares, and in which bits they differ. */
+/* Makes the keys of a line, in shares, and finds the bits in which they differ. */
 typedef struct keys_job {
   const line_job *job;
   const char *line;
@@ -124,7 +124,7 @@ typedef struct keys_job {
 } keys_job;
 
 static void make_keys(void *ctx, int64_t first, int64_t last) {
-  enum { SOME = 4096 }; /* which the nearest cache holds */
+  enum { SOME = 4096 }; /* keys, which the L1 cache holds */
   keys_job *j = ctx;
   const line_job *job = j->job;
   int64_t end = lm_part_begin(job->n, last, j->shares);
@@ -138,7 +138,7 @@ static void make_keys(void *ctx, int64_t first, int64_t last) {
   atomic_fetch_or_explicit(&j->differing, differing, memory_order_relaxed);
 }
 
-/* scratch: twice n pairs. Wide keys that differ in their lower halves alone are sorted as narrow ones. */
+/* Sorts a line; scratch: twice n pairs. Wide keys that differ only in their lower halves are sorted as narrow ones. */
 static void sort_line(const line_job *job, const char *line, int64_t to, int shares, void *scratch, int64_t *counts) {
   const int64_t n = job->n;
   union {
@@ -167,9 +167,9 @@ typedef enum way { SORT, BEST, SELECT } way;
 typedef struct lines_job {
   const line_job *job;
   way how;
-  int shares; /* of a line that is sorted: 1 where threads have lines of their own */
+  int shares; /* shares of a line that is sorted; 1 if threads have lines of their own */
   size_t bytes;
-  char *memory; /* of an only line: pages that are kept from call to call */
+  char *memory; /* for a single line: pages that are reused from call to call; else NULL */
 } lines_job;
 
 static void run_some_lines(void *ctx, int64_t first, int64_t last) {
@@ -225,9 +225,9 @@ lm_status lm_cpu_kth_along(const void *args, lm_tensor *const *out) {
 
 /* ---- searching */
 
-/* For each value 1 more than how many of n growing numbers are below it, or with `right` not above it; NaN is above
- * all. The range is halved without branches, for GROUP values beside one another, so that they wait for memory
- * together; what values' loops know at compile time stays in registers. */
+/* Sets `out` for each value to 1 more than the count of n growing numbers below it, or with `right` not above it; NaN
+ * is above all. The range is halved without branches, for GROUP values together, so that their waits for memory
+ * overlap. Loops over values have constant bounds, which keeps the values in registers. */
 enum { GROUP = 8 };
 #define SEARCH(E, type)                                                                                             \
   static inline __attribute__((always_inline)) void search_group_##E(const type *row, int64_t n, const type *v,     \
@@ -265,7 +265,7 @@ SEARCH(I64, int64_t)
 typedef struct searching {
   const lm_searchsorted_args *a;
   lm_tensor *out;
-  int64_t each, cuts; /* values of a row, and tasks of them */
+  int64_t each, cuts; /* values of a row; tasks of a row */
 } searching;
 
 enum { SEARCHED = 1 << 12 }; /* values of a task */

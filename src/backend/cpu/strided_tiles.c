@@ -6,15 +6,15 @@
 #include "convert.h"
 #include "merged_dims.h"
 
-/* Blocks of a tile read a line of the caches of each column of a transposed input at a time, and have MIN_BLOCK_ROWS at
- * least. PILE of them, one below the other, come in a row: the next lines of the same columns. */
+/* Blocks of a tile read one cache line of each column of a transposed input, and have at least MIN_BLOCK_ROWS rows.
+ * PILE blocks, one below the other, follow each other: they read the next lines of the same columns. */
 enum { MIN_BLOCK_ROWS = 16, PILE = 8 };
 
-/* Elements. Several shorter rows go through a tile together; where all inputs that are broadcast repeat, those shorter
- * than LONG_ROW do. A broadcast column's value fills a tile of COLUMN. */
+/* Elements. Several rows shorter than MIN_ROW go through a tile together; if all broadcast inputs repeat, so do rows
+ * shorter than LONG_ROW. A broadcast column's value fills a tile of COLUMN. */
 enum { MIN_ROW = 64, LONG_ROW = 512, COLUMN = 128 };
 
-/* Elements of an input of which copies are made: those of more would not stay in the first level of the caches. */
+/* Most elements of an input of which copies are made: copies of more would not stay in the L1 cache. */
 enum { MAX_PERIOD = 4096 };
 
 typedef struct plan {
@@ -22,13 +22,13 @@ typedef struct plan {
   const struct lm_pointwise_loops *loops;
   size_t num;  /* bytes of the compute type */
   int tile;    /* elements of a tile */
-  bool direct; /* every operand is of the compute type, and lies side by side in rows or repeats one element there */
-  bool fills;  /* a dense result of one value */
+  bool direct; /* true if all operands have the compute type, and rows that are contiguous or one element */
+  bool fills;  /* true for a dense result of one value */
   bool blocked;
   int block_rows, block_cols;
-  bool streams; /* the result goes past the caches, from a tile */
+  bool streams; /* true if the result bypasses the caches, from a tile */
   int64_t numel, tiles;
-  const char *scalar[LM_POINTWISE_MAX_IN]; /* a tile of a scalar input's value */
+  const char *scalar[LM_POINTWISE_MAX_IN]; /* for a scalar input: a tile of its value */
   lm_tile_numbers numbers;
 } plan;
 
@@ -56,7 +56,7 @@ void lm_tiles_result(lm_tiles *t, const lm_tensor *out) {
 
 static lm_operand *operand(lm_tiles *t, int i) { return i < 0 ? &t->out : &t->in[i]; }
 
-/* The dims after `from` close up, and it comes to be dim `to` of them. */
+/* Moves dim `from` to index `to`; the dims between move down. */
 static void move_dim(lm_tiles *t, int from, int to) {
   for (int i = -2; i < t->nin; i++) {
     int64_t *along = i == -2 ? t->size : operand(t, i)->stride, moved = along[from];
@@ -65,7 +65,7 @@ static void move_dim(lm_tiles *t, int from, int to) {
   }
 }
 
-/* Dims in the order of the result's memory, or as they are for a source; those that all operands allow become one. */
+/* Orders dims by the result's memory, except for a source, and merges those that all operands allow to merge. */
 static void merge_dims(lm_tiles *t) {
   const int64_t *stride[LM_POINTWISE_MAX_IN + 1] = {t->out.stride};
   for (int i = 0; i < t->nin; i++) stride[i + 1] = t->in[i].stride;
@@ -91,7 +91,7 @@ static void describe(lm_operand *o, const lm_tiles *t) {
   }
 }
 
-/* The ways in which an input of few elements comes again: all of it, or a block of it before the next one. */
+/* Finds how an input of few elements repeats: all of it, or a block of it several times before the next one. */
 static void find_repeats(lm_operand *o, const lm_tiles *t, int64_t numel) {
   int first = 0, d = t->ndim;
   while (first < t->ndim && o->stride[first] == 0) first++;
@@ -107,8 +107,8 @@ static void find_repeats(lm_operand *o, const lm_tiles *t, int64_t numel) {
   o->repeated = pays && o->dtype == t->compute ? d : 0;
 }
 
-/* Where some input has its closest elements along another dim than the result, that dim comes second to last:
- * blocks span it and the last. */
+/* If some input has its closest elements along another dim than the result, moves that dim to second to last, so that
+ * blocks span it and the last dim, and returns true. */
 static bool find_block(lm_tiles *t) {
   int last = t->ndim - 1;
   if (t->source || last == 0 || t->size[last] < 8) return false;
@@ -138,7 +138,7 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   return n;
 }
 
-/* Whether the result goes past the caches. One that is an input too is in them by then. */
+/* Returns true if the result should bypass the caches. One that is an input too is in them by then. */
 static bool is_streamed(const lm_tiles *t, size_t bytes) {
   for (int i = 0; i < t->nin; i++) {
     if (t->in[i].data == t->out.data) return false;
@@ -176,10 +176,10 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->direct &= t->out.stride[last] == 1 && !repeats;
   p->streams = (p->blocked ? t->out.dtype == t->compute && t->out.stride[last] == 1 : t->out.linear) &&
                is_streamed(t, (size_t)p->numel * t->out.bytes) && (size_t)p->tile * t->out.bytes <= LM_TILE_BYTES;
-  /* A fill displaces nothing but itself, so that memory which half of the cache holds may still be there. */
+  /* A fill displaces nothing but itself: memory of up to half the cache may still be in it. */
   if (t->nin == 1 && !t->kernel && t->in[0].scalar)
     p->streams &= (size_t)p->numel * t->out.bytes > lm_cache_bytes() / 2;
-  /* Rows of parts of lines would store those twice, once each way. */
+  /* Rows that end within a cache line would store it twice, once past the caches and once into them. */
   p->direct &= !p->streams || last == 0 || (size_t)t->size[last] * p->num % LM_NONTEMPORAL_LINE == 0;
   p->fills = t->nin == 1 && !t->kernel && t->in[0].scalar && t->in[0].dtype == t->compute &&
              t->out.dtype == t->compute && t->out.linear && !p->streams;
@@ -201,8 +201,8 @@ static void compute(const plan *p, void *out, const void *const *in, int n) {
   p->t->kernel(out, in, &p->numbers, lm_round_up(n, LM_LANES));
 }
 
-/* The same to a result past the caches, by way of the tile; in pieces small enough that the next one is computed while
- * the lines of `to` that this one fills are on their way. */
+/* Computes to a result past the caches, by way of the tile, in pieces: the next one is computed while the lines of `to`
+ * that this one fills are on their way. */
 static void compute_past(const plan *p, char *to, char *tile, const void *const *in, int n) {
   enum { PIECE_BYTES = 768 };
   const int piece = PIECE_BYTES / (int)p->num;
@@ -233,7 +233,7 @@ static cursor seek(const lm_tiles *t, int64_t element) {
   return c;
 }
 
-/* By n elements, without a division where they end within a row. */
+/* Advances c by n elements, without a division if they end within a row. */
 static void advance(const lm_tiles *t, cursor *c, int64_t n) {
   for (int d = t->ndim - 1; d >= 0; d--) {
     c->index[d] += n;
@@ -270,7 +270,7 @@ static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char 
   }
 }
 
-/* The block's elements again and again from number `from` on, n of them, into a tile. */
+/* Fills a tile with n bytes of a block that repeats, from byte `from` of the block on. */
 static void repeat_block(char *tile, const char *block, int64_t bytes, int64_t from, int64_t n) {
   int64_t done = lm_min(bytes - from, n);
   memcpy(tile, block + from, (size_t)done);
@@ -279,13 +279,13 @@ static void repeat_block(char *tile, const char *block, int64_t bytes, int64_t f
     memcpy(tile + done, block, (size_t)before);
     done += before;
   }
-  for (int64_t some; done < n; done += some) { /* whole blocks stand there */
+  for (int64_t some; done < n; done += some) { /* the tile holds whole blocks */
     some = lm_min(done, n - done);
     memcpy(tile + done, tile, (size_t)some);
   }
 }
 
-/* Where a walk over an input whose blocks repeat is: `from` elements into a group, whose block is at `offset`. */
+/* A position in an input whose blocks repeat: `from` elements into a group, whose block is at `offset`, in elements. */
 typedef struct repeated_walk {
   cursor group;
   int64_t from, offset;
@@ -298,7 +298,7 @@ static void repeated_seek(const lm_tiles *t, const lm_operand *o, const cursor *
   for (int d = o->repeated; d < t->ndim; d++) w->from = w->from * t->size[d] + c->index[d];
 }
 
-/* The walk's next n elements: in the tile, or, if they may be read there, where they lie side by side. */
+/* Returns the walk's next n elements: in the tile, or in the input itself if `reads_there` and they are contiguous. */
 static const char *next_repeated(const plan *p, const lm_operand *o, repeated_walk *w, int n, bool reads_there,
                                  char *tile) {
   const int64_t *size = p->t->size, num = (int64_t)p->num;
@@ -332,7 +332,7 @@ static const char *next_repeated(const plan *p, const lm_operand *o, repeated_wa
   return result;
 }
 
-/* Copies of an input that is there again and again, `more` elements beyond the first. None where memory is short. */
+/* Copies a repeating input, `more` elements beyond its period. Leaves o->copies NULL if memory is short. */
 static void make_copies(const plan *p, lm_operand *o, int64_t more) {
   const int64_t bytes = o->period * (int64_t)p->num, all = bytes + more * (int64_t)p->num;
   o->copies = lm_malloc((size_t)all);
@@ -347,15 +347,15 @@ static char *element_at(const lm_tiles *t, const lm_operand *o, const cursor *c)
   return o->data + offset * (int64_t)o->bytes;
 }
 
-/* The n elements from number i on, at c, where they lie side by side; else NULL. */
+/* Returns the n elements from number i on, at c, if they are contiguous; else NULL. */
 static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *c, int64_t i, int n) {
   if (o->linear) return o->data + i * (int64_t)o->bytes;
   return o->block - i % o->block < n ? NULL : element_at(t, o, c);
 }
 
-/* ---- the three ways through */
+/* ---- rows, tiles and blocks */
 
-/* The last LM_LANES of a row's n elements, or all of fewer, to `to`. */
+/* Computes the last LM_LANES of a row's n elements, or all of fewer, to `to`. */
 static void compute_last(const plan *p, char *to, const char *const *inputs, const bool *steps, int64_t n) {
   _Alignas(64) char copy[LM_POINTWISE_MAX_IN][LM_LANES * 8];
   const void *in[LM_POINTWISE_MAX_IN];
@@ -373,7 +373,7 @@ static void compute_last(const plan *p, char *to, const char *const *inputs, con
   compute(p, to, in, LM_LANES);
 }
 
-/* n elements that lie side by side in the result and in inputs that step; those that do not are tiles of one value. */
+/* Computes n elements, contiguous in the result and in inputs that step; other inputs are tiles of one value. */
 static void run_row(const plan *p, char *out, const char *const *inputs, const bool *steps, int64_t n,
                     int64_t max_chunk, char *tile) {
   const int nin = p->t->nin;
@@ -396,7 +396,7 @@ static void run_row(const plan *p, char *out, const char *const *inputs, const b
   memcpy(out, end + last - tail, tail);
 }
 
-/* No tile except tails and the values of broadcast columns: the kernel works on the tensors themselves. */
+/* Computes rows in the tensors themselves, with tiles only for tails and the values of broadcast columns. */
 static void run_rows(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   const int last = t->ndim - 1;
@@ -440,12 +440,12 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     const void *in[LM_POINTWISE_MAX_IN];
     bool here = t->out.linear && t->out.dtype == t->compute && (whole || !t->kernel) && !p->streams;
     char *out = here ? t->out.data + i * (int64_t)p->num : b->out;
-    in[0] = out; /* what a source writes has no operand */
+    in[0] = out; /* a source has no operands */
     for (int k = 0; k < t->nin; k++) {
       const lm_operand *o = &t->in[k];
       char *tile = t->kernel ? b->in[k] : out;
-      /* A kernel reads whole vectors; a conversion's values may come from where they are, unless here is their result.
-       */
+      /* A kernel reads whole vectors. A conversion may read values in place, unless it writes the result in place, or a
+       * source makes them. */
       const bool reads_there = o->dtype == t->compute && (t->kernel ? whole : !here && !t->source);
       const char *run;
       in[k] = tile;
@@ -493,12 +493,12 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
   }
 }
 
-/* Towards the cache: the next block's pieces are too short for the hardware to guess. */
+/* Prefetches `bytes` from `at` on: the next block's pieces are too short for the hardware to predict. */
 static void fetch(const char *at, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
 }
 
-/* A block of the last two dims into a tile [rows, cols]. */
+/* Loads a block of the last two dims into a tile [rows, cols]. */
 static void load_block(const plan *p, const lm_operand *o, const char *at, int rows, int cols, buffers *b, char *tile) {
   int last = p->t->ndim - 1;
   int64_t down = o->stride[last - 1], across = o->stride[last];
@@ -570,7 +570,7 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   }
 }
 
-/* One value again and again, as the loop writes it that fills a tile. */
+/* Fills a dense result with one value, by the loop that fills a tile. */
 static void fill(const plan *p, int64_t begin, int64_t end) {
   enum { RUN = 1 << 20 };
   const lm_tiles *t = p->t;
@@ -606,7 +606,7 @@ void lm_tiles_run(lm_tiles *t) {
   plan p;
   make_plan(&p, t);
   LM_LARGE(char[LM_TILE_BYTES], scalar, t->nin);
-  const lm_dtype type = t->halves ? LM_F32 : t->compute; /* of scalars */
+  const lm_dtype type = t->halves ? LM_F32 : t->compute; /* type of scalars */
   const int tile = LM_TILE_BYTES / (int)lm_dtype_size(type), needed = p.tile < tile ? p.tile : tile;
   const int fill = p.numel < needed ? (int)lm_round_up(p.numel, LM_LANES) : needed;
   for (int i = 0; i < t->nin; i++) {

@@ -1,8 +1,8 @@
-/* The walk behind every elementwise kernel: strided tensors of any dtype, tile by tile.
+/* Runs every elementwise kernel: walks over strided tensors of any dtype, tile by tile.
  *
- * Dims are ordered by the result's strides and merged where every tensor allows it. What is contiguous and
- * already of the compute type is worked on in place; the rest passes through tiles, converted on the way.
- * Where an input runs across the result's order (a transposed one), both go in blocks that stay in cache. */
+ * Dims are ordered by the result's strides and merged if every tensor allows it. Contiguous operands of the compute
+ * type are used in place; the others pass through tiles, converted on the way. If an input runs across the result's
+ * order (a transposed one), both are processed in blocks that stay in cache. */
 #pragma once
 
 #include <string.h>
@@ -12,7 +12,7 @@
 
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
 
-/* Up to the next multiple of LM_LANES by repeating the last element, so that no new value appears. */
+/* Pads n elements of `num` bytes to a multiple of LM_LANES by repeating the last one, so that no new value appears. */
 static inline void lm_tile_pad(char *tile, int n, size_t num) {
   int end = lm_round_up(n, LM_LANES);
   if (n == end) return;
@@ -36,13 +36,13 @@ typedef struct lm_operand {
   lm_dtype dtype;
   int64_t stride[LM_MAX_DIMS]; /* in elements, along the result's dims; 0 where broadcast */
   /* Found by lm_tiles_run: */
-  size_t bytes;        /* of an element */
-  bool linear, scalar; /* its elements follow one another in the order of the walk; it has only one */
-  /* Its innermost `period` elements come over and over (0: they do not). `copies` has them in the compute type, one
-   * after another, so that a whole tile can begin at any of the first `period`; NULL: it has not been made. */
+  size_t bytes;        /* bytes of an element */
+  bool linear, scalar; /* linear: its elements are contiguous in the order of the walk; scalar: it has only one */
+  /* Its innermost `period` elements repeat (0: they do not). `copies` has them in the compute type, one after another,
+   * so that a whole tile can begin at any of the first `period`; NULL: they have not been made. */
   int64_t period;
   char *copies;
-  /* From dim `repeated` on (0: none), its `block` elements, side by side, come again, `group` elements in all. */
+  /* From dim `repeated` on (0: none), its `block` contiguous elements repeat, `group` elements in all. */
   int repeated;
   int64_t block, group;
 } lm_operand;
@@ -59,15 +59,15 @@ typedef struct lm_tiles {
   int ndim;
   int64_t size[LM_MAX_DIMS];
   lm_operand out, in[LM_POINTWISE_MAX_IN];
-  bool tests; /* the kernel returns 0 or 1 */
-  /* The kernel is one of lm_half_loops; compute is then LM_I16, as which halves are moved. Operands are halves of one
-   * dtype, and inputs of one element, of any. */
+  bool tests; /* true if the kernel returns 0 or 1 */
+  /* The kernel is one of lm_half_loops; compute is then LM_I16, the type in which halves are moved. Operands are halves
+   * of one dtype; inputs of one element may have any dtype. */
   bool halves;
 } lm_tiles;
 
-/* An operand with t's own strides. */
+/* Returns an operand with t's own strides. */
 lm_operand lm_operand_of(const lm_tensor *t);
 /* Fills ndim, size and out from a result. */
 void lm_tiles_result(lm_tiles *t, const lm_tensor *out);
-/* Runs it, on as many threads as pay. Changes t. */
+/* Runs t on as many threads as pay off, and changes it. */
 void lm_tiles_run(lm_tiles *t);

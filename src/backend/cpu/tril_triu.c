@@ -1,4 +1,4 @@
-/* tril, triu. */
+/* Copies one triangle of each matrix and clears the rest (tril, triu). */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/nontemporal_copy.h"
 

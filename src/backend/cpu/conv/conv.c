@@ -1,6 +1,6 @@
-/* conv2d and its gradients: brings operands into the layout and type that kernels take, and chooses
- * among them. LM_CONV=direct, winograd, onednn or auto (Winograd where it is faster) in the
- * environment: direct convolution has a tenth to a half of Winograd's rounding error; onednn is for comparison. */
+/* Computes conv2d and its gradients: brings operands into the layout and type that kernels take, and chooses among
+ * them. LM_CONV=direct, winograd, onednn or auto (Winograd where it is faster) in the environment: direct convolution
+ * has a tenth to a half of Winograd's rounding error; onednn is for comparison. */
 #include "backend/cpu/conv/conv.h"
 
 #include <pthread.h>
@@ -29,8 +29,8 @@ static void log_choice(const char *how, const lm_conv_job *job) {
            (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
 }
 
-/* Runs of few channels are too short for a product of gathered rows: oneDNN has code for these. The table is
- * scripts/bench/convolutions'. */
+/* Returns true if runs of channels are too short for a product of gathered rows: oneDNN has code for these.
+ * scripts/bench/convolutions has the table of measurements. */
 static bool is_narrow(const lm_conv_job *job) {
   enum { NARROW = 20, NARROW_GROUP = 32 };
   const lm_conv_shape *s = &job->shape;
@@ -39,7 +39,7 @@ static bool is_narrow(const lm_conv_job *job) {
   return (job->pass == LM_CONV_INPUT ? s->k : s->c) < NARROW && s->kh * s->kw > 1;
 }
 
-/* x, y channels-last, w contiguous, all of job->dtype. *done is false where bfloat16 has no kernel. */
+/* Runs a kernel for channels-last x and y, contiguous w, all of job->dtype. Clears *done_ if bfloat16 has none. */
 static lm_status convolve(const lm_conv_job *job, bool *done_) {
   const lm_conv_shape *s = &job->shape;
   const bool empty = s->n * s->c * s->k * s->h * s->w == 0;
@@ -71,7 +71,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   return lm_direct_conv(job);
 }
 
-/* t itself, or a copy of another dtype or layout. */
+/* Sets *out to t, retained, or to a copy of it in another dtype or layout; the caller releases it. */
 static lm_status prepare(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tensor **out) {
   if (!t) return LM_OK;
   if (t->dtype == dtype && (format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t))) {
@@ -88,7 +88,7 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   int made = lm_conv_result(c->pass);
   lm_tensor *result = c->t[made];
   lm_conv_job job = {.pass = c->pass, .shape = c->shape, .dtype = dtype, .device = result->device};
-  /* Planes are read as they lie where that is possible. */
+  /* Planes are read in place where that is possible. */
   const bool planar = made != 0 && chosen != ONEDNN && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
   job.x_planar = planar;
   job.x_planar = planar && (lm_depthwise_takes(&job) || (!c->bias && lm_product_takes(&job)));

@@ -1,8 +1,8 @@
-/* Depthwise convolutions of float32: as many groups as channels in and out. Lines of results are computed side by side,
- * of pixels whose taps are all inside the image; pixels at its edges one at a time. With a stride, the gradient of x is
- * in grids of pixels of one remainder each, which only some taps reach, as in direct.c. Sums of the weights' gradient
- * are in parts of lines, the same for any number of threads. Planes [n, c, h, w] are brought into panels, pixels of
- * some channels, for a band of lines and a block of channels at a time. */
+/* Computes depthwise convolutions of float32, with as many groups as channels in and out. Pixels of a line whose taps
+ * are all inside the image are computed side by side; pixels at its edges, one at a time. With a stride, the gradient
+ * of x is computed in grids of pixels of one remainder each, which only some taps reach, as in direct.c. The weights'
+ * gradient is summed in parts of lines, the same for any number of threads. Planes [n, c, h, w] are packed into panels,
+ * pixels of some channels, for a band of lines and a block of channels at a time. */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
@@ -23,16 +23,16 @@ typedef struct plan {
   const float *from;
   float *to;
   int64_t from_h, from_w, to_h, to_w;
-  int64_t first[2], step[2], from_step[2], h, w; /* of the grid, in `to` and in `from` */
-  lm_taps rows, columns;                         /* of the grid's kernel */
+  int64_t first[2], step[2], from_step[2], h, w; /* the grid's pixels in `to` and in `from`; its size */
+  lm_taps rows, columns;                         /* taps of the grid's kernel */
   int64_t parts;
-  float *weights;           /* [parts, kh kw, c]: transposed; sums of gradients */
-  int64_t band, rows_bytes; /* of planes: lines, and bytes of what they read */
+  float *weights;           /* [parts, kh kw, c]: transposed weights; sums of gradients */
+  int64_t band, rows_bytes; /* for planes: lines of a band; bytes of the lines that it reads */
 } plan;
 
 enum { PARTS = 64, PART_PIXELS = 64, BLOCK = 64 /* channels */, BAND_BYTES = 256 << 10 };
 
-/* Some channels of an image that is read, with `pixel` elements from one pixel to the next. */
+/* Some channels of an image that is read; `pixel`: elements from one pixel to the next. */
 typedef struct view {
   const float *from; /* pixel (0, 0), though it may not be in memory */
   int64_t pixel, c0, channels;
@@ -42,7 +42,7 @@ static int64_t lists_bytes(const lm_conv_shape *s) {
   return lm_round_up(s->kh * (int64_t)(sizeof(int64_t) + sizeof(float *)), 64);
 }
 
-/* Taps of a position at `at` that are inside an image of that size: they follow one another. */
+/* Returns the taps of a position `at` that are inside an image of `size`; they are consecutive. */
 static lm_taps inside(lm_taps t, int64_t at, int64_t size) {
   int64_t first = 0, last = t.count;
   while (first < last && at + t.first + first * t.step < 0) first++;
@@ -50,7 +50,7 @@ static lm_taps inside(lm_taps t, int64_t at, int64_t size) {
   return (lm_taps){t.first + first * t.step, t.step, last - first, t.index + first * t.index_step, t.index_step};
 }
 
-/* Position j of a line, and the `pixels` from it on, by those of its taps that are inside the image. */
+/* Computes `pixels` positions of a line from j on, by those of j's taps that are inside the image. */
 static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j, int64_t pixels, float *weights) {
   const lm_conv_shape *s = p->s;
   const int64_t i = line % p->h, n = line / p->h, y = i * p->from_step[0], x = j * p->from_step[1];
@@ -85,7 +85,7 @@ static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j
   (p->job->pass == LM_CONV_WEIGHT ? loops->weight : loops->forward)(&job);
 }
 
-/* Positions from `begin` to `end` have all columns of taps inside the image. */
+/* Computes a line. Positions from `begin` to `end` have all columns of taps inside the image. */
 static void compute_line(const plan *p, const view *v, int64_t line, float *weights) {
   const lm_taps *t = &p->columns;
   const int64_t left = -t->first, right = p->from_w - t->first - (t->count - 1) * t->step, step = p->from_step[1];
@@ -96,7 +96,7 @@ static void compute_line(const plan *p, const view *v, int64_t line, float *weig
   for (int64_t j = end; j < p->w; j++) compute_pixels(p, v, line, j, 1, weights);
 }
 
-/* Lines from `line` to `end` of one image of planes. */
+/* Computes lines from `line` to `end` of one image of planes. */
 static void compute_planes(const plan *p, int64_t line, int64_t end, float *weights) {
   const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panels_F32);
   const lm_conv_shape *s = p->s;
@@ -147,7 +147,7 @@ static void compute_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Channels first to last of w [c, kh kw] from the sums of parts. */
+/* Sums the parts of channels first .. last - 1 of w's gradient [c, kh kw]. */
 static void finish_weights(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
   const int64_t taps = p->s->kh * p->s->kw, c = p->s->c;
@@ -159,7 +159,7 @@ static void finish_weights(void *ctx, int64_t first, int64_t last) {
     }
 }
 
-/* Nanoseconds, about: it is memory that takes time. */
+/* Estimates one thread's nanoseconds: reading memory takes the time. */
 static double work_of(const lm_conv_shape *s) {
   return (double)(s->n * s->c) * (double)(s->h * s->w + s->oh * s->ow * s->kh * s->kw) / 8;
 }
@@ -208,7 +208,7 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
             .w = s->ow,
             .parts = 1,
             .band = 1};
-  if (job->x_planar) { /* as many lines as are in the second cache; whole images at most */
+  if (job->x_planar) { /* as many lines as the L2 cache holds; whole images at most */
     const int64_t span = (s->kh - 1) * s->dilation[0] + 1,
                   row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panels_F32)->width) * (int64_t)sizeof(float);
     p.band = lm_max(1, lm_min(s->oh, (BAND_BYTES / lm_max(1, row) - span) / s->stride[0] + 1));

@@ -1,15 +1,14 @@
-/* Convolutions of float32 and float64 as products of gathered rows (isa/gathered.h): no copy of images, whatever the
- * stride, padding and dilation. A row is the pixels under the kernel at one position, a run for each line of taps, or
- * for each tap where taps are not neighbors in memory:
+/* Computes convolutions of float32 and float64 as products of gathered rows (isa/gathered.h), without copies of images,
+ * for any stride, padding and dilation. A row is the pixels under the kernel at one position: a run for each line of
+ * taps, or for each tap if taps are not adjacent in memory:
  *
  *   forward   y [n oh ow, k] = taps of x [n oh ow, kh kw c] times w [kh kw c, k], plus bias
  *   input     x [n h w, c] = taps of y [n h w, kh kw k] times w [kh kw k, c]
  *   weight    w [kh kw c, k] = taps of x, transposed, times y [n oh ow, k]
  *
- * With a stride, the pixels of x in the second are in grids of one remainder each, which only some taps reach.
- * Taps beyond an image are zeros, copied with what is inside, or left out where that holds for a tile of rows. What an
- * element is summed up from, and in which order, depends on the shape alone.
- */
+ * With a stride, the pixels of x in the second are in grids of one remainder each, which only some taps reach. Taps
+ * beyond an image are zeros, copied with those inside, or are left out if that holds for a tile of rows. The shape
+ * alone decides the terms of each sum and their order. */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
@@ -20,10 +19,10 @@
 #include "device/alloc.h"
 
 enum {
-  BLOCK_ROWS = 192, /* of gathered rows: they, and results of theirs, stay in the second cache */
+  BLOCK_ROWS = 192, /* gathered rows; they and their results stay in the L2 cache */
   CHUNK_RUNS = 64,
-  PANEL_BYTES = 12 << 10,   /* of the gradient of y, beside which runs of x are in the first cache */
-  IMAGES_BYTES = 256 << 10, /* of small images that are read side by side: they stay in the second cache */
+  PANEL_BYTES = 12 << 10,   /* bytes of y's gradient, beside which runs of x are in the L1 cache */
+  IMAGES_BYTES = 256 << 10, /* bytes of small images that are read side by side, and stay in the L2 cache */
   ALIGN = 64
 };
 
@@ -32,13 +31,13 @@ typedef struct images {
   int64_t h, w, c;
 } images;
 
-/* Positions that look at the same taps; (i, j) of an image is its pixel first + step * (i, j). */
+/* Positions that read the same taps; (i, j) of an image is its pixel first + step * (i, j). */
 typedef struct grid {
   int64_t h, w;
   int64_t first[2], step[2], from_step[2];
   lm_taps rows, columns;
-  int64_t whole[2][2]; /* lines and columns of positions from .. to, all of whose taps are inside */
-  int64_t first_tap;   /* among those of all grids, which is how rows of panels are ordered */
+  int64_t whole[2][2]; /* lines and columns of positions, from .. to, whose taps are all inside */
+  int64_t first_tap;   /* index among the taps of all grids, which orders the rows of panels */
 } grid;
 
 typedef struct plan {
@@ -48,15 +47,15 @@ typedef struct plan {
   int64_t size; /* bytes of an element */
   images from, to;
   grid grid;
-  int64_t together;            /* images whose positions are computed side by side, which have the same taps inside */
+  int64_t together;            /* images whose positions are computed side by side, with the same taps inside */
   int64_t depth;               /* elements of a tap */
-  int64_t columns, panel_step; /* of a group; from one panel to the next, and of one group */
-  int64_t chunk;               /* rows of a panel at a time */
-  int64_t blocks, cuts;        /* of rows, and into how many parts columns are cut */
-  int64_t parts;               /* of rows, with sums of weights of their own */
-  char *weights;               /* packed, or sums */
+  int64_t columns, panel_step; /* columns of a group; elements from one panel to the next */
+  int64_t chunk;               /* rows of a panel that are multiplied at a time */
+  int64_t blocks, cuts;        /* blocks of rows; parts of the columns */
+  int64_t parts;               /* parts of the rows, with separate sums of weights */
+  char *weights;               /* packed weights, or sums of their gradient */
   const char *zeros;
-  const int64_t *position; /* of each tap among those of all grids; -1: none of them reaches it */
+  const int64_t *position; /* index of each tap among those of all grids; -1: no grid reaches it */
 } plan;
 
 static int64_t rows_of(const plan *p) { return p->job->shape.n * p->grid.h * p->grid.w; }
@@ -67,12 +66,12 @@ static double work_of(const lm_conv_shape *s, int64_t size) {
   return (double)(s->n * s->oh * s->ow) * (double)(s->k * (s->c / s->groups) * s->kh * s->kw) * (double)size / 160;
 }
 
-/* A gathered row: a position of the grid in image n, of those from `first` on that are side by side. */
+/* A gathered row: a position of the grid in image n; images first .. last - 1 are side by side. */
 typedef struct position {
   int64_t n, i, j, first, last;
 } position;
 
-/* Rows follow one another by position in an image, or, with images side by side, by image first. */
+/* Returns the position of a row. Images that are side by side vary fastest, then positions in an image. */
 static position position_of(const plan *p, int64_t row) {
   const grid *g = &p->grid;
   const int64_t block = p->together * g->h * g->w, first = row / block * p->together;
@@ -91,14 +90,14 @@ static inline void next_position(const plan *p, position *at) {
   at->last = lm_min(at->first + p->together, p->job->shape.n);
 }
 
-/* Where a row's taps begin: its first one, which may be outside the image, and which of them are inside. */
+/* A row's taps: the address of the first one, which may be outside the image, and the range that is inside. */
 typedef struct window {
   uintptr_t at;
-  int64_t top, bottom, left, right; /* from the first inside to behind the last one */
-  bool whole;                       /* all are */
+  int64_t top, bottom, left, right; /* from the first tap inside to behind the last one */
+  bool whole;                       /* true if all taps are inside */
 } window;
 
-/* Of t taps at `at` and so on, how many are before `size`. */
+/* Returns how many of t's taps, of which the first is at `at`, are before `size`. */
 static int64_t taps_before(lm_taps t, int64_t at, int64_t size) {
   return at >= size ? 0 : lm_min(t.count, (t.step == 1 ? size - 1 - at : (size - 1 - at) / t.step) + 1);
 }
@@ -121,17 +120,17 @@ static inline window window_of(const plan *p, const position *at, int64_t channe
   return w;
 }
 
-/* Whether taps of a line are neighbors in memory. */
+/* Returns true if the taps of a line are adjacent in memory. */
 static bool are_neighbors(const plan *p) { return p->grid.columns.step == 1 && p->depth == p->from.c; }
 
-/* From a row's first tap to that `x` of line y, less the elements of taps before it in the line. */
+/* Returns the elements from a row's first tap to tap x of line y, less those of the taps before it in the line. */
 static inline int64_t offset_of(const plan *p, int64_t y, int64_t x) {
   const grid *g = &p->grid;
   return (y * g->rows.step * p->from.w + x * g->columns.step) * p->from.c - x * p->depth;
 }
 
-/* Elements begin to end of a row's taps of line y, all of tap x where taps are no neighbors: in place, or, where some
- * are outside the image, copied to *copies, with zeros. */
+/* Returns elements begin .. end - 1 of a row's taps of line y, or, if taps are not adjacent, of its tap x: in place,
+ * or, if some are outside the image, copied to *copies with zeros. */
 static inline const void *elements_of(const plan *p, const window *w, int64_t y, int64_t x, int64_t begin, int64_t end,
                                       char **copies) {
   const int64_t depth = p->depth, at = offset_of(p, y, x);
@@ -146,12 +145,12 @@ static inline const void *elements_of(const plan *p, const window *w, int64_t y,
   return memcpy(copy + (first - begin) * p->size, from, (size_t)((last - first) * p->size)), copy;
 }
 
-/* Runs of a tile, in the order of rows of panels, of which those from `low` to `high` are the chunk. */
+/* A tile's runs in rows low .. high - 1 of panels, the chunk, in the order of these rows. */
 typedef struct run_list {
   const plan *p;
-  const window *window; /* of each row of the tile */
+  const window *window; /* windows of the tile's rows */
   int64_t tile, low, high;
-  bool whole; /* all rows' taps are inside */
+  bool whole; /* true if all rows' taps are inside */
   lm_gathered_run *end;
   char *copies;
 } run_list;
@@ -172,8 +171,8 @@ static void add_run(run_list *l, int64_t y, int64_t x, int64_t begin, int64_t en
   for (int64_t r = 0; r < l->tile; r++) run->at[r] = elements_of(p, &l->window[r], y, x, first, last, &l->copies);
 }
 
-/* Where all rows of a tile have the same taps inside, others are left out; lines that are outside for all are so in any
- * case. */
+/* Adds a tile's runs. Taps outside are left out if all rows have the same columns of taps inside; lines that are
+ * outside for all rows always are. */
 static void add_tile(run_list *l) {
   const plan *p = l->p;
   window all = l->window[0];
@@ -192,7 +191,7 @@ static void add_tile(run_list *l) {
   }
 }
 
-/* Runs of rows first to last in the chunk from `low` on, and how many each tile has. */
+/* Sets the runs of rows first .. last - 1 in the chunk from `low` on, and each tile's number of runs. */
 static void place_runs(const plan *p, int64_t first, int64_t last, int64_t low, int64_t channel, lm_gathered_run *runs,
                        int64_t *count, char *copies) {
   const int64_t tile = p->loops->tile;
@@ -214,7 +213,7 @@ static void place_runs(const plan *p, int64_t first, int64_t last, int64_t low, 
   }
 }
 
-/* Where the results of rows first to last go, from element `skip` of each on. */
+/* Sets the addresses of the results of rows first .. last - 1, from element `skip` of each on. */
 static void place_results(const plan *p, int64_t first, int64_t last, int64_t skip, void **to) {
   const grid *g = &p->grid;
   position at = position_of(p, first);
@@ -225,7 +224,7 @@ static void place_results(const plan *p, int64_t first, int64_t last, int64_t sk
   }
 }
 
-/* What the n rows from `row` on read, about: nothing where a stride skips lines. */
+/* Returns roughly the memory that the n rows from `row` on read, and its bytes: 0 if a stride skips lines. */
 static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *bytes) {
   const int64_t rows = rows_of(p), all = p->job->shape.n * p->from.h * p->from.w;
   const int64_t pixel = p->from.c * p->size, last = lm_min(row + n, rows);
@@ -235,10 +234,10 @@ static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *byt
   return p->from.data + (int64_t)((double)row * pixels) * pixel;
 }
 
-/* A chunk's runs of a tile are at most its taps, one more where it begins amid one. */
+/* Returns the most runs of a tile in a chunk: its taps, and one more if it begins within a tap. */
 static int64_t most_runs(const plan *p) { return lm_min(CHUNK_RUNS + 1, p->job->shape.kh * p->job->shape.kw); }
 static int64_t tiles_of(const plan *p, int64_t rows) { return lm_ceil_div(rows, p->loops->tile); }
-/* Of a block of rows: copies, runs, their numbers, and where results go. */
+/* Return bytes of scratch for a block of rows: its copies; these, runs, their counts and results' addresses. */
 static size_t copies_bytes(const plan *p) { return (size_t)(BLOCK_ROWS + p->loops->tile) * LM_GATHERED_BYTES; }
 static size_t table_bytes(const plan *p) {
   const int64_t tiles = tiles_of(p, BLOCK_ROWS);
@@ -246,10 +245,10 @@ static size_t table_bytes(const plan *p) {
          BLOCK_ROWS * sizeof(void *);
 }
 
-/* Whether runs are at least a vector long. */
+/* Returns true if runs are at least a vector long. */
 static bool is_long(const plan *p, int64_t run) { return run >= p->loops->width / 2; }
 
-/* One group's rows first to last by panels first_panel to last_panel. */
+/* Computes one group's rows first .. last - 1 by panels first_panel .. last_panel - 1. */
 static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t last, int64_t first_panel,
                          int64_t last_panel) {
   const lm_conv_job *job = p->job;
@@ -298,7 +297,7 @@ static void compute_blocks(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* The results of a grid. */
+/* Computes the results of p's grid. */
 static lm_status compute_grid(plan *p, double work) {
   const int64_t rows = rows_of(p), pieces = lm_cpu_pieces(lm_threads_for(work)), tile = p->loops->tile;
   if (rows == 0) return LM_OK;
@@ -312,7 +311,7 @@ static lm_status compute_grid(plan *p, double work) {
 
 enum { PACKED_ROWS = 256 };
 
-/* The rows of all taps of `n` channels are in `rows`, channel by channel. */
+/* Moves `rows`, all taps of `n` channels, channel by channel, to the order of panels. */
 static void sort_rows(const plan *p, const char *rows, int64_t channel, int64_t n, int64_t channels, char *to) {
   const int64_t taps = p->job->shape.kh * p->job->shape.kw, row = p->loops->width * p->size;
   for (int64_t i = 0; i < n; i++)
@@ -352,14 +351,14 @@ static void pack_weights(void *ctx, int64_t first, int64_t last) {
 
 static int64_t sums_of(const plan *p) { return p->job->shape.groups * group_step(p); }
 
-/* Runs of a gathered row: short lines of taps, or taps. */
+/* Returns true if the runs of a gathered row are lines of taps, which are short; else they are taps. */
 static bool has_lines(const plan *p) {
   return are_neighbors(p) && p->grid.columns.count * p->depth * p->size <= LM_GATHERED_BYTES;
 }
 static int64_t runs_of(const plan *p) { return has_lines(p) ? p->grid.rows.count : taps_of(&p->grid); }
 static int64_t run_depth(const plan *p) { return has_lines(p) ? p->grid.columns.count * p->depth : p->depth; }
 
-/* Where the runs first_run to first_run + count of n rows from `row` on begin: [run][row]. */
+/* Sets table[run][row] to addresses: runs first_run .. first_run + count - 1 of the n rows from `row` on. */
 static void place_transposed(const plan *p, int64_t row, int64_t n, int64_t first_run, int64_t count, int64_t channel,
                              const void **table, char *copies) {
   const int64_t per_line = has_lines(p) ? 1 : p->grid.columns.count, depth = run_depth(p);
@@ -421,8 +420,8 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Sums of all parts, in the first one's place; then weights as they are stored, of `width` channels at a time, by way
- * of squares of these by a panel's columns. */
+/* Adds the sums of all parts to the first one's. finish_weights then stores the weights in their own order, `width`
+ * channels at a time, by way of squares of these by a panel's columns. */
 static void add_parts(const plan *p, int64_t at, int64_t n) {
   for (int64_t part = 1; part < p->parts; part++) {
     const int64_t from = at + part * sums_of(p);
@@ -462,7 +461,8 @@ static void finish_weights(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Parts decide how sums are rounded, and must not depend on the number of threads; columns may. */
+/* Computes the weights' gradient. Parts decide how sums are rounded, and must not depend on the number of threads;
+ * columns may. */
 static lm_status compute_weights(plan *p, double work) {
   const lm_conv_shape *s = &p->job->shape;
   if (rows_of(p) == 0) {
@@ -481,9 +481,9 @@ static lm_status compute_weights(plan *p, double work) {
 
 /* ---- plans */
 
-/* Of n positions, those whose taps all are among `size` pixels. */
+/* Sets the range of n positions whose taps are all among `size` pixels. */
 static void set_whole(int64_t whole[2], lm_taps t, int64_t step, int64_t size, int64_t n) {
-  const int64_t last = size - 1 - t.first - (t.count - 1) * t.step; /* of the first tap */
+  const int64_t last = size - 1 - t.first - (t.count - 1) * t.step; /* last pixel of the first tap */
   whole[0] = t.first < 0 ? lm_ceil_div(-t.first, step) : 0;
   whole[1] = last < 0 ? 0 : lm_min(n, last / step + 1);
 }
@@ -503,7 +503,7 @@ static grid grid_of(const plan *p, int64_t i, int64_t j) {
   return g;
 }
 
-/* How many small images have their positions computed side by side, so that tiles have the same taps inside. */
+/* Returns the number of small images that are computed side by side, so that tiles have the same taps inside. */
 static int64_t images_together(const plan *p) {
   const lm_conv_shape *s = &p->job->shape;
   const bool inside = p->job->pass != LM_CONV_INPUT && s->padding[0] == 0 && s->padding[1] == 0;
@@ -559,7 +559,7 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
   p.depth = input ? k : c;
   p.columns = input ? c : k;
   p.panel_step = taps * p.depth * p.loops->width;
-  /* Several taps, or a part of one. */
+  /* A chunk is several taps, or a part of one. */
   const int64_t chunk_taps = lm_max(1, lm_min(CHUNK_RUNS, p.depth > 0 ? most / p.depth : 1));
   p.chunk = p.depth > most ? lm_ceil_div(p.depth, lm_ceil_div(p.depth, most))
                            : lm_max(1, lm_ceil_div(taps, lm_ceil_div(taps, chunk_taps)) * p.depth);

@@ -1,6 +1,6 @@
-/* 1 x 1 convolutions without stride as products of whole matrices; and those of a kernel as large as the images, which
- * are planar: a row of x is an image, and its pixels are channels. Channels-last images are matrices already, and the
- * planes of an image [c, h, w] are one that is transposed:
+/* Computes 1 x 1 convolutions without stride as products of matrices, and those of a kernel as large as the images,
+ * which are planar: a row of x is an image, and its pixels are channels. Channels-last images are matrices already, and
+ * the planes of an image [c, h, w] are one that is transposed:
  *
  *   forward   y [rows, k] = x [rows, c] times w' [c, k]
  *   input     x [rows, c] = y [rows, k] times w [k, c]
@@ -8,9 +8,9 @@
 #include "backend/cpu/conv/conv.h"
 #include "backend/cpu/matmul/gemm.h"
 
-/* Up to this many rows products of matrices, which keep larger blocks of them in the caches, are faster. */
+/* Most rows for which products of matrices are faster, since they keep larger blocks in the caches. */
 enum { FEW_ROWS = 2048 };
-/* Sums this short take less time than placing the rows that direct.c gathers as runs. */
+/* Most terms of a sum that takes less time than finding the rows that direct.c gathers as runs. */
 enum { SHORT_SUM = 32 };
 
 bool lm_product_takes_window(const lm_conv_job *job) {

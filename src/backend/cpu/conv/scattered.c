@@ -1,10 +1,9 @@
-/* The gradient of x where its channels fill vectors badly: products of rows of y by all taps and channels at once,
+/* Computes the gradient of x whose channels fill vectors badly: multiplies rows of y by all taps and channels at once,
  *
  *   [n oh ow, kh kw c] = y [n oh ow, k] times w [k, kh kw c],
  *
- * which fill them well, a piece at a time that stays in the second cache, and is added to the pixels under the kernel.
- * A unit of images is one thread's. What an element is summed up from, and in which order, depends on the shape alone.
- */
+ * which fill vectors well. A piece at a time, which stays in the L2 cache, is added to the pixels under the kernel. One
+ * thread computes a unit of images. The shape alone decides the terms of each sum and their order. */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
@@ -13,7 +12,7 @@
 #include "backend/cpu/matmul/gemm.h"
 #include "device/alloc.h"
 
-enum { PIECE_BYTES = 640 << 10, LEAST_IMAGES = 16, ADDING = 16 /* of a product: terms that would take as long */ };
+enum { PIECE_BYTES = 640 << 10, LEAST_IMAGES = 16, ADDING = 16 /* terms of a product that take as long */ };
 
 typedef struct plan {
   const lm_conv_job *job;
@@ -21,8 +20,8 @@ typedef struct plan {
   const char *weights; /* [k, kh kw c] */
   int64_t size;        /* bytes of an element */
   int64_t columns;     /* kh kw c */
-  int64_t images;      /* of a unit */
-  int64_t lines;       /* of y, of a piece */
+  int64_t images;      /* images of a unit */
+  int64_t lines;       /* lines of y in a piece */
 } plan;
 
 static const struct lm_gathered_loops *loops_of(const lm_conv_job *job) {
@@ -37,7 +36,7 @@ bool lm_scattered_takes(const lm_conv_job *job) {
          s->c * (s->k + ADDING) < filled * s->k;
 }
 
-/* The products `row` [kh, kw, c] of pixel (i, j) of y to what they are products for. */
+/* Adds the products `row` [kh, kw, c] of pixel (i, j) of y to the pixels of x that they belong to. */
 static void add_pixel(const plan *p, const char *row, int64_t i, int64_t j, char *image) {
   const lm_conv_shape *s = &p->job->shape;
   const int64_t top = i * s->stride[0] - s->padding[0], left = j * s->stride[1] - s->padding[1];

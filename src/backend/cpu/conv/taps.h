@@ -1,4 +1,4 @@
-/* Rows or columns of a convolution's kernel, by what they read. */
+/* Finds the rows or columns of a convolution's kernel that reach a pixel, and the pixels that they read. */
 #pragma once
 
 #include "backend/cpu/conv/conv.h"
@@ -9,8 +9,8 @@ typedef struct lm_taps {
   int64_t index, index_step;
 } lm_taps;
 
-/* Rows (0) or columns (1) of taps that grid `at` of x reaches, in the order of what they read: all, but in the gradient
- * of x, where they are each that many pixels of y, and of taps, after the other. */
+/* Returns the rows (0) or columns (1) of taps that grid `at` of x reaches, ordered by the pixels that they read. These
+ * are all taps, except in the gradient of x: there they are `step` pixels of y and `index_step` taps apart. */
 static inline lm_taps lm_taps_of(const lm_conv_job *job, int dim, int64_t at) {
   const lm_conv_shape *s = &job->shape;
   const int64_t size = dim == 0 ? s->kh : s->kw, stride = s->stride[dim], dilation = s->dilation[dim];

@@ -1,9 +1,9 @@
-/* 3 x 3 convolutions by Winograd's F(4 x 4, 3 x 3): how work is divided among threads, and where transformed data is
- * stored. The arithmetic is in isa/winograd.c.
+/* Computes 3 x 3 convolutions by Winograd's F(4 x 4, 3 x 3): divides the work among threads, and stores transformed
+ * data. The arithmetic is in isa/winograd.c.
  *
- * Transformed images are 36 planes [tiles][channels], transformed weights 36 planes [channels in][channels
- * out] in panels of columns. Both are many times larger than their sources, so every schedule here uses them while they
- * are in a cache. How pieces are cut changes no result's order of sums. */
+ * Transformed images are 36 planes [tiles][channels], transformed weights 36 planes [channels in][channels out] in
+ * panels of columns. Both are many times larger than their sources, so every schedule here uses them while they are in
+ * a cache. The way pieces are cut changes no result's order of sums. */
 #include <string.h>
 
 #include "backend/cpu/conv/conv.h"
@@ -19,13 +19,13 @@ enum {
   /* Transformed images of up to this size stay in a last-level cache that another process shares: with 24 MiB two
    * processes of one thread each ran 8 % slower on 32 MiB, and one alone no faster. */
   CACHE_BYTES = 12 << 20,
-  BLOCK = 24,        /* tiles; from 12 to 48 times differ by 4 % */
-  WEIGHT_BLOCK = 48, /* of the weights' gradient */
+  BLOCK = 24,        /* tiles; times from 12 to 48 differ by 4 % */
+  WEIGHT_BLOCK = 48, /* tiles, for the weights' gradient */
 };
 
 static int64_t panel_columns(void) { return LM_ISA_PICK(lm_wino_loops)->panel; }
 
-/* Tiles are laid over the output of a convolution, `out`; `in` is what they read. */
+/* Tiles cover the output of a convolution, `out`, and read `in`. */
 typedef struct tiling {
   lm_wino_images in, out;
   int64_t tiles;
@@ -59,7 +59,7 @@ bool lm_wino_is_faster(const lm_conv_job *job) {
   return tiles >= 4 && tiles * s->c * s->k >= 1 << 17;
 }
 
-/* Nanoseconds, about. */
+/* Estimates one thread's nanoseconds. */
 static double work_of(const tiling *t) {
   return 2.0 * LM_WINO_POINTS * (double)t->tiles * (double)t->in.c * (double)t->out.c / 150;
 }
@@ -68,14 +68,14 @@ typedef struct product {
   tiling t;
   const float *x, *w, *bias;
   float *y;
-  bool rotated; /* the gradient of the input */
+  bool rotated; /* true for the gradient of the input */
   int threads;
-  const float *zeros; /* in.c of them */
-  float *u;           /* many tiles: all weights */
-  float *v, *m;       /* few tiles: all of them, in and out */
+  const float *zeros; /* in.c zeros */
+  float *u;           /* many tiles: all transformed weights */
+  float *v, *m;       /* few tiles: all transformed tiles, in and out */
 } product;
 
-/* 16 rows of a panel of weights, whose first column is `column`. */
+/* Transforms 16 rows of a panel of weights, whose first column is `column`. */
 static void weights(const product *job, int64_t column, int64_t row, float *u, int64_t stride) {
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
   int width = (int)lm_min(job->t.out.c - column, loops->panel);
@@ -85,8 +85,8 @@ static void weights(const product *job, int64_t column, int64_t row, float *u, i
     loops->weight(job->w, job->t.in.c, column, width, row, u, stride);
 }
 
-/* Many tiles: a thread takes a block of them through all three steps.
- * Weights are of all threads; each has a block's tiles in and out and a spare row. */
+/* Returns the tiles of a block, for many tiles: a thread takes a block through all three steps. Threads share the
+ * weights; each has a block's tiles in and out and a spare row. */
 static int64_t block_tiles(const product *job) {
   int64_t piece = lm_ceil_div(job->t.tiles, lm_cpu_pieces(job->threads));
   return lm_min(lm_round_up(piece, 6), BLOCK);
@@ -127,8 +127,8 @@ static lm_status by_tiles(product *job, float *scratch) {
   return lm_parallel(lm_ceil_div(job->t.tiles, block), work, (size_t)own * sizeof(float), compute_blocks, job);
 }
 
-/* Few tiles: all are transformed first, then a thread computes and uses one panel of weights at a time.
- * Tiles in and out are of all threads; each has a panel and a spare row. */
+/* Returns true for few tiles: all are transformed first, then a thread computes and uses one panel of weights at a
+ * time. Threads share the tiles in and out; each has a panel and a spare row. */
 static bool has_few_tiles(const product *job) {
   const tiling *t = &job->t;
   return lm_ceil_div(t->out.c, panel_columns()) >= job->threads &&
@@ -202,20 +202,19 @@ done:
   return status;
 }
 
-/* The weights' gradient. A thread takes a block of channels in by channels out. It transforms those channels of some
- * tiles at a time, and adds their products to sums that stay in its cache. Other blocks transform the same channels
- * again, which costs less than to read sums of all channels every few tiles.
- * Each thread has a block's tiles of x and of the gradient, and sums if there is one part; else each piece has these.
- */
+/* Computes the weights' gradient. A thread takes a block of channels in by channels out. It transforms those channels
+ * of some tiles at a time, and adds their products to sums that stay in its cache. Other blocks transform the same
+ * channels again, which costs less than to read sums of all channels every few tiles. Each thread has a block's tiles
+ * of x and of the gradient, and its sums if there is one part; else each piece has sums. */
 typedef struct weight_product {
   tiling t;
   const float *x, *g;
   float *dw;
-  int64_t parts; /* of tiles, with sums of their own: where weights are few, blocks alone are too few pieces */
+  int64_t parts; /* parts of tiles, with separate sums: of few weights, blocks alone are too few pieces */
   int64_t block_c, block_k;
   int threads;
-  const float *zeros; /* max(block_c, block_k) of them */
-  float *sums;        /* of each piece, where there are several parts */
+  const float *zeros; /* max(block_c, block_k) zeros */
+  float *sums;        /* sums of each piece, if there are several parts */
 } weight_product;
 
 enum {
@@ -225,7 +224,7 @@ enum {
   FEW_TILES = 256,
   MANY_TILES = 1024,
   MAX_PARTS = 16, /* for 64 x 64 channels */
-  WIDE = 128,     /* channels of a block, halved where there are too few pieces */
+  WIDE = 128,     /* channels of a block, halved if there are too few pieces */
   NARROW = 32,
 };
 
@@ -233,7 +232,8 @@ static int64_t weight_blocks(const weight_product *job) {
   return lm_ceil_div(job->t.in.c, job->block_c) * lm_ceil_div(job->t.out.c, job->block_k);
 }
 
-/* Parts must not depend on the number of threads, since they decide how sums are rounded; blocks may. */
+/* Returns the number of parts. They must not depend on the number of threads, since they decide how sums are rounded;
+ * blocks may. */
 static int64_t weight_parts(const tiling *t) {
   const int64_t units = lm_ceil_div(t->in.c, 64) * lm_ceil_div(t->out.c, 64);
   int64_t parts = 1;
@@ -247,7 +247,7 @@ static void plan_weight(weight_product *job) {
   job->parts = weight_parts(&job->t);
   job->block_c = lm_min(job->t.in.c, WIDE);
   job->block_k = lm_min(job->t.out.c, WIDE);
-  /* Work of milliseconds: a piece for each thread and as many to share, where another program slows some of them. */
+  /* Work of milliseconds: two pieces for each thread, to share when another program slows some of them. */
   const int64_t wanted = job->threads * (job->threads > 1 && work_of(&job->t) / job->threads > 2e6 ? 2 : 1);
   while (job->parts * weight_blocks(job) < wanted && lm_max(job->block_c, job->block_k) > NARROW) {
     int64_t *wider = job->block_c >= job->block_k ? &job->block_c : &job->block_k;
@@ -255,7 +255,7 @@ static void plan_weight(weight_product *job) {
   }
 }
 
-/* Of all threads, and of each. */
+/* Return numbers of floats: of a piece's sums, of the memory of all threads, and of each thread's. */
 static int64_t sum_floats(const weight_product *job) { return LM_WINO_POINTS * (job->block_c * job->block_k + SKEW_B); }
 static int64_t weight_floats(const weight_product *job) {
   return job->parts > 1 ? job->parts * weight_blocks(job) * sum_floats(job) : 0;
@@ -266,7 +266,7 @@ static int64_t own_weight_floats(const weight_product *job) {
 }
 
 typedef struct weight_block {
-  int64_t c0, k0, c, k; /* first channels, and how many */
+  int64_t c0, k0, c, k; /* first channels; numbers of channels */
 } weight_block;
 
 static weight_block weight_block_of(const weight_product *job, int64_t i) {
@@ -274,7 +274,7 @@ static weight_block weight_block_of(const weight_product *job, int64_t i) {
   return (weight_block){c0, k0, lm_min(job->block_c, job->t.in.c - c0), lm_min(job->block_k, job->t.out.c - k0)};
 }
 
-/* Weights of a block, of 16 channels in from its `row` on, from `parts` buffers of sums. */
+/* Writes a block's weights, for 16 channels in from its `row` on, from `parts` buffers of sums. */
 static void weight_rows_grad(const weight_product *job, const weight_block *b, int64_t row, const float *u,
                              int64_t u_stride, int64_t parts) {
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);

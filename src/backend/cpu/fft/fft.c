@@ -1,11 +1,11 @@
-/* Fourier transforms. */
+/* Computes Fourier transforms of complex and real lines, of frames (stft), and products of transforms. */
 #include <string.h>
 
 #include "backend/cpu/fft/lines.h"
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/nontemporal_copy.h"
 
-/* Entries of one batch [n, inner] of pairs and of its transposed. */
+/* A transposition of one batch [n, inner] of pairs. */
 typedef struct transposing {
   const char *from;
   char *to;
@@ -20,7 +20,7 @@ static void transpose_rows(void *ctx, int64_t first, int64_t last) {
       memcpy(t->to + t->pair * (size_t)(i * t->n + k), t->from + t->pair * (size_t)(k * t->inner + i), t->pair);
 }
 
-/* Lines that are not dense, by dense copies of one batch's. */
+/* Transforms lines that are not dense, by dense copies of one batch's. */
 static lm_status copied_lines(const lm_fft_plan *p, int64_t n, int64_t batches, int64_t inner, const lm_fft_c2c_args *a,
                               lm_tensor *out) {
   lm_status status;
@@ -40,7 +40,7 @@ done:
   return status;
 }
 
-/* Lines whose entries lie `inner` pairs apart, side by side. */
+/* Transforms lines whose entries are `inner` pairs apart, side by side. */
 static lm_status columns(const lm_fft_plan *p, int64_t inner, int64_t batches, const lm_fft_c2c_args *a,
                          lm_tensor *out) {
   lm_status status;
@@ -84,8 +84,8 @@ done:
   return status;
 }
 
-/* Real lines of even n through blocks: of n / 2 pairs, with n / 2 + 1 entries on the other side, which is dense. w says
- * where they come from, and by what they are multiplied. */
+/* Completes w, which has the input and the factors, for real lines of even n in blocks: n / 2 pairs on one side, and n
+ * / 2 + 1 entries on the other. The output is dense. */
 static lm_fft_walk real_walk(const lm_fft_plan *plan, int kind, lm_fft_walk w) {
   int64_t h = plan->n;
   w.plan = plan;
@@ -104,7 +104,7 @@ static lm_status real_blocks(const lm_fft_plan *plan, int kind, lm_fft_walk w) {
   return lm_fft_run(&w);
 }
 
-/* The first n / 2 + 1 entries of a line of odd n. */
+/* Copies the first n / 2 + 1 entries of a line of odd n; all but the first are multiplied by `inner`. */
 static void half_line(lm_dtype dtype, int64_t n, double inner, const void *z, void *x) {
   memcpy(x, z, 2 * lm_dtype_size(dtype) * (size_t)(n / 2 + 1));
   for (int64_t i = 2; i < n + 1; i++) {
@@ -122,7 +122,7 @@ typedef struct half_lines {
   size_t item;
   int64_t n;
   double inner;
-  const char *in; /* r2c: whole transforms of odd n. c2r: halves */
+  const char *in; /* r2c: complete transforms of odd n; c2r: halves */
   char *out;
 } half_lines;
 
@@ -137,7 +137,7 @@ static void finish_half_lines(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* A real line of even n is one of n / 2 pairs; one of odd n becomes one of n pairs. */
+/* Transforms real lines: a line of even n is one of n / 2 pairs; one of odd n becomes one of n pairs. */
 lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_r2c_args *a = args;
@@ -176,7 +176,7 @@ done:
   return status;
 }
 
-/* Along the rows of each matrix, and then down the columns: while it is in a cache, or in two steps. */
+/* Transforms the rows of each matrix, and then its columns: while it is in a cache, or in two passes. */
 lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_r2c_2d_args *a = args;
@@ -222,7 +222,7 @@ done:
   return status;
 }
 
-/* Frames of the lines of x [b, n], each times the window: straight into blocks, or by way of memory. */
+/* Transforms frames of the lines of x [b, n], each times the window: directly in blocks, or by copies. */
 lm_status lm_cpu_stft_lines(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_stft_lines_args *a = args;
@@ -259,7 +259,7 @@ done:
   return status;
 }
 
-/* Stretches of `hop` samples of the result. */
+/* A job over stretches of `hop` samples of the result. */
 typedef struct overlap {
   const lm_overlap_add_args *a;
   lm_tensor *out;
@@ -292,7 +292,7 @@ lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
   return lm_parallel(job.each * a->frames->size[0], (double)a->frames->numel / 2, 0, add_stretches, &job);
 }
 
-/* The whole line of odd n from the first n / 2 + 1 entries: the rest are the conjugates. */
+/* Writes the complete line of odd n from its first n / 2 + 1 entries: the rest are the conjugates. */
 static void whole_line(lm_dtype dtype, int64_t n, double inner, const void *x, void *z) {
   for (int64_t k = 0; k < n; k++) {
     int64_t at = k <= n / 2 ? k : n - k;
@@ -334,7 +334,7 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
   if (even && lm_fft_in_blocks(plan, lines)) {
     lm_fft_walk w = {.lines = lines, .in = x->data, .in_entry = 1, .in_line = 2 * step};
-    if (!lm_is_contiguous(x)) { /* entries side by side of all lines of a batch */
+    if (!lm_is_contiguous(x)) { /* the lines of a batch are side by side */
       w.lines = x->size[x->ndim - 3];
       w.batches = lines / w.lines;
       w.in_entry = w.lines;
@@ -364,7 +364,7 @@ done:
   return status;
 }
 
-/* Entries begin to end - 1 of the products; x's and other's are repeated. */
+/* Computes entries begin to end - 1 of the products; x's and other's are repeated. */
 #define LM_PRODUCTS(type)                                                                                           \
   static void products_##type(const lm_tensor *x, const lm_tensor *other, type sign, lm_tensor *out, int64_t begin, \
                               int64_t end) {                                                                        \

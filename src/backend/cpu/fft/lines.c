@@ -1,4 +1,4 @@
-/* How blocks of lines are transformed, and lines that are long, few, or of a length with a large prime factor. */
+/* Transforms blocks of lines, and lines that are long, few, or of a length with a large prime factor. */
 #include "backend/cpu/fft/lines.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static lm_fft_block block_at(void *memory, lm_dtype dtype, int64_t n, bool swapp
   return swapped ? (lm_fft_block){im, re} : (lm_fft_block){re, im};
 }
 
-/* Transforms the block *a, with *b as room, and returns the one that has the result. */
+/* Transforms the block a, with b as scratch memory, and returns the one of them that has the result. */
 static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype, const lm_fft_passes *p, lm_fft_block a,
                                lm_fft_block b) {
   int64_t s = 1, left = p->n;
@@ -74,13 +74,13 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
   if (w->kind == LM_FFT_REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, w->inner, from);
   bool dense = w->out_entry == 1 && w->out_line == entries_out;
   char *spare = (char *)(from.re < from.im ? from.re : from.im) == own ? own + bytes : own;
-  spare += (uintptr_t)out % LM_NONTEMPORAL_LINE; /* so that lines of the cache are one there and here */
+  spare += (uintptr_t)out % LM_NONTEMPORAL_LINE; /* aligned to cache lines as `out` is */
   loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, entries_out, lanes,
                w->scale, dense ? spare : out);
   if (dense) loops->copy(w->streams, out, spare, pair * (size_t)(lanes * entries_out));
 }
 
-/* Bytes for one of a thread's two blocks of n entries, and for all of what it needs. */
+/* Return the bytes of one of a thread's two blocks of n entries, and of all of its scratch memory. */
 static size_t own_block(lm_dtype dtype, int64_t n) {
   return lm_round_up(block_bytes(dtype, n + 1), 64) + LM_NONTEMPORAL_LINE;
 }
@@ -94,9 +94,9 @@ typedef struct batches {
   int count;
   char *out;
   int64_t many;
-  size_t bytes; /* of one's result */
+  size_t bytes; /* bytes of a batch's result */
   bool streams;
-  size_t own; /* scratch of a block */
+  size_t own; /* bytes of scratch for a block */
 } batches;
 
 static void run_batch(const batches *all, int64_t b, char *own, char *result) {
@@ -151,7 +151,7 @@ lm_status lm_fft_run(const lm_fft_walk *w) {
   return lm_parallel(blocks, (double)blocks * W * (double)n * 2, own_scratch(w->plan->dtype, n), run_blocks, (void *)w);
 }
 
-/* One line j = j1 n2 + j2 becomes k = k1 + n1 k2. */
+/* Transforms one line, as n1 rows of n2: entry j = j1 n2 + j2 becomes k = k1 + n1 k2. */
 static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, bool inverse, double scale,
                             lm_tensor *scratch) {
   int64_t n1 = p->first.n, n2 = p->second.n;
@@ -180,7 +180,7 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
                                    .scale = scale});
 }
 
-/* out[i] = x[i] times chirp[i] times scale; x and out may have their parts swapped. */
+/* Computes out[i] = x[i] times chirp[i] times scale; x and out may have their parts swapped. */
 static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double scale, bool swap_out, void *out) {
   for (int64_t i = 0; i < p->n; i++) {
     double re, im, cr, ci;
@@ -202,12 +202,12 @@ static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double sca
   }
 }
 
-/* The lines of a convolution by a chirp, in scratch memory, and what they come from and go to. */
+/* Lines that are convolved with a chirp in scratch memory, with their sources and results. */
 typedef struct chirps {
   const lm_fft_plan *p;
   const char *in;
   char *out, *scratch;
-  size_t in_bytes, out_bytes, bytes; /* from line to line */
+  size_t in_bytes, out_bytes, bytes; /* bytes from line to line */
   bool inverse;
   double scale;
 } chirps;

@@ -8,7 +8,7 @@
 
 enum { LONGEST_BLOCK = 4096, SHORTEST_SPLIT = 256, CACHED = 16 };
 
-/* exp(-2 pi i a / n), as pair number `at` of a table. */
+/* Stores exp(-2 pi i a / n) as pair `at` of a table. */
 static void put_root(lm_dtype dtype, void *table, int64_t at, int64_t a, int64_t n) {
   double angle = -2 * M_PI * (double)(a % n) / (double)n, re = cos(angle), im = sin(angle);
   if (dtype == LM_F64) {
@@ -20,11 +20,11 @@ static void put_root(lm_dtype dtype, void *table, int64_t at, int64_t a, int64_t
   }
 }
 
-/* n as radices, 8 last, whose pass has then no factors; 0 if a prime factor is too large. */
+/* Factors n into radices, 8 last, since its pass then has no factors; returns how many, or 0 for too large a prime. */
 static int radices_of(int64_t n, int8_t *radix) {
   int count = 0, eights = 0;
   for (; n % 8 == 0; n /= 8) eights++;
-  if (n % 2 == 0 && n % 4 != 0 && eights > 0) { /* 2 and 8 are 4 and 4 */
+  if (n % 2 == 0 && n % 4 != 0 && eights > 0) { /* 4 * 4 instead of 2 * 8 */
     n *= 8;
     eights--;
   }
@@ -48,7 +48,7 @@ static lm_status make_passes(lm_fft_passes *p, int64_t n, lm_dtype dtype) {
   return LM_OK;
 }
 
-/* n1 near the root of n. */
+/* Returns a divisor n1 near the square root of n. */
 static int64_t first_part(int64_t n) {
   int8_t radix[64];
   int count = radices_of(n, radix);
@@ -89,7 +89,7 @@ static lm_status make_split(lm_fft_plan *p) {
   return LM_OK;
 }
 
-/* chirp[j] = exp(-pi i j^2 / n); filter: the transform of its conjugates, which begin and end a line of m. */
+/* Makes chirp[j] = exp(-pi i j^2 / n), and filter, the transform of its conjugates, which begin and end a line of m. */
 static lm_status make_chirp(lm_fft_plan *p) {
   lm_status status;
   int64_t m = 1, n = p->n;

@@ -1,39 +1,39 @@
-/* How a length is transformed, with its tables. */
+/* Plans the transform of a length, with its tables. */
 #pragma once
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/linalg/fft.h"
 
-/* A length that has no prime factor above LM_FFT_MAX_RADIX, as passes of small radices. */
+/* A length without a prime factor above LM_FFT_MAX_RADIX, as passes of small radices. */
 typedef struct lm_fft_passes {
   int64_t n; /* 0: none */
   int count;
   int8_t radix[64];
-  void *twiddle; /* of all passes, one after the other */
+  void *twiddle; /* factors of all passes, one after the other */
 } lm_fft_passes;
 
-/* Lines of n numbers: as blocks (`whole`); or, where they are long or few, each as n1 rows of n2: transforms down the
- * columns, factors exp(-2 pi i k1 j2 / n), transforms along the rows; or, where n has a large prime factor, as a
+/* A plan for lines of n numbers: in blocks (`whole`); or, for long or few lines, each as n1 rows of n2: transforms down
+ * the columns, factors exp(-2 pi i k1 j2 / n), transforms along the rows; or, if n has a large prime factor, as a
  * convolution with a chirp (Bluestein), by transforms of a power of 2. */
 typedef struct lm_fft_plan {
   int64_t n;
   lm_dtype dtype;
-  bool real;     /* has `halves` */
-  int users;     /* the cache's lock */
-  uint64_t used; /* when, for the cache */
+  bool real;     /* true if it has `halves` */
+  int users;     /* reference count, under the cache's lock */
+  uint64_t used; /* time of the last use, for the cache */
   lm_fft_passes whole, first, second;
   void *lane;         /* first.n rows for lm_fft_loops.turn */
   int64_t fine_count; /* exp(-2 pi i a / n) is coarse[a / fine_count] times fine[a % fine_count] */
   double *coarse, *fine;
-  struct lm_fft_plan *powers; /* Bluestein's */
+  struct lm_fft_plan *powers; /* Bluestein: the plan of a power of 2 */
   void *chirp, *filter;
-  void *halves; /* exp(-2 pi i k / (2 n)), k up to n / 2: of real lines of 2 n */
+  void *halves; /* exp(-2 pi i k / (2 n)), k up to n / 2, for real lines of 2 n */
 } lm_fft_plan;
 
-/* From the cache, or new; to be given back. */
+/* Sets *out to a plan from the cache, or a new one; the caller passes it to lm_fft_plan_done. */
 lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out);
-void lm_fft_plan_done(lm_fft_plan *plan); /* NULL is fine */
+void lm_fft_plan_done(lm_fft_plan *plan); /* NULL is allowed */
 
-/* `lines` transforms of pairs, out may be in; steps between lines in pairs. */
+/* Transforms `lines` lines of pairs; out may be in; steps between lines are in pairs. */
 lm_status lm_fft_lines(const lm_fft_plan *plan, int64_t lines, const void *in, int64_t in_step, void *out,
                        int64_t out_step, bool inverse, double scale);

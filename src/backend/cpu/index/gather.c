@@ -1,4 +1,4 @@
-/* gather and its kin: out[i, j] = x[index[i, j], j] for dim 0. */
+/* Gathers by indices (gather, index_select, embedding, x[indices]): out[i, j] = x[index[i, j], j] for dim 0. */
 #include <string.h>
 
 #include "backend/cpu/index/indices.h"
@@ -10,31 +10,31 @@
 
 enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
 
-enum { TILE = 2048 }; /* bytes of a large result that are made before they go past the caches; entries are near, too */
+enum { TILE = 2048 }; /* bytes of a large result that are gathered in the L1 cache before they bypass the caches */
 
-/* Indices that follow one another: x's entries first .. first + n - 1, from 0. */
+/* Consecutive indices: x's entries first .. first + n - 1, from 0. */
 typedef struct index_run {
   int64_t first, n;
 } index_run;
 
 typedef struct gathering {
-  lm_dims rows;                 /* of out, which is dense, in its order: all dims but the fastest; x: 0 along the dim */
-  int64_t width;                /* of a row */
-  int64_t x_step, i_step, step; /* along a row; step: in x from one index to the next */
+  lm_dims rows;                 /* all dims of out, which is dense, but the fastest; x's stride along the dim is 0 */
+  int64_t width;                /* elements of a row */
+  int64_t x_step, i_step, step; /* strides along a row; step: x's from one index to the next */
   int64_t entries;              /* indices are 1 .. entries */
-  bool checked;                 /* they are */
+  bool checked;                 /* true if they were checked */
   const char *x;
   const int64_t *index;
-  const index_run *runs; /* what the indices of a row are made of, or NULL */
+  const index_run *runs; /* runs that the indices of a row consist of, or NULL */
   char *out;
   size_t item;
   bool streams;
-  bool entry_rows;     /* a matrix whose rows are each a part of one entry, which lies side by side */
-  _Atomic bool beyond; /* an index is out of range */
+  bool entry_rows;     /* true for a matrix whose rows are each a contiguous part of one entry */
+  _Atomic bool beyond; /* true if an index is out of range */
 } gathering;
 
-/* Where indices come in runs that are worth a copy each (as those of padding do), these; NULL else, and where there is
- * no memory for them. To be freed. */
+/* Returns the runs of n indices if these are worth a copy each (as those of padding are), to be freed by the caller.
+ * Returns NULL if they are not, or if memory is short. */
 static index_run *runs_of(const int64_t *index, int64_t n) {
   enum { MIN_MEAN = 8 };
   int64_t count = 1;
@@ -53,8 +53,8 @@ static index_run *runs_of(const int64_t *index, int64_t n) {
   return runs;
 }
 
-/* Elements low .. high - 1 of one row, to `tile` and on or where the writer is. The top bit of the result says that an
- * index is none of 1 .. entries; the row's elements are then any. */
+/* Gathers elements low .. high - 1 of one row to the writer, through `tile` if it streams. The result's top bit is set
+ * if an index is none of 1 .. entries; the row's elements are then arbitrary. */
 static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t high, lm_nontemporal_writer *w,
                            char *tile) {
   int64_t x_step = g->x_step, i_step = g->i_step, step = g->step;
@@ -119,7 +119,7 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
   return beyond;
 }
 
-/* Rows begin .. end - 1 of a matrix: parts of entries that lie side by side. Returns as gather_row. */
+/* Gathers rows begin .. end - 1 of a matrix, contiguous parts of entries. Returns as gather_row. */
 static uint64_t gather_entries(const gathering *g, int64_t begin, int64_t end, lm_nontemporal_writer *w) {
   enum { AHEAD = 4, LINE = 64, MAX_BYTES = 1024 };
   const int64_t i_step = g->rows.ndim > 0 ? g->rows.stride[OF_INDEX][0] : 0, step = g->step * (int64_t)g->item;
@@ -138,7 +138,7 @@ static uint64_t gather_entries(const gathering *g, int64_t begin, int64_t end, l
   return beyond;
 }
 
-/* Entries of the next row, towards the cache: indices reach them in no order that hardware could guess. */
+/* Prefetches entries of the next row: indices reach them in no order that the hardware could predict. */
 static void fetch_row(const gathering *g, int64_t row) {
   enum { LINE = 64, MAX_BYTES = 16384 };
   const int64_t bytes = g->entries * (int64_t)g->item;
@@ -147,7 +147,7 @@ static void fetch_row(const gathering *g, int64_t row) {
   for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(x + at);
 }
 
-/* Some elements of the result. */
+/* Gathers elements begin .. end - 1 of the result. */
 static void gather_elements(void *ctx, int64_t begin, int64_t end) {
   gathering *g = ctx;
   const int64_t max_chunk = TILE / (int64_t)g->item, width = g->width;
@@ -172,7 +172,7 @@ static void gather_elements(void *ctx, int64_t begin, int64_t end) {
   if (beyond >> 63) atomic_store_explicit(&g->beyond, true, memory_order_relaxed);
 }
 
-/* g has memory, step and entries. Strides are those along out's dims. False if an index is out of range. */
+/* Gathers all of out. g has memory, step and entries; strides are along out's dims. Returns false for a bad index. */
 static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stride, const int64_t *i_stride) {
   int64_t along[LM_DIMS_SIDES], n = out->numel;
   g->out = out->data;
@@ -192,11 +192,11 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
   return !g->beyond;
 }
 
-/* i_stride: of the index along out's dims, 0 where it is shared. */
+/* Gathers along `dim`. i_stride: the index's strides along out's dims, 0 where it is shared. */
 static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride,
                         lm_tensor *out) {
   int64_t x_stride[LM_MAX_DIMS];
-  bool often = index->numel < out->numel / 4 || x->size[dim] == 0; /* is each looked at often? */
+  bool often = index->numel < out->numel / 4 || x->size[dim] == 0; /* true if each index is read often */
   NEED(often ? lm_cpu_check_index(op, index, x->size[dim]) : LM_OK);
   for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
   gathering g = {.x = x->data,

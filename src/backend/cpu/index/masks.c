@@ -1,4 +1,4 @@
-/* Where masks are true: nonzero, the values there; and masks of indices: one_hot. */
+/* Finds true elements of masks (nonzero) and values there (masked_select), and makes masks of indices (one_hot). */
 #include <string.h>
 
 #include "backend/cpu/index/indices.h"
@@ -7,14 +7,14 @@
 #include "base/mem.h"
 
 enum {
-  TILE = 8192,   /* bytes of a large result that are made before they go past the caches */
-  PART = 1 << 14 /* elements of a mask that are counted, and then looked for, together */
+  TILE = 8192,   /* bytes of a large result that are made before they bypass the caches */
+  PART = 1 << 14 /* elements of a mask that are counted, and then searched, together */
 };
 
 typedef struct masking {
   const uint8_t *mask;
   int64_t n, parts;
-  int64_t *before; /* [parts + 1] how many are true before each part, and in all */
+  int64_t *before; /* [parts + 1] true elements before each part, and in all */
   const lm_tensor *x;
   lm_tensor *out;
   bool streams;
@@ -23,7 +23,7 @@ typedef struct masking {
 static int64_t part_end(const masking *m, int64_t part) { return (part + 1) * PART < m->n ? (part + 1) * PART : m->n; }
 
 static void count_parts(void *ctx, int64_t first, int64_t last) {
-  enum { SOME = 128 }; /* whose count a byte holds */
+  enum { SOME = 128 }; /* elements, whose count a byte holds */
   const masking *m = ctx;
   for (int64_t p = first; p < last; p++) {
     int64_t count = 0, end = part_end(m, p), i = p * PART;
@@ -51,8 +51,8 @@ static lm_status find_true(masking *m, lm_parallel_fn *fn) {
 }
 
 #define EIGHT_TRUE UINT64_C(0x0101010101010101)
-/* Calls `take` of each place from i on that counts until there were `count`, k of them before it, without branches:
- * what is no such place is written over. Eight alike go at once, by `take_eight`. */
+/* Runs `take` for each index from i on until there were `count` true ones, k of them before it, without branches: the
+ * result for a false one is overwritten. Eight true ones are taken at once, by `take_eight`. */
 #define EACH_KEPT(mask, i, end, count, take, take_eight)          \
   for (int64_t k = 0; k < (count);) {                             \
     uint64_t eight = 2;                                           \
@@ -92,7 +92,7 @@ static void write_positions(void *ctx, int64_t first, int64_t last) {
     return;
   }
   if (count == 0 || ndim == 0) return;
-  /* Row by row along the last dim: its index, behind those that all of the row has, from 1. */
+  /* Rows along the last dim: the other dims' indices, which are the same in a row, and then its own, all from 1. */
   const int inner = ndim - 1;
   const int64_t width = m->x->size[inner];
   int64_t above[LM_MAX_DIMS], position = begin / width, column = begin % width, i = begin;
@@ -115,7 +115,7 @@ static void write_positions(void *ctx, int64_t first, int64_t last) {
 }
 #undef PUT_ROW
 
-/* x: a contiguous bool mask, out [count, ndim]. */
+/* Writes the indices of true elements. x: a contiguous bool mask; out: [count, ndim]. */
 lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = ((const lm_nonzero_args *)args)->x;
   return find_true(&(masking){.mask = (const uint8_t *)x->data, .n = x->numel, .x = x, .out = out[0]}, write_positions);
@@ -153,7 +153,7 @@ static void write_values(void *ctx, int64_t first, int64_t last) {
   lm_nontemporal_close(&w);
 }
 
-/* x and the mask contiguous, out [count]. */
+/* Copies x's values where the mask is true. x and the mask are contiguous; out: [count]. */
 lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
   const lm_masked_values_args *a = args;
   masking m = {.mask = (const uint8_t *)a->mask->data, .n = a->x->numel, .x = a->x, .out = out[0]};

@@ -1,6 +1,6 @@
-/* scatter and its kin: x[index[i, j], j] becomes what it is with src[i, j] for dim 0. Results do not depend on the
- * number of threads: what adds is split over threads by destination, so that each element's additions happen in the
- * order of the indices. */
+/* Scatters by indices (scatter, index_add, index_put_ and others): combines x[index[i, j], j] with src[i, j] for dim 0.
+ * Results do not depend on the number of threads: sums are split over threads by destination, so that each element's
+ * additions happen in the order of the indices. */
 #include <string.h>
 
 #include "backend/cpu/index/indices.h"
@@ -11,9 +11,9 @@
 #include "device/alloc.h"
 #include "merged_dims.h"
 
-enum { ROW = 32768 }; /* bytes of what of x lies in the near caches while src goes into it */
+enum { ROW = 32768 }; /* bytes of a row of x, which stays in the L1 or L2 cache while src goes into it */
 
-/* Where to add up: out itself, or a copy of it in float. */
+/* Sets *sums to the tensor that takes the sums: out itself, retained, or a float32 copy of halves. */
 static lm_status open_sums(lm_tensor *out, lm_tensor **sums) {
   lm_status status = LM_OK;
   lm_tensor *copy = NULL;
@@ -36,23 +36,23 @@ static lm_status close_sums(const lm_tensor *sums, lm_tensor *out) {
 
 enum { S_X, S_INDEX, S_SRC }; /* sides */
 
-/* What shares a destination lies along `dim`, and keeps its order. */
+/* A scatter job. Elements with one destination are along `dim`, and are combined in their order. */
 typedef struct scattering {
   lm_dims rows;                         /* the dims but `dim` and the fastest other one */
-  int64_t width, across[LM_DIMS_SIDES]; /* of that one */
-  int64_t length, to, i_step, s_step;   /* of `dim` */
-  int64_t entries, apart;               /* of x: indices are 1 .. entries; elements between neighbors among them */
-  int64_t skipped;                      /* an index that goes nowhere, or 0 */
+  int64_t width, across[LM_DIMS_SIDES]; /* size and strides of that other one */
+  int64_t length, to, i_step, s_step;   /* size and strides of `dim` */
+  int64_t entries, apart;               /* x's indices are 1 .. entries; elements between neighbors among them */
+  int64_t skipped;                      /* index that is ignored, or 0 */
   char *x;
   const int64_t *index;
   const char *src;
   size_t x_item, item;
   lm_scatter_loop loop;
-  bool whole, own;     /* by scatter_entries, or by scatter_own: each range of destinations looks at all indices */
-  int64_t all, ranges; /* destinations, and into how many ranges they are cut */
+  bool whole, own;     /* true for scatter_entries; for scatter_own, whose ranges each read all indices */
+  int64_t all, ranges; /* destinations; ranges that they are cut into */
 } scattering;
 
-/* Elements low .. high - 1 of the fastest other dim, all of `dim`. */
+/* Scatters elements low .. high - 1 of the fastest other dim, for all of `dim`. */
 static void scatter_part(const scattering *s, int64_t row, int64_t low, int64_t high) {
   char *x = s->x + (lm_dims_at(&s->rows, S_X, row) + low * s->across[S_X]) * (int64_t)s->x_item;
   const int64_t *index = s->index + lm_dims_at(&s->rows, S_INDEX, row) + low * s->across[S_INDEX];
@@ -68,7 +68,7 @@ static void scatter_part(const scattering *s, int64_t row, int64_t low, int64_t 
   }
 }
 
-/* Whole entries, which lie together in x: each thread takes some of the destinations, low .. high - 1 in all rows. */
+/* Scatters whole entries, which are contiguous in x, to one thread's destinations, low .. high - 1 in all rows. */
 static void scatter_entries(const scattering *s, int64_t low, int64_t high) {
   lm_scatter_line l = {s->width, s->to, s->across[S_X], 0, s->across[S_SRC]};
   for (int64_t row = low / s->entries; low < high && row <= (high - 1) / s->entries; row++) {
@@ -84,7 +84,7 @@ static void scatter_entries(const scattering *s, int64_t low, int64_t high) {
   }
 }
 
-/* The only line there is: what goes to the destinations low .. high - 1, sorted out some at a time. */
+/* Scatters a single line's elements whose destinations are low .. high - 1, which are selected some at a time. */
 static void scatter_own(const scattering *s, int64_t low, int64_t high) {
   enum { SOME = 1024 };
   LM_LARGE(int64_t, index, SOME);
@@ -114,8 +114,8 @@ static void scatter_own(const scattering *s, int64_t low, int64_t high) {
   }
 }
 
-/* The only line there is, of integers that are added up, whose order does not matter: each share but the first has sums
- * of its own, which then go to x. False: there is no memory for them. */
+/* A single line of integers that are added up, in any order: each share but the first has its own sums, which are then
+ * added to x. scatter_shares returns false if memory is short. */
 typedef struct scatter_shares_job {
   const scattering *s;
   int shares;
@@ -161,7 +161,7 @@ static void scatter_ranges(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* s has memory, `dim` and what stands with it; dims: ndim others, with their sizes and strides. how: LM_FOLD_… */
+/* Scatters. s has memory and the values of `dim`; ndim other dims have sizes and strides. how: LM_FOLD_… */
 static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const int64_t *size,
                         const int64_t *const stride[3]) {
   const struct lm_scatter_loops *loops = LM_ISA_PICK(lm_scatter_loops);
@@ -176,15 +176,15 @@ static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const 
   double work = 2.0 * (double)count;
   int threads = lm_threads_for(work);
   s->whole = s->skipped != 0 || (shared && s->width > 1 && s->across[S_X] < s->apart), s->own = n == 1 && threads > 1;
-  bool few = s->entries <= s->length / (4 * threads); /* beside what goes there */
+  bool few = s->entries <= s->length / (4 * threads); /* true if few entries take many elements */
   if (s->own && few && how == LM_FOLD_SUM && !lm_dtype_is_float(dtype) && scatter_shares(s, threads, work)) return;
   s->all = s->whole ? rows * s->entries : s->own ? s->entries : n;
   s->ranges = s->whole || s->own ? threads : n;
   lm_parallel(s->ranges, work, 0, scatter_ranges, s);
 }
 
-/* The dims of x, an index (whose strides are given, as it may have one dim alone) and src but `dim`; x is of what the
- * sums are kept in. */
+/* Scatters src to x, of the type of the sums, along `dim`. The index's strides are passed, since it may have that dim
+ * alone. */
 static void scatter_lines(lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride, const int64_t *sizes,
                           int64_t skipped, const lm_tensor *src, int how) {
   int64_t size[LM_MAX_DIMS], stride[3][LM_MAX_DIMS];
@@ -213,7 +213,7 @@ typedef struct row_scatter {
   const lm_tensor *x, *index, *src, *out;
   lm_scatter_loop loop;
   bool streams;
-  _Atomic bool beyond; /* an index is out of range */
+  _Atomic bool beyond; /* true if an index is out of range */
 } row_scatter;
 
 static void scatter_some_rows(void *ctx, int64_t begin, int64_t end) {
@@ -246,8 +246,8 @@ static void scatter_some_rows(void *ctx, int64_t begin, int64_t end) {
   lm_nontemporal_close(&w);
 }
 
-/* A new result, row by row: x's goes into the near caches, gets its elements of src there, and goes out. False: what
- * has to lie side by side does not, and nothing was done; *good: whether indices are in range. */
+/* Makes a new result row by row: a row of x is copied into the near caches, takes its elements of src there, and is
+ * stored. Returns false, with nothing done, if tensors are not contiguous; *good: true if indices are in range. */
 static bool scatter_rows(const lm_scatter_along_args *a, lm_tensor *out, bool *good) {
   const struct lm_scatter_loops *loops = LM_ISA_PICK(lm_scatter_loops);
   const lm_tensor *x = a->x, *index = a->index, *src = a->src;
@@ -288,7 +288,7 @@ done:
   return status;
 }
 
-/* src's entries, where a 1-d index says. */
+/* Adds src's entries to those of out that a 1-d index names; `skipped`: an index that is ignored, or 0. */
 static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_tensor *index, int64_t skipped,
                              const lm_tensor *src) {
   lm_status status = LM_OK;
@@ -321,7 +321,7 @@ lm_status lm_cpu_embedding_backward(const void *args, lm_tensor *const *out) {
   return status;
 }
 
-/* Of equal tuples the last one wins, or all add up in order. */
+/* Puts values at tuples of indices: of equal tuples the last one wins, or all are added in order. */
 lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_index_put__args *a = args;

@@ -4,8 +4,8 @@
 
 enum { LANES = 64, DRAWN = 256 };
 
-/* e^x of an x that is 0 or below except rounding: lm_expf without what larger ones need, and 0 where the result is
- * below the smallest normal number. */
+/* Returns e^x of an x that is 0 or below except for rounding: lm_expf without the code for larger ones, and 0 if the
+ * result is below the smallest normal number. */
 LM_INLINE float lm_power_F32(float x) {
   const float least = -87.3f;
   float in = x < least ? least : x; /* NaN stays */
@@ -20,7 +20,7 @@ LM_INLINE float lm_power_F32(float x) {
 LM_INLINE double lm_power_F64(double x) { return exp(x); }
 #define POWER LM_FN(lm_power)
 
-/* How many columns row r sees by its place. */
+/* Returns how many columns the causal mask lets row r see. */
 static int64_t seen_by(const lm_score_block *b, int64_t r) {
   int64_t n = b->causal + r;
   return n < 0 ? 0 : n < b->cols ? n : b->cols;

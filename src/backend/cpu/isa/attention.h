@@ -1,37 +1,37 @@
-/* What attention does with a block of scores between its matrix products, float or double. */
+/* Declares loops that attention runs on a block of scores between its matrix products, float or double. */
 #pragma once
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/isa/dropping.h"
 #include "tensor/dtype.h"
 
-/* Scores [rows, cols] of queries and keys; a row begins `line` elements behind the one before. */
+/* Scores [rows, cols] of queries and keys; a row begins `line` elements after the one before. */
 typedef struct lm_score_block {
   void *scores;
   int64_t rows, cols, line;
   int64_t causal;   /* row r sees the columns below causal + r; LM_SEES_ALL: all */
-  const char *mask; /* of the first score, or NULL: bool (false: not seen), or numbers to be added */
+  const char *mask; /* mask of the first score, or NULL: bool (false: not seen), or numbers to be added */
   bool mask_is_bool;
   int64_t mask_row, mask_col;     /* strides; mask_col is 0 or 1 */
-  const lm_dropping *drop;        /* of weights, or NULL */
-  int64_t position, position_row; /* of the first score in the draw, and from one row's to the next one's */
+  const lm_dropping *drop;        /* dropout of weights, or NULL */
+  int64_t position, position_row; /* index of the first score in the draw; from one row to the next */
 } lm_score_block;
 
 #define LM_SEES_ALL (INT64_MAX / 2)
 
 struct lm_attention_loops {
-  /* A step of softmax along rows whose columns come block by block. Scores become exp(score - row_max), row_max is the
-   * largest so far, sum the sum so far, and the weighted values so far, values [rows, width], are rescaled. Then those
-   * that are dropped become 0. */
+  /* Updates the softmax along rows whose columns come in blocks. Scores become exp(score - row_max), row_max the
+   * largest so far, sum the sum so far; values [rows, width], weighted so far, are rescaled. Then dropped weights
+   * become 0. */
   void (*online_softmax)(const lm_score_block *b, void *row_max, void *sum, void *values, int64_t width);
-  /* Scores become exp(score - norm of the row). */
+  /* Replaces scores by exp(score - norm of the row). */
   void (*weights)(const lm_score_block *b, const void *norm);
-  /* out[r] = row r of x times row r of y */
+  /* Computes out[r] = row r of x times row r of y. */
   void (*row_dots)(void *out, const void *x, int64_t x_row, const void *y, int64_t y_row, int64_t rows, int64_t n);
-  /* slope = weight * (slope - dot of the row) * scale; weights are b's, and slopes lie as they do. With dropout a slope
-   * counts as 0 where the weight is dropped, else times drop->scale, and then those weights become 0. */
+  /* Computes slope = weight * (slope - dot of the row) * scale; weights are b's, slopes are laid out alike. With
+   * dropout, a slope counts as 0 where the weight is dropped, else times drop->scale; then such weights become 0. */
   void (*slopes)(const lm_score_block *b, void *slopes, const void *dots, double scale);
-  /* out = values * scale / sum, norm = row_max + log(sum); rows without keys are 0, and their norm inf */
+  /* Computes out = values * scale / sum, norm = row_max + log(sum); rows without keys are 0, and their norm inf. */
   void (*finish)(void *out, int64_t out_row, void *norm, const void *values, const void *row_max, const void *sum,
                  double scale, int64_t rows, int64_t width);
 };

@@ -2,13 +2,13 @@
 
 #include "backend/cpu/isa/float_pack.h"
 
-/* Pixels that are computed at a time, so that their sums and the weights of a row of taps fill the registers; in
- * gradients of weights vectors of channels. */
+/* PIXELS pixels are computed at a time, so that their sums and the weights of a row of taps fill the registers.
+ * Gradients of weights take VECTORS vectors of channels at a time. */
 enum { PIXELS = 6, VECTORS = 2, MAX_TAPS = 7 };
 
 typedef lm_float_pack vec;
 
-/* Sums of pixels that lie as far apart as taps do, so that each is loaded once for all taps of a row. */
+/* Sums pixels that are as far apart as taps are, so that each is loaded once for all taps of a row. */
 LM_INLINE void sum_rows(const int pixels, const int taps, const lm_depthwise_pixels *p, const float *from, int64_t c,
                         vec *sum) {
   const int64_t step = p->from_step;
@@ -23,7 +23,7 @@ LM_INLINE void sum_rows(const int pixels, const int taps, const lm_depthwise_pix
   }
 }
 
-/* The same of any pixels and taps. */
+/* Sums any pixels and taps. */
 LM_INLINE void sum_taps(const int pixels, const lm_depthwise_pixels *p, const float *from, int64_t c, vec *sum) {
   const int64_t step = p->from_step;
   for (int64_t r = 0; r < p->rows; r++) {
@@ -35,7 +35,7 @@ LM_INLINE void sum_taps(const int pixels, const lm_depthwise_pixels *p, const fl
   }
 }
 
-/* Of the lines below, all pixels that these are followed by, also those that a stride skips here. */
+/* Prefetches the lines below: all pixels that follow these, including those that a stride skips here. */
 LM_INLINE void prefetch(const int pixels, const lm_depthwise_pixels *p, const float *from, const float *to) {
   const char *next = (const char *)from + p->next * (int64_t)sizeof(float);
   const char *next_to = (const char *)to + p->next_to * (int64_t)sizeof(float);
@@ -46,7 +46,7 @@ LM_INLINE void prefetch(const int pixels, const lm_depthwise_pixels *p, const fl
   LM_UNROLL for (int i = 0; i < pixels; i++) __builtin_prefetch(next_to + i * to_step, 1, 2);
 }
 
-/* taps: 0 for any. */
+/* Computes pixels; taps: 0 for any number. */
 LM_INLINE void put_pixels(const int pixels, const int taps, const lm_depthwise_pixels *p, const float *from,
                           float *to) {
   int64_t c = 0;
@@ -86,14 +86,14 @@ static void forward(const lm_depthwise_pixels *p) {
   if (i < p->pixels) put_pixels(1, 0, p, from, to);
 }
 
-/* skips: pixels lie between those that a tap reads, which are loaded too. */
+/* Adds to the gradients of taps' weights. skips: true if a stride skips pixels, which are prefetched too. */
 LM_INLINE void add(const int taps, const int vectors, const bool skips, const lm_depthwise_pixels *p, int64_t row,
                    int64_t tap, int64_t c) {
   vec sum[3][VECTORS];
   const float *x = p->from + p->offset[row] + tap * p->tap_step + c, *y = p->to + c;
   float *w = p->weight[row] + tap * p->weight_step + c;
   const int64_t tap_step = p->tap_step, step = p->from_step, to_step = p->to_step;
-  /* Each row of taps has the time for one line of what comes next. */
+  /* A row of taps takes as long as prefetching one of the next lines. */
   const bool below = row != 1, any = tap == 0 && row < 1 + p->next_lines;
   const char *next = (const char *)(below ? p->from + c : y) +
                      (below ? p->next + (row / 2) * p->next_step : p->next_to) * (int64_t)sizeof(float) * any;

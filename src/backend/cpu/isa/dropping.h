@@ -1,5 +1,5 @@
-/* Which elements dropout keeps, by their positions in a draw: element i takes word i % 4 of block offset + i / 4, and
- * is kept where the upper 24 bits of it reach a threshold. */
+/* Decides which elements dropout keeps, by their positions in a draw: element i takes word i % 4 of block offset + i /
+ * 4, and is kept if the word's upper 24 bits reach a threshold. */
 #pragma once
 
 #include <math.h>
@@ -15,20 +15,20 @@
 typedef struct lm_dropping {
   lm_draw draw;
   int32_t threshold;
-  double scale; /* what is kept is multiplied by it */
+  double scale; /* factor of the elements that are kept */
 } lm_dropping;
 
 static inline lm_dropping lm_dropping_of(double p, lm_draw draw) {
   return (lm_dropping){.draw = draw, .threshold = (int32_t)ceil(p * 0x1p24), .scale = p < 1 ? 1 / (1 - p) : 0};
 }
 
-/* Of a tensor that attention_draw gave. */
+/* Returns the draw that a tensor of attention_draw holds. */
 static inline lm_draw lm_draw_in(const lm_tensor *t) {
   const uint64_t *numbers = (const uint64_t *)t->data;
   return (lm_draw){.seed = numbers[0], .offset = numbers[1]};
 }
 
-/* Blocks that are drawn together; room for the words of n elements wherever the first of them stands in its block. */
+/* Blocks that are drawn together; capacity for the words of n elements, wherever the first one is in its block. */
 enum { LM_DRAWN_TOGETHER = 8 };
 #define LM_DRAWN_CAPACITY(n) (4 * (((n) + 6) / 4 + LM_DRAWN_TOGETHER))
 
@@ -36,8 +36,8 @@ enum { LM_DRAWN_TOGETHER = 8 };
 static inline __attribute__((always_inline)) void lm_drawn_words(lm_draw draw, uint64_t from, int64_t blocks, int shift,
                                                                  int32_t *scratch) {
 #ifdef __AVX2__
-  /* A block in 64 bits of each of four vectors, whose upper halves are rubbish until the end: products do not read
-   * them. Several sets of four, since each round waits for the last one. */
+  /* Each of four vectors has a word of four blocks, in 64 bits whose upper halves are undefined until the end: products
+   * do not read them. Several sets of four run together, since each round waits for the last one. */
   enum { SETS = LM_DRAWN_TOGETHER / 4 };
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
   const __m256i next0 = _mm256_set1_epi64x(0x9E3779B9), next1 = _mm256_set1_epi64x(0xBB67AE85);
@@ -76,8 +76,8 @@ static inline __attribute__((always_inline)) void lm_drawn_words(lm_draw draw, u
 #endif
 }
 
-/* Writes the upper 24 bits of the words that elements first .. first + n - 1 take; they begin at what is returned, in
- * `scratch`. */
+/* Writes the upper 24 bits of the words that elements first .. first + n - 1 take to `scratch`, and returns their
+ * beginning in it. */
 static inline const int32_t *lm_drawn_bits(lm_draw draw, int64_t first, int64_t n, int32_t *scratch) {
   lm_drawn_words(draw, draw.offset + (uint64_t)first / 4, (first % 4 + n + 3) / 4, 8, scratch);
   return scratch + first % 4;

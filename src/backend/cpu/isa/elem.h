@@ -1,7 +1,6 @@
-/* Element types as loops see them. A template (templates/, .inc) is included once for each type with LM_E set to the
- * type's id; what stands here then speaks of that type: LM_ELEM is what memory holds, LM_ACC what the arithmetic is
- * done in, LM_LOAD and LM_STORE lead from one to the other, and LM_FN(name) is the name of a function of the template.
- */
+/* Defines element types for loops. A template (templates/, .inc) is included once for each type, with LM_E set to the
+ * type's id. The names here are then for that type: LM_ELEM is the type in memory, LM_ACC the one of the arithmetic,
+ * LM_LOAD and LM_STORE convert between them, and LM_FN(name) is the name of a function of the template. */
 #pragma once
 
 #include <math.h>
@@ -30,7 +29,7 @@ typedef double lm_acc_F64;
 #define LM_LOAD(v) ((LM_ACC)LM_FN(LM_GET)(v))
 #define LM_STORE(v) ((LM_ELEM)LM_FN(LM_PUT)(v))
 
-/* Below and above every number, and whether one is NaN. */
+/* Numbers that are below and above all others, and a test for NaN. */
 #define LM_LOWEST ((LM_ACC)LM_FN(LM_LOWEST))
 #define LM_LOWEST_F16 (-INFINITY)
 #define LM_LOWEST_BF16 (-INFINITY)
@@ -40,9 +39,9 @@ typedef double lm_acc_F64;
 #define LM_HIGHEST_BF16 INFINITY
 #define LM_HIGHEST_F32 INFINITY
 #define LM_HIGHEST_F64 INFINITY
-#define LM_NAN(v) ((v) != (v)) /* of integers none, which the compiler knows */
+#define LM_NAN(v) ((v) != (v)) /* never true of integers, which the compiler knows */
 
-/* Tables of a loop for each floating dtype, and for each integer one. */
+/* Define tables of a loop for each floating dtype, and for each integer one. */
 #define LM_DTYPE_AT(dtype) [dtype] =
 #define LM_DTYPE_ROW(id, name, type, low, high, loop) LM_DTYPE_AT(LM_##id) loop##_##id,
 #define LM_FLOATS(loop) LM_FLOAT_DTYPES(LM_DTYPE_ROW, loop)
@@ -50,8 +49,8 @@ typedef double lm_acc_F64;
 
 #define LM_INLINE static inline __attribute__((always_inline, unused))
 
-/* Before a loop: no iteration touches what another writes, whatever lies where; and one of a few constant iterations,
- * whose arrays stay in registers. */
+/* Precede a loop whose iterations touch nothing that another one writes; and one of a few constant iterations, whose
+ * arrays then stay in registers. */
 #ifdef __clang__
 #define LM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #define LM_UNROLL _Pragma("clang loop unroll(full)")
@@ -60,19 +59,19 @@ typedef double lm_acc_F64;
 #define LM_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/* Before a loop that is one vector after the other. */
+/* Precedes a loop that takes one vector after the other. */
 #define LM_SIMD _Pragma("omp simd")
 
-/* A product that is rounded before it is added to anything, or it would be fused with the sum in some loops only. */
+/* Rounds a product before it is added to anything; else it would be fused with the sum in some loops only. */
 #define LM_ROUNDED(product) __asm__("" : "+m"(product))
 
-/* Lanes joined with those `length` further on. With constant lengths alone lanes stay in registers. */
+/* Joins lanes with those `length` further on. Lanes stay in registers only with constant lengths. */
 #define LM_HALVE(lane, length, JOIN) \
   for (int k_ = 0; k_ < (length); k_++) (lane)[k_] = JOIN((lane)[k_ + (length)], (lane)[k_])
 #define LM_ADDED(a, b) ((a) + (b))
 
-/* value of the n % length last elements of n in the last lanes, `start` in the others: of a row that is long enough by
- * loops of constant lengths, over what lies before them too. value is an expression of their index i_. */
+/* Sets the last lanes to `value` of the n % length last elements of n, and the others to `start`. Of a row that is long
+ * enough, loops of constant lengths read elements before those, too. `value` is an expression of the index i_. */
 #define LM_LAST_LANES(lane, length, n, start, value)                          \
   do {                                                                        \
     const int64_t n_ = (n), left_ = n_ % (length), from_ = n_ - (length);     \

@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #endif
 
-/* Before philox.h, so that its log, sin and cos are vector forms. gcc would make one sincos of the two, which
- * has none: other names for the same functions keep them apart. */
+/* Included before philox.h, whose log, sin and cos it makes vector forms. gcc would make one sincos of sin and cos,
+ * which has none: other names for the same functions keep them apart. */
 #include "scalar_functions_cpu.h"
 #ifdef LM_VECTOR
 LM_VECTOR float lm_sinf(float) __asm__("sinf");
@@ -21,19 +21,19 @@ LM_VECTOR double lm_cos(double) __asm__("cos");
 #endif
 #include "philox.h"
 
-/* Loops run over whole vectors of words, which lie in their order: what an element becomes does not depend on its
- * place. */
+/* Loops run over whole vectors of words, in their order: an element's value does not depend on its position in a
+ * tile. */
 enum { MAX_CHUNK = 512 /* 32-bit words */ };
 
-/* Words of block `first` and on, in whole vectors; returns how many. */
+/* Writes the words of blocks from `first` on, in whole vectors; returns how many words. */
 static int words_of(lm_draw draw, uint64_t first, int words, uint32_t *word) {
   int blocks = lm_round_up(words, 4 * LM_DRAWN_TOGETHER) / 4;
   lm_drawn_words(draw, draw.offset + first, blocks, 0, (int32_t *)word);
   return 4 * blocks;
 }
 
-/* A loop over numbers of the tile, each from random bits of its own: `value` is of `bits`, and a and b are the op's
- * numbers. */
+/* Defines a loop over numbers of the tile, each from its own random `bits`: value_ is an expression of these and of the
+ * op's numbers a and b. */
 #define EACH_F32(name, value_)                                              \
   static void name(const void *context, int64_t first, int n, void *tile) { \
     const lm_random *r = context;                                           \
@@ -72,8 +72,8 @@ EACH_F64(cauchy_f64, lm_cauchy_f64(bits, a, b))
 EACH_F64(geometric, lm_geometric(bits, a))
 EACH_F32(bernoulli, lm_uniform_f32(bits) < a ? 1.0f : 0.0f)
 
-/* As lm_normal_f32, in loops of one function each: of a cosine and a sine in one loop compilers make sincosf, which has
- * no vector form. */
+/* Draws as lm_normal_f32 does, in loops of one function each: compilers make sincosf of a cosine and a sine in one
+ * loop, which has no vector form. */
 static void normal_f32(const void *context, int64_t first, int n, void *tile) {
   enum { PAIRS = MAX_CHUNK / 2 };
   const lm_random *r = context;
@@ -139,7 +139,7 @@ static void integers(const void *context, int64_t first, int n, void *tile) {
   }
 }
 
-/* e to the power of normal numbers. */
+/* Draws e to the power of normal numbers. */
 static void log_normal_f32(const void *context, int64_t first, int n, void *tile) {
   float *out = tile;
   normal_f32(context, first, n, tile);

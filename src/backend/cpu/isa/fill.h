@@ -1,5 +1,5 @@
-/* Random numbers into tiles, and dropout: elements first .. first + n - 1 of a draw, counted as kernels/philox.h says.
- */
+/* Declares loops that fill tiles with random numbers and sequences, and dropout: elements first .. first + n - 1 of a
+ * draw, counted as kernels/philox.h says. */
 #pragma once
 
 #include "backend/cpu/isa.h"
@@ -10,8 +10,8 @@
 typedef struct lm_random {
   lm_draw draw;
   double a, b;      /* an op's numbers: from, to; mean, standard deviation; p; … */
-  int64_t from, to; /* of integers */
-  uint32_t keep;    /* uniform_f32: the bits of each word that the result's dtype holds exactly */
+  int64_t from, to; /* integers are drawn from [from, to) */
+  uint32_t keep;    /* uniform_f32: mask of the bits of a word that the result's dtype holds exactly */
 } lm_random;
 
 typedef struct lm_cosines {
@@ -24,18 +24,18 @@ typedef struct lm_sequence {
 } lm_sequence;
 
 struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
-  /* Floats of a distribution; doubles for float64, and of geometric; int64_t of integers. */
+  /* Draw from a distribution: f32 floats; wide doubles (float64, geometric) or int64_t (integers). */
   void (*f32[LM_DISTRIBUTIONS])(const void *context, int64_t first, int n, void *tile);
   void (*wide[LM_DISTRIBUTIONS])(const void *context, int64_t first, int n, void *tile);
-  void (*bits)(const void *context, int64_t first, int n, void *tile); /* uint64_t, random */
-  /* a0 - a1 cos(k step) + a2 cos(2 k step) of place k, from 0; context: lm_cosines; doubles. */
+  void (*bits)(const void *context, int64_t first, int n, void *tile); /* random uint64_t */
+  /* Computes a0 - a1 cos(k step) + a2 cos(2 k step) for index k, from 0, in double; context: lm_cosines. */
   void (*cosines)(const void *context, int64_t first, int n, void *tile);
-  /* start + k step of place k, from 0; context: lm_sequence; doubles or int64_t. linspace: doubles. */
+  /* Compute start + k step for index k, from 0, in double or int64_t; linspace in double; context: lm_sequence. */
   void (*arange_f64)(const void *context, int64_t first, int n, void *tile);
   void (*arange_i64)(const void *context, int64_t first, int n, void *tile);
   void (*linspace)(const void *context, int64_t first, int n, void *tile);
-  /* Elements from .. to - 1 of a draw: keep[i] is whether it is kept (keep: or NULL), y[i] is x[i] * scale or 0. By the
-   * dtype of x and y. */
+  /* Applies dropout to elements from .. to - 1 of a draw: keep[i], unless keep is NULL, is 1 for kept ones, and y[i] is
+   * x[i] * scale or 0. By the dtype of x and y. */
   void (*dropout[LM_DTYPE_COUNT])(const void *x, void *y, uint8_t *keep, int64_t from, int64_t to,
                                   const lm_dropping *d);
 };

@@ -1,4 +1,4 @@
-/* A register of float32 at this level. GCC keeps wider vectors in memory. */
+/* Defines a register of float32 at this level. GCC keeps wider vectors in memory. */
 #pragma once
 
 #include <string.h>
@@ -25,12 +25,12 @@ LM_INLINE lm_float_pack lm_pack_load(const float *from) {
 
 LM_INLINE void lm_pack_store(float *to, lm_float_pack p) { memcpy(to, &p, sizeof p); }
 
-/* What one row of x is multiplied by comes from memory once, and the product waits for it. Rows of fewer bytes than
- * lm_short_run are best read one after the other, as one run, of which what lies lm_run_ahead bytes on is asked for;
- * of longer ones several at a time. */
+/* A matrix that multiplies one row of x is read from memory once, and the product waits for that. Rows of fewer bytes
+ * than lm_short_run are best read one after the other as one run, with prefetches lm_run_ahead bytes ahead; longer
+ * ones, several at a time. */
 enum { lm_short_run = 3072, lm_run_ahead = 1024, lm_cache_line = 64 };
 
-/* Halves are added, and those of the sum, in registers. */
+/* Returns the sum of the lanes: halves are added, and then the sum's halves, in registers. */
 LM_INLINE float lm_pack_sum(lm_float_pack p) {
 #if defined(__AVX512F__)
   lm_float_8 half = __builtin_shufflevector(p, p, 0, 1, 2, 3, 4, 5, 6, 7);

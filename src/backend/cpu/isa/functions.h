@@ -1,5 +1,5 @@
-/* The functions in capitals that formulas call (pointwise_scalars.h), of the type that LM_E names: F32, F64 or I64.
- * Those of int (I32), for LM_NARROW, serve every narrower integer type. */
+/* Defines the functions in capitals that formulas call (pointwise_scalars.h), for the type that LM_E names: F32, F64 or
+ * I64. With LM_NARROW, those of int (I32) serve every narrower integer type. */
 #pragma once
 
 #include "scalar_functions_cpu.h"

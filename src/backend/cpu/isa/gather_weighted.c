@@ -5,10 +5,10 @@
 #include "backend/cpu/isa/elem.h"
 
 enum {
-  TILE = 256,        /* sums that stay in the first-level cache */
-  TABLE = 4096,      /* positions that do */
-  SHORT_ROW = 64,    /* of fewer elements several positions' are summed up in registers */
-  SHORT_HALVES = 16, /* the same where these are converted, which takes whole vectors */
+  TILE = 256,        /* sums that stay in the L1 cache */
+  TABLE = 4096,      /* positions that stay in the L1 cache */
+  SHORT_ROW = 64,    /* elements; rows of fewer are summed for several positions in registers */
+  SHORT_HALVES = 16, /* the same for halves, whose conversion takes whole vectors */
   GROUP = LM_GATHER_WEIGHTED_GROUP
 };
 

@@ -6,8 +6,8 @@
 #include "backend/cpu/isa/lanes.h"
 #include "backend/cpu/isa/matmul/register_tile.h"
 
-/* Columns are computed in twos of vectors, as panels have them, and the last ones in up to three, counted in halves of
- * a vector: with AVX-512 a half costs half as much on some processors, and never more. */
+/* Columns are computed two vectors at a time, as panels have them, and the last ones in up to three vectors, counted in
+ * halves: with AVX-512 a half costs half as much on some processors, and never more. */
 enum { WHOLE = 4, WIDEST = 6 };
 #if defined(__AVX512F__)
 enum { LEAST = 1 };
@@ -16,7 +16,7 @@ enum { LEAST = 1 };
 enum { LEAST = 2 };
 #define EACH_WIDTH(X, ...) X(2, __VA_ARGS__) X(6, __VA_ARGS__)
 #endif
-/* How many rows of three vectors registers hold; and rows whose runs are placed together, a multiple of either. */
+/* Rows of three vectors that registers hold; rows whose runs are placed together, a multiple of either. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 enum { WIDE_ROWS = TILE, TOGETHER = TILE };
 #else

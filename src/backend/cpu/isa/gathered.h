@@ -1,59 +1,59 @@
-/* Products of gathered rows with a matrix in panels, which is what a convolution is: a row is the pixels under the
- * kernel at one position, in runs of neighbors in memory. Panels are those of isa/matmul/panels.h. */
+/* Declares products of gathered rows with a matrix in panels, which compute convolutions: a row is the pixels under the
+ * kernel at one position, in runs that are contiguous in memory. Panels are those of isa/matmul/panels.h. */
 #pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* Neighbors in memory, of each row of a tile from `at` on, that belong to `depth` rows of a panel from panel_row on. */
+/* A run: contiguous elements of each row of a tile, from `at` on, for `depth` rows of a panel from panel_row on. */
 enum {
-  LM_GATHERED_ROWS = 12, /* of a tile, at most */
-  LM_GATHERED_BYTES =
-      2048 /* of a chunk of a row, which panels are passed for, so that a panel stays in the first cache */
+  LM_GATHERED_ROWS = 12,   /* rows of a tile, at most */
+  LM_GATHERED_BYTES = 2048 /* bytes of a chunk of a row, short enough for a panel to stay in the L1 cache */
 };
 typedef struct lm_gathered_run {
   int64_t panel_row, depth;
   const void *at[LM_GATHERED_ROWS];
 } lm_gathered_run;
 
-/* Rows in tiles, each with runs of its own: what is zero for all rows of a tile needs none. Of the last tile, addresses
- * beyond `rows` are valid too. */
+/* Rows in tiles, each with its own runs: elements that are zero for all rows of a tile need none. In the last tile,
+ * addresses beyond `rows` are valid too. */
 typedef struct lm_gathered {
   int64_t rows;
   const lm_gathered_run *runs; /* tile by tile */
-  const int64_t *count;        /* of each tile's runs */
+  const int64_t *count;        /* number of each tile's runs */
   const void *panels;
   int64_t panel_step; /* elements from one panel to the next */
   int64_t columns;
-  void *const *to;   /* where the columns of each row go */
-  const void *bias;  /* of each column, or NULL */
-  bool add;          /* to the results so far, instead of to the bias */
-  const char *next;  /* is loaded into the caches meanwhile, */
-  int64_t next_step; /* this many bytes with each row of a panel that a tile passes */
-  /* Rows of the panels, if runs are at least a vector long: a few columns beyond whole vectors are sums along runs. */
+  void *const *to;   /* address of the result's columns for each row */
+  const void *bias;  /* bias of each column, or NULL */
+  bool add;          /* true: adds to the results so far instead of the bias */
+  const char *next;  /* memory to prefetch meanwhile */
+  int64_t next_step; /* bytes of it for each row of a panel that a tile passes */
+  /* Rows of the panels if runs fill a vector, else 0: then a few columns beyond whole vectors are summed along runs. */
   int64_t along;
 } lm_gathered;
 
-/* sums [panel][count * depth][width] = the gathered matrix [rows, count * depth], transposed, times panels, whose row
- * i belongs to row i. Here runs[run][i]; rows of sums are in panels of `width` columns, too, panel_step apart. */
+/* Computes sums [panel][count * depth][width] = the gathered matrix [rows, count * depth], transposed, times panels,
+ * whose row i belongs to row i. Here runs are [run][i]; rows of sums are in panels of `width` columns, too, panel_step
+ * apart. */
 typedef struct lm_gathered_transposed {
-  int64_t rows, count, depth; /* runs of a row, and elements of each */
+  int64_t rows, count, depth; /* rows; runs of a row; elements of a run */
   const void *const *runs;
   const void *panels;
   int64_t columns;
   void *sums;
   int64_t panel_step;
   bool add;
-  const char *next, *next_y; /* are loaded into the caches meanwhile */
+  const char *next, *next_y; /* memory to prefetch meanwhile */
   int64_t next_step, next_y_step;
-  bool along; /* as above */
+  bool along; /* true if runs fill a vector */
 } lm_gathered_transposed;
 
 struct lm_gathered_loops {
   int64_t width, tile; /* columns of a panel; rows of a tile */
   void (*product)(const lm_gathered *g);
   void (*transposed)(const lm_gathered_transposed *g);
-  void (*add)(void *to, const void *from, int64_t n); /* to each of n elements */
+  void (*add)(void *to, const void *from, int64_t n); /* adds n elements of from to `to` */
 };
 
 LM_ISA_DECLARE(struct lm_gathered_loops, lm_gathered_F32);

@@ -3,13 +3,13 @@
 #include "backend/cpu/isa/lanes.h"
 
 enum { COLUMNS = 64, NARROW = 16, TINY = 8, DEPTH = 64 };
-/* Rows of C at a time, by the number of registers, and terms. */
+/* Rows of C at a time, by the number of registers; terms at a time. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 enum { SMALL_ROWS = 8, SMALL_TERMS = 64 };
 #else
 enum { SMALL_ROWS = 4, SMALL_TERMS = 64 };
 #endif
-/* Of dot: PARTS vectors of running sums, into which BLOCK products go before they are added up in double. */
+/* For dot: PARTS vectors of running sums, which take BLOCK products before they are added up in double. */
 enum { PARTS = 8, BLOCK = 4096 };
 
 #define LM_TEMPLATE "backend/cpu/isa/templates/gemm.inc"

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/isa/elem.h"
 
-enum { TILE = LM_GRID_TILE, MAX_READS = 64 }; /* pixels a point reads at most */
+enum { TILE = LM_GRID_TILE, MAX_READS = 64 }; /* pixels that a point reads, at most */
 
 #define LM_TAPS_FN LM_INLINE
 #define LM_TAPS_FLOOR_F16 floorf

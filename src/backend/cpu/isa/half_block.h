@@ -1,5 +1,5 @@
-/* Blocks of LM_LANES halves, to floats and back. Always inline: a block whose address goes nowhere stays in registers.
- */
+/* Converts blocks of LM_LANES halves to floats and back. Always inline: a block stays in registers if nothing takes its
+ * address. */
 #pragma once
 
 #include "backend/cpu/isa/lanes.h"
@@ -27,7 +27,7 @@ LM_INLINE void lm_block_put_F16(uint16_t *dst, const float *block) {
 #endif
 }
 
-/* As lm_to_bf16, of a vector, in the upper halves of its elements; the lower ones are of no use. */
+/* Rounds a vector as lm_to_bf16 does, to the upper halves of its elements; the lower ones are undefined. */
 #if defined(__AVX512F__)
 LM_INLINE __m512i lm_upper_bf16(const float *block) {
   const __m512 value = _mm512_loadu_ps(block);
@@ -55,7 +55,7 @@ LM_INLINE void lm_block_put_BF16(uint16_t *dst, const float *block) {
 #elif defined(__AVX2__)
   const __m256i low = _mm256_srli_epi32(lm_upper_bf16(block), 16),
                 high = _mm256_srli_epi32(lm_upper_bf16(block + 8), 16);
-  const __m256i packed = _mm256_packus_epi32(low, high); /* in each lane */
+  const __m256i packed = _mm256_packus_epi32(low, high); /* in each 128-bit lane */
   _mm256_storeu_si256((__m256i *)dst, _mm256_permute4x64_epi64(packed, 0xd8));
 #else
 #pragma omp simd

@@ -4,14 +4,14 @@
 
 #include "backend/cpu/isa/elem.h"
 
-/* A line whose index is shared goes to one entry, contiguous as a rule: each *d there becomes what it is with v. */
+/* Defines a loop over a line, all for one entry if its index is shared; `becomes` combines *d with v. */
 #define SCATTER(name, DST, SRC, load, becomes)                                                   \
   static void name(const lm_scatter_line *l, void *dst, const int64_t *index, const void *src) { \
     int64_t n = l->n, to = l->to, along = l->along, step = l->step, from = l->from;              \
     const SRC *s = src;                                                                          \
     if (step == 0) {                                                                             \
       DST *entry = (DST *)dst + (index[0] - 1) * to;                                             \
-      if (along == 1 && from == 0) { /* of one number */                                         \
+      if (along == 1 && from == 0) { /* src is one number */                                     \
         const DST v = load(s[0]);                                                                \
         LM_INDEPENDENT for (int64_t i = 0; i < n; i++) {                                         \
           DST *d = entry + i;                                                                    \
@@ -59,7 +59,7 @@ const struct lm_scatter_loops LM_ISA_NAME(lm_scatter_loops) = {
     .put = {[1] = put_1, [2] = put_2, [4] = put_4, [8] = put_8},
 };
 
-/* ---- bags */
+/* ---- embedding bags */
 
 enum { LANES = 64, FEW = 16 }; /* columns at a time */
 

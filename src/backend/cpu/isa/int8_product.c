@@ -8,9 +8,9 @@
 
 #include "backend/cpu/isa/float_pack.h"
 
-/* x has 16 bits for each number, of which two products come of one instruction: twice as many fill a register as it has
- * sums of neighbors' products. Rows of weight are asked for AHEAD groups before they are needed: the processor itself
- * finds runs as short late. */
+/* Numbers of x have 16 bits; one instruction multiplies pairs of them and adds the two products, so that a register
+ * holds twice as many numbers as sums. Rows of weight are prefetched AHEAD groups before they are needed: the processor
+ * itself finds such short runs too late. */
 enum { LANES = 2 * LM_PACK, OUTS = 4, AHEAD = 2, STEPS = 32767 };
 typedef int16_t int16_pack __attribute__((vector_size(LANES * sizeof(int16_t))));
 typedef int32_t int32_pack __attribute__((vector_size(LM_PACK * sizeof(int32_t))));
@@ -69,13 +69,13 @@ static bool round_row(int64_t k, const float *x, const lm_int8_steps *to, int64_
   return true;
 }
 
-/* Sums of `rows` rows of x, from `first` on, and `outs` of weight; both are constants where this is called. */
+/* Sums products of `rows` rows of x, from `first` on, and `outs` rows of weight; both are constants in each call. */
 LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x, int64_t first, const int8_t *weight,
                            float (*sum)[LM_INT8_ROWS]) {
   const int16_t *steps = x->steps + first * x->row;
   const int64_t blocks = x->row / LM_INT8_BLOCK;
   const float *scale = x->scale + first * blocks;
-  lm_float_pack part[OUTS][LM_INT8_ROWS]; /* only what is needed is set to 0, one by one: whole arrays by memset */
+  lm_float_pack part[OUTS][LM_INT8_ROWS]; /* set to 0 singly, as needed: whole arrays would take memset */
   for (int j = 0; j < outs; j++) {
     for (int r = 0; r < rows; r++) part[j][r] = (lm_float_pack){0};
   }

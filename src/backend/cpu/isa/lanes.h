@@ -1,4 +1,4 @@
-/* A register of float or double, loaded from and stored to n elements of memory: for rows that do not fill it. The
+/* Loads a register of float or double from n elements of memory, and stores it, for rows that do not fill it. The
  * 16-bit floats are loaded as floats. */
 #pragma once
 
@@ -22,7 +22,7 @@ LM_INLINE lm_lanes_F64 lm_load_F64(const double *from) {
   return to;
 }
 
-/* By instructions: of __builtin_convertvector GCC makes four. */
+/* Uses intrinsics: GCC makes four instructions of __builtin_convertvector. */
 LM_INLINE lm_lanes_BF16 lm_load_BF16(const uint16_t *from) {
 #if defined(__AVX512F__)
   return (lm_float_pack)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16);
@@ -47,7 +47,7 @@ LM_INLINE lm_lanes_F16 lm_load_F16(const uint16_t *from) {
 #endif
 }
 
-/* The first n elements, and zeros; memory behind them is not read. */
+/* Load the first n elements, and zeros; memory after them is not read. */
 #if defined(__AVX512F__)
 LM_INLINE __mmask16 lm_first_lanes(int n) { return (__mmask16)((1u << n) - 1); }
 #elif defined(__AVX2__)
@@ -103,7 +103,7 @@ LM_LOAD_PART_OF_HALVES(BF16)
 LM_LOAD_PART_OF_HALVES(F16)
 #endif
 
-/* AVX2's own stores under a mask take 12 cycles on some processors. */
+/* Stores the first n elements. AVX2's own stores under a mask take 12 cycles on some processors. */
 LM_INLINE void lm_store_part_F32(float *to, lm_lanes_F32 v, int n) {
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(to, lm_first_lanes(n), (__m512)v);
@@ -149,7 +149,7 @@ LM_INLINE void lm_store_part_F64(double *to, lm_lanes_F64 v, int n) {
 #endif
 }
 
-/* Sums of neighbors, of a's and then of b's. */
+/* Adds adjacent elements, a's and then b's. */
 #define LM_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
 #define LM_ODD_16(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
 #define LM_PAIRS_16(a, b) (LM_EVEN_16(a, b) + LM_ODD_16(a, b))
@@ -163,7 +163,7 @@ LM_INLINE void lm_store_part_F64(double *to, lm_lanes_F64 v, int n) {
 LM_INLINE lm_lanes_F32 lm_pairs_F32(lm_lanes_F32 a, lm_lanes_F32 b) { return LM_PAIRS_16(a, b); }
 LM_INLINE lm_lanes_F64 lm_pairs_F64(lm_lanes_F64 a, lm_lanes_F64 b) { return LM_PAIRS_8(a, b); }
 #elif defined(__AVX2__)
-/* Within halves of the register, which are put in order once. */
+/* Add within halves of the register, whose sums are then put in order. */
 LM_INLINE lm_lanes_F32 lm_pairs_F32(lm_lanes_F32 a, lm_lanes_F32 b) {
   const lm_lanes_F32 sum = __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14) +
                            __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
@@ -180,8 +180,8 @@ LM_INLINE lm_lanes_F64 lm_pairs_F64(lm_lanes_F64 a, lm_lanes_F64 b) { return LM_
 #define lm_pairs_F16 lm_pairs_F32
 #define lm_pairs_BF16 lm_pairs_F32
 
-/* Runs of k elements to where runs of `length`, a larger power of two, begin, with zeros between them; of 8 lanes or
- * more, since fewer hold no two such runs. */
+/* Moves runs of k elements to the beginnings of runs of `length`, a larger power of two, with zeros between them; for 8
+ * lanes or more, since fewer hold no two such runs. */
 typedef struct lm_spread {
 #if defined(__AVX512F__)
   __m512i from;

@@ -5,13 +5,13 @@
 #include "backend/cpu/isa/float_pack.h"
 
 enum {
-  BLOCK = 8192,  /* elements of a block: 32 KB of floats, read twice from the near caches */
+  BLOCK = 8192,  /* elements of a block: 32 KB of floats, read twice from the L1 or L2 cache */
   RUN = 2048,    /* elements of a block of a run */
   FEWEST = 8,    /* partial sums of a run */
-  FETCHED = 2048 /* elements of a row that is asked for ahead, at most */
+  FETCHED = 2048 /* elements of a row that is prefetched, at most */
 };
 
-/* Rows of c columns in a block: a multiple of 4, few enough for float sums to stay exact to a few ulp. */
+/* Returns the rows of c columns in a block: a multiple of 4, few enough for float sums to stay exact to a few ulp. */
 static inline int64_t block_rows(int64_t c) {
   int64_t rows = BLOCK / c & ~(int64_t)3;
   return rows < 4 ? 4 : rows > 256 ? 256 : rows;
@@ -20,7 +20,7 @@ static inline int64_t block_rows(int64_t c) {
 /* Partial sums of a run: four registers of each kind of sum, whose chains hide the adders' latency. */
 #define LANES (LM_PACK * 16 / (int)sizeof(LM_ACC) > FEWEST ? LM_PACK * 16 / (int)sizeof(LM_ACC) : FEWEST)
 
-/* LM_EACH(i, l) of elements i < n with one of the lanes l. */
+/* Runs LM_EACH(i, l) for elements i < n, each with one of the lanes l. */
 #define LM_OVER_LANES(n)                                       \
   do {                                                         \
     int64_t i_ = 0, n_ = (n);                                  \
@@ -31,7 +31,7 @@ static inline int64_t block_rows(int64_t c) {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Where relu's gradient is asked for, by what its result is known, and whether the masked gradient is kept. */
+/* No relu; relu's mask from x; from its result y, with the masked gradient stored; from x, with it stored. */
 typedef enum relu_kind { NO_RELU, RELU, RELU_OF_Y, RELU_KEPT } relu_kind;
 
 static inline relu_kind relu_kind_of(const lm_norm_back *in) {

@@ -5,7 +5,7 @@
 /* Sums are kept in LANES parts, which vectorizes them, and in the same order at any level. */
 enum { LANES = 16 };
 
-/* What optimizers' numbers are called in the precision that LM_E is computed in. */
+/* Name the optimizers' numbers in the precision that LM_E is computed in. */
 #define LM_REAL_NAME LM_FN(LM_REAL_NAME)
 #define LM_REAL_NAME_F16 f32
 #define LM_REAL_NAME_BF16 f32

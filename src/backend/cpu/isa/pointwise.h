@@ -1,6 +1,6 @@
-/* Elementwise loops over tiles, a table for each compute type: float, double, int64, and for those ops whose results
- * are then the same uint8, int8, int16 and int32, whose load and store have that dtype, bool, uint16 and (load) int64
- * alone; and tables of kernels over float16 and bfloat16, which compute in float. */
+/* Declares elementwise loops over tiles, a table for each compute type: float, double, int64, and, for ops whose
+ * results are the same in them, uint8, int8, int16 and int32, whose load and store take only that dtype, bool, uint16
+ * and (load) int64; and tables of kernels over float16 and bfloat16, which compute in float. */
 #pragma once
 
 #include <stdint.h>
@@ -13,7 +13,7 @@
  * LM_LANES, so that every element goes through the same vector code wherever it lies in a tensor. */
 enum { LM_TILE = 512, LM_LANES = 16, LM_TILE_BYTES = LM_TILE * 8 };
 
-/* A kernel's numbers in the compute type; for integers brought into int64's range. */
+/* A kernel's numbers in the compute type; for integers clamped to int64's range. */
 typedef struct lm_tile_numbers {
   union {
     float f32[LM_POINTWISE_MAX_NUMBERS];
@@ -30,21 +30,21 @@ typedef struct lm_tile_numbers {
 typedef void lm_pointwise_loop(void *out, const void *const *in, const void *numbers, int64_t n);
 
 struct lm_pointwise_loops {
-  /* n elements of a dtype, `stride` elements apart, to and from a tile. */
+  /* Copy n elements of a dtype, `stride` elements apart, to and from a tile. */
   void (*load[LM_DTYPE_COUNT])(void *tile, const void *src, int64_t stride, int n);
   void (*store[LM_DTYPE_COUNT])(void *dst, int64_t stride, const void *tile, int n);
-  /* n elements of the compute type into a tile: those `step` apart from src on, each `run` times, the first `skip`
-   * times fewer. */
+  /* Loads n elements of the compute type into a tile: those `step` apart from src on, each `run` times, the first
+   * `skip` times fewer. */
   void (*repeat)(void *tile, const void *src, int64_t step, int64_t skip, int64_t run, int n);
-  /* dst [rows, cols] becomes src [cols, rows] transposed; src's rows are `step` elements apart. */
+  /* Transposes src [cols, rows] into dst [rows, cols]; src's rows are `step` elements apart. */
   void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
-  /* n elements of the compute type: src, the one before it, and so on. */
+  /* Copies n elements of the compute type backwards: src, the one before it, and so on. */
   void (*reverse)(void *dst, const void *src, int64_t n);
   /* [LM_POINTWISE_KERNELS], NULL where the compute type has no such op. */
   lm_pointwise_loop *const *kernel;
 };
 
-/* The kernels of float over float16 or bfloat16, whose tiles are moved as those of LM_I16. */
+/* Kernels that compute in float on float16 or bfloat16, whose tiles are moved as those of LM_I16. */
 struct lm_half_loops {
   lm_pointwise_loop *const *kernel; /* NULL at a level that has none */
 };

@@ -1,3 +1,3 @@
-/* Elementwise loops over bfloat16. */
+/* Compiles elementwise loops over bfloat16. */
 #define LM_HALF BF16
 #include "backend/cpu/isa/templates/pointwise_half.inc"

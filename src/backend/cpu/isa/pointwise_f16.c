@@ -1,3 +1,3 @@
-/* Elementwise loops over float16. */
+/* Compiles elementwise loops over float16. */
 #define LM_HALF F16
 #include "backend/cpu/isa/templates/pointwise_half.inc"

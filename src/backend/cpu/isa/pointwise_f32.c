@@ -1,4 +1,4 @@
-/* Elementwise loops in float. */
+/* Compiles elementwise loops in float. */
 #include "backend/cpu/isa/functions.h"
 #include "backend/cpu/isa/half_block.h"
 

@@ -1,4 +1,4 @@
-/* Elementwise loops in double. */
+/* Compiles elementwise loops in double. */
 #include "backend/cpu/isa/functions.h"
 
 typedef double num;

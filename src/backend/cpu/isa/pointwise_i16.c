@@ -1,3 +1,3 @@
-/* Elementwise loops in int16. */
+/* Compiles elementwise loops in int16. */
 #define LM_NARROW I16
 #include "backend/cpu/isa/templates/pointwise_narrow.inc"

@@ -1,4 +1,4 @@
-/* Elementwise loops in int64, for every integer dtype and bool. */
+/* Compiles elementwise loops in int64, for every integer dtype and bool. */
 #include "backend/cpu/isa/functions.h"
 
 typedef int64_t num;

@@ -1,3 +1,3 @@
-/* Elementwise loops in int8. */
+/* Compiles elementwise loops in int8. */
 #define LM_NARROW I8
 #include "backend/cpu/isa/templates/pointwise_narrow.inc"

@@ -14,11 +14,11 @@
 
 enum {
   LANES = 16, /* a vector's worth of channels */
-  TILE = 256, /* channels whose partial results stay in the first-level cache */
-  FEW = 1024  /* bytes of the source for each pixel of the result */
+  TILE = 256, /* channels whose partial results stay in the L1 cache */
+  FEW = 1024  /* most bytes of the source for each pixel of the result that are prefetched */
 };
 
-/* Asks for memory that the next row needs, which the processor does not foresee where rows are short. */
+/* Prefetches memory for the next row, which the processor does not predict if rows are short. */
 LM_INLINE void fetch(const char *from, int64_t bytes, bool writes) {
   for (int64_t at = 0; at < bytes; at += 64) {
     if (writes)
@@ -28,12 +28,12 @@ LM_INLINE void fetch(const char *from, int64_t bytes, bool writes) {
   }
 }
 
-/* Windows from .. to - 1 are equally wide, and each is as far from the one before. */
+/* Windows from .. to - 1 are equally wide, and each begins `apart` after the one before. */
 typedef struct pooling_run {
   int64_t from, to, apart;
 } pooling_run;
 
-/* The run around the middle. */
+/* Returns the run of such windows around the middle one. */
 static pooling_run pooling_run_of(const lm_pooling_axis *x) {
   int64_t m = x->out / 2;
   if (x->out < 2) return (pooling_run){0, 0, 1};

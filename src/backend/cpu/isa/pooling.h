@@ -1,5 +1,5 @@
-/* Pooling loops. A plane is one image with all its channels interleaved (channels-last, c = C), or
- * one channel of one image (contiguous, c = 1): either way [H, W, c] in memory. */
+/* Declares pooling loops. A plane is one image with all its channels interleaved (channels-last, c = C), or one channel
+ * of one image (contiguous, c = 1): either way [H, W, c] in memory. */
 #pragma once
 
 #include "backend/cpu/isa.h"
@@ -16,21 +16,20 @@ typedef struct lm_pooling_axis {
 typedef struct lm_pooling_work {
   lm_pooling_axis y, x;
   int64_t planes, c;
-  const void *src; /* forward: [planes, y.in, x.in, c]; backward: the gradient, out sizes */
-  void *dst;       /* forward: [planes, y.out, x.out, c]; backward: in sizes */
-  int64_t
-      *indices;   /* max: [planes, y.out, x.out, c], in the plane, from 1; NULL: nobody wants them (c = 1, floating) */
-  int64_t blocks; /* max_back: channels are split in that many units */
+  const void *src;     /* forward: [planes, y.in, x.in, c]; backward: the gradient, out sizes */
+  void *dst;           /* forward: [planes, y.out, x.out, c]; backward: in sizes */
+  int64_t *indices;    /* max: [planes, y.out, x.out, c], in the plane, from 1; NULL: not stored (c = 1, floating) */
+  int64_t blocks;      /* max_back: number of units that channels are split into */
   const void *relu_of; /* avg, avg_back: the image, if its ReLU is pooled, else NULL */
 } lm_pooling_work;
 
-/* Units from .. to - 1: rows of the destination, counted over all planes (max, avg, avg_back), or
- * plane * blocks + block (max_back). scratch: of max_back of half types, a float for each place of a
- * plane's block of channels; of others 16 bytes for each place of a row of the image, or window, whichever are more.
- * Returns the number of bad indices found (max_back), else 0. */
+/* Runs units from .. to - 1: rows of the destination, counted over all planes (max, avg, avg_back), or plane * blocks +
+ * block (max_back). scratch: for max_back of half types, a float for each position of a plane's block of channels; for
+ * others 16 bytes for each position of a row of the image, or window, whichever are more. Returns the number of bad
+ * indices found (max_back), else 0. */
 typedef int64_t (*lm_pooling_loop)(const lm_pooling_work *job, int64_t from, int64_t to, void *scratch);
 
-struct lm_pooling_loops { /* by dtype; NULL where there is none */
+struct lm_pooling_loops { /* loops for each dtype, or NULL */
   lm_pooling_loop max[LM_DTYPE_COUNT], max_back[LM_DTYPE_COUNT], avg[LM_DTYPE_COUNT], avg_back[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_pooling_loops, lm_pooling_loops);

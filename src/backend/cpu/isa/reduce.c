@@ -7,7 +7,7 @@ enum { SOME = 16, BLOCK = 4096, CHUNK = 64 };
 #define IS_MAX(fold) ((fold) == LM_REDUCE_MAX || (fold) == LM_REDUCE_ABS_MAX)
 #define IS_MIN(fold) ((fold) == LM_REDUCE_MIN || (fold) == LM_REDUCE_ABS_MIN)
 
-/* The folds that a compute type has, the type of its totals and their place in lm_total. */
+/* The folds of each compute type, the type of its totals, and their member of lm_total. */
 #define FOLDS_I64(X) X(SUM) X(PRODUCT) X(NONZERO) X(MAX) X(MIN)
 #define FOLDS_U8(X) X(MAX) X(MIN)
 #define FOLDS_I8(X) X(MAX) X(MIN)
@@ -34,14 +34,14 @@ enum { SOME = 16, BLOCK = 4096, CHUNK = 64 };
 #define MEMBER_I32 i
 #define MEMBER_F32 f
 #define MEMBER_F64 f
-/* Whether one of two floats is NaN, as an integer as wide as these. */
+/* Tests if one of two floats is NaN: returns -1 or 0, as an integer as wide as these. */
 #define LM_ODD __typeof__(_Generic((LM_ACC)0, double : (int64_t)0, default : (int32_t)0))
 LM_INLINE int64_t unordered_f64(double a, double b) { return __builtin_isunordered(a, b) ? -1 : 0; }
 LM_INLINE int32_t unordered_f32(float a, float b) { return __builtin_isunordered(a, b) ? -1 : 0; }
 LM_INLINE int32_t unordered_integers(int64_t a, int64_t b) { return (void)a, (void)b, 0; }
 #define LM_UNORDERED(a, b) \
   _Generic((LM_ACC)0, double : unordered_f64, float : unordered_f32, default : unordered_integers)(a, b)
-#define LM_EXP_I64(v) (v) /* never of use: integers have no such fold */
+#define LM_EXP_I64(v) (v) /* never used: integers have no such fold */
 
 #define LM_E F32
 #include "backend/cpu/isa/templates/reduce.inc"
@@ -59,9 +59,9 @@ LM_INLINE int32_t unordered_integers(int64_t a, int64_t b) { return (void)a, (vo
 #include "backend/cpu/isa/templates/reduce.inc"
 #undef LM_E
 
-#undef LM_OF /* of narrower integers no fold calls functions */
+#undef LM_OF /* folds of narrower integers call no functions */
 #define LM_OF(name) name##_I64
-#pragma GCC diagnostic ignored "-Wtype-limits" /* ABS asks of numbers without a sign whether they are negative */
+#pragma GCC diagnostic ignored "-Wtype-limits" /* ABS compares unsigned numbers with 0 */
 #define LM_E U8
 #include "backend/cpu/isa/templates/reduce.inc"
 #undef LM_E

@@ -24,7 +24,7 @@ enum { LANES = 2 };
 #endif
 #define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
-/* Integers wrap. */
+/* Integers are added and multiplied unsigned, so that they wrap. */
 #define WIDE LM_FN(WIDE)
 #define WIDE_I64 uint64_t
 #define WIDE_F64 double
@@ -38,7 +38,7 @@ enum { LANES = 2 };
 #include "backend/cpu/isa/templates/scan.inc"
 #undef LM_E
 
-/* ---- of floating numbers alone */
+/* ---- floating numbers only */
 
 static inline double log_of_two(double a, double b) {
   double min_value = a < b ? a : b, max_value = a < b ? b : a;
@@ -46,9 +46,9 @@ static inline double log_of_two(double a, double b) {
   return a != a || b != b ? a + b : min_value == max_value && isinf(min_value) ? min_value : sum;
 }
 
-/* Where the smallest sum is not too small beside the largest term, that term is taken out of all. */
+/* Scans a row. The largest term is subtracted in all exponents, unless the smallest sum is too small beside it. */
 static void row_logsumexp(const lm_scan_part *p, int n) {
-  const double most_apart = 600; /* e^-600 and below it e^-145 of itself are numbers still */
+  const double most_apart = 600; /* e^-600, and e^-145 times it, are still above 0 */
   double *x = p->x, *carry = p->carry;
   LM_LARGE(double, power, LM_SCAN_TILE);
   double max_value = *carry, begin = *carry > x[0] ? *carry : x[0];

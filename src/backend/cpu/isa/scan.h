@@ -1,4 +1,4 @@
-/* Scans of contiguous numbers of a compute type (double, int64), in place. */
+/* Declares scans of contiguous numbers of a compute type (double, int64), in place. */
 #pragma once
 
 #include <stdint.h>
@@ -9,21 +9,21 @@
 
 enum { LM_SCAN_TILE = 2048, LM_SCAN_COLS = 512 };
 
-/* What a call works on. carry and last: of what came before, and then of this too. */
+/* A call's operands. carry and last: state after the elements before, and then after these. */
 typedef struct lm_scan_part {
   void *x;
-  const void *decay; /* of LM_SCAN_RECURRENCE, like x */
-  int64_t *position; /* of LM_SCAN_MAX and LM_SCAN_MIN: the results' */
-  int64_t first;     /* the place of x's first element, or row */
-  void *carry;       /* one number, or of columns one for each */
-  int64_t *last;     /* its place, where there are positions */
+  const void *decay; /* LM_SCAN_RECURRENCE: laid out like x */
+  int64_t *position; /* LM_SCAN_MAX and LM_SCAN_MIN: positions of the results */
+  int64_t first;     /* position of x's first element, or of its row */
+  void *carry;       /* one number, or one for each column */
+  int64_t *last;     /* its position, if there are positions */
 } lm_scan_part;
 
-/* n: elements of one line, at most LM_SCAN_TILE; or columns, at most LM_SCAN_COLS, of one row. */
+/* Scans n elements of one line, at most LM_SCAN_TILE; or n columns, at most LM_SCAN_COLS, of one row. */
 typedef void lm_scan_loop(const lm_scan_part *part, int n);
 
 struct lm_scan_loops {
-  void (*reverse)(void *x, int n);                        /* n numbers of 8 bytes, or positions */
+  void (*reverse)(void *x, int n);                        /* reverses n numbers of 8 bytes, or positions */
   lm_scan_loop *row[LM_SCAN_KINDS], *cols[LM_SCAN_KINDS]; /* NULL where the compute type has no such scan */
 };
 

@@ -3,13 +3,13 @@
 #include "backend/cpu/isa/functions.h"
 
 enum { LANES = 64, SOME = 16, BLOCK = 4096 };
-#define IS_COMPUTE_F32 1 /* memory has what the arithmetic is done in */
+#define IS_COMPUTE_F32 1 /* memory has the type of the arithmetic */
 #define IS_COMPUTE_F64 1
 #define IS_COMPUTE_BF16 0
 #define LM_WIDE(name) LM_OF(name)
 
-/* e^x of what is not above 0, or NaN: lm_expf without what larger numbers need, and with half the instructions of its
- * scaling. 2^64 keeps the exponent's bits those of a normal number. */
+/* Returns e^x of an x that is not above 0, or NaN: lm_expf without the code for larger numbers, and with half the
+ * instructions of its scaling. 2^64 keeps the exponent's bits those of a normal number. */
 static inline float negative_expf(float x) {
   int32_t exponent;
   float p = lm_exp_rest(x < -104.0f ? -104.0f : x, &exponent);

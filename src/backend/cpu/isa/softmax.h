@@ -1,4 +1,4 @@
-/* Softmax, its logarithm and their gradients over contiguous numbers: float, double, and of rows bfloat16. */
+/* Declares softmax, its logarithm and their gradients over contiguous numbers: float, double, and bfloat16 in rows. */
 #pragma once
 
 #include "backend/cpu/isa.h"
@@ -7,15 +7,15 @@
 
 enum { LM_SOFTMAX_STRIP = 512 };
 
-struct lm_softmax_loops { /* y: NULL except gradients. out may be x. */
-  /* work: of bfloat16 float [n], else NULL */
+struct lm_softmax_loops { /* y: NULL except for gradients. out may be x. */
+  /* work: float [n] for bfloat16, else NULL */
   void (*row[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t n, void *work);
-  /* stats: the largest number and the sum of e^(x - that). Returns the sum of weight[i] (x[i] - largest): weight of the
-   * compute type, NULL for ones; 0 unless `spread`. */
+  /* Sets stats to the largest number and the sum of e^(x - largest). Returns the sum of weight[i] (x[i] - largest), or
+   * 0 unless `spread`; weight has the compute type, NULL: ones. */
   double (*stats)(const void *x, int64_t n, const void *weight, bool spread, void *work, double *stats);
-  /* e^(x - largest) scale - weight[i] spread */
+  /* Computes e^(x - largest) scale - weight[i] spread. */
   void (*shares)(void *out, const void *x, int64_t n, double largest, double scale, const void *weight, double spread);
-  /* [rows, cols], cols at most LM_SOFTMAX_STRIP: down every column */
+  /* Run down every column of [rows, cols], cols at most LM_SOFTMAX_STRIP. */
   void (*cols[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t rows, int cols);
 };
 

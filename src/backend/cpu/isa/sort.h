@@ -1,5 +1,5 @@
-/* Keys of elements for sorting and selecting: unsigned numbers, of 8 bytes for int64 and float64 and else of 4, that
- * grow with the element; NaN is the largest, and -0 equals 0. */
+/* Maps elements to keys for sorting and selecting: unsigned numbers, of 8 bytes for int64 and float64 and else of 4,
+ * that grow with the element; NaN is the largest, and -0 equals 0. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,16 +9,16 @@
 #include "tensor/dtype.h"
 
 struct lm_sort_loops {
-  /* Of n elements, `stride` elements apart; flip, all ones or 0, turns the order round. */
+  /* Makes keys of n elements, `stride` elements apart; flip, all ones or 0, reverses the order. */
   void (*keys[LM_DTYPE_COUNT])(const void *x, int64_t n, int64_t stride, uint64_t flip, void *keys);
-  /* The elements that have these keys, contiguous. Of floats any zero and any NaN. */
+  /* Writes the elements that have these keys, contiguous; for floats any zero and any NaN. */
   void (*values[LM_DTYPE_COUNT])(const void *keys, int64_t n, uint64_t flip, void *values);
-  /* The bits in which one of n keys differs from `first`. [wide] */
+  /* Returns the bits in which one of n keys differs from `first`. [wide] */
   uint64_t (*differing[2])(const void *keys, int64_t n, uint64_t first);
-  /* Where LM_SORT_CHUNK keys begin of which one is below the limit, from place `at` on, a multiple of that; or n.
+  /* Returns the index of LM_SORT_CHUNK keys of which one is below the limit, from `at` on, a multiple of that; or n.
    * [wide] */
   int64_t (*below[2])(const void *keys, int64_t at, int64_t n, uint64_t limit);
-  /* How many of n keys, at most LM_SORT_FEW, are below each; false if some are equal. [wide] */
+  /* Counts the keys below each of n, at most LM_SORT_FEW; returns false if some are equal. [wide] */
   bool (*ranks[2])(const void *keys, int n, uint8_t *rank);
 };
 enum { LM_SORT_CHUNK = 32, LM_SORT_FEW = 64 };

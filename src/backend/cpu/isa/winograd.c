@@ -31,7 +31,7 @@ typedef lm_float_pack vec;
 #define NQ (2 * Q2 * (Q2 - P2))
 #define F(x) ((float)(x))
 
-/* One dimension of each transform: vectors `is` apart in, `os` apart out. */
+/* Transform one dimension: vectors are `is` apart in the input, `os` apart in the output. */
 LM_INLINE void apply_bt(const vec *d, int is, vec *o, int os) { /* 6 -> 6 */
   vec d1 = d[is], d2 = d[2 * is], d3 = d[3 * is], d4 = d[4 * is];
   o[0] = d[0] + d4 - F(P2 + Q2) * d2;
@@ -84,7 +84,7 @@ LM_INLINE void apply_gt(const vec *u, int is, vec *o, int os) { /* 6 -> 3 */
   o[2 * os] = F(P2 / NP) * sum_p + (F(Q2 / NQ) * sum_q + u[5 * is]);
 }
 
-/* Transposes LM_PACK vectors: in squares of 2, of 4 and so on, those off the diagonal change positions. */
+/* Transposes LM_PACK vectors: squares of 2, of 4 and so on exchange the parts off their diagonals. */
 #define LOW(j, s) ((j) & (s) ? LM_PACK + (j) - (s) : (j))
 #define HIGH(j, s) ((j) & (s) ? LM_PACK + (j) : (j) + (s))
 #define FOUR(f, j, s) f(j, s), f(j + 1, s), f(j + 2, s), f(j + 3, s)
@@ -113,7 +113,7 @@ LM_INLINE void transpose(vec *r) {
 #endif
 }
 
-/* Walks tiles in order. */
+/* Walks over tiles in order. */
 typedef struct tile_cursor {
   const lm_wino_images *im;
   int64_t n, i, j;
@@ -132,7 +132,7 @@ LM_INLINE void tile_cursor_next(tile_cursor *at) {
   at->n++;
 }
 
-/* Addresses of the side x side pixels of a tile, `outside` for those beyond the image. */
+/* Sets the addresses of the side x side pixels of a tile, `outside` for those beyond the image. */
 LM_INLINE void pixels(const tile_cursor *at, int side, const float *x, const float *outside, const float **out) {
   const lm_wino_images *im = at->im;
   int64_t y0 = 4 * at->i - im->top, x0 = 4 * at->j - im->left;
@@ -144,7 +144,7 @@ LM_INLINE void pixels(const tile_cursor *at, int side, const float *x, const flo
     }
 }
 
-/* Begins to load the rows of the tile to the right; the hardware does not follow a jump every few pixels. */
+/* Prefetches the rows of the tile to the right: the hardware does not predict a jump every few pixels. */
 LM_INLINE void prefetch(const tile_cursor *at, const float *x, int64_t channels) {
   const lm_wino_images *im = at->im;
   int64_t y0 = 4 * at->i - im->top, x0 = 4 * at->j - im->left + 6;
@@ -157,8 +157,8 @@ LM_INLINE void prefetch(const tile_cursor *at, const float *x, int64_t channels)
   }
 }
 
-/* Transforms run a line of a tile at a time, columns first; the result between (`half`) is larger than the registers
- * and passes through the stack. */
+/* Transforms run along a line of a tile at a time, columns first; the result between (`half`) is larger than the
+ * registers and passes through the stack. */
 static void input(const lm_wino_images *im, const float *x, int64_t channels, int64_t first, int64_t last, float *v,
                   int64_t stride, const float *zeros) {
   tile_cursor at = tile_cursor_from(im, first);
@@ -229,8 +229,8 @@ static void output(const lm_wino_images *im, const float *m, int64_t stride, int
   }
 }
 
-/* A square of LM_PACK x LM_PACK filters of w [k, c, 3, 3]: x[i * 9 + tap] holds input channel i's, one output channel
- * in each lane. `w` points at the first filter. */
+/* Loads a square of LM_PACK x LM_PACK filters of w [k, c, 3, 3]: x[i * 9 + tap] holds input channel i's, one output
+ * channel in each lane. `w` points at the first filter. */
 LM_INLINE void load_filters(const float *w, int64_t row, vec *x) {
   for (int q = 0; q < 9; q++) {
     for (int j = 0; j < LM_PACK; j++) x[LM_PACK * q + j] = lm_pack_load(w + j * row + LM_PACK * q);
@@ -275,7 +275,7 @@ static void weight_rotated(const float *w, int64_t c, int64_t c0, int width, int
     }
 }
 
-/* The gradient of such a square of filters. `u` and `dw` point at the first one. */
+/* Computes the gradient of such a square of filters. `u` and `dw` point at the first one. */
 LM_INLINE void filters_grad(const float *u, int64_t ldu, int64_t stride, int64_t parts, int64_t part_stride, float *dw,
                             int64_t row) {
   LM_LARGE(vec, x, 9 * LM_PACK);
@@ -306,15 +306,15 @@ static void weight_grad(const float *u, int64_t stride, int64_t parts, int64_t p
 }
 
 /* A product's operands: element (r, d) of a is a[r * row + d * col]. Panels of weights come from the L3 cache or from
- * memory: the next one is loaded evenly while rows pass this one. Without, 512 channels took 1.3 to 1.7 times as long.
- */
+ * memory: the next one is prefetched evenly while rows pass this one. Without, 512 channels took 1.3 to 1.7 times as
+ * long. */
 typedef struct operands {
   const float *a, *b;
   float *m;
   int64_t row, col, ldb, ldm, depth;
-  const char *next; /* to be loaded, */
-  int64_t step;     /* this many bytes with each element of depth */
-  bool add;         /* to m */
+  const char *next; /* memory to prefetch */
+  int64_t step;     /* bytes of it for each element of depth */
+  bool add;         /* true: adds to m */
 } operands;
 
 LM_INLINE void block(const int rows, const int vectors, const operands *p) {
@@ -353,8 +353,8 @@ LM_INLINE void block(const int rows, const int vectors, const operands *p) {
     for (int j = 0; j < vectors; j++) lm_pack_store(m + j * LM_PACK, s[r][j]);
 }
 
-/* A function of its own for each size: together they would spill. Channels are multiples of 16, so that only panels of
- * more columns have narrower ones. */
+/* Each size has its own function: together they would spill registers. Channels are multiples of 16, so that only
+ * panels of more columns have narrower ones. */
 #define BLOCK(rows, vectors) \
   static void block_##rows##_##vectors(const operands *p) { block(rows, vectors, p); }
 #define BLOCKS(vectors) \
@@ -377,7 +377,7 @@ LM_INLINE void block(const int rows, const int vectors, const operands *p) {
 EACH_WIDTH(BLOCKS)
 static void (*const blocks[VECTORS + 1][ROWS + 1])(const operands *p) = {EACH_WIDTH(ROW)};
 
-/* All rows by one panel, while p.step bytes of the next one are loaded with each element of depth. */
+/* Multiplies all rows by one panel, while p.step bytes of the next one are prefetched with each element of depth. */
 static void panel_product(int64_t rows, int width, operands p) {
   const int64_t bytes = p.step, all = rows;
   while (rows > 0) { /* blocks of 6; the last two share what is left */

@@ -1,4 +1,4 @@
-/* Eigenvalues of symmetric matrices, singular values, and least squares. */
+/* Computes eigenvalues of symmetric matrices, singular values, pseudoinverses and least squares by LAPACK. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -11,8 +11,8 @@ typedef struct parts_job {
   lm_dtype dtype;
   size_t item;
   int m, n, min_mn, lwork, liwork;
-  const lm_tensor *a;             /* column-major; is written to */
-  const lm_tensor *r, *s, *u, *v; /* results; NULL: not wanted */
+  const lm_tensor *a;             /* column-major; overwritten */
+  const lm_tensor *r, *s, *u, *v; /* results; NULL: not requested */
   const char *jobz, *uplo;
   const lm_tensor *atol, *rtol;
   bool hermitian;
@@ -23,7 +23,7 @@ typedef struct parts_job {
 
 static int at_least_1(int n) { return n > 1 ? n : 1; }
 
-/* The largest magnitude of n numbers, or NaN if one is not finite. */
+/* Defines a function that returns the largest magnitude of n numbers, or NaN if one is not finite. */
 #define LARGEST(T)                                     \
   static double largest_##T(const T *a, int64_t n) {   \
     enum { LANES = 8 };                                \
@@ -64,7 +64,7 @@ typedef struct lapack_job {
   const void *job;
 } lapack_job;
 
-/* An OpenBLAS of OpenMP would have threads of its own for each of ours. */
+/* Runs one matrix without OpenMP threads: an OpenBLAS built with OpenMP would have its own ones for each of ours. */
 static int one_by_lapack(const void *job, int64_t i, char *work) {
   const lapack_job *l = job;
   int threads = omp_get_max_threads();
@@ -76,14 +76,14 @@ static int one_by_lapack(const void *job, int64_t i, char *work) {
 
 static lm_status each_by_lapack(int64_t count, double flops, size_t scratch, lm_matrix_fn *one, const void *job,
                                 lm_bad_matrix *bad) {
-  int buffers = 2 * lm_matrix_threads(count, flops); /* some routines hold one while they ask for another */
+  int buffers = 2 * lm_matrix_threads(count, flops); /* some routines hold one buffer while they ask for another */
   NEED(lm_openblas_enter(buffers));
   lm_status status = lm_each_matrix(count, flops, scratch, one_by_lapack, &(lapack_job){one, job}, bad);
   lm_openblas_leave(buffers);
   return status;
 }
 
-/* The columns of `to` beyond those that are given become the identity's. */
+/* Sets `to` to the first columns of the identity, m numbers each. */
 static void put_identity(lm_dtype dtype, void *to, int m, int columns) {
   memset(to, 0, lm_dtype_size(dtype) * (size_t)m * (size_t)columns);
   for (int i = 0; i < m && i < columns; i++) lm_scalar_put(dtype, to, (int64_t)i * (m + 1), 1);
@@ -91,8 +91,8 @@ static void put_identity(lm_dtype dtype, void *to, int m, int columns) {
 
 /* ---- eigenvalues */
 
-/* The steps of LAPACK's syevd, of which the last, that takes the vectors of the tridiagonal matrix to those of a [n,
- * n], is ours, on all threads. work: as many elements as syevd has at least, 1 + 6 n + 2 n^2. */
+/* Runs the steps of LAPACK's syevd, except the last one, which takes the vectors of the tridiagonal matrix to those of
+ * a [n, n]: that is ours, on all threads. work: as many elements as syevd needs at least, 1 + 6 n + 2 n^2. */
 static int eigh_by_steps(const parts_job *j, char *a, void *values, char *work, int *iwork) {
   const int n = j->n, after = n - 1, rest = 1 + 4 * n + n * n;
   int info = 0;
@@ -107,7 +107,7 @@ static int eigh_by_steps(const parts_job *j, char *a, void *values, char *work, 
   return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
-/* Whether syevd would scale a matrix of such numbers first. */
+/* Returns true if syevd would scale a matrix of such numbers first. */
 static bool is_scaled(const parts_job *j, double largest) {
   const double limit = j->dtype == LM_F64 ? 1e140 : 1e15;
   return largest > limit || (largest < 1 / limit && largest > 0);
@@ -127,7 +127,7 @@ static int eigh_one(const void *job, int64_t i, char *work) {
   return info;
 }
 
-/* The vectors come into the memory of the matrices. */
+/* Computes eigenvalues and, with jobz "V", the vectors, which replace `matrices`. */
 static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char *jobz, int triangle,
                       const lm_tensor *values) {
   lm_status status;
@@ -255,7 +255,7 @@ static int pinv_one(const void *job, int64_t i, char *work) {
   char *u = work + svd_scratch(j) / 8 * 8 + 8, *v = u + j->item * (size_t)j->m * k, *s = v + j->item * k * (size_t)j->n;
   char *a = lm_matrix_at(j->a, i);
   int info = 0;
-  for (int c = 1; j->hermitian && c < j->n; c++) { /* the lower triangle counts */
+  for (int c = 1; j->hermitian && c < j->n; c++) { /* only the lower triangle counts */
     for (int r = 0; r < c; r++)
       lm_scalar_put(j->dtype, a, r + (int64_t)c * j->n, lm_scalar_at(j->dtype, a, c + (int64_t)r * j->n));
   }
@@ -327,7 +327,7 @@ static int call_driver(const parts_job *j, void *a, int ldb, void *b, void *s, i
       LM_CALL(j->dtype, gelss, &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, s, &rcond, rank, work, &j->lwork, &info);
       break;
     default:
-      if (a) memset(iwork, 0, sizeof(int) * (size_t)j->n); /* no column has to come first */
+      if (a) memset(iwork, 0, sizeof(int) * (size_t)j->n); /* no column must come first */
       LM_CALL(j->dtype, gelsy, &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, iwork, &rcond, rank, work, &j->lwork, &info);
   }
   return info;

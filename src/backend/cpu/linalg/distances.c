@@ -1,4 +1,4 @@
-/* Distances between the rows of two matrices. */
+/* Computes distances between the rows of two matrices. */
 #include "backend/cpu/isa/distance.h"
 
 #include <string.h>
@@ -14,15 +14,15 @@ typedef struct rows_job {
   int64_t n, r, m, tiles; /* x1 [n, m], x2 [r, m] */
   double p;
   const lm_tensor *x1, *x2, *out;
-  bool pairs;                      /* x1 is x2, and of each row those from later ones alone are requested */
+  bool pairs;                      /* x1 is x2, and only each row's distances from later rows are requested */
   char *packed;                    /* x2 in tiles */
-  const char *squares1, *squares2; /* of the rows: their sums */
+  const char *squares1, *squares2; /* each row's sum of squares */
 } rows_job;
 
-/* Where the pairs of row i begin among those of n rows. */
+/* Returns the index of row i's first pair among those of n rows. */
 static int64_t pairs_before(int64_t n, int64_t i) { return i * (2 * n - i - 1) / 2; }
 
-/* Rows `first` to first + TILE - 1 of x2 as the columns of a tile; those that are not there are 0. */
+/* Packs rows first .. first + TILE - 1 of x2 as the columns of a tile; missing ones are 0. */
 static void pack(const rows_job *j, const char *x2, int64_t first, char *tile) {
   int64_t count = j->r - first < TILE ? j->r - first : TILE;
   if (count < TILE) memset(tile, 0, j->item * TILE * (size_t)j->m);
@@ -39,7 +39,7 @@ static void pack(const rows_job *j, const char *x2, int64_t first, char *tile) {
 
 typedef void distance_loop(double, int64_t, const void *, const void *, int64_t, void *);
 
-/* The distances of row i from those after it; the first of these may lie inside of a tile. */
+/* Computes the distances of row i from those after it; the first of these may be inside a tile. */
 static void later_rows(const rows_job *j, distance_loop *run, int64_t i, const char *x, const char *tiles) {
   char *to = j->out->data + j->item * (size_t)pairs_before(j->n, i);
   for (int64_t t = (i + 1) / TILE; t < j->tiles; t++) {
@@ -116,7 +116,7 @@ static void finish_products(void *ctx, int64_t first, int64_t last) {
                                                   j->out->data + j->item * (size_t)(i * j->r));
 }
 
-/* |a - b|^2 = |a|^2 + |b|^2 - 2 a b */
+/* Computes distances by |a - b|^2 = |a|^2 + |b|^2 - 2 a b. */
 static lm_status by_products(rows_job *j) {
   lm_status status;
   lm_tensor *s1 = NULL, *s2 = NULL;
@@ -271,7 +271,7 @@ MIRROR(float)
 MIRROR(double)
 #undef MIRROR
 
-/* Rows right of the diagonal are copied, squares below it come from their transposed. */
+/* Copies rows right of the diagonal, and transposes squares to below it. */
 lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
   lm_status status;
   lm_tensor *x = NULL;

@@ -1,4 +1,4 @@
-/* Batches of matrices: copies laid out for LAPACK, and threads. */
+/* Runs a function for each matrix of a batch, on several threads, and copies matrices to LAPACK's layout. */
 #include <limits.h>
 #include <pthread.h>
 #include <string.h>
@@ -41,7 +41,7 @@ lm_status lm_row_major(const lm_tensor *x, lm_tensor **out) {
 typedef struct matrices_job {
   lm_matrix_fn *one;
   const void *job;
-  pthread_mutex_t lock; /* of what follows: the first matrix that failed, and how */
+  pthread_mutex_t lock; /* guards `first`, the first matrix that failed, and `info` */
   int64_t first;
   int info;
 } matrices_job;

@@ -1,4 +1,4 @@
-/* By LU, of row-major matrices: inverses, determinants, solutions. */
+/* Computes inverses, determinants and solutions of row-major matrices by LU factors. */
 #include <math.h>
 #include <string.h>
 
@@ -8,13 +8,13 @@
 typedef struct lu_job {
   lm_dtype dtype;
   int m, n, k;         /* k columns of right sides */
-  const lm_tensor *lu; /* where the factors go: dense */
+  const lm_tensor *lu; /* takes the factors; dense */
   const lm_tensor *pivots, *b;
   bool check, transposed;
   const lm_tensor *det, *sign;
 } lu_job;
 
-/* The room of one matrix: for its factors, and as many pivots. */
+/* Returns the bytes of scratch for one matrix: for its factors, and n pivots. */
 static size_t scratch_of(const lu_job *j) { return lm_lu_scratch(j->dtype, j->m, j->n) + sizeof(int) * (size_t)j->n; }
 static int *pivots_in(const lu_job *j, char *work) { return (int *)(work + lm_lu_scratch(j->dtype, j->m, j->n)); }
 
@@ -24,7 +24,7 @@ static int factor(const lu_job *j, int64_t i, int *pivots, char *scratch) {
   return status == LM_OK ? info : lm_matrix_failed(status);
 }
 
-/* Zeros on the diagonal of U become something small: the gradient divides by them. */
+/* Computes one determinant. Zeros on the diagonal of U become something small: the gradient divides by them. */
 static int det_one(const void *job, int64_t i, char *work) {
   const lu_job *j = job;
   int *pivots = lm_vector_at(j->pivots, i);
@@ -45,7 +45,7 @@ static int det_one(const void *job, int64_t i, char *work) {
   return 0;
 }
 
-/* factors: of x, and the pivots. */
+/* Computes determinants; factors: take those of x, and the pivots. */
 static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const lm_tensor *det,
                               lm_tensor *const *factors) {
   lm_bad_matrix bad;
@@ -104,8 +104,8 @@ static int solve_one(const void *job, int64_t i, char *work) {
   return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
-/* By factors, or where `check` is set those of A that come to be in them. X in the memory of `out`, row-major with
- * `left`; else column-major, so that in memory the equation is the transposed one. */
+/* Solves by the factors j.lu, or with `check` by those of A, which it puts there. X is in the memory of `out`,
+ * row-major with `left`; else column-major, so that the equation in memory is the transposed one. */
 static lm_status solve(const char *arg, const lm_tensor *A, lu_job j, const lm_tensor *B, bool left, bool adjoint,
                        lm_tensor *out) {
   lm_status status = LM_OK;
@@ -122,7 +122,7 @@ done:
   return status;
 }
 
-/* x = U^-1 L^-1 P, of which P exchanges columns. */
+/* Computes x = U^-1 L^-1 P, where P exchanges columns. */
 static int inverse_one(const void *job, int64_t i, char *work) {
   const lu_job *j = job;
   if (j->n <= LM_TINY) return lm_trsm_loops_of(j->dtype)->invert_tiny(j->n, lm_matrix_at(j->b, i));
@@ -170,7 +170,7 @@ done:
   return status;
 }
 
-/* Dense int32 pivots. They may come from anywhere: each has to name a row. */
+/* Sets *out to dense int32 pivots. They may come from anywhere: checks that each names a row. */
 static lm_status read_pivots(const lm_tensor *pivots, int64_t rows, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *dense = NULL;

@@ -18,8 +18,8 @@ static const size_t buffer_bytes = (128 << 20) + (64 << 10);
 
 static lm_status no_room(void) { return lm_fail_memory("address space for OpenBLAS's buffers (ulimit -v)"); }
 
-/* Variables that OpenBLAS reads while it is loaded. It would start threads that are never used, and takes CPUs newer
- * than itself for those of 2004. Those that the user set stay. */
+/* Lists variables for the load of OpenBLAS. It would start threads that are never used, and takes CPUs newer than
+ * itself for those of 2004. Variables that the user set stay. */
 static int variables(const char *added[2]) {
   static const char *const cores[] = {NULL, "OPENBLAS_CORETYPE=Haswell", "OPENBLAS_CORETYPE=SkylakeX"};
   int n = 0;
@@ -49,8 +49,8 @@ static void drop_variable(const char *entry) {
   for (; e && *e; e++) e[0] = e[1];
 }
 
-/* Another thread may call getenv meanwhile, to which setenv would be a race: this replaces the environment as a whole,
- * by one that is never freed, and takes its own variables out of it again: what others set in between stays. */
+/* Loads OpenBLAS with these variables. setenv would race with another thread's getenv: this replaces the environment as
+ * a whole, by one that is never freed, and then removes its variables; changes by others in between stay. */
 static lm_status load_with_variables(void) {
   static char **volatile with; /* kept, for leak checkers: once somebody calls setenv, nothing else points to it */
   const char *added[2];
@@ -69,7 +69,7 @@ static lm_status load_with_variables(void) {
 
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
-/* A fork waits for the load: in the child nobody would end it. */
+/* Make a fork wait for the load: in the child nobody would finish it. */
 static void lock_loading(void) { pthread_mutex_lock(&loading); }
 static void unlock_loading(void) { pthread_mutex_unlock(&loading); }
 __attribute__((constructor)) static void watch_forks(void) {
@@ -87,8 +87,8 @@ lm_status lm_openblas_load(void) {
   return status;
 }
 
-static _Atomic int callers; /* threads about to be in OpenBLAS */
-static _Atomic int buffers; /* how many it could have at once */
+static _Atomic int callers; /* buffers that threads now in OpenBLAS may take */
+static _Atomic int buffers; /* most that it took at once */
 
 lm_status lm_openblas_enter(int parts) {
   NEED(lm_openblas_load());

@@ -1,6 +1,6 @@
-/* OpenBLAS, its LAPACK too, loaded when it is first needed: its loading takes as long as that of all the rest.
+/* Loads OpenBLAS, its LAPACK too, when it is first needed: that takes as long as loading all the rest.
  *
- * Its matrices are column-major: a row-major one is the transposed to it. Fortran passes everything by address, and the
+ * Its matrices are column-major: to it, a row-major one is the transpose. Fortran passes everything by address, and the
  * lengths of texts at the end. */
 #pragma once
 
@@ -38,16 +38,16 @@ typedef struct lm_openblas_table {
   char *(*get_config)(void);
 } lm_openblas_table;
 
-extern lm_openblas_table lm_openblas; /* once loaded */
+extern lm_openblas_table lm_openblas; /* valid once loaded */
 
-/* LM_CALL(LM_F64, getrf, ...): the routine for that dtype. */
+/* Calls a routine for that dtype, as LM_CALL(LM_F64, gesdd, ...). */
 #define LM_CALL(dtype, name, ...) \
   ((dtype) == LM_F64 ? lm_openblas.d##name(__VA_ARGS__) : lm_openblas.s##name(__VA_ARGS__))
 
 lm_status lm_openblas_load(void);
 
-/* Each thread in OpenBLAS wants a buffer of 128 MB of addresses, which it keeps for the next; where it gets none it
- * asks again for ever. LM_OK if it is loaded and there is room for `parts` more; then lm_openblas_leave(parts) comes
- * after. It computes on the thread that calls: its own threads would stand beside ours. */
+/* Loads OpenBLAS, and checks that there is room for `parts` more buffers; on LM_OK the caller later calls
+ * lm_openblas_leave(parts). Each thread in OpenBLAS takes 128 MB of addresses, which it keeps for the next one; without
+ * room OpenBLAS retries forever. It computes on the calling thread: its own threads would compete with ours. */
 lm_status lm_openblas_enter(int parts);
 void lm_openblas_leave(int parts);

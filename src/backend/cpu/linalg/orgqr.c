@@ -1,10 +1,10 @@
-/* Products of Householder matrices, H1 H2 ... Hk with Hi = 1 - tau_i v_i v_i^T: v_i has a 1 at i, zeros above it, and
- * the column i of x below it. */
+/* Computes products of Householder matrices, H1 H2 ... Hk with Hi = 1 - tau_i v_i v_i^T: v_i has a 1 at i, zeros above
+ * it, and the column i of x below it. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 
-/* The first n columns, from the last factor on: before Hi the columns up to i are those of the identity. */
+/* Computes the first n columns, from the last factor on: before Hi the columns up to i are those of the identity. */
 #define ORGQR(T)                                                                           \
   static void orgqr_##T(const T *x, const T *tau, int64_t m, int64_t n, int64_t k, T *q) { \
     memset(q, 0, (size_t)(m * n) * sizeof *q);                                             \

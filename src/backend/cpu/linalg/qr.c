@@ -1,6 +1,6 @@
-/* QR by Householder's reflections. Columns of A and Q lie in memory as rows do; reflections of PANEL columns are
- * applied to others together, as products of matrices: H1 H2 … = I - V T V^T (Schreiber and Van Loan, A
- * storage-efficient WY representation for products of Householder transformations, 1989). */
+/* Computes QR by Householder's reflections. Columns of A and Q are contiguous; reflections of PANEL columns are applied
+ * to others together, as products of matrices: H1 H2 … = I - V T V^T (Schreiber and Van Loan, A storage-efficient WY
+ * representation for products of Householder transformations, 1989). */
 #include <string.h>
 
 #include "backend/cpu/isa/linalg/householder.h"
@@ -12,14 +12,14 @@ enum { PANEL = 32, FEW = 8 }; /* up to FEW reflections are applied one by one */
 typedef struct qr_job {
   lm_dtype dtype;
   size_t item;
-  int m, n, min_mn, columns; /* columns of Q; 0: it is not wanted */
-  bool alone;                /* products */
+  int m, n, min_mn, columns; /* columns of Q; 0: not requested */
+  bool alone;                /* true: products run on this thread */
   const lm_tensor *a, *q, *r;
 } qr_job;
 
-/* A matrix of one panel's reflections, and room beside it. */
+/* One panel's reflections as a matrix, and scratch memory. */
 typedef struct panel {
-  int first, count, length;  /* of reflections; of the v */
+  int first, count, length;  /* reflections; entries of a v */
   char *v, *square, *w, *wt; /* [count, length], [count, count], twice [others, count] */
 } panel;
 
@@ -28,7 +28,7 @@ static size_t elements_of_scratch(const qr_job *j) {
   return (size_t)j->min_mn + PANEL * ((size_t)j->m + PANEL + PANEL * panels + 2 * others) + 64;
 }
 
-/* C = beta C + alpha A B, A [m, k], B [k, n] or, transposed, [n, k]. */
+/* Computes C = beta C + alpha A B, A [m, k], B [k, n] or, transposed, [n, k]. */
 static lm_status product(const qr_job *j, int m, int n, int k, double alpha, const void *a, int lda, const void *b,
                          int ldb, bool transposed, double beta, void *c, int ldc) {
   const lm_cpu_gemm_job g = {.dtype = j->dtype,
@@ -50,7 +50,7 @@ static lm_status product(const qr_job *j, int m, int n, int k, double alpha, con
   return lm_cpu_gemm(&g);
 }
 
-/* The v of a panel with their ones, and zeros before these. */
+/* Fills p->v with the v of a panel, their ones, and zeros before these. */
 static void fill_v(const qr_job *j, const panel *p, const char *a) {
   for (int c = 0; c < p->count; c++) {
     char *v = p->v + j->item * (size_t)c * (size_t)p->length;
@@ -61,7 +61,7 @@ static void fill_v(const qr_job *j, const panel *p, const char *a) {
   }
 }
 
-/* What lies in `rows` rows of x, each a column, loses its part in V: x -= (x V) T V^T, or by the transposed of T. */
+/* Reflects `rows` rows of x, each a column of the matrix: x -= (x V) T V^T, or by the transpose of T. */
 static lm_status reflect(const qr_job *j, const panel *p, const char *T, bool transposed, int rows, char *x) {
   int k = p->count, length = p->length;
   if (rows == 0) return LM_OK;
@@ -74,7 +74,7 @@ static char *entry(const qr_job *j, char *a, int column, int row) {
   return a + j->item * ((size_t)column * (size_t)j->m + (size_t)row);
 }
 
-/* Q = H1 H2 … times the first columns of the identity, from the last panel on. */
+/* Computes Q = H1 H2 … times the first columns of the identity, from the last panel on. */
 static lm_status make_q(const qr_job *j, char *a, const char *tau, const char *T, panel p, char *q) {
   memset(q, 0, j->item * (size_t)j->m * (size_t)j->columns);
   for (int c = 0; c < j->columns; c++) lm_scalar_put(j->dtype, q, (int64_t)c * (j->m + 1), 1);
@@ -125,7 +125,7 @@ static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
     p.length = j->m - p.first;
     char *its_tau = tau + j->item * (size_t)p.first;
     int after = j->n - p.first - p.count;
-    bool all = j->min_mn <= FEW; /* with the columns after the panel */
+    bool all = j->min_mn <= FEW; /* few: columns after the panel are reflected one by one */
     loops->factor(p.length, p.count, entry(j, a, p.first, p.first), j->m, its_tau);
     for (int c = 0; c < p.count && all; c++)
       loops->reflect(p.length - c, entry(j, a, p.first + c, p.first + c), lm_scalar_at(j->dtype, its_tau, c), after,

@@ -8,10 +8,10 @@ static void *at(lm_dtype dtype, const void *a, int ld, int row, int column) {
   return (char *)a + lm_dtype_size(dtype) * ((size_t)row * (size_t)ld + (size_t)column);
 }
 
-/* The first of two parts, which ends where leaves do. */
+/* Returns the size of the first of two parts, in whole leaves. */
 static int half_of(int n) { return lm_round_up(n / 2, LM_LEAF); }
 
-/* C = beta C - A B: C [m, n], A [m, k] or, transposed, [k, m]. */
+/* Computes C = beta C - A B: C [m, n], A [m, k] or, transposed, [k, m]. */
 static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool transposed, const void *a, int lda,
                                   const void *b, int ldb, double beta, void *c, int ldc) {
   return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = dtype,
@@ -51,7 +51,7 @@ static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a
   return LM_OK;
 }
 
-/* Columns of a matrix, which threads have for themselves: enough for fast products, in multiples of a grain. */
+/* Columns of a thread's part are multiples of a grain: enough for fast products. */
 enum { SOLVED_GRAIN = 64, UPDATED_GRAIN = 32 };
 
 static int parts_of(int columns, int grain, double work) {
@@ -124,8 +124,8 @@ size_t lm_lu_scratch(lm_dtype dtype, int m, int n) {
   return lm_dtype_size(dtype) * columns * ((size_t)m + 64 / lm_dtype_size(dtype)) + 64;
 }
 
-/* What a factored left part [m, half] makes of n columns beside it: their rows are exchanged, the upper ones become
- * U's, the lower ones lose the product. */
+/* The update of n columns beside a factored left part [m, half]: their rows are exchanged, the upper ones become U's,
+ * and the product is subtracted from the lower ones. */
 typedef struct lu_beside {
   lm_dtype dtype;
   int m, half, lda;
@@ -165,8 +165,8 @@ static void update_parts(void *ctx, int64_t first, int64_t last) {
   lm_parallel_note(lm_cpu_gemm(&product));
 }
 
-/* Threads have columns of their own from the exchange of rows to the product, and meet once. What takes less than half
- * a millisecond is done before another core has its columns and this one has them back. */
+/* Updates j's columns. A thread takes some from the exchange of rows to the product, and waits for others once. Less
+ * than half a millisecond of work is done before another core has its columns and this one has them back. */
 static lm_status update_beside(lu_beside *j) {
   double work = (double)j->m * j->n * j->half / 50;
   if (work < 500e3) work = 0;
@@ -200,7 +200,7 @@ done:
   return status;
 }
 
-/* The upper triangle of C -= A^T A: C [n, n], A [k, n]. */
+/* Computes the upper triangle of C -= A^T A: C [n, n], A [k, n]. */
 static lm_status subtract_square(lm_dtype dtype, int n, int k, const void *a, int lda, void *c, int ldc) {
   int half = half_of(n), rest = n - half;
   const void *beside = at(dtype, a, lda, 0, half);

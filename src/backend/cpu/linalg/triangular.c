@@ -1,4 +1,4 @@
-/* Cholesky factors, and solutions by a triangle. */
+/* Computes Cholesky factors, and solutions by triangular matrices. */
 #include <string.h>
 
 #include "backend/cpu/linalg/recursive.h"
@@ -7,7 +7,7 @@
 typedef struct triangle_job {
   int n, k;
   const lm_tensor *a, *b;
-  lm_trsm_job triangle; /* of Cholesky factors that which is requested, and read */
+  lm_trsm_job triangle; /* the triangle that is computed (Cholesky) or read */
 } triangle_job;
 
 static int cholesky_one(const void *job, int64_t i, char *work) {
@@ -23,7 +23,7 @@ static int cholesky_one(const void *job, int64_t i, char *work) {
     info = lm_trsm_loops_of(dtype)->cholesky(j->n, a, upper ? j->n : 1, upper ? 1 : j->n);
   else
     status = lm_factor_cholesky(dtype, j->n, a, j->n, &info);
-  for (int r = 0; r < j->n; r++) { /* the other triangle */
+  for (int r = 0; r < j->n; r++) { /* clears the other triangle */
     if (upper)
       memset(a + row * (size_t)r, 0, item * (size_t)r);
     else
@@ -32,7 +32,7 @@ static int cholesky_one(const void *job, int64_t i, char *work) {
   return status == LM_OK ? info : lm_matrix_failed(status);
 }
 
-/* Large matrices become U; L is its transposed, whose memory is column-major. */
+/* Computes U of large matrices; L is its transpose, whose memory is column-major. */
 lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_cholesky_args *a = args;
@@ -62,7 +62,7 @@ static int triangular_one(const void *job, int64_t i, char *work) {
   return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
-/* Whether the memory of x is that of its transposed, row-major. */
+/* Returns true if x's memory is that of its transpose, row-major. */
 static bool is_column_major(const lm_tensor *x) {
   lm_tensor t = *x;
   int r = x->ndim - 2, c = x->ndim - 1;
@@ -71,7 +71,7 @@ static bool is_column_major(const lm_tensor *x) {
   return lm_is_contiguous(&t);
 }
 
-/* Without `left` X is column-major, and X A = B in memory A^T X^T = B^T. */
+/* Solves. Without `left` X is column-major, and X A = B in memory A^T X^T = B^T. */
 lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_linalg_solve_triangular_args *a = args;

@@ -1,6 +1,5 @@
-/* Which code multiplies which matrices: blocks of packed panels float32 and float64, other loops of ours integers, few
- * rows, and whatever is too small for preparations. An element of C is summed in the same order wherever threads cut C.
- */
+/* Chooses the matrix-product kernel: packed panels for float32, float64 and bfloat16, plain loops for integers and
+ * small sizes, others for few rows. An element of C is summed in the same order wherever threads cut C. */
 #include "backend/cpu/matmul/gemm.h"
 
 #include <math.h>
@@ -13,24 +12,24 @@
 #include "backend/cpu/onednn/onednn.h"
 #include "device/alloc.h"
 
-/* Rows or columns go to threads in multiples of this. */
+/* Threads take rows or columns in multiples of this. */
 enum { GRAIN = 16 };
 
-/* Up to that many rows a product is as long as it takes to read the matrix: of 16-bit floats, and of float32, whose
- * matrix, if transposed, must be packed otherwise. */
+/* Most rows for which a product takes as long as reading the matrix: of 16-bit floats; of float32; of float32 with a
+ * transposed matrix, which otherwise must be packed. */
 enum { FEW_HALF_ROWS = 8, FEW_ROWS = 4, FEW_ROWS_TRANSPOSED = 16 };
 
-/* A block has BLOCK_ROWS rows of C and BLOCK_BYTES of each row of A: these stay in the second cache, and a panel's part
- * in the first. CHUNK_COLUMNS columns of B are packed at a time, or more if they have at most CHUNK_BYTES. */
+/* A block has BLOCK_ROWS rows of C and BLOCK_BYTES of each row of A: these stay in the L2 cache, and a panel's part in
+ * L1. CHUNK_COLUMNS columns of B are packed at a time, or more if they have at most CHUNK_BYTES. */
 enum { BLOCK_ROWS = 240, BLOCK_BYTES = 2048, CHUNK_COLUMNS = 512, CHUNK_BYTES = 8 << 20, SUM_COLUMNS = 2048 };
-/* Bytes of B that stay in the second cache beside rows of A. */
+/* Bytes of B that stay in the L2 cache beside rows of A. */
 enum { CACHED = 512 << 10 };
 
-/* Nanoseconds of a unit of work at least. A thread has PIECES units, where there is work for them, so that others take
- * what one that shares its core does not come to. */
+/* UNIT_NS: least nanoseconds of a unit of work. PIECES: units of a thread, where there is work for them, so that others
+ * take over from one that shares its core. */
 enum { UNIT_NS = 10000, PIECES = 4 };
 
-/* About how many multiplications a nanosecond one thread does. */
+/* Returns about how many multiplications one thread does in a nanosecond. */
 static double rate(lm_dtype dtype) {
   return dtype == LM_F32 ? 100 : dtype == LM_F64 ? 50 : dtype == LM_BF16 ? 200 : lm_dtype_size(dtype) < 8 ? 10 : 2;
 }
@@ -40,12 +39,12 @@ static double work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->
 static bool has_panels(const lm_cpu_gemm_job *g) {
   return g->dtype == LM_F32 || g->dtype == LM_F64 || g->dtype == LM_BF16;
 }
-/* Of float32 and float64: C's rows do not fill a panel's columns. */
+/* Returns true if C's rows, of float32 or float64, do not fill a panel's columns. */
 static bool is_narrow(const lm_cpu_gemm_job *g) {
   const int64_t width = (g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32))->width;
   return g->n > 1 && g->n < width;
 }
-/* By loops without preparations, other than the integers, which have nothing else. */
+/* Returns true if packing costs more than it saves; of integers, which are never packed, if threads do. */
 static bool is_small(const lm_cpu_gemm_job *g) {
   enum { WORK = 512, TERMS = 64, BLOCK_WORK = 4096, MAX_COLUMNS = 32 };
   if (work(g) <= WORK) return g->dtype != LM_BF16 && g->dtype != LM_F16;
@@ -53,7 +52,7 @@ static bool is_small(const lm_cpu_gemm_job *g) {
   return is_narrow(g) || (g->n > 1 && g->n <= MAX_COLUMNS && work(g) <= BLOCK_WORK);
 }
 
-/* The row that is added where columns of C begin; NULL if there is none. */
+/* Returns the bias from `column` on; NULL if there is none. */
 static const void *bias_at(const lm_cpu_gemm_job *g, int64_t column) {
   return g->bias ? (const char *)g->bias + column * (int64_t)lm_dtype_size(g->dtype) : NULL;
 }
@@ -82,7 +81,7 @@ static void by_loops(const lm_cpu_gemm_job *g) {
 
 /* ---- small products */
 
-/* Members `first` to last - 1 of a batch. */
+/* Returns the job of members first .. last - 1 of a batch. */
 static lm_cpu_gemm_job members_of(const lm_cpu_gemm_job *g, int64_t first, int64_t last) {
   lm_cpu_gemm_job s = *g;
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
@@ -95,7 +94,7 @@ static lm_cpu_gemm_job members_of(const lm_cpu_gemm_job *g, int64_t first, int64
 
 static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) { return members_of(g, i, i + 1); }
 
-enum { SMALL_ROWS = 256 }; /* of one product in a unit of work */
+enum { SMALL_ROWS = 256 }; /* rows of one product in a unit of work */
 
 static void multiply_small(void *ctx, int64_t first, int64_t last) {
   const lm_cpu_gemm_job *g = ctx;
@@ -112,9 +111,9 @@ static void multiply_small(void *ctx, int64_t first, int64_t last) {
   by_loops(&s);
 }
 
-/* All members of a batch in one loop: of each, as much time goes into a call as into its product. */
+/* Multiplies all members of a batch in one loop: a call takes as much time as one of their products. */
 static lm_status by_small(const lm_cpu_gemm_job *g) {
-  enum { ROW_NS = 2, MULTIPLICATIONS = 8 }; /* a row at least; of a nanosecond */
+  enum { ROW_NS = 2, MULTIPLICATIONS = 8 }; /* least ns of a row; number in a ns */
   const double rows = (double)g->batch * (double)g->m;
   const double work_ns = rows * ROW_NS + rows * (double)g->n * (double)g->k / MULTIPLICATIONS;
   const int64_t units = g->batch > 1 ? g->batch : lm_ceil_div(g->m, SMALL_ROWS);
@@ -125,7 +124,7 @@ static lm_status by_small(const lm_cpu_gemm_job *g) {
 
 enum { ROW_TERMS = 256, ROWS_TOGETHER = 64 };
 
-/* A column of C, whose A has such rows, or a row of C, whose B has such columns. */
+/* Returns true for a column of C, whose A has rows of few terms, or a row of C, whose B has such columns. */
 static bool is_row_dots(const lm_cpu_gemm_job *g) {
   if (g->k >= ROW_TERMS || !lm_dtype_is_float(g->dtype)) return false;
   return (g->n == 1 && !g->ta) || (g->m == 1 && g->tb);
@@ -144,12 +143,12 @@ static lm_row_dots row_dots_of(const lm_cpu_gemm_job *g) {
   return d;
 }
 
-/* Elements from one term of x to the next. */
+/* Returns the elements from one term of x to the next. */
 static int64_t step_of_x(const lm_cpu_gemm_job *g) {
   return g->n == 1 && !g->ta ? (g->tb ? 1 : g->ldb) : (g->ta ? g->lda : 1);
 }
 
-/* Whether rows of all members follow one another, in C too, and a bias is the same for all of them. */
+/* Returns true if rows of all members are consecutive, in C too, and a bias is the same for all of them. */
 static bool is_one_run(const lm_cpu_gemm_job *g) {
   const bool column = g->n == 1 && !g->ta;
   if (g->batch == 1) return true;
@@ -184,35 +183,35 @@ static lm_status by_row_dots(const lm_cpu_gemm_job *g) {
 
 /* ---- blocks */
 
-/* A product of float32, float64 or bfloat16 in units, each of which makes some rows and columns of C. How its terms are
- * cut depends on its shape alone. */
+/* A product of float32, float64 or bfloat16 in units, each of which makes some rows and columns of C. Its shape alone
+ * decides how its terms are cut. */
 typedef struct panels_job {
   lm_cpu_gemm_job g;
   const struct lm_panel_loops *loops;
-  int64_t bytes;      /* of an element of A and B */
-  int64_t terms;      /* of a block at most */
-  bool transposed;    /* g makes the transpose of C */
-  bool packs;         /* B; or it is read as it lies, except columns beyond the last whole panel */
-  bool packs_rows;    /* A */
-  int64_t copied_row; /* elements from one row of the copy of A to the next, or 0: A is read as it lies, or packed */
+  int64_t bytes;      /* bytes of an element of A and B */
+  int64_t terms;      /* most terms of a block */
+  bool transposed;    /* true if g makes the transpose of C */
+  bool packs;         /* true if B is packed; else it is read in place, except columns beyond the last whole panel */
+  bool packs_rows;    /* true if A is packed */
+  int64_t copied_row; /* elements from one row of the copy of A to the next, or 0: A is read in place, or packed */
   int64_t row_parts, column_parts;
-  int64_t column, columns; /* of C, in this round */
-  int64_t from, to;        /* of the terms, in this round */
+  int64_t column, columns; /* columns of C in this round */
+  int64_t from, to;        /* terms in this round */
   int64_t packed_together; /* panels of a unit of packing */
   char *panels;
 } panels_job;
 
 static bool in_pairs(const panels_job *j) { return j->g.dtype == LM_BF16; }
-/* Bytes of a sum. */
+/* Returns the bytes of a sum. */
 static int64_t sum_bytes(const panels_job *j) { return j->g.dtype == LM_F64 ? 8 : 4; }
-/* Sums that C is made of when all terms are in: of C itself are sums otherwise. */
+/* Returns true if C is made of separate sums once all terms are in; otherwise C itself takes the sums. */
 static bool has_sums(const panels_job *j) { return j->transposed || in_pairs(j); }
-/* Rows of a panel of that many terms. */
+/* Returns the rows of a panel of that many terms. */
 static int64_t depth_of(const panels_job *j, int64_t terms) { return in_pairs(j) ? lm_ceil_div(terms, 2) : terms; }
 static int64_t round_terms(const panels_job *j, int64_t terms) { return in_pairs(j) ? lm_round_up(terms, 2) : terms; }
 
-/* C transposed is B transposed times A transposed: so few rows are packed, not a long matrix; of a transposed A few
- * columns are read, not many; and two transposed matrices are none. */
+/* Returns true if it is better to compute C transposed, B transposed times A transposed: few rows are packed, not a
+ * long matrix; of a transposed A few columns are read, not many; and two transposed matrices become none. */
 static bool is_better_transposed(const lm_cpu_gemm_job *g) {
   enum { ROWS = 96, COLUMNS = 128 };
   if (!g->tb) return g->ta && g->n <= COLUMNS && g->m >= 2 * g->n;
@@ -234,11 +233,11 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
     s->b = g->a, s->ldb = g->lda, s->tb = !g->ta;
   }
   j.terms = s->k > 0 ? round_terms(&j, lm_ceil_div(s->k, lm_ceil_div(s->k * j.bytes, BLOCK_BYTES))) : 0;
-  /* Rows of B whose distance is a multiple of a page want the same positions of the first cache. */
+  /* Rows of B whose distance is a multiple of a page map to the same sets of the L1 cache. */
   const int64_t unpacked_rows = s->ldb * j.bytes % PAGE == 0 ? UNPACKED_ALIASED : UNPACKED;
   j.packs = s->tb || in_pairs(&j) || (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
-  /* Rows of A whose distance is a power of two want the same positions of the caches, which costs more than a copy
-   * once many panels read them; those of a transposed A are on many pages; and pairs are whole. */
+  /* Rows of A whose distance is a power of two map to the same sets of the caches, which costs more than a copy once
+   * many panels read them; those of a transposed A are on many pages; and pairs must be whole. */
   bool halves = in_pairs(&j) && (s->lda % 2 != 0 || s->k % 2 != 0 || (uintptr_t)s->a % 4 != 0);
   j.packs_rows = s->ta && (s->n > MAX_COLUMNS || in_pairs(&j));
   if (!s->ta && (halves || (s->n > MAX_COLUMNS_ALIASED && s->lda * j.bytes % WAY == 0))) {
@@ -250,7 +249,7 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
 
 static int64_t columns_padded(const panels_job *j) { return lm_round_up(j->columns, j->loops->width); }
 
-/* Units in which rows and columns are cut: whole tiles and panels. */
+/* Return the first row or column of a unit; units are whole tiles and panels. */
 static int64_t unit_rows(const panels_job *j, int64_t part) {
   return lm_min(j->g.m, lm_part_begin(lm_ceil_div(j->g.m, j->loops->height), part, j->row_parts) * j->loops->height);
 }
@@ -279,7 +278,7 @@ static void divide(panels_job *j, double work_ns) {
   }
 }
 
-/* What a unit has for itself: rows of A, a panel of the last columns, sums. */
+/* Return the bytes of a unit's own memory: rows of A, a panel of the last columns, sums. */
 static size_t rows_bytes(const panels_job *j) {
   const int64_t height = j->loops->height;
   const int64_t rows = lm_ceil_div(lm_ceil_div(j->g.m, height), j->row_parts) * height;
@@ -296,10 +295,10 @@ static size_t scratch_of(const panels_job *j) {
   const int64_t height = j->loops->height;
   const int64_t rows = lm_ceil_div(lm_ceil_div(j->g.m, height), j->row_parts) * height;
   return rows_bytes(j) + tail_bytes(j) + (size_t)(has_sums(j) ? rows * sums_row(j) * sum_bytes(j) : 0) +
-         1; /* never none */
+         1; /* at least 1 */
 }
 
-/* Rows of A and terms from k on, packed, copied, or as they lie. */
+/* Sets p's rows of A and terms from k on: packed, copied, or in place. */
 static void take_rows(const panels_job *j, int64_t i, int64_t k, int64_t terms, char *copy, lm_panel_product *p) {
   const lm_cpu_gemm_job *g = &j->g;
   const char *from = (const char *)g->a + (g->ta ? k * g->lda + i : i * g->lda + k) * j->bytes;
@@ -321,8 +320,8 @@ static void take_rows(const panels_job *j, int64_t i, int64_t k, int64_t terms, 
   p->a_col = g->ta ? row : 1;
 }
 
-/* Some rows of C, and n columns of this round from `column` on, by a block of terms: by packed panels, or by B as it
- * lies up to its last whole panel. */
+/* Multiplies some rows of C, and n columns of this round from `column` on, by a block of terms: with packed panels, or
+ * with B in place up to its last whole panel. */
 static void multiply_block(const panels_job *j, lm_panel_product p, int64_t column, int64_t n, int64_t k, int64_t terms,
                            char *tail) {
   const lm_cpu_gemm_job *g = &j->g;
@@ -404,7 +403,7 @@ static void pack_units(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Packs the columns and terms of B of a round. Panels of a unit are neighbors: rows of B are read in longer runs. */
+/* Packs the columns and terms of B of a round. Panels of a unit are adjacent: rows of B are read in longer runs. */
 static void pack_round(panels_job *j) {
   enum { MOST = 8 };
   const int64_t terms = j->to - j->from, panels = lm_ceil_div(j->columns, j->loops->width);
@@ -414,7 +413,7 @@ static void pack_round(panels_job *j) {
   lm_parallel(lm_ceil_div(panels, j->packed_together) * lm_ceil_div(terms, j->terms), pack_ns, 0, pack_units, j);
 }
 
-/* One round: its columns and terms of B are packed for all units. */
+/* Runs one round: its columns and terms of B are packed for all units. */
 static lm_status multiply_round(panels_job *j, double work_ns) {
   const lm_cpu_gemm_job *g = &j->g;
   if (j->packs && j->to > j->from) pack_round(j);
@@ -422,8 +421,7 @@ static lm_status multiply_round(panels_job *j, double work_ns) {
   return lm_parallel(j->row_parts * j->column_parts, g->alone ? 0 : work_ns, scratch_of(j), multiply_units, j);
 }
 
-/* All terms of some columns: block by block, so that what is packed stays in the second cache, unless it does anyhow.
- */
+/* Sums all terms of some columns: block by block, so that packed panels stay in the L2 cache, unless they do anyway. */
 static lm_status multiply_columns(panels_job *j, double work_ns) {
   const int64_t k = j->g.k;
   const bool by_blocks = j->packs && !has_sums(j) && columns_padded(j) * k * j->bytes > CACHED;
@@ -440,7 +438,7 @@ static lm_status by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   lm_status status = LM_OK;
   const int64_t n = j.g.n, width = j.loops->width, padded = round_terms(&j, j.g.k);
   int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
-  if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* of which each unit has memory of its own */
+  if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has its own */
   const int64_t rounds = j.packs || has_sums(&j) ? lm_ceil_div(n, most) : 1;
   const int64_t step = lm_round_up(lm_ceil_div(n, rounds), width);
   const size_t capacity = j.packs ? (size_t)(step * padded * j.bytes) + 1 : 0;
@@ -517,7 +515,7 @@ done:
 
 /* ---- parts */
 
-/* From where to where part `part` of `parts` of that many rows or columns goes. */
+/* Returns the beginning of part `part` of `parts` of `size` rows or columns, and sets n to its size. */
 static int64_t part_of(int64_t size, int64_t part, int64_t parts, int64_t *n) {
   const int64_t grains = size / GRAIN, begin = grains * part / parts * GRAIN;
   *n = (part + 1 == parts ? size : grains * (part + 1) / parts * GRAIN) - begin;
@@ -533,7 +531,7 @@ static lm_cpu_gemm_job columns_of(const lm_cpu_gemm_job *g, int64_t part, int64_
   return s;
 }
 
-/* One product in parts of C's rows and columns. */
+/* A product in parts of C's rows and columns. */
 typedef struct parts_job {
   const lm_cpu_gemm_job *g;
   int64_t parts, of_columns;
@@ -557,7 +555,7 @@ static void multiply_parts(void *ctx, int64_t first, int64_t last) {
 }
 
 static lm_status by_parts(const lm_cpu_gemm_job *g) {
-  /* By a vector it is memory that counts, some 10 bytes a nanosecond. */
+  /* Products by a vector wait for memory, some 10 bytes a nanosecond. */
   double entries = (double)g->m * (double)g->k + (double)g->k * (double)g->n + (double)g->m * (double)g->n;
   double work_ns = fmax(work(g) / rate(g->dtype), g->dtype == LM_F32 ? entries * 0.4 : 0);
   if (is_deep(g)) return by_deep_parts(g, work_ns);
@@ -642,8 +640,8 @@ static void finish_skinny_sums(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* By rows of B, which are one run of memory, in parts that are the same for any number of threads; for many threads
- * these are cut by columns, too. */
+/* Sums rows of B, which are contiguous, in parts that are the same for any number of threads; for many threads these
+ * are cut by columns, too. */
 static lm_status skinny_gemm_by_sums(skinny_job *j, double work_ns) {
   enum { PARTS = 8, DEEP = 32 };
   const lm_cpu_gemm_job *g = j->g;
@@ -666,7 +664,7 @@ static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x
   double work_ns = (double)g->n * (double)g->k * (double)lm_dtype_size(g->dtype) / 20;
   skinny_job job = {.g = g, .x = x, .x_row = x_row, .pieces = lm_cpu_pieces(lm_threads_for(work_ns))};
   if (!g->tb) return skinny_gemm_by_sums(&job, work_ns);
-  /* By columns of C, each of which is one row of a transposed B in memory. */
+  /* Parts are columns of C, each of which is one contiguous row of a transposed B. */
   lm_parallel(job.pieces, work_ns, 0, multiply_skinny_columns, &job);
   return LM_OK;
 }
@@ -674,7 +672,7 @@ static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x
 static lm_status by_skinny_gemm(const lm_cpu_gemm_job *g) {
   lm_status status = LM_OK;
   void *x = NULL;
-  size_t bytes = (size_t)(g->m * g->k + 1) * sizeof(float); /* never none */
+  size_t bytes = (size_t)(g->m * g->k + 1) * sizeof(float); /* at least one */
   if (g->dtype == LM_F32) return skinny_gemm(g, g->a, g->lda);
   TRY(lm_device_alloc(g->device, bytes, &x));
   for (int64_t i = 0; i < g->m; i++) {
@@ -687,7 +685,7 @@ done:
   return status;
 }
 
-/* One row times one column, each in one run of memory. */
+/* Returns true for one row times one column, each contiguous. */
 static bool is_dot(const lm_cpu_gemm_job *g) {
   return g->m == 1 && g->n == 1 && (g->dtype == LM_F32 || g->dtype == LM_F64) && (!g->ta || g->lda == 1) &&
          (g->tb || g->ldb == 1);
@@ -710,7 +708,7 @@ typedef struct dots_job {
   double part[DOT_PARTS];
 } dots_job;
 
-/* Of n terms of member i, from `begin` on. */
+/* Returns the sum of n terms of member i, from `begin` on. */
 static double dot(const lm_cpu_gemm_job *g, int64_t i, int64_t begin, int64_t n) {
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   return LM_ISA_PICK(lm_gemm_loops)
@@ -732,7 +730,7 @@ static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* A long one in parts of its own, whatever the threads. */
+/* Computes dots; a long one in parts that do not depend on the threads. */
 static void by_dots(const lm_cpu_gemm_job *g) {
   double work_ns = (double)g->batch * (double)(g->k * (int64_t)lm_dtype_size(g->dtype)) / 40;
   if (g->k < LONG_DOT) {
@@ -749,7 +747,7 @@ static void by_dots(const lm_cpu_gemm_job *g) {
   }
 }
 
-/* A matrix times a column is a row times the transposed matrix. */
+/* Returns a matrix times a column as a row times the transposed matrix, where that is possible. */
 static lm_cpu_gemm_job row_of_column(const lm_cpu_gemm_job *g) {
   lm_cpu_gemm_job s = *g;
   if (g->n > 1 || g->m == 1 || g->ldc != 1 || (!g->tb && g->ldb != 1)) return s;
@@ -760,7 +758,7 @@ static lm_cpu_gemm_job row_of_column(const lm_cpu_gemm_job *g) {
   return s;
 }
 
-/* One row of float64 times a transposed matrix, which must be packed otherwise. */
+/* Returns true for one row of float64 times a transposed matrix, which otherwise must be packed. */
 static bool is_row_of_dots(const lm_cpu_gemm_job *g) {
   return g->dtype == LM_F64 && g->m == 1 && g->tb && (!g->ta || g->lda == 1);
 }
@@ -777,12 +775,12 @@ static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
   return LM_OK;
 }
 
-/* Whether what multiplies it takes a bias: a column becomes a row, and dots are numbers. */
+/* Returns true if the kernel for g takes a bias: a column that becomes a row, and dots, which are numbers, do not. */
 static bool takes_bias(const lm_cpu_gemm_job *g) {
   return is_row_dots(g) || (has_panels(g) && g->n > 1 && !is_row_of_dots(g));
 }
 
-/* The same product with the bias in C. */
+/* Returns the same product with the bias copied to C. */
 static lm_cpu_gemm_job with_bias_in_c(const lm_cpu_gemm_job *g) {
   lm_cpu_gemm_job s = *g;
   const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
@@ -794,7 +792,7 @@ static lm_cpu_gemm_job with_bias_in_c(const lm_cpu_gemm_job *g) {
   return s;
 }
 
-/* Matrices of a batch side by side. */
+/* Multiplies matrices of a batch side by side. */
 static void multiply_members(void *ctx, int64_t first, int64_t last) {
   const lm_cpu_gemm_job *g = ctx;
   for (int64_t i = first; i < last; i++) lm_parallel_note(multiply_member(g, i));
@@ -802,7 +800,7 @@ static void multiply_members(void *ctx, int64_t first, int64_t last) {
 
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   if (g->batch <= 0 || g->m <= 0 || g->n <= 0) return LM_OK;
-  if (g->alpha == 0 && g->k > 0) { /* what is not finite in A or B does not count, as in BLAS */
+  if (g->alpha == 0 && g->k > 0) { /* infinities and NaN in A or B do not count, as in BLAS */
     lm_cpu_gemm_job s = *g;
     s.k = 0;
     return lm_cpu_gemm(&s);
@@ -827,8 +825,8 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   return LM_OK;
 }
 
-/* Intel's vdpbf16ps does half the arithmetic of the float32 instructions in the same time (88 against 178 GF/s a core
- * on an Emerald Rapids); AMD's does twice as much. */
+/* Returns true where bfloat16 wins. Intel's vdpbf16ps does half the arithmetic of the float32 instructions in the same
+ * time (88 against 178 GF/s a core on an Emerald Rapids); AMD's does twice as much. */
 bool lm_cpu_gemm_has_bf16(void) {
 #if defined(__x86_64__)
   return LM_ISA_PICK(lm_panels_BF16)->product && __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
@@ -837,8 +835,8 @@ bool lm_cpu_gemm_has_bf16(void) {
 #endif
 }
 
-/* bfloat16 by oneDNN's tiles (AMX): matrices of a batch, or parts of one. It rounds sums by a part's sizes, which are
- * the same for any number of threads. */
+/* Multiplies bfloat16 by oneDNN's tiles (AMX): matrices of a batch, or parts of one. It rounds sums by a part's sizes,
+ * which are the same for any number of threads. */
 static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
   parts_job *j = ctx;
   for (int64_t i = first; i < last; i++) {
@@ -850,7 +848,7 @@ static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *g, bool *done_) {
-  enum { ROWS = 256, COLUMNS = 1024 }; /* of a part */
+  enum { ROWS = 256, COLUMNS = 1024 }; /* rows and columns of a part of C */
   *done_ = false;
   if (g->alpha == 0) return LM_OK;
   double work_ns = work(g) * (double)g->batch / rate(LM_BF16);

@@ -1,4 +1,4 @@
-/* mm, bmm, addmm, linear: from tensors of any strides to matrices a library takes. */
+/* Multiplies tensors of any strides (mm, bmm, addmm, linear), as matrices that lm_cpu_gemm takes. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/onednn/onednn.h"
@@ -72,7 +72,7 @@ lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
   lm_dtype dtype = y->dtype;
   const int64_t terms = p->x->size[p->x->ndim - 1];
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1], terms);
-  /* oneDNN multiplies by an alpha of 0, which makes NaN of what is not finite; BLAS does not look at it. */
+  /* oneDNN multiplies by an alpha of 0, which makes NaN of infinities; BLAS ignores them. */
   bool dnn = p->alpha != 0 && terms > 0 && lm_dnn_has_bf16();
   if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) TRY(multiply_in(p, dtype, y, &done_));
   if (!done_) TRY(multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));

@@ -1,5 +1,4 @@
-/* What oneDNN does not survive by itself: signals during its products, and too little memory where it makes
- * machine code. */
+/* Guards oneDNN against signals during its products, and against too little memory for its machine code. */
 #pragma once
 
 #include <signal.h>
@@ -7,16 +6,16 @@
 
 #include "base/status.h"
 
-/* Around calls of oneDNN, on the thread that calls. */
+/* The state of a guard around calls of oneDNN, on the calling thread. */
 typedef struct lm_dnn_guard {
-  int threads; /* OpenMP's on this thread, which belong to the process */
+  int threads; /* OpenMP's number before, which belongs to the process */
   bool has_stack;
   sigset_t before;
   stack_t stack_before;
-  void *stack; /* of handlers of faults, which cannot be blocked; NULL where no handler is */
+  void *stack; /* stack for handlers of faults, which cannot be blocked; NULL if there is no handler */
 } lm_dnn_guard;
 void lm_dnn_guard_begin(lm_dnn_guard *guard);
 void lm_dnn_guard_end(lm_dnn_guard *guard);
 
-/* Before machine code is made: LM_E_OOM unless there is room for it. oneDNN throws where nobody can catch. */
+/* Returns LM_E_OOM unless there is room for machine code, before it is made: oneDNN throws where nobody can catch. */
 lm_status lm_dnn_guard_scratch(void);

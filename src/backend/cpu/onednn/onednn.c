@@ -26,7 +26,7 @@ static dnnl_status_t start_status;
 
 static dnnl_status_t make_attr(dnnl_primitive_attr_t *out) {
   dnnl_status_t status = dnnl_primitive_attr_create(out);
-  /* Scratch memory is ours to give, or threads could not run one primitive at a time each. */
+  /* We allocate scratch memory: otherwise threads could not run one primitive at the same time. */
   return status ? status : dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
 }
 
@@ -34,20 +34,20 @@ static void start_onednn(void) {
   start_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
   if (!start_status) start_status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
   if (!start_status) start_status = make_attr(&plain_attr);
-  /* We keep primitives ourselves; and version 2.6's cache hands an iterator over implementations the one
-   * it holds, whichever was asked for. */
+  /* We keep primitives ourselves; and version 2.6's cache hands an iterator over implementations the one it holds,
+   * whichever was requested. */
   if (!start_status) start_status = dnnl_set_primitive_cache_capacity(0);
 }
 
-/* Before any call into oneDNN. */
+/* Starts oneDNN, once, before any other call into it. */
 static lm_status begin(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, start_onednn);
   return lm_dnn_failed(start_status, "start");
 }
 
-/* Intel's vdpbf16ps does half the arithmetic of the float32 instructions in the same time (88 against 178 GF/s a core
- * on an Emerald Rapids), so that only tiles (AMX) win there; AMD's does twice as much. */
+/* Returns true where bfloat16 wins. Intel's vdpbf16ps does half the arithmetic of the float32 instructions in the same
+ * time (88 against 178 GF/s a core on an Emerald Rapids): only tiles (AMX) win there; AMD's does twice as much. */
 bool lm_dnn_has_bf16(void) {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx512bf16")) return false;
@@ -58,24 +58,24 @@ bool lm_dnn_has_bf16(void) {
 #endif
 }
 
-/* ---- A primitive ready to run, kept by what it computes. */
+/* ---- primitives that are ready to run, cached by what they compute */
 
 enum { KEY = 20, ARGS = 4, KEPT = 256 };
 
 typedef struct kernel {
   int64_t key[KEY];
-  _Atomic int refs; /* one is the cache's */
-  uint64_t used;    /* when last; under the cache's lock */
+  _Atomic int refs; /* the cache holds one */
+  uint64_t used;    /* time of the last use, under the cache's lock */
   dnnl_primitive_t run;
   int nargs, arg[ARGS]; /* DNNL_ARG_* */
-  lm_md desc[ARGS];     /* this and the others belong to `run` and `pack` */
-  /* One argument may want a layout of oneDNN's own: `pack` converts it from `plain` before the run, or
-   * to it afterwards where it is the result. */
-  int packed; /* its index, or -1 */
+  lm_md desc[ARGS];     /* descriptions; they belong to `run` and `pack`, as the others do */
+  /* One argument may need a layout of oneDNN's own: `pack` converts it from `plain` before the run, or to it afterwards
+   * if it is the result. */
+  int packed; /* index of that argument, or -1 */
   bool unpack;
   dnnl_primitive_t pack;
   lm_md plain;
-  lm_md scratch, pack_scratch; /* of zero size where not wanted */
+  lm_md scratch, pack_scratch; /* zero size if not needed */
 } kernel;
 
 static struct {
@@ -91,7 +91,7 @@ static void kernel_release(kernel *k) {
   lm_free(k);
 }
 
-/* NULL if it is not there. *slot is where to put one: empty, or the least recently used. Locked. */
+/* Returns a key's kernel, or NULL; *slot: the place for one, empty or the least recently used. The lock is held. */
 static kernel *find_kernel(const int64_t *key, kernel ***slot) {
   *slot = NULL;
   for (int i = 0; i < KEPT; i++) {
@@ -114,7 +114,7 @@ static kernel *kernel_kept(const int64_t *key) {
   return found;
 }
 
-/* From now on the cache holds it too. Two threads may have made the same: the first one's stays. */
+/* Adds k to the cache. Two threads may have made the same kernel: the first one's stays. */
 static void kernel_keep(kernel *k) {
   kernel **slot, *old = NULL;
   pthread_mutex_lock(&kept.lock);
@@ -140,7 +140,7 @@ static lm_status kernel_new(const int64_t *key, kernel **out) {
   return LM_OK;
 }
 
-/* Makes the primitive. Descriptions are then asked of what it keeps itself: they live as long as it does. */
+/* Makes the primitive. Descriptions are then queried from what it keeps itself: they live as long as it does. */
 static lm_status primitive_new(const_dnnl_primitive_desc_t pd, dnnl_primitive_t *out,
                                const_dnnl_primitive_desc_t *kept_pd) {
   lm_status status;
@@ -154,7 +154,7 @@ static lm_md wanted(const_dnnl_primitive_desc_t pd, dnnl_query_t what) {
   return dnnl_primitive_desc_query_md(pd, what, 0);
 }
 
-/* Argument `index` is plain in memory; make the conversion if its description differs. */
+/* Makes the conversion of argument `index`, which is plain in memory, if its description differs. */
 static lm_status kernel_pack(kernel *k, int index, lm_md plain, bool unpack) {
   lm_status status = LM_OK;
   dnnl_primitive_desc_t pd = NULL;
@@ -176,13 +176,13 @@ done:
 enum { ALIGN = 64 };
 static size_t aligned_size(lm_md d) { return lm_round_up(dnnl_memory_desc_get_size(d), ALIGN); }
 
-/* Whether the argument that it wants in a layout of its own is at hand: packed by `by`, for which it is the same. */
+/* Returns true if `by` packed the argument that k needs in a layout of its own, and the layout is the same. */
 static bool is_packed(const kernel *k, const kernel *by) {
   return by && k->pack && !k->unpack && by->packed == k->packed &&
          dnnl_memory_desc_equal(by->desc[by->packed], k->desc[k->packed]);
 }
 
-/* The argument that k wants in a layout of its own, from `from` to `to`. */
+/* Converts the argument that k needs in a layout of its own, from `from` to `to`. */
 static lm_status kernel_pack_only(const kernel *k, lm_device device, void *from, void *to) {
   lm_status status;
   dnnl_memory_t memory[3] = {NULL};
@@ -202,8 +202,8 @@ done:
   return status;
 }
 
-/* data: one address for each argument. packed: the one that k wants in a layout of its own, already in that, or NULL.
- */
+/* Runs k. data: one address for each argument. packed: the argument that k needs in a layout of its own, already in
+ * that, or NULL. */
 static lm_status kernel_run(const kernel *k, lm_device device, void *const *data, void *packed) {
   lm_status status;
   dnnl_memory_t memory[ARGS] = {0}, plain = NULL, scratch = NULL, pack_scratch = NULL;
@@ -318,7 +318,7 @@ done:
 
 /* ---- convolution */
 
-/* As much padding after the last row or column as the last window reaches. */
+/* Returns as much padding after the last row or column as the last window reaches. */
 static int64_t padding_end(const lm_conv_shape *s, int i) {
   const int64_t in[2] = {s->h, s->w}, out[2] = {s->oh, s->ow}, kernel[2] = {s->kh, s->kw};
   int64_t after = (out[i] - 1) * s->stride[i] - s->padding[i] + (kernel[i] - 1) * s->dilation[i] + 1 - in[i];
@@ -337,7 +337,7 @@ static void conv_forget(lm_conv_mds *d) {
 static lm_status conv_describe(const lm_conv_job *job, dnnl_data_type_t result, lm_conv_mds *d) {
   const lm_conv_shape *s = &job->shape;
   dnnl_data_type_t type = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32;
-  /* The sum over a batch is worth more than bfloat16's 8 bits until it is converted. */
+  /* The sum over a batch keeps more than bfloat16's 8 bits until it is converted. */
   dnnl_data_type_t sum_type = job->pass == LM_CONV_WEIGHT ? dnnl_f32 : type;
   dnnl_dims_t x = {s->n, s->c, s->h, s->w}, y = {s->n, s->k, s->oh, s->ow};
   bool grouped = s->groups > 1;
@@ -360,10 +360,10 @@ static lm_status conv_describe(const lm_conv_job *job, dnnl_data_type_t result, 
   return LM_OK;
 }
 
-/* oneDNN's first choice is its newest kernel, brgconv. The older one behind it is up to 1.9 times faster: with AVX-512
- * where rows are short or there is one channel; with AVX2, for which version 3 has brgconv too, where channels do not
- * fill a vector, and where there are so few pixels that it matters that weights are packed slower for brgconv. A rule
- * and not a measurement, so that the same program computes the same bits every time. */
+/* Returns true if an older kernel beats oneDNN's first choice, its newest one, brgconv. It is up to 1.9 times faster:
+ * with AVX-512 for short rows or one channel; with AVX2, for which version 3 has brgconv too, for channels that do not
+ * fill a vector, and for so few pixels that the slower packing of weights for brgconv matters. A rule and not a
+ * measurement, so that the same program computes the same bits every time. */
 static bool prefers_jit(const lm_conv_job *job, const char *first) {
   const lm_conv_shape *s = &job->shape;
   if (job->pass != LM_CONV_FORWARD || job->dtype != LM_F32 || strncmp(first, "brg", 3) != 0) return false;
@@ -372,21 +372,21 @@ static bool prefers_jit(const lm_conv_job *job, const char *first) {
   return s->c / s->groups % 8 != 0 || s->n * s->oh * s->ow < 64;
 }
 
-/* Where they skip pixels and channels do not fill a vector, the 1x1 kernels of 2.6.3 for AVX2 give wrong gradients of
- * weights, and spoil the heap. */
+/* Returns true for 2.6.3's 1x1 kernels for AVX2 that skip pixels, with channels that do not fill a vector: they compute
+ * wrong gradients of weights, and spoil the heap. */
 static bool is_faulty(const lm_conv_job *job, const char *name) {
   const lm_conv_shape *s = &job->shape;
   return strstr(name, "1x1") && (s->stride[0] > 1 || s->stride[1] > 1) && s->c / s->groups % 8 != 0;
 }
 
-/* The bfloat16 kernels of 2.6.3 read beyond lines for gradients of weights whose taps are apart: garbage, infinities.
- */
+/* Returns true if no kernel is sound: 2.6.3's for bfloat16 read beyond lines for gradients of weights whose taps are
+ * apart, which makes garbage and infinities. */
 static bool has_no_sound_one(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   return job->dtype == LM_BF16 && job->pass == LM_CONV_WEIGHT && (s->dilation[0] > 1 || s->dilation[1] > 1);
 }
 
-/* *out is NULL if there is none but the reference implementation, which takes seconds, or faulty ones. */
+/* Chooses an implementation; *out is NULL if only the reference one, which takes seconds, or faulty ones exist. */
 static lm_status conv_choose(const lm_conv_job *job, const lm_conv_mds *d, dnnl_primitive_desc_t *out) {
   lm_status status;
   dnnl_primitive_desc_t first = NULL;
@@ -406,7 +406,7 @@ done:
   return status;
 }
 
-/* Which description and which argument each of x, w, y and the bias is, in this order, for each pass. */
+/* The descriptions and arguments of x, w and y, in this order, for each pass. */
 static const struct conv_arg {
   dnnl_query_t query[3];
   int arg[3];
@@ -454,7 +454,7 @@ done:
   return status;
 }
 
-/* Kept, or made; NULL if there is none. result: the dtype of a gradient of weights, which may be a part of a sum. */
+/* Sets *out to a kernel, or NULL if none exists. result: the dtype of a gradient of weights, maybe a part of a sum. */
 static lm_status conv_kernel(const lm_conv_job *job, dnnl_data_type_t result, kernel **out) {
   const lm_conv_shape *s = &job->shape;
   const int64_t key[KEY] = {job->pass,     job->dtype,     result,        job->bias != NULL,
@@ -467,20 +467,20 @@ static lm_status conv_kernel(const lm_conv_job *job, dnnl_data_type_t result, ke
   return *out ? LM_OK : make_conv(job, result, key, out);
 }
 
-/* Parts of a convolution: ranges of images, or, where there are few, bands of rows of each. Large gradients of weights
- * are cut by the channels of y, which are copied: that moves fewer bytes than a sum for each range of images. */
+/* Parts of a convolution: ranges of images, or, for few images, bands of rows of each. Large gradients of weights are
+ * cut by the channels of y, which are copied: that moves fewer bytes than a sum for each range of images. */
 typedef struct conv_parts {
   const lm_conv_job *job;
-  int64_t parts, bands;    /* bands: of an image; parts: in all */
-  bool by_channels;        /* of y */
-  dnnl_data_type_t result; /* of weights' gradients */
-  float *sums;             /* of each part, where there are several of these */
-  const kernel *packed_by; /* packed: weights, once for all parts that want them as it does */
+  int64_t parts, bands;    /* parts in all; bands of an image */
+  bool by_channels;        /* true if parts are channels of y */
+  dnnl_data_type_t result; /* dtype of weights' gradients */
+  float *sums;             /* weights' gradients of each part, if there are several sums */
+  const kernel *packed_by; /* kernel whose layout `packed` has: weights, once for all parts that need it */
   void *packed;
   _Atomic bool declined;
 } conv_parts;
 
-/* On this thread. */
+/* Runs one part on this thread. */
 static lm_status conv_alone(const conv_parts *c, const lm_conv_job *job, bool *done_) {
   lm_status status;
   kernel *k = NULL;
@@ -498,7 +498,7 @@ done:
   return status;
 }
 
-/* Rows `first` to last - 1 of y, and what they are made of. False if that is padding alone. */
+/* Cuts part to rows first .. last - 1 of y, and the rows of x that they read. False: these are padding alone. */
 static bool take_band(lm_conv_job *part, int64_t first, int64_t last) {
   lm_conv_shape *s = &part->shape;
   int64_t size = (int64_t)lm_dtype_size(part->dtype), top = first * s->stride[0] - s->padding[0];
@@ -514,7 +514,7 @@ static bool take_band(lm_conv_job *part, int64_t first, int64_t last) {
 
 static int64_t filter_size(const lm_conv_shape *s) { return s->c / s->groups * s->kh * s->kw; }
 
-/* part->y stays that of all channels where these are cut. */
+/* Sets part to number `index`; its y stays that of all channels if these are cut. False: it reads padding alone. */
 static bool conv_part(const conv_parts *c, int64_t index, lm_conv_job *part) {
   *part = *c->job;
   lm_conv_shape *s = &part->shape;
@@ -534,7 +534,7 @@ static bool conv_part(const conv_parts *c, int64_t index, lm_conv_job *part) {
   return c->bands == 1 || take_band(part, lm_part_begin(oh, band, c->bands), lm_part_begin(oh, band + 1, c->bands));
 }
 
-/* A part of channels, with its own copy of these of y. */
+/* Runs a part of the channels, with a copy of these of y. */
 static lm_status conv_channels(const conv_parts *c, int64_t index, lm_conv_job *part, bool *done_) {
   const lm_conv_shape *s = &c->job->shape;
   const size_t size = lm_dtype_size(part->dtype), from = (size_t)s->k * size, to = (size_t)part->shape.k * size;
@@ -569,13 +569,13 @@ static void add_weight_parts(void *ctx, int64_t first, int64_t last) {
   lm_pointwise_loops_of(LM_F32)->store[c->job->dtype](to, 1, sum + first, (int)(last - first));
 }
 
-/* Nanoseconds, about. */
+/* Estimates one thread's nanoseconds. */
 static double conv_work(const lm_conv_shape *s) {
   return (double)(s->n * s->oh * s->ow) * (double)(s->k * (s->c / s->groups) * s->kh * s->kw) / 50;
 }
 
-/* Of y's channels, 0 where images are to be cut: sums of gradients of weights, in float32 and in oneDNN's order before,
- * take as long as reading x and y again where each has this fraction of their elements. */
+/* Returns the parts of y's channels, or 0 if images are cut instead: sums of gradients of weights, in float32 and first
+ * in oneDNN's order, take as long as reading x and y again if each has this fraction of their elements. */
 static int64_t channel_parts(const lm_conv_shape *s) {
   enum { FRACTION = 32, CHANNELS = 64, FEW_CHANNELS = 32, FEW_PARTS = 4 };
   const int64_t x = s->n * s->h * s->w * s->c, y = s->n * s->oh * s->ow * s->k;
@@ -583,8 +583,8 @@ static int64_t channel_parts(const lm_conv_shape *s) {
   return lm_max(s->k / CHANNELS, lm_min(s->k / FEW_CHANNELS, FEW_PARTS));
 }
 
-/* The same for any number of threads: oneDNN's choice of code, and sums of weights, may depend on it. Parts of much
- * work are for many threads. */
+/* Cuts a convolution alike for any number of threads: oneDNN's choice of code, and sums of weights, may depend on it.
+ * Parts of much work are for many threads. */
 static void cut_conv(conv_parts *c) {
   enum { MAX_PARTS = 64, FEW_PARTS = 8, PART_WORK = 100000, MAX_SUMS = 64 << 20 }; /* parts, parts, ns, bytes */
   const lm_conv_shape *s = &c->job->shape;
@@ -598,7 +598,7 @@ static void cut_conv(conv_parts *c) {
     most = lm_min(most, lm_max(1, MAX_SUMS / bytes));
   }
   c->bands = 1, c->parts = lm_min(s->n, most);
-  /* Rows of x are made of those of several bands. */
+  /* Rows of x depend on several bands. */
   if (c->job->pass == LM_CONV_INPUT || s->n >= lm_min(most, FEW_PARTS)) return;
   c->bands = lm_min(lm_min(most, FEW_PARTS) / s->n, s->oh);
   c->parts = s->n * c->bands;
@@ -606,7 +606,7 @@ static void cut_conv(conv_parts *c) {
     if (!conv_part(c, band, &part)) c->parts = s->n, c->bands = 1;
 }
 
-/* Weights in the order that the first part wants. */
+/* Packs weights into the layout that the first part needs. */
 static lm_status pack_conv(conv_parts *c, kernel **by, size_t *bytes) {
   lm_status status;
   lm_dnn_guard guard;

@@ -1,4 +1,4 @@
-/* oneDNN 2: operations are described in structs, implementations come from an iterator. */
+/* Implements onednn_version.h by oneDNN 2: structs describe operations, implementations come from an iterator. */
 #include <string.h>
 
 #include "backend/cpu/onednn/onednn_version.h"

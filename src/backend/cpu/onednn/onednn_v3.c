@@ -1,5 +1,5 @@
-/* oneDNN 3: memory is described by handles, and what was made by `..._primitive_desc_create` moves on to the next
- * implementation itself. */
+/* Implements onednn_version.h by oneDNN 3: memory is described by handles, and a primitive descriptor moves on to the
+ * next implementation itself. */
 #include <string.h>
 
 #include "backend/cpu/onednn/onednn_version.h"

@@ -1,4 +1,4 @@
-/* Householder's reflections H = I - tau v v^T, v[0] = 1, of columns that lie each in one run of memory; float or
+/* Declares Householder's reflections H = I - tau v v^T, v[0] = 1, of columns that are each contiguous; float or
  * double. */
 #pragma once
 
@@ -6,12 +6,12 @@
 #include "tensor/dtype.h"
 
 struct lm_householder_loops {
-  /* Q R of `columns` columns of m numbers, ld apart, in place: R on and above the diagonal, below it the v without
-   * their first entry. tau: of each column, up to the m-th. Signs are LAPACK's. */
+  /* Factors `columns` columns of m numbers, ld apart, in place: R of Q R is on and above the diagonal, below it are the
+   * v without their first entry. tau: one for each column, up to the m-th. Signs are LAPACK's. */
   void (*factor)(int m, int columns, void *a, int ld, void *tau);
-  /* H times `columns` columns of m numbers, ld apart, by the v whose entries after the first follow v[0]. */
+  /* Multiplies `columns` columns of m numbers, ld apart, by H; v's entries after the first follow v[0]. */
   void (*reflect)(int m, const void *v, double tau, int columns, void *a, int ld);
-  /* The upper triangular T [n, n] with H1 H2 … Hn = I - V T V^T from the products of the v, square [n, n], and tau. */
+  /* Computes upper triangular T [n, n] with H1 H2 … Hn = I - V T V^T from tau and the v's products, square [n, n]. */
   void (*combine)(int n, const void *square, const void *tau, void *T);
 };
 

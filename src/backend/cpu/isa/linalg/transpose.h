@@ -1,4 +1,4 @@
-/* Squares of numbers transposed in registers, rows of 32 bytes: 8 of 8 floats, or 4 of 4 doubles. The halves of rows
+/* Transposes squares of numbers in registers, rows of 32 bytes: 8 of 8 floats, or 4 of 4 doubles. The halves of rows
  * change positions as they are loaded or stored, so that no shuffle crosses them. */
 #pragma once
 
@@ -12,7 +12,7 @@ typedef double lm_row_double __attribute__((vector_size(32), aligned(8)));
 typedef float lm_half_float __attribute__((vector_size(16), aligned(4)));
 typedef double lm_half_double __attribute__((vector_size(16), aligned(8)));
 
-/* Two halves as a row: in one step, which compilers do not find. */
+/* Load two halves as a row, in one step that compilers do not find. */
 #ifdef __AVX__
 #define LM_ROW_OF_float(low, high) \
   (lm_row_float) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1)
@@ -30,7 +30,7 @@ typedef double lm_half_double __attribute__((vector_size(16), aligned(8)));
 #define LM_LOW_4(a, b) __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
 #define LM_HIGH_4(a, b) __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
 
-/* The halves of r[0 ... 3] and of r[4 ... 7], each a square. */
+/* Transpose the halves of r[0 ... 3] and of r[4 ... 7], each a square. */
 static inline void lm_transpose_halves_float(lm_row_float r[8]) {
   for (int i = 0; i < 8; i += 4) {
     lm_row_float a = LM_LOW_2(r[i], r[i + 1]), b = LM_HIGH_2(r[i], r[i + 1]);
@@ -50,7 +50,7 @@ static inline void lm_transpose_halves_double(lm_row_double r[4]) {
   }
 }
 
-/* The square whose rows begin `step` numbers apart, transposed into r; and r transposed to where rows do. */
+/* Define the load of a square whose rows begin `step` numbers apart, transposed to r, and the transposed store of r. */
 #define LM_TRANSPOSED(REAL, ROWS)                                                                       \
   static inline void lm_load_transposed_##REAL(const REAL *x, ptrdiff_t step, lm_row_##REAL r[ROWS]) {  \
     for (int i = 0; i < ROWS; i++) {                                                                    \

@@ -7,7 +7,7 @@
 #include "backend/cpu/isa/lanes.h"
 #include "backend/cpu/isa/linalg/transpose.h"
 
-/* Bytes of a vector of this level: GCC keeps wider ones in memory. And how many are solved at once. */
+/* Bytes of a vector of this level: GCC keeps wider ones in memory; number of vectors that are solved at once. */
 #if defined(__AVX512F__)
 enum { VECTOR = 64, WIDEST = 4 };
 #elif defined(__AVX2__)

@@ -6,7 +6,7 @@
 #include "backend/cpu/isa/linalg/transpose.h"
 #include "backend/cpu/isa/matmul/register_tile.h"
 
-/* Up to that many terms it is writing c that takes time. */
+/* Most terms for which writing c takes the time. */
 enum { FEW_TERMS = 32 };
 
 typedef lm_row_float lm_square_F32, lm_square_BF16;
@@ -24,7 +24,7 @@ typedef lm_row_double lm_square_F64;
 #undef LM_E
 #undef MULTIPLY_ADD
 
-/* bfloat16 in pairs of terms, 4 bytes, that are multiplied and added at once. */
+/* Terms of bfloat16 are in pairs, 4 bytes, which one instruction multiplies and adds. */
 #if defined(__AVX512F__)
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx512bf16"))), apply_to = function)

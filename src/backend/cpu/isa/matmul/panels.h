@@ -1,16 +1,16 @@
-/* Products with a matrix in panels, of float or double, or of bfloat16 by the processor's own products: blocks of all
- * products, and what attention and recurrent layers, whose matrices stay in the caches, multiply by. */
+/* Declares products with a matrix in panels, of float or double, or of bfloat16 by the processor's own instructions:
+ * for blocks of all products, and for attention and recurrent layers, whose matrices stay in the caches. */
 #pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* c [m, n] = alpha a [m, k] b [k, n] + beta c, or beta 0: c is not read; beta times a row `bias` [n] in c's place, if
- * there is one. b lies in panels of `width` columns,
- * `panel_step` elements apart, each of k rows, `panel_row` elements apart; positions beyond the last column are 0.
- * Element (i, j) of a is a[i * a_row + j * a_col], and one of both steps is 1; or a is packed (pack_rows). c has c_row
- * elements a row. What an element of c is depends on its row of a and its column of b alone, and on one_row.
- * An element of bfloat16's a and b is a pair of terms, 4 bytes, and c is of float. */
+/* Computes c [m, n] = alpha a [m, k] b [k, n] + beta c. With beta 0, c is not read; beta times a row `bias` [n]
+ * replaces c, if there is one. b is in panels of `width` columns, `panel_step` elements apart, each of k rows,
+ * `panel_row` elements apart; positions beyond the last column are 0. Element (i, j) of a is a[i * a_row + j * a_col],
+ * and one of both steps is 1; or a is packed (pack_rows). c has c_row elements a row. An element of c depends on its
+ * row of a and its column of b alone, and on one_row. An element of bfloat16's a and b is a pair of terms, 4 bytes, and
+ * c is float. */
 typedef struct lm_panel_product {
   int64_t m, n, k;
   const void *a, *panels, *bias;
@@ -18,10 +18,10 @@ typedef struct lm_panel_product {
   int64_t a_row, a_col, panel_step, panel_row, c_row;
   double alpha, beta;
   bool packed_rows;
-  bool one_row; /* of the whole product, whatever part of it this is: its terms are summed in two halves */
+  bool one_row; /* true if the whole product has one row, whatever part this is: its terms are summed in two halves */
 } lm_panel_product;
 
-/* c [m, n] = sums + beta c, or beta 0: c is not read; with `transposed`, c is [n, m]. `bias` as above, for c's rows. */
+/* Computes c [m, n] = sums + beta c; with beta 0, c is not read; `transposed`: c is [n, m]. `bias` as above. */
 typedef struct lm_panel_sums {
   int64_t m, n;
   const void *sums, *bias;
@@ -33,10 +33,10 @@ typedef struct lm_panel_sums {
 
 struct lm_panel_loops {
   int64_t width, height; /* columns of a panel; rows that are in registers at a time */
-  /* Element (i, j) of b [depth, n] is b[i * b_row + j * b_col], and one of both steps is 1; its panels lie one behind
-   * the other. */
+  /* Packs b [depth, n], whose element (i, j) is b[i * b_row + j * b_col], with one of both steps 1, into contiguous
+   * panels. */
   void (*pack)(void *panels, const void *b, int64_t b_row, int64_t b_col, int64_t depth, int64_t n);
-  /* Element (i, j) of a [m, k] is a[i + j * a_col]. */
+  /* Packs a [m, k], whose element (i, j) is a[i + j * a_col]. */
   void (*pack_rows)(void *to, const void *a, int64_t a_col, int64_t m, int64_t k);
   void (*product)(const lm_panel_product *p);
   void (*put)(const lm_panel_sums *s);

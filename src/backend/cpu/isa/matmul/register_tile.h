@@ -1,7 +1,7 @@
-/* What a product keeps in registers, and so how wide packed panels are: the same wherever panels are read. */
+/* Defines the part of a product in registers, and so the width of packed panels: the same wherever panels are read. */
 #pragma once
 
-/* Bytes of a vector, two of which are a panel's row, and how many rows of a product are in registers at a time. */
+/* Bytes of a vector, two of which are a panel's row; number of a product's rows that are in registers at a time. */
 #if defined(__AVX512F__)
 enum { VECTOR = 64 };
 #elif defined(__AVX2__)

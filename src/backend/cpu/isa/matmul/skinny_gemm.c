@@ -4,12 +4,11 @@
 
 #include "backend/cpu/isa/lanes.h"
 
-/* MOST rows are taken at once; more go through the part of B that is in the cache by then. SUMS columns at a time where
- * B's rows lie in one piece, from DEEP rows of it, of half as many for 3 rows or more: registers are few. OUTS columns
- * of a transposed B of float32 at once are the number of streams that the processor prefetches. */
+/* MAX_ROWS rows are taken at once; more use the part of B that is in the cache by then. If B's rows are contiguous,
+ * SUMS columns are summed at a time over DEEP of its rows, half as many for 3 rows or more: registers are few. OUTS
+ * columns of a transposed B of float32 at once are the number of streams that the processor prefetches. */
 enum { MAX_ROWS = 4, OUTS = 8, PACKS = 4, SUMS = 4096, DEEP = 8 };
-/* Of a transposed B: rows at once at most, and with each number of rows how many columns, so that sums fill the
- * registers. */
+/* For a transposed B: most rows at once, and for each number of rows the columns whose sums fill the registers. */
 #if defined(__AVX512F__)
 enum { DOT_ROWS = 8 };
 #define EACH_DOT_ROWS(X) X(2, 8) X(3, 6) X(4, 6) X(5, 4) X(6, 4) X(7, 3) X(8, 3)
@@ -17,7 +16,7 @@ enum { DOT_ROWS = 8 };
 enum { DOT_ROWS = 4 };
 #define EACH_DOT_ROWS(X) X(2, 4) X(3, 3) X(4, 3)
 #endif
-/* That many groups of B's rows are asked for before they are needed: the processor itself finds runs as short late. */
+/* Groups of B's rows that are prefetched before they are needed: the processor itself finds such short runs late. */
 enum { AHEAD = 2 };
 #define LM_TEMPLATE "backend/cpu/isa/templates/skinny_gemm.inc"
 #define LM_E F32

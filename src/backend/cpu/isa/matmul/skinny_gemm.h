@@ -1,13 +1,13 @@
-/* Products of a few rows, as for the next token of a model of language: they take as long as the matrix takes to come
- * from memory, of which every element is read once. Sums are of float32. */
+/* Declares products of a few rows, as for the next token of a language model: they take as long as reading the matrix
+ * from memory, each element once. Sums are float32. */
 #pragma once
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* C [m, n] = alpha x B + beta C: rows of x [m, k] lie x_row apart, rows of C ldc; beta 0 never reads C, and a row
- * `bias` [n], if there is one, is added in its place. B, of C's
- * dtype, is [k, n] with ldb elements a row, or with `transposed` [n, k]. */
+/* Computes C [m, n] = alpha x B + beta C: rows of x [m, k] are x_row apart, rows of C ldc. With beta 0, C is not read;
+ * beta multiplies a row `bias` [n] in C's place, if there is one. B, of C's dtype, is [k, n] with ldb elements a row,
+ * or with `transposed` [n, k]. */
 typedef struct lm_skinny_gemm_job {
   int64_t m, n, k;
   const float *x;
@@ -18,10 +18,10 @@ typedef struct lm_skinny_gemm_job {
   float alpha, beta;
 } lm_skinny_gemm_job;
 
-struct lm_skinny_gemm_loops { /* of float32 and the 16-bit floats; others NULL */
+struct lm_skinny_gemm_loops { /* float32 and the 16-bit floats; others NULL */
   void (*product[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job);
-  /* The same in two steps, where B is not transposed: sums [m, n], rows `row` apart, and C of such sums of `parts`
-   * parts of k, `step` apart, whose k is put together in order. */
+  /* Do the same in two steps, if B is not transposed: sums [m, n], rows `row` apart; and C from such sums of `parts`
+   * parts of k, `step` apart, which are added in order. */
   void (*sum[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job, float *sums, int64_t row);
   void (*finish[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job, const float *sums, int64_t row, int parts,
                                  int64_t step);
