@@ -28,15 +28,36 @@ local finfo = require("luminary.tensor.dtype_info").finfo
 local constraints = require "luminary.distributions.constraints"
 local formulas = require "luminary.distributions.formulas"
 
-local ops, fail, joined = core.ops, options.fail, formulas.known.joined
+local ops, fail, joined, undefined = core.ops, options.fail, formulas.known.joined, formulas.undefined
 
+-- Fails for a field that a distribution of the library lacks.
+local function no_field(record, key)
+  local known = {}
+  local function add(t)
+    for name in pairs(t) do known[tostring(name):match "^%a[%w_]*$" or key] = true end
+  end
+  add(record.values)
+  local of = record.class
+  while of do
+    add(of)
+    add(rawget(of, "properties") or {})
+    of = rawget(of, "super")
+  end
+  known[key] = nil
+  options.no_name(record.class.__name, key, known)
+end
+
+-- Returns the property of that name, or nil. An absent public name is an error, except in a user's class, whose objects
+-- have fields of their own.
 local function property(self, key)
-  local of = debug.getmetatable(self).class
+  local record = debug.getmetatable(self)
+  local of = record.class
   while of do
     local own = rawget(of, "properties")
     if own and own[key] then return own[key](self) end
     of = of.super
   end
+  if rawget(record.class, "strict") and key:sub(1, 1) ~= "_" then no_field(record, key) end
 end
 
 -- The constraint that an entry names.
@@ -67,9 +88,10 @@ Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
 Distribution.is = class.is
 Distribution.has_rsample, Distribution.has_enumerate_support = false, false
+Distribution.batch_shape, Distribution.event_shape = {}, {}
 Distribution.__inner = {"broadcast", "define", "drawn", "first_parameter", "noise", "value"}
 Distribution.properties = {
-  stddev = function(d) return d.variance and d.variance:sqrt() end,
+  stddev = function(d) return d.variance:sqrt() end,
   support = function(d) return constraint_of(d, d._formula and d._formula.support) end,
   arg_constraints = function(d)
     local all = {}
@@ -78,6 +100,20 @@ Distribution.properties = {
   end,
   param_shape = function(d) return ((d._given or {}).probs or (d._given or {}).logits or {}).shape end,
 }
+
+
+-- Ways around what a distribution of the library lacks.
+local remedies = {
+  mean = "estimate it by d:sample({1000}):mean(1)", variance = "estimate it by d:sample({1000}):var(1)",
+  entropy = "estimate it by -d:log_prob(d:sample({1000})):mean(1)",
+  rsample = "use d:sample() and d:log_prob(x), which has gradients",
+}
+for _, name in ipairs {"mean", "variance", "mode"} do
+  Distribution.properties[name] = function(d)
+    undefined(d, name, ("self.%s in init, or %%s.properties = {%s = function(d) … end}"):format(name, name),
+      remedies[name])
+  end
+end
 
 --- Returns the shape that these broadcast to.
 function Distribution.broadcast(who, shapes)
@@ -132,12 +168,26 @@ function Distribution:noise(op, shape)
   return info and x:clamp(info.tiny, {max = 1 - info.eps}) or x
 end
 
---- The parameter of which samples have dtype and device.
+--- Returns the parameter whose dtype and device samples have; of a user's class any tensor among the fields.
 function Distribution:first_parameter()
-  for i = #self.order, 1, -1 do
-    local given = rawget(debug.getmetatable(self).values, self.order[i])
+  local values = debug.getmetatable(self).values
+  for i = #(self._formula and self.order or {}), 1, -1 do
+    local given = rawget(values, self.order[i])
     if core.is_tensor(given) then return given end
   end
+  for _, v in pairs(values) do
+    if core.is_tensor(v) and core.is_floating_point(v) then return v end
+  end
+  return core.tensor(0)
+end
+
+-- Returns samples of shape [shape…, batch_shape…, event_shape…]. Classes of the library define it, users' the method
+-- sample or rsample.
+function Distribution:_draw(shape)
+  for _, name in ipairs {"rsample", "sample"} do
+    if self[name] ~= Distribution[name] then return self[name](self, shape) end
+  end
+  undefined(self, "sample", "function %s:sample(shape), or function %s:rsample(shape) if gradients pass through it")
 end
 
 --- Returns samples of shape [shape…, batch_shape…, event_shape…], without gradient: d:sample(), d:sample(5),
@@ -149,9 +199,7 @@ end
 
 --- Returns reparameterized samples, through which gradients pass to the parameters. Not all distributions have it.
 function Distribution:rsample(shape)
-  if not self.has_rsample then
-    fail("%s: rsample is not supported; use d:sample() and d:log_prob(x), which has gradients", self.__name)
-  end
+  if not self.has_rsample then undefined(self, "rsample", "function %s:rsample(shape)", remedies.rsample) end
   return self:_draw(shape_of(self.__name .. ".rsample", shape))
 end
 
@@ -180,7 +228,7 @@ end
 --- Returns the distribution with another batch_shape, to which its own must broadcast.
 function Distribution:expand(batch_shape)
   batch_shape = shape_of(self.__name .. ".expand", batch_shape)
-  if not self._given then fail("%s: expand is not supported", self.__name) end
+  if not self._given then undefined(self, "expand", "function %s:expand(batch_shape)") end
   local twin = blank(debug.getmetatable(self).class)
   for name, v in pairs(debug.getmetatable(self).values) do twin[name] = v end
   twin:_set_parameters(batch_shape)
@@ -212,7 +260,9 @@ function Distribution:perplexity() return self:entropy():exp() end
 --- Returns all values of a finite support, [n, batch_shape…, event_shape…]; d:enumerate_support(false): the batch dims
 --- are 1.
 function Distribution:enumerate_support(expand)
-  if not self.has_enumerate_support then fail("%s: enumerate_support is not supported", self.__name) end
+  if not self.has_enumerate_support then
+    undefined(self, "enumerate_support", "function %s:enumerate_support(expand)")
+  end
   local values, ones = self._formula.values(self), {}
   local n = {values.shape[1]}
   for i = 1, #self.batch_shape do ones[i] = 1 end
@@ -230,9 +280,10 @@ function Distribution:repr()
   return ("%s(%s)"):format(self.__name, table.concat(parts, ", "))
 end
 
--- The formula of that name of the distribution's entry.
+-- Returns the formula of that name of the distribution's entry.
 local function formula(self, name)
-  return self._formula[name] or fail("%s: %s is not supported", self.__name, name)
+  return self._formula and self._formula[name]
+    or undefined(self, name, ("function %%s:%s(%s)"):format(name, name == "entropy" and "" or "x"), remedies[name])
 end
 
 --- Returns the log of the probability (density) of the values x, of shape [shape…, batch_shape…].

@@ -99,11 +99,21 @@ function formulas.compile(text, names)
   return assert(loadstring(code, "=formula"))(formulas.known)
 end
 
---- Adds a kind of arguments: instances of a class.
-function formulas.kind(kind, of)
+--- Adds a kind of arguments: instances of a class. remedy(value): what the error for another value adds, or nil.
+function formulas.kind(kind, of, remedy)
   options.kind(kind, kind, function(who, name, value)
-    return class.is(value, of) and value or options.must_be(who, name, "a " .. kind, value)
+    return class.is(value, of) and value or options.must_be(who, name, "a " .. kind, value, remedy and remedy(value))
   end)
+end
+
+--- Fails for `name`, which an object's class lacks. A user's class is to define `own`, a text with its name as %s;
+--- remedy: what works for a class of the library, or nil.
+function formulas.undefined(object, name, own, remedy)
+  local of = class.record(object).class
+  if not rawget(of, "strict") then
+    options.fail("%s: %s is not defined; define %s", of.__name, name, (own:gsub("%%s", of.__name)))
+  end
+  options.fail("%s: %s is not supported%s", of.__name, name, remedy and "; " .. remedy or "")
 end
 
 return formulas

@@ -73,10 +73,17 @@ local function mean_by(texts)
 end
 known.mean_log, known.mean_log_rest, known.mean_exp = mean_by(of_log), mean_by(of_log_rest), mean_by(of_exp)
 
--- A Pareto's moments, without their bounds: gradients where they are infinite would be NaN.
-function known.mean_of(p) return p.alpha and p.alpha * p.scale / (p.alpha - 1) or p.mean end
+-- Returns a Pareto's alpha, or nil for other classes.
+local function alpha_of(p) return class.record(p).values.alpha end
+
+-- The moments of a Pareto leave out their bounds: gradients where they are infinite would be NaN.
+function known.mean_of(p)
+  local alpha = alpha_of(p)
+  return alpha and alpha * p.scale / (alpha - 1) or p.mean
+end
 function known.variance_of(p)
-  return p.alpha and p.alpha * (p.scale / (p.alpha - 1)) ^ 2 / (p.alpha - 2) or p.variance
+  local alpha = alpha_of(p)
+  return alpha and alpha * (p.scale / (alpha - 1)) ^ 2 / (alpha - 2) or p.variance
 end
 
 -- The means of -log q(x) over p's values.
@@ -120,7 +127,7 @@ local function cross_entropy(q_name)
     if below then value = ops.where(below, inf, value) end
     if above then value = ops.where(above, inf, value) end
     local moments = ({Normal = 2, Exponential = 1, Gamma = 1})[q_name]
-    return p.alpha and moments and ops.where(p.alpha:le(moments), inf, value) or value
+    return alpha_of(p) and moments and ops.where(p.alpha:le(moments), inf, value) or value
   end
 end
 

@@ -26,15 +26,19 @@ Transform.repr, Transform.__inner = class.methods.repr, {"inverse"}
 Transform.domain, Transform.codomain, Transform.bijective = C.real, C.real, false
 
 --- The transform of x; t(x) is the same.
-function Transform:forward(x) return self._forward(x, self) end
+function Transform:forward(x)
+  return (self._forward or formulas.undefined(self, "forward", "function %s:forward(x)"))(x, self)
+end
 --- Returns x for y, the inverse of the transform; without y the inverse as a transform.
 function Transform:inv(y)
   if y == nil then return self:inverse() end
-  return self._inv(y, self)
+  return (self._inv or formulas.undefined(self, "inv", "function %s:inv(y)"))(y, self)
 end
 --- Returns log |dy/dx| of each value, where y is the transform of x.
 function Transform:log_abs_det_jacobian(x, y)
-  if not self._log_det then fail("%s: log_abs_det_jacobian is not supported; it is not bijective", self.__name) end
+  if not self._log_det then
+    formulas.undefined(self, "log_abs_det_jacobian", "function %s:log_abs_det_jacobian(x, y)", "it is not bijective")
+  end
   return self._log_det(x, y or self(x), self)
 end
 --- Returns 1 where y increases with x, -1 where it decreases.
@@ -69,7 +73,11 @@ local function sum_last(t, n)
 end
 transforms._sum_last, known.sum_last = sum_last, sum_last
 
-formulas.kind("transform", Transform)
+--- Returns the remedy for a function in the place of a transform; nil for other values.
+function transforms._remedy(value)
+  return type(value) == "function" and "inv is a method: pass t:inv(), the inverse of t" or nil
+end
+formulas.kind("transform", Transform, transforms._remedy)
 
 local function transform_list(who, name, list)
   for i, t in ipairs(options.list(who, name, list)) do options.arg(who, ("%s[%d]"):format(name, i), t, "transform") end
