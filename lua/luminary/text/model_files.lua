@@ -1,4 +1,5 @@
 --- SentencePiece's models (tokenizer.model) and tiktoken's ranks, as the tokenizer.json that they stand for.
+local core = require "luminary.core"
 local base64 = require "luminary.base.base64"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
@@ -67,7 +68,7 @@ local function fields_of(path, message, names, out)
   return out
 end
 
-local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+local NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 local UNIGRAM, BPE, WORD = 1, 2, 3
 
 local function read_message(path, text)
@@ -147,10 +148,15 @@ local function sentence_piece(path, text)
       }
     end
   end
-  local roles = {}
+  local roles, kinds = {}, {}
   for _, role in ipairs {"unk_token", "bos_token", "eos_token", "pad_token"} do
     local piece = pieces[trainer[role] + 1]
     roles[role] = piece and (piece.kind == CONTROL or piece.kind == UNKNOWN) and piece.text or nil
+  end
+  for _, piece in ipairs(pieces) do
+    if piece.kind ~= NORMAL and piece.kind ~= BYTE and not (is_unigram and piece.kind == USER_DEFINED) then
+      kinds[piece.text] = piece.kind
+    end
   end
   local byte_fallback = trainer.byte_fallback ~= 0
   return encoded {
@@ -161,7 +167,37 @@ local function sentence_piece(path, text)
       type = "BPE", vocab = vocab, byte_fallback = byte_fallback, fuse_unk = true, unk_token = pieces[unknown + 1].text,
       merges = trainer.model_type == BPE and vocabulary.merges_by_score(path, tokens, vocab, scores) or {},
     },
-  }, roles
+  }, roles, nil, kinds
+end
+
+local MARK = "\239\183\144" -- U+FDD0, which Unicode keeps from texts
+
+--- Returns what tokenizer_json.read takes as root, of a tokenizer.json that `read` returned and its table `kinds`, to
+--- encode as SentencePiece does: text that reads like a control piece is text, and user-defined symbols are found after
+--- the space in front of a text is put there. Ids are those of the file.
+function model_files.for_encoding(json, kinds)
+  local root = core.json_decode(json)
+  local model, added = root.model, {}
+  local function renamed(token) -- a space is "▁" in a normalized text, so no text has a token with a space
+    return (kinds[token] == USER_DEFINED and MARK or kinds[token] and " " or "") .. token
+  end
+  if model.type == "Unigram" then
+    for _, entry in ipairs(model.vocab) do entry[1] = renamed(entry[1]) end
+    if model.byte_fallback then -- a byte's piece is not found in a text that is cut behind its "<"
+      root.pre_tokenizer = {type = "Split", behavior = "Isolated", pattern = {Regex = "<(?=0x[0-9A-F]{2}>)"}}
+    end
+  else
+    local vocab = {}
+    for token, id in pairs(model.vocab) do vocab[renamed(token)] = id end
+    model.vocab, model.unk_token = vocab, renamed(model.unk_token)
+  end
+  for _, one in ipairs(root.added_tokens or {}) do
+    if kinds[one.content] == USER_DEFINED then one.content, one.normalized = renamed(one.content), true end
+    if not kinds[one.content] then added[#added + 1] = one end
+  end
+  root.added_tokens = added
+  table.insert(root.normalizer.normalizers, replaced("^▁?" .. MARK, ""))
+  return root
 end
 
 -- ---- tiktoken: lines of a token's bytes in base64 and its rank
@@ -222,8 +258,9 @@ local function tiktoken(path, text, pattern)
   }, added and {eos_token = "<|endoftext|>"} or {}
 end
 
---- The text of a tokenizer.json of a file's text, and the tokens that have parts; nil where it is of neither kind.
---- pattern: the regular expression that cuts texts into words, for tiktoken's ranks.
+--- Returns the text of a tokenizer.json for a file's text, and the tokens that have parts; nil where the file is of
+--- neither kind. The fourth result is, of a SentencePiece model, a table for for_encoding: the kinds of pieces that are
+--- not taken for text. pattern: the regular expression that cuts texts into words, for tiktoken's ranks.
 function model_files.read(path, text, pattern)
   if is_sentence_piece(text) then return sentence_piece(path, text) end
   if text:find "^[%w+/]+=* %d+[\r\n]" then return tiktoken(path, text, pattern) end

@@ -68,24 +68,37 @@ Tokenizer.__missing = {
   id_to_piece = "id_to_token is that", piece_to_id = "token_to_id is that",
 }
 
--- What C has of each; it is made of the text again in another process or thread.
-local made = setmetatable({}, {__mode = "k"})
+-- Handles of C by tokenizer, made again from the text in another process or thread; `encoders` has those that encode
+-- texts of SentencePiece's models, where the two differ.
+local made, encoders = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
 
-local function handle(self)
-  local one = made[self]
+local function handle_in(handles, self, root)
+  local one = handles[self]
   if not one then
-    one = tokenizer_json.read(self.json, self.path)
-    made[self] = one
+    one = tokenizer_json.read(self.json, self.path, root and root())
+    handles[self] = one
     if #self.added > 0 then core.tokenizer_add(one, self.added) end
   end
   return one
+end
+
+local function handle(self) return handle_in(made, self) end
+
+local function encoder(self)
+  if not self.kinds or not next(self.kinds) then return handle(self) end
+  return handle_in(encoders, self, function()
+    return require("luminary.text.model_files").for_encoding(self.json, self.kinds)
+  end)
 end
 
 special.made.vocab_size = function(self) return (select(2, core.tokenizer_size(handle(self)))) end
 
 local function add(self, list)
   local count = core.tokenizer_add(handle(self), list)
-  for _, one in ipairs(list) do self.added[#self.added + 1] = one end
+  for _, one in ipairs(list) do
+    self.added[#self.added + 1] = one
+    if self.kinds then self.kinds[one.content], encoders[self] = nil, nil end
+  end
   return count
 end
 
@@ -96,7 +109,7 @@ local function add_missing(self, said)
     local id = core.tokenizer_id(handle(self), one.content)
     local is_added = id and select(2, core.tokenizer_token(handle(self), id))
     if one.normalized == nil then one.normalized = not one.special end
-    if not is_added then missing[#missing + 1] = one end
+    if not is_added or self.kinds and self.kinds[one.content] then missing[#missing + 1] = one end
   end
   local ok, why = pcall(add, self, missing)
   if not ok then options.fail_in_file(said.path, special.reason(why)) end
@@ -110,7 +123,7 @@ local function set_around(self)
     return {self[role], id - self.base}
   end
   self.json = files.with_field(self.json, "post_processor", files.around_json(one "bos_token", one "eos_token"))
-  made[self] = nil
+  made[self], encoders[self] = nil, nil
 end
 
 for _, flag in ipairs {"add_bos_token", "add_eos_token"} do
@@ -139,11 +152,12 @@ local function choose_around(self, o, said, has_file)
   end
 end
 
--- json: a tokenizer.json's text, of the file or folder of that name; said: what special.read returns, or nil.
-local function prepare(self, who, path, json, base, said)
+-- Fills a tokenizer. json: a tokenizer.json's text, of the file or folder of that name; said: what special.read
+-- returns, or nil; kinds: what model_files.read returns, or nil.
+local function prepare(self, who, path, json, base, said, kinds)
   if base > 1 then options.must_be(who, "base", "0 (as in the file) or 1", base) end
   said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
-  self.path, self.json, self.base, self.added = path, json, base, {}
+  self.path, self.json, self.base, self.added, self.kinds = path, json, base, {}, kinds
   local truncation, pads
   made[self], truncation, pads = tokenizer_json.read(json, path, said.root)
   local settings = padding.settings(path, truncation, pads)
@@ -163,9 +177,9 @@ Tokenizer.init = signature.of([[Tokenizer(path: string, {base: natural = 1, add_
   if path:find("%z") then options.must_be("Tokenizer", "path", "a string", path) end
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
-  local json, parts, said = files.read_any(path, o.pattern)
+  local json, parts, said, kinds = files.read_any(path, o.pattern)
   said = said or folder and special.read(folder)
-  prepare(self, "Tokenizer", path, json, o.base, said)
+  prepare(self, "Tokenizer", path, json, o.base, said, kinds)
   for _, role in ipairs(special.roles) do
     local token = parts and parts[role]
     if token and not self[role] and self:token_to_id(token) then self[role] = token end
@@ -183,7 +197,7 @@ local strategies = {longest_first = 0, only_first = 1, only_second = 2}
 -- The five tensors of encode.
 local function encode(self, text, pair, o)
   local most = o.truncation and o.max_length or -1
-  return core.tokenizer_encode(handle(self), text, pair, o.add_special_tokens, most, strategies[o.truncation] or 0,
+  return core.tokenizer_encode(encoder(self), text, pair, o.add_special_tokens, most, strategies[o.truncation] or 0,
     o.truncation_side == "left", self.base)
 end
 

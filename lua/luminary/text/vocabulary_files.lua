@@ -155,9 +155,8 @@ function files.read_any(path, pattern)
     local gguf = load_module "luminary.text.gguf_vocabulary"
     if gguf.is(path) then return gguf.read(path) end
     local text = read(path)
-    local converted, roles = load_module("luminary.text.model_files").read(path, text, pattern)
-    if converted then return converted, roles end
-    return text
+    local converted, roles, _, kinds = load_module("luminary.text.model_files").read(path, text, pattern)
+    return converted or text, roles, nil, kinds
   end
   local function within(name) return path .. "/" .. name end
   if exists(within "tokenizer.json") then return read(within "tokenizer.json") end
