@@ -3,13 +3,17 @@ local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local printable_name = require "luminary.base.printable_name"
 local truncate_text = require "luminary.base.truncate_text"
 local Source = require "luminary.file_formats.source"
 local load_module = require "luminary.base.load_module"
 local fail = options.fail
 
-local LOCAL = "text.Tokenizer(path) reads a tokenizer.json, or a folder with one, such as `hf download NAME "
-  .. "--local-dir FOLDER` leaves"
+local FORMATS = "text.Tokenizer(path) reads a tokenizer.json, a SentencePiece model (tokenizer.model), tiktoken's ranks, "
+  .. "a GGUF file, or a folder with a tokenizer.json or tokenizer.model, such as `hf download NAME --local-dir FOLDER` "
+  .. "leaves"
+local OTHERS = "; text.BertWordPieceTokenizer(path) reads BERT's vocab.txt, text.ByteLevelBPETokenizer(vocab, merges) "
+  .. "GPT-2's vocab.json and merges.txt"
 
 local files = {}
 
@@ -149,13 +153,17 @@ local function exists(path) return core.file_kind(path) == "a regular file" end
 function files.read_any(path, pattern)
   if not core.file_kind(path) then
     fail("Tokenizer: cannot open '%s': No such file or directory; nothing is downloaded: %s",
-      truncate_text(path, 200), LOCAL)
+      truncate_text(path, 200), FORMATS)
   end
   if core.file_kind(path) ~= "a folder" then
     local gguf = load_module "luminary.text.gguf_vocabulary"
     if gguf.is(path) then return gguf.read(path) end
     local text = read(path)
     local converted, roles, _, kinds = load_module("luminary.text.model_files").read(path, text, pattern)
+    if not converted and not text:find "^[\239\187\191%s]*[{%[]" then
+      options.fail_in_file(path, "unknown format of a tokenizer: it begins with '%s'; %s",
+        printable_name(text:match "^[^\r\n]*", 40), FORMATS .. OTHERS)
+    end
     return converted or text, roles, nil, kinds
   end
   local function within(name) return path .. "/" .. name end
