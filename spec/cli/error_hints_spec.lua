@@ -87,7 +87,7 @@ describe("the hint of an error in LuaJIT's own words #lua", function()
       ["lm.distributions.Normal(0, 1):mean()"] = ".mean is a field and not a method: write x.mean",
       ["local d = lm.distributions.Normal(0, 1)\nprint(d:mean())"] = ".mean is a field and not a method",
       ["local d = lm.distributions.Normal(0, 1)\nprint(d.mean())"] = "a field and not a function: write x.mean",
-      ["print(({mean = x}):mean())"] = ".mean is a field and not a method", ["print(({y = x}).y(1))"] = "with brackets: x[1]",
+      ["print(({mean = x}):mean())"] = "a field and not a method", ["print(({y = x}).y(1))"] = "with brackets: x[1]",
       ["print(x.grad:sum())"] = "x.grad is nil until backward()", ["print('net ' .. net)"] = "tostring(x) is its text",
       ["print(table.concat({x}, ','))"] = "tostring(x)", ["print(math.floor(x))"] = "a tensor is no number: x:item()",
       ["local a, b = x:split(1)\nprint(b:sum())"] = "split returns one list: local a, b = unpack(list)",

@@ -270,8 +270,8 @@ describe("lm.text", function()
         ["[]"] = "not a tokenizer.json: model is missing",
         ["Some text\nof two lines"] = "': unknown format of a tokenizer: it begins with 'Some text'; "
           .. "text.Tokenizer%(path%) reads a tokenizer.json, a SentencePiece model %(tokenizer.model%), "
-          .. "tiktoken's ranks, a GGUF file, or a folder .* leaves; text.BertWordPieceTokenizer%(path%) reads BERT's vocab.txt, "
-          .. "text.ByteLevelBPETokenizer%(vocab, merges%) GPT%-2's vocab.json and merges.txt",
+          .. "tiktoken's ranks, a GGUF file, or a folder .* leaves; text.BertWordPieceTokenizer%(path%) reads BERT's "
+          .. "vocab.txt, text.ByteLevelBPETokenizer%(vocab, merges%) GPT%-2's vocab.json and merges.txt",
         ['{"model": {"type": "X"}}'] = "model: unsupported type 'X'",
         [small(', "normalizer": {"type": "NFX"}')] = "normalizer: unsupported type 'NFX'",
         [small(', "normalizer": {"type": "Replace", "pattern": {"Regex": "("}, "content": ""}')] =

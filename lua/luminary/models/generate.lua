@@ -48,7 +48,8 @@ local function read_options(who, net, opts)
   o.ends = {}
   local ends = o.eos_token_id
   if ends == nil and type(net) ~= "function" then ends = net.eos_token_id end
-  for i, token in ipairs(list_of(who, "eos_token_id", ends, "count")) do
+  o.eos_token_id = o.eos_token_id or nil
+  for i, token in ipairs(list_of(who, "eos_token_id", ends or {}, "count")) do
     o.ends[token], o.fill = true, i == 1 and token or o.fill
   end
   o.fill = o.pad_token_id or o.fill
@@ -65,7 +66,7 @@ local function read_options(who, net, opts)
   end
   -- An end that the net itself names may be one that it never returns.
   function o.check_vocabulary(n)
-    local from_file = {pad_token_id = o.pad_token_id}
+    local from_file = {pad_token_id = o.pad_token_id or nil}
     for _, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do
       from_file.eos_token_id = math.max(token, from_file.eos_token_id or 0)
     end
@@ -121,8 +122,8 @@ local function check_ids(who, net, ids, o)
   return ids:long()
 end
 
--- bool [N, L], false where ids are padding: as attention_mask says, else where pad_token_id stands (if it is no end);
--- nil where nothing is.
+-- Returns bool [N, L], false where ids are padding: attention_mask, or without one, as transformers do, the tokens that
+-- are pad_token_id, unless that ends sequences. Returns nil where nothing is padding.
 local function padding_of(who, ids, o)
   local mask, n, l = o.attention_mask, unpack(ids.shape)
   if mask and (mask.ndim ~= 2 or mask.shape[1] ~= n or mask.shape[2] ~= l) then
@@ -135,8 +136,9 @@ local function padding_of(who, ids, o)
   if mask:all():item() then return nil end
   for i, last in ipairs(mask:select(2, -1):totable()) do
     if not last or last == 0 then
-      fail("%s: row %d of ids ends with padding; pad on the left: tokenizer(texts, {padding = true, padding_side = "
-        .. "\"left\"})", who, i)
+      fail("%s: row %d of ids ends with padding%s; pad on the left: tokenizer(texts, {padding = true, padding_side = "
+        .. "\"left\"})", who, i, o.attention_mask and "" or (", since its last token is pad_token_id (%d), which "
+        .. "{attention_mask = lm.ones_like(ids)} makes a token of the text"):format(o.pad_token_id))
     end
   end
   return mask

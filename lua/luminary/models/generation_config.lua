@@ -31,7 +31,7 @@ generation_config.options = {
   top_k = {"natural", 0}, top_p = {"probability", 1}, min_p = {"probability", 0}, repetition_penalty = {"positive", 1},
   no_repeat_ngram_size = {"natural", 0}, do_sample = {"boolean"}, num_beams = {"count", 1},
   num_return_sequences = {"count", 1}, length_penalty = {"number", 1}, early_stopping = {early_stopping, false},
-  bad_words_ids = {bad_words}, eos_token_id = {"any"}, pad_token_id = {"count"}, stop_strings = {"any"},
+  bad_words_ids = {bad_words}, eos_token_id = {"any"}, pad_token_id = {"count", nil, true}, stop_strings = {"any"},
   use_cache = {"boolean", true},
 }
 local lengths = {max_length = {"count"}, min_length = {"natural"}}

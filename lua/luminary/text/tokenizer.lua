@@ -17,8 +17,8 @@ local function new(of)
   return class.object(of, {__call = call, __index = special.get, __newindex = special.set})
 end
 
---- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): Loads a tokenizer of Hugging Face's formats, or
---- that of a GGUF file.
+--- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): Loads a tokenizer of Hugging Face's formats,
+--- SentencePiece's, tiktoken's or a GGUF file's.
 ---
 --- Fields: vocab_size is the number of tokens without added ones, #tokenizer that of all ids. pad_token, eos_token,
 --- bos_token, unk_token, cls_token, sep_token and mask_token are strings or nil, and may be set; pad_token_id and so
