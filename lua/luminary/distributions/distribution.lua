@@ -1,20 +1,20 @@
---- What distributions share. One is an entry with its formulas:
+--- Defines the base class of distributions, and makes classes of entries, which have a distribution's formulas:
 ---
 ---   define "Exponential" {
 ---     takes = "rate: positive", support = "nonnegative", help = "…",
 ---     mean = "1 / rate", variance = …, rsample = "-log(uniform) / rate", log_prob = "log(rate) - rate * x",
 ---   }
 ---
---- takes      its parameters in order, NAME: CONSTRAINT. They become tensors, of which the batch dims broadcast
+--- takes      the parameters in order, NAME: CONSTRAINT; they become tensors whose batch dims broadcast
 --- limits     {parameter = constraint, or a function(d) that returns it}
---- defaults   of parameters that may be left out
---- either     parameters of which just one is given; properties of those names compute the others
---- event_dims {parameter = number of last dims of an event}; event_shape is that of the last of them, or event(d)
---- plain      {parameter = kind}: those that are no tensors; loose: {parameter = true}: those that do not broadcast
---- support    what log_prob's argument must be: a constraint, its name, or a function(d) that returns it
+--- defaults   {parameter = value if it is left out}
+--- either     list of parameters of which exactly one is given; properties of their names compute the others
+--- event_dims {parameter = number of last dims of an event}; event_shape is that of the last parameter, or event(d)
+--- plain      {parameter = kind} of parameters that are not tensors; loose: {parameter = true} if it does not broadcast
+--- support    constraint of log_prob's argument, its name, or a function(d) that returns it
 --- made       function(d, given) that completes a new object; given: the parameters before they are broadcast
---- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
---- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and any other method
+--- rsample    samples through which gradients pass, or sample, if gradients cannot; [shape…, batch…, event…]
+--- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and other methods
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
 --- base       function(d) that returns the base distribution and the transforms of a TransformedDistribution
 ---
@@ -60,7 +60,7 @@ local function property(self, key)
   if rawget(record.class, "strict") and key:sub(1, 1) ~= "_" then no_field(record, key) end
 end
 
--- The constraint that an entry names.
+-- Returns the constraint for a value of an entry: a constraint, its name, or a function(d) that returns it.
 local function constraint_of(d, c)
   if type(c) == "function" then c = c(d) end
   return type(c) == "string" and constraints[c] or c
@@ -115,7 +115,7 @@ for _, name in ipairs {"mean", "variance", "mode"} do
   end
 end
 
---- Returns the shape that these broadcast to.
+--- Returns the shape that a list of shapes broadcasts to. Fails in the name of `who` if they do not broadcast.
 function Distribution.broadcast(who, shapes)
   local out = {}
   for _, shape in ipairs(shapes) do
@@ -132,7 +132,7 @@ function Distribution.broadcast(who, shapes)
   return out
 end
 
--- Numbers become tensors of the dtype and device that the tensors among the values have.
+-- Returns the values of these names as tensors; numbers take the dtype and device of the first floating-point tensor.
 local function tensors(who, names, values)
   local like, out = nil, {}
   for _, name in ipairs(names) do
@@ -149,7 +149,7 @@ local function tensors(who, names, values)
   return out
 end
 
--- A sample shape as a list.
+-- Returns a sample shape (nil, an integer or a list) as a list.
 local function shape_of(who, shape)
   if shape == nil then return {} end
   if type(shape) == "number" then shape = {shape} end
@@ -160,7 +160,7 @@ local function shape_of(who, shape)
   return shape
 end
 
---- Random numbers of an op ("rand" from 0 to 1, never one of them; "randn") of the shape [shape…, batch…, event…].
+--- Returns random numbers [shape…, batch…, event…] of the op "rand" (between 0 and 1, both excluded) or "randn".
 function Distribution:noise(op, shape)
   local like = self:first_parameter()
   local x = ops[op](joined(shape, self.batch_shape, self.event_shape), {dtype = like.dtype, device = like.device})
@@ -203,7 +203,7 @@ function Distribution:rsample(shape)
   return self:_draw(shape_of(self.__name .. ".rsample", shape))
 end
 
---- A value as a tensor of the parameters' kind, which must be in the support.
+--- Returns a value as a tensor of the parameters' dtype; fails for method `who` where it is checked and not in support.
 function Distribution:value(who, x)
   local like = self:first_parameter()
   if not core.is_tensor(x) then
@@ -236,7 +236,7 @@ function Distribution:expand(batch_shape)
   return twin
 end
 
--- Sets the parameters, broadcast to a batch_shape.
+-- Sets batch_shape, event_shape, and the parameters broadcast to them.
 function Distribution:_set_parameters(batch_shape)
   local entry = self._formula
   local event_dims, loose = entry.event_dims or {}, entry.loose or {}
@@ -300,12 +300,12 @@ function Distribution:icdf(p)
   return f(self, p)
 end
 
---- The formula of that name at x, unchecked.
+--- Returns the value at x of the entry's formula of a name; x is not checked.
 function Distribution:_formula_of(name, x) return formula(self, name)(self, x) end
---- A parameter in the shape of samples.
+--- Returns a parameter expanded to the shape of samples.
 function Distribution:drawn(p, shape) return p:expand(joined(shape, self.batch_shape, self.event_shape)) end
 
--- True if new distributions check their arguments, unless they are made with validate_args.
+-- True if new distributions without validate_args check their arguments.
 local validates = true
 
 --- Sets whether distributions check parameters and values, where they are made without validate_args.
@@ -317,7 +317,7 @@ end
 function Distribution:_set_validate(value) self.validate_args = validates and value ~= false or value == true end
 local function listed(names) return (table.concat(names, ", "):gsub(", ([%w_]+)$", " and %1")) end
 
--- The constructor of an entry.
+-- Returns the `init` of an entry's class.
 local function init_of(name, entry)
   local order, defaults, plain = entry.order, entry.defaults or {}, entry.plain or {}
   local among, rows = {}, {}
@@ -362,14 +362,14 @@ local function init_of(name, entry)
   return signature.of(("%s(%s, {validate_args: boolean = (true)})"):format(name, table.concat(rows, ", ")), init)
 end
 
--- Fields of entries: formulas, and others that classes do not take over.
+-- Sets of an entry's fields: formulas, and fields that do not become fields of the class.
 local computed, reserved = {}, {}
 for word in ([[mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment mahalanobis
   trace]]):gmatch "%S+" do computed[word], reserved[word] = true, true end
 for word in ([[takes either help properties made defaults support values event plain loose base first event_dims
   limits]]):gmatch "%S+" do reserved[word] = true end
 
---- define "Name" {…}: the class of an entry, as the head of this file says.
+--- Makes a class of an entry, as the head of this file says: define "Name" {…}. super: Distribution by default.
 function Distribution.define(name, super)
   return function(entry)
     local new = class.new(name, super or Distribution)
