@@ -15,8 +15,8 @@ local function clamp_probs(p)
   return p:clamp(eps, {max = 1 - eps})
 end
 
--- Returns the logarithm of a sample of Gamma(a, 1) for each element of a, in float64, by squeezed rejection; below 1 from
--- a sample of a + 1 (Marsaglia and Tsang 2000). Gradients pass to a by implicit reparameterization.
+-- Returns the logarithm of a sample of Gamma(a, 1) for each element of a, in float64, by squeezed rejection; for a < 1
+-- from a sample of a + 1 (Marsaglia and Tsang 2000). Gradients pass to a by implicit reparameterization.
 local function log_gamma_sample(a)
   a = a:to("float64")
   local y = core.no_grad(function()
