@@ -643,7 +643,7 @@ describe("what a distribution lacks", function()
       message(T().log_abs_det_jacobian, T(), lm.ones(1)), 1, true)
     local why = "got a function; inv is a method: pass t:inv(), the inverse of t"
     for head, f in pairs {
-      ["TransformedDistribution: transforms must be a transform or a list of them, "] = function()
+      ["TransformedDistribution: transforms must be a transform, "] = function()
         D.TransformedDistribution(D.Normal(0, 1), t.inv)
       end,
       ["TransformedDistribution: transforms[1] must be a transform, "] = function()

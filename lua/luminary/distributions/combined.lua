@@ -74,10 +74,7 @@ list.TransformedDistribution = define "TransformedDistribution" {
   init = signature.of([[TransformedDistribution(base_distribution: distribution, transforms,
     {validate_args: boolean = (true)})]], function(self, base, parts, opts)
     local name = "TransformedDistribution"
-    if class.is(parts, transforms.Transform) then parts = {parts} end
-    if not options.is_plain(parts) then
-      options.must_be(name, "transforms", "a transform or a list of them", parts, transforms._remedy(parts))
-    end
+    if not options.is_plain(parts) then parts = {options.arg(name, "transforms", parts, "transform")} end
     self:_set_validate(opts.validate_args)
     transform_base(self, base, transforms._list(name, "transforms", parts))
   end),

@@ -32,18 +32,16 @@ local ops, fail, joined, undefined = core.ops, options.fail, formulas.known.join
 
 -- Fails for a field that a distribution of the library lacks.
 local function no_field(record, key)
-  local known = {}
+  local known, of = {}, record.class
   local function add(t)
-    for name in pairs(t) do known[tostring(name):match "^%a[%w_]*$" or key] = true end
+    for name in pairs(t) do known[name] = not name:find "^_" or nil end
   end
   add(record.values)
-  local of = record.class
   while of do
     add(of)
     add(rawget(of, "properties") or {})
     of = rawget(of, "super")
   end
-  known[key] = nil
   options.no_name(record.class.__name, key, known)
 end
 

@@ -78,13 +78,9 @@ known.mean_log, known.mean_log_rest, known.mean_exp = mean_by(of_log), mean_by(o
 local function alpha_of(p) return class.record(p).values.alpha end
 
 -- The moments of a Pareto leave out their bounds: gradients where they are infinite would be NaN.
-function known.mean_of(p)
-  local alpha = alpha_of(p)
-  return alpha and alpha * p.scale / (alpha - 1) or p.mean
-end
+function known.mean_of(p) return alpha_of(p) and p.alpha * p.scale / (p.alpha - 1) or p.mean end
 function known.variance_of(p)
-  local alpha = alpha_of(p)
-  return alpha and alpha * (p.scale / (alpha - 1)) ^ 2 / (alpha - 2) or p.variance
+  return alpha_of(p) and p.alpha * (p.scale / (p.alpha - 1)) ^ 2 / (p.alpha - 2) or p.variance
 end
 
 -- Formulas for the mean of -log q(x) over p's values, by the class of q.

@@ -73,11 +73,9 @@ local function sum_last(t, n)
 end
 transforms._sum_last, known.sum_last = sum_last, sum_last
 
---- Returns the remedy for a function in the place of a transform; nil for other values.
-function transforms._remedy(value)
+formulas.kind("transform", Transform, function(value)
   return type(value) == "function" and "inv is a method: pass t:inv(), the inverse of t" or nil
-end
-formulas.kind("transform", Transform, transforms._remedy)
+end)
 
 local function transform_list(who, name, list)
   for i, t in ipairs(options.list(who, name, list)) do options.arg(who, ("%s[%d]"):format(name, i), t, "transform") end

@@ -67,8 +67,7 @@ end
 
 local of_files = setmetatable({}, {__mode = "k"}) -- set of label lists from a config.json
 
---- Checks config.labels, one name for each of config[count] (num_classes or num_labels); removes a file's list for
---- another number.
+--- Checks config.labels, a name for each of config[count]; removes the labels of a file that are of another number.
 function common.fit_labels(who, config, count)
   local labels, n = config.labels, config[count]
   if labels == nil then return end
@@ -172,8 +171,7 @@ function common.forward_options(who, ids, opts, layers, window)
   return o
 end
 
---- Returns a list with an nn.KVCache for each of `layers`, on weight's device and in its dtype, for `length` positions,
---- at most `most`.
+--- Returns a list of `layers` nn.KVCache, of weight's device and dtype, for `length` positions, at most `most`.
 function common.caches(who, layers, weight, batch_size, length, most, heads, head_dim)
   length = math.min(options.arg(who .. ":new_cache", "max_seq_len", length, "count"), most)
   local list, like = {}, {device = weight.device, dtype = weight.dtype}

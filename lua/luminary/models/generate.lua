@@ -1,5 +1,4 @@
---- Generates tokens one after the other with a language model: reads options, and runs greedy search, sampling or
---- beams.
+--- Generates tokens with a language model: reads options, and runs greedy search, sampling or beam search.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"

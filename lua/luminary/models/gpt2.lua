@@ -116,8 +116,7 @@ function GPT2:init(config)
   common.pad_vocab(self, config, "transformer.wte.weight")
 end
 
---- Draws weights as in the paper: with a standard deviation of 0.02, divided by the root of twice the number of layers
---- where the output is added to a residual.
+--- Draws weights as in the paper: deviation 0.02, divided by the root of twice the layers before a residual's sum.
 function GPT2:reset_parameters()
   for name, p in self:named_parameters() do
     if name:find "c_proj%.weight$" then

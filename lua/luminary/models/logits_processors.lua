@@ -117,8 +117,7 @@ local function most_of(scores, p, least)
   return scores:masked_fill(beyond:scatter(2, indices, beyond), -math.huge)
 end
 
--- Returns scores with -inf except those of at least p times the best probability (Nguyen et al. 2024), and the `least`
--- best.
+-- Returns scores with -inf except at least `least`, and those of p times the best probability (Nguyen et al. 2024).
 local function near_best(scores, p, least)
   if p == 0 then return scores end
   local weights = scores:softmax(2)
