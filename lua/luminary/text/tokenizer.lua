@@ -1,4 +1,4 @@
---- lm.text: Provides tokenizers, which read Hugging Face's files, SentencePiece's and GGUF files.
+--- lm.text: Provides tokenizers, which read Hugging Face's files and GGUF files.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local class = require "luminary.base.class"
