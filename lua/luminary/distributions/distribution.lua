@@ -195,7 +195,7 @@ function Distribution:sample(shape)
   return core.no_grad(function() return self:_draw(shape):detach() end)
 end
 
---- Returns reparameterized samples, through which gradients pass to the parameters. Not all distributions have it.
+--- Returns reparameterized samples, through which gradients pass to the parameters. Fails if has_rsample is false.
 function Distribution:rsample(shape)
   if not self.has_rsample then undefined(self, "rsample", "function %s:rsample(shape)", remedies.rsample) end
   return self:_draw(shape_of(self.__name .. ".rsample", shape))

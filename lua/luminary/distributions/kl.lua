@@ -38,7 +38,7 @@ function kl.kl_divergence(p, q)
   no_formula(p, q)
 end
 
--- ---- by cross entropy
+-- ---- formulas by cross entropy
 
 function known.of_uniform(high, low) return (ops.xlogy(high, high) - ops.xlogy(low, low)) / (high - low) - 1 end
 -- Formulas for the means, under p of a class, of log x, of log(1 - x) and of exp(-x / s).

@@ -170,9 +170,9 @@ end
 
 local MARK = "\239\183\144" -- U+FDD0, which Unicode keeps from texts
 
---- Returns what tokenizer_json.read takes as root, of a tokenizer.json that `read` returned and its table `kinds`, to
---- encode as SentencePiece does: text that reads like a control piece is text, and user-defined symbols are found after
---- the space in front of a text is put there. Ids are those of the file.
+--- Returns the decoded tokenizer.json that encodes as SentencePiece does, with the file's ids: text that reads like a
+--- control piece is text, and user-defined symbols are found after the space in front of a text is added. json, kinds:
+--- the first and fourth result of `read`.
 function model_files.for_encoding(json, kinds)
   local root = core.json_decode(json)
   local model, added = root.model, {}

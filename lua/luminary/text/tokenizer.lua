@@ -101,7 +101,7 @@ local function add(self, list)
   return count
 end
 
--- Adds the tokens of said.added, of special.read, that are not added tokens yet.
+-- Adds the tokens of said.added (said: special.read's result) that are not added tokens yet.
 local function add_missing(self, said)
   local missing = {}
   for _, one in ipairs(said.added) do
