@@ -58,8 +58,10 @@ describe("a CSVDataset", function()
       local expected = text == "inf" and math.huge or text == "-inf" and -math.huge or tonumber(text)
       assert.equal(lm.tensor({expected}):item(), set.features[{i, 1}], text)
     end
+    local ways = 'pass {categorical = "<column>"} or {label = "<column>"} to read values as classes, '
+      .. '{text = "<column>"} as strings'
     for text in ("1,5 0x10 1e e5 1.2.3 --1 1;2 4e38 1e999 + . 1_0 infin"):gmatch "%S+" do
-      says("expected a float32 number, got '" .. text .. "'; pass {text = \"<column>\"} to read strings",
+      says("expected a float32 number, got '" .. text .. "'; " .. ways,
         data.CSVDataset, write("n.csv", '"' .. text .. '"\n'), {header = false})
     end
   end)
@@ -69,14 +71,14 @@ describe("a CSVDataset", function()
     local path = folder .. "/bad.csv"
     says(path .. "': line 3, column 2 ('b'): expected a float32 number, got the missing value ''; "
       .. 'pass {missing = "nan"} to read it as NaN', read, "a,b\n1,2\n3,\n")
-    says(path .. "': line 4, column 1 ('a'): expected a float32 number, got 'x'; pass {text = \"<column>\"} to read "
-      .. "strings", read, 'a,b\n"1",2\n\nx,4\n')
+    says(path .. "': line 4, column 1 ('a'): expected a float32 number, got 'x'; pass {categorical = \"<column>\"}",
+      read, 'a,b\n"1",2\n\nx,4\n')
     says(path .. "': line 3: expected 2 fields as in the first line, got 3", read, "a,b\n1,2\n3,4,5\n")
     says(path .. "': line 2: expected 2 fields as in the first line, got 1", read, "a,b\n1\n")
     says(path .. "': line 2, column 2: a quote in an unquoted field", read, 'a,b\n1,2"\n')
     says(path .. "': line 3, column 1: a quoted field must end with a quote", read, 'a,b\n1,2\n"3,\n4\n')
     says(path .. "': line 1, column 1: a quoted field must end with a quote", read, '"a"x,b\n1,2\n')
-    says(path .. "': line 4, column 2: 'z' is not one of the classes x, y", read, 'a,b\n1,"x"\n2,"y"\n3,z\n',
+    says(path .. "': line 4, column 2: 'z' is not one of the classes 'x', 'y'", read, 'a,b\n1,"x"\n2,"y"\n3,z\n',
       {label = "b", classes = {"x", "y"}})
     says("has no lines", read, "\n\r\n")
     says(path .. "' has no column 'c'; did you mean 'a'? columns are a, b", read, "a,b\n1,2\n", {features = {"c"}})
@@ -137,7 +139,7 @@ describe("a CSVDataset", function()
         for name, value in pairs(more) do o[name] = value end
         return o
       end
-      says("line 3, column 1: 'Paris' is not one of the categories of 'city': Oslo, Rome", data.CSVDataset, path,
+      says("line 3, column 1: 'Paris' is not one of the categories of 'city': 'Oslo', 'Rome'", data.CSVDataset, path,
         options {})
       local set = data.CSVDataset(path, options {on_error = "skip"})
       assert.same({1, 2}, {#set, set:skipped()})

@@ -593,6 +593,68 @@ describe("constraints and transforms into them", function()
   end)
 end)
 
+describe("what a distribution lacks", function()
+  it("is an error that names the distribution, and the nearest field or a way around", function()
+    for _, case in ipairs {
+      { function() return D.Normal(0, 1).varaince end, "Normal has no 'varaince'; did you mean 'variance'?" },
+      { function() return D.Normal(0, 1):logprob(1) end, "Normal has no 'logprob'; did you mean 'log_prob'?" },
+      { function() return D.Gamma(1, 1).concentrtion end, "Gamma has no 'concentrtion'; did you mean" },
+      { function() return D.RelaxedBernoulli(0.5, 0.3).mean end,
+        "RelaxedBernoulli: mean is not supported; estimate it by d:sample({1000}):mean(1)" },
+      { function() return D.TransformedDistribution(D.Normal(0, 1), D.ExpTransform()).stddev end,
+        "TransformedDistribution: variance is not supported; estimate it by d:sample({1000}):var(1)" },
+      { function() return D.MixtureSameFamily(D.Categorical(lm.ones(2)), D.Normal(lm.zeros(2), 1)).mode end,
+        "MixtureSameFamily: mode is not supported" },
+      { function() return D.LKJCholesky(2):entropy() end,
+        "LKJCholesky: entropy is not supported; estimate it by -d:log_prob(d:sample({1000})):mean(1)" },
+    } do assert.matches(case[2], message(case[1]), 1, true) end
+    assert.is_nil(D.Normal(0, 1)._cache)
+    assert.matches("save: the value is an object", message(lm.save, "/tmp/never.pt", D.Normal(0, 1)), 1, true)
+  end)
+  it("is, in a class of a user's, what that class is to define", function()
+    local Mine, none = D.Distribution:extend "Mine", nil
+    for name, definition in pairs {
+      log_prob = "function Mine:log_prob(x)", cdf = "function Mine:cdf(x)", icdf = "function Mine:icdf(x)",
+      entropy = "function Mine:entropy()", expand = "function Mine:expand(batch_shape)",
+      sample = "function Mine:sample(shape), or function Mine:rsample(shape) if gradients pass through it",
+      rsample = "function Mine:rsample(shape)", enumerate_support = "function Mine:enumerate_support(expand)",
+    } do
+      assert.matches(("Mine: %s is not defined; define %s"):format(name, definition), message(function()
+        return Mine()[name](Mine(), none)
+      end), 1, true)
+    end
+    assert.matches("Mine: mean is not defined; define self.mean in init, or Mine.properties = {mean =",
+      message(function() return Mine().mean end), 1, true)
+    assert.is_nil(Mine().field)
+    Mine.properties = { mean = function() return lm.tensor(5) end }
+    function Mine:rsample(shape) return lm.ones(shape):mul(self.scale) end
+    function Mine:init(scale) self.scale = scale end
+    local scale = lm.tensor(3, { requires_grad = true })
+    local d = Mine(scale)
+    assert.same({ 5, { 3, 3 }, false, true }, { d.mean:item(), d:sample(2):totable(), d:sample(2).requires_grad,
+      d:rsample({ 2 }).requires_grad })
+    near("as a base", { 6, 6 }, D.TransformedDistribution(d, D.AffineTransform(0, 2)):sample({ 2 }))
+  end)
+  it("holds for transforms too, whose inverse is a method", function()
+    local T, t = D.Transform:extend "T", D.ExpTransform()
+    assert.matches("T: forward is not defined; define function T:forward(x)", message(T(), lm.ones(1)), 1, true)
+    assert.matches("T: inv is not defined; define function T:inv(y)", message(T().inv, T(), lm.ones(1)), 1, true)
+    assert.matches("T: log_abs_det_jacobian is not defined; define function T:log_abs_det_jacobian(x, y)",
+      message(T().log_abs_det_jacobian, T(), lm.ones(1)), 1, true)
+    local why = "got a function; inv is a method: pass t:inv(), the inverse of t"
+    for head, f in pairs {
+      ["TransformedDistribution: transforms must be a transform, "] = function()
+        D.TransformedDistribution(D.Normal(0, 1), t.inv)
+      end,
+      ["TransformedDistribution: transforms[1] must be a transform, "] = function()
+        D.TransformedDistribution(D.Normal(0, 1), { t.inv })
+      end,
+      ["ComposeTransform: parts[2] must be a transform, "] = function() D.ComposeTransform { t, t.inv } end,
+      ["IndependentTransform: base_transform must be a transform, "] = function() D.IndependentTransform(t.inv, 1) end,
+    } do assert.matches(head .. why, message(f), 1, true) end
+  end)
+end)
+
 describe("an exponential family of one's own", function()
   it("has an entropy and divergences by its log normalizer", function()
     local Mine = D.ExponentialFamily:extend "Mine"

@@ -73,6 +73,19 @@ describe("a search of help", function()
     ["exploding gradients"] = "gradient clipping", ["batch norm"] = "BatchNorm",
     ["fine-tuning"] = "transfer_learning",
     ["how do I save the best model?"] = "the best", ["embedding categorical columns"] = "Tables with categories",
+    ["sentence piece"] = "Tokenizer%f[%W]", ["custom distribution"] = "distributions",
+    ["average pooling"] = "nn.AvgPool2d",
+    ["inverse transform"] = "distributions.md", ["animated gif"] = "decode_gif", ["gamma function"] = "^  lm.lgamma",
+    ["sample from a distribution"] = "^  docs/reference/distributions", ["nucleus sampling"] = "howto/text_generation",
+    ["positional encoding"] = "nn.SinusoidalPositions", ["multivariate gaussian"] = "MultivariateNormal",
+    ["transposed convolution"] = "nn.ConvTranspose2d", ["matrix inverse"] = "lm.inverse ",
+    ["focal loss"] = "howto/dataset",
+    ["subword tokenizer"] = "Tokenizer%f[%W]", ["custom scheduler"] = "Write your own schedule",
+    ["dot product"] = "lm.dot ",
+    ["activation checkpointing"] = "compute a part again", ["no grad"] = "lm.no_grad ",
+    ["triangular matrix"] = "lm.tril ",
+    ["prompt injection"] = "howto/text_generation", ["read a video"] = "images.md", ["stop tokens"] = "text_generation",
+    ["max pooling"] = "nn.MaxPool2d",
     ["reproducibility"] = "seed", ["count parameters"] = "count parameters", ["fp16"] = "mixed_precision",
     ["variable length sequences"] = "sequences.md", ["LR schedule"] = "schedule", ["object detection"] = "boxes",
   }
@@ -171,7 +184,8 @@ describe("help of a word", function()
   end)
 
   it("that is in no name and first sentence lists the texts with it", function()
-    assert.matches("^texts with 'deconvolution':\n.*  nn%.ConvTranspose2d ", lm.help "deconvolution")
+    assert.matches("^texts with 'orthonormal':\n.*  lm%.linalg%.qr ", lm.help "orthonormal")
+    assert.matches("\n  nn%.ConvTranspose2d ", lm.help "deconvolution")
   end)
 
   it("that is an option shows what sections say of it", function()

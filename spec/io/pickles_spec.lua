@@ -338,6 +338,10 @@ describe("a hostile file", function()
       call("builtins.getattr", name "os.system", short "x"), call("functools.partial", name "os.system"),
       name "x.Y" .. ")}\146",
     },
+    ["an integer of about"] = { -- 2^64 - 1, -2^63 - 1, 2^8191 and two in decimals
+      "\138\9" .. ("\255"):rep(8) .. "\0", "\138\9" .. ("\255"):rep(7) .. "\127\255",
+      "\139\0\4\0\0" .. ("\0"):rep(1023) .. "\64", "L9223372036854775809L\n", "I-100000000000000000001\n",
+    },
   }
   for pattern, pickles in pairs(cases) do
     it("is an error of the one value: " .. pattern, function()
@@ -353,6 +357,22 @@ describe("a hostile file", function()
       end
     end)
   end
+
+  it("integers beyond int64 keep every digit, or are an error that names the entry", function()
+    local limit = ("\0"):rep(7) .. "\128"
+    for pickle, want in pairs {
+      ["\138\9" .. limit .. "\0"] = 2 ^ 63, ["\138\8" .. limit] = -2 ^ 63,
+      ["\138\10" .. ("\0"):rep(9) .. "\253"] = -3 * 2 ^ 72,
+      ["\138\13" .. ("\0"):rep(6) .. "uF\208\156,\159\12"] = 1e30, ["L1000000000000000019884624838656L\n"] = 1e30,
+      ["L9223372036854775807L\n"] = 2LL ^ 63 - 1, ["I-9223372036854775808\n"] = -2 ^ 63,
+    } do
+      local value = load("}" .. short "a" .. pickle .. "s").a
+      assert(value == want, tostring(value))
+    end
+    assert.matches("'a.seed': an integer of about 1.84e+19 is beyond int64: in Python, save str(n), or a float; "
+      .. "lm.load(path, {skip_unreadable = true}) leaves it out", message(load, "}" .. short "a" .. "}" .. short "seed"
+      .. "\138\9" .. ("\255"):rep(8) .. "\0ss"), 1, true)
+  end)
 
   it("runs nothing", function()
     load(call("collections.defaultdict", name "os.system"))

@@ -141,7 +141,9 @@ describe("models.", function()
     ids[mask:eq(0)] = pad
     local want = net:generate(ids, {attention_mask = mask}):narrow(2, 8, 20)
     assert.is_true(net:generate(ids, {pad_token_id = pad}):narrow(2, 8, 20):equal(want))
-    assert.error_matches(function() net:generate(ids:flip(2), {pad_token_id = pad}) end, "ends with padding")
+    assert.error_matches(function() net:generate(ids:flip(2), {pad_token_id = pad}) end,
+      ("row 1 of ids ends with padding, since its last token is pad_token_id %%(%d%%), which {attention_mask = "
+        .. "lm.ones_like%%(ids%%)} makes a token of the text; pad on the left"):format(pad))
     assert.same({3, 9}, net:generate(ids:flip(2), {pad_token_id = pad, eos_token_id = pad, max_new_tokens = 2}).shape)
   end)
 
@@ -572,6 +574,41 @@ describe("models.generate", function()
     assert.same({true, false}, {net.training, net.frozen.training})
     assert.is_false((pcall(generate, net, tokens {{1}}, {streamer = function() error "no" end})))
     assert.same({true, false}, {net.training, net.frozen.training})
+  end)
+
+  it("takes pad_token_id within a prompt for padding too, as transformers do, unless a mask is given", function()
+    local ids = tokens {{3, 2, 5, 2, 1}}
+    local function net(x) return lm.nn.functional.one_hot(x:sum(2, {keepdim = true}) % 8 + 1, 8):float() end
+    local module = lm.nn.Module:extend "Net"()
+    function module.forward(_, x) return net(x) end
+    module.generation_config = {pad_token_id = 2}
+    local function last(o, of)
+      o.max_new_tokens = 1
+      return generate(of or net, ids, o)[{1, -1}]
+    end
+    for _, o in ipairs {{pad_token_id = 2}, {attention_mask = ids:ne(2)}} do assert.equal(9 % 8 + 1, last(o)) end
+    for _, o in ipairs {
+      {}, {pad_token_id = 2, attention_mask = lm.ones_like(ids)}, {pad_token_id = 2, eos_token_id = {2, 7}},
+    } do assert.equal(13 % 8 + 1, last(o)) end
+    assert.same({9 % 8 + 1, 13 % 8 + 1}, {last({}, module), last({pad_token_id = false}, module)})
+  end)
+
+  it("ignores the net's eos_token_id with {eos_token_id = false}", function()
+    local net = lm.nn.Module:extend "Net"()
+    function net.forward(_, x) return lm.nn.functional.one_hot(x % 8 + 1, 8):float() end
+    for _, beams in ipairs {1, 2} do
+      local o = {max_new_tokens = 5, num_beams = beams}
+      net.eos_token_id = 4
+      assert.same({{2, 3, 4}}, generate(net, tokens {{2}}, o):totable())
+      o.eos_token_id = false
+      assert.same({{2, 3, 4, 5, 6, 7}}, generate(net, tokens {{2}}, o):totable())
+      net.eos_token_id, net.generation_config = nil, {eos_token_id = 4}
+      assert.same({{2, 3, 4, 5, 6, 7}}, generate(net, tokens {{2}}, o):totable())
+      o.eos_token_id = nil
+      assert.same({{2, 3, 4}}, generate(net, tokens {{2}}, o):totable())
+      net.generation_config, net.eos_token_id = nil, false
+      assert.same({{2, 3, 4, 5, 6, 7}}, generate(net, tokens {{2}}, o):totable())
+    end
   end)
 
   it("says what is wrong", function()

@@ -45,11 +45,18 @@ describe("AdaptiveLogSoftmaxWithLoss", function()
     assert.is_true(loss:predict(x):equal(all:argmax(2)))
     local one, its = loss(x:select(1, 2), target:select(1, 2):view {})
     assert.is_true(one.ndim == 0 and one:allclose(output:select(1, 2)) and its:allclose(-one))
-    assert.matches("target must have classes from 1 to 20", message(loss, x, target + 1), 1, true)
+    assert.matches("target must be classes from 1 to 20 (n_classes), got 21", message(loss, x, target + 1), 1, true)
+    assert.matches("target must be classes from 1 to 20 (n_classes), got 0", message(loss, x, target - 1), 1, true)
+    assert.matches("expected input to have shape [..., 8], got [8, 6]", message(loss, x:t(), target), 1, true)
     assert.matches("expected target to have shape %[6%], got %[5%]", message(loss, x, target:narrow(1, 1, 5)))
-    for _, cutoffs in ipairs { {}, { 4, 4 }, { 20 } } do
-      assert.matches("cutoffs must be increasing integers from 1 to 19",
-        message(nn.AdaptiveLogSoftmaxWithLoss, 8, 20, cutoffs), 1, true)
+    for why, cutoffs in pairs {
+      ["cutoffs must have at least one integer, got an empty list"] = {},
+      ["cutoffs[2] must be above cutoffs[1] (4), got 4"] = { 4, 4 },
+      ["cutoffs[1] must be below n_classes (20), got 20"] = { 20 },
+      ["cutoffs[3] must be below n_classes (20), got 25"] = { 2, 3, 25 },
+      ["in_features / div_value^2 must be at least 1, got 8 / 4^2 = 0.5"] = { 4, 5 },
+    } do
+      assert.matches(why, message(nn.AdaptiveLogSoftmaxWithLoss, 8, 20, cutoffs), 1, true)
     end
   end)
 end)

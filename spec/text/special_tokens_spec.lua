@@ -256,7 +256,7 @@ describe("lm.text.Tokenizer", function()
 
   it("that is not there is an error which says that nothing is downloaded", function()
     fails("Tokenizer: cannot open 'bert-base-uncased': No such file or directory; nothing is downloaded: "
-      .. "text.Tokenizer(path) reads a tokenizer.json, or a folder with one", lm.text.Tokenizer, "bert-base-uncased")
+      .. "text.Tokenizer(path) reads a tokenizer.json, a SentencePiece model", lm.text.Tokenizer, "bert-base-uncased")
     local here = folder .. "/old"
     lm.paths.mkdir(here)
     temp.write(here .. "/tokenizer.model", "x")

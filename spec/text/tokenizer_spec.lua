@@ -268,6 +268,10 @@ describe("lm.text", function()
       for text, message in pairs {
         ["{"] = "': malformed JSON at byte 2: expected a key in quotes",
         ["[]"] = "not a tokenizer.json: model is missing",
+        ["Some text\nof two lines"] = "': unknown format of a tokenizer: it begins with 'Some text'; "
+          .. "text.Tokenizer%(path%) reads a tokenizer.json, a SentencePiece model %(tokenizer.model%), "
+          .. "tiktoken's ranks, a GGUF file, or a folder .* leaves; text.BertWordPieceTokenizer%(path%) reads BERT's "
+          .. "vocab.txt, text.ByteLevelBPETokenizer%(vocab, merges%) GPT%-2's vocab.json and merges.txt",
         ['{"model": {"type": "X"}}'] = "model: unsupported type 'X'",
         [small(', "normalizer": {"type": "NFX"}')] = "normalizer: unsupported type 'NFX'",
         [small(', "normalizer": {"type": "Replace", "pattern": {"Regex": "("}, "content": ""}')] =

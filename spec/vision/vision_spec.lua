@@ -300,6 +300,17 @@ describe("lm.vision", function()
     assert.matches("': malformed WebP: truncated", wrong "RIFF\30\0\0\0WEBPVP8 ")
     assert.matches("': malformed BMP: truncated", wrong "BM")
     assert.matches("': malformed TIFF: ", wrong "II*\0")
+    for bits, kind in pairs {[32] = 3, [12] = 1} do -- of one pixel
+      local fields = {}
+      for i, field in ipairs {
+        {256, 1}, {257, 1}, {258, bits}, {259, 1}, {262, 1}, {273, 122}, {277, 1}, {279, 4}, {339, kind},
+      } do
+        fields[i] = string.char(field[1] % 256, math.floor(field[1] / 256), 3, 0, 1, 0, 0, 0, field[2], 0, 0, 0)
+      end
+      assert.matches("': unsupported TIFF: expected unsigned integers of 1, 2, 4, 8 or 16 bits as samples, got "
+        .. (kind == 3 and "floats of 32 bits" or "unsigned integers of 12 bits"), wrong("II*\0\8\0\0\0\9\0"
+        .. table.concat(fields) .. ("\0"):rep(8)))
+    end
     local bmp = text_of(golden["palette.bmp"])
     assert.matches("': malformed BMP: unsupported: 8 bits a pixel and compression 1", wrong(bmp:sub(1, 30) .. "\1"
       .. bmp:sub(32)))

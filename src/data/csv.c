@@ -239,7 +239,9 @@ static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from
             LM_E_IO, c->path, "line %lld, column %d%s%s%s: expected a float32 number, got %s'%s'; %s",
             (long long)line_of(c, p), column + 1, name ? " ('" : "", name ? lm_ellipsize(name, 60) : "",
             name ? "')" : "", missing ? "the missing value " : "", lm_ellipsize(shown, 60),
-            missing ? "pass {missing = \"nan\"} to read it as NaN" : "pass {text = \"<column>\"} to read strings");
+            missing ? "pass {missing = \"nan\"} to read it as NaN"
+                    : "pass {categorical = \"<column>\"} or {label = \"<column>\"} to read values as classes, "
+                      "{text = \"<column>\"} as strings");
       }
       numbers[number] = (float)v;
     }

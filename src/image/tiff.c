@@ -78,6 +78,20 @@ lm_status lm_tiff_header(const lm_image *image, lm_image_header *out) {
   return height - 1u < INT32_MAX && width - 1u < INT32_MAX ? LM_OK : problem(&r, "it has no size");
 }
 
+/* The error for an image that libtiff did not convert: unsupported samples, or what libtiff said of the file. */
+static lm_status not_converted(const reading *r) {
+  static const char *const kinds[] = {"samples", "unsigned integers", "signed integers", "floats"};
+  uint16_t bits = 1, kind = SAMPLEFORMAT_UINT;
+  TIFFGetFieldDefaulted(r->tiff, TIFFTAG_BITSPERSAMPLE, &bits);
+  TIFFGetFieldDefaulted(r->tiff, TIFFTAG_SAMPLEFORMAT, &kind);
+  bool known = bits == 1 || bits == 2 || bits == 4 || bits == 8 || bits == 16;
+  if (known && kind <= SAMPLEFORMAT_INT) return problem(r, "truncated");
+  return lm_fail_in_file(LM_E_IO, r->image->name,
+                         "unsupported TIFF: expected unsigned integers of 1, 2, 4, 8 or 16 bits "
+                         "as samples, got %s of %d bits",
+                         kinds[kind <= SAMPLEFORMAT_IEEEFP ? kind : 0], bits);
+}
+
 lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const lm_planes *to) {
   reading r = {.image = image};
   lm_status status;
@@ -91,7 +105,7 @@ lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const l
   }
   TIFFGetFieldDefaulted(r.tiff, TIFFTAG_ORIENTATION, &orientation); /* keeps rows as stored */
   if (!TIFFReadRGBAImageOriented(r.tiff, (uint32_t)region->width, (uint32_t)region->height, pixels, orientation, 1)) {
-    TRY(problem(&r, "truncated"));
+    TRY(not_converted(&r));
   }
   lm_planes_put_rgba(to, region, (const uint8_t *)pixels);
 done:

@@ -255,11 +255,14 @@ function class.is(object, wanted)
   return record and class.descends(record.class, wanted) or false
 end
 
---- Whether v, an object or a table that is not a class, has functions of these names.
+local function field(v, name) return v[name] end
+
+--- Returns whether v, an object or a table that is not a class, has functions of these names.
 function class.has(v, ...)
   if type(v) ~= "table" and not record_of(v) or options.stands_for_code(v) then return false end
   for i = 1, select("#", ...) do
-    if type(v[select(i, ...)]) ~= "function" then return false end
+    local ok, method = pcall(field, v, (select(i, ...))) -- some classes fail for absent names
+    if not ok or type(method) ~= "function" then return false end
   end
   return true
 end

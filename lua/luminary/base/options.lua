@@ -448,8 +448,10 @@ function options.no_name(what, key, ...)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
   local shown = truncate_text(key, 60):gsub("[%c\127]", "?")
-  local others = load_module("luminary.help.pytorch_names")[what] or {}
+  local theirs = load_module "luminary.help.pytorch_names"
+  local others = theirs[what] or {}
   local there = others[key]
+  if there == nil and what == "luminary" and theirs.tensors[key] == false then there = false end -- an op's two names
   if there == nil then there = as_ours(key, known) or nil end
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum
   if there == false then fail("%s '%s' in this version", has, shown) end

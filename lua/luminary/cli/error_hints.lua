@@ -183,15 +183,18 @@ local rows = {
   end},
   {"attempt to call method '([^']*)' %(a %a+ value%)", nil, function(problem)
     local name = problem.captures[1]
-    local owner, value = problem.find(name)
-    if value ~= nil and not find(problem.message, "(a nil value)", 1, true) then
-      return (".%s is a field and not a method: write x.%s"):format(name, name)
-    end
+    local owner = problem.find(name)
     local core = package.loaded["luminary.core"]
-    if core and core.is_tensor(owner) and core.tensor_fields[name] then
+    local is_field = core and core.is_tensor(owner) and core.tensor_fields[name]
+    if is_field or not find(problem.message, "(a nil value)", 1, true) then
       return (".%s is a field and not a method: write x.%s"):format(name, name)
     end
     return hints.nearest_field(owner, name)
+  end},
+  {"attempt to call field '([^']*)' %(a userdata value%)", "[%w_]%(%s*%)", function(problem)
+    local name = problem.captures[1]
+    if not find(problem.line, "%f[%w_]" .. name .. "%(%s*%)") then return nil end
+    return (".%s is a field and not a function: write x.%s"):format(name, name)
   end},
   {"attempt to call %a+ '[^']*' %(a userdata value%)", nil, "a tensor is indexed with brackets: x[1]"},
   {"bad argument #%d+ to '[^']*' %(number expected, got userdata%)", "format", "format takes numbers: "

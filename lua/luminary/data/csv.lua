@@ -4,6 +4,7 @@ local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local truncate_text = require "luminary.base.truncate_text"
 local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
@@ -71,7 +72,8 @@ local function encode(self, given, k, column, what, other)
     numbers[i] = count[name] or other or false
     if not numbers[i] and self.on_error == "raise" then
       fail("CSVDataset: '%s': line %d, column %d: '%s' is not one of the %s %s", self.path,
-        core.csv_line_of(self.text, self.spans, i, k), column, name, what, table.concat(names, ", "):sub(1, 200))
+        core.csv_line_of(self.text, self.spans, i, k), column, name, what,
+        truncate_text("'" .. table.concat(names, "', '") .. "'", 200))
     end
   end
   return names, numbers

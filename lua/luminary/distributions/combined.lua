@@ -1,4 +1,4 @@
---- Distributions made of others: Independent, TransformedDistribution, MixtureSameFamily; and ExponentialFamily.
+--- Defines distributions made of others: Independent, TransformedDistribution, mixtures; and ExponentialFamily.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -41,7 +41,7 @@ list.Independent = define "Independent" {
 }
 list.Independent.has_enumerate_support = false
 
--- Completes a TransformedDistribution: its base distribution takes the batch and event dims that the transforms need.
+-- Sets a TransformedDistribution's fields; its base distribution gets the batch and event dims that transforms require.
 local function transform_base(self, base, parts)
   local all = transforms.ComposeTransform(parts)
   local domain, codomain = all.domain.event_dim, all.codomain.event_dim
@@ -61,7 +61,7 @@ local function transform_base(self, base, parts)
   self.batch_shape, self.event_shape = {unpack(forward, 1, #forward - n)}, {unpack(forward, #forward - n + 1)}
 end
 
--- p, or 1 - p where the transforms decrease.
+-- Returns p, or 1 - p where the transforms decrease.
 local function monotonous(d, p)
   local sign = 1
   for _, t in ipairs(d.transforms) do sign = sign * t:sign() end
@@ -74,8 +74,7 @@ list.TransformedDistribution = define "TransformedDistribution" {
   init = signature.of([[TransformedDistribution(base_distribution: distribution, transforms,
     {validate_args: boolean = (true)})]], function(self, base, parts, opts)
     local name = "TransformedDistribution"
-    if class.is(parts, transforms.Transform) then parts = {parts} end
-    if not options.is_plain(parts) then options.must_be(name, "transforms", "a transform or a list of them", parts) end
+    if not options.is_plain(parts) then parts = {options.arg(name, "transforms", parts, "transform")} end
     self:_set_validate(opts.validate_args)
     transform_base(self, base, transforms._list(name, "transforms", parts))
   end),
@@ -119,7 +118,7 @@ list.TransformedDistribution = define "TransformedDistribution" {
   end,
 }
 
---- Returns define "Name" {…} for a TransformedDistribution, whose entry has `base`.
+--- Returns a function that defines a TransformedDistribution of an entry, whose `base` is a function(d).
 function list._define(name)
   return function(entry)
     local function complete(d, base, ...) transform_base(d, base, {...}) end
@@ -154,7 +153,7 @@ list.MixtureSameFamily = define "MixtureSameFamily" {
   end),
   first_parameter = function(d) return d.component_distribution:first_parameter() end,
   support = function(d) return constraints.MixtureSameFamilyConstraint(d.component_distribution.support) end,
-  -- Values with a dim of size 1 for the components; weights with 1 for the event dims.
+  -- Returns values with a dim of size 1 for the components, and weights with dims of size 1 for the event dims.
   _padded = function(d, x) return x:unsqueeze(-1 - #d.event_shape) end,
   _weights = function(d)
     local p = d.mixture_distribution.probs
@@ -190,7 +189,7 @@ local Family = Distribution:extend "ExponentialFamily"
 list.ExponentialFamily = Family
 Family.mean_carrier_measure = 0
 
---- Returns natural parameters without gradients of before, the log normalizer and its gradients.
+--- Returns the list of natural parameters, detached, the log normalizer, and its gradients with respect to them.
 function list._normalizer(d)
   local parameters = {d:_natural_params()}
   for i, p in ipairs(parameters) do parameters[i] = p:detach():requires_grad_(true) end
@@ -198,7 +197,7 @@ function list._normalizer(d)
   return parameters, value, core.grad(value:sum(), parameters, {create_graph = true})
 end
 
---- Returns the entropy, by the gradients of _log_normalizer (Nielsen and Nock 2010).
+--- Returns the entropy, computed with the gradients of _log_normalizer (Nielsen and Nock 2010).
 function Family:entropy()
   if self._formula and self._formula.entropy then return self._formula.entropy(self) end
   local parameters, result, grads = list._normalizer(self)

@@ -1,5 +1,5 @@
---- lm.distributions.constraints: What parameters and values of distributions must be. A constraint has check(x), which
---- event_dim of its last dims make one value for, whether it is_discrete, and `says`, the words of errors.
+--- Defines lm.distributions.constraints, which parameters and values of distributions must satisfy. A constraint has
+--- check(x), event_dim (the number of x's last dims that make one value), is_discrete, and `says`, the words of errors.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -16,7 +16,7 @@ constraints.Constraint = Constraint
 Constraint.extend, Constraint.init, Constraint.is = class.methods.extend, class.methods.init, class.is
 Constraint.event_dim, Constraint.is_discrete = 0, false
 
---- Returns a bool tensor: whether each value of x, of the last event_dim dims, satisfies the constraint.
+--- Returns a bool tensor, true for each value of x (its last event_dim dims) that satisfies the constraint.
 function Constraint:check(x) return self._check(x, self) end
 function Constraint:repr() return ("%s(%s)"):format(self.kind or self.__name, self.shows or "") end
 local function shown(bound)
@@ -30,7 +30,7 @@ end
 
 known.is_integer = function(x) return x:eq(x:floor()) end
 
--- A constraint of that kind. check is a formula of x and the constraint c, for each value.
+-- Returns a constraint of a kind. check: a formula of x and the constraint c, which returns a boolean for each value.
 local function new(kind, says, check, fields)
   local c = class.object(Constraint)
   for name, v in pairs(fields or {}) do c[name] = v end
@@ -46,7 +46,7 @@ options.kind("bound", "a number or a tensor", function(who, name, v)
   return v
 end)
 
--- A function of bounds, numbers or tensors, that returns a constraint of that kind.
+-- Defines a function of bounds (numbers or tensors) that returns a constraint of a kind.
 local function bounded(kind, names, says, check, fields)
   local text = ("%s(%s)"):format(kind, names:gsub("[%w_]+", "%0: bound"))
   constraints[kind] = signature.of(text, function(...)
@@ -95,7 +95,7 @@ fixed("one_hot", "one 1 and else 0 along the last dim",
 
 function known.is_square(x) return x.shape[x.ndim] == x.shape[x.ndim - 1] end
 function known.all_of_last(ok) return ok:all(-1):all(-1) end
--- The same answer for each matrix.
+-- Returns bool [batch…]: ok for each matrix of x.
 function known.for_all(ok, x)
   return ops.full({unpack(x.shape, 1, x.ndim - 2)}, ok and 1 or 0, {dtype = "bool", device = x.device})
 end
@@ -137,7 +137,7 @@ constraints.MixtureSameFamilyConstraint = signature.of("MixtureSameFamilyConstra
     end, {base_constraint = base, event_dim = base.event_dim, is_discrete = base.is_discrete})
   end)
 
--- Constraints of the parts of a value along a dim. parts(c, x): those parts; join: puts the results together.
+-- Returns a constraint of the constraints c.cseq of parts along c.dim. parts(x, c): the parts; join: the checks' join.
 local function of_parts(kind, c, parts, join)
   options.list(kind, "cseq", c.cseq)
   c.event_dim, c.is_discrete = 0, false
@@ -152,7 +152,7 @@ local function of_parts(kind, c, parts, join)
   end, c)
 end
 
---- Returns the slices of x along dim of these lengths.
+--- Returns the list of slices of x along c.dim that have the sizes c.lengths.
 function constraints._slices(x, c)
   local parts, from = {}, 1
   for i, length in ipairs(c.lengths) do parts[i], from = x:narrow(c.dim, from, length), from + length end
@@ -162,14 +162,14 @@ function constraints._slices(x, c)
   return parts
 end
 
---- Returns x's parts of one index along dim.
+--- Returns the list of selections of x along c.dim, without that dim.
 function constraints._selections(x, c)
   local parts = constraints._slices(x, c)
   for i, part in ipairs(parts) do parts[i] = part:squeeze(c.dim) end
   return parts
 end
 
---- Returns the lengths, 1 for each of the parts by default.
+--- Returns the list of sizes of the parts along their dim, checked; 1 for each by default.
 function constraints._lengths(who, parts, lengths)
   if lengths == nil then
     lengths = {}
@@ -193,7 +193,7 @@ constraints.stack = signature.of("stack(cseq: list, dim: dim = 1)", function(cse
   return c
 end)
 
---- Fails unless all of x satisfies a constraint.
+--- Fails unless all values of x satisfy a constraint.
 function constraints._require(who, name, x, constraint)
   local ok = x:numel() == 0 or x.ndim >= constraint.event_dim
     and core.no_grad(function() return constraint:check(x:detach()):all():item() end)

@@ -1,4 +1,4 @@
---- Distributions of real numbers with closed formulas.
+--- Defines distributions of real numbers that have closed formulas.
 local core = require "luminary.core"
 local constraints = require "luminary.distributions.constraints"
 local combined = require "luminary.distributions.combined"
@@ -49,7 +49,7 @@ list.Exponential = define("Exponential", Family) {
   log_prob = "log(rate) - rate * x", entropy = "1 - log(rate)", cdf = "-expm1(-rate * x)", icdf = "-log1p(-x) / rate",
 }
 
--- Without a shape, of a concentration near 0, formulas have a limit.
+-- Returns a formula that takes its limit for concentration 0 where `none` is true; c is the concentration, or 1 there.
 local function with_shape(...)
   return {"none = le(abs(concentration:detach()), 1e-8)", "c = where(none, 1, concentration)", ...}
 end
@@ -79,8 +79,8 @@ list.GeneralizedPareto = define "GeneralizedPareto" {
 
 -- ---- on the circle
 
--- Coefficients of powers of (x / 3.75)^2, and of 3.75 / x, for the modified Bessel functions of order 0 and 1
--- (Abramowitz and Stegun 9.8.1 to 9.8.4).
+-- Coefficients of the modified Bessel functions of order 0 and 1: of powers of (x / 3.75)^2 below 3.75, of powers of
+-- 3.75 / x above (Abramowitz and Stegun 9.8.1 to 9.8.4).
 local BESSEL = {
   [0] = {
     {1, 3.5156229, 3.0899424, 1.2067492, 0.2659732, 0.0360768, 0.0045813},
@@ -97,7 +97,7 @@ local function polynomial(x, coefficients)
   return sum
 end
 
--- The logarithm of the modified Bessel function of an order.
+-- Returns the logarithm of the modified Bessel function of order 0 or 1.
 local function log_bessel(x, order)
   local small = polynomial((x / 3.75) ^ 2, BESSEL[order][1])
   if order == 1 then small = small * x:abs() end
@@ -118,7 +118,7 @@ list.VonMises = define "VonMises" {
     local tau = 1 + (1 + 4 * k ^ 2):sqrt()
     local rho = (tau - (2 * tau):sqrt()) / (2 * k)
     local r = ops.where(k:lt(1e-5), 1 / k + k, (1 + rho ^ 2) / (2 * rho))
-    -- Nearly normal from there on, where r - f has no digits left.
+    -- Large concentrations are nearly normal: there r - f has no digits left.
     local done = k:gt(1e7)
     local x = ops.randn_like(k) / k:sqrt()
     while not done:all():item() do
@@ -133,9 +133,9 @@ list.VonMises = define "VonMises" {
   end,
 }
 
--- ---- Bernoulli's, of real numbers
+-- ---- ContinuousBernoulli
 
--- Formulas of c, the probability, have a singularity at 1/2; between lims a series of h = probs - 1/2 is used.
+-- Formulas of c, the probability, have a singularity at 1/2: between d.lims a series in h = probs - 1/2 replaces them.
 local function around_half(formula, series)
   return {
     "outside = either(le(probs, lims[1]), gt(probs, lims[2]))", "c = where(outside, probs, lims[1])", "h = probs - 0.5",
@@ -172,7 +172,7 @@ list.LogNormal = transformed "LogNormal" {
   variance = "expm1(scale ^ 2) * exp(2 * loc + scale ^ 2)", entropy = "base_dist:entropy() + loc",
 }
 
--- |x| of values of a distribution that is symmetric about 0.
+-- Defines the distribution of |x| for x of a distribution that is symmetric about 0.
 local function half(name, entry)
   entry.takes, entry.support, entry.mode = "scale: positive", "nonnegative", "zeros_like(scale)"
   entry.log_prob, entry.cdf = "where(ge(x, 0), base_dist:log_prob(x) + LN2, -inf)", "2 * base_dist:cdf(x) - 1"

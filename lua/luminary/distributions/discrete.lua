@@ -1,4 +1,4 @@
---- Distributions of whole numbers and categories, which count from 1; and their relaxations to real numbers.
+--- Defines distributions of integers and of categories, which count from 1, and their relaxations to real numbers.
 local debug = require "debug"
 local core = require "luminary.core"
 local combined = require "luminary.distributions.combined"
@@ -16,7 +16,7 @@ local list = {}
 local two, either = "probs: unit_interval, logits: real", {"probs", "logits"}
 local binary = {probs = "sigmoid(logits)", logits = {"p = clamp_probs(probs)", "log(p) - log1p(-p)"}}
 
--- The integers from `first` to `last`, in the dtype of a distribution's values.
+-- Returns the integers from `first` to `last` in the dtype of a distribution's values.
 local function range(d, first, last)
   local like = d:first_parameter()
   return ops.arange(first, last + 1, {dtype = like.dtype, device = like.device})
@@ -91,7 +91,7 @@ local function given_values(d)
   return rawget(values, "probs"), rawget(values, "logits")
 end
 
--- Normalizes what is given; num_events is the number of categories.
+-- Normalizes the given probs or logits, and sets num_events, the number of categories.
 local function normalize(d)
   local p, l = given_values(d)
   if p then d.probs = core.keep(p / known.keep_sum(p)) end
@@ -99,7 +99,7 @@ local function normalize(d)
   d.num_events = (p or l).shape[(p or l).ndim]
 end
 
--- Random categories, [shape…, batch…].
+-- Returns random categories [shape…, batch…].
 local function draw_categories(d, shape)
   local n, size = 1, joined(shape, d.batch_shape)
   for _, extent in ipairs(shape) do n = n * extent end
@@ -114,7 +114,7 @@ local function log_prob_of(d, categories)
   return d.logits:expand(joined(shape, {d.num_events})):gather(-1, indices):squeeze(-1)
 end
 
--- Logits of what has no probability are as low as a number can be: 0 times that is 0.
+-- The entropy of one draw. Logits of -inf become the lowest finite number, so that 0 times them is 0.
 local entropy_of = "-(probs * clamp(logits, least_of(logits))):sum(-1)"
 
 list.Categorical = define "Categorical" {
@@ -162,7 +162,7 @@ list.Multinomial = define "Multinomial" {
     return n * d:_formula_of "moment" - known.lgamma(core.tensor(n + 1, {dtype = "float64"})):item()
       + (each:log_prob(counts):exp() * known.lgamma(counts + 1)):sum(1):sum(-1)
   end,
-  moment = entropy_of, -- of one draw
+  moment = entropy_of, -- the entropy of one draw
 }
 
 -- ---- relaxations
@@ -187,7 +187,7 @@ list.ExpRelaxedCategorical = define "ExpRelaxedCategorical" {
     .. " + log_softmax(logits - x * temperature, -1):sum(-1)",
 }
 
--- Values of the relaxation `base` after a transform.
+-- Defines the distribution `name` of the relaxation `base`'s values after a transform.
 local function on_scale(name, base, transform, entry)
   entry.takes, entry.either, entry.loose = "temperature, " .. entry.takes, either, relaxed
   entry.properties = {probs = "base_dist.probs", logits = "base_dist.logits"}

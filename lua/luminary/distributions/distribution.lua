@@ -1,20 +1,20 @@
---- What distributions share. One is an entry with its formulas:
+--- Defines the base class of distributions, and makes classes of entries, which have a distribution's formulas:
 ---
 ---   define "Exponential" {
 ---     takes = "rate: positive", support = "nonnegative", help = "…",
 ---     mean = "1 / rate", variance = …, rsample = "-log(uniform) / rate", log_prob = "log(rate) - rate * x",
 ---   }
 ---
---- takes      its parameters in order, NAME: CONSTRAINT. They become tensors, of which the batch dims broadcast
+--- takes      the parameters in order, NAME: CONSTRAINT; they become tensors whose batch dims broadcast
 --- limits     {parameter = constraint, or a function(d) that returns it}
---- defaults   of parameters that may be left out
---- either     parameters of which just one is given; properties of those names compute the others
---- event_dims {parameter = number of last dims of an event}; event_shape is that of the last of them, or event(d)
---- plain      {parameter = kind}: those that are no tensors; loose: {parameter = true}: those that do not broadcast
---- support    what log_prob's argument must be: a constraint, its name, or a function(d) that returns it
+--- defaults   {parameter = value if it is left out}
+--- either     list of parameters of which exactly one is given; properties of their names compute the others
+--- event_dims {parameter = number of last dims of an event}; event_shape is that of the last parameter, or event(d)
+--- plain      {parameter = kind} of parameters that are not tensors; loose: {parameter = true} if it does not broadcast
+--- support    constraint of log_prob's argument, its name, or a function(d) that returns it
 --- made       function(d, given) that completes a new object; given: the parameters before they are broadcast
---- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
---- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and any other method
+--- rsample    samples through which gradients pass, or sample, if gradients cannot; [shape…, batch…, event…]
+--- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and other methods
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
 --- base       function(d) that returns the base distribution and the transforms of a TransformedDistribution
 ---
@@ -28,18 +28,37 @@ local finfo = require("luminary.tensor.dtype_info").finfo
 local constraints = require "luminary.distributions.constraints"
 local formulas = require "luminary.distributions.formulas"
 
-local ops, fail, joined = core.ops, options.fail, formulas.known.joined
+local ops, fail, joined, undefined = core.ops, options.fail, formulas.known.joined, formulas.undefined
 
+-- Fails for a field that a distribution of the library lacks.
+local function no_field(record, key)
+  local known, of = {}, record.class
+  local function add(t)
+    for name in pairs(t) do known[name] = not name:find "^_" or nil end
+  end
+  add(record.values)
+  while of do
+    add(of)
+    add(rawget(of, "properties") or {})
+    of = rawget(of, "super")
+  end
+  options.no_name(record.class.__name, key, known)
+end
+
+-- Returns the property of that name, or nil. An absent public name is an error, except in a user's class, whose objects
+-- have fields of their own.
 local function property(self, key)
-  local of = debug.getmetatable(self).class
+  local record = debug.getmetatable(self)
+  local of = record.class
   while of do
     local own = rawget(of, "properties")
     if own and own[key] then return own[key](self) end
     of = of.super
   end
+  if rawget(record.class, "strict") and key:sub(1, 1) ~= "_" then no_field(record, key) end
 end
 
--- The constraint that an entry names.
+-- Returns the constraint for a value of an entry: a constraint, its name, or a function(d) that returns it.
 local function constraint_of(d, c)
   if type(c) == "function" then c = c(d) end
   return type(c) == "string" and constraints[c] or c
@@ -67,9 +86,10 @@ Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
 Distribution.is = class.is
 Distribution.has_rsample, Distribution.has_enumerate_support = false, false
+Distribution.batch_shape, Distribution.event_shape = {}, {}
 Distribution.__inner = {"broadcast", "define", "drawn", "first_parameter", "noise", "value"}
 Distribution.properties = {
-  stddev = function(d) return d.variance and d.variance:sqrt() end,
+  stddev = function(d) return d.variance:sqrt() end,
   support = function(d) return constraint_of(d, d._formula and d._formula.support) end,
   arg_constraints = function(d)
     local all = {}
@@ -79,7 +99,21 @@ Distribution.properties = {
   param_shape = function(d) return ((d._given or {}).probs or (d._given or {}).logits or {}).shape end,
 }
 
---- Returns the shape that these broadcast to.
+
+-- Ways around what a distribution of the library lacks.
+local remedies = {
+  mean = "estimate it by d:sample({1000}):mean(1)", variance = "estimate it by d:sample({1000}):var(1)",
+  entropy = "estimate it by -d:log_prob(d:sample({1000})):mean(1)",
+  rsample = "use d:sample() and d:log_prob(x), which has gradients",
+}
+for _, name in ipairs {"mean", "variance", "mode"} do
+  Distribution.properties[name] = function(d)
+    undefined(d, name, ("self.%s in init, or %%s.properties = {%s = function(d) … end}"):format(name, name),
+      remedies[name])
+  end
+end
+
+--- Returns the shape that a list of shapes broadcasts to. Fails in the name of `who` if they do not broadcast.
 function Distribution.broadcast(who, shapes)
   local out = {}
   for _, shape in ipairs(shapes) do
@@ -96,7 +130,7 @@ function Distribution.broadcast(who, shapes)
   return out
 end
 
--- Numbers become tensors of the dtype and device that the tensors among the values have.
+-- Returns the values of these names as tensors; numbers take the dtype and device of the first floating-point tensor.
 local function tensors(who, names, values)
   local like, out = nil, {}
   for _, name in ipairs(names) do
@@ -113,7 +147,7 @@ local function tensors(who, names, values)
   return out
 end
 
--- A sample shape as a list.
+-- Returns a sample shape (nil, an integer or a list) as a list.
 local function shape_of(who, shape)
   if shape == nil then return {} end
   if type(shape) == "number" then shape = {shape} end
@@ -124,7 +158,7 @@ local function shape_of(who, shape)
   return shape
 end
 
---- Random numbers of an op ("rand" from 0 to 1, never one of them; "randn") of the shape [shape…, batch…, event…].
+--- Returns random numbers [shape…, batch…, event…] of the op "rand" (between 0 and 1, both excluded) or "randn".
 function Distribution:noise(op, shape)
   local like = self:first_parameter()
   local x = ops[op](joined(shape, self.batch_shape, self.event_shape), {dtype = like.dtype, device = like.device})
@@ -132,12 +166,26 @@ function Distribution:noise(op, shape)
   return info and x:clamp(info.tiny, {max = 1 - info.eps}) or x
 end
 
---- The parameter of which samples have dtype and device.
+--- Returns the parameter whose dtype and device samples have; of a user's class any tensor among the fields.
 function Distribution:first_parameter()
-  for i = #self.order, 1, -1 do
-    local given = rawget(debug.getmetatable(self).values, self.order[i])
+  local values = debug.getmetatable(self).values
+  for i = #(self._formula and self.order or {}), 1, -1 do
+    local given = rawget(values, self.order[i])
     if core.is_tensor(given) then return given end
   end
+  for _, v in pairs(values) do
+    if core.is_tensor(v) and core.is_floating_point(v) then return v end
+  end
+  return core.tensor(0)
+end
+
+-- Returns samples of shape [shape…, batch_shape…, event_shape…]. Classes of the library define it, users' the method
+-- sample or rsample.
+function Distribution:_draw(shape)
+  for _, name in ipairs {"rsample", "sample"} do
+    if self[name] ~= Distribution[name] then return self[name](self, shape) end
+  end
+  undefined(self, "sample", "function %s:sample(shape), or function %s:rsample(shape) if gradients pass through it")
 end
 
 --- Returns samples of shape [shape…, batch_shape…, event_shape…], without gradient: d:sample(), d:sample(5),
@@ -147,15 +195,13 @@ function Distribution:sample(shape)
   return core.no_grad(function() return self:_draw(shape):detach() end)
 end
 
---- Returns reparameterized samples, through which gradients pass to the parameters. Not all distributions have it.
+--- Returns reparameterized samples, through which gradients pass to the parameters. Fails if has_rsample is false.
 function Distribution:rsample(shape)
-  if not self.has_rsample then
-    fail("%s: rsample is not supported; use d:sample() and d:log_prob(x), which has gradients", self.__name)
-  end
+  if not self.has_rsample then undefined(self, "rsample", "function %s:rsample(shape)", remedies.rsample) end
   return self:_draw(shape_of(self.__name .. ".rsample", shape))
 end
 
---- A value as a tensor of the parameters' kind, which must be in the support.
+--- Returns a value as a tensor of the parameters' dtype; fails for method `who` where it is checked and not in support.
 function Distribution:value(who, x)
   local like = self:first_parameter()
   if not core.is_tensor(x) then
@@ -180,7 +226,7 @@ end
 --- Returns the distribution with another batch_shape, to which its own must broadcast.
 function Distribution:expand(batch_shape)
   batch_shape = shape_of(self.__name .. ".expand", batch_shape)
-  if not self._given then fail("%s: expand is not supported", self.__name) end
+  if not self._given then undefined(self, "expand", "function %s:expand(batch_shape)") end
   local twin = blank(debug.getmetatable(self).class)
   for name, v in pairs(debug.getmetatable(self).values) do twin[name] = v end
   twin:_set_parameters(batch_shape)
@@ -188,7 +234,7 @@ function Distribution:expand(batch_shape)
   return twin
 end
 
--- Sets the parameters, broadcast to a batch_shape.
+-- Sets batch_shape, event_shape, and the parameters broadcast to them.
 function Distribution:_set_parameters(batch_shape)
   local entry = self._formula
   local event_dims, loose = entry.event_dims or {}, entry.loose or {}
@@ -212,7 +258,9 @@ function Distribution:perplexity() return self:entropy():exp() end
 --- Returns all values of a finite support, [n, batch_shape…, event_shape…]; d:enumerate_support(false): the batch dims
 --- are 1.
 function Distribution:enumerate_support(expand)
-  if not self.has_enumerate_support then fail("%s: enumerate_support is not supported", self.__name) end
+  if not self.has_enumerate_support then
+    undefined(self, "enumerate_support", "function %s:enumerate_support(expand)")
+  end
   local values, ones = self._formula.values(self), {}
   local n = {values.shape[1]}
   for i = 1, #self.batch_shape do ones[i] = 1 end
@@ -230,9 +278,10 @@ function Distribution:repr()
   return ("%s(%s)"):format(self.__name, table.concat(parts, ", "))
 end
 
--- The formula of that name of the distribution's entry.
+-- Returns the formula of that name of the distribution's entry.
 local function formula(self, name)
-  return self._formula[name] or fail("%s: %s is not supported", self.__name, name)
+  return self._formula and self._formula[name]
+    or undefined(self, name, ("function %%s:%s(%s)"):format(name, name == "entropy" and "" or "x"), remedies[name])
 end
 
 --- Returns the log of the probability (density) of the values x, of shape [shape…, batch_shape…].
@@ -249,12 +298,12 @@ function Distribution:icdf(p)
   return f(self, p)
 end
 
---- The formula of that name at x, unchecked.
+--- Returns the value at x of the entry's formula of a name; x is not checked.
 function Distribution:_formula_of(name, x) return formula(self, name)(self, x) end
---- A parameter in the shape of samples.
+--- Returns a parameter expanded to the shape of samples.
 function Distribution:drawn(p, shape) return p:expand(joined(shape, self.batch_shape, self.event_shape)) end
 
--- True if new distributions check their arguments, unless they are made with validate_args.
+-- True if new distributions without validate_args check their arguments.
 local validates = true
 
 --- Sets whether distributions check parameters and values, where they are made without validate_args.
@@ -266,7 +315,7 @@ end
 function Distribution:_set_validate(value) self.validate_args = validates and value ~= false or value == true end
 local function listed(names) return (table.concat(names, ", "):gsub(", ([%w_]+)$", " and %1")) end
 
--- The constructor of an entry.
+-- Returns the `init` of an entry's class.
 local function init_of(name, entry)
   local order, defaults, plain = entry.order, entry.defaults or {}, entry.plain or {}
   local among, rows = {}, {}
@@ -311,14 +360,14 @@ local function init_of(name, entry)
   return signature.of(("%s(%s, {validate_args: boolean = (true)})"):format(name, table.concat(rows, ", ")), init)
 end
 
--- Fields of entries: formulas, and others that classes do not take over.
+-- Sets of an entry's fields: formulas, and fields that do not become fields of the class.
 local computed, reserved = {}, {}
 for word in ([[mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment mahalanobis
   trace]]):gmatch "%S+" do computed[word], reserved[word] = true, true end
 for word in ([[takes either help properties made defaults support values event plain loose base first event_dims
   limits]]):gmatch "%S+" do reserved[word] = true end
 
---- define "Name" {…}: the class of an entry, as the head of this file says.
+--- Makes a class of an entry, as the head of this file says: define "Name" {…}. super: Distribution by default.
 function Distribution.define(name, super)
   return function(entry)
     local new = class.new(name, super or Distribution)

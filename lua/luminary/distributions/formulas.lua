@@ -1,6 +1,6 @@
---- Formulas of entries, as texts: "loc + scale * x". A name is a field of the distribution d, except: x, the formula's
---- argument; normal and uniform, random numbers for samples of the shape x; constants; and functions, which are ops and
---- those below. A list has lines NAME = FORMULA before its last formula.
+--- Compiles the formulas of entries, texts such as "loc + scale * x". A name is a field of the distribution d, except:
+--- x, the formula's argument; normal and uniform, random numbers for samples of the shape x; constants; and functions,
+--- which are ops and those of `known`. A list has lines NAME = FORMULA before its last formula.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -9,14 +9,14 @@ local ops = core.ops
 
 local formulas = {}
 
---- Returns probabilities, kept from 0 and 1 by their dtype's eps.
+--- Clamps probabilities to [eps, 1 - eps], eps of their dtype.
 local function clamp_probs(p)
   local eps = finfo(p.dtype).eps
   return p:clamp(eps, {max = 1 - eps})
 end
 
--- The logarithm of a sample of Gamma(a, 1) for each element, in float64, by squeezed rejection; a below 1 comes from
--- a + 1 (Marsaglia and Tsang 2000). Gradients pass to a, by implicit reparameterization.
+-- Returns the logarithm of a sample of Gamma(a, 1) for each element of a, in float64, by squeezed rejection; for a < 1
+-- from a sample of a + 1 (Marsaglia and Tsang 2000). Gradients pass to a by implicit reparameterization.
 local function log_gamma_sample(a)
   a = a:to("float64")
   local y = core.no_grad(function()
@@ -29,7 +29,7 @@ local function log_gamma_sample(a)
       local t = 1 + c * x
       local new = t:clamp(1e-30) ^ 3
       local bound = 0.5 * x * x + d - d * new + d * new:log()
-      local good = ops.logical_and(t:gt(0), u:log():lt(bound)):logical_or(bound:isnan()) -- of a that is not positive
+      local good = ops.logical_and(t:gt(0), u:log():lt(bound)):logical_or(bound:isnan()) -- NaN if a is not positive
       v = v and ops.where(done, v, new) or new
       done = done and ops.logical_or(done, good) or good
     until done:all():item()
@@ -40,13 +40,13 @@ local function log_gamma_sample(a)
   return y + (a - a:detach()) * ops.gamma_slope(a:detach(), y)
 end
 
---- Functions that formulas may name beside ops and fields.
+--- The functions and constants that formulas may name beside ops and fields.
 local known = {
   pi = math.pi, inf = math.huge, nan = 0 / 0, EULER = 0.57721566490153286, SQRT2 = math.sqrt(2), LN2 = math.log(2),
   LOG_2PI = math.log(2 * math.pi), LOG_PI = math.log(math.pi),
   clamp_probs = clamp_probs, log_gamma_sample = log_gamma_sample,
   both = ops.logical_and, either = ops.logical_or, no = ops.logical_not,
-  -- x log p + (1 - x) log(1 - p), of logits.
+  -- Returns x log p + (1 - x) log(1 - p), given the logits of p.
   bernoulli_log_prob = function(logits, x) return ops.log_sigmoid(logits) - (1 - x) * logits end,
   clipped_sigmoid = function(x)
     local info = finfo(x.dtype)
@@ -56,7 +56,7 @@ local known = {
   tiny_of = function(x) return finfo(x.dtype).tiny end, least_of = function(x) return finfo(x.dtype).min end,
   larger = math.max, eps_of = function(x) return finfo(x.dtype).eps end,
   in_dtype = function(x, like) return x:to(like.dtype) end,
-  -- 1 where a condition holds, else 0, in the dtype of like.
+  -- Returns 1 where a condition holds, else 0, in the dtype of `like`.
   flags = function(ok, like) return ok:to(like.dtype) end,
   one_hot_like = function(x) return ops.one_hot(x:argmax(-1), x.shape[x.ndim]):to(x.dtype) end,
   filled = function(like, value) return ops.full_like(like, value) end,
@@ -73,7 +73,7 @@ formulas.known = setmetatable(known, {__index = ops})
 local own = {normal = 'd:noise("randn", x)', uniform = 'd:noise("rand", x)'}
 for word in ("c d p q s t x y and or not true false nil"):gmatch "%S+" do own[word] = word end
 
--- The Lua code of a formula, given the names of its lines before.
+-- Returns the Lua code of a formula. locals: the set of names that lines before it define.
 local function code_of(text, locals)
   return (text:gsub("%f[%w_.:\"]([%w_.:\"]+)(%(?)", function(token, call)
     local name, rest = token:match "^([%a_][%w_]*)(.*)$"
@@ -84,7 +84,7 @@ local function code_of(text, locals)
   end))
 end
 
---- Returns function(d, x), or of other names, of a text; any other value as it is.
+--- Compiles a text, or a list of lines, into function(d, x), or one of other argument names; returns others unchanged.
 function formulas.compile(text, names)
   if type(text) == "string" then text = {text} end
   if type(text) ~= "table" then return text end
@@ -99,11 +99,21 @@ function formulas.compile(text, names)
   return assert(loadstring(code, "=formula"))(formulas.known)
 end
 
---- Adds a kind of arguments: instances of a class.
-function formulas.kind(kind, of)
+--- Adds a kind of arguments: instances of a class. remedy(value) returns the end of an error for another value, or nil.
+function formulas.kind(kind, of, remedy)
   options.kind(kind, kind, function(who, name, value)
-    return class.is(value, of) and value or options.must_be(who, name, "a " .. kind, value)
+    return class.is(value, of) and value or options.must_be(who, name, "a " .. kind, value, remedy and remedy(value))
   end)
+end
+
+--- Fails for a method or field `name` that an object's class lacks. A user's class is asked for `definition`, a text
+--- with the class's name as %s; the error for a class of the library ends by `remedy`, if there is one.
+function formulas.undefined(object, name, definition, remedy)
+  local of = class.record(object).class
+  if not rawget(of, "strict") then
+    options.fail("%s: %s is not defined; define %s", of.__name, name, (definition:gsub("%%s", of.__name)))
+  end
+  options.fail("%s: %s is not supported%s", of.__name, name, remedy and "; " .. remedy or "")
 end
 
 return formulas

@@ -1,4 +1,4 @@
---- Distributions made of the gamma function. Gradients pass through their samples by implicit reparameterization.
+--- Defines distributions made of gamma samples, through which gradients pass by implicit reparameterization.
 local core = require "luminary.core"
 local combined = require "luminary.distributions.combined"
 local distribution = require "luminary.distributions.distribution"
@@ -12,7 +12,7 @@ local shape_and_rate = "concentration: positive, rate: positive"
 list.Gamma = define("Gamma", Family) {
   takes = shape_and_rate, support = "nonnegative", help = "Creates a gamma distribution.",
   mean = "concentration / rate", mode = "clamp((concentration - 1) / rate, 0)", variance = "concentration / rate ^ 2",
-  rsample = { -- kept above 0, which gradients do not see
+  rsample = { -- the clamp to values above 0 has no gradient
     "y = in_dtype(exp(log_gamma_sample(d:drawn(concentration, x))), rate) / rate",
     "y + clamp(tiny_of(y) - y:detach(), 0)",
   },
@@ -53,7 +53,7 @@ list.Dirichlet = define("Dirichlet", Family) {
 list.Beta = define("Beta", Family) {
   takes = "concentration1: positive, concentration0: positive",
   support = "unit_interval", help = "Creates a beta distribution.",
-  -- A Dirichlet of two concentrations, whose first element is the value.
+  -- pair: the Dirichlet of both concentrations, whose first element is the value
   properties = {
     pair = function(d) return list.Dirichlet(ops.stack({d.concentration1, d.concentration0}, -1), false) end,
   },
@@ -73,7 +73,7 @@ list.StudentT = define "StudentT" {
   rsample = {
     "half = in_dtype(exp(log_gamma_sample(d:drawn(df * 0.5, x))), df)", "loc + scale * normal * sqrt(df / (2 * half))",
   },
-  -- The logarithm of the density's constant, without scale.
+  -- log_norm: the logarithm of the density's constant for a scale of 1
   properties = {log_norm = "0.5 * log(df) + 0.5 * LOG_PI + lgamma(0.5 * df) - lgamma(0.5 * (df + 1))"},
   log_prob = {"y = (x - loc) / scale", "-0.5 * (df + 1) * log1p(y ^ 2 / df) - log(scale) - log_norm"},
   entropy = "log(scale) + 0.5 * (df + 1) * (digamma(0.5 * (1 + df)) - digamma(0.5 * df)) + log_norm",

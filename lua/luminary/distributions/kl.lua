@@ -1,4 +1,4 @@
---- kl_divergence(p, q): the mean of log p(x) - log q(x) over p's values.
+--- Computes kl_divergence(p, q), the mean of log p(x) - log q(x) over p's values, by formulas for pairs of classes.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Distribution = require "luminary.distributions.distribution"
@@ -38,10 +38,10 @@ function kl.kl_divergence(p, q)
   no_formula(p, q)
 end
 
--- ---- by cross entropy
+-- ---- formulas by cross entropy
 
 function known.of_uniform(high, low) return (ops.xlogy(high, high) - ops.xlogy(low, low)) / (high - low) - 1 end
--- Means under classes p of log x, of log(1 - x) and of exp(-x / s).
+-- Formulas for the means, under p of a class, of log x, of log(1 - x) and of exp(-x / s).
 local of_log = {
   Exponential = "-EULER - log(p.rate)", Gamma = "digamma(p.concentration) - log(p.rate)",
   Beta = "digamma(p.concentration1) - digamma(p.concentration1 + p.concentration0)",
@@ -62,7 +62,8 @@ local function compiled(texts, names)
   for name, text in pairs(texts) do all[name] = formulas.compile(text, names) end
   return all
 end
--- A class without a mean that q needs has values where q has none, so that NaN is not seen.
+-- Returns function(p, s) that computes a mean by the formula of p's class. It is NaN for others, which no result shows:
+-- they have values outside of q's support.
 local function mean_by(texts)
   local all = compiled(texts, "p, s")
   return function(p, s)
@@ -73,13 +74,16 @@ local function mean_by(texts)
 end
 known.mean_log, known.mean_log_rest, known.mean_exp = mean_by(of_log), mean_by(of_log_rest), mean_by(of_exp)
 
--- A Pareto's moments, without their bounds: gradients where they are infinite would be NaN.
-function known.mean_of(p) return p.alpha and p.alpha * p.scale / (p.alpha - 1) or p.mean end
+-- Returns a Pareto's alpha, or nil for other classes.
+local function alpha_of(p) return class.record(p).values.alpha end
+
+-- The moments of a Pareto leave out their bounds: gradients where they are infinite would be NaN.
+function known.mean_of(p) return alpha_of(p) and p.alpha * p.scale / (p.alpha - 1) or p.mean end
 function known.variance_of(p)
-  return p.alpha and p.alpha * (p.scale / (p.alpha - 1)) ^ 2 / (p.alpha - 2) or p.variance
+  return alpha_of(p) and p.alpha * (p.scale / (p.alpha - 1)) ^ 2 / (p.alpha - 2) or p.variance
 end
 
--- The means of -log q(x) over p's values.
+-- Formulas for the mean of -log q(x) over p's values, by the class of q.
 local cross = compiled({
   Normal = "0.5 * LOG_2PI + log(q.scale) + (variance_of(p) + (mean_of(p) - q.loc) ^ 2) / (2 * q.scale ^ 2)",
   Exponential = "q.rate * mean_of(p) - log(q.rate)",
@@ -92,13 +96,13 @@ local cross = compiled({
   Pareto = "(q.alpha + 1) * mean_log(p) - log(q.alpha) - q.alpha * log(q.scale)", Uniform = "log(q.high - q.low)",
 }, "p, q")
 
--- Classes p, and those of `cross` that they have no formula for.
+-- Classes p of which `cross` has formulas, with the classes q for which it has none.
 local without = {
   Beta = "Gumbel", ContinuousBernoulli = "Beta Gamma Gumbel", Exponential = "", Gamma = "", Gumbel = "",
   Laplace = "Gumbel", Normal = "", Pareto = "Gumbel", Uniform = "",
 }
 
-local function exceeds(a, b) -- of numbers or tensors
+local function exceeds(a, b) -- numbers or tensors
   if core.is_tensor(a) then return a:gt(b) end
   if core.is_tensor(b) then return b:lt(a) end
   return a > b
@@ -109,7 +113,8 @@ local function everywhere(p, q, value)
     {dtype = like.dtype, device = like.device})
 end
 
--- Infinite where p has values outside of q's support, or a mean that q needs is infinite.
+-- Returns function(p, q) for q's formula in `cross`; the divergence is infinite where p has values outside of q's
+-- support, or an infinite moment that q requires.
 local function cross_entropy(q_name)
   return function(p, q)
     local of_p, of_q = p.support, q.support
@@ -120,7 +125,7 @@ local function cross_entropy(q_name)
     if below then value = ops.where(below, inf, value) end
     if above then value = ops.where(above, inf, value) end
     local moments = ({Normal = 2, Exponential = 1, Gamma = 1})[q_name]
-    return p.alpha and moments and ops.where(p.alpha:le(moments), inf, value) or value
+    return alpha_of(p) and moments and ops.where(p.alpha:le(moments), inf, value) or value
   end
 end
 
@@ -154,7 +159,7 @@ local categorical = {
   "masked_fill(masked_fill(parts, eq(q.probs, 0), inf), eq(p.probs, 0), 0):sum(-1)",
 }
 
--- Divergences of two distributions of one class, or of the classes after a comma.
+-- Formulas for two distributions of one class, or of the two classes that a comma separates.
 local others = {
   Cauchy = "log((p.scale + q.scale) ^ 2 + (p.loc - q.loc) ^ 2) - log(4 * p.scale * q.scale)",
   Categorical = categorical, OneHotCategorical = categorical,
@@ -220,7 +225,7 @@ local others = {
   end,
 }
 
---- Registers the formulas for two distributions.
+--- Registers the library's formulas. classes: lm.distributions' classes by name.
 function kl._register_all(classes)
   for names, f in pairs(others) do
     local p, q = names:match "(%w+), (%w+)"

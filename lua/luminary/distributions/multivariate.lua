@@ -1,4 +1,4 @@
---- Distributions of vectors with a covariance, and of matrices.
+--- Defines distributions of vectors that have a covariance matrix, and of matrices.
 local core = require "luminary.core"
 local finfo = require("luminary.tensor.dtype_info").finfo
 local options = require "luminary.base.options"
@@ -22,10 +22,10 @@ local function eye(n, like) return ops.eye(n, {dtype = like.dtype, device = like
 known.mT, known.solve_lower, known.eye_like, known.sum_squares = mT, solve_lower, eye, sum_squares
 function known.times(m, x) return m:matmul(x:unsqueeze(-1)):squeeze(-1) end
 function known.log_diagonal(m) return m:diagonal(0, -2, -1):log():sum(-1) end
--- The squared length of x in the metric of L L^T.
+-- Returns x^T (L L^T)^-1 x, the squared Mahalanobis length of x.
 function known.mahalanobis(l, x) return sum_squares(solve_lower(l, x:unsqueeze(-1))) end
 function known.as_matrices(t) return t:unsqueeze(-1):unsqueeze(-1) end
--- Sets d.tril_, the Cholesky factor of the covariance, not broadcast.
+-- Sets d.tril_, the Cholesky factor of the covariance, which is not broadcast to the batch shape.
 local function set_tril(d, given)
   local name, n = d.__name, d.event_shape[#d.event_shape]
   for _, key in ipairs(matrices) do
@@ -46,7 +46,7 @@ local function set_tril(d, given)
 end
 
 local n_by_n = "n = event_shape[1]"
--- A matrix of that formula for each distribution of a batch.
+-- Returns the lines of a formula, expanded to a matrix for each distribution of a batch.
 local function matrix(formula) return {n_by_n, ("(%s):expand(joined(batch_shape, {n, n}))"):format(formula)} end
 
 local matrix_properties = {
@@ -61,7 +61,7 @@ list.MultivariateNormal = define "MultivariateNormal" {
   event_dims = setmetatable({loc = 1}, {__index = matrix_dims}), event = of_loc, made = set_tril,
   support = "real_vector", help = "Creates a multivariate normal distribution", properties = matrix_properties,
   mahalanobis = "mahalanobis(tril_, x)", trace = "sum_squares(solve_lower(tril_, x))",
-  -- Matrices whose columns are a root of the covariance.
+  -- Returns a list of matrices R whose sum of R R^T is the covariance.
   _roots = function(d) return {d.tril_} end,
   mean = "loc", mode = "loc", variance = "square(tril_):sum(-1):expand(joined(batch_shape, event_shape))",
   rsample = "loc + times(tril_, normal)",
@@ -72,7 +72,7 @@ list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
   takes = "loc: real, cov_factor: real, cov_diag: positive", event_dims = {loc = 1, cov_factor = 2, cov_diag = 1},
   event = of_loc, support = "real_vector",
   help = "Creates a multivariate normal distribution with the covariance matrix cov_factor @ cov_factor.T + cov_diag.",
-  -- Not broadcast, as set_tril's: factor, diag, scaled (factor.T / diag) and the Cholesky factor of the capacitance.
+  -- Sets factor, diag, scaled (factor.T / diag) and the capacitance's Cholesky factor, which are not broadcast.
   made = function(d, given)
     local n, w, diagonal = d.event_shape[1], given.cov_factor, given.cov_diag
     if w.shape[w.ndim - 1] ~= n or diagonal.shape[diagonal.ndim] ~= n then
@@ -85,7 +85,7 @@ list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
   end,
   properties = {
     log_det = "2 * log_diagonal(capacitance) + log(diag):sum(-1)",
-    -- A of the precision matrix, 1 / diag - A^T A.
+    -- reduction: A, where the precision matrix is 1 / diag - A^T A
     reduction = "solve_lower(capacitance, scaled)",
     scale_tril = {
       n_by_n, "root = sqrt(diag):unsqueeze(-1)", "w = factor / root",

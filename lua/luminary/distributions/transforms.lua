@@ -1,5 +1,5 @@
---- Functions of values, for TransformedDistribution: t(x), t:inv(y), and t:log_abs_det_jacobian(x, y), the logarithm of
---- |dy/dx|. domain and codomain are the constraints of x and y.
+--- Defines transforms, invertible functions for TransformedDistribution: t(x), t:inv(y), and
+--- t:log_abs_det_jacobian(x, y), the logarithm of |dy/dx|. domain and codomain are the constraints of x and y.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -25,16 +25,20 @@ Transform.extend, Transform.init, Transform.is = class.methods.extend, class.met
 Transform.repr, Transform.__inner = class.methods.repr, {"inverse"}
 Transform.domain, Transform.codomain, Transform.bijective = C.real, C.real, false
 
---- The transform of x; t(x) is the same.
-function Transform:forward(x) return self._forward(x, self) end
+--- Returns the transform of x, as t(x) does.
+function Transform:forward(x)
+  return (self._forward or formulas.undefined(self, "forward", "function %s:forward(x)"))(x, self)
+end
 --- Returns x for y, the inverse of the transform; without y the inverse as a transform.
 function Transform:inv(y)
   if y == nil then return self:inverse() end
-  return self._inv(y, self)
+  return (self._inv or formulas.undefined(self, "inv", "function %s:inv(y)"))(y, self)
 end
 --- Returns log |dy/dx| of each value, where y is the transform of x.
 function Transform:log_abs_det_jacobian(x, y)
-  if not self._log_det then fail("%s: log_abs_det_jacobian is not supported; it is not bijective", self.__name) end
+  if not self._log_det then
+    formulas.undefined(self, "log_abs_det_jacobian", "function %s:log_abs_det_jacobian(x, y)", "it is not bijective")
+  end
   return self._log_det(x, y or self(x), self)
 end
 --- Returns 1 where y increases with x, -1 where it decreases.
@@ -51,8 +55,8 @@ end
 
 local arguments = {forward = "x, t", inv = "y, t", log_det = "x, y, t", shapes = "shape, t, way", parts = "x, t"}
 
--- An entry: forward, inv and log_det are formulas of x, y and the transform t, and shapes is a function of a shape, t
--- and the name of the method; others are fields.
+-- Defines an entry's class: forward, inv and log_det are formulas of x, y and the transform t, shapes is a function of
+-- a shape, t and the method's name; all others are fields.
 local function define(name, entry)
   local new = class.define(name, Transform)
   for key, v in pairs(entry) do
@@ -69,7 +73,9 @@ local function sum_last(t, n)
 end
 transforms._sum_last, known.sum_last = sum_last, sum_last
 
-formulas.kind("transform", Transform)
+formulas.kind("transform", Transform, function(value)
+  return type(value) == "function" and "inv is a method: pass t:inv(), the inverse of t" or nil
+end)
 
 local function transform_list(who, name, list)
   for i, t in ipairs(options.list(who, name, list)) do options.arg(who, ("%s[%d]"):format(name, i), t, "transform") end
@@ -158,7 +164,7 @@ define("IndependentTransform", {
   shapes = function(shape, t, way) return t.base_transform[way](t.base_transform, shape) end,
 })
 
--- ---- of each element
+-- ---- elementwise transforms
 
 --- lm.distributions.ExpTransform(): Transforms by the mapping y = exp(x).
 define("ExpTransform", {codomain = C.positive, bijective = true, forward = "exp(x)", inv = "log(y)", log_det = "x"})
@@ -185,7 +191,7 @@ local function sign_of(v)
   return v:sign()
 end
 
--- The shape that a value of that shape has after arithmetic with numbers or tensors.
+-- Returns the shape of a value of a shape after arithmetic with numbers or tensors.
 local function with_shapes_of(who, shape, ...)
   local shapes = {shape}
   for _, v in ipairs {...} do shapes[#shapes + 1] = type(v) ~= "number" and v.shape or nil end
@@ -227,9 +233,9 @@ define("CumulativeDistributionTransform", {
   forward = "t.distribution:cdf(x)", inv = "t.distribution:icdf(y)", log_det = "t.distribution:log_prob(x)",
 })
 
--- ---- of vectors and matrices
+-- ---- vectors and matrices
 
--- A copy of a shape whose last n sizes are others.
+-- Returns a copy of a shape with other sizes in the place of the last n.
 local function replaced(shape, n, ...)
   local out = {unpack(shape, 1, #shape - n)}
   for _, size in ipairs {...} do out[#out + 1] = size end
@@ -271,7 +277,7 @@ define("ReshapeTransform", {
 --- lm.distributions.SoftmaxTransform(): Transforms real vectors into probabilities by softmax; inv(y) is log(y).
 define("SoftmaxTransform", {domain = C.real_vector, codomain = C.simplex, forward = "softmax(x, -1)", inv = "log(y)"})
 
--- The logarithms of n, n - 1, …, 1 for vectors of n elements.
+-- Returns the logarithms of n, n - 1, …, 1 for vectors of n elements.
 function known.log_offsets(x) return ops.arange(x.shape[x.ndim], 0, -1, {dtype = x.dtype, device = x.device}):log() end
 function known.without_last(x) return x:narrow(-1, 1, x.shape[x.ndim] - 1) end
 function known.one_before(x) return ops.pad(x, {1, 0}, {value = 1}) end
@@ -287,7 +293,7 @@ define("StickBreakingTransform", {
   shapes = function(shape, _, way) return replaced(shape, 1, shape[#shape] + (way == "forward_shape" and 1 or -1)) end,
 })
 
--- The indices in a flat [n, n] of the elements below the diagonal of that offset.
+-- Returns the indices, in a flattened [n, n], of the elements on and below the diagonal `offset`.
 local function below(n, offset, like)
   local list = {}
   for i = 1, n do
@@ -300,7 +306,7 @@ function known.tril_to_vector(m, offset)
   return m:reshape(replaced(m.shape, 2, n * n)):index_select(-1, below(n, offset, m))
 end
 
--- The side of a matrix of which n elements are below the diagonal.
+-- Returns the number of rows of a square matrix with n elements below its diagonal.
 local function side(n)
   local d = math.floor((0.25 + 2 * n) ^ 0.5 + 1)
   if d * (d - 1) / 2 ~= n then
@@ -352,21 +358,22 @@ define("PositiveDefiniteTransform", {
 
 -- ---- several transforms along a dim
 
--- Joins what f(t, part, …) returns for the parts of each of the tensors.
+-- Returns the list of f(transform, part of x, part of y or nil) for each transform of t.
 local function mapped(t, f, x, y)
   local xs, ys, out = t._parts(x, t), y and t._parts(y, t), {}
   for i, part in ipairs(t.transforms) do out[i] = f(part, xs[i], ys and ys[i]) end
   return out
 end
 
--- The constraints of the transforms, `domain` or `codomain`.
+-- Returns the list of the transforms' `domain` or `codomain`.
 local function of_each(list, name)
   local all = {}
   for i, t in ipairs(list) do all[i] = t[name] end
   return all
 end
 
--- An entry of such transforms; `join` is the op, and `constraint` makes a constraint of those of the transforms.
+-- Defines a transform that applies others to parts of a value; join: the op that joins results, and constraint: the
+-- function that joins constraints.
 local function along_dim(name, text, entry, join, constraint)
   entry.init = signature.of(text, function(self, tseq, opts)
     self.transforms, self.dim, self.bijective = transform_list(name, "tseq", tseq), opts.dim, true
@@ -419,7 +426,7 @@ local function each_by(registry, list)
 end
 local function plain(name) return function() return D[name]() end end
 
--- Factories of both registries, of a constraint and the registry.
+-- Factories of both registries, by the constraint's kind: function(constraint, registry) that returns a transform.
 local shared = {
   real = function() return D.identity_transform end,
   independent = function(c, registry)
@@ -444,7 +451,7 @@ local Registry = class.new("ConstraintRegistry", nil, function(this, name, own)
 end)
 Registry.repr = class.methods.repr
 
---- Registers factory(constraint), which returns a transform, for a class of constraints or constraints of a kind.
+--- Registers factory(constraint), which returns a transform. constraint: a class, or a constraint for all of its kind.
 function Registry:register(constraint, factory)
   local kind = class.is(constraint, C.Constraint) and kind_of(constraint) or constraint
   self.factories[kind] = options.arg("register", "factory", factory, "function")

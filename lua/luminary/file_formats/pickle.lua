@@ -2,8 +2,8 @@
 --- names that its caller passes. Nothing is run: where a pickle asks for anything else, a value is lost, which is
 --- given with its place in the whole.
 ---
---- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata and beyond that the nearest number,
---- bytes strings.
+--- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata, bytes strings. Ints beyond
+--- int64 become numbers that equal them, or are lost.
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 local ffi = require "ffi"
@@ -173,28 +173,38 @@ function Machine:recall(i)
   self:push(value)
 end
 
--- A little-endian two's complement of any length.
+-- Returns what stands for an integer beyond int64 that no number equals; nearest: the number closest to it.
+local function too_large(nearest)
+  return pickle.lost(("an integer of about %.3g is beyond int64"):format(nearest), {
+    advice = "in Python, save str(n), or a float", nearest = nearest,
+  })
+end
+
+-- Returns the integer of a little-endian two's complement of any length.
 local function integer(text)
   if text == "" then return 0 end
-  if #text <= 8 then
-    local sign = text:byte(-1) >= 128 and "\255" or "\0"
-    return Source.int64(text .. sign:rep(8 - #text), 1)
+  local zeros = #text > 8 and #text:match "^%z*" or 0
+  local sign = text:byte(-1) >= 128 and "\255" or "\0"
+  if #text - zeros <= 8 then
+    local head = Source.int64(text:sub(zeros + 1) .. sign:rep(8 - #text + zeros), 1)
+    if zeros == 0 then return head end
+    local value = tonumber(head) * 256 ^ zeros
+    if tonumber(head) == head and math.abs(value) < math.huge then return value end
   end
-  local value = 0
-  for i = #text, 1, -1 do value = value * 256 + text:byte(i) end
-  return text:byte(-1) >= 128 and value - 256 ^ #text or value
+  local nearest = 0
+  for i = #text, 1, -1 do nearest = nearest * 256 + text:byte(i) end
+  return too_large(sign == "\255" and nearest - 256 ^ #text or nearest)
 end
 
 local function decimal(machine, text)
   local digits = text:match("^(%-?%d+)L?$")
   if not digits then machine:fail("malformed int '%s'", printable_name(text, 40)) end
   local value = tonumber(digits)
-  if math.abs(value) <= 2 ^ 53 then return value end
-  local exact = #digits <= 20 and ffi.new("int64_t", 0) or value
-  if exact == value then return value end
+  if math.abs(value) <= 2 ^ 53 or ("%.0f"):format(value) == digits then return value end
+  local exact = ffi.new("int64_t", 0)
   for digit in digits:gmatch "%d" do exact = exact * 10 - tonumber(digit) end
   exact = digits:sub(1, 1) == "-" and exact or -exact
-  return tostring(exact) == digits .. "LL" and exact or value
+  return tostring(exact) == digits .. "LL" and exact or too_large(value)
 end
 
 local function unquote(machine, text)

@@ -13,7 +13,7 @@ local fail = options.fail
 
 local torch_file = {}
 
--- What the older files begin with, as a pickle: 0x1950a86a20f9469cfc6c, as near as a number comes.
+-- The number closest to 0x1950a86a20f9469cfc6c, the integer in the first pickle of older files.
 local MAGIC = 119547037146038801333356
 
 -- Storages' classes and their dtypes, and those of the integers of quantized ones.
@@ -327,11 +327,13 @@ end
 --- keys, then each storage's length and bytes.
 function torch_file.load_legacy(source)
   local cursor = source:cursor(0)
-  local function plain() -- the next pickle, which has no storages
-    local function refuse(_, machine) machine:fail "storage before the value" end
+  local function refuse(_, machine) machine:fail "storage before the value" end
+  local function plain() -- returns the next pickle's value, which has no storages
     return (with_lost(source, pickle.load(cursor, names, refuse)))
   end
-  if plain() ~= MAGIC then
+  local value, lost = pickle.load(cursor, names, refuse)
+  if #lost == 0 or lost[1].lost.nearest ~= MAGIC then
+    with_lost(source, value, lost)
     source:fail "a pickle that torch.save did not write; in Python: torch.save(net.state_dict(), path)"
   end
   local version = plain()

@@ -382,7 +382,7 @@ local function of_search(query)
   local where, texts = "names and first sentences", {}
   if #found == 0 and (#headings == 0 or lacks) then found, where = search.mentions(query), "texts" end
   local several = query:find "%W" ~= nil
-  local by_name = tier == 0 or several and tier == 1
+  local by_name = tier == 0 or several and (tier == 1 or tier == 1.5 and not is_named)
   local pages_first = not by_name and (is_named or several and not (lacks and #found > 0))
   if #found > 0 then texts[1] = ("%s with '%s':\n%s"):format(where, query, search.lines(found)) end
   if #headings > 0 then

@@ -144,7 +144,8 @@ other.tensors = with(pairs_of([[numpy=totable resize=resize_ resize_as=resize_as
 
 other.luminary = with(pairs_of([[
   random=rand Tensor=FloatTensor from_numpy=tensor repeat=repeat_tensor distributed=dist
-  multiprocessing=mp F=nn.functional set_default_tensor_type=set_default_dtype]],
+  multiprocessing=mp F=nn.functional set_default_tensor_type=set_default_dtype
+  gammainc=igamma gammaln=lgamma multigammaln=mvlgamma psi=digamma expit=sigmoid]],
   [[
   cumsum cumprod sort argsort unique prod
   bincount histc searchsorted isclose isinf
@@ -160,7 +161,11 @@ other.luminary = with(pairs_of([[
   rrelu selu celu set_num_interop_threads set_printoptions
   sinc solve swapaxes_ threshold
   unique_consecutive use_deterministic_algorithms
-  xlogy xpu]]), {
+  xlogy xpu
+  airy_ai entr erfcx gammaincc log_ndtr ndtr ndtri xlog1py zeta i0 i0e i1 i1e
+  bessel_j0 bessel_j1 bessel_y0 bessel_y1 spherical_bessel_j0 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0
+  modified_bessel_k1 chebyshev_polynomial_t chebyshev_polynomial_u hermite_polynomial_h laguerre_polynomial_l
+  legendre_polynomial_p]]), {
   len = "#x is the size of a tensor's first dim",
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",
@@ -180,7 +185,7 @@ other.luminary = with(pairs_of([[
   memory_format = "{memory_format = \"channels_last\"} is an option",
   channels_last = "{memory_format = \"channels_last\"} is an option",
   contiguous_format = "{memory_format = \"contiguous\"} is an option",
-  special = "its functions are in lm itself: lm.erfinv(x), lm.xlogy(x, y), lm.logsumexp(x, dim)",
+  special = "those of its functions that this version has are in lm itself: lm.erfinv(x), lm.xlogy(x, y), lm.lgamma(x)",
   repeat_ = "it is lm.repeat_tensor(x, 2, 3); Lua reserves the word repeat",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",

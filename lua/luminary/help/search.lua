@@ -28,6 +28,7 @@ local ENDINGS = {"ations", "ation", "ions", "ings", "ion", "ing", "ers", "ies", 
 
 -- The start that the forms of a word share: "accumul" of accumulation, "stop" of stopping.
 local function stem(word)
+  if word:find "^distributions?$" then return "distribution" end -- "distributed" is about something else
   for _, ending in ipairs(ENDINGS) do
     local rest = word:sub(-#ending) == ending and word:sub(1, -#ending - 1)
     if rest and #rest >= (ending == "s" and 3 or 4) and not word:find "ss$" then

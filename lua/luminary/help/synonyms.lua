@@ -43,5 +43,17 @@ embedding, word vectors, word2vec
 chat, chatbot, llm, language model
 exponential moving average, ema, averaged weights, swa
 error, exception, crash
+average pooling, average pool, avg pool
+transposed convolution, transpose convolution, conv transpose, deconvolution
+gaussian, normal distribution
+matrix, matrices
+triangular matrix, lower triangle, tril, triu
+dot product, lm dot
+no grad
+activation checkpointing, gradient checkpointing, compute a part again
+gamma function, lgamma, mvlgamma
+animated gif, decode gif, frames of a gif
+sentence piece, sentencepiece, subword, byte pair
+positional encoding, positional embedding, position embedding, positions, rotary
 nil, none
 ]]

@@ -1,12 +1,11 @@
---- The likeliest continuations of one sequence, found side by side, as transformers' beam search finds them, or with
---- do_sample draws them.
+--- Finds the likeliest continuations of one sequence by beam search, or draws them with do_sample, as transformers do.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local logits_processors = require "luminary.models.logits_processors"
 
 local ops = core.ops
 
--- The tokens of a candidate: those of its beam, then its own.
+-- Returns the tokens of a candidate's beam, then its own.
 local function tokens_of(each, rows)
   local tokens = {}
   for i, token in ipairs(rows[each.beam]) do tokens[i] = token end
@@ -14,14 +13,14 @@ local function tokens_of(each, rows)
   return tokens
 end
 
--- The candidates of a step, best first, or in the order drawn: {score, beam, token, whether it ends}. Those that cannot
--- follow (-inf) are left out.
+-- Returns the candidates {score, beam, token, ends = true if it ends} of a step, best first or in the order drawn,
+-- except those with a score of -inf.
 local function candidates(scores, rows, o, last_step)
   local vocabulary = scores.shape[2]
   local most = math.min(logits_processors.choices(o) * o.num_beams, scores:numel())
   scores = scores:reshape(-1)
   local keys = scores
-  if o.do_sample then -- the greatest of these are drawn without replacement (Gumbel-max: Kool et al. 2019)
+  if o.do_sample then -- the greatest of these keys are a draw without replacement (Gumbel-max: Kool et al. 2019)
     keys = scores - ops.empty_like(scores):exponential_(1, {generator = o.generator}):log()
   end
   local _, place = keys:topk(most)
@@ -50,7 +49,7 @@ local function finish(finished, list, rows, step, o)
   for j = #finished, o.num_beams + 1, -1 do finished[j] = nil end
 end
 
--- The best candidates that do not end, at most num_beams.
+-- Returns the best candidates that do not end, at most num_beams.
 local function continued(list, o)
   local kept = {}
   if o.do_sample then table.sort(list, function(a, b) return a.score > b.score end) end
@@ -61,10 +60,10 @@ local function continued(list, o)
   return kept
 end
 
---- The num_return_sequences best as lists of tokens, best first; ids [1, L]. logits: of a single
---- sequence at first (next_token_logits.lua). mask: bool [1, L], false where ids are padding, or nil.
+--- Returns the num_return_sequences best continuations of ids [1, L] as lists of tokens, best first. logits: an object
+--- of next_token_logits.lua for one sequence. mask: bool [1, L], false where ids are padding, or nil.
 ---
---- Beams are distinct: there is one at first, and each step has at most vocabulary times as many, up to num_beams.
+--- Beams are distinct: there is one at first, and a step has at most vocabulary times as many, up to num_beams.
 return function(ids, o, logits, mask)
   local beams, finished, device = o.num_beams, {}, ids.device
   local sums, rows = ops.zeros({1, 1}, {device = device}), ids:totable()

@@ -1,5 +1,5 @@
---- BERT (Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019), bare
---- or with a head, with Hugging Face's names of parameters: lm.models.bert {weights = "folder"}.
+--- Defines BERT, RoBERTa and DistilBERT, bare or with a head, with Hugging Face's names of parameters (Devlin et al.,
+--- "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019).
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local truncate_text = require "luminary.base.truncate_text"
@@ -12,7 +12,7 @@ local common = require "luminary.models.common"
 local ops, fail = core.ops, options.fail
 local models = {}
 
--- A module of these children; names are paths of Hugging Face's.
+-- Returns a module with a list of children {name, module}.
 local function group(children)
   local m = nn.Module()
   for _, child in ipairs(children) do m[child[1]] = child[2] end
@@ -52,14 +52,15 @@ function Layer:forward(x, mask)
   return self.output.LayerNorm(self.dropout(y) + x)
 end
 
--- The dense layer, activation and norm before a head's scores of tokens.
+-- Returns the dense layer and norm before a head's scores of tokens.
 local function transform_of(config)
   return group {{"dense", nn.Linear(config.hidden_size, config.hidden_size)}, {"LayerNorm", norm(config)}}
 end
 
--- Families by model_type. names: renames that make BERT's names of a state_dict's. Positions of RoBERTa count tokens
--- that are not padding, after those of pad_token_id, and its head drops states twice. DistilBERT has no token types, no
--- dropout after attention, and ReLU before the head. The rest are defaults of options.
+-- Families by model_type. names: rules that rename a state_dict's tensors to BERT's names. `counts` (RoBERTa):
+-- positions count tokens that are not padding, from pad_token_id + 1, and the head has two dropouts. `distilled`
+-- (DistilBERT): no token types, no dropout after attention, and ReLU before the head. All others are defaults of
+-- options.
 local roberta = {
   counts = true, vocab_size = 50265, pad_token_id = 2,
   names = {
@@ -86,13 +87,13 @@ local families = {
   },
 }
 
--- Names to skip: another's weight, parts of pre-training beside the head, and names of TensorFlow's files.
+-- Rules for all families: old names of norms, and tensors to skip: tied weights, and pre-training's other heads.
 local usual = {
   {"LayerNorm%.gamma$", "LayerNorm.weight"}, {"LayerNorm%.beta$", "LayerNorm.bias"},
   {"embeddings%.position_ids$", false}, {"^cls%.predictions%.decoder%.", false}, {"^cls%.seq_relationship%.", false},
 }
 
--- Names of the bare model or of one with a head.
+-- Renames tensors of a state_dict, of a bare model or of one with a head, to the names in net.
 local function rename(net, dict)
   common.rename(dict, families[net.config.model_type].names)
   common.rename(dict, usual)
@@ -136,14 +137,14 @@ function Bert:init(config)
   self:register_load_state_dict_pre_hook(rename)
 end
 
---- Weights are drawn with deviation 0.02, biases are 0.
+--- Draws weights with a standard deviation of 0.02, and sets biases to 0.
 function Bert:reset_parameters()
   for name, p in self:named_parameters() do
     if p.ndim == 2 then nn.init.normal_(p, 0, 0.02) elseif name:find "bias$" then nn.init.zeros_(p) end
   end
 end
 
--- bool [N, 1, L or 1, L], true where a token is seen, of a mask [N, L] or [N, L, L].
+-- Returns bool [N, 1, 1 or L, L], true where a token is attended to, for a mask [N, L] or [N, L, L]; nil for nil.
 local function mask_of(given, ids)
   if not given then return nil end
   local n, l, shape = ids.shape[1], ids.shape[2], given.shape
@@ -221,7 +222,7 @@ local of_distilbert = {
   hidden_act = "activation",
 }
 
--- What config.json calls otherwise.
+-- Sets the options that have other names in config.json.
 local function also(json, out, given, path)
   local architecture = type(json.architectures) == "table" and json.architectures[1]
   local family = families[out.model_type or "bert"]

@@ -1,4 +1,5 @@
---- Building blocks of networks for images. Sequences of named layers give parameters torchvision's names.
+--- Defines building blocks of networks for images: sequences of named layers, so that parameters have torchvision's
+--- names.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local nn = require "luminary.nn"
@@ -68,8 +69,8 @@ function blocks.SqueezeExcitation:forward(x)
   return self.scale_activation(self.fc2(self.activation(self.fc1(self.avgpool(x))))) * x
 end
 
---- Adds x to the result of a branch, a child of that name, where `around` is true. o: {around, proj = a module for x,
---- act = an activation of the sum, drop = probability of stochastic depth, scale = first value of channels' factors}.
+--- Adds x to the result of a branch, the child `name`, if `around` is true. o: {around, proj = a module for x, act = an
+--- activation of the sum, drop = probability of stochastic depth, scale = initial value of the channels' factors}.
 blocks.Residual = class.define("Residual", nn.Module)
 
 function blocks.Residual:init(name, branch, o)
@@ -88,8 +89,8 @@ function blocks.Residual:forward(x)
   return self.activation and self.activation(y) or y
 end
 
---- Concatenates the channels of several paths. A path is a list of names of layers, {name, module} …, that x passes in
---- turn, or of such lists, whose results are concatenated.
+--- Concatenates the channels of several paths. A path is a list of layers {name, module} that are applied in turn, or a
+--- list of such lists, whose results are concatenated.
 blocks.Paths = class.define("Paths", nn.Module)
 
 function blocks.Paths:init(paths, layers)

@@ -1,4 +1,4 @@
---- How every network of lm.models is made: its options checked, a config.json beside its weights read, weights loaded.
+--- Makes every network of lm.models: checks options, reads a config.json beside the weights, and loads the weights.
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local truncate_text = require "luminary.base.truncate_text"
@@ -10,7 +10,7 @@ local meta = require "luminary.nn.meta"
 local Source = require "luminary.file_formats.source"
 
 local fail = options.fail
-local NULL = {} -- a JSON null
+local NULL = {} -- a null in JSON
 
 local loading = {
   strict = {"boolean", true}, ignore_mismatched_sizes = {"boolean", false}, rename = changes.options.rename,
@@ -18,7 +18,7 @@ local loading = {
 local all = {weights = {"any"}, device = changes.options.device, dtype = changes.options.dtype}
 for name, row in pairs(loading) do all[name] = row end
 
--- A JSON object without its nulls, in those within it, too.
+-- Removes the nulls of a JSON object, also in nested ones. Returns it.
 local function without_nulls(t)
   for name, value in pairs(t) do
     if value == NULL then t[name] = nil elseif type(value) == "table" then without_nulls(value) end
@@ -26,7 +26,8 @@ local function without_nulls(t)
   return t
 end
 
--- What is in a .json in the folder, or beside the file, that weights names; nil if there is none. Its path.
+-- Returns two values: the object of the JSON file `name` in the folder `weights`, or beside that file, nil if there is
+-- none; and its path.
 local function read_json(who, weights, name)
   if type(weights) ~= "string" then return nil end
   local folder = core.file_kind(weights) == "a folder" and weights:gsub("/*$", "/") or weights:match "^.*/" or ""
@@ -38,7 +39,7 @@ local function read_json(who, weights, name)
   return without_nulls(config), path
 end
 
--- Options of this model as a config.json says them.
+-- Returns the model's options that a config.json sets.
 local function from_config(who, config, path, reads, spec, opts)
   local kind = config.model_type or config._class_name
   if kind and not reads.kinds[kind] then
@@ -61,7 +62,7 @@ local function from_config(who, config, path, reads, spec, opts)
   return out
 end
 
--- Ends, ids from 1, without those that no net with that many tokens returns, with a warning about them.
+-- Returns end tokens (an id from 1, or a list) without those beyond the vocabulary, about which it warns.
 local function possible(who, path, ends, vocabulary)
   local list = {}
   for _, id in ipairs(type(ends) == "table" and ends or {ends}) do
@@ -76,7 +77,7 @@ local function possible(who, path, ends, vocabulary)
   return list[1]
 end
 
--- The ends that a net of language generates to, and options by which it does where nothing else is said.
+-- Returns two values: the end tokens of a language model, and the defaults of its options for generate, or nil.
 local function generation_of(who, weights, config, config_path, vocabulary)
   local json, path = read_json(who, weights, "generation_config.json")
   local own = json and generation_config.read(who, path, json) or nil
@@ -88,8 +89,8 @@ local function generation_of(who, weights, config, config_path, vocabulary)
   return possible(who, path, ends, vocabulary), own
 end
 
--- Which sizes neither a config.json nor the caller says, of those by whose defaults weights do not fit, as text; nil if
--- there are none. given: the options; why: load_state_dict's error.
+-- Returns, as text, the sizes that neither config.json nor the caller sets and whose defaults are in `why`, the error
+-- of load_state_dict; nil if there are none.
 local function unsaid_sizes(spec, from_file, why)
   local list = {}
   for name, row in pairs(spec) do
@@ -102,7 +103,7 @@ local function unsaid_sizes(spec, from_file, why)
   return list[1] and table.concat(list, ", ")
 end
 
--- Sizes that no network has are slips, which would run for hours or end in errors about memory.
+-- Rejects sizes that no network has: they are slips, and would run for hours or end in errors about memory.
 local function check_sizes(who, spec, given)
   for name, row in pairs(spec) do
     local most = name:find "layer" and 10000 or 2 ^ 31 - 1
@@ -112,7 +113,7 @@ local function check_sizes(who, spec, given)
   end
 end
 
--- Bytes of memory that this machine has, and may swap; nil where it does not say.
+-- Returns the bytes of this machine's memory and swap; nil where /proc/meminfo is missing.
 local function memory_of_machine()
   local file, sum = io.open "/proc/meminfo", 0
   if not file then return nil end
@@ -124,7 +125,7 @@ local function memory_of_machine()
   return sum > 0 and sum or nil
 end
 
--- "; the largest size is n_embd = 1048576" of options that are sizes.
+-- Returns "; the largest size is n_embd = 1048576" for the largest of the options that are sizes.
 local function largest_size(spec, given)
   local largest
   for name, row in pairs(spec) do
@@ -142,7 +143,7 @@ local function check_memory(who, net, dtype, device, largest)
   end
 end
 
--- The number of tensors in a table and those within it, and their bytes.
+-- Returns the number of tensors in a table and its nested tables, and their bytes.
 local function held_by(weights)
   local n, bytes = 0, 0
   for _, v in pairs(weights) do
@@ -156,7 +157,7 @@ local function held_by(weights)
   return n, bytes
 end
 
--- A layer has tensors: a config.json of more layers than there are tensors is wrong, and the layers would take long.
+-- Rejects a config.json with more layers than there are tensors: each layer has some, and making them would take long.
 local function check_layers(who, spec, from_file, n)
   for name, row in pairs(spec) do
     if row[1] == "count" and name:find "layer" and from_file[name] and from_file[name] > n then
@@ -166,7 +167,7 @@ local function check_layers(who, spec, from_file, n)
   end
 end
 
--- Buffers, such as angles of positions, are not in the weights, but no larger than those.
+-- Rejects buffers, such as angles of positions, that are larger than the weights.
 local function check_buffers(who, net, bytes, largest)
   local buffers = meta.bytes(net) - meta.bytes(net, nil, true)
   if buffers > 2 ^ 30 and buffers > bytes then
@@ -175,7 +176,7 @@ local function check_buffers(who, net, bytes, largest)
   end
 end
 
--- The dtype of dtype = "auto": what config.json says, else that of the first floating tensor by name.
+-- Returns the dtype for dtype = "auto": config.json's, else that of the first floating-point tensor by name.
 local function dtype_of_weights(config, weights)
   local from_file = config and (config.dtype or config.torch_dtype)
   if type(from_file) == "string" and core.is_floating_point(core.dtype(from_file)) then return from_file end
@@ -191,19 +192,19 @@ local function copied(t)
   return copy
 end
 
---- make(options) with the options of `who`, checked by spec. reads, of families that Hugging Face's folders hold:
---- {kinds = {[model_type or _class_name of config.json] = defaults of options}, only = {name = the value that this
---- version has}, also(config, options, those given, its path) for what is called otherwise there, generates = true of
---- those with generate}. first: see options.check.
+--- Returns make(options) for the options of `who`, checked by spec. reads, for families in Hugging Face's folders:
+--- {kinds = {[model_type or _class_name of config.json] = defaults of options}, only = {name = the supported value},
+--- also(config, options, the caller's, path) for options with other names there, generates = true if it has generate}.
+--- first: see options.check.
 ---
---- Every maker takes these too: weights, a file or folder that lm.load reads, or a table of tensors by name, or of
+--- Every maker also takes: weights, a file or folder that lm.load reads, a table of tensors by name, or for
 --- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's; strict,
---- ignore_mismatched_sizes and rename as load_state_dict has them; device and dtype, a floating one, or "auto" for that
---- of the weights; without it what is of another becomes float32, and the report says so. With weights
---- load_state_dict's report is a second result. Options that are given go before those of config.json. A network of a
---- folder with a config.json is in evaluation mode; where it generates, eos_token_id, from 1, which ends that, and
---- generation_config are those of generation_config.json, or of config.json; a warning says which ends no token has.
---- Nothing is drawn where weights have it all, and nothing allocated before they are known to fit.
+--- ignore_mismatched_sizes and rename of load_state_dict; device; and dtype, a floating-point one, "auto" for that of
+--- the weights, or nil, by which tensors of other dtypes become float32, as the report lists. With weights the second
+--- result is load_state_dict's report. The caller's options override those of config.json. A network of a folder with a
+--- config.json is in evaluation mode; if it generates, eos_token_id, from 1, and generation_config are those of
+--- generation_config.json or config.json, with a warning about ends beyond the vocabulary. Nothing is drawn if weights
+--- have all parameters, and nothing is allocated before they are known to fit.
 return function(who, opts, spec, make, first, reads)
   local rows = copied(spec)
   for name, row in pairs(all) do rows[name] = row end

@@ -1,4 +1,4 @@
---- What models share: how those for images are made, and how weights begin.
+--- Makes networks for images, initializes weights, and checks arguments and options that several models have.
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local class = require "luminary.base.class"
@@ -9,14 +9,14 @@ local build = require "luminary.models.build"
 local ops = core.ops
 local common = {}
 
---- A network for images, make(options), with num_classes, options of its own, and those of every maker (build.lua).
+--- Returns a network for images, make(options), with the options of spec, num_classes, and those of build.lua.
 function common.build(who, opts, spec, make)
   spec.num_classes = spec.num_classes or {"count", 1000}
   return build(who, opts, spec, make, "num_classes")
 end
 
---- Draws weights. linear: a standard deviation or a function of the weight; without it linear layers stay as they are.
---- conv: the same; without it weights are drawn for ReLU by their outgoing size (He et al. 2015). Biases are 0.
+--- Draws weights, and sets biases to 0. linear: a standard deviation or a function of the weight; nil leaves linear
+--- layers unchanged. conv: the same for convolutions; nil draws for ReLU by their outgoing size (He et al. 2015).
 function common.draw(net, linear, conv)
   local function draw(m, rule)
     if type(rule) == "function" then rule(m.weight) else nn.init.normal_(m.weight, 0, rule) end
@@ -32,15 +32,16 @@ function common.draw(net, linear, conv)
   return net
 end
 
---- Returns the rows of a model's embedding: vocab_size, up to a multiple of pad_vocab_to where config has that.
+--- Returns the number of rows of a model's embedding: vocab_size, rounded up to a multiple of pad_vocab_to if it is
+--- set.
 function common.vocab_rows(config)
   local multiple = config.pad_vocab_to or 1
   return math.ceil(config.vocab_size / multiple) * multiple
 end
 
---- Of a language model whose embedding, and lm_head if there is one, have common.vocab_rows(config) rows: a state_dict
---- has vocab_size rows, as published weights have. Scores of padding are -inf by a bias, lm_head's or the net's
---- score_bias: no softmax sees them, and their gradient is 0.
+--- Makes a language model, whose embedding and lm_head have common.vocab_rows(config) rows, save and load state_dicts
+--- of vocab_size rows, as published weights have. A bias (lm_head's, or the net's score_bias) makes scores of the other
+--- rows -inf: no softmax sees them, and their gradient is 0.
 function common.pad_vocab(net, config, embedding)
   local n, rows, names = config.vocab_size, common.vocab_rows(config), {embedding, "lm_head.weight"}
   if rows == n then return end
@@ -64,9 +65,9 @@ function common.pad_vocab(net, config, embedding)
   end
 end
 
-local of_files = setmetatable({}, {__mode = "k"}) -- labels of config.json
+local of_files = setmetatable({}, {__mode = "k"}) -- set of label lists from a config.json
 
---- config.labels, names for `count` (num_classes or num_labels), checked; without those of a file for another count.
+--- Checks config.labels, a name for each of config[count]; removes the labels of a file that are of another number.
 function common.fit_labels(who, config, count)
   local labels, n = config.labels, config[count]
   if labels == nil then return end
@@ -80,7 +81,7 @@ function common.fit_labels(who, config, count)
   config.labels = nil
 end
 
---- The labels of a config.json's id2label ({"0": "cat", …}), a list; nil if it has none.
+--- Returns the labels of a config.json's id2label ({"0": "cat", …}) as a list; nil if it has none.
 function common.labels(who, path, config)
   if config.id2label == nil then return nil end
   local labels, n = {}, 0
@@ -95,15 +96,14 @@ function common.labels(who, path, config)
   return labels
 end
 
---- Renames tensors of a state_dict in place, by rules {pattern, replacement}, one after the other; those whose
---- replacement is false are removed.
+--- Renames tensors of a state_dict in place by a list of rules {pattern, replacement}; false removes the tensor.
 function common.rename(dict, rules)
   local new = changes.renamed("load_state_dict", dict, rules)
   for _, key in ipairs(options.sorted_keys(dict)) do dict[key] = new[key] end
   for key, value in pairs(new) do dict[key] = value end
 end
 
---- The options of a family: those of spec, with its defaults and its model_type.
+--- Returns the options of a family: those of spec with the family's defaults and model_type.
 function common.with_defaults(spec, model_type, defaults)
   local own = {}
   for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key]} or row end
@@ -111,7 +111,7 @@ function common.with_defaults(spec, model_type, defaults)
   return own
 end
 
---- Tokens [N, L] of a model's call, checked.
+--- Returns the ids [N, L] of a model's call, checked.
 function common.ids(who, ids)
   if type(ids) == "table" and ids.input_ids then
     options.fail("%s: pass ids first, then options: net(batch.input_ids, {attention_mask = batch.attention_mask})", who)
@@ -124,7 +124,7 @@ end
 
 local forward_options = {cache = {"table"}, attention_mask = {"tensor"}, position_ids = {"tensor"}}
 
--- The option `name`, [n, l], if it is there.
+-- Returns t, the option `name`, after checking that it is nil or has shape [n, l].
 local function check_size(who, name, t, n, l)
   if t and (t.ndim ~= 2 or t.shape[1] ~= n or t.shape[2] ~= l) then
     options.wrong_shape(who, name, t, {n, l})
@@ -142,10 +142,10 @@ for _, name in ipairs {"gelu_fast", "gelu_pytorch_tanh"} do
   common.activations[name] = common.activations.gelu_new
 end
 
---- What a model of language is called with, net(ids [, {cache, attention_mask, position_ids}]), checked; `layers` of
---- them have a cache each. Returns the options with first, how many tokens the cache holds, and `seen`, the options of
---- scaled_dot_product_attention by which each token sees those before it, of the cache too, except what the mask
---- leaves out. (A token that sees nothing gets zeros there.) near: the same where a token sees only the last `window`.
+--- Checks the options of a language model's call, net(ids [, {cache, attention_mask, position_ids}]); a cache is a list
+--- of one for each of `layers`. Returns them with first, the number of tokens in the cache; `seen`, the options of
+--- scaled_dot_product_attention by which a token attends to those before it, also in the cache, except where the mask
+--- is false (a token that attends to none gets zeros); and `near`, the same for the last `window` tokens alone.
 function common.forward_options(who, ids, opts, layers, window)
   local o = options.check(who, opts, forward_options, "cache")
   local n, l = unpack(common.ids(who, ids).shape)
@@ -171,7 +171,7 @@ function common.forward_options(who, ids, opts, layers, window)
   return o
 end
 
---- An nn.KVCache for each of that many layers, of weight's device and dtype; of `most` positions at most.
+--- Returns a list of `layers` nn.KVCache, of weight's device and dtype, for `length` positions, at most `most`.
 function common.caches(who, layers, weight, batch_size, length, most, heads, head_dim)
   length = math.min(options.arg(who .. ":new_cache", "max_seq_len", length, "count"), most)
   local list, like = {}, {device = weight.device, dtype = weight.dtype}

@@ -1,4 +1,4 @@
---- Tokens one after the other from a model of language.
+--- Generates tokens with a language model: reads options, and runs greedy search, sampling or beam search.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
@@ -16,7 +16,7 @@ local spec = {
 }
 for name, row in pairs(generation_config.options) do spec[name] = row end
 
--- A list, of one thing or of a list.
+-- Returns v, a value or a list, as a list whose entries are checked.
 local function list_of(who, name, v, kind)
   local field = options.is_plain(v) and options.named_field(v)
   if field then
@@ -27,8 +27,8 @@ local function list_of(who, name, v, kind)
   return list
 end
 
--- Options of a call, checked, with what the net says beside them; `given`: those of the call, `from_file`: those of the
--- net; `ends`: the set of eos_token_id; `is_end(tokens)`: whether the last of a list ends it.
+-- Returns the options of a call, checked, with defaults of net. It adds given, the call's own; from_file, the net's;
+-- ends, the set of eos_token_id; fill, the token after ends; and is_end(tokens), true if a list's last token ends it.
 local function read_options(who, net, opts)
   local o = options.check(who, opts, spec, "max_new_tokens")
   o.given, o.from_file = options.is_plain(opts) and opts or {}, generation_config.of(who, net)
@@ -48,7 +48,8 @@ local function read_options(who, net, opts)
   o.ends = {}
   local ends = o.eos_token_id
   if ends == nil and type(net) ~= "function" then ends = net.eos_token_id end
-  for i, token in ipairs(list_of(who, "eos_token_id", ends, "count")) do
+  o.eos_token_id = o.eos_token_id or nil
+  for i, token in ipairs(list_of(who, "eos_token_id", ends or {}, "count")) do
     o.ends[token], o.fill = true, i == 1 and token or o.fill
   end
   o.fill = o.pad_token_id or o.fill
@@ -63,9 +64,9 @@ local function read_options(who, net, opts)
         o.on_text and "on_text" or "stop_strings", options.describe(o.tokenizer))
     end
   end
-  -- An end that the net itself names may be one that it never returns.
+  -- net.eos_token_id is not checked: it may be beyond the vocabulary.
   function o.check_vocabulary(n)
-    local from_file = {pad_token_id = o.pad_token_id}
+    local from_file = {pad_token_id = o.pad_token_id or nil}
     for _, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do
       from_file.eos_token_id = math.max(token, from_file.eos_token_id or 0)
     end
@@ -97,7 +98,7 @@ local function check_combination(who, o)
   end
 end
 
--- ids as int64, and the longest that the net can continue to.
+-- Returns ids as int64 [N, L], checked with the number of new tokens against the model's positions.
 local function check_ids(who, net, ids, o)
   if type(ids) == "table" and ids.input_ids then
     fail("%s: pass ids first, then options: batch.input_ids, {attention_mask = batch.attention_mask}", who)
@@ -121,8 +122,8 @@ local function check_ids(who, net, ids, o)
   return ids:long()
 end
 
--- bool [N, L], false where ids are padding: as attention_mask says, else where pad_token_id stands (if it is no end);
--- nil where nothing is.
+-- Returns bool [N, L], false where ids are padding: attention_mask, or without one, as transformers do, the tokens that
+-- are pad_token_id, unless that ends sequences. Returns nil where nothing is padding.
 local function padding_of(who, ids, o)
   local mask, n, l = o.attention_mask, unpack(ids.shape)
   if mask and (mask.ndim ~= 2 or mask.shape[1] ~= n or mask.shape[2] ~= l) then
@@ -135,14 +136,15 @@ local function padding_of(who, ids, o)
   if mask:all():item() then return nil end
   for i, last in ipairs(mask:select(2, -1):totable()) do
     if not last or last == 0 then
-      fail("%s: row %d of ids ends with padding; pad on the left: tokenizer(texts, {padding = true, padding_side = "
-        .. "\"left\"})", who, i)
+      fail("%s: row %d of ids ends with padding%s; pad on the left: tokenizer(texts, {padding = true, padding_side = "
+        .. "\"left\"})", who, i, o.attention_mask and "" or (", since its last token is pad_token_id (%d), which "
+        .. "{attention_mask = lm.ones_like(ids)} makes a token of the text"):format(o.pad_token_id))
     end
   end
   return mask
 end
 
-local MOST_ARGUMENTS = 7000 -- of a call; Lua takes somewhat more
+local MOST_ARGUMENTS = 7000 -- most arguments of a call; Lua's limit is a little higher
 
 local function one_by_one(who, net, ids, mask, o)
   local n, l, device = ids.shape[1], ids.shape[2], ids.device
@@ -179,7 +181,7 @@ local function one_by_one(who, net, ids, mask, o)
   return ids
 end
 
--- The best continuations of each sequence, shorter ones filled up.
+-- Returns the best continuations of each sequence by beam search, as int64 [N, L]; shorter ones are filled.
 local function by_beams(who, net, ids, mask, o)
   local lists, longest, length = {}, 0, ids.shape[2] + o.max_new_tokens
   for i = 1, ids.shape[1] do
@@ -196,7 +198,7 @@ local function by_beams(who, net, ids, mask, o)
   return core.tensor(lists, {dtype = "int64", device = ids.device})
 end
 
--- f(…) with all of a net in evaluation mode, after which each module is in the mode that it was in.
+-- Returns f(…), run without gradients and with a net in evaluation mode; then restores each module's mode.
 local function in_evaluation(net, f, ...)
   if not Module.is_module(net) then return core.no_grad(f, ...) end
   local training = {}

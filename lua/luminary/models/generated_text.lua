@@ -1,5 +1,5 @@
---- Text in what net:generate makes: strings that end a sequence, and text that is given as it comes. Tokens become text
---- by tokenizer:decode(ids), ids being a list.
+--- Decodes the tokens of net:generate by tokenizer:decode(list of ids): finds stop strings, and passes new text to
+--- on_text.
 local options = require "luminary.base.options"
 
 local generated_text = {}
@@ -18,17 +18,17 @@ local function decoded(tokenizer, tokens, first)
   return text_of(tokenizer, part)
 end
 
---- Whether the last token of a list completes one of `strings` (or goes beyond its end), as transformers' stop_strings
---- have it.
+--- Returns true if the last token of a list completes one of `strings` or extends beyond its end, as transformers'
+--- stop_strings.
 function generated_text.stops(tokenizer, strings, tokens)
   local longest = 0
   for _, each in ipairs(strings) do longest = math.max(longest, #each) end
-  local first = math.max(1, #tokens - longest) -- a token has a byte or more
+  local first = math.max(1, #tokens - longest) -- a token has at least one byte
   local text = decoded(tokenizer, tokens, first)
   local last = table.remove(tokens)
   local before = decoded(tokenizer, tokens, first)
   tokens[#tokens + 1] = last
-  local same = 0 -- bytes that were there before; those of a character cut in two may change
+  local same = 0 -- bytes of `text` that `before` has; the bytes of a character cut in two may change
   while same < #before and before:byte(same + 1) == text:byte(same + 1) do same = same + 1 end
   for _, each in ipairs(strings) do
     local from = text:find(each, math.max(1, same + 2 - #each), true)
@@ -37,10 +37,10 @@ function generated_text.stops(tokenizer, strings, tokens)
   return false
 end
 
-local CUT = "\239\191\189$" -- U+FFFD, which stands for a character of which bytes are still to come
+local CUT = "\239\191\189$" -- U+FFFD at the end, in the place of a character whose last bytes are missing
 
---- say(token) for each token of a row, and say(nil) at its end: on_text(piece) gets the text as soon as its characters
---- are whole, with `row` on_text(piece, row). What on_text gave comes back.
+--- Returns a function to call with each token of a row, and with nil at its end. It passes complete characters to
+--- on_text(piece), or with `row` to on_text(piece, row), and returns on_text's result.
 function generated_text.text_callback(tokenizer, on_text, row)
   local tokens, emitted = {}, 0
   return function(token)

@@ -1,4 +1,4 @@
---- What a folder's generation_config.json says of net:generate, as transformers read it.
+--- Reads the options of net:generate in a folder's generation_config.json, as transformers do.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
@@ -6,7 +6,7 @@ local printable_name = require "luminary.base.printable_name"
 
 local generation_config = {}
 
--- Lists of tokens that never follow each other.
+-- Returns a list of lists of tokens, checked.
 local function bad_words(who, name, value)
   local good = options.is_plain(value) and #value > 0 and not options.named_field(value)
   for _, word in ipairs(good and value or {}) do
@@ -24,19 +24,19 @@ local function early_stopping(who, name, value)
   options.must_be(who, name, "true, false or 'never'", value)
 end
 
---- Options of generate that such a file may give. max_length and min_length, of ids with what follows them, are the
---- file's alone.
+--- Options of generate that such a file may set. Only a file has max_length and min_length, which count the prompt,
+--- too.
 generation_config.options = {
   max_new_tokens = {"count", 20}, min_new_tokens = {"natural", 0}, temperature = {"positive", 1},
   top_k = {"natural", 0}, top_p = {"probability", 1}, min_p = {"probability", 0}, repetition_penalty = {"positive", 1},
   no_repeat_ngram_size = {"natural", 0}, do_sample = {"boolean"}, num_beams = {"count", 1},
   num_return_sequences = {"count", 1}, length_penalty = {"number", 1}, early_stopping = {early_stopping, false},
-  bad_words_ids = {bad_words}, eos_token_id = {"any"}, pad_token_id = {"count"}, stop_strings = {"any"},
+  bad_words_ids = {bad_words}, eos_token_id = {"any"}, pad_token_id = {"count", nil, true}, stop_strings = {"any"},
   use_cache = {"boolean", true},
 }
 local lengths = {max_length = {"count"}, min_length = {"natural"}}
 
--- What else of it changes the tokens of a decoder, in the order of transformers' documentation.
+-- Unsupported fields that change a decoder's tokens, in the order of transformers' documentation.
 local lacking = {
   "max_time", "num_beam_groups", "diversity_penalty", "penalty_alpha", "typical_p", "epsilon_cutoff", "eta_cutoff",
   "top_h", "force_words_ids", "constraints", "renormalize_logits", "forced_bos_token_id",
@@ -44,12 +44,12 @@ local lacking = {
   "sequence_bias", "token_healing", "guidance_scale", "watermarking_config",
 }
 
--- Values that ask for nothing.
+-- Returns true for values of such a field that change no tokens.
 local function is_neutral(value)
   return value == nil or value == false or value == 0 or value == 1 or type(value) == "table" and next(value) == nil
 end
 
---- A token's number, or a list of them, as they count here; nil for what is neither, or stands for none (-1).
+--- Converts a token id from 0, or a list of them, to ids from 1. Returns nil for other values and for -1 (none).
 local function from_1(id)
   if type(id) == "number" then return id >= 0 and id + 1 or nil end
   if type(id) ~= "table" then return nil end
@@ -58,13 +58,13 @@ local function from_1(id)
   return list
 end
 
---- A value of a JSON file as messages show it.
+--- Returns the text of a JSON file's value for messages.
 function generation_config.shown(value)
   local ok, text = pcall(json_encode, value)
   return printable_name(type(value) == "table" and ok and text or tostring(value), 100)
 end
 
---- What a file says of the field `name`, a token's number or a list of them, as they count here; nil for none.
+--- Returns the value of a file's field `name`, a token id or a list of them, as ids from 1; nil for none.
 function generation_config.tokens(who, path, name, value)
   local good = value == nil or type(value) == "number"
   if type(value) == "table" then
@@ -78,8 +78,8 @@ function generation_config.tokens(who, path, name, value)
   return from_1(value)
 end
 
---- The options that a file returns, checked; `json`: what is in it. Token ids count from 1. A file that draws without
---- saying among how many takes the 50 likeliest, transformers' default.
+--- Returns the options in a file, checked, with token ids from 1. json: its object. do_sample without top_k sets top_k
+--- to 50, transformers' default.
 function generation_config.read(who, path, json)
   local out, left_out = {}, {}
   for _, name in ipairs(lacking) do
@@ -105,7 +105,7 @@ function generation_config.read(who, path, json)
   return out
 end
 
---- What net.generation_config says, checked; {} where there is none.
+--- Returns the options in net.generation_config, checked; {} if it is nil.
 function generation_config.of(who, net)
   local config, out = type(net) ~= "function" and net.generation_config or nil, {}
   for name, value in pairs(config and options.arg(who, "net.generation_config", config, "table") or {}) do
@@ -118,8 +118,8 @@ function generation_config.of(who, net)
   return out
 end
 
---- Settles max_new_tokens and min_new_tokens of o, the options of a call: `given` is what it gave, `from_file` what
---- `of` returns, l the length of ids; the net takes `capacity` tokens.
+--- Sets max_new_tokens and min_new_tokens of o, the options of a call. given: the call's own; from_file: what `of`
+--- returned; l: the length of ids; capacity: the largest number of tokens of the net.
 function generation_config.resolve_lengths(who, o, given, from_file, l, capacity)
   if given.max_new_tokens == nil then
     local both = from_file.max_new_tokens == nil and from_file.max_length

@@ -1,12 +1,12 @@
---- What a GGUF file says of a network, in Hugging Face's words: a config.json's, and its names of weights.
+--- Converts a GGUF file's metadata and names of weights to those of a Hugging Face folder.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local fail = options.fail
 local gguf = {}
 
--- llama.cpp turns pairs of neighbors, so that its converter puts the rows of q and k, of each head in two halves here,
--- in turn. Those of another shape stay, and load_state_dict says so.
+-- Returns the weight of q or k with the rows of each head in two halves. llama.cpp rotates pairs of neighbors, for
+-- which its converter interleaves the halves. Another shape is left to load_state_dict's error.
 local function halves(t, heads)
   if t.ndim ~= 2 or type(heads) ~= "number" or heads < 1 or t.shape[1] % (2 * heads) ~= 0 then return t end
   local rows, columns = unpack(t.shape)
@@ -67,7 +67,7 @@ architectures.gpt2 = {
   changes = {attn_qkv = transposed, attn_output = transposed, ffn_up = transposed, ffn_down = transposed},
 }
 
---- Whether weights are of GGUF: the path of such a file, or what lm.load returns for one.
+--- Returns true if weights are the path of a GGUF file, or what lm.load returns for one.
 function gguf.is(weights)
   if options.is_plain(weights) then
     return options.is_plain(weights.metadata) and options.is_plain(weights.tensors)
@@ -80,7 +80,7 @@ function gguf.is(weights)
   return head == "GGUF"
 end
 
--- Weights under Hugging Face's names; what has none there keeps its own.
+-- Returns weights by Hugging Face's names; weights without one keep their own.
 local function renamed(tensors, of, config)
   local out = {}
   for name, t in pairs(tensors) do
@@ -93,8 +93,9 @@ local function renamed(tensors, of, config)
   return out
 end
 
---- Of what lm.load returns for a GGUF file: a config.json's values, with model_type its architecture; its weights by
---- Hugging Face's names, where this is known, else nil. path: what errors call it.
+--- Returns two values for what lm.load returns for a GGUF file: the values of a config.json, with the architecture as
+--- model_type, and the weights by Hugging Face's names, or nil for an unknown architecture. path: the file's, for
+--- errors.
 function gguf.read(who, path, file)
   local metadata, rest = file.metadata, {}
   local config = {model_type = metadata["general.architecture"]}

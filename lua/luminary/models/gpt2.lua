@@ -1,5 +1,5 @@
---- GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), with Hugging Face's names of
---- parameters: lm.models.gpt2 {weights = "folder"}.
+--- Defines GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) with Hugging Face's
+--- names of parameters.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -12,7 +12,7 @@ local generate = require "luminary.models.generate"
 local ops = core.ops
 local models = {}
 
--- A linear layer whose weight is [in, out], as GPT-2's files have it.
+-- A linear layer with a weight [in, out], as in GPT-2's files.
 local Conv1D = class.define("Conv1D", nn.Module)
 
 function Conv1D:init(inputs, outputs)
@@ -79,7 +79,7 @@ function Block:forward(x, seen, cache)
   return x + self.mlp(self.ln_2(x))
 end
 
--- A state_dict with names as files of the bare model have them, with the weight that is wte's too, or with masks.
+-- Renames a state_dict from the bare model's names, and removes masks and the output weight that is tied to wte's.
 local function rename(net, dict)
   local keys = {}
   for key in pairs(dict) do keys[#keys + 1] = key end
@@ -116,7 +116,7 @@ function GPT2:init(config)
   common.pad_vocab(self, config, "transformer.wte.weight")
 end
 
---- Weights are drawn as the paper says: deviation 0.02, less by the root of twice the layers where a residual is fed.
+--- Draws weights as in the paper: deviation 0.02, divided by the root of twice the layers before a residual's sum.
 function GPT2:reset_parameters()
   for name, p in self:named_parameters() do
     if name:find "c_proj%.weight$" then
@@ -134,10 +134,10 @@ function GPT2:new_cache(batch_size, max_seq_len)
     config.n_positions, config.n_head, config.n_embd / config.n_head)
 end
 
---- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]
---- (int64, from 1); with a cache after what it holds, M tokens. attention_mask [N, M + L]: 1 or true where there is a
---- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their positions, int64, from 1;
---- without, M + 1 to M + L, whatever the mask says. generate passes both.
+--- net(ids [, {cache, attention_mask, position_ids}]): Returns scores [N, L, vocab_size] of the token after each of ids
+--- [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true for tokens, 0 or
+--- false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to M + L by
+--- default, whatever the mask is. generate passes both.
 function GPT2:forward(ids, opts)
   local o = common.forward_options("GPT2", ids, opts, self.config.n_layer)
   local body, first, l = self.transformer, o.first, ids.shape[2]
@@ -152,7 +152,7 @@ function GPT2:forward(ids, opts)
   return ops.linear(body.ln_f(x), body.wte.weight, self.score_bias)
 end
 
---- For lm.quantize: a tied output gets a weight of its own beside that of the input embedding.
+--- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
 function GPT2:to_int8()
   if not self.lm_head then self.lm_head = nn.Int8Linear(self.transformer.wte.weight, self.score_bias) end
   return self

@@ -1,5 +1,5 @@
---- Networks for images [N, 3, H, W] as tables of blocks, with torchvision's names of parameters. Networks and most
---- blocks are sequences of named layers.
+--- Builds networks for images [N, 3, H, W] from tables of blocks, with torchvision's names of parameters. Networks and
+--- most blocks are sequences of named layers.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local nn = require "luminary.nn"
@@ -12,7 +12,7 @@ local ops, init, F = core.ops, nn.init, nn.functional
 local conv, unit, rows, Permute, LayerNorm2d = blocks.conv, blocks.unit, blocks.rows, blocks.Permute, blocks.LayerNorm2d
 local list_of, models, classes = nn.Sequential, {}, {}
 
--- Defines the maker of the network `name`: make(options). Defaults of probabilities are in `rates`, by name.
+-- Defines models[name], which returns make(options). rates: options that are probabilities, with their defaults.
 local function define(name, rates, make)
   local spec = {}
   for key, rate in pairs(rates) do spec[key] = {key == "layer_scale" and "number" or "probability", rate} end
@@ -20,13 +20,13 @@ local function define(name, rates, make)
   models[name] = function(opts) return common.build(name, opts, spec, make) end
 end
 
--- A network of a class of that name: layers {name, module}.
+-- Returns a network of the class `name` with a list of layers {name, module}.
 local function network(name, layers)
   classes[name] = classes[name] or class.define(name, nn.Sequential)
   return classes[name](layers)
 end
 
--- The mean over all positions of features, and a classifier, which is under `label`.
+-- Returns a network of features, their mean over all positions, and a classifier with the name `label`.
 local function classifier(name, label, module, layers)
   if layers.append then layers = {{"features", layers}} end
   for _, each in ipairs {{"avgpool", nn.AdaptiveAvgPool2d(1)}, {"flatten", nn.Flatten()}, {label, module}} do
@@ -37,9 +37,10 @@ end
 
 local function dropped(o, channels) return list_of(nn.Dropout(o.dropout), nn.Linear(channels, o.num_classes)) end
 
--- Stages of rows {channels, stride, blocks, …}: sequences of make(channels before, channels, stride, row, blocks made,
--- those of all stages), of which the first has the stride; or with `into` all blocks appended to that. `names`: a
--- format of the blocks' names. Returns the stages and the last channels.
+-- Returns stages, a sequence of blocks for each row {channels, stride, blocks, …} of plan, and the last number of
+-- channels. make(channels before, channels, stride, row, blocks so far, blocks of all stages) returns a block; only a
+-- stage's first block has the stride. into: a sequence to which all blocks are appended instead; names: a format of
+-- their names.
 local function stages(plan, channels, make, into, names)
   local list, made, total = {}, 0, 0
   for _, row in ipairs(plan) do total = total + row[3] end
@@ -54,15 +55,15 @@ local function stages(plan, channels, make, into, names)
   return list, channels
 end
 
--- The nearest multiple of 8, which is not less than 0.9 of n.
+-- Returns the multiple of 8 nearest to n, or the next one where that is less than 0.9 n.
 local function multiple_of_8(n)
   local near = math.max(8, math.floor((n + 4) / 8) * 8)
   return near < 0.9 * n and near + 8 or near
 end
 
--- AlexNet (Krizhevsky, 2014), VGG (Simonyan and Zisserman, 2014) and CNN-F (Chatfield et al., 2014): features, then a
--- classifier of three linear layers. Of each convolution: channels, size of windows, stride, padding; 0 is a pooling,
--- and n a norm before it. `late`: whether dropout follows linear layers.
+-- Returns AlexNet (Krizhevsky, 2014), VGG (Simonyan and Zisserman, 2014) or CNN-F (Chatfield et al., 2014): features,
+-- then a classifier of three linear layers. A row of `text` is a convolution's channels, kernel size, stride and
+-- padding; 0 is a pooling, n a norm. late: true for dropout after linear layers.
 local function of_convolutions(o, text, pool, with_norm, size, late)
   local features, channels = list_of(), 3
   for _, row in ipairs(rows(text)) do
@@ -111,7 +112,7 @@ for name, plan in pairs {
   end
 end
 
--- Convolutions {channels before, channels, size, stride, groups} with a way around them.
+-- Convolutions {channels before, channels, size, stride, groups} with a residual connection.
 local ResBlock = class.define("ResBlock", nn.Module)
 
 function ResBlock:init(convolutions, downsample)
@@ -133,7 +134,7 @@ function ResBlock:forward(x)
 end
 
 -- ResNet (He et al., 2015), with the stride of a bottleneck in its 3 x 3 convolution, ResNeXt (Xie et al., 2017) and
--- wide ResNet (Zagoruyko and Komodakis, 2016): blocks of each stage; of bottlenecks the factor of width, and groups.
+-- wide ResNet (Zagoruyko and Komodakis, 2016): blocks of each stage; for bottlenecks the factor of width, and groups.
 for name, how in pairs {
   resnet18 = {{2, 2, 2, 2}}, resnet34 = {{3, 4, 6, 3}}, resnet50 = {{3, 4, 6, 3}, 1}, resnet101 = {{3, 4, 23, 3}, 1},
   resnet152 = {{3, 8, 36, 3}, 1}, resnext50_32x4d = {{3, 4, 6, 3}, 2, 32}, resnext101_32x8d = {{3, 4, 23, 3}, 4, 32},
@@ -157,8 +158,8 @@ for name, how in pairs {
   end)
 end
 
--- Wider, each channel by itself, narrower again; or `fused`, the first two at once. squeeze: the arguments of a
--- SqueezeExcitation after its channels.
+-- Returns an inverted residual: a pointwise convolution to `wide` channels, a depthwise one (`fused`: both in one), and
+-- a pointwise one to `cout`. squeeze: arguments of SqueezeExcitation after the channels.
 local function inverted(cin, wide, cout, size, stride, act, norm, squeeze, fused, drop)
   local list = list_of()
   if fused then
@@ -172,15 +173,14 @@ local function inverted(cin, wide, cout, size, stride, act, norm, squeeze, fused
   return blocks.Residual("block", list, {around = stride == 1 and cin == cout, drop = drop})
 end
 
--- EfficientNet (Tan and Le, 2019, 2021). Of each stage: channels, stride, blocks, expansion, size of windows, 1 if
--- fused.
+-- EfficientNet (Tan and Le, 2019, 2021), for each stage: channels, stride, blocks, expansion, kernel size, 1 if fused.
 local efficientnets = {
   b = "16 1 1 1 3, 24 2 2 6 3, 40 2 2 6 5, 80 2 3 6 3, 112 1 3 6 5, 192 2 4 6 5, 320 1 1 6 3",
   v2_s = "24 1 2 1 3 1, 48 2 4 4 3 1, 64 2 4 4 3 1, 128 2 6 4 3, 160 1 9 6 3, 256 2 15 6 3",
   v2_m = "24 1 3 1 3 1, 48 2 5 4 3 1, 80 2 5 4 3 1, 160 2 7 4 3, 176 1 14 6 3, 304 2 18 6 3, 512 1 5 6 3",
   v2_l = "32 1 4 1 3 1, 64 2 7 4 3 1, 96 2 7 4 3 1, 192 2 10 4 3, 224 1 19 6 3, 384 2 25 6 3, 640 1 7 6 3",
 }
--- Dropout, factors of channels and blocks, and eps and momentum of batch norm.
+-- Each has dropout, factors of channels and blocks, and eps and momentum of batch norm.
 for name, how in pairs {
   b0 = {0.2, 1, 1}, b1 = {0.2, 1, 1.1}, b2 = {0.3, 1.1, 1.2}, b3 = {0.3, 1.2, 1.4}, b4 = {0.4, 1.4, 1.8},
   b5 = {0.4, 1.6, 2.2, 1e-3, 0.01}, b6 = {0.5, 1.8, 2.6, 1e-3, 0.01}, b7 = {0.5, 2, 3.1, 1e-3, 0.01},
@@ -202,7 +202,7 @@ for name, how in pairs {
   end)
 end
 
--- MobileNetV3 (Howard et al., 2019). Of each block: channels, stride, 1, those within, size of windows, 1 for
+-- MobileNetV3 (Howard et al., 2019), for each block: channels, stride, 1, channels inside, kernel size, 1 for
 -- squeeze-and-excitation, 1 for Hardswish.
 for name, plan in pairs {
   large = [[16 1 1 16 3 0 0, 24 2 1 64 3 0 0, 24 1 1 72 3 0 0, 40 2 1 72 5 1 0, 40 1 1 120 5 1 0, 40 1 1 120 5 1 0,
@@ -224,7 +224,7 @@ for name, plan in pairs {
   end)
 end
 
--- MobileNetV2 (Sandler et al., 2018). Of each stage: channels, stride, blocks, expansion.
+-- MobileNetV2 (Sandler et al., 2018), for each stage: channels, stride, blocks, expansion.
 define("mobilenet_v2", {dropout = 0.2}, function(o)
   local act, features = nn.ReLU6, list_of(unit(3, 32, 3, 2, 1, nn.ReLU6))
   stages(rows "16 1 1 1, 24 2 2 6, 32 2 3 6, 64 2 4 6, 96 1 3 6, 160 2 3 6, 320 1 1 6", 32,
@@ -239,7 +239,7 @@ define("mobilenet_v2", {dropout = 0.2}, function(o)
     features:append(unit(320, 1280, 1, 1, 1, act))), 0.01)
 end)
 
--- MNASNet-B1 (Tan et al., 2019). Of each stage: channels, stride, blocks, expansion, size of windows.
+-- MNASNet-B1 (Tan et al., 2019), for each stage: channels, stride, blocks, expansion, kernel size.
 for name, width in pairs {["0_5"] = 0.5, ["0_75"] = 0.75, ["1_0"] = 1, ["1_3"] = 1.3} do
   define("mnasnet" .. name, {dropout = 0.2}, function(o)
     local act, norm, first, second = nn.ReLU, {momentum = 3e-4}, multiple_of_8(32 * width), multiple_of_8(16 * width)
@@ -259,7 +259,7 @@ for name, width in pairs {["0_5"] = 0.5, ["0_75"] = 0.75, ["1_0"] = 1, ["1_3"] =
   end)
 end
 
--- RegNet (Radosavovic et al., 2020). Of each stage: channels, stride, blocks, channels of a group; y has
+-- RegNet (Radosavovic et al., 2020), for each stage: channels, stride, blocks, channels of a group; the y networks have
 -- squeeze-and-excitation.
 for name, plan in pairs {
   x_400mf = "32 2 1 16, 64 2 2 16, 160 2 7 16, 400 2 12 16", x_800mf = "64 2 1 16, 128 2 3 16, 288 2 7 16, 672 2 5 16",
@@ -291,7 +291,7 @@ for name, plan in pairs {
   end)
 end
 
--- SqueezeNet (Iandola et al., 2016). Channels and size of the first convolution, then channels of each block before and
+-- SqueezeNet (Iandola et al., 2016): channels and size of the first convolution, then channels of each block before and
 -- after widening; 0 is a pooling.
 for name, plan in pairs {
   ["1_0"] = "96 7, 0, 16 64, 16 64, 32 128, 0, 32 128, 48 192, 48 192, 64 256, 0, 64 256",
@@ -322,7 +322,7 @@ for name, plan in pairs {
   end)
 end
 
--- Half of the channels pass a branch, or at stride 2 all pass two; then the halves are mixed.
+-- Applies a branch to half of the channels, or at stride 2 two branches to all; then shuffles the channels.
 local ShuffleBlock = class.define("ShuffleBlock", nn.Module)
 
 function ShuffleBlock:init(cin, cout, stride)
@@ -339,7 +339,7 @@ function ShuffleBlock:forward(x)
   return ops.stack({halves[1], self.branch2(halves[2])}, 3):flatten(2, 3)
 end
 
--- ShuffleNetV2 (Ma et al., 2018). Of each stage: channels, stride, blocks; the last channels.
+-- ShuffleNetV2 (Ma et al., 2018), for each stage: channels, stride, blocks; then the last channels.
 for name, plan in pairs {
   x0_5 = "48 2 4, 96 2 8, 192 2 4, 1024", x1_0 = "116 2 4, 232 2 8, 464 2 4, 1024",
   x1_5 = "176 2 4, 352 2 8, 704 2 4, 1024", x2_0 = "244 2 4, 488 2 8, 976 2 4, 2048",
@@ -354,15 +354,15 @@ for name, plan in pairs {
   end)
 end
 
--- x, and the result of two convolutions.
+-- Concatenates x and the result of two convolutions.
 local DenseLayer = class.define("DenseLayer", nn.Sequential)
 
 function DenseLayer:forward(x) return ops.cat({x, nn.Sequential.forward(self, x)}, 2) end
 
--- Layers within a block have dots in their names in torchvision's older files.
+-- Renames layers within a block, whose names have dots in torchvision's older files.
 local function without_dots(_, dict) common.rename(dict, {{"(denselayer%d+%.%l+)%.([12]%.)", "%1%2"}}) end
 
--- DenseNet (Huang et al., 2017). First channels, those that a layer adds, layers of each block.
+-- DenseNet (Huang et al., 2017): first channels, channels that a layer adds, layers of each block.
 for name, how in pairs {
   ["121"] = {64, 32, {6, 12, 24, 16}}, ["161"] = {96, 48, {6, 12, 36, 24}}, ["169"] = {64, 32, {6, 12, 32, 32}},
   ["201"] = {64, 32, {6, 12, 48, 32}},
@@ -396,8 +396,8 @@ for name, how in pairs {
   end)
 end
 
--- Features of `how`, {first channels, blocks of each stage}: a stem, then stages of blocks, and layers between these,
--- that double the channels. Returns the channels, too.
+-- Returns features (a stem, and stages of blocks, with layers between them that double the channels) and their
+-- channels. how: {first channels, blocks of each stage}.
 local function pyramid(how, stem, block, between)
   local features, plan = list_of(stem), {}
   for i, count in ipairs(how[2]) do plan[i] = {how[1] * 2 ^ (i - 1), i, count} end
@@ -414,7 +414,7 @@ end
 
 local function draw(w) init.trunc_normal_(w, 0, 0.02) end
 
--- ConvNeXt (Liu et al., 2022).
+-- ConvNeXt (Liu et al., 2022): first channels, blocks of each stage, and probability of stochastic depth.
 for name, how in pairs {
   tiny = {96, {3, 3, 9, 3}, 0.1}, small = {96, {3, 3, 27, 3}, 0.4}, base = {128, {3, 3, 27, 3}, 0.5},
   large = {192, {3, 3, 27, 3}, 0.5},
@@ -436,7 +436,7 @@ for name, how in pairs {
   end)
 end
 
--- Attention within windows of `size` x `size` positions of x [N, H, W, dim], which are shifted by `shift`.
+-- Computes attention within windows of `size` x `size` positions of x [N, H, W, dim], shifted by `shift`.
 local WindowAttention = class.define("ShiftedWindowAttention", nn.Module)
 
 function WindowAttention:init(dim, heads, size, shift, o)
@@ -461,7 +461,7 @@ function WindowAttention:init(dim, heads, size, shift, o)
   end
 end
 
--- [windows, 1, positions, positions]: -100 between positions that the shift brought into one window.
+-- Returns [windows, 1, positions, positions]: -100 between positions that the shift brought into one window, else 0.
 local function mask_of(h, w, size, shift_h, shift_w, like)
   local function region(n, shift)
     local at = ops.arange(0, n, {device = like.device, dtype = "int64"})
@@ -506,7 +506,7 @@ end
 local SwinBlock = class.define("SwinTransformerBlock", nn.Module)
 
 function SwinBlock:init(dim, heads, size, shift, drop, o)
-  self.after, self.rate = size == 8, drop -- after: where the norms are
+  self.after, self.rate = size == 8, drop -- after: true if norms follow the branches
   self.norm1 = nn.LayerNorm(dim)
   self.attn = WindowAttention(dim, heads, size, shift, o)
   self.norm2 = nn.LayerNorm(dim)
@@ -522,7 +522,7 @@ function SwinBlock:forward(x)
   return x
 end
 
--- Four positions become one of twice the channels.
+-- Merges four positions into one of twice the channels.
 local PatchMerging = class.define("PatchMerging", nn.Module)
 
 function PatchMerging:init(dim, after)

@@ -1,5 +1,5 @@
---- GoogLeNet and Inception v3: layers beside each other, and auxiliary classifiers in training. Parameters have
---- torchvision's names.
+--- Defines GoogLeNet and Inception v3, with parallel paths of layers, auxiliary classifiers in training, and
+--- torchvision's names of parameters.
 local class = require "luminary.base.class"
 local nn = require "luminary.nn"
 local blocks = require "luminary.models.blocks"
@@ -7,11 +7,11 @@ local common = require "luminary.models.common"
 
 local models = {}
 
--- Layers in sequence. In training what the auxiliary classifiers return follows the scores, the last one first.
+-- Layers in sequence. In training, the auxiliary classifiers' results follow the scores, the last classifier's first.
 local Inception = class.define("Inception", nn.Sequential)
 
 function Inception:forward(x)
-  if self.transform_input then -- from the mean and deviation of ImageNet to 0.5 and 0.5
+  if self.transform_input then -- converts ImageNet's mean and deviation to 0.5 and 0.5
     local function row(list) return x:new_tensor(list):view(1, 3, 1, 1) end
     x = x * row {0.458, 0.448, 0.45} + row {-0.03, -0.088, -0.188}
   end

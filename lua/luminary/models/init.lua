@@ -1,9 +1,9 @@
---- lm.models: Definitions of well-known neural networks for images, text and diffusion.
+--- lm.models: Provides definitions of well-known neural networks for images, text and diffusion.
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
--- What makes a network, as a table that is called: asked for what other libraries' classes have, such as
--- from_pretrained, it says what there is instead. load returns the function.
+-- Returns a callable table that makes a network; load() returns the function. Reading a field that other libraries'
+-- classes have, such as from_pretrained, is an error that names the replacement.
 local function maker(name, load)
   return setmetatable({__name = name}, {
     instance = {}, called = load, __tostring = function() return "function: lm.models." .. name end,

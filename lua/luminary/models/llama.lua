@@ -1,5 +1,5 @@
---- LLaMA (Touvron et al. 2023, Llama 2 and 3) and what is built like it, with Hugging Face's names of parameters:
---- lm.models.llama {weights = "folder"}.
+--- Defines LLaMA (Touvron et al. 2023, Llama 2 and 3) and families with its structure, with Hugging Face's names of
+--- parameters.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -13,7 +13,7 @@ local models = {}
 
 local function linear(inputs, outputs, bias) return nn.Linear(inputs, outputs, {bias = bias or false}) end
 
--- Returns true if layer i attends to the last sliding_window tokens alone.
+-- Returns true if layer i of Qwen attends only to the last sliding_window tokens.
 local function near_of_qwen(i, config)
   local types = config.layer_types
   return config.use_sliding_window and (types and types[i] == "sliding_attention" or not types
@@ -23,8 +23,8 @@ end
 local function always() return true end
 
 -- Differences of families from LLaMA, by model_type: fused (one weight for q, k and v, and one for gate and up),
--- qkv_bias, qk_norm, near, gemma (norms multiply by 1 + weight, embeddings by the root of hidden_size); defaults of
--- options, the sizes as in `sizes`.
+-- qkv_bias, qk_norm, near (function(layer, config): true for a sliding window), gemma (norms multiply by 1 + weight,
+-- embeddings by the root of hidden_size); defaults of options, at 1, 2, … those of `sizes`.
 local sizes = {"vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings"}
 local families = {
   llama = {}, mistral = {near = always, rms_norm_eps = 1e-6, 32000, 4096, 14336, 131072},
@@ -38,7 +38,7 @@ for _, family in pairs(families) do
   for i, name in ipairs(sizes) do family[name] = family[i] end
 end
 
--- RMS norm with a factor of 1 + weight, in float32 as Gemma's.
+-- Gemma's RMS norm: a factor of 1 + weight, computed in float32.
 local GemmaRMSNorm = class.define("GemmaRMSNorm", nn.RMSNorm)
 
 function GemmaRMSNorm:reset_parameters() nn.init.zeros_(self.weight) end
@@ -134,7 +134,7 @@ function Layer:forward(x, rotate, seen, cache)
   return x + self.mlp(self.post_attention_layernorm(x))
 end
 
--- What older files have beside the parameters.
+-- Removes the tensors of older files that are not parameters, or a tied output weight.
 local function rename(net, dict)
   for key in pairs(dict) do
     if key:find "rotary_emb%.inv_freq$" then dict[key] = nil end
@@ -168,7 +168,7 @@ function Llama:init(config)
   common.pad_vocab(self, config, "model.embed_tokens.weight")
 end
 
---- Weights are drawn with deviation 0.02.
+--- Draws weights with a standard deviation of 0.02.
 function Llama:reset_parameters()
   for _, p in ipairs(self:parameters()) do
     if p.ndim == 2 then nn.init.normal_(p, 0, 0.02) end
@@ -184,10 +184,10 @@ function Llama:new_cache(batch_size, max_seq_len)
   return caches
 end
 
---- net(ids [, {cache, attention_mask, position_ids}]): scores [N, L, vocab_size] of what comes after each of ids [N, L]
---- (int64, from 1); with a cache after what it holds, M tokens. attention_mask [N, M + L]: 1 or true where there is a
---- token, 0 or false where there is padding, which no token sees. position_ids [N, L]: their positions, int64, from 1;
---- without, M + 1 to M + L, whatever the mask says, and as positions only count from each other, that hardly matters.
+--- net(ids [, {cache, attention_mask, position_ids}]): Returns scores [N, L, vocab_size] of the token after each of ids
+--- [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true for tokens, 0 or
+--- false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to M + L by
+--- default, whatever the mask is; only differences of positions matter.
 function Llama:forward(ids, opts)
   local config = self.config
   local o = common.forward_options("Llama", ids, opts, config.num_hidden_layers, config.sliding_window)
@@ -212,7 +212,7 @@ function Llama:forward(ids, opts)
   return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight, self.score_bias)
 end
 
---- For lm.quantize: a tied output gets a weight of its own beside that of the input embedding.
+--- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
 function Llama:to_int8()
   if not self.lm_head then self.lm_head = nn.Int8Linear(self.model.embed_tokens.weight, self.score_bias) end
   return self
@@ -233,8 +233,8 @@ local spec = {
   layer_types = {"table"},
 }
 
--- rope_theta and rope_scaling, where they are, or in newer files in rope_parameters; the dims of a head that rotate;
--- the number of positions.
+-- Sets rope_theta and rope_scaling of config, which newer files have in rope_parameters, rotary_dim, the number of dims
+-- of a head that rotate, and max_positions.
 local function resolve_positions(config)
   local given, scaling, most = config.rope_parameters or {}, {}, config.max_position_embeddings
   for name, value in pairs(config.rope_scaling or given) do scaling[name] = value end
@@ -267,7 +267,7 @@ local function make(config)
   return Llama(config)
 end
 
--- Gemma's older files say "gelu" and mean another.
+-- Sets hidden_act of Gemma, whose older files have "gelu" for another activation.
 local function also(json, out)
   if out.model_type ~= "gemma" then return end
   out.hidden_act = json.hidden_activation or json.hidden_act ~= "gelu" and json.hidden_act or nil

@@ -1,4 +1,4 @@
---- What net:generate makes of a model's scores [N, V] before it chooses tokens, in transformers' order.
+--- Changes a model's scores [N, V] before net:generate chooses tokens, in transformers' order.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -6,21 +6,21 @@ local ops = core.ops
 
 local logits_processors = {}
 
--- ids with each row's last token, which is no padding, in the place of padding.
+-- Returns ids with each row's last token, which is not padding, in the place of padding.
 local function filled(ids, mask)
   local first, length = mask.shape[2], ids.shape[2]
   local given = ops.where(mask, ids:narrow(2, 1, first), ids:narrow(2, length, 1))
   return ops.cat({given, ids:narrow(2, first + 1, length - first)}, 2)
 end
 
--- Tokens that have been there, ids [N, L], less likely (Keskar et al. 2019).
+-- Makes the tokens of ids [N, L] less likely (Keskar et al. 2019).
 local function penalized(scores, ids, penalty)
   if penalty == 1 then return scores end
   local seen = scores:gather(2, ids)
   return scores:scatter(2, ids, ops.where(seen:lt(0), seen * penalty, seen / penalty))
 end
 
--- The tokens that would end the list with n tokens that it has had in this order before.
+-- Returns the tokens that would complete a sequence of n tokens that the list already has.
 local function repeating(tokens, n)
   local last, found = #tokens, {}
   for first = 1, last - n + 1 do
@@ -31,7 +31,7 @@ local function repeating(tokens, n)
   return found
 end
 
--- A list of tokens without padding, at which a row of a mask is false.
+-- Returns a list of tokens without padding, where a row of a mask is false.
 local function without_padding(tokens, row)
   if not row then return tokens end
   local list = {}
@@ -41,7 +41,7 @@ local function without_padding(tokens, row)
   return list
 end
 
--- Whether a list ends with what a word has before its last token.
+-- Returns true if a list of tokens ends with all tokens of a word but the last.
 local function may_complete(tokens, word)
   local n = #tokens - #word + 1
   for k = 1, #word - 1 do
@@ -50,7 +50,7 @@ local function may_complete(tokens, word)
   return true
 end
 
--- A word that is an end alone may come (min_new_tokens is about those).
+-- Sets the scores of bad_words_ids to -inf, except words that are one end token, of which min_new_tokens decides.
 local function without_words(scores, rows, o)
   if not o.bad_words_ids then return scores end
   scores = scores:clone()
@@ -72,9 +72,9 @@ local function without_repeats(scores, rows, n, mask)
   return scores
 end
 
---- Scores after what holds for any choice: repetition_penalty, no_repeat_ngram_size, bad_words_ids, and min_new_tokens,
---- of which `made` are there. rows: the tokens of ids [N, L] as lists. mask: bool, [N, L] or less, false where ids are
---- padding, which counts for nothing; or nil.
+--- Applies repetition_penalty, no_repeat_ngram_size, bad_words_ids and min_new_tokens to scores. rows: the tokens of
+--- ids [N, L] as lists; made: number of new tokens so far; mask: bool [N, L] of the first ids, false where they are
+--- padding, which the rules ignore; or nil.
 function logits_processors.allowed(scores, ids, rows, made, o, mask)
   local vocabulary = scores.shape[2]
   if made == 0 then o.check_vocabulary(vocabulary) end
@@ -94,20 +94,20 @@ function logits_processors.allowed(scores, ids, rows, made, o, mask)
   return scores
 end
 
---- The error where nothing can follow.
+--- Fails for a row whose scores are all -inf.
 function logits_processors.none_left(row)
   options.fail(
     "generate: no token is left for row %d; relax min_new_tokens, no_repeat_ngram_size, repetition_penalty or "
       .. "bad_words_ids", row)
 end
 
--- Scores with -inf except the k best.
+-- Returns scores with -inf except the k best of each row.
 local function best(scores, k)
   if k == 0 or k >= scores.shape[2] then return scores end
   return scores:masked_fill(scores:lt(scores:topk(k, 2):narrow(2, k, 1)), -math.huge)
 end
 
--- Scores with -inf except the best, whose probabilities sum to p, and at least `least` of them.
+-- Returns scores with -inf except the best whose probabilities sum to p, and at least `least` of each row.
 local function most_of(scores, p, least)
   if p == 1 then return scores end
   local sorted, indices = scores:sort(2, {descending = true})
@@ -117,7 +117,7 @@ local function most_of(scores, p, least)
   return scores:masked_fill(beyond:scatter(2, indices, beyond), -math.huge)
 end
 
--- Scores with -inf except those of at least p times the best probability (Nguyen et al. 2024), and the `least` best.
+-- Returns scores with -inf except at least `least`, and those of p times the best probability (Nguyen et al. 2024).
 local function near_best(scores, p, least)
   if p == 0 then return scores end
   local weights = scores:softmax(2)
@@ -129,31 +129,31 @@ local function near_best(scores, p, least)
   return scores:masked_fill(weights:lt(limit), -math.huge)
 end
 
-local HOTTEST = 1e30 -- float32 holds what scores become by it; beyond, nothing would differ
+local HOTTEST = 1e30 -- highest temperature; float32 holds scores divided by it, and more would change nothing
 
--- Scores at temperature (not below `coldest`), among top_k, top_p and min_p, which leave `least` of each row.
+-- Returns scores at temperature, at least `coldest`, restricted by top_k, top_p and min_p to at least `least` of a row.
 local function left(scores, o, coldest, least)
   scores = scores / math.min(math.max(o.temperature, coldest), HOTTEST)
   scores = best(scores, o.top_k == 0 and 0 or math.max(o.top_k, least))
   return near_best(most_of(scores, o.top_p, least), o.min_p, least)
 end
 
---- A token of each row by its probability, at temperature, among top_k, top_p and min_p: int64 [N, 1].
+--- Draws a token of each row by its probability at temperature, among top_k, top_p and min_p: int64 [N, 1].
 function logits_processors.drawn(scores, o)
   scores = scores - scores:amax(2, {keepdim = true}) -- so that the likeliest stays finite, however cold it is
   return left(scores, o, 1e-30, 1):softmax(2):multinomial(1, true, {generator = o.generator})
 end
 
---- How many tokens a beam has to choose from: ends may be the likeliest, and one more is to be left.
+--- Returns the number of candidates of a beam: all ends may be the likeliest, and one more token must be among them.
 function logits_processors.choices(o)
   local ends = 0
   for _ in pairs(o.ends) do ends = ends + 1 end
   return math.max(2, 1 + ends)
 end
 
---- Log probabilities of beams as drawing sees them.
+--- Returns the log probabilities of beams at temperature, restricted by top_k, top_p and min_p, for drawing.
 function logits_processors.of_beams(scores, o)
-  -- Colder, sums would be as unlikely as what is never to be chosen.
+  -- Below 1e-6, sums of them would be as low as those of excluded tokens.
   return left(scores, o, 1e-6, logits_processors.choices(o))
 end
 

@@ -1,4 +1,4 @@
---- Networks for images [N, 1, 28, 28] as MNIST's.
+--- Defines networks for images [N, 1, 28, 28], such as MNIST's.
 local nn = require "luminary.nn"
 local common = require "luminary.models.common"
 

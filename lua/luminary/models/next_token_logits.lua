@@ -1,10 +1,10 @@
---- What generate asks a net: the scores of the next token, by what the net offers.
+--- Computes the scores of the next token for generate, with the cache and mask that a net supports.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local ops, fail = core.ops, options.fail
 
--- The scores [n, V] of the last place in what a net gave.
+-- Returns the scores [n, V], float32, of the last position in a net's result.
 local function last_place(who, y, n)
   local good = core.is_tensor(y) and (y.ndim == 2 or y.ndim == 3 and y.shape[2] > 0) and y.shape[1] == n
     and y.shape[y.ndim] > 0
@@ -14,7 +14,7 @@ local function last_place(who, y, n)
   return (y.ndim == 3 and y:select(2, -1) or y):float()
 end
 
--- The scores, if a token can be chosen by those of each row.
+-- Returns scores; fails if a token cannot be chosen by those of a row.
 local function checked(who, scores)
   for i, best in ipairs(scores:amax(2):totable()) do
     if best ~= best then
@@ -28,7 +28,7 @@ local function checked(who, scores)
   return scores
 end
 
--- Of a net that knows no mask: each row by itself, without what the mask leaves out.
+-- Returns the scores of a net without masks: calls it for each row alone, without the padding.
 local function row_by_row(who, net, ids, mask)
   local scores = {}
   for i = 1, ids.shape[1] do
@@ -50,7 +50,7 @@ local function given(self, ids)
   end
   local of_rows = mask and mask:expand(rows, l)
   local switch = self.cache and self.cache.recompute_beyond
-  if switch and known <= switch and l > switch then -- keys rotate by other rates from there on
+  if switch and known <= switch and l > switch then -- keys of longer sequences rotate by other rates
     for _, each in ipairs(self.cache) do each:reset() end
     known = 0
   end
@@ -65,20 +65,20 @@ local function given(self, ids)
   return last_place(self.who, y, rows)
 end
 
---- The scores [n, V], float32, of what follows ids [n, L], which grow with each call.
+--- Returns the scores [n, V], float32, of the token after ids [n, L], which grow with each call.
 function Logits:after(ids) return checked(self.who, given(self, ids)) end
 
---- After this its sequences are those that order, int64 [m], names.
+--- Replaces the sequences in the cache by those with the indices `order`, int64 [m].
 function Logits:reorder(order)
   for _, each in ipairs(self.cache or {}) do each:reorder(order) end
 end
 
---- next_token_logits(who, net, n, length, mask, use_cache): an object for n sequences that grow to `length` at most.
---- mask: bool [n, L] of the first ids, or nil where there is no padding; reorder leaves it as it is, so sequences that
---- are reordered share a mask [1, L].
+--- next_token_logits(who, net, n, length, mask, use_cache): Returns an object for n sequences that grow to at most
+--- `length`. mask: bool [n, L] of the first ids, or nil without padding; reorder does not change it, so reordered
+--- sequences share a mask [1, L].
 return function(who, net, n, length, mask, use_cache)
   local offers = type(net) ~= "function" and type(net.new_cache) == "function"
   local cache = offers and use_cache and net:new_cache(n, length) or nil
-  -- No closures: the code that is compiled of one keeps what it captures alive.
+  -- Closures are avoided: the compiled code of one keeps what it captures alive.
   return setmetatable({who = who, net = net, mask = mask, offers = offers, cache = cache, known = 0}, Logits)
 end

@@ -1,6 +1,6 @@
---- How much noise each step of a diffusion has, and how a step takes some away: DDPM (Ho et al., "Denoising Diffusion
+--- Schedules the noise of diffusion models, and removes it step by step: DDPM (Ho et al., "Denoising Diffusion
 --- Probabilistic Models", 2020) and DDIM (Song et al., "Denoising Diffusion Implicit Models", 2021), with diffusers'
---- names and defaults. Steps count from 0, as a model is given them.
+--- names and defaults. Steps count from 0, as models expect them.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -8,7 +8,7 @@ local options = require "luminary.base.options"
 local ops, fail = core.ops, options.fail
 local schedulers = {}
 
-local MOST = 1e6 -- steps
+local MOST = 1e6 -- largest number of steps
 
 local function steps_kind(who, name, n)
   n = options.arg(who, name, n, "count")
@@ -29,7 +29,7 @@ local function with(rows)
   return rows
 end
 
--- The variance that each step adds, a list.
+-- Returns the list of the variances that the steps add.
 local function betas_of(o)
   if o.trained_betas then return o.trained_betas end
   local n, betas, power = o.num_train_timesteps, {}, o.beta_schedule == "scaled_linear" and 2 or 1
@@ -58,7 +58,7 @@ local function set_up(self, who, opts, rows)
   local betas, product = betas_of(o), 1
   o.num_train_timesteps = #betas
   if #betas == 0 then fail("%s: trained_betas must not be empty", who) end
-  self.products = {} -- of 1 - beta, up to each step
+  self.products = {} -- products of 1 - beta up to each step
   for i, beta in ipairs(betas) do
     local good = type(beta) == "number" and beta >= 0 and beta < 1
     if not good and o.trained_betas then
@@ -76,7 +76,7 @@ local function set_up(self, who, opts, rows)
   for i = 1, #betas do self.timesteps[i] = #betas - i end
 end
 
--- Half goes to the even number, as NumPy rounds.
+-- Rounds a number, halves to the even one, as NumPy does.
 local function rounded(x)
   local low = math.floor(x)
   if x - low == 0.5 then return low % 2 == 0 and low or low + 1 end
@@ -105,7 +105,7 @@ function Scheduler:set_timesteps(num_inference_steps)
   return self
 end
 
--- A step: a number, or a tensor of one element, as timesteps of others may be.
+-- Returns a step, a number or a tensor of one element, as a number, checked.
 local function one_step(self, who, step)
   if core.is_tensor(step) and step:numel() == 1 then step = tonumber(step:item()) end
   local last = #self.products - 1
@@ -118,7 +118,8 @@ local function one_step(self, who, step)
   return step
 end
 
--- Factors of the signal and the noise, as tensors that broadcast over x, at the steps: a number, or a tensor [N].
+-- Returns the factors of the signal and of the noise at steps (a number or a tensor [N]) as tensors that broadcast to
+-- x.
 local function factors(self, who, x, steps)
   options.arg(who, "the samples", x, "tensor")
   if not core.is_tensor(steps) or steps.ndim == 0 then
@@ -126,7 +127,7 @@ local function factors(self, who, x, steps)
     return math.sqrt(product), math.sqrt(1 - product)
   end
   local last = #self.products - 1
-  if not steps.is_cuda and steps:numel() > 0 then -- there it is the indexing that says so
+  if not steps.is_cuda and steps:numel() > 0 then -- on CUDA, indexing finds wrong steps
     local low, high = steps:min():item(), steps:max():item()
     if low < 0 or high > last or not steps:eq(steps:long()):all():item() then
       fail("%s: timesteps from %s to %s; they must be integers from 0 to %d", who, low, high, last)
@@ -141,7 +142,7 @@ local function factors(self, who, x, steps)
   return products:sqrt(), (1 - products):sqrt()
 end
 
--- An error where t is no tensor of x's size.
+-- Fails unless t is a tensor of x's shape.
 local function same_size(who, name, t, x)
   if table.concat(options.arg(who, name, t, "tensor").shape, " ") ~= table.concat(x.shape, " ") then
     options.shapes_differ(who, name, t, "x", x)
@@ -166,10 +167,10 @@ function Scheduler:get_velocity(samples, noise, timesteps)
   return noise * signal - samples * rest
 end
 
---- Returns x unchanged; it is there for programs written for diffusers.
+--- Returns x unchanged, for programs written for diffusers.
 function Scheduler.scale_model_input(_self, x) return x end
 
--- The sample without noise, clipped, and the noise that the model's output implies.
+-- Returns two values that the model's output implies: the sample without noise, clipped, and the noise.
 local function prediction(self, who, output, t, x)
   local o = self.config
   local signal, rest = factors(self, who, x, t)
@@ -207,7 +208,7 @@ function DDPMScheduler:init(opts)
   set_up(self, "DDPMScheduler", opts, with {variance_type = {{"fixed_small", "fixed_large"}, "fixed_small"}})
 end
 
--- The step after t among those that are set, -1 after the last.
+-- Returns the step after t in self.timesteps, -1 after the last.
 local function step_after(self, who, t)
   for i, each in ipairs(self.timesteps) do
     if each == t then return self.timesteps[i + 1] or -1 end
@@ -216,9 +217,9 @@ local function step_after(self, who, t)
     self.timesteps[1], self.timesteps[2] or self.timesteps[1])
 end
 
---- local x, clean = scheduler:step(output, t, x [, {generator, noise}]): x [N, …] one step less noisy, by the model's
---- output at step t (formula 7 of Ho et al.), and the sample without noise that this implies. noise: what is added,
---- instead of a draw.
+--- local x, clean = scheduler:step(output, t, x [, {generator, noise}]): Returns x [N, …] after one step of denoising
+--- by the model's output at step t (formula 7 of Ho et al.), and the sample without noise that this implies. noise: a
+--- tensor to add in place of a draw.
 function DDPMScheduler:step(output, t, x, opts)
   local who = "DDPMScheduler:step"
   local o = options.check(who, opts, drawing, "generator")
@@ -243,10 +244,10 @@ function DDIMScheduler:init(opts)
   set_up(self, "DDIMScheduler", opts, with {set_alpha_to_one = {"boolean", true}})
 end
 
---- local x, clean = scheduler:step(output, t, x [, {eta = 0, use_clipped_model_output = false, generator, noise}]): x
---- [N, …] one step less noisy, by the model's output at step t (formula 12 of Song et al.), and the sample without
---- noise that this implies. eta: 0 draws nothing, 1 draws as DDPM does. use_clipped_model_output: the noise is that of
---- the clipped sample.
+--- local x, clean = scheduler:step(output, t, x [, {eta = 0, use_clipped_model_output = false, generator, noise}]):
+--- Returns x [N, …] after one step of denoising by the model's output at step t (formula 12 of Song et al.), and the
+--- sample without noise that this implies. eta: 0 draws nothing, 1 draws as DDPM does. use_clipped_model_output: true
+--- computes the noise from the clipped sample.
 function DDIMScheduler:step(output, t, x, opts)
   local who = "DDIMScheduler:step"
   local o = options.check(who, opts, {

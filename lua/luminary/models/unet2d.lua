@@ -1,5 +1,5 @@
---- The U-Net of diffusion models (Ho et al., "Denoising Diffusion Probabilistic Models", 2020) as diffusers'
---- UNet2DModel builds it, with its names of parameters: lm.models.unet2d {weights = "folder"}.
+--- Defines the U-Net of diffusion models (Ho et al., "Denoising Diffusion Probabilistic Models", 2020) with the
+--- structure and names of parameters of diffusers' UNet2DModel.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -17,7 +17,7 @@ local function conv(inputs, outputs, size, stride, padding)
   return nn.Conv2d(inputs, outputs, size, {stride = stride or 1, padding = padding or (size - 1) / 2})
 end
 
--- Two convolutions with the time between them, and a way around.
+-- Two convolutions, between which an embedding of the time is added, with a residual connection.
 local Resnet = class.define("ResnetBlock2D", nn.Module)
 
 function Resnet:init(inputs, outputs, config)
@@ -63,7 +63,7 @@ function Attention:forward(x)
   return y:transpose(2, 3):reshape(x.shape) + x
 end
 
--- A level of the way down or up, or the middle: its blocks, each followed by attention if it has some.
+-- A level of the encoder or decoder, or the middle: residual blocks, each followed by attention if the level has it.
 local Level = class.define("UNetLevel", nn.Module)
 
 function Level:init(with_attention, groups)
@@ -82,7 +82,7 @@ function Level:run(i, x, time)
   return self.attentions and self.attentions[i](x) or x
 end
 
--- A convolution of every second place, or of an image twice as large.
+-- A convolution with stride 2, or one of an image enlarged by 2.
 local Resample = class.define("UNetResample", nn.Module)
 
 function Resample:init(channels, up, padding)
@@ -129,7 +129,7 @@ function UNet2D:init(config)
   middle:add(deepest, deepest, config)
   middle.resnets:append(Resnet(deepest, deepest, config))
   self.mid_block = middle
-  for i = 1, last do -- from the deepest
+  for i = 1, last do -- the deepest level first
     local width = widths[last + 1 - i]
     local level = Level(is_attentive(config.up_block_types[i]), config.norm_num_groups)
     for k = 1, per_level + 1 do
@@ -144,7 +144,7 @@ function UNet2D:init(config)
   self.conv_out = conv(first, config.out_channels, 3)
 end
 
--- Times [N] as sines and cosines [N, dim] of rates from 1 down to 1 / 10000.
+-- Returns sines and cosines [N, dim] of times [N], with frequencies from 1 down to 1 / 10000.
 local function waves(times, dim, config)
   local half = dim / 2
   local rates = ops.arange(0, half, {device = times.device}):mul(-math.log(10000) / (half - config.freq_shift)):exp()
@@ -177,9 +177,9 @@ local function time_of(self, x, step, class_labels)
   return class_labels and time + self.class_embedding(class_labels) or time
 end
 
---- net(x, step [, {class_labels}]): what is predicted, [N, out_channels, H, W], of noisy images x [N, in_channels, H,
---- W] (H and W divisible by 2 for each level but one) at the step, a number from 0 or a tensor [N]; class_labels [N]
---- (int64, from 1) where there are num_class_embeds.
+--- net(x, step [, {class_labels}]): Returns the prediction [N, out_channels, H, W] for noisy images x [N, in_channels,
+--- H, W] (H and W divisible by 2^(levels - 1)) at step, a number from 0 or a tensor [N]; class_labels [N] (int64, from
+--- 1) with num_class_embeds.
 function UNet2D:forward(x, step, opts)
   local config = self.config
   local o = options.check("UNet2D", opts, {class_labels = {"tensor"}}, "class_labels")
@@ -210,7 +210,7 @@ function UNet2D:forward(x, step, opts)
   return self.conv_out(ops.silu(self.conv_norm_out(x)))
 end
 
--- Names of files from before diffusers 0.15.
+-- Rules that rename tensors of files from before diffusers 0.15.
 local old = {
   {"(attentions%.%d+%.)query%.", "%1to_q."}, {"(attentions%.%d+%.)key%.", "%1to_k."},
   {"(attentions%.%d+%.)value%.", "%1to_v."}, {"(attentions%.%d+%.)proj_attn%.", "%1to_out.0."},
@@ -227,7 +227,7 @@ local function rename(_net, dict)
   end
 end
 
--- Lists of one entry for each level.
+-- Returns a list with one entry for each level, checked.
 local function levels(who, name, value)
   if not options.is_plain(value) or #value == 0 then
     options.must_be(who, name, "a list with one entry for each level", value)
@@ -284,7 +284,7 @@ function models.unet2d(opts)
     center_input_sample = {"boolean", false}, num_class_embeds = {"count"},
     attn_norm_num_groups = {"count"}, sample_size = {"size"},
   }, make, "block_out_channels", {
-    kinds = {UNet2DModel = {}}, also = function(json, out) -- null is one head there
+    kinds = {UNet2DModel = {}}, also = function(json, out) -- null there means one head
       if not json.attention_head_dim then out.attention_head_dim = false end
     end, only = {
       time_embedding_type = "positional", mid_block_type = "UNetMidBlock2D", mid_block_scale_factor = 1,

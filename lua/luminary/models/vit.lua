@@ -1,5 +1,5 @@
---- Vision transformers (Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021) with torchvision's names of
---- parameters; Hugging Face's ViTForImageClassification is renamed as it is loaded.
+--- Defines vision transformers (Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021) with torchvision's names of
+--- parameters; tensors with Hugging Face's names are renamed when they are loaded.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -12,8 +12,8 @@ local common = require "luminary.models.common"
 local ops, F = core.ops, nn.functional
 local models = {}
 
--- Families by model_type. DeiT has a token for distillation; DINOv2 scales residuals, classifies by the mean of patches
--- too, and resizes positions for images of another size. The rest are defaults of options.
+-- Families by model_type. `distilled`: DeiT has a token for distillation. `scales`: DINOv2 scales residuals, classifies
+-- by the mean of patches too, and resizes positions for images of another size. All others are defaults of options.
 local families = {vit = {}, deit = {distilled = true, norm_eps = 1e-12}, dinov2 = {scales = true, patch_size = 14}}
 
 local activations = {
@@ -50,7 +50,7 @@ function EncoderBlock:forward(x)
   return x + blocks.drop(self, self.layer_scale2 and y * self.layer_scale2 or y)
 end
 
--- Hugging Face's names, of files and of its state_dicts, and ours; %1 is a layer's number.
+-- Rules that rename tensors from Hugging Face's names, in files and state_dicts; %1 is a layer's number.
 local theirs = {
   {"^vit%.", ""}, {"^deit%.", ""}, {"^dinov2%.", ""},
   {"^embeddings%.cls_token$", "class_token"}, {"^embeddings%.position_embeddings$", "encoder.pos_embedding"},
@@ -67,8 +67,8 @@ local theirs = {
   {"%.attention%.attention%.([qkv])%l+%.", ".attention.%1."}, {"%.attention%.([qkv])_proj%.", ".attention.%1."},
 }
 
--- A dict of Hugging Face's gets our names; queries, keys and values become one weight, and without biases one of zeros.
--- torchvision's older names of the MLP become its new ones.
+-- Renames a state_dict from Hugging Face's names, or torchvision's older ones of the MLP. Queries, keys and values
+-- become one weight, and missing biases zeros.
 local function rename(_net, dict)
   common.rename(dict, {{"%.mlp%.linear_1%.", ".mlp.0."}, {"%.mlp%.linear_2%.", ".mlp.3."}})
   local from_there = false
@@ -119,7 +119,7 @@ function VisionTransformer:init(config)
   self:register_load_state_dict_pre_hook(rename)
 end
 
---- Weights are drawn as torchvision draws them: patches by their size, layers by Glorot's rule, the head is 0.
+--- Draws weights as torchvision does: patches by their size, layers by Glorot's rule; the head is 0.
 function VisionTransformer:reset_parameters()
   local function draw(linear) nn.init.xavier_uniform_(linear.weight) nn.init.normal_(linear.bias, 0, 1e-6) end
   local weight = self.conv_proj.weight
@@ -132,7 +132,7 @@ function VisionTransformer:reset_parameters()
   for _, p in ipairs(self.heads:parameters()) do nn.init.zeros_(p) end
 end
 
--- The positions [1, 1 + patches, width] of images of another size.
+-- Returns positions [1, 1 + patches, width] resized for images of `high` x `wide` patches.
 local function resized(positions, high, wide)
   local n = positions.shape[2] - 1
   local size = math.sqrt(n)
@@ -165,7 +165,7 @@ function VisionTransformer:forward(x)
   return heads(first)
 end
 
--- What Hugging Face's config.json calls otherwise.
+-- Sets the options that have other names in Hugging Face's config.json.
 local function also(json, out, _given, path)
   for ours, name in pairs {
     num_layers = "num_hidden_layers", num_heads = "num_attention_heads", mlp_dim = "intermediate_size",
@@ -180,7 +180,7 @@ local function also(json, out, _given, path)
   out.distilled_head = tostring(architecture):find "WithTeacher$" ~= nil
   if tostring(architecture):find "Model$" then
     out.num_classes, out.labels = 0, nil
-  else -- a file leaves out the usual two
+  else -- files omit num_labels if it is 2
     out.num_classes = out.labels and #out.labels or json.num_labels or 2
   end
 end

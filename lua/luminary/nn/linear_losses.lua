@@ -57,10 +57,12 @@ Adaptive.init = signature.of([[(in_features: count, n_classes: count, cutoffs: c
   self.cutoffs, self.in_features, self.n_classes = copy_list(cutoffs), in_features, n_classes
   self.div_value, self.head_bias = o.div_value, o.head_bias
   table.insert(self.cutoffs, n_classes)
-  for i, n in ipairs(self.cutoffs) do
-    if #cutoffs == 0 or i > 1 and n <= self.cutoffs[i - 1] then
-      options.must_be(self.__name, "cutoffs", ("increasing integers from 1 to %d"):format(n_classes - 1), cutoffs)
-    end
+  if #cutoffs == 0 then fail("%s: cutoffs must have at least one integer, got an empty list", self.__name) end
+  for i, n in ipairs(cutoffs) do
+    local last = cutoffs[i - 1]
+    local bound = n >= n_classes and ("below n_classes (%d)"):format(n_classes)
+      or last and n <= last and ("above cutoffs[%d] (%d)"):format(i - 1, last)
+    if bound then options.must_be(self.__name, ("cutoffs[%d]"):format(i), bound, n) end
   end
   self.shortlist_size, self.n_clusters = cutoffs[1], #cutoffs
   local how = {bias = false, device = o.device, dtype = o.dtype}
@@ -68,7 +70,10 @@ Adaptive.init = signature.of([[(in_features: count, n_classes: count, cutoffs: c
   self.tail = containers.ModuleList()
   for i = 1, #cutoffs do
     local width = math.floor(in_features / o.div_value ^ i)
-    if width < 1 then fail("%s: in_features / div_value^%d must be at least 1", self.__name, i) end
+    if width < 1 then
+      fail("%s: in_features / div_value^%d must be at least 1, got %d / %g^%d = %.3g", self.__name, i, in_features,
+        o.div_value, i, in_features / o.div_value ^ i)
+    end
     self.tail[i] = containers.Sequential(Linear(in_features, width, how),
       Linear(width, self.cutoffs[i + 1] - self.cutoffs[i], how))
   end
@@ -85,14 +90,20 @@ local function log_head(self, x) return ops.log_softmax(self.head(x), x.ndim) en
 
 -- Returns two values: the log-probability of each target, and the mean of their negatives.
 function Adaptive:forward(input, target)
-  options.arg(self.__name, "input", input, "tensor")
+  if options.arg(self.__name, "input", input, "tensor").shape[-1] ~= self.in_features then
+    options.wrong_shape(self.__name, "input", input, "[..., " .. self.in_features .. "]")
+  end
   if options.arg(self.__name, "target", target, "tensor").ndim ~= input.ndim - 1 or input.ndim > 2
     or input.ndim == 2 and target.shape[1] ~= input.shape[1] then
     options.wrong_shape(self.__name, "target", target, input.ndim == 2 and {input.shape[1]} or {})
   end
   local x, labels = input:reshape(-1, self.in_features), target:reshape(-1)
-  if labels:numel() > 0 and (labels:min():item() < 1 or labels:max():item() > self.n_classes) then
-    fail("%s: target must have classes from 1 to %d", self.__name, self.n_classes)
+  if labels:numel() > 0 then
+    local least, most = labels:min():item(), labels:max():item()
+    if least < 1 or most > self.n_classes then
+      options.must_be(self.__name, "target", ("classes from 1 to %d (n_classes)"):format(self.n_classes),
+        least < 1 and least or most)
+    end
   end
   local output, at = ops.zeros({x.shape[1]}, {dtype = x.dtype, device = x.device}), labels:clone()
   for i = 1, self.n_clusters do

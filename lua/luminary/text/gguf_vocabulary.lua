@@ -1,4 +1,4 @@
---- The tokenizer in a GGUF file, as the tokenizer.json that it stands for.
+--- Converts the tokenizer in a GGUF file to a tokenizer.json.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
@@ -9,7 +9,7 @@ local fail = options.fail
 
 local vocabulary = {}
 
---- Whether there is a file that begins as GGUF's do.
+--- Returns true if path is a GGUF file.
 function vocabulary.is(path)
   local file = core.file_kind(path) == "a regular file" and io.open(path, "rb")
   local head = file and file:read(4)
@@ -17,13 +17,13 @@ function vocabulary.is(path)
   return head == "GGUF"
 end
 
-vocabulary.MOST_BYTES = 2 ^ 16 -- of a token, as in C
+vocabulary.MOST_BYTES = 2 ^ 16 -- most bytes of a token, as in C
 local MOST_BYTES = vocabulary.MOST_BYTES
-local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4 -- of tokenizer.ggml.token_type
+local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4 -- values of tokenizer.ggml.token_type
 
--- ---- the words that a text is cut into first, by tokenizer.ggml.pre
+-- ---- pre-tokenizers, by tokenizer.ggml.pre
 
---- The regular expression of words of LLaMA 3 and others, in which numbers are cut by `digits`.
+--- Returns the regular expression for words of LLaMA 3 and others. digits: the part that cuts numbers.
 function vocabulary.words(digits)
   return "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" .. digits
     .. "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -33,7 +33,7 @@ local function split(by)
   return {type = "Split", behavior = "Isolated", invert = false, pattern = {Regex = vocabulary.words(by)}}
 end
 
---- GPT-2's letters for bytes, and its words if by_words.
+--- Returns the step for GPT-2's letters for bytes, and its words if by_words is true.
 function vocabulary.byte_level(by_words)
   return {type = "ByteLevel", add_prefix_space = false, trim_offsets = false, use_regex = by_words}
 end
@@ -51,9 +51,9 @@ for names, cut in pairs {
 end
 local takes_whole_words = {llama3 = true, ["llama-v3"] = true, ["llama-bpe"] = true, falcon3 = true}
 
--- ---- the two kinds
+-- ---- the two kinds of tokenizers
 
--- GPT-2's: pairs of tokens of bytes are joined in the order of a list.
+-- Returns the root of a tokenizer.json for GPT-2's byte pairs.
 local function byte_pairs(path, file, vocab)
   local pre = file.pre or (file.architecture == "gpt2" and "gpt-2")
   local cut = cuts[pre]
@@ -77,15 +77,15 @@ end
 
 local function is_letter_start(byte) return byte < 128 or byte >= 192 end
 
--- Bytes of what merges_by_score cuts tokens into; those of the largest vocabularies known are a fifth of it.
+-- Most bytes of all splits of tokens in merges_by_score; the largest known vocabularies have a fifth of it.
 local MOST_CUT = 2 ^ 27
 
---- Returns all pairs of tokens that make a token, the one of the highest score first, as Hugging Face's converter of
---- SentencePiece's models has them; of equal scores that with more letters on the left, and then on the right. Only
---- where both parts have a length that some token has is a token cut.
+--- Returns all pairs of tokens that form a token, in descending order of its score, then of the letters on the left,
+--- then on the right, as Hugging Face's converter of SentencePiece's models does. It splits a token only where both
+--- parts have the length of some token.
 function vocabulary.merges_by_score(path, tokens, vocab, scores)
   local all, lengths, bytes = {}, {}, 0
-  local columns = {{}, {}, {}} -- of each pair the letters on the right and the left, and its score
+  local columns = {{}, {}, {}} -- the pairs' letters on the right, letters on the left, and scores
   for _, token in ipairs(tokens) do lengths[#token] = true end
   for i, token in ipairs(tokens) do
     local left, before = 0, #all
@@ -121,7 +121,7 @@ function vocabulary.merges_by_score(path, tokens, vocab, scores)
   return merges
 end
 
---- The steps that write "▁" for spaces, and with `prefix` in front, and those that undo it.
+--- Return the steps that write "▁" for spaces, and if `prefix` is true in front of a text, and the steps that undo it.
 function vocabulary.space_normalizers(prefix)
   local spaces = {type = "Replace", pattern = {String = " "}, content = "▁"}
   return prefix and {{type = "Prepend", prepend = "▁"}, spaces} or {spaces}
@@ -133,7 +133,7 @@ function vocabulary.space_decoders(prefix)
   }
 end
 
--- SentencePiece's pairs: a space is "▁", and characters that no token has are bytes.
+-- Returns the root of a tokenizer.json for SentencePiece's pairs: spaces are "▁", unknown characters become bytes.
 local function sentence_pieces(path, file, vocab)
   local prefix = file.add_space_prefix ~= false
   return {
@@ -150,20 +150,21 @@ local kinds = {gpt2 = byte_pairs, llama = sentence_pieces}
 
 -- ---- the file
 
--- What a value of the metadata is, for messages.
+-- Returns the text of a value of the metadata for messages.
 local function described(value)
   if type(value) == "table" then return "a list" end
   if type(value) == "string" then return ("the text '%s'"):format(printable_name(value, 60)) end
   return value ~= value and "nan" or tostring(value)
 end
 
--- Of an element of a list, by its type: what is wrong with it.
+-- Functions, by the type of a list's elements, that return the end of an error's message for an element, or nil.
 local wrong = {
   string = function(text) return text:find("%z") and ("'%s', contains a NUL byte"):format(printable_name(text, 60)) end,
   number = function(n) return n - n ~= 0 and ("must be a finite number, got %s"):format(described(n)) end,
 }
 
--- What the metadata says of a tokenizer: fields and lists that are checked.
+-- Returns the metadata's fields about the tokenizer, checked, and list(name, type, count), which returns a checked
+-- list.
 local function view(path, metadata)
   local file = {architecture = metadata["general.architecture"]}
   local function get(key, kind)
@@ -196,7 +197,7 @@ local function view(path, metadata)
   return file
 end
 
--- The tokens, and their ids from 0; one without a text gets a name, as llama.cpp has it.
+-- Returns the tokens, their ids from 0 by token, and the set of ids without a text, which get names as in llama.cpp.
 local function read_tokens(path, file)
   local tokens, vocab, is_empty = file.list("tokens", "string"), {}, {}
   for i, token in ipairs(tokens) do
@@ -224,13 +225,12 @@ local parts = {
   padding = "pad_token", cls = "cls_token", mask = "mask_token",
 }
 
--- What llama.cpp takes for the parts of SentencePiece's tokens where a file says nothing.
+-- llama.cpp's default ids of SentencePiece's special tokens.
 local default_ids = {unknown = 0, bos = 1, eos = 2}
-local NO_ID = 2 ^ 32 - 1 -- llama.cpp's -1 for no token, as some files have it
+local NO_ID = 2 ^ 32 - 1 -- llama.cpp's -1 (no token) in some files
 
---- Of a GGUF file: the text of a tokenizer.json, the tokens that have parts, by these, and, as special.read returns
---- them, whether bos_token and eos_token stand around texts, and the chat_template; beside these, as root, what the
---- text says.
+--- Returns three values for a GGUF file: the text of a tokenizer.json; the special tokens by role; and a table as
+--- special.read returns it, with add_bos_token, add_eos_token, chat_template, and the text's decoded value as root.
 function vocabulary.read(path)
   local metadata = formats.metadata(path)
   local file = view(path, metadata)
@@ -274,7 +274,7 @@ function vocabulary.read(path)
   local root = make(path, file, vocab)
   root.added_tokens = added[1] and added or nil
   local text = json_encode(root)
-  if not root.model.merges[1] then text = text:gsub('"merges":{}', '"merges":[]') end -- which only a list is for others
+  if not root.model.merges[1] then text = text:gsub('"merges":{}', '"merges":[]') end -- others expect a list
   local roles = {}
   for part, role in pairs(parts) do roles[role] = file.token(part) or roles[role] end
   local around_by_itself = file.model == "llama" or takes_whole_words[file.pre]

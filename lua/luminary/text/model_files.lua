@@ -1,4 +1,5 @@
---- SentencePiece's models (tokenizer.model) and tiktoken's ranks, as the tokenizer.json that they stand for.
+--- Converts SentencePiece's models (tokenizer.model) and tiktoken's ranks to the text of a tokenizer.json.
+local core = require "luminary.core"
 local base64 = require "luminary.base.base64"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
@@ -26,12 +27,12 @@ local function check_token(path, vocab, token, id)
   vocab[token] = id
 end
 
--- The text of a BPE's tokenizer.json; an empty list of merges must not be an object.
+-- Returns a tokenizer.json's text, in which an empty list of merges is a list.
 local function encoded(root) return (json_encode(root):gsub('"merges":{}', '"merges":[]')) end
 
 -- ---- SentencePiece: protobuf's messages
 
--- Calls visit(number of the field, value) for each field: a number, or the bytes of all but varints.
+-- Calls visit(number of the field, value) for each field; a value is a number for varints, else a string of bytes.
 local function each_field(path, message, visit)
   local at = 1
   local function wrong(why) malformed(path, "%s at byte %d of a message", why, at - 1) end
@@ -59,7 +60,7 @@ local function each_field(path, message, visit)
   end
 end
 
--- Reads fields of a message into a table: names by number.
+-- Reads fields of a message into `out`. names: field names by number. Returns `out`.
 local function fields_of(path, message, names, out)
   each_field(path, message, function(number, value)
     if names[number] then out[names[number]] = value end
@@ -67,7 +68,7 @@ local function fields_of(path, message, names, out)
   return out
 end
 
-local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+local NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 local UNIGRAM, BPE, WORD = 1, 2, 3
 
 local function read_message(path, text)
@@ -100,7 +101,8 @@ local function is_sentence_piece(text) return text:byte(1) == 10 and text:find("
 
 local function replaced(regex, content) return {type = "Replace", pattern = {Regex = regex}, content = content} end
 
--- As SentencePiece's normalizer has it: the map of characters, one space for several, "▁" for a space and in front.
+-- Returns SentencePiece's normalization as steps: the map of characters, one space for several, "▁" for a space and in
+-- front.
 local function normalizers_of(normalizer)
   local list = {}
   if #(normalizer.charsmap or "") > 0 then
@@ -115,7 +117,7 @@ local function normalizers_of(normalizer)
   return list
 end
 
--- The tokenizer.json of a model, and the tokens that have parts.
+-- Returns what model_files.read returns, for a SentencePiece model.
 local function sentence_piece(path, text)
   local pieces, trainer, normalizer = read_message(path, text)
   local function lacks(what)
@@ -124,7 +126,7 @@ local function sentence_piece(path, text)
   if trainer.model_type == WORD then lacks "SentencePiece models of words" end
   if trainer.suffix ~= 0 then lacks "spaces as suffixes" end
   if normalizer.escapes == 0 then lacks "unescaped spaces" end
-  local vocab, list, added, tokens, scores, most, unknown = {}, {}, {}, {}, {}, -math.huge, nil
+  local vocab, list, added, tokens, scores, kinds, most, unknown = {}, {}, {}, {}, {}, {}, -math.huge, nil
   for i, piece in ipairs(pieces) do
     check_token(path, vocab, piece.text, i - 1)
     if piece.score - piece.score ~= 0 then malformed(path, "piece %d has a score that is not finite", i - 1) end
@@ -138,7 +140,9 @@ local function sentence_piece(path, text)
   for i, piece in ipairs(pieces) do
     list[i] = {piece.text, piece.score}
     local is_own = piece.kind == USER_DEFINED
-    if is_unigram and is_own then -- the best score for its length, so that it is taken, as SentencePiece does it
+    local may_be_text = piece.kind == NORMAL or piece.kind == BYTE or is_unigram and is_own
+    kinds[piece.text] = not may_be_text and piece.kind or nil
+    if is_unigram and is_own then -- the best score for its length, so that it is chosen, as in SentencePiece
       local _, letters = piece.text:gsub("[^\128-\191]", "")
       list[i][2] = letters * most - 0.1
     elseif piece.kind == UNKNOWN or piece.kind == CONTROL or is_own then
@@ -161,12 +165,42 @@ local function sentence_piece(path, text)
       type = "BPE", vocab = vocab, byte_fallback = byte_fallback, fuse_unk = true, unk_token = pieces[unknown + 1].text,
       merges = trainer.model_type == BPE and vocabulary.merges_by_score(path, tokens, vocab, scores) or {},
     },
-  }, roles
+  }, roles, nil, kinds
+end
+
+local MARK = "\239\183\144" -- U+FDD0, which Unicode keeps from texts
+
+--- Returns the decoded tokenizer.json that encodes as SentencePiece does, with the file's ids: text that reads like a
+--- control piece is text, and user-defined symbols are found after the space in front of a text is added. json, kinds:
+--- the first and fourth result of `read`.
+function model_files.for_encoding(json, kinds)
+  local root = core.json_decode(json)
+  local model, added = root.model, {}
+  local function renamed(token) -- a space is "▁" in a normalized text, so no text has a token with a space
+    return (kinds[token] == USER_DEFINED and MARK or kinds[token] and " " or "") .. token
+  end
+  if model.type == "Unigram" then
+    for _, entry in ipairs(model.vocab) do entry[1] = renamed(entry[1]) end
+    if model.byte_fallback then -- a byte's piece is not found in a text that is cut behind its "<"
+      root.pre_tokenizer = {type = "Split", behavior = "Isolated", pattern = {Regex = "<(?=0x[0-9A-F]{2}>)"}}
+    end
+  else
+    local vocab = {}
+    for token, id in pairs(model.vocab) do vocab[renamed(token)] = id end
+    model.vocab, model.unk_token = vocab, renamed(model.unk_token)
+  end
+  for _, one in ipairs(root.added_tokens or {}) do
+    if kinds[one.content] == USER_DEFINED then one.content, one.normalized = renamed(one.content), true end
+    if not kinds[one.content] then added[#added + 1] = one end
+  end
+  root.added_tokens = added
+  table.insert(root.normalizer.normalizers, replaced("^▁?" .. MARK, ""))
+  return root
 end
 
 -- ---- tiktoken: lines of a token's bytes in base64 and its rank
 
--- The letters that GPT-2's vocabularies have for bytes.
+-- Letters of GPT-2's vocabularies by byte.
 local letters = {}
 do
   local others = 0
@@ -178,7 +212,7 @@ do
   end
 end
 
--- Words by the number of ranks: of OpenAI's encodings (tiktoken_ext/openai_public.py) and LLaMA 3's.
+-- Regular expressions by the number of ranks: OpenAI's encodings (tiktoken_ext/openai_public.py) and LLaMA 3's.
 local contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 local upper, lower = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 local thousands = vocabulary.words "\\p{N}{1,3}"
@@ -189,7 +223,7 @@ local patterns = {
     .. "|[^\\r\\n\\p{L}\\p{N}]?" .. upper .. "+" .. lower .. "*" .. contractions
     .. "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
 }
-local ends = {[50256] = 50256, [50280] = 50256, [100256] = 100257, [199998] = 199999} -- <|endoftext|>
+local ends = {[50256] = 50256, [50280] = 50256, [100256] = 100257, [199998] = 199999} -- ids of <|endoftext|>
 
 local function tiktoken(path, text, pattern)
   local tokens, vocab, scores = {}, {}, {}
@@ -222,8 +256,9 @@ local function tiktoken(path, text, pattern)
   }, added and {eos_token = "<|endoftext|>"} or {}
 end
 
---- The text of a tokenizer.json of a file's text, and the tokens that have parts; nil where it is of neither kind.
---- pattern: the regular expression that cuts texts into words, for tiktoken's ranks.
+--- Returns four values for a file's text: the text of a tokenizer.json, the special tokens by role, nil, and for a
+--- SentencePiece model the kinds of pieces that no text is (for_encoding); nil for other formats. pattern: the regular
+--- expression for words, for tiktoken's ranks.
 function model_files.read(path, text, pattern)
   if is_sentence_piece(text) then return sentence_piece(path, text) end
   if text:find "^[%w+/]+=* %d+[\r\n]" then return tiktoken(path, text, pattern) end

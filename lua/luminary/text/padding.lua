@@ -1,15 +1,15 @@
---- Batches of tokens: options, truncation and padding.
+--- Reads options of tokenizer(…), and pads and stacks encodings into batches.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local fail = options.fail
 
 local padding = {}
 
-local MOST = 2 ^ 22 -- tokens that a file may pad each text to
+local MOST = 2 ^ 22 -- largest length, in tokens, to which a file may pad
 local sides = {Left = "left", Right = "right"}
 local strategies = {LongestFirst = "longest_first", OnlyFirst = "only_first", OnlySecond = "only_second"}
 
---- What a file says of truncation and padding, or nil, as options.
+--- Returns a file's truncation and padding (objects or nil) as options.
 function padding.settings(path, truncation, pads)
   local out = {}
   local function is_count(v) return type(v) == "number" and v >= 0 and v % 1 == 0 and v < 2 ^ 53 end
@@ -47,9 +47,9 @@ local spec = {
   max_length = {"natural"}, truncation_side = {{"left", "right"}}, padding = {one_of {"longest", "max_length"}},
   pad_to_multiple_of = {"count"}, pad_token_id = {"integer"}, padding_side = {{"left", "right"}},
 }
-local LARGE = 1e20 -- from there on transformers take a model_max_length for none
+local LARGE = 1e20 -- least model_max_length that means no limit, as in transformers
 
---- Options, filled from the file and from what the tokenizer says. max_length alone shortens, as in transformers.
+--- Returns a call's options, with defaults of file and tokenizer. max_length alone truncates, as in transformers.
 function padding.options(tokenizer, who, opts)
   local o, file = options.check(who, opts, spec, "padding"), tokenizer.settings
   local most = file.max_length or tokenizer.model_max_length
@@ -71,7 +71,7 @@ function padding.options(tokenizer, who, opts)
   return o
 end
 
---- A string or a list of them, as a list.
+--- Returns a string, or a list of strings, as a list, checked.
 function padding.texts(who, name, texts)
   if type(texts) == "string" then return {texts} end
   if not options.is_plain(texts) then
@@ -93,14 +93,14 @@ local function pad_id(tokenizer, who, o)
       .. "or call tokenizer:add_special_tokens({pad_token = '[PAD]'})", who)
 end
 
--- How long rows become of which the longest has that many tokens.
+-- Returns the length of padded rows, of which the longest has `longest` tokens; nil without padding.
 local function length_of(o, longest)
   if not o.padding then return nil end
   local length = type(o.padding) == "number" and math.max(o.padding, longest) or longest
   return math.ceil(length / o.pad_to_multiple_of) * o.pad_to_multiple_of
 end
 
---- Pads the tables that encode returns.
+--- Pads a list of tables that encode returns, in place. Returns the list.
 function padding.encodings(tokenizer, who, list, o)
   local ops, int64, longest = core.ops, {dtype = "int64"}, 0
   for _, e in ipairs(list) do longest = math.max(longest, e.ids:numel()) end
@@ -125,7 +125,7 @@ function padding.encodings(tokenizer, who, list, o)
   return list
 end
 
---- The rows as tensors [N, L].
+--- Returns rows of ids and of type ids as the tensors [N, L] of a batch.
 function padding.batch(tokenizer, who, ids, types, o)
   local ops, longest, shortest = core.ops, 0, 1 / 0
   for _, row in ipairs(ids) do

@@ -1,4 +1,4 @@
---- Tokens with a part to play, such as the one that pads, and what stands in a folder beside tokenizer.json.
+--- Reads special tokens from the files beside a tokenizer.json, and keeps them as fields of a tokenizer by their roles.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local files = require "luminary.text.vocabulary_files"
@@ -7,16 +7,16 @@ local fail = options.fail
 
 local special = {}
 
---- The parts that a token may have.
+--- The roles of special tokens.
 special.roles = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
---- What transformers write where a model says nothing of the most tokens that it takes.
+--- transformers' model_max_length of a model without a limit.
 special.NO_MAXIMUM = 1e30
 
 local is_role = {}
 for _, role in ipairs(special.roles) do is_role[role] = true end
 
 -- ---- files
---- An error's text without the line that it came from.
+--- Returns an error's text without the position in front.
 function special.reason(why) return (tostring(why):gsub("^.-:%d+: ", "")) end
 
 local function object_in(path)
@@ -29,7 +29,7 @@ end
 
 local flags = {"single_word", "lstrip", "rstrip", "normalized", "special"}
 
--- A token as files write it, a string or an object, as add_tokens takes it; nil where there is none.
+-- Returns a file's token, a string or an object, as a table for add_tokens; nil for none.
 local function token_of(path, name, value)
   if not value then return nil end
   local content = type(value) == "table" and value.content or value
@@ -41,7 +41,7 @@ local function token_of(path, name, value)
   return out
 end
 
--- Lists of them; transformers 4 also wrote tables of names and tokens.
+-- Returns a file's list of tokens, or transformers 4's table of names and tokens, as a list of tables for add_tokens.
 local function tokens_of(path, name, value)
   local list, names = {}, {}
   if value and type(value) ~= "table" then options.fail_in_file(path, "%s must be a list of tokens", name) end
@@ -62,9 +62,9 @@ local function side(path, config, name)
   return value
 end
 
---- What tokenizer_config.json, special_tokens_map.json (for what the former does not say) and chat_template.jinja of a
---- folder say: {path = of the first, tokens = by role, extra = list, added = list of all that it names,
---- model_max_length, padding_side, truncation_side, chat_template, add_bos_token, add_eos_token}.
+--- Reads a folder's tokenizer_config.json, special_tokens_map.json (for missing roles) and chat_template.jinja. Returns
+--- {path = the first's, tokens = by role, extra = list, added = list of all tokens, model_max_length, padding_side,
+--- truncation_side, chat_template, add_bos_token, add_eos_token}.
 function special.read(folder)
   local path, old = folder .. "/tokenizer_config.json", folder .. "/special_tokens_map.json"
   local config, map = object_in(path), object_in(old)
@@ -95,7 +95,7 @@ function special.read(folder)
   return out
 end
 
---- The text of a tokenizer_config.json of what a tokenizer has.
+--- Returns the text of a tokenizer_config.json for a tokenizer.
 function special.config(t)
   local out = {
     tokenizer_class = "PreTrainedTokenizerFast", model_max_length = t.model_max_length, padding_side = t.padding_side,
@@ -107,7 +107,7 @@ function special.config(t)
 end
 
 -- ---- fields of a tokenizer
---- Fields that are made when they are asked for: functions of the tokenizer.
+--- Functions of a tokenizer, by field, that compute the field when it is read.
 special.made = {
   all_special_tokens = function(t)
     local list, seen = {}, {}
@@ -132,17 +132,17 @@ for _, role in ipairs(special.roles) do
   end
 end
 
---- Fields that do something when they are written: functions of the tokenizer and the value.
+--- Functions of a tokenizer and a value, by field, that set the field.
 special.written = {}
 
---- Reading a field of a tokenizer.
+--- Returns a field of a tokenizer.
 function special.get(tokenizer, key)
   local make = special.made[key]
   if make then return make(tokenizer) end
   return options.record(tokenizer).values[key]
 end
 
---- Writing one: tokenizer.pad_token = tokenizer.eos_token, or false for none.
+--- Sets a field of a tokenizer; a special token must be in the vocabulary, or false for none.
 function special.set(tokenizer, key, value)
   local values, role = options.record(tokenizer).values, is_role[key] and key or nil
   if special.written[key] then return special.written[key](tokenizer, value) end
@@ -162,8 +162,8 @@ function special.set(tokenizer, key, value)
   rawset(values, role, value or nil)
 end
 
---- {pad_token = "[PAD]", extra_special_tokens = {…}} as a list of tokens, and a function that assigns them their parts;
---- nil where `tokens` names no part.
+--- Returns two values for {pad_token = "[PAD]", extra_special_tokens = {…}}: the list of tokens, and a
+--- function(tokenizer) that sets their roles; nil for a table without roles.
 function special.named(who, tokens)
   if type(tokens) ~= "table" or not options.is_plain(tokens) or type(next(tokens)) ~= "string" then return nil end
   local list, extra = {}, tokens.extra_special_tokens or tokens.additional_special_tokens

@@ -1,14 +1,14 @@
---- Text of ids that come one by one: of the last few ids the text is made with and without the new one, since how a
---- token reads depends on those before it.
+--- Decodes ids that arrive one by one: decodes the last few ids with and without the new one, since a token's text
+--- depends on the tokens before it.
 local options = require "luminary.base.options"
 
-local BROKEN = "\239\191\189$" -- U+FFFD: bytes that are no character, or not yet
-local MOST_WAITING = 8 -- tokens; by then they are no character and never will be
+local BROKEN = "\239\191\189$" -- U+FFFD at the end: bytes that are not, or not yet, a character
+local MOST_WAITING = 8 -- most tokens that wait; the bytes of more are no character
 
 return function(decode, write)
   local ids, prefix, prefix_ids = {}, "", 0
 
-  -- Writes what is beyond the prefix; what was new becomes the prefix of what follows.
+  -- Writes the text after the prefix; the new ids become the prefix of the next ones.
   local function emit(text)
     local fresh = text:sub(#prefix + 1)
     local kept = {}

@@ -1,4 +1,4 @@
---- lm.text: Tokenizers, which read Hugging Face's files and GGUF files.
+--- lm.text: Provides tokenizers, which read Hugging Face's files and GGUF files.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local class = require "luminary.base.class"
@@ -17,8 +17,8 @@ local function new(of)
   return class.object(of, {__call = call, __index = special.get, __newindex = special.set})
 end
 
---- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): Loads a tokenizer of Hugging Face's formats, or
---- that of a GGUF file.
+--- text.Tokenizer(path [, {base = 1, add_bos_token, add_eos_token}]): Loads a tokenizer of Hugging Face's formats,
+--- SentencePiece's, tiktoken's or a GGUF file's.
 ---
 --- Fields: vocab_size is the number of tokens without added ones, #tokenizer that of all ids. pad_token, eos_token,
 --- bos_token, unk_token, cls_token, sep_token and mask_token are strings or nil, and may be set; pad_token_id and so
@@ -33,7 +33,7 @@ end))
 for key, method in pairs(class.methods) do Tokenizer[key] = method end
 Tokenizer.is = class.is
 Tokenizer.strict = true
---- What help knows of beside methods.
+--- Names of fields for help.
 Tokenizer.__fields = {
   "vocab_size", "model_max_length", "padding_side", "truncation_side", "chat_template", "extra_special_tokens",
   "all_special_tokens", "all_special_ids", "special_tokens_map", "add_bos_token", "add_eos_token",
@@ -68,41 +68,53 @@ Tokenizer.__missing = {
   id_to_piece = "id_to_token is that", piece_to_id = "token_to_id is that",
 }
 
--- What C has of each; it is made of the text again in another process or thread.
-local made = setmetatable({}, {__mode = "k"})
+-- C's handles by tokenizer, made again from the text in another process or thread; `encoders` has separate ones that
+-- encode texts for SentencePiece's models.
+local made, encoders = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
 
-local function handle(self)
-  local one = made[self]
+local function handle_in(handles, self, root)
+  local one = handles[self]
   if not one then
-    one = tokenizer_json.read(self.json, self.path)
-    made[self] = one
+    one = tokenizer_json.read(self.json, self.path, root and root())
+    handles[self] = one
     if #self.added > 0 then core.tokenizer_add(one, self.added) end
   end
   return one
+end
+
+local function handle(self) return handle_in(made, self) end
+
+local function encoder(self)
+  return self.kinds and next(self.kinds) and handle_in(encoders, self, function()
+    return require("luminary.text.model_files").for_encoding(self.json, self.kinds)
+  end) or handle(self)
 end
 
 special.made.vocab_size = function(self) return (select(2, core.tokenizer_size(handle(self)))) end
 
 local function add(self, list)
   local count = core.tokenizer_add(handle(self), list)
-  for _, one in ipairs(list) do self.added[#self.added + 1] = one end
+  for _, one in ipairs(list) do
+    self.added[#self.added + 1] = one
+    if self.kinds then self.kinds[one.content], encoders[self] = nil, nil end
+  end
   return count
 end
 
--- Those that are not there beside the model's tokens yet; `said` is what special.read returns.
+-- Adds the tokens of said.added (said: special.read's result) that are not added tokens yet.
 local function add_missing(self, said)
   local missing = {}
   for _, one in ipairs(said.added) do
     local id = core.tokenizer_id(handle(self), one.content)
     local is_added = id and select(2, core.tokenizer_token(handle(self), id))
     if one.normalized == nil then one.normalized = not one.special end
-    if not is_added then missing[#missing + 1] = one end
+    if not is_added or self.kinds and self.kinds[one.content] then missing[#missing + 1] = one end
   end
   local ok, why = pcall(add, self, missing)
   if not ok then options.fail_in_file(said.path, special.reason(why)) end
 end
 
--- Puts bos_token and eos_token around texts from now on, as add_bos_token and add_eos_token say.
+-- Sets the post-processor that adds bos_token and eos_token to texts, by add_bos_token and add_eos_token.
 local function set_around(self)
   local function one(role)
     if not self["add_" .. role] then return nil end
@@ -110,7 +122,7 @@ local function set_around(self)
     return {self[role], id - self.base}
   end
   self.json = files.with_field(self.json, "post_processor", files.around_json(one "bos_token", one "eos_token"))
-  made[self] = nil
+  made[self], encoders[self] = nil, nil
 end
 
 for _, flag in ipairs {"add_bos_token", "add_eos_token"} do
@@ -120,7 +132,7 @@ for _, flag in ipairs {"add_bos_token", "add_eos_token"} do
   end
 end
 
--- Takes what the options say, or a tokenizer_config.json of a folder without a tokenizer.json.
+-- Sets add_bos_token and add_eos_token from the options, or from a tokenizer_config.json without a tokenizer.json.
 local function choose_around(self, o, said, has_file)
   for _, role in ipairs {"bos_token", "eos_token"} do
     local flag, id = "add_" .. role, self[role .. "_id"]
@@ -139,11 +151,12 @@ local function choose_around(self, o, said, has_file)
   end
 end
 
--- json: a tokenizer.json's text, of the file or folder of that name; said: what special.read returns, or nil.
-local function prepare(self, who, path, json, base, said)
+-- Fills a tokenizer. json: a tokenizer.json's text; path: for messages; said: what special.read returned, or nil;
+-- kinds: what model_files.read returned, or nil. Returns the tokenizer.
+local function prepare(self, who, path, json, base, said, kinds)
   if base > 1 then options.must_be(who, "base", "0 (as in the file) or 1", base) end
   said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
-  self.path, self.json, self.base, self.added = path, json, base, {}
+  self.path, self.json, self.base, self.added, self.kinds = path, json, base, {}, kinds
   local truncation, pads
   made[self], truncation, pads = tokenizer_json.read(json, path, said.root)
   local settings = padding.settings(path, truncation, pads)
@@ -163,9 +176,9 @@ Tokenizer.init = signature.of([[Tokenizer(path: string, {base: natural = 1, add_
   if path:find("%z") then options.must_be("Tokenizer", "path", "a string", path) end
   local folder = core.file_kind(path) == "a folder" and path
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
-  local json, parts, said = files.read_any(path, o.pattern)
+  local json, parts, said, kinds = files.read_any(path, o.pattern)
   said = said or folder and special.read(folder)
-  prepare(self, "Tokenizer", path, json, o.base, said)
+  prepare(self, "Tokenizer", path, json, o.base, said, kinds)
   for _, role in ipairs(special.roles) do
     local token = parts and parts[role]
     if token and not self[role] and self:token_to_id(token) then self[role] = token end
@@ -180,10 +193,10 @@ function Tokenizer:len() return core.tokenizer_size(handle(self)) end
 
 local strategies = {longest_first = 0, only_first = 1, only_second = 2}
 
--- The five tensors of encode.
+-- Returns five tensors for a text: ids, offsets, type ids, mask of special tokens, and word ids.
 local function encode(self, text, pair, o)
   local most = o.truncation and o.max_length or -1
-  return core.tokenizer_encode(handle(self), text, pair, o.add_special_tokens, most, strategies[o.truncation] or 0,
+  return core.tokenizer_encode(encoder(self), text, pair, o.add_special_tokens, most, strategies[o.truncation] or 0,
     o.truncation_side == "left", self.base)
 end
 
@@ -196,15 +209,16 @@ local function encoding(self, text, pair, o)
 end
 
 --- tokenizer:encode(text [, pair] [, {add_special_tokens = true, truncation = false, max_length, truncation_side,
---- padding = false, pad_to_multiple_of, pad_token_id, padding_side}]): a table of int64 tensors of n tokens: ids [n],
---- from 1; offsets [n, 2], the first and last byte of each token, so that text:sub(offsets[i][1], offsets[i][2]) is
---- what it was made of ("" for special tokens around it); type_ids [n], 0 or, of a second text, 1 (a model's
+--- padding = false, pad_to_multiple_of, pad_token_id, padding_side}]): Returns a table of int64 tensors of n tokens:
+--- ids [n], from 1; offsets [n, 2], the first and last byte of each token, so that text:sub(offsets[i][1],
+--- offsets[i][2]) is its text ("" for special tokens around it); type_ids [n], 0 or, for a second text, 1 (a model's
 --- token_type_ids are type_ids + 1); special_tokens_mask and attention_mask [n]; word_ids [n], the number of the word
---- (of its text), from 1, or 0 of special tokens. pair: a second text that goes with the first. truncation: true or
---- "longest_first", "only_first", "only_second": at most max_length tokens, special ones counted; max_length alone does
---- it too. padding as in tokenizer(…). What the file says of both counts where no option does. text must be UTF-8.
+--- in its text, from 1, or 0 for special tokens. pair: a second text. truncation: true or "longest_first",
+--- "only_first", "only_second": at most max_length tokens, special ones included; max_length alone truncates too.
+--- padding as in tokenizer(…). The file's truncation and padding are the defaults. text must be UTF-8.
 ---
---- Its time grows as the text does: a file whose patterns or tokens would take longer is an error that names them.
+--- The time is linear in the text's length: a file whose patterns or tokens would take longer is an error that names
+--- them.
 function Tokenizer:encode(text, pair, opts)
   local who = "Tokenizer:encode"
   if opts == nil and type(pair) == "table" then pair, opts = nil, pair end
@@ -214,8 +228,8 @@ function Tokenizer:encode(text, pair, opts)
   return padding.encodings(self, who, {encoding(self, text, pair, o)}, o)[1]
 end
 
---- tokenizer:encode_batch(texts [, {…}]): the list of what encode returns for each of a list of texts, or of pairs
---- {text, pair}, with its options. Padded, all are as long as the longest.
+--- tokenizer:encode_batch(texts [, {…}]): Returns the list of what encode returns for each of a list of texts, or of
+--- pairs {text, pair}, with its options. Padding makes all as long as the longest.
 function Tokenizer:encode_batch(texts, opts)
   local who, list = "Tokenizer:encode_batch", {}
   local o = padding.options(self, who, opts)
@@ -229,14 +243,14 @@ function Tokenizer:encode_batch(texts, opts)
   return padding.encodings(self, who, list, o)
 end
 
---- tokenizer:forward(…): what tokenizer(…) does: tokenizer(text [, pair] [, {padding = false, truncation = false,
---- max_length, add_special_tokens = true, pad_to_multiple_of, pad_token_id, padding_side, truncation_side}]): a table
---- of int64 tensors [N, L] for a model: input_ids, from 1; attention_mask, 1 where there is a token
---- and 0 where the row is padded; token_type_ids, 1 or 2 (0 or 1 by {base = 0}). text: a string (N is 1) or a list of
---- them; pair likewise. Texts of different lengths want padding: true for that of the longest, "max_length" for
---- max_length, which is model_max_length where it is not given. max_length without padding or truncation shortens too.
---- What pads is pad_token_id, or tokenizer.pad_token, or the file's padding, or else its token "[PAD]" or "<pad>". What
---- the file itself says of padding and truncation counts where no option does.
+--- tokenizer:forward(…): Encodes texts as tokenizer(…) does: tokenizer(text [, pair] [, {padding = false, truncation =
+--- false, max_length, add_special_tokens = true, pad_to_multiple_of, pad_token_id, padding_side, truncation_side}])
+--- returns a table of int64 tensors [N, L] for a model: input_ids, from 1; attention_mask, 1 for tokens and 0 for
+--- padding; token_type_ids, 1 or 2 (0 or 1 with {base = 0}). text: a string (N is 1) or a list of strings; pair
+--- likewise. Texts of different lengths require padding: true for the length of the longest, "max_length" for
+--- max_length, by default model_max_length. max_length without padding or truncation truncates too. Padding has the id
+--- pad_token_id, that of tokenizer.pad_token, the file's, or that of "[PAD]" or "<pad>". The file's padding and
+--- truncation are the defaults.
 function Tokenizer:forward(text, pair, opts)
   if opts == nil and type(pair) == "table" and pair[1] == nil then pair, opts = nil, pair end
   local who = "Tokenizer"
@@ -260,7 +274,7 @@ function Tokenizer:tokenize(text, pair)
   return self:convert_ids_to_tokens((encode(self, text, pair, {add_special_tokens = false})))
 end
 
--- A list of ids, a number or a tensor as int64 [n].
+-- Returns a list of ids, a number or a tensor as int64 [n].
 local function as_ids(who, ids)
   if type(ids) == "number" then ids = {ids} end
   if type(ids) == "table" then
@@ -281,14 +295,14 @@ local function as_ids(who, ids)
   return ids:reshape(-1):to("cpu", "int64"):contiguous()
 end
 
---- tokenizer:decode(…): the text of ids: a tensor [n] or [1, n], a list, a number.
+--- tokenizer:decode(…): Returns the text of ids, a tensor [n] or [1, n], a list or a number.
 --- Ids beyond the vocabulary have no text; those before the first, such as 0, are an error.
 Tokenizer.decode = signature.of("Tokenizer:decode(ids, {skip_special_tokens = true})", function(self, ids, o)
   return core.tokenizer_decode(handle(self), as_ids("Tokenizer:decode", ids), o.skip_special_tokens, self.base)
 end)
 
---- tokenizer:batch_decode(ids [, {skip_special_tokens = true}]): the list of the texts of the rows of a tensor [N, L],
---- or of a list of what decode takes.
+--- tokenizer:batch_decode(ids [, {skip_special_tokens = true}]): Returns the list of the texts of the rows of a tensor
+--- [N, L], or of a list of arguments of decode.
 function Tokenizer:batch_decode(ids, opts)
   local rows, out = ids, {}
   if core.is_tensor(ids) then
@@ -307,8 +321,8 @@ function Tokenizer:token_to_id(token)
   return id and id + self.base
 end
 
---- tokenizer:convert_tokens_to_ids(tokens): the id of a token, or the list of those of a list of tokens, from 1; of one
---- that is not there that of unk_token, or nil, which in a list is an error.
+--- tokenizer:convert_tokens_to_ids(tokens): Returns the id of a token, or the list of the ids of a list of tokens, from
+--- 1. An unknown token has the id of unk_token, or nil, which in a list is an error.
 function Tokenizer:convert_tokens_to_ids(tokens)
   local who = "Tokenizer:convert_tokens_to_ids"
   if type(tokens) == "string" then return self:token_to_id(tokens) or self.unk_token_id end
@@ -330,8 +344,8 @@ function Tokenizer:get_vocab()
   return out
 end
 
---- tokenizer:id_to_token(id): the token of an id as it stands in the vocabulary, where GPT-2's spaces are "Ġ"; nil
---- where there is none.
+--- tokenizer:id_to_token(id): Returns the token of an id as it is in the vocabulary, where GPT-2's spaces are "Ġ"; nil
+--- if there is none.
 function Tokenizer:id_to_token(id)
   return (core.tokenizer_token(handle(self), options.arg("Tokenizer:id_to_token", "id", id, "integer") - self.base))
 end
@@ -366,15 +380,14 @@ local function add_all(self, who, tokens, is_special)
   return add(self, list)
 end
 
---- tokenizer:add_tokens(tokens): tokens beside the model's, which are found in a text before it is cut; how many were
---- new. tokens: a list of strings, or of {content, single_word = false, lstrip = false, rstrip = false, normalized =
---- true, special = false}: single_word: not within a word; lstrip, rstrip: with the spaces before and after;
---- normalized: looked for in the normalized text. New ids continue from the last one, so a model's embedding must be as
---- large as #tokenizer.
+--- tokenizer:add_tokens(tokens): Adds tokens that are found in a text before it is cut. Returns the number of new ones.
+--- tokens: a list of strings, or of {content, single_word = false, lstrip = false, rstrip = false, normalized = true,
+--- special = false}. single_word: not within a word; lstrip, rstrip: with the spaces before and after; normalized:
+--- found in the normalized text. New ids follow the last one, so a model's embedding must have #tokenizer rows.
 function Tokenizer:add_tokens(tokens) return add_all(self, "Tokenizer:add_tokens", tokens, false) end
 
---- tokenizer:add_special_tokens(tokens): the same for tokens that decode leaves out and that are not normalized. With
---- names they also get a part: {pad_token = "[PAD]", eos_token = …, extra_special_tokens = {…}}.
+--- tokenizer:add_special_tokens(tokens): Adds tokens as add_tokens does; decode leaves them out, and they are not
+--- normalized. Names set their roles: {pad_token = "[PAD]", eos_token = …, extra_special_tokens = {…}}.
 function Tokenizer:add_special_tokens(tokens)
   local who = "Tokenizer:add_special_tokens"
   local list, give_parts = special.named(who, tokens)
@@ -392,17 +405,17 @@ function Tokenizer:save(path)
   })
 end
 
---- tokenizer:save_pretrained(folder): writes tokenizer.json, and tokenizer_config.json with the special tokens,
---- model_max_length, the sides and the chat template, into a folder that is made if it is not there.
+--- tokenizer:save_pretrained(folder): Writes tokenizer.json, and tokenizer_config.json with the special tokens,
+--- model_max_length, the sides and the chat template, into a folder, which is made if it is missing.
 function Tokenizer:save_pretrained(folder)
   paths.mkdir(options.arg("Tokenizer:save_pretrained", "folder", folder, "string"))
   self:save(folder .. "/tokenizer.json")
   core.write_pieces(folder .. "/tokenizer_config.json", {special.config(self)})
 end
 
---- A function for generate's streamer: write(text) gets the text of each id as soon as it is sure: bytes that are not
---- a whole character yet wait for the next. Called without an id it writes what waits. What write restores is given
---- back: false ends generate.
+--- Returns a function for generate's streamer, which calls write(text) for each id, where bytes of an incomplete
+--- character wait for the next id. A call without an id writes the rest. It returns write's result: false ends
+--- generate.
 ---
 ---   local stream = tokenizer:streamer(io.write)
 ---   local ids = tokenizer("Once").input_ids

@@ -1,11 +1,11 @@
---- tokenizer.json: what each part is called there and says, checked, as src/bind/text/read_tokenizer.c takes it.
+--- Reads a tokenizer.json: checks each part, and converts it to the plan that src/bind/text/read_tokenizer.c takes.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 
-local NULL = {} -- stands for null
+local NULL = {} -- a null in JSON
 
--- `at` is where an error is: {path, part, step}, the last two nil outside of them.
+-- Fails for the place `at`: {path, part, step}, of which the last two are nil outside of a part or step.
 local function fail(at, format, ...)
   local where = (at.part and at.part .. ": " or "") .. (at.step and at.step .. ": " or "")
   options.fail_in_file(at.path, "%s", where .. format:format(...))
@@ -23,7 +23,7 @@ end
 local function is_id(v) return type(v) == "number" and v >= 0 and v < 2 ^ 31 - 1 and v % 1 == 0 end
 local function is_character(text) return text:find "^[%z\1-\127\194-\244][\128-\191]*$" ~= nil end
 
--- Readers of a value by kind.
+-- Functions, by kind, that return a value after checking it.
 local readers = {
   boolean = function(at, name, value)
     if type(value) ~= "boolean" then must_be(at, name, "true or false", value) end
@@ -41,9 +41,8 @@ local readers = {
   end,
 }
 
--- Fills `out` by rows {name in the file, field of `out` or number of its switch, kind or list of words, default}: a
--- word becomes its position from 0. Without a default the value must be there; it may be missing where that is
--- OPTIONAL.
+-- Fills `out` by rows {name in the file, field of `out` or number of its switch, kind or list of words, default}. A
+-- word becomes its index from 0. A value without a default is required; OPTIONAL leaves the field nil.
 local OPTIONAL = {}
 local function fill(at, of, out, rows)
   for _, row in ipairs(rows) do
@@ -66,7 +65,7 @@ local function fill(at, of, out, rows)
   end
 end
 
--- ---- steps: rows of fill, or functions (at, of, step)
+-- ---- steps: rows for fill, or functions (at, of, step)
 
 local function pattern(at, of, step)
   local one = field(of, "pattern")
@@ -99,7 +98,7 @@ local function replace(at, of, step)
   fill(at, of, step, {{"content", "text", "string"}})
 end
 
--- A list of a token and its id: the id.
+-- Returns the id in a list {token, id}.
 local function named_id(at, of, name)
   local pair = field(of, name)
   if type(pair) ~= "table" or #pair ~= 2 or not is_id(pair[2]) then
@@ -108,8 +107,8 @@ local function named_id(at, of, name)
   return pair[2]
 end
 
--- BERT: cls A sep, cls A sep B sep of types 0 and 1; RoBERTa's have sep twice between, and type 0. Templates are lists
--- of a sequence (0 or 1; -1: a token), an id and a type.
+-- Sets the templates of BERT (cls A sep; cls A sep B sep with types 0 and 1) or RoBERTa (sep twice between, type 0). A
+-- template is a flat list of triples: sequence (0 or 1; -1 for a token), id, type.
 local function around(at, of, step)
   local cls, sep = named_id(at, of, "cls"), named_id(at, of, "sep")
   fill(at, of, step, {level[1], level[2]})
@@ -121,7 +120,7 @@ local function around(at, of, step)
   end
 end
 
--- Special tokens, pieces, and how often a text may come: a small file stands for much otherwise.
+-- Limits of a template's special tokens, pieces and sequences: a small file could expand without bound.
 local MOST_TOKENS, MOST_PIECES, MOST_SEQUENCES = 10000, 1000, 16
 
 local function type_of(at, of)
@@ -166,7 +165,7 @@ local function template(at, of, name, sequences)
   return out
 end
 
--- What the steps of each part say; those that are not here say nothing.
+-- Rows or functions for the steps of each part, by type; other types have no fields.
 local parts = {
   normalizer = {
     list = "normalizers",
@@ -192,7 +191,7 @@ local parts = {
       step.literal = step.text
     end,
     Metaspace = metaspace, Punctuation = {behavior},
-    Split = function(at, of, step) -- on[1]: the pieces are between the matches
+    Split = function(at, of, step) -- on[1]: true if pieces are between the matches
       pattern(at, of, step)
       fill(at, of, step, {behavior, {"invert", 1, "boolean", false}})
     end,
@@ -222,7 +221,7 @@ local parts = {
 
 local MOST_STEPS = 256
 
--- The steps of a part, those of a Sequence one after the other.
+-- Appends the steps of a part to `out`; those of a Sequence in its order.
 local function add_steps(at, of, kinds, out)
   local kind = field(of, "type")
   if type(kind) ~= "string" then fail(at, "type is missing") end
@@ -255,13 +254,13 @@ local models = {
   },
   WordLevel = {{"unk_token", "unknown_text", "string", "<unk>"}},
 }
-local MOST_AFFIX = 32 -- bytes
+local MOST_AFFIX = 32 -- most bytes of a prefix or suffix
 
 local function read_model(at, of)
   if type(of) ~= "table" then must_be(at, "model", "an object", of) end
   local vocab, merges, dropout = field(of, "vocab"), field(of, "merges"), field(of, "dropout")
   local kind = field(of, "type")
-  if type(kind) ~= "string" then -- older files do not name it
+  if type(kind) ~= "string" then -- older files have no type
     kind = merges and "BPE" or type(vocab) == "table" and vocab[1] and "Unigram"
       or field(of, "continuing_subword_prefix") and "WordPiece" or "WordLevel"
   end
@@ -311,8 +310,8 @@ end
 
 local tokenizer_json = {}
 
---- The tokenizer of a file's text; what the file says of truncation, and of padding, or nil. The path is for messages;
---- root: what the text says, if that is known.
+--- Returns three values: C's tokenizer for the text of a file, and the file's truncation and padding, or nil. path: the
+--- file's, for messages; root: the text's decoded value, if it is known.
 function tokenizer_json.read(text, path, root)
   root = root or decode(text, path)
   local at, plan = {path = path}, {}

@@ -1,19 +1,24 @@
---- Files of vocabularies from before tokenizer.json, each as the tokenizer.json that it stands for.
+--- Converts other vocabulary files (GPT-2's, BERT's, SentencePiece's, tiktoken's, GGUF) to the text of a
+--- tokenizer.json.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local printable_name = require "luminary.base.printable_name"
 local truncate_text = require "luminary.base.truncate_text"
 local Source = require "luminary.file_formats.source"
 local load_module = require "luminary.base.load_module"
 local fail = options.fail
 
-local LOCAL = "text.Tokenizer(path) reads a tokenizer.json, or a folder with one, such as `hf download NAME "
-  .. "--local-dir FOLDER` leaves"
+local FORMATS = "text.Tokenizer(path) reads a tokenizer.json, a SentencePiece model (tokenizer.model), tiktoken's "
+  .. "ranks, a GGUF file, or a folder with a tokenizer.json or tokenizer.model, such as `hf download NAME --local-dir "
+  .. "FOLDER` leaves"
+local OTHERS = "; text.BertWordPieceTokenizer(path) reads BERT's vocab.txt, text.ByteLevelBPETokenizer(vocab, merges) "
+  .. "GPT-2's vocab.json and merges.txt"
 
 local files = {}
 
---- The text of a file, of 2^28 bytes at most.
+--- Returns the text of a file of at most 2^28 bytes.
 function files.read(path)
   local kind = core.file_kind(path)
   if kind ~= "a regular file" then
@@ -33,10 +38,10 @@ local function lines_of(path)
   return lines
 end
 
--- Within a tokenizer.json; what is false there is null.
+-- Returns a value as JSON; nil is null.
 local function json(value) return value == nil and "null" or json_encode(value) end
 
---- Of GPT-2's vocab.json and merges.txt, each line of which is a pair of tokens.
+--- Converts GPT-2's vocab.json and merges.txt, each line of which is a pair of tokens.
 function files.byte_level_json(vocab, merges, o)
   local list = {}
   for i, line in ipairs(lines_of(merges)) do
@@ -56,7 +61,7 @@ function files.byte_level_json(vocab, merges, o)
     json {type = "ByteLevel", trim_offsets = o.trim_offsets}, read(vocab), table.concat(list, ", "))
 end
 
---- Of BERT's vocab.txt, each line of which is a token; their ids count from 0.
+--- Converts BERT's vocab.txt, each line of which is a token; their ids count from 0.
 function files.bert_json(vocab, o)
   local entries, seen = {}, {}
   for i, line in ipairs(lines_of(vocab)) do
@@ -80,8 +85,8 @@ function files.bert_json(vocab, o)
     table.concat(entries, ", "))
 end
 
---- A post-processor that puts {token, id} before and behind each text, where they are given, as transformers have it
---- of add_bos_token and add_eos_token.
+--- Returns a post-processor that adds {token, id} before and after each text, as transformers do for add_bos_token and
+--- add_eos_token; nil for none.
 function files.around_json(before, behind)
   local tokens, single, pair = {}, {}, {}
   for i, sequence in ipairs {"A", "B"} do
@@ -103,7 +108,7 @@ files.bert_arguments = [[BertWordPieceTokenizer(vocab: string, {unk_token = "[UN
   cls_token = "[CLS]", pad_token = "[PAD]", mask_token = "[MASK]", clean_text = true, handle_chinese_chars = true,
   strip_accents: boolean = (lowercase), lowercase = true, wordpieces_prefix = "##", base: natural = 1})]]
 
--- Where the value that begins at text[at], of valid JSON, ends.
+-- Returns the last index of the value of valid JSON that begins at index `at`.
 local function value_end(text, at)
   local depth = 0
   repeat
@@ -117,7 +122,7 @@ local function value_end(text, at)
     elseif c == "[" or c == "{" then
       depth = depth + 1
     elseif depth == 0 then
-      return from - 1 -- of a number or a word
+      return from - 1 -- end of a number or a word
     elseif c ~= "," then
       depth = depth - 1
     end
@@ -126,7 +131,7 @@ local function value_end(text, at)
   return at - 1
 end
 
---- A tokenizer.json's text with another value of a field; nothing else changes.
+--- Returns a tokenizer.json's text with another value of a field; nothing else changes.
 function files.with_field(text, name, value)
   local at = text:find("{", 1, true) + 1
   local first = at
@@ -144,20 +149,24 @@ end
 
 local function exists(path) return core.file_kind(path) == "a regular file" end
 
---- The text of a tokenizer.json; or what stands for it in a folder or a GGUF file, and the tokens that have parts there
---- by themselves; of a GGUF file also what special.read returns of a folder. pattern: that of tiktoken's ranks.
+--- Returns four values for a path: the text of a tokenizer.json, also of other formats; their special tokens by role,
+--- or nil; for a GGUF file a table as special.read returns it; for a SentencePiece model the kinds of its pieces
+--- (model_files.read). pattern: the regular expression for tiktoken's ranks.
 function files.read_any(path, pattern)
   if not core.file_kind(path) then
     fail("Tokenizer: cannot open '%s': No such file or directory; nothing is downloaded: %s",
-      truncate_text(path, 200), LOCAL)
+      truncate_text(path, 200), FORMATS)
   end
   if core.file_kind(path) ~= "a folder" then
     local gguf = load_module "luminary.text.gguf_vocabulary"
     if gguf.is(path) then return gguf.read(path) end
     local text = read(path)
-    local converted, roles = load_module("luminary.text.model_files").read(path, text, pattern)
-    if converted then return converted, roles end
-    return text
+    local converted, roles, _, kinds = load_module("luminary.text.model_files").read(path, text, pattern)
+    if not converted and not text:find "^[\239\187\191%s]*[{%[]" then
+      options.fail_in_file(path, "unknown format of a tokenizer: it begins with '%s'; %s",
+        printable_name(text:match "^[^\r\n]*", 40), FORMATS .. OTHERS)
+    end
+    return converted or text, roles, nil, kinds
   end
   local function within(name) return path .. "/" .. name end
   if exists(within "tokenizer.json") then return read(within "tokenizer.json") end

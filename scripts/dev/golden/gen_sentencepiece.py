@@ -25,6 +25,7 @@ LINES = [
 TEXTS = [
     "", " ", "The text is cut.", "  two  spaces \t and\na line ", "Grüße, café, ﬁne", "日本語 テスト", "😀 x😀😀 漢", "▁raw",
     "tokens <x> piece<x>", "A" * 30, "print(12345)",
+    "</s> a <s><unk>", "<x>y</s><x>", "<0x41>é<pad>",  # text that reads like pieces of other kinds
 ]
 with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf8", delete=False) as rules:
     rules.write("FB01\t66 69\n9\t20\nA\t20\nDC\tFC\n")  # a ligature, a tab, the end of a line, an umlaut
@@ -34,7 +35,7 @@ PLAIN = dict(minloglevel=2, hard_vocab_limit=False, normalization_rule_name="ide
 MODELS = {
     "unigram": dict(COMMON, vocab_size=150, user_defined_symbols=["<x>"], pad_id=3),
     "unigram bytes": dict(PLAIN, vocab_size=320),
-    "pairs": dict(COMMON, vocab_size=160, model_type="bpe"),
+    "pairs": dict(COMMON, vocab_size=160, model_type="bpe", user_defined_symbols=["<x>"]),
     "pairs bytes": dict(PLAIN, vocab_size=380, model_type="bpe"),
     "no prefix": dict(PLAIN, vocab_size=380, model_type="bpe", add_dummy_prefix=False, user_defined_symbols=["<x>"]),
     "characters": dict(COMMON, vocab_size=90, model_type="char"),
