@@ -113,8 +113,8 @@ static bool set_sides(call *c, const lm_attention_job *job) {
 }
 
 /* Returns true if a plan pays. One is compiled for each length, which takes longer than many passes of our own kernels,
- * so it is made when a length comes for the second time. It is made at once in a graph that is captured, which runs
- * again, and where no result may depend on earlier calls. */
+ * so it is made when a length comes for the second time. It is made at once with cudnn.benchmark, in a captured graph,
+ * which runs again, and with cudnn.deterministic, since then no result may depend on earlier calls. */
 static bool is_worth_a_plan(bool came_before) {
   return came_before || lm_graph_capturing() || lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) ||
          lm_setting_get(LM_SETTING_CUDNN_BENCHMARK);

@@ -118,9 +118,9 @@ static lm_status is_read_at_once(int ordinal, const void *src, bool *early) {
   return LM_OK;
 }
 
-/* Copies by way of pinned memory what would be read later, so that nobody waits for the stream's earlier work. *staged:
- * bytes copied so far. Pinned blocks are kept, so there is a limit; pinned sources need no second copy unless they are
- * small. */
+/* Copies through pinned memory a source that the driver would read only later, so that nobody waits for the stream's
+ * earlier work. *staged: bytes copied so far. Pinned blocks are kept, so there is a limit; pinned sources need no
+ * second copy unless they are small. */
 static lm_status stage(lm_stream *s, char *dst, const char *src, size_t bytes, size_t *staged) {
   enum { PIECE = 16 << 20, LIMIT = 256 << 20, SMALL = 1 << 20 };
   if (bytes > SMALL && lm_is_pinned(src)) return LM_OK;
