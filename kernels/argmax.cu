@@ -1,5 +1,5 @@
-/* Where extremes are, along one dim: max_dim, min_dim, argmax, argmin. Of equals the first counts, and the first NaN
- * before everything. */
+/* Finds extremes along one dim and their indices: max_dim, min_dim, argmax, argmin. Of equal elements the first wins,
+ * and the first NaN wins over all. */
 #include "reduce.cuh"
 
 template <class T>
@@ -24,7 +24,7 @@ struct lm_reduce_index {
   LM_DEVICE num best(num a, num b) const { return better(b, a) ? b : a; }
   LM_DEVICE num pad() const { return smallest ? lm_reversed(lm_lowest<num>()) : lm_lowest<num>(); }
   LM_DEVICE state start() const { return {INT64_MAX, 0}; }
-  /* A thread sees its elements in order: only a better one replaces what it has. */
+  /* A thread sees its elements in order, so only a better one replaces the state. */
   template <int K, int V>
   LM_DEVICE void chunk(state &s, num *v, int64_t first, int64_t step, int) const {
     num order[K];

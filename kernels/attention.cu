@@ -1,8 +1,8 @@
-/* A block of threads has a tile of rows, queries or keys, and goes through the other ones tile by tile. Both kinds of
- * products, rows by rows and a tile by rows, read their operands from shared memory and sum up in registers: a thread
- * has every TY-th of a tile's rows and every TX-th of its columns. What is summed over the tiles is at most WIDE
- * columns, and further columns are further blocks' work, which make the scores again. Nothing depends on the order in
- * which blocks run, so that results are the same each time. */
+/* Computes attention and its gradients without tensor cores. A block of threads has a tile of rows, queries or keys,
+ * and reads the other side tile by tile. Both products (rows by rows, a tile by rows) take operands from shared memory
+ * and sum in registers: a thread has every TY-th row of a tile and every TX-th column. A block sums at most WIDE
+ * columns; blocks of further columns compute the scores again. Results do not depend on the order in which blocks
+ * run. */
 #include "attention.cuh"
 
 template <class num>
@@ -12,17 +12,17 @@ struct lm_attention_tiles {
     TY = 8,
     THREADS = TX * TY,
     PACK = 16 / (int)sizeof(num),
-    I = sizeof(num) == 8 ? 4 : 8, /* rows and columns of a thread */
+    I = sizeof(num) == 8 ? 4 : 8, /* rows of a thread; J: columns of a thread */
     J = sizeof(num) == 8 ? 2 : 4,
     ROWS = TY * I,
     COLS = TX * J,
-    DEPTH = 32, /* of operands that lie in shared memory at a time */
+    DEPTH = 32, /* columns of the operands that are in shared memory at a time */
     LINE = DEPTH + PACK,
     TILE_LINE = COLS + PACK,
   };
 };
 
-/* Packs that are staged: both operands of a product of rows, or DEPTH rows of WIDE columns. */
+/* Number of packs in the stage: both operands of a product of rows, or DEPTH rows of WIDE columns. */
 template <class num, int WIDE>
 constexpr int lm_attention_stage = [] {
   typedef lm_attention_tiles<num> S;
@@ -30,7 +30,7 @@ constexpr int lm_attention_stage = [] {
   return (both > rows ? both : rows) / S::PACK;
 }();
 
-/* HEIGHT rows of COUNT numbers into shared memory, `line` from one to the next; 0 where there are fewer. */
+/* Copies HEIGHT rows of COUNT numbers to shared memory, with `line` from one to the next; past `rows`, `count`: 0. */
 template <class num, int HEIGHT, int COUNT>
 LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, num *to, int line, const num *from, int64_t step,
                                   int64_t rows, int64_t count) {
@@ -38,7 +38,7 @@ LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, num *to, int line
   if (job.packed) {
     enum { PACKS = HEIGHT * (COUNT / V), EACH = PACKS / THREADS };
     static_assert(PACKS % THREADS == 0, "every thread has as many");
-    lm_words<num, V> words[EACH]; /* all under way before the first is waited for */
+    lm_words<num, V> words[EACH]; /* all loads are issued before the first is used */
     LM_UNROLL
     for (int e = 0; e < EACH; e++) {
       int i = e * THREADS + (int)threadIdx.x, row = i / (COUNT / V), at = i % (COUNT / V) * V;
@@ -65,7 +65,7 @@ LM_DEVICE void lm_attention_take(num *to, const num *from) {
   for (int v = 0; v < PACK; v++) to[v] = pack.v[v];
 }
 
-/* s[i][j] = row ty + i TY of a times row tx + j TX of b, numbers of `depth`. */
+/* Sets s[i][j] to the product of row ty + i TY of a and row tx + j TX of b, summed over `depth` numbers. */
 template <class num>
 LM_DEVICE void lm_attention_product(const lm_attention_job &job, num (*s)[lm_attention_tiles<num>::J], num *stage,
                                     const num *a, int64_t a_step, int64_t a_rows, const num *b, int64_t b_step,
@@ -79,7 +79,7 @@ LM_DEVICE void lm_attention_product(const lm_attention_job &job, num (*s)[lm_att
     for (int j = 0; j < S::J; j++) s[i][j] = 0;
   }
   for (int64_t d = 0; d < depth; d += S::DEPTH) {
-    __syncthreads(); /* those who read the stage before are done */
+    __syncthreads(); /* all threads have read the previous stage */
     lm_attention_fetch<num, S::ROWS, S::DEPTH>(job, of_a, S::LINE, a + d, a_step, a_rows, depth - d);
     lm_attention_fetch<num, S::COLS, S::DEPTH>(job, of_b, S::LINE, b + d, b_step, b_rows, depth - d);
     __syncthreads();
@@ -102,7 +102,7 @@ LM_DEVICE void lm_attention_product(const lm_attention_job &job, num (*s)[lm_att
   }
 }
 
-/* What a thread sums up: of row ty + i TY, PACK columns from (g TX + tx) PACK on for each g. */
+/* Sums of a thread: in row ty + i TY, PACK columns from (g TX + tx) PACK on for each g. */
 template <class num, int WIDE>
 struct lm_attention_sums {
   typedef lm_attention_tiles<num> S;
@@ -117,13 +117,13 @@ struct lm_attention_sums {
     }
   }
 
-  /* += tile [ROWS, COLS] times as many rows b as it has columns; `count` numbers in each. */
+  /* Adds tile [ROWS, COLS] times b, whose COLS rows (b_rows of them exist) have `count` numbers each. */
   LM_DEVICE void add(const lm_attention_job &job, const num *tile, num *stage, const num *b, int64_t b_step,
                      int64_t b_rows, int64_t count) {
     enum { LINE = WIDE + S::PACK, AT_ONCE = S::DEPTH < S::COLS ? S::DEPTH : S::COLS };
     int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
     for (int first = 0; first < S::COLS; first += AT_ONCE) {
-      __syncthreads(); /* the tile is written, and what was in the stage read */
+      __syncthreads(); /* the tile is written, and the previous stage is read */
       if (first >= b_rows) return;
       lm_attention_fetch<num, AT_ONCE, WIDE>(job, stage, LINE, b + first * b_step, b_step, b_rows - first, count);
       __syncthreads();
@@ -150,7 +150,7 @@ struct lm_attention_sums {
     }
   }
 
-  /* To rows of a side, of which `rows` are there, columns from `first` on; each row times its factor. */
+  /* Writes the sums, each row times its factor, to a side's rows (`rows` of them exist), columns from `first` on. */
   LM_DEVICE void write(const lm_attention_job &job, const lm_attention_side &side, int64_t n, int64_t h, int64_t row,
                        int64_t rows, int64_t first, int64_t count, const num *factor) const {
     int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
@@ -177,7 +177,7 @@ struct lm_attention_sums {
   }
 };
 
-/* A thread's numbers of a tile into shared memory, when what was there is read. */
+/* Writes a thread's numbers of a tile to shared memory, once all threads have read the previous tile. */
 template <class num>
 LM_DEVICE void lm_attention_put(num *tile, const num (*s)[lm_attention_tiles<num>::J]) {
   typedef lm_attention_tiles<num> S;
@@ -190,7 +190,7 @@ LM_DEVICE void lm_attention_put(num *tile, const num (*s)[lm_attention_tiles<num
   }
 }
 
-/* A score of query i and key j as softmax takes it: -inf where it is not seen. */
+/* Returns the score of query i and key j as softmax takes it: -inf if the query does not see the key. */
 template <class num>
 LM_DEVICE num lm_attention_score(const lm_attention_job &job, int64_t n, int64_t h, int64_t i, int64_t j, num product) {
   if (i >= job.queries || j >= job.keys || (job.causal && j > i)) return -(num)INFINITY;
@@ -203,8 +203,8 @@ LM_DEVICE num lm_attention_score(const lm_attention_job &job, int64_t n, int64_t
   return score;
 }
 
-/* Bit i J + j: whether dropout keeps a thread's weight in row i and column j of its part of a tile; the first one's
- * place in its head, and positions from row to row and from column to column. A loop, as its body is long. */
+/* Returns bit i J + j set where dropout keeps the weight in row i and column j of a thread's numbers. `position`: index
+ * of the first in its head; i_step, j_step: distances of rows and columns. A loop, as its body is long. */
 template <class num>
 LM_DEVICE uint32_t lm_attention_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t position,
                                      int64_t i_step, int64_t j_step) {
@@ -221,7 +221,7 @@ LM_DEVICE uint32_t lm_attention_kept(const lm_attention_job &job, int64_t n, int
   return bits;
 }
 
-/* Over the threads that have a row in common. */
+/* Reduces a value over the threads that share a row. */
 template <class num, class Op>
 LM_DEVICE num lm_attention_over_row(num value, Op op) {
   LM_UNROLL
@@ -238,9 +238,9 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_
   num *stage = memory->v, *tile = memory[lm_attention_stage<num, WIDE>].v;
   int tx = (int)threadIdx.x % S::TX, ty = (int)threadIdx.x / S::TX;
   int64_t parts = lm_attention_tiles_of(job.value_width, WIDE), blocks = lm_attention_tiles_of(job.queries, S::ROWS);
-  if (parts == 0) parts = 1; /* log_sum is requested all the same */
+  if (parts == 0) parts = 1; /* log_sum is computed even if values have width 0 */
   for (int64_t unit = blockIdx.x; unit < job.samples * job.heads * parts * blocks; unit += gridDim.x) {
-    int64_t block = blocks - 1 - unit % blocks, part = unit / blocks % parts; /* those that see the most come first */
+    int64_t block = blocks - 1 - unit % blocks, part = unit / blocks % parts; /* queries that see the most keys first */
     int64_t h = unit / blocks / parts % job.heads, n = unit / blocks / parts / job.heads, kv = h / job.shared;
     int64_t i0 = block * S::ROWS, rows = job.queries - i0, first = part * WIDE;
     int64_t last = job.causal && i0 + S::ROWS < job.keys ? i0 + S::ROWS : job.keys;
@@ -294,7 +294,7 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_
 
 /* ---- backward */
 
-/* dots = grad times out, row by row; a warp has a row. */
+/* Sets dots to the products of grad's and out's rows; a warp computes a row. */
 template <class L>
 LM_KERNEL void lm_attention_dots(lm_attention_job job) {
   typedef typename L::num num;
@@ -311,8 +311,8 @@ LM_KERNEL void lm_attention_dots(lm_attention_job job) {
   }
 }
 
-/* A weight from its product of query and key, and the slope of its score from the weight's slope; with dropout *weight
- * is then what values were multiplied by. */
+/* Returns the gradient of a product of query and key, from `slope`, the gradient of its weight. *weight is that
+ * product, and becomes the weight that multiplied the value, dropout included. */
 template <class num>
 LM_DEVICE num lm_attention_slope(const lm_attention_job &job, int64_t n, int64_t h, int64_t i, int64_t j, num *weight,
                                  num slope, bool kept) {
@@ -324,7 +324,7 @@ LM_DEVICE num lm_attention_slope(const lm_attention_job &job, int64_t n, int64_t
   return of * ((kept ? slope * (num)job.kept : 0) - ((const num *)job.dots)[row]) * (num)job.scale;
 }
 
-/* A block's rows are queries. */
+/* Computes dquery; a block's rows are queries. */
 template <class num, int WIDE>
 LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_of_queries(lm_attention_job job) {
   typedef lm_attention_tiles<num> S;
@@ -365,7 +365,7 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_
   }
 }
 
-/* A block's rows are keys, of all queries that share them. */
+/* Computes dkey and dvalue; a block's rows are keys, with all queries of the heads that share them. */
 template <class num, int WIDE>
 LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_of_keys(lm_attention_job job) {
   typedef lm_attention_tiles<num> S;
@@ -378,7 +378,7 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_
   LM_UNROLL
   for (int i = 0; i < S::I; i++) factor[i] = 1;
   for (int64_t unit = blockIdx.x; unit < job.samples * job.key_heads * parts * blocks; unit += gridDim.x) {
-    int64_t block = unit % blocks, part = unit / blocks % parts; /* the first keys are those that are seen the most */
+    int64_t block = unit % blocks, part = unit / blocks % parts; /* the most queries see the first keys */
     int64_t kv = unit / blocks / parts % job.key_heads, n = unit / blocks / parts / job.key_heads;
     int64_t j0 = block * S::ROWS, rows = job.keys - j0, first = part * WIDE;
     const num *key = lm_attention_row<num>(job.key, n, kv, j0), *value = lm_attention_row<num>(job.value, n, kv, j0);
@@ -437,7 +437,7 @@ LM_KERNEL void lm_dropout_drawn(const T *x, T *y, int64_t n, const uint64_t *dra
 
 enum { MAX_BLOCKS = INT32_MAX, ROW_THREADS = 256 };
 
-/* Columns that a block sums up. */
+/* Returns the number of columns that a block sums. */
 template <class num>
 static int lm_attention_wide(int64_t columns) {
   return sizeof(num) < 8 && columns > 64 ? 128 : 64;

@@ -1,21 +1,21 @@
-/* Attention of float16, of bfloat16 and, by TF32, of float on tensor cores, summed in float (Dao, "FlashAttention-2",
- * 2023). A block has 64 rows, 16 to a warp: queries, or keys for the gradients of keys and values. So a row's numbers
- * are in four lanes, and scores, rounded, are an operand of the next product where they are. Tiles of the other side
- * come one after the other. As in attention.cu a block sums up at most WIDE columns, and nothing depends on the order
- * of blocks. */
+/* Computes attention of float16, of bfloat16 and, by TF32, of float on tensor cores, summed in float (Dao,
+ * "FlashAttention-2", 2023). A block has 64 rows, 16 to a warp: queries, or keys for the gradients of keys and values.
+ * A row's numbers are in four lanes, so rounded scores are an operand of the next product without a move. A block reads
+ * the other side tile by tile. As in attention.cu it sums at most WIDE columns, and results do not depend on the
+ * blocks' order. */
 #include "attention.cuh"
 #include "mma.cuh"
 
 enum { LM_MMA_ROWS = 64, LM_MMA_THREADS = 128 };
 
-/* Where a tile of WIDE columns has an element. Packs of a row swap positions, so that those of one column and eight
- * rows are in different banks; `column` is that of a pack. */
+/* Returns the index of an element in a tile of WIDE columns. Packs of a row swap positions, so that packs of one column
+ * and eight rows are in different banks. */
 template <class T, int WIDE>
 LM_DEVICE int lm_mma_at(int row, int column) {
   return row * WIDE + (column ^ row % 8 * lm_full_pack<T>::V);
 }
 
-/* Begins to fetch a tile of HEIGHT rows, with 0 behind the last row and column. */
+/* Begins to fetch a tile of HEIGHT rows; elements past the last row and column are 0. */
 template <int HEIGHT, int WIDE, class T>
 LM_DEVICE void lm_mma_fetch(const lm_attention_job &job, T *tile, const T *from, int64_t step, int64_t rows,
                             int64_t columns) {
@@ -48,8 +48,8 @@ LM_DEVICE void lm_mma_meet() {
   __syncthreads();
 }
 
-/* A warp's 16 rows of COLS float numbers, as lm_mma has them: element e of part n is in row g + e / 2 * 8 and column
- * 8 n + 2 t + e % 2. */
+/* A warp's 16 rows of COLS float numbers in lm_mma's layout: with g = lane / 4 and t = lane % 4, element e of part n is
+ * in row g + e / 2 * 8 and column 8 n + 2 t + e % 2. */
 template <int COLS>
 struct lm_mma_numbers {
   enum { PARTS = COLS / 8 };
@@ -63,7 +63,7 @@ struct lm_mma_numbers {
     }
   }
 
-  /* += the warp's rows of a times rows of b, both tiles of `depth` columns. */
+  /* Adds the warp's rows of a times rows of b, both tiles of `depth` columns. */
   template <int WIDE, class T>
   LM_DEVICE void add_product(const T *a, const T *b, int64_t depth) {
     enum { PACK = lm_full_pack<T>::V };
@@ -82,7 +82,7 @@ struct lm_mma_numbers {
     }
   }
 
-  /* += x, rounded, times as many rows of b as x has columns. */
+  /* Adds x, rounded, times b, which has a row for each column of x. */
   template <int DEPTH, class T>
   LM_DEVICE void add_sums(const lm_mma_numbers<DEPTH> &x, const T *b) {
     int lane = lm_lane();
@@ -114,8 +114,8 @@ struct lm_mma_numbers {
     }
   }
 
-  /* To the rows of a side that begin at `row` for the warp, columns from `first` on; each of the lane's two rows times
-   * its factor. */
+  /* Writes the sums to a side's rows, from `row` on for the warp, and columns from `first` on; low and high are the
+   * factors of the lane's two rows. */
   template <class T>
   LM_DEVICE void write(const lm_attention_job &job, const lm_attention_side &side, int64_t n, int64_t h, int64_t row,
                        int64_t rows, int64_t first, int64_t columns, float low, float high) const {
@@ -159,9 +159,9 @@ LM_DEVICE void lm_mma_product(const lm_attention_job &job, lm_mma_numbers<COLS> 
   }
 }
 
-/* Makes scores of a tile's products, of queries from i0 on and keys from j0 on: -inf where a query does not see the
- * key. Rows are queries, or keys if OF_KEYS. A loop that takes few registers sets bit 4 n + e of each number that is
- * seen. */
+/* Computes scores from a tile's products, for queries from i0 on and keys from j0 on: -inf where a query does not see
+ * the key. Rows are queries, or keys if OF_KEYS. A separate loop, which takes few registers, sets bit 4 n + e of `seen`
+ * for each number that is seen. */
 template <bool OF_KEYS, class T, int COLS>
 LM_DEVICE void lm_mma_score(const lm_attention_job &job, lm_mma_numbers<COLS> *s, int64_t n, int64_t h, int64_t i0,
                             int64_t j0) {
@@ -197,8 +197,8 @@ LM_DEVICE void lm_mma_score(const lm_attention_job &job, lm_mma_numbers<COLS> *s
 }
 
 /* Draws for four neighboring keys of a query, which take one block of random words or parts of two: bits 4 n to 4 n + 3
- * are set where dropout keeps their weights. `position` is the first one's, `step` leads to that of the next n. Lanes
- * whose numbers are among the same keys draw for different rows and exchange the bits, so that each draws once. */
+ * are set where dropout keeps their weights. `position` is the first key's index, `step` leads to that of the next n.
+ * Lanes whose numbers are among the same keys draw for different rows and exchange the bits, so each draws once. */
 template <int PARTS>
 LM_DEVICE uint32_t lm_mma_draw(const lm_attention_job &job, int64_t position, int64_t step) {
   static_assert(PARTS <= 8, "four bits each");
@@ -213,8 +213,8 @@ LM_DEVICE uint32_t lm_mma_draw(const lm_attention_job &job, int64_t position, in
   return bits;
 }
 
-/* Bit 4 n + e of a lane's numbers. Rows are queries, from i0 on for the warp: even lanes draw for row g, odd ones for
- * row g + 8. */
+/* Returns bit 4 n + e set where dropout keeps a lane's number. Rows are queries, from i0 on for the warp: even lanes
+ * draw for row g, odd ones for row g + 8. */
 template <int PARTS>
 LM_DEVICE uint32_t lm_mma_kept(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
   if (!job.draw) return ~0u;
@@ -226,7 +226,7 @@ LM_DEVICE uint32_t lm_mma_kept(const lm_attention_job &job, int64_t n, int64_t h
   return kept;
 }
 
-/* The same where rows are keys, from j0 on for the warp: of the four lanes with these keys each draws for another e. */
+/* Returns the same for rows of keys, from j0 on for the warp: four lanes share these keys; each draws for another e. */
 template <int PARTS>
 LM_DEVICE uint32_t lm_mma_kept_of_keys(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
   if (!job.draw) return ~0u;
@@ -238,7 +238,7 @@ LM_DEVICE uint32_t lm_mma_kept_of_keys(const lm_attention_job &job, int64_t n, i
   return kept;
 }
 
-/* Over the lanes that have a row in common. */
+/* Reduces a value over the four lanes that share a row. */
 template <class Op>
 LM_DEVICE float lm_mma_over_row(float value, Op op) {
   value = op(value, lm_shuffle_xor(value, 2));
@@ -255,9 +255,9 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, WIDE > 64 ? 2 : 3) lm_attention
   int warp = (int)threadIdx.x / LM_WARP * 16, g = lm_lane() / 4, t = lm_lane() % 4;
   bool resident = job.width <= WIDE;
   int64_t parts = lm_attention_tiles_of(job.value_width, WIDE), blocks = lm_attention_tiles_of(job.queries, ROWS);
-  if (parts == 0) parts = 1; /* log_sum is requested all the same */
+  if (parts == 0) parts = 1; /* log_sum is computed even if values have width 0 */
   for (int64_t unit = blockIdx.x; unit < job.samples * job.heads * parts * blocks; unit += gridDim.x) {
-    int64_t block = blocks - 1 - unit % blocks, part = unit / blocks % parts; /* those that see the most come first */
+    int64_t block = blocks - 1 - unit % blocks, part = unit / blocks % parts; /* queries that see the most keys first */
     int64_t h = unit / blocks / parts % job.heads, n = unit / blocks / parts / job.heads, kv = h / job.shared;
     int64_t i0 = block * ROWS, rows = job.queries - i0, first = part * WIDE;
     int64_t last = job.causal && i0 + ROWS < job.keys ? i0 + ROWS : job.keys;
@@ -266,7 +266,7 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, WIDE > 64 ? 2 : 3) lm_attention
     lm_mma_numbers<WIDE> sums;
     float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     sums.clear();
-    lm_mma_meet(); /* the unit before is done */
+    lm_mma_meet(); /* the previous unit is done */
     if (resident && last > 0) {
       lm_mma_fetch<ROWS, WIDE>(job, query, queries, job.query.row, rows, job.width);
       lm_mma_fetch<COLS, WIDE>(job, key, keys, job.key.row, job.keys, job.width);
@@ -320,8 +320,8 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, WIDE > 64 ? 2 : 3) lm_attention
 
 /* ---- backward */
 
-/* The slope of a score, without the scale, from that of its weight. With dropout *weight, a score, becomes what values
- * were multiplied by. `all` and `dot` are the query's numbers in log_sum and dots. */
+/* Returns the gradient of a score, without the scale; `slope` is that of its weight. *weight, a score, becomes the
+ * weight that multiplied the value, dropout included. `all`, `dot`: the query's numbers in log_sum and dots. */
 LM_DEVICE float lm_mma_slope(const lm_attention_job &job, float *weight, float slope, float all, float dot, bool kept) {
   if (*weight == -INFINITY) return *weight = 0;
   float of = all == INFINITY ? 0 : __expf(*weight - all);
@@ -329,7 +329,7 @@ LM_DEVICE float lm_mma_slope(const lm_attention_job &job, float *weight, float s
   return of * ((kept ? slope * (float)job.kept : 0) - dot);
 }
 
-/* A block's rows are queries. */
+/* Computes dquery; a block's rows are queries. */
 template <class T, int WIDE>
 LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 3) lm_attention_mma_of_queries(lm_attention_job job) {
   enum { ROWS = LM_MMA_ROWS, COLS = 32, TILE = ROWS * WIDE, OTHER = COLS * WIDE };
@@ -352,7 +352,7 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 3) lm_attention_mma_of_queries(
     }
     lm_mma_numbers<WIDE> sums;
     sums.clear();
-    lm_mma_meet(); /* the unit before is done */
+    lm_mma_meet(); /* the previous unit is done */
     if (resident) {
       lm_mma_fetch<ROWS, WIDE>(job, query, queries, job.query.row, rows, job.width);
       lm_mma_fetch<ROWS, WIDE>(job, grad, grads, job.grad.row, rows, job.value_width);
@@ -386,13 +386,13 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 3) lm_attention_mma_of_queries(
       }
       sums.add_sums(slope, key);
     }
-    lm_copies_wait(); /* of rows that no key has seen */
+    lm_copies_wait(); /* waits for fetches that no iteration has waited for */
     sums.template write<T>(job, job.dquery, n, h, i0 + warp, job.queries, first, job.width, (float)job.scale,
                            (float)job.scale);
   }
 }
 
-/* A block's rows are keys, of all queries that share them. */
+/* Computes dkey and dvalue; a block's rows are keys, with all queries of the heads that share them. */
 template <class T, int WIDE>
 LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 2) lm_attention_mma_of_keys(lm_attention_job job) {
   enum { ROWS = LM_MMA_ROWS, COLS = 32, TILE = ROWS * WIDE, OTHER = COLS * WIDE };
@@ -403,14 +403,14 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 2) lm_attention_mma_of_keys(lm_
   bool resident = most <= WIDE;
   int64_t parts = lm_attention_tiles_of(most, WIDE), blocks = lm_attention_tiles_of(job.keys, ROWS);
   for (int64_t unit = blockIdx.x; unit < job.samples * job.key_heads * parts * blocks; unit += gridDim.x) {
-    int64_t block = unit % blocks, part = unit / blocks % parts; /* the first keys are those that are seen the most */
+    int64_t block = unit % blocks, part = unit / blocks % parts; /* the most queries see the first keys */
     int64_t kv = unit / blocks / parts % job.key_heads, n = unit / blocks / parts / job.key_heads;
     int64_t j0 = block * ROWS, rows = job.keys - j0, first = part * WIDE;
     const T *keys = lm_attention_row<T>(job.key, n, kv, j0), *values = lm_attention_row<T>(job.value, n, kv, j0);
     lm_mma_numbers<WIDE> of_key, of_value;
     of_key.clear();
     of_value.clear();
-    lm_mma_meet(); /* the unit before is done */
+    lm_mma_meet(); /* the previous unit is done */
     if (resident) {
       lm_mma_fetch<ROWS, WIDE>(job, key, keys, job.key.row, rows, job.width);
       lm_mma_fetch<ROWS, WIDE>(job, value, values, job.value.row, rows, job.value_width);
@@ -454,7 +454,7 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 2) lm_attention_mma_of_keys(lm_
         of_key.add_sums(slope, query);
       }
     }
-    lm_copies_wait(); /* of rows that see no query */
+    lm_copies_wait(); /* waits for fetches that no iteration has waited for */
     of_value.template write<T>(job, job.dvalue, n, kv, j0 + warp, job.keys, first, job.value_width, 1, 1);
     of_key.template write<T>(job, job.dkey, n, kv, j0 + warp, job.keys, first, job.width, (float)job.scale,
                              (float)job.scale);
@@ -463,7 +463,7 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 2) lm_attention_mma_of_keys(lm_
 
 /* ---- launching */
 
-/* Calls f with an element of the dtype, and the columns that a block sums up. Wider tiles of float take over 48 KiB. */
+/* Calls f with an element of the dtype and lm_width of a block's columns. Wider tiles of float take over 48 KiB. */
 template <class F>
 static int lm_mma_call(const lm_attention_job &job, F f) {
   bool wide = job.width > 64 || job.value_width > 64;

@@ -1,6 +1,6 @@
-/* How a kernel reports a value it may not take (a label, an index, an integer divisor of 0): the first one found is
- * kept where the host can read it, and becomes an error at the next synchronization. The kernel itself continues with a
- * harmless value, so the device stays usable. For C and CUDA. */
+/* Reports a value that a kernel does not take (a label, an index, an integer divisor of 0): the first one found is kept
+ * in host memory, and becomes an error at the next synchronization. The kernel itself continues with a harmless value,
+ * so the device stays usable. For C and CUDA. */
 #pragma once
 
 #include <stdint.h>
@@ -11,9 +11,9 @@ typedef struct lm_bad_record { /* in pinned host memory */
   int64_t position, value, limit; /* position from 1 */
 } lm_bad_record;
 
-/* What kernels get, by value. */
+/* Destination of a kernel's reports, passed by value. */
 typedef struct lm_bad {
-  unsigned *claim;       /* 0, or 1 once somebody is writing the record */
+  unsigned *claim;       /* 0, or 1 once a thread is writing the record */
   lm_bad_record *record; /* both are the device's addresses of pinned memory, which the host resets */
   int op;                /* the op that runs */
 } lm_bad;

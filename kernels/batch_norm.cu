@@ -1,5 +1,5 @@
-/* Batch norm: moments or sums a channel, then one pass that applies coefficients a channel. Channels-last tensors are
- * read by columns, a thread keeping the same channels; planes by blocks of one channel. */
+/* Computes batch norm: moments or sums of each channel, then one pass that applies each channel's coefficients.
+ * Channels-last tensors are read by columns, each thread keeping the same channels; planes by blocks of one channel. */
 #include "norm.cuh"
 
 template <class T>
@@ -57,23 +57,23 @@ struct lm_sums_source {
   LM_DEVICE A center(int64_t channel) const { return (A)lm_value_at(mean, channel); }
 };
 
-/* Of y = (x - center) * scale + shift. */
+/* The map y = (x - center) * scale + shift. */
 template <class A>
 struct lm_affine {
   A center, scale, shift;
   LM_DEVICE A operator()(A x) const { return (x - center) * scale + shift; }
 };
 
-/* Of a channel with these statistics. Forward and backward must come to the same bits where relu follows. */
+/* Returns the map of a channel with these statistics. Forward and backward must agree to the bit where relu follows. */
 template <class A>
 LM_DEVICE lm_affine<A> lm_affine_of(const lm_batch_plan &plan, int64_t channel, double mean, double invstd) {
   A center = (A)mean, scale = (A)(plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd);
-  /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
+  /* The shift makes up for the mean's rounding error, which shows where the mean is large beside the deviation. */
   double lost = mean - (double)center, bias = plan.bias.data ? lm_value_at(plan.bias, channel) : 0;
   return {center, scale, (A)(bias - lost * (double)scale)};
 }
 
-/* Whether relu's result, as it is stored, is NaN or above 0 and below max; max NaN: none. */
+/* Returns true if relu's result, as stored in T, is NaN or above 0 and below max; max NaN: no upper limit. */
 template <class T>
 LM_DEVICE bool lm_relu_passes(lm_compute<T> y, lm_compute<T> max) {
   typedef lm_compute<T> A;
@@ -81,7 +81,7 @@ LM_DEVICE bool lm_relu_passes(lm_compute<T> y, lm_compute<T> max) {
   return !(stored <= 0 || stored >= lm_get<A>(lm_put<T>(max)));
 }
 
-/* Bit v of V: whether y.v[v] passes. */
+/* Returns bit v set where y.v[v] passes. */
 template <class T, int V>
 LM_DEVICE uint32_t lm_bits_of(const lm_pack<T, V> &y, lm_compute<T> max) {
   uint32_t bits = 0;
@@ -90,7 +90,7 @@ LM_DEVICE uint32_t lm_bits_of(const lm_pack<T, V> &y, lm_compute<T> max) {
   return bits;
 }
 
-/* The bits of V elements, which have a byte of their own, one each or, V 1, a part of one. */
+/* Returns the mask bits of V elements, which are one byte, a byte each (shift 0) or, for V 1, one bit of a byte. */
 template <int V>
 LM_DEVICE uint32_t lm_mask_at(const lm_relu_mask &mask, int64_t at) {
   if (V == 1) return (uint32_t)mask.bits[at >> mask.shift] >> ((uint32_t)at & ((1u << mask.shift) - 1)) & 1;
@@ -114,15 +114,15 @@ LM_DEVICE void lm_put_mask(const lm_relu_mask &mask, int64_t at, uint32_t bits) 
   lm_store(mask.bits + at, each);
 }
 
-/* Sums of g, or, MORE, of g + more, where relu's result is above 0 and below max: by the mask or by y, or, NORM, by
- * what x and the statistics give. masked: that g is written there, 0 elsewhere; NORM: or NULL. */
+/* Sums g, or with MORE g + more, where relu's result is above 0 and below max, as the mask, y or, with NORM, x and the
+ * statistics tell. masked: receives that g, 0 elsewhere; may be NULL with NORM. */
 template <class T, bool NORM, bool MORE>
 struct lm_masked_sums_source {
   typedef T stored;
   typedef lm_compute<T> A;
   typedef lm_affine<A> channel;
   typedef lm_join_sums join;
-  enum { PIVOTED = 0, STORES = 1, WIDE_FLIGHT = MORE ? 1 : 2 }; /* more would spill */
+  enum { PIVOTED = 0, STORES = 1, WIDE_FLIGHT = MORE ? 1 : 2 }; /* a longer flight would spill registers */
   template <int V>
   struct item {
     lm_pack<T, V> g, more, x;
@@ -157,16 +157,16 @@ struct lm_masked_sums_source {
   }
 };
 
-/* How a grid lies over the planes of c channels, `run` elements each, in packs: block k has share k / c of the packs of
- * channel k % c. */
+/* A grid over the planes of c channels, `run` elements each, in packs: block k has share k / c of the packs of channel
+ * k % c. */
 typedef struct lm_plane_grid {
   int64_t c, run;
-  lm_divider channels, plane; /* by c; by the packs of a plane */
+  lm_divider channels, plane; /* dividers by c, by the packs of a plane */
   lm_wide_divider wide_plane;
-  lm_shares packs; /* of a channel */
+  lm_shares packs; /* shares of a channel's packs */
 } lm_plane_grid;
 
-/* This thread's place. Returns the number of its packs. */
+/* Sets this thread's channel and walk. Returns the number of its packs. */
 template <int V>
 LM_DEVICE int lm_plane_position(const lm_plane_grid &grid, uint32_t *channel, lm_plane_walk *walk) {
   uint32_t part = lm_divide_rest(blockIdx.x, grid.channels, channel);
@@ -227,7 +227,7 @@ LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int
     lm_put_value(plan.mean, channel, mean);
     lm_put_value(plan.invstd, channel, invstd);
   }
-  /* Backward makes relu's mask again of the statistics as they are written. */
+  /* Backward computes relu's mask again from the statistics as stored, so they are read back here. */
   if (plan.relu) mean = lm_value_at(plan.mean, channel), invstd = lm_value_at(plan.invstd, channel);
   lm_affine<A> k = lm_affine_of<A>(plan, channel, mean, invstd);
   A *coefficients = (A *)plan.coefficients;
@@ -236,8 +236,8 @@ LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int
   coefficients[2 * c + channel] = k.shift;
 }
 
-/* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h)) when mean and
- * invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
+/* Computes dx's coefficients, dweight and dbias. With h = (x - mean) * invstd over m values: dx = weight * invstd * (g
+ * - mean(g) - h * mean(g * h)) for a batch's statistics (Ioffe, Szegedy, 2015), else weight * invstd * g. */
 template <class A>
 LM_KERNEL void lm_plan_backward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
   __shared__ lm_two shared[LM_COLUMNS_BLOCK];
@@ -290,7 +290,7 @@ struct lm_relu_map {
     lm_pack<T, V> x, addend;
   };
   const T *x, *addend;
-  A max; /* NaN: none */
+  A max; /* upper limit; NaN: none */
   lm_relu_mask mask;
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
@@ -310,7 +310,7 @@ struct lm_relu_map {
   }
 };
 
-/* RELU: g counts where relu of what x gave is above 0 and below max. */
+/* RELU: g counts where relu of the normalized x is above 0 and below max. */
 template <class T, bool RELU>
 struct lm_back_map {
   typedef T stored;
@@ -321,7 +321,7 @@ struct lm_back_map {
     lm_pack<T, V> g, x;
   };
   const T *g, *x;
-  A max; /* NaN: none */
+  A max; /* upper limit; NaN: none */
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
     return {lm_load<V>(g + at), lm_load<V>(x + at)};
@@ -337,7 +337,7 @@ struct lm_back_map {
 template <int V, class M, class Walk>
 LM_DEVICE void lm_map_packs(const M &map, const Walk &walk, int packs,
                             const lm_compute<typename M::stored> (*k)[M::COEFFICIENTS], typename M::stored *y) {
-  enum { FLIGHT = V == 1 ? 8 : 4 }; /* loads at once */
+  enum { FLIGHT = V == 1 ? 8 : 4 }; /* loads in flight */
   for (int i = 0; i < packs; i += FLIGHT) {
     typename M::template item<V> items[FLIGHT];
     LM_UNROLL
@@ -388,7 +388,7 @@ LM_KERNEL void lm_planes_map(M map, lm_plane_grid grid, const lm_compute<typenam
   lm_map_packs<V>(map, walk, packs, own, y);
 }
 
-/* Planes that packs do not fit into, in packs all the same: through the whole tensor, from one plane into the next. */
+/* A grid of packs over the whole tensor, for planes that packs do not divide: a pack may reach into the next plane. */
 typedef struct lm_seam_grid {
   int64_t c;
   uint32_t n; /* elements, fewer than 2^31 */
@@ -397,7 +397,7 @@ typedef struct lm_seam_grid {
 
 enum { LM_SEAM_BLOCK = 256, LM_SEAM_FLIGHT = 4 };
 
-/* The coefficients of channel plane % c, which keeps planes apart. */
+/* Copies the coefficients of channel plane % c; planes are counted through all images. */
 template <class M>
 LM_DEVICE void lm_coefficients_of(const lm_seam_grid &grid, uint32_t plane, const lm_compute<typename M::stored> *k,
                                   lm_compute<typename M::stored> *own) {
@@ -407,7 +407,7 @@ LM_DEVICE void lm_coefficients_of(const lm_seam_grid &grid, uint32_t plane, cons
   for (int j = 0; j < M::COEFFICIENTS; j++) own[j] = k[j * grid.c + channel];
 }
 
-/* A plane has at least V elements. */
+/* Maps packs that may reach into the next plane; a plane has at least V elements. */
 template <int V, class M>
 LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
     lm_seams_map(M map, lm_seam_grid grid, const lm_compute<typename M::stored> *k, typename M::stored *y) {
@@ -428,7 +428,7 @@ LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
     lm_pack<typename M::stored, V> out;
     LM_UNROLL
     for (int v = 0; v < V; v++) {
-      lm_compute<typename M::stored> mine[M::COEFFICIENTS]; /* not a choice of arrays: these are registers */
+      lm_compute<typename M::stored> mine[M::COEFFICIENTS]; /* a copy, not a pointer to one: these are registers */
       LM_UNROLL
       for (int j = 0; j < M::COEFFICIENTS; j++) mine[j] = v < (int)left ? own[j] : next[j];
       out.v[v] = lm_put<typename M::stored>(map.value(items[u], v, mine));
@@ -436,7 +436,7 @@ LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
     lm_store(y + at, out);
     if constexpr (M::MASKS) map.put_mask(at, out);
   }
-  uint32_t at = grid.n - grid.n % V + threadIdx.x; /* fewer than V are left: one a thread */
+  uint32_t at = grid.n - grid.n % V + threadIdx.x; /* fewer than V are left, one for each thread */
   if (blockIdx.x + 1 < gridDim.x || at >= grid.n) return;
   lm_compute<typename M::stored> own[M::COEFFICIENTS];
   lm_coefficients_of<M>(grid, lm_divide(at, grid.plane), k, own);
@@ -447,7 +447,7 @@ LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
 
 /* ---- launching ---- */
 
-/* Parts of a plane's channel: no part above 2^30 elements, for 32-bit indices. */
+/* Returns the number of parts of a channel, each of at most 2^30 elements, for 32-bit indices. */
 static int plane_parts(const lm_norm_shape *s, int64_t blocks, int64_t least) {
   int64_t parts = (blocks + s->c - 1) / s->c, most = s->count / least, needed = s->count >> 30;
   if (parts > most) parts = most;
@@ -466,15 +466,15 @@ static lm_plane_grid plane_grid(const lm_norm_shape *s, int V, int parts) {
           lm_shares_make(s->count / V, parts)};
 }
 
-/* Elements in the widest packs that what lies together can be cut into: 16 bytes, 8 of a 16-bit dtype (14 x 14), or
- * one element. */
+/* Returns the number of elements in the widest packs that divide what is contiguous: 16 bytes, 8 of a 16-bit dtype (14
+ * x 14), or one element. */
 static int width_of(const lm_norm_shape *s) {
   int64_t together = s->run == 1 ? s->c : s->run;
   int full = s->dtype == LM_F64 ? 2 : s->dtype == LM_F32 ? 4 : 8;
   return together % full == 0 ? full : full == 8 && together % 4 == 0 ? 4 : 1;
 }
 
-/* The same where memory is aligned. */
+/* Returns the same, or 1 if a or b is not aligned to 16 bytes. */
 static int width_at(const lm_norm_shape *s, const void *a, const void *b) {
   return lm_is_packed(a) && lm_is_packed(b) ? width_of(s) : 1;
 }
@@ -560,15 +560,15 @@ static int launch_seams(const lm_norm_shape *s, const M &map, const void *coeffi
                    0, stream, map, grid, (const lm_compute<typename M::stored> *)coefficients, y);
 }
 
-/* aligned: all operands, to 16 bytes. */
+/* Launches a map over all elements; aligned: all operands are aligned to 16 bytes. */
 template <class M>
 static int launch_map(const lm_norm_shape *s, const M &map, bool aligned, const void *coefficients,
                       typename M::stored *y, void *stream) {
   typedef lm_compute<typename M::stored> A;
   int width = aligned ? width_of(s) : 1;
-  enum { BLOCK = LM_PLANES_BLOCK, EACH = 16 /* packs a thread, where there are many */ };
+  enum { BLOCK = LM_PLANES_BLOCK, EACH = 16 /* packs of a thread, in large tensors */ };
   if (s->count == 0) return 0;
-  /* Half packs that stay within a plane are better: they load no coefficients again. */
+  /* Half packs that stay within a plane are faster: they do not load coefficients again. */
   if (aligned && width == 1 && s->run >= lm_full_pack<typename M::stored>::V && s->count < (1 << 30) / s->c)
     return launch_seams(s, map, coefficients, y, stream);
   return for_width<typename M::stored>(width, [&](auto pack) {

@@ -1,5 +1,5 @@
-/* Boxes in images: pooling of their bins, a thread for each; and which of them cover the same, by a
- * matrix of bits. */
+/* Runs operations on boxes in images: pools their bins, a thread for each, and finds boxes that overlap, by a matrix of
+ * bits. */
 #include "boxes.h"
 
 #include "merged_dims.cuh"
@@ -7,14 +7,14 @@
 
 enum { LM_ROI_BLOCK = 256, LM_NMS_BITS_BLOCK = 128, LM_NMS_BLOCK = 1024 };
 
-/* A place from 0 to size; NaN is 0. */
+/* Returns v clipped to 0 .. size; NaN becomes 0. */
 template <class A>
 LM_DEVICE int64_t lm_roi_clipped(A v, int64_t size) {
   return !(v > 0) ? 0 : v < (A)size ? (int64_t)v : size;
 }
 
 template <class A>
-LM_DEVICE A lm_roi_edge(A v) { /* far ones all alike: beyond any image */
+LM_DEVICE A lm_roi_edge(A v) { /* edges beyond any image become 1e9 or -1e9 */
   v = round(v);
   return v > (A)-1e9 ? v < (A)1e9 ? v : (A)1e9 : (A)-1e9;
 }
@@ -65,10 +65,10 @@ extern "C" int lm_k_roi_pool(const lm_roi_job *job, void *stream) {
   });
 }
 
-enum { LM_NMS_WORD = 64 }; /* boxes of a word of bits */
+enum { LM_NMS_WORD = 64 }; /* boxes in a word of bits */
 
-/* Bit b of bits[word * rows + r]: box 64 word + b comes after box first + r, and too much of both is the same. Words
- * that no later box has are not written. */
+/* Sets bit b of bits[word * rows + r] if box 64 word + b comes after box first + r and their overlap (intersection over
+ * union) is above the threshold. Leaves words without a later box unwritten. */
 template <class T>
 LM_KERNEL void lm_nms_bits_kernel(const T *boxes, int64_t n, double threshold, int64_t first, int64_t rows,
                                   uint64_t *bits) {
@@ -92,8 +92,8 @@ LM_KERNEL void lm_nms_bits_kernel(const T *boxes, int64_t n, double threshold, i
   }
 }
 
-/* keep of boxes first to first + rows - 1, a word of them at a time; gone: a bit for each box that an earlier one has
- * struck out. */
+/* Sets `keep` of boxes first to first + rows - 1, a word of them at a time; gone: a bit for each box that an earlier
+ * kept box has suppressed. */
 LM_KERNEL void lm_nms_keep_kernel(int64_t n, int64_t first, int64_t rows, const uint64_t *bits, uint64_t *gone,
                                   uint8_t *keep) {
   __shared__ uint64_t own[LM_NMS_WORD];
@@ -106,7 +106,7 @@ LM_KERNEL void lm_nms_keep_kernel(int64_t n, int64_t first, int64_t rows, const 
     uint64_t kept = ~gone[word];
     for (int b = 0; b < size; b++) kept &= kept >> b & 1 ? ~own[b] : ~(uint64_t)0;
     if (t < size) keep[first + r + t] = (uint8_t)(kept >> t & 1);
-    for (int64_t w = word + 1 + t; w < words; w += LM_NMS_BLOCK) { /* then the word is full */
+    for (int64_t w = word + 1 + t; w < words; w += LM_NMS_BLOCK) { /* a later word exists, so this one is full */
       uint64_t struck = 0;
       LM_UNROLL_BY(8)
       for (int b = 0; b < LM_NMS_WORD; b++) struck |= kept >> b & 1 ? bits[w * rows + r + b] : 0;

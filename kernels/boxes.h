@@ -1,4 +1,4 @@
-/* Boxes in images. Both functions enqueue on the stream and return a cudaError_t. */
+/* Pools and suppresses boxes in images. Both functions enqueue on the stream and return a cudaError_t. */
 #pragma once
 
 #include "bad_values.h"
@@ -7,9 +7,9 @@
 extern "C" {
 #endif
 
-/* x: [n, c, h, w], boxes: [k, 5], y and indices: [k, c, rows, columns]; all contiguous, none empty. */
+/* lm_k_roi_pool's arguments. x: [n, c, h, w], boxes: [k, 5], y, indices: [k, c, rows, columns]; dense, none empty. */
 typedef struct lm_roi_job {
-  int dtype, bad_kind; /* reported where an image is none */
+  int dtype, bad_kind; /* bad_kind: reported for a box whose image index is out of range */
   int64_t n, c, h, w, k, rows, columns;
   double scale;
   const void *x, *boxes;
@@ -19,8 +19,8 @@ typedef struct lm_roi_job {
 } lm_roi_job;
 
 int lm_k_roi_pool(const lm_roi_job *job, void *stream);
-/* boxes: [n, 4], the best first; keep: [n], 0 or 1. Two launches compare `rows` boxes, a multiple of 64, with all that
- * follow; gone: 1 + rows words for each 64 boxes. */
+/* Sets keep [n] to 1 for each of boxes [n, 4], the best first, that no better kept one overlaps, else to 0. Two
+ * launches compare `rows` boxes, a multiple of 64, with all that follow; gone: 1 + rows words for each 64 boxes. */
 int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, int64_t rows, uint64_t *gone, uint8_t *keep,
              void *stream);
 

@@ -1,4 +1,4 @@
-/* Joining many tensors in one launch (cat.h). Each block does one tile of one input and finds it by its number. */
+/* Joins many tensors in one launch (cat.h). A block copies one tile of one input, which it finds by its block index. */
 #include "merged_dims.cuh"
 #include "types.cuh"
 
@@ -6,7 +6,7 @@
 
 enum { THREADS = 256, EACH = 4, TILE = THREADS * EACH };
 
-/* The last of n entries whose first tile is not after this block's. */
+/* Returns the last of n entries whose first tile is not after this block's. */
 template <class E>
 LM_DEVICE int lm_cat_owner(const E *entries, int n) {
   int low = 0, high = n - 1;
@@ -21,7 +21,7 @@ LM_DEVICE int lm_cat_owner(const E *entries, int n) {
   return low;
 }
 
-/* ---- inputs that lie as the result does */
+/* ---- inputs laid out like the result */
 
 struct lm_cat_block_entry {
   const void *from;

@@ -1,5 +1,5 @@
-/* Joining many tensors in one launch: what describes them travels in the kernel's arguments, of which there may be 4
- * KB. Longer lists take several launches. Functions enqueue on the stream and return a cudaError_t. */
+/* Joins many tensors in one launch. Their descriptions are the kernel's arguments, at most 4 KB; longer lists take
+ * several launches. Functions enqueue on the stream and return a cudaError_t. */
 #pragma once
 
 #include <stdint.h>
@@ -12,27 +12,26 @@ extern "C" {
 
 enum { LM_CAT_BLOCKS = 96, LM_CAT_PARTS = 32 }; /* the most inputs of a launch */
 
-/* Inputs that lie in memory as their parts of the result do: [outer, run] beside [outer, total], in units of 1 to 16
- * bytes. */
+/* An input laid out like its part of the result: [outer, run] beside [outer, total], in units of 1 to 16 bytes. */
 typedef struct lm_cat_block {
   const void *from;
-  int64_t run, start; /* start: of its part in a row of the result */
+  int64_t run, start; /* start: offset of its part in a row of the result */
 } lm_cat_block;
 
 int lm_cat_blocks(void *stream, int unit, int64_t outer, int64_t total, int n, const lm_cat_block *blocks, void *to);
 
-/* Inputs of any strides and dtypes. */
+/* An input of any strides and dtype. */
 typedef struct lm_cat_part {
   const void *from;
   void *to; /* its first element in the result */
   int dtype;
-  int64_t size;                /* in the dim that joins */
+  int64_t size;                /* size of the dim that joins */
   int64_t stride[LM_DIMS_MAX]; /* in the order of lm_cat_shape's dims */
 } lm_cat_part;
 
 typedef struct lm_cat_shape {
   int ndim, dim, dtype; /* dims in the order of the result's memory, slowest first; dim: the one that joins */
-  int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX]; /* of the result; size[dim] is not looked at */
+  int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX]; /* the result's; size[dim] is ignored */
 } lm_cat_shape;
 
 int lm_cat_parts(void *stream, const lm_cat_shape *shape, int n, const lm_cat_part *parts);

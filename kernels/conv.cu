@@ -8,7 +8,7 @@ LM_DEVICE int64_t lm_conv_position(const int64_t *stride, int64_t a, int64_t b, 
   return a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
 }
 
-/* Thread i makes the i-th element of y in the order n, oh, ow, k. */
+/* Computes y: thread i sums the i-th element in the order n, oh, ow, k. */
 template <class T>
 LM_KERNEL void lm_conv_forward_sums(lm_conv_sums j) {
   typedef lm_compute<T> C;
@@ -35,14 +35,14 @@ LM_KERNEL void lm_conv_forward_sums(lm_conv_sums j) {
   }
 }
 
-/* Where the output's coordinate is that meets input coordinate `at` at the kernel's tap, or -1. */
+/* Returns the output coordinate that reads input coordinate `at` by the kernel's tap, or -1. */
 LM_DEVICE int64_t lm_conv_meets(int64_t at, int64_t tap, int64_t stride, int64_t padding, int64_t dilation,
                                 int64_t size) {
   int64_t from = at + padding - tap * dilation;
   return from >= 0 && from % stride == 0 && from / stride < size ? from / stride : -1;
 }
 
-/* Thread i makes the i-th element of x in the order n, h, w, c. */
+/* Computes x: thread i sums the i-th element in the order n, h, w, c. */
 template <class T>
 LM_KERNEL void lm_conv_input_sums(lm_conv_sums j) {
   typedef lm_compute<T> C;
@@ -68,7 +68,7 @@ LM_KERNEL void lm_conv_input_sums(lm_conv_sums j) {
   }
 }
 
-/* A block makes one element of the weight at a time: the sum over all n, oh, ow. */
+/* Computes weight: a block sums one element at a time, over all n, oh, ow. */
 template <class T>
 LM_KERNEL void lm_conv_weight_sums(lm_conv_sums j) {
   typedef lm_compute<T> C;

@@ -1,4 +1,4 @@
-/* Convolutions that cuDNN has no engine for: plain sums, as the definition has them. */
+/* Computes convolutions that cuDNN has no engine for, as the definition's plain sums. */
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@ extern "C" {
 /* x [n, c, h, w], weight [k, c / groups, kh, kw], y [n, k, oh, ow] with any strides, in elements. Pairs are (vertical,
  * horizontal). */
 typedef struct lm_conv_sums {
-  int dtype; /* of all tensors; floating */
+  int dtype; /* dtype of all tensors; floating-point */
   int64_t n, c, h, w, k, kh, kw, oh, ow, groups;
   int64_t stride[2], padding[2], dilation[2];
   void *x, *weight, *y;

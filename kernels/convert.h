@@ -1,13 +1,13 @@
-/* Elements of every dtype as numbers of a compute type and back, without branches, so that loops vectorize:
- * LM_GET_F16(stored) and so on return a float, a double or an integer, LM_PUT_F16(number) the stored form.
- * Floats become integers as lm_put of types.cuh does it: toward zero; what fits int64 but not the type wraps, as
- * PyTorch's do; beyond int64 it is the type's own limit, and NaN is 0. */
+/* Converts elements of every dtype to a compute type and back, without branches, so that loops vectorize:
+ * LM_GET_F16(stored) and so on return a float, a double or an integer, LM_PUT_F16(number) the stored form. Floats
+ * become integers as by lm_put of types.cuh: toward zero; a number that fits int64 but not the type wraps, as in
+ * PyTorch; beyond int64 it becomes the type's own limit, and NaN becomes 0. */
 #pragma once
 
 #include "dtypes.h"
 #include "half_float.h"
 
-/* The cast is of a number near v that int64 holds: any other's is undefined in C. */
+/* Casts only numbers that int64 holds: other casts are undefined in C. */
 #define LM_WHOLE_OF(id, type, low, high, real, largest)                              \
   static inline __attribute__((always_inline)) type lm_whole_##real##_##id(real v) { \
     real near = v < (real)largest ? v : (real)largest;                               \

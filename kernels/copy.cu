@@ -12,17 +12,17 @@ extern "C" int lm_set_bytes(void *dst, int byte, size_t bytes, void *stream) {
 
 enum { TILE = 32, TILE_ROWS = 8, WORD_TILE = 64, WORD_THREADS = 256 };
 
-/* `along` has stride 1 in dst, `across` in src; the other dims are counted by the grid. */
+/* A transposing copy: `along` has stride 1 in dst, `across` in src; the grid counts the other dims. */
 typedef struct lm_transposed_copy {
   const void *src;
   void *dst;
   int along, across, ndim;
-  int64_t src_step, dst_step; /* from one element to the next: of `along` in src, of `across` in dst */
+  int64_t src_step, dst_step; /* elements between neighbors: of `along` in src, of `across` in dst */
   lm_divider tiles_along, tiles_across, size[LM_STRIDED_DIMS];
   int64_t src_stride[LM_STRIDED_DIMS], dst_stride[LM_STRIDED_DIMS];
 } lm_transposed_copy;
 
-/* The block's tile: where its plane begins, and its place there. */
+/* Finds the block's tile: its plane's first element in src and dst, and the tile's column and row there. */
 template <class T>
 LM_DEVICE void lm_find_tile(const lm_transposed_copy &a, const T **src, T **dst, uint32_t *column, uint32_t *row) {
   uint32_t in_dim, rest = lm_divide_rest(blockIdx.x, a.tiles_along, column);
@@ -38,7 +38,7 @@ LM_DEVICE void lm_find_tile(const lm_transposed_copy &a, const T **src, T **dst,
 
 template <class T>
 LM_KERNEL void __launch_bounds__(TILE *TILE_ROWS) lm_transpose_tile(const lm_transposed_copy a) {
-  enum { PAD = sizeof(T) < 4 ? 4 / sizeof(T) : 1 }; /* a column's elements lie in different banks */
+  enum { PAD = sizeof(T) < 4 ? 4 / sizeof(T) : 1 }; /* a column's elements are in different banks */
   __shared__ T tile[TILE][TILE + PAD];
   const T *src;
   T *dst;
@@ -60,12 +60,12 @@ LM_KERNEL void __launch_bounds__(TILE *TILE_ROWS) lm_transpose_tile(const lm_tra
   }
 }
 
-/* The same for elements of less than 4 bytes, by words of R of them, which has to suit all sizes, strides and
- * addresses: a thread turns squares of R x R elements in its registers. */
+/* Transposes elements of less than 4 bytes by words of R of them, which must suit all sizes, strides and addresses: a
+ * thread transposes squares of R x R elements in its registers. */
 template <class T>
 LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_transpose_words(const lm_transposed_copy a) {
   enum { R = 4 / sizeof(T), WORDS = WORD_TILE / R };
-  /* Row i in [i % R][i / R]: what a warp reads down a column lies in different banks. */
+  /* Row i is in [i % R][i / R], so a warp reads a column from different banks. */
   __shared__ uint32_t tile[R][WORDS][WORDS + 1];
   const T *src;
   T *dst;
@@ -95,7 +95,7 @@ LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_transpose_words(const lm_trans
   }
 }
 
-/* Whether lm_transpose_words can do it, and its larger tiles are worth it. */
+/* Returns true if lm_transpose_words can do the copy, and the dims are long enough for its larger tiles. */
 static bool by_words(const lm_transposed_copy *a, int width) {
   int together = 4 / width;
   if (together < 2 || a->along < WORD_TILE / 2 || a->across < WORD_TILE / 2) return false;
@@ -131,7 +131,7 @@ extern "C" int lm_copy_transposed(const lm_strided_layout *at, int dim, void *st
   });
 }
 
-/* A pack a thread: 16 bytes of halves, two times 16 of floats. */
+/* Casts a pack at a time in each thread: 16 bytes of halves, two times 16 of floats. */
 template <class S, class D>
 LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_cast_flat(const S *src, D *dst, int64_t n) {
   enum { V = 8 };

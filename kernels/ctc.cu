@@ -1,11 +1,11 @@
-/* Connectionist temporal classification (src/backend/cpu/ctc.c): a block for each sample, a thread for each state. */
+/* Computes the CTC loss and its gradient (src/backend/cpu/ctc.c): a block for each sample, a thread for each state. */
 #include "ctc.h"
 
 #include "types.cuh"
 
 enum { LM_CTC_BLOCK = 256 };
 
-/* A sample; lengths that do not fit are reported, and count as 0. */
+/* A sample; lengths out of range are reported, and count as 0. */
 struct lm_ctc_sample {
   int64_t n, states, times, row;
   const int64_t *target;
@@ -19,7 +19,7 @@ LM_DEVICE lm_ctc_sample lm_ctc_sample_of(const lm_ctc_job &s) {
           s.target + (fits ? start : 0)};
 }
 
-/* The class of a state, from 0; one that is none is reported, and counts as the blank. */
+/* Returns the class of a state, from 0; a label out of range is reported, and counts as the blank. */
 LM_DEVICE int64_t lm_ctc_class(const lm_ctc_job &s, const lm_ctc_sample &o, int64_t state) {
   if (state % 2 == 0) return s.blank;
   int64_t label = o.target[state / 2];
@@ -39,7 +39,7 @@ LM_DEVICE A lm_ctc_log_sum(A a, A b, A c) {
   return most + log(1 + exp(least - most) + exp(middle - most));
 }
 
-/* What comes to state i from the row before, in the direction of step (1 or -1). */
+/* Returns the log probability of reaching state i from the previous row, in the direction of step (1 or -1). */
 template <class A>
 LM_DEVICE A lm_ctc_step(const lm_ctc_sample &o, const A *from, int64_t i, int64_t step) {
   int64_t one = i - step, two = one - step;

@@ -1,4 +1,4 @@
-/* Connectionist temporal classification. Both functions enqueue on the stream and return a cudaError_t. */
+/* Computes the CTC loss and its gradient. Both functions enqueue on the stream and return a cudaError_t. */
 #pragma once
 
 #include "bad_values.h"

@@ -1,4 +1,4 @@
-/* The only file that knows CUB. Compiled for the host, the same functions are plain loops (cub.h). */
+/* Sorts and selects by CUB, which no other file includes. For the host the same functions are plain loops (cub.h). */
 #include "cub.h"
 
 #ifdef LM_HOST_KERNELS

@@ -1,11 +1,11 @@
-/* Element types, each once. Half and bfloat16 are stored as uint16_t and computed in float. For C and CUDA. */
+/* Lists the element types. Half and bfloat16 are stored as uint16_t and computed in float. For C and CUDA. */
 #pragma once
 
 #include <assert.h>
 #include <stdint.h>
 
-/* X(id, name, C storage type, low, high, …): the type holds exactly the integers from low to high; what follows X is
- * passed on. Ids are the names of safetensors. Two integer types promote to the first one here that holds both. An
+/* X(id, name, C storage type, low, high, …): the type holds exactly the integers from low to high; arguments after X
+ * are passed on. Ids are the names of safetensors. Two integer types promote to the first one here that holds both. An
  * integer type is a row here and two lines in each_integer.inc of the CPU's templates. */
 #define LM_INTEGER_DTYPES(X, ...)                             \
   X(U8, "uint8", uint8_t, 0, UINT8_MAX, __VA_ARGS__)          \
@@ -32,10 +32,10 @@ typedef enum lm_dtype {
 #undef X
       LM_DTYPE_COUNT,
   LM_NO_DTYPE = -1,
-} __attribute__((packed)) lm_dtype; /* of one byte */
+} __attribute__((packed)) lm_dtype; /* one byte */
 static_assert(sizeof(lm_dtype) == 1, "headers of tensors and plug-ins count on it");
 
-/* What memory holds: lm_elem_U8 and so on. */
+/* Storage types: lm_elem_U8 and so on. */
 #define X(id, name, type, ...) typedef type lm_elem_##id;
 LM_DTYPES(X)
 #undef X

@@ -1,4 +1,4 @@
-/* The inverse of erf. For C and CUDA, without branches, so that loops vectorize. */
+/* Computes the inverse of erf. For C and CUDA, without branches, so that loops vectorize. */
 #pragma once
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #define LM_INVERSE_ERF static inline __attribute__((always_inline, unused))
 #endif
 
-/* About 4 ulp off at most: Giles, Approximating the erfinv function (GPU Computing Gems, 2011), single precision. */
+/* Returns erf^-1(x), at most about 4 ulp off: Giles, Approximating the erfinv function (GPU Computing Gems, 2011). */
 LM_INVERSE_ERF float lm_inverse_erff(float x) {
   float w = -logf((1 - x) * (1 + x)), v = w - 2.5f, s = sqrtf(w) - 3.0f;
   float near = 2.81022636e-08f;
@@ -34,8 +34,8 @@ LM_INVERSE_ERF float lm_inverse_erff(float x) {
   return fabsf(x) == 1 ? end : y;
 }
 
-/* Blair, Edwards and Johnson's rational approximations (1976) as PyTorch has them, of x within 0.7, and of
- * sqrt(-log((1 - |x|) / 2)) beyond; then one step by Halley. */
+/* Returns erf^-1(x) by Blair, Edwards and Johnson's rational approximations (1976) as PyTorch has them, of x within
+ * 0.7, and of sqrt(-log((1 - |x|) / 2)) beyond; then one step by Halley. */
 LM_INVERSE_ERF double lm_inverse_erf(double x) {
   double s = x * x, z = sqrt(-log((1 - fabs(x)) * 0.5));
   double near = x * (((-0.140543331 * s + 0.914624893) * s - 1.645349621) * s + 0.886226899) /

@@ -3,7 +3,7 @@
 #include "philox.h"
 #include "strided.cuh"
 
-/* ---- sources: four elements of theirs, from one whose number is a multiple of 4. fma is written out, as the CPU's
+/* ---- sources: each computes four elements, from an index that is a multiple of 4. fma is explicit, as the CPU's
  * compiler makes it of the same sums, so that numbers agree to the bit. */
 
 LM_DEVICE lm_philox_block lm_block_of(const lm_blocks_drawn &d, int64_t block) {
@@ -26,7 +26,7 @@ struct lm_arange_whole_source {
   }
 };
 
-/* Its second half is counted from the end, so that stop is met exactly. */
+/* The second half is counted from the end, so that stop is met exactly. */
 struct lm_linspace_source {
   typedef double num;
   static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) {
@@ -37,7 +37,7 @@ struct lm_linspace_source {
   }
 };
 
-/* An element each from random bits of its own: `value` is of `bits`, and a and b are the op's numbers. */
+/* Defines a source that draws `bits` for each element: `value` is an expression of `bits`, a, b (the op's numbers). */
 #define LM_SOURCE_F32(name, value)                                               \
   struct name {                                                                  \
     typedef float num;                                                           \
@@ -153,7 +153,7 @@ static int lm_fill_run(const lm_fill_source *s, const lm_strided_layout *at, int
                    stream, *s, walk, first);
 }
 
-/* Float64 has numbers of its own. */
+/* Runs Wide for float64, which draws numbers of its own, else Narrow. */
 template <class Narrow, class Wide>
 static int lm_fill_floats(const lm_fill_source *s, const lm_strided_layout *at, int64_t first, void *stream) {
   return at->dtype[0] == LM_F64 ? lm_fill_run<Wide>(s, at, first, stream) : lm_fill_run<Narrow>(s, at, first, stream);

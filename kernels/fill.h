@@ -1,10 +1,10 @@
-/* Tensors made of nothing: sequences, random numbers, dropout's masks. Functions return a cudaError_t. For C and CUDA.
- */
+/* Fills tensors with sequences and random numbers, and draws dropout's masks. Functions return a cudaError_t. For C and
+ * CUDA. */
 #pragma once
 
 #include "strided.h"
 
-/* Blocks of a seed, as kernels/philox.h counts them. */
+/* Random blocks of a seed, as kernels/philox.h counts them. */
 typedef struct lm_blocks_drawn {
   uint64_t seed, offset;
   const uint64_t *extra; /* NULL, or device memory: added to the offset, so that a captured draw differs each time */
@@ -27,23 +27,23 @@ enum {
 typedef struct lm_fill_source {
   int kind;
   lm_blocks_drawn draw;
-  /* arange: start, step; linspace: start, step, from the end as well; else the op's numbers: from, to; mean, deviation;
-   * probability; … */
+  /* arange: start, step; linspace: start, step, stop; else the op's numbers: from, to; mean, deviation; probability;
+   * … */
   double a, b, stop;
-  int64_t from, to; /* arange of whole numbers: start, step; integers: from, to; linspace: -, steps */
-  uint32_t keep;    /* in float: the bits used of each word; for uniform numbers those that the dtype holds exactly */
+  int64_t from, to; /* arange of whole numbers: start, step; integers: from, to; linspace: unused, steps */
+  uint32_t keep;    /* for float: mask of each word's bits; for uniform numbers those that the dtype holds exactly */
 } lm_fill_source;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Elements first, first + 1, … of the source into operand 0, whose dims are row-major; `first` a multiple of 4, fewer
- * than 2^31 elements. Numbers are doubles for float64, else floats. */
+/* Writes elements first, first + 1, … of the source to operand 0, whose dims are row-major; `first` is a multiple of 4;
+ * fewer than 2^31 elements. Numbers are doubles for float64, else floats. */
 int lm_fill_from(const lm_fill_source *source, const lm_strided_layout *at, int64_t first, void *stream);
 
-/* keep[i] is whether the upper 24 bits of word i reach `threshold`, y[i] is x[i] * scale or 0. Contiguous, n elements;
- * dtype: that of x and y. */
+/* Sets keep[i] to 1 if the upper 24 bits of word i reach `threshold`, else 0, and y[i] to x[i] * scale or 0.
+ * Contiguous, n elements; dtype: that of x and y. */
 int lm_dropout_mask(int dtype, const void *x, void *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw,
                     uint32_t threshold, double scale, void *stream);
 

@@ -1,9 +1,8 @@
-/* The logarithm of the gamma function and its derivatives, computed in double. For C and CUDA. The first three are
- * without branches, so that loops vectorize.
+/* Computes the logarithm of the gamma function and its derivatives in double. For C and CUDA. The first three have no
+ * branches, so that loops vectorize.
  *
- * Stirling's series (Abramowitz and Stegun 6.1.41, 6.3.18, 6.4.12) at t >= 8; what is less comes there by the
- * recurrence gamma(x + 1) = x gamma(x), and what is below 1/2 by the reflection gamma(x) gamma(1 - x) = pi / sin(pi x).
- */
+ * Stirling's series (Abramowitz and Stegun 6.1.41, 6.3.18, 6.4.12) at t >= 8; lower arguments are raised by the
+ * recurrence gamma(x + 1) = x gamma(x), those below 1/2 by the reflection gamma(x) gamma(1 - x) = pi / sin(pi x). */
 #pragma once
 
 #include <math.h>
@@ -14,7 +13,7 @@
 #define LM_GAMMA static inline __attribute__((always_inline, unused))
 #endif
 
-/* p = y (y + 1) … (y + 7) and its derivative. */
+/* Declares p = y (y + 1) … (y + 7) and its derivative. */
 #define LM_EIGHT_UP(y, p, slope) \
   double p = (y), slope = 1;     \
   for (int k = 1; k < 8; k++) { slope = slope * ((y) + k) + p, p = p * ((y) + k); }
@@ -49,7 +48,7 @@ LM_GAMMA double lm_digamma(double x) {
   return x < 0.5 ? (x - x == 0 ? low : NAN) : value;
 }
 
-/* Below t = 8 the sum of 1 / (y + k)^2 is (p' / p)^2 - p'' / p of p = y (y + 1) … (y + 7). */
+/* Returns trigamma(x). Below t = 8 the sum of 1 / (y + k)^2 is (p' / p)^2 - p'' / p of p = y (y + 1) … (y + 7). */
 LM_GAMMA double lm_trigamma(double x) {
   double y = x < 0.5 ? 1 - x : x, p = y, slope = 1, bend = 0;
   for (int k = 1; k < 8; k++) {
@@ -71,7 +70,7 @@ LM_GAMMA double lm_trigamma(double x) {
   return x < 0.5 ? mirror : value;
 }
 
-/* 1 / q^s of an integer s, whose few products are quicker than pow. */
+/* Returns 1 / q^s for an integer s, for which a few products are quicker than pow. */
 LM_GAMMA double lm_inverse_power(double q, double s) {
   if (s > 8) return pow(q, -s);
   double each = 1 / q, power = each;
@@ -79,8 +78,8 @@ LM_GAMMA double lm_inverse_power(double q, double s) {
   return power;
 }
 
-/* sum over k >= 0 of 1 / (q + k)^s, s an integer above 1 (Hurwitz's zeta), by Euler and Maclaurin's formula from q + k
- * > 9 on, as Cephes' zeta.c. Poles are infinite. */
+/* Returns the sum over k >= 0 of 1 / (q + k)^s, s an integer above 1 (Hurwitz zeta), by the Euler-Maclaurin formula
+ * from q + k > 9 on, as Cephes' zeta.c. Poles are infinite. */
 LM_GAMMA double lm_hurwitz(double s, double q) {
   static const double over[] = {12.0,
                                 -720.0,
@@ -110,7 +109,7 @@ LM_GAMMA double lm_hurwitz(double s, double q) {
   return sum;
 }
 
-/* The derivative of order n of digamma: (-1)^(n + 1) n! zeta(n + 1, x). */
+/* Returns the derivative of order n of digamma: (-1)^(n + 1) n! zeta(n + 1, x). */
 LM_GAMMA double lm_polygamma(double x, double n) {
   if (n == 0) return lm_digamma(x);
   if (n == 1) return lm_trigamma(x);
@@ -120,9 +119,9 @@ LM_GAMMA double lm_polygamma(double x, double n) {
   return ((int)n % 2 ? factorial : -factorial) * lm_hurwitz(n + 1, x);
 }
 
-/* The factor of the incomplete gamma function that is summed: P(a, x) is x^a e^-x / gamma(a + 1) times a power series
+/* Returns the summed factor of the incomplete gamma function: P(a, x) is x^a e^-x / gamma(a + 1) times a power series
  * for x < a + 1, and 1 - x^a e^-x / gamma(a) times a continued fraction beyond, by Lentz's method (Abramowitz and
- * Stegun 6.5.29, 6.5.31). slope: its derivative by a. x > 0, 0 < a <= LM_IGAMMA_SUMMED. */
+ * Stegun 6.5.29, 6.5.31). *slope: its derivative by a. x > 0, 0 < a <= LM_IGAMMA_SUMMED. */
 LM_GAMMA double lm_igamma_factor(double a, double x, double *slope) {
   double value = 1, by_a = 0;
   if (x < a + 1) {
@@ -149,7 +148,7 @@ LM_GAMMA double lm_igamma_factor(double a, double x, double *slope) {
 }
 
 #define LM_IGAMMA_SUMMED 1e6
-/* P(a, x), the distribution function of Gamma(a, 1). Large a: Temme's uniform expansion, its first term. */
+/* Returns P(a, x), the distribution function of Gamma(a, 1). Large a: the first term of Temme's uniform expansion. */
 LM_GAMMA double lm_igamma(double a, double x) {
   if (a < 0 || x < 0) return NAN;
   if (a == 0) return x > 0 ? 1 : NAN;
@@ -164,9 +163,9 @@ LM_GAMMA double lm_igamma(double a, double x) {
   return x < a + 1 ? density * factor : 1 - a * density * factor;
 }
 
-/* The derivative by a of the logarithm y of a quantile of Gamma(a, 1): implicit reparameterization (Figurnov, Mohamed
- * and Mnih 2018). y may be below the least logarithm of a double. Large a: the quantile's expansion (Cornish and
- * Fisher), of which the first terms suffice. */
+/* Returns the derivative by a of the logarithm y of a quantile of Gamma(a, 1): implicit reparameterization (Figurnov,
+ * Mohamed and Mnih 2018). y may be below the least logarithm of a double. Large a: the first terms of the quantile's
+ * expansion (Cornish and Fisher) suffice. */
 LM_GAMMA double lm_gamma_slope(double a, double y) {
   double x = exp(y), slope;
   if (!(a > 0) || y != y) return NAN;

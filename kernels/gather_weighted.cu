@@ -1,4 +1,4 @@
-/* Weighted sums of elements: a thread for each element of y, neighbors along i or p. */
+/* Computes weighted sums of elements: a thread for each element of y, neighbors along i or p. */
 #include "gather_weighted.h"
 
 #include "merged_dims.cuh"
@@ -6,7 +6,7 @@
 
 enum { LM_GATHER_WEIGHTED_BLOCK = 256 };
 
-/* What element e of y is. */
+/* Coordinates of an element of y; plane: n c + channel. */
 struct lm_gather_weighted_item {
   int64_t i, p, plane, n;
 };
@@ -42,7 +42,7 @@ LM_KERNEL void lm_gather_weighted_forward_kernel(lm_gather_weighted_job s, lm_ga
   }
 }
 
-/* sums were cleared. */
+/* Computes the gradient of x by atomics; sums must be 0. */
 template <class T, bool WIDE>
 LM_KERNEL void lm_gather_weighted_input_kernel(lm_gather_weighted_job s, lm_gather_weighted_dividers by, int64_t count,
                                                lm_compute<T> *sums) {
@@ -64,7 +64,7 @@ LM_KERNEL void lm_gather_weighted_round_kernel(const lm_compute<T> *sums, T *x, 
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) x[e] = lm_put<T>(sums[e]);
 }
 
-/* A thread for each element of weight, [n, j, p]. */
+/* Computes the gradient of weight [n, j, p]; a thread for each element. */
 template <class T, bool WIDE>
 LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, lm_gather_weighted_dividers by,
                                                 int64_t count) {
@@ -84,7 +84,7 @@ LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, lm_gat
 
 static unsigned blocks_for(int64_t count) { return lm_blocks(count, LM_GATHER_WEIGHTED_BLOCK, INT32_MAX); }
 
-/* The narrow kernel for fewer elements than LM_NARROW, else the wide one. */
+/* Launches the narrow kernel for fewer elements than LM_NARROW, else the wide one. */
 template <class... P, class... A>
 static int launch(void (*narrow)(lm_gather_weighted_job, lm_gather_weighted_dividers, int64_t, P...),
                   void (*wide)(lm_gather_weighted_job, lm_gather_weighted_dividers, int64_t, P...), void *stream,

@@ -1,4 +1,4 @@
-/* grid_sample: a thread for each point and a few channels, neighbors along the points. */
+/* Computes grid_sample: a thread for each point and a few channels, neighbors along the points. */
 #include "grid_sample.h"
 
 #include "types.cuh"
@@ -16,7 +16,7 @@
 
 enum { LM_GRID_BLOCK = 256, LM_GRID_CHANNELS = 8 };
 
-/* Which image, point and first channel a thread has. */
+/* A thread's point, first channel and image. */
 struct lm_grid_position {
   int64_t p, c, image;
 };
@@ -24,14 +24,14 @@ LM_DEVICE lm_grid_position lm_grid_position_of(const lm_grid_call &s, int64_t e,
   return {e % s.p, e / s.p % parts * LM_GRID_CHANNELS, e / s.p / parts};
 }
 
-/* What kernels are compiled for, so that tables of up to 16 pixels are registers, not local memory. */
+/* A kernel's shape at compile time, so that tables of up to 16 pixels are registers, not local memory. */
 template <int MODE, int DIMS>
 struct lm_grid_shape {
   enum { TAPS = MODE == LM_GRID_NEAREST ? 1 : MODE == LM_GRID_BICUBIC ? 4 : 2 };
   enum { COUNT = TAPS * TAPS * (DIMS == 3 ? TAPS : 1) }; /* pixels that a point reads */
   enum { UNROLLED = COUNT > 16 ? 1 : COUNT };
 
-  /* The pixels that a point reads, and their weights, or their derivative along dim `by`. */
+  /* Computes the pixels that a point reads, and their weights, or their derivative along dim `by`. */
   template <class T, class A>
   LM_DEVICE static void table(const lm_grid_call &s, const T *point, int by, int32_t *at, A *w) {
     int32_t own_at[4];
@@ -57,7 +57,7 @@ struct lm_grid_shape {
   }
 };
 
-/* Element (image, c, place) of a tensor with `total` positions a channel. */
+/* Returns the index of element (image, c, position) of a tensor with `total` positions in a channel. */
 LM_DEVICE int64_t lm_grid_element(const lm_grid_call &s, int64_t image, int64_t c, int64_t position, int64_t total) {
   return s.last ? (image * total + position) * s.c + c : (image * s.c + c) * total + position;
 }
@@ -82,7 +82,7 @@ LM_KERNEL void lm_grid_forward_kernel(lm_grid_call s, int64_t count, int64_t par
   }
 }
 
-/* sums were cleared. */
+/* Computes the gradient of x by atomics; sums must be 0. */
 template <class T, class S>
 LM_KERNEL void lm_grid_input_kernel(lm_grid_call s, int64_t count, int64_t parts, lm_compute<T> *sums) {
   typedef lm_compute<T> A;
@@ -106,7 +106,7 @@ LM_KERNEL void lm_grid_round_kernel(const lm_compute<T> *sums, T *x, int64_t cou
   for (int64_t e = lm_thread(); e < count; e += lm_threads()) x[e] = lm_put<T>(sums[e]);
 }
 
-/* A thread for each point. */
+/* Computes the gradient of the grid; a thread for each point. */
 template <class T, class S>
 LM_KERNEL void lm_grid_slopes_kernel(lm_grid_call s, int64_t count) {
   typedef lm_compute<T> A;
@@ -134,7 +134,7 @@ LM_KERNEL void lm_grid_slopes_kernel(lm_grid_call s, int64_t count) {
   }
 }
 
-/* f(an element, the shape) for what is called. */
+/* Calls f(an element of the dtype, the kernel's shape). */
 template <class F>
 static int lm_grid_for(const lm_grid_call *s, F f) {
   return lm_for_float(s->dtype, [=](auto t) {

@@ -1,4 +1,4 @@
-/* grid_sample and its gradients. All functions enqueue on the stream and return a cudaError_t. */
+/* Computes grid_sample and its gradients. All functions enqueue on the stream and return a cudaError_t. */
 #pragma once
 
 #include "grid_taps.h"
@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 int lm_k_grid_forward(const lm_grid_call *call, void *stream);
-/* sums: a float for each element of x for 16-bit dtypes, else NULL. In any order, by atomics. */
+/* Computes x's gradient by atomics, in any order. sums: a float for each element of x for 16-bit dtypes, else NULL. */
 int lm_k_grid_input(const lm_grid_call *call, float *sums, void *stream);
 int lm_k_grid_slopes(const lm_grid_call *call, void *stream);
 

@@ -1,7 +1,7 @@
-/* Where grid_sample reads along one dim, and with which weights: the same arithmetic for every device. No guard: each
- * file, or each element type of it, includes this with R, the real type, RN(name), the name of a function for that
- * type, and LM_TAPS_FN, what stands before a function; without R it returns the types alone. Coordinates and their
- * reflections are those of PyTorch's GridSamplerKernel.cpp. */
+/* Computes the pixels that grid_sample reads along one dim, and their weights, alike on every device. No guard: each
+ * file includes this for each element type with R, the real type, RN(name), a function's name for that type, and
+ * LM_TAPS_FN, a function's qualifiers; without R it defines the types alone. Coordinates and their reflections are
+ * those of PyTorch's GridSamplerKernel.cpp. */
 #ifndef LM_KERNELS_GRID_LINE
 #define LM_KERNELS_GRID_LINE
 
@@ -11,19 +11,19 @@
 enum { LM_GRID_BILINEAR, LM_GRID_NEAREST, LM_GRID_BICUBIC };
 enum { LM_GRID_ZEROS, LM_GRID_BORDER, LM_GRID_REFLECTION };
 
-/* A dim of `size` pixels. order: which derivative by the coordinate is meant, 0 to 3. */
+/* A dim of `size` pixels. order: order of the derivative by the coordinate, 0 to 3. */
 typedef struct lm_grid_line {
   int32_t size;
   int mode, padding, align, order;
 } lm_grid_line;
 
-/* grid_sample or a gradient of it. x: [n, c, m], y: [n, c, p] with p the points, both contiguous, or where `last`
- * [n, m, c] and [n, p, c]; grid [n, p, dims], contiguous. m counts pixels through all dims. None is empty. */
+/* A call of grid_sample or a gradient of it. x: [n, c, m], y: [n, c, p] with p the points, both contiguous, or with
+ * `last` [n, m, c] and [n, p, c]; grid [n, p, dims], contiguous. m counts pixels through all dims. None is empty. */
 typedef struct lm_grid_call {
-  int dtype, dims, taps, last; /* 2 or 3 dims; pixels that a point reads along each */
+  int dtype, dims, taps, last; /* dims: 2 or 3; taps: pixels that a point reads along each */
   int64_t n, c, m, p;
   lm_grid_line line[3];        /* in the order of a point's coordinates: columns first */
-  int32_t step[3];             /* from one pixel to the next along it */
+  int32_t step[3];             /* pixels of m from one pixel to the next along each line */
   void *x, *y, *grid, *slopes; /* one of x, y and slopes, the gradient for the grid, is computed */
 } lm_grid_call;
 
@@ -33,7 +33,7 @@ static inline int lm_grid_taps(int mode) { return mode == LM_GRID_NEAREST ? 1 : 
 
 #ifdef R
 
-/* A coordinate in pixels brought into the line; *slope becomes the derivative. NaN becomes 0, as in PyTorch. */
+/* Returns a coordinate in pixels, padded into the line; *slope becomes the derivative. NaN becomes 0, as in PyTorch. */
 LM_TAPS_FN R RN(lm_grid_padded)(lm_grid_line l, R at, R *slope) {
   R last = (R)(l.size - 1), sign = 1;
   if (l.padding == LM_GRID_ZEROS) {
@@ -53,21 +53,21 @@ LM_TAPS_FN R RN(lm_grid_padded)(lm_grid_line l, R at, R *slope) {
   return at < last ? at : last;
 }
 
-/* A pixel's number from 0, or -1 if the line has none there. Beyond 2^24 a reflected coordinate may lie between pixels:
- * it is cut off, as by PyTorch. */
+/* Returns a pixel's index from 0, or -1 if the line has none there. Beyond 2^24 a reflected coordinate may lie between
+ * pixels: it is cut off, as in PyTorch. */
 LM_TAPS_FN int32_t RN(lm_grid_pixel)(lm_grid_line l, R at) {
   bool near = at >= 0 && at < (R)2147483520.0;
   int32_t pixel = near ? (int32_t)at : -1;
   return pixel < l.size ? pixel : -1;
 }
 
-/* From -1 to 1 over the line, as pixels. */
+/* Returns u, -1 to 1 over the line, in pixels; *scale becomes the derivative. */
 LM_TAPS_FN R RN(lm_grid_unnormalized)(lm_grid_line l, R u, R *scale) {
   *scale = (l.align ? (R)(l.size - 1) : (R)l.size) / 2;
   return l.align ? (u + 1) * *scale : (u + 1) * *scale - (R)0.5;
 }
 
-/* Cubic convolution (Keys 1981, a = -0.75): weights of the pixels t + 1, t, 1 - t and 2 - t away. */
+/* Computes cubic convolution's weights (Keys 1981, a = -0.75) of pixels t + 1, t, 1 - t, 2 - t away, or derivatives. */
 LM_TAPS_FN void RN(lm_grid_cubic)(int order, R t, R w[4]) {
   const R a = (R)-0.75;
   R far0 = t + 1, near1 = 1 - t, far1 = 2 - t;
@@ -94,7 +94,7 @@ LM_TAPS_FN void RN(lm_grid_cubic)(int order, R t, R w[4]) {
   }
 }
 
-/* For coordinate u its pixels at[taps] and their weights w[taps], or the weights' derivative by u. */
+/* Computes coordinate u's pixels at[taps] and their weights w[taps], or the weights' derivative by u. */
 LM_TAPS_FN void RN(lm_grid_taps_of)(lm_grid_line l, R u, int32_t at[4], R w[4]) {
   R scale, slope, position = RN(lm_grid_unnormalized)(l, u, &scale);
   if (l.mode == LM_GRID_BICUBIC) {

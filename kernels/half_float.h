@@ -1,5 +1,5 @@
-/* float32 to half precision (float16) and bfloat16 and back, on every device and without branches, so that loops
- * vectorize. */
+/* Converts float32 to half precision (float16) and bfloat16 and back, on every device and without branches, so that
+ * loops vectorize. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@ typedef union lm_float_bits {
   uint32_t bits;
 } lm_float_bits;
 
-/* The exponent is rebased by a multiplication, which makes subnormals right too. */
+/* Converts a half; the exponent is rebased by a multiplication, which makes subnormals right too. */
 static inline __attribute__((always_inline)) float lm_from_half(uint16_t h) {
   uint32_t magnitude = h & 0x7fffu;
   lm_float_bits scaled = {.bits = magnitude << 13};
@@ -20,7 +20,7 @@ static inline __attribute__((always_inline)) float lm_from_half(uint16_t h) {
   return scaled.value;
 }
 
-/* To nearest even. With e the exponent of |f| (at least -14, where half precision's subnormals begin), the sum
+/* Rounds to nearest even. With e the exponent of |f| (at least -14, where half precision's subnormals begin), the sum
  * |f| + 2^(e + 13) is a float whose last bit is 2^(e - 10), half precision's at |f|: the float unit rounds. */
 static inline __attribute__((always_inline)) uint16_t lm_to_half(float f) {
   lm_float_bits in = {f}, magnitude = {.bits = in.bits & 0x7fffffffu};

@@ -1,4 +1,4 @@
-/* Picking and adding by index tensors (index.h). */
+/* Gathers, scatters and sums by index tensors (index.h). */
 #include "merged_dims.cuh"
 #include "types.cuh"
 
@@ -12,7 +12,7 @@ enum { THREADS = 256, EACH = 4, TILE = THREADS * EACH };
     if (error_ != 0) return error_; \
   } while (0)
 
-/* Where the indices at i, of which `given` is the first, point. False, and reported, if one of them is out of range. */
+/* Adds to *position the offset that the indices at i name; the first is `given`. Reports one out of range: false. */
 LM_DEVICE bool lm_index_position(const lm_index_list &p, int64_t i, int64_t given, lm_bad bad, int64_t *position) {
   bool fits = true;
   for (int k = 0; k < p.n; k++) {
@@ -27,7 +27,7 @@ LM_DEVICE bool lm_index_position(const lm_index_list &p, int64_t i, int64_t give
   return fits;
 }
 
-/* ---- picking */
+/* ---- gather */
 
 template <class U, bool WIDE>
 LM_KERNEL void lm_pick_units(int64_t n, lm_dims_loops<2> dims, lm_index_list index_list, const U *x, U *out,
@@ -38,7 +38,7 @@ LM_KERNEL void lm_pick_units(int64_t n, lm_dims_loops<2> dims, lm_index_list ind
   for (int j = 0; j < EACH; j++) {
     int64_t u = first + j * THREADS;
     if (u < n) lm_dims_offset<WIDE>(dims, u, offset[j]);
-    given[j] = index_list.index[0][offset[j][1]]; /* past the end the first one, so that no load is conditional */
+    given[j] = index_list.index[0][offset[j][1]]; /* past the end the first index: no load is conditional */
   }
   LM_UNROLL
   for (int j = 0; j < EACH; j++) {
@@ -62,7 +62,7 @@ static int lm_pick_of(void *stream, const lm_dims *dims, const lm_index_list *in
                    lm_dims_loops_of<2>(dims), *index_list, (const U *)x, (U *)out, bad);
 }
 
-/* f with an unsigned value of 1 to 16 bytes. */
+/* Calls f with an unsigned value of 1 to 16 bytes. */
 template <class F>
 static int lm_for_unit(int bytes, F f) {
   return bytes == 16 ? f(uint4{}) : lm_for_width(bytes, f);
@@ -73,9 +73,9 @@ extern "C" int lm_index_pick(void *stream, int unit, const lm_dims *dims, const 
   return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, dims, index_list, x, out, bad); });
 }
 
-/* ---- scatter and its kin */
+/* ---- scatter, scatter_add, scatter_reduce */
 
-/* What sums of T are kept in: integers below int64 in int32, which atomics know. */
+/* The type that sums of T are kept in: for integers below int64 int32, for which atomics exist. */
 template <class T>
 using lm_index_sum_type =
     std::conditional_t<std::is_same_v<lm_compute<T>, int64_t> && sizeof(T) < 8, int32_t, lm_compute<T>>;
@@ -85,7 +85,7 @@ LM_DEVICE void lm_index_atomic_add(int64_t *p, int64_t v) { atomicAdd((unsigned 
 LM_DEVICE void lm_index_atomic_add(float *p, float v) { atomicAdd(p, v); }
 LM_DEVICE void lm_index_atomic_add(double *p, double v) { atomicAdd(p, v); }
 
-/* NaN is the largest and the least. */
+/* Combines was and v; NaN is the largest and the least. */
 template <class S>
 LM_DEVICE S lm_index_into(int how, S was, S v) {
   if (how == LM_INTO_PROD) return was * v;
@@ -167,7 +167,7 @@ LM_KERNEL void lm_triangle_units(int64_t n, int64_t rows, int64_t columns, int64
                                  U *out) {
   int64_t u = lm_thread();
   if (u >= n) return;
-  int64_t line = u / columns, right = u - line * columns - line % rows; /* of the main diagonal */
+  int64_t line = u / columns, right = u - line * columns - line % rows; /* columns right of the main diagonal */
   bool kept = upper ? right >= diagonal : right <= diagonal;
   out[u] = kept ? x[u] : U{};
 }
@@ -185,7 +185,7 @@ extern "C" int lm_index_triangle(void *stream, int width, int64_t n, int64_t row
       width, [=](auto u) { return lm_triangle_of<decltype(u)>(stream, n, rows, columns, diagonal, upper, x, out); });
 }
 
-/* ---- entries in the order of their destinations */
+/* ---- entries sorted by their destinations */
 
 LM_KERNEL void lm_entry_keys(int64_t n, lm_index_list index_list, int64_t skipped, uint64_t none, int key_bytes,
                              void *keys, uint32_t *order, lm_bad bad) {
@@ -212,7 +212,7 @@ LM_DEVICE uint64_t lm_index_key(const lm_sorted &e, int64_t s) {
   return e.key_bytes == 8 ? ((const uint64_t *)e.keys)[s] : ((const uint32_t *)e.keys)[s];
 }
 
-/* How a key becomes an offset in dst. */
+/* The dims of dst that a key counts, row-major. */
 typedef struct lm_key_dims {
   int n;
   int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX];
@@ -271,9 +271,9 @@ LM_DEVICE void lm_index_grow(T *p, C by) {
   *p = lm_put<T>(lm_get<C>(*p) + by);
 }
 
-/* A thread a tile and column. Equal keys of a tile become one sum. Of the first and the last of a tile nobody knows
- * here whether they continue in the next one: they become entries 2 tile and 2 tile + 1 of `partial` [.., columns],
- * unless this tile is all there is (partial is NULL). The first level reads src's rows, later ones the partial sums. */
+/* Sums entries in tiles of RUN_TILE, a thread for each tile and column. Equal keys of a tile become one sum. A tile's
+ * first and last key may continue in a neighbor: their sums become entries 2 tile and 2 tile + 1 of `partial` [..,
+ * columns], unless there is one tile (partial is NULL). The first level reads src's rows, later ones partial sums. */
 template <class T, class V, class C>
 LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_dims_loops<2> loops, lm_key_dims dims,
                                   lm_sorted entries, int64_t from, T *dst, const V *src, C *partial,
@@ -285,7 +285,7 @@ LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_dims_loops<
   lm_dims_offset<true>(loops, column, at);
   if (!entries.order) at[1] = column;
   uint64_t key = lm_index_key(entries, begin);
-  const C nothing = (C)-0.0; /* changes nothing when added */
+  const C nothing = (C)-0.0; /* -0.0 + x is x, -0.0 included */
   C sum = nothing;
   bool first = true;
   for (int64_t s = begin; s < end; s += AHEAD) {
@@ -318,7 +318,7 @@ LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_dims_loops<
     if (key < entries.none) lm_index_grow(&dst[lm_key_offset(dims, key) + at[0]], sum);
     return;
   }
-  if (first) { /* one key in all of the tile: its second entry adds nothing */
+  if (first) { /* the tile has one key: its second entry adds nothing */
     partial[2 * tile * columns + column] = sum;
     if (column == 0) partial_keys[2 * tile] = key;
     sum = nothing;
@@ -329,7 +329,7 @@ LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_dims_loops<
 
 static int64_t lm_tiles_of(int64_t n) { return n / RUN_TILE + (n % RUN_TILE != 0); }
 
-/* Partial sums take 8 bytes at most. */
+/* Returns the bytes of a level's keys and partial sums, which are at most 8 bytes each. */
 static size_t lm_level_bytes(int64_t entries, int64_t columns) {
   return (size_t)entries * sizeof(uint64_t) * (size_t)(columns + 1);
 }

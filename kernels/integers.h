@@ -1,4 +1,4 @@
-/* Arithmetic of counts and sizes, which are not negative. For C and for the host's code in CUDA. */
+/* Computes with counts and sizes, which are not negative. For C and for the host's code in CUDA. */
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* What every .cu file here starts from: launching, indexing, and reductions within a warp and a block.
+/* Defines what every .cu file here needs: launching, indexing, and reductions within a warp and a block.
  *
  * Kernels are plain functions marked LM_KERNEL with external linkage, in no namespace. They are launched by lm_launch,
  * never by <<<>>>, so that each file also compiles for the host (LM_HOST_KERNELS): spec/support/cuda runs the same
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #ifdef LM_HOST_KERNELS
-#include LM_HOST_KERNELS /* the header that supplies CUDA's words */
+#include LM_HOST_KERNELS /* the header that supplies CUDA's names */
 #else
 #include <cuda_runtime.h>
 #endif
@@ -21,7 +21,7 @@
 #define LM_HOST_DEVICE inline __attribute__((unused))
 #define LM_UNROLL
 #define LM_UNROLL_BY(n)
-/* The block's dynamic shared memory, 16-byte aligned, as `type *name`. */
+/* Declares the block's dynamic shared memory, 16-byte aligned, as `type *name`. */
 #define LM_DYNAMIC_SHARED(type, name) type *name = (type *)lm_fake_dynamic_shared()
 #else
 #define LM_DEVICE __device__ __forceinline__
@@ -40,8 +40,8 @@ static const unsigned LM_ALL_LANES = 0xffffffffu;
 
 /* ---- launching ---- */
 
-/* Lies before the arguments of every launch: args[-1]. CUDA does not look there; a runtime that has no device but the
- * kernel's body, compiled for the host, copies the parameters by `size` and runs the body with them by `call`. */
+/* Precedes the arguments of every launch, as args[-1]. CUDA ignores it; a runtime that has no device but the kernel's
+ * body, compiled for the host, copies the parameters by `size` and runs the body with them by `call`. */
 enum { LM_LAUNCH_MAGIC = 0x4c4d6b31 };
 typedef struct lm_launch_info {
   int magic, count;
@@ -74,7 +74,7 @@ static void lm_call_body(const void *body, void *const *args) {
   lm_call_indexed((void (*)(P...))body, args, typename lm_count_to<sizeof...(P)>::type());
 }
 
-/* Grid and block are dim3 or numbers; `shared` is dynamic shared memory in bytes. Returns a cudaError_t. */
+/* Launches a kernel. Grid, block: dim3 or numbers; `shared`: dynamic shared memory, bytes. Returns a cudaError_t. */
 template <typename... P>
 static inline int lm_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, void *stream,
                             typename lm_same_type<P>::type... args) {
@@ -85,7 +85,7 @@ static inline int lm_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t 
   return (int)cudaLaunchKernel((const void *)kernel, grid, block, slots + 1, shared, (cudaStream_t)stream);
 }
 
-/* Blocks that cover n elements, `each` of them a block: at least 1 (an empty launch is an error), at most `limit`. */
+/* Returns the blocks for n elements, `each` in a block: at least 1 (an empty launch is an error), at most `limit`. */
 static inline unsigned lm_blocks(int64_t n, int64_t each, int64_t limit) {
   int64_t blocks = n / each + (n % each != 0);
   return (unsigned)(blocks < 1 ? 1 : blocks < limit ? blocks : limit);
@@ -93,20 +93,20 @@ static inline unsigned lm_blocks(int64_t n, int64_t each, int64_t limit) {
 
 /* ---- indices ---- */
 
-/* This thread's place in a one-dimensional grid, and the number of its threads, for
- * `for (int64_t i = lm_thread(); i < n; i += lm_threads())`. */
+/* Returns this thread's index in a one-dimensional grid; lm_threads: the number of its threads, for `for (int64_t i =
+ * lm_thread(); i < n; i += lm_threads())`. */
 LM_DEVICE int64_t lm_thread() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
 LM_DEVICE int64_t lm_threads() { return (int64_t)gridDim.x * blockDim.x; }
 LM_DEVICE int lm_lane() { return (int)(threadIdx.x % LM_WARP); }
 
-/* Division of n < 2^31 by a divisor known only at run time, without a division: with s the least number for which
- * 2^s >= d and m = floor(2^32 (2^s - d) / d) + 1, n / d = (hi(m n) + n) >> s (Granlund and Montgomery, "Division by
+/* A divider of n < 2^31 by a divisor known only at run time, without a division: with s the least number for which 2^s
+ * >= d and m = floor(2^32 (2^s - d) / d) + 1, n / d = (hi(m n) + n) >> s (Granlund and Montgomery, "Division by
  * Invariant Integers using Multiplication", 1994). The sum stays below 2^32 because n < 2^31. */
 typedef struct lm_divider {
   uint32_t divisor, magic, shift;
 } lm_divider;
 
-/* 1 <= divisor < 2^31. */
+/* Returns a divider by 1 <= divisor < 2^31. */
 static inline lm_divider lm_divider_make(uint32_t divisor) {
   lm_divider d = {divisor, 0, 0};
   while (d.shift < 31 && (1u << d.shift) < divisor) d.shift++;
@@ -123,14 +123,14 @@ LM_HOST_DEVICE uint32_t lm_divide(uint32_t n, lm_divider d) {
   return (high + n) >> d.shift;
 }
 
-/* n / d; *rest = n % d. */
+/* Returns n / d; *rest = n % d. */
 LM_HOST_DEVICE uint32_t lm_divide_rest(uint32_t n, lm_divider d, uint32_t *rest) {
   uint32_t quotient = lm_divide(n, d);
   *rest = n - quotient * d.divisor;
   return quotient;
 }
 
-/* The same for n < 2^52 and quotients below 2^51, by way of double: the estimate is at most one off. */
+/* A divider of n < 2^52 with quotients below 2^51, by way of double: the estimate is at most one off. */
 typedef struct lm_wide_divider {
   int64_t divisor;
   double inverse;
@@ -145,19 +145,19 @@ LM_HOST_DEVICE int64_t lm_divide_wide(int64_t n, lm_wide_divider d, int64_t *res
   return quotient + off;
 }
 
-/* n things dealt out in parts that differ by one at most. */
+/* A division of n elements into parts whose sizes differ by one at most. */
 typedef struct lm_shares {
   int64_t each, longer; /* the first `longer` parts have one more */
 } lm_shares;
 
 static inline lm_shares lm_shares_make(int64_t n, int64_t parts) { return {n / parts, n % parts}; }
 
-/* Where part k begins. */
+/* Returns the first element of part k. */
 LM_HOST_DEVICE int64_t lm_share_begin(lm_shares s, int64_t k) { return k * s.each + (k < s.longer ? k : s.longer); }
 
 /* ---- shuffles and reductions ---- */
 
-/* Shuffles of any plain type, 32 bits at a time. */
+/* Words for shuffles of any plain type, 32 bits at a time. */
 template <typename T>
 union lm_shuffle_words {
   uint32_t word[(sizeof(T) + 3) / 4];
@@ -176,13 +176,13 @@ union lm_shuffle_words {
     memcpy((void *)&value, words.bytes, sizeof(T));               \
     return value;                                                 \
   }
-LM_SHUFFLE(lm_shuffle, __shfl_sync)           /* the value of lane `by` */
-LM_SHUFFLE(lm_shuffle_xor, __shfl_xor_sync)   /* of lane ^ by */
-LM_SHUFFLE(lm_shuffle_up, __shfl_up_sync)     /* of lane - by; its own where there is none */
-LM_SHUFFLE(lm_shuffle_down, __shfl_down_sync) /* of lane + by; its own where there is none */
+LM_SHUFFLE(lm_shuffle, __shfl_sync)           /* reads lane `by` */
+LM_SHUFFLE(lm_shuffle_xor, __shfl_xor_sync)   /* reads lane ^ by */
+LM_SHUFFLE(lm_shuffle_up, __shfl_up_sync)     /* reads lane - by; keeps its own value if there is none */
+LM_SHUFFLE(lm_shuffle_down, __shfl_down_sync) /* reads lane + by; keeps its own value if there is none */
 #undef LM_SHUFFLE
 
-/* op(a, b) over the lanes of a full warp; every lane gets the result. The order is fixed; op must be commutative. */
+/* Reduces by op(a, b) over a full warp; every lane gets the result. The order is fixed; op must be commutative. */
 template <typename T, typename Op>
 LM_DEVICE T lm_warp_reduce(T value, Op op) {
   LM_UNROLL
@@ -190,8 +190,8 @@ LM_DEVICE T lm_warp_reduce(T value, Op op) {
   return value;
 }
 
-/* The same over a one-dimensional block of any multiple of 32 threads. `shared` has room for LM_WARP values; all
- * threads call, all get the result, and `shared` may be used again at once. */
+/* Reduces likewise over a one-dimensional block of any multiple of 32 threads. `shared` has room for LM_WARP values;
+ * all threads call, all get the result, and `shared` may be used again at once. */
 template <typename T, typename Op>
 LM_DEVICE T lm_block_reduce(T value, Op op, T *shared) {
   int lane = lm_lane(), warp = (int)(threadIdx.x / LM_WARP), warps = (int)(blockDim.x / LM_WARP);
@@ -213,7 +213,7 @@ LM_DEVICE T lm_block_reduce(T value, Op op, T *shared) {
   return shared[0];
 }
 
-/* Functors for the two above. */
+/* Functors for the two reductions. */
 struct lm_add_of {
   template <typename T>
   LM_DEVICE T operator()(T a, T b) const {
@@ -221,7 +221,7 @@ struct lm_add_of {
   }
 };
 
-/* NaN wins in these two. */
+/* NaN wins in the next two. */
 struct lm_max_of {
   template <typename T>
   LM_DEVICE T operator()(T a, T b) const {

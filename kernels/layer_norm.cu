@@ -1,12 +1,12 @@
-/* Layer norm: rows of d elements. Rows that fit stay in registers as they are stored, so that memory is read once;
- * longer ones are read once for each pass. Up to LM_WARP_ROW elements a warp takes a row, above a block. */
+/* Computes layer norm of rows of d elements. Rows that fit stay in registers as stored, so that memory is read once;
+ * longer ones are read once for each pass. A warp takes a row of up to LM_WARP_ROW elements, a block a longer one. */
 #include "norm.cuh"
 
-enum { LM_WARP_ROW = 1024, LM_WARPS = 4 /* rows in a block of warps */, LM_ROW_BLOCK = 512 /* the most a row gets */ };
-/* Registers for as many threads as are launched. */
+enum { LM_WARP_ROW = 1024, LM_WARPS = 4 /* rows in a block of warps */, LM_ROW_BLOCK = 512 /* a row's max threads */ };
+/* Limits registers to the threads that are launched. */
 #define LM_ROW_BOUNDS(WARP) __launch_bounds__(WARP ? LM_WARPS *LM_WARP : LM_ROW_BLOCK)
 
-/* A thread's share of a row: packs first, first + step, … of `packs`; the first K kept in registers (K 0: none). */
+/* A thread's share of a row: packs first, first + step, … of `packs`; the first K stay in registers (K 0: none). */
 template <class T, int V, int K>
 struct lm_row_part {
   const T *x;
@@ -24,7 +24,7 @@ struct lm_row_part {
   }
 };
 
-/* f(element's place, V values of a row) for each pack of this thread. */
+/* Calls f(element's index, V values of a row) for each pack of this thread. */
 template <class T, int V, int K, class F>
 LM_DEVICE void lm_each_pack(const lm_row_part<T, V, K> &a, F f) {
   if constexpr (K > 0) {
@@ -38,7 +38,7 @@ LM_DEVICE void lm_each_pack(const lm_row_part<T, V, K> &a, F f) {
   }
 }
 
-/* The same for two rows side by side. */
+/* Calls f likewise for two rows side by side. */
 template <class T, int V, int K, class F>
 LM_DEVICE void lm_each_two(const lm_row_part<T, V, K> &a, const lm_row_part<T, V, K> &b, F f) {
   if constexpr (K > 0) {
@@ -53,7 +53,7 @@ LM_DEVICE void lm_each_two(const lm_row_part<T, V, K> &a, const lm_row_part<T, V
   }
 }
 
-/* w[at] to w[at + V - 1], in T or in the compute type, in the compute type; `missing` where there are none. */
+/* Returns w[at] to w[at + V - 1], stored as T or the compute type, in the compute type; `missing` if w has no data. */
 template <class T, int V>
 LM_DEVICE lm_pack<lm_compute<T>, V> lm_weights(const lm_values &w, int64_t at, lm_compute<T> missing) {
   typedef lm_compute<T> A;
@@ -85,7 +85,7 @@ LM_DEVICE lm_pair<A> lm_row_sum(lm_pair<A> mine, lm_pair<A> *shared) {
   return WARP ? lm_warp_reduce(mine, lm_add_pairs()) : lm_block_reduce(mine, lm_add_pairs(), shared);
 }
 
-/* Packs are summed on their own first: fewer steps for long rows. */
+/* Normalizes rows. Packs are summed on their own first, so that long rows take fewer steps. */
 template <class T, int V, int K, bool WARP>
 LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows(lm_layer_job job) {
   typedef lm_compute<T> A;
@@ -119,7 +119,7 @@ LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows(lm_layer_job job) {
       sum = lm_add_pairs()(sum, part);
     });
     sum = lm_row_sum<WARP>(sum, shared);
-    /* What the pivot misses of the mean corrects both moments; `lost` is what rounding the mean loses. */
+    /* The pivot's error corrects both moments; `lost` is the rounding error of the mean. */
     A off = sum.a / d, mean = pivot + off, lost = off - (mean - pivot), squares = sum.b - sum.a * off;
     A rstd = 1 / sqrt((squares < 0 ? 0 : squares) / d + eps);
     if (x.first == 0) {
@@ -138,7 +138,7 @@ LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows(lm_layer_job job) {
   }
 }
 
-/* With h = (x - mean) * rstd and u = g * weight: dx = rstd * (u - mean(u) - h * mean(u * h)). */
+/* Computes dx = rstd * (u - mean(u) - h * mean(u * h)) with h = (x - mean) * rstd and u = g * weight. */
 template <class T, int V, int K, bool WARP>
 LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows_back(lm_layer_job job) {
   typedef lm_compute<T> A;
@@ -182,7 +182,7 @@ LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows_back(lm_layer_job job) {
   }
 }
 
-/* Sums down the columns: of g, and of g * h. */
+/* Sums down the columns: g, and g * h. */
 template <class T>
 struct lm_layer_source {
   typedef T stored;
@@ -228,7 +228,7 @@ static bool packed(const lm_layer_job *job) {
          lm_is_packed(job->weight.data) && lm_is_packed(job->bias.data);
 }
 
-/* forward or backward, by which of the two kernels the row's length asks for. */
+/* Defines a launcher of the forward or backward kernel; the row's length selects its variant. */
 #define LM_LAUNCH_ROWS(kernel, T, V, K, WARP, threads) \
   lm_launch(kernel<T, V, K, WARP>, lm_blocks(job->rows, WARP ? LM_WARPS : 1, INT32_MAX), threads, 0, stream, *job)
 #define LM_LAYER_LAUNCHER(name, kernel)                                                                         \
@@ -259,7 +259,7 @@ int lm_layer_backward(const lm_layer_job *job, void *stream) {
   return lm_for_float(job->dtype, [&](auto element) { return launch_rows_back<decltype(element)>(job, stream); });
 }
 
-/* Without regard to alignment: the widest pack that d allows. */
+/* Returns the parts of columns for the widest pack that d allows, whatever the alignment. */
 int lm_layer_parts(const lm_layer_job *job) {
   int width = job->dtype == LM_F64 ? 2 : job->dtype == LM_F32 ? 4 : 8;
   return lm_column_parts(job->rows, job->d, job->d % width == 0 ? width : 1, LM_COLUMNS_BLOCK,

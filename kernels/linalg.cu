@@ -1,4 +1,4 @@
-/* Around the libraries' factorizations and transforms. Where a matrix or column needs a sum, a block has it. */
+/* Prepares and completes the libraries' factorizations and transforms. A block sums a matrix or column. */
 #include "linalg.h"
 
 #include "dtypes.h"
@@ -12,7 +12,7 @@ static int lm_for_real(int dtype, F f) {
 }
 
 static unsigned lm_linalg_blocks(int64_t n) { return lm_blocks(n, LM_LINALG_BLOCK, INT32_MAX); }
-/* A block for each of them, which continue where there are more. */
+/* Returns a block for each of `count`, at most 65535: blocks then loop. */
 static unsigned lm_block_each(int64_t count) { return lm_blocks(count, 1, 65535); }
 
 template <class T>
@@ -64,7 +64,7 @@ extern "C" int lm_k_frames(int dtype, const void *x, const void *window, lm_fram
   });
 }
 
-/* Each sample asks the frames that it stands in, from the first on. */
+/* Sums for each sample the frames that contain it, from the first on. */
 template <class T>
 LM_KERNEL void lm_overlap_add_kernel(const T *frames, const T *window, lm_frames f, T *to) {
   for (int64_t i = lm_thread(); i < f.batch * f.length; i += lm_threads()) {
@@ -188,7 +188,7 @@ extern "C" int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t 
                    n * count, rows, bad_kind, bad);
 }
 
-/* Row r of P^T is row order[r] of the identity, and order is what the exchanges make of 0, 1, …. */
+/* Computes order, the result of the exchanges of 0, 1, …; row r of P^T is row order[r] of the identity. */
 LM_KERNEL void lm_order_kernel(const int *pivots, int64_t k, int64_t m, int64_t count, int *order) {
   for (int64_t i = lm_thread(); i < count; i += lm_threads()) {
     int *its = order + i * m;

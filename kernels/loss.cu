@@ -1,11 +1,11 @@
-/* Negative log-likelihood, cross entropy, and their gradients. The forward pass of the first picks one number a label,
- * so what it reads is small: dtypes are distinguished at run time and sums are double. */
+/* Computes negative log-likelihood, cross entropy, and their gradients. The forward pass of the first reads one number
+ * for each label, which is little: dtypes are distinguished at run time and sums are double. */
 #include "loss.h"
 
 #include "softmax.cuh"
 #include "vectors.cuh"
 
-/* The class of position i from 0, or -1 if it counts for nothing. `report`: one thread for each position reports. */
+/* Returns position i's class from 0, or -1 if it does not count. `report`: one thread for each position reports. */
 LM_DEVICE int64_t lm_nll_class(const lm_nll_job &job, int64_t i, bool report) {
   int64_t label = job.label[i];
   if (label == job.ignore) return -1;
@@ -58,7 +58,7 @@ LM_KERNEL void lm_nll_forward_kernel(lm_nll_job job, lm_long_divider inner) {
   }
 }
 
-/* One block. */
+/* Adds up the parts of a forward pass, in one block. */
 LM_KERNEL void lm_nll_parts_kernel(lm_nll_job job) {
   __shared__ lm_nll_sum shared[LM_WARP];
   lm_nll_sum sum = {0, 0};
@@ -76,16 +76,16 @@ int lm_nll_forward(const lm_nll_job *job, void *stream) {
   return lm_launch(lm_nll_parts_kernel, 1, LM_NLL_BLOCK, 0, stream, *job);
 }
 
-/* ---- backward: every element is written, all but one of a position with 0 */
+/* ---- backward: writes every element, and all but one of a position are 0 */
 
-/* The gradient at position i and its class c. */
+/* Returns the gradient at position i and its class c. */
 LM_DEVICE double lm_nll_gradient(const lm_nll_job &job, int64_t i, int64_t c) {
   double total = job.reduction == LM_NLL_MEAN ? lm_number_at(job.total, job.total_dtype, 0) : 1;
   double grad = lm_number_at(job.grad, job.dtype, job.reduction == LM_NLL_NONE ? i : 0);
   return -lm_nll_weight(job, c) * grad / total;
 }
 
-/* [images, inner, classes] in memory, a pack a thread. */
+/* Writes dx [images, inner, classes] (order in memory), a pack a thread. */
 template <class T, int V>
 LM_KERNEL void lm_nll_by_class(lm_nll_job job, lm_long_divider classes) {
   int64_t count = job.images * job.inner * job.classes;
@@ -113,7 +113,7 @@ LM_KERNEL void lm_nll_by_class(lm_nll_job job, lm_long_divider classes) {
   }
 }
 
-/* [images, classes, inner] in memory: a position a thread, which writes the classes of its part (blockIdx.y). */
+/* Writes dx [images, classes, inner] (order in memory); a thread writes a position's classes of part blockIdx.y. */
 template <class T>
 LM_KERNEL void lm_nll_by_position(lm_nll_job job, lm_long_divider inner, int64_t each) {
   int64_t begin = (int64_t)blockIdx.y * each, end = begin + each < job.classes ? begin + each : job.classes;
@@ -137,7 +137,7 @@ struct lm_nll_writer {
       return lm_launch(width > 1 ? lm_nll_by_class<T, lm_full_pack<T>::V> : lm_nll_by_class<T, 1>, grid, LM_NLL_BLOCK,
                        0, stream, *job, lm_long_divider_make(job->classes));
     }
-    if (each < 32) each = 32; /* classes a thread writes */
+    if (each < 32) each = 32; /* classes that a thread writes */
     dim3 grid(lm_blocks(positions, LM_NLL_BLOCK, LIMIT), lm_blocks(job->classes, each, MAX_PARTS));
     return lm_launch(lm_nll_by_position<T>, grid, LM_NLL_BLOCK, 0, stream, *job, lm_long_divider_make(job->inner),
                      each);
@@ -150,7 +150,7 @@ int lm_nll_backward(const lm_nll_job *job, void *stream) {
 
 /* ---- cross entropy: a row's logits are read once forward, and read and written once backward */
 
-/* The rows of a block: teams of `lanes` threads take one at a time. Every thread is in every turn. */
+/* The rows of a block: teams of `lanes` threads take one at a time. Every thread takes part in every iteration. */
 struct lm_entropy_rows {
   int lane, team, teams;
   LM_DEVICE lm_entropy_rows(int lanes)

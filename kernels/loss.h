@@ -1,4 +1,4 @@
-/* Negative log-likelihood. Positions (n, s) of the labels are counted n * inner + s. */
+/* Computes negative log-likelihood and cross entropy. Positions (n, s) of the labels are counted n * inner + s. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,10 +11,10 @@ typedef enum lm_nll_reduction { LM_NLL_NONE, LM_NLL_MEAN, LM_NLL_SUM } lm_nll_re
 typedef struct lm_nll_job {
   const int64_t *label;           /* [images, inner], from 1 */
   const void *weight;             /* [classes], or NULL */
-  int dtype, weight_dtype;        /* dtype: of x, and of its gradient and the loss's */
-  int64_t ignore;                 /* this label counts for nothing */
+  int dtype, weight_dtype;        /* dtype: that of x, of its gradient and of the loss */
+  int64_t ignore;                 /* a label that does not count */
   int64_t images, classes, inner; /* x is [images, classes, inner] */
-  int64_t stride[3];              /* of x, or of its gradient */
+  int64_t stride[3];              /* strides of x, or of its gradient */
   lm_nll_reduction reduction;
   int bad_kind; /* reported for labels outside 1 to classes */
   lm_bad bad;
@@ -24,7 +24,7 @@ typedef struct lm_nll_job {
   int total_dtype;
   int parts; /* blocks; with more than one, `partial` has 2 * parts doubles and a second launch adds them up */
   double *partial;
-  /* backward; total is read. The gradient is dense, images outermost. */
+  /* backward, which reads total; the gradient is dense, images outermost */
   const void *grad;
   void *dx;
 } lm_nll_job;
@@ -33,8 +33,8 @@ enum { LM_NLL_BLOCK = 256 };
 
 /* Cross entropy of rows of logits, x [images, classes] of strides stride[0] and stride[1]; inner is 1. */
 typedef struct lm_entropy_job {
-  lm_nll_job nll; /* its dtype and those of weight, total and stats are that of x's statistics */
-  int x_dtype;    /* of x and dx */
+  lm_nll_job nll; /* dtype, weight, total and stats have the dtype of x's statistics */
+  int x_dtype;    /* dtype of x and dx */
   double smoothing;
   void *stats;        /* [images, 2]: the largest logit and the sum of e^(x - that); written forward */
   int lanes, threads; /* `lanes` threads take a row, in blocks of `threads`; powers of two. nll.parts blocks */

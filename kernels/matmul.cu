@@ -4,8 +4,8 @@
 
 enum { TILE = 16 };
 
-/* A block makes one tile of y at a time: TILE x TILE threads, one element each, over strips of a and b in shared
- * memory. Padded by one, columns of a strip lie in different banks. */
+/* Multiplies in tiles: a block makes one tile of y at a time, an element for each of TILE x TILE threads, over strips
+ * of a and b in shared memory. Padding by one puts columns of a strip in different banks. */
 template <class T>
 LM_KERNEL void lm_matmul_tiles(lm_matmul_job j) {
   typedef lm_compute<T> C;

@@ -1,4 +1,4 @@
-/* Matrix products that cuBLASLt has no kernel for: integers, and the rare float case. */
+/* Multiplies matrices that cuBLASLt has no kernel for: integers, and rare cases of floats. */
 #pragma once
 
 #include <stdint.h>
@@ -7,10 +7,10 @@
 extern "C" {
 #endif
 
-/* y = alpha a b + beta c for each of a batch; y [m, n], a [m, k], b [k, n]. Strides in elements; those of c may be 0.
- * c is not read if beta is 0; alpha and beta are whole numbers for integer dtypes, which wrap. */
+/* A batch of products y = alpha a b + beta c; y [m, n], a [m, k], b [k, n]. Strides in elements; those of c may be 0. c
+ * is not read if beta is 0; alpha and beta are whole numbers for integer dtypes, which wrap. */
 typedef struct lm_matmul_job {
-  int dtype; /* of all four; any but bool */
+  int dtype; /* dtype of all four; any but bool */
   int64_t batch, m, n, k;
   const void *a, *b, *c;
   void *y;

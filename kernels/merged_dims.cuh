@@ -1,18 +1,18 @@
-/* The device's part of merged_dims.h: from an element's number to its offset on each side. */
+/* Computes an element's offset on each side of merged_dims.h's loops, on the device. */
 #pragma once
 
 #include "launch.cuh"
 #include "merged_dims.h"
 
-/* Loops over fewer elements than this go without 64-bit divisions (WIDE = false). */
+/* Loops over fewer elements than this need no 64-bit divisions (WIDE = false). */
 static const int64_t LM_NARROW = (int64_t)1 << 31;
 
-/* The divider for lm_split; sizes that need WIDE get none. */
+/* Returns the divider for lm_split; a size that needs WIDE gets one by 1, unused. */
 static inline lm_divider lm_split_divider(int64_t size) {
   return lm_divider_make(size > 0 && size < LM_NARROW ? (uint32_t)size : 1);
 }
 
-/* n / size; *rest = n % size. */
+/* Returns n / size; *rest = n % size. */
 template <bool WIDE>
 LM_DEVICE int64_t lm_split(int64_t n, int64_t size, lm_divider divider, int64_t *rest) {
   if (WIDE) {
@@ -46,7 +46,7 @@ static inline lm_dims_loops<SIDES> lm_dims_loops_of(const lm_dims *dims) {
   return loops;
 }
 
-/* Adds to offset[s] that of element u on side s. */
+/* Adds the offset of element u on side s to offset[s], for each side. */
 template <bool WIDE, int SIDES>
 LM_DEVICE void lm_dims_offset(const lm_dims_loops<SIDES> &loops, int64_t u, int64_t *offset) {
   for (int d = loops.ndim - 1; d > 0; d--) {

@@ -1,5 +1,5 @@
 /* Loops over the elements of strided tensors ("sides") that share their sizes: dims from the slowest to the fastest,
- * those that lie evenly on every side made one. For C and CUDA; merged_dims.cuh is the device's part. */
+ * with dims that are evenly spaced on every side merged. For C and CUDA; merged_dims.cuh is the device's part. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ typedef struct lm_dims {
   int64_t stride[LM_DIMS_SIDES][LM_DIMS_MAX]; /* [sides][ndim] */
 } lm_dims;
 
-/* One more dim, faster than those before it; stride: one for each side. At most LM_DIMS_MAX calls. */
+/* Adds a dim, faster than those before it; stride: one for each side. At most LM_DIMS_MAX calls. */
 static inline void lm_dims_push(lm_dims *dims, int64_t size, const int64_t *stride) {
   int last = dims->ndim - 1;
   bool even = last >= 0;
@@ -28,7 +28,7 @@ static inline void lm_dims_push(lm_dims *dims, int64_t size, const int64_t *stri
   for (int s = 0; s < dims->sides; s++) dims->stride[s][last] = stride[s];
 }
 
-/* The dims from the one with the largest stride to the one with the smallest; of equal ones the first comes first. */
+/* Sorts the dims from the largest stride to the smallest; of equal strides the first dim comes first. */
 static inline void lm_dims_order(int ndim, const int64_t *stride, int *order) {
   for (int d = 0; d < ndim; d++) {
     int at = d;
@@ -37,8 +37,8 @@ static inline void lm_dims_order(int ndim, const int64_t *stride, int *order) {
   }
 }
 
-/* Of the ndim dims those that take[d] says (NULL: all), in their order or, `sorted`, by decreasing stride of side 0.
- * stride: of each side; NULL stands for zeros. Only what counts is written: small ops are about the cost of this. */
+/* Sets dims to those of ndim dims that take[d] selects (NULL: all), in their order or, `sorted`, by decreasing stride
+ * of side 0. stride: of each side; NULL: zeros. Writes only used entries: small ops cost about as much as this. */
 static inline void lm_dims_set(lm_dims *dims, int ndim, const int64_t *size, const bool *take, int sides,
                                const int64_t *const *stride, bool sorted) {
   int order[LM_DIMS_MAX];
@@ -67,7 +67,7 @@ static inline int64_t lm_dims_count(const lm_dims *dims) {
   return count;
 }
 
-/* Where element u, counted row-major, lies on a side: the sum over the dims of place * stride. */
+/* Returns the offset of element u, counted row-major, on a side: the sum over the dims of index * stride. */
 static inline int64_t lm_dims_at(const lm_dims *dims, int side, int64_t u) {
   int64_t offset = 0;
   for (int d = dims->ndim - 1; d >= 0; d--) {

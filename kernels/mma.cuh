@@ -1,4 +1,4 @@
-/* Products of small matrices on tensor cores, by a whole warp (PTX ISA, "Matrix fragments for mma.m16n8k16" and
+/* Multiplies small matrices on tensor cores, by a whole warp (PTX ISA, "Matrix fragments for mma.m16n8k16" and
  * "mma.m16n8k8"): of float16, of bfloat16, and of float rounded to TF32. With g = lane / 4 and t = lane % 4, a lane has
  * of a matrix, of 16-bit numbers
  *   a [16, 16]  rows g and g + 8: columns 2 t, 2 t + 1 in words 0 and 1, columns 2 t + 8, 2 t + 9 in words 2 and 3
@@ -8,13 +8,13 @@
  *   b [8, 8]    column g: row t in word 0, row t + 4 in word 1
  * of all
  *   c [16, 8]   row g: columns 2 t, 2 t + 1 in 0 and 1, and row g + 8 in 2 and 3
- * so that neighboring c, rounded, are an a; of float one of columns 0, 2, 4, 6, 1, 3, 5, 7. Also loads of such matrices
+ * so that neighboring c, rounded, are an a; of float one of columns 0, 2, 4, 6, 1, 3, 5, 7. Also loads such matrices
  * from shared memory, and copies to it. */
 #pragma once
 
 #include "vectors.cuh"
 
-/* Two numbers as a word of T, the first in its lower half. */
+/* Returns two numbers as a word of T, the first in its lower half. */
 template <class T>
 LM_DEVICE uint32_t lm_two(float low, float high) {
 #if !defined(LM_HOST_KERNELS)
@@ -30,7 +30,7 @@ LM_DEVICE uint32_t lm_two(float low, float high) {
 #endif
 }
 
-/* A float's word with the 10 bits of mantissa that TF32 has, rounded to nearest, ties away from 0. */
+/* Returns a float's word with TF32's 10 bits of mantissa, rounded to nearest, ties away from 0. */
 LM_DEVICE uint32_t lm_tf32(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   uint32_t word;
@@ -59,7 +59,7 @@ struct lm_lanes {
 #endif
 };
 
-/* Number n of a word of T. */
+/* Returns number n of a word of T. */
 template <class T>
 LM_DEVICE float lm_number_of(uint32_t word, int n) {
   if constexpr (sizeof(T) == 4) {
@@ -69,14 +69,14 @@ LM_DEVICE float lm_number_of(uint32_t word, int n) {
   }
 }
 
-/* c += a b without tensor cores for T. */
+/* Adds a b to c without tensor cores for T. */
 template <class T>
 LM_DEVICE void lm_mma_by_lanes(float *c, const uint32_t *a, const uint32_t *b) {
   lm_lanes<4> in_a(a);
   lm_lanes<2> in_b(b);
-  int row = lm_lane() / 4 * 4, column = lm_lane() % 4 * 8; /* lanes that have the first of a row, of two columns */
+  int row = lm_lane() / 4 * 4, column = lm_lane() % 4 * 8; /* first lane of a row, of two columns */
   LM_UNROLL
-  for (int k = 0; k < 8; k++) { /* a word of rows and columns each */
+  for (int k = 0; k < 8; k++) { /* a word of each row and column */
     int lane = k % 4, half = k / 4;
     uint32_t x[2] = {in_a.of(row + lane, 2 * half), in_a.of(row + lane, 2 * half + 1)};
     uint32_t y[2] = {in_b.of(column + lane, half), in_b.of(column + 4 + lane, half)};
@@ -88,7 +88,7 @@ LM_DEVICE void lm_mma_by_lanes(float *c, const uint32_t *a, const uint32_t *b) {
   }
 }
 
-/* c += a b. PTX for what is older than the cards that are taken (runtime/context.c) only has to compile. */
+/* Adds a b to c. Architectures older than those that are accepted (runtime/context.c) only need PTX that compiles. */
 template <class T>
 LM_DEVICE void lm_mma(float *c, const uint32_t *a, const uint32_t *b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -111,9 +111,9 @@ LM_DEVICE void lm_mma(float *c, const uint32_t *a, const uint32_t *b) {
 #endif
 }
 
-/* Four matrices [8, 8] of 16-bit numbers in shared memory, or [8, 4] of float, one to a word: lane 8 i + r has the
- * address of matrix i's row r, which is at 16 bytes. A lane gets word t of row g, of float rounded; of the transposed
- * ones, of 16-bit numbers alone, rows 2 t, 2 t + 1 of column g. */
+/* Loads four matrices [8, 8] of 16-bit numbers from shared memory, or [8, 4] of float, one to a word: lane 8 i + r has
+ * the address of matrix i's row r, aligned to 16 bytes. A lane gets word t of row g, of float rounded; TRANSPOSED, of
+ * 16-bit numbers alone, rows 2 t, 2 t + 1 of column g. */
 template <bool TRANSPOSED, class T>
 LM_DEVICE void lm_load_matrices(uint32_t *to, const T *row) {
   static_assert(!TRANSPOSED || sizeof(T) == 2, "the columns of 16-bit numbers");

@@ -1,7 +1,7 @@
-/* What batch norm and layer norm share: two numbers (mean and deviation, or two sums) a channel of a large tensor, in
- * two passes. Each block reduces one part of some channels; a small kernel joins the parts. Within a thread sums are
- * kept in the compute type for at most LM_NORM_CHUNK elements, then in double. No atomics: results are the same from
- * run to run. */
+/* Reduces each channel of a large tensor to two numbers (mean and deviation, or two sums), in two passes, for batch
+ * norm and layer norm. Each block reduces one part of some channels; a small kernel joins the parts. Within a thread
+ * sums are kept in the compute type for at most LM_NORM_CHUNK elements, then in double. No atomics: results are the
+ * same from run to run. */
 #pragma once
 
 #include "norm.h"
@@ -18,14 +18,14 @@ LM_DEVICE void lm_put_value(const lm_values &n, int64_t i, double value) {
   lm_put_number(n.data, n.dtype, i * n.stride, value);
 }
 
-/* Of n elements: two sums, or the mean a and the sum b of squared distances from it. */
+/* A result of n elements: two sums, or the mean a and the sum b of squared distances from it. */
 struct lm_two {
   double n, a, b;
 };
 
 struct lm_join_sums {
   LM_DEVICE lm_two operator()(lm_two x, lm_two y) const { return {x.n + y.n, x.a + y.a, x.b + y.b}; }
-  /* The n elements of a chunk. */
+  /* Returns the sums of a chunk's n elements. */
   template <class C>
   static LM_DEVICE lm_two chunk(double n, const C &, double a, double b) {
     return {n, a, b};
@@ -39,21 +39,21 @@ struct lm_join_moments {
     double n = x.n + y.n, delta = y.a - x.a, portion = y.n / n;
     return {n, x.a + delta * portion, x.b + y.b + delta * delta * x.n * portion};
   }
-  /* a, b: sums of the distances from center and of their squares. What center misses of the mean corrects both. */
+  /* Returns a chunk's moments; a, b: sums of distances from center, of their squares. center's error corrects both. */
   static LM_DEVICE lm_two chunk(double n, double center, double a, double b) {
     double off = a / n, squares = b - a * off;
     return {n, center + off, squares < 0 ? 0 : squares};
   }
 };
 
-/* Where a thread's k-th pack lies, and in which row. */
+/* A thread's walk down its columns: the offset and the row of its k-th pack. */
 struct lm_column_walk {
   int64_t first, pitch, first_row, step;
   LM_DEVICE int64_t at(int64_t k) const { return first + k * pitch; }
   LM_DEVICE int64_t row(int64_t k) const { return first_row + k * step; }
 };
 
-/* Planes of one channel, `run` packs each, image_pitch elements apart. */
+/* A thread's walk over planes of one channel, `run` packs each, image_pitch elements apart. */
 struct lm_plane_walk {
   int64_t base, image_pitch;
   uint32_t first, step;
@@ -66,14 +66,14 @@ struct lm_plane_walk {
   LM_DEVICE int64_t row(int64_t) const { return 0; }
 };
 
-/* A thread's packs of V elements: total[v] of those at place v. A source S says what is loaded and how an element adds
- * to the two sums, by what it knows of each channel (`center`); where PIVOTED, distances are taken from a value of the
- * data itself, so that large means cancel. Where a source STORES, it writes each pack's masked gradient. WIDE_FLIGHT:
- * the number of loads at once of packs of 8 that fit into registers; of single elements twice that. */
+/* Sums a thread's packs of V elements: total[v] is the sum of the packs' elements v. A source S loads, and adds an
+ * element to the two sums given each channel's `center`; with PIVOTED, distances are from a value of the data itself,
+ * so that large means cancel. With STORES it writes each pack's masked gradient. WIDE_FLIGHT: the number of loads in
+ * flight of packs of 8 that fit into registers; of single elements twice that. */
 template <int V, class S, class Walk>
 LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, typename S::channel *center, lm_two *total) {
   typedef lm_compute<typename S::stored> A;
-  enum { FLIGHT = V == 1 ? 2 * S::WIDE_FLIGHT : V > 4 ? S::WIDE_FLIGHT : 4 }; /* loads at once */
+  enum { FLIGHT = V == 1 ? 2 * S::WIDE_FLIGHT : V > 4 ? S::WIDE_FLIGHT : 4 }; /* loads in flight */
   if constexpr (S::PIVOTED) {
     if (packs > 0) {
       auto item = source.template load<V>(walk.at(0), walk.row(0));
@@ -107,8 +107,8 @@ LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, typenam
   }
 }
 
-/* Joins the threads of a block that stand in the same of `across` columns, which take turns by thread. All threads
- * call, all get their column's; shared: one for each thread. */
+/* Joins the threads of a block that share a column: thread t has column t % across. All threads call, all get their
+ * column's result; shared: one entry for each thread. */
 template <class Join>
 LM_DEVICE lm_two lm_join_rows(lm_two mine, int across, lm_two *shared) {
   int t = (int)threadIdx.x;
@@ -140,15 +140,15 @@ LM_DEVICE lm_two lm_join_parts(const double *partial, int parts, int64_t c, int6
   return lm_join_rows<Join>(total, LM_WARP, shared);
 }
 
-/* How a grid lies over rows of c columns: `across` threads side by side take a pack each, `down` of them stand one
- * below the other, both powers of two; block y has a share of the rows. */
+/* A grid over rows of c columns: `across` threads side by side take a pack each, `down` threads take different rows,
+ * both powers of two; block y has a share of the rows. */
 typedef struct lm_column_grid {
   int64_t c;
   int across_bits, down_bits;
   lm_shares rows;
 } lm_column_grid;
 
-/* This thread's position. Returns the number of its packs, which is below 2^31 in any memory. */
+/* Sets this thread's column and walk. Returns the number of its packs, which is below 2^31 in any memory. */
 template <int V>
 LM_DEVICE int lm_column_position(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
   int64_t from = lm_share_begin(grid.rows, blockIdx.y), to = lm_share_begin(grid.rows, (int64_t)blockIdx.y + 1);
@@ -186,21 +186,21 @@ int lm_for_pack(bool packed, F f) {
   return packed ? f(lm_width<lm_full_pack<T>::V>{}) : f(lm_width<1>{});
 }
 
-/* Threads side by side in a block over rows of c elements, V in a pack: 2 to the power of this. */
+/* Returns log2 of the threads side by side in a block over rows of c elements, V in a pack. */
 static inline int lm_across_bits(int64_t c, int V) {
   int bits = 0;
   while (1 << bits < LM_WARP && (int64_t)V << bits < c) bits++;
   return bits;
 }
 
-/* For blocks of that many threads, a power of two. */
+/* Returns a grid for blocks of `threads` threads, a power of two. */
 static inline lm_column_grid lm_column_grid_make(int64_t rows, int64_t c, int V, int threads, int64_t parts) {
   lm_column_grid grid = {c, lm_across_bits(c, V), 0, lm_shares_make(rows, parts)};
   while (threads >> grid.across_bits >> (grid.down_bits + 1)) grid.down_bits++;
   return grid;
 }
 
-/* Parts of the rows so that each processor has `blocks` blocks to run and each thread at least 4 packs. */
+/* Returns the parts of the rows: about `blocks` blocks run in all, and each thread has at least 4 packs. */
 static inline int lm_column_parts(int64_t rows, int64_t c, int V, int threads, int64_t blocks) {
   int across = 1 << lm_across_bits(c, V);
   int64_t tiles = (c + across * V - 1) / (across * V), most = rows / (threads / across * 4);

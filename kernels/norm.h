@@ -1,4 +1,4 @@
-/* Batch norm and layer norm on CUDA. All functions enqueue on the stream and return a cudaError_t. */
+/* Computes batch norm and layer norm on CUDA. All functions enqueue on the stream and return a cudaError_t. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,57 +15,57 @@ typedef struct lm_values {
   int64_t stride;
 } lm_values;
 
-/* x [N, C, ...] as memory. run 1: rows of c channels (channels-last, or nothing after C); else planes of one channel
- * each, `run` elements long. Sums of a channel are made in that many parts, each [n, a, b][c] doubles: n elements with
- * mean a and b the sum of squared distances from it, or the sums a of g and b of g * (x - mean). */
+/* Layout of x [N, C, ...] in memory. run 1: rows of c channels (channels-last, or no dims after C); else planes of one
+ * channel each, `run` elements long. A channel's sums have lm_norm_parts parts, each [n, a, b][c] doubles: n elements
+ * with mean a and b the sum of squared distances from it, or the sums a of g and b of g * (x - mean). */
 typedef struct lm_norm_shape {
-  int dtype;        /* of x, g, y and dx */
+  int dtype;        /* dtype of x, g, y and dx */
   int64_t c, count; /* channels; elements a channel */
   int64_t run;
   int processors;
 } lm_norm_shape;
 
-/* Parts that moments and sums of such an x are made in. */
+/* Returns the number of parts of moments and sums. */
 int lm_norm_parts(const lm_norm_shape *shape);
 
 int lm_batch_moments(const lm_norm_shape *shape, const void *x, double *partial, void *stream);
 int lm_batch_sums(const lm_norm_shape *shape, const void *g, const void *x, lm_values mean, double *partial,
                   void *stream);
 
-/* Coefficients a channel, in the compute type. [3][c] center, a, k of y = (x - center) * a + k; for gradients [5][c]
+/* A plan. Coefficients, in the compute type: [3][c] center, a, k of y = (x - center) * a + k; for gradients [5][c]
  * center, a, k, b, shift of dx = g * a + ((x - center) * b + k), and, relu, of y = (x - center) * a + shift. */
 typedef struct lm_batch_plan {
-  bool training, relu; /* relu: forward: it follows; backward: the mask is made of x again */
+  bool training, relu; /* relu: forward, relu follows; backward, its mask is computed from x again */
   double eps, momentum;
-  double max; /* of relu backward; NaN: none */
+  double max; /* relu's upper limit, backward; NaN: none */
   lm_values weight, bias, running_mean, running_var;
-  lm_values mean, invstd; /* forward: written where given; backward: read where given, else made of the running ones */
+  lm_values mean, invstd;   /* forward: written if given; backward: read if given, else computed of the running ones */
   lm_values dweight, dbias; /* backward: written */
-  int64_t *batches;         /* forward: that number becomes one more; or NULL */
+  int64_t *batches;         /* forward: a counter to increment, or NULL */
   const double *partial;    /* moments or sums; NULL forward when not training */
   void *coefficients;
 } lm_batch_plan;
-/* A bit of each element in memory's order, whether relu's result is above 0 and below max: a byte has those of a pack
- * of 16 bytes, from the lowest bit on, where x lies in such packs and all operands forward are aligned, else that of
+/* A bit for each element in memory's order, set where relu's result is above 0 and below max. A byte has the bits of a
+ * pack of 16 bytes, lowest first, if x is divisible into such packs and all forward operands are aligned, else that of
  * one element. */
 typedef struct lm_relu_mask {
   uint8_t *bits; /* NULL: none */
-  int shift;     /* a byte has the bits of 2 to this power */
+  int shift;     /* a byte has the bits of 2^shift elements */
 } lm_relu_mask;
-/* Sums of g, or of g + more rounded, where relu's result passes: that is y, for which its mask is read if there is one,
- * or if y is NULL, what x and the plan give. masked: where g goes then, 0 elsewhere; may be NULL if y and more are. */
+/* Sums g, or g + more rounded, where relu's result passes: by the mask if there is one, else by y, or if y is NULL by x
+ * and the plan. masked: receives that g, 0 elsewhere; may be NULL if y and more are. */
 int lm_batch_masked_sums(const lm_norm_shape *shape, const void *g, const void *more, const void *x, const void *y,
                          lm_relu_mask mask, void *masked, const lm_batch_plan *plan, double *partial, void *stream);
 int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
-/* y = relu of that + addend, which may be NULL, at most max; NaN: none. mask: written, if there is an addend. */
+/* Sets y to relu of x's map + addend (or NULL), at most max (NaN: no limit). mask: written, if there is an addend. */
 int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, double max, void *y,
                         lm_relu_mask mask, const void *coefficients, void *stream);
 int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const lm_batch_plan *plan,
                   void *stream);
 
-/* Rows of d elements, each normalized. weight and bias: [d], dtype x's or the compute type. */
+/* Layer norm of rows of d elements, each normalized. weight and bias: [d], dtype x's or the compute type. */
 typedef struct lm_layer_job {
   int dtype;
   int64_t rows, d;
@@ -78,7 +78,7 @@ typedef struct lm_layer_job {
 } lm_layer_job;
 int lm_layer_forward(const lm_layer_job *job, void *stream);
 int lm_layer_backward(const lm_layer_job *job, void *stream);
-/* The gradients of weight and bias, [d]. partial: lm_layer_parts(job) * 3 * d doubles. */
+/* Compute the gradients of weight and bias, [d]. partial: lm_layer_parts(job) * 3 * d doubles. */
 int lm_layer_parts(const lm_layer_job *job);
 int lm_layer_param_sums(const lm_layer_job *job, double *partial, void *stream);
 int lm_layer_param_grads(const lm_layer_job *job, const double *partial, lm_values dweight, lm_values dbias,

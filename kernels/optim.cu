@@ -1,4 +1,4 @@
-/* Optimizer steps and norms: a block a chunk of one of the tensors in the table. */
+/* Runs optimizer steps and norms: each block has a chunk of one of the tensors in the table. */
 #include "optim.h"
 
 #include "tensor_chunks.cuh"
@@ -9,12 +9,12 @@ enum { LM_OPTIM_BLOCK = 256 };
 static_assert(sizeof(lm_optim_table) + sizeof(lm_optim_call) <= 4096, "kernel arguments have room for 4 KB");
 static_assert(sizeof(lm_norm_table) + sizeof(double) * 2 <= 4096, "kernel arguments have room for 4 KB");
 
-/* ---- steps. E: what updates an element, as written from the optimizer's entry */
+/* ---- steps. E: the update of an element, generated from the optimizer's entry */
 
 template <class E, class A>
 using lm_coefficients_of = std::conditional_t<std::is_same_v<A, double>, typename E::wide, typename E::narrow>;
 
-/* n elements of tensor i from `from` on, V at a time. MASK: which states there are, as bits. */
+/* Updates n elements of tensor i from `from` on, V at a time. MASK: bits of the states that exist. */
 template <class E, class T, int V, unsigned MASK, class C>
 LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, const C &c, int i, int64_t from, int n) {
   typedef lm_compute<T> A;
@@ -49,7 +49,7 @@ LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, cons
 template <class E, class T, unsigned MASK>
 LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_optim_kernel(const lm_optim_table table, const lm_optim_call call) {
   lm_coefficients_of<E, lm_compute<T>> c;
-  if (call.planned) { /* no choice between the two: an address of an argument would have it copied to the stack */
+  if (call.planned) { /* no ?: between the two: an argument's address would have it copied to the stack */
     E::prepare(*call.planned, &c);
   } else {
     E::prepare(call.coefficients, &c);
@@ -83,7 +83,7 @@ int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call 
 
 LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, double *kept, int n, lm_optim_f64 *out) {
   double next[LM_OPTIM_CARRIED] = {};
-  numbers.carries = numbers.carries || kept[0] > numbers.t; /* if not at the capture */
+  numbers.carries = numbers.carries || kept[0] > numbers.t; /* replays after the captured step carry */
   numbers.t = kept[0]++;
   for (int k = 0; k < n; k++) numbers.carried[k] = kept[1 + k];
   lm_optim_plan(family, &numbers, out, next);
@@ -104,7 +104,7 @@ LM_DEVICE double lm_norm_term(double x, double p) {
   x = fabs(x);
   return HOW == LM_SUM_SQUARES ? x * x : HOW == LM_SUM_POWERS ? pow(x, p) : x;
 }
-/* NaN once there is one. */
+/* Joins two terms; NaN wins. */
 template <int HOW>
 struct lm_norm_join {
   LM_DEVICE double operator()(double a, double b) const {

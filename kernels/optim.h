@@ -1,4 +1,4 @@
-/* Optimizer steps and norms of many tensors in few launches. All functions enqueue on the stream and return a
+/* Runs optimizer steps and norms of many tensors in few launches. All functions enqueue on the stream and return a
  * cudaError_t. */
 #pragma once
 
@@ -11,11 +11,11 @@
 extern "C" {
 #endif
 
-/* Tensors of one dtype, by value in the kernel's arguments, which have room for 4 KB. Elements are dealt out in chunks,
- * one a block: tensor i has chunks first[i] to first[i + 1] - 1 of all. */
+/* Sizes of tables of tensors of one dtype, which are kernel arguments, at most 4 KB. Elements are divided into chunks,
+ * one for each block: tensor i has chunks first[i] to first[i + 1] - 1. */
 enum {
   LM_OPTIM_TENSORS = 64,
-  LM_OPTIM_CHUNK = 4096, /* elements */
+  LM_OPTIM_CHUNK = 4096, /* elements of a block's chunk */
   LM_NORM_TENSORS = 128,
   LM_NORMS_CHUNK = 16384,
 };
@@ -28,17 +28,17 @@ typedef struct lm_optim_table {
   const void *grad[LM_OPTIM_TENSORS];
 } lm_optim_table;
 
-/* What a step does: an optimizer's family, its modes, and which states there are, as bits. */
+/* A step: an optimizer's family, its modes, and bits of the states that exist. */
 typedef struct lm_optim_call {
   int family;
   unsigned modes, states;
   lm_optim_f64 coefficients;
-  const lm_optim_f64 *planned; /* device memory with these instead, or NULL */
+  const lm_optim_f64 *planned; /* device memory with coefficients to use instead, or NULL */
 } lm_optim_call;
 
 int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream);
-/* *out: the coefficients of a step, whose number is kept[0] and which carries the n numbers behind it; these become the
- * next step's. Both in device memory. */
+/* Sets *out to the coefficients of step kept[0], which carries the n numbers behind it; kept becomes the next step's.
+ * Both are in device memory. */
 int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
                          void *stream);
 
@@ -49,9 +49,9 @@ typedef struct lm_norm_table {
   const void *data[LM_NORM_TENSORS];
 } lm_norm_table;
 
-/* part[k]: the sum of |x|^p (p infinity: the largest |x|) of the table's k-th chunk. */
+/* Sets part[k] to the sum of |x|^p (p infinity: the largest |x|) of the table's k-th chunk. */
 int lm_optim_norms(int dtype, const lm_norm_table *table, double p, double *part, void *stream);
-/* *out: all of parts joined. */
+/* Sets *out to the n parts joined. */
 int lm_optim_norms_join(const double *part, int64_t n, double p, double *out, void *stream);
 
 #ifdef __cplusplus

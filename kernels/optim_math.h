@@ -1,4 +1,4 @@
-/* What optimizers' updates of one element are written with (src/optim/generate.lua). For C and CUDA. */
+/* Defines the functions that optimizers' updates of one element use (src/optim/generate.lua). For C and CUDA. */
 #pragma once
 
 #include <math.h>
@@ -12,7 +12,7 @@
 #endif
 #endif
 
-/* NaN goes through both. */
+/* Both propagate NaN. */
 #define LM_OPTIM_MATH(real, suffix)                                                  \
   LM_DEVICE_CODE real lm_sgn_##suffix(real x) { return x > 0 ? 1 : x < 0 ? -1 : x; } \
   LM_DEVICE_CODE real lm_larger_##suffix(real a, real b) { return ((a > b) | (a != a)) ? a : b; }

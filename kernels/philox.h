@@ -1,14 +1,13 @@
-/* Random bits: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
- * Block b of a seed is four 32-bit words that depend on nothing else, so any element of a draw can be
- * made by any thread of any device. For C and CUDA; includes nothing from src/.
+/* Computes random bits by Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
+ * Block b of a seed is four 32-bit words that depend on nothing else, so any thread of any device can compute any
+ * element of a draw. For C and CUDA; includes nothing from src/.
  *
- * Which words an element takes (b counts from the draw's offset):
+ * An element takes these words (b counts from the draw's offset):
  *   32-bit results  element i: block b = i / 4, word i % 4
  *   64-bit results  element i: block b = i / 2, words 2 * (i % 2) and 2 * (i % 2) + 1
  *   normals         in pairs from two uniforms, by Box and Muller: float elements 2k, 2k + 1 from
  *                   words 2k % 4 and 2k % 4 + 1 of block 2k / 4; double elements 2k, 2k + 1 from the
- *                   two 64-bit results of block k
- */
+ *                   two 64-bit results of block k */
 #pragma once
 
 #include <math.h>
@@ -41,18 +40,18 @@ LM_DEVICE_CODE lm_philox_block lm_philox(uint64_t seed, uint64_t block) {
   return out;
 }
 
-/* Words 2 * half and 2 * half + 1 as one; the first is the low one. */
+/* Returns words 2 * half and 2 * half + 1 as one; the first is the low one. */
 LM_DEVICE_CODE uint64_t lm_philox_u64(lm_philox_block b, int half) {
   return (uint64_t)b.word[2 * half + 1] << 32 | b.word[2 * half];
 }
 
-/* The upper 24 bits over 2^24: [0, 1), every value exact in a float. */
+/* Returns the upper 24 bits over 2^24: in [0, 1), every value exact in a float. */
 LM_DEVICE_CODE float lm_uniform_f32(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
 
-/* The upper 53 bits over 2^53: [0, 1), every value exact in a double. */
+/* Returns the upper 53 bits over 2^53: in [0, 1), every value exact in a double. */
 LM_DEVICE_CODE double lm_uniform_f64(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }
 
-/* In CUDA fma is written out, as the CPU's compiler makes it of the same sums, so that numbers agree to the bit. */
+/* CUDA's fma is explicit, as the CPU's compiler makes it of the same sums, so that numbers agree to the bit. */
 #ifdef __cplusplus
 #define LM_FMA(a, b, c) fma(a, b, c)
 #define LM_FMAF(a, b, c) fmaf(a, b, c)
@@ -61,7 +60,7 @@ LM_DEVICE_CODE double lm_uniform_f64(uint64_t bits) { return (double)(bits >> 11
 #define LM_FMAF(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* In [from, to): rounding may reach `to`, which is excluded. */
+/* Return a number in [from, to): rounding may reach `to`, which becomes `from`. */
 LM_DEVICE_CODE float lm_between_f32(uint32_t bits, float from, float to) {
   float v = LM_FMAF(to - from, lm_uniform_f32(bits), from);
   return v < to ? v : from;
@@ -71,7 +70,8 @@ LM_DEVICE_CODE double lm_between_f64(uint64_t bits, double from, double to) {
   return v < to ? v : from;
 }
 
-/* -ln(u) / rate with u in (0, 1], where u = 1 yields the least step instead of 0, so that others may divide by it. */
+/* Return -ln(u) / rate with u in (0, 1], where u = 1 yields the least step instead of 0, so that callers may divide by
+ * it. */
 LM_DEVICE_CODE float lm_exponential_f32(uint32_t bits, float rate) {
   float u = (float)((bits >> 8) + 1) * 0x1p-24f, v = -logf(u);
   return (v > 0x1p-25f ? v : 0x1p-25f) / rate;
@@ -81,7 +81,7 @@ LM_DEVICE_CODE double lm_exponential_f64(uint64_t bits, double rate) {
   return (v > 0x1p-54 ? v : 0x1p-54) / rate;
 }
 
-/* median + sigma tan(pi (u - 1/2)), with u in the middle of its step, so that it is finite. */
+/* Return median + sigma tan(pi (u - 1/2)), with u in the middle of its step, so that it is finite. */
 LM_DEVICE_CODE double lm_cauchy_f64(uint64_t bits, double median, double sigma) {
   double angle = 3.14159265358979323846 * (((double)(bits >> 12) + 0.5) * 0x1p-52 - 0.5);
   return median + sigma * (sin(angle) / cos(angle));
@@ -91,15 +91,16 @@ LM_DEVICE_CODE float lm_cauchy_f32(uint32_t bits, float median, float sigma) {
   return median + sigma * (sinf(angle) / cosf(angle));
 }
 
-/* How many trials of probability p until the first success: ceil(ln(u) / ln(1 - p)), at least 1; p in (0, 1). */
+/* Returns the number of trials of probability p to the first success: ceil(ln(u) / ln(1 - p)), at least 1; p in (0,
+ * 1). */
 LM_DEVICE_CODE double lm_geometric(uint64_t bits, double p) {
   double u = (double)((bits >> 11) + 1) * 0x1p-53, trials = ceil(log(u) / log1p(-p));
   return trials > 1 ? trials : 1;
 }
 
-/* Box and Muller: with u in (0, 1] and v in [0, 1), sqrt(-2 ln u) * (cos, sin)(2 pi v) are two
- * independent standard normals. u is the uniform above plus one step, so that ln never sees 0: the
- * largest float normal is sqrt(48 ln 2) = 5.77, the largest double one sqrt(106 ln 2) = 8.57. */
+/* Compute two independent standard normals, sqrt(-2 ln u) * (cos, sin)(2 pi v), by Box and Muller, with u in (0, 1] and
+ * v in [0, 1). u is the uniform above plus one step, so that ln never sees 0: the largest float normal is sqrt(48 ln 2)
+ * = 5.77, the largest double one sqrt(106 ln 2) = 8.57. */
 LM_DEVICE_CODE void lm_normal_f32(uint32_t bits_u, uint32_t bits_v, float out[2]) {
   float u = (float)((bits_u >> 8) + 1) * 0x1p-24f, v = (float)(bits_v >> 8) * 0x1p-24f;
   float radius = sqrtf(-2.0f * logf(u)), angle = 6.2831853071795864769f * v;
@@ -114,9 +115,8 @@ LM_DEVICE_CODE void lm_normal_f64(uint64_t bits_u, uint64_t bits_v, double out[2
   out[1] = radius * sin(angle);
 }
 
-/* An integer in [0, range), range > 0, from 64 bits: the high half of bits * range (Lemire, "Fast
- * Random Integer Generation in an Interval", 2019, without rejection: no value is favoured by more
- * than range / 2^64). */
+/* Returns an integer in [0, range), range > 0, from 64 bits: the high half of bits * range (Lemire, "Fast Random
+ * Integer Generation in an Interval", 2019, without rejection: no value is favored by more than range / 2^64). */
 LM_DEVICE_CODE uint64_t lm_uniform_below(uint64_t bits, uint64_t range) {
   uint64_t bl = (uint32_t)bits, bh = bits >> 32, rl = (uint32_t)range, rh = range >> 32;
   uint64_t low = bl * rl, mid1 = bh * rl + (low >> 32), mid2 = bl * rh + (uint32_t)mid1;

@@ -1,9 +1,9 @@
-/* Elementwise kernels over a row: a struct with
- *   NIN                       how many inputs it reads
- *   TEST                      its results are 1 or 0, stored as bool
- *   DIVIDES                   which input may not be 0, from 1; 0: none
+/* Runs elementwise kernels over a row, a struct with
+ *   NIN                       number of its inputs
+ *   TEST                      true if results are 1 or 0, stored as bool
+ *   DIVIDES                   index from 1 of the input that may not be 0; 0: none
  *   of(in, numbers)           its value
- * for each compute type num. Two kernels a row: `flat` where all operands lie alike in memory, contiguous and of one
+ * for each compute type num. Two kernels a row: `flat` where all operands are laid out alike, contiguous and of one
  * dtype (the compute type, or a 16-bit one), single numbers aside; `walk` for everything else. A few rows of two inputs
  * have `mixed` as well: contiguous operands of float and a 16-bit dtype, or a mask as the second. */
 #pragma once
@@ -17,7 +17,7 @@ struct lm_numbers {
   num of[LM_POINTWISE_NUMBERS];
 };
 
-/* ---- the rows that op/entries/ops.lua became */
+/* ---- the rows generated from op/entries/ops.lua */
 
 #define LM_REAL
 #define LM_WHOLE
@@ -42,7 +42,7 @@ LM_DEVICE num lm_pointwise_of(const num *in, const lm_numbers<num> &numbers, lm_
   return Row::of(in, numbers);
 }
 
-/* ---- flat: T is how inputs are stored, O the result */
+/* ---- flat: inputs are stored as T, the result as O */
 
 template <class num, class T, class O, int N>
 struct lm_flat {
@@ -94,7 +94,7 @@ LM_KERNEL void __launch_bounds__(LM_POINTWISE_BLOCK) lm_pointwise_flat(const lm_
     }
     lm_store<V>(a.out + i, result);
   }
-  uint32_t i = a.n - a.n % V + threadIdx.x; /* fewer than V are left: one a thread */
+  uint32_t i = a.n - a.n % V + threadIdx.x; /* fewer than V are left: one for each thread */
   if (blockIdx.x + 1 < gridDim.x || i >= a.n) return;
   LM_UNROLL
   for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(a.in[k][i]);
@@ -103,7 +103,7 @@ LM_KERNEL void __launch_bounds__(LM_POINTWISE_BLOCK) lm_pointwise_flat(const lm_
 
 /* ---- mixed: eight elements a thread */
 
-/* Which rows: FLOATS, float and a 16-bit dtype into float; MASK, one dtype and bool into that. */
+/* Rows with a mixed kernel: FLOATS, float and a 16-bit dtype into float; MASK, one dtype and bool into that dtype. */
 template <class Row>
 struct lm_row_mixes {
   enum { FLOATS = 0, MASK = 0 };
@@ -191,7 +191,7 @@ LM_KERNEL void __launch_bounds__(LM_POINTWISE_BLOCK)
 
 /* ---- launching */
 
-/* The dtype of all inputs that are not single numbers if `flat` can run, LM_NO_DTYPE if not. */
+/* Returns the dtype of all inputs that are not single numbers if `flat` can run, else LM_NO_DTYPE. */
 static inline int lm_flat_dtype(const lm_pointwise_launch *l, int num_dtype, bool test) {
   const lm_strided_layout *at = &l->at;
   int dtype = LM_NO_DTYPE;
@@ -252,7 +252,7 @@ static int lm_pointwise_launch_mixed(const lm_pointwise_launch *l, void *stream)
                    (const B *)l->at.data[2], (O *)l->at.data[0], (uint32_t)l->at.size[0], numbers);
 }
 
-/* False where the row has no such kernel for these operands. */
+/* Runs the row's mixed kernel and sets *error; returns false if it has none for these operands. */
 template <class Row>
 static bool lm_pointwise_run_mixed(const lm_pointwise_launch *l, void *stream, int *error) {
   typedef lm_row_mixes<Row> mixes;
@@ -279,7 +279,7 @@ static bool lm_pointwise_run_mixed(const lm_pointwise_launch *l, void *stream, i
   return launch != NULL;
 }
 
-/* A row in a compute type. */
+/* Runs a row in a compute type. */
 template <class Row, class num>
 struct lm_pointwise_runner {
   template <class T>

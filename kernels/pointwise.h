@@ -1,5 +1,5 @@
-/* Elementwise kernels: a launcher for each elementwise op of op/entries/ops.lua and each compute type that it has, and
- * for each fused gradient. */
+/* Declares a launcher for each elementwise op of op/entries/ops.lua and each compute type that it has, and for each
+ * fused gradient. */
 #pragma once
 
 #include "bad_values.h"
@@ -7,7 +7,7 @@
 
 enum { LM_POINTWISE_NUMBERS = 4 };
 
-/* In the compute type. */
+/* A number in the compute type. */
 typedef union lm_pointwise_value {
   float f32;
   double f64;
@@ -16,8 +16,8 @@ typedef union lm_pointwise_value {
 
 typedef struct lm_pointwise_launch {
   lm_strided_layout at;                            /* fewer than 2^31 elements */
-  lm_pointwise_value value[LM_STRIDED_OPERANDS];   /* of operands without data */
-  lm_pointwise_value number[LM_POINTWISE_NUMBERS]; /* its arguments that are numbers */
+  lm_pointwise_value value[LM_STRIDED_OPERANDS];   /* values of operands without data */
+  lm_pointwise_value number[LM_POINTWISE_NUMBERS]; /* the op's arguments that are numbers */
   lm_bad bad;                                      /* for integer division */
   int bad_kind;
   int64_t first; /* elements before these, for bad values' positions */
@@ -32,7 +32,7 @@ extern "C" {
 
 #include "pointwise_launchers.h"
 
-/* Operand 1 as it is: conversions, strided copies, filling. */
+/* Copy operand 1: conversions, strided copies, filling. */
 lm_pointwise_launcher lm_pointwise_f32_copy, lm_pointwise_f64_copy, lm_pointwise_i64_copy;
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Elementwise operations in float. */
+/* Instantiates elementwise operations in float. */
 #include "pointwise.cuh"
 
 #include "pointwise_f32.inc"

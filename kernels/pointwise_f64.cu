@@ -1,4 +1,4 @@
-/* Elementwise operations in double. */
+/* Instantiates elementwise operations in double. */
 #include "pointwise.cuh"
 
 #include "pointwise_f64.inc"

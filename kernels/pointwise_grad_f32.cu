@@ -1,4 +1,4 @@
-/* Fused gradients in float. */
+/* Instantiates fused gradients in float. */
 #include "pointwise.cuh"
 
 #include "pointwise_grad_f32.inc"

@@ -1,4 +1,4 @@
-/* Elementwise operations in int64, for every integer dtype and bool. */
+/* Instantiates elementwise operations in int64, for every integer dtype and bool. */
 #include "pointwise.cuh"
 
 #include "pointwise_i64.inc"

@@ -1,10 +1,10 @@
-/* Pooling: a thread for each pack of neighboring channels of the result. Gradients are gathered, not scattered: each
- * place adds up the windows it lies in, so that every element is written once and always the same. */
+/* Pools: a thread for each pack of neighboring channels of the result. Gradients are gathered, not scattered: each
+ * position sums the windows that contain it, so that every element is written once and always the same. */
 #include "pooling.h"
 
 #include "vectors.cuh"
 
-enum { LM_POOLING_BLOCK = 256, LM_POOLING_WIDE = 32 /* positions in a window from which many threads share it */ };
+enum { LM_POOLING_BLOCK = 256, LM_POOLING_WIDE = 32 /* least positions of a window that many threads share */ };
 
 /* ---- windows */
 
@@ -15,10 +15,10 @@ struct lm_line {
 
 struct lm_window {
   int32_t begin, end, count; /* positions begin, begin + dilation, … below end; count: what a mean divides by */
-  int32_t before;            /* that many positions of the window lie before begin */
+  int32_t before;            /* positions of the window before begin */
 };
 
-/* i * n / d, rounded down. */
+/* Returns i * n / d, rounded down. */
 LM_DEVICE int32_t lm_share(int32_t i, int32_t n, int32_t d) {
   uint64_t product = (uint64_t)(uint32_t)i * (uint32_t)n;
   if (product >> 32 == 0) return (int32_t)((uint32_t)product / (uint32_t)d);
@@ -43,7 +43,7 @@ LM_DEVICE lm_window lm_window_of(const lm_line &line, int32_t o, bool count_padd
   return {begin, end, a.divisor != 0 ? a.divisor : count_padding ? padded : end - begin, before};
 }
 
-/* Windows first to last - 1 may hold place i. */
+/* Sets the windows, first to last - 1, that may contain position i. */
 LM_DEVICE void lm_windows_with(const lm_line &line, int32_t i, int32_t *first, int32_t *last) {
   const lm_pooling_line &a = line.a;
   if (a.kernel == 0) {
@@ -57,7 +57,7 @@ LM_DEVICE void lm_windows_with(const lm_line &line, int32_t i, int32_t *first, i
   if (*last > a.out) *last = a.out;
 }
 
-/* ---- which pack a thread has */
+/* ---- a thread's pack */
 
 /* Packs of [planes, rows, columns, c], fewer than 2^31. */
 struct lm_grid {
@@ -66,7 +66,7 @@ struct lm_grid {
 };
 
 struct lm_spot {
-  int32_t channel, x, y; /* channel: of the pack's first element */
+  int32_t channel, x, y; /* channel: that of the pack's first element */
   int64_t plane;
 };
 
@@ -95,13 +95,13 @@ struct lm_pooling {
   }
 };
 
-/* The place in the window of its first position. */
+/* Returns the index in the window of its first position in the input. */
 LM_DEVICE int32_t lm_first_tap(const lm_pooling &p, const lm_window &wy, const lm_window &wx) {
   return wy.before * p.x.a.kernel + wx.before;
 }
 
-/* f(its place in the plane, or, `taps`, in the window, V values) for each place of a window, row by row. A few loads
- * are under way at once, also where fewer positions are left: the first one is loaded again then. */
+/* Calls f(index in the plane or, with `taps`, in the window, V values) for each position of a window, row by row. A few
+ * loads are in flight at once, even if fewer positions are left: then the first one is loaded again. */
 template <int V, class T, class F>
 LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, bool taps, const T *src,
                              F f) {
@@ -131,11 +131,11 @@ LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy
 
 /* ---- largest */
 
-/* What values are compared in. */
+/* The type that values are compared in. */
 template <class T>
 using lm_ranked = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 8, int32_t, lm_compute<T>>;
 
-/* A NaN wins and stays; the first of equals wins. */
+/* Computes max pooling. A NaN wins and stays; the first of equals wins. */
 template <class T, int V>
 LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, int64_t *indices,
                                      uint8_t *taps) {
@@ -176,14 +176,14 @@ LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T
   }
 }
 
-/* `index` is not in the plane: the element's position in row-major order of [N, C, H, W]. */
+/* Reports an `index` outside the plane, with the element's position in row-major order of [N, C, H, W]. */
 LM_DEVICE void lm_bad_index(const lm_pooling &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
                             int32_t channel, int64_t index) {
   int64_t position = ((plane * p.c + channel) * p.y.a.out + y) * p.x.a.out + x + 1;
   lm_report_bad(bad, kind, position, index, (int64_t)p.y.a.in * p.x.a.in);
 }
 
-/* The place in window o of a place `at` that it may hold, along one axis; -1: it does not. */
+/* Returns the index in window o of position `at`, which it may contain, along one axis; -1: it does not. */
 LM_DEVICE int32_t lm_tap_of(const lm_pooling_line &a, int32_t at, int32_t o) {
   int32_t from = at + a.padding - o * a.stride;
   return from % a.dilation == 0 ? from / a.dilation : -1;
@@ -231,7 +231,7 @@ LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *s
   lm_store(dst + p.in(s.plane, s.y, s.x) + s.channel, out);
 }
 
-/* A thread a channel of a plane: in order, so deterministic. sums were cleared. */
+/* Scatters gradients, a thread for each channel of a plane: in order, so deterministic. sums must be 0. */
 template <class T>
 LM_KERNEL void lm_pooling_max_scatter_kernel(lm_pooling p, int64_t channels, const T *src, lm_compute<T> *sums,
                                              const int64_t *indices, lm_bad bad, int bad_kind) {
@@ -279,7 +279,7 @@ LM_KERNEL void lm_pooling_avg_kernel(lm_pooling p, lm_grid grid, const T *src, T
   lm_store(dst + p.out(s.plane, s.y, s.x) + s.channel, out);
 }
 
-/* Large windows of planes of one channel: a warp each. */
+/* Averages large windows of planes of one channel, a warp for each. */
 template <class T>
 LM_KERNEL void lm_pooling_avg_warp(lm_pooling p, lm_grid grid, const T *src, T *dst) {
   typedef lm_compute<T> A;
@@ -291,7 +291,7 @@ LM_KERNEL void lm_pooling_avg_warp(lm_pooling p, lm_grid grid, const T *src, T *
   uint32_t width = (uint32_t)(wx.end - wx.begin), pitch = (uint32_t)p.x.a.in;
   int64_t positions = (int64_t)(wy.end - wy.begin) * width;
   A sum = 0;
-  if (width == pitch) { /* whole rows lie together */
+  if (width == pitch) { /* whole rows are contiguous */
     for (int64_t k = lm_lane(); k < positions; k += LM_WARP) sum += lm_get<A>(corner[k]);
   } else {
     for (uint32_t k = (uint32_t)lm_lane(); k < positions; k += LM_WARP)
@@ -301,14 +301,14 @@ LM_KERNEL void lm_pooling_avg_warp(lm_pooling p, lm_grid grid, const T *src, T *
   if (lm_lane() == 0) dst[p.out(s.plane, s.y, s.x)] = lm_put<T>(sum / (A)((int64_t)wy.count * wx.count));
 }
 
-/* Large windows of interleaved channels: a block for `across` packs of one window's channels, its rows of threads
- * sharing the positions. */
+/* Averages large windows of interleaved channels: a block for `across` packs of one window's channels, whose rows of
+ * threads share the positions. */
 template <class T, int V>
 LM_KERNEL void lm_pooling_avg_block(lm_pooling p, lm_grid grid, int across, const T *src, T *dst) {
   typedef lm_compute<T> A;
   __shared__ A shared[LM_POOLING_BLOCK];
   int t = (int)threadIdx.x;
-  lm_spot s = lm_spot_of<1>(grid, blockIdx.x); /* channel: of `across` packs */
+  lm_spot s = lm_spot_of<1>(grid, blockIdx.x); /* channel: counted in `across` packs */
   int32_t channel = (s.channel * across + t % across) * V;
   lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
   int32_t width = wx.end - wx.begin, row = t / across, rows = LM_POOLING_BLOCK / across;
@@ -390,7 +390,7 @@ static int for_planes(const lm_pooling_job *job, int32_t rows, int32_t columns, 
   return error;
 }
 
-/* Calls f with the width of packs of channels: 16 bytes, or 8 of uint8, whose indices are many more. */
+/* Calls f with the width of packs of channels: 16 bytes, or 8 of uint8, whose indices take more memory. */
 template <class T, class F>
 static int for_width(const lm_pooling_job *job, F f) {
   constexpr int V = sizeof(T) == 1 ? 8 : lm_full_pack<T>::V;
@@ -456,7 +456,7 @@ int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream)
   });
 }
 
-/* Positions in a window, about. */
+/* Returns the approximate number of positions in a window. */
 static int64_t positions_of(const lm_pooling_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
 
 template <class T>
@@ -466,7 +466,7 @@ static int launch_avg(const lm_pooling_job *job, void *stream) {
     constexpr int V = decltype(width)::value;
     int32_t packs = job->c / V, across = 1;
     while (across < LM_WARP && across < packs) across *= 2;
-    int32_t units = wide ? (packs + across - 1) / across : packs; /* of channels */
+    int32_t units = wide ? (packs + across - 1) / across : packs; /* blocks' or threads' shares of the channels */
     return for_planes(job, job->y.out, job->x.out, units, [&](lm_grid grid, int64_t plane) {
       const T *src = (const T *)job->src + plane * job->y.in * job->x.in * job->c;
       T *dst = (T *)job->dst + plane * job->y.out * job->x.out * job->c;

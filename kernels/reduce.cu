@@ -1,7 +1,7 @@
-/* Reductions to numbers: the folders of sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all and any. */
+/* Reduces to numbers: the folders of sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all and any. */
 #include "reduce.cuh"
 
-/* Where results go and what becomes of them. */
+/* A destination of results and the last step of their computation. */
 typedef struct lm_reduce_target {
   void *out;
   int dtype, finish;
@@ -37,11 +37,11 @@ struct lm_reduce_sum {
   LM_DEVICE void put(int64_t at, state s) const { lm_put_number(to.out, to.dtype, at, lm_reduce_finished(to, s)); }
 };
 
-/* Long code: better once than wherever it is called. */
+/* Not inlined, because the code is long. */
 static __device__ __attribute__((noinline)) float lm_power(float a, float b) { return powf(a, b); }
 static __device__ __attribute__((noinline)) double lm_power(double a, double b) { return pow(a, b); }
 
-/* The sum of a function of the elements; which one is known at launch. */
+/* The sum of a function of the elements; `kind` selects the function at launch. */
 template <class L>
 struct lm_reduce_mapped : lm_reduce_sum<L> {
   typedef typename L::num num;
@@ -85,7 +85,7 @@ struct lm_reduce_powers : lm_reduce_sum<L> {
   }
 };
 
-/* Integers have no powers to take. */
+/* The number of nonzero elements, the only mapped sum of integers. */
 template <class L>
 struct lm_reduce_counted : lm_reduce_sum<L> {
   typedef typename L::num num;
@@ -186,7 +186,7 @@ struct lm_reduce_logsumexp {
   };
   L loader;
   lm_reduce_target to;
-  /* e^(v - most), where equal infinities differ by 0 */
+  /* Returns e^(v - most), where equal infinities differ by 0. */
   static LM_DEVICE num term(num v, num most) { return v == most ? 1 : lm_exp(v - most); }
   LM_DEVICE num pad() const { return -INFINITY; }
   LM_DEVICE state start() const { return {0, -INFINITY}; }
@@ -207,7 +207,7 @@ struct lm_reduce_logsumexp {
   LM_DEVICE void put(int64_t at, state s) const { lm_put_number(to.out, to.dtype, at, log(s.sum) + (double)s.most); }
 };
 
-/* ---- choosing one */
+/* ---- choosing a folder */
 
 static lm_reduce_target lm_reduce_target_of(const lm_reduce_job *job) {
   return {job->out, job->out_dtype, job->finish, (double)job->count, job->p, job->correction};

@@ -1,13 +1,13 @@
-/* The kernels behind every reduction, as templates over a folder: what is folded and how.
- *
- * A folder F has a loader (below), a state, and
- *   state start()                    of no elements
- *   num pad()                        what stands for elements that are not there
- *   void chunk<K, V>(state &, num *v, int64_t first, int64_t step, int count)   the first `count` of K elements, which
- * it may overwrite; element k is number first + k / V * step + k % V of the reduced dim state operator()(state, state)
- * two joined void put(int64_t at, state)      the result, at the output's element `at` States are at most
- * LM_REDUCE_STATE bytes. Threads fold chunks of some 16 elements in the loader's type and add those to totals in double
- * or int64, so long sums stay accurate; the order depends on the geometry alone. */
+/* Runs every reduction, as templates over a folder F, which has a loader (below), a state, and
+ *   state start()                 the state of no elements
+ *   num pad()                     the value of elements past the end
+ *   void chunk<K, V>(state &, num *v, int64_t first, int64_t step, int count)
+ *                                 folds the first `count` of K elements, which it may overwrite; element k is
+ *                                 number first + k / V * step + k % V of the reduced dim
+ *   state operator()(state, state)  joins two states
+ *   void put(int64_t at, state)   writes the result, at the output's element `at`
+ * States are at most LM_REDUCE_STATE bytes. Threads fold chunks of some 16 elements in the loader's type and add those
+ * to totals in double or int64, so long sums stay accurate; the order depends on the geometry alone. */
 #pragma once
 
 #include <math.h>
@@ -15,7 +15,7 @@
 #include "reduce.h"
 #include "vectors.cuh"
 
-/* ---- loaders: one for each class of dtypes. num: what chunks are folded in; total: what chunks are added up in */
+/* ---- loaders: one for each class of dtypes. num: type that chunks are folded in; total: type that adds them up */
 
 struct lm_load_f32 {
   typedef float stored, num;
@@ -70,7 +70,7 @@ struct lm_load_i64 {
   LM_DEVICE int64_t operator()(int64_t v) const { return v; }
 };
 
-/* A number as what a floating loader of dtype loads. */
+/* Returns a number in the form that a floating loader of dtype loads. */
 template <class S, class N>
 LM_DEVICE S lm_put_loaded(N v, int dtype) {
   if constexpr (sizeof(S) == 2) {
@@ -106,7 +106,7 @@ int lm_for_int_loader(int dtype, F f) {
 
 /* ---- small helpers */
 
-/* v[0] becomes op over v[0] to v[K - 1], a power of two, as a tree. */
+/* Sets v[0] to op over v[0] to v[K - 1], a power of two, as a tree. */
 template <int K, class T, class Op>
 LM_DEVICE T lm_reduce_tree(T *v, Op op) {
   if constexpr (K > 1) {
@@ -121,7 +121,7 @@ LM_DEVICE T lm_reduce_tree(T *v, Op op) {
 LM_DEVICE float lm_exp(float a) { return expf(a); }
 LM_DEVICE double lm_exp(double a) { return exp(a); }
 
-/* The other way round without overflow, for the smallest as the largest. */
+/* Reverses the order of values without overflow, so that the smallest becomes the largest. */
 template <class T>
 LM_DEVICE T lm_reversed(T v) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -131,7 +131,7 @@ LM_DEVICE T lm_reversed(T v) {
   }
 }
 
-/* op over neighboring lanes of a warp, `lanes` of them, a power of two; each gets the result. */
+/* Reduces by op over `lanes` neighboring lanes of a warp, a power of two; each gets the result. */
 template <class T, class Op>
 LM_DEVICE T lm_lanes_reduce(T value, Op op, int lanes) {
   for (int by = lanes / 2; by > 0; by /= 2) value = op(value, lm_shuffle_xor(value, by));
@@ -140,7 +140,7 @@ LM_DEVICE T lm_lanes_reduce(T value, Op op, int lanes) {
 
 /* ---- geometry on the device */
 
-/* Division of n < 2^63 by the method of lm_divider: for positions in tensors of any size, without a division. */
+/* A divider of n < 2^63 by the method of lm_divider, for positions in tensors of any size, without a division. */
 typedef struct lm_long_divider {
   uint64_t magic;
   int64_t divisor;
@@ -177,7 +177,7 @@ static inline lm_reduce_axes<SIDES> lm_reduce_axes_of(const lm_dims *dims) {
   return axes;
 }
 
-/* offset: of position i on each side */
+/* Sets the offset of position i on each side. */
 template <int SIDES>
 LM_DEVICE void lm_reduce_at(const lm_reduce_axes<SIDES> &axes, int64_t i, int64_t *offset) {
   LM_UNROLL
@@ -197,7 +197,7 @@ typedef struct lm_reduce_grid {
   lm_reduce_axes<2> kept;     /* all results; sides: x, out */
   lm_reduce_axes<1> segments; /* rows: the reduced dims except the run; columns: all of them */
   int64_t kept_count, segment_count;
-  int64_t run, run_step; /* rows: elements of a run and from one to the next */
+  int64_t run, run_step; /* rows: elements of a run, and the distance between them */
   int64_t each, piece, out_step;
   lm_long_divider cuts;
   int lanes, groups, parts;
@@ -209,9 +209,9 @@ LM_DEVICE int64_t lm_reduce_segment(const lm_reduce_grid &g, int64_t segment) {
   return offset;
 }
 
-/* ---- rows: the elements of a result lie close to one another */
+/* ---- rows: a result's elements are close together */
 
-/* Every `lanes`th of n contiguous elements, packed where they are aligned; the first is number `first`. */
+/* Folds every `lanes`th of n contiguous elements, in packs where they are aligned; the first has index `first`. */
 template <class F, class S>
 LM_DEVICE void lm_reduce_packs(const F &f, S &state, const typename F::load::stored *x, int n, int64_t first, int lane,
                                int lanes) {
@@ -249,7 +249,7 @@ LM_DEVICE void lm_reduce_packs(const F &f, S &state, const typename F::load::sto
   }
 }
 
-/* The same with `step` elements from one to the next. */
+/* Folds likewise elements that are `step` apart. */
 template <class F, class S>
 LM_DEVICE void lm_reduce_steps(const F &f, S &state, const typename F::load::stored *x, int64_t step, int n,
                                int64_t first, int lane, int lanes) {
@@ -267,7 +267,7 @@ LM_DEVICE void lm_reduce_steps(const F &f, S &state, const typename F::load::sto
   }
 }
 
-/* Grid: (results, parts). PACKED: runs are contiguous. */
+/* Reduces rows. Grid: (results, parts). PACKED: runs are contiguous. */
 template <class F, bool PACKED>
 LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_rows(lm_reduce_grid g, F f, typename F::state *partial) {
   typedef typename F::state state_t;
@@ -322,7 +322,7 @@ LM_DEVICE void lm_reduce_join_rows(const F &f, typename F::state *state, typenam
   }
 }
 
-/* Grid: (columns, parts). V neighboring columns a thread. */
+/* Reduces columns, V neighboring ones in a thread. Grid: (columns, parts). */
 template <class F, int V>
 LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_cols(lm_reduce_grid g, F f, typename F::state *partial) {
   typedef typename F::load::stored stored;

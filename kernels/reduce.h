@@ -1,5 +1,5 @@
-/* Reductions: each result is a fold over the elements of x that lie along the reduced dims. Plain C; the caller decides
- * the geometry (src/backend/cuda/reduce_plan.c), reduce.cuh is the device's part. */
+/* Describes reductions: each result is a fold over the elements of x along the reduced dims. Plain C; the caller
+ * chooses the geometry (src/backend/cuda/reduce_plan.c), reduce.cuh is the device's part. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 #include "merged_dims.h"
 #include "reduce_kinds.h"
 
-/* What becomes of a fold's value. */
+/* The last step of a result: what a fold's value is converted to. */
 typedef enum lm_reduce_finish {
   LM_FINISH_NONE,
   LM_FINISH_MEAN,     /* / count */
@@ -20,8 +20,8 @@ typedef enum lm_reduce_finish {
 enum {
   LM_REDUCE_BLOCK = 256,        /* threads */
   LM_REDUCE_STATE = 24,         /* bytes of an unfinished fold, at most */
-  LM_REDUCE_MAX_PARTS = 65535,  /* of a result */
-  LM_REDUCE_MAX_PIECE = 1 << 30 /* elements */
+  LM_REDUCE_MAX_PARTS = 65535,  /* most parts of a result */
+  LM_REDUCE_MAX_PIECE = 1 << 30 /* most elements of a piece */
 };
 
 typedef struct lm_reduce_job {
@@ -31,29 +31,29 @@ typedef struct lm_reduce_job {
   int64_t count; /* elements in each result */
   int x_dtype, out_dtype;
   const void *x;
-  void *out;         /* NULL where only positions are requested */
-  int64_t *position; /* the positions of the results, from 1, in the layout of out */
+  void *out;         /* NULL if only indices are requested */
+  int64_t *position; /* indices of the results' elements, from 1, in the layout of out */
 
   lm_dims kept;    /* sides: x, out; at least one element */
   lm_dims reduced; /* side: x; its last dim is the run */
 
-  /* Rows: `lanes` threads go along a run of elements, `groups` of them take runs in turn; together at most a warp, or a
+  /* Rows: `lanes` threads take the elements of a run, `groups` of them take runs in turn; together at most a warp, or a
    * block. Runs are cut into pieces, all pieces of a result into parts of `each` pieces.
    * Columns (cols): a block has `lanes` columns of threads, each for `pack` neighboring results, and `groups` rows of
    * threads, which take the reduced elements in turn; a part has `each` of those.
    * lanes and groups are powers of two. With parts > 1 a second launch joins the parts. */
   bool cols;
-  int lanes, groups, parts, pack; /* pack: of columns */
+  int lanes, groups, parts, pack; /* pack: columns of a thread */
   int64_t each, piece, cuts;      /* cuts: pieces in a run */
 } lm_reduce_job;
 
-/* Neighbors that are loaded at once from a column-wise x of that dtype: 16 bytes, and at most 4. */
+/* Returns the neighbors loaded at once from a column-wise x with elements of `bytes`: 16 bytes, and at most 4. */
 static inline int lm_reduce_pack(size_t bytes) { return bytes == 8 ? 2 : 4; }
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* partial: parts * results states of LM_REDUCE_STATE bytes where parts > 1. Each returns a cudaError_t. */
+/* Run a reduction and return a cudaError_t. partial: parts * results of LM_REDUCE_STATE bytes if parts > 1. */
 int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
 /* LM_REDUCE_ARGMAX and LM_REDUCE_ARGMIN: one reduced dim. */
 int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream);

@@ -1,15 +1,14 @@
-/* Which reduction, and which softmax. For C and CUDA. */
+/* Lists the reductions and the softmaxes. For C and CUDA. */
 #pragma once
 
 #include <math.h>
 
-/* Integers have SUM, PRODUCT, NONZERO, MAX, MIN and the two positions. In extremes NaN wins; of equals the first
- * counts.
- */
+/* Integers have SUM, PRODUCT, NONZERO, MAX, MIN, ARGMAX and ARGMIN. In extremes NaN wins; of equal elements the
+ * first. */
 typedef enum lm_reduce_kind {
   LM_REDUCE_SUM,
   LM_REDUCE_PRODUCT,
-  LM_REDUCE_NUMBERS, /* the sum of what is not NaN */
+  LM_REDUCE_NUMBERS, /* the sum of elements that are not NaN */
   LM_REDUCE_ABS,
   LM_REDUCE_SQUARE,
   LM_REDUCE_POWER, /* |x|^p */
@@ -26,7 +25,7 @@ typedef enum lm_reduce_kind {
   LM_REDUCE_KINDS
 } lm_reduce_kind;
 
-/* The fold whose value, or its pth root for SQUARE and POWER, is the p-norm. */
+/* Returns the fold whose value, or its pth root for SQUARE and POWER, is the p-norm. */
 static inline lm_reduce_kind lm_reduce_norm_kind(double p) {
   return p == 0           ? LM_REDUCE_NONZERO
          : p == 1         ? LM_REDUCE_ABS

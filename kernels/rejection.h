@@ -1,6 +1,6 @@
-/* Numbers of which each takes as many random bits as it happens to need: element i of a draw has the LM_ROOM blocks of
- * kernels/philox.h from offset + i * LM_ROOM on, of which it uses two uniforms a block. More than it has are needed
- * with a probability below 1e-30; it then continues with its neighbor's. For C and CUDA. */
+/* Draws random numbers that take any number of random bits: element i of a draw has the LM_ROOM blocks of
+ * kernels/philox.h from offset + i * LM_ROOM on, two uniforms in each. It needs more with a probability below 1e-30;
+ * then it continues with its neighbor's. For C and CUDA. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,8 +11,8 @@
 enum { LM_ROOM = 64 };
 
 typedef struct lm_uniforms {
-  uint64_t seed, block; /* the next */
-  double other;         /* the second of the last block, where `half` */
+  uint64_t seed, block; /* block: the next one */
+  double other;         /* the second uniform of the last block, if `half` */
   bool half;
 } lm_uniforms;
 
@@ -22,7 +22,7 @@ LM_DEVICE_CODE lm_uniforms lm_uniforms_of(uint64_t seed, uint64_t offset, int64_
   return u;
 }
 
-/* The next one, in (0, 1]. */
+/* Returns the next uniform, in (0, 1]. */
 LM_DEVICE_CODE double lm_next_uniform(lm_uniforms *u) {
   u->half = !u->half;
   if (!u->half) return u->other;
@@ -33,8 +33,8 @@ LM_DEVICE_CODE double lm_next_uniform(lm_uniforms *u) {
 
 LM_DEVICE_CODE double lm_log_factorial(double k) { return lm_lgamma(k + 1); }
 
-/* rate >= 0. Below 10 by multiplying uniforms (Knuth); from there on Hörmann's PTRS ("The transformed rejection method
- * for generating Poisson random variables", 1993). */
+/* Draws a Poisson number, rate >= 0. Rates below 10 multiply uniforms (Knuth); others take Hörmann's PTRS ("The
+ * transformed rejection method for generating Poisson random variables", 1993). */
 LM_DEVICE_CODE double lm_poisson(double rate, lm_uniforms *u) {
   if (rate == 0 || rate != rate) return rate;
   if (rate < 10) {
@@ -54,14 +54,14 @@ LM_DEVICE_CODE double lm_poisson(double rate, lm_uniforms *u) {
   }
 }
 
-/* ln k! less Stirling's formula. */
+/* Returns ln k! less Stirling's formula. */
 LM_DEVICE_CODE double lm_stirling_tail(double k) {
   double n = k + 1, n2 = n * n;
   if (k > 9) return (1.0 / 12 - (1.0 / 360 - 1.0 / 1260 / n2) / n2) / n;
   return lm_log_factorial(k) - ((k + 0.5) * log(n) - n + 0.91893853320467274178);
 }
 
-/* Hörmann's BTRS ("The generation of binomial random variates", 1993): count p >= 10, p <= 1/2. */
+/* Draws by Hörmann's BTRS ("The generation of binomial random variates", 1993): count p >= 10, p <= 1/2. */
 LM_DEVICE_CODE double lm_binomial_large(double count, double p, lm_uniforms *u) {
   double deviation = sqrt(count * p * (1 - p)), b = 1.15 + 2.53 * deviation;
   double a = -0.0873 + 0.0248 * b + 0.01 * p, center = count * p + 0.5, inner = 0.92 - 4.2 / b;
@@ -79,7 +79,7 @@ LM_DEVICE_CODE double lm_binomial_large(double count, double p, lm_uniforms *u) 
   }
 }
 
-/* count >= 0, p in [0, 1]. Where few succeed, by the trials from one success to the next. */
+/* Draws a binomial number, count >= 0, p in [0, 1]. If few trials succeed, draws the trials between successes. */
 LM_DEVICE_CODE double lm_binomial(double count, double p, lm_uniforms *u) {
   count = floor(count);
   if (count != count || p != p) return count + p;

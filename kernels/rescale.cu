@@ -1,4 +1,4 @@
-/* Many tensors times one number: a block a chunk of one of the tensors in the table. */
+/* Multiplies many tensors by a number: each block has a chunk of one of the tensors in the table. */
 #include "rescale.h"
 
 #include "tensor_chunks.cuh"
@@ -8,7 +8,7 @@ enum { LM_RESCALE_BLOCK = 256 };
 
 static_assert(sizeof(lm_rescale_table) <= 4096, "kernel arguments have room for 4 KB");
 
-/* What both are computed in: double if one of them is. */
+/* The type that both are computed in: double if one of them is. */
 template <class X, class Y>
 using lm_rescale_real = std::conditional_t<lm_is_any<double, X, Y>, double, float>;
 
@@ -42,7 +42,7 @@ LM_KERNEL void __launch_bounds__(LM_RESCALE_BLOCK) lm_rescale_kernel(const lm_re
     bad = lm_rescale_pack<X, Y, V>(from + at, to + at, table.factor) || bad;
   for (int at = whole + (int)threadIdx.x; at < n; at += LM_RESCALE_BLOCK)
     bad = lm_rescale_pack<X, Y, 1>(from + at, to + at, table.factor) || bad;
-  if (bad && table.found) *table.found = 1; /* all write the same */
+  if (bad && table.found) *table.found = 1; /* all threads write the same */
 }
 
 int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, void *stream) {

@@ -1,4 +1,4 @@
-/* Many tensors times one number, in few launches. Enqueues on the stream and returns a cudaError_t. */
+/* Multiplies many tensors by a number, in few launches. Enqueues on the stream and returns a cudaError_t. */
 #pragma once
 
 #include <stdint.h>
@@ -7,11 +7,11 @@
 extern "C" {
 #endif
 
-/* Tensors of one pair of dtypes, by value in the kernel's arguments, which have room for 4 KB. Elements are dealt out
- * in chunks, one a block: tensor i has chunks first[i] to first[i + 1] - 1 of all. */
+/* Sizes of tables of tensors of one pair of dtypes, which are kernel arguments, at most 4 KB. Elements are divided into
+ * chunks, one for each block: tensor i has chunks first[i] to first[i + 1] - 1. */
 enum {
   LM_RESCALE_TENSORS = 128,
-  LM_RESCALE_CHUNK = 16384, /* elements */
+  LM_RESCALE_CHUNK = 16384, /* elements of a block's chunk */
 };
 
 typedef struct lm_rescale_table {

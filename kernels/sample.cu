@@ -1,4 +1,4 @@
-/* Numbers drawn by rejection, and indices drawn by weight (sample.h). */
+/* Draws numbers by rejection, and indices by weight (sample.h). */
 #include "sample.h"
 
 #include "rejection.h"
@@ -27,7 +27,7 @@ extern "C" int lm_sample_counts(int dtype, const void *x, const void *p, void *o
   });
 }
 
-/* A block a row: sums within warps, of the warps before, and of what came before the block's elements. */
+/* Sums prefixes, a block for each row: within warps, of earlier warps, and of elements before the block's. */
 template <class T>
 LM_KERNEL void __launch_bounds__(LM_SUM_BLOCK) lm_sample_sums_kernel(const T *x, double *sums, int64_t n) {
   __shared__ double of_warp[LM_WARP];
@@ -75,7 +75,7 @@ LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
       low = middle + 1;
     }
   }
-  while (low > 0 && sum[low] == sum[low - 1]) low--; /* x was rounded up to the whole sum: nothing of weight 0 */
+  while (low > 0 && sum[low] == sum[low - 1]) low--; /* x was rounded up to the whole sum: skip weights of 0 */
   indices[i] = low + 1;
 }
 

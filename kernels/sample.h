@@ -1,4 +1,4 @@
-/* Numbers drawn by rejection, and indices drawn by weight. Functions return a cudaError_t. For C and CUDA. */
+/* Draws numbers by rejection, and indices by weight. Functions return a cudaError_t. For C and CUDA. */
 #pragma once
 
 #include "fill.h"
@@ -7,10 +7,10 @@
 extern "C" {
 #endif
 
-/* out[i]: of the rate x[i], or with `p` the successes of x[i] trials of probability p[i]. All of one floating dtype. */
+/* Draws out[i] from Poisson(x[i]) or, with `p`, Binomial(x[i], p[i]). All are of one floating dtype. */
 int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t n, lm_blocks_drawn draw, void *stream);
 
-/* sums [rows, n] of x [rows, n], a floating dtype, along its rows; then indices [rows, k], from 1, by weight. */
+/* Compute the prefix sums of x [rows, n], a floating dtype; draw indices [rows, k], from 1, by these weights. */
 int lm_sample_sums(int dtype, const void *x, double *sums, int64_t rows, int64_t n, void *stream);
 int lm_sample_indices(const double *sums, int64_t *indices, int64_t rows, int64_t n, int64_t k, lm_blocks_drawn draw,
                       void *stream);

@@ -1,12 +1,12 @@
-/* Functions of one element for loops on the CPU: written, or declared, so that the compiler vectorizes them.
+/* Defines functions of one element for loops on the CPU, written, or declared, so that the compiler vectorizes them.
  * For C; CUDA has its own. Includes nothing from src/. */
 #pragma once
 
 #include <math.h>
 #include <stdint.h>
 
-/* glibc's libmvec has vector forms of these (at most 4 ulp off); saying so lets loops call them without
- * -ffast-math. Elsewhere loops call the scalar ones. */
+/* glibc's libmvec has vector forms of these (at most 4 ulp off); this declares them, so that loops call them without
+ * -ffast-math. Other libraries' loops call the scalar ones. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC_PREREQ)
 #if __GLIBC_PREREQ(2, 35)
 #define LM_VECTOR __attribute__((simd("notinbranch"), const))
@@ -60,9 +60,9 @@ LM_VECTOR double hypot(double, double);
 
 #define LM_SCALAR static inline __attribute__((always_inline, unused))
 
-/* e^r of x = n ln 2 + r, |r| <= ln 2 / 2, so that e^x = 2^n e^r; |x| below 2^21. Adding 1.5 * 2^23 rounds to n, which
- * is then in the lowest bits. ln 2 is split in two so that n times the upper part is exact; the polynomial is Cephes'
- * (expf.c). */
+/* Returns e^r of x = n ln 2 + r, |r| <= ln 2 / 2, so that e^x = 2^n e^r; |x| below 2^21. Adding 1.5 * 2^23 rounds to n,
+ * which is then in the lowest bits. ln 2 is split in two so that n times the upper part is exact; the polynomial is
+ * Cephes' (expf.c). */
 LM_SCALAR float lm_exp_rest(float x, int32_t *exponent) {
   union {
     float value;
@@ -81,8 +81,8 @@ LM_SCALAR float lm_exp_rest(float x, int32_t *exponent) {
   return p * (r * r) + r + 1.0f;
 }
 
-/* e^x, about 1 ulp off at most, without branches. 2^n is applied in two steps, so that results below the smallest
- * normal number and above the largest come out right. */
+/* Returns e^x, about 1 ulp off at most, without branches. 2^n is applied in two steps, so that results below the
+ * smallest normal number and above the largest come out right. */
 LM_SCALAR float lm_expf(float x) {
   float in = x < -104.0f ? -104.0f : x;
   in = in > 89.0f ? 89.0f : in; /* NaN fails both tests and stays */
@@ -96,8 +96,8 @@ LM_SCALAR float lm_expf(float x) {
   return p * first.value * second.value;
 }
 
-/* Where |a / b| is below LM_NEAR a quotient rounded to its type is off by less than one, and a - q b is exact (fma, or
- * for float double, takes care of the product): a few instructions without branches, which loops vectorize. */
+/* LM_NEAR bounds |a / b|: a quotient rounded to its type is then off by less than one, and a - q b is exact (by fma, or
+ * for float by double): a few instructions without branches, which loops vectorize. */
 #define LM_NEAR 0x1p22f
 #define LM_IS_NEAR_F32(a, b) (fabsf(a) < fabsf(b) * LM_NEAR)
 #define LM_IS_NEAR_F64(a, b) (fabs(a) < fabs(b) * LM_NEAR)
@@ -116,8 +116,8 @@ LM_SCALAR double lm_fmod_near(double a, double b) {
   return q == 0 ? a : copysign(r, a);
 }
 
-/* Division rounded down and its remainder, which has b's sign: as Python's, and exact where x / b is; by whichever
- * fmod. */
+/* Define division rounded down and its remainder, which has b's sign: as Python's, and exact where a / b is; `fmod` may
+ * be either one. */
 #define LM_FLOAT_DIVISION(type, suffix, fmod, end)                                 \
   LM_SCALAR type lm_remainder##end(type a, type b) {                               \
     type r = fmod(a, b), other = r + b;                                            \
@@ -127,7 +127,7 @@ LM_SCALAR double lm_fmod_near(double a, double b) {
     type r = fmod(a, b), q = (a - r) / b, exact = a / b, less = q - 1;             \
     q = copysign##suffix(1, r) != copysign##suffix(1, b) && r != 0 ? less : q;     \
     type down = floor##suffix(q), up = down + 1;                                   \
-    type whole = q - down > (type)0.5 ? up : down; /* q was a rounded one */       \
+    type whole = q - down > (type)0.5 ? up : down; /* q was rounded */             \
     whole = q == 0 ? copysign##suffix(0, exact) : whole;                           \
     return b == 0 ? exact : whole;                                                 \
   }
@@ -137,8 +137,8 @@ LM_FLOAT_DIVISION(float, f, lm_fmod_nearf, _nearf)
 LM_FLOAT_DIVISION(double, , lm_fmod_near, _near)
 #undef LM_FLOAT_DIVISION
 
-/* Powers of negative numbers by those of their absolute values, so that the vector forms, which take each negative base
- * by itself, have none to do. */
+/* Defines powers of negative numbers by those of their absolute values: vector forms would take each negative base by
+ * itself. */
 #define LM_FLOAT_POWER(type, suffix)                                                  \
   LM_SCALAR type lm_pow##suffix(type a, type e) {                                     \
     type y = pow##suffix(fabs##suffix(a), e);                                         \
@@ -150,8 +150,8 @@ LM_FLOAT_POWER(float, f)
 LM_FLOAT_POWER(double, )
 #undef LM_FLOAT_POWER
 
-/* Within 4.2e-7 of it (3 ulp, as libmvec's), without branches: x times a fraction in x^2, whose coefficients are those
- * of XLA's and Eigen's. */
+/* Returns erf(x), at most 4.2e-7 off (3 ulp, as libmvec's), without branches: x times a fraction in x^2, whose
+ * coefficients are those of XLA's and Eigen's. */
 LM_SCALAR float lm_erff(float x) {
   float in = x < -4.0f ? -4.0f : x;
   in = in > 4.0f ? 4.0f : in; /* NaN fails both tests and stays */
@@ -173,8 +173,8 @@ LM_SCALAR float lm_erff(float x) {
   return y < -1.0f ? -1.0f : y;
 }
 
-/* Within 2 ulp, without branches: beyond 1 as pi / 2 - atan(1 / x), the rest t + t^3 times a polynomial in t^2 with the
- * least greatest error. */
+/* Returns atan(x), at most 2 ulp off, without branches: beyond 1 as pi / 2 - atan(1 / x), the rest as t + t^3 times the
+ * minimax polynomial in t^2. */
 LM_SCALAR float lm_atanf(float x) {
   float a = fabsf(x), t = a > 1 ? -1 / a : a, from = a > 1 ? 1.57079632679489662f : 0.0f;
   float s = t * t;
@@ -189,7 +189,7 @@ LM_SCALAR float lm_atanf(float x) {
   return copysignf(from + (p * s * t + t), x);
 }
 
-/* b = 0 returns 0 (callers refuse it before), and b = -1 does not trap. */
+/* Divide: b = 0 returns 0 (callers refuse it before), and b = -1 does not trap. */
 LM_SCALAR int64_t lm_floor_divide_i64(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return -a;
@@ -209,7 +209,7 @@ LM_SCALAR int64_t lm_remainder_i64(int64_t a, int64_t b) {
 
 LM_SCALAR int64_t lm_fmod_i64(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 
-/* By differences of odd numbers and shifts (Stein's algorithm), which take less than divisions. */
+/* Subtracts odd numbers and shifts (Stein's algorithm), which take less time than divisions. */
 LM_SCALAR int64_t lm_gcd_i64(int64_t a, int64_t b) {
   uint64_t u = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, v = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
   if (u == 0 || v == 0) return (int64_t)(u | v);
@@ -224,7 +224,7 @@ LM_SCALAR int64_t lm_gcd_i64(int64_t a, int64_t b) {
   return (int64_t)(u << shift);
 }
 
-/* Of int, without branches: the quotient of two is exact in double once rounded towards 0. b = 0 returns 0. */
+/* Divides int32 without branches: a quotient is exact in double once rounded towards 0. b = 0 returns 0. */
 LM_SCALAR int32_t lm_trunc_divide_i32(int32_t a, int32_t b) {
   int32_t q = (int32_t)(int64_t)((double)a / (b == 0 ? 1 : b));
   return b == 0 ? 0 : q;
@@ -242,7 +242,7 @@ LM_SCALAR int32_t lm_floor_divide_i32(int32_t a, int32_t b) {
   return lm_trunc_divide_i32(a, b) - ((r != 0) & ((r ^ b) < 0));
 }
 
-/* Of int64 that int holds, except its lowest, as those of int: |a / b| is at most |a|. */
+/* True if int32 holds both int64, INT32_MIN excluded, so that int32's functions do: |a / b| is at most |a|. */
 #define LM_IS_NEAR_I64(a, b) \
   (((uint64_t)(a) + INT32_MAX <= UINT32_MAX - 1) & ((uint64_t)(b) + INT32_MAX <= UINT32_MAX - 1))
 
@@ -262,7 +262,7 @@ LM_SCALAR int64_t lm_floor_divide_near_i64(int64_t a_, int64_t b_) {
   return q - ((r != 0) & ((r ^ b) < 0));
 }
 
-/* Wraps around; a negative exponent returns the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
+/* Returns a^e, which wraps; for a negative e the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
 LM_SCALAR int64_t lm_pow_i64(int64_t a, int64_t e) {
   if (e < 0) return a == 1 ? 1 : a == -1 ? (e % 2 == 0 ? 1 : -1) : 0;
   int64_t y = 1;

@@ -1,5 +1,5 @@
-/* The functions in capitals of pointwise_scalars.h on a CUDA device, chosen by the argument's type: float, double or
- * int64. kernels/scalar_functions_cpu.h is the CPU's. */
+/* Defines the functions in capitals of pointwise_scalars.h on a CUDA device, chosen by the argument's type: float,
+ * double or int64. kernels/scalar_functions_cpu.h is the CPU's. */
 #pragma once
 
 #include <math.h>
@@ -55,7 +55,7 @@ LM_DEVICE double lm_copysign(double a, double b) { return copysign(a, b); }
 LM_DEVICE bool lm_isnan(float x) { return x != x; }
 LM_DEVICE bool lm_isnan(double x) { return x != x; }
 
-/* Division rounded down and its remainder, which has b's sign: as Python's, and exact where a / b is. */
+/* Returns the remainder of division rounded down, which has b's sign: as Python's, and exact where a / b is. */
 template <class num>
 LM_DEVICE num lm_remainder(num a, num b) {
   num r = lm_fmod(a, b);
@@ -69,7 +69,7 @@ LM_DEVICE num lm_floor_divide(num a, num b) {
   if (r != 0 && (b < 0) != (r < 0)) q -= 1;
   if (q == 0) return lm_signed_zero(a / b);
   num down = lm_floor(q);
-  return q - down > (num)0.5 ? down + 1 : down; /* q was a rounded one */
+  return q - down > (num)0.5 ? down + 1 : down; /* q was rounded */
 }
 
 template <class num>
@@ -77,7 +77,7 @@ LM_DEVICE num lm_trunc_divide(num a, num b) {
   return lm_trunc(a / b);
 }
 
-/* int64. Kernels report a divisor of 0 and continue with 0; -1 would overflow for the least number. */
+/* int64: kernels report a divisor of 0 and continue with 0; -1 would overflow for the least number. */
 LM_DEVICE int64_t lm_abs(int64_t x) { return x < 0 ? (int64_t)(0 - (uint64_t)x) : x; }
 LM_DEVICE int64_t lm_floor(int64_t x) { return x; }
 LM_DEVICE int64_t lm_ceil(int64_t x) { return x; }
@@ -120,7 +120,7 @@ LM_DEVICE int64_t lm_gcd(int64_t a, int64_t b) {
   return lm_abs(a);
 }
 
-/* Wraps around; a negative exponent returns the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
+/* Returns a^e, which wraps; for a negative e the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
 LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
   if (e < 0) return a == 1 ? 1 : a == -1 ? (e % 2 == 0 ? 1 : -1) : 0;
   uint64_t y = 1, x = (uint64_t)a;

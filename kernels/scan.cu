@@ -1,10 +1,10 @@
-/* Scans along lines: sums, products and the like up to each element (scan.h).
+/* Scans lines: sums, products and the like up to each element (scan.h).
  *
  * A scan F has a state and
- *   state start()                    of no elements
- *   state load(int64_t x)            of the element at x
+ *   state start()                    the state of no elements
+ *   state load(int64_t x)            the state of the element at x
  *   state operator()(state, state)   two joined, the earlier first
- *   void put(int64_t out, state)     the result for the element at out */
+ *   void put(int64_t out, state)     writes the result for the element at out */
 #include "scan.h"
 
 #include "merged_dims.cuh"
@@ -12,7 +12,7 @@
 
 enum { THREADS = 256, ITEMS = LM_SCAN_CHUNK / THREADS };
 
-/* An element of any dtype. */
+/* Returns an element of any dtype. */
 template <class C>
 LM_DEVICE C lm_scan_get(const void *p, int dtype, int64_t i) {
   switch (dtype) {
@@ -25,7 +25,7 @@ LM_DEVICE C lm_scan_get(const void *p, int dtype, int64_t i) {
   }
 }
 
-/* What scans have: C is double or int64. */
+/* A scan's operands; C is double or int64. */
 template <class C>
 struct lm_scan_sides {
   const void *x, *decay;
@@ -67,7 +67,7 @@ template <class C>
 struct lm_scan_extreme : lm_scan_sides<C> {
   struct state {
     C value;
-    int64_t position; /* from 1; 0: of no elements */
+    int64_t position; /* from 1; 0 for no elements */
   };
   bool largest;
   LM_DEVICE state start() const { return {0, 0}; }
@@ -83,7 +83,7 @@ struct lm_scan_extreme : lm_scan_sides<C> {
   }
 };
 
-/* y -> decay y + x */
+/* The map y -> decay y + x. */
 template <class C>
 struct lm_scan_recurrence : lm_scan_sides<C> {
   struct state {
@@ -99,9 +99,9 @@ struct lm_scan_recurrence : lm_scan_sides<C> {
 
 typedef struct lm_scan_lines {
   lm_dims_loops<LM_SCAN_SIDES> begin;
-  int64_t count, n, step[LM_SCAN_SIDES], first[LM_SCAN_SIDES]; /* first: of the line's element that comes first */
+  int64_t count, n, step[LM_SCAN_SIDES], first[LM_SCAN_SIDES]; /* first: offset of the element that is scanned first */
   int parts;
-  int64_t each; /* elements of a part, but the last */
+  int64_t each; /* elements of each part except the last */
 } lm_scan_lines;
 
 template <class F>
@@ -109,7 +109,7 @@ LM_DEVICE typename F::state lm_scan_load(const F &f, const lm_scan_lines &lines,
   return f.load(at[LM_SCAN_X] + i * lines.step[LM_SCAN_X], i);
 }
 
-/* The states of a warp's lanes, each joined behind those before it. */
+/* Returns the inclusive scan of the states of a warp's lanes. */
 template <class F>
 LM_DEVICE typename F::state lm_scan_warp(const F &f, typename F::state s) {
   int lane = lm_lane();
@@ -121,8 +121,8 @@ LM_DEVICE typename F::state lm_scan_warp(const F &f, typename F::state s) {
   return s;
 }
 
-/* A block for each part of a line; each thread has ITEMS neighbors at a time. Of several
- * parts a first launch, without PUT, joins each into totals, from which the second takes what comes before its own. */
+/* Scans rows, a block for each part of a line; each thread has ITEMS neighbors at a time. If there are several parts, a
+ * first launch, without PUT, joins each into totals; the second starts from the totals of earlier parts. */
 template <class F, bool PUT>
 LM_KERNEL void lm_scan_rows(lm_scan_lines lines, F f, typename F::state *totals) {
   typedef typename F::state state_t;
@@ -163,8 +163,8 @@ LM_KERNEL void lm_scan_rows(lm_scan_lines lines, F f, typename F::state *totals)
   if (!PUT && threadIdx.x == 0) totals[blockIdx.x] = carry;
 }
 
-/* A thread for each part of a line; neighboring threads have neighboring lines. Of several parts the first launch,
- * without PUT, joins each into totals. */
+/* Scans columns, a thread for each part of a line; neighboring threads have neighboring lines. If there are several
+ * parts, the first launch, without PUT, joins each into totals. */
 template <class F, bool PUT>
 LM_KERNEL void lm_scan_columns(lm_scan_lines lines, F f, typename F::state *totals) {
   enum { LOADS = 4 };

@@ -1,4 +1,4 @@
-/* Scans along lines. Functions enqueue on the stream and return a cudaError_t. */
+/* Scans lines. Functions enqueue on the stream and return a cudaError_t. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,21 +11,21 @@
 extern "C" {
 #endif
 
-/* Elements that a block scans at a time; the most bytes of a state. */
+/* Elements that a block scans at a time; most bytes of a state. */
 enum { LM_SCAN_CHUNK = 2048, LM_SCAN_STATE = 16 };
-enum { LM_SCAN_X, LM_SCAN_OUT, LM_SCAN_SIDES }; /* decay lies like x, indices like out */
+enum { LM_SCAN_X, LM_SCAN_OUT, LM_SCAN_SIDES }; /* decay has x's layout, indices have out's */
 
 typedef struct lm_scan_job {
   lm_scan_kind kind;
   bool reverse;
   bool columns; /* neighbors in memory belong to different lines: a thread for each part of a line, else a block */
   int x_dtype, decay_dtype, out_dtype;
-  lm_dims lines; /* where they begin, LM_SCAN_SIDES sides */
+  lm_dims lines; /* first elements of lines, LM_SCAN_SIDES sides */
   int64_t n, step[LM_SCAN_SIDES];
-  const void *x, *decay; /* decay: of LM_SCAN_RECURRENCE */
+  const void *x, *decay; /* decay: for LM_SCAN_RECURRENCE only */
   void *out;
-  int64_t *indices; /* of LM_SCAN_MAX and LM_SCAN_MIN, from 1 */
-  int parts;        /* of each line */
+  int64_t *indices; /* for LM_SCAN_MAX and LM_SCAN_MIN, from 1 */
+  int parts;        /* parts of each line */
   void *totals;     /* LM_SCAN_STATE bytes for each part of each line; needed if there are several */
 } lm_scan_job;
 

@@ -1,7 +1,7 @@
-/* Which scan. For C and CUDA. */
+/* Lists the scans. For C and CUDA. */
 #pragma once
 
-/* Integers have SUM, PRODUCT, MAX and MIN. Of MAX and MIN the last of equals counts, and NaN before everything. */
+/* Integers have SUM, PRODUCT, MAX and MIN. In MAX and MIN the last of equal elements wins, and NaN wins over all. */
 typedef enum lm_scan_kind {
   LM_SCAN_SUM,
   LM_SCAN_PRODUCT,

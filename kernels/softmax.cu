@@ -1,5 +1,5 @@
-/* Softmax. A line that its threads can hold in registers is read once; a longer one is read to sum it up, with the
- * largest element so far taken out of the exponents, and again to write the result. */
+/* Computes softmax. A line that its threads can hold in registers is read once; a longer one is read to sum it up, with
+ * the largest element so far taken out of the exponents, and again to write the result. */
 #include "softmax.h"
 
 #include "softmax.cuh"
@@ -13,12 +13,12 @@ typedef struct lm_softmax_grid {
   int lanes;
 } lm_softmax_grid;
 
-/* Elements in and out. */
+/* Convert a stored element to its compute type. */
 LM_DEVICE float lm_softmax_get(float v, int) { return v; }
 LM_DEVICE double lm_softmax_get(double v, int) { return v; }
 LM_DEVICE float lm_softmax_get(uint16_t v, int dtype) { return lm_load_half{dtype}(v); }
 
-/* One kind on one loader, for two ways of taking a line's threads together: Team has
+/* Arithmetic of one kind on one loader, for two ways of joining a line's threads: Team has
  *   T operator()(T value, Op op)   op over the line's threads; each gets the result */
 template <class L, int KIND>
 struct lm_softmax_math {
@@ -27,8 +27,8 @@ struct lm_softmax_math {
   typedef lm_softmax_total<num> total;
   enum { BACKWARD = KIND == LM_SOFTMAX_BACKWARD || KIND == LM_LOG_SOFTMAX_BACKWARD };
 
-  /* Of K elements held by this thread; those that do not count are -infinity, or 0 in gradients. For softmax the
-   * elements become e^(x - most). */
+  /* Returns the total of K elements held by this thread; those that do not count are -infinity, or 0 in gradients. For
+   * softmax the elements become e^(x - most). */
   template <int K, class Team>
   static LM_DEVICE total of_held(num *x, const num *y, Team team) {
     enum { LANES = 4 };
@@ -53,7 +53,7 @@ struct lm_softmax_math {
     return t;
   }
 
-  /* K more elements into a thread's total. */
+  /* Adds K more elements to a thread's total. */
   template <int K>
   static LM_DEVICE void more(total *t, const num *x, const num *y) {
     num part[K];
@@ -78,19 +78,19 @@ struct lm_softmax_math {
       t.sum = team(t.sum, lm_add_of());
     } else {
       t = team(t, lm_softmax_join<num>());
-      if (isinf(t.most)) t.sum = NAN; /* infinity - infinity, as where the line is held */
+      if (isinf(t.most)) t.sum = NAN; /* infinity - infinity, as in of_held */
     }
     return t;
   }
 
-  /* A result's constant: what all of a line's elements have in common. */
+  /* Returns the constant that the results of a line share. */
   static LM_DEVICE num common(const total &t) {
     if constexpr (KIND == LM_SOFTMAX) return (num)(1 / t.sum);
     if constexpr (KIND == LM_LOG_SOFTMAX) return (num)log(t.sum);
     return (num)t.sum;
   }
 
-  /* power: x is e^(x - most) already */
+  /* Returns a result; power: x is e^(x - most) already. */
   static LM_DEVICE num result(num x, num y, num most, num c, bool power) {
     if constexpr (KIND == LM_SOFTMAX) return (power ? x : lm_exp(x - most)) * c;
     if constexpr (KIND == LM_LOG_SOFTMAX) return x - most - c;
@@ -160,7 +160,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_rows(lm_sof
     }
     return;
   }
-  /* Longer: a block takes one line, so all of its threads are here. */
+  /* A block takes a longer line alone, so all of its threads are here. */
   lm_softmax_long<L, math::BACKWARD> whole(xs, ys, out, x_step, y_step, out_step, g.length);
   lm_softmax_total<num> t = {0, -INFINITY};
   whole.each(lane, g.lanes, [&](int64_t, const auto &px, const auto &py) {

@@ -1,16 +1,16 @@
-/* What softmax and cross entropy have in common: sums of exponentials, and lines that several threads read. */
+/* Shares code between softmax and cross entropy: sums of exponentials, and lines that several threads read. */
 #pragma once
 
 #include "reduce.cuh"
 
-/* What one line's results are made of. */
+/* The sum and the largest element of a line. */
 template <class N>
 struct lm_softmax_total {
-  double sum; /* of e^(x - most); of gradient times y, or of the gradient */
+  double sum; /* sum of e^(x - most); of gradient times y, or of the gradient */
   N most;
 };
 
-/* Sums of exponentials about different largest elements, joined. Equal infinities differ by 0. */
+/* Joins sums of exponentials about different largest elements. Equal infinities differ by 0. */
 template <class N>
 struct lm_softmax_join {
   LM_DEVICE N term(N v, N most) const { return v == most ? 1 : lm_exp(v - most); }
@@ -20,7 +20,7 @@ struct lm_softmax_join {
   }
 };
 
-/* The lanes of a line within a warp, or the whole block. */
+/* The threads of a line: lanes of a warp, or the whole block. */
 struct lm_softmax_row_team {
   int lanes;
   void *shared; /* room for a warp of totals */
@@ -30,8 +30,8 @@ struct lm_softmax_row_team {
   }
 };
 
-/* A line that is longer than its threads can hold. Where its sides lie alike it is packs, of which each thread has FAR
- * on their way at a time, and single elements before the first whole one and behind the last. */
+/* A line that is longer than its threads can hold. If its sides have equal alignment it is packs, of which each thread
+ * loads FAR at a time, and single elements before the first whole pack and behind the last. */
 template <class L, bool BACKWARD>
 struct lm_softmax_long {
   typedef typename L::stored stored;
@@ -53,7 +53,7 @@ struct lm_softmax_long {
     packs = (length - head) / V;
   }
 
-  /* f(element's place, a pack of x, a pack of y), of V elements or of one. */
+  /* Calls f(element's index, a pack of x, a pack of y), with V elements in a pack or one. */
   template <class F>
   LM_DEVICE void each(int lane, int lanes, F f) const {
     int step = lanes * V;

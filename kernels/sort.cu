@@ -1,4 +1,4 @@
-/* topk, the k-th of each line, indices in sorted rows, and randperm (sort.h). */
+/* Computes topk, the k-th of each line, indices in sorted rows, and randperm (sort.h). */
 #include "merged_dims.cuh"
 #include "philox.h"
 #include "types.cuh"
@@ -12,7 +12,7 @@ enum { THREADS = 256, DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
 template <class T>
 using lm_topk_key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
-/* Integers have their sign flipped, as have floats above 0; of those below all IEEE bits are. */
+/* Returns v's key. Integers, and floats above 0, have their sign bit flipped; floats below 0 have all bits flipped. */
 template <class T>
 LM_DEVICE lm_topk_key<T> lm_topk_key_of(T v) {
   typedef lm_topk_key<T> Key;
@@ -29,7 +29,7 @@ LM_DEVICE lm_topk_key<T> lm_topk_key_of(T v) {
 
 extern "C" int lm_topk_key_bytes(int dtype) { return lm_dtype_width(dtype) == 8 ? 8 : 4; }
 
-/* What kernels need to know of an lm_topk. */
+/* An lm_topk's parts that kernels need. */
 template <class T>
 struct lm_topk_job {
   lm_dims_loops<2> lines;
@@ -53,7 +53,7 @@ static lm_topk_job<T> lm_topk_job_of(const lm_topk *t) {
           t->largest};
 }
 
-/* Smaller is better. */
+/* Returns an element's rank key; smaller is better. */
 template <class T>
 LM_DEVICE lm_topk_key<T> lm_topk_rank(const lm_topk_job<T> &job, const T *line, int64_t i) {
   lm_topk_key<T> key = lm_topk_key_of(line[i * job.x_stride]);
@@ -68,8 +68,8 @@ LM_DEVICE void lm_topk_put(const lm_topk_job<T> &job, const T *line, int64_t to,
 
 /* ---- a block a line */
 
-/* Of the bins of a histogram, the one in which the `*need`th counted element lies; *need becomes its number in that
- * bin, *held how many the bin has. All threads call and get the same. */
+/* Returns the bin of a histogram that contains the `*need`th counted element; *need becomes its number in that bin,
+ * *held the bin's count. All threads call and get the same. */
 LM_DEVICE int lm_topk_bin(const int *bins, int64_t *need, int *held) {
   __shared__ int found, before, inside;
   if (threadIdx.x < LM_WARP) {
@@ -99,7 +99,7 @@ LM_DEVICE int lm_topk_bin(const int *bins, int64_t *need, int *held) {
   return bin;
 }
 
-/* f(i, rank) for the elements of a line that are this thread's, several loads in flight. */
+/* Calls f(i, rank) for this thread's elements of a line, with several loads in flight. */
 template <class T, class F>
 LM_DEVICE void lm_topk_each(const lm_topk_job<T> &job, const T *line, F f) {
   enum { LOADS = 4 };
@@ -118,8 +118,8 @@ LM_DEVICE void lm_topk_each(const lm_topk_job<T> &job, const T *line, F f) {
   }
 }
 
-/* Radix selection, digit by digit from the top: *key is that of the need-th best, and the best are those of smaller
- * keys and those of this key up to place *last. */
+/* Selects by radix, digit by digit from the top: *key is the need-th best element's, and the best have smaller keys, or
+ * this key and an index up to *last. */
 template <class T, class Key>
 LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t need, int *bins, Key *key,
                               uint32_t *last) {
@@ -137,10 +137,10 @@ LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t 
   }
   *key = prefix;
   *last = UINT32_MAX;
-  if (held == need) return; /* all of that key are requested */
+  if (held == need) return; /* all elements of that key are requested */
   uint32_t position = 0, position_mask = 0;
   for (int shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
-    if (job.n >> shift == 0) { /* no place has such a digit */
+    if (job.n >> shift == 0) { /* no index has such a digit */
       position_mask |= (uint32_t)(DIGITS - 1) << shift;
       continue;
     }
@@ -157,7 +157,7 @@ LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t 
   *last = position;
 }
 
-/* Sorts `size` entries, a power of two, by key, then place (Batcher's bitonic network). */
+/* Sorts `size` entries, a power of two, by key, then index (Batcher's bitonic network). */
 template <class Key>
 LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *indices, int size) {
   for (int span = 2; span <= size; span *= 2) {
@@ -177,8 +177,8 @@ LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *indices, int size) {
   }
 }
 
-/* Lines of up to LM_TOPK_BLOCK elements are sorted whole, of longer ones the best k. size: a power of two, at least as
- * many. */
+/* Sorts whole lines of up to LM_TOPK_BLOCK elements, and the best k of longer ones. size: a power of two, at least
+ * their number. */
 template <class T>
 LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
   typedef lm_topk_key<T> Key;
@@ -189,7 +189,7 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
   int64_t at[2] = {0, 0};
   lm_dims_offset<true>(job.lines, blockIdx.x, at);
   const T *line = job.x + at[0];
-  for (int i = (int)threadIdx.x; i < size; i += (int)blockDim.x) { /* worse than any */
+  for (int i = (int)threadIdx.x; i < size; i += (int)blockDim.x) { /* worse than any element */
     keys[i] = (Key) ~(Key)0;
     indices[i] = UINT32_MAX;
   }
@@ -246,7 +246,7 @@ LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
   typedef lm_topk_key<T> Key;
   __shared__ int bins[DIGITS];
   __shared__ int64_t sums[LM_WARP];
-  int64_t at[2] = {0, 0}, k = job.k, odd = 0, found = -1; /* to change job would copy it to local memory */
+  int64_t at[2] = {0, 0}, k = job.k, odd = 0, found = -1; /* changing job would copy it to local memory */
   lm_dims_offset<true>(job.lines, blockIdx.x, at);
   const T *line = job.x + at[0];
   if (k < 1) {
@@ -274,7 +274,7 @@ extern "C" int lm_kth_lines(void *stream, const lm_topk *t) {
   });
 }
 
-/* ---- indices in sorted rows */
+/* ---- searchsorted */
 
 template <class T>
 LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, int64_t count, int64_t each, bool right,
@@ -282,7 +282,7 @@ LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, in
   int64_t u = lm_thread();
   if (u >= count) return;
   const T *row = each < 0 ? rows : rows + u / each * n, v = values[u];
-  int64_t low = 0, high = n; /* the count is from low to high */
+  int64_t low = 0, high = n; /* the result - 1 is from low to high */
   while (low < high) {
     int64_t middle = low + (high - low) / 2;
     if (row[middle] < v || (right && row[middle] == v) || v != v) {
@@ -310,7 +310,7 @@ extern "C" int lm_search_sorted(void *stream, int dtype, const void *rows, int64
   }
 }
 
-/* ---- by sorting */
+/* ---- topk and kth by sorting */
 
 template <class T>
 LM_KERNEL void lm_topk_fill(lm_topk_job<T> job, int64_t first, int64_t elements, lm_topk_key<T> *keys,
@@ -360,7 +360,7 @@ extern "C" int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64
   });
 }
 
-/* Takes the k-th of one line from its sorted keys and their positions; one thread. */
+/* Writes the k-th of one line from its sorted keys and their indices; one thread. */
 template <class T>
 LM_KERNEL void lm_kth_sorted(lm_topk_job<T> job, int64_t line, const lm_topk_key<T> *keys, const uint32_t *order) {
   int64_t at[2] = {0, 0}, low = lm_is_any<lm_compute<T>, int64_t> ? job.n : 0, high = job.n;
@@ -387,11 +387,11 @@ extern "C" int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const v
 
 /* ---- randperm
  *
- * Step i exchanges indices i and target[i] >= i, so place i is settled by step i and place p is, before step i <= p,
- * only written by steps k < i with target[k] == p, each of which puts there what was at place k. Hence out[i] is what
- * the last such k for p = target[i] put there, or p; and what was at place k before step k is found in the same way,
- * from step to earlier step: chains of O(log n) steps (Shun et al., "Sequential Random Permutation, List Contraction
- * and Tree Contraction are Highly Parallel", SODA 2015). */
+ * Step i exchanges indices i and target[i] >= i, so step i settles index i, and before step i <= p, index p is only
+ * written by steps k < i with target[k] == p, each of which puts index k's value there. Hence out[i] is the value that
+ * the last such k for p = target[i] put there, or p; and index k's value before step k is found in the same way, from
+ * step to earlier step: chains of O(log n) steps (Shun et al., "Sequential Random Permutation, List Contraction and
+ * Tree Contraction are Highly Parallel", SODA 2015). */
 
 static const uint32_t LM_RANDPERM_NONE = UINT32_MAX;
 
@@ -411,7 +411,7 @@ extern "C" int lm_randperm_targets(void *stream, int64_t n, uint64_t seed, uint6
                    target, step);
 }
 
-/* earlier[i]: the last step before i with i's target. into[p]: the last step before p whose target is p. */
+/* Sets earlier[i]: the last step before i with i's target; and into[p]: the last step before p whose target is p. */
 LM_KERNEL void lm_randperm_link(int64_t n, const uint32_t *target, const uint32_t *step, uint32_t *earlier,
                                 uint32_t *into) {
   int64_t s = lm_thread();

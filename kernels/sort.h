@@ -1,5 +1,5 @@
-/* topk, the k-th of each line, indices in sorted rows, and randperm. Functions enqueue on the stream and return a
- * cudaError_t. */
+/* Computes topk, the k-th of each line, indices in sorted rows, and randperm. Functions enqueue on the stream and
+ * return a cudaError_t. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,9 +16,9 @@ extern "C" {
 typedef struct lm_topk {
   int dtype;
   bool largest;
-  lm_dims lines; /* where lines begin: side 0 in x, side 1 in values and indices */
+  lm_dims lines; /* lines' first elements: side 0 in x, side 1 in values and indices */
   int64_t n, k;
-  int64_t x_stride, out_stride; /* along the line */
+  int64_t x_stride, out_stride; /* distances between elements of a line */
   const void *x;
   void *values;
   int64_t *indices; /* from 1 */
@@ -26,36 +26,36 @@ typedef struct lm_topk {
 
 enum { LM_TOPK_BLOCK = 2048 }; /* the largest k of lm_topk_lines */
 
-/* 4 or 8: keys are unsigned numbers that grow as elements get worse. */
+/* Returns 4 or 8; keys are unsigned numbers that grow as elements get worse. */
 int lm_topk_key_bytes(int dtype);
-/* A block a line. n < 2^31. */
+/* Computes topk, a block for each line. n < 2^31. */
 int lm_topk_lines(void *stream, const lm_topk *t);
-/* The same by sorting lines first .. first + count - 1, count * n < 2^32: keys of their elements, numbered line by
- * line. */
+/* Begins topk by sorting lines first .. first + count - 1, count * n < 2^32: sets their elements' keys, and order to 0,
+ * 1, ... through all lines. */
 int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64_t count, void *keys, uint32_t *order);
-/* The line of each element: order[i] / n. */
+/* Sets each element's line: order[i] / n. */
 int lm_topk_owners(void *stream, int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners);
-/* The results of these lines from the elements' order by line, then key. */
+/* Writes the results of these lines from the elements' order by line, then key. */
 int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, const uint32_t *order);
 
 enum { LM_KTH_MEDIAN = 0, LM_KTH_NAN_MEDIAN = -1 }; /* for k */
 
-/* The k-th smallest of each line, n < 2^31: k from 1, or the middle one (NaN if there is one), or that of what is not
- * NaN. values and indices have one element a line. */
+/* Computes the k-th smallest of each line, n < 2^31: k from 1, or the median (NaN if there is one), or that of elements
+ * that are not NaN. values and indices have one element for each line. */
 int lm_kth_lines(void *stream, const lm_topk *t);
-/* The same of one line whose keys were sorted, with the elements' order. */
+/* Computes the same for one line whose keys are sorted, from the elements' order. */
 int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const void *keys, const uint32_t *order);
 
-/* For each of `count` values how many of its row of n growing numbers are below it, or with `right` not above it, and 1
- * more. Rows of `each` values; each < 0: one row for all. Float, double or int64, contiguous. */
+/* Sets for each of `count` values 1 + the number of its row's n ascending numbers below it, or with `right` not above
+ * it. Rows of `each` values; each < 0: one row for all. Float, double or int64, contiguous. */
 int lm_search_sorted(void *stream, int dtype, const void *rows, int64_t n, const void *values, int64_t count,
                      int64_t each, bool right, int64_t *out);
 
-/* Fisher and Yates's exchanges, i with target[i] in turn, all at once. First the draws (philox.h: 64-bit results of
- * `seed` from block `offset`, plus *extra if that is not NULL), n < 2^32: */
+/* Draws the targets of Fisher and Yates's exchanges of i with target[i], which run all at once (philox.h: 64-bit
+ * results of `seed` from block `offset`, plus *extra if that is not NULL), n < 2^32. */
 int lm_randperm_targets(void *stream, int64_t n, uint64_t seed, uint64_t offset, const uint64_t *extra,
                         uint32_t *target, uint32_t *step);
-/* Then, with targets and steps sorted by target, the permutation of 1 to n. earlier, into: room for n each. */
+/* Computes the permutation of 1 to n from targets and steps sorted by target. earlier, into: scratch for n each. */
 int lm_randperm_chase(void *stream, int64_t n, const uint32_t *target, const uint32_t *sorted_target,
                       const uint32_t *sorted_step, uint32_t *earlier, uint32_t *into, int64_t *out);
 

@@ -1,8 +1,8 @@
 /* Walks over strided operands of any dtypes, four elements a thread.
  *
- * Elements are numbered in the order of the merged dims (dim 0 is the innermost), thread t takes 4t to 4t + 3. Where an
- * operand's four lie together and aligned they move as one vector. Loading is apart from converting, so that the loads
- * of all operands are on their way before the first is waited for; dtypes are chosen by uniform branches. */
+ * Elements are numbered in the order of the merged dims (dim 0 is the innermost), thread t takes 4t to 4t + 3. An
+ * operand's four move as one vector if they are contiguous and aligned. Loading is apart from converting, so that the
+ * loads of all operands are in flight before the first is waited for; dtypes are chosen by uniform branches. */
 #pragma once
 
 #include "strided.h"
@@ -10,7 +10,7 @@
 
 enum { LM_GROUP = 4 };
 
-/* What a kernel knows of N operands. */
+/* N operands, as kernels take them. */
 template <int N>
 struct lm_strided {
   char *data[N];
@@ -21,7 +21,7 @@ struct lm_strided {
   uint8_t dtype[N], width[N], vector[N];
 };
 
-/* Do an operand's groups lie together, aligned? */
+/* Returns true if an operand's groups are contiguous and aligned. */
 static inline bool lm_is_vector(const lm_strided_layout *l, int k, bool rows) {
   int width = lm_dtype_width(l->dtype[k]), together = width * LM_GROUP < 16 ? width * LM_GROUP : 16;
   if ((uintptr_t)l->data[k] % (uintptr_t)together != 0) return false;
@@ -35,7 +35,7 @@ static inline bool lm_is_vector(const lm_strided_layout *l, int k, bool rows) {
   return linear || by_rows;
 }
 
-/* For layouts of fewer than 2^31 elements. */
+/* Returns a layout of fewer than 2^31 elements as kernels take it. */
 template <int N>
 static inline lm_strided<N> lm_strided_of(const lm_strided_layout *l) {
   lm_strided<N> w = {};
@@ -56,7 +56,7 @@ static inline lm_strided<N> lm_strided_of(const lm_strided_layout *l) {
   return w;
 }
 
-/* Where elements i to i + 3 of each operand lie, in elements; what is past the end repeats an element before it. */
+/* Sets the offsets of elements i to i + 3 of each operand, in elements; past the end an earlier element repeats. */
 template <int N>
 LM_DEVICE void lm_strided_indices(const lm_strided<N> &w, uint32_t i, int64_t (*at)[LM_GROUP]) {
   uint32_t rest[LM_GROUP], in_dim;
@@ -97,7 +97,7 @@ LM_DEVICE void lm_strided_indices(const lm_strided<N> &w, uint32_t i, int64_t (*
   }
 }
 
-/* Four elements as they are stored, side by side. */
+/* Four stored elements, side by side. */
 typedef struct lm_raw {
   uint32_t word[8];
 } lm_raw;
@@ -134,7 +134,7 @@ LM_DEVICE void lm_decode_as(num *out, const lm_raw &raw) {
   for (int j = 0; j < LM_GROUP; j++) out[j] = lm_get<num>(pack.v[j]);
 }
 
-/* Stored elements as numbers. What is computed in int64 has no floating inputs. */
+/* Converts stored elements to numbers. If num is int64, no input is floating. */
 template <class num>
 LM_DEVICE void lm_decode(num *out, const lm_raw &raw, int dtype) {
   if constexpr (std::is_floating_point_v<num>) {
@@ -166,7 +166,7 @@ LM_DEVICE void lm_store_as(char *data, const int64_t *at, const num *value, bool
   }
 }
 
-/* The first `count` of four numbers into operand k. */
+/* Writes the first `count` of four numbers to operand k. */
 template <class num, int N>
 LM_DEVICE void lm_store(const lm_strided<N> &w, int k, const int64_t *at, const num *value, int count) {
   char *data = w.data[k];

@@ -1,4 +1,4 @@
-/* Strided operands as strided.cuh's kernels go through them. For C and CUDA. */
+/* Describes strided operands for strided.cuh's kernels. For C and CUDA. */
 #pragma once
 
 #include <stdint.h>
@@ -7,7 +7,7 @@
 
 enum { LM_STRIDED_DIMS = 8, LM_STRIDED_OPERANDS = 5 };
 
-/* Dim 0 is the innermost; at least one dim. Operand 0 is the result. */
+/* Sizes and strides of operands. Dim 0 is the innermost; at least one dim. Operand 0 is the result. */
 typedef struct lm_strided_layout {
   int ndim, operands;
   int64_t size[LM_STRIDED_DIMS];

@@ -1,9 +1,9 @@
-/* Tables of tensors whose elements are dealt out in chunks, one a block. */
+/* Finds tensors in tables whose elements are divided into chunks, one for each block. */
 #pragma once
 
 #include "launch.cuh"
 
-/* The tensor that has this chunk. */
+/* Returns the tensor that has this chunk. */
 LM_DEVICE int lm_tensor_with(const uint32_t *first, int n, uint32_t chunk) {
   int low = 0, high = n - 1;
   while (low < high) {

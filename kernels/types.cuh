@@ -1,5 +1,5 @@
-/* Stored elements in kernels: every dtype has a type of its own, so that templates tell bool from uint8 and half from
- * bfloat16, and arithmetic is written for float, double and int64 alone. */
+/* Defines stored elements in kernels: every dtype has its own type, so that templates distinguish bool from uint8 and
+ * half from bfloat16, and arithmetic is written for float, double and int64 alone. */
 #pragma once
 
 #include <math.h>
@@ -26,7 +26,7 @@ struct lm_bool {
   uint8_t bits;
 };
 
-/* lm_stored_U8 and so on: by dtype. */
+/* Stored types: lm_stored_U8 and so on. */
 #define X(id, name, type, ...) typedef type lm_stored_##id;
 LM_INTEGER_DTYPES(X)
 #undef X
@@ -39,7 +39,7 @@ typedef double lm_stored_F64;
 template <class T, class... Others>
 constexpr bool lm_is_any = (std::is_same_v<T, Others> || ...);
 
-/* Bytes of an element. */
+/* Returns the bytes of an element. */
 static inline int lm_dtype_width(int dtype) {
   static const uint8_t width[LM_DTYPE_COUNT] = {
 #define X(id, name, type, ...) sizeof(type),
@@ -49,8 +49,8 @@ static inline int lm_dtype_width(int dtype) {
   return width[dtype];
 }
 
-/* What arithmetic on elements of T is done in, and summed in. Specializations, as compilers agree on the names of
- * kernels that take pointers to it. */
+/* The type that arithmetic and sums of elements of T use. Specializations, as compilers agree on the names of kernels
+ * that take pointers to it. */
 template <class T>
 struct lm_compute_of {
   typedef int64_t type;
@@ -74,8 +74,8 @@ struct lm_compute_of<double> {
 template <class T>
 using lm_compute = typename lm_compute_of<T>::type;
 
-/* A float as an integer, as on the CPU (convert.h): toward zero; what fits int64 but not T wraps; beyond int64 it is
- * T's own limit, and NaN is 0. */
+/* Converts a float to an integer, as on the CPU (convert.h): toward zero; what fits int64 but not T wraps; beyond int64
+ * it is T's own limit, and NaN is 0. */
 template <class T, class C>
 LM_DEVICE T lm_whole(C v) {
   constexpr T low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
@@ -84,7 +84,7 @@ LM_DEVICE T lm_whole(C v) {
   return v == v ? (T)(int64_t)v : (T)0;
 }
 
-/* lm_get<C>(stored) is its value in the compute type C; lm_put<T>(value) the stored form, rounded to nearest even. */
+/* lm_get<C>(stored) returns a value in the compute type C; lm_put<T>(value) rounds to the stored form, ties to even. */
 template <class C, class T>
 LM_DEVICE C lm_get(T v) {
   if constexpr (std::is_same_v<T, lm_bool>) {
@@ -125,7 +125,7 @@ LM_DEVICE T lm_put(C v) {
   }
 }
 
-/* Not above any number of type C. */
+/* Returns a number that is not above any number of type C. */
 template <class C>
 LM_DEVICE C lm_lowest() {
   if constexpr (std::is_floating_point_v<C>) {
@@ -135,7 +135,7 @@ LM_DEVICE C lm_lowest() {
   }
 }
 
-/* A number of the dtype, which is floating. */
+/* Returns element i of a floating dtype. */
 LM_DEVICE double lm_number_at(const void *p, int dtype, int64_t i) {
   switch (dtype) {
     case LM_F16: return lm_get<double>(((const lm_f16 *)p)[i]);
@@ -145,7 +145,7 @@ LM_DEVICE double lm_number_at(const void *p, int dtype, int64_t i) {
   }
 }
 
-/* A number as an element of any dtype; once a result, not once an element. */
+/* Stores a number as an element of any dtype; called once for each result, not for each element. */
 template <class C>
 LM_DEVICE void lm_put_number(void *out, int dtype, int64_t at, C v) {
   switch (dtype) {
@@ -156,7 +156,7 @@ LM_DEVICE void lm_put_number(void *out, int dtype, int64_t at, C v) {
   }
 }
 
-/* Call f with an element of the dtype's type, and give what it returns; cudaErrorInvalidValue for other dtypes. */
+/* Call f with an element of the dtype's type and return its result; cudaErrorInvalidValue for other dtypes. */
 template <class F>
 int lm_for_float(int dtype, F f) {
   switch (dtype) {
@@ -173,7 +173,7 @@ int lm_for_dtype(int dtype, F f) {
     default: return 1;
   }
 }
-/* By size alone, for kernels that only move elements. */
+/* Calls f likewise by size alone, for kernels that only move elements. */
 template <class F>
 int lm_for_width(int bytes, F f) {
   switch (bytes) {

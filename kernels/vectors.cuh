@@ -1,4 +1,4 @@
-/* Neighboring elements that are loaded and stored at once, 16 bytes at a time. */
+/* Loads and stores neighboring elements at once, 16 bytes at a time. */
 #pragma once
 
 #include "types.cuh"
@@ -8,20 +8,20 @@ struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) lm_pack {
   T v[V];
 };
 
-/* Elements of T in 16 bytes. */
+/* Number of elements of T in 16 bytes. */
 template <class T>
 struct lm_full_pack {
   enum { V = 16 / sizeof(T) };
 };
 
-/* What a pack moves as: words of 16 bytes, or one of its size. Left to itself the compiler cuts packs of 16-bit
- * elements in pieces. */
+/* The word that a pack moves by: 16 bytes, or the pack's size if that is less. By itself the compiler would cut packs
+ * of 16-bit elements in pieces. */
 template <size_t BYTES>
 using lm_word = std::conditional_t<
     BYTES == 1, uint8_t,
     std::conditional_t<BYTES == 2, uint16_t,
                        std::conditional_t<BYTES == 4, uint32_t, std::conditional_t<BYTES == 8, uint2, uint4>>>>;
-/* A pack as it lies in memory. */
+/* A pack as stored in memory. */
 template <class T, int V>
 struct lm_words {
   typedef lm_word<sizeof(lm_pack<T, V>)> type;
@@ -29,7 +29,7 @@ struct lm_words {
   type of[N];
 };
 
-/* p must be aligned to the pack. */
+/* Loads a pack as words; p must be aligned to the pack. */
 template <int V, class T>
 LM_DEVICE lm_words<T, V> lm_load_words(const T *p) {
   lm_words<T, V> words;
@@ -38,8 +38,8 @@ LM_DEVICE lm_words<T, V> lm_load_words(const T *p) {
   return words;
 }
 
-/* For several conditional loads, which stay words until all of them are under way: the compiler would convert packs
- * right after their load, under the same condition, and so wait for each. */
+/* Converts words to a pack, for several conditional loads, which stay words until all of them are in flight. The
+ * compiler would convert packs right after their load, under the same condition, and so wait for each. */
 template <class T, int V>
 LM_DEVICE lm_pack<T, V> lm_unpack(const lm_words<T, V> &words) {
   lm_pack<T, V> pack;
@@ -73,11 +73,11 @@ LM_DEVICE void lm_store(T *p, lm_pack<T, V> pack) {
   for (int i = 0; i < words.N; i++) __stcg((typename lm_words<T, V>::type *)p + i, words.of[i]);
 }
 
-/* A width that is known when a kernel is compiled, as an argument. */
+/* A width that is known at compile time, as an argument. */
 template <int N>
 struct lm_width {
   enum { value = N };
 };
 
-/* Whether packs of 16 bytes may be used at p; NULL is fine. */
+/* Returns true if packs of 16 bytes may be used at p; NULL is allowed. */
 static inline bool lm_is_packed(const void *p) { return (uintptr_t)p % 16 == 0; }

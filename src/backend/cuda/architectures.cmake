@@ -1,5 +1,5 @@
-# lm_architectures_here(<out>): those of the cards in this machine that the compiler compiles for, such as 90-real; empty
-# without any. CUDA 13, say, has left out what came before compute capability 7.5.
+# lm_architectures_here(<out>): sets <out> to the architectures of this machine's cards that the compiler supports, such
+# as 90-real; empty without any. CUDA 13, for example, has dropped those before compute capability 7.5.
 function(lm_architectures_here out)
   set(architectures)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader

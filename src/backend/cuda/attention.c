@@ -1,5 +1,5 @@
-/* Attention, and the random numbers of its dropout. In half precision it is cuDNN's fused one where that takes it; its
- * dropout has masks of its own. The rest is by kernels/attention.cu or, on tensor cores, attention_mma.cu. */
+/* Computes attention, and draws its dropout. Half precision takes cuDNN's fused attention if that accepts it; its
+ * dropout has its own masks. The rest takes kernels/attention.cu or, on tensor cores, attention_mma.cu. */
 #include "attention.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static bool all_packed(int n, const lm_tensor *const *t) {
   return packed;
 }
 
-/* Dropout as kernels take it: kept where a word's upper 24 bits reach the threshold. */
+/* Returns dropout's threshold in the kernels: a weight is kept if its word's upper 24 bits reach it. */
 static uint32_t threshold_of(double p) { return (uint32_t)ceil(p * 0x1p24); }
 static double kept_of(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
@@ -63,7 +63,7 @@ static lm_attention_job job_of(const lm_attention_args *a, const lm_tensor *out,
 
 /* ---- cuDNN */
 
-/* One pass. */
+/* One pass through cuDNN. */
 typedef struct call {
   lm_cudnn_run run;
   lm_cudnn *cudnn;
@@ -77,8 +77,8 @@ static lm_status execute(const lm_cudnn_run *run, const lm_cudnn_plan *plan, voi
   return lm_cudnn_attend(c->cudnn->handle, plan, &c->key, c->scale, c->data, workspace);
 }
 
-/* Whether the library may be asked; of what is dropped or masked the op's `fused` says it. Before OLDEST its backward
- * pass needed a mask for what lies behind the last key, and the first ones of all another number for what is hidden. */
+/* Returns true if cuDNN may compute this; with dropout or a mask the op's `fused` decides. Before OLDEST cuDNN's
+ * backward pass needed a mask behind the last key, and the very first versions another number for hidden scores. */
 static bool is_for_cudnn(const lm_attention_args *a, const lm_attention_job *job, bool backward) {
   enum { OLDEST = 91501 };
   const lm_tensor *mask = a->attn_mask;
@@ -88,7 +88,7 @@ static bool is_for_cudnn(const lm_attention_args *a, const lm_attention_job *job
   return lm_attention_fuses(a->query, a->key, a->value, mask, a->is_causal, a->dropout_p, backward);
 }
 
-/* Of a dim of 1 a stride that a dense tensor would have; false if another one is 0. */
+/* Sets a side's strides, for a dim of 1 those of a dense tensor. Returns false if another stride is 0. */
 static bool set_side(call *c, int which, const lm_attention_side *side, int64_t heads, int64_t rows, int64_t width) {
   int64_t *stride = c->key.stride[which];
   stride[2] = rows > 1 ? side->row : width;
@@ -112,15 +112,15 @@ static bool set_sides(call *c, const lm_attention_job *job) {
   return set_side(c, LM_CUDNN_DVALUE, &job->dvalue, of_keys, keys, key->value_width) && good;
 }
 
-/* A plan is compiled for each length, which takes longer than many passes of our own kernels: it is made when a length
- * comes for the second time. At once where it will come again, in a graph that is captured, and where no result may
- * depend on what ran before. */
+/* Returns true if a plan pays. One is compiled for each length, which takes longer than many passes of our own kernels,
+ * so it is made when a length comes for the second time. It is made at once with cudnn.benchmark, in a captured graph,
+ * which runs again, and with cudnn.deterministic, since then no result may depend on earlier calls. */
 static bool is_worth_a_plan(bool came_before) {
   return came_before || lm_graph_capturing() || lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) ||
          lm_setting_get(LM_SETTING_CUDNN_BENCHMARK);
 }
 
-/* The key's entry, made if it is new: *came_before says whether. */
+/* Returns the key's entry, added to the cache if it is new; *came_before: false if it is. */
 static lm_cudnn_attention_found *find_entry(call *c, bool *came_before) {
   lm_cache *cache = &c->cudnn->attentions;
   lm_cudnn_attention_found *found = lm_cache_find(cache, &c->key, sizeof c->key);
@@ -140,7 +140,7 @@ static void log_plan(const lm_cudnn_attention_found *found) {
          (long long)found->key.width, (long long)found->key.value_width);
 }
 
-/* Makes the first plan there is for the key, without running it. */
+/* Makes the first available plan for the key, without running it. */
 static lm_status make_plan(cudnnHandle_t handle, lm_cudnn_attention_found *found) {
   lm_cudnn_search s;
   lm_cudnn_target target = {.handle = handle};
@@ -154,9 +154,9 @@ static lm_status make_plan(cudnnHandle_t handle, lm_cudnn_attention_found *found
   return status;
 }
 
-/* Dropout's masks are the library's or ours in both passes. This decides which before the first pass runs, by making
- * both plans, the backward one for a gradient that lies as the result does: a plan that is proposed can still be
- * refused. Without gradients too, since a checkpoint's first pass must draw what its second one draws. */
+/* Decides, before the first pass runs, whether dropout's masks are cuDNN's or ours, which holds for both passes. Makes
+ * both plans, since a proposed plan can still be refused; the backward one for a gradient laid out like the result.
+ * Without gradients too, since a checkpoint's first pass must draw what its second one draws. */
 static lm_status decide(const call *forward, lm_cudnn_attention_found *found) {
   lm_status status = LM_OK;
   int mode;
@@ -175,7 +175,7 @@ static lm_status decide(const call *forward, lm_cudnn_attention_found *found) {
   return status;
 }
 
-/* *out: whether the library draws for this. */
+/* Sets *out to true if cuDNN draws the dropout for this. */
 static lm_status draws(const call *c, bool *out) {
   call forward = *c;
   bool came_before;
@@ -188,7 +188,7 @@ static lm_status draws(const call *c, bool *out) {
   return LM_OK;
 }
 
-/* Finds a plan for the key and keeps it; the result is computed with it, if there is one. */
+/* Finds a plan for the key and stores it; computes the result with the plan, if there is one. */
 static lm_status find_plan(call *c, lm_cudnn_attention_found *found) {
   lm_status status;
   int mode;
@@ -204,7 +204,7 @@ done:
   return status;
 }
 
-/* *done_ is false if cuDNN does not take it. */
+/* Computes a pass by cuDNN; *done_ is false if cuDNN does not take it. */
 static lm_status by_cudnn(lm_cuda_frame *f, const lm_attention_job *job, double dropout_p, bool backward, bool *done_) {
   void *sums;
   size_t bytes = (size_t)(job->samples * job->heads * job->queries * job->width) * sizeof(float);

@@ -1,4 +1,4 @@
-/* The CUDA backend's table, which the core asks for when a CUDA device is first named. */
+/* Defines the CUDA backend's table, which the core loads when a CUDA device is first named. */
 #include "backend/cuda/cuda.h"
 
 #define X(name)                                                          \

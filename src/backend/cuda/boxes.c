@@ -1,4 +1,4 @@
-/* Boxes in images. The kernels are kernels/boxes.cu. */
+/* Runs roi_pool and nms_sorted. The kernels are kernels/boxes.cu. */
 #include "boxes.h"
 
 #include "backend/cuda/cuda.h"
@@ -27,7 +27,7 @@ done:
 }
 
 lm_status lm_cuda_nms_sorted(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  enum { WORD = 64, MOST = 1 << 20 }; /* words of bits at a time, 8 MB */
+  enum { WORD = 64, MOST = 1 << 20 }; /* MOST: words of bits at a time, 8 MB */
   const lm_nms_sorted_args *a = args;
   lm_status status;
   int64_t n = a->boxes->size[0], words = lm_ceil_div(n, WORD), most = words > 0 ? MOST / words / WORD : 0;

@@ -1,4 +1,4 @@
-/* cat: one launch for the list, or for each LM_CAT_BLOCKS (LM_CAT_PARTS) of a longer one. */
+/* Runs cat: one launch for the list, or for each LM_CAT_BLOCKS (LM_CAT_PARTS) of a longer one. */
 #include "cat.h"
 
 #include "backend/cuda/cuda.h"
@@ -6,12 +6,12 @@
 
 _Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
 
-/* t fills its memory in the order of its part of the result. */
+/* Returns true if t fills its memory in the order of its part of the result. */
 static bool has_layout_of(const lm_tensor *t, bool channels_last) {
   return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
 }
 
-/* All inputs lie as their parts do: rows of the result, [outer, total], take a run of each in turn. */
+/* Joins inputs laid out like their parts: rows of the result, [outer, total], take a run of each in turn. */
 static lm_status join_blocks(void *stream, const lm_list *list, int dim, lm_tensor *result) {
   lm_status status = LM_OK;
   int64_t inner = result->stride[dim], total = result->size[dim] * inner, outer = result->numel / total, start = 0;

@@ -1,8 +1,7 @@
-/* conv2d and its two gradients. cuDNN computes them channels-last, as the results are laid out, except float32 without
- * TF32; where it has no engine for that, in the other layout; and where it has none at all, kernels of our own do.
- * Operands that lie otherwise, or are not aligned to LM_CUDA_ALIGN bytes, are copied: cuDNN has no good engines for
- * less.
- */
+/* Computes conv2d and its two gradients. cuDNN computes them channels-last, as the results are laid out, except float32
+ * without TF32; then in the other layout, if it has no engine for the first; and our own kernels do, if it has none at
+ * all. Operands of another layout, or not aligned to LM_CUDA_ALIGN bytes, are copied: cuDNN has no good engines for
+ * them. */
 #include "conv.h"
 
 #include "backend/cuda/cuda.h"
@@ -70,7 +69,7 @@ typedef struct call {
   lm_cudnn_run run;
   lm_cudnn *cudnn;
   lm_tensor *t[3], *bias;
-  bool with_bias; /* in the plan */
+  bool with_bias; /* true if the plan adds the bias */
 } call;
 
 static lm_status execute_conv(const lm_cudnn_run *run, const lm_cudnn_plan *plan, void *workspace) {
@@ -86,7 +85,7 @@ static lm_status search_plans(call *c, const lm_cudnn_key *key, lm_cudnn_plan *b
   return lm_cudnn_choose(&s, lm_cudnn_conv_search(&target, key, &s), &c->run, key->benchmark, best);
 }
 
-/* Finds a plan for the key, keeps it, and has computed the result with it, except a bias apart. */
+/* Finds a plan for the key and stores it; computes the result with the plan, except a bias added apart. */
 static lm_status find_plan(call *c, const lm_cudnn_key *key, const lm_cudnn_found **out) {
   lm_status status;
   lm_cudnn_found *found = lm_calloc(1, sizeof *found);
@@ -111,7 +110,7 @@ done:
   return status;
 }
 
-/* y += bias, along the channels. */
+/* Adds bias along the channels of y. */
 static lm_status add_bias(lm_tensor *y, lm_tensor *bias) {
   lm_pointwise job = {.kernel = LM_OP_add,
                       .compute = y->dtype == LM_F64 ? LM_F64 : LM_F32,
@@ -124,7 +123,7 @@ static lm_status add_bias(lm_tensor *y, lm_tensor *bias) {
   return lm_cuda_pointwise(&job);
 }
 
-/* *done is false if cuDNN has no plan for this layout. */
+/* Computes a pass by cuDNN in one layout; *done_ is false if cuDNN has no plan for it. */
 static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call *o, bool channels_last, bool *done_) {
   int made = lm_conv_result(o->pass);
   lm_tensor *result = o->t[made];
@@ -132,7 +131,7 @@ static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call 
   lm_cudnn_key key = key_of(o, channels_last);
   const lm_cudnn_found *found = lm_cache_find(&cudnn->plans, &key, sizeof key);
   *done_ = false;
-  if (!found && key.benchmark && lm_graph_capturing()) { /* nothing runs that could be timed */
+  if (!found && key.benchmark && lm_graph_capturing()) { /* a capture runs nothing that could be timed */
     key.benchmark = 0;
     found = lm_cache_find(&cudnn->plans, &key, sizeof key);
   }
@@ -156,8 +155,8 @@ static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call 
   return LM_OK;
 }
 
-/* The engines for float32 that do not round to TF32 are made for contiguous tensors, and those offered for others turn
- * them into such, and the result back. */
+/* Returns true if contiguous tensors are better. cuDNN's engines for float32 without TF32 are made for contiguous
+ * tensors; those offered for other layouts convert operands and result. */
 bool lm_cuda_conv_contiguous(lm_dtype dtype) {
   return dtype == LM_F32 && lm_setting_get(LM_SETTING_CUDNN_ENABLED) && !lm_setting_get(LM_SETTING_CUDNN_TF32);
 }
@@ -166,7 +165,7 @@ static lm_status convolve_op(lm_cuda_frame *f, lm_op_id op, const void *args, lm
   lm_conv_call o;
   bool done_ = false;
   NEED(lm_conv_call_of(op, args, out, &o));
-  /* Nothing to add up: the result is 0, or the bias. */
+  /* An empty operand leaves nothing to add up: the result is 0, or the bias. */
   bool empty = o.t[0]->numel == 0 || o.t[1]->numel == 0 || o.t[2]->numel == 0;
   if (!empty && lm_setting_get(LM_SETTING_CUDNN_ENABLED)) {
     if (o.bias) NEED(lm_cuda_lay_out(f, o.bias, LM_CONTIGUOUS, true, &o.bias));

@@ -5,7 +5,7 @@
 
 #include "backend/cuda/strided.h"
 
-/* Dense, and the same order of dims in memory: the bytes are the copy. */
+/* Returns true if both are dense with the same order of dims in memory, so that copying bytes suffices. */
 static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
   if (lm_is_contiguous(a)) return lm_is_contiguous(b);
   return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
@@ -30,7 +30,7 @@ lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
   lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
   int across = same && launch.at.stride[0][0] == 1 ? lm_cuda_strided_across(&launch.at, 1) : 0;
   if (across) return lm_cuda_transpose(&launch.at, across, stream);
-  /* What holds every value of the source; an equal dtype comes back the same (half NaNs may lose their payload). */
+  /* The compute type holds every source value; an equal dtype is unchanged (half NaNs may lose their payload). */
   lm_pointwise_launcher *launcher = src->dtype == LM_F64            ? lm_pointwise_f64_copy
                                     : lm_dtype_is_float(src->dtype) ? lm_pointwise_f32_copy
                                                                     : lm_pointwise_i64_copy;

@@ -1,4 +1,4 @@
-/* Connectionist temporal classification. The kernels are kernels/ctc.cu. */
+/* Computes the CTC loss and its gradient. The kernels are kernels/ctc.cu. */
 #include "ctc.h"
 
 #include "backend/cuda/cuda.h"

@@ -1,9 +1,9 @@
-/* The CUDA backend: what its files share. Each slot's contract is op/backend.h's; everything is enqueued on the
+/* Declares what the CUDA backend's files share. Each slot's contract is op/backend.h's; everything is enqueued on the
  * thread's current stream and nothing waits, except results whose size depends on values (nonzero).
  *
  * A family is a file here (checks of layout, geometry, scratch memory) over kernels/<family>.cu, whose header
  * kernels/<family>.h has plain C functions that launch and return a cudaError_t as int. No CUDA header is needed to
- * call them; streams travel as void pointers. */
+ * call them; streams are passed as void pointers. */
 #pragma once
 
 #include "backend/known/device_kinds.h"
@@ -11,53 +11,53 @@
 #include "op/backend.h"
 #include "optim/optim.h"
 
-/* Where a slot runs: the device is made current on this thread; *stream is the native current stream. */
+/* Makes the device current on this thread; *stream is the native current stream. */
 lm_status lm_cuda_enter(lm_device device, void **stream);
-/* A cudaError_t as a status: "mm: cublasLtMatmul: error 700 (cudaErrorIllegalAddress): an illegal memory access…";
- * the op is lm_op_running(). Out of memory is LM_E_OOM. */
+/* Converts a cudaError_t: "mm: cublasLtMatmul: error 700 (cudaErrorIllegalAddress): an illegal memory access…"; the op
+ * is lm_op_running(). Out of memory is LM_E_OOM. */
 lm_status lm_cuda_check(int error, const char *call);
 #define CUDA(call) lm_cuda_check((int)(call), #call)
-/* For launches, by the kernel's name: "add: cudaLaunchKernel of add: error …". */
+/* Converts a launch's error, by the kernel's name: "add: cudaLaunchKernel of add: error …". */
 lm_status lm_cuda_check_launch(int error, const char *kernel);
 #define LAUNCH(name, call) lm_cuda_check_launch((int)(call), name)
 
-/* Where a slot runs: lm_cuda_run has made the device current, and releases what the frame holds when the slot returns.
- * Memory may go right after the launch: what gets it comes after on the stream. */
+/* A slot's resources: lm_cuda_run makes the device current, and releases what the frame holds when the slot returns.
+ * Memory may be released right after the launch: its next user comes later on the stream. */
 enum { LM_CUDA_HELD = 16 };
 typedef struct lm_cuda_frame {
   lm_device device;
-  void *stream; /* native, the current one */
+  void *stream; /* the native current stream */
   int n, tensors;
   struct {
     void *p;
     size_t bytes;
   } scratch[LM_CUDA_HELD];
   lm_tensor *tensor[LM_CUDA_HELD];
-  void *handle; /* of a library, to be put back */
+  void *handle; /* a library's handle, returned by `put` */
   void (*put)(lm_device device, void *handle);
 } lm_cuda_frame;
 typedef lm_status lm_cuda_slot(const void *args, lm_tensor *const *out, lm_cuda_frame *f);
 lm_status lm_cuda_run(lm_cuda_slot *slot, lm_device device, const void *args, lm_tensor *const *out);
-/* Memory for the slot's kernels; of 0 bytes *out is NULL. */
+/* Allocates memory for the slot's kernels; of 0 bytes *out is NULL. */
 lm_status lm_cuda_take(lm_cuda_frame *f, size_t bytes, void **out);
-/* A contiguous tensor; the same, laid out like another. */
+/* Makes a contiguous tensor; lm_cuda_take_like: one laid out like another. */
 lm_status lm_cuda_take_tensor(lm_cuda_frame *f, lm_dtype dtype, int ndim, const int64_t *size, lm_tensor **out);
 lm_status lm_cuda_take_like(lm_cuda_frame *f, const lm_tensor *like, lm_dtype dtype, lm_tensor **out);
-/* float32 sums for a result of 16 bits, else NULL. */
+/* Allocates float32 sums for a result of 16 bits; else *out is NULL. */
 lm_status lm_cuda_take_sums(lm_cuda_frame *f, const lm_tensor *result, void **out);
 
-/* Memory for kernels enqueued on the current stream until it is put back, which may be right after the launch. */
+/* Allocates memory for kernels of the current stream; lm_cuda_scratch_done, right after the launch too, frees it. */
 lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out);
 void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes);
-/* lm_release for a tensor that the slot has made for itself; NULL is fine. */
+/* Releases a tensor that the slot has made for itself; NULL is allowed. */
 void lm_cuda_release(lm_tensor *t);
-/* t if it lies in the format and begins at a multiple of LM_CUDA_ALIGN bytes, as cuBLASLt's biases and cuDNN's operands
- * have to; else a tensor of the frame that does, with t's values if it is to be read. */
+/* Returns t if it has the format and begins at a multiple of LM_CUDA_ALIGN bytes, as cuBLASLt's biases and cuDNN's
+ * operands must; else a tensor of the frame that does, with t's values if `read`. */
 enum { LM_CUDA_ALIGN = 16 };
 lm_status lm_cuda_lay_out(lm_cuda_frame *f, lm_tensor *t, lm_format format, bool read, lm_tensor **out);
-/* The current stream's place for bad values; the running op is filled in. */
+/* Returns the current stream's record for bad values, with the running op filled in. */
 lm_status lm_cuda_bad(lm_device device, lm_bad *out);
-/* Facts launches are made by, read once a device. */
+/* A device's properties that launches depend on, read once for each device. */
 typedef struct lm_cuda_facts {
   int processors;   /* streaming multiprocessors */
   int major, minor; /* compute capability */
@@ -77,7 +77,7 @@ lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *o
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
 /* clang-format off */
-/* Of libraries that a build may lack. */
+/* Slots of libraries that a build may lack. */
 #ifdef LM_HAS_CUFFT
 #define LM_CUDA_CUFFT(X) X(fft_c2c) X(fft_r2c) X(fft_c2r) X(stft_lines) X(overlap_add)
 #else
@@ -113,4 +113,4 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 #define X(name) lm_cuda_slot lm_cuda_##name;
 LM_CUDA_KERNELS(X)
 #undef X
-lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out); /* makes its results itself */
+lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out); /* allocates its results itself */

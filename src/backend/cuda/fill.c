@@ -1,5 +1,5 @@
-/* Constants, sequences, random numbers and dropout. Each element of a draw depends on its place, counted row-major (for
- * dropout in memory order), and on the draw alone, as on the CPU. */
+/* Fills with constants, sequences and random numbers, and runs dropout. Each element of a draw depends on its index,
+ * counted row-major (for dropout in memory order), and on the draw alone, as on the CPU. */
 #include "fill.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 /* ---- constants */
 
-/* Whether all bytes of every element are the same, and which. */
+/* Returns true if all bytes of every element are equal, and sets *byte to them. */
 static bool one_byte(const lm_tensor *value, lm_dtype dtype, int *byte) {
   lm_pointwise_value wide = lm_cuda_value(value, LM_F64);
   if (wide.i64 == 0) { /* -0 has other bits */
@@ -27,7 +27,7 @@ lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out, lm_cuda_frame *
   const lm_fill__args *a = args;
   lm_tensor *x = a->x;
   const lm_tensor *value = a->value;
-  bool known = value->device != x->device; /* in host memory */
+  bool known = value->device != x->device; /* the value is in host memory */
   int byte;
   (void)out;
   if (x->numel == 0) return LM_OK;
@@ -54,7 +54,7 @@ static lm_status fill_from(lm_cuda_frame *f, lm_tensor *x, const lm_fill_source 
   enum { PIECE = 1 << 30 };
   lm_strided_layout at = lm_cuda_strided(x);
   lm_cuda_strided_order(&at, LM_ROW_MAJOR);
-  if (at.ndim > 1 && x->numel > PIECE) { /* kernels count in 31 bits: by way of a tensor that goes in pieces */
+  if (at.ndim > 1 && x->numel > PIECE) { /* kernels count in 31 bits: fill a contiguous tensor in pieces */
     lm_tensor *row_major;
     NEED(lm_cuda_take_tensor(f, x->dtype, x->ndim, x->size, &row_major));
     NEED(fill_from(f, row_major, source));

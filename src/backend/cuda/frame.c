@@ -1,4 +1,4 @@
-/* Where slots run, and what they hold until they return. */
+/* Runs slots, and owns their resources until they return. */
 #include <assert.h>
 
 #include "backend/cuda/cuda.h"

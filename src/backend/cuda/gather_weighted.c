@@ -1,4 +1,4 @@
-/* Weighted sums of elements and their gradients. The kernels are kernels/gather_weighted.cu. */
+/* Computes weighted sums of elements and their gradients. The kernels are kernels/gather_weighted.cu. */
 #include "op/nn/gather_weighted_job.h"
 
 #include "backend/cuda/cuda.h"

@@ -1,4 +1,4 @@
-/* grid_sample and its gradients. The kernels are kernels/grid_sample.cu. */
+/* Computes grid_sample and its gradients. The kernels are kernels/grid_sample.cu. */
 #include "grid_sample.h"
 
 #include "backend/cuda/cuda.h"

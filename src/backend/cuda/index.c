@@ -1,6 +1,6 @@
-/* Picking and adding by index tensors. What adds, and index_put_, sorts the indices by destination first: results are
- * the same every time, and of equal indices the last one wins, as on the CPU. Only scatter and its kin, which have an
- * index for every element, write as it comes, and add by atomics. */
+/* Gathers, scatters and sums by index tensors. Sums and index_put_ sort the indices by destination first: results are
+ * the same every time, and of equal indices the last one wins, as on the CPU. Only scatter, scatter_add and
+ * scatter_reduce, which have an index for every element, write in any order, and add by atomics. */
 #include "index.h"
 
 #include "backend/cuda/cuda.h"
@@ -24,7 +24,7 @@ static lm_index_list tuple_index(const lm_list *indices, const lm_tensor *x) {
   return index_list;
 }
 
-/* Lengths and distances in elements, which become ones in units. */
+/* Lengths and distances in elements, which in_units converts to units. */
 typedef struct lengths {
   int n;
   int64_t *v[4 * LM_MAX_DIMS];
@@ -57,8 +57,7 @@ done:
   return status;
 }
 
-/* out [i, j] = x[index[i, j], j], where out has these sizes; i_stride: of the index along them, 0 where it is shared.
- */
+/* Sets out [i, j] = x[index[i, j], j], out of these sizes; i_stride: the index's strides, 0 where it is shared. */
 static lm_status gather(lm_cuda_frame *f, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *size,
                         const int64_t *i_stride, lm_tensor *out) {
   lm_index_list index_list = one_index(index, x->size[dim], x->stride[dim]);
@@ -102,14 +101,14 @@ lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out, lm_cuda_fra
   return pick(f, &dims, &index_list, a->x, out[0]);
 }
 
-/* ---- scatter and its kin */
+/* ---- scatter, scatter_add, scatter_reduce */
 
 _Static_assert((int)LM_INTO_SUM == (int)LM_FOLD_SUM && (int)LM_INTO_PROD == (int)LM_FOLD_PROD &&
                    (int)LM_INTO_MAX == (int)LM_FOLD_AMAX && (int)LM_INTO_MIN == (int)LM_FOLD_AMIN &&
                    (int)LM_INTO_REPLACE == (int)LM_FOLD_REPLACE,
                "kernels/index.h");
 
-/* What sums of that dtype are kept in while others may add too. */
+/* Returns the dtype that atomic sums of `dtype` are kept in. */
 static lm_dtype sum_dtype(lm_dtype dtype) {
   if (dtype == LM_F16 || dtype == LM_BF16) return LM_F32;
   return lm_dtype_size(dtype) < 4 ? LM_I32 : dtype;
@@ -156,8 +155,8 @@ lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out, lm_cuda_fram
 
 /* ---- index_add, embedding_backward, index_put_ */
 
-/* Entries of `rows` sorted by destination, one of `count`, and then put there or added. `index_list` has steps for
- * destinations' numbers; the index `skipped` goes nowhere. */
+/* Sorts the entries of `rows` by destination, one of `count`, and writes or adds them there. `index_list` has steps for
+ * destinations' numbers; the index `skipped` is dropped. */
 static lm_status position_rows(lm_cuda_frame *f, lm_rows *rows, const lm_index_list *index_list, int64_t n,
                                uint64_t count, int64_t skipped, bool add) {
   lm_status status = LM_OK;
@@ -185,7 +184,7 @@ done:
   return status;
 }
 
-/* out [outer, count, inner] += src [outer, n, inner] at index [n]. */
+/* Adds src [outer, n, inner] to out [outer, count, inner] at index [n]. */
 static lm_status add_entries(lm_cuda_frame *f, lm_tensor *out, int64_t outer, int64_t count, int64_t inner,
                              const lm_tensor *index, int64_t skipped, const lm_tensor *src) {
   int64_t n = index->numel;
@@ -264,7 +263,7 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out, lm_cuda_fr
 
 /* ---- nonzero, one_hot */
 
-/* x: a contiguous bool mask. The op layer knows the count already, having waited for it. */
+/* Lists the nonzero elements of x, a contiguous bool mask. The op layer has waited for their count already. */
 lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status = LM_OK;
   const lm_nonzero_args *a = args;

@@ -1,10 +1,10 @@
-/* Negative log-likelihood and cross entropy. Of the first x and its gradient come as [N, C, S] with any strides, target
- * as int64 [N, S]. */
+/* Computes negative log-likelihood and cross entropy. The first takes x and its gradient as [N, C, S] with any strides,
+ * target as int64 [N, S]. */
 #include "loss.h"
 
 #include "backend/cuda/reduce_plan.h"
 
-/* What both directions share; x: the values or the gradient. */
+/* Sets the fields of both directions; x: the values or the gradient. */
 static lm_status job_of(lm_nll_job *job, const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight,
                         int64_t ignore, lm_reduction reduction) {
   *job = (lm_nll_job){.label = (const int64_t *)target->data,
@@ -24,7 +24,7 @@ static lm_status job_of(lm_nll_job *job, const lm_tensor *x, const lm_tensor *ta
 }
 
 lm_status lm_cuda_nll_loss(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  enum { EACH = 4 }; /* labels a thread takes before there is another block */
+  enum { EACH = 4 }; /* labels of a thread before another block is added */
   const lm_nll_loss_args *a = args;
   lm_status status = LM_OK;
   lm_nll_job job;
@@ -59,7 +59,7 @@ done:
 
 /* ---- cross entropy of rows */
 
-/* What both directions share: x [N, C] of any strides. Lanes have four packs each where there are that many. */
+/* Sets the fields of both directions: x [N, C] of any strides. Lanes have four packs each in long rows. */
 static lm_status rows_job_of(lm_entropy_job *job, const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight,
                              int64_t ignore, double smoothing, lm_reduction reduction, const lm_tensor *stats) {
   int64_t packs = x->size[1] * (int64_t)lm_dtype_size(x->dtype) / 64 + 1;
@@ -79,7 +79,7 @@ static lm_status rows_job_of(lm_entropy_job *job, const lm_tensor *x, const lm_t
                           .bad_kind = LM_BAD_LABEL,
                           .x = x->data};
   job->lanes = lm_cuda_power(packs, LM_ENTROPY_BLOCK);
-  job->threads = job->lanes > 32 ? job->lanes : LM_NLL_BLOCK; /* a warp, or a block for each row */
+  job->threads = job->lanes > 32 ? job->lanes : LM_NLL_BLOCK; /* a warp or less, or a block for each row */
   NEED(lm_cuda_bad(x->device, &job->nll.bad));
   job->nll.bad.op = LM_OP_cross_entropy;
   return LM_OK;

@@ -1,11 +1,11 @@
-/* mm, bmm, addmm, linear: from tensors of any strides to matrices that cuBLASLt takes, or to our own kernel for the
- * dtypes it lacks. */
+/* Computes mm, bmm, addmm, linear: converts tensors of any strides to matrices for cuBLASLt, or runs our own kernel for
+ * the dtypes that it lacks. */
 #include "matmul.h"
 
 #include "backend/cuda/libraries/cublas.h"
 #include "op/matmul_call.h"
 
-/* What cuBLASLt has no kernel for. */
+/* Multiplies what cuBLASLt has no kernel for. */
 static lm_status by_tiles(const lm_product_args *p, lm_tensor *y, void *stream) {
   int r = y->ndim - 2, c = y->ndim - 1;
   int64_t zero[LM_MAX_DIMS] = {0}, *input = zero;
@@ -46,7 +46,7 @@ static lm_status by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *
   TRY(lm_matrix_of(p->x, y->dtype, &a));
   TRY(lm_matrix_of(p->other, y->dtype, &b));
   const lm_tensor *input = p->beta != 0 ? p->input : NULL;
-  /* Added as the product is written. */
+  /* A fused bias is added as the product is written. */
   bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
   if (fused) TRY(lm_cuda_lay_out(f, (lm_tensor *)input, LM_CONTIGUOUS, true, &bias));
   lm_cuda_gemm_job job = {.dtype = y->dtype,
@@ -87,7 +87,7 @@ done:
   return status;
 }
 
-/* y is dense and not empty. */
+/* Computes a product; y is dense and not empty. */
 lm_status lm_cuda_product(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_product_args *p = args;
   lm_tensor *y = out[0];

@@ -1,5 +1,5 @@
-/* Optimizer steps, gradients' norms and their scaling: tensors gathered by dtype into tables that travel with the
- * launch. */
+/* Runs optimizer steps, gradients' norms and their scaling: tensors of one dtype form tables that are kernel
+ * arguments. */
 #include "optim.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static uint32_t chunks_of(const lm_tensor *t, int64_t chunk) { return (uint32_t)lm_ceil_div(t->numel, chunk); }
 
-/* A grid has fewer than 2^31 blocks. */
+/* Returns true if a table has room; a grid has fewer than 2^31 blocks. */
 static bool has_capacity(int n, int most, uint32_t chunks, uint32_t more) {
   return n < most && (n == 0 || (int64_t)chunks + more < INT32_MAX);
 }
@@ -36,7 +36,7 @@ static void put_param(lm_optim_table *table, const lm_optim_step *s, int i) {
   for (int k = 0; k < LM_OPTIM_STATES; k++) table->state[k][n] = s->state[k] ? s->state[k][i]->data : NULL;
 }
 
-/* All parameters of one dtype, in as few launches as their tables take. */
+/* Updates all parameters of one dtype, in as few launches as their tables allow. */
 static lm_status step_dtype(const job *j, lm_dtype dtype) {
   const lm_optim_step *s = j->step;
   lm_optim_table table = {0};
@@ -116,7 +116,7 @@ done:
 
 /* ---- scaling */
 
-/* All pairs of these dtypes, in as few launches as their tables take. */
+/* Scales all pairs of these dtypes, in as few launches as their tables allow. */
 static lm_status rescale_dtypes(int n, lm_tensor *const *from, lm_tensor *const *to, lm_dtype x, lm_dtype y,
                                 lm_rescale_table *table, void *stream) {
   table->n = 0;

@@ -1,4 +1,4 @@
-/* Elementwise ops: which kernel, over which operands. */
+/* Chooses the kernel of an elementwise op, and prepares its operands. */
 #include <math.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ lm_status lm_cuda_pointwise(const lm_pointwise *job) {
     const lm_tensor *t = job->in[i];
     int k = lm_cuda_strided_add(&launch.at, t, job->in_stride[i]);
     if (t->device == device) continue;
-    launch.at.data[k] = NULL; /* a number in host memory: goes with the launch */
+    launch.at.data[k] = NULL; /* a number in host memory is passed with the launch */
     launch.value[k] = lm_cuda_value(t, job->compute);
     if (i == by && launch.value[k].i64 == 0) return lm_fail_division(op->name);
   }

@@ -1,11 +1,11 @@
-/* Pooling: images as planes, windows as two lines. The kernels are kernels/pooling.cu. */
+/* Runs pooling: images as planes, windows as two axes. The kernels are kernels/pooling.cu. */
 #include "pooling.h"
 
 #include "backend/cuda/cuda.h"
 #include "base/message.h"
 
-/* Contiguous images are planes of one channel each. Sizes of one can make a tensor fit both layouts (C = 1, or
- * H = W = 1): the larger of the two decides, and the smaller fits any layout then, or has the other's. */
+/* Describes images; contiguous ones are planes of one channel each. Sizes of one can make a tensor fit both layouts (C
+ * = 1, or H = W = 1): the larger of the two decides, and the smaller fits any layout then, or has the other's. */
 static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_job *job) {
   const lm_tensor *image = lm_is_contiguous(in) ? out : in;
   bool interleaved = lm_is_channels_last(image) && !lm_is_contiguous(image);
@@ -22,7 +22,7 @@ static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_jo
   return LM_OK;
 }
 
-/* i: 0 down, 1 across. in, out: sizes on the side of the input and of the windows. */
+/* Sets a line of sliding windows; i: 0 vertical, 1 horizontal. in, out: the input's, the windows' side. */
 static lm_status slide_line(lm_pooling_line *line, int i, const lm_tensor *in, const lm_tensor *out,
                             const int64_t *kernel, const int64_t *stride, const int64_t *padding,
                             const int64_t *dilation) {
@@ -46,14 +46,14 @@ static lm_status slide_lines(lm_pooling_job *job, const lm_tensor *in, const lm_
   return status == LM_OK ? slide_line(&job->x, 1, in, out, kernel, stride, padding, dilation) : status;
 }
 
-/* Every window divides by the same. */
+/* Makes every window divide by the same number. */
 static void set_divisor(lm_pooling_job *job, int64_t divisor) {
   if (divisor == LM_NO_INT) return;
   job->y.divisor = (int32_t)divisor;
   job->x.divisor = 1;
 }
 
-/* Windows that share the input evenly. */
+/* Sets both axes to windows that share the input evenly. */
 static void adapt_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tensor *out) {
   job->y = (lm_pooling_line){.in = (int32_t)in->size[2], .out = (int32_t)out->size[2], .dilation = 1};
   job->x = (lm_pooling_line){.in = (int32_t)in->size[3], .out = (int32_t)out->size[3], .dilation = 1};
@@ -109,7 +109,7 @@ done:
   return status;
 }
 
-/* Means of sliding windows or, without a kernel, of adaptive ones, and their gradients. */
+/* Averages sliding windows or, without a kernel, adaptive ones, or computes their gradients. */
 static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, bool backward, const int64_t *kernel,
                             const int64_t *stride, const int64_t *padding, bool count_padding, int64_t divisor,
                             lm_cuda_frame *f) {

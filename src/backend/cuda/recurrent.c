@@ -1,5 +1,5 @@
-/* Recurrent networks, all layers at once, by cuDNN. LM_E_MISSING, before anything was written, is for what it does not
- * take: the caller goes through the layers step by step then. */
+/* Runs recurrent networks, all layers at once, by cuDNN. LM_E_MISSING, with nothing written, if cuDNN does not take
+ * one: then the caller runs the layers step by step. */
 #include <stdlib.h>
 
 #include "backend/cuda/cuda.h"
@@ -12,8 +12,8 @@
 #include "cat.h"
 #include "copy.h"
 
-/* Products of several streams may find buffers of either of two sizes in cuBLAS and add up in another order, unless it
- * is set to have one size alone (cuBLAS's "Results Reproducibility"). */
+/* Checks settings. Products of several streams may find buffers of either of two sizes in cuBLAS and sum in another
+ * order, unless it is set to one size (cuBLAS's "Results Reproducibility"). */
 static lm_status check_wanted(void) {
   if (!lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return lm_fail(LM_E_MISSING, "cudnn.enabled is false");
   if (lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) && !getenv("CUBLAS_WORKSPACE_CONFIG"))
@@ -36,7 +36,7 @@ static lm_status key_of(int dtype, int cell, bool bidirectional, bool bias, int6
   return LM_OK;
 }
 
-/* A result of a size that only the slot knows. */
+/* Makes a result whose size only the slot knows. */
 static lm_status new_result(lm_dtype dtype, lm_device device, int64_t size, lm_tensor **out) {
   NEED(lm_tensor_empty(dtype, device, 1, &size, LM_CONTIGUOUS, out));
   return lm_use_write(lm_tensor_used(*out), lm_stream_current(device));
@@ -44,7 +44,7 @@ static lm_status new_result(lm_dtype dtype, lm_device device, int64_t size, lm_t
 
 /* ---- weights */
 
-/* Each to its place in the packed space, in one launch for up to LM_CAT_BLOCKS of them. */
+/* Copies weights to their positions in the packed space, in one launch for up to LM_CAT_BLOCKS of them. */
 static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tensor *packed, void *stream) {
   int item = (int)lm_dtype_size(packed->dtype), unit = LM_MAX_UNIT;
   unit = lm_unit_for(unit, (int64_t)(uintptr_t)packed->data);
@@ -73,7 +73,7 @@ static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tenso
 static lm_status pack_weights(const void *args, lm_tensor *const *out_, lm_cuda_frame *f) {
   lm_status status;
   const lm_recurrent_weights_args *a = args;
-  lm_tensor **out = (lm_tensor **)out_; /* how large they are is the library's to say */
+  lm_tensor **out = (lm_tensor **)out_; /* cuDNN decides how large they are */
   const lm_tensor *first = a->weights.v[0];
   const int n = a->weights.n, directions = a->bidirectional ? 2 : 1;
   lm_tensor **dense = lm_calloc((size_t)n, sizeof *dense), *packed = NULL, *indices = NULL;
@@ -119,7 +119,7 @@ lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out) {
 
 /* ---- networks */
 
-/* lengths[i]: how many steps have more than i sequences. */
+/* Sets lengths[i] to the number of steps that have more than i sequences, and *steps. The caller frees *out. */
 static lm_status lengths_of(const lm_tensor *x, const lm_tensor *h0, const lm_tensor *sizes, int **out, int *steps) {
   int64_t batch = h0->size[1], n = sizes ? sizes->size[0] : x->size[0] / batch;
   const int64_t *size = sizes ? (const int64_t *)sizes->data : NULL;
@@ -136,7 +136,7 @@ static lm_status lengths_of(const lm_tensor *x, const lm_tensor *h0, const lm_te
   return LM_OK;
 }
 
-/* What a pass needs, of operands as cuDNN wants them. */
+/* Describes a pass, with operands made dense and aligned for cuDNN. */
 static lm_status begin(lm_cuda_frame *f, lm_tensor *x, lm_tensor *weights, lm_tensor *h0, lm_tensor *c0,
                        const lm_tensor *batch_sizes, int cell, bool bidirectional, bool bias, lm_cudnn_rnn_call *o) {
   lm_cudnn_rnn_key key;
@@ -169,7 +169,7 @@ lm_status lm_cuda_recurrent_network(const void *args, lm_tensor *const *out_, lm
   const lm_recurrent_network_args *a = args;
   lm_tensor **out = (lm_tensor **)out_, *reserve = NULL;
   lm_cudnn_rnn_call o = {.lengths = NULL};
-  TRY(check_wanted()); /* the backward pass is what this one was */
+  TRY(check_wanted()); /* backward follows this pass's choice */
   TRY(begin(f, a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));
   o.y = out[0]->data;
   o.h = out[1]->data;
@@ -187,7 +187,7 @@ done:
   return status;
 }
 
-/* t, dense and aligned, or zeros where it is NULL. */
+/* Returns t's memory, dense and aligned, or zeros if t is NULL. */
 static lm_status dense_or_zeros(lm_cuda_frame *f, lm_tensor *t, const lm_tensor *like, const void **out) {
   lm_tensor *dense;
   if (t) {
@@ -200,7 +200,7 @@ static lm_status dense_or_zeros(lm_cuda_frame *f, lm_tensor *t, const lm_tensor 
   return LM_OK;
 }
 
-/* What the forward pass kept is written on: a copy is, so that backward may be called again. */
+/* Runs backward. cuDNN writes on the forward pass's memory, so it gets a copy: backward may be called again. */
 lm_status lm_cuda_recurrent_network_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status;
   const lm_recurrent_network_backward_args *a = args;

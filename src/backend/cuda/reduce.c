@@ -1,4 +1,4 @@
-/* Reductions to numbers, and where extremes are along one dim. Dtypes were checked by op/reduce.c. */
+/* Reduces to numbers, and finds extremes along one dim. op/reduce.c has checked dtypes. */
 #include "reduce.h"
 
 #include "backend/cuda/reduce_plan.h"

@@ -1,15 +1,15 @@
 #include "backend/cuda/reduce_plan.h"
 
 enum {
-  WAVES = 32,      /* blocks a processor is given where there is enough to do: some waves, so that the last is cheap */
-  FEW_PACKS = 4,   /* packs a thread reads, at least, before a result is cut into parts; of rows of threads, steps */
-  SHORT_RUN = 1024 /* packs from which on a block takes a run; below, a warp or a share of one does */
+  WAVES = 32,      /* blocks for each processor if there is enough work: some waves, so that the last one is cheap */
+  FEW_PACKS = 4,   /* least packs of a thread (steps of a row of threads) before a result is cut into parts */
+  SHORT_RUN = 1024 /* packs from which on a block takes a run; for fewer, a warp or part of one */
 };
 
-/* The stride of the last dim of side 0; what has no dims is as contiguous as anything. */
+/* Returns the stride of the last dim of side 0; 1, as if contiguous, without dims. */
 static int64_t last_stride(const lm_dims *dims) { return dims->ndim > 0 ? dims->stride[0][dims->ndim - 1] : 1; }
 
-/* Parts of a result such that `blocks` become enough for the device, but at most `limit`. */
+/* Returns the parts of a result that make `blocks` enough for the device, at most `limit`. */
 static int64_t wanted_parts(int64_t blocks, int64_t limit, int processors) {
   int64_t parts = lm_ceil_div((int64_t)processors * WAVES, blocks);
   return lm_max(lm_min(lm_min(parts, limit), LM_REDUCE_MAX_PARTS), 1);
@@ -29,7 +29,7 @@ static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
     job->lanes = lm_cuda_power(lm_ceil_div(packs, 4), 32);
     int team = runs * packs >= 512 ? LM_REDUCE_BLOCK : 32;
     job->groups = lm_cuda_power(runs, team / job->lanes);
-    /* A team is a block, or lies within a warp. */
+    /* A team is a block, or part of a warp. */
     if (job->lanes * job->groups > 32) job->groups = LM_REDUCE_BLOCK / job->lanes;
   }
   int team = job->lanes * job->groups;
@@ -49,7 +49,7 @@ static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
   job->parts = (int)lm_ceil_div(runs * job->cuts, job->each);
 }
 
-/* Whether packs of neighboring columns lie together, aligned, everywhere. */
+/* Returns true if packs of neighboring columns are contiguous and aligned everywhere. */
 static bool packs_columns(const lm_reduce_job *job, size_t bytes, int pack) {
   const lm_dims *kept = &job->kept;
   int last = kept->ndim - 1;
@@ -68,7 +68,7 @@ static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
   int64_t results = lm_dims_count(&job->kept), reduced = lm_dims_count(&job->reduced);
   int pack = lm_reduce_pack(bytes);
   job->pack = packs_columns(job, bytes, pack) ? pack : 1;
-  /* As many rows of threads as find four elements each, beside a warp of columns at least. */
+  /* Rows of threads get four elements each; a warp of columns at least is side by side. */
   int64_t columns = results / job->pack;
   int lanes = lm_cuda_power(columns, LM_REDUCE_BLOCK), rows = lm_cuda_power(lm_ceil_div(reduced, 4), LM_REDUCE_BLOCK);
   while (lanes > 32 && lanes * rows > LM_REDUCE_BLOCK) lanes /= 2;
@@ -81,7 +81,7 @@ static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
   job->cuts = 1;
 }
 
-/* Columns where the last kept dim lies closer together than what is reduced. */
+/* Returns true for columns: the last kept dim's elements are closer together than the reduced ones. */
 static bool wants_cols(const lm_reduce_job *job) {
   if (lm_dims_count(&job->kept) == 1) return false;
   if (lm_dims_count(&job->reduced) == 1) return true;

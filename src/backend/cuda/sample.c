@@ -1,4 +1,4 @@
-/* Numbers drawn by rejection, and positions drawn by weight. Tensors are contiguous. */
+/* Draws numbers by rejection, and indices by weight. Tensors are contiguous. */
 #include "sample.h"
 
 #include "backend/cuda/cuda.h"
@@ -23,7 +23,7 @@ lm_status lm_cuda_binomial(const void *args, lm_tensor *const *out, lm_cuda_fram
   return draw_counts(f, a->generator, a->count, a->prob, out[0]);
 }
 
-/* x [rows, n] -> positions [rows, k]. */
+/* Draws indices [rows, k] by the weights x [rows, n]. */
 lm_status lm_cuda_multinomial(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_multinomial_args *a = args;
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples;

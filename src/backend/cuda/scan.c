@@ -1,4 +1,4 @@
-/* Scans along one dim: cumsum, cumprod, linear_recurrence, logcumsumexp, cummax, cummin. */
+/* Runs scans along one dim: cumsum, cumprod, linear_recurrence, logcumsumexp, cummax, cummin. */
 #include "scan.h"
 
 #include "backend/cuda/cuda.h"
@@ -22,8 +22,8 @@ lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f
                      .indices = out[1] ? (int64_t *)out[1]->data : NULL};
   job.lines = lm_dims_of(x->ndim, x->size, others, LM_SCAN_SIDES, (const int64_t *[]){x->stride, out[0]->stride}, true);
   job.columns = job.lines.ndim > 0 && job.lines.stride[LM_SCAN_X][job.lines.ndim - 1] < x->stride[a->dim];
-  /* Few and long lines are cut into parts: for two blocks a processor of at least FEW chunks each, or for as many
-   * threads as a processor holds, of at least COLUMN elements each. */
+  /* Few and long lines are cut into parts: for two blocks a processor, each of at least FEW chunks, or for all threads
+   * that a processor holds, each of at least COLUMN elements. */
   enum { FEW = 4, COLUMN = 64, THREADS = 2048 };
   int64_t lines = lm_dims_count(&job.lines), most = job.n / (job.columns ? COLUMN : FEW * LM_SCAN_CHUNK);
   int64_t parts = lines == 0 ? 1 : (job.columns ? THREADS : 2) * lm_cuda_facts_of(x->device)->processors / lines;

@@ -1,9 +1,9 @@
-/* Softmax, its logarithm and their gradients along one dim. */
+/* Plans softmax, its logarithm and their gradients along one dim. */
 #include "softmax.h"
 
 #include "backend/cuda/reduce_plan.h"
 
-/* Whether every line is contiguous and begins where packs of 16 bytes may be used, on a side. */
+/* Returns true if every line of t is contiguous, aligned to 16 bytes and divisible into packs of 16 bytes. */
 static bool is_packed(const lm_tensor *t, int64_t dim) {
   int64_t pack = 16 / (int64_t)lm_dtype_size(t->dtype);
   if ((uintptr_t)t->data % 16 != 0 || t->size[dim] % pack != 0) return false;
@@ -13,13 +13,13 @@ static bool is_packed(const lm_tensor *t, int64_t dim) {
   return true;
 }
 
-/* Elements in that many bytes of numbers. */
+/* Returns the elements in `bytes` bytes of numbers. */
 static int64_t held_in(const lm_softmax_job *job, int bytes) { return bytes / (job->dtype == LM_F64 ? 8 : 4); }
 
 static void plan_rows(lm_softmax_job *job) {
   int64_t pack = job->packed ? 16 / (int64_t)lm_dtype_size(job->dtype) : 1;
   int64_t held = held_in(job, job->packed ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW);
-  if (job->length <= 32 * held) { /* lanes of a warp, with four packs each where there are that many */
+  if (job->length <= 32 * held) { /* lanes of a warp, with four packs each in long lines */
     job->lanes = lm_cuda_power((job->length + 4 * pack - 1) / (4 * pack), 32);
     job->threads = LM_REDUCE_BLOCK;
   } else { /* a block */

@@ -1,4 +1,4 @@
-/* topk, the k-th and the medians of lines, indices in sorted rows, randperm. */
+/* Computes topk, the k-th and the medians of lines, indices in sorted rows, randperm. */
 #include "sort.h"
 
 #include "backend/cuda/cuda.h"
@@ -8,11 +8,11 @@
 
 /* ---- topk */
 
-enum { LONG_LINE = 1 << 18, FEW_LINES = 32 };         /* a block a line would leave most of the device idle */
+enum { LONG_LINE = 1 << 18, FEW_LINES = 32 };         /* a block for each line would leave most of the device idle */
 static const int64_t SORT_AT_ONCE = INT64_C(1) << 26; /* elements; each takes 16 or 24 bytes of scratch, and CUB's */
 
 /* Sorts some lines at a time by key and then, which keeps that order, by line, and takes the first k of each; with
- * `kth` one line at a time, of which it takes the k-th alone. */
+ * `kth` sorts one line at a time, and takes its k-th alone. */
 static lm_status sort_lines(lm_device device, void *stream, const lm_topk *t, bool kth) {
   lm_status status = LM_OK;
   lm_pairs by_key = {.n = 0}, by_line = {.n = 0};
@@ -30,7 +30,7 @@ static lm_status sort_lines(lm_device device, void *stream, const lm_topk *t, bo
     } else {
       TRY(lm_pairs_open(device, n, sizeof(uint32_t), &by_line));
       TRY(LAUNCH("owners", lm_topk_owners(stream, t->n, n, by_key.sorted, by_line.keys)));
-      lm_pairs sorted = by_line; /* its keys, the other's order */
+      lm_pairs sorted = by_line; /* its keys, by_key's order */
       sorted.order = by_key.sorted;
       TRY(lm_pairs_sort(&sorted, stream, lm_bits_of((uint64_t)count - 1)));
       TRY(LAUNCH("take", lm_topk_take(stream, t, first, count, sorted.sorted)));
@@ -70,7 +70,7 @@ lm_status lm_cuda_topk(const void *args, lm_tensor *const *out, lm_cuda_frame *f
   return sort_lines(f->device, f->stream, &t, false);
 }
 
-/* ---- one of each line */
+/* ---- the k-th of each line */
 
 lm_status lm_cuda_kth_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_kth_along_args *a = args;
@@ -90,7 +90,7 @@ lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out, lm_cuda_
 
 /* ---- randperm */
 
-/* The CPU's permutation for an equal draw (kernels/sort.cu says how). */
+/* Draws the CPU's permutation for an equal draw (kernels/sort.cu explains how). */
 lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_status status = LM_OK;
   const lm_randperm_args *a = args;

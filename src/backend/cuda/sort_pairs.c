@@ -1,4 +1,4 @@
-/* Pairs sorted by key, by CUB. */
+/* Sorts pairs by key, by CUB. */
 #include "backend/cuda/sort_pairs.h"
 
 #include "base/message.h"

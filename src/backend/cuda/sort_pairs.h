@@ -1,4 +1,4 @@
-/* What the indexing, sorting and joining slots share. */
+/* Moves elements as larger units, and sorts pairs, for the indexing, sorting and joining slots. */
 #pragma once
 
 #include "backend/cuda/cuda.h"
@@ -7,7 +7,7 @@
 
 enum { LM_MAX_UNIT = 16 }; /* bytes that a thread loads at once */
 
-/* The largest power of two up to `unit` that divides `bytes`: a length, a distance, an address. */
+/* Returns the largest power of two up to `unit` that divides `bytes`: a length, a distance, an address. */
 static inline int lm_unit_for(int unit, int64_t bytes) {
   while (unit > 1 && bytes % unit != 0) unit /= 2;
   return unit;
@@ -15,8 +15,8 @@ static inline int lm_unit_for(int unit, int64_t bytes) {
 
 /* ---- sorting */
 
-/* Pairs on the device, by key: `keys` and `order` are made by the caller, who finds them sorted in the other two. One
- * block of scratch memory. */
+/* Pairs on the device, to be sorted by key: the caller fills `keys` and `order`, and finds them sorted in the other
+ * two. All are in one block of scratch memory. */
 typedef struct lm_pairs {
   lm_device device;
   int64_t n;
@@ -27,13 +27,13 @@ typedef struct lm_pairs {
   size_t bytes;
 } lm_pairs;
 
-/* LM_E_ARG if there are more than 2^31 - 1. */
+/* Allocates n pairs. LM_E_ARG if there are more than 2^31 - 1. */
 lm_status lm_pairs_open(lm_device device, int64_t n, int key_bytes, lm_pairs *pairs);
-/* Stable, by the keys' low bits. */
+/* Sorts stably by the keys' low `bits`. */
 lm_status lm_pairs_sort(lm_pairs *pairs, void *stream, int bits);
-void lm_pairs_close(lm_pairs *pairs); /* zeroed ones are fine */
+void lm_pairs_close(lm_pairs *pairs); /* Releases the memory; a zeroed struct is allowed. */
 
-/* Bits that numbers up to `last` take. */
+/* Returns the number of bits of numbers up to `last`. */
 static inline int lm_bits_of(uint64_t last) {
   int bits = 1;
   while (bits < 64 && last >> bits != 0) bits++;

@@ -45,7 +45,7 @@ static void reverse_dims(lm_strided_layout *l) {
   for (int k = 0; k < l->operands; k++) reverse(l->ndim, l->stride[k]);
 }
 
-/* Dims come with the innermost last, as in tensors and lm_dims, and go with it first. */
+/* Reverses dims: they are innermost last, as in tensors and lm_dims, and become innermost first. */
 void lm_cuda_strided_order(lm_strided_layout *l, int order) {
   const int64_t *stride[LM_STRIDED_OPERANDS];
   for (int k = 0; k < l->operands; k++) stride[k] = l->stride[k];
@@ -60,19 +60,19 @@ void lm_cuda_strided_order(lm_strided_layout *l, int order) {
   reverse_dims(l);
 }
 
-/* What may be joined by now is. */
+/* Merges dims that can be merged by now. */
 static void merge(lm_strided_layout *l) {
   reverse_dims(l);
   lm_cuda_strided_order(l, LM_ROW_MAJOR);
 }
 
-/* ---- operands that run across */
+/* ---- transposed operands */
 
 int lm_cuda_strided_across(const lm_strided_layout *l, int k) {
   enum {
     MIN_BYTES = 16,
     WORTH = 1 << 15
-  }; /* below, tiles stay empty; below that many elements, reading as it comes is fine */
+  }; /* for shorter dims tiles stay empty; for fewer than WORTH elements strided reads are fast enough */
   if (!l->data[k] || l->stride[k][0] < 2 || l->size[0] < MIN_BYTES || lm_cuda_strided_numel(l) < WORTH) return 0;
   for (int d = 1; d < l->ndim; d++) {
     if (l->stride[k][d] == 1 && l->size[d] >= MIN_BYTES) return d;
@@ -98,7 +98,7 @@ lm_status lm_cuda_transpose(const lm_strided_layout *l, int dim, void *stream) {
   return LM_OK;
 }
 
-/* Operand k into `scratch`, dense in the order of the walk; dims along which it is broadcast stay so. */
+/* Copies operand k to `scratch`, dense in the walk's order; its broadcast dims stay broadcast. */
 static lm_status straighten(lm_strided_layout *l, int k, void *scratch, void *stream) {
   lm_strided_layout transpose = {.operands = 2, .data = {scratch, l->data[k]}, .dtype = {l->dtype[k], l->dtype[k]}};
   int64_t next = 1;

@@ -1,4 +1,4 @@
-/* The kinds of device that this library brings plug-ins for. */
+/* Lists the kinds of device that this library has plug-ins for. */
 #pragma once
 
-enum { LM_CUDA = 1 }; /* its place in lm_known_kinds */
+enum { LM_CUDA = 1 }; /* index in lm_known_kinds */

@@ -1,4 +1,4 @@
-/* Elementwise ops that are put off, and then computed together, tile by tile in cache: backend/cpu/chain.c. */
+/* Defers elementwise ops, and computes them together, tile by tile in cache: backend/cpu/chain.c. */
 #pragma once
 
 #include <stdatomic.h>
@@ -10,22 +10,22 @@ struct lm_tensor;
 typedef struct lm_chain lm_chain;
 
 LM_API lm_status lm_chain_new(lm_chain **out);
-/* What is still put off is never computed. */
+/* Frees a chain; ops that are still deferred are never computed. */
 LM_API void lm_chain_free(lm_chain *c);
-/* From here to lm_chain_decline this thread's elementwise ops are put off where that pays. Their results have memory,
- * but no values before lm_chain_run. Meanwhile nobody may write to their inputs. */
+/* Defers this thread's elementwise ops, where that pays, until lm_chain_decline. Their results have memory, but no
+ * values before lm_chain_run. Meanwhile nobody may write to their inputs. */
 LM_API void lm_chain_accept(lm_chain *c);
-/* Whether the last op since lm_chain_accept was put off. */
+/* Ends deferring. Returns true if the last op since lm_chain_accept was deferred. */
 LM_API bool lm_chain_decline(lm_chain *c);
-/* Computes what was put off and somebody other than the chain holds. It cannot fail. */
+/* Computes deferred results that somebody other than the chain holds. It cannot fail. */
 LM_API void lm_chain_run(lm_chain *c);
-/* Within the library: an op that is not elementwise runs, of which an elementwise one may consist. What was put off is
- * computed first. */
-extern _Atomic int lm_chains; /* that there are in the process */
+/* Computes deferred ops before an op that is not elementwise runs; the op may itself consist of elementwise ones.
+ * Internal. */
+extern _Atomic int lm_chains; /* number of chains in the process */
 void lm_chain_settle_here(void);
 static inline void lm_chain_before_op(void) {
   if (__builtin_expect(atomic_load_explicit(&lm_chains, memory_order_relaxed) > 0, 0)) lm_chain_settle_here();
 }
-/* How many ops are put off; at most LM_CHAIN_LINKS. */
+/* Returns the number of deferred ops, at most LM_CHAIN_LINKS. */
 enum { LM_CHAIN_LINKS = 24 };
 LM_API int lm_chain_length(const lm_chain *c);

@@ -1,12 +1,12 @@
-/* The number of plan searches: how often a backend asked a library how to compute something of a new kind. A search is
- * work on the host that a steady state does without. */
+/* Counts plan searches: how often a backend asked a library how to compute something of a new kind. A search is work on
+ * the host that a steady state does without. */
 #pragma once
 
 #include <stdint.h>
 
 #include "base/status.h"
 
-/* Of this process, by any thread, since it began. */
+/* Returns this process's searches, by any thread, since it began. */
 LM_API int64_t lm_plan_searches(void);
-/* One more. */
+/* Adds one. */
 LM_API void lm_plan_search_count(void);

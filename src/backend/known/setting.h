@@ -1,4 +1,4 @@
-/* What scripts choose for libraries that may not be loaded, or not be there at all: kept here, read where it matters.
+/* Stores scripts' settings for libraries that may not be loaded, or be absent; backends read them when they run.
  * lm.backends.* in Lua. */
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-/* id, name, value at first: PyTorch's */
+/* id, name, default: PyTorch's */
 #define LM_SETTINGS(X)                            \
   X(MATMUL_TF32, "cuda.matmul.allow_tf32", false) \
   X(CUDNN_TF32, "cudnn.allow_tf32", true)         \
@@ -23,5 +23,5 @@ typedef enum lm_setting {
 
 LM_API bool lm_setting_get(lm_setting setting);
 LM_API void lm_setting_set(lm_setting setting, bool value);
-/* LM_E_ARG if there is none. */
+/* Finds a setting by name; LM_E_ARG if there is none. */
 LM_API lm_status lm_setting_find(const char *name, lm_setting *out);

@@ -1,4 +1,4 @@
-/* What the core calls of OpenBLAS. This file alone is linked to it, so that the core can load it when it is needed. */
+/* Exports the OpenBLAS routines that the core calls; only this file is linked to it, so it can be loaded at need. */
 #include "backend/cpu/linalg/openblas.h"
 
 #define X(name, parameters)          \

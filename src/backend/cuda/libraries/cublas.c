@@ -21,14 +21,14 @@ lm_status lm_cuda_check_blas(int code, const char *call) {
                       cublasLtGetStatusName((cublasStatus_t)code), cublasLtGetStatusString((cublasStatus_t)code));
 }
 
-/* ---- what was chosen for products of a kind */
+/* ---- algorithms chosen for products */
 
-/* Every byte counts. cuBLASLt's matrices are column-major: its y is ours transposed, [n, m], and
- * so its first factor is our b. */
+/* A product that algorithms are chosen for; a key, in which every byte counts. cuBLASLt's matrices are column-major:
+ * its y is ours transposed, [n, m], and so its first factor is our b. */
 typedef struct product {
   int64_t batch, m, n, k, lda, ldb, ldy, step_a, step_b, step_y;
   int32_t dtype, device, ta, tb, bias, tf32;
-  int32_t align_a, align_b, align_y; /* bytes; there is no preference for a bias */
+  int32_t align_a, align_b, align_y; /* bytes; the library takes no alignment of a bias */
   int32_t unused;
 } product;
 LM_KEY_WITHOUT_PADDING(product, unused);
@@ -36,16 +36,16 @@ LM_KEY_WITHOUT_PADDING(product, unused);
 typedef struct choice {
   lm_cached head;
   product key;
-  bool found; /* else there is no kernel for it */
+  bool found; /* false if there is no kernel for it */
   cublasLtMatmulDescOpaque_t how;
   cublasLtMatrixLayoutOpaque_t a, b, y;
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace;
 } choice;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the two below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
 static lm_cache choices;
-static cublasLtHandle_t handles[LM_DEVICE_MAX]; /* by physical ordinal; any thread may use one */
+static cublasLtHandle_t handles[LM_DEVICE_MAX]; /* indexed by physical ordinal; any thread may use one */
 
 static int32_t alignment(const void *p) {
   uintptr_t low = (uintptr_t)p & -(uintptr_t)p;
@@ -137,7 +137,7 @@ static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choic
     TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, align[i].name, &align[i].bytes, sizeof align[i].bytes)));
   int code =
       cublasLtMatmulAlgoGetHeuristic(handle, &c->how, &c->b, &c->a, &c->y, &c->y, &preference, CHOICES, result, &found);
-  /* A bias that it cannot add may come back as either; without one the second is a fault of ours. */
+  /* A bias that the library cannot add may yield either code; without one the second is a bug of ours. */
   if (code == CUBLAS_STATUS_NOT_SUPPORTED || (p->bias && code == CUBLAS_STATUS_INVALID_VALUE)) goto done;
   TRY(lm_cuda_check_blas(code, "cublasLtMatmulAlgoGetHeuristic"));
   for (int i = 0; i < found && !c->found; i++) {
@@ -149,7 +149,7 @@ done:
   return status;
 }
 
-/* Locked, as is what follows. */
+/* Makes a card's handle; the caller holds the lock, as for the next two. */
 static lm_status make_handle(int ordinal) { return handles[ordinal] ? LM_OK : BLAS(cublasLtCreate(&handles[ordinal])); }
 
 static lm_status choose_algorithm(const product *p, const void *bias, const choice **out) {
@@ -169,7 +169,7 @@ done:
   return status;
 }
 
-/* A capture may forbid calls of the runtime that the library makes when it chooses or begins, even when relaxed. */
+/* Chooses in relaxed mode. A capture may still forbid runtime calls by which the library chooses or begins. */
 static lm_status choose_relaxed(const product *p, const void *bias, const choice **out) {
   int mode;
   lm_status status = lm_cuda_relax(&mode);
@@ -196,7 +196,7 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done_) {
   if (job->batch > INT32_MAX) return LM_OK;
   product p = product_of(job);
   pthread_mutex_lock(&lock);
-  c = lm_cache_find(&choices, &p, sizeof p); /* kept for good */
+  c = lm_cache_find(&choices, &p, sizeof p); /* never evicted */
   if (!c) status = choose_relaxed(&p, job->bias, &c);
   handle = handles[p.device];
   pthread_mutex_unlock(&lock);
@@ -211,7 +211,7 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done_) {
   int code = cublasLtMatmul(handle, &how, wide ? (const void *)&job->alpha : &alpha, job->b, (void *)&c->b, job->a,
                             (void *)&c->a, wide ? (const void *)&job->beta : &beta, job->y, (void *)&c->y, job->y,
                             (void *)&c->y, &c->algorithm, workspace, c->workspace, stream);
-  if (code == CUBLAS_STATUS_NOT_SUPPORTED) goto done; /* for all that the heuristics said */
+  if (code == CUBLAS_STATUS_NOT_SUPPORTED) goto done; /* despite the heuristics */
   TRY(lm_cuda_check_blas(code, "cublasLtMatmul"));
   *done_ = true;
 done:

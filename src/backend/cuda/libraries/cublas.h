@@ -1,13 +1,13 @@
-/* Matrix products through cuBLASLt. */
+/* Multiplies matrices by cuBLASLt. */
 #pragma once
 
 #include "backend/cuda/cuda.h"
 
-/* For each i of a batch, row-major: y[i] = alpha a[i] b[i] + beta y[i] (+ bias to each row).
- * a [m, k] has lda elements a row, or is stored transposed, [k, m], with `ta`; so has b [k, n]; y [m, n]. Matrices of a
- * batch lie `step` elements apart (0: one for all). None of the sizes is 0; beta 0 never reads y. */
+/* A batch of row-major products y[i] = alpha a[i] b[i] + beta y[i] (+ bias to each row). a [m, k] has lda elements in a
+ * row, or is stored transposed, [k, m], with `ta`; so has b [k, n]; y [m, n]. Matrices of a batch are `step` elements
+ * apart (0: one for all). None of the sizes is 0; beta 0 never reads y. */
 typedef struct lm_cuda_gemm_job {
-  lm_dtype dtype; /* floating */
+  lm_dtype dtype; /* floating-point */
   lm_device device;
   int64_t batch, m, n, k;
   bool ta, tb;
@@ -18,11 +18,11 @@ typedef struct lm_cuda_gemm_job {
   double alpha, beta;
 } lm_cuda_gemm_job;
 
-/* The card's handle, before anybody captures there: making it waits for the whole card. */
+/* Makes the card's handle before any capture there: making it waits for the whole card. */
 lm_status lm_cuda_blas_prepare(int ordinal);
-/* *done is false, and nothing was enqueued, where the library has no kernel for it. */
+/* Enqueues a product; *done is false, and nothing is enqueued, if the library has no kernel for it. */
 lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done);
 
-/* A cublasStatus_t as a status: "mm: cublasLtMatmul: error 14 (CUBLAS_STATUS_INTERNAL_ERROR): why". */
+/* Converts a cublasStatus_t: "mm: cublasLtMatmul: error 14 (CUBLAS_STATUS_INTERNAL_ERROR): why". */
 lm_status lm_cuda_check_blas(int code, const char *call);
 #define BLAS(call) lm_cuda_check_blas((int)(call), #call)

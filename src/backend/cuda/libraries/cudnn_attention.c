@@ -5,14 +5,14 @@
 typedef cudnnBackendDescriptor_t descriptor;
 typedef const lm_cudnn_attention_key key_of_plan;
 
-/* Names of numbers in a graph and in what is run; those of tensors within it follow. */
+/* Names of numbers in a graph and its variant pack; names of tensors within the graph follow. */
 enum { ID_SCALE = LM_CUDNN_ALL, ID_HIDDEN, ID_LEFT, ID_KEPT, ID_INSIDE };
 static const cudnnDataType_t REAL = CUDNN_DATA_FLOAT;
 
 typedef struct builder {
   key_of_plan *key;
   lm_cudnn_graph *graph;
-  int64_t next; /* name of a tensor within the graph */
+  int64_t next; /* next name of a tensor within the graph */
 } builder;
 
 /* ---- tensors */
@@ -27,8 +27,8 @@ static int64_t width_of(key_of_plan *key, int side) {
   return values ? key->value_width : key->width;
 }
 
-/* The descriptor of a side in memory, or of a tensor of the graph with the same layout; transposed: [samples, heads,
- * width, rows]. */
+/* Returns the descriptor of a side in memory, or of a tensor of the graph with the same layout; transposed: [samples,
+ * heads, width, rows]. */
 static descriptor side_as(builder *b, int side, lm_cudnn_kind kind, int64_t id, bool transposed) {
   key_of_plan *key = b->key;
   int64_t rows = rows_of(key, side), width = width_of(key, side), row = key->stride[side][2];
@@ -50,7 +50,7 @@ static descriptor inside(builder *b, cudnnDataType_t type, int64_t heads, int64_
 static descriptor scores(builder *b, cudnnDataType_t type) {
   return inside(b, type, b->key->heads, b->key->queries, b->key->keys);
 }
-/* One number for each query. */
+/* Returns a tensor of one number for each query. */
 static descriptor stats(builder *b) { return inside(b, REAL, b->key->heads, b->key->queries, 1); }
 static descriptor stats_in_memory(builder *b, int64_t id) {
   return dense(b, LM_CUDNN_MEMORY, id, REAL, b->key->heads, b->key->queries, 1);
@@ -80,7 +80,7 @@ static descriptor product(builder *b, descriptor x, descriptor y, descriptor res
   return result;
 }
 
-/* Along the dims that the result has 1 of, or fewer heads. */
+/* Reduces x along the dims of which the result has size 1, or fewer heads. */
 static descriptor reduction(builder *b, cudnnReduceTensorOp_t mode, descriptor x, descriptor result) {
   descriptor how = lm_cudnn_new(b->graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
   lm_cudnn_set(b->graph, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
@@ -102,7 +102,7 @@ static descriptor reshaped(builder *b, descriptor x, descriptor result) {
   return result;
 }
 
-/* -inf where the key comes after the query, if the mask is causal. */
+/* Returns x with -inf where the key comes after the query, if the mask is causal. */
 static descriptor hidden(builder *b, descriptor x) {
   if (!b->key->causal) return x;
   descriptor row = scores(b, CUDNN_DATA_INT32), column = scores(b, CUDNN_DATA_INT32);
@@ -114,7 +114,7 @@ static descriptor hidden(builder *b, descriptor x) {
   return result;
 }
 
-/* Scores and what is added to them, if anything is. */
+/* Returns the scores plus the bias, if there is one. */
 static descriptor biased(builder *b, descriptor x) {
   key_of_plan *key = b->key;
   const int64_t size[4] = {key->samples, key->heads, key->queries, key->keys};
@@ -131,7 +131,7 @@ static descriptor biased(builder *b, descriptor x) {
 
 /* ---- dropout */
 
-/* 1 where a weight stays and 0 elsewhere, or NULL: the same in each graph from the same seed and offset. */
+/* Returns 1 where a weight is kept and 0 elsewhere, or NULL: the same in each graph from the same seed and offset. */
 static descriptor mask(builder *b) {
   const cudnnRngDistribution_t distribution = CUDNN_RNG_DISTRIBUTION_BERNOULLI;
   const double stays = 1 - b->key->dropout_p;
@@ -152,18 +152,18 @@ static descriptor mask(builder *b) {
   return result;
 }
 
-/* x times the mask, if there is one. */
+/* Returns x times the mask, if there is one. */
 static descriptor masked(builder *b, descriptor x, descriptor drawn) {
   return drawn ? pointwise(b, CUDNN_POINTWISE_MUL, x, drawn, scores(b, REAL)) : x;
 }
 
-/* x times 1 / (1 - p), in `type`. */
+/* Returns x times 1 / (1 - p), in `type`. */
 static descriptor scaled(builder *b, descriptor x, cudnnDataType_t type) {
   if (b->key->dropout_p == 0) return x;
   return pointwise(b, CUDNN_POINTWISE_MUL, x, number(b, ID_KEPT), scores(b, type));
 }
 
-/* ---- the graphs. The library takes those whose operations come in this order. */
+/* ---- the graphs. cuDNN accepts only operations in this order. */
 
 static void forward(builder *b) {
   cudnnDataType_t type = lm_cudnn_type(b->key->dtype);
@@ -184,7 +184,7 @@ static void forward(builder *b) {
   product(b, weight, value, out);
 }
 
-/* Weights or their slopes with keys as rows. */
+/* Returns weights or their gradients with keys as rows. */
 static descriptor transposed(builder *b, descriptor x) {
   key_of_plan *key = b->key;
   int64_t area = key->queries * key->keys, size[4] = {key->samples, key->heads, key->keys, key->queries};
@@ -192,7 +192,7 @@ static descriptor transposed(builder *b, descriptor x) {
   return reshaped(b, x, lm_cudnn_tensor(b->graph, LM_CUDNN_INSIDE, b->next++, lm_cudnn_type(key->dtype), size, stride));
 }
 
-/* x times y into a side of keys, whose heads are summed where several of queries share one. */
+/* Writes x times y to a side of keys, summing heads of queries that share a head of keys. */
 static void product_of_heads(builder *b, descriptor x, descriptor y, int which) {
   key_of_plan *key = b->key;
   descriptor result = side(b, which);

@@ -15,7 +15,7 @@ done:
   return status;
 }
 
-/* Milliseconds that the plan takes, after a first run. */
+/* Measures the plan's milliseconds, after a first run. */
 static lm_status measure(const lm_cudnn_run *run, const lm_cudnn_plan *plan, double *ms) {
   enum { RUNS = 3 };
   lm_status status;
@@ -59,7 +59,7 @@ lm_status lm_cudnn_choose(lm_cudnn_search *s, lm_status begun, const lm_cudnn_ru
   if (status == LM_OK && best->plan && timed) TRY(lm_cudnn_run_plan(run, best));
 done:
   lm_cudnn_search_end(s);
-  if (status == LM_E_MISSING || best->plan) status = LM_OK; /* what came after the best one does not matter */
+  if (status == LM_E_MISSING || best->plan) status = LM_OK; /* an error after the best one does not matter */
   if (status == LM_OK && !best->plan && last != LM_E_MISSING) status = last;
   if (status != LM_OK) lm_cudnn_plan_free(best);
   return status;

@@ -3,10 +3,10 @@
 typedef cudnnBackendDescriptor_t descriptor;
 typedef cudnnBackendAttributeName_t attribute;
 
-/* Names of tensors in a graph and in what is run. */
+/* Names of tensors in a graph and its variant pack. */
 enum { ID_X = 'x', ID_W = 'w', ID_Y = 'y', ID_BIAS = 'b', ID_SUM = 's' };
 
-/* Dense [n, c, h, w] in the key's layout. ID_SUM exists only inside the graph, in the type of the arithmetic. */
+/* Returns a dense [n, c, h, w] in the key's layout. ID_SUM exists only inside the graph, in the arithmetic's type. */
 static descriptor tensor(lm_cudnn_graph *g, const lm_cudnn_key *key, int64_t id, int64_t n, int64_t c, int64_t h,
                          int64_t w) {
   const bool inside = id == ID_SUM;

@@ -159,7 +159,7 @@ done:
   return status;
 }
 
-/* Whether the engine's arithmetic is what is allowed. */
+/* Sets *out to true if the engine's arithmetic is allowed. */
 static lm_status is_allowed(const lm_cudnn_search *s, descriptor config, bool *out) {
   lm_status status;
   descriptor engine = NULL;
@@ -180,7 +180,7 @@ static lm_status is_allowed(const lm_cudnn_search *s, descriptor config, bool *o
       case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
         if (s->allow.deterministic) *out = false;
         break;
-      case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: /* to float16, of a smaller range; TF32 does not count as such */
+      case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: /* to float16, of a smaller range; TF32 is not one */
       case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: /* loses several digits */ *out = false; break;
       default: break;
@@ -191,7 +191,7 @@ done:
   return status;
 }
 
-/* Takes the config over on success. *code is what cuDNN said when it would not make the plan. */
+/* Makes a plan, which owns the config on success. *code: cuDNN's status when it refuses the plan. */
 static lm_status make_plan(const lm_cudnn_search *s, descriptor config, lm_cudnn_plan *out, int *code) {
   lm_status status;
   lm_cudnn_plan plan = {0};

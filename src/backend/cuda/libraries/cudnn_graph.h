@@ -1,4 +1,4 @@
-/* cuDNN's graphs: building one, the engines the library proposes for it, and running a plan.
+/* Builds cuDNN's graphs, lists the engines that it proposes for them, and runs plans.
  *
  * Plans are made for a handle's device, or for a device known only by its properties: so a machine without a GPU can
  * find out what has plans (spec/support/cudnn_plans.c). */
@@ -10,50 +10,50 @@
 
 /* ---- graphs */
 
-/* Every pointer but a WORD's is a multiple of LM_CUDNN_ALIGN bytes. Of the engines' configurations, up to 36 are
- * proposed, and those that are allowed may be the last. */
+/* Limits of a graph. Every pointer except a WORD's is a multiple of LM_CUDNN_ALIGN bytes. cuDNN proposes up to 36
+ * engine configurations, and allowed ones may be the last. */
 enum { LM_CUDNN_ALIGN = 16, LM_CUDNN_CONFIGS = 64, LM_CUDNN_PARTS = 160, LM_CUDNN_OPS = 32 };
 
-/* From zeros. After the first error, which is the status, the calls below do nothing, and descriptors are NULL. */
+/* A graph, zeros at first. After the first error, the status, the calls below do nothing, and descriptors are NULL. */
 typedef struct lm_cudnn_graph {
-  cudnnBackendDescriptor_t part[LM_CUDNN_PARTS]; /* what it consists of */
+  cudnnBackendDescriptor_t part[LM_CUDNN_PARTS]; /* all descriptors, owned */
   cudnnBackendDescriptor_t op[LM_CUDNN_OPS];
   int parts, ops;
   cudnnBackendDescriptor_t whole;
   lm_status status;
 } lm_cudnn_graph;
 
-/* A descriptor that lives as long as the graph: new, its attributes set, finished. */
+/* Make a descriptor that lives as long as the graph: new, its attributes set, finished. */
 cudnnBackendDescriptor_t lm_cudnn_new(lm_cudnn_graph *g, cudnnBackendDescriptorType_t type);
 void lm_cudnn_set(lm_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                   cudnnBackendAttributeType_t type, int64_t count, const void *value);
 void lm_cudnn_set_part(lm_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                        cudnnBackendDescriptor_t part);
 void lm_cudnn_finish(lm_cudnn_graph *g, cudnnBackendDescriptor_t d);
-void lm_cudnn_finish_op(lm_cudnn_graph *g, cudnnBackendDescriptor_t op); /* and it is the graph's next operation */
+void lm_cudnn_finish_op(lm_cudnn_graph *g, cudnnBackendDescriptor_t op); /* also adds the graph's next operation */
 
 typedef enum lm_cudnn_kind {
   LM_CUDNN_MEMORY, /* on the device, at a pointer that each run passes */
-  LM_CUDNN_WORD,   /* the same, aligned as its one int64 is */
+  LM_CUDNN_WORD,   /* the same, aligned to its one int64 */
   LM_CUDNN_INSIDE, /* only within the graph */
-  LM_CUDNN_NUMBER  /* one number in host memory, read when it is run */
+  LM_CUDNN_NUMBER  /* one number in host memory, read at each run */
 } lm_cudnn_kind;
 
-/* Of four dims; the id is its name in the graph and in what is run. */
+/* Makes a tensor of four dims; the id is its name in the graph and in the variant pack. */
 cudnnBackendDescriptor_t lm_cudnn_tensor(lm_cudnn_graph *g, lm_cudnn_kind kind, int64_t id, cudnnDataType_t type,
                                          const int64_t *size, const int64_t *stride);
-/* y = mode(x), mode(x, b), or mode(x, b, t); b and t may be NULL. axis: of a mode that has one, else -1. */
+/* Adds y = mode(x), mode(x, b), or mode(x, b, t); b and t may be NULL. axis: a mode's axis, or -1. */
 void lm_cudnn_pointwise(lm_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis,
                         cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t t,
                         cudnnBackendDescriptor_t y);
 
-/* An lm_dtype, and what is computed in for it. */
+/* Return cuDNN's type of an lm_dtype, and the type that it is computed in. */
 cudnnDataType_t lm_cudnn_type(int dtype);
 cudnnDataType_t lm_cudnn_compute_type(int dtype);
 
 /* ---- plans */
 
-typedef struct lm_cudnn_target { /* one of the two */
+typedef struct lm_cudnn_target { /* one of the two is set */
   cudnnHandle_t handle;
   cudnnBackendDescriptor_t properties;
 } lm_cudnn_target;
@@ -63,36 +63,36 @@ typedef struct lm_cudnn_plan {
   int64_t workspace;                     /* bytes */
 } lm_cudnn_plan;
 
-/* The plans of a graph, one after another: build s->graph, ready, next until enough, end (also after an error). */
+/* An iteration over a graph's plans: build s->graph, ready, next until enough, end (also after an error). */
 typedef struct lm_cudnn_search {
   lm_cudnn_target target;
   struct {
-    int dtype; /* of what is read and written */
+    int dtype; /* dtype of operands */
     bool tf32, deterministic;
   } allow;
   lm_cudnn_graph graph;
   cudnnBackendDescriptor_t config[LM_CUDNN_CONFIGS];
   int configs, at;
-  int mode;   /* of the heuristics: how many were asked */
-  int failed; /* the first status of a plan that failed for another reason than lack of support */
+  int mode;   /* number of heuristic modes used */
+  int failed; /* first status of a plan that failed for another reason than lack of support */
 } lm_cudnn_search;
 
-/* LM_E_MISSING if the library knows no such graph. */
+/* Finishes the graph. LM_E_MISSING if cuDNN knows no such graph. */
 lm_status lm_cudnn_search_ready(lm_cudnn_search *s);
-/* What the heuristics propose in the mode into s->config; none is no error. next asks by itself. */
+/* Sets s->config to the heuristics' proposals in the mode; none is no error. next calls it by itself. */
 lm_status lm_cudnn_search_ask(lm_cudnn_search *s, cudnnBackendHeurMode_t mode);
-/* The best of those not given yet, yours to free; plan->plan is NULL when there is none left. */
+/* Returns the best plan not returned yet, which the caller frees; plan->plan is NULL after the last. */
 lm_status lm_cudnn_search_next(lm_cudnn_search *s, lm_cudnn_plan *plan);
 void lm_cudnn_search_end(lm_cudnn_search *s);
 void lm_cudnn_plan_free(lm_cudnn_plan *plan);
 
-/* Enqueues the plan on the handle's stream: `count` tensors' ids and where they lie; workspace is device memory of
+/* Enqueues the plan on the handle's stream: `count` tensors' ids and addresses; workspace is device memory of
  * plan->workspace bytes. */
 lm_status lm_cudnn_execute(cudnnHandle_t handle, const lm_cudnn_plan *plan, int count, const int64_t *id,
                            const void *const *data, void *workspace);
 
-/* A cudnnStatus_t as a status: "conv2d: cudnnBackendFinalize: error 4000 (CUDNN_STATUS_INTERNAL_ERROR): why".
- * LM_E_MISSING for what the library does not support, LM_E_OOM where it found no memory. */
+/* Converts a cudnnStatus_t: "conv2d: cudnnBackendFinalize: error 4000 (CUDNN_STATUS_INTERNAL_ERROR): why". LM_E_MISSING
+ * if cuDNN does not support the operation, LM_E_OOM if it found no memory. */
 lm_status lm_cuda_check_cudnn(int code, const char *call);
-/* The name of the call is what stands before its parenthesis. */
+/* Checks a call, whose name is the text before its parenthesis. */
 #define CUDNN(call) lm_cuda_check_cudnn((int)(call), #call)

@@ -8,7 +8,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t came_back = PTHREAD_COND_INITIALIZER;
-static lm_cudnn *idle[LM_DEVICE_MAX]; /* by physical ordinal, the last used first: its plans are the likeliest */
+static lm_cudnn *idle[LM_DEVICE_MAX]; /* indexed by physical ordinal, last used first: its plans are the likeliest */
 static int made[LM_DEVICE_MAX];
 
 static void put_idle(int ordinal, lm_cudnn *c) {
@@ -38,7 +38,7 @@ done:
   return status;
 }
 
-/* NULL if none is idle, or, with `wait`, if there is none at all. */
+/* Returns NULL if no handle is idle, or, with `wait`, if none exists. */
 static lm_cudnn *take_idle(int ordinal, bool wait) {
   pthread_mutex_lock(&lock);
   while (wait && !idle[ordinal] && made[ordinal] > 0) pthread_cond_wait(&came_back, &lock);

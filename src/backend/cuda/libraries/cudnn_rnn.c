@@ -29,7 +29,7 @@
   X(cudnnRNNForward) X(cudnnRNNBackwardData_v8) X(cudnnRNNBackwardWeights_v8)
 LM_LAZY_LIBRARY(library, rnn, FUNCTIONS, "cudnn_rnn", LM_FILE_OF("libcudnn.so.", CUDNN_MAJOR));
 
-/* The first call that needs this part of cuDNN reports that it is missing. */
+/* Checks a status. The first call that needs this part of cuDNN reports that it is missing. */
 static lm_status check(int code, const char *call) {
   if (code == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED || code == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH)
     return lm_fail(LM_E_MISSING, "%s: cannot load libcudnn_adv, which is missing or of another version", call);
@@ -37,7 +37,7 @@ static lm_status check(int code, const char *call) {
 }
 #define RNN(name, ...) check((int)rnn.name(__VA_ARGS__), #name)
 
-/* An older library may call bad what it does not support, such as a dtype. */
+/* Checks a status. An older library may report as bad what it does not support, such as a dtype. */
 static lm_status check_support(int code, const char *call) {
   lm_status status = check(code, call);
   return status != LM_OK && CUDNN_STATUS_CATEGORY(code) == CUDNN_STATUS_BAD_PARAM ? LM_E_MISSING : status;
@@ -62,7 +62,7 @@ static cudnnRNNMode_t mode_of(int cell) {
 
 static int gates_of(int cell) { return cell == LM_LSTM ? 4 : cell == LM_GRU ? 3 : 1; }
 
-/* Nothing is dropped between the layers of one call: that would take numbers of cuDNN's generator, not of ours. */
+/* Describes a network without dropout between layers, which would take numbers of cuDNN's generator, not of ours. */
 static lm_status describe_network(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn *out) {
   lm_status status;
   cudnnDropoutDescriptor_t dropout = NULL;
@@ -113,8 +113,7 @@ done:
   return status;
 }
 
-/* Where the matrix and the bias of a gate lie, in bytes from `packed`, and how many numbers they have; -1 and 0 for
- * what there is not. */
+/* Offsets of a gate's matrix and bias, in bytes from `packed`, and their numbers of elements; -1 and 0 if absent. */
 typedef struct gate_slot {
   int64_t at[2], count[2];
 } gate_slot;
@@ -156,7 +155,7 @@ lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *pa
   if (!position) return LM_E_OOM;
   for (int layer = 0; layer < key->layers * directions; layer++) {
     int64_t width = layer < directions ? key->input : (int64_t)key->hidden * directions;
-    for (int side = 0; side < 2; side++) { /* of what comes in, of the state before */
+    for (int side = 0; side < 2; side++) { /* 0: weights of inputs, 1: of the previous state */
       const int64_t wanted[2] = {key->hidden * (side == 0 ? width : key->hidden), key->bias ? key->hidden : 0};
       gate_slot first;
       for (int gate = 0; gate < gates; gate++) {

@@ -1,11 +1,10 @@
-/* cuDNN's recurrent networks: what they are described by, and where weights lie in the space that it packs them into.
- * Of libcudnn, which is there, the part for them is loaded at need (libcudnn_adv): it may be missing, or left out by
- * LM_CUDA_WITHOUT=cudnn_rnn. */
+/* Describes recurrent networks to cuDNN, and finds each weight's offset in the space that it packs them into. The part
+ * of cuDNN for them (libcudnn_adv) is loaded at need: it may be missing, or left out by LM_CUDA_WITHOUT=cudnn_rnn. */
 #pragma once
 
 #include "backend/cuda/libraries/cudnn_handles.h"
 
-/* What a network depends on. Every byte counts. */
+/* A network's key, in which every byte counts. */
 typedef struct lm_cudnn_rnn_key {
   int32_t dtype, cell, bidirectional, bias, tf32;
   int32_t layers, input, hidden;
@@ -15,37 +14,36 @@ LM_KEY_WITHOUT_PADDING(lm_cudnn_rnn_key, hidden);
 typedef struct lm_cudnn_rnn {
   lm_cached head;
   lm_cudnn_rnn_key key;
-  cudnnRNNDescriptor_t network;     /* NULL: the library has none such */
+  cudnnRNNDescriptor_t network;     /* NULL if cuDNN does not support it */
   cudnnDropoutDescriptor_t dropout; /* the network's */
   size_t weight_bytes;
   int weights;       /* tensors: weight_ih, weight_hh and, with bias, bias_ih, bias_hh of each layer and direction */
-  int64_t *position; /* of each of them the first number in the packed space, or NULL until lm_cudnn_rnn_weight_slots */
+  int64_t *position; /* index of each one's first number in the packed space, or NULL until lm_cudnn_rnn_weight_slots */
 } lm_cudnn_rnn;
 
-/* LM_E_MISSING, with a reason, where the library is left out or declines the network. */
+/* Finds or makes the key's network. LM_E_MISSING, with a reason, if the library is left out or declines it. */
 lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn **out);
-/* Fills rnn->place; `packed` is device memory of its size. LM_E_MISSING where a weight's gates do not lie one after the
- * other. */
+/* Fills rnn->position; `packed` is device memory of weight_bytes. LM_E_MISSING if a weight's gates are not adjacent. */
 lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *rnn, const void *packed);
 
-/* What one call works on. Pointers are to dense device memory; those that a pass does not name are not looked at. */
+/* Operands of a call. Pointers are to dense device memory; a pass ignores those that it does not name. */
 typedef struct lm_cudnn_rnn_call {
   lm_device device;
   lm_cudnn *cudnn;
   const lm_cudnn_rnn *rnn;
   int steps, batch;
-  int *lengths; /* [batch], of each sequence, the longest first */
+  int *lengths; /* [batch], each sequence's length, the longest first */
   const void *x, *weights, *h0, *c0;
   void *y, *h, *c;
   void *reserve;
   size_t reserve_bytes;
-  const void *grad_y, *grad_h, *grad_c; /* backward: all there, grad_c of an lstm */
+  const void *grad_y, *grad_h, *grad_c; /* backward: all set, grad_c for an lstm */
   void *grad_x, *grad_weights, *grad_h0, *grad_c0;
 } lm_cudnn_rnn_call;
 
-/* Bytes that the gradient will need. */
+/* Returns the bytes that the gradient will need. */
 lm_status lm_cudnn_rnn_reserve(const lm_cudnn_rnn_call *call, size_t *bytes);
-/* With reserve NULL there will be no gradient. LM_E_MISSING, and nothing was enqueued, where the library declines. */
+/* Runs forward; reserve NULL: no gradient will follow. LM_E_MISSING, with nothing enqueued, if cuDNN declines. */
 lm_status lm_cudnn_rnn_forward(const lm_cudnn_rnn_call *call);
-/* Writes into reserve, which is of no use afterwards; adds to grad_weights. */
+/* Runs backward. Writes into reserve, which is useless afterwards; adds to grad_weights. */
 lm_status lm_cudnn_rnn_backward(const lm_cudnn_rnn_call *call);

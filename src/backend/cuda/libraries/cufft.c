@@ -48,7 +48,7 @@ static lm_status check(int code, const char *call) {
 
 /* ---- plans */
 
-/* What a plan depends on. Every byte counts. */
+/* A plan's key, in which every byte counts. */
 typedef struct plan_key {
   int64_t n, lines, step, x_apart, y_apart;
   int32_t type, unused;
@@ -60,12 +60,12 @@ typedef struct plan {
   plan_key key;
   cufftHandle handle;
   size_t workspace;
-  bool in_graph; /* a graph that was captured may run it at any time: kept for good */
+  bool in_graph; /* a captured graph may run it at any time: never freed */
 } plan;
 
-enum { MAX_PLANS = 64 }; /* plans of a card that no graph has; those that were not used for the longest time go */
+enum { MAX_PLANS = 64 }; /* most plans of a card outside graphs; the least recently used one is freed */
 
-/* Of a card. The lock is held while a plan is given its stream and workspace and enqueued, which is one thing. */
+/* A card's plans. The lock is held while a plan gets its stream and workspace and is enqueued, as one step. */
 static struct gpu {
   pthread_mutex_t lock;
   plan *plans; /* the last used first */
@@ -84,7 +84,7 @@ static int type_of(const lm_cuda_fft_job *job) {
   }
 }
 
-/* It becomes the first. */
+/* Finds the key's plan, which becomes the first, or NULL. */
 static plan *find_plan(struct gpu *c, const plan_key *key) {
   for (plan **at = &c->plans; *at; at = &(*at)->next) {
     plan *p = *at;
@@ -97,7 +97,7 @@ static plan *find_plan(struct gpu *c, const plan_key *key) {
   return NULL;
 }
 
-/* Nobody captures meanwhile, and kernels that still read the plan's tables are waited for. */
+/* Frees the oldest plan of too many. Waits for kernels that still read its tables; no capture may run meanwhile. */
 static lm_status drop_oldest(struct gpu *c) {
   lm_status status = LM_OK;
   plan **oldest = NULL, *p;
@@ -139,7 +139,7 @@ done:
   return status;
 }
 
-/* Making a plan takes memory from the driver and may load code: that breaks whatever captures. */
+/* Makes a plan, which takes memory from the driver and may load code: that would break any capture. */
 static lm_status new_plan(struct gpu *c, const plan_key *key, plan **out) {
   lm_status status;
   if (lm_graph_capturing())
@@ -188,7 +188,7 @@ lm_status lm_cuda_fft(const lm_cuda_fft_job *job, void *stream) {
   if (!p) TRY(new_plan(c, &key, &p));
   if (lm_graph_capturing()) p->in_graph = true;
   if (p->workspace > 0) TRY(lm_cuda_scratch(job->device, p->workspace, &workspace));
-  TRY(FFT(cufftSetWorkArea, p->handle, workspace)); /* of 0 bytes too: the plan has no other */
+  TRY(FFT(cufftSetWorkArea, p->handle, workspace)); /* needed for 0 bytes too: the plan has no other */
   TRY(FFT(cufftSetStream, p->handle, stream));
   status = execute(p, job);
 done:

@@ -66,23 +66,23 @@ static lm_status check_solver(int code, const char *call) {
   ((c)->dtype == LM_F64 ? lm_cuda_check_blas(blas.cublasD##name(__VA_ARGS__), "cublasD" #name) \
                         : lm_cuda_check_blas(blas.cublasS##name(__VA_ARGS__), "cublasS" #name))
 
-/* ---- handles, made at need and lent out: none is for two threads at the same time */
+/* ---- handles, made at need and lent out: one thread uses one at a time */
 
 struct lm_solver {
   lm_solver *next;
-  bool alone; /* captures are kept out */
+  bool alone; /* true while it keeps captures out */
   cusolverDnHandle_t dense;
   cublasHandle_t blas;
   syevjInfo_t syevj;
   gesvdjInfo_t gesvdj;
-  void *stream;     /* that worked with it last; streams are kept for good */
-  cudaEvent_t done; /* for one to wait for another */
+  void *stream;     /* stream that used it last; streams are never freed */
+  cudaEvent_t done; /* for one stream to wait for another */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static lm_solver *idle[LM_DEVICE_MAX]; /* by physical ordinal */
+static lm_solver *idle[LM_DEVICE_MAX]; /* indexed by physical ordinal */
 
-/* What is not there yet: a failure leaves the rest to the next call. */
+/* Makes the parts that are missing: a failure leaves the rest to the next call. */
 static lm_status complete(lm_solver *s) {
   if (!s->dense) NEED(check_solver(dense.cusolverDnCreate(&s->dense), "cusolverDnCreate"));
   if (!s->blas) NEED(lm_cuda_check_blas(blas.cublasCreate_v2(&s->blas), "cublasCreate_v2"));
@@ -114,7 +114,7 @@ static lm_status take_solver(lm_solver_call *c) {
   c->solver->alone = lm_graph_block();
   if (!c->solver->alone) return lm_fail(LM_E_MISSING, "%s: cannot run while a graph is captured", lm_op_running());
   NEED(complete(c->solver));
-  if (c->solver->stream != c->stream) { /* the handles' own memory is for one at a time */
+  if (c->solver->stream != c->stream) { /* the handles' own memory serves one stream at a time */
     if (c->solver->stream) {
       NEED(CUDA(cudaEventRecord(c->solver->done, c->solver->stream)));
       NEED(CUDA(cudaStreamWaitEvent(c->stream, c->solver->done, 0)));
@@ -168,23 +168,23 @@ lm_status lm_solver_scratch(const lm_solver_call *c, int64_t n, lm_tensor **out)
   return lm_cuda_take_tensor(c->f, c->dtype, 2, (int64_t[]){c->count, n > 0 ? n : 1}, out);
 }
 
-/* A routine's workspace, of elements. */
+/* Allocates a routine's workspace of `elements` elements. */
 static lm_status workspace(const lm_solver_call *c, int64_t elements, void **out) {
   return lm_cuda_take(c->f, (size_t)(elements > 0 ? elements : 1) * c->item, out);
 }
 
-/* The address of each matrix, on the device. */
+/* Computes the address of each matrix, on the device. */
 static lm_status addresses(const lm_solver_call *c, const void *base, int64_t elements, void **out) {
   NEED(lm_cuda_take(c->f, (size_t)c->count * sizeof base, out));
   return LAUNCH("addresses", lm_k_addresses(*out, base, elements * (int64_t)c->item, c->count, c->stream));
 }
 
-/* The i-th of what lies that many elements apart. */
+/* Returns the i-th of items that are `elements` elements apart. */
 static void *at(const lm_solver_call *c, const void *base, int64_t i, int64_t elements) {
   return (char *)base + (size_t)(i * elements) * c->item;
 }
 
-/* Many matrices this small go in one launch; larger ones fill the card each. PyTorch draws the line there too. */
+/* Matrices up to these sizes share one launch; larger ones fill the card each. PyTorch has the same limits. */
 enum { SMALL = 512, TINY = 32 };
 
 /* ---- LU */
@@ -209,7 +209,7 @@ lm_status lm_solver_getrs(const lm_solver_call *c, bool transposed, int n, int k
                           void *b) {
   void *factors, *sides, *spare;
   cublasOperation_t how = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  int wrong = 0; /* arguments alone are judged: they are ours */
+  int wrong = 0; /* reports bad arguments only, which are ours */
   if (c->count > 1 && n < SMALL) {
     NEED(addresses(c, lu, (int64_t)n * n, &factors));
     NEED(addresses(c, b, (int64_t)n * k, &sides));
@@ -325,7 +325,7 @@ bool lm_solver_is_complete(const lm_solver_call *c, bool whole, int m, int n) {
   return whole || (c->count > 1 && m <= TINY && n <= TINY);
 }
 
-/* By Jacobi's rotations, which take wide matrices too and are PyTorch's choice. */
+/* Decomposes by Jacobi's rotations, which take wide matrices too and are PyTorch's choice. */
 lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int m, int n, void *a, void *s, void *u,
                           void *v) {
   void *work;

@@ -5,7 +5,7 @@
 
 #include "base/environment_variable.h"
 
-/* Whether the list, with commas between, has the name. */
+/* Returns true if the comma-separated list contains the name. */
 static bool is_listed(const char *list, const char *name) {
   size_t length = strlen(name);
   for (const char *at = list; at; at = strchr(at, ',')) {
@@ -16,7 +16,7 @@ static bool is_listed(const char *list, const char *name) {
   return false;
 }
 
-/* What the process has already comes first, as it does for libraries that are linked. */
+/* Finds all functions, first in the process's own libraries, as linking would. */
 static bool find_all(lm_lazy_library *l) {
   bool there = dlsym(RTLD_DEFAULT, l->names[0]) != NULL;
   void *from = there ? RTLD_DEFAULT : dlopen(l->file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

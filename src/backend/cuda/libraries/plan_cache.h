@@ -1,5 +1,5 @@
-/* A table from keys of fixed size to what was found for them, for plans and heuristics. Nothing is ever taken out:
- * kernels in flight and captured graphs may still need it. Not locked. */
+/* Maps keys of fixed size to plans and heuristics. Nothing is ever removed: kernels in flight and captured graphs may
+ * still need it. Not locked. */
 #pragma once
 
 #include <stddef.h>
@@ -10,13 +10,13 @@
 
 enum { LM_CACHE_BUCKETS = 256 };
 
-/* Every byte of a key counts, and an initializer leaves padding as it was: a key has none. Its fields of 8 bytes come
- * first, and `last` is its last one; an `unused` of 4 bytes where they come out odd. */
+/* Checks that a key has no padding: every byte of it counts, and an initializer leaves padding as it was. Its fields of
+ * 8 bytes come first, and `last` is its last one; `unused` of 4 bytes makes an odd number of them even. */
 #define LM_KEY_WITHOUT_PADDING(type, last)                                            \
   _Static_assert(sizeof(type) == offsetof(type, last) + sizeof(((type *)NULL)->last), \
                  #type " ends with padding, which is hashed")
 
-/* An entry's struct begins with this; its key, all bytes of which count, lies right behind. */
+/* The head of an entry; its key, all bytes of which count, follows directly. */
 typedef struct lm_cached {
   struct lm_cached *next;
   uint64_t hash;
@@ -26,7 +26,7 @@ typedef struct lm_cache {
   lm_cached *bucket[LM_CACHE_BUCKETS];
 } lm_cache;
 
-/* NULL if it has not been put. */
+/* Returns the key's entry, or NULL. */
 static inline void *lm_cache_find(const lm_cache *cache, const void *key, size_t bytes) {
   uint64_t hash = lm_hash(LM_NO_HASH, key, bytes);
   lm_cached *e = cache->bucket[hash % LM_CACHE_BUCKETS];
@@ -34,7 +34,7 @@ static inline void *lm_cache_find(const lm_cache *cache, const void *key, size_t
   return e;
 }
 
-/* The entry's key is already in place. */
+/* Adds an entry, whose key is already in place. */
 static inline void lm_cache_put(lm_cache *cache, lm_cached *entry, size_t key_bytes) {
   entry->hash = lm_hash(LM_NO_HASH, entry + 1, key_bytes);
   lm_cached **bucket = &cache->bucket[entry->hash % LM_CACHE_BUCKETS];

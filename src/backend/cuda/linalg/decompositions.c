@@ -1,6 +1,6 @@
-/* QR, eigenvalues of symmetric matrices, singular values, pseudoinverses. All but QR wait for the device, to say what
- * is not finite, which the library does not see, and to leave to the CPU what did not converge. Matrices without
- * entries are the CPU's. */
+/* Computes QR, eigenvalues of symmetric matrices, singular values, pseudoinverses. All except QR wait for the device,
+ * to report matrices that are not finite, which the library does not see, and to leave to the CPU those that did not
+ * converge. Empty matrices are the CPU's. */
 #include "backend/cuda/linalg/decompositions.h"
 
 #include "backend/cuda/libraries/cublas.h"
@@ -17,7 +17,7 @@ lm_status lm_solver_open_for(lm_cuda_frame *f, const lm_tensor *x, int64_t count
 
 /* ---- QR */
 
-/* R is the upper triangle of the first rows of what geqrf leaves: of its memory, taken by rows, the lower one. */
+/* R is the upper triangle of geqrf's first rows; in its column-major memory, read by rows, that is the lower one. */
 lm_status lm_cuda_linalg_qr(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_qr_args *a = args;
   lm_tensor *work, *tau, *q = out[0], *r = out[1];
@@ -100,7 +100,7 @@ lm_status lm_cuda_linalg_svdvals(const void *args, lm_tensor *const *out, lm_cud
   return svd(f, ((const lm_linalg_svdvals_args *)args)->A, false, NULL, out[0], NULL);
 }
 
-/* ---- the pseudoinverse: V diag(1 / s) U^T with s of 0 left out */
+/* ---- the pseudoinverse: V diag(1 / s) U^T, without those s that count as 0 */
 
 lm_status lm_columns_product(const lm_solver_call *c, const lm_columns_job *job) {
   bool done_ = false;

@@ -1,21 +1,21 @@
-/* Singular values, for what is made of them. */
+/* Computes singular value decompositions, and products of column-major matrices. */
 #pragma once
 
 #include "backend/cuda/linalg/matrices.h"
 
-/* lm_solver_open, but LM_E_MISSING for matrices without entries. */
+/* Begins a call like lm_solver_open; LM_E_MISSING for matrices without entries. */
 lm_status lm_solver_open_for(lm_cuda_frame *f, const lm_tensor *x, int64_t count, lm_solver_call *c);
 
-/* Of a [..., m, n], dense and column-major, which is destroyed: s [count, least], U [count, m, least or m] and V
- * [count, n, least or n], column-major, which may be square where that was not asked for. Matrices that are not finite
- * count as 0 and are flagged. */
+/* The decomposition of a [..., m, n], dense and column-major, which is destroyed: s [count, least], U [count, m, least
+ * or m] and V [count, n, least or n], column-major, which may be square unrequested. Matrices that are not finite count
+ * as 0 and are flagged. */
 typedef struct lm_svd_parts {
   lm_tensor *u, *s, *v;
 } lm_svd_parts;
 lm_status lm_svd_of(const lm_solver_call *c, lm_tensor *a, bool vectors, bool whole, lm_svd_parts *out);
 
-/* y = alpha a b + beta y of dense, column-major matrices, of which the first columns count: the product is [m, n], and
- * k the inner size; ta, tb: of the transposed. */
+/* A product y = alpha a b + beta y of the first columns of dense, column-major matrices: the result is [m, n], k the
+ * inner size; ta, tb: that operand is transposed. */
 typedef struct lm_columns_job {
   const lm_tensor *a, *b, *y;
   int m, n, k;

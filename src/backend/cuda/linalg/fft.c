@@ -1,4 +1,4 @@
-/* Fourier transforms: of lines as they lie, or, where they lie neither together nor beside each other, of copies. */
+/* Computes Fourier transforms: of lines as stored or, if they are neither contiguous nor side by side, of copies. */
 #include "backend/cuda/libraries/cufft.h"
 #include "linalg.h"
 
@@ -7,7 +7,7 @@ static lm_status scale(lm_tensor *y, double factor, void *stream) {
   return LAUNCH("scale", lm_k_scale(y->dtype, y->data, y->numel, factor, stream));
 }
 
-/* Pairs [batches, n, inner] to [batches, inner, n]. A pair of float32 moves as one float64. */
+/* Transposes complex numbers [batches, n, inner] to [batches, inner, n]. One of float32 moves as one float64. */
 static lm_status transpose_lines(lm_tensor *x, lm_tensor *y, int64_t batches, int64_t n, int64_t inner) {
   lm_status status;
   lm_tensor *from = NULL, *to = NULL;
@@ -54,7 +54,7 @@ lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out, lm_cuda_frame
   return scale(out[0], a->scale, f->stream);
 }
 
-/* The transforms of dense lines x of n numbers into y. */
+/* Transforms dense lines x of n real numbers into y. */
 static lm_status real_lines(lm_tensor *x, int64_t n, double factor, double inner, lm_tensor *y, void *stream) {
   int64_t lines = x->numel / n;
   NEED(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
@@ -96,8 +96,8 @@ lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out, lm_cuda_f
                 lm_k_overlap_add(out[0]->dtype, a->frames->data, a->window->data, s, out[0]->data, f->stream));
 }
 
-/* The copy is the library's to destroy, and of what is real in the transform of a real line the imaginary part does not
- * count. */
+/* Transforms a copy, which cuFFT destroys, to real numbers; imaginary parts of entries that are real in a real line's
+ * transform do not count. */
 lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_fft_c2r_args *a = args;
   lm_tensor *x;

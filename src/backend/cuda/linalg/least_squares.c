@@ -1,5 +1,5 @@
-/* Least squares: of matrices with full rank by QR, of all others, and of wide ones, by singular values, whatever the
- * driver is called; like the CPU's they give the shortest X. Waits for the device, as eigenvalues do. */
+/* Solves least squares: matrices of full rank (gels, not wide) by QR, all others by singular values, whatever the
+ * driver; like the CPU's they return the shortest X. Waits for the device, as eigenvalues do. */
 #include "backend/cuda/linalg/decompositions.h"
 #include "copy.h"
 #include "linalg.h"
@@ -18,7 +18,7 @@ static lm_status sum_squares(const lstsq *l, const lm_tensor *b, int from) {
                 lm_k_squares(l->c.dtype, b->data, from, l->m, l->k, l->c.count, l->out[1]->data, l->c.stream));
 }
 
-/* Q^T B, of which the first rows are R X, and the rest is what remains. */
+/* Solves by Q^T B, whose first rows are R X; the other rows are the residual. */
 static lm_status by_qr(lstsq *l) {
   lm_tensor *tau;
   const lm_solver_call *c = &l->c;
@@ -38,7 +38,7 @@ static lm_status by_qr(lstsq *l) {
   return sum_squares(l, l->B, l->n);
 }
 
-/* X = V diag(1 / s) U^T B; what remains is B - U U^T B. */
+/* Computes X = V diag(1 / s) U^T B; the residual is B - U U^T B. */
 static lm_status by_svd(lstsq *l) {
   lm_svd_parts parts;
   lm_tensor *transposed;

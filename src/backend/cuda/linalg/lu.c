@@ -1,12 +1,12 @@
-/* By LU: inverses, determinants, solutions. The library's matrices are column-major, results row-major. What has to say
- * that a matrix is singular waits for the device, as in PyTorch; determinants, and solutions by given factors,
- * do not. */
+/* Computes inverses, determinants and solutions by LU. The library's matrices are column-major, results row-major. Ops
+ * that report a singular matrix wait for the device, as in PyTorch; determinants, and solutions by given factors, do
+ * not. */
 #include <string.h>
 
 #include "backend/cuda/linalg/matrices.h"
 #include "linalg.h"
 
-/* det and, if it is not NULL, sign, of matrices without entries as well; factors: of x, row-major, and the pivots. */
+/* Computes det and, unless NULL, sign, of empty matrices too; factors: those of x, row-major, and the pivots. */
 static lm_status determinants(lm_cuda_frame *f, const lm_tensor *x, lm_tensor *sign, lm_tensor *det,
                               lm_tensor *const *factors) {
   lm_solver_call c;
@@ -29,8 +29,8 @@ lm_status lm_cuda_slogdet(const void *args, lm_tensor *const *out, lm_cuda_frame
   return determinants(f, ((const lm_slogdet_args *)args)->x, out[0], out[1], out + 2);
 }
 
-/* lu becomes the factors of A that it holds, and the k columns at x the solutions; `transposed`: of the transposed one.
- */
+/* Replaces lu by its factors, and the k columns at x by solutions; `transposed`: by those of A^T. `arg`: A's name in
+ * errors. */
 static lm_status solve(const char *arg, const lm_tensor *A, lm_solver_call *c, lm_tensor *lu, int *pivots,
                        bool transposed, int k, void *x) {
   lm_bad_matrix bad;
@@ -41,7 +41,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, lm_solver_call *c, l
   return lm_matrix_singular(arg, A, bad);
 }
 
-/* By rows, what the library solves is the transposed equation, and its solution the transposed one. */
+/* Read by rows, the library's equation is the transposed one, and so is its solution. */
 lm_status lm_cuda_inverse(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *x = ((const lm_inverse_args *)args)->x;
   lm_solver_call c;
@@ -54,7 +54,7 @@ lm_status lm_cuda_inverse(const void *args, lm_tensor *const *out, lm_cuda_frame
   return solve("x", x, &c, lu, (int *)pivots->data, false, n, out[0]->data);
 }
 
-/* A copy of B as the library takes it: X A = B is A^T X^T = B^T. */
+/* Copies B as the library takes it: X A = B is A^T X^T = B^T. */
 static lm_status right_sides(lm_cuda_frame *f, const lm_tensor *B, bool left, lm_tensor **out) {
   return lm_matrices_copy(f, B, left ? LM_BY_COLUMNS : LM_BY_ROWS, out);
 }
@@ -85,7 +85,7 @@ lm_status lm_cuda_linalg_lu_factor(const void *args, lm_tensor *const *out, lm_c
   return lm_matrix_singular("A", a->A, bad);
 }
 
-/* Copies of pivots, as int32, each of which names a row: others are reported, and stand for no exchange. */
+/* Copies pivots to int32; one that names no row is reported, and becomes no exchange. */
 static lm_status checked_pivots(lm_cuda_frame *f, const lm_tensor *pivots, int64_t rows, lm_tensor **out) {
   lm_bad bad;
   int64_t n = pivots->size[pivots->ndim - 1];

@@ -1,4 +1,4 @@
-/* Batches of matrices as cuSOLVER takes them. */
+/* Copies batches of matrices to and from cuSOLVER's layout. */
 #pragma once
 
 #include "backend/cuda/libraries/cusolver.h"
@@ -8,10 +8,10 @@ static inline int lm_columns_of(const lm_tensor *x) { return (int)x->size[x->ndi
 int64_t lm_matrices_count(const lm_tensor *x);
 
 enum { LM_BY_ROWS, LM_BY_COLUMNS };
-/* A dense copy of the frame's, row-major or column-major in the last two dims. */
+/* Makes a dense copy of the frame's, row-major or column-major in the last two dims. */
 lm_status lm_matrices_copy(lm_cuda_frame *f, const lm_tensor *x, int order, lm_tensor **out);
-/* A dense [count, m, n], column-major, for what a call needs in between. */
+/* Makes a dense [count, m, n] of the frame's, column-major, as scratch memory. */
 lm_status lm_matrices_scratch(const lm_solver_call *c, int64_t m, int64_t n, lm_tensor **out);
-/* The first rows and columns of dst's matrices become those of src's, `transposed`: of the transposed of src's. src is
- * dense and column-major; both have as many matrices, in whatever dims. */
+/* Copies the first rows and columns of src's matrices, or with `transposed` of their transposes, to dst's. src is dense
+ * and column-major; both have the same number of matrices, in any dims. */
 lm_status lm_matrices_take(lm_tensor *src, bool transposed, int64_t rows, int64_t columns, lm_tensor *dst);

@@ -13,7 +13,7 @@
 
 /* ---- errors */
 
-static _Atomic int lost; /* the error that ended the context; it answers every call from then on */
+static _Atomic int lost; /* error that ended the context; every later call returns it */
 
 static bool is_fatal(int error) {
   enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, EXTERNAL_DEVICE = 911 }; /* older toolkits lack the names */
@@ -39,14 +39,14 @@ static bool is_fatal(int error) {
 
 void lm_cuda_forget_error(void) { cudaGetLastError(); }
 
-/* "add: " of the op that runs, or nothing. */
+/* Returns the running op's prefix, "add: ", or "". */
 static const char *op_prefix(char text[64]) {
   const char *op = lm_op_running();
   snprintf(text, 64, "%s%s", op ? op : "", op ? ": " : "");
   return text;
 }
 
-/* What to do about an error; NULL where there is nothing. */
+/* Returns advice about an error, or NULL. */
 static const char *remedy(int error, char text[160]) {
   int ordinal = 0, major = 0, minor = 0;
   switch (error) {
@@ -97,15 +97,15 @@ static lm_status check_alive(void) {
 /* ---- the current card */
 
 static _Thread_local int selected; /* ordinal + 1 */
-static _Atomic int latest;         /* of any thread; 0: none yet */
+static _Atomic int latest;         /* last card selected by any thread; 0: none yet */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the facts and the report slots */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the facts and the report slots */
 static lm_cuda_facts facts[LM_DEVICE_MAX];
 static _Atomic bool known[LM_DEVICE_MAX];
 
-/* Nothing here needs a context. */
+/* Reads a card's facts, without a context. */
 static lm_status read_facts(int ordinal) {
-  enum { OLDEST = 8 }; /* what the kernels are compiled for */
+  enum { OLDEST = 8 }; /* compute capability that kernels are compiled for */
   char op[64];
   int l2 = 0;
   lm_cuda_facts f = {0};
@@ -149,7 +149,7 @@ lm_status lm_cuda_select_again(int ordinal) {
   return lm_cuda_select(ordinal);
 }
 
-/* A thread without a card of its own would get a context on the first one. */
+/* Selects any card. A thread that has selected none would get a context on the first card. */
 lm_status lm_cuda_select_any(void) {
   if (selected) return check_alive();
   int ordinal = atomic_load_explicit(&latest, memory_order_relaxed) - 1;
@@ -173,7 +173,7 @@ const lm_cuda_facts *lm_cuda_facts_of(lm_device device) { return &facts[lm_devic
 lm_status lm_cuda_enter(lm_device device, void **stream) {
   NEED(lm_cuda_select(lm_device_physical(device)));
   lm_stream *s = lm_stream_current(device);
-  if (!s) return LM_E_STATE; /* the message is stream_create's */
+  if (!s) return LM_E_STATE; /* stream_create set the message */
   *stream = s->native;
   return LM_OK;
 }
@@ -184,7 +184,7 @@ lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out) {
   return lm_device_alloc(device, bytes ? bytes : 1, out);
 }
 
-/* Another thread that gets the memory for another stream has to see that this one was given something. */
+/* Marks the current stream as used, so that a thread that reuses the memory on another stream sees it. */
 static void note_given(lm_device device) {
   lm_stream *s = lm_stream_current(device);
   if (s) lm_stream_touch(s);
@@ -209,19 +209,19 @@ typedef struct report_slot {
   unsigned *claim, *device_claim;
 } report_slot;
 
-enum { MAX_REPORTS = LM_STREAM_MAX * 8 }; /* a card, which may stand for several devices */
+enum { MAX_REPORTS = LM_STREAM_MAX * 8 }; /* most streams of a card, which may be several devices */
 typedef struct gpu {
   int n;
-  report_slot at[MAX_REPORTS];             /* as streams were made */
-  lm_bad_record *records, *device_records; /* [MOST] in pinned memory, as are those: */
+  report_slot at[MAX_REPORTS];             /* in the order of the streams' creation */
+  lm_bad_record *records, *device_records; /* [MAX_REPORTS] in pinned memory, as the next two */
   unsigned *claims, *device_claims;
   _Atomic bool together;
 } gpu;
 
-static gpu gpus[LM_DEVICE_MAX]; /* kept for good */
+static gpu gpus[LM_DEVICE_MAX]; /* never freed */
 static _Atomic(report_slot *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
 
-/* Locked. The host resets a place by itself: streams may be waiting, or be captured by another thread. */
+/* Allocates the records; called locked. The host resets a slot by itself: streams may be waiting or under capture. */
 static lm_status prepare(gpu *c) {
   lm_status status = LM_OK;
   lm_bad_record *records = NULL;
@@ -282,7 +282,7 @@ lm_status lm_cuda_resolve(int ordinal, void *stream) {
     if (!(all || p->stream == stream) || *(volatile int *)&p->record->kind == LM_BAD_NONE) continue;
     if (found.kind == LM_BAD_NONE) found = *p->record;
     *(volatile int *)&p->record->kind = LM_BAD_NONE;
-    *(volatile unsigned *)p->claim = 0; /* from here on kernels write it again */
+    *(volatile unsigned *)p->claim = 0; /* from here on kernels may write it again */
   }
   pthread_mutex_unlock(&lock);
   if (found.kind == LM_BAD_NONE) return LM_OK;

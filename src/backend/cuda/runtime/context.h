@@ -1,26 +1,26 @@
-/* The thread's card, errors of the runtime, scratch memory, and where kernels report bad values. */
+/* Selects the thread's card, and handles runtime errors, scratch memory, and kernels' reports of bad values. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "base/status.h"
 
-/* Ordinals are the runtime's. Makes the card current on this thread; an error once its context is lost, or if it is too
- * old a card. Its facts are known from then on. */
+/* Makes the card current on this thread and reads its facts. Ordinals are the runtime's. An error once its context is
+ * lost, or if the card is too old. */
 lm_status lm_cuda_select(int ordinal);
-/* The same, and does not believe that it still is what it was made last: other libraries may have changed it. */
+/* Selects the card even if this thread did so before: other libraries may have changed it since. */
 lm_status lm_cuda_select_again(int ordinal);
-/* One of the cards in use, for what needs any. */
+/* Selects one of the cards in use, for calls that need any. */
 lm_status lm_cuda_select_any(void);
-/* Drops the error the runtime remembers, of a call whose failure is answered otherwise. */
+/* Clears the error that the runtime remembers, of a call whose failure is handled otherwise. */
 void lm_cuda_forget_error(void);
-/* A capture forbids its thread calls that are not for its streams, unless it says that it knows what it does: around
- * those that take memory or load code. *mode is for the second. */
+/* Allows this thread calls that a capture forbids because they are not for its streams: around those that take memory
+ * or load code. *mode is passed to lm_cuda_unrelax. */
 lm_status lm_cuda_relax(int *mode);
 void lm_cuda_unrelax(int mode);
-/* A place for the bad values of a new stream. */
+/* Makes a slot for the bad values of a new stream. */
 lm_status lm_cuda_report_slot_new(int ordinal, void *stream);
-/* After the stream (NULL: the card) was waited for: the first bad value its kernels reported, as an error. */
+/* Returns, after a wait for the stream (NULL: the card), the first bad value its kernels reported, as an error. */
 lm_status lm_cuda_resolve(int ordinal, void *stream);
-/* From now on kernels may report to positions of other streams than the one that was waited for: graphs do. */
+/* Makes lm_cuda_resolve check all streams from now on: graphs' kernels may report to slots of other streams. */
 void lm_cuda_resolve_all(int ordinal);

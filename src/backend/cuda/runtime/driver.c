@@ -1,4 +1,4 @@
-/* The CUDA runtime as the core's driver: memory, copies, streams, events, capture. */
+/* Implements the core's driver by the CUDA runtime: memory, copies, streams, events, capture. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,7 +14,7 @@
 #include "backend/cuda/runtime/properties.h"
 #include "device/alloc.h"
 
-/* ---- which cards */
+/* ---- available cards */
 
 static char why[512];
 
@@ -51,7 +51,7 @@ done:
   return status;
 }
 
-/* cudaFree waits until nothing uses the memory any more. */
+/* Frees memory; cudaFree waits until nothing uses it. */
 static void cuda_free(int ordinal, void *p, size_t bytes) {
   (void)bytes;
   if (lm_cuda_select(ordinal) == LM_OK && cudaFree(p) != cudaSuccess) lm_cuda_forget_error();
@@ -87,7 +87,7 @@ static bool can_access_peer(int ordinal, int peer) {
   return can != 0;
 }
 
-/* Cards that can reach each other's memory do so from their first copy on; others go through the host. */
+/* Enables peer access at a pair's first copy; cards that cannot reach each other's memory copy through the host. */
 static void open_peer(int ordinal, int peer) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static bool tried[LM_DEVICE_MAX][LM_DEVICE_MAX];
@@ -99,8 +99,8 @@ static void open_peer(int ordinal, int peer) {
   pthread_mutex_unlock(&lock);
 }
 
-/* *early: the driver reads memory that nobody has pinned before the call returns, through a buffer of its own. A card
- * that can reach such memory by itself may read it later. */
+/* Sets *early to true if the driver copies unpinned memory to its own buffer before the call returns. A card that can
+ * reach such memory by itself may read it later. */
 static lm_status is_read_at_once(int ordinal, const void *src, bool *early) {
   enum { UNKNOWN, YES, NO };
   static _Atomic int buffered[LM_DEVICE_MAX];
@@ -118,9 +118,9 @@ static lm_status is_read_at_once(int ordinal, const void *src, bool *early) {
   return LM_OK;
 }
 
-/* What would be read later goes by way of pinned memory, so that nobody waits for all that the stream was given before.
- * *staged: how many bytes have. Pinned blocks are kept, so there is a limit; what is pinned already needs no second
- * copy unless it is small. */
+/* Copies through pinned memory a source that the driver would read only later, so that nobody waits for the stream's
+ * earlier work. *staged: bytes copied so far. Pinned blocks are kept, so there is a limit; pinned sources need no
+ * second copy unless they are small. */
 static lm_status stage(lm_stream *s, char *dst, const char *src, size_t bytes, size_t *staged) {
   enum { PIECE = 16 << 20, LIMIT = 256 << 20, SMALL = 1 << 20 };
   if (bytes > SMALL && lm_is_pinned(src)) return LM_OK;

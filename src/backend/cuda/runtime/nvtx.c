@@ -1,4 +1,4 @@
-/* Ranges that NVIDIA's tools show. The headers of NVTX 3 load the tool by themselves, and do nothing without one. */
+/* Marks ranges for NVIDIA's tools. The headers of NVTX 3 load the tool by themselves, and do nothing without one. */
 #include "backend/cuda/runtime/nvtx.h"
 
 #if defined(__has_include)

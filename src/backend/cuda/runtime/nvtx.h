@@ -1,4 +1,4 @@
-/* Ranges of this thread, and moments, for NVIDIA's tools. */
+/* Marks ranges of this thread, and moments, for NVIDIA's tools. */
 #pragma once
 
 void lm_nvtx_push(const char *name);

@@ -33,7 +33,7 @@
   X(maxThreadsDim) X(maxGridSize) X(maxTexture2D) X(maxTexture2DMipmap) X(maxTexture2DLinear) X(maxTexture2DGather)   \
   X(maxTexture3D) X(maxTexture3DAlt) X(maxTexture1DLayered) X(maxTexture2DLayered) X(maxTextureCubemapLayered)        \
   X(maxSurface2D) X(maxSurface3D) X(maxSurface1DLayered) X(maxSurface2DLayered) X(maxSurfaceCubemapLayered)
-/* What has no field. */
+/* Properties without a field. */
 #define ATTRIBUTES(X)                                                                                                 \
   X(clockRate, ClockRate) X(memoryClockRate, MemoryClockRate) X(computeMode, ComputeMode)                             \
   X(kernelExecTimeout, KernelExecTimeout) X(gpuOverlap, GpuOverlap)                                                   \
@@ -67,7 +67,7 @@ static void put_array(const sink *s, const char *name, int n, const int *v) {
   put_text(s, name, text);
 }
 
-/* As `nvidia-smi -L` writes it. */
+/* Reports the UUID in the form of `nvidia-smi -L`. */
 static void put_uuid(const sink *s, const cudaUUID_t *uuid) {
   char text[48] = "GPU";
   int at = 3;
@@ -78,7 +78,7 @@ static void put_uuid(const sink *s, const cudaUUID_t *uuid) {
   put_text(s, "uuid", text);
 }
 
-/* What CUDA_VISIBLE_DEVICES calls the card: a number where it lists numbers; a card it lists by UUID has none here. */
+/* Reports the card's number in CUDA_VISIBLE_DEVICES if that lists numbers; a card listed by UUID has none here. */
 static void put_physical_index(const sink *s, int ordinal) {
   const char *at = getenv("CUDA_VISIBLE_DEVICES");
   for (int i = 0; at && i < ordinal; i++) {
@@ -94,7 +94,7 @@ static void put_physical_index(const sink *s, int ordinal) {
   if (at && end != at && (*end == ',' || *end == 0)) put_number(s, "physicalIndex", (double)index);
 }
 
-/* A driver may know less than the toolkit that this was built with. */
+/* Reads an attribute; false if the driver does not know it, being older than the toolkit of the build. */
 static bool has_attribute(enum cudaDeviceAttr attribute, int ordinal, int *value) {
   if (cudaDeviceGetAttribute(value, attribute, ordinal) == cudaSuccess) return true;
   lm_cuda_forget_error();

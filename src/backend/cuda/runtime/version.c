@@ -1,4 +1,4 @@
-/* The libraries this backend stands on. */
+/* Returns the versions of the libraries that this backend uses. */
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
