@@ -240,6 +240,24 @@ for _, dtype in ipairs {"int8", "float32", "float64"} do
     same(to:view(-1), filled, what .. " into rows with gaps")
   end
 end
+
+-- Rows that fill whole lines of the caches: with dims in any order, repeated, and overlapping.
+do
+  local x = random("float32", 6, 70, 5, 32)
+  local at = counted(x:numel()):view(x:size())
+  for _, order in ipairs {{1, 3, 2, 4}, {2, 1, 3, 4}, {3, 2, 1, 4}, {3, 1, 2, 4}} do
+    local what = "lines in the order " .. table.concat(order, " ")
+    same(x:permute(order):contiguous(), picked(x, at:permute(order):contiguous()), what)
+    local function repeated(t) return t:narrow(3, 2, 1):expand(6, 70, 5, 32):permute(order) end
+    same(repeated(x):contiguous(), picked(x, repeated(at):contiguous()), what .. ", repeated")
+  end
+  for _, stride in ipairs {{1, 16, 1}, {8, 32, 1}, {32, 1, 1}, {0, 16, 1}} do
+    local function windows(t) return t:view(-1):as_strided({10, 60, 32}, stride) end
+    same(windows(x):contiguous(), picked(x, windows(at):contiguous()), "windows " .. table.concat(stride, " "))
+    same(windows(x):transpose(1, 2):contiguous(), picked(x, windows(at):transpose(1, 2):contiguous()),
+      "transposed windows " .. table.concat(stride, " "))
+  end
+end
 print("passed " .. checks)
 ]=]
 
