@@ -1,4 +1,4 @@
---- Pooling over windows of x [N, C, …] or [C, …]. Sizes are a number for all dims, or a list with one for each.
+--- Defines pooling over windows of x [N, C, …] or [C, …]. Sizes are a number for all dims, or a list with one for each.
 local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
@@ -57,7 +57,7 @@ for n = 2, 3 do
       if (self.output_size == nil) == (self.output_ratio == nil) then
         options.fail("%s: pass either output_size or output_ratio", name)
       end
-      if self._random_samples then -- state, as PyTorch has it
+      if self._random_samples then -- a buffer, as in PyTorch
         self:register_buffer("_random_samples", self._random_samples)
       end
     end,

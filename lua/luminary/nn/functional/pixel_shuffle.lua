@@ -1,4 +1,4 @@
---- pixel_shuffle, pixel_unshuffle, channel_shuffle, and bilinear.
+--- Implements pixel_shuffle, pixel_unshuffle, channel_shuffle, and bilinear.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
