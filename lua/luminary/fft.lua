@@ -155,7 +155,7 @@ local function real_lines(who, x, s, dim, norm, default, inverse)
   x, dims = signal(who, x, false)
   local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
-  if n > 1 and list[n] == dims and list[n - 1] == dims - 1 then -- the last two dims are one call
+  if n > 1 and list[n] == dims and list[n - 1] == dims - 1 then -- one call transforms the last two dims
     local scale = 1
     for i = n - 1, n do
       local size = sizes[i] and sizes[i] ~= -1 and sizes[i] or x.shape[list[i]]

@@ -34,7 +34,7 @@ function checkpoint.load(path, opts)
   opts = options.check("load", opts, changes.with {
     mmap = {"boolean", false}, null = {"any"}, skip_unreadable = {"boolean", false}, skip = {"boolean", false},
   }, "device")
-  opts.skip_unreadable = opts.skip_unreadable or opts.skip -- its shorter name
+  opts.skip_unreadable = opts.skip_unreadable or opts.skip -- a shorter name of the option
   local file = formats.load(path, opts)
   local value = file.value
   if #file.lacking > 0 then warn_of_lacking(file.path, file.kind == "GGUF" and value.tensors or value, file.lacking) end

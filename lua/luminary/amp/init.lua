@@ -130,7 +130,7 @@ end
 --- Prepares models and optimizers for mixed precision, and returns them.
 function amp.initialize(models, optimizers, opts)
   local who = "amp.initialize"
-  if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- no optimizers
+  if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- without optimizers
     optimizers, opts = nil, optimizers
   end
   opts = options.check(who, opts, levels.options, "opt_level")

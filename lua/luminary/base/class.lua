@@ -11,7 +11,7 @@ local newproxy, debug_getmetatable, debug_setmetatable = newproxy, debug.getmeta
 
 local class = {}
 
---- The record of an instance of any class; nil for other values.
+--- Returns the record of an instance of any class; nil for other values.
 class.record = options.record
 local record_of = class.record
 

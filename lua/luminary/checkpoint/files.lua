@@ -59,7 +59,7 @@ local function replace_objects(who, tree, each, to_load)
     end
     return copies[value]
   end
-  jit.off(walk) -- as Description.table (file_formats/checkpoint.lua)
+  jit.off(walk) -- LuaJIT miscompiles it, see Description.table (file_formats/checkpoint.lua)
   return walk(tree)
 end
 

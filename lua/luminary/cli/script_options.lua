@@ -129,7 +129,7 @@ return function(usage, rows, selftest, words)
     io.write(usage)
     os.exit(0, true)
   end
-  while words and arg[at] do -- after "--"
+  while words and arg[at] do -- arguments after "--"
     words[#words + 1], at = arg[at], at + 1
   end
   if arg[at] then

@@ -10,7 +10,7 @@ local double, divide = labels.double, labels.divide
 
 -- ---- the thresholds
 
--- The kind of thresholds, in float32 as scores are: 0.1 as a float64 would differ.
+-- The kind of thresholds: a tensor in float32, as scores are, since 0.1 as a float64 would differ.
 options.kind("thresholds", "count, list of numbers or tensor", function(who, name, v)
   if type(v) == "number" then return ops.linspace(0, 1, options.arg(who, name, v, "count"), {dtype = "float32"}) end
   if type(v) == "table" then v = core.tensor(v, {dtype = "float32"}) end

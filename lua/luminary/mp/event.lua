@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local shared = require "luminary.mp.shared_handle"
 
 --- lm.mp.Event(): Makes a flag that processes and threads can wait for.
-local Event = class.define "lm.mp.Event" -- there is lm.cuda.Event, too
+local Event = class.define "lm.mp.Event" -- distinct from lm.cuda.Event
 
 function Event:init() self.handle = core.mp_event() end
 

@@ -4,7 +4,7 @@ local load_module = require "luminary.base.load_module"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.parent_channel"
-require "luminary.tensor.methods" -- for tensors, if the function does not load the library
+require "luminary.tensor.methods" -- defines tensors' methods, if the function does not load the library
 
 local Exit = failure.Exit
 

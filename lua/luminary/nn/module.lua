@@ -1,4 +1,4 @@
---- nn.Module(): The base class of all layers and models.
+--- nn.Module(): Defines the base class of all layers and models.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local one_based_list = require "luminary.base.one_based_list"

@@ -4,7 +4,7 @@ local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
 local printed = require "luminary.nn.print_values"
 local signature = require "luminary.base.signature"
-require "luminary.nn.functional.sizes" -- for the kinds of its arguments
+require "luminary.nn.functional.sizes" -- defines the kinds of its arguments
 
 local list, pooling = layer.entries()
 

@@ -70,7 +70,7 @@ end
 local function line_of(self, now)
   local desc, after = self.desc ~= "" and self.desc .. " " or "", state(self, now)
   if not self.visible then return desc .. after end
-  desc, after = desc:gsub("%c", " "), after:gsub("%c", " ") -- one line
+  desc, after = desc:gsub("%c", " "), after:gsub("%c", " ") -- keeps one line
   local columns, bar = terminal.size() - 1, ""
   local width = math.min(WIDTH, columns - characters.columns(desc .. after) - 3)
   if self.total and width > 0 then

@@ -3,7 +3,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-require "luminary.nn.functional.sizes" -- for the kinds of its arguments
+require "luminary.nn.functional.sizes" -- defines the kinds of its arguments
 
 local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
