@@ -112,7 +112,7 @@ function on.signal(self, number)
   self.interrupted = self.interrupted or number == SIGINT
   self.stopped_by = self.stopped_by or number
   stop_in(self, self.grace)
-  if has_come then return end -- after the round's end
+  if has_come then return end -- the ranks got SIGTERM at the round's end
   signal_all(self, number)
   self.out:say(("%s passed on to the ranks; %s kills them"):format(core.signal_name(number),
     self.interrupted and "Ctrl-C once more" or "Ctrl-C twice"))
@@ -151,8 +151,8 @@ local function start_all(self, ranks)
   end
 end
 
--- Reads the output that remains in the pipes once all writers are gone. A process that escaped may hold a pipe open, so
--- silence ends it too.
+-- Reads the output that remains in the pipes once all writers have ended. A process that escaped may hold a pipe open,
+-- so silence ends it too.
 local function drain(self)
   local deadline = self.out.deadline(self.stopped_by)
   while self.open > 0 and core.time() < deadline do

@@ -9,7 +9,7 @@ local sorted_keys, without_position = common.sorted_keys, common.without_positio
 return function(options, given, refuse, finish)
   local files = {}
 
-  --- Returns what a Lua file beside the script returns.
+  --- Returns the result of a Lua file in the script's folder.
   function files.beside(name)
     local path = (arg[0]:match "^.*/" or "") .. name
     local chunk, problem = loadfile(path)
@@ -18,7 +18,7 @@ return function(options, given, refuse, finish)
       .. "sources", name))()
   end
 
-  --- Returns models.lua beside the script, which has the network of --model.
+  --- Returns models.lua in the script's folder, which has the network of --model.
   function files.models()
     local models, names = files.beside "models.lua", {}
     for _, name in ipairs(sorted_keys(models)) do

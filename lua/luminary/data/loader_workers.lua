@@ -64,7 +64,7 @@ end
 
 local IDLE = 0.05 -- seconds after a pass until memory is freed, which takes longer than a short pass
 
--- Returns the loader's next message; nil if the loader is gone.
+-- Returns the loader's next message; nil if the loader has ended.
 local function listen(made)
   local text, tensors, handles
   if not made then text, tensors, handles = core.mp_receive(here.channel, IDLE) end

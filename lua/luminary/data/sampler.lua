@@ -26,7 +26,7 @@ function Sampler:iter()
   end
 end
 
---- Returns what the order of the next epoch depends on, beside the default generator, as a plain table.
+--- Returns the state that sets the order of the next epoch, besides the default generator, as a plain table.
 function Sampler:state_dict() return {epoch = self.epoch} end
 --- Loads a state_dict.
 function Sampler:load_state_dict(state)
@@ -217,7 +217,7 @@ function Batch:load_state_dict(state)
   if state then self.sampler:load_state_dict(state) end
 end
 
---- Returns the state after each rank took `count` batches, if the wrapped sampler had another number of ranks.
+--- Returns the state after `count` batches on each rank, if the wrapped sampler had another number of ranks; or nil.
 function Batch:state_after(state, count)
   local inner = state.sampler and class.has(self.sampler, "state_after")
     and self.sampler:state_after(state.sampler, count * (state.batch_size or self.batch_size))
@@ -267,7 +267,7 @@ Distributed.set_epoch = signature.of("set_epoch(epoch: natural)", function(self,
   self.epoch, self.start = epoch, 0
 end)
 
---- Returns the indices of an epoch, a 1-d int64 tensor; after load_state_dict those of the rest of it.
+--- Returns the indices of an epoch, a 1-d int64 tensor; after load_state_dict, only the rest of the epoch.
 function Distributed:indices()
   local n, start = dataset.length("DistributedSampler", self.set), self.start
   self.start = 0
@@ -280,7 +280,7 @@ function Distributed:indices()
   return order:slice(1, start + self.rank + 1, last, self.num_replicas):contiguous()
 end
 
---- Returns what the order of the next epoch depends on, as a plain table.
+--- Returns the state that sets the order of the next epoch, as a plain table.
 function Distributed:state_dict()
   return {
     epoch = self.epoch, start = self.start, num_replicas = self.num_replicas,

@@ -137,7 +137,7 @@ collectives.reduce_scatter_tensor = signature.of("reduce_scatter_tensor(output: 
   return run("reduce_scatter", opts, nil, output, {input}) or output
 end)
 
---- Scatters a list of tensors from each rank to all ranks and gathers what came in a list.
+--- Scatters a list of tensors from each rank to all ranks, and gathers the received tensors in a list.
 collectives.all_to_all = signature.of("all_to_all(outputs: list, inputs: list, {"
   .. common .. "})", function(outputs, inputs, opts)
   finish("all_to_all", opts)

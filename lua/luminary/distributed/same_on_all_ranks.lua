@@ -1,4 +1,4 @@
---- Checks that all ranks of a group describe the same: compares lines of text with those of the group's first rank.
+--- Checks that all ranks of a group have equal descriptions: compares lines of text with the first rank's.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 

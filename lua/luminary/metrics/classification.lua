@@ -94,7 +94,7 @@ add("Recall", "recall", {absent_by_top_k = true, more = zero_division, parts = f
   return tp, tp + fn
 end})
 
--- Returns the parts of (1 + beta²) precision recall / (beta² precision + recall), van Rijsbergen, 1979.
+-- Computes (1 + beta²) precision recall / (beta² precision + recall), van Rijsbergen, "Information Retrieval", 1979.
 local function f_score(beta, tp, fp, fn)
   local squared = beta * beta
   return double(tp) * (1 + squared), double(tp) * (1 + squared) + double(fn) * squared + double(fp)

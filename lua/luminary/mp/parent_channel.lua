@@ -3,7 +3,7 @@ local core = require "luminary.core"
 
 local here = {}
 
---- Receives the next message: text, tensors, handles; nil if none will come. A thread asked to end ends here.
+--- Receives the next message: text, tensors, handles; nil if none will come. A thread asked to end does so in the wait.
 function here.receive()
   local text, tensors, handles
   repeat

@@ -247,7 +247,7 @@ function Elementwise:advance(group, params, states, count)
   end
 end
 
---- Keeps no states made here, since they outlive the scope already; those of a class with its own `advance` do not.
+--- Keeps states only for a class with its own `advance`; states made here already outlive the scope.
 function Elementwise:keep_states(states)
   if self.advance ~= Elementwise.advance then Optimizer.keep_states(self, states) end
 end

@@ -3,7 +3,7 @@ local options = require "luminary.base.options"
 
 local optim = {Optimizer = require "luminary.optim.optimizer"}
 
--- Optimizers that one batch is enough for: those of elementwise_classes.lua, and those of lamb_muon_adafactor.lua.
+-- Optimizers whose step needs one batch: those of elementwise_classes.lua, and those of lamb_muon_adafactor.lua.
 local elementwise, others = "ASGD AdaBelief Adadelta Adagrad Adam AdamW Adamax Lion NAdam RAdam RMSprop Rprop SGD",
   "Adafactor LAMB Muon"
 

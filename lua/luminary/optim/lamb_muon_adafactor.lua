@@ -23,7 +23,7 @@ end
 -- Interpolates t, in place, toward value: t + weight * (value - t).
 local function approach(t, value, weight) return t:add_(value - t, {alpha = weight}) end
 
--- ---- what they share
+-- ---- the base class
 
 local Whole = class.define("Whole", Optimizer)
 

@@ -73,10 +73,10 @@ for name, dtype in pairs {
   end
 end
 
---- Returns a copy of x in host memory, or x itself if it is there.
+--- Returns a copy of x in host memory, or x itself if it already is in host memory.
 function methods.cpu(x) return methods.to(tensor("cpu", x), "cpu") end
 
---- Returns a copy of x on a CUDA device, the current one by default, or x itself if it is there.
+--- Returns a copy of x on a CUDA device, the current one by default, or x itself if it already is on that device.
 function methods.cuda(x, device, given)
   if type(device) == "table" then device, given = nil, device end
   return methods.to(tensor("cuda", x), device or "cuda", given or {})

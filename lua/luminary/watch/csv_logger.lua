@@ -101,7 +101,7 @@ function CSVLogger:write_scalars(values, step, time, _style)
   for tag, value in pairs(values) do self.row[tag] = value end
 end
 
---- Writes all rows to the file, that of the last step too.
+--- Writes all rows to the file, including the last step's.
 function CSVLogger:flush()
   if not self.enabled then return end
   write_row(self)

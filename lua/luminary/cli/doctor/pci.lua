@@ -70,7 +70,7 @@ local function translates()
   return true, ("%s in /sys/class/iommu, and no iommu=pt in /proc/cmdline"):format(units[1] or "groups")
 end
 
--- Returns the bridges above the GPUs with access control on, as texts; and those of unknown state.
+-- Returns the bridges above the GPUs with access control on, as texts; and the bridges whose state is unknown.
 local function controlled()
   local on, unknown, seen, names = {}, {}, {}, {}
   for _, one in ipairs(facts.gpus()) do

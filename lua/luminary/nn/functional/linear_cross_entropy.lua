@@ -30,7 +30,7 @@ local function each_chunk(rows, chunk_size, f)
   for first = 1, rows, chunk_size do core.scope(f, first, math.min(chunk_size, rows - first + 1)) end
 end
 
--- Returns the logits' gradient by ops, for second derivatives. `grad`: that of each row's unweighted loss.
+-- Returns the logits' gradient by ops, for second derivatives. `grad`, 0-d or [N]: that of a row's unweighted loss.
 local function gradient_by_ops(grad, logits, target, class_weight, o)
   local ignored, classes = target:eq(o.ignore_index), logits.shape[2]
   local at, counts = target:masked_fill(ignored, 1), ignored:logical_not():to(grad.dtype)

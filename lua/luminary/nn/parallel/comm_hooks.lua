@@ -69,7 +69,7 @@ end
 hooks.fp16_compress_hook = compress("fp16_compress_hook", "float16")
 hooks.bf16_compress_hook = compress("bf16_compress_hook", "bfloat16")
 
-local side = {} -- maps a GPU to the stream on which sums run beside backward
+local side = {} -- maps a GPU to the stream on which sums run parallel to backward
 
 -- Adds this rank's part once all ranks' contributions have arrived, and sends the sum to all ranks.
 local function sum_part(group, arrived, parts, all)

@@ -98,8 +98,8 @@ function Synced.backward(ctx, grad)
 
   local sums = ops.cat {dbias:to(WIRE), dweight:to(WIRE)}
   local off = own and sums / ctx.count
-  -- Under DistributedDataParallel a rank's gradients count by its share of the samples: those of others are seen here
-  -- in proportion to this rank's.
+  -- Under DistributedDataParallel, gradients of a rank are weighted by its share of the samples: here, other ranks'
+  -- gradients are scaled relative to this rank's.
   local share = ctx.share
   if share then sums:mul_(share) end
   dist.all_reduce(sums, {group = ctx.group})
