@@ -28,7 +28,7 @@ local backends = {}
 
 --- lm.backends.cuda: Provides settings of CUDA's libraries.
 backends.cuda = {
-  --- lm.backends.cuda.matmul: Provides the setting of matrix products on a GPU: allow_tf32.
+  --- lm.backends.cuda.matmul: Settings of matrix products on a GPU: allow_tf32.
   matmul = settings("cuda.matmul.", {"allow_tf32"}, {}),
   --- Returns whether the CUDA backend is built and can be loaded.
   is_built = function() return core.cuda_version "cuda" ~= nil end,

@@ -13,7 +13,7 @@ local function with(names, words)
   return names
 end
 
--- Names that other ops replace in a line, and names in another library here.
+-- Names for which another op or an op of another library here is the replacement.
 local of_ops = {
   ger = "lm.outer(x, y) is the outer product of two vectors",
   ormqr = "Q of local Q = lm.linalg.qr(x) is a tensor: Q:matmul(other) multiplies by it",
@@ -489,7 +489,7 @@ for _, names in ipairs {core.ops, core.methods, lm, getmetatable(lm).lazy()} do
     if rawget(core.methods, name) then other.tensors[name] = nil end
   end
 end
--- Functions of our other libraries, for queries of lm.
+-- Functions of our other libraries: a query of lm for one names its library.
 for library, names in pairs {
   ["nn.functional"] = "interpolate gumbel_softmax grid_sample affine_grid normalize cross_entropy linear one_hot",
   data = "random_split DataLoader Dataset TensorDataset Subset",

@@ -25,9 +25,9 @@ local function define(name, make)
       __newindex = function(_, key, x) new._set(values, key, x) end,
     })
   end)
-  --- Returns the lock.
+  --- Returns its lock.
   function new:get_lock() return self.lock end
-  --- Calls f(self, abandoned) while it holds the lock, as Lock:with does; returns f's results.
+  --- Calls f(self, abandoned) while it holds its lock, as Lock:with does; returns what f returns.
   function new:with(f)
     options.arg("with", "f", f, "function")
     return self.lock:with(function(left) return f(self, left) end)
